@@ -129,6 +129,7 @@ type Progress struct {
 	Step, Steps int     // 1..Steps
 	Sigma       float32 // of the step just done
 	X0          Latent  // denoised, model space, whole batch; empty unless Request.Preview
+	Sent        []int64 // bytes that the ranks have sent so far, by axis (AxisUlysses to AxisShard)
 }
 
 // Result is what a run gives back.

@@ -1,6 +1,8 @@
 package parallel
 
 import (
+	"sync"
+
 	"patchbay/models/dit"
 	"patchbay/parallel/comm"
 	"patchbay/parallel/plan"
@@ -15,6 +17,36 @@ type session struct {
 	cfgOf    []int       // cfg group of each entry
 	entries  []plan.Sequence
 	features struct{ in, out int }
+
+	mu   sync.Mutex
+	sent map[int][]comm.Traffic // by member: what it has sent so far, as its last reply told
+}
+
+// note remembers what the members have sent so far.
+func (s *session) note(replies []rank.Reply) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sent == nil {
+		s.sent = map[int][]comm.Traffic{}
+	}
+	for member, r := range replies {
+		if r.Traffic != nil {
+			s.sent[member] = r.Traffic
+		}
+	}
+}
+
+// bytes adds up what all members have sent so far, by axis.
+func (s *session) bytes() []int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make([]int64, plan.AxisCount)
+	for _, traffic := range s.sent {
+		for a, t := range traffic {
+			out[a] += t.Bytes
+		}
+	}
+	return out
 }
 
 // open starts the session on all ranks and returns the bytes of the rank that needs most, of folded stages both lanes.
@@ -112,6 +144,7 @@ func (s *session) begin(c rank.EvaluateCommand) func() ([][]float32, error) {
 		if err != nil {
 			return nil, err
 		}
+		s.note(replies)
 		out := make([][]float32, len(c.Entries))
 		for k := range out {
 			out[k] = make([]float32, len(c.Inputs[k])/s.features.in*s.features.out)

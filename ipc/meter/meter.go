@@ -43,6 +43,36 @@ type liveRun struct {
 	step, steps int
 	last        time.Time
 	rate        float64 // steps a second, from the last two
+	// bytes that ranks have sent, by axis: in the sampling run of the moment, and in those of the job before it
+	sent, before map[string]uint64
+}
+
+// moved adds up what a job's ranks have sent, as far as its metrics have not told yet.
+func (l *liveRun) moved(to map[string]uint64) {
+	for _, part := range []map[string]uint64{l.before, l.sent} {
+		for axis, n := range part {
+			if _, known := to[axis]; known {
+				to[axis] += n
+			}
+		}
+	}
+}
+
+// part takes in what the run of the moment has sent so far. Less than before is another run.
+func (l *liveRun) part(now map[string]uint64) {
+	anew := false
+	for axis, n := range l.sent {
+		anew = anew || now[axis] < n
+	}
+	if anew && l.before == nil {
+		l.before = map[string]uint64{}
+	}
+	for axis, n := range l.sent {
+		if anew {
+			l.before[axis] += n
+		}
+	}
+	l.sent = now
 }
 
 // New returns a Meter that counts from now.
@@ -86,15 +116,23 @@ func (m *Meter) Event(ev message.Event) {
 	case ev.Type == message.EventProgress:
 		m.progress(ev)
 	case ev.Type == message.EventRetrying:
-		delete(m.live, ev.Job)
+		m.leave(ev.Job)
+	case ev.Type == message.EventMetrics:
+		m.job(ev.Job, ev.Data)
 	case message.Terminal(ev.Type):
-		delete(m.live, ev.Job)
+		m.leave(ev.Job)
 		m.ended[endOf(ev.Type)]++
 	}
 	m.mu.Unlock()
-	if ev.Type == message.EventMetrics {
-		m.job(ev.Data)
+}
+
+// leave ends the counting of an attempt: what its ranks have sent without metrics that tell of it was sent all the
+// same. The lock is held.
+func (m *Meter) leave(job string) {
+	if l := m.live[job]; l != nil {
+		l.moved(m.axes)
 	}
+	delete(m.live, job)
 }
 
 // endOf is the state in which a terminal event leaves its job.
@@ -127,6 +165,12 @@ func (m *Meter) progress(ev message.Event) {
 		l.rate = 1 / d
 	}
 	l.step, l.steps, l.last = int(step.Int64()), int(steps.Int64()), now
+	var more struct {
+		Sent map[string]uint64 `json:"sent"`
+	}
+	if _, split := ev.Data["sent"]; split && readMetrics(ev.Data, &more) == nil {
+		l.part(more.Sent)
+	}
 }
 
 // runMetrics is what Meter reads of a metrics event (metricsOf makes it).
@@ -154,7 +198,8 @@ func readMetrics(data map[string]any, dst any) error {
 	return json.Unmarshal(b, dst)
 }
 
-func (m *Meter) job(data map[string]any) {
+// job takes in the metrics of a job. The lock is held.
+func (m *Meter) job(job string, data map[string]any) {
 	var r runMetrics
 	if readMetrics(data, &r) != nil {
 		return // a worker of another version; the events are counted all the same
@@ -164,21 +209,21 @@ func (m *Meter) job(data map[string]any) {
 		model, plan = r.Stats[0].Model, r.Stats[0].Plan
 	}
 	m.jobSeconds.WithLabelValues(model, plan).Observe(r.Timings.Total)
-	m.mu.Lock()
 	m.hits, m.misses = m.hits+uint64(len(r.Cached)), m.misses+uint64(len(r.Executed))
-	m.mu.Unlock()
+	if l := m.live[job]; l != nil { // the metrics count all of it
+		l.sent, l.before = nil, nil
+	}
 	for _, s := range r.Stats {
 		m.sampling(s)
 	}
 }
 
+// sampling counts a sampling run. The lock is held.
 func (m *Meter) sampling(s samplingMetrics) {
 	steps := m.stepSeconds.WithLabelValues(s.Model, s.Plan)
 	for _, v := range s.StepSeconds {
 		steps.Observe(v)
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	for _, rank := range s.Ranks {
 		for _, axis := range axes() {
 			var sent struct{ Bytes uint64 }
@@ -200,10 +245,10 @@ func (m *Meter) Sampled(metrics map[string]any) {
 		return
 	}
 	var s samplingMetrics
+	m.mu.Lock()
 	if readMetrics(metrics, &s) == nil {
 		m.sampling(s)
 	}
-	m.mu.Lock()
 	m.samples++
 	m.steps += uint64(len(s.StepSeconds))
 	m.mu.Unlock()
@@ -241,6 +286,9 @@ func (m *Meter) Stats() message.Stats {
 	s.Ended, s.Axes, s.Refused, s.Requests = map[message.State]uint64{}, maps.Clone(m.axes), maps.Clone(m.refused),
 		maps.Clone(m.requests)
 	maps.Copy(s.Ended, m.ended)
+	for _, l := range m.live {
+		l.moved(s.Axes)
+	}
 	s.Steps, s.CacheHits, s.CacheMisses, s.Samples = m.steps, m.hits, m.misses, m.samples
 	for _, n := range m.events {
 		s.Events += n

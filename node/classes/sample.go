@@ -9,6 +9,7 @@ import (
 	"patchbay/node/graph"
 	"patchbay/node/value"
 	"patchbay/parallel"
+	"patchbay/parallel/plan"
 )
 
 // sampleClasses are the rows of the two KSamplers.
@@ -169,6 +170,16 @@ func reportProgress(c *graph.Call, m *value.Model, p parallel.Progress) error {
 			c.Emit(graph.Event{Type: "preview", Data: map[string]any{"node": c.ID, "value": p.Step, "max": p.Steps}, Blob: jpeg})
 		}
 	}
-	c.Emit(graph.Event{Type: "progress", Data: map[string]any{"value": p.Step, "max": p.Steps, "node": c.ID}})
+	data := map[string]any{"value": p.Step, "max": p.Steps, "node": c.ID}
+	sent := map[string]any{}
+	for axis, n := range p.Sent {
+		if n > 0 {
+			sent[plan.Axis(axis).String()] = n
+		}
+	}
+	if len(sent) > 0 { // ComfyUI has one device
+		data["sent"] = sent
+	}
+	c.Emit(graph.Event{Type: "progress", Data: data})
 	return nil
 }

@@ -39,18 +39,24 @@ func TestModelsMayBeLinks(t *testing.T) {
 	}
 	link(snapshot, "vae/flux.safetensors") // a link to a link to a file whose name has no ending
 	link(filepath.Join(cache, "disk/vae2"), "vae/shared")
+	if err := os.Symlink(blob, filepath.Join(cache, "between")); err != nil {
+		t.Fatal(err)
+	}
+	link(filepath.Join(cache, "between"), "vae/second.safetensors") // the second link of its chain is a stranger's
 	foreign := link(blob, "vae/foreign.safetensors")
 	link(filepath.Join(cache, "gone"), "vae/broken.safetensors")
 	link("loop.safetensors", "vae/loop.safetensors")
 	link(blob, "input/out.png")
 	names := []string{"flux.safetensors", "own.safetensors", "shared/ae.safetensors"}
 	if os.Geteuid() == 0 {
-		if err := os.Lchown(foreign, 4242, 4242); err != nil {
-			t.Fatal(err)
+		for _, name := range []string{foreign, filepath.Join(cache, "between")} {
+			if err := os.Lchown(name, 4242, 4242); err != nil {
+				t.Fatal(err)
+			}
 		}
 	} else {
 		t.Log("NOT RUN: Roots.List with links of other users, which only root can make; ownLinks is asked instead")
-		names = append(names, "foreign.safetensors")
+		names = append(names, "foreign.safetensors", "second.safetensors")
 		slices.Sort(names)
 	}
 	r := Roots{Models: []string{base}, Input: filepath.Join(base, "input")}
