@@ -93,8 +93,11 @@ func (s *Progress) Event(ev message.Event) {
 		return
 	}
 	switch ev.Type {
-	case "executing":
+	case message.EventExecuting:
 		s.dropBar()
+		if ev.Node == "" { // no node any more
+			break
+		}
 		s.Say("node %v", ev.Data["node"])
 	case message.EventRetrying:
 		s.dropBar()
