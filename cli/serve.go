@@ -21,7 +21,7 @@ func serveCmd(version string) *cobra.Command {
 		Use:   "serve",
 		Short: "Run the daemon",
 		Long: `serve takes workflows over NATS and a unix socket and runs them in worker processes. Without --nats it carries
-a NATS server inside, on 127.0.0.1 and without a password: every user of this machine can send jobs. SIGTERM and Ctrl-C
+a NATS server inside, on 127.0.0.1 and without a password: every user of this machine has all rights. SIGTERM and Ctrl-C
 let running jobs finish; a second one ends them. Jobs are written down in JetStream and outlive the daemon: what waits
 is run after the next start, what ran begins again, nothing is recorded twice.
 

@@ -181,7 +181,7 @@ func (d *daemon) server() (string, error) {
 	}
 	if token == "" && cfg.UsersFile == "" {
 		d.log.Info().Str("nats", d.embedded.Address()).Msg(
-			"NATS server inside: loopback only, no password; every user of this machine can send jobs")
+			"NATS server inside: loopback only, no password; every user of this machine has all rights, see --users-file")
 	}
 	return d.embedded.Inside(), nil
 }

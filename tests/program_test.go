@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -103,9 +104,12 @@ func startServerIn(t testing.TB, program, wrap, models, store string, args ...st
 		out: filepath.Join(dir, "output"), store: store,
 	}
 	s.line = append([]string{
-		program, "serve", "--listen", "127.0.0.1:0", "--socket", s.socket, "--store", s.store, "--models", models,
+		program, "serve", "--socket", s.socket, "--store", s.store, "--models", models,
 		"--input", filepath.Join(dir, "input"), "--output", s.out, "--log", "debug",
 	}, args...)
+	if !slices.Contains(args, "--nats") && !slices.Contains(args, "--listen") {
+		s.line = append(s.line, "--listen", "127.0.0.1:0")
+	}
 	if wrap != "" {
 		s.line = append([]string{"sh", "-c", wrap, "sh"}, s.line...)
 	}

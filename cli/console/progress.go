@@ -129,7 +129,7 @@ func (s *Progress) Event(ev message.Event) {
 		s.ahead = -1
 	}
 	switch ev.Type {
-	case "executing":
+	case message.EventExecuting:
 		s.dropBar()
 		if id, ok := ev.Data["node"].(string); ok {
 			s.Say("node %s", s.name(id))

@@ -55,7 +55,10 @@ func (f *Fake) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.O
 			select {
 			case <-time.After(time.Duration(count) * time.Millisecond):
 			case <-ctx.Done():
-				return nil, context.Cause(ctx)
+				return out, &fault.Failure{
+					Code: fault.CodeCancelled, Message: "stopped", Node: id, Class: "Wait",
+					Extra: map[string]any{"executed": []string{"1"}},
+				}
 			}
 		case "Step":
 			for i := range count {
@@ -84,7 +87,10 @@ func (f *Fake) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.O
 		case "Hang":
 			time.Sleep(time.Hour) // deaf to ctx, as a kernel that never returns
 		case "Fail":
-			return nil, &fault.Failure{Code: fault.CodeOutOfMemory, Message: "no memory", Node: id, Class: "Fail"}
+			return out, &fault.Failure{
+				Code: fault.CodeOutOfMemory, Message: "no memory", Node: id, Class: "Fail",
+				Extra: map[string]any{"executed": []string{"1"}, "current_inputs": map[string]any{"n": []any{7}}},
+			}
 		}
 	}
 	return out, nil

@@ -104,6 +104,7 @@ func (j *Table) Retry(ctx context.Context, id string) (message.Record, error) {
 				r.Because(r.Error.Error())
 				cause = r.Error.Message
 			}
+			r.Outputs = nil // what it had made has its names, and is not the next attempt's
 			r.State, r.Error, r.NodeError, r.Finished, r.ExpireAt, r.Cancel, r.HandedBack = message.Queued, nil, nil, 0,
 				0, false, r.Attempt
 		})

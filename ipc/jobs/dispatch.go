@@ -102,14 +102,21 @@ func (d *Dispatcher) run(ctx context.Context, ex Executor, rec message.Record, r
 	out, err := message.Guarded(func() (*Outcome, error) { return ex.Run(ctx, Task{req, rec.Attempt}, sink) })
 	switch cause := context.Cause(ctx); {
 	case err == nil:
-		err = d.Outputs.Stage(rec.Job, out.Files)
-		defer out.Hold.Release()
 	case errors.Is(cause, errStopped):
-		err = wire.Errorf(wire.ErrCancelled, "the job was cancelled")
+		err = at(wire.Errorf(wire.ErrCancelled, "the job was cancelled"), err)
 	case errors.Is(cause, errDeadline):
-		err = wire.Errorf(wire.ErrDeadline, "the job ran longer than its deadline of %d ms", req.DeadlineMS)
+		err = at(wire.Errorf(wire.ErrDeadline, "the job ran longer than its deadline of %d ms", req.DeadlineMS), err)
 	case cause != nil:
 		err = wire.Errorf(wire.ErrDraining, "the daemon was stopped while the job ran")
+	}
+	if out != nil {
+		defer out.Hold.Release()
+		if staged := d.Outputs.Stage(rec.Job, out.Files); staged != nil {
+			out.Files = nil
+			if err == nil {
+				err = staged
+			}
+		}
 	}
 	if d.Trace && err == nil {
 		meter.TraceRanks(&log, out.Metrics)
@@ -120,6 +127,13 @@ func (d *Dispatcher) run(ctx context.Context, ex Executor, rec message.Record, r
 		return
 	}
 	log.Info().Dur("took", time.Since(started)).Msg("job done")
+}
+
+// at is the end of a run with the place that it had come to.
+func at(end *wire.Error, err error) *wire.Error {
+	was := message.ErrorOf(err)
+	end.Node, end.Class, end.Extra = was.Node, was.Class, was.Extra
+	return end
 }
 
 func previewOf(job, nodeID string, jpeg []byte) message.Preview {
@@ -150,6 +164,8 @@ func (d *Dispatcher) finish(was message.Record, out *Outcome, fault *wire.Error)
 		r.State, r.Finished = state, time.Now().UnixMilli()
 		if fault != nil {
 			r.Error, r.NodeError = fault, fault.NodeErrors
+		}
+		if out == nil {
 			return
 		}
 		r.Metrics = out.Metrics
@@ -166,42 +182,61 @@ func (d *Dispatcher) finish(was message.Record, out *Outcome, fault *wire.Error)
 	case message.Queued:
 		data["cause"] = fault.Message
 		d.Jobs.Append(ctx, job, -1, message.Event{Type: message.EventRetrying, Data: data, Error: fault})
-	case message.Cancelled:
-		d.Jobs.Append(ctx, job, -1, message.Event{Type: message.EventInterrupted, Error: fault, Data: endData(fault, data)})
-	case message.Failed:
-		d.Jobs.Append(ctx, job, -1, message.Event{
-			Type: message.EventError, Error: fault, NodeErrors: fault.NodeErrors,
-			Data: endData(fault, data),
-		})
-		d.Jobs.bury(ctx, rec)
+	case message.Cancelled, message.Failed:
+		d.unfinished(ctx, rec, out)
 	default:
 		d.complete(ctx, rec, out)
 	}
 }
 
+// unfinished ends a job that failed or was cancelled: what its nodes had made by then is kept.
+func (d *Dispatcher) unfinished(ctx context.Context, rec message.Record, out *Outcome) {
+	if out != nil && len(rec.Outputs) > 0 {
+		_, _ = d.named(ctx, rec, out)
+	}
+	d.idle(ctx, rec.Job)
+	d.Jobs.Append(ctx, rec.Job, -1, terminalOf(rec))
+	if rec.State == message.Failed {
+		d.Jobs.bury(ctx, rec)
+	}
+}
+
+// idle says, as ComfyUI does, that no node of a job runs any more.
+func (d *Dispatcher) idle(ctx context.Context, job string) {
+	d.Jobs.Append(ctx, job, -1, message.Event{
+		Type: message.EventExecuting, Data: map[string]any{"node": nil, "prompt_id": job},
+	})
+}
+
 // complete names the files of a job that is done and appends its last events.
 func (d *Dispatcher) complete(ctx context.Context, rec message.Record, out *Outcome) {
-	refs, err := d.Outputs.Commit(rec.Job)
-	if err != nil {
-		d.Log.Error().Err(err).Str("job", rec.Job).Msg("files of a job that is done did not get their names")
-	}
+	refs, err := d.named(ctx, rec, out)
 	data := map[string]any{"prompt_id": rec.Job, "timestamp": time.Now().UnixMilli(), "outputs": refs}
 	if err != nil {
 		data["warning"] = err.Error()
 	}
-	_, err = d.swap(ctx, rec, func(r *message.Record) { r.Outputs = refs })
+	if out.Metrics != nil {
+		d.Jobs.Append(ctx, rec.Job, -1, message.Event{Type: message.EventMetrics, Data: out.Metrics})
+	}
+	d.idle(ctx, rec.Job)
+	d.Jobs.Append(ctx, rec.Job, -1, message.Event{Type: message.EventSuccess, Data: data})
+}
+
+// named gives the files of a job their names, writes those down and appends the events of the nodes that made them.
+func (d *Dispatcher) named(ctx context.Context, rec message.Record, out *Outcome) ([]message.OutputRef, error) {
+	refs, err := d.Outputs.Commit(rec.Job)
 	if err != nil {
-		d.Log.Error().Err(err).Str("job", rec.Job).Msg("file names not recorded")
+		d.Log.Error().Err(err).Str("job", rec.Job).Msg("files of a job that has ended did not get their names")
+	}
+	if _, failed := d.swap(ctx, rec, func(r *message.Record) { r.Outputs = refs }); failed != nil {
+		d.Log.Error().Err(failed).Str("job", rec.Job).Msg("file names not recorded")
 	} else {
 		d.Outputs.Clean(rec.Job)
 	}
 	for _, ev := range executedEvents(rec.Job, refs, out.UI) {
 		d.Jobs.Append(ctx, rec.Job, -1, ev)
 	}
-	if out.Metrics != nil {
-		d.Jobs.Append(ctx, rec.Job, -1, message.Event{Type: message.EventMetrics, Data: out.Metrics})
-	}
-	d.Jobs.Append(ctx, rec.Job, -1, message.Event{Type: message.EventSuccess, Data: data})
+	return refs, err
 }
 
 // executedEvents makes ComfyUI's executed events of the nodes that made files, in the order of the files.
@@ -232,7 +267,12 @@ func executedEvents(job string, refs []message.OutputRef, ui map[string]map[stri
 // endData fills in what ComfyUI's execution_error and execution_interrupted carry.
 func endData(e *wire.Error, data map[string]any) map[string]any {
 	data["timestamp"] = time.Now().UnixMilli()
-	data["node_id"], data["node_type"] = e.Node, e.Class
+	data["node_id"], data["node_type"], data["executed"] = e.Node, e.Class, []string{}
+	for _, key := range []string{"executed", "current_inputs", "current_outputs"} {
+		if v, ok := e.Extra[key]; ok {
+			data[key] = v
+		}
+	}
 	if e.Code != wire.ErrCancelled {
 		kind := e.Type
 		if kind == "" {

@@ -14,7 +14,8 @@ type Executor interface {
 	// Ready waits until a job can be given; it fails only when ctx ends.
 	Ready(ctx context.Context) error
 	// Run runs one job and returns when nothing of it is left running. Events and previews go to sink in order. When ctx
-	// ends it stops within a step and returns the cause. A worker that died is worker_lost.
+	// ends it stops within a step and returns the cause. With an error, what is returned was finished before it; nil:
+	// nothing. A worker that died is worker_lost.
 	Run(ctx context.Context, task Task, sink Sink) (*Outcome, error)
 	// Exec runs one node; inputs and results are decoded values (see ExecRequest).
 	Exec(ctx context.Context, req *message.ExecRequest) (*message.ExecReply, error)

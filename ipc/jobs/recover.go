@@ -36,7 +36,7 @@ func (d *Dispatcher) Recover(ctx context.Context) error {
 
 // finishEnded does what is left to do for a job that has ended.
 func (d *Dispatcher) finishEnded(ctx context.Context, rec message.Record) error {
-	if rec.State == message.Done {
+	if len(rec.Outputs) > 0 {
 		d.Outputs.Adopt(rec.Job, rec.Outputs)
 		if rec.Dropped > 0 { // perhaps only said so far
 			d.Outputs.Drop(rec.Job)
@@ -56,9 +56,6 @@ func (d *Dispatcher) finishEnded(ctx context.Context, rec message.Record) error 
 		d.complete(ctx, rec, &Outcome{Metrics: rec.Metrics})
 		return nil
 	}
-	d.Jobs.Append(ctx, rec.Job, -1, terminalOf(rec))
-	if rec.State == message.Failed {
-		d.Jobs.bury(ctx, rec)
-	}
+	d.unfinished(ctx, rec, &Outcome{})
 	return nil
 }

@@ -37,7 +37,7 @@ func (j *Table) surplus() []message.Record {
 	var kept []message.Record
 	for _, e := range j.jobs {
 		mine := e.rec.Owner == j.store.Owner()
-		if mine && e.ended && e.rec.State == message.Done && e.rec.Dropped == 0 && len(e.rec.Outputs) > 0 {
+		if mine && e.ended && e.rec.State.Final() && e.rec.Dropped == 0 && len(e.rec.Outputs) > 0 {
 			kept = append(kept, e.rec)
 		}
 	}

@@ -26,6 +26,7 @@ const (
 	EventQueued      = "queued"
 	EventRetrying    = "retrying"
 	EventStart       = "execution_start"
+	EventExecuting   = "executing" // node "": none any more
 	EventProgress    = "progress"
 	EventExecuted    = "executed"
 	EventMetrics     = "metrics"

@@ -15,7 +15,7 @@ import (
 // TraceEvent logs a node that begins, or a step that is done, at debug level.
 func TraceEvent(log *zerolog.Logger, ev message.Event) {
 	switch ev.Type {
-	case "executing":
+	case message.EventExecuting:
 		if ev.Node != "" {
 			log.Debug().Str("node", ev.Node).Msg("node begins")
 		}

@@ -94,7 +94,7 @@ func TestRunOverNATS(t *testing.T) {
 	for _, size := range []int{100, 2 << 20} {
 		evs, col, end := ipctest.RunJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Step 2",
 			"Picture "+text(size))})
-		want := "queued execution_start executing progress progress executing executed metrics execution_success"
+		want := "queued execution_start executing progress progress executing executed metrics executing execution_success"
 		if got := strings.Join(ipctest.Types(evs), " "); got != want {
 			t.Errorf("got events %s, want %s", got, want)
 		}
@@ -260,7 +260,7 @@ func TestEventsAndPreviewsOnSubjects(t *testing.T) {
 			t.Errorf("event is not JSON: %q", m.Data)
 		}
 	}
-	if want := "queued execution_start executing progress executing metrics execution_success"; strings.Join(got,
+	if want := "queued execution_start executing progress executing metrics executing execution_success"; strings.Join(got,
 		" ") != want {
 		t.Errorf("got %v, want %s", got, want)
 	}

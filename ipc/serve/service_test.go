@@ -36,7 +36,8 @@ func TestRunOverFrames(t *testing.T) {
 		}
 		evs, col, end := ipctest.RunJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Step 3",
 			"Picture "+strconv.Itoa(size))})
-		want := "queued execution_start executing progress progress progress executing executed metrics execution_success"
+		want := "queued execution_start executing progress progress progress executing executed metrics executing " +
+			"execution_success"
 		if got := strings.Join(ipctest.Types(evs), " "); got != want {
 			t.Errorf("%d bytes: got events %s, want %s", size, got, want)
 		}

@@ -89,10 +89,13 @@ func (s *Service) untie(ctx context.Context, st stream, cause error) {
 }
 
 func (s *Service) sendEvent(ctx context.Context, reply *Reply, st stream, ev *message.Event) error {
-	if ev.Type == message.EventSuccess && st.outputs {
+	if message.Terminal(ev.Type) && st.outputs {
 		rec, err := s.cfg.Jobs.Ended(ctx, st.job)
 		if err != nil {
 			return err
+		}
+		if ev.Type != message.EventSuccess && rec.Dropped > 0 {
+			rec.Outputs = nil
 		}
 		if err := s.sendFiles(ctx, reply, rec); err != nil {
 			return err
@@ -120,7 +123,7 @@ func (s *Service) files(ctx context.Context, job string) func(i int) ([]byte, er
 
 // sendFiles sends the files of a job: each whole in one message, or announced and in chunks.
 func (s *Service) sendFiles(ctx context.Context, reply *Reply, rec message.Record) error {
-	if rec.Dropped > 0 {
+	if rec.Dropped > 0 && len(rec.Outputs) > 0 {
 		return wire.Errorf(wire.ErrExpired, "the files of job %s were dropped at %s: results are kept for a time and up "+
 			"to a size (serve --keep-results, --keep-bytes)",
 			rec.Job, time.UnixMilli(rec.Dropped).UTC().Format(time.RFC3339))

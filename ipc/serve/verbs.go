@@ -125,7 +125,7 @@ func (s *Service) status(r *Request) error {
 		if q.Follow {
 			return s.stream(ctx, r, stream{job: q.Job, from: q.From, preview: q.Preview, outputs: q.Outputs})
 		}
-		if rec.State != message.Done {
+		if rec.State != message.Done && len(rec.Outputs) == 0 {
 			return wire.Errorf(wire.ErrExpired, "job %s is %s and has no files", q.Job, rec.State)
 		}
 		if err := s.sendFiles(ctx, r.Reply, rec); err != nil {

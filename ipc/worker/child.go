@@ -39,6 +39,10 @@ func (c *Child) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.
 			switch ev.Type {
 			case message.EventQueued, message.EventRetrying:
 				return
+			case message.EventExecuting:
+				if ev.Node == "" { // said again when the job has ended here
+					return
+				}
 			case message.EventMetrics, message.EventExecuted:
 				events = append(events, ev)
 				if ev.Type == message.EventMetrics || listsFiles(ev.Data["output"]) {
@@ -60,13 +64,16 @@ func (c *Child) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.
 		return nil, c.lost(p, err)
 	case end == nil:
 		return nil, wire.Errorf(wire.ErrInternal, "%s ended the job without saying how", c.cfg.Name)
+	}
+	out := outcomeOf(col.Files, events)
+	out.Hold, col.Hold = col.Hold, nil
+	switch {
 	case end.Type == message.EventSuccess:
-		out := outcomeOf(col.Files, events)
-		out.Hold, col.Hold = col.Hold, nil
 		return out, nil
 	case end.Error != nil:
-		return nil, end.Error
+		return out, end.Error
 	}
+	out.Hold.Release()
 	return nil, wire.Errorf(wire.ErrCancelled, "the job was stopped in %s", c.cfg.Name)
 }
 

@@ -85,14 +85,14 @@ func (l *Local) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.
 			sink.Event(message.Event{Type: ev.Type, Node: ev.Node, Data: ev.Data})
 		}
 	})
-	if err != nil {
-		return nil, err
+	out := &jobs.Outcome{UI: res.UI}
+	if err == nil {
+		out.Metrics = metricsOf(res)
 	}
-	out := &jobs.Outcome{Metrics: metricsOf(res), UI: res.UI}
 	for _, o := range res.Outputs {
 		out.Files = append(out.Files, message.FileOf(o))
 	}
-	return out, nil
+	return out, err
 }
 
 // nodeJob is a request as package node takes it.

@@ -31,7 +31,7 @@ func TestWorkerRunsJobs(t *testing.T) {
 		Workflow: messagetest.Graph("Step 2", "Picture 900000"),
 		Preview:  true,
 	})
-	want := "queued execution_start executing progress progress executing executed metrics execution_success"
+	want := "queued execution_start executing progress progress executing executed metrics executing execution_success"
 	if got := strings.Join(ipctest.Types(evs), " "); got != want {
 		t.Errorf("got events %s, want %s", got, want)
 	}

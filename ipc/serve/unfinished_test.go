@@ -1,0 +1,84 @@
+package serve_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"patchbay/ipc/client"
+	"patchbay/ipc/ipctest"
+	"patchbay/ipc/jobs"
+	"patchbay/ipc/message"
+	"patchbay/ipc/message/messagetest"
+	"patchbay/ipc/wire/wiretest"
+	"patchbay/ipc/worker"
+)
+
+// TestOutputsBeforeAFailure: pictures that were finished before a job failed or was cancelled are told of, sent, named
+// and recorded, and the terminal event says where the job was and what it had executed; here and in a worker.
+func TestOutputsBeforeAFailure(t *testing.T) {
+	for _, place := range []string{"here", "worker"} {
+		out := t.TempDir()
+		oc := jobs.OutputsConfig{Stage: filepath.Join(out, "stage"), Output: out}
+		var r *ipctest.Rig
+		if place == "here" {
+			r = ipctest.NewRig(t, jobs.Config{}, oc)
+		} else {
+			child := worker.NewChild(worker.ChildConfig{Name: "worker 0", Command: ipctest.WorkerCommand})
+			ctx, stop := context.WithCancel(context.Background())
+			done := make(chan struct{})
+			go func() { _ = child.Supervise(ctx); close(done) }()
+			t.Cleanup(func() { stop(); <-done })
+			r = ipctest.NewRig(t, jobs.Config{}, oc, child)
+		}
+		c := ipctest.DialRig(t, r)
+		for end, nodes := range map[string][]string{
+			message.EventError: {"Picture 1000", "Fail"}, message.EventInterrupted: {"Picture 1000", "Wait 60000"},
+		} {
+			id := "j-" + end
+			if end == message.EventInterrupted {
+				go func() {
+					ipctest.WaitState(t, r.Jobs, id, message.Running)
+					time.Sleep(100 * time.Millisecond)
+					_, _, _ = client.Cancel(wiretest.Within(t, 10*time.Second), c, id)
+				}()
+			}
+			evs, col, last := ipctest.RunJob(t, c, &message.RunRequest{ID: id, Workflow: messagetest.Graph(nodes...)})
+			types := ipctest.Types(evs)
+			if n := len(evs); evs[n-2].Type != message.EventExecuting || evs[n-2].Data["node"] != nil ||
+				count(types, end) != 1 || count(types, message.EventExecuting) != 3 {
+				t.Errorf("%s: events %v, want executing without a node before the end, once", place, types)
+			}
+			if last.Type != end || !slices.Contains(types, message.EventExecuted) || len(col.Files) != 1 {
+				t.Fatalf("%s: %s with %d files; events %v", place, last.Type, len(col.Files), types)
+			}
+			if last.Data["node_id"] != "2" || last.Data["executed"] == nil || len(last.Data["executed"].([]any)) != 1 {
+				t.Errorf("%s: %s says %v", place, end, last.Data)
+			}
+			if _, ok := last.Data["current_inputs"]; ok != (end == message.EventError) {
+				t.Errorf("%s: %s says %v", place, end, last.Data)
+			}
+			rec, err := r.Jobs.Get(context.Background(), id)
+			if err != nil || len(rec.Outputs) != 1 || rec.Outputs[0].Filename == "" {
+				t.Fatalf("%s: the record has %+v, %v", place, rec.Outputs, err)
+			}
+			data, err := os.ReadFile(filepath.Join(out, rec.Outputs[0].Filename))
+			if err != nil || message.Checksum(data) != rec.Outputs[0].CRC32C {
+				t.Errorf("%s: the file: %v", place, err)
+			}
+		}
+	}
+}
+
+func count(list []string, s string) int {
+	n := 0
+	for _, v := range list {
+		if v == s {
+			n++
+		}
+	}
+	return n
+}
