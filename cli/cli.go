@@ -49,8 +49,9 @@ Environment:
 		SilenceErrors: true, SilenceUsage: true,
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return console.BadInput(err) })
-	root.AddCommand(serveCmd(version), workerCmd(), runCmd(), submitCmd(), jobsCmd(), watchCmd(), getCmd(), cancelCmd(),
-		retryCmd(), topCmd(), nodesCmd(), modelsCmd(),
+	root.AddCommand(serveCmd(version), workerCmd(), rankCmd(),
+		runCmd(), submitCmd(), jobsCmd(), watchCmd(), getCmd(), cancelCmd(),
+		retryCmd(), freeCmd(), topCmd(), nodesCmd(), modelsCmd(),
 		demoCmd(), plan.Command(), bench.Command(), doctorCmd(version), installNodeCmd(), versionCmd(version))
 	return root
 }

@@ -35,10 +35,13 @@ type Config struct {
 	Rates     string   `json:"rates,omitempty"`
 	Compute   string   `json:"compute"`
 	Memory    string   `json:"memory,omitempty"` // of a worker; empty: nine tenths of what is free
+	// FreeAfter is how long a worker keeps models and caches that nobody asks for; 0: always.
+	FreeAfter time.Duration `json:"free_after,omitempty"`
 	// DeviceMemory bounds weights and buffers on a GPU; empty: what is free there but for Reserve, which is left to
 	// others.
 	DeviceMemory string `json:"device_memory,omitempty"`
 	Reserve      string `json:"reserve,omitempty"`
+	Placement    string `json:"placement,omitempty"` // of ranks: threads or children; empty: threads
 
 	Workers   int           `json:"workers,omitempty"`
 	Metrics   string        `json:"metrics,omitempty"` // address of /metrics and /healthz; empty: none
@@ -173,6 +176,9 @@ func (c *Config) Complete() error {
 	if _, err := ParseBytes(c.Memory); err != nil {
 		return &InputError{Err: fmt.Errorf("--memory %w", err)}
 	}
+	if c.FreeAfter < 0 {
+		return &InputError{Err: fmt.Errorf("--free-after %s: want 0 or more", c.FreeAfter)}
+	}
 	if _, err := zerolog.ParseLevel(c.Log); err != nil {
 		return &InputError{Err: fmt.Errorf("--log %s: want debug, info, warn or error", c.Log)}
 	}
@@ -219,6 +225,14 @@ func (c *Config) CheckDevices() error {
 	if _, err := ParseBytes(c.DeviceMemory); err != nil {
 		return &InputError{Err: fmt.Errorf("--device-memory %w", err)}
 	}
+	gpus, _ := GPUs(c.Devices)
+	switch {
+	case !slices.Contains([]string{"", PlacementThreads, placementChildren}, c.Placement):
+		return &InputError{Err: fmt.Errorf("--placement %s: want threads or children", c.Placement)}
+	case c.Placement == placementChildren && gpus != nil:
+		return &InputError{Err: fmt.Errorf("--placement children --devices %s: processes exchange in host memory alone yet: "+
+			"want --placement threads, or --devices cpu", c.Devices)}
+	}
 	if _, err := ParseBytes(c.Reserve); err != nil {
 		return &InputError{Err: fmt.Errorf("--reserve %w", err)}
 	}
@@ -257,8 +271,14 @@ func (c *Config) workerArgs() []string {
 	if c.Rates != "" {
 		args = append(args, "--rates", c.Rates)
 	}
+	if c.FreeAfter > 0 {
+		args = append(args, "--free-after", c.FreeAfter.String())
+	}
 	if c.DeviceMemory != "" {
 		args = append(args, "--device-memory", c.DeviceMemory)
+	}
+	if c.Placement != "" {
+		args = append(args, "--placement", c.Placement)
 	}
 	if c.Reserve != "" {
 		args = append(args, "--reserve", c.Reserve)

@@ -120,7 +120,7 @@ func (d *daemon) open(ctx context.Context) error {
 	}
 	if d.outputs, err = jobs.NewOutputs(jobs.OutputsConfig{
 		Stage: stage, Output: cfg.Output, Temp: cfg.Temp,
-		Keep: cfg.Queue == QueueDurable,
+		Keep: cfg.Queue == QueueDurable, Log: d.log,
 	}); err != nil {
 		return err
 	}
@@ -216,7 +216,7 @@ func (d *daemon) openJobs(ctx context.Context, url, owner string) error {
 			Log: d.log,
 		}
 		if d.embedded != nil {
-			lc.InProcess, lc.Full = d.embedded.InProcess(), d.embedded.Full
+			lc.InProcess, lc.Full, lc.Limit = d.embedded.InProcess(), d.embedded.Full, broker.EmbeddedStore
 		}
 		if d.store, err = jobs.OpenJetStream(ctx, lc); err != nil {
 			return err

@@ -102,6 +102,7 @@ func (c *Config) EngineConfig() (cfg parallel.Config, closing func() error, err 
 	}
 	if driver == nil {
 		cfg.NewOps, cfg.MemoryBytes = NewOps, memory
+		c.place(&cfg)
 		return cfg, closing, nil
 	}
 	if cfg.DeviceMemory, err = ParseBytes(c.DeviceMemory); err != nil {

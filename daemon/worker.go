@@ -62,6 +62,7 @@ func localExecutor(cfg *Config, log zerolog.Logger) (*worker.Local, *graph.Catal
 	if ec.MemoryBytes == 0 && ec.DeviceOf == nil {
 		ec.MemoryBytes = availableMemory() / 10 * 9
 	}
+	share := shareOf(ec.MemoryBytes, &limits.Nodes)
 	eng, err := parallel.NewEngine(ec)
 	if err != nil {
 		return nil, nil, nil, errors.Join(err, release())
@@ -69,7 +70,7 @@ func localExecutor(cfg *Config, log zerolog.Logger) (*worker.Local, *graph.Catal
 	cat := classes.All()
 	runner, err := graph.NewRunner(graph.Config{
 		Engine: eng, Roots: cfg.Roots(), Compute: value.Compute(cfg.Compute),
-		Catalogue: cat, WeightBytes: ec.MemoryBytes, Bounds: limits.Nodes,
+		Catalogue: cat, WeightBytes: ec.MemoryBytes, CacheBytes: share, Bounds: limits.Nodes,
 	})
 	if err != nil {
 		eng.Close()
@@ -83,5 +84,5 @@ func localExecutor(cfg *Config, log zerolog.Logger) (*worker.Local, *graph.Catal
 			log.Warn().Err(err).Msg("the device was not given back whole")
 		}
 	}
-	return worker.NewLocal("local", runner), cat, closing, nil
+	return worker.NewLocal("local", runner, cfg.FreeAfter), cat, closing, nil
 }

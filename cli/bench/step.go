@@ -129,7 +129,7 @@ func (f *stepFlags) keep(ctx context.Context, eng *parallel.Engine, req *paralle
 	}
 	return saveMachine(f.save, func(m *forecast.Machine) error {
 		m.Device.WeightBytes = 4
-		m.Device.Source = fmt.Sprintf("patchbay bench step: %s, %s px, %s, %d processors", filepath.Base(req.Model.Key),
+		m.Device.Source = fmt.Sprintf("patchbay bench step: %s, %s px, %s, %d processors", filepath.Base(f.Model),
 			f.Size, eng.Name(), runtime.GOMAXPROCS(0))
 		return m.Measure(req.Workload(), res.Stats.Spans, req.Compute.Size())
 	})

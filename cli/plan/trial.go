@@ -12,6 +12,7 @@ import (
 	"patchbay/models/dit"
 	"patchbay/models/family"
 	"patchbay/models/sampling"
+	"patchbay/models/source"
 	"patchbay/models/weights"
 	"patchbay/parallel"
 )
@@ -36,7 +37,7 @@ func (f *Trial) Open() (*parallel.Request, *weights.File, error) {
 		}
 		f.Model = filepath.Join(examples, "demo", "diffusion_models", "demo_flux.safetensors")
 	}
-	file, err := weights.Open(f.Model, engine.F32)
+	stat, file, err := source.Stat(f.Model, true)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -45,7 +46,7 @@ func (f *Trial) Open() (*parallel.Request, *weights.File, error) {
 		console.CloseQuietly(file)
 		return nil, nil, fmt.Errorf("%s: %w", f.Model, err)
 	}
-	r, err := f.request(d)
+	r, err := f.request(d, source.Weights{Model: source.Model{File: stat}, Loader: &source.Loader{}})
 	if err != nil {
 		console.CloseQuietly(file)
 		return nil, nil, console.BadInput(err)
@@ -54,7 +55,7 @@ func (f *Trial) Open() (*parallel.Request, *weights.File, error) {
 }
 
 // request makes a run on noise.
-func (f *Trial) request(d *family.Diffusion) (*parallel.Request, error) {
+func (f *Trial) request(d *family.Diffusion, from source.Weights) (*parallel.Request, error) {
 	w, h := 0, 0
 	if n, err := fmt.Sscanf(f.Size, "%dx%d", &w, &h); n != 2 || err != nil || w < 16 || h < 16 || w > 4096 || h > 4096 {
 		return nil, fmt.Errorf("--size %s: want width x height from 16 to 4096 pixels", f.Size)
@@ -94,8 +95,7 @@ func (f *Trial) request(d *family.Diffusion) (*parallel.Request, error) {
 	noise.Data = wave(noise.Len())
 	r := &parallel.Request{
 		Model: parallel.Model{
-			Key: f.Model, Spec: &spec,
-			Weights: parallel.LoadFunc(d.Load),
+			Key: from.Key(), Spec: &spec, Weights: from,
 		},
 		Sampling: line, Sampler: "euler", Sigmas: sigmas, Latent: latent, Noise: noise, Plan: f.Plan, Compute: compute,
 		Branches: []parallel.Branch{{Name: "positive", Entries: []parallel.Entry{entry}}},

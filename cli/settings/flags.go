@@ -27,6 +27,8 @@ func Folders(f *pflag.FlagSet, c *daemon.Config) {
 			"file holds it")
 	f.StringVar(&c.Memory, "memory", "",
 		"memory that weights, pictures and buffers may take, as in 12G (default: nine tenths of what is available)")
+	f.DurationVar(&c.FreeAfter, "free-after", 0,
+		"give back models and caches when nothing was asked for this long; 0: never")
 	f.StringVar(&c.Log, "log", "info", "least level of log lines: debug, info, warn, error")
 }
 
@@ -38,6 +40,8 @@ func Devices(f *pflag.FlagSet, c *daemon.Config) {
 	f.StringVar(&c.DeviceMemory, "device-memory", "",
 		"memory of the GPU that weights and buffers may take, as in 20G (default: what is free there)")
 	f.StringVar(&c.Reserve, "reserve", "2G", "memory of the GPU that weights leave to others")
+	f.StringVar(&c.Placement, "placement", daemon.PlacementThreads, "where ranks run: threads of the worker, or "+
+		"children, a process for each")
 }
 
 // Jobs adds the flags that say how jobs are kept.

@@ -560,6 +560,7 @@ var (
 	ErrFull     = errors.New("the queue is full")
 	ErrCrowd    = errors.New("the client has too many jobs")
 	ErrHash     = errors.New("a job of that id exists with another body")
+	errGone     = errors.New("what the job asks for is not there any more")
 	errLong     = errors.New("the record is too long for the store")
 	errLacking  = errors.New("files of the job are not here")
 	ErrStore    = errors.New("the job store cannot be written")

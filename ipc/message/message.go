@@ -56,6 +56,8 @@ type RunRequest struct {
 	// of a daemon to its worker: what ended without a result in an earlier one begins anew
 	Attempt int  `json:"attempt,omitempty"`
 	Strict  bool `json:"strict,omitempty"` // refuse unknown fields
+	// entries of a ComfyUI server's /object_info: a graph in the editor's format may have classes that are not here
+	ObjectInfo *pyjson.Object `json:"object_info,omitempty"`
 
 	From string `json:"-"` // client that it counts for, see ClientName
 

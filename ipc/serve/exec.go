@@ -16,6 +16,9 @@ func (s *Service) exec(r *Request) error {
 		return wire.Errorf(wire.ErrBadRequest, "%v", err)
 	}
 	q.Hold = r.hold
+	if err := message.CheckMS("lease_ms", q.LeaseMS); err != nil {
+		return wire.BadRequest(err)
+	}
 	if q.Class == "" {
 		return wire.Errorf(wire.ErrBadRequest, "field class_type is missing")
 	}

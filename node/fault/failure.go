@@ -28,10 +28,11 @@ type Failure struct {
 const (
 	CodeNoPrompt         = "no_prompt"
 	CodeInvalidPrompt    = "invalid_prompt"
+	CodeMissingNodeType  = "missing_node_type"
 	CodeNoOutputs        = "prompt_no_outputs"
 	CodeOutputsFailed    = "prompt_outputs_failed_validation"
 	CodeTooLarge         = "workflow_too_large" // ours: limits on size, depth and node count
-	CodeWorkflowFormatUI = "workflow_format_ui" // a graph in the editor's format, which has no widget names
+	CodeWorkflowFormatUI = "workflow_format_ui" // a graph in the editor's format that cannot be converted
 )
 
 // Codes of running: what a job can end with after it was accepted.

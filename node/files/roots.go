@@ -190,8 +190,8 @@ func (r *Roots) Resolve(kind, field, name string) (string, error) {
 	if path, err := r.folder(kind, field, name); path != "" || err != nil {
 		return path, err
 	}
-	return "", fault.At(fault.CodeFileMissing, field, "%s: no file %q in %s; allowed: %s", field, name,
-		fault.List(r.dirs(kind)), fault.List(r.List(kind)))
+	return "", fault.At(fault.CodeFileMissing, field, "%s: no file %q in %s; allowed: %s", field, name, kind,
+		fault.List(r.List(kind)))
 }
 
 // Annotated splits ComfyUI's suffix off a file name: "a.png [output]" is a.png in the output folder.
@@ -217,8 +217,8 @@ func (r *Roots) Picture(field, name string) (string, error) {
 	info, err := os.Stat(path)
 	switch {
 	case dir == "" || errors.Is(err, fs.ErrNotExist) || (err == nil && !info.Mode().IsRegular()):
-		return "", fault.At(fault.CodeFileMissing, field, "%s: no file %q in the %s folder (%s); allowed: %s", field, base,
-			kind, dir, fault.List(r.List(KindInputImage)))
+		return "", fault.At(fault.CodeFileMissing, field, "%s: no file %q in the %s folder; allowed: %s", field, base,
+			kind, fault.List(r.List(KindInputImage)))
 	case err != nil:
 		return "", fault.At(fault.CodeFileMissing, field, "%s: %v", field, err)
 	case !r.inside(path):
