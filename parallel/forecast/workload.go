@@ -68,10 +68,10 @@ type Partition struct {
 	cfgOf   []int       // cfg group of each entry
 	stores  bool        // K/V stores in use although there is one stage
 	traits
-	cut   [microSizes][][]dit.Rows // what places compute, by size of the micro-step and entry
-	like  []int                    // of each block the first one that costs the same
-	kinds [][]kind                 // of the blocks of each lane
-	wide  *Partition               // of spread evaluations; nil: there are none
+	cut       [microSizes][][]dit.Rows // what places compute, by size of the micro-step and entry
+	like      []int                    // of each block the first one that costs the same
+	kinds     [][]kind                 // of the blocks of each lane
+	spreadOut *Partition               // of spread evaluations; nil: there are none
 }
 
 // NewPartition cuts a workload by a plan that has passed plan.Check.
@@ -97,7 +97,7 @@ func NewPartition(w Workload, p plan.Plan) *Partition {
 	o.cutRows()
 	o.setLanes(o.cutLanes())
 	if p.Spread && p.Pipe > 1 {
-		o.wide = o.spread()
+		o.spreadOut = o.spread()
 	}
 	return o
 }
