@@ -46,7 +46,7 @@ Environment:
 		Example: `  patchbay demo
   patchbay serve --models ~/ComfyUI/models
   patchbay run flow.json --set 3.seed=7 --out pictures`,
-		SilenceErrors: true, SilenceUsage: true,
+		SilenceErrors: true, SilenceUsage: true, Version: version,
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return console.BadInput(err) })
 	root.AddCommand(serveCmd(version), workerCmd(), rankCmd(),

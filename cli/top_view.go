@@ -12,6 +12,7 @@ import (
 	tea "github.com/charmbracelet/bubbletea"
 	"github.com/charmbracelet/lipgloss"
 
+	"patchbay/cli/console"
 	"patchbay/ipc/message"
 )
 
@@ -137,9 +138,10 @@ func (s sight) text(before *sight, style topStyles) string {
 		row("%s\t%s\t%s", axis, sizeText(float64(sent[axis])), s.flow(axis, before))
 	}
 	row("")
-	row("JOB\tSTATE\tATTEMPT\tAGE\tTOOK\tERROR")
+	row("JOB\tSTATE\tATTEMPT\tAGE\tTOOK\tABOUT")
 	for _, r := range s.order() {
-		row("%s\t%s\t%d\t%s\t%s\t%s", r.Job, r.State, r.Attempt, age(r.Created), orDash(took(r)), fault(r))
+		row("%s\t%s\t%d\t%s\t%s\t%s", r.Job, r.State, r.Attempt, age(r.Created), orDash(took(r)),
+			cmp.Or(failureOf(r), r.About))
 	}
 	_ = w.Flush()
 	var out strings.Builder
@@ -188,7 +190,7 @@ func (s sight) flow(axis string, before *sight) string {
 }
 
 func since(now time.Time, ms int64) string {
-	return now.Sub(time.UnixMilli(ms)).Truncate(time.Second).String()
+	return console.Duration(now.Sub(time.UnixMilli(ms)))
 }
 
 func share(part, all uint64) string {

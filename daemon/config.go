@@ -56,6 +56,9 @@ type Config struct {
 	Replicas  int           `json:"replicas,omitempty"`
 	Log       string        `json:"log"`
 
+	StrictLinks bool        `json:"strict_links,omitempty"`
+	Extra       files.Extra `json:"extra_models,omitzero"` // of the ComfyUI tree
+
 	Limits Limits `json:"limits"`
 
 	UsersFile string      `json:"users_file,omitempty"`
@@ -163,6 +166,10 @@ func (c *Config) Complete() error {
 		if own := filepath.Join(c.ComfyUI, "models"); !slices.Contains(c.Models, own) { // a worker is given both
 			c.Models = append(c.Models, own)
 		}
+		var err error
+		if c.Extra, err = files.ReadExtra(c.ComfyUI); err != nil {
+			return &InputError{Err: fmt.Errorf("--comfyui: %w", err)}
+		}
 		c.Input = cmp.Or(c.Input, filepath.Join(c.ComfyUI, "input"))
 		c.Output = cmp.Or(c.Output, filepath.Join(c.ComfyUI, "output"))
 	}
@@ -219,7 +226,7 @@ func (c *Config) CheckDevices() error {
 	} else if m != nil { // a worker may start elsewhere
 		c.Rates, _ = filepath.Abs(c.Rates)
 	}
-	if _, _, err := c.gpu(); err != nil {
+	if _, _, err := c.gpus(); err != nil {
 		return &InputError{Err: err}
 	}
 	if _, err := ParseBytes(c.DeviceMemory); err != nil {
@@ -249,7 +256,10 @@ func pointers(s []string) []*string {
 
 // Roots returns the folders as package node takes them.
 func (c *Config) Roots() files.Roots {
-	return files.Roots{Models: c.Models, Input: c.Input, Output: c.Output, Temp: c.Temp, ComfyUI: c.ComfyUI}
+	return files.Roots{
+		Models: c.Models, Input: c.Input, Output: c.Output, Temp: c.Temp, ComfyUI: c.ComfyUI,
+		Extra: c.Extra, StrictLinks: c.StrictLinks,
+	}
 }
 
 // workerArgs is the command line of a worker with the same folders.
@@ -264,15 +274,18 @@ func (c *Config) workerArgs() []string {
 	if c.ComfyUI != "" {
 		args = append(args, "--comfyui", c.ComfyUI)
 	}
+	if c.StrictLinks {
+		args = append(args, "--strict-links")
+	}
 	args = append(args, c.Limits.workerArgs()...)
 	if c.Memory != "" {
 		args = append(args, "--memory", c.Memory)
 	}
-	if c.Rates != "" {
-		args = append(args, "--rates", c.Rates)
-	}
 	if c.FreeAfter > 0 {
 		args = append(args, "--free-after", c.FreeAfter.String())
+	}
+	if c.Rates != "" {
+		args = append(args, "--rates", c.Rates)
 	}
 	if c.DeviceMemory != "" {
 		args = append(args, "--device-memory", c.DeviceMemory)

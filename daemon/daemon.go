@@ -19,6 +19,7 @@ import (
 	"path/filepath"
 	"syscall"
 
+	"github.com/mattn/go-isatty"
 	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
 
@@ -237,7 +238,11 @@ func WorkerCommand(cfg *Config) func() *exec.Cmd {
 		if err != nil {
 			self = os.Args[0]
 		}
-		return exec.Command(self, cfg.workerArgs()...)
+		cmd := exec.Command(self, cfg.workerArgs()...)
+		if isatty.IsTerminal(os.Stderr.Fd()) {
+			cmd.Env = append(os.Environ(), wire.TextLog+"=1") // one form for all lines
+		}
+		return cmd
 	}
 }
 

@@ -39,7 +39,7 @@ func TestValuesStayWithinMemory(t *testing.T) {
 		Memory: "300M", Input: t.TempDir(), Output: t.TempDir(), Devices: "cpu", Log: "error",
 		FreeAfter: 100 * time.Millisecond, Limits: Limits{Depth: 64, Steps: 100},
 	}
-	ex, _, closing, err := localExecutor(cfg, zerolog.Nop())
+	ex, _, closing, err := localExecutor(cfg, zerolog.Nop(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

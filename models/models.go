@@ -18,6 +18,7 @@ import (
 	"patchbay/models/text"
 	"patchbay/models/tokenizer"
 	"patchbay/models/weights"
+	"patchbay/models/zimage"
 )
 
 // Families is the table of supported families, a row each.
@@ -27,6 +28,7 @@ func Families() []family.Family {
 		sd3.Family(),
 		pixart.Family(),
 		hunyuan.Family(),
+		zimage.Family(),
 	}
 }
 

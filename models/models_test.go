@@ -220,7 +220,8 @@ func TestLooksFindsModelAndPrefix(t *testing.T) {
 		"diffusion_model.transformer_blocks.0.attn1.to_q.weight":  "a diffusion model (diffusers layout of a transformer)",
 		"lora_unet_double_blocks_0_img_attn_qkv.lora_down.weight": "a LoRA file",
 		"encoder.block.0.layer.0.SelfAttention.q.weight":          "a T5 text encoder",
-		"something": "no kind of file that is known",
+		"model.layers.0.self_attn.q_proj.weight":                  "a language model",
+		"something":                                               "no kind of file that is known",
 	} {
 		if got := models.Looks(weights.FromMap(map[string]weights.Stored{name: one})); got != want {
 			t.Errorf("%s: looks like %s, want %s", name, got, want)

@@ -83,9 +83,9 @@ func newDenoiser(req *Request) (*denoiser, error) {
 		return nil, failure.Refuse("sampler", "%v", err)
 	}
 	l, spec := req.Latent, req.Model.Spec
-	d := &denoiser{req: req, sampler: sampler, whole: newLayout(l.C, l.Y, l.X, spec.PatchSize)}
+	d := &denoiser{req: req, sampler: sampler, whole: newLayout(l.C, spec.PatchSize, spec.Tokens(l.Y, l.X))}
 	d.n = len(d.whole.order)
-	d.preds, d.entries = newPredictions(req, d.whole, spec.PatchSize)
+	d.preds, d.entries = newPredictions(req, d.whole)
 	d.latent = d.whole.toVector(l.B, l.Data)
 	d.noise = make([]float32, len(d.latent))
 	if len(req.Noise.Data) > 0 {

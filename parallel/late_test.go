@@ -69,7 +69,7 @@ func TestLateEntriesAreSynchronousAtFirst(t *testing.T) {
 // text first, and how often.
 func lateReadings(r *Request, p plan.Plan, text, starts []int) map[plan.Micro]map[string]int {
 	out := map[plan.Micro]map[string]int{}
-	patches := plan.PatchRanges(slices.Max(text), r.Model.Spec.Tokens(r.Latent.Y, r.Latent.X).Tokens(), p.Patches)
+	patches := plan.PatchRanges(slices.Max(text), r.Model.Spec.Tokens(r.Latent.Y, r.Latent.X), p.Patches)
 	for e := range len(r.Sigmas) - 1 {
 		whole := e < p.Warmup || slices.Contains(starts, e)
 		for m := range patches {

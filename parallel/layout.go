@@ -7,7 +7,7 @@ import "patchbay/models/dit"
 // Samplers work on a vector: the elements of the latent ordered token by token, inside a token by (channel, row,
 // column). Networks read rows [Li, C*p*p]; for sides that are multiples of p rows and vector are the same. Odd latents
 // are padded circularly to whole tokens: the padding exists only in rows, it is read from the element it repeats and
-// never written back.
+// never written back. Nor are tokens that the network adds behind the picture's: what is read for them is anything.
 type layout struct {
 	grid     dit.Grid
 	features int     // C*p*p
@@ -16,9 +16,10 @@ type layout struct {
 	order    []int32 // per vector element: its index in the latent [C, Y, X]; only of whole latents
 }
 
-// newLayout makes the layout of a whole latent for tokens of p x p.
-func newLayout(c, y, x, p int) *layout {
-	l := &layout{grid: gridOf(y, x, p), features: c * p * p}
+// newLayout makes the layout of a whole latent of c channels for the tokens of g, p x p each.
+func newLayout(c, p int, g dit.Grid) *layout {
+	y, x := g.LatentY, g.LatentX
+	l := &layout{grid: g, features: c * p * p}
 	l.order = make([]int32, 0, c*y*x)
 	position := make([]int32, c*y*x) // latent index -> vector index
 	l.walk(c, p, func(_, ci, yi, xi int) {
@@ -28,26 +29,23 @@ func newLayout(c, y, x, p int) *layout {
 			l.order = append(l.order, int32(at))
 		}
 	})
-	if y%p != 0 || x%p != 0 {
+	if y%p != 0 || x%p != 0 || g.Pad > 0 {
 		l.index(c, p, y, x, func(ci, yi, xi int) int32 { return position[(ci*y+yi)*x+xi] })
 	}
 	return l
 }
 
-// area makes the layout of a rectangle of the latent that l describes; its elements are those of l's vector.
-func (l *layout) area(a Area, c, p int) *layout {
+// area makes the layout of a rectangle of the latent that l describes, whose tokens are those of g; its elements are
+// those of l's vector.
+func (l *layout) area(a Area, c, p int, g dit.Grid) *layout {
 	y, x := l.grid.LatentY, l.grid.LatentX
 	position := make([]int32, c*y*x)
 	for at, i := range l.order {
 		position[i] = int32(at)
 	}
-	part := &layout{grid: gridOf(a.H, a.W, p), features: c * p * p}
+	part := &layout{grid: g, features: c * p * p}
 	part.index(c, p, a.H, a.W, func(ci, yi, xi int) int32 { return position[(ci*y+a.Y+yi)*x+a.X+xi] })
 	return part
-}
-
-func gridOf(y, x, p int) dit.Grid {
-	return dit.Grid{Y: (y + p - 1) / p, X: (x + p - 1) / p, LatentY: y, LatentX: x}
 }
 
 // walk visits row elements in order with their position in the padded latent.

@@ -10,6 +10,11 @@ import (
 	"patchbay/models/dit"
 )
 
+// gridOf is the grid of a network that adds no tokens.
+func gridOf(y, x, p int) dit.Grid {
+	return (&dit.Spec{PatchSize: p}).Tokens(y, x)
+}
+
 // Every element of the latent occurs once in the vector; rows read from the latent's padded picture exactly what a
 // naive patchify reads.
 func TestLayoutMatchesNaivePatchify(t *testing.T) {
@@ -20,7 +25,7 @@ func TestLayoutMatchesNaivePatchify(t *testing.T) {
 		for i := range latent {
 			latent[i] = float32(i)
 		}
-		l := newLayout(c, y, x, p)
+		l := newLayout(c, p, gridOf(y, x, p))
 		v := l.toVector(b, latent)
 		if back := l.toLatent(b, v); !slices.Equal(back, latent) {
 			t.Fatalf("toLatent(toVector) = %v, want %v", back, latent)
@@ -56,9 +61,9 @@ func TestAreaLayoutReadsRectangle(t *testing.T) {
 	for i := range latent {
 		latent[i] = float32(i)
 	}
-	whole := newLayout(c, y, x, p)
+	whole := newLayout(c, p, gridOf(y, x, p))
 	a := Area{H: 3, W: 4, Y: 2, X: 3}
-	part := whole.area(a, c, p)
+	part := whole.area(a, c, p, gridOf(a.H, a.W, p))
 	rows := part.read(1, c*y*x, dit.Range{End: part.grid.Tokens()}, whole.toVector(1, latent))
 	crop := make([]float32, 0, c*a.H*a.W)
 	for ci := range c {
@@ -68,7 +73,7 @@ func TestAreaLayoutReadsRectangle(t *testing.T) {
 			}
 		}
 	}
-	own := newLayout(c, a.H, a.W, p)
+	own := newLayout(c, p, gridOf(a.H, a.W, p))
 	want := own.read(1, c*a.H*a.W, dit.Range{End: own.grid.Tokens()}, own.toVector(1, crop))
 	if !slices.Equal(rows, want) {
 		t.Fatalf("rows of the area = %v, want %v", rows, want)

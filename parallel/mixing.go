@@ -17,7 +17,7 @@ func (p *prediction) active(sigma float32) bool {
 }
 
 // newPredictions resolves areas, masks and strengths of all entries of a request over a latent of b items.
-func newPredictions(r *Request, whole *layout, patch int) ([]*prediction, []Entry) {
+func newPredictions(r *Request, whole *layout) ([]*prediction, []Entry) {
 	var out []*prediction
 	var entries []Entry
 	for bi, br := range withEqualAreas(r.Branches) {
@@ -25,7 +25,8 @@ func newPredictions(r *Request, whole *layout, patch int) ([]*prediction, []Entr
 			p := &prediction{branch: bi, layout: whole, start: e.SigmaStart, end: e.SigmaEnd, ranged: e.Ranged}
 			area := clipArea(entryArea(e), r.Latent.Y, r.Latent.X)
 			if area != (Area{}) {
-				p.layout = whole.area(area, r.Latent.C, patch)
+				spec := r.Model.Spec
+				p.layout = whole.area(area, r.Latent.C, spec.PatchSize, spec.Tokens(area.H, area.W))
 			}
 			p.weight = weightOf(e, area, r.Latent, whole)
 			out, entries = append(out, p), append(entries, e)

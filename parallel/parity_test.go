@@ -94,7 +94,16 @@ func TestExactPlansEqualOneRank(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		y, x int
-	}{{"flux-c", 7, 11}, {"flux-a", 6, 5}, {"sd3-b", 5, 7}, {"sd3-c", 6, 5}, {"pixart-b", 34, 36}, {"hydit-a", 7, 6}} {
+	}{
+		{"flux-c", 7, 11},
+		{"flux-a", 6, 5},
+		{"sd3-b", 5, 7},
+		{"sd3-c", 6, 5},
+		{"pixart-b", 34, 36},
+		{"hydit-a", 7, 6},
+		{"zimage-a", 7, 11},
+		{"zimage-b", 6, 5},
+	} {
 		if testing.Short() && c.name != "flux-c" && c.name != "hydit-a" {
 			continue // the long form runs all networks
 		}

@@ -31,7 +31,7 @@ func (d *denoiser) shares() ([]*share, *evaluator) {
 	exact := d.expected > 0 && p.Warmup >= d.expected
 	// a cache of an exact plan decides from the whole latent, as on one rank
 	if p.Pipe > 1 && !d.sampler.Synchronous && (d.reuser == nil || !exact) {
-		patches = plan.PatchRanges(d.textTokens(), grid.Tokens(), p.Patches)
+		patches = plan.PatchRanges(d.textTokens(), grid, p.Patches)
 	}
 	out := make([]*share, len(patches))
 	for i, tokens := range patches {
@@ -43,9 +43,9 @@ func (d *denoiser) shares() ([]*share, *evaluator) {
 // textTokens is the longest text that travels with the image.
 func (d *denoiser) textTokens() int {
 	n := 0
-	if d.req.Model.Spec.JointText() {
+	if spec := d.req.Model.Spec; spec.JointText() {
 		for _, e := range d.entries {
-			n = max(n, e.Context.Rows)
+			n = max(n, spec.TextTokens(e.Context.Rows))
 		}
 	}
 	return n

@@ -114,6 +114,6 @@ func (r *Request) fits(p plan.Plan) error {
 			}
 		}
 	}
-	tokens := r.Model.Spec.Tokens(r.Latent.Y, r.Latent.X).Tokens()
-	return p.Check(r.Model.Spec, r.Latent.B, max(entries, 1), tokens)
+	g := r.Model.Spec.Tokens(r.Latent.Y, r.Latent.X)
+	return p.Check(r.Model.Spec, r.Latent.B, max(entries, 1), g.Y*g.X)
 }

@@ -68,11 +68,10 @@ are balanced and plans chosen by them. Rates depend on the model and the size: m
 }
 
 func (f *stepFlags) measure(ctx context.Context) (_ *report, err error) {
-	req, file, err := f.Open()
+	req, err := f.Open()
 	if err != nil {
 		return nil, err
 	}
-	defer console.CloseQuietly(file)
 	cfg, release, err := f.devices.EngineConfig()
 	if err != nil {
 		return nil, err
@@ -129,7 +128,7 @@ func (f *stepFlags) keep(ctx context.Context, eng *parallel.Engine, req *paralle
 	}
 	return saveMachine(f.save, func(m *forecast.Machine) error {
 		m.Device.WeightBytes = 4
-		m.Device.Source = fmt.Sprintf("patchbay bench step: %s, %s px, %s, %d processors", filepath.Base(f.Model),
+		m.Device.Source = fmt.Sprintf("patchbay bench step: %s, %s px, %s, %d processors", filepath.Base(req.Model.Key),
 			f.Size, eng.Name(), runtime.GOMAXPROCS(0))
 		return m.Measure(req.Workload(), res.Stats.Spans, req.Compute.Size())
 	})

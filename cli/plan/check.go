@@ -32,11 +32,10 @@ func (f *Flags) check(ctx context.Context, out io.Writer) error {
 		Model: f.Model, Size: f.Size, Compute: "f32", Steps: cmp.Or(f.Steps, 4), Text: cmp.Or(f.text, 32),
 		Entries: cmp.Or(f.entries, 2),
 	}
-	req, file, err := t.Open()
+	req, err := t.Open()
 	if err != nil {
 		return err
 	}
-	defer console.CloseQuietly(file)
 	req.Profile = true
 	m, err := f.machine(ctx, *req)
 	if err != nil {

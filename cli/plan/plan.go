@@ -80,8 +80,8 @@ Devices are COUNTxDEVICE-LINK, for several hosts HOSTSxCOUNTxDEVICE-LINK+NETWORK
 	fl.BoolVar(&f.all, "all", false, "list every plan with the reason why it loses")
 	fl.StringVar(&f.timeline, "timeline", "",
 		"draw every stage's micro-steps into this file (.svg or .txt), - for the terminal")
-	fl.StringVar(&f.rates, "rates", "", "replace device and link rates by those of a file that `patchbay bench step "+
-		"--save` or `bench comm --save` has measured")
+	fl.StringVar(&f.rates, "rates", "", "replace device and link rates by those of a file that bench step --save "+
+		"or bench comm --save has measured")
 	fl.BoolVar(&f.table, "fits", false, "print which plan fits cards of 12 to 80 GB, 1 to 8 of them, by model and kind "+
 		"of file; cards are --devices otherwise (default 4090-pcie)")
 	fl.BoolVar(&f.checks, "check", false, "run --plan on this machine's processors and print predicted and measured "+

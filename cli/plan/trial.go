@@ -13,7 +13,6 @@ import (
 	"patchbay/models/family"
 	"patchbay/models/sampling"
 	"patchbay/models/source"
-	"patchbay/models/weights"
 	"patchbay/parallel"
 )
 
@@ -28,34 +27,35 @@ type Trial struct {
 	Entries int // 2 with cfg, 1 without
 }
 
-// Open opens the model and makes the request. The file is to be closed after the engine.
-func (f *Trial) Open() (*parallel.Request, *weights.File, error) {
+// Open reads the header of the model and makes the request.
+func (f *Trial) Open() (*parallel.Request, error) {
 	if f.Model == "" {
 		examples, err := workflow.Examples()
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		f.Model = filepath.Join(examples, "demo", "diffusion_models", "demo_flux.safetensors")
 	}
 	stat, file, err := source.Stat(f.Model, true)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
+	defer console.CloseQuietly(file)
 	d, err := models.OpenDiffusion(file.Set(), file.Metadata())
 	if err != nil {
-		console.CloseQuietly(file)
-		return nil, nil, fmt.Errorf("%s: %w", f.Model, err)
+		return nil, fmt.Errorf("%s: %w", f.Model, err)
 	}
-	r, err := f.request(d, source.Weights{Model: source.Model{File: stat}, Loader: &source.Loader{}})
+	r, err := f.request(d)
 	if err != nil {
-		console.CloseQuietly(file)
-		return nil, nil, console.BadInput(err)
+		return nil, console.BadInput(err)
 	}
-	return r, file, nil
+	w := source.Weights{Model: source.Model{File: stat}, Loader: &source.Loader{}}
+	r.Model = parallel.Model{Key: w.Key(), Spec: &d.Spec, Weights: w}
+	return r, nil
 }
 
 // request makes a run on noise.
-func (f *Trial) request(d *family.Diffusion, from source.Weights) (*parallel.Request, error) {
+func (f *Trial) request(d *family.Diffusion) (*parallel.Request, error) {
 	w, h := 0, 0
 	if n, err := fmt.Sscanf(f.Size, "%dx%d", &w, &h); n != 2 || err != nil || w < 16 || h < 16 || w > 4096 || h > 4096 {
 		return nil, fmt.Errorf("--size %s: want width x height from 16 to 4096 pixels", f.Size)
@@ -94,9 +94,6 @@ func (f *Trial) request(d *family.Diffusion, from source.Weights) (*parallel.Req
 	noise := parallel.NewLatent(1, spec.Channels, h/8, w/8)
 	noise.Data = wave(noise.Len())
 	r := &parallel.Request{
-		Model: parallel.Model{
-			Key: from.Key(), Spec: &spec, Weights: from,
-		},
 		Sampling: line, Sampler: "euler", Sigmas: sigmas, Latent: latent, Noise: noise, Plan: f.Plan, Compute: compute,
 		Branches: []parallel.Branch{{Name: "positive", Entries: []parallel.Entry{entry}}},
 	}

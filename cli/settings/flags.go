@@ -18,9 +18,12 @@ import (
 // Folders adds the flags that say where files are.
 func Folders(f *pflag.FlagSet, c *daemon.Config) {
 	f.StringArrayVar(&c.Models, "models", nil, "folder laid out like ComfyUI's models folder; may be given several times")
-	f.StringVar(&c.ComfyUI, "comfyui", "", "ComfyUI folder: its models, input and output folders are used")
+	f.StringVar(&c.ComfyUI, "comfyui", "", "ComfyUI folder: its models, input and output folders are "+
+		"used, and the folders of its extra_model_paths.yaml")
 	f.StringVar(&c.Input, "input", "", "folder of pictures for LoadImage")
 	f.StringVar(&c.Output, "output", "", "folder that SaveImage writes into")
+	f.BoolVar(&c.StrictLinks, "strict-links", false, "follow no link that leads out of the models folders, also none of "+
+		"root or of this user")
 	Devices(f, c)
 	f.StringVar(&c.Compute, "compute", string(value.ComputeAuto),
 		"type of the denoise loop's activations: f32, bf16, or auto: bf16 where the processor multiplies it and the "+
@@ -34,8 +37,8 @@ func Folders(f *pflag.FlagSet, c *daemon.Config) {
 
 // Devices adds the flags that say what to compute on.
 func Devices(f *pflag.FlagSet, c *daemon.Config) {
-	f.StringVar(&c.Devices, "devices", "cpu", "what to compute on: cpu, or a GPU as in cuda:0")
-	f.StringVar(&c.Rates, "rates", "", "file of rates that `patchbay bench step --save` has measured: stages are "+
+	f.StringVar(&c.Devices, "devices", "cpu", "what to compute on: cpu, or the GPUs of the ranks, as in cuda:0 or cuda:0-3")
+	f.StringVar(&c.Rates, "rates", "", "file of rates that bench step --save has measured: stages are "+
 		"balanced and plans chosen by it")
 	f.StringVar(&c.DeviceMemory, "device-memory", "",
 		"memory of the GPU that weights and buffers may take, as in 20G (default: what is free there)")

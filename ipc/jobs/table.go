@@ -224,7 +224,7 @@ func (j *Table) fresh(req *message.RunRequest, hash string) message.Record {
 	rec := message.Record{
 		V: message.ProtocolVersion, Job: req.ID, State: message.Queued, Rev: 1, Created: now, Hash: hash, Client: req.Client,
 		Tied: req.Tied, Priority: req.Priority, From: req.From,
-		Files: req.Files,
+		Files: req.Files, About: req.About, Model: req.Model, Plan: message.Clipped(req.Plan),
 	}
 	for _, f := range req.Files {
 		if f.Shared() {

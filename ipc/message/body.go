@@ -37,10 +37,9 @@ func ParseRunWithin(o *pyjson.Object, lim wire.Limits) (*RunRequest, *graph.Work
 		req.Workflow = o
 	case HasField(o, "workflow"):
 		err = wire.Bind(o, req)
-		if err == nil && req.Strict {
-			if extra := wire.UnknownFields(o, req); len(extra) > 0 {
-				err = fmt.Errorf("unknown fields %s (strict is set)", wire.Shown(strings.Join(extra, ", ")))
-			}
+		if extra := wire.UnknownFields(o, req); err == nil && len(extra) > 0 { // a typo must not run without its plan
+			return nil, nil, wire.BadRequest(wire.BadField(wire.Shown(extra[0]),
+				"is not known here and would be passed over: leave it out; there are %s", strings.Join(wire.Fields(req), ", ")))
 		}
 	case HasField(o, "prompt"):
 		targets, err = bindComfy(o, req)

@@ -280,6 +280,9 @@ func NodeService(cat *graph.Catalogue, roots files.Roots, stock *files.Stock,
 			case failure == nil:
 				return nil, nil
 			case len(outputs) == 0:
+				if all := w.Unknown(cat); len(all) > 1 { // ComfyUI's answer has the first alone
+					failure.Extra = map[string]any{"unknown_classes": all}
+				}
 				return nil, failure
 			}
 			return failure.NodeErrors, nil

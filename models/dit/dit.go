@@ -36,10 +36,11 @@ func (r Rows) Len() int { return r.Text.Len() + r.Image.Len() }
 type Grid struct {
 	Y, X             int // tokens
 	LatentY, LatentX int // rows and columns of the latent before padding
+	Pad              int // tokens behind the picture's that the network adds (Spec.Multiple)
 }
 
-// Tokens returns Y*X.
-func (g Grid) Tokens() int { return g.Y * g.X }
+// Tokens returns Y*X + Pad.
+func (g Grid) Tokens() int { return g.Y*g.X + g.Pad }
 
 // Array is host data of a conditioning: row-major f32 [Rows, Cols]. Read-only once it is inside an Entry.
 type Array struct {
@@ -67,7 +68,8 @@ type BlockKind uint8
 
 // Block kinds: Double has two streams with weights of their own and joint attention (FLUX double, SD3 joint); Single
 // runs one stream over text and image together (FLUX single); Cross has self-attention over image tokens and
-// cross-attention to K/V that depend on the text only (PixArt, HunyuanDiT).
+// cross-attention to K/V that depend on the text only (PixArt, HunyuanDiT), or none (the first blocks of Z-Image, which
+// leave text rows as they are).
 const (
 	Double BlockKind = iota
 	Single
@@ -87,11 +89,14 @@ type Spec struct {
 	PooledDim     int    // length of Entry.Pooled, 0: none
 	Context2Dim   int    // columns of Entry.Context2, 0: none
 	TakesGuidance bool
-	MLPRatio      float64
-	Blocks        []BlockSpec
-	Params        int64 // number of parameters
-	EmbedParams   int64 // of them those that ForEmbed weights have
-	HeadParams    int64 // and ForHead weights
+	// Multiple is what the numbers of text and of image tokens are each filled up to a multiple of, with tokens that the
+	// network makes; 0: they are as they are.
+	Multiple    int
+	MLPRatio    float64
+	Blocks      []BlockSpec
+	Params      int64 // number of parameters
+	EmbedParams int64 // of them those that ForEmbed weights have
+	HeadParams  int64 // and ForHead weights
 }
 
 // BlockSpec describes one block.
@@ -135,13 +140,26 @@ const (
 // JointText reports whether text rows take part in attention with image rows (Double and Single blocks), so that they
 // must be split, cached and exchanged like image rows.
 func (s *Spec) JointText() bool {
-	return len(s.Blocks) > 0 && s.Blocks[0].Kind != Cross
+	return len(s.Blocks) > 0 && s.Blocks[len(s.Blocks)-1].Kind != Cross
 }
 
 // Tokens returns the grid of a latent of y rows and x columns: sides are rounded up to whole tokens.
 func (s *Spec) Tokens(y, x int) Grid {
 	p := s.PatchSize
-	return Grid{Y: (y + p - 1) / p, X: (x + p - 1) / p, LatentY: y, LatentX: x}
+	g := Grid{Y: (y + p - 1) / p, X: (x + p - 1) / p, LatentY: y, LatentX: x}
+	g.Pad = s.pads(g.Tokens())
+	return g
+}
+
+// TextTokens returns the number of text tokens that n rows of Entry.Context are in the joint sequence.
+func (s *Spec) TextTokens(n int) int { return n + s.pads(n) }
+
+// pads is how many tokens fill n up.
+func (s *Spec) pads(n int) int {
+	if s.Multiple == 0 {
+		return 0
+	}
+	return (s.Multiple - n%s.Multiple) % s.Multiple
 }
 
 // Env is what every call gets besides weights and state. It belongs to one rank and one stream.

@@ -20,7 +20,7 @@ func strangers() []struct{ name, kind string } {
 		{"distilled_guidance_layer.norms.0.scale", "chroma"},
 		{"txt_in.individual_token_refiner.blocks.0.norm1.weight", "hunyuan video"},
 		{"double_layers.0.attn.w1q.weight", "auraflow"},
-		{"cap_embedder.1.weight", "lumina or z-image"},
+		{"cap_embedder.1.weight", "lumina 2"},
 		{"blocks.0.cross_attn.norm_k.weight", "wan"},
 		{"transformer_blocks.0.img_mod.1.weight", "qwen-image"},
 		{"transformer_blocks.0.attn.add_q_proj.weight", "diffusers layout of sd3 or chroma"},
@@ -78,6 +78,8 @@ func Looks(all []Family, set *weights.Set) string {
 			return "a VAE"
 		case strings.HasSuffix(name, "SelfAttention.q.weight"):
 			return "a T5 text encoder"
+		case strings.HasSuffix(name, "model.layers.0.self_attn.q_proj.weight"):
+			return "a language model"
 		case strings.HasSuffix(name, "self_attn.q_proj.weight"):
 			return "a CLIP text encoder"
 		}

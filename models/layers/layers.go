@@ -180,3 +180,18 @@ func ModulatedHead(env dit.Env, out, x, mod engine.Tensor, linear *engine.Weight
 	env.Ops.Linear(out, h, linear, engine.Epilogue{})
 	env.Arena.Release(mark)
 }
+
+// Tanh replaces x [S, n, E] f32 by tanh(x). Each element is a query of one number to the keys 1 and -1 with the values
+// 1 and -1: (exp(x) - exp(-x)) / (exp(x) + exp(-x)), with the care for large values that attention takes anyway.
+func Tanh(env dit.Env, x engine.Tensor) {
+	mark := env.Arena.Mark()
+	signs := Upload(env, []float32{1, -1}, 1, 2, 1, 1)
+	q, o := env.Arena.Alloc(engine.F32, 1, x.Len(), 1, 1), env.Arena.Alloc(engine.F32, 1, x.Len(), 1, 1)
+	flat := func(t engine.Tensor) engine.Tensor {
+		return t.Index(3, 0).Index(2, 0).Index(0, 0).Split(0, x.Shape()...)
+	}
+	env.Ops.Copy(flat(q), x)
+	env.Ops.Attention(o, q, signs, signs, engine.AttentionArgs{Scale: 1})
+	env.Ops.Copy(x, flat(o))
+	env.Arena.Release(mark)
+}

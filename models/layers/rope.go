@@ -23,21 +23,27 @@ func (r Rotation) Upload(env dit.Env) engine.RoPE {
 // frequencies theta^(-2i/axes[a]) by the token's position on that axis, (0, 0, 0) for text, (0, row, column) for images
 // (RoFormer, arXiv:2104.09864, section 3.3, one block of frequencies per axis). Computed in f64, stored in f32.
 func AxisRotation(axes []int, theta float64, lt int, g dit.Grid) Rotation {
+	return PositionRotation(axes, theta, lt+g.Tokens(), func(row int) [3]int {
+		if row < lt {
+			return [3]int{}
+		}
+		return [3]int{0, (row - lt) / g.X, (row - lt) % g.X}
+	})
+}
+
+// PositionRotation is AxisRotation for l tokens at the positions that position tells.
+func PositionRotation(axes []int, theta float64, l int, position func(row int) [3]int) Rotation {
 	pairs := 0
 	for _, a := range axes {
 		pairs += a / 2
 	}
-	l := lt + g.Tokens()
 	r := Rotation{Cos: make([]float32, l*pairs), Sin: make([]float32, l*pairs), Pairs: pairs}
 	at := 0
 	for row := range l {
-		pos := [3]float64{}
-		if row >= lt {
-			pos = [3]float64{0, float64((row - lt) / g.X), float64((row - lt) % g.X)}
-		}
+		pos := position(row)
 		for a, d := range axes {
 			for i := range d / 2 {
-				sin, cos := math.Sincos(pos[a] * math.Pow(theta, -float64(2*i)/float64(d)))
+				sin, cos := math.Sincos(float64(pos[a]) * math.Pow(theta, -float64(2*i)/float64(d)))
 				r.Cos[at], r.Sin[at] = float32(cos), float32(sin)
 				at++
 			}

@@ -11,6 +11,7 @@ import (
 	"patchbay/models/pixart"
 	"patchbay/models/sd3"
 	"patchbay/models/weights"
+	"patchbay/models/zimage"
 )
 
 // zeros is a pair of rank r for a matrix [n, k] under a module's name in kohya's spelling.
@@ -40,6 +41,7 @@ func places(m *Matched) []where {
 // their formats by hand.
 func TestOtherFamilies(t *testing.T) {
 	s, p, h := sd3.Family().Tiny.(sd3.Config), pixart.Family().Tiny.(pixart.Config), hunyuan.Family().Tiny.(hunyuan.Config)
+	z := zimage.Family().Tiny.(zimage.Config)
 	type row struct {
 		module string
 		n, k   int
@@ -79,6 +81,13 @@ func TestOtherFamilies(t *testing.T) {
 			one("unet.base_model.model.transformer_blocks.0.attn2.to_q", p.Hidden, p.Hidden, "blocks.0.cross_attn.q_linear", 0),
 			one("lora_unet_blocks_2_mlp_fc2", p.Hidden, p.MLPHidden, "blocks.2.mlp.fc2", 0),
 			one("transformer.adaln_single.linear", 6*p.Hidden, p.Hidden, "t_block.1", 0),
+		}},
+		"zimage": {zimage.Family(), []row{
+			one("diffusion_model.layers.1.attention.to_k", z.Hidden, z.Hidden, "layers.1.attention.qkv", z.Hidden),
+			one("transformer.noise_refiner.0.attention.to_v", z.Hidden, z.Hidden, "noise_refiner.0.attention.qkv", 2*z.Hidden),
+			one("diffusion_model.context_refiner.1.attention.to_out.0", z.Hidden, z.Hidden, "context_refiner.1.attention.out", 0),
+			one("lora_unet_layers_2_feed_forward_w2", z.Hidden, z.MLPHidden, "layers.2.feed_forward.w2", 0),
+			one("diffusion_model.layers.0.adaLN_modulation.0", 4*z.Hidden, 256, "layers.0.adaLN_modulation.0", 0),
 		}},
 		"hunyuandit": {hunyuan.Family(), []row{
 			one("base_model.model.blocks.3.attn1.Wqkv", 3*h.Hidden, h.Hidden, "blocks.3.attn1.Wqkv", 0),

@@ -17,7 +17,7 @@ type Encoder struct {
 func inside() map[string]string {
 	return map[string]string{
 		"clip_l": "clip_l.transformer.", "clip_g": "clip_g.transformer.", "t5": "t5xxl.transformer.",
-		"mt5": "mt5xl.transformer.", "bert": "hydit_clip.transformer.",
+		"mt5": "mt5xl.transformer.", "bert": "hydit_clip.transformer.", "qwen3": "qwen3_4b.transformer.",
 	}
 }
 
@@ -79,7 +79,9 @@ func multiplied(name string) bool {
 	if strings.HasSuffix(name, "relative_attention_bias.weight") {
 		return false
 	}
-	for _, p := range []string{"text_model.encoder.layers.", "text_projection.", "encoder.block.", "bert.encoder.layer."} {
+	for _, p := range []string{
+		"text_model.encoder.layers.", "text_projection.", "encoder.block.", "bert.encoder.layer.", "model.layers.",
+	} {
 		if strings.HasPrefix(name, p) {
 			return true
 		}

@@ -108,7 +108,11 @@ func (m *adapted) Close() { m.free() }
 // Load reads and packs the held part of m's weights with ops. Errors: a file that is gone or has changed, one that does
 // not hold what its name promises, no memory.
 func (l *Loader) Load(ops engine.Ops, m Model, held dit.Held) (dit.Model, error) {
-	base, release, err := Take(&l.Shared, fmt.Sprintf("%s %+v", m.File.Key(), held),
+	where := "" // every device has a base of its own
+	if device, ok := ops.(engine.Located); ok {
+		where = device.Location()
+	}
+	base, release, err := Take(&l.Shared, fmt.Sprintf("%s %s %+v", m.File.Key(), where, held),
 		func() (dit.Model, error) { return load(ops, m.File, held) })
 	if err != nil {
 		return nil, err

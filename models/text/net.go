@@ -39,7 +39,7 @@ type Form struct {
 
 // Kind is one kind of text encoder.
 type Kind struct {
-	Name   string // "clip_l", "clip_g", "t5", "mt5" or "bert"
+	Name   string // "clip_l", "t5" ...
 	Prompt string // what node inputs call its prompt
 	// Vocabularies are the names of its vocabulary in the folder tokenizers, ComfyUI the path in ComfyUI's own comfy
 	// folder; empty: it has none.
@@ -72,7 +72,7 @@ func kinds() []Kind {
 			anchor: "bert.embeddings.word_embeddings.weight", open: opener(OpenBERT),
 		},
 		{
-			Name: "mt5", Prompt: "mt5", Vocabularies: []string{"mt5"}, anchor: t5, open: opener(OpenT5),
+			Name: "mt5", Prompt: "mt5xl", Vocabularies: []string{"mt5"}, anchor: t5, open: opener(OpenT5),
 			is: func(set *weights.Set, p string) bool {
 				return max(set.Dim(p+"shared.weight", 0), set.Dim(p+"encoder.embed_tokens.weight", 0)) > 200000
 			},
@@ -80,6 +80,10 @@ func kinds() []Kind {
 		{
 			Name: "t5", Prompt: "t5xxl", Vocabularies: []string{"t5xxl", "t5"}, ComfyUI: "text_encoders/t5_tokenizer",
 			anchor: t5, open: opener(OpenT5),
+		},
+		{
+			Name: "qwen3", Prompt: "qwen3", Vocabularies: []string{"qwen3", "qwen3_4b", "qwen2.5", "qwen25"},
+			ComfyUI: "text_encoders/qwen25_tokenizer", anchor: "model.layers.0.self_attn.q_norm.weight", open: opener(OpenLM),
 		},
 	}
 }

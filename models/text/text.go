@@ -1,8 +1,9 @@
-// Package text turns token ids into what diffusion models read of a prompt: CLIP-L and CLIP-G, T5 and mT5, BERT.
+// Package text turns token ids into what diffusion models read of a prompt: CLIP-L and CLIP-G, T5 and mT5, BERT, and
+// language models (Qwen3) whose inner states are read.
 //
-// Read encode.go (chunks and prompt weights, the same for all encoders), then clip.go, t5.go and bert.go (a network
-// each, from its weights to its states), net.go (the table of kinds) and find.go (which encoders a file holds, by
-// names as ComfyUI does). What a family makes of the encodings is in its own folder. Tokens come from
+// Read encode.go (chunks and prompt weights, the same for all encoders), then clip.go, t5.go, bert.go and lm.go (a
+// network each, from its weights to its states), net.go (the table of kinds) and find.go (which encoders a file holds,
+// by names as ComfyUI does). What a family makes of the encodings is in its own folder. Tokens come from
 // models/tokenizer; a prompt is a list of chunks that are encoded one by one and joined on the token axis.
 //
 // Results follow ComfyUI, not diffusers, where they differ. Facts that have caused bugs elsewhere: CLIP is pooled at

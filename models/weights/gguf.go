@@ -24,8 +24,10 @@ func FromGGUF(f *gguf.File, form engine.DType) (*Set, error) {
 		return nil, err
 	}
 	rename := func(name string) string { return name }
-	if looksLlama(f) {
+	if looksT5(f) {
 		rename = huggingT5
+	} else if _, decoder := f.Entry("blk.0.ffn_gate.weight"); decoder {
+		rename = huggingDecoder
 	}
 	s := &Set{tensors: make(map[string]Stored, len(f.Names()))}
 	for _, name := range f.Names() {
@@ -103,8 +105,8 @@ func widen(e gguf.Entry, dst []byte, lo, hi int, form engine.DType) {
 	}
 }
 
-// looksLlama tells a T5 encoder in the names of llama.cpp.
-func looksLlama(f *gguf.File) bool {
+// looksT5 tells a T5 encoder in the names of llama.cpp.
+func looksT5(f *gguf.File) bool {
 	_, encoder := f.Entry("enc.blk.0.attn_q.weight")
 	return encoder
 }
@@ -142,4 +144,30 @@ func huggingT5(name string) string {
 		return name
 	}
 	return "encoder.block." + parts[0] + "." + inner + "." + parts[2]
+}
+
+// huggingDecoder maps llama.cpp's tensor names of language models (gguf-py's tensor_mapping.py, architectures QWEN3 and
+// its like, whose rows of queries and keys are stored as in the original) to those of Hugging Face. Other names stay.
+func huggingDecoder(name string) string {
+	stem, kind, _ := strings.Cut(name, ".")
+	if as, ok := map[string]string{
+		"token_embd": "model.embed_tokens.", "output_norm": "model.norm.", "output": "lm_head.",
+	}[stem]; ok {
+		return as + kind
+	}
+	rest, ok := strings.CutPrefix(name, "blk.")
+	parts := strings.SplitN(rest, ".", 3) // number, name, "weight"
+	if !ok || len(parts) != 3 {
+		return name
+	}
+	inner, ok := map[string]string{
+		"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm", "attn_q": "self_attn.q_proj",
+		"attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj",
+		"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm", "ffn_gate": "mlp.gate_proj",
+		"ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
+	}[parts[1]]
+	if !ok {
+		return name
+	}
+	return "model.layers." + parts[0] + "." + inner + "." + parts[2]
 }

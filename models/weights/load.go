@@ -3,6 +3,7 @@ package weights
 import (
 	"fmt"
 	"reflect"
+	"slices"
 
 	"patchbay/engine"
 	"patchbay/models/dit"
@@ -160,6 +161,12 @@ func (f *filler) tensor(smalls []small, it item) []small {
 	}
 	values := func() []float32 {
 		v := s.F32()
+		if it.perm != "" {
+			stored := slices.Clone(v)
+			for i, from := range f.opt.Perms[it.perm] {
+				v[i] = stored[from]
+			}
+		}
 		if it.minus1 {
 			for i := range v {
 				v[i]--

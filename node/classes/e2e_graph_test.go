@@ -165,6 +165,8 @@ func (c *e2eCase) start(t *testing.T, g *graphMaker, values map[string]given) []
 // changed adds the node that changes the model, if the case has one.
 func (c *e2eCase) changed(g *graphMaker, model []any) []any {
 	switch {
+	case len(c.Patch) == 2:
+		return g.add(c.Patch[0].(string), "model", model, "shift", c.Patch[1])
 	case strings.HasPrefix(c.What, "ModelSamplingFlux"):
 		return g.add("ModelSamplingFlux", "model", model, "max_shift", 1.15, "base_shift", 0.5, "width", int64(96),
 			"height", int64(64))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 
 	"patchbay/engine"
@@ -52,6 +53,7 @@ type e2eCase struct {
 	Sigmas                                        []float32
 	Shape                                         []int `json:"latent_shape"`
 	Positive, Negative, Cond1, Cond2              []e2eEntry
+	Patch                                         []any `json:"model_patch"` // a class and its shift
 }
 
 func refEngine(t *testing.T) *parallel.Engine {
@@ -71,7 +73,11 @@ func engineOf(t *testing.T, ops func(rank, ranks int) (engine.Ops, error)) *para
 
 func goldenTensor(t *testing.T, name string) []float32 {
 	t.Helper()
-	return tensorOf(t, "e2e.safetensors", name)
+	file := "e2e.safetensors"
+	if strings.HasPrefix(name, "zimage-") {
+		file = "modern/" + file
+	}
+	return tensorOf(t, file, name)
 }
 
 func samplerTensor(t *testing.T, name string) []float32 {
@@ -99,9 +105,11 @@ func tensorOf(t *testing.T, file, name string) []float32 {
 }
 
 func TestEndToEndThroughNodes(t *testing.T) {
-	var cases map[string]*e2eCase
-	if err := golden.JSON("e2e.json", &cases); err != nil {
-		t.Fatal(err)
+	cases := map[string]*e2eCase{}
+	for _, file := range []string{"e2e.json", "modern/e2e.json"} {
+		if err := golden.JSON(file, &cases); err != nil {
+			t.Fatal(err)
+		}
 	}
 	names := make([]string, 0, len(cases))
 	for name := range cases {
@@ -113,14 +121,14 @@ func TestEndToEndThroughNodes(t *testing.T) {
 		c := cases[name]
 		if testing.Short() && !slices.Contains([]string{
 			"flux-a/advanced/window", "flux-a/batch_index", "flux-a/custom-chain",
-			"flux-b/schnell-euler-simple-4", "sd3-a/average", "sd3-a/set_mask-bounds",
+			"flux-b/schnell-euler-simple-4", "sd3-a/average", "sd3-a/set_mask-bounds", "zimage-a/res_multistep-turbo-4",
 		}, name) {
 			continue
 		}
 		ran++
 		t.Run(name, func(t *testing.T) { t.Logf("relative error %.2g, bound 1e-4", c.run(t, name, eng)) })
 	}
-	if want := map[bool]int{true: 6, false: 45}[testing.Short()]; ran < want {
+	if want := map[bool]int{true: 7, false: 51}[testing.Short()]; ran < want {
 		t.Errorf("ran %d cases, want %d", ran, want)
 	}
 }

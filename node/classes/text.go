@@ -49,12 +49,7 @@ func textClasses() []graph.Class {
 
 // encodeFlux gives the two encoders of FLUX a prompt each.
 func encodeFlux(c *graph.Call) ([]any, error) {
-	out, err := encodePrompts(c, func(encoder string) string {
-		if encoder == "clip_l" {
-			return c.Str("clip_l")
-		}
-		return c.Str("t5xxl")
-	})
+	out, err := perEncoder(c, "clip_l")
 	if err != nil {
 		return nil, err
 	}

@@ -30,7 +30,8 @@ func textFamilyClasses() []graph.Class {
 			Module: "comfy_extras.nodes_hunyuan", Category: "model/conditioning/hunyuan image",
 			NewStyle: true, Heavy: graph.StageText,
 			Inputs:  []graph.Input{clip, graph.Prompt("bert", ""), graph.Prompt("mt5xl", "")},
-			Outputs: graph.Slots("CONDITIONING"), Run: encodeHunyuanDiT,
+			Outputs: graph.Slots("CONDITIONING"),
+			Run:     func(c *graph.Call) ([]any, error) { return perEncoder(c, "bert") },
 		},
 		{
 			Name: "CLIPTextEncodePixArtAlpha", Display: "CLIP Text Encode (PixArt Alpha)",
@@ -59,15 +60,6 @@ func encodeSD3(c *graph.Call) ([]any, error) {
 		}
 		t := c.Str("t5xxl")
 		return t, !none || t != ""
-	})
-}
-
-func encodeHunyuanDiT(c *graph.Call) ([]any, error) {
-	return encodePrompts(c, func(encoder string) string {
-		if encoder == "mt5" {
-			return c.Str("mt5xl")
-		}
-		return c.Str("bert")
 	})
 }
 

@@ -136,7 +136,7 @@ func (o *Partition) LaneMemory(c plan.Coord, k, valueBytes int) Memory {
 		} else { // the weights are there for the down lane
 			held = plan.Lane{}
 		}
-		for j := range min(2, len(o.Patches)) { // the others are no longer than the second
+		for _, j := range []int{0, min(1, len(o.Patches)-1), len(o.Patches) - 1} { // the others are no longer
 			o.evaluation(&acts, &comm, c, k, b, plan.Micro{Patch: j})
 		}
 	} else {
@@ -532,7 +532,7 @@ func (o *Partition) linkBuffers(s *stack, c plan.Coord, k, b int) {
 	for range sides * plan.PostsAhead {
 		for i := range o.Text {
 			most := 0
-			for j := range min(2, len(o.Patches)) {
+			for _, j := range []int{0, 1, len(o.Patches) - 1} {
 				if o.cfgOf[i] == c.CFG {
 					most = max(most, o.plan.Kept(o.rows(plan.Micro{Patch: j}, i)[c.Place(o.plan)], c.Tensor).Len())
 				}

@@ -103,18 +103,20 @@ func fill(cost []float64, parts int, extra [2]float64, bound float64) []dit.Rang
 	return out
 }
 
-// PatchRanges cuts li image tokens into patches of equal cost. Every token of a micro-step attends to the whole
+// PatchRanges cuts the image tokens of g into patches of equal cost. Every token of a micro-step attends to the whole
 // sequence, so cost goes with tokens; the first patch also carries the lt text tokens and has fewer image tokens for
-// it, at least one.
-func PatchRanges(lt, li, patches int) []dit.Range {
+// it, at least one. Tokens that the network adds go with the last patch: every patch has some of the picture.
+func PatchRanges(lt int, g dit.Grid, patches int) []dit.Range {
 	if patches == 1 {
-		return []dit.Range{{End: li}}
+		return []dit.Range{{End: g.Tokens()}}
 	}
+	li := g.Y * g.X
 	first := (lt+li+patches/2)/patches - lt
 	first = min(max(first, 1), li-(patches-1))
 	out := []dit.Range{{End: first}}
 	for _, r := range Balanced(li-first, patches-1) {
 		out = append(out, dit.Range{Start: first + r.Start, End: first + r.End})
 	}
+	out[len(out)-1].End += g.Pad
 	return out
 }

@@ -64,8 +64,12 @@ func TestPatchesArePartitions(t *testing.T) {
 	for _, lt := range []int{0, 1, 13, 77, 512} {
 		for li := 1; li <= 256; li++ {
 			for m := 1; m <= min(li, 32); m++ {
-				r := PatchRanges(lt, li, m)
+				r := PatchRanges(lt, dit.Grid{Y: 1, X: li}, m)
 				ok, least, _ := tiles(r, li)
+				padded := PatchRanges(lt, dit.Grid{Y: 1, X: li, Pad: 7}, m)
+				if last := padded[m-1]; last.End != li+7 || last.Start != r[m-1].Start {
+					t.Fatalf("%d image tokens and 7 more in %d patches: %v, without them %v", li, m, padded, r)
+				}
 				if !ok || len(r) != m || least < 1 {
 					t.Fatalf("%d text and %d image tokens in %d patches: %v", lt, li, m, r)
 				}

@@ -22,11 +22,13 @@ func newQuantised(env dit.Env, b, rows, heads, d int) quantised {
 
 // widen opens the store for an attention: rows that this micro-step does not make are there.
 func (s *sequence) widen(store *kvStore, a dit.Attention) kvRows {
-	at := [2]int{a.Block, a.Index}
-	if store.small == nil {
-		return kvRows{store.kv[at], store.lt}
+	at, rows := [2]int{a.Block, a.Index}, plan.StoreRows(store.lt, store.li, a.Index)
+	if a.ImageOnly {
+		rows = store.li // also where other blocks of the model attend to text
 	}
-	rows := plan.StoreRows(store.lt, store.li, a.Index)
+	if store.small == nil {
+		return kvRows{store.kv[at].Slice(1, 0, rows), store.lt}
+	}
 	kv := kvRows{s.arena.Alloc(a.Q.DType, a.Q.Dim(0), rows, 2, store.heads, a.Q.Dim(3)), store.lt}
 	q, own := store.small[at]
 	if !own { // another stage's block in a spread evaluation: all rows are fresh

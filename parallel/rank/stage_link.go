@@ -102,7 +102,7 @@ func (l *stageLink) send(m plan.Micro, entries []int, rows []engine.Tensor) {
 // largestPatch is the values [B, L/P, E] that a stage receives of each entry at most in one micro-step of a patch.
 func (s *session) largestPatch() []int {
 	out := make([]int, len(s.entries))
-	for m, tokens := range plan.PatchRanges(s.open.Text, s.entries[0].grid.Tokens(), s.open.Plan.Patches) {
+	for m, tokens := range plan.PatchRanges(s.open.Text, s.entries[0].grid, s.open.Plan.Patches) {
 		c := EvaluateCommand{Patch: m, Tokens: tokens, Text: m == 0}
 		for i := range s.entries {
 			out[i] = max(out[i], s.values(&c, i))

@@ -1,6 +1,8 @@
 package goldenweights
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -26,29 +28,36 @@ type Case struct {
 	AspectRatio any         `json:"c_ar"`
 }
 
+// modern reports whether a model's cases are in the folder modern: families recorded later.
+func modern(model string) bool { return strings.HasPrefix(model, "zimage-") }
+
+// recordedIn is the path of a file with the cases of a model.
+func recordedIn(model, file string) string {
+	if modern(model) {
+		return "modern/" + file
+	}
+	return file
+}
+
 // Cases returns the recorded cases of a model ("flux-a") in a fixed order.
 func Cases(model string) ([]Case, error) {
-	raw := map[string]any{}
-	if err := golden.JSON("models.json", &raw); err != nil {
-		return nil, err
-	}
-	var all map[string]Case
-	for name := range raw {
-		if !strings.HasPrefix(name, model+"/") {
-			delete(raw, name)
-		}
-	}
-	if len(raw) == 0 {
-		return nil, fmt.Errorf("golden: no case of model %q", model)
-	}
-	if err := golden.JSON("models.json", &all); err != nil {
+	raw := map[string]json.RawMessage{}
+	if err := golden.JSON(recordedIn(model, "models.json"), &raw); err != nil {
 		return nil, err
 	}
 	var out []Case
-	for name := range raw {
-		c := all[name]
-		c.Name = name
+	for name, text := range raw {
+		if !strings.HasPrefix(name, model+"/") {
+			continue
+		}
+		c := Case{Name: name}
+		if err := json.Unmarshal(text, &c); err != nil {
+			return nil, fmt.Errorf("golden case %s: %w", name, err)
+		}
 		out = append(out, c)
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("golden: no case of model %q", model)
 	}
 	slices.SortFunc(out, func(a, b Case) int { return strings.Compare(a.Name, b.Name) })
 	return out, nil
@@ -112,37 +121,52 @@ func product(shape []int) int {
 	return n
 }
 
-// Results is the file of recorded results.
-type Results struct{ f *safetensors.File }
+// Results are the files of recorded results.
+type Results struct{ files []*safetensors.File }
 
 // OpenResults opens the recorded results of all cases; close them with Close.
 func OpenResults() (Results, error) {
-	f, err := safetensors.Open(golden.Path("models.safetensors"))
-	return Results{f}, err
+	var out Results
+	for _, name := range []string{"models.safetensors", "modern/models.safetensors"} {
+		f, err := safetensors.Open(golden.Path(name))
+		if err != nil {
+			_ = out.Close()
+			return Results{}, err
+		}
+		out.files = append(out.files, f)
+	}
+	return out, nil
 }
 
-// Close closes the file.
-func (f Results) Close() error { return f.f.Close() }
+// Close closes the files.
+func (f Results) Close() (err error) {
+	for _, file := range f.files {
+		err = errors.Join(err, file.Close())
+	}
+	return err
+}
 
 // Get returns a recorded tensor.
 func (f Results) Get(name string) ([]float32, []int, error) {
-	e, ok := f.f.Entry(name)
-	if !ok {
-		return nil, nil, fmt.Errorf("golden: no tensor %q", name)
+	for _, file := range f.files {
+		if e, ok := file.Entry(name); ok {
+			v, err := e.F32()
+			return v, e.Shape, err
+		}
 	}
-	v, err := e.F32()
-	return v, e.Shape, err
+	return nil, nil, fmt.Errorf("golden: no tensor %q", name)
 }
 
-// States returns the recorded block results of a case: block name ("double_blocks.0.1") -> values [1, L, E].
+// States returns the recorded block results of a case: block name ("double_blocks.0.1") -> values [1, L, E]. Positions,
+// which some cases have instead, are no states.
 func (f Results) States(c Case) map[string][]float32 {
 	out := map[string][]float32{}
-	for _, name := range f.f.Names() {
-		if part, ok := strings.CutPrefix(name, c.Name+"#"); ok {
-			e, _ := f.f.Entry(name)
-			v, err := e.F32()
-			if err == nil {
-				out[part] = v
+	for _, file := range f.files {
+		for _, name := range file.Names() {
+			if part, ok := strings.CutPrefix(name, c.Name+"#"); ok && part != "position_ids" {
+				if v, _, err := f.Get(name); err == nil {
+					out[part] = v
+				}
 			}
 		}
 	}

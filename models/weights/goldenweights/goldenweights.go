@@ -25,7 +25,8 @@ type model struct {
 // Set returns the golden model of that name ("flux-a", "clip-l-tiny" ...) under its own names, and the recorded config
 // as JSON.
 func Set(name string) (*weights.Set, json.RawMessage, error) {
-	for _, file := range []string{"weights.json", "weights_text_vae.json"} {
+	files := []string{"weights.json", "weights_text_vae.json", "modern/weights.json", "modern/weights_text.json"}
+	for _, file := range files {
 		var models map[string]model
 		if err := golden.JSON(file, &models); err != nil {
 			return nil, nil, err
@@ -42,7 +43,7 @@ func Set(name string) (*weights.Set, json.RawMessage, error) {
 		}
 		return weights.FromMap(set), m.Config, nil
 	}
-	return nil, nil, fmt.Errorf("golden model %q is in neither weights.json nor weights_text_vae.json", name)
+	return nil, nil, fmt.Errorf("golden model %q is in none of %v", name, files)
 }
 
 func add(set map[string]weights.Stored, model string, t []json.RawMessage) error {

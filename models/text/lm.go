@@ -1,0 +1,260 @@
+package text
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+
+	"patchbay/engine"
+	"patchbay/models/tokenizer"
+	"patchbay/models/weights"
+)
+
+// LMConfig describes a decoder-only language model that is read as an encoder (Qwen3: arXiv:2505.09388, sec. 2, which
+// is the form of LLaMA, arXiv:2302.13971, with grouped queries, arXiv:2305.13245) in the names of Hugging Face's
+// config.json. Sizes follow from shapes; files say Theta, Eps and HeadDim in their metadata where they are others.
+type LMConfig struct {
+	Width   int     `json:"hidden_size"`         // 2560 (Qwen3-4B)
+	HeadDim int     `json:"head_dim"`            // 128
+	Heads   int     `json:"num_attention_heads"` // 32
+	KVHeads int     `json:"num_key_value_heads"` // 8
+	Layers  int     `json:"num_hidden_layers"`   // 36
+	MLP     int     `json:"intermediate_size"`   // 9728
+	Vocab   int     `json:"vocab_size"`          // 151936
+	Theta   float64 `json:"rope_theta"`          // 1e6
+	Eps     float32 `json:"rms_norm_eps"`        // 1e-6
+	Pad     int     `json:"pad_token_id"`        // 151643; it and what follows are no keys
+}
+
+// LM is a loaded language model. Its states are those of its layers; logits are never computed.
+type LM struct {
+	loaded[lmWeights]
+	Config LMConfig
+}
+
+type lmWeights struct {
+	Token engine.Tensor `weight:"model.embed_tokens.weight,keep" shape:"V,E"`
+	Layer []*lmLayer    `weight:"model.layers"`
+	Final *lmNorm       `weight:"model.norm"` // nil: a file whose last states nobody reads
+}
+
+type lmNorm struct {
+	Weight engine.Tensor `weight:"weight" shape:"E"`
+}
+
+// lmLayer is one decoder layer. Rows of queries and keys are stored with the halves of a head that rotate together
+// apart (k and k+D/2); the row orders put them side by side, as engine.RoPE has them.
+type lmLayer struct {
+	Norm1 engine.Tensor  `weight:"input_layernorm.weight" shape:"E"`
+	Q     *engine.Weight `weight:"self_attn.q_proj,optbias,perm=q" shape:"H*D,E"`
+	K     *engine.Weight `weight:"self_attn.k_proj,optbias,perm=k" shape:"K*D,E"`
+	V     *engine.Weight `weight:"self_attn.v_proj,optbias" shape:"K*D,E"`
+	Heads *lmHeadNorm    `weight:"self_attn"` // nil: queries and keys are not normalised
+	O     *engine.Weight `weight:"self_attn.o_proj,nobias" shape:"E,H*D"`
+	Norm2 engine.Tensor  `weight:"post_attention_layernorm.weight" shape:"E"`
+	Gate  *engine.Weight `weight:"mlp.gate_proj,nobias" shape:"F,E"`
+	Up    *engine.Weight `weight:"mlp.up_proj,nobias" shape:"F,E"`
+	Down  *engine.Weight `weight:"mlp.down_proj,nobias" shape:"E,F"`
+}
+
+type lmHeadNorm struct {
+	Q engine.Tensor `weight:"q_norm.weight,perm=d" shape:"D"`
+	K engine.Tensor `weight:"k_norm.weight,perm=d" shape:"D"`
+}
+
+// OpenLM loads a language model from set, whose names may have one of the usual prefixes (see Find). config is the JSON
+// of the file's metadata "config", empty when there is none. The caller closes the result.
+func OpenLM(ops engine.Ops, set *weights.Set, config []byte) (*LM, error) {
+	part, err := findPart(set, "qwen3")
+	if err != nil {
+		return nil, err
+	}
+	set = set.Prefix(part.Prefix)
+	m := &LM{}
+	if m.Config, err = inferLM(set, config); err != nil {
+		return nil, err
+	}
+	c := m.Config
+	for range c.Layers {
+		layer := &lmLayer{}
+		if set.Has("model.layers.0.self_attn.q_norm.weight") {
+			layer.Heads = &lmHeadNorm{}
+		}
+		m.weights.Layer = append(m.weights.Layer, layer)
+	}
+	if set.Has("model.norm.weight") {
+		m.weights.Final = &lmNorm{}
+	}
+	return m, m.load(ops, set, weights.Options{
+		Model: part.Kind, Ignore: []string{"lm_head."},
+		Dims: map[string]int{
+			"E": c.Width, "D": c.HeadDim, "H": c.Heads, "K": c.KVHeads, "F": c.MLP, "V": c.Vocab,
+		},
+		Perms: map[string][]int{
+			"q": halvesTogether(c.Heads, c.HeadDim), "k": halvesTogether(c.KVHeads, c.HeadDim),
+			"d": halvesTogether(1, c.HeadDim),
+		},
+	})
+}
+
+// halvesTogether is the row order that puts row k+d/2 of every head behind its row k.
+func halvesTogether(heads, d int) []int {
+	var out []int
+	for h := range heads {
+		for k := range d / 2 {
+			out = append(out, h*d+k, h*d+k+d/2)
+		}
+	}
+	return out
+}
+
+// inferLM reads the configuration from names and shapes, and what they do not tell from config.
+func inferLM(set *weights.Set, config []byte) (LMConfig, error) {
+	const attn, mlp = "model.layers.0.self_attn.", "model.layers.0.mlp."
+	c := LMConfig{HeadDim: 128, Theta: 1e6, Eps: 1e-6, Pad: 151643}
+	if len(config) > 0 {
+		if err := json.Unmarshal(config, &c); err != nil {
+			return c, fmt.Errorf("text encoder config: %w", err)
+		}
+	}
+	c.Width, c.Vocab = set.Dim("model.embed_tokens.weight", 1), set.Dim("model.embed_tokens.weight", 0)
+	c.Layers, c.MLP = set.Count("model.layers"), set.Dim(mlp+"gate_proj.weight", 0)
+	q, k := set.Dim(attn+"q_proj.weight", 0), set.Dim(attn+"k_proj.weight", 0)
+	switch {
+	case c.HeadDim < 2 || c.HeadDim%2 != 0 || q%c.HeadDim != 0 || k%c.HeadDim != 0 || k == 0 || q%k != 0:
+		return c, fmt.Errorf("text encoder config: head_dim is %d, must be even and divide the %d rows of queries and the "+
+			"%d of keys, these divide those", c.HeadDim, q, k)
+	case c.Width < 1 || c.MLP < 1 || c.Layers < 1 || c.Layers > 1<<10:
+		return c, fmt.Errorf("text encoder: width %d, intermediate size %d and %d layers (allowed: 1..1024 layers)",
+			c.Width, c.MLP, c.Layers)
+	case !(c.Eps > 0) || !(c.Theta > 0):
+		return c, fmt.Errorf("text encoder config: rms_norm_eps is %g and rope_theta %g, must be above 0", c.Eps, c.Theta)
+	}
+	c.Heads, c.KVHeads = q/c.HeadDim, k/c.HeadDim
+	return c, nil
+}
+
+// Adapt is Net.Adapt.
+func (m *LM) Adapt(ops engine.Ops, additions []weights.LowRank) (Net, error) {
+	adapted := *m
+	var err error
+	if adapted.loaded, err = m.adapt(ops, additions); err != nil {
+		return nil, err
+	}
+	return &adapted, nil
+}
+
+// Encode encodes chunks of any length. Tokens from the first pad on are computed but are no keys, as in ComfyUI.
+// Errors: token ids outside the vocabulary, Check's error, device errors, not enough memory.
+func (m *LM) Encode(env Env, chunks [][]tokenizer.Token, f Form) (Encoding, error) {
+	cfg := m.Config
+	return encode(env, network{
+		name: "language model", special: Special{tokenizer.None, tokenizer.None, cfg.Pad},
+		width: cfg.Width, vocab: cfg.Vocab,
+		bytes: func(dtype engine.DType, b, l int) int {
+			return measured(func(a *engine.Arena) { m.work(a, dtype, b, l) })
+		},
+		run: func(env Env, chunks [][]tokenizer.Token) (engine.Tensor, engine.Tensor, error) {
+			h, err := m.run(env, chunks, f)
+			return h, engine.Tensor{}, err
+		},
+	}, chunks)
+}
+
+// lmWork is the memory of one run: activations and the rotation [L, D/2] of every position.
+type lmWork struct {
+	work
+	rope engine.RoPE
+}
+
+func (m *LM) work(a *engine.Arena, dtype engine.DType, b, l int) lmWork {
+	c := m.Config
+	row := func(n int) engine.Tensor { return a.Alloc(dtype, b, l, n) }
+	return lmWork{
+		work: work{
+			x: row(c.Width), norm: row(c.Width), q: row(c.Heads * c.HeadDim), k: row(c.KVHeads * c.HeadDim),
+			v: row(c.KVHeads * c.HeadDim), o: row(c.Heads * c.HeadDim), hidden: row(c.MLP), gate: row(c.MLP),
+		},
+		rope: engine.RoPE{Cos: a.Alloc(engine.F32, l, c.HeadDim/2), Sin: a.Alloc(engine.F32, l, c.HeadDim/2)},
+	}
+}
+
+// run is the decoder: pre-norm layers with causal attention.
+func (m *LM) run(env Env, chunks [][]tokenizer.Token, f Form) (engine.Tensor, error) {
+	ops, cfg, l := env.Ops, m.Config, len(chunks[0])
+	w := m.work(env.Arena, env.DType, len(chunks), l)
+	env.embed(w.x, m.weights.Token, chunks)
+	cos, sin := cfg.rotation(l)
+	ops.Upload(w.rope.Cos, cos)
+	ops.Upload(w.rope.Sin, sin)
+	var keys []int
+	for _, chunk := range chunks {
+		keys = append(keys, cfg.keys(chunk))
+	}
+	want, finished := form{f.Layer, cfg.Layers}.index()
+	for i, layer := range m.weights.Layer {
+		if err := env.step(); err != nil {
+			return engine.Tensor{}, err
+		}
+		m.layer(ops, layer, w, keys)
+		if i == want && !finished && !f.Norm {
+			return w.x, nil // nothing reads the later layers
+		}
+	}
+	if m.weights.Final != nil {
+		ops.RMSNorm(w.x, w.x, m.weights.Final.Weight, cfg.Eps)
+	}
+	return w.x, nil
+}
+
+// keys is the number of tokens before the first pad, all if there is none.
+func (c LMConfig) keys(chunk []tokenizer.Token) int {
+	for i, t := range chunk {
+		if t.Vector == nil && t.ID == c.Pad {
+			return i
+		}
+	}
+	return len(chunk)
+}
+
+// rotation is cos and sin of position * theta^(-2k/D), [l, D/2].
+func (c LMConfig) rotation(l int) (cos, sin []float32) {
+	for at := range l {
+		for k := range c.HeadDim / 2 {
+			f := float32(1 / math.Pow(c.Theta, float64(2*k)/float64(c.HeadDim)))
+			s, co := math.Sincos(float64(float32(at) * f))
+			cos, sin = append(cos, float32(co)), append(sin, float32(s))
+		}
+	}
+	return cos, sin
+}
+
+func (m *LM) layer(ops engine.Ops, layer *lmLayer, w lmWork, keys []int) {
+	cfg := m.Config
+	ops.RMSNorm(w.norm, w.x, layer.Norm1, cfg.Eps)
+	ops.Linear(w.q, w.norm, layer.Q, engine.Epilogue{})
+	ops.Linear(w.k, w.norm, layer.K, engine.Epilogue{})
+	ops.Linear(w.v, w.norm, layer.V, engine.Epilogue{})
+	q, k, v := heads(w.q, cfg.Heads), heads(w.k, cfg.KVHeads), heads(w.v, cfg.KVHeads)
+	var nq, nk engine.QKNorm
+	if h := layer.Heads; h != nil {
+		nq = engine.QKNorm{Kind: engine.RMSNorm, KScale: h.Q, Eps: cfg.Eps}
+		nk = engine.QKNorm{Kind: engine.RMSNorm, KScale: h.K, Eps: cfg.Eps}
+	}
+	// Queries go through as keys: the operation wants as many queries as keys.
+	none := engine.Tensor{}
+	ops.QKNormRoPE(none, q, none, none, q, none, nq, w.rope)
+	ops.QKNormRoPE(none, k, none, none, k, none, nk, w.rope)
+	// Query heads g*i .. g*i+g-1 read key head i: one attention for each place in a group, over all groups.
+	g := cfg.Heads / cfg.KVHeads
+	grouped, out := q.Split(2, cfg.KVHeads, g), heads(w.o, cfg.Heads).Split(2, cfg.KVHeads, g)
+	for i := range g {
+		ops.Attention(out.Index(3, i), grouped.Index(3, i), k, v, engine.AttentionArgs{Causal: true, KeyLen: keys})
+	}
+	ops.Linear(w.x, w.o, layer.O, engine.Epilogue{Residual: w.x})
+	ops.RMSNorm(w.norm, w.x, layer.Norm2, cfg.Eps)
+	ops.Linear(w.gate, w.norm, layer.Gate, engine.Epilogue{})
+	ops.Linear(w.hidden, w.norm, layer.Up, engine.Epilogue{})
+	ops.ActivateMul(w.hidden, w.gate, w.hidden, engine.SiLU)
+	ops.Linear(w.x, w.hidden, layer.Down, engine.Epilogue{Residual: w.x})
+}

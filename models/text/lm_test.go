@@ -1,0 +1,166 @@
+package text_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"patchbay/engine"
+	"patchbay/engine/gguf"
+	"patchbay/engine/gguf/ggufwrite"
+	"patchbay/engine/ref"
+	"patchbay/engine/safetensors"
+	"patchbay/models/text"
+	"patchbay/models/tokenizer"
+	"patchbay/models/weights"
+	"patchbay/models/weights/goldenweights"
+	"patchbay/tests/golden"
+)
+
+// lmCase is one entry of modern/text.json.
+type lmCase struct {
+	Text *string `json:"text"`
+	IDs  []int   `json:"ids"`
+}
+
+// ids are the tokens of a case: its own, or those recorded for its text in a family's template.
+func (c lmCase) ids(t *testing.T, template string) []tokenizer.Token {
+	t.Helper()
+	ids := c.IDs
+	if c.Text != nil {
+		var all map[string]map[string]json.RawMessage
+		if err := golden.JSON("modern/tokens.json", &all); err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range all {
+			var words string
+			var chunks [][]int
+			if json.Unmarshal(p["text"], &words) == nil && words == *c.Text &&
+				json.Unmarshal(p[template], &chunks) == nil && len(chunks) == 1 {
+				ids = chunks[0]
+			}
+		}
+	}
+	if len(ids) == 0 {
+		t.Fatalf("no tokens are recorded for %q", *c.Text)
+	}
+	var out []tokenizer.Token
+	for _, id := range ids {
+		out = append(out, tokenizer.Token{ID: id, Weight: 1})
+	}
+	return out
+}
+
+// TestLanguageModel compares the states of a small Qwen3 with those that ComfyUI gives Z-Image: the last layer but one
+// without norm. One case has a pad inside, behind which nothing is a key; one has 164 tokens.
+func TestLanguageModel(t *testing.T) {
+	f, err := safetensors.Open(golden.Path("modern/text.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	var all map[string]lmCase
+	if err := golden.JSON("modern/text.json", &all); err != nil {
+		t.Fatal(err)
+	}
+	set, _, err := goldenweights.Set("qwen3-a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, ops := range backends(t) {
+		m, err := text.Open(ops, "qwen3", set, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ran := 0
+		for key, c := range all {
+			if !strings.HasPrefix(key, "qwen3-a/") {
+				continue
+			}
+			ran++
+			chunk := [][]tokenizer.Token{c.ids(t, "z_image")}
+			got, err := m.Encode(env(t, ops), chunk, text.Form{Layer: -2})
+			if err != nil {
+				t.Errorf("%s: %v", key, err)
+				continue
+			}
+			compare(t, name+" "+key, got.Context.Data, values(t, f, key+"#cond"), tolerance)
+			if key == "qwen3-a/0" {
+				first, err := m.Encode(env(t, ops), chunk, text.Form{Layer: -4})
+				if err != nil {
+					t.Fatal(err)
+				}
+				compare(t, name+" first layer", first.Context.Data, values(t, f, key+"#layer.0"), tolerance)
+			}
+		}
+		if ran != 10 {
+			t.Errorf("%d cases ran, want the 10 that are recorded", ran)
+		}
+		m.Close()
+	}
+}
+
+// TestLanguageModelRefusals: files whose heads cannot be told say so.
+func TestLanguageModelRefusals(t *testing.T) {
+	set, _, err := goldenweights.Set("qwen3-a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for config, want := range map[string]string{
+		`{"head_dim": 7}`: "head_dim is 7", `{"rope_theta": 0}`: "rope_theta 0", `{`: "text encoder config",
+	} {
+		if _, err := text.Open(nil, "qwen3", set, []byte(config)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got error %v, want one that says %q", config, err, want)
+		}
+	}
+	if _, err := text.Open(nil, "qwen3", weights.FromMap(nil), nil); err == nil {
+		t.Error("a file without tensors was opened")
+	}
+}
+
+// TestLanguageModelFromGGUF runs the small Qwen3 from a file in llama.cpp's names, which are written down by hand from
+// gguf-py's tables: the same encoder bit by bit.
+func TestLanguageModelFromGGUF(t *testing.T) {
+	set, _, err := goldenweights.Set("qwen3-a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	llama := strings.NewReplacer("model.embed_tokens.", "token_embd.", "model.norm.", "output_norm.",
+		"model.layers.", "blk.",
+		".self_attn.q_norm.", ".attn_q_norm.", ".self_attn.k_norm.", ".attn_k_norm.", ".self_attn.q_proj.", ".attn_q.",
+		".self_attn.k_proj.", ".attn_k.", ".self_attn.v_proj.", ".attn_v.", ".self_attn.o_proj.", ".attn_output.",
+		".input_layernorm.", ".attn_norm.", ".post_attention_layernorm.", ".ffn_norm.",
+		".mlp.gate_proj.", ".ffn_gate.", ".mlp.up_proj.", ".ffn_up.", ".mlp.down_proj.", ".ffn_down.")
+	var tensors []ggufwrite.Tensor
+	for _, name := range set.Names() {
+		s, _ := set.Get(name)
+		tensors = append(tensors, ggufwrite.Tensor{
+			Name: llama.Replace(name), Type: gguf.F32, Shape: s.Shape, Data: s.Elements(0, s.Len()),
+		})
+	}
+	f, err := gguf.OpenBytes(ggufwrite.File(map[string]any{"general.architecture": "qwen3"}, tensors))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored, err := weights.FromGGUF(f, engine.BF16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found := text.Find(stored); len(found) != 1 || found[0].Kind != "qwen3" {
+		t.Fatalf("found %v, want one qwen3", found)
+	}
+	ops := ref.New()
+	run := func(set *weights.Set) []float32 {
+		m, err := text.Open(ops, "qwen3", set, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		got, err := m.Encode(env(t, ops), tokens([]float32{5, 900, 33, 412, 1}), text.Form{Layer: -2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got.Context.Data
+	}
+	compare(t, "from GGUF", run(stored), run(set), 0)
+}

@@ -1,0 +1,89 @@
+package zimage
+
+import (
+	"patchbay/engine"
+	"patchbay/models/dit"
+	"patchbay/models/layers"
+)
+
+// Block runs block i: the first ones on the image rows alone, which leave text rows as they are, the others on all.
+func (m *Model) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
+	w, x, of, rope := m.block(i), s.X, s.Wide, s.RoPE
+	image := i < m.cfg.Refiners
+	if image {
+		lt := s.Wide.Text.Len()
+		x, of = s.ImageRows(), s.Wide.ImageOnly()
+		rope = engine.RoPE{Cos: rope.Cos.Slice(0, lt, s.Wide.Len()), Sin: rope.Sin.Slice(0, lt, s.Wide.Len())}
+	}
+	w.Block.run(env, x, of, s.M.Image[i].Index(0, s.Step), m.Spec().HeadDim, func(q, k, v, out engine.Tensor) {
+		n := w.Block.norm()
+		env.Attend(dit.Attention{
+			Block: i, Q: q, K: k, V: v, TextNorm: n, ImageNorm: n, RoPE: rope, Rows: of, ImageOnly: image, Out: out,
+		})
+	})
+}
+
+// run is x += gate * norm(out(attention(norm(x) scaled))), x += gate * norm(down(silu(gate) * up of norm(x) scaled)).
+// x are those of the rows `of` that this rank keeps between products; mod [n, 4E] is (scale, gate, scale, gate), absent
+// for text: neither scales nor gates. d is the width of a head.
+func (b *block) run(env dit.Env, x engine.Tensor, of dit.Rows, mod engine.Tensor, d int,
+	attend func(q, k, v, out engine.Tensor),
+) {
+	mark, e := env.Arena.Mark(), x.Dim(2)
+	part := func(i int) engine.Tensor {
+		if mod.IsZero() {
+			return mod
+		}
+		return layers.Chunk(mod, e, i)
+	}
+	h := layers.Scratch(env, x, x.Dim(0), x.Dim(1), e)
+	result := layers.Scratch(env, x, x.Dim(0), x.Dim(1), e)
+	half := env.Arena.Mark()
+	qkv := layers.Scratch(env, x, x.Dim(0), of.Len(), b.QKV.N())
+	attended := layers.Scratch(env, x, x.Dim(0), of.Len(), b.Out.K())
+	scaled(env, h, x, b.Norm1, part(0))
+	layers.ColumnLinear(env, qkv, h, b.QKV, of, engine.ActNone)
+	q, k, v := layers.QKV(qkv, d)
+	attend(q, k, v, layers.Heads(attended, d))
+	env.Ops.Fill(result, 0)
+	layers.RowLinear(env, result, attended, b.Out, engine.Tensor{}, of)
+	gated(env, x, result, b.Norm2, part(1))
+	env.Arena.Release(half)
+
+	scaled(env, h, x, b.Norm3, part(2))
+	up := layers.Scratch(env, x, x.Dim(0), of.Len(), b.Up.N())
+	gate := layers.Scratch(env, x, x.Dim(0), of.Len(), b.Up.N())
+	whole := layers.Gathered(env, h, of)
+	env.Ops.Linear(gate, whole, b.Gate, engine.Epilogue{})
+	env.Ops.Linear(up, whole, b.Up, engine.Epilogue{})
+	env.Ops.ActivateMul(up, gate, up, engine.SiLU)
+	env.Ops.Fill(result, 0)
+	layers.RowLinear(env, result, up, b.Down, engine.Tensor{}, of)
+	gated(env, x, result, b.Norm4, part(3))
+	env.Arena.Release(mark)
+}
+
+// scaled computes h = norm(x) * (1 + scale); no rows, no work.
+func scaled(env dit.Env, h, x, norm, scale engine.Tensor) {
+	if x.Dim(1) == 0 {
+		return
+	}
+	env.Ops.RMSNorm(h, x, norm, eps)
+	if !scale.IsZero() {
+		env.Ops.GatedAdd(h, h, scale, h, engine.Tensor{})
+	}
+}
+
+// gated computes x += gate * norm(r) and overwrites r; no rows, no work.
+func gated(env dit.Env, x, r, norm, gate engine.Tensor) {
+	if x.Dim(1) == 0 {
+		return
+	}
+	env.Ops.RMSNorm(r, r, norm, eps)
+	env.Ops.GatedAdd(x, x, gate, r, engine.Tensor{})
+}
+
+// norm is that of queries and keys.
+func (b *block) norm() engine.QKNorm {
+	return engine.QKNorm{Kind: engine.RMSNorm, QScale: b.Query, KScale: b.Key, Eps: headEps}
+}

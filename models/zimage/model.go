@@ -1,0 +1,166 @@
+package zimage
+
+import (
+	"patchbay/engine"
+	"patchbay/models/dit"
+	"patchbay/models/family"
+	"patchbay/models/layers"
+)
+
+// The epsilons: of norms of blocks and captions, of queries and keys, of the last layer.
+const (
+	eps      = 1e-5
+	headEps  = 0x1p-23
+	finalEps = 1e-6
+)
+
+// Model is a Z-Image model or a part of one. It implements dit.Model.
+type Model struct {
+	family.Loaded[net]
+	cfg Config
+}
+
+// Prepare embeds the text and runs it, with its pads, through its own blocks.
+func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.Range) (*dit.Prepared, error) {
+	spec := m.Spec()
+	if err := layers.CheckEntries(spec, entries); err != nil {
+		return nil, err
+	}
+	n, own := len(entries), entries[0].Context.Rows
+	lt := spec.TextTokens(own)
+	p := &dit.Prepared{N: n, Lt: lt, Grid: grid, Entries: entries}
+	p.RoPE = layers.PositionRotation(m.cfg.Axes, m.cfg.Theta, lt+grid.Tokens(), func(row int) [3]int {
+		return position(row, lt, grid)
+	}).Upload(env)
+	if m.Held.NoEmbed {
+		return p, nil
+	}
+	p.Text = env.Arena.Alloc(env.DType, n, lt, spec.Width)
+	mark := env.Arena.Mark()
+	if own > 0 {
+		context := layers.Contexts(env, entries, func(e dit.Entry) dit.Array { return e.Context })
+		env.Ops.RMSNorm(context, context, m.Net.Caption.Norm, eps)
+		rows := layers.Scratch(env, p.Text, n, own, spec.Width)
+		layers.Project(env, rows, context, m.Net.Caption.Linear)
+		env.Ops.Copy(p.Text.Slice(1, 0, own), rows)
+	}
+	if lt > own {
+		env.Ops.Copy(p.Text.Slice(1, own, lt), m.Net.Pads.Text.Unsqueeze(0).Broadcast(0, n).Broadcast(1, lt-own))
+	}
+	alone := env // every rank computes the text whole
+	alone.Reduce, alone.Gather, alone.Scatter = nil, nil, nil
+	rope := engine.RoPE{Cos: p.RoPE.Cos.Slice(0, 0, lt), Sin: p.RoPE.Sin.Slice(0, 0, lt)}
+	for i := range m.Net.Text {
+		b := block(m.Net.Text[i])
+		if lt > 0 {
+			b.run(alone, p.Text, dit.Rows{Text: dit.Range{End: lt}}, engine.Tensor{}, spec.HeadDim,
+				func(q, k, v, out engine.Tensor) {
+					env.Ops.QKNormRoPE(q, k, v, q, k, v, b.norm(), rope)
+					env.Ops.Attention(out, q, k, v, engine.AttentionArgs{})
+				})
+		}
+	}
+	env.Arena.Release(mark)
+	return p, nil
+}
+
+// position is where token row of lt text tokens, then image tokens, sits: text token k at (k+1, 0, 0), image tokens at
+// (lt+1, row, column), pads of the image at (0, 0, 0).
+func position(row, lt int, g dit.Grid) [3]int {
+	switch i := row - lt; {
+	case i < 0:
+		return [3]int{row + 1}
+	case i < g.Y*g.X:
+		return [3]int{lt + 1, i / g.X, i % g.X}
+	}
+	return [3]int{}
+}
+
+// PrepareBlock adds nothing: blocks need nothing of the entries alone.
+func (m *Model) PrepareBlock(dit.Env, *dit.Prepared, int) {}
+
+// Modulate embeds every timestep, [S, n, 256], and computes of it Image [S, n, 4E] of the held blocks (scale and gate
+// of attention, then of the MLP, gates through tanh) and Head [S, n, E+N]: the last layer's scale, then -1 for each of
+// the N numbers that it writes.
+func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held dit.Range) *dit.Modulation {
+	n, blocks := p.N, len(m.Spec().Blocks)
+	s := len(timesteps) / n
+	t := make([]float32, len(timesteps))
+	for i, v := range timesteps {
+		t[i] = (1 - v) * float32(m.cfg.TimeFactor)
+	}
+	out := &dit.Modulation{Image: make([]engine.Tensor, blocks), Text: make([]engine.Tensor, blocks)}
+	out.Vector = env.Arena.Alloc(engine.F32, s, n, features)
+	if !m.Held.NoHead {
+		out.Head = env.Arena.Alloc(engine.F32, s, n, m.cfg.Hidden+m.Net.Final.Linear.N())
+	}
+	mark := env.Arena.Mark()
+	f := layers.Upload(env, layers.TimestepFeatures(t, features), s, n, features)
+	layers.MLP(env, out.Vector, f, m.Net.Time.In, m.Net.Time.Out, engine.SiLU)
+	if !m.Held.NoHead {
+		env.Ops.Activate(f, out.Vector, engine.SiLU)
+		scale := env.Arena.Alloc(engine.F32, s, n, m.cfg.Hidden)
+		env.Ops.Linear(scale, f, m.Net.Final.Mod, engine.Epilogue{})
+		env.Ops.Copy(out.Head.Slice(2, 0, m.cfg.Hidden), scale)
+		minus := env.Arena.Alloc(engine.F32, s, n, m.Net.Final.Linear.N())
+		env.Ops.Fill(minus, -1)
+		env.Ops.Copy(out.Head.Slice(2, m.cfg.Hidden, out.Head.Dim(2)), minus)
+	}
+	env.Arena.Release(mark)
+	for i := held.Start; i < held.End; i++ {
+		m.ModulateBlock(env, out, i)
+	}
+	return out
+}
+
+// ModulateBlock computes the modulation of block i.
+func (m *Model) ModulateBlock(env dit.Env, out *dit.Modulation, i int) {
+	if !m.Held.Has(i) {
+		return
+	}
+	s, n, e := out.Vector.Dim(0), out.Vector.Dim(1), m.cfg.Hidden
+	out.Image[i] = env.Arena.Alloc(engine.F32, s, n, 4*e)
+	env.Ops.Linear(out.Image[i], out.Vector, m.block(i).Mod, engine.Epilogue{})
+	layers.Tanh(env, out.Image[i].Slice(2, e, 2*e))
+	layers.Tanh(env, out.Image[i].Slice(2, 3*e, 4*e))
+}
+
+// block is block i: the picture's, then those of both.
+func (m *Model) block(i int) *modulated {
+	if i < m.cfg.Refiners {
+		return &m.Net.Image[i]
+	}
+	return &m.Net.Layers[i-m.cfg.Refiners]
+}
+
+// Embed projects the latent's tokens, whose features the checkpoint has in the order (row, column, channel), puts pads
+// behind them, and copies the text rows.
+func (m *Model) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
+	layers.Entries(env, s.TextRows(), s.P.Text.Slice(1, s.Rows.Text.Start, s.Rows.Text.End))
+	rows, g, r := s.ImageRows(), s.P.Grid, s.Rows.Image
+	own := max(0, min(r.End, g.Y*g.X)-r.Start) // rows of the picture
+	if own > 0 {
+		mark := env.Arena.Mark()
+		c, p := m.cfg.Channels, m.cfg.PatchSize
+		by := layers.Scratch(env, x, s.B, own, p*p*c)
+		env.Ops.Copy(by.Split(2, p*p, c), x.Slice(1, 0, own).Split(2, c, p*p).Transpose(2, 3))
+		env.Ops.Linear(rows.Slice(1, 0, own), by, m.Net.Patch, engine.Epilogue{})
+		env.Arena.Release(mark)
+	}
+	if n := r.Len() - own; n > 0 {
+		env.Ops.Copy(rows.Slice(1, own, own+n), m.Net.Pads.Image.Unsqueeze(0).Broadcast(0, s.B).Broadcast(1, n))
+	}
+}
+
+// Head normalises, scales, projects and negates the image rows.
+func (m *Model) Head(env dit.Env, s *dit.State, out engine.Tensor) {
+	x := s.ImageRows()
+	if x.Dim(1) == 0 {
+		return
+	}
+	mark, e, mod := env.Arena.Mark(), m.cfg.Hidden, s.M.Head.Index(0, s.Step)
+	h := layers.Scratch(env, x, x.Dim(0), x.Dim(1), e)
+	env.Ops.AdaLN(h, x, engine.Tensor{}, mod.Slice(1, 0, e), finalEps)
+	env.Ops.Linear(out, h, m.Net.Final.Linear, engine.Epilogue{Gate: mod.Slice(1, e, mod.Dim(1))})
+	env.Arena.Release(mark)
+}

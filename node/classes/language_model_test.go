@@ -1,0 +1,140 @@
+package classes
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"image/png"
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"patchbay/engine/safetensors"
+	"patchbay/models/weights/goldenweights"
+	"patchbay/node/files"
+	"patchbay/node/graph"
+	"patchbay/tests/scratch"
+)
+
+// writeGoldenModel writes a golden model as a file, under a prefix.
+func writeGoldenModel(t *testing.T, name, prefix, path string) {
+	t.Helper()
+	set, config, err := goldenweights.Set(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list []safetensors.Entry
+	for _, n := range set.Names() {
+		s, _ := set.Get(n)
+		list = append(list, safetensors.Entry{Name: prefix + n, DType: s.DType, Shape: s.Shape, Data: s.Data})
+	}
+	var b bytes.Buffer
+	if err := safetensors.Write(&b, map[string]string{"config": string(config)}, list); err != nil {
+		t.Fatal(err)
+	}
+	scratch.Write(t, path, b.Bytes())
+}
+
+// zImageRoots are the files of a small Z-Image, with the vocabulary that is in a folder.
+func zImageRoots(t *testing.T, vocabulary string) files.Roots {
+	t.Helper()
+	root := t.TempDir()
+	writeGoldenModel(t, "zimage-a", "model.diffusion_model.", filepath.Join(root, "diffusion_models/z_image.safetensors"))
+	writeGoldenModel(t, "qwen3-a", "", filepath.Join(root, "text_encoders/qwen_3.safetensors"))
+	copyFile(t, "vae/demo_ae.safetensors", filepath.Join(root, "vae/ae.safetensors"))
+	found, err := filepath.Glob(filepath.Join(vocabulary, "*"))
+	if err != nil || len(found) == 0 {
+		t.Fatalf("%s holds no vocabulary: %v", vocabulary, err)
+	}
+	for _, path := range found {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		scratch.Write(t, filepath.Join(root, "tokenizers/qwen3", filepath.Base(path)), data)
+	}
+	return files.Roots{Models: []string{root}}
+}
+
+// TestZImageFromFilesToPicture runs the public turbo workflow from files to PNG: exact plans differ from one rank by at
+// most one level, another prompt by more.
+func TestZImageFromFilesToPicture(t *testing.T) {
+	roots := zImageRoots(t, "../../models/tokenizer/testdata/tiny_qwen")
+	runner, err := graph.NewRunner(graph.Config{Engine: engineOf(t, fastOps), Roots: roots, Catalogue: All()})
+	check(t, err)
+	defer runner.Close()
+	draw := func(plan, prompt string) []byte {
+		w := graphOf(t, fmt.Sprintf(`{
+		"m": {"class_type": "UNETLoader", "inputs": {"unet_name": "z_image.safetensors", "weight_dtype": "default"}},
+		"a": {"class_type": "ModelSamplingAuraFlow", "inputs": {"model": ["m", 0], "shift": 3.0}},
+		"c": {"class_type": "CLIPLoader", "inputs": {"clip_name": "qwen_3.safetensors", "type": "lumina2",
+			"device": "default"}},
+		"v": {"class_type": "VAELoader", "inputs": {"vae_name": "ae.safetensors"}},
+		"l": {"class_type": "EmptySD3LatentImage", "inputs": {"width": 80, "height": 112, "batch_size": 1}},
+		"p": {"class_type": "CLIPTextEncode", "inputs": {"text": %q, "clip": ["c", 0]}},
+		"n": {"class_type": "ConditioningZeroOut", "inputs": {"conditioning": ["p", 0]}},
+		"s": {"class_type": "KSampler", "inputs": {"seed": 7, "steps": 4, "cfg": 1.0, "sampler_name": "res_multistep",
+			"scheduler": "simple", "denoise": 1.0, "model": ["a", 0], "positive": ["p", 0], "negative": ["n", 0],
+			"latent_image": ["l", 0]}},
+		"d": {"class_type": "VAEDecode", "inputs": {"samples": ["s", 0], "vae": ["v", 0]}},
+		"o": {"class_type": "SaveImage", "inputs": {"images": ["d", 0], "filename_prefix": "z"}}}`, prompt))
+		result, err := runner.Run(context.Background(), graph.Job{ID: "z", Workflow: w, Plan: plan}, nil)
+		if err != nil {
+			t.Fatalf("%s: %v", plan, err)
+		}
+		return result.Outputs[0].Data
+	}
+	levels := func(a, b []byte) (worst float64) {
+		x, err := png.Decode(bytes.NewReader(a))
+		check(t, err)
+		y, err := png.Decode(bytes.NewReader(b))
+		check(t, err)
+		if x.Bounds() != y.Bounds() || x.Bounds().Dx() != 80 || x.Bounds().Dy() != 112 {
+			t.Fatalf("pictures of %v and %v, want 80 x 112", x.Bounds(), y.Bounds())
+		}
+		for row := range 112 {
+			for column := range 80 {
+				p, q := rgb(x, column, row), rgb(y, column, row)
+				for c := range p {
+					worst = max(worst, math.Abs(p[c]-q[c]))
+				}
+			}
+		}
+		return worst
+	}
+	want := draw("", "a cat")
+	if worst := levels(draw("", "a dog in the rain"), want); worst < 8 {
+		t.Errorf("another prompt changes a picture by %g levels", worst)
+	}
+	for _, plan := range []string{"ulysses=3", "ring=2", "tensor=3,form=scatter", "pipe=2,patches=2,warmup=99"} {
+		if worst := levels(draw(plan, "a cat"), want); !(worst <= 1) {
+			t.Errorf("%s differs from one rank by %g levels", plan, worst)
+		}
+	}
+}
+
+// TestLanguageModelThroughNodes encodes a prompt as CLIPLoader and CLIPTextEncode do, with the template and the public
+// vocabulary: the states are ComfyUI's.
+func TestLanguageModelThroughNodes(t *testing.T) {
+	dir := os.Getenv("PATCHBAY_TEST_TOKENIZERS")
+	if dir == "" {
+		dir = filepath.Join("..", "..", "..", "shared", "tokenizers")
+	}
+	if _, err := os.Stat(filepath.Join(dir, "qwen2.5", "vocab.json")); err != nil {
+		t.Skipf("NOT RUN: %v\nset PATCHBAY_TEST_TOKENIZERS to the folder that holds qwen2.5", err)
+	}
+	runner, err := graph.NewRunner(graph.Config{
+		Engine: refEngine(t), Roots: zImageRoots(t, filepath.Join(dir, "qwen2.5")), Catalogue: All(),
+	})
+	check(t, err)
+	defer runner.Close()
+	clip := exec(t, runner, "CLIPLoader", map[string]any{"clip_name": "qwen_3.safetensors", "type": "lumina2"})
+	for key, words := range map[string]string{"qwen3-a/0": "a cat", "qwen3-a/1": ""} {
+		c := exec(t, runner, "CLIPTextEncode", map[string]any{"text": words, "clip": clip})
+		got, want := values(t, c.([]any)[0].([]any)[0]), tensorOf(t, "modern/text.safetensors", key+"#cond")
+		if rel := relative(got, want); !(rel <= 2e-5) {
+			t.Errorf("%q: relative error %.3g, bound 2e-5", words, rel)
+		}
+	}
+}

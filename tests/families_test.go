@@ -1,0 +1,124 @@
+package tests
+
+import (
+	"go/ast"
+	"go/token"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"patchbay/models"
+)
+
+// namedAnyway are the files, or folders with a slash behind, outside of families' folders that name a family, with the
+// reason.
+var namedAnyway = map[string]string{
+	"cli/":                            anExample,
+	"models/family/diffusion.go":      aFormula,
+	"models/family/looks.go":          "kinds of files that are not supported, whose names begin like those of relatives",
+	"models/latent/formats.go":        "an autoencoder that other families use too",
+	"models/sampling/model.go":        aFormula,
+	"models/sampling/model_tables.go": aFormula, "models/sampling/schedule_curves.go": aFormula,
+	"node/value/host.go":           aClass,
+	"node/classes/conditioning.go": aClass, "node/classes/image_batch.go": aClass, "node/classes/latent.go": aClass,
+	"node/classes/load.go": aClass, "node/classes/mix.go": aClass, "node/classes/model.go": aClass,
+	"node/classes/model_sampling.go": aClass, "node/classes/schedulers.go": aClass, "node/classes/text.go": aClass,
+	"node/classes/text_families.go": aClass,
+}
+
+const (
+	anExample = "a released model or the demo's file as an example or default of a command"
+	aFormula  = "a time line or schedule that ComfyUI's class for it names, of several families"
+	aClass    = "names of ComfyUI's classes, modules, categories and choices, which workflows carry"
+)
+
+// familyFolders are the folders of the table's rows, read from its imports.
+func familyFolders(files []goFile) []string {
+	var out []string
+	for _, f := range files {
+		if f.path != "models/models.go" {
+			continue
+		}
+		rows := map[string]bool{}
+		ast.Inspect(f.syntax, func(n ast.Node) bool {
+			if s, ok := n.(*ast.SelectorExpr); ok && s.Sel.Name == "Family" {
+				if pkg, ok := s.X.(*ast.Ident); ok && pkg.Name != "family" {
+					rows[pkg.Name] = true
+				}
+			}
+			return true
+		})
+		for _, p := range imports(f) {
+			if name := p[strings.LastIndexByte(p, '/')+1:]; rows[name] {
+				out = append(out, strings.TrimPrefix(p, "patchbay/"))
+			}
+		}
+	}
+	return out
+}
+
+// familyWords finds the names of families and of their folders in identifiers, strings and imports.
+func familyWords(folders []string) *regexp.Regexp {
+	var words []string
+	for _, f := range models.Families() {
+		words = append(words, regexp.QuoteMeta(f.Name))
+	}
+	for _, dir := range folders {
+		words = append(words, regexp.QuoteMeta(dir[strings.LastIndexByte(dir, '/')+1:]))
+	}
+	return regexp.MustCompile("(?i)" + strings.Join(words, "|"))
+}
+
+// naming lists what in a file names a family.
+func naming(f goFile, words *regexp.Regexp) []string {
+	var out []string
+	ast.Inspect(f.syntax, func(n ast.Node) bool {
+		text := ""
+		switch n := n.(type) {
+		case *ast.Ident:
+			text = n.Name
+		case *ast.BasicLit:
+			if n.Kind == token.STRING {
+				text, _ = strconv.Unquote(n.Value)
+			}
+		}
+		if words.MatchString(text) {
+			out = append(out, text)
+		}
+		return true
+	})
+	return out
+}
+
+// TestLayoutFamiliesAreNamedInOnePlace: what is special to a family is in its folder; outside of these folders only the
+// table of rows, tests and the places of namedAnyway name one.
+func TestLayoutFamiliesAreNamedInOnePlace(t *testing.T) {
+	files := parse(t)
+	folders := familyFolders(files)
+	if len(folders) != len(models.Families()) {
+		t.Fatalf("models/models.go imports the folders %v for %d families", folders, len(models.Families()))
+	}
+	words, used := familyWords(folders), map[string]bool{}
+	for _, f := range files {
+		if f.test || f.path == "models/models.go" || slices.Contains(folders, f.dir) || strings.HasPrefix(f.dir, "tests") ||
+			testOnly(f.dir) || slices.Contains(forTests, f.dir) {
+			continue
+		}
+		found := naming(f, words)
+		if len(found) == 0 {
+			continue
+		}
+		top, _, _ := strings.Cut(f.path, "/")
+		used[f.path], used[top+"/"] = true, true
+		if namedAnyway[f.path]+namedAnyway[top+"/"] == "" {
+			t.Errorf("%s names families: %q", f.path, found)
+		}
+	}
+	for path := range namedAnyway {
+		if !used[path] {
+			t.Errorf("%s names no family and may leave the list of exceptions", path)
+		}
+	}
+}

@@ -1,0 +1,171 @@
+// Package sketch is the smallest family that there can be, to prove that a family is one folder and one row: the tests
+// of the repository add the row (tests/family_row_test.go) and draw with it. It is no published network.
+//
+// One stream of text and image goes through blocks of modulated attention and MLP; prompts are read by CLIP-L.
+package sketch
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"patchbay/engine"
+	"patchbay/models/dit"
+	"patchbay/models/family"
+	"patchbay/models/latent"
+	"patchbay/models/layers"
+	"patchbay/models/text"
+	"patchbay/models/tokenizer"
+	"patchbay/models/weights"
+)
+
+// Config holds the sizes of a sketch.
+type Config struct {
+	Hidden  int `json:"hidden"`
+	Heads   int `json:"heads"`
+	Depth   int `json:"depth"`
+	Context int `json:"context"`
+}
+
+// channels, patch and eps are the same in all sketches.
+const (
+	channels = 4
+	patch    = 2
+	eps      = 1e-6
+)
+
+// Family describes sketches.
+func Family() family.Family {
+	return family.Family{
+		Name:   "sketch",
+		Forms:  []family.Form{{Has: "sketch_in.weight"}},
+		Detect: detect,
+		Text: family.Text{
+			Types:    []string{"ovis"}, // a type that ComfyUI's loader offers and no family here has
+			Encoders: []family.Encoder{{Kind: "clip_l", Layout: tokenizer.CLIPL(), Form: text.Form{Norm: true}}},
+			Join: func(done map[string]*text.Encoding) (dit.Entry, error) {
+				return dit.Entry{Context: done["clip_l"].Context}, nil
+			},
+		},
+		Names: weights.Names{Diffusers: []weights.Alias{{File: "transformer_blocks.*.ff", Own: "steps.*.up"}}},
+		Releases: []family.Release{
+			{Name: "sketch-1", Steps: 4, Text: 77, Entries: 2, Config: Config{Hidden: 96, Heads: 6, Depth: 4, Context: 128}},
+		},
+		Tiny: Config{Hidden: 96, Heads: 6, Depth: 4, Context: 128},
+	}
+}
+
+func detect(set *weights.Set, meta map[string]string) (family.Config, error) {
+	c := Config{
+		Hidden: set.Dim("sketch_in.weight", 0), Depth: set.Count("steps"), Context: set.Dim("words.weight", 1), Heads: 6,
+	}
+	if text, ok := meta["config"]; ok {
+		if err := json.Unmarshal([]byte(text), &c); err != nil {
+			return nil, fmt.Errorf("sketch: config in the file's metadata: %w", err)
+		}
+	}
+	return c, nil
+}
+
+// Describe describes a sketch.
+func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
+	s := dit.Spec{
+		Family: "sketch", Width: c.Hidden, Heads: c.Heads, HeadDim: c.Hidden / c.Heads, PatchSize: patch,
+		Channels: channels, OutChannels: channels, ContextDim: c.Context, MLPRatio: 2,
+	}
+	for range c.Depth {
+		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Single, Skip: -1, Attends: 1})
+	}
+	tags := family.Tags{Dims: map[string]int{"F": 2 * c.Hidden}}
+	d, err := family.Describe("sketch", set, s, tags, func() *net { return &net{Steps: make([]step, c.Depth)} },
+		func(l family.Loaded[net]) dit.Model { return &model{l} })
+	if err != nil {
+		return nil, err
+	}
+	d.Latent, d.Sampling = latent.SDXL(), family.Sampling{Line: family.FlowLine, Shift: 1, Multiplier: 1000}
+	return d, nil
+}
+
+type net struct {
+	In    *engine.Weight `weight:"sketch_in" shape:"E,C*p*p" use:"embed"`
+	Words *engine.Weight `weight:"words" shape:"E,T" use:"embed"`
+	Time  *engine.Weight `weight:"time" shape:"2E,64"`
+	Steps []step         `weight:"steps"`
+	Out   *engine.Weight `weight:"sketch_out" shape:"C*p*p,E" use:"head"`
+}
+
+type step struct {
+	QKV  *engine.Weight `weight:"qkv" shape:"3E,E" split:"rows 3E"`
+	Proj *engine.Weight `weight:"proj" shape:"E,E" split:"cols E"`
+	Up   *engine.Weight `weight:"up" shape:"F,E" split:"rows F"`
+	Down *engine.Weight `weight:"down" shape:"E,F" split:"cols F"`
+}
+
+type model struct{ family.Loaded[net] }
+
+// Prepare embeds the text.
+func (m *model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.Range) (*dit.Prepared, error) {
+	if err := layers.CheckEntries(m.Spec(), entries); err != nil {
+		return nil, err
+	}
+	p := &dit.Prepared{N: len(entries), Lt: entries[0].Context.Rows, Grid: grid, Entries: entries}
+	d := m.Spec().HeadDim
+	p.RoPE = layers.AxisRotation([]int{0, d / 2, d / 2}, 100, p.Lt, grid).Upload(env)
+	if !m.Held.NoEmbed {
+		p.Text = env.Arena.Alloc(env.DType, p.N, p.Lt, m.Spec().Width)
+		mark := env.Arena.Mark()
+		layers.Project(env, p.Text, layers.Contexts(env, entries, func(e dit.Entry) dit.Array { return e.Context }),
+			m.Net.Words)
+		env.Arena.Release(mark)
+	}
+	return p, nil
+}
+
+// PrepareBlock adds nothing.
+func (m *model) PrepareBlock(dit.Env, *dit.Prepared, int) {}
+
+// Modulate computes shift and scale of all norms.
+func (m *model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, _ dit.Range) *dit.Modulation {
+	s := len(timesteps) / p.N
+	out := &dit.Modulation{
+		Image: make([]engine.Tensor, len(m.Spec().Blocks)), Text: make([]engine.Tensor, len(m.Spec().Blocks)),
+	}
+	out.Head = env.Arena.Alloc(engine.F32, s, p.N, 2*m.Spec().Width)
+	mark := env.Arena.Mark()
+	f := layers.Upload(env, layers.TimestepFeatures(timesteps, 64), s, p.N, 64)
+	env.Ops.Linear(out.Head, f, m.Net.Time, engine.Epilogue{})
+	env.Arena.Release(mark)
+	return out
+}
+
+// ModulateBlock adds nothing.
+func (m *model) ModulateBlock(dit.Env, *dit.Modulation, int) {}
+
+// Embed projects the latent's tokens and copies the text rows.
+func (m *model) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
+	layers.Entries(env, s.TextRows(), s.P.Text.Slice(1, s.Rows.Text.Start, s.Rows.Text.End))
+	if s.Rows.Image.Len() > 0 {
+		env.Ops.Linear(s.ImageRows(), x, m.Net.In, engine.Epilogue{})
+	}
+}
+
+// Block is x += proj(attention(norm(x))), x += down(gelu(up(norm(x)))).
+func (m *model) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
+	mark := env.Arena.Mark()
+	w, mod, e, d := &m.Net.Steps[i], s.M.Head.Index(0, s.Step), m.Spec().Width, m.Spec().HeadDim
+	h := layers.Scratch(env, s.X, s.B, s.Rows.Len(), e)
+	qkv := layers.Scratch(env, s.X, s.B, s.Wide.Len(), w.QKV.N())
+	attended := layers.Scratch(env, s.X, s.B, s.Wide.Len(), w.Proj.K())
+	layers.AdaLN(env, h, s.X, layers.Chunk(mod, e, 0), layers.Chunk(mod, e, 1), eps)
+	layers.ColumnLinear(env, qkv, h, w.QKV, s.Wide, engine.ActNone)
+	q, k, v := layers.QKV(qkv, d)
+	env.Attend(dit.Attention{Block: i, Q: q, K: k, V: v, RoPE: s.RoPE, Rows: s.Wide, Out: layers.Heads(attended, d)})
+	layers.RowLinear(env, s.X, attended, w.Proj, engine.Tensor{}, s.Wide)
+	layers.AdaLN(env, h, s.X, layers.Chunk(mod, e, 0), layers.Chunk(mod, e, 1), eps)
+	layers.ResidualMLP(env, s.X, h, w.Up, w.Down, engine.Tensor{}, s.Wide, engine.GELUTanh)
+	env.Arena.Release(mark)
+}
+
+// Head projects the image rows.
+func (m *model) Head(env dit.Env, s *dit.State, out engine.Tensor) {
+	layers.ModulatedHead(env, out, s.ImageRows(), s.M.Head.Index(0, s.Step), m.Net.Out, eps)
+}
