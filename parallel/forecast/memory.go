@@ -72,8 +72,8 @@ type stack struct {
 // alloc takes n activations.
 func (s *stack) alloc(n int) { s.take(n, s.value) }
 
-// wide takes n values that are f32 whatever the activations are: tables, vectors, modulations.
-func (s *stack) wide(n int) { s.take(n, 4) }
+// f32 takes n values that are f32 whatever the activations are: tables, vectors, modulations.
+func (s *stack) f32(n int) { s.take(n, 4) }
 
 // take takes n values of so many bytes, rounded up as engine.Arena does.
 func (s *stack) take(n, bytes int) {
@@ -82,11 +82,11 @@ func (s *stack) take(n, bytes int) {
 	s.peak = max(s.peak, s.top)
 }
 
-// wideScratch takes f32 values and gives them back.
-func (s *stack) wideScratch(sizes ...int) {
+// f32Scratch takes f32 values and gives them back.
+func (s *stack) f32Scratch(sizes ...int) {
 	mark := s.top
 	for _, n := range sizes {
-		s.wide(n)
+		s.f32(n)
 	}
 	s.top = mark
 }
@@ -129,14 +129,14 @@ func (o *Partition) LaneMemory(c plan.Coord, k, valueBytes int) Memory {
 		}
 	}
 	if o.plan.Spread { // whose synchronous evaluations need not be the largest
-		w, at := o.wide, o.spreadCoord(c)
+		w, at := o.spreadOut, o.spreadCoord(c)
 		if o.spreads(k) {
 			w.evaluation(&acts, &comm, at, 0, b, plan.Micro{Whole: true})
 			held = w.Lanes[0]
 		} else { // the weights are there for the down lane
 			held = plan.Lane{}
 		}
-		for j := range min(2, len(o.Patches)) { // the others are no longer than the second
+		for _, j := range []int{0, min(1, len(o.Patches)-1), len(o.Patches) - 1} { // the others are no longer
 			o.evaluation(&acts, &comm, c, k, b, plan.Micro{Patch: j})
 		}
 	} else {
@@ -271,35 +271,35 @@ func (o *Partition) sessionEntry(s *stack, c plan.Coord, k, i, b int) (kv int64)
 	case spec.JointText():
 		s.alloc(lt * e)
 	case o.shiftOnly:
-		s.wide(lt * spec.ContextDim)
+		s.f32(lt * spec.ContextDim)
 	default:
-		s.wide(lt * e)
+		s.f32(lt * e)
 	}
-	s.wide(e)
+	s.f32(e)
 	if !o.rotates && embeds {
 		s.alloc(li * e)
 	}
 	if o.rotates {
 		n := (o.Sequence(i).Text + li) * (spec.HeadDim / 2)
-		s.wide(n)
-		s.wide(n)
+		s.f32(n)
+		s.f32(n)
 	}
 	// two text encoders of which the first gives 77 tokens; the second's states go through an MLP of four times their
 	// width
 	if o.shiftOnly {
 		second := max(lt-77, 0)
-		s.wideScratch(second*spec.Context2Dim, min(lt, 77)*spec.ContextDim, 4*second*spec.Context2Dim)
+		s.f32Scratch(second*spec.Context2Dim, min(lt, 77)*spec.ContextDim, 4*second*spec.Context2Dim)
 	} else if spec.JointText() {
 		if embeds {
-			s.wideScratch(lt*spec.ContextDim, s.projected(lt*e))
+			s.f32Scratch(lt*spec.ContextDim, s.projected(lt*e))
 		}
 		context := 0
 		if embeds {
 			context = lt * spec.ContextDim
 		}
-		s.wideScratch(context, spec.PooledDim, e)
+		s.f32Scratch(context, spec.PooledDim, e)
 	} else {
-		s.wideScratch(lt*spec.ContextDim, lt*e)
+		s.f32Scratch(lt*spec.ContextDim, lt*e)
 	}
 	o.modulate(s, c, min(o.Evaluations, plan.ModulationRows))
 	before := s.top
@@ -316,7 +316,7 @@ func (o *Partition) sessionEntry(s *stack, c plan.Coord, k, i, b int) (kv int64)
 				rows := b * plan.StoreRows(o.Sequence(i).Text, li, a) * 2 * heads
 				if o.plan.KV8 {
 					s.take(rows*spec.HeadDim, 1)
-					s.wide(rows)
+					s.f32(rows)
 					continue
 				}
 				s.alloc(rows * spec.HeadDim)
@@ -331,7 +331,7 @@ func (o *Partition) sessionEntry(s *stack, c plan.Coord, k, i, b int) (kv int64)
 		case own:
 			s.alloc(b * li * e)
 		case blk.Skip >= 0 && o.spreads(k):
-			s.alloc(b * o.wide.keptImage(o.spreadCoord(c), i) * e)
+			s.alloc(b * o.spreadOut.keptImage(o.spreadCoord(c), i) * e)
 		}
 	}
 	return kv
@@ -347,15 +347,15 @@ func (o *Partition) keptImage(c plan.Coord, i int) int {
 func (o *Partition) modulate(s *stack, c plan.Coord, rows int) {
 	e := o.Spec.Width
 	if !o.plan.Held(o.Lanes, c).NoHead {
-		s.wide(rows * 2 * e)
+		s.f32(rows * 2 * e)
 	}
 	if o.Spec.Blocks[0].Kind == dit.Cross && !o.shiftOnly { // one product for all blocks
-		s.wide(rows * 6 * e)
-		s.wideScratch(rows*e, rows*256, rows*e)
+		s.f32(rows * 6 * e)
+		s.f32Scratch(rows*e, rows*256, rows*e)
 		return
 	}
-	s.wide(rows * e)
-	s.wideScratch(rows*256, rows*e)
+	s.f32(rows * e)
+	s.f32Scratch(rows*256, rows*e)
 }
 
 // sessionBlock adds what stays of one entry for block n: keys and values of the text unless the MLP alone is computed,
@@ -364,7 +364,7 @@ func (o *Partition) sessionBlock(s *stack, c plan.Coord, n, entry int, mlp bool)
 	if !o.Spec.JointText() && !mlp {
 		kv := o.Text[entry] * 2 * o.localHeads(c) * o.Spec.HeadDim
 		s.alloc(kv)
-		s.wideScratch(s.projected(kv))
+		s.f32Scratch(s.projected(kv))
 	}
 	o.modulated(s, n, min(o.Evaluations, plan.ModulationRows))
 }
@@ -372,8 +372,8 @@ func (o *Partition) sessionBlock(s *stack, c plan.Coord, n, entry int, mlp bool)
 // modulated adds the modulations of block n for so many timesteps.
 func (o *Partition) modulated(s *stack, n, rows int) {
 	image, text := o.modulation(n)
-	s.wide(rows * image)
-	s.wide(rows * text)
+	s.f32(rows * image)
+	s.f32(rows * text)
 }
 
 // activations adds one micro-step of all entries of a lane.
@@ -392,8 +392,8 @@ func (o *Partition) activations(s *stack, c plan.Coord, k, b int, m plan.Micro) 
 		s.alloc(b * r.Len() * e)
 		if together := all.Text.End == o.Sequence(i).Text && all.Image.Start == 0; o.rotates && all.Text.Len() > 0 &&
 			all.Image.Len() > 0 && !together {
-			s.wide(all.Len() * spec.HeadDim / 2)
-			s.wide(all.Len() * spec.HeadDim / 2)
+			s.f32(all.Len() * spec.HeadDim / 2)
+			s.f32(all.Len() * spec.HeadDim / 2)
 		}
 		if k == 0 {
 			s.alloc(b * r.Image.Len() * spec.Channels * token)
@@ -532,7 +532,7 @@ func (o *Partition) linkBuffers(s *stack, c plan.Coord, k, b int) {
 	for range sides * plan.PostsAhead {
 		for i := range o.Text {
 			most := 0
-			for j := range min(2, len(o.Patches)) {
+			for _, j := range []int{0, 1, len(o.Patches) - 1} {
 				if o.cfgOf[i] == c.CFG {
 					most = max(most, o.plan.Kept(o.rows(plan.Micro{Patch: j}, i)[c.Place(o.plan)], c.Tensor).Len())
 				}

@@ -321,7 +321,9 @@ func (c *costs) bound() float64 {
 			first := lane(plan.Micro{Patch: 0})
 			rest := 0.0
 			if len(c.Patches) > 1 {
-				rest = float64(len(c.Patches)-1) * lane(plan.Micro{Patch: len(c.Patches) - 1})
+				last := len(c.Patches) - 1
+				least := min(lane(plan.Micro{Patch: last}), lane(plan.Micro{Patch: max(1, last-1)}))
+				rest = float64(last) * least
 			}
 			stage[c.Stage(k)] += float64(c.Evaluations-warmup) * (first + rest)
 		}

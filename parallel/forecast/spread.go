@@ -23,7 +23,7 @@ func (o *Partition) spreadCoord(c plan.Coord) plan.Coord {
 
 // spreadVolumes is what rank c sends in a spread evaluation.
 func (o *Partition) spreadVolumes(c plan.Coord) [plan.AxisCount]volume {
-	v := o.wide.volumes(o.spreadCoord(c), plan.Micro{Whole: true})
+	v := o.spreadOut.volumes(o.spreadCoord(c), plan.Micro{Whole: true})
 	v[plan.AxisSpread], v[plan.AxisRing] = v[plan.AxisRing], volume{}
 	return v
 }

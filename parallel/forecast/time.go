@@ -51,8 +51,8 @@ func newCosts(o *Partition, f Cluster) *costs {
 		}
 		c.lanes[g] = make([]laneCost, len(o.Lanes))
 	}
-	if o.wide != nil {
-		c.spread = newCosts(o.wide, f)
+	if o.spreadOut != nil {
+		c.spread = newCosts(o.spreadOut, f)
 	}
 	return c
 }

@@ -68,10 +68,10 @@ type Partition struct {
 	cfgOf   []int       // cfg group of each entry
 	stores  bool        // K/V stores in use although there is one stage
 	traits
-	cut   [microSizes][][]dit.Rows // what places compute, by size of the micro-step and entry
-	like  []int                    // of each block the first one that costs the same
-	kinds [][]kind                 // of the blocks of each lane
-	wide  *Partition               // of spread evaluations; nil: there are none
+	cut       [microSizes][][]dit.Rows // what places compute, by size of the micro-step and entry
+	like      []int                    // of each block the first one that costs the same
+	kinds     [][]kind                 // of the blocks of each lane
+	spreadOut *Partition               // of spread evaluations; nil: there are none
 }
 
 // NewPartition cuts a workload by a plan that has passed plan.Check.
@@ -97,15 +97,15 @@ func NewPartition(w Workload, p plan.Plan) *Partition {
 	o.cutRows()
 	o.setLanes(o.cutLanes())
 	if p.Spread && p.Pipe > 1 {
-		o.wide = o.spread()
+		o.spreadOut = o.spread()
 	}
 	return o
 }
 
-// Micro-steps come in a few sizes: the whole picture, the first patch, which has the text, and of the other patches
-// those as long as the second one, then shorter ones. Micro-steps of one size cost the same, and of the patches behind
-// the first the second needs most.
-const microSizes = 4
+// Micro-steps come in a few sizes: the whole picture, the first patch, which has the text, patches as long as the second
+// one, as the last one, which has tokens that the network adds, and shorter ones between them. Micro-steps of one size
+// cost the same, and first, second and last patch need most.
+const microSizes = 5
 
 // size numbers the size of a micro-step.
 func (o *Partition) size(m plan.Micro) int {
@@ -116,14 +116,18 @@ func (o *Partition) size(m plan.Micro) int {
 		return 1
 	case o.Patches[m.Patch].Len() == o.Patches[1].Len():
 		return 2
+	case o.Patches[m.Patch].Len() == o.Patches[len(o.Patches)-1].Len():
+		return 3
 	}
-	return 3
+	return 4
 }
 
 // cutRows works out what rows returns.
 func (o *Partition) cutRows() {
 	last := len(o.Patches) - 1
-	for i, m := range [microSizes]plan.Micro{{Whole: true}, {}, {Patch: min(1, last)}, {Patch: last}} {
+	for i, m := range [microSizes]plan.Micro{
+		{Whole: true}, {}, {Patch: min(1, last)}, {Patch: last}, {Patch: max(0, last-1)},
+	} {
 		p := plan.Part{Whole: m.Whole, Tokens: o.Patches[m.Patch], Text: m.Patch == 0}
 		o.cut[i] = make([][]dit.Rows, len(o.Text))
 		for e := range o.Text {
