@@ -110,7 +110,7 @@ func nodeVerbs() []Verb {
 		{
 			Name: VerbLoad, About: "make the weights of a model resident",
 			Strict: true, Request: LoadRequest{}, Reply: LoadReply{},
-			Body:   "{model: {file, fingerprint}, plan}",
+			Body: "{model: {file, fingerprint}, plan}",
 			Answer: "{v, bytes, seconds, workers, latent: {channels, scale, shift}}: the weights are resident on every worker " +
 				"of the daemon; model space is (vae - shift) * scale",
 		},
