@@ -6,7 +6,7 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 # Public tokenizer vocabularies that tests compare with; they are other people's data and not in this repository.
 export PATCHBAY_TEST_TOKENIZERS ?= $(abspath ../shared/tokenizers)
 
-.PHONY: build demo test check lint fmt race fuzz bench soak loc tools clean vendor-client comfyui-test fake cuda-check cuda-kernels
+.PHONY: build demo test check lint fmt race fuzz bench soak loc readme tools clean vendor-client comfyui-test fake cuda-check cuda-kernels
 
 build:
 	$(GO) build -ldflags "-X main.version=$(VERSION)" -o $(BIN) .
@@ -31,10 +31,10 @@ lint: tools
 	bin/golangci-lint run --allow-parallel-runners ./...
 	@if command -v shellcheck >/dev/null; then shellcheck install.sh tests/*.sh .ci/run; else echo "shellcheck NOT RUN: not installed (apt-get install shellcheck)"; fi
 
-# The CUDA backend on a device that needs no GPU, with g++: conformance, streams, mistakes that must be noticed, and the program.
+# The CUDA backend on devices that need no GPU, with g++: conformance, streams, plans of several ranks, mistakes that must be noticed, and the program.
 fake:
-	$(GO) test -count 1 -timeout 15m ./engine/cuda
-	$(GO) test -count 1 -timeout 10m -run TestCUDA ./tests
+	$(GO) test -count 1 -timeout 15m ./engine/cuda ./parallel/comm/localcuda
+	$(GO) test -count 1 -timeout 10m -run 'FakeGPU|^TestCUDA' ./parallel ./tests
 
 # The CUDA side without a GPU: PTX against its sources, prototypes against NVIDIA's header, registers and spills, and the quick tests on the fake device.
 cuda-check:
@@ -51,7 +51,7 @@ fmt: tools
 # The race detector slows arithmetic tenfold, so it watches the packages that have goroutines; models compute through engine's. Simulations and
 # sizes of published models have none.
 RACED   := ./engine ./engine/cpu ./engine/deferred ./engine/profile ./models/sampling ./models/tokenizer ./parallel/... ./node/... ./ipc/...
-UNRACED := MoreDevicesAreNeverSlower|ScheduleNeedsNoBuffers|StagesOfPublished
+UNRACED := FakeGPU|MoreDevicesAreNeverSlower|ScheduleNeedsNoBuffers|StagesOfPublished
 race:
 	$(GO) test -count 1 -vet off -timeout 40m -race -short -skip '$(UNRACED)' $(RACED)
 
@@ -67,9 +67,13 @@ bench:
 # the program without cgo. An hour on two processors.
 soak:
 	$(GO) test -count 1 -timeout 60m -tags soak ./parallel -v -run 'CancelAt|ManyJobs|LateRanks|Drift|CacheOnTheDemo'
-	$(GO) test -count 1 -timeout 120m -tags soak ./tests -v -run 'TestDurable|TestFaults|TestRouting|TestTinyJobs'
+	$(GO) test -count 1 -timeout 120m -tags soak ./tests -v -run 'TestDurable|TestFaults|TestRouting|TestTinyJobs|ReadmeCommands'
 	$(GO) test -count 1 -timeout 120m -p 1 -tags soak ./ipc/... ./node/... -v -run UnderTheHammer
 	CGO_ENABLED=0 $(GO) build -o /dev/null .
+
+# Every command of README.md, in its order, in a fresh clone of what is committed. Some minutes; needs the module of the nats command.
+readme:
+	$(GO) test -count 1 -timeout 60m -tags soak ./tests -v -run ReadmeCommands
 
 # The node package for ComfyUI carries the Python client: it is copied in as one folder. `go test ./tests -run ComfyUI` says when the copy is old.
 vendor-client:

@@ -5,20 +5,22 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 
 	"patchbay/engine"
 	"patchbay/engine/cuda"
 	"patchbay/parallel"
+	"patchbay/parallel/comm/localcuda"
 )
 
-// GPUs are the devices that --devices names by number, nil where it names none: cuda:N, and lists and ranges of them.
+// GPUs are the devices that --devices names by number, nil where it names none: cuda:N, and lists and ranges of them,
+// one for each rank. A GPU that stands there twice has two ranks.
 func GPUs(devices string) ([]int, error) {
 	if !strings.HasPrefix(devices, "cuda") {
 		return nil, nil
 	}
 	bad := fmt.Errorf("--devices %s: want cuda:N, as in cuda:0, or lists and ranges as in cuda:0-3 and cuda:0,2", devices)
 	var list []int
-	seen := map[int]bool{}
 	for i, part := range strings.Split(devices, ",") {
 		text, named := strings.CutPrefix(part, "cuda:")
 		if i == 0 && !named {
@@ -37,26 +39,18 @@ func GPUs(devices string) ([]int, error) {
 			return nil, bad
 		}
 		for n := int(from); n <= int(to); n++ {
-			if seen[n] {
-				return nil, fmt.Errorf("--devices %s: cuda:%d is there twice: one rank computes on a GPU", devices, n)
-			}
-			seen[n] = true
 			list = append(list, n)
 		}
 	}
 	return list, nil
 }
 
-// gpu is the device that --devices names, and the driver it is reached through; both are nil where it names none.
-// Nothing is started on the device.
-func (c *Config) gpu() (*cuda.Driver, *cuda.Info, error) {
+// gpus are the devices that --devices names, one for each rank, and the driver they are reached through; both are nil
+// where it names none. Nothing is started on the devices.
+func (c *Config) gpus() (*cuda.Driver, []cuda.Info, error) {
 	list, err := GPUs(c.Devices)
 	if list == nil || err != nil {
 		return nil, nil, err
-	}
-	if len(list) > 1 {
-		return nil, nil, fmt.Errorf("--devices %s: %d GPUs; one is all that a worker can use yet: nothing moves data "+
-			"between GPUs in this build", c.Devices, len(list))
 	}
 	driver, err := cuda.Open()
 	switch {
@@ -76,30 +70,68 @@ func (c *Config) gpu() (*cuda.Driver, *cuda.Info, error) {
 		}
 	}
 	allowed := strings.Join(names, ", ")
-	if list[0] >= len(have) {
-		return nil, nil, fmt.Errorf("--devices %s: there is no such GPU: want %s", c.Devices, allowed)
+	infos := make([]cuda.Info, len(list))
+	for i, n := range list {
+		if n >= len(have) {
+			return nil, nil, fmt.Errorf("--devices %s: there is no such GPU: want %s", c.Devices, allowed)
+		}
+		if err := driver.Refusal(&have[n]); err != nil {
+			return nil, nil, fmt.Errorf("--devices %s: %w: want %s", c.Devices, err, allowed)
+		}
+		infos[i] = have[n]
 	}
-	if err := driver.Refusal(&have[list[0]]); err != nil {
-		return nil, nil, fmt.Errorf("--devices %s: %w: want %s", c.Devices, err, allowed)
+	return driver, infos, nil
+}
+
+// opened are the devices of ranks, each opened when its first rank comes.
+type opened struct {
+	driver *cuda.Driver
+	infos  []cuda.Info // by rank
+	mu     sync.Mutex
+	of     map[int]*cuda.Device // by number
+}
+
+// newOps makes a stream on the device of a rank.
+func (o *opened) newOps(rank, _ int) (engine.Ops, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	n := o.infos[rank%len(o.infos)].Index
+	if o.of[n] == nil {
+		device, err := o.driver.Device(n)
+		if err != nil {
+			return nil, err
+		}
+		o.of[n] = device
 	}
-	return driver, &have[list[0]], nil
+	return o.of[n].NewOps()
+}
+
+// close gives all devices back.
+func (o *opened) close() error {
+	var errs []error
+	for _, device := range o.of {
+		errs = append(errs, device.Close())
+	}
+	return errors.Join(errs...)
 }
 
 // EngineConfig makes what the ranks compute with of --devices, --memory, --device-memory and --reserve. The function
-// gives the device back, after the engine.
+// gives the devices back, after the engine.
 func (c *Config) EngineConfig() (cfg parallel.Config, closing func() error, err error) {
 	closing = func() error { return nil }
 	memory, err := ParseBytes(c.Memory)
 	if err != nil {
 		return cfg, closing, err
 	}
-	driver, info, err := c.gpu()
+	driver, infos, err := c.gpus()
 	if err != nil {
 		return cfg, closing, err
 	}
 	if driver == nil {
 		machine, err := c.Machine()
-		return parallel.Config{NewOps: NewOps, MemoryBytes: memory, Machine: machine}, closing, err
+		cfg = parallel.Config{NewOps: NewOps, MemoryBytes: memory, Machine: machine}
+		c.place(&cfg)
+		return cfg, closing, err
 	}
 	if cfg.DeviceMemory, err = ParseBytes(c.DeviceMemory); err != nil {
 		return cfg, closing, err
@@ -107,12 +139,9 @@ func (c *Config) EngineConfig() (cfg parallel.Config, closing func() error, err 
 	if cfg.Reserve, err = ParseBytes(c.Reserve); err != nil {
 		return cfg, closing, err
 	}
-	device, err := driver.Device(info.Index)
-	if err != nil {
-		return cfg, closing, err
-	}
+	devices := &opened{driver: driver, infos: infos, of: map[int]*cuda.Device{}}
 	cfg.MemoryBytes = cfg.DeviceMemory // all memory of the ranks is there
-	cfg.DeviceOf = func(int) string { return info.Location() }
-	cfg.NewOps = func(int, int) (engine.Ops, error) { return device.NewOps() }
-	return cfg, device.Close, nil
+	cfg.DeviceOf = func(rank int) string { return infos[rank%len(infos)].Location() }
+	cfg.NewOps, cfg.Transport, cfg.Ranks = devices.newOps, localcuda.Transport{}, len(infos)
+	return cfg, devices.close, nil
 }

@@ -26,7 +26,11 @@ func RunWorker(parent context.Context, cfg *Config, in io.ReadCloser, out io.Wri
 	save bool,
 ) error {
 	log = log.With().Int("worker_pid", os.Getpid()).Logger()
-	executor, cat, closing, err := localExecutor(cfg, log)
+	lost := func(err error) { // the daemon starts another worker, which gets the job
+		log.Error().Err(err).Msg("the worker ends")
+		os.Exit(1)
+	}
+	executor, cat, closing, err := localExecutor(cfg, log, lost)
 	if err != nil {
 		return err
 	}
@@ -49,8 +53,9 @@ func RunWorker(parent context.Context, cfg *Config, in io.ReadCloser, out io.Wri
 	return worker.Run(ctx, context.Background(), in, out, wc)
 }
 
-// localExecutor makes the engine, the runner and the executor on them. The function gives them back.
-func localExecutor(cfg *Config, log zerolog.Logger) (*worker.Local, *graph.Catalogue, func(), error) {
+// localExecutor makes the engine, the runner and the executor on them; lost is told when a device is lost to the process.
+// The function gives them back.
+func localExecutor(cfg *Config, log zerolog.Logger, lost func(error)) (*worker.Local, *graph.Catalogue, func(), error) {
 	limits, err := cfg.Limits.Check()
 	if err != nil {
 		return nil, nil, nil, err
@@ -62,14 +67,17 @@ func localExecutor(cfg *Config, log zerolog.Logger) (*worker.Local, *graph.Catal
 	if ec.MemoryBytes == 0 && ec.DeviceOf == nil {
 		ec.MemoryBytes = availableMemory() / 10 * 9
 	}
+	share := shareOf(ec.MemoryBytes, &limits.Nodes)
+	var runner *graph.Runner
+	ec.Lost, ec.Relieve = lost, func() { runner.DropWeights() }
 	eng, err := parallel.NewEngine(ec)
 	if err != nil {
 		return nil, nil, nil, errors.Join(err, release())
 	}
 	cat := classes.All()
-	runner, err := graph.NewRunner(graph.Config{
+	runner, err = graph.NewRunner(graph.Config{
 		Engine: eng, Roots: cfg.Roots(), Compute: value.Compute(cfg.Compute),
-		Catalogue: cat, WeightBytes: ec.MemoryBytes, Bounds: limits.Nodes,
+		Catalogue: cat, WeightBytes: ec.MemoryBytes, CacheBytes: share, Bounds: limits.Nodes,
 	})
 	if err != nil {
 		eng.Close()
@@ -83,5 +91,5 @@ func localExecutor(cfg *Config, log zerolog.Logger) (*worker.Local, *graph.Catal
 			log.Warn().Err(err).Msg("the device was not given back whole")
 		}
 	}
-	return worker.NewLocal("local", runner), cat, closing, nil
+	return worker.NewLocal("local", runner, cfg.FreeAfter), cat, closing, nil
 }

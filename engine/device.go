@@ -1,6 +1,18 @@
 package engine
 
-import "time"
+import (
+	"errors"
+	"time"
+)
+
+// What errors of a device are (errors.Is). After ErrDeviceLost nothing runs there any more: the process has to be
+// started again. After ErrOutOfMemory a call may be tried again when memory was freed. All others are mistakes of the
+// program.
+var (
+	ErrDevice      = errors.New("the device refused a call")
+	ErrDeviceLost  = errors.New("the device is lost to this process")
+	ErrOutOfMemory = errors.New("the device has not enough memory")
+)
 
 // Located is implemented by Ops that work on a device with memory of its own; all others work in the memory of this
 // process.

@@ -2,6 +2,7 @@ package parallel
 
 import (
 	"fmt"
+	"math"
 
 	"patchbay/engine"
 	"patchbay/models/vae"
@@ -16,7 +17,7 @@ import (
 // summed, the attention gathers keys and values. The picture equals the one-rank picture to rounding. One rank, or more
 // ranks than rows, is no error: what cannot be split is not.
 func (l *Local) Decode(net *vae.VAE, latent []float32, b, y, x, ranks int) ([]float32, error) {
-	ranks = min(ranks, y)
+	ranks = min(ranks, y, l.bands())
 	if ranks <= 1 {
 		env, err := l.autoencoder(vae.DecodeBytes(net.Config, engine.F32, y, x))
 		if err != nil {
@@ -49,7 +50,7 @@ func (l *Local) Decode(net *vae.VAE, latent []float32, b, y, x, ranks int) ([]fl
 // does, split over ranks in bands of latent rows like Decode. Sides must be multiples of S.
 func (l *Local) Encode(net *vae.VAE, picture []float32, b, y, x, ranks int) ([]float32, error) {
 	c, s := net.Config.Latent(), net.Config.Scale()
-	ranks = min(ranks, y/s)
+	ranks = min(ranks, y/s, l.bands())
 	if ranks <= 1 || y%s != 0 || x%s != 0 || len(picture) != b*y*x*net.Config.In {
 		bytes := 0
 		if y >= s && x >= s { // smaller ones are refused by Encode
@@ -85,6 +86,15 @@ func (l *Local) Encode(net *vae.VAE, picture []float32, b, y, x, ranks int) ([]f
 			return nil
 		})
 	})
+}
+
+// bands is the most bands that a picture is split into. On devices it is one: the weights are on a single one, which
+// takes less time for the whole picture than others would to read them from there.
+func (l *Local) bands() int {
+	if l.cfg.DeviceOf != nil {
+		return 1
+	}
+	return math.MaxInt
 }
 
 // autoencoder is the environment of work that is not split.

@@ -136,7 +136,7 @@ func TestRanksOnDevices(t *testing.T) {
 		_, err := e.Sample(context.Background(), r, nil)
 		var pe *failure.Error
 		if !errors.As(err, &pe) || pe.Code != failure.BadRequest || pe.Field != "plan" ||
-			!strings.Contains(pe.Text, "over 2 ranks; on d0 one rank") {
+			!strings.Contains(pe.Text, "over 2 ranks, and there are places for 1: d0 (") {
 			t.Errorf("%s: got %v", plan, err)
 		}
 		if len(e.Resident()) != loaded {

@@ -2,8 +2,10 @@ package parallel
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -32,6 +34,12 @@ type Config struct {
 	// Patience is how long the ranks of a request may stand still together before it fails, 0: ten minutes. It must exceed
 	// the longest single operation.
 	Patience time.Duration
+	// Ranks is how many ranks the devices of DeviceOf have a place for, 0: any number. Plans of more are refused.
+	Ranks int
+	// Relieve, if not nil, frees what others keep on the devices; work that a device had no memory for is tried once more
+	// then. Lost, if not nil, is told that a device is lost to this process.
+	Relieve func()
+	Lost    func(error)
 	// Order, if not 0, is the seed of a fixed order in which ranks and samplers run one at a time: for tests, which can
 	// repeat an interleaving and try many of them. Deadlocks are found at once.
 	Order uint64
@@ -40,12 +48,19 @@ type Config struct {
 	Hosts func(ranks int) ([]host.Host, error)
 }
 
-// connects refuses plans whose ranks have nothing to exchange through.
-func (c *Config) connects(p plan.Plan) error {
-	if n := p.Ranks(); n > 1 && c.DeviceOf != nil && c.Transport == nil && c.Hosts == nil {
-		return &failure.Error{Code: failure.BadRequest, Field: "plan", Text: fmt.Sprintf(
-			"%s splits the work over %d ranks; on %s one rank is all there can be: nothing moves data between ranks on "+
-				"devices yet", p, n, c.DeviceOf(0))}
+// fits refuses plans of more ranks than the devices have places for.
+func (c *Config) fits(p plan.Plan) error {
+	most := c.Ranks
+	if c.DeviceOf != nil && c.Transport == nil && c.Hosts == nil {
+		most = 1 // nothing moves data between devices
+	}
+	if n := p.Ranks(); most > 0 && n > most {
+		var where []string
+		for rank := range most {
+			where = append(where, c.DeviceOf(rank))
+		}
+		return failure.Refuse("plan", "%s splits the work over %d ranks, and there are places for %d: %s (a device that is "+
+			"named twice has two)", p, n, most, strings.Join(where, ", "))
 	}
 	return nil
 }
@@ -313,7 +328,44 @@ func (e *Engine) Do(ctx context.Context, what string, f func(*Local) error) erro
 		}
 		return engine.NewArena(what, e.buf.Mem, e.buf.Bytes), nil
 	}
-	return group.Recovered(what, func() error { return f(l) })
+	return e.relieved(func() error { return group.Recovered(what, func() error { return f(l) }) })
+}
+
+// relieved runs a piece of work, and once more where a device had no memory for it, when everything that was kept there
+// between requests is freed. It tells Lost of a device that is. The caller holds e.work.
+func (e *Engine) relieved(work func() error) error {
+	err := work()
+	if errors.Is(err, engine.ErrOutOfMemory) && !errors.Is(err, engine.ErrDeviceLost) {
+		e.dismiss()
+		if e.usable() != nil {
+			return group.AsError(err)
+		}
+		if e.cfg.Relieve != nil {
+			e.cfg.Relieve()
+		}
+		for _, h := range e.all() {
+			h.Evict("")
+		}
+		ops := e.home.Ops()
+		ops.Free(e.buf.Mem)
+		e.buf = rank.Buffer{}
+		_ = ops.Sync() // of work that was left out
+		err = work()
+	}
+	if !errors.Is(err, engine.ErrDevice) && !errors.Is(err, engine.ErrDeviceLost) && !isLost(err) {
+		return err
+	}
+	told := group.AsError(err)
+	if told.Code == failure.DeviceLost && e.cfg.Lost != nil {
+		e.cfg.Lost(told)
+	}
+	return told
+}
+
+// isLost reports whether a rank, maybe of another process, has said that its device is lost.
+func isLost(err error) bool {
+	var e *failure.Error
+	return errors.As(err, &e) && e.Code == failure.DeviceLost
 }
 
 func cancelled(cause error) *failure.Error {
@@ -344,7 +396,7 @@ func (e *Engine) Sample(ctx context.Context, req *Request, observe Observe) (*Re
 	if err != nil {
 		return nil, err
 	}
-	if err := e.cfg.connects(plan); err != nil {
+	if err := e.cfg.fits(plan); err != nil {
 		return nil, err
 	}
 	release, err := e.take(ctx)
@@ -358,6 +410,16 @@ func (e *Engine) Sample(ctx context.Context, req *Request, observe Observe) (*Re
 	if err := e.start(plan.Ranks()); err != nil {
 		return nil, err
 	}
+	var result *Result
+	err = e.relieved(func() (err error) {
+		result, err = e.attempt(ctx, req, plan, observe)
+		return err
+	})
+	return result, err
+}
+
+// attempt makes weights and ranks ready and runs a request. The caller holds e.work.
+func (e *Engine) attempt(ctx context.Context, req *Request, plan plan.Plan, observe Observe) (*Result, error) {
 	start := time.Now()
 	var stats Stats
 	loaded, err := e.acquire(req.Model, plan)

@@ -74,29 +74,50 @@ func pixels(t *testing.T, path string) (levels []int) {
 }
 
 // TestCUDADemo: the demo on a fake GPU draws the picture of the processors, to one level of 255, and gives back all it
-// took: the driver says what it misses. Two ranks are refused and do not hang.
+// took: the driver says what it misses. Two ranks on one GPU and on two draw the same picture; without a place for the
+// second one they are refused.
 func TestCUDADemo(t *testing.T) {
 	driver := fakegpu.Library(t)
 	program := buildProgram(t)
 	flow := smallDemo(t, program)
 	dir := t.TempDir()
-	cpu, gpu := filepath.Join(dir, "cpu.png"), filepath.Join(dir, "gpu.png")
-	for out, devices := range map[string]string{cpu: "cpu", gpu: "cuda:0"} {
-		said, err := onFake(t, driver, program, nil, "demo", "--devices", devices, "--out", out)
-		if err != nil || strings.Contains(said, "fakegpu:") {
-			t.Fatalf("demo --devices %s: %v\n%s", devices, err, said)
+	var cpu []int
+	broken := filepath.Join(dir, "broken") // the first launch breaks the device: the job goes to another worker
+	if err := os.WriteFile(broken, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ devices, ranks, env string }{
+		{"cpu", "1", ""},
+		{"cuda:0", "1", ""},
+		{"cuda:0,0", "2", ""},
+		{"cuda:0-1", "2", ""},
+		{"cuda:0", "1", "FAKEGPU_BREAK=" + broken},
+	} {
+		out := filepath.Join(dir, c.devices+".png")
+		said, err := onFake(t, driver, program, []string{"FAKEGPU_DEVICES=2", c.env}, "demo", "--devices", c.devices,
+			"--ranks", c.ranks, "--out", out)
+		told := strings.Count(said, "fakegpu:")
+		switch {
+		case err != nil, c.env == "" && told > 0,
+			c.env != "" && (!strings.Contains(said, "breaks the device") || !strings.Contains(said, "the worker ends")):
+			t.Fatalf("demo --devices %s %s: %v\n%s", c.devices, c.env, err, said)
+		}
+		picture := pixels(t, out)
+		if cpu == nil {
+			cpu = picture
+		}
+		worst, least, most := 0, 255, 0
+		for i, v := range picture {
+			worst, least, most = max(worst, v-cpu[i], cpu[i]-v), min(least, v), max(most, v)
+		}
+		if worst > 1 || most-least < 50 {
+			t.Errorf("%s: differs from the processors by %d levels, want at most 1; has levels %d to %d", c.devices, worst,
+				least, most)
 		}
 	}
-	a, b := pixels(t, cpu), pixels(t, gpu)
-	worst, least, most := 0, 255, 0
-	for i := range a {
-		worst, least, most = max(worst, a[i]-b[i], b[i]-a[i]), min(least, a[i]), max(most, a[i])
-	}
-	if worst > 1 || most-least < 50 {
-		t.Errorf("the pictures differ by %d levels, want at most 1; the processors' has levels %d to %d", worst, least, most)
-	}
 	said, err := onFake(t, driver, program, nil, "demo", "--devices", "cuda:0", "--ranks", "2")
-	if err == nil || !strings.Contains(said, "over 2 ranks; on cuda:0 one rank") || strings.Contains(said, "fakegpu:") {
+	if err == nil || !strings.Contains(said, "over 2 ranks, and there are places for 1: cuda:0 (") ||
+		strings.Contains(said, "fakegpu:") {
 		t.Errorf("--ranks 2: %v\n%s", err, said)
 	}
 	said, err = onFake(t, driver, program, []string{"PATCHBAY_MODELS=" + demoModels(t)}, "run", flow, "--local",
@@ -123,9 +144,7 @@ func TestCUDARefusals(t *testing.T) {
 		{"", "cuda:1", "there is no such GPU: want cpu, cuda:0 (Fake GPU)"},
 		{"", "cuda", "want cuda:N"},
 		{"", "cuda:3-1", "want cuda:N"},
-		{"", "cuda:0,0", "cuda:0 is there twice"},
-		{"FAKEGPU_DEVICES=2", "cuda:0-1", "2 GPUs; one is all that a worker can use yet"},
-		{"FAKEGPU_DEVICES=2", "cuda:0,1", "2 GPUs; one is all that a worker can use yet"},
+		{"FAKEGPU_DEVICES=2", "cuda:0-2", "there is no such GPU: want cpu, cuda:0 (Fake GPU), cuda:1 (Fake GPU)"},
 		{"FAKEGPU_DEVICES=0", "cuda:0", "CUDA_ERROR_NO_DEVICE"},
 		{"FAKEGPU_MAJOR=7", "cuda:0", "Fake GPU has compute capability 7.6; 8.0 is the least that works: want cpu"},
 		{"FAKEGPU_DRIVER=12020", "cuda:0", "the driver serves CUDA 12.2; the kernels need 12.4, driver 550 or newer: " +

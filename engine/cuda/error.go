@@ -10,6 +10,8 @@ import "C"
 import (
 	"errors"
 	"fmt"
+
+	"patchbay/engine"
 )
 
 // ErrNotOpened is in the chain of an error that says that the driver's library is missing or too old.
@@ -25,8 +27,16 @@ type Error struct {
 // Error returns "call: text (code)".
 func (e *Error) Error() string { return fmt.Sprintf("%s: %s (%d)", e.Call, e.Text, e.Code) }
 
-// OutOfMemory reports whether the device had not enough memory: the only error after which a call may be tried again.
-func (e *Error) OutOfMemory() bool { return e.Code == C.PB_OUT_OF_MEMORY }
+// Is implements errors.Is for the kinds of package engine.
+func (e *Error) Is(kind error) bool {
+	switch kind {
+	case engine.ErrOutOfMemory:
+		return e.Code == C.PB_OUT_OF_MEMORY
+	case engine.ErrDeviceLost:
+		return e.Sticky()
+	}
+	return kind == engine.ErrDevice
+}
 
 // Sticky reports whether the context is lost: every later call fails too and the process must be started again.
 func (e *Error) Sticky() bool {

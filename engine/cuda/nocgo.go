@@ -67,6 +67,9 @@ func (*Ops) Join([]*Ops) error { return ErrNotOpened }
 // Beside fails.
 func (*Ops) Beside() (*Ops, error) { return nil, ErrNotOpened }
 
+// Location returns "".
+func (*Ops) Location() string { return "" }
+
 // Err says what Open says.
 func (*Ops) Err() error { return ErrNotOpened }
 

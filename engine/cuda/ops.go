@@ -24,8 +24,8 @@ var (
 )
 
 // Ops is one stream of a device. Calls return when their kernels are enqueued. One goroutine uses a value at a time;
-// what a Download returns may be waited for on another. The first error of the driver stays and comes out of Sync and
-// of every later Wait.
+// what a Download returns may be waited for on another. The first error of the driver stays until Sync has returned it
+// and comes out of every Wait before; no call does anything meanwhile.
 type Ops struct {
 	dev    *Device
 	stream C.uint64_t
@@ -110,11 +110,16 @@ func (o *Ops) Location() string { return o.dev.Location() }
 // DeviceMemory implements engine.Located. Memory that other processes use is not free.
 func (o *Ops) DeviceMemory() (free, total int64, err error) { return o.dev.Memory() }
 
-// Sync waits until everything enqueued has run and returns the first error.
+// Sync waits until everything enqueued has run and returns the first error. Unless the device is lost, the stream can
+// be used again then: calls that were left out are the caller's to repeat.
 func (o *Ops) Sync() error {
 	o.dev.waits.Add(1)
 	o.note(try(func(e *C.pb_error) { C.pb_stream_sync(o.dev.c, o.stream, e) }))
-	return o.err
+	err := o.err
+	if !errors.Is(err, engine.ErrDeviceLost) {
+		o.err = nil
+	}
+	return err
 }
 
 // note keeps the first error.

@@ -243,7 +243,8 @@ func TestErrorsNameTheCall(t *testing.T) {
 	}
 	_, err := o.Alloc(2_000_000)
 	var e *Error
-	if !errors.As(err, &e) || !e.OutOfMemory() || e.Sticky() || e.Call != "cuMemAlloc_v2" || e.Text == "" {
+	if !errors.As(err, &e) || !errors.Is(err, engine.ErrOutOfMemory) || e.Sticky() || e.Call != "cuMemAlloc_v2" ||
+		e.Text == "" {
 		t.Errorf("got %#v", err)
 	}
 	if free, total, err := o.dev.Memory(); err != nil || total != 1000000 || free <= 0 || free > total {

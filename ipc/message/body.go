@@ -37,10 +37,9 @@ func ParseRunWithin(o *pyjson.Object, lim wire.Limits) (*RunRequest, *graph.Work
 		req.Workflow = o
 	case HasField(o, "workflow"):
 		err = wire.Bind(o, req)
-		if err == nil && req.Strict {
-			if extra := wire.UnknownFields(o, req); len(extra) > 0 {
-				err = fmt.Errorf("unknown fields %s (strict is set)", wire.Shown(strings.Join(extra, ", ")))
-			}
+		if extra := wire.UnknownFields(o, req); err == nil && len(extra) > 0 { // a typo must not run without its plan
+			return nil, nil, wire.BadRequest(wire.BadField(wire.Shown(extra[0]),
+				"is not known here and would be passed over: leave it out; there are %s", strings.Join(wire.Fields(req), ", ")))
 		}
 	case HasField(o, "prompt"):
 		targets, err = bindComfy(o, req)
@@ -63,8 +62,8 @@ func ParseRunWithin(o *pyjson.Object, lim wire.Limits) (*RunRequest, *graph.Work
 	if !wire.ValidID(req.ID) {
 		return nil, nil, wire.Errorf(wire.ErrBadRequest, "job id %q: an id is 1 to 64 of A-Z a-z 0-9 _ -", wire.Shown(req.ID))
 	}
-	if req.QueueTTLMS < 0 || req.DeadlineMS < 0 {
-		return nil, nil, wire.Errorf(wire.ErrBadRequest, "queue_ttl_ms and deadline_ms are not negative")
+	if err := errors.Join(CheckMS("queue_ttl_ms", req.QueueTTLMS), CheckMS("deadline_ms", req.DeadlineMS)); err != nil {
+		return nil, nil, wire.BadRequest(err)
 	}
 	if b, err := wire.Encode(req.Client, wire.JSON); err != nil || len(b) > maxClient {
 		return nil, nil, wire.Errorf(wire.ErrTooLarge, "field client has %d bytes as JSON: it may have %d", len(b), maxClient)
@@ -112,6 +111,17 @@ func parseWorkflowWithin(v any, lim wire.Limits) (*graph.Workflow, *fault.Failur
 
 // maxClient bounds what a client says of itself, which its record repeats at every change.
 const maxClient = 4096
+
+// maxMS is the longest time that a request may name, ten years: sums of it with a date do not overflow.
+const maxMS = 10 * 365 * 24 * 3600 * 1000
+
+// CheckMS refuses a time in milliseconds that is negative or over ten years.
+func CheckMS(field string, ms int) error {
+	if ms < 0 || ms > maxMS {
+		return wire.BadField(field, "%d: want 0 to %d milliseconds", ms, maxMS)
+	}
+	return nil
+}
 
 // bindComfy reads the body of ComfyUI's POST /prompt, and returns its partial_execution_targets: what they say depends
 // on the graph.

@@ -155,6 +155,7 @@ func TestParseRunRefuses(t *testing.T) {
 		"bad id":         {pyjson.NewObject("workflow", g, "id", "a.b"), wire.ErrBadRequest, "A-Z"},
 		"long id":        {pyjson.NewObject("workflow", g, "id", strings.Repeat("a", 65)), wire.ErrBadRequest, "64"},
 		"id of a number": {pyjson.NewObject("workflow", g, "id", int64(3)), wire.ErrBadRequest, "field id"},
+		"a typo":         {pyjson.NewObject("workflow", g, "plna", "ulysses=2"), wire.ErrBadRequest, "plna"},
 		"strict":         {pyjson.NewObject("workflow", g, "strict", true, "plam", "x"), wire.ErrBadRequest, "plam"},
 		"negative time":  {pyjson.NewObject("workflow", g, "deadline_ms", int64(-1)), wire.ErrBadRequest, "negative"},
 		"editor format":  {pyjson.NewObject("nodes", int64(1), "links", []any{}), wire.ErrBadWorkflow, "API format"},

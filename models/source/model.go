@@ -33,9 +33,6 @@ type Adapter struct {
 // Key identifies the weights: those with equal keys are equal.
 func (m Model) Key() string { return m.File.Key() + Keys(m.Adapters) }
 
-// Encode is the model as bytes that LoadEncoded takes, in another process that sees the same files.
-func (m Model) Encode() ([]byte, error) { return msgpack.Marshal(m) }
-
 // Bytes is the size of all files.
 func (m Model) Bytes() int64 {
 	n := m.File.Size
@@ -111,7 +108,11 @@ func (m *adapted) Close() { m.free() }
 // Load reads and packs the held part of m's weights with ops. Errors: a file that is gone or has changed, one that does
 // not hold what its name promises, no memory.
 func (l *Loader) Load(ops engine.Ops, m Model, held dit.Held) (dit.Model, error) {
-	base, release, err := Take(&l.Shared, fmt.Sprintf("%s %+v", m.File.Key(), held),
+	where := "" // every device has a base of its own
+	if device, ok := ops.(engine.Located); ok {
+		where = device.Location()
+	}
+	base, release, err := Take(&l.Shared, fmt.Sprintf("%s %s %+v", m.File.Key(), where, held),
 		func() (dit.Model, error) { return load(ops, m.File, held) })
 	if err != nil {
 		return nil, err
@@ -131,7 +132,7 @@ func (l *Loader) Load(ops engine.Ops, m Model, held dit.Held) (dit.Model, error)
 	return &adapted{with, func() { with.Close(); release() }}, nil
 }
 
-// LoadEncoded is Load of what Encode gave.
+// LoadEncoded is Load of what Weights.MarshalBinary gave.
 func (l *Loader) LoadEncoded(ops engine.Ops, encoded []byte, held dit.Held) (dit.Model, error) {
 	var m Model
 	if err := msgpack.Unmarshal(encoded, &m); err != nil {
@@ -139,6 +140,20 @@ func (l *Loader) LoadEncoded(ops engine.Ops, encoded []byte, held dit.Held) (dit
 	}
 	return l.Load(ops, m, held)
 }
+
+// Weights are those of a model with the loader that reads them: a host.Weights.
+type Weights struct {
+	Model
+	Loader *Loader
+}
+
+// Load implements host.Weights.
+func (w Weights) Load(ops engine.Ops, held dit.Held) (dit.Model, error) {
+	return w.Loader.Load(ops, w.Model, held)
+}
+
+// MarshalBinary names the weights for a process that sees the same files: LoadEncoded takes it.
+func (w Weights) MarshalBinary() ([]byte, error) { return msgpack.Marshal(w.Model) }
 
 // Pin keeps the bases of m that are loaded, whatever parts they are, until the returned function is called, even if
 // their last user goes.

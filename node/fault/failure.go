@@ -126,7 +126,7 @@ func (f *Failure) FromParallel(e *failure.Error) {
 		f.Code = CodeCancelled
 	case failure.OutOfMemory:
 		f.Code = CodeOutOfMemory
-	case failure.Panic:
+	case failure.Panic, failure.DeviceLost:
 		f.Code = CodePanic
 	case failure.LoadFailed:
 		f.Code = CodeBadCheckpoint

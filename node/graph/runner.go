@@ -102,6 +102,10 @@ func (r *Runner) DropValues() {
 	r.values.Clear()
 }
 
+// DropWeights gives up the weights of encoders and autoencoders that are kept between jobs. It may be called while a
+// job runs, by whoever works on the devices.
+func (r *Runner) DropWeights() { r.store.Drop() }
+
 // Free drops cached values and all resident weights, the engine's too (ComfyUI's /free). Handles stay: their weights
 // are read again when needed.
 func (r *Runner) Free() {

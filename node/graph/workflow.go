@@ -114,6 +114,25 @@ func (w *Workflow) Input(id, name string) (any, bool) {
 	return in.Get(name)
 }
 
+// Unknown returns the classes of the workflow that are not in a catalogue, with the ids of their nodes, in the order of
+// the workflow.
+func (w *Workflow) Unknown(cat *Catalogue) map[string][]string {
+	out := map[string][]string{}
+	for _, id := range w.root.Keys() {
+		if class := w.Class(id); cat.Class(class) == nil {
+			out[class] = append(out[class], id)
+		}
+	}
+	return out
+}
+
+// Source returns the node that an input of a node is linked to; false if it is not linked, or to nothing.
+func (w *Workflow) Source(id, name string) (string, bool) {
+	v, _ := w.Input(id, name)
+	l, ok := asLink(v)
+	return l.id, ok && w.Class(l.id) != ""
+}
+
 // SetInput replaces one input of a node (run --set id.field=value). The value may be anything that ParseWorkflow takes.
 // It fails if the node is not there or has no inputs object.
 func (w *Workflow) SetInput(id, name string, value any) error {

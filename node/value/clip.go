@@ -251,6 +251,18 @@ func (s *Store) tokenizer(e *encoder) (*tokenizer.Tokenizer, error) {
 	return t, nil
 }
 
+// Vocabularies looks for the vocabulary of every encoder of a handle and returns why one is not there, or cannot be
+// read, with all the places where it was looked for. Nothing is loaded.
+func (s *Store) Vocabularies(c *Clip) []error {
+	var out []error
+	for i := range c.parts {
+		if _, err := s.tokenizer(&c.parts[i]); err != nil {
+			out = append(out, err)
+		}
+	}
+	return out
+}
+
 // vocabularyInside reads a vocabulary that the checkpoint carries: metadata "tokenizer.json" or "tokenizer", a tensor
 // with a SentencePiece model, or the pieces and scores of a GGUF file.
 func vocabularyInside(e *encoder, file *weights.File) (*tokenizer.Tokenizer, error) {

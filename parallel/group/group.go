@@ -8,6 +8,7 @@ import (
 	"runtime/debug"
 	"sync"
 
+	"patchbay/engine"
 	"patchbay/parallel/comm"
 	"patchbay/parallel/failure"
 )
@@ -70,11 +71,22 @@ func Recovered(where string, f func() error) (err error) {
 	return f()
 }
 
-// AsError makes an Error of any error: a lost peer of one of the exchanges, a refusal of the others.
+// AsError makes an Error of any error: what devices report by its kind, a lost peer of an error of the exchanges, a
+// refusal of the others.
 func AsError(err error) *failure.Error {
 	var e *failure.Error
-	if errors.As(err, &e) {
+	known := errors.As(err, &e)
+	switch {
+	case known && e.Code == failure.DeviceLost:
 		return e
+	case errors.Is(err, engine.ErrDeviceLost):
+		return &failure.Error{Code: failure.DeviceLost, Text: "a device failed: start the process again", Cause: err}
+	case errors.Is(err, engine.ErrOutOfMemory) && (!known || e.Code != failure.OutOfMemory):
+		return &failure.Error{Code: failure.OutOfMemory, Text: "a device is full", Cause: err}
+	case known:
+		return e
+	case errors.Is(err, engine.ErrDevice):
+		return &failure.Error{Code: failure.Panic, Text: "a device was used wrongly", Cause: err}
 	}
 	if ce := (*comm.Error)(nil); errors.As(err, &ce) {
 		return &failure.Error{Code: failure.PeerLost, Text: err.Error()}

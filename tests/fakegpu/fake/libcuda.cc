@@ -5,8 +5,10 @@
 // as NaN, and stay poisoned for a while after they are freed. Kernels run on fibres (fibre.h).
 //
 // FAKEGPU_SEED (number), FAKEGPU_LANDING (late, once), FAKEGPU_EAGER (1: work runs as soon as its stream may), FAKEGPU_MEMORY (bytes), FAKEGPU_DEVICES,
-// FAKEGPU_MAJOR (compute capability), FAKEGPU_DRIVER (CUDA version it serves), FAKEGPU_PEERS (0: devices do not reach each other's memory).
+// FAKEGPU_MAJOR (compute capability), FAKEGPU_DRIVER (CUDA version it serves), FAKEGPU_PEERS (0: devices do not reach each other's memory),
+// FAKEGPU_BREAK and FAKEGPU_FULL (files: while there is one, the next launch breaks its device or the next allocation finds no memory, and takes it away).
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -51,15 +53,17 @@ struct CUctx_st {
   std::set<CUctx_st *> reaches;   // contexts whose memory may be used
   CUresult sticky = PB_SUCCESS;
 };
-// What streams know of an event: they may wait for one that was destroyed.
-struct progress {
-  uint64_t recorded = 0, done = 0;  // numbers of records
+// One record of an event. Streams that wait for it do so when the event was recorded again, or destroyed.
+struct record {
+  bool done = false;
   double at = 0;
 };
 struct CUevent_st {
   CUcontext context;
   bool timing;
-  std::shared_ptr<progress> p = std::make_shared<progress>();
+  std::shared_ptr<record> last;  // null: never recorded
+
+  bool done() const { return !last || last->done; }
 };
 struct CUstream_st {
   CUcontext context;
@@ -102,6 +106,12 @@ double clock_now;
 uint64_t setting(const char *name, uint64_t otherwise) {
   const char *v = getenv(name);
   return v && *v ? strtoull(v, nullptr, 0) : otherwise;
+}
+
+// told reports whether the file that a variable names is there, and takes it away.
+bool told(const char *name) {
+  const char *path = getenv(name);
+  return path && *path && !unlink(path);
 }
 
 uint64_t draw() {
@@ -335,6 +345,13 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice d) {
   CUcontext c = contexts[d];
   if (!c || c->users == 0) return trouble(PB_INVALID_CONTEXT, "released a context that is not retained");
   if (--c->users) return PB_SUCCESS;
+  if (c->sticky) {  // nobody could give anything back: it goes with the context
+    for (auto i = live.begin(); i != live.end();) i = i->second.context == c ? live.erase(i) : std::next(i);
+    for (auto i = streams.begin(); i != streams.end();) i = (*i)->context == c ? streams.erase(i) : std::next(i);
+    for (auto i = events.begin(); i != events.end();) i = (*i)->context == c ? events.erase(i) : std::next(i);
+    c->used = 0;
+    return PB_SUCCESS;
+  }
   size_t left = 0, bytes = 0, open = 0;
   for (auto &a : live)
     if (a.second.context == c) {
@@ -374,7 +391,7 @@ CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
 CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes) {
   ENTER;
   if (bytes == 0) return trouble(PB_INVALID_VALUE, "an allocation of 0 bytes");
-  if (current->used + bytes > setting("FAKEGPU_MEMORY", 8ull << 30)) return trouble(PB_OUT_OF_MEMORY, "out of memory");
+  if (told("FAKEGPU_FULL") || current->used + bytes > setting("FAKEGPU_MEMORY", 8ull << 30)) return trouble(PB_OUT_OF_MEMORY, "out of memory");
   current->used += bytes;
   *out = (CUdeviceptr)take(bytes, false);
   return PB_SUCCESS;
@@ -465,9 +482,8 @@ CUresult cuStreamWaitEvent(CUstream s, CUevent e, unsigned) {
   ENTER;
   CHECK(s);
   CHECK(e);
-  auto p = e->p;
-  uint64_t n = p->recorded;
-  if (n) enqueue(s, [] {}, [p, n] { return p->done >= n; });  // an event that was never recorded is no wait at all
+  auto r = e->last;
+  if (r) enqueue(s, [] {}, [r] { return r->done; });  // an event that was never recorded is no wait at all
   return PB_SUCCESS;
 }
 
@@ -490,7 +506,7 @@ CUresult cuEventCreate(CUevent *out, unsigned flags) {
 CUresult cuEventDestroy_v2(CUevent e) {
   ENTER;
   CHECK(e);
-  run_until([e] { return e->p->done >= e->p->recorded; });
+  run_until([e] { return e->done(); });
   events.erase(e);
   delete e;
   return PB_SUCCESS;
@@ -501,11 +517,10 @@ CUresult cuEventRecord(CUevent e, CUstream s) {
   CHECK(s);
   CHECK(e);
   if (e->context != s->context) return trouble(PB_INVALID_HANDLE, "an event of another context");
-  auto p = e->p;
-  uint64_t n = ++p->recorded;
-  enqueue(s, [p, n] {
-    p->done = std::max(p->done, n);
-    p->at = clock_now;
+  auto r = e->last = std::make_shared<record>();
+  enqueue(s, [r] {
+    r->done = true;
+    r->at = clock_now;
   });
   return PB_SUCCESS;
 }
@@ -513,25 +528,25 @@ CUresult cuEventRecord(CUevent e, CUstream s) {
 CUresult cuEventQuery(CUevent e) {
   ENTER;
   CHECK(e);
-  if (e->p->done >= e->p->recorded) return PB_SUCCESS;
+  if (e->done()) return PB_SUCCESS;
   step();
   if (current->sticky) return current->sticky;
-  return e->p->done >= e->p->recorded ? PB_SUCCESS : PB_NOT_READY;
+  return e->done() ? PB_SUCCESS : PB_NOT_READY;
 }
 
 CUresult cuEventSynchronize(CUevent e) {
   ENTER;
   CHECK(e);
-  return run_until([e] { return e->p->done >= e->p->recorded; });
+  return run_until([e] { return e->done(); });
 }
 
 CUresult cuEventElapsedTime(float *out, CUevent a, CUevent b) {
   ENTER;
   CHECK(a);
   CHECK(b);
-  if (!a->timing || !b->timing || !a->p->recorded || !b->p->recorded) return trouble(PB_INVALID_HANDLE, "time between events without times");
-  if (a->p->done < a->p->recorded || b->p->done < b->p->recorded) return PB_NOT_READY;
-  *out = (float)(b->p->at - a->p->at);
+  if (!a->timing || !b->timing || !a->last || !b->last) return trouble(PB_INVALID_HANDLE, "time between events without times");
+  if (!a->done() || !b->done()) return PB_NOT_READY;
+  *out = (float)(b->last->at - a->last->at);
   return PB_SUCCESS;
 }
 
@@ -605,7 +620,12 @@ CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, uns
     auto a = around(word);
     if (a && !a->second.host && !usable(current, a->second.context)) return trouble(PB_ILLEGAL_ADDRESS, n + ": memory of a device that this one does not reach");
   }
+  bool broken = told("FAKEGPU_BREAK");
   enqueue(s, [=] {
+    if (broken) {
+      f->context->sticky = trouble(PB_ILLEGAL_ADDRESS, f->name + " breaks the device, as it was told to");
+      return;
+    }
     const char *landing = getenv("FAKEGPU_LANDING");
     fk::landing when = landing && !strcmp(landing, "once") ? fk::AT_ONCE : fk::LATE;
     const char *bad = fk::launch(f->code, args.data(), args.size(), {gx, gy, gz}, {bx, by, bz}, shared, when, draw());

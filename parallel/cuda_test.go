@@ -1,0 +1,175 @@
+//go:build cgo
+
+package parallel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"patchbay/engine"
+	"patchbay/engine/cuda"
+	"patchbay/parallel/comm/localcuda"
+	"patchbay/parallel/failure"
+	"patchbay/tests/fakegpu"
+)
+
+// newFakeEngine makes an engine whose ranks are on so many fake GPUs in turn, and finds what was not freed at the end
+// of the test.
+func newFakeEngine(t *testing.T, devices int) *Engine {
+	t.Helper()
+	driver, err := cuda.Open(fakegpu.Library(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	open := make([]*cuda.Device, devices)
+	for i := range open {
+		if open[i], err = driver.Device(i); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := open[i].Close(); err != nil && !errors.Is(err, engine.ErrDeviceLost) {
+				t.Error(err)
+			}
+		})
+	}
+	e, err := NewEngine(Config{
+		Recode: roundTrip, Transport: localcuda.Transport{}, Patience: 5 * time.Minute,
+		DeviceOf: func(rank int) string { return fmt.Sprintf("cuda:%d", rank%devices) },
+		NewOps:   func(rank, _ int) (engine.Ops, error) { return open[rank%devices].NewOps() },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(e.Close)
+	return e
+}
+
+// TestPlansOnFakeGPUs: every kind of plan on two to four ranks, on one device, on two that reach each other's memory
+// and on two that do not, gives the numbers of the same plan on the processors, and a second run on the same ranks the
+// same bits.
+func TestPlansOnFakeGPUs(t *testing.T) {
+	t.Setenv("FAKEGPU_DEVICES", "2")
+	cpu := newEngine(t)
+	for i, c := range []struct {
+		model, plan string
+		bound       float64
+		again       bool // run twice
+	}{
+		{"flux-c", "", 1e-5, false},
+		{"flux-c", "ulysses=2", 1e-5, true},
+		{"flux-c", "ring=2", 1e-5, false},
+		{"flux-c", "tensor=2", 1e-5, false},
+		{"flux-c", "tensor=2,form=scatter", 1e-5, false},
+		{"flux-c", "ulysses=2,shard=on", 1e-5, true},
+		{"flux-c", "pipe=2,patches=3,warmup=1", 1e-5, true},
+		{"flux-c", "pipe=2,ulysses=2,patches=2,warmup=1,sync=spread", 1e-5, false},
+		{"flux-c", "pipe=2,patches=2,warmup=1,kv=fp8", 1e-3, false}, // a rounding in the last bit becomes one in the fourth
+		{"flux-c", "pipe=2,patches=2,warmup=1,overlap=off,shard=on", 1e-5, false},
+		{"sd3-b", "cfg=2", 1e-5, false},
+		{"hydit-a", "pipe=2,patches=2,warmup=1", 1e-5, false}, // both ways of the folded stage on one device
+	} {
+		t.Run(c.model+"/"+c.plan, func(t *testing.T) {
+			t.Setenv("FAKEGPU_SEED", fmt.Sprint(i+1))
+			t.Setenv("FAKEGPU_PEERS", fmt.Sprint(i/2%2))
+			r := parityRequest(t, openGolden(t, c.model), c.model, 1, 4, 5, 2)
+			r.Branches[0].Entries = r.Branches[0].Entries[:1]
+			r.Plan = c.plan
+			want, err := cpu.Sample(context.Background(), r, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			e := newFakeEngine(t, 1+i%2)
+			got, err := e.Sample(context.Background(), r, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if rel := relative(got.Latent.Data, want.Latent.Data); !(rel <= c.bound) {
+				t.Errorf("differs from the processors by %.3g, bound %g", rel, c.bound)
+			}
+			if !c.again {
+				return
+			}
+			again, err := e.Sample(context.Background(), r, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if relative(again.Latent.Data, got.Latent.Data) != 0 {
+				t.Error("the second run differs")
+			}
+		})
+	}
+}
+
+// TestSumsOfBF16OnFakeGPUs: sums of bf16 parts, each rank's own memory, are near those of f32.
+func TestSumsOfBF16OnFakeGPUs(t *testing.T) {
+	t.Setenv("FAKEGPU_DEVICES", "2")
+	r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", 1, 4, 4, 1)
+	r.Branches[0].Entries = r.Branches[0].Entries[:1]
+	want, err := newEngine(t).Sample(context.Background(), r, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Plan, r.Compute = "tensor=2", engine.BF16
+	got, err := newFakeEngine(t, 2).Sample(context.Background(), r, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if db := snr(got.Latent.Data, want.Latent.Data); !(db >= 30) {
+		t.Errorf("bf16 is %.1f dB from f32, want at least 30", db)
+	}
+}
+
+// TestFailuresOfFakeGPUs: work that finds no memory is done once more when everything that was kept is freed, not for
+// ever; a device that is lost is told by its code, and Lost of it; a mistake in a call fails the request alone.
+func TestFailuresOfFakeGPUs(t *testing.T) {
+	t.Setenv("FAKEGPU_DEVICES", "2")
+	full, broken := filepath.Join(t.TempDir(), "full"), filepath.Join(t.TempDir(), "broken")
+	t.Setenv("FAKEGPU_FULL", full)
+	t.Setenv("FAKEGPU_BREAK", broken)
+	tell := func(file string) {
+		t.Helper()
+		if err := os.WriteFile(file, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e := newFakeEngine(t, 2)
+	relieved, lost := 0, 0
+	e.cfg.Relieve, e.cfg.Lost = func() { relieved++ }, func(error) { lost++ }
+	r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", 1, 4, 4, 1)
+	r.Branches[0].Entries = r.Branches[0].Entries[:1]
+	run := func(plan string) (*Result, error) {
+		r.Plan = plan
+		return e.Sample(context.Background(), r, nil)
+	}
+	want, err := run("ulysses=2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tell(full)
+	got, err := run("tensor=2") // takes memory
+	if err != nil || relieved != 1 || relative(got.Latent.Data, want.Latent.Data) > 1e-5 {
+		t.Fatalf("after an allocation that found no memory: %v, caches were freed %d times, want 1", err, relieved)
+	}
+	err = e.Do(context.Background(), "work", func(l *Local) error {
+		tell(full)
+		_, err := l.Ops.Alloc(100)
+		return err
+	})
+	var fe *failure.Error
+	if !errors.As(err, &fe) || fe.Code != failure.OutOfMemory || relieved != 2 {
+		t.Errorf("without memory twice: %v, caches were freed %d times in all, want %s and 2", err, relieved,
+			failure.OutOfMemory)
+	}
+	if got, err = run("ulysses=2"); err != nil || relative(got.Latent.Data, want.Latent.Data) != 0 || lost != 0 {
+		t.Fatalf("after work that failed: %v, %d devices lost", err, lost)
+	}
+	tell(broken)
+	if _, err = run("ulysses=2"); !errors.As(err, &fe) || fe.Code != failure.DeviceLost || lost != 1 {
+		t.Errorf("a broken device: %v, Lost was told %d times, want %s and once", err, lost, failure.DeviceLost)
+	}
+}
