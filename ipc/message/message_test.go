@@ -157,7 +157,7 @@ func TestParseRunRefuses(t *testing.T) {
 		"id of a number": {pyjson.NewObject("workflow", g, "id", int64(3)), wire.ErrBadRequest, "field id"},
 		"a typo":         {pyjson.NewObject("workflow", g, "plna", "ulysses=2"), wire.ErrBadRequest, "plna"},
 		"strict":         {pyjson.NewObject("workflow", g, "strict", true, "plam", "x"), wire.ErrBadRequest, "plam"},
-		"negative time":  {pyjson.NewObject("workflow", g, "deadline_ms", int64(-1)), wire.ErrBadRequest, "negative"},
+		"negative time":  {pyjson.NewObject("workflow", g, "deadline_ms", int64(-1)), wire.ErrBadRequest, "want 0 to"},
 		"editor format":  {pyjson.NewObject("nodes", int64(1), "links", []any{}), wire.ErrBadWorkflow, "API format"},
 		"group node": {
 			pyjson.NewObject("nodes", []any{pyjson.NewObject("id", int64(1), "type", "workflow>x")}, "links", []any{}),

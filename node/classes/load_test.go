@@ -203,7 +203,8 @@ func TestMissingTokenizerNamesAllPlaces(t *testing.T) {
 	}
 }
 
-// TestOwnTokenizerGoesBeforeTheKinds: a folder before the demo's that has the published vocabulary of CLIP does not take
+// TestOwnTokenizerGoesBeforeTheKinds: a folder before the demo's that has the published vocabulary of CLIP does not
+// take
 // the place of the encoder's own.
 func TestOwnTokenizerGoesBeforeTheKinds(t *testing.T) {
 	other := t.TempDir()
@@ -214,7 +215,8 @@ func TestOwnTokenizerGoesBeforeTheKinds(t *testing.T) {
 		})
 		check(t, err)
 		defer runner.Close()
-		clip := exec(t, runner, "CLIPLoader", map[string]any{"clip_name": "demo_clip.safetensors", "type": "stable_diffusion"})
+		clip := exec(t, runner, "CLIPLoader", map[string]any{"clip_name": "demo_clip.safetensors",
+			"type": "stable_diffusion"})
 		c := exec(t, runner, "CLIPTextEncode", map[string]any{"text": "a red heart", "clip": clip})
 		return values(t, c.([]any)[0].([]any)[0])
 	}

@@ -8,7 +8,8 @@ import (
 	"patchbay/node/fault"
 )
 
-// Public returns a text in which the operator's folders have their names instead of their paths: "models/vae/ae.sft" for
+// Public returns a text in which the operator's folders have their names instead of their paths: "models/vae/ae.sft"
+// for
 // a file below any models folder, and input, output, temp and ComfyUI likewise.
 func (r *Roots) Public(text string) string {
 	names := map[string]string{}
