@@ -215,8 +215,10 @@ func TestOwnTokenizerGoesBeforeTheKinds(t *testing.T) {
 		})
 		check(t, err)
 		defer runner.Close()
-		clip := exec(t, runner, "CLIPLoader", map[string]any{"clip_name": "demo_clip.safetensors",
-			"type": "stable_diffusion"})
+		clip := exec(t, runner, "CLIPLoader", map[string]any{
+			"clip_name": "demo_clip.safetensors",
+			"type":      "stable_diffusion",
+		})
 		c := exec(t, runner, "CLIPTextEncode", map[string]any{"text": "a red heart", "clip": clip})
 		return values(t, c.([]any)[0].([]any)[0])
 	}

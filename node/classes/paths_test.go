@@ -38,16 +38,25 @@ func TestErrorsHoldNoPaths(t *testing.T) {
 		cause  bool
 	}{
 		"broken": {
-			"UNETLoader", map[string]any{"unet_name": "broken.safetensors", "weight_dtype": "default"},
-			fault.CodeBadCheckpoint, []string{"unet_name", "models/diffusion_models/broken.safetensors"}, true,
+			"UNETLoader",
+			map[string]any{"unet_name": "broken.safetensors", "weight_dtype": "default"},
+			fault.CodeBadCheckpoint,
+			[]string{"unet_name", "models/diffusion_models/broken.safetensors"},
+			true,
 		},
 		"cut": {
-			"VAELoader", map[string]any{"vae_name": "cut.safetensors"},
-			fault.CodeBadCheckpoint, []string{"vae_name", "models/vae/cut.safetensors"}, true,
+			"VAELoader",
+			map[string]any{"vae_name": "cut.safetensors"},
+			fault.CodeBadCheckpoint,
+			[]string{"vae_name", "models/vae/cut.safetensors"},
+			true,
 		},
 		"no tokenizer": {
-			"CLIPTextEncode", map[string]any{"clip": clip, "text": "a"},
-			fault.CodeTokenizer, []string{"nowhere.safetensors", "models/tokenizers/nowhere"}, true,
+			"CLIPTextEncode",
+			map[string]any{"clip": clip, "text": "a"},
+			fault.CodeTokenizer,
+			[]string{"nowhere.safetensors", "models/tokenizers/nowhere"},
+			true,
 		},
 	} {
 		_, err := run.Exec(t.Context(), graph.ExecRequest{Class: c.class, Inputs: c.inputs}, nil)

@@ -277,8 +277,8 @@ func vocabularyInside(e *encoder, file *weights.File) (*tokenizer.Tokenizer, err
 	return tokenizer.FromGGUF(file.Words())
 }
 
-// vocabularyPlaces lists where a vocabulary may be, best first: beside the models under the encoder's own name, in every
-// folder, before that of its kind, in the diffusers folder that the file is part of, in an installed ComfyUI.
+// vocabularyPlaces lists where a vocabulary may be, best first: beside the models under the encoder's own name, in
+// every folder, before that of its kind, in the diffusers folder that the file is part of, in an installed ComfyUI.
 func (s *Store) vocabularyPlaces(e *encoder) []string {
 	var out []string
 	stem := strings.TrimSuffix(filepath.Base(e.file.Checkpoint.Path), filepath.Ext(e.file.Checkpoint.Path))
