@@ -137,12 +137,12 @@ func (d *daemon) open(ctx context.Context) error {
 		d.children = append(d.children, child)
 		executors = append(executors, child)
 	}
-	var stock *files.Stock
+	var index *files.Index
 	var also func(string) []string
 	if d.store != nil {
-		stock, also = d.place.Stock, d.store.Also
+		index, also = d.place.Index, d.store.Also
 	}
-	sc := worker.NodeService(classes.All(), cfg.Roots(), stock, also)
+	sc := worker.NodeService(classes.All(), cfg.Roots(), index, also)
 	sc.Jobs, sc.Outputs, sc.Executors, sc.Log, sc.Meter = d.jobs, d.outputs, executors, d.log, d.meter
 	sc.Forward = true
 	if d.store != nil {
@@ -208,7 +208,7 @@ func (d *daemon) openJobs(ctx context.Context, url, owner string) error {
 		return err
 	}
 	if cfg.Queue == QueueDurable {
-		d.place = &jobs.Resources{Stock: files.NewStock(cfg.Roots())}
+		d.place = &jobs.Resources{Index: files.NewIndex(cfg.Roots())}
 		if d.place.Memory, err = ParseBytes(cfg.Memory); err != nil {
 			return err
 		}

@@ -268,12 +268,16 @@ func executedEvents(job string, refs []message.OutputRef, ui map[string]map[stri
 func endData(e *wire.Error, data map[string]any) map[string]any {
 	data["timestamp"] = time.Now().UnixMilli()
 	data["node_id"], data["node_type"], data["executed"] = e.Node, e.Class, []string{}
-	for _, key := range []string{"executed", "current_inputs", "current_outputs"} {
-		if v, ok := e.Extra[key]; ok {
-			data[key] = v
-		}
+	if ran, ok := e.Extra["executed"]; ok {
+		data["executed"] = ran
 	}
 	if e.Code != wire.ErrCancelled {
+		data["current_inputs"], data["current_outputs"] = map[string]any{}, []string{}
+		for _, name := range []string{"current_inputs", "current_outputs"} {
+			if v, ok := e.Extra[name]; ok {
+				data[name] = v
+			}
+		}
 		kind := e.Type
 		if kind == "" {
 			kind = e.Code

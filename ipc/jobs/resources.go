@@ -21,7 +21,7 @@ import (
 
 // Resources are what a daemon has for jobs: files, and memory of a worker.
 type Resources struct {
-	Stock  *files.Stock
+	Index  *files.Index
 	Memory int64 // bytes that a worker may use; 0: not known
 }
 
@@ -48,8 +48,8 @@ func (p *Resources) note() resourceNote {
 		host = "unknown"
 	}
 	return resourceNote{
-		V: message.ProtocolVersion, Host: host, Folders: p.Stock.Folders(), Memory: p.Memory,
-		Files: p.Stock.Models(),
+		V: message.ProtocolVersion, Host: host, Folders: p.Index.Folders(), Memory: p.Memory,
+		Files: p.Index.Models(),
 	}
 }
 
@@ -82,7 +82,7 @@ func (p *Resources) Lacks(needed []files.NeededFile, memory int64) error {
 	if p == nil {
 		return nil
 	}
-	if err := p.Stock.Lacks(needed); err != nil {
+	if err := p.Index.Lacks(needed); err != nil {
 		return err
 	}
 	return tooSmall(p.Memory, memory)
@@ -223,7 +223,7 @@ func (l *JetStream) sought() string {
 	if l.cfg.Resources == nil {
 		return ""
 	}
-	out := []string{"looked for files in " + strings.Join(l.cfg.Resources.Stock.Folders(), ", ")}
+	out := []string{"looked for files in " + strings.Join(l.cfg.Resources.Index.Folders(), ", ")}
 	for o, n := range l.others() {
 		out = append(out, fmt.Sprintf("%s of daemon %s on %s", strings.Join(n.Folders, ", "), o, n.Host))
 	}

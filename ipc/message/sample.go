@@ -164,6 +164,16 @@ type LoadReply struct {
 	Bytes   int64   `json:"bytes"`   // of the weights in the file, once for every worker
 	Seconds float64 `json:"seconds"` // of the slowest worker; 0: they were resident
 	Workers int     `json:"workers"`
+	// of the model's latents
+	Latent *LatentSpace `json:"latent,omitempty"`
+}
+
+// LatentSpace is how the latents of a model lie to those of its autoencoder: model = (vae - shift) * scale. A host that
+// decodes with ComfyUI's VAEDecode gives it model / scale + shift.
+type LatentSpace struct {
+	Channels int     `json:"channels"`
+	Scale    float64 `json:"scale"`
+	Shift    float64 `json:"shift"`
 }
 
 // Light returns the request without the data of tensors that have a hash; nil if there are none.

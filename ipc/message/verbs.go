@@ -110,8 +110,9 @@ func nodeVerbs() []Verb {
 		{
 			Name: VerbLoad, About: "make the weights of a model resident",
 			Strict: true, Request: LoadRequest{}, Reply: LoadReply{},
-			Body:   "{model: {file, fingerprint}, plan}",
-			Answer: "{v, bytes, seconds, workers}: the weights are resident on every worker of the daemon",
+			Body: "{model: {file, fingerprint}, plan}",
+			Answer: "{v, bytes, seconds, workers, latent: {channels, scale, shift}}: the weights are resident on every worker " +
+				"of the daemon; model space is (vae - shift) * scale",
 		},
 		{
 			Name: VerbFree, About: "give up handles, or all cached models",

@@ -189,6 +189,7 @@ func (s *Service) load(r *Request) error {
 			if err != nil {
 				return err
 			}
+			total.Latent = out.Latent
 			total.Bytes, total.Seconds, total.Workers = total.Bytes+out.Bytes, max(total.Seconds, out.Seconds), total.Workers+1
 		}
 		return r.Reply.Last(total)

@@ -176,6 +176,10 @@ func TestModelsOfHosts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if want := (message.LatentSpace{Channels: 16, Scale: 0.3611, Shift: 0.1159}); first.Latent == nil ||
+		*first.Latent != want {
+		t.Errorf("the latent space is %+v, want %+v", first.Latent, want)
+	}
 	if first.Bytes < 1000 || first.Seconds == 0 || again.Seconds != 0 || again.Bytes != first.Bytes || first.Workers != 1 {
 		t.Errorf("got %+v, then %+v: want the second to find the weights there", first, again)
 	}

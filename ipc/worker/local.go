@@ -262,10 +262,10 @@ func fromNode(v any) any {
 	return v
 }
 
-// NodeService fills in how a Service answers from a catalogue and folders: Validate, Needs, Describe and Models. stock,
+// NodeService fills in how a Service answers from a catalogue and folders: Validate, Needs, Describe and Models. index,
 // which knows the files of the roots, is only needed where jobs are shared with other daemons; also returns the names
 // of model files that those have. Both may be nil.
-func NodeService(cat *graph.Catalogue, roots files.Roots, stock *files.Stock,
+func NodeService(cat *graph.Catalogue, roots files.Roots, index *files.Index,
 	also func(kind string) []string,
 ) serve.ServiceConfig {
 	every := roots
@@ -296,9 +296,9 @@ func NodeService(cat *graph.Catalogue, roots files.Roots, stock *files.Stock,
 			return out
 		},
 	}
-	if stock != nil {
+	if index != nil {
 		sc.Needs = func(req *message.RunRequest, w *graph.Workflow) []files.NeededFile {
-			return graph.Needs(cat, stock, nodeJob(req, w))
+			return graph.Needs(cat, index, nodeJob(req, w))
 		}
 	}
 	return sc

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"strconv"
 	"time"
 
 	"patchbay/ipc/message"
@@ -65,5 +66,15 @@ func (l *Local) Load(ctx context.Context, q *message.LoadRequest) (*message.Load
 	if err != nil {
 		return nil, err
 	}
-	return &message.LoadReply{Bytes: out.Bytes, Seconds: out.Seconds}, nil
+	space := out.Latent
+	return &message.LoadReply{
+		Bytes: out.Bytes, Seconds: out.Seconds,
+		Latent: &message.LatentSpace{Channels: space.Channels, Scale: decimal(space.Scale), Shift: decimal(space.Shift)},
+	}, nil
+}
+
+// decimal is the number that people write for a float32: 0.3611, not 0.36109998822.
+func decimal(f float32) float64 {
+	v, _ := strconv.ParseFloat(strconv.FormatFloat(float64(f), 'g', -1, 32), 64) // it reads what it wrote
+	return v
 }

@@ -8,7 +8,7 @@ func All(extra ...graph.Class) *graph.Catalogue {
 		loadClasses(), ggufClasses(), textClasses(), conditioningClasses(), latentClasses(), vaeClasses(),
 		sampleClasses(), customClasses(), modelClasses(), imageClasses(), sigmaClasses(), schedulerClasses(),
 		samplerClasses(), guidanceClasses(), modelSamplingClasses(), areaClasses(), mixClasses(), clipLayerClasses(),
-		loraClasses(), inpaintClasses(), tiledClasses(), resizeLatentClasses(), turnLatentClasses(),
+		loraClasses(), inpaintClasses(), tiledClasses(), resizeLatentClasses(), transformLatentClasses(),
 		composeLatentClasses(), latentBatchClasses(), resizeImageClasses(), imageOpClasses(), maskClasses(),
 		primitiveClasses(), textFamilyClasses(), latentMathClasses(), imageBatchClasses(), easyCacheClasses(),
 		extra,

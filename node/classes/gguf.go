@@ -64,7 +64,7 @@ func loadQuantised(c *graph.Call) ([]any, error) {
 	return []any{m}, err
 }
 
-// wantsWide tells whether the node asks for quantised weights in f32 instead of bf16.
+// wantsWide reports whether the node asks for quantised weights in f32 instead of bf16.
 func wantsWide(c *graph.Call) bool { return c.Raw("dequant_dtype") == "float32" }
 
 // checkWidened refuses a type that weights are not widened to.

@@ -22,10 +22,10 @@ func (f Checkpoint) Open() (*weights.File, error) {
 	return file, nil
 }
 
-// ReadHeader opens a checkpoint, lets f look at it, and closes it again. Quantised weights will become f32 if wide,
+// ReadHeader opens a checkpoint, lets f look at it, and closes it again. Quantised weights will become f32 if asF32,
 // else bf16.
-func ReadHeader(path string, wide bool, f func(c Checkpoint, file *weights.File, set *weights.Set) error) error {
-	c, file, err := source.Stat(path, wide)
+func ReadHeader(path string, asF32 bool, f func(c Checkpoint, file *weights.File, set *weights.Set) error) error {
+	c, file, err := source.Stat(path, asF32)
 	if err != nil {
 		return &fault.Failure{Code: fault.CodeBadCheckpoint, Message: err.Error(), Cause: err}
 	}

@@ -151,7 +151,7 @@ func (r *Roots) walk(kind, dir, sub string, depth int, seen map[string]bool) {
 	}
 }
 
-// hasKindExtension tells whether a file name can be of the kind.
+// hasKindExtension reports whether a file name can be of the kind.
 func hasKindExtension(kind, name string) bool {
 	ext := strings.ToLower(filepath.Ext(name))
 	switch kind {

@@ -22,7 +22,7 @@ func (r *Runner) Sample(ctx context.Context, q *value.HostRequest,
 }
 
 // Load makes the weights of a model file resident for a plan.
-func (r *Runner) Load(ctx context.Context, f value.ModelFile, plan string) (parallel.Loaded, error) {
+func (r *Runner) Load(ctx context.Context, f value.ModelFile, plan string) (value.Loaded, error) {
 	loaded, err := r.store.Load(ctx, f, plan)
 	return loaded, r.public(err)
 }

@@ -3,8 +3,8 @@ package graph
 import "patchbay/node/files"
 
 // Needs lists the files that the nodes above the outputs of a validated job name, each once, in the order of the
-// workflow. Files sent with the job are not among them. What Stock has not seen has neither size nor hash.
-func Needs(cat *Catalogue, stock *files.Stock, job Job) []files.NeededFile {
+// workflow. Files sent with the job are not among them. What the index has not seen has neither size nor hash.
+func Needs(cat *Catalogue, index *files.Index, job Job) []files.NeededFile {
 	outputs := job.Targets
 	if outputs == nil {
 		for _, id := range job.Workflow.IDs() {
@@ -27,7 +27,7 @@ func Needs(cat *Catalogue, stock *files.Stock, job Job) []files.NeededFile {
 				continue
 			}
 			seen[f] = true
-			if had, ok := stock.Find(f.Kind, f.Name); ok {
+			if had, ok := index.Find(f.Kind, f.Name); ok {
 				f = had
 			}
 			out = append(out, f)

@@ -26,8 +26,8 @@ func TestStockTellsFilesApart(t *testing.T) {
 	if fail != nil {
 		t.Fatal(fail)
 	}
-	stock := files.NewStock(files.Roots{Models: []string{root}})
-	needs := graph.Needs(classes.All(), stock, graph.Job{Workflow: w})
+	index := files.NewIndex(files.Roots{Models: []string{root}})
+	needs := graph.Needs(classes.All(), index, graph.Job{Workflow: w})
 	var names []string
 	for _, f := range needs {
 		names = append(names, f.Name)
@@ -40,20 +40,20 @@ func TestStockTellsFilesApart(t *testing.T) {
 		"demo_ae.safetensors" {
 		t.Errorf("got %s", got)
 	}
-	if err := stock.Lacks(needs); err != nil {
+	if err := index.Lacks(needs); err != nil {
 		t.Errorf("all files are there: %v", err)
 	}
 	other := append([]files.NeededFile(nil), needs...)
 	other[0].Hash = strings.Repeat("0", 64)
-	if err := stock.Lacks(other); err == nil || !strings.Contains(err.Error(), "another file") {
+	if err := index.Lacks(other); err == nil || !strings.Contains(err.Error(), "another file") {
 		t.Errorf("a file with another header: %v", err)
 	}
 	if err := os.Remove(filepath.Join(root, needs[3].Kind, needs[3].Name)); err != nil {
 		t.Fatal(err)
 	}
-	if err := stock.Lacks(needs); err == nil || !strings.Contains(err.Error(), "demo_ae.safetensors") ||
-		!strings.Contains(err.Error(), root) {
-		t.Errorf("a file is gone: %v; want its name and the folder", err)
+	if err := index.Lacks(needs); err == nil || !strings.Contains(err.Error(), "demo_ae.safetensors") ||
+		!strings.Contains(err.Error(), "in models") || strings.Contains(err.Error(), root) {
+		t.Errorf("a file is gone: %v; want its name and no path", err)
 	}
 }
 
@@ -72,14 +72,14 @@ func TestNeedsLeavesOut(t *testing.T) {
 	if fail != nil {
 		t.Fatal(fail)
 	}
-	stock := files.NewStock(files.Roots{Input: dir})
+	index := files.NewIndex(files.Roots{Input: dir})
 	job := graph.Job{Workflow: w, Inputs: map[string][]byte{"sent.png": []byte("y")}}
-	got := graph.Needs(classes.All(), stock, job)
-	if len(got) != 1 || got[0].Name != "here.png" || got[0].Shared() || got[0].Bytes != 1 || stock.Lacks(got) != nil {
-		t.Errorf("got %+v, %v; want here.png alone", got, stock.Lacks(got))
+	got := graph.Needs(classes.All(), index, job)
+	if len(got) != 1 || got[0].Name != "here.png" || got[0].Shared() || got[0].Bytes != 1 || index.Lacks(got) != nil {
+		t.Errorf("got %+v, %v; want here.png alone", got, index.Lacks(got))
 	}
 	job.Targets = []string{"4"}
-	if got := graph.Needs(classes.All(), stock, job); len(got) != 0 {
+	if got := graph.Needs(classes.All(), index, job); len(got) != 0 {
 		t.Errorf("got %+v for a target that needs nothing from here", got)
 	}
 }

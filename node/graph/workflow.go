@@ -224,8 +224,8 @@ func IsLink(v any) bool {
 	return ok
 }
 
-// asLink tells whether a value is a link as ComfyUI's executor recognises one: [string, integer]. Validate has refused
-// every other list.
+// asLink reports whether a value is a link as ComfyUI's executor recognises one: [string, integer]. Validate has
+// refused every other list.
 func asLink(v any) (link, bool) {
 	l, ok := v.([]any)
 	if !ok || len(l) != 2 {

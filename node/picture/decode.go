@@ -178,7 +178,7 @@ func straight(f image.Image) *image.NRGBA {
 	return out
 }
 
-// hasAlpha tells whether the file's own pixel format has an alpha channel or a transparent palette entry.
+// hasAlpha reports whether the file's own pixel format has an alpha channel or a transparent palette entry.
 func hasAlpha(f image.Image) bool {
 	switch p := f.(type) {
 	case *image.NRGBA, *image.NRGBA64, *image.RGBA, *image.RGBA64, *image.NYCbCrA:

@@ -39,7 +39,7 @@ func (c Compute) of(device string, m *Model) engine.DType {
 	return engine.F32
 }
 
-// packsNarrow tells whether most bytes of a set are packed as bf16: bf16 as it is, fp8 widened to it.
+// packsNarrow reports whether most bytes of a set are packed as bf16: bf16 as it is, fp8 widened to it.
 func packsNarrow(set *weights.Set) bool {
 	var narrow, all int64
 	for _, name := range set.Names() {

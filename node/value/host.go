@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"patchbay/models/latent"
 	"patchbay/models/sampling"
 	"patchbay/models/weights"
 	"patchbay/node/fault"
@@ -231,19 +232,26 @@ func (s *Store) Sample(ctx context.Context, q *HostRequest,
 	return out, nil
 }
 
+// Loaded is what a host is told of a model that is resident now.
+type Loaded struct {
+	parallel.Loaded
+	// Latent is the space of the model's latents: that of its family, with scale and shift of the file where it has them.
+	Latent latent.Format
+}
+
 // Load makes the weights of a model file resident for a plan.
-func (s *Store) Load(ctx context.Context, f ModelFile, plan string) (parallel.Loaded, error) {
+func (s *Store) Load(ctx context.Context, f ModelFile, plan string) (out Loaded, err error) {
 	if s.engine == nil {
-		return parallel.Loaded{}, fault.New(fault.CodeInternal, "loading needs a device, and this runner has none")
+		return out, fault.New(fault.CodeInternal, "loading needs a device, and this runner has none")
 	}
 	m, err := s.modelFile(f)
 	if err != nil {
-		return parallel.Loaded{}, err
+		return out, err
 	}
 	what := m.Request()
 	defer s.use(&what, m)()
-	out, err := s.engine.Load(ctx, what, plan)
-	if err != nil {
+	out.Latent = m.Format
+	if out.Loaded, err = s.engine.Load(ctx, what, plan); err != nil {
 		return out, hostFailure(ctx, err)
 	}
 	return out, nil

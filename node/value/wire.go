@@ -417,7 +417,7 @@ func (c *Cond) setArea(v any) error {
 	return nil
 }
 
-// IsWidget tells whether an input type is a literal.
+// IsWidget reports whether an input type is a literal.
 func IsWidget(t string) bool {
 	return t == "INT" || t == "FLOAT" || t == "STRING" || t == "BOOLEAN" || t == "COMBO"
 }

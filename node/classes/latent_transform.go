@@ -6,9 +6,10 @@ import (
 	"patchbay/parallel"
 )
 
-// turnLatentClasses are the rows that move the pixels of latents: crop, flip and rotate. Noise masks stay as they are,
+// transformLatentClasses are the rows that move the pixels of latents: crop, flip and rotate. Noise masks stay as they
+// are,
 // as in ComfyUI.
-func turnLatentClasses() []graph.Class {
+func transformLatentClasses() []graph.Class {
 	side := func(name string) graph.Input {
 		return graph.Number(name, "INT", "in pixels", "default", int64(512), "min", int64(64), "max",
 			int64(16384), "step", int64(8))

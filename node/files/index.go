@@ -21,37 +21,38 @@ type NeededFile struct {
 	Hash string `json:"hash,omitempty"`
 }
 
-// Same tells whether two descriptions can be of one file: what is not known fits everything.
+// Same reports whether two descriptions can be of one file: what is not known fits everything.
 func (f NeededFile) Same(g NeededFile) bool {
 	return f.Kind == g.Kind && f.Name == g.Name && (f.Bytes == g.Bytes || f.Bytes*g.Bytes == 0) &&
 		(f.Hash == g.Hash || f.Hash == "" || g.Hash == "")
 }
 
-// Shared tells whether the file lies in a models root, where other machines may have the same; inputs are one machine's
+// Shared reports whether the file lies in a models root, where other machines may have the same; inputs are one
+// machine's
 // own.
 func (f NeededFile) Shared() bool { return f.Kind != KindInputImage && f.Kind != KindInputLatent }
 
-// Stock knows the files of the roots. Headers are read once and again when a file has changed. Safe for concurrent use.
-type Stock struct {
+// Index knows the files of the roots. Headers are read once and again when a file has changed. Safe for concurrent use.
+type Index struct {
 	roots Roots
 	mu    sync.Mutex
-	known map[string]stocked // by path
+	known map[string]indexed // by path
 }
 
-type stocked struct {
+type indexed struct {
 	size, changed int64
 	hash          string
 }
 
-// NewStock returns a Stock of the roots.
-func NewStock(roots Roots) *Stock { return &Stock{roots: roots, known: map[string]stocked{}} }
+// NewIndex returns an Index of the roots.
+func NewIndex(roots Roots) *Index { return &Index{roots: roots, known: map[string]indexed{}} }
 
 // Models lists the files of the models roots. A file without a readable header is listed without a hash.
-func (s *Stock) Models() []NeededFile {
+func (x *Index) Models() []NeededFile {
 	var out []NeededFile
 	for _, kind := range append(Kinds(), KindGGUF) {
-		for _, name := range s.roots.List(kind) {
-			if f, ok := s.Find(kind, name); ok {
+		for _, name := range x.roots.List(kind) {
+			if f, ok := x.Find(kind, name); ok {
 				out = append(out, f)
 			}
 		}
@@ -60,23 +61,23 @@ func (s *Stock) Models() []NeededFile {
 }
 
 // Folders lists the models roots and the input folder.
-func (s *Stock) Folders() []string {
-	out := append([]string(nil), s.roots.Models...)
-	if s.roots.Input != "" {
-		out = append(out, s.roots.Input)
+func (x *Index) Folders() []string {
+	out := append([]string(nil), x.roots.Models...)
+	if x.roots.Input != "" {
+		out = append(out, x.roots.Input)
 	}
 	return out
 }
 
 // Find looks for one file.
-func (s *Stock) Find(kind, name string) (NeededFile, bool) {
+func (x *Index) Find(kind, name string) (NeededFile, bool) {
 	f := NeededFile{Kind: kind, Name: name}
 	var path string
 	var err error
 	if f.Shared() {
-		path, err = s.roots.Resolve(kind, kind, name)
+		path, err = x.roots.Resolve(kind, kind, name)
 	} else {
-		path, err = s.roots.Picture(kind, name)
+		path, err = x.roots.Picture(kind, name)
 	}
 	if err != nil {
 		return f, false
@@ -87,7 +88,7 @@ func (s *Stock) Find(kind, name string) (NeededFile, bool) {
 			paths = all
 		}
 	}
-	now := stocked{changed: source.Modified(paths)}
+	now := indexed{changed: source.Modified(paths)}
 	for _, p := range paths {
 		info, err := os.Stat(p)
 		if err != nil {
@@ -95,14 +96,14 @@ func (s *Stock) Find(kind, name string) (NeededFile, bool) {
 		}
 		now.size += info.Size()
 	}
-	s.mu.Lock()
-	was := s.known[path]
-	s.mu.Unlock()
+	x.mu.Lock()
+	was := x.known[path]
+	x.mu.Unlock()
 	if was.size != now.size || was.changed != now.changed {
 		now.hash = hashFile(path, f.Shared())
-		s.mu.Lock()
-		s.known[path] = now
-		s.mu.Unlock()
+		x.mu.Lock()
+		x.known[path] = now
+		x.mu.Unlock()
 		was = now
 	}
 	f.Bytes, f.Hash = was.size, was.hash
@@ -132,15 +133,15 @@ func hashFile(path string, model bool) string {
 
 // Lacks returns why a job with these files cannot run here: the first file that is missing or another one, and where it
 // was looked for. nil: it can.
-func (s *Stock) Lacks(files []NeededFile) error {
+func (x *Index) Lacks(files []NeededFile) error {
 	for _, f := range files {
-		had, ok := s.Find(f.Kind, f.Name)
+		had, ok := x.Find(f.Kind, f.Name)
 		switch {
 		case !ok:
-			return fmt.Errorf("no file %s/%s in %s", f.Kind, f.Name, strings.Join(s.Folders(), ", "))
+			return fmt.Errorf("no file %s/%s in %s", f.Kind, f.Name, x.roots.Public(strings.Join(x.Folders(), ", ")))
 		case !had.Same(f):
 			return fmt.Errorf("%s/%s in %s is another file than the one of the job (%s, not %s)", f.Kind, f.Name,
-				strings.Join(s.Folders(), ", "), had.short(), f.short())
+				x.roots.Public(strings.Join(x.Folders(), ", ")), had.short(), f.short())
 		}
 	}
 	return nil

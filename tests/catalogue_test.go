@@ -13,9 +13,9 @@ import (
 	"patchbay/node/pyjson"
 )
 
-var update = flag.Bool("update", false, "write the generated parts of README.md")
+var update = flag.Bool("update", false, "write the table of node classes in docs/comfyui.md")
 
-// nodeTable lists the classes of the catalogue by the first word of their category.
+// nodeTable lists the classes of the catalogue by the first word of their category, those of models by the second, too.
 func nodeTable(t *testing.T) string {
 	t.Helper()
 	cat := classes.All()
@@ -27,7 +27,11 @@ func nodeTable(t *testing.T) string {
 		}
 		category, _ := info.Get("category")
 		text, _ := category.(string)
-		group, _, _ := strings.Cut(text, "/")
+		words := strings.Split(text, "/")
+		if words[0] != "model" {
+			words = words[:1]
+		}
+		group := strings.Join(words[:min(len(words), 2)], "/")
 		groups[group] = append(groups[group], name)
 	}
 	names := make([]string, 0, len(groups))
@@ -44,10 +48,10 @@ func nodeTable(t *testing.T) string {
 	return b.String()
 }
 
-// TestReadmeListsTheCatalogue keeps the table of node classes in README.md equal to the catalogue: go test ./tests -run
-// Readme -update writes it.
-func TestReadmeListsTheCatalogue(t *testing.T) {
-	path := filepath.Join(root(t), "README.md")
+// TestDocsListTheCatalogue keeps the table of node classes in docs/comfyui.md equal to the catalogue: go test ./tests
+// -run Catalogue -update writes it.
+func TestDocsListTheCatalogue(t *testing.T) {
+	path := filepath.Join(root(t), "docs", "comfyui.md")
 	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -55,14 +59,14 @@ func TestReadmeListsTheCatalogue(t *testing.T) {
 	head, rest, ok1 := strings.Cut(string(text), "<!-- nodes -->\n")
 	_, tail, ok2 := strings.Cut(rest, "<!-- /nodes -->")
 	if !ok1 || !ok2 {
-		t.Fatal("README.md has no markers for the table of nodes")
+		t.Fatal("docs/comfyui.md has no markers for the table of nodes")
 	}
 	want := head + "<!-- nodes -->\n" + nodeTable(t) + "<!-- /nodes -->" + tail
 	if want == string(text) {
 		return
 	}
 	if !*update {
-		t.Fatal("the table of nodes in README.md is not that of the catalogue: run go test ./tests -run Readme -update")
+		t.Fatal("the table in docs/comfyui.md is not that of the catalogue: run go test ./tests -run Catalogue -update")
 	}
 	if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
 		t.Fatal(err)
