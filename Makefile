@@ -6,7 +6,7 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 # Public tokenizer vocabularies that tests compare with; they are other people's data and not in this repository.
 export PATCHBAY_TEST_TOKENIZERS ?= $(abspath ../shared/tokenizers)
 
-.PHONY: build demo test check lint fmt race fuzz bench soak loc tools clean vendor-client comfyui-test fake cuda-check cuda-kernels gpu gpu-pack gpu-rehearse
+.PHONY: build demo test check lint fmt race fuzz bench soak loc readme tools clean vendor-client comfyui-test fake cuda-check cuda-kernels gpu gpu-pack gpu-rehearse
 
 build:
 	$(GO) build -ldflags "-X main.version=$(VERSION)" -o $(BIN) .
@@ -74,9 +74,13 @@ bench:
 # the program without cgo. An hour on two processors.
 soak:
 	$(GO) test -count 1 -timeout 60m -tags soak ./parallel -v -run 'CancelAt|ManyJobs|LateRanks|Drift|CacheOnTheDemo'
-	$(GO) test -count 1 -timeout 120m -tags soak ./tests -v -run 'TestDurable|TestFaults|TestRouting|TestTinyJobs'
+	$(GO) test -count 1 -timeout 120m -tags soak ./tests -v -run 'TestDurable|TestFaults|TestRouting|TestTinyJobs|ReadmeCommands'
 	$(GO) test -count 1 -timeout 120m -p 1 -tags soak ./ipc/... ./node/... -v -run UnderTheHammer
 	CGO_ENABLED=0 $(GO) build -o /dev/null .
+
+# Every command of README.md, in its order, in a fresh clone of what is committed. Some minutes; needs the module of the nats command.
+readme:
+	$(GO) test -count 1 -timeout 60m -tags soak ./tests -v -run ReadmeCommands
 
 # The node package for ComfyUI carries the Python client: it is copied in as one folder. `go test ./tests -run ComfyUI` says when the copy is old.
 vendor-client:

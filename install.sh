@@ -101,9 +101,10 @@ check_tools() {
     run ${as:+"$as"} apt-get install -y --no-install-recommends "$@" || fail "apt-get could not install $*"
 }
 
-# example_files: what of examples/ is installed, one path a line. Training scripts and reference numbers stay in the repository.
+# example_files: what of examples/ is installed, one path a line, and the Python client that they use. Training scripts and reference numbers
+# stay in the repository.
 example_files() {
-    find examples -type f \
+    find examples clients/python/patchbay -type f ! -name '*.pyc' \
         ! -path 'examples/demo/train/*' ! -path 'examples/demo/reference/*' ! -path 'examples/demo/samples/*' ! -path 'examples/demo/state/*' |
         LC_ALL=C sort
 }
@@ -161,6 +162,10 @@ install_all() {
     while IFS= read -r file; do
         put "$file" "share/patchbay/$file" 644
     done <"$tmp/examples"
+    # a module of their own, so that the examples in Go can be built and run where they are
+    sed 's/^module .*/module examples/' go.mod >"$tmp/go.mod"
+    put "$tmp/go.mod" share/patchbay/examples/go.mod 644
+    put go.sum share/patchbay/examples/go.sum 644
     installed >"$tmp/before"
     while IFS= read -r file; do
         grep -qxF -e "$file" "$list" || remove "$file"

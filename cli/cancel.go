@@ -47,5 +47,6 @@ func cancelCmd() *cobra.Command {
 		},
 	}
 	t.Add(cmd.Flags())
+	cmd.ValidArgsFunction = jobIDs(&t, message.Queued, message.Running)
 	return cmd
 }

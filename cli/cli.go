@@ -46,11 +46,12 @@ Environment:
 		Example: `  patchbay demo
   patchbay serve --models ~/ComfyUI/models
   patchbay run flow.json --set 3.seed=7 --out pictures`,
-		SilenceErrors: true, SilenceUsage: true,
+		SilenceErrors: true, SilenceUsage: true, Version: version,
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return console.BadInput(err) })
-	root.AddCommand(serveCmd(version), workerCmd(), runCmd(), submitCmd(), jobsCmd(), watchCmd(), getCmd(), cancelCmd(),
-		retryCmd(), topCmd(), nodesCmd(), modelsCmd(),
+	root.AddCommand(serveCmd(version), workerCmd(), rankCmd(),
+		runCmd(), submitCmd(), jobsCmd(), watchCmd(), getCmd(), cancelCmd(),
+		retryCmd(), freeCmd(), topCmd(), nodesCmd(), modelsCmd(),
 		demoCmd(), plan.Command(), bench.Command(), doctorCmd(version), installNodeCmd(), versionCmd(version))
 	return root
 }

@@ -20,6 +20,7 @@ import (
 	"patchbay/daemon"
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
+	"patchbay/node/graph"
 	"patchbay/node/pyjson"
 )
 
@@ -52,16 +53,17 @@ for this: simple shapes in plain colours.`,
 	fl.IntVar(&f.ranks, "ranks", 0,
 		"split the picture over at most so many ranks; the plan is chosen among those that give the same picture")
 	fl.StringVar(&f.plan, "plan", "", "how to split the work, instead of --ranks")
+	completePlan(cmd)
 	settings.Devices(fl, &f.devices)
 	fl.StringVar(&f.out, "out", "demo.png", "file to write")
 	fl.BoolVar(&f.json, "json", false, "print one JSON object a line for every event")
 	return cmd
 }
 
-func (f *demoFlags) request(file string) (*message.RunRequest, error) {
+func (f *demoFlags) request(file string) (*message.RunRequest, *graph.Workflow, error) {
 	req, w, err := workflow.Read(file, nil)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	sets := []string{}
 	if f.prompt != "" {
@@ -71,16 +73,16 @@ func (f *demoFlags) request(file string) (*message.RunRequest, error) {
 		sets = append(sets, "3.seed="+f.seed)
 	}
 	if err := workflow.SetInputs(w, sets); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if f.ranks < 0 || f.ranks > 0 && f.plan != "" {
-		return nil, console.BadInput(errors.New("--ranks is 1 or more, and --plan replaces it"))
+		return nil, nil, console.BadInput(errors.New("--ranks is 1 or more, and --plan replaces it"))
 	}
 	req.Workflow, req.Plan = string(w.JSON()), f.plan
 	if f.ranks > 1 {
 		req.Plan = "ranks=" + strconv.Itoa(f.ranks)
 	}
-	return req, nil
+	return req, w, nil
 }
 
 func demo(cmd *cobra.Command, f *demoFlags) error {
@@ -94,7 +96,7 @@ func demo(cmd *cobra.Command, f *demoFlags) error {
 	if err != nil {
 		return err
 	}
-	req, err := f.request(filepath.Join(examples, "demo.json"))
+	req, w, err := f.request(filepath.Join(examples, "demo.json"))
 	if err != nil {
 		return err
 	}
@@ -120,6 +122,7 @@ func demo(cmd *cobra.Command, f *demoFlags) error {
 	ready := time.Since(began)
 	shows := console.NewProgress(cmd.OutOrStdout(), f.json)
 	defer shows.Close()
+	shows.Names(w)
 	var metrics map[string]any
 	var work console.RunStats
 	col := &client.Collector{Accepted: shows.Accepted, Event: func(ev message.Event) {

@@ -24,18 +24,30 @@ func doctorCmd(version string) *cobra.Command {
 	var t settings.Target
 	var cfg daemon.Config
 	cmd := &cobra.Command{
-		Use:   "doctor",
-		Short: "Check this machine, the folders and the daemon",
-		Long: "doctor looks at everything that a workflow needs and says what is missing and what to do. It changes " +
-			"nothing. Exit code 1 if something is wrong.",
-		Example: "  patchbay doctor --comfyui ~/ComfyUI",
-		Args:    console.ExactArgs(0),
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Use:   "doctor [FILE|PNG|-]",
+		Short: "Check this machine, the folders, the daemon, or all that a workflow needs",
+		Long: `doctor looks at the machine, at the header of every model file, and at the daemon. With a workflow it says all
+that is missing for it at once: node classes, model files and tokenizers, where each was looked for and where people get
+it. It changes nothing. Exit code 1 if something is wrong.`,
+		Example: `  patchbay doctor --comfyui ~/ComfyUI
+  patchbay doctor flow.json --models ~/ComfyUI/models`,
+		Args: console.Args(cobra.MaximumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := cfg.Complete(); err != nil {
 				return err
 			}
+			var list []check
+			if len(args) == 1 {
+				_, w, err := workflow.Read(args[0], cmd.InOrStdin())
+				if err != nil {
+					return err
+				}
+				list = flowChecks(w, &cfg)
+			} else {
+				list = checks(cmd, &t, &cfg, version)
+			}
 			bad := 0
-			for _, c := range checks(cmd, &t, &cfg, version) {
+			for _, c := range list {
 				console.Printf(cmd.OutOrStdout(), "%-5s %-8s %s\n", c.state, c.what, c.text)
 				if c.state == "wrong" {
 					bad++
@@ -47,6 +59,7 @@ func doctorCmd(version string) *cobra.Command {
 			return nil
 		},
 	}
+	cmd.ValidArgsFunction = flowFiles
 	t.Add(cmd.Flags())
 	settings.Folders(cmd.Flags(), &cfg)
 	return cmd
@@ -72,9 +85,14 @@ func checks(cmd *cobra.Command, t *settings.Target, cfg *daemon.Config, version 
 		}
 	}
 	for _, kind := range files.Kinds() {
-		n := len(roots.List(kind))
-		found += n
-		out = append(out, check{"ok", "models", fmt.Sprintf("%d files of %s", n, kind)})
+		names := roots.List(kind)
+		found += len(names)
+		out = append(out, check{"ok", "models", fmt.Sprintf("%d files of %s", len(names), kind)})
+		for _, name := range names {
+			if why := unreadable(&roots, kind, name); why != "" {
+				out = append(out, check{"wrong", "models", kind + "/" + name + ": " + why})
+			}
+		}
 	}
 	if found == 0 {
 		out = append(out, check{"note", "models", "no model files; the demo brings its own (patchbay demo)"})

@@ -8,6 +8,7 @@ import (
 	"patchbay/cli/console"
 	"patchbay/cli/settings"
 	"patchbay/ipc/client"
+	"patchbay/ipc/message"
 )
 
 func getCmd() *cobra.Command {
@@ -41,7 +42,7 @@ func getCmd() *cobra.Command {
 				}
 				return err
 			}
-			files, err := client.Fetch(ctx, c, job)
+			files, err := client.Fetch(cmd.Context(), c, job) // however long it takes, as long as something comes
 			if err != nil {
 				return err
 			}
@@ -53,6 +54,7 @@ func getCmd() *cobra.Command {
 		},
 	}
 	t.Add(cmd.Flags())
+	cmd.ValidArgsFunction = jobIDs(&t, message.Done)
 	cmd.Flags().StringVar(&out, "out", ".", "folder for the pictures")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the record of the job instead")
 	return cmd

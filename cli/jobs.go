@@ -1,7 +1,7 @@
 package cli
 
 import (
-	"fmt"
+	"cmp"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,8 +18,10 @@ func jobsCmd() *cobra.Command {
 	var limit int
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:     "jobs",
-		Short:   "List jobs, newest first",
+		Use:   "jobs",
+		Short: "List jobs, newest first",
+		Long: "jobs lists the newest jobs: what they draw, on which model and with which plan, how old they are and how " +
+			"long they ran. The beginning of an id is enough for other commands.",
 		Example: "  patchbay jobs --state failed",
 		Args:    console.ExactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -43,9 +45,12 @@ func jobsCmd() *cobra.Command {
 			}
 			var rows [][]string
 			for _, r := range list {
-				rows = append(rows, []string{r.Job, string(r.State), fmt.Sprint(r.Attempt), age(r.Created), took(r), fault(r)})
+				rows = append(rows, []string{
+					r.Job, string(r.State), age(r.Created), orDash(took(r)), orDash(r.Model), orDash(r.Plan),
+					orDash(cmp.Or(failureOf(r), r.About)),
+				})
 			}
-			console.PrintTable(cmd.OutOrStdout(), []string{"job", "state", "attempt", "age", "took", "error"}, rows)
+			console.PrintColumns(cmd.OutOrStdout(), []string{"JOB", "STATE", "AGE", "TOOK", "MODEL", "PLAN", "ABOUT"}, rows)
 			if console.IsTerminal(cmd.OutOrStdout()) {
 				console.Printf(cmd.OutOrStdout(), "%d queued, %d running, %d done, %d failed\n", counts[message.Queued],
 					counts[message.Running], counts[message.Done], counts[message.Failed])
@@ -56,26 +61,25 @@ func jobsCmd() *cobra.Command {
 	f := cmd.Flags()
 	t.Add(f)
 	f.StringVar(&state, "state", "", "only jobs in this state: queued, running, done, failed, cancelled, expired")
+	completeState(cmd)
 	f.IntVar(&limit, "limit", 100, "at most so many")
 	f.BoolVar(&asJSON, "json", false, "print one JSON object a line")
 	return cmd
 }
 
-func age(created int64) string {
-	return time.Since(time.UnixMilli(created)).Truncate(time.Second).String()
-}
+func age(created int64) string { return console.Duration(time.Since(time.UnixMilli(created))) }
 
 func took(r message.Record) string {
 	switch {
 	case r.Started == 0:
 		return ""
 	case r.Finished == 0:
-		return time.Since(time.UnixMilli(r.Started)).Truncate(time.Second).String()
+		return console.Duration(time.Since(time.UnixMilli(r.Started)))
 	}
-	return (time.Duration(r.Finished-r.Started) * time.Millisecond).String()
+	return console.Duration(time.Duration(r.Finished-r.Started) * time.Millisecond)
 }
 
-func fault(r message.Record) string {
+func failureOf(r message.Record) string {
 	if r.Error == nil {
 		return ""
 	}

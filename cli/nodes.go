@@ -60,6 +60,7 @@ func nodesCmd() *cobra.Command {
 		},
 	}
 	t.Add(cmd.Flags())
+	cmd.ValidArgsFunction = classNames
 	settings.Folders(cmd.Flags(), &cfg)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print ComfyUI's object_info as JSON")
 	return cmd

@@ -8,6 +8,7 @@ import (
 	"patchbay/cli/console"
 	"patchbay/cli/settings"
 	"patchbay/ipc/client"
+	"patchbay/ipc/message"
 )
 
 func retryCmd() *cobra.Command {
@@ -41,5 +42,6 @@ func retryCmd() *cobra.Command {
 		},
 	}
 	t.Add(cmd.Flags())
+	cmd.ValidArgsFunction = jobIDs(&t, message.Failed, message.Cancelled, message.Expired)
 	return cmd
 }

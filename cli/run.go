@@ -67,6 +67,8 @@ the job too).`,
 	fl.BoolVar(&f.json, "json", false, "print one JSON object a line for every event")
 	fl.BoolVar(&f.local, "local", false, "start a worker for this job; no daemon is needed")
 	settings.Folders(fl, &f.cfg)
+	cmd.ValidArgsFunction = flowFiles
+	completePlan(cmd)
 	return cmd
 }
 
@@ -92,6 +94,7 @@ func runFlow(cmd *cobra.Command, f *runFlags, path string) error {
 	defer console.CloseQuietly(c)
 	shows := console.NewProgress(cmd.OutOrStdout(), f.json)
 	defer shows.Close()
+	shows.Names(w)
 	if l, ok := c.(*client.Lasting); ok {
 		shows.Kept = true
 		l.Say = shows.Note(cmd.ErrOrStderr())
@@ -102,6 +105,7 @@ func runFlow(cmd *cobra.Command, f *runFlags, path string) error {
 	col := &client.Collector{
 		Accepted: shows.Accepted,
 		Event:    func(ev message.Event) { measured.Take(ev); shows.Event(ev) },
+		Beat:     func() { showPlace(ctx, c, req.ID, shows) },
 	}
 	end, err := client.Run(ctx, c, req, col)
 	if l, ok := c.(*localWorker); ok {
@@ -117,6 +121,18 @@ func runFlow(cmd *cobra.Command, f *runFlags, path string) error {
 		return nil
 	}
 	return measured.WriteProfile(shows, f.trace)
+}
+
+// showPlace shows how many jobs are ahead of one that waits.
+func showPlace(ctx context.Context, c client.Client, job string, shows *console.Progress) {
+	if !shows.Waits() {
+		return
+	}
+	ctx, stop := context.WithTimeout(ctx, time.Second)
+	defer stop()
+	if rec, err := client.Status(ctx, c, job); err == nil && rec.State == message.Queued {
+		shows.Ahead(rec.Position)
+	}
 }
 
 // checkOut looks whether the pictures and the trace can be written, before any work is done for them.

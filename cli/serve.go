@@ -25,8 +25,8 @@ a NATS server inside, on 127.0.0.1 and without a password: every user of this ma
 let running jobs finish; a second one ends them. Jobs are written down in JetStream and outlive the daemon: what waits
 is run after the next start, what ran begins again, nothing is recorded twice.
 
-Exit codes: 0 ended by a signal, 1 failed while it ran, 2 cannot start with these settings (a bad value, a file or folder
-that is not there, an address or store that is in use), 3 the NATS server of --nats does not answer.`,
+Exit codes: 0 ended by a signal, 1 failed while it ran, 2 cannot start with these settings (a bad value, a file or
+folder that is not there, an address or store that is in use), 3 the NATS server of --nats does not answer.`,
 		Example: `  patchbay serve --comfyui ~/ComfyUI
   patchbay serve --nats nats://queue.example:4222 --models /models --output /pictures
   patchbay serve --listen 0.0.0.0:4222 --token-file /etc/patchbay/token
@@ -58,8 +58,9 @@ that is not there, an address or store that is in use), 3 the NATS server of --n
 	f.StringVar(&cfg.UsersFile, "users-file", "",
 		"nats-server configuration with the users of the server inside and their rights (see --print-permissions)")
 	f.StringVar(&permissions, "print-permissions", "",
-		"print the rights of these users (client=NAME, daemon=NAME, admin=NAME) for a NATS server, and end")
-	f.Lookup("print-permissions").NoOptDefVal = defaultUsers
+		"print the rights of these users (client=NAME, daemon=NAME, admin=NAME) for a NATS server, and end; without a "+
+			"value those of examples/nats-server.conf")
+	f.Lookup("print-permissions").NoOptDefVal = "example"
 	settings.Access(f, &cfg.Access)
 	f.StringVar(&cfg.Store, "store", "", "folder of the daemon's own files (default PATCHBAY_HOME/store)")
 	f.StringVar(&cfg.Socket, "socket", "",
@@ -80,6 +81,9 @@ const defaultUsers = "daemon=daemon,admin=admin,client=alice,client=bob"
 
 // printPermissions prints the rights of users as nats-server reads them.
 func printPermissions(cmd *cobra.Command, text string) error {
+	if text == "example" {
+		text = defaultUsers
+	}
 	users, err := broker.ParseUsers(text)
 	if err != nil {
 		return console.BadInput(fmt.Errorf("--print-permissions: %w", err))

@@ -70,12 +70,14 @@ func submitCmd() *cobra.Command {
 	f := cmd.Flags()
 	t.Add(f)
 	f.StringArrayVar(&sets, "set", nil, "replace an input: id.field=value; may be given several times")
-	f.StringVar(&plan, "plan", "", "how to split the work (default: chosen)")
+	f.StringVar(&plan, "plan", "", "how to split the work, as in ulysses=2,pipe=2 (default: one rank)")
 	f.StringVar(&id, "id", "", "job id; submitting an id again is the same job")
 	f.StringVar(&priority, "priority", "", "high, normal or low (default normal)")
 	f.DurationVar(&deadline, "deadline", 0, "fail the job when it has run longer than this")
 	f.DurationVar(&ttl, "queue-ttl", 0, "let the job expire when it has waited longer than this")
 	f.BoolVar(&front, "front", false, "ahead of all waiting jobs")
+	cmd.ValidArgsFunction = flowFiles
+	completePlan(cmd)
 	f.BoolVar(&asJSON, "json", false, "print the receipt as JSON")
 	return cmd
 }

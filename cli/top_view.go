@@ -12,6 +12,7 @@ import (
 	tea "github.com/charmbracelet/bubbletea"
 	"github.com/charmbracelet/lipgloss"
 
+	"patchbay/cli/console"
 	"patchbay/ipc/message"
 )
 
@@ -87,6 +88,14 @@ func (m topModel) View() string {
 	return strings.Join(append(lines, "q ends"), "\n")
 }
 
+// storeOf is how much of a job store is used, and of what if that is known.
+func storeOf(s *message.StoreStats) string {
+	if s.Limit == 0 {
+		return fmt.Sprintf("%d MB", s.Bytes>>20)
+	}
+	return fmt.Sprintf("%d of %d MB", s.Bytes>>20, s.Limit>>20)
+}
+
 // topStyles dresses lines up on a terminal; the zero value leaves them as they are.
 type topStyles struct{ head, fault lipgloss.Style }
 
@@ -100,6 +109,13 @@ func (s sight) text(before *sight, style topStyles) string {
 		row("%s\t%s\t%d\t%d\t%d\t%d\t%.1f\t%d\t%s\t%d", d.Daemon, since(s.at, d.Since), d.Queued, d.Running,
 			d.Ended[message.Done], d.Ended[message.Failed],
 			d.Rate, d.Steps, share(d.CacheHits, d.CacheHits+d.CacheMisses), total(d.Refused))
+	}
+	for _, d := range s.Daemons {
+		if st := d.Store; st != nil && (st.Full || st.Lost > 0 || st.Bytes > 0) {
+			row("")
+			row("job store of %s: %s%s%s", d.Daemon, storeOf(st), map[bool]string{true: ", full: no new jobs"}[st.Full],
+				map[bool]string{true: fmt.Sprintf(", %d records lost", st.Lost)}[st.Lost > 0])
+		}
 	}
 	row("")
 	row("WORKER\tPID\tRESTARTS\tJOB\tSTEP\tSTEPS/S")
@@ -122,9 +138,10 @@ func (s sight) text(before *sight, style topStyles) string {
 		row("%s\t%s\t%s", axis, sizeText(float64(sent[axis])), s.flow(axis, before))
 	}
 	row("")
-	row("JOB\tSTATE\tATTEMPT\tAGE\tTOOK\tERROR")
+	row("JOB\tSTATE\tATTEMPT\tAGE\tTOOK\tABOUT")
 	for _, r := range s.order() {
-		row("%s\t%s\t%d\t%s\t%s\t%s", r.Job, r.State, r.Attempt, age(r.Created), orDash(took(r)), fault(r))
+		row("%s\t%s\t%d\t%s\t%s\t%s", r.Job, r.State, r.Attempt, age(r.Created), orDash(took(r)),
+			cmp.Or(failureOf(r), r.About))
 	}
 	_ = w.Flush()
 	var out strings.Builder
@@ -173,7 +190,7 @@ func (s sight) flow(axis string, before *sight) string {
 }
 
 func since(now time.Time, ms int64) string {
-	return now.Sub(time.UnixMilli(ms)).Truncate(time.Second).String()
+	return console.Duration(now.Sub(time.UnixMilli(ms)))
 }
 
 func share(part, all uint64) string {

@@ -77,7 +77,7 @@ func TestTopModel(t *testing.T) {
 	}
 	turn()
 	for _, line := range []string{
-		"d-a 1m0s 3 1 7 2 12.5 90 25% 5", "d-b 1s 0 0 0 0 0.0 0 - 0",
+		"d-a 1m00s 3 1 7 2 12.5 90 25% 5", "d-b 1.0s 0 0 0 0 0.0 0 - 0",
 		"d-a/worker-0 77 1 j-run 3/20 12.5", "d-a/worker-1 starting 0 - - -", "d-b/worker-0 78 0 - - -", "ulysses 2 MiB -",
 	} {
 		if !has(m.View(), line) {

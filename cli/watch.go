@@ -39,6 +39,7 @@ func watchCmd() *cobra.Command {
 		},
 	}
 	t.Add(cmd.Flags())
+	cmd.ValidArgsFunction = jobIDs(&t)
 	t.Reconnect(cmd.Flags())
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a line for every event")
 	cmd.Flags().Uint64Var(&from, "from", 0, "number of the first event to show")

@@ -34,10 +34,13 @@ type Config struct {
 	Devices   string   `json:"devices"`
 	Compute   string   `json:"compute"`
 	Memory    string   `json:"memory,omitempty"` // of a worker; empty: nine tenths of what is free
+	// FreeAfter is how long a worker keeps models and caches that nobody asks for; 0: always.
+	FreeAfter time.Duration `json:"free_after,omitempty"`
 	// DeviceMemory bounds weights and buffers on a GPU; empty: what is free there but for Reserve, which is left to
 	// others.
 	DeviceMemory string `json:"device_memory,omitempty"`
 	Reserve      string `json:"reserve,omitempty"`
+	Placement    string `json:"placement,omitempty"` // of ranks: threads or children; empty: threads
 
 	Workers   int           `json:"workers,omitempty"`
 	Metrics   string        `json:"metrics,omitempty"` // address of /metrics and /healthz; empty: none
@@ -51,6 +54,9 @@ type Config struct {
 	KeepBytes string        `json:"keep_bytes,omitempty"`
 	Replicas  int           `json:"replicas,omitempty"`
 	Log       string        `json:"log"`
+
+	StrictLinks bool        `json:"strict_links,omitempty"`
+	Extra       files.Extra `json:"extra_models,omitzero"` // of the ComfyUI tree
 
 	Limits Limits `json:"limits"`
 
@@ -159,6 +165,10 @@ func (c *Config) Complete() error {
 		if own := filepath.Join(c.ComfyUI, "models"); !slices.Contains(c.Models, own) { // a worker is given both
 			c.Models = append(c.Models, own)
 		}
+		var err error
+		if c.Extra, err = files.ReadExtra(c.ComfyUI); err != nil {
+			return &InputError{Err: fmt.Errorf("--comfyui: %w", err)}
+		}
 		c.Input = cmp.Or(c.Input, filepath.Join(c.ComfyUI, "input"))
 		c.Output = cmp.Or(c.Output, filepath.Join(c.ComfyUI, "output"))
 	}
@@ -171,6 +181,9 @@ func (c *Config) Complete() error {
 	}
 	if _, err := ParseBytes(c.Memory); err != nil {
 		return &InputError{Err: fmt.Errorf("--memory %w", err)}
+	}
+	if c.FreeAfter < 0 {
+		return &InputError{Err: fmt.Errorf("--free-after %s: want 0 or more", c.FreeAfter)}
 	}
 	if _, err := zerolog.ParseLevel(c.Log); err != nil {
 		return &InputError{Err: fmt.Errorf("--log %s: want debug, info, warn or error", c.Log)}
@@ -218,6 +231,14 @@ func (c *Config) CheckDevices() error {
 	if _, err := ParseBytes(c.DeviceMemory); err != nil {
 		return &InputError{Err: fmt.Errorf("--device-memory %w", err)}
 	}
+	gpus, _ := GPUs(c.Devices)
+	switch {
+	case !slices.Contains([]string{"", PlacementThreads, placementChildren}, c.Placement):
+		return &InputError{Err: fmt.Errorf("--placement %s: want threads or children", c.Placement)}
+	case c.Placement == placementChildren && gpus != nil:
+		return &InputError{Err: fmt.Errorf("--placement children --devices %s: processes exchange in host memory alone yet: "+
+			"want --placement threads, or --devices cpu", c.Devices)}
+	}
 	if _, err := ParseBytes(c.Reserve); err != nil {
 		return &InputError{Err: fmt.Errorf("--reserve %w", err)}
 	}
@@ -234,7 +255,10 @@ func pointers(s []string) []*string {
 
 // Roots returns the folders as package node takes them.
 func (c *Config) Roots() files.Roots {
-	return files.Roots{Models: c.Models, Input: c.Input, Output: c.Output, Temp: c.Temp, ComfyUI: c.ComfyUI}
+	return files.Roots{
+		Models: c.Models, Input: c.Input, Output: c.Output, Temp: c.Temp, ComfyUI: c.ComfyUI,
+		Extra: c.Extra, StrictLinks: c.StrictLinks,
+	}
 }
 
 // workerArgs is the command line of a worker with the same folders.
@@ -249,12 +273,21 @@ func (c *Config) workerArgs() []string {
 	if c.ComfyUI != "" {
 		args = append(args, "--comfyui", c.ComfyUI)
 	}
+	if c.StrictLinks {
+		args = append(args, "--strict-links")
+	}
 	args = append(args, c.Limits.workerArgs()...)
 	if c.Memory != "" {
 		args = append(args, "--memory", c.Memory)
 	}
+	if c.FreeAfter > 0 {
+		args = append(args, "--free-after", c.FreeAfter.String())
+	}
 	if c.DeviceMemory != "" {
 		args = append(args, "--device-memory", c.DeviceMemory)
+	}
+	if c.Placement != "" {
+		args = append(args, "--placement", c.Placement)
 	}
 	if c.Reserve != "" {
 		args = append(args, "--reserve", c.Reserve)

@@ -19,6 +19,7 @@ import (
 	"path/filepath"
 	"syscall"
 
+	"github.com/mattn/go-isatty"
 	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
 
@@ -120,7 +121,7 @@ func (d *daemon) open(ctx context.Context) error {
 	}
 	if d.outputs, err = jobs.NewOutputs(jobs.OutputsConfig{
 		Stage: stage, Output: cfg.Output, Temp: cfg.Temp,
-		Keep: cfg.Queue == QueueDurable,
+		Keep: cfg.Queue == QueueDurable, Log: d.log,
 	}); err != nil {
 		return err
 	}
@@ -216,7 +217,7 @@ func (d *daemon) openJobs(ctx context.Context, url, owner string) error {
 			Log: d.log,
 		}
 		if d.embedded != nil {
-			lc.InProcess, lc.Full = d.embedded.InProcess(), d.embedded.Full
+			lc.InProcess, lc.Full, lc.Limit = d.embedded.InProcess(), d.embedded.Full, broker.EmbeddedStore
 		}
 		if d.store, err = jobs.OpenJetStream(ctx, lc); err != nil {
 			return err
@@ -237,7 +238,11 @@ func WorkerCommand(cfg *Config) func() *exec.Cmd {
 		if err != nil {
 			self = os.Args[0]
 		}
-		return exec.Command(self, cfg.workerArgs()...)
+		cmd := exec.Command(self, cfg.workerArgs()...)
+		if isatty.IsTerminal(os.Stderr.Fd()) {
+			cmd.Env = append(os.Environ(), wire.TextLog+"=1") // one form for all lines
+		}
+		return cmd
 	}
 }
 

@@ -129,7 +129,9 @@ func (c *Config) EngineConfig() (cfg parallel.Config, closing func() error, err 
 	}
 	if driver == nil {
 		machine, err := c.Machine()
-		return parallel.Config{NewOps: NewOps, MemoryBytes: memory, Machine: machine}, closing, err
+		cfg = parallel.Config{NewOps: NewOps, MemoryBytes: memory, Machine: machine}
+		c.place(&cfg)
+		return cfg, closing, err
 	}
 	if cfg.DeviceMemory, err = ParseBytes(c.DeviceMemory); err != nil {
 		return cfg, closing, err

@@ -5,8 +5,11 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strconv"
 	"strings"
+
+	"patchbay/node/graph"
 )
 
 // ParseBytes reads a size: a number of bytes, or one with K, M, G or T (powers of 1024). Empty is 0.
@@ -24,6 +27,24 @@ func ParseBytes(text string) (int64, error) {
 		return 0, fmt.Errorf("%q is not a size: want bytes, or a number with K, M, G or T, as in 12G", text)
 	}
 	return int64(v * float64(unit)), nil
+}
+
+// pixelBytes is what one pixel of a picture takes at most while a node makes it and a file is written: three floats, a
+// copy of them, and the bytes of the file.
+const pixelBytes = 3*4*2 + 4
+
+// shareOf returns how much of the memory of a worker values of nodes may keep, bounds a single one by what is there
+// beside them, and has the garbage collector keep to the whole. memory 0: not known.
+func shareOf(memory int64, bounds *graph.Bounds) int64 {
+	if memory <= 0 {
+		return 0
+	}
+	share := min(2<<30, memory/4)
+	if most := (memory - share) / pixelBytes; bounds.Pixels == 0 || most < bounds.Pixels {
+		bounds.Pixels = most
+	}
+	debug.SetMemoryLimit(memory)
+	return share
 }
 
 // availableMemory is what this process may still take: the least of what the system says is available and what its

@@ -36,6 +36,9 @@ func (d *daemon) stats() message.Stats {
 		})
 		s.WorkerPIDs = append(s.WorkerPIDs, c.PID())
 	}
+	if d.store != nil {
+		s.Store = d.store.Space()
+	}
 	return s
 }
 

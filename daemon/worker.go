@@ -67,6 +67,7 @@ func localExecutor(cfg *Config, log zerolog.Logger, lost func(error)) (*worker.L
 	if ec.MemoryBytes == 0 && ec.DeviceOf == nil {
 		ec.MemoryBytes = availableMemory() / 10 * 9
 	}
+	share := shareOf(ec.MemoryBytes, &limits.Nodes)
 	var runner *graph.Runner
 	ec.Lost, ec.Relieve = lost, func() { runner.DropWeights() }
 	eng, err := parallel.NewEngine(ec)
@@ -76,7 +77,7 @@ func localExecutor(cfg *Config, log zerolog.Logger, lost func(error)) (*worker.L
 	cat := classes.All()
 	runner, err = graph.NewRunner(graph.Config{
 		Engine: eng, Roots: cfg.Roots(), Compute: value.Compute(cfg.Compute),
-		Catalogue: cat, WeightBytes: ec.MemoryBytes, Bounds: limits.Nodes,
+		Catalogue: cat, WeightBytes: ec.MemoryBytes, CacheBytes: share, Bounds: limits.Nodes,
 	})
 	if err != nil {
 		eng.Close()
@@ -90,5 +91,5 @@ func localExecutor(cfg *Config, log zerolog.Logger, lost func(error)) (*worker.L
 			log.Warn().Err(err).Msg("the device was not given back whole")
 		}
 	}
-	return worker.NewLocal("local", runner), cat, closing, nil
+	return worker.NewLocal("local", runner, cfg.FreeAfter), cat, closing, nil
 }

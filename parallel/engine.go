@@ -43,9 +43,9 @@ type Config struct {
 	// Order, if not 0, is the seed of a fixed order in which ranks and samplers run one at a time: for tests, which can
 	// repeat an interleaving and try many of them. Deadlocks are found at once.
 	Order uint64
-	// Hosts starts the processes that ranks run in: rank r of a plan in number r modulo their count. It is called before
-	// the first run, and after a process was lost. Nil: all ranks run in this one.
-	Hosts func() ([]host.Host, error)
+	// Hosts starts the processes that so many ranks run in, rank r of a plan in number r modulo their count. It is called
+	// before the first run, for a plan of more ranks, and after a process was lost. Nil: all ranks run in this one.
+	Hosts func(ranks int) ([]host.Host, error)
 }
 
 // fits refuses plans of more ranks than the devices have places for.
@@ -84,6 +84,7 @@ type Engine struct {
 	home     *host.Local     // this process
 	resident sync.Mutex      // of hosts
 	hosts    []host.Host     // where ranks run: home alone, or other processes; nil: not started
+	room     int             // ranks that hosts were started for
 	baton    *group.Baton    // nil: everybody runs freely
 	buf      rank.Buffer     // memory of Do
 	next     uint64          // session and team numbers
@@ -128,19 +129,43 @@ func NewEngine(cfg Config) (*Engine, error) {
 	return e, nil
 }
 
-// start starts the processes of ranks where there are none. The caller holds e.work.
-func (e *Engine) start() error {
-	if e.hosts != nil {
+// start starts the processes for so many ranks where there are not enough, or one has gone. The caller holds e.work.
+func (e *Engine) start(ranks int) error {
+	if e.cfg.Hosts == nil || ranks <= e.room && !slices.ContainsFunc(e.hosts, gone) {
 		return nil
 	}
-	hosts, err := e.cfg.Hosts()
+	e.stop()
+	hosts, err := e.cfg.Hosts(ranks)
 	if err != nil {
-		return &failure.Error{Code: failure.PeerLost, Text: "start the processes of the ranks", Cause: err}
+		return &failure.Error{Code: failure.HostLost, Text: "start the processes of the ranks", Cause: err}
 	}
 	e.resident.Lock()
 	defer e.resident.Unlock()
-	e.hosts = hosts
+	e.hosts, e.room = hosts, ranks
 	return nil
+}
+
+func gone(h host.Host) bool { return h.Err() != nil }
+
+// because is why a run has failed: what follows from the loss of a process says less than the loss. A cancelled run
+// stays so.
+func (e *Engine) because(err error) error {
+	if i := slices.IndexFunc(e.hosts, gone); i >= 0 && group.AsError(err).Code != failure.Cancelled {
+		return e.hosts[i].Err()
+	}
+	return err
+}
+
+// stop ends the processes of the ranks. The caller holds e.work.
+func (e *Engine) stop() {
+	e.dismiss()
+	e.resident.Lock()
+	hosts := e.hosts
+	e.hosts, e.room = nil, 0
+	e.resident.Unlock()
+	for _, h := range hosts {
+		h.Close()
+	}
 }
 
 // hostOf is the number of the process that a rank runs in.
@@ -382,7 +407,7 @@ func (e *Engine) Sample(ctx context.Context, req *Request, observe Observe) (*Re
 	if err := e.usable(); err != nil {
 		return nil, err
 	}
-	if err := e.start(); err != nil {
+	if err := e.start(plan.Ranks()); err != nil {
 		return nil, err
 	}
 	var result *Result
@@ -419,7 +444,7 @@ func (e *Engine) attempt(ctx context.Context, req *Request, plan plan.Plan, obse
 	}
 	if err != nil {
 		e.dismiss() // its exchanges may have been cut short: the next request starts with fresh ranks
-		return nil, err
+		return nil, e.because(err)
 	}
 	return result, nil
 }

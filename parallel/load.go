@@ -35,7 +35,7 @@ func (e *Engine) Load(ctx context.Context, m Model, text string) (Loaded, error)
 	if err := e.usable(); err != nil {
 		return out, err
 	}
-	if err := e.start(); err != nil {
+	if err := e.start(p.Ranks()); err != nil {
 		return out, err
 	}
 	start := time.Now()

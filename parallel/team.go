@@ -42,10 +42,11 @@ func newTeam(of host.Team, e *Engine) (*team, error) {
 	}
 	t.members = make([]host.Member, t.mesh.Plan.Ranks())
 	here := make([][]int, len(e.hosts))
+	of.Hosts = make([]int, len(t.members))
 	for m := range t.members {
 		rank, _ := t.Device(m)
 		at := e.hostOf(rank)
-		here[at] = append(here[at], m)
+		here[at], of.Hosts[m] = append(here[at], m), at
 	}
 	for at, h := range e.hosts {
 		if len(here[at]) == 0 {

@@ -116,7 +116,7 @@ func graphRows(t *testing.T) []badRow {
 	return []badRow{
 		{
 			name: "unknown class", file: flow(t, change{"3", "class_type", "KSamplr"}), exit: 2,
-			says: []string{"bad_workflow", "node 3", "KSamplr", "does not exist"}, short: true,
+			says: []string{"bad_workflow", "node 3", "KSamplr", "not found"}, short: true,
 		},
 		{
 			name: "unknown class that nothing needs", file: with(t, "99", "WarpDrive", nil), exit: 2,
@@ -163,7 +163,7 @@ func graphRows(t *testing.T) []badRow {
 			`"inputs":[1]`, 1), exit: 2, says: []string{"bad_workflow", "node 4", "VAELoader"}},
 		{
 			name: "class of 10^5 letters", file: flow(t, change{"3", "class_type", strings.Repeat("x", 100000)}), exit: 2,
-			says: []string{"bad_workflow", "node 3", "does not exist", "(100000 bytes)"},
+			says: []string{"bad_workflow", "node 3", "not found", "(100000 bytes)"},
 		},
 		{
 			name: "node id of 10^5 letters", file: with(t, strings.Repeat("k", 100000), "VAELoader", nil), exit: 2,

@@ -43,8 +43,8 @@ func TestBadInput(t *testing.T) {
 	program := buildProgram(t)
 	files := newHostile(t)
 	b := &badInput{t: t, program: program, files: files}
-	b.server = startServer(t, program, "", "--queue", "memory", "--compute", "f32", "--models", files.root,
-		"--input", files.input)
+	b.server = startServer(t, program, "", "--queue", "memory", "--compute", "f32", "--strict-links", "--models",
+		files.root, "--input", files.input)
 	socket, err := client.DialSocket(b.server.socket)
 	if err != nil {
 		t.Fatal(err)
@@ -150,7 +150,7 @@ func (b *badInput) row(t *testing.T, r badRow) {
 // local are the flags of a run without daemon that sees the same files.
 func (b *badInput) local() []string {
 	return []string{
-		"--local", "--compute", "f32", "--models", demoModels(b.t), "--models", b.files.root, "--input",
+		"--local", "--strict-links", "--compute", "f32", "--models", demoModels(b.t), "--models", b.files.root, "--input",
 		b.files.input, "--log", "error",
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -28,6 +30,7 @@ func TestDaemon(t *testing.T) {
 	}{
 		{"TwoJobsAtOnce", twoJobsAtOnce},
 		{"WorkerKilled", workerKilled},
+		{"RankKilled", rankKilled},
 		{"CtrlC", ctrlC},
 		{"DiskFull", diskFull},
 		{"Drain", drains},
@@ -104,6 +107,63 @@ func workerKilled(t *testing.T, program string) {
 	}
 	submit(t, c, "after", quick)
 	s.waitState(c, "after", message.Done)
+}
+
+// rankKilled: a job whose rank is killed is run again by the same worker, whose next processes are there within five
+// seconds, and is told the cause.
+func rankKilled(t *testing.T, program string) {
+	s := startServer(t, program, "", "--placement", "children")
+	c := s.client()
+	ctx, end := context.WithTimeout(context.Background(), patience)
+	defer end()
+	long := &message.RunRequest{ID: "k", Workflow: demoFlow(t, 300), Plan: "ulysses=2"}
+	if _, err := client.Submit(ctx, c, long); err != nil {
+		t.Fatal(err)
+	}
+	worker := s.workerPIDs()[0]
+	var ranks []int
+	s.until("two ranks run", func() bool {
+		ranks = children(worker)
+		return len(ranks) == 2
+	})
+	if err := syscall.Kill(ranks[1], syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	killed := time.Now()
+	s.until("two other ranks run", func() bool {
+		now := children(worker)
+		return len(now) == 2 && !slices.Contains(now, ranks[0]) && !slices.Contains(now, ranks[1])
+	})
+	if took := time.Since(killed); took > patience/4 {
+		t.Errorf("the next ranks came after %v", took)
+	}
+	s.waitState(c, "k", message.Done)
+	var retries []string
+	_, err := client.Follow(context.Background(), c, "k", 0, false, &client.Collector{Event: func(ev message.Event) {
+		if ev.Type == message.EventRetrying {
+			retries = append(retries, fmt.Sprint(ev.Data["cause"]))
+		}
+	}})
+	if err != nil || len(retries) != 1 || !strings.Contains(retries[0], "signal: killed") {
+		t.Errorf("got retries %q, %v; want one that names the signal", retries, err)
+	}
+	if got := s.workerPIDs(); len(got) != 1 {
+		t.Errorf("workers were started %d times, want once", len(got))
+	}
+}
+
+// children are the processes of a parent.
+func children(parent int) (pids []int) {
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", parent))
+	for _, path := range tasks {
+		text, _ := os.ReadFile(path)
+		for _, f := range strings.Fields(string(text)) {
+			if pid, err := strconv.Atoi(f); err == nil {
+				pids = append(pids, pid)
+			}
+		}
+	}
+	return pids
 }
 
 func ctrlC(t *testing.T, program string) {

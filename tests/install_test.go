@@ -39,6 +39,8 @@ func newInstaller(t *testing.T) *installer {
 	i.write("go.mod", "module patchbay\n\ngo 1.26.8\n")
 	i.write("program", "#!/bin/sh\ncase $1 in\ncompletion) echo \"completion for $2\" ;;\n"+
 		"version) echo patchbay 9.9 ;;\nesac\n")
+	i.write("go.sum", "sums")
+	i.write("clients/python/patchbay/client.py", "pass")
 	i.write("examples/demo.json", "{}")
 	i.write("examples/demo/vae/ae.safetensors", "weights")
 	i.write("examples/demo/train/train.py", "stays here")
@@ -127,8 +129,9 @@ func TestInstallTwiceThenUninstall(t *testing.T) {
 	i := newInstaller(t)
 	want := []string{
 		"bin/patchbay", "share/bash-completion/completions/patchbay", "share/fish/vendor_completions.d/patchbay.fish",
+		"share/patchbay/clients/python/patchbay/client.py",
 		"share/patchbay/examples/demo/vae/ae.safetensors", "share/patchbay/examples/demo.json",
-		"share/patchbay/examples/old.json",
+		"share/patchbay/examples/go.mod", "share/patchbay/examples/go.sum", "share/patchbay/examples/old.json",
 		"share/patchbay/installed-files", "share/zsh/site-functions/_patchbay",
 	}
 	i.write("examples/old.json", "{}")
@@ -162,6 +165,43 @@ func TestInstallTwiceThenUninstall(t *testing.T) {
 	}
 	if out := i.must("--uninstall"); !strings.Contains(out, "nothing") {
 		t.Errorf("second uninstall:\n%s", out)
+	}
+}
+
+// TestInstalledExamplesRun installs from this tree and uses what is there as a person would, away from the tree.
+func TestInstalledExamplesRun(t *testing.T) {
+	if testing.Short() {
+		t.Skip("NOT RUN with -short: builds the program and needs a Python environment")
+	}
+	prefix := t.TempDir()
+	install := exec.Command(filepath.Join(root(t), "install.sh"), "--prefix", prefix)
+	if out, err := install.CombinedOutput(); err != nil {
+		t.Fatalf("install.sh: %v\n%s", err, out)
+	}
+	program, examples := filepath.Join(prefix, "bin/patchbay"), filepath.Join(prefix, "share/patchbay/examples")
+	made := t.TempDir()
+	for _, line := range [][]string{
+		{"go", "vet", "./events_go", "./bucket_rule"},
+		{program, "run", "--local", "--models", "demo", "demo.json", "--set", "3.steps=1", "--out", made},
+		{
+			python(t), "python_ksampler.py", "--spawn", program, "--models", "demo", "--steps", "1",
+			"--out", filepath.Join(made, "k.png"),
+		},
+	} {
+		cmd := exec.Command(line[0], line[1:]...)
+		cmd.Dir, cmd.Env = examples, append(os.Environ(), "PYTHONPATH=", "PYTHONDONTWRITEBYTECODE=1", "GOFLAGS=-mod=readonly")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%v: %v\n%s", line, err, out)
+		}
+	}
+	for _, name := range []string{"demo_00001_.png", "k.png"} {
+		if _, err := os.Stat(filepath.Join(made, name)); err != nil {
+			t.Error(err)
+		}
+	}
+	out, err := exec.Command(filepath.Join(root(t), "install.sh"), "--prefix", prefix, "--uninstall").CombinedOutput()
+	if left, _ := filepath.Glob(prefix + "/*"); err != nil || len(left) > 0 {
+		t.Errorf("after uninstall there is %v: %v\n%s", left, err, out)
 	}
 }
 

@@ -26,9 +26,9 @@ func rooms() map[string][]string {
 	return map[string][]string{
 		"cli":    {"console", "settings", "workflow", "plan", "bench", "."},
 		"daemon": {"."},
-		"node":   {"pyjson", "lru", "fault", "picture/resample", "picture", "files", "value", "graph", "classes"},
+		"node":   {"pyjson", "lru", "fault", "picture/resample", "picture", "editor", "files", "value", "graph", "classes"},
 		"parallel": {
-			"failure", "comm", "comm/deferred", "comm/localcuda", "plan", "group", "rank", "host",
+			"failure", "comm", "comm/deferred", "comm/localcuda", "plan", "group", "comm/stream", "rank", "host", "remote",
 			"forecast", ".",
 		},
 		"ipc": {"wire", "bulk", "message", "client", "meter", "broker", "jobs", "serve", "worker"},

@@ -91,7 +91,7 @@ func TestNATSCommand(t *testing.T) {
 
 	// Without the empty message at the end do would kill it.
 	says("run", do("", "req", "patchbay.v1.run", quick, "--raw", "--wait-for-empty", "--no-templates", "--reply-timeout",
-		"600s"), `"accepted"`, `"execution_start"`, `"output"`, `"execution_success"`)
+		"30s"), `"accepted"`, `"execution_start"`, `"output"`, `"execution_success"`)
 	says("an empty pipe", do("", "req", "patchbay.v1.run", "", "--raw"), "empty_body", "--force-stdin")
 	says("a bad workflow", do("", "req", "patchbay.v1.submit", `{"1":{"class_type":"Nope","inputs":{}}}`), "Nope",
 		"422", "bad_workflow")

@@ -79,5 +79,9 @@ func TestReconnect(t *testing.T) {
 	if took := time.Since(began); took > time.Minute {
 		t.Errorf("silence was noticed after %s", took)
 	}
+	jobs, out := start("jobs", "--nats", s.url)
+	if code(jobs) != 3 || !strings.Contains(out.String(), "no daemon answers") {
+		t.Errorf("jobs of a frozen daemon: want exit code 3\n%s", out)
+	}
 	_ = syscall.Kill(s.cmd.Process.Pid, syscall.SIGKILL)
 }

@@ -19,7 +19,7 @@ import (
 	"patchbay/models/dit"
 	"patchbay/models/family"
 	"patchbay/models/sampling"
-	"patchbay/models/weights"
+	"patchbay/models/source"
 	"patchbay/parallel"
 	"patchbay/parallel/forecast"
 )
@@ -77,7 +77,7 @@ are balanced and plans chosen by them. Rates depend on the model and the size: m
 }
 
 // request makes a run on noise.
-func (f *stepFlags) request(d *family.Diffusion, path string) (*parallel.Request, error) {
+func (f *stepFlags) request(d *family.Diffusion, from source.Weights) (*parallel.Request, error) {
 	w, h := 0, 0
 	if n, err := fmt.Sscanf(f.size, "%dx%d", &w, &h); n != 2 || err != nil || w < 16 || h < 16 || w > 4096 || h > 4096 {
 		return nil, fmt.Errorf("--size %s: want width x height from 16 to 4096 pixels", f.size)
@@ -117,8 +117,7 @@ func (f *stepFlags) request(d *family.Diffusion, path string) (*parallel.Request
 	noise.Data = wave(noise.Len())
 	r := &parallel.Request{
 		Model: parallel.Model{
-			Key: path, Spec: &spec,
-			Weights: parallel.LoadFunc(d.Load),
+			Key: from.Key(), Spec: &spec, Weights: from,
 		},
 		Sampling: line, Sampler: "euler", Sigmas: sigmas, Latent: latent, Noise: noise, Plan: f.plan, Compute: compute,
 		Branches: []parallel.Branch{{Name: "positive", Entries: []parallel.Entry{entry}}},
@@ -139,7 +138,7 @@ func (f *stepFlags) measure(ctx context.Context) (_ *report, err error) {
 		}
 		path = filepath.Join(examples, "demo", "diffusion_models", "demo_flux.safetensors")
 	}
-	file, err := weights.Open(path, engine.F32)
+	stat, file, err := source.Stat(path, true)
 	if err != nil {
 		return nil, err
 	}
@@ -148,7 +147,8 @@ func (f *stepFlags) measure(ctx context.Context) (_ *report, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	req, err := f.request(d, path)
+	w := source.Weights{Model: source.Model{File: stat}, Loader: &source.Loader{}}
+	req, err := f.request(d, w)
 	if err != nil {
 		return nil, console.BadInput(err)
 	}

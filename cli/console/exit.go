@@ -3,6 +3,7 @@
 package console
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -52,6 +53,9 @@ func Report(errs io.Writer, err error) int {
 		Printf(errs, "patchbay: %v\n", input.Err)
 		return ExitBadInput
 	}
+	if errors.Is(err, context.DeadlineExceeded) { // of a question to a daemon
+		err = fmt.Errorf("%w: nothing was heard of it in time", client.ErrNoDaemon)
+	}
 	Printf(errs, "patchbay: %v\n", err)
 	return codeFor(err)
 }
@@ -66,7 +70,7 @@ func Exit(code int, err error) error { return &ExitError{code, err} }
 func codeFor(err error) int {
 	var e *wire.Error
 	switch {
-	case errors.Is(err, client.ErrNoDaemon) || errors.Is(err, wire.ErrNoServer):
+	case errors.Is(err, client.ErrNoDaemon) || errors.Is(err, client.ErrSilent) || errors.Is(err, wire.ErrNoServer):
 		return ExitNoDaemon
 	case errors.As(err, &e) && e.Code == wire.ErrCancelled:
 		return ExitCancelled

@@ -16,6 +16,7 @@ import (
 
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
+	"patchbay/node/graph"
 	"patchbay/node/pyjson"
 )
 
@@ -28,12 +29,15 @@ type Progress struct {
 	node string
 	line string // last plain line of progress
 	job  string
-	Kept bool // by a daemon: files that cannot be saved can be fetched again
+	flow *graph.Workflow // nil: not known
+	// jobs that are known to be ahead of one that waits; -1: it does not wait
+	ahead int
+	Kept  bool // by a daemon: files that cannot be saved can be fetched again
 }
 
 // NewProgress shows jobs on out, as JSON lines if json is set.
 func NewProgress(out io.Writer, json bool) *Progress {
-	s := &Progress{out: out, json: json}
+	s := &Progress{out: out, json: json, ahead: -1}
 	if !json && IsTerminal(out) {
 		s.bars = mpb.New(mpb.WithOutput(out), mpb.WithWidth(40))
 	}
@@ -73,6 +77,28 @@ func (s *Progress) Note(errs io.Writer) func(format string, args ...any) {
 	}
 }
 
+// Names makes events show the titles that the nodes of a workflow have.
+func (s *Progress) Names(w *graph.Workflow) { s.flow = w }
+
+// name is the id of a node with its title or class.
+func (s *Progress) name(id string) string {
+	if s.flow == nil || s.flow.Class(id) == "" {
+		return id
+	}
+	return id + " (" + strings.Join(strings.Fields(s.flow.Title(id)), " ") + ")"
+}
+
+// Waits reports whether the job was queued and nothing has been heard of its start.
+func (s *Progress) Waits() bool { return s.ahead >= 0 }
+
+// Ahead shows how many jobs are ahead of a job that waits, when that has changed.
+func (s *Progress) Ahead(n int) {
+	if s.Waits() && n != s.ahead {
+		s.ahead = n
+		s.Say("job %s %s, %d ahead", s.job, message.Queued, n)
+	}
+}
+
 // Accepted shows that a job has been taken, and which of its nodes cannot run.
 func (s *Progress) Accepted(r message.Receipt) {
 	s.job = r.Job
@@ -80,9 +106,16 @@ func (s *Progress) Accepted(r message.Receipt) {
 		s.PrintJSON(r)
 		return
 	}
-	s.Say("job %s %s", r.Job, r.State)
+	s.ahead = -1
+	ahead := ""
+	if r.State == message.Queued {
+		if s.ahead = r.Position; r.Position > 0 {
+			ahead = fmt.Sprintf(", %d ahead", r.Position)
+		}
+	}
+	s.Say("job %s %s%s", r.Job, r.State, ahead)
 	for id, e := range r.NodeErrors {
-		s.Say("node %s cannot run: %s", id, nodeErrorText(e))
+		s.Say("node %s cannot run: %s", s.name(id), nodeErrorText(e))
 	}
 }
 
@@ -92,10 +125,15 @@ func (s *Progress) Event(ev message.Event) {
 		s.PrintJSON(ev)
 		return
 	}
+	if ev.Type != message.EventQueued {
+		s.ahead = -1
+	}
 	switch ev.Type {
 	case "executing":
 		s.dropBar()
-		s.Say("node %v", ev.Data["node"])
+		if id, ok := ev.Data["node"].(string); ok {
+			s.Say("node %s", s.name(id))
+		}
 	case message.EventRetrying:
 		s.dropBar()
 		s.Say("retrying: %v", ev.Data["cause"])
@@ -111,7 +149,7 @@ func (s *Progress) progress(ev message.Event) {
 	value, _ := ev.Data["value"].(int64)
 	total, _ := ev.Data["max"].(int64)
 	if s.bars == nil {
-		if line := fmt.Sprintf("node %s step %d/%d", ev.Node, value, total); line != s.line {
+		if line := fmt.Sprintf("node %s step %d/%d", s.name(ev.Node), value, total); line != s.line {
 			s.line = line
 			s.Say("%s", line)
 		}
@@ -120,7 +158,8 @@ func (s *Progress) progress(ev message.Event) {
 	if s.bar == nil || s.node != ev.Node {
 		s.dropBar()
 		s.node = ev.Node
-		s.bar = s.bars.AddBar(total, mpb.PrependDecorators(decor.Name("node "+ev.Node+" "), decor.CountersNoUnit("%d/%d")),
+		s.bar = s.bars.AddBar(total,
+			mpb.PrependDecorators(decor.Name("node "+s.name(ev.Node)+" "), decor.CountersNoUnit("%d/%d")),
 			mpb.AppendDecorators(decor.AverageETA(decor.ET_STYLE_GO)))
 	}
 	s.bar.SetCurrent(value)
@@ -206,11 +245,26 @@ func describeError(e *wire.Error) error {
 	if e == nil {
 		return errors.New("the job failed and did not say why")
 	}
-	lines := []string{e.Error()}
-	for _, id := range slices.Sorted(maps.Keys(e.NodeErrors)) {
-		lines = append(lines, fmt.Sprintf("  node %s: %s", id, nodeErrorText(e.NodeErrors[id])))
+	text := Describe(e.Error(), "", e.NodeErrors)
+	if all, ok := e.Extra["unknown_classes"].(*pyjson.Object); ok {
+		for _, class := range all.Keys() {
+			nodes, _ := all.Get(class)
+			text += fmt.Sprintf("\n  not here: %s (node %s)", class, strings.Trim(fmt.Sprint(nodes), "[]"))
+		}
 	}
-	return errors.New(strings.Join(lines, "\n"))
+	return errors.New(text)
+}
+
+// Describe is a message with the entries of ComfyUI's node_errors below it, or else with its details.
+func Describe(message, details string, nodeErrors map[string]any) string {
+	lines := []string{message}
+	for _, id := range slices.Sorted(maps.Keys(nodeErrors)) {
+		lines = append(lines, fmt.Sprintf("  node %s: %s", id, nodeErrorText(nodeErrors[id])))
+	}
+	if len(lines) == 1 && details != "" {
+		lines[0] += ": " + details
+	}
+	return strings.Join(lines, "\n")
 }
 
 // nodeErrorText makes a line of one entry of ComfyUI's node_errors.

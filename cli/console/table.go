@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"text/tabwriter"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/mattn/go-isatty"
@@ -38,6 +39,20 @@ func PrintTable(out io.Writer, head []string, rows [][]string) {
 		tw.AppendRow(cells(r))
 	}
 	tw.Render()
+}
+
+// PrintColumns prints a table with a header and aligned columns, on a terminal and elsewhere. Line breaks inside a cell
+// become spaces.
+func PrintColumns(out io.Writer, head []string, rows [][]string) {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	for _, row := range append([][]string{head}, rows...) {
+		line := make([]string, len(row))
+		for i, cell := range row {
+			line[i] = strings.Join(strings.Fields(cell), " ")
+		}
+		Printf(w, "%s\n", strings.Join(line, "\t"))
+	}
+	_ = w.Flush()
 }
 
 func cells(s []string) table.Row {

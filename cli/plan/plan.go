@@ -76,8 +76,8 @@ Devices are COUNTxDEVICE-LINK, for several hosts HOSTSxCOUNTxDEVICE-LINK+NETWORK
 	fl.BoolVar(&f.all, "all", false, "list every plan with the reason why it loses")
 	fl.StringVar(&f.timeline, "timeline", "",
 		"draw every stage's micro-steps into this file (.svg or .txt), - for the terminal")
-	fl.StringVar(&f.profile, "profile", "", "replace device and link rates by those of a profile that `patchbay "+
-		"bench step --save` or `bench comm --save` has written")
+	fl.StringVar(&f.profile, "profile", "", "replace device and link rates by those of a profile that bench step "+
+		"--save or bench comm --save has written")
 	fl.BoolVar(&f.json, "json", false, "print JSON")
 	fl.Func("requests", "", func(string) error {
 		return errors.New("was removed: requests no longer overlap, so they take as many times as long as one")

@@ -18,25 +18,32 @@ import (
 // Folders adds the flags that say where files are.
 func Folders(f *pflag.FlagSet, c *daemon.Config) {
 	f.StringArrayVar(&c.Models, "models", nil, "folder laid out like ComfyUI's models folder; may be given several times")
-	f.StringVar(&c.ComfyUI, "comfyui", "", "ComfyUI folder: its models, input and output folders are used")
+	f.StringVar(&c.ComfyUI, "comfyui", "", "ComfyUI folder: its models, input and output folders are "+
+		"used, and the folders of its extra_model_paths.yaml")
 	f.StringVar(&c.Input, "input", "", "folder of pictures for LoadImage")
 	f.StringVar(&c.Output, "output", "", "folder that SaveImage writes into")
+	f.BoolVar(&c.StrictLinks, "strict-links", false, "follow no link that leads out of the models folders, also none of "+
+		"root or of this user")
 	Devices(f, c)
 	f.StringVar(&c.Compute, "compute", string(value.ComputeAuto),
 		"type of the denoise loop's activations: f32, bf16, or auto: bf16 where the processor multiplies it and the "+
 			"file holds it")
 	f.StringVar(&c.Memory, "memory", "",
 		"memory that weights, pictures and buffers may take, as in 12G (default: nine tenths of what is available)")
+	f.DurationVar(&c.FreeAfter, "free-after", 0,
+		"give back models and caches when nothing was asked for this long; 0: never")
 	f.StringVar(&c.Log, "log", "info", "least level of log lines: debug, info, warn, error")
 }
 
 // Devices adds the flags that say what to compute on.
 func Devices(f *pflag.FlagSet, c *daemon.Config) {
 	f.StringVar(&c.Devices, "devices", "cpu", "what to compute on: cpu, the GPUs of the ranks as in cuda:0 or "+
-		"cuda:0-3, or a file of bench step --save: the cpu with the rates measured there")
+		"cuda:0-3, or a file that bench step --save has written: the cpu with the rates measured there")
 	f.StringVar(&c.DeviceMemory, "device-memory", "",
 		"memory of the GPU that weights and buffers may take, as in 20G (default: what is free there)")
 	f.StringVar(&c.Reserve, "reserve", "2G", "memory of the GPU that weights leave to others")
+	f.StringVar(&c.Placement, "placement", daemon.PlacementThreads, "where ranks run: threads of the worker, or "+
+		"children, a process for each")
 }
 
 // Jobs adds the flags that say how jobs are kept.

@@ -24,7 +24,7 @@ import (
 const maxFlowFile = 64 << 20
 
 // Read reads a workflow from a JSON file, from the PNG that ComfyUI or this program has saved, or from in for "-". JSON
-// may be a graph in API format, ComfyUI's POST /prompt body or our own envelope.
+// may be a graph in API format or in the editor's, ComfyUI's POST /prompt body or our own envelope.
 func Read(path string, in io.Reader) (*message.RunRequest, *graph.Workflow, error) {
 	bad := func(err error) error { return console.BadInput(fmt.Errorf("%s: %w", path, err)) }
 	data, err := readAll(path, in)

@@ -1,10 +1,11 @@
 """Client of Patchbay: run ComfyUI workflows, single nodes and samplers on a daemon or a worker.
 
 ``Client.spawn`` talks to a worker of one's own over its stdin and stdout, ``Client.socket`` to a daemon on this machine, ``Client.nats`` to daemons
-behind a NATS server. All three speak the protocol of docs/protocol.md and have the same methods.
+behind a NATS server; ``AsyncClient`` is the same for asyncio. All three speak the protocol of docs/protocol.md and have the same methods.
 """
 
-from .client import Client, ExecResult, File, RunResult
+from .aio import AsyncClient
+from .client import Client
 from .errors import (
     BusyError,
     CancelledError,
@@ -15,11 +16,15 @@ from .errors import (
     RefusedError,
     WorkerLostError,
 )
+from .results import ExecResult, File, RunResult
 from .sampling import LoRA, Progress, SampleResult, Sampling
 from .wire import BF16, Handle, Named
 
+__version__ = "0.2.0"
+
 __all__ = [
     "BF16",
+    "AsyncClient",
     "BusyError",
     "CancelledError",
     "Client",
@@ -38,4 +43,5 @@ __all__ = [
     "SampleResult",
     "Sampling",
     "WorkerLostError",
+    "__version__",
 ]

@@ -28,7 +28,20 @@ class PatchbayError(Exception):
         text = str(body.get("message", ""))
         if body.get("details"):
             text += f": {body['details']}"
-        super().__init__(f"{self.code}: {text}")
+        super().__init__("\n".join([f"{self.code}: {text}", *_reasons(self.node_errors, self.extra)]))
+
+
+def _reasons(node_errors: dict[str, Any], extra: dict[str, Any]) -> list[str]:
+    """Return a line for every fault of a node, and for every class that is not there."""
+    out = []
+    for node, found in node_errors.items():
+        if isinstance(found, dict):
+            for e in found.get("errors") or []:
+                out.append(f"  node {node} ({found.get('class_type')}): {e.get('message')}: {e.get('details')}".removesuffix(": "))
+    classes = extra.get("unknown_classes")
+    if isinstance(classes, dict):
+        out += [f"  not here: {name} (node {', '.join(map(str, nodes))})" for name, nodes in classes.items()]
+    return out
 
 
 class CancelledError(PatchbayError):

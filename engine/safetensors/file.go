@@ -3,6 +3,7 @@ package safetensors
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -57,6 +58,9 @@ func Open(path string) (*File, error) {
 // not change.
 func OpenBytes(data []byte) (*File, error) {
 	header, body, err := splitHeader(data)
+	if what := foreign(data); err != nil && what != "" {
+		return nil, errors.New(what)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -45,6 +45,27 @@ func splitHeader(file []byte) (header, body []byte, err error) {
 	return header, body, nil
 }
 
+// foreign names what people have in place of a model when a download went wrong; "" for anything else.
+func foreign(file []byte) string {
+	start := bytes.ToLower(bytes.TrimLeft(file[:min(len(file), 512)], "\xef\xbb\xbf \t\r\n"))
+	begins := func(with ...string) bool {
+		return slices.ContainsFunc(with, func(s string) bool { return bytes.HasPrefix(start, []byte(s)) })
+	}
+	switch {
+	case begins("<!doctype html", "<html", "<head", "<?xml"):
+		return "this is a web page, not a model: the server has answered the download with a page, often one that asks to " +
+			"log in or to accept a licence"
+	case begins("version https://git-lfs"):
+		return "this is a git-lfs pointer, not a model: the file itself was not fetched (git lfs pull)"
+	case begins("{", "error", "not found", "invalid "):
+		return "this is a text, not a model: the server has answered the download with a message"
+	case begins("pk\x03\x04", "\x80\x02"):
+		return "this is a pickled file (.ckpt, .pt, .bin), not safetensors: it could run code and is never opened; get or " +
+			"make the safetensors form"
+	}
+	return ""
+}
+
 // tensorInfo is the JSON of one tensor. Pointers tell absent from zero.
 type tensorInfo struct {
 	DType   *string  `json:"dtype"`

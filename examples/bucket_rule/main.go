@@ -14,24 +14,23 @@ import (
 	"bytes"
 	"context"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"hash/fnv"
 	"os"
 	"os/signal"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-
-	"patchbay/ipc/client"
-	"patchbay/ipc/message"
 )
 
 // rule is what is done with every picture.
 type rule struct {
 	flow     string // workflow that loads picture.png
-	client   *client.NATSClient
+	nc       *nats.Conn
 	from, to jetstream.ObjectStore
 }
 
@@ -64,11 +63,7 @@ func watch(ctx context.Context, url, from, to, flow string, count int) error {
 	if err != nil {
 		return err
 	}
-	r := &rule{flow: string(text)}
-	if r.client, err = client.DialNATS(url); err != nil {
-		return err
-	}
-	defer func() { _ = r.client.Close() }()
+	r := &rule{flow: string(text), nc: nc}
 	if r.from, err = js.CreateOrUpdateObjectStore(ctx, jetstream.ObjectStoreConfig{Bucket: from}); err != nil {
 		return err
 	}
@@ -113,22 +108,71 @@ func (r *rule) apply(ctx context.Context, o *jetstream.ObjectInfo) error {
 	if err != nil {
 		return err
 	}
-	got := &client.Collector{}
-	end, err := client.Run(ctx, r.client, &message.RunRequest{
-		ID: id, Workflow: r.flow,
-		Inputs: map[string][]byte{"picture.png": picture},
-	}, got)
-	switch {
-	case err != nil:
+	data, err := r.run(ctx, id, picture)
+	if err != nil {
 		return err
-	case end == nil || end.Type != message.EventSuccess || len(got.Files) == 0:
-		return fmt.Errorf("job %s ended without a picture: %+v", id, end)
 	}
-	data := got.Files[0].Data
 	meta := jetstream.ObjectMeta{Name: o.Name, Description: id}
 	if _, err := r.to.Put(ctx, meta, bytes.NewReader(data)); err != nil {
 		return err
 	}
 	fmt.Printf("%s\t%s\t%d bytes\n", o.Name, id, len(data))
 	return nil
+}
+
+// silence is how long a daemon may say nothing: it shows a sign of life every 2 s.
+const silence = 30 * time.Second
+
+// run sends the job and returns its first picture. The same id again is the same job: it is never run twice.
+func (r *rule) run(ctx context.Context, id string, picture []byte) ([]byte, error) {
+	body, err := json.Marshal(map[string]any{
+		"v": 1, "id": id, "workflow": r.flow, "inputs": map[string][]byte{"picture.png": picture},
+	})
+	if err != nil {
+		return nil, err
+	}
+	inbox := r.nc.NewInbox()
+	sub, err := r.nc.SubscribeSync(inbox)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = sub.Unsubscribe() }()
+	if err := r.nc.PublishRequest("patchbay.v1.run", inbox, body); err != nil {
+		return nil, err
+	}
+	var file []byte
+	for end := "nothing"; ; {
+		wait, stop := context.WithTimeout(ctx, silence)
+		m, err := sub.NextMsgWithContext(wait)
+		stop()
+		switch {
+		case err != nil:
+			return nil, err
+		case m.Header.Get("Status") == "503":
+			return nil, errors.New("no daemon answers")
+		case len(m.Data) == 0 && end != "execution_success":
+			return nil, fmt.Errorf("job %s ended with %s", id, end)
+		case len(m.Data) == 0:
+			return file, nil
+		}
+		var reply struct {
+			Type   string
+			Output int
+			Data   json.RawMessage // of a file in base64; of an event an object
+			Error  *struct{ Code, Message string }
+		}
+		if err := json.Unmarshal(m.Data, &reply); err != nil {
+			return nil, err
+		}
+		if reply.Error != nil {
+			return nil, fmt.Errorf("job %s: %s: %s", id, reply.Error.Code, reply.Error.Message)
+		}
+		if end = reply.Type; (end == "output" || end == "chunk") && reply.Output == 0 && reply.Data != nil {
+			var piece []byte
+			if err := json.Unmarshal(reply.Data, &piece); err != nil {
+				return nil, err
+			}
+			file = append(file, piece...)
+		}
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"fmt"
 	"net"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -45,15 +46,16 @@ type Embedded struct {
 	closing, watched chan struct{}
 	mu               sync.Mutex
 	onRecovered      func()
-	fault            string // why the store cannot be written, empty when it can
+	records          os.FileInfo // folder of the records, once it was there
+	fault            string      // why the store cannot be written, empty when it can
 }
 
 // embeddedPayload is the largest message of the embedded server; NATS advises no more than 8 MiB.
 const embeddedPayload = 8 << 20
 
-// embeddedStore and embeddedMemory bound what JetStream may keep.
+// EmbeddedStore and embeddedMemory bound what JetStream may keep in files and in memory.
 const (
-	embeddedStore  = 8 << 30
+	EmbeddedStore  = 8 << 30
 	embeddedMemory = 64 << 20
 )
 
@@ -76,7 +78,7 @@ func StartEmbedded(cfg EmbeddedConfig) (*Embedded, error) {
 		ServerName: "patchbay-" + strings.ToLower(wire.NewID()[16:]), Host: host, Port: port, Authorization: cfg.Token,
 		NoSigs: true, MaxPayload: embeddedPayload, MaxClosedClients: 16, DisableJetStreamBanner: true,
 		JetStream: cfg.Store != "", StoreDir: cfg.Store, SyncAlways: cfg.SyncAlways, JetStreamMaxMemory: embeddedMemory,
-		JetStreamMaxStore: embeddedStore,
+		JetStreamMaxStore: EmbeddedStore,
 	}
 	inside, err := cfg.admit(opts)
 	if err != nil {

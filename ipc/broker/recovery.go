@@ -47,11 +47,26 @@ func (e *Embedded) Full() error {
 	if fault != "" {
 		return fmt.Errorf("the job store in %s cannot be written: %s", e.cfg.Store, fault)
 	}
+	if e.gone() {
+		return fmt.Errorf("the folder of the job store %s was removed: restart the daemon", e.cfg.Store)
+	}
 	var st syscall.Statfs_t
 	if err := syscall.Statfs(e.cfg.Store, &st); err == nil && int64(st.Bavail)*st.Bsize < storeReserve {
 		return fmt.Errorf("the file system of the job store %s is full", e.cfg.Store)
 	}
 	return nil
+}
+
+// gone reports whether the folder of the records was there and is not any more: what is written now is in no file that
+// has a name.
+func (e *Embedded) gone() bool {
+	st, err := os.Stat(filepath.Join(e.cfg.Store, "jetstream", "$G", "streams", "KV_"+message.JobBucket))
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err == nil && e.records == nil {
+		e.records = st
+	}
+	return e.records != nil && (err != nil || !os.SameFile(st, e.records))
 }
 
 // OnRecovered sets what is called when the store could not be written for a while and can be again.
@@ -119,7 +134,7 @@ func (e *Embedded) RestartJetStream() error {
 		return err
 	}
 	return e.srv.EnableJetStream(&server.JetStreamConfig{
-		StoreDir: e.cfg.Store, MaxMemory: embeddedMemory, MaxStore: embeddedStore, SyncAlways: e.cfg.SyncAlways,
+		StoreDir: e.cfg.Store, MaxMemory: embeddedMemory, MaxStore: EmbeddedStore, SyncAlways: e.cfg.SyncAlways,
 	})
 }
 

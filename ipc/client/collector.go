@@ -20,6 +20,7 @@ type Collector struct {
 	Event    func(message.Event)         // every event, terminal one included; nil: ignored
 	Preview  func(node string, p []byte) // nil: ignored
 	Accepted func(message.Receipt)       // nil: ignored
+	Beat     func()                      // a sign of life while nothing happens; nil: ignored
 	Files    []message.File
 	partial  map[int]int // bytes that are still missing of a file
 	Hold     *bulk.Hold  // shared memory that Files lie in; of run
@@ -78,7 +79,12 @@ func (c *Collector) RunHeld(ctx context.Context, r *Replies) (*message.Event, er
 func (c *Collector) Add(o *pyjson.Object) (*message.Event, error) {
 	kind, _ := o.Get("type")
 	switch kind {
-	case message.ReplyHeartbeat, "record":
+	case message.ReplyHeartbeat:
+		if c.Beat != nil {
+			c.Beat()
+		}
+		return nil, nil
+	case "record":
 		return nil, nil
 	case message.ReplyAccepted:
 		var r message.Receipt

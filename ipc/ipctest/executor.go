@@ -151,7 +151,8 @@ func FakeService() serve.ServiceConfig {
 			for _, id := range w.IDs() {
 				if !strings.Contains(classes, " "+w.Class(id)+" ") {
 					return nil, &fault.Failure{
-						Code: fault.CodeInvalidPrompt, Message: "Cannot execute because node " + w.Class(id) + " does not exist.",
+						Code:       fault.CodeMissingNodeType,
+						Message:    "Node '" + w.Class(id) + "' not found. The custom node may not be installed.",
 						Details:    "Node ID '#" + id + "'",
 						NodeErrors: map[string]any{id: map[string]any{"class_type": w.Class(id)}},
 					}

@@ -19,11 +19,11 @@ func TestLostAnswers(t *testing.T) {
 	ctx := wiretest.Within(t, 20*time.Second)
 	req := &message.RunRequest{ID: "twice", Workflow: "{}"}
 	rec := j.fresh(req, "hash")
-	first, created, err := l.create(ctx, rec, req)
+	first, created, err := l.create(ctx, rec, bodyOf(t, req))
 	if err != nil || !created {
 		t.Fatal(created, err)
 	}
-	if again, _, err := l.create(ctx, rec, req); err != nil || again.Rev != first.Rev {
+	if again, _, err := l.create(ctx, rec, bodyOf(t, req)); err != nil || again.Rev != first.Rev {
 		t.Errorf("created once more: revision %d, %v; want %d", again.Rev, err, first.Rev)
 	}
 	for range 2 {
@@ -151,7 +151,7 @@ func TestReferencesNobodyGivesOut(t *testing.T) {
 	names := []string{"one", "two"}
 	for _, id := range names {
 		rec := j.fresh(&message.RunRequest{ID: id}, "hash")
-		if _, _, err := l.create(ctx, rec, &message.RunRequest{ID: id}); err != nil {
+		if _, _, err := l.create(ctx, rec, bodyOf(t, &message.RunRequest{ID: id})); err != nil {
 			t.Fatal(err)
 		}
 		if err := l.enqueue(ctx, rec); err != nil {

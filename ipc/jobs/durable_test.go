@@ -18,6 +18,7 @@ import (
 	"patchbay/ipc/broker"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
+	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
 )
 
@@ -66,6 +67,16 @@ func durable(t testing.TB, e *broker.Embedded, owner string) (*Table, func()) {
 
 // storeOf is the store of a table on a server.
 func storeOf(j *Table) *JetStream { return j.store.(*JetStream) }
+
+// bodyOf is a request as the store has it.
+func bodyOf(t testing.TB, req *message.RunRequest) []byte {
+	t.Helper()
+	b, err := wire.Encode(req, wire.Msgpack)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
 
 func mustCreate(t testing.TB, j *Table, req *message.RunRequest) message.Record {
 	t.Helper()
@@ -128,7 +139,7 @@ func TestDurableJobsAreTakenOnceByTwoDaemons(t *testing.T) {
 func TestDurablePrioritiesAndLargeRequests(t *testing.T) {
 	e := jetstreamServer(t, false)
 	j, end := durable(t, e, "a")
-	big := bytes.Repeat([]byte("x"), 3*requestPiece)
+	big := bytes.Repeat([]byte("x"), 70<<20) // more than a message may have
 	mustCreate(t, j, &message.RunRequest{ID: "low", Priority: "low", Inputs: map[string][]byte{"big": big}})
 	mustCreate(t, j, &message.RunRequest{ID: "normal"})
 	mustCreate(t, j, &message.RunRequest{ID: "high", Priority: "high"})
@@ -238,7 +249,7 @@ func TestReconcileRepairs(t *testing.T) {
 	ctx := wiretest.Within(t, 20*time.Second)
 	l := storeOf(j)
 	rec := j.fresh(&message.RunRequest{ID: "mute"}, "hash")
-	if _, _, err := l.create(ctx, rec, &message.RunRequest{ID: "mute"}); err != nil {
+	if _, _, err := l.create(ctx, rec, bodyOf(t, &message.RunRequest{ID: "mute"})); err != nil {
 		t.Fatal(err)
 	}
 	if err := l.enqueue(ctx, message.Record{Job: "ghost"}); err != nil {

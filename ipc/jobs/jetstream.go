@@ -35,6 +35,7 @@ type JetStreamConfig struct {
 	Owner     string                     // name of this daemon, the same after a restart, no other daemon's
 	Replicas  int                        // of every stream, on a cluster. 0: 1
 	Full      func() error               // why the store of the server cannot be written; nil: nobody knows
+	Limit     int64                      // bytes that the files of the server may have; 0: what the account says
 	Resources *Resources                 // what this daemon has for jobs; nil: it takes any
 	Log       zerolog.Logger
 }
@@ -60,6 +61,12 @@ type JetStream struct {
 	ctx   context.Context
 	back  chan struct{} // the server was away and is there again
 	wg    sync.WaitGroup
+	lost  map[string]bool // jobs without a record when the table was opened
+	table *Table          // that asks for the records, from open on
+
+	tidying sync.Mutex
+	tidied  time.Time            // when requests were looked through last, under tidying
+	strange map[string]time.Time // pieces of requests that no record names, and since when
 
 	mu     sync.Mutex
 	seen   map[string]time.Time    // last heartbeat of every daemon, by our clock
@@ -68,8 +75,13 @@ type JetStream struct {
 	has          []byte
 	looked, told time.Time
 
-	gone   []message.Record // jobs that the table has forgotten and that are still here
-	steady time.Time        // since when our own heartbeats get through; zero: they do not
+	gone  []message.Record // jobs that the table has forgotten and that are still here
+	used  int64            // bytes of the store's files
+	limit int64            // that they may have; 0: not known
+	// refusedAt is when the server refused a write for want of room, and how many bytes were used then.
+	refusedAt   time.Time
+	refusedWith int64
+	steady      time.Time // since when our own heartbeats get through; zero: they do not
 }
 
 // OpenJetStream connects and makes the streams and buckets that are missing. A server without JetStream is an error
@@ -138,7 +150,13 @@ func (l *JetStream) prepare(ctx context.Context) error {
 		// events can be made again from the record; they need not wait for the disk
 		ec.PersistMode = jetstream.AsyncPersistMode
 	}
-	if l.events, err = l.js.CreateOrUpdateStream(ctx, ec); err != nil {
+	for { // a small server has no room for so many
+		if l.events, err = l.js.CreateOrUpdateStream(ctx, ec); !noRoom(err) || ec.MaxBytes < 1<<20 {
+			break
+		}
+		ec.MaxBytes /= 3 // and never all of it
+	}
+	if err != nil {
 		return err
 	}
 	if _, err = l.js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
@@ -185,6 +203,9 @@ func (l *JetStream) prepare(ctx context.Context) error {
 		l.classes = append(l.classes, c)
 	}
 	if _, err := l.nc.Subscribe(message.HintSubject, func(*nats.Msg) { l.poke() }); err != nil {
+		return err
+	}
+	if err := l.measure(ctx); err != nil {
 		return err
 	}
 	l.wg.Go(l.beat)
@@ -238,6 +259,7 @@ func (l *JetStream) beat() {
 		_, err := l.daemons.Put(ctx, l.cfg.Owner, []byte(time.Now().UTC().Format(time.RFC3339)))
 		if err == nil {
 			err = l.announce(ctx)
+			_ = l.reserve(ctx) // next time, then
 		}
 		cancel()
 		l.mu.Lock()
@@ -309,9 +331,6 @@ func (l *JetStream) retries(code string) (time.Duration, bool) {
 	return pause, ok
 }
 
-// kept implements Store.
-func (l *JetStream) kept(context.Context, message.Record) error { return nil }
-
 // forget implements Store.
 func (l *JetStream) forget(rec message.Record) {
 	l.mu.Lock()
@@ -321,12 +340,13 @@ func (l *JetStream) forget(rec message.Record) {
 
 // sweep implements Store.
 func (l *JetStream) sweep(ctx context.Context) {
+	l.tidy(ctx, 0)
 	l.mu.Lock()
 	gone := l.gone
 	l.gone = nil
 	l.mu.Unlock()
-	for i, rec := range gone {
-		if err := l.drop(ctx, rec); err != nil {
+	for i := range gone {
+		if err := l.drop(ctx, &gone[i]); err != nil {
 			l.mu.Lock()
 			l.gone = append(l.gone, gone[i:]...)
 			l.mu.Unlock()

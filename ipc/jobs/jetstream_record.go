@@ -8,7 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -77,13 +80,25 @@ func (l *JetStream) keep(ctx context.Context, rec message.Record,
 	if err := l.full(); err != nil {
 		return rec, false, err
 	}
-	ctx, cancel := l.writable(ctx)
-	defer cancel()
 	rec.Owner = l.Owner()
 	if req.Front {
 		rec.Priority = "high"
 	}
-	rec, created, err := l.create(ctx, rec, req)
+	body, err := wire.Encode(req, wire.Msgpack)
+	if err == nil {
+		err = l.spaceFor(ctx, len(body))
+	}
+	if err != nil {
+		return rec, false, err
+	}
+	within, cancel := l.writable(ctx, len(body))
+	defer cancel()
+	rec, created, err := l.create(within, rec, body)
+	if noRoom(err) {
+		l.crowded(ctx)
+		l.unmade(rec)
+		return rec, false, fmt.Errorf("%w: %w", ErrStore, err)
+	}
 	if full := l.full(); err != nil && full != nil {
 		return rec, false, full
 	}
@@ -105,10 +120,10 @@ func (l *JetStream) full() error {
 	return nil
 }
 
-// writable is the time that a client's job may take to be written down; it ends at once when the store turns out to be
-// full.
-func (l *JetStream) writable(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithTimeout(ctx, AskTime)
+// writable is the time that a client's job of n bytes may take to be written down; it ends at once when the store turns
+// out to be full.
+func (l *JetStream) writable(ctx context.Context, n int) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(ctx, AskTime+time.Duration(n>>24)*time.Second)
 	if l.cfg.Full == nil {
 		return ctx, cancel
 	}
@@ -127,13 +142,7 @@ func (l *JetStream) writable(ctx context.Context) (context.Context, context.Canc
 
 // create writes the request and then the record of a new job. If there is a job of that id, its record is returned,
 // with false.
-func (l *JetStream) create(ctx context.Context, rec message.Record,
-	req *message.RunRequest,
-) (message.Record, bool, error) {
-	body, err := wire.Encode(req, wire.Msgpack)
-	if err != nil {
-		return rec, false, err
-	}
+func (l *JetStream) create(ctx context.Context, rec message.Record, body []byte) (message.Record, bool, error) {
 	if value, err := encodeRecord(rec); err != nil || len(value) > l.room()/2 { // it grows with what becomes of the job
 		return rec, false, errors.Join(err, wire.Errorf(wire.ErrTooLarge,
 			"the record of the job has %d bytes, of %d that it may have: shorten client, or the names of files", len(value),
@@ -142,6 +151,7 @@ func (l *JetStream) create(ctx context.Context, rec message.Record,
 	size := min(requestPiece, int(l.nc.MaxPayload())/2)
 	for at := 0; at < len(body); at += size {
 		if _, err := l.requests.Put(ctx, pieceKey(rec, rec.Pieces), body[at:min(at+size, len(body))]); err != nil {
+			l.unmade(rec)
 			return rec, false, fmt.Errorf("keep request of job %s: %w", rec.Job, err)
 		}
 		rec.Pieces++
@@ -166,6 +176,17 @@ func (l *JetStream) create(ctx context.Context, rec message.Record,
 	return old, encErr == nil && bytes.Equal(stored, value), encErr
 }
 
+// unmade drops the pieces of a job that could not be written down, unless another daemon has made it meanwhile.
+func (l *JetStream) unmade(rec message.Record) {
+	l.wg.Go(func() {
+		ctx, cancel := context.WithTimeout(l.ctx, serverPatience)
+		defer cancel()
+		if _, err := l.get(ctx, rec.Job); errors.Is(err, errNoJob) {
+			_ = l.purgePieces(ctx, rec.Job) // or else tidy does it
+		}
+	})
+}
+
 // pieceKey holds the hash: two bodies that compete for one id must not be mixed.
 func pieceKey(rec message.Record, i int) string {
 	return fmt.Sprintf("%s.%s.%d", rec.Job, rec.Hash[:min(16, len(rec.Hash))], i)
@@ -176,18 +197,23 @@ func (l *JetStream) request(ctx context.Context, rec message.Record) (*message.R
 	var body []byte
 	for i := range rec.Pieces {
 		e, err := l.requests.Get(ctx, pieceKey(rec, i))
+		if errors.Is(err, jetstream.ErrKeyNotFound) {
+			err = fmt.Errorf("%w: %w", errGone, err)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("read request of job %s, piece %d: %w", rec.Job, i, err)
 		}
 		body = append(body, e.Value()...)
 	}
-	o, err := wire.Decode(body, wire.Msgpack, wire.DefaultLimits())
-	if err != nil {
-		return nil, fmt.Errorf("read request of job %s: %w", rec.Job, err)
-	}
 	req := &message.RunRequest{}
-	if err := wire.Bind(o, req); err != nil {
-		return nil, fmt.Errorf("read request of job %s: %w", rec.Job, err)
+	lim := wire.DefaultLimits()
+	lim.Bytes = len(body) // it came within the limits of its carrier, perhaps beside a message
+	o, err := wire.Decode(body, wire.Msgpack, lim)
+	if err == nil {
+		err = wire.Bind(o, req)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read request of job %s: %w: %w", rec.Job, errGone, err)
 	}
 	return req, nil
 }
@@ -227,9 +253,13 @@ func (l *JetStream) swap(ctx context.Context, rec message.Record) (message.Recor
 				rev = e.Revision()
 			}
 		}
+		if noRoom(err) {
+			l.crowded(try)
+		}
 		cancel()
 		if err == nil {
 			rec.Rev = rev
+			l.release(rec)
 			return rec, nil
 		}
 		if errors.Is(err, errConflict) {
@@ -268,13 +298,28 @@ func isConflict(err error) bool {
 // markerTime is how long the bucket remembers that a job was dropped, for daemons that were not listening.
 const markerTime = time.Minute
 
-// drop forgets a job, its request and its events. Nothing of it stays: streams index their subjects in memory.
-func (l *JetStream) drop(ctx context.Context, rec message.Record) error {
-	err := l.events.Purge(ctx, jetstream.WithPurgeSubject(message.EventSubject(rec.Job, "*")))
-	if rec.Pieces > 0 {
-		err = errors.Join(err, l.bodies.Purge(ctx, jetstream.WithPurgeSubject("$KV."+message.RequestBucket+"."+rec.Job+".>")))
+// drop forgets a job, its request and its events, unless its record was changed since: then it is a job again. Nothing
+// of it stays: streams index their subjects in memory. Rev 0 says that the record is gone already.
+func (l *JetStream) drop(ctx context.Context, rec *message.Record) error {
+	bodies, err := l.bodies.Info(ctx)
+	if err != nil {
+		return err
 	}
-	return errors.Join(err, l.jobs.Purge(ctx, rec.Job, jetstream.PurgeTTL(markerTime)))
+	if rec.Rev > 0 {
+		err := l.jobs.Purge(ctx, rec.Job, jetstream.PurgeTTL(markerTime), jetstream.LastRevision(rec.Rev))
+		if err != nil && isConflict(err) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		rec.Rev = 0
+	}
+	err = l.events.Purge(ctx, jetstream.WithPurgeSubject(message.EventSubject(rec.Job, "*")))
+	if rec.Pieces > 0 { // and not those of a new job of that id
+		err = errors.Join(err, l.purgePieces(ctx, rec.Job, jetstream.WithPurgeSequence(bodies.State.LastSeq+1)))
+	}
+	return err
 }
 
 // bury writes a job that failed for good to the dead letters, once an attempt.
@@ -296,6 +341,11 @@ func (l *JetStream) bury(ctx context.Context, rec message.Record) error {
 // open implements Store: it returns when the table has every record of the bucket, and goes on telling it of changes
 // and of what other daemons say.
 func (l *JetStream) open(ctx context.Context, j *Table) error {
+	l.table = j
+	named, err := l.named(ctx) // first: every job that is named by now has a record
+	if err != nil {
+		return err
+	}
 	w, err := l.jobs.WatchAll(l.ctx)
 	if err != nil {
 		return fmt.Errorf("watch records: %w", err)
@@ -322,8 +372,53 @@ func (l *JetStream) open(ctx context.Context, j *Table) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-loaded:
-		return nil
 	}
+	l.missing(named, j)
+	if err := l.full(); err != nil { // asked for now so that the server knows its folders
+		l.cfg.Log.Warn().Err(err).Msg("no new jobs")
+	}
+	return nil
+}
+
+// named returns the jobs that have both a request and events in the store.
+func (l *JetStream) named(ctx context.Context) ([]string, error) {
+	root := "$KV." + message.RequestBucket + "."
+	bodies, err := l.bodies.Info(ctx, jetstream.WithSubjectFilter(root+">"))
+	if err != nil {
+		return nil, fmt.Errorf("list requests: %w", err)
+	}
+	events, err := l.events.Info(ctx, jetstream.WithSubjectFilter(message.EventSubject("*", message.EventQueued)))
+	if err != nil {
+		return nil, fmt.Errorf("list events: %w", err)
+	}
+	var out []string
+	for subject := range bodies.State.Subjects {
+		id, _, _ := strings.Cut(strings.TrimPrefix(subject, root), ".")
+		if events.State.Subjects[message.EventSubject(id, message.EventQueued)] > 0 {
+			out = append(out, id)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out), nil
+}
+
+// missing says which of the named jobs have no record: the server drops what it cannot read without a word.
+func (l *JetStream) missing(named []string, j *Table) {
+	lost := map[string]bool{}
+	for _, id := range named {
+		if !j.knows(id) {
+			lost[id] = true
+		}
+	}
+	if len(lost) == 0 {
+		return
+	}
+	ids := slices.Sorted(maps.Keys(lost))
+	l.cfg.Log.Error().Int("jobs", len(ids)).Strs("first", ids[:min(len(ids), 20)]).Msg(
+		"records of jobs are lost: the files of the store are damaged; what they asked for is still there, submit them again")
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lost = lost
 }
 
 func (l *JetStream) watched(e jetstream.KeyValueEntry, j *Table, loaded chan struct{}) {

@@ -38,11 +38,11 @@ func stockServer(t testing.TB, storeBytes int64) *server.Server {
 	return s
 }
 
-// tableOn is the table of one daemon on a server.
-func tableOn(t testing.TB, url, owner string, full func() error) *Table {
+// tableOn is the table of one daemon on a server that has room for limit bytes, 0: nobody knows.
+func tableOn(t testing.TB, url, owner string, limit int64) *Table {
 	t.Helper()
 	ctx := wiretest.Within(t, 20*time.Second)
-	l, err := OpenJetStream(ctx, JetStreamConfig{URL: url, Owner: owner, Full: full, Log: zerolog.Nop()})
+	l, err := OpenJetStream(ctx, JetStreamConfig{URL: url, Owner: owner, Limit: limit, Log: zerolog.Nop()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +133,7 @@ func work(t *testing.T, j *Table, job string, m *maker) message.Record {
 // TestManyPicturesOnAStockServer: 4,096 pictures with long names fit the record, its events and the dead letters of a
 // server that takes messages of 1 MiB.
 func TestManyPicturesOnAStockServer(t *testing.T) {
-	j := tableOn(t, stockServer(t, 0).ClientURL(), "a", nil)
+	j := tableOn(t, stockServer(t, 0).ClientURL(), "a", 0)
 	mustCreate(t, j, &message.RunRequest{ID: "many"})
 	rec := work(t, j, "many", &maker{files: manyFiles(4096, strings.Repeat("long/", 20)+strings.Repeat("n", 200))})
 	if rec.State != message.Done || len(rec.Outputs) != 4096 {
@@ -159,7 +159,7 @@ func TestManyPicturesOnAStockServer(t *testing.T) {
 // the next one.
 func TestRecordThatCannotBeWritten(t *testing.T) {
 	url := stockServer(t, 0).ClientURL()
-	j := tableOn(t, url, "a", nil)
+	j := tableOn(t, url, "a", 0)
 	prefixes := make([]string, 512)
 	for i := range prefixes {
 		prefixes[i] = noise(8000)
@@ -169,7 +169,7 @@ func TestRecordThatCannotBeWritten(t *testing.T) {
 	if rec.State != message.Failed || rec.Error == nil || rec.Error.Code != wire.ErrTooLarge {
 		t.Fatalf("the job is %s (%v), want failed: too_large", rec.State, rec.Error)
 	}
-	j = tableOn(t, url, "a", nil)
+	j = tableOn(t, url, "a", 0)
 	mustCreate(t, j, &message.RunRequest{ID: "next"})
 	if rec := work(t, j, "next", &maker{}); rec.State != message.Done {
 		t.Errorf("the next job is %s", rec.State)
@@ -179,7 +179,7 @@ func TestRecordThatCannotBeWritten(t *testing.T) {
 // TestLongNewRecord: what has no room for the changes that a record goes through is refused when it comes, and one that
 // an earlier version has taken in ends as soon as it cannot be written.
 func TestLongNewRecord(t *testing.T) {
-	j := tableOn(t, stockServer(t, 0).ClientURL(), "a", nil)
+	j := tableOn(t, stockServer(t, 0).ClientURL(), "a", 0)
 	ctx := wiretest.Within(t, 20*time.Second)
 	_, _, err := j.Create(ctx, &message.RunRequest{ID: "long", Client: noise(1200_000)}, "hash")
 	if e := message.ErrorOf(err); err == nil || e.Code != wire.ErrTooLarge {

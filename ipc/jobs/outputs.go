@@ -7,6 +7,10 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
+	"time"
+
+	"github.com/rs/zerolog"
 
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
@@ -21,7 +25,8 @@ type OutputsConfig struct {
 	Stage  string
 	Output string // folder for files of type output
 	Temp   string // folder for files of type temp (PreviewImage); empty: those are kept in Stage
-	Keep   bool   // what an earlier run has left in Stage is needed: Adopt it, then Sweep
+	Log    zerolog.Logger
+	Keep   bool // what an earlier run has left in Stage is needed: Adopt it, then Sweep
 }
 
 // Outputs keeps the files of jobs: written under the job id before the job is done (Stage), moved to their final names
@@ -72,7 +77,7 @@ func (s *Outputs) Stage(job string, files []message.File) error {
 			continue
 		}
 		path := s.staged(job, i, f.Ref)
-		if err := message.WriteSynced(path, f.Data); err != nil {
+		if err := s.patiently(func() error { return message.WriteSynced(path, f.Data) }); err != nil {
 			_ = os.RemoveAll(filepath.Join(s.cfg.Stage, job))
 			return message.StoreError(err)
 		}
@@ -82,6 +87,23 @@ func (s *Outputs) Stage(job string, files []message.File) error {
 	defer s.mu.Unlock()
 	s.jobs[job] = list
 	return nil
+}
+
+// patience is how long a file waits for a free descriptor.
+const patience = 30 * time.Second
+
+// patiently does what opens files, again and again while the process has no descriptor for one.
+func (s *Outputs) patiently(open func() error) error {
+	began := time.Now()
+	for pause := 5 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+		err := open()
+		lacking := errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
+		if !lacking || time.Since(began) > patience {
+			return err
+		}
+		s.cfg.Log.Warn().Err(err).Msg("a file waits for a free descriptor")
+		time.Sleep(pause)
+	}
 }
 
 func (s *Outputs) staged(job string, i int, ref message.OutputRef) string {
@@ -132,7 +154,7 @@ func (s *Outputs) Commit(job string) ([]message.OutputRef, error) {
 	for i := range list {
 		f := &list[i]
 		if dir := s.folder(f.Ref.Type); dir != "" && f.Ref.Filename == "" {
-			if err := f.commit(dir); err != nil {
+			if err := s.patiently(func() error { return f.commit(dir) }); err != nil {
 				first = errors.Join(first, message.StoreError(err))
 			}
 		}
@@ -198,7 +220,11 @@ func (s *Outputs) Read(job string, i int) ([]byte, error) {
 	if f.path == "" {
 		return f.Data, nil
 	}
-	data, err := os.ReadFile(f.path)
+	var data []byte
+	err := s.patiently(func() (err error) {
+		data, err = os.ReadFile(f.path)
+		return err
+	})
 	if err != nil {
 		return nil, wire.Errorf(wire.ErrExpired, "file %d of job %s is gone: %v", i, job, err)
 	}

@@ -2,6 +2,7 @@ package jobs
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -34,7 +35,8 @@ type Store interface {
 	swap(ctx context.Context, rec message.Record) (message.Record, error)
 	// get reads a record; errNoJob if there is none.
 	get(ctx context.Context, job string) (message.Record, error)
-	// request reads what a job asks for, kept tells why that is not there any more.
+	// request reads what a job asks for; errGone if that is not there or cannot be decoded, and will never be. kept tells
+	// why it is not there.
 	request(ctx context.Context, rec message.Record) (*message.RunRequest, error)
 	kept(ctx context.Context, rec message.Record) error
 	// forget drops a job, at the next sweep at the latest. It does not block.
@@ -108,7 +110,7 @@ func (m *memory) swap(_ context.Context, rec message.Record) (message.Record, er
 }
 
 func (m *memory) request(ctx context.Context, rec message.Record) (*message.RunRequest, error) {
-	return nil, m.kept(ctx, rec)
+	return nil, errors.Join(errGone, m.kept(ctx, rec))
 }
 
 func (m *memory) kept(context.Context, message.Record) error {

@@ -224,7 +224,7 @@ func (j *Table) fresh(req *message.RunRequest, hash string) message.Record {
 	rec := message.Record{
 		V: message.ProtocolVersion, Job: req.ID, State: message.Queued, Rev: 1, Created: now, Hash: hash, Client: req.Client,
 		Tied: req.Tied, Priority: req.Priority, From: req.From,
-		Files: req.Files,
+		Files: req.Files, About: req.About, Model: req.Model, Plan: message.Clipped(req.Plan),
 	}
 	for _, f := range req.Files {
 		if f.Shared() {
@@ -560,6 +560,7 @@ var (
 	ErrFull     = errors.New("the queue is full")
 	ErrCrowd    = errors.New("the client has too many jobs")
 	ErrHash     = errors.New("a job of that id exists with another body")
+	errGone     = errors.New("what the job asks for is not there any more")
 	errLong     = errors.New("the record is too long for the store")
 	errLacking  = errors.New("files of the job are not here")
 	ErrStore    = errors.New("the job store cannot be written")

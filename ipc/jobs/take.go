@@ -21,13 +21,14 @@ func (j *Table) Take(ctx context.Context, worker string) (message.Record, *messa
 		case err == nil:
 			ref.drop()
 			return rec, req, stop, nil
-		case errors.Is(err, errLacking):
-			ref.giveBack()
 		// dropped, ended, or taken by somebody else: the reference is stale
 		case errors.Is(err, errNoJob), errors.Is(err, errConflict), errors.Is(err, errLong):
 			ref.drop()
-		case ctx.Err() == nil:
-			j.cfg.Log.Warn().Err(err).Str("job", ref.job).Msg("not taken; its reference comes again")
+		default: // it is not here, or the server was away for a moment
+			ref.giveBack()
+			if ctx.Err() == nil && !errors.Is(err, errLacking) {
+				j.cfg.Log.Warn().Err(err).Str("job", ref.job).Msg("not taken; its reference comes again")
+			}
 		}
 	}
 }
@@ -73,6 +74,7 @@ func (j *Table) takeThis(ctx context.Context, id, worker string) (message.Record
 		j.observe(rec)
 	}
 	var rec message.Record
+	var fetched *message.RunRequest
 	for {
 		cur, err := j.Get(ctx, id)
 		if err != nil {
@@ -84,6 +86,13 @@ func (j *Table) takeThis(ctx context.Context, id, worker string) (message.Record
 		if err := j.store.lacks(cur); err != nil {
 			j.leave(id, err)
 			return message.Record{}, nil, nil, errLacking
+		}
+		// before the attempt begins: what cannot be fetched now costs none
+		if fetched, err = j.fetch(ctx, cur, fetched); errors.Is(err, errGone) {
+			j.fail(ctx, cur, wire.Errorf(wire.ErrInternal, "%v", err))
+			return message.Record{}, nil, nil, errConflict
+		} else if err != nil {
+			return message.Record{}, nil, nil, err
 		}
 		rec, err = j.Update(ctx, id, cur.Rev, func(r *message.Record) {
 			r.State, r.Worker, r.Owner = message.Running, worker, j.store.Owner()
@@ -106,13 +115,21 @@ func (j *Table) takeThis(ctx context.Context, id, worker string) (message.Record
 	}
 	j.mu.Unlock()
 	if req == nil {
-		var err error
-		if req, err = j.store.request(ctx, rec); err != nil {
-			j.fail(ctx, rec, wire.Errorf(wire.ErrInternal, "%v", err))
-			return message.Record{}, nil, nil, errConflict
-		}
+		req = fetched
 	}
 	return rec, req, stop, nil
+}
+
+// fetch reads what a job asks for, if neither the table nor the caller has it.
+func (j *Table) fetch(ctx context.Context, rec message.Record, have *message.RunRequest) (*message.RunRequest, error) {
+	j.mu.Lock()
+	e := j.jobs[rec.Job]
+	here := e != nil && e.req != nil
+	j.mu.Unlock()
+	if here || have != nil {
+		return have, nil
+	}
+	return j.store.request(ctx, rec)
 }
 
 // leave says, once a job, why it is left to another daemon.

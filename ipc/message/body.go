@@ -3,10 +3,10 @@ package message
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 
 	"patchbay/ipc/wire"
@@ -30,26 +30,30 @@ func ParseRun(o *pyjson.Object) (*RunRequest, *graph.Workflow, *wire.Error) {
 // ParseRunWithin is ParseRun with limits of its own for a workflow that is JSON text.
 func ParseRunWithin(o *pyjson.Object, lim wire.Limits) (*RunRequest, *graph.Workflow, *wire.Error) {
 	req := &RunRequest{}
+	var targets any
 	var err error
 	switch {
 	case isBareGraph(o):
 		req.Workflow = o
 	case HasField(o, "workflow"):
 		err = wire.Bind(o, req)
-		if err == nil && req.Strict {
-			if extra := wire.UnknownFields(o, req); len(extra) > 0 {
-				err = fmt.Errorf("unknown fields %s (strict is set)", wire.Shown(strings.Join(extra, ", ")))
-			}
+		if extra := wire.UnknownFields(o, req); err == nil && len(extra) > 0 { // a typo must not run without its plan
+			return nil, nil, wire.BadRequest(wire.BadField(wire.Shown(extra[0]),
+				"is not known here and would be passed over: leave it out; there are %s", strings.Join(wire.Fields(req), ", ")))
 		}
 	case HasField(o, "prompt"):
-		err = bindComfy(o, req)
+		targets, err = bindComfy(o, req)
 	case holdsNode(o):
 		req.Workflow = o // validation names what is no node
 	default:
-		return nil, nil, wire.Errorf(wire.ErrBadRequest,
+		e := wire.Errorf(wire.ErrBadRequest,
 			"no workflow in the body; send {\"workflow\": {...}}, ComfyUI's {\"prompt\": {...}}, or a bare graph in API format")
+		e.Type = fault.CodeNoPrompt
+		return nil, nil, e
 	}
-	if err != nil {
+	if e := (*wire.Error)(nil); errors.As(err, &e) {
+		return nil, nil, e
+	} else if err != nil {
 		return nil, nil, wire.Errorf(wire.ErrBadRequest, "%s", err.Error())
 	}
 	if req.ID == "" {
@@ -58,8 +62,8 @@ func ParseRunWithin(o *pyjson.Object, lim wire.Limits) (*RunRequest, *graph.Work
 	if !wire.ValidID(req.ID) {
 		return nil, nil, wire.Errorf(wire.ErrBadRequest, "job id %q: an id is 1 to 64 of A-Z a-z 0-9 _ -", wire.Shown(req.ID))
 	}
-	if req.QueueTTLMS < 0 || req.DeadlineMS < 0 {
-		return nil, nil, wire.Errorf(wire.ErrBadRequest, "queue_ttl_ms and deadline_ms are not negative")
+	if err := errors.Join(CheckMS("queue_ttl_ms", req.QueueTTLMS), CheckMS("deadline_ms", req.DeadlineMS)); err != nil {
+		return nil, nil, wire.BadRequest(err)
 	}
 	if b, err := wire.Encode(req.Client, wire.JSON); err != nil || len(b) > maxClient {
 		return nil, nil, wire.Errorf(wire.ErrTooLarge, "field client has %d bytes as JSON: it may have %d", len(b), maxClient)
@@ -68,9 +72,18 @@ func ParseRunWithin(o *pyjson.Object, lim wire.Limits) (*RunRequest, *graph.Work
 		return nil, nil, wire.Errorf(wire.ErrBadRequest, "field priority: want high, normal or low, got %q",
 			wire.Shown(req.Priority))
 	}
+	fail := convert(req, lim)
+	if fail != nil {
+		return nil, nil, ErrorOf(fail)
+	}
 	w, fail := parseWorkflowWithin(req.Workflow, lim)
 	if fail != nil {
 		return nil, nil, ErrorOf(fail)
+	}
+	if targets != nil {
+		if req.Targets, fail = w.Targets(targets); fail != nil {
+			return nil, nil, ErrorOf(fail)
+		}
 	}
 	return req, w, nil
 }
@@ -99,34 +112,47 @@ func parseWorkflowWithin(v any, lim wire.Limits) (*graph.Workflow, *fault.Failur
 // maxClient bounds what a client says of itself, which its record repeats at every change.
 const maxClient = 4096
 
-// bindComfy reads the body of ComfyUI's POST /prompt.
-func bindComfy(o *pyjson.Object, req *RunRequest) error {
+// maxMS is the longest time that a request may name, ten years: sums of it with a date do not overflow.
+const maxMS = 10 * 365 * 24 * 3600 * 1000
+
+// CheckMS refuses a time in milliseconds that is negative or over ten years.
+func CheckMS(field string, ms int) error {
+	if ms < 0 || ms > maxMS {
+		return wire.BadField(field, "%d: want 0 to %d milliseconds", ms, maxMS)
+	}
+	return nil
+}
+
+// bindComfy reads the body of ComfyUI's POST /prompt, and returns its partial_execution_targets: what they say depends
+// on the graph.
+func bindComfy(o *pyjson.Object, req *RunRequest) (targets any, err error) {
 	var body struct {
 		Prompt   any            `json:"prompt"`
 		ClientID any            `json:"client_id"`
 		PromptID any            `json:"prompt_id"`
 		Front    bool           `json:"front"`
 		Extra    *pyjson.Object `json:"extra_data"`
-		Targets  []string       `json:"partial_execution_targets"`
+		Targets  any            `json:"partial_execution_targets"`
 	}
 	if err := wire.Bind(o, &body); err != nil {
-		return err
+		return nil, err
 	}
-	req.Workflow, req.Client, req.Front, req.Targets = body.Prompt, body.ClientID, body.Front, body.Targets
-	switch id := body.PromptID.(type) { // ComfyUI takes str() of anything
-	case nil:
-	case string:
+	req.Workflow, req.Client, req.Front = body.Prompt, body.ClientID, body.Front
+	if id, isText := body.PromptID.(string); body.PromptID != nil {
+		if !isText || !canonicalUUID(id) {
+			e := wire.Errorf(wire.ErrBadRequest, "prompt_id must be a valid UUID")
+			e.Type, e.Input = "invalid_prompt_id", "prompt_id"
+			e.Details = "prompt_id must be a UUID string in canonical lowercase hyphenated form; omit it to let the server " +
+				"generate one"
+			return nil, e
+		}
 		req.ID = id
-	case int64:
-		req.ID = strconv.FormatInt(id, 10)
-	default:
-		return fmt.Errorf("field prompt_id: want a string, got %s", wire.KindOf(id))
 	}
 	if body.Extra != nil {
 		if v, _ := body.Extra.Get("extra_pnginfo"); v != nil {
 			p, ok := v.(*pyjson.Object)
 			if !ok {
-				return fmt.Errorf("field extra_data.extra_pnginfo: want a map, got %s", wire.KindOf(v))
+				return nil, fmt.Errorf("field extra_data.extra_pnginfo: want a map, got %s", wire.KindOf(v))
 			}
 			req.ExtraPNG = p
 		}
@@ -135,7 +161,21 @@ func bindComfy(o *pyjson.Object, req *RunRequest) error {
 		}
 	}
 	// Fields of ours may stand beside ComfyUI's.
-	return wire.Bind(wire.Without(o, "workflow"), req)
+	return body.Targets, wire.Bind(wire.Without(o, "workflow"), req)
+}
+
+// canonicalUUID reports whether s is a UUID in lower-case hyphenated form.
+func canonicalUUID(s string) bool {
+	if len(s) != 36 {
+		return false
+	}
+	for i := range len(s) {
+		hyphen := i == 8 || i == 13 || i == 18 || i == 23
+		if hyphen != (s[i] == '-') || !hyphen && !strings.ContainsRune("0123456789abcdef", rune(s[i])) {
+			return false
+		}
+	}
+	return true
 }
 
 // HasField reports whether o has a field that is not a node of a bare graph.
@@ -172,7 +212,7 @@ func holdsNode(o *pyjson.Object) bool {
 	return false
 }
 
-// isEditorGraph recognises the editor's own format, which package node refuses with the way out.
+// isEditorGraph recognises the format of ComfyUI's editor, see convert.
 func isEditorGraph(o *pyjson.Object) bool {
 	return HasField(o, "nodes") && HasField(o, "links")
 }
@@ -182,7 +222,8 @@ func Hash(req *RunRequest, w *graph.Workflow) string {
 	c := *req
 	c.ID, c.Workflow, c.Client, c.Tied, c.Front, c.Preview, c.Priority, c.Attempt, c.Inputs = "", string(w.JSON()), nil,
 		false, false, false, "", 0, nil
-	c.DeadlineMS, c.QueueTTLMS = 0, 0 // when it is to be done is not what is asked for
+	c.DeadlineMS, c.QueueTTLMS = 0, 0  // when it is to be done is not what is asked for
+	c.Strict, c.Profile = false, false // nor is how the request is read and what is measured beside
 	b, err := wire.Encode(&c, wire.Msgpack)
 	if err != nil { // the request was decoded from these very types
 		panic("ipc: " + err.Error())

@@ -35,6 +35,8 @@ func failureCode(code string) string {
 		return wire.ErrNoHandle
 	case fault.CodeUnknownClass:
 		return wire.ErrNoNodeType
+	case fault.CodeHostLost:
+		return wire.ErrWorkerLost
 	case fault.CodePlanRefused:
 		return wire.ErrPlanRefused
 	}

@@ -55,11 +55,15 @@ type RunRequest struct {
 	Client     any    `json:"client,omitempty"`       // anything; given back by status
 	// of a daemon to its worker: what ended without a result in an earlier one begins anew
 	Attempt int  `json:"attempt,omitempty"`
-	Strict  bool `json:"strict,omitempty"` // refuse unknown fields
+	Strict  bool `json:"strict,omitempty"` // of older clients: unknown fields are always refused
+	// entries of a ComfyUI server's /object_info: a graph in the editor's format may have classes that are not here
+	ObjectInfo *pyjson.Object `json:"object_info,omitempty"`
 
 	From string `json:"-"` // client that it counts for, see ClientName
 
 	Files []files.NeededFile `json:"-"` // by accept, for the record
+	About string             `json:"-"` // by accept, for the record
+	Model string             `json:"-"` // by accept, for the record
 	Hold  *bulk.Hold         `json:"-"` // shared memory that Inputs lie in
 }
 

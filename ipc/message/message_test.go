@@ -12,15 +12,17 @@ import (
 	"patchbay/ipc/wire"
 	"patchbay/node/fault"
 	"patchbay/node/pyjson"
+	"patchbay/tests/golden"
 )
 
 func TestParseRunShapes(t *testing.T) {
+	const uuid = "0d1f7a36-4c55-7bd0-9c0e-2f6f4c1b8a01"
 	g := messagetest.Graph("Wait 1", "Picture 5")
 	for name, body := range map[string]*pyjson.Object{
 		"envelope": pyjson.NewObject("id", "j1", "workflow", g),
 		"envelope text": pyjson.NewObject("id", "j1", "workflow",
 			`{"1":{"class_type":"Wait","inputs":{"n":1}},"2":{"class_type":"Picture","inputs":{"n":5}}}`),
-		"comfyui": pyjson.NewObject("prompt", g, "prompt_id", "j1", "client_id", "c", "extra_data",
+		"comfyui": pyjson.NewObject("prompt", g, "prompt_id", uuid, "client_id", "c", "extra_data",
 			pyjson.NewObject("extra_pnginfo", pyjson.NewObject("workflow", pyjson.NewObject("nodes", []any{}))), "front", true),
 	} {
 		req, w, err := message.ParseRun(body)
@@ -28,7 +30,8 @@ func TestParseRunShapes(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		if req.ID != "j1" || w.Len() != 2 || w.Class("2") != "Picture" {
+		id := map[bool]string{false: "j1", true: uuid}[name == "comfyui"]
+		if req.ID != id || w.Len() != 2 || w.Class("2") != "Picture" {
 			t.Errorf("%s: got id %q and %d nodes", name, req.ID, w.Len())
 		}
 		if name == "comfyui" && (req.ExtraPNG == nil || !req.Front) {
@@ -45,6 +48,101 @@ func TestParseRunShapes(t *testing.T) {
 	}
 }
 
+// TestPromptBodiesAsComfyUI compares what the server of tests/golden/server said of ids, of targets and of bodies
+// without a prompt.
+func TestPromptBodiesAsComfyUI(t *testing.T) {
+	type record struct {
+		Cases []struct {
+			Name    string
+			Status  int
+			Request struct{ Body string }
+			Answer  struct {
+				Error struct{ Type, Message, Details string }
+			} `json:"response"`
+		}
+	}
+	var file record
+	if err := golden.JSON("server/validation.json", &file); err != nil {
+		t.Fatal(err)
+	}
+	seen := 0
+	for _, c := range file.Cases {
+		if !strings.HasPrefix(c.Name, "new_id_") && !strings.HasPrefix(c.Name, "prompt_id_") {
+			continue
+		}
+		body, err := wire.Decode([]byte(c.Request.Body), wire.JSON, wire.DefaultLimits())
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen++
+		_, _, fail := message.ParseRun(body)
+		switch want := c.Answer.Error; {
+		case c.Status == 200 && fail != nil:
+			t.Errorf("%s: refused: %v", c.Name, fail)
+		case c.Status == 400 && (fail == nil || fail.Type != want.Type):
+			t.Errorf("%s: got %+v, want %s", c.Name, fail, want.Type)
+		case c.Status == 400 && want.Type == "invalid_prompt_id" &&
+			(fail.Message != want.Message || fail.Details != want.Details):
+			t.Errorf("%s: got %+v, want %+v", c.Name, fail, want)
+		}
+	}
+	if seen < 12 {
+		t.Errorf("compared %d bodies", seen)
+	}
+	g := messagetest.Graph("Wait 1", "Picture 5")
+	for _, c := range []struct {
+		targets any
+		want    []string
+	}{
+		{nil, nil},
+		{[]any{}, []string{}},
+		{[]any{"2", int64(1)}, []string{"2"}},
+		{"3,2", []string{"2"}},
+	} {
+		req, _, fail := message.ParseRun(pyjson.NewObject("prompt", g, "partial_execution_targets", c.targets))
+		if fail != nil || !reflect.DeepEqual(req.Targets, c.want) {
+			t.Errorf("targets %v: got %v and %v, want %v", c.targets, req, fail, c.want)
+		}
+	}
+}
+
+// TestEditorGraphs: every shape of a body may hold a graph in the editor's format; saved pictures keep it.
+func TestEditorGraphs(t *testing.T) {
+	const text = `{"nodes": [{"id": 3, "type": "EmptyLatentImage", "widgets_values": [64, 64, 1]},
+		{"id": 4, "type": "Elsewhere", "widgets_values": [7], "inputs": [{"name": "a", "type": "LATENT", "link": 1}]}],
+		"links": [[1, 3, 0, 4, 0, "LATENT"]]}`
+	g, err := pyjson.Decode([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := pyjson.Decode([]byte(`{"Elsewhere": {"input": {"required": {"a": ["LATENT"], "n": ["INT", {}]}}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, body := range map[string]*pyjson.Object{
+		"envelope": pyjson.NewObject("workflow", g, "object_info", info), "text": pyjson.NewObject("workflow", text,
+			"object_info", info), "prompt": pyjson.NewObject("prompt", g, "object_info", info),
+	} {
+		req, w, fail := message.ParseRun(body)
+		if fail != nil {
+			t.Errorf("%s: %v", name, fail)
+			continue
+		}
+		want := `{"3": {"inputs": {"width": 64, "height": 64, "batch_size": 1}, "class_type": "EmptyLatentImage", "_meta": ` +
+			`{"title": "Empty Latent Image"}}, "4": {"inputs": {"n": 7, "a": ["3", 0]}, "class_type": "Elsewhere", ` +
+			`"_meta": {"title": "Elsewhere"}}}`
+		if got := string(w.JSON()); got != want || req.ObjectInfo != nil {
+			t.Errorf("%s: got %s, want %s; object_info left: %v", name, got, want, req.ObjectInfo != nil)
+		}
+		if kept, _ := req.ExtraPNG.Get("workflow"); pyjson.Repr(kept) != pyjson.Repr(g) {
+			t.Errorf("%s: the picture would carry %v", name, kept)
+		}
+	}
+	if _, _, fail := message.ParseRun(g.(*pyjson.Object)); fail == nil || fail.Type != fault.CodeMissingNodeType {
+		t.Errorf("a class without a description: %v", fail)
+	}
+}
+
 func TestParseRunRefuses(t *testing.T) {
 	g := messagetest.Graph("Wait 1")
 	for name, c := range map[string]struct {
@@ -57,11 +155,16 @@ func TestParseRunRefuses(t *testing.T) {
 		"bad id":         {pyjson.NewObject("workflow", g, "id", "a.b"), wire.ErrBadRequest, "A-Z"},
 		"long id":        {pyjson.NewObject("workflow", g, "id", strings.Repeat("a", 65)), wire.ErrBadRequest, "64"},
 		"id of a number": {pyjson.NewObject("workflow", g, "id", int64(3)), wire.ErrBadRequest, "field id"},
+		"a typo":         {pyjson.NewObject("workflow", g, "plna", "ulysses=2"), wire.ErrBadRequest, "plna"},
 		"strict":         {pyjson.NewObject("workflow", g, "strict", true, "plam", "x"), wire.ErrBadRequest, "plam"},
 		"negative time":  {pyjson.NewObject("workflow", g, "deadline_ms", int64(-1)), wire.ErrBadRequest, "negative"},
-		"editor format":  {pyjson.NewObject("nodes", []any{}, "links", []any{}), wire.ErrBadWorkflow, "API format"},
-		"workflow list":  {pyjson.NewObject("workflow", []any{int64(1)}), wire.ErrBadWorkflow, "object"},
-		"workflow text":  {pyjson.NewObject("workflow", strings.Repeat("[", 1e6)), wire.ErrBadWorkflow, "nested"},
+		"editor format":  {pyjson.NewObject("nodes", int64(1), "links", []any{}), wire.ErrBadWorkflow, "API format"},
+		"group node": {
+			pyjson.NewObject("nodes", []any{pyjson.NewObject("id", int64(1), "type", "workflow>x")}, "links", []any{}),
+			wire.ErrBadWorkflow, "group node",
+		},
+		"workflow list": {pyjson.NewObject("workflow", []any{int64(1)}), wire.ErrBadWorkflow, "object"},
+		"workflow text": {pyjson.NewObject("workflow", strings.Repeat("[", 1e6)), wire.ErrBadWorkflow, "nested"},
 		"extra_pnginfo": {
 			pyjson.NewObject("prompt", g, "extra_data", pyjson.NewObject("extra_pnginfo", "x")),
 			wire.ErrBadRequest, "extra_pnginfo",
@@ -166,6 +269,9 @@ func TestOtherTimesSameJob(t *testing.T) {
 	want := hash("Wait 1")
 	if got := hash("Wait 1", "priority", "high", "deadline_ms", int64(5000), "queue_ttl_ms", int64(60000)); got != want {
 		t.Error("other times make another job")
+	}
+	if got := hash("Wait 1", "strict", true, "profile", true); got != want {
+		t.Error("strict or profile makes another job")
 	}
 	for name, got := range map[string]string{"workflow": hash("Wait 2"), "plan": hash("Wait 1", "plan", "ulysses=2")} {
 		if got == want {

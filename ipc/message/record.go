@@ -61,6 +61,9 @@ type Record struct {
 	ExpireAt  int64          `json:"expire_at,omitempty"`
 	Position  int            `json:"position,omitempty"` // jobs ahead in the queue
 	Hash      string         `json:"hash"`               // of the request
+	About     string         `json:"about,omitempty"`    // what is drawn, for lists: the start of its prompt
+	Model     string         `json:"model,omitempty"`    // first model file that the workflow names
+	Plan      string         `json:"plan,omitempty"`
 	Outputs   []OutputRef    `json:"outputs,omitempty"`
 	Dropped   int64          `json:"dropped,omitempty"` // when its files were removed, in Unix milliseconds
 	Metrics   map[string]any `json:"metrics,omitempty"`

@@ -22,6 +22,16 @@ type Stats struct {
 	CacheMisses uint64            `json:"cache_misses"`
 	Requests    map[string]uint64 `json:"requests"`
 	Refused     map[string]uint64 `json:"refused"`
+	Store       *StoreStats       `json:"store,omitempty"` // nil: jobs are in memory only
+}
+
+// StoreStats is how much of the job store is used.
+type StoreStats struct {
+	Bytes int64 `json:"bytes"` // of the files of all its streams
+	Limit int64 `json:"limit"` // that they may have; 0: not known
+	Full  bool  `json:"full"`  // it takes no new jobs now
+	// Lost are jobs whose requests and events were there when the daemon started, and whose records were not.
+	Lost int `json:"lost"`
 }
 
 // WorkerStats is one worker of a daemon.

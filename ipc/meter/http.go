@@ -45,6 +45,11 @@ func (t totals) Collect(out chan<- prometheus.Metric) {
 		put(gauge, "worker_up", "1 while the worker answers.", float64(min(w.PID, 1)), "worker", w.Name)
 		put(counter, "worker_restarts_total", "How often a worker was started again.", float64(w.Restarts), "worker", w.Name)
 	}
+	if s.Store != nil {
+		put(gauge, "store_bytes", "Bytes of the files of the job store.", float64(s.Store.Bytes))
+		put(gauge, "store_limit_bytes", "Bytes that they may have, 0 if not known.", float64(s.Store.Limit))
+		put(gauge, "store_lost_jobs", "Jobs whose records were missing when the daemon started.", float64(s.Store.Lost))
+	}
 	for _, a := range axes() {
 		put(counter, "axis_bytes_total", "Bytes that ranks sent each other, by axis of the mesh.",
 			float64(s.Axes[a]), "axis", a)

@@ -12,10 +12,13 @@ import (
 
 func (s *Service) exec(r *Request) error {
 	var q message.ExecRequest
-	if err := wire.Bind(r.Fields, &q); err != nil {
-		return wire.Errorf(wire.ErrBadRequest, "%v", err)
+	if err := message.BindStrict(r.Fields, &q); err != nil {
+		return wire.BadRequest(err)
 	}
 	q.Hold = r.hold
+	if err := message.CheckMS("lease_ms", q.LeaseMS); err != nil {
+		return wire.BadRequest(err)
+	}
 	if q.Class == "" {
 		return wire.Errorf(wire.ErrBadRequest, "field class_type is missing")
 	}
@@ -42,8 +45,8 @@ func (s *Service) exec(r *Request) error {
 
 func (s *Service) free(r *Request) error {
 	var q message.FreeRequest
-	if err := wire.Bind(r.Fields, &q); err != nil {
-		return wire.Errorf(wire.ErrBadRequest, "%v", err)
+	if err := message.BindStrict(r.Fields, &q); err != nil {
+		return wire.BadRequest(err)
 	}
 	s.spawn(r, func(ctx context.Context) error {
 		total := message.FreeReply{V: message.ProtocolVersion}

@@ -42,7 +42,7 @@ func TestHandleLeases(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(runner.Close)
-	r := ipctest.NewRig(t, jobs.Config{Now: now}, jobs.OutputsConfig{}, worker.NewLocal("a", runner),
+	r := ipctest.NewRig(t, jobs.Config{Now: now}, jobs.OutputsConfig{}, worker.NewLocal("a", runner, 0),
 		&ipctest.Fake{Label: "b"})
 	c, _ := socketRig(t, r)
 	ctx := wiretest.Within(t, 20*time.Second)

@@ -102,7 +102,7 @@ func realRig(t *testing.T, dirs ...string) *ipctest.Rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { runner.Close(); eng.Close() })
-	return ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{}, worker.NewLocal("local", runner))
+	return ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{}, worker.NewLocal("local", runner, 0))
 }
 
 func f32(v []float32, shape ...int) *wire.Tensor {

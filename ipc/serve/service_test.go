@@ -81,7 +81,7 @@ func TestRefusals(t *testing.T) {
 		{message.VerbRun, nil, wire.ErrEmptyBody, "--force-stdin"},
 		{message.VerbSubmit, nil, wire.ErrEmptyBody, "--force-stdin"},
 		{message.VerbExec, nil, wire.ErrEmptyBody, "empty"},
-		{message.VerbRun, messagetest.Graph("Nope"), wire.ErrBadWorkflow, "Nope does not exist"},
+		{message.VerbRun, messagetest.Graph("Nope"), wire.ErrBadWorkflow, "Node 'Nope' not found"},
 		{message.VerbRun, map[string]any{"x": 1}, wire.ErrBadRequest, "workflow"},
 		{message.VerbStatus, map[string]any{"job": "none"}, wire.ErrNoJob, "none"},
 		{message.VerbStatus, nil, wire.ErrBadRequest, "field job"},
@@ -98,7 +98,7 @@ func TestRefusals(t *testing.T) {
 		if e.Code != row.code || !strings.Contains(e.Error(), row.says) {
 			t.Errorf("%s %v: got %v, want %s and %q", row.verb, row.body, e, row.code, row.says)
 		}
-		if row.code == wire.ErrBadWorkflow && (e.Type != fault.CodeInvalidPrompt || len(e.NodeErrors) != 1) {
+		if row.code == wire.ErrBadWorkflow && (e.Type != fault.CodeMissingNodeType || len(e.NodeErrors) != 1) {
 			t.Errorf("ComfyUI's type and node_errors are lost: %+v", e)
 		}
 	}

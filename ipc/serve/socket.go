@@ -10,13 +10,17 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"patchbay/ipc/wire"
 )
 
 // Socket is the carrier on a unix socket that only its owner may use (0600). Runs are tied to their connection.
 type Socket struct {
 	path string
-	l    *net.UnixListener
+
+	mu sync.Mutex
+	l  *net.UnixListener
 }
 
 // ListenSocket makes the socket. A file left by a process that is gone is replaced; one that answers is an error, as is
@@ -25,6 +29,15 @@ func ListenSocket(path string) (*Socket, error) {
 	if err := clearStale(path); err != nil {
 		return nil, err
 	}
+	l, err := bind(path)
+	if err != nil {
+		return nil, err
+	}
+	return &Socket{path: path, l: l}, nil
+}
+
+// bind makes the file of a socket, and its folder.
+func bind(path string) (*net.UnixListener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, fmt.Errorf("socket folder: %w", err)
 	}
@@ -42,7 +55,7 @@ func ListenSocket(path string) (*Socket, error) {
 		_ = os.Remove(temp)
 		return nil, errors.Join(fmt.Errorf("listen on socket: %w", err), l.Close())
 	}
-	return &Socket{path: path, l: l}, nil
+	return l, nil
 }
 
 func clearStale(path string) error {
@@ -70,21 +83,38 @@ func clearStale(path string) error {
 // Name returns "socket" with its path.
 func (c *Socket) Name() string { return "socket " + c.path }
 
-// Serve implements Carrier. It removes the socket file when it returns.
+// Serve implements Carrier. It removes the socket file when it returns, and makes it again when somebody else does. A
+// process without free descriptors accepts again when it has some.
 func (c *Socket) Serve(ctx, drain context.Context, s *Service) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer func() { _ = os.Remove(c.path) }()
-	stop := context.AfterFunc(ctx, func() { _ = c.l.Close() })
+	stop := context.AfterFunc(ctx, func() { _ = c.listener().Close() })
 	defer stop()
-	for {
-		nc, err := c.l.Accept()
-		if err != nil {
-			if ctx.Err() != nil {
-				return nil
+	wg.Go(func() { c.watch(ctx, s.cfg.Log) })
+	for pause := time.Duration(0); ; {
+		l := c.listener()
+		nc, err := l.AcceptUnix()
+		switch {
+		case ctx.Err() != nil:
+			if err == nil {
+				_ = nc.Close()
 			}
-			return fmt.Errorf("accept on socket: %w", err)
+			return nil
+		case err != nil && c.listener() != l: // it was made again
+			continue
+		case err != nil:
+			if pause == 0 {
+				s.cfg.Log.Error().Err(err).Str("carrier", c.Name()).Msg("no connections are taken for now")
+			}
+			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
+			select {
+			case <-ctx.Done():
+			case <-time.After(pause):
+			}
+			continue
 		}
+		pause = 0
 		wg.Go(func() {
 			fc := wire.ConnOf(nc)
 			if err := serveConn(ctx, drain, fc, fc, func() { _ = fc.Close() }, s); err != nil {
@@ -93,6 +123,46 @@ func (c *Socket) Serve(ctx, drain context.Context, s *Service) error {
 		})
 	}
 }
+
+func (c *Socket) listener() *net.UnixListener {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.l
+}
+
+// watch makes the socket's file again when it is gone.
+func (c *Socket) watch(ctx context.Context, log zerolog.Logger) {
+	tick := time.NewTicker(socketEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if _, err := os.Lstat(c.path); !errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		l, err := bind(c.path)
+		if err != nil {
+			log.Warn().Err(err).Msg("the socket file is gone and cannot be made again yet")
+			continue
+		}
+		c.mu.Lock()
+		old := c.l
+		c.l = l
+		c.mu.Unlock()
+		_ = old.Close()
+		if ctx.Err() != nil { // it ended meanwhile, and closed the old one
+			_ = l.Close()
+			_ = os.Remove(c.path)
+		}
+		log.Warn().Str("carrier", c.Name()).Msg("the socket file was gone; it was made again")
+	}
+}
+
+// socketEvery is how often the socket's file is looked for.
+const socketEvery = time.Second
 
 // Close removes a socket that was never served.
 func (c *Socket) Close() error {

@@ -17,6 +17,7 @@ func (s *Service) accept(r *Request) (*message.RunRequest, message.Receipt, erro
 		return nil, message.Receipt{}, fault
 	}
 	req.From = message.ClientName(r.From, req)
+	req.About, req.Model = message.About(w)
 	if id := r.MsgID; id != "" && !message.HasField(r.Fields, "id") && !message.HasField(r.Fields, "prompt_id") {
 		if !wire.ValidID(id) {
 			return nil, message.Receipt{}, wire.Errorf(wire.ErrBadRequest,

@@ -3,9 +3,11 @@ package wire
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"math/big"
 	"reflect"
+	"slices"
 	"strings"
 
 	"patchbay/node/pyjson"
@@ -30,6 +32,14 @@ func UnknownFields(o *pyjson.Object, dst any) []string {
 		}
 	}
 	return out
+}
+
+// Fields lists the names of the fields that Bind would fill, sorted.
+func Fields(dst any) []string {
+	known := map[string]bool{}
+	collectFields(reflect.TypeOf(dst).Elem(), known)
+	delete(known, "")
+	return slices.Sorted(maps.Keys(known))
 }
 
 func collectFields(t reflect.Type, known map[string]bool) {

@@ -35,6 +35,9 @@ func (e *InputError) Error() string { return e.Err.Error() }
 // Unwrap returns Err.
 func (e *InputError) Unwrap() error { return e.Err }
 
+// TextLog is the environment variable that makes a worker log for people: its daemon's stderr is a terminal.
+const TextLog = "PATCHBAY_LOG_TEXT"
+
 // ErrNoServer is a NATS server that cannot be reached.
 var ErrNoServer = errors.New("no NATS server answers")
 

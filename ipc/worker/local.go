@@ -2,6 +2,8 @@ package worker
 
 import (
 	"context"
+	"runtime/debug"
+	"sync"
 	"time"
 
 	"patchbay/ipc/jobs"
@@ -19,10 +21,46 @@ import (
 type Local struct {
 	name   string
 	runner *graph.Runner
+	idle   time.Duration
+
+	mu   sync.Mutex
+	busy int
+	rest *time.Timer // when nothing was asked for idle; nil: it never is
 }
 
-// NewLocal returns an executor on a runner, which stays the caller's.
-func NewLocal(name string, runner *graph.Runner) *Local { return &Local{name, runner} }
+// NewLocal returns an executor on a runner, which stays the caller's. Models and caches are given back when nothing was
+// asked for this long; idle 0: never.
+func NewLocal(name string, runner *graph.Runner, idle time.Duration) *Local {
+	return &Local{name: name, runner: runner, idle: idle}
+}
+
+// begin notes that something is asked for, until the returned function is called.
+func (l *Local) begin() func() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.busy++
+	if l.rest != nil {
+		l.rest.Stop()
+	}
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.busy--; l.busy == 0 && l.idle > 0 {
+			l.rest = time.AfterFunc(l.idle, l.giveBack)
+		}
+	}
+}
+
+// giveBack drops models and caches, and returns their memory to the system, unless something is asked for.
+func (l *Local) giveBack() {
+	l.mu.Lock()
+	busy := l.busy
+	l.mu.Unlock()
+	if busy == 0 {
+		l.runner.Free()
+		debug.FreeOSMemory()
+	}
+}
 
 // Name implements Executor.
 func (l *Local) Name() string { return l.name }
@@ -32,6 +70,7 @@ func (l *Local) Ready(ctx context.Context) error { return ctx.Err() }
 
 // Run implements Executor.
 func (l *Local) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.Outcome, error) {
+	defer l.begin()()
 	w, fail := message.ParseWorkflow(task.Req.Workflow)
 	if fail != nil {
 		return nil, fail
@@ -124,6 +163,7 @@ func orEmpty(s []string) []string {
 
 // Exec implements Executor.
 func (l *Local) Exec(ctx context.Context, req *message.ExecRequest) (*message.ExecReply, error) {
+	defer l.begin()()
 	inputs := map[string]any{}
 	if req.Inputs != nil {
 		for _, k := range req.Inputs.Keys() {
@@ -154,6 +194,7 @@ func (l *Local) Free(_ context.Context, req *message.FreeRequest) (*message.Free
 	if len(req.Handles)+len(req.Models) == 0 {
 		out.Freed, out.Bytes = l.runner.FreeHandles(), l.runner.FreeModels()
 		l.runner.Free()
+		debug.FreeOSMemory()
 		return out, nil
 	}
 	for _, h := range req.Handles {
@@ -239,6 +280,9 @@ func NodeService(cat *graph.Catalogue, roots files.Roots, stock *files.Stock,
 			case failure == nil:
 				return nil, nil
 			case len(outputs) == 0:
+				if all := w.Unknown(cat); len(all) > 1 { // ComfyUI's answer has the first alone
+					failure.Extra = map[string]any{"unknown_classes": all}
+				}
 				return nil, failure
 			}
 			return failure.NodeErrors, nil

@@ -16,6 +16,7 @@ const pictureEvery = 200 * time.Millisecond
 func (l *Local) Sample(ctx context.Context, q *message.SampleRequest,
 	emit func(*message.SampleReply),
 ) (*message.SampleReply, error) {
+	defer l.begin()()
 	req := q.Built
 	if req == nil {
 		var err error
@@ -55,6 +56,7 @@ func (l *Local) Sample(ctx context.Context, q *message.SampleRequest,
 
 // Load implements Executor.
 func (l *Local) Load(ctx context.Context, q *message.LoadRequest) (*message.LoadReply, error) {
+	defer l.begin()()
 	file, err := q.Model.Resolve(message.Numbers{})
 	if err != nil {
 		return nil, wire.BadRequest(err)

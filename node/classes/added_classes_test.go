@@ -157,32 +157,6 @@ func TestImageBatchClasses(t *testing.T) {
 	}
 }
 
-// TestNewClassEntries pins the entries of classes that no record has, by the declarations of ComfyUI 0.8.0.
-func TestNewClassEntries(t *testing.T) {
-	cat := All()
-	shape := func(name string) string {
-		o := cat.ObjectInfo(files.Roots{}, name)[name].(*pyjson.Object)
-		in, _ := o.Get("input_order")
-		out, _ := o.Get("output")
-		category, _ := o.Get("category")
-		return string(pyjson.Dump([]any{in, out, category}))
-	}
-	for name, want := range map[string]string{
-		"CLIPTextEncodeSD3": `[{"required": ["clip", "clip_l", "clip_g", "t5xxl", "empty_padding"]}, ` +
-			`["CONDITIONING"], "advanced/conditioning"]`,
-		"SamplerEulerCFGpp": `[{"required": ["version"]}, ["SAMPLER"], "_for_testing"]`,
-		"LatentSubtract":    `[{"required": ["samples1", "samples2"]}, ["LATENT"], "latent/advanced"]`,
-		"ExtendIntermediateSigmas": `[{"required": ["sigmas", "steps", "start_at_sigma", "end_at_sigma", "spacing"]}, ` +
-			`["SIGMAS"], "sampling/custom_sampling/sigmas"]`,
-		"SamplingPercentToSigma": `[{"required": ["model", "sampling_percent", "return_actual_sigma"]}, ["FLOAT"], ` +
-			`"sampling/custom_sampling/sigmas"]`,
-	} {
-		if got := shape(name); got != want {
-			t.Errorf("%s: %s, want %s", name, got, want)
-		}
-	}
-}
-
 // TestAddNoise: a flow model mixes sigma*noise + (1-sigma)*latent, with the distance of the ends as sigma; nothing
 // happens without sigmas.
 func TestAddNoise(t *testing.T) {

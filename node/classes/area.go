@@ -25,13 +25,15 @@ func areaClasses() []graph.Class {
 	}
 	return []graph.Class{
 		{
-			Name: "ConditioningSetArea", Display: "Conditioning (Set Area)", Module: "nodes", Category: "conditioning",
-			Inputs:  []graph.Input{in, side("width"), side("height"), place("x"), place("y"), strength},
-			Outputs: graph.Slots("CONDITIONING"), Run: setArea,
+			Name: "ConditioningSetArea", Display: "Conditioning (Set Area)", Module: "nodes",
+			Category: "model/conditioning/transform",
+			Aliases:  "regional prompt, area prompt, spatial conditioning, localized prompt",
+			Inputs:   []graph.Input{in, side("width"), side("height"), place("x"), place("y"), strength},
+			Outputs:  graph.Slots("CONDITIONING"), Run: setArea,
 		},
 		{
 			Name: "ConditioningSetAreaPercentage", Display: "Conditioning (Set Area with Percentage)", Module: "nodes",
-			Category: "conditioning",
+			Category: "model/conditioning/transform",
 			Inputs: []graph.Input{
 				in, part("width", 1.0), part("height", 1.0), part("x", int64(0)),
 				part("y", int64(0)), strength,
@@ -39,7 +41,9 @@ func areaClasses() []graph.Class {
 			Outputs: graph.Slots("CONDITIONING"), Run: setAreaPart,
 		},
 		{
-			Name: "ConditioningSetMask", Display: "Conditioning (Set Mask)", Module: "nodes", Category: "conditioning",
+			Name: "ConditioningSetMask", Display: "Conditioning (Set Mask)", Module: "nodes",
+			Category: "model/conditioning/transform",
+			Aliases:  "masked prompt, regional inpaint conditioning, mask conditioning",
 			Inputs: []graph.Input{
 				in, graph.Bare("mask", "MASK"), strength,
 				graph.BareCombo("set_cond_area", "default", "mask bounds"),

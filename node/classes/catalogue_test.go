@@ -46,7 +46,7 @@ func TestCatalogueHasTheClasses(t *testing.T) {
 	}
 }
 
-// TestObjectInfoMatchesGolden compares every entry that ComfyUI 0.8.0 gave for our classes: keys and their order,
+// TestObjectInfoMatchesGolden compares every entry that ComfyUI 0.33.0 gives for our classes: keys and their order,
 // inputs, defaults, limits, outputs. The recorded file has no tooltips and descriptions and "<files>" for lists of
 // files.
 func TestObjectInfoMatchesGolden(t *testing.T) {

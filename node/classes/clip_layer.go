@@ -8,12 +8,12 @@ import (
 // clipLayerClasses is the row that chooses the layer of the text encoders.
 func clipLayerClasses() []graph.Class {
 	return []graph.Class{{
-		Name: "CLIPSetLastLayer", Display: "CLIP Set Last Layer", Module: "nodes", Category: "conditioning",
+		Name: "CLIPSetLastLayer", Display: "CLIP Set Last Layer", Module: "nodes", Category: "model/conditioning",
 		Description: "Takes the text states of an earlier layer: -1 is the last, -2 the last but one.",
 		Inputs: []graph.Input{
 			graph.Bare("clip", "CLIP"),
 			graph.Number("stop_at_clip_layer", "INT", "", "default", int64(-1), "min", int64(-24), "max",
-				int64(-1), "step", int64(1)),
+				int64(-1), "step", int64(1)).AsAdvanced(),
 		},
 		Outputs: graph.Slots("CLIP"), Run: func(c *graph.Call) ([]any, error) {
 			clip := *graph.Arg[*value.Clip](c, "clip")

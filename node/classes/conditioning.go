@@ -10,7 +10,7 @@ import (
 func conditioningClasses() []graph.Class {
 	return []graph.Class{
 		{
-			Name: "FluxGuidance", Module: "comfy_extras.nodes_flux", Category: "advanced/conditioning/flux", NewStyle: true,
+			Name: "FluxGuidance", Module: "comfy_extras.nodes_flux", Category: "model/conditioning/flux", NewStyle: true,
 			Description: "Sets the guidance input of distilled models such as FLUX.1 dev.",
 			Inputs: []graph.Input{
 				graph.Link("conditioning", "CONDITIONING", ""),
@@ -20,13 +20,15 @@ func conditioningClasses() []graph.Class {
 			Outputs: graph.Slots("CONDITIONING"), Run: fluxGuidance,
 		},
 		{
-			Name: "ConditioningZeroOut", Module: "nodes", Category: "advanced/conditioning",
+			Name: "ConditioningZeroOut", Display: "Conditioning Zero Out", Module: "nodes",
+			Category:    "model/conditioning/transform",
+			Aliases:     "null conditioning, clear conditioning",
 			Description: "Replaces text states and pooled vector by zeros.",
 			Inputs:      []graph.Input{graph.Bare("conditioning", "CONDITIONING")},
 			Outputs:     graph.Slots("CONDITIONING"), Run: zeroOut,
 		},
 		{
-			Name: "ConditioningSetTimestepRange", Module: "nodes", Category: "advanced/conditioning",
+			Name: "ConditioningSetTimestepRange", Module: "nodes", Category: "model/conditioning/transform",
 			Description: "Limits a conditioning to a part of the run; 0 is its start.",
 			Inputs: []graph.Input{
 				graph.Bare("conditioning", "CONDITIONING"),
@@ -36,7 +38,10 @@ func conditioningClasses() []graph.Class {
 			Outputs: graph.Slots("CONDITIONING"), Run: setTimestepRange,
 		},
 		{
-			Name: "ConditioningCombine", Display: "Conditioning (Combine)", Module: "nodes", Category: "conditioning",
+			Name: "ConditioningCombine", Display: "Conditioning (Combine)", Module: "nodes",
+			Category:    "model/conditioning/transform",
+			Aliases:     "combine, merge conditioning, combine prompts, merge prompts, mix prompts, add prompt",
+			Essential:   "Image Generation",
 			Description: "Predicts both conditionings and averages the results.",
 			Inputs: []graph.Input{
 				graph.Bare("conditioning_1", "CONDITIONING"),

@@ -12,10 +12,11 @@ import (
 
 // customClasses are the rows of the custom-sampling chain: noise, guider, sampler, sigmas, and the node that runs them.
 func customClasses() []graph.Class {
-	const module, category = "comfy_extras.nodes_custom_sampler", "sampling/custom_sampling"
+	const module, category = "comfy_extras.nodes_custom_sampler", "model/sampling"
 	return []graph.Class{
 		{
-			Name: "SamplerCustomAdvanced", Module: module, Category: category, NewStyle: true, Heavy: graph.StageDenoise,
+			Name: "SamplerCustomAdvanced", Module: module, Category: category + "/custom", NewStyle: true,
+			Heavy: graph.StageDenoise,
 			Inputs: []graph.Input{
 				graph.Link("noise", "NOISE", ""), graph.Link("guider", "GUIDER", ""), graph.Link("sampler", "SAMPLER", ""),
 				graph.Link("sigmas", "SIGMAS", ""), graph.Link("latent_image", "LATENT", ""),
@@ -38,12 +39,12 @@ func customClasses() []graph.Class {
 			Outputs: graph.Slots("SIGMAS"), Run: basicScheduler,
 		},
 		{
-			Name: "BasicGuider", Module: module, Category: category + "/guiders", NewStyle: true,
+			Name: "BasicGuider", Display: "Basic Guider", Module: module, Category: category + "/guiders", NewStyle: true,
 			Inputs:  []graph.Input{graph.Link("model", "MODEL", ""), graph.Link("conditioning", "CONDITIONING", "")},
 			Outputs: graph.Slots("GUIDER"), Run: basicGuider,
 		},
 		{
-			Name: "CFGGuider", Module: module, Category: category + "/guiders", NewStyle: true,
+			Name: "CFGGuider", Display: "CFG Guider", Module: module, Category: category + "/guiders", NewStyle: true,
 			Inputs: []graph.Input{
 				graph.Link("model", "MODEL", ""), graph.Link("positive", "CONDITIONING", ""),
 				graph.Link("negative", "CONDITIONING", ""),

@@ -10,18 +10,19 @@ import (
 func easyCacheClasses() []graph.Class {
 	row := func(name, description string, run func(*graph.Call) ([]any, error)) graph.Class {
 		part := func(name string, preset float64, tip string) graph.Input {
-			return graph.Number(name, "FLOAT", tip, "default", preset, "min", 0.0, "max", 1.0, "step", 0.01)
+			return graph.Number(name, "FLOAT", tip, "default", preset, "min", 0.0, "max", 1.0, "step", 0.01).AsAdvanced()
 		}
 		return graph.Class{
-			Name: name, Display: name, Module: "comfy_extras.nodes_easycache", Category: "advanced/debug/model", NewStyle: true,
+			Name: name, Display: name, Module: "comfy_extras.nodes_easycache", Category: "advanced/debug", NewStyle: true,
 			Experimental: true, Description: description,
 			Inputs: []graph.Input{
 				graph.Link("model", "MODEL", "the model that may reuse"),
 				graph.Number("reuse_threshold", "FLOAT", "more reuses more steps and changes the picture more", "default", 0.2,
-					"min", 0.0, "max", 3.0, "step", 0.01),
+					"min", 0.0, "max", 3.0, "step", 0.01).AsAdvanced(),
 				part("start_percent", 0.15, "part of the run before which every step runs"),
 				part("end_percent", 0.95, "part of the run behind which every step runs"),
-				graph.Number("verbose", "BOOLEAN", "tell for every step what was expected and measured", "default", false),
+				graph.Number("verbose", "BOOLEAN", "tell for every step what was expected and measured", "default",
+					false).AsAdvanced(),
 			},
 			Outputs: graph.Slots("MODEL"), Run: run,
 		}
@@ -45,12 +46,12 @@ func withCache(c *graph.Call, rule parallel.CacheRule) *value.Model {
 	return &m
 }
 
-// easyCache sets the cache of networks that ComfyUI 0.8.0 calls through wrappers. Others go on without one, there and
+// easyCache sets the cache of networks that ComfyUI calls through wrappers. Others go on without one, there and
 // here.
 func easyCache(c *graph.Call) ([]any, error) {
 	m := graph.Arg[*value.Model](c, "model")
 	if m.Traits.NoStepCache {
-		c.Warn("node %s: EasyCache has no effect on %s models, as in ComfyUI 0.8.0; LazyCache works on all",
+		c.Warn("node %s: EasyCache has no effect on %s models, as in ComfyUI; LazyCache works on all",
 			c.ID, m.Spec.Family)
 		return []any{m}, nil
 	}

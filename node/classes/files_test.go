@@ -269,7 +269,7 @@ func TestListsOfOtherForms(t *testing.T) {
 		filepath.Join(base, "unet/far/diffusion_pytorch_model.safetensors")); err != nil {
 		t.Fatal(err)
 	}
-	r := files.Roots{Models: []string{base}}
+	r := files.Roots{Models: []string{base}, StrictLinks: true}
 	for kind, want := range map[string][]string{
 		files.KindDiffusion: {"a-00001-of-00002.safetensors", "bare", "far", "q.gguf", "sub/Demo"},
 		files.KindGGUF:      {"q.gguf"}, files.KindLora: {}, files.KindVAE: {"sub/Demo/vae"},

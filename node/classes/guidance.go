@@ -11,16 +11,16 @@ import (
 // guidanceClasses are the rows of guided sampling beyond the basic chain: two positives, no noise, and the chain in one
 // node.
 func guidanceClasses() []graph.Class {
-	const module, category = "comfy_extras.nodes_custom_sampler", "sampling/custom_sampling"
+	const module, category = "comfy_extras.nodes_custom_sampler", "model/sampling"
 	cfg := func(name string) graph.Input {
 		return graph.Number(name, "FLOAT", "", "default", 8.0, "min", 0.0, "max", 100.0, "step", 0.1, "round", 0.01)
 	}
 	conditioning := func(name string) graph.Input { return graph.Link(name, "CONDITIONING", "") }
 	return []graph.Class{
 		{
-			Name: "SamplerCustom", Module: module, Category: category, NewStyle: true, Heavy: graph.StageDenoise,
+			Name: "SamplerCustom", Module: module, Category: category + "/custom", NewStyle: true, Heavy: graph.StageDenoise,
 			Inputs: []graph.Input{
-				graph.Link("model", "MODEL", ""), graph.Number("add_noise", "BOOLEAN", "", "default", true),
+				graph.Link("model", "MODEL", ""), graph.Number("add_noise", "BOOLEAN", "", "default", true).AsAdvanced(),
 				graph.SeedInput("noise_seed"), cfg("cfg"),
 				conditioning("positive"), conditioning("negative"), graph.Link("sampler", "SAMPLER", ""),
 				graph.Link("sigmas", "SIGMAS", ""), graph.Link("latent_image", "LATENT", ""),
@@ -29,7 +29,8 @@ func guidanceClasses() []graph.Class {
 			Run:     samplerCustom,
 		},
 		{
-			Name: "DualCFGGuider", Module: module, Category: category + "/guiders", NewStyle: true,
+			Name: "DualCFGGuider", Display: "Dual CFG Guider", Module: module, Category: category + "/guiders",
+			Aliases: "dual prompt guidance", NewStyle: true,
 			Description: "Guides with two conditionings: one scale between them, one between the second and the negative.",
 			Inputs: []graph.Input{
 				graph.Link("model", "MODEL", ""), conditioning("cond1"), conditioning("cond2"), conditioning("negative"),
@@ -38,7 +39,7 @@ func guidanceClasses() []graph.Class {
 			Outputs: graph.Slots("GUIDER"), Run: dualGuider,
 		},
 		{
-			Name: "AddNoise", Module: module, Category: "_for_testing/custom_sampling/noise", NewStyle: true, Experimental: true,
+			Name: "AddNoise", Module: module, Category: "model/sampling/noise", NewStyle: true, Experimental: true,
 			Description: "Puts noise on a latent as a run from the first sigma down to the last would have taken it away.",
 			Inputs: []graph.Input{
 				graph.Link("model", "MODEL", ""), graph.Link("noise", "NOISE", ""),
@@ -47,7 +48,8 @@ func guidanceClasses() []graph.Class {
 			Outputs: graph.Slots("LATENT"), Run: addNoise,
 		},
 		{
-			Name: "DisableNoise", Module: module, Category: category + "/noise", NewStyle: true,
+			Name: "DisableNoise", Module: module, Category: category + "/noise",
+			Aliases: "zero noise", NewStyle: true,
 			Description: "Starts from the latent as it is.",
 			Outputs:     graph.Slots("NOISE"), Run: func(*graph.Call) ([]any, error) {
 				return []any{value.Noise{None: true}},

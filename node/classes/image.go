@@ -25,7 +25,8 @@ func imageClasses() []graph.Class {
 	hidden := []graph.Hidden{{Name: "prompt", Kind: "PROMPT"}, {Name: "extra_pnginfo", Kind: "EXTRA_PNGINFO"}}
 	return []graph.Class{
 		{
-			Name: "SaveImage", Display: "Save Image", Module: "nodes", Category: "image", Output: true,
+			Name: "SaveImage", Display: "Save Image", Module: "nodes", Category: "image",
+			Aliases: "save, save image, export image, output image, write image, download", Essential: "Basics", Output: true,
 			Description: "Saves the pictures to the output folder.",
 			Inputs: []graph.Input{
 				graph.Link("images", "IMAGE", "the pictures to save"),
@@ -33,13 +34,16 @@ func imageClasses() []graph.Class {
 					"start of the file name; %width%, %height%, %year%, %month%, %day%, %hour%, %minute%, %second% are replaced",
 					"default", "ComfyUI"),
 			},
-			Hidden: hidden, Check: checkSavePrefix,
+			Outputs: []graph.Slot{{Name: "images", Type: "IMAGE"}}, Hidden: hidden, Check: checkSavePrefix,
 			Run: func(c *graph.Call) ([]any, error) { return saveImages(c, c.Str("filename_prefix"), "output") },
 		},
 		{
-			Name: "PreviewImage", Display: "Preview Image", Module: "nodes", Category: "image", Output: true,
+			Name: "PreviewImage", Display: "Preview Image", Module: "nodes", Category: "image",
+			Aliases: "preview, preview image, show image, view image, display image, image viewer", Essential: "Basics",
+			Output:      true,
 			Description: "Saves the pictures to the temp folder.",
 			Inputs:      []graph.Input{graph.Bare("images", "IMAGE")},
+			Outputs:     []graph.Slot{{Name: "images", Type: "IMAGE"}},
 			Hidden:      hidden, Run: func(c *graph.Call) ([]any, error) {
 				return saveImages(c,
 					"ComfyUI_temp_"+randomSuffix(), "temp")
@@ -47,8 +51,10 @@ func imageClasses() []graph.Class {
 		},
 		{
 			Name: "LoadImage", Display: "Load Image", Module: "nodes", Category: "image",
-			Inputs:  []graph.Input{graph.File("image", files.KindInputImage).With("image_upload", true)},
-			Outputs: graph.Slots("IMAGE", "MASK"), Run: loadImage,
+			Aliases:   "load image, open image, import image, image input, upload image, read image, image loader",
+			Essential: "Basics",
+			Inputs:    []graph.Input{graph.File("image", files.KindInputImage).With("image_upload", true)},
+			Outputs:   graph.Slots("IMAGE", "MASK"), Run: loadImage,
 			Own: []string{"image"}, Check: checkFile("image", "Invalid image file: "), Change: fileChange("image"),
 		},
 	}
@@ -68,7 +74,7 @@ func saveImages(c *graph.Call, prefix, kind string) ([]any, error) {
 		data := picture.EncodePNG(im.Bytes(i), im.Y, im.X, im.C, texts...)
 		c.Save(files.Output{Kind: "images", Prefix: p, Type: kind, Ext: ".png", Data: data, Width: im.X, Height: im.Y})
 	}
-	return nil, nil
+	return []any{im}, nil
 }
 
 // metadataOf is what a saved file carries: the workflow as "prompt", then the extra texts.

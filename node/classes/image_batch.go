@@ -15,21 +15,26 @@ func imageBatchClasses() []graph.Class {
 	image := graph.Link("image", "IMAGE", "")
 	return []graph.Class{
 		{
-			Name: "ImageFromBatch", Module: module, Category: "image/batch", NewStyle: true,
+			Name: "ImageFromBatch", Display: "Get Image from Batch", Module: module, Category: "image/batch",
+			Aliases: "select image, pick from batch, extract image", NewStyle: true,
 			Inputs: []graph.Input{
-				image, graph.Number("batch_index", "INT", "", "default", int64(0), "min", int64(0), "max", int64(4095)),
+				image,
+				graph.Number("batch_index", "INT", "", "default", int64(0), "min", int64(-16384), "max",
+					int64(16384)),
 				graph.Number("length", "INT", "", "default", int64(1), "min", int64(1), "max", int64(4096)),
 			},
 			Outputs: graph.Slots("IMAGE"), Run: imageFromBatch,
 		},
 		{
-			Name: "RepeatImageBatch", Module: module, Category: "image/batch", NewStyle: true,
+			Name: "RepeatImageBatch", Display: "Repeat Image Batch", Module: module, Category: "image/batch",
+			Aliases: "duplicate image, clone image", NewStyle: true,
 			Inputs: []graph.Input{image, graph.Number("amount", "INT", "", "default", int64(1), "min", int64(1),
 				"max", int64(4096))},
 			Outputs: graph.Slots("IMAGE"), Run: repeatImage,
 		},
 		{
-			Name: "GetImageSize", Display: "Get Image Size", Module: module, Category: "image", NewStyle: true,
+			Name: "GetImageSize", Display: "Get Image Size", Module: module, Category: "image",
+			Aliases: "dimensions, resolution, image info", NewStyle: true,
 			Description: "Gives width, height and number of the pictures.",
 			Inputs:      []graph.Input{image}, Hidden: []graph.Hidden{{Name: "unique_id", Kind: "UNIQUE_ID"}},
 			Outputs: []graph.Slot{
@@ -39,7 +44,8 @@ func imageBatchClasses() []graph.Class {
 			}, Run: imageSize,
 		},
 		{
-			Name: "ImageScaleToMaxDimension", Module: module, Category: "image/upscaling", NewStyle: true,
+			Name: "ImageScaleToMaxDimension", Display: "Scale Image to Max Dimension", Module: module,
+			Category: "image/upscaling", NewStyle: true,
 			Inputs: []graph.Input{
 				image, graph.Combo("upscale_method", "", "area", "lanczos", "bilinear", "nearest-exact", "bilinear", "bicubic"),
 				graph.Number("largest_size", "INT", "the longer side, in pixels", "default", int64(512), "min", int64(0), "max",
@@ -49,7 +55,7 @@ func imageBatchClasses() []graph.Class {
 		},
 		{
 			Name: "FluxKontextImageScale", Module: "comfy_extras.nodes_flux",
-			Category: "advanced/conditioning/flux", NewStyle: true,
+			Category: "model/conditioning/flux", NewStyle: true,
 			Description: "Scales and crops pictures to the nearest of the sizes that FLUX.1 Kontext was trained on.",
 			Inputs:      []graph.Input{image}, Outputs: graph.Slots("IMAGE"), Run: kontextScale,
 		},
@@ -58,10 +64,18 @@ func imageBatchClasses() []graph.Class {
 
 func imageFromBatch(c *graph.Call) ([]any, error) {
 	im := *graph.Arg[*picture.Image](c, "image")
-	from := min(im.B-1, c.Whole("batch_index"))
+	from := fromIndex(c.Whole("batch_index"), im.B)
 	length, item := min(im.B-from, c.Whole("length")), im.Y*im.X*im.C
 	im.B, im.Data = length, im.Data[from*item:(from+length)*item]
 	return []any{&im}, nil
+}
+
+// fromIndex is the item of a batch that an index names: below 0 counts from the end, beyond either end is that end.
+func fromIndex(index, items int) int {
+	if index < 0 {
+		index += items
+	}
+	return max(0, min(items-1, index))
 }
 
 func repeatImage(c *graph.Call) ([]any, error) {

@@ -21,25 +21,28 @@ func imageOpClasses() []graph.Class {
 	}
 	return []graph.Class{
 		{
-			Name: "ImagePadForOutpaint", Display: "Pad Image for Outpainting", Module: "nodes", Category: "image",
+			Name: "ImagePadForOutpaint", Display: "Pad Image for Outpainting", Module: "nodes", Category: "image/transform",
+			Aliases: "extend canvas, expand image",
 			Inputs: []graph.Input{
 				graph.Bare("image", "IMAGE"), edge("left"), edge("top"), edge("right"), edge("bottom"),
 				graph.Number("feathering", "INT", "how far the mask reaches into the picture", "default", int64(40), "min",
-					int64(0), "max", int64(16384), "step", int64(1)),
+					int64(0), "max", int64(16384), "step", int64(1)).AsAdvanced(),
 			},
 			Outputs: graph.Slots("IMAGE", "MASK"), Run: imagePad,
 		},
 		{
-			Name: "ImageInvert", Display: "Invert Image", Module: "nodes", Category: "image",
+			Name: "ImageInvert", Display: "Invert Image Colors", Module: "nodes", Category: "image/color",
+			Aliases: "reverse colors", Essential: "Image Tools",
 			Inputs: []graph.Input{graph.Bare("image", "IMAGE")}, Outputs: graph.Slots("IMAGE"), Run: imageInvert,
 		},
 		{
-			Name: "ImageBatch", Display: "Batch Images", Module: "nodes", Category: "image", Deprecated: true,
+			Name: "ImageBatch", Display: "Batch Images (DEPRECATED)", Module: "nodes", Category: "image/batch",
+			Aliases: "combine images, merge images, stack images", Deprecated: true,
 			Inputs:  []graph.Input{graph.Bare("image1", "IMAGE"), graph.Bare("image2", "IMAGE")},
 			Outputs: graph.Slots("IMAGE"), Run: imageBatch,
 		},
 		{
-			Name: "EmptyImage", Module: "nodes", Category: "image",
+			Name: "EmptyImage", Display: "Empty Image", Module: "nodes", Category: "image",
 			Inputs: []graph.Input{
 				side("width"), side("height"), graph.Number("batch_size", "INT", "", "default", int64(1), "min", int64(1),
 					"max", int64(4096)),
@@ -49,7 +52,8 @@ func imageOpClasses() []graph.Class {
 			Outputs: graph.Slots("IMAGE"), Run: emptyImage,
 		},
 		{
-			Name: "ImageBlend", Module: "comfy_extras.nodes_post_processing", Category: "image/postprocessing", NewStyle: true,
+			Name: "ImageBlend", Display: "Blend Images", Module: "comfy_extras.nodes_post_processing", Category: "image/filters",
+			Aliases: "mix images", Essential: "Image Tools", NewStyle: true,
 			Inputs: []graph.Input{
 				graph.Link("image1", "IMAGE", ""), graph.Link("image2", "IMAGE", ""),
 				graph.Number("blend_factor", "FLOAT", "part of the blended picture", "default", 0.5, "min", 0.0, "max",

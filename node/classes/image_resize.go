@@ -18,6 +18,7 @@ func resizeImageClasses() []graph.Class {
 	return []graph.Class{
 		{
 			Name: "ImageScale", Display: "Upscale Image", Module: "nodes", Category: "image/upscaling",
+			Aliases: "resize, resize image, scale image, image resize, zoom, zoom in, change size", Essential: "Image Tools",
 			Inputs: []graph.Input{
 				graph.Bare("image", "IMAGE"), graph.BareCombo("upscale_method", methods...),
 				side("width", 512, 0), side("height", 512, 0), graph.BareCombo("crop", "disabled", "center"),
@@ -26,6 +27,7 @@ func resizeImageClasses() []graph.Class {
 		},
 		{
 			Name: "ImageScaleBy", Display: "Upscale Image By", Module: "nodes", Category: "image/upscaling",
+			Essential: "Image Tools",
 			Inputs: []graph.Input{
 				graph.Bare("image", "IMAGE"), graph.BareCombo("upscale_method", methods...),
 				graph.Number("scale_by", "FLOAT", "", "default", 1.0, "min", 0.01, "max", 8.0, "step", 0.01),
@@ -33,19 +35,21 @@ func resizeImageClasses() []graph.Class {
 			Outputs: graph.Slots("IMAGE"), Run: imageScaleBy,
 		},
 		{
-			Name: "ImageScaleToTotalPixels", Module: "comfy_extras.nodes_post_processing",
+			Name: "ImageScaleToTotalPixels", Display: "Scale Image to Total Pixels",
+			Module:   "comfy_extras.nodes_post_processing",
 			Category: "image/upscaling", NewStyle: true,
 			Inputs: []graph.Input{
 				graph.Link("image", "IMAGE", ""), graph.Combo("upscale_method", "", methods...),
 				graph.Number("megapixels", "FLOAT", "of 1024 x 1024", "default", 1.0, "min", 0.01, "max", 16.0, "step", 0.01),
 				graph.Number("resolution_steps", "INT", "sides become multiples of this", "default", int64(1), "min", int64(1),
-					"max", int64(256)).AsLater(),
+					"max", int64(256)).AsAdvanced().AsLater(),
 			},
 			Outputs: graph.Slots("IMAGE"), Run: imageScaleToTotal,
 		},
 		{
-			Name: "ImageCrop", Display: "Image Crop", Module: "comfy_extras.nodes_images",
-			Category: "image/transform", NewStyle: true,
+			Name: "ImageCrop", Deprecated: true, Display: "Crop Image (DEPRECATED)", Module: "comfy_extras.nodes_images",
+			Category: "image/transform",
+			Aliases:  "trim", Essential: "Image Tools", NewStyle: true,
 			Inputs: []graph.Input{
 				graph.Link("image", "IMAGE", ""), side("width", 512, 1), side("height", 512, 1),
 				side("x", 0, 0), side("y", 0, 0),

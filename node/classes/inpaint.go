@@ -15,7 +15,7 @@ import (
 func inpaintClasses() []graph.Class {
 	return []graph.Class{
 		{
-			Name: "SetLatentNoiseMask", Display: "Set Latent Noise Mask", Module: "nodes", Category: "latent/inpaint",
+			Name: "SetLatentNoiseMask", Display: "Set Latent Noise Mask", Module: "nodes", Category: "model/latent",
 			Inputs: []graph.Input{graph.Bare("samples", "LATENT"), graph.Bare("mask", "MASK")}, Outputs: graph.Slots("LATENT"),
 			Run: func(c *graph.Call) ([]any, error) {
 				l := graph.Arg[*value.Latent](c, "samples")
@@ -23,7 +23,7 @@ func inpaintClasses() []graph.Class {
 			},
 		},
 		{
-			Name: "VAEEncodeForInpaint", Display: "VAE Encode (for Inpainting)", Module: "nodes", Category: "latent/inpaint",
+			Name: "VAEEncodeForInpaint", Display: "VAE Encode (for Inpainting)", Module: "nodes", Category: "model/latent",
 			Heavy:       graph.StageVAE,
 			Description: "Encodes pictures with grey where the mask is, and keeps the mask, grown a little, with the latent.",
 			Inputs: []graph.Input{
@@ -34,7 +34,7 @@ func inpaintClasses() []graph.Class {
 			Outputs: graph.Slots("LATENT"), Run: encodeForInpaint,
 		},
 		{
-			Name: "InpaintModelConditioning", Module: "nodes", Category: "conditioning/inpaint", Heavy: graph.StageVAE,
+			Name: "InpaintModelConditioning", Module: "nodes", Category: "model/conditioning", Heavy: graph.StageVAE,
 			Inputs: []graph.Input{
 				graph.Bare("positive", "CONDITIONING"), graph.Bare("negative", "CONDITIONING"), graph.Bare("vae", "VAE"),
 				graph.Bare("pixels", "IMAGE"), graph.Bare("mask", "MASK"),

@@ -22,18 +22,21 @@ func latentClasses() []graph.Class {
 	}
 	return []graph.Class{
 		{
-			Name: "EmptyLatentImage", Display: "Empty Latent Image", Module: "nodes", Category: "latent",
+			Name: "EmptyLatentImage", Display: "Empty Latent Image", Module: "nodes", Category: "model/latent",
+			Aliases:     "empty, empty latent, new latent, create latent, blank latent, blank",
 			Description: "Zeros with 4 channels; models with more channels widen them.",
 			Inputs:      size(512, 8), Outputs: graph.Slots("LATENT"),
 			Run: func(c *graph.Call) ([]any, error) { return emptyLatent(c, 4) },
 		},
 		{
-			Name: "EmptySD3LatentImage", Module: "comfy_extras.nodes_sd3", Category: "latent/sd3", NewStyle: true,
-			Inputs: size(1024, 16), Outputs: graph.Slots("LATENT"),
+			Name: "EmptySD3LatentImage", Module: "comfy_extras.nodes_sd3", Category: "model/latent/stable diffusion",
+			NewStyle: true,
+			Inputs:   size(1024, 16), Outputs: graph.Slots("LATENT"),
 			Run: func(c *graph.Call) ([]any, error) { return emptyLatent(c, 16) },
 		},
 		{
-			Name: "SaveLatent", Module: "nodes", Category: "_for_testing", Output: true,
+			Name: "SaveLatent", Display: "Save Latent", Module: "nodes", Category: "model/latent",
+			Aliases: "export latent", Output: true, Outputs: []graph.Slot{{Name: "samples", Type: "LATENT"}},
 			Inputs: []graph.Input{
 				graph.Bare("samples", "LATENT"),
 				graph.Number("filename_prefix", "STRING", "", "default", "latents/ComfyUI"),
@@ -42,8 +45,9 @@ func latentClasses() []graph.Class {
 			Check:  checkSavePrefix, Run: saveLatent,
 		},
 		{
-			Name: "LoadLatent", Module: "nodes", Category: "_for_testing",
-			Inputs: []graph.Input{graph.File("latent", files.KindInputLatent)}, Outputs: graph.Slots("LATENT"), Run: loadLatent,
+			Name: "LoadLatent", Display: "Load Latent", Module: "nodes", Category: "model/latent",
+			Aliases: "import latent, open latent",
+			Inputs:  []graph.Input{graph.File("latent", files.KindInputLatent)}, Outputs: graph.Slots("LATENT"), Run: loadLatent,
 			Own: []string{"latent"}, Check: checkFile("latent", "Invalid latent file: "), Change: fileChange("latent"),
 		},
 	}
@@ -77,7 +81,7 @@ func saveLatent(c *graph.Call) ([]any, error) {
 		return nil, err
 	}
 	c.Save(files.Output{Kind: "latents", Prefix: prefix, Type: "output", Ext: ".latent", Data: data})
-	return nil, nil
+	return []any{l}, nil
 }
 
 // loadLatent reads such a file; older files without the version mark hold values scaled by 0.18215.

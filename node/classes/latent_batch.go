@@ -11,7 +11,8 @@ import (
 func latentBatchClasses() []graph.Class {
 	return []graph.Class{
 		{
-			Name: "RepeatLatentBatch", Display: "Repeat Latent Batch", Module: "nodes", Category: "latent/batch",
+			Name: "RepeatLatentBatch", Display: "Repeat Latent Batch", Module: "nodes", Category: "model/latent/batch",
+			Aliases: "duplicate latent, clone latent",
 			Inputs: []graph.Input{
 				graph.Bare("samples", "LATENT"),
 				graph.Number("amount", "INT", "", "default", int64(1), "min", int64(1), "max", int64(64)),
@@ -19,11 +20,12 @@ func latentBatchClasses() []graph.Class {
 			Outputs: graph.Slots("LATENT"), Run: repeatLatent,
 		},
 		{
-			Name: "LatentFromBatch", Display: "Latent From Batch", Module: "nodes", Category: "latent/batch",
+			Name: "LatentFromBatch", Display: "Get Latent From Batch", Module: "nodes", Category: "model/latent/batch",
+			Aliases:     "select from batch, pick latent, batch subset",
 			Description: "Takes some latents of a batch; they keep the noise that they would have had in it.",
 			Inputs: []graph.Input{
 				graph.Bare("samples", "LATENT"), graph.Number("batch_index", "INT", "", "default", int64(0), "min",
-					int64(0), "max", int64(63)),
+					int64(-16384), "max", int64(16384)),
 				graph.Number("length", "INT", "", "default", int64(1), "min", int64(1), "max", int64(64)),
 			},
 			Outputs: graph.Slots("LATENT"), Run: latentFromBatch,
@@ -76,7 +78,7 @@ func repeated(v []float32, n int) []float32 {
 func latentFromBatch(c *graph.Call) ([]any, error) {
 	l := c.Latent("samples")
 	s := l.Samples
-	from := min(s.B-1, c.Whole("batch_index"))
+	from := fromIndex(c.Whole("batch_index"), s.B)
 	length := min(s.B-from, c.Whole("length"))
 	item := s.C * s.Y * s.X
 	out := l.With(parallel.Latent{B: length, C: s.C, Y: s.Y, X: s.X, Data: s.Data[from*item : (from+length)*item]})

@@ -15,7 +15,8 @@ func composeLatentClasses() []graph.Class {
 	}
 	return []graph.Class{
 		{
-			Name: "LatentBlend", Display: "Latent Blend", Module: "nodes", Category: "_for_testing",
+			Name: "LatentBlend", Display: "Latent Blend", Module: "nodes", Category: "experimental",
+			Aliases: "mix latents, interpolate latents",
 			Inputs: []graph.Input{
 				graph.Bare("samples1", "LATENT"), graph.Bare("samples2", "LATENT"),
 				graph.Number("blend_factor", "FLOAT", "part of the first", "default", 0.5, "min", int64(0), "max",
@@ -24,7 +25,8 @@ func composeLatentClasses() []graph.Class {
 			Outputs: graph.Slots("LATENT"), Run: latentBlend,
 		},
 		{
-			Name: "LatentComposite", Display: "Latent Composite", Module: "nodes", Category: "latent",
+			Name: "LatentComposite", Display: "Latent Composite", Module: "nodes", Category: "model/latent",
+			Aliases: "overlay latent, layer latent, paste latent",
 			Inputs: []graph.Input{
 				graph.Bare("samples_to", "LATENT"), graph.Bare("samples_from", "LATENT"), place("x"),
 				place("y"), place("feather"),

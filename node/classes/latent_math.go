@@ -13,25 +13,27 @@ import (
 // (bilinear, center crop).
 func latentMathClasses() []graph.Class {
 	two := []graph.Input{graph.Link("samples1", "LATENT", ""), graph.Link("samples2", "LATENT", "")}
-	row := func(name, category string, run func(*graph.Call) ([]any, error), inputs ...graph.Input) graph.Class {
+	row := func(name, category, aliases string, run func(*graph.Call) ([]any, error), inputs ...graph.Input) graph.Class {
 		return graph.Class{
-			Name: name, Module: "comfy_extras.nodes_latent", Category: category, NewStyle: true,
+			Name: name, Module: "comfy_extras.nodes_latent", Category: category, Aliases: aliases, NewStyle: true,
 			Inputs: inputs, Outputs: graph.Slots("LATENT"), Run: run,
 		}
 	}
-	const category = "latent/advanced"
-	batch := row("LatentBatch", "latent/batch", latentBatch, two...)
-	batch.Deprecated = true
+	const category = "model/latent/advanced"
+	batch := row("LatentBatch", "model/latent/batch", "combine latents, merge latents, join latents", latentBatch, two...)
+	batch.Display, batch.Deprecated = "Batch Latents (DEPRECATED)", true
 	return []graph.Class{
-		row("LatentAdd", category, func(c *graph.Call) ([]any, error) {
+		row("LatentAdd", category, "combine latents, sum latents", func(c *graph.Call) ([]any, error) {
 			return combineLatents(c, func(a, b float32) float32 { return a + b })
 		}, two...),
-		row("LatentSubtract", category, func(c *graph.Call) ([]any, error) {
+		row("LatentSubtract", category, "difference latent, remove features", func(c *graph.Call) ([]any, error) {
 			return combineLatents(c, func(a, b float32) float32 { return a - b })
 		}, two...),
-		row("LatentMultiply", category, latentMultiply, graph.Link("samples", "LATENT", ""),
+		row("LatentMultiply", category, "scale latent, amplify latent, latent gain", latentMultiply, graph.Link("samples",
+			"LATENT", ""),
 			graph.Number("multiplier", "FLOAT", "", "default", 1.0, "min", -10.0, "max", 10.0, "step", 0.01)),
-		row("LatentInterpolate", category, latentInterpolate, two[0], two[1],
+		row("LatentInterpolate", category, "blend latent, mix latent, lerp latent, transition", latentInterpolate, two[0],
+			two[1],
 			graph.Number("ratio", "FLOAT", "part of the first", "default", 1.0, "min", 0.0, "max", 1.0, "step", 0.01)),
 		batch,
 	}

@@ -17,7 +17,8 @@ func resizeLatentClasses() []graph.Class {
 	}
 	return []graph.Class{
 		{
-			Name: "LatentUpscale", Display: "Upscale Latent", Module: "nodes", Category: "latent",
+			Name: "LatentUpscale", Display: "Upscale Latent", Module: "nodes", Category: "model/latent",
+			Aliases: "enlarge latent, resize latent",
 			Inputs: []graph.Input{
 				graph.Bare("samples", "LATENT"), method, side("width"), side("height"),
 				graph.BareCombo("crop", "disabled", "center"),
@@ -25,7 +26,8 @@ func resizeLatentClasses() []graph.Class {
 			Outputs: graph.Slots("LATENT"), Run: latentUpscale,
 		},
 		{
-			Name: "LatentUpscaleBy", Display: "Upscale Latent By", Module: "nodes", Category: "latent",
+			Name: "LatentUpscaleBy", Display: "Upscale Latent By", Module: "nodes", Category: "model/latent",
+			Aliases: "enlarge latent, resize latent, scale latent",
 			Inputs: []graph.Input{
 				graph.Bare("samples", "LATENT"), method,
 				graph.Number("scale_by", "FLOAT", "", "default", 1.5, "min", 0.01, "max", 8.0, "step", 0.01),

@@ -19,12 +19,14 @@ func turnLatentClasses() []graph.Class {
 	}
 	return []graph.Class{
 		{
-			Name: "LatentCrop", Display: "Crop Latent", Module: "nodes", Category: "latent/transform",
+			Name: "LatentCrop", Display: "Crop Latent", Module: "nodes", Category: "model/latent/transform",
+			Aliases: "trim latent, cut latent",
 			Inputs:  []graph.Input{graph.Bare("samples", "LATENT"), side("width"), side("height"), place("x"), place("y")},
 			Outputs: graph.Slots("LATENT"), Run: latentCrop,
 		},
 		{
-			Name: "LatentFlip", Display: "Flip Latent", Module: "nodes", Category: "latent/transform",
+			Name: "LatentFlip", Display: "Flip Latent", Module: "nodes", Category: "model/latent/transform",
+			Aliases: "mirror latent",
 			Inputs: []graph.Input{
 				graph.Bare("samples", "LATENT"),
 				graph.BareCombo("flip_method", "x-axis: vertically", "y-axis: horizontally"),
@@ -32,7 +34,7 @@ func turnLatentClasses() []graph.Class {
 			Outputs: graph.Slots("LATENT"), Run: latentFlip,
 		},
 		{
-			Name: "LatentRotate", Display: "Rotate Latent", Module: "nodes", Category: "latent/transform",
+			Name: "LatentRotate", Display: "Rotate Latent", Module: "nodes", Category: "model/latent/transform",
 			Inputs: []graph.Input{
 				graph.Bare("samples", "LATENT"),
 				graph.BareCombo("rotation", "none", "90 degrees", "180 degrees", "270 degrees"),

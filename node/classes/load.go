@@ -19,25 +19,26 @@ import (
 
 // loadClasses are the rows that name model files. They read headers only.
 func loadClasses() []graph.Class {
-	device := graph.BareCombo("device", "default", "cpu").With("advanced", true).AsOptional()
+	device := graph.BareCombo("device", "default", "cpu").AsAdvanced().AsOptional()
 	return []graph.Class{
 		{
-			Name: "UNETLoader", Display: "Load Diffusion Model", Module: "nodes", Category: "advanced/loaders",
+			Name: "UNETLoader", Display: "Load Diffusion Model", Module: "nodes", Category: "model/loaders",
 			Heavy: graph.StageLoad,
 			Inputs: []graph.Input{
 				graph.File("unet_name", files.KindDiffusion),
-				graph.BareCombo("weight_dtype", "default", "fp8_e4m3fn", "fp8_e4m3fn_fast", "fp8_e5m2").AsLater(),
+				graph.BareCombo("weight_dtype", "default", "fp8_e4m3fn", "fp8_e4m3fn_fast", "fp8_e5m2").AsLater().AsAdvanced(),
 			},
 			Outputs: graph.Slots("MODEL"), Check: checkPrecision, Run: loadUNET,
 			Change: modelChange(files.KindDiffusion, "unet_name"),
 		},
 		{
-			Name: "VAELoader", Display: "Load VAE", Module: "nodes", Category: "loaders", Heavy: graph.StageLoad,
+			Name: "VAELoader", Display: "Load VAE", Module: "nodes", Category: "model/loaders", Heavy: graph.StageLoad,
 			Inputs:  []graph.Input{{Name: "vae_name", Type: "COMBO", Files: files.KindVAE, Choices: []string{value.PixelSpace}}},
 			Outputs: graph.Slots("VAE"), Run: loadVAE, Change: modelChange(files.KindVAE, "vae_name"),
 		},
 		{
-			Name: "CheckpointLoaderSimple", Display: "Load Checkpoint", Module: "nodes", Category: "loaders",
+			Name: "CheckpointLoaderSimple", Display: "Load Checkpoint", Module: "nodes", Category: "model/loaders",
+			Aliases:     "load model, checkpoint, model loader, load checkpoint, ckpt, model",
 			Heavy:       graph.StageLoad,
 			Description: "Loads diffusion model, text encoders and VAE from one file.",
 			Inputs:      []graph.Input{graph.File("ckpt_name", files.KindCheckpoint).With()},
@@ -45,14 +46,15 @@ func loadClasses() []graph.Class {
 			Change: modelChange(files.KindCheckpoint, "ckpt_name"),
 		},
 		{
-			Name: "CLIPLoader", Display: "Load CLIP", Module: "nodes", Category: "advanced/loaders", Heavy: graph.StageLoad,
+			Name: "CLIPLoader", Display: "Load CLIP", Module: "nodes", Category: "model/loaders", Heavy: graph.StageLoad,
 			Inputs:  []graph.Input{graph.File("clip_name", files.KindText), clipTypeInput().AsLater(), device},
 			Outputs: graph.Slots("CLIP"), Check: checkClipType,
 			Run:    func(c *graph.Call) ([]any, error) { return loadCLIP(c, c.Str("type"), "clip_name") },
 			Change: modelChange(files.KindText, "clip_name"),
 		},
 		{
-			Name: "DualCLIPLoader", Module: "nodes", Category: "advanced/loaders", Heavy: graph.StageLoad,
+			Name: "DualCLIPLoader", Display: "Load CLIP (Dual)", Module: "nodes", Category: "model/loaders",
+			Heavy: graph.StageLoad,
 			Inputs: []graph.Input{
 				graph.File("clip_name1", files.KindText), graph.File("clip_name2", files.KindText),
 				dualClipTypeInput(), device,
@@ -62,7 +64,8 @@ func loadClasses() []graph.Class {
 			Change: modelChange(files.KindText, "clip_name1", "clip_name2"),
 		},
 		{
-			Name: "TripleCLIPLoader", Module: "comfy_extras.nodes_sd3", Category: "advanced/loaders", NewStyle: true,
+			Name: "TripleCLIPLoader", Display: "Load CLIP (Triple)", Module: "comfy_extras.nodes_sd3",
+			Category: "model/loaders", NewStyle: true,
 			Heavy:       graph.StageLoad,
 			Description: "Loads the three text encoders of SD3: CLIP-L, CLIP-G and T5, in any order.",
 			Inputs:      []graph.Input{encoderIn("clip_name1"), encoderIn("clip_name2"), encoderIn("clip_name3")},
@@ -82,12 +85,13 @@ func encoderIn(name string) graph.Input { return graph.File(name, files.KindText
 func clipTypeInput() graph.Input {
 	return graph.BareCombo("type", "stable_diffusion", "stable_cascade", "sd3", "stable_audio", "mochi", "ltxv",
 		"pixart", "cosmos",
-		"lumina2", "wan", "hidream", "chroma", "ace", "omnigen2", "qwen_image", "hunyuan_image", "flux2", "ovis")
+		"lumina2", "wan", "hidream", "chroma", "ace", "omnigen2", "qwen_image", "hunyuan_image", "flux2", "ovis",
+		"longcat_image", "cogvideox", "lens", "pixeldit", "ideogram4", "boogu", "krea2", "joyimage", "mage", "minimax")
 }
 
 func dualClipTypeInput() graph.Input {
 	return graph.BareCombo("type", "sdxl", "sd3", "flux", "hunyuan_video", "hidream", "hunyuan_image", "hunyuan_video_15",
-		"kandinsky5", "kandinsky5_image", "ltxv", "newbie")
+		"kandinsky5", "kandinsky5_image", "ltxv", "newbie", "ace")
 }
 
 // modelChange makes the headers of model files part of the cache signature, so that a file that was replaced is read

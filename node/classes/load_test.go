@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -194,12 +195,53 @@ func TestMissingTokenizerNamesAllPlaces(t *testing.T) {
 		t.Fatalf("got %v, want tokenizer_missing", err)
 	}
 	for _, place := range []string{
-		filepath.Join(root, "tokenizers", "demo_clip.tokenizer.json"),
-		filepath.Join(root, "tokenizers", "clip_l"), "/somewhere/ComfyUI/comfy/sd1_tokenizer",
+		"models/tokenizers/demo_clip.tokenizer.json", "models/tokenizers/clip_l", "ComfyUI/comfy/sd1_tokenizer",
 	} {
 		if !strings.Contains(f.Message, place) {
 			t.Errorf("the error does not name %s:\n%s", place, f.Message)
 		}
+	}
+}
+
+// TestOwnTokenizerGoesBeforeTheKinds: a folder before the demo's that has the published vocabulary of CLIP does not take
+// the place of the encoder's own.
+func TestOwnTokenizerGoesBeforeTheKinds(t *testing.T) {
+	other := t.TempDir()
+	scratch.Write(t, filepath.Join(other, "tokenizers", "clip_l.tokenizer.json"), []byte(`{"not": "this one"}`))
+	encode := func(roots ...string) []float32 {
+		runner, err := graph.NewRunner(graph.Config{
+			Engine: refEngine(t), Roots: files.Roots{Models: roots}, Catalogue: All(),
+		})
+		check(t, err)
+		defer runner.Close()
+		clip := exec(t, runner, "CLIPLoader", map[string]any{"clip_name": "demo_clip.safetensors", "type": "stable_diffusion"})
+		c := exec(t, runner, "CLIPTextEncode", map[string]any{"text": "a red heart", "clip": clip})
+		return values(t, c.([]any)[0].([]any)[0])
+	}
+	demo := demoRoots().Models[0]
+	if !slices.Equal(encode(other, demo), encode(demo)) {
+		t.Error("another folder's tokenizer was taken")
+	}
+}
+
+// TestTokenizerOfAnotherFile: a vocabulary with more words than the encoder has rows is the user's to mend.
+func TestTokenizerOfAnotherFile(t *testing.T) {
+	root := t.TempDir()
+	copyFile(t, "text_encoders/demo_clip.safetensors", filepath.Join(root, "text_encoders", "demo_clip.safetensors"))
+	data, err := os.ReadFile(filepath.Join(demoRoots().Models[0], "tokenizers", "demo_clip.tokenizer.json"))
+	check(t, err)
+	moved := strings.ReplaceAll(string(data), `"heart</w>": 606`, `"heart</w>": 1205`)
+	scratch.Write(t, filepath.Join(root, "tokenizers", "demo_clip.tokenizer.json"), []byte(moved))
+	runner, err := graph.NewRunner(graph.Config{
+		Engine: refEngine(t), Roots: files.Roots{Models: []string{root}}, Catalogue: All(),
+	})
+	check(t, err)
+	defer runner.Close()
+	clip := exec(t, runner, "CLIPLoader", map[string]any{"clip_name": "demo_clip.safetensors", "type": "stable_diffusion"})
+	_, err = runner.Exec(t.Context(),
+		graph.ExecRequest{Class: "CLIPTextEncode", Inputs: map[string]any{"text": "a red heart", "clip": clip}}, nil)
+	if f := fault.From(err); err == nil || f.Code != fault.CodeTokenizer || !strings.Contains(f.Message, "demo_clip") {
+		t.Errorf("got %v, want tokenizer_missing", err)
 	}
 }
 

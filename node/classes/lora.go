@@ -19,7 +19,9 @@ func loraClasses() []graph.Class {
 	}
 	return []graph.Class{
 		{
-			Name: "LoraLoader", Display: "Load LoRA", Module: "nodes", Category: "loaders", Heavy: graph.StageLoad,
+			Name: "LoraLoader", Display: "Load LoRA (Model and CLIP)", Module: "nodes", Category: "model/loaders",
+			Aliases: "lora, load lora, apply lora, lora loader, lora model", Essential: "Image Generation",
+			Heavy: graph.StageLoad,
 			Description: "Adds the low-rank adapters of a LoRA file to the diffusion model and to the text encoders. " +
 				"Several can follow each other.",
 			Inputs: []graph.Input{
@@ -37,7 +39,9 @@ func loraClasses() []graph.Class {
 			},
 		},
 		{
-			Name: "LoraLoaderModelOnly", Module: "nodes", Category: "loaders", Heavy: graph.StageLoad,
+			Name: "LoraLoaderModelOnly", Display: "Load LoRA", Module: "nodes", Category: "model/loaders",
+			Aliases: "lora, load lora, apply lora, lora loader, lora model", Essential: "Image Generation",
+			Heavy:       graph.StageLoad,
 			Description: "Adds the low-rank adapters of a LoRA file to the diffusion model.",
 			Inputs: []graph.Input{
 				graph.Bare("model", "MODEL"), graph.File("lora_name", files.KindLora),

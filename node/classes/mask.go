@@ -24,7 +24,7 @@ func maskClasses() []graph.Class {
 	in := graph.Link("mask", "MASK", "")
 	return []graph.Class{
 		{
-			Name: "SolidMask", Module: module, Category: "mask", NewStyle: true,
+			Name: "SolidMask", Display: "Create Solid Mask", Module: module, Category: "image/mask", NewStyle: true,
 			Inputs: []graph.Input{
 				graph.Number("value", "FLOAT", "", "default", 1.0, "min", 0.0, "max", 1.0, "step", 0.01),
 				side("width"), side("height"),
@@ -35,7 +35,8 @@ func maskClasses() []graph.Class {
 			},
 		},
 		{
-			Name: "InvertMask", Module: module, Category: "mask", NewStyle: true,
+			Name: "InvertMask", Display: "Invert Mask", Module: module, Category: "image/mask",
+			Aliases: "reverse mask, flip mask", NewStyle: true,
 			Inputs: []graph.Input{in}, Outputs: graph.Slots("MASK"), Run: func(c *graph.Call) ([]any, error) {
 				m := *graph.Arg[*picture.Mask](c, "mask")
 				m.Data = inverted(m.Data)
@@ -43,17 +44,20 @@ func maskClasses() []graph.Class {
 			},
 		},
 		{
-			Name: "MaskToImage", Display: "Convert Mask to Image", Module: module, Category: "mask", NewStyle: true,
+			Name: "MaskToImage", Display: "Convert Mask to Image", Module: module, Category: "image/mask",
+			Aliases: "convert mask", NewStyle: true,
 			Inputs: []graph.Input{in}, Outputs: graph.Slots("IMAGE"), Run: maskToImage,
 		},
 		{
-			Name: "ImageToMask", Display: "Convert Image to Mask", Module: module, Category: "mask", NewStyle: true,
+			Name: "ImageToMask", Display: "Convert Image to Mask", Module: module, Category: "image/mask",
+			Aliases: "extract channel, channel to mask", NewStyle: true,
 			Inputs: []graph.Input{graph.Link("image", "IMAGE", ""), graph.Combo("channel", "", "red", "green", "blue",
 				"alpha")},
 			Outputs: graph.Slots("MASK"), Run: imageToMask,
 		},
 		{
-			Name: "LoadImageMask", Display: "Load Image (as Mask)", Module: "nodes", Category: "mask",
+			Name: "LoadImageMask", Display: "Load Image (as Mask)", Module: "nodes", Category: "image",
+			Aliases: "import mask, alpha mask, channel mask", Essential: "Image Tools",
 			Inputs: []graph.Input{
 				graph.File("image", files.KindInputImage).With("image_upload", true),
 				graph.BareCombo("channel", "alpha", "red", "green", "blue"),
@@ -62,16 +66,18 @@ func maskClasses() []graph.Class {
 			Check: checkFile("image", "Invalid image file: "), Change: fileChange("image"),
 		},
 		{
-			Name: "GrowMask", Display: "Grow Mask", Module: module, Category: "mask", NewStyle: true,
+			Name: "GrowMask", Display: "Grow Mask", Module: module, Category: "image/mask",
+			Aliases: "expand mask, shrink mask", NewStyle: true,
 			Inputs: []graph.Input{
 				in, graph.Number("expand", "INT", "in pixels; below 0 shrinks", "default", int64(0), "min", int64(-16384), "max",
 					int64(16384), "step", int64(1)),
-				graph.Number("tapered_corners", "BOOLEAN", "", "default", true),
+				graph.Number("tapered_corners", "BOOLEAN", "", "default", true).AsAdvanced(),
 			},
 			Outputs: graph.Slots("MASK"), Run: growMask,
 		},
 		{
-			Name: "FeatherMask", Module: module, Category: "mask", NewStyle: true,
+			Name: "FeatherMask", Display: "Feather Mask", Module: module, Category: "image/mask",
+			Aliases: "soft edge mask, blur mask edges, gradient mask edge", NewStyle: true,
 			Inputs: []graph.Input{in, edge("left"), edge("top"), edge("right"), edge("bottom")}, Outputs: graph.Slots("MASK"),
 			Run: func(c *graph.Call) ([]any, error) {
 				m := c.Mask("mask")

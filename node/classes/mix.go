@@ -14,12 +14,15 @@ func mixClasses() []graph.Class {
 	to, from := graph.Bare("conditioning_to", "CONDITIONING"), graph.Bare("conditioning_from", "CONDITIONING")
 	return []graph.Class{
 		{
-			Name: "ConditioningConcat", Display: "Conditioning (Concat)", Module: "nodes", Category: "conditioning",
+			Name: "ConditioningConcat", Display: "Conditioning (Concat)", Module: "nodes",
+			Category:    "model/conditioning/transform",
 			Description: "Puts the tokens of the second behind those of the first.",
 			Inputs:      []graph.Input{to, from}, Outputs: graph.Slots("CONDITIONING"), Run: concat,
 		},
 		{
-			Name: "ConditioningAverage", Module: "nodes", Category: "conditioning",
+			Name: "ConditioningAverage", Display: "Conditioning (Average)", Module: "nodes",
+			Category:    "model/conditioning/transform",
+			Aliases:     "blend prompts, interpolate conditioning, mix prompts, style fusion, weighted blend",
 			Description: "Mixes text states and pooled vectors.",
 			Inputs: []graph.Input{to, from, graph.Number("conditioning_to_strength", "FLOAT", "", "default", 1.0, "min",
 				0.0, "max", 1.0, "step", 0.01)},
@@ -27,7 +30,7 @@ func mixClasses() []graph.Class {
 		},
 		{
 			Name: "FluxDisableGuidance", Module: "comfy_extras.nodes_flux",
-			Category: "advanced/conditioning/flux", NewStyle: true,
+			Category: "model/conditioning/flux", NewStyle: true,
 			Description: "Leaves the guidance input of distilled models out.",
 			Inputs:      []graph.Input{graph.Link("conditioning", "CONDITIONING", "")}, Outputs: graph.Slots("CONDITIONING"),
 			Run: func(c *graph.Call) ([]any, error) {

@@ -9,9 +9,9 @@ import (
 
 // modelSamplingClasses are the rows that give a MODEL another time line or another treatment of masks.
 func modelSamplingClasses() []graph.Class {
-	flow := func(name string, preset, multiplier float64) graph.Class {
+	flow := func(name, category string, preset, multiplier float64) graph.Class {
 		return graph.Class{
-			Name: name, Module: "comfy_extras.nodes_model_advanced", Category: "advanced/model",
+			Name: name, Module: "comfy_extras.nodes_model_advanced", Category: category,
 			Inputs: []graph.Input{
 				graph.Bare("model", "MODEL"),
 				graph.Number("shift", "FLOAT", "", "default", preset, "min", 0.0, "max", 100.0, "step", 0.01),
@@ -26,11 +26,12 @@ func modelSamplingClasses() []graph.Class {
 		}
 	}
 	return []graph.Class{
-		flow("ModelSamplingSD3", 3, 1000),
-		flow("ModelSamplingAuraFlow", 1.73, 1),
+		flow("ModelSamplingSD3", "model/patch/stable diffusion", 3, 1000),
+		flow("ModelSamplingAuraFlow", "model/patch", 1.73, 1),
 		{
 			Name: "DifferentialDiffusion", Display: "Differential Diffusion",
-			Module: "comfy_extras.nodes_differential_diffusion", Category: "_for_testing",
+			Module: "comfy_extras.nodes_differential_diffusion", Category: "experimental",
+			Aliases:  "inpaint gradient, variable denoise strength",
 			NewStyle: true, Experimental: true, Description: "Lets grey parts of a noise mask change later in the run than " +
 				"white ones.",
 			Inputs: []graph.Input{

@@ -294,6 +294,53 @@ func TestPanicOfANodeFailsTheJobOnly(t *testing.T) {
 	}
 }
 
+// TestFailuresCarryWhatComfyUISends: a node that fails behind cached ones, compared with the recorded event.
+func TestFailuresCarryWhatComfyUISends(t *testing.T) {
+	runs, graphs := recordedRuns(t)
+	var want map[string]any
+	for _, r := range runs {
+		if r.Name != "error_null_for_link" {
+			continue
+		}
+		for _, e := range r.Events["client-a"] {
+			if e.Type == "execution_error" {
+				want = e.Data
+			}
+		}
+	}
+	cat := fakeCatalogue()
+	runner, err := graph.NewRunner(graph.Config{Roots: serverRoots(t), Catalogue: cat})
+	check(t, err)
+	if _, err := runner.Run(t.Context(), graph.Job{Workflow: graphs["normal"]}, nil); err != nil {
+		t.Fatal(err)
+	}
+	cat.Class("KSampler").Run = func(*graph.Call) ([]any, error) { return nil, errors.New("broken") }
+	w := graphs["normal"].Clone()
+	check(t, w.SetInput("8", "seed", int64(14)))
+	_, err = runner.Run(t.Context(), graph.Job{Workflow: w}, nil)
+	f := fault.From(err)
+	if f.Node != want["node_id"] || f.Class != want["node_type"] {
+		t.Errorf("failed at %s (%s), want %v (%v)", f.Node, f.Class, want["node_id"], want["node_type"])
+	}
+	outputs := slices.Sorted(slices.Values(f.Extra["current_outputs"].([]string)))
+	for name, got := range map[string]any{"executed": f.Extra["executed"], "current_outputs": outputs} {
+		if a, b := fmt.Sprint(got), fmt.Sprint(want[name]); a != b {
+			t.Errorf("%s: %s, want %s", name, a, b)
+		}
+	}
+	inputs, recorded := f.Extra["current_inputs"].(map[string]any), want["current_inputs"].(map[string]any)
+	for _, name := range []string{"seed", "steps", "cfg", "sampler_name", "denoise"} {
+		if a, b := fmt.Sprintf("%v", inputs[name]), fmt.Sprintf("%v", recorded[name]); a != b {
+			t.Errorf("input %s: %s, want %s", name, a, b)
+		}
+	}
+	for name := range recorded {
+		if inputs[name] == nil {
+			t.Errorf("input %s is missing", name)
+		}
+	}
+}
+
 func TestCancelStopsARunningNode(t *testing.T) {
 	started := make(chan struct{})
 	cat := All(sink(), graph.Class{Name: "Slow", Outputs: graph.Slots("INT"), Run: func(c *graph.Call) ([]any, error) {

@@ -23,7 +23,8 @@ func sampleClasses() []graph.Class {
 	}
 	return []graph.Class{
 		{
-			Name: "KSampler", Module: "nodes", Category: "sampling", Heavy: graph.StageDenoise,
+			Name: "KSampler", Module: "nodes", Category: "model/sampling",
+			Aliases: "sampler, sample, generate, denoise, diffuse, txt2img, img2img", Heavy: graph.StageDenoise,
 			Description: "Denoises the latent with model and conditionings.",
 			Inputs: []graph.Input{
 				graph.Link("model", "MODEL", "the model that denoises"), graph.SeedInput("seed"), steps, cfg,
@@ -38,15 +39,16 @@ func sampleClasses() []graph.Class {
 			Outputs: graph.Slots("LATENT"), Run: ksampler,
 		},
 		{
-			Name: "KSamplerAdvanced", Display: "KSampler (Advanced)", Module: "nodes", Category: "sampling",
+			Name: "KSamplerAdvanced", Display: "KSampler (Advanced)", Module: "nodes", Category: "model/sampling",
 			Heavy: graph.StageDenoise,
 			Inputs: []graph.Input{
-				graph.Bare("model", "MODEL"), graph.BareCombo("add_noise", "enable", "disable"),
+				graph.Bare("model", "MODEL"), graph.BareCombo("add_noise", "enable", "disable").AsAdvanced(),
 				graph.SeedInput("noise_seed"), steps, cfg,
 				graph.BareCombo("sampler_name", samplers...), graph.BareCombo("scheduler", schedules...),
 				graph.Bare("positive", "CONDITIONING"), graph.Bare("negative", "CONDITIONING"),
-				graph.Bare("latent_image", "LATENT"), step("start_at_step", 0), step("end_at_step", 10000),
-				graph.BareCombo("return_with_leftover_noise", "disable", "enable"),
+				graph.Bare("latent_image", "LATENT"), step("start_at_step", 0).AsAdvanced(), step("end_at_step",
+					10000).AsAdvanced(),
+				graph.BareCombo("return_with_leftover_noise", "disable", "enable").AsAdvanced(),
 			},
 			Outputs: graph.Slots("LATENT"), Run: ksamplerAdvanced,
 		},

@@ -9,25 +9,35 @@ import (
 
 // samplerClasses are the rows that give a sampler with options of its own.
 func samplerClasses() []graph.Class {
-	eta, noise := samplerFloat("eta", 1, 100), samplerFloat("s_noise", 1, 100)
-	device := graph.Combo("noise_device", "both give the numbers of the CPU generator", "gpu", "cpu")
+	eta, noise := samplerFloat("eta", 1, 100).AsAdvanced(), samplerFloat("s_noise", 1, 100).AsAdvanced()
+	device := graph.Combo("noise_device", "both give the numbers of the CPU generator", "gpu", "cpu").AsAdvanced()
 	order := func(name string, preset, lo, hi int64) graph.Input {
-		return graph.Number(name, "INT", "", "default", preset, "min", lo, "max", hi)
+		return graph.Number(name, "INT", "", "default", preset, "min", lo, "max", hi).AsAdvanced()
 	}
 	percent := func(name string, preset float64) graph.Input {
 		return graph.Number(name, "FLOAT", "of the model that samples", "default", preset, "min", 0.0, "max",
-			1.0, "step", 0.001)
+			1.0, "step", 0.001).AsAdvanced()
 	}
 	ratio := graph.Number("r", "FLOAT", "size of the first half step", "default", 0.5, "min", 0.01, "max", 1.0, "step",
-		0.01, "round", false)
+		0.01, "round", false).AsAdvanced()
 	cfgpp := samplerRow("SamplerEulerAncestralCFGPP", "euler_ancestral_cfg_pp", samplerFloat("eta", 1, 1),
 		samplerFloat("s_noise", 1, 10))
 	cfgpp.Display = "SamplerEulerAncestralCFG++"
+	sa := samplerRow("SamplerSASolver", "sa_solver", graph.Link("model", "MODEL", ""), samplerFloat("eta", 1,
+		10).AsAdvanced(),
+		percent("sde_start_percent", 0.2), percent("sde_end_percent", 0.8), noise,
+		order("predictor_order", 3, 1, 6), order("corrector_order", 4, 0, 6), graph.Link("use_pece", "BOOLEAN",
+			"").AsAdvanced(),
+		graph.Link("simple_order_2", "BOOLEAN", "").AsAdvanced())
+	sa.Aliases = "sde"
+	seeds := samplerRow("SamplerSEEDS2", "seeds_2", graph.Combo("solver_type", "", "phi_1", "phi_2"), eta, noise, ratio)
+	seeds.Aliases = "sde, exp heun"
 	return []graph.Class{
 		{
 			Name: "SamplerEulerCFGpp", Display: "SamplerEulerCFG++", Module: "comfy_extras.nodes_advanced_samplers",
-			Category: "_for_testing", NewStyle: true, Experimental: true,
-			Inputs: []graph.Input{graph.Combo("version", "", "regular", "alternative")}, Outputs: graph.Slots("SAMPLER"),
+			Category: "experimental", NewStyle: true, Experimental: true,
+			Inputs:  []graph.Input{graph.Combo("version", "", "regular", "alternative").AsAdvanced()},
+			Outputs: graph.Slots("SAMPLER"),
 			Run: func(c *graph.Call) ([]any, error) {
 				if c.Str("version") == "alternative" {
 					return []any{value.Sampler{Name: sampling.AlternativeEulerCFGPP().Name}}, nil
@@ -41,20 +51,20 @@ func samplerClasses() []graph.Class {
 		samplerRow("SamplerDPMPP_3M_SDE", "dpmpp_3m_sde", eta, noise, device),
 		samplerRow("SamplerDPMPP_2M_SDE", "dpmpp_2m_sde", graph.Combo("solver_type", "", "midpoint", "heun"),
 			eta, noise, device),
-		samplerRow("SamplerDPMPP_SDE", "dpmpp_sde", eta, noise, samplerFloat("r", 0.5, 100), device),
-		samplerRow("SamplerDPMPP_2S_Ancestral", "dpmpp_2s_ancestral", eta, noise),
-		samplerRow("SamplerDPMAdaptative", "dpm_adaptive", order("order", 3, 2, 3), samplerFloat("rtol", 0.05, 100),
-			samplerFloat("atol", 0.0078, 100),
-			samplerFloat("h_init", 0.05, 100), samplerFloat("pcoeff", 0, 100), samplerFloat("icoeff", 1, 100),
-			samplerFloat("dcoeff", 0, 100),
-			samplerFloat("accept_safety", 0.81, 100), samplerFloat("eta", 0, 100), noise),
+		samplerRow("SamplerDPMPP_SDE", "dpmpp_sde", eta, noise, samplerFloat("r", 0.5, 100).AsAdvanced(), device),
+		samplerRow("SamplerDPMPP_2S_Ancestral", "dpmpp_2s_ancestral", samplerFloat("eta", 1, 100),
+			samplerFloat("s_noise", 1, 100)),
+		samplerRow("SamplerDPMAdaptative", "dpm_adaptive", order("order", 3, 2, 3), samplerFloat("rtol", 0.05,
+			100).AsAdvanced(),
+			samplerFloat("atol", 0.0078, 100).AsAdvanced(),
+			samplerFloat("h_init", 0.05, 100).AsAdvanced(), samplerFloat("pcoeff", 0, 100).AsAdvanced(), samplerFloat("icoeff",
+				1, 100).AsAdvanced(),
+			samplerFloat("dcoeff", 0, 100).AsAdvanced(),
+			samplerFloat("accept_safety", 0.81, 100).AsAdvanced(), samplerFloat("eta", 0, 100).AsAdvanced(), noise),
 		samplerRow("SamplerER_SDE", "er_sde", graph.Combo("solver_type", "", "ER-SDE", "Reverse-time SDE", "ODE"),
-			order("max_stage", 3, 1, 3), eta, noise),
-		samplerRow("SamplerSASolver", "sa_solver", graph.Link("model", "MODEL", ""), samplerFloat("eta", 1, 10),
-			percent("sde_start_percent", 0.2), percent("sde_end_percent", 0.8), noise,
-			order("predictor_order", 3, 1, 6), order("corrector_order", 4, 0, 6), graph.Link("use_pece", "BOOLEAN", ""),
-			graph.Link("simple_order_2", "BOOLEAN", "")),
-		samplerRow("SamplerSEEDS2", "seeds_2", graph.Combo("solver_type", "", "phi_1", "phi_2"), eta, noise, ratio),
+			order("max_stage", 3, 1, 3), samplerFloat("eta", 1, 10).AsAdvanced(), noise),
+		sa,
+		seeds,
 	}
 }
 
@@ -68,7 +78,7 @@ func samplerFloat(name string, preset, hi float64) graph.Input {
 func samplerRow(class, sampler string, inputs ...graph.Input) graph.Class {
 	return graph.Class{
 		Name: class, Module: "comfy_extras.nodes_custom_sampler",
-		Category: "sampling/custom_sampling/samplers", NewStyle: true,
+		Category: "model/sampling/samplers", NewStyle: true,
 		Inputs: inputs, Outputs: graph.Slots("SAMPLER"), Run: func(c *graph.Call) ([]any, error) {
 			name := sampler
 			if c.Class.Input("noise_device") != nil && c.Str("noise_device") == "gpu" {

@@ -10,7 +10,7 @@ import (
 
 // schedulerClasses are the rows that make lists of sigmas.
 func schedulerClasses() []graph.Class {
-	const module, category = "comfy_extras.nodes_custom_sampler", "sampling/custom_sampling/schedulers"
+	const module, category = "comfy_extras.nodes_custom_sampler", "model/sampling/schedulers"
 	row := func(name string, run func(*graph.Call) ([]float32, error), inputs ...graph.Input) graph.Class {
 		return graph.Class{
 			Name: name, Module: module, Category: category, NewStyle: true, Inputs: inputs, Outputs: graph.Slots("SIGMAS"),
@@ -20,7 +20,8 @@ func schedulerClasses() []graph.Class {
 	model := graph.Link("model", "MODEL", "")
 	steps := graph.Number("steps", "INT", "", "default", int64(20), "min", int64(1), "max", int64(10000))
 	float := func(name string, preset, lo, hi, step float64) graph.Input {
-		return graph.Number(name, "FLOAT", "", "default", preset, "min", lo, "max", hi, "step", step, "round", false)
+		return graph.Number(name, "FLOAT", "", "default", preset, "min", lo, "max", hi, "step", step, "round",
+			false).AsAdvanced()
 	}
 	side := func(name string) graph.Input {
 		return graph.Number(name, "INT", "in pixels", "default", int64(1024), "min", int64(16), "max",

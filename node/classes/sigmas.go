@@ -9,7 +9,7 @@ import (
 
 // sigmaClasses are the rows that change lists of sigmas.
 func sigmaClasses() []graph.Class {
-	const module, category = "comfy_extras.nodes_custom_sampler", "sampling/custom_sampling/sigmas"
+	const module, category = "comfy_extras.nodes_custom_sampler", "model/sampling/sigmas"
 	in, halves := graph.Link("sigmas", "SIGMAS", ""),
 		[]graph.Slot{{Name: "high_sigmas", Type: "SIGMAS"}, {Name: "low_sigmas", Type: "SIGMAS"}}
 	return []graph.Class{
@@ -46,7 +46,8 @@ func sigmaClasses() []graph.Class {
 			},
 		},
 		{
-			Name: "ExtendIntermediateSigmas", Module: module, Category: category, NewStyle: true,
+			Name: "ExtendIntermediateSigmas", Module: module, Category: category,
+			Aliases: "interpolate sigmas", NewStyle: true,
 			Inputs: []graph.Input{
 				in, graph.Number("steps", "INT", "parts of every interval", "default", int64(2), "min", int64(1),
 					"max", int64(100)),
@@ -75,7 +76,8 @@ func sigmaClasses() []graph.Class {
 			},
 		},
 		{
-			Name: "ManualSigmas", Module: module, Category: "_for_testing/custom_sampling", NewStyle: true, Experimental: true,
+			Name: "ManualSigmas", Module: module, Category: "model/sampling/sigmas",
+			Aliases: "custom noise schedule, define sigmas", NewStyle: true, Experimental: true,
 			Description: "Takes every number of the text as a sigma.",
 			Inputs:      []graph.Input{graph.Number("sigmas", "STRING", "", "default", "1, 0.5", "multiline", false)},
 			Outputs:     graph.Slots("SIGMAS"), Run: func(c *graph.Call) ([]any, error) {

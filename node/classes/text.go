@@ -10,7 +10,8 @@ func textClasses() []graph.Class {
 	prompt := func(name string) graph.Input { return graph.Prompt(name, "") }
 	return []graph.Class{
 		{
-			Name: "CLIPTextEncode", Display: "CLIP Text Encode (Prompt)", Module: "nodes", Category: "conditioning",
+			Name: "CLIPTextEncode", Display: "CLIP Text Encode (Prompt)", Module: "nodes", Category: "model/conditioning",
+			Aliases:     "text, prompt, text prompt, positive prompt, negative prompt, encode text, text encoder, encode prompt",
 			Heavy:       graph.StageText,
 			Description: "Encodes a prompt for the diffusion model.",
 			Inputs: []graph.Input{
@@ -24,7 +25,7 @@ func textClasses() []graph.Class {
 			},
 		},
 		{
-			Name: "CLIPTextEncodeFlux", Module: "comfy_extras.nodes_flux", Category: "advanced/conditioning/flux",
+			Name: "CLIPTextEncodeFlux", Module: "comfy_extras.nodes_flux", Category: "model/conditioning/flux",
 			NewStyle: true, Heavy: graph.StageText,
 			Inputs: []graph.Input{
 				graph.Link("clip", "CLIP", ""), prompt("clip_l"), prompt("t5xxl"),
@@ -33,7 +34,8 @@ func textClasses() []graph.Class {
 			Outputs: graph.Slots("CONDITIONING"), Run: encodeFlux,
 		},
 		{
-			Name: "T5TokenizerOptions", Module: "comfy_extras.nodes_cond", Category: "_for_testing/conditioning", NewStyle: true,
+			Name: "T5TokenizerOptions", Display: "T5 Tokenizer Options", Module: "comfy_extras.nodes_cond",
+			Category: "model/conditioning", NewStyle: true,
 			Experimental: true,
 			Inputs: []graph.Input{
 				graph.Link("clip", "CLIP", ""),

@@ -15,22 +15,27 @@ func textFamilyClasses() []graph.Class {
 	}
 	return []graph.Class{
 		{
-			Name: "CLIPTextEncodeSD3", Module: "comfy_extras.nodes_sd3", Category: "advanced/conditioning", NewStyle: true,
+			Name: "CLIPTextEncodeSD3", Display: "CLIP Text Encode (SD3)", Module: "comfy_extras.nodes_sd3",
+			Category: "model/conditioning/stable diffusion",
+			Aliases:  "sd3 prompt", NewStyle: true,
 			Heavy: graph.StageText,
 			Inputs: []graph.Input{
 				clip, graph.Prompt("clip_l", ""), graph.Prompt("clip_g", ""), graph.Prompt("t5xxl", ""),
-				graph.Combo("empty_padding", "", "none", "empty_prompt"),
+				graph.Combo("empty_padding", "", "none", "empty_prompt").AsAdvanced(),
 			},
 			Outputs: graph.Slots("CONDITIONING"), Run: encodeSD3,
 		},
 		{
-			Name: "CLIPTextEncodeHunyuanDiT", Module: "comfy_extras.nodes_hunyuan", Category: "advanced/conditioning",
+			Name: "CLIPTextEncodeHunyuanDiT", Display: "CLIP Text Encode (Hunyuan Image)",
+			Module: "comfy_extras.nodes_hunyuan", Category: "model/conditioning/hunyuan image",
 			NewStyle: true, Heavy: graph.StageText,
 			Inputs:  []graph.Input{clip, graph.Prompt("bert", ""), graph.Prompt("mt5xl", "")},
 			Outputs: graph.Slots("CONDITIONING"), Run: encodeHunyuanDiT,
 		},
 		{
-			Name: "CLIPTextEncodePixArtAlpha", Module: "comfy_extras.nodes_pixart", Category: "advanced/conditioning",
+			Name: "CLIPTextEncodePixArtAlpha", Display: "CLIP Text Encode (PixArt Alpha)",
+			Module: "comfy_extras.nodes_pixart", Category: "model/conditioning/pixart",
+			Aliases:  "pixart prompt",
 			NewStyle: true, Heavy: graph.StageText,
 			Description: "Encodes a prompt and tells PixArt-Alpha another picture size than the latent's. PixArt-Sigma has " +
 				"no such input.",

@@ -14,25 +14,25 @@ func tiledClasses() []graph.Class {
 	tile := func(step int64) []graph.Input {
 		return []graph.Input{
 			graph.Number("tile_size", "INT", "in pixels", "default", int64(512), "min", int64(64), "max",
-				int64(4096), "step", step),
+				int64(4096), "step", step).AsAdvanced(),
 			graph.Number("overlap", "INT", "in pixels", "default", int64(64), "min", int64(0), "max", int64(4096), "step",
-				int64(32)).AsLater(),
+				int64(32)).AsLater().AsAdvanced(),
 			graph.Number("temporal_size", "INT", "for video autoencoders only", "default", int64(64), "min", int64(8), "max",
-				int64(4096), "step", int64(4)).AsLater(),
+				int64(4096), "step", int64(4)).AsLater().AsAdvanced(),
 			graph.Number("temporal_overlap", "INT", "for video autoencoders only", "default", int64(8), "min", int64(4), "max",
-				int64(4096), "step", int64(4)).AsLater(),
+				int64(4096), "step", int64(4)).AsLater().AsAdvanced(),
 		}
 	}
 	return []graph.Class{
 		{
-			Name: "VAEDecodeTiled", Display: "VAE Decode (Tiled)", Module: "nodes", Category: "_for_testing",
+			Name: "VAEDecodeTiled", Display: "VAE Decode (Tiled)", Module: "nodes", Category: "model/latent",
 			Heavy:       graph.StageVAE,
 			Description: "Decodes in tiles: needs less memory, and differs a little from VAEDecode.",
 			Inputs:      append([]graph.Input{graph.Bare("samples", "LATENT"), graph.Bare("vae", "VAE")}, tile(32)...),
 			Outputs:     graph.Slots("IMAGE"), Run: vaeDecodeTiled,
 		},
 		{
-			Name: "VAEEncodeTiled", Display: "VAE Encode (Tiled)", Module: "nodes", Category: "_for_testing",
+			Name: "VAEEncodeTiled", Display: "VAE Encode (Tiled)", Module: "nodes", Category: "model/latent",
 			Heavy:   graph.StageVAE,
 			Inputs:  append([]graph.Input{graph.Bare("pixels", "IMAGE"), graph.Bare("vae", "VAE")}, tile(64)...),
 			Outputs: graph.Slots("LATENT"), Run: vaeEncodeTiled,

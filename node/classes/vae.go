@@ -14,7 +14,8 @@ import (
 func vaeClasses() []graph.Class {
 	return []graph.Class{
 		{
-			Name: "VAEDecode", Display: "VAE Decode", Module: "nodes", Category: "latent", Heavy: graph.StageVAE,
+			Name: "VAEDecode", Display: "VAE Decode", Module: "nodes", Category: "model/latent",
+			Aliases: "decode, decode latent, latent to image, render latent", Heavy: graph.StageVAE,
 			Description: "Decodes latents into pictures.",
 			Inputs: []graph.Input{
 				graph.Link("samples", "LATENT", "the latent to decode"),
@@ -23,7 +24,8 @@ func vaeClasses() []graph.Class {
 			Outputs: graph.Slots("IMAGE"), Run: vaeDecode,
 		},
 		{
-			Name: "VAEEncode", Display: "VAE Encode", Module: "nodes", Category: "latent", Heavy: graph.StageVAE,
+			Name: "VAEEncode", Display: "VAE Encode", Module: "nodes", Category: "model/latent",
+			Aliases: "encode, encode image, image to latent", Heavy: graph.StageVAE,
 			Inputs:  []graph.Input{graph.Bare("pixels", "IMAGE"), graph.Bare("vae", "VAE")},
 			Outputs: graph.Slots("LATENT"), Run: vaeEncode,
 		},

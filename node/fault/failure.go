@@ -28,10 +28,11 @@ type Failure struct {
 const (
 	CodeNoPrompt         = "no_prompt"
 	CodeInvalidPrompt    = "invalid_prompt"
+	CodeMissingNodeType  = "missing_node_type"
 	CodeNoOutputs        = "prompt_no_outputs"
 	CodeOutputsFailed    = "prompt_outputs_failed_validation"
 	CodeTooLarge         = "workflow_too_large" // ours: limits on size, depth and node count
-	CodeWorkflowFormatUI = "workflow_format_ui" // a graph in the editor's format, which has no widget names
+	CodeWorkflowFormatUI = "workflow_format_ui" // a graph in the editor's format that cannot be converted
 )
 
 // Codes of running: what a job can end with after it was accepted.
@@ -52,6 +53,7 @@ const (
 	CodeUnknownHandle   = "unknown_handle"
 	CodeUnknownClass    = "unknown_class"
 	CodePlanRefused     = "plan_refused"
+	CodeHostLost        = "host_lost" // a process of ranks; the job may run again
 )
 
 // Error returns "message: details", with the node in front.
@@ -130,6 +132,8 @@ func (f *Failure) FromParallel(e *failure.Error) {
 		f.Code = CodeBadCheckpoint
 	case failure.PlanRefused:
 		f.Code = CodePlanRefused
+	case failure.HostLost:
+		f.Code = CodeHostLost
 	case failure.BadRequest:
 		f.Code = CodeBadInput
 	}

@@ -25,6 +25,9 @@ func (r *Roots) folderRoots() []string {
 			out = append(out, filepath.Join(m, f))
 		}
 	}
+	for _, extra := range []map[string][]string{r.Extra.First, r.Extra.Then} {
+		out = append(append(out, extra[KindDiffusion]...), extra["diffusers"]...)
+	}
 	return out
 }
 
@@ -78,7 +81,7 @@ func (r *Roots) subfolders(dir string) []string {
 	var out []string
 	for _, e := range entries {
 		full := filepath.Join(dir, e.Name())
-		if info, err := os.Stat(full); err == nil && info.IsDir() && (e.IsDir() || r.inside(full)) {
+		if info, err := os.Stat(full); err == nil && info.IsDir() && (e.IsDir() || r.reachable(full)) {
 			out = append(out, e.Name())
 		}
 	}
@@ -139,10 +142,8 @@ func (r *Roots) allInside(field, name, path string) error {
 		return fault.At(fault.CodeBadCheckpoint, field, "%s: %v", field, err)
 	}
 	for _, f := range files {
-		if !r.inside(f) {
-			return fault.At(fault.CodeFileOutsideRoot, field,
-				"%s: %q: %s is a link to a place outside the models folders; name that place with --models, or copy the file",
-				field, name, filepath.Base(f))
+		if !r.reachable(f) {
+			return fault.At(fault.CodeFileOutsideRoot, field, "%s: %q: %s %s", field, name, filepath.Base(f), r.outside())
 		}
 	}
 	return nil

@@ -193,8 +193,8 @@ func publish(temp, final string) error {
 	return os.Rename(temp, final)
 }
 
-// nextCounter is ComfyUI's rule: the largest number behind "<name>_" up to the next underscore, plus one; files without
-// a number count as 0.
+// nextCounter is ComfyUI's rule: the largest number behind "<name>_" up to the next dot or underscore, plus one; files
+// without a number count as 0.
 func nextCounter(folder, name string) int {
 	entries, err := os.ReadDir(folder)
 	if err != nil {
@@ -206,7 +206,8 @@ func nextCounter(folder, name string) int {
 		if !ok {
 			continue
 		}
-		digits, _, _ := strings.Cut(rest, "_")
+		digits, _, _ := strings.Cut(rest, ".")
+		digits, _, _ = strings.Cut(digits, "_")
 		if n, err := strconv.Atoi(strings.TrimSpace(digits)); err == nil && n > highest && n < 1<<40 {
 			highest = n
 		}

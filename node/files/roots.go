@@ -22,6 +22,10 @@ type Roots struct {
 	// Also returns names of a kind of model files that other machines have: List shows them, nothing here can open them.
 	// nil: there are none.
 	Also func(kind string) []string
+	// Extra are folders of models beside the roots.
+	Extra Extra
+	// StrictLinks refuses every link that leads out of the folders, also those of root and of this process' user.
+	StrictLinks bool
 }
 
 // Kinds of files: the folders under a models root that hold them, as ComfyUI names them.
@@ -60,10 +64,35 @@ func (r *Roots) dirs(kind string) []string {
 			out = append(out, r.Input)
 		}
 	default:
+		extra := kind
+		if kind == KindGGUF {
+			extra = KindDiffusion
+		}
+		out = append(out, r.Extra.First[extra]...)
 		for _, m := range r.Models {
 			for _, f := range folders(kind) {
 				out = append(out, filepath.Join(m, f))
 			}
+		}
+		out = append(out, r.Extra.Then[extra]...)
+	}
+	return out
+}
+
+// Dirs returns the absolute folders that files of a kind are looked for in, in that order.
+func (r *Roots) Dirs(kind string) []string { return r.dirs(kind) }
+
+// places returns every folder that names may lie in.
+func (r *Roots) places() []string {
+	var out []string
+	for _, extra := range []map[string][]string{r.Extra.First, r.Extra.Then} {
+		for _, dirs := range extra {
+			out = append(out, dirs...)
+		}
+	}
+	for _, root := range append([]string{r.Input, r.Output, r.Temp}, r.Models...) {
+		if root != "" {
+			out = append(out, root)
 		}
 	}
 	return out
@@ -106,7 +135,7 @@ func (r *Roots) walk(kind, dir, sub string, depth int, seen map[string]bool) {
 		mode := e.Type()
 		if e.Type()&fs.ModeSymlink != 0 {
 			info, err := os.Stat(full)
-			if err != nil || !r.inside(full) {
+			if err != nil || !r.follows(kind, full) {
 				continue
 			}
 			mode = info.Mode()
@@ -140,16 +169,21 @@ func hasKindExtension(kind, name string) bool {
 	return ext == ".safetensors" || ext == ".sft" || strings.HasSuffix(name, ".safetensors.index.json")
 }
 
+// follows reports whether a link in a folder of a kind is followed: that of inputs takes the strict rule.
+func (r *Roots) follows(kind, path string) bool {
+	if kind == KindInputImage || kind == KindInputLatent {
+		return r.inside(path)
+	}
+	return r.reachable(path)
+}
+
 // inside reports whether a path, links resolved, lies in one of the roots.
 func (r *Roots) inside(path string) bool {
 	real, err := filepath.EvalSymlinks(path)
 	if err != nil {
 		return false
 	}
-	for _, root := range append([]string{r.Input, r.Output, r.Temp}, r.Models...) {
-		if root == "" {
-			continue
-		}
+	for _, root := range r.places() {
 		if base, err := filepath.EvalSymlinks(root); err == nil && within(base, real) {
 			return true
 		}
@@ -177,10 +211,9 @@ func (r *Roots) Resolve(kind, field, name string) (string, error) {
 		if err != nil || !info.Mode().IsRegular() { // a named pipe would wait for its writer for ever
 			continue
 		}
-		if !r.inside(path) {
-			return "", fault.At(fault.CodeFileOutsideRoot, field,
-				"%s: %q is a link to a place outside the models folders; name that place with --models, or copy the file; "+
-					"allowed: %s", field, name, fault.List(r.List(kind)))
+		if !r.reachable(path) {
+			return "", fault.At(fault.CodeFileOutsideRoot, field, "%s: %q %s; allowed: %s", field, name, r.outside(),
+				fault.List(r.List(kind)))
 		}
 		if strings.HasSuffix(path, ".safetensors.index.json") {
 			return path, r.allInside(field, name, path)
@@ -190,8 +223,18 @@ func (r *Roots) Resolve(kind, field, name string) (string, error) {
 	if path, err := r.folder(kind, field, name); path != "" || err != nil {
 		return path, err
 	}
-	return "", fault.At(fault.CodeFileMissing, field, "%s: no file %q in %s; allowed: %s", field, name,
-		fault.List(r.dirs(kind)), fault.List(r.List(kind)))
+	return "", fault.At(fault.CodeFileMissing, field, "%s: no file %q in %s; allowed: %s", field, name, kind,
+		fault.List(r.List(kind)))
+}
+
+// outside says what is wrong with a link that is not followed, and what helps.
+func (r *Roots) outside() string {
+	if r.StrictLinks {
+		return "is a link to a place outside the models folders, and --strict-links is set; name that place with --models, " +
+			"or copy the file"
+	}
+	return "is a link of another user to a place outside the models folders; name that place with --models, make the " +
+		"link as root or as the user of the daemon, or copy the file"
 }
 
 // Annotated splits ComfyUI's suffix off a file name: "a.png [output]" is a.png in the output folder.
@@ -217,8 +260,8 @@ func (r *Roots) Picture(field, name string) (string, error) {
 	info, err := os.Stat(path)
 	switch {
 	case dir == "" || errors.Is(err, fs.ErrNotExist) || (err == nil && !info.Mode().IsRegular()):
-		return "", fault.At(fault.CodeFileMissing, field, "%s: no file %q in the %s folder (%s); allowed: %s", field, base,
-			kind, dir, fault.List(r.List(KindInputImage)))
+		return "", fault.At(fault.CodeFileMissing, field, "%s: no file %q in the %s folder; allowed: %s", field, base,
+			kind, fault.List(r.List(KindInputImage)))
 	case err != nil:
 		return "", fault.At(fault.CodeFileMissing, field, "%s: %v", field, err)
 	case !r.inside(path):

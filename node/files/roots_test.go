@@ -25,7 +25,7 @@ func TestRootsResolve(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	r := Roots{Models: []string{base}}
+	r := Roots{Models: []string{base}, StrictLinks: true}
 	if got, want := r.List(KindVAE), []string{"ae.safetensors", "in.safetensors"}; !slices.Equal(got, want) {
 		t.Errorf("vae lists %v, want %v: links that leave the roots are left out", got, want)
 	}

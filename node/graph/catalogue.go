@@ -3,13 +3,14 @@ package graph
 import (
 	"fmt"
 	"sort"
+	"strings"
 
 	"patchbay/node/files"
 	"patchbay/node/pyjson"
 )
 
 // Compat is the ComfyUI version whose classes, texts and defaults the catalogue reproduces.
-const Compat = "0.8.0"
+const Compat = "0.33.0"
 
 // Catalogue is the table of node classes. It is built once and never changes; safe for concurrent use.
 type Catalogue struct {
@@ -20,10 +21,14 @@ type Catalogue struct {
 // Class describes one node class: the row of the table.
 type Class struct {
 	Name, Display, Module, Category, Description string
+	// Aliases are further words under which ComfyUI's editor finds the class, separated by ", ".
+	Aliases string
+	// Essential is the class's place in the editor's short menu; most have none.
+	Essential string
 	// NewStyle classes are written with ComfyUI's newer node API: their object_info entry has other keys and combos look
 	// different.
 	NewStyle bool
-	// Experimental marks new-style classes whose meaning may change.
+	// Experimental marks classes whose meaning may change.
 	Experimental bool
 	// Deprecated classes are left out of ComfyUI's menus; workflows that have them still run.
 	Deprecated bool
@@ -75,6 +80,8 @@ type Input struct {
 	Choices []string       // of a COMBO
 	Files   string         // of a COMBO whose choices are files: a folder kind of Roots
 	Tip     string
+	// Advanced inputs are folded away in the editor.
+	Advanced bool
 }
 
 // NewCatalogue builds the table of some groups of classes; a name that comes twice panics.
@@ -147,8 +154,8 @@ func (k *Class) info(roots *files.Roots) *pyjson.Object {
 	for _, s := range k.Outputs {
 		types, names, lists = append(types, s.Type), append(names, s.Name), append(lists, false)
 	}
-	o := pyjson.NewObject("input", input, "input_order", order, "output", types, "output_is_list", lists,
-		"output_name", names)
+	o := pyjson.NewObject("input", input, "input_order", order, "is_input_list", false, "output", types,
+		"output_is_list", lists, "output_name", names)
 	if k.NewStyle {
 		o.Set("output_matchtypes", nil)
 	}
@@ -161,14 +168,46 @@ func (k *Class) info(roots *files.Roots) *pyjson.Object {
 	o.Set("python_module", k.Module)
 	o.Set("category", k.Category)
 	o.Set("output_node", k.Output)
+	aliases := k.aliases()
 	if k.NewStyle {
 		o.Set("deprecated", k.Deprecated)
 		o.Set("experimental", k.Experimental)
+		o.Set("dev_only", false)
 		o.Set("api_node", false)
-	} else if k.Deprecated {
+		o.Set("price_badge", nil)
+		o.Set("search_aliases", nil)
+		if len(aliases) > 0 {
+			o.Set("search_aliases", aliases)
+		}
+		o.Set("essentials_category", nil)
+		if k.Essential != "" {
+			o.Set("essentials_category", k.Essential)
+		}
+		o.Set("has_intermediate_output", false)
+		return o
+	}
+	o.Set("has_intermediate_output", false)
+	if k.Deprecated {
 		o.Set("deprecated", true)
 	}
+	if k.Experimental {
+		o.Set("experimental", true)
+	}
+	o.Set("search_aliases", aliases)
+	if k.Essential != "" {
+		o.Set("essentials_category", k.Essential)
+	}
 	return o
+}
+
+func (k *Class) aliases() []any {
+	out := []any{}
+	for word := range strings.SplitSeq(k.Aliases, ", ") {
+		if word != "" {
+			out = append(out, word)
+		}
+	}
+	return out
 }
 
 // config is the [type, options] pair of an input as object_info shows it.
@@ -178,11 +217,29 @@ func (in *Input) config(k *Class, roots *files.Roots) []any {
 		options = pyjson.Clone(options).(*pyjson.Object)
 		options.Set("tooltip", in.Tip)
 	}
+	if in.Advanced {
+		given := options
+		options = pyjson.NewObject()
+		if k.NewStyle {
+			options.Set("advanced", true)
+		}
+		if given != nil {
+			for _, key := range given.Keys() {
+				options.Set(key, given.At(key))
+			}
+		}
+		options.Set("advanced", true) // a key that is there keeps its place
+	}
 	var kind any = in.Type
 	if in.Type == "COMBO" {
 		choices := in.choices(roots)
 		if k.NewStyle {
-			o := pyjson.NewObject("multiselect", false, "options", choices)
+			o := pyjson.NewObject()
+			if in.Advanced {
+				o.Set("advanced", true)
+			}
+			o.Set("multiselect", false)
+			o.Set("options", choices)
 			if options != nil {
 				for _, key := range options.Keys() {
 					o.Set(key, options.At(key))
@@ -279,6 +336,12 @@ func (in Input) AsOptional() Input {
 // choice.
 func (in Input) AsLater() Input {
 	in.Later = true
+	return in
+}
+
+// AsAdvanced marks an input that the editor folds away.
+func (in Input) AsAdvanced() Input {
+	in.Advanced = true
 	return in
 }
 

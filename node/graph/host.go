@@ -3,6 +3,7 @@ package graph
 import (
 	"context"
 
+	"patchbay/node/fault"
 	"patchbay/node/value"
 	"patchbay/parallel"
 )
@@ -16,17 +17,30 @@ func (r *Runner) Sample(ctx context.Context, q *value.HostRequest,
 	if err := r.bounds.Host([]int{l.B, l.C, l.Y, l.X}, len(q.Request.Sigmas)); err != nil {
 		return nil, err
 	}
-	return r.store.Sample(ctx, q, observe)
+	result, err := r.store.Sample(ctx, q, observe)
+	return result, r.public(err)
 }
 
 // Load makes the weights of a model file resident for a plan.
 func (r *Runner) Load(ctx context.Context, f value.ModelFile, plan string) (parallel.Loaded, error) {
-	return r.store.Load(ctx, f, plan)
+	loaded, err := r.store.Load(ctx, f, plan)
+	return loaded, r.public(err)
 }
 
 // FreeModel drops the resident weights of a model file and returns their bytes, 0 if there were none. It waits for a
 // running request.
-func (r *Runner) FreeModel(name string) (int64, error) { return r.store.FreeModel(name) }
+func (r *Runner) FreeModel(name string) (int64, error) {
+	freed, err := r.store.FreeModel(name)
+	return freed, r.public(err)
+}
+
+// public takes the operator's folders out of an error.
+func (r *Runner) public(err error) error {
+	if err == nil {
+		return nil
+	}
+	return r.roots.Publish(fault.From(err))
+}
 
 // FreeModels drops the resident weights of all diffusion models and returns their bytes.
 func (r *Runner) FreeModels() int64 { return r.store.FreeModels() }

@@ -11,7 +11,7 @@ import (
 type Job struct {
 	ID       string
 	Workflow *Workflow
-	// Targets restricts the run to these output nodes; empty: all.
+	// Targets restricts the run to these output nodes; nil: all. An empty list asks for none, which is an error.
 	Targets []string
 	// ExtraPNGInfo is written into saved pictures, one text chunk a key (ComfyUI: "workflow"). Values are anything
 	// pyjson.Dump takes.

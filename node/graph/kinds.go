@@ -102,9 +102,17 @@ func describe(v any) string {
 		return "VAE " + x.Name
 	case value.Sigmas:
 		return fmt.Sprintf("SIGMAS of %d", len(x))
-	case string, bool, int64, uint64, float64:
-		s := pyjson.Str(x)
-		return s[:min(len(s), 200)]
 	}
 	return typeOf(v)
+}
+
+// shown is a value as ComfyUI's execution_error shows it: literals as they are, everything else in words.
+func shown(v any) any {
+	switch x := v.(type) {
+	case nil, bool, int64, uint64, float64:
+		return x
+	case string:
+		return pyjson.Excerpt(x)
+	}
+	return describe(v)
 }

@@ -6,7 +6,7 @@ import "patchbay/node/files"
 // workflow. Files sent with the job are not among them. What Stock has not seen has neither size nor hash.
 func Needs(cat *Catalogue, stock *files.Stock, job Job) []files.NeededFile {
 	outputs := job.Targets
-	if len(outputs) == 0 {
+	if outputs == nil {
 		for _, id := range job.Workflow.IDs() {
 			if k := cat.classes[job.Workflow.Class(id)]; k != nil && k.Output {
 				outputs = append(outputs, id)

@@ -398,16 +398,19 @@ func (x *execution) fail(id string, k *Class, in map[string]any, err error) erro
 	if f.Code != fault.CodeCancelled && x.ctx.Err() != nil && errors.Is(err, x.ctx.Err()) {
 		f.Code = fault.CodeCancelled
 	}
+	f = x.run.roots.Publish(f)
 	f.Node, f.Class = id, k.Name
-	current := map[string]any{}
+	current, all := map[string]any{}, []string{}
 	for name, v := range in {
-		current[name] = []any{describe(v)}
+		current[name] = []any{shown(v)}
 	}
-	executed := append([]string{}, x.result.Executed...)
+	if x.job.Workflow != nil { // "outputs" are those that the cache has a place for: every node
+		all = x.job.Workflow.IDs()
+	}
 	if f.Extra == nil {
 		f.Extra = map[string]any{}
 	}
-	f.Extra["executed"], f.Extra["current_outputs"], f.Extra["current_inputs"] = executed,
-		append([]string{}, executed...), current
+	f.Extra["executed"] = append([]string{}, x.result.Executed...)
+	f.Extra["current_outputs"], f.Extra["current_inputs"] = all, current
 	return f
 }

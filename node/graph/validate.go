@@ -2,9 +2,7 @@ package graph
 
 import (
 	"fmt"
-	"math"
-	"math/big"
-	"sort"
+	"slices"
 	"strings"
 
 	"patchbay/node/fault"
@@ -105,34 +103,18 @@ type problem struct {
 
 // starts returns the output nodes to run, after checking that every node of the workflow has a known class.
 func (v *validation) starts() ([]string, *fault.Failure) {
-	wanted := map[string]bool{}
-	for _, t := range v.job.Targets {
-		wanted[t] = true
+	for _, id := range v.w.root.Keys() {
+		if failure := v.shape(id); failure != nil {
+			return nil, failure
+		}
 	}
 	var out []string
 	for _, id := range v.w.root.Keys() {
-		node, _ := v.w.root.At(id).(*pyjson.Object)
-		var class any
-		if node != nil {
-			class, _ = node.Get("class_type")
+		k, failure := v.class(id)
+		if failure != nil {
+			return nil, failure
 		}
-		name, ok := class.(string)
-		if !ok {
-			return nil, &fault.Failure{
-				Code:    fault.CodeInvalidPrompt,
-				Message: "Cannot execute because a node is missing the class_type property.",
-				Details: fmt.Sprintf("Node ID '#%s'", id), Node: id,
-			}
-		}
-		k := v.cat.classes[name]
-		if k == nil {
-			return nil, &fault.Failure{
-				Code:    fault.CodeInvalidPrompt,
-				Message: fmt.Sprintf("Cannot execute because node %s does not exist.", pyjson.Excerpt(name)),
-				Details: fmt.Sprintf("Node ID '#%s'", id), Node: id, Class: pyjson.Excerpt(name),
-			}
-		}
-		if k.Output && (len(wanted) == 0 || wanted[id]) {
+		if k.Output && (v.job.Targets == nil || slices.Contains(v.job.Targets, id)) {
 			out = append(out, id)
 		}
 	}
@@ -140,6 +122,69 @@ func (v *validation) starts() ([]string, *fault.Failure) {
 		return nil, &fault.Failure{Code: fault.CodeNoOutputs, Message: "Prompt has no outputs"}
 	}
 	return out, nil
+}
+
+// shape refuses what is no node at all. ComfyUI answers such graphs with an HTTP 500 page.
+func (v *validation) shape(id string) *fault.Failure {
+	node, isObject := v.w.root.At(id).(*pyjson.Object)
+	if !isObject {
+		return fault.New(fault.CodeInvalidPrompt, "node %s is %s, want an object {\"class_type\": ..., \"inputs\": {...}}",
+			id, pyjson.Kind(v.w.root.At(id)))
+	}
+	class, typed := node.Get("class_type")
+	switch class.(type) {
+	case []any, *pyjson.Object:
+		f := fault.New(fault.CodeInvalidPrompt, "class_type of node %s is %s, want a string", id, pyjson.Kind(class))
+		f.Node, f.Field = id, "class_type"
+		return f
+	}
+	inputs, given := node.Get("inputs")
+	if _, isObject := inputs.(*pyjson.Object); typed && given && !isObject {
+		f := fault.New(fault.CodeInvalidPrompt, "inputs of node %s are %s, want an object", id, pyjson.Kind(inputs))
+		f.Node, f.Class, f.Field = id, v.w.Class(id), "inputs"
+		return f
+	}
+	return nil
+}
+
+// class returns the class of a node; the failure names the node by the title that the editor gave it.
+func (v *validation) class(id string) (*Class, *fault.Failure) {
+	node, _ := v.w.node(id)
+	class, typed := node.Get("class_type")
+	if name, ok := class.(string); ok && v.cat.classes[name] != nil {
+		return v.cat.classes[name], nil
+	}
+	var title any
+	meta, _ := node.Get("_meta")
+	named := false
+	if o, ok := meta.(*pyjson.Object); ok {
+		title, named = o.Get("title")
+	}
+	message := "Node '%s' not found. The custom node may not be installed."
+	switch {
+	case !typed:
+		message = "Node '%s' has no class_type. The workflow may be corrupted or a custom node is missing."
+	case !named:
+		title = class
+	}
+	shown := title
+	if !typed && !pyjson.Bool(title) {
+		shown = "ID #" + id
+	}
+	name, _ := class.(string)
+	return nil, &fault.Failure{
+		Code: fault.CodeMissingNodeType, Message: fmt.Sprintf(message, pyjson.Excerpt(pyjson.Str(shown))),
+		Details: fmt.Sprintf("Node ID '#%s'", id), Node: id, Class: pyjson.Excerpt(name),
+		Extra: map[string]any{"node_id": id, "class_type": brief(class), "node_title": brief(title)},
+	}
+}
+
+// brief cuts long text.
+func brief(v any) any {
+	if s, ok := v.(string); ok {
+		return pyjson.Excerpt(s)
+	}
+	return v
 }
 
 // exception is a fault that ComfyUI reports as a Python exception raised inside the validation of a node.
@@ -173,14 +218,9 @@ func (v *validation) node(id string) (*verdict, *exception) {
 	v.path = append(v.path, id)
 	defer func() { v.path = v.path[:len(v.path)-1] }()
 
-	node, _ := v.w.node(id)
-	raw, has := node.Get("inputs")
-	if !has {
+	inputs := v.w.inputs(id)
+	if inputs == nil {
 		return nil, &exception{"KeyError", "'inputs'"}
-	}
-	inputs, isObject := raw.(*pyjson.Object)
-	if !isObject {
-		return nil, &exception{"TypeError", badInputs(raw)}
 	}
 	k := v.cat.classes[v.w.Class(id)]
 	r := &verdict{ok: true}
@@ -189,7 +229,12 @@ func (v *validation) node(id string) (*verdict, *exception) {
 			return nil, ex
 		}
 	}
-	if r.ok && len(r.errors) == 0 && k.Check != nil {
+	for _, name := range k.Own {
+		if ex := ownArgument(k, name, inputs); ex != nil {
+			return nil, ex
+		}
+	}
+	if sound := r.ok && len(r.errors) == 0; k.Check != nil && (sound || len(k.Own) > 0) {
 		if name, text := k.Check(v.job, v.roots, inputs); text != "" {
 			r.errors = append(r.errors, problem{
 				codeCustom, messageCustomValidation, name + " - " + text,
@@ -197,41 +242,47 @@ func (v *validation) node(id string) (*verdict, *exception) {
 			})
 		}
 	}
-	if c := v.done[id]; c != nil { // a cycle that comes back to this node was found on the way
-		r.errors = append(r.errors, c.errors...)
+	if c := v.done[id]; c != nil { // a cycle through this node was found on the way
+		r.errors = append(c.errors, r.errors...)
 	}
 	r.ok = r.ok && len(r.errors) == 0
 	v.done[id] = r
 	return r, nil
 }
 
-// cycle reports nodes that wait for each other.
+// ownArgument is what ComfyUI's VALIDATE_INPUTS of a class makes of a name that is missing or no text: an exception.
+func ownArgument(k *Class, name string, inputs *pyjson.Object) *exception {
+	val, given := inputs.Get(name)
+	if !given { // LoadImageMask inherits the function of LoadImage
+		return &exception{"TypeError", fmt.Sprintf("%s.VALIDATE_INPUTS() missing 1 required positional argument: '%s'",
+			strings.TrimSuffix(k.Name, "Mask"), name)}
+	}
+	if IsLink(val) { // its value is not known yet
+		val = nil
+	}
+	if _, isText := val.(string); isText {
+		return nil
+	}
+	return &exception{"AttributeError", fmt.Sprintf("'%s' object has no attribute 'endswith'", pyjson.TypeName(val))}
+}
+
+// cycle reports nodes that wait for each other, each of them.
 func (v *validation) cycle(nodes []string) *verdict {
 	var names []string
-	for _, n := range append(append([]string(nil), nodes...), nodes[0]) {
+	for _, n := range append(slices.Clone(nodes), nodes[0]) {
 		names = append(names, fmt.Sprintf("%s (%s)", n, v.w.Class(n)))
 	}
 	ids := make([]any, len(nodes))
 	for i := range nodes {
 		ids[i] = nodes[i]
 	}
-	r := &verdict{errors: []problem{{
-		codeCycle, "Dependency cycle detected", strings.Join(names, " -> "),
-		pyjson.NewObject("node_id", nodes[0], "cycle_nodes", ids),
-	}}}
-	v.done[nodes[0]] = r
-	return r
-}
-
-// badInputs is Python's complaint about inputs that are not a dict.
-func badInputs(raw any) string {
-	switch raw.(type) {
-	case string:
-		return "string indices must be integers, not 'str'"
-	case []any:
-		return "list indices must be integers or slices, not str"
+	for _, id := range nodes {
+		v.done[id] = &verdict{errors: []problem{{
+			codeCycle, "Dependency cycle detected", strings.Join(names, " -> "),
+			pyjson.NewObject("node_id", id, "cycle_nodes", ids),
+		}}}
 	}
-	return fmt.Sprintf("argument of type '%s' is not iterable", pyjson.TypeName(raw))
+	return v.done[nodes[0]]
 }
 
 // input validates one declared input of a node.
@@ -277,9 +328,12 @@ func (v *validation) link(k *Class, in *Input, l []any, r *verdict) *exception {
 		})
 		return nil
 	}
+	switch l[0].(type) {
+	case []any, *pyjson.Object:
+		return &exception{"TypeError", fmt.Sprintf("unhashable type: '%s'", pyjson.TypeName(l[0]))}
+	}
 	id, isText := l[0].(string)
-	source, found := v.w.node(id)
-	if !isText || !found || source == nil {
+	if _, found := v.w.node(id); !isText || !found {
 		return &exception{"KeyError", pyjson.Excerpt(pyjson.Repr(l[0]))}
 	}
 	received, ex := outputType(v.cat.classes[v.w.Class(id)], l[1])
@@ -331,7 +385,7 @@ func outputType(k *Class, slot any) (string, *exception) {
 		if kind := pyjson.TypeName(slot); kind != "int" {
 			return "", &exception{"TypeError", fmt.Sprintf("%s indices must be integers or slices, not %s", container, kind)}
 		}
-		n = math.MaxInt32
+		return "", &exception{"IndexError", "cannot fit 'int' into an index-sized integer"}
 	}
 	if n < 0 {
 		n += int64(len(k.Outputs))
@@ -355,185 +409,4 @@ func typesFit(received, want string) bool {
 		}
 	}
 	return false
-}
-
-// literal coerces and checks a value; the problem is nil if it may be used.
-func (v *validation) literal(k *Class, in *Input, val any) (any, *problem) {
-	given := val
-	var err error
-	switch in.Type {
-	case "INT":
-		val, err = pyjson.Int(val)
-	case "FLOAT":
-		val, err = pyjson.Float(val)
-	case "STRING":
-		val = pyjson.Str(val)
-	case "BOOLEAN":
-		val = pyjson.Bool(val)
-	case "COMBO":
-	default:
-		return nil, &problem{
-			codeExpectedLink, fmt.Sprintf("Input %s takes a link [node id, slot] to a node that gives %s", in.Name, in.Type),
-			fmt.Sprintf("%s, got %s", in.Name, pyjson.Excerpt(pyjson.Repr(val))),
-			pyjson.NewObject("input_name", in.Name, "input_config", v.config(k, in), "received_value", val),
-		}
-	}
-	if err != nil {
-		return nil, &problem{
-			codeInvalidInput, "Failed to convert an input value to a " + in.Type + " value",
-			fmt.Sprintf("%s, %s, %s", in.Name, pyjson.Excerpt(pyjson.Str(given)), pyjson.Excerpt(err.Error())),
-			pyjson.NewObject("input_name", in.Name, "input_config", v.config(k, in), "received_value", given,
-				"exception_message", pyjson.Excerpt(err.Error())),
-		}
-	}
-	for _, own := range k.Own {
-		if own == in.Name {
-			return val, nil
-		}
-	}
-	if p := v.limits(k, in, val); p != nil {
-		return nil, p
-	}
-	if in.Type != "COMBO" {
-		return val, nil
-	}
-	choices := v.choices(in)
-	for _, c := range choices {
-		if c == val {
-			return val, nil
-		}
-	}
-	config := v.config(k, in)
-	allowed := pyjson.Repr(choices)
-	if len(choices) > 20 {
-		config, allowed = nil, fmt.Sprintf("(list of length %d)", len(choices))
-	}
-	return nil, &problem{
-		codeNotInList, messageNotInList,
-		fmt.Sprintf("%s: '%s' not in %s", in.Name, pyjson.Excerpt(pyjson.Str(val)), allowed),
-		pyjson.NewObject("input_name", in.Name, "input_config", config, "received_value", val),
-	}
-}
-
-// limits checks min and max, and that a float is a number at all.
-func (v *validation) limits(k *Class, in *Input, val any) *problem {
-	if in.Options == nil {
-		return nil
-	}
-	extra := func() *pyjson.Object {
-		return pyjson.NewObject("input_name", in.Name, "input_config", v.config(k, in), "received_value", val)
-	}
-	if f, ok := val.(float64); ok && math.IsNaN(f) {
-		return &problem{
-			codeInvalidInput, "Failed to convert an input value to a FLOAT value",
-			in.Name + ", nan, not a number", extra(),
-		}
-	}
-	if lo, ok := in.Options.Get("min"); ok && compare(val, lo) < 0 {
-		return &problem{codeTooSmall, fmt.Sprintf("Value %s smaller than min of %s", pyjson.Excerpt(pyjson.Str(val)),
-			pyjson.Str(lo)), in.Name, extra()}
-	}
-	if hi, ok := in.Options.Get("max"); ok && compare(val, hi) > 0 {
-		return &problem{codeTooBig, fmt.Sprintf("Value %s bigger than max of %s", pyjson.Excerpt(pyjson.Str(val)),
-			pyjson.Str(hi)), in.Name, extra()}
-	}
-	return nil
-}
-
-// compare orders two numbers of any type exactly; text is never out of limits.
-func compare(a, b any) int {
-	x, okx := toBig(a)
-	y, oky := toBig(b)
-	if !okx || !oky {
-		return 0
-	}
-	return x.Cmp(y)
-}
-
-func toBig(v any) (*big.Float, bool) {
-	f := new(big.Float).SetPrec(16384)
-	switch n := v.(type) {
-	case int64:
-		return f.SetInt64(n), true
-	case uint64:
-		return f.SetUint64(n), true
-	case *big.Int:
-		return f.SetInt(n), true
-	case float64:
-		return f.SetFloat64(n), true
-	}
-	return nil, false
-}
-
-func (v *validation) choices(in *Input) []any {
-	if in.Files == "" {
-		return in.choices(v.roots)
-	}
-	if l, ok := v.lists[in.Files]; ok {
-		return l
-	}
-	l := in.choices(v.roots)
-	v.lists[in.Files] = l
-	return l
-}
-
-// config is the [type, options] pair as ComfyUI puts it into error bodies: always two items; combos of new-style
-// classes show their options.
-func (v *validation) config(k *Class, in *Input) any {
-	c := in.config(k, v.roots)
-	if len(c) == 1 {
-		c = append(c, pyjson.NewObject())
-	}
-	return c
-}
-
-// report builds node_errors: every node that has errors of its own and lies above (or is) a bad output.
-func (v *validation) report(bad []string) map[string]any {
-	dependents := map[string][]any{}
-	for _, out := range bad {
-		seen := map[string]bool{}
-		var walk func(id string)
-		walk = func(id string) {
-			r := v.done[id]
-			if r == nil || seen[id] {
-				return
-			}
-			seen[id] = true
-			if len(r.errors) > 0 {
-				dependents[id] = append(dependents[id], out)
-			}
-			for _, d := range r.deps {
-				walk(d)
-			}
-		}
-		walk(out)
-	}
-	report := map[string]any{}
-	for id, outs := range dependents {
-		list := []any{}
-		for _, e := range v.done[id].errors {
-			list = append(list, pyjson.NewObject("type", e.kind, "message", e.message, "details", e.details,
-				"extra_info", e.extra))
-		}
-		report[id] = pyjson.NewObject("errors", list, "dependent_outputs", outs, "class_type", v.w.Class(id))
-	}
-	return report
-}
-
-// blame points the failure at the first node with errors, for readers that show one line.
-func (v *validation) blame(f *fault.Failure) {
-	ids := make([]string, 0, len(f.NodeErrors))
-	for id := range f.NodeErrors {
-		ids = append(ids, id)
-	}
-	pyjson.SortKeys(ids)
-	if len(ids) == 0 {
-		return
-	}
-	f.Node, f.Class = ids[0], v.w.Class(ids[0])
-	errs := v.done[ids[0]].errors
-	sort.SliceStable(errs, func(i, j int) bool { return errs[i].details < errs[j].details })
-	if name, ok := errs[0].extra.Get("input_name"); ok {
-		f.Field, _ = name.(string)
-	}
 }

@@ -32,13 +32,8 @@ func ParseWorkflow(v any) (*Workflow, *fault.Failure) {
 			Details: err.Error(), Cause: err,
 		}
 	}
-	switch r := n.(type) {
-	case *pyjson.Object:
-		return newWorkflow(r)
-	case []any:
-		if len(r) == 0 { // ComfyUI walks an empty list as it walks an empty object
-			return &Workflow{root: pyjson.NewObject()}, nil
-		}
+	if root, ok := n.(*pyjson.Object); ok {
+		return newWorkflow(root)
 	}
 	return nil, fault.New(fault.CodeInvalidPrompt,
 		"a workflow is an object {node id: {\"class_type\": ..., \"inputs\": {...}}}, got %s", pyjson.Kind(n))
@@ -61,8 +56,8 @@ func newWorkflow(root *pyjson.Object) (*Workflow, *fault.Failure) {
 	if _, ok := root.Get("nodes"); ok {
 		if _, ok := root.Get("links"); ok {
 			return nil, fault.New(fault.CodeWorkflowFormatUI,
-				"this is a workflow in the editor's format; export it in API format (Workflow > Export (API)) or send it "+
-					"through the ComfyUI node")
+				"this looks like a workflow in the editor's format, and nodes or links are no lists; export it in API format "+
+					"(Workflow > Export (API))")
 		}
 	}
 	if root.Len() > maxWorkflowNodes {
@@ -119,6 +114,25 @@ func (w *Workflow) Input(id, name string) (any, bool) {
 	return in.Get(name)
 }
 
+// Unknown returns the classes of the workflow that are not in a catalogue, with the ids of their nodes, in the order of
+// the workflow.
+func (w *Workflow) Unknown(cat *Catalogue) map[string][]string {
+	out := map[string][]string{}
+	for _, id := range w.root.Keys() {
+		if class := w.Class(id); cat.Class(class) == nil {
+			out[class] = append(out[class], id)
+		}
+	}
+	return out
+}
+
+// Source returns the node that an input of a node is linked to; false if it is not linked, or to nothing.
+func (w *Workflow) Source(id, name string) (string, bool) {
+	v, _ := w.Input(id, name)
+	l, ok := asLink(v)
+	return l.id, ok && w.Class(l.id) != ""
+}
+
 // SetInput replaces one input of a node (run --set id.field=value). The value may be anything that ParseWorkflow takes.
 // It fails if the node is not there or has no inputs object.
 func (w *Workflow) SetInput(id, name string, value any) error {
@@ -133,6 +147,35 @@ func (w *Workflow) SetInput(id, name string, value any) error {
 	}
 	in.Set(name, v)
 	return nil
+}
+
+// Targets reads partial_execution_targets of a POST /prompt body: nil (all outputs) where it is null or absent, else
+// the
+// ids that it holds. ComfyUI asks Python's "id in targets", so that text holds every id that is a part of it.
+func (w *Workflow) Targets(v any) ([]string, *fault.Failure) {
+	ids := []string{}
+	switch x := v.(type) {
+	case nil:
+		return nil, nil
+	case []any:
+		for _, item := range x {
+			if id, ok := item.(string); ok {
+				ids = append(ids, id)
+			}
+		}
+	case *pyjson.Object:
+		ids = append(ids, x.Keys()...)
+	case string:
+		for _, id := range w.root.Keys() {
+			if strings.Contains(x, id) {
+				ids = append(ids, id)
+			}
+		}
+	default:
+		return nil, fault.At(fault.CodeInvalidPrompt, "partial_execution_targets",
+			"partial_execution_targets is %s, want a list of node ids", pyjson.Kind(v))
+	}
+	return ids, nil
 }
 
 // JSON returns the graph as ComfyUI would store it: Python's json.dumps with default separators, non-ASCII escaped.

@@ -134,8 +134,8 @@ func paeth(a, b, c byte) byte {
 func abs(v int) int { return max(v, -v) }
 
 // WorkflowFromPNG reads the workflow that ComfyUI (and this program) stores in its pictures: prompt is the JSON text of
-// the API-format graph, extra the other texts that hold JSON, by key ("workflow"). A picture without a prompt is an
-// error that says what it has.
+// the API-format graph, or the graph in the editor's format where there is only that; extra the other texts that hold
+// JSON, by key ("workflow"). A picture without either is an error that says what it has.
 func WorkflowFromPNG(data []byte) (prompt []byte, extra map[string]any, err error) {
 	texts, err := readTexts(data)
 	if err != nil {
@@ -143,19 +143,26 @@ func WorkflowFromPNG(data []byte) (prompt []byte, extra map[string]any, err erro
 	}
 	extra = map[string]any{}
 	var keys []string
+	var workflow []byte
 	for _, t := range texts {
 		keys = append(keys, t.key)
 		if t.key == "prompt" {
 			prompt = []byte(t.value)
 			continue
 		}
+		if t.key == "workflow" {
+			workflow = []byte(t.value)
+		}
 		if v, err := pyjson.Decode([]byte(t.value)); err == nil {
 			extra[t.key] = v
 		}
 	}
 	if prompt == nil {
-		return nil, extra, fmt.Errorf("the picture holds no workflow to run (no text called \"prompt\"; it has: %s)",
-			fault.List(keys))
+		prompt = workflow
+	}
+	if prompt == nil {
+		return nil, extra, fmt.Errorf("the picture holds no workflow to run (no text called \"prompt\" or \"workflow\"; "+
+			"it has: %s)", fault.List(keys))
 	}
 	if _, err := pyjson.Decode(prompt); err != nil {
 		return nil, extra, fmt.Errorf("the picture's workflow is not JSON: %w", err)

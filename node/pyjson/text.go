@@ -164,7 +164,8 @@ func Int(v any) (any, error) {
 		if n, ok := new(big.Int).SetString(asciiDigits(x), 10); ok && len(x) < 4300 {
 			return shrink(n), nil
 		}
-		return nil, fmt.Errorf("invalid literal for int() with base 10: %s", Repr(x))
+		shown := []rune(Repr(x)) // Python cuts it there, and only there
+		return nil, fmt.Errorf("invalid literal for int() with base 10: %s", string(shown[:min(len(shown), 200)]))
 	}
 	return nil, fmt.Errorf("int() argument must be a string, a bytes-like object or a real number, not '%s'", TypeName(v))
 }
@@ -261,9 +262,10 @@ func shrink(n *big.Int) any {
 	return n
 }
 
-// Excerpt cuts text of a workflow for an error: a prompt that stands in the wrong place must not fill the screen.
+// Excerpt cuts text of a workflow for an error: a prompt that stands in the wrong place must not fill the message. What
+// stays is longer than any number that Python reads (4300 digits).
 func Excerpt(s string) string {
-	const most = 400
+	const most = 5000
 	if len(s) <= most {
 		return s
 	}

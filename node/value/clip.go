@@ -2,6 +2,7 @@ package value
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -176,6 +177,9 @@ func (c *Clip) Encode(u Use, prompt func(key string) (words string, wanted bool)
 			continue
 		}
 		enc, err := c.runEncoder(u, e, p)
+		if errors.Is(err, text.ErrTokenizer) {
+			err = &fault.Failure{Code: fault.CodeTokenizer, Message: e.name + ": " + err.Error(), Field: "clip", Cause: err}
+		}
 		if err != nil {
 			return out, missing, err
 		}
@@ -247,6 +251,18 @@ func (s *Store) tokenizer(e *encoder) (*tokenizer.Tokenizer, error) {
 	return t, nil
 }
 
+// Vocabularies looks for the vocabulary of every encoder of a handle and returns why one is not there, or cannot be
+// read, with all the places where it was looked for. Nothing is loaded.
+func (s *Store) Vocabularies(c *Clip) []error {
+	var out []error
+	for i := range c.parts {
+		if _, err := s.tokenizer(&c.parts[i]); err != nil {
+			out = append(out, err)
+		}
+	}
+	return out
+}
+
 // vocabularyInside reads a vocabulary that the checkpoint carries: metadata "tokenizer.json" or "tokenizer", a tensor
 // with a SentencePiece model, or the pieces and scores of a GGUF file.
 func vocabularyInside(e *encoder, file *weights.File) (*tokenizer.Tokenizer, error) {
@@ -261,8 +277,8 @@ func vocabularyInside(e *encoder, file *weights.File) (*tokenizer.Tokenizer, err
 	return tokenizer.FromGGUF(file.Words())
 }
 
-// vocabularyPlaces lists where a vocabulary may be, best first: beside the models under the encoder's own name or under
-// that of its kind, in the diffusers folder that the file is part of, in an installed ComfyUI.
+// vocabularyPlaces lists where a vocabulary may be, best first: beside the models under the encoder's own name, in every
+// folder, before that of its kind, in the diffusers folder that the file is part of, in an installed ComfyUI.
 func (s *Store) vocabularyPlaces(e *encoder) []string {
 	var out []string
 	stem := strings.TrimSuffix(filepath.Base(e.file.Checkpoint.Path), filepath.Ext(e.file.Checkpoint.Path))
@@ -270,6 +286,9 @@ func (s *Store) vocabularyPlaces(e *encoder) []string {
 	for _, root := range s.roots.Models {
 		dir := filepath.Join(root, "tokenizers")
 		out = append(out, filepath.Join(dir, stem+".tokenizer.json"), filepath.Join(dir, stem))
+	}
+	for _, root := range s.roots.Models {
+		dir := filepath.Join(root, "tokenizers")
 		for _, k := range kind.Vocabularies {
 			out = append(out, filepath.Join(dir, k+".tokenizer.json"), filepath.Join(dir, k))
 		}

@@ -1,9 +1,7 @@
 package value
 
 import (
-	"patchbay/engine"
 	"patchbay/models"
-	"patchbay/models/dit"
 	"patchbay/models/lora"
 	"patchbay/models/source"
 	"patchbay/models/text"
@@ -19,24 +17,10 @@ func (s *Store) use(req *parallel.Model, m *Model) func() {
 	if m.Weights != nil {
 		return func() {}
 	}
-	weights := fileWeights{source.Model{File: m.file, Adapters: m.loras}, s.loader}
+	weights := source.Weights{Model: source.Model{File: m.file, Adapters: m.loras}, Loader: s.loader}
 	req.Key, req.WeightBytes, req.Weights = weights.Key(), weights.Bytes(), weights
 	return s.loader.Pin(weights.Model)
 }
-
-// fileWeights are weights in files.
-type fileWeights struct {
-	source.Model
-	loader *source.Loader
-}
-
-// Load implements host.Weights.
-func (w fileWeights) Load(ops engine.Ops, held dit.Held) (dit.Model, error) {
-	return w.loader.Load(ops, w.Model, held)
-}
-
-// Files implements parallel's placement of ranks in other processes.
-func (w fileWeights) Files() source.Model { return w.Model }
 
 // adaptedEncoder is a text encoder in the store that shares its base with others.
 type adaptedEncoder struct {

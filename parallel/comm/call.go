@@ -100,7 +100,7 @@ func Check(name string, calls []*Call) error {
 		}
 	}
 	for r, c := range calls {
-		if err := c.sizes(len(calls)); err != nil {
+		if err := c.Sizes(len(calls)); err != nil {
 			return &Error{Text: fmt.Sprintf("%s: rank %d at %s: %v", name, r, where(c.Site), err)}
 		}
 		if c.Op != "AllToAll" {
@@ -116,8 +116,11 @@ func Check(name string, calls []*Call) error {
 	return nil
 }
 
-// sizes checks a call's counts against its tensors.
-func (c *Call) sizes(ranks int) error {
+// At says where the call was.
+func (c *Call) At() string { return where(c.Site) }
+
+// Sizes checks a call's counts against its tensors.
+func (c *Call) Sizes(ranks int) error {
 	fits := func(t engine.Tensor, n int) bool { return n == 0 || (t.Contiguous() && t.Len() >= n) }
 	switch c.Op {
 	case "AllToAll":
@@ -194,6 +197,16 @@ func copyElements(dst engine.Tensor, at int, src engine.Tensor, off, n int) {
 	}
 	s := dst.DType.Size()
 	copy(dst.Buf.Host[(dst.Off+at)*s:(dst.Off+at+n)*s], src.Buf.Host[(src.Off+off)*s:(src.Off+off+n)*s])
+}
+
+// Sum stores in dst the sum of parts, in their order: f32, f64, or bf16, which is summed in f32 and rounded once. All
+// are contiguous host tensors of one length.
+func Sum(dst engine.Tensor, parts []engine.Tensor) {
+	calls := make([]*Call, len(parts))
+	for i, p := range parts {
+		calls[i] = &Call{Src: p}
+	}
+	addElements(dst, calls, 0, dst.Len())
 }
 
 // addElements stores in dst the sum over calls of n elements from off, in rank order.

@@ -64,6 +64,8 @@ type Group struct {
 	Name     string        // the axis, for errors
 	Ranks    []int         // numbers of the members among all ranks of the plan, in the order of the group
 	Deadline time.Duration // of every wait for a peer, 0: none
+	// Processes are the numbers of the processes that the members live in; nil: they share one.
+	Processes []int
 }
 
 // Transport connects groups of ranks.

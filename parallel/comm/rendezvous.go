@@ -20,8 +20,8 @@ type Rendezvous struct {
 	waits []string // by rank: what it waits for
 }
 
-// NewRendezvous makes the meeting place of size ranks. standing says who waits where, for the error of a wait
-// that was too long, and is called with the lock held.
+// NewRendezvous makes the meeting place of a group of size ranks. standing says who waits where, for the error of a
+// wait that was too long, and is called with the lock held.
 func NewRendezvous(g Group, size int, standing func() string) *Rendezvous {
 	m := &Rendezvous{name: g.Name, deadline: g.Deadline, standing: standing, waits: make([]string, size)}
 	m.cond = sync.NewCond(&m.mu)

@@ -18,6 +18,7 @@ const (
 	Cancelled   Code = "cancelled"
 	Panic       Code = "internal_panic"
 	LoadFailed  Code = "bad_checkpoint"
+	HostLost    Code = "host_lost"   // a process of ranks has gone, or did not start; the request may be run again
 	PeerLost    Code = "rank_lost"   // a rank did not come to an exchange, or came with another one
 	DeviceLost  Code = "device_lost" // nothing runs on a device any more until the process is started again
 )

@@ -113,6 +113,11 @@ func connect(transport comm.Transport, m plan.Mesh, ops []engine.Ops, t *Team) (
 				continue
 			}
 			g := comm.Group{Team: t.ID, Name: a.String(), Ranks: ranks, Deadline: t.Deadline}
+			if t.Hosts != nil {
+				for _, other := range ranks {
+					g.Processes = append(g.Processes, t.Hosts[other])
+				}
+			}
 			list, err := transport.Connect(g, members)
 			if err != nil {
 				return nil, fmt.Errorf("connect ranks %v for %s: %w", ranks, a, err)

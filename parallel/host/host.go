@@ -39,7 +39,8 @@ type Team struct {
 	Plan     plan.Plan
 	Folded   bool          // micro-steps go down and back up (plan.Cut): two members work on one device
 	Deadline time.Duration // of a wait for a peer
-	Here     []int         // members that live in the process that is told
+	Hosts    []int         // number of the process that each member lives in; nil: all share one
+	Here     []int         // members that live in the process that is told, ascending
 }
 
 // Mesh is the coordinates of the members: those of the plan, with a stop of its own for each way of a folded stage.
@@ -72,6 +73,8 @@ type Host interface {
 	Resident() []Resident
 	// Evict drops the weights of key, all if it is empty. No crew may be at work.
 	Evict(key string)
+	// Err says why the process has gone, nil if it has not.
+	Err() error
 	// Close gives everything back. No crew may be left.
 	Close()
 }
@@ -199,6 +202,9 @@ func (h *Local) Resident() (list []Resident) {
 
 // Evict implements Host.
 func (h *Local) Evict(key string) { h.each(func(p *placements) { p.evict(key) }) }
+
+// Err implements Host.
+func (h *Local) Err() error { return nil }
 
 // Close implements Host.
 func (h *Local) Close() {

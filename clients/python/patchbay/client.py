@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, BinaryIO, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from .errors import CancelledError, ConnectionLostError, PatchbayError, error_of
+from .errors import BusyError, CancelledError, ConnectionLostError, PatchbayError, error_of
 from .frames import FrameTransport, SocketTransport, Transport, WorkerTransport
 from .nats_transport import NATSTransport
+from .results import ExecResult, File, RunResult
 from .sampling import Known, LoRA, Progress, SampleResult, Sampling, Stop, adapter, entry, named
 from .shm import Region
 from .wire import Handle
@@ -27,34 +28,9 @@ Message = dict[str, Any]
 SILENCE = 30.0
 """Seconds after which a stream of replies counts as lost where no timeout is given."""
 
+log = logging.getLogger("patchbay")
+
 TERMINAL = ("execution_success", "execution_error", "execution_interrupted", "expired")
-
-
-@dataclass
-class File:
-    """One file that a job made. ``ref`` has node, kind, filename, width, height and more."""
-
-    ref: Message
-    data: bytes
-
-
-@dataclass
-class RunResult:
-    """How a job ended: its terminal event and its files."""
-
-    job: str
-    event: Message
-    files: list[File] = field(default_factory=list)
-
-
-@dataclass
-class ExecResult:
-    """What one node gave: arrays, handles, numbers and texts by slot."""
-
-    outputs: list[Any]
-    files: list[File]
-    timings: Message
-    warnings: list[str]
 
 
 def default_socket() -> str:
@@ -70,13 +46,15 @@ class Client:
     """A connection to a daemon or a worker. Closing it cancels the runs and samples that are tied to it.
 
     Its methods may be called from several threads. When the connection is lost, what waits for replies gets ConnectionLostError, and the next call connects
-    anew (spawns a new worker): nothing is repeated by itself, as nobody knows how far it came.
+    anew (spawns a new worker). ``run`` and ``follow`` do that themselves: the job goes on under its id. Nothing else is repeated by itself, as nobody knows how
+    far it came.
     """
 
     def __init__(self, transport: Transport, timeout: float | None = None, dial: Callable[[], Transport] | None = None) -> None:
         """Take a transport, and what makes another one when it is lost; timeout bounds the wait for every single reply, in seconds.
 
-        Without a timeout a run, a sample or a job that is followed may be silent for 30 s, since a daemon says something every 2 s.
+        Without a timeout a run, a sample or a job that is followed may be silent for 30 s, since a daemon says something every 2 s; so long may a question
+        about jobs, models and classes take too.
         """
         self.timeout = timeout
         self._transport = transport
@@ -162,7 +140,8 @@ class Client:
         return {"$bytes": transport.upload(name, data)}
 
     def _ask(self, verb: str, body: Message, job: str = "") -> Iterator[Message]:
-        return self._checked(self.transport.ask(verb, body, job, self.timeout), {})
+        slow = verb in ("submit", "exec", "load", "free")  # these move weights and files, and compute
+        return self._checked(self.transport.ask(verb, body, job, self.timeout or (None if slow else SILENCE)), {})
 
     def _stream(self, verb: str, body: Message, name: str, job: Message, tick: Callable[[], None] | None) -> Iterator[Message]:
         return self._checked(self.transport.ask(verb, body, name, self.timeout or SILENCE, tick), job)
@@ -201,22 +180,64 @@ class Client:
 
     def run(
         self,
+        /,
         workflow: Mapping[str, Any],
         on_event: Callable[[Message], None] | None = None,
         on_preview: Callable[[str, bytes], None] | None = None,
         stop: Stop | None = None,
         patience: float = 5.0,
+        reconnect: float = 60.0,
         **fields: Any,  # noqa: ANN401
     ) -> RunResult:
         """Run a workflow in API format and return its files. fields are those of the table in docs/protocol.md: id, inputs, plan ...
 
-        A job that failed raises PatchbayError, one that was cancelled CancelledError. stop is asked about every 50 ms; when it is true the job is cancelled,
+        When the daemon goes away it is waited for, reconnect seconds at most, and the job is followed under its id; then ConnectionLostError. A job that failed
+        raises PatchbayError, one that was cancelled CancelledError. stop is asked about every 50 ms; when it is true the job is cancelled,
         and given up if it has not ended after patience seconds. What a callback raises cancels the job too.
         """
         body = {"workflow": dict(workflow), "preview": on_preview is not None, **fields}
+        body.setdefault("id", uuid.uuid4().hex)
         job: Message = {"stop": stop, "patience": patience}
+        seen = _Seen(on_event)
+
+        def ask(look: Callable[[], None] | None) -> RunResult:
+            if "accepted" not in job:
+                return self._collect(self._stream("run", body, "", job, look), job, seen, on_preview)
+            self._revive(body["id"])
+            again = {"job": body["id"], "follow": True, "outputs": True, "preview": on_preview is not None}
+            return self._collect(self._stream("status", again, body["id"], job, look), job, seen, on_preview)
+
         with self._until_end(job) as look:
-            return self._collect(self._stream("run", body, "", job, look), job, on_event, on_preview)
+            return self._lasting(body["id"], lambda: ask(look), seen, reconnect, look)
+
+    def _revive(self, job: str) -> None:
+        """Begin a job anew that was cancelled with its connection: on a socket runs are tied to theirs."""
+        record: Message = next(self._checked(self.transport.ask("status", {}, job, self.timeout or SILENCE), {}), {})
+        if record.get("tied") and record.get("state") == "cancelled":
+            self.retry(job)
+
+    def _lasting(self, job: str, ask: Callable[[], RunResult], seen: _Seen, reconnect: float, look: Callable[[], None] | None = None) -> RunResult:
+        """Ask again while the other side is away. A worker of one's own that has ended knows nothing of its jobs, and a timeout of the caller's counts."""
+        away, heard = 0.0, (0, 0)
+        while True:
+            try:
+                return ask()
+            except (ConnectionLostError, TimeoutError, BusyError) as err:
+                draining = isinstance(err, BusyError) and err.code == "draining"
+                mine = isinstance(self._transport, WorkerTransport) or isinstance(err, TimeoutError) and self.timeout is not None
+                now = time.monotonic()
+                if not away or seen.last != heard:
+                    away, heard = now, seen.last
+                if self._closed or mine or isinstance(err, BusyError) and not draining or now - away >= reconnect:
+                    raise
+                if now == away:
+                    log.warning("%s; waiting up to %s s for a daemon that knows job %s", err, reconnect, job)
+            if isinstance(self._transport, NATSTransport):
+                self._transport.give_up()
+            for _ in range(10):
+                if look:
+                    look()
+                time.sleep(0.05)
 
     def follow(
         self,
@@ -224,10 +245,12 @@ class Client:
         on_event: Callable[[Message], None] | None = None,
         outputs: bool = True,
         on_preview: Callable[[str, bytes], None] | None = None,
+        reconnect: float = 60.0,
     ) -> RunResult:
-        """Follow a job until it ends, from its first event on. Leaving it does not cancel the job."""
+        """Follow a job until it ends, from its first event on, over the loss of a connection too. Leaving it does not cancel the job."""
         body = {"job": job, "follow": True, "outputs": outputs, "preview": on_preview is not None}
-        return self._collect(self._stream("status", body, job, {}, None), {}, on_event, on_preview)
+        seen = _Seen(on_event)
+        return self._lasting(job, lambda: self._collect(self._stream("status", body, job, {}, None), {}, seen, on_preview), seen, reconnect)
 
     def _collect(
         self,
@@ -240,7 +263,7 @@ class Client:
         for m in replies:
             kind = m.get("type")
             if kind in ("accepted", "record"):
-                out.job = m["job"]
+                out.job, job["accepted"] = m["job"], True
                 if not m.get("duplicate"):  # what somebody else has started is theirs
                     job["id"] = out.job
             elif kind == "output":
@@ -251,7 +274,7 @@ class Client:
                 out.files[m["output"]].data += m["data"]
             elif kind == "preview":
                 if on_preview:
-                    on_preview(m.get("node", ""), m["data"])
+                    on_preview(m.get("node", ""), bytes(m["data"]))
             elif kind != "heartbeat":
                 job["ended"] = kind in TERMINAL
                 if on_event:
@@ -264,7 +287,7 @@ class Client:
             raise error_of(out.event)
         return out
 
-    def submit(self, workflow: Mapping[str, Any], **fields: Any) -> Message:  # noqa: ANN401
+    def submit(self, /, workflow: Mapping[str, Any], **fields: Any) -> Message:  # noqa: ANN401
         """Queue a workflow and return the receipt. The same id and workflow again give the same job."""
         return self._one("submit", {"workflow": dict(workflow), **fields})
 
@@ -346,6 +369,7 @@ class Client:
         fingerprint: str = "",
         sampling: Sampling | Message | None = None,
         preview: str = "none",
+        on_preview: Callable[[str, bytes], None] | None = None,
         want_x0: bool = False,
         plan: str = "",
         id: str = "",  # noqa: A002 - the name of the field
@@ -357,7 +381,7 @@ class Client:
 
         Large tensors of entries and patches are sent once and by their hash afterwards. stop is asked about every 50 ms; when it is true the run is cancelled,
         and given up if it has not ended after patience seconds: CancelledError in both cases. ``cancel(id)`` from another thread does the same, and so does
-        whatever on_progress raises.
+        whatever on_progress raises. on_preview gets ("", JPEG) as that of run does, and makes preview "jpeg".
         """
         out: Message = {"file": model, "fingerprint": fingerprint}
         if patches:
@@ -375,7 +399,7 @@ class Client:
             "cfg": float(cfg),
             "cfg1_shortcut": cfg1_shortcut,
             "conds": conds,
-            "preview": preview,
+            "preview": "jpeg" if on_preview and preview == "none" else preview,
             "want_x0": want_x0,
         }
         draws = None if noise_draws is None else [int(n) for n in noise_draws]
@@ -387,7 +411,7 @@ class Client:
             job: Message = {"id": body["id"], "stop": stop, "patience": patience}
             try:
                 with self._until_end(job) as look:
-                    done = self._sampled(self._stream("sample", self._known.light(body), "", job, look), job, on_progress)
+                    done = self._sampled(self._stream("sample", self._known.light(body), "", job, look), job, on_progress, on_preview)
             except PatchbayError as err:
                 if err.code != "missing_tensors" or attempt == 2:
                     raise
@@ -397,9 +421,19 @@ class Client:
                 return done
         raise AssertionError("not reached")
 
-    def _sampled(self, replies: Iterator[Message], job: Message, on_progress: Callable[[Progress], None] | None) -> SampleResult:
+    def _sampled(
+        self,
+        replies: Iterator[Message],
+        job: Message,
+        on_progress: Callable[[Progress], None] | None,
+        on_preview: Callable[[str, bytes], None] | None,
+    ) -> SampleResult:
         for m in replies:
             kind = m["type"]
+            if kind == "progress" and m.get("jpeg") is not None:
+                m["jpeg"] = bytes(m["jpeg"])
+                if on_preview:
+                    on_preview("", m["jpeg"])
             if kind == "progress" and on_progress:
                 on_progress(cast(Progress, m))
             elif kind in ("error", "cancelled"):
@@ -423,6 +457,21 @@ class Client:
         if models:
             body["models"] = list(models)
         return self._one("free", body)
+
+
+class _Seen:
+    """Gives events on, and none twice when a job is followed anew: the numbers begin again behind the last event that was written down."""
+
+    def __init__(self, on_event: Callable[[Message], None] | None) -> None:
+        self._on_event = on_event
+        self.last = (0, 0)
+
+    def __call__(self, event: Message) -> None:
+        at = (int(event.get("ts", 0)), int(event.get("seq", 0)))
+        if at > self.last or event["type"] in TERMINAL:
+            self.last = at
+            if self._on_event:
+                self._on_event(event)
 
 
 def _floats(a: Array | None) -> Array | None:

@@ -55,7 +55,7 @@ class NATSTransport:
         try:
             import nats
         except ImportError as err:
-            raise ImportError("NATS needs the package nats-py: pip install patchbay[nats]") from err
+            raise ImportError("NATS needs the package nats-py: pip install patchbay-client[nats]") from err
         self.sent = 0
         self._state = threading.Lock()
         self._waiting: dict[str, tuple[str, Queue]] = {}  # subject and replies by inbox
@@ -225,6 +225,11 @@ class NATSTransport:
             if not self._nc.is_closed and self._thread.is_alive():
                 with contextlib.suppress(Exception):
                     self._do(sub.unsubscribe())
+
+    def give_up(self) -> None:
+        """Close a connection that is broken: what waits on it has been told, and the next one is made at once."""
+        if not self._nc.is_connected:
+            self.close()
 
     def close(self) -> None:
         """Close the connection; whoever waits is told."""

@@ -63,7 +63,7 @@ class Progress(TypedDict, total=False):
     """With preview "jpeg": a picture, at most 5 times a second."""
 
 
-@dataclass
+@dataclass(repr=False)
 class SampleResult:
     """The end of a sampling run. ``x`` is [B, C, Y, X] float32 in model space."""
 
@@ -71,6 +71,10 @@ class SampleResult:
     x0: Array | None
     evals: int
     metrics: Message
+
+    def __repr__(self) -> str:
+        """Return shapes and the number of evaluations."""
+        return f"<SampleResult {list(self.x.shape)} after {self.evals} evaluations>"
 
 
 @dataclass(frozen=True)

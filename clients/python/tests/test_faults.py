@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from patchbay import CancelledError, Client, ConnectionLostError, NotAllowedError
+from patchbay import CancelledError, Client, ConnectionLostError, NotAllowedError, RunResult
 from patchbay.frames import WorkerTransport
 
 from .conftest import Daemon, worker
@@ -163,5 +163,55 @@ def test_rights_of_a_client(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPa
             for c, given in ((alice, picture), (root, root.upload("mine", picture))):
                 assert c.run(flow, inputs={"mine.png": given}).files[0].ref["width"] == 600
             root.free()
+    finally:
+        d.stop()
+
+
+@pytest.mark.parametrize("way", ["socket", "nats"])
+def test_a_run_outlives_its_daemon(tmp_path: pathlib.Path, way: str) -> None:
+    """The daemon is killed in the middle of a run and of a follow, and comes back: both go on under the id and end with the picture, no event comes twice."""
+    d = Daemon(tmp_path)
+    try:
+        with Client.socket(d.socket) if way == "socket" else Client.nats(d.nats) as c:
+            events: list[dict[str, object]] = []
+            followed: queue.SimpleQueue[object] = queue.SimpleQueue()
+            going = threading.Event()
+
+            def see(event: dict[str, object]) -> None:
+                events.append(event)
+                if event["type"] == "progress":
+                    going.set()
+
+            result: queue.SimpleQueue[object] = queue.SimpleQueue()
+
+            def work(to: queue.SimpleQueue[object], call: Callable[[], object]) -> threading.Thread:
+                def body() -> None:
+                    try:
+                        to.put(call())
+                    except BaseException as err:  # noqa: BLE001 - that is what is looked at
+                        to.put(err)
+
+                thread = threading.Thread(target=body)
+                thread.start()
+                return thread
+
+            threads = [work(result, lambda: c.run(workflow(steps=400), id="lasting", on_event=see))]
+            assert going.wait(20)
+            threads.append(work(followed, lambda: c.follow("lasting")))
+            d.kill()
+            d.start()
+            got = result.get(timeout=90)
+            assert isinstance(got, RunResult), got
+            assert got.files[0].data[:4] == b"\x89PNG" and got.job == "lasting"
+            assert events[-1]["type"] == "execution_success"
+            keys = [(e["ts"], e["seq"]) for e in events]
+            assert len(set(keys)) == len(keys)
+            if way == "nats":  # a run on a socket ends with its connection, and is begun anew by whoever runs it
+                assert isinstance(followed.get(timeout=90), RunResult)
+            for t in threads:
+                t.join(timeout=90)
+            d.kill()
+            with pytest.raises(ConnectionLostError):
+                c.run(workflow(steps=2), reconnect=1)
     finally:
         d.stop()

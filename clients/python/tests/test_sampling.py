@@ -158,7 +158,7 @@ def test_errors_name_node_and_field(client: Client) -> None:
         client.run(bad)
     assert (e.value.code, e.value.status) == ("bad_workflow", 422) and "3" in e.value.node_errors
     with pytest.raises(RefusedError, match="field_that_is_new") as e:
-        client.run(workflow(), strict=True, field_that_is_new=1)
+        client.run(workflow(), field_that_is_new=1)
     with pytest.raises(PatchbayError) as late:
         client.exec("VAEDecode", {"samples": {"samples": LATENT[:, :3]}, "vae": client.exec("VAELoader", {"vae_name": "demo_ae.safetensors"}).outputs[0]})
     assert late.value.class_type == "VAEDecode" and late.value.status < 500

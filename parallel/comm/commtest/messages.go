@@ -237,7 +237,7 @@ func deadline(t *testing.T, rig Rig) {
 		m.SendRecv(m.none(1), 2, engine.Tensor{}, -1)
 		return nil
 	})
-	if !errors.Is(err, boom) {
+	if err == nil || !strings.Contains(err.Error(), "boom") { // between processes causes are texts
 		t.Errorf("abort gave %v, want %v first", err, boom)
 	}
 }

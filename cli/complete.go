@@ -1,0 +1,99 @@
+package cli
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"patchbay/cli/settings"
+	"patchbay/ipc/client"
+	"patchbay/ipc/message"
+	"patchbay/node/classes"
+)
+
+// completer gives what may stand at a place of the command line, for the shell's completion. A text behind a tab
+// describes it.
+type completer = func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective)
+
+// flowFiles completes names of workflows and of pictures that hold one.
+func flowFiles(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	return []string{"json", "png"}, cobra.ShellCompDirectiveFilterFileExt
+}
+
+// classNames completes node classes.
+func classNames(_ *cobra.Command, args []string, start string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return beginning(classes.All().Classes(), start), cobra.ShellCompDirectiveNoFileComp
+}
+
+// jobIDs completes the ids of jobs in some states (none: all) of the daemon that answers within half a second.
+func jobIDs(t *settings.Target, states ...message.State) completer {
+	return func(cmd *cobra.Command, args []string, start string) ([]string, cobra.ShellCompDirective) {
+		const none = cobra.ShellCompDirectiveNoFileComp
+		c, err := t.Dial()
+		if err != nil {
+			return nil, none
+		}
+		defer func() { go func() { _ = c.Close() }() }()
+		ctx, stop := context.WithTimeout(context.WithoutCancel(cmd.Context()), 500*time.Millisecond)
+		defer stop()
+		list, _, err := client.List(ctx, c, "", 100)
+		if err != nil {
+			return nil, none
+		}
+		var out []string
+		for _, r := range list {
+			if (len(states) == 0 || slices.Contains(states, r.State)) && !slices.Contains(args, r.Job) {
+				out = append(out, r.Job+"\t"+strings.TrimSpace(string(r.State)+" "+r.About))
+			}
+		}
+		return beginning(out, start), none | cobra.ShellCompDirectiveKeepOrder
+	}
+}
+
+// plans completes the axis of a plan behind the last comma.
+func plans(_ *cobra.Command, _ []string, start string) ([]string, cobra.ShellCompDirective) {
+	done := start[:strings.LastIndexByte(start, ',')+1]
+	var out []string
+	for _, axis := range []string{
+		"ranks=\thow many at most; the plan is chosen", "ulysses=\ttokens, heads exchanged", "ring=\ttokens, keys go round",
+		"cfg=2\tpositive and negative", "tensor=\theads and MLP columns", "pipe=\tblocks over stages",
+		"patches=\tof a pipeline",
+		"warmup=\tsynchronous evaluations of a pipeline", "data=\tpictures of a batch", "shard=on\tbytes of the weights",
+	} {
+		name, _, _ := strings.Cut(axis, "=")
+		if !strings.Contains(","+done, ","+name+"=") {
+			out = append(out, done+axis)
+		}
+	}
+	return beginning(out, start), cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
+}
+
+// completeState makes --state of a command complete.
+func completeState(cmd *cobra.Command) {
+	var all []string
+	for _, s := range message.States() {
+		all = append(all, string(s))
+	}
+	err := cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(all, cobra.ShellCompDirectiveNoFileComp))
+	if err != nil {
+		panic("cli: " + err.Error()) // the flag is not there
+	}
+}
+
+// beginning keeps what begins with start.
+func beginning(list []string, start string) []string {
+	return slices.DeleteFunc(list, func(s string) bool { return !strings.HasPrefix(s, start) })
+}
+
+// completePlan makes --plan of a command complete.
+func completePlan(cmd *cobra.Command) {
+	if err := cmd.RegisterFlagCompletionFunc("plan", plans); err != nil {
+		panic("cli: " + err.Error()) // the flag is not there
+	}
+}

@@ -1,0 +1,133 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
+
+	"patchbay/models/source"
+	"patchbay/parallel"
+	"patchbay/parallel/host"
+	"patchbay/parallel/remote"
+)
+
+// The values of --placement.
+const (
+	PlacementThreads  = "threads"  // ranks share the process of their worker
+	placementChildren = "children" // each rank has a process of its own
+)
+
+// controlFD is the connection to its leader that a process of a rank is born with.
+const controlFD = 3
+
+// place makes the engine start a process for each rank if --placement says so.
+func (c *Config) place(cfg *parallel.Config) {
+	if c.Placement == placementChildren {
+		cfg.Hosts = c.startRanks
+	}
+}
+
+// startRanks starts so many processes of one rank each, which share the memory that this one may take. They end when
+// their connections do.
+func (c *Config) startRanks(ranks int) (all []host.Host, err error) {
+	dir, err := os.MkdirTemp("", "patchbay-ranks-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = os.RemoveAll(dir) }() // names are of no use once everybody has met
+	var clients []*remote.Client
+	defer func() {
+		if err != nil {
+			for _, cl := range clients {
+				cl.Close()
+			}
+		}
+	}()
+	for i := range ranks {
+		cl, err := c.startRank(i, ranks, filepath.Join(dir, strconv.Itoa(i)))
+		if err != nil {
+			return nil, err
+		}
+		clients, all = append(clients, cl), append(all, cl)
+	}
+	return all, remote.Meet(clients)
+}
+
+// startRank starts one process, which listens at a path for the others.
+func (c *Config) startRank(i, ranks int, listen string) (*remote.Client, error) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("connect a process of a rank: %w", err)
+	}
+	here, there := os.NewFile(uintptr(pair[0]), "rank"), os.NewFile(uintptr(pair[1]), "leader")
+	defer func() { _ = there.Close() }()
+	defer func() { _ = here.Close() }() // FileConn has its own
+	conn, err := net.FileConn(here)
+	if err != nil {
+		return nil, fmt.Errorf("connect a process of a rank: %w", err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		self = os.Args[0]
+	}
+	args := []string{"rank", "--listen", listen, "--devices", c.Devices}
+	if bytes, _ := ParseBytes(c.Memory); bytes > 0 { // checked before
+		args = append(args, "--memory", strconv.FormatInt(bytes/int64(ranks), 10))
+	}
+	cmd := exec.Command(self, args...)
+	cmd.Stderr, cmd.ExtraFiles = os.Stderr, []*os.File{there}
+	if err := cmd.Start(); err != nil {
+		_ = conn.Close()
+		return nil, fmt.Errorf("start a process of a rank: %w", err)
+	}
+	name := fmt.Sprintf("the process of rank %d (pid %d)", i, cmd.Process.Pid)
+	return remote.NewClient(name, conn, func() error {
+		err := cmd.Wait()
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			return errors.New(strings.TrimSpace(exit.Error()))
+		}
+		return err
+	})
+}
+
+// RunRank computes what a leader at file descriptor 3 asks until that ends; it listens at a path for the processes of
+// other ranks.
+func RunRank(ctx context.Context, cfg *Config, listen string, log zerolog.Logger) error {
+	file := os.NewFile(controlFD, "leader")
+	conn, err := net.FileConn(file)
+	if err != nil {
+		return &InputError{Err: fmt.Errorf("rank: there is no leader at file descriptor %d: a worker starts this command",
+			controlFD)}
+	}
+	_ = file.Close()
+	l, err := (&net.ListenConfig{}).Listen(ctx, "unix", listen)
+	if err != nil {
+		return err
+	}
+	own := *cfg
+	own.Placement = PlacementThreads
+	ec, release, err := own.EngineConfig()
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err := release(); err != nil {
+			log.Warn().Err(err).Msg("the device was not given back whole")
+		}
+	}()
+	var loader source.Loader
+	return remote.Serve(conn, l, host.Config{
+		NewOps: ec.NewOps, DeviceOf: ec.DeviceOf, MemoryBytes: ec.MemoryBytes, DeviceMemory: ec.DeviceMemory,
+		Reserve: ec.Reserve,
+	}, loader.LoadEncoded)
+}

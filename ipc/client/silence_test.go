@@ -1,0 +1,69 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
+	"patchbay/node/pyjson"
+)
+
+// TestSilenceEndsStreams: a daemon that stops in the middle of a stream is noticed by jobs and samples alike, and only
+// when it has been silent for that long; where nobody minds the wait goes on.
+func TestSilenceEndsStreams(t *testing.T) {
+	const silence = 100 * time.Millisecond
+	started := func() *Replies {
+		r := newReplies(nil)
+		r.put(pyjson.NewObject("type", "accepted", "job", "j", "state", "running"), nil)
+		return r
+	}
+	for name, follow := range map[string]func(context.Context, *Replies, time.Duration) error{
+		"job": func(ctx context.Context, r *Replies, d time.Duration) error {
+			_, err := (&Collector{Silence: d}).Run(ctx, r)
+			return err
+		},
+		"sample": func(ctx context.Context, r *Replies, d time.Duration) error {
+			_, err := FollowSample(ctx, r, max(d, 0), func(*message.SampleReply) {})
+			return err
+		},
+	} {
+		r := started()
+		go func() {
+			for range 4 { // signs of life keep it
+				time.Sleep(silence / 2)
+				r.put(pyjson.NewObject("type", "heartbeat", "job", "j"), nil)
+			}
+		}()
+		began := time.Now()
+		if err := follow(t.Context(), r, silence); !errors.Is(err, ErrSilent) || time.Since(began) < 3*silence {
+			t.Errorf("%s: after %s of which 200ms had heartbeats: %v, want ErrSilent after 300ms", name, time.Since(began), err)
+		}
+		ctx, stop := context.WithTimeout(t.Context(), 3*silence)
+		if err := follow(ctx, started(), -1); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s without a limit ended with %v", name, err)
+		}
+		stop()
+	}
+}
+
+// TestWhatCountsAsLost: a stream is taken up again when its other side went away, never when it has answered.
+func TestWhatCountsAsLost(t *testing.T) {
+	end := &message.Event{Type: message.EventError}
+	for name, c := range map[string]struct {
+		end  *message.Event
+		err  error
+		want bool
+	}{
+		"an end": {end: end}, "no end": {want: true}, "silence": {err: ErrSilent, want: true},
+		"NATS gone": {err: errUnplugged, want: true}, "socket gone": {err: errHungUp, want: true},
+		"draining": {err: wire.Errorf(wire.ErrDraining, "x"), want: true}, "refused": {err: wire.Errorf(wire.ErrNoJob, "x")},
+		"given up": {err: context.Canceled},
+	} {
+		if got := lost(c.end, c.err); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,128 @@
+package jobs
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"patchbay/ipc/broker"
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire/wiretest"
+)
+
+// storeIn is a server with its files in a folder, which ends with the function.
+func storeIn(t *testing.T, dir string) (*broker.Embedded, func()) {
+	t.Helper()
+	e, err := broker.StartEmbedded(broker.EmbeddedConfig{Listen: "127.0.0.1:0", Store: dir, Log: zerolog.Nop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := false
+	end := func() {
+		if !ended {
+			ended = true
+			e.Close()
+		}
+	}
+	t.Cleanup(end)
+	return e, end
+}
+
+// TestDamagedRecords: bytes of the records' file are flipped, as by a disk, and its index is gone, as after a crash.
+// The server drops what it cannot read without a word, and the daemon names every job that is lost.
+func TestDamagedRecords(t *testing.T) {
+	dir := t.TempDir()
+	e, closeServer := storeIn(t, dir)
+	j, end := durable(t, e, "a")
+	for i := range 13 {
+		mustCreate(t, j, &message.RunRequest{ID: fmt.Sprint("j", i), Client: strings.Repeat("x", 500)})
+	}
+	ctx := wiretest.Within(t, 20*time.Second)
+	for i := range 13 {
+		for last, _ := storeOf(j).lastEvent(ctx, fmt.Sprint("j", i)); last == nil; {
+			if ctx.Err() != nil {
+				t.Fatal("the events did not come")
+			}
+			last, _ = storeOf(j).lastEvent(ctx, fmt.Sprint("j", i))
+		}
+	}
+	end()
+	closeServer()
+	msgs := filepath.Join(dir, "jetstream", "$G", "streams", "KV_"+message.JobBucket, "msgs")
+	blocks, err := filepath.Glob(filepath.Join(msgs, "*.blk"))
+	if err != nil || len(blocks) != 1 {
+		t.Fatalf("blocks of records: %v, %v", blocks, err)
+	}
+	data, err := os.ReadFile(blocks[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := bytes.Index(data, []byte(`"job":"j3"`))
+	for i := at; i < at+4; i++ {
+		data[i] ^= 0x55
+	}
+	if err := os.WriteFile(blocks[0], data, 0o600); err != nil || at < 0 {
+		t.Fatal(err, at)
+	}
+	if err := os.Remove(filepath.Join(msgs, "index.db")); err != nil {
+		t.Fatal(err)
+	}
+	e, _ = storeIn(t, dir)
+	var log bytes.Buffer
+	l, err := OpenJetStream(ctx, JetStreamConfig{
+		URL: e.URL(), InProcess: e.InProcess(), Owner: "a", Log: zerolog.New(&log),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	j = New(Config{Store: l})
+	if err := j.Open(ctx); err != nil {
+		t.Fatal(err)
+	}
+	_, counts, _ := j.List(ctx, "", 0)
+	left := 0
+	for _, n := range counts {
+		left += n
+	}
+	lost := l.Space().Lost
+	if left == 13 || lost != 13-left {
+		t.Errorf("%d of 13 records are left and %d jobs are said to be lost", left, lost)
+	}
+	if text := log.String(); !strings.Contains(text, `"j3"`) || !strings.Contains(text, fmt.Sprintf(`"jobs":%d`, lost)) {
+		t.Errorf("the log does not name the job: %s", text)
+	}
+}
+
+// TestStoreFolderRemoved: without its folder a store gives no receipts, whichever part of it was removed.
+func TestStoreFolderRemoved(t *testing.T) {
+	for _, part := range []string{"", "jetstream", "jetstream/$G/streams/KV_" + message.JobBucket} {
+		dir := filepath.Join(t.TempDir(), "nats")
+		e, _ := storeIn(t, dir)
+		ctx := wiretest.Within(t, 20*time.Second)
+		l, err := OpenJetStream(ctx, JetStreamConfig{URL: e.URL(), Owner: "a", Full: e.Full, Log: zerolog.Nop()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		j := New(Config{Store: l})
+		if err := j.Open(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		mustCreate(t, j, &message.RunRequest{ID: "before"})
+		if err := os.RemoveAll(filepath.Join(dir, part)); err != nil {
+			t.Fatal(err)
+		}
+		if _, created, err := j.Create(ctx, &message.RunRequest{ID: "after"}, "hash"); created || err == nil ||
+			!strings.Contains(err.Error(), "removed") {
+			t.Errorf("without %q: created %v, %v; want a refusal that says so", part, created, err)
+		}
+		l.Close()
+	}
+}

@@ -1,0 +1,83 @@
+package jobs
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
+	"patchbay/ipc/wire/wiretest"
+)
+
+// failed makes a job that has failed.
+func failed(t *testing.T, j *Table, id string) message.Record {
+	t.Helper()
+	ctx := wiretest.Within(t, 10*time.Second)
+	mustCreate(t, j, &message.RunRequest{ID: id})
+	rec, _, _, err := j.Take(ctx, "w")
+	if err != nil {
+		t.Fatal(err)
+	}
+	j.fail(ctx, rec, wire.Errorf(wire.ErrInternal, "it was to fail"))
+	if rec, err = j.Get(ctx, id); err != nil || rec.State != message.Failed {
+		t.Fatalf("%s is %s, %v", id, rec.State, err)
+	}
+	return rec
+}
+
+// TestRetryWhileForgotten: a job that is retried, here or by another daemon, while this one forgets it, runs: the retry
+// was answered with a receipt.
+func TestRetryWhileForgotten(t *testing.T) {
+	e := jetstreamServer(t, false)
+	a, _ := durable(t, e, "a")
+	b, _ := durable(t, e, "b")
+	ctx := wiretest.Within(t, 20*time.Second)
+	forget := func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.forgetOldest()
+	}
+	taken := func(what string) {
+		t.Helper()
+		a.mu.Lock()
+		a.cfg.Now = func() time.Time { return time.Now().Add(time.Minute) }
+		a.mu.Unlock()
+		a.reconcile(ctx) // the old reference may have gone only after the retry: then it makes a new one
+		rec, req, _, err := a.Take(wiretest.Within(t, 2*time.Second), "w")
+		if err != nil || rec.Attempt != 2 || req == nil {
+			t.Fatalf("%s: took %s in attempt %d, %v; want the job in attempt 2", what, rec.Job, rec.Attempt, err)
+		}
+	}
+	failed(t, a, "elsewhere")
+	for rec, _ := b.Get(ctx, "elsewhere"); rec.State != message.Failed; rec, _ = b.Get(ctx, "elsewhere") {
+		time.Sleep(time.Millisecond)
+	}
+	forget()
+	if _, err := b.Retry(ctx, "elsewhere"); err != nil {
+		t.Fatal(err)
+	}
+	taken("retried by another daemon")
+
+	failed(t, a, "here")
+	real := storeOf(a)
+	a.store = &between{JetStream: real, do: forget}
+	_, err := a.Retry(ctx, "here")
+	a.store = real
+	if err != nil {
+		t.Fatal(err)
+	}
+	taken("retried here")
+}
+
+// between is a store that does something between a write and what follows of it.
+type between struct {
+	*JetStream
+	do func()
+}
+
+func (b *between) swap(ctx context.Context, rec message.Record) (message.Record, error) {
+	rec, err := b.JetStream.swap(ctx, rec)
+	b.do()
+	return rec, err
+}

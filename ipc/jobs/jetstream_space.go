@@ -1,0 +1,213 @@
+package jobs
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
+)
+
+// The files of a store are bounded: by the server, or by what its account may have. Requests are most of them. New jobs
+// are refused while there is room left for the records and ends of those that are there; requests of jobs that are done
+// go at once, those of others that have ended when room is short.
+
+const (
+	tidyEvery = time.Minute // between looks at what nobody needs
+	// orphanAge is how old pieces of a request are that no record names, before they are of a job that was never made.
+	orphanAge = time.Minute
+	// believe is how long the limit is taken for what was used when the server refused a write.
+	believe = 10 * time.Minute
+	// reserveBytes are kept in a store whose limit nobody knows, and given up when it is full.
+	reserveBytes = 1 << 20
+	reserveKey   = "reserve.x"
+)
+
+// Space returns how much of the store is used.
+func (l *JetStream) Space() *message.StoreStats {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return &message.StoreStats{Bytes: l.used, Limit: l.limit, Full: l.tight(0), Lost: len(l.lost)}
+}
+
+// tight reports whether there is no room for a new job of n bytes. The lock is held.
+func (l *JetStream) tight(n int) bool {
+	head := min(l.limit/8, 256<<20)
+	return l.limit > 0 && l.used+int64(n) > l.limit-head
+}
+
+// measure reads how much of the store is used.
+func (l *JetStream) measure(ctx context.Context) error {
+	info, err := l.js.AccountInfo(ctx)
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.used, l.limit = int64(info.Store), l.cfg.Limit
+	if most := info.Limits.MaxStore; most > 0 && (l.limit == 0 || most < l.limit) {
+		l.limit = most
+	}
+	if time.Since(l.refusedAt) < believe && (l.limit == 0 || l.refusedWith < l.limit) {
+		l.limit = l.refusedWith
+	}
+	return nil
+}
+
+// spaceFor is the error of a new job of n bytes that the store has no room for, nor can be given any.
+func (l *JetStream) spaceFor(ctx context.Context, n int) error {
+	l.mu.Lock()
+	tight := l.tight(n)
+	l.mu.Unlock()
+	if tight {
+		ctx, cancel := context.WithTimeout(ctx, serverPatience)
+		defer cancel()
+		l.tidy(ctx, n)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.limit > 0 && int64(n) > l.limit/2 {
+		return wire.Errorf(wire.ErrTooLarge, "the request has %d bytes, the job store has room for %d", n, l.limit/2)
+	}
+	if !l.tight(n) {
+		l.used += int64(n) // until the next look
+		return nil
+	}
+	return fmt.Errorf("%w: it is full: %d bytes are used%s", ErrStore, l.used, l.ofLimit())
+}
+
+// ofLimit says what the limit is. The lock is held.
+func (l *JetStream) ofLimit() string {
+	if l.limit == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" of %d, and a part is kept for the ends of jobs", l.limit)
+}
+
+// noRoom reports whether the server refused a write because its files may not grow.
+func noRoom(err error) bool {
+	var api *jetstream.APIError
+	return errors.As(err, &api) && (slices.Contains([]jetstream.ErrorCode{10002, 10023, 10047}, api.ErrorCode) ||
+		strings.Contains(api.Description, "maximum bytes exceeded"))
+}
+
+// crowded notes that the server has refused a write, which tells its limit, and makes room for records.
+func (l *JetStream) crowded(ctx context.Context) {
+	_ = l.measure(ctx)
+	l.mu.Lock()
+	if time.Since(l.refusedAt) > believe {
+		l.cfg.Log.Error().Int64("bytes", l.used).Msg("the NATS server has no room for more: new jobs wait for old ones to go")
+	}
+	l.refusedAt, l.refusedWith = time.Now(), l.used
+	l.mu.Unlock()
+	_ = l.purgePieces(ctx, reserveKey)
+}
+
+// reserve keeps some bytes that can be given up, where the limit is not known.
+func (l *JetStream) reserve(ctx context.Context) error {
+	if s := l.Space(); s.Full || s.Limit > 0 {
+		return nil
+	}
+	for i := range reserveBytes / requestPiece {
+		key := fmt.Sprintf("%s.%d", reserveKey, i)
+		if _, err := l.requests.Get(ctx, key); !errors.Is(err, jetstream.ErrKeyNotFound) {
+			continue
+		}
+		if _, err := l.requests.Put(ctx, key, bytes.Repeat([]byte{'x'}, requestPiece)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// purgePieces removes the request of a job, or what is kept under another prefix. Nothing is written for it.
+func (l *JetStream) purgePieces(ctx context.Context, prefix string, opts ...jetstream.StreamPurgeOpt) error {
+	subject := jetstream.WithPurgeSubject("$KV." + message.RequestBucket + "." + prefix + ".>")
+	return l.bodies.Purge(ctx, append(opts, subject)...)
+}
+
+// release gives up the request of a job that is done: nothing asks for it again.
+func (l *JetStream) release(rec message.Record) {
+	if rec.State != message.Done || rec.Pieces == 0 {
+		return
+	}
+	l.wg.Go(func() {
+		ctx, cancel := context.WithTimeout(l.ctx, serverPatience)
+		defer cancel()
+		_ = l.purgePieces(ctx, rec.Job) // or else tidy does it
+	})
+}
+
+// tidy removes requests that nobody asks for: of jobs that are done, or were never made; and of other jobs that have
+// ended, the oldest first, while there is no room for n bytes more.
+func (l *JetStream) tidy(ctx context.Context, n int) {
+	l.tidying.Lock()
+	defer l.tidying.Unlock()
+	tight := func() bool {
+		_ = l.measure(ctx)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.tight(n)
+	}
+	if !tight() && time.Since(l.tidied) < tidyEvery {
+		return
+	}
+	root := "$KV." + message.RequestBucket + "."
+	info, err := l.bodies.Info(ctx, jetstream.WithSubjectFilter(root+">"))
+	if err != nil {
+		return
+	}
+	l.tidied = time.Now()
+	var ended []message.Record
+	strange := map[string]time.Time{}
+	seen := map[string]bool{}
+	for subject := range info.State.Subjects {
+		id, _, _ := strings.Cut(strings.TrimPrefix(subject, root), ".")
+		if seen[id] || strings.HasPrefix(reserveKey, id+".") {
+			continue
+		}
+		seen[id] = true
+		rec, err := l.table.Get(ctx, id)
+		since := l.strange[id]
+		switch {
+		case l.lost[id]: // what is left of it
+		case err != nil && since.IsZero():
+			strange[id] = time.Now()
+		case err != nil && time.Since(since) < orphanAge:
+			strange[id] = since
+		case err != nil || rec.State == message.Done:
+			_ = l.purgePieces(ctx, id)
+		case rec.State.Final():
+			ended = append(ended, rec)
+		}
+	}
+	l.strange = strange
+	slices.SortFunc(ended, func(a, b message.Record) int { return cmp.Compare(a.Finished, b.Finished) })
+	for _, rec := range ended {
+		if !tight() || l.purgePieces(ctx, rec.Job) != nil {
+			return
+		}
+		l.cfg.Log.Warn().Str("job", rec.Job).Msg("room is short: the job has ended and cannot be retried any more")
+	}
+}
+
+// kept implements Store.
+func (l *JetStream) kept(ctx context.Context, rec message.Record) error {
+	info, err := l.bodies.Info(ctx, jetstream.WithSubjectFilter("$KV."+message.RequestBucket+"."+rec.Job+".>"))
+	if err != nil {
+		return fmt.Errorf("look for the request of job %s: %w", rec.Job, err)
+	}
+	if len(info.State.Subjects) < rec.Pieces {
+		return wire.Errorf(wire.ErrExpired, "what job %s asked for was dropped when the job store was full; submit it again",
+			rec.Job)
+	}
+	return nil
+}

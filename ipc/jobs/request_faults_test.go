@@ -1,0 +1,70 @@
+package jobs
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire/wiretest"
+)
+
+// shaky is a bucket whose next reads fail.
+type shaky struct {
+	jetstream.KeyValue
+	left atomic.Int32
+	err  error
+}
+
+func (s *shaky) Get(ctx context.Context, key string) (jetstream.KeyValueEntry, error) {
+	if s.left.Add(-1) >= 0 {
+		return nil, s.err
+	}
+	return s.KeyValue.Get(ctx, key)
+}
+
+// TestRequestThatCannotBeReadNow: a job whose request cannot be fetched for a moment runs later, in its first attempt;
+// only one whose request is gone fails.
+func TestRequestThatCannotBeReadNow(t *testing.T) {
+	e := jetstreamServer(t, false)
+	a, _ := durable(t, e, "a")
+	mustCreate(t, a, &message.RunRequest{ID: "short"})
+	b, _ := durable(t, e, "b")
+	bad := &shaky{KeyValue: storeOf(b).requests, err: nats.ErrTimeout}
+	bad.left.Store(3)
+	storeOf(b).requests = bad
+	ctx := wiretest.Within(t, 20*time.Second)
+	rec, req, _, err := b.Take(ctx, "w")
+	if err != nil || rec.Job != "short" || rec.Attempt != 1 || rec.HandedBack != 0 || req.ID != "short" {
+		t.Fatalf("took %+v, %v; want the job in its first attempt", rec, err)
+	}
+	if bad.left.Load() >= 0 {
+		t.Fatal("the request was read without the bucket")
+	}
+	bad.err = jetstream.ErrKeyNotFound
+	bad.left.Store(1)
+	mustCreate(t, a, &message.RunRequest{ID: "gone"})
+	take, stop := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if rec, _, _, err := b.Take(take, "w"); err == nil {
+			t.Errorf("took %s, whose request is gone", rec.Job)
+		}
+	}()
+	for ctx.Err() == nil {
+		if rec, err := b.Get(ctx, "gone"); err == nil && rec.State == message.Failed {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	stop()
+	<-done
+	if rec, err := b.Get(context.Background(), "gone"); err != nil || rec.State != message.Failed {
+		t.Errorf("the job whose request is gone is %s, %v; want failed", rec.State, err)
+	}
+}

@@ -1,0 +1,150 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
+	"patchbay/ipc/wire/wiretest"
+)
+
+const testSpace = 64 << 20
+
+// heavy is a job with inputs of 6 MB.
+func heavy(id string) *message.RunRequest {
+	return &message.RunRequest{ID: id, Inputs: map[string][]byte{"a.png": []byte(noise(6_000_000))}}
+}
+
+// create puts a job into a table whose reconciler has just been at work.
+func create(t *testing.T, j *Table, req *message.RunRequest) error {
+	t.Helper()
+	ctx := wiretest.Within(t, 20*time.Second)
+	j.reconcile(ctx)
+	_, _, err := j.Create(ctx, req, "hash")
+	return err
+}
+
+// fill queues jobs until one is refused, and returns how many wait.
+func fill(t *testing.T, j *Table) int {
+	t.Helper()
+	for i := range 40 {
+		err := create(t, j, heavy(fmt.Sprint("fill", i)))
+		if errors.Is(err, ErrStore) {
+			return i
+		}
+		if err != nil {
+			t.Fatalf("job %d: %v, want it taken or refused because the store is full", i, err)
+		}
+	}
+	t.Fatal("40 jobs of 6 MB were taken")
+	return 0
+}
+
+// TestStoreDoesNotStayFull: jobs that have ended take no room that new ones need, queued ones leave room for their own
+// ends, and a full store takes jobs again when they have ended; with a limit that is known and with one that is not.
+func TestStoreDoesNotStayFull(t *testing.T) {
+	for name, limit := range map[string]int64{"known": testSpace, "unknown": 0} {
+		t.Run(name, func(t *testing.T) {
+			j := tableOn(t, stockServer(t, testSpace).ClientURL(), "a", limit)
+			ctx := wiretest.Within(t, 120*time.Second)
+			for i := range 24 {
+				id := fmt.Sprint("done", i)
+				if err := create(t, j, heavy(id)); err != nil {
+					t.Fatalf("job %d of those that succeed: %v", i, err)
+				}
+				rec, _, _, err := j.Take(ctx, "w")
+				if err == nil {
+					_, err = j.Update(ctx, id, rec.Rev, func(r *message.Record) { r.State = message.Done })
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				j.Append(ctx, id, -1, message.Event{Type: message.EventSuccess})
+			}
+			for i := range 24 {
+				id := fmt.Sprint("fail", i)
+				err := create(t, j, heavy(id))
+				for limit == 0 && errors.Is(err, ErrStore) && ctx.Err() == nil { // only the refusal tells that it is full
+					time.Sleep(100 * time.Millisecond)
+					err = create(t, j, heavy(id))
+				}
+				if err != nil {
+					t.Fatalf("job %d of those that fail: %v", i, err)
+				}
+				rec, _, _, err := j.Take(ctx, "w")
+				if err != nil {
+					t.Fatal(err)
+				}
+				j.fail(ctx, rec, wire.Errorf(wire.ErrInternal, "it was to fail"))
+			}
+			if _, err := j.Retry(ctx, "fail0"); message.ErrorOf(err) == nil || message.ErrorOf(err).Code != wire.ErrExpired {
+				t.Errorf("retry of a job whose request is gone: %v, want expired", err)
+			}
+			n := fill(t, j)
+			if n < 3 {
+				t.Errorf("only %d jobs of 6 MB wait in %d bytes", n, testSpace)
+			}
+			for i := range n {
+				quick, stop := context.WithTimeout(ctx, AskTime)
+				if _, did, err := j.Cancel(quick, fmt.Sprint("fill", i)); err != nil || !did {
+					t.Fatalf("cancel in a full store: %v, %v", did, err)
+				}
+				stop()
+			}
+			for err := create(t, j, heavy("after")); err != nil; err = create(t, j, heavy("after")) {
+				if ctx.Err() != nil || !errors.Is(err, ErrStore) {
+					t.Fatalf("the store stays full: %v", err)
+				}
+				time.Sleep(100 * time.Millisecond)
+			}
+		})
+	}
+}
+
+// failing is a bucket that takes some writes and no more.
+type failing struct {
+	jetstream.KeyValue
+	left int
+}
+
+func (f *failing) Put(ctx context.Context, key string, value []byte) (uint64, error) {
+	if f.left--; f.left < 0 {
+		return 0, nats.ErrTimeout
+	}
+	return f.KeyValue.Put(ctx, key, value)
+}
+
+// TestFailedCreateLeavesNothing: the pieces of a job that could not be written down are removed.
+func TestFailedCreateLeavesNothing(t *testing.T) {
+	e := jetstreamServer(t, false)
+	j, _ := durable(t, e, "a")
+	l := storeOf(j)
+	ctx := wiretest.Within(t, 20*time.Second)
+	real := l.requests
+	l.requests = &failing{real, 3}
+	if _, _, err := j.Create(ctx, heavy("half"), "hash"); err == nil {
+		t.Fatal("a job was taken whose request is not whole")
+	}
+	l.requests = real
+	for {
+		info, err := l.bodies.Info(ctx, jetstream.WithSubjectFilter("$KV."+message.RequestBucket+".half.>"))
+		if err != nil {
+			t.Fatalf("the pieces stay: %v", err)
+		}
+		if len(info.State.Subjects) == 0 {
+			break
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	mustCreate(t, j, heavy("half"))
+	if _, req, _, err := j.Take(ctx, "w"); err != nil || len(req.Inputs["a.png"]) != 6_000_000 {
+		t.Errorf("the job sent again: %v", err)
+	}
+}

@@ -1,0 +1,65 @@
+package message
+
+import (
+	"strings"
+	"unicode/utf8"
+
+	"patchbay/node/graph"
+)
+
+// aboutBytes bounds what a record tells of a workflow for lists.
+const aboutBytes = 120
+
+// About returns what lists of jobs say of a workflow: the start of the text behind the first positive input, or else of
+// the first text, and the first model file. Both have aboutBytes at most.
+func About(w *graph.Workflow) (about, model string) {
+	literal := func(id string, names ...string) string {
+		for _, name := range names {
+			if v, _ := w.Input(id, name); v != nil {
+				if s, ok := v.(string); ok && s != "" {
+					return s
+				}
+			}
+		}
+		return ""
+	}
+	texts := []string{"text", "t5xxl", "clip_l", "prompt"}
+	for _, id := range w.IDs() {
+		if model == "" {
+			model = literal(id, "unet_name", "ckpt_name")
+		}
+		from := id
+		for range w.Len() { // back from the sampler over what changes its conditioning
+			next, linked := w.Source(from, "positive")
+			if !linked {
+				next, linked = w.Source(from, "conditioning")
+			}
+			if !linked {
+				break
+			}
+			from = next
+		}
+		if from != id && about == "" {
+			about = literal(from, texts...)
+		}
+	}
+	for _, id := range w.IDs() {
+		if about == "" {
+			about = literal(id, texts...)
+		}
+	}
+	return Clipped(about), Clipped(model)
+}
+
+// Clipped is text on one line of aboutBytes at most, cut between runes.
+func Clipped(text string) string {
+	text = strings.Join(strings.Fields(strings.ToValidUTF8(text, "?")), " ")
+	if len(text) <= aboutBytes {
+		return text
+	}
+	end := aboutBytes - len("…")
+	for !utf8.RuneStart(text[end]) {
+		end--
+	}
+	return text[:end] + "…"
+}

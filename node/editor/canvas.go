@@ -1,0 +1,150 @@
+package editor
+
+import (
+	"sort"
+
+	"patchbay/node/pyjson"
+)
+
+// Modes of a node that change what runs; every other mode runs.
+const (
+	modeMuted    = 2
+	modeBypassed = 4
+)
+
+// ioNode is the id of the two ends of a subgraph in its own links: -10 is where its inputs come in.
+const ioNode = "-10"
+
+// Types of nodes that only the editor knows.
+const (
+	typeReroute   = "Reroute"
+	typePrimitive = "PrimitiveNode"
+	typeNote      = "Note"
+	typeMarkdown  = "MarkdownNote"
+)
+
+// canvas is one level of a graph: the whole, or the definition of a subgraph.
+type canvas struct {
+	id, name string
+	nodes    []*node // in the editor's order of execution
+	byID     map[string]*node
+	links    map[string]link
+	inputs   []port // of a subgraph
+	outputs  []port
+}
+
+// node is a box on a canvas.
+type node struct {
+	id, kind, title string
+	mode            int64
+	inputs, outputs []port
+	values          any // widgets_values: a list, or an object by name
+	properties      *pyjson.Object
+}
+
+// port is an input or output of a node or of a subgraph.
+type port struct {
+	name, kind string
+	link       string   // that ends at an input; "" without one
+	widget     string   // name of the widget that an input stands for
+	links      []string // of a subgraph's port, inside
+}
+
+// link leads from an output to an input.
+type link struct {
+	from, to         string
+	fromSlot, toSlot int
+}
+
+// parse reads a canvas. Whatever has another type than it should is left out.
+func parse(o *pyjson.Object) *canvas {
+	c := &canvas{
+		id: key(o.At("id")), name: str(o.At("name")), byID: map[string]*node{}, links: map[string]link{},
+		inputs: ports(o.At("inputs")), outputs: ports(o.At("outputs")),
+	}
+	order := map[*node]int64{}
+	for _, v := range list(o.At("nodes")) {
+		n, ok := v.(*pyjson.Object)
+		if !ok {
+			continue
+		}
+		b := &node{
+			id: key(n.At("id")), kind: str(n.At("type")), title: str(n.At("title")), mode: integer(n.At("mode")),
+			inputs: ports(n.At("inputs")), outputs: ports(n.At("outputs")), values: n.At("widgets_values"),
+		}
+		b.properties, _ = n.At("properties").(*pyjson.Object)
+		order[b] = integer(n.At("order"))
+		c.nodes = append(c.nodes, b)
+		c.byID[b.id] = b
+	}
+	sort.SliceStable(c.nodes, func(i, j int) bool { return order[c.nodes[i]] < order[c.nodes[j]] })
+	for _, v := range list(o.At("links")) {
+		switch l := v.(type) {
+		case []any: // [id, from, slot, to, slot, type]
+			if len(l) >= 5 {
+				c.links[key(l[0])] = link{key(l[1]), key(l[3]), int(integer(l[2])), int(integer(l[4]))}
+			}
+		case *pyjson.Object:
+			c.links[key(l.At("id"))] = link{
+				key(l.At("origin_id")), key(l.At("target_id")),
+				int(integer(l.At("origin_slot"))), int(integer(l.At("target_slot"))),
+			}
+		}
+	}
+	return c
+}
+
+func ports(v any) []port {
+	var out []port
+	for _, item := range list(v) {
+		o, ok := item.(*pyjson.Object)
+		if !ok {
+			o = pyjson.NewObject() // keeps the places of the others
+		}
+		p := port{name: str(o.At("name")), kind: str(o.At("type")), link: key(o.At("link"))}
+		if w, ok := o.At("widget").(*pyjson.Object); ok {
+			p.widget = str(w.At("name"))
+		}
+		for _, id := range list(o.At("linkIds")) {
+			p.links = append(p.links, key(id))
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+func (n *node) property(name string) any {
+	if n.properties == nil {
+		return nil
+	}
+	return n.properties.At(name)
+}
+
+// key is an id as text; ids are numbers or text.
+func key(v any) string {
+	switch v.(type) {
+	case int64, string:
+		return pyjson.Str(v)
+	}
+	return ""
+}
+
+func str(v any) string {
+	s, _ := v.(string)
+	return s
+}
+
+func list(v any) []any {
+	l, _ := v.([]any)
+	return l
+}
+
+func integer(v any) int64 {
+	switch n := v.(type) {
+	case int64:
+		return n
+	case float64:
+		return int64(n)
+	}
+	return 0
+}

@@ -1,0 +1,299 @@
+package editor
+
+import (
+	"sort"
+	"strconv"
+	"strings"
+
+	"patchbay/node/fault"
+	"patchbay/node/pyjson"
+)
+
+// Limits of a conversion: nodes of the result, and instances inside instances.
+const (
+	maxNodes = 10000
+	maxDepth = 32
+	maxSteps = 1 << 18 // links followed
+)
+
+// Is reports whether an object is a graph in the editor's format: it has nodes and links, and neither is a node.
+func Is(o *pyjson.Object) bool {
+	_, nodes := o.At("nodes").([]any)
+	_, links := o.At("links").([]any)
+	return nodes && links
+}
+
+// conversion is one graph on its way.
+type conversion struct {
+	describe func(class string) *pyjson.Object
+	defs     map[string]*canvas
+	frames   int
+	left     int // links that may still be followed: reroutes may lead in a circle
+	out      map[string]*pyjson.Object
+	order    []string
+}
+
+// Convert returns the graph in API format: node id -> {inputs, class_type, _meta}. describe gives the object_info entry
+// of a class, nil if there is none. Nodes inside subgraphs have ids "instance:node". The failure is workflow_format_ui
+// with the reason (group nodes, subgraphs that hold themselves), missing_node_type for a class without a description,
+// or workflow_too_large.
+func Convert(graph *pyjson.Object, describe func(class string) *pyjson.Object) (*pyjson.Object, *fault.Failure) {
+	c := &conversion{describe: describe, defs: map[string]*canvas{}, out: map[string]*pyjson.Object{}, left: maxSteps}
+	if d, ok := graph.At("definitions").(*pyjson.Object); ok {
+		for _, v := range list(d.At("subgraphs")) {
+			if o, ok := v.(*pyjson.Object); ok {
+				def := parse(o)
+				c.defs[def.id] = def
+			}
+		}
+	}
+	root := &frame{canvas: parse(graph)}
+	if f := c.expand(root, 0); f != nil {
+		return nil, f
+	}
+	if f := c.emit(root); f != nil {
+		return nil, f
+	}
+	if c.left < 0 {
+		return nil, fault.New(fault.CodeWorkflowFormatUI, "links lead in a circle, or more than %d have to be followed",
+			maxSteps)
+	}
+	return c.result(), nil
+}
+
+// expand makes the frames of all instances.
+func (c *conversion) expand(f *frame, depth int) *fault.Failure {
+	f.children = map[string]*frame{}
+	if c.frames += len(f.nodes); c.frames > maxNodes {
+		return fault.New(fault.CodeTooLarge, "the workflow has more than %d nodes when its subgraphs are written out",
+			maxNodes)
+	}
+	for _, n := range f.nodes {
+		def := c.defs[n.kind]
+		if def == nil {
+			continue
+		}
+		if depth >= maxDepth {
+			return refused(n, "subgraphs are nested deeper than %d levels, or one holds itself: %s", maxDepth,
+				pyjson.Excerpt(def.name))
+		}
+		child := &frame{canvas: def, path: f.path + n.id + ":", parent: f, instance: n}
+		f.children[n.id] = child
+		if fail := c.expand(child, depth+1); fail != nil {
+			return fail
+		}
+		child.host, child.given = map[[2]string]any{}, map[string]any{}
+		c.hold(child)
+	}
+	return nil
+}
+
+// refused is the failure for a node that cannot be converted.
+func refused(n *node, format string, args ...any) *fault.Failure {
+	f := fault.New(fault.CodeWorkflowFormatUI, format, args...)
+	f.Node, f.Class = n.id, pyjson.Excerpt(n.kind)
+	return f
+}
+
+// hold reads the values that an instance holds for widgets inside: those that properties.proxyWidgets names, or else
+// those of its inputs that stand for widgets, in order.
+func (c *conversion) hold(f *frame) {
+	values := list(f.instance.values)
+	proxies, named := f.instance.property("proxyWidgets").([]any)
+	if !named {
+		i := 0
+		for slot := range f.inputs {
+			if _, isWidget := c.promoted(f, slot); isWidget && i < len(values) {
+				f.given[f.inputs[slot].name] = values[i]
+				i++
+			}
+		}
+		return
+	}
+	for i, v := range proxies {
+		pair := list(v)
+		if len(pair) < 2 || i >= len(values) || values[i] == nil {
+			continue
+		}
+		c.holdOne(f, key(pair[0]), str(pair[1]), values[i])
+	}
+}
+
+// holdOne gives one widget inside a subgraph the value of the instance.
+func (c *conversion) holdOne(f *frame, id, name string, value any) {
+	if id == "-1" {
+		f.given[name] = value
+		return
+	}
+	n := f.byID[id]
+	if n == nil {
+		return
+	}
+	for _, p := range n.inputs { // it may be linked to an input of the subgraph, which then has the value
+		if l := f.links[p.link]; p.link != "" && l.from == ioNode && (p.widget == name || p.name == name) &&
+			l.fromSlot >= 0 && l.fromSlot < len(f.inputs) {
+			f.given[f.inputs[l.fromSlot].name] = value
+			return
+		}
+	}
+	child := f.children[id]
+	if child == nil {
+		f.host[[2]string{id, name}] = value
+		return
+	}
+	for i := range child.inputs {
+		if child.inputs[i].name == name {
+			child.given[name] = value
+			return
+		}
+	}
+	for { // older files write the ids of the nodes in front: "5: seed"
+		head, rest, ok := strings.Cut(name, ":")
+		if head = strings.TrimSpace(head); !ok || head == "" || strings.Trim(head, "0123456789") != "" {
+			break
+		}
+		id, name = head, strings.TrimSpace(rest)
+	}
+	for _, n := range child.nodes {
+		if n.id == id || c.describe(n.kind) != nil && has(c.widgets(child, n), name) {
+			c.holdOne(child, n.id, name, value)
+			return
+		}
+	}
+}
+
+func has(o *pyjson.Object, name string) bool {
+	_, ok := o.Get(name)
+	return ok
+}
+
+// emit writes the nodes of a frame.
+func (c *conversion) emit(f *frame) *fault.Failure {
+	for _, n := range f.nodes {
+		if n.mode == modeMuted || n.mode == modeBypassed {
+			continue
+		}
+		if child := f.children[n.id]; child != nil {
+			if fail := c.emit(child); fail != nil {
+				return fail
+			}
+			continue
+		}
+		switch n.kind {
+		case typeReroute, typePrimitive, typeNote, typeMarkdown:
+			continue
+		}
+		if strings.HasPrefix(n.kind, "workflow>") || strings.HasPrefix(n.kind, "workflow/") {
+			return refused(n, "node %s is a group node (%s), which ComfyUI's editor no longer has: open the workflow there "+
+				"and convert it to a subgraph, or export it in API format", n.id, pyjson.Excerpt(n.kind))
+		}
+		if n.kind == "" {
+			return unknown(f, n)
+		}
+		entry := c.describe(n.kind)
+		if entry == nil {
+			return unknown(f, n)
+		}
+		c.node(f, n, entry)
+	}
+	return nil
+}
+
+// unknown is the failure for a class without a description, as validation words it.
+func unknown(f *frame, n *node) *fault.Failure {
+	title, id := n.title, f.path+n.id
+	if title == "" {
+		title = n.kind
+	}
+	return &fault.Failure{
+		Code: fault.CodeMissingNodeType, Node: id, Class: pyjson.Excerpt(n.kind),
+		Message: "Node '" + pyjson.Excerpt(title) + "' not found. The custom node may not be installed.",
+		Details: "Node ID '#" + id + "'",
+		Extra:   map[string]any{"node_id": id, "class_type": pyjson.Excerpt(n.kind), "node_title": pyjson.Excerpt(title)},
+	}
+}
+
+// node writes one node: the values of its widgets, then what its links give.
+func (c *conversion) node(f *frame, n *node, entry *pyjson.Object) {
+	inputs := pyjson.NewObject()
+	values := c.widgets(f, n)
+	for _, name := range values.Keys() {
+		inputs.Set(name, wrapped(values.At(name)))
+	}
+	for i, p := range n.inputs {
+		from := c.input(f, n, i, "")
+		switch {
+		case from == nil:
+		case from.id == "":
+			inputs.Set(p.name, wrapped(from.value))
+		default:
+			inputs.Set(p.name, []any{from.id, int64(from.slot)})
+		}
+	}
+	for _, group := range []string{"required", "optional"} {
+		dynamicTexts(inputs, entry, group)
+	}
+	title := n.title
+	if title == "" {
+		title = str(entry.At("display_name"))
+	}
+	if title == "" {
+		title = n.kind
+	}
+	id := f.path + n.id
+	c.order = append(c.order, id)
+	c.out[id] = pyjson.NewObject("inputs", inputs, "class_type", n.kind, "_meta", pyjson.NewObject("title", title))
+}
+
+// wrapped marks a list that is a value: a bare one is a link.
+func wrapped(v any) any {
+	if l, ok := v.([]any); ok {
+		return pyjson.NewObject("__value__", l)
+	}
+	return v
+}
+
+// dynamicTexts resolves the texts whose inputs are declared with dynamicPrompts.
+func dynamicTexts(inputs, entry *pyjson.Object, group string) {
+	input, _ := entry.At("input").(*pyjson.Object)
+	if input == nil {
+		return
+	}
+	specs, _ := input.At(group).(*pyjson.Object)
+	if specs == nil {
+		return
+	}
+	for _, name := range specs.Keys() {
+		text, isText := inputs.At(name).(string)
+		if _, options := config(specs.At(name)); isText && options.At("dynamicPrompts") == true {
+			inputs.Set(name, plainPrompt(text))
+		}
+	}
+}
+
+// result puts the nodes into the order of a JavaScript object: ids that are numbers first, ascending.
+func (c *conversion) result() *pyjson.Object {
+	number := func(id string) int {
+		n, err := strconv.Atoi(id)
+		if err != nil || n < 0 {
+			return 1<<62 - 1
+		}
+		return n
+	}
+	sort.SliceStable(c.order, func(i, j int) bool { return number(c.order[i]) < number(c.order[j]) })
+	out := pyjson.NewObject()
+	for _, id := range c.order {
+		inputs := c.out[id].At("inputs").(*pyjson.Object)
+		kept := pyjson.NewObject()
+		for _, name := range inputs.Keys() {
+			v := inputs.At(name)
+			if l := list(v); len(l) == 2 && c.out[str(l[0])] == nil {
+				continue // its source was taken out
+			}
+			kept.Set(name, v)
+		}
+		c.out[id].Set("inputs", kept)
+		out.Set(id, c.out[id])
+	}
+	return out
+}

@@ -1,0 +1,280 @@
+package editor_test
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"patchbay/node/classes"
+	"patchbay/node/editor"
+	"patchbay/node/fault"
+	"patchbay/node/files"
+	"patchbay/node/pyjson"
+)
+
+// catalogue describes the classes of this program.
+func catalogue() func(string) *pyjson.Object {
+	cat := classes.All()
+	return func(class string) *pyjson.Object {
+		o, _ := cat.ObjectInfo(files.Roots{}, class)[class].(*pyjson.Object)
+		return o
+	}
+}
+
+func decoded(t *testing.T, text string) *pyjson.Object {
+	t.Helper()
+	v, err := pyjson.Decode([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v.(*pyjson.Object)
+}
+
+// inputs are the inputs of the converted nodes by id, as text, and their classes.
+func inputs(t *testing.T, graph string) map[string]string {
+	t.Helper()
+	got, failure := editor.Convert(decoded(t, graph), catalogue())
+	if failure != nil {
+		t.Fatal(failure)
+	}
+	out := map[string]string{}
+	for _, id := range got.Keys() {
+		n := got.At(id).(*pyjson.Object)
+		out[id] = pyjson.Str(n.At("class_type")) + " " + string(pyjson.Dump(n.At("inputs")))
+	}
+	return out
+}
+
+func compare(t *testing.T, graph string, want map[string]string) {
+	t.Helper()
+	got := inputs(t, graph)
+	for id, w := range want {
+		if got[id] != w {
+			t.Errorf("node %s\n got %s\nwant %s", id, got[id], w)
+		}
+	}
+	for id := range got {
+		if want[id] == "" {
+			t.Errorf("node %s should not be there: %s", id, got[id])
+		}
+	}
+}
+
+// TestWidgetsGetTheirNames: values in the order of the class, without control_after_generate and the upload button; a
+// linked widget is the link; comments and choices of a prompt are resolved.
+func TestWidgetsGetTheirNames(t *testing.T) {
+	compare(t, `{"nodes": [
+		{"id": 1, "type": "CLIPLoader", "widgets_values": ["t5.safetensors", "flux"]},
+		{"id": 2, "type": "CLIPTextEncode", "inputs": [{"name": "clip", "type": "CLIP", "link": 1}],
+			"widgets_values": ["a {red|blue} fox // not this\n\\{x\\} /* nor this */end"]},
+		{"id": 3, "type": "EmptyLatentImage", "widgets_values": [64, 128, 1]},
+		{"id": 7, "type": "PrimitiveInt", "widgets_values": [9, "fixed"]},
+		{"id": 4, "type": "KSampler", "widgets_values": [42, "randomize", 4, 1.5, "euler", "simple", 0.5], "inputs": [
+			{"name": "positive", "type": "CONDITIONING", "link": 2}, {"name": "latent_image", "type": "LATENT", "link": 3},
+			{"name": "steps", "type": "INT", "link": 4, "widget": {"name": "steps"}}, {"name": "model", "type": "MODEL",
+				"link": 99}]},
+		{"id": 5, "type": "LoadImageMask", "widgets_values": ["x.png", "red", "image"]},
+		{"id": 6, "type": "KSamplerAdvanced", "widgets_values": {"noise_seed": 3, "steps": 5}}],
+		"links": [[1, 1, 0, 2, 0, "CLIP"], [2, 2, 0, 4, 0, "CONDITIONING"], [3, 3, 0, 4, 1, "LATENT"],
+			[4, 7, 0, 4, 2, "INT"]]}`,
+		map[string]string{
+			"1": `CLIPLoader {"clip_name": "t5.safetensors", "type": "flux"}`,
+			"2": `CLIPTextEncode {"text": "a red fox \n{x} end", "clip": ["1", 0]}`,
+			"3": `EmptyLatentImage {"width": 64, "height": 128, "batch_size": 1}`,
+			"7": `PrimitiveInt {"value": 9}`,
+			"4": `KSampler {"seed": 42, "steps": ["7", 0], "cfg": 1.5, "sampler_name": "euler", "scheduler": "simple", ` +
+				`"denoise": 0.5, "positive": ["2", 0], "latent_image": ["3", 0]}`,
+			"5": `LoadImageMask {"image": "x.png", "channel": "red"}`,
+			"6": `KSamplerAdvanced {"noise_seed": 3, "steps": 5}`,
+		})
+}
+
+// TestWhatOnlyTheEditorKnows: reroutes, primitives, notes, muted and bypassed nodes.
+func TestWhatOnlyTheEditorKnows(t *testing.T) {
+	compare(t, `{"nodes": [
+		{"id": 1, "type": "EmptyLatentImage", "widgets_values": [64, 64, 1]},
+		{"id": 2, "type": "Reroute", "inputs": [{"name": "", "type": "*", "link": 1}], "outputs": [{"name": "",
+			"type": "LATENT"}]},
+		{"id": 3, "type": "Reroute", "mode": 0, "inputs": [{"name": "", "type": "*", "link": 2}]},
+		{"id": 4, "type": "LatentFlip", "mode": 4, "widgets_values": ["x-axis: vertically"],
+			"inputs": [{"name": "samples", "type": "LATENT", "link": 3}], "outputs": [{"name": "LATENT", "type": "LATENT"}]},
+		{"id": 5, "type": "RepeatLatentBatch", "widgets_values": [2], "inputs": [{"name": "samples", "type": "LATENT",
+			"link": 4},
+			{"name": "amount", "type": "INT", "link": 5, "widget": {"name": "amount"}}]},
+		{"id": 6, "type": "PrimitiveNode", "mode": 2, "widgets_values": [7, "fixed"]},
+		{"id": 7, "type": "Note", "widgets_values": ["hello"]}, {"id": 8, "type": "MarkdownNote", "widgets_values": ["x"]},
+		{"id": 9, "type": "VAEDecode", "inputs": [{"name": "samples", "type": "LATENT", "link": 6},
+			{"name": "vae", "type": "VAE", "link": 7}]},
+		{"id": 10, "type": "VAELoader", "mode": 2, "widgets_values": ["x"], "outputs": [{"name": "VAE", "type": "VAE"}]},
+		{"id": 11, "type": "ANodeThatIsNotHere", "mode": 2},
+		{"id": 12, "type": "SaveLatent", "widgets_values": ["p"], "inputs": [{"name": "samples", "type": "LATENT",
+			"link": 8}]},
+		{"id": 13, "type": "AlsoNotHere", "mode": 4, "inputs": [{"name": "a", "type": "IMAGE", "link": null},
+			{"name": "b", "type": "LATENT,MASK", "link": 9}], "outputs": [{"name": "o", "type": "LATENT"}]}],
+		"links": [[1, 1, 0, 2, 0, "*"], [2, 2, 0, 3, 0, "*"], [3, 3, 0, 4, 0, "LATENT"], [4, 4, 0, 5, 0, "LATENT"],
+			[5, 6, 0, 5, 1, "INT"], [6, 5, 0, 9, 0, "LATENT"], [7, 10, 0, 9, 1, "VAE"], [8, 13, 0, 12, 0, "LATENT"],
+			[9, 5, 0, 13, 1, "LATENT"]]}`,
+		map[string]string{
+			"1":  `EmptyLatentImage {"width": 64, "height": 64, "batch_size": 1}`,
+			"5":  `RepeatLatentBatch {"amount": 7, "samples": ["1", 0]}`,
+			"9":  `VAEDecode {"samples": ["5", 0]}`,
+			"12": `SaveLatent {"filename_prefix": "p", "samples": ["5", 0]}`,
+		})
+}
+
+// nested is a graph whose subgraph "outer" holds two instances of "inner". Inner encodes its input text; outer's own
+// input is the text of the first, and proxyWidgets name the text of the second and a seed.
+const nested = `{"nodes": [
+	{"id": 1, "type": "CLIPLoader", "widgets_values": ["t5.safetensors", "flux"]},
+	{"id": 2, "type": "outer", "widgets_values": [%s], "properties": {%s},
+		"inputs": [{"name": "clip", "type": "CLIP", "link": 1}, {"name": "text", "type": "STRING",
+			"widget": {"name": "text"}}],
+		"outputs": [{"name": "latent", "type": "LATENT"}]},
+	{"id": 3, "type": "SaveLatent", "widgets_values": ["p"], "inputs": [{"name": "samples", "type": "LATENT",
+		"link": 2}]}],
+	"links": [[1, 1, 0, 2, 0, "CLIP"], [2, 2, 0, 3, 0, "LATENT"]],
+	"definitions": {"subgraphs": [
+		{"id": "inner", "name": "Prompt", "inputs": [{"name": "clip", "type": "CLIP", "linkIds": [1]},
+			{"name": "text", "type": "STRING", "linkIds": [2]}], "outputs": [{"name": "c", "type": "CONDITIONING",
+				"linkIds": [3]}],
+		 "nodes": [{"id": 5, "type": "CLIPTextEncode", "widgets_values": ["inside"], "inputs": [
+			{"name": "clip", "type": "CLIP", "link": 1}, {"name": "text", "type": "STRING", "link": 2,
+				"widget": {"name": "text"}}]}],
+		 "links": [{"id": 1, "origin_id": -10, "origin_slot": 0, "target_id": 5, "target_slot": 0},
+			{"id": 2, "origin_id": -10, "origin_slot": 1, "target_id": 5, "target_slot": 1},
+			{"id": 3, "origin_id": 5, "origin_slot": 0, "target_id": -20, "target_slot": 0}]},
+		{"id": "outer", "name": "Sample", "inputs": [{"name": "clip", "type": "CLIP", "linkIds": [1, 2]},
+			{"name": "text", "type": "STRING", "linkIds": [3]}], "outputs": [{"name": "latent", "type": "LATENT",
+				"linkIds": [6]}],
+		 "nodes": [
+			{"id": 7, "type": "inner", "inputs": [{"name": "clip", "type": "CLIP", "link": 1},
+				{"name": "text", "type": "STRING", "link": 3, "widget": {"name": "text"}}]},
+			{"id": 8, "type": "inner", "widgets_values": [], "inputs": [{"name": "clip", "type": "CLIP", "link": 2}]},
+			{"id": 9, "type": "KSampler", "widgets_values": [1, "fixed", 4, 1, "euler", "simple", 1], "inputs": [
+				{"name": "positive", "type": "CONDITIONING", "link": 4}, {"name": "negative", "type": "CONDITIONING", "link": 5}]}],
+		 "links": [{"id": 1, "origin_id": -10, "origin_slot": 0, "target_id": 7, "target_slot": 0},
+			{"id": 2, "origin_id": -10, "origin_slot": 0, "target_id": 8, "target_slot": 0},
+			{"id": 3, "origin_id": -10, "origin_slot": 1, "target_id": 7, "target_slot": 1},
+			{"id": 4, "origin_id": 7, "origin_slot": 0, "target_id": 9, "target_slot": 0},
+			{"id": 5, "origin_id": 8, "origin_slot": 0, "target_id": 9, "target_slot": 1},
+			{"id": 6, "origin_id": 9, "origin_slot": 0, "target_id": -20, "target_slot": 0}]}]}}`
+
+// TestSubgraphs: instances are written out with ids of their own, and values come from the outermost that holds one.
+func TestSubgraphs(t *testing.T) {
+	for _, c := range []struct{ values, properties, first, second, seed string }{
+		{``, ``, "inside", "inside", "1"},
+		{`"mine"`, ``, "mine", "inside", "1"},
+		{`"mine", "other", 77`, `"proxyWidgets": [["-1", "text"], ["8", "text"], ["9", "seed"]]`, "mine", "other", "77"},
+		{``, `"proxyWidgets": [["-1", "text"], ["8", "text"], ["9", "seed"]]`, "inside", "inside", "1"},
+		{`null, "deep"`, `"proxyWidgets": [["7", "text"], ["8", "5: text"]]`, "inside", "deep", "1"},
+	} {
+		encode := func(text string) string {
+			return fmt.Sprintf(`CLIPTextEncode {"text": "%s", "clip": ["1", 0]}`, text)
+		}
+		compare(t, fmt.Sprintf(nested, c.values, c.properties), map[string]string{
+			"1": `CLIPLoader {"clip_name": "t5.safetensors", "type": "flux"}`,
+			"3": `SaveLatent {"filename_prefix": "p", "samples": ["2:9", 0]}`, "2:7:5": encode(c.first),
+			"2:8:5": encode(c.second),
+			"2:9": `KSampler {"seed": ` + c.seed + `, "steps": 4, "cfg": 1, "sampler_name": "euler", "scheduler": "simple", ` +
+				`"denoise": 1, "positive": ["2:7:5", 0], "negative": ["2:8:5", 0]}`,
+		})
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	twice := strings.Repeat(`{"id": 1, "type": "b"}, {"id": 2, "type": "b"},`, 1)
+	bomb := `{"nodes": [{"id": 1, "type": "a0"}], "links": [], "definitions": {"subgraphs": [`
+	for i := range 30 {
+		bomb += strings.ReplaceAll(fmt.Sprintf(`{"id": "a%d", "links": [], "nodes": [%s]},`, i,
+			strings.TrimSuffix(twice, ",")), `"b"`, fmt.Sprintf(`"a%d"`, i+1))
+	}
+	bomb = strings.TrimSuffix(bomb, ",") + "]}}"
+	for name, c := range map[string]struct{ graph, code, says string }{
+		"group node": {
+			`{"nodes": [{"id": 4, "type": "workflow>Mine"}], "links": []}`, fault.CodeWorkflowFormatUI, "group node",
+		},
+		"old group node": {
+			`{"nodes": [{"id": 4, "type": "workflow/Mine"}], "links": []}`, fault.CodeWorkflowFormatUI, "workflow/Mine",
+		},
+		"unknown class": {
+			`{"nodes": [{"id": 4, "type": "Nope", "title": "My"}], "links": []}`, fault.CodeMissingNodeType, "'My' not found",
+		},
+		"holds itself": {
+			`{"nodes": [{"id": 1, "type": "s"}], "links": [], "definitions": {"subgraphs": [
+				{"id": "s", "nodes": [{"id": 1, "type": "s"}], "links": []}]}}`, fault.CodeWorkflowFormatUI, "holds itself",
+		},
+		"grows": {bomb, fault.CodeTooLarge, "written out"},
+		"circle": {
+			`{"nodes": [{"id": 1, "type": "Reroute", "inputs": [{"link": 1}]}, {"id": 2, "type": "Reroute",
+				"inputs": [{"link": 2}]},
+				{"id": 3, "type": "SaveLatent", "inputs": [{"name": "samples", "type": "LATENT", "link": 3}]}],
+				"links": [[1, 2, 0, 1, 0], [2, 1, 0, 2, 0], [3, 1, 0, 3, 0]]}`, fault.CodeWorkflowFormatUI, "circle",
+		},
+	} {
+		_, failure := editor.Convert(decoded(t, c.graph), catalogue())
+		if failure == nil || failure.Code != c.code || !strings.Contains(failure.Error(), c.says) {
+			t.Errorf("%s: got %v, want %s and %q", name, failure, c.code, c.says)
+		}
+	}
+}
+
+// FuzzConvert: whatever stands in the file, conversion ends.
+func FuzzConvert(f *testing.F) {
+	f.Add(fmt.Sprintf(nested, `"mine"`, `"proxyWidgets": [["8", "text"]]`))
+	f.Add(`{"nodes": [{"id": [], "type": 1, "inputs": [1], "widgets_values": 3}], "links": [[1], 2, {}]}`)
+	describe := catalogue()
+	f.Fuzz(func(t *testing.T, text string) {
+		v, err := pyjson.Decode([]byte(text))
+		if o, ok := v.(*pyjson.Object); ok && err == nil {
+			if out, failure := editor.Convert(o, describe); (out == nil) == (failure == nil) {
+				t.Errorf("got %v and %v", out, failure)
+			}
+		}
+	})
+}
+
+// TestComfyUIExamplesConvert converts the workflow text of every PNG below the folder PATCHBAY_COMFYUI_EXAMPLES that
+// has
+// a prompt, too, and compares; classes are described by the object_info that PATCHBAY_OBJECT_INFO names.
+func TestComfyUIExamplesConvert(t *testing.T) {
+	dir, info := os.Getenv("PATCHBAY_COMFYUI_EXAMPLES"), os.Getenv("PATCHBAY_OBJECT_INFO")
+	if dir == "" || info == "" {
+		t.Skip("NOT RUN: PATCHBAY_COMFYUI_EXAMPLES and PATCHBAY_OBJECT_INFO name no examples of ComfyUI and no /object_info")
+	}
+	raw, err := os.ReadFile(info)
+	if err != nil {
+		t.Fatal(err)
+	}
+	entries := decoded(t, string(raw))
+	describe := func(class string) *pyjson.Object { o, _ := entries.At(class).(*pyjson.Object); return o }
+	seen, equal := 0, 0
+	err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || filepath.Ext(path) != ".png" {
+			return err
+		}
+		prompt, workflow := texts(t, path)
+		if prompt == nil || workflow == nil {
+			return nil
+		}
+		seen++
+		got, failure := editor.Convert(workflow, describe)
+		switch {
+		case failure != nil && failure.Code == fault.CodeWorkflowFormatUI:
+			t.Logf("%s: %v", path, failure)
+		case failure != nil:
+			t.Errorf("%s: %v", path, failure)
+		case bare(got) != bare(prompt):
+			t.Errorf("%s\n got %s\nwant %s", path, bare(got), bare(prompt))
+		default:
+			equal++
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d of %d pictures give the prompt that is in them", equal, seen)
+}

@@ -1,0 +1,208 @@
+package editor
+
+import (
+	"strings"
+
+	"patchbay/node/pyjson"
+)
+
+// frame is one use of a canvas: the whole graph, or an instance of a subgraph.
+type frame struct {
+	*canvas
+	path     string // ids of the instances around it, each with ":" behind
+	parent   *frame
+	instance *node // in the parent
+	children map[string]*frame
+	// host are values that the instance gives to widgets inside, by node id and widget name.
+	host map[[2]string]any
+	// given are values that the instance gives to its own inputs, by name.
+	given map[string]any
+}
+
+// origin is where an input gets its value: an output of a node of the result, or a value.
+type origin struct {
+	id    string // "" for a value
+	slot  int
+	value any
+}
+
+// input follows the link of an input to its origin; nil if nothing that runs is at its other end.
+func (c *conversion) input(f *frame, n *node, slot int, kind string) *origin {
+	if c.left--; c.left < 0 || slot < 0 || slot >= len(n.inputs) {
+		return nil
+	}
+	l, ok := f.links[n.inputs[slot].link]
+	if !ok || n.inputs[slot].link == "" {
+		return nil
+	}
+	if kind == "" {
+		kind = n.inputs[slot].kind
+	}
+	if l.from != ioNode || f.parent == nil {
+		from := f.byID[l.from]
+		if from == nil {
+			return nil
+		}
+		return c.output(f, from, l.fromSlot, kind)
+	}
+	if l.fromSlot < 0 || l.fromSlot >= len(f.inputs) {
+		return nil
+	}
+	outer := f.instanceInput(l.fromSlot)
+	if outer >= 0 && f.instance.inputs[outer].link != "" {
+		return c.input(f.parent, f.instance, outer, kind)
+	}
+	if v, ok := c.promoted(f, l.fromSlot); ok {
+		return &origin{value: v}
+	}
+	return nil
+}
+
+// instanceInput is the input of the instance that stands for an input of its subgraph, -1 if it has none.
+func (f *frame) instanceInput(slot int) int {
+	for i, p := range f.instance.inputs {
+		if p.name == f.inputs[slot].name {
+			return i
+		}
+	}
+	return -1
+}
+
+// promoted is the value that an instance shows as its own widget for an input of its subgraph: what the instance holds,
+// or else what the first widget behind the input holds.
+func (c *conversion) promoted(f *frame, slot int) (any, bool) {
+	if v, ok := f.given[f.inputs[slot].name]; ok {
+		return v, true
+	}
+	for _, id := range f.inputs[slot].links {
+		l, ok := f.links[id]
+		target := f.byID[l.to]
+		if c.left--; !ok || target == nil {
+			continue
+		}
+		if v, ok := c.shown(f, target, l.toSlot); ok {
+			return v, true
+		}
+	}
+	return nil, false
+}
+
+// shown is the value of the widget that an input stands for, as its node holds it.
+func (c *conversion) shown(f *frame, n *node, slot int) (any, bool) {
+	if c.left--; c.left < 0 || slot < 0 || slot >= len(n.inputs) {
+		return nil, false
+	}
+	p := n.inputs[slot]
+	if child := f.children[n.id]; child != nil {
+		for i := range child.inputs {
+			if child.inputs[i].name == p.name {
+				return c.promoted(child, i)
+			}
+		}
+		return nil, false
+	}
+	if p.widget == "" {
+		return nil, false
+	}
+	return c.widgets(f, n).Get(p.widget)
+}
+
+// output is what runs behind an output.
+func (c *conversion) output(f *frame, n *node, slot int, kind string) *origin {
+	if c.left--; c.left < 0 {
+		return nil
+	}
+	if n.kind == typePrimitive { // it writes its value into the widgets behind it, whatever its mode is
+		if v, ok := f.host[[2]string{n.id, "value"}]; ok {
+			return &origin{value: v}
+		}
+		if values := list(n.values); len(values) > 0 {
+			return &origin{value: values[0]}
+		}
+		return nil
+	}
+	switch {
+	case n.mode == modeMuted:
+		return nil
+	case n.mode == modeBypassed:
+		if i := bypass(n, slot, kind); i >= 0 {
+			return c.input(f, n, i, "")
+		}
+		return nil
+	case n.kind == typeReroute:
+		return c.input(f, n, slot, kind)
+	}
+	child := f.children[n.id]
+	if child == nil {
+		return &origin{id: f.path + n.id, slot: slot}
+	}
+	if slot < 0 || slot >= len(child.outputs) {
+		return nil
+	}
+	for _, id := range child.outputs[slot].links {
+		if l, ok := child.links[id]; ok && child.byID[l.from] != nil {
+			return c.output(child, child.byID[l.from], l.fromSlot, kind)
+		}
+	}
+	return nil
+}
+
+// bypass is the input that a bypassed node hands on to an output: the one of the same place if it fits, else the first
+// of exactly the wanted type, else the first that fits.
+func bypass(n *node, slot int, kind string) int {
+	if slot < 0 || slot >= len(n.outputs) {
+		return -1
+	}
+	if kind == "*" || kind == "" {
+		if slot < len(n.inputs) {
+			return slot
+		}
+		return min(0, len(n.inputs)-1)
+	}
+	out := n.outputs[slot].kind
+	fits := func(p port) bool { return connects(p.kind, out) && connects(p.kind, kind) }
+	if slot < len(n.inputs) && fits(n.inputs[slot]) {
+		return slot
+	}
+	for i := range n.inputs {
+		if n.inputs[i].kind == kind {
+			return i
+		}
+	}
+	for i := range n.inputs {
+		if fits(n.inputs[i]) {
+			return i
+		}
+	}
+	return -1
+}
+
+// connects reports whether the editor lets two types be linked: equal but for case, any, or a member in common.
+func connects(a, b string) bool {
+	if a == "" || b == "" || a == "*" || b == "*" {
+		return true
+	}
+	for x := range strings.SplitSeq(strings.ToLower(a), ",") {
+		for y := range strings.SplitSeq(strings.ToLower(b), ",") {
+			if x == y || x == "*" || y == "*" {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// widgets are the values of a node's widgets by name, with those that the instance around it gives.
+func (c *conversion) widgets(f *frame, n *node) *pyjson.Object {
+	entry := c.describe(n.kind)
+	if entry == nil {
+		return pyjson.NewObject()
+	}
+	out := widgetsOf(n, entry)
+	for _, name := range out.Keys() {
+		if v, ok := f.host[[2]string{n.id, name}]; ok {
+			out.Set(name, v)
+		}
+	}
+	return out
+}

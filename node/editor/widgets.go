@@ -1,0 +1,252 @@
+package editor
+
+import (
+	"strings"
+
+	"patchbay/node/pyjson"
+)
+
+// widgetTypes are the input types that the editor shows as a widget; a list of choices is one, too.
+var widgetTypes = map[string]bool{
+	"INT": true, "FLOAT": true, "STRING": true, "BOOLEAN": true, "COMBO": true, dynamicCombo: true,
+	"COLOR": true, "CURVE": true, "MARKDOWN": true, "BOUNDING_BOX": true,
+}
+
+// dynamicCombo is a choice that brings inputs of its own, named "choice.input".
+const dynamicCombo = "COMFY_DYNAMICCOMBO_V3"
+
+// reader hands out widgets_values by name, in the order in which the editor makes the widgets of a class.
+type reader struct {
+	values []any
+	named  *pyjson.Object // values by name, where the node has them so
+	out    *pyjson.Object
+}
+
+// widgetsOf returns the values of a node's widgets by name, in the order of its object_info entry. Inputs that came
+// after the graph was saved are left out, as in the prompts of that time; validation knows them.
+func widgetsOf(n *node, entry *pyjson.Object) *pyjson.Object {
+	r := &reader{values: list(n.values), out: pyjson.NewObject()}
+	r.named, _ = n.values.(*pyjson.Object)
+	input, _ := entry.At("input").(*pyjson.Object)
+	if input == nil {
+		return r.out
+	}
+	order, _ := entry.At("input_order").(*pyjson.Object)
+	uploads := false
+	for _, group := range []string{"required", "optional"} {
+		specs, _ := input.At(group).(*pyjson.Object)
+		if specs == nil {
+			continue
+		}
+		for _, name := range names(specs, order, group) {
+			if _, options := config(specs.At(name)); hasUpload(options) && group == "required" {
+				uploads = true
+			}
+			r.take(name, specs.At(name))
+		}
+		if group == "required" && uploads && len(r.values) > 0 { // the upload button comes behind the required inputs
+			r.values = r.values[1:]
+		}
+	}
+	return r.out
+}
+
+// names are the inputs of a group in the order of the class.
+func names(specs, order *pyjson.Object, group string) []string {
+	if order == nil || len(list(order.At(group))) != specs.Len() {
+		return specs.Keys()
+	}
+	var out []string
+	for _, v := range list(order.At(group)) {
+		out = append(out, str(v))
+	}
+	return out
+}
+
+// config splits the [type, options] pair of an input; the type of a list of choices is COMBO.
+func config(spec any) (string, *pyjson.Object) {
+	pair := list(spec)
+	options := pyjson.NewObject()
+	if len(pair) > 1 {
+		if o, ok := pair[1].(*pyjson.Object); ok {
+			options = o
+		}
+	}
+	if len(pair) == 0 {
+		return "", options
+	}
+	kind := str(pair[0])
+	if _, choices := pair[0].([]any); choices {
+		kind = "COMBO"
+	}
+	if t := str(options.At("widgetType")); t != "" {
+		kind = t
+	}
+	return kind, options
+}
+
+func hasUpload(options *pyjson.Object) bool {
+	for _, name := range []string{"image_upload", "animated_image_upload", "video_upload", "audio_upload", "mesh_upload"} {
+		if options.At(name) == true {
+			return true
+		}
+	}
+	return false
+}
+
+// take gives an input its value, if it is a widget.
+func (r *reader) take(name string, spec any) {
+	kind, options := config(spec)
+	if !widgetTypes[kind] || options.At("forceInput") == true {
+		return
+	}
+	value, given := r.next(name)
+	if !given {
+		return
+	}
+	r.out.Set(name, value)
+	if r.named == nil && controlled(name, kind, options) {
+		r.skipControl(kind)
+	}
+	if kind == dynamicCombo {
+		r.takeChoice(name, value, options)
+	}
+}
+
+// next is the value of the next widget.
+func (r *reader) next(name string) (any, bool) {
+	if r.named != nil {
+		return r.named.Get(name)
+	}
+	if len(r.values) == 0 {
+		return nil, false
+	}
+	v := r.values[0]
+	r.values = r.values[1:]
+	return v, true
+}
+
+// controlled reports whether the editor puts the widget control_after_generate behind an input.
+func controlled(name, kind string, options *pyjson.Object) bool {
+	if v, ok := options.Get("control_after_generate"); ok && v != nil {
+		return pyjson.Bool(v)
+	}
+	return kind == "INT" && (name == "seed" || name == "noise_seed")
+}
+
+// skipControl leaves out the value of control_after_generate, and of the filter that a list of choices has beside it. A
+// graph that a program wrote may lack it.
+func (r *reader) skipControl(kind string) {
+	if len(r.values) == 0 {
+		return
+	}
+	switch r.values[0] {
+	case "fixed", "increment", "increment-wrap", "decrement", "randomize", true, false, nil:
+	default:
+		return
+	}
+	r.values = r.values[1:]
+	if kind == "COMBO" && len(r.values) > 0 {
+		r.values = r.values[1:]
+	}
+}
+
+// takeChoice gives the inputs of the chosen alternative their values.
+func (r *reader) takeChoice(name string, chosen any, options *pyjson.Object) {
+	for _, v := range list(options.At("options")) {
+		o, ok := v.(*pyjson.Object)
+		if !ok || o.At("key") != chosen {
+			continue
+		}
+		inputs, _ := o.At("inputs").(*pyjson.Object)
+		if inputs == nil {
+			return
+		}
+		for _, group := range []string{"required", "optional"} {
+			if specs, ok := inputs.At(group).(*pyjson.Object); ok {
+				for _, k := range specs.Keys() {
+					r.take(name+"."+k, specs.At(k))
+				}
+			}
+		}
+		return
+	}
+}
+
+// plainPrompt is a text with dynamic prompts as the editor sends it: comments left out, one of {a|b} chosen. The editor
+// draws; here it is the first, so that the same file asks for the same picture.
+func plainPrompt(s string) string {
+	s = withoutComments(s)
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		switch {
+		case s[i] == '\\' && i+1 < len(s):
+			if !strings.ContainsRune("{}|", rune(s[i+1])) {
+				b.WriteByte('\\')
+			}
+			i++
+			b.WriteByte(s[i])
+		case s[i] == '{':
+			end, first := choice(s, i+1)
+			b.WriteString(plainPrompt(first))
+			i = end
+		default:
+			b.WriteByte(s[i])
+		}
+	}
+	return b.String()
+}
+
+// choice finds the end of a {a|b} that starts before i, and its first alternative.
+func choice(s string, i int) (end int, first string) {
+	depth, bar := 0, -1
+	start := i
+	for ; i < len(s); i++ {
+		switch s[i] {
+		case '\\':
+			i++
+		case '{':
+			depth++
+		case '}':
+			if depth == 0 {
+				if bar < 0 {
+					bar = i
+				}
+				return i, s[start:bar]
+			}
+			depth--
+		case '|':
+			if depth == 0 && bar < 0 {
+				bar = i
+			}
+		}
+	}
+	if bar < 0 {
+		bar = len(s)
+	}
+	return len(s), s[start:bar]
+}
+
+// withoutComments leaves out /* ... */ and // to the end of the line.
+func withoutComments(s string) string {
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		rest := s[i:]
+		if strings.HasPrefix(rest, "/*") {
+			if end := strings.Index(rest[2:], "*/"); end >= 0 {
+				i += end + 3
+				continue
+			}
+		}
+		if strings.HasPrefix(rest, "//") {
+			line := strings.IndexAny(rest, "\n\r\u2028\u2029")
+			if line < 0 {
+				break
+			}
+			i += line - 1
+			continue
+		}
+		b.WriteByte(s[i])
+	}
+	return b.String()
+}

@@ -1,0 +1,64 @@
+package files
+
+import (
+	"path/filepath"
+	"sort"
+	"strings"
+
+	"patchbay/node/fault"
+)
+
+// Public returns a text in which the operator's folders have their names instead of their paths: "models/vae/ae.sft" for
+// a file below any models folder, and input, output, temp and ComfyUI likewise.
+func (r *Roots) Public(text string) string {
+	names := map[string]string{}
+	add := func(path, name string) {
+		if path == "" || filepath.Clean(path) == "/" {
+			return
+		}
+		forms := []string{path, filepath.Clean(path)}
+		if abs, err := filepath.Abs(path); err == nil {
+			forms = append(forms, abs)
+		}
+		if real, err := filepath.EvalSymlinks(path); err == nil {
+			forms = append(forms, real)
+		}
+		for _, form := range forms {
+			if filepath.IsAbs(form) {
+				names[form] = name
+			}
+		}
+	}
+	for _, m := range r.Models {
+		add(m, "models")
+	}
+	add(r.Input, "input")
+	add(r.Output, "output")
+	add(r.Temp, "temp")
+	add(r.ComfyUI, "ComfyUI")
+	paths := make([]string, 0, len(names))
+	for p := range names {
+		paths = append(paths, p)
+	}
+	sort.Slice(paths, func(i, j int) bool { return len(paths[i]) > len(paths[j]) }) // one may lie inside another
+	for _, p := range paths {
+		text = strings.ReplaceAll(text, p, names[p])
+	}
+	return text
+}
+
+// Publish takes the operator's folders out of what a failure tells clients. The error with the paths becomes its cause,
+// for the operator's log.
+func (r *Roots) Publish(f *fault.Failure) *fault.Failure {
+	message, details := r.Public(f.Message), r.Public(f.Details)
+	if message == f.Message && details == f.Details {
+		return f
+	}
+	told := *f
+	told.Message, told.Details = message, details
+	if f.Cause == nil {
+		inner := *f
+		told.Cause = &inner
+	}
+	return &told
+}

@@ -1,0 +1,95 @@
+// Package stream is the transport of ranks in several processes: what they exchange travels as frames over one
+// connection between any two processes (mesh.go), a unix socket on one machine or TCP between machines. A group
+// (group.go) keeps what has arrived and was not taken yet, an end (end.go) is one rank's Comm. Tensors lie in host
+// memory. Sums are made in the order of the ranks, so that all transports give the same bits.
+package stream
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+
+	"patchbay/engine"
+)
+
+// kind tells frames of a group apart.
+type kind uint8
+
+const (
+	collective kind = iota // one rank's part of a collective for another rank
+	plain                  // SendRecv
+	offered                // Offer
+	abort                  // the payload is the cause
+)
+
+// frame is what one rank sends to another in one call.
+type frame struct {
+	group    string // key of the group
+	kind     kind
+	from, to uint16       // numbers in the group
+	op       string       // method of Comm
+	dtype    engine.DType // of the payload
+	site     string       // who called, for errors
+	payload  []byte
+}
+
+// limits of what a peer may announce: names are short, a tensor has at most 64 GiB.
+const (
+	maxText    = 1 << 12
+	maxPayload = 1 << 36
+)
+
+// headLength is the fixed part of a frame: lengths of group, op, site (2 bytes each) and payload (8), kind, dtype (1),
+// from, to (2). All integers are little-endian.
+const headLength = 20
+
+// write sends a frame. The payload is written from where it lies.
+func (f *frame) write(w io.Writer) error {
+	head := make([]byte, headLength, headLength+len(f.group)+len(f.op)+len(f.site))
+	binary.LittleEndian.PutUint16(head[0:], uint16(len(f.group)))
+	binary.LittleEndian.PutUint16(head[2:], uint16(len(f.op)))
+	binary.LittleEndian.PutUint16(head[4:], uint16(len(f.site)))
+	head[6], head[7] = byte(f.kind), byte(f.dtype)
+	binary.LittleEndian.PutUint16(head[8:], f.from)
+	binary.LittleEndian.PutUint16(head[10:], f.to)
+	binary.LittleEndian.PutUint64(head[12:], uint64(len(f.payload)))
+	head = append(append(append(head, f.group...), f.op...), f.site...)
+	if _, err := w.Write(head); err != nil {
+		return err
+	}
+	if len(f.payload) == 0 {
+		return nil
+	}
+	_, err := w.Write(f.payload)
+	return err
+}
+
+// readFrame reads the next frame. A peer that breaks the format is an error.
+func readFrame(r io.Reader) (*frame, error) {
+	var head [headLength]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return nil, err
+	}
+	length := func(at int) int { return int(binary.LittleEndian.Uint16(head[at:])) }
+	group, op, site, payload := length(0), length(2), length(4), binary.LittleEndian.Uint64(head[12:])
+	if group > maxText || op > maxText || site > maxText || payload > maxPayload || head[6] > byte(abort) {
+		return nil, fmt.Errorf("a frame of kind %d with texts of %d, %d and %d and a payload of %d bytes: not this protocol",
+			head[6], group, op, site, payload)
+	}
+	text := make([]byte, group+op+site)
+	if _, err := io.ReadFull(r, text); err != nil {
+		return nil, err
+	}
+	f := &frame{
+		group: string(text[:group]), op: string(text[group : group+op]), site: string(text[group+op:]),
+		kind: kind(head[6]), dtype: engine.DType(head[7]), payload: make([]byte, payload),
+		from: binary.LittleEndian.Uint16(head[8:]), to: binary.LittleEndian.Uint16(head[10:]),
+	}
+	_, err := io.ReadFull(r, f.payload)
+	return f, err
+}
+
+// String is the call of a frame as errors name it.
+func (f *frame) String() string {
+	return fmt.Sprintf("%s %s[%d] at %s", f.op, f.dtype, len(f.payload)/f.dtype.Size(), f.site)
+}

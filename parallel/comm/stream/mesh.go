@@ -1,0 +1,192 @@
+package stream
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+
+	"patchbay/engine"
+	"patchbay/parallel/comm"
+	"patchbay/parallel/group"
+)
+
+// Mesh is one process's connections to the others whose ranks it exchanges with. It is the comm.Transport of their
+// groups. Safe for concurrent use.
+type Mesh struct {
+	self  int
+	links []*link // by process; nil: this one
+	run   *group.Group
+
+	mu     sync.Mutex
+	groups map[string]*members
+	early  map[string][]*frame // of groups that are not connected here yet
+	newest uint64              // team
+	lost   map[int]error       // processes that have gone
+}
+
+// link is the connection to one process.
+type link struct {
+	conn io.ReadWriteCloser
+	mu   sync.Mutex // of writes
+}
+
+// readBuffer holds the heads of frames; payloads are read past it.
+const readBuffer = 64 << 10
+
+// NewMesh makes the mesh of process self; conns are the connections to the others by process, nil for self. The mesh
+// owns them until Close.
+func NewMesh(self int, conns []io.ReadWriteCloser) *Mesh {
+	m := &Mesh{
+		self: self, links: make([]*link, len(conns)), run: group.New(nil), groups: map[string]*members{},
+		early: map[string][]*frame{}, lost: map[int]error{},
+	}
+	for p, c := range conns {
+		if c == nil {
+			continue
+		}
+		m.links[p] = &link{conn: c}
+		m.run.Go(fmt.Sprintf("frames of process %d", p), func() error {
+			m.gone(p, m.receive(c))
+			return nil
+		})
+	}
+	return m
+}
+
+// Close ends all connections; ranks that wait are told.
+func (m *Mesh) Close() {
+	for _, l := range m.links {
+		if l != nil {
+			_ = l.conn.Close()
+		}
+	}
+	_ = m.run.Wait()
+}
+
+// Interruptible implements comm.Transport: a group that is aborted ends in all processes.
+func (m *Mesh) Interruptible() bool { return true }
+
+// Connect implements comm.Transport. All processes of a group must come with the same comm.Group. It refuses Ops of
+// devices, whose memory frames do not reach.
+func (m *Mesh) Connect(g comm.Group, ops []engine.Ops) ([]comm.Comm, error) {
+	for r, o := range ops {
+		if d, ok := o.(engine.Located); ok {
+			return nil, fmt.Errorf("%s: rank %d computes on %s: ranks of several processes exchange in host memory alone",
+				g.Name, g.Ranks[r], d.Location())
+		}
+	}
+	key := fmt.Sprintf("%d/%s/%d", g.Team, g.Name, g.Ranks[0])
+	own := newMembers(m, key, g)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if g.Team > m.newest {
+		m.forget(g.Team)
+	}
+	if m.groups[key] != nil {
+		return nil, fmt.Errorf("%s: group %s is connected already", g.Name, key)
+	}
+	m.groups[key] = own
+	for _, f := range m.early[key] {
+		own.take(f)
+	}
+	delete(m.early, key)
+	for _, p := range own.process {
+		if err := m.lost[p]; err != nil {
+			own.Abort(err)
+		}
+	}
+	out := make([]comm.Comm, len(ops))
+	for i, o := range ops {
+		if o != nil {
+			out[i] = &end{members: own, rank: i}
+		}
+	}
+	return out, nil
+}
+
+// forget drops the groups of teams before one; the lock is held.
+func (m *Mesh) forget(team uint64) {
+	m.newest = team
+	for key := range m.groups {
+		if teamOf(key) < team {
+			delete(m.groups, key)
+		}
+	}
+	for key := range m.early {
+		if teamOf(key) < team {
+			delete(m.early, key)
+		}
+	}
+}
+
+// teamOf reads the team out of a key, 0 from what is none.
+func teamOf(key string) (team uint64) {
+	_, _ = fmt.Sscanf(key, "%d/", &team)
+	return team
+}
+
+// receive hands frames to their groups until the connection ends.
+func (m *Mesh) receive(conn io.Reader) error {
+	r := bufio.NewReaderSize(conn, readBuffer)
+	for {
+		f, err := readFrame(r)
+		if err != nil {
+			return err
+		}
+		m.deliver(f)
+	}
+}
+
+func (m *Mesh) deliver(f *frame) {
+	m.mu.Lock()
+	own := m.groups[f.group]
+	if own == nil && teamOf(f.group) >= m.newest { // its peers are faster than this process
+		m.early[f.group] = append(m.early[f.group], f)
+	}
+	m.mu.Unlock()
+	if own != nil {
+		own.take(f)
+	}
+}
+
+// gone ends all groups of a process whose connection has ended.
+func (m *Mesh) gone(process int, cause error) {
+	if errors.Is(cause, io.EOF) {
+		cause = errors.New("its connection has ended")
+	}
+	err := &comm.Error{Text: fmt.Sprintf("process %d has gone", process), Cause: cause}
+	m.mu.Lock()
+	m.lost[process] = err
+	var hit []*members
+	for _, g := range m.groups {
+		for _, p := range g.process {
+			if p == process {
+				hit = append(hit, g)
+				break
+			}
+		}
+	}
+	m.mu.Unlock()
+	for _, g := range hit {
+		g.Abort(err)
+	}
+}
+
+// send brings a frame to a process. The payload is not touched any more when it returns.
+func (m *Mesh) send(process int, f *frame) error {
+	if process == m.self {
+		own := *f
+		own.payload = append([]byte(nil), f.payload...)
+		m.deliver(&own)
+		return nil
+	}
+	l := m.links[process]
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := f.write(l.conn); err != nil {
+		return &comm.Error{Text: fmt.Sprintf("send to process %d", process), Cause: err}
+	}
+	return nil
+}

@@ -1,0 +1,124 @@
+package stream_test
+
+import (
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"patchbay/engine"
+	"patchbay/engine/ref"
+	"patchbay/parallel/comm"
+	"patchbay/parallel/comm/commtest"
+	"patchbay/parallel/comm/stream"
+)
+
+// several is the transport of ranks of so many processes, here all in one, each with a mesh of its own: rank r lives in
+// process r modulo their number.
+type several struct {
+	processes int
+	meshes    []*stream.Mesh
+	team      uint64
+}
+
+// meshes connects so many processes with each other.
+func meshes(processes int) []*stream.Mesh {
+	conns := make([][]io.ReadWriteCloser, processes)
+	for p := range conns {
+		conns[p] = make([]io.ReadWriteCloser, processes)
+	}
+	for p := range conns {
+		for q := range p {
+			conns[p][q], conns[q][p] = net.Pipe()
+		}
+	}
+	out := make([]*stream.Mesh, processes)
+	for p := range out {
+		out[p] = stream.NewMesh(p, conns[p])
+	}
+	return out
+}
+
+func (s *several) Interruptible() bool { return true }
+
+func (s *several) Connect(g comm.Group, ops []engine.Ops) ([]comm.Comm, error) {
+	s.team++
+	g.Team, g.Processes = s.team, make([]int, len(ops))
+	for r := range ops {
+		g.Processes[r] = r % s.processes
+	}
+	out := make([]comm.Comm, len(ops))
+	for p, m := range s.meshes {
+		own := make([]engine.Ops, len(ops))
+		for r := range ops {
+			if g.Processes[r] == p {
+				own[r] = ops[r]
+			}
+		}
+		ends, err := m.Connect(g, own)
+		if err != nil {
+			return nil, err
+		}
+		for r, e := range ends {
+			if e != nil {
+				out[r] = e
+			}
+		}
+	}
+	return out, nil
+}
+
+// TestStream: several processes keep what package comm promises, with one rank in each and with several.
+func TestStream(t *testing.T) {
+	for name, processes := range map[string]int{"a process a rank": 6, "two processes": 2} {
+		t.Run(name, func(t *testing.T) {
+			s := &several{processes: processes, meshes: meshes(processes)}
+			defer func() {
+				for _, m := range s.meshes {
+					m.Close()
+				}
+			}()
+			commtest.Run(t, commtest.Rig{Transport: s, Ops: func(n int) ([]engine.Ops, func() error, error) {
+				out := make([]engine.Ops, n)
+				for r := range out {
+					out[r] = ref.New()
+				}
+				return out, func() error { return nil }, nil
+			}})
+		})
+	}
+}
+
+// TestAProcessThatGoesEndsItsGroups: ranks that wait for it, and groups that are connected later, are told which
+// process has gone; nobody waits for the deadline.
+func TestAProcessThatGoesEndsItsGroups(t *testing.T) {
+	all := meshes(2)
+	defer all[0].Close()
+	g := comm.Group{Team: 1, Name: "ring", Ranks: []int{0, 1}, Processes: []int{0, 1}, Deadline: time.Minute}
+	receive := func(g comm.Group) (err error) {
+		ends, err := all[0].Connect(g, []engine.Ops{ref.New(), nil})
+		if err != nil {
+			return err
+		}
+		if ends[1] != nil {
+			t.Error("there is an end of a rank in another process")
+		}
+		defer func() { err, _ = recover().(error) }()
+		ends[0].SendRecv(engine.FromF32([]float32{0}, 1), 1, engine.Tensor{}, -1)
+		return nil
+	}
+	done := make(chan error, 1)
+	go func() { done <- receive(g) }()
+	time.Sleep(10 * time.Millisecond)
+	all[1].Close()
+	later := g
+	later.Team = 2
+	for what, err := range map[string]error{"waiting": <-done, "later": receive(later)} {
+		var ce *comm.Error
+		if !errors.As(err, &ce) || !strings.Contains(err.Error(), "process 1 has gone") {
+			t.Errorf("%s: got %v, want an error that names process 1", what, err)
+		}
+	}
+}

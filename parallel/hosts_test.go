@@ -1,0 +1,198 @@
+package parallel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"patchbay/engine"
+	"patchbay/models/dit"
+	"patchbay/parallel/failure"
+	"patchbay/parallel/host"
+	"patchbay/parallel/remote"
+)
+
+// named are weights of a test that a host finds by their name.
+type named struct {
+	host.Weights
+	name string
+}
+
+func (n named) MarshalBinary() ([]byte, error) { return []byte(n.name), nil }
+
+// hosts starts processes of ranks, here in this one: they share nothing with the leader but what travels over pipes and
+// sockets. Kill ends one.
+type hosts struct {
+	t      *testing.T
+	models sync.Map // host.Weights by name
+	starts int
+	conns  []net.Conn // the ends of the processes
+	served sync.WaitGroup
+}
+
+// weights lets hosts find those of a request.
+func (h *hosts) weights(r *Request) {
+	h.models.Store(r.Model.Key, r.Model.Weights)
+	r.Model.Weights = named{r.Model.Weights, r.Model.Key}
+}
+
+func (h *hosts) load(ops engine.Ops, model []byte, held dit.Held) (dit.Model, error) {
+	w, ok := h.models.Load(string(model))
+	if !ok {
+		return nil, fmt.Errorf("no weights named %q", model)
+	}
+	return w.(host.Weights).Load(ops, held)
+}
+
+func (h *hosts) start(ranks int) ([]host.Host, error) {
+	h.starts++
+	h.conns = nil
+	var clients []*remote.Client
+	var out []host.Host
+	for i := range ranks {
+		listen, err := net.Listen("unix", filepath.Join(h.t.TempDir(), fmt.Sprintf("%d.sock", i)))
+		if err != nil {
+			return nil, err
+		}
+		here, there := net.Pipe()
+		h.conns = append(h.conns, there)
+		h.served.Add(1)
+		go func() {
+			defer h.served.Done()
+			defer func() { _ = listen.Close() }()
+			_ = remote.Serve(there, listen, host.Config{NewOps: testOps}, h.load)
+		}()
+		c, err := remote.NewClient(fmt.Sprintf("process %d", i), here, nil)
+		if err != nil {
+			return nil, err
+		}
+		clients, out = append(clients, c), append(out, c)
+	}
+	return out, remote.Meet(clients)
+}
+
+func newHosts(t *testing.T) (*Engine, *hosts) {
+	t.Helper()
+	h := &hosts{t: t}
+	e, err := NewEngine(Config{NewOps: testOps, Hosts: h.start})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { e.Close(); h.served.Wait() })
+	return e, h
+}
+
+// TestHostsEqualOneProcess: ranks in processes of their own give the bits of ranks in one, for exact and stale plans,
+// with more ranks than before and with fewer.
+func TestHostsEqualOneProcess(t *testing.T) {
+	one := newEngine(t)
+	e, h := newHosts(t)
+	stale := []string{
+		"pipe=2,patches=3,warmup=1", "pipe=2,ulysses=2,patches=2,warmup=1,kv=fp8",
+		"pipe=2,shard=on,warmup=1",
+	}
+	plans := append([]string{""}, append(exactPlans(), stale...)...)
+	for _, name := range []string{"flux-c", "hydit-a"} {
+		g := openGolden(t, name)
+		r := parityRequest(t, g, name, 2, 7, 6, 3)
+		far := *r
+		h.weights(&far)
+		for i, text := range plans {
+			text = planFor(g.model.Spec, text)
+			if !soak && i%4 != 0 {
+				continue
+			}
+			r.Plan, far.Plan = text, text
+			want, err := one.Sample(context.Background(), r, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := e.Sample(context.Background(), &far, nil)
+			if err != nil {
+				t.Fatalf("%s %s: %v", name, text, err)
+			}
+			if at := firstDifference(got.Latent.Data, want.Latent.Data); at >= 0 {
+				t.Errorf("%s %s: element %d is %v, in one process %v", name, text, at, got.Latent.Data[at],
+					want.Latent.Data[at])
+			}
+			if got.Stats.Tokens[0] != want.Stats.Tokens[0] {
+				t.Errorf("%s %s: rank 0 computed %+v, in one process %+v", name, text, got.Stats.Tokens[0], want.Stats.Tokens[0])
+			}
+		}
+	}
+	if h.starts > 8 { // for one rank, then whenever a plan has more than all before
+		t.Errorf("processes were started %d times", h.starts)
+	}
+}
+
+// TestALostHostEndsTheRun: a run whose process goes away fails at once and names it; the next one has a new group.
+func TestALostHostEndsTheRun(t *testing.T) {
+	e, h := newHosts(t)
+	r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", 1, 7, 6, 40)
+	h.weights(r)
+	r.Plan = "ulysses=2"
+	start := time.Now()
+	_, err := e.Sample(context.Background(), r, func(p Progress) error {
+		if p.Step == 2 {
+			_ = h.conns[1].Close()
+		}
+		return nil
+	})
+	var f *failure.Error
+	if !errors.As(err, &f) || f.Code != failure.HostLost || !strings.Contains(f.Error(), "process 1 has gone") {
+		t.Fatalf("got %v, want a loss of process 1", err)
+	}
+	if d := time.Since(start); d > 30*time.Second {
+		t.Errorf("it took %v", d)
+	}
+	r.Sigmas = r.Sigmas[:3]
+	if _, err := e.Sample(context.Background(), r, nil); err != nil {
+		t.Errorf("the next run: %v", err)
+	}
+	if h.starts != 2 {
+		t.Errorf("processes were started %d times, want 2", h.starts)
+	}
+}
+
+// TestHostsCancel: a cancelled run ends within a block on all processes, and they serve the next one.
+func TestHostsCancel(t *testing.T) {
+	e, h := newHosts(t)
+	r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", 1, 7, 6, 40)
+	h.weights(r)
+	r.Plan = "pipe=2,ulysses=2,patches=2,warmup=1"
+	ctx, cancel := context.WithCancel(context.Background())
+	_, err := e.Sample(ctx, r, func(p Progress) error {
+		if p.Step == 2 {
+			cancel()
+		}
+		return nil
+	})
+	var f *failure.Error
+	if !errors.As(err, &f) || f.Code != failure.Cancelled {
+		t.Fatalf("got %v, want a cancelled run", err)
+	}
+	r.Sigmas = r.Sigmas[:3]
+	if _, err := e.Sample(context.Background(), r, nil); err != nil {
+		t.Errorf("the next run: %v", err)
+	}
+	if h.starts != 1 {
+		t.Errorf("processes were started %d times, want once", h.starts)
+	}
+}
+
+// TestHostsRefuseWeightsInNoFile: a process reads its own weights.
+func TestHostsRefuseWeightsInNoFile(t *testing.T) {
+	e, _ := newHosts(t)
+	r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", 1, 7, 6, 2)
+	_, err := e.Sample(context.Background(), r, nil)
+	var f *failure.Error
+	if !errors.As(err, &f) || f.Code != failure.BadRequest || f.Field != "model" {
+		t.Errorf("got %v, want a refusal of the model", err)
+	}
+}

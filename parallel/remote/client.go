@@ -1,0 +1,269 @@
+package remote
+
+import (
+	"encoding"
+	"fmt"
+	"io"
+	"sync"
+
+	"github.com/vmihailenco/msgpack/v5"
+
+	"patchbay/parallel/failure"
+	"patchbay/parallel/group"
+	"patchbay/parallel/host"
+	"patchbay/parallel/rank"
+)
+
+// Client is a process of ranks as the leader sees it: a host.Host. Safe for concurrent use.
+type Client struct {
+	name    string
+	conn    io.ReadWriteCloser
+	why     func() error // why the process has gone
+	address string
+	run     *group.Group
+
+	mu      sync.Mutex // of all below, and of writes
+	out     *msgpack.Encoder
+	next    uint64
+	waiting map[uint64]chan<- answer
+	crew    *crew
+	lost    error
+}
+
+// NewClient greets a process. name is how errors call it; why, if not nil, says why it has gone once the connection has
+// ended.
+func NewClient(name string, conn io.ReadWriteCloser, why func() error) (*Client, error) {
+	c := &Client{
+		name: name, conn: conn, why: why, run: group.New(nil), out: msgpack.NewEncoder(conn),
+		waiting: map[uint64]chan<- answer{},
+	}
+	c.run.Go("answers of "+name, func() error { c.read(); return nil })
+	a, err := c.ask(&call{Hello: &hello{Version}})
+	if err != nil {
+		c.Close()
+		return nil, err
+	}
+	c.address = a.Address
+	return c, nil
+}
+
+// Meet connects processes with each other; they are hosts of one engine then, in this order.
+func Meet(all []*Client) error {
+	m := mesh{Token: newToken()}
+	for _, c := range all {
+		m.Addresses = append(m.Addresses, c.address)
+	}
+	g := group.New(nil)
+	for i, c := range all {
+		own := m
+		own.Self = i
+		g.Go("meet", func() error {
+			_, err := c.ask(&call{Mesh: &own})
+			return err
+		})
+	}
+	return g.Wait()
+}
+
+// read takes answers until the connection ends.
+func (c *Client) read() {
+	in := msgpack.NewDecoder(c.conn)
+	var err error
+	for {
+		var a answer
+		if err = in.Decode(&a); err != nil {
+			break
+		}
+		c.mu.Lock()
+		if a.ID == 0 && c.crew != nil {
+			c.crew.status = a.Status
+		}
+		done := c.waiting[a.ID]
+		delete(c.waiting, a.ID)
+		c.mu.Unlock()
+		if done != nil {
+			done <- a
+		}
+	}
+	if c.why != nil {
+		if told := c.why(); told != nil {
+			err = told
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.lost = &failure.Error{Code: failure.HostLost, Text: c.name + " has gone", Cause: err}
+	for _, done := range c.waiting {
+		done <- answer{Err: &failure.Error{Code: failure.HostLost, Text: c.lost.Error()}}
+	}
+	c.waiting = nil
+}
+
+// post sends a call; its answer, if the call is to have one, comes to done.
+func (c *Client) post(q *call, done chan<- answer) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.lost != nil {
+		return c.lost
+	}
+	if done != nil {
+		c.next++
+		q.ID = c.next
+		c.waiting[q.ID] = done
+	}
+	if err := c.out.Encode(q); err != nil {
+		delete(c.waiting, q.ID)
+		return &failure.Error{Code: failure.HostLost, Text: c.name + " cannot be reached", Cause: err}
+	}
+	return nil
+}
+
+// ask sends a call and waits for the answer.
+func (c *Client) ask(q *call) (answer, error) {
+	done := make(chan answer, 1)
+	if err := c.post(q, done); err != nil {
+		return answer{}, err
+	}
+	a := <-done
+	if a.Err != nil {
+		return a, a.Err
+	}
+	return a, nil
+}
+
+// Err implements host.Host.
+func (c *Client) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.lost
+}
+
+// Acquire implements host.Host. Weights that do not say by which bytes another process finds them are refused.
+func (c *Client) Acquire(key string, w host.Weights, need []host.Need) (loaded bool, err error) {
+	named, ok := w.(encoding.BinaryMarshaler)
+	if !ok {
+		return false, &failure.Error{Code: failure.BadRequest, Field: "model", Text: fmt.Sprintf(
+			"the weights of %s are in no file, and %s can only read files: run ranks in one process for them", key, c.name)}
+	}
+	model, err := named.MarshalBinary()
+	if err != nil {
+		return false, err
+	}
+	a, err := c.ask(&call{Acquire: &acquire{key, model, need}})
+	return a.Loaded, err
+}
+
+// Resident implements host.Host.
+func (c *Client) Resident() []host.Resident {
+	a, _ := c.ask(&call{Resident: true}) // a process that has gone has none
+	return a.Resident
+}
+
+// Evict implements host.Host.
+func (c *Client) Evict(key string) { _, _ = c.ask(&call{Evict: &key}) }
+
+// Close implements host.Host: the process ends when its leader has gone.
+func (c *Client) Close() {
+	_ = c.conn.Close()
+	_ = c.run.Wait()
+}
+
+// Join implements host.Host.
+func (c *Client) Join(t host.Team) (host.Crew, error) {
+	own := &crew{client: c, status: make([]status, len(t.Here))}
+	for i, m := range t.Here {
+		own.members = append(own.members, &member{own, i, m})
+	}
+	c.mu.Lock()
+	c.crew = own
+	c.mu.Unlock()
+	_, err := c.ask(&call{Join: &t})
+	return own, err
+}
+
+// crew is the members in a process.
+type crew struct {
+	client  *Client
+	members []host.Member
+	status  []status // client.mu
+}
+
+// Members implements host.Crew.
+func (w *crew) Members() []host.Member { return w.members }
+
+// Close implements host.Crew.
+func (w *crew) Close() <-chan struct{} {
+	ended := make(chan struct{})
+	w.client.run.Go("end of members", func() error {
+		defer close(ended)
+		_, _ = w.client.ask(&call{Leave: true}) // members of a process that has gone have ended
+		return nil
+	})
+	return ended
+}
+
+// member is one rank in a process.
+type member struct {
+	*crew
+	at   int // place in Team.Here
+	rank int
+}
+
+// Send implements host.Member.
+func (m *member) Send(c rank.Command, await func(<-chan rank.Reply) (rank.Reply, error),
+) (func() (rank.Reply, error), error) {
+	q := command{Member: m.at, Command: c}
+	if c.Evaluate != nil {
+		own := *c.Evaluate
+		q.Inputs, own.Inputs = toBytes(own.Inputs), nil
+		q.Command.Evaluate = &own
+	}
+	got, done := make(chan answer, 1), make(chan rank.Reply, 1)
+	if err := m.client.post(&call{Command: &q}, got); err != nil {
+		return nil, err
+	}
+	m.client.run.Go("reply", func() error {
+		a := <-got
+		r := rank.Reply{Err: a.Err}
+		if a.Reply != nil {
+			r = *a.Reply
+			var err error
+			if r.Outputs, err = toFloats(a.Outputs); err != nil {
+				r.Err = group.AsError(err)
+			}
+		}
+		done <- r
+		return nil
+	})
+	return func() (rank.Reply, error) {
+		r, err := await(done)
+		if err == nil && r.Err != nil {
+			err = r.Err
+		}
+		return r, err
+	}, nil
+}
+
+// Cancel implements host.Member.
+func (m *member) Cancel(session uint64) { m.tell(&call{Cancel: &cancel{m.at, session}}) }
+
+// Abort implements host.Member.
+func (m *member) Abort(cause error) { m.tell(&call{Abort: &abort{m.at, cause.Error()}}) }
+
+// tell sends what needs no answer. A process that has gone needs not be told.
+func (m *member) tell(q *call) { _ = m.client.post(q, nil) }
+
+// Position implements host.Member, as of the last pulse.
+func (m *member) Position() (moves int64, busy bool, place string) {
+	m.client.mu.Lock()
+	defer m.client.mu.Unlock()
+	s := m.status[m.at]
+	return s.Moves, s.Busy, s.Place
+}
+
+// Waits implements host.Member, as of the last pulse.
+func (m *member) Waits() string {
+	m.client.mu.Lock()
+	defer m.client.mu.Unlock()
+	return m.status[m.at].Waits
+}

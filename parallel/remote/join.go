@@ -1,0 +1,84 @@
+package remote
+
+import (
+	"crypto/rand"
+	"crypto/subtle"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"time"
+
+	"patchbay/parallel/comm/stream"
+)
+
+// joining bounds how long processes take to find each other.
+const joining = 30 * time.Second
+
+// tokenLength is that of the secret that keeps strangers out of a mesh.
+const tokenLength = 32
+
+func newToken() []byte {
+	t := make([]byte, tokenLength)
+	_, _ = rand.Read(t) // never fails
+	return t
+}
+
+// connect makes the mesh of a process: it dials the processes before it and accepts those behind.
+func (m *mesh) connect(l net.Listener) (*stream.Mesh, error) {
+	if m.Self < 0 || m.Self >= len(m.Addresses) || len(m.Token) != tokenLength {
+		return nil, fmt.Errorf("process %d of %d with a token of %d bytes: not a mesh", m.Self, len(m.Addresses),
+			len(m.Token))
+	}
+	conns := make([]io.ReadWriteCloser, len(m.Addresses))
+	fail := func(err error) (*stream.Mesh, error) {
+		for _, c := range conns {
+			if c != nil {
+				_ = c.Close()
+			}
+		}
+		return nil, err
+	}
+	for p, address := range m.Addresses[:m.Self] {
+		network, at, _ := strings.Cut(address, ":")
+		c, err := net.DialTimeout(network, at, joining)
+		if err != nil {
+			return fail(fmt.Errorf("connect to process %d: %w", p, err))
+		}
+		conns[p] = c
+		if _, err := c.Write(binary.LittleEndian.AppendUint32(m.Token, uint32(m.Self))); err != nil {
+			return fail(fmt.Errorf("connect to process %d: %w", p, err))
+		}
+	}
+	if d, ok := l.(interface{ SetDeadline(time.Time) error }); ok {
+		_ = d.SetDeadline(time.Now().Add(joining))
+	}
+	for missing := len(conns) - m.Self - 1; missing > 0; {
+		c, err := l.Accept()
+		if err != nil {
+			return fail(fmt.Errorf("wait for %d processes: %w", missing, err))
+		}
+		p, ok := m.admit(c)
+		if !ok || conns[p] != nil {
+			_ = c.Close() // a stranger
+			continue
+		}
+		conns[p] = c
+		missing--
+	}
+	return stream.NewMesh(m.Self, conns), nil
+}
+
+// admit reads who connects, which must know the token.
+func (m *mesh) admit(c net.Conn) (process int, ok bool) {
+	head := make([]byte, tokenLength+4)
+	_ = c.SetReadDeadline(time.Now().Add(joining / 3))
+	if _, err := io.ReadFull(c, head); err != nil {
+		return 0, false
+	}
+	_ = c.SetReadDeadline(time.Time{})
+	process = int(binary.LittleEndian.Uint32(head[tokenLength:]))
+	known := subtle.ConstantTimeCompare(head[:tokenLength], m.Token) == 1
+	return process, known && process > m.Self && process < len(m.Addresses)
+}

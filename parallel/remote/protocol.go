@@ -1,0 +1,126 @@
+// Package remote has ranks run in another process. The leader's side is a host.Host (client.go), the side of the ranks
+// answers it (serve.go); between them msgpack travels over one connection (this file), and what ranks exchange over a
+// mesh of the processes' own (join.go, package comm/stream). Weights travel as the bytes that name them, a file with
+// its header hash for one: each process reads its own part.
+package remote
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+
+	"patchbay/parallel/failure"
+	"patchbay/parallel/host"
+	"patchbay/parallel/rank"
+)
+
+// Version is that of the protocol: both sides are the same program, or refuse each other.
+const Version = 1
+
+// call is what the leader asks: exactly one of the fields after ID is set. Calls are answered by ID, but for Cancel and
+// Abort, which are not.
+type call struct {
+	ID       uint64
+	Hello    *hello
+	Mesh     *mesh
+	Acquire  *acquire
+	Join     *host.Team
+	Command  *command
+	Cancel   *cancel
+	Abort    *abort
+	Leave    bool
+	Evict    *string
+	Resident bool
+}
+
+// hello opens the connection.
+type hello struct{ Version int }
+
+// mesh tells a process where the others listen. Process i connects to those before it.
+type mesh struct {
+	Self      int
+	Addresses []string // "unix:PATH" or "tcp:HOST:PORT", by process
+	Token     []byte   // what a connection must begin with
+}
+
+// acquire names parts of the weights of a model.
+type acquire struct {
+	Key   string
+	Model []byte // host.Weights as MarshalBinary gives them
+	Need  []host.Need
+}
+
+// command is for one member. Its tensors travel as bytes.
+type command struct {
+	Member  int // place in Team.Here
+	Command rank.Command
+	Inputs  [][]byte // of Evaluate
+}
+
+type cancel struct {
+	Member  int
+	Session uint64
+}
+
+type abort struct {
+	Member int
+	Cause  string
+}
+
+// answer is what a process says: to the call ID, or how far its members are (ID 0).
+type answer struct {
+	ID       uint64
+	Err      *failure.Error
+	Address  string // to Hello: where it listens
+	Loaded   bool
+	Resident []host.Resident
+	Reply    *rank.Reply
+	Outputs  [][]byte // of Reply
+	Status   []status // by place in Team.Here
+}
+
+// status is host.Member.Position and Waits.
+type status struct {
+	Moves int64
+	Busy  bool
+	Place string
+	Waits string
+}
+
+// flat makes an error that can travel: its cause becomes text.
+func flat(err *failure.Error) *failure.Error {
+	if err == nil || err.Cause == nil {
+		return err
+	}
+	own := *err
+	own.Text, own.Cause = own.Text+": "+own.Cause.Error(), nil
+	return &own
+}
+
+// toBytes is vectors as little-endian f32.
+func toBytes(list [][]float32) [][]byte {
+	out := make([][]byte, len(list))
+	for i, v := range list {
+		out[i] = make([]byte, 0, 4*len(v))
+		for _, x := range v {
+			out[i] = binary.LittleEndian.AppendUint32(out[i], math.Float32bits(x))
+		}
+	}
+	return out
+}
+
+// toFloats is the inverse of toBytes.
+func toFloats(list [][]byte) ([][]float32, error) {
+	var out [][]float32
+	for _, b := range list {
+		if len(b)%4 != 0 {
+			return nil, fmt.Errorf("a vector of %d bytes: want a multiple of 4", len(b))
+		}
+		v := make([]float32, len(b)/4)
+		for i := range v {
+			v[i] = math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:]))
+		}
+		out = append(out, v)
+	}
+	return out, nil
+}
