@@ -17,7 +17,7 @@ func (c *Config) Machine() (*forecast.Machine, error) {
 	}
 	m, err := ReadMachine(c.Devices)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("--devices %s: want cpu, a GPU as in cuda:0, or a file that `patchbay bench "+
+		return nil, fmt.Errorf("--devices %s: want auto, cpu, GPUs as in cuda:0, or a file that `patchbay bench "+
 			"step --save` has written", c.Devices)
 	}
 	if err != nil {

@@ -53,7 +53,7 @@ func Build(root string, changes ...Change) (string, error) {
 	} {
 		names, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil || len(names) == 0 {
-			return "", fmt.Errorf("no sources %s (%v)", pattern, err)
+			return "", fmt.Errorf("no sources %s", pattern)
 		}
 		for _, name := range names {
 			text, err := os.ReadFile(name)
