@@ -37,8 +37,9 @@ func Folders(f *pflag.FlagSet, c *daemon.Config) {
 
 // Devices adds the flags that say what to compute on.
 func Devices(f *pflag.FlagSet, c *daemon.Config) {
-	f.StringVar(&c.Devices, "devices", "auto", "what to compute on: auto (all GPUs, cpu where there are none), cpu, the GPUs "+
-		"of the ranks as in cuda:0 or cuda:0-3, or a file that bench step --save has written: the cpu with the rates measured there")
+	f.StringVar(&c.Devices, "devices", "auto", "what to compute on: auto (all GPUs, cpu where there are none), cpu, the "+
+		"GPUs of the ranks as in cuda:0 or cuda:0-3, or a file that bench step --save has written: the cpu with the rates "+
+		"measured there")
 	f.StringVar(&c.DeviceMemory, "device-memory", "",
 		"memory of the GPU that weights and buffers may take, as in 20G (default: what is free there)")
 	f.StringVar(&c.Reserve, "reserve", "2G", "memory of the GPU that weights leave to others")
