@@ -6,7 +6,7 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 # Public tokenizer vocabularies that tests compare with; they are other people's data and not in this repository.
 export PATCHBAY_TEST_TOKENIZERS ?= $(abspath ../shared/tokenizers)
 
-.PHONY: build demo test check lint fmt race fuzz bench soak loc readme tools clean vendor-client comfyui-test fake cuda-check cuda-kernels
+.PHONY: build demo test check lint fmt race fuzz bench soak loc readme tools clean vendor-client comfyui-test fake cuda-check cuda-kernels gpu gpu-pack gpu-rehearse
 
 build:
 	$(GO) build -ldflags "-X main.version=$(VERSION)" -o $(BIN) .
@@ -40,6 +40,13 @@ fake:
 cuda-check:
 	@tests/cuda_check.sh
 	$(GO) test -short -timeout 5m ./engine/cuda
+
+# On a machine with a GPU: the whole checklist in at most nine minutes, a table and $$OUT/gpu.jsonl. gpu-pack makes what it runs where there is Go, for a
+# machine that has none; gpu-rehearse runs the same parts on the fake device.
+gpu:
+	@tests/gpu.sh
+gpu-pack gpu-rehearse:
+	@tests/gpu.sh $(@:gpu-%=%)
 
 # Makes the committed PTX anew; after every change of engine/cuda/kernels.
 cuda-kernels:

@@ -219,8 +219,9 @@ func (c *Config) CheckModels() error {
 }
 
 // CheckDevices refuses --devices that are not there or too old, and sizes of their memory that are none, with an
-// *InputError. The path of --rates becomes absolute.
+// *InputError. auto becomes what is here, the path of --rates absolute.
 func (c *Config) CheckDevices() error {
+	c.Devices = c.chosen()
 	if m, err := c.Machine(); err != nil {
 		return &InputError{Err: err}
 	} else if m != nil { // a worker may start elsewhere

@@ -83,6 +83,38 @@ func (c *Config) gpus() (*cuda.Driver, []cuda.Info, error) {
 	return driver, infos, nil
 }
 
+// autoDevices is the value of --devices for every GPU that can be used, and the processors where there is none.
+const autoDevices = "auto"
+
+// chosen is --devices with auto replaced by what is here. Several workers, and ranks in processes of their own, have
+// the processors: neither can share GPUs.
+func (c *Config) chosen() string {
+	if c.Devices != autoDevices {
+		return c.Devices
+	}
+	if c.Workers > 1 || c.Placement == placementChildren {
+		return "cpu"
+	}
+	driver, err := cuda.Open()
+	if err != nil {
+		return "cpu"
+	}
+	have, err := driver.Devices()
+	if err != nil {
+		return "cpu"
+	}
+	var names []string
+	for i := range have {
+		if driver.Refusal(&have[i]) == nil {
+			names = append(names, have[i].Location())
+		}
+	}
+	if names == nil {
+		return "cpu"
+	}
+	return strings.Join(names, ",")
+}
+
 // opened are the devices of ranks, each opened when its first rank comes.
 type opened struct {
 	driver *cuda.Driver

@@ -126,12 +126,13 @@ func TestCUDADemo(t *testing.T) {
 	if err == nil || !strings.Contains(said, "of cuda:0 are free for them") {
 		t.Errorf("a model on 5 MB: %v\n%s", err, said)
 	}
-	said, err = onFake(t, driver, program, nil, "bench", "step", "--devices", "cuda:0", "--size", "64x64", "--steps",
-		"1", "--warmup", "0",
-		"--runs", "1", "--json")
-	if err != nil || !strings.Contains(said, `"engine": "cuda"`) && !strings.Contains(said, `"engine":"cuda"`) ||
-		strings.Contains(said, "fakegpu:") {
-		t.Errorf("bench step: %v\n%s", err, said)
+	for count, engine := range map[string]string{"2": "cuda", "0": "cpu/"} { // the default is what is here
+		said, err = onFake(t, driver, program, []string{"FAKEGPU_DEVICES=" + count}, "bench", "step", "--size", "64x64",
+			"--steps", "1", "--warmup", "0", "--runs", "1", "--json")
+		if err != nil || !strings.Contains(said, `"engine": "`+engine) && !strings.Contains(said, `"engine":"`+engine) ||
+			strings.Contains(said, "fakegpu:") {
+			t.Errorf("bench step with %s GPUs: %v\n%s", count, err, said)
+		}
 	}
 }
 

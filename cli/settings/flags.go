@@ -37,8 +37,8 @@ func Folders(f *pflag.FlagSet, c *daemon.Config) {
 
 // Devices adds the flags that say what to compute on.
 func Devices(f *pflag.FlagSet, c *daemon.Config) {
-	f.StringVar(&c.Devices, "devices", "cpu",
-		"what to compute on: cpu, or the GPUs of the ranks, as in cuda:0 or cuda:0-3")
+	f.StringVar(&c.Devices, "devices", "auto", "what to compute on: auto (all GPUs, cpu where there are none), cpu, or "+
+		"the GPUs of the ranks as in cuda:0 or cuda:0-3")
 	f.StringVar(&c.Rates, "rates", "", "file of rates that bench step --save has measured: stages are "+
 		"balanced and plans chosen by it")
 	f.StringVar(&c.DeviceMemory, "device-memory", "",

@@ -113,8 +113,8 @@ func TestPlantedFaults(t *testing.T) {
 		{"a copy's event is not recorded", "ops.go", "	p.used = true\n", "", "TestUploadsInARow", "got"},
 		{
 			"freed before the stream is done", "device.go",
-			"	if err := dev.Sync(); err != nil {\n		return err\n	}\n	return try(func(e *C.pb_error) { C.pb_free",
-			"	return try(func(e *C.pb_error) { C.pb_free", "TestFreeWaits", "got",
+			"	if err := dev.Sync(); err != nil {\n		return err\n	}\n	dev.links.sync()",
+			"	dev.links.sync()", "TestFreeWaits", "got",
 		},
 		{
 			"zeros that other streams do not see", "ops.go",

@@ -37,7 +37,15 @@ func Library(t testing.TB, changes ...Change) string {
 	if _, err := exec.LookPath("g++"); err != nil {
 		t.Skip("NOT RUN: g++ is not installed (apt-get install g++)")
 	}
-	root := moduleRoot(t)
+	dir, err := Build(moduleRoot(t), changes...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// Build is Library in the folder of go.mod.
+func Build(root string, changes ...Change) (string, error) {
 	sources := make(map[string]string)
 	for _, pattern := range []string{
 		"engine/cuda/kernels/*.cu", "engine/cuda/kernels/*.h", "engine/cuda/kernels/*.cuh",
@@ -45,27 +53,23 @@ func Library(t testing.TB, changes ...Change) string {
 	} {
 		names, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil || len(names) == 0 {
-			t.Fatalf("no sources %s (%v)", pattern, err)
+			return "", fmt.Errorf("no sources %s", pattern)
 		}
 		for _, name := range names {
 			text, err := os.ReadFile(name)
 			if err != nil {
-				t.Fatal(err)
+				return "", err
 			}
 			sources[filepath.Base(name)] = string(text)
 		}
 	}
 	for _, c := range changes {
 		if n := strings.Count(sources[c.File], c.Old); n != 1 {
-			t.Fatalf("the fault in %s finds its place %d times, want 1: %q", c.File, n, c.Old)
+			return "", fmt.Errorf("the fault in %s finds its place %d times, want 1: %q", c.File, n, c.Old)
 		}
 		sources[c.File] = strings.Replace(sources[c.File], c.Old, c.New, 1)
 	}
-	dir, err := build(sources)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return dir
+	return build(sources)
 }
 
 // moduleRoot returns the directory of go.mod above the test.
