@@ -16,6 +16,7 @@ import (
 	"patchbay/cli/bench"
 	"patchbay/cli/console"
 	"patchbay/cli/plan"
+	"patchbay/cli/top"
 	"patchbay/ipc/wire"
 )
 
@@ -51,7 +52,7 @@ Environment:
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return console.BadInput(err) })
 	root.AddCommand(serveCmd(version), workerCmd(), rankCmd(),
 		runCmd(), submitCmd(), jobsCmd(), watchCmd(), getCmd(), cancelCmd(),
-		retryCmd(), freeCmd(), topCmd(), nodesCmd(), modelsCmd(),
+		retryCmd(), freeCmd(), top.Command(), nodesCmd(), modelsCmd(),
 		demoCmd(), plan.Command(), bench.Command(), doctorCmd(version), installNodeCmd(), versionCmd(version))
 	return root
 }

@@ -191,6 +191,6 @@ func daemonCheck(cmd *cobra.Command, t *settings.Target) []check {
 	}
 	return append(out, check{"ok", "limits", fmt.Sprintf(
 		"messages of %s on NATS and %s elsewhere, %d levels deep; %d waiting jobs, %s; %s, %d steps",
-		sizeText(float64(b.MessageBytes)), sizeText(float64(b.FrameBytes)), b.Depth, b.Queue,
+		console.Size(float64(b.MessageBytes)), console.Size(float64(b.FrameBytes)), b.Depth, b.Queue,
 		anyOf(int64(b.ClientJobs), "jobs a client"), anyOf(b.Pixels, "pixels"), b.Steps)})
 }

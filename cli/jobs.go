@@ -2,7 +2,6 @@ package cli
 
 import (
 	"cmp"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -46,8 +45,8 @@ func jobsCmd() *cobra.Command {
 			var rows [][]string
 			for _, r := range list {
 				rows = append(rows, []string{
-					r.Job, string(r.State), age(r.Created), orDash(took(r)), orDash(r.Model), orDash(r.Plan),
-					orDash(cmp.Or(failureOf(r), r.About)),
+					r.Job, string(r.State), console.Age(r.Created), console.OrDash(console.Took(r)), console.OrDash(r.Model), console.OrDash(r.Plan),
+					console.OrDash(cmp.Or(console.FailureOf(r), r.About)),
 				})
 			}
 			console.PrintColumns(cmd.OutOrStdout(), []string{"JOB", "STATE", "AGE", "TOOK", "MODEL", "PLAN", "ABOUT"}, rows)
@@ -65,23 +64,4 @@ func jobsCmd() *cobra.Command {
 	f.IntVar(&limit, "limit", 100, "at most so many")
 	f.BoolVar(&asJSON, "json", false, "print one JSON object a line")
 	return cmd
-}
-
-func age(created int64) string { return console.Duration(time.Since(time.UnixMilli(created))) }
-
-func took(r message.Record) string {
-	switch {
-	case r.Started == 0:
-		return ""
-	case r.Finished == 0:
-		return console.Duration(time.Since(time.UnixMilli(r.Started)))
-	}
-	return console.Duration(time.Duration(r.Finished-r.Started) * time.Millisecond)
-}
-
-func failureOf(r message.Record) string {
-	if r.Error == nil {
-		return ""
-	}
-	return r.Error.Error()
 }

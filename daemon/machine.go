@@ -14,7 +14,8 @@ import (
 func (c *Config) Machine() (*forecast.Machine, error) {
 	if d := c.Devices; d != "cpu" && d != "" && !strings.HasPrefix(d, "cuda") {
 		if _, err := os.Stat(d); err == nil {
-			return nil, fmt.Errorf("--devices %s: want auto, cpu, or GPUs as in cuda:0; measured rates are given by --rates %s", d, d)
+			return nil, fmt.Errorf("--devices %s: want auto, cpu, or GPUs as in cuda:0; measured rates are given by "+
+				"--rates %s", d, d)
 		}
 		return nil, fmt.Errorf("--devices %s: want auto, cpu, or GPUs as in cuda:0", d)
 	}

@@ -24,7 +24,7 @@ var layers = []string{"cli", "daemon", "ipc", "node", "parallel", "models", "eng
 // it. "." is the folder of the layer itself.
 func rooms() map[string][]string {
 	return map[string][]string{
-		"cli":    {"console", "settings", "workflow", "plan", "bench", "."},
+		"cli":    {"console", "settings", "workflow", "plan", "bench", "top", "."},
 		"daemon": {"."},
 		"node":   {"pyjson", "lru", "fault", "picture/resample", "picture", "editor", "files", "value", "graph", "classes"},
 		"parallel": {

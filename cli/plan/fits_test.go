@@ -35,7 +35,8 @@ func TestFits(t *testing.T) {
 		}
 	}
 	if models := len(published.Names()); len(table) != models*2*5 {
-		t.Fatalf("%d rows, want one for each of %d models, 2 kinds of file and 5 sizes:\n%s", len(table), models, out.String())
+		t.Fatalf("%d rows, want one for each of %d models, 2 kinds of file and 5 sizes:\n%s", len(table), models,
+			out.String())
 	}
 	for _, c := range []struct {
 		row  string

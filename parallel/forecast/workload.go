@@ -102,9 +102,9 @@ func NewPartition(w Workload, p plan.Plan) *Partition {
 	return o
 }
 
-// Micro-steps come in a few sizes: the whole picture, the first patch, which has the text, patches as long as the second
-// one, as the last one, which has tokens that the network adds, and shorter ones between them. Micro-steps of one size
-// cost the same, and first, second and last patch need most.
+// Micro-steps come in a few sizes: the whole picture, the first patch, which has the text, patches as long as the
+// second one, as the last one, which has tokens that the network adds, and shorter ones between them. Micro-steps of
+// one size cost the same, and first, second and last patch need most.
 const microSizes = 5
 
 // size numbers the size of a micro-step.

@@ -1,4 +1,4 @@
-package cli
+package top
 
 import (
 	"cmp"
@@ -128,20 +128,20 @@ func (s sight) text(before *sight, style topStyles) string {
 			if k.PID == 0 {
 				pid = "starting"
 			}
-			row("%s\t%s\t%d\t%s\t%s\t%s", name, pid, k.Restarts, orDash(k.Job), stepOf(k), rateOf(k))
+			row("%s\t%s\t%d\t%s\t%s\t%s", name, pid, k.Restarts, console.OrDash(k.Job), stepOf(k), rateOf(k))
 		}
 	}
 	row("")
 	row("AXIS\tBYTES\tBYTES/S")
 	sent := s.axes()
 	for _, axis := range slices.Sorted(maps.Keys(sent)) {
-		row("%s\t%s\t%s", axis, sizeText(float64(sent[axis])), s.flow(axis, before))
+		row("%s\t%s\t%s", axis, console.Size(float64(sent[axis])), s.flow(axis, before))
 	}
 	row("")
 	row("JOB\tSTATE\tATTEMPT\tAGE\tTOOK\tABOUT")
 	for _, r := range s.order() {
-		row("%s\t%s\t%d\t%s\t%s\t%s", r.Job, r.State, r.Attempt, age(r.Created), orDash(took(r)),
-			cmp.Or(failureOf(r), r.About))
+		row("%s\t%s\t%d\t%s\t%s\t%s", r.Job, r.State, r.Attempt, console.Age(r.Created), console.OrDash(console.Took(r)),
+			cmp.Or(console.FailureOf(r), r.About))
 	}
 	_ = w.Flush()
 	var out strings.Builder
@@ -186,7 +186,7 @@ func (s sight) flow(axis string, before *sight) string {
 	if more < 0 { // a daemon has begun anew
 		return "-"
 	}
-	return sizeText(more / s.at.Sub(before.at).Seconds())
+	return console.Size(more / s.at.Sub(before.at).Seconds())
 }
 
 func since(now time.Time, ms int64) string {
@@ -207,8 +207,6 @@ func total(counts map[string]uint64) (n uint64) {
 	return n
 }
 
-func orDash(text string) string { return cmp.Or(text, "-") }
-
 func stepOf(w message.WorkerStats) string {
 	if w.Steps == 0 {
 		return "-"
@@ -221,15 +219,4 @@ func rateOf(w message.WorkerStats) string {
 		return "-"
 	}
 	return fmt.Sprintf("%.1f", w.Rate)
-}
-
-// sizeText writes bytes for people.
-func sizeText(n float64) string {
-	for _, unit := range []string{"B", "KiB", "MiB", "GiB"} {
-		if n < 1024 {
-			return fmt.Sprintf("%.4g %s", n, unit)
-		}
-		n /= 1024
-	}
-	return fmt.Sprintf("%.4g TiB", n)
 }

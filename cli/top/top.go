@@ -1,4 +1,5 @@
-package cli
+// Package top is the command that shows a daemon at work, again and again.
+package top
 
 import (
 	"context"
@@ -15,7 +16,8 @@ import (
 	"patchbay/ipc/message"
 )
 
-func topCmd() *cobra.Command {
+// Command is patchbay top.
+func Command() *cobra.Command {
 	var t settings.Target
 	var once, asJSON bool
 	var every time.Duration
