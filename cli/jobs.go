@@ -45,7 +45,8 @@ func jobsCmd() *cobra.Command {
 			var rows [][]string
 			for _, r := range list {
 				rows = append(rows, []string{
-					r.Job, string(r.State), console.Age(r.Created), console.OrDash(console.Took(r)), console.OrDash(r.Model), console.OrDash(r.Plan),
+					r.Job, string(r.State), console.Age(r.Created), console.OrDash(console.Took(r)),
+					console.OrDash(r.Model), console.OrDash(r.Plan),
 					console.OrDash(cmp.Or(console.FailureOf(r), r.About)),
 				})
 			}

@@ -73,10 +73,10 @@ func (c *Config) startRank(i, ranks int, listen string) (*remote.Client, error) 
 		return nil, fmt.Errorf("connect a process of a rank: %w", err)
 	}
 	here, there := os.NewFile(uintptr(pair[0]), "rank"), os.NewFile(uintptr(pair[1]), "leader")
-	defer func() { _ = there.Close() }()
-	defer func() { _ = here.Close() }() // FileConn has its own
 	conn, err := net.FileConn(here)
+	_ = here.Close() // conn has its own
 	if err != nil {
+		_ = there.Close()
 		return nil, fmt.Errorf("connect a process of a rank: %w", err)
 	}
 	self, err := os.Executable()
@@ -89,7 +89,9 @@ func (c *Config) startRank(i, ranks int, listen string) (*remote.Client, error) 
 	}
 	cmd := exec.Command(self, args...)
 	cmd.Stderr, cmd.ExtraFiles = os.Stderr, []*os.File{there}
-	if err := cmd.Start(); err != nil {
+	err = cmd.Start()
+	_ = there.Close() // from now on conn ends with the process
+	if err != nil {
 		_ = conn.Close()
 		return nil, fmt.Errorf("start a process of a rank: %w", err)
 	}
