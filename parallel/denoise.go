@@ -37,7 +37,7 @@ func (e *Engine) run(ctx context.Context, req *Request, observe Observe, stats S
 	d.progress = newProgress(d, observe)
 	stop := context.AfterFunc(ctx, d.session.cancel)
 	defer stop()
-	defer d.team.baton.Enter()()
+	defer d.team.scheduler.Enter()()
 	if err := d.open(e.cfg.MemoryBytes); err != nil {
 		return nil, err
 	}
@@ -168,13 +168,13 @@ func (d *denoiser) sample() (*Result, error) {
 			Step: func(i int, _, x0 []float32) error { return d.progress.step(s, i, x0) },
 		}
 	}
-	g, baton := group.New(evaluate.abort), d.team.baton
+	g, scheduler := group.New(evaluate.abort), d.team.scheduler
 	for i, r := range runs {
 		name := fmt.Sprintf("sampler %s, patch %d", d.sampler.Name, i)
-		seat := baton.Join(name)
+		task := scheduler.Join(name)
 		g.Go(name, func() error {
-			baton.Start(seat)
-			defer baton.Leave(seat)
+			scheduler.Start(task)
+			defer scheduler.Leave(task)
 			err := group.Recovered(name, func() error { return d.sampler.Sample(r) })
 			if err != nil {
 				evaluate.abort(err)
@@ -182,8 +182,8 @@ func (d *denoiser) sample() (*Result, error) {
 			return err
 		})
 	}
-	if baton != nil {
-		baton.Block(false, func() bool { return baton.Seated(len(d.team.members) + 1) })
+	if scheduler != nil {
+		scheduler.Block(false, func() bool { return scheduler.AtMost(len(d.team.members) + 1) })
 	}
 	if err := g.Wait(); err != nil {
 		if d.ctx.Err() != nil {

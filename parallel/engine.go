@@ -76,18 +76,18 @@ func (c *Config) transport() comm.Transport {
 // Engine owns the ranks of one device group and everything resident on them. Its methods may be called from any
 // goroutine; work runs one piece at a time.
 type Engine struct {
-	cfg      Config
-	work     chan struct{}    // holds one value while somebody works
-	lost     *team            // ranks of a request that hung and have not all come back; nil: none
-	team     *team            // ranks of the last plan; nil before the first request and after a failed one
-	cluster  forecast.Cluster // one rank as the planner sees it
-	home     *host.Local      // this process
-	resident sync.Mutex       // of hosts
-	hosts    []host.Host      // where ranks run: home alone, or other processes; nil: not started
-	room     int              // ranks that hosts were started for
-	baton    *group.Baton     // nil: everybody runs freely
-	buf      rank.Buffer      // memory of Do
-	next     uint64           // session and team numbers
+	cfg       Config
+	work      chan struct{}    // holds one value while somebody works
+	lost      *team            // ranks of a request that hung and have not all come back; nil: none
+	team      *team            // ranks of the last plan; nil before the first request and after a failed one
+	cluster   forecast.Cluster // one rank as the planner sees it
+	home      *host.Local      // this process
+	resident  sync.Mutex       // of hosts
+	hosts     []host.Host      // where ranks run: home alone, or other processes; nil: not started
+	room      int              // ranks that hosts were started for
+	scheduler *group.Scheduler // nil: everybody runs freely
+	buf       rank.Buffer      // memory of Do
+	next      uint64           // session and team numbers
 }
 
 // Observe is told of progress after every step; an error stops the run with that error.
@@ -115,10 +115,10 @@ func NewEngine(cfg Config) (*Engine, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start the engine: %w", err)
 	}
-	e := &Engine{cfg: cfg, cluster: cluster, work: make(chan struct{}, 1), baton: group.NewBaton(cfg.Order)}
+	e := &Engine{cfg: cfg, cluster: cluster, work: make(chan struct{}, 1), scheduler: group.NewScheduler(cfg.Order)}
 	e.home, err = host.New(host.Config{
 		NewOps: cfg.NewOps, DeviceOf: cfg.DeviceOf, MemoryBytes: cfg.MemoryBytes, DeviceMemory: cfg.DeviceMemory,
-		Reserve: cfg.Reserve, Transport: cfg.Transport, Recode: cfg.Recode, Order: e.baton,
+		Reserve: cfg.Reserve, Transport: cfg.Transport, Recode: cfg.Recode, Order: e.scheduler,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("start the engine: %w", err)

@@ -50,12 +50,12 @@ func (ev *evaluator) abort(err error) {
 	ev.mu.Unlock()
 	ev.moved.Broadcast()
 	ev.d.session.cancel()
-	ev.d.team.baton.Kick()
+	ev.d.team.scheduler.Wake()
 }
 
 // wait blocks until there is an error or ready holds; ev is locked.
 func (ev *evaluator) wait(ready func() bool) {
-	b := ev.d.team.baton
+	b := ev.d.team.scheduler
 	for ev.err == nil && !ready() {
 		if b == nil {
 			ev.moved.Wait()

@@ -16,13 +16,13 @@ import (
 // together.
 type team struct {
 	host.Team
-	mesh    plan.Mesh // of members
-	members []host.Member
-	crews   []host.Crew
-	watch   watchdog
-	left    atomic.Bool   // a rank hangs and was left behind
-	baton   *group.Baton  // nil: everybody runs freely
-	ended   chan struct{} // closed when all ranks have returned, after close
+	mesh      plan.Mesh // of members
+	members   []host.Member
+	crews     []host.Crew
+	watch     watchdog
+	left      atomic.Bool      // a rank hangs and was left behind
+	scheduler *group.Scheduler // nil: everybody runs freely
+	ended     chan struct{}    // closed when all ranks have returned, after close
 
 	interruptible bool // exchanges can be cut short
 	kept          bool // a cancelled run has left all ranks in step
@@ -35,10 +35,10 @@ const rendezvous = 2 * time.Minute
 func newTeam(of host.Team, e *Engine) (*team, error) {
 	limit := cmp.Or(e.cfg.Patience, patience)
 	of.Deadline = 2 * limit
-	t := &team{Team: of, mesh: of.Mesh(), watch: watchdog{limit: limit}, ended: make(chan struct{}), baton: e.baton}
-	t.interruptible = t.baton != nil || e.cfg.transport().Interruptible()
-	if t.baton != nil {
-		t.baton.Stuck = t.deadlock
+	t := &team{Team: of, mesh: of.Mesh(), watch: watchdog{limit: limit}, ended: make(chan struct{}), scheduler: e.scheduler}
+	t.interruptible = t.scheduler != nil || e.cfg.transport().Interruptible()
+	if t.scheduler != nil {
+		t.scheduler.Stuck = t.deadlock
 	}
 	t.members = make([]host.Member, t.mesh.Plan.Ranks())
 	here := make([][]int, len(e.hosts))

@@ -33,8 +33,8 @@ func (t *team) await(done <-chan rank.Reply) (rank.Reply, error) {
 		return r, nil
 	default:
 	}
-	if t.baton != nil {
-		t.baton.Block(false, func() bool { return len(done) > 0 || t.watch.verdict() != nil })
+	if t.scheduler != nil {
+		t.scheduler.Block(false, func() bool { return len(done) > 0 || t.watch.verdict() != nil })
 		if err := t.watch.verdict(); err != nil {
 			return rank.Reply{}, err
 		}
@@ -96,7 +96,7 @@ func (t *team) stalled() error {
 	return w.lost
 }
 
-// deadlock is told by the baton that nobody can go on.
+// deadlock is told by the scheduler that nobody can go on.
 func (t *team) deadlock() {
 	w := &t.watch
 	w.mu.Lock()

@@ -1,5 +1,5 @@
 // Package group runs goroutines that live and die together (group.go) and, for tests, one at a time in an order that
-// can be repeated (baton.go). It turns panics into errors; it knows neither ranks nor samplers, nor what they do.
+// can be repeated (scheduler.go). It turns panics into errors; it knows neither ranks nor samplers, nor what they do.
 package group
 
 import (

@@ -12,19 +12,19 @@ import (
 
 // crew is the members of a team in this process.
 type crew struct {
-	members []Member // in the order of Team.Here
-	links   []*rank.Link
-	group   *group.Group
-	baton   *group.Baton
+	members   []Member // in the order of Team.Here
+	links     []*rank.Link
+	group     *group.Group
+	scheduler *group.Scheduler
 }
 
 // Join implements Host.
 func (h *Local) Join(t Team) (Crew, error) {
-	c := &crew{group: group.New(nil), baton: h.cfg.Order}
+	c := &crew{group: group.New(nil), scheduler: h.cfg.Order}
 	transport := h.cfg.Transport
 	switch {
-	case c.baton != nil:
-		transport = comm.Local{Block: func(ready func() bool) { c.baton.Block(false, ready) }}
+	case c.scheduler != nil:
+		transport = comm.Local{Block: func(ready func() bool) { c.scheduler.Block(false, ready) }}
 	case transport == nil:
 		transport = comm.Local{}
 	}
@@ -53,7 +53,7 @@ func (h *Local) Join(t Team) (Crew, error) {
 			stores[member] = rank.NewSkipStore()
 		}
 		weights := h.places[h.cfg.deviceOf(at)].resident
-		r := rank.New(member, ops[member], ends[member], stores[member], weights, c.baton)
+		r := rank.New(member, ops[member], ends[member], stores[member], weights, c.scheduler)
 		c.start(rank.NewLink(r, h.cfg.Recode), fmt.Sprintf("rank %d", member))
 	}
 	return c, nil
@@ -62,10 +62,10 @@ func (h *Local) Join(t Team) (Crew, error) {
 // start serves a member until it is closed.
 func (c *crew) start(l *rank.Link, name string) {
 	c.links, c.members = append(c.links, l), append(c.members, l)
-	seat := c.baton.Join(name)
+	task := c.scheduler.Join(name)
 	c.group.Go(name, func() error {
-		c.baton.Start(seat)
-		defer c.baton.Leave(seat)
+		c.scheduler.Start(task)
+		defer c.scheduler.Leave(task)
 		l.Serve()
 		return nil
 	})
@@ -79,7 +79,7 @@ func (c *crew) Close() <-chan struct{} {
 	for _, l := range c.links {
 		l.Close()
 	}
-	c.baton.Kick()
+	c.scheduler.Wake()
 	ended := make(chan struct{})
 	group.New(nil).Go("end of ranks", func() error {
 		defer close(ended)

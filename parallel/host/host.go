@@ -115,7 +115,7 @@ type Config struct {
 	// memory with the leader. Nil in production.
 	Recode func(v any) (any, error)
 	// Order, if not nil, has ranks run one at a time.
-	Order *group.Baton
+	Order *group.Scheduler
 }
 
 // deviceOf names the device of a rank, "" for the memory of this process.

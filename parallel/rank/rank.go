@@ -28,19 +28,19 @@ type Rank struct {
 	Ops engine.Ops // its own, closed at the end
 	Pos *Position  // where it stands
 
-	id       int
-	weights  func(key string) (dit.Model, bool) // resident placements
-	session  Buffer                             // what Prepare and Modulate made
-	acts     Buffer                             // activations, in stack order
-	exchange Buffer                             // what Comm reads and writes
-	comms    [plan.AxisCount]comm.Comm
-	skips    *SkipStore
-	sessions map[uint64]*session
-	charged  [plan.AxisCount]comm.Traffic // what sessions have been charged with
-	calls    peekable
-	baton    *group.Baton
-	closing  atomic.Bool  // the inbox is closed
-	at       atomic.Int64 // commands taken and not answered
+	id        int
+	weights   func(key string) (dit.Model, bool) // resident placements
+	session   Buffer                             // what Prepare and Modulate made
+	acts      Buffer                             // activations, in stack order
+	exchange  Buffer                             // what Comm reads and writes
+	comms     [plan.AxisCount]comm.Comm
+	skips     *SkipStore
+	sessions  map[uint64]*session
+	charged   [plan.AxisCount]comm.Traffic // what sessions have been charged with
+	calls     peekable
+	scheduler *group.Scheduler
+	closing   atomic.Bool  // the inbox is closed
+	at        atomic.Int64 // commands taken and not answered
 
 	mu        sync.Mutex
 	cancelled map[uint64]*atomic.Bool // set from outside while the rank computes
@@ -90,10 +90,10 @@ var errStopped = &failure.Error{Code: failure.Cancelled, Text: "stopped before t
 // New makes a rank with its ends of every axis. Lanes of one stage share skips; weights finds resident placements; b
 // may be nil.
 func New(id int, ops engine.Ops, comms [plan.AxisCount]comm.Comm, skips *SkipStore,
-	weights func(string) (dit.Model, bool), b *group.Baton,
+	weights func(string) (dit.Model, bool), b *group.Scheduler,
 ) *Rank {
 	return &Rank{
-		id: id, Ops: ops, comms: comms, skips: skips, weights: weights, baton: b, Pos: newPosition(ops),
+		id: id, Ops: ops, comms: comms, skips: skips, weights: weights, scheduler: b, Pos: newPosition(ops),
 		sessions: map[uint64]*session{}, cancelled: map[uint64]*atomic.Bool{},
 	}
 }
@@ -117,8 +117,8 @@ func (r *Rank) serve(inbox <-chan call) {
 		return nil
 	})
 	for {
-		if r.baton != nil && len(r.calls.ahead) == 0 {
-			r.baton.Block(true, func() bool { return len(inbox) > 0 || r.closing.Load() })
+		if r.scheduler != nil && len(r.calls.ahead) == 0 {
+			r.scheduler.Block(true, func() bool { return len(inbox) > 0 || r.closing.Load() })
 		}
 		call, ok := r.calls.next()
 		if !ok {
@@ -134,7 +134,7 @@ func (r *Rank) serve(inbox <-chan call) {
 		if err != nil {
 			r.fail(&o, err)
 		}
-		if r.baton != nil { // one goroutine at a time
+		if r.scheduler != nil { // one goroutine at a time
 			r.answer(o)
 		} else {
 			issued <- o

@@ -5,74 +5,74 @@ import (
 	"sync"
 )
 
-// Baton lets the goroutines of one team run one at a time: who holds it runs until it has to wait for another, then a
-// generator of a fixed seed picks the next among those that can go on. Interleavings are reproducible and many can be
-// tried, and when nobody can go on the deadlock is known at once. A nil baton lets everybody run freely.
+// Scheduler runs the goroutines of one team one at a time: whoever has the turn runs until it has to wait for another,
+// then a generator of a fixed seed picks the next among those that can go on. Interleavings are reproducible and many
+// can be tried, and when nobody can go on the deadlock is known at once. A nil Scheduler lets everybody run freely.
 //
-// Every wait of ranks, samplers and leader goes through Block, with a condition that whoever gives the baton away looks
+// Every wait of ranks, samplers and leader goes through Block, with a condition that whoever gives the turn away looks
 // at. Locks that conditions take must not be held there.
-type Baton struct {
+type Scheduler struct {
 	seed   uint64
 	mu     sync.Mutex
 	quiet  *sync.Cond // nobody runs
 	rng    *rand.Rand
-	seats  []*seat
-	holder *seat
-	Trace  []string // who got the baton, since the leader came
+	tasks  []*task
+	holder *task
+	Trace  []string // who had the turn, since the leader came
 	// called, with mu held, when all wait and no condition holds; it must make some condition true, or nothing happens
 	Stuck func()
 	told  bool // Stuck has been called
 }
 
-// seat is one goroutine's place.
-type seat struct {
+// task is one goroutine.
+type task struct {
 	name  string
 	ready func() bool // what it waits for
 	wake  chan struct{}
 	idle  bool // waits for commands: no deadlock if all do
 }
 
-// NewBaton makes a baton, nil for seed 0.
-func NewBaton(seed uint64) *Baton {
+// NewScheduler makes a Scheduler, nil for seed 0.
+func NewScheduler(seed uint64) *Scheduler {
 	if seed == 0 {
 		return nil
 	}
-	b := &Baton{seed: seed, rng: rand.New(rand.NewPCG(seed, 0))}
+	b := &Scheduler{seed: seed, rng: rand.New(rand.NewPCG(seed, 0))}
 	b.quiet = sync.NewCond(&b.mu)
 	return b
 }
 
 // Join adds a goroutine that is about to start; it must call start first and leave last.
-func (b *Baton) Join(name string) *seat {
+func (b *Scheduler) Join(name string) *task {
 	if b == nil {
 		return nil
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	s := &seat{name: name, ready: func() bool { return true }, wake: make(chan struct{}, 1)}
-	b.seats = append(b.seats, s)
+	s := &task{name: name, ready: func() bool { return true }, wake: make(chan struct{}, 1)}
+	b.tasks = append(b.tasks, s)
 	return s
 }
 
 // Start waits for the first turn of a goroutine that has joined.
-func (b *Baton) Start(s *seat) {
+func (b *Scheduler) Start(s *task) {
 	if b == nil {
 		return
 	}
-	b.Kick()
+	b.Wake()
 	<-s.wake
 }
 
-// Leave ends a goroutine's part; it holds the baton.
-func (b *Baton) Leave(s *seat) {
+// Leave ends a goroutine's part; it has the turn.
+func (b *Scheduler) Leave(s *task) {
 	if b == nil {
 		return
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for i, other := range b.seats {
+	for i, other := range b.tasks {
 		if other == s {
-			b.seats = append(b.seats[:i], b.seats[i+1:]...)
+			b.tasks = append(b.tasks[:i], b.tasks[i+1:]...)
 			break
 		}
 	}
@@ -81,15 +81,15 @@ func (b *Baton) Leave(s *seat) {
 
 // Enter makes the calling goroutine, the leader, the holder as soon as all others wait, and starts the sequence of the
 // seed anew.
-func (b *Baton) Enter() (leave func()) {
+func (b *Scheduler) Enter() (leave func()) {
 	if b == nil {
 		return func() {}
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	// not ready: it takes the baton itself when nobody else wants it
-	s := &seat{name: "leader", wake: make(chan struct{}, 1), idle: true}
-	b.seats = append(b.seats, s)
+	// not ready: it takes the turn itself when nobody else wants it
+	s := &task{name: "leader", wake: make(chan struct{}, 1), idle: true}
+	b.tasks = append(b.tasks, s)
 	for {
 		if b.holder == nil {
 			if b.pass(); b.holder == nil {
@@ -102,8 +102,8 @@ func (b *Baton) Enter() (leave func()) {
 	return func() { b.Leave(s) }
 }
 
-// Block gives the baton away until ready holds and it comes back. idle tells that the wait is for new work.
-func (b *Baton) Block(idle bool, ready func() bool) {
+// Block gives the turn away until ready holds and it comes back. idle tells that the wait is for new work.
+func (b *Scheduler) Block(idle bool, ready func() bool) {
 	b.mu.Lock()
 	s := b.holder
 	s.ready, s.idle = ready, idle
@@ -112,8 +112,8 @@ func (b *Baton) Block(idle bool, ready func() bool) {
 	<-s.wake
 }
 
-// Kick starts the game again after somebody without a seat has changed a condition.
-func (b *Baton) Kick() {
+// Wake looks at all conditions again after somebody who is no task has changed one.
+func (b *Scheduler) Wake() {
 	if b == nil {
 		return
 	}
@@ -125,12 +125,12 @@ func (b *Baton) Kick() {
 }
 
 // pass picks the next holder; mu is held.
-func (b *Baton) pass() {
+func (b *Scheduler) pass() {
 	b.holder = nil
 	for range 2 {
-		var able []*seat
+		var able []*task
 		waits := false
-		for _, s := range b.seats {
+		for _, s := range b.tasks {
 			if s.ready != nil && s.ready() {
 				able = append(able, s)
 			}
@@ -152,5 +152,5 @@ func (b *Baton) pass() {
 	b.quiet.Broadcast()
 }
 
-// Seated reports whether at most n goroutines take part; for conditions, which are looked at with mu held.
-func (b *Baton) Seated(n int) bool { return len(b.seats) <= n }
+// AtMost reports whether at most n goroutines take part; for conditions, which are looked at with mu held.
+func (b *Scheduler) AtMost(n int) bool { return len(b.tasks) <= n }

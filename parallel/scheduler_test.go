@@ -54,7 +54,7 @@ func TestAnyInterleavingGivesTheSameBits(t *testing.T) {
 				if rel := relative(got.Latent.Data, want.Latent.Data); rel != 0 {
 					t.Errorf("%q, order %d: differs from the free run by %.3g", plan, seed, rel)
 				}
-				traces = append(traces, strings.Join(e.team.baton.Trace, ", "))
+				traces = append(traces, strings.Join(e.team.scheduler.Trace, ", "))
 			}
 			e.Close()
 			if traces[0] != traces[1] {
