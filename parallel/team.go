@@ -35,7 +35,8 @@ const rendezvous = 2 * time.Minute
 func newTeam(of host.Team, e *Engine) (*team, error) {
 	limit := cmp.Or(e.cfg.Patience, patience)
 	of.Deadline = 2 * limit
-	t := &team{Team: of, mesh: of.Mesh(), watch: watchdog{limit: limit}, ended: make(chan struct{}), scheduler: e.scheduler}
+	t := &team{Team: of, mesh: of.Mesh(), watch: watchdog{limit: limit}, ended: make(chan struct{})}
+	t.scheduler = e.scheduler
 	t.interruptible = t.scheduler != nil || e.cfg.transport().Interruptible()
 	if t.scheduler != nil {
 		t.scheduler.Stuck = t.deadlock

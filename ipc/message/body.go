@@ -118,7 +118,7 @@ const maxMS = 10 * 365 * 24 * 3600 * 1000
 // CheckMS refuses a time in milliseconds that is negative or over ten years.
 func CheckMS(field string, ms int) error {
 	if ms < 0 || ms > maxMS {
-		return wire.BadField(field, "%d: not negative, and at most %d milliseconds", ms, maxMS)
+		return wire.BadField(field, "%d: want 0 to %d milliseconds", ms, maxMS)
 	}
 	return nil
 }

@@ -249,7 +249,7 @@ func (s *Store) Load(ctx context.Context, f ModelFile, plan string) (out Loaded,
 		return out, err
 	}
 	what := m.Request()
-	defer s.use(&what, m)()
+	defer s.use(&what)()
 	out.Latent = m.Format
 	if out.Loaded, err = s.engine.Load(ctx, what, plan); err != nil {
 		return out, hostFailure(ctx, err)

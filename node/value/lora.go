@@ -11,15 +11,16 @@ import (
 	"patchbay/parallel"
 )
 
-// use makes req load its weights by the store's loader. Until the returned function is called, bases that are loaded
-// stay loaded, though making room for the request may take their last handle away.
-func (s *Store) use(req *parallel.Model, m *Model) func() {
-	if m.Weights != nil {
+// use makes req load its weights by the store's loader, which shares bases. Until the returned function is called, bases
+// that are loaded stay loaded, though making room for the request may take their last handle away.
+func (s *Store) use(req *parallel.Model) func() {
+	w, ok := req.Weights.(source.Weights)
+	if !ok {
 		return func() {}
 	}
-	weights := source.Weights{Model: source.Model{File: m.file, Adapters: m.loras}, Loader: s.loader}
-	req.Key, req.WeightBytes, req.Weights = weights.Key(), weights.Bytes(), weights
-	return s.loader.Pin(weights.Model)
+	w.Loader = s.loader
+	req.Weights = w
+	return s.loader.Pin(w.Model)
 }
 
 // adaptedEncoder is a text encoder in the store that shares its base with others.

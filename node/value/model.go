@@ -35,7 +35,11 @@ type Model struct {
 
 // Request returns what parallel needs to know of the model.
 func (m *Model) Request() parallel.Model {
-	return parallel.Model{Key: m.Key, Spec: m.Spec, Weights: m.Weights, WeightBytes: m.bytes}
+	if m.Weights != nil {
+		return parallel.Model{Key: m.Key, Spec: m.Spec, Weights: m.Weights, WeightBytes: m.bytes}
+	}
+	w := source.Weights{Model: source.Model{File: m.file, Adapters: m.loras}, Loader: &source.Loader{}}
+	return parallel.Model{Key: w.Key(), Spec: m.Spec, Weights: w, WeightBytes: w.Bytes()}
 }
 
 // WithSampling returns a copy with another model sampling.

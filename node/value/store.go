@@ -73,7 +73,7 @@ func (u Use) Sample(req *parallel.Request, m *Model, observe func(parallel.Progr
 		return nil, fault.New(fault.CodeInternal, "sampling needs a device, and this runner has none")
 	}
 	req.Compute = s.compute.of(s.engine.Name(), m)
-	defer s.use(&req.Model, m)()
+	defer s.use(&req.Model)()
 	return s.engine.Sample(u.Context, req, observe)
 }
 
