@@ -11,8 +11,8 @@ import (
 	"patchbay/parallel"
 )
 
-// use makes req load its weights by the store's loader, which shares bases. Until the returned function is called, bases
-// that are loaded stay loaded, though making room for the request may take their last handle away.
+// use makes req load its weights by the store's loader, which shares bases. Until the returned function is called,
+// bases that are loaded stay loaded, though making room for the request may take their last handle away.
 func (s *Store) use(req *parallel.Model) func() {
 	w, ok := req.Weights.(source.Weights)
 	if !ok {
