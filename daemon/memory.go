@@ -40,9 +40,7 @@ func shareOf(memory int64, bounds *graph.Bounds) int64 {
 		return 0
 	}
 	share := min(2<<30, memory/4)
-	if most := (memory - share) / pixelBytes; bounds.Pixels == 0 || most < bounds.Pixels {
-		bounds.Pixels = most
-	}
+	bounds.Room = (memory - share) / pixelBytes
 	debug.SetMemoryLimit(memory)
 	return share
 }

@@ -98,7 +98,7 @@ func formRows(t *testing.T) []badRow {
 		},
 		{
 			name: "the editor's format", file: `{"nodes":[{"id":1,"type":"KSampler"}],"links":[]}`, exit: 2,
-			says: []string{"API"},
+			says: []string{"bad_workflow", "no outputs"},
 		},
 		{name: "empty", file: "", exit: 2, says: []string{"empty"}, short: true},
 		{name: "only spaces", file: " \n\t ", exit: 2, says: []string{"empty"}},
@@ -170,7 +170,7 @@ func graphRows(t *testing.T) []badRow {
 		},
 		{
 			name: "sampler of 10^5 letters", file: flow(t, change{"3", "sampler_name", strings.Repeat("é", 50000)}), exit: 2,
-			says: []string{"bad_workflow", "node 3", "sampler_name", "(100000 bytes)"},
+			says: []string{"bad_workflow", "node 3", "sampler_name", " bytes)"},
 		},
 		{
 			name: "combined with itself 40 times", file: doubled(t, 40), exit: 1,
@@ -262,7 +262,7 @@ func modelRows(t *testing.T, h *hostile) []badRow {
 	var rows []badRow
 	for name, says := range map[string]string{
 		"half": "truncated file|bytes are missing", "stub": "not a safetensors file|5 bytes",
-		"none": "not a safetensors file|0 bytes", "html": "not a safetensors file",
+		"none": "not a safetensors file|0 bytes", "html": "this is a web page, not a model",
 		"overlap": "overlaps|\"a\"|\"b\"", "hole": "hole of 4 bytes", "long": "header of 5000 bytes|missing",
 		"huge": "at most 100000000", "beyond": "truncated|bytes are missing",
 		"dtype": "unknown dtype \"F7\"", "negative": "dimension out of range|-4", "overflow": "overflows",
@@ -363,7 +363,7 @@ func latentRows(t *testing.T) []badRow {
 		{name: "cut latent", file: sampled("cut.latent"), exit: 1, says: append(load[:3:3], "cut.latent", "missing")},
 		{
 			name: "latent that is JSON", file: sampled("notes.latent"), exit: 1,
-			says: append(load[:3:3], "notes.latent", "not a safetensors file"),
+			says: append(load[:3:3], "notes.latent", "this is a text, not a model"),
 		},
 		{
 			name: "cut picture", file: picture("cut.png"), exit: 1,
@@ -445,11 +445,11 @@ func numberRows(t *testing.T) []badRow {
 		},
 		{
 			name: "linked width 2^62", file: linked("PrimitiveInt", "5", "width", 1<<62), exit: 1,
-			says: []string{"bad_workflow", "node 5", "width", "16 and 16384"},
+			says: []string{"too_large", "node 5", "width", "--memory"},
 		},
 		{
 			name: "linked batch 2^62", file: linked("PrimitiveInt", "5", "batch_size", 1<<62), exit: 1,
-			says: []string{"bad_workflow", "node 5", "batch_size", "1 and 4096"},
+			says: []string{"too_large", "node 5", "width", "--memory"},
 		},
 		{
 			name: "linked batch 0", file: linked("PrimitiveInt", "5", "batch_size", 0), exit: 1,
@@ -474,7 +474,7 @@ func numberRows(t *testing.T) []badRow {
 		{
 			name: "4096 pictures of 16384 x 16384",
 			file: flow(t, change{"5", "width", 16384}, change{"5", "height", 16384}, change{"5", "batch_size", 4096}), exit: 1,
-			says: []string{"bad_workflow", "node 5", "batch_size", "4096", fmt.Sprint(1 << 30)},
+			says: []string{"too_large", "node 5", fmt.Sprint(1 << 40), "--memory"},
 		},
 	}
 }

@@ -11,6 +11,7 @@ import (
 // of hosts.
 type Bounds struct {
 	Pixels int64 // of one IMAGE or LATENT value: items x height x width in pixels; 0: any
+	Room   int64 // the same, as memory has room for it; 0: not known
 	Steps  int   // of one sampling run; 0: any
 }
 
@@ -98,10 +99,14 @@ func (b Bounds) value(name string, v any) error {
 }
 
 func (b Bounds) pixels(field string, n float64) error {
-	if b.Pixels == 0 || n <= float64(b.Pixels) {
-		return nil
+	switch {
+	case b.Pixels > 0 && n > float64(b.Pixels):
+		return fault.At(fault.CodeTooLarge, field, "%s: %.0f pixels, at most %d are allowed here", field, n, b.Pixels)
+	case b.Room > 0 && n > float64(b.Room): // how much that is changes from start to start
+		return fault.At(fault.CodeTooLarge, field, "%s: %.0f pixels are more than the memory of this worker (--memory) holds",
+			field, n)
 	}
-	return fault.At(fault.CodeTooLarge, field, "%s: %.0f pixels, at most %d are allowed here", field, n, b.Pixels)
+	return nil
 }
 
 func (b Bounds) steps(field string, n float64) error {
