@@ -10,6 +10,10 @@ import (
 	"testing"
 )
 
+// attempts is how often a test may pass with a mistake: what waits for nobody is seen in some orders of the host's
+// goroutines alone.
+const attempts = 8
+
 // Faults plants one mistake after the other and runs the test that must notice: one that passes all the same does not
 // guard what it is for. In a copy of File, a base name among the sources of the fake or the path of a Go or C file of
 // the program from the folder of the test, Old, which must occur exactly once, becomes New. Test, of the same package,
@@ -23,17 +27,25 @@ func Faults(t *testing.T, list []struct{ Name, File, Old, New, Test, Want string
 		t.Run(f.Name, func(t *testing.T) {
 			change := Change{File: f.File, Old: f.Old, New: f.New}
 			pattern := "^" + strings.ReplaceAll(f.Test, "/", "$/^") + "$"
-			var cmd *exec.Cmd
+			args := []string{os.Args[0], "-test.run", pattern, "-test.timeout", "120s"}
+			library := ""
 			if ext := filepath.Ext(f.File); ext == ".go" || ext == ".c" {
-				cmd = exec.Command("go", "test", "-overlay", overlay(t, change), "-run", pattern, "-timeout", "120s", ".")
-				cmd.Env = append(os.Environ(), "PATCHBAY_TEST_CUDA="+Library(t))
+				args = []string{
+					"go", "test", "-count", "1", "-overlay", overlay(t, change), "-run", pattern, "-timeout", "120s", ".",
+				}
+				library = Library(t)
 			} else {
-				cmd = exec.Command(os.Args[0], "-test.run", pattern, "-test.timeout", "120s")
-				cmd.Env = append(os.Environ(), "PATCHBAY_TEST_CUDA="+Library(t, change))
+				library = Library(t, change)
 			}
-			out, err := cmd.CombinedOutput()
+			var out []byte
+			err := error(nil)
+			for tries := 0; err == nil && tries < attempts; tries++ {
+				cmd := exec.Command(args[0], args[1:]...)
+				cmd.Env = append(os.Environ(), "PATCHBAY_TEST_CUDA="+library)
+				out, err = cmd.CombinedOutput()
+			}
 			if err == nil {
-				t.Fatalf("%s passes", f.Test)
+				t.Fatalf("%s passes %d times", f.Test, attempts)
 			}
 			if !bytes.Contains(out, []byte(f.Want)) || bytes.Contains(out, []byte("[build failed]")) {
 				t.Errorf("%s fails without %q:\n%.2000s", f.Test, f.Want, out)
