@@ -55,10 +55,11 @@ cuda-kernels:
 fmt: tools
 	bin/golangci-lint fmt ./...
 
-# The race detector slows arithmetic tenfold, so it watches the packages that have goroutines; models compute through engine's. Simulations and
-# sizes of published models have none.
-RACED   := ./engine ./engine/cpu ./engine/deferred ./engine/profile ./models/sampling ./models/tokenizer ./parallel/... ./node/... ./ipc/...
-UNRACED := FakeGPU|MoreDevicesAreNeverSlower|ScheduleNeedsNoBuffers|StagesOfPublished
+# The race detector slows arithmetic tenfold, so it watches the packages that have goroutines; models compute through engine's, forecasts and
+# plans are pure. Left out of the others: what runs the same goroutines many times for its numbers, and the fake device of make fake.
+RACED   := ./engine ./engine/cpu ./engine/deferred ./engine/profile ./models/sampling ./models/tokenizer ./parallel ./parallel/comm ./parallel/comm/deferred \
+           ./parallel/comm/stream ./parallel/group ./parallel/rank ./node/... ./ipc/...
+UNRACED := FakeGPU|ForecastEquals|BF16PicturesOfPlans
 race:
 	$(GO) test -count 1 -vet off -timeout 40m -race -short -skip '$(UNRACED)' $(RACED)
 
