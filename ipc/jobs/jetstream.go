@@ -208,7 +208,8 @@ func (l *JetStream) prepare(ctx context.Context) error {
 	if err := l.measure(ctx); err != nil {
 		return err
 	}
-	l.wg.Go(l.beat)
+	requests := l.requests
+	l.wg.Go(func() { l.beat(requests) })
 	return l.watchDaemons()
 }
 
@@ -250,8 +251,8 @@ func (l *JetStream) farewell() {
 	}
 }
 
-// beat tells the other daemons that this one is alive.
-func (l *JetStream) beat() {
+// beat tells the other daemons that this one is alive, and keeps a reserve among the requests.
+func (l *JetStream) beat(requests jetstream.KeyValue) {
 	tick := time.NewTicker(beatEvery)
 	defer tick.Stop()
 	for {
@@ -259,7 +260,7 @@ func (l *JetStream) beat() {
 		_, err := l.daemons.Put(ctx, l.cfg.Owner, []byte(time.Now().UTC().Format(time.RFC3339)))
 		if err == nil {
 			err = l.announce(ctx)
-			_ = l.reserve(ctx) // next time, then
+			_ = l.reserve(ctx, requests) // next time, then
 		}
 		cancel()
 		l.mu.Lock()

@@ -112,16 +112,16 @@ func (l *JetStream) crowded(ctx context.Context) {
 }
 
 // reserve keeps some bytes that can be given up, where the limit is not known.
-func (l *JetStream) reserve(ctx context.Context) error {
+func (l *JetStream) reserve(ctx context.Context, requests jetstream.KeyValue) error {
 	if s := l.Space(); s.Full || s.Limit > 0 {
 		return nil
 	}
 	for i := range reserveBytes / requestPiece {
 		key := fmt.Sprintf("%s.%d", reserveKey, i)
-		if _, err := l.requests.Get(ctx, key); !errors.Is(err, jetstream.ErrKeyNotFound) {
+		if _, err := requests.Get(ctx, key); !errors.Is(err, jetstream.ErrKeyNotFound) {
 			continue
 		}
-		if _, err := l.requests.Put(ctx, key, bytes.Repeat([]byte{'x'}, requestPiece)); err != nil {
+		if _, err := requests.Put(ctx, key, bytes.Repeat([]byte{'x'}, requestPiece)); err != nil {
 			return err
 		}
 	}

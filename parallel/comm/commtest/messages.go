@@ -257,7 +257,8 @@ func firstCause(t *testing.T, rig Rig) {
 			return nil
 		})
 		var ce *comm.Error
-		if !errors.As(err, &ce) || !errors.Is(err, first) {
+		// between processes causes are texts
+		if !errors.As(err, &ce) || !strings.Contains(err.Error(), "first") || strings.Contains(err.Error(), "echo") {
 			t.Errorf("%s in an aborted group: got %v, want an Error caused by the first abort", name, err)
 		}
 	}
