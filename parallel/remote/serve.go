@@ -95,7 +95,7 @@ func (s *server) send(a *answer) {
 }
 
 func (s *server) handle(c *call, a *answer) (err error) {
-	if c.Hello == nil && s.host == nil || c.Hello == nil && c.Mesh == nil && s.mesh == nil {
+	if c.Hello == nil && c.Mesh == nil && s.host == nil {
 		return fmt.Errorf("a call before the processes have met")
 	}
 	switch {
@@ -105,10 +105,11 @@ func (s *server) handle(c *call, a *answer) (err error) {
 				"build", c.Hello.Version, Version)
 		}
 		a.Address = s.listen.Addr().Network() + ":" + s.listen.Addr().String()
-		s.host, err = host.New(s.cfg)
 	case c.Mesh != nil:
+		if s.host != nil {
+			return fmt.Errorf("the processes have met before")
+		}
 		if s.mesh, err = c.Mesh.connect(s.listen); err == nil {
-			s.host.Close()
 			s.cfg.Transport = s.mesh
 			s.host, err = host.New(s.cfg)
 		}

@@ -147,7 +147,7 @@ func longReductions(t *testing.T, rig Rig) {
 // ordered: an exchange reads what the calls before have written, and the calls behind neither change what it sends nor
 // read what it has not received. Many times, since the order of the streams may be drawn.
 func ordered(t *testing.T, rig Rig) {
-	const size, n, rounds = 3, 64, 6
+	const size, n, rounds = 3, 64, 24
 	even := []int{n, n, n}
 	fill := func(v float32, n int) []float32 {
 		out := make([]float32, n)

@@ -1,0 +1,70 @@
+package remote
+
+import (
+	"net"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"patchbay/parallel/comm/stream"
+)
+
+// TestStrangersAreNotAdmitted: who does not know the token, or claims a place that nobody waits for, is left out, and
+// the processes meet all the same.
+func TestStrangersAreNotAdmitted(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "0")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := mesh{Self: 0, Addresses: []string{"unix:" + path, "unix:nobody"}, Token: newToken()}
+	met := make(chan *stream.Mesh, 1)
+	go func() {
+		m, err := own.connect(l)
+		if err != nil {
+			t.Error(err)
+		}
+		met <- m
+	}()
+	token := func(change byte) []byte {
+		out := append([]byte(nil), own.Token...)
+		out[0] ^= change
+		return out
+	}
+	for name, head := range map[string][]byte{
+		"another token":  append(token(1), 1, 0, 0, 0),
+		"another place":  append(token(0), 2, 0, 0, 0),
+		"the own place":  append(token(0), 0, 0, 0, 0),
+		"half a request": token(0)[:5],
+	} {
+		c, err := net.Dial("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Write(head); err != nil {
+			t.Fatal(err)
+		}
+		_ = c.(*net.UnixConn).CloseWrite()
+		_ = c.SetReadDeadline(time.Now().Add(joining))
+		if n, err := c.Read(make([]byte, 1)); n > 0 || err == nil {
+			t.Errorf("%s: was answered", name)
+		} else if e, ok := err.(net.Error); ok && e.Timeout() { //nolint:errorlint // from the connection itself
+			t.Errorf("%s: was not closed", name)
+		}
+		_ = c.Close()
+	}
+	select {
+	case <-met:
+		t.Fatal("a stranger took a place")
+	default:
+	}
+	other := own
+	other.Self = 1
+	second, err := other.connect(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := <-met
+	first.Close()
+	second.Close()
+}
