@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -61,15 +60,16 @@ func flowChecks(w *graph.Workflow, cfg *daemon.Config) []check {
 // classChecks lists the classes of a workflow that are not in the catalogue, each with its nodes.
 func classChecks(w *graph.Workflow, catalogue *graph.Catalogue) (out []check, unknown int) {
 	nodes := w.Unknown(catalogue)
-	for _, class := range slices.Sorted(maps.Keys(nodes)) {
+	for _, class := range nodes.Keys() {
+		ids, _ := nodes.At(class).([]string)
 		out = append(out, check{"wrong", "class", fmt.Sprintf("%s (node %s) is not a class of this program; `patchbay "+
 			"nodes` lists those that are. In ComfyUI it comes with a custom node: run the workflow there and sample here, "+
-			"with `patchbay install-node`", cmp.Or(class, "no class_type"), strings.Join(nodes[class], ", "))})
+			"with `patchbay install-node`", cmp.Or(class, "no class_type"), strings.Join(ids, ", "))})
 	}
 	if len(out) == 0 {
 		out = append(out, check{"ok", "class", fmt.Sprintf("all %d nodes are of classes that run here", w.Len())})
 	}
-	return out, len(nodes)
+	return out, nodes.Len()
 }
 
 // fileCheck looks for a file that a workflow names and reads its header.

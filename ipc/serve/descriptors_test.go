@@ -45,6 +45,16 @@ func openFDs(t testing.TB) int {
 	return len(list)
 }
 
+// noneStays waits until no more descriptors are open than before: the daemon closes them beside its replies.
+func noneStays(t testing.TB, before int) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); openFDs(t) > before; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d descriptors are open, %d were before", openFDs(t), before)
+		}
+	}
+}
+
 // TestTensorsThroughSharedMemory sends one there and back through a daemon and a worker process, and counts what the
 // host and the daemon allocate for one that lies in shared memory: nothing of its size.
 func TestTensorsThroughSharedMemory(t *testing.T) {
@@ -96,11 +106,7 @@ func TestTensorsThroughSharedMemory(t *testing.T) {
 		t.Errorf("host and daemon allocated %d bytes for a tensor of 32 MiB in shared memory, want under 1 MiB", n)
 	}
 	region.Release()
-	for end := time.Now().Add(time.Minute); openFDs(t) > before; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%d descriptors are open, %d were before", openFDs(t), before)
-		}
-	}
+	noneStays(t, before)
 }
 
 // TestInputsAndPicturesThroughSharedMemory runs a job with a large input and a large picture.
@@ -121,11 +127,7 @@ func TestInputsAndPicturesThroughSharedMemory(t *testing.T) {
 			t.Fatalf("got %+v and %d files", end, len(col.Files))
 		}
 	}
-	for end := time.Now().Add(time.Minute); openFDs(t) > before; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%d descriptors are open, %d were before", openFDs(t), before)
-		}
-	}
+	noneStays(t, before)
 }
 
 func memfd(t *testing.T, size int64, seals int) int {
@@ -250,9 +252,7 @@ func TestHostileDescriptors(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", name, got, row.want)
 		}
 	}
-	if n := openFDs(t); n > before {
-		t.Errorf("%d descriptors are open, %d were before", n, before)
-	}
+	noneStays(t, before)
 	if err := unix.Ftruncate(good, 1); err == nil {
 		t.Error("a sealed memfd was truncated")
 	}

@@ -280,7 +280,7 @@ func NodeService(cat *graph.Catalogue, roots files.Roots, index *files.Index,
 			case failure == nil:
 				return nil, nil
 			case len(outputs) == 0:
-				if all := w.Unknown(cat); len(all) > 1 { // ComfyUI's answer has the first alone
+				if all := w.Unknown(cat); all.Len() > 1 { // ComfyUI's answer has the first alone
 					failure.Extra = map[string]any{"unknown_classes": all}
 				}
 				return nil, failure

@@ -114,13 +114,14 @@ func (w *Workflow) Input(id, name string) (any, bool) {
 	return in.Get(name)
 }
 
-// Unknown returns the classes of the workflow that are not in a catalogue, with the ids of their nodes, in the order of
-// the workflow.
-func (w *Workflow) Unknown(cat *Catalogue) map[string][]string {
-	out := map[string][]string{}
+// Unknown returns the classes of the workflow that are not in a catalogue, with the ids of their nodes
+// ([]string), in the order of the workflow.
+func (w *Workflow) Unknown(cat *Catalogue) *pyjson.Object {
+	out := pyjson.NewObject()
 	for _, id := range w.root.Keys() {
 		if class := w.Class(id); cat.Class(class) == nil {
-			out[class] = append(out[class], id)
+			ids, _ := out.At(class).([]string)
+			out.Set(class, append(ids, id))
 		}
 	}
 	return out

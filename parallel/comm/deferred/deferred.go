@@ -287,13 +287,18 @@ func (g *group) move(key wayKey, sends bool, m comm.Message, peer *late.Stream) 
 	}
 }
 
-// toward returns the stream of messages with a peer, which it makes at first use.
+// toward returns the stream of messages with a peer, which it makes at first use; both sides ask for it.
 func (e *end) toward(streams map[int]*late.Stream, peer int) *late.Stream {
 	var s *late.Stream
 	e.group.device.Locked(func() { s = streams[peer] })
 	if s == nil {
-		s = e.group.device.Stream()
-		e.group.device.Locked(func() { streams[peer] = s })
+		made := e.group.device.Stream()
+		e.group.device.Locked(func() {
+			if streams[peer] == nil { // the other side may have been here meanwhile: two streams would keep no order
+				streams[peer] = made
+			}
+			s = streams[peer]
+		})
 	}
 	return s
 }
