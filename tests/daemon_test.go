@@ -120,6 +120,7 @@ func rankKilled(t *testing.T, program string) {
 	if _, err := client.Submit(ctx, c, long); err != nil {
 		t.Fatal(err)
 	}
+	s.until("a worker is up", func() bool { return len(s.workerPIDs()) > 0 })
 	worker := s.workerPIDs()[0]
 	var ranks []int
 	s.until("two ranks run", func() bool {
