@@ -42,6 +42,7 @@ type Config struct {
 	DeviceMemory string `json:"device_memory,omitempty"`
 	Reserve      string `json:"reserve,omitempty"`
 	Placement    string `json:"placement,omitempty"` // of ranks: threads or children; empty: threads
+	CUDALibs     string `json:"cuda_libs,omitempty"` // folders of NVIDIA's libraries, see package library
 
 	Workers   int           `json:"workers,omitempty"`
 	Metrics   string        `json:"metrics,omitempty"` // address of /metrics and /healthz; empty: none
@@ -293,6 +294,9 @@ func (c *Config) workerArgs() []string {
 	}
 	if c.Placement != "" {
 		args = append(args, "--placement", c.Placement)
+	}
+	if c.CUDALibs != "" {
+		args = append(args, "--cuda-libs", c.CUDALibs)
 	}
 	if c.Reserve != "" {
 		args = append(args, "--reserve", c.Reserve)
