@@ -172,10 +172,10 @@ func (run goldenRun) lower(t *testing.T, name string, g goldenModel) *Request {
 	switch {
 	case strings.HasPrefix(run.Latent, "input:"):
 		l.Data = golden.Input(strings.TrimPrefix(run.Latent, "input:"), l.Len())
-		g.format.ToModel(l.Data)
+		g.format.ToModel(l.Data, y*x)
 	case run.Latent == "see what":
 		l.Data = tensor(t, strings.Replace(name, "stage2", "stage1", 1))
-		g.format.ToModel(l.Data)
+		g.format.ToModel(l.Data, y*x)
 	}
 	var inds []int
 	if strings.Contains(run.What, "items 3 and 1") {
@@ -354,12 +354,12 @@ func TestEndToEndMatchesComfyUI(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			g.format.FromModel(res.Latent.Data)
+			g.format.FromModel(res.Latent.Data, res.Latent.Y*res.Latent.X)
 			if rel := relative(res.Latent.Data, tensor(t, name)); rel > 1e-4 {
 				t.Errorf("relative error %.3g, bound 1e-4", rel)
 			}
 			if run.Node == "SamplerCustomAdvanced" {
-				g.format.FromModel(res.X0.Data)
+				g.format.FromModel(res.X0.Data, res.X0.Y*res.X0.X)
 				if rel := relative(res.X0.Data, tensor(t, name+"#denoised_output")); rel > 1e-4 {
 					t.Errorf("denoised output: relative error %.3g, bound 1e-4", rel)
 				}

@@ -103,6 +103,7 @@ func TestExactPlansEqualOneRank(t *testing.T) {
 		{"hydit-a", 7, 6},
 		{"zimage-a", 7, 11},
 		{"zimage-b", 6, 5},
+		{"qwen-a", 7, 11},
 	} {
 		if testing.Short() && c.name != "flux-c" && c.name != "hydit-a" {
 			continue // the long form runs all networks

@@ -66,13 +66,13 @@ func released(t *testing.T, name string) latent.Format {
 func TestThereAndBack(t *testing.T) {
 	f := latent.FLUX()
 	v := []float32{0, 0.1159, -3, 7.5}
-	f.ToModel(v)
+	f.ToModel(v, 1)
 	for i, want := range []float64{-0.1159 * 0.3611, 0, (-3 - 0.1159) * 0.3611, (7.5 - 0.1159) * 0.3611} {
 		if !(math.Abs(float64(v[i])-want) <= 1e-6) {
 			t.Errorf("model value %d: got %g, want %g", i, v[i], want)
 		}
 	}
-	f.FromModel(v)
+	f.FromModel(v, 1)
 	for i, want := range []float64{0, 0.1159, -3, 7.5} {
 		if !(math.Abs(float64(v[i])-want) <= 1e-6) {
 			t.Errorf("value %d there and back: got %g, want %g", i, v[i], want)

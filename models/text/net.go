@@ -35,6 +35,8 @@ type Form struct {
 	Masked bool
 	// PadReference measures prompt weights of T5 from pads alone, without an end token.
 	PadReference bool
+	// Chat leaves out the states of a chat's first turn and of the head of its second one (see LM.Encode).
+	Chat bool
 }
 
 // Kind is one kind of text encoder.
