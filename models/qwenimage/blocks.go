@@ -16,8 +16,8 @@ type side struct {
 	to   dit.Range     // those in the joint buffers
 }
 
-// Block runs block i on the rows of s: x += gate1 * out(attention(norm1(x))), x += gate2 * mlp(norm2(x)) on both streams
-// with one attention over both.
+// Block runs block i on the rows of s: x += gate1 * out(attention(norm1(x))), x += gate2 * mlp(norm2(x)) on both
+// streams with one attention over both.
 func (m *Model) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
 	mark := env.Arena.Mark()
 	w, lt, l, e, own := &m.Net.Blocks[i], s.Wide.Text.Len(), s.Wide.Len(), m.cfg.Hidden, s.Rows.Text.Len()
@@ -26,13 +26,15 @@ func (m *Model) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
 	if lt > 0 {
 		sides = append(sides, side{
 			imageAttention(w.Text), w.TextMLP, s.M.Text[i].Index(0, s.Step), s.TextRows(), h.Slice(1, 0, own),
-			s.Wide.TextOnly(), dit.Range{End: lt},
+			s.Wide.TextOnly(),
+			dit.Range{End: lt},
 		})
 	}
 	if l > lt {
 		sides = append(sides, side{
 			w.Image, w.ImageMLP, s.M.Image[i].Index(0, s.Step), s.ImageRows(), h.Slice(1, own, s.Rows.Len()),
-			s.Wide.ImageOnly(), dit.Range{Start: lt, End: l},
+			s.Wide.ImageOnly(),
+			dit.Range{Start: lt, End: l},
 		})
 	}
 	var attended engine.Tensor

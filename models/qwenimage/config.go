@@ -4,9 +4,9 @@
 //
 // Facts that have caused bugs: image tokens sit around the middle of the picture, at (0, row - rows/2, column -
 // columns/2), negative ones too; text token k at s+k on all three axes, s being the larger half; timestep features are
-// 1000 * (t * frequency), which is not (1000 * t) * frequency in f32; the last layer's modulation is (scale, shift); all
-// text goes through a norm before its projection; the last block's text rows are computed though nobody reads them;
-// text is not masked.
+// 1000 * (t * frequency), which is not (1000 * t) * frequency in f32; the last layer's modulation is (scale, shift);
+// text goes through a norm before its projection and is not masked; the last block's text rows are computed though
+// nobody reads them.
 package qwenimage
 
 import (

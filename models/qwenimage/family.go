@@ -10,8 +10,8 @@ import (
 )
 
 // template is what the encoder reads around a prompt; of its states those up to "user" are dropped.
-const template = "<|im_start|>system\nDescribe the image by detailing the color, shape, size, texture, quantity, text, " +
-	"spatial relationships of the objects and background:<|im_end|>\n<|im_start|>user\n{}<|im_end|>\n" +
+const template = "<|im_start|>system\nDescribe the image by detailing the color, shape, size, texture, quantity, " +
+	"text, spatial relationships of the objects and background:<|im_end|>\n<|im_start|>user\n{}<|im_end|>\n" +
 	"<|im_start|>assistant\n"
 
 // Family describes Qwen-Image. Sizes of the release: config.json of the transformer folder of Qwen/Qwen-Image.

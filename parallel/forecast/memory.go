@@ -62,52 +62,6 @@ func (o *Partition) ends() int64 {
 	return n
 }
 
-// stack adds up allocations of an arena in stack order.
-type stack struct {
-	value     int // bytes of one activation
-	top, peak int64
-}
-
-// alloc takes n activations.
-func (s *stack) alloc(n int) { s.take(n, s.value) }
-
-// f32 takes n values that are f32 whatever the activations are: tables, vectors, modulations.
-func (s *stack) f32(n int) { s.take(n, 4) }
-
-// take takes n values of so many bytes, rounded up as engine.Arena does.
-func (s *stack) take(n, bytes int) {
-	const align = 64
-	s.top += (int64(n)*int64(bytes) + align - 1) / align * align
-	s.peak = max(s.peak, s.top)
-}
-
-// f32Scratch takes f32 values and gives them back.
-func (s *stack) f32Scratch(sizes ...int) {
-	mark := s.top
-	for _, n := range sizes {
-		s.f32(n)
-	}
-	s.top = mark
-}
-
-// projected is a result of n activations that is computed in f32 and rounded: a temporary where activations are
-// narrower.
-func (s *stack) projected(n int) int {
-	if s.value == 4 {
-		return 0
-	}
-	return n
-}
-
-// scratch takes sizes and gives them back.
-func (s *stack) scratch(sizes ...int) {
-	mark := s.top
-	for _, n := range sizes {
-		s.alloc(n)
-	}
-	s.top = mark
-}
-
 // LaneMemory is what lane k of rank c needs; Weights counts parameters.
 func (o *Partition) LaneMemory(c plan.Coord, k, valueBytes int) Memory {
 	var m Memory
@@ -127,7 +81,7 @@ func (o *Partition) LaneMemory(c plan.Coord, k, valueBytes int) Memory {
 			}
 		}
 	}
-	if o.plan.Spread { // whose synchronous evaluations need not be the largest
+	if o.plan.Spread {
 		w, at := o.spreadOut, o.spreadCoord(c)
 		if o.spreads(k) {
 			w.evaluation(&acts, &comm, at, 0, b, plan.Micro{Whole: true})
@@ -135,11 +89,13 @@ func (o *Partition) LaneMemory(c plan.Coord, k, valueBytes int) Memory {
 		} else { // the weights are there for the down lane
 			held = plan.Lane{}
 		}
+	} else {
+		o.evaluation(&acts, &comm, c, k, b, plan.Micro{Whole: true})
+	}
+	if o.plan.PatchesMayTakeMore(o.Spec) {
 		for _, j := range []int{0, min(1, len(o.Patches)-1), len(o.Patches) - 1} { // the others are no longer
 			o.evaluation(&acts, &comm, c, k, b, plan.Micro{Patch: j})
 		}
-	} else {
-		o.evaluation(&acts, &comm, c, k, b, plan.Micro{Whole: true})
 	}
 	m.Session, m.Activations, m.Exchange = session.peak, acts.peak, comm.peak
 	for n := held.Start; n < held.End; n++ {
@@ -343,8 +299,8 @@ func (o *Partition) sessionEntry(s *stack, c plan.Coord, k, i, b int) (kv int64)
 	return kv
 }
 
-// textScratch adds the buffers in which the text of entry i is embedded by a model that has nothing else to prepare: the
-// context, in sandwich models its projection and what its own blocks need.
+// textScratch adds the buffers in which the text of entry i is embedded by a model that has nothing else to prepare:
+// the context, in sandwich models its projection and what its own blocks need.
 func (o *Partition) textScratch(s *stack, i int) {
 	mark, e, own, lt := s.top, o.Spec.Width, o.Text[i], o.Sequence(i).Text
 	s.f32(own * o.Spec.ContextDim)
