@@ -103,6 +103,7 @@ func TestExactPlansEqualOneRank(t *testing.T) {
 		{"hydit-a", 7, 6},
 		{"zimage-a", 7, 11},
 		{"zimage-b", 6, 5},
+		{"qwen-a", 7, 11},
 	} {
 		g := openGolden(t, c.name)
 		r := parityRequest(t, g, c.name, 2, c.y, c.x, 2)
