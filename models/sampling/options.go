@@ -3,6 +3,7 @@ package sampling
 import (
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
 )
 
@@ -108,31 +109,13 @@ func (o Option) convert(value any) (any, error) {
 
 // number returns any Go number as float64.
 func number(value any) (float64, bool) {
-	switch v := value.(type) {
-	case float64:
-		return v, true
-	case float32:
-		return float64(v), true
-	case int:
-		return float64(v), true
-	case int64:
-		return float64(v), true
-	case int32:
-		return float64(v), true
-	case int16:
-		return float64(v), true
-	case int8:
-		return float64(v), true
-	case uint64:
-		return float64(v), true
-	case uint32:
-		return float64(v), true
-	case uint16:
-		return float64(v), true
-	case uint8:
-		return float64(v), true
-	case uint:
-		return float64(v), true
+	switch v := reflect.ValueOf(value); {
+	case v.CanFloat():
+		return v.Float(), true
+	case v.CanInt():
+		return float64(v.Int()), true
+	case v.CanUint():
+		return float64(v.Uint()), true
 	}
 	return 0, false
 }
