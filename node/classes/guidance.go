@@ -117,7 +117,7 @@ func addNoise(c *graph.Call) ([]any, error) {
 	}
 	out := req.Latent
 	out.Data = m.Sampling.NoiseScaling(scale, req.Noise.Data, req.Latent.Data, false)
-	m.Format.FromModel(out.Data)
+	m.Format.FromModel(out.Data, out.Y*out.X)
 	for i, v := range out.Data {
 		if math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) {
 			out.Data[i] = 0

@@ -145,7 +145,7 @@ func runSampling(c *graph.Call, req *parallel.Request, m *value.Model, source *v
 	}
 	result.Stats.Model = m.Name
 	c.Sampled(result.Stats, time.Since(began).Seconds())
-	m.Format.FromModel(result.Latent.Data)
+	m.Format.FromModel(result.Latent.Data, result.Latent.Y*result.Latent.X)
 	if err := value.Finite(result.Latent.Data); err != nil {
 		return nil, nil, fault.New(fault.CodeBadInput,
 			"the %s sampler gave no usable latent (%v); other schedulers or fewer changes to sigmas may help", req.Sampler, err)
@@ -154,7 +154,7 @@ func runSampling(c *graph.Call, req *parallel.Request, m *value.Model, source *v
 	if result.X0.Len() == 0 {
 		return out, out, nil
 	}
-	m.Format.FromModel(result.X0.Data)
+	m.Format.FromModel(result.X0.Data, result.X0.Y*result.X0.X)
 	return out, keep(result.X0), nil
 }
 
