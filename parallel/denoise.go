@@ -62,7 +62,7 @@ type denoiser struct {
 
 	req     *Request
 	device  forecast.Device // what stages are balanced by
-	sampler sampling.Entry
+	sampler sampling.Method
 	whole   *layout
 	n       int // vector elements of one item
 	preds   []*prediction

@@ -46,7 +46,7 @@ func option[T any](o Options, name string) T {
 }
 
 // Defaults returns the entry's options as ComfyUI presets them.
-func (e Entry) Defaults() Options {
+func (e Method) Defaults() Options {
 	o := Options{owner: e.Name, values: map[string]any{}}
 	for _, opt := range e.Options {
 		o.values[opt.Name] = opt.Default
@@ -56,7 +56,7 @@ func (e Entry) Defaults() Options {
 
 // NewOptions checks given values against the entry's options and fills in the defaults. Numbers may come as any Go
 // number type. Unknown names, wrong types and values out of range are errors that name what is allowed.
-func (e Entry) NewOptions(given map[string]any) (Options, error) {
+func (e Method) NewOptions(given map[string]any) (Options, error) {
 	o := e.Defaults()
 	for name, value := range given {
 		at := slices.IndexFunc(e.Options, func(opt Option) bool { return opt.Name == name })
@@ -72,7 +72,7 @@ func (e Entry) NewOptions(given map[string]any) (Options, error) {
 	return o, nil
 }
 
-func (e Entry) optionNames() []string {
+func (e Method) optionNames() []string {
 	names := make([]string, len(e.Options))
 	for i, opt := range e.Options {
 		names[i] = opt.Name
