@@ -42,7 +42,7 @@ type encoder struct {
 func (c *Clip) Add(name string, f files.Checkpoint, open *weights.File, set *weights.Set) error {
 	found := text.Find(set)
 	if len(found) == 0 {
-		return fault.New(fault.CodeWrongFamily, "%s holds no text encoder: it looks like %s", name, models.Looks(set))
+		return fault.New(fault.CodeWrongFamily, "%s holds no text encoder: it looks like %s", name, models.GuessKind(set))
 	}
 	if c.Name != "" {
 		c.Name += " + "

@@ -36,7 +36,7 @@ func OpenVAE(name string, f files.Checkpoint, set *weights.Set) (*VAE, error) {
 		return v, nil
 	}
 	return nil, fault.New(fault.CodeWrongFamily,
-		"%s holds no autoencoder (no decoder.conv_in.weight): it looks like %s", name, models.Looks(set))
+		"%s holds no autoencoder (no decoder.conv_in.weight): it looks like %s", name, models.GuessKind(set))
 }
 
 // With runs f on the device with the loaded autoencoder and an arena of the size that need tells.
