@@ -293,7 +293,7 @@ const shut = "in parts"
 func (u *unit) shard(mine, whole engine.Buf, part, place int) dit.Unit {
 	out := dit.Unit{
 		Mine:  flat(mine, u.cuts[part+1]-u.cuts[part]),
-		Whole: flat(whole.Piece(0, u.size), u.size), Place: place,
+		Whole: flat(whole.Piece(0, u.size), u.size), Buffer: place,
 	}
 	for r := range len(u.cuts) - 1 {
 		out.Counts = append(out.Counts, u.cuts[r+1]-u.cuts[r])

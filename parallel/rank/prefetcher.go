@@ -23,7 +23,7 @@ func newPrefetcher(shards *dit.Shards, c comm.Comm) *prefetcher {
 	}
 	return &prefetcher{
 		shards: shards, comm: c,
-		plan: plan.NewGathers(func(u int) int { return shards.Units[u].Place }), open: -1,
+		plan: plan.NewGathers(func(u int) int { return shards.Units[u].Buffer }), open: -1,
 	}
 }
 
