@@ -86,7 +86,7 @@ func divide(units []unit, parts int) {
 }
 
 // share fills the fields of items as one part of several.
-func (f *filler) share(items []item) error {
+func (f *filler) fillParts(items []item) error {
 	units, err := f.units(items)
 	if err != nil {
 		return err
