@@ -205,7 +205,7 @@ func (f *filler) addWeight(u *unit, it item) error {
 }
 
 // pieces packs bytes [lo, hi) of a matrix of form p.
-func (f *filler) pieces(dst engine.Buf, s Stored, c cut, p engine.Packed, lo, hi int) error {
+func (f *filler) pieces(dst engine.Buf, s Stored, c selection, p engine.Packed, lo, hi int) error {
 	first, end := 0, 0
 	if p.PieceBytes > 0 {
 		first, end = max(lo-p.Head, 0)/p.PieceBytes, (hi-p.Head)/p.PieceBytes
