@@ -147,7 +147,7 @@ func TestLateBandsGiveTheSameBits(t *testing.T) {
 	const y, x = 7, 5
 	run := func(e *Engine, ranks int) (picture, latent []float32) {
 		t.Helper()
-		err := e.Do(context.Background(), "vae", func(l *Local) error {
+		err := e.Do(context.Background(), "vae", func(l *Workspace) error {
 			net, err := vae.Open(l.Ops, set, config)
 			if err != nil {
 				return err
