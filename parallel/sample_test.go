@@ -5,10 +5,10 @@ import (
 	"testing"
 )
 
-// sample returns the plans that network k of a matrix runs: in the long form all of them; else every n-th, so that n
+// somePlans returns the plans that network k of a matrix runs: in the long form all of them; else every n-th, so that n
 // networks run every plan, and then the first ones with a key that the network would not meet at all. The short form
 // has every third of the n-th.
-func sample(plans []string, k, n int) (out []string) {
+func somePlans(plans []string, k, n int) (out []string) {
 	if soak {
 		return plans
 	}
