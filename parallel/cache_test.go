@@ -44,7 +44,7 @@ func TestCacheOnExactPlans(t *testing.T) {
 		}
 		other := *r
 		other.Seed, other.Cache = 5, nil
-		for _, plan := range somePlans(plans, k, 4) {
+		for _, plan := range everyNth(plans, k, 4) {
 			r := *r
 			r.Plan, other.Plan = plan, plan
 			var first []float32

@@ -103,7 +103,7 @@ func TestHostsEqualOneProcess(t *testing.T) {
 		r := parityRequest(t, g, name, 2, 7, 6, 3)
 		far := *r
 		h.weights(&far)
-		for _, text := range somePlans(plans, k, 8) {
+		for _, text := range everyNth(plans, k, 8) {
 			text = planFor(g.model.Spec, text)
 			r.Plan, far.Plan = text, text
 			want, err := one.Sample(context.Background(), r, nil)

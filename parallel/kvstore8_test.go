@@ -26,7 +26,7 @@ func TestStoresInEightBits(t *testing.T) {
 		if at := firstDifference(sample(r, exact+",kv=fp8"), sample(r, exact)); at >= 0 {
 			t.Errorf("%s: synchronous evaluations use rounded values: element %d differs", f.name, at)
 		}
-		for _, plan := range somePlans([]string{
+		for _, plan := range everyNth([]string{
 			"pipe=2,patches=3", "pipe=2,ring=2,ulysses=2,patches=2",
 			"cfg=2,pipe=3,patches=4,shard=on", "pipe=2,patches=3,tensor=2",
 		}, i, 4) {
