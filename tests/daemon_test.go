@@ -23,6 +23,7 @@ import (
 
 // TestDaemon runs the real program: its daemon, its workers, its clients.
 func TestDaemon(t *testing.T) {
+	t.Parallel()
 	program := buildProgram(t)
 	for _, c := range []struct {
 		name string
