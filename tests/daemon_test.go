@@ -38,6 +38,7 @@ func TestDaemon(t *testing.T) {
 		{"Drain", drains},
 		{"DaemonKilled", daemonKilled},
 		{"OneDaemonPerStore", oneDaemonPerStore},
+		{"DoctorShowsStore", doctorShowsStore},
 		{"SameAnswerOnAllCarriers", allCarriers},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.test(t, program) })

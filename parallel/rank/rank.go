@@ -66,7 +66,7 @@ type session struct {
 	comms   [plan.AxisCount]comm.Comm
 	sent    [plan.AxisCount]comm.Traffic // in this session
 	held    plan.Lane                    // blocks of this rank's stage
-	weights *prefetcher                    // nil: whole weights are here
+	weights *prefetcher                  // nil: whole weights are here
 	tokens  TokenCount
 	stop    *atomic.Bool
 	pos     *Position
