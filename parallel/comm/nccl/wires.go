@@ -85,7 +85,7 @@ func (t *Transport) wires(of comm.Group, streams []*cuda.Ops, where string) (*wi
 	if of.Team != t.team {
 		last := t.team
 		t.team = of.Team
-		if err := t.drop(func(w *wires) bool { return w.team != last || w.broken() }); err != nil {
+		if err := t.drop(func(w *wires) bool { return w.team != last }); err != nil {
 			return nil, fmt.Errorf("give communicators of an earlier plan back: %w", err)
 		}
 	}
