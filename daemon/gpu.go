@@ -157,6 +157,7 @@ func (o *opened) close() error {
 // gives the devices back, after the engine.
 func (c *Config) EngineConfig() (cfg parallel.Config, closing func() error, err error) {
 	closing = func() error { return nil }
+	cfg.Patience = c.Patience
 	memory, err := ParseBytes(c.Memory)
 	if err != nil {
 		return cfg, closing, err

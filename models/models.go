@@ -14,6 +14,7 @@ import (
 	"patchbay/models/flux"
 	"patchbay/models/hunyuan"
 	"patchbay/models/pixart"
+	"patchbay/models/qwenimage"
 	"patchbay/models/sd3"
 	"patchbay/models/text"
 	"patchbay/models/tokenizer"
@@ -29,6 +30,7 @@ func Families() []family.Family {
 		pixart.Family(),
 		hunyuan.Family(),
 		zimage.Family(),
+		qwenimage.Family(),
 	}
 }
 

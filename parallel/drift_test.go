@@ -138,7 +138,7 @@ func (b *driftBench) pictures(plan string) [][]float32 {
 				b.t.Fatal(err)
 			}
 			b.stats = append(b.stats, res.Stats)
-			b.format.FromModel(res.Latent.Data)
+			b.format.FromModel(res.Latent.Data, res.Latent.Y*res.Latent.X)
 			var picture []float32
 			err = b.e.Do(context.Background(), "decode", func(l *Local) error {
 				picture, err = l.Decode(b.net, res.Latent.Data, 1, 16, 16, 1)

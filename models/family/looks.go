@@ -22,7 +22,7 @@ func strangers() []struct{ name, kind string } {
 		{"double_layers.0.attn.w1q.weight", "auraflow"},
 		{"cap_embedder.1.weight", "lumina 2"},
 		{"blocks.0.cross_attn.norm_k.weight", "wan"},
-		{"transformer_blocks.0.img_mod.1.weight", "qwen-image"},
+		{"controlnet_x_embedder.weight", "a ControlNet"},
 		{"transformer_blocks.0.attn.add_q_proj.weight", "diffusers layout of sd3 or chroma"},
 		{"transformer_blocks.0.attn1.to_q.weight", "diffusers layout of a transformer"},
 		{"input_blocks.0.0.weight", "a Stable Diffusion 1, 2 or XL UNet"},

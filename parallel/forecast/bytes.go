@@ -49,10 +49,14 @@ func (o *Partition) attention(v *[plan.AxisCount]volume, c plan.Coord, rows []di
 func reductions(b dit.BlockSpec, half dit.Half, r dit.Rows) []dit.Rows {
 	text, image := r.TextOnly(), r.ImageOnly()
 	var attention, mlp []dit.Rows
-	switch b.Kind {
-	case dit.Single:
+	switch {
+	case b.Sandwich && b.Kind == dit.Cross:
+		return []dit.Rows{image, image}
+	case b.Sandwich:
+		return []dit.Rows{r, r}
+	case b.Kind == dit.Single:
 		return []dit.Rows{r}
-	case dit.Cross:
+	case b.Kind == dit.Cross:
 		attention, mlp = []dit.Rows{image, image}, []dit.Rows{image}
 	default:
 		if text.Len() > 0 && !b.LastText {

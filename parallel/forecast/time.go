@@ -152,7 +152,7 @@ func (c *costs) addBlock(l *load, at plan.Coord, n int, half dit.Half, rows []di
 		streams = 2
 	}
 	l.launches += part * streams * launches
-	if blk.Kind == dit.Cross {
+	if blk.Kind == dit.Cross && !blk.Sandwich {
 		l.attention += 4 * image * float64(c.Text[entry]) * e * share
 	}
 	if half != dit.MLPHalf {
