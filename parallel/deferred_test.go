@@ -61,7 +61,14 @@ func TestLateRanksGiveTheSameBits(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		y, x int
-	}{{"flux-c", 7, 11}, {"sd3-b", 5, 7}, {"pixart-b", 34, 36}, {"hydit-a", 7, 6}, {"zimage-a", 7, 11}, {"qwen-a", 7, 11}} {
+	}{
+		{"flux-c", 7, 11},
+		{"sd3-b", 5, 7},
+		{"pixart-b", 34, 36},
+		{"hydit-a", 7, 6},
+		{"zimage-a", 7, 11},
+		{"qwen-a", 7, 11},
+	} {
 		now := newEngine(t)
 		r := parityRequest(t, openGolden(t, c.name), c.name, 2, c.y, c.x, 3)
 		plans := append([]string{""}, stalePlans()...)

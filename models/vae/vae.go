@@ -1,5 +1,6 @@
 // Package vae turns latents into pictures and pictures into latents: the convolutional autoencoder (AutoencoderKL,
-// arXiv:2112.10752, sec. 3.1) that Stable Diffusion, SD3, FLUX, PixArt and HunyuanDiT share.
+// arXiv:2112.10752, sec. 3.1) that Stable Diffusion, SD3, FLUX, PixArt and HunyuanDiT share, and that of Wan 2.1 and
+// Qwen-Image, which is of the same form for a single frame (wan.go).
 //
 // Read config.go (what a file holds, read from names and shapes), layers.go (the network as structs whose tags are
 // checkpoint names), decode.go and encode.go (the walks over the layers), walk.go (what every walk needs: two big
@@ -94,6 +95,9 @@ func (v *VAE) Bytes() int64 { return v.loaded.Bytes() }
 // strip returns the part of a checkpoint that is an autoencoder, with its prefix cut off.
 func strip(set *weights.Set) (*weights.Set, error) {
 	for _, prefix := range []string{"", "first_stage_model.", "vae."} {
+		if set.Has(prefix + wanAnchor) {
+			return fromWan(set.Prefix(prefix))
+		}
 		if set.Has(prefix + "decoder.conv_in.weight") {
 			part := set.Prefix(prefix)
 			if part.Has("decoder.mid_block.resnets.0.norm1.weight") {
@@ -102,8 +106,8 @@ func strip(set *weights.Set) (*weights.Set, error) {
 			return part, nil
 		}
 	}
-	return nil, fmt.Errorf("load vae: there is no decoder.conv_in.weight in the file, also not below the prefixes " +
-		"first_stage_model and vae")
+	return nil, fmt.Errorf("load vae: there is no decoder.conv_in.weight and no %s in the file, also not below the "+
+		"prefixes first_stage_model and vae", wanAnchor)
 }
 
 // arena returns env with an arena of the given size and a function that gives it back. An arena of the caller's is
