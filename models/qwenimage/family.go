@@ -24,6 +24,7 @@ func Family() family.Family {
 		Detect: Detect,
 		Text: family.Text{
 			Types:    []string{"qwen_image"},
+			AnyType:  true,
 			Encoders: []family.Encoder{{Kind: "qwen25_7b", Form: text.Form{Chat: true}, Layout: chat}},
 			Join: func(done map[string]*text.Encoding) (dit.Entry, error) {
 				return dit.Entry{Context: done["qwen25_7b"].Context}, nil

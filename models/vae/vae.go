@@ -68,7 +68,7 @@ type Exchange struct {
 func Open(ops engine.Ops, set *weights.Set, config []byte) (*VAE, error) {
 	set, err := strip(set)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("load vae: %w", err)
 	}
 	cfg, err := Infer(set, config)
 	if err != nil {
@@ -84,6 +84,18 @@ func Open(ops engine.Ops, set *weights.Set, config []byte) (*VAE, error) {
 		return nil, err
 	}
 	return v, nil
+}
+
+// Latents returns the channels of the latents of the autoencoder in a set that Open takes. Nothing is loaded.
+func Latents(set *weights.Set) (int, error) {
+	part, err := strip(set)
+	if err != nil {
+		return 0, err
+	}
+	if n := part.Dim("post_quant_conv.weight", 1); n > 0 {
+		return n, nil
+	}
+	return part.Dim("decoder.conv_in.weight", 1), nil
 }
 
 // Close gives the memory of the weights back.
@@ -106,8 +118,8 @@ func strip(set *weights.Set) (*weights.Set, error) {
 			return part, nil
 		}
 	}
-	return nil, fmt.Errorf("load vae: there is no decoder.conv_in.weight and no %s in the file, also not below the "+
-		"prefixes first_stage_model and vae", wanAnchor)
+	return nil, fmt.Errorf("no decoder.conv_in.weight and no %s, also not below the prefixes first_stage_model and vae",
+		wanAnchor)
 }
 
 // arena returns env with an arena of the given size and a function that gives it back. An arena of the caller's is

@@ -11,8 +11,8 @@ import (
 const wanAnchor = "decoder.middle.0.residual.0.gamma"
 
 // fromWan returns the tensors of a Wan 2.1 autoencoder (arXiv:2503.20314, sec. 4.1) spelled like the one described
-// here. Its convolutions are causal in time and padded with zeros before the first frame, so a single frame meets their last
-// temporal tap alone: what remains is a network in two dimensions, whose convolutions over time never run.
+// here. Its convolutions are causal in time and padded with zeros before the first frame, so a single frame meets their
+// last temporal tap alone: what remains is a network in two dimensions, whose convolutions over time never run.
 func fromWan(set *weights.Set) (*weights.Set, error) {
 	out := map[string]weights.Stored{}
 	down, up := wanLevel(set, "encoder.downsamples."), wanLevel(set, "decoder.upsamples.")
@@ -30,12 +30,12 @@ func fromWan(set *weights.Set) (*weights.Set, error) {
 		case strings.Contains(name, ".to_qkv."):
 			for i, part := range []string{"q", "k", "v"} {
 				if out[strings.Replace(own, "to_qkv", part, 1)], err = t.Rows(i*t.Shape[0]/3, t.Shape[0]/3); err != nil {
-					return nil, fmt.Errorf("load vae: %s: %w", name, err)
+					return nil, fmt.Errorf("%s: %w", name, err)
 				}
 			}
 		default:
 			if out[own], err = t.LastTap(); err != nil {
-				return nil, fmt.Errorf("load vae: %s: %w", name, err)
+				return nil, fmt.Errorf("%s: %w", name, err)
 			}
 		}
 	}
