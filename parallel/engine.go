@@ -156,6 +156,24 @@ func (e *Engine) because(err error) error {
 	return err
 }
 
+// abandon ends the processes of ranks that stand still, hanging or cut off from each other: the request may be run
+// again on new ones. The caller holds e.work.
+func (e *Engine) abandon(err error) error {
+	cause := group.AsError(err)
+	if e.cfg.Hosts == nil || cause.Code != failure.PeerLost && e.lost == nil {
+		return err
+	}
+	e.stop()
+	if e.lost != nil {
+		<-e.lost.ended // its processes have ended
+		e.lost = nil
+	}
+	if cause.Code != failure.PeerLost {
+		return err
+	}
+	return &failure.Error{Code: failure.HostLost, Text: "the processes of the ranks were ended", Cause: cause}
+}
+
 // stop ends the processes of the ranks. The caller holds e.work.
 func (e *Engine) stop() {
 	e.dismiss()
@@ -444,7 +462,7 @@ func (e *Engine) attempt(ctx context.Context, req *Request, plan plan.Plan, obse
 	}
 	if err != nil {
 		e.dismiss() // its exchanges may have been cut short: the next request starts with fresh ranks
-		return nil, e.because(err)
+		return nil, e.abandon(e.because(err))
 	}
 	return result, nil
 }

@@ -46,11 +46,11 @@ func TestDamagedRecords(t *testing.T) {
 	}
 	ctx := wiretest.Within(t, 20*time.Second)
 	for i := range 13 {
-		for last, _ := storeOf(j).lastEvent(ctx, fmt.Sprint("j", i)); last == nil; {
+		for last := (*message.Event)(nil); last == nil; {
 			if ctx.Err() != nil {
 				t.Fatal("the events did not come")
 			}
-			last, _ = storeOf(j).lastEvent(ctx, fmt.Sprint("j", i))
+			last, _, _ = storeOf(j).last(ctx, fmt.Sprint("j", i), message.EventQueued)
 		}
 	}
 	end()

@@ -42,7 +42,7 @@ func (d *Dispatcher) finishEnded(ctx context.Context, rec message.Record) error 
 			d.Outputs.Drop(rec.Job)
 		}
 	}
-	told, err := d.Jobs.endPublished(ctx, rec.Job)
+	told, err := d.Jobs.store.told(ctx, rec)
 	if err != nil {
 		return fmt.Errorf("look for the end of job %s: %w", rec.Job, err)
 	}

@@ -11,7 +11,6 @@ import (
 
 	"patchbay/engine"
 	"patchbay/engine/safetensors"
-	"patchbay/ipc/client"
 	"patchbay/ipc/ipctest"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
@@ -228,7 +227,7 @@ func TestGoldenRunsThroughSample(t *testing.T) {
 		q.Model.Fingerprint = prints[g.Model]
 		var steps []int
 		var x0 *wire.Tensor
-		done, err := client.Sample(context.Background(), c, q,
+		done, err := ipctest.Sample(context.Background(), c, q,
 			func(p *message.SampleReply) { steps, x0 = append(steps, p.Step), p.X0 })
 		if err != nil {
 			t.Errorf("%s: %v", name, err)

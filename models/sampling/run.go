@@ -112,6 +112,20 @@ func (r *Run) evaluate(i int, sigma float32) (x0, uncond []float32, err error) {
 	return x0, uncond, r.report(i, r.X, x0)
 }
 
+// each calls step for every interval of sigmas, from s to next, with the estimates at s.
+func (r *Run) each(sigmas []float32, step func(i int, s, next float32, x0, uncond []float32) error) error {
+	for i := range len(sigmas) - 1 {
+		x0, uncond, err := r.evaluate(i, sigmas[i])
+		if err == nil {
+			err = step(i, sigmas[i], sigmas[i+1], x0, uncond)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // denoise is Denoise without the negative's x0.
 func (r *Run) denoise(x []float32, sigma float32) ([]float32, error) {
 	x0, _, err := r.Denoise(x, sigma)

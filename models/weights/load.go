@@ -68,15 +68,6 @@ func Load(ops engine.Ops, set *Set, dst any, opt Options) (*Loaded, error) {
 	return l, nil
 }
 
-// Check compares set with what dst wants and loads nothing.
-func Check(set *Set, dst any, opt Options) error {
-	p, err := plan(dst, opt)
-	if err != nil {
-		return err
-	}
-	return p.check(set)
-}
-
 type filler struct {
 	ops    engine.Ops
 	set    *Set

@@ -13,14 +13,14 @@ import (
 func guidanceClasses() []graph.Class {
 	const module, category = "comfy_extras.nodes_custom_sampler", "model/sampling"
 	cfg := func(name string) graph.Input {
-		return graph.Number(name, "FLOAT", "", "default", 8.0, "min", 0.0, "max", 100.0, "step", 0.1, "round", 0.01)
+		return graph.Float(name, "", 8, 0, 100, 0.1).With("round", 0.01)
 	}
 	conditioning := func(name string) graph.Input { return graph.Link(name, "CONDITIONING", "") }
 	return []graph.Class{
 		{
 			Name: "SamplerCustom", Module: module, Category: category + "/custom", NewStyle: true, Heavy: graph.StageDenoise,
 			Inputs: []graph.Input{
-				graph.Link("model", "MODEL", ""), graph.Number("add_noise", "BOOLEAN", "", "default", true).AsAdvanced(),
+				graph.Link("model", "MODEL", ""), graph.Bool("add_noise", "", true).AsAdvanced(),
 				graph.SeedInput("noise_seed"), cfg("cfg"),
 				conditioning("positive"), conditioning("negative"), graph.Link("sampler", "SAMPLER", ""),
 				graph.Link("sigmas", "SIGMAS", ""), graph.Link("latent_image", "LATENT", ""),
