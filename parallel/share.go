@@ -45,7 +45,7 @@ func (d *denoiser) textTokens() int {
 	n := 0
 	if spec := d.req.Model.Spec; spec.JointText() {
 		for _, e := range d.entries {
-			n = max(n, spec.TextTokens(e.Context.Rows))
+			n = max(n, spec.JointTokens(&e.Entry))
 		}
 	}
 	return n
