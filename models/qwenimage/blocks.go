@@ -47,7 +47,10 @@ func (m *Model) streams(env dit.Env, i int, s *dit.State) (out []stream) {
 	if li := s.Wide.Image.Len(); li > 0 {
 		x := s.ImageRows()
 		out = append(out, stream{
-			x, h.Slice(1, rows, s.Rows.Len()), s.Wide.ImageOnly(), dit.Range{Start: lt, End: lt + li},
+			x,
+			h.Slice(1, rows, s.Rows.Len()),
+			s.Wide.ImageOnly(),
+			dit.Range{Start: lt, End: lt + li},
 			[]part{{&w.Image, &w.ImageMLP, image.Slice(0, 0, n), dit.Range{End: li}, dit.Range{End: x.Dim(1)}}},
 		})
 	}

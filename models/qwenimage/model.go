@@ -50,8 +50,8 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.R
 func (m *Model) PrepareBlock(dit.Env, *dit.Prepared, int) {}
 
 // Modulate computes for every timestep the vector and from it the modulations of the held blocks: Image and Text [S, N,
-// 6E], Head [S, N, 2E] (scale, shift). N is n; where references are modulated as at timestep 0, it is 2n, and the second
-// half of the rows is for them.
+// 6E], Head [S, N, 2E] (scale, shift). N is n; where references are modulated as at timestep 0, it is 2n, and the
+// second half of the rows is for them.
 func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held dit.Range) *dit.Modulation {
 	n, e, blocks := p.N, m.cfg.Hidden, len(m.Spec().Blocks)
 	s := len(timesteps) / n
