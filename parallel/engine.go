@@ -93,7 +93,7 @@ type Engine struct {
 // Observe is told of progress after every step; an error stops the run with that error.
 type Observe func(Progress) error
 
-// Local is what Engine.Do lends to one piece of work on one rank: text encoders, VAE, anything that is not the denoise
+// Workspace is what Engine.Do lends to one piece of work on one rank: text encoders, VAE, anything that is not the denoise
 // loop.
 type Workspace struct {
 	Ops engine.Ops

@@ -47,7 +47,7 @@ func (p *progress) step(s *latentPart, i int, x0 []float32) error {
 	report := Progress{Step: min(i+1, steps), Steps: steps, Sigma: p.d.sigmas[min(i, steps)], Sent: p.d.session.bytes()}
 	if p.d.req.Preview {
 		v := make([]float32, len(p.d.latent))
-		for _, other := range p.d.evaluator.shares {
+		for _, other := range p.d.evaluator.parts {
 			other.paste(v, p.x0[other.index])
 		}
 		report.X0 = p.d.toLatent(v)

@@ -12,7 +12,7 @@ func prefixes() []string {
 	return []string{"", "model.diffusion_model.", "diffusion_model.", "model.model.", "net."}
 }
 
-// strangers are names that only files of one kind have, of kinds that are not supported. They are tried in order, after
+// unsupported are names that only files of one kind have, of kinds that are not supported. They are tried in order, after
 // the families.
 func unsupported() []struct{ name, kind string } {
 	return []struct{ name, kind string }{
@@ -57,7 +57,7 @@ func (f *Form) fits(set *weights.Set, prefix string) bool {
 	return true
 }
 
-// Looks tells what a file seems to be, for the error of whoever wanted another kind: a diffusion model of one of all or
+// GuessKind tells what a file seems to be, for the error of whoever wanted another kind: a diffusion model of one of all or
 // of a family that is not supported, a VAE, a text encoder ...
 func GuessKind(all []Family, set *weights.Set) string {
 	if f, _, _, ok := form(all, set); ok {

@@ -20,8 +20,8 @@ type Scheduler struct {
 	holder *task
 	Trace  []string // who had the turn, since the leader came
 	// called, with mu held, when all wait and no condition holds; it must make some condition true, or nothing happens
-	Stuck func()
-	stuckCalled  bool // Stuck has been called
+	Stuck       func()
+	stuckCalled bool // Stuck has been called
 }
 
 // task is one goroutine.
