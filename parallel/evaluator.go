@@ -12,7 +12,7 @@ import (
 // queued and the next patch may follow at once; a synchronous one waits for all parts and runs the whole latent.
 type evaluator struct {
 	d      *denoiser
-	parts []*latentPart
+	parts  []*latentPart
 	warmup int
 
 	mu     sync.Mutex

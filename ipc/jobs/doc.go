@@ -3,5 +3,6 @@
 // the files that they leave. It does not know how a request came nor what an executor is.
 //
 // Reading order: executor, store, table, take, watch, local, cursor, cancel; dispatch, outputs, trim, recover,
-// reconcile; jetstream, jetstream_record, jetstream_queue, resources; publisher.
+// reconcile; jetstream, jetstream_record, jetstream_queue, jetstream_space, resources;
+// publisher.
 package jobs
