@@ -2,8 +2,8 @@
 //
 // Request (request.go) is the only entrance, Engine.Sample the only door; Engine.Do lends the device for text encoders
 // and VAE (Workspace.Decode splits a decode). The package knows the contracts models/dit, models/sampling and
-// models/vae, never a family. What a plan is, is in parallel/plan, what it costs in parallel/forecast, what a rank does in
-// parallel/rank, how ranks exchange in parallel/comm; here is who asks them.
+// models/vae, never a family. What a plan is, is in parallel/plan, what it costs in parallel/forecast, what a rank
+// does in parallel/rank, how ranks exchange in parallel/comm; here is who asks them.
 //
 // In the order of a run: validate.go refuses, choose.go finds the plan, engine.go takes the ranks and has
 // their weights resident, denoise.go opens a session and starts one sampler per part of the latent (latent_part.go:
