@@ -39,7 +39,7 @@ type Request struct {
 
 	Cache *Cache // answers some evaluations without the network; nil: all of them run
 
-	Plan string // "ulysses=2,pipe=2,..."; empty: chosen
+	Plan string // "ulysses=2,pipe=2,...", or "ranks=4" to have it chosen; empty: one rank
 	// Compute is the dtype of activations from Embed to Head: F32 (the zero value) or BF16. Samplers, conditioning
 	// vectors, modulations, norms and sums stay in f32.
 	Compute engine.DType
