@@ -40,22 +40,6 @@ func NewRecorder() *Recorder { return &Recorder{Calls: map[string]int{}} }
 
 var _ Ops = (*Recorder)(nil)
 
-// Flops returns the floating point operations of the recorded products: 2 for each multiplication with its addition.
-// Element-wise work is left out.
-func (r *Recorder) Flops() float64 {
-	sum := 0.0
-	for _, l := range r.Linears {
-		sum += 2 * float64(l.Rows) * float64(l.N) * float64(l.K)
-	}
-	for _, a := range r.Attentions {
-		sum += 4 * float64(a.B*a.H) * float64(a.Lq) * float64(a.Lk) * float64(a.D)
-	}
-	for _, c := range r.Convs {
-		sum += 2 * float64(c.Pixels) * float64(c.N) * float64(c.K)
-	}
-	return sum
-}
-
 // Name returns "recorder".
 func (*Recorder) Name() string { return "recorder" }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 
 	"patchbay/engine"
+	"patchbay/engine/cuda/library"
 )
 
 // ErrNotOpened is in the chain of an error that says that the driver's library is missing or too old.
@@ -30,6 +31,9 @@ func (*Driver) Path() string { return "" }
 
 // Version returns 0.
 func (*Driver) Version() int { return 0 }
+
+// Library finds none.
+func (*Driver) Library(*library.Search, *library.Library) Found { return Found{Err: ErrNotOpened} }
 
 // Devices fails.
 func (*Driver) Devices() ([]Info, error) { return nil, ErrNotOpened }

@@ -10,9 +10,9 @@ import (
 	"patchbay/tests/fakegpu"
 )
 
-// library returns the directory of the driver's library for tests: PATCHBAY_TEST_CUDA where it is set ("-" for the
+// driverFolder returns the directory of the driver's library for tests: PATCHBAY_TEST_CUDA where it is set ("-" for the
 // loader's own, which is how the tests run on a GPU), else that of the fake device.
-func library(t testing.TB) string {
+func driverFolder(t testing.TB) string {
 	t.Helper()
 	if dir := os.Getenv("PATCHBAY_TEST_CUDA"); dir != "" {
 		return dir
@@ -23,7 +23,7 @@ func library(t testing.TB) string {
 // openDevice opens device 0 and closes it at the end of the test, which finds what was not freed.
 func openDevice(t testing.TB) *Device {
 	t.Helper()
-	d, err := Open(library(t))
+	d, err := Open(driverFolder(t))
 	if err != nil {
 		t.Fatal(err)
 	}

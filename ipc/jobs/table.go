@@ -70,7 +70,8 @@ type entry struct {
 	seq     uint64
 	order   int64 // in the queue, within its class; negative: in front of all
 	ended   bool  // the terminal event is in the log
-	held    bool  // an attempt is under way in this process
+	held    int   // the attempt that is under way in this process; 0: none
+	fenced  int   // the last attempt of this process that another daemon has taken over: it says nothing any more
 	local   bool  // never in the store (begin)
 	cold    bool  // the log is in the store, not here
 	left    bool  // this daemon cannot run it, and has said so
@@ -399,6 +400,9 @@ func (j *Table) settle(e *entry, r message.Record) {
 	}
 	was := e.rec.State
 	e.rec = r
+	if e.held != 0 && (r.Attempt != e.held || r.Owner != j.store.Owner()) {
+		j.lose(e)
+	}
 	if was == message.Queued {
 		j.queue = slices.DeleteFunc(j.queue, func(q string) bool { return q == r.Job })
 	}
@@ -406,8 +410,9 @@ func (j *Table) settle(e *entry, r message.Record) {
 		j.line(e, was)
 	}
 	if was != "" && was != message.Queued && r.State == message.Queued { // once more
+		closeOnce(e.cancel) // a run that somebody else has ended
 		e.cancel = make(chan struct{})
-		e.held, e.ended = false, false
+		e.held, e.ended = 0, false
 		j.ended = slices.DeleteFunc(j.ended, func(q string) bool { return q == r.Job })
 	}
 	if r.Cancel {
@@ -455,7 +460,7 @@ func (j *Table) Append(_ context.Context, id string, attempt int, ev message.Eve
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	e, ok := j.jobs[id]
-	if !ok || e.ended || attempt >= 0 && e.rec.Attempt != attempt {
+	if !ok || e.ended || attempt >= 0 && (e.rec.Attempt != attempt || attempt <= e.fenced) {
 		return false
 	}
 	if attempt >= 0 && !message.Terminal(ev.Type) && e.rec.State != message.Running && ev.Type != message.EventRetrying {
@@ -470,6 +475,9 @@ func (j *Table) append(e *entry, ev message.Event) {
 	e.seq++
 	ev.V, ev.Job, ev.Seq, ev.TS, ev.Attempt = message.ProtocolVersion, e.rec.Job, e.seq,
 		j.cfg.Now().UnixMilli(), e.rec.Attempt
+	if message.Terminal(ev.Type) && e.rec.Finished > 0 { // by which EventMessage knows it, whoever makes it
+		ev.TS = e.rec.Finished
+	}
 	if len(e.log) >= maxLog {
 		e.log = slices.DeleteFunc(e.log, func(old message.Event) bool { return old.Type == message.EventProgress })
 		if len(e.log) >= maxLog {
@@ -482,7 +490,7 @@ func (j *Table) append(e *entry, ev message.Event) {
 	}
 	if message.Terminal(ev.Type) {
 		e.ended = true
-		e.preview, e.held = nil, false
+		e.preview, e.held = nil, 0
 		e.drop()
 		j.ended = append(j.ended, e.rec.Job)
 		j.forget()
