@@ -116,6 +116,17 @@ func (b *blas) room(p *engine.Product, pl *plan) int {
 	return bytes
 }
 
+// chosen counts calls of Linear by cuBLASLt and by our kernels, and shapes for which the two disagree.
+type chosen struct{ library, own, refused int64 }
+
+// Chosen implements engine.Chooser.
+func (o *Ops) Chosen() map[string]int64 {
+	return map[string]int64{
+		"linear by cuBLASLt": o.chosen.library, "linear by own kernels": o.chosen.own,
+		"shapes that cuBLASLt gets wrong": o.chosen.refused,
+	}
+}
+
 // algorithm returns what cuBLASLt does for a shape, nil where it has nothing that agrees with our kernel. It is looked
 // up, and compared, once.
 func (o *Ops) algorithm(s C.pb_lt_shape) *C.pb_lt_plan {
@@ -138,7 +149,7 @@ func (o *Ops) choose(s C.pb_lt_shape) (a *C.pb_lt_plan) {
 	if err := o.agrees(s, a); err != nil {
 		C.pb_lt_plan_free(o.dev.blas.c, a)
 		if o.err == nil {
-			o.dev.refused.Add(1)
+			o.chosen.refused++
 		}
 		return nil
 	}
@@ -189,7 +200,7 @@ func (o *Ops) byLibrary(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue)
 	if pl.aside {
 		o.apart(product, y, w, e, &p)
 	}
-	o.dev.products.Add(1)
+	o.chosen.library++
 	return true
 }
 

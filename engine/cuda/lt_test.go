@@ -75,7 +75,7 @@ func TestLibrary(t *testing.T) {
 		{1, 20, 24, 40, 3, engine.ActNone, true, "", "", true},    // rows that are not aligned
 	} {
 		t.Run(fmt.Sprintf("%d/%d %d %d %d", i, c.batch, c.rows, c.n, c.k), func(t *testing.T) {
-			before := dev.Counts()
+			before := o.chosen
 			compare(t, o, 1.0/96, func(m *bench) engine.Tensor {
 				cut := func(width int) engine.Tensor { // items that are not neighbours where there is a gap
 					return m.normal(engine.BF16, c.batch, c.rows+c.gap%5, width+(8-width%8)%8+c.gap).Slice(1, 0, c.rows).
@@ -104,14 +104,12 @@ func TestLibrary(t *testing.T) {
 				m.ops.Copy(out, y)
 				return out
 			})
-			after := dev.Counts()
-			library, own := int64(1), int64(0)
+			want := chosen{library: before.library + 1, own: before.own}
 			if c.kernels {
-				library, own = 0, 1
+				want = chosen{library: before.library, own: before.own + 1}
 			}
-			if after.Library-before.Library != library || after.Own-before.Own != own || after.Refused != 0 {
-				t.Errorf("%d products by the library, %d by our kernels, %d shapes refused; want %d, %d and 0",
-					after.Library-before.Library, after.Own-before.Own, after.Refused, library, own)
+			if o.chosen != want {
+				t.Errorf("products by the library, by our kernels, and shapes refused: %v, want %v", o.chosen, want)
 			}
 		})
 	}
@@ -141,8 +139,8 @@ func TestLibraryReserved(t *testing.T) {
 	before := dev.Counts()
 	step(o)
 	after := dev.Counts()
-	if after.Library-before.Library != 3 || after.Allocations != before.Allocations || after.Waits != before.Waits {
-		t.Errorf("%d products by the library, %d allocations, %d waits; want 3, 0, 0", after.Library-before.Library,
+	if o.chosen.library != 3 || after.Allocations != before.Allocations || after.Waits != before.Waits {
+		t.Errorf("%d products by the library, %d allocations, %d waits; want 3, 0, 0", o.chosen.library,
 			after.Allocations-before.Allocations, after.Waits-before.Waits)
 	}
 	if n := testing.AllocsPerRun(5, func() { step(o) }); n != 0 {
@@ -172,12 +170,12 @@ func TestLibraryManyThreads(t *testing.T) {
 				wantAll(t, o, out, float32(4*i+j))
 			}
 			m.free()
+			if o.library != 3 {
+				t.Errorf("%d products by the library, want 3", o.library)
+			}
 		})
 	}
 	wg.Wait()
-	if c := dev.Counts(); c.Library != 12 {
-		t.Errorf("%d products by the library, want 12", c.Library)
-	}
 }
 
 // TestLibraryThatIsWrong: a library whose numbers are not ours is left alone, and the products are right.
@@ -197,8 +195,7 @@ func TestLibraryThatIsWrong(t *testing.T) {
 			return y
 		})
 	}
-	if c := dev.Counts(); c.Library != 0 || c.Own != 2 || c.Refused != 1 {
-		t.Errorf("%d products by the library, %d by our kernels, %d shapes refused; want 0, 2, 1", c.Library, c.Own,
-			c.Refused)
+	if want := (chosen{own: 2, refused: 1}); o.chosen != want {
+		t.Errorf("products by the library, by our kernels, and shapes refused: %v, want %v", o.chosen, want)
 	}
 }
