@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"patchbay/engine/cuda"
 	"patchbay/tests/fakegpu"
 )
 
@@ -208,6 +209,10 @@ func TestCUDARefusals(t *testing.T) {
 func TestCUDADoctor(t *testing.T) {
 	driver := fakegpu.Library(t)
 	program := buildProgram(t)
+	alone := t.TempDir() // the driver without libraries
+	if err := os.Symlink(filepath.Join(driver, cuda.Library), filepath.Join(alone, cuda.Library)); err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct{ env, says string }{
 		{"FAKEGPU_DEVICES=2", "ok    driver   libcuda.so.1, CUDA 12.4\nok    gpu      cuda:0, Fake GPU, compute " +
 			"capability 8.6, 8192 MiB; use it " +
@@ -216,7 +221,12 @@ func TestCUDADoctor(t *testing.T) {
 			"is not used"},
 		{"FAKEGPU_DRIVER=12020", "note  gpu      cuda:0: the driver serves CUDA 12.2"},
 		{"FAKEGPU_DEVICES=0", "everything runs on the processors"},
-		{"VIRTUAL_ENV=/no", "note  library  cuBLASLt is not in /no/lib, the loader's path, "},
+		{"", "ok    library  cuBLASLt 12.4.5, " + driver + "/libcublasLt.so.12: linear layers in bf16\n"},
+		{"FAKEGPU_CUBLASLT=110803", "note  library  cuBLASLt cannot be used: " + driver + "/libcublasLt.so.12 is version " +
+			"11.8.3; 12.0.0 is the least that is used: linear layers"},
+		{"LD_LIBRARY_PATH=" + alone, "note  library  cuBLASLt is not in "},
+		{"LD_LIBRARY_PATH=" + alone, "the loader's path, /usr/local/cuda/lib64"},
+		{"LD_LIBRARY_PATH=" + alone, "; it comes with: pip install nvidia-cublas"},
 		{"PATCHBAY_CUDA_LIBS=off", "note  library  cuBLASLt is switched off (--cuda-libs off): linear layers in bf16 "},
 	} {
 		said, _ := onFake(t, driver, program, []string{c.env, fmt.Sprintf("PATCHBAY_HOME=%s", t.TempDir())}, "doctor")

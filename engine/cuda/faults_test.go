@@ -111,10 +111,6 @@ func TestPlantedFaults(t *testing.T) {
 		},
 		{"pinned memory reused early", "scratch.go", "return p, r.dev.wait(p)", "return p, nil", "TestUploadsInARow", "got"},
 		{"weights read before they are there", "pack.go", "	o.After(end)\n", "", "TestPackBeside", "got NaN"},
-		{
-			"pinned memory of weights reused early", "scratch.go", "return p, r.dev.wait(p)", "return p, nil", "TestPackBeside",
-			"got",
-		},
 		{"weights on the stream that computes", "pack.go", "	o.stream = o.weights\n", "", "TestPackBeside", "waited for all"},
 		{"a copy's event is not recorded", "ops.go", "	p.used = true\n", "", "TestUploadsInARow", "got"},
 		{

@@ -127,8 +127,8 @@ func (o *Ops) Chosen() map[string]int64 {
 	}
 }
 
-// algorithm returns what cuBLASLt does for a shape, nil where it has nothing that agrees with our kernel. It is looked
-// up, and compared, once.
+// algorithm returns what cuBLASLt does for a shape, nil where it has nothing that agrees with our kernel, or there is no
+// memory to find out. It is looked up, and compared, once.
 func (o *Ops) algorithm(s C.pb_lt_shape) *C.pb_lt_plan {
 	a, known := o.plans[s]
 	if !known && o.err == nil {
@@ -146,14 +146,15 @@ func (o *Ops) choose(s C.pb_lt_shape) (a *C.pb_lt_plan) {
 	if a == nil {
 		return nil
 	}
-	if err := o.agrees(s, a); err != nil {
-		C.pb_lt_plan_free(o.dev.blas.c, a)
-		if o.err == nil {
-			o.chosen.refused++
-		}
-		return nil
+	err := o.agrees(s, a)
+	if err == nil {
+		return a
 	}
-	return a
+	C.pb_lt_plan_free(o.dev.blas.c, a)
+	if errors.Is(err, errDisagrees) {
+		o.chosen.refused++
+	}
+	return nil
 }
 
 // byLibrary computes a Linear by cuBLASLt, if it can.
@@ -268,6 +269,9 @@ func (o *Ops) agrees(s C.pb_lt_shape, a *C.pb_lt_plan) (err error) {
 		total += room(size)
 	}
 	memory, err := o.dev.alloc(total)
+	if errors.Is(err, engine.ErrOutOfMemory) {
+		return err // our kernel needs none
+	}
 	if err != nil {
 		o.note(fmt.Errorf("compare cuBLASLt with the kernel of this program: %w", err))
 		return err

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 
@@ -28,6 +29,9 @@ func openLibraryOf(t testing.TB, dir string) *Device {
 		t.Fatal(err)
 	}
 	found, err := d.Use(&library.Search{Folders: dir})
+	if list, _ := d.Devices(); found.Path == "" && len(list) > 0 && list[0].Name != "Fake GPU" {
+		t.Skipf("NOT RUN: no cuBLASLt (PATCHBAY_TEST_CUBLASLT names its folder): %v", found.Err)
+	}
 	if err != nil || found.Path == "" {
 		t.Fatalf("cuBLASLt: %+v, %v", found, err)
 	}
@@ -178,9 +182,34 @@ func TestLibraryManyThreads(t *testing.T) {
 	wg.Wait()
 }
 
+// TestLibraryWithoutMemory: where there is no memory for a comparison, our kernel computes.
+func TestLibraryWithoutMemory(t *testing.T) {
+	full := filepath.Join(t.TempDir(), "full")
+	t.Setenv("FAKEGPU_FULL", full)
+	dev := openLibrary(t)
+	if dev.Name != "Fake GPU" {
+		t.Skip("NOT RUN: only the fake device has no memory when it is told to")
+	}
+	o := newOps(t, dev)
+	m := &bench{t: t, ops: o, rng: newRand()}
+	x, y := m.normal(engine.BF16, 16, 16), m.normal(engine.BF16, 16, 16)
+	w := &engine.Weight{Base: m.weight(engine.BF16, 16, 16), Bias: m.normal(engine.F32, 16)}
+	o.Fill(x, 0)
+	o.Fill(w.Bias, 3)
+	if err := os.WriteFile(full, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o.Linear(y, x, w, engine.Epilogue{})
+	wantAll(t, o, engine.NewTensor(y.Buf, engine.BF16, 256), 3)
+	if want := (chosen{own: 1}); o.chosen != want {
+		t.Errorf("products by the library, by our kernels, and shapes refused: %v, want %v", o.chosen, want)
+	}
+	m.free()
+}
+
 // TestLibraryThatIsWrong: a library whose numbers are not ours is left alone, and the products are right.
 func TestLibraryThatIsWrong(t *testing.T) {
-	if os.Getenv("PATCHBAY_TEST_CUBLASLT") != "" {
+	if openDevice(t).Name != "Fake GPU" {
 		t.Skip("NOT RUN: no library at hand is wrong")
 	}
 	dev := openLibraryOf(t, fakegpu.Library(t, fakegpu.Change{
