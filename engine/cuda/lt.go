@@ -127,8 +127,8 @@ func (o *Ops) Chosen() map[string]int64 {
 	}
 }
 
-// algorithm returns what cuBLASLt does for a shape, nil where it has nothing that agrees with our kernel, or there is no
-// memory to find out. It is looked up, and compared, once.
+// algorithm returns what cuBLASLt does for a shape, nil where it has nothing that agrees with our kernel, or there is
+// no memory to find out. It is looked up, and compared, once.
 func (o *Ops) algorithm(s C.pb_lt_shape) *C.pb_lt_plan {
 	a, known := o.plans[s]
 	if !known && o.err == nil {
