@@ -211,6 +211,12 @@ func (s *session) close(stats *Stats) error {
 			stats.Tokens[at] = r.Tokens
 		}
 		stats.Spans = append(stats.Spans, r.Spans...)
+		for way, n := range r.Chosen {
+			if stats.Chosen == nil {
+				stats.Chosen = map[string]int64{}
+			}
+			stats.Chosen[way] += n
+		}
 	}
 	return nil
 }

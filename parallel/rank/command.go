@@ -81,6 +81,8 @@ type Reply struct {
 	// Tokens counts the text and image tokens the rank's first block has computed in this session so far.
 	Tokens TokenCount
 	Spans  []profile.Span // of a profiled session, in the reply to Close
+	// Chosen counts how the device has computed calls in this session (engine.Chooser), in the reply to Close.
+	Chosen map[string]int64
 	Err    *failure.Error
 }
 

@@ -68,6 +68,7 @@ type session struct {
 	held    plan.Lane                    // blocks of this rank's stage
 	weights *prefetcher                  // nil: whole weights are here
 	tokens  TokenCount
+	chosen  map[string]int64 // before the session
 	stop    *atomic.Bool
 	pos     *Position
 	link    *stageLink
@@ -284,6 +285,9 @@ func (r *Rank) openSession(id uint64, o OpenCommand) (Reply, error) {
 		act:  engine.NewArena("activations", r.acts.Mem, r.acts.Bytes),
 		comm: engine.NewArena("communication", r.exchange.Mem, r.exchange.Bytes),
 	}
+	if c, ok := r.Ops.(engine.Chooser); ok {
+		s.chosen = c.Chosen()
+	}
 	if o.Profile != 0 {
 		s.env.Ops, s.comms = measured(r.Ops, r.comms, r.id, o.Profile)
 	}
@@ -349,6 +353,12 @@ func (r *Rank) report(s *session, last bool) Reply {
 			sum.Wait+now.Wait-was.Wait
 		sum.Posted += now.Posted - was.Posted
 		r.charged[a], out.Traffic[a] = now, *sum
+	}
+	if c, ok := r.Ops.(engine.Chooser); ok && last {
+		out.Chosen = c.Chosen()
+		for way, before := range s.chosen {
+			out.Chosen[way] -= before
+		}
 	}
 	return out
 }
