@@ -2,7 +2,6 @@ package tests
 
 import (
 	"errors"
-	"fmt"
 	"image/png"
 	"os"
 	"os/exec"
@@ -13,6 +12,9 @@ import (
 
 	"patchbay/tests/fakegpu"
 )
+
+// ncclOf is the setting by which the program finds the fake NCCL.
+func ncclOf(driver string) string { return "PATCHBAY_CUDA_LIBS=" + filepath.Join(driver, "nccl") }
 
 // onFake runs the program where the loader finds the driver of the fake device, and returns what it printed.
 func onFake(t *testing.T, driver, program string, env []string, args ...string) (string, error) {
@@ -86,16 +88,17 @@ func TestCUDADemo(t *testing.T) {
 	if err := os.WriteFile(broken, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range []struct{ devices, ranks, env string }{
-		{"cpu", "1", ""},
-		{"cuda:0", "1", ""},
-		{"cuda:0,0", "2", ""},
-		{"cuda:0-1", "2", ""},
-		{"cuda:0", "1", "FAKEGPU_BREAK=" + broken},
+	for _, c := range []struct{ devices, ranks, env, transport string }{
+		{"cpu", "1", "", "auto"},
+		{"cuda:0", "1", "", "auto"},
+		{"cuda:0,0", "2", "", "auto"},
+		{"cuda:0-1", "2", "", "local"},
+		{"cuda:0-1", "2", "", "nccl"},
+		{"cuda:0", "1", "FAKEGPU_BREAK=" + broken, "auto"},
 	} {
 		out := filepath.Join(dir, c.devices+".png")
-		said, err := onFake(t, driver, program, []string{"FAKEGPU_DEVICES=2", c.env}, "demo", "--devices", c.devices,
-			"--ranks", c.ranks, "--out", out)
+		said, err := onFake(t, driver, program, []string{"FAKEGPU_DEVICES=2", c.env, ncclOf(driver)}, "demo", "--devices",
+			c.devices, "--ranks", c.ranks, "--transport", c.transport, "--out", out)
 		told := strings.Count(said, "fakegpu:")
 		switch {
 		case err != nil, c.env == "" && told > 0,
@@ -164,6 +167,20 @@ func TestCUDARefusals(t *testing.T) {
 			}
 		}
 	}
+	for _, c := range []struct{ devices, transport, env, says string }{
+		{"cuda:0,0", "nccl", "", "ranks 0 and 1 are both on cuda:0, and NCCL takes one rank a GPU: want auto or local"},
+		{"cuda:0-1", "nccl", "PATCHBAY_CUDA_LIBS=off", "NCCL was not found"},
+		{"cuda:0-1", "nccl", "FAKEGPU_NCCL=21005", "is version 2.10.5; 2.18.0 is the least that is used: want auto or local"},
+		{"cpu", "nccl", "", "NCCL is for GPUs, and --devices is cpu"},
+		{"cuda:0", "tcp", "", "--transport tcp: want auto, local or nccl"},
+	} {
+		said, err := onFake(t, driver, program, []string{"FAKEGPU_DEVICES=2", ncclOf(driver), c.env}, "serve", "--devices",
+			c.devices, "--transport", c.transport)
+		var code *exec.ExitError
+		if !errors.As(err, &code) || code.ExitCode() != 2 || !strings.Contains(said, c.says) {
+			t.Errorf("--devices %s --transport %s: %v, want exit code 2 and %q\n%s", c.devices, c.transport, err, c.says, said)
+		}
+	}
 	said, err := onFake(t, t.TempDir(), program, nil, "serve", "--devices", "cuda:0")
 	if err == nil || !strings.Contains(said, "no NVIDIA driver") && !strings.Contains(said, "no such GPU") {
 		t.Errorf("without the fake: %v\n%s", err, said)
@@ -186,10 +203,12 @@ func TestCUDADoctor(t *testing.T) {
 			"is not used"},
 		{"FAKEGPU_DRIVER=12020", "note  gpu      cuda:0: the driver serves CUDA 12.2"},
 		{"FAKEGPU_DEVICES=0", "everything runs on the processors"},
+		{ncclOf(driver), "ok    library  NCCL 2.21.5, "},
+		{ncclOf(driver) + " FAKEGPU_NCCL=21005", "is version 2.10.5; 2.18.0 is the least that is used: ranks copy from each"},
 		{"VIRTUAL_ENV=/no", "note  library  cuBLASLt is not in /no/lib, the loader's path, "},
 		{"PATCHBAY_CUDA_LIBS=off", "note  library  cuBLASLt is switched off (--cuda-libs off): linear layers in bf16 run on "},
 	} {
-		said, _ := onFake(t, driver, program, []string{c.env, fmt.Sprintf("PATCHBAY_HOME=%s", t.TempDir())}, "doctor")
+		said, _ := onFake(t, driver, program, append(strings.Fields(c.env), "PATCHBAY_HOME="+t.TempDir()), "doctor")
 		if !strings.Contains(said, c.says) {
 			t.Errorf("%s: want %q\n%s", c.env, c.says, said)
 		}
