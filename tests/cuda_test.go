@@ -29,16 +29,20 @@ func onFake(t *testing.T, driver, program string, env []string, args ...string) 
 	return string(out), err
 }
 
-// smallDemo puts the demo beside the program with pictures of 64x64 pixels in two steps.
-func smallDemo(t *testing.T, program string) (flow string) {
+// smallDemo makes a place where the demo beside the program has pictures of 64x64 pixels in two steps.
+func smallDemo(t *testing.T) (program, flow string) {
 	t.Helper()
-	examples := filepath.Join(filepath.Dir(program), "..", "examples")
+	dir := t.TempDir()
+	program = filepath.Join(dir, "bin", "patchbay")
+	examples := filepath.Join(dir, "examples")
 	text, err := os.ReadFile("../examples/demo.json")
-	if err == nil {
-		err = os.Remove(examples) // a link to those of the source tree
+	for _, d := range []string{filepath.Dir(program), examples} {
+		if err == nil {
+			err = os.Mkdir(d, 0o700)
+		}
 	}
 	if err == nil {
-		err = os.Mkdir(examples, 0o700)
+		err = os.Link(buildProgram(t), program)
 	}
 	if err == nil {
 		err = os.Symlink(demoModels(t), filepath.Join(examples, "demo"))
@@ -51,7 +55,7 @@ func smallDemo(t *testing.T, program string) (flow string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return flow
+	return program, flow
 }
 
 // pixels reads the channels of a picture of 64x64 pixels, 0 to 255.
@@ -80,8 +84,7 @@ func pixels(t *testing.T, path string) (levels []int) {
 // second one they are refused.
 func TestCUDADemo(t *testing.T) {
 	driver := fakegpu.Library(t)
-	program := buildProgram(t)
-	flow := smallDemo(t, program)
+	program, flow := smallDemo(t)
 	dir := t.TempDir()
 	var cpu []int
 	broken := filepath.Join(dir, "broken") // the first launch breaks the device: the job goes to another worker
@@ -142,8 +145,7 @@ func TestCUDADemo(t *testing.T) {
 // TestCUDARefusals: what --devices may not be is refused by name with what it may be, before anything is started.
 func TestCUDARefusals(t *testing.T) {
 	driver := fakegpu.Library(t)
-	program := buildProgram(t)
-	flow := smallDemo(t, program)
+	program, flow := smallDemo(t)
 	for _, c := range []struct{ env, devices, says string }{
 		{"", "cuda:1", "there is no such GPU: want cpu, cuda:0 (Fake GPU)"},
 		{"", "cuda", "want cuda:N"},
