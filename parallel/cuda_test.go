@@ -174,7 +174,7 @@ func TestFailuresOfFakeGPUs(t *testing.T) {
 	if err != nil || relieved != 1 || relative(got.Latent.Data, want.Latent.Data) > 1e-5 {
 		t.Fatalf("after an allocation that found no memory: %v, caches were freed %d times, want 1", err, relieved)
 	}
-	err = e.Do(context.Background(), "work", func(l *Local) error {
+	err = e.Do(context.Background(), "work", func(l *Workspace) error {
 		tell(full)
 		_, err := l.Ops.Alloc(100)
 		return err

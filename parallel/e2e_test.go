@@ -7,10 +7,12 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"patchbay/engine/safetensors"
 	"patchbay/models/dit"
+	"patchbay/models/family"
 	"patchbay/models/latent"
 	"patchbay/models/sampling"
 	"patchbay/models/tiny"
@@ -35,7 +37,12 @@ type goldenEntry struct {
 	Mask          []int    `json:"mask"`
 	Width, Height float32
 	FinalContext  []int `json:"final_context"`
-	Zeroed        bool  `json:"zeroed"`
+	References    []struct {
+		Input string
+		Shape []int // [1, C, 1, Y, X]
+	} `json:"reference_latents"`
+	Method string `json:"reference_latents_method"`
+	Zeroed bool   `json:"zeroed"`
 }
 
 // goldenRun is one case of e2e.json.
@@ -52,7 +59,8 @@ type goldenRun struct {
 	Sigmas                                []float32 `json:"sigmas"`
 	Shape                                 []int     `json:"latent_shape"`
 	Latent                                string
-	Patch                                 []any `json:"model_patch"` // a class and its shift
+	Patch                                 []any    `json:"model_patch"` // a class and its shift
+	Norm                                  *float32 `json:"cfg_norm"`
 	Positive, Negative, Cond1, Cond2      []goldenEntry
 	NetworkCalls                          [][]json.RawMessage `json:"network_calls"`
 }
@@ -64,12 +72,26 @@ type goldenModel struct {
 	format   latent.Format
 }
 
-func openGolden(t *testing.T, name string) goldenModel {
+// described are the small models of all tests by name: making their weights takes longer than many a test.
+var described sync.Map
+
+// describe returns a small model. Tests may change the copy, not what it points to.
+func describe(t *testing.T, name string) *family.Diffusion {
 	t.Helper()
-	d, err := tiny.Describe(name)
+	made, _ := described.LoadOrStore(name, sync.OnceValues(func() (*family.Diffusion, error) {
+		return tiny.Describe(name)
+	}))
+	d, err := made.(func() (*family.Diffusion, error))()
 	if err != nil {
 		t.Fatal(err)
 	}
+	own := *d
+	return &own
+}
+
+func openGolden(t *testing.T, name string) goldenModel {
+	t.Helper()
+	d := describe(t, name)
 	line, err := d.Sampling.Build()
 	if err != nil {
 		t.Fatal(err)
@@ -94,6 +116,13 @@ func (e goldenEntry) lower(t *testing.T, run goldenRun, g goldenModel) Entry {
 		more := golden.Input("e2e/"+run.Model+"/pos3/context", (e.FinalContext[1]-rows)*cols)
 		out.Context.Data, out.Context.Rows = append(out.Context.Data, more...), e.FinalContext[1]
 	}
+	for _, r := range e.References {
+		y, x := r.Shape[3], r.Shape[4]
+		data := golden.Input(r.Input, r.Shape[1]*y*x)
+		g.format.ToModel(data, y*x)
+		out.References = append(out.References, dit.Reference{Y: y, X: x, Data: data})
+	}
+	out.Method = e.Method
 	if e.Zeroed {
 		clear(out.Context.Data)
 		clear(out.Pooled)
@@ -196,6 +225,7 @@ func (run goldenRun) lower(t *testing.T, name string, g goldenModel) *Request {
 	}
 	r.Sigmas = run.sigmas(t, g)
 	run.guide(t, r, g)
+	r.Guider.Norm = run.Norm
 	run.mask(r)
 	return r
 }

@@ -36,6 +36,9 @@ func (*Driver) Version() int { return 0 }
 // Library finds none.
 func (*Driver) Library(*library.Search, *library.Library) Found { return Found{Err: ErrNotOpened} }
 
+// Use finds none.
+func (*Driver) Use(*library.Search) (Found, error) { return Found{}, ErrNotOpened }
+
 // NCCL is never opened without cgo.
 type NCCL struct{ Found }
 

@@ -3,6 +3,7 @@
 package cuda
 
 /*
+#include "lt.h"
 #include "shim.h"
 #include "kernels/args.h"
 */
@@ -40,6 +41,7 @@ type Ops struct {
 	marks marks
 	clock clock
 	aside []*Ops // see Beside
+	plans map[C.pb_lt_shape]*C.pb_lt_plan
 	inbox inbox
 	err   error
 
@@ -73,7 +75,7 @@ const stripBytes = 256 << 20
 // NewOps makes a stream on the device.
 func (dev *Device) NewOps() (*Ops, error) {
 	o := &Ops{dev: dev, strip: stripBytes, args: new(arguments), done: make(chan *pinned, 64)}
-	o.mem.dev, o.up.dev = dev, dev
+	o.mem.dev, o.up.dev, o.plans = dev, dev, map[C.pb_lt_shape]*C.pb_lt_plan{}
 	if err := try(func(e *C.pb_error) { C.pb_stream_new(dev.c, &o.stream, e) }); err != nil {
 		return nil, err
 	}
@@ -90,6 +92,11 @@ func (o *Ops) Close() error {
 	errs := []error{o.drain()}
 	for _, b := range o.aside {
 		errs = append(errs, b.Close())
+	}
+	for _, p := range o.plans {
+		if p != nil {
+			C.pb_lt_plan_free(o.dev.blas.c, p)
+		}
 	}
 	errs = append(errs, o.mem.free(), o.inbox.free(o.dev), o.up.free())
 	o.takeBack()

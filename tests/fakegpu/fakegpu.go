@@ -50,7 +50,7 @@ func Build(root string, changes ...Change) (string, error) {
 	sources := make(map[string]string)
 	for _, pattern := range []string{
 		"engine/cuda/kernels/*.cu", "engine/cuda/kernels/*.h", "engine/cuda/kernels/*.cuh",
-		"engine/cuda/driver.h", "engine/cuda/nccl.h", "tests/fakegpu/fake/*",
+		"engine/cuda/driver.h", "engine/cuda/cublaslt.h", "engine/cuda/nccl.h", "tests/fakegpu/fake/*",
 	} {
 		names, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil || len(names) == 0 {
@@ -117,8 +117,7 @@ func build(sources map[string]string) (string, error) {
 		return hex.EncodeToString(sum[:10])
 	}
 	dir := filepath.Join(cache, hash(append(units, headers...)...))
-	library := filepath.Join(dir, "libcuda.so.1")
-	if _, err := os.Stat(library); err == nil {
+	if _, err := os.Stat(filepath.Join(dir, "complete")); err == nil {
 		return dir, nil
 	}
 	work, err := os.MkdirTemp("", "fakegpu")
@@ -162,9 +161,37 @@ func build(sources map[string]string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return dir, place(library, func(to string) error {
-		return run("g++", append([]string{"-shared", "-o", to}, append(objects, "-ldl")...)...)
-	})
+	return dir, link(dir, objects, sorted(units))
+}
+
+// libraries are the units that become a shared library each, on top of the driver's; all others are the driver's.
+var libraries = map[string]string{"libcublasLt.cc": "libcublasLt.so.12"}
+
+// link makes the libraries of the objects of units, that of the driver first, and a file that says that all are there.
+func link(dir string, objects, units []string) error {
+	const driver = "libcuda.so.1"
+	shared := func(name string, args ...string) error {
+		return place(filepath.Join(dir, name), func(to string) error {
+			return run("g++", append([]string{"-shared", "-Wl,-soname," + name, "-o", to}, append(args, "-ldl")...)...)
+		})
+	}
+	var own []string
+	for i, unit := range units {
+		if libraries[unit] == "" {
+			own = append(own, objects[i])
+		}
+	}
+	if err := shared(driver, own...); err != nil {
+		return err
+	}
+	for i, unit := range units {
+		if name := libraries[unit]; name != "" {
+			if err := shared(name, "-Wl,-rpath,$ORIGIN", objects[i], "-L"+dir, "-l:"+driver); err != nil {
+				return err
+			}
+		}
+	}
+	return place(filepath.Join(dir, "complete"), func(to string) error { return os.WriteFile(to, nil, 0o600) })
 }
 
 // object compiles one unit unless it is there.

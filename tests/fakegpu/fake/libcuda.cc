@@ -24,6 +24,7 @@
 #include <string>
 #include <vector>
 
+#include "device.h"
 #include "driver.h"
 #include "fibre.h"
 #include "queue.h"
@@ -293,6 +294,29 @@ long number(const std::string &text, const char *key, size_t at, size_t end, lon
 }
 
 }  // namespace
+
+namespace fakegpu {
+
+CUcontext context() { return current; }
+
+CUresult enqueue(CUstream s, std::function<void()> run) {
+  ENTER;
+  CHECK(s);
+  ::enqueue(s, std::move(run));
+  return PB_SUCCESS;
+}
+
+bool device_memory(const void *at, size_t bytes) {
+  std::lock_guard<std::mutex> lock(big);
+  return inside((uintptr_t)at, bytes, false);
+}
+
+void say(const std::string &text) {
+  std::lock_guard<std::mutex> lock(big);
+  trouble(PB_UNKNOWN, text);
+}
+
+}  // namespace fakegpu
 
 #pragma GCC visibility push(default)
 extern "C" {
