@@ -15,6 +15,7 @@ func TestPlantedFaults(t *testing.T) {
 	const (
 		offers = "TestNCCL/OffersInOrder"
 		slots  = "TestNCCL/SlotsAreNotOverwritten"
+		posts  = "TestNCCL/PostsAreReadBeforeTheyAreFilledAgain"
 	)
 	fakegpu.Faults(t, []struct{ Name, File, Old, New, Test, Want string }{
 		{
@@ -33,16 +34,17 @@ func TestPlantedFaults(t *testing.T) {
 		{"a slot used again early", "message.go", "		e.stream.After(s.over)\n", "", slots, "want"},
 		{
 			"a slot sent before it is filled", "message.go", "	follow(on, e.stream)\n	edge := e.edges()[e.rank]",
-			"	edge := e.edges()[e.rank]", slots, "want",
+			"	edge := e.edges()[e.rank]", posts, "want",
 		},
 		{"a slot read before it is filled", "message.go", "	e.stream.After(p.over)\n", "", offers, "want"},
 		{
-			"memory filled again early", "message.go", "	follow(on, e.stream)\n	edge := e.edges()[from]", "	edge := e.edges()[from]",
-			"TestNCCL/PostsAreReadBeforeTheyAreFilledAgain", "want",
+			"memory filled again early", "message.go", "	follow(on, e.stream)\n	edge := e.edges()[from]",
+			"	edge := e.edges()[from]", posts, "want",
 		},
 		{
-			"calls without their group", "../../../engine/cuda/nccl_shim.c", "n->ncclGroupStart(), end;\n  for (int i = 0; i < count && (r ==",
-			"PB_NCCL_SUCCESS, end;\n  for (int i = 0; i < count && (r ==", "TestNCCL/AllToAll", "ncclGroup",
+			"calls without their group", "../../../engine/cuda/nccl_shim.c",
+			"n->ncclGroupStart(), end;\n  for (int i = 0; i < count && (r ==",
+			"PB_NCCL_SUCCESS, end;\n  for (int i = 0; i < count && (r ==", "TestEvenExchanges", "while something is in progress",
 		},
 		{
 			"a host that does not wait until it is connected", "wires.go", "for looks := 0; pending && err == nil; looks++ {",
@@ -50,7 +52,8 @@ func TestPlantedFaults(t *testing.T) {
 		},
 		{"broken communicators in use again", "wires.go", " && !w.broken()", "", "TestCommunicatorsAreKept", "want"},
 		{
-			"results of an exchange that was aborted", "end.go", "		e.stream.Break(", "		_ = (", "TestAbortedResultsAreErrors", "want",
+			"results of an exchange that was aborted", "end.go", "		e.stream.Break(", "		_ = (", "TestAbortedResultsAreErrors",
+			"want",
 		},
 	})
 }
