@@ -42,6 +42,7 @@ type Config struct {
 	DeviceMemory string `json:"device_memory,omitempty"`
 	Reserve      string `json:"reserve,omitempty"`
 	Placement    string `json:"placement,omitempty"` // of ranks: threads or children; empty: threads
+	Transport    string `json:"transport,omitempty"` // of ranks on GPUs: auto, local or nccl; empty: auto
 	CUDALibs     string `json:"cuda_libs,omitempty"` // folders of NVIDIA's libraries, see package library
 	// Patience is how long the ranks of a request may stand still together; 0: ten minutes.
 	Patience time.Duration `json:"patience,omitempty"`
@@ -233,7 +234,11 @@ func (c *Config) CheckDevices() error {
 	} else if m != nil { // a worker may start elsewhere
 		c.Rates, _ = filepath.Abs(c.Rates)
 	}
-	if _, _, err := c.gpus(); err != nil {
+	driver, infos, err := c.gpus()
+	if err == nil {
+		_, err = c.nccl(driver, infos)
+	}
+	if err != nil {
 		return &InputError{Err: err}
 	}
 	if _, err := ParseBytes(c.DeviceMemory); err != nil {
@@ -302,6 +307,9 @@ func (c *Config) workerArgs() []string {
 	}
 	if c.Placement != "" {
 		args = append(args, "--placement", c.Placement)
+	}
+	if c.Transport != "" {
+		args = append(args, "--transport", c.Transport)
 	}
 	if c.CUDALibs != "" {
 		args = append(args, "--cuda-libs", c.CUDALibs)

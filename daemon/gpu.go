@@ -12,7 +12,6 @@ import (
 	"patchbay/engine/cuda/library"
 	"patchbay/node/value"
 	"patchbay/parallel"
-	"patchbay/parallel/comm/localcuda"
 )
 
 // GPUs are the devices that --devices names by number, nil where it names none: cuda:N, and lists and ranges of them,
@@ -154,7 +153,7 @@ func (o *opened) close() error {
 	return errors.Join(errs...)
 }
 
-// EngineConfig makes what the ranks compute with of --devices, --memory, --device-memory and --reserve. The function
+// EngineConfig makes what the ranks compute with of --devices, --transport and the flags of memory. The function
 // gives the devices back, after the engine.
 func (c *Config) EngineConfig() (cfg parallel.Config, closing func() error, err error) {
 	closing = func() error { return nil }
@@ -190,6 +189,10 @@ func (c *Config) EngineConfig() (cfg parallel.Config, closing func() error, err 
 	}
 	cfg.MemoryBytes = cfg.DeviceMemory // all memory of the ranks is there
 	cfg.DeviceOf = func(rank int) string { return infos[rank%len(infos)].Location() }
-	cfg.NewOps, cfg.Transport, cfg.Ranks = devices.newOps, localcuda.Transport{}, len(infos)
-	return cfg, devices.close, nil
+	transport, end, err := c.transport(driver, infos)
+	if err != nil {
+		return cfg, closing, err
+	}
+	cfg.NewOps, cfg.Transport, cfg.Ranks = devices.newOps, transport, len(infos)
+	return cfg, func() error { return errors.Join(end(), devices.close()) }, nil
 }

@@ -40,6 +40,15 @@ gcc -fsyntax-only -std=c11 -Wall -Wextra -DPB_CHECK_HEADERS -I "$headers" -I "$t
   -isystem "$work/stub" -x c engine/cuda/cublaslt.h
 echo "prototypes and constants: those of cuda.h 12.4 and cublasLt.h 12.4.5"
 
+install nccl-2.21.5 nvidia-nccl-cu12==2.21.5
+rm -f "$tools"/nccl-2.21.5/nvidia/nccl/lib/*.so* # 250 MB that nobody needs here
+nccl=$tools/nccl-2.21.5/nvidia/nccl/include
+# The types of half precision that nccl.h includes need a C++ library; it uses none of them.
+gcc -fsyntax-only -std=c11 -Wall -Wextra -DPB_CHECK_NCCL -D__CUDA_FP16_H__ -D__CUDA_BF16_H__ -D__CUDA_BF16_TYPES_EXIST__ -I "$headers" \
+  -I "$tools/12.4/nvidia/cuda_nvcc/include" -I "$nccl" -x c engine/cuda/nccl.h
+grep -q 0xcafebeef "$nccl/nccl.h"
+echo "prototypes and constants: those of nccl.h 2.21.5"
+
 gcc -O1 -std=gnu11 -Wall -Wextra -o "$work/nvrtc" tests/fakegpu/nvrtc/nvrtc.c -ldl
 jobs=$(nproc)
 

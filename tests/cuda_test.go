@@ -2,7 +2,6 @@ package tests
 
 import (
 	"errors"
-	"fmt"
 	"image/png"
 	"os"
 	"os/exec"
@@ -17,6 +16,9 @@ import (
 	"patchbay/tests/fakegpu"
 )
 
+// ncclOf is the setting by which the program finds the fake NCCL.
+func ncclOf(driver string) string { return "PATCHBAY_CUDA_LIBS=" + filepath.Join(driver, "nccl") }
+
 // onFake runs the program where the loader finds the driver of the fake device, and returns what it printed.
 func onFake(t *testing.T, driver, program string, env []string, args ...string) (string, error) {
 	t.Helper()
@@ -30,16 +32,20 @@ func onFake(t *testing.T, driver, program string, env []string, args ...string) 
 	return string(out), err
 }
 
-// smallDemo puts the demo beside the program with pictures of 64x64 pixels in two steps.
-func smallDemo(t *testing.T, program string) (flow string) {
+// smallDemo makes a place where the demo beside the program has pictures of 64x64 pixels in two steps.
+func smallDemo(t *testing.T) (program, flow string) {
 	t.Helper()
-	examples := filepath.Join(filepath.Dir(program), "..", "examples")
+	dir := t.TempDir()
+	program = filepath.Join(dir, "bin", "patchbay")
+	examples := filepath.Join(dir, "examples")
 	text, err := os.ReadFile("../examples/demo.json")
-	if err == nil {
-		err = os.Remove(examples) // a link to those of the source tree
+	for _, d := range []string{filepath.Dir(program), examples} {
+		if err == nil {
+			err = os.Mkdir(d, 0o700)
+		}
 	}
 	if err == nil {
-		err = os.Mkdir(examples, 0o700)
+		err = os.Link(buildProgram(t), program)
 	}
 	if err == nil {
 		err = os.Symlink(demoModels(t), filepath.Join(examples, "demo"))
@@ -52,7 +58,7 @@ func smallDemo(t *testing.T, program string) (flow string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return flow
+	return program, flow
 }
 
 // pixels reads the channels of a picture of 64x64 pixels, 0 to 255.
@@ -89,24 +95,24 @@ func apart(a, b []int) (worst int) {
 // second one they are refused.
 func TestCUDADemo(t *testing.T) {
 	driver := fakegpu.Library(t)
-	program := buildProgram(t)
-	flow := smallDemo(t, program)
+	program, flow := smallDemo(t)
 	dir := t.TempDir()
 	var cpu []int
 	broken := filepath.Join(dir, "broken") // the first launch breaks the device: the job goes to another worker
 	if err := os.WriteFile(broken, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range []struct{ devices, ranks, env string }{
-		{"cpu", "1", ""},
-		{"cuda:0", "1", ""},
-		{"cuda:0,0", "2", ""},
-		{"cuda:0-1", "2", ""},
-		{"cuda:0", "1", "FAKEGPU_BREAK=" + broken},
+	for _, c := range []struct{ devices, ranks, env, transport string }{
+		{"cpu", "1", "", "auto"},
+		{"cuda:0", "1", "", "auto"},
+		{"cuda:0,0", "2", "", "auto"},
+		{"cuda:0-1", "2", "", "local"},
+		{"cuda:0-1", "2", "", "nccl"},
+		{"cuda:0", "1", "FAKEGPU_BREAK=" + broken, "auto"},
 	} {
 		out := filepath.Join(dir, c.devices+".png")
-		said, err := onFake(t, driver, program, []string{"FAKEGPU_DEVICES=2", c.env}, "demo", "--devices", c.devices,
-			"--ranks", c.ranks, "--out", out)
+		said, err := onFake(t, driver, program, []string{"FAKEGPU_DEVICES=2", c.env, ncclOf(driver)}, "demo", "--devices",
+			c.devices, "--ranks", c.ranks, "--transport", c.transport, "--out", out)
 		told := strings.Count(said, "fakegpu:")
 		switch {
 		case err != nil, c.env == "" && told > 0,
@@ -170,8 +176,7 @@ func TestCUDADemo(t *testing.T) {
 // TestCUDARefusals: what --devices may not be is refused by name with what it may be, before anything is started.
 func TestCUDARefusals(t *testing.T) {
 	driver := fakegpu.Library(t)
-	program := buildProgram(t)
-	flow := smallDemo(t, program)
+	program, flow := smallDemo(t)
 	for _, c := range []struct{ env, devices, says string }{
 		{"", "cuda:1", "there is no such GPU: want cpu, cuda:0 (Fake GPU)"},
 		{"", "cuda", "want cuda:N"},
@@ -193,6 +198,20 @@ func TestCUDARefusals(t *testing.T) {
 			if !errors.As(err, &code) || code.ExitCode() != 2 || !strings.Contains(said, c.says) {
 				t.Errorf("%s %s --devices %s: %v, want exit code 2 and %q\n%s", c.env, command, c.devices, err, c.says, said)
 			}
+		}
+	}
+	for _, c := range []struct{ devices, transport, env, says string }{
+		{"cuda:0,0", "nccl", "", "ranks 0 and 1 are both on cuda:0, and NCCL takes one rank a GPU: want auto or local"},
+		{"cuda:0-1", "nccl", "PATCHBAY_CUDA_LIBS=off", "NCCL was not found"},
+		{"cuda:0-1", "nccl", "FAKEGPU_NCCL=21005", "is version 2.10.5; 2.18.0 is the least that is used: want auto or local"},
+		{"cpu", "nccl", "", "NCCL is for GPUs, and --devices is cpu"},
+		{"cuda:0", "tcp", "", "--transport tcp: want auto, local or nccl"},
+	} {
+		said, err := onFake(t, driver, program, []string{"FAKEGPU_DEVICES=2", ncclOf(driver), c.env}, "serve", "--devices",
+			c.devices, "--transport", c.transport)
+		var code *exec.ExitError
+		if !errors.As(err, &code) || code.ExitCode() != 2 || !strings.Contains(said, c.says) {
+			t.Errorf("--devices %s --transport %s: %v, want exit code 2 and %q\n%s", c.devices, c.transport, err, c.says, said)
 		}
 	}
 	said, err := onFake(t, t.TempDir(), program, nil, "serve", "--devices", "cuda:0")
@@ -228,8 +247,10 @@ func TestCUDADoctor(t *testing.T) {
 		{"LD_LIBRARY_PATH=" + alone, "the loader's path, /usr/local/cuda/lib64"},
 		{"LD_LIBRARY_PATH=" + alone, "; it comes with: pip install nvidia-cublas"},
 		{"PATCHBAY_CUDA_LIBS=off", "note  library  cuBLASLt is switched off (--cuda-libs off): linear layers in bf16 "},
+		{ncclOf(driver), "ok    library  NCCL 2.21.5, "},
+		{ncclOf(driver) + " FAKEGPU_NCCL=21005", "is version 2.10.5; 2.18.0 is the least that is used: ranks copy from each"},
 	} {
-		said, _ := onFake(t, driver, program, []string{c.env, fmt.Sprintf("PATCHBAY_HOME=%s", t.TempDir())}, "doctor")
+		said, _ := onFake(t, driver, program, append(strings.Fields(c.env), "PATCHBAY_HOME="+t.TempDir()), "doctor")
 		if !strings.Contains(said, c.says) {
 			t.Errorf("%s: want %q\n%s", c.env, c.says, said)
 		}

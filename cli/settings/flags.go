@@ -48,6 +48,8 @@ func Devices(f *pflag.FlagSet, c *daemon.Config) {
 		"others are looked for first, as in A:B; off: NVIDIA's libraries but the driver are not used")
 	f.StringVar(&c.Placement, "placement", daemon.PlacementThreads, "where ranks run: threads of the worker, or "+
 		"children, a process for each")
+	f.StringVar(&c.Transport, "transport", daemon.TransportAuto, "how ranks on GPUs exchange: nccl, local (copies of our "+
+		"own), or auto: nccl where it is found and every rank has a GPU of its own")
 	f.DurationVar(&c.Patience, "patience", 0, "how long the ranks of a request may stand still together before it fails; "+
 		"it must exceed the longest operation (default 10m)")
 }

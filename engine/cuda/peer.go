@@ -83,8 +83,8 @@ func (o *Ops) Beside() (*Ops, error) {
 	return b, err
 }
 
-// inbox is memory that exchanges bring parts of sums into. It grows without giving back what it was: that would wait for
-// devices, which may be waiting for this one.
+// inbox is memory that exchanges bring parts of sums into. It grows without giving back what it was: that would wait
+// for devices, which may be waiting for this one.
 type inbox struct {
 	all   []uint64 // the last one is in use
 	bytes int

@@ -130,8 +130,8 @@ func (e *end) AllReduce(buf engine.Tensor) {
 	})
 }
 
-// scatter brings this rank's part of the sources of all ranks into memory of its stream and adds them up in rank order. dst
-// may be that part of its own source.
+// scatter brings this rank's part of the sources of all ranks into memory of its stream and adds them up in rank order.
+// dst may be that part of its own source.
 func (e *end) scatter(what string, dst engine.Tensor, src []engine.Tensor) {
 	own := src[e.rank]
 	n, size := 0, e.Size()

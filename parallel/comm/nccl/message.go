@@ -91,7 +91,8 @@ func (e *end) Offer(slot, src engine.Tensor, to int) {
 	out := comm.NewMessage(src)
 	e.compared(func(g *group) error {
 		if to != e.rank+1 || e.edges() == nil {
-			return g.disagree("rank %d offers to rank %d at %s: messages go to the next rank of a pipeline", e.rank, to, out.At())
+			return g.disagree("rank %d offers to rank %d at %s: messages go to the next rank of a pipeline", e.rank, to,
+				out.At())
 		}
 		if err := comm.Agree(g.name, comm.Message{Tensor: slot, Site: out.Site}, e.rank, out, e.rank); err != nil {
 			return err
@@ -129,7 +130,8 @@ func (e *end) Post(slot engine.Tensor, from int) {
 	in := comm.NewMessage(slot)
 	e.compared(func(g *group) error {
 		if from != e.rank-1 || e.edges() == nil {
-			return g.disagree("rank %d posts memory for rank %d at %s: messages come from the rank before", e.rank, from, in.At())
+			return g.disagree("rank %d posts memory for rank %d at %s: messages come from the rank before", e.rank, from,
+				in.At())
 		}
 		w := g.way(from, e.rank)
 		if len(w.sends) > 0 && len(w.offers) == 0 {
@@ -153,11 +155,12 @@ func (e *end) Await(dst engine.Tensor, from int) {
 	into := comm.NewMessage(dst)
 	e.compared(func(g *group) error {
 		if len(e.posted) == 0 || from != e.rank-1 {
-			return g.disagree("rank %d awaits a message of rank %d at %s and has posted no memory for it", e.rank, from, into.At())
+			return g.disagree("rank %d awaits a message of rank %d at %s and has posted no memory for it", e.rank, from,
+				into.At())
 		}
 		if p := e.posted[0]; p.Tensor.Len() != dst.Len() || p.Tensor.DType != dst.DType {
-			return g.disagree("rank %d receives %s into memory posted at %s and receives %s of it at %s", e.rank, p.Tensor, p.At(),
-				dst, into.At())
+			return g.disagree("rank %d receives %s into memory posted at %s and receives %s of it at %s", e.rank, p.Tensor,
+				p.At(), dst, into.At())
 		}
 		return nil
 	})

@@ -2,14 +2,14 @@
 //
 // Every group has communicators: one of all its ranks, on which exchanges run on the streams of the ranks' Ops, and
 // where a pipeline uses it one of each two neighbours, whose messages run beside, on a stream of their own at either
-// end, so that what comes in never waits for what goes out. A rank's host waits for no peer: it issues and goes on. NCCL
-// matches calls by their order and finds no mistake in it, so ends compare their calls on the host, which costs no wait,
-// and a group whose ranks disagree is aborted with both call sites.
+// end, so that what comes in never waits for what goes out. A rank's host waits for no peer: it issues and goes on.
+// NCCL matches calls by their order and finds no mistake in it, so ends compare their calls on the host, which costs no
+// wait, and a group whose ranks disagree is aborted with both call sites.
 //
 // Sums are the same bits as those of every other transport: with two ranks NCCL's own, where no order can differ, with
-// more of them each rank brings the parts of its share together and adds them up in rank order (see ADR 18).
+// more of them each rank brings the parts of its share together and adds them up in rank order (see ADR 19).
 //
-// transport.go makes communicators and keeps them, end.go issues, collective.go and message.go are the calls of Comm.
+// wires.go makes communicators and keeps them, end.go issues, collective.go and message.go are the calls of Comm.
 package nccl
 
 import (
@@ -35,8 +35,8 @@ type communicators interface {
 	Close(patience time.Duration) error
 }
 
-// Transport connects Ops that are *cuda.Ops of one process. It keeps communicators for groups on the same GPUs: ranks of
-// one team at a time are at work.
+// Transport connects Ops that are *cuda.Ops of one process. It keeps communicators for groups on the same GPUs: ranks
+// of one team at a time are at work.
 type Transport struct {
 	connect func(groups ...[]*cuda.Ops) ([]communicators, error)
 	local   comm.Transport
@@ -70,8 +70,8 @@ func New(lib *cuda.NCCL, local comm.Transport) *Transport {
 // Interruptible is false: what is enqueued runs to its end.
 func (*Transport) Interruptible() bool { return false }
 
-// Connect implements comm.Transport. It refuses Ops of other kinds and groups of more than 32 ranks. Where communicators
-// have to be made it waits for that, at most two minutes.
+// Connect implements comm.Transport. It refuses Ops of other kinds and groups of more than 32 ranks. Where
+// communicators have to be made it waits for that, at most two minutes.
 func (t *Transport) Connect(of comm.Group, ops []engine.Ops) ([]comm.Comm, error) {
 	streams := make([]*cuda.Ops, len(ops))
 	for r, o := range ops {

@@ -6,12 +6,13 @@
 //
 // FAKEGPU_SEED (number), FAKEGPU_LANDING (late, once), FAKEGPU_EAGER (1: work runs as soon as its stream may), FAKEGPU_MEMORY (bytes), FAKEGPU_DEVICES,
 // FAKEGPU_MAJOR (compute capability), FAKEGPU_DRIVER (CUDA version it serves), FAKEGPU_PEERS (0: devices do not reach each other's memory),
-// FAKEGPU_BREAK, FAKEGPU_REFUSE and FAKEGPU_FULL (files: while there is one, the next launch breaks its device or is refused, or the next allocation finds no
-// memory, and takes it away).
+// FAKEGPU_PATIENCE (seconds that a stream may wait for a peer that issues nothing; 0: for ever), FAKEGPU_BREAK, FAKEGPU_REFUSE and FAKEGPU_FULL (files: while there
+// is one, the next launch breaks its device or is refused, or the next allocation finds no memory, and takes it away).
 #include <dlfcn.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -260,7 +261,11 @@ static CUresult run_until(const std::function<bool()> &done) {
     if (!step()) {
       std::string why = stuck();
       if (!why.empty()) return trouble(PB_UNKNOWN, "deadlock: " + why);
-      moved.wait(big);  // other threads go on
+      uint64_t most = setting("FAKEGPU_PATIENCE", 0);  // other threads go on
+      if (!most)
+        moved.wait(big);
+      else if (moved.wait_for(big, std::chrono::seconds(most)) == std::cv_status::timeout)
+        return trouble(PB_UNKNOWN, "deadlock: a peer has not issued its part for " + std::to_string(most) + " s");
     }
     if (current && current->sticky) return current->sticky;
   }
