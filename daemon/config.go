@@ -44,7 +44,8 @@ type Config struct {
 	Placement    string `json:"placement,omitempty"` // of ranks: threads or children; empty: threads
 	Hosts        string `json:"hosts,omitempty"`     // HOST:PORT,...: where ranks run; empty: on this machine
 	ClusterKey   string `json:"cluster_key,omitempty"`
-	Version      string `json:"-"` // of the program
+	Version      string `json:"-"`                   // of the program
+	CUDALibs     string `json:"cuda_libs,omitempty"` // folders of NVIDIA's libraries, see package library
 	// Patience is how long the ranks of a request may stand still together; 0: ten minutes.
 	Patience time.Duration `json:"patience,omitempty"`
 
@@ -305,6 +306,9 @@ func (c *Config) workerArgs() []string {
 	}
 	if c.Placement != "" {
 		args = append(args, "--placement", c.Placement)
+	}
+	if c.CUDALibs != "" {
+		args = append(args, "--cuda-libs", c.CUDALibs)
 	}
 	if c.Reserve != "" {
 		args = append(args, "--reserve", c.Reserve)

@@ -88,7 +88,7 @@ func (c *Config) startRank(i, ranks int, listen string) (*remote.Client, error) 
 	if err != nil {
 		self = os.Args[0]
 	}
-	args := []string{"rank", "--listen", listen, "--devices", c.Devices}
+	args := []string{"rank", "--listen", listen, "--devices", c.Devices, "--cuda-libs", c.CUDALibs}
 	if bytes, _ := ParseBytes(c.Memory); bytes > 0 { // checked before
 		args = append(args, "--memory", strconv.FormatInt(bytes/int64(ranks), 10))
 	}

@@ -223,7 +223,7 @@ func TestLooksFindsModelAndPrefix(t *testing.T) {
 		"model.layers.0.self_attn.q_proj.weight":                  "a language model",
 		"something":                                               "no kind of file that is known",
 	} {
-		if got := models.Looks(weights.FromMap(map[string]weights.Stored{name: one})); got != want {
+		if got := models.GuessKind(weights.FromMap(map[string]weights.Stored{name: one})); got != want {
 			t.Errorf("%s: looks like %s, want %s", name, got, want)
 		}
 	}

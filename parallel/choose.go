@@ -44,7 +44,7 @@ func (r *Request) Workload() forecast.Workload {
 	}
 	for i, b := range r.Branches {
 		for _, e := range b.Entries {
-			w.Text, w.Branches = append(w.Text, w.Spec.TextTokens(e.Context.Rows)+e.Context2.Rows), append(w.Branches, i)
+			w.Text, w.Branches = append(w.Text, e.Context.Rows+e.Context2.Rows), append(w.Branches, i)
 		}
 	}
 	if len(w.Text) == 0 { // nothing is evaluated

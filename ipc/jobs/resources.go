@@ -103,14 +103,14 @@ func (l *JetStream) announce(ctx context.Context) error {
 		b = []byte("{}")
 	}
 	l.looked = time.Now()
-	if bytes.Equal(b, l.has) && time.Since(l.told) < hasEvery {
+	if bytes.Equal(b, l.has) && time.Since(l.noted) < hasEvery {
 		return nil
 	}
 	if _, err := l.daemons.Put(ctx, l.cfg.Owner+hasSuffix, b); err != nil {
 		l.looked = time.Time{}
 		return err
 	}
-	l.has, l.told = b, time.Now()
+	l.has, l.noted = b, time.Now()
 	return nil
 }
 

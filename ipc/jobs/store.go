@@ -55,9 +55,9 @@ type Store interface {
 	// pause before the first.
 	retries(code string) (pause time.Duration, retry bool)
 
-	// log reads the events of a job, lastEvent the newest of them, nil if there is none.
+	// log reads the events of a job; told reports whether the end that its record tells of is among them.
 	log(ctx context.Context, job string) ([]message.Event, error)
-	lastEvent(ctx context.Context, job string) (*message.Event, error)
+	told(ctx context.Context, rec message.Record) (bool, error)
 	// bury writes a job that failed for good to the dead letters.
 	bury(ctx context.Context, rec message.Record) error
 }
@@ -81,9 +81,7 @@ func (m *memory) ordered() bool                                        { return 
 func (m *memory) offer(context.Context, message.Record, bool) error    { return nil }
 func (m *memory) bury(context.Context, message.Record) error           { return nil }
 func (m *memory) log(context.Context, string) ([]message.Event, error) { return nil, nil }
-func (m *memory) lastEvent(context.Context, string) (*message.Event, error) {
-	return nil, nil
-}
+func (m *memory) told(context.Context, message.Record) (bool, error)   { return false, nil }
 
 func (m *memory) remind(context.Context, []message.Record, time.Time) error { return nil }
 

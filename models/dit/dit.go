@@ -89,6 +89,7 @@ type Spec struct {
 	PooledDim     int    // length of Entry.Pooled, 0: none
 	Context2Dim   int    // columns of Entry.Context2, 0: none
 	TakesGuidance bool
+	Rotates       bool // queries and keys are rotated by position; else positions are added to image tokens, or neither
 	// Multiple is what the numbers of text and of image tokens are each filled up to a multiple of, with tokens that the
 	// network makes; 0: they are as they are.
 	Multiple    int
@@ -105,6 +106,9 @@ type BlockSpec struct {
 	Skip int // index of the earlier block whose output this block takes as its skip input, -1: none
 	// LastText marks a Double block whose text rows are not needed after it (SD3's last): they still give K and V.
 	LastText bool
+	// Sandwich marks a Single or Cross block of one attention, then one MLP of two gated products (SwiGLU), each between
+	// two norms, with four modulations a channel and no cross-attention (Z-Image's).
+	Sandwich bool
 	// Attends is how often Block calls Attend (SD3.5 medium's dual-attention blocks: 2, others 1).
 	Attends int
 	// Cuts is true where Block takes Env.Half: the attention, or what follows it, alone.

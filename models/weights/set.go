@@ -52,21 +52,6 @@ func FromFile(f *safetensors.File) *Set {
 	return s
 }
 
-// Join makes one Set of several (a model in shards). A name in two of them is an error.
-func Join(sets ...*Set) (*Set, error) {
-	all := &Set{tensors: map[string]Stored{}}
-	for _, s := range sets {
-		for name, t := range s.tensors {
-			if _, twice := all.tensors[name]; twice {
-				return nil, fmt.Errorf("tensor %q is in two of the files", name)
-			}
-			all.tensors[name] = t
-		}
-	}
-	all.index()
-	return all, nil
-}
-
 // Prefix returns the tensors whose names start with p, with p cut off. An empty p returns s itself.
 func (s *Set) Prefix(p string) *Set {
 	if p == "" {

@@ -43,7 +43,7 @@ func Lower(r Lowering) (*parallel.Request, error) {
 	}
 	if !allZero(start.Data) { // an empty latent is not shifted
 		data := append([]float32(nil), start.Data...)
-		m.Format.ToModel(data)
+		m.Format.ToModel(data, start.Y*start.X)
 		req.Latent.Data = data
 	}
 	if !r.NoNoise {
