@@ -42,7 +42,7 @@ type Config struct {
 	DeviceMemory string `json:"device_memory,omitempty"`
 	Reserve      string `json:"reserve,omitempty"`
 	Placement    string `json:"placement,omitempty"` // of ranks: threads or children; empty: threads
-	Hosts        string `json:"hosts,omitempty"`     // HOST:PORT,...: where ranks run; empty: on this machine
+	Hosts        string `json:"hosts,omitempty"`     // HOST:PORT,... or @FILE: where ranks run; empty: here
 	ClusterKey   string `json:"cluster_key,omitempty"`
 	Version      string `json:"-"`                   // of the program
 	CUDALibs     string `json:"cuda_libs,omitempty"` // folders of NVIDIA's libraries, see package library

@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/rs/zerolog"
 
@@ -16,10 +17,23 @@ import (
 // HostPort is where hosts listen if nothing else is said.
 const HostPort = 7117
 
-// parseHosts reads --hosts.
+// parseHosts reads --hosts, or the file that it names, which has a host a line and comments.
 func parseHosts(text string) ([]string, error) {
+	var parts []string
+	if path, ok := strings.CutPrefix(text, "@"); ok {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return nil, fmt.Errorf("--hosts: %w", err)
+		}
+		for line := range strings.Lines(string(b)) {
+			line, _, _ = strings.Cut(line, "#")
+			parts = append(parts, strings.Fields(line)...)
+		}
+	} else {
+		parts = strings.Split(text, ",")
+	}
 	var out []string
-	for part := range strings.SplitSeq(text, ",") {
+	for _, part := range parts {
 		a, err := remote.Address(strings.TrimSpace(part), HostPort)
 		if err != nil {
 			return nil, fmt.Errorf("--hosts %s: %w, as in a:%d,b:%d", text, err, HostPort, HostPort)
@@ -76,7 +90,7 @@ func (c *Config) checkHosts() error {
 
 // newHosts makes the machines of --hosts ready to be asked.
 func (c *Config) newHosts(log zerolog.Logger) (*remote.Cluster, error) {
-	addresses, err := parseHosts(c.Hosts)
+	last, err := parseHosts(c.Hosts)
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +100,16 @@ func (c *Config) newHosts(log zerolog.Logger) (*remote.Cluster, error) {
 	}
 	n := remote.Network{Key: key, Build: c.Version, Silence: c.silence()}
 	roots := c.Roots()
-	return remote.NewCluster(n, addresses, func(cl *remote.Client) host.Host { return far{cl, roots} },
+	var mu sync.Mutex
+	list := func() []string { // of a file that cannot be read now, what it was
+		mu.Lock()
+		defer mu.Unlock()
+		if now, err := parseHosts(c.Hosts); err == nil {
+			last = now
+		}
+		return last
+	}
+	return remote.NewCluster(n, list, func(cl *remote.Client) host.Host { return far{cl, roots} },
 		func(address string, err error) {
 			if err != nil {
 				log.Warn().Str("host", address).Err(err).Msg("a host is not used")

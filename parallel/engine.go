@@ -174,15 +174,15 @@ func (e *Engine) refit(r *Request, p plan.Plan) (plan.Plan, error) {
 		return p, nil
 	}
 	missing := e.cfg.Hosts.Missing()
-	if len(missing) == 0 {
+	asked, err := plan.Parse(r.Plan)
+	if err != nil {
+		return p, err
+	}
+	if len(missing) == 0 && asked.Choose == 0 {
 		return p, failure.Refuse("plan", "%s splits the work over %d ranks, and all hosts have places for %d", p, p.Ranks(),
 			places)
 	}
 	own, err := plan.Parse(fmt.Sprintf("ranks=%d", places))
-	if err != nil {
-		return p, err
-	}
-	asked, err := plan.Parse(r.Plan)
 	if err != nil {
 		return p, err
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -129,10 +130,14 @@ func farHosts(t *testing.T, count int, silence time.Duration) (*Engine, *hosts, 
 	models := &hosts{t: t}
 	n := remote.Network{Key: farKey(t, "a"), Build: "1.0", Silence: silence}
 	var cables []*cable
-	var addresses []string
 	for range count {
 		cables = append(cables, newCable(t, station(t, n, models)))
-		addresses = append(addresses, cables[len(cables)-1].address())
+	}
+	addresses := func() (out []string) {
+		for _, c := range cables {
+			out = append(out, c.address())
+		}
+		return out
 	}
 	c := remote.NewCluster(n, addresses, func(cl *remote.Client) host.Host { return cl }, func(string, error) {})
 	e, err := NewEngine(Config{NewOps: testOps, Hosts: c})
@@ -204,6 +209,11 @@ func TestFarHostsEqualOneProcess(t *testing.T) {
 	if _, err := e.Sample(context.Background(), &far, nil); !errors.As(err, &f) || f.Field != "plan" ||
 		!strings.Contains(f.Text, "places for 6") {
 		t.Errorf("seven ranks on six places: %v", err)
+	}
+	far.Plan = "ranks=7"
+	got, err := e.Sample(context.Background(), &far, nil)
+	if err != nil || len(got.Stats.Traffic) > 6 || len(got.Stats.Traffic) < 2 {
+		t.Errorf("at most seven ranks on six places: %v, %+v", err, got)
 	}
 }
 
@@ -301,7 +311,8 @@ func TestHostsThatAreNotUsed(t *testing.T) {
 	for _, c := range cases {
 		addresses = append(addresses, c.address)
 	}
-	c := remote.NewCluster(own, addresses, func(cl *remote.Client) host.Host { return cl }, func(string, error) {})
+	c := remote.NewCluster(own, func() []string { return addresses }, func(cl *remote.Client) host.Host { return cl },
+		func(string, error) {})
 	defer c.Close()
 	got, err := c.Start(2)
 	if err != nil || len(got) != 1 || fmt.Sprint(got[0]) != "host "+good {
@@ -317,4 +328,50 @@ func TestHostsThatAreNotUsed(t *testing.T) {
 			t.Errorf("got %q, want %s with %q", missing[i], want.address, want.want)
 		}
 	}
+}
+
+// TestAHostJoins: a host that is put on the list while there is work is used from the next run on, and one that is
+// taken off it no more once the list is asked again.
+func TestAHostJoins(t *testing.T) {
+	models := &hosts{t: t}
+	n := remote.Network{Key: farKey(t, "a"), Build: "1.0"}
+	var mu sync.Mutex
+	first, second := station(t, n, models), station(t, n, models)
+	list := []string{first}
+	c := remote.NewCluster(n, func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return list
+	}, func(cl *remote.Client) host.Host { return cl }, func(string, error) {})
+	defer c.Close()
+	start := func(want ...string) {
+		t.Helper()
+		all, err := c.Start(4)
+		var got []string
+		for _, h := range all {
+			got = append(got, strings.TrimPrefix(fmt.Sprint(h), "host "))
+			h.Close()
+		}
+		if err != nil || !slices.Equal(got, want) {
+			t.Fatalf("got hosts %v, %v, want %v", got, err, want)
+		}
+	}
+	set := func(now ...string) {
+		mu.Lock()
+		defer mu.Unlock()
+		list = now
+	}
+	start(first)
+	if c.Changed(4) {
+		t.Error("it has changed before anybody has joined")
+	}
+	set(first, second)
+	for limit := time.Now().Add(2 * time.Minute); !c.Changed(4); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Fatal("the second host is not seen")
+		}
+	}
+	start(first, second)
+	set(second)
+	start(second)
 }

@@ -60,7 +60,8 @@ func Devices(f *pflag.FlagSet, c *daemon.Config) {
 
 // Hosts adds the flags that have ranks run on other machines.
 func Hosts(f *pflag.FlagSet, c *daemon.Config) {
-	f.StringVar(&c.Hosts, "hosts", "", "run ranks on these machines (patchbay host), as in a,b:7117, and not here")
+	f.StringVar(&c.Hosts, "hosts", "", "run ranks on these machines (patchbay host), as in a,b:7117, and not "+
+		"here; @FILE has one a line and may change while jobs run")
 	ClusterKey(f, c)
 }
 

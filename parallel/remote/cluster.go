@@ -17,24 +17,25 @@ const lookEvery = 2 * time.Second
 
 // Cluster is machines that offer themselves to this one. It is the parallel.Hosts of an engine whose ranks run there.
 type Cluster struct {
-	network   Network
-	addresses []string
-	wrap      func(*Client) host.Host
-	say       func(address string, err error)
+	network Network
+	list    func() []string
+	wrap    func(*Client) host.Host
+	say     func(address string, err error)
 
 	mu      sync.Mutex
-	missing map[string]error // by address: why it is not used
-	back    bool             // one of them answers again
+	missing map[string]error // by address: why it is not used; nil: it is
+	started bool             // Start was called
+	back    bool             // one that is not used answers
 	ended   chan struct{}
 	looking sync.WaitGroup
 }
 
-// NewCluster makes a Cluster of the machines at addresses, HOST:PORT. wrap makes hosts of clients. say is told when one
-// cannot be used any more, and why, or can again. Close ends it.
-func NewCluster(n Network, addresses []string, wrap func(*Client) host.Host, say func(address string, err error),
+// NewCluster makes a Cluster of the machines that list gives, HOST:PORT each; it is asked again and again. wrap makes
+// hosts of clients. say is told when one cannot be used any more, and why, or can again. Close ends it.
+func NewCluster(n Network, list func() []string, wrap func(*Client) host.Host, say func(address string, err error),
 ) *Cluster {
 	c := &Cluster{
-		network: n, addresses: addresses, wrap: wrap, say: say, missing: map[string]error{}, ended: make(chan struct{}),
+		network: n, list: list, wrap: wrap, say: say, missing: map[string]error{}, ended: make(chan struct{}),
 	}
 	c.looking.Go(c.look)
 	return c
@@ -57,7 +58,7 @@ func (c *Cluster) Changed(int) bool {
 func (c *Cluster) Missing() (out []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, a := range c.addresses {
+	for _, a := range c.list() {
 		if err := c.missing[a]; err != nil {
 			out = append(out, fmt.Sprintf("host %s: %v", a, err))
 		}
@@ -82,7 +83,7 @@ func (c *Cluster) lacks(address string, err error) {
 // Start implements parallel.Hosts: those that answer, and reach each other.
 func (c *Cluster) Start(int) ([]host.Host, error) {
 	c.mu.Lock()
-	c.back = false
+	c.back, c.started = false, true
 	c.mu.Unlock()
 	var left []string // out of the mesh: they do not reach the others
 	for {
@@ -101,20 +102,10 @@ func (c *Cluster) Start(int) ([]host.Host, error) {
 		if !errors.As(err, &apart) || len(clients) == 1 {
 			return nil, err
 		}
-		address := c.addressOf(apart.Name)
+		_, address, _ := strings.Cut(apart.Name, " ") // "host ADDRESS"
 		c.lacks(address, err)
 		left = append(left, address)
 	}
-}
-
-// addressOf is that of a host by the name that a Client has.
-func (c *Cluster) addressOf(name string) string {
-	for _, a := range c.addresses {
-		if strings.HasSuffix(name, " "+a) {
-			return a
-		}
-	}
-	return name
 }
 
 func (c *Cluster) wrapped(clients []*Client) (out []host.Host) {
@@ -126,9 +117,10 @@ func (c *Cluster) wrapped(clients []*Client) (out []host.Host) {
 
 // greet connects to all hosts but those left out, at the same time, and returns who answers, in the order of the list.
 func (c *Cluster) greet(left []string) (out []*Client) {
-	clients := make([]*Client, len(c.addresses))
+	addresses := c.list()
+	clients := make([]*Client, len(addresses))
 	var all sync.WaitGroup
-	for i, a := range c.addresses {
+	for i, a := range addresses {
 		if slices.Contains(left, a) {
 			continue
 		}
@@ -159,10 +151,12 @@ func (c *Cluster) look() {
 			return
 		case <-tick.C:
 		}
+		addresses := c.list()
 		c.mu.Lock()
 		var ask []string
-		for a, err := range c.missing {
-			if err != nil && !c.back {
+		for _, a := range addresses {
+			err, asked := c.missing[a]
+			if (err != nil || !asked && c.started) && !c.back {
 				ask = append(ask, a)
 			}
 		}
