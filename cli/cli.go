@@ -53,7 +53,7 @@ Environment:
 		SilenceErrors: true, SilenceUsage: true, Version: version,
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return console.BadInput(err) })
-	root.AddCommand(serveCmd(version), workerCmd(), rankCmd(),
+	root.AddCommand(serveCmd(version), workerCmd(version), hostCmd(version), rankCmd(),
 		runCmd(), submitCmd(), jobsCmd(), watchCmd(), getCmd(), cancelCmd(),
 		retryCmd(), freeCmd(), top.Command(), nodesCmd(), modelsCmd(),
 		demoCmd(), plan.Command(), bench.Command(), doctorCmd(version), installNodeCmd(), versionCmd(version))

@@ -171,7 +171,9 @@ func (c *Config) EngineConfig() (cfg parallel.Config, closing func() error, err 
 	}
 	if driver == nil {
 		cfg.NewOps, cfg.MemoryBytes = NewOps, memory
-		c.place(&cfg)
+		if c.Placement == placementChildren {
+			cfg.Hosts = &children{Config: c}
+		}
 		return cfg, closing, nil
 	}
 	if cfg.DeviceMemory, err = ParseBytes(c.DeviceMemory); err != nil {

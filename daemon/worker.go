@@ -68,6 +68,15 @@ func localExecutor(cfg *Config, log zerolog.Logger, lost func(error)) (*worker.L
 	if err != nil {
 		return nil, nil, nil, err
 	}
+	if cfg.Hosts != "" {
+		there, err := cfg.newHosts(log)
+		if err != nil {
+			return nil, nil, nil, errors.Join(err, release())
+		}
+		ec.Hosts, ec.Ranks = there, 0
+		device := release
+		release = func() error { there.Close(); return device() }
+	}
 	if ec.MemoryBytes == 0 && ec.DeviceOf == nil {
 		ec.MemoryBytes = availableMemory() / 10 * 9
 	}

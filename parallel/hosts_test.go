@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"patchbay/engine"
-	"patchbay/models/dit"
 	"patchbay/parallel/failure"
 	"patchbay/parallel/host"
 	"patchbay/parallel/remote"
@@ -34,6 +33,7 @@ type hosts struct {
 	t      *testing.T
 	models sync.Map // host.Weights by name
 	starts int
+	room   int        // ranks that processes were started for
 	conns  []net.Conn // the ends of the processes
 	ops    func(rank, ranks int) (engine.Ops, error)
 	killed func(process int) // nil, or told when a process must end
@@ -46,16 +46,21 @@ func (h *hosts) weights(r *Request) {
 	r.Model.Weights = named{r.Model.Weights, r.Model.Key}
 }
 
-func (h *hosts) load(ops engine.Ops, model []byte, held dit.Held) (dit.Model, error) {
+func (h *hosts) open(_ string, model []byte) (host.Weights, error) {
 	w, ok := h.models.Load(string(model))
 	if !ok {
 		return nil, fmt.Errorf("no weights named %q", model)
 	}
-	return w.(host.Weights).Load(ops, held)
+	return w.(host.Weights), nil
 }
 
-func (h *hosts) start(ranks int) ([]host.Host, error) {
+func (h *hosts) Changed(ranks int) bool { return ranks > h.room }
+
+func (h *hosts) Missing() []string { return nil }
+
+func (h *hosts) Start(ranks int) ([]host.Host, error) {
 	h.starts++
+	h.room = ranks
 	h.conns = nil
 	var clients []*remote.Client
 	var out []host.Host
@@ -70,7 +75,13 @@ func (h *hosts) start(ranks int) ([]host.Host, error) {
 		go func() {
 			defer h.served.Done()
 			defer func() { _ = listen.Close() }()
-			_ = remote.Serve(there, listen, host.Config{NewOps: h.ops}, h.load)
+			own, err := host.New(host.Config{NewOps: h.ops, Places: 1})
+			if err != nil {
+				h.t.Error(err)
+				return
+			}
+			defer own.Close()
+			_ = remote.Serve(there, remote.Config{Host: own, Listen: listen, Open: h.open})
 		}()
 		c, err := remote.NewClient(fmt.Sprintf("process %d", i), here, 0, func() error {
 			if h.killed != nil {
@@ -91,7 +102,7 @@ func newHosts(t *testing.T) (*Engine, *hosts) { return newPatientHosts(t, time.M
 func newPatientHosts(t *testing.T, patience time.Duration) (*Engine, *hosts) {
 	t.Helper()
 	h := &hosts{t: t, ops: testOps}
-	e, err := NewEngine(Config{NewOps: testOps, Hosts: h.start, Patience: patience})
+	e, err := NewEngine(Config{NewOps: testOps, Hosts: h, Patience: patience})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,9 +19,11 @@ type crew struct {
 }
 
 // Join implements Host.
-func (h *Local) Join(t Team) (Crew, error) {
+func (h *Local) Join(t Team) (Crew, error) { return h.JoinOver(h.cfg.Transport, t) }
+
+// JoinOver is Join over another transport than that of the Config.
+func (h *Local) JoinOver(transport comm.Transport, t Team) (Crew, error) {
 	c := &crew{group: group.New(nil), scheduler: h.cfg.Order}
-	transport := h.cfg.Transport
 	switch {
 	case c.scheduler != nil:
 		transport = comm.Local{Block: func(ready func() bool) { c.scheduler.Block(false, ready) }}
