@@ -42,6 +42,9 @@ type Config struct {
 	DeviceMemory string `json:"device_memory,omitempty"`
 	Reserve      string `json:"reserve,omitempty"`
 	Placement    string `json:"placement,omitempty"` // of ranks: threads or children; empty: threads
+	CUDALibs     string `json:"cuda_libs,omitempty"` // folders of NVIDIA's libraries, see package library
+	// Patience is how long the ranks of a request may stand still together; 0: ten minutes.
+	Patience time.Duration `json:"patience,omitempty"`
 
 	Workers   int           `json:"workers,omitempty"`
 	Metrics   string        `json:"metrics,omitempty"` // address of /metrics and /healthz; empty: none
@@ -180,7 +183,10 @@ func (c *Config) Complete() error {
 	if _, err := value.ParseCompute(cmp.Or(c.Compute, string(value.ComputeAuto))); err != nil {
 		return &InputError{Err: fmt.Errorf("--compute %w", err)}
 	}
-	if _, err := ParseBytes(c.Memory); err != nil {
+	if n, err := ParseBytes(c.Memory); err == nil && n > 0 && n < leastMemory {
+		return &InputError{Err: fmt.Errorf("--memory %s: want %dM or more, which a worker needs to begin", c.Memory,
+			leastMemory>>20)}
+	} else if err != nil {
 		return &InputError{Err: fmt.Errorf("--memory %w", err)}
 	}
 	if c.FreeAfter < 0 {
@@ -244,6 +250,9 @@ func (c *Config) CheckDevices() error {
 	if _, err := ParseBytes(c.Reserve); err != nil {
 		return &InputError{Err: fmt.Errorf("--reserve %w", err)}
 	}
+	if c.Patience != 0 && c.Patience < time.Second {
+		return &InputError{Err: fmt.Errorf("--patience %s: want 1s or more, longer than the longest operation", c.Patience)}
+	}
 	return nil
 }
 
@@ -294,8 +303,14 @@ func (c *Config) workerArgs() []string {
 	if c.Placement != "" {
 		args = append(args, "--placement", c.Placement)
 	}
+	if c.CUDALibs != "" {
+		args = append(args, "--cuda-libs", c.CUDALibs)
+	}
 	if c.Reserve != "" {
 		args = append(args, "--reserve", c.Reserve)
+	}
+	if c.Patience != 0 {
+		args = append(args, "--patience", c.Patience.String())
 	}
 	return args
 }

@@ -9,6 +9,7 @@ import (
 
 	"patchbay/engine"
 	"patchbay/engine/cuda"
+	"patchbay/engine/cuda/library"
 	"patchbay/parallel"
 	"patchbay/parallel/comm/localcuda"
 )
@@ -45,6 +46,11 @@ func GPUs(devices string) ([]int, error) {
 	return list, nil
 }
 
+// Libraries says where NVIDIA's libraries are looked for, the driver in the named folders alone.
+func (c *Config) Libraries() *library.Search {
+	return &library.Search{Folders: c.CUDALibs, ComfyUI: c.ComfyUI}
+}
+
 // gpus are the devices that --devices names, one for each rank, and the driver they are reached through; both are nil
 // where it names none. Nothing is started on the devices.
 func (c *Config) gpus() (*cuda.Driver, []cuda.Info, error) {
@@ -52,7 +58,7 @@ func (c *Config) gpus() (*cuda.Driver, []cuda.Info, error) {
 	if list == nil || err != nil {
 		return nil, nil, err
 	}
-	driver, err := cuda.Open()
+	driver, err := cuda.Open(c.Libraries().Named()...)
 	switch {
 	case errors.Is(err, cuda.ErrNotOpened):
 		return nil, nil, fmt.Errorf("--devices %s: no NVIDIA driver: %w: want cpu", c.Devices, err)
@@ -95,7 +101,7 @@ func (c *Config) chosen() string {
 	if c.Workers > 1 || c.Placement == placementChildren {
 		return "cpu"
 	}
-	driver, err := cuda.Open()
+	driver, err := cuda.Open(c.Libraries().Named()...)
 	if err != nil {
 		return "cpu"
 	}
@@ -151,6 +157,7 @@ func (o *opened) close() error {
 // gives the devices back, after the engine.
 func (c *Config) EngineConfig() (cfg parallel.Config, closing func() error, err error) {
 	closing = func() error { return nil }
+	cfg.Patience = c.Patience
 	memory, err := ParseBytes(c.Memory)
 	if err != nil {
 		return cfg, closing, err
@@ -172,6 +179,9 @@ func (c *Config) EngineConfig() (cfg parallel.Config, closing func() error, err 
 	}
 	if cfg.Reserve, err = ParseBytes(c.Reserve); err != nil {
 		return cfg, closing, err
+	}
+	if _, err := driver.Use(c.Libraries()); err != nil {
+		return cfg, closing, fmt.Errorf("--devices %s: %w: --cuda-libs off does without NVIDIA's libraries", c.Devices, err)
 	}
 	devices := &opened{driver: driver, infos: infos, of: map[int]*cuda.Device{}}
 	cfg.MemoryBytes = cfg.DeviceMemory // all memory of the ranks is there

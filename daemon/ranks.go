@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -83,7 +84,7 @@ func (c *Config) startRank(i, ranks int, listen string) (*remote.Client, error) 
 	if err != nil {
 		self = os.Args[0]
 	}
-	args := []string{"rank", "--listen", listen, "--devices", c.Devices}
+	args := []string{"rank", "--listen", listen, "--devices", c.Devices, "--cuda-libs", c.CUDALibs}
 	if bytes, _ := ParseBytes(c.Memory); bytes > 0 { // checked before
 		args = append(args, "--memory", strconv.FormatInt(bytes/int64(ranks), 10))
 	}
@@ -96,7 +97,7 @@ func (c *Config) startRank(i, ranks int, listen string) (*remote.Client, error) 
 		return nil, fmt.Errorf("start a process of a rank: %w", err)
 	}
 	name := fmt.Sprintf("the process of rank %d (pid %d)", i, cmd.Process.Pid)
-	return remote.NewClient(name, conn, func() error {
+	return remote.NewClient(name, conn, min(cmp.Or(c.Patience, remote.Silence), remote.Silence), func() error {
 		late := time.AfterFunc(leaving, func() { _ = cmd.Process.Kill() })
 		defer late.Stop()
 		err := cmd.Wait()

@@ -72,7 +72,7 @@ func (c cacheCase) lower(t *testing.T, g goldenModel) *Request {
 	l := NewLatent(b, g.model.Spec.Channels, y, x)
 	if c.Latent != "zeros" {
 		l.Data = golden.Input(c.Latent, l.Len())
-		g.format.ToModel(l.Data)
+		g.format.ToModel(l.Data, y*x)
 	}
 	sigmas, err := sampling.KSamplerSigmas(g.sampling, c.Sampler, c.Scheduler, c.Steps, c.Denoise)
 	if err != nil {
@@ -176,7 +176,7 @@ func TestCacheMatchesComfyUI(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				g.format.FromModel(res.Latent.Data)
+				g.format.FromModel(res.Latent.Data, res.Latent.Y*res.Latent.X)
 				rel := relative(res.Latent.Data, want(name))
 				t.Logf("%s: relative error %.2g, %d of %d evaluations ran", fmt.Sprintf("%q", plan), rel,
 					res.Stats.Evaluations, evaluations)

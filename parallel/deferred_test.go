@@ -62,7 +62,7 @@ func TestLateRanksGiveTheSameBits(t *testing.T) {
 	for k, c := range []struct {
 		name string
 		y, x int
-	}{{"flux-c", 7, 11}, {"sd3-b", 5, 7}, {"pixart-b", 4, 62}, {"hydit-a", 7, 6}, {"zimage-a", 6, 5}} {
+	}{{"flux-c", 7, 11}, {"sd3-b", 5, 7}, {"pixart-b", 4, 62}, {"hydit-a", 7, 6}, {"zimage-a", 6, 5}, {"qwen-a", 6, 5}} {
 		t.Run(c.name, func(t *testing.T) {
 			now := newEngine(t)
 			r := parityRequest(t, openGolden(t, c.name), c.name, 2, c.y, c.x, 3)
@@ -151,7 +151,7 @@ func TestLateBandsGiveTheSameBits(t *testing.T) {
 	const y, x = 7, 5
 	run := func(e *Engine, ranks int) (picture, latent []float32) {
 		t.Helper()
-		err := e.Do(context.Background(), "vae", func(l *Local) error {
+		err := e.Do(context.Background(), "vae", func(l *Workspace) error {
 			net, err := vae.Open(l.Ops, set, config)
 			if err != nil {
 				return err

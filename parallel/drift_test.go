@@ -144,9 +144,9 @@ func (b *driftBench) pictures(plan string) [][]float32 {
 				b.t.Fatal(err)
 			}
 			b.stats = append(b.stats, res.Stats)
-			b.format.FromModel(res.Latent.Data)
+			b.format.FromModel(res.Latent.Data, res.Latent.Y*res.Latent.X)
 			var picture []float32
-			err = b.e.Do(context.Background(), "decode", func(l *Local) error {
+			err = b.e.Do(context.Background(), "decode", func(l *Workspace) error {
 				picture, err = l.Decode(b.net, res.Latent.Data, 1, 16, 16, 1)
 				return err
 			})

@@ -93,9 +93,9 @@ type Engine struct {
 // Observe is told of progress after every step; an error stops the run with that error.
 type Observe func(Progress) error
 
-// Local is what Engine.Do lends to one piece of work on one rank: text encoders, VAE, anything that is not the denoise
-// loop.
-type Local struct {
+// Workspace is what Engine.Do lends to one piece of work on one rank: text encoders, VAE, anything that is not the
+// denoise loop.
+type Workspace struct {
 	Ops engine.Ops
 	// Arena returns activation memory of at least the given bytes. It is one piece: a second call invalidates what the
 	// first gave.
@@ -154,6 +154,24 @@ func (e *Engine) because(err error) error {
 		return e.hosts[i].Err()
 	}
 	return err
+}
+
+// abandon ends the processes of ranks that stand still, hanging or cut off from each other: the request may be run
+// again on new ones. The caller holds e.work.
+func (e *Engine) abandon(err error) error {
+	cause := group.AsError(err)
+	if e.cfg.Hosts == nil || cause.Code != failure.PeerLost && e.lost == nil {
+		return err
+	}
+	e.stop()
+	if e.lost != nil {
+		<-e.lost.ended // its processes have ended
+		e.lost = nil
+	}
+	if cause.Code != failure.PeerLost {
+		return err
+	}
+	return &failure.Error{Code: failure.HostLost, Text: "the processes of the ranks were ended", Cause: cause}
 }
 
 // stop ends the processes of the ranks. The caller holds e.work.
@@ -288,11 +306,19 @@ func (e *Engine) Resident() (list []host.Resident) {
 	return list
 }
 
-// Evict drops resident weights that match, or all if key is empty. It waits for the work in hand.
+// Evict drops resident weights that match, or all, and the memory of activations, if key is empty. It waits for the
+// work in hand.
 func (e *Engine) Evict(key string) {
 	release, _ := e.take(context.Background())
 	defer release()
+	if key == "" {
+		e.dismiss() // with their activations
+	}
 	if e.usable() != nil {
+		return
+	}
+	if key == "" {
+		e.empty()
 		return
 	}
 	for _, h := range e.all() {
@@ -301,7 +327,7 @@ func (e *Engine) Evict(key string) {
 }
 
 // Do runs f on the device with nothing else running there. A panic in f becomes an error; what names f in it.
-func (e *Engine) Do(ctx context.Context, what string, f func(*Local) error) error {
+func (e *Engine) Do(ctx context.Context, what string, f func(*Workspace) error) error {
 	release, err := e.take(ctx)
 	if err != nil {
 		return err
@@ -310,7 +336,7 @@ func (e *Engine) Do(ctx context.Context, what string, f func(*Local) error) erro
 	if err := e.usable(); err != nil {
 		return err
 	}
-	l := &Local{Ops: e.home.Ops(), cfg: &e.cfg, Check: func() error {
+	l := &Workspace{Ops: e.home.Ops(), cfg: &e.cfg, Check: func() error {
 		if err := ctx.Err(); err != nil {
 			return cancelled(err)
 		}
@@ -343,13 +369,8 @@ func (e *Engine) relieved(work func() error) error {
 		if e.cfg.Relieve != nil {
 			e.cfg.Relieve()
 		}
-		for _, h := range e.all() {
-			h.Evict("")
-		}
-		ops := e.home.Ops()
-		ops.Free(e.buf.Mem)
-		e.buf = rank.Buffer{}
-		_ = ops.Sync() // of work that was left out
+		e.empty()
+		_ = e.home.Ops().Sync() // of work that was left out
 		err = work()
 	}
 	if !errors.Is(err, engine.ErrDevice) && !errors.Is(err, engine.ErrDeviceLost) && !isLost(err) {
@@ -360,6 +381,15 @@ func (e *Engine) relieved(work func() error) error {
 		e.cfg.Lost(told)
 	}
 	return told
+}
+
+// empty frees everything that is kept between requests but the ranks. The caller holds e.work.
+func (e *Engine) empty() {
+	for _, h := range e.all() {
+		h.Evict("")
+	}
+	e.home.Ops().Free(e.buf.Mem)
+	e.buf = rank.Buffer{}
 }
 
 // isLost reports whether a rank, maybe of another process, has said that its device is lost.
@@ -444,7 +474,7 @@ func (e *Engine) attempt(ctx context.Context, req *Request, plan plan.Plan, obse
 	}
 	if err != nil {
 		e.dismiss() // its exchanges may have been cut short: the next request starts with fresh ranks
-		return nil, e.because(err)
+		return nil, e.abandon(e.because(err))
 	}
 	return result, nil
 }

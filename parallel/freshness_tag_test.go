@@ -10,6 +10,7 @@ import (
 	"patchbay/engine"
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/plan"
+	"patchbay/parallel/plan/plantest"
 	"patchbay/parallel/rank"
 )
 
@@ -95,7 +96,7 @@ func taggedEngine(t *testing.T) (*Engine, *sync.Mutex, map[plan.Micro]map[string
 }
 
 // wantTags is what the freshness table says the rows of one attention are: evaluation numbers, text first.
-func wantTags(f plan.Freshness, w forecast.Workload, p plan.Plan, entry int, imageOnly bool) string {
+func wantTags(f plantest.Freshness, w forecast.Workload, p plan.Plan, entry int, imageOnly bool) string {
 	o, out := forecast.NewPartition(w, p), ""
 	if !imageOnly {
 		for range o.Sequence(entry).Text {
@@ -152,13 +153,13 @@ func TestStoresHoldWhatTheTableSays(t *testing.T) {
 // compareTags checks every reading and their number.
 func compareTags(t *testing.T, name string, w forecast.Workload, p plan.Plan, seen map[plan.Micro]map[string]int) {
 	t.Helper()
-	compareTagsWith(t, name, w, p, seen, plan.FreshnessTable(len(forecast.NewPartition(w, p).Patches),
+	compareTagsWith(t, name, w, p, seen, plantest.FreshnessTable(len(forecast.NewPartition(w, p).Patches),
 		w.Evaluations, p.Warmup))
 }
 
 // compareTagsWith checks them against a table.
 func compareTagsWith(t *testing.T, name string, w forecast.Workload, p plan.Plan, seen map[plan.Micro]map[string]int,
-	table []plan.Freshness,
+	table []plantest.Freshness,
 ) {
 	t.Helper()
 	if len(seen) != len(table) {

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -33,6 +35,8 @@ type hosts struct {
 	models sync.Map // host.Weights by name
 	starts int
 	conns  []net.Conn // the ends of the processes
+	ops    func(rank, ranks int) (engine.Ops, error)
+	killed func(process int) // nil, or told when a process must end
 	served sync.WaitGroup
 }
 
@@ -66,9 +70,14 @@ func (h *hosts) start(ranks int) ([]host.Host, error) {
 		go func() {
 			defer h.served.Done()
 			defer func() { _ = listen.Close() }()
-			_ = remote.Serve(there, listen, host.Config{NewOps: testOps}, h.load)
+			_ = remote.Serve(there, listen, host.Config{NewOps: h.ops}, h.load)
 		}()
-		c, err := remote.NewClient(fmt.Sprintf("process %d", i), here, nil)
+		c, err := remote.NewClient(fmt.Sprintf("process %d", i), here, 0, func() error {
+			if h.killed != nil {
+				h.killed(i)
+			}
+			return nil
+		})
 		if err != nil {
 			return nil, err
 		}
@@ -77,10 +86,12 @@ func (h *hosts) start(ranks int) ([]host.Host, error) {
 	return out, remote.Meet(clients)
 }
 
-func newHosts(t *testing.T) (*Engine, *hosts) {
+func newHosts(t *testing.T) (*Engine, *hosts) { return newPatientHosts(t, time.Minute) }
+
+func newPatientHosts(t *testing.T, patience time.Duration) (*Engine, *hosts) {
 	t.Helper()
-	h := &hosts{t: t}
-	e, err := NewEngine(Config{NewOps: testOps, Hosts: h.start})
+	h := &hosts{t: t, ops: testOps}
+	e, err := NewEngine(Config{NewOps: testOps, Hosts: h.start, Patience: patience})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,6 +160,53 @@ func TestALostHostEndsTheRun(t *testing.T) {
 		t.Errorf("it took %v", d)
 	}
 	r.Sigmas = r.Sigmas[:3]
+	if _, err := e.Sample(context.Background(), r, nil); err != nil {
+		t.Errorf("the next run: %v", err)
+	}
+	if h.starts != 2 {
+		t.Errorf("processes were started %d times, want 2", h.starts)
+	}
+}
+
+// TestAHangingHostIsReplaced: a rank that is stuck in a call while its process still speaks is found by the watchdog.
+// All processes are ended, the error names the rank and its process and has the run started again, and the next run has
+// new ones.
+func TestAHangingHostIsReplaced(t *testing.T) {
+	e, h := newPatientHosts(t, 5*time.Second)
+	r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", 1, 7, 6, 4)
+	h.weights(r)
+	r.Plan = "ulysses=2"
+	var left atomic.Int64
+	left.Store(40)
+	release := make(chan struct{})
+	kill := sync.OnceFunc(func() { close(release) })
+	t.Cleanup(kill)
+	h.ops = func(rank, ranks int) (engine.Ops, error) {
+		ops, err := testOps(rank, ranks)
+		if rank != 1 || ranks == 1 {
+			return ops, err
+		}
+		return &faulty{ops, &left, func() { <-release }}, err
+	}
+	var ended sync.Map
+	h.killed = func(process int) {
+		ended.Store(process, true)
+		if process == 1 {
+			kill()
+		}
+	}
+	_, err := e.Sample(context.Background(), r, nil)
+	var f *failure.Error
+	want := `the processes of the ranks were ended: no progress for 5s: rank 1 in process 1 at evaluation \d`
+	if !errors.As(err, &f) || f.Code != failure.HostLost || !regexp.MustCompile(want).MatchString(f.Error()) {
+		t.Errorf("got %v, want a loss that matches %s", err, want)
+	}
+	for i := range 2 {
+		if _, ok := ended.Load(i); !ok {
+			t.Errorf("process %d was not ended", i)
+		}
+	}
+	h.killed, h.ops = nil, testOps
 	if _, err := e.Sample(context.Background(), r, nil); err != nil {
 		t.Errorf("the next run: %v", err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sort"
+	"time"
 
 	"patchbay/ipc/message"
 )
@@ -16,6 +17,7 @@ type Cursor struct {
 	next    uint64 // first sequence number not yet given
 	shown   uint64 // previews given or skipped
 	preview bool
+	ended   bool // the terminal event was given
 }
 
 // ErrEnd is returned by Cursor.Next after the terminal event.
@@ -61,9 +63,12 @@ func (c *Cursor) Next(ctx context.Context) (Item, error) {
 		c.jobs.mu.Lock()
 		e := c.e
 		i := sort.Search(len(e.log), func(i int) bool { return e.log[i].Seq >= c.next })
+		if n := len(e.log); i == n && n > 0 && e.ended && !c.ended && message.Terminal(e.log[n-1].Type) {
+			i-- // numbered before events of an attempt that was lost, which were given
+		}
 		if i < len(e.log) {
 			ev := e.log[i]
-			c.next = ev.Seq + 1
+			c.next, c.ended = max(c.next, ev.Seq+1), message.Terminal(ev.Type)
 			c.jobs.mu.Unlock()
 			return Item{Event: &ev}, nil
 		}
@@ -77,12 +82,20 @@ func (c *Cursor) Next(ctx context.Context) (Item, error) {
 			c.jobs.mu.Unlock()
 			return Item{Preview: p}, nil
 		}
-		changed := e.changed
+		changed, cold := e.changed, e.cold
 		c.jobs.mu.Unlock()
+		var again <-chan time.Time
+		if cold { // another daemon has the job now
+			if c.jobs.warm(ctx, e) == nil {
+				continue
+			}
+			again = time.After(time.Second)
+		}
 		select {
 		case <-ctx.Done():
 			return Item{}, ctx.Err()
 		case <-changed:
+		case <-again:
 		}
 	}
 }

@@ -272,7 +272,7 @@ func TestReconcileRepairs(t *testing.T) {
 		}
 	}
 	j.mu.Lock()
-	j.jobs["mute"].held = false // as after a take whose answer was lost
+	j.jobs["mute"].held = 0 // as after a take whose answer was lost
 	j.cfg.Now = func() time.Time { return time.Now().Add(2 * time.Minute) }
 	j.mu.Unlock()
 	j.reconcile(ctx)

@@ -17,9 +17,10 @@ import (
 
 // The times and sizes of the durable side.
 const (
-	ackWait        = 5 * time.Second  // from fetching a reference to the swap to running; nothing longer hangs on it
-	beatEvery      = 3 * time.Second  // heartbeat of a daemon
-	deadAfter      = 12 * time.Second // without one, its running jobs are taken from it
+	ackWait        = 5 * time.Second       // from fetching a reference to the swap to running; nothing longer hangs on it
+	beatEvery      = 3 * time.Second       // heartbeat of a daemon
+	deadAfter      = 12 * time.Second      // without one, its running jobs are taken from it
+	silence        = deadAfter - beatEvery // between two of our own: this process was stopped meanwhile
 	keepEvents     = 24 * time.Hour
 	keepDead       = 30 * 24 * time.Hour
 	eventBytes     = 512 << 20
@@ -62,6 +63,7 @@ type JetStream struct {
 	back  chan struct{} // the server was away and is there again
 	wg    sync.WaitGroup
 	lost  map[string]bool // jobs without a record when the table was opened
+	hurt  []string        // streams that the server had lost messages of then
 	table *Table          // that asks for the records, from open on
 
 	tidying sync.Mutex
@@ -72,8 +74,8 @@ type JetStream struct {
 	seen   map[string]time.Time    // last heartbeat of every daemon, by our clock
 	places map[string]resourceNote // what the other daemons say they have
 	// What announce has said; only beat uses these.
-	has          []byte
-	looked, told time.Time
+	has           []byte
+	looked, noted time.Time
 
 	gone  []message.Record // jobs that the table has forgotten and that are still here
 	used  int64            // bytes of the store's files
@@ -82,6 +84,7 @@ type JetStream struct {
 	refusedAt   time.Time
 	refusedWith int64
 	steady      time.Time // since when our own heartbeats get through; zero: they do not
+	beaten      time.Time // when the last one did
 }
 
 // OpenJetStream connects and makes the streams and buckets that are missing. A server without JetStream is an error
@@ -267,8 +270,11 @@ func (l *JetStream) beat(requests jetstream.KeyValue) {
 		switch {
 		case err != nil:
 			l.steady, l.has = time.Time{}, nil // the server may come back without what it was told
-		case l.steady.IsZero():
+		case l.steady.IsZero() || time.Since(l.beaten) > silence:
 			l.steady = time.Now()
+		}
+		if err == nil {
+			l.beaten = time.Now()
 		}
 		l.mu.Unlock()
 		select {
@@ -305,11 +311,12 @@ func (l *JetStream) watchDaemons() error {
 }
 
 // alive reports whether a daemon shows signs of life. While our own heartbeats do not get through, or have begun to
-// only just now, all are thought alive: a server that was away must not make jobs change hands.
+// only just now, all are thought alive: neither a server that was away nor a pause of this process, in which it heard
+// nobody, makes jobs change hands.
 func (l *JetStream) alive(owner string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if owner == l.cfg.Owner || l.steady.IsZero() || time.Since(l.steady) < deadAfter {
+	if owner == l.cfg.Owner || l.steady.IsZero() || time.Since(l.steady) < deadAfter || time.Since(l.beaten) > silence {
 		return true
 	}
 	return time.Since(l.seen[owner]) < deadAfter

@@ -227,16 +227,30 @@ func (l *JetStream) unstick(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// lastEvent returns the newest event of a job in the stream; nil if there is none.
-func (l *JetStream) lastEvent(ctx context.Context, job string) (*message.Event, error) {
-	m, err := l.events.GetLastMsgForSubject(ctx, message.EventSubject(job, "*"))
+// told implements Store. The last event of the job may be one of a daemon that was frozen and has lost it.
+func (l *JetStream) told(ctx context.Context, rec message.Record) (bool, error) {
+	end, at, err := l.last(ctx, rec.Job, terminalOf(rec).Type)
+	if end == nil || err != nil || end.Attempt < rec.Attempt {
+		return false, err
+	}
+	if len(rec.Causes) == 0 {
+		return true, nil
+	}
+	again, after, err := l.last(ctx, rec.Job, message.EventRetrying)
+	return err == nil && (again == nil || again.Attempt < end.Attempt || after < at), err
+}
+
+// last returns the newest event of a type of a job and its number in the stream; nil if there is none.
+func (l *JetStream) last(ctx context.Context, job, kind string) (*message.Event, uint64, error) {
+	m, err := l.events.GetLastMsgForSubject(ctx, message.EventSubject(job, kind))
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
-		return nil, nil
+		return nil, 0, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read last event of job %s: %w", job, err)
+		return nil, 0, fmt.Errorf("read last event of job %s: %w", job, err)
 	}
-	return readEvent(m.Data)
+	ev, err := readEvent(m.Data)
+	return ev, m.Sequence, err
 }
 
 // log reads the events of a job from the stream, in order.
@@ -258,7 +272,7 @@ func (l *JetStream) log(ctx context.Context, job string) ([]message.Event, error
 		for m := range batch.Messages() {
 			got++
 			if ev, err := readEvent(m.Data()); err == nil {
-				out = append(out, *ev)
+				out, _ = followed(out, *ev)
 			}
 		}
 		if got == 0 {

@@ -144,11 +144,11 @@ func TestManyPicturesOnAStockServer(t *testing.T) {
 		t.Errorf("the store has %d outputs, %v; want 4096, the same", len(got.Outputs), err)
 	}
 	for ctx := wiretest.Within(t, 10*time.Second); ; {
-		last, err := storeOf(j).lastEvent(ctx, "many")
+		told, err := storeOf(j).told(ctx, rec)
 		if err != nil {
 			t.Fatalf("no terminal event in the stream: %v", err)
 		}
-		if last != nil && message.Terminal(last.Type) {
+		if told {
 			break
 		}
 		time.Sleep(5 * time.Millisecond)

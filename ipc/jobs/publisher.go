@@ -101,8 +101,8 @@ func EventMessage(ev message.Event, owner string, limit int) (*nats.Msg, error) 
 	if owner != "" {
 		h.Set(wire.HeaderDaemon, owner)
 	}
-	if message.Terminal(ev.Type) { // the stream takes one a start, whoever sends it
-		h.Set(jetstream.MsgIDHeader, fmt.Sprintf("%s.%d.%d.end", ev.Job, ev.Attempt, ev.Seq))
+	if message.Terminal(ev.Type) { // the stream takes one an end, whoever sends it
+		h.Set(jetstream.MsgIDHeader, fmt.Sprintf("%s.%d.%d.end", ev.Job, ev.Attempt, ev.TS))
 	}
 	return &nats.Msg{Subject: message.EventSubject(ev.Job, ev.Type), Data: b, Header: h}, nil
 }

@@ -113,24 +113,25 @@ const republishFor = 10 * time.Minute
 // not got. It takes each of them once.
 func (j *Table) republish(ctx context.Context) error {
 	j.mu.Lock()
-	var last []message.Event
+	last := map[*message.Event]message.Record{}
 	for _, e := range j.jobs {
 		recent := e.rec.State.Final() && e.rec.Owner == j.store.Owner() &&
 			j.cfg.Now().Sub(time.UnixMilli(e.rec.Finished)) < republishFor
 		if recent && e.ended && len(e.log) > 0 && message.Terminal(e.log[len(e.log)-1].Type) {
-			last = append(last, e.log[len(e.log)-1])
+			ev := e.log[len(e.log)-1]
+			last[&ev] = e.rec
 		}
 	}
 	j.mu.Unlock()
-	for _, ev := range last {
-		told, err := j.endPublished(ctx, ev.Job)
+	for ev, rec := range last {
+		told, err := j.store.told(ctx, rec)
 		if err != nil {
 			return err
 		}
 		if !told {
 			j.cfg.Log.Warn().Str("job", ev.Job).Str("type",
 				ev.Type).Msg("the end of the job was lost on its way; it is told again")
-			j.cfg.OnEvent(ev)
+			j.cfg.OnEvent(*ev)
 		}
 	}
 	return nil
@@ -150,12 +151,29 @@ func (j *Table) reconcile(ctx context.Context) {
 		j.handBack(ctx, rec, cause)
 	}
 	for _, rec := range silent {
-		if j.rewarm(ctx, rec.Job) != nil {
+		if j.tell(ctx, rec) != nil {
 			return
 		}
-		j.Append(ctx, rec.Job, -1, terminalOf(rec))
 	}
 	j.sweep(ctx, now)
+}
+
+// tell gives the log of an ended job its terminal event: from the stream, or made anew if who was to tell it cannot.
+func (j *Table) tell(ctx context.Context, rec message.Record) error {
+	told, err := j.store.told(ctx, rec)
+	if err != nil || !told && rec.Owner != j.store.Owner() && j.store.alive(rec.Owner) {
+		return err
+	}
+	j.mu.Lock()
+	if e := j.jobs[rec.Job]; e != nil && told {
+		e.cold = true // it did not come here
+	}
+	j.mu.Unlock()
+	if err := j.rewarm(ctx, rec.Job); err != nil || told {
+		return err
+	}
+	j.Append(ctx, rec.Job, -1, terminalOf(rec))
+	return nil
 }
 
 // suspects returns the jobs that look wrong and have not been touched for a while.
@@ -168,10 +186,10 @@ func (j *Table) suspects(now time.Time) (waiting, lost, silent []message.Record)
 		switch {
 		case r.State == message.Queued && old(max(r.Created, r.NotBefore, r.Started)):
 			waiting = append(waiting, r.Clone())
-		case r.State == message.Running && !e.held && old(r.Started) &&
+		case r.State == message.Running && e.held == 0 && old(r.Started) &&
 			(r.Owner == j.store.Owner() || !j.store.alive(r.Owner)):
 			lost = append(lost, r.Clone())
-		case r.State.Final() && !e.ended && old(r.Finished):
+		case r.State.Final() && !e.ended && e.held == 0 && old(r.Finished):
 			silent = append(silent, r.Clone())
 		}
 	}
@@ -209,12 +227,6 @@ func (j *Table) orphans() (running, tied, ended []message.Record) {
 	return running, tied, ended
 }
 
-// endPublished reports whether the stream has the terminal event of a job that has ended.
-func (j *Table) endPublished(ctx context.Context, job string) (bool, error) {
-	last, err := j.store.lastEvent(ctx, job)
-	return last != nil && message.Terminal(last.Type), err
-}
-
 // reopen marks a job that has ended as one whose terminal event is still to come.
 func (j *Table) reopen(ctx context.Context, job string) error {
 	if err := j.rewarm(ctx, job); err != nil {
@@ -241,4 +253,57 @@ func (j *Table) rewarm(ctx context.Context, job string) error {
 		return errNoJob
 	}
 	return j.warm(ctx, e)
+}
+
+// Recover puts right what an earlier life of this daemon has left, before any job is taken: its running jobs wait
+// again, its tied jobs end, files of jobs that are done get their names, and every job that has ended gets its one
+// terminal event.
+func (d *Dispatcher) Recover(ctx context.Context) error {
+	running, tied, ended := d.Jobs.orphans()
+	for _, rec := range running {
+		d.Jobs.handBack(ctx, rec, "the daemon ended while the job ran")
+	}
+	for _, rec := range tied {
+		if _, _, err := d.Jobs.Cancel(ctx, rec.Job); err != nil {
+			return fmt.Errorf("end job %s, whose client is gone: %w", rec.Job, err)
+		}
+	}
+	for _, rec := range ended {
+		if err := d.finishEnded(ctx, rec); err != nil {
+			return err
+		}
+	}
+	d.Outputs.Sweep()
+	if n := len(running) + len(tied); n > 0 {
+		d.Log.Info().Int("running", len(running)).Int("tied",
+			len(tied)).Msg("jobs of the daemon's last life: running ones wait again, those of clients that are gone are " +
+			"cancelled")
+	}
+	return nil
+}
+
+// finishEnded does what is left to do for a job that has ended.
+func (d *Dispatcher) finishEnded(ctx context.Context, rec message.Record) error {
+	if len(rec.Outputs) > 0 {
+		d.Outputs.Adopt(rec.Job, rec.Outputs)
+		if rec.Dropped > 0 { // perhaps only said so far
+			d.Outputs.Drop(rec.Job)
+		}
+	}
+	told, err := d.Jobs.store.told(ctx, rec)
+	if err != nil {
+		return fmt.Errorf("look for the end of job %s: %w", rec.Job, err)
+	}
+	if told {
+		return nil
+	}
+	if err := d.Jobs.reopen(ctx, rec.Job); err != nil {
+		return fmt.Errorf("read events of job %s: %w", rec.Job, err)
+	}
+	if rec.State == message.Done {
+		d.complete(ctx, rec, &Outcome{Metrics: rec.Metrics})
+		return nil
+	}
+	d.unfinished(ctx, rec, &Outcome{})
+	return nil
 }

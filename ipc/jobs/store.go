@@ -23,11 +23,11 @@ type Store interface {
 	// returned gives a value when the store could not be reached for a while: what was published may be lost.
 	returned() <-chan struct{}
 
-	// admit refuses a job whose files no daemon has; lacks tells why this daemon cannot run one; sought where files were
-	// looked for, empty where nobody looks.
+	// admit refuses a job whose files no daemon has; lacks tells why this daemon cannot run one; sought where files that
+	// are nowhere were looked for, empty where nobody looks.
 	admit(needed []files.NeededFile) *wire.Error
 	lacks(rec message.Record) error
-	sought() string
+	sought(files []string) string
 
 	// keep writes a new job and its request. If there is a job of that id, its record is returned, with false.
 	keep(ctx context.Context, rec message.Record, req *message.RunRequest) (message.Record, bool, error)
@@ -55,9 +55,9 @@ type Store interface {
 	// pause before the first.
 	retries(code string) (pause time.Duration, retry bool)
 
-	// log reads the events of a job, lastEvent the newest of them, nil if there is none.
+	// log reads the events of a job; told reports whether the end that its record tells of is among them.
 	log(ctx context.Context, job string) ([]message.Event, error)
-	lastEvent(ctx context.Context, job string) (*message.Event, error)
+	told(ctx context.Context, rec message.Record) (bool, error)
 	// bury writes a job that failed for good to the dead letters.
 	bury(ctx context.Context, rec message.Record) error
 }
@@ -75,15 +75,13 @@ func (m *memory) alive(string) bool                                    { return 
 func (m *memory) returned() <-chan struct{}                            { return nil }
 func (m *memory) admit([]files.NeededFile) *wire.Error                 { return nil }
 func (m *memory) lacks(message.Record) error                           { return nil }
-func (m *memory) sought() string                                       { return "" }
+func (m *memory) sought([]string) string                               { return "" }
 func (m *memory) sweep(context.Context)                                {}
 func (m *memory) ordered() bool                                        { return true }
 func (m *memory) offer(context.Context, message.Record, bool) error    { return nil }
 func (m *memory) bury(context.Context, message.Record) error           { return nil }
 func (m *memory) log(context.Context, string) ([]message.Event, error) { return nil, nil }
-func (m *memory) lastEvent(context.Context, string) (*message.Event, error) {
-	return nil, nil
-}
+func (m *memory) told(context.Context, message.Record) (bool, error)   { return false, nil }
 
 func (m *memory) remind(context.Context, []message.Record, time.Time) error { return nil }
 

@@ -70,7 +70,8 @@ type entry struct {
 	seq     uint64
 	order   int64 // in the queue, within its class; negative: in front of all
 	ended   bool  // the terminal event is in the log
-	held    bool  // an attempt is under way in this process
+	held    int   // the attempt that is under way in this process; 0: none
+	fenced  int   // the last attempt of this process that another daemon has taken over: it says nothing any more
 	local   bool  // never in the store (begin)
 	cold    bool  // the log is in the store, not here
 	left    bool  // this daemon cannot run it, and has said so
@@ -114,6 +115,13 @@ func (j *Table) Config() Config { return j.cfg }
 // Create adds a queued job and its queued event. A job of that id with the same hash is returned as it is, with false;
 // with another hash it is ErrHash.
 func (j *Table) Create(ctx context.Context, req *message.RunRequest, hash string) (message.Record, bool, error) {
+	return j.create(ctx, req, hash, nil)
+}
+
+// create is Create, of a job that is done already if it is answered from an old one.
+func (j *Table) create(ctx context.Context, req *message.RunRequest, hash string,
+	old *message.Record,
+) (message.Record, bool, error) {
 	j.mu.Lock()
 	for j.coming[req.ID] != nil {
 		done := j.coming[req.ID].done
@@ -138,6 +146,9 @@ func (j *Table) Create(ctx context.Context, req *message.RunRequest, hash string
 	}
 	j.coming[req.ID] = &arrival{req.From, make(chan struct{})}
 	rec := j.fresh(req, hash)
+	if old != nil {
+		answeredFrom(&rec, *old)
+	}
 	j.mu.Unlock()
 	defer j.arrived(req.ID)
 	rec, created, err := j.store.keep(ctx, rec, req)
@@ -155,7 +166,9 @@ func (j *Table) Create(ctx context.Context, req *message.RunRequest, hash string
 	out := j.added(rec, req)
 	first := len(j.queue) > 0 && j.queue[0] == rec.Job
 	j.mu.Unlock()
-	j.offer(ctx, rec, first)
+	if old == nil {
+		j.offer(ctx, rec, first)
+	}
 	return out, true, nil
 }
 
@@ -387,6 +400,9 @@ func (j *Table) settle(e *entry, r message.Record) {
 	}
 	was := e.rec.State
 	e.rec = r
+	if e.held != 0 && (r.Attempt != e.held || r.Owner != j.store.Owner()) {
+		j.lose(e)
+	}
 	if was == message.Queued {
 		j.queue = slices.DeleteFunc(j.queue, func(q string) bool { return q == r.Job })
 	}
@@ -394,8 +410,9 @@ func (j *Table) settle(e *entry, r message.Record) {
 		j.line(e, was)
 	}
 	if was != "" && was != message.Queued && r.State == message.Queued { // once more
+		closeOnce(e.cancel) // a run that somebody else has ended
 		e.cancel = make(chan struct{})
-		e.held, e.ended = false, false
+		e.held, e.ended = 0, false
 		j.ended = slices.DeleteFunc(j.ended, func(q string) bool { return q == r.Job })
 	}
 	if r.Cancel {
@@ -443,7 +460,7 @@ func (j *Table) Append(_ context.Context, id string, attempt int, ev message.Eve
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	e, ok := j.jobs[id]
-	if !ok || e.ended || attempt >= 0 && e.rec.Attempt != attempt {
+	if !ok || e.ended || attempt >= 0 && (e.rec.Attempt != attempt || attempt <= e.fenced) {
 		return false
 	}
 	if attempt >= 0 && !message.Terminal(ev.Type) && e.rec.State != message.Running && ev.Type != message.EventRetrying {
@@ -458,6 +475,9 @@ func (j *Table) append(e *entry, ev message.Event) {
 	e.seq++
 	ev.V, ev.Job, ev.Seq, ev.TS, ev.Attempt = message.ProtocolVersion, e.rec.Job, e.seq,
 		j.cfg.Now().UnixMilli(), e.rec.Attempt
+	if message.Terminal(ev.Type) && e.rec.Finished > 0 { // by which EventMessage knows it, whoever makes it
+		ev.TS = e.rec.Finished
+	}
 	if len(e.log) >= maxLog {
 		e.log = slices.DeleteFunc(e.log, func(old message.Event) bool { return old.Type == message.EventProgress })
 		if len(e.log) >= maxLog {
@@ -470,7 +490,7 @@ func (j *Table) append(e *entry, ev message.Event) {
 	}
 	if message.Terminal(ev.Type) {
 		e.ended = true
-		e.preview, e.held = nil, false
+		e.preview, e.held = nil, 0
 		e.drop()
 		j.ended = append(j.ended, e.rec.Job)
 		j.forget()

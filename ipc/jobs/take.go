@@ -108,7 +108,7 @@ func (j *Table) takeThis(ctx context.Context, id, worker string) (message.Record
 	}
 	j.mu.Lock()
 	e := j.entry(id)
-	e.held = true
+	e.held = rec.Attempt
 	req, stop := e.req, e.cancel
 	if req != nil {
 		req.Hold.Retain()

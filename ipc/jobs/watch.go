@@ -87,9 +87,7 @@ func (j *Table) warm(ctx context.Context, e *entry) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for _, ev := range e.log { // those that came meanwhile
-		if len(log) == 0 || ev.Seq > log[len(log)-1].Seq {
-			log = append(log, ev)
-		}
+		log, _ = followed(log, ev)
 	}
 	e.log, e.cold = log, false
 	e.seq = max(e.seq, 1) // the event that it is queued has the first number, even if it is still on its way
@@ -105,19 +103,49 @@ func (j *Table) warm(ctx context.Context, e *entry) error {
 	return nil
 }
 
+// followed adds an event to a log, and reports whether it did. A daemon that was frozen goes on for a moment as if it
+// still had its job: what it says then does not come after events of the next attempt, and gives way to them.
+func followed(log []message.Event, ev message.Event) ([]message.Event, bool) {
+	n := len(log)
+	for ; n > 0; n-- {
+		last := log[n-1]
+		if ev.Attempt < last.Attempt || ev.Attempt == last.Attempt && ev.Seq <= last.Seq {
+			return log, false
+		}
+		if ev.Seq > last.Seq {
+			break
+		}
+	}
+	return append(log[:n], ev), true
+}
+
+// lose stops the run of a job that another daemon has taken meanwhile. What has become of the job is in the stream. The
+// lock is held.
+func (j *Table) lose(e *entry) {
+	closeOnce(e.cancel)
+	e.cancel = make(chan struct{})
+	e.fenced, e.held = e.held, 0
+	e.log, e.seq, e.cold, e.ended, e.preview = nil, 0, true, false, nil
+	e.drop()
+}
+
 // Hear takes in an event of another daemon.
 func (j *Table) Hear(ev message.Event) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	e, ok := j.jobs[ev.Job]
-	if !ok || ev.Seq <= e.seq || e.held {
+	if !ok || e.held != 0 {
+		return
+	}
+	log, news := followed(e.log, ev)
+	if !news || len(e.log) == 0 && ev.Seq <= e.seq {
 		return
 	}
 	e.seq = ev.Seq
-	if len(e.log) >= maxLog {
-		e.log = slices.Delete(e.log, 0, maxLog/2)
+	if len(log) > maxLog {
+		log = slices.Delete(log, 0, maxLog/2)
 	}
-	e.log = append(e.log, ev)
+	e.log = log
 	if message.Terminal(ev.Type) && !e.ended {
 		e.ended = true
 		j.ended = append(j.ended, ev.Job)

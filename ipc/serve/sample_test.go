@@ -39,7 +39,7 @@ func TestSampleOverFrames(t *testing.T) {
 		q := smallSample("euler")
 		q.ID = "mine"
 		var seen []*message.SampleReply
-		done, err := client.Sample(wiretest.Within(t, 10*time.Second), c, q,
+		done, err := ipctest.Sample(wiretest.Within(t, 10*time.Second), c, q,
 			func(m *message.SampleReply) { seen = append(seen, m) })
 		if err != nil {
 			t.Fatal(err)
@@ -61,8 +61,8 @@ func TestSampleIsCancelled(t *testing.T) {
 	ctx := wiretest.Within(t, 10*time.Second)
 	q := smallSample("wait")
 	q.ID = "stop-me"
-	_, err := client.Sample(ctx, c, q, func(*message.SampleReply) {
-		if _, err := client.Sample(ctx, other, q, nil); wiretest.Code(err) != wire.ErrDuplicate {
+	_, err := ipctest.Sample(ctx, c, q, func(*message.SampleReply) {
+		if _, err := ipctest.Sample(ctx, other, q, nil); wiretest.Code(err) != wire.ErrDuplicate {
 			t.Errorf("a second run of that id: got %v, want %s", err, wire.ErrDuplicate)
 		}
 		if did, _, err := client.Cancel(ctx, other, "stop-me"); !did || err != nil {
@@ -75,7 +75,7 @@ func TestSampleIsCancelled(t *testing.T) {
 	if did, state, err := client.Cancel(ctx, other, "stop-me"); did || state != message.Cancelled || err != nil {
 		t.Errorf("cancel after the end: got %v, %s, %v, want false and %s", did, state, err, message.Cancelled)
 	}
-	_, err = client.Sample(ctx, c, q, func(*message.SampleReply) { go c.Close() })
+	_, err = ipctest.Sample(ctx, c, q, func(*message.SampleReply) { go c.Close() })
 	if err == nil {
 		t.Error("the run ended well without its client")
 	}
@@ -132,7 +132,7 @@ func TestSampleRefusals(t *testing.T) {
 		q := smallSample("euler")
 		change(q)
 		var e *wire.Error
-		if _, err := client.Sample(ctx, c, q, nil); !errors.As(err, &e) || e.Code != wire.ErrBadRequest || e.Input != field {
+		if _, err := ipctest.Sample(ctx, c, q, nil); !errors.As(err, &e) || e.Code != wire.ErrBadRequest || e.Input != field {
 			t.Errorf("%s: got %v", field, err)
 		}
 	}
@@ -157,7 +157,7 @@ func TestSampleRefusals(t *testing.T) {
 			t.Errorf("%s: got %v (%+v)", field, err, e)
 		}
 	}
-	if _, err := client.Load(ctx, c, &message.LoadRequest{}); wiretest.Code(err) != wire.ErrBadRequest {
+	if _, err := ipctest.Load(ctx, c, &message.LoadRequest{}); wiretest.Code(err) != wire.ErrBadRequest {
 		t.Errorf("load without a file: got %v", err)
 	}
 }
@@ -168,11 +168,11 @@ func TestModelsOfHosts(t *testing.T) {
 	c := ipctest.DialRig(t, realRig(t, dir))
 	ctx := wiretest.Within(t, 30*time.Second)
 	ref := message.ModelRef{File: "flux-b.safetensors", Fingerprint: strings.ToUpper(prints["flux-b"])}
-	first, err := client.Load(ctx, c, &message.LoadRequest{Model: ref})
+	first, err := ipctest.Load(ctx, c, &message.LoadRequest{Model: ref})
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, err := client.Load(ctx, c, &message.LoadRequest{Model: ref})
+	again, err := ipctest.Load(ctx, c, &message.LoadRequest{Model: ref})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -199,7 +199,7 @@ func TestModelsOfHosts(t *testing.T) {
 		{message.ModelRef{File: "flux-b.safetensors", Fingerprint: "00"}, wire.ErrNoModel, "model.fingerprint"},
 	} {
 		var e *wire.Error
-		if _, err := client.Load(ctx, c, &message.LoadRequest{Model: row.model}); !errors.As(err, &e) || e.Code != row.code ||
+		if _, err := ipctest.Load(ctx, c, &message.LoadRequest{Model: row.model}); !errors.As(err, &e) || e.Code != row.code ||
 			e.Input != row.input {
 			t.Errorf("load %+v: got %v, want %s of %s", row.model, err, row.code, row.input)
 		}
@@ -207,12 +207,12 @@ func TestModelsOfHosts(t *testing.T) {
 	q := smallSample("euler")
 	q.Model = ref
 	var e *wire.Error
-	if _, err := client.Sample(ctx, c, q, nil); !errors.As(err, &e) || e.Input != "latent" ||
+	if _, err := ipctest.Sample(ctx, c, q, nil); !errors.As(err, &e) || e.Input != "latent" ||
 		!strings.Contains(e.Message, "channels") {
 		t.Errorf("a latent of one channel: got %v", err)
 	}
 	q.Sampling = &message.SamplingRef{Bases: []string{"ModelSamplingCascade"}}
-	if _, err := client.Sample(ctx, c, q, nil); !errors.As(err, &e) || e.Input != "sampling.bases" {
+	if _, err := ipctest.Sample(ctx, c, q, nil); !errors.As(err, &e) || e.Input != "sampling.bases" {
 		t.Errorf("an unknown base: got %v", err)
 	}
 }

@@ -13,14 +13,10 @@ import (
 func tiledClasses() []graph.Class {
 	tile := func(step int64) []graph.Input {
 		return []graph.Input{
-			graph.Number("tile_size", "INT", "in pixels", "default", int64(512), "min", int64(64), "max",
-				int64(4096), "step", step).AsAdvanced(),
-			graph.Number("overlap", "INT", "in pixels", "default", int64(64), "min", int64(0), "max", int64(4096), "step",
-				int64(32)).AsLater().AsAdvanced(),
-			graph.Number("temporal_size", "INT", "for video autoencoders only", "default", int64(64), "min", int64(8), "max",
-				int64(4096), "step", int64(4)).AsLater().AsAdvanced(),
-			graph.Number("temporal_overlap", "INT", "for video autoencoders only", "default", int64(8), "min", int64(4), "max",
-				int64(4096), "step", int64(4)).AsLater().AsAdvanced(),
+			graph.Int("tile_size", "in pixels", 512, 64, 4096, step).AsAdvanced(),
+			graph.Int("overlap", "in pixels", 64, 0, 4096, 32).AsLater().AsAdvanced(),
+			graph.Int("temporal_size", "for video autoencoders only", 64, 8, 4096, 4).AsLater().AsAdvanced(),
+			graph.Int("temporal_overlap", "for video autoencoders only", 8, 4, 4096, 4).AsLater().AsAdvanced(),
 		}
 	}
 	return []graph.Class{

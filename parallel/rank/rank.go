@@ -2,7 +2,7 @@
 // link (link.go) in order: rank.go opens sessions and answers, evaluate.go runs the blocks of a stage, sequence.go is
 // attention over split tokens (Ulysses, ring), kvstore.go the keys and values of a pipeline (kvstore8.go in 8 bits),
 // skips.go what later blocks take, stage_link.go the way to the next stage, spread.go evaluations on all stages at
-// once, tensor.go rows shared between products, gatherer.go weights in parts, position.go where it stands. It knows a
+// once, tensor.go rows shared between products, prefetcher.go weights in parts, position.go where it stands. It knows a
 // model, its Ops and its ends of exchanges, and the plan and the lanes that it is sent; it knows no request, no
 // sampler, no other rank, and asks no forecast.
 package rank
@@ -66,7 +66,7 @@ type session struct {
 	comms   [plan.AxisCount]comm.Comm
 	sent    [plan.AxisCount]comm.Traffic // in this session
 	held    plan.Lane                    // blocks of this rank's stage
-	weights *gatherer                    // nil: whole weights are here
+	weights *prefetcher                  // nil: whole weights are here
 	tokens  TokenCount
 	stop    *atomic.Bool
 	pos     *Position
@@ -294,7 +294,7 @@ func (r *Rank) openSession(id uint64, o OpenCommand) (Reply, error) {
 		poisoner.Watch(s.act)
 		poisoner.Watch(s.comm)
 	}
-	s.weights = newGatherer(model.Shards(), s.comms[plan.AxisShard])
+	s.weights = newPrefetcher(model.Shards(), s.comms[plan.AxisShard])
 	r.sessions[id] = s // before anything is gathered: serve waits for gathers of all sessions
 	if err := s.prepare(); err != nil {
 		return Reply{}, err

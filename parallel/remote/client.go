@@ -1,10 +1,14 @@
 package remote
 
 import (
+	"bufio"
+	"cmp"
 	"encoding"
+	"errors"
 	"fmt"
-	"io"
+	"net"
 	"sync"
+	"time"
 
 	"github.com/vmihailenco/msgpack/v5"
 
@@ -17,24 +21,26 @@ import (
 // Client is a process of ranks as the leader sees it: a host.Host. Safe for concurrent use.
 type Client struct {
 	name    string
-	conn    io.ReadWriteCloser
+	conn    net.Conn
 	why     func() error // why the process has gone
 	address string
 	run     *group.Group
 
 	mu      sync.Mutex // of all below, and of writes
-	out     *msgpack.Encoder
+	out     *bufio.Writer
 	next    uint64
 	waiting map[uint64]chan<- answer
 	crew    *crew
 	lost    error
 }
 
-// NewClient greets a process. name is how errors call it; why, if not nil, says why it has gone once the connection has
-// ended.
-func NewClient(name string, conn io.ReadWriteCloser, why func() error) (*Client, error) {
+// NewClient greets a process. name is how errors call it. One that says nothing for the given time (0: Silence) is
+// given up. why, if not nil, is called once the connection has ended: it sees to it that the process ends, and says why
+// it has.
+func NewClient(name string, conn net.Conn, silence time.Duration, why func() error) (*Client, error) {
+	heard := patient{conn, cmp.Or(silence, Silence)}
 	c := &Client{
-		name: name, conn: conn, why: why, run: group.New(nil), out: msgpack.NewEncoder(conn),
+		name: name, conn: heard, why: why, run: group.New(nil), out: bufio.NewWriter(heard),
 		waiting: map[uint64]chan<- answer{},
 	}
 	c.run.Go("answers of "+name, func() error { c.read(); return nil })
@@ -92,8 +98,11 @@ func (c *Client) read() {
 			done <- a
 		}
 	}
+	_ = c.conn.Close()
 	if c.why != nil {
-		if told := c.why(); told != nil {
+		if told := c.why(); told != nil && errors.As(err, new(*hangError)) {
+			err = fmt.Errorf("%w: %w", err, told)
+		} else if told != nil {
 			err = told
 		}
 	}
@@ -118,7 +127,12 @@ func (c *Client) post(q *call, done chan<- answer) error {
 		q.ID = c.next
 		c.waiting[q.ID] = done
 	}
-	if err := c.out.Encode(q); err != nil {
+	err := msgpack.NewEncoder(c.out).Encode(q)
+	if err == nil {
+		err = c.out.Flush()
+	}
+	if err != nil {
+		_ = c.conn.Close() // read finds out why
 		delete(c.waiting, q.ID)
 		return &failure.Error{Code: failure.HostLost, Text: c.name + " cannot be reached", Cause: err}
 	}
@@ -137,6 +151,9 @@ func (c *Client) ask(q *call) (answer, error) {
 	}
 	return a, nil
 }
+
+// String is how errors call the process.
+func (c *Client) String() string { return c.name }
 
 // Err implements host.Host.
 func (c *Client) Err() error {

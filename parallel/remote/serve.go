@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
 	"io"
@@ -34,7 +35,7 @@ type server struct {
 	run  *group.Group // waits for replies
 
 	mu  sync.Mutex
-	out *msgpack.Encoder
+	out *bufio.Writer
 }
 
 // Load reads the held part of the weights that MarshalBinary of a host.Weights named.
@@ -45,7 +46,7 @@ type Load func(ops engine.Ops, model []byte, held dit.Held) (dit.Model, error)
 // closed it.
 func Serve(conn io.ReadWriter, listen net.Listener, cfg host.Config, load Load) error {
 	s := &server{
-		cfg: cfg, listen: listen, load: load, run: group.New(nil), out: msgpack.NewEncoder(conn),
+		cfg: cfg, listen: listen, load: load, run: group.New(nil), out: bufio.NewWriter(conn),
 	}
 	ended := make(chan struct{})
 	s.run.Go("pulse", func() error { s.pulse(ended); return nil })
@@ -91,7 +92,9 @@ func (s *server) take(c *call) {
 func (s *server) send(a *answer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_ = s.out.Encode(a) // a leader that has gone ends Serve
+	if msgpack.NewEncoder(s.out).Encode(a) == nil {
+		_ = s.out.Flush() // a leader that has gone ends Serve
+	}
 }
 
 func (s *server) handle(c *call, a *answer) (err error) {
@@ -221,15 +224,14 @@ func (s *server) pulse(ended <-chan struct{}) {
 		s.mu.Lock()
 		crew := s.crew
 		s.mu.Unlock()
-		if crew == nil {
-			continue
-		}
-		var a answer
-		for _, m := range crew.Members() {
-			var st status
-			st.Moves, st.Busy, st.Place = m.Position()
-			st.Waits = m.Waits()
-			a.Status = append(a.Status, st)
+		var a answer // a sign of life without members too
+		if crew != nil {
+			for _, m := range crew.Members() {
+				var st status
+				st.Moves, st.Busy, st.Place = m.Position()
+				st.Waits = m.Waits()
+				a.Status = append(a.Status, st)
+			}
 		}
 		s.send(&a)
 	}

@@ -1,13 +1,15 @@
 package parallel
 
 import (
+	"math"
+
 	"patchbay/models/dit"
 	"patchbay/parallel/plan"
 )
 
-// share is the part of the latent that one sampler instance owns: everything, or the tokens of one patch. All its
+// latentPart is the part of the latent that one sampler instance owns: everything, or the tokens of one patch. All its
 // vectors are [B, n] with n elements of each item, the range [from, from+n) of the whole vector.
-type share struct {
+type latentPart struct {
 	d       *denoiser
 	index   int
 	tokens  dit.Range // image tokens
@@ -23,8 +25,8 @@ type share struct {
 	lazy, uncond []float32
 }
 
-// shares cuts the run into sampler instances and says who evaluates for them.
-func (d *denoiser) shares() ([]*share, *evaluator) {
+// latentParts cuts the run into sampler instances and says who evaluates for them.
+func (d *denoiser) latentParts() ([]*latentPart, *evaluator) {
 	p := d.team.Plan
 	grid := d.whole.grid
 	patches := []dit.Range{{End: grid.Tokens()}}
@@ -33,9 +35,9 @@ func (d *denoiser) shares() ([]*share, *evaluator) {
 	if p.Pipe > 1 && !d.sampler.Synchronous && (d.reuser == nil || !exact) {
 		patches = plan.PatchRanges(d.textTokens(), grid, p.Patches)
 	}
-	out := make([]*share, len(patches))
+	out := make([]*latentPart, len(patches))
 	for i, tokens := range patches {
-		out[i] = d.newShare(i, tokens)
+		out[i] = d.newLatentPart(i, tokens)
 	}
 	return out, newEvaluator(d, out)
 }
@@ -45,14 +47,14 @@ func (d *denoiser) textTokens() int {
 	n := 0
 	if spec := d.req.Model.Spec; spec.JointText() {
 		for _, e := range d.entries {
-			n = max(n, spec.TextTokens(e.Context.Rows))
+			n = max(n, spec.JointTokens(&e.Entry))
 		}
 	}
 	return n
 }
 
-func (d *denoiser) newShare(index int, tokens dit.Range) *share {
-	s := &share{d: d, index: index, tokens: tokens}
+func (d *denoiser) newLatentPart(index int, tokens dit.Range) *latentPart {
+	s := &latentPart{d: d, index: index, tokens: tokens}
 	s.from = d.whole.first(tokens.Start)
 	s.n = d.whole.first(tokens.End) - s.from
 	s.noise, s.latent = s.cut(d.noise), s.cut(d.latent)
@@ -65,8 +67,8 @@ func (d *denoiser) newShare(index int, tokens dit.Range) *share {
 	return s
 }
 
-// cut takes the share's elements out of a vector of one or all items; the whole and nil are returned as they are.
-func (s *share) cut(v []float32) []float32 {
+// cut takes the part's elements out of a vector of one or all items; the whole and nil are returned as they are.
+func (s *latentPart) cut(v []float32) []float32 {
 	if v == nil || s.n == s.d.n {
 		return v
 	}
@@ -78,14 +80,14 @@ func (s *share) cut(v []float32) []float32 {
 }
 
 // paste is the inverse of cut.
-func (s *share) paste(whole, v []float32) {
+func (s *latentPart) paste(whole, v []float32) {
 	for i := range len(whole) / s.d.n {
 		copy(whole[i*s.d.n+s.from:], v[i*s.n:(i+1)*s.n])
 	}
 }
 
-// denoise predicts x0 of the share at sigma: mask, evaluation, blending, guidance.
-func (s *share) denoise(ev *evaluator, x []float32, sigma float32) (x0, uncond []float32, err error) {
+// denoise predicts x0 of the part at sigma: mask, evaluation, blending, guidance.
+func (s *latentPart) denoise(ev *evaluator, x []float32, sigma float32) (x0, uncond []float32, err error) {
 	d := s.d
 	in, mask := x, s.maskAt(sigma)
 	if mask != nil {
@@ -101,8 +103,14 @@ func (s *share) denoise(ev *evaluator, x []float32, sigma float32) (x0, uncond [
 	}
 	if a.lazy && a.reused {
 		x0, uncond = s.reuseLazy(in)
-	} else if x0, uncond = d.req.Guider.mix(len(x), branches); a.lazy {
-		s.keepLazy(d.reuser, in, x0, uncond)
+	} else {
+		x0, uncond = d.req.Guider.mix(len(x), branches)
+		if d.req.Guider.Norm != nil && branches[0] != nil {
+			x0 = s.normed(x0, branches[0])
+		}
+		if a.lazy {
+			s.keepLazy(d.reuser, in, x0, uncond)
+		}
 	}
 	if mask != nil {
 		out := make([]float32, len(x0))
@@ -114,9 +122,30 @@ func (s *share) denoise(ev *evaluator, x []float32, sigma float32) (x0, uncond [
 	return x0, uncond, nil
 }
 
+// normed scales every pixel of x0 [B, n] to the length of that of the positive prediction over channels where it is
+// shorter, and all by Guider.Norm (ComfyUI comfy_extras/nodes_cfg.py).
+func (s *latentPart) normed(x0, positive []float32) []float32 {
+	plane := s.d.whole.grid.LatentY * s.d.whole.grid.LatentX
+	out, own, want := make([]float32, len(x0)), make([]float64, plane), make([]float64, plane)
+	for b := 0; b < len(x0); b += s.n {
+		clear(own)
+		clear(want)
+		at := func(i int) int { return int(s.d.whole.order[s.from+i]) % plane }
+		for i := range s.n {
+			own[at(i)] += float64(x0[b+i]) * float64(x0[b+i])
+			want[at(i)] += float64(positive[b+i]) * float64(positive[b+i])
+		}
+		for i := range s.n {
+			scale := min(float32(math.Sqrt(want[at(i)]))/(float32(math.Sqrt(own[at(i)]))+1e-8), 1)
+			out[b+i] = x0[b+i] * scale * *s.d.req.Guider.Norm
+		}
+	}
+	return out
+}
+
 // maskAt is the mask at sigma: as given, or thresholded by how far the run is (DifferentialDiffusion, ComfyUI's node of
 // that name).
-func (s *share) maskAt(sigma float32) []float32 {
+func (s *latentPart) maskAt(sigma float32) []float32 {
 	d := s.d
 	if s.mask == nil || !d.req.Differential {
 		return s.mask
@@ -141,7 +170,7 @@ func (s *share) maskAt(sigma float32) []float32 {
 
 // predict evaluates all active entries of the branches that the guider needs and blends them per branch; branches not
 // needed stay nil, and all of them where the whole prediction comes from a lazy cache.
-func (s *share) predict(ev *evaluator, x []float32, sigma float32) ([][]float32, answer, error) {
+func (s *latentPart) predict(ev *evaluator, x []float32, sigma float32) ([][]float32, answer, error) {
 	d := s.d
 	needed := d.req.Guider.needed(len(d.req.Branches), d.sampler.NeedsUncond)
 	q := question{x: x, input: x, sigma: sigma}
@@ -183,9 +212,9 @@ func (s *share) predict(ev *evaluator, x []float32, sigma float32) ([][]float32,
 	return out, a, nil
 }
 
-// vectors are the network's outputs by prediction, indexed like the share's vector, from the ranks or from the cache,
+// vectors are the network's outputs by prediction, indexed like the part's vector, from the ranks or from the cache,
 // which learns on the way. Elements outside an area are nothing that anybody reads.
-func (s *share) vectors(a answer, q question) map[int][]float32 {
+func (s *latentPart) vectors(a answer, q question) map[int][]float32 {
 	out := map[int][]float32{}
 	for k, i := range a.run {
 		out[i] = s.vector(s.d.preds[i].layout, a.outputs[k])
@@ -203,8 +232,8 @@ func (s *share) vectors(a answer, q question) map[int][]float32 {
 	return out
 }
 
-// vector reorders rows that the network gave into the share's vector; elements outside an area are 0.
-func (s *share) vector(l *layout, output []float32) []float32 {
+// vector reorders rows that the network gave into the part's vector; elements outside an area are 0.
+func (s *latentPart) vector(l *layout, output []float32) []float32 {
 	spec := s.d.req.Model.Spec
 	features := spec.OutChannels * spec.PatchSize * spec.PatchSize
 	if l.gather == nil && features == l.features {
@@ -215,18 +244,18 @@ func (s *share) vector(l *layout, output []float32) []float32 {
 	return v
 }
 
-// write walks the elements of the share that l covers.
-func (s *share) write(l *layout, features int, set func(at, row int)) {
+// write walks the elements of the part that l covers.
+func (s *latentPart) write(l *layout, features int, set func(at, row int)) {
 	tokens := s.tokens
 	if l != s.d.whole {
-		tokens = dit.Range{End: l.grid.Tokens()} // areas are evaluated by one share that owns everything
+		tokens = dit.Range{End: l.grid.Tokens()} // areas are evaluated by one part that owns everything
 	}
 	l.write(s.d.req.Latent.B, s.n, s.from, tokens, features, set)
 }
 
 // blend averages the x0 of one branch's active entries by their weights: sum(x0*w)/(1e-37 + sum w). No entry at all
 // gives zeros.
-func (s *share) blend(preds []int, x0 [][]float32) []float32 {
+func (s *latentPart) blend(preds []int, x0 [][]float32) []float32 {
 	if len(preds) == 1 && s.weights[preds[0]] == nil {
 		return x0[0]
 	}

@@ -7,14 +7,14 @@ import (
 	"patchbay/models/weights"
 )
 
-// prefixes are what full checkpoints put in front of the names of the diffusion model.
+// prefixes are what full checkpoints put in front of the names of the diffusion model; HunyuanDiT's have "model.".
 func prefixes() []string {
-	return []string{"", "model.diffusion_model.", "diffusion_model.", "model.model.", "net."}
+	return []string{"", "model.diffusion_model.", "diffusion_model.", "model.model.", "net.", "model."}
 }
 
-// strangers are names that only files of one kind have, of kinds that are not supported. They are tried in order, after
-// the families.
-func strangers() []struct{ name, kind string } {
+// unsupported are names that only files of one kind have, of kinds that are not supported. They are tried in order,
+// after the families.
+func unsupported() []struct{ name, kind string } {
 	return []struct{ name, kind string }{
 		{"double_stream_modulation_img.lin.weight", "flux2"},
 		{"distilled_guidance_layer.norms.0.scale", "chroma"},
@@ -22,7 +22,7 @@ func strangers() []struct{ name, kind string } {
 		{"double_layers.0.attn.w1q.weight", "auraflow"},
 		{"cap_embedder.1.weight", "lumina 2"},
 		{"blocks.0.cross_attn.norm_k.weight", "wan"},
-		{"transformer_blocks.0.img_mod.1.weight", "qwen-image"},
+		{"controlnet_x_embedder.weight", "a ControlNet"},
 		{"transformer_blocks.0.attn.add_q_proj.weight", "diffusers layout of sd3 or chroma"},
 		{"transformer_blocks.0.attn1.to_q.weight", "diffusers layout of a transformer"},
 		{"input_blocks.0.0.weight", "a Stable Diffusion 1, 2 or XL UNet"},
@@ -57,14 +57,14 @@ func (f *Form) fits(set *weights.Set, prefix string) bool {
 	return true
 }
 
-// Looks tells what a file seems to be, for the error of whoever wanted another kind: a diffusion model of one of all or
-// of a family that is not supported, a VAE, a text encoder ...
-func Looks(all []Family, set *weights.Set) string {
+// GuessKind tells what a file seems to be, for the error of whoever wanted another kind: a diffusion model of one of
+// all or of a family that is not supported, a VAE, a text encoder ...
+func GuessKind(all []Family, set *weights.Set) string {
 	if f, _, _, ok := form(all, set); ok {
 		return "a diffusion model (" + f.Name + ")"
 	}
 	for _, p := range prefixes() {
-		for _, s := range strangers() {
+		for _, s := range unsupported() {
 			if set.Has(p + s.name) {
 				return "a diffusion model (" + s.kind + ")"
 			}
@@ -97,7 +97,7 @@ func Open(all []Family, set *weights.Set, meta map[string]string) (*Diffusion, e
 			known += ", " + f.Name
 		}
 		return nil, fmt.Errorf("not a supported diffusion model: the file looks like %s (supported: %s)",
-			Looks(all, set), known[2:])
+			GuessKind(all, set), known[2:])
 	}
 	var err error
 	if as.Aliases {

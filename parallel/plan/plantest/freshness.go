@@ -1,14 +1,17 @@
-package plan
+// Package plantest says what the K/V stores of a pipeline hold, for tests to compare with what ranks do.
+package plantest
 
 import (
 	"fmt"
 	"strings"
+
+	"patchbay/parallel/plan"
 )
 
 // Freshness is the age of the keys and values that one micro-step reads, in evaluations: 0 is what this evaluation has
 // computed.
 type Freshness struct {
-	Micro Micro
+	Micro plan.Micro
 	Text  int
 	// Image is the age of the tokens of every patch.
 	Image []int
@@ -29,7 +32,7 @@ func FreshnessTable(patches, evaluations, warmup int) []Freshness {
 				last[j] = e
 			}
 			text = e
-			out = append(out, Freshness{Micro: Micro{Evaluation: e, Whole: true}, Image: make([]int, patches)})
+			out = append(out, Freshness{Micro: plan.Micro{Evaluation: e, Whole: true}, Image: make([]int, patches)})
 			continue
 		}
 		for m := range patches {
@@ -37,7 +40,7 @@ func FreshnessTable(patches, evaluations, warmup int) []Freshness {
 			if m == 0 {
 				text = e
 			}
-			f := Freshness{Micro: Micro{Evaluation: e, Patch: m}, Text: e - text, Image: make([]int, patches)}
+			f := Freshness{Micro: plan.Micro{Evaluation: e, Patch: m}, Text: e - text, Image: make([]int, patches)}
 			for j, at := range last {
 				f.Image[j] = e - at
 			}

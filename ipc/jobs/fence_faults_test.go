@@ -1,0 +1,233 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/rs/zerolog"
+
+	"patchbay/ipc/broker"
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire/wiretest"
+)
+
+// frozen is the store of a daemon that was stopped: nothing of what others do comes to its table.
+type frozen struct{ *JetStream }
+
+func (frozen) open(context.Context, *Table) error { return nil }
+
+// frozenTable is the table of a daemon that the test tells what it hears, in the order of its choice.
+func frozenTable(t *testing.T, e *broker.Embedded, owner string) *Table {
+	t.Helper()
+	j, _ := durable(t, e, owner+"-carrier") // it has the connection that events go out by
+	l, err := OpenJetStream(context.Background(), JetStreamConfig{URL: e.URL(), Owner: owner, Log: zerolog.Nop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	l.table = New(Config{Store: frozen{l}, OnEvent: j.cfg.OnEvent})
+	return l.table
+}
+
+// TestLostLease: a daemon is frozen while its job runs, another one takes the job and ends it, and the first one goes
+// on and learns of that in any order, or of a part of it only. The job has one terminal event, which who follows it at
+// the first daemon is given; the lost run is stopped and says nothing more.
+func TestLostLease(t *testing.T) {
+	for _, order := range []string{"events, last record", "last record, events", "every record", "last record only"} {
+		t.Run(order, func(t *testing.T) {
+			e := jetstreamServer(t, false)
+			a := frozenTable(t, e, "a")
+			b, endB := durable(t, e, "b")
+			ctx := wiretest.Within(t, 20*time.Second)
+			mustCreate(t, a, &message.RunRequest{ID: "p"})
+			first, _, stop, err := a.Take(ctx, "w")
+			if err != nil {
+				t.Fatal(err)
+			}
+			cur, err := a.Follow(ctx, "p", 0, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for !knowsAt(b, "p", first.Rev) {
+				time.Sleep(time.Millisecond)
+			}
+			b.handBack(ctx, first, "daemon a shows no sign of life")
+			second, _, _, err := b.takeThis(ctx, "p", "w")
+			if err != nil || second.Attempt != 2 {
+				t.Fatalf("took %+v, %v", second, err)
+			}
+			for range 50 { // it has not noticed, and numbers its events past those of the other one
+				a.Append(ctx, "p", 1, message.Event{Type: message.EventProgress, Data: map[string]any{}})
+				if _, err := cur.Next(ctx); err != nil {
+					t.Fatal(err)
+				}
+			}
+			last, err := b.Update(ctx, "p", second.Rev,
+				func(r *message.Record) { r.State, r.Finished = message.Done, time.Now().UnixMilli() })
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.Append(ctx, "p", -1, terminalOf(last))
+			told := inStream(ctx, t, a, "p", 50+4) // queued, retrying, success, and one a step
+			records := []message.Record{last}
+			if order == "every record" {
+				queued := first
+				queued.State, queued.Rev = message.Queued, first.Rev+1
+				records = []message.Record{queued, second, last}
+			}
+			hear := func() {
+				for _, ev := range told {
+					a.Hear(ev)
+				}
+			}
+			if order == "events, last record" {
+				hear()
+			}
+			for _, rec := range records {
+				a.observe(rec)
+			}
+			if order == "last record, events" {
+				hear()
+			}
+			select {
+			case <-stop:
+			default:
+				t.Error("the run that lost its job goes on")
+			}
+			if a.Append(ctx, "p", 1, message.Event{Type: message.EventProgress}) {
+				t.Error("an event of the lost attempt was taken")
+			}
+			muteDaemon(storeOf(b), a)
+			a.mu.Lock()
+			a.cfg.Now = func() time.Time { return time.Now().Add(time.Minute) }
+			a.mu.Unlock()
+			a.reconcile(ctx)
+			if got := ends(ctx, t, cur); got != message.EventSuccess {
+				t.Errorf("who follows the job at the first daemon is told %q at the end", got)
+			}
+			endB() // and a restart of the other one finds the end in the stream, though later events are there
+			b, _ = durable(t, e, "b")
+			outputs, err := NewOutputs(OutputsConfig{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := (&Dispatcher{Jobs: b, Outputs: outputs, Log: zerolog.Nop()}).Recover(ctx); err != nil {
+				t.Error(err)
+			}
+			checkTerminal(t, e, "p", message.EventSuccess)
+		})
+	}
+}
+
+// knowsAt reports whether a table has a record at a revision.
+func knowsAt(j *Table, id string, rev uint64) bool {
+	rec, err := j.Get(context.Background(), id)
+	return err == nil && rec.Rev == rev
+}
+
+// muteDaemon makes the table's store believe that the daemon of the other store has been gone for long.
+func muteDaemon(gone *JetStream, j *Table) {
+	l := j.store.(frozen).JetStream
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.seen, gone.Owner())
+	l.steady = time.Now().Add(-time.Hour)
+}
+
+// inStream waits for the end of a job in the stream and returns its events as the other daemons heard them.
+func inStream(ctx context.Context, t *testing.T, j *Table, id string, n int) []message.Event {
+	t.Helper()
+	l := j.store.(frozen).JetStream
+	for {
+		c, err := l.events.Info(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.State.Msgs >= uint64(n-1) {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	var out []message.Event
+	for seq := uint64(1); ; seq++ {
+		m, err := l.events.GetMsg(ctx, seq)
+		if err != nil {
+			return out
+		}
+		ev, err := readEvent(m.Data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.Header.Get("Patchbay-Daemon") != "a-carrier" {
+			out = append(out, *ev)
+		}
+	}
+}
+
+// ends follows a job to its end and returns the terminal events on the way.
+func ends(ctx context.Context, t *testing.T, cur *Cursor) string {
+	t.Helper()
+	out := ""
+	for {
+		it, err := cur.Next(ctx)
+		if errors.Is(err, ErrEnd) {
+			return out
+		}
+		if err != nil {
+			t.Error(fmt.Errorf("follow: %w", err))
+			return out
+		}
+		if message.Terminal(it.Event.Type) {
+			out += it.Event.Type
+		}
+	}
+}
+
+// TestEndHasOneName: whoever tells the end of a job, the stream knows it for the same one; the end of a later start is
+// another.
+func TestEndHasOneName(t *testing.T) {
+	name := func(finished int64, before int) string {
+		var got string
+		j := New(Config{OnEvent: func(ev message.Event) {
+			m, err := EventMessage(ev, "d", 1<<20)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = m.Header.Get(jetstream.MsgIDHeader)
+		}})
+		rec := message.Record{Job: "p", State: message.Running, Attempt: 1, Rev: 1}
+		j.observe(rec)
+		for range before {
+			j.Append(context.Background(), "p", -1, message.Event{Type: message.EventProgress})
+		}
+		rec.State, rec.Finished, rec.Rev = message.Failed, finished, 2
+		j.observe(rec)
+		j.Append(context.Background(), "p", -1, terminalOf(rec))
+		return got
+	}
+	if a, b := name(1000, 0), name(1000, 5); a != b || a == "" {
+		t.Errorf("one end is %q to one daemon and %q to another", a, b)
+	}
+	if a, b := name(1000, 0), name(2000, 0); a == b {
+		t.Errorf("two ends are both %q", a)
+	}
+}
+
+// TestPausedDaemonTakesNothing: a daemon that was stopped itself has heard nobody meanwhile, and thinks all alive until
+// its own heartbeats have come through for a while again.
+func TestPausedDaemonTakesNothing(t *testing.T) {
+	l := &JetStream{cfg: JetStreamConfig{Owner: "a"}, seen: map[string]time.Time{}}
+	now := time.Now()
+	l.steady, l.beaten = now.Add(-time.Hour), now
+	if l.alive("b") {
+		t.Error("a daemon that was never heard is thought alive")
+	}
+	l.beaten = now.Add(-deadAfter)
+	if !l.alive("b") {
+		t.Error("after a pause of this process another daemon is thought gone")
+	}
+}
