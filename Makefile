@@ -71,10 +71,10 @@ fuzz:
 bench:
 	$(GO) test -run '^$$' -bench . -benchtime 1x ./engine/cpu ./models/... ./parallel
 
-# The long forms of the storms, of many small jobs and of the tables of drift, then 10,000,000 executions of every parser of bytes from outside, and
+# Every plan on every network, the long forms of the storms, of many small jobs and of the tables of drift, then 10,000,000 executions of every parser of bytes from outside, and
 # the program without cgo. An hour on two processors.
 soak:
-	$(GO) test -count 1 -timeout 60m -tags soak ./parallel -v -run 'CancelAt|ManyJobs|LateRanks|Drift|CacheOnTheDemo'
+	$(GO) test -count 1 -timeout 90m -tags soak ./parallel -v -skip 'FakeGPU|^TestCUDA'
 	$(GO) test -count 1 -timeout 120m -tags soak ./tests -v -run 'TestDurable|TestFaults|TestRouting|TestTinyJobs|ReadmeCommands'
 	$(GO) test -count 1 -timeout 120m -p 1 -tags soak ./ipc/... ./node/... -v -run UnderTheHammer
 	CGO_ENABLED=0 $(GO) build -o /dev/null .
