@@ -1,6 +1,8 @@
 package parallel
 
 import (
+	"math"
+
 	"patchbay/models/dit"
 	"patchbay/parallel/plan"
 )
@@ -45,7 +47,7 @@ func (d *denoiser) textTokens() int {
 	n := 0
 	if spec := d.req.Model.Spec; spec.JointText() {
 		for _, e := range d.entries {
-			n = max(n, spec.TextTokens(e.Context.Rows))
+			n = max(n, spec.JointTokens(&e.Entry))
 		}
 	}
 	return n
@@ -101,8 +103,14 @@ func (s *latentPart) denoise(ev *evaluator, x []float32, sigma float32) (x0, unc
 	}
 	if a.lazy && a.reused {
 		x0, uncond = s.reuseLazy(in)
-	} else if x0, uncond = d.req.Guider.mix(len(x), branches); a.lazy {
-		s.keepLazy(d.reuser, in, x0, uncond)
+	} else {
+		x0, uncond = d.req.Guider.mix(len(x), branches)
+		if d.req.Guider.Norm != nil && branches[0] != nil {
+			x0 = s.normed(x0, branches[0])
+		}
+		if a.lazy {
+			s.keepLazy(d.reuser, in, x0, uncond)
+		}
 	}
 	if mask != nil {
 		out := make([]float32, len(x0))
@@ -112,6 +120,27 @@ func (s *latentPart) denoise(ev *evaluator, x []float32, sigma float32) (x0, unc
 		x0 = out
 	}
 	return x0, uncond, nil
+}
+
+// normed scales every pixel of x0 [B, n] to the length of that of the positive prediction over channels where it is
+// shorter, and all by Guider.Norm (ComfyUI comfy_extras/nodes_cfg.py).
+func (s *latentPart) normed(x0, positive []float32) []float32 {
+	plane := s.d.whole.grid.LatentY * s.d.whole.grid.LatentX
+	out, own, want := make([]float32, len(x0)), make([]float64, plane), make([]float64, plane)
+	for b := 0; b < len(x0); b += s.n {
+		clear(own)
+		clear(want)
+		at := func(i int) int { return int(s.d.whole.order[s.from+i]) % plane }
+		for i := range s.n {
+			own[at(i)] += float64(x0[b+i]) * float64(x0[b+i])
+			want[at(i)] += float64(positive[b+i]) * float64(positive[b+i])
+		}
+		for i := range s.n {
+			scale := min(float32(math.Sqrt(want[at(i)]))/(float32(math.Sqrt(own[at(i)]))+1e-8), 1)
+			out[b+i] = x0[b+i] * scale * *s.d.req.Guider.Norm
+		}
+	}
+	return out
 }
 
 // maskAt is the mask at sigma: as given, or thresholded by how far the run is (DifferentialDiffusion, ComfyUI's node of

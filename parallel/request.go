@@ -68,6 +68,9 @@ type Guider struct {
 	CFG2 float32 // dual: cfg_cond2_negative
 	// Nested is the style "nested" of DualCFGGuider; false is "regular".
 	Nested bool
+	// Norm scales every pixel of the guided latent down to the length of the first branch's, over channels, and by this
+	// (ComfyUI's CFGNorm); nil: it stays as it is.
+	Norm *float32
 	// NoShortcut evaluates the negative branch even where CFG is 1 (samplers with uncond do so on their own).
 	NoShortcut bool
 }

@@ -1,5 +1,6 @@
 // Package fakegpu builds a libcuda.so.1 that needs no GPU, for tests of engine/cuda: the driver's functions on the CPU
 // (fake/libcuda.cc) and the very kernels of engine/cuda, compiled by g++ with every CUDA thread a fibre (fake/fibre.h).
+// In its folder nccl is a libnccl.so.2 (fake/nccl.cc).
 package fakegpu
 
 import (
@@ -49,7 +50,7 @@ func Build(root string, changes ...Change) (string, error) {
 	sources := make(map[string]string)
 	for _, pattern := range []string{
 		"engine/cuda/kernels/*.cu", "engine/cuda/kernels/*.h", "engine/cuda/kernels/*.cuh",
-		"engine/cuda/driver.h", "engine/cuda/cublaslt.h", "tests/fakegpu/fake/*",
+		"engine/cuda/driver.h", "engine/cuda/cublaslt.h", "engine/cuda/nccl.h", "tests/fakegpu/fake/*",
 	} {
 		names, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil || len(names) == 0 {
@@ -149,6 +150,16 @@ func build(sources map[string]string) (string, error) {
 		if err != nil {
 			return "", err
 		}
+	}
+	if err := os.MkdirAll(filepath.Join(dir, "nccl"), 0o755); err != nil {
+		return "", err
+	}
+	// one file, because NCCL works on the driver's streams; in a folder of its own, because only some tests want it found
+	err = place(filepath.Join(dir, "nccl", "libnccl.so.2"), func(at string) error {
+		return os.Symlink("../libcuda.so.1", at)
+	})
+	if err != nil {
+		return "", err
 	}
 	return dir, link(dir, objects, sorted(units))
 }
