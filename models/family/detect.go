@@ -7,9 +7,9 @@ import (
 	"patchbay/models/weights"
 )
 
-// prefixes are what full checkpoints put in front of the names of the diffusion model.
+// prefixes are what full checkpoints put in front of the names of the diffusion model; HunyuanDiT's have "model.".
 func prefixes() []string {
-	return []string{"", "model.diffusion_model.", "diffusion_model.", "model.model.", "net."}
+	return []string{"", "model.diffusion_model.", "diffusion_model.", "model.model.", "net.", "model."}
 }
 
 // unsupported are names that only files of one kind have, of kinds that are not supported. They are tried in order,
