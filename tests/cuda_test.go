@@ -187,7 +187,7 @@ func TestCUDADoctor(t *testing.T) {
 		{"FAKEGPU_DRIVER=12020", "note  gpu      cuda:0: the driver serves CUDA 12.2"},
 		{"FAKEGPU_DEVICES=0", "everything runs on the processors"},
 		{"VIRTUAL_ENV=/no", "note  library  cuBLASLt is not in /no/lib, the loader's path, "},
-		{"PATCHBAY_CUDA_LIBS=off", "note  library  cuBLASLt is switched off (--cuda-libs off): linear layers in bf16 run on "},
+		{"PATCHBAY_CUDA_LIBS=off", "note  library  cuBLASLt is switched off (--cuda-libs off): linear layers in bf16 run"},
 	} {
 		said, _ := onFake(t, driver, program, []string{c.env, fmt.Sprintf("PATCHBAY_HOME=%s", t.TempDir())}, "doctor")
 		if !strings.Contains(said, c.says) {
