@@ -17,6 +17,7 @@ import (
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/worker"
 	"patchbay/node/classes"
+	"patchbay/node/files"
 	"patchbay/node/graph"
 	"patchbay/node/value"
 	"patchbay/parallel"
@@ -43,7 +44,8 @@ func RunWorker(parent context.Context, cfg *Config, in io.ReadCloser, out io.Wri
 	if err != nil {
 		return err
 	}
-	wc := worker.Config{Executor: executor, Service: worker.NodeService(cat, cfg.Roots(), nil, nil), Log: log}
+	service := worker.NodeService(cat, cfg.Roots(), files.NewIndex(cfg.Roots()), nil)
+	wc := worker.Config{Executor: executor, Service: service, Log: log}
 	wc.Service.Limits = limits
 	if save {
 		wc.Outputs = jobs.OutputsConfig{

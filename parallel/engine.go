@@ -43,6 +43,8 @@ type Config struct {
 	// Order, if not 0, is the seed of a fixed order in which ranks and samplers run one at a time: for tests, which can
 	// repeat an interleaving and try many of them. Deadlocks are found at once.
 	Order uint64
+	// Beside is the type of activations of text encoders and autoencoder, F32 (the zero value) or BF16.
+	Beside engine.DType
 	// Hosts starts the processes that so many ranks run in, rank r of a plan in number r modulo their count. It is called
 	// before the first run, for a plan of more ranks, and after a process was lost. Nil: all ranks run in this one.
 	Hosts func(ranks int) ([]host.Host, error)
@@ -102,6 +104,8 @@ type Workspace struct {
 	Arena func(bytes int) (*engine.Arena, error)
 	// Check returns the context's error once the job is cancelled; long work calls it between layers.
 	Check func() error
+	// DType is the type of activations that text encoders and autoencoder have here.
+	DType engine.DType
 
 	cfg *Config
 }
@@ -336,7 +340,7 @@ func (e *Engine) Do(ctx context.Context, what string, f func(*Workspace) error) 
 	if err := e.usable(); err != nil {
 		return err
 	}
-	l := &Workspace{Ops: e.home.Ops(), cfg: &e.cfg, Check: func() error {
+	l := &Workspace{Ops: e.home.Ops(), DType: e.cfg.Beside, cfg: &e.cfg, Check: func() error {
 		if err := ctx.Err(); err != nil {
 			return cancelled(err)
 		}

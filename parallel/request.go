@@ -7,6 +7,7 @@ import (
 	"patchbay/models/sampling"
 	"patchbay/parallel/comm"
 	"patchbay/parallel/host"
+	"patchbay/parallel/plan"
 	"patchbay/parallel/rank"
 )
 
@@ -136,6 +137,17 @@ type Progress struct {
 	Sent        []int64 // bytes that the ranks have sent so far, by axis (AxisUlysses to AxisShard)
 }
 
+// ByAxis returns Sent by the names of the axes, without those that nothing was sent on.
+func (p Progress) ByAxis() map[string]int64 {
+	out := map[string]int64{}
+	for axis, n := range p.Sent {
+		if n > 0 {
+			out[plan.Axis(axis).String()] = n
+		}
+	}
+	return out
+}
+
 // Result is what a run gives back.
 type Result struct {
 	Latent Latent // model space, inverse noise scaling applied
@@ -160,5 +172,6 @@ type Stats struct {
 	PeakBytes   int64             // activations and session buffers of the busiest rank
 	Traffic     [][]comm.Traffic  // what each rank of the plan sent, by axis (AxisUlysses to AxisShard)
 	Tokens      []rank.TokenCount // what each rank's first block computed
+	Chosen      map[string]int64  // how devices have computed calls (engine.Chooser), over all ranks; nil: in one way
 	Spans       []profile.Span    // every operation and exchange of every rank, if Request.Profile
 }
