@@ -93,7 +93,8 @@ type Branch struct {
 	Entries []Entry
 }
 
-// Entry is one item of a conditioning list.
+// Entry is one item of a conditioning list: the dit.Entry that the network sees, with where, when and how much it
+// counts.
 type Entry struct {
 	dit.Entry
 	// SigmaStart >= sigma >= SigmaEnd is where the entry is active; both 0: always. Inclusive as ComfyUI compares.
