@@ -37,7 +37,12 @@ type goldenEntry struct {
 	Mask          []int    `json:"mask"`
 	Width, Height float32
 	FinalContext  []int `json:"final_context"`
-	Zeroed        bool  `json:"zeroed"`
+	References    []struct {
+		Input string
+		Shape []int // [1, C, 1, Y, X]
+	} `json:"reference_latents"`
+	Method string `json:"reference_latents_method"`
+	Zeroed bool   `json:"zeroed"`
 }
 
 // goldenRun is one case of e2e.json.
@@ -54,7 +59,8 @@ type goldenRun struct {
 	Sigmas                                []float32 `json:"sigmas"`
 	Shape                                 []int     `json:"latent_shape"`
 	Latent                                string
-	Patch                                 []any `json:"model_patch"` // a class and its shift
+	Patch                                 []any    `json:"model_patch"` // a class and its shift
+	Norm                                  *float32 `json:"cfg_norm"`
 	Positive, Negative, Cond1, Cond2      []goldenEntry
 	NetworkCalls                          [][]json.RawMessage `json:"network_calls"`
 }
@@ -110,6 +116,13 @@ func (e goldenEntry) lower(t *testing.T, run goldenRun, g goldenModel) Entry {
 		more := golden.Input("e2e/"+run.Model+"/pos3/context", (e.FinalContext[1]-rows)*cols)
 		out.Context.Data, out.Context.Rows = append(out.Context.Data, more...), e.FinalContext[1]
 	}
+	for _, r := range e.References {
+		y, x := r.Shape[3], r.Shape[4]
+		data := golden.Input(r.Input, r.Shape[1]*y*x)
+		g.format.ToModel(data, y*x)
+		out.References = append(out.References, dit.Reference{Y: y, X: x, Data: data})
+	}
+	out.Method = e.Method
 	if e.Zeroed {
 		clear(out.Context.Data)
 		clear(out.Pooled)
@@ -212,6 +225,7 @@ func (run goldenRun) lower(t *testing.T, name string, g goldenModel) *Request {
 	}
 	r.Sigmas = run.sigmas(t, g)
 	run.guide(t, r, g)
+	r.Guider.Norm = run.Norm
 	run.mask(r)
 	return r
 }

@@ -100,10 +100,11 @@ func TestShardedPlansEqualWholeWeights(t *testing.T) {
 	for i, f := range families() {
 		e, h := newEngine(t), &holder{}
 		r := strictRequest(t, h, f.name, 2, f.y, f.x, 2)
-		for _, plan := range everyNth([]string{
+		plans := everyNth([]string{
 			"ulysses=2", "ulysses=3", "ring=2", "cfg=2", "cfg=3", "data=2", "ring=2,ulysses=2", "data=2,cfg=2,ulysses=2",
 			"tensor=2,ulysses=2", "tensor=2,form=scatter,ring=3",
-		}, i, 4) {
+		}, i, 4)
+		for _, plan := range plans {
 			t.Run(f.name+"/"+plan, func(t *testing.T) {
 				whole, parts := *r, *r
 				whole.Plan, parts.Plan = plan, plan+",shard=on"
@@ -123,7 +124,7 @@ func TestShardedPlansEqualWholeWeights(t *testing.T) {
 				}
 			})
 		}
-		if h.opened == 0 {
+		if h.opened == 0 && len(plans) > 0 {
 			t.Error("no unit was ever gathered")
 		}
 	}

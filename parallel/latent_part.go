@@ -1,11 +1,13 @@
 package parallel
 
 import (
+	"math"
+
 	"patchbay/models/dit"
 	"patchbay/parallel/plan"
 )
 
-// share is the part of the latent that one sampler instance owns: everything, or the tokens of one patch. All its
+// latentPart is the part of the latent that one sampler instance owns: everything, or the tokens of one patch. All its
 // vectors are [B, n] with n elements of each item, the range [from, from+n) of the whole vector.
 type latentPart struct {
 	d       *denoiser
@@ -23,7 +25,7 @@ type latentPart struct {
 	lazy, uncond []float32
 }
 
-// shares cuts the run into sampler instances and says who evaluates for them.
+// latentParts cuts the run into sampler instances and says who evaluates for them.
 func (d *denoiser) latentParts() ([]*latentPart, *evaluator) {
 	p := d.team.Plan
 	grid := d.whole.grid
@@ -45,7 +47,7 @@ func (d *denoiser) textTokens() int {
 	n := 0
 	if spec := d.req.Model.Spec; spec.JointText() {
 		for _, e := range d.entries {
-			n = max(n, spec.TextTokens(e.Context.Rows))
+			n = max(n, spec.JointTokens(&e.Entry))
 		}
 	}
 	return n
@@ -65,7 +67,7 @@ func (d *denoiser) newLatentPart(index int, tokens dit.Range) *latentPart {
 	return s
 }
 
-// cut takes the share's elements out of a vector of one or all items; the whole and nil are returned as they are.
+// cut takes the part's elements out of a vector of one or all items; the whole and nil are returned as they are.
 func (s *latentPart) cut(v []float32) []float32 {
 	if v == nil || s.n == s.d.n {
 		return v
@@ -84,7 +86,7 @@ func (s *latentPart) paste(whole, v []float32) {
 	}
 }
 
-// denoise predicts x0 of the share at sigma: mask, evaluation, blending, guidance.
+// denoise predicts x0 of the part at sigma: mask, evaluation, blending, guidance.
 func (s *latentPart) denoise(ev *evaluator, x []float32, sigma float32) (x0, uncond []float32, err error) {
 	d := s.d
 	in, mask := x, s.maskAt(sigma)
@@ -101,8 +103,14 @@ func (s *latentPart) denoise(ev *evaluator, x []float32, sigma float32) (x0, unc
 	}
 	if a.lazy && a.reused {
 		x0, uncond = s.reuseLazy(in)
-	} else if x0, uncond = d.req.Guider.mix(len(x), branches); a.lazy {
-		s.keepLazy(d.reuser, in, x0, uncond)
+	} else {
+		x0, uncond = d.req.Guider.mix(len(x), branches)
+		if d.req.Guider.Norm != nil && branches[0] != nil {
+			x0 = s.normed(x0, branches[0])
+		}
+		if a.lazy {
+			s.keepLazy(d.reuser, in, x0, uncond)
+		}
 	}
 	if mask != nil {
 		out := make([]float32, len(x0))
@@ -112,6 +120,27 @@ func (s *latentPart) denoise(ev *evaluator, x []float32, sigma float32) (x0, unc
 		x0 = out
 	}
 	return x0, uncond, nil
+}
+
+// normed scales every pixel of x0 [B, n] to the length of that of the positive prediction over channels where it is
+// shorter, and all by Guider.Norm (ComfyUI comfy_extras/nodes_cfg.py).
+func (s *latentPart) normed(x0, positive []float32) []float32 {
+	plane := s.d.whole.grid.LatentY * s.d.whole.grid.LatentX
+	out, own, want := make([]float32, len(x0)), make([]float64, plane), make([]float64, plane)
+	for b := 0; b < len(x0); b += s.n {
+		clear(own)
+		clear(want)
+		at := func(i int) int { return int(s.d.whole.order[s.from+i]) % plane }
+		for i := range s.n {
+			own[at(i)] += float64(x0[b+i]) * float64(x0[b+i])
+			want[at(i)] += float64(positive[b+i]) * float64(positive[b+i])
+		}
+		for i := range s.n {
+			scale := min(float32(math.Sqrt(want[at(i)]))/(float32(math.Sqrt(own[at(i)]))+1e-8), 1)
+			out[b+i] = x0[b+i] * scale * *s.d.req.Guider.Norm
+		}
+	}
+	return out
 }
 
 // maskAt is the mask at sigma: as given, or thresholded by how far the run is (DifferentialDiffusion, ComfyUI's node of
@@ -183,7 +212,7 @@ func (s *latentPart) predict(ev *evaluator, x []float32, sigma float32) ([][]flo
 	return out, a, nil
 }
 
-// vectors are the network's outputs by prediction, indexed like the share's vector, from the ranks or from the cache,
+// vectors are the network's outputs by prediction, indexed like the part's vector, from the ranks or from the cache,
 // which learns on the way. Elements outside an area are nothing that anybody reads.
 func (s *latentPart) vectors(a answer, q question) map[int][]float32 {
 	out := map[int][]float32{}
@@ -203,7 +232,7 @@ func (s *latentPart) vectors(a answer, q question) map[int][]float32 {
 	return out
 }
 
-// vector reorders rows that the network gave into the share's vector; elements outside an area are 0.
+// vector reorders rows that the network gave into the part's vector; elements outside an area are 0.
 func (s *latentPart) vector(l *layout, output []float32) []float32 {
 	spec := s.d.req.Model.Spec
 	features := spec.OutChannels * spec.PatchSize * spec.PatchSize
@@ -215,11 +244,11 @@ func (s *latentPart) vector(l *layout, output []float32) []float32 {
 	return v
 }
 
-// write walks the elements of the share that l covers.
+// write walks the elements of the part that l covers.
 func (s *latentPart) write(l *layout, features int, set func(at, row int)) {
 	tokens := s.tokens
 	if l != s.d.whole {
-		tokens = dit.Range{End: l.grid.Tokens()} // areas are evaluated by one share that owns everything
+		tokens = dit.Range{End: l.grid.Tokens()} // areas are evaluated by one part that owns everything
 	}
 	l.write(s.d.req.Latent.B, s.n, s.from, tokens, features, set)
 }

@@ -42,6 +42,13 @@ func parityRequest(t *testing.T, g goldenModel, name string, b, y, x, steps int)
 		}
 		return e
 	}
+	first := entry("a", 13)
+	if spec.References { // on one side alone, of two sizes, one of them odd
+		for k, r := range []dit.Reference{{Y: 6, X: 9}, {Y: 5, X: 4}} {
+			r.Data = golden.Input(fmt.Sprintf("%sref%d", name, k), spec.Channels*r.Y*r.X)
+			first.References = append(first.References, r)
+		}
+	}
 	masked := entry("c", 5)
 	masked.Mask, masked.MaskStrength = Latent{B: 1, C: 1, Y: y, X: x, Data: rectangle(y, x)}, 0.8
 	return &Request{
@@ -49,7 +56,7 @@ func parityRequest(t *testing.T, g goldenModel, name string, b, y, x, steps int)
 		Noise:  Latent{B: b, C: spec.Channels, Y: y, X: x, Data: noise},
 		Guider: Guider{Kind: GuideCFG, CFG: 3},
 		Branches: []Branch{
-			{Name: "positive", Entries: []Entry{entry("a", 13), masked}},
+			{Name: "positive", Entries: []Entry{first, masked}},
 			{Name: "negative", Entries: []Entry{entry("b", 7)}},
 		},
 	}
@@ -104,6 +111,7 @@ func TestExactPlansEqualOneRank(t *testing.T) {
 		{"zimage-a", 7, 11},
 		{"zimage-b", 6, 5},
 		{"qwen-a", 7, 11},
+		{"qwen-b", 5, 6},
 	} {
 		g := openGolden(t, c.name)
 		r := parityRequest(t, g, c.name, 2, c.y, c.x, 2)

@@ -40,7 +40,7 @@ type Request struct {
 
 	Cache *Cache // answers some evaluations without the network; nil: all of them run
 
-	Plan string // "ulysses=2,pipe=2,..."; empty: chosen
+	Plan string // "ulysses=2,pipe=2,...", or "ranks=4" to have it chosen; empty: one rank
 	// Compute is the dtype of activations from Embed to Head: F32 (the zero value) or BF16. Samplers, conditioning
 	// vectors, modulations, norms and sums stay in f32.
 	Compute engine.DType
@@ -69,6 +69,9 @@ type Guider struct {
 	CFG2 float32 // dual: cfg_cond2_negative
 	// Nested is the style "nested" of DualCFGGuider; false is "regular".
 	Nested bool
+	// Norm scales every pixel of the guided latent down to the length of the first branch's, over channels, and by this
+	// (ComfyUI's CFGNorm); nil: it stays as it is.
+	Norm *float32
 	// NoShortcut evaluates the negative branch even where CFG is 1 (samplers with uncond do so on their own).
 	NoShortcut bool
 }

@@ -60,7 +60,7 @@ func (s *session) open(spec *dit.Spec, o rank.OpenCommand, branches []int) (peak
 		s.cfgOf[i] = plan.CFGGroup(branches, i, p.CFG)
 		lt := 0
 		if spec.JointText() {
-			lt = spec.TextTokens(e.Entry.Context.Rows)
+			lt = spec.JointTokens(&e.Entry)
 		}
 		s.entries = append(s.entries, plan.Sequence{Text: lt, Image: e.Grid.Tokens()})
 	}

@@ -30,7 +30,7 @@ type SampleRequest struct {
 	// "none" (default), "latent": x0 with every step, "jpeg": a picture at most 5 times a second
 	Preview string `json:"preview,omitempty"`
 	WantX0  bool   `json:"want_x0,omitempty"` // the last x0 of the whole batch with the result
-	Plan    string `json:"plan,omitempty"`    // "ulysses=2,cfg=2"; empty: chosen
+	Plan    string `json:"plan,omitempty"`    // "ulysses=2,cfg=2"; empty: one rank
 
 	Built *value.HostRequest `json:"-"` // by parseSample
 	Hold  *bulk.Hold         `json:"-"`

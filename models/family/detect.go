@@ -7,13 +7,13 @@ import (
 	"patchbay/models/weights"
 )
 
-// prefixes are what full checkpoints put in front of the names of the diffusion model.
+// prefixes are what full checkpoints put in front of the names of the diffusion model; HunyuanDiT's have "model.".
 func prefixes() []string {
-	return []string{"", "model.diffusion_model.", "diffusion_model.", "model.model.", "net."}
+	return []string{"", "model.diffusion_model.", "diffusion_model.", "model.model.", "net.", "model."}
 }
 
-// strangers are names that only files of one kind have, of kinds that are not supported. They are tried in order, after
-// the families.
+// unsupported are names that only files of one kind have, of kinds that are not supported. They are tried in order,
+// after the families.
 func unsupported() []struct{ name, kind string } {
 	return []struct{ name, kind string }{
 		{"double_stream_modulation_img.lin.weight", "flux2"},
@@ -57,8 +57,8 @@ func (f *Form) fits(set *weights.Set, prefix string) bool {
 	return true
 }
 
-// Looks tells what a file seems to be, for the error of whoever wanted another kind: a diffusion model of one of all or
-// of a family that is not supported, a VAE, a text encoder ...
+// GuessKind tells what a file seems to be, for the error of whoever wanted another kind: a diffusion model of one of
+// all or of a family that is not supported, a VAE, a text encoder ...
 func GuessKind(all []Family, set *weights.Set) string {
 	if f, _, _, ok := form(all, set); ok {
 		return "a diffusion model (" + f.Name + ")"

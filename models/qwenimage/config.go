@@ -1,6 +1,7 @@
-// Package qwenimage is Qwen-Image by Alibaba's Qwen team (arXiv:2508.02324, up to release 2512): 60 blocks that keep
-// text and image in two streams with joint attention, like those of FLUX, under the names of diffusers. It reads these
-// names, bare or inside a full checkpoint.
+// Package qwenimage is Qwen-Image and Qwen-Image-Edit by Alibaba's Qwen team (arXiv:2508.02324, up to releases 2512 and
+// 2511): 60 blocks that keep text and image in two streams with joint attention, like those of FLUX, under the names of
+// diffusers. Latents that the picture refers to are tokens of the image's kind. It reads these names, bare or inside a
+// full checkpoint.
 //
 // Facts that have caused bugs: image tokens sit around the middle of the picture, at (0, row - rows/2, column -
 // columns/2), negative ones too; text token k at s+k on all three axes, s being the larger half; timestep features are
@@ -26,13 +27,18 @@ type Config struct {
 	ContextDim int   `json:"joint_attention_dim"` // 3584, Qwen2.5-VL-7B
 	Channels   int   `json:"out_channels"`        // 16
 	MLPHidden  int   `json:"mlp_hidden"`          // 12288
+	// Method is where references sit unless an entry says it: index, or index_timestep_zero (release 2511).
+	Method string `json:"default_ref_method"`
 }
 
 // patch is the side of a token in the latent.
 const patch = 2
 
-// layered is a tensor that only files of the layered variant have.
-const layered = "time_text_embed.addition_t_embedding.weight"
+// Tensors that only files of the layered variant have, and of the editing model of release 2511.
+const (
+	layered = "time_text_embed.addition_t_embedding.weight"
+	marker  = "__index_timestep_zero__"
+)
 
 // Detect infers the config from names and shapes. The rotation axes of heads that are not 128 wide come from the JSON
 // under meta["config"].
@@ -47,6 +53,9 @@ func Detect(set *weights.Set, meta map[string]string) (family.Config, error) {
 	c.ContextDim, c.Depth = set.Dim("txt_norm.weight", 0), set.Count("transformer_blocks")
 	c.MLPHidden = set.Dim("transformer_blocks.0.img_mlp.net.0.proj.weight", 0)
 	d, sum := set.Dim("transformer_blocks.0.attn.norm_q.weight", 0), 0
+	if c.Method = byIndex; set.Has(marker) {
+		c.Method = atZero
+	}
 	if c.Axes == nil && d == 128 {
 		c.Axes = []int{16, 56, 56}
 	}
@@ -58,7 +67,7 @@ func Detect(set *weights.Set, meta map[string]string) (family.Config, error) {
 	switch {
 	case set.Has(layered):
 		return nil, fmt.Errorf("qwenimage: the file has %s: Qwen-Image-Layered is not supported (supported: Qwen-Image "+
-			"to 2512)", layered)
+			"to 2512, Qwen-Image-Edit to 2511)", layered)
 	case d == 0 || c.Hidden == 0 || c.Hidden%d != 0:
 		return nil, fmt.Errorf("qwenimage: width %d is not a multiple of the head dim %d", c.Hidden, d)
 	case sum != d || len(c.Axes) != 3:

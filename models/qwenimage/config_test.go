@@ -2,6 +2,7 @@ package qwenimage
 
 import (
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -106,15 +107,18 @@ func TestPositions(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			lt, g := c.Context[1], m.Spec().Tokens(c.X[2], c.X[3])
-			if shape[1] != lt+g.Tokens() {
-				t.Errorf("%s: %d + %d tokens, want %d", c.Name, lt, g.Tokens(), shape[1])
+			e, g := c.Entries()[0], m.Spec().Tokens(c.X[2], c.X[3])
+			at := m.(*Model).positions(&e, g)
+			if shape[1] != len(at) {
+				t.Errorf("%s: %d tokens, want %d", c.Name, len(at), shape[1])
 				continue
 			}
-			for row := range shape[1] {
-				for a, v := range position(row, lt, g) {
+			own, lt := e.Context.Rows, m.Spec().JointTokens(&e) // references come last in ComfyUI
+			at = slices.Concat(at[:own], at[lt:], at[own:lt])
+			for row := range at {
+				for a, v := range at[row] {
 					if float32(v) != want[3*row+a] {
-						t.Fatalf("%s: token %d is at %v, want %v", c.Name, row, position(row, lt, g), want[3*row:3*row+3])
+						t.Fatalf("%s: token %d is at %v, want %v", c.Name, row, at[row], want[3*row:3*row+3])
 					}
 				}
 			}

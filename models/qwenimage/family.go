@@ -24,6 +24,7 @@ func Family() family.Family {
 		Detect: Detect,
 		Text: family.Text{
 			Types:    []string{"qwen_image"},
+			AnyType:  true,
 			Encoders: []family.Encoder{{Kind: "qwen25_7b", Form: text.Form{Chat: true}, Layout: chat}},
 			Join: func(done map[string]*text.Encoding) (dit.Entry, error) {
 				return dit.Entry{Context: done["qwen25_7b"].Context}, nil
@@ -32,9 +33,11 @@ func Family() family.Family {
 		Names: weights.Names{Same: true},
 		Releases: []family.Release{{Name: "qwen-image", Steps: 50, Text: 64, Entries: 2, Config: Config{
 			Hidden: 3072, Heads: 24, Depth: 60, Axes: []int{16, 56, 56}, ContextDim: 3584, Channels: 16, MLPHidden: 12288,
+			Method: byIndex,
 		}}},
 		Tiny: Config{
 			Hidden: 168, Heads: 7, Depth: 4, Axes: []int{8, 8, 8}, ContextDim: 56, Channels: 16, MLPHidden: 672,
+			Method: byIndex,
 		},
 	}
 }
@@ -44,14 +47,14 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
 		Family: "qwenimage", Width: c.Hidden, Heads: c.Heads, HeadDim: c.Hidden / c.Heads, PatchSize: patch,
 		Channels: c.Channels, OutChannels: c.Channels, ContextDim: c.ContextDim,
-		Rotates: true, MLPRatio: float64(c.MLPHidden) / float64(c.Hidden),
+		Rotates: true, References: true, MLPRatio: float64(c.MLPHidden) / float64(c.Hidden),
 	}
 	for range c.Depth {
 		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Double, Skip: -1, Attends: 1, Cuts: true})
 	}
 	tags := family.Tags{
 		Dims:   map[string]int{"F": c.MLPHidden},
-		Ignore: []string{"__index_timestep_zero__"}, // marks the release 2511 of the editing model
+		Ignore: []string{marker},
 	}
 	d, err := family.Describe("qwenimage", set, s, tags, func() *net { return &net{Blocks: make([]joint, c.Depth)} },
 		func(l family.Loaded[net]) dit.Model { return &Model{l, c} })

@@ -19,47 +19,49 @@ type Model struct {
 	cfg Config
 }
 
-// Prepare embeds the text.
+// Prepare embeds the text and the references.
 func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.Range) (*dit.Prepared, error) {
-	if err := layers.CheckEntries(m.Spec(), entries); err != nil {
+	spec := m.Spec()
+	if err := layers.CheckEntries(spec, entries); err != nil {
 		return nil, err
 	}
-	n, lt := len(entries), entries[0].Context.Rows
+	n, own, lt := len(entries), entries[0].Context.Rows, spec.JointTokens(&entries[0])
 	p := &dit.Prepared{N: n, Lt: lt, Grid: grid, Entries: entries}
-	p.RoPE = layers.PositionRotation(m.cfg.Axes, theta, lt+grid.Tokens(), func(row int) [3]int {
-		return position(row, lt, grid)
-	}).Upload(env)
+	at := m.positions(&entries[0], grid)
+	p.RoPE = layers.PositionRotation(m.cfg.Axes, theta, len(at), func(row int) [3]int { return at[row] }).Upload(env)
 	if m.Held.NoEmbed {
 		return p, nil
 	}
 	p.Text = env.Arena.Alloc(env.DType, n, lt, m.cfg.Hidden)
-	if lt > 0 {
-		mark := env.Arena.Mark()
+	mark := env.Arena.Mark()
+	if own > 0 {
 		context := layers.Contexts(env, entries, func(e dit.Entry) dit.Array { return e.Context })
 		env.Ops.RMSNorm(context, context, m.Net.TextNorm, eps)
-		layers.Project(env, p.Text, context, m.Net.TextIn)
-		env.Arena.Release(mark)
+		layers.Project(env, p.Text.Slice(1, 0, own), context, m.Net.TextIn)
 	}
+	if lt > own {
+		m.references(env, entries, p.Text.Slice(1, own, lt))
+	}
+	env.Arena.Release(mark)
 	return p, nil
-}
-
-// position is where token row of lt text tokens, then image tokens, sits.
-func position(row, lt int, g dit.Grid) [3]int {
-	if row < lt {
-		at := max(g.Y/2, g.X/2) + row
-		return [3]int{at, at, at}
-	}
-	return [3]int{0, (row-lt)/g.X - g.Y/2, (row-lt)%g.X - g.X/2}
 }
 
 // PrepareBlock adds nothing: blocks of joint attention need nothing of the entries alone.
 func (m *Model) PrepareBlock(dit.Env, *dit.Prepared, int) {}
 
-// Modulate computes for every timestep the vector and from it the modulations of the held blocks: Image and Text [S, n,
-// 6E], Head [S, n, 2E] (scale, shift).
+// Modulate computes for every timestep the vector and from it the modulations of the held blocks: Image and Text [S, N,
+// 6E], Head [S, N, 2E] (scale, shift). N is n; where references are modulated as at timestep 0, it is 2n, and the
+// second half of the rows is for them.
 func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held dit.Range) *dit.Modulation {
 	n, e, blocks := p.N, m.cfg.Hidden, len(m.Spec().Blocks)
 	s := len(timesteps) / n
+	if m.zero(&p.Entries[0]) {
+		with := make([]float32, 2*len(timesteps))
+		for i := range s {
+			copy(with[2*i*n:], timesteps[i*n:(i+1)*n])
+		}
+		timesteps, n = with, 2*n
+	}
 	out := &dit.Modulation{Image: make([]engine.Tensor, blocks), Text: make([]engine.Tensor, blocks)}
 	out.Vector = env.Arena.Alloc(engine.F32, s, n, e)
 	if !m.Held.NoHead {
@@ -106,7 +108,7 @@ func (m *Model) Head(env dit.Env, s *dit.State, out engine.Tensor) {
 	if x.Dim(1) == 0 {
 		return
 	}
-	mark, e, mod := env.Arena.Mark(), m.cfg.Hidden, s.M.Head.Index(0, s.Step)
+	mark, e, mod := env.Arena.Mark(), m.cfg.Hidden, s.M.Head.Index(0, s.Step).Slice(0, 0, s.P.N)
 	h := layers.Scratch(env, x, x.Dim(0), x.Dim(1), e)
 	env.Ops.AdaLN(h, x, layers.Chunk(mod, e, 1), layers.Chunk(mod, e, 0), eps)
 	env.Ops.Linear(out, h, m.Net.Out, engine.Epilogue{})

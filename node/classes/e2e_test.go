@@ -39,6 +39,11 @@ type e2eEntry struct {
 	Width        float32
 	Height       float32
 	Final        []int `json:"final_context"`
+	References   []struct {
+		Input string
+		Shape []int // [1, C, 1, Y, X]
+	} `json:"reference_latents"`
+	Method string `json:"reference_latents_method"`
 }
 
 type e2eCase struct {
@@ -53,7 +58,8 @@ type e2eCase struct {
 	Sigmas                                        []float32
 	Shape                                         []int `json:"latent_shape"`
 	Positive, Negative, Cond1, Cond2              []e2eEntry
-	Patch                                         []any `json:"model_patch"` // a class and its shift
+	Patch                                         []any    `json:"model_patch"` // a class and its shift
+	Norm                                          *float64 `json:"cfg_norm"`
 }
 
 func refEngine(t *testing.T) *parallel.Engine {
@@ -131,7 +137,7 @@ func TestEndToEndThroughNodes(t *testing.T) {
 		ran++
 		t.Run(name, func(t *testing.T) { t.Logf("relative error %.2g, bound 1e-4", c.run(t, name, eng)) })
 	}
-	if want := map[bool]int{true: 7, false: 55}[testing.Short()]; ran < want {
+	if want := map[bool]int{true: 7, false: 58}[testing.Short()]; ran < want {
 		t.Errorf("ran %d cases, want %d", ran, want)
 	}
 }

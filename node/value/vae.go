@@ -22,21 +22,12 @@ const PixelSpace = "pixel_space"
 
 // OpenVAE makes a handle after checking that the file holds an autoencoder.
 func OpenVAE(name string, f files.Checkpoint, set *weights.Set) (*VAE, error) {
-	for _, prefix := range []string{"", "first_stage_model.", "vae."} {
-		if !set.Has(prefix + "decoder.conv_in.weight") {
-			continue
-		}
-		v := &VAE{
-			Name: name, Key: f.Key(), Channels: set.Dim(prefix+"decoder.conv_in.weight", 1),
-			file: &files.Opener{Checkpoint: f},
-		}
-		if n := set.Dim(prefix+"post_quant_conv.weight", 1); n > 0 {
-			v.Channels = n
-		}
-		return v, nil
+	channels, err := vae.Latents(set)
+	if err != nil {
+		return nil, fault.New(fault.CodeWrongFamily, "%s holds no autoencoder (%v): it looks like %s", name, err,
+			models.GuessKind(set))
 	}
-	return nil, fault.New(fault.CodeWrongFamily,
-		"%s holds no autoencoder (no decoder.conv_in.weight): it looks like %s", name, models.GuessKind(set))
+	return &VAE{Name: name, Key: f.Key(), Channels: channels, file: &files.Opener{Checkpoint: f}}, nil
 }
 
 // With runs f on the device with the loaded autoencoder and an arena of the size that need tells.
