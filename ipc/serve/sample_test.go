@@ -3,8 +3,12 @@ package serve_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
+	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -199,7 +203,8 @@ func TestModelsOfHosts(t *testing.T) {
 		{message.ModelRef{File: "flux-b.safetensors", Fingerprint: "00"}, wire.ErrNoModel, "model.fingerprint"},
 	} {
 		var e *wire.Error
-		if _, err := ipctest.Load(ctx, c, &message.LoadRequest{Model: row.model}); !errors.As(err, &e) || e.Code != row.code ||
+		if _, err := ipctest.Load(ctx, c, &message.LoadRequest{Model: row.model}); !errors.As(err, &e) ||
+			e.Code != row.code ||
 			e.Input != row.input {
 			t.Errorf("load %+v: got %v, want %s of %s", row.model, err, row.code, row.input)
 		}
@@ -214,6 +219,48 @@ func TestModelsOfHosts(t *testing.T) {
 	q.Sampling = &message.SamplingRef{Bases: []string{"ModelSamplingCascade"}}
 	if _, err := ipctest.Sample(ctx, c, q, nil); !errors.As(err, &e) || e.Input != "sampling.bases" {
 		t.Errorf("an unknown base: got %v", err)
+	}
+}
+
+// TestConditioningTableIsTrue: the keys of model_conds in docs/protocol.md are those that are taken, and each of them
+// is.
+func TestConditioningTableIsTrue(t *testing.T) {
+	page, err := os.ReadFile("../../docs/protocol.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(page), "How a ComfyUI conditioning becomes model_conds")
+	table, _, _ = strings.Cut(table, "A patch: {key")
+	var told []string
+	for _, row := range regexp.MustCompile(`(?m)^\| [^|]+ \| ([a-z0-9_, ]+) \| .*\[`).FindAllStringSubmatch(table, -1) {
+		told = append(told, strings.Split(row[1], ", ")...)
+	}
+	refusal := func(key string, shape ...int) string {
+		q := smallSample("euler")
+		n := 1
+		for _, d := range shape {
+			n *= d
+		}
+		q.Conds.Positive[0].ModelConds[key] = f32(slices.Repeat([]float32{1}, n), shape...)
+		_, err := q.Lower(message.Numbers{})
+		return fmt.Sprint(err)
+	}
+	_, list, _ := strings.Cut(refusal("made_up", 1), "the keys are ")
+	known := strings.Split(list, ", ")
+	slices.Sort(told)
+	slices.Sort(known)
+	if told = slices.Compact(told); !slices.Equal(told, known) {
+		t.Errorf("the page tells of %v, the code of %v", told, known)
+	}
+	shapes := map[string][]int{"c_crossattn": {1, 2, 3}, "encoder_hidden_states_t5": {1, 2, 3}, "guidance": {1}}
+	for _, key := range told {
+		shape := shapes[key]
+		if shape == nil {
+			shape = []int{1, 2}
+		}
+		if got := refusal(key, shape...); strings.Contains(got, key) {
+			t.Errorf("%s %v: %s", key, shape, got)
+		}
 	}
 }
 
