@@ -21,7 +21,8 @@ func TestLongHeader(t *testing.T) {
 	if err != nil || len(f.Names()) != maxTensors {
 		t.Errorf("%d tensors: %v", maxTensors, err)
 	}
-	if _, err := OpenBytes(file(maxTensors + 1)); err == nil || !strings.Contains(err.Error(), "more than 100000 tensors") {
+	_, err = OpenBytes(file(maxTensors + 1))
+	if err == nil || !strings.Contains(err.Error(), "more than 100000 tensors") {
 		t.Errorf("%d tensors: %v, want a refusal", maxTensors+1, err)
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"patchbay/tests/hammer"
 )
 
-// jsonTarget: a tokenizer.json that was tampered with is refused, or gives a vocabulary whose ids are inside it; reading
-// it and encoding with it takes memory in proportion to the file.
+// jsonTarget: a tokenizer.json that was tampered with is refused, or gives a vocabulary whose ids are inside it.
+// Reading it and encoding with it takes memory in proportion to the file.
 func jsonTarget() *hammer.Target[*Tokenizer] {
 	unigram := `{"model":{"type":"Unigram","unk_id":0,"vocab":[["u",0],["a",-1],["▁a",-2],["aa",-3]]},
 		"pre_tokenizer":{"type":"Metaspace","replacement":"▁","prepend_scheme":"first"},
