@@ -16,7 +16,7 @@ const (
 	maxAlign = 1 << 20
 
 	maxHeader = 256 << 20 // bytes of header; vocabularies take a few MB
-	maxCount  = 1 << 20   // tensors, and metadata pairs
+	maxCount  = 100_000   // tensors, and metadata pairs; ten times what the largest released models have
 )
 
 // The value types of the format (enum gguf_metadata_value_type).

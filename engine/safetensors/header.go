@@ -16,8 +16,9 @@ import (
 
 // The limits on hostile files. maxHeader is the reference implementation's.
 const (
-	maxHeader = 100_000_000 // bytes of JSON
-	maxDims   = 32
+	maxHeader  = 100_000_000 // bytes of JSON
+	maxDims    = 32
+	maxTensors = 100_000 // ten times what the largest released models have; every reader walks through all of them
 )
 
 // splitHeader separates the JSON text from the data behind it.
@@ -97,6 +98,9 @@ func parseHeader(header, body []byte) (map[string]Entry, map[string]string, erro
 		_, twice := entries[name]
 		if twice || name == "__metadata__" && seenMetadata {
 			return nil, nil, fmt.Errorf("tensor %q occurs twice in the header", name)
+		}
+		if len(entries) == maxTensors {
+			return nil, nil, fmt.Errorf("the header names more than %d tensors", maxTensors)
 		}
 		if name == "__metadata__" {
 			seenMetadata = true
