@@ -310,11 +310,19 @@ func (e *Engine) Resident() (list []host.Resident) {
 	return list
 }
 
-// Evict drops resident weights that match, or all if key is empty. It waits for the work in hand.
+// Evict drops resident weights that match, or all, and the memory of activations, if key is empty. It waits for the
+// work in hand.
 func (e *Engine) Evict(key string) {
 	release, _ := e.take(context.Background())
 	defer release()
+	if key == "" {
+		e.dismiss() // with their activations
+	}
 	if e.usable() != nil {
+		return
+	}
+	if key == "" {
+		e.empty()
 		return
 	}
 	for _, h := range e.all() {
@@ -365,13 +373,8 @@ func (e *Engine) relieved(work func() error) error {
 		if e.cfg.Relieve != nil {
 			e.cfg.Relieve()
 		}
-		for _, h := range e.all() {
-			h.Evict("")
-		}
-		ops := e.home.Ops()
-		ops.Free(e.buf.Mem)
-		e.buf = rank.Buffer{}
-		_ = ops.Sync() // of work that was left out
+		e.empty()
+		_ = e.home.Ops().Sync() // of work that was left out
 		err = work()
 	}
 	if !errors.Is(err, engine.ErrDevice) && !errors.Is(err, engine.ErrDeviceLost) && !isLost(err) {
@@ -382,6 +385,15 @@ func (e *Engine) relieved(work func() error) error {
 		e.cfg.Lost(told)
 	}
 	return told
+}
+
+// empty frees everything that is kept between requests but the ranks. The caller holds e.work.
+func (e *Engine) empty() {
+	for _, h := range e.all() {
+		h.Evict("")
+	}
+	e.home.Ops().Free(e.buf.Mem)
+	e.buf = rank.Buffer{}
 }
 
 // isLost reports whether a rank, maybe of another process, has said that its device is lost.

@@ -18,22 +18,22 @@ type evaluator struct {
 	mu     sync.Mutex
 	moved  *sync.Cond
 	err    error
-	index  int       // evaluation whose turn it is
-	patch  int       // part whose turn it is
-	full   []float32 // network input of all items, as far as parts have brought it
-	seen   map[int]bool
-	now    answer // what this evaluation asks of the network, without outputs
-	ran    int    // evaluations before this one that the network ran
-	sync   bool   // this evaluation is synchronous
-	synced []int  // evaluations that ran synchronously, counted as ran
-	done   int    // synchronous evaluations finished
+	index  int         // evaluation whose turn it is
+	patch  int         // part whose turn it is
+	full   []float32   // network input of all items, as far as parts have brought it
+	last   map[int]int // evaluation that a prediction was last made in, counted as ran
+	now    answer      // what this evaluation asks of the network, without outputs
+	ran    int         // evaluations before this one that the network ran
+	sync   bool        // this evaluation is synchronous
+	synced []int       // evaluations that ran synchronously, counted as ran
+	done   int         // synchronous evaluations finished
 	whole  [][]float32
 }
 
 func newEvaluator(d *denoiser, parts []*latentPart) *evaluator {
 	ev := &evaluator{
 		d: d, parts: parts, warmup: d.team.Plan.Warmup, full: make([]float32, len(d.latent)),
-		seen: map[int]bool{}, done: -1,
+		last: map[int]int{}, done: -1,
 	}
 	ev.moved = sync.NewCond(&ev.mu)
 	d.evaluator = ev
@@ -126,9 +126,10 @@ func (ev *evaluator) decide(s *latentPart, q question) {
 		ev.now = r.decide(s, q, ev.index)
 	}
 	ev.sync = len(ev.parts) == 1 || ev.ran < ev.warmup
-	for _, i := range ev.now.run {
-		ev.sync = ev.sync || !ev.seen[i]
-		ev.seen[i] = true
+	for _, i := range ev.now.run { // patches read keys and values of the evaluation before, never older ones
+		at, made := ev.last[i]
+		ev.sync = ev.sync || !made || at != ev.ran-1
+		ev.last[i] = ev.ran
 	}
 	if len(ev.parts) > 1 && len(ev.now.run) > 0 && ev.sync {
 		ev.synced = append(ev.synced, ev.ran)

@@ -7,6 +7,7 @@ import (
 	"patchbay/models/sampling"
 	"patchbay/parallel/comm"
 	"patchbay/parallel/host"
+	"patchbay/parallel/plan"
 	"patchbay/parallel/rank"
 )
 
@@ -133,6 +134,17 @@ type Progress struct {
 	Sigma       float32 // of the step just done
 	X0          Latent  // denoised, model space, whole batch; empty unless Request.Preview
 	Sent        []int64 // bytes that the ranks have sent so far, by axis (AxisUlysses to AxisShard)
+}
+
+// ByAxis returns Sent by the names of the axes, without those that nothing was sent on.
+func (p Progress) ByAxis() map[string]int64 {
+	out := map[string]int64{}
+	for axis, n := range p.Sent {
+		if n > 0 {
+			out[plan.Axis(axis).String()] = n
+		}
+	}
+	return out
 }
 
 // Result is what a run gives back.

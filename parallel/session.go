@@ -85,6 +85,9 @@ func (s *session) open(spec *dit.Spec, o rank.OpenCommand, branches []int) (peak
 		need[device] += r.PeakBytes
 		peak = max(peak, need[device])
 	}
+	if err == nil { // a lane knows of itself alone
+		err = o.Fits(peak)
+	}
 	return peak, err
 }
 

@@ -114,6 +114,8 @@ type SampleReply struct {
 	Step  int     `json:"i,omitempty"`
 	Steps int     `json:"n,omitempty"`
 	Sigma float64 `json:"sigma,omitempty"` // of the step just done
+	// progress: bytes that the ranks have sent so far, by axis; none of one rank
+	Sent map[string]int64 `json:"sent,omitempty"`
 	// progress: the first item, with the last step the whole batch; done: the whole batch
 	X0      *wire.Tensor   `json:"x0,omitempty"`
 	JPEG    []byte         `json:"jpeg,omitempty"`    // progress, preview "jpeg"

@@ -263,10 +263,8 @@ func (r *Rank) openSession(id uint64, o OpenCommand) (Reply, error) {
 		return Reply{}, err
 	}
 	total := int64(need.session + need.acts + need.comm)
-	if o.Budget > 0 && total > o.Budget {
-		return Reply{}, &failure.Error{Code: failure.OutOfMemory, Field: "latent", Text: fmt.Sprintf(
-			"one evaluation needs %d MB of activations and buffers, %d MB are allowed: use a smaller picture or batch",
-			total>>20, o.Budget>>20)}
+	if err := o.Fits(total); err != nil {
+		return Reply{}, err
 	}
 	if device, ok := r.Ops.(engine.Reserver); ok {
 		if err := device.Reserve(need.calls); err != nil {
