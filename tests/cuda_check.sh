@@ -41,7 +41,7 @@ gcc -fsyntax-only -std=c11 -Wall -Wextra -DPB_CHECK_HEADERS -I "$headers" -I "$t
 echo "prototypes and constants: those of cuda.h 12.4 and cublasLt.h 12.4.5"
 
 install nccl-2.21.5 nvidia-nccl-cu12==2.21.5
-rm -f "$tools"/nccl-2.21.5/nvidia/nccl/lib/*.so* # 250 MB that nobody needs here
+rm -f "$tools"/nccl-2.21.5/nvidia/nccl/lib/*.so* # the header is all that is used
 nccl=$tools/nccl-2.21.5/nvidia/nccl/include
 # The types of half precision that nccl.h includes need a C++ library; it uses none of them.
 gcc -fsyntax-only -std=c11 -Wall -Wextra -DPB_CHECK_NCCL -D__CUDA_FP16_H__ -D__CUDA_BF16_H__ -D__CUDA_BF16_TYPES_EXIST__ -I "$headers" \

@@ -240,6 +240,8 @@ func TestCUDADoctor(t *testing.T) {
 			"is not used"},
 		{"FAKEGPU_DRIVER=12020", "note  gpu      cuda:0: the driver serves CUDA 12.2"},
 		{"FAKEGPU_DEVICES=0", "everything runs on the processors"},
+		{ncclOf(driver), "ok    library  NCCL 2.21.5, "},
+		{ncclOf(driver) + " FAKEGPU_NCCL=21005", "is version 2.10.5; 2.18.0 is the least that is used: ranks copy from each"},
 		{"", "ok    library  cuBLASLt 12.4.5, " + driver + "/libcublasLt.so.12: linear layers in bf16\n"},
 		{"FAKEGPU_CUBLASLT=110803", "note  library  cuBLASLt cannot be used: " + driver + "/libcublasLt.so.12 is version " +
 			"11.8.3; 12.0.0 is the least that is used: linear layers"},
@@ -247,8 +249,6 @@ func TestCUDADoctor(t *testing.T) {
 		{"LD_LIBRARY_PATH=" + alone, "the loader's path, /usr/local/cuda/lib64"},
 		{"LD_LIBRARY_PATH=" + alone, "; it comes with: pip install nvidia-cublas"},
 		{"PATCHBAY_CUDA_LIBS=off", "note  library  cuBLASLt is switched off (--cuda-libs off): linear layers in bf16 "},
-		{ncclOf(driver), "ok    library  NCCL 2.21.5, "},
-		{ncclOf(driver) + " FAKEGPU_NCCL=21005", "is version 2.10.5; 2.18.0 is the least that is used: ranks copy from each"},
 	} {
 		said, _ := onFake(t, driver, program, append(strings.Fields(c.env), "PATCHBAY_HOME="+t.TempDir()), "doctor")
 		if !strings.Contains(said, c.says) {

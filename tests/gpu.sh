@@ -123,7 +123,7 @@ step=(--compute bf16 --size 512x512 --steps 8 --runs 3 --json)
 if $rehearse; then
   conformance='^TestConformance$/^late$/^Add$'
   plans='PlansOnFakeGPUs$/flux-c/ulysses=2$'
-  exchanges='^(TestNCCL$/^OrderedWithOps|TestEvenExchanges|TestMistakes)'
+  exchanges='^Test(EvenExchanges|MistakesAreFound|CommunicatorsAreKept)$'
   step=(--compute bf16 --size 64x64 --steps 1 --warmup 0 --runs 1 --json)
 fi
 part look 20 bash -c 'needs nvidia-smi nvidia-smi && nvidia-smi -q -d CLOCK,POWER,MEMORY'
