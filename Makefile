@@ -57,9 +57,9 @@ fmt: tools
 
 # The race detector slows arithmetic tenfold, so it watches the packages that have goroutines; models compute through engine's, forecasts and
 # plans are pure. Left out of the others: what runs the same goroutines many times for its numbers, and the fake device of make fake.
-RACED   := ./engine ./engine/cpu ./engine/deferred ./engine/profile ./models/sampling ./models/tokenizer ./parallel ./parallel/comm ./parallel/comm/deferred \
-           ./parallel/comm/stream ./parallel/group ./parallel/rank ./node/... ./ipc/...
-UNRACED := FakeGPU|ForecastEquals|BF16PicturesOfPlans
+RACED   := ./engine/cpu ./models/sampling ./models/tokenizer ./parallel ./parallel/comm ./parallel/comm/deferred ./parallel/comm/stream \
+           ./parallel/group ./parallel/rank ./node/classes ./node/files ./node/graph ./node/lru ./node/picture/resample ./ipc/...
+UNRACED := FakeGPU|ForecastEquals|BF16PicturesOfPlans|MatchesComfyUI|Drift|StoresInEightBits|EverySampler|StoresHoldWhat
 race:
 	$(GO) test -count 1 -vet off -timeout 40m -race -short -skip '$(UNRACED)' $(RACED)
 

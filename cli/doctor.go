@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -190,6 +191,41 @@ func folderCheck(what, dir string) check {
 	return check{state, what, fmt.Sprintf("%s, %d MiB free", dir, free)}
 }
 
+// storeChecks tells of the job stores of the daemons that answer: how much of each is used, and what was lost of it.
+func storeChecks(ctx context.Context, c client.Client) []check {
+	all, err := client.AllStats(ctx, c)
+	if err != nil {
+		return []check{{"note", "jobs", err.Error()}}
+	}
+	var out []check
+	for _, d := range all {
+		s := d.Store
+		if s == nil {
+			out = append(out, check{"note", "jobs", "daemon " + d.Daemon + " keeps them in memory only"})
+			continue
+		}
+		used := check{"ok", "jobs", fmt.Sprintf("store of daemon %s: %s used, limit not known", d.Daemon,
+			console.Size(float64(s.Bytes)))}
+		if s.Limit > 0 {
+			used.text = fmt.Sprintf("store of daemon %s: %s of %s used, %s left for new jobs, %s kept for the ends of those "+
+				"that are there", d.Daemon, console.Size(float64(s.Bytes)), console.Size(float64(s.Limit)),
+				console.Size(float64(max(0, s.Limit-s.Head-s.Bytes))), console.Size(float64(s.Head)))
+		}
+		if s.Full {
+			used.state, used.text = "wrong", used.text+"; it is full and takes no new jobs"
+		}
+		out = append(out, used)
+		if s.Lost > 0 {
+			out = append(out, check{"wrong", "jobs", fmt.Sprintf("daemon %s started without the records of %d jobs, the files "+
+				"of its store are damaged: %s", d.Daemon, s.Lost, strings.Join(s.LostJobs, ", "))})
+		}
+		for _, text := range s.Damaged {
+			out = append(out, check{"wrong", "jobs", "the NATS server of daemon " + d.Daemon + " has lost " + text})
+		}
+	}
+	return out
+}
+
 func daemonCheck(cmd *cobra.Command, t *settings.Target) []check {
 	c, err := t.Dial()
 	if err != nil {
@@ -204,6 +240,7 @@ func daemonCheck(cmd *cobra.Command, t *settings.Target) []check {
 	}
 	out := []check{{"ok", "daemon", fmt.Sprintf("answers; %d jobs queued, %d running", counts[message.Queued],
 		counts[message.Running])}}
+	out = append(out, storeChecks(ctx, c)...)
 	b, err := client.LimitsOf(ctx, c)
 	if err != nil {
 		return append(out, check{"note", "limits", err.Error()})

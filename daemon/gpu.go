@@ -180,6 +180,9 @@ func (c *Config) EngineConfig() (cfg parallel.Config, closing func() error, err 
 	if cfg.Reserve, err = ParseBytes(c.Reserve); err != nil {
 		return cfg, closing, err
 	}
+	if _, err := driver.Use(c.Libraries()); err != nil {
+		return cfg, closing, fmt.Errorf("--devices %s: %w: --cuda-libs off does without NVIDIA's libraries", c.Devices, err)
+	}
 	devices := &opened{driver: driver, infos: infos, of: map[int]*cuda.Device{}}
 	cfg.MemoryBytes = cfg.DeviceMemory // all memory of the ranks is there
 	cfg.DeviceOf = func(rank int) string { return infos[rank%len(infos)].Location() }

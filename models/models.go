@@ -43,7 +43,7 @@ func OpenDiffusion(set *weights.Set, meta map[string]string) (*family.Diffusion,
 }
 
 // Looks tells what a file seems to be, for the error of whoever wanted another kind.
-func Looks(set *weights.Set) string { return family.Looks(Families(), set) }
+func GuessKind(set *weights.Set) string { return family.GuessKind(Families(), set) }
 
 // Named returns the family of that name (dit.Spec.Family).
 func Named(name string) (family.Family, bool) {

@@ -16,7 +16,7 @@ import (
 // bands of latent rows: rows at the edges of a band are exchanged before every convolution, group-norm statistics are
 // summed, the attention gathers keys and values. The picture equals the one-rank picture to rounding. One rank, or more
 // ranks than rows, is no error: what cannot be split is not.
-func (l *Local) Decode(net *vae.VAE, latent []float32, b, y, x, ranks int) ([]float32, error) {
+func (l *Workspace) Decode(net *vae.VAE, latent []float32, b, y, x, ranks int) ([]float32, error) {
 	ranks = min(ranks, y, l.bands())
 	if ranks <= 1 {
 		env, err := l.autoencoder(vae.DecodeBytes(net.Config, engine.F32, y, x))
@@ -48,7 +48,7 @@ func (l *Local) Decode(net *vae.VAE, latent []float32, b, y, x, ranks int) ([]fl
 
 // Encode turns pictures [b, y, x, 3] with values in -1..1 into latents [b, C, y/S, x/S] in VAE space as vae.Encode
 // does, split over ranks in bands of latent rows like Decode. Sides must be multiples of S.
-func (l *Local) Encode(net *vae.VAE, picture []float32, b, y, x, ranks int) ([]float32, error) {
+func (l *Workspace) Encode(net *vae.VAE, picture []float32, b, y, x, ranks int) ([]float32, error) {
 	c, s := net.Config.Latent(), net.Config.Scale()
 	ranks = min(ranks, y/s, l.bands())
 	if ranks <= 1 || y%s != 0 || x%s != 0 || len(picture) != b*y*x*net.Config.In {
@@ -90,7 +90,7 @@ func (l *Local) Encode(net *vae.VAE, picture []float32, b, y, x, ranks int) ([]f
 
 // bands is the most bands that a picture is split into. On devices it is one: the weights are on a single one, which
 // takes less time for the whole picture than others would to read them from there.
-func (l *Local) bands() int {
+func (l *Workspace) bands() int {
 	if l.cfg.DeviceOf != nil {
 		return 1
 	}
@@ -98,13 +98,13 @@ func (l *Local) bands() int {
 }
 
 // autoencoder is the environment of work that is not split.
-func (l *Local) autoencoder(bytes int) (vae.Env, error) {
+func (l *Workspace) autoencoder(bytes int) (vae.Env, error) {
 	arena, err := l.Arena(bytes)
 	return vae.Env{Ops: l.Ops, Arena: arena, Check: func(int, int) error { return l.Check() }}, err
 }
 
 // banded runs f on so many ranks, each with its band of y latent rows.
-func (l *Local) banded(what string, ranks, y int, f func(*band) error) error {
+func (l *Workspace) banded(what string, ranks, y int, f func(*band) error) error {
 	rows := plan.Balanced(y, ranks)
 	ops := make([]engine.Ops, ranks)
 	for r := range ops {

@@ -104,7 +104,7 @@ func newReuser(d *denoiser) *reuser {
 }
 
 // decide says what of an evaluation the network is asked for.
-func (r *reuser) decide(s *share, q question, evaluation int) answer {
+func (r *reuser) decide(s *latentPart, q question, evaluation int) answer {
 	nan := float32(math.NaN())
 	r.change = CacheChange{Evaluation: evaluation, Input: nan, Expected: nan, Measured: nan}
 	var a answer
@@ -181,7 +181,7 @@ func meanDistance(a, b []float32) float32 {
 type places struct{ compared, covered []int32 }
 
 // placesOf finds every eighth row and column of what l covers, counted from its own first.
-func (r *reuser) placesOf(s *share, l *layout) *places {
+func (r *reuser) placesOf(s *latentPart, l *layout) *places {
 	if p, ok := r.places[l]; ok {
 		return p
 	}
@@ -217,7 +217,7 @@ func (r *reuser) placesOf(s *share, l *layout) *places {
 }
 
 // take copies elements of all items of a share's vector.
-func (s *share) take(v []float32, at []int32) []float32 {
+func (s *latentPart) take(v []float32, at []int32) []float32 {
 	out := make([]float32, 0, len(v)/s.n*len(at))
 	for i := 0; i < len(v); i += s.n {
 		for _, k := range at {
@@ -228,7 +228,7 @@ func (s *share) take(v []float32, at []int32) []float32 {
 }
 
 // size sums up |v| at elements of all items and counts them.
-func (s *share) size(v []float32, at []int32) (sum float64, n int) {
+func (s *latentPart) size(v []float32, at []int32) (sum float64, n int) {
 	for i := 0; i < len(v); i += s.n {
 		for _, k := range at {
 			sum += math.Abs(float64(v[i+int(k)]))

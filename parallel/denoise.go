@@ -62,7 +62,7 @@ type denoiser struct {
 
 	req     *Request
 	device  forecast.Device // what stages are balanced by
-	sampler sampling.Entry
+	sampler sampling.Method
 	whole   *layout
 	n       int // vector elements of one item
 	preds   []*prediction
@@ -149,7 +149,7 @@ func (d *denoiser) open(budget int64) error {
 
 // sample runs one sampler instance per share of the latent: one, or one per patch of a pipeline.
 func (d *denoiser) sample() (*Result, error) {
-	shares, evaluate := d.shares()
+	shares, evaluate := d.latentParts()
 	draws, err := d.draws(len(shares))
 	if err != nil {
 		return nil, err
@@ -195,7 +195,7 @@ func (d *denoiser) sample() (*Result, error) {
 }
 
 // result puts the shares together.
-func (d *denoiser) result(shares []*share, runs []*sampling.Run) (*Result, error) {
+func (d *denoiser) result(shares []*latentPart, runs []*sampling.Run) (*Result, error) {
 	x, x0 := make([]float32, len(d.latent)), make([]float32, len(d.latent))
 	for i, s := range shares {
 		r := runs[i]

@@ -7,10 +7,12 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"patchbay/engine/safetensors"
 	"patchbay/models/dit"
+	"patchbay/models/family"
 	"patchbay/models/latent"
 	"patchbay/models/sampling"
 	"patchbay/models/tiny"
@@ -70,12 +72,26 @@ type goldenModel struct {
 	format   latent.Format
 }
 
-func openGolden(t *testing.T, name string) goldenModel {
+// described are the small models of all tests by name: making their weights takes longer than many a test.
+var described sync.Map
+
+// describe returns a small model. Tests may change the copy, not what it points to.
+func describe(t *testing.T, name string) *family.Diffusion {
 	t.Helper()
-	d, err := tiny.Describe(name)
+	made, _ := described.LoadOrStore(name, sync.OnceValues(func() (*family.Diffusion, error) {
+		return tiny.Describe(name)
+	}))
+	d, err := made.(func() (*family.Diffusion, error))()
 	if err != nil {
 		t.Fatal(err)
 	}
+	own := *d
+	return &own
+}
+
+func openGolden(t *testing.T, name string) goldenModel {
+	t.Helper()
+	d := describe(t, name)
 	line, err := d.Sampling.Build()
 	if err != nil {
 		t.Fatal(err)

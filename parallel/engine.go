@@ -95,7 +95,7 @@ type Observe func(Progress) error
 
 // Local is what Engine.Do lends to one piece of work on one rank: text encoders, VAE, anything that is not the denoise
 // loop.
-type Local struct {
+type Workspace struct {
 	Ops engine.Ops
 	// Arena returns activation memory of at least the given bytes. It is one piece: a second call invalidates what the
 	// first gave.
@@ -319,7 +319,7 @@ func (e *Engine) Evict(key string) {
 }
 
 // Do runs f on the device with nothing else running there. A panic in f becomes an error; what names f in it.
-func (e *Engine) Do(ctx context.Context, what string, f func(*Local) error) error {
+func (e *Engine) Do(ctx context.Context, what string, f func(*Workspace) error) error {
 	release, err := e.take(ctx)
 	if err != nil {
 		return err
@@ -328,7 +328,7 @@ func (e *Engine) Do(ctx context.Context, what string, f func(*Local) error) erro
 	if err := e.usable(); err != nil {
 		return err
 	}
-	l := &Local{Ops: e.home.Ops(), cfg: &e.cfg, Check: func() error {
+	l := &Workspace{Ops: e.home.Ops(), cfg: &e.cfg, Check: func() error {
 		if err := ctx.Err(); err != nil {
 			return cancelled(err)
 		}

@@ -12,7 +12,7 @@ import (
 // queued and the next patch may follow at once; a synchronous one waits for all shares and runs the whole latent.
 type evaluator struct {
 	d      *denoiser
-	shares []*share
+	shares []*latentPart
 	warmup int
 
 	mu     sync.Mutex
@@ -30,7 +30,7 @@ type evaluator struct {
 	whole  [][]float32
 }
 
-func newEvaluator(d *denoiser, shares []*share) *evaluator {
+func newEvaluator(d *denoiser, shares []*latentPart) *evaluator {
 	ev := &evaluator{
 		d: d, shares: shares, warmup: d.team.Plan.Warmup, full: make([]float32, len(d.latent)),
 		seen: map[int]bool{}, done: -1,
@@ -89,7 +89,7 @@ type answer struct {
 }
 
 // evaluate predicts the active entries for one share.
-func (ev *evaluator) evaluate(s *share, q question) (answer, error) {
+func (ev *evaluator) evaluate(s *latentPart, q question) (answer, error) {
 	ev.mu.Lock()
 	ev.wait(func() bool { return ev.index == s.evaluations && ev.patch == s.index })
 	if ev.err != nil {
@@ -120,7 +120,7 @@ func (ev *evaluator) evaluate(s *share, q question) (answer, error) {
 
 // decide settles for all shares what this evaluation is: what the network is asked for, and whether all patches run at
 // once. The first share's rows are all that it looks at, because the others may not have theirs yet.
-func (ev *evaluator) decide(s *share, q question) {
+func (ev *evaluator) decide(s *latentPart, q question) {
 	ev.now = answer{run: q.active}
 	if r := ev.d.reuser; r != nil {
 		ev.now = r.decide(s, q, ev.index)
@@ -136,7 +136,7 @@ func (ev *evaluator) decide(s *share, q question) {
 }
 
 // together is a synchronous evaluation: the last share runs it for all. ev is locked on entry and unlocked on return.
-func (ev *evaluator) together(s *share, timestep float32, active []int) ([][]float32, error) {
+func (ev *evaluator) together(s *latentPart, timestep float32, active []int) ([][]float32, error) {
 	mine := ev.index
 	last := s.index == len(ev.shares)-1
 	if !last {

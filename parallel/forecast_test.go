@@ -9,7 +9,6 @@ import (
 	"patchbay/engine"
 	"patchbay/models/dit"
 	"patchbay/models/sampling"
-	"patchbay/models/tiny"
 	"patchbay/parallel/comm"
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/plan"
@@ -20,10 +19,7 @@ import (
 // batch, odd sides.
 func tinyRequest(t *testing.T, family string, b, y, x, steps int) *Request {
 	t.Helper()
-	d, err := tiny.Describe(family)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := describe(t, family)
 	line, err := d.Sampling.Build()
 	if err != nil {
 		t.Fatal(err)

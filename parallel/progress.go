@@ -25,7 +25,7 @@ func newProgress(d *denoiser, observe Observe) *progress {
 }
 
 // step is a sampler's report; i counts from 0.
-func (p *progress) step(s *share, i int, x0 []float32) error {
+func (p *progress) step(s *latentPart, i int, x0 []float32) error {
 	if err := p.d.ctx.Err(); err != nil {
 		return cancelled(err)
 	}
@@ -78,7 +78,7 @@ func (d *denoiser) draws(shares int) (*sharedDraws, error) {
 }
 
 // take returns the share's elements of a draw and forgets draws that all shares have passed.
-func (n *sharedDraws) take(s *share, draw int, s0, s1 float32) ([]float32, error) {
+func (n *sharedDraws) take(s *latentPart, draw int, s0, s1 float32) ([]float32, error) {
 	v, err := n.draws.Draw(draw, s0, s1)
 	if err != nil {
 		return nil, err

@@ -5,14 +5,20 @@ import (
 	"testing"
 )
 
-// sample returns the plans that network k of a matrix runs: in the long form all of them; else every n-th, so that n
-// networks run every plan, and then the first ones with a key that the network would not meet at all. The short form
-// has every third of the n-th.
-func sample(plans []string, k, n int) (out []string) {
-	if soak {
-		return plans
+// everyNth returns the plans that network k of a matrix runs: every n-th, beginning with another one for each network,
+// so that n networks run every plan. The short form has a third of them, the long form all plans.
+func everyNth(plans []string, k, n int) (out []string) {
+	for i, plan := range plans {
+		if soak || (i+k)%n == 0 && (!testing.Short() || (i+k)/n%3 == 0) {
+			out = append(out, plan)
+		}
 	}
-	met := map[string]bool{}
+	return out
+}
+
+// somePlans is everyNth and, but in the short form, the first plans with keys that network k would not meet at all.
+func somePlans(plans []string, k, n int) []string {
+	out, met := everyNth(plans, k, n), map[string]bool{}
 	news := func(plan string) (some bool) {
 		for pair := range strings.SplitSeq(plan, ",") {
 			key := strings.TrimRight(pair, "0123456789")
@@ -21,15 +27,11 @@ func sample(plans []string, k, n int) (out []string) {
 		}
 		return some
 	}
-	for i, plan := range plans {
-		if (i+k)%n == 0 && (!testing.Short() || (i+k)/n%3 == 0) {
-			news(plan)
-			out = append(out, plan)
-		}
+	for _, plan := range out {
+		news(plan)
 	}
 	for i := range plans {
-		plan := plans[(i+k)%len(plans)]
-		if !testing.Short() && news(plan) {
+		if plan := plans[(i+k)%len(plans)]; !soak && !testing.Short() && news(plan) {
 			out = append(out, plan)
 		}
 	}

@@ -103,9 +103,9 @@ func (s *session) begin(c rank.EvaluateCommand) func() ([][]float32, error) {
 	}
 	place := func(at plan.Coord) int {
 		if spread {
-			return at.Pipe*p.Ring*p.Ulysses + at.Place(p)
+			return at.Pipe*p.Ring*p.Ulysses + at.SequenceRank(p)
 		}
-		return at.Place(p)
+		return at.SequenceRank(p)
 	}
 	first := func(at plan.Coord) bool { return at.Pipe == 0 || spread && at.Pipe < t.mesh.StageCount() }
 	last := func(at plan.Coord) bool {

@@ -23,6 +23,7 @@ import (
 
 // TestDaemon runs the real program: its daemon, its workers, its clients.
 func TestDaemon(t *testing.T) {
+	t.Parallel()
 	program := buildProgram(t)
 	for _, c := range []struct {
 		name string
@@ -37,6 +38,7 @@ func TestDaemon(t *testing.T) {
 		{"Drain", drains},
 		{"DaemonKilled", daemonKilled},
 		{"OneDaemonPerStore", oneDaemonPerStore},
+		{"DoctorShowsStore", doctorShowsStore},
 		{"SameAnswerOnAllCarriers", allCarriers},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.test(t, program) })

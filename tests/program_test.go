@@ -50,6 +50,9 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
+// installing is held while something is built that stays beside Go's build cache.
+var installing sync.Mutex
+
 // buildProgram returns the path of the program, which all tests share.
 func buildProgram(t testing.TB) string {
 	t.Helper()

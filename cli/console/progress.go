@@ -107,6 +107,10 @@ func (s *Progress) Accepted(r message.Receipt) {
 		return
 	}
 	s.ahead = -1
+	if r.Reused != "" {
+		s.Say("job %s %s, from job %s", r.Job, r.State, r.Reused)
+		return
+	}
 	ahead := ""
 	if r.State == message.Queued {
 		if s.ahead = r.Position; r.Position > 0 {

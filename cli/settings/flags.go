@@ -44,8 +44,8 @@ func Devices(f *pflag.FlagSet, c *daemon.Config) {
 	f.StringVar(&c.DeviceMemory, "device-memory", "",
 		"memory of the GPU that weights and buffers may take, as in 20G (default: what is free there)")
 	f.StringVar(&c.Reserve, "reserve", "2G", "memory of the GPU that weights leave to others")
-	f.StringVar(&c.CUDALibs, "cuda-libs", os.Getenv("PATCHBAY_CUDA_LIBS"), "folders where the driver, cuBLASLt and others "+
-		"are looked for first, as in A:B; off: NVIDIA's libraries but the driver are not used")
+	f.StringVar(&c.CUDALibs, "cuda-libs", os.Getenv("PATCHBAY_CUDA_LIBS"), "folders where the driver, cuBLASLt and "+
+		"others are looked for first, as in A:B; off: NVIDIA's libraries but the driver are not used")
 	f.StringVar(&c.Placement, "placement", daemon.PlacementThreads, "where ranks run: threads of the worker, or "+
 		"children, a process for each")
 	f.DurationVar(&c.Patience, "patience", 0, "how long the ranks of a request may stand still together before it fails; "+

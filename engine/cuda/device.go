@@ -24,6 +24,8 @@ const SharedLimit = 99 << 10
 // Counts says what a device was asked to do since it was opened.
 type Counts struct {
 	Launches, Allocations, Waits int64
+	// Calls of Linear by cuBLASLt and by our kernels, and shapes for which the two disagreed.
+	Library, Own, Refused int64
 }
 
 // Device is one GPU with its context and its loaded kernels. Several Ops share it; its methods may be called from
@@ -39,6 +41,10 @@ type Device struct {
 	places    places
 	points    points
 	links     links
+	blas      blas
+	products  atomic.Int64 // calls of Linear by cuBLASLt
+	own       atomic.Int64 // calls of Linear by our kernels
+	refused   atomic.Int64 // shapes for which cuBLASLt disagreed with them
 }
 
 // Device opens device number index and loads the kernels into it. It refuses GPUs that are too old by name.
@@ -54,7 +60,11 @@ func (d *Driver) Device(index int) (*Device, error) {
 	if err := try(func(e *C.pb_error) { C.pb_device_open(d.api, C.int(index), &dev.c, e) }); err != nil {
 		return nil, fmt.Errorf("cuda:%d: %w", index, err)
 	}
-	if err := dev.load(); err != nil {
+	err = dev.load()
+	if err == nil {
+		err = dev.blas.open(d, dev)
+	}
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("cuda:%d: %w", index, err), dev.Close())
 	}
 	return dev, nil
@@ -119,7 +129,7 @@ func (dev *Device) load() error {
 
 // Close gives the kernels and the context back. Everything allocated on the device must have been freed.
 func (dev *Device) Close() error {
-	errs := []error{dev.places.free(dev), dev.points.free(dev)}
+	errs := []error{dev.places.free(dev), dev.points.free(dev), dev.blas.close()}
 	for _, m := range dev.modules {
 		errs = append(errs, try(func(e *C.pb_error) { C.pb_module_free(dev.c, m, e) }))
 	}
@@ -129,7 +139,10 @@ func (dev *Device) Close() error {
 
 // Counts returns what the device was asked to do so far.
 func (dev *Device) Counts() Counts {
-	return Counts{Launches: dev.launches.Load(), Allocations: dev.allocs.Load(), Waits: dev.waits.Load()}
+	return Counts{
+		Launches: dev.launches.Load(), Allocations: dev.allocs.Load(), Waits: dev.waits.Load(),
+		Library: dev.products.Load(), Own: dev.own.Load(), Refused: dev.refused.Load(),
+	}
 }
 
 // Memory returns the free and the whole memory of the device in bytes.

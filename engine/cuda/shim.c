@@ -132,6 +132,11 @@ int pb_device_close(pb_device *d, pb_error *e) {
   return 0;
 }
 
+int pb_current(pb_device *d, pb_error *e) {
+  CALL(d->driver, cuCtxSetCurrent, d->context);
+  return 0;
+}
+
 int pb_memory(pb_device *d, uint64_t *free_bytes, uint64_t *total, pb_error *e) {
   size_t f = 0, t = 0;
   ON(d, cuMemGetInfo_v2, &f, &t);

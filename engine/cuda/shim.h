@@ -36,6 +36,8 @@ int pb_device_count(pb_driver *d, int *out, pb_error *e);
 int pb_device_info(pb_driver *d, int index, pb_info *out, pb_error *e);
 int pb_device_open(pb_driver *d, int index, pb_device **out, pb_error *e);
 int pb_device_close(pb_device *d, pb_error *e);
+// pb_current makes the device's context that of the thread, as every entry here does.
+int pb_current(pb_device *d, pb_error *e);
 int pb_memory(pb_device *d, uint64_t *free_bytes, uint64_t *total, pb_error *e);
 int pb_alloc(pb_device *d, uint64_t *out, uint64_t bytes, pb_error *e);
 int pb_free(pb_device *d, uint64_t at, pb_error *e);

@@ -9,6 +9,7 @@ package cuda
 import "C"
 
 import (
+	"cmp"
 	"fmt"
 	"unsafe"
 
@@ -54,22 +55,24 @@ func (o *Ops) Download(dst []float32, src engine.Tensor) engine.Pending {
 	if err := o.err; err != nil {
 		return engine.NewPending(func() error { return err })
 	}
-	finished := false
+	finished, broken := false, error(nil)
 	return engine.NewPending(func() error {
 		if finished {
-			return nil
+			return broken
 		}
 		if err := o.dev.wait(p); err != nil {
 			return err
 		}
-		engine.Widen(dst, p.bytes[:size], dtype)
+		if broken = o.ending(); broken == nil {
+			engine.Widen(dst, p.bytes[:size], dtype)
+		}
 		finished = true
 		select {
 		case o.done <- p:
 		default:
-			return o.dev.release(p)
+			return cmp.Or(broken, o.dev.release(p))
 		}
-		return nil
+		return broken
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -53,6 +54,28 @@ func TestDamagedRecords(t *testing.T) {
 			last, _, _ = storeOf(j).last(ctx, fmt.Sprint("j", i), message.EventQueued)
 		}
 	}
+	for _, id := range []string{"j0", "j1", "j3", "j4"} { // done: only the record and the events of it are kept
+		rec, _, _, err := j.takeThis(ctx, id, "w")
+		if err == nil {
+			rec, err = j.Update(ctx, id, rec.Rev, func(r *message.Record) { r.State = message.Done })
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		j.Append(ctx, id, -1, terminalOf(rec))
+		for told := false; !told; {
+			if told, err = storeOf(j).told(ctx, rec); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	forgotten, err := j.Get(ctx, "j0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := storeOf(j).drop(ctx, &forgotten); err != nil { // and this one on purpose
+		t.Fatal(err)
+	}
 	end()
 	closeServer()
 	msgs := filepath.Join(dir, "jetstream", "$G", "streams", "KV_"+message.JobBucket, "msgs")
@@ -93,8 +116,13 @@ func TestDamagedRecords(t *testing.T) {
 		left += n
 	}
 	lost := l.Space().Lost
-	if left == 13 || lost != 13-left {
-		t.Errorf("%d of 13 records are left and %d jobs are said to be lost", left, lost)
+	space := l.Space()
+	if left == 13 || lost != 13-left || !slices.Contains(space.LostJobs, "j3") || slices.Contains(space.LostJobs, "j0") {
+		t.Errorf("%d of 13 records are left, and %d jobs are said to be lost: %v", left, lost, space.LostJobs)
+	}
+	t.Logf("the server reports %v", space.Damaged)
+	if len(space.Damaged) != 1 || !strings.HasPrefix(space.Damaged[0], "KV_"+message.JobBucket+": ") {
+		t.Errorf("the server reports %v, want losses of the records only", space.Damaged)
 	}
 	if text := log.String(); !strings.Contains(text, `"j3"`) || !strings.Contains(text, fmt.Sprintf(`"jobs":%d`, lost)) {
 		t.Errorf("the log does not name the job: %s", text)

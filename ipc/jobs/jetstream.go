@@ -63,6 +63,7 @@ type JetStream struct {
 	back  chan struct{} // the server was away and is there again
 	wg    sync.WaitGroup
 	lost  map[string]bool // jobs without a record when the table was opened
+	hurt  []string        // streams that the server had lost messages of then
 	table *Table          // that asks for the records, from open on
 
 	tidying sync.Mutex

@@ -8,10 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net/http"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -84,7 +81,11 @@ func (l *JetStream) keep(ctx context.Context, rec message.Record,
 	if req.Front {
 		rec.Priority = "high"
 	}
-	body, err := wire.Encode(req, wire.Msgpack)
+	var body []byte
+	var err error
+	if !rec.State.Final() { // what is done already is not read again
+		body, err = wire.Encode(req, wire.Msgpack)
+	}
 	if err == nil {
 		err = l.spaceFor(ctx, len(body))
 	}
@@ -305,7 +306,11 @@ func (l *JetStream) drop(ctx context.Context, rec *message.Record) error {
 	if err != nil {
 		return err
 	}
-	if rec.Rev > 0 {
+	if rec.Rev > 0 { // its first event goes before its record: who finds it without one has found damage
+		first := jetstream.WithPurgeSubject(message.EventSubject(rec.Job, message.EventQueued))
+		if err := l.events.Purge(ctx, first); err != nil {
+			return err
+		}
 		err := l.jobs.Purge(ctx, rec.Job, jetstream.PurgeTTL(markerTime), jetstream.LastRevision(rec.Rev))
 		if err != nil && isConflict(err) {
 			return nil
@@ -373,52 +378,11 @@ func (l *JetStream) open(ctx context.Context, j *Table) error {
 		return ctx.Err()
 	case <-loaded:
 	}
-	l.missing(named, j)
+	l.missing(ctx, named, j)
 	if err := l.full(); err != nil { // asked for now so that the server knows its folders
 		l.cfg.Log.Warn().Err(err).Msg("no new jobs")
 	}
 	return nil
-}
-
-// named returns the jobs that have both a request and events in the store.
-func (l *JetStream) named(ctx context.Context) ([]string, error) {
-	root := "$KV." + message.RequestBucket + "."
-	bodies, err := l.bodies.Info(ctx, jetstream.WithSubjectFilter(root+">"))
-	if err != nil {
-		return nil, fmt.Errorf("list requests: %w", err)
-	}
-	events, err := l.events.Info(ctx, jetstream.WithSubjectFilter(message.EventSubject("*", message.EventQueued)))
-	if err != nil {
-		return nil, fmt.Errorf("list events: %w", err)
-	}
-	var out []string
-	for subject := range bodies.State.Subjects {
-		id, _, _ := strings.Cut(strings.TrimPrefix(subject, root), ".")
-		if events.State.Subjects[message.EventSubject(id, message.EventQueued)] > 0 {
-			out = append(out, id)
-		}
-	}
-	slices.Sort(out)
-	return slices.Compact(out), nil
-}
-
-// missing says which of the named jobs have no record: the server drops what it cannot read without a word.
-func (l *JetStream) missing(named []string, j *Table) {
-	lost := map[string]bool{}
-	for _, id := range named {
-		if !j.knows(id) {
-			lost[id] = true
-		}
-	}
-	if len(lost) == 0 {
-		return
-	}
-	ids := slices.Sorted(maps.Keys(lost))
-	l.cfg.Log.Error().Int("jobs", len(ids)).Strs("first", ids[:min(len(ids), 20)]).Msg(
-		"records of jobs are lost: the files of the store are damaged; what they asked for is still there, submit them again")
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.lost = lost
 }
 
 func (l *JetStream) watched(e jetstream.KeyValueEntry, j *Table, loaded chan struct{}) {

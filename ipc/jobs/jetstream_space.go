@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -35,13 +36,19 @@ const (
 func (l *JetStream) Space() *message.StoreStats {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return &message.StoreStats{Bytes: l.used, Limit: l.limit, Full: l.tight(0), Lost: len(l.lost)}
+	ids := slices.Sorted(maps.Keys(l.lost))
+	return &message.StoreStats{
+		Bytes: l.used, Limit: l.limit, Full: l.tight(0), Head: l.head(),
+		Lost: len(ids), LostJobs: ids[:min(len(ids), 20)], Damaged: slices.Clone(l.hurt),
+	}
 }
+
+// head is the part of the limit that new jobs leave to those that are there. The lock is held.
+func (l *JetStream) head() int64 { return min(l.limit/8, 256<<20) }
 
 // tight reports whether there is no room for a new job of n bytes. The lock is held.
 func (l *JetStream) tight(n int) bool {
-	head := min(l.limit/8, 256<<20)
-	return l.limit > 0 && l.used+int64(n) > l.limit-head
+	return l.limit > 0 && l.used+int64(n) > l.limit-l.head()
 }
 
 // measure reads how much of the store is used.

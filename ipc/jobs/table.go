@@ -115,6 +115,13 @@ func (j *Table) Config() Config { return j.cfg }
 // Create adds a queued job and its queued event. A job of that id with the same hash is returned as it is, with false;
 // with another hash it is ErrHash.
 func (j *Table) Create(ctx context.Context, req *message.RunRequest, hash string) (message.Record, bool, error) {
+	return j.create(ctx, req, hash, nil)
+}
+
+// create is Create, of a job that is done already if it is answered from an old one.
+func (j *Table) create(ctx context.Context, req *message.RunRequest, hash string,
+	old *message.Record,
+) (message.Record, bool, error) {
 	j.mu.Lock()
 	for j.coming[req.ID] != nil {
 		done := j.coming[req.ID].done
@@ -139,6 +146,9 @@ func (j *Table) Create(ctx context.Context, req *message.RunRequest, hash string
 	}
 	j.coming[req.ID] = &arrival{req.From, make(chan struct{})}
 	rec := j.fresh(req, hash)
+	if old != nil {
+		answeredFrom(&rec, *old)
+	}
 	j.mu.Unlock()
 	defer j.arrived(req.ID)
 	rec, created, err := j.store.keep(ctx, rec, req)
@@ -156,7 +166,9 @@ func (j *Table) Create(ctx context.Context, req *message.RunRequest, hash string
 	out := j.added(rec, req)
 	first := len(j.queue) > 0 && j.queue[0] == rec.Job
 	j.mu.Unlock()
-	j.offer(ctx, rec, first)
+	if old == nil {
+		j.offer(ctx, rec, first)
+	}
 	return out, true, nil
 }
 

@@ -30,8 +30,12 @@ type StoreStats struct {
 	Bytes int64 `json:"bytes"` // of the files of all its streams
 	Limit int64 `json:"limit"` // that they may have; 0: not known
 	Full  bool  `json:"full"`  // it takes no new jobs now
-	// Lost are jobs whose requests and events were there when the daemon started, and whose records were not.
-	Lost int `json:"lost"`
+	Head  int64 `json:"head"`  // of the limit, kept for records and ends of jobs that are there
+	// Lost are jobs whose events were there when the daemon started, and whose records were not.
+	Lost     int      `json:"lost"`
+	LostJobs []string `json:"lost_jobs,omitempty"` // the first of them
+	// Damaged are the streams that the server says it has lost messages of, with the bytes of those.
+	Damaged []string `json:"damaged,omitempty"`
 }
 
 // WorkerStats is one worker of a daemon.

@@ -20,7 +20,7 @@ type Unit struct {
 	Whole  engine.Tensor // u8 [sum of Counts]: where the unit's bytes are while it is used, those of all parts in order
 	// Place is 0 or 1: Whole of units with one place is the same memory, neighbours in the order of use (Ends before the
 	// first block) differ.
-	Place int
+	Buffer int
 	// Open says whether the bytes of Whole are there. Reading a weight of a unit that is not open panics.
 	Open func(open bool)
 }

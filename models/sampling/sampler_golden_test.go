@@ -86,7 +86,7 @@ func cut(c sampleCase) []float32 {
 }
 
 // play is ComfyUI's sampling run around an entry: noise, start, loop, end. recorded, if not nil, replaces the draws.
-func (c sampleCase) play(t *testing.T, e Entry, opts map[string]any, recorded []float32) ([]float32, *recording) {
+func (c sampleCase) play(t *testing.T, e Method, opts map[string]any, recorded []float32) ([]float32, *recording) {
 	t.Helper()
 	m := goldenModel(t, c.ModelSampling)
 	item := 1

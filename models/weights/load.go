@@ -55,7 +55,7 @@ func Load(ops engine.Ops, set *Set, dst any, opt Options) (*Loaded, error) {
 	f := filler{ops: ops, set: set, opt: opt, loaded: l}
 	fill := f.fill
 	if opt.Parts > 1 {
-		fill = f.share
+		fill = f.fillParts
 	}
 	err = fill(p.items)
 	if err == nil {

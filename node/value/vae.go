@@ -25,14 +25,14 @@ func OpenVAE(name string, f files.Checkpoint, set *weights.Set) (*VAE, error) {
 	channels, err := vae.Latents(set)
 	if err != nil {
 		return nil, fault.New(fault.CodeWrongFamily, "%s holds no autoencoder (%v): it looks like %s", name, err,
-			models.Looks(set))
+			models.GuessKind(set))
 	}
 	return &VAE{Name: name, Key: f.Key(), Channels: channels, file: &files.Opener{Checkpoint: f}}, nil
 }
 
 // With runs f on the device with the loaded autoencoder and an arena of the size that need tells.
 func (v *VAE) With(u Use, need func(vae.Config) (int, error), f func(*vae.VAE, vae.Env) error) error {
-	return v.WithLoaded(u, func(l *parallel.Local, net *vae.VAE) error {
+	return v.WithLoaded(u, func(l *parallel.Workspace, net *vae.VAE) error {
 		bytes, err := need(net.Config)
 		if err != nil {
 			return err
@@ -46,8 +46,8 @@ func (v *VAE) With(u Use, need func(vae.Config) (int, error), f func(*vae.VAE, v
 }
 
 // WithLoaded runs f on the device with the loaded autoencoder.
-func (v *VAE) WithLoaded(u Use, f func(*parallel.Local, *vae.VAE) error) error {
-	return u.do("vae "+v.Name, func(l *parallel.Local) error {
+func (v *VAE) WithLoaded(u Use, f func(*parallel.Workspace, *vae.VAE) error) error {
+	return u.do("vae "+v.Name, func(l *parallel.Workspace) error {
 		net, err := lent(u, "vae "+v.Key, func() (net *vae.VAE, err error) {
 			err = v.file.With(func(file *weights.File) error {
 				net, err = vae.Open(l.Ops, file.Set(), files.Config(file, "vae"))

@@ -328,7 +328,7 @@ func (o *Partition) hidden() int {
 
 // keptImage is the image rows of entry i that rank c keeps in a whole evaluation.
 func (o *Partition) keptImage(c plan.Coord, i int) int {
-	return o.plan.Kept(o.rows(plan.Micro{Whole: true}, i)[c.Place(o.plan)], c.Tensor).Image.Len()
+	return o.plan.Kept(o.rows(plan.Micro{Whole: true}, i)[c.SequenceRank(o.plan)], c.Tensor).Image.Len()
 }
 
 // modulate adds what is computed for so many timesteps before the blocks: the head's modulation, and what those of the
@@ -386,7 +386,7 @@ func (o *Partition) activations(s *stack, c plan.Coord, k, b int, m plan.Micro) 
 		if o.cfgOf[i] != c.CFG {
 			continue
 		}
-		all := o.rows(m, i)[c.Place(o.plan)]
+		all := o.rows(m, i)[c.SequenceRank(o.plan)]
 		r := o.plan.Kept(all, c.Tensor)
 		mine, wide = append(mine, r), append(wide, all)
 		o.modulate(s, c, 1) // of a timestep that nobody announced
@@ -520,7 +520,7 @@ func (o *Partition) exchangeBuffers(s *stack, c plan.Coord, rows []dit.Rows, b i
 	d, u, r := o.Spec.HeadDim, o.plan.Ulysses, o.plan.Ring
 	heads := o.heads(c)
 	own, all := heads[c.Ulysses].Len(), heads[u-1].End
-	mine := attended(rows[c.Place(o.plan)], imageOnly)
+	mine := attended(rows[c.SequenceRank(o.plan)], imageOnly)
 	group := o.gathered(rows, c.Ring, imageOnly)
 	var sizes []int // all are there until the attention ends
 	switch {
@@ -557,7 +557,7 @@ func (o *Partition) linkBuffers(s *stack, c plan.Coord, k, b int) {
 			most := 0
 			for _, j := range []int{0, 1, len(o.Patches) - 1} {
 				if o.cfgOf[i] == c.CFG {
-					most = max(most, o.plan.Kept(o.rows(plan.Micro{Patch: j}, i)[c.Place(o.plan)], c.Tensor).Len())
+					most = max(most, o.plan.Kept(o.rows(plan.Micro{Patch: j}, i)[c.SequenceRank(o.plan)], c.Tensor).Len())
 				}
 			}
 			s.alloc(b * most * o.Spec.Width)

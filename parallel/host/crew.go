@@ -112,7 +112,7 @@ func connect(transport comm.Transport, m plan.Mesh, ops []engine.Ops, t *Team) (
 			if !here {
 				continue
 			}
-			g := comm.Group{Team: t.ID, Name: a.String(), Ranks: ranks, Deadline: t.Deadline}
+			g := comm.Group{Team: t.ID, Name: a.String(), Ranks: ranks, Deadline: t.Deadline, Pipe: a == plan.AxisPipe}
 			if t.Hosts != nil {
 				for _, other := range ranks {
 					g.Processes = append(g.Processes, t.Hosts[other])

@@ -109,4 +109,4 @@ func (m Mesh) sharers(c Coord) (ranks []int, at int) {
 }
 
 // Place is the place of a rank among those that split the tokens of one picture: ring outside, ulysses inside.
-func (c Coord) Place(p Plan) int { return c.Ring*p.Ulysses + c.Ulysses }
+func (c Coord) SequenceRank(p Plan) int { return c.Ring*p.Ulysses + c.Ulysses }

@@ -66,7 +66,7 @@ type session struct {
 	comms   [plan.AxisCount]comm.Comm
 	sent    [plan.AxisCount]comm.Traffic // in this session
 	held    plan.Lane                    // blocks of this rank's stage
-	weights *gatherer                    // nil: whole weights are here
+	weights *prefetcher                  // nil: whole weights are here
 	tokens  TokenCount
 	stop    *atomic.Bool
 	pos     *Position
@@ -294,7 +294,7 @@ func (r *Rank) openSession(id uint64, o OpenCommand) (Reply, error) {
 		poisoner.Watch(s.act)
 		poisoner.Watch(s.comm)
 	}
-	s.weights = newGatherer(model.Shards(), s.comms[plan.AxisShard])
+	s.weights = newPrefetcher(model.Shards(), s.comms[plan.AxisShard])
 	r.sessions[id] = s // before anything is gathered: serve waits for gathers of all sessions
 	if err := s.prepare(); err != nil {
 		return Reply{}, err

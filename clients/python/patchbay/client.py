@@ -191,6 +191,8 @@ class Client:
     ) -> RunResult:
         """Run a workflow in API format and return its files. fields are those of the table in docs/protocol.md: id, inputs, plan ...
 
+        With reuse=True the files may be those of the last job with the same content; ``reused`` of the result names it.
+
         When the daemon goes away it is waited for, reconnect seconds at most, and the job is followed under its id; then ConnectionLostError. A job that failed
         raises PatchbayError, one that was cancelled CancelledError. stop is asked about every 50 ms; when it is true the job is cancelled,
         and given up if it has not ended after patience seconds. What a callback raises cancels the job too.

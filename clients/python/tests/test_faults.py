@@ -51,7 +51,7 @@ def test_a_client_comes_back(tmp_path: pathlib.Path, way: str) -> None:
 
         thread = threading.Thread(target=long)
         thread.start()
-        assert going.wait(20)
+        assert going.wait(90)
         if d is None:
             assert isinstance(c.transport, WorkerTransport)
             os.kill(c.transport.process.pid, signal.SIGKILL)

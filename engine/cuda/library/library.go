@@ -27,4 +27,4 @@ type File struct {
 }
 
 // All lists the libraries.
-func All() []*Library { return []*Library{CUBLASLt()} }
+func All() []*Library { return []*Library{CUBLASLt(), NCCL()} }

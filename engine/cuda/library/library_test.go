@@ -59,7 +59,8 @@ func TestCandidates(t *testing.T) {
 			t.Errorf("looked in %q, want %s among them", looked, want)
 		}
 	}
-	if off := (&Search{Folders: Off, ComfyUI: comfy}); off.Candidates(CUBLASLt(), 13000) != nil || off.Looked(CUBLASLt()) != nil {
+	off := Search{Folders: Off, ComfyUI: comfy}
+	if off.Candidates(CUBLASLt(), 13000) != nil || off.Looked(CUBLASLt()) != nil {
 		t.Error("off looks somewhere")
 	}
 }

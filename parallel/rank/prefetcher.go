@@ -8,7 +8,7 @@ import (
 )
 
 // gatherer brings the units of one rank's model together.
-type gatherer struct {
+type prefetcher struct {
 	shards *dit.Shards
 	comm   comm.Comm
 	plan   *plan.Gathers
@@ -17,18 +17,18 @@ type gatherer struct {
 }
 
 // newGatherer makes the gatherer of a session; nil where the model holds all its weights.
-func newGatherer(shards *dit.Shards, c comm.Comm) *gatherer {
+func newPrefetcher(shards *dit.Shards, c comm.Comm) *prefetcher {
 	if shards == nil {
 		return nil
 	}
-	return &gatherer{
+	return &prefetcher{
 		shards: shards, comm: c,
-		plan: plan.NewGathers(func(u int) int { return shards.Units[u].Place }), open: -1,
+		plan: plan.NewGathers(func(u int) int { return shards.Units[u].Buffer }), open: -1,
 	}
 }
 
 // use makes a unit readable and starts to gather the next one. It panics with *comm.Error when another rank is lost.
-func (g *gatherer) use(unit, next int) {
+func (g *prefetcher) use(unit, next int) {
 	if g == nil {
 		return
 	}
@@ -51,14 +51,14 @@ func (g *gatherer) use(unit, next int) {
 }
 
 // start gathers a unit beside what the rank computes.
-func (g *gatherer) start(u int) {
+func (g *prefetcher) start(u int) {
 	unit := &g.shards.Units[u]
 	g.comm.Prefetch(unit.Whole, unit.Mine, unit.Counts)
 	g.flight = true
 }
 
 // wait ends the gather under way.
-func (g *gatherer) wait() {
+func (g *prefetcher) wait() {
 	if g.flight {
 		g.flight = false
 		g.comm.Fetched()
@@ -66,7 +66,7 @@ func (g *gatherer) wait() {
 }
 
 // shut forbids reading.
-func (g *gatherer) shut() {
+func (g *prefetcher) shut() {
 	if g.open >= 0 {
 		g.shards.Units[g.open].Open(false)
 		g.open = -1
@@ -74,7 +74,7 @@ func (g *gatherer) shut() {
 }
 
 // close waits until nothing is under way any more, whatever became of it, so that the memory may be freed.
-func (g *gatherer) close() {
+func (g *prefetcher) close() {
 	if g == nil {
 		return
 	}

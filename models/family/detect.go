@@ -7,14 +7,14 @@ import (
 	"patchbay/models/weights"
 )
 
-// prefixes are what full checkpoints put in front of the names of the diffusion model.
+// prefixes are what full checkpoints put in front of the names of the diffusion model; HunyuanDiT's have "model.".
 func prefixes() []string {
-	return []string{"", "model.diffusion_model.", "diffusion_model.", "model.model.", "net."}
+	return []string{"", "model.diffusion_model.", "diffusion_model.", "model.model.", "net.", "model."}
 }
 
-// strangers are names that only files of one kind have, of kinds that are not supported. They are tried in order, after
+// unsupported are names that only files of one kind have, of kinds that are not supported. They are tried in order, after
 // the families.
-func strangers() []struct{ name, kind string } {
+func unsupported() []struct{ name, kind string } {
 	return []struct{ name, kind string }{
 		{"double_stream_modulation_img.lin.weight", "flux2"},
 		{"distilled_guidance_layer.norms.0.scale", "chroma"},
@@ -57,14 +57,14 @@ func (f *Form) fits(set *weights.Set, prefix string) bool {
 	return true
 }
 
-// Looks tells what a file seems to be, for the error of whoever wanted another kind: a diffusion model of one of all or
+// GuessKind tells what a file seems to be, for the error of whoever wanted another kind: a diffusion model of one of all or
 // of a family that is not supported, a VAE, a text encoder ...
-func Looks(all []Family, set *weights.Set) string {
+func GuessKind(all []Family, set *weights.Set) string {
 	if f, _, _, ok := form(all, set); ok {
 		return "a diffusion model (" + f.Name + ")"
 	}
 	for _, p := range prefixes() {
-		for _, s := range strangers() {
+		for _, s := range unsupported() {
 			if set.Has(p + s.name) {
 				return "a diffusion model (" + s.kind + ")"
 			}
@@ -97,7 +97,7 @@ func Open(all []Family, set *weights.Set, meta map[string]string) (*Diffusion, e
 			known += ", " + f.Name
 		}
 		return nil, fmt.Errorf("not a supported diffusion model: the file looks like %s (supported: %s)",
-			Looks(all, set), known[2:])
+			GuessKind(all, set), known[2:])
 	}
 	var err error
 	if as.Aliases {

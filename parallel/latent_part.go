@@ -9,7 +9,7 @@ import (
 
 // share is the part of the latent that one sampler instance owns: everything, or the tokens of one patch. All its
 // vectors are [B, n] with n elements of each item, the range [from, from+n) of the whole vector.
-type share struct {
+type latentPart struct {
 	d       *denoiser
 	index   int
 	tokens  dit.Range // image tokens
@@ -25,8 +25,8 @@ type share struct {
 	lazy, uncond []float32
 }
 
-// shares cuts the run into sampler instances and says who evaluates for them.
-func (d *denoiser) shares() ([]*share, *evaluator) {
+// latentParts cuts the run into sampler instances and says who evaluates for them.
+func (d *denoiser) latentParts() ([]*latentPart, *evaluator) {
 	p := d.team.Plan
 	grid := d.whole.grid
 	patches := []dit.Range{{End: grid.Tokens()}}
@@ -35,9 +35,9 @@ func (d *denoiser) shares() ([]*share, *evaluator) {
 	if p.Pipe > 1 && !d.sampler.Synchronous && (d.reuser == nil || !exact) {
 		patches = plan.PatchRanges(d.textTokens(), grid, p.Patches)
 	}
-	out := make([]*share, len(patches))
+	out := make([]*latentPart, len(patches))
 	for i, tokens := range patches {
-		out[i] = d.newShare(i, tokens)
+		out[i] = d.newLatentPart(i, tokens)
 	}
 	return out, newEvaluator(d, out)
 }
@@ -53,8 +53,8 @@ func (d *denoiser) textTokens() int {
 	return n
 }
 
-func (d *denoiser) newShare(index int, tokens dit.Range) *share {
-	s := &share{d: d, index: index, tokens: tokens}
+func (d *denoiser) newLatentPart(index int, tokens dit.Range) *latentPart {
+	s := &latentPart{d: d, index: index, tokens: tokens}
 	s.from = d.whole.first(tokens.Start)
 	s.n = d.whole.first(tokens.End) - s.from
 	s.noise, s.latent = s.cut(d.noise), s.cut(d.latent)
@@ -68,7 +68,7 @@ func (d *denoiser) newShare(index int, tokens dit.Range) *share {
 }
 
 // cut takes the share's elements out of a vector of one or all items; the whole and nil are returned as they are.
-func (s *share) cut(v []float32) []float32 {
+func (s *latentPart) cut(v []float32) []float32 {
 	if v == nil || s.n == s.d.n {
 		return v
 	}
@@ -80,14 +80,14 @@ func (s *share) cut(v []float32) []float32 {
 }
 
 // paste is the inverse of cut.
-func (s *share) paste(whole, v []float32) {
+func (s *latentPart) paste(whole, v []float32) {
 	for i := range len(whole) / s.d.n {
 		copy(whole[i*s.d.n+s.from:], v[i*s.n:(i+1)*s.n])
 	}
 }
 
 // denoise predicts x0 of the share at sigma: mask, evaluation, blending, guidance.
-func (s *share) denoise(ev *evaluator, x []float32, sigma float32) (x0, uncond []float32, err error) {
+func (s *latentPart) denoise(ev *evaluator, x []float32, sigma float32) (x0, uncond []float32, err error) {
 	d := s.d
 	in, mask := x, s.maskAt(sigma)
 	if mask != nil {
@@ -124,7 +124,7 @@ func (s *share) denoise(ev *evaluator, x []float32, sigma float32) (x0, uncond [
 
 // normed scales every pixel of x0 [B, n] to the length of that of the positive prediction over channels where it is
 // shorter, and all by Guider.Norm (ComfyUI comfy_extras/nodes_cfg.py).
-func (s *share) normed(x0, positive []float32) []float32 {
+func (s *latentPart) normed(x0, positive []float32) []float32 {
 	plane := s.d.whole.grid.LatentY * s.d.whole.grid.LatentX
 	out, own, want := make([]float32, len(x0)), make([]float64, plane), make([]float64, plane)
 	for b := 0; b < len(x0); b += s.n {
@@ -145,7 +145,7 @@ func (s *share) normed(x0, positive []float32) []float32 {
 
 // maskAt is the mask at sigma: as given, or thresholded by how far the run is (DifferentialDiffusion, ComfyUI's node of
 // that name).
-func (s *share) maskAt(sigma float32) []float32 {
+func (s *latentPart) maskAt(sigma float32) []float32 {
 	d := s.d
 	if s.mask == nil || !d.req.Differential {
 		return s.mask
@@ -170,7 +170,7 @@ func (s *share) maskAt(sigma float32) []float32 {
 
 // predict evaluates all active entries of the branches that the guider needs and blends them per branch; branches not
 // needed stay nil, and all of them where the whole prediction comes from a lazy cache.
-func (s *share) predict(ev *evaluator, x []float32, sigma float32) ([][]float32, answer, error) {
+func (s *latentPart) predict(ev *evaluator, x []float32, sigma float32) ([][]float32, answer, error) {
 	d := s.d
 	needed := d.req.Guider.needed(len(d.req.Branches), d.sampler.NeedsUncond)
 	q := question{x: x, input: x, sigma: sigma}
@@ -214,7 +214,7 @@ func (s *share) predict(ev *evaluator, x []float32, sigma float32) ([][]float32,
 
 // vectors are the network's outputs by prediction, indexed like the share's vector, from the ranks or from the cache,
 // which learns on the way. Elements outside an area are nothing that anybody reads.
-func (s *share) vectors(a answer, q question) map[int][]float32 {
+func (s *latentPart) vectors(a answer, q question) map[int][]float32 {
 	out := map[int][]float32{}
 	for k, i := range a.run {
 		out[i] = s.vector(s.d.preds[i].layout, a.outputs[k])
@@ -233,7 +233,7 @@ func (s *share) vectors(a answer, q question) map[int][]float32 {
 }
 
 // vector reorders rows that the network gave into the share's vector; elements outside an area are 0.
-func (s *share) vector(l *layout, output []float32) []float32 {
+func (s *latentPart) vector(l *layout, output []float32) []float32 {
 	spec := s.d.req.Model.Spec
 	features := spec.OutChannels * spec.PatchSize * spec.PatchSize
 	if l.gather == nil && features == l.features {
@@ -245,7 +245,7 @@ func (s *share) vector(l *layout, output []float32) []float32 {
 }
 
 // write walks the elements of the share that l covers.
-func (s *share) write(l *layout, features int, set func(at, row int)) {
+func (s *latentPart) write(l *layout, features int, set func(at, row int)) {
 	tokens := s.tokens
 	if l != s.d.whole {
 		tokens = dit.Range{End: l.grid.Tokens()} // areas are evaluated by one share that owns everything
@@ -255,7 +255,7 @@ func (s *share) write(l *layout, features int, set func(at, row int)) {
 
 // blend averages the x0 of one branch's active entries by their weights: sum(x0*w)/(1e-37 + sum w). No entry at all
 // gives zeros.
-func (s *share) blend(preds []int, x0 [][]float32) []float32 {
+func (s *latentPart) blend(preds []int, x0 [][]float32) []float32 {
 	if len(preds) == 1 && s.weights[preds[0]] == nil {
 		return x0[0]
 	}

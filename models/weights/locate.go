@@ -15,7 +15,7 @@ import (
 )
 
 // place is what belongs to one checkpoint on disk.
-type place struct {
+type location struct {
 	weights   string // the one file with tensors; "" with an index
 	quantised bool
 	index     string
@@ -24,7 +24,7 @@ type place struct {
 	config    string // config.json; "" if there is none
 }
 
-func (p place) files() []string {
+func (p location) files() []string {
 	var out []string
 	for _, f := range append([]string{p.weights, p.index, p.config}, p.shards...) {
 		if f != "" {
@@ -35,27 +35,27 @@ func (p place) files() []string {
 }
 
 // find says what to open for path; see Open.
-func find(path string) (place, error) {
+func find(path string) (location, error) {
 	info, err := os.Stat(path)
 	if err != nil {
-		return place{}, fmt.Errorf("open checkpoint: %w", err) // the os error names the path
+		return location{}, fmt.Errorf("open checkpoint: %w", err) // the os error names the path
 	}
 	folder := info.IsDir()
 	if folder {
 		name, err := inFolder(path)
 		if err != nil {
-			return place{}, err
+			return location{}, err
 		}
 		path = filepath.Join(path, name)
 	}
-	p := place{}
+	p := location{}
 	switch index, shard := Shard(path); {
 	case strings.HasSuffix(path, indexSuffix):
 		if p, err = readIndex(path); err != nil {
-			return place{}, err
+			return location{}, err
 		}
 	case shard:
-		return place{}, fmt.Errorf("open checkpoint %s: is one of several files; name their index %s instead, which must "+
+		return location{}, fmt.Errorf("open checkpoint %s: is one of several files; name their index %s instead, which must "+
 			"lie beside them", path, index)
 	default:
 		p.weights, p.quantised = path, isGGUF(path)
@@ -101,16 +101,16 @@ func inFolder(folder string) (string, error) {
 }
 
 // readIndex reads an index and makes sure that every shard is there.
-func readIndex(path string) (place, error) {
+func readIndex(path string) (location, error) {
 	text, err := readSmall(path, maxIndex)
 	if err != nil {
-		return place{}, fmt.Errorf("read checkpoint %s: %w", path, err)
+		return location{}, fmt.Errorf("read checkpoint %s: %w", path, err)
 	}
 	index, err := ParseIndex(text)
 	if err != nil {
-		return place{}, fmt.Errorf("read checkpoint %s: %w", path, err)
+		return location{}, fmt.Errorf("read checkpoint %s: %w", path, err)
 	}
-	p := place{index: path, tensors: index}
+	p := location{index: path, tensors: index}
 	var missing []string
 	for _, name := range index.Files() {
 		file := filepath.Join(filepath.Dir(path), name)
@@ -120,7 +120,7 @@ func readIndex(path string) (place, error) {
 		p.shards = append(p.shards, file)
 	}
 	if len(missing) > 0 {
-		return place{}, fmt.Errorf("read checkpoint %s: %d of its %d files are missing: %s", path, len(missing),
+		return location{}, fmt.Errorf("read checkpoint %s: %d of its %d files are missing: %s", path, len(missing),
 			len(p.shards), strings.Join(missing[:min(len(missing), listed)], ", "))
 	}
 	return p, nil
@@ -128,7 +128,7 @@ func readIndex(path string) (place, error) {
 
 // openShards opens every shard and checks it against the index: what is listed for a file must be in it, and nothing
 // else.
-func (f *File) openShards(p place) error {
+func (f *File) openShards(p location) error {
 	f.set = &Set{tensors: make(map[string]Stored, len(p.tensors))}
 	hash := ""
 	for _, path := range p.shards {
@@ -163,7 +163,7 @@ func (f *File) openShards(p place) error {
 }
 
 // addShard takes the tensors of one shard.
-func (f *File) addShard(p place, shard string, file *safetensors.File) error {
+func (f *File) addShard(p location, shard string, file *safetensors.File) error {
 	for _, name := range file.Names() {
 		home, known := p.tensors[name]
 		switch {

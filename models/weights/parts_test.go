@@ -213,9 +213,9 @@ func TestUnitThatIsNotThereIsRefused(t *testing.T) {
 		t.Errorf("a product with a weight that is there panics: %v", v)
 	}
 	units := l.Shards()
-	if units.Ends() != 2 || units.Units[0].Place == units.Units[units.Ends()].Place {
+	if units.Ends() != 2 || units.Units[0].Buffer == units.Units[units.Ends()].Buffer {
 		t.Errorf("%d units, places %d and %d: want two blocks and the ends, which do not share a place with the first block",
-			len(units.Units), units.Units[0].Place,
-			units.Units[units.Ends()].Place)
+			len(units.Units), units.Units[0].Buffer,
+			units.Units[units.Ends()].Buffer)
 	}
 }

@@ -86,7 +86,7 @@ func divide(units []unit, parts int) {
 }
 
 // share fills the fields of items as one part of several.
-func (f *filler) share(items []item) error {
+func (f *filler) fillParts(items []item) error {
 	units, err := f.units(items)
 	if err != nil {
 		return err
@@ -205,7 +205,7 @@ func (f *filler) addWeight(u *unit, it item) error {
 }
 
 // pieces packs bytes [lo, hi) of a matrix of form p.
-func (f *filler) pieces(dst engine.Buf, s Stored, c cut, p engine.Packed, lo, hi int) error {
+func (f *filler) pieces(dst engine.Buf, s Stored, c selection, p engine.Packed, lo, hi int) error {
 	first, end := 0, 0
 	if p.PieceBytes > 0 {
 		first, end = max(lo-p.Head, 0)/p.PieceBytes, (hi-p.Head)/p.PieceBytes
@@ -293,7 +293,7 @@ const shut = "in parts"
 func (u *unit) shard(mine, whole engine.Buf, part, place int) dit.Unit {
 	out := dit.Unit{
 		Mine:  flat(mine, u.cuts[part+1]-u.cuts[part]),
-		Whole: flat(whole.Piece(0, u.size), u.size), Place: place,
+		Whole: flat(whole.Piece(0, u.size), u.size), Buffer: place,
 	}
 	for r := range len(u.cuts) - 1 {
 		out.Counts = append(out.Counts, u.cuts[r+1]-u.cuts[r])

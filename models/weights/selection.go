@@ -8,7 +8,7 @@ import (
 )
 
 // cut is which rows and columns of a stored matrix become a weight.
-type cut struct {
+type selection struct {
 	n, k     int   // stored rows and columns
 	order    []int // stored row of every row taken; nil: rows from first on, count of them
 	first    int
@@ -19,11 +19,11 @@ type cut struct {
 }
 
 // cut evaluates the rows, perm, split and conv tags of it for the stored matrix s.
-func (f *filler) cut(it item, s Stored) (cut, error) {
+func (f *filler) cut(it item, s Stored) (selection, error) {
 	if len(s.Shape) < 2 {
-		return cut{}, fmt.Errorf("shape %v is not a matrix", s.Shape)
+		return selection{}, fmt.Errorf("shape %v is not a matrix", s.Shape)
 	}
-	c := cut{n: s.Shape[0], k: s.Len() / max(s.Shape[0], 1)}
+	c := selection{n: s.Shape[0], k: s.Len() / max(s.Shape[0], 1)}
 	c.count, c.cols = c.n, []span{{0, c.k}}
 	d := dims(f.opt.Dims)
 	if it.rows != "" {
@@ -55,7 +55,7 @@ func (f *filler) cut(it item, s Stored) (cut, error) {
 }
 
 // split narrows c to the part of one rank of a tensor group.
-func (c *cut) split(expr string, d dims, opt Options) error {
+func (c *selection) split(expr string, d dims, opt Options) error {
 	side, groups, _ := strings.Cut(expr, " ")
 	spans, total, err := d.groups(groups, opt.Units, opt.Rank, opt.Ranks)
 	if err != nil {
@@ -85,7 +85,7 @@ func (c *cut) split(expr string, d dims, opt Options) error {
 }
 
 // matrix views, copies or makes the cut of s. scratch is memory that the result may use until the next call.
-func (c *cut) matrix(s Stored, scratch *[]byte) engine.Matrix {
+func (c *selection) matrix(s Stored, scratch *[]byte) engine.Matrix {
 	size := s.DType.Size()
 	k := 0
 	for _, span := range c.cols {
@@ -126,7 +126,7 @@ const runElements = 1 << 20
 
 // run returns how many rows from i on lie one below the other in the stored matrix, at least 1 and not many more than
 // runElements hold.
-func (c *cut) run(i int) int {
+func (c *selection) run(i int) int {
 	n := 1
 	for i+n < c.count && c.row(i+n) == c.row(i)+n && n*c.k < runElements {
 		n++
@@ -135,7 +135,7 @@ func (c *cut) run(i int) int {
 }
 
 // appendTaps appends one convolution row, [C, KY*KX] -> [KY*KX, C].
-func (c *cut) appendTaps(dst, row []byte, size int) []byte {
+func (c *selection) appendTaps(dst, row []byte, size int) []byte {
 	for tap := range c.taps {
 		for ch := range c.channels {
 			at := (ch*c.taps + tap) * size
@@ -145,7 +145,7 @@ func (c *cut) appendTaps(dst, row []byte, size int) []byte {
 	return dst
 }
 
-func (c *cut) row(i int) int {
+func (c *selection) row(i int) int {
 	if c.order != nil {
 		return c.order[i]
 	}
@@ -153,7 +153,7 @@ func (c *cut) row(i int) int {
 }
 
 // part is rows [lo, hi) of the cut.
-func (c *cut) part(lo, hi int) cut {
+func (c *selection) part(lo, hi int) selection {
 	out := *c
 	out.count = hi - lo
 	if c.order != nil {
@@ -165,7 +165,7 @@ func (c *cut) part(lo, hi int) cut {
 }
 
 // pickInto takes rows [lo, lo+len(dst)) of a stored bias and reads no others.
-func (c *cut) pickInto(dst []float32, bias Stored, lo int) {
+func (c *selection) pickInto(dst []float32, bias Stored, lo int) {
 	for i := 0; i < len(dst); {
 		n := 1
 		for i+n < len(dst) && c.row(lo+i+n) == c.row(lo+i)+n {
