@@ -263,7 +263,8 @@ func positions(chunk []tokenizer.Token, pictures [][2]int) [][3]int {
 	return out
 }
 
-// rotation is cos and sin of position * theta^(-2k/D), [l, D/2]: of 16 of 64 pairs by time, of 24 each by row and column.
+// rotation is cos and sin of position * theta^(-2k/D), [l, D/2]: 16 of 64 pairs turn with the time, 24 each with row
+// and column.
 func (c LMConfig) rotation(at [][3]int) (cos, sin []float32) {
 	pairs := c.HeadDim / 2
 	for _, p := range at {

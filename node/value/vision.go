@@ -32,7 +32,7 @@ func (c *Clip) Seeing(template string, pictures []text.Picture) (*Clip, error) {
 }
 
 // look replaces the places of pictures in a prompt by what the encoder sees in them, and tells form of their sizes.
-func (c *Clip) look(u Use, l *parallel.Local, e *encoder, chunks [][]tokenizer.Token,
+func (c *Clip) look(u Use, l *parallel.Workspace, e *encoder, chunks [][]tokenizer.Token,
 	form *text.Form,
 ) ([][]tokenizer.Token, error) {
 	eyes, err := lent(u, "vision "+e.file.Checkpoint.Key()+" "+e.prefix, func() (eyes *text.Vision, err error) {
