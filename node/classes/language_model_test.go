@@ -140,7 +140,8 @@ func TestPicturesAreScaled(t *testing.T) {
 	for unit, want := range map[int][2]int{1: {1322, 793}, 8: {1320, 792}} {
 		got, err := ofArea(im, 1024, unit, "image")
 		check(t, err)
-		if got.B != 1 || got.C != 3 || got.Y != want[0] || got.X != want[1] || math.Abs(float64(got.Data[4])-0.5) > 1e-6 {
+		if got.B != 1 || got.C != 3 || got.Y != want[0] || got.X != want[1] ||
+			!(math.Abs(float64(got.Data[4])-0.5) <= 1e-6) {
 			t.Errorf("unit %d: %d pictures of %d x %d, %d channels, second value %g; want one of %v, 3, 0.5", unit, got.B, got.Y,
 				got.X, got.C, got.Data[4], want)
 		}
