@@ -183,7 +183,10 @@ func (c *Config) Complete() error {
 	if _, err := value.ParseCompute(cmp.Or(c.Compute, string(value.ComputeAuto))); err != nil {
 		return &InputError{Err: fmt.Errorf("--compute %w", err)}
 	}
-	if _, err := ParseBytes(c.Memory); err != nil {
+	if n, err := ParseBytes(c.Memory); err == nil && n > 0 && n < leastMemory {
+		return &InputError{Err: fmt.Errorf("--memory %s: want %dM or more, which a worker needs to begin", c.Memory,
+			leastMemory>>20)}
+	} else if err != nil {
 		return &InputError{Err: fmt.Errorf("--memory %w", err)}
 	}
 	if c.FreeAfter < 0 {

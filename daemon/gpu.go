@@ -10,6 +10,7 @@ import (
 	"patchbay/engine"
 	"patchbay/engine/cuda"
 	"patchbay/engine/cuda/library"
+	"patchbay/node/value"
 	"patchbay/parallel"
 	"patchbay/parallel/comm/localcuda"
 )
@@ -184,6 +185,9 @@ func (c *Config) EngineConfig() (cfg parallel.Config, closing func() error, err 
 		return cfg, closing, fmt.Errorf("--devices %s: %w: --cuda-libs off does without NVIDIA's libraries", c.Devices, err)
 	}
 	devices := &opened{driver: driver, infos: infos, of: map[int]*cuda.Device{}}
+	if c.Compute != string(value.ComputeF32) {
+		cfg.Beside = engine.BF16
+	}
 	cfg.MemoryBytes = cfg.DeviceMemory // all memory of the ranks is there
 	cfg.DeviceOf = func(rank int) string { return infos[rank%len(infos)].Location() }
 	cfg.NewOps, cfg.Transport, cfg.Ranks = devices.newOps, localcuda.Transport{}, len(infos)

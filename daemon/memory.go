@@ -5,7 +5,6 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"strconv"
 	"strings"
 
@@ -29,20 +28,31 @@ func ParseBytes(text string) (int64, error) {
 	return int64(v * float64(unit)), nil
 }
 
-// pixelBytes is what one pixel of a picture takes at most while a node makes it and a file is written: three floats, a
-// copy of them, and the bytes of the file.
-const pixelBytes = 3*4*2 + 4
+// leastMemory is what a worker needs to begin at all.
+const leastMemory = 96 << 20
 
-// shareOf returns how much of the memory of a worker values of nodes may keep, bounds a single one by what is there
-// beside them, and has the garbage collector keep to the whole. memory 0: not known.
-func shareOf(memory int64, bounds *graph.Bounds) int64 {
-	if memory <= 0 {
+// shareOf returns how much of the room of a worker values of nodes may keep between runs, which goes when a run needs
+// it, and bounds those of a run by the room. room 0: not known.
+func shareOf(room int64, bounds *graph.Bounds) int64 {
+	if room <= 0 {
 		return 0
 	}
-	share := min(2<<30, memory/4)
-	bounds.Room = (memory - share) / pixelBytes
-	debug.SetMemoryLimit(memory)
-	return share
+	bounds.Room = room
+	return min(2<<30, room/4)
+}
+
+// residentNow is what this process has of the system's memory, pages of files counted in; 0: not known.
+func residentNow() int64 {
+	text, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		return 0
+	}
+	f := strings.Fields(string(text))
+	if len(f) < 2 {
+		return 0
+	}
+	pages, _ := strconv.ParseInt(f[1], 10, 64)
+	return pages * int64(os.Getpagesize())
 }
 
 // availableMemory is what this process may still take: the least of what the system says is available and what its

@@ -14,8 +14,13 @@ import (
 )
 
 // NewOps makes the operations of one rank; ranks that compute at the same time share the processors.
-func NewOps(_, ranks int) (engine.Ops, error) {
-	return cpu.New(cpu.Config{Threads: max(1, runtime.GOMAXPROCS(0)/max(1, ranks)), Level: os.Getenv("PATCHBAY_CPU")})
+func NewOps(_, ranks int) (engine.Ops, error) { return countedOps(nil, ranks) }
+
+// countedOps is NewOps with a ledger.
+func countedOps(l *engine.Ledger, ranks int) (engine.Ops, error) {
+	return cpu.New(cpu.Config{
+		Threads: max(1, runtime.GOMAXPROCS(0)/max(1, ranks)), Level: os.Getenv("PATCHBAY_CPU"), Ledger: l,
+	})
 }
 
 // CheckLevel refuses a PATCHBAY_CPU that this processor does not run, before a worker is started that would end at

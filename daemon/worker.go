@@ -8,13 +8,16 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime/debug"
 	"syscall"
 
 	"github.com/rs/zerolog"
 
+	"patchbay/engine"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/worker"
 	"patchbay/node/classes"
+	"patchbay/node/files"
 	"patchbay/node/graph"
 	"patchbay/node/value"
 	"patchbay/parallel"
@@ -41,7 +44,8 @@ func RunWorker(parent context.Context, cfg *Config, in io.ReadCloser, out io.Wri
 	if err != nil {
 		return err
 	}
-	wc := worker.Config{Executor: executor, Service: worker.NodeService(cat, cfg.Roots(), nil, nil), Log: log}
+	service := worker.NodeService(cat, cfg.Roots(), files.NewIndex(cfg.Roots()), nil)
+	wc := worker.Config{Executor: executor, Service: service, Log: log}
 	wc.Service.Limits = limits
 	if save {
 		wc.Outputs = jobs.OutputsConfig{
@@ -67,8 +71,24 @@ func localExecutor(cfg *Config, log zerolog.Logger, lost func(error)) (*worker.L
 	if ec.MemoryBytes == 0 && ec.DeviceOf == nil {
 		ec.MemoryBytes = availableMemory() / 10 * 9
 	}
-	share := shareOf(ec.MemoryBytes, &limits.Nodes)
 	var runner *graph.Runner
+	room := ec.MemoryBytes
+	if ec.MemoryBytes > 0 && ec.DeviceOf == nil && ec.Hosts == nil { // all that counts is in this process
+		ledger := engine.NewLedger(ec.MemoryBytes, residentNow(), func() { runner.ShedValues() })
+		ec.NewOps = func(_, ranks int) (engine.Ops, error) { return countedOps(ledger, ranks) }
+		room = ledger.Room()
+		limits.Nodes.Reserve = func(n int64) {
+			if ledger.Spare(n) {
+				return
+			}
+			if runner.ShedValues(); !ledger.Spare(n) {
+				runner.FreeWeights()
+			}
+		}
+	} else if room > 0 {
+		debug.SetMemoryLimit(room)
+	}
+	share := shareOf(room, &limits.Nodes)
 	ec.Lost, ec.Relieve = lost, func() { runner.DropWeights() }
 	eng, err := parallel.NewEngine(ec)
 	if err != nil {

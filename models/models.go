@@ -42,7 +42,7 @@ func OpenDiffusion(set *weights.Set, meta map[string]string) (*family.Diffusion,
 	return family.Open(Families(), set, meta)
 }
 
-// Looks tells what a file seems to be, for the error of whoever wanted another kind.
+// GuessKind tells what a file seems to be, for the error of whoever wanted another kind.
 func GuessKind(set *weights.Set) string { return family.GuessKind(Families(), set) }
 
 // Named returns the family of that name (dit.Spec.Family).

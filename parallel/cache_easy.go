@@ -96,7 +96,7 @@ func (d *denoiser) alike(i, j int) bool {
 		(a.Pooled == nil) == (b.Pooled == nil) && (a.Guidance == nil) == (b.Guidance == nil)
 }
 
-// knows tells whether the share has kept something of all entries.
+// knows tells whether the part has kept something of all entries.
 func (s *latentPart) knows(entries []int) bool {
 	return !slices.ContainsFunc(entries, func(i int) bool { return s.kept[i] == nil })
 }
@@ -125,7 +125,7 @@ func (s *latentPart) keep(entry int, input, output []float32) {
 	}
 }
 
-// learnEasy measures the calls that ran; outputs are by prediction, in the order of the share's vector.
+// learnEasy measures the calls that ran; outputs are by prediction, in the order of the part's vector.
 func (r *reuser) learnEasy(s *latentPart, calls []easyCall, input []float32, outputs map[int][]float32) {
 	for _, call := range calls {
 		if call.reused || !call.measured {

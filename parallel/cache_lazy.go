@@ -25,7 +25,7 @@ func (s *latentPart) reuseLazy(x []float32) (x0, uncond []float32) {
 	return x0, append([]float32(nil), s.uncond...)
 }
 
-// keepLazy stores what prediction adds to the latent and lets the first share measure it.
+// keepLazy stores what prediction adds to the latent and lets the first part measure it.
 func (s *latentPart) keepLazy(r *reuser, x, x0, uncond []float32) {
 	if s.lazy == nil {
 		s.lazy = make([]float32, len(x))

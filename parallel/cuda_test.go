@@ -148,6 +148,8 @@ func TestFailuresOfFakeGPUs(t *testing.T) {
 	}
 	t.Setenv("FAKEGPU_DEVICES", "2")
 	full, broken := filepath.Join(t.TempDir(), "full"), filepath.Join(t.TempDir(), "broken")
+	refused := filepath.Join(t.TempDir(), "refused")
+	t.Setenv("FAKEGPU_REFUSE", refused)
 	t.Setenv("FAKEGPU_FULL", full)
 	t.Setenv("FAKEGPU_BREAK", broken)
 	tell := func(file string) {
@@ -186,6 +188,14 @@ func TestFailuresOfFakeGPUs(t *testing.T) {
 	}
 	if got, err = run("ulysses=2"); err != nil || relative(got.Latent.Data, want.Latent.Data) != 0 || lost != 0 {
 		t.Fatalf("after work that failed: %v, %d devices lost", err, lost)
+	}
+	tell(refused)
+	if _, err = run("ulysses=2"); !errors.As(err, &fe) || fe.Code != failure.Panic || lost != 0 || relieved != 2 {
+		t.Errorf("a refused call: %v, %d devices lost, caches were freed %d times; want %s, 0 and 2", err, lost, relieved,
+			failure.Panic)
+	}
+	if got, err = run("ulysses=2"); err != nil || relative(got.Latent.Data, want.Latent.Data) != 0 || lost != 0 {
+		t.Fatalf("after a refused call: %v, %d devices lost", err, lost)
 	}
 	tell(broken)
 	if _, err = run("ulysses=2"); !errors.As(err, &fe) || fe.Code != failure.DeviceLost || lost != 1 {

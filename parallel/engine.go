@@ -43,6 +43,8 @@ type Config struct {
 	// Order, if not 0, is the seed of a fixed order in which ranks and samplers run one at a time: for tests, which can
 	// repeat an interleaving and try many of them. Deadlocks are found at once.
 	Order uint64
+	// Beside is the type of activations of text encoders and autoencoder, F32 (the zero value) or BF16.
+	Beside engine.DType
 	// Hosts starts the processes that so many ranks run in, rank r of a plan in number r modulo their count. It is called
 	// before the first run, for a plan of more ranks, and after a process was lost. Nil: all ranks run in this one.
 	Hosts func(ranks int) ([]host.Host, error)
@@ -93,8 +95,8 @@ type Engine struct {
 // Observe is told of progress after every step; an error stops the run with that error.
 type Observe func(Progress) error
 
-// Local is what Engine.Do lends to one piece of work on one rank: text encoders, VAE, anything that is not the denoise
-// loop.
+// Workspace is what Engine.Do lends to one piece of work on one rank: text encoders, VAE, anything that is not the
+// denoise loop.
 type Workspace struct {
 	Ops engine.Ops
 	// Arena returns activation memory of at least the given bytes. It is one piece: a second call invalidates what the
@@ -102,6 +104,8 @@ type Workspace struct {
 	Arena func(bytes int) (*engine.Arena, error)
 	// Check returns the context's error once the job is cancelled; long work calls it between layers.
 	Check func() error
+	// DType is the type of activations that text encoders and autoencoder have here.
+	DType engine.DType
 
 	cfg *Config
 }
@@ -306,11 +310,19 @@ func (e *Engine) Resident() (list []host.Resident) {
 	return list
 }
 
-// Evict drops resident weights that match, or all if key is empty. It waits for the work in hand.
+// Evict drops resident weights that match, or all, and the memory of activations, if key is empty. It waits for the
+// work in hand.
 func (e *Engine) Evict(key string) {
 	release, _ := e.take(context.Background())
 	defer release()
+	if key == "" {
+		e.dismiss() // with their activations
+	}
 	if e.usable() != nil {
+		return
+	}
+	if key == "" {
+		e.empty()
 		return
 	}
 	for _, h := range e.all() {
@@ -328,7 +340,7 @@ func (e *Engine) Do(ctx context.Context, what string, f func(*Workspace) error) 
 	if err := e.usable(); err != nil {
 		return err
 	}
-	l := &Workspace{Ops: e.home.Ops(), cfg: &e.cfg, Check: func() error {
+	l := &Workspace{Ops: e.home.Ops(), DType: e.cfg.Beside, cfg: &e.cfg, Check: func() error {
 		if err := ctx.Err(); err != nil {
 			return cancelled(err)
 		}
@@ -361,13 +373,8 @@ func (e *Engine) relieved(work func() error) error {
 		if e.cfg.Relieve != nil {
 			e.cfg.Relieve()
 		}
-		for _, h := range e.all() {
-			h.Evict("")
-		}
-		ops := e.home.Ops()
-		ops.Free(e.buf.Mem)
-		e.buf = rank.Buffer{}
-		_ = ops.Sync() // of work that was left out
+		e.empty()
+		_ = e.home.Ops().Sync() // of work that was left out
 		err = work()
 	}
 	if !errors.Is(err, engine.ErrDevice) && !errors.Is(err, engine.ErrDeviceLost) && !isLost(err) {
@@ -378,6 +385,15 @@ func (e *Engine) relieved(work func() error) error {
 		e.cfg.Lost(told)
 	}
 	return told
+}
+
+// empty frees everything that is kept between requests but the ranks. The caller holds e.work.
+func (e *Engine) empty() {
+	for _, h := range e.all() {
+		h.Evict("")
+	}
+	e.home.Ops().Free(e.buf.Mem)
+	e.buf = rank.Buffer{}
 }
 
 // isLost reports whether a rank, maybe of another process, has said that its device is lost.

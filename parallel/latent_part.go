@@ -7,7 +7,7 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// share is the part of the latent that one sampler instance owns: everything, or the tokens of one patch. All its
+// latentPart is the part of the latent that one sampler instance owns: everything, or the tokens of one patch. All its
 // vectors are [B, n] with n elements of each item, the range [from, from+n) of the whole vector.
 type latentPart struct {
 	d       *denoiser
@@ -67,7 +67,7 @@ func (d *denoiser) newLatentPart(index int, tokens dit.Range) *latentPart {
 	return s
 }
 
-// cut takes the share's elements out of a vector of one or all items; the whole and nil are returned as they are.
+// cut takes the part's elements out of a vector of one or all items; the whole and nil are returned as they are.
 func (s *latentPart) cut(v []float32) []float32 {
 	if v == nil || s.n == s.d.n {
 		return v
@@ -86,7 +86,7 @@ func (s *latentPart) paste(whole, v []float32) {
 	}
 }
 
-// denoise predicts x0 of the share at sigma: mask, evaluation, blending, guidance.
+// denoise predicts x0 of the part at sigma: mask, evaluation, blending, guidance.
 func (s *latentPart) denoise(ev *evaluator, x []float32, sigma float32) (x0, uncond []float32, err error) {
 	d := s.d
 	in, mask := x, s.maskAt(sigma)
@@ -212,7 +212,7 @@ func (s *latentPart) predict(ev *evaluator, x []float32, sigma float32) ([][]flo
 	return out, a, nil
 }
 
-// vectors are the network's outputs by prediction, indexed like the share's vector, from the ranks or from the cache,
+// vectors are the network's outputs by prediction, indexed like the part's vector, from the ranks or from the cache,
 // which learns on the way. Elements outside an area are nothing that anybody reads.
 func (s *latentPart) vectors(a answer, q question) map[int][]float32 {
 	out := map[int][]float32{}
@@ -232,7 +232,7 @@ func (s *latentPart) vectors(a answer, q question) map[int][]float32 {
 	return out
 }
 
-// vector reorders rows that the network gave into the share's vector; elements outside an area are 0.
+// vector reorders rows that the network gave into the part's vector; elements outside an area are 0.
 func (s *latentPart) vector(l *layout, output []float32) []float32 {
 	spec := s.d.req.Model.Spec
 	features := spec.OutChannels * spec.PatchSize * spec.PatchSize
@@ -244,11 +244,11 @@ func (s *latentPart) vector(l *layout, output []float32) []float32 {
 	return v
 }
 
-// write walks the elements of the share that l covers.
+// write walks the elements of the part that l covers.
 func (s *latentPart) write(l *layout, features int, set func(at, row int)) {
 	tokens := s.tokens
 	if l != s.d.whole {
-		tokens = dit.Range{End: l.grid.Tokens()} // areas are evaluated by one share that owns everything
+		tokens = dit.Range{End: l.grid.Tokens()} // areas are evaluated by one part that owns everything
 	}
 	l.write(s.d.req.Latent.B, s.n, s.from, tokens, features, set)
 }

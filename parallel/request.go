@@ -7,6 +7,7 @@ import (
 	"patchbay/models/sampling"
 	"patchbay/parallel/comm"
 	"patchbay/parallel/host"
+	"patchbay/parallel/plan"
 	"patchbay/parallel/rank"
 )
 
@@ -39,7 +40,7 @@ type Request struct {
 
 	Cache *Cache // answers some evaluations without the network; nil: all of them run
 
-	Plan string // "ulysses=2,pipe=2,..."; empty: chosen
+	Plan string // "ulysses=2,pipe=2,...", or "ranks=4" to have it chosen; empty: one rank
 	// Compute is the dtype of activations from Embed to Head: F32 (the zero value) or BF16. Samplers, conditioning
 	// vectors, modulations, norms and sums stay in f32.
 	Compute engine.DType
@@ -135,6 +136,17 @@ type Progress struct {
 	Sent        []int64 // bytes that the ranks have sent so far, by axis (AxisUlysses to AxisShard)
 }
 
+// ByAxis returns Sent by the names of the axes, without those that nothing was sent on.
+func (p Progress) ByAxis() map[string]int64 {
+	out := map[string]int64{}
+	for axis, n := range p.Sent {
+		if n > 0 {
+			out[plan.Axis(axis).String()] = n
+		}
+	}
+	return out
+}
+
 // Result is what a run gives back.
 type Result struct {
 	Latent Latent // model space, inverse noise scaling applied
@@ -159,5 +171,6 @@ type Stats struct {
 	PeakBytes   int64             // activations and session buffers of the busiest rank
 	Traffic     [][]comm.Traffic  // what each rank of the plan sent, by axis (AxisUlysses to AxisShard)
 	Tokens      []rank.TokenCount // what each rank's first block computed
+	Chosen      map[string]int64  // how devices have computed calls (engine.Chooser), over all ranks; nil: in one way
 	Spans       []profile.Span    // every operation and exchange of every rank, if Request.Profile
 }

@@ -85,6 +85,9 @@ func (s *session) open(spec *dit.Spec, o rank.OpenCommand, branches []int) (peak
 		need[device] += r.PeakBytes
 		peak = max(peak, need[device])
 	}
+	if err == nil { // a lane knows of itself alone
+		err = o.Fits(peak)
+	}
 	return peak, err
 }
 
@@ -208,6 +211,12 @@ func (s *session) close(stats *Stats) error {
 			stats.Tokens[at] = r.Tokens
 		}
 		stats.Spans = append(stats.Spans, r.Spans...)
+		for way, n := range r.Chosen {
+			if stats.Chosen == nil {
+				stats.Chosen = map[string]int64{}
+			}
+			stats.Chosen[way] += n
+		}
 	}
 	return nil
 }

@@ -13,8 +13,8 @@ import (
 	"patchbay/parallel/rank"
 )
 
-// team is the ranks of one plan, as the leader sees them: it cuts commands for each of them and puts their answers
-// together.
+// team (the word of Fortran and UPC++; a group is what one Comm joins) is the ranks of one plan, as the leader sees
+// them: it cuts commands for each of them and puts their answers together.
 type team struct {
 	host.Team
 	mesh      plan.Mesh // of members

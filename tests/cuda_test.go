@@ -7,10 +7,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"patchbay/engine/cuda"
 	"patchbay/tests/fakegpu"
 )
 
@@ -73,6 +76,14 @@ func pixels(t *testing.T, path string) (levels []int) {
 	return levels
 }
 
+// apart is the most levels that two pictures differ by in a channel.
+func apart(a, b []int) (worst int) {
+	for i, v := range a {
+		worst = max(worst, v-b[i], b[i]-v)
+	}
+	return worst
+}
+
 // TestCUDADemo: the demo on a fake GPU draws the picture of the processors, to one level of 255, and gives back all it
 // took: the driver says what it misses. Two ranks on one GPU and on two draw the same picture; without a place for the
 // second one they are refused.
@@ -106,16 +117,33 @@ func TestCUDADemo(t *testing.T) {
 		if cpu == nil {
 			cpu = picture
 		}
-		worst, least, most := 0, 255, 0
-		for i, v := range picture {
-			worst, least, most = max(worst, v-cpu[i], cpu[i]-v), min(least, v), max(most, v)
-		}
-		if worst > 1 || most-least < 50 {
-			t.Errorf("%s: differs from the processors by %d levels, want at most 1; has levels %d to %d", c.devices, worst,
-				least, most)
+		if worst := apart(picture, cpu); worst > 1 || slices.Max(picture)-slices.Min(picture) < 50 {
+			t.Errorf("%s: differs from the processors by %d levels, want at most 1", c.devices, worst)
 		}
 	}
-	said, err := onFake(t, driver, program, nil, "demo", "--devices", "cuda:0", "--ranks", "2")
+	// the same with denoise loop, text encoders and autoencoder in bf16
+	said, err := onFake(t, driver, program, []string{"PATCHBAY_MODELS=" + demoModels(t)}, "run", flow, "--local",
+		"--devices", "cuda:0", "--out", dir)
+	if err != nil || strings.Contains(said, "fakegpu:") {
+		t.Fatalf("run: %v\n%s", err, said)
+	}
+	made, err := filepath.Glob(filepath.Join(dir, "demo_*.png"))
+	if err != nil || len(made) != 1 {
+		t.Fatalf("run has made %q, %v", made, err)
+	}
+	sum, far := 0, 0
+	for i, v := range pixels(t, made[0]) {
+		d := max(v-cpu[i], cpu[i]-v)
+		sum += d
+		if d > 6 {
+			far++
+		}
+	}
+	if n := len(cpu); sum == 0 || sum > n || 50*far > n { // 0.66 levels and 0.6 %; edges move
+		t.Errorf("bf16: differs from the processors by %.3g levels on average, by more than 6 in %d of %d channels; want at "+
+			"most 1 and 2 %%, and some", float64(sum)/float64(n), far, n)
+	}
+	said, err = onFake(t, driver, program, nil, "demo", "--devices", "cuda:0", "--ranks", "2")
 	if err == nil || !strings.Contains(said, "over 2 ranks, and there are places for 1: cuda:0 (") ||
 		strings.Contains(said, "fakegpu:") {
 		t.Errorf("--ranks 2: %v\n%s", err, said)
@@ -128,7 +156,10 @@ func TestCUDADemo(t *testing.T) {
 	}
 	for count, engine := range map[string]string{"2": "cuda", "0": "cpu/"} { // the default is what is here
 		said, err = onFake(t, driver, program, []string{"FAKEGPU_DEVICES=" + count}, "bench", "step", "--size", "64x64",
-			"--steps", "1", "--warmup", "0", "--runs", "1", "--json")
+			"--steps", "1", "--warmup", "0", "--runs", "1", "--json", "--compute", "bf16")
+		if products := regexp.MustCompile(`"linear by cuBLASLt": ?[1-9]`).MatchString(said); products != (engine == "cuda") {
+			t.Errorf("bench step with %s GPUs: products by cuBLASLt: %t\n%s", count, products, said)
+		}
 		if err != nil || !strings.Contains(said, `"engine": "`+engine) && !strings.Contains(said, `"engine":"`+engine) ||
 			strings.Contains(said, "fakegpu:") {
 			t.Errorf("bench step with %s GPUs: %v\n%s", count, err, said)
@@ -178,6 +209,10 @@ func TestCUDARefusals(t *testing.T) {
 func TestCUDADoctor(t *testing.T) {
 	driver := fakegpu.Library(t)
 	program := buildProgram(t)
+	alone := t.TempDir() // the driver without libraries
+	if err := os.Symlink(filepath.Join(driver, cuda.Library), filepath.Join(alone, cuda.Library)); err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct{ env, says string }{
 		{"FAKEGPU_DEVICES=2", "ok    driver   libcuda.so.1, CUDA 12.4\nok    gpu      cuda:0, Fake GPU, compute " +
 			"capability 8.6, 8192 MiB; use it " +
@@ -186,8 +221,13 @@ func TestCUDADoctor(t *testing.T) {
 			"is not used"},
 		{"FAKEGPU_DRIVER=12020", "note  gpu      cuda:0: the driver serves CUDA 12.2"},
 		{"FAKEGPU_DEVICES=0", "everything runs on the processors"},
-		{"VIRTUAL_ENV=/no", "note  library  cuBLASLt is not in /no/lib, the loader's path, "},
-		{"PATCHBAY_CUDA_LIBS=off", "note  library  cuBLASLt is switched off (--cuda-libs off): linear layers in bf16 run on "},
+		{"", "ok    library  cuBLASLt 12.4.5, " + driver + "/libcublasLt.so.12: linear layers in bf16\n"},
+		{"FAKEGPU_CUBLASLT=110803", "note  library  cuBLASLt cannot be used: " + driver + "/libcublasLt.so.12 is version " +
+			"11.8.3; 12.0.0 is the least that is used: linear layers"},
+		{"LD_LIBRARY_PATH=" + alone, "note  library  cuBLASLt is not in "},
+		{"LD_LIBRARY_PATH=" + alone, "the loader's path, /usr/local/cuda/lib64"},
+		{"LD_LIBRARY_PATH=" + alone, "; it comes with: pip install nvidia-cublas"},
+		{"PATCHBAY_CUDA_LIBS=off", "note  library  cuBLASLt is switched off (--cuda-libs off): linear layers in bf16 "},
 	} {
 		said, _ := onFake(t, driver, program, []string{c.env, fmt.Sprintf("PATCHBAY_HOME=%s", t.TempDir())}, "doctor")
 		if !strings.Contains(said, c.says) {

@@ -116,7 +116,7 @@ SH
 chmod +x "$run/sanitize"
 
 conformance='^(TestConformance|TestEveryTile|TestEveryHead|TestStrips)$'
-streams='^Test(Uploads|Long|Free|Alloc|Weights|Many|Step|Reserve|Marks|Stamps|Location|Errors).*'
+streams='^Test(Library|Pack|Uploads|Long|Free|Alloc|Weights|Many|Step|Reserve|Marks|Stamps|Location|Errors).*'
 plans='FakeGPUs/flux-c'
 step=(--compute bf16 --size 512x512 --steps 8 --runs 3 --json)
 if $rehearse; then

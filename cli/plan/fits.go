@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -62,28 +63,59 @@ func (f *Flags) fitting(model string, kind fileKind) (rows [][]string, err error
 	}
 	d := &search.Cluster.Device
 	d.WeightBytes = kind.bytes
-	first := int64(0) // size of the first card of the last row
-	for _, size := range cardSizes() {
-		d.Memory = size << 30
-		var cells []string
-		for _, n := range cardCounts() {
-			search.Cluster.PerHost = n
-			best, ok, err := search.Fastest()
-			switch {
-			case err != nil:
-				return nil, err
-			case ok:
-				cells = append(cells, best.Plan.String())
-			default:
-				cells = append(cells, "-")
+	sizes := cardSizes()
+	table := make([][]string, len(sizes)) // by size, then by number of cards
+	for _, n := range cardCounts() {
+		search.Cluster.PerHost = n
+		best := func(i int) (string, error) {
+			d.Memory = sizes[i] << 30
+			choice, ok, err := search.Fastest()
+			if err != nil || !ok {
+				return "-", err
 			}
+			return choice.Plan.String(), nil
 		}
-		if len(rows) > 0 && strings.Join(rows[len(rows)-1][3:], "|") == strings.Join(cells, "|") {
-			rows[len(rows)-1][2] = fmt.Sprintf("%d to %d GB", first, size)
+		cells := make([]string, len(sizes))
+		last := len(sizes) - 1
+		if cells[0], err = best(0); err == nil {
+			cells[last], err = best(last)
+		}
+		if err == nil {
+			err = between(cells, 0, last, best)
+		}
+		if err != nil {
+			return nil, err
+		}
+		for i, c := range cells {
+			table[i] = append(table[i], c)
+		}
+	}
+	first := 0 // the first size of the last row
+	for i, cells := range table {
+		if i > 0 && slices.Equal(table[first], cells) {
+			rows[len(rows)-1][2] = fmt.Sprintf("%d to %d GB", sizes[first], sizes[i])
 			continue
 		}
-		first = size
-		rows = append(rows, append([]string{model, kind.names, strconv.FormatInt(size, 10) + " GB"}, cells...))
+		first = i
+		rows = append(rows, append([]string{model, kind.names, strconv.FormatInt(sizes[i], 10) + " GB"}, cells...))
 	}
 	return rows, nil
+}
+
+// between fills in the cells between two that are known. What is fastest with less memory and with more is so with any
+// size between.
+func between(cells []string, low, high int, best func(int) (string, error)) (err error) {
+	if high-low < 2 {
+		return nil
+	}
+	mid := (low + high) / 2
+	if cells[low] == cells[high] {
+		cells[mid] = cells[low]
+	} else if cells[mid], err = best(mid); err != nil {
+		return err
+	}
+	if err = between(cells, low, mid, best); err != nil {
+		return err
+	}
+	return between(cells, mid, high, best)
 }

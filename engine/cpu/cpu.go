@@ -41,6 +41,8 @@ type Config struct {
 	Level   string // "", generic, avx2, avx512 or avx512bf16; "": the best of this CPU
 	// Kernels are used instead of those of Level where they are given: emulated levels, for tests.
 	Kernels kernels.Level
+	// Ledger counts the memory that is mapped, of all Ops of the process together; nil: nobody does.
+	Ledger *engine.Ledger
 }
 
 // Ops is the CPU backend. Calls run before they return. One goroutine uses a value at a time; weights packed by one are
@@ -52,6 +54,7 @@ type Ops struct {
 	vw, mr, nr int
 	dot        bool // multiplies bf16 with bf16 as they are
 	mem        *scratch
+	ledger     *engine.Ledger
 	keep       []unsafe.Pointer // operands of the current call, see addr
 	fp8        [2][256]uint16   // E4M3 and E5M2 as bf16
 	e4m3       [256]float32
@@ -105,7 +108,7 @@ func New(c Config) (*Ops, error) {
 	k := (*C.pb_kernels)(level.Table)
 	o := &Ops{
 		k: k, threads: c.Threads, level: level.Name, vw: int(k.vw), mr: int(k.mr), nr: int(k.nr), dot: k.dot != 0,
-		mem: newScratch(c.Threads),
+		mem: newScratch(c.Threads, c.Ledger), ledger: c.Ledger,
 	}
 	runtime.AddCleanup(o, func(m *scratch) { m.free() }, o.mem)
 	for i := range 256 {

@@ -17,6 +17,9 @@ const pageBytes = 4096
 
 func roundUp(n, to int) int { return (n + to - 1) / to * to }
 
+// mapped is what n bytes take.
+func mapped(n int) int64 { return int64(roundUp(max(n, 1), pageBytes)) }
+
 func mapBytes(n int) unsafe.Pointer { return C.pb_map(C.int64_t(roundUp(max(n, 1), pageBytes))) }
 
 func unmapBytes(p unsafe.Pointer, n int) { C.pb_unmap(p, C.int64_t(roundUp(max(n, 1), pageBytes))) }
@@ -26,8 +29,12 @@ func (o *Ops) Alloc(bytes int) (engine.Buf, error) {
 	if bytes < 0 {
 		return engine.Buf{}, fmt.Errorf("cpu: cannot allocate %d bytes", bytes)
 	}
+	if err := o.ledger.Take(mapped(bytes)); err != nil {
+		return engine.Buf{}, err
+	}
 	p := mapBytes(bytes)
 	if p == nil {
+		o.ledger.Give(mapped(bytes))
 		return engine.Buf{}, fmt.Errorf("cpu: the system refused %d bytes of memory", bytes)
 	}
 	return engine.Buf{Host: unsafe.Slice((*byte)(p), bytes)}, nil
@@ -37,6 +44,7 @@ func (o *Ops) Alloc(bytes int) (engine.Buf, error) {
 func (o *Ops) Free(b engine.Buf) {
 	if b.Host != nil {
 		unmapBytes(unsafe.Pointer(unsafe.SliceData(b.Host)), len(b.Host))
+		o.ledger.Give(mapped(len(b.Host)))
 	}
 }
 
@@ -45,8 +53,9 @@ func (*Ops) Sync() error { return nil }
 
 // block is memory outside the Go heap that only grows.
 type block struct {
-	p unsafe.Pointer
-	n int
+	p      unsafe.Pointer
+	n      int
+	ledger *engine.Ledger
 }
 
 // need returns at least n bytes, 64-byte aligned, with undefined contents.
@@ -54,7 +63,11 @@ func (b *block) need(n int) unsafe.Pointer {
 	if n > b.n {
 		b.free()
 		n = roundUp(n+n/4, pageBytes) // a little more, so that slowly growing shapes do not map every time
+		if err := b.ledger.Take(mapped(n)); err != nil {
+			panic(fmt.Errorf("cpu: scratch memory: %w", err))
+		}
 		if b.p = mapBytes(n); b.p == nil {
+			b.ledger.Give(mapped(n))
 			panic(fmt.Errorf("cpu: the system refused %d bytes of scratch memory", n))
 		}
 		b.n = n
@@ -65,8 +78,9 @@ func (b *block) need(n int) unsafe.Pointer {
 func (b *block) free() {
 	if b.p != nil {
 		unmapBytes(b.p, b.n)
+		b.ledger.Give(mapped(b.n))
 	}
-	*b = block{}
+	*b = block{ledger: b.ledger}
 }
 
 // scratch is the working memory of an Ops: one set a worker and some shared by all workers of a call.
@@ -79,10 +93,16 @@ type scratch struct {
 type workerScratch struct {
 	a, c block
 	tile int      // which rows a holds packed, -1: none
-	_    [64]byte // keeps neighbours' tile off this cache line
+	_    [56]byte // keeps neighbours' tile off this cache line
 }
 
-func newScratch(workers int) *scratch { return &scratch{worker: make([]workerScratch, workers)} }
+func newScratch(workers int, l *engine.Ledger) *scratch {
+	s := &scratch{worker: make([]workerScratch, workers), small: block{ledger: l}, kv: block{ledger: l}}
+	for i := range s.worker {
+		s.worker[i].a.ledger, s.worker[i].c.ledger = l, l
+	}
+	return s
+}
 
 func (s *scratch) free() {
 	for i := range s.worker {

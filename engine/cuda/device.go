@@ -24,8 +24,6 @@ const SharedLimit = 99 << 10
 // Counts says what a device was asked to do since it was opened.
 type Counts struct {
 	Launches, Allocations, Waits int64
-	// Calls of Linear by cuBLASLt and by our kernels, and shapes for which the two disagreed.
-	Library, Own, Refused int64
 }
 
 // Device is one GPU with its context and its loaded kernels. Several Ops share it; its methods may be called from
@@ -42,9 +40,6 @@ type Device struct {
 	points    points
 	links     links
 	blas      blas
-	products  atomic.Int64 // calls of Linear by cuBLASLt
-	own       atomic.Int64 // calls of Linear by our kernels
-	refused   atomic.Int64 // shapes for which cuBLASLt disagreed with them
 }
 
 // Device opens device number index and loads the kernels into it. It refuses GPUs that are too old by name.
@@ -139,10 +134,7 @@ func (dev *Device) Close() error {
 
 // Counts returns what the device was asked to do so far.
 func (dev *Device) Counts() Counts {
-	return Counts{
-		Launches: dev.launches.Load(), Allocations: dev.allocs.Load(), Waits: dev.waits.Load(),
-		Library: dev.products.Load(), Own: dev.own.Load(), Refused: dev.refused.Load(),
-	}
+	return Counts{Launches: dev.launches.Load(), Allocations: dev.allocs.Load(), Waits: dev.waits.Load()}
 }
 
 // Memory returns the free and the whole memory of the device in bytes.

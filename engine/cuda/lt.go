@@ -116,8 +116,19 @@ func (b *blas) room(p *engine.Product, pl *plan) int {
 	return bytes
 }
 
-// algorithm returns what cuBLASLt does for a shape, nil where it has nothing that agrees with our kernel. It is looked
-// up, and compared, once.
+// chosen counts calls of Linear by cuBLASLt and by our kernels, and shapes for which the two disagree.
+type chosen struct{ library, own, refused int64 }
+
+// Chosen implements engine.Chooser.
+func (o *Ops) Chosen() map[string]int64 {
+	return map[string]int64{
+		"linear by cuBLASLt": o.chosen.library, "linear by own kernels": o.chosen.own,
+		"shapes that cuBLASLt gets wrong": o.chosen.refused,
+	}
+}
+
+// algorithm returns what cuBLASLt does for a shape, nil where it has nothing that agrees with our kernel, or there is
+// no memory to find out. It is looked up, and compared, once.
 func (o *Ops) algorithm(s C.pb_lt_shape) *C.pb_lt_plan {
 	a, known := o.plans[s]
 	if !known && o.err == nil {
@@ -135,14 +146,15 @@ func (o *Ops) choose(s C.pb_lt_shape) (a *C.pb_lt_plan) {
 	if a == nil {
 		return nil
 	}
-	if err := o.agrees(s, a); err != nil {
-		C.pb_lt_plan_free(o.dev.blas.c, a)
-		if o.err == nil {
-			o.dev.refused.Add(1)
-		}
-		return nil
+	err := o.agrees(s, a)
+	if err == nil {
+		return a
 	}
-	return a
+	C.pb_lt_plan_free(o.dev.blas.c, a)
+	if errors.Is(err, errDisagrees) {
+		o.chosen.refused++
+	}
+	return nil
 }
 
 // byLibrary computes a Linear by cuBLASLt, if it can.
@@ -189,7 +201,7 @@ func (o *Ops) byLibrary(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue)
 	if pl.aside {
 		o.apart(product, y, w, e, &p)
 	}
-	o.dev.products.Add(1)
+	o.chosen.library++
 	return true
 }
 
@@ -257,6 +269,9 @@ func (o *Ops) agrees(s C.pb_lt_shape, a *C.pb_lt_plan) (err error) {
 		total += room(size)
 	}
 	memory, err := o.dev.alloc(total)
+	if errors.Is(err, engine.ErrOutOfMemory) {
+		return err // our kernel needs none
+	}
 	if err != nil {
 		o.note(fmt.Errorf("compare cuBLASLt with the kernel of this program: %w", err))
 		return err

@@ -13,7 +13,7 @@ func TestPlantedFaultsOfProducts(t *testing.T) {
 	fakegpu.Faults(t, []struct{ Name, File, Old, New, Test, Want string }{
 		{
 			"leading dimensions swapped", "lt.c", "(uint64_t)s->k, (uint64_t)s->n, s->ldw",
-			"(uint64_t)s->k, (uint64_t)s->n, s->ldx", "TestLibrary", "shapes refused",
+			"(uint64_t)s->k, (uint64_t)s->n, s->ldx", "TestLibrary", "and shapes refused",
 		},
 		{
 			"rows for columns", "lt.c", "&p->y, PB_LT_R_16BF, (uint64_t)s->n, (uint64_t)s->m,",

@@ -23,6 +23,7 @@ var (
 	_ engine.Reserver = (*Ops)(nil)
 	_ engine.Marker   = (*Ops)(nil)
 	_ engine.Stamper  = (*Ops)(nil)
+	_ engine.Chooser  = (*Ops)(nil)
 )
 
 // Ops is one stream of a device. Calls return when their kernels are enqueued. One goroutine uses a value at a time;
@@ -36,12 +37,16 @@ type Ops struct {
 	// most bytes of scratch for the rows of a convolution or the scores of two-product attention, see stripBytes
 	strip int
 	up    ring
-	down  []*pinned // free buffers of downloads, guarded by nothing: Wait hands its buffer back through done
-	done  chan *pinned
-	marks marks
-	clock clock
-	aside []*Ops // see Beside
-	plans map[C.pb_lt_shape]*C.pb_lt_plan
+	// of Pack: its stream, made when it is first needed, and device memory that rows are widened from
+	weights C.uint64_t
+	staged  scratch
+	down    []*pinned // free buffers of downloads, guarded by nothing: Wait hands its buffer back through done
+	done    chan *pinned
+	marks   marks
+	clock   clock
+	aside   []*Ops // see Beside
+	plans   map[C.pb_lt_shape]*C.pb_lt_plan
+	chosen
 	inbox inbox
 	err   error
 
@@ -75,7 +80,7 @@ const stripBytes = 256 << 20
 // NewOps makes a stream on the device.
 func (dev *Device) NewOps() (*Ops, error) {
 	o := &Ops{dev: dev, strip: stripBytes, args: new(arguments), done: make(chan *pinned, 64)}
-	o.mem.dev, o.up.dev, o.plans = dev, dev, map[C.pb_lt_shape]*C.pb_lt_plan{}
+	o.mem.dev, o.staged.dev, o.up.dev, o.plans = dev, dev, dev, map[C.pb_lt_shape]*C.pb_lt_plan{}
 	if err := try(func(e *C.pb_error) { C.pb_stream_new(dev.c, &o.stream, e) }); err != nil {
 		return nil, err
 	}
@@ -98,7 +103,7 @@ func (o *Ops) Close() error {
 			C.pb_lt_plan_free(o.dev.blas.c, p)
 		}
 	}
-	errs = append(errs, o.mem.free(), o.inbox.free(o.dev), o.up.free())
+	errs = append(errs, o.mem.free(), o.staged.free(), o.inbox.free(o.dev), o.up.free())
 	o.takeBack()
 	for _, p := range o.down {
 		errs = append(errs, o.dev.release(p))
@@ -106,6 +111,9 @@ func (o *Ops) Close() error {
 	errs = append(errs, o.clock.free(o.dev))
 	o.dev.places.put(o.marks.place)
 	o.dev.points.drop(o)
+	if o.weights != 0 {
+		errs = append(errs, try(func(e *C.pb_error) { C.pb_stream_free(o.dev.c, o.weights, e) }))
+	}
 	return errors.Join(append(errs, try(func(e *C.pb_error) { C.pb_stream_free(o.dev.c, o.stream, e) }))...)
 }
 

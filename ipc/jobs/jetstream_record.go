@@ -81,11 +81,7 @@ func (l *JetStream) keep(ctx context.Context, rec message.Record,
 	if req.Front {
 		rec.Priority = "high"
 	}
-	var body []byte
-	var err error
-	if !rec.State.Final() { // what is done already is not read again
-		body, err = wire.Encode(req, wire.Msgpack)
-	}
+	body, err := wire.Encode(req, wire.Msgpack)
 	if err == nil {
 		err = l.spaceFor(ctx, len(body))
 	}

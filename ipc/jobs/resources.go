@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/rs/zerolog"
 
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
@@ -62,9 +64,9 @@ func (n resourceNote) lacks(needed []files.NeededFile, memory int64) error {
 		i := slices.IndexFunc(n.Files, func(g files.NeededFile) bool { return g.Kind == f.Kind && g.Name == f.Name })
 		switch {
 		case i < 0:
-			return fmt.Errorf("no file %s/%s in %s", f.Kind, f.Name, strings.Join(n.Folders, ", "))
+			return fmt.Errorf("no file %s/%s in its folders", f.Kind, f.Name)
 		case !n.Files[i].Same(f):
-			return fmt.Errorf("%s/%s in %s has other contents", f.Kind, f.Name, strings.Join(n.Folders, ", "))
+			return fmt.Errorf("%s/%s in its folders has other contents", f.Kind, f.Name)
 		}
 	}
 	return tooSmall(n.Memory, memory)
@@ -217,18 +219,21 @@ func (l *JetStream) admit(needed []files.NeededFile) *wire.Error {
 	return e
 }
 
-// sought adds to a refused workflow where its files were looked for: the lists of names in its text are those of all
-// daemons together.
-func (l *JetStream) sought() string {
+// sought adds to a refused workflow whose folders were looked through: the lists of names in its text are those of all
+// daemons together. Where the folders are is for the log.
+func (l *JetStream) sought(files []string) string {
 	if l.cfg.Resources == nil {
 		return ""
 	}
-	out := []string{"looked for files in " + strings.Join(l.cfg.Resources.Index.Folders(), ", ")}
-	for o, n := range l.others() {
-		out = append(out, fmt.Sprintf("%s of daemon %s on %s", strings.Join(n.Folders, ", "), o, n.Host))
+	out := []string{"looked for in the folders of this daemon"}
+	where := zerolog.Dict().Strs("this daemon", l.cfg.Resources.Index.Folders())
+	others := l.others()
+	for _, o := range slices.Sorted(maps.Keys(others)) {
+		out = append(out, fmt.Sprintf("of daemon %s on %s", o, others[o].Host))
+		where.Strs(o, others[o].Folders)
 	}
-	slices.Sort(out[1:])
-	return strings.Join(out, "; ")
+	l.cfg.Log.Info().Strs("files", files).Dict("folders", where).Msg("a workflow names files that no daemon has")
+	return strings.Join(out, ", ")
 }
 
 // Admit refuses a job that no daemon can run. One that is there already was taken in before: it is not refused.
@@ -242,8 +247,12 @@ func (j *Table) Admit(req *message.RunRequest) *wire.Error {
 // Located adds to the refusal of a workflow which files were looked for and where, if files are what is missing.
 func (j *Table) Located(err error) error {
 	e := message.ErrorOf(err)
-	names, where := missingFiles(e), j.store.sought()
-	if len(names) == 0 || where == "" {
+	names := missingFiles(e)
+	if len(names) == 0 {
+		return err
+	}
+	where := j.store.sought(names)
+	if where == "" {
 		return err
 	}
 	e.Details = strings.TrimPrefix(fmt.Sprintf("%s\nno daemon has %s; %s", strings.TrimSpace(e.Details),

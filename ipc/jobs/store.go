@@ -23,11 +23,11 @@ type Store interface {
 	// returned gives a value when the store could not be reached for a while: what was published may be lost.
 	returned() <-chan struct{}
 
-	// admit refuses a job whose files no daemon has; lacks tells why this daemon cannot run one; sought where files were
-	// looked for, empty where nobody looks.
+	// admit refuses a job whose files no daemon has; lacks tells why this daemon cannot run one; sought where files that
+	// are nowhere were looked for, empty where nobody looks.
 	admit(needed []files.NeededFile) *wire.Error
 	lacks(rec message.Record) error
-	sought() string
+	sought(files []string) string
 
 	// keep writes a new job and its request. If there is a job of that id, its record is returned, with false.
 	keep(ctx context.Context, rec message.Record, req *message.RunRequest) (message.Record, bool, error)
@@ -75,7 +75,7 @@ func (m *memory) alive(string) bool                                    { return 
 func (m *memory) returned() <-chan struct{}                            { return nil }
 func (m *memory) admit([]files.NeededFile) *wire.Error                 { return nil }
 func (m *memory) lacks(message.Record) error                           { return nil }
-func (m *memory) sought() string                                       { return "" }
+func (m *memory) sought([]string) string                               { return "" }
 func (m *memory) sweep(context.Context)                                {}
 func (m *memory) ordered() bool                                        { return true }
 func (m *memory) offer(context.Context, message.Record, bool) error    { return nil }

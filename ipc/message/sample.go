@@ -30,7 +30,7 @@ type SampleRequest struct {
 	// "none" (default), "latent": x0 with every step, "jpeg": a picture at most 5 times a second
 	Preview string `json:"preview,omitempty"`
 	WantX0  bool   `json:"want_x0,omitempty"` // the last x0 of the whole batch with the result
-	Plan    string `json:"plan,omitempty"`    // "ulysses=2,cfg=2"; empty: chosen
+	Plan    string `json:"plan,omitempty"`    // "ulysses=2,cfg=2"; empty: one rank
 
 	Built *value.HostRequest `json:"-"` // by parseSample
 	Hold  *bulk.Hold         `json:"-"`
@@ -114,6 +114,8 @@ type SampleReply struct {
 	Step  int     `json:"i,omitempty"`
 	Steps int     `json:"n,omitempty"`
 	Sigma float64 `json:"sigma,omitempty"` // of the step just done
+	// progress: bytes that the ranks have sent so far, by axis; none of one rank
+	Sent map[string]int64 `json:"sent,omitempty"`
 	// progress: the first item, with the last step the whole batch; done: the whole batch
 	X0      *wire.Tensor   `json:"x0,omitempty"`
 	JPEG    []byte         `json:"jpeg,omitempty"`    // progress, preview "jpeg"

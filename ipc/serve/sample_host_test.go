@@ -273,6 +273,8 @@ func TestSampleIsAJob(t *testing.T) {
 	if want := "queued execution_start progress metrics execution_success"; err != nil || end == nil ||
 		strings.Join(ipctest.Types(evs), " ") != want {
 		t.Errorf("got events %v, %v, want %s", ipctest.Types(evs), err, want)
+	} else if sent, _ := evs[2].Data["sent"].(*pyjson.Object); sent == nil || sent.Len() != 1 {
+		t.Errorf("the step says %v of what ranks have sent", evs[2].Data["sent"])
 	}
 	q = smallSample("wait")
 	q.ID = "s2"

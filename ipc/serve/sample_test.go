@@ -224,9 +224,10 @@ func TestSampleInAChild(t *testing.T) {
 	if err := ch.Ready(ctx); err != nil {
 		t.Fatal(err)
 	}
-	steps := 0
-	done, err := ch.Sample(ctx, smallSample("euler"), func(*message.SampleReply) { steps++ })
-	if err != nil || done.Evals != 1 || steps != 1 {
+	steps, sent := 0, int64(0)
+	done, err := ch.Sample(ctx, smallSample("euler"),
+		func(m *message.SampleReply) { steps, sent = steps+1, m.Sent["ulysses"] })
+	if err != nil || done.Evals != 1 || steps != 1 || sent != 12 {
 		t.Fatalf("got %+v, %v, %d steps", done, err, steps)
 	}
 	if out, err := ch.Load(ctx, &message.LoadRequest{Model: message.ModelRef{File: "abc"}}); err != nil || out.Bytes != 3 {

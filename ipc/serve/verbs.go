@@ -18,6 +18,7 @@ func (s *Service) accept(r *Request) (*message.RunRequest, message.Receipt, erro
 	}
 	req.From = message.ClientName(r.From, req)
 	req.About, req.Model = message.About(w)
+	req.Titles = message.Titles(w)
 	if id := r.MsgID; id != "" && !message.HasField(r.Fields, "id") && !message.HasField(r.Fields, "prompt_id") {
 		if !wire.ValidID(id) {
 			return nil, message.Receipt{}, wire.Errorf(wire.ErrBadRequest,

@@ -238,8 +238,8 @@ func fromNode(v any) any {
 }
 
 // NodeService fills in how a Service answers from a catalogue and folders: Validate, Needs, Describe and Models. index,
-// which knows the files of the roots, is needed where jobs are kept: it tells two of the same content from two that only
-// name the same files. also returns the names of model files that other daemons have. Both may be nil.
+// which knows the files of the roots, is needed where jobs are kept: it tells two of the same content from two that
+// only name the same files. also returns the names of model files that other daemons have. Both may be nil.
 func NodeService(cat *graph.Catalogue, roots files.Roots, index *files.Index,
 	also func(kind string) []string,
 ) serve.ServiceConfig {

@@ -12,8 +12,8 @@ func prefixes() []string {
 	return []string{"", "model.diffusion_model.", "diffusion_model.", "model.model.", "net.", "model."}
 }
 
-// unsupported are names that only files of one kind have, of kinds that are not supported. They are tried in order, after
-// the families.
+// unsupported are names that only files of one kind have, of kinds that are not supported. They are tried in order,
+// after the families.
 func unsupported() []struct{ name, kind string } {
 	return []struct{ name, kind string }{
 		{"double_stream_modulation_img.lin.weight", "flux2"},
@@ -57,8 +57,8 @@ func (f *Form) fits(set *weights.Set, prefix string) bool {
 	return true
 }
 
-// GuessKind tells what a file seems to be, for the error of whoever wanted another kind: a diffusion model of one of all or
-// of a family that is not supported, a VAE, a text encoder ...
+// GuessKind tells what a file seems to be, for the error of whoever wanted another kind: a diffusion model of one of
+// all or of a family that is not supported, a VAE, a text encoder ...
 func GuessKind(all []Family, set *weights.Set) string {
 	if f, _, _, ok := form(all, set); ok {
 		return "a diffusion model (" + f.Name + ")"

@@ -14,7 +14,7 @@ import (
 	"patchbay/engine/safetensors"
 )
 
-// place is what belongs to one checkpoint on disk.
+// location is what belongs to one checkpoint on disk.
 type location struct {
 	weights   string // the one file with tensors; "" with an index
 	quantised bool

@@ -85,7 +85,7 @@ func divide(units []unit, parts int) {
 	}
 }
 
-// share fills the fields of items as one part of several.
+// fillParts fills the fields of items as one part of several.
 func (f *filler) fillParts(items []item) error {
 	units, err := f.units(items)
 	if err != nil {

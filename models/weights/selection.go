@@ -7,7 +7,7 @@ import (
 	"patchbay/engine"
 )
 
-// cut is which rows and columns of a stored matrix become a weight.
+// selection is which rows and columns of a stored matrix become a weight.
 type selection struct {
 	n, k     int   // stored rows and columns
 	order    []int // stored row of every row taken; nil: rows from first on, count of them

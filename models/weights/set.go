@@ -1,7 +1,7 @@
 // Package weights brings checkpoint tensors into model structs.
 //
 // Open reads the forms in which checkpoints come: a safetensors file, shards with their index, a diffusers folder, a
-// GGUF file (open.go, shards.go, gguf.go). All become a Set, a bag of named stored tensors (set.go, stored.go). A model
+// GGUF file (open.go, locate.go, gguf.go). All become a Set, a bag of named stored tensors (set.go, stored.go). A model
 // is a struct whose fields carry `weight:"name"` tags equal to the checkpoint's names (tag.go says what tags can
 // express); Load fills it (load.go) after checking every name and shape at once, so that a user sees all that is wrong
 // with a file in one message (mismatch.go). Declare lists what a struct wants without loading anything: it counts

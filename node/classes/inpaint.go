@@ -3,6 +3,7 @@ package classes
 import (
 	"math"
 
+	"patchbay/engine"
 	"patchbay/models/vae"
 	"patchbay/node/fault"
 	"patchbay/node/graph"
@@ -134,7 +135,7 @@ func scaleOf(c *graph.Call, v *value.VAE) (scale int, err error) {
 	if v.Key == value.PixelSpace {
 		return 1, nil
 	}
-	err = v.With(c.Use(), func(cfg vae.Config) (int, error) { scale = cfg.Scale(); return 0, nil },
+	err = v.With(c.Use(), func(cfg vae.Config, _ engine.DType) (int, error) { scale = cfg.Scale(); return 0, nil },
 		func(*vae.VAE, vae.Env) error { return nil })
 	return scale, err
 }

@@ -11,9 +11,20 @@ import (
 // of hosts.
 type Bounds struct {
 	Pixels int64 // of one IMAGE or LATENT value: items x height x width in pixels; 0: any
-	Room   int64 // the same, as memory has room for it; 0: not known
 	Steps  int   // of one sampling run; 0: any
+	Room   int64 // bytes of the values of a run, and of what its nodes need besides; 0: not known
+	held   int64 // of it, that values have by now
+	// Reserve, if not nil, is told how many bytes a picture may take before a node works on it: it frees what
+	// others keep.
+	Reserve func(bytes int64)
 }
+
+// pixelBytes is what one pixel of a picture takes at most while a node makes it and a file is written: three floats, a
+// copy of them, and the bytes of the file. ownBytes is what it has once it is made.
+const (
+	pixelBytes = 3*4*2 + 4
+	ownBytes   = 3 * 4
+)
 
 // latentScale is how many pixels a latent pixel stands for, on a side.
 const latentScale = 8
@@ -77,6 +88,7 @@ func (b Bounds) inputs(in map[string]any) error {
 
 // outputs looks at what a node has made.
 func (b Bounds) outputs(k *Class, values []any) error {
+	b.Reserve = nil // they are made
 	for i, v := range values {
 		if err := b.value(k.Outputs[i].Type, v); err != nil {
 			return err
@@ -88,7 +100,9 @@ func (b Bounds) outputs(k *Class, values []any) error {
 func (b Bounds) value(name string, v any) error {
 	switch v := v.(type) {
 	case *picture.Image:
-		return b.pixels(name, float64(v.B)*float64(v.Y)*float64(v.X))
+		n := float64(v.B) * float64(v.Y) * float64(v.X)
+		b.held -= int64(n * ownBytes) // it is there, and counted
+		return b.pixels(name, n)
 	case *value.Latent:
 		s := v.Samples
 		return b.pixels(name, float64(s.B)*float64(s.Y)*float64(s.X)*latentScale*latentScale)
@@ -102,9 +116,12 @@ func (b Bounds) pixels(field string, n float64) error {
 	switch {
 	case b.Pixels > 0 && n > float64(b.Pixels):
 		return fault.At(fault.CodeTooLarge, field, "%s: %.0f pixels, at most %d are allowed here", field, n, b.Pixels)
-	case b.Room > 0 && n > float64(b.Room): // how much that is changes from start to start
+	case b.Room > 0 && n*pixelBytes > float64(b.Room-b.held): // how much that is changes from start to start
 		return fault.At(fault.CodeTooLarge, field, "%s: %.0f pixels are more than the memory of this worker (--memory) holds",
 			field, n)
+	}
+	if b.Reserve != nil {
+		b.Reserve(int64(n * pixelBytes))
 	}
 	return nil
 }

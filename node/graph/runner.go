@@ -102,9 +102,19 @@ func (r *Runner) DropValues() {
 	r.values.Clear()
 }
 
+// ShedValues drops the cached results of nodes, also while a job runs, which keeps those that it has used.
+func (r *Runner) ShedValues() {
+	if r != nil {
+		r.values.Clear()
+	}
+}
+
 // DropWeights gives up the weights of encoders and autoencoders that are kept between jobs. It may be called while a
 // job runs, by whoever works on the devices.
 func (r *Runner) DropWeights() { r.store.Drop() }
+
+// FreeWeights gives up all weights, those of the engine and its activations too, when nobody works on the devices.
+func (r *Runner) FreeWeights() { r.store.Free() }
 
 // Free drops cached values and all resident weights, the engine's too (ComfyUI's /free). Handles stay: their weights
 // are read again when needed.
@@ -343,7 +353,11 @@ func (x *execution) call(id string, k *Class, in map[string]any) (e *entry, err 
 		}
 		x.result.Timings.charge(k.Heavy, seconds(began), before)
 	}()
-	if err := x.run.bounds.inputs(in); err != nil {
+	bounds := x.run.bounds
+	for _, e := range x.local {
+		bounds.held += e.bytes()
+	}
+	if err := bounds.inputs(in); err != nil {
 		return nil, err
 	}
 	outputs, err := k.Run(c)
@@ -354,7 +368,7 @@ func (x *execution) call(id string, k *Class, in map[string]any) (e *entry, err 
 		return nil, fault.New(fault.CodeInternal, "class %s gave %d outputs, it declares %d", k.Name,
 			len(outputs), len(k.Outputs))
 	}
-	if err := x.run.bounds.outputs(k, outputs); err != nil {
+	if err := bounds.outputs(k, outputs); err != nil {
 		return nil, err
 	}
 	return &entry{outputs: outputs, files: saved, ui: c.ui}, nil

@@ -222,13 +222,13 @@ func (c *Clip) runEncoder(u Use, e *encoder, p tokenizer.Prompt) (out text.Encod
 		if err != nil {
 			return err
 		}
-		chunks := p.Chunks
+		env, chunks := text.Env{Ops: l.Ops, DType: l.DType, Check: l.Check, Take: l.Arena}, p.Chunks
 		if len(c.pictures) > 0 {
-			if chunks, err = c.look(u, l, e, chunks, &as.Form); err != nil {
+			if chunks, err = c.look(u, l, env, e, chunks, &as.Form); err != nil {
 				return err
 			}
 		}
-		out, err = net.Encode(text.Env{Ops: l.Ops, Check: l.Check, Take: l.Arena}, chunks, as.Form)
+		out, err = net.Encode(env, chunks, as.Form)
 		return err
 	})
 	return out, err
@@ -237,7 +237,7 @@ func (c *Clip) runEncoder(u Use, e *encoder, p tokenizer.Prompt) (out text.Encod
 // loadEncoder opens the file of an encoder and loads it.
 func loadEncoder(l *parallel.Workspace, e *encoder) (net text.Net, err error) {
 	err = e.file.With(func(file *weights.File) error {
-		net, err = text.Open(l.Ops, e.kind, file.Set().Prefix(e.prefix), e.config)
+		net, err = text.Open(l.Ops, e.kind, fitting(l, file.Set().Prefix(e.prefix)), e.config)
 		return err
 	})
 	if err != nil {

@@ -1,6 +1,7 @@
 package value
 
 import (
+	"patchbay/engine"
 	"patchbay/models"
 	"patchbay/models/vae"
 	"patchbay/models/weights"
@@ -31,9 +32,9 @@ func OpenVAE(name string, f files.Checkpoint, set *weights.Set) (*VAE, error) {
 }
 
 // With runs f on the device with the loaded autoencoder and an arena of the size that need tells.
-func (v *VAE) With(u Use, need func(vae.Config) (int, error), f func(*vae.VAE, vae.Env) error) error {
+func (v *VAE) With(u Use, need func(vae.Config, engine.DType) (int, error), f func(*vae.VAE, vae.Env) error) error {
 	return v.WithLoaded(u, func(l *parallel.Workspace, net *vae.VAE) error {
-		bytes, err := need(net.Config)
+		bytes, err := need(net.Config, l.DType)
 		if err != nil {
 			return err
 		}
@@ -41,7 +42,9 @@ func (v *VAE) With(u Use, need func(vae.Config) (int, error), f func(*vae.VAE, v
 		if err != nil {
 			return err
 		}
-		return f(net, vae.Env{Ops: l.Ops, Arena: arena, Check: func(int, int) error { return l.Check() }})
+		return f(net, vae.Env{
+			Ops: l.Ops, Arena: arena, DType: l.DType, Check: func(int, int) error { return l.Check() },
+		})
 	})
 }
 
@@ -50,7 +53,7 @@ func (v *VAE) WithLoaded(u Use, f func(*parallel.Workspace, *vae.VAE) error) err
 	return u.do("vae "+v.Name, func(l *parallel.Workspace) error {
 		net, err := lent(u, "vae "+v.Key, func() (net *vae.VAE, err error) {
 			err = v.file.With(func(file *weights.File) error {
-				net, err = vae.Open(l.Ops, file.Set(), files.Config(file, "vae"))
+				net, err = vae.Open(l.Ops, fitting(l, file.Set()), files.Config(file, "vae"))
 				return err
 			})
 			if err != nil {
@@ -63,6 +66,15 @@ func (v *VAE) WithLoaded(u Use, f func(*parallel.Workspace, *vae.VAE) error) err
 		}
 		return f(l, net)
 	})
+}
+
+// fitting returns weights of a file as the device multiplies them with the activations of Workspace: all as they are,
+// but matrices of f32 in bf16 where those are.
+func fitting(l *parallel.Workspace, set *weights.Set) *weights.Set {
+	if l.DType == engine.BF16 {
+		return set.Narrowed()
+	}
+	return set
 }
 
 // Takes refuses latents of another number of channels than the autoencoder's.

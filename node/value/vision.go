@@ -32,12 +32,12 @@ func (c *Clip) Seeing(template string, pictures []text.Picture) (*Clip, error) {
 }
 
 // look replaces the places of pictures in a prompt by what the encoder sees in them, and tells form of their sizes.
-func (c *Clip) look(u Use, l *parallel.Workspace, e *encoder, chunks [][]tokenizer.Token,
+func (c *Clip) look(u Use, l *parallel.Workspace, env text.Env, e *encoder, chunks [][]tokenizer.Token,
 	form *text.Form,
 ) ([][]tokenizer.Token, error) {
 	eyes, err := lent(u, "vision "+e.file.Checkpoint.Key()+" "+e.prefix, func() (eyes *text.Vision, err error) {
 		err = e.file.With(func(file *weights.File) error {
-			eyes, err = text.OpenVision(l.Ops, file.Set().Prefix(e.prefix), e.config)
+			eyes, err = text.OpenVision(l.Ops, fitting(l, file.Set().Prefix(e.prefix)), e.config)
 			return err
 		})
 		return eyes, err
@@ -52,7 +52,7 @@ func (c *Clip) look(u Use, l *parallel.Workspace, e *encoder, chunks [][]tokeniz
 				out[i] = append(out[i], t)
 				continue
 			}
-			rows, y, x, err := eyes.See(text.Env{Ops: l.Ops, Check: l.Check, Take: l.Arena}, left[0])
+			rows, y, x, err := eyes.See(env, left[0])
 			if err != nil {
 				return nil, err
 			}

@@ -47,7 +47,7 @@ func UnitOrder(n, evaluations int, use func(unit, next int)) {
 	}
 }
 
-// UnitPlace is the place of a unit of n blocks: they alternate, and what is outside of blocks comes before the first.
+// UnitBuffer is the place of a unit of n blocks: they alternate, and what is outside of blocks comes before the first.
 func UnitBuffer(unit, n int) int {
 	if unit == n {
 		return 1

@@ -7,7 +7,7 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// gatherer brings the units of one rank's model together.
+// prefetcher brings the units of one rank's model together.
 type prefetcher struct {
 	shards *dit.Shards
 	comm   comm.Comm
@@ -16,7 +16,7 @@ type prefetcher struct {
 	flight bool // a gather is under way
 }
 
-// newGatherer makes the gatherer of a session; nil where the model holds all its weights.
+// newPrefetcher makes the prefetcher of a session; nil where the model holds all its weights.
 func newPrefetcher(shards *dit.Shards, c comm.Comm) *prefetcher {
 	if shards == nil {
 		return nil

@@ -22,7 +22,7 @@ func newSlots(arena *engine.Arena, t engine.DType, values []int) *slots {
 	return s
 }
 
-// turn gives the slots of the next micro-step.
+// advance gives the slots of the next micro-step.
 func (s *slots) advance() []engine.Tensor {
 	out := s.of[s.next]
 	s.next = (s.next + 1) % plan.PostsAhead

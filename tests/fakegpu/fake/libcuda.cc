@@ -6,7 +6,8 @@
 //
 // FAKEGPU_SEED (number), FAKEGPU_LANDING (late, once), FAKEGPU_EAGER (1: work runs as soon as its stream may), FAKEGPU_MEMORY (bytes), FAKEGPU_DEVICES,
 // FAKEGPU_MAJOR (compute capability), FAKEGPU_DRIVER (CUDA version it serves), FAKEGPU_PEERS (0: devices do not reach each other's memory),
-// FAKEGPU_BREAK and FAKEGPU_FULL (files: while there is one, the next launch breaks its device or the next allocation finds no memory, and takes it away).
+// FAKEGPU_BREAK, FAKEGPU_REFUSE and FAKEGPU_FULL (files: while there is one, the next launch breaks its device or is refused, or the next allocation finds no
+// memory, and takes it away).
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -688,6 +689,7 @@ CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, uns
     auto a = around(word);
     if (a && !a->second.host && !usable(current, a->second.context)) return trouble(PB_ILLEGAL_ADDRESS, n + ": memory of a device that this one does not reach");
   }
+  if (told("FAKEGPU_REFUSE")) return trouble(PB_INVALID_VALUE, n + ": refused, as it was told to");
   bool broken = told("FAKEGPU_BREAK");
   enqueue(s, [=] {
     if (broken) {

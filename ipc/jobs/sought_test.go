@@ -1,0 +1,63 @@
+package jobs
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
+	"patchbay/node/files"
+	"patchbay/node/pyjson"
+)
+
+// TestFoldersStayInTheLog: a client is told which files are missing and which daemons have looked; where their folders
+// are only the operator is.
+func TestFoldersStayInTheLog(t *testing.T) {
+	dir := t.TempDir()
+	var log bytes.Buffer
+	l := &JetStream{
+		cfg: JetStreamConfig{
+			Owner: "a", Log: zerolog.New(&log),
+			Resources: &Resources{Index: files.NewIndex(files.Roots{Models: []string{dir}, Input: dir + "/input"})},
+		},
+		seen: map[string]time.Time{"b": time.Now()},
+		places: map[string]resourceNote{"b": {Host: "far", Folders: []string{"/srv/secret/models"}, Files: []files.NeededFile{
+			{Kind: "vae", Name: "other.safetensors", Bytes: 5, Hash: "x"},
+		}}},
+	}
+	j := New(Config{Store: l})
+	bad, err := wire.Decode([]byte(`{"1":{"errors":[{"type":"value_not_in_list",
+		"extra_info":{"received_value":"gone.safetensors"}}]}}`), wire.JSON, wire.DefaultLimits())
+	if err != nil {
+		t.Fatal(err)
+	}
+	refusal := wire.Errorf(wire.ErrBadWorkflow, "refused")
+	refusal.NodeErrors = map[string]any{}
+	for _, id := range bad.Keys() {
+		v, _ := bad.Get(id)
+		refusal.NodeErrors[id] = v.(*pyjson.Object)
+	}
+	told := message.ErrorOf(j.Located(refusal)).Details
+	for _, name := range []string{"gone.safetensors", "other.safetensors"} {
+		e := l.admit([]files.NeededFile{{Kind: "vae", Name: name, Bytes: 7, Hash: "y"}})
+		if e == nil {
+			t.Fatalf("%s is taken", name)
+		}
+		told += e.Details
+	}
+	for _, want := range []string{"no daemon has gone.safetensors", "daemon b on far", "has other contents"} {
+		if !strings.Contains(told, want) {
+			t.Errorf("the client is not told %q", want)
+		}
+	}
+	if strings.Contains(told, dir) || strings.Contains(told, "/srv") {
+		t.Errorf("folders reach the client: %s", told)
+	}
+	if text := log.String(); !strings.Contains(text, dir) || !strings.Contains(text, "/srv/secret/models") {
+		t.Errorf("the log does not say where files were looked for: %s", text)
+	}
+}

@@ -1,0 +1,98 @@
+package tests
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"regexp"
+	"strconv"
+	"testing"
+
+	"patchbay/ipc/client"
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
+)
+
+// TestJobsStayWithinMemory: weights, activations, kept pictures and what the runtime holds are under --memory together.
+// Jobs of changing sizes stay under it and a tenth, by what the system says of the worker; values that would pass it
+// are refused, and an idle worker gives back what it has.
+func TestJobsStayWithinMemory(t *testing.T) {
+	const limit = 128 << 10 // KiB
+	s := startServer(t, buildProgram(t), "", "--memory", "128M", "--free-after", "1s")
+	s.until("a worker is up", func() bool { return len(s.workerPIDs()) > 0 })
+	pid := s.workerPIDs()[0]
+	c := s.client()
+	run := func(flow string) error {
+		ctx, stop := context.WithTimeout(context.Background(), patience)
+		defer stop()
+		end, err := client.Run(ctx, c, &message.RunRequest{Workflow: flow}, &client.Collector{})
+		if err == nil && end.Error != nil {
+			return end.Error
+		}
+		return err
+	}
+	for i := range 50 {
+		flow := picturesOf(1, 128+96*(i*7%9), i)
+		if i%10 == 0 { // sampled and decoded: activations too
+			side := 128 + 64*(i/10%5+1)
+			flow = sized(t, side, i)
+		}
+		if err := run(flow); err != nil {
+			t.Fatalf("job %d: %v", i, err)
+		}
+	}
+	most := statusKiB(t, pid, "VmHWM")
+	t.Logf("50 jobs: at most %d KiB resident, %d KiB now, of %d KiB", most, statusKiB(t, pid, "VmRSS"), limit)
+	if most > limit+limit/10 {
+		t.Errorf("50 jobs of changing sizes took %d KiB of --memory %d KiB", most, limit)
+	}
+	for name, flow := range map[string]string{
+		"one picture of 64 MP": picturesOf(1, 8192, 1), "twelve of 1 MP in one job": picturesOf(12, 1024, 100),
+	} {
+		if e := message.ErrorOf(run(flow)); e == nil || e.Code != wire.ErrTooLarge {
+			t.Errorf("%s: %v, want too_large", name, e)
+		}
+	}
+	if most := statusKiB(t, pid, "VmHWM"); most > limit+limit/10 {
+		t.Errorf("refused jobs took %d KiB of --memory %d KiB", most, limit)
+	}
+	s.until("an idle worker gives its memory back", func() bool { return statusKiB(t, pid, "VmRSS") < limit/2 })
+	if pids := s.workerPIDs(); len(pids) != 1 {
+		t.Errorf("workers %v, want the first one only", pids)
+	}
+}
+
+// picturesOf is a workflow of so many plain pictures that are inverted and shown.
+func picturesOf(n, side, color int) string {
+	flow := ""
+	for i := range n {
+		flow += fmt.Sprintf(`,"%d":{"class_type":"EmptyImage","inputs":{"width":%d,"height":%d,"batch_size":1,"color":%d}},
+			"%d":{"class_type":"ImageInvert","inputs":{"image":["%[1]d",0]}},
+			"%[6]d":{"class_type":"PreviewImage","inputs":{"images":["%[5]d",0]}}`, 3*i+1, side, side, color+i, 3*i+2, 3*i+3)
+	}
+	return "{" + flow[1:] + "}"
+}
+
+// sized is the demo of one step in a size.
+func sized(t *testing.T, side, seed int) string {
+	flow := demoFlow(t, 1)
+	for field, v := range map[string]int{"width": side, "height": side, "seed": seed} {
+		flow = regexp.MustCompile(`"`+field+`": *\d+`).ReplaceAllString(flow, fmt.Sprintf(`"%s": %d`, field, v))
+	}
+	return flow
+}
+
+// statusKiB reads a line of /proc/PID/status.
+func statusKiB(t *testing.T, pid int, field string) int {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := regexp.MustCompile(field + `:\s+(\d+) kB`).FindSubmatch(text)
+	if m == nil {
+		t.Fatalf("no %s in the status of %d", field, pid)
+	}
+	n, _ := strconv.Atoi(string(m[1]))
+	return n
+}
