@@ -209,7 +209,7 @@ func (m *LM) run(env Env, chunks [][]tokenizer.Token, f Form) (engine.Tensor, er
 	ops, cfg, l := env.Ops, m.Config, len(chunks[0])
 	w := m.work(env.Arena, env.DType, len(chunks), l)
 	env.embed(w.x, m.weights.Token, chunks)
-	cos, sin := cfg.rotation(l)
+	cos, sin := cfg.rotation(positions(chunks[0], f.Pictures))
 	ops.Upload(w.rope.Cos, cos)
 	ops.Upload(w.rope.Sin, sin)
 	var keys []int
@@ -242,12 +242,39 @@ func (c LMConfig) keys(chunk []tokenizer.Token) int {
 	return len(chunk)
 }
 
-// rotation is cos and sin of position * theta^(-2k/D), [l, D/2].
-func (c LMConfig) rotation(l int) (cos, sin []float32) {
-	for at := range l {
-		for k := range c.HeadDim / 2 {
+// positions is where every token sits on the axes of time, rows and columns: words on all three alike, the rows of a
+// picture at (p, p + row, p + column), p being where it starts, words behind it from p + the larger of rows and columns
+// on (arXiv:2409.12191, sec. 2.1).
+func positions(chunk []tokenizer.Token, pictures [][2]int) [][3]int {
+	out, at := make([][3]int, 0, len(chunk)), 0
+	for i := 0; i < len(chunk); {
+		if chunk[i].Vector == nil || len(pictures) == 0 {
+			out = append(out, [3]int{at, at, at})
+			i, at = i+1, at+1
+			continue
+		}
+		p := pictures[0]
+		pictures = pictures[1:]
+		for k := range min(p[0]*p[1], len(chunk)-i) {
+			out = append(out, [3]int{at, at + k/p[1], at + k%p[1]})
+		}
+		i, at = i+p[0]*p[1], at+max(p[0], p[1])
+	}
+	return out
+}
+
+// rotation is cos and sin of position * theta^(-2k/D), [l, D/2]: 16 of 64 pairs turn with the time, 24 each with row
+// and column.
+func (c LMConfig) rotation(at [][3]int) (cos, sin []float32) {
+	pairs := c.HeadDim / 2
+	for _, p := range at {
+		for k := range pairs {
+			axis := 0
+			if part := 64 * k / pairs; part >= 16 {
+				axis = 1 + (part-16)/24
+			}
 			f := float32(1 / math.Pow(c.Theta, float64(2*k)/float64(c.HeadDim)))
-			s, co := math.Sincos(float64(float32(at) * f))
+			s, co := math.Sincos(float64(float32(p[axis]) * f))
 			cos, sin = append(cos, float32(co)), append(sin, float32(s))
 		}
 	}

@@ -37,6 +37,9 @@ type Form struct {
 	PadReference bool
 	// Chat leaves out the states of a chat's first turn and of the head of its second one (LM.Encode).
 	Chat bool
+	// Pictures are rows and columns of each run of tokens that a language model sees in place of words (Vision.See), in
+	// their order.
+	Pictures [][2]int
 }
 
 // Kind is one kind of text encoder.

@@ -26,7 +26,8 @@ type Clip struct {
 	parts            []encoder
 	TokenizerOptions map[string]int   // T5TokenizerOptions
 	loras            []source.Adapter // adapters, in the order in which they were added
-	Layer            int              // CLIPSetLastLayer: -1 the last, -2 the last but one; 0: what the type reads
+	seeing
+	Layer int // CLIPSetLastLayer: -1 the last, -2 the last but one; 0: what the type reads
 }
 
 // encoder is one text encoder in one file.
@@ -140,6 +141,9 @@ func (c *Clip) prompts(s *Store, prompt func(key string) (words string, wanted b
 		if err != nil {
 			return nil, missing, err
 		}
+		if c.template != "" {
+			l.Template = c.template
+		}
 		vocab, err := s.tokenizer(e)
 		if err != nil {
 			return nil, missing, err
@@ -218,7 +222,13 @@ func (c *Clip) runEncoder(u Use, e *encoder, p tokenizer.Prompt) (out text.Encod
 		if err != nil {
 			return err
 		}
-		out, err = net.Encode(text.Env{Ops: l.Ops, DType: l.DType, Check: l.Check, Take: l.Arena}, p.Chunks, as.Form)
+		env, chunks := text.Env{Ops: l.Ops, DType: l.DType, Check: l.Check, Take: l.Arena}, p.Chunks
+		if len(c.pictures) > 0 {
+			if chunks, err = c.look(u, l, env, e, chunks, &as.Form); err != nil {
+				return err
+			}
+		}
+		out, err = net.Encode(env, chunks, as.Form)
 		return err
 	})
 	return out, err

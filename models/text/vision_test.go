@@ -1,0 +1,138 @@
+package text_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"patchbay/engine/safetensors"
+	"patchbay/models/text"
+	"patchbay/models/tokenizer"
+	"patchbay/models/weights"
+	"patchbay/models/weights/goldenweights"
+	"patchbay/tests/golden"
+)
+
+// TestVision compares what a small Qwen2.5-VL sees in two pictures, one of them of several windows, and its states for
+// a prompt with them, with ComfyUI's: rows of the picture in their own order (0.8.0 leaves them in that of windows).
+func TestVision(t *testing.T) {
+	f, err := safetensors.Open(golden.Path("modern/text.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	var cases map[string]struct {
+		Grid  [][]int
+		Order []int `json:"window_order"`
+	}
+	raw := map[string]json.RawMessage{}
+	if err := golden.JSON("modern/text.json", &raw); err != nil {
+		t.Fatal(err)
+	}
+	for key := range raw {
+		if !strings.HasPrefix(key, "qwen25vl-a/image/") {
+			delete(raw, key)
+		}
+	}
+	only, _ := json.Marshal(raw)
+	if err := json.Unmarshal(only, &cases); err != nil || len(cases) != 2 {
+		t.Fatalf("%d cases, want 2: %v", len(cases), err)
+	}
+	set, config, err := goldenweights.Set("qwen25vl-a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, ops := range backends(t) {
+		eyes, err := text.OpenVision(ops, set, config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := text.Open(ops, "qwen25_7b", set, config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for key, c := range cases {
+			p := text.Picture{Y: 14 * c.Grid[0][1], X: 14 * c.Grid[0][2]}
+			size := strings.TrimPrefix(key, "qwen25vl-a/image/")
+			p.Data = golden.Fill("input:qwen25vl-a/picture/"+size, p.Y*p.X*3, 1, 0.5)
+			rows, y, x, err := eyes.See(env(t, ops), p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var windows []float32
+			for _, at := range c.Order {
+				windows = append(windows, rows[at]...)
+			}
+			compare(t, name+" "+key, windows, values(t, f, key+"#vision"), tolerance)
+			var chunk []tokenizer.Token
+			for _, id := range editTemplate(t) {
+				if id >= 0 {
+					chunk = append(chunk, tokenizer.Token{ID: id, Weight: 1})
+					continue
+				}
+				for _, row := range rows {
+					chunk = append(chunk, tokenizer.Token{Vector: row, Weight: 1})
+				}
+			}
+			got, err := m.Encode(env(t, ops), [][]tokenizer.Token{chunk},
+				text.Form{Chat: true, Pictures: [][2]int{{y, x}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			compare(t, name+" "+key+" states", got.Context.Data, values(t, f, key+"#cond_row_major"), tolerance)
+		}
+		eyes.Close()
+		m.Close()
+	}
+}
+
+// editTemplate are the recorded ids of "make it blue" with one picture, which is -1.
+func editTemplate(t *testing.T) (out []int) {
+	t.Helper()
+	var all map[string]struct{ IDs [][]any }
+	if err := golden.JSON("modern/tokens.json", &all); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range all["edit_template/0"].IDs[0] {
+		if n, ok := id.(float64); ok {
+			out = append(out, int(n))
+		} else {
+			out = append(out, -1)
+		}
+	}
+	return out
+}
+
+// TestVisionRefusals: pictures and files that do not fit say so.
+func TestVisionRefusals(t *testing.T) {
+	set, config, err := goldenweights.Set("qwen25vl-a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blind := map[string]weights.Stored{}
+	for _, name := range set.Names() {
+		if !strings.HasPrefix(name, "visual.") {
+			blind[name], _ = set.Get(name)
+		}
+	}
+	_, err = text.OpenVision(nil, weights.FromMap(blind), config)
+	if err == nil || !strings.Contains(err.Error(), "cannot look at pictures") {
+		t.Errorf("a file without eyes: got error %v", err)
+	}
+	if _, err = text.OpenVision(nil, set, []byte(`{"vision": {"num_heads": 5}}`)); err == nil ||
+		!strings.Contains(err.Error(), "num_heads is 5") {
+		t.Errorf("five heads: got error %v", err)
+	}
+	ops, _ := backends(t)["ref"]
+	eyes, err := text.OpenVision(ops, set, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer eyes.Close()
+	for _, p := range []text.Picture{{}, {Y: 28, X: 42, Data: make([]float32, 28*42*3)}, {Y: 28, X: 28}} {
+		if _, _, _, err := eyes.See(env(t, ops), p); err == nil || !strings.Contains(err.Error(), "multiples of 28") {
+			t.Errorf("%s: got error %v", fmt.Sprint(p.Y, p.X), err)
+		}
+	}
+}
