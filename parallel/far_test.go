@@ -9,9 +9,11 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"patchbay/engine"
 	"patchbay/parallel/failure"
 	"patchbay/parallel/host"
 	"patchbay/parallel/remote"
@@ -154,7 +156,11 @@ func farHosts(t *testing.T, count int, silence time.Duration) (*Engine, *hosts, 
 // station starts a host with two places and returns its address.
 func station(t *testing.T, n remote.Network, models *hosts) string {
 	t.Helper()
-	own, err := host.New(host.Config{NewOps: testOps, Places: 2})
+	ops := testOps
+	if models.ops != nil {
+		ops = models.ops
+	}
+	own, err := host.New(host.Config{NewOps: ops, Places: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +170,13 @@ func station(t *testing.T, n remote.Network, models *hosts) string {
 	}
 	s := &remote.Station{
 		Network: n, Offer: remote.Config{Host: own, Open: models.open},
-		Hung: func(err error) { t.Error(err) },
+		Hung: func(err error) {
+			if models.hung == nil {
+				t.Error(err)
+				return
+			}
+			models.hung <- err
+		},
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -374,4 +386,55 @@ func TestAHostJoins(t *testing.T) {
 	start(first, second)
 	set(second)
 	start(second)
+}
+
+// TestARankThatStaysIsToldOf: a rank that does not come back after its leader has gone is told to the machine, which
+// can only begin anew; until then no leader is let in.
+func TestARankThatStaysIsToldOf(t *testing.T) {
+	var left atomic.Int64
+	left.Store(40)
+	release := make(chan struct{})
+	models := &hosts{t: t, hung: make(chan error, 1), ops: func(rank, ranks int) (engine.Ops, error) {
+		ops, err := testOps(rank, ranks)
+		if rank != 1 || ranks == 1 {
+			return ops, err
+		}
+		return &faulty{ops, &left, func() { <-release }}, err
+	}}
+	n := remote.Network{Key: farKey(t, "a"), Build: "1.0", Silence: time.Second}
+	address := station(t, n, models)
+	c := remote.NewCluster(n, func() []string { return []string{address} },
+		func(cl *remote.Client) host.Host { return cl }, func(string, error) {})
+	defer c.Close()
+	e, err := NewEngine(Config{NewOps: testOps, Hosts: c, Patience: 2 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	free := sync.OnceFunc(func() { close(release) })
+	defer free()
+	r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", 1, 7, 6, 4)
+	models.weights(r)
+	r.Plan = "ulysses=2"
+	var f *failure.Error
+	if _, err := e.Sample(context.Background(), r, nil); !errors.As(err, &f) || f.Code != failure.HostLost ||
+		!strings.Contains(f.Error(), "rank 1 in host "+address) {
+		t.Errorf("got %v, want a loss that names the rank and its host", err)
+	}
+	if err := <-models.hung; !strings.Contains(err.Error(), "have not ended") {
+		t.Errorf("the machine is told %v", err)
+	}
+	if _, err := e.Sample(context.Background(), r, nil); err == nil || !strings.Contains(err.Error(), "it works for ") {
+		t.Errorf("beside a rank that stays: %v", err)
+	}
+	free()
+	for limit := time.Now().Add(2 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		_, err := e.Sample(context.Background(), r, nil)
+		if err == nil {
+			return
+		}
+		if time.Now().After(limit) {
+			t.Fatalf("when the rank has come back: %v", err)
+		}
+	}
 }

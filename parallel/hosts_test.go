@@ -36,6 +36,7 @@ type hosts struct {
 	room   int        // ranks that processes were started for
 	conns  []net.Conn // the ends of the processes
 	ops    func(rank, ranks int) (engine.Ops, error)
+	hung   chan error        // of a station whose rank stays; nil: none may
 	killed func(process int) // nil, or told when a process must end
 	served sync.WaitGroup
 }

@@ -75,7 +75,16 @@ func Serve(conn io.ReadWriter, cfg Config) error {
 
 // take answers a call; commands are answered when they are done.
 func (s *server) take(c *call) {
-	if c.Alive {
+	switch {
+	case c.Alive:
+		return
+	case c.Leave: // a member that hangs must not keep this process from hearing that its leader has gone
+		id := c.ID
+		s.run.Go("end of members", func() error {
+			s.leave()
+			s.send(&answer{ID: id})
+			return nil
+		})
 		return
 	}
 	var a answer
@@ -128,8 +137,6 @@ func (s *server) handle(c *call, a *answer) (err error) {
 			s.crew = crew
 			s.mu.Unlock()
 		}
-	case c.Leave:
-		s.leave()
 	case c.Evict != nil:
 		s.Host.Evict(*c.Evict)
 	case c.Resident:

@@ -87,7 +87,8 @@ func (s *Station) close(l net.Listener) {
 
 // admit lets one leader in, when the one before it has ended.
 func (s *Station) admit(p Purpose) string {
-	for end := time.Now().Add(greeting / 2); p == ToLead && s.busy() && time.Now().Before(end); {
+	end := time.Now().Add(min(greeting/2, s.Network.Patience()/4))
+	for p == ToLead && s.busy() && time.Now().Before(end) {
 		time.Sleep(greeting / 500)
 	}
 	s.mu.Lock()
