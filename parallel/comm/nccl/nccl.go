@@ -9,7 +9,8 @@
 // Sums are the same bits as those of every other transport: with two ranks NCCL's own, where no order can differ, with
 // more of them each rank brings the parts of its share together and adds them up in rank order (see ADR 19).
 //
-// wires.go makes communicators and keeps them, end.go issues, collective.go and message.go are the calls of Comm.
+// nccl.go and wires.go make communicators and keep them, end.go issues, collective.go and message.go are the calls of
+// Comm.
 package nccl
 
 import (
