@@ -90,7 +90,8 @@ func TestRouting(t *testing.T) {
 	})
 	if text := refusal.Error(); !strings.Contains(text, "demo_flux.safetensors") || strings.Contains(text, bare) ||
 		refusal.Status != 422 || !strings.Contains(lacks.log.String(), bare) {
-		t.Errorf("got %d %s\nwant a refusal that names the file, and the folder %s in the log only", refusal.Status, text, bare)
+		t.Errorf("got %d %s\nwant a refusal that names the file, and the folder %s in the log only",
+			refusal.Status, text, bare)
 	}
 	out, err = exec.Command(program, "run", flow, "--nats", n.url).CombinedOutput()
 	if code := exitCode(t, err); code != 2 || strings.Contains(string(out), bare) {
