@@ -33,7 +33,7 @@ lint: tools
 
 # The CUDA backend on devices that need no GPU, with g++: conformance, streams, plans of several ranks, mistakes that must be noticed, and the program.
 fake:
-	$(GO) test -count 1 -timeout 15m ./engine/cuda ./parallel/comm/localcuda
+	$(GO) test -count 1 -timeout 15m ./engine/cuda ./parallel/comm/localcuda ./parallel/comm/nccl
 	$(GO) test -count 1 -timeout 10m -run 'FakeGPU|^TestCUDA' ./parallel ./tests
 
 # The CUDA side without a GPU: PTX against its sources, prototypes against NVIDIA's header, registers and spills, and the quick tests on the fake device.
@@ -57,9 +57,9 @@ fmt: tools
 
 # The race detector slows arithmetic tenfold, so it watches the packages that have goroutines; models compute through engine's, forecasts and
 # plans are pure. Left out of the others: what runs the same goroutines many times for its numbers, and the fake device of make fake.
-RACED   := ./engine ./engine/cpu ./engine/deferred ./engine/profile ./models/sampling ./models/tokenizer ./parallel ./parallel/comm ./parallel/comm/deferred \
-           ./parallel/comm/stream ./parallel/group ./parallel/rank ./node/... ./ipc/...
-UNRACED := FakeGPU|ForecastEquals|BF16PicturesOfPlans
+RACED   := ./engine/cpu ./models/sampling ./models/tokenizer ./parallel ./parallel/comm ./parallel/comm/deferred ./parallel/comm/stream \
+           ./parallel/group ./parallel/rank ./node/classes ./node/files ./node/graph ./node/lru ./node/picture/resample ./ipc/...
+UNRACED := FakeGPU|ForecastEquals|BF16PicturesOfPlans|MatchesComfyUI|Drift|StoresInEightBits|EverySampler|StoresHoldWhat
 race:
 	$(GO) test -count 1 -vet off -timeout 40m -race -short -skip '$(UNRACED)' $(RACED)
 
@@ -71,10 +71,10 @@ fuzz:
 bench:
 	$(GO) test -run '^$$' -bench . -benchtime 1x ./engine/cpu ./models/... ./parallel
 
-# The long forms of the storms, of many small jobs and of the tables of drift, then 10,000,000 executions of every parser of bytes from outside, and
+# Every plan on every network, the long forms of the storms, of many small jobs and of the tables of drift, then 10,000,000 executions of every parser of bytes from outside, and
 # the program without cgo. An hour on two processors.
 soak:
-	$(GO) test -count 1 -timeout 60m -tags soak ./parallel -v -run 'CancelAt|ManyJobs|LateRanks|Drift|CacheOnTheDemo'
+	$(GO) test -count 1 -timeout 90m -tags soak ./parallel -v -skip 'FakeGPU|^TestCUDA'
 	$(GO) test -count 1 -timeout 120m -tags soak ./tests -v -run 'TestDurable|TestFaults|TestRouting|TestTinyJobs|ReadmeCommands'
 	$(GO) test -count 1 -timeout 120m -p 1 -tags soak ./ipc/... ./node/... -v -run UnderTheHammer
 	CGO_ENABLED=0 $(GO) build -o /dev/null .

@@ -1,7 +1,7 @@
 package cli
 
 import (
-	"errors"
+	"context"
 
 	"github.com/spf13/cobra"
 
@@ -19,31 +19,13 @@ func cancelCmd() *cobra.Command {
 		Example: "  patchbay cancel 01j9zq",
 		Args:    console.Args(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := t.Dial()
-			if err != nil {
-				return err
-			}
-			defer console.CloseQuietly(c)
-			var failed error
-			for _, job := range args {
-				ctx, stop := asking(cmd.Context())
-				job, err := client.Find(ctx, c, job)
-				var did bool
-				var state message.State
-				if err == nil {
-					did, state, err = client.Cancel(ctx, c, job)
+			return askOfEach(cmd, &t, args, func(ctx context.Context, c client.Client, job string) (string, error) {
+				did, state, err := client.Cancel(ctx, c, job)
+				if did {
+					return "cancelled", err
 				}
-				stop()
-				switch {
-				case err != nil:
-					failed = errors.Join(failed, err)
-				case did:
-					console.Printf(cmd.OutOrStdout(), "%s cancelled\n", job)
-				default:
-					console.Printf(cmd.OutOrStdout(), "%s had ended: %s\n", job, state)
-				}
-			}
-			return failed
+				return "had ended: " + string(state), err
+			})
 		},
 	}
 	t.Add(cmd.Flags())

@@ -7,6 +7,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"os"
 	"strings"
 	"time"
@@ -16,7 +17,9 @@ import (
 	"patchbay/cli/bench"
 	"patchbay/cli/console"
 	"patchbay/cli/plan"
+	"patchbay/cli/settings"
 	"patchbay/cli/top"
+	"patchbay/ipc/client"
 	"patchbay/ipc/wire"
 )
 
@@ -50,11 +53,36 @@ Environment:
 		SilenceErrors: true, SilenceUsage: true, Version: version,
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return console.BadInput(err) })
-	root.AddCommand(serveCmd(version), workerCmd(), rankCmd(),
+	root.AddCommand(serveCmd(version), workerCmd(version), hostCmd(version), rankCmd(),
 		runCmd(), submitCmd(), jobsCmd(), watchCmd(), getCmd(), cancelCmd(),
 		retryCmd(), freeCmd(), top.Command(), nodesCmd(), modelsCmd(),
 		demoCmd(), plan.Command(), bench.Command(), doctorCmd(version), installNodeCmd(), versionCmd(version))
 	return root
+}
+
+// askOfEach asks the daemon something about every job; answer is printed behind its id. Errors do not keep it from the
+// next.
+func askOfEach(cmd *cobra.Command, t *settings.Target, jobs []string,
+	f func(ctx context.Context, c client.Client, job string) (answer string, err error),
+) error {
+	c, err := t.Dial()
+	if err != nil {
+		return err
+	}
+	defer console.CloseQuietly(c)
+	var failed error
+	for _, job := range jobs {
+		ctx, stop := asking(cmd.Context())
+		answer := ""
+		if job, err = client.Find(ctx, c, job); err == nil {
+			answer, err = f(ctx, c, job)
+		}
+		if stop(); err == nil {
+			console.Printf(cmd.OutOrStdout(), "%s %s\n", job, answer)
+		}
+		failed = errors.Join(failed, err)
+	}
+	return failed
 }
 
 // asking is the time that one question to a daemon may take.

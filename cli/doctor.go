@@ -16,6 +16,7 @@ import (
 	"patchbay/cli/workflow"
 	"patchbay/daemon"
 	"patchbay/engine/cuda"
+	"patchbay/engine/cuda/library"
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/node/files"
@@ -77,7 +78,7 @@ func checks(cmd *cobra.Command, t *settings.Target, cfg *daemon.Config, version 
 	if _, err := daemon.NewOps(0, 1); err != nil {
 		out = append(out, check{"wrong", "cpu", err.Error()})
 	}
-	out = append(out, gpuChecks()...)
+	out = append(out, gpuChecks(cfg)...)
 	roots := cfg.Roots()
 	found := 0
 	for _, m := range cfg.Models {
@@ -109,8 +110,8 @@ func checks(cmd *cobra.Command, t *settings.Target, cfg *daemon.Config, version 
 
 // gpuChecks tells of the NVIDIA driver, every GPU, and what each one that is missing or too old costs. Nothing is
 // started on them.
-func gpuChecks() []check {
-	driver, err := cuda.Open()
+func gpuChecks(cfg *daemon.Config) []check {
+	driver, err := cuda.Open(cfg.Libraries().Named()...)
 	if err != nil {
 		return []check{{"note", "gpu", fmt.Sprintf("%v: everything runs on the processors; GPUs need the NVIDIA driver 550 "+
 			"or newer, and nothing else", err)}}
@@ -132,12 +133,36 @@ func gpuChecks() []check {
 			list[i].Location(), list[i].Name, list[i].Major, list[i].Minor, list[i].Memory>>20, list[i].Location())})
 	}
 	if len(usable) > 0 {
-		out = append(out, check{"note", "gpu", "products and attention run on kernels of this program; cuBLASLt and cuDNN " +
-			"are not used, what that costs was not measured"})
+		out = append(out, libraryChecks(driver, cfg)...)
 	}
 	if len(usable) > 1 {
 		out = append(out, check{"ok", "gpu", fmt.Sprintf("%d ranks of a plan have a GPU each with --devices %s", len(usable),
 			strings.Join(usable, ","))})
+	}
+	return out
+}
+
+// libraryChecks tells of every library of NVIDIA that is used where it is found: its path and version, or where it was
+// looked for, what its lack costs, and the command that brings it.
+func libraryChecks(driver *cuda.Driver, cfg *daemon.Config) []check {
+	search := cfg.Libraries()
+	var out []check
+	for _, l := range library.All() {
+		found := driver.Library(search, l)
+		looked := search.Looked(l)
+		switch {
+		case found.Path != "":
+			out = append(out, check{"ok", "library", fmt.Sprintf("%s %s, %s: %s", l.Name, found.Version, found.Path, l.Use)})
+			continue
+		case looked == nil:
+			out = append(out, check{"note", "library", fmt.Sprintf("%s is switched off (--cuda-libs off): %s", l.Name, l.Lack)})
+			continue
+		}
+		why := "is not in " + strings.Join(looked, ", ")
+		if found.Err != nil {
+			why = "cannot be used: " + found.Err.Error()
+		}
+		out = append(out, check{"note", "library", fmt.Sprintf("%s %s: %s; it comes with: %s", l.Name, why, l.Lack, l.Pip)})
 	}
 	return out
 }

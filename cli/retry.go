@@ -1,7 +1,7 @@
 package cli
 
 import (
-	"errors"
+	"context"
 
 	"github.com/spf13/cobra"
 
@@ -19,26 +19,9 @@ func retryCmd() *cobra.Command {
 		Example: "  patchbay retry order-42",
 		Args:    console.Args(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := t.Dial()
-			if err != nil {
-				return err
-			}
-			defer console.CloseQuietly(c)
-			var failed error
-			for _, job := range args {
-				ctx, stop := asking(cmd.Context())
-				job, err := client.Find(ctx, c, job)
-				if err == nil {
-					err = client.Retry(ctx, c, job)
-				}
-				stop()
-				if err != nil {
-					failed = errors.Join(failed, err)
-					continue
-				}
-				console.Printf(cmd.OutOrStdout(), "%s queued\n", job)
-			}
-			return failed
+			return askOfEach(cmd, &t, args, func(ctx context.Context, c client.Client, job string) (string, error) {
+				return "queued", client.Retry(ctx, c, job)
+			})
 		},
 	}
 	t.Add(cmd.Flags())

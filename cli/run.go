@@ -33,6 +33,7 @@ type runFlags struct {
 	id    string
 	json  bool
 	local bool
+	reuse bool
 	trace string
 	cfg   daemon.Config // of --local
 }
@@ -64,6 +65,7 @@ the job too).`,
 	fl.StringVar(&f.trace, "profile", "", "measure every operation: print a table and write a Chrome trace to this file")
 	fl.StringVar(&f.out, "out", ".", "folder for the pictures; empty: do not save them here")
 	fl.StringVar(&f.id, "id", "", "job id; running an id again shows the same job")
+	fl.BoolVar(&f.reuse, "reuse", false, reuseHelp)
 	fl.BoolVar(&f.json, "json", false, "print one JSON object a line for every event")
 	fl.BoolVar(&f.local, "local", false, "start a worker for this job; no daemon is needed")
 	settings.Folders(fl, &f.cfg)
@@ -83,7 +85,7 @@ func runFlow(cmd *cobra.Command, f *runFlags, path string) error {
 	req.Workflow = string(w.JSON())
 	req.Plan = cmp.Or(f.plan, req.Plan)
 	req.ID = cmp.Or(f.id, req.ID)
-	req.Profile = f.trace != ""
+	req.Profile, req.Reuse = f.trace != "", f.reuse
 	if err := f.checkOut(); err != nil {
 		return console.BadInput(err)
 	}

@@ -31,6 +31,7 @@ folder that is not there, an address or store that is in use), 3 the NATS server
   patchbay serve --nats nats://queue.example:4222 --models /models --output /pictures
   patchbay serve --listen 0.0.0.0:4222 --token-file /etc/patchbay/token
   patchbay serve --listen 0.0.0.0:4222 --users-file users.conf --tls-cert server.pem --tls-key server-key.pem
+  patchbay serve --hosts a,b --cluster-key cluster.key
   patchbay serve --nats tls://queue.example --creds daemon.creds --tls-ca ca.pem`,
 		Args: console.ExactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -70,6 +71,7 @@ folder that is not there, an address or store that is in use), 3 the NATS server
 		"host:port for /metrics (Prometheus) and /healthz; port 0 takes a free one (default: none)")
 	f.DurationVar(&cfg.Drain, "drain", 30*time.Second, "how long running jobs may take to finish after SIGTERM")
 	settings.Folders(f, &cfg)
+	settings.Hosts(f, &cfg)
 	settings.Jobs(f, &cfg)
 	settings.Limits(f, &cfg.Limits)
 	settings.QueueLimits(f, &cfg.Limits)

@@ -13,12 +13,14 @@ import (
 	"patchbay/ipc/client"
 )
 
+const reuseHelp = "answer from the last job with the same content, if its files are still there"
+
 func submitCmd() *cobra.Command {
 	var t settings.Target
 	var sets []string
 	var plan, id, priority string
 	var deadline, ttl time.Duration
-	var asJSON, front bool
+	var asJSON, front, reuse bool
 	cmd := &cobra.Command{
 		Use:   "submit FILE|PNG|-",
 		Short: "Queue a workflow and print its job id",
@@ -35,7 +37,7 @@ func submitCmd() *cobra.Command {
 			if err := workflow.SetInputs(w, sets); err != nil {
 				return err
 			}
-			req.Workflow, req.Front = string(w.JSON()), front
+			req.Workflow, req.Front, req.Reuse = string(w.JSON()), front, reuse
 			req.Plan, req.ID = cmp.Or(plan, req.Plan), cmp.Or(id, req.ID)
 			req.Priority = cmp.Or(priority, req.Priority)
 			if deadline < 0 || ttl < 0 {
@@ -76,6 +78,7 @@ func submitCmd() *cobra.Command {
 	f.DurationVar(&deadline, "deadline", 0, "fail the job when it has run longer than this")
 	f.DurationVar(&ttl, "queue-ttl", 0, "let the job expire when it has waited longer than this")
 	f.BoolVar(&front, "front", false, "ahead of all waiting jobs")
+	f.BoolVar(&reuse, "reuse", false, reuseHelp)
 	cmd.ValidArgsFunction = flowFiles
 	completePlan(cmd)
 	f.BoolVar(&asJSON, "json", false, "print the receipt as JSON")

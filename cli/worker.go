@@ -14,8 +14,8 @@ import (
 	"patchbay/daemon"
 )
 
-func workerCmd() *cobra.Command {
-	var cfg daemon.Config
+func workerCmd(version string) *cobra.Command {
+	cfg := daemon.Config{Version: version}
 	var save bool
 	cmd := &cobra.Command{
 		Use:   "worker",
@@ -40,6 +40,7 @@ closes, it exits within a second.`,
 		},
 	}
 	settings.Folders(cmd.Flags(), &cfg)
+	settings.Hosts(cmd.Flags(), &cfg)
 	settings.Limits(cmd.Flags(), &cfg.Limits)
 	cmd.Flags().BoolVar(&save, "save", false, "write outputs into the output folder too")
 	return cmd

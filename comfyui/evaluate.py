@@ -14,7 +14,7 @@ import torch
 
 from .checks import network_options
 from .daemon import address_of
-from .message import CannotSendError, adapters, encoded, floats, sampling_of
+from .message import CannotSendError, adapters, encoded, floats, sampling_of, uncounted
 from .proxy import source_of
 from .run import sample
 
@@ -97,6 +97,7 @@ def one_evaluation(
     try:
         session = getattr(executor.class_obj, ATTRIBUTE, None) or Session(executor.class_obj.current_patcher)
         given = {k: v for k, v in {"c_crossattn": c_crossattn, **values}.items() if v is not None and k not in INFORMING}
+        given = uncounted(given)
         return torch.cat([session.predict(x[a:b], float(t[a]), {k: v[a : a + 1] for k, v in given.items()}) for a, b in stretches(t, given)])
     except CannotSendError as err:
         raise RuntimeError(f"Patchbay cannot run this: {err}. Take it out of the workflow, or use ComfyUI's own loader") from err

@@ -124,7 +124,7 @@ def sampling_of(sampling: Any, own: Any) -> dict[str, Any]:  # noqa: ANN401
 def entry_of(cond: Mapping[str, Any]) -> dict[str, Any]:
     """Return one conditioning entry: the encoded values, and where and when it counts. The raw values beside them are not read by the network."""
     values = {k: v.cond for k, v in cond["model_conds"].items() if v is not None and v.cond is not None}
-    out: dict[str, Any] = {"model_conds": encoded(values)}
+    out: dict[str, Any] = {"model_conds": encoded(uncounted(values))}
     for key in ("timestep_start", "timestep_end", "strength", "mask_strength"):
         if cond.get(key) is not None:
             out[key] = float(cond[key])
@@ -135,6 +135,11 @@ def entry_of(cond: Mapping[str, Any]) -> dict[str, Any]:
     if cond.get("mask") is not None:
         out["mask"] = floats(cond["mask"])
     return out
+
+
+def uncounted(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values without Z-Image's number of tokens where that is the whole text's: so many count without it too."""
+    return {k: v for k, v in values.items() if k != "num_tokens" or v != values["c_crossattn"].shape[1]}
 
 
 def encoded(values: Mapping[str, Any]) -> dict[str, Tensor]:

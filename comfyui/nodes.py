@@ -193,7 +193,7 @@ class CLIPTextEncode:
     CATEGORY = CATEGORY
     FUNCTION = "encode"
     RETURN_TYPES = ("CONDITIONING",)
-    TYPES: ClassVar = ["flux", "sd3", "pixart", "stable_diffusion", "hunyuan_dit"]
+    TYPES: ClassVar = ["flux", "sd3", "pixart", "stable_diffusion", "hunyuan_dit", "lumina2"]
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:

@@ -17,8 +17,8 @@ KEY = "patchbay"
 """Name of this package's attachment and wrappers on a patcher."""
 
 CPU = torch.device("cpu")
-FAMILIES = ("Flux", "SD3", "PixArt", "HunyuanDiT")
-"""Classes of comfy.model_base whose networks Patchbay has."""
+FAMILIES = ("Flux", "SD3", "PixArt", "HunyuanDiT", "Z-Image")
+"""Classes of comfy.model_base whose networks Patchbay has; Z-Image is a Lumina2 with a modulation of its own."""
 
 MAX_HEADER = 100 << 20
 QUANTIZED = (".comfy_quant", ".weight_scale", ".weight_scale_2", ".input_scale", ".scale_weight", ".scale_input", ".pre_quant_scale")
@@ -111,6 +111,8 @@ def build(path: str, name: str, disable_dynamic: bool = False) -> ProxyPatcher:
     config.set_inference_dtype(torch.float32, None)
     model = config.get_model(shapes, "", device=torch.device("meta"))
     kind = type(model).__name__
+    if kind == "Lumina2" and config.unet_config.get("z_image_modulation"):
+        kind = "Z-Image"
     if kind not in FAMILIES:
         raise RuntimeError(f"Patchbay: {name} is a {kind} model, which Patchbay cannot run (it runs {', '.join(FAMILIES)}): use ComfyUI's own loader for it")
     # On the CPU the planner evicts nothing for it, and noise, latents and conditionings come where they are sent from.

@@ -42,6 +42,13 @@ type Config struct {
 	DeviceMemory string `json:"device_memory,omitempty"`
 	Reserve      string `json:"reserve,omitempty"`
 	Placement    string `json:"placement,omitempty"` // of ranks: threads or children; empty: threads
+	Transport    string `json:"transport,omitempty"` // of ranks on GPUs: auto, local or nccl; empty: auto
+	Hosts        string `json:"hosts,omitempty"`     // HOST:PORT,... or @FILE: where ranks run; empty: here
+	ClusterKey   string `json:"cluster_key,omitempty"`
+	Version      string `json:"-"`                   // of the program
+	CUDALibs     string `json:"cuda_libs,omitempty"` // folders of NVIDIA's libraries, see package library
+	// Patience is how long the ranks of a request may stand still together; 0: ten minutes.
+	Patience time.Duration `json:"patience,omitempty"`
 
 	Workers   int           `json:"workers,omitempty"`
 	Metrics   string        `json:"metrics,omitempty"` // address of /metrics and /healthz; empty: none
@@ -177,6 +184,9 @@ func (c *Config) Complete() error {
 	if err := c.CheckDevices(); err != nil {
 		return err
 	}
+	if err := c.checkHosts(); err != nil {
+		return &InputError{Err: err}
+	}
 	if _, err := value.ParseCompute(cmp.Or(c.Compute, string(value.ComputeAuto))); err != nil {
 		return &InputError{Err: fmt.Errorf("--compute %w", err)}
 	}
@@ -192,7 +202,8 @@ func (c *Config) Complete() error {
 	if _, err := zerolog.ParseLevel(c.Log); err != nil {
 		return &InputError{Err: fmt.Errorf("--log %s: want debug, info, warn or error", c.Log)}
 	}
-	for _, p := range append([]*string{&c.ComfyUI, &c.Input, &c.Output, &c.Temp, &c.Store}, pointers(c.Models)...) {
+	own := []*string{&c.ComfyUI, &c.Input, &c.Output, &c.Temp, &c.Store, &c.ClusterKey}
+	for _, p := range append(own, pointers(c.Models)...) {
 		if *p == "" {
 			continue
 		}
@@ -230,7 +241,11 @@ func (c *Config) CheckDevices() error {
 	} else if m != nil { // a worker may start elsewhere
 		c.Rates, _ = filepath.Abs(c.Rates)
 	}
-	if _, _, err := c.gpus(); err != nil {
+	driver, infos, err := c.gpus()
+	if err == nil {
+		_, err = c.nccl(driver, infos)
+	}
+	if err != nil {
 		return &InputError{Err: err}
 	}
 	if _, err := ParseBytes(c.DeviceMemory); err != nil {
@@ -246,6 +261,9 @@ func (c *Config) CheckDevices() error {
 	}
 	if _, err := ParseBytes(c.Reserve); err != nil {
 		return &InputError{Err: fmt.Errorf("--reserve %w", err)}
+	}
+	if c.Patience != 0 && c.Patience < time.Second {
+		return &InputError{Err: fmt.Errorf("--patience %s: want 1s or more, longer than the longest operation", c.Patience)}
 	}
 	return nil
 }
@@ -297,8 +315,20 @@ func (c *Config) workerArgs() []string {
 	if c.Placement != "" {
 		args = append(args, "--placement", c.Placement)
 	}
+	if c.Transport != "" {
+		args = append(args, "--transport", c.Transport)
+	}
+	if c.CUDALibs != "" {
+		args = append(args, "--cuda-libs", c.CUDALibs)
+	}
 	if c.Reserve != "" {
 		args = append(args, "--reserve", c.Reserve)
+	}
+	if c.Hosts != "" {
+		args = append(args, "--hosts", c.Hosts, "--cluster-key", c.ClusterKey)
+	}
+	if c.Patience != 0 {
+		args = append(args, "--patience", c.Patience.String())
 	}
 	return args
 }

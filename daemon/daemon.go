@@ -137,12 +137,11 @@ func (d *daemon) open(ctx context.Context) error {
 		d.children = append(d.children, child)
 		executors = append(executors, child)
 	}
-	var index *files.Index
 	var also func(string) []string
 	if d.store != nil {
-		index, also = d.place.Index, d.store.Also
+		also = d.store.Also
 	}
-	sc := worker.NodeService(classes.All(), cfg.Roots(), index, also)
+	sc := worker.NodeService(classes.All(), cfg.Roots(), d.place.Index, also)
 	sc.Jobs, sc.Outputs, sc.Executors, sc.Log, sc.Meter = d.jobs, d.outputs, executors, d.log, d.meter
 	sc.Forward = true
 	if d.store != nil {
@@ -207,8 +206,8 @@ func (d *daemon) openJobs(ctx context.Context, url, owner string) error {
 	if jc.KeepBytes, err = ParseBytes(cfg.KeepBytes); err != nil {
 		return err
 	}
+	d.place = &jobs.Resources{Index: files.NewIndex(cfg.Roots())}
 	if cfg.Queue == QueueDurable {
-		d.place = &jobs.Resources{Index: files.NewIndex(cfg.Roots())}
 		if d.place.Memory, err = ParseBytes(cfg.Memory); err != nil {
 			return err
 		}

@@ -9,8 +9,9 @@ import (
 
 	"patchbay/engine"
 	"patchbay/engine/cuda"
+	"patchbay/engine/cuda/library"
+	"patchbay/node/value"
 	"patchbay/parallel"
-	"patchbay/parallel/comm/localcuda"
 )
 
 // GPUs are the devices that --devices names by number, nil where it names none: cuda:N, and lists and ranges of them,
@@ -45,6 +46,11 @@ func GPUs(devices string) ([]int, error) {
 	return list, nil
 }
 
+// Libraries says where NVIDIA's libraries are looked for, the driver in the named folders alone.
+func (c *Config) Libraries() *library.Search {
+	return &library.Search{Folders: c.CUDALibs, ComfyUI: c.ComfyUI}
+}
+
 // gpus are the devices that --devices names, one for each rank, and the driver they are reached through; both are nil
 // where it names none. Nothing is started on the devices.
 func (c *Config) gpus() (*cuda.Driver, []cuda.Info, error) {
@@ -52,7 +58,7 @@ func (c *Config) gpus() (*cuda.Driver, []cuda.Info, error) {
 	if list == nil || err != nil {
 		return nil, nil, err
 	}
-	driver, err := cuda.Open()
+	driver, err := cuda.Open(c.Libraries().Named()...)
 	switch {
 	case errors.Is(err, cuda.ErrNotOpened):
 		return nil, nil, fmt.Errorf("--devices %s: no NVIDIA driver: %w: want cpu", c.Devices, err)
@@ -95,7 +101,7 @@ func (c *Config) chosen() string {
 	if c.Workers > 1 || c.Placement == placementChildren {
 		return "cpu"
 	}
-	driver, err := cuda.Open()
+	driver, err := cuda.Open(c.Libraries().Named()...)
 	if err != nil {
 		return "cpu"
 	}
@@ -147,10 +153,11 @@ func (o *opened) close() error {
 	return errors.Join(errs...)
 }
 
-// EngineConfig makes what the ranks compute with of --devices, --memory, --device-memory and --reserve. The function
+// EngineConfig makes what the ranks compute with of --devices, --transport and the flags of memory. The function
 // gives the devices back, after the engine.
 func (c *Config) EngineConfig() (cfg parallel.Config, closing func() error, err error) {
 	closing = func() error { return nil }
+	cfg.Patience = c.Patience
 	memory, err := ParseBytes(c.Memory)
 	if err != nil {
 		return cfg, closing, err
@@ -164,7 +171,9 @@ func (c *Config) EngineConfig() (cfg parallel.Config, closing func() error, err 
 	}
 	if driver == nil {
 		cfg.NewOps, cfg.MemoryBytes = NewOps, memory
-		c.place(&cfg)
+		if c.Placement == placementChildren {
+			cfg.Hosts = &children{Config: c}
+		}
 		return cfg, closing, nil
 	}
 	if cfg.DeviceMemory, err = ParseBytes(c.DeviceMemory); err != nil {
@@ -173,9 +182,19 @@ func (c *Config) EngineConfig() (cfg parallel.Config, closing func() error, err 
 	if cfg.Reserve, err = ParseBytes(c.Reserve); err != nil {
 		return cfg, closing, err
 	}
+	if _, err := driver.Use(c.Libraries()); err != nil {
+		return cfg, closing, fmt.Errorf("--devices %s: %w: --cuda-libs off does without NVIDIA's libraries", c.Devices, err)
+	}
 	devices := &opened{driver: driver, infos: infos, of: map[int]*cuda.Device{}}
+	if c.Compute != string(value.ComputeF32) {
+		cfg.Beside = engine.BF16
+	}
 	cfg.MemoryBytes = cfg.DeviceMemory // all memory of the ranks is there
 	cfg.DeviceOf = func(rank int) string { return infos[rank%len(infos)].Location() }
-	cfg.NewOps, cfg.Transport, cfg.Ranks = devices.newOps, localcuda.Transport{}, len(infos)
-	return cfg, devices.close, nil
+	transport, end, err := c.transport(driver, infos)
+	if err != nil {
+		return cfg, closing, err
+	}
+	cfg.NewOps, cfg.Transport, cfg.Ranks = devices.newOps, transport, len(infos)
+	return cfg, func() error { return errors.Join(end(), devices.close()) }, nil
 }

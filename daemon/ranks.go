@@ -16,7 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"patchbay/models/source"
-	"patchbay/parallel"
 	"patchbay/parallel/host"
 	"patchbay/parallel/remote"
 )
@@ -33,16 +32,22 @@ const leaving = 2 * time.Second
 // controlFD is the connection to its leader that a process of a rank is born with.
 const controlFD = 3
 
-// place makes the engine start a process for each rank if --placement says so.
-func (c *Config) place(cfg *parallel.Config) {
-	if c.Placement == placementChildren {
-		cfg.Hosts = c.startRanks
-	}
+// children are the processes of ranks that this one starts. They are its parallel.Hosts.
+type children struct {
+	*Config
+	started int
 }
 
-// startRanks starts so many processes of one rank each, which share the memory that this one may take. They end when
-// their connections do.
-func (c *Config) startRanks(ranks int) (all []host.Host, err error) {
+// Changed implements parallel.Hosts.
+func (c *children) Changed(ranks int) bool { return ranks > c.started }
+
+// Missing implements parallel.Hosts.
+func (c *children) Missing() []string { return nil }
+
+// Start implements parallel.Hosts: so many processes of one rank each, which share the memory that this one may take.
+// They end when their connections do.
+func (c *children) Start(ranks int) (all []host.Host, err error) {
+	c.started = ranks
 	dir, err := os.MkdirTemp("", "patchbay-ranks-")
 	if err != nil {
 		return nil, err
@@ -83,7 +88,7 @@ func (c *Config) startRank(i, ranks int, listen string) (*remote.Client, error) 
 	if err != nil {
 		self = os.Args[0]
 	}
-	args := []string{"rank", "--listen", listen, "--devices", c.Devices}
+	args := []string{"rank", "--listen", listen, "--devices", c.Devices, "--cuda-libs", c.CUDALibs}
 	if bytes, _ := ParseBytes(c.Memory); bytes > 0 { // checked before
 		args = append(args, "--memory", strconv.FormatInt(bytes/int64(ranks), 10))
 	}
@@ -96,7 +101,7 @@ func (c *Config) startRank(i, ranks int, listen string) (*remote.Client, error) 
 		return nil, fmt.Errorf("start a process of a rank: %w", err)
 	}
 	name := fmt.Sprintf("the process of rank %d (pid %d)", i, cmd.Process.Pid)
-	return remote.NewClient(name, conn, func() error {
+	return remote.NewClient(name, conn, c.silence(), func() error {
 		late := time.AfterFunc(leaving, func() { _ = cmd.Process.Kill() })
 		defer late.Stop()
 		err := cmd.Wait()
@@ -133,9 +138,16 @@ func RunRank(ctx context.Context, cfg *Config, listen string, log zerolog.Logger
 			log.Warn().Err(err).Msg("the device was not given back whole")
 		}
 	}()
-	var loader source.Loader
-	return remote.Serve(conn, l, host.Config{
+	h, err := host.New(host.Config{
 		NewOps: ec.NewOps, DeviceOf: ec.DeviceOf, MemoryBytes: ec.MemoryBytes, DeviceMemory: ec.DeviceMemory,
-		Reserve: ec.Reserve,
-	}, loader.LoadEncoded)
+		Reserve: ec.Reserve, Places: 1,
+	})
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	var loader source.Loader
+	return remote.Serve(conn, remote.Config{Host: h, Listen: l, Open: func(_ string, model []byte) (host.Weights, error) {
+		return loader.Decode(model)
+	}})
 }

@@ -17,6 +17,7 @@ import (
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/worker"
 	"patchbay/node/classes"
+	"patchbay/node/files"
 	"patchbay/node/graph"
 	"patchbay/node/value"
 	"patchbay/parallel"
@@ -43,7 +44,8 @@ func RunWorker(parent context.Context, cfg *Config, in io.ReadCloser, out io.Wri
 	if err != nil {
 		return err
 	}
-	wc := worker.Config{Executor: executor, Service: worker.NodeService(cat, cfg.Roots(), nil, nil), Log: log}
+	service := worker.NodeService(cat, cfg.Roots(), files.NewIndex(cfg.Roots()), nil)
+	wc := worker.Config{Executor: executor, Service: service, Log: log}
 	wc.Service.Limits = limits
 	if save {
 		wc.Outputs = jobs.OutputsConfig{
@@ -65,6 +67,15 @@ func localExecutor(cfg *Config, log zerolog.Logger, lost func(error)) (*worker.L
 	ec, release, err := cfg.EngineConfig()
 	if err != nil {
 		return nil, nil, nil, err
+	}
+	if cfg.Hosts != "" {
+		there, err := cfg.newHosts(log)
+		if err != nil {
+			return nil, nil, nil, errors.Join(err, release())
+		}
+		ec.Hosts, ec.Ranks = there, 0
+		device := release
+		release = func() error { there.Close(); return device() }
 	}
 	if ec.MemoryBytes == 0 && ec.DeviceOf == nil {
 		ec.MemoryBytes = availableMemory() / 10 * 9

@@ -29,6 +29,12 @@ type Reserver interface {
 	Reserve(calls *Recorder) error
 }
 
+// Chooser is implemented by Ops that have several ways to compute a call.
+type Chooser interface {
+	// Chosen counts what each way has computed so far, by a name for people.
+	Chosen() map[string]int64
+}
+
 // Marker is implemented by Ops whose calls run later than they are issued: it tells how far the device has come.
 type Marker interface {
 	// Mark issues a call that makes Marked return n.

@@ -10,6 +10,7 @@ type Recorder struct {
 	Linears    []LinearShape    // in call order, adapters included as calls of their own, behind the layer that has them
 	Attentions []AttentionShape // in call order
 	Convs      []ConvShape      // in call order
+	Products   map[Product]bool // every call of Linear that differs from those before
 	Allocated  int              // bytes asked of Alloc
 	Downloads  int              // elements that the host reads
 	Uploads    int              // elements that the host writes
@@ -35,26 +36,45 @@ type ConvShape struct {
 	DType                DType
 }
 
+// Product is a call of Linear as a backend plans it.
+type Product struct {
+	Batch, Rows, N, K, Ranks int
+	X, Y, Residual           [2]int // strides of item and row in elements, 0 of an absent residual
+	XType, YType, Weight     DType
+	Act                      Act
+	Gated, Added, Bias       bool // there is a gate, a residual, a bias
+}
+
+// ProductOf describes a call of Linear.
+func ProductOf(y, x Tensor, w *Weight, e Epilogue) Product {
+	p := Product{
+		Batch: 1, Rows: x.Dim(-2), N: w.N(), K: w.K(), Ranks: w.Ranks(), XType: x.DType, YType: y.DType,
+		Weight: w.Base.DType, Act: e.Act, Gated: !e.Gate.IsZero(), Added: !e.Residual.IsZero(),
+		Bias: !e.NoBias && !w.Bias.IsZero(),
+	}
+	if x.Dims() == 3 {
+		p.Batch = x.Dim(0)
+	}
+	strides := func(t Tensor) (s [2]int) {
+		switch t.Dims() {
+		case 3:
+			s[0] = t.Stride(0)
+			fallthrough
+		case 2:
+			s[1] = t.Stride(-2)
+		}
+		return s
+	}
+	p.X, p.Y, p.Residual = strides(x), strides(y), strides(e.Residual)
+	return p
+}
+
 // NewRecorder makes an empty recorder.
-func NewRecorder() *Recorder { return &Recorder{Calls: map[string]int{}} }
+func NewRecorder() *Recorder {
+	return &Recorder{Calls: map[string]int{}, Products: map[Product]bool{}}
+}
 
 var _ Ops = (*Recorder)(nil)
-
-// Flops returns the floating point operations of the recorded products: 2 for each multiplication with its addition.
-// Element-wise work is left out.
-func (r *Recorder) Flops() float64 {
-	sum := 0.0
-	for _, l := range r.Linears {
-		sum += 2 * float64(l.Rows) * float64(l.N) * float64(l.K)
-	}
-	for _, a := range r.Attentions {
-		sum += 4 * float64(a.B*a.H) * float64(a.Lq) * float64(a.Lk) * float64(a.D)
-	}
-	for _, c := range r.Convs {
-		sum += 2 * float64(c.Pixels) * float64(c.N) * float64(c.K)
-	}
-	return sum
-}
 
 // Name returns "recorder".
 func (*Recorder) Name() string { return "recorder" }
@@ -120,6 +140,7 @@ func (r *Recorder) Linear(y, x Tensor, w *Weight, e Epilogue) {
 		rows *= x.Dim(i)
 	}
 	r.Linears = append(r.Linears, LinearShape{rows, w.N(), w.K(), w.Ranks()})
+	r.Products[ProductOf(y, x, w, e)] = true
 	for _, a := range w.Adapters {
 		r.Linears = append(r.Linears, LinearShape{rows, a.Down.N, a.Down.K, 0}, LinearShape{rows, a.Up.N, a.Up.K, 0})
 	}

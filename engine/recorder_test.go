@@ -39,9 +39,6 @@ func TestRecorderSizesAPass(t *testing.T) {
 	if want := []AttentionShape{{b, h, l, l, d, F32}}; !slices.Equal(r.Attentions, want) {
 		t.Errorf("attentions: got %v, want %v", r.Attentions, want)
 	}
-	if want := 2.0*10*(36*12+2*12+36*2) + 4*2*3*5*5*4; r.Flops() != want {
-		t.Errorf("flops: got %g, want %g", r.Flops(), want)
-	}
 	for op, want := range map[string]int{
 		"Pack": 3, "Linear": 1, "QKNormRoPE": 1, "Attention": 1, "GatedAdd": 1,
 		"Download": 1, "Copy": 0,

@@ -14,6 +14,7 @@ import (
 	"patchbay/models/flux"
 	"patchbay/models/hunyuan"
 	"patchbay/models/pixart"
+	"patchbay/models/qwenimage"
 	"patchbay/models/sd3"
 	"patchbay/models/text"
 	"patchbay/models/tokenizer"
@@ -29,6 +30,7 @@ func Families() []family.Family {
 		pixart.Family(),
 		hunyuan.Family(),
 		zimage.Family(),
+		qwenimage.Family(),
 	}
 }
 
@@ -40,8 +42,8 @@ func OpenDiffusion(set *weights.Set, meta map[string]string) (*family.Diffusion,
 	return family.Open(Families(), set, meta)
 }
 
-// Looks tells what a file seems to be, for the error of whoever wanted another kind.
-func Looks(set *weights.Set) string { return family.Looks(Families(), set) }
+// GuessKind tells what a file seems to be, for the error of whoever wanted another kind.
+func GuessKind(set *weights.Set) string { return family.GuessKind(Families(), set) }
 
 // Named returns the family of that name (dit.Spec.Family).
 func Named(name string) (family.Family, bool) {

@@ -210,7 +210,7 @@ func TestDemoCheckpoint(t *testing.T) {
 	}
 }
 
-func TestLooksFindsModelAndPrefix(t *testing.T) {
+func TestGuessKindFindsModelAndPrefix(t *testing.T) {
 	one := weights.Stored{Shape: []int{1}, Data: make([]byte, 4)}
 	for name, want := range map[string]string{
 		"joint_blocks.0.context_block.attn.qkv.weight":            "a diffusion model (sd3)",
@@ -223,7 +223,7 @@ func TestLooksFindsModelAndPrefix(t *testing.T) {
 		"model.layers.0.self_attn.q_proj.weight":                  "a language model",
 		"something":                                               "no kind of file that is known",
 	} {
-		if got := models.Looks(weights.FromMap(map[string]weights.Stored{name: one})); got != want {
+		if got := models.GuessKind(weights.FromMap(map[string]weights.Stored{name: one})); got != want {
 			t.Errorf("%s: looks like %s, want %s", name, got, want)
 		}
 	}
@@ -240,7 +240,7 @@ func TestEveryFamilyInFullCheckpoints(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, prefix := range []string{"model.diffusion_model.", "diffusion_model."} {
+		for _, prefix := range []string{"model.diffusion_model.", "diffusion_model.", "model."} {
 			full := map[string]weights.Stored{}
 			for _, n := range set.Names() {
 				full[prefix+n], _ = set.Get(n)

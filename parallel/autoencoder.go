@@ -16,10 +16,10 @@ import (
 // bands of latent rows: rows at the edges of a band are exchanged before every convolution, group-norm statistics are
 // summed, the attention gathers keys and values. The picture equals the one-rank picture to rounding. One rank, or more
 // ranks than rows, is no error: what cannot be split is not.
-func (l *Local) Decode(net *vae.VAE, latent []float32, b, y, x, ranks int) ([]float32, error) {
+func (l *Workspace) Decode(net *vae.VAE, latent []float32, b, y, x, ranks int) ([]float32, error) {
 	ranks = min(ranks, y, l.bands())
 	if ranks <= 1 {
-		env, err := l.autoencoder(vae.DecodeBytes(net.Config, engine.F32, y, x))
+		env, err := l.autoencoder(vae.DecodeBytes(net.Config, l.DType, y, x))
 		if err != nil {
 			return nil, err
 		}
@@ -32,9 +32,9 @@ func (l *Local) Decode(net *vae.VAE, latent []float32, b, y, x, ranks int) ([]fl
 	out := make([]float32, b*s*y*s*x*net.Config.Out)
 	row := s * s * x * net.Config.Out // pixels of one latent row
 	return out, l.banded("decoding", ranks, y, func(d *band) error {
-		bytes := vae.BandBytes(net.Config, engine.F32, d.rows, x)
+		bytes := vae.BandBytes(net.Config, l.DType, d.rows, x)
 		return d.each(bytes, b, func(env vae.Env, i int) error {
-			z := env.Arena.Alloc(engine.F32, 1, d.rows.Len(), x, c)
+			z := env.Arena.Alloc(l.DType, 1, d.rows.Len(), x, c)
 			d.ops.Upload(z, bandRows(latent[i*c*y*x:(i+1)*c*y*x], c, y, x, d.rows))
 			picture, err := net.DecodeBand(env, z, d.rows)
 			if err != nil {
@@ -48,13 +48,13 @@ func (l *Local) Decode(net *vae.VAE, latent []float32, b, y, x, ranks int) ([]fl
 
 // Encode turns pictures [b, y, x, 3] with values in -1..1 into latents [b, C, y/S, x/S] in VAE space as vae.Encode
 // does, split over ranks in bands of latent rows like Decode. Sides must be multiples of S.
-func (l *Local) Encode(net *vae.VAE, picture []float32, b, y, x, ranks int) ([]float32, error) {
+func (l *Workspace) Encode(net *vae.VAE, picture []float32, b, y, x, ranks int) ([]float32, error) {
 	c, s := net.Config.Latent(), net.Config.Scale()
 	ranks = min(ranks, y/s, l.bands())
 	if ranks <= 1 || y%s != 0 || x%s != 0 || len(picture) != b*y*x*net.Config.In {
 		bytes := 0
 		if y >= s && x >= s { // smaller ones are refused by Encode
-			bytes = vae.EncodeBytes(net.Config, engine.F32, y, x)
+			bytes = vae.EncodeBytes(net.Config, l.DType, y, x)
 		}
 		env, err := l.autoencoder(bytes)
 		if err != nil {
@@ -65,10 +65,10 @@ func (l *Local) Encode(net *vae.VAE, picture []float32, b, y, x, ranks int) ([]f
 	ly, lx, in := y/s, x/s, net.Config.In
 	out := make([]float32, b*c*ly*lx)
 	return out, l.banded("encoding", ranks, ly, func(d *band) error {
-		bytes := vae.EncodeBandBytes(net.Config, engine.F32, d.rows, x)
+		bytes := vae.EncodeBandBytes(net.Config, l.DType, d.rows, x)
 		moments := make([]float32, d.rows.Len()*lx*2*c)
 		return d.each(bytes, b, func(env vae.Env, i int) error {
-			p := env.Arena.Alloc(engine.F32, 1, s*d.rows.Len(), x, in)
+			p := env.Arena.Alloc(l.DType, 1, s*d.rows.Len(), x, in)
 			at := (i*y + s*d.rows.Start) * x * in
 			d.ops.Upload(p, picture[at:at+p.Len()])
 			m, err := net.EncodeBand(env, p, d.rows)
@@ -90,7 +90,7 @@ func (l *Local) Encode(net *vae.VAE, picture []float32, b, y, x, ranks int) ([]f
 
 // bands is the most bands that a picture is split into. On devices it is one: the weights are on a single one, which
 // takes less time for the whole picture than others would to read them from there.
-func (l *Local) bands() int {
+func (l *Workspace) bands() int {
 	if l.cfg.DeviceOf != nil {
 		return 1
 	}
@@ -98,13 +98,15 @@ func (l *Local) bands() int {
 }
 
 // autoencoder is the environment of work that is not split.
-func (l *Local) autoencoder(bytes int) (vae.Env, error) {
+func (l *Workspace) autoencoder(bytes int) (vae.Env, error) {
 	arena, err := l.Arena(bytes)
-	return vae.Env{Ops: l.Ops, Arena: arena, Check: func(int, int) error { return l.Check() }}, err
+	return vae.Env{
+		Ops: l.Ops, Arena: arena, DType: l.DType, Check: func(int, int) error { return l.Check() },
+	}, err
 }
 
 // banded runs f on so many ranks, each with its band of y latent rows.
-func (l *Local) banded(what string, ranks, y int, f func(*band) error) error {
+func (l *Workspace) banded(what string, ranks, y int, f func(*band) error) error {
 	rows := plan.Balanced(y, ranks)
 	ops := make([]engine.Ops, ranks)
 	for r := range ops {
@@ -127,6 +129,7 @@ func (l *Local) banded(what string, ranks, y int, f func(*band) error) error {
 			return f(&band{
 				what: what, ops: ops[r], comm: end,
 				rows: vae.Band{Start: rows[r].Start, End: rows[r].End, Total: y}, check: l.Check,
+				dtype: l.DType,
 			})
 		})
 	}
@@ -140,6 +143,7 @@ type band struct {
 	comm  comm.Comm
 	rows  vae.Band
 	check func() error
+	dtype engine.DType
 }
 
 // each runs f for every item of a batch with an arena of so many bytes.
@@ -154,7 +158,9 @@ func (d *band) each(bytes, items int, f func(env vae.Env, item int) error) error
 	}
 	defer d.ops.Free(mem)
 	arena := engine.NewArena("vae band", mem, bytes)
-	env := vae.Env{Ops: d.ops, Arena: arena, Check: func(int, int) error { return d.check() }, Exchange: d.exchange()}
+	env := vae.Env{
+		Ops: d.ops, Arena: arena, DType: d.dtype, Check: func(int, int) error { return d.check() }, Exchange: d.exchange(),
+	}
 	for i := range items {
 		mark := arena.Mark()
 		if err := f(env, i); err != nil {

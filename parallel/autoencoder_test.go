@@ -22,7 +22,7 @@ func TestSplitDecodeEqualsOneRank(t *testing.T) {
 	const b, y, x = 2, 7, 5
 	var net *vae.VAE
 	run := func(ctx context.Context, ranks int) (out []float32, err error) {
-		err = e.Do(ctx, "vae", func(l *Local) error {
+		err = e.Do(ctx, "vae", func(l *Workspace) error {
 			if net == nil {
 				if net, err = vae.Open(l.Ops, set, config); err != nil {
 					return err
@@ -66,7 +66,7 @@ func TestSplitEncodeEqualsOneRank(t *testing.T) {
 	e := newEngine(t)
 	var net *vae.VAE
 	run := func(b, y, x, ranks int) (out []float32, err error) {
-		err = e.Do(context.Background(), "vae", func(l *Local) error {
+		err = e.Do(context.Background(), "vae", func(l *Workspace) error {
 			if net == nil {
 				if net, err = vae.Open(l.Ops, set, config); err != nil {
 					return err

@@ -9,11 +9,14 @@ import (
 )
 
 // TestBudgetCountsAllMemoryOfASession: a request runs in as many bytes as its busiest rank takes, session, activations
-// and exchange together, and is refused with one less.
+// and exchange together, and is refused with one less. The last is a folded pipeline: a device has two lanes.
 func TestBudgetCountsAllMemoryOfASession(t *testing.T) {
-	r := flatRequest(t, "flux", 2)
-	for _, plan := range []string{"", "ulysses=2", "pipe=2,patches=2"} {
-		r.Plan = plan
+	for _, c := range [][2]string{
+		{"flux", ""}, {"flux", "ulysses=2"}, {"flux", "pipe=2,patches=2"}, {"hunyuandit", "pipe=2,patches=2"},
+	} {
+		plan := c[0] + " " + c[1]
+		r := flatRequest(t, c[0], 2)
+		r.Plan = c[1]
 		run := func(room int64) (*Result, error) {
 			e, err := NewEngine(Config{NewOps: testOps, MemoryBytes: room})
 			if err != nil {

@@ -73,8 +73,8 @@ func (c *Cache) validate() error {
 	return nil
 }
 
-// reuser takes the decisions of a Cache for one run. It belongs to the first share, which calls it at its turn; what
-// all shares need of a decision travels in the answer.
+// reuser takes the decisions of a Cache for one run. It belongs to the first part, which calls it at its turn; what
+// all parts need of a decision travels in the answer.
 type reuser struct {
 	d        *denoiser
 	cache    Cache
@@ -104,7 +104,7 @@ func newReuser(d *denoiser) *reuser {
 }
 
 // decide says what of an evaluation the network is asked for.
-func (r *reuser) decide(s *share, q question, evaluation int) answer {
+func (r *reuser) decide(s *latentPart, q question, evaluation int) answer {
 	nan := float32(math.NaN())
 	r.change = CacheChange{Evaluation: evaluation, Input: nan, Expected: nan, Measured: nan}
 	var a answer
@@ -177,11 +177,11 @@ func meanDistance(a, b []float32) float32 {
 	return float32(sum / float64(len(a)))
 }
 
-// places are elements of a share's vector, of one item: those compared, and all that a layout covers.
+// places are elements of a part's vector, of one item: those compared, and all that a layout covers.
 type places struct{ compared, covered []int32 }
 
 // placesOf finds every eighth row and column of what l covers, counted from its own first.
-func (r *reuser) placesOf(s *share, l *layout) *places {
+func (r *reuser) placesOf(s *latentPart, l *layout) *places {
 	if p, ok := r.places[l]; ok {
 		return p
 	}
@@ -197,7 +197,7 @@ func (r *reuser) placesOf(s *share, l *layout) *places {
 		for k := range int32(s.n) {
 			p.covered = append(p.covered, k)
 		}
-	} else { // an area: the run has one share
+	} else { // an area: the run has one part
 		top, left = y, x
 		for k, owned := range l.owned {
 			if owned {
@@ -216,8 +216,8 @@ func (r *reuser) placesOf(s *share, l *layout) *places {
 	return p
 }
 
-// take copies elements of all items of a share's vector.
-func (s *share) take(v []float32, at []int32) []float32 {
+// take copies elements of all items of a part's vector.
+func (s *latentPart) take(v []float32, at []int32) []float32 {
 	out := make([]float32, 0, len(v)/s.n*len(at))
 	for i := 0; i < len(v); i += s.n {
 		for _, k := range at {
@@ -228,7 +228,7 @@ func (s *share) take(v []float32, at []int32) []float32 {
 }
 
 // size sums up |v| at elements of all items and counts them.
-func (s *share) size(v []float32, at []int32) (sum float64, n int) {
+func (s *latentPart) size(v []float32, at []int32) (sum float64, n int) {
 	for i := 0; i < len(v); i += s.n {
 		for _, k := range at {
 			sum += math.Abs(float64(v[i+int(k)]))

@@ -12,7 +12,7 @@ type easyCall struct {
 
 // decideEasy goes through the calls of an evaluation as EasyCache does. The entry that is measured is the first one of
 // the first call in the window.
-func (r *reuser) decideEasy(s *share, q question) answer {
+func (r *reuser) decideEasy(s *latentPart, q question) answer {
 	var a answer
 	open, marked := q.sigma <= r.from, false
 	for _, entries := range r.d.calls(q.active) {
@@ -50,7 +50,7 @@ func (r *reuser) decideEasy(s *share, q question) answer {
 // resized forgets everything if the size of what the network reads has changed, as where entries have areas of
 // different sizes. ComfyUI then also takes the rate to be known and 0, and reuses the rest of the run whatever happens;
 // here it is unknown.
-func (r *reuser) resized(s *share, entry int) bool {
+func (r *reuser) resized(s *latentPart, entry int) bool {
 	g := r.d.preds[entry].layout.grid
 	size := [2]int{g.LatentY, g.LatentX}
 	if r.size == ([2]int{}) {
@@ -96,13 +96,13 @@ func (d *denoiser) alike(i, j int) bool {
 		(a.Pooled == nil) == (b.Pooled == nil) && (a.Guidance == nil) == (b.Guidance == nil)
 }
 
-// knows tells whether the share has kept something of all entries.
-func (s *share) knows(entries []int) bool {
+// knows tells whether the part has kept something of all entries.
+func (s *latentPart) knows(entries []int) bool {
 	return !slices.ContainsFunc(entries, func(i int) bool { return s.kept[i] == nil })
 }
 
 // reuse answers a prediction from the cache: input + kept difference, [B, n].
-func (s *share) reuse(entry int, input []float32) []float32 {
+func (s *latentPart) reuse(entry int, input []float32) []float32 {
 	out := make([]float32, len(input))
 	for i, v := range s.kept[entry] {
 		out[i] = input[i] + v
@@ -111,7 +111,7 @@ func (s *share) reuse(entry int, input []float32) []float32 {
 }
 
 // keep stores what the network adds to its input.
-func (s *share) keep(entry int, input, output []float32) {
+func (s *latentPart) keep(entry int, input, output []float32) {
 	v := s.kept[entry]
 	if v == nil {
 		if s.kept == nil {
@@ -125,8 +125,8 @@ func (s *share) keep(entry int, input, output []float32) {
 	}
 }
 
-// learnEasy measures the calls that ran; outputs are by prediction, in the order of the share's vector.
-func (r *reuser) learnEasy(s *share, calls []easyCall, input []float32, outputs map[int][]float32) {
+// learnEasy measures the calls that ran; outputs are by prediction, in the order of the part's vector.
+func (r *reuser) learnEasy(s *latentPart, calls []easyCall, input []float32, outputs map[int][]float32) {
 	for _, call := range calls {
 		if call.reused || !call.measured {
 			continue

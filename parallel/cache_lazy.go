@@ -1,7 +1,7 @@
 package parallel
 
 // decideLazy looks at the latent itself: LazyCache leaves out everything between it and the guided prediction.
-func (r *reuser) decideLazy(s *share, q question) answer {
+func (r *reuser) decideLazy(s *latentPart, q question) answer {
 	a := answer{run: q.active, lazy: true}
 	if q.sigma > r.from {
 		return a
@@ -17,7 +17,7 @@ func (r *reuser) decideLazy(s *share, q question) answer {
 
 // reuseLazy answers with latent + kept difference. Samplers that ask for the unconditional prediction get that of the
 // last evaluation that ran.
-func (s *share) reuseLazy(x []float32) (x0, uncond []float32) {
+func (s *latentPart) reuseLazy(x []float32) (x0, uncond []float32) {
 	x0 = make([]float32, len(x))
 	for i, v := range s.lazy {
 		x0[i] = x[i] + v
@@ -25,8 +25,8 @@ func (s *share) reuseLazy(x []float32) (x0, uncond []float32) {
 	return x0, append([]float32(nil), s.uncond...)
 }
 
-// keepLazy stores what prediction adds to the latent and lets the first share measure it.
-func (s *share) keepLazy(r *reuser, x, x0, uncond []float32) {
+// keepLazy stores what prediction adds to the latent and lets the first part measure it.
+func (s *latentPart) keepLazy(r *reuser, x, x0, uncond []float32) {
 	if s.lazy == nil {
 		s.lazy = make([]float32, len(x))
 	}

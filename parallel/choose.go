@@ -44,7 +44,8 @@ func (r *Request) Workload() forecast.Workload {
 	}
 	for i, b := range r.Branches {
 		for _, e := range b.Entries {
-			w.Text, w.Branches = append(w.Text, w.Spec.TextTokens(e.Context.Rows)+e.Context2.Rows), append(w.Branches, i)
+			w.Text = append(w.Text, e.Context.Rows+w.Spec.ReferenceTokens(&e.Entry)+e.Context2.Rows)
+			w.Branches = append(w.Branches, i)
 		}
 	}
 	if len(w.Text) == 0 { // nothing is evaluated

@@ -13,6 +13,7 @@ import (
 
 	"patchbay/engine"
 	"patchbay/engine/cuda"
+	"patchbay/parallel/comm"
 	"patchbay/parallel/comm/localcuda"
 	"patchbay/parallel/failure"
 	"patchbay/tests/fakegpu"
@@ -21,6 +22,12 @@ import (
 // newFakeEngine makes an engine whose ranks are on so many fake GPUs in turn, and finds what was not freed at the end
 // of the test.
 func newFakeEngine(t *testing.T, devices int) *Engine {
+	t.Helper()
+	return newFakeEngineBy(t, devices, func(*cuda.Driver, string) comm.Transport { return localcuda.Transport{} })
+}
+
+// newFakeEngineBy is newFakeEngine with the transport that by makes of the driver, whose library is in a folder.
+func newFakeEngineBy(t *testing.T, devices int, by func(driver *cuda.Driver, dir string) comm.Transport) *Engine {
 	t.Helper()
 	dir := os.Getenv("PATCHBAY_TEST_CUDA") // as in engine/cuda: a real GPU, which all ranks share where there is one
 	if dir == "" {
@@ -47,7 +54,7 @@ func newFakeEngine(t *testing.T, devices int) *Engine {
 		})
 	}
 	e, err := NewEngine(Config{
-		Recode: roundTrip, Transport: localcuda.Transport{}, Patience: 5 * time.Minute,
+		Recode: roundTrip, Transport: by(driver, dir), Patience: 5 * time.Minute,
 		DeviceOf: func(rank int) string { return fmt.Sprintf("cuda:%d", rank%devices) },
 		NewOps:   func(rank, _ int) (engine.Ops, error) { return open[rank%devices].NewOps() },
 	})
@@ -141,6 +148,8 @@ func TestFailuresOfFakeGPUs(t *testing.T) {
 	}
 	t.Setenv("FAKEGPU_DEVICES", "2")
 	full, broken := filepath.Join(t.TempDir(), "full"), filepath.Join(t.TempDir(), "broken")
+	refused := filepath.Join(t.TempDir(), "refused")
+	t.Setenv("FAKEGPU_REFUSE", refused)
 	t.Setenv("FAKEGPU_FULL", full)
 	t.Setenv("FAKEGPU_BREAK", broken)
 	tell := func(file string) {
@@ -167,7 +176,7 @@ func TestFailuresOfFakeGPUs(t *testing.T) {
 	if err != nil || relieved != 1 || relative(got.Latent.Data, want.Latent.Data) > 1e-5 {
 		t.Fatalf("after an allocation that found no memory: %v, caches were freed %d times, want 1", err, relieved)
 	}
-	err = e.Do(context.Background(), "work", func(l *Local) error {
+	err = e.Do(context.Background(), "work", func(l *Workspace) error {
 		tell(full)
 		_, err := l.Ops.Alloc(100)
 		return err
@@ -179,6 +188,14 @@ func TestFailuresOfFakeGPUs(t *testing.T) {
 	}
 	if got, err = run("ulysses=2"); err != nil || relative(got.Latent.Data, want.Latent.Data) != 0 || lost != 0 {
 		t.Fatalf("after work that failed: %v, %d devices lost", err, lost)
+	}
+	tell(refused)
+	if _, err = run("ulysses=2"); !errors.As(err, &fe) || fe.Code != failure.Panic || lost != 0 || relieved != 2 {
+		t.Errorf("a refused call: %v, %d devices lost, caches were freed %d times; want %s, 0 and 2", err, lost, relieved,
+			failure.Panic)
+	}
+	if got, err = run("ulysses=2"); err != nil || relative(got.Latent.Data, want.Latent.Data) != 0 || lost != 0 {
+		t.Fatalf("after a refused call: %v, %d devices lost", err, lost)
 	}
 	tell(broken)
 	if _, err = run("ulysses=2"); !errors.As(err, &fe) || fe.Code != failure.DeviceLost || lost != 1 {

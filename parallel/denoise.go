@@ -51,7 +51,7 @@ func (e *Engine) run(ctx context.Context, req *Request, observe Observe, stats S
 	return result, d.session.close(&result.Stats)
 }
 
-// denoiser is the host side of one run: what samplers and evaluations of all its shares have in common.
+// denoiser is the host side of one run: what samplers and evaluations of all its parts have in common.
 type denoiser struct {
 	ctx       context.Context
 	team      *team
@@ -62,7 +62,7 @@ type denoiser struct {
 
 	req     *Request
 	device  forecast.Device // what stages are balanced by
-	sampler sampling.Entry
+	sampler sampling.Method
 	whole   *layout
 	n       int // vector elements of one item
 	preds   []*prediction
@@ -147,16 +147,16 @@ func (d *denoiser) open(budget int64) error {
 	return err
 }
 
-// sample runs one sampler instance per share of the latent: one, or one per patch of a pipeline.
+// sample runs one sampler instance per part of the latent: one, or one per patch of a pipeline.
 func (d *denoiser) sample() (*Result, error) {
-	shares, evaluate := d.shares()
-	draws, err := d.draws(len(shares))
+	parts, evaluate := d.latentParts()
+	draws, err := d.draws(len(parts))
 	if err != nil {
 		return nil, err
 	}
 	m := d.req.Sampling
-	runs := make([]*sampling.Run, len(shares))
-	for i, s := range shares {
+	runs := make([]*sampling.Run, len(parts))
+	for i, s := range parts {
 		runs[i] = &sampling.Run{
 			Sigmas:  append([]float32(nil), d.sigmas...),
 			X:       m.NoiseScaling(d.sigmas[0], s.noise, s.latent, m.MaxDenoise(d.sigmas[0])),
@@ -191,13 +191,13 @@ func (d *denoiser) sample() (*Result, error) {
 		}
 		return nil, group.AsError(err)
 	}
-	return d.result(shares, runs)
+	return d.result(parts, runs)
 }
 
-// result puts the shares together.
-func (d *denoiser) result(shares []*share, runs []*sampling.Run) (*Result, error) {
+// result puts the parts together.
+func (d *denoiser) result(parts []*latentPart, runs []*sampling.Run) (*Result, error) {
 	x, x0 := make([]float32, len(d.latent)), make([]float32, len(d.latent))
-	for i, s := range shares {
+	for i, s := range parts {
 		r := runs[i]
 		last := d.progress.x0[i]
 		if last == nil {
@@ -208,7 +208,7 @@ func (d *denoiser) result(shares []*share, runs []*sampling.Run) (*Result, error
 		s.paste(x, r.X)
 		d.stats.Evaluations = max(d.stats.Evaluations, s.evaluations)
 	}
-	for _, s := range shares {
+	for _, s := range parts {
 		d.stats.Rows = max(d.stats.Rows, s.predicted)
 	}
 	d.stats.Synchronous = d.evaluator.synced

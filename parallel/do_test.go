@@ -19,7 +19,7 @@ func TestDoKeepsToTheMemory(t *testing.T) {
 	}
 	defer e.Close()
 	for bytes, fits := range map[int]bool{room: true, room + 1: false} {
-		err := e.Do(context.Background(), "encode", func(l *Local) error {
+		err := e.Do(context.Background(), "encode", func(l *Workspace) error {
 			arena, err := l.Arena(bytes)
 			if err == nil && arena == nil {
 				t.Error("no arena and no error")
@@ -31,11 +31,11 @@ func TestDoKeepsToTheMemory(t *testing.T) {
 			t.Errorf("%d bytes of %d: got %v, want them given: %v", bytes, room, err, fits)
 		}
 	}
-	err = e.Do(context.Background(), "encode", func(*Local) error { panic("fault") })
+	err = e.Do(context.Background(), "encode", func(*Workspace) error { panic("fault") })
 	if err == nil || !strings.Contains(err.Error(), "encode") || !strings.Contains(err.Error(), "fault") {
 		t.Errorf("a panic: got %v, want an error that names the work", err)
 	}
-	if err := e.Do(context.Background(), "decode", func(*Local) error { return nil }); err != nil {
+	if err := e.Do(context.Background(), "decode", func(*Workspace) error { return nil }); err != nil {
 		t.Errorf("work after a panic: %v", err)
 	}
 }

@@ -37,21 +37,19 @@ type driftBench struct {
 	format  latent.Format
 	prompts []Entry
 	empty   Entry
-	whole   [][]float32 // pictures of one rank
-	steps   int         // of the next pictures, as of whole
+	one     [][]float32 // pictures of one rank
+	seeds   uint64      // pictures of each prompt
+	steps   int         // of the next pictures
 	cache   *Cache      // of the next pictures
 	sampler string
 	compute engine.DType
 	stats   []Stats // of the last pictures
 }
 
-// driftSeeds is how many pictures each prompt gets.
-const driftSeeds = 3
-
 func newDriftBench(t testing.TB) *driftBench {
 	t.Helper()
 	const demo = "../examples/demo"
-	b := &driftBench{t: t, steps: 12, sampler: "euler"}
+	b := &driftBench{t: t, seeds: 3, steps: 12, sampler: "euler"}
 	var err error
 	check := func(err error) {
 		t.Helper()
@@ -105,8 +103,16 @@ func newDriftBench(t testing.TB) *driftBench {
 		b.prompts, b.empty = append(b.prompts, e), e
 	}
 	b.prompts = b.prompts[:2]
-	b.whole = b.pictures("")
 	return b
+}
+
+// whole has the pictures of one rank as the bench is when first asked.
+func (b *driftBench) whole() [][]float32 {
+	b.t.Helper()
+	if b.one == nil {
+		b.one = b.pictures("")
+	}
+	return b.one
 }
 
 // pictures makes the pictures of all prompts and seeds with a plan, as the demo does: 128 x 128, euler, 12 steps unless
@@ -120,7 +126,7 @@ func (b *driftBench) pictures(plan string) [][]float32 {
 	var out [][]float32
 	b.stats = nil
 	for _, prompt := range b.prompts {
-		for seed := range uint64(driftSeeds) {
+		for seed := range b.seeds {
 			l := NewLatent(1, b.model.Spec.Channels, 16, 16)
 			noise, _, err := sampling.PrepareNoise(seed, 1, l.Len(), nil)
 			if err != nil {
@@ -138,9 +144,9 @@ func (b *driftBench) pictures(plan string) [][]float32 {
 				b.t.Fatal(err)
 			}
 			b.stats = append(b.stats, res.Stats)
-			b.format.FromModel(res.Latent.Data)
+			b.format.FromModel(res.Latent.Data, res.Latent.Y*res.Latent.X)
 			var picture []float32
-			err = b.e.Do(context.Background(), "decode", func(l *Local) error {
+			err = b.e.Do(context.Background(), "decode", func(l *Workspace) error {
 				picture, err = l.Decode(b.net, res.Latent.Data, 1, 16, 16, 1)
 				return err
 			})
@@ -159,7 +165,7 @@ func (b *driftBench) pictures(plan string) [][]float32 {
 // drift is the mean PSNR over the pictures of a plan against those of one rank, in dB; peak 1.
 func (b *driftBench) drift(plan string) float64 {
 	b.t.Helper()
-	return meanPSNR(b.pictures(plan), b.whole)
+	return meanPSNR(b.pictures(plan), b.whole())
 }
 
 // driftRows are the pairs of stages and patches of the table; its columns are warm-ups 1 to 4.

@@ -7,10 +7,12 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"patchbay/engine/safetensors"
 	"patchbay/models/dit"
+	"patchbay/models/family"
 	"patchbay/models/latent"
 	"patchbay/models/sampling"
 	"patchbay/models/tiny"
@@ -35,7 +37,12 @@ type goldenEntry struct {
 	Mask          []int    `json:"mask"`
 	Width, Height float32
 	FinalContext  []int `json:"final_context"`
-	Zeroed        bool  `json:"zeroed"`
+	References    []struct {
+		Input string
+		Shape []int // [1, C, 1, Y, X]
+	} `json:"reference_latents"`
+	Method string `json:"reference_latents_method"`
+	Zeroed bool   `json:"zeroed"`
 }
 
 // goldenRun is one case of e2e.json.
@@ -52,6 +59,8 @@ type goldenRun struct {
 	Sigmas                                []float32 `json:"sigmas"`
 	Shape                                 []int     `json:"latent_shape"`
 	Latent                                string
+	Patch                                 []any    `json:"model_patch"` // a class and its shift
+	Norm                                  *float32 `json:"cfg_norm"`
 	Positive, Negative, Cond1, Cond2      []goldenEntry
 	NetworkCalls                          [][]json.RawMessage `json:"network_calls"`
 }
@@ -63,12 +72,26 @@ type goldenModel struct {
 	format   latent.Format
 }
 
-func openGolden(t *testing.T, name string) goldenModel {
+// described are the small models of all tests by name: making their weights takes longer than many a test.
+var described sync.Map
+
+// describe returns a small model. Tests may change the copy, not what it points to.
+func describe(t *testing.T, name string) *family.Diffusion {
 	t.Helper()
-	d, err := tiny.Describe(name)
+	made, _ := described.LoadOrStore(name, sync.OnceValues(func() (*family.Diffusion, error) {
+		return tiny.Describe(name)
+	}))
+	d, err := made.(func() (*family.Diffusion, error))()
 	if err != nil {
 		t.Fatal(err)
 	}
+	own := *d
+	return &own
+}
+
+func openGolden(t *testing.T, name string) goldenModel {
+	t.Helper()
+	d := describe(t, name)
 	line, err := d.Sampling.Build()
 	if err != nil {
 		t.Fatal(err)
@@ -93,6 +116,13 @@ func (e goldenEntry) lower(t *testing.T, run goldenRun, g goldenModel) Entry {
 		more := golden.Input("e2e/"+run.Model+"/pos3/context", (e.FinalContext[1]-rows)*cols)
 		out.Context.Data, out.Context.Rows = append(out.Context.Data, more...), e.FinalContext[1]
 	}
+	for _, r := range e.References {
+		y, x := r.Shape[3], r.Shape[4]
+		data := golden.Input(r.Input, r.Shape[1]*y*x)
+		g.format.ToModel(data, y*x)
+		out.References = append(out.References, dit.Reference{Y: y, X: x, Data: data})
+	}
+	out.Method = e.Method
 	if e.Zeroed {
 		clear(out.Context.Data)
 		clear(out.Pooled)
@@ -172,10 +202,10 @@ func (run goldenRun) lower(t *testing.T, name string, g goldenModel) *Request {
 	switch {
 	case strings.HasPrefix(run.Latent, "input:"):
 		l.Data = golden.Input(strings.TrimPrefix(run.Latent, "input:"), l.Len())
-		g.format.ToModel(l.Data)
+		g.format.ToModel(l.Data, y*x)
 	case run.Latent == "see what":
 		l.Data = tensor(t, strings.Replace(name, "stage2", "stage1", 1))
-		g.format.ToModel(l.Data)
+		g.format.ToModel(l.Data, y*x)
 	}
 	var inds []int
 	if strings.Contains(run.What, "items 3 and 1") {
@@ -195,6 +225,7 @@ func (run goldenRun) lower(t *testing.T, name string, g goldenModel) *Request {
 	}
 	r.Sigmas = run.sigmas(t, g)
 	run.guide(t, r, g)
+	r.Guider.Norm = run.Norm
 	run.mask(r)
 	return r
 }
@@ -275,7 +306,7 @@ func (run goldenRun) mask(r *Request) {
 func tensor(t *testing.T, name string) []float32 {
 	t.Helper()
 	file := "e2e.safetensors"
-	if strings.HasPrefix(name, "zimage-") {
+	if strings.HasPrefix(name, "zimage-") || strings.HasPrefix(name, "qwen-") {
 		file = "modern/" + file
 	}
 	f, err := safetensors.Open(golden.Path(file))
@@ -323,7 +354,7 @@ func newEngine(t *testing.T) *Engine {
 // TestEndToEndMatchesComfyUI runs every recorded run through the Request door; tolerance of golden/README.md section 2.
 func TestEndToEndMatchesComfyUI(t *testing.T) {
 	runs := map[string]goldenRun{}
-	for _, file := range []string{"e2e.json", "modern/e2e.json"} { // the later patches are the default time line
+	for _, file := range []string{"e2e.json", "modern/e2e.json"} {
 		if err := golden.JSON(file, &runs); err != nil {
 			t.Fatal(err)
 		}
@@ -348,18 +379,23 @@ func TestEndToEndMatchesComfyUI(t *testing.T) {
 			}
 			if strings.HasPrefix(run.What, "ModelSamplingSD3") {
 				g.sampling, _ = sampling.NewFlow(6, 1000)
+			} else if run.Patch != nil && run.Patch[0] == "ModelSamplingAuraFlow" {
+				g.sampling, _ = sampling.NewFlow(run.Patch[1].(float64), 1)
+			}
+			if len(run.Shape) == 5 { // one frame
+				run.Shape = slices.Delete(run.Shape, 2, 3)
 			}
 			r := run.lower(t, name, g)
 			res, err := e.Sample(context.Background(), r, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
-			g.format.FromModel(res.Latent.Data)
+			g.format.FromModel(res.Latent.Data, res.Latent.Y*res.Latent.X)
 			if rel := relative(res.Latent.Data, tensor(t, name)); rel > 1e-4 {
 				t.Errorf("relative error %.3g, bound 1e-4", rel)
 			}
 			if run.Node == "SamplerCustomAdvanced" {
-				g.format.FromModel(res.X0.Data)
+				g.format.FromModel(res.X0.Data, res.X0.Y*res.X0.X)
 				if rel := relative(res.X0.Data, tensor(t, name+"#denoised_output")); rel > 1e-4 {
 					t.Errorf("denoised output: relative error %.3g, bound 1e-4", rel)
 				}

@@ -43,9 +43,22 @@ type Config struct {
 	// Order, if not 0, is the seed of a fixed order in which ranks and samplers run one at a time: for tests, which can
 	// repeat an interleaving and try many of them. Deadlocks are found at once.
 	Order uint64
-	// Hosts starts the processes that so many ranks run in, rank r of a plan in number r modulo their count. It is called
-	// before the first run, for a plan of more ranks, and after a process was lost. Nil: all ranks run in this one.
-	Hosts func(ranks int) ([]host.Host, error)
+	// Beside is the type of activations of text encoders and autoencoder, F32 (the zero value) or BF16.
+	Beside engine.DType
+	// Hosts starts the processes that ranks run in; nil: all ranks run in this one.
+	Hosts Hosts
+}
+
+// Hosts are the processes that ranks run in, here or on other machines.
+type Hosts interface {
+	// Start returns processes with places for so many ranks, or for as many as can be had. Ranks take places in order. It
+	// is called before the first run, after a process was lost, and when Changed says so; those of the last call are
+	// closed then.
+	Start(ranks int) ([]host.Host, error)
+	// Changed reports whether Start would return others now though none has gone.
+	Changed(ranks int) bool
+	// Missing says which processes there should be and cannot be had now, and why.
+	Missing() []string
 }
 
 // fits refuses plans of more ranks than the devices have places for.
@@ -84,7 +97,6 @@ type Engine struct {
 	home      *host.Local      // this process
 	resident  sync.Mutex       // of hosts
 	hosts     []host.Host      // where ranks run: home alone, or other processes; nil: not started
-	room      int              // ranks that hosts were started for
 	scheduler *group.Scheduler // nil: everybody runs freely
 	buf       rank.Buffer      // memory of Do
 	next      uint64           // session and team numbers
@@ -93,15 +105,17 @@ type Engine struct {
 // Observe is told of progress after every step; an error stops the run with that error.
 type Observe func(Progress) error
 
-// Local is what Engine.Do lends to one piece of work on one rank: text encoders, VAE, anything that is not the denoise
-// loop.
-type Local struct {
+// Workspace is what Engine.Do lends to one piece of work on one rank: text encoders, VAE, anything that is not the
+// denoise loop.
+type Workspace struct {
 	Ops engine.Ops
 	// Arena returns activation memory of at least the given bytes. It is one piece: a second call invalidates what the
 	// first gave.
 	Arena func(bytes int) (*engine.Arena, error)
 	// Check returns the context's error once the job is cancelled; long work calls it between layers.
 	Check func() error
+	// DType is the type of activations that text encoders and autoencoder have here.
+	DType engine.DType
 
 	cfg *Config
 }
@@ -131,18 +145,56 @@ func NewEngine(cfg Config) (*Engine, error) {
 
 // start starts the processes for so many ranks where there are not enough, or one has gone. The caller holds e.work.
 func (e *Engine) start(ranks int) error {
-	if e.cfg.Hosts == nil || ranks <= e.room && !slices.ContainsFunc(e.hosts, gone) {
+	if e.cfg.Hosts == nil || e.hosts != nil && !e.cfg.Hosts.Changed(ranks) && !slices.ContainsFunc(e.hosts, gone) {
 		return nil
 	}
 	e.stop()
-	hosts, err := e.cfg.Hosts(ranks)
+	hosts, err := e.cfg.Hosts.Start(ranks)
 	if err != nil {
 		return &failure.Error{Code: failure.HostLost, Text: "start the processes of the ranks", Cause: err}
 	}
 	e.resident.Lock()
 	defer e.resident.Unlock()
-	e.hosts, e.room = hosts, ranks
+	e.hosts = hosts
 	return nil
+}
+
+// places is how many ranks the processes have places for, 0: any number. The caller holds e.work.
+func (e *Engine) places() (n int) {
+	for _, h := range e.hosts {
+		if h.Places() == 0 {
+			return 0
+		}
+		n += h.Places()
+	}
+	return n
+}
+
+// refit is the plan of a request on the processes that there are: where some are missing and the plan has more ranks
+// than the others have places, the fastest for those. The caller holds e.work.
+func (e *Engine) refit(r *Request, p plan.Plan) (plan.Plan, error) {
+	places := e.places()
+	if places == 0 || p.Ranks() <= places {
+		return p, nil
+	}
+	missing := e.cfg.Hosts.Missing()
+	asked, err := plan.Parse(r.Plan)
+	if err != nil {
+		return p, err
+	}
+	if len(missing) == 0 && asked.Choose == 0 {
+		return p, failure.Refuse("plan", "%s splits the work over %d ranks, and all hosts have places for %d", p, p.Ranks(),
+			places)
+	}
+	own, err := plan.Parse(fmt.Sprintf("ranks=%d", places))
+	if err != nil {
+		return p, err
+	}
+	own.Stale, own.Overlap = asked.Stale || asked.Pipe > 1 && asked.Patches > 1, asked.Overlap
+	if own, err = e.choose(r, own); err != nil {
+		return p, fmt.Errorf("%w; hosts that are missing: %s", err, strings.Join(missing, "; "))
+	}
+	return own, r.fits(own)
 }
 
 func gone(h host.Host) bool { return h.Err() != nil }
@@ -150,10 +202,37 @@ func gone(h host.Host) bool { return h.Err() != nil }
 // because is why a run has failed: what follows from the loss of a process says less than the loss. A cancelled run
 // stays so.
 func (e *Engine) because(err error) error {
-	if i := slices.IndexFunc(e.hosts, gone); i >= 0 && group.AsError(err).Code != failure.Cancelled {
+	code := group.AsError(err).Code
+	lost := func() int { return slices.IndexFunc(e.hosts, gone) }
+	for wait := time.Now().Add(foundOut); e.cfg.Hosts != nil && code == failure.PeerLost && lost() < 0 &&
+		time.Now().Before(wait); {
+		time.Sleep(foundOut / 100) // the loss of a process may be known to its peers first
+	}
+	if i := lost(); i >= 0 && code != failure.Cancelled {
 		return e.hosts[i].Err()
 	}
 	return err
+}
+
+// foundOut is how long after its peers the leader may find out that a process has gone.
+const foundOut = time.Second
+
+// abandon ends the processes of ranks that stand still, hanging or cut off from each other: the request may be run
+// again on new ones. The caller holds e.work.
+func (e *Engine) abandon(err error) error {
+	cause := group.AsError(err)
+	if e.cfg.Hosts == nil || cause.Code != failure.PeerLost && e.lost == nil {
+		return err
+	}
+	e.stop()
+	if e.lost != nil {
+		<-e.lost.ended // its processes have ended
+		e.lost = nil
+	}
+	if cause.Code != failure.PeerLost {
+		return err
+	}
+	return &failure.Error{Code: failure.HostLost, Text: "the processes of the ranks were ended", Cause: cause}
 }
 
 // stop ends the processes of the ranks. The caller holds e.work.
@@ -161,15 +240,24 @@ func (e *Engine) stop() {
 	e.dismiss()
 	e.resident.Lock()
 	hosts := e.hosts
-	e.hosts, e.room = nil, 0
+	e.hosts = nil
 	e.resident.Unlock()
 	for _, h := range hosts {
 		h.Close()
 	}
 }
 
-// hostOf is the number of the process that a rank runs in.
-func (e *Engine) hostOf(rank int) int { return rank % len(e.hosts) }
+// hostOf is the number of the process that a rank runs in: neighbours share one.
+func (e *Engine) hostOf(rank int) int {
+	for i, h := range e.hosts {
+		n := h.Places()
+		if n == 0 || rank < n {
+			return i
+		}
+		rank -= n
+	}
+	return len(e.hosts) - 1
+}
 
 // acquire makes the weights that ranks of a plan hold resident, each on the rank's device, and reports whether any had
 // to be loaded. All processes load at the same time.
@@ -309,7 +397,7 @@ func (e *Engine) Evict(key string) {
 }
 
 // Do runs f on the device with nothing else running there. A panic in f becomes an error; what names f in it.
-func (e *Engine) Do(ctx context.Context, what string, f func(*Local) error) error {
+func (e *Engine) Do(ctx context.Context, what string, f func(*Workspace) error) error {
 	release, err := e.take(ctx)
 	if err != nil {
 		return err
@@ -318,7 +406,7 @@ func (e *Engine) Do(ctx context.Context, what string, f func(*Local) error) erro
 	if err := e.usable(); err != nil {
 		return err
 	}
-	l := &Local{Ops: e.home.Ops(), cfg: &e.cfg, Check: func() error {
+	l := &Workspace{Ops: e.home.Ops(), DType: e.cfg.Beside, cfg: &e.cfg, Check: func() error {
 		if err := ctx.Err(); err != nil {
 			return cancelled(err)
 		}
@@ -422,6 +510,9 @@ func (e *Engine) Sample(ctx context.Context, req *Request, observe Observe) (*Re
 	if err := e.start(plan.Ranks()); err != nil {
 		return nil, err
 	}
+	if plan, err = e.refit(req, plan); err != nil {
+		return nil, err
+	}
 	var result *Result
 	err = e.relieved(func() (err error) {
 		result, err = e.attempt(ctx, req, plan, observe)
@@ -456,7 +547,7 @@ func (e *Engine) attempt(ctx context.Context, req *Request, plan plan.Plan, obse
 	}
 	if err != nil {
 		e.dismiss() // its exchanges may have been cut short: the next request starts with fresh ranks
-		return nil, e.because(err)
+		return nil, e.abandon(e.because(err))
 	}
 	return result, nil
 }

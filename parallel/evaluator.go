@@ -7,41 +7,41 @@ import (
 	"patchbay/parallel/rank"
 )
 
-// evaluator brings the evaluations of all shares onto the ranks in the one order that pipelines keep: evaluation by
-// evaluation, inside it patch by patch; a share that comes early waits for its turn. A stale evaluation of a patch is
-// queued and the next patch may follow at once; a synchronous one waits for all shares and runs the whole latent.
+// evaluator brings the evaluations of all parts onto the ranks in the one order that pipelines keep: evaluation by
+// evaluation, inside it patch by patch; a part that comes early waits for its turn. A stale evaluation of a patch is
+// queued and the next patch may follow at once; a synchronous one waits for all parts and runs the whole latent.
 type evaluator struct {
 	d      *denoiser
-	shares []*share
+	parts  []*latentPart
 	warmup int
 
 	mu     sync.Mutex
 	moved  *sync.Cond
 	err    error
-	index  int       // evaluation whose turn it is
-	patch  int       // share whose turn it is
-	full   []float32 // network input of all items, as far as shares have brought it
-	seen   map[int]bool
-	now    answer // what this evaluation asks of the network, without outputs
-	ran    int    // evaluations before this one that the network ran
-	sync   bool   // this evaluation is synchronous
-	synced []int  // evaluations that ran synchronously, counted as ran
-	done   int    // synchronous evaluations finished
+	index  int         // evaluation whose turn it is
+	patch  int         // part whose turn it is
+	full   []float32   // network input of all items, as far as parts have brought it
+	last   map[int]int // evaluation that a prediction was last made in, counted as ran
+	now    answer      // what this evaluation asks of the network, without outputs
+	ran    int         // evaluations before this one that the network ran
+	sync   bool        // this evaluation is synchronous
+	synced []int       // evaluations that ran synchronously, counted as ran
+	done   int         // synchronous evaluations finished
 	whole  [][]float32
 }
 
-func newEvaluator(d *denoiser, shares []*share) *evaluator {
+func newEvaluator(d *denoiser, parts []*latentPart) *evaluator {
 	ev := &evaluator{
-		d: d, shares: shares, warmup: d.team.Plan.Warmup, full: make([]float32, len(d.latent)),
-		seen: map[int]bool{}, done: -1,
+		d: d, parts: parts, warmup: d.team.Plan.Warmup, full: make([]float32, len(d.latent)),
+		last: map[int]int{}, done: -1,
 	}
 	ev.moved = sync.NewCond(&ev.mu)
 	d.evaluator = ev
-	d.progress.x0 = make([][]float32, len(shares))
+	d.progress.x0 = make([][]float32, len(parts))
 	return ev
 }
 
-// abort makes every share that waits return err.
+// abort makes every part that waits return err.
 func (ev *evaluator) abort(err error) {
 	ev.mu.Lock()
 	if ev.err == nil {
@@ -71,14 +71,14 @@ func (ev *evaluator) wait(ready func() bool) {
 	}
 }
 
-// question is one evaluation as a share asks for it.
+// question is one evaluation as a part asks for it.
 type question struct {
-	x, input []float32 // latent of the share, and what the network reads of it
+	x, input []float32 // latent of the part, and what the network reads of it
 	sigma    float32
 	active   []int // predictions wanted
 }
 
-// answer is what a share gets.
+// answer is what a part gets.
 type answer struct {
 	run     []int       // predictions that the network made
 	outputs [][]float32 // of run: rows [B, tokens, OutChannels*p*p]
@@ -88,8 +88,8 @@ type answer struct {
 	calls        []easyCall
 }
 
-// evaluate predicts the active entries for one share.
-func (ev *evaluator) evaluate(s *share, q question) (answer, error) {
+// evaluate predicts the active entries for one part.
+func (ev *evaluator) evaluate(s *latentPart, q question) (answer, error) {
 	ev.mu.Lock()
 	ev.wait(func() bool { return ev.index == s.evaluations && ev.patch == s.index })
 	if ev.err != nil {
@@ -118,27 +118,28 @@ func (ev *evaluator) evaluate(s *share, q question) (answer, error) {
 	return a, err
 }
 
-// decide settles for all shares what this evaluation is: what the network is asked for, and whether all patches run at
-// once. The first share's rows are all that it looks at, because the others may not have theirs yet.
-func (ev *evaluator) decide(s *share, q question) {
+// decide settles for all parts what this evaluation is: what the network is asked for, and whether all patches run at
+// once. The first part's rows are all that it looks at, because the others may not have theirs yet.
+func (ev *evaluator) decide(s *latentPart, q question) {
 	ev.now = answer{run: q.active}
 	if r := ev.d.reuser; r != nil {
 		ev.now = r.decide(s, q, ev.index)
 	}
-	ev.sync = len(ev.shares) == 1 || ev.ran < ev.warmup
-	for _, i := range ev.now.run {
-		ev.sync = ev.sync || !ev.seen[i]
-		ev.seen[i] = true
+	ev.sync = len(ev.parts) == 1 || ev.ran < ev.warmup
+	for _, i := range ev.now.run { // patches read keys and values of the evaluation before, never older ones
+		at, made := ev.last[i]
+		ev.sync = ev.sync || !made || at != ev.ran-1
+		ev.last[i] = ev.ran
 	}
-	if len(ev.shares) > 1 && len(ev.now.run) > 0 && ev.sync {
+	if len(ev.parts) > 1 && len(ev.now.run) > 0 && ev.sync {
 		ev.synced = append(ev.synced, ev.ran)
 	}
 }
 
-// together is a synchronous evaluation: the last share runs it for all. ev is locked on entry and unlocked on return.
-func (ev *evaluator) together(s *share, timestep float32, active []int) ([][]float32, error) {
+// together is a synchronous evaluation: the last part runs it for all. ev is locked on entry and unlocked on return.
+func (ev *evaluator) together(s *latentPart, timestep float32, active []int) ([][]float32, error) {
 	mine := ev.index
-	last := s.index == len(ev.shares)-1
+	last := s.index == len(ev.parts)-1
 	if !last {
 		ev.advance()
 		ev.wait(func() bool { return ev.done >= mine })
@@ -147,7 +148,7 @@ func (ev *evaluator) together(s *share, timestep float32, active []int) ([][]flo
 		all := dit.Range{End: ev.d.whole.grid.Tokens()}
 		c := ev.command(timestep, active, all, 0)
 		c.Whole = true
-		ev.mu.Unlock() // it is this share's turn until advance: the others wait
+		ev.mu.Unlock() // it is this part's turn until advance: the others wait
 		ev.whole, err = ev.d.session.begin(c)()
 		ev.mu.Lock()
 		if err != nil && ev.err == nil {
@@ -160,7 +161,7 @@ func (ev *evaluator) together(s *share, timestep float32, active []int) ([][]flo
 	if ev.err != nil {
 		return nil, ev.err
 	}
-	if len(ev.shares) == 1 {
+	if len(ev.parts) == 1 {
 		return ev.whole, nil
 	}
 	out := make([][]float32, len(active))
@@ -173,7 +174,7 @@ func (ev *evaluator) together(s *share, timestep float32, active []int) ([][]flo
 
 // advance passes the turn on; ev is locked.
 func (ev *evaluator) advance() {
-	if ev.patch++; ev.patch == len(ev.shares) {
+	if ev.patch++; ev.patch == len(ev.parts) {
 		ev.patch = 0
 		ev.index++
 		if len(ev.now.run) > 0 {

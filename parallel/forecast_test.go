@@ -9,7 +9,6 @@ import (
 	"patchbay/engine"
 	"patchbay/models/dit"
 	"patchbay/models/sampling"
-	"patchbay/models/tiny"
 	"patchbay/parallel/comm"
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/plan"
@@ -20,10 +19,7 @@ import (
 // batch, odd sides.
 func tinyRequest(t *testing.T, family string, b, y, x, steps int) *Request {
 	t.Helper()
-	d, err := tiny.Describe(family)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := describe(t, family)
 	line, err := d.Sampling.Build()
 	if err != nil {
 		t.Fatal(err)
@@ -105,7 +101,7 @@ func families() []struct {
 	return []struct {
 		name string
 		y, x int
-	}{{"flux", 9, 14}, {"sd3", 11, 8}, {"pixart", 34, 36}, {"hunyuandit", 10, 14}}
+	}{{"flux", 9, 14}, {"sd3", 11, 8}, {"pixart", 4, 62}, {"hunyuandit", 10, 14}, {"zimage", 10, 14}, {"qwenimage", 7, 9}}
 }
 
 // TestForecastEqualsExecutor computes a quarter of the plans on every family and compares bytes and calls of each rank

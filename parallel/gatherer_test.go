@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"patchbay/engine"
+	late "patchbay/engine/deferred"
 	"patchbay/models"
 	"patchbay/models/dit"
 	"patchbay/models/weights"
@@ -36,9 +37,7 @@ func strictly(m dit.Model, opened func(unit int)) *strict {
 				opened(i)
 				return
 			}
-			for k := range u.Whole.Buf.Host {
-				u.Whole.Buf.Host[k] = 0xff
-			}
+			late.Poison(u.Whole.Buf.Host)
 		}
 		u.Open(false)
 		s.shards.Units = append(s.shards.Units, u)
@@ -101,15 +100,11 @@ func TestShardedPlansEqualWholeWeights(t *testing.T) {
 	for i, f := range families() {
 		e, h := newEngine(t), &holder{}
 		r := strictRequest(t, h, f.name, 2, f.y, f.x, 2)
-		for k, plan := range []string{
+		plans := everyNth([]string{
 			"ulysses=2", "ulysses=3", "ring=2", "cfg=2", "cfg=3", "data=2", "ring=2,ulysses=2", "data=2,cfg=2,ulysses=2",
-			"tensor=2,ulysses=2",
-			"tensor=2,form=scatter,ring=3",
-		} {
-			// all plans with the first family, every second with the others
-			if i > 0 && (i+k)%2 > 0 || testing.Short() && (i+k)%4 > 0 {
-				continue
-			}
+			"tensor=2,ulysses=2", "tensor=2,form=scatter,ring=3",
+		}, i, 4)
+		for _, plan := range plans {
 			t.Run(f.name+"/"+plan, func(t *testing.T) {
 				whole, parts := *r, *r
 				whole.Plan, parts.Plan = plan, plan+",shard=on"
@@ -117,7 +112,7 @@ func TestShardedPlansEqualWholeWeights(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				for range 2 {
+				for range 2 { // the second one meets what the first one has left
 					got, err := e.Sample(context.Background(), &parts, nil)
 					if err != nil {
 						t.Fatal(err)
@@ -129,7 +124,7 @@ func TestShardedPlansEqualWholeWeights(t *testing.T) {
 				}
 			})
 		}
-		if h.opened == 0 {
+		if h.opened == 0 && len(plans) > 0 {
 			t.Error("no unit was ever gathered")
 		}
 	}
@@ -201,17 +196,14 @@ func firstDifference(a, b []float32) int {
 // TestPartsAreWithinTheirBounds: bytes gathered equal the formula for every rank, and what a rank takes for weights at
 // any time, loading included, is at most 1/P of them all and two units; the forecast from the config alone is near.
 func TestPartsAreWithinTheirBounds(t *testing.T) {
-	for _, f := range families() {
+	for i, f := range families() {
 		e, h := newEngine(t), &holder{}
 		r := strictRequest(t, h, f.name, 2, f.y, f.x, 3)
 		w := workloadOf(r)
 		if _, err := e.Sample(context.Background(), r, nil); err != nil { // whole weights, to compare with
 			t.Fatal(err)
 		}
-		for _, text := range []string{"ulysses=2", "cfg=2,ulysses=2", "ring=7"} {
-			if testing.Short() && text != "ulysses=2" {
-				continue
-			}
+		for _, text := range everyNth([]string{"ulysses=2", "cfg=2,ulysses=2", "ring=7"}, i, 3) {
 			p, err := plan.Parse(text + ",shard=on")
 			if err != nil {
 				t.Fatal(err)

@@ -90,13 +90,10 @@ func TestStagesReadTheirOwnWeights(t *testing.T) {
 		r := watchedRequest(t, l, f.name, 2, f.y, f.x, 4)
 		w, spec := workloadOf(r), r.Model.Spec
 		w.Device = cpuDevice(t)
-		for k, text := range []string{
+		for _, text := range everyNth([]string{
 			"pipe=2,patches=3", "pipe=2,patches=3,cut=weights", "pipe=3,ulysses=2,patches=2",
 			"pipe=4,patches=2,cut=weights", "cfg=2,pipe=2,tensor=2,form=scatter",
-		} {
-			if testing.Short() && (i+k)%2 > 0 {
-				continue
-			}
+		}, i, 2) {
 			t.Run(f.name+"/"+text, func(t *testing.T) {
 				p := planOf(t, text+",shard=on")
 				whole, own := *r, *r

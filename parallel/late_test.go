@@ -36,52 +36,88 @@ func TestLateEntriesAreSynchronousAtFirst(t *testing.T) {
 		"pipe=2,patches=3", "cfg=2,pipe=2,patches=3", "cfg=2,pipe=3,patches=2,warmup=2", "pipe=2,ulysses=2,patches=3",
 		"pipe=2,ring=2,patches=2,sync=spread",
 	} {
-		e, mu, seen := taggedEngine(t)
 		r, text, starts := lateRequest(t, "flux")
 		r.Plan = plan
-		p := planOf(t, plan)
-		if err := e.assemble(p, r.Model.Spec); err != nil {
-			t.Fatal(err)
+		var active [][]int
+		for e := range len(r.Sigmas) - 1 {
+			var now []int
+			for i, at := range starts {
+				if at <= e {
+					now = append(now, i)
+				}
+			}
+			active = append(active, now)
 		}
-		for _, l := range e.team.members {
-			rankOf(l).Ops.(*tagging).pos = rankOf(l).Pos
-		}
-		if _, err := e.Sample(context.Background(), r, nil); err != nil {
-			t.Fatalf("%s: %v", plan, err)
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		want := lateReadings(r, p, text, starts)
-		for m, readings := range want {
-			if got := seen[m]; fmt.Sprint(got) != fmt.Sprint(readings) {
-				t.Errorf("%s, %s: attentions read\n%v\nwant\n%v", plan, m, got, readings)
+		checkReadings(t, r, text, active)
+	}
+}
+
+// TestEntriesThatReturnAreSynchronous: an entry that was out of its range of sigmas and comes back has keys and values
+// of an evaluation long ago; that evaluation is synchronous as its first was. The sigmas go down, up and down again.
+func TestEntriesThatReturnAreSynchronous(t *testing.T) {
+	for _, plan := range []string{"pipe=2,patches=3", "cfg=2,pipe=2,patches=3"} {
+		r, text, _ := lateRequest(t, "flux")
+		r.Plan = plan
+		r.Sigmas = []float32{1, 0.9, 0.5, 0.4, 0.8, 0.75, 0}
+		for b := range r.Branches {
+			for i := range r.Branches[b].Entries {
+				r.Branches[b].Entries[i].Ranged = false
 			}
 		}
-		for m := range seen {
-			if want[m] == nil {
-				t.Errorf("%s: %s ran, want synchronous evaluations at warm-up, 3 and 4 alone", plan, m)
-			}
+		away := &r.Branches[0].Entries[1]
+		away.Ranged, away.SigmaStart, away.SigmaEnd = true, 1, 0.7
+		active := [][]int{{0, 1, 2, 3}, {0, 1, 2, 3}, {0, 2, 3}, {0, 2, 3}, {0, 1, 2, 3}, {0, 1, 2, 3}}
+		checkReadings(t, r, text, active)
+	}
+}
+
+// checkReadings runs a request and compares what its attentions read with what they should; active are the entries of
+// every evaluation.
+func checkReadings(t *testing.T, r *Request, text []int, active [][]int) {
+	t.Helper()
+	e, mu, seen := taggedEngine(t)
+	p := planOf(t, r.Plan)
+	if err := e.assemble(p, r.Model.Spec); err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range e.team.members {
+		rankOf(l).Ops.(*tagging).pos = rankOf(l).Pos
+	}
+	if _, err := e.Sample(context.Background(), r, nil); err != nil {
+		t.Fatalf("%s: %v", r.Plan, err)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	want := wantReadings(r, p, text, active)
+	for m, readings := range want {
+		if got := seen[m]; fmt.Sprint(got) != fmt.Sprint(readings) {
+			t.Errorf("%s, %s: attentions read\n%v\nwant\n%v", r.Plan, m, got, readings)
+		}
+	}
+	for m := range seen {
+		if want[m] == nil {
+			t.Errorf("%s: %s ran, want synchronous evaluations where an entry begins alone", r.Plan, m)
 		}
 	}
 }
 
-// lateReadings is what the attentions of every micro-step read, worked out from the definition: evaluations by row,
+// wantReadings is what the attentions of every micro-step read, worked out from the definition: evaluations by row,
 // text first, and how often.
-func lateReadings(r *Request, p plan.Plan, text, starts []int) map[plan.Micro]map[string]int {
+func wantReadings(r *Request, p plan.Plan, text []int, active [][]int) map[plan.Micro]map[string]int {
 	out := map[plan.Micro]map[string]int{}
 	patches := plan.PatchRanges(slices.Max(text), r.Model.Spec.Tokens(r.Latent.Y, r.Latent.X), p.Patches)
-	for e := range len(r.Sigmas) - 1 {
-		whole := e < p.Warmup || slices.Contains(starts, e)
+	for e, now := range active {
+		whole := e < p.Warmup
+		for _, i := range now {
+			whole = whole || !slices.Contains(active[e-1], i)
+		}
 		for m := range patches {
 			micro := plan.Micro{Evaluation: e, Patch: m}
 			if whole {
 				micro = plan.Micro{Evaluation: e, Whole: true}
 			}
 			readings := map[string]int{}
-			for i := range text {
-				if starts[i] > e {
-					continue
-				}
+			for _, i := range now {
 				tags := strings.Repeat(fmt.Sprint(e, " "), text[i])
 				for j, rows := range patches {
 					made := e

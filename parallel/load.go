@@ -38,6 +38,9 @@ func (e *Engine) Load(ctx context.Context, m Model, text string) (Loaded, error)
 	if err := e.start(p.Ranks()); err != nil {
 		return out, err
 	}
+	if n := e.places(); n > 0 && p.Ranks() > n {
+		return out, plan.Refuse("ranks", "are %d, the hosts that answer have places for %d", p.Ranks(), n)
+	}
 	start := time.Now()
 	loaded, err := e.acquire(m, p)
 	if err != nil {

@@ -96,7 +96,7 @@ func TestFoldedStagesStayClose(t *testing.T) {
 func TestSpreadFoldedStagesReadTheSame(t *testing.T) {
 	e := newEngine(t)
 	g := openGolden(t, "hydit-a")
-	r := parityRequest(t, g, "hydit-a", 1, 12, 12, 6)
+	r := parityRequest(t, g, "hydit-a", 1, 8, 9, 5)
 	late := &r.Branches[0].Entries[1]
 	late.Ranged, late.SigmaStart = true, r.Sigmas[2]
 	ordered, err := NewEngine(Config{NewOps: testOps, Order: 7, Recode: roundTrip})

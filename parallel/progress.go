@@ -8,14 +8,14 @@ import (
 	"patchbay/parallel/failure"
 )
 
-// progress collects the steps of all shares; a step is reported once every share has done it.
+// progress collects the steps of all parts; a step is reported once every part has done it.
 type progress struct {
 	d       *denoiser
 	observe Observe
 
 	mu      sync.Mutex
 	x0      [][]float32 // last x0 of each share
-	done    map[int]int // step -> shares that have done it
+	done    map[int]int // step -> parts that have done it
 	seconds []float64
 	last    time.Time
 }
@@ -25,7 +25,7 @@ func newProgress(d *denoiser, observe Observe) *progress {
 }
 
 // step is a sampler's report; i counts from 0.
-func (p *progress) step(s *share, i int, x0 []float32) error {
+func (p *progress) step(s *latentPart, i int, x0 []float32) error {
 	if err := p.d.ctx.Err(); err != nil {
 		return cancelled(err)
 	}
@@ -47,7 +47,7 @@ func (p *progress) step(s *share, i int, x0 []float32) error {
 	report := Progress{Step: min(i+1, steps), Steps: steps, Sigma: p.d.sigmas[min(i, steps)], Sent: p.d.session.bytes()}
 	if p.d.req.Preview {
 		v := make([]float32, len(p.d.latent))
-		for _, other := range p.d.evaluator.shares {
+		for _, other := range p.d.evaluator.parts {
 			other.paste(v, p.x0[other.index])
 		}
 		report.X0 = p.d.toLatent(v)
@@ -63,7 +63,7 @@ type sharedDraws struct {
 }
 
 // draws makes the noise source of the run.
-func (d *denoiser) draws(shares int) (*sharedDraws, error) {
+func (d *denoiser) draws(parts int) (*sharedDraws, error) {
 	stream := sampling.NewGenerator(d.req.Seed)
 	if d.sampler.Noise == sampling.Continued {
 		for _, n := range d.req.NoiseDraws {
@@ -74,11 +74,11 @@ func (d *denoiser) draws(shares int) (*sharedDraws, error) {
 	if err != nil {
 		return nil, failure.Refuse("noise", "%v", err)
 	}
-	return &sharedDraws{draws: v, next: make([]int, shares)}, nil
+	return &sharedDraws{draws: v, next: make([]int, parts)}, nil
 }
 
-// take returns the share's elements of a draw and forgets draws that all shares have passed.
-func (n *sharedDraws) take(s *share, draw int, s0, s1 float32) ([]float32, error) {
+// take returns the part's elements of a draw and forgets draws that all parts have passed.
+func (n *sharedDraws) take(s *latentPart, draw int, s0, s1 float32) ([]float32, error) {
 	v, err := n.draws.Draw(draw, s0, s1)
 	if err != nil {
 		return nil, err

@@ -86,15 +86,15 @@ func TestForecastEqualsRecordedRun(t *testing.T) {
 	}
 	slices.Sort(plans)
 	plans = slices.Compact(plans)
-	for _, f := range families() {
+	for k, f := range families() {
 		e := newRecordingEngine(t)
-		for _, steps := range []int{1, 4} {
-			if testing.Short() && steps == 1 {
-				continue // the long form has single evaluations too
-			}
+		for a, steps := range []int{1, 4} {
 			r := tinyRequest(t, f.name, 2, f.y, f.x, steps)
-			for _, text := range plans {
-				for _, compute := range []engine.DType{engine.F32, engine.BF16} {
+			for i, text := range plans {
+				for b, compute := range []engine.DType{engine.F32, engine.BF16} {
+					if !soak && (i+k+2*a+b)%4 > 0 {
+						continue // one of the four on each family, another on the next
+					}
 					t.Run(fmt.Sprintf("%s/%d/%s/%s", f.name, steps, compute, text), func(t *testing.T) {
 						compareRecorded(t, e, *r, text, compute)
 					})

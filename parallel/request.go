@@ -7,6 +7,7 @@ import (
 	"patchbay/models/sampling"
 	"patchbay/parallel/comm"
 	"patchbay/parallel/host"
+	"patchbay/parallel/plan"
 	"patchbay/parallel/rank"
 )
 
@@ -39,7 +40,7 @@ type Request struct {
 
 	Cache *Cache // answers some evaluations without the network; nil: all of them run
 
-	Plan string // "ulysses=2,pipe=2,..."; empty: chosen
+	Plan string // "ulysses=2,pipe=2,...", or "ranks=4" to have it chosen; empty: one rank
 	// Compute is the dtype of activations from Embed to Head: F32 (the zero value) or BF16. Samplers, conditioning
 	// vectors, modulations, norms and sums stay in f32.
 	Compute engine.DType
@@ -68,6 +69,9 @@ type Guider struct {
 	CFG2 float32 // dual: cfg_cond2_negative
 	// Nested is the style "nested" of DualCFGGuider; false is "regular".
 	Nested bool
+	// Norm scales every pixel of the guided latent down to the length of the first branch's, over channels, and by this
+	// (ComfyUI's CFGNorm); nil: it stays as it is.
+	Norm *float32
 	// NoShortcut evaluates the negative branch even where CFG is 1 (samplers with uncond do so on their own).
 	NoShortcut bool
 }
@@ -89,7 +93,8 @@ type Branch struct {
 	Entries []Entry
 }
 
-// Entry is one item of a conditioning list.
+// Entry is one item of a conditioning list: the dit.Entry that the network sees, with where, when and how much it
+// counts.
 type Entry struct {
 	dit.Entry
 	// SigmaStart >= sigma >= SigmaEnd is where the entry is active; both 0: always. Inclusive as ComfyUI compares.
@@ -132,6 +137,17 @@ type Progress struct {
 	Sent        []int64 // bytes that the ranks have sent so far, by axis (AxisUlysses to AxisShard)
 }
 
+// ByAxis returns Sent by the names of the axes, without those that nothing was sent on.
+func (p Progress) ByAxis() map[string]int64 {
+	out := map[string]int64{}
+	for axis, n := range p.Sent {
+		if n > 0 {
+			out[plan.Axis(axis).String()] = n
+		}
+	}
+	return out
+}
+
 // Result is what a run gives back.
 type Result struct {
 	Latent Latent // model space, inverse noise scaling applied
@@ -156,5 +172,6 @@ type Stats struct {
 	PeakBytes   int64             // activations and session buffers of the busiest rank
 	Traffic     [][]comm.Traffic  // what each rank of the plan sent, by axis (AxisUlysses to AxisShard)
 	Tokens      []rank.TokenCount // what each rank's first block computed
+	Chosen      map[string]int64  // how devices have computed calls (engine.Chooser), over all ranks; nil: in one way
 	Spans       []profile.Span    // every operation and exchange of every rank, if Request.Profile
 }

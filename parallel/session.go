@@ -60,7 +60,7 @@ func (s *session) open(spec *dit.Spec, o rank.OpenCommand, branches []int) (peak
 		s.cfgOf[i] = plan.CFGGroup(branches, i, p.CFG)
 		lt := 0
 		if spec.JointText() {
-			lt = spec.TextTokens(e.Entry.Context.Rows)
+			lt = spec.JointTokens(&e.Entry)
 		}
 		s.entries = append(s.entries, plan.Sequence{Text: lt, Image: e.Grid.Tokens()})
 	}
@@ -85,6 +85,9 @@ func (s *session) open(spec *dit.Spec, o rank.OpenCommand, branches []int) (peak
 		need[device] += r.PeakBytes
 		peak = max(peak, need[device])
 	}
+	if err == nil { // a lane knows of itself alone
+		err = o.Fits(peak)
+	}
 	return peak, err
 }
 
@@ -103,9 +106,9 @@ func (s *session) begin(c rank.EvaluateCommand) func() ([][]float32, error) {
 	}
 	place := func(at plan.Coord) int {
 		if spread {
-			return at.Pipe*p.Ring*p.Ulysses + at.Place(p)
+			return at.Pipe*p.Ring*p.Ulysses + at.SequenceRank(p)
 		}
-		return at.Place(p)
+		return at.SequenceRank(p)
 	}
 	first := func(at plan.Coord) bool { return at.Pipe == 0 || spread && at.Pipe < t.mesh.StageCount() }
 	last := func(at plan.Coord) bool {
@@ -208,6 +211,12 @@ func (s *session) close(stats *Stats) error {
 			stats.Tokens[at] = r.Tokens
 		}
 		stats.Spans = append(stats.Spans, r.Spans...)
+		for way, n := range r.Chosen {
+			if stats.Chosen == nil {
+				stats.Chosen = map[string]int64{}
+			}
+			stats.Chosen[way] += n
+		}
 	}
 	return nil
 }

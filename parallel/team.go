@@ -2,6 +2,7 @@ package parallel
 
 import (
 	"cmp"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -12,8 +13,8 @@ import (
 	"patchbay/parallel/rank"
 )
 
-// team is the ranks of one plan, as the leader sees them: it cuts commands for each of them and puts their answers
-// together.
+// team (the word of Fortran and UPC++; a group is what one Comm joins) is the ranks of one plan, as the leader sees
+// them: it cuts commands for each of them and puts their answers together.
 type team struct {
 	host.Team
 	mesh      plan.Mesh // of members
@@ -23,6 +24,7 @@ type team struct {
 	left      atomic.Bool      // a rank hangs and was left behind
 	scheduler *group.Scheduler // nil: everybody runs freely
 	ended     chan struct{}    // closed when all ranks have returned, after close
+	names     []string         // of the processes of the members; nil: all share this one
 
 	interruptible bool // exchanges can be cut short
 	kept          bool // a cancelled run has left all ranks in step
@@ -48,6 +50,9 @@ func newTeam(of host.Team, e *Engine) (*team, error) {
 		rank, _ := t.Device(m)
 		at := e.hostOf(rank)
 		here[at], of.Hosts[m] = append(here[at], m), at
+		if h, ok := e.hosts[at].(fmt.Stringer); ok {
+			t.names = append(t.names, h.String())
+		}
 	}
 	for at, h := range e.hosts {
 		if len(here[at]) == 0 {

@@ -69,6 +69,10 @@ func (r *Request) validateGuidance() error {
 			return failure.Refuse("cfg", "is %v: want a finite number", v)
 		}
 	}
+	if n := r.Guider.Norm; n != nil && (r.Guider.Kind == GuideDual || !(*n >= 0) || math.IsInf(float64(*n), 0)) {
+		return failure.Refuse("guider", "CFGNorm of strength %v on guider %d: want at least 0, and one positive branch", *n,
+			r.Guider.Kind)
+	}
 	for _, b := range r.Branches {
 		for i, e := range b.Entries {
 			if err := r.validateEntry(b.Name, i, e); err != nil {

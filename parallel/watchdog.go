@@ -119,6 +119,9 @@ func (t *team) accuse(verdict string) *failure.Error {
 	for r, l := range t.members {
 		_, busy, place := l.Position()
 		name := fmt.Sprintf("rank %d at %s", r, place)
+		if t.names != nil {
+			name = fmt.Sprintf("rank %d in %s at %s", r, t.names[r], place)
+		}
 		waits := l.Waits()
 		switch {
 		case !busy:

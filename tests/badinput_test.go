@@ -40,6 +40,7 @@ type badInput struct {
 
 // TestBadInput sends everything that users and their files can get wrong to one daemon and to `run --local`.
 func TestBadInput(t *testing.T) {
+	t.Parallel()
 	program := buildProgram(t)
 	files := newHostile(t)
 	b := &badInput{t: t, program: program, files: files}

@@ -33,6 +33,7 @@ type replayed struct {
 // ComfyUI made of the same weights itself. The messages are sent in JSON, so that nothing of the program encodes or
 // decodes them on this side.
 func TestComfyUIReplay(t *testing.T) {
+	t.Parallel()
 	var records struct {
 		ComfyUI string              `json:"comfyui"`
 		Cases   map[string]replayed `json:"cases"`

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks the CUDA side without a GPU: the committed PTX is what the sources give, every kernel assembles for every supported GPU without spilling where
 # that costs, and the driver's prototypes and constants are those of NVIDIA's header. With --write the PTX is made anew.
-# NVRTC, headers and assemblers come from PyPI by name into a folder of their own ($PATCHBAY_CUDA_TOOLS), once: 110 MB.
+# NVRTC, headers and assemblers come from PyPI by name into a folder of their own ($PATCHBAY_CUDA_TOOLS), once: 470 MB to load, 120 to keep.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tools=${PATCHBAY_CUDA_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/patchbay-cuda-tools}
@@ -26,13 +26,28 @@ install() { # folder package==version...
 mkdir -p "$tools"
 install 12.4 nvidia-cuda-nvrtc-cu12==12.4.127 nvidia-cuda-runtime-cu12==12.4.127 nvidia-cuda-nvcc-cu12==12.4.131
 install 12.9 nvidia-cuda-nvcc-cu12==12.9.86
+install cublas nvidia-cublas-cu12==12.4.5.8
+rm -f "$tools"/cublas/nvidia/cublas/lib/*.so.12 # the header is all that is used
 headers=$tools/12.4/nvidia/cuda_runtime/include
 nvrtc=$(echo "$tools"/12.4/nvidia/cuda_nvrtc/lib/libnvrtc.so.*)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
+mkdir -p "$work/stub/nv"
+touch "$work/stub/nv/target" # what it says is for device code
 gcc -fsyntax-only -std=c11 -Wall -Wextra -DPB_CHECK_HEADERS -I "$headers" -x c engine/cuda/driver.h
-echo "prototypes and constants: those of cuda.h 12.4"
+gcc -fsyntax-only -std=c11 -Wall -Wextra -DPB_CHECK_HEADERS -I "$headers" -I "$tools/12.4/nvidia/cuda_nvcc/include" -I "$tools/cublas/nvidia/cublas/include" \
+  -isystem "$work/stub" -x c engine/cuda/cublaslt.h
+echo "prototypes and constants: those of cuda.h 12.4 and cublasLt.h 12.4.5"
+
+install nccl-2.21.5 nvidia-nccl-cu12==2.21.5
+rm -f "$tools"/nccl-2.21.5/nvidia/nccl/lib/*.so* # 250 MB that nobody needs here
+nccl=$tools/nccl-2.21.5/nvidia/nccl/include
+# The types of half precision that nccl.h includes need a C++ library; it uses none of them.
+gcc -fsyntax-only -std=c11 -Wall -Wextra -DPB_CHECK_NCCL -D__CUDA_FP16_H__ -D__CUDA_BF16_H__ -D__CUDA_BF16_TYPES_EXIST__ -I "$headers" \
+  -I "$tools/12.4/nvidia/cuda_nvcc/include" -I "$nccl" -x c engine/cuda/nccl.h
+grep -q 0xcafebeef "$nccl/nccl.h"
+echo "prototypes and constants: those of nccl.h 2.21.5"
 
 gcc -O1 -std=gnu11 -Wall -Wextra -o "$work/nvrtc" tests/fakegpu/nvrtc/nvrtc.c -ldl
 jobs=$(nproc)

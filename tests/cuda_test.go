@@ -2,17 +2,22 @@ package tests
 
 import (
 	"errors"
-	"fmt"
 	"image/png"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"patchbay/engine/cuda"
 	"patchbay/tests/fakegpu"
 )
+
+// ncclOf is the setting by which the program finds the fake NCCL.
+func ncclOf(driver string) string { return "PATCHBAY_CUDA_LIBS=" + filepath.Join(driver, "nccl") }
 
 // onFake runs the program where the loader finds the driver of the fake device, and returns what it printed.
 func onFake(t *testing.T, driver, program string, env []string, args ...string) (string, error) {
@@ -27,16 +32,20 @@ func onFake(t *testing.T, driver, program string, env []string, args ...string) 
 	return string(out), err
 }
 
-// smallDemo puts the demo beside the program with pictures of 64x64 pixels in two steps.
-func smallDemo(t *testing.T, program string) (flow string) {
+// smallDemo makes a place where the demo beside the program has pictures of 64x64 pixels in two steps.
+func smallDemo(t *testing.T) (program, flow string) {
 	t.Helper()
-	examples := filepath.Join(filepath.Dir(program), "..", "examples")
+	dir := t.TempDir()
+	program = filepath.Join(dir, "bin", "patchbay")
+	examples := filepath.Join(dir, "examples")
 	text, err := os.ReadFile("../examples/demo.json")
-	if err == nil {
-		err = os.Remove(examples) // a link to those of the source tree
+	for _, d := range []string{filepath.Dir(program), examples} {
+		if err == nil {
+			err = os.Mkdir(d, 0o700)
+		}
 	}
 	if err == nil {
-		err = os.Mkdir(examples, 0o700)
+		err = os.Link(buildProgram(t), program)
 	}
 	if err == nil {
 		err = os.Symlink(demoModels(t), filepath.Join(examples, "demo"))
@@ -49,7 +58,7 @@ func smallDemo(t *testing.T, program string) (flow string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return flow
+	return program, flow
 }
 
 // pixels reads the channels of a picture of 64x64 pixels, 0 to 255.
@@ -73,29 +82,37 @@ func pixels(t *testing.T, path string) (levels []int) {
 	return levels
 }
 
+// apart is the most levels that two pictures differ by in a channel.
+func apart(a, b []int) (worst int) {
+	for i, v := range a {
+		worst = max(worst, v-b[i], b[i]-v)
+	}
+	return worst
+}
+
 // TestCUDADemo: the demo on a fake GPU draws the picture of the processors, to one level of 255, and gives back all it
 // took: the driver says what it misses. Two ranks on one GPU and on two draw the same picture; without a place for the
 // second one they are refused.
 func TestCUDADemo(t *testing.T) {
 	driver := fakegpu.Library(t)
-	program := buildProgram(t)
-	flow := smallDemo(t, program)
+	program, flow := smallDemo(t)
 	dir := t.TempDir()
 	var cpu []int
 	broken := filepath.Join(dir, "broken") // the first launch breaks the device: the job goes to another worker
 	if err := os.WriteFile(broken, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range []struct{ devices, ranks, env string }{
-		{"cpu", "1", ""},
-		{"cuda:0", "1", ""},
-		{"cuda:0,0", "2", ""},
-		{"cuda:0-1", "2", ""},
-		{"cuda:0", "1", "FAKEGPU_BREAK=" + broken},
+	for _, c := range []struct{ devices, ranks, env, transport string }{
+		{"cpu", "1", "", "auto"},
+		{"cuda:0", "1", "", "auto"},
+		{"cuda:0,0", "2", "", "auto"},
+		{"cuda:0-1", "2", "", "local"},
+		{"cuda:0-1", "2", "", "nccl"},
+		{"cuda:0", "1", "FAKEGPU_BREAK=" + broken, "auto"},
 	} {
 		out := filepath.Join(dir, c.devices+".png")
-		said, err := onFake(t, driver, program, []string{"FAKEGPU_DEVICES=2", c.env}, "demo", "--devices", c.devices,
-			"--ranks", c.ranks, "--out", out)
+		said, err := onFake(t, driver, program, []string{"FAKEGPU_DEVICES=2", c.env, ncclOf(driver)}, "demo", "--devices",
+			c.devices, "--ranks", c.ranks, "--transport", c.transport, "--out", out)
 		told := strings.Count(said, "fakegpu:")
 		switch {
 		case err != nil, c.env == "" && told > 0,
@@ -106,16 +123,33 @@ func TestCUDADemo(t *testing.T) {
 		if cpu == nil {
 			cpu = picture
 		}
-		worst, least, most := 0, 255, 0
-		for i, v := range picture {
-			worst, least, most = max(worst, v-cpu[i], cpu[i]-v), min(least, v), max(most, v)
-		}
-		if worst > 1 || most-least < 50 {
-			t.Errorf("%s: differs from the processors by %d levels, want at most 1; has levels %d to %d", c.devices, worst,
-				least, most)
+		if worst := apart(picture, cpu); worst > 1 || slices.Max(picture)-slices.Min(picture) < 50 {
+			t.Errorf("%s: differs from the processors by %d levels, want at most 1", c.devices, worst)
 		}
 	}
-	said, err := onFake(t, driver, program, nil, "demo", "--devices", "cuda:0", "--ranks", "2")
+	// the same with denoise loop, text encoders and autoencoder in bf16
+	said, err := onFake(t, driver, program, []string{"PATCHBAY_MODELS=" + demoModels(t)}, "run", flow, "--local",
+		"--devices", "cuda:0", "--out", dir)
+	if err != nil || strings.Contains(said, "fakegpu:") {
+		t.Fatalf("run: %v\n%s", err, said)
+	}
+	made, err := filepath.Glob(filepath.Join(dir, "demo_*.png"))
+	if err != nil || len(made) != 1 {
+		t.Fatalf("run has made %q, %v", made, err)
+	}
+	sum, far := 0, 0
+	for i, v := range pixels(t, made[0]) {
+		d := max(v-cpu[i], cpu[i]-v)
+		sum += d
+		if d > 6 {
+			far++
+		}
+	}
+	if n := len(cpu); sum == 0 || sum > n || 50*far > n { // 0.66 levels and 0.6 %; edges move
+		t.Errorf("bf16: differs from the processors by %.3g levels on average, by more than 6 in %d of %d channels; want at "+
+			"most 1 and 2 %%, and some", float64(sum)/float64(n), far, n)
+	}
+	said, err = onFake(t, driver, program, nil, "demo", "--devices", "cuda:0", "--ranks", "2")
 	if err == nil || !strings.Contains(said, "over 2 ranks, and there are places for 1: cuda:0 (") ||
 		strings.Contains(said, "fakegpu:") {
 		t.Errorf("--ranks 2: %v\n%s", err, said)
@@ -128,7 +162,10 @@ func TestCUDADemo(t *testing.T) {
 	}
 	for count, engine := range map[string]string{"2": "cuda", "0": "cpu/"} { // the default is what is here
 		said, err = onFake(t, driver, program, []string{"FAKEGPU_DEVICES=" + count}, "bench", "step", "--size", "64x64",
-			"--steps", "1", "--warmup", "0", "--runs", "1", "--json")
+			"--steps", "1", "--warmup", "0", "--runs", "1", "--json", "--compute", "bf16")
+		if products := regexp.MustCompile(`"linear by cuBLASLt": ?[1-9]`).MatchString(said); products != (engine == "cuda") {
+			t.Errorf("bench step with %s GPUs: products by cuBLASLt: %t\n%s", count, products, said)
+		}
 		if err != nil || !strings.Contains(said, `"engine": "`+engine) && !strings.Contains(said, `"engine":"`+engine) ||
 			strings.Contains(said, "fakegpu:") {
 			t.Errorf("bench step with %s GPUs: %v\n%s", count, err, said)
@@ -139,8 +176,7 @@ func TestCUDADemo(t *testing.T) {
 // TestCUDARefusals: what --devices may not be is refused by name with what it may be, before anything is started.
 func TestCUDARefusals(t *testing.T) {
 	driver := fakegpu.Library(t)
-	program := buildProgram(t)
-	flow := smallDemo(t, program)
+	program, flow := smallDemo(t)
 	for _, c := range []struct{ env, devices, says string }{
 		{"", "cuda:1", "there is no such GPU: want cpu, cuda:0 (Fake GPU)"},
 		{"", "cuda", "want cuda:N"},
@@ -164,6 +200,20 @@ func TestCUDARefusals(t *testing.T) {
 			}
 		}
 	}
+	for _, c := range []struct{ devices, transport, env, says string }{
+		{"cuda:0,0", "nccl", "", "ranks 0 and 1 are both on cuda:0, and NCCL takes one rank a GPU: want auto or local"},
+		{"cuda:0-1", "nccl", "PATCHBAY_CUDA_LIBS=off", "NCCL was not found"},
+		{"cuda:0-1", "nccl", "FAKEGPU_NCCL=21005", "is version 2.10.5; 2.18.0 is the least that is used: want auto or local"},
+		{"cpu", "nccl", "", "NCCL is for GPUs, and --devices is cpu"},
+		{"cuda:0", "tcp", "", "--transport tcp: want auto, local or nccl"},
+	} {
+		said, err := onFake(t, driver, program, []string{"FAKEGPU_DEVICES=2", ncclOf(driver), c.env}, "serve", "--devices",
+			c.devices, "--transport", c.transport)
+		var code *exec.ExitError
+		if !errors.As(err, &code) || code.ExitCode() != 2 || !strings.Contains(said, c.says) {
+			t.Errorf("--devices %s --transport %s: %v, want exit code 2 and %q\n%s", c.devices, c.transport, err, c.says, said)
+		}
+	}
 	said, err := onFake(t, t.TempDir(), program, nil, "serve", "--devices", "cuda:0")
 	if err == nil || !strings.Contains(said, "no NVIDIA driver") && !strings.Contains(said, "no such GPU") {
 		t.Errorf("without the fake: %v\n%s", err, said)
@@ -178,6 +228,10 @@ func TestCUDARefusals(t *testing.T) {
 func TestCUDADoctor(t *testing.T) {
 	driver := fakegpu.Library(t)
 	program := buildProgram(t)
+	alone := t.TempDir() // the driver without libraries
+	if err := os.Symlink(filepath.Join(driver, cuda.Library), filepath.Join(alone, cuda.Library)); err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct{ env, says string }{
 		{"FAKEGPU_DEVICES=2", "ok    driver   libcuda.so.1, CUDA 12.4\nok    gpu      cuda:0, Fake GPU, compute " +
 			"capability 8.6, 8192 MiB; use it " +
@@ -186,8 +240,17 @@ func TestCUDADoctor(t *testing.T) {
 			"is not used"},
 		{"FAKEGPU_DRIVER=12020", "note  gpu      cuda:0: the driver serves CUDA 12.2"},
 		{"FAKEGPU_DEVICES=0", "everything runs on the processors"},
+		{"", "ok    library  cuBLASLt 12.4.5, " + driver + "/libcublasLt.so.12: linear layers in bf16\n"},
+		{"FAKEGPU_CUBLASLT=110803", "note  library  cuBLASLt cannot be used: " + driver + "/libcublasLt.so.12 is version " +
+			"11.8.3; 12.0.0 is the least that is used: linear layers"},
+		{"LD_LIBRARY_PATH=" + alone, "note  library  cuBLASLt is not in "},
+		{"LD_LIBRARY_PATH=" + alone, "the loader's path, /usr/local/cuda/lib64"},
+		{"LD_LIBRARY_PATH=" + alone, "; it comes with: pip install nvidia-cublas"},
+		{"PATCHBAY_CUDA_LIBS=off", "note  library  cuBLASLt is switched off (--cuda-libs off): linear layers in bf16 "},
+		{ncclOf(driver), "ok    library  NCCL 2.21.5, "},
+		{ncclOf(driver) + " FAKEGPU_NCCL=21005", "is version 2.10.5; 2.18.0 is the least that is used: ranks copy from each"},
 	} {
-		said, _ := onFake(t, driver, program, []string{c.env, fmt.Sprintf("PATCHBAY_HOME=%s", t.TempDir())}, "doctor")
+		said, _ := onFake(t, driver, program, append(strings.Fields(c.env), "PATCHBAY_HOME="+t.TempDir()), "doctor")
 		if !strings.Contains(said, c.says) {
 			t.Errorf("%s: want %q\n%s", c.env, c.says, said)
 		}

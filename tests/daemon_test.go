@@ -23,6 +23,7 @@ import (
 
 // TestDaemon runs the real program: its daemon, its workers, its clients.
 func TestDaemon(t *testing.T) {
+	t.Parallel()
 	program := buildProgram(t)
 	for _, c := range []struct {
 		name string
@@ -30,7 +31,8 @@ func TestDaemon(t *testing.T) {
 	}{
 		{"TwoJobsAtOnce", twoJobsAtOnce},
 		{"WorkerKilled", workerKilled},
-		{"RankKilled", rankKilled},
+		{"RankKilled", rankLost(syscall.SIGKILL, "signal: killed")},
+		{"RankStopped", rankLost(syscall.SIGSTOP, "it has said nothing for 5s: signal: killed", "--patience", "5s")},
 		{"CtrlC", ctrlC},
 		{"DiskFull", diskFull},
 		{"Drain", drains},
@@ -110,46 +112,50 @@ func workerKilled(t *testing.T, program string) {
 	s.waitState(c, "after", message.Done)
 }
 
-// rankKilled: a job whose rank is killed is run again by the same worker, whose next processes are there within five
-// seconds, and is told the cause.
-func rankKilled(t *testing.T, program string) {
-	s := startServer(t, program, "", "--placement", "children")
-	c := s.client()
-	ctx, end := context.WithTimeout(context.Background(), patience)
-	defer end()
-	long := &message.RunRequest{ID: "k", Workflow: demoFlow(t, 300), Plan: "ulysses=2"}
-	if _, err := client.Submit(ctx, c, long); err != nil {
-		t.Fatal(err)
-	}
-	worker := s.workerPIDs()[0]
-	var ranks []int
-	s.until("two ranks run", func() bool {
-		ranks = children(worker)
-		return len(ranks) == 2
-	})
-	if err := syscall.Kill(ranks[1], syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
-	killed := time.Now()
-	s.until("two other ranks run", func() bool {
-		now := children(worker)
-		return len(now) == 2 && !slices.Contains(now, ranks[0]) && !slices.Contains(now, ranks[1])
-	})
-	if took := time.Since(killed); took > patience/4 {
-		t.Errorf("the next ranks came after %v", took)
-	}
-	s.waitState(c, "k", message.Done)
-	var retries []string
-	_, err := client.Follow(context.Background(), c, "k", 0, false, &client.Collector{Event: func(ev message.Event) {
-		if ev.Type == message.EventRetrying {
-			retries = append(retries, fmt.Sprint(ev.Data["cause"]))
+// rankLost: a job whose rank is killed, or stopped so that its worker kills it, is run again by the same worker on new
+// processes, and is told the cause with the process' name.
+func rankLost(signal syscall.Signal, want string, args ...string) func(*testing.T, string) {
+	return func(t *testing.T, program string) {
+		s := startServer(t, program, "", append([]string{"--placement", "children"}, args...)...)
+		c := s.client()
+		ctx, end := context.WithTimeout(context.Background(), patience)
+		defer end()
+		long := &message.RunRequest{ID: "k", Workflow: demoFlow(t, 300), Plan: "ulysses=2"}
+		if _, err := client.Submit(ctx, c, long); err != nil {
+			t.Fatal(err)
 		}
-	}})
-	if err != nil || len(retries) != 1 || !strings.Contains(retries[0], "signal: killed") {
-		t.Errorf("got retries %q, %v; want one that names the signal", retries, err)
-	}
-	if got := s.workerPIDs(); len(got) != 1 {
-		t.Errorf("workers were started %d times, want once", len(got))
+		s.until("a worker is up", func() bool { return len(s.workerPIDs()) > 0 })
+		worker := s.workerPIDs()[0]
+		var ranks []int
+		s.until("two ranks run", func() bool {
+			ranks = children(worker)
+			return len(ranks) == 2
+		})
+		if err := syscall.Kill(ranks[1], signal); err != nil {
+			t.Fatal(err)
+		}
+		sent := time.Now()
+		s.until("the rank ends", func() bool { return !slices.Contains(children(worker), ranks[1]) })
+		ended := time.Now()
+		s.until("two other ranks run", func() bool {
+			now := children(worker)
+			return len(now) == 2 && !slices.Contains(now, ranks[0]) && !slices.Contains(now, ranks[1])
+		})
+		t.Logf("%v after the %v the rank has ended, %v later there are others", ended.Sub(sent), signal, time.Since(ended))
+		s.waitState(c, "k", message.Done)
+		var retries []string
+		_, err := client.Follow(context.Background(), c, "k", 0, false, &client.Collector{Event: func(ev message.Event) {
+			if ev.Type == message.EventRetrying {
+				retries = append(retries, fmt.Sprint(ev.Data["cause"]))
+			}
+		}})
+		if err != nil || len(retries) != 1 || !strings.Contains(retries[0], want) ||
+			!strings.Contains(retries[0], fmt.Sprintf("pid %d", ranks[1])) {
+			t.Errorf("got retries %q, %v; want one that names process %d and %q", retries, err, ranks[1], want)
+		}
+		if got := s.workerPIDs(); len(got) != 1 {
+			t.Errorf("workers were started %d times, want once", len(got))
+		}
 	}
 }
 

@@ -39,6 +39,7 @@ type door struct {
 // against the NATS server inside the daemon, an external one, one that asks for TLS and credentials and gives the
 // rights of docs/security.md, and the unix socket.
 func TestEveryCommand(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("NOT RUN with -short: builds the nats command")
 	}

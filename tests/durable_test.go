@@ -29,6 +29,7 @@ import (
 // TestDurable kills real daemons, workers and NATS servers while jobs run: none may be lost, none recorded twice, and
 // all pictures are those of a quiet run.
 func TestDurable(t *testing.T) {
+	t.Parallel()
 	program := buildProgram(t)
 	want := quietRun(t, program)
 	t.Run("FullDisk", func(t *testing.T) { fullDisk(t, program, want[:6]) })
@@ -126,6 +127,8 @@ func startNATS(t *testing.T, extra ...string) *natsServer {
 // natsProgram builds nats-server in the version of go.mod, once: it stays beside Go's build cache.
 func natsProgram(t *testing.T) string {
 	t.Helper()
+	installing.Lock()
+	defer installing.Unlock()
 	cache, err := exec.Command("go", "env", "GOCACHE").Output()
 	if err != nil {
 		t.Fatal(err)

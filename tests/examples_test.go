@@ -19,6 +19,7 @@ import (
 // TestExamples runs every example of a pipeline against a real daemon: the shell script with the real nats command, the
 // consumers in Go and Python, the rule.
 func TestExamples(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("NOT RUN with -short: builds the nats command and needs a Python environment")
 	}

@@ -17,7 +17,7 @@ import (
 var namedAnyway = map[string]string{
 	"cli/":                            anExample,
 	"models/family/diffusion.go":      aFormula,
-	"models/family/looks.go":          "kinds of files that are not supported, whose names begin like those of relatives",
+	"models/family/detect.go":         "kinds of files that are not supported, whose names begin like those of relatives",
 	"models/latent/formats.go":        "an autoencoder that other families use too",
 	"models/sampling/model.go":        aFormula,
 	"models/sampling/model_tables.go": aFormula, "models/sampling/schedule_curves.go": aFormula,

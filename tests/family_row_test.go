@@ -12,6 +12,7 @@ import (
 // TestFamilyIsOneFolderAndOneRow adds a family that is one folder, tests/sketch, to the table of families by one row,
 // and draws with it through the node classes and on plans: nothing else of the program changes.
 func TestFamilyIsOneFolderAndOneRow(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("NOT RUN under -short: it compiles the program again with one more family")
 	}

@@ -21,6 +21,7 @@ import (
 // TestFaults has the faults that are none of TestDurable's storms: each with real processes, most of them waiting for a
 // time limit, so they run side by side.
 func TestFaults(t *testing.T) {
+	t.Parallel()
 	program := buildProgram(t)
 	for _, c := range []struct {
 		name  string

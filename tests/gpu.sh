@@ -12,7 +12,7 @@ programs() { # builds what the parts run, stripped
   mkdir -p "$1"
   go build -ldflags "-s -w -X main.version=$(git describe --tags --always --dirty 2>/dev/null || echo unknown)" -o "$1/patchbay" . || return 1
   local package
-  for package in engine/cuda parallel/comm/localcuda parallel; do
+  for package in engine/cuda parallel/comm/localcuda parallel/comm/nccl parallel; do
     go test -c -ldflags "-s -w" -o "$1/$(basename "$package").test" "./$package" || return 1
   done
 }
@@ -116,12 +116,14 @@ SH
 chmod +x "$run/sanitize"
 
 conformance='^(TestConformance|TestEveryTile|TestEveryHead|TestStrips)$'
-streams='^Test(Uploads|Long|Free|Alloc|Weights|Many|Step|Reserve|Marks|Stamps|Location|Errors).*'
+streams='^Test(Library|Pack|Uploads|Long|Free|Alloc|Weights|Many|Step|Reserve|Marks|Stamps|Location|Errors).*'
 plans='FakeGPUs/flux-c'
+exchanges='^(TestNCCL|TestEvenExchanges|TestCommunicators)'
 step=(--compute bf16 --size 512x512 --steps 8 --runs 3 --json)
 if $rehearse; then
   conformance='^TestConformance$/^late$/^Add$'
   plans='PlansOnFakeGPUs$/flux-c/ulysses=2$'
+  exchanges='^(TestNCCL$/^OrderedWithOps|TestEvenExchanges|TestMistakes)'
   step=(--compute bf16 --size 64x64 --steps 1 --warmup 0 --runs 1 --json)
 fi
 part look 20 bash -c 'needs nvidia-smi nvidia-smi && nvidia-smi -q -d CLOCK,POWER,MEMORY'
@@ -134,6 +136,7 @@ part rates 60 bash -c "there engine/cuda cuda.test -test.run '^$' -test.bench . 
 part torch 60 bash -c 'needs python3 python3 tests/gpu/torch_rates.py'
 part picture 60 bash -c pictures
 part exchange 40 bash -c "there parallel/comm/localcuda localcuda.test -test.run '^TestLocalCUDA$/^one_device$'"
+part nccl 40 bash -c "there parallel/comm/nccl nccl.test -test.run '$exchanges'"
 part plans 60 bash -c "there parallel parallel.test -test.run '$plans'"
 part step 60 "$patchbay" bench step --devices cuda:0 "${step[@]}"
 part ranks 60 "$patchbay" bench step --devices cuda:0,0 --plan ulysses=2 "${step[@]}"

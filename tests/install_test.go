@@ -170,6 +170,7 @@ func TestInstallTwiceThenUninstall(t *testing.T) {
 
 // TestInstalledExamplesRun installs from this tree and uses what is there as a person would, away from the tree.
 func TestInstalledExamplesRun(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("NOT RUN with -short: builds the program and needs a Python environment")
 	}

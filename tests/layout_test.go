@@ -28,7 +28,7 @@ func rooms() map[string][]string {
 		"daemon": {"."},
 		"node":   {"pyjson", "lru", "fault", "picture/resample", "picture", "editor", "files", "value", "graph", "classes"},
 		"parallel": {
-			"failure", "comm", "comm/deferred", "comm/localcuda", "plan", "group", "comm/stream", "rank", "host", "remote",
+			"failure", "comm", "comm/deferred", "comm/localcuda", "comm/nccl", "plan", "group", "comm/stream", "rank", "host", "remote",
 			"forecast", ".",
 		},
 		"ipc": {"wire", "bulk", "message", "client", "meter", "broker", "jobs", "serve", "worker"},

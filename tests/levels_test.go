@@ -16,6 +16,7 @@ import (
 // TestLevelsDrawTheSame forces every CPU level in turn and compares the demo's pictures: at most one of 255 levels
 // apart. A level that the processor lacks is refused at once, with those that it has.
 func TestLevelsDrawTheSame(t *testing.T) {
+	t.Parallel()
 	program, dir := buildProgram(t), t.TempDir()
 	demo := func(level string) ([]byte, error) {
 		ctx, stop := context.WithTimeout(t.Context(), patience)

@@ -16,6 +16,8 @@ const natsCLIVersion = "v0.4.0"
 // natsCommand builds the nats command in a module of its own, once: it stays in Go's build cache folder.
 func natsCommand(t *testing.T) string {
 	t.Helper()
+	installing.Lock()
+	defer installing.Unlock()
 	cache, err := exec.Command("go", "env", "GOCACHE").Output()
 	if err != nil {
 		t.Fatal(err)
@@ -42,6 +44,7 @@ func natsCommand(t *testing.T) string {
 
 // TestNATSCommand types what a person with the nats command types.
 func TestNATSCommand(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("NOT RUN with -short: builds the nats command")
 	}

@@ -30,6 +30,7 @@ import (
 // so a second copy of any large part would show. What the planner forecasts from the configuration alone, added to what
 // the process took before, must be within 10 %.
 func TestWorkerPeakMemory(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("short: writes and runs a 280 MB checkpoint; `go test ./tests -run WorkerPeak` does")
 	}

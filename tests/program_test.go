@@ -20,22 +20,45 @@ import (
 	"patchbay/ipc/message"
 )
 
-// buildProgram builds the program into a folder of the test, with the examples beside it as in a source tree, and
-// returns its path.
-func buildProgram(t testing.TB) string {
-	t.Helper()
-	dir := t.TempDir()
-	path := filepath.Join(dir, "bin", "patchbay")
+// programDir is the folder of the program that the tests run; it goes with them.
+var programDir string
+
+// build builds the program into programDir, once, with the examples beside it as in a source tree.
+var build = sync.OnceValues(func() (path string, err error) {
+	path = filepath.Join(programDir, "bin", "patchbay")
 	examples, err := filepath.Abs("../examples")
 	if err == nil {
-		err = os.Symlink(examples, filepath.Join(dir, "examples"))
+		err = os.Symlink(examples, filepath.Join(programDir, "examples"))
 	}
 	if err != nil {
-		t.Fatal(err)
+		return "", err
 	}
-	cmd := exec.Command("go", "build", "-o", path, "..")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
+	if out, err := exec.Command("go", "build", "-o", path, "..").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build: %w\n%s", err, out)
+	}
+	return path, nil
+})
+
+// TestMain makes and removes programDir.
+func TestMain(m *testing.M) {
+	var err error
+	if programDir, err = os.MkdirTemp("", "patchbay-tests-"); err != nil {
+		panic(err)
+	}
+	code := m.Run()
+	_ = os.RemoveAll(programDir)
+	os.Exit(code)
+}
+
+// installing is held while something is built that stays beside Go's build cache.
+var installing sync.Mutex
+
+// buildProgram returns the path of the program, which all tests share.
+func buildProgram(t testing.TB) string {
+	t.Helper()
+	path, err := build()
+	if err != nil {
+		t.Fatal(err)
 	}
 	return path
 }

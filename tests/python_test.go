@@ -19,6 +19,8 @@ const pythonNeeds = "msgpack>=1.0 numpy>=1.24 nats-py>=2.6 pytest>=7"
 // fails the test: the client must not go unproved.
 func python(t *testing.T) string {
 	t.Helper()
+	installing.Lock()
+	defer installing.Unlock()
 	cache, err := exec.Command("go", "env", "GOCACHE").Output()
 	if err != nil {
 		t.Fatalf("go env GOCACHE: %v", err)
@@ -54,7 +56,7 @@ func python(t *testing.T) string {
 // runPython runs a command of the environment and returns what it printed.
 func runPython(t *testing.T, env []string, args ...string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*patience) // the whole suite of the client is one command
 	defer cancel()
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Env = append(append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1"), env...)
@@ -68,6 +70,7 @@ func runPython(t *testing.T, env []string, args ...string) string {
 // TestPythonClient runs the client's own tests, and the example over stdio, the socket and NATS: all three must write
 // the same picture.
 func TestPythonClient(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("NOT RUN in the short form: needs a Python environment")
 	}

@@ -17,6 +17,7 @@ import (
 // TestReconnect: what follows a job outlives the daemon that runs it. run and watch say what they wait for, go on with
 // the job under its id and end like it; when no daemon comes back they end with 3.
 func TestReconnect(t *testing.T) {
+	t.Parallel()
 	program := buildProgram(t)
 	s := startServer(t, program, "")
 	s.line[slices.Index(s.line, "127.0.0.1:0")] = strings.TrimPrefix(s.url, "nats://")

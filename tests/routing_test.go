@@ -19,6 +19,7 @@ import (
 // jobs back without using an attempt, its clients get the files all the same, and when the one with the files is gone
 // such jobs are refused.
 func TestRouting(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("NOT RUN with -short: builds nats-server")
 	}
@@ -100,6 +101,7 @@ func TestRouting(t *testing.T) {
 // TestRoutingByContents: two daemons have different files under one name, and the job goes to the one that it was
 // checked against.
 func TestRoutingByContents(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("NOT RUN with -short: builds nats-server")
 	}

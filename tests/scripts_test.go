@@ -29,6 +29,7 @@ import (
 //	                  wait for the end of every request; stdout has the replies as JSON lines
 //	quickflow FILE    write a workflow that needs no weights
 func TestScripts(t *testing.T) {
+	t.Parallel()
 	program := buildProgram(t)
 	examples, err := filepath.Abs("../examples")
 	if err != nil {

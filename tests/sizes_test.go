@@ -4,8 +4,8 @@ package tests
 
 // How much the long tests do in `make test`; sizes_soak_test.go has the numbers of `make soak`.
 const (
-	chaosJobs    = 60 // jobs of one storm
-	chaosKills   = 24 // processes killed meanwhile
+	chaosJobs    = 30 // jobs of one storm
+	chaosKills   = 12 // processes killed meanwhile
 	chaosFills   = 1  // how often nothing can be written for a while
 	stormCancels = 4  // jobs of each of 64 clients that cancel at random
 	tinyJobs     = 600

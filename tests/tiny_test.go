@@ -19,6 +19,7 @@ import (
 // TestTinyJobs sends many jobs that compute nothing, and more than are remembered: when the daemon has forgotten the
 // first of them, what it and its worker hold does not grow any more.
 func TestTinyJobs(t *testing.T) {
+	t.Parallel()
 	s := startServer(t, buildProgram(t), "", "--sync", "interval", "--keep-jobs", "100", "--log", "info",
 		"--metrics", "127.0.0.1:0")
 	c := s.client()

@@ -105,7 +105,7 @@ func (f *stepFlags) measure(ctx context.Context) (_ *report, err error) {
 		}
 	}
 	used := last.Plan
-	return &report{
+	out := &report{
 		Benchmark: "step", Warmup: f.warmup,
 		Samples: []sample{summarise("step, "+used, steps), summarise(fmt.Sprintf("%d steps, %s", f.Steps, used), runs)},
 		Inside:  "network evaluations, exchanges, guidance, sampler; the output is a latent",
@@ -115,7 +115,11 @@ func (f *stepFlags) measure(ctx context.Context) (_ *report, err error) {
 			"processors": runtime.GOMAXPROCS(0), "engine": eng.Name(), "peak_bytes": last.PeakBytes,
 			"traffic": last.Traffic, "tokens": last.Tokens, "evaluations": last.Evaluations,
 		},
-	}, nil
+	}
+	if last.Chosen != nil {
+		out.Extra["computed"] = last.Chosen
+	}
+	return out, nil
 }
 
 // keep profiles one more run and saves its rates.

@@ -91,7 +91,7 @@ func (f *vaeFlags) measure(ctx context.Context) (*report, error) {
 			"processors": runtime.GOMAXPROCS(0), "engine": eng.Name(),
 		},
 	}
-	return r, eng.Do(ctx, "vae", func(l *parallel.Local) error {
+	return r, eng.Do(ctx, "vae", func(l *parallel.Workspace) error {
 		net, err := vae.Open(l.Ops, file.Set(), []byte(file.Metadata()["config"]))
 		if err != nil {
 			return err
@@ -102,7 +102,7 @@ func (f *vaeFlags) measure(ctx context.Context) (*report, error) {
 }
 
 // clock measures both directions.
-func (f *vaeFlags) clock(r *report, l *parallel.Local, net *vae.VAE, w, h int) error {
+func (f *vaeFlags) clock(r *report, l *parallel.Workspace, net *vae.VAE, w, h int) error {
 	s, c := net.Config.Scale(), net.Config.Latent()
 	y, x := h/s, w/s
 	wave := func(n int) []float32 {

@@ -29,7 +29,8 @@ type Progress struct {
 	node string
 	line string // last plain line of progress
 	job  string
-	flow *graph.Workflow // nil: not known
+	// what the nodes are called, by id; those of the workflow at hand, or those that the first event tells
+	titles map[string]string
 	// jobs that are known to be ahead of one that waits; -1: it does not wait
 	ahead int
 	Kept  bool // by a daemon: files that cannot be saved can be fetched again
@@ -78,14 +79,14 @@ func (s *Progress) Note(errs io.Writer) func(format string, args ...any) {
 }
 
 // Names makes events show the titles that the nodes of a workflow have.
-func (s *Progress) Names(w *graph.Workflow) { s.flow = w }
+func (s *Progress) Names(w *graph.Workflow) { s.titles = message.Titles(w) }
 
 // name is the id of a node with its title or class.
 func (s *Progress) name(id string) string {
-	if s.flow == nil || s.flow.Class(id) == "" {
-		return id
+	if title := s.titles[id]; title != "" {
+		return id + " (" + title + ")"
 	}
-	return id + " (" + strings.Join(strings.Fields(s.flow.Title(id)), " ") + ")"
+	return id
 }
 
 // Waits reports whether the job was queued and nothing has been heard of its start.
@@ -107,6 +108,10 @@ func (s *Progress) Accepted(r message.Receipt) {
 		return
 	}
 	s.ahead = -1
+	if r.Reused != "" {
+		s.Say("job %s %s, from job %s", r.Job, r.State, r.Reused)
+		return
+	}
 	ahead := ""
 	if r.State == message.Queued {
 		if s.ahead = r.Position; r.Position > 0 {
@@ -127,6 +132,12 @@ func (s *Progress) Event(ev message.Event) {
 	}
 	if ev.Type != message.EventQueued {
 		s.ahead = -1
+	} else if told, ok := ev.Data["titles"].(*pyjson.Object); ok && s.titles == nil {
+		s.titles = map[string]string{}
+		for _, id := range told.Keys() {
+			title, _ := told.Get(id)
+			s.titles[id], _ = title.(string)
+		}
 	}
 	switch ev.Type {
 	case message.EventExecuting:

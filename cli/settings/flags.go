@@ -17,21 +17,27 @@ import (
 
 // Folders adds the flags that say where files are.
 func Folders(f *pflag.FlagSet, c *daemon.Config) {
-	f.StringArrayVar(&c.Models, "models", nil, "folder laid out like ComfyUI's models folder; may be given several times")
-	f.StringVar(&c.ComfyUI, "comfyui", "", "ComfyUI folder: its models, input and output folders are "+
-		"used, and the folders of its extra_model_paths.yaml")
+	Models(f, c)
 	f.StringVar(&c.Input, "input", "", "folder of pictures for LoadImage")
 	f.StringVar(&c.Output, "output", "", "folder that SaveImage writes into")
-	f.BoolVar(&c.StrictLinks, "strict-links", false, "follow no link that leads out of the models folders, also none of "+
-		"root or of this user")
 	Devices(f, c)
 	f.StringVar(&c.Compute, "compute", string(value.ComputeAuto),
 		"type of the denoise loop's activations: f32, bf16, or auto: bf16 where the processor multiplies it and the "+
 			"file holds it")
-	f.StringVar(&c.Memory, "memory", "",
-		"memory that weights, pictures and buffers may take, as in 12G (default: nine tenths of what is available)")
+	Memory(f, c)
 	f.DurationVar(&c.FreeAfter, "free-after", 0,
 		"give back models and caches when nothing was asked for this long; 0: never")
+	Log(f, c)
+}
+
+// Memory adds the flag that bounds memory.
+func Memory(f *pflag.FlagSet, c *daemon.Config) {
+	f.StringVar(&c.Memory, "memory", "",
+		"memory that weights, pictures and buffers may take, as in 12G (default: nine tenths of what is available)")
+}
+
+// Log adds the flag of the least level of log lines.
+func Log(f *pflag.FlagSet, c *daemon.Config) {
 	f.StringVar(&c.Log, "log", "info", "least level of log lines: debug, info, warn, error")
 }
 
@@ -44,8 +50,36 @@ func Devices(f *pflag.FlagSet, c *daemon.Config) {
 	f.StringVar(&c.DeviceMemory, "device-memory", "",
 		"memory of the GPU that weights and buffers may take, as in 20G (default: what is free there)")
 	f.StringVar(&c.Reserve, "reserve", "2G", "memory of the GPU that weights leave to others")
+	f.StringVar(&c.CUDALibs, "cuda-libs", os.Getenv("PATCHBAY_CUDA_LIBS"), "folders where the driver, cuBLASLt and "+
+		"others are looked for first, as in A:B; off: NVIDIA's libraries but the driver are not used")
 	f.StringVar(&c.Placement, "placement", daemon.PlacementThreads, "where ranks run: threads of the worker, or "+
 		"children, a process for each")
+	f.StringVar(&c.Transport, "transport", daemon.TransportAuto, "how ranks on GPUs exchange: nccl, local (copies of our "+
+		"own), or auto: nccl where it is found and every rank has a GPU of its own")
+	f.DurationVar(&c.Patience, "patience", 0, "how long the ranks of a request may stand still together before it fails; "+
+		"it must exceed the longest operation (default 10m)")
+}
+
+// Hosts adds the flags that have ranks run on other machines.
+func Hosts(f *pflag.FlagSet, c *daemon.Config) {
+	f.StringVar(&c.Hosts, "hosts", "", "run ranks on these machines (patchbay host), as in a,b:7117, and not "+
+		"here; @FILE has one a line and may change while jobs run")
+	ClusterKey(f, c)
+}
+
+// ClusterKey adds the flag of the secret that hosts and their leaders share.
+func ClusterKey(f *pflag.FlagSet, c *daemon.Config) {
+	f.StringVar(&c.ClusterKey, "cluster-key", os.Getenv("PATCHBAY_CLUSTER_KEY"),
+		"file with the secret that all hosts share, which only you may read")
+}
+
+// Models adds the flags that say where models are.
+func Models(f *pflag.FlagSet, c *daemon.Config) {
+	f.StringArrayVar(&c.Models, "models", nil, "folder laid out like ComfyUI's models folder; may be given several times")
+	f.StringVar(&c.ComfyUI, "comfyui", "", "ComfyUI folder: its models, input and output folders are "+
+		"used, and the folders of its extra_model_paths.yaml")
+	f.BoolVar(&c.StrictLinks, "strict-links", false, "follow no link that leads out of the models folders, also none of "+
+		"root or of this user")
 }
 
 // Jobs adds the flags that say how jobs are kept.

@@ -27,6 +27,8 @@ Array = npt.NDArray[Any]
 Message = dict[str, Any]
 SILENCE = 30.0
 """Seconds after which a stream of replies counts as lost where no timeout is given."""
+SLOW = {"submit": 120.0, "exec": 3600.0, "load": 3600.0, "free": 120.0}
+"""The same of verbs with one reply, which move files and weights or compute before they answer."""
 
 log = logging.getLogger("patchbay")
 
@@ -54,7 +56,7 @@ class Client:
         """Take a transport, and what makes another one when it is lost; timeout bounds the wait for every single reply, in seconds.
 
         Without a timeout a run, a sample or a job that is followed may be silent for 30 s, since a daemon says something every 2 s; so long may a question
-        about jobs, models and classes take too.
+        about jobs, models and classes take too, submit and free two minutes, exec and load an hour.
         """
         self.timeout = timeout
         self._transport = transport
@@ -140,8 +142,7 @@ class Client:
         return {"$bytes": transport.upload(name, data)}
 
     def _ask(self, verb: str, body: Message, job: str = "") -> Iterator[Message]:
-        slow = verb in ("submit", "exec", "load", "free")  # these move weights and files, and compute
-        return self._checked(self.transport.ask(verb, body, job, self.timeout or (None if slow else SILENCE)), {})
+        return self._checked(self.transport.ask(verb, body, job, self.timeout or SLOW.get(verb, SILENCE)), {})
 
     def _stream(self, verb: str, body: Message, name: str, job: Message, tick: Callable[[], None] | None) -> Iterator[Message]:
         return self._checked(self.transport.ask(verb, body, name, self.timeout or SILENCE, tick), job)
@@ -190,6 +191,8 @@ class Client:
         **fields: Any,  # noqa: ANN401
     ) -> RunResult:
         """Run a workflow in API format and return its files. fields are those of the table in docs/protocol.md: id, inputs, plan ...
+
+        With reuse=True the files may be those of the last job with the same content; ``reused`` of the result names it.
 
         When the daemon goes away it is waited for, reconnect seconds at most, and the job is followed under its id; then ConnectionLostError. A job that failed
         raises PatchbayError, one that was cancelled CancelledError. stop is asked about every 50 ms; when it is true the job is cancelled,
@@ -317,7 +320,7 @@ class Client:
 
     def version(self, timeout: float | None = None) -> int:
         """Return the version of the protocol that the other side speaks, within so many seconds."""
-        for reply in self._checked(self.transport.ask("describe", {"limits": True}, "", timeout or self.timeout), {}):
+        for reply in self._checked(self.transport.ask("describe", {"limits": True}, "", timeout or self.timeout or SILENCE), {}):
             return int(reply.get("v", 0))
         raise ConnectionLostError("the request was answered with nothing")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import concurrent.futures
 import contextlib
 import hashlib
 import json
@@ -60,6 +61,7 @@ class NATSTransport:
         self._state = threading.Lock()
         self._waiting: dict[str, tuple[str, Queue]] = {}  # subject and replies by inbox
         self._watching: set[asyncio.Future[None]] = set()  # uploads
+        self._ended = False  # the loop takes no more work
         options = {"connect_timeout": 3, "allow_reconnect": True, "max_reconnect_attempts": 3, **options}
         options.setdefault("inbox_prefix", inbox_of(url, options))
         self._loop = asyncio.new_event_loop()
@@ -76,10 +78,19 @@ class NATSTransport:
     @property
     def lost(self) -> bool:
         """Tell whether the connection has ended for good."""
-        return bool(self._nc.is_closed)
+        return self._ended or bool(self._nc.is_closed)
 
     def _do(self, work: Coroutine[Any, Any, _T]) -> _T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        """Run work in the loop and wait for it. Another thread may close the connection at any time: what it finds there is cancelled, what comes later refused."""
+        with self._state:
+            task = None if self._ended else asyncio.run_coroutine_threadsafe(work, self._loop)
+        if task is None:
+            work.close()
+            raise ConnectionLostError("the NATS connection was closed")
+        try:
+            return task.result()
+        except concurrent.futures.CancelledError:
+            raise ConnectionLostError("the NATS connection was closed") from None
 
     async def _fault(self, err: Exception) -> None:
         """End the requests that the server does not allow: it answers those with an error of the connection."""
@@ -233,12 +244,12 @@ class NATSTransport:
 
     def close(self) -> None:
         """Close the connection; whoever waits is told."""
-        if not self._loop.is_closed():
+        with contextlib.suppress(Exception):
             if not self._nc.is_closed:
-                with contextlib.suppress(Exception):
-                    self._do(asyncio.wait_for(self._nc.close(), 5))
+                self._do(asyncio.wait_for(self._nc.close(), 5))
+        with contextlib.suppress(ConnectionLostError):  # another thread is closing it
             self._do(self._gone())
-            self._stop()
+        self._stop()
 
     def _stop(self) -> None:
         async def end() -> None:
@@ -247,8 +258,13 @@ class NATSTransport:
                 t.cancel()
             await asyncio.wait(tasks, timeout=2) if tasks else None
 
+        with self._state:
+            if self._ended:
+                return
+            self._ended = True
+            ending = asyncio.run_coroutine_threadsafe(end(), self._loop)
         with contextlib.suppress(Exception):
-            asyncio.run_coroutine_threadsafe(end(), self._loop).result(5)
+            ending.result(5)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=5)
         self._loop.close()

@@ -18,6 +18,7 @@ package cuda
 #cgo noescape pb_launch
 #cgo nocallback pb_launch
 #include <stdlib.h>
+#include "lt.h"
 #include "shim.h"
 */
 import "C"
@@ -34,6 +35,7 @@ type Driver struct {
 	api     *C.pb_driver
 	path    string
 	version int
+	lt      *C.pb_lt // nil: no cuBLASLt
 }
 
 // Open opens the driver library in one of the directories, or where the loader finds it when there are none or it is in

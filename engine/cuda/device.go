@@ -39,6 +39,7 @@ type Device struct {
 	places    places
 	points    points
 	links     links
+	blas      blas
 }
 
 // Device opens device number index and loads the kernels into it. It refuses GPUs that are too old by name.
@@ -54,7 +55,11 @@ func (d *Driver) Device(index int) (*Device, error) {
 	if err := try(func(e *C.pb_error) { C.pb_device_open(d.api, C.int(index), &dev.c, e) }); err != nil {
 		return nil, fmt.Errorf("cuda:%d: %w", index, err)
 	}
-	if err := dev.load(); err != nil {
+	err = dev.load()
+	if err == nil {
+		err = dev.blas.open(d, dev)
+	}
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("cuda:%d: %w", index, err), dev.Close())
 	}
 	return dev, nil
@@ -119,7 +124,7 @@ func (dev *Device) load() error {
 
 // Close gives the kernels and the context back. Everything allocated on the device must have been freed.
 func (dev *Device) Close() error {
-	errs := []error{dev.places.free(dev), dev.points.free(dev)}
+	errs := []error{dev.places.free(dev), dev.points.free(dev), dev.blas.close()}
 	for _, m := range dev.modules {
 		errs = append(errs, try(func(e *C.pb_error) { C.pb_module_free(dev.c, m, e) }))
 	}

@@ -3,6 +3,7 @@
 package cuda
 
 /*
+#include "lt.h"
 #include "shim.h"
 */
 import "C"
@@ -17,9 +18,9 @@ import (
 // ErrNotOpened is in the chain of an error that says that the driver's library is missing or too old.
 var ErrNotOpened = errors.New("the driver library could not be opened")
 
-// Error is a failed call of the driver.
+// Error is a failed call of the driver or of cuBLASLt.
 type Error struct {
-	Call string // function of the driver
+	Call string // function of the library
 	Code int    // its result
 	Text string // name and description of the result
 }
@@ -31,7 +32,7 @@ func (e *Error) Error() string { return fmt.Sprintf("%s: %s (%d)", e.Call, e.Tex
 func (e *Error) Is(kind error) bool {
 	switch kind {
 	case engine.ErrOutOfMemory:
-		return e.Code == C.PB_OUT_OF_MEMORY
+		return e.Code == C.PB_OUT_OF_MEMORY || e.Code == C.PB_LT_CODES+C.PB_LT_ALLOC_FAILED
 	case engine.ErrDeviceLost:
 		return e.Sticky()
 	}
@@ -43,7 +44,9 @@ func (e *Error) Sticky() bool {
 	switch e.Code {
 	case C.PB_SUCCESS, C.PB_INVALID_VALUE, C.PB_OUT_OF_MEMORY, C.PB_NO_DEVICE, C.PB_INVALID_DEVICE, C.PB_INVALID_HANDLE,
 		C.PB_NOT_FOUND, C.PB_NOT_READY, C.PB_INVALID_IMAGE, C.PB_INVALID_PTX, C.PB_UNSUPPORTED_PTX, C.PB_OUT_OF_RESOURCES,
-		C.PB_PEER_UNSUPPORTED, C.PB_PEER_ENABLED, C.PB_TOO_MANY_PEERS:
+		C.PB_PEER_UNSUPPORTED, C.PB_PEER_ENABLED, C.PB_TOO_MANY_PEERS, C.PB_LT_CODES + C.PB_LT_NOT_INITIALIZED,
+		C.PB_LT_CODES + C.PB_LT_ALLOC_FAILED, C.PB_LT_CODES + C.PB_LT_INVALID_VALUE, C.PB_LT_CODES + C.PB_LT_ARCH_MISMATCH,
+		C.PB_LT_CODES + C.PB_LT_NOT_SUPPORTED:
 		return false
 	}
 	return true

@@ -110,6 +110,8 @@ func TestPlantedFaults(t *testing.T) {
 			"bytes of shared memory, allowed are 49152",
 		},
 		{"pinned memory reused early", "scratch.go", "return p, r.dev.wait(p)", "return p, nil", "TestUploadsInARow", "got"},
+		{"weights read before they are there", "pack.go", "	o.After(end)\n", "", "TestPackBeside", "got NaN"},
+		{"weights on the stream that computes", "pack.go", "	o.stream = o.weights\n", "", "TestPackBeside", "waited for all"},
 		{"a copy's event is not recorded", "ops.go", "	p.used = true\n", "", "TestUploadsInARow", "got"},
 		{
 			"freed before the stream is done", "device.go",

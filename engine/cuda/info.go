@@ -11,6 +11,13 @@ const LeastVersion = 12040
 // LeastMajor is the least compute capability, 8.0: the kernels use asynchronous copies and bf16 tensor cores.
 const LeastMajor = 8
 
+// Found is what became of looking for a library.
+type Found struct {
+	Path    string // of the file; empty where none can be used
+	Version string
+	Err     error // why the one nearest to use is not used, nil where there is none
+}
+
 // Location names a device as the program does everywhere.
 func (i *Info) Location() string { return fmt.Sprintf("cuda:%d", i.Index) }
 

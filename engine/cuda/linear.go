@@ -33,6 +33,10 @@ func (o *Ops) Linear(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue) {
 		return
 	}
 	wantLayout("Linear", w)
+	if o.byLibrary(y, x, w, e) {
+		return
+	}
+	o.chosen.own++
 	l := leftOf(x)
 	if err := o.mem.need(adapterRoom(l.batch*l.rows, w.N(), w.Ranks(), l.dtype.Size())); err != nil {
 		o.note(err)

@@ -5,8 +5,10 @@ package cuda
 
 import (
 	"errors"
+	"time"
 
 	"patchbay/engine"
+	"patchbay/engine/cuda/library"
 )
 
 // ErrNotOpened is in the chain of an error that says that the driver's library is missing or too old.
@@ -30,6 +32,51 @@ func (*Driver) Path() string { return "" }
 
 // Version returns 0.
 func (*Driver) Version() int { return 0 }
+
+// Library finds none.
+func (*Driver) Library(*library.Search, *library.Library) Found { return Found{Err: ErrNotOpened} }
+
+// Use finds none.
+func (*Driver) Use(*library.Search) (Found, error) { return Found{}, ErrNotOpened }
+
+// NCCL is never opened without cgo.
+type NCCL struct{ Found }
+
+// Clique is never made without cgo.
+type Clique struct{}
+
+// NCCL says what Open says.
+func (*Driver) NCCL(*library.Search) (*NCCL, error) { return nil, ErrNotOpened }
+
+// Connect fails.
+func (*NCCL) Connect(...[]*Ops) ([]*Clique, error) { return nil, ErrNotOpened }
+
+// Pending fails.
+func (*Clique) Pending(int) (bool, error) { return false, ErrNotOpened }
+
+// Exchange fails.
+func (*Clique) Exchange(int, *Ops, []engine.Tensor, []engine.Tensor) (bool, error) {
+	return false, ErrNotOpened
+}
+
+// AllGather fails.
+func (*Clique) AllGather(int, *Ops, engine.Tensor, engine.Tensor) (bool, error) {
+	return false, ErrNotOpened
+}
+
+// ReduceScatter fails.
+func (*Clique) ReduceScatter(int, *Ops, engine.Tensor, engine.Tensor) (bool, error) {
+	return false, ErrNotOpened
+}
+
+// AllReduce fails.
+func (*Clique) AllReduce(int, *Ops, engine.Tensor) (bool, error) { return false, ErrNotOpened }
+
+// Abort does nothing.
+func (*Clique) Abort() {}
+
+// Close does nothing.
+func (*Clique) Close(time.Duration) error { return nil }
 
 // Devices fails.
 func (*Driver) Devices() ([]Info, error) { return nil, ErrNotOpened }
@@ -69,6 +116,12 @@ func (*Ops) Beside() (*Ops, error) { return nil, ErrNotOpened }
 
 // Location returns "".
 func (*Ops) Location() string { return "" }
+
+// Inbox fails.
+func (*Ops) Inbox(int) (engine.Buf, error) { return engine.Buf{}, ErrNotOpened }
+
+// Break does nothing.
+func (*Ops) Break(error) {}
 
 // Err says what Open says.
 func (*Ops) Err() error { return ErrNotOpened }

@@ -3,6 +3,7 @@
 package cuda
 
 /*
+#include "lt.h"
 #include "shim.h"
 #include "kernels/args.h"
 */
@@ -10,6 +11,7 @@ import "C"
 
 import (
 	"errors"
+	"sync/atomic"
 	"unsafe"
 
 	"patchbay/engine"
@@ -21,6 +23,7 @@ var (
 	_ engine.Reserver = (*Ops)(nil)
 	_ engine.Marker   = (*Ops)(nil)
 	_ engine.Stamper  = (*Ops)(nil)
+	_ engine.Chooser  = (*Ops)(nil)
 )
 
 // Ops is one stream of a device. Calls return when their kernels are enqueued. One goroutine uses a value at a time;
@@ -34,12 +37,20 @@ type Ops struct {
 	// most bytes of scratch for the rows of a convolution or the scores of two-product attention, see stripBytes
 	strip int
 	up    ring
-	down  []*pinned // free buffers of downloads, guarded by nothing: Wait hands its buffer back through done
-	done  chan *pinned
-	marks marks
-	clock clock
-	aside []*Ops // see Beside
+	// of Pack: its stream, made when it is first needed, and device memory that rows are widened from
+	weights C.uint64_t
+	staged  scratch
+	down    []*pinned // free buffers of downloads, guarded by nothing: Wait hands its buffer back through done
+	done    chan *pinned
+	marks   marks
+	clock   clock
+	aside   []*Ops // see Beside
+	plans   map[C.pb_lt_shape]*C.pb_lt_plan
+	chosen
+	inbox inbox
 	err   error
+
+	broken atomic.Pointer[error] // see Break
 }
 
 // arguments is where calls put what a launch needs. It holds no Go pointers, so that C may read it, and it is made
@@ -69,7 +80,7 @@ const stripBytes = 256 << 20
 // NewOps makes a stream on the device.
 func (dev *Device) NewOps() (*Ops, error) {
 	o := &Ops{dev: dev, strip: stripBytes, args: new(arguments), done: make(chan *pinned, 64)}
-	o.mem.dev, o.up.dev = dev, dev
+	o.mem.dev, o.staged.dev, o.up.dev, o.plans = dev, dev, dev, map[C.pb_lt_shape]*C.pb_lt_plan{}
 	if err := try(func(e *C.pb_error) { C.pb_stream_new(dev.c, &o.stream, e) }); err != nil {
 		return nil, err
 	}
@@ -83,11 +94,16 @@ func (dev *Device) NewOps() (*Ops, error) {
 
 // Close waits for the stream and gives back what the Ops holds; memory of Alloc and Pack is the caller's to free.
 func (o *Ops) Close() error {
-	errs := []error{o.Sync()}
+	errs := []error{o.drain()}
 	for _, b := range o.aside {
 		errs = append(errs, b.Close())
 	}
-	errs = append(errs, o.mem.free(), o.up.free())
+	for _, p := range o.plans {
+		if p != nil {
+			C.pb_lt_plan_free(o.dev.blas.c, p)
+		}
+	}
+	errs = append(errs, o.mem.free(), o.staged.free(), o.inbox.free(o.dev), o.up.free())
 	o.takeBack()
 	for _, p := range o.down {
 		errs = append(errs, o.dev.release(p))
@@ -95,6 +111,9 @@ func (o *Ops) Close() error {
 	errs = append(errs, o.clock.free(o.dev))
 	o.dev.places.put(o.marks.place)
 	o.dev.points.drop(o)
+	if o.weights != 0 {
+		errs = append(errs, try(func(e *C.pb_error) { C.pb_stream_free(o.dev.c, o.weights, e) }))
+	}
 	return errors.Join(append(errs, try(func(e *C.pb_error) { C.pb_stream_free(o.dev.c, o.stream, e) }))...)
 }
 
@@ -113,6 +132,14 @@ func (o *Ops) DeviceMemory() (free, total int64, err error) { return o.dev.Memor
 // Sync waits until everything enqueued has run and returns the first error. Unless the device is lost, the stream can
 // be used again then: calls that were left out are the caller's to repeat.
 func (o *Ops) Sync() error {
+	if err := o.drain(); err != nil {
+		return err
+	}
+	return o.ending()
+}
+
+// drain is Sync of a stream that may be broken.
+func (o *Ops) drain() error {
 	o.dev.waits.Add(1)
 	o.note(try(func(e *C.pb_error) { C.pb_stream_sync(o.dev.c, o.stream, e) }))
 	err := o.err
@@ -136,7 +163,7 @@ func (o *Ops) Alloc(bytes int) (engine.Buf, error) {
 		return engine.Buf{}, err
 	}
 	o.set(at, 0, bytes)
-	if err := o.Sync(); err != nil {
+	if err := o.drain(); err != nil {
 		return engine.Buf{}, errors.Join(err, o.dev.free(at))
 	}
 	return engine.Buf{Dev: at}, nil

@@ -9,6 +9,7 @@ package cuda
 import "C"
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"unsafe"
@@ -80,6 +81,47 @@ func (o *Ops) Beside() (*Ops, error) {
 		o.aside = append(o.aside, b)
 	}
 	return b, err
+}
+
+// inbox is memory that exchanges bring parts of sums into. It grows without giving back what it was: that would wait
+// for devices, which may be waiting for this one.
+type inbox struct {
+	all   []uint64 // the last one is in use
+	bytes int
+}
+
+// Inbox returns memory that is the stream's until its next Inbox.
+func (o *Ops) Inbox(bytes int) (engine.Buf, error) {
+	if in := &o.inbox; bytes > in.bytes {
+		bytes = max(bytes, 2*in.bytes)
+		at, err := o.dev.alloc(bytes)
+		if err != nil {
+			return engine.Buf{}, err
+		}
+		in.all, in.bytes = append(in.all, at), bytes
+	}
+	return engine.Buf{Dev: o.inbox.all[len(o.inbox.all)-1]}, nil
+}
+
+// free gives all of it back.
+func (in *inbox) free(dev *Device) error {
+	var errs []error
+	for _, at := range in.all {
+		errs = append(errs, dev.free(at))
+	}
+	return errors.Join(errs...)
+}
+
+// Break makes err what every wait for results returns from now on, unless the stream has an error of its own: what it
+// was to receive did not come. It is safe from any goroutine.
+func (o *Ops) Break(err error) { o.broken.CompareAndSwap(nil, &err) }
+
+// ending is what Break was given first, nil if it was not called.
+func (o *Ops) ending() error {
+	if e := o.broken.Load(); e != nil {
+		return *e
+	}
+	return nil
 }
 
 // Err returns the first error of the stream so far, without a wait.

@@ -51,9 +51,19 @@ func small(o *Ops, n int) int {
 	return n
 }
 
-// BenchmarkLinear: bf16 products of the transformers at 1024x1024 pixels, tokens x features x columns.
-func BenchmarkLinear(b *testing.B) {
-	o := openOps(b)
+// BenchmarkLinear: bf16 products of the transformers at 1024x1024 pixels, tokens x features x columns, by our kernels.
+func BenchmarkLinear(b *testing.B) { linears(b, openOps(b)) }
+
+// BenchmarkLibrary: the same by cuBLASLt.
+func BenchmarkLibrary(b *testing.B) {
+	o := newOps(b, openLibrary(b))
+	linears(b, o)
+	if o.library == 0 || o.refused > 0 {
+		b.Errorf("%d products by cuBLASLt, want some; it disagrees for %d shapes", o.library, o.refused)
+	}
+}
+
+func linears(b *testing.B, o *Ops) {
 	for _, s := range []struct {
 		name    string
 		m, n, k int

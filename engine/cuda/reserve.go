@@ -13,6 +13,14 @@ import (
 // that of two downloads under way at once. It waits for the device where the scratch memory grows.
 func (o *Ops) Reserve(calls *engine.Recorder) error {
 	bytes := o.scratchFor(calls)
+	for p := range calls.Products {
+		if pl, ok := o.dev.blas.planOf(&p); ok && o.algorithm(pl.shape) != nil {
+			bytes = max(bytes, o.dev.blas.room(&p, &pl))
+		}
+	}
+	if o.err != nil {
+		return o.Sync()
+	}
 	if err := o.mem.need(bytes); err != nil {
 		return fmt.Errorf("%s: take %d MB of scratch memory: %w", o.Location(), bytes>>20, err)
 	}

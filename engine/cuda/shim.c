@@ -1,3 +1,4 @@
+#define _GNU_SOURCE
 #include "shim.h"
 
 #include <dlfcn.h>
@@ -37,6 +38,25 @@ static int failed(pb_driver *d, CUresult code, const char *call, pb_error *e) {
 
 #define STREAM(s) ((CUstream)(uintptr_t)(s))
 #define EVENT(v) ((CUevent)(uintptr_t)(v))
+
+int pb_library_open(const char *path, const char *version, int out, void **library, int *number, char where[4096], pb_error *e) {
+  e->code = -1;
+  void *lib = dlopen(path, RTLD_NOW | RTLD_LOCAL), *f = lib ? dlsym(lib, version) : NULL;
+  if (!f) {
+    snprintf(e->text, sizeof e->text, "%s", dlerror());
+    if (lib) dlclose(lib);
+    return -1;
+  }
+  Dl_info info;
+  snprintf(where, 4096, "%s", dladdr(f, &info) ? info.dli_fname : path);
+  *number = 0;
+  if (out)
+    ((int (*)(int *))f)(number);
+  else
+    *number = (int)((size_t (*)(void))f)();
+  *library = lib;
+  return e->code = 0;
+}
 
 int pb_driver_open(const char *path, pb_driver **out, pb_error *e) {
   e->code = -1;
@@ -109,6 +129,11 @@ int pb_device_close(pb_device *d, pb_error *e) {
   driver->cuCtxSetCurrent(NULL);
   free(d);
   CALL(driver, cuDevicePrimaryCtxRelease_v2, number);
+  return 0;
+}
+
+int pb_current(pb_device *d, pb_error *e) {
+  CALL(d->driver, cuCtxSetCurrent, d->context);
   return 0;
 }
 

@@ -27,12 +27,17 @@ typedef struct {
   uint64_t memory;
 } pb_info;
 
+// pb_library_open opens the library at path and asks its version of the function so named, int f(int *) if out, else size_t f(void). where gets the path of
+// the file.
+int pb_library_open(const char *path, const char *version, int out, void **library, int *number, char where[4096], pb_error *e);
 int pb_driver_open(const char *path, pb_driver **out, pb_error *e);
 int pb_driver_version(pb_driver *d, int *out, pb_error *e);
 int pb_device_count(pb_driver *d, int *out, pb_error *e);
 int pb_device_info(pb_driver *d, int index, pb_info *out, pb_error *e);
 int pb_device_open(pb_driver *d, int index, pb_device **out, pb_error *e);
 int pb_device_close(pb_device *d, pb_error *e);
+// pb_current makes the device's context that of the thread, as every entry here does.
+int pb_current(pb_device *d, pb_error *e);
 int pb_memory(pb_device *d, uint64_t *free_bytes, uint64_t *total, pb_error *e);
 int pb_alloc(pb_device *d, uint64_t *out, uint64_t bytes, pb_error *e);
 int pb_free(pb_device *d, uint64_t at, pb_error *e);

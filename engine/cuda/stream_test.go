@@ -254,7 +254,7 @@ func TestErrorsNameTheCall(t *testing.T) {
 
 func TestOldDevicesAreRefusedByName(t *testing.T) {
 	t.Setenv("FAKEGPU_MAJOR", "7")
-	d, err := Open(library(t))
+	d, err := Open(driverFolder(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,9 @@
 package deferred
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"math"
 	"slices"
 	"sync/atomic"
@@ -59,16 +61,24 @@ func (d *Ops) Watch(a *engine.Arena) {
 	a.OnRelease(func(t engine.Tensor) { d.push(func() { d.poison(t) }) })
 }
 
-// poison fills a released range: every bit set is a NaN of any float type; on a device Fill writes bf16 NaN, which
-// reads as NaN in f32 too.
+// Poison sets every bit of b, a NaN of any float type.
+func Poison(b []byte) {
+	if len(b) == 0 {
+		return
+	}
+	b[0] = 0xff
+	for n := 1; n < len(b); n *= 2 {
+		copy(b[n:], b[:n])
+	}
+}
+
+// poison fills a released range; on a device Fill writes bf16 NaN, which reads as NaN in f32 too.
 func (d *Ops) poison(t engine.Tensor) {
 	if t.Buf.Host == nil {
 		d.inner.Fill(engine.NewTensor(t.Buf, engine.BF16, t.Len()/2), float32(math.NaN()))
 		return
 	}
-	for i := range t.Buf.Host {
-		t.Buf.Host[i] = 0xff
-	}
+	Poison(t.Buf.Host)
 }
 
 // Queued returns the number of calls that have not run.
@@ -98,6 +108,15 @@ func (d *Ops) Free(b engine.Buf) { d.push(func() { d.inner.Free(b) }) }
 // Sync runs everything queued.
 func (d *Ops) Sync() error { return d.Record().Wait() }
 
+// Close runs what is queued, frees among it, and closes the inner Ops. It implements io.Closer.
+func (d *Ops) Close() error {
+	err := d.Sync()
+	if c, ok := d.inner.(io.Closer); ok {
+		err = errors.Join(err, c.Close())
+	}
+	return err
+}
+
 // Pack reads m at once; the packed bytes are in their memory when the queue has come to them.
 func (d *Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 	p, err := d.inner.Pack(m, c)
@@ -105,9 +124,7 @@ func (d *Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 		return nil, err
 	}
 	late := slices.Clone(p.Buf.Host)
-	for i := range p.Buf.Host {
-		p.Buf.Host[i] = 0xff
-	}
+	Poison(p.Buf.Host)
 	d.push(func() { copy(p.Buf.Host, late) })
 	return p, nil
 }

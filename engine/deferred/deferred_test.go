@@ -174,3 +174,42 @@ func TestNameAndNaN(t *testing.T) {
 		t.Errorf("NaN through the queue: got %v (%v)", got, err)
 	}
 }
+
+// counter counts the memory that an Ops has handed out and not taken back.
+type counter struct {
+	engine.Ops
+	bytes  int
+	closed bool
+}
+
+func (c *counter) Alloc(n int) (engine.Buf, error) {
+	c.bytes += n
+	return c.Ops.Alloc(n)
+}
+
+func (c *counter) Free(b engine.Buf) {
+	c.bytes -= len(b.Host)
+	c.Ops.Free(b)
+}
+
+func (c *counter) Close() error {
+	c.closed = true
+	return nil
+}
+
+// TestCloseFreesWhatIsQueued: memory that was freed late is free when the Ops is closed, and the inner Ops is closed.
+func TestCloseFreesWhatIsQueued(t *testing.T) {
+	inner := &counter{Ops: ref.New()}
+	d := deferred.New(inner)
+	b, err := d.Alloc(4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Free(b)
+	if inner.bytes != 4096 {
+		t.Errorf("%d bytes are taken before the queue has come to Free, want 4096", inner.bytes)
+	}
+	if err := d.Close(); err != nil || inner.bytes != 0 || !inner.closed {
+		t.Errorf("closed: %d bytes are taken, inner Ops closed: %v, %v", inner.bytes, inner.closed, err)
+	}
+}

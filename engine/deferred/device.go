@@ -140,6 +140,7 @@ func (d *Device) step(s *Stream, seen []*Stream) bool {
 	}
 	done, wants := s.queue[0]()
 	if done {
+		s.queue[0] = nil // what it holds is free
 		s.queue = s.queue[1:]
 		s.first++
 		d.moved.Broadcast()

@@ -6,8 +6,8 @@
 // checked before the first Entry is handed out, and no number in the file makes the reader allocate more than a small
 // multiple of the file's length.
 //
-// Weights come in blocks: 32 or 256 elements of a row share their scales. Entry widens them to f32, or to bytes that
-// engine.Matrix takes. Products are rounded before sums are formed, as the format's reference quantisers in Python do,
+// Weights come in blocks: 32 or 256 elements of a row share their scales. Entry.Range widens them to the bytes
+// of a weight. Products are rounded before sums are formed, as the format's reference quantisers in Python do,
 // so results are equal on every processor. file.go is what callers use, header.go and value.go are the checks, type.go
 // the table of element types, entry.go one tensor, blocks.go and superblocks.go the two generations of quantised
 // layouts.

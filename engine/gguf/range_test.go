@@ -14,7 +14,7 @@ func TestRangesAreCutsOfTheWhole(t *testing.T) {
 	for _, name := range f.Names() {
 		e, _ := f.Entry(name)
 		for _, d := range []engine.DType{engine.F32, engine.BF16, engine.F16} {
-			whole, err := e.Bytes(d)
+			whole, err := widened(e, d)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -35,86 +35,51 @@ type layout struct {
 	widen       func(dst []float32, src []byte) // whole blocks; nil when the type is not widened here
 }
 
-// lookup returns the layout of t; the block is 0 when the format has no such type. The sizes are those of the block
-// structs of ggml.
-func lookup(t Type) layout {
-	switch t {
-	case F32:
-		return layout{"F32", 1, 4, widenF32}
-	case F16:
-		return layout{"F16", 1, 2, widenF16}
-	case BF16:
-		return layout{"BF16", 1, 2, widenBF16}
-	case F64:
-		return layout{"F64", 1, 8, widenF64}
-	case I8:
-		return layout{"I8", 1, 1, widenI8}
-	case I16:
-		return layout{"I16", 1, 2, widenI16}
-	case I32:
-		return layout{"I32", 1, 4, widenI32}
-	case I64:
-		return layout{"I64", 1, 8, widenI64}
-	case Q4v0:
-		return layout{"Q4_0", 32, 18, widenQ4v0}
-	case Q4v1:
-		return layout{"Q4_1", 32, 20, widenQ4v1}
-	case Q5v0:
-		return layout{"Q5_0", 32, 22, widenQ5v0}
-	case Q5v1:
-		return layout{"Q5_1", 32, 24, widenQ5v1}
-	case Q8v0:
-		return layout{"Q8_0", 32, 34, widenQ8v0}
-	case Q2K:
-		return layout{"Q2_K", 256, 84, widenQ2K}
-	case Q3K:
-		return layout{"Q3_K", 256, 110, widenQ3K}
-	case Q4K:
-		return layout{"Q4_K", 256, 144, widenQ4K}
-	case Q5K:
-		return layout{"Q5_K", 256, 176, widenQ5K}
-	case Q6K:
-		return layout{"Q6_K", 256, 210, widenQ6K}
-	default:
-		return lookupOther(t)
+// layouts are the types that the format has, at their numbers; sizes are those of the block structs of ggml. Those
+// without a name here are only carried: their sizes are needed to check a file that uses them somewhere.
+func layouts() [40]layout {
+	return [...]layout{
+		F32:  {"F32", 1, 4, widenF32},
+		F16:  {"F16", 1, 2, widenF16},
+		BF16: {"BF16", 1, 2, widenBF16},
+		F64:  {"F64", 1, 8, widenF64},
+		I8:   {"I8", 1, 1, widenI8},
+		I16:  {"I16", 1, 2, widenI16},
+		I32:  {"I32", 1, 4, widenI32},
+		I64:  {"I64", 1, 8, widenI64},
+		Q4v0: {"Q4_0", 32, 18, widenQ4v0},
+		Q4v1: {"Q4_1", 32, 20, widenQ4v1},
+		Q5v0: {"Q5_0", 32, 22, widenQ5v0},
+		Q5v1: {"Q5_1", 32, 24, widenQ5v1},
+		Q8v0: {"Q8_0", 32, 34, widenQ8v0},
+		Q2K:  {"Q2_K", 256, 84, widenQ2K},
+		Q3K:  {"Q3_K", 256, 110, widenQ3K},
+		Q4K:  {"Q4_K", 256, 144, widenQ4K},
+		Q5K:  {"Q5_K", 256, 176, widenQ5K},
+		Q6K:  {"Q6_K", 256, 210, widenQ6K},
+		9:    {"Q8_1", 32, 36, nil},
+		15:   {"Q8_K", 256, 292, nil},
+		16:   {"IQ2_XXS", 256, 66, nil},
+		17:   {"IQ2_XS", 256, 74, nil},
+		18:   {"IQ3_XXS", 256, 98, nil},
+		19:   {"IQ1_S", 256, 50, nil},
+		20:   {"IQ4_NL", 32, 18, nil},
+		21:   {"IQ3_S", 256, 110, nil},
+		22:   {"IQ2_S", 256, 82, nil},
+		23:   {"IQ4_XS", 256, 136, nil},
+		29:   {"IQ1_M", 256, 56, nil},
+		34:   {"TQ1_0", 256, 54, nil},
+		35:   {"TQ2_0", 256, 66, nil},
+		39:   {"MXFP4", 32, 17, nil},
 	}
 }
 
-// lookupOther is lookup for the types that are only carried, not widened: their sizes are needed to check a file that
-// uses them somewhere.
-func lookupOther(t Type) layout {
-	switch t {
-	case 9:
-		return layout{"Q8_1", 32, 36, nil}
-	case 15:
-		return layout{"Q8_K", 256, 292, nil}
-	case 16:
-		return layout{"IQ2_XXS", 256, 66, nil}
-	case 17:
-		return layout{"IQ2_XS", 256, 74, nil}
-	case 18:
-		return layout{"IQ3_XXS", 256, 98, nil}
-	case 19:
-		return layout{"IQ1_S", 256, 50, nil}
-	case 20:
-		return layout{"IQ4_NL", 32, 18, nil}
-	case 21:
-		return layout{"IQ3_S", 256, 110, nil}
-	case 22:
-		return layout{"IQ2_S", 256, 82, nil}
-	case 23:
-		return layout{"IQ4_XS", 256, 136, nil}
-	case 29:
-		return layout{"IQ1_M", 256, 56, nil}
-	case 34:
-		return layout{"TQ1_0", 256, 54, nil}
-	case 35:
-		return layout{"TQ2_0", 256, 66, nil}
-	case 39:
-		return layout{"MXFP4", 32, 17, nil}
-	default:
-		return layout{}
+// lookup returns the layout of t; the block is 0 when the format has no such type.
+func lookup(t Type) layout {
+	if all := layouts(); t < Type(len(all)) {
+		return all[t]
 	}
+	return layout{}
 }
 
 // String returns the name that the format gives the type, e.g. "Q4_K".

@@ -101,24 +101,3 @@ func (e Entry) F32() ([]float32, error) {
 	}
 	return v, nil
 }
-
-// Matrix views the entry as a weight of n rows and k columns without copying. The shape may be any with n*k elements
-// whose leading dimensions make n, e.g. [N, KY, KX, C] as [N, KY*KX*C]. Only float types make weights.
-func (e Entry) Matrix(n, k int) (engine.Matrix, error) {
-	switch e.DType {
-	case engine.F32, engine.BF16, engine.F16, engine.F8E4M3, engine.F8E5M2:
-	default:
-		return engine.Matrix{}, fmt.Errorf("tensor %q: dtype %s is not a weight type "+
-			"(allowed: F32, BF16, F16, F8_E4M3, F8_E5M2)", e.Name, e.FileType)
-	}
-	// A scalar or a vector is one row or one column.
-	split, rows := n == 1 || k == 1, 1
-	for _, s := range e.Shape {
-		split = split || rows == n
-		rows *= s
-	}
-	if n < 0 || k < 0 || e.Len() != n*k || !(split || rows == n) {
-		return engine.Matrix{}, fmt.Errorf("tensor %q: shape %v is not a matrix [%d, %d]", e.Name, e.Shape, n, k)
-	}
-	return engine.Matrix{Data: e.Data, DType: e.DType, N: n, K: k}, nil
-}

@@ -5,52 +5,35 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"slices"
+
+	"patchbay/engine/mapped"
 )
 
 // File is an open checkpoint. Its methods may be called from several goroutines, except Close, after which no
 // Entry.Data may be touched.
 type File struct {
+	mapped.File
+
 	names    []string
 	entries  map[string]Entry
 	metadata map[string]string
 	hash     string
-	data     []byte             // the whole file
-	unmap    func([]byte) error // nil when data is ordinary memory
 }
 
 // Open maps the file at path and checks its header. Nothing but the header is read. Where mapping is not possible the
 // file is read whole. The file must not shrink while it is open. Errors name the path and what is wrong with the file.
 func Open(path string) (*File, error) {
-	fd, err := os.Open(path)
+	m, err := mapped.Open(path)
 	if err != nil {
-		return nil, fmt.Errorf("open checkpoint: %w", err) // the os error names the path
+		return nil, err
 	}
-	defer func() { _ = fd.Close() }() // read only: nothing is lost
-	info, err := fd.Stat()
+	f, err := OpenBytes(m.Data)
 	if err != nil {
-		return nil, fmt.Errorf("open checkpoint: %w", err)
-	}
-	if info.IsDir() {
-		return nil, fmt.Errorf("open checkpoint %s: is a folder, not a file", path)
-	}
-	data, unmap, err := mapFile(fd, info.Size())
-	if err != nil {
-		if data, err = io.ReadAll(fd); err != nil {
-			return nil, fmt.Errorf("read checkpoint %s: %w", path, err)
-		}
-		unmap = nil
-	}
-	f, err := OpenBytes(data)
-	if err != nil {
-		if unmap != nil {
-			_ = unmap(data) // the header error is the one to report
-		}
+		_ = m.Close() // the header error is the one to report
 		return nil, fmt.Errorf("read checkpoint %s: %w", path, err)
 	}
-	f.unmap = unmap
+	f.File = m
 	return f, nil
 }
 
@@ -69,7 +52,7 @@ func OpenBytes(data []byte) (*File, error) {
 		return nil, err
 	}
 	sum := sha256.Sum256(header)
-	f := &File{entries: entries, metadata: metadata, hash: hex.EncodeToString(sum[:]), data: data}
+	f := &File{File: mapped.File{Data: data}, entries: entries, metadata: metadata, hash: hex.EncodeToString(sum[:])}
 	f.names = make([]string, 0, len(entries))
 	for name := range entries {
 		f.names = append(f.names, name)
@@ -95,26 +78,8 @@ func (f *File) Metadata() map[string]string { return f.metadata }
 // places and the same metadata.
 func (f *File) HeaderHash() string { return f.hash }
 
-// Size returns the length of the file in bytes.
-func (f *File) Size() int64 { return int64(len(f.data)) }
-
-// DropPages tells the system that the mapped pages read so far are not needed again; later reads fetch them anew. It
-// does nothing for files in memory.
-func (f *File) DropPages() {
-	if f.unmap != nil {
-		dropPages(f.data)
-	}
-}
-
 // Close unmaps the file. Entries must not be used afterwards. A second Close does nothing.
 func (f *File) Close() error {
-	data, unmap := f.data, f.unmap
-	f.data, f.unmap, f.entries = nil, nil, nil
-	if unmap == nil {
-		return nil
-	}
-	if err := unmap(data); err != nil {
-		return fmt.Errorf("close checkpoint: %w", err)
-	}
-	return nil
+	f.entries = nil
+	return f.File.Close()
 }

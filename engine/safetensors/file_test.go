@@ -168,25 +168,6 @@ func TestWriteIsDeterministicAndReadsBack(t *testing.T) {
 	}
 }
 
-func TestMatrix(t *testing.T) {
-	e := FromF32("w", make([]float32, 24), 4, 2, 3)
-	if m, err := e.Matrix(4, 6); err != nil || m.N != 4 || m.K != 6 || len(m.Data) != 96 {
-		t.Errorf("Matrix(4, 6) of [4 2 3]: got %+v, error %v", m, err)
-	}
-	if _, err := e.Matrix(8, 3); err != nil {
-		t.Errorf("Matrix(8, 3) of [4 2 3]: %v", err)
-	}
-	for _, bad := range [][2]int{{4, 5}, {3, 8}, {6, 4}, {-4, -6}} {
-		if _, err := e.Matrix(bad[0], bad[1]); err == nil || !strings.Contains(err.Error(), `"w"`) {
-			t.Errorf("Matrix%v of [4 2 3]: got error %v, want one that names the tensor", bad, err)
-		}
-	}
-	if _, err := (Entry{Name: "i", DType: engine.I64, FileType: "I64", Shape: []int{1}, Data: make([]byte, 8)}).Matrix(1,
-		1); err == nil {
-		t.Error("an integer tensor must not become a weight")
-	}
-}
-
 // TestFilesOfTheReferenceImplementation reads the golden files, which Python's safetensors wrote, and writes them again
 // byte for byte.
 func TestFilesOfTheReferenceImplementation(t *testing.T) {

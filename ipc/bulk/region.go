@@ -204,15 +204,8 @@ func Disown(v any, h *Hold) any {
 		if x != nil && h.Has(x.Data) {
 			x.Data = bytes.Clone(x.Data)
 		}
-	case []any:
-		for i := range x {
-			x[i] = Disown(x[i], h)
-		}
-	case *pyjson.Object:
-		for _, k := range x.Keys() {
-			e, _ := x.Get(k)
-			x.Set(k, Disown(e, h))
-		}
+	default:
+		_, _ = pyjson.Replace(v, func(e any) (any, error) { return Disown(e, h), nil })
 	}
 	return v
 }

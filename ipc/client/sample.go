@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -10,43 +9,6 @@ import (
 	"patchbay/ipc/wire"
 	"patchbay/node/pyjson"
 )
-
-// Sample runs one sampler on tensors and returns the message with the result. Progress goes to progress, which may be
-// nil.
-//
-// Tensors that have a hash (Tensor.Name) are sent without their data first, and with it when the worker lacks one of
-// them.
-func Sample(ctx context.Context, c Client, req *message.SampleRequest,
-	progress func(*message.SampleReply),
-) (*message.SampleReply, error) {
-	if light := req.Light(); light != nil {
-		last, err := sampleOnce(ctx, c, light, progress)
-		var e *wire.Error
-		if !errors.As(err, &e) || e.Code != wire.ErrMissing {
-			return last, err
-		}
-	}
-	return sampleOnce(ctx, c, req, progress)
-}
-
-func sampleOnce(ctx context.Context, c Client, req *message.SampleRequest,
-	progress func(*message.SampleReply),
-) (*message.SampleReply, error) {
-	r, err := c.Ask(ctx, message.VerbSample, "", req)
-	if err != nil {
-		return nil, err
-	}
-	defer r.Close()
-	last, err := FollowSample(ctx, r, Silence, func(m *message.SampleReply) {
-		if m.Detach(); progress != nil {
-			progress(m)
-		}
-	})
-	if last != nil {
-		last.Detach()
-	}
-	return last, err
-}
 
 // FollowSample reads the replies to sample and returns the one that is "done"; the others that tell of progress go to
 // emit, with their holds. A run that failed or was cancelled is its *Error; one that nothing is heard of for as long as
@@ -102,13 +64,6 @@ func sampleReplyOf(o *pyjson.Object) (*message.SampleReply, error) {
 		return m, fmt.Errorf("read reply: a message of a run without a type")
 	}
 	return m, nil
-}
-
-// Load makes the weights of a model resident.
-func Load(ctx context.Context, c Client, req *message.LoadRequest) (message.LoadReply, error) {
-	var out message.LoadReply
-	err := AskOne(ctx, c, message.VerbLoad, "", req, &out)
-	return out, err
 }
 
 // Free gives up handles or models, or with none named everything.

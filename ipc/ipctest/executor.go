@@ -137,7 +137,9 @@ func (f *Fake) Sample(ctx context.Context, q *message.SampleRequest,
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		select {}
 	}
-	emit(&message.SampleReply{Type: message.SampleProgress, Step: 1, Steps: 1, X0: q.Latent})
+	emit(&message.SampleReply{
+		Type: message.SampleProgress, Step: 1, Steps: 1, X0: q.Latent, Sent: map[string]int64{"ulysses": 12},
+	})
 	return &message.SampleReply{
 		Type: message.SampleDone, X: q.Latent, Evals: 1,
 		Metrics: map[string]any{"load_seconds": 0.5},

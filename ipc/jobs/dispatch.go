@@ -194,7 +194,7 @@ func (d *Dispatcher) unfinished(ctx context.Context, rec message.Record, out *Ou
 	if out != nil && len(rec.Outputs) > 0 {
 		_, _ = d.named(ctx, rec, out)
 	}
-	d.idle(ctx, rec.Job)
+	d.Jobs.Append(ctx, rec.Job, -1, idle(rec.Job))
 	d.Jobs.Append(ctx, rec.Job, -1, terminalOf(rec))
 	if rec.State == message.Failed {
 		d.Jobs.bury(ctx, rec)
@@ -202,10 +202,8 @@ func (d *Dispatcher) unfinished(ctx context.Context, rec message.Record, out *Ou
 }
 
 // idle says, as ComfyUI does, that no node of a job runs any more.
-func (d *Dispatcher) idle(ctx context.Context, job string) {
-	d.Jobs.Append(ctx, job, -1, message.Event{
-		Type: message.EventExecuting, Data: map[string]any{"node": nil, "prompt_id": job},
-	})
+func idle(job string) message.Event {
+	return message.Event{Type: message.EventExecuting, Data: map[string]any{"node": nil, "prompt_id": job}}
 }
 
 // complete names the files of a job that is done and appends its last events.
@@ -218,7 +216,7 @@ func (d *Dispatcher) complete(ctx context.Context, rec message.Record, out *Outc
 	if out.Metrics != nil {
 		d.Jobs.Append(ctx, rec.Job, -1, message.Event{Type: message.EventMetrics, Data: out.Metrics})
 	}
-	d.idle(ctx, rec.Job)
+	d.Jobs.Append(ctx, rec.Job, -1, idle(rec.Job))
 	d.Jobs.Append(ctx, rec.Job, -1, message.Event{Type: message.EventSuccess, Data: data})
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -232,6 +233,29 @@ func (s *Outputs) Read(job string, i int) ([]byte, error) {
 		return nil, wire.Errorf(wire.ErrExpired, "file %d of job %s was changed after the job: %s", i, job, f.path)
 	}
 	return data, nil
+}
+
+// Share lets a job have the files of another. All must still be as they were made.
+func (s *Outputs) Share(from, to string) error {
+	s.mu.Lock()
+	list := slices.Clone(s.jobs[from])
+	s.mu.Unlock()
+	for i := range list {
+		f := &list[i]
+		data, err := s.Read(from, i)
+		if err == nil && f.staged { // it goes with the other job
+			f.path = s.staged(to, i, f.Ref)
+			err = s.patiently(func() error { return message.WriteSynced(f.path, data) })
+		}
+		if err != nil {
+			s.Forget(to)
+			return err
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.jobs[to] = list
+	return nil
 }
 
 // Forget drops what is kept for a job. Files with their final names stay.

@@ -115,6 +115,12 @@ func (j *Table) Config() Config { return j.cfg }
 // Create adds a queued job and its queued event. A job of that id with the same hash is returned as it is, with false;
 // with another hash it is ErrHash.
 func (j *Table) Create(ctx context.Context, req *message.RunRequest, hash string) (message.Record, bool, error) {
+	return j.create(ctx, req, hash, message.Queued)
+}
+
+// create is Create of a job in a state: one that is answered at once is running and never waits.
+func (j *Table) create(ctx context.Context, req *message.RunRequest, hash string, state message.State,
+) (message.Record, bool, error) {
 	j.mu.Lock()
 	for j.coming[req.ID] != nil {
 		done := j.coming[req.ID].done
@@ -139,6 +145,9 @@ func (j *Table) Create(ctx context.Context, req *message.RunRequest, hash string
 	}
 	j.coming[req.ID] = &arrival{req.From, make(chan struct{})}
 	rec := j.fresh(req, hash)
+	if rec.State = state; state == message.Running {
+		rec.Started = rec.Created
+	}
 	j.mu.Unlock()
 	defer j.arrived(req.ID)
 	rec, created, err := j.store.keep(ctx, rec, req)
@@ -156,7 +165,9 @@ func (j *Table) Create(ctx context.Context, req *message.RunRequest, hash string
 	out := j.added(rec, req)
 	first := len(j.queue) > 0 && j.queue[0] == rec.Job
 	j.mu.Unlock()
-	j.offer(ctx, rec, first)
+	if state == message.Queued {
+		j.offer(ctx, rec, first)
+	}
 	return out, true, nil
 }
 
@@ -249,10 +260,11 @@ func (j *Table) added(rec message.Record, req *message.RunRequest) message.Recor
 	e.cold = false
 	j.settle(e, rec)
 	if e.seq == 0 {
-		j.append(e, message.Event{
-			Type: message.EventQueued,
-			Data: map[string]any{"prompt_id": rec.Job, "position": j.position(rec.Job)},
-		})
+		data := map[string]any{"prompt_id": rec.Job, "position": j.position(rec.Job)}
+		if len(req.Titles) > 0 {
+			data["titles"] = req.Titles
+		}
+		j.append(e, message.Event{Type: message.EventQueued, Data: data})
 	}
 	return j.view(e)
 }

@@ -51,6 +51,21 @@ func About(w *graph.Workflow) (about, model string) {
 	return Clipped(about), Clipped(model)
 }
 
+// maxTitles bounds the nodes whose titles the first event of a job tells.
+const maxTitles = 256
+
+// Titles returns what people call the nodes of a workflow, by id: titles, or else classes; aboutBytes of each at most,
+// and none for a workflow of more than maxTitles nodes.
+func Titles(w *graph.Workflow) map[string]string {
+	out := map[string]string{}
+	if w.Len() <= maxTitles {
+		for _, id := range w.IDs() {
+			out[id] = Clipped(w.Title(id))
+		}
+	}
+	return out
+}
+
 // Clipped is text on one line of aboutBytes at most, cut between runes.
 func Clipped(text string) string {
 	text = strings.Join(strings.Fields(strings.ToValidUTF8(text, "?")), " ")

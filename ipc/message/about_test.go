@@ -28,6 +28,15 @@ func TestAbout(t *testing.T) {
 			t.Errorf("%s: %q on %q, want %q on %q", c.graph, about, model, c.about, c.model)
 		}
 	}
+	text := `{"1":{"class_type":"KSampler","inputs":{},"_meta":{"title":"my\n sampler"}},` +
+		`"2":{"class_type":"VAEDecode","inputs":{}}}`
+	w, fault := graph.ParseWorkflowJSON([]byte(text))
+	if fault != nil {
+		t.Fatal(fault)
+	}
+	if got := Titles(w); len(got) != 2 || got["1"] != "my sampler" || got["2"] != "VAEDecode" {
+		t.Errorf("titles are %v", got)
+	}
 	if got := Clipped(strings.Repeat("é", 200)); len(got) > aboutBytes || !utf8.ValidString(got) ||
 		!strings.HasSuffix(got, "é…") {
 		t.Errorf("200 runes are cut to %q", got)

@@ -222,8 +222,8 @@ func Hash(req *RunRequest, w *graph.Workflow) string {
 	c := *req
 	c.ID, c.Workflow, c.Client, c.Tied, c.Front, c.Preview, c.Priority, c.Attempt, c.Inputs = "", string(w.JSON()), nil,
 		false, false, false, "", 0, nil
-	c.DeadlineMS, c.QueueTTLMS = 0, 0  // when it is to be done is not what is asked for
-	c.Strict, c.Profile = false, false // nor is how the request is read and what is measured beside
+	c.DeadlineMS, c.QueueTTLMS = 0, 0                  // when it is to be done is not what is asked for
+	c.Strict, c.Profile, c.Reuse = false, false, false // nor is how the request is read and what is measured beside
 	b, err := wire.Encode(&c, wire.Msgpack)
 	if err != nil { // the request was decoded from these very types
 		panic("ipc: " + err.Error())

@@ -2,5 +2,6 @@
 // the events of a job, the names on NATS. It knows jobs as values only; who keeps, runs or sends them is not known
 // here.
 //
-// Reading order: message, body, exec, sample, sample_decode, refs; record, event, file, failure; stats, subject.
+// Reading order: message, verbs, body, editor, about, exec, sample, sample_decode, refs; record, event, file, failure;
+// stats, subject.
 package message

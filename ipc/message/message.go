@@ -53,6 +53,7 @@ type RunRequest struct {
 	QueueTTLMS int    `json:"queue_ttl_ms,omitempty"` // expired after waiting this long; 0: never
 	DeadlineMS int    `json:"deadline_ms,omitempty"`  // failed after running this long; 0: never
 	Client     any    `json:"client,omitempty"`       // anything; given back by status
+	Reuse      bool   `json:"reuse,omitempty"`        // answer from the last job with the same content
 	// of a daemon to its worker: what ended without a result in an earlier one begins anew
 	Attempt int  `json:"attempt,omitempty"`
 	Strict  bool `json:"strict,omitempty"` // of older clients: unknown fields are always refused
@@ -64,7 +65,9 @@ type RunRequest struct {
 	Files []files.NeededFile `json:"-"` // by accept, for the record
 	About string             `json:"-"` // by accept, for the record
 	Model string             `json:"-"` // by accept, for the record
-	Hold  *bulk.Hold         `json:"-"` // shared memory that Inputs lie in
+	// by accept, for the queued event: what people call the nodes
+	Titles map[string]string `json:"-"`
+	Hold   *bulk.Hold        `json:"-"` // shared memory that Inputs lie in
 }
 
 // Holds is the memory that tensors and bytes lie in; nil: none.
@@ -78,6 +81,7 @@ type Receipt struct {
 	State     State  `json:"state"`
 	Position  int    `json:"position"`            // jobs ahead of it in the queue
 	Duplicate bool   `json:"duplicate,omitempty"` // a job of this id and body existed already
+	Reused    string `json:"reused,omitempty"`    // the job whose files answer this one
 	Events    string `json:"events"`              // NATS subject of its events
 	Status    string `json:"status"`              // NATS subject to ask for its record
 	// NodeErrors are ComfyUI's errors of outputs that cannot run, when others can: those run.

@@ -65,6 +65,7 @@ type Record struct {
 	Model     string         `json:"model,omitempty"`    // first model file that the workflow names
 	Plan      string         `json:"plan,omitempty"`
 	Outputs   []OutputRef    `json:"outputs,omitempty"`
+	Reused    string         `json:"reused,omitempty"`  // the job that made them, where this one asked for reuse
 	Dropped   int64          `json:"dropped,omitempty"` // when its files were removed, in Unix milliseconds
 	Metrics   map[string]any `json:"metrics,omitempty"`
 	Error     *wire.Error    `json:"error,omitempty"`

@@ -1,9 +1,6 @@
 package message
 
 import (
-	"maps"
-	"slices"
-
 	"patchbay/ipc/bulk"
 	"patchbay/ipc/wire"
 	"patchbay/node/value"
@@ -33,7 +30,7 @@ type SampleRequest struct {
 	// "none" (default), "latent": x0 with every step, "jpeg": a picture at most 5 times a second
 	Preview string `json:"preview,omitempty"`
 	WantX0  bool   `json:"want_x0,omitempty"` // the last x0 of the whole batch with the result
-	Plan    string `json:"plan,omitempty"`    // "ulysses=2,cfg=2"; empty: chosen
+	Plan    string `json:"plan,omitempty"`    // "ulysses=2,cfg=2"; empty: one rank
 
 	Built *value.HostRequest `json:"-"` // by parseSample
 	Hold  *bulk.Hold         `json:"-"`
@@ -117,6 +114,8 @@ type SampleReply struct {
 	Step  int     `json:"i,omitempty"`
 	Steps int     `json:"n,omitempty"`
 	Sigma float64 `json:"sigma,omitempty"` // of the step just done
+	// progress: bytes that the ranks have sent so far, by axis; none of one rank
+	Sent map[string]int64 `json:"sent,omitempty"`
 	// progress: the first item, with the last step the whole batch; done: the whole batch
 	X0      *wire.Tensor   `json:"x0,omitempty"`
 	JPEG    []byte         `json:"jpeg,omitempty"`    // progress, preview "jpeg"
@@ -174,42 +173,4 @@ type LatentSpace struct {
 	Channels int     `json:"channels"`
 	Scale    float64 `json:"scale"`
 	Shift    float64 `json:"shift"`
-}
-
-// Light returns the request without the data of tensors that have a hash; nil if there are none.
-func (q *SampleRequest) Light() *SampleRequest {
-	any, out := false, *q
-	light := func(t *wire.Tensor) *wire.Tensor {
-		if t == nil || t.Hash == "" {
-			return t
-		}
-		any = true
-		return &wire.Tensor{DType: t.DType, Shape: t.Shape, Hash: t.Hash}
-	}
-	entries := func(list []CondRef) []CondRef {
-		list = slices.Clone(list)
-		for i := range list {
-			list[i].ModelConds = maps.Clone(list[i].ModelConds)
-			for k, t := range list[i].ModelConds {
-				list[i].ModelConds[k] = light(t)
-			}
-			list[i].Mask = light(list[i].Mask)
-		}
-		return list
-	}
-	out.Sigmas, out.Noise, out.Latent, out.Mask = light(q.Sigmas), light(q.Noise), light(q.Latent), light(q.Mask)
-	out.Conds.Positive = entries(q.Conds.Positive)
-	if q.Conds.Negative != nil {
-		list := entries(*q.Conds.Negative)
-		out.Conds.Negative = &list
-	}
-	out.Model.Patches = slices.Clone(q.Model.Patches)
-	for i := range out.Model.Patches {
-		t := &out.Model.Patches[i].Tensors
-		t.Up, t.Down = light(t.Up), light(t.Down)
-	}
-	if !any {
-		return nil
-	}
-	return &out
 }

@@ -201,8 +201,8 @@ func readMetrics(data map[string]any, dst any) error {
 // job takes in the metrics of a job. The lock is held.
 func (m *Meter) job(job string, data map[string]any) {
 	var r runMetrics
-	if readMetrics(data, &r) != nil {
-		return // a worker of another version; the events are counted all the same
+	if _, one := data["step_seconds"]; one || readMetrics(data, &r) != nil {
+		return // of a sample, see Sampled, or of a worker of another version
 	}
 	model, plan := "", ""
 	if len(r.Stats) > 0 {
@@ -210,11 +210,16 @@ func (m *Meter) job(job string, data map[string]any) {
 	}
 	m.jobSeconds.WithLabelValues(model, plan).Observe(r.Timings.Total)
 	m.hits, m.misses = m.hits+uint64(len(r.Cached)), m.misses+uint64(len(r.Executed))
-	if l := m.live[job]; l != nil { // the metrics count all of it
-		l.sent, l.before = nil, nil
-	}
+	m.told(job)
 	for _, s := range r.Stats {
 		m.sampling(s)
+	}
+}
+
+// told drops what the steps of a job have told of its bytes: its metrics count all of it. The lock is held.
+func (m *Meter) told(job string) {
+	if l := m.live[job]; l != nil {
+		l.sent, l.before = nil, nil
 	}
 }
 
@@ -239,8 +244,8 @@ func axes() []string {
 	return []string{plan.AxisUlysses.String(), plan.AxisRing.String(), plan.AxisPipe.String(), plan.AxisTensor.String()}
 }
 
-// Sampled counts a run of the verb sample.
-func (m *Meter) Sampled(metrics map[string]any) {
+// Sampled counts a run of the verb sample that is done; its steps were counted as they came.
+func (m *Meter) Sampled(job string, metrics map[string]any) {
 	if m == nil {
 		return
 	}
@@ -248,9 +253,9 @@ func (m *Meter) Sampled(metrics map[string]any) {
 	m.mu.Lock()
 	if readMetrics(metrics, &s) == nil {
 		m.sampling(s)
+		m.told(job)
 	}
 	m.samples++
-	m.steps += uint64(len(s.StepSeconds))
 	m.mu.Unlock()
 }
 

@@ -36,6 +36,23 @@ func TestBytesWhileAJobRuns(t *testing.T) {
 	m.Event(message.Event{Type: message.EventSuccess, Job: "a"})
 	m.Event(message.Event{Type: message.EventError, Job: "b"})
 	want("after both", 1350)
+	step("c", map[string]any{"ulysses": uint64(30)}) // a sample: its metrics are those of its one run
+	want("a step of a sample", 1380)
+	done := run(40)
+	done["step_seconds"] = []any{0.5}
+	m.Sampled("c", done)
+	want("a sample", 1390)
+	m.Event(message.Event{Type: message.EventMetrics, Job: "c", Data: done})
+	m.Event(message.Event{Type: message.EventSuccess, Job: "c"})
+	want("after the sample", 1390)
+	if s := m.Stats(); s.Steps != 5 || s.Samples != 1 {
+		t.Errorf("%d steps and %d samples, want 5 and 1", s.Steps, s.Samples)
+	}
+	m.jobSeconds.DeleteLabelValues("", "")
+	m.Event(message.Event{Type: message.EventMetrics, Job: "c", Data: done})
+	if m.jobSeconds.DeleteLabelValues("", "") {
+		t.Error("a sample was counted among the times of jobs")
+	}
 	if axes := m.Stats().Axes; axes["made up"] != 0 {
 		t.Errorf("axes are %v", axes)
 	}

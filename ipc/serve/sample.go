@@ -65,10 +65,11 @@ func (s *Service) runSample(ctx context.Context, cancel context.CancelCauseFunc,
 		}
 		return ex.Sample(ctx, q, func(m *message.SampleReply) {
 			out.send(m)
-			s.cfg.Jobs.Append(ctx, q.ID, 1, message.Event{
-				Type: message.EventProgress,
-				Data: map[string]any{"prompt_id": q.ID, "value": m.Step, "max": m.Steps},
-			})
+			data := map[string]any{"prompt_id": q.ID, "value": m.Step, "max": m.Steps}
+			if len(m.Sent) > 0 {
+				data["sent"] = m.Sent
+			}
+			s.cfg.Jobs.Append(ctx, q.ID, 1, message.Event{Type: message.EventProgress, Data: data})
 		})
 	})
 	cause := context.Cause(ctx)
@@ -99,7 +100,7 @@ func (s *Service) runSample(ctx context.Context, cancel context.CancelCauseFunc,
 	case err != nil:
 		last = &message.SampleReply{Type: message.SampleError, Error: message.ErrorOf(err)}
 	default:
-		s.cfg.Meter.Sampled(last.Metrics)
+		s.cfg.Meter.Sampled(q.ID, last.Metrics)
 	}
 	last.Worker = ex.Name()
 	// before the last message: whoever has that may use the id again

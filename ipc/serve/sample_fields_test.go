@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"patchbay/ipc/client"
 	"patchbay/ipc/ipctest"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
@@ -32,7 +31,7 @@ func TestEveryFieldOfSample(t *testing.T) {
 	}
 	run := func(name string, q *message.SampleRequest) (*message.SampleReply, []float32) {
 		t.Helper()
-		done, err := client.Sample(ctx, c, q, nil)
+		done, err := ipctest.Sample(ctx, c, q, nil)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
@@ -160,7 +159,7 @@ func TestEveryFieldOfSample(t *testing.T) {
 		t.Errorf("a mask of zeros: the latent changed by %.2g", rel)
 	}
 	var pictures int
-	done, err := client.Sample(ctx, c, base(func(q *message.SampleRequest) { q.Preview, q.WantX0 = "jpeg", true }),
+	done, err := ipctest.Sample(ctx, c, base(func(q *message.SampleRequest) { q.Preview, q.WantX0 = "jpeg", true }),
 		func(p *message.SampleReply) {
 			if bytes.HasPrefix(p.JPEG, []byte("\xff\xd8")) && p.X0 == nil && p.Sigma > 0 && !math.IsNaN(p.Sigma) {
 				pictures++

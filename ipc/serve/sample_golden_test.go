@@ -11,7 +11,6 @@ import (
 
 	"patchbay/engine"
 	"patchbay/engine/safetensors"
-	"patchbay/ipc/client"
 	"patchbay/ipc/ipctest"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
@@ -128,7 +127,7 @@ func (g *goldenSample) message(t *testing.T, guided bool) *message.SampleRequest
 	start := make([]float32, b*n)
 	if in, ok := strings.CutPrefix(g.Latent, "input:"); ok {
 		start = golden.Input(in, b*n)
-		format.ToModel(start)
+		format.ToModel(start, y*x)
 	}
 	var items []int
 	if strings.Contains(g.What, "items 3 and 1") {
@@ -228,7 +227,7 @@ func TestGoldenRunsThroughSample(t *testing.T) {
 		q.Model.Fingerprint = prints[g.Model]
 		var steps []int
 		var x0 *wire.Tensor
-		done, err := client.Sample(context.Background(), c, q,
+		done, err := ipctest.Sample(context.Background(), c, q,
 			func(p *message.SampleReply) { steps, x0 = append(steps, p.Step), p.X0 })
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -246,7 +245,7 @@ func TestGoldenRunsThroughSample(t *testing.T) {
 			return v
 		}
 		got := floats(t, done.X)
-		latent.FLUX().FromModel(got)
+		latent.FLUX().FromModel(got, 1)
 		rel := apart(got, want(name))
 		worst = math.Max(worst, rel)
 		if rel > 1e-4 {
@@ -261,7 +260,7 @@ func TestGoldenRunsThroughSample(t *testing.T) {
 		}
 		if g.Node == "SamplerCustomAdvanced" {
 			v := floats(t, done.X0)
-			latent.FLUX().FromModel(v)
+			latent.FLUX().FromModel(v, 1)
 			if rel := apart(v, want(name+"#denoised_output")); rel > 1e-4 {
 				t.Errorf("%s: x0: relative error %.3g, bound 1e-4", name, rel)
 			}

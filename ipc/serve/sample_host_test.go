@@ -133,7 +133,7 @@ func TestPatchesEqualTheLoraNode(t *testing.T) {
 	}
 	bySample := func(q *message.SampleRequest) []float32 {
 		t.Helper()
-		done, err := client.Sample(ctx, c, q, nil)
+		done, err := ipctest.Sample(ctx, c, q, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -172,7 +172,7 @@ func TestPatchesEqualTheLoraNode(t *testing.T) {
 		bad := *q
 		bad.Model.Patches = slices.Clone(q.Model.Patches)
 		change(&bad.Model.Patches[0])
-		if _, err := client.Sample(ctx, c, &bad, nil); err == nil || !strings.Contains(err.Error(), want) ||
+		if _, err := ipctest.Sample(ctx, c, &bad, nil); err == nil || !strings.Contains(err.Error(), want) ||
 			!strings.Contains(err.Error(), "model.patches[0]") {
 			t.Errorf("got %v, want %q", err, want)
 		}
@@ -198,7 +198,7 @@ func TestTensorsByHash(t *testing.T) {
 			return q
 		}
 		var e *wire.Error
-		_, err := client.Sample(ctx, c, bare(), nil)
+		_, err := ipctest.Sample(ctx, c, bare(), nil)
 		if !errors.As(err, &e) || e.Code != wire.ErrMissing || len(e.Extra["missing"].([]any)) != 1 ||
 			e.Extra["missing"].([]any)[0] != x.Hash {
 			t.Fatalf("got %v (%+v)", err, e)
@@ -206,23 +206,23 @@ func TestTensorsByHash(t *testing.T) {
 		q := smallSample("euler")
 		q.Latent = x
 		for range 2 {
-			done, err := client.Sample(ctx, c, q, nil)
+			done, err := ipctest.Sample(ctx, c, q, nil)
 			if err != nil || !bytes.Equal(done.X.Data, x.Data) {
 				t.Fatalf("got %+v, %v", done, err)
 			}
 		}
-		if done, err := client.Sample(ctx, c, bare(), nil); err != nil || !bytes.Equal(done.X.Data, x.Data) {
+		if done, err := ipctest.Sample(ctx, c, bare(), nil); err != nil || !bytes.Equal(done.X.Data, x.Data) {
 			t.Errorf("by its hash: %v", err)
 		}
 		lie := bare()
 		lie.Latent.Shape = []int{1, 1, 2, 4}
-		if _, err := client.Sample(ctx, c, lie, nil); wiretest.Code(err) != wire.ErrBadRequest ||
+		if _, err := ipctest.Sample(ctx, c, lie, nil); wiretest.Code(err) != wire.ErrBadRequest ||
 			!strings.Contains(err.Error(), "needs 32 bytes") {
 			t.Errorf("a hash with another shape: %v", err)
 		}
 		lie = smallSample("euler")
 		lie.Latent.Hash = strings.Repeat("ab", 32)
-		if _, err := client.Sample(ctx, c, lie, nil); wiretest.Code(err) != wire.ErrBadRequest ||
+		if _, err := ipctest.Sample(ctx, c, lie, nil); wiretest.Code(err) != wire.ErrBadRequest ||
 			!strings.Contains(err.Error(), "has the hash") {
 			t.Errorf("a hash that lies: %v", err)
 		}
@@ -238,14 +238,14 @@ func TestHashesThroughADaemon(t *testing.T) {
 	q.Latent = f32(golden.Fill("big", 1<<20, 1, 0), 1, 16, 256, 256)
 	q.Latent.Name()
 	for range 2 {
-		done, err := client.Sample(ctx, c, q, nil)
+		done, err := ipctest.Sample(ctx, c, q, nil)
 		if err != nil || !bytes.Equal(done.X.Data, q.Latent.Data) {
 			t.Fatalf("got %v", err)
 		}
 	}
 	bare := *q
 	bare.Latent = &wire.Tensor{DType: "f32", Shape: q.Latent.Shape, Hash: q.Latent.Hash}
-	if _, err := client.Sample(ctx, c, &bare, nil); err != nil {
+	if _, err := ipctest.Sample(ctx, c, &bare, nil); err != nil {
 		t.Errorf("by its hash: %v", err)
 	}
 }
@@ -258,7 +258,7 @@ func TestSampleIsAJob(t *testing.T) {
 	q := smallSample("euler")
 	for range 2 { // the id may be used again
 		q.ID = "s1"
-		if _, err := client.Sample(ctx, c, q, nil); err != nil {
+		if _, err := ipctest.Sample(ctx, c, q, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -273,10 +273,12 @@ func TestSampleIsAJob(t *testing.T) {
 	if want := "queued execution_start progress metrics execution_success"; err != nil || end == nil ||
 		strings.Join(ipctest.Types(evs), " ") != want {
 		t.Errorf("got events %v, %v, want %s", ipctest.Types(evs), err, want)
+	} else if sent, _ := evs[2].Data["sent"].(*pyjson.Object); sent == nil || sent.Len() != 1 {
+		t.Errorf("the step says %v of what ranks have sent", evs[2].Data["sent"])
 	}
 	q = smallSample("wait")
 	q.ID = "s2"
-	_, err = client.Sample(ctx, c, q, func(*message.SampleReply) {
+	_, err = ipctest.Sample(ctx, c, q, func(*message.SampleReply) {
 		list, counts, err := client.List(ctx, other, message.Running, 10)
 		if err != nil || len(list) != 1 || list[0].Job != "s2" || counts[message.Running] != 1 {
 			t.Errorf("jobs: got %+v, %v, %v", list, counts, err)
@@ -303,7 +305,7 @@ func TestSampleIsAJob(t *testing.T) {
 	if q.ID = "job"; end.Type != message.EventSuccess {
 		t.Fatal(end)
 	}
-	if _, err := client.Sample(ctx, c, q, nil); wiretest.Code(err) != wire.ErrDuplicate {
+	if _, err := ipctest.Sample(ctx, c, q, nil); wiretest.Code(err) != wire.ErrDuplicate {
 		t.Errorf("the id of a workflow: got %v", err)
 	}
 }

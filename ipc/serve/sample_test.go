@@ -3,8 +3,12 @@ package serve_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
+	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -39,7 +43,7 @@ func TestSampleOverFrames(t *testing.T) {
 		q := smallSample("euler")
 		q.ID = "mine"
 		var seen []*message.SampleReply
-		done, err := client.Sample(wiretest.Within(t, 10*time.Second), c, q,
+		done, err := ipctest.Sample(wiretest.Within(t, 10*time.Second), c, q,
 			func(m *message.SampleReply) { seen = append(seen, m) })
 		if err != nil {
 			t.Fatal(err)
@@ -61,8 +65,8 @@ func TestSampleIsCancelled(t *testing.T) {
 	ctx := wiretest.Within(t, 10*time.Second)
 	q := smallSample("wait")
 	q.ID = "stop-me"
-	_, err := client.Sample(ctx, c, q, func(*message.SampleReply) {
-		if _, err := client.Sample(ctx, other, q, nil); wiretest.Code(err) != wire.ErrDuplicate {
+	_, err := ipctest.Sample(ctx, c, q, func(*message.SampleReply) {
+		if _, err := ipctest.Sample(ctx, other, q, nil); wiretest.Code(err) != wire.ErrDuplicate {
 			t.Errorf("a second run of that id: got %v, want %s", err, wire.ErrDuplicate)
 		}
 		if did, _, err := client.Cancel(ctx, other, "stop-me"); !did || err != nil {
@@ -75,7 +79,7 @@ func TestSampleIsCancelled(t *testing.T) {
 	if did, state, err := client.Cancel(ctx, other, "stop-me"); did || state != message.Cancelled || err != nil {
 		t.Errorf("cancel after the end: got %v, %s, %v, want false and %s", did, state, err, message.Cancelled)
 	}
-	_, err = client.Sample(ctx, c, q, func(*message.SampleReply) { go c.Close() })
+	_, err = ipctest.Sample(ctx, c, q, func(*message.SampleReply) { go c.Close() })
 	if err == nil {
 		t.Error("the run ended well without its client")
 	}
@@ -132,7 +136,7 @@ func TestSampleRefusals(t *testing.T) {
 		q := smallSample("euler")
 		change(q)
 		var e *wire.Error
-		if _, err := client.Sample(ctx, c, q, nil); !errors.As(err, &e) || e.Code != wire.ErrBadRequest || e.Input != field {
+		if _, err := ipctest.Sample(ctx, c, q, nil); !errors.As(err, &e) || e.Code != wire.ErrBadRequest || e.Input != field {
 			t.Errorf("%s: got %v", field, err)
 		}
 	}
@@ -157,7 +161,7 @@ func TestSampleRefusals(t *testing.T) {
 			t.Errorf("%s: got %v (%+v)", field, err, e)
 		}
 	}
-	if _, err := client.Load(ctx, c, &message.LoadRequest{}); wiretest.Code(err) != wire.ErrBadRequest {
+	if _, err := ipctest.Load(ctx, c, &message.LoadRequest{}); wiretest.Code(err) != wire.ErrBadRequest {
 		t.Errorf("load without a file: got %v", err)
 	}
 }
@@ -168,11 +172,11 @@ func TestModelsOfHosts(t *testing.T) {
 	c := ipctest.DialRig(t, realRig(t, dir))
 	ctx := wiretest.Within(t, 30*time.Second)
 	ref := message.ModelRef{File: "flux-b.safetensors", Fingerprint: strings.ToUpper(prints["flux-b"])}
-	first, err := client.Load(ctx, c, &message.LoadRequest{Model: ref})
+	first, err := ipctest.Load(ctx, c, &message.LoadRequest{Model: ref})
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, err := client.Load(ctx, c, &message.LoadRequest{Model: ref})
+	again, err := ipctest.Load(ctx, c, &message.LoadRequest{Model: ref})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -199,7 +203,8 @@ func TestModelsOfHosts(t *testing.T) {
 		{message.ModelRef{File: "flux-b.safetensors", Fingerprint: "00"}, wire.ErrNoModel, "model.fingerprint"},
 	} {
 		var e *wire.Error
-		if _, err := client.Load(ctx, c, &message.LoadRequest{Model: row.model}); !errors.As(err, &e) || e.Code != row.code ||
+		if _, err := ipctest.Load(ctx, c, &message.LoadRequest{Model: row.model}); !errors.As(err, &e) ||
+			e.Code != row.code ||
 			e.Input != row.input {
 			t.Errorf("load %+v: got %v, want %s of %s", row.model, err, row.code, row.input)
 		}
@@ -207,13 +212,55 @@ func TestModelsOfHosts(t *testing.T) {
 	q := smallSample("euler")
 	q.Model = ref
 	var e *wire.Error
-	if _, err := client.Sample(ctx, c, q, nil); !errors.As(err, &e) || e.Input != "latent" ||
+	if _, err := ipctest.Sample(ctx, c, q, nil); !errors.As(err, &e) || e.Input != "latent" ||
 		!strings.Contains(e.Message, "channels") {
 		t.Errorf("a latent of one channel: got %v", err)
 	}
 	q.Sampling = &message.SamplingRef{Bases: []string{"ModelSamplingCascade"}}
-	if _, err := client.Sample(ctx, c, q, nil); !errors.As(err, &e) || e.Input != "sampling.bases" {
+	if _, err := ipctest.Sample(ctx, c, q, nil); !errors.As(err, &e) || e.Input != "sampling.bases" {
 		t.Errorf("an unknown base: got %v", err)
+	}
+}
+
+// TestConditioningTableIsTrue: the keys of model_conds in docs/protocol.md are those that are taken, and each of them
+// is.
+func TestConditioningTableIsTrue(t *testing.T) {
+	page, err := os.ReadFile("../../docs/protocol.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(page), "How a ComfyUI conditioning becomes model_conds")
+	table, _, _ = strings.Cut(table, "A patch: {key")
+	var told []string
+	for _, row := range regexp.MustCompile(`(?m)^\| [^|]+ \| ([a-z0-9_, ]+) \| .*\[`).FindAllStringSubmatch(table, -1) {
+		told = append(told, strings.Split(row[1], ", ")...)
+	}
+	refusal := func(key string, shape ...int) string {
+		q := smallSample("euler")
+		n := 1
+		for _, d := range shape {
+			n *= d
+		}
+		q.Conds.Positive[0].ModelConds[key] = f32(slices.Repeat([]float32{1}, n), shape...)
+		_, err := q.Lower(message.Numbers{})
+		return fmt.Sprint(err)
+	}
+	_, list, _ := strings.Cut(refusal("made_up", 1), "the keys are ")
+	known := strings.Split(list, ", ")
+	slices.Sort(told)
+	slices.Sort(known)
+	if told = slices.Compact(told); !slices.Equal(told, known) {
+		t.Errorf("the page tells of %v, the code of %v", told, known)
+	}
+	shapes := map[string][]int{"c_crossattn": {1, 2, 3}, "encoder_hidden_states_t5": {1, 2, 3}, "guidance": {1}}
+	for _, key := range told {
+		shape := shapes[key]
+		if shape == nil {
+			shape = []int{1, 2}
+		}
+		if got := refusal(key, shape...); strings.Contains(got, key) {
+			t.Errorf("%s %v: %s", key, shape, got)
+		}
 	}
 }
 
@@ -224,9 +271,10 @@ func TestSampleInAChild(t *testing.T) {
 	if err := ch.Ready(ctx); err != nil {
 		t.Fatal(err)
 	}
-	steps := 0
-	done, err := ch.Sample(ctx, smallSample("euler"), func(*message.SampleReply) { steps++ })
-	if err != nil || done.Evals != 1 || steps != 1 {
+	steps, sent := 0, int64(0)
+	done, err := ch.Sample(ctx, smallSample("euler"),
+		func(m *message.SampleReply) { steps, sent = steps+1, m.Sent["ulysses"] })
+	if err != nil || done.Evals != 1 || steps != 1 || sent != 12 {
 		t.Fatalf("got %+v, %v, %d steps", done, err, steps)
 	}
 	if out, err := ch.Load(ctx, &message.LoadRequest{Model: message.ModelRef{File: "abc"}}); err != nil || out.Bytes != 3 {

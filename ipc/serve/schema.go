@@ -1,7 +1,6 @@
 package serve
 
 import (
-	"encoding/json"
 	"reflect"
 	"strings"
 
@@ -114,10 +113,4 @@ func schemaOfStruct(t reflect.Type, strict bool) map[string]any {
 		out["additionalProperties"] = false
 	}
 	return out
-}
-
-// SchemaText returns Schema as it stands in docs/protocol.schema.json.
-func SchemaText() ([]byte, error) {
-	b, err := json.MarshalIndent(Schema(), "", " ")
-	return append(b, '\n'), err
 }

@@ -2,6 +2,7 @@ package serve_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"os"
 	"slices"
 	"testing"
@@ -19,7 +20,8 @@ const schemaFile = "../../docs/protocol.schema.json"
 
 // TestSchemaFileIsTrue compares docs/protocol.schema.json with the structs; PATCHBAY_WRITE_SCHEMA=1 writes it.
 func TestSchemaFileIsTrue(t *testing.T) {
-	want, err := serve.SchemaText()
+	want, err := json.MarshalIndent(serve.Schema(), "", " ")
+	want = append(want, '\n')
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,6 +36,9 @@ func TestRunOverFrames(t *testing.T) {
 		}
 		evs, col, end := ipctest.RunJob(t, c, &message.RunRequest{Workflow: messagetest.Graph("Step 3",
 			"Picture "+strconv.Itoa(size))})
+		if told, _ := evs[0].Data["titles"].(*pyjson.Object); told == nil || told.Len() != 2 {
+			t.Errorf("%d bytes: the first event has titles %v", size, evs[0].Data["titles"])
+		}
 		want := "queued execution_start executing progress progress progress executing executed metrics executing " +
 			"execution_success"
 		if got := strings.Join(ipctest.Types(evs), " "); got != want {

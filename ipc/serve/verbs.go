@@ -18,6 +18,7 @@ func (s *Service) accept(r *Request) (*message.RunRequest, message.Receipt, erro
 	}
 	req.From = message.ClientName(r.From, req)
 	req.About, req.Model = message.About(w)
+	req.Titles = message.Titles(w)
 	if id := r.MsgID; id != "" && !message.HasField(r.Fields, "id") && !message.HasField(r.Fields, "prompt_id") {
 		if !wire.ValidID(id) {
 			return nil, message.Receipt{}, wire.Errorf(wire.ErrBadRequest,
@@ -34,7 +35,16 @@ func (s *Service) accept(r *Request) (*message.RunRequest, message.Receipt, erro
 		}
 	}
 	req.Hold = r.hold.Retain() // the table's, until the job has ended
-	rec, created, err := s.cfg.Jobs.Create(s.ctx, req, message.Hash(req, w))
+	hash := message.Hash(req, w)
+	var rec message.Record
+	var created bool
+	var err error
+	if req.Reuse && !s.cfg.Checked {
+		rec, created, err = s.cfg.Jobs.Reuse(s.ctx, s.cfg.Outputs, req, hash, w.IDs())
+	}
+	if rec.Job == "" && err == nil {
+		rec, created, err = s.cfg.Jobs.Create(s.ctx, req, hash)
+	}
 	if !created {
 		req.Hold.Release()
 	}
@@ -43,8 +53,8 @@ func (s *Service) accept(r *Request) (*message.RunRequest, message.Receipt, erro
 	}
 	return req, message.Receipt{
 		V: message.ProtocolVersion, Type: message.ReplyAccepted, Job: rec.Job, State: rec.State, Position: rec.Position,
-		Duplicate: !created,
-		Events:    message.EventSubject(rec.Job, ">"), Status: message.VerbSubject(message.VerbStatus, rec.Job),
+		Duplicate: !created, Reused: rec.Reused,
+		Events: message.EventSubject(rec.Job, ">"), Status: message.VerbSubject(message.VerbStatus, rec.Job),
 		NodeErrors: nodeErrors,
 	}, nil
 }

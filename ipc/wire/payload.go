@@ -163,7 +163,6 @@ func (t *Tensor) EncodeMsgpack(enc *msgpack.Encoder) error {
 // ReplaceRefs calls f with every reference in a decoded value. Bytes that it returns take the reference's place, in
 // place; nil leaves it.
 func ReplaceRefs(v any, f func(*Ref) ([]byte, error)) (any, error) {
-	var err error
 	switch x := v.(type) {
 	case *Tensor:
 		if x.Ref == nil {
@@ -174,12 +173,6 @@ func ReplaceRefs(v any, f func(*Ref) ([]byte, error)) (any, error) {
 			x.Data, x.Ref = data, nil
 		}
 		return v, err
-	case []any:
-		for i := range x {
-			if x[i], err = ReplaceRefs(x[i], f); err != nil {
-				return nil, err
-			}
-		}
 	case *pyjson.Object:
 		if r, ok := x.Get(RefKey); ok && x.Len() == 1 {
 			ref := &Ref{}
@@ -199,15 +192,8 @@ func ReplaceRefs(v any, f func(*Ref) ([]byte, error)) (any, error) {
 			}
 			return v, err
 		}
-		for _, k := range x.Keys() {
-			e, _ := x.Get(k)
-			if e, err = ReplaceRefs(e, f); err != nil {
-				return nil, err
-			}
-			x.Set(k, e)
-		}
 	}
-	return v, nil
+	return pyjson.Replace(v, func(e any) (any, error) { return ReplaceRefs(e, f) })
 }
 
 // MaxRegion bounds one region, and with it every tensor and file that travels beside its message.

@@ -147,27 +147,12 @@ func tensorOf(v any) (*Tensor, error) {
 
 // tensorsOfJSON replaces every {"$tensor": ...} of a decoded JSON tree, in place.
 func tensorsOfJSON(v any) (any, error) {
-	var err error
-	switch x := v.(type) {
-	case []any:
-		for i := range x {
-			if x[i], err = tensorsOfJSON(x[i]); err != nil {
-				return nil, err
-			}
-		}
-	case *pyjson.Object:
-		if t, ok := x.Get(TensorKey); ok && x.Len() == 1 {
+	if x, ok := v.(*pyjson.Object); ok && x.Len() == 1 {
+		if t, ok := x.Get(TensorKey); ok {
 			return tensorOf(t)
 		}
-		for _, k := range x.Keys() {
-			e, _ := x.Get(k)
-			if e, err = tensorsOfJSON(e); err != nil {
-				return nil, err
-			}
-			x.Set(k, e)
-		}
 	}
-	return v, nil
+	return pyjson.Replace(v, tensorsOfJSON)
 }
 
 // decodeBase64 reads the text form of bytes in JSON.

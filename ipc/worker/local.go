@@ -217,25 +217,13 @@ func toNode(v any) any {
 	switch x := v.(type) {
 	case *wire.Tensor:
 		return &value.Tensor{DType: x.DType, Shape: x.Shape, Data: x.Data}
-	case []any:
-		out := make([]any, len(x))
-		for i := range x {
-			out[i] = toNode(x[i])
-		}
-		return out
 	case *pyjson.Object:
 		if id, ok := x.Get(message.HandleKey); ok {
 			s, _ := id.(string)
 			return graph.Handle{ID: s}
 		}
-		out := pyjson.NewObject()
-		for _, k := range x.Keys() {
-			e, _ := x.Get(k)
-			out.Set(k, toNode(e))
-		}
-		return out
 	}
-	return v
+	return pyjson.Mapped(v, toNode)
 }
 
 // fromNode is the inverse of toNode.
@@ -245,26 +233,13 @@ func fromNode(v any) any {
 		return &wire.Tensor{DType: x.DType, Shape: x.Shape, Data: x.Data}
 	case graph.Handle:
 		return pyjson.NewObject(message.HandleKey, x.ID, "type", x.Type, "expires", x.Expires.UnixMilli())
-	case []any:
-		out := make([]any, len(x))
-		for i := range x {
-			out[i] = fromNode(x[i])
-		}
-		return out
-	case *pyjson.Object:
-		out := pyjson.NewObject()
-		for _, k := range x.Keys() {
-			e, _ := x.Get(k)
-			out.Set(k, fromNode(e))
-		}
-		return out
 	}
-	return v
+	return pyjson.Mapped(v, fromNode)
 }
 
 // NodeService fills in how a Service answers from a catalogue and folders: Validate, Needs, Describe and Models. index,
-// which knows the files of the roots, is only needed where jobs are shared with other daemons; also returns the names
-// of model files that those have. Both may be nil.
+// which knows the files of the roots, is needed where jobs are kept: it tells two of the same content from two that
+// only name the same files. also returns the names of model files that other daemons have. Both may be nil.
 func NodeService(cat *graph.Catalogue, roots files.Roots, index *files.Index,
 	also func(kind string) []string,
 ) serve.ServiceConfig {

@@ -28,6 +28,13 @@ func statsOf(s parallel.Stats) map[string]any {
 	if s.Synchronous != nil {
 		out["synchronous"] = len(s.Synchronous)
 	}
+	if s.Chosen != nil {
+		ways := map[string]any{}
+		for way, n := range s.Chosen {
+			ways[way] = n
+		}
+		out["computed"] = ways
+	}
 	if len(s.Changes) > 0 {
 		out["changes"] = changesOf(s.Changes)
 	}

@@ -13,7 +13,7 @@ func Whole(ops engine.Ops) func(Attention) {
 
 // Normalise applies norms and rotation of a in place: to the text rows with TextNorm, to the image rows with ImageNorm.
 func Normalise(ops engine.Ops, a Attention) {
-	lt, l := a.Rows.Text.Len(), a.Rows.Len()
+	lt, l := a.Rows.Text.Len()-a.References, a.Rows.Len()
 	part := func(lo, hi int, n engine.QKNorm) {
 		if lo == hi {
 			return

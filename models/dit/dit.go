@@ -61,6 +61,17 @@ type Entry struct {
 	// Size is the picture size that the network is told: HunyuanDiT image_meta_size [6], PixArt c_size [2] and c_ar [1];
 	// nil: from the grid.
 	Size []float32
+	// References are latents that the picture refers to, in models that take them (Spec.References); entries of one call
+	// have as many, of equal sizes.
+	References []Reference
+	// Method says where references sit, in ComfyUI's words ("index", "offset" ...); empty: the model's own.
+	Method string
+}
+
+// Reference is a latent [C, Y, X] in model space. Read-only.
+type Reference struct {
+	Y, X int
+	Data []float32
 }
 
 // BlockKind tells what a block exchanges.
@@ -89,6 +100,10 @@ type Spec struct {
 	PooledDim     int    // length of Entry.Pooled, 0: none
 	Context2Dim   int    // columns of Entry.Context2, 0: none
 	TakesGuidance bool
+	Rotates       bool // queries and keys are rotated by position; else positions are added to image tokens, or neither
+	// References: the network takes latents that the picture refers to. Their tokens follow those of the text, are split
+	// and exchanged with them, and are computed with the weights of the image.
+	References bool
 	// Multiple is what the numbers of text and of image tokens are each filled up to a multiple of, with tokens that the
 	// network makes; 0: they are as they are.
 	Multiple    int
@@ -105,6 +120,9 @@ type BlockSpec struct {
 	Skip int // index of the earlier block whose output this block takes as its skip input, -1: none
 	// LastText marks a Double block whose text rows are not needed after it (SD3's last): they still give K and V.
 	LastText bool
+	// Sandwich marks a Single or Cross block of one attention, then one MLP of two gated products (SwiGLU), each between
+	// two norms, with four modulations a channel and no cross-attention (Z-Image's).
+	Sandwich bool
 	// Attends is how often Block calls Attend (SD3.5 medium's dual-attention blocks: 2, others 1).
 	Attends int
 	// Cuts is true where Block takes Env.Half: the attention, or what follows it, alone.
@@ -154,6 +172,18 @@ func (s *Spec) Tokens(y, x int) Grid {
 // TextTokens returns the number of text tokens that n rows of Entry.Context are in the joint sequence.
 func (s *Spec) TextTokens(n int) int { return n + s.pads(n) }
 
+// JointTokens returns the number of tokens in front of the picture's in the joint sequence of an entry: those of its
+// text and of its references.
+func (s *Spec) JointTokens(e *Entry) int { return s.TextTokens(e.Context.Rows) + s.ReferenceTokens(e) }
+
+// ReferenceTokens returns the number of tokens of an entry's references.
+func (s *Spec) ReferenceTokens(e *Entry) (n int) {
+	for _, r := range e.References {
+		n += s.Tokens(r.Y, r.X).Tokens()
+	}
+	return n
+}
+
 // pads is how many tokens fill n up.
 func (s *Spec) pads(n int) int {
 	if s.Multiple == 0 {
@@ -186,8 +216,10 @@ type Attention struct {
 	Index int // 0, or 1 for the second attention of a block that has two
 	// Q, K, V are [B, L, H, D] views of the local rows, unnormalised, text rows first. The hook may overwrite them.
 	Q, K, V engine.Tensor
-	// TextNorm applies to the first Rows.Text.Len() rows, ImageNorm to the others. Single and Cross blocks set both alike.
+	// TextNorm applies to the first Rows.Text.Len() rows but for the last References of them, ImageNorm to the others.
+	// Single and Cross blocks set both alike.
 	TextNorm, ImageNorm engine.QKNorm
+	References          int
 	RoPE                engine.RoPE // tables of the local rows
 	Rows                Rows        // which tokens the rows are; an attention over image tokens only has an empty Text
 	// ImageOnly is true when keys are image tokens only (self-attention of Cross blocks, second attention of SD3.5

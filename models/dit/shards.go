@@ -18,9 +18,9 @@ type Unit struct {
 	Counts []int         // bytes that each part holds, in order
 	Mine   engine.Tensor // u8 [Counts[part]]: the bytes of this part
 	Whole  engine.Tensor // u8 [sum of Counts]: where the unit's bytes are while it is used, those of all parts in order
-	// Place is 0 or 1: Whole of units with one place is the same memory, neighbours in the order of use (Ends before the
+	// Buffer is 0 or 1: Whole of units of one buffer is the same memory, neighbours in the order of use (Ends before the
 	// first block) differ.
-	Place int
+	Buffer int
 	// Open says whether the bytes of Whole are there. Reading a weight of a unit that is not open panics.
 	Open func(open bool)
 }

@@ -21,7 +21,7 @@ func Parts(m dit.Model, c Case, n int) ([]float32, error) {
 	for r := range n {
 		lt := 0
 		if spec.JointText() {
-			lt = spec.TextTokens(c.Context[1])
+			lt = spec.JointTokens(&c.Entries()[0])
 		}
 		cuts[r] = cutRows(lt, grid.Tokens(), r, n)
 		wg.Go(func() {

@@ -52,7 +52,7 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
 		Family: "hunyuandit", Width: c.Hidden, Heads: c.Heads, HeadDim: c.Hidden / c.Heads, PatchSize: c.PatchSize,
 		Channels: c.Channels, OutChannels: 2 * c.Channels, ContextDim: c.TextDim, Context2Dim: c.T5Dim,
-		MLPRatio: float64(c.MLPHidden) / float64(c.Hidden),
+		Rotates: true, MLPRatio: float64(c.MLPHidden) / float64(c.Hidden),
 	}
 	for i := range c.Depth {
 		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Cross, Skip: c.skip(i), Attends: 1, Cuts: true})

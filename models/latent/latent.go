@@ -23,22 +23,38 @@ type Format struct {
 	Channels int     // C
 	Scale    float32 // model = (vae - Shift) * Scale
 	Shift    float32
+	// Mean and Std are per channel where the family has them beside Scale 1 and Shift 0: model = (vae - Mean) / Std.
+	Mean, Std []float32
 	// Preview is one row of red, green and blue factors per channel for model-space latents; nil: no preview is known.
 	Preview [][3]float32
 	Bias    [3]float32 // added to the product
 }
 
-// ToModel converts v from VAE space to model space in place: (v - Shift) * Scale.
-func (f Format) ToModel(v []float32) {
+// ToModel converts v [..., C, plane] from VAE space to model space in place: (v - Shift) * Scale, or by channel.
+func (f Format) ToModel(v []float32, plane int) {
+	if f.Std == nil {
+		for i := range v {
+			v[i] = (v[i] - f.Shift) * f.Scale
+		}
+		return
+	}
 	for i := range v {
-		v[i] = (v[i] - f.Shift) * f.Scale
+		c := i / plane % f.Channels
+		v[i] = (v[i] - f.Mean[c]) / f.Std[c]
 	}
 }
 
-// FromModel converts v from model space to VAE space in place: v / Scale + Shift.
-func (f Format) FromModel(v []float32) {
+// FromModel converts v [..., C, plane] from model space to VAE space in place: v / Scale + Shift, or by channel.
+func (f Format) FromModel(v []float32, plane int) {
+	if f.Std == nil {
+		for i := range v {
+			v[i] = v[i]/f.Scale + f.Shift
+		}
+		return
+	}
 	for i := range v {
-		v[i] = v[i]/f.Scale + f.Shift
+		c := i / plane % f.Channels
+		v[i] = v[i]*f.Std[c] + f.Mean[c]
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/engine/safetensors"
 	"patchbay/models"
 	"patchbay/models/latent"
 	"patchbay/tests/golden"
@@ -66,16 +67,43 @@ func released(t *testing.T, name string) latent.Format {
 func TestThereAndBack(t *testing.T) {
 	f := latent.FLUX()
 	v := []float32{0, 0.1159, -3, 7.5}
-	f.ToModel(v)
+	f.ToModel(v, 1)
 	for i, want := range []float64{-0.1159 * 0.3611, 0, (-3 - 0.1159) * 0.3611, (7.5 - 0.1159) * 0.3611} {
 		if !(math.Abs(float64(v[i])-want) <= 1e-6) {
 			t.Errorf("model value %d: got %g, want %g", i, v[i], want)
 		}
 	}
-	f.FromModel(v)
+	f.FromModel(v, 1)
 	for i, want := range []float64{0, 0.1159, -3, 7.5} {
 		if !(math.Abs(float64(v[i])-want) <= 1e-6) {
 			t.Errorf("value %d there and back: got %g, want %g", i, v[i], want)
+		}
+	}
+}
+
+// TestFormatsByChannel converts the values that ComfyUI recorded for Wan 2.1's latents, there and back.
+func TestFormatsByChannel(t *testing.T) {
+	f, err := safetensors.Open(golden.Path("modern/vae.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	format, n := latent.Wan21(), 16*2*3
+	for name, convert := range map[string]func([]float32, int){"in": format.ToModel, "out": format.FromModel} {
+		e, ok := f.Entry("latent_format/Wan21/0#" + name)
+		if !ok {
+			t.Fatalf("%s is not recorded", name)
+		}
+		want, err := e.F32()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := golden.Input("latent_format/Wan21/0", n)
+		convert(got, 2*3)
+		for i := range want {
+			if !(math.Abs(float64(got[i]-want[i])) <= 1e-6*max(1, math.Abs(float64(want[i])))) {
+				t.Fatalf("%s: value %d: got %g, want %g", name, i, got[i], want[i])
+			}
 		}
 	}
 }

@@ -39,11 +39,43 @@ func CheckEntries(spec *dit.Spec, entries []dit.Entry) error {
 				return fmt.Errorf("%s: entry %d: length of %s is %d, want 0..%d", spec.Family, i, c.field, c.n, c.got.Rows)
 			}
 		}
+		if len(e.References) != len(entries[0].References) {
+			return wrong("references: it", "of them, but entries of one call are alike", len(e.References),
+				len(entries[0].References))
+		}
+		for k, r := range e.References {
+			first := entries[0].References[k]
+			switch {
+			case !spec.References:
+				return fmt.Errorf("%s: entry %d: has references, which the network does not take", spec.Family, i)
+			case r.Y < 1 || r.X < 1 || len(r.Data) != spec.Channels*r.Y*r.X:
+				return fmt.Errorf("%s: entry %d: reference %d has %d values, want %d channels of %d x %d", spec.Family, i, k,
+					len(r.Data), spec.Channels, r.Y, r.X)
+			case r.Y != first.Y || r.X != first.X || e.Method != entries[0].Method:
+				return fmt.Errorf("%s: entry %d: reference %d is of another size or place than the first entry's", spec.Family,
+					i, k)
+			}
+		}
 		if e.Pooled != nil && len(e.Pooled) < spec.PooledDim {
 			return wrong("pooled vector", "values", len(e.Pooled), spec.PooledDim)
 		}
 	}
 	return nil
+}
+
+// Patches returns the tokens of a reference of c channels, [Y*X, C*p*p] with features (channel, row, column). Odd sides
+// are padded circularly.
+func Patches(r dit.Reference, c, p int, g dit.Grid) []float32 {
+	out := make([]float32, 0, g.Y*g.X*c*p*p)
+	for t := range g.Y * g.X {
+		for ch := range c {
+			for i := range p * p {
+				y, x := (t/g.X*p+i/p)%r.Y, (t%g.X*p+i%p)%r.X
+				out = append(out, r.Data[(ch*r.Y+y)*r.X+x])
+			}
+		}
+	}
+	return out
 }
 
 // Contexts uploads a context of every entry: [n, Lt, C].

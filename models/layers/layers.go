@@ -68,6 +68,25 @@ func ColumnLinear(env dit.Env, y, h engine.Tensor, w *engine.Weight, of dit.Rows
 	env.Arena.Release(mark)
 }
 
+// Part is some rows of one stream that have weights of their own.
+type Part struct {
+	Weight *engine.Weight
+	Gate   engine.Tensor // [G, E]; absent: 1
+	Wide   dit.Range     // its rows among those that products see
+	Kept   dit.Range     // and among those of them that X holds
+}
+
+// ColumnParts is ColumnLinear with a weight for each part.
+func ColumnParts(env dit.Env, y, h engine.Tensor, parts []Part, of dit.Rows, act engine.Act) {
+	mark := env.Arena.Mark()
+	whole := Gathered(env, h, of)
+	for _, p := range parts {
+		env.Ops.Linear(y.Slice(1, p.Wide.Start, p.Wide.End), whole.Slice(1, p.Wide.Start, p.Wide.End), p.Weight,
+			engine.Epilogue{Act: act})
+	}
+	env.Arena.Release(mark)
+}
+
 // ResidualMLP computes x += gate * out(act(in(h))); in holds rows and out holds columns of this rank's slice. x and h
 // are [B, l, E], rows of X that are a part of the rows `of`. gate [G, E] may be absent.
 func ResidualMLP(env dit.Env, x, h engine.Tensor, in, out *engine.Weight, gate engine.Tensor,
@@ -85,13 +104,24 @@ func ResidualMLP(env dit.Env, x, h engine.Tensor, in, out *engine.Weight, gate e
 // where this rank holds the whole weight; else a partial sum without bias, env.Reduce or env.Scatter, and one gated
 // addition, so that bias and residual enter once.
 func RowLinear(env dit.Env, x, a engine.Tensor, w *engine.Weight, gate engine.Tensor, of dit.Rows) {
+	RowParts(env, x, a, []Part{{w, gate, dit.Range{End: a.Dim(1)}, dit.Range{End: x.Dim(1)}}}, of)
+}
+
+// RowParts is RowLinear with a weight and a gate for each part: one sum for all of them.
+func RowParts(env dit.Env, x, a engine.Tensor, parts []Part, of dit.Rows) {
+	rows := func(t engine.Tensor, r dit.Range) engine.Tensor { return t.Slice(1, r.Start, r.End) }
 	if env.Reduce == nil && env.Scatter == nil {
-		env.Ops.Linear(x, a, w, engine.Epilogue{Residual: x, Gate: gate})
+		for _, p := range parts {
+			own := rows(x, p.Kept)
+			env.Ops.Linear(own, rows(a, p.Wide), p.Weight, engine.Epilogue{Residual: own, Gate: p.Gate})
+		}
 		return
 	}
 	mark := env.Arena.Mark()
 	part := Scratch(env, x, x.Dim(0), of.Len(), x.Dim(2))
-	env.Ops.Linear(part, a, w, engine.Epilogue{NoBias: true})
+	for _, p := range parts {
+		env.Ops.Linear(rows(part, p.Wide), rows(a, p.Wide), p.Weight, engine.Epilogue{NoBias: true})
+	}
 	if env.Scatter == nil {
 		env.Reduce(part)
 	} else {
@@ -99,8 +129,11 @@ func RowLinear(env dit.Env, x, a engine.Tensor, w *engine.Weight, gate engine.Te
 		env.Scatter(sum, part, of)
 		part = sum
 	}
-	if x.Dim(1) > 0 {
-		env.Ops.GatedAdd(x, x, gate, part, w.Bias)
+	for _, p := range parts {
+		if p.Kept.Len() > 0 {
+			own := rows(x, p.Kept)
+			env.Ops.GatedAdd(own, own, p.Gate, rows(part, p.Kept), p.Weight.Bias)
+		}
 	}
 	env.Arena.Release(mark)
 }

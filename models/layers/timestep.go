@@ -6,7 +6,10 @@ import "math"
 // dim/2, then sin(t*f_i), f_i = 10000^(-i/(dim/2)); dim is even (Denoising Diffusion Probabilistic Models,
 // arXiv:2006.11239, appendix B, cosines first). Every step is rounded to f32 as torch does it. Families whose network
 // takes t in 0..1 multiply by their time factor before (FLUX: 1000).
-func TimestepFeatures(t []float32, dim int) []float32 {
+func TimestepFeatures(t []float32, dim int) []float32 { return ScaledFeatures(t, dim, 1) }
+
+// ScaledFeatures is TimestepFeatures of phases scale * (t*f_i), which differ from those of scale*t in the last place.
+func ScaledFeatures(t []float32, dim int, scale float32) []float32 {
 	half := dim / 2
 	freqs := make([]float32, half)
 	for i := range freqs {
@@ -21,7 +24,7 @@ func TimestepFeatures(t []float32, dim int) []float32 {
 	for i, v := range t {
 		row := out[i*dim : (i+1)*dim]
 		for j, f := range freqs {
-			sin, cos := math.Sincos(float64(v * f))
+			sin, cos := math.Sincos(float64(scale * (v * f)))
 			row[j], row[half+j] = float32(cos), float32(sin)
 		}
 	}

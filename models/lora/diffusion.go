@@ -15,10 +15,12 @@ func Diffusion(family string, names weights.Names, tensors []weights.Declared) *
 			b.add(d.Name, d.Shape)
 		}
 	}
-	b.aliases(names.Diffusers, []string{
-		"transformer.", "base_model.model.", "base_model.model.transformer.",
-		"unet.base_model.model.",
-	}, []string{"lora_transformer_", "lycoris_"})
+	prefixes := []string{"transformer.", "base_model.model.", "base_model.model.transformer.", "unet.base_model.model."}
+	flat := []string{"lora_transformer_", "lycoris_"}
+	b.aliases(names.Diffusers, prefixes, flat)
+	if names.Same {
+		b.own(prefixes, flat)
+	}
 	b.aliases(names.Original, []string{"", "diffusion_model."}, nil)
 	b.own([]string{"", "diffusion_model.", "base_model.model."}, []string{"lora_unet_"})
 	b.keys.examples = b.samples()

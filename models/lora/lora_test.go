@@ -9,6 +9,7 @@ import (
 	"patchbay/models/family"
 	"patchbay/models/hunyuan"
 	"patchbay/models/pixart"
+	"patchbay/models/qwenimage"
 	"patchbay/models/sd3"
 	"patchbay/models/weights"
 	"patchbay/models/zimage"
@@ -41,7 +42,7 @@ func places(m *Matched) []where {
 // their formats by hand.
 func TestOtherFamilies(t *testing.T) {
 	s, p, h := sd3.Family().Tiny.(sd3.Config), pixart.Family().Tiny.(pixart.Config), hunyuan.Family().Tiny.(hunyuan.Config)
-	z := zimage.Family().Tiny.(zimage.Config)
+	z, q := zimage.Family().Tiny.(zimage.Config), qwenimage.Family().Tiny.(qwenimage.Config)
 	type row struct {
 		module string
 		n, k   int
@@ -89,6 +90,14 @@ func TestOtherFamilies(t *testing.T) {
 				0),
 			one("lora_unet_layers_2_feed_forward_w2", z.Hidden, z.MLPHidden, "layers.2.feed_forward.w2", 0),
 			one("diffusion_model.layers.0.adaLN_modulation.0", 4*z.Hidden, 256, "layers.0.adaLN_modulation.0", 0),
+		}},
+		"qwenimage": {qwenimage.Family(), []row{
+			one("transformer.transformer_blocks.1.attn.to_k", q.Hidden, q.Hidden, "transformer_blocks.1.attn.to_k", 0),
+			one("transformer_blocks.3.attn.to_add_out", q.Hidden, q.Hidden, "transformer_blocks.3.attn.to_add_out", 0),
+			one("diffusion_model.transformer_blocks.0.txt_mod.1", 6*q.Hidden, q.Hidden, "transformer_blocks.0.txt_mod.1", 0),
+			one("lora_unet_transformer_blocks_2_img_mlp_net_0_proj", q.MLPHidden, q.Hidden,
+				"transformer_blocks.2.img_mlp.net.0.proj", 0),
+			one("lycoris_transformer_blocks_0_attn_to_out_0", q.Hidden, q.Hidden, "transformer_blocks.0.attn.to_out.0", 0),
 		}},
 		"hunyuandit": {hunyuan.Family(), []row{
 			one("base_model.model.blocks.3.attn1.Wqkv", 3*h.Hidden, h.Hidden, "blocks.3.attn1.Wqkv", 0),

@@ -19,15 +19,15 @@ func Family() family.Family {
 	}
 	sigma := alpha
 	sigma.MaxLength, sigma.MicroSize = 300, false
-	t5 := tokenizer.T5("t5xxl", 1) // no padding
-	t5.EmptyPads = true
 	return family.Family{
 		Name:   "pixart",
 		Forms:  []family.Form{{Has: "t_block.1.weight"}},
 		Detect: Detect,
 		Text: family.Text{
-			Types:    []string{"pixart", "chroma"},
-			Encoders: []family.Encoder{{Kind: "t5", Layout: t5, Form: text.Form{PadReference: true}}},
+			Types: []string{"pixart", "chroma"},
+			Encoders: []family.Encoder{ // no padding
+				{Kind: "t5", Layout: tokenizer.T5("t5xxl", 1), Form: text.Form{PadReference: true}},
+			},
 			Join: func(done map[string]*text.Encoding) (dit.Entry, error) {
 				return dit.Entry{Context: done["t5"].Context}, nil
 			},

@@ -73,15 +73,10 @@ func sampleEulerAncestral(r *Run) error {
 
 func sampleEulerAncestralFlow(r *Run) error {
 	eta := r.Options.Float("eta")
-	for i := range r.steps() {
-		s, next := r.Sigmas[i], r.Sigmas[i+1]
-		x0, _, err := r.evaluate(i, s)
-		if err != nil {
-			return err
-		}
+	return r.each(r.Sigmas, func(i int, s, next float32, x0, _ []float32) error {
 		if next == 0 {
 			r.X = x0
-			continue
+			return nil
 		}
 		down, scale, renoise := flowAncestralStep(s, next, eta)
 		ratio := down / s
@@ -89,12 +84,10 @@ func sampleEulerAncestralFlow(r *Run) error {
 		combine(out, ratio, r.X, 1-ratio, x0)
 		r.X = out
 		if eta > 0 {
-			if err := r.rescaleAndNoise(i, scale, renoise); err != nil {
-				return err
-			}
+			return r.rescaleAndNoise(i, scale, renoise)
 		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // sampleEulerAncestralCFGPP is Euler's method with ancestral noise under CFG++ (Chung et al. 2024): the guided x0,
@@ -107,15 +100,10 @@ func sampleEulerAncestralCFGPP(r *Run) error {
 func sampleEulerCFGPP(r *Run) error { return eulerCFGPP(r, 0, 0) }
 
 func eulerCFGPP(r *Run, eta float64, noiseScale float32) error {
-	for i := range r.steps() {
-		s, next := r.Sigmas[i], r.Sigmas[i+1]
-		x0, uncond, err := r.evaluate(i, s)
-		if err != nil {
-			return err
-		}
+	return r.each(r.Sigmas, func(_ int, s, next float32, x0, uncond []float32) error {
 		if next == 0 {
 			r.X = x0
-			continue
+			return nil
 		}
 		alphaS := mul(s, exp32(r.Model.halfLogSNR(s)))
 		alphaT := mul(next, exp32(r.Model.halfLogSNR(next)))
@@ -136,6 +124,6 @@ func eulerCFGPP(r *Run, eta float64, noiseScale float32) error {
 				out[k] += mul(mul(mul(alphaT, noise[k]), noiseScale), up)
 			}
 		}
-	}
-	return nil
+		return nil
+	})
 }

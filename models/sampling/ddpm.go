@@ -3,12 +3,7 @@ package sampling
 // sampleDDPM is the ancestral sampler of DDPM (Ho et al. 2020, algorithm 2) in the variance-preserving view of
 // sigma.
 func sampleDDPM(r *Run) error {
-	for i := range r.steps() {
-		s, next := r.Sigmas[i], r.Sigmas[i+1]
-		x0, _, err := r.evaluate(i, s)
-		if err != nil {
-			return err
-		}
+	return r.each(r.Sigmas, func(_ int, s, next float32, x0, _ []float32) error {
 		kept, keptNext := 1/(mul(s, s)+1), 1/(mul(next, next)+1)
 		alpha := kept / keptNext
 		shrink, grow := sqrt32(1+sq(s)), sqrt32(1/alpha)
@@ -35,19 +30,14 @@ func sampleDDPM(r *Run) error {
 			}
 		}
 		r.X = out
-	}
-	return nil
+		return nil
+	})
 }
 
 // sampleLCM is the multistep sampler of latent consistency models (Luo et al. 2023, algorithm 3): x0, noised again
 // to the next sigma.
 func sampleLCM(r *Run) error {
-	for i := range r.steps() {
-		s, next := r.Sigmas[i], r.Sigmas[i+1]
-		x0, _, err := r.evaluate(i, s)
-		if err != nil {
-			return err
-		}
+	return r.each(r.Sigmas, func(_ int, s, next float32, x0, _ []float32) error {
 		r.X = x0
 		if next > 0 {
 			noise, err := r.noise(s, next)
@@ -56,6 +46,6 @@ func sampleLCM(r *Run) error {
 			}
 			r.X = r.Model.NoiseScaling(next, noise, x0, false)
 		}
-	}
-	return nil
+		return nil
+	})
 }

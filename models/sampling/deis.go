@@ -10,17 +10,12 @@ func sampleDEIS(r *Run) error {
 	highest := r.Options.Int("max_order")
 	line := newVPTime(r.Sigmas)
 	var past [][]float32
-	for i := range r.steps() {
-		s, next := r.Sigmas[i], r.Sigmas[i+1]
-		x0, _, err := r.evaluate(i, s)
-		if err != nil {
-			return err
-		}
+	return r.each(r.Sigmas, func(i int, s, next float32, x0, _ []float32) error {
 		past = remember(past, derivative(r.X, x0, s), highest)
 		order := min(highest, i+1)
 		if next <= 0 || order == 1 {
 			r.X = advance(r.X, past[len(past)-1], next-s)
-			continue
+			return nil
 		}
 		out := append([]float32(nil), r.X...)
 		for j, c := range line.weights(i, order) {
@@ -29,8 +24,8 @@ func sampleDEIS(r *Run) error {
 			}
 		}
 		r.X = out
-	}
-	return nil
+		return nil
+	})
 }
 
 // vpTime is the time of the variance-preserving SDE whose beta grows linearly, fitted to sigma 0.002 at time 0.001

@@ -40,12 +40,7 @@ func (r *Run) midpoint(x0 []float32, sigma, next float32) error {
 func sampleDPM2Ancestral(r *Run) error {
 	eta := r.Options.Float("eta")
 	flow := r.Model.IsFlow()
-	for i := range r.steps() {
-		s, next := r.Sigmas[i], r.Sigmas[i+1]
-		x0, _, err := r.evaluate(i, s)
-		if err != nil {
-			return err
-		}
+	return r.each(r.Sigmas, func(i int, s, next float32, x0, _ []float32) error {
 		var down, scale, amount float32
 		if flow {
 			down, scale, amount = flowAncestralStep(s, next, eta)
@@ -57,14 +52,10 @@ func sampleDPM2Ancestral(r *Run) error {
 		}
 		switch {
 		case down == 0:
+			return nil
 		case flow:
-			err = r.rescaleAndNoise(i, scale, amount)
-		default:
-			err = r.freshNoise(i, amount)
+			return r.rescaleAndNoise(i, scale, amount)
 		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+		return r.freshNoise(i, amount)
+	})
 }

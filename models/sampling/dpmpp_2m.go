@@ -4,12 +4,7 @@ package sampling
 // too: a multistep method that extrapolates x0 from the two last evaluations.
 func sampleDPMPP2M(r *Run) error {
 	var old []float32
-	for i := range r.steps() {
-		s, next := r.Sigmas[i], r.Sigmas[i+1]
-		x0, _, err := r.evaluate(i, s)
-		if err != nil {
-			return err
-		}
+	return r.each(r.Sigmas, func(i int, s, next float32, x0, _ []float32) error {
 		t, tNext := -log32(s), -log32(next)
 		h := tNext - t
 		scale := exp32(-tNext) / exp32(-t)
@@ -28,20 +23,15 @@ func sampleDPMPP2M(r *Run) error {
 			}
 		}
 		r.X, old = out, x0
-	}
-	return nil
+		return nil
+	})
 }
 
 // sampleDPMPP2MCFGPP is DPM-Solver++(2M) under CFG++ (Chung et al. 2024): the guided x0 and the negative's
 // direction.
 func sampleDPMPP2MCFGPP(r *Run) error {
 	var old []float32
-	for i := range r.steps() {
-		s, next := r.Sigmas[i], r.Sigmas[i+1]
-		x0, uncond, err := r.evaluate(i, s)
-		if err != nil {
-			return err
-		}
+	return r.each(r.Sigmas, func(i int, s, next float32, x0, uncond []float32) error {
 		t := -log32(s)
 		h := -log32(next) - t
 		keep := exp32(-h)
@@ -59,6 +49,6 @@ func sampleDPMPP2MCFGPP(r *Run) error {
 			}
 		}
 		r.X, old = out, uncond
-	}
-	return nil
+		return nil
+	})
 }

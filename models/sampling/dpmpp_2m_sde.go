@@ -44,15 +44,10 @@ func sampleDPMPP2MSDE(r *Run) error {
 	sigmas := r.Model.offsetFirstSigma(r.Sigmas)
 	var old []float32
 	var hLast float32
-	for i := range r.steps() {
-		s, next := sigmas[i], sigmas[i+1]
-		x0, _, err := r.evaluate(i, s)
-		if err != nil {
-			return err
-		}
+	return r.each(sigmas, func(_ int, s, next float32, x0, _ []float32) error {
 		if next == 0 {
 			r.X, old, hLast = x0, x0, 0
-			continue
+			return nil
 		}
 		v := r.sdeStep(s, next, eta)
 		out := make([]float32, len(r.X))
@@ -72,8 +67,8 @@ func sampleDPMPP2MSDE(r *Run) error {
 			return err
 		}
 		old, hLast = x0, v.h
-	}
-	return nil
+		return nil
+	})
 }
 
 // sampleDPMPP3MSDE is the third-order multistep method of the same family (Crowson, k-diffusion).
@@ -82,16 +77,11 @@ func sampleDPMPP3MSDE(r *Run) error {
 	sigmas := r.Model.offsetFirstSigma(r.Sigmas)
 	var old, older []float32
 	var h1, h2 float32
-	for i := range r.steps() {
-		s, next := sigmas[i], sigmas[i+1]
-		x0, _, err := r.evaluate(i, s)
-		if err != nil {
-			return err
-		}
+	return r.each(sigmas, func(_ int, s, next float32, x0, _ []float32) error {
 		if next == 0 {
 			r.X = x0
 			old, older = x0, old
-			continue
+			return nil
 		}
 		v := r.sdeStep(s, next, eta)
 		out := make([]float32, len(r.X))
@@ -119,6 +109,6 @@ func sampleDPMPP3MSDE(r *Run) error {
 		}
 		old, older = x0, old
 		h1, h2 = v.h, h1
-	}
-	return nil
+		return nil
+	})
 }

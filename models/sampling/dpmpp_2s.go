@@ -6,12 +6,7 @@ func sampleDPMPP2SAncestral(r *Run) error {
 	if r.Model.IsFlow() {
 		return sampleDPMPP2SAncestralFlow(r)
 	}
-	for i := range r.steps() {
-		s, next := r.Sigmas[i], r.Sigmas[i+1]
-		x0, _, err := r.evaluate(i, s)
-		if err != nil {
-			return err
-		}
+	return r.each(r.Sigmas, func(i int, s, next float32, x0, _ []float32) error {
 		down, up := ancestralStep(s, next, r.Options.Float("eta"))
 		if down == 0 {
 			r.X = advance(r.X, derivative(r.X, x0, s), down-s)
@@ -19,12 +14,10 @@ func sampleDPMPP2SAncestral(r *Run) error {
 			return err
 		}
 		if next > 0 {
-			if err := r.freshNoise(i, up); err != nil {
-				return err
-			}
+			return r.freshNoise(i, up)
 		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // guided returns x moved by the guidance, x + (x0 - uncond), or x itself where uncond is nil.
@@ -64,16 +57,11 @@ func (r *Run) twoStage(x0, uncond []float32, s, down float32) error {
 func sampleDPMPP2SAncestralFlow(r *Run) error {
 	eta := r.Options.Float("eta")
 	lambda := func(s float32) float32 { return log32((1 - s) / s) }
-	for i := range r.steps() {
-		s, next := r.Sigmas[i], r.Sigmas[i+1]
-		x0, _, err := r.evaluate(i, s)
-		if err != nil {
-			return err
-		}
+	return r.each(r.Sigmas, func(i int, s, next float32, x0, _ []float32) error {
 		down, scale, renoise := flowAncestralStep(s, next, eta)
 		if next == 0 {
 			r.X = advance(r.X, derivative(r.X, x0, s), down-s)
-			continue
+			return nil
 		}
 		middle := float32(0.9999)
 		if s != 1 {
@@ -90,22 +78,15 @@ func sampleDPMPP2SAncestralFlow(r *Run) error {
 		combine(out, ratio, r.X, 1-ratio, x02)
 		r.X = out
 		if eta > 0 {
-			if err := r.rescaleAndNoise(i, scale, renoise); err != nil {
-				return err
-			}
+			return r.rescaleAndNoise(i, scale, renoise)
 		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // sampleDPMPP2SAncestralCFGPP is the same under CFG++ (Chung et al. 2024).
 func sampleDPMPP2SAncestralCFGPP(r *Run) error {
-	for i := range r.steps() {
-		s, next := r.Sigmas[i], r.Sigmas[i+1]
-		x0, uncond, err := r.evaluate(i, s)
-		if err != nil {
-			return err
-		}
+	return r.each(r.Sigmas, func(i int, s, next float32, x0, uncond []float32) error {
 		down, up := ancestralStep(s, next, r.Options.Float("eta"))
 		if down == 0 {
 			out := make([]float32, len(r.X))
@@ -117,10 +98,8 @@ func sampleDPMPP2SAncestralCFGPP(r *Run) error {
 			return err
 		}
 		if next > 0 {
-			if err := r.freshNoise(i, up); err != nil {
-				return err
-			}
+			return r.freshNoise(i, up)
 		}
-	}
-	return nil
+		return nil
+	})
 }

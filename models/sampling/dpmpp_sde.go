@@ -7,15 +7,10 @@ func sampleDPMPPSDE(r *Run) error {
 	noisy := eta > 0 && r.Options.Float("s_noise") > 0
 	sigmas := r.Model.offsetFirstSigma(r.Sigmas)
 	share := 1 / (2 * part)
-	for i := range r.steps() {
-		s, next := sigmas[i], sigmas[i+1]
-		x0, _, err := r.evaluate(i, s)
-		if err != nil {
-			return err
-		}
+	return r.each(sigmas, func(_ int, s, next float32, x0, _ []float32) error {
 		if next == 0 {
 			r.X = x0
-			continue
+			return nil
 		}
 		from, to := r.Model.halfLogSNR(s), r.Model.halfLogSNR(next)
 		middle := from + mul(float32(part), to-from)
@@ -36,8 +31,8 @@ func sampleDPMPPSDE(r *Run) error {
 		if r.X, err = v.move(r.X, mixed, s, next, to); err != nil {
 			return err
 		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // sdeStage moves a state from the lambda it was made for to a later one.

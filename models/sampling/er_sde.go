@@ -26,15 +26,10 @@ func sampleERSDE(r *Run) error {
 		lambdas[i] = exp32(-r.Model.halfLogSNR(s))
 	}
 	var old, oldSlope []float32
-	for i := range r.steps() {
-		s, next := sigmas[i], sigmas[i+1]
-		x0, _, err := r.evaluate(i, s)
-		if err != nil {
-			return err
-		}
+	return r.each(sigmas, func(i int, s, next float32, x0, _ []float32) error {
 		if next == 0 {
 			r.X, old = x0, x0
-			continue
+			return nil
 		}
 		from, to := lambdas[i], lambdas[i+1]
 		alphaS, alphaT := s/from, next/to
@@ -79,6 +74,6 @@ func sampleERSDE(r *Run) error {
 				out[k] += mul(mul(mul(alphaT, noise[k]), noiseSize), spread)
 			}
 		}
-	}
-	return nil
+		return nil
+	})
 }

@@ -10,12 +10,7 @@ func sampleGradientEstimationCFGPP(r *Run) error { return gradientEstimation(r, 
 func gradientEstimation(r *Run, cfgPP bool) error {
 	push := float32(r.Options.Float("ge_gamma") - 1)
 	var old []float32
-	for i := range r.steps() {
-		s, next := r.Sigmas[i], r.Sigmas[i+1]
-		x0, uncond, err := r.evaluate(i, s)
-		if err != nil {
-			return err
-		}
+	return r.each(r.Sigmas, func(i int, s, next float32, x0, uncond []float32) error {
 		base := x0
 		if cfgPP {
 			base = uncond
@@ -37,6 +32,6 @@ func gradientEstimation(r *Run, cfgPP bool) error {
 			}
 		}
 		r.X, old = out, d
-	}
-	return nil
+		return nil
+	})
 }

@@ -11,12 +11,7 @@ func remember(history [][]float32, d []float32, n int) [][]float32 {
 func sampleIPNDM(r *Run) error {
 	highest := r.Options.Int("max_order")
 	var past [][]float32 // slopes, newest last
-	for i := range r.steps() {
-		s, next := r.Sigmas[i], r.Sigmas[i+1]
-		x0, _, err := r.evaluate(i, s)
-		if err != nil {
-			return err
-		}
+	return r.each(r.Sigmas, func(i int, s, next float32, x0, _ []float32) error {
 		d, dt := derivative(r.X, x0, s), next-s
 		out, n := make([]float32, len(r.X)), len(past)
 		order := min(highest, i+1)
@@ -37,20 +32,15 @@ func sampleIPNDM(r *Run) error {
 		}
 		r.X = out
 		past = remember(past, d, highest-1)
-	}
-	return nil
+		return nil
+	})
 }
 
 // sampleIPNDMV is the same method with the coefficients of unequal steps.
 func sampleIPNDMV(r *Run) error {
 	highest := r.Options.Int("max_order")
 	var past [][]float32
-	for i := range r.steps() {
-		s, next := r.Sigmas[i], r.Sigmas[i+1]
-		x0, _, err := r.evaluate(i, s)
-		if err != nil {
-			return err
-		}
+	return r.each(r.Sigmas, func(i int, s, next float32, x0, _ []float32) error {
 		d, dt := derivative(r.X, x0, s), next-s
 		order := min(highest, i+1)
 		slopes := append([][]float32{d}, reversedSlopes(past)...)[:order]
@@ -68,8 +58,8 @@ func sampleIPNDMV(r *Run) error {
 			r.X = out
 		}
 		past = remember(past, d, highest-1)
-	}
-	return nil
+		return nil
+	})
 }
 
 func reversedSlopes(past [][]float32) [][]float32 {

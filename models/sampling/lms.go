@@ -7,16 +7,11 @@ import "math"
 func sampleLMS(r *Run) error {
 	highest := r.Options.Int("order")
 	var past [][]float32
-	for i := range r.steps() {
-		s, next := r.Sigmas[i], r.Sigmas[i+1]
-		x0, _, err := r.evaluate(i, s)
-		if err != nil {
-			return err
-		}
+	return r.each(r.Sigmas, func(i int, s, next float32, x0, _ []float32) error {
 		past = remember(past, derivative(r.X, x0, s), highest)
 		if next == 0 {
 			r.X = x0
-			continue
+			return nil
 		}
 		order := min(i+1, highest)
 		sum := make([]float32, len(r.X))
@@ -30,8 +25,8 @@ func sampleLMS(r *Run) error {
 			sum[k] += r.X[k]
 		}
 		r.X = sum
-	}
-	return nil
+		return nil
+	})
 }
 
 // lagrangeIntegral integrates, from sigmas[i] to sigmas[i+1], the polynomial of degree order-1 that is 1 at

@@ -66,9 +66,6 @@ func (m *ModelSampling) Multiplier() float64 { return m.multiplier }
 // Sigmas returns the table of sigmas, ascending. The caller must not change it.
 func (m *ModelSampling) Sigmas() []float32 { return m.sigmas }
 
-// LogSigmas returns the logarithms of the table of a discrete model, else nil. The caller must not change it.
-func (m *ModelSampling) LogSigmas() []float32 { return m.logSigmas }
-
 // SigmaMin returns the smallest sigma of the table.
 func (m *ModelSampling) SigmaMin() float32 { return m.sigmas[0] }
 

@@ -3,6 +3,7 @@ package sampling
 import (
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
 )
 
@@ -45,7 +46,7 @@ func option[T any](o Options, name string) T {
 }
 
 // Defaults returns the entry's options as ComfyUI presets them.
-func (e Entry) Defaults() Options {
+func (e Method) Defaults() Options {
 	o := Options{owner: e.Name, values: map[string]any{}}
 	for _, opt := range e.Options {
 		o.values[opt.Name] = opt.Default
@@ -55,7 +56,7 @@ func (e Entry) Defaults() Options {
 
 // NewOptions checks given values against the entry's options and fills in the defaults. Numbers may come as any Go
 // number type. Unknown names, wrong types and values out of range are errors that name what is allowed.
-func (e Entry) NewOptions(given map[string]any) (Options, error) {
+func (e Method) NewOptions(given map[string]any) (Options, error) {
 	o := e.Defaults()
 	for name, value := range given {
 		at := slices.IndexFunc(e.Options, func(opt Option) bool { return opt.Name == name })
@@ -71,7 +72,7 @@ func (e Entry) NewOptions(given map[string]any) (Options, error) {
 	return o, nil
 }
 
-func (e Entry) optionNames() []string {
+func (e Method) optionNames() []string {
 	names := make([]string, len(e.Options))
 	for i, opt := range e.Options {
 		names[i] = opt.Name
@@ -108,31 +109,13 @@ func (o Option) convert(value any) (any, error) {
 
 // number returns any Go number as float64.
 func number(value any) (float64, bool) {
-	switch v := value.(type) {
-	case float64:
-		return v, true
-	case float32:
-		return float64(v), true
-	case int:
-		return float64(v), true
-	case int64:
-		return float64(v), true
-	case int32:
-		return float64(v), true
-	case int16:
-		return float64(v), true
-	case int8:
-		return float64(v), true
-	case uint64:
-		return float64(v), true
-	case uint32:
-		return float64(v), true
-	case uint16:
-		return float64(v), true
-	case uint8:
-		return float64(v), true
-	case uint:
-		return float64(v), true
+	switch v := reflect.ValueOf(value); {
+	case v.CanFloat():
+		return v.Float(), true
+	case v.CanInt():
+		return float64(v.Int()), true
+	case v.CanUint():
+		return float64(v.Uint()), true
 	}
 	return 0, false
 }

@@ -41,7 +41,7 @@ func (m *meeting) total(v float64) (float64, error) {
 }
 
 // runParts runs the entry over latent parts that end at the given bounds, at the same time, and joins the results.
-func runParts(t *testing.T, e Entry, m *ModelSampling, sigmas []float32, opts map[string]any, n int,
+func runParts(t *testing.T, e Method, m *ModelSampling, sigmas []float32, opts map[string]any, n int,
 	bounds []int,
 ) []float32 {
 	t.Helper()

@@ -22,12 +22,7 @@ func sampleResMultistepAncestralCFGPP(r *Run) error {
 func resMultistep(r *Run, eta float64, cfgPP bool) error {
 	var old []float32 // the estimate of the step before
 	var oldDown float32
-	for i := range r.steps() {
-		s, next := r.Sigmas[i], r.Sigmas[i+1]
-		x0, uncond, err := r.evaluate(i, s)
-		if err != nil {
-			return err
-		}
+	return r.each(r.Sigmas, func(i int, s, next float32, x0, uncond []float32) error {
 		used := x0
 		if cfgPP {
 			used = uncond
@@ -57,8 +52,8 @@ func resMultistep(r *Run, eta float64, cfgPP bool) error {
 			}
 		}
 		old, oldDown = used, down
-	}
-	return nil
+		return nil
+	})
 }
 
 // resWeights returns the step h in -log sigma, the weight of the state and those of the two estimates. before and s

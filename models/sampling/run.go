@@ -22,7 +22,7 @@ type Run struct {
 	Options Options
 	// Model says what sigma means to the model.
 	Model *ModelSampling
-	// Denoise evaluates the model: x0 after guidance, and the negative's own x0 where the sampler's entry says
+	// Denoise evaluates the model: x0 after guidance, and the negative's own x0 where the sampler's Method says
 	// NeedsUncond (else it may be nil). It must not keep or change x; the results belong to the sampler.
 	Denoise func(x []float32, sigma float32) (x0, uncond []float32, err error)
 	// Noise returns the draw-th noise of this run for the sampler's own elements, standard normal; s0 and s1 are
@@ -42,7 +42,7 @@ type Run struct {
 }
 
 // Sample runs the entry's sampler over r after checking it. A list of fewer than two sigmas leaves X as it is.
-func (e Entry) Sample(r *Run) error {
+func (e Method) Sample(r *Run) error {
 	if len(r.X) == 0 || r.Model == nil || r.Denoise == nil {
 		return fmt.Errorf("sampler %s: run without x, model sampling or denoiser", e.Name)
 	}
@@ -84,7 +84,7 @@ func checkSigmas(sigmas []float32) error {
 // EvaluationSigmas returns the sigma of every evaluation of a run in order, found by a run over one element with a
 // model that costs nothing, so that whatever depends on sigma alone can be computed before the loop. Its length is
 // the number of evaluations. A Synchronous sampler decides as it runs: nil.
-func (e Entry) EvaluationSigmas(m *ModelSampling, sigmas []float32, o Options) ([]float32, error) {
+func (e Method) EvaluationSigmas(m *ModelSampling, sigmas []float32, o Options) ([]float32, error) {
 	if e.Synchronous {
 		return nil, nil
 	}
@@ -110,6 +110,20 @@ func (r *Run) evaluate(i int, sigma float32) (x0, uncond []float32, err error) {
 		return nil, nil, err
 	}
 	return x0, uncond, r.report(i, r.X, x0)
+}
+
+// each calls step for every interval of sigmas, from s to next, with the estimates at s.
+func (r *Run) each(sigmas []float32, step func(i int, s, next float32, x0, uncond []float32) error) error {
+	for i := range len(sigmas) - 1 {
+		x0, uncond, err := r.evaluate(i, sigmas[i])
+		if err == nil {
+			err = step(i, sigmas[i], sigmas[i+1], x0, uncond)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // denoise is Denoise without the negative's x0.

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func mustFind(t *testing.T, name string) Entry {
+func mustFind(t *testing.T, name string) Method {
 	t.Helper()
 	e, err := FindSampler(name)
 	if err != nil {
@@ -17,7 +17,7 @@ func mustFind(t *testing.T, name string) Entry {
 }
 
 // countingRun is a run of 20 elements on a flow model that counts evaluations.
-func countingRun(t *testing.T, e Entry, sigmas []float32, evals *int) *Run {
+func countingRun(t *testing.T, e Method, sigmas []float32, evals *int) *Run {
 	t.Helper()
 	g := NewGenerator(1)
 	draws, err := NewDraws(e.Noise, 1, 20, sigmas, g)

@@ -86,7 +86,7 @@ func cut(c sampleCase) []float32 {
 }
 
 // play is ComfyUI's sampling run around an entry: noise, start, loop, end. recorded, if not nil, replaces the draws.
-func (c sampleCase) play(t *testing.T, e Entry, opts map[string]any, recorded []float32) ([]float32, *recording) {
+func (c sampleCase) play(t *testing.T, e Method, opts map[string]any, recorded []float32) ([]float32, *recording) {
 	t.Helper()
 	m := goldenModel(t, c.ModelSampling)
 	item := 1
@@ -328,12 +328,17 @@ func checkTrace(t *testing.T, name string, c sampleCase, rec *recording, read fu
 		t.Errorf("%s: %d draws, want at most %d", name, len(rec.queries), len(c.Queries))
 		return
 	}
+	// The Brownian tree at a middle sigma depends on its last bit: dpmpp_sde must meet torch's.
+	allowed := int64(1)
+	if strings.HasPrefix(c.Sampler, "dpmpp_sde") {
+		allowed = 0
+	}
 	for i, q := range rec.queries {
 		if c.Queries == nil {
 			break
 		}
 		for j := range q {
-			if ulps(q[j], c.Queries[i][j]) > 16 {
+			if ulps(q[j], c.Queries[i][j]) > allowed {
 				t.Errorf("%s: draw %d for %v, want %v", name, i, q, c.Queries[i])
 			}
 		}

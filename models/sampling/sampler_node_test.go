@@ -10,7 +10,7 @@ import (
 )
 
 // nodeSampler returns the entry and options behind a SamplerXXX node with the arguments of a golden key.
-func nodeSampler(t *testing.T, key string) (Entry, map[string]any) {
+func nodeSampler(t *testing.T, key string) (Method, map[string]any) {
 	t.Helper()
 	part := strings.Split(key, "/")
 	opts := map[string]any{}

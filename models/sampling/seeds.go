@@ -74,15 +74,10 @@ func seedsTwo(r *Run, eta float64, noise float32, part float64) error {
 	phi2 := r.Options.Text("solver_type") == "phi_2"
 	sigmas := r.Model.offsetFirstSigma(r.Sigmas)
 	share := float32(1 / (2 * part))
-	for i := range r.steps() {
-		s, next := sigmas[i], sigmas[i+1]
-		x0, _, err := r.evaluate(i, s)
-		if err != nil {
-			return err
-		}
+	return r.each(sigmas, func(_ int, s, next float32, x0, _ []float32) error {
 		if next == 0 {
 			r.X = x0
-			continue
+			return nil
 		}
 		v := newSeeds(r, s, next, eta, noise)
 		to := r.Model.halfLogSNR(next)
@@ -114,8 +109,8 @@ func seedsTwo(r *Run, eta float64, noise float32, part float64) error {
 			return err
 		}
 		r.X = out
-	}
-	return nil
+		return nil
+	})
 }
 
 // sampleSEEDS3 is SEEDS-3 with its stages at one and two thirds.
@@ -123,15 +118,10 @@ func sampleSEEDS3(r *Run) error {
 	eta, noise := r.Options.Float("eta"), r.f32("s_noise")
 	first, second := r.Options.Float("r_1"), r.Options.Float("r_2")
 	sigmas := r.Model.offsetFirstSigma(r.Sigmas)
-	for i := range r.steps() {
-		s, next := sigmas[i], sigmas[i+1]
-		x0, _, err := r.evaluate(i, s)
-		if err != nil {
-			return err
-		}
+	return r.each(sigmas, func(_ int, s, next float32, x0, _ []float32) error {
 		if next == 0 {
 			r.X = x0
-			continue
+			return nil
 		}
 		v := newSeeds(r, s, next, eta, noise)
 		to := r.Model.halfLogSNR(next)
@@ -163,8 +153,8 @@ func sampleSEEDS3(r *Run) error {
 			return err
 		}
 		r.X = out
-	}
-	return nil
+		return nil
+	})
 }
 
 // blend returns keep*X - alpha*(a*x0 + b*x1) at a fraction of the step whose sigma is given.

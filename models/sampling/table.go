@@ -5,8 +5,8 @@ import (
 	"math"
 )
 
-// Entry is one sampler with what its caller must know before a run.
-type Entry struct {
+// Method is one sampler with what its caller must know before a run.
+type Method struct {
 	// Name is ComfyUI's name.
 	Name string
 	// Func is the update rule; call Sample, which checks the run first.
@@ -26,18 +26,18 @@ type Entry struct {
 }
 
 // Samplers returns the 44 samplers of ComfyUI 0.8.0 in its order.
-func Samplers() []Entry {
-	with := func(kind NoiseKind, name string, f Sampler, options ...Option) Entry {
-		return Entry{Name: name, Func: f, Noise: kind, Options: options}
+func Samplers() []Method {
+	with := func(kind NoiseKind, name string, f Sampler, options ...Option) Method {
+		return Method{Name: name, Func: f, Noise: kind, Options: options}
 	}
-	plain := func(name string, f Sampler, options ...Option) Entry { return with(NoNoise, name, f, options...) }
-	churned := func(name string, f Sampler) Entry { return with(Continued, name, f, churnOptions()...) }
-	ancestral := func(name string, f Sampler, options ...Option) Entry { return with(Ancestral, name, f, options...) }
-	sde := func(name string, f Sampler, options ...Option) Entry {
+	plain := func(name string, f Sampler, options ...Option) Method { return with(NoNoise, name, f, options...) }
+	churned := func(name string, f Sampler) Method { return with(Continued, name, f, churnOptions()...) }
+	ancestral := func(name string, f Sampler, options ...Option) Method { return with(Ancestral, name, f, options...) }
+	sde := func(name string, f Sampler, options ...Option) Method {
 		return with(Brownian, name, f, etaOptions(options...)...)
 	}
-	pp := func(e Entry) Entry { e.NeedsUncond = true; return e }
-	discard := func(e Entry) Entry { e.DiscardPenultimate = true; return e }
+	pp := func(e Method) Method { e.NeedsUncond = true; return e }
+	discard := func(e Method) Method { e.DiscardPenultimate = true; return e }
 	mid, heun := solverOption("midpoint", "midpoint", "heun"), solverOption("heun", "midpoint", "heun")
 	phi1, phi2 := solverOption("phi_1", "phi_1", "phi_2"), solverOption("phi_2", "phi_1", "phi_2")
 	half := fractionOption("r", 0.5, 100)
@@ -46,7 +46,7 @@ func Samplers() []Entry {
 	adaptive.Synchronous = true
 	ddim := churned("ddim", sampleEuler)
 	ddim.MaskNoise = true
-	return []Entry{
+	return []Method{
 		churned("euler", sampleEuler),
 		pp(plain("euler_cfg_pp", sampleEulerCFGPP)),
 		ancestral("euler_ancestral", sampleEulerAncestral, etaOptions()...),
@@ -98,8 +98,8 @@ func Samplers() []Entry {
 
 // AlternativeEulerCFGPP is the sampler behind the node SamplerEulerCFGpp with version "alternative"; it has no name
 // in the list.
-func AlternativeEulerCFGPP() Entry {
-	return Entry{Name: "euler_pp", Func: sampleEulerPP, NeedsUncond: true}
+func AlternativeEulerCFGPP() Method {
+	return Method{Name: "euler_pp", Func: sampleEulerPP, NeedsUncond: true}
 }
 
 // SamplerNames returns the names of Samplers in order.
@@ -114,7 +114,7 @@ func SamplerNames() []string {
 
 // FindSampler returns the entry of a name, that of AlternativeEulerCFGPP too; an unknown name is an error that lists
 // the known ones.
-func FindSampler(name string) (Entry, error) {
+func FindSampler(name string) (Method, error) {
 	for _, e := range Samplers() {
 		if e.Name == name {
 			return e, nil
@@ -123,7 +123,7 @@ func FindSampler(name string) (Entry, error) {
 	if e := AlternativeEulerCFGPP(); e.Name == name {
 		return e, nil
 	}
-	return Entry{}, fmt.Errorf("sampler %q is unknown: want one of %q", name, SamplerNames())
+	return Method{}, fmt.Errorf("sampler %q is unknown: want one of %q", name, SamplerNames())
 }
 
 func orderOption(name string, preset, low, high int) Option {

@@ -132,13 +132,13 @@ func (l *Loader) Load(ops engine.Ops, m Model, held dit.Held) (dit.Model, error)
 	return &adapted{with, func() { with.Close(); release() }}, nil
 }
 
-// LoadEncoded is Load of what Weights.MarshalBinary gave.
-func (l *Loader) LoadEncoded(ops engine.Ops, encoded []byte, held dit.Held) (dit.Model, error) {
-	var m Model
-	if err := msgpack.Unmarshal(encoded, &m); err != nil {
-		return nil, fmt.Errorf("the name of a model's weights: %w", err)
+// Decode is the inverse of Weights.MarshalBinary.
+func (l *Loader) Decode(encoded []byte) (Weights, error) {
+	w := Weights{Loader: l}
+	if err := msgpack.Unmarshal(encoded, &w.Model); err != nil {
+		return w, fmt.Errorf("the name of a model's weights: %w", err)
 	}
-	return l.Load(ops, m, held)
+	return w, nil
 }
 
 // Weights are those of a model with the loader that reads them: a host.Weights.
@@ -152,7 +152,7 @@ func (w Weights) Load(ops engine.Ops, held dit.Held) (dit.Model, error) {
 	return w.Loader.Load(ops, w.Model, held)
 }
 
-// MarshalBinary names the weights for a process that sees the same files: LoadEncoded takes it.
+// MarshalBinary names the weights for a process that sees the same files.
 func (w Weights) MarshalBinary() ([]byte, error) { return msgpack.Marshal(w.Model) }
 
 // Pin keeps the bases of m that are loaded, whatever parts they are, until the returned function is called, even if

@@ -10,9 +10,10 @@ import (
 	"patchbay/models/weights"
 )
 
-// LMConfig describes a decoder-only language model that is read as an encoder (Qwen3: arXiv:2505.09388, sec. 2, which
-// is the form of LLaMA, arXiv:2302.13971, with grouped queries, arXiv:2305.13245) in the names of Hugging Face's
-// config.json. Sizes follow from shapes; files say Theta, Eps and HeadDim in their metadata where they are others.
+// LMConfig describes a decoder-only language model that is read as an encoder (Qwen3: arXiv:2505.09388, sec. 2;
+// Qwen2.5-VL without its eyes: arXiv:2502.13923; both are of the form of LLaMA, arXiv:2302.13971, with grouped queries,
+// arXiv:2305.13245) in the names of Hugging Face's config.json. Sizes follow from shapes; files say Theta, Eps and
+// HeadDim in their metadata where they are others.
 type LMConfig struct {
 	Width   int     `json:"hidden_size"`         // 2560 (Qwen3-4B)
 	HeadDim int     `json:"head_dim"`            // 128
@@ -65,7 +66,7 @@ type lmHeadNorm struct {
 // OpenLM loads a language model from set, whose names may have one of the usual prefixes (see Find). config is the JSON
 // of the file's metadata "config", empty when there is none. The caller closes the result.
 func OpenLM(ops engine.Ops, set *weights.Set, config []byte) (*LM, error) {
-	part, err := findPart(set, "qwen3")
+	part, err := findPart(set, "qwen3", "qwen25_7b")
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +87,7 @@ func OpenLM(ops engine.Ops, set *weights.Set, config []byte) (*LM, error) {
 		m.weights.Final = &lmNorm{}
 	}
 	return m, m.load(ops, set, weights.Options{
-		Model: part.Kind, Ignore: []string{"lm_head."},
+		Model: part.Kind, Ignore: []string{"lm_head.", "visual."},
 		Dims: map[string]int{
 			"E": c.Width, "D": c.HeadDim, "H": c.Heads, "K": c.KVHeads, "F": c.MLP, "V": c.Vocab,
 		},
@@ -144,11 +145,13 @@ func (m *LM) Adapt(ops engine.Ops, additions []weights.LowRank) (Net, error) {
 	return &adapted, nil
 }
 
-// Encode encodes chunks of any length. Tokens from the first pad on are computed but are no keys, as in ComfyUI.
-// Errors: token ids outside the vocabulary, Check's error, device errors, not enough memory.
+// Encode encodes chunks of any length. Tokens from the first pad on are computed but are no keys, as in ComfyUI. With
+// Form.Chat the states before a prompt's second <|im_start|> are left out, or its only one, and those of that token,
+// "user" and the line break where they follow. Errors: token ids outside the vocabulary, Check's error, device errors,
+// not enough memory.
 func (m *LM) Encode(env Env, chunks [][]tokenizer.Token, f Form) (Encoding, error) {
 	cfg := m.Config
-	return encode(env, network{
+	out, err := encode(env, network{
 		name: "language model", special: Special{tokenizer.None, tokenizer.None, cfg.Pad},
 		width: cfg.Width, vocab: cfg.Vocab,
 		bytes: func(dtype engine.DType, b, l int) int {
@@ -159,6 +162,28 @@ func (m *LM) Encode(env Env, chunks [][]tokenizer.Token, f Form) (Encoding, erro
 			return h, engine.Tensor{}, err
 		},
 	}, chunks)
+	if err == nil && f.Chat {
+		cut := chatHead(chunks[0])
+		out.Context.Rows -= cut
+		out.Context.Data, out.Valid = out.Context.Data[cut*cfg.Width:], out.Valid[cut:]
+	}
+	return out, err
+}
+
+// chatHead is the number of tokens that Form.Chat leaves out.
+func chatHead(chunk []tokenizer.Token) int {
+	const start, user, newline = 151644, 872, 198
+	is := func(i, id int) bool { return i < len(chunk) && chunk[i].Vector == nil && chunk[i].ID == id }
+	cut, turns := 0, 0
+	for i := 0; i < len(chunk) && turns < 2; i++ {
+		if is(i, start) {
+			cut, turns = i, turns+1
+		}
+	}
+	if turns > 0 && cut+3 < len(chunk) && is(cut+1, user) && is(cut+2, newline) {
+		cut += 3
+	}
+	return cut
 }
 
 // lmWork is the memory of one run: activations and the rotation [L, D/2] of every position.

@@ -19,15 +19,19 @@ import (
 
 // lmCase is one entry of modern/text.json.
 type lmCase struct {
-	Text *string `json:"text"`
-	IDs  []int   `json:"ids"`
+	Text *string         `json:"text"`
+	IDs  json.RawMessage `json:"ids"` // a list, or a list of one chunk
 }
 
 // ids are the tokens of a case: its own, or those recorded for its text in a family's template.
 func (c lmCase) ids(t *testing.T, template string) []tokenizer.Token {
 	t.Helper()
-	ids := c.IDs
-	if c.Text != nil {
+	var ids []int
+	var chunk [][]int
+	if json.Unmarshal(c.IDs, &ids) != nil && json.Unmarshal(c.IDs, &chunk) == nil && len(chunk) == 1 {
+		ids = chunk[0]
+	}
+	if len(c.IDs) == 0 {
 		var all map[string]map[string]json.RawMessage
 		if err := golden.JSON("modern/tokens.json", &all); err != nil {
 			t.Fatal(err)
@@ -52,8 +56,24 @@ func (c lmCase) ids(t *testing.T, template string) []tokenizer.Token {
 }
 
 // TestLanguageModel compares the states of a small Qwen3 with those that ComfyUI gives Z-Image: the last layer but one
-// without norm. One case has a pad inside, behind which nothing is a key; one has 164 tokens.
+// without norm. One case has a pad inside, behind which nothing is a key; one has 164 tokens. Those of a small
+// Qwen2.5-VL are what Qwen-Image gets: the last layer with norm, without the template's first turn, also where prompts
+// bring a template of their own; ids alone lose nothing.
 func TestLanguageModel(t *testing.T) {
+	for _, c := range []struct {
+		model, kind, template string
+		form                  text.Form
+		cases                 int
+	}{
+		{"qwen3-a", "qwen3", "z_image", text.Form{Layer: -2}, 10},
+		{"qwen25vl-a", "qwen25_7b", "qwen_image", text.Form{Chat: true}, 10},
+	} {
+		languageModel(t, c.model, c.kind, c.template, c.form, c.cases)
+	}
+}
+
+func languageModel(t *testing.T, model, kind, template string, form text.Form, cases int) {
+	t.Helper()
 	f, err := safetensors.Open(golden.Path("modern/text.safetensors"))
 	if err != nil {
 		t.Fatal(err)
@@ -63,23 +83,27 @@ func TestLanguageModel(t *testing.T) {
 	if err := golden.JSON("modern/text.json", &all); err != nil {
 		t.Fatal(err)
 	}
-	set, _, err := goldenweights.Set("qwen3-a")
+	set, _, err := goldenweights.Set(model)
 	if err != nil {
 		t.Fatal(err)
 	}
+	if found := text.Find(set); len(found) != 1 || found[0].Kind != kind {
+		t.Fatalf("%s is recognised as %v, want %s", model, found, kind)
+	}
 	for name, ops := range backends(t) {
-		m, err := text.Open(ops, "qwen3", set, nil)
+		m, err := text.Open(ops, kind, set, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		ran := 0
 		for key, c := range all {
-			if !strings.HasPrefix(key, "qwen3-a/") {
+			if !strings.HasPrefix(key, model+"/") || key == "qwen25vl-a/0/states" {
 				continue
 			}
 			ran++
-			chunk := [][]tokenizer.Token{c.ids(t, "z_image")}
-			got, err := m.Encode(env(t, ops), chunk, text.Form{Layer: -2})
+			chunk, wants := [][]tokenizer.Token{c.ids(t, template)}, form
+			wants.Chat = form.Chat && !strings.Contains(key, "/ids/")
+			got, err := m.Encode(env(t, ops), chunk, wants)
 			if err != nil {
 				t.Errorf("%s: %v", key, err)
 				continue
@@ -93,8 +117,8 @@ func TestLanguageModel(t *testing.T) {
 				compare(t, name+" first layer", first.Context.Data, values(t, f, key+"#layer.0"), tolerance)
 			}
 		}
-		if ran != 10 {
-			t.Errorf("%d cases ran, want the 10 that are recorded", ran)
+		if ran != cases {
+			t.Errorf("%d cases of %s ran, want the %d that are recorded", ran, model, cases)
 		}
 		m.Close()
 	}

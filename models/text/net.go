@@ -35,6 +35,8 @@ type Form struct {
 	Masked bool
 	// PadReference measures prompt weights of T5 from pads alone, without an end token.
 	PadReference bool
+	// Chat leaves out the states of a chat's first turn and of the head of its second one (LM.Encode).
+	Chat bool
 }
 
 // Kind is one kind of text encoder.
@@ -84,6 +86,10 @@ func kinds() []Kind {
 		{
 			Name: "qwen3", Prompt: "qwen3", Vocabularies: []string{"qwen3", "qwen3_4b", "qwen2.5", "qwen25"},
 			ComfyUI: "text_encoders/qwen25_tokenizer", anchor: "model.layers.0.self_attn.q_norm.weight", open: opener(OpenLM),
+		},
+		{
+			Name: "qwen25_7b", Prompt: "qwen25_7b", Vocabularies: []string{"qwen2.5", "qwen25", "qwen3"},
+			ComfyUI: "text_encoders/qwen25_tokenizer", anchor: "model.layers.0.self_attn.k_proj.bias", open: opener(OpenLM),
 		},
 	}
 }

@@ -19,7 +19,6 @@ type Layout struct {
 	Weights    bool   // read (x:1.3); without it parentheses are text
 	Embeddings bool   // read embedding:name
 	Template   string // text around the prompt, "{}" is the prompt; "" = none
-	EmptyPads  bool   // the empty prompt that weights are measured from is all pads
 	Bare       string // a prompt that begins with this is used without the template
 }
 

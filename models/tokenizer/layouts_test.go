@@ -2,15 +2,23 @@ package tokenizer
 
 // The layouts of families, as the recorded prompts need them.
 
+// EncodeWithEnds is Encode with the start and end token that the vocabulary's own rules add around a text.
+func (t *Tokenizer) EncodeWithEnds(text string) []int {
+	ids := t.Encode(text)
+	if t.Start != None {
+		ids = append([]int{t.Start}, ids...)
+	}
+	if t.End != None {
+		ids = append(ids, t.End)
+	}
+	return ids
+}
+
 func t5Flux() Layout { return T5("t5xxl", 256) }
 
 func t5SD3() Layout { return T5("t5xxl", 77) }
 
-func t5PixArt() Layout {
-	l := T5("t5xxl", 1)
-	l.EmptyPads = true
-	return l
-}
+func t5PixArt() Layout { return T5("t5xxl", 1) }
 
 func pileT5() Layout {
 	l := T5("pile_t5xl", 256)

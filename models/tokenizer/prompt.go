@@ -70,21 +70,6 @@ func (l Layout) Prompt(t *Tokenizer, text string, lookup Embedding) (Prompt, err
 	return p, nil
 }
 
-// Empty is the prompt that weighted tokens are measured from, length tokens long: start, end, pads; with EmptyPads
-// (PixArt) all pads. Length is that of the longest chunk of the weighted prompt.
-func (l Layout) Empty(t *Tokenizer, length int) ([]Token, error) {
-	if err := l.resolve(t); err != nil {
-		return nil, err
-	}
-	var chunk []Token
-	for _, id := range []int{l.Start, l.End} {
-		if id != None && !l.EmptyPads {
-			chunk = append(chunk, Token{ID: id, Weight: 1})
-		}
-	}
-	return l.pad(chunk, length-len(chunk)), nil
-}
-
 // resolve replaces FromVocabulary by ids and checks the lengths.
 func (l *Layout) resolve(t *Tokenizer) error {
 	if l.Start == FromVocabulary {

@@ -159,25 +159,6 @@ func TestPromptLengthsAndEmpty(t *testing.T) {
 			t.Errorf("%v: lengths %v, %v; want %d", c.options, lengths(got), err, c.want)
 		}
 	}
-	for name, c := range map[string]struct {
-		layout Layout
-		tok    *Tokenizer
-		want   []int
-	}{
-		"clip_l": {CLIPL(), demoCLIP(t), []int{819, 820, 820, 820}},
-		"clip_g": {CLIPG(), demoCLIP(t), []int{819, 820, 0, 0}},
-		"t5":     {t5Flux(), t5, []int{1, 0, 0, 0}},
-		"pixart": {t5PixArt(), t5, []int{0, 0, 0, 0}},
-	} {
-		empty, err := c.layout.Empty(c.tok, 4)
-		var ids []int
-		for _, token := range empty {
-			ids = append(ids, token.ID)
-		}
-		if err != nil || firstDifference(ids, c.want) >= 0 {
-			t.Errorf("%s: %v, %v; want %v", name, ids, err, c.want)
-		}
-	}
 	for name, layout := range map[string]Layout{
 		"no room":      {MaxLength: 2, Start: 1, End: 2},
 		"no pad":       {MaxLength: 9, Start: None, End: None, Pad: FromVocabulary},

@@ -54,18 +54,6 @@ func (t *Tokenizer) Encode(text string) []int {
 	return t.added.encode(text, t.model, ids)
 }
 
-// EncodeWithEnds is Encode with the start and end token that the vocabulary's own rules add around a text.
-func (t *Tokenizer) EncodeWithEnds(text string) []int {
-	ids := t.Encode(text)
-	if t.Start != None {
-		ids = append([]int{t.Start}, ids...)
-	}
-	if t.End != None {
-		ids = append(ids, t.End)
-	}
-	return ids
-}
-
 // ID returns the id of a piece exactly as the vocabulary spells it ("▁cat", "cat</w>", "Ġcat", "</s>").
 func (t *Tokenizer) ID(piece string) (int, bool) {
 	id, ok := t.pieces[piece]

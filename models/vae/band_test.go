@@ -100,8 +100,15 @@ func f64(t engine.Tensor) []float64 {
 // TestBandsEqualWhole splits a picture in bands of unequal, also single, rows and compares it with the picture decoded
 // at once. Every rank has an arena of exactly the bytes that BandBytes promises.
 func TestBandsEqualWhole(t *testing.T) {
+	for _, model := range []string{"vae-kl", "wanvae-a"} {
+		t.Run(model, func(t *testing.T) { bandsEqualWhole(t, model) })
+	}
+}
+
+func bandsEqualWhole(t *testing.T, model string) {
+	t.Helper()
 	ops, _ := fastest(t)
-	v := open(t, ops, checkpoint(t, "vae-kl"))
+	v := open(t, ops, checkpoint(t, model))
 	const y, x = 5, 3
 	c := v.Config.Latent()
 	latent := golden.Input("bands", c*y*x)

@@ -38,10 +38,10 @@ func (w *walk) shrink(r *resnet) {
 	w.x = narrow
 }
 
-// upsample doubles the picture: [1, Y, X, C] -> [1, 2Y, 2X, C], then a convolution.
+// upsample doubles the picture: [1, Y, X, C] -> [1, 2Y, 2X, C], then a convolution, of Wan 2.1 to half the channels.
 func (w *walk) upsample(s *sample) {
 	mark := w.env.Arena.Mark()
-	y := w.in(1, 2*w.x.Dim(1), 2*w.x.Dim(2), w.x.Dim(3))
+	y := w.in(1, 2*w.x.Dim(1), 2*w.x.Dim(2), s.out)
 	w.conv3(y, w.upsampled(w.x), s.Conv, false)
 	w.env.Arena.Release(mark)
 	w.moved(1, y)
@@ -76,8 +76,7 @@ func (w *walk) attention(a *attention) {
 	y, x, c := w.x.Dim(1), w.x.Dim(2), w.x.Dim(3)
 	l := y * x
 	n := w.in(1, y, x, c)
-	stats, count := w.stats(w.x)
-	ops.GroupNormApply(n, w.x, stats, a.Norm.Weight, a.Norm.Bias, count, w.cfg.Eps, engine.ActNone)
+	w.norm(w.x, a.Norm, engine.ActNone)(n, w.x)
 	q, kv := arena.Alloc(w.env.DType, 1, l, 1, c), arena.Alloc(w.env.DType, 1, l, 2, c)
 	rows := pixels(n)
 	ops.Linear(q.Index(2, 0).Index(0, 0), rows, a.Q, engine.Epilogue{})

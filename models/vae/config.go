@@ -22,6 +22,9 @@ type Config struct {
 	Eps       float32 `json:"norm_eps"`        // 1e-6
 	Quant     bool    `json:"-"`               // quant_conv and post_quant_conv are in the file
 	CanEncode bool    `json:"-"`               // the encoder is in the file
+	// Wan: norms divide the channels of a pixel by their root mean square, without groups and bias, and convolutions
+	// behind upsampling halve the channels.
+	Wan bool `json:"-"`
 }
 
 // maxLevels bounds what a file may claim; published autoencoders have 4 levels, some 6.
@@ -41,6 +44,7 @@ func Infer(set *weights.Set, config []byte) (Config, error) {
 		Z: set.Dim("decoder.conv_in.weight", 1), In: 3, Out: set.Dim("decoder.conv_out.weight", 0), Groups: 32, Eps: 1e-6,
 		Quant: set.Has("post_quant_conv.weight"), CanEncode: set.Has("encoder.conv_in.weight"),
 	}
+	c.Wan = !set.Has("decoder.norm_out.bias")
 	c.Embed = c.Z
 	if c.Quant {
 		c.Embed = set.Dim("post_quant_conv.weight", 1)
@@ -82,7 +86,7 @@ func (c Config) validate() error {
 		if m < 1 || m > 1<<10 {
 			return bad(fmt.Sprintf("ch_mult[%d]", i), m, "1..1024")
 		}
-		if c.Channels*m%c.Groups != 0 {
+		if !c.Wan && c.Channels*m%c.Groups != 0 {
 			return bad("norm_num_groups", c.Groups,
 				fmt.Sprintf("a divisor of the %d channels of level %d (metadata config may say it)", c.Channels*m, i))
 		}

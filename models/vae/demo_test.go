@@ -54,7 +54,7 @@ func TestDemoDecode(t *testing.T) {
 			}
 			z, want := values(t, f, "final_latent"), last(values(t, f, "decoded"), 3)
 			f.Close()
-			format.FromModel(z)
+			format.FromModel(z, 16*16)
 			got, err := v.Decode(decodeEnv(t, ops, v, 16, 16), z, 1, 16, 16)
 			if err != nil {
 				t.Fatal(err)
@@ -74,7 +74,7 @@ func TestDemoRoundTrip(t *testing.T) {
 		}
 		defer f.Close()
 		z := values(t, f, "final_latent")
-		format.FromModel(z)
+		format.FromModel(z, 16*16)
 		env := vae.Env{Ops: ops}
 		first, err := v.Decode(env, z, 1, 16, 16)
 		if err != nil {

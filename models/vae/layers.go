@@ -42,6 +42,7 @@ type upLevel struct {
 
 // sample is the convolution behind an upsampling or that of a downsampling.
 type sample struct {
+	out  int            // channels
 	Conv *engine.Weight `weight:"conv,conv"`
 }
 
@@ -71,10 +72,10 @@ type attention struct {
 	Out  *engine.Weight `weight:"proj_out"`
 }
 
-// norm is a group norm.
+// norm is a group norm, or one of channels, without bias.
 type norm struct {
 	Weight engine.Tensor `weight:"weight"`
-	Bias   engine.Tensor `weight:"bias"`
+	Bias   engine.Tensor `weight:"bias,optional"`
 }
 
 // newLayers makes the structs of c without weights.
@@ -85,10 +86,14 @@ func newLayers(c Config) layers {
 	at := deep
 	for i := len(c.Mult) - 1; i >= 0; i-- {
 		level := &upLevel{Block: chain(at, c.Channels*c.Mult[i], c.Blocks+1)}
-		if i > 0 {
-			level.Upsample = &sample{}
+		at = c.Channels * c.Mult[i]
+		if i > 0 && c.Wan {
+			at /= 2
 		}
-		l.Decoder.Up[i], at = level, c.Channels*c.Mult[i]
+		if i > 0 {
+			level.Upsample = &sample{out: at}
+		}
+		l.Decoder.Up[i] = level
 	}
 	if !c.CanEncode {
 		return l
@@ -117,14 +122,14 @@ func chain(in, out, n int) []*resnet {
 
 // check compares the shapes of loaded weights with c and reports the first that differs.
 func (l *layers) check(c Config) error {
-	s := shapes{}
+	s := shapes{wan: c.Wan}
 	deep := c.Channels * c.Mult[len(c.Mult)-1]
 	s.conv(l.Decoder.ConvIn, deep, 9*c.Z)
 	s.middle(&l.Decoder.Mid, deep)
 	for i, level := range l.Decoder.Up {
 		s.blocks(level.Block)
 		if level.Upsample != nil {
-			s.conv(level.Upsample.Conv, c.Channels*c.Mult[i], 9*c.Channels*c.Mult[i])
+			s.conv(level.Upsample.Conv, level.Upsample.out, 9*c.Channels*c.Mult[i])
 		}
 	}
 	s.norm(l.Decoder.NormOut, c.Channels*c.Mult[0], "decoder.norm_out")
@@ -152,7 +157,10 @@ func (l *layers) check(c Config) error {
 }
 
 // shapes keeps the first weight whose shape is wrong.
-type shapes struct{ err error }
+type shapes struct {
+	err error
+	wan bool // norms have no bias
+}
 
 func (s *shapes) conv(w *engine.Weight, n, k int) {
 	switch {
@@ -165,8 +173,9 @@ func (s *shapes) conv(w *engine.Weight, n, k int) {
 }
 
 func (s *shapes) norm(n norm, channels int, name string) {
-	if s.err == nil && (n.Weight.Len() != channels || n.Bias.Len() != channels) {
-		s.err = fmt.Errorf("load vae: norm %s has %d channels, expected %d", name, n.Weight.Len(), channels)
+	if s.err == nil && (n.Weight.Len() != channels || n.Bias.IsZero() != s.wan || !s.wan && n.Bias.Len() != channels) {
+		s.err = fmt.Errorf("load vae: norm %s has %d channels, expected %d and a bias unless it is Wan's", name,
+			n.Weight.Len(), channels)
 	}
 }
 

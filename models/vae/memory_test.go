@@ -6,6 +6,7 @@ import (
 	"patchbay/engine"
 	"patchbay/engine/ref"
 	"patchbay/models/vae"
+	"patchbay/models/weights"
 	"patchbay/tests/golden"
 )
 
@@ -52,11 +53,17 @@ func TestPeakMemory(t *testing.T) {
 // TestArenaIsExact runs with an arena of exactly the promised size (Alloc panics if it is too small) and looks that all
 // of it was used.
 func TestArenaIsExact(t *testing.T) {
-	set := checkpoint(t, "vae-kl")
+	for _, model := range []string{"vae-kl", "wanvae-a"} {
+		t.Run(model, func(t *testing.T) { arenaIsExact(t, checkpoint(t, model)) })
+	}
+}
+
+func arenaIsExact(t *testing.T, set *weights.Set) {
+	t.Helper()
 	for name, ops := range backends(t) {
 		v := open(t, ops, set)
 		env := decodeEnv(t, ops, v, 1, 2)
-		if _, err := v.Decode(env, make([]float32, 2*4*2), 2, 1, 2); err != nil {
+		if _, err := v.Decode(env, make([]float32, 2*v.Config.Latent()*2), 2, 1, 2); err != nil {
 			t.Fatal(err)
 		}
 		if want := vae.DecodeBytes(v.Config, engine.F32, 1, 2); env.Arena.Peak() != want || env.Arena.Mark() != 0 {

@@ -1,5 +1,6 @@
 // Package vae turns latents into pictures and pictures into latents: the convolutional autoencoder (AutoencoderKL,
-// arXiv:2112.10752, sec. 3.1) that Stable Diffusion, SD3, FLUX, PixArt and HunyuanDiT share.
+// arXiv:2112.10752, sec. 3.1) that Stable Diffusion, SD3, FLUX, PixArt and HunyuanDiT share, and that of Wan 2.1 and
+// Qwen-Image, which is of the same form for a single frame (wan.go).
 //
 // Read config.go (what a file holds, read from names and shapes), layers.go (the network as structs whose tags are
 // checkpoint names), decode.go and encode.go (the walks over the layers), walk.go (what every walk needs: two big
@@ -67,7 +68,7 @@ type Exchange struct {
 func Open(ops engine.Ops, set *weights.Set, config []byte) (*VAE, error) {
 	set, err := strip(set)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("load vae: %w", err)
 	}
 	cfg, err := Infer(set, config)
 	if err != nil {
@@ -85,6 +86,18 @@ func Open(ops engine.Ops, set *weights.Set, config []byte) (*VAE, error) {
 	return v, nil
 }
 
+// Latents returns the channels of the latents of the autoencoder in a set that Open takes. Nothing is loaded.
+func Latents(set *weights.Set) (int, error) {
+	part, err := strip(set)
+	if err != nil {
+		return 0, err
+	}
+	if n := part.Dim("post_quant_conv.weight", 1); n > 0 {
+		return n, nil
+	}
+	return part.Dim("decoder.conv_in.weight", 1), nil
+}
+
 // Close gives the memory of the weights back.
 func (v *VAE) Close() { v.loaded.Close() }
 
@@ -94,6 +107,9 @@ func (v *VAE) Bytes() int64 { return v.loaded.Bytes() }
 // strip returns the part of a checkpoint that is an autoencoder, with its prefix cut off.
 func strip(set *weights.Set) (*weights.Set, error) {
 	for _, prefix := range []string{"", "first_stage_model.", "vae."} {
+		if set.Has(prefix + wanAnchor) {
+			return fromWan(set.Prefix(prefix))
+		}
 		if set.Has(prefix + "decoder.conv_in.weight") {
 			part := set.Prefix(prefix)
 			if part.Has("decoder.mid_block.resnets.0.norm1.weight") {
@@ -102,8 +118,8 @@ func strip(set *weights.Set) (*weights.Set, error) {
 			return part, nil
 		}
 	}
-	return nil, fmt.Errorf("load vae: there is no decoder.conv_in.weight in the file, also not below the prefixes " +
-		"first_stage_model and vae")
+	return nil, fmt.Errorf("no decoder.conv_in.weight and no %s, also not below the prefixes first_stage_model and vae",
+		wanAnchor)
 }
 
 // arena returns env with an arena of the given size and a function that gives it back. An arena of the caller's is

@@ -150,6 +150,41 @@ func TestEncodeGolden(t *testing.T) {
 	}
 }
 
+// TestWanGolden compares single frames with what ComfyUI's video autoencoder makes of them, both ways.
+func TestWanGolden(t *testing.T) {
+	f, err := safetensors.Open(golden.Path("modern/vae.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	set := checkpoint(t, "wanvae-a")
+	for name, ops := range backends(t) {
+		v := open(t, ops, set)
+		for _, c := range []struct {
+			size       string
+			y, x       int // of the latent
+			tall, wide int // of the picture
+		}{{"5x7", 5, 7, 43, 61}, {"8x6", 8, 6, 67, 53}} {
+			latent := golden.Input("wanvae-a/latent/"+c.size, 16*c.y*c.x)
+			got, err := v.Decode(decodeEnv(t, ops, v, c.y, c.x), latent, 1, c.y, c.x)
+			if err != nil {
+				t.Fatal(err)
+			}
+			key := "wanvae-a/decode/" + c.size
+			compare(t, name+" "+key+"#raw", got, last(values(t, f, key+"#raw"), 3), tolerance)
+			vae.ToImage(got)
+			compare(t, name+" "+key+"#image", got, values(t, f, key+"#image"), tolerance)
+
+			image := golden.Fill("input:wanvae-a/image/"+c.size, c.tall*c.wide*3, 1, 0.5)
+			picture, y, x := vae.CropToImage(image, 1, c.tall, c.wide, 3, v.Config.Scale())
+			if got, err = v.Encode(vae.Env{Ops: ops}, picture, 1, y, x); err != nil {
+				t.Fatal(err)
+			}
+			compare(t, name+" encode "+c.size, got, values(t, f, "wanvae-a/encode/"+c.size), tolerance)
+		}
+	}
+}
+
 func TestDecodeTiledGolden(t *testing.T) {
 	if testing.Short() {
 		t.Skip("NOT RUN: three passes over two 96x128 pictures, run without -short")

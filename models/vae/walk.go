@@ -182,14 +182,11 @@ func (w *walk) plain(x engine.Tensor) input {
 
 // normalised is silu(norm(x)).
 func (w *walk) normalised(x engine.Tensor, n norm) input {
-	stats, count := w.stats(x)
+	norm := w.norm(x, n, engine.SiLU)
 	h := w.halo(x)
 	return h.input(1, func(lo, hi int) engine.Tensor {
 		t := w.alloc(hi-lo, x.Dim(2), x.Dim(3))
-		h.each(lo, hi, func(piece engine.Tensor, at int) {
-			w.env.Ops.GroupNormApply(t.Slice(1, at, at+piece.Dim(1)), piece, stats, n.Weight, n.Bias, count,
-				w.cfg.Eps, engine.SiLU)
-		})
+		h.each(lo, hi, func(piece engine.Tensor, at int) { norm(t.Slice(1, at, at+piece.Dim(1)), piece) })
 		return t
 	})
 }
@@ -207,6 +204,25 @@ func (w *walk) upsampled(x engine.Tensor) input {
 		return t.Slice(1, lo-2*from, hi-2*from)
 	})
 }
+
+// norm prepares a norm of x and returns what writes act(norm(some of its rows)).
+func (w *walk) norm(x engine.Tensor, n norm, act engine.Act) func(dst, rows engine.Tensor) {
+	if w.cfg.Wan {
+		return func(dst, rows engine.Tensor) {
+			w.env.Ops.RMSNorm(pixels(dst).Unsqueeze(0), pixels(rows).Unsqueeze(0), n.Weight, wanEps)
+			if act != engine.ActNone {
+				w.env.Ops.Activate(dst, dst, act)
+			}
+		}
+	}
+	stats, count := w.stats(x)
+	return func(dst, rows engine.Tensor) {
+		w.env.Ops.GroupNormApply(dst, rows, stats, n.Weight, n.Bias, count, w.cfg.Eps, act)
+	}
+}
+
+// wanEps keeps pixels of zeros from being divided by zero and changes no others.
+const wanEps = 1e-30
 
 // stats returns the group-norm statistics of x over the whole picture and the elements per group there.
 func (w *walk) stats(x engine.Tensor) (stats engine.Tensor, count int) {

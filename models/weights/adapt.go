@@ -156,7 +156,7 @@ type joined struct {
 
 // join cuts additions and puts them side by side; rows that an addition does not reach get zeros. The element type
 // stays what it is where all agree on it and on the factor; else the factors go into up, in f32.
-func (c *cut) join(additions []LowRank) joined {
+func (c *selection) join(additions []LowRank) joined {
 	j := joined{dtype: additions[0].Down.DType, scale: additions[0].Scale}
 	for _, a := range additions {
 		j.rank += a.rank()
@@ -195,7 +195,7 @@ func (c *cut) join(additions []LowRank) joined {
 }
 
 // touches reports whether any row of c is one that a adds to.
-func (c *cut) touches(a LowRank) bool {
+func (c *selection) touches(a LowRank) bool {
 	for i := range c.count {
 		if row := c.row(i) - a.First; row >= 0 && row < a.Up.Shape[0] {
 			return true
@@ -205,7 +205,7 @@ func (c *cut) touches(a LowRank) bool {
 }
 
 // appendColumns appends what c takes of one stored row, as matrix does for a weight.
-func (c *cut) appendColumns(dst, row []float32) []float32 {
+func (c *selection) appendColumns(dst, row []float32) []float32 {
 	for tap := range c.taps {
 		for ch := range c.channels {
 			dst = append(dst, row[ch*c.taps+tap])

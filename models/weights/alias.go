@@ -10,6 +10,7 @@ type Names struct {
 	Diffusers []Alias  // of diffusers; parts of one matrix from top to bottom
 	Original  []Alias  // more names that go with the original ones
 	Tables    []string // stored tensors of two dimensions that nothing is multiplied with
+	Same      bool     // diffusers calls the tensors as the original checkpoint does
 }
 
 // Alias says that files call a weight, or rows of it, by another name. A star stands for the number of a block. Names

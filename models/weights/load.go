@@ -55,7 +55,7 @@ func Load(ops engine.Ops, set *Set, dst any, opt Options) (*Loaded, error) {
 	f := filler{ops: ops, set: set, opt: opt, loaded: l}
 	fill := f.fill
 	if opt.Parts > 1 {
-		fill = f.share
+		fill = f.fillParts
 	}
 	err = fill(p.items)
 	if err == nil {
@@ -66,15 +66,6 @@ func Load(ops engine.Ops, set *Set, dst any, opt Options) (*Loaded, error) {
 		return nil, fmt.Errorf("load %s: %w", opt.Model, err)
 	}
 	return l, nil
-}
-
-// Check compares set with what dst wants and loads nothing.
-func Check(set *Set, dst any, opt Options) error {
-	p, err := plan(dst, opt)
-	if err != nil {
-		return err
-	}
-	return p.check(set)
 }
 
 type filler struct {

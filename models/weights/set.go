@@ -1,7 +1,7 @@
 // Package weights brings checkpoint tensors into model structs.
 //
 // Open reads the forms in which checkpoints come: a safetensors file, shards with their index, a diffusers folder, a
-// GGUF file (open.go, shards.go, gguf.go). All become a Set, a bag of named stored tensors (set.go, stored.go). A model
+// GGUF file (open.go, locate.go, gguf.go). All become a Set, a bag of named stored tensors (set.go, stored.go). A model
 // is a struct whose fields carry `weight:"name"` tags equal to the checkpoint's names (tag.go says what tags can
 // express); Load fills it (load.go) after checking every name and shape at once, so that a user sees all that is wrong
 // with a file in one message (mismatch.go). Declare lists what a struct wants without loading anything: it counts
@@ -50,21 +50,6 @@ func FromFile(f *safetensors.File) *Set {
 	s.joinScales()
 	s.index()
 	return s
-}
-
-// Join makes one Set of several (a model in shards). A name in two of them is an error.
-func Join(sets ...*Set) (*Set, error) {
-	all := &Set{tensors: map[string]Stored{}}
-	for _, s := range sets {
-		for name, t := range s.tensors {
-			if _, twice := all.tensors[name]; twice {
-				return nil, fmt.Errorf("tensor %q is in two of the files", name)
-			}
-			all.tensors[name] = t
-		}
-	}
-	all.index()
-	return all, nil
 }
 
 // Prefix returns the tensors whose names start with p, with p cut off. An empty p returns s itself.

@@ -2,6 +2,7 @@ package weights
 
 import (
 	"bytes"
+	"math"
 	"slices"
 	"testing"
 
@@ -24,11 +25,37 @@ func TestSetViews(t *testing.T) {
 	if m.Dim("list.0.a", 1) != 3 || m.Dim("list.0.a", 2) != 0 || m.Dim("x", 0) != 0 || !s.Has("x") {
 		t.Errorf("dimensions: got %d %d %d", m.Dim("list.0.a", 1), m.Dim("list.0.a", 2), m.Dim("x", 0))
 	}
-	if _, err := Join(s, FromMap(map[string]Stored{"x": f32(0, 1)})); err == nil {
-		t.Error("two files with one name were joined")
+}
+
+// TestNarrowed: matrices of f32 are read as bf16, from any element on and over the pieces that they are widened in;
+// what is no matrix, or is narrow, stays.
+func TestNarrowed(t *testing.T) {
+	const n, k = 3, wideChunk/2 + 5
+	values := make([]float32, n*k)
+	for i := range values {
+		values[i] = float32(math.Sin(float64(i)))
 	}
-	if j, err := Join(m, FromMap(map[string]Stored{"y": f32(0, 1)})); err != nil || len(j.Names()) != 5 {
-		t.Errorf("join of 4 and 1 tensors: got %v, %v", j, err)
+	stored := func(d engine.DType, v []float32, shape ...int) Stored {
+		data := make([]byte, len(v)*d.Size())
+		engine.Narrow(data, v, d)
+		return Stored{DType: d, Shape: shape, Data: data}
+	}
+	s := FromMap(map[string]Stored{
+		"m": stored(engine.F32, values, n, k), "v": stored(engine.F32, values[:7], 7),
+		"h": stored(engine.F16, values[:6], 2, 3),
+	}).Narrowed()
+	want := make([]byte, 2*len(values))
+	engine.Narrow(want, values, engine.BF16)
+	m, _ := s.Get("m")
+	for _, r := range [][2]int{{0, n * k}, {11, n*k - 3}, {n*k - 1, n * k}} {
+		if got := m.Elements(r[0], r[1]); m.DType != engine.BF16 || !bytes.Equal(got, want[2*r[0]:2*r[1]]) {
+			t.Errorf("elements %v of %s: not those of bf16", r, m.DType)
+		}
+	}
+	for name, d := range map[string]engine.DType{"v": engine.F32, "h": engine.F16} {
+		if got, _ := s.Get(name); got.DType != d || got.Data == nil {
+			t.Errorf("%s became %s", name, got.DType)
+		}
 	}
 }
 

@@ -95,6 +95,31 @@ func (s Stored) Rows(first, n int) (Stored, error) {
 	return s, nil
 }
 
+// LastTap returns the last of the third dimension of a convolution in three dimensions, [N, C, T, Y, X] -> [N, C, Y,
+// X], without reading it; tensors of other numbers of dimensions as they are.
+func (s Stored) LastTap() (Stored, error) {
+	if len(s.Shape) != 5 {
+		return s, nil
+	}
+	taps, plane, whole := s.Shape[2], s.Shape[3]*s.Shape[4], s
+	if taps < 1 || plane < 1 {
+		return s, fmt.Errorf("shape %v has no taps", s.Shape)
+	}
+	size := s.DType.Size()
+	s.Shape, s.Data = []int{s.Shape[0], s.Shape[1], s.Shape[3], s.Shape[4]}, nil
+	s.make = func(dst []byte, lo, hi int) {
+		var scratch []byte
+		for at := lo; at < hi; {
+			kernel, from := at/plane, at%plane
+			n := min(hi-at, plane-from)
+			first := (kernel*taps+taps-1)*plane + from
+			copy(dst[(at-lo)*size:], whole.elements(&scratch, first, first+n))
+			at += n
+		}
+	}
+	return s, nil
+}
+
 // Concat returns the rows of the pieces, one below the other, without reading them. All but the outermost dimension
 // must agree. Where element types or factors of scaled fp8 differ the result is f32.
 func Concat(pieces ...Stored) (Stored, error) {

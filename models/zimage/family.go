@@ -54,13 +54,13 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
 		Family: "zimage", Width: c.Hidden, Heads: c.Heads, HeadDim: c.Hidden / c.Heads, PatchSize: c.PatchSize,
 		Channels: c.Channels, OutChannels: c.Channels, ContextDim: c.ContextDim, Multiple: c.Multiple,
-		MLPRatio: 1.5 * float64(c.MLPHidden) / float64(c.Hidden), // three products
+		Rotates: true, MLPRatio: 1.5 * float64(c.MLPHidden) / float64(c.Hidden), // three products
 	}
 	for range c.Refiners {
-		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Cross, Skip: -1, Attends: 1})
+		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Cross, Skip: -1, Attends: 1, Sandwich: true})
 	}
 	for range c.Depth {
-		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Single, Skip: -1, Attends: 1})
+		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Single, Skip: -1, Attends: 1, Sandwich: true})
 	}
 	tags := family.Tags{Dims: map[string]int{"F": c.MLPHidden, "W": c.TimeHidden}, Block: c.block}
 	d, err := family.Describe("zimage", set, s, tags, func() *net { return newNet(c) },

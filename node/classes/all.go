@@ -5,7 +5,7 @@ import "patchbay/node/graph"
 // All builds the table of all classes. Those in extra are added (tests); a name that is there already panics.
 func All(extra ...graph.Class) *graph.Catalogue {
 	return graph.NewCatalogue(
-		loadClasses(), ggufClasses(), textClasses(), conditioningClasses(), latentClasses(), vaeClasses(),
+		loadClasses(), ggufClasses(), textClasses(), conditioningClasses(), editClasses(), latentClasses(), vaeClasses(),
 		sampleClasses(), customClasses(), modelClasses(), imageClasses(), sigmaClasses(), schedulerClasses(),
 		samplerClasses(), guidanceClasses(), modelSamplingClasses(), areaClasses(), mixClasses(), clipLayerClasses(),
 		loraClasses(), inpaintClasses(), tiledClasses(), resizeLatentClasses(), transformLatentClasses(),

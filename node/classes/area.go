@@ -9,16 +9,7 @@ import (
 // areaClasses are the rows that limit a conditioning to a part of the picture.
 func areaClasses() []graph.Class {
 	in := graph.Bare("conditioning", "CONDITIONING")
-	strength := graph.Number("strength", "FLOAT", "weight against other conditionings", "default", 1.0, "min", 0.0, "max",
-		10.0, "step", 0.01).AsLater()
-	side := func(name string) graph.Input {
-		return graph.Number(name, "INT", "in pixels", "default", int64(64), "min", int64(64), "max",
-			int64(16384), "step", int64(8))
-	}
-	place := func(name string) graph.Input {
-		return graph.Number(name, "INT", "in pixels", "default", int64(0), "min", int64(0), "max",
-			int64(16384), "step", int64(8))
-	}
+	strength := graph.Float("strength", "weight against other conditionings", 1, 0, 10, 0.01).AsLater()
 	part := func(name string, preset any) graph.Input {
 		return graph.Number(name, "FLOAT", "part of the picture", "default", preset, "min", int64(0),
 			"max", 1.0, "step", 0.01)
@@ -28,8 +19,11 @@ func areaClasses() []graph.Class {
 			Name: "ConditioningSetArea", Display: "Conditioning (Set Area)", Module: "nodes",
 			Category: "model/conditioning/transform",
 			Aliases:  "regional prompt, area prompt, spatial conditioning, localized prompt",
-			Inputs:   []graph.Input{in, side("width"), side("height"), place("x"), place("y"), strength},
-			Outputs:  graph.Slots("CONDITIONING"), Run: setArea,
+			Inputs: []graph.Input{
+				in, pixels("width", 64, 64, 8), pixels("height", 64, 64, 8), pixels("x", 0, 0, 8), pixels("y", 0, 0, 8),
+				strength,
+			},
+			Outputs: graph.Slots("CONDITIONING"), Run: setArea,
 		},
 		{
 			Name: "ConditioningSetAreaPercentage", Display: "Conditioning (Set Area with Percentage)", Module: "nodes",

@@ -12,8 +12,7 @@ func clipLayerClasses() []graph.Class {
 		Description: "Takes the text states of an earlier layer: -1 is the last, -2 the last but one.",
 		Inputs: []graph.Input{
 			graph.Bare("clip", "CLIP"),
-			graph.Number("stop_at_clip_layer", "INT", "", "default", int64(-1), "min", int64(-24), "max",
-				int64(-1), "step", int64(1)).AsAdvanced(),
+			graph.Int("stop_at_clip_layer", "", -1, -24, -1, 1).AsAdvanced(),
 		},
 		Outputs: graph.Slots("CLIP"), Run: func(c *graph.Call) ([]any, error) {
 			clip := *graph.Arg[*value.Clip](c, "clip")

@@ -14,8 +14,7 @@ func conditioningClasses() []graph.Class {
 			Description: "Sets the guidance input of distilled models such as FLUX.1 dev.",
 			Inputs: []graph.Input{
 				graph.Link("conditioning", "CONDITIONING", ""),
-				graph.Number("guidance", "FLOAT", "higher follows the prompt more closely", "default", 3.5, "min", 0.0, "max",
-					100.0, "step", 0.1),
+				graph.Float("guidance", "higher follows the prompt more closely", 3.5, 0, 100, 0.1),
 			},
 			Outputs: graph.Slots("CONDITIONING"), Run: fluxGuidance,
 		},
@@ -32,8 +31,8 @@ func conditioningClasses() []graph.Class {
 			Description: "Limits a conditioning to a part of the run; 0 is its start.",
 			Inputs: []graph.Input{
 				graph.Bare("conditioning", "CONDITIONING"),
-				graph.Number("start", "FLOAT", "", "default", 0.0, "min", 0.0, "max", 1.0, "step", 0.001),
-				graph.Number("end", "FLOAT", "", "default", 1.0, "min", 0.0, "max", 1.0, "step", 0.001),
+				graph.Float("start", "", 0, 0, 1, 0.001),
+				graph.Float("end", "", 1, 0, 1, 0.001),
 			},
 			Outputs: graph.Slots("CONDITIONING"), Run: setTimestepRange,
 		},

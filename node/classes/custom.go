@@ -33,8 +33,8 @@ func customClasses() []graph.Class {
 			Name: "BasicScheduler", Module: module, Category: category + "/schedulers", NewStyle: true,
 			Inputs: []graph.Input{
 				graph.Link("model", "MODEL", ""), graph.Combo("scheduler", "", sampling.ScheduleNames()...),
-				graph.Number("steps", "INT", "", "default", int64(20), "min", int64(1), "max", int64(10000)),
-				graph.Number("denoise", "FLOAT", "", "default", 1.0, "min", 0.0, "max", 1.0, "step", 0.01).AsLater(),
+				graph.Int("steps", "", 20, 1, 10000, 0),
+				graph.Float("denoise", "", 1, 0, 1, 0.01).AsLater(),
 			},
 			Outputs: graph.Slots("SIGMAS"), Run: basicScheduler,
 		},
@@ -48,7 +48,7 @@ func customClasses() []graph.Class {
 			Inputs: []graph.Input{
 				graph.Link("model", "MODEL", ""), graph.Link("positive", "CONDITIONING", ""),
 				graph.Link("negative", "CONDITIONING", ""),
-				graph.Number("cfg", "FLOAT", "", "default", 8.0, "min", 0.0, "max", 100.0, "step", 0.1, "round", 0.01),
+				graph.Float("cfg", "", 8, 0, 100, 0.1).With("round", 0.01),
 			},
 			Outputs: graph.Slots("GUIDER"), Run: cfgGuider,
 		},

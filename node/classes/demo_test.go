@@ -205,7 +205,7 @@ func TestDemoMatchesPyTorch(t *testing.T) {
 	within("sampled latent", result.Latent.Data, want("final_latent"), 1e-4)
 
 	samples := want("final_latent")
-	m.Format.FromModel(samples)
+	m.Format.FromModel(samples, 16*16)
 	vae := exec(t, runner, "VAELoader", map[string]any{"vae_name": "demo_ae.safetensors"})
 	image := exec(t, runner, "VAEDecode", map[string]any{
 		"vae":     vae,

@@ -107,6 +107,15 @@ func (c *e2eCase) side(g *graphMaker, values map[string]given, name string, list
 		if e.Zeroed {
 			link = g.add("ConditioningZeroOut", "conditioning", link)
 		}
+		for k, r := range e.References {
+			l := parallel.NewLatent(1, r.Shape[1], r.Shape[3], r.Shape[4])
+			l.Data = golden.Input(r.Input, l.Len())
+			link = g.add("ReferenceLatent", "conditioning", link, "latent",
+				give(fmt.Sprintf("%sReference%d", name, k), "LATENT", &value.Latent{Samples: l}))
+		}
+		if e.Method != "" {
+			link = g.add("FluxKontextMultiReferenceLatentMethod", "conditioning", link, "reference_latents_method", e.Method)
+		}
 		if e.Area != nil {
 			part := func(k, n int) float64 { return e.Area[k].(float64) / float64(n) }
 			y, x := c.Shape[2], c.Shape[3]
@@ -164,6 +173,9 @@ func (c *e2eCase) start(t *testing.T, g *graphMaker, values map[string]given) []
 
 // changed adds the node that changes the model, if the case has one.
 func (c *e2eCase) changed(g *graphMaker, model []any) []any {
+	if c.Norm != nil {
+		model = g.add("CFGNorm", "model", model, "strength", *c.Norm)
+	}
 	switch {
 	case len(c.Patch) == 2:
 		return g.add(c.Patch[0].(string), "model", model, "shift", c.Patch[1])

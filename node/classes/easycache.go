@@ -10,19 +10,17 @@ import (
 func easyCacheClasses() []graph.Class {
 	row := func(name, description string, run func(*graph.Call) ([]any, error)) graph.Class {
 		part := func(name string, preset float64, tip string) graph.Input {
-			return graph.Number(name, "FLOAT", tip, "default", preset, "min", 0.0, "max", 1.0, "step", 0.01).AsAdvanced()
+			return graph.Float(name, tip, preset, 0, 1, 0.01).AsAdvanced()
 		}
 		return graph.Class{
 			Name: name, Display: name, Module: "comfy_extras.nodes_easycache", Category: "advanced/debug", NewStyle: true,
 			Experimental: true, Description: description,
 			Inputs: []graph.Input{
 				graph.Link("model", "MODEL", "the model that may reuse"),
-				graph.Number("reuse_threshold", "FLOAT", "more reuses more steps and changes the picture more", "default", 0.2,
-					"min", 0.0, "max", 3.0, "step", 0.01).AsAdvanced(),
+				graph.Float("reuse_threshold", "more reuses more steps and changes the picture more", 0.2, 0, 3, 0.01).AsAdvanced(),
 				part("start_percent", 0.15, "part of the run before which every step runs"),
 				part("end_percent", 0.95, "part of the run behind which every step runs"),
-				graph.Number("verbose", "BOOLEAN", "tell for every step what was expected and measured", "default",
-					false).AsAdvanced(),
+				graph.Bool("verbose", "tell for every step what was expected and measured", false).AsAdvanced(),
 			},
 			Outputs: graph.Slots("MODEL"), Run: run,
 		}

@@ -30,7 +30,7 @@ func ggufClasses() []graph.Class {
 				unet, graph.Combo("dequant_dtype", "type that quantised weights are widened to",
 					precision...).With("default", "default"),
 				graph.Combo("patch_dtype", "adapters keep the type of their file", precision...).With("default", "default"),
-				graph.Number("patch_on_device", "BOOLEAN", "adapters are always on the device", "default", false),
+				graph.Bool("patch_on_device", "adapters are always on the device", false),
 			},
 			Outputs: graph.Slots("MODEL"), Check: checkWidened, Run: loadQuantised,
 			Change: modelChange(files.KindGGUF, "unet_name"),

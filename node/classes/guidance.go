@@ -13,14 +13,14 @@ import (
 func guidanceClasses() []graph.Class {
 	const module, category = "comfy_extras.nodes_custom_sampler", "model/sampling"
 	cfg := func(name string) graph.Input {
-		return graph.Number(name, "FLOAT", "", "default", 8.0, "min", 0.0, "max", 100.0, "step", 0.1, "round", 0.01)
+		return graph.Float(name, "", 8, 0, 100, 0.1).With("round", 0.01)
 	}
 	conditioning := func(name string) graph.Input { return graph.Link(name, "CONDITIONING", "") }
 	return []graph.Class{
 		{
 			Name: "SamplerCustom", Module: module, Category: category + "/custom", NewStyle: true, Heavy: graph.StageDenoise,
 			Inputs: []graph.Input{
-				graph.Link("model", "MODEL", ""), graph.Number("add_noise", "BOOLEAN", "", "default", true).AsAdvanced(),
+				graph.Link("model", "MODEL", ""), graph.Bool("add_noise", "", true).AsAdvanced(),
 				graph.SeedInput("noise_seed"), cfg("cfg"),
 				conditioning("positive"), conditioning("negative"), graph.Link("sampler", "SAMPLER", ""),
 				graph.Link("sigmas", "SIGMAS", ""), graph.Link("latent_image", "LATENT", ""),
@@ -117,7 +117,7 @@ func addNoise(c *graph.Call) ([]any, error) {
 	}
 	out := req.Latent
 	out.Data = m.Sampling.NoiseScaling(scale, req.Noise.Data, req.Latent.Data, false)
-	m.Format.FromModel(out.Data)
+	m.Format.FromModel(out.Data, out.Y*out.X)
 	for i, v := range out.Data {
 		if math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) {
 			out.Data[i] = 0

@@ -19,17 +19,15 @@ func imageBatchClasses() []graph.Class {
 			Aliases: "select image, pick from batch, extract image", NewStyle: true,
 			Inputs: []graph.Input{
 				image,
-				graph.Number("batch_index", "INT", "", "default", int64(0), "min", int64(-16384), "max",
-					int64(16384)),
-				graph.Number("length", "INT", "", "default", int64(1), "min", int64(1), "max", int64(4096)),
+				graph.Int("batch_index", "", 0, -16384, 16384, 0),
+				graph.Int("length", "", 1, 1, 4096, 0),
 			},
 			Outputs: graph.Slots("IMAGE"), Run: imageFromBatch,
 		},
 		{
 			Name: "RepeatImageBatch", Display: "Repeat Image Batch", Module: module, Category: "image/batch",
 			Aliases: "duplicate image, clone image", NewStyle: true,
-			Inputs: []graph.Input{image, graph.Number("amount", "INT", "", "default", int64(1), "min", int64(1),
-				"max", int64(4096))},
+			Inputs:  []graph.Input{image, graph.Int("amount", "", 1, 1, 4096, 0)},
 			Outputs: graph.Slots("IMAGE"), Run: repeatImage,
 		},
 		{
@@ -48,8 +46,7 @@ func imageBatchClasses() []graph.Class {
 			Category: "image/upscaling", NewStyle: true,
 			Inputs: []graph.Input{
 				image, graph.Combo("upscale_method", "", "area", "lanczos", "bilinear", "nearest-exact", "bilinear", "bicubic"),
-				graph.Number("largest_size", "INT", "the longer side, in pixels", "default", int64(512), "min", int64(0), "max",
-					int64(16384), "step", int64(1)),
+				graph.Int("largest_size", "the longer side, in pixels", 512, 0, 16384, 1),
 			},
 			Outputs: graph.Slots("IMAGE"), Run: imageScaleToMax,
 		},

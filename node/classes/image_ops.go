@@ -9,24 +9,21 @@ import (
 	"patchbay/node/picture/resample"
 )
 
+// pixels is a length or a place in a picture.
+func pixels(name string, preset, lo, step int64) graph.Input {
+	return graph.Int(name, "in pixels", preset, lo, 16384, step)
+}
+
 // imageOpClasses are the rows that make and combine pictures.
 func imageOpClasses() []graph.Class {
-	edge := func(name string) graph.Input {
-		return graph.Number(name, "INT", "in pixels", "default", int64(0), "min", int64(0), "max",
-			int64(16384), "step", int64(8))
-	}
-	side := func(name string) graph.Input {
-		return graph.Number(name, "INT", "in pixels", "default", int64(512), "min", int64(1), "max",
-			int64(16384), "step", int64(1))
-	}
 	return []graph.Class{
 		{
 			Name: "ImagePadForOutpaint", Display: "Pad Image for Outpainting", Module: "nodes", Category: "image/transform",
 			Aliases: "extend canvas, expand image",
 			Inputs: []graph.Input{
-				graph.Bare("image", "IMAGE"), edge("left"), edge("top"), edge("right"), edge("bottom"),
-				graph.Number("feathering", "INT", "how far the mask reaches into the picture", "default", int64(40), "min",
-					int64(0), "max", int64(16384), "step", int64(1)).AsAdvanced(),
+				graph.Bare("image", "IMAGE"), pixels("left", 0, 0, 8), pixels("top", 0, 0, 8),
+				pixels("right", 0, 0, 8), pixels("bottom", 0, 0, 8),
+				graph.Int("feathering", "how far the mask reaches into the picture", 40, 0, 16384, 1).AsAdvanced(),
 			},
 			Outputs: graph.Slots("IMAGE", "MASK"), Run: imagePad,
 		},
@@ -44,10 +41,8 @@ func imageOpClasses() []graph.Class {
 		{
 			Name: "EmptyImage", Display: "Empty Image", Module: "nodes", Category: "image",
 			Inputs: []graph.Input{
-				side("width"), side("height"), graph.Number("batch_size", "INT", "", "default", int64(1), "min", int64(1),
-					"max", int64(4096)),
-				graph.Number("color", "INT", "0xRRGGBB", "default", int64(0), "min", int64(0), "max", int64(0xFFFFFF), "step",
-					int64(1), "display", "color"),
+				pixels("width", 512, 1, 1), pixels("height", 512, 1, 1), graph.Int("batch_size", "", 1, 1, 4096, 0),
+				graph.Int("color", "0xRRGGBB", 0, 0, 0xFFFFFF, 1).With("display", "color"),
 			},
 			Outputs: graph.Slots("IMAGE"), Run: emptyImage,
 		},
@@ -56,8 +51,7 @@ func imageOpClasses() []graph.Class {
 			Aliases: "mix images", Essential: "Image Tools", NewStyle: true,
 			Inputs: []graph.Input{
 				graph.Link("image1", "IMAGE", ""), graph.Link("image2", "IMAGE", ""),
-				graph.Number("blend_factor", "FLOAT", "part of the blended picture", "default", 0.5, "min", 0.0, "max",
-					1.0, "step", 0.01),
+				graph.Float("blend_factor", "part of the blended picture", 0.5, 0, 1, 0.01),
 				graph.Combo("blend_mode", "", "normal", "multiply", "screen", "overlay", "soft_light", "difference"),
 			},
 			Outputs: graph.Slots("IMAGE"), Run: imageBlend,

@@ -13,7 +13,7 @@ import (
 func resizeImageClasses() []graph.Class {
 	methods := []string{"nearest-exact", "bilinear", "area", "bicubic", "lanczos"}
 	side := func(name string, preset, lo int64) graph.Input {
-		return graph.Number(name, "INT", "in pixels", "default", preset, "min", lo, "max", int64(16384), "step", int64(1))
+		return graph.Int(name, "in pixels", preset, lo, 16384, 1)
 	}
 	return []graph.Class{
 		{
@@ -30,7 +30,7 @@ func resizeImageClasses() []graph.Class {
 			Essential: "Image Tools",
 			Inputs: []graph.Input{
 				graph.Bare("image", "IMAGE"), graph.BareCombo("upscale_method", methods...),
-				graph.Number("scale_by", "FLOAT", "", "default", 1.0, "min", 0.01, "max", 8.0, "step", 0.01),
+				graph.Float("scale_by", "", 1, 0.01, 8, 0.01),
 			},
 			Outputs: graph.Slots("IMAGE"), Run: imageScaleBy,
 		},
@@ -40,9 +40,8 @@ func resizeImageClasses() []graph.Class {
 			Category: "image/upscaling", NewStyle: true,
 			Inputs: []graph.Input{
 				graph.Link("image", "IMAGE", ""), graph.Combo("upscale_method", "", methods...),
-				graph.Number("megapixels", "FLOAT", "of 1024 x 1024", "default", 1.0, "min", 0.01, "max", 16.0, "step", 0.01),
-				graph.Number("resolution_steps", "INT", "sides become multiples of this", "default", int64(1), "min", int64(1),
-					"max", int64(256)).AsAdvanced().AsLater(),
+				graph.Float("megapixels", "of 1024 x 1024", 1, 0.01, 16, 0.01),
+				graph.Int("resolution_steps", "sides become multiples of this", 1, 1, 256, 0).AsAdvanced().AsLater(),
 			},
 			Outputs: graph.Slots("IMAGE"), Run: imageScaleToTotal,
 		},

@@ -3,6 +3,7 @@ package classes
 import (
 	"math"
 
+	"patchbay/engine"
 	"patchbay/models/vae"
 	"patchbay/node/fault"
 	"patchbay/node/graph"
@@ -28,8 +29,7 @@ func inpaintClasses() []graph.Class {
 			Description: "Encodes pictures with grey where the mask is, and keeps the mask, grown a little, with the latent.",
 			Inputs: []graph.Input{
 				graph.Bare("pixels", "IMAGE"), graph.Bare("vae", "VAE"), graph.Bare("mask", "MASK"),
-				graph.Number("grow_mask_by", "INT", "in pixels", "default", int64(6), "min", int64(0), "max", int64(64), "step",
-					int64(1)).AsLater(),
+				graph.Int("grow_mask_by", "in pixels", 6, 0, 64, 1).AsLater(),
 			},
 			Outputs: graph.Slots("LATENT"), Run: encodeForInpaint,
 		},
@@ -38,7 +38,7 @@ func inpaintClasses() []graph.Class {
 			Inputs: []graph.Input{
 				graph.Bare("positive", "CONDITIONING"), graph.Bare("negative", "CONDITIONING"), graph.Bare("vae", "VAE"),
 				graph.Bare("pixels", "IMAGE"), graph.Bare("mask", "MASK"),
-				graph.Number("noise_mask", "BOOLEAN", "only what is inside the mask changes", "default", true).AsLater(),
+				graph.Bool("noise_mask", "only what is inside the mask changes", true).AsLater(),
 			},
 			Outputs: []graph.Slot{
 				{Name: "positive", Type: "CONDITIONING"},
@@ -135,7 +135,7 @@ func scaleOf(c *graph.Call, v *value.VAE) (scale int, err error) {
 	if v.Key == value.PixelSpace {
 		return 1, nil
 	}
-	err = v.With(c.Use(), func(cfg vae.Config) (int, error) { scale = cfg.Scale(); return 0, nil },
+	err = v.With(c.Use(), func(cfg vae.Config, _ engine.DType) (int, error) { scale = cfg.Scale(); return 0, nil },
 		func(*vae.VAE, vae.Env) error { return nil })
 	return scale, err
 }

@@ -36,13 +36,16 @@ func writeGoldenModel(t *testing.T, name, prefix, path string) {
 	scratch.Write(t, path, b.Bytes())
 }
 
-// zImageRoots are the files of a small Z-Image, with the vocabulary that is in a folder.
-func zImageRoots(t *testing.T, vocabulary string) files.Roots {
+// chatRoots are the files of a small Z-Image and a small Qwen-Image, with the vocabulary that is in a folder.
+func chatRoots(t *testing.T, vocabulary string) files.Roots {
 	t.Helper()
 	root := t.TempDir()
 	writeGoldenModel(t, "zimage-a", "model.diffusion_model.", filepath.Join(root, "diffusion_models/z_image.safetensors"))
 	writeGoldenModel(t, "qwen3-a", "", filepath.Join(root, "text_encoders/qwen_3.safetensors"))
 	copyFile(t, "vae/demo_ae.safetensors", filepath.Join(root, "vae/ae.safetensors"))
+	writeGoldenModel(t, "qwen-a", "model.diffusion_model.", filepath.Join(root, "diffusion_models/qwen_image.safetensors"))
+	writeGoldenModel(t, "qwen25vl-a", "", filepath.Join(root, "text_encoders/qwen_2.5_vl_7b.safetensors"))
+	writeGoldenModel(t, "wanvae-a", "", filepath.Join(root, "vae/qwen_image_vae.safetensors"))
 	found, err := filepath.Glob(filepath.Join(vocabulary, "*"))
 	if err != nil || len(found) == 0 {
 		t.Fatalf("%s holds no vocabulary: %v", vocabulary, err)
@@ -60,12 +63,7 @@ func zImageRoots(t *testing.T, vocabulary string) files.Roots {
 // TestZImageFromFilesToPicture runs the public turbo workflow from files to PNG: exact plans differ from one rank by at
 // most one level, another prompt by more.
 func TestZImageFromFilesToPicture(t *testing.T) {
-	roots := zImageRoots(t, "../../models/tokenizer/testdata/tiny_qwen")
-	runner, err := graph.NewRunner(graph.Config{Engine: engineOf(t, fastOps), Roots: roots, Catalogue: All()})
-	check(t, err)
-	defer runner.Close()
-	draw := func(plan, prompt string) []byte {
-		w := graphOf(t, fmt.Sprintf(`{
+	planned(t, `{
 		"m": {"class_type": "UNETLoader", "inputs": {"unet_name": "z_image.safetensors", "weight_dtype": "default"}},
 		"a": {"class_type": "ModelSamplingAuraFlow", "inputs": {"model": ["m", 0], "shift": 3.0}},
 		"c": {"class_type": "CLIPLoader", "inputs": {"clip_name": "qwen_3.safetensors", "type": "lumina2",
@@ -78,7 +76,36 @@ func TestZImageFromFilesToPicture(t *testing.T) {
 			"scheduler": "simple", "denoise": 1.0, "model": ["a", 0], "positive": ["p", 0], "negative": ["n", 0],
 			"latent_image": ["l", 0]}},
 		"d": {"class_type": "VAEDecode", "inputs": {"samples": ["s", 0], "vae": ["v", 0]}},
-		"o": {"class_type": "SaveImage", "inputs": {"images": ["d", 0], "filename_prefix": "z"}}}`, prompt))
+		"o": {"class_type": "SaveImage", "inputs": {"images": ["d", 0], "filename_prefix": "z"}}}`)
+}
+
+// TestQwenImageFromFilesToPicture runs the public workflow in the same way.
+func TestQwenImageFromFilesToPicture(t *testing.T) {
+	planned(t, `{
+		"m": {"class_type": "UNETLoader", "inputs": {"unet_name": "qwen_image.safetensors", "weight_dtype": "default"}},
+		"a": {"class_type": "ModelSamplingAuraFlow", "inputs": {"model": ["m", 0], "shift": 3.1}},
+		"c": {"class_type": "CLIPLoader", "inputs": {"clip_name": "qwen_2.5_vl_7b.safetensors", "type": "qwen_image",
+			"device": "default"}},
+		"v": {"class_type": "VAELoader", "inputs": {"vae_name": "qwen_image_vae.safetensors"}},
+		"l": {"class_type": "EmptySD3LatentImage", "inputs": {"width": 80, "height": 112, "batch_size": 1}},
+		"p": {"class_type": "CLIPTextEncode", "inputs": {"text": %q, "clip": ["c", 0]}},
+		"n": {"class_type": "CLIPTextEncode", "inputs": {"text": "blurred", "clip": ["c", 0]}},
+		"s": {"class_type": "KSampler", "inputs": {"seed": 7, "steps": 4, "cfg": 8.0, "sampler_name": "euler",
+			"scheduler": "simple", "denoise": 1.0, "model": ["a", 0], "positive": ["p", 0], "negative": ["n", 0],
+			"latent_image": ["l", 0]}},
+		"d": {"class_type": "VAEDecode", "inputs": {"samples": ["s", 0], "vae": ["v", 0]}},
+		"o": {"class_type": "SaveImage", "inputs": {"images": ["d", 0], "filename_prefix": "q"}}}`)
+}
+
+// planned draws a workflow that has room for a prompt and yields a picture of 80 x 112, on one rank and on plans.
+func planned(t *testing.T, workflow string) {
+	t.Helper()
+	roots := chatRoots(t, "../../models/tokenizer/testdata/tiny_qwen")
+	runner, err := graph.NewRunner(graph.Config{Engine: engineOf(t, fastOps), Roots: roots, Catalogue: All()})
+	check(t, err)
+	defer runner.Close()
+	draw := func(plan, prompt string) []byte {
+		w := graphOf(t, fmt.Sprintf(workflow, prompt))
 		result, err := runner.Run(context.Background(), graph.Job{ID: "z", Workflow: w, Plan: plan}, nil)
 		if err != nil {
 			t.Fatalf("%s: %v", plan, err)
@@ -125,22 +152,23 @@ func TestLanguageModelThroughNodes(t *testing.T) {
 		t.Skipf("NOT RUN: %v\nset PATCHBAY_TEST_TOKENIZERS to the folder that holds qwen2.5", err)
 	}
 	runner, err := graph.NewRunner(graph.Config{
-		Engine: refEngine(t), Roots: zImageRoots(t, filepath.Join(dir, "qwen2.5")), Catalogue: All(),
+		Engine: refEngine(t), Roots: chatRoots(t, filepath.Join(dir, "qwen2.5")), Catalogue: All(),
 	})
 	check(t, err)
 	defer runner.Close()
-	load := func(kind string) any {
-		return exec(t, runner, "CLIPLoader", map[string]any{"clip_name": "qwen_3.safetensors", "type": kind})
-	}
-	clip := load("lumina2")
-	for key, words := range map[string]string{"qwen3-a/0": "a cat", "qwen3-a/1": ""} {
-		if words == "" {
-			clip = load("stable_diffusion") // what the loader offers first: the file decides
-		}
-		c := exec(t, runner, "CLIPTextEncode", map[string]any{"text": words, "clip": clip})
+	for key, in := range map[string]struct{ file, kind, words string }{
+		"qwen3-a/0":    {"qwen_3", "lumina2", "a cat"},
+		"qwen3-a/1":    {"qwen_3", "stable_diffusion", ""}, // what the loader offers first: the file decides
+		"qwen25vl-a/0": {"qwen_2.5_vl_7b", "qwen_image", "a cat"},
+		"qwen25vl-a/1": {"qwen_2.5_vl_7b", "stable_diffusion", ""},
+		"qwen25vl-a/own-template": {"qwen_2.5_vl_7b", "qwen_image", "<|im_start|>system\nPaint.<|im_end|>\n" +
+			"<|im_start|>user\na red cube<|im_end|>\n<|im_start|>assistant\n"},
+	} {
+		clip := exec(t, runner, "CLIPLoader", map[string]any{"clip_name": in.file + ".safetensors", "type": in.kind})
+		c := exec(t, runner, "CLIPTextEncode", map[string]any{"text": in.words, "clip": clip})
 		got, want := values(t, c.([]any)[0].([]any)[0]), tensorOf(t, "modern/text.safetensors", key+"#cond")
 		if rel := relative(got, want); !(rel <= 2e-5) {
-			t.Errorf("%q: relative error %.3g, bound 2e-5", words, rel)
+			t.Errorf("%s: relative error %.3g, bound 2e-5", key, rel)
 		}
 	}
 }

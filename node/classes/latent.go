@@ -13,11 +13,11 @@ import (
 func latentClasses() []graph.Class {
 	size := func(width int64, step int64) []graph.Input {
 		side := func(name string) graph.Input {
-			return graph.Number(name, "INT", "in pixels", "default", width, "min", int64(16), "max", int64(16384), "step", step)
+			return graph.Int(name, "in pixels", width, 16, 16384, step)
 		}
 		return []graph.Input{
 			side("width"), side("height"),
-			graph.Number("batch_size", "INT", "pictures made at once", "default", int64(1), "min", int64(1), "max", int64(4096)),
+			graph.Int("batch_size", "pictures made at once", 1, 1, 4096, 0),
 		}
 	}
 	return []graph.Class{

@@ -15,7 +15,7 @@ func latentBatchClasses() []graph.Class {
 			Aliases: "duplicate latent, clone latent",
 			Inputs: []graph.Input{
 				graph.Bare("samples", "LATENT"),
-				graph.Number("amount", "INT", "", "default", int64(1), "min", int64(1), "max", int64(64)),
+				graph.Int("amount", "", 1, 1, 64, 0),
 			},
 			Outputs: graph.Slots("LATENT"), Run: repeatLatent,
 		},
@@ -24,9 +24,8 @@ func latentBatchClasses() []graph.Class {
 			Aliases:     "select from batch, pick latent, batch subset",
 			Description: "Takes some latents of a batch; they keep the noise that they would have had in it.",
 			Inputs: []graph.Input{
-				graph.Bare("samples", "LATENT"), graph.Number("batch_index", "INT", "", "default", int64(0), "min",
-					int64(-16384), "max", int64(16384)),
-				graph.Number("length", "INT", "", "default", int64(1), "min", int64(1), "max", int64(64)),
+				graph.Bare("samples", "LATENT"), graph.Int("batch_index", "", 0, -16384, 16384, 0),
+				graph.Int("length", "", 1, 1, 64, 0),
 			},
 			Outputs: graph.Slots("LATENT"), Run: latentFromBatch,
 		},

@@ -9,10 +9,6 @@ import (
 
 // composeLatentClasses are the rows that make one latent of two.
 func composeLatentClasses() []graph.Class {
-	place := func(name string) graph.Input {
-		return graph.Number(name, "INT", "in pixels", "default", int64(0), "min", int64(0), "max",
-			int64(16384), "step", int64(8))
-	}
 	return []graph.Class{
 		{
 			Name: "LatentBlend", Display: "Latent Blend", Module: "nodes", Category: "experimental",
@@ -28,8 +24,8 @@ func composeLatentClasses() []graph.Class {
 			Name: "LatentComposite", Display: "Latent Composite", Module: "nodes", Category: "model/latent",
 			Aliases: "overlay latent, layer latent, paste latent",
 			Inputs: []graph.Input{
-				graph.Bare("samples_to", "LATENT"), graph.Bare("samples_from", "LATENT"), place("x"),
-				place("y"), place("feather"),
+				graph.Bare("samples_to", "LATENT"), graph.Bare("samples_from", "LATENT"), pixels("x", 0, 0, 8),
+				pixels("y", 0, 0, 8), pixels("feather", 0, 0, 8),
 			},
 			Outputs: graph.Slots("LATENT"), Run: latentComposite,
 		},

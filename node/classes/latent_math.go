@@ -31,10 +31,10 @@ func latentMathClasses() []graph.Class {
 		}, two...),
 		row("LatentMultiply", category, "scale latent, amplify latent, latent gain", latentMultiply, graph.Link("samples",
 			"LATENT", ""),
-			graph.Number("multiplier", "FLOAT", "", "default", 1.0, "min", -10.0, "max", 10.0, "step", 0.01)),
+			graph.Float("multiplier", "", 1, -10, 10, 0.01)),
 		row("LatentInterpolate", category, "blend latent, mix latent, lerp latent, transition", latentInterpolate, two[0],
 			two[1],
-			graph.Number("ratio", "FLOAT", "part of the first", "default", 1.0, "min", 0.0, "max", 1.0, "step", 0.01)),
+			graph.Float("ratio", "part of the first", 1, 0, 1, 0.01)),
 		batch,
 	}
 }

@@ -12,8 +12,7 @@ import (
 func resizeLatentClasses() []graph.Class {
 	method := graph.BareCombo("upscale_method", "nearest-exact", "bilinear", "area", "bicubic", "bislerp")
 	side := func(name string) graph.Input {
-		return graph.Number(name, "INT", "in pixels; 0 keeps the aspect", "default", int64(512), "min", int64(0), "max",
-			int64(16384), "step", int64(8))
+		return graph.Int(name, "in pixels; 0 keeps the aspect", 512, 0, 16384, 8)
 	}
 	return []graph.Class{
 		{
@@ -30,7 +29,7 @@ func resizeLatentClasses() []graph.Class {
 			Aliases: "enlarge latent, resize latent, scale latent",
 			Inputs: []graph.Input{
 				graph.Bare("samples", "LATENT"), method,
-				graph.Number("scale_by", "FLOAT", "", "default", 1.5, "min", 0.01, "max", 8.0, "step", 0.01),
+				graph.Float("scale_by", "", 1.5, 0.01, 8, 0.01),
 			},
 			Outputs: graph.Slots("LATENT"), Run: latentUpscaleBy,
 		},

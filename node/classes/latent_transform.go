@@ -10,19 +10,14 @@ import (
 // are,
 // as in ComfyUI.
 func transformLatentClasses() []graph.Class {
-	side := func(name string) graph.Input {
-		return graph.Number(name, "INT", "in pixels", "default", int64(512), "min", int64(64), "max",
-			int64(16384), "step", int64(8))
-	}
-	place := func(name string) graph.Input {
-		return graph.Number(name, "INT", "in pixels", "default", int64(0), "min", int64(0), "max",
-			int64(16384), "step", int64(8))
-	}
 	return []graph.Class{
 		{
 			Name: "LatentCrop", Display: "Crop Latent", Module: "nodes", Category: "model/latent/transform",
 			Aliases: "trim latent, cut latent",
-			Inputs:  []graph.Input{graph.Bare("samples", "LATENT"), side("width"), side("height"), place("x"), place("y")},
+			Inputs: []graph.Input{
+				graph.Bare("samples", "LATENT"), pixels("width", 512, 64, 8), pixels("height", 512, 64, 8),
+				pixels("x", 0, 0, 8), pixels("y", 0, 0, 8),
+			},
 			Outputs: graph.Slots("LATENT"), Run: latentCrop,
 		},
 		{

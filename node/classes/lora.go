@@ -15,7 +15,7 @@ import (
 // share the packed weights.
 func loraClasses() []graph.Class {
 	strength := func(name, tip string) graph.Input {
-		return graph.Number(name, "FLOAT", tip, "default", 1.0, "min", -100.0, "max", 100.0, "step", 0.01)
+		return graph.Float(name, tip, 1, -100, 100, 0.01)
 	}
 	return []graph.Class{
 		{

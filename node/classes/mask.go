@@ -13,21 +13,13 @@ import (
 // maskClasses are the rows that make and change masks.
 func maskClasses() []graph.Class {
 	const module = "comfy_extras.nodes_mask"
-	side := func(name string) graph.Input {
-		return graph.Number(name, "INT", "in pixels", "default", int64(512), "min", int64(1), "max",
-			int64(16384), "step", int64(1))
-	}
-	edge := func(name string) graph.Input {
-		return graph.Number(name, "INT", "in pixels", "default", int64(0), "min", int64(0), "max",
-			int64(16384), "step", int64(1))
-	}
 	in := graph.Link("mask", "MASK", "")
 	return []graph.Class{
 		{
 			Name: "SolidMask", Display: "Create Solid Mask", Module: module, Category: "image/mask", NewStyle: true,
 			Inputs: []graph.Input{
-				graph.Number("value", "FLOAT", "", "default", 1.0, "min", 0.0, "max", 1.0, "step", 0.01),
-				side("width"), side("height"),
+				graph.Float("value", "", 1, 0, 1, 0.01),
+				pixels("width", 512, 1, 1), pixels("height", 512, 1, 1),
 			},
 			Outputs: graph.Slots("MASK"), Run: func(c *graph.Call) ([]any, error) {
 				v, x, y := c.Decimal("value"), c.Whole("width"), c.Whole("height")
@@ -69,16 +61,18 @@ func maskClasses() []graph.Class {
 			Name: "GrowMask", Display: "Grow Mask", Module: module, Category: "image/mask",
 			Aliases: "expand mask, shrink mask", NewStyle: true,
 			Inputs: []graph.Input{
-				in, graph.Number("expand", "INT", "in pixels; below 0 shrinks", "default", int64(0), "min", int64(-16384), "max",
-					int64(16384), "step", int64(1)),
-				graph.Number("tapered_corners", "BOOLEAN", "", "default", true).AsAdvanced(),
+				in, graph.Int("expand", "in pixels; below 0 shrinks", 0, -16384, 16384, 1),
+				graph.Bool("tapered_corners", "", true).AsAdvanced(),
 			},
 			Outputs: graph.Slots("MASK"), Run: growMask,
 		},
 		{
 			Name: "FeatherMask", Display: "Feather Mask", Module: module, Category: "image/mask",
 			Aliases: "soft edge mask, blur mask edges, gradient mask edge", NewStyle: true,
-			Inputs: []graph.Input{in, edge("left"), edge("top"), edge("right"), edge("bottom")}, Outputs: graph.Slots("MASK"),
+			Inputs: []graph.Input{
+				in, pixels("left", 0, 0, 1), pixels("top", 0, 0, 1), pixels("right", 0, 0, 1), pixels("bottom", 0, 0, 1),
+			},
+			Outputs: graph.Slots("MASK"),
 			Run: func(c *graph.Call) ([]any, error) {
 				m := c.Mask("mask")
 				return []any{m.Like(resample.Feather(m.Data, m.B, m.Y, m.X, c.Whole("left"), c.Whole("top"), c.Whole("right"),

@@ -24,9 +24,8 @@ func mixClasses() []graph.Class {
 			Category:    "model/conditioning/transform",
 			Aliases:     "blend prompts, interpolate conditioning, mix prompts, style fusion, weighted blend",
 			Description: "Mixes text states and pooled vectors.",
-			Inputs: []graph.Input{to, from, graph.Number("conditioning_to_strength", "FLOAT", "", "default", 1.0, "min",
-				0.0, "max", 1.0, "step", 0.01)},
-			Outputs: graph.Slots("CONDITIONING"), Run: average,
+			Inputs:      []graph.Input{to, from, graph.Float("conditioning_to_strength", "", 1, 0, 1, 0.01)},
+			Outputs:     graph.Slots("CONDITIONING"), Run: average,
 		},
 		{
 			Name: "FluxDisableGuidance", Module: "comfy_extras.nodes_flux",

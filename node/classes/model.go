@@ -10,10 +10,10 @@ import (
 // modelClasses are the rows that change a MODEL handle.
 func modelClasses() []graph.Class {
 	shift := func(name string, preset float64) graph.Input {
-		return graph.Number(name, "FLOAT", "", "default", preset, "min", 0.0, "max", 100.0, "step", 0.01).AsAdvanced()
+		return graph.Float(name, "", preset, 0, 100, 0.01).AsAdvanced()
 	}
 	side := func(name string) graph.Input {
-		return graph.Number(name, "INT", "", "default", int64(1024), "min", int64(16), "max", int64(16384), "step", int64(8))
+		return graph.Int(name, "", 1024, 16, 16384, 8)
 	}
 	return []graph.Class{{
 		Name: "ModelSamplingFlux", Module: "comfy_extras.nodes_model_advanced", Category: "model/patch/flux",

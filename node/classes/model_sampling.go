@@ -14,7 +14,7 @@ func modelSamplingClasses() []graph.Class {
 			Name: name, Module: "comfy_extras.nodes_model_advanced", Category: category,
 			Inputs: []graph.Input{
 				graph.Bare("model", "MODEL"),
-				graph.Number("shift", "FLOAT", "", "default", preset, "min", 0.0, "max", 100.0, "step", 0.01),
+				graph.Float("shift", "", preset, 0, 100, 0.01),
 			},
 			Outputs: graph.Slots("MODEL"), Run: func(c *graph.Call) ([]any, error) {
 				s, err := sampling.NewFlow(c.Decimal("shift"), multiplier)
@@ -36,8 +36,7 @@ func modelSamplingClasses() []graph.Class {
 				"white ones.",
 			Inputs: []graph.Input{
 				graph.Link("model", "MODEL", ""),
-				graph.Number("strength", "FLOAT", "below 1 blends with the mask as it is", "default", 1.0, "min", 0.0, "max", 1.0,
-					"step", 0.01).AsOptional(),
+				graph.Float("strength", "below 1 blends with the mask as it is", 1, 0, 1, 0.01).AsOptional(),
 			},
 			Outputs: graph.Slots("MODEL"), Run: func(c *graph.Call) ([]any, error) {
 				m, strength := *graph.Arg[*value.Model](c, "model"), float32(1)

@@ -1,6 +1,7 @@
 package classes
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -63,14 +64,14 @@ type recordedRun struct {
 	}
 }
 
-// recordedRuns reads runs.json twice: typed, and ordered for the graphs.
-func recordedRuns(t *testing.T) ([]recordedRun, map[string]*graph.Workflow) {
+// recordedRuns reads a file of recorded runs twice: typed, and ordered for the graphs.
+func recordedRuns(t *testing.T, name string) ([]recordedRun, map[string]*graph.Workflow) {
 	t.Helper()
 	var file struct{ Runs []recordedRun }
-	if err := golden.JSON("server/runs.json", &file); err != nil {
+	if err := golden.JSON(name, &file); err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile(golden.Path("server/runs.json"))
+	text, err := os.ReadFile(golden.Path(name))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +116,7 @@ func serverRoots(t *testing.T) files.Roots {
 }
 
 func TestRunsMatchRecordedServer(t *testing.T) {
-	runs, graphs := recordedRuns(t)
+	runs, graphs := recordedRuns(t, "server/runs.json")
 	roots := serverRoots(t)
 	cat := fakeCatalogue()
 	runner, err := graph.NewRunner(graph.Config{Roots: roots, Catalogue: cat})
@@ -161,6 +162,42 @@ func TestRunsMatchRecordedServer(t *testing.T) {
 	}
 	if compared < 14 {
 		t.Errorf("compared %d runs", compared)
+	}
+}
+
+// TestNewFormsRun compares runs of what only newer versions have: SaveImage as a source, ids with colons, titles, which
+// are kept in the text of the picture.
+func TestNewFormsRun(t *testing.T) {
+	var file struct {
+		Chunks [][]any `json:"png_chunks"`
+	}
+	check(t, golden.JSON("server/runs_new.json", &file))
+	runs, graphs := recordedRuns(t, "server/runs_new.json")
+	roots := serverRoots(t)
+	runner, err := graph.NewRunner(graph.Config{Roots: roots, Catalogue: All()})
+	check(t, err)
+	names := map[string]string{}
+	for _, r := range runs {
+		var got timeline
+		result, err := runner.Run(t.Context(), graph.Job{ID: r.Name, Workflow: graphs[r.Name]}, got.add)
+		check(t, err)
+		titled := r.Name == "png_with_title" // an earlier run has made its picture
+		got.compare(t, r.Name, recorded(r), !titled)
+		text := fmt.Sprintf("%s%s\x00%s", file.Chunks[1]...)
+		if titled && !bytes.Contains(result.Outputs[0].Data, []byte(text)) {
+			t.Errorf("%s: the picture lacks the text of the recorded one, %s", r.Name, text)
+		}
+		saved := result.Outputs[:0]
+		for _, o := range result.Outputs { // names of temporary files are random
+			if o.Type == "output" {
+				saved = append(saved, o)
+			}
+		}
+		result.Outputs = saved
+		checkFileNames(t, r, result, roots.Output, names)
+	}
+	if len(runs) != 4 {
+		t.Errorf("%d runs are recorded, want 4", len(runs))
 	}
 }
 
@@ -241,6 +278,9 @@ func checkFileNames(t *testing.T, r recordedRun, result *graph.Result, folder st
 		}
 		id := e.Data["node"].(string)
 		image := e.Data["output"].(map[string]any)["images"].([]any)[0].(map[string]any)
+		if image["type"] == "temp" {
+			continue
+		}
 		if names[id] != image["filename"] {
 			t.Errorf("%s: node %s saved %s, want %s", r.Name, id, names[id], image["filename"])
 		}
@@ -296,7 +336,7 @@ func TestPanicOfANodeFailsTheJobOnly(t *testing.T) {
 
 // TestFailuresCarryWhatComfyUISends: a node that fails behind cached ones, compared with the recorded event.
 func TestFailuresCarryWhatComfyUISends(t *testing.T) {
-	runs, graphs := recordedRuns(t)
+	runs, graphs := recordedRuns(t, "server/runs.json")
 	var want map[string]any
 	for _, r := range runs {
 		if r.Name != "error_null_for_link" {

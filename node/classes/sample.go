@@ -9,18 +9,16 @@ import (
 	"patchbay/node/graph"
 	"patchbay/node/value"
 	"patchbay/parallel"
-	"patchbay/parallel/plan"
 )
 
 // sampleClasses are the rows of the two KSamplers.
 func sampleClasses() []graph.Class {
 	samplers, schedules := sampling.SamplerNames(), sampling.ScheduleNames()
-	steps := graph.Number("steps", "INT", "number of denoising steps", "default", int64(20), "min", int64(1),
-		"max", int64(10000))
-	cfg := graph.Number("cfg", "FLOAT", "scale of classifier-free guidance; 1 leaves the negative out", "default", 8.0,
-		"min", 0.0, "max", 100.0, "step", 0.1, "round", 0.01)
+	steps := graph.Int("steps", "number of denoising steps", 20, 1, 10000, 0)
+	cfg := graph.Float("cfg", "scale of classifier-free guidance; 1 leaves the negative out", 8, 0, 100, 0.1).
+		With("round", 0.01)
 	step := func(name string, preset int64) graph.Input {
-		return graph.Number(name, "INT", "", "default", preset, "min", int64(0), "max", int64(10000))
+		return graph.Int(name, "", preset, 0, 10000, 0)
 	}
 	return []graph.Class{
 		{
@@ -34,8 +32,7 @@ func sampleClasses() []graph.Class {
 				graph.Link("positive", "CONDITIONING", "what the picture should show"),
 				graph.Link("negative", "CONDITIONING", "what it should not"),
 				graph.Link("latent_image", "LATENT", "the latent to denoise"),
-				graph.Number("denoise", "FLOAT", "below 1 keeps a part of the latent", "default", 1.0, "min", 0.0, "max",
-					1.0, "step", 0.01),
+				graph.Float("denoise", "below 1 keeps a part of the latent", 1, 0, 1, 0.01),
 			},
 			Outputs: graph.Slots("LATENT"), Run: ksampler,
 		},
@@ -147,7 +144,7 @@ func runSampling(c *graph.Call, req *parallel.Request, m *value.Model, source *v
 	}
 	result.Stats.Model = m.Name
 	c.Sampled(result.Stats, time.Since(began).Seconds())
-	m.Format.FromModel(result.Latent.Data)
+	m.Format.FromModel(result.Latent.Data, result.Latent.Y*result.Latent.X)
 	if err := value.Finite(result.Latent.Data); err != nil {
 		return nil, nil, fault.New(fault.CodeBadInput,
 			"the %s sampler gave no usable latent (%v); other schedulers or fewer changes to sigmas may help", req.Sampler, err)
@@ -156,7 +153,7 @@ func runSampling(c *graph.Call, req *parallel.Request, m *value.Model, source *v
 	if result.X0.Len() == 0 {
 		return out, out, nil
 	}
-	m.Format.FromModel(result.X0.Data)
+	m.Format.FromModel(result.X0.Data, result.X0.Y*result.X0.X)
 	return out, keep(result.X0), nil
 }
 
@@ -171,13 +168,7 @@ func reportProgress(c *graph.Call, m *value.Model, p parallel.Progress) error {
 		}
 	}
 	data := map[string]any{"value": p.Step, "max": p.Steps, "node": c.ID}
-	sent := map[string]any{}
-	for axis, n := range p.Sent {
-		if n > 0 {
-			sent[plan.Axis(axis).String()] = n
-		}
-	}
-	if len(sent) > 0 { // ComfyUI has one device
+	if sent := p.ByAxis(); len(sent) > 0 { // ComfyUI has one device
 		data["sent"] = sent
 	}
 	c.Emit(graph.Event{Type: "progress", Data: data})

@@ -12,14 +12,12 @@ func samplerClasses() []graph.Class {
 	eta, noise := samplerFloat("eta", 1, 100).AsAdvanced(), samplerFloat("s_noise", 1, 100).AsAdvanced()
 	device := graph.Combo("noise_device", "both give the numbers of the CPU generator", "gpu", "cpu").AsAdvanced()
 	order := func(name string, preset, lo, hi int64) graph.Input {
-		return graph.Number(name, "INT", "", "default", preset, "min", lo, "max", hi).AsAdvanced()
+		return graph.Int(name, "", preset, lo, hi, 0).AsAdvanced()
 	}
 	percent := func(name string, preset float64) graph.Input {
-		return graph.Number(name, "FLOAT", "of the model that samples", "default", preset, "min", 0.0, "max",
-			1.0, "step", 0.001).AsAdvanced()
+		return graph.Float(name, "of the model that samples", preset, 0, 1, 0.001).AsAdvanced()
 	}
-	ratio := graph.Number("r", "FLOAT", "size of the first half step", "default", 0.5, "min", 0.01, "max", 1.0, "step",
-		0.01, "round", false).AsAdvanced()
+	ratio := graph.Float("r", "size of the first half step", 0.5, 0.01, 1, 0.01).With("round", false).AsAdvanced()
 	cfgpp := samplerRow("SamplerEulerAncestralCFGPP", "euler_ancestral_cfg_pp", samplerFloat("eta", 1, 1),
 		samplerFloat("s_noise", 1, 10))
 	cfgpp.Display = "SamplerEulerAncestralCFG++"
@@ -69,7 +67,7 @@ func samplerClasses() []graph.Class {
 }
 
 func samplerFloat(name string, preset, hi float64) graph.Input {
-	return graph.Number(name, "FLOAT", "", "default", preset, "min", 0.0, "max", hi, "step", 0.01, "round", false)
+	return graph.Float(name, "", preset, 0, hi, 0.01).With("round", false)
 }
 
 // samplerRow is a class whose inputs are the options of one sampler, name for name. Two inputs are none: noise_device

@@ -18,14 +18,9 @@ func schedulerClasses() []graph.Class {
 		}
 	}
 	model := graph.Link("model", "MODEL", "")
-	steps := graph.Number("steps", "INT", "", "default", int64(20), "min", int64(1), "max", int64(10000))
+	steps := graph.Int("steps", "", 20, 1, 10000, 0)
 	float := func(name string, preset, lo, hi, step float64) graph.Input {
-		return graph.Number(name, "FLOAT", "", "default", preset, "min", lo, "max", hi, "step", step, "round",
-			false).AsAdvanced()
-	}
-	side := func(name string) graph.Input {
-		return graph.Number(name, "INT", "in pixels", "default", int64(1024), "min", int64(16), "max",
-			int64(16384), "step", int64(1))
+		return graph.Float(name, "", preset, lo, hi, step).With("round", false).AsAdvanced()
 	}
 	highest, lowest := float("sigma_max", 14.614642, 0, 5000, 0.01), float("sigma_min", 0.0291675, 0, 5000, 0.01)
 	return []graph.Class{
@@ -53,8 +48,8 @@ func schedulerClasses() []graph.Class {
 		{
 			Name: "Flux2Scheduler", Module: "comfy_extras.nodes_flux", Category: category, NewStyle: true,
 			Inputs: []graph.Input{
-				graph.Number("steps", "INT", "", "default", int64(20), "min", int64(1), "max", int64(4096)),
-				side("width"), side("height"),
+				graph.Int("steps", "", 20, 1, 4096, 0),
+				pixels("width", 1024, 16, 1), pixels("height", 1024, 16, 1),
 			}, Outputs: graph.Slots("SIGMAS"),
 			Run: func(c *graph.Call) ([]any, error) {
 				return sigmasOf(sampling.Flux2(c.Whole("steps"), c.Whole("width"), c.Whole("height")))
@@ -62,7 +57,7 @@ func schedulerClasses() []graph.Class {
 		},
 		row("SDTurboScheduler", func(c *graph.Call) ([]float32, error) {
 			return sampling.SDTurbo(graph.Arg[*value.Model](c, "model").Sampling, c.Whole("steps"), c.Decimal("denoise"))
-		}, model, graph.Number("steps", "INT", "", "default", int64(1), "min", int64(1), "max", int64(10)),
+		}, model, graph.Int("steps", "", 1, 1, 10, 0),
 			graph.Number("denoise", "FLOAT", "", "default", 1.0, "min", int64(0), "max", 1.0, "step", 0.01).AsLater()),
 	}
 }

@@ -15,8 +15,7 @@ func sigmaClasses() []graph.Class {
 	return []graph.Class{
 		{
 			Name: "SplitSigmas", Module: module, Category: category, NewStyle: true,
-			Inputs: []graph.Input{in, graph.Number("step", "INT", "", "default", int64(0), "min", int64(0),
-				"max", int64(10000))},
+			Inputs:  []graph.Input{in, graph.Int("step", "", 0, 0, 10000, 0)},
 			Outputs: halves, Run: func(c *graph.Call) ([]any, error) {
 				high, low := sampling.SplitSigmas(graph.Arg[value.Sigmas](c, "sigmas"), c.Whole("step"))
 				return []any{value.Sigmas(high), value.Sigmas(low)}, nil
@@ -24,8 +23,7 @@ func sigmaClasses() []graph.Class {
 		},
 		{
 			Name: "SplitSigmasDenoise", Module: module, Category: category, NewStyle: true,
-			Inputs: []graph.Input{in, graph.Number("denoise", "FLOAT", "", "default", 1.0, "min", 0.0, "max",
-				1.0, "step", 0.01)},
+			Inputs:  []graph.Input{in, graph.Float("denoise", "", 1, 0, 1, 0.01)},
 			Outputs: halves, Run: func(c *graph.Call) ([]any, error) {
 				high, low := sampling.SplitSigmasDenoise(graph.Arg[value.Sigmas](c, "sigmas"), c.Decimal("denoise"))
 				return []any{value.Sigmas(high), value.Sigmas(low)}, nil
@@ -39,8 +37,7 @@ func sigmaClasses() []graph.Class {
 		},
 		{
 			Name: "SetFirstSigma", Module: module, Category: category, NewStyle: true,
-			Inputs: []graph.Input{in, graph.Number("sigma", "FLOAT", "", "default", 136.0, "min", 0.0, "max", 20000.0, "step",
-				0.001, "round", false)},
+			Inputs:  []graph.Input{in, graph.Float("sigma", "", 136, 0, 20000, 0.001).With("round", false)},
 			Outputs: graph.Slots("SIGMAS"), Run: func(c *graph.Call) ([]any, error) {
 				return sigmasOf(sampling.SetFirstSigma(graph.Arg[value.Sigmas](c, "sigmas"), c.Decimal("sigma")))
 			},
@@ -49,12 +46,9 @@ func sigmaClasses() []graph.Class {
 			Name: "ExtendIntermediateSigmas", Module: module, Category: category,
 			Aliases: "interpolate sigmas", NewStyle: true,
 			Inputs: []graph.Input{
-				in, graph.Number("steps", "INT", "parts of every interval", "default", int64(2), "min", int64(1),
-					"max", int64(100)),
-				graph.Number("start_at_sigma", "FLOAT", "below 0: no limit", "default", -1.0, "min", -1.0, "max", 20000.0, "step",
-					0.01, "round", false),
-				graph.Number("end_at_sigma", "FLOAT", "", "default", 12.0, "min", 0.0, "max", 20000.0, "step",
-					0.01, "round", false),
+				in, graph.Int("steps", "parts of every interval", 2, 1, 100, 0),
+				graph.Float("start_at_sigma", "below 0: no limit", -1, -1, 20000, 0.01).With("round", false),
+				graph.Float("end_at_sigma", "", 12, 0, 20000, 0.01).With("round", false),
 				graph.Combo("spacing", "", "linear", "cosine", "sine"),
 			},
 			Outputs: graph.Slots("SIGMAS"), Run: func(c *graph.Call) ([]any, error) {
@@ -65,10 +59,9 @@ func sigmaClasses() []graph.Class {
 		{
 			Name: "SamplingPercentToSigma", Module: module, Category: category, NewStyle: true,
 			Inputs: []graph.Input{
-				graph.Link("model", "MODEL", ""), graph.Number("sampling_percent", "FLOAT", "", "default", 0.0, "min", 0.0, "max",
-					1.0, "step", 0.0001),
-				graph.Number("return_actual_sigma", "BOOLEAN",
-					"at 0 and 1: the ends of the table, not the values that intervals are compared with", "default", false),
+				graph.Link("model", "MODEL", ""), graph.Float("sampling_percent", "", 0, 0, 1, 0.0001),
+				graph.Bool("return_actual_sigma",
+					"at 0 and 1: the ends of the table, not the values that intervals are compared with", false),
 			},
 			Outputs: []graph.Slot{{Name: "sigma_value", Type: "FLOAT"}}, Run: func(c *graph.Call) ([]any, error) {
 				return []any{graph.Arg[*value.Model](c, "model").Sampling.SamplingPercentToSigma(c.Decimal("sampling_percent"),

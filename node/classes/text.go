@@ -29,7 +29,7 @@ func textClasses() []graph.Class {
 			NewStyle: true, Heavy: graph.StageText,
 			Inputs: []graph.Input{
 				graph.Link("clip", "CLIP", ""), prompt("clip_l"), prompt("t5xxl"),
-				graph.Number("guidance", "FLOAT", "", "default", 3.5, "min", 0.0, "max", 100.0, "step", 0.1),
+				graph.Float("guidance", "", 3.5, 0, 100, 0.1),
 			},
 			Outputs: graph.Slots("CONDITIONING"), Run: encodeFlux,
 		},
@@ -39,8 +39,8 @@ func textClasses() []graph.Class {
 			Experimental: true,
 			Inputs: []graph.Input{
 				graph.Link("clip", "CLIP", ""),
-				graph.Number("min_padding", "INT", "", "default", int64(0), "min", int64(0), "max", int64(10000), "step", int64(1)),
-				graph.Number("min_length", "INT", "", "default", int64(0), "min", int64(0), "max", int64(10000), "step", int64(1)),
+				graph.Int("min_padding", "", 0, 0, 10000, 1),
+				graph.Int("min_length", "", 0, 0, 10000, 1),
 			},
 			Outputs: graph.Slots("CLIP"), Run: t5Options,
 		},

@@ -10,9 +10,6 @@ import (
 // prompt.
 func textFamilyClasses() []graph.Class {
 	clip := graph.Link("clip", "CLIP", "")
-	side := func(name string) graph.Input {
-		return graph.Number(name, "INT", "in pixels", "default", int64(1024), "min", int64(0), "max", int64(16384))
-	}
 	return []graph.Class{
 		{
 			Name: "CLIPTextEncodeSD3", Display: "CLIP Text Encode (SD3)", Module: "comfy_extras.nodes_sd3",
@@ -40,7 +37,7 @@ func textFamilyClasses() []graph.Class {
 			NewStyle: true, Heavy: graph.StageText,
 			Description: "Encodes a prompt and tells PixArt-Alpha another picture size than the latent's. PixArt-Sigma has " +
 				"no such input.",
-			Inputs:  []graph.Input{side("width"), side("height"), graph.Prompt("text", ""), clip},
+			Inputs:  []graph.Input{pixels("width", 1024, 0, 0), pixels("height", 1024, 0, 0), graph.Prompt("text", ""), clip},
 			Outputs: graph.Slots("CONDITIONING"), Run: encodePixArtAlpha,
 		},
 	}

@@ -1,6 +1,7 @@
 package classes
 
 import (
+	"patchbay/engine"
 	"patchbay/models/vae"
 	"patchbay/node/fault"
 	"patchbay/node/graph"
@@ -13,14 +14,10 @@ import (
 func tiledClasses() []graph.Class {
 	tile := func(step int64) []graph.Input {
 		return []graph.Input{
-			graph.Number("tile_size", "INT", "in pixels", "default", int64(512), "min", int64(64), "max",
-				int64(4096), "step", step).AsAdvanced(),
-			graph.Number("overlap", "INT", "in pixels", "default", int64(64), "min", int64(0), "max", int64(4096), "step",
-				int64(32)).AsLater().AsAdvanced(),
-			graph.Number("temporal_size", "INT", "for video autoencoders only", "default", int64(64), "min", int64(8), "max",
-				int64(4096), "step", int64(4)).AsLater().AsAdvanced(),
-			graph.Number("temporal_overlap", "INT", "for video autoencoders only", "default", int64(8), "min", int64(4), "max",
-				int64(4096), "step", int64(4)).AsLater().AsAdvanced(),
+			graph.Int("tile_size", "in pixels", 512, 64, 4096, step).AsAdvanced(),
+			graph.Int("overlap", "in pixels", 64, 0, 4096, 32).AsLater().AsAdvanced(),
+			graph.Int("temporal_size", "for video autoencoders only", 64, 8, 4096, 4).AsLater().AsAdvanced(),
+			graph.Int("temporal_overlap", "for video autoencoders only", 8, 4, 4096, 4).AsLater().AsAdvanced(),
 		}
 	}
 	return []graph.Class{
@@ -47,7 +44,7 @@ func vaeDecodeTiled(c *graph.Call) ([]any, error) {
 		return decodePixels(l)
 	}
 	var im *picture.Image
-	err := v.With(c.Use(), func(cfg vae.Config) (int, error) {
+	err := v.With(c.Use(), func(cfg vae.Config, dtype engine.DType) (int, error) {
 		if err := v.Takes(cfg.Latent(), l.C); err != nil {
 			return 0, err
 		}
@@ -55,7 +52,7 @@ func vaeDecodeTiled(c *graph.Call) ([]any, error) {
 		if err := checkSize("samples", l.B, s*l.Y, s*l.X, cfg.Out); err != nil {
 			return 0, err
 		}
-		return vae.DecodeTiledBytes(cfg, vae.Env{}.DType, l.Y, l.X, vae.DecodeTiles(size, overlap, s)), nil
+		return vae.DecodeTiledBytes(cfg, dtype, l.Y, l.X, vae.DecodeTiles(size, overlap, s)), nil
 	}, func(net *vae.VAE, env vae.Env) error {
 		s := net.Config.Scale()
 		out, err := net.DecodeTiled(env, l.Data, l.B, l.Y, l.X, vae.DecodeTiles(size, overlap, s))
@@ -78,7 +75,7 @@ func vaeEncodeTiled(c *graph.Call) ([]any, error) {
 	var out parallel.Latent
 	var pixels []float32
 	var y, x int
-	err := v.With(c.Use(), func(cfg vae.Config) (int, error) {
+	err := v.With(c.Use(), func(cfg vae.Config, dtype engine.DType) (int, error) {
 		s := cfg.Scale()
 		switch {
 		case !cfg.CanEncode:
@@ -95,7 +92,7 @@ func vaeEncodeTiled(c *graph.Call) ([]any, error) {
 		}
 		n := 0
 		for _, shape := range [][2]int{{t.Y, t.X}, {2 * t.Y, t.X / 2}, {t.Y / 2, 2 * t.X}} {
-			n = max(n, vae.EncodeBytes(cfg, vae.Env{}.DType, min(y, shape[0]), min(x, shape[1])))
+			n = max(n, vae.EncodeBytes(cfg, dtype, min(y, shape[0]), min(x, shape[1])))
 		}
 		return n, nil
 	}, func(net *vae.VAE, env vae.Env) error {

@@ -45,7 +45,7 @@ func vaeDecode(c *graph.Call) ([]any, error) {
 		return nil, err
 	}
 	var im *picture.Image
-	err = v.WithLoaded(c.Use(), func(d *parallel.Local, net *vae.VAE) error {
+	err = v.WithLoaded(c.Use(), func(d *parallel.Workspace, net *vae.VAE) error {
 		if err := v.Takes(net.Config.Latent(), l.C); err != nil {
 			return err
 		}
@@ -80,7 +80,7 @@ func encodeImage(c *graph.Call, v *value.VAE, im *picture.Image) (parallel.Laten
 		return parallel.Latent{}, err
 	}
 	var out parallel.Latent
-	err = v.WithLoaded(c.Use(), func(d *parallel.Local, net *vae.VAE) error {
+	err = v.WithLoaded(c.Use(), func(d *parallel.Workspace, net *vae.VAE) error {
 		cfg := net.Config
 		if !cfg.CanEncode {
 			return fault.At(fault.CodeWrongFamily, "vae", "vae: %s has no encoder", v.Name)

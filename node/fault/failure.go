@@ -103,22 +103,6 @@ func From(err error) *Failure {
 	return &Failure{Code: code, Message: err.Error(), Cause: err}
 }
 
-// ErrorBody returns the body that ComfyUI's POST /prompt answers with: {"error": {type, message, details, extra_info},
-// "node_errors"}.
-func (f *Failure) ErrorBody() map[string]any {
-	extra, nodes := f.Extra, f.NodeErrors
-	if extra == nil {
-		extra = map[string]any{}
-	}
-	if nodes == nil {
-		nodes = map[string]any{}
-	}
-	return map[string]any{
-		"error":       map[string]any{"type": f.Code, "message": f.Message, "details": f.Details, "extra_info": extra},
-		"node_errors": nodes,
-	}
-}
-
 // FromParallel takes over what the engine says.
 func (f *Failure) FromParallel(e *failure.Error) {
 	switch e.Code {

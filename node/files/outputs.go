@@ -22,11 +22,6 @@ type FileRef struct {
 	Type      string `json:"type" msgpack:"type"`
 }
 
-// Map returns the reference as the dictionary that executed events carry.
-func (f FileRef) Map() map[string]any {
-	return map[string]any{"filename": f.Filename, "subfolder": f.Subfolder, "type": f.Type}
-}
-
 // maxFileName leaves room for counter and extension in the 255 bytes that file systems allow.
 const maxFileName = 230
 

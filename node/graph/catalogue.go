@@ -292,6 +292,29 @@ func Number(name, kind, tip string, options ...any) Input {
 	return Input{Name: name, Type: kind, Options: pyjson.NewObject(options...), Tip: tip}
 }
 
+// Int is a whole number of lo to hi; step 0: none is told.
+func Int(name, tip string, preset, lo, hi, step int64) Input {
+	in := Number(name, "INT", tip, "default", preset, "min", lo, "max", hi)
+	if step != 0 {
+		in.Options.Set("step", step)
+	}
+	return in
+}
+
+// Float is a number of lo to hi; step 0: none is told.
+func Float(name, tip string, preset, lo, hi, step float64) Input {
+	in := Number(name, "FLOAT", tip, "default", preset, "min", lo, "max", hi)
+	if step != 0 {
+		in.Options.Set("step", step)
+	}
+	return in
+}
+
+// Bool is a switch.
+func Bool(name, tip string, preset bool) Input {
+	return Number(name, "BOOLEAN", tip, "default", preset)
+}
+
 // Combo is a choice with an options object.
 func Combo(name, tip string, choices ...string) Input {
 	return Input{Name: name, Type: "COMBO", Options: pyjson.NewObject(), Choices: choices, Tip: tip}

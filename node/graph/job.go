@@ -19,7 +19,7 @@ type Job struct {
 	// Inputs are files sent with the job; LoadImage and LoadLatent find them by name before they look into the input
 	// folder.
 	Inputs map[string][]byte
-	// Plan is how to use the devices ("ulysses=2,..."); empty: chosen.
+	// Plan is how to use the devices ("ulysses=2,..."); empty: one rank.
 	Plan string
 	// Profile measures every operation of the denoise loop (Result.Stats has the spans).
 	Profile bool

@@ -48,7 +48,7 @@ func workflowTarget() *hammer.Target[*graph.Workflow] {
 				return fmt.Errorf("no outputs and no failure")
 			}
 			if failure != nil {
-				_ = pyjson.Dump(failure.ErrorBody())
+				_ = pyjson.Dump(failure.NodeErrors)
 			}
 			return nil
 		},

@@ -183,7 +183,13 @@ func (c validationCase) compare(t *testing.T, outputs []string, failure *fault.F
 		t.Errorf("%s: node_errors\n got %s\nwant %s", c.Name, a, b)
 	}
 	if wantError, ok := want.Get("error"); ok {
-		body := failure.ErrorBody()["error"]
+		extra := failure.Extra
+		if extra == nil {
+			extra = map[string]any{}
+		}
+		body := map[string]any{
+			"type": failure.Code, "message": failure.Message, "details": failure.Details, "extra_info": extra,
+		}
 		if a, b := normal(body), normal(wantError); a != b {
 			t.Errorf("%s: error\n got %s\nwant %s", c.Name, a, b)
 		}

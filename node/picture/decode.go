@@ -207,12 +207,12 @@ func isRGBA(f image.Image) bool {
 // turned is a picture seen through one of the eight EXIF orientations (EXIF 2.32, tag 0x0112).
 type turned struct {
 	*image.NRGBA
-	turn int
+	orientation int
 }
 
 func (t turned) size() (x, y int) {
 	b := t.Bounds()
-	if t.turn >= 5 {
+	if t.orientation >= 5 {
 		return b.Dy(), b.Dx()
 	}
 	return b.Dx(), b.Dy()
@@ -221,7 +221,7 @@ func (t turned) size() (x, y int) {
 func (t turned) at(x, y int) [4]uint8 {
 	b := t.Bounds()
 	w, h := b.Dx()-1, b.Dy()-1
-	switch t.turn {
+	switch t.orientation {
 	case 2:
 		x = w - x
 	case 3:

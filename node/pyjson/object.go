@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/big"
 	"reflect"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -257,20 +258,43 @@ func Plain(v any) any {
 }
 
 // Clone copies Objects and lists, recursively.
-func Clone(v any) any {
+func Clone(v any) any { return Mapped(v, Clone) }
+
+// Mapped returns a new Object or list with f of every element of v; any other v is returned as it is.
+func Mapped(v any, f func(any) any) any {
 	switch x := v.(type) {
 	case *Object:
-		o := &Object{keys: append([]string(nil), x.keys...), values: make(map[string]any, len(x.keys))}
+		o := &Object{keys: slices.Clone(x.keys), values: make(map[string]any, len(x.keys))}
 		for k, e := range x.values {
-			o.values[k] = Clone(e)
+			o.values[k] = f(e)
 		}
 		return o
 	case []any:
 		l := make([]any, len(x))
 		for i := range x {
-			l[i] = Clone(x[i])
+			l[i] = f(x[i])
 		}
 		return l
 	}
 	return v
+}
+
+// Replace puts f of every element of an Object or a list into its place, up to the first error. It returns v.
+func Replace(v any, f func(any) (any, error)) (any, error) {
+	var err error
+	switch x := v.(type) {
+	case *Object:
+		for _, k := range x.keys {
+			if x.values[k], err = f(x.values[k]); err != nil {
+				return nil, err
+			}
+		}
+	case []any:
+		for i := range x {
+			if x[i], err = f(x[i]); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return v, nil
 }

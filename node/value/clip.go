@@ -42,7 +42,7 @@ type encoder struct {
 func (c *Clip) Add(name string, f files.Checkpoint, open *weights.File, set *weights.Set) error {
 	found := text.Find(set)
 	if len(found) == 0 {
-		return fault.New(fault.CodeWrongFamily, "%s holds no text encoder: it looks like %s", name, models.Looks(set))
+		return fault.New(fault.CodeWrongFamily, "%s holds no text encoder: it looks like %s", name, models.GuessKind(set))
 	}
 	if c.Name != "" {
 		c.Name += " + "
@@ -213,21 +213,21 @@ func (c *Clip) runEncoder(u Use, e *encoder, p tokenizer.Prompt) (out text.Encod
 	if c.Layer != 0 {
 		as.Form.Layer = c.Layer
 	}
-	err = u.do("text encoder "+e.name, func(l *parallel.Local) error {
+	err = u.do("text encoder "+e.name, func(l *parallel.Workspace) error {
 		net, err := lentEncoder(u, l, c, e)
 		if err != nil {
 			return err
 		}
-		out, err = net.Encode(text.Env{Ops: l.Ops, Check: l.Check, Take: l.Arena}, p.Chunks, as.Form)
+		out, err = net.Encode(text.Env{Ops: l.Ops, DType: l.DType, Check: l.Check, Take: l.Arena}, p.Chunks, as.Form)
 		return err
 	})
 	return out, err
 }
 
 // loadEncoder opens the file of an encoder and loads it.
-func loadEncoder(l *parallel.Local, e *encoder) (net text.Net, err error) {
+func loadEncoder(l *parallel.Workspace, e *encoder) (net text.Net, err error) {
 	err = e.file.With(func(file *weights.File) error {
-		net, err = text.Open(l.Ops, e.kind, file.Set().Prefix(e.prefix), e.config)
+		net, err = text.Open(l.Ops, e.kind, fitting(l, file.Set().Prefix(e.prefix)), e.config)
 		return err
 	})
 	if err != nil {

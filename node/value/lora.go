@@ -37,7 +37,7 @@ func (e *adaptedEncoder) Bytes() int64 { return e.bytes }
 func (e *adaptedEncoder) Close() { e.free() }
 
 // lentEncoder takes an encoder with the adapters of its clip from the cache, or loads what is missing of it.
-func lentEncoder(u Use, l *parallel.Local, clip *Clip, e *encoder) (text.Net, error) {
+func lentEncoder(u Use, l *parallel.Workspace, clip *Clip, e *encoder) (text.Net, error) {
 	key := e.kind + " " + e.file.Checkpoint.Key() + " " + e.prefix
 	uses := source.To(e.kind, clip.loras)
 	kept, err := lent(u, key+source.Keys(uses), func() (*adaptedEncoder, error) {

@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 
+	"patchbay/models/dit"
 	"patchbay/models/sampling"
 	"patchbay/node/fault"
 	"patchbay/node/picture"
@@ -34,7 +35,7 @@ func Lower(r Lowering) (*parallel.Request, error) {
 		Model: m.Request(), Sampling: m.Sampling, Sampler: r.Sampler.Name, Options: r.Sampler.Options, Sigmas: r.Sigmas,
 		Latent: start, Seed: r.Seed, Guider: r.Rule,
 	}
-	req.Cache = m.Cache
+	req.Cache, req.Guider.Norm = m.Cache, m.Norm
 	if m.Differential != nil {
 		req.Differential, req.DifferentialStrength = true, *m.Differential
 	}
@@ -43,7 +44,7 @@ func Lower(r Lowering) (*parallel.Request, error) {
 	}
 	if !allZero(start.Data) { // an empty latent is not shifted
 		data := append([]float32(nil), start.Data...)
-		m.Format.ToModel(data)
+		m.Format.ToModel(data, start.Y*start.X)
 		req.Latent.Data = data
 	}
 	if !r.NoNoise {
@@ -108,7 +109,7 @@ func allZero(v []float32) bool {
 
 // branch lowers one conditioning list.
 func (m *Model) branch(b GuiderBranch, l parallel.Latent) (parallel.Branch, error) {
-	out := parallel.Branch{Name: b.Name}
+	out, err := parallel.Branch{Name: b.Name}, error(nil)
 	for i := range b.Conditioning {
 		c := &b.Conditioning[i]
 		if c.Context.Cols != m.Spec.ContextDim {
@@ -129,6 +130,10 @@ func (m *Model) branch(b GuiderBranch, l parallel.Latent) (parallel.Branch, erro
 			}
 			e.Guidance = &g
 		}
+		if e.References, err = m.references(c, b.Name); err != nil {
+			return out, err
+		}
+		e.Method = c.Method
 		if c.HasStrength {
 			e.Strength = c.Strength
 		}
@@ -142,6 +147,25 @@ func (m *Model) branch(b GuiderBranch, l parallel.Latent) (parallel.Branch, erro
 			e.MaskStrength, e.MaskBounds = c.MaskStrength, c.MaskBounds
 		}
 		out.Entries = append(out.Entries, e)
+	}
+	return out, nil
+}
+
+// references brings what an entry refers to into model space.
+func (m *Model) references(c *Cond, branch string) (out []dit.Reference, err error) {
+	for _, l := range c.References {
+		switch {
+		case !m.Spec.References:
+			return nil, fault.At(fault.CodeWrongFamily, branch,
+				"%s: has a reference latent, which %s models do not take (Qwen-Image-Edit does)", branch, m.Spec.Family)
+		case l.B != 1 || l.C != m.Format.Channels:
+			return nil, fault.At(fault.CodeWrongFamily, branch,
+				"%s: a reference latent has %d pictures of %d channels, the %s model takes one of %d", branch, l.B, l.C,
+				m.Spec.Family, m.Format.Channels)
+		}
+		data := append([]float32(nil), l.Data...)
+		m.Format.ToModel(data, l.Y*l.X)
+		out = append(out, dit.Reference{Y: l.Y, X: l.X, Data: data})
 	}
 	return out, nil
 }

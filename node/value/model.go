@@ -23,6 +23,8 @@ type Model struct {
 	Traits   family.Traits
 	// Differential is DifferentialDiffusion's strength; nil: ordinary masks.
 	Differential *float32
+	// Norm is CFGNorm's strength (parallel.Guider.Norm); nil: guidance stays as it is.
+	Norm *float32
 	// Cache is what EasyCache or LazyCache set; nil: every evaluation runs.
 	Cache   *parallel.Cache
 	Weights host.Weights // nil: those of the file

@@ -59,7 +59,7 @@ type Use struct {
 }
 
 // do runs f on the device.
-func (u Use) do(what string, f func(*parallel.Local) error) error {
+func (u Use) do(what string, f func(*parallel.Workspace) error) error {
 	if u.Store == nil || u.Store.engine == nil {
 		return fault.New(fault.CodeInternal, "%s needs a device, and this runner has none", what)
 	}

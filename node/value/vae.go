@@ -1,6 +1,7 @@
 package value
 
 import (
+	"patchbay/engine"
 	"patchbay/models"
 	"patchbay/models/vae"
 	"patchbay/models/weights"
@@ -22,27 +23,18 @@ const PixelSpace = "pixel_space"
 
 // OpenVAE makes a handle after checking that the file holds an autoencoder.
 func OpenVAE(name string, f files.Checkpoint, set *weights.Set) (*VAE, error) {
-	for _, prefix := range []string{"", "first_stage_model.", "vae."} {
-		if !set.Has(prefix + "decoder.conv_in.weight") {
-			continue
-		}
-		v := &VAE{
-			Name: name, Key: f.Key(), Channels: set.Dim(prefix+"decoder.conv_in.weight", 1),
-			file: &files.Opener{Checkpoint: f},
-		}
-		if n := set.Dim(prefix+"post_quant_conv.weight", 1); n > 0 {
-			v.Channels = n
-		}
-		return v, nil
+	channels, err := vae.Latents(set)
+	if err != nil {
+		return nil, fault.New(fault.CodeWrongFamily, "%s holds no autoencoder (%v): it looks like %s", name, err,
+			models.GuessKind(set))
 	}
-	return nil, fault.New(fault.CodeWrongFamily,
-		"%s holds no autoencoder (no decoder.conv_in.weight): it looks like %s", name, models.Looks(set))
+	return &VAE{Name: name, Key: f.Key(), Channels: channels, file: &files.Opener{Checkpoint: f}}, nil
 }
 
 // With runs f on the device with the loaded autoencoder and an arena of the size that need tells.
-func (v *VAE) With(u Use, need func(vae.Config) (int, error), f func(*vae.VAE, vae.Env) error) error {
-	return v.WithLoaded(u, func(l *parallel.Local, net *vae.VAE) error {
-		bytes, err := need(net.Config)
+func (v *VAE) With(u Use, need func(vae.Config, engine.DType) (int, error), f func(*vae.VAE, vae.Env) error) error {
+	return v.WithLoaded(u, func(l *parallel.Workspace, net *vae.VAE) error {
+		bytes, err := need(net.Config, l.DType)
 		if err != nil {
 			return err
 		}
@@ -50,16 +42,18 @@ func (v *VAE) With(u Use, need func(vae.Config) (int, error), f func(*vae.VAE, v
 		if err != nil {
 			return err
 		}
-		return f(net, vae.Env{Ops: l.Ops, Arena: arena, Check: func(int, int) error { return l.Check() }})
+		return f(net, vae.Env{
+			Ops: l.Ops, Arena: arena, DType: l.DType, Check: func(int, int) error { return l.Check() },
+		})
 	})
 }
 
 // WithLoaded runs f on the device with the loaded autoencoder.
-func (v *VAE) WithLoaded(u Use, f func(*parallel.Local, *vae.VAE) error) error {
-	return u.do("vae "+v.Name, func(l *parallel.Local) error {
+func (v *VAE) WithLoaded(u Use, f func(*parallel.Workspace, *vae.VAE) error) error {
+	return u.do("vae "+v.Name, func(l *parallel.Workspace) error {
 		net, err := lent(u, "vae "+v.Key, func() (net *vae.VAE, err error) {
 			err = v.file.With(func(file *weights.File) error {
-				net, err = vae.Open(l.Ops, file.Set(), files.Config(file, "vae"))
+				net, err = vae.Open(l.Ops, fitting(l, file.Set()), files.Config(file, "vae"))
 				return err
 			})
 			if err != nil {
@@ -72,6 +66,15 @@ func (v *VAE) WithLoaded(u Use, f func(*parallel.Local, *vae.VAE) error) error {
 		}
 		return f(l, net)
 	})
+}
+
+// fitting returns weights of a file as the device multiplies them with the activations of Workspace: all as they are,
+// but matrices of f32 in bf16 where those are.
+func fitting(l *parallel.Workspace, set *weights.Set) *weights.Set {
+	if l.DType == engine.BF16 {
+		return set.Narrowed()
+	}
+	return set
 }
 
 // Takes refuses latents of another number of channels than the autoencoder's.

@@ -36,6 +36,9 @@ type Cond struct {
 	// height and width that the network is told instead of the picture's (CLIPTextEncodePixArtAlpha); 0: the picture's
 	Pixels [2]int
 
+	References []parallel.Latent // that the picture refers to, in the VAE's space
+	Method     string            // where they sit; empty: where the model has them
+
 	Guidance   *float32 // guidance of distilled models
 	NoGuidance bool     // guidance is None: the input is left out (FluxDisableGuidance)
 

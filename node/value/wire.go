@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"slices"
 
 	"patchbay/engine"
 	"patchbay/models/dit"
@@ -132,6 +133,16 @@ func (c *Cond) export() []any {
 	if c.Context2.Rows > 0 {
 		o.Set("context2", NewTensor(c.Context2.Data, 1, c.Context2.Rows, c.Context2.Cols))
 		o.Set("context2_len", int64(c.Context2Len))
+	}
+	if c.References != nil {
+		var list []any
+		for _, l := range c.References {
+			list = append(list, NewTensor(l.Data, l.B, l.C, l.Y, l.X))
+		}
+		o.Set("reference_latents", list)
+	}
+	if c.Method != "" {
+		o.Set("reference_latents_method", c.Method)
 	}
 	if c.Pixels != [2]int{} {
 		o.Set("height", int64(c.Pixels[0]))
@@ -303,6 +314,32 @@ func importCond(context, keys any) (Cond, error) {
 	return c, nil
 }
 
+// importReferences reads a list of latents [B, C, Y, X] or [B, C, 1, Y, X].
+func importReferences(v any) (out []parallel.Latent, err error) {
+	list, ok := v.([]any)
+	if !ok {
+		return nil, fmt.Errorf("takes a list of tensors")
+	}
+	for i, e := range list {
+		t, ok := e.(*Tensor)
+		if ok && len(t.Shape) == 5 && t.Shape[2] == 1 { // one frame
+			t = &Tensor{DType: t.DType, Shape: slices.Delete(slices.Clone(t.Shape), 2, 3), Data: t.Data}
+		}
+		if !ok || len(t.Shape) != 4 {
+			return nil, fmt.Errorf("item %d must be a tensor [1, channels, rows, columns]", i)
+		}
+		l := parallel.Latent{B: t.Shape[0], C: t.Shape[1], Y: t.Shape[2], X: t.Shape[3]}
+		if l.Data, err = t.F32(); err == nil {
+			err = Finite(l.Data)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("item %d: %w", i, err)
+		}
+		out = append(out, l)
+	}
+	return out, nil
+}
+
 // importArray reads a tensor [1, Lt, D] or [Lt, D].
 func importArray(v any) (dit.Array, error) {
 	t, ok := v.(*Tensor)
@@ -369,6 +406,10 @@ func (c *Cond) set(key string, v any) (err error) {
 		c.Context2Len = int(number())
 	case "context2":
 		c.Context2, err = importArray(v)
+	case "reference_latents":
+		c.References, err = importReferences(v)
+	case "reference_latents_method":
+		c.Method, _ = v.(string)
 	case "height":
 		c.Pixels[0] = int(number())
 	case "width":

@@ -139,6 +139,22 @@ func (c *Call) Sizes(ranks int) error {
 	return nil
 }
 
+// Share is part r of t when it is split among so many ranks, in multiples of 8 elements, so that parts are as aligned
+// as t.
+func Share(t engine.Tensor, r, of int) engine.Tensor {
+	n := t.Len()
+	each := ((n+of-1)/of + 7) / 8 * 8
+	from, to := min(r*each, n), min((r+1)*each, n)
+	return Piece(t, from, to-from)
+}
+
+// Piece is n elements of a contiguous tensor, from element at on.
+func Piece(t engine.Tensor, at, n int) engine.Tensor {
+	out := engine.NewTensor(t.Buf, t.DType, n)
+	out.Off = t.Off + at
+	return out
+}
+
 // Message is one side of a transfer from one rank to another.
 type Message struct {
 	Tensor engine.Tensor

@@ -64,6 +64,7 @@ type Group struct {
 	Name     string        // the axis, for errors
 	Ranks    []int         // numbers of the members among all ranks of the plan, in the order of the group
 	Deadline time.Duration // of every wait for a peer, 0: none
+	Pipe     bool          // members use Offer, Post and Await, each to send to the next one
 	// Processes are the numbers of the processes that the members live in; nil: they share one.
 	Processes []int
 }

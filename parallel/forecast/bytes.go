@@ -26,7 +26,7 @@ func (o *Partition) attention(v *[plan.AxisCount]volume, c plan.Coord, rows []di
 	d, u, r := int64(o.Spec.HeadDim), o.plan.Ulysses, o.plan.Ring
 	heads := o.heads(c)
 	own, all := int64(heads[c.Ulysses].Len()), int64(heads[u-1].End)
-	mine := int64(attended(rows[c.Place(o.plan)], imageOnly))
+	mine := int64(attended(rows[c.SequenceRank(o.plan)], imageOnly))
 	if u > 1 {
 		group := int64(o.gathered(rows, c.Ring, imageOnly))
 		v[plan.AxisUlysses].add(2, int64(b)*d*(3*mine*(all-own)+(group-mine)*own))
@@ -49,10 +49,14 @@ func (o *Partition) attention(v *[plan.AxisCount]volume, c plan.Coord, rows []di
 func reductions(b dit.BlockSpec, half dit.Half, r dit.Rows) []dit.Rows {
 	text, image := r.TextOnly(), r.ImageOnly()
 	var attention, mlp []dit.Rows
-	switch b.Kind {
-	case dit.Single:
+	switch {
+	case b.Sandwich && b.Kind == dit.Cross:
+		return []dit.Rows{image, image}
+	case b.Sandwich:
+		return []dit.Rows{r, r}
+	case b.Kind == dit.Single:
 		return []dit.Rows{r}
-	case dit.Cross:
+	case b.Kind == dit.Cross:
 		attention, mlp = []dit.Rows{image, image}, []dit.Rows{image}
 	default:
 		if text.Len() > 0 && !b.LastText {
@@ -80,7 +84,7 @@ func (o *Partition) block(v *[plan.AxisCount]volume, c plan.Coord, i int, half d
 	if half != dit.MLPHalf {
 		plan.EachAttention(spec, func(_ int, imageOnly bool) { o.attention(v, c, rows, b, imageOnly) })
 	}
-	mine := rows[c.Place(o.plan)]
+	mine := rows[c.SequenceRank(o.plan)]
 	if t := int64(o.plan.Tensor); t > 1 && !o.plan.Scatter {
 		for _, r := range reductions(spec, half, mine) {
 			// a sum by reduce-scatter and all-gather: 2 (P-1)/P of the buffer
@@ -145,7 +149,7 @@ func (o *Partition) volumes(c plan.Coord, m plan.Micro) (v [plan.AxisCount]volum
 				}
 			}
 			if o.sends(k) {
-				v[plan.AxisPipe].add(1, int64(b*o.plan.Kept(rows[c.Place(o.plan)], c.Tensor).Len()*o.Spec.Width))
+				v[plan.AxisPipe].add(1, int64(b*o.plan.Kept(rows[c.SequenceRank(o.plan)], c.Tensor).Len()*o.Spec.Width))
 			}
 		})
 	}

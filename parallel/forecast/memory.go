@@ -2,7 +2,6 @@ package forecast
 
 import (
 	"math"
-	"slices"
 
 	"patchbay/models/dit"
 	"patchbay/parallel/plan"
@@ -63,52 +62,6 @@ func (o *Partition) ends() int64 {
 	return n
 }
 
-// stack adds up allocations of an arena in stack order.
-type stack struct {
-	value     int // bytes of one activation
-	top, peak int64
-}
-
-// alloc takes n activations.
-func (s *stack) alloc(n int) { s.take(n, s.value) }
-
-// f32 takes n values that are f32 whatever the activations are: tables, vectors, modulations.
-func (s *stack) f32(n int) { s.take(n, 4) }
-
-// take takes n values of so many bytes, rounded up as engine.Arena does.
-func (s *stack) take(n, bytes int) {
-	const align = 64
-	s.top += (int64(n)*int64(bytes) + align - 1) / align * align
-	s.peak = max(s.peak, s.top)
-}
-
-// f32Scratch takes f32 values and gives them back.
-func (s *stack) f32Scratch(sizes ...int) {
-	mark := s.top
-	for _, n := range sizes {
-		s.f32(n)
-	}
-	s.top = mark
-}
-
-// projected is a result of n activations that is computed in f32 and rounded: a temporary where activations are
-// narrower.
-func (s *stack) projected(n int) int {
-	if s.value == 4 {
-		return 0
-	}
-	return n
-}
-
-// scratch takes sizes and gives them back.
-func (s *stack) scratch(sizes ...int) {
-	mark := s.top
-	for _, n := range sizes {
-		s.alloc(n)
-	}
-	s.top = mark
-}
-
 // LaneMemory is what lane k of rank c needs; Weights counts parameters.
 func (o *Partition) LaneMemory(c plan.Coord, k, valueBytes int) Memory {
 	var m Memory
@@ -128,7 +81,7 @@ func (o *Partition) LaneMemory(c plan.Coord, k, valueBytes int) Memory {
 			}
 		}
 	}
-	if o.plan.Spread { // whose synchronous evaluations need not be the largest
+	if o.plan.Spread {
 		w, at := o.spreadOut, o.spreadCoord(c)
 		if o.spreads(k) {
 			w.evaluation(&acts, &comm, at, 0, b, plan.Micro{Whole: true})
@@ -136,11 +89,13 @@ func (o *Partition) LaneMemory(c plan.Coord, k, valueBytes int) Memory {
 		} else { // the weights are there for the down lane
 			held = plan.Lane{}
 		}
+	} else {
+		o.evaluation(&acts, &comm, c, k, b, plan.Micro{Whole: true})
+	}
+	if o.plan.PatchesMayTakeMore(o.Spec) {
 		for _, j := range []int{0, min(1, len(o.Patches)-1), len(o.Patches) - 1} { // the others are no longer
 			o.evaluation(&acts, &comm, c, k, b, plan.Micro{Patch: j})
 		}
-	} else {
-		o.evaluation(&acts, &comm, c, k, b, plan.Micro{Whole: true})
 	}
 	m.Session, m.Activations, m.Exchange = session.peak, acts.peak, comm.peak
 	for n := held.Start; n < held.End; n++ {
@@ -200,7 +155,7 @@ func (o *Partition) blockParams(n int) int64 {
 // for a skip.
 func tokenWeights(spec *dit.Spec, b dit.BlockSpec) float64 {
 	w := 4 + 2*spec.MLPRatio
-	if b.Kind == dit.Cross {
+	if b.Kind == dit.Cross && !b.Sandwich {
 		w += 2
 	}
 	if b.Attends > 1 {
@@ -224,20 +179,20 @@ func halfWeights(spec *dit.Spec, b dit.BlockSpec, half dit.Half) float64 {
 	return tokenWeights(spec, b)
 }
 
-// traits are what the shape of a model says about its tables: joint models with single blocks and skip-connected models
-// rotate queries and keys, the others add positions to the tokens; skip-connected models modulate by a shift alone.
-type traits struct{ rotates, shiftOnly bool }
+// traits are what the shape of a model says about its tables: skip-connected models modulate by a shift alone; the text
+// of models of sandwich blocks goes through such blocks before the others.
+type traits struct{ shiftOnly, sandwich bool }
 
 func traitsOf(spec *dit.Spec) traits {
-	skips := plan.Skips(spec)
-	single := slices.ContainsFunc(spec.Blocks, func(b dit.BlockSpec) bool { return b.Kind == dit.Single })
-	return traits{rotates: single || skips, shiftOnly: skips}
+	return traits{shiftOnly: plan.Skips(spec), sandwich: spec.Blocks[0].Sandwich}
 }
 
 // modulation is the values per timestep of block n, by stream.
 func (o *Partition) modulation(n int) (image, text int) {
 	e := o.Spec.Width
 	switch b := o.Spec.Blocks[n]; {
+	case b.Sandwich:
+		return 4 * e, 0
 	case b.Kind == dit.Single:
 		return 3 * e, 0
 	case b.Kind == dit.Cross && o.shiftOnly:
@@ -265,21 +220,24 @@ func (o *Partition) localHeads(c plan.Coord) int {
 func (o *Partition) sessionEntry(s *stack, c plan.Coord, k, i, b int) (kv int64) {
 	at, back := o.Lanes[k], o.back(k)
 	spec, e, lt, li := o.Spec, o.Spec.Width, o.Text[i], o.Tokens()
+	vector := !spec.JointText() || spec.PooledDim > 0 // of what does not depend on the timestep
 	embeds := !o.plan.Held(o.Lanes, c).NoEmbed
 	switch { // text, or what its keys and values are made of
 	case spec.JointText() && !embeds:
 	case spec.JointText():
-		s.alloc(lt * e)
+		s.alloc(o.Sequence(i).Text * e)
 	case o.shiftOnly:
 		s.f32(lt * spec.ContextDim)
 	default:
 		s.f32(lt * e)
 	}
-	s.f32(e)
-	if !o.rotates && embeds {
+	if vector {
+		s.f32(e)
+	}
+	if !spec.Rotates && embeds {
 		s.alloc(li * e)
 	}
-	if o.rotates {
+	if spec.Rotates {
 		n := (o.Sequence(i).Text + li) * (spec.HeadDim / 2)
 		s.f32(n)
 		s.f32(n)
@@ -289,6 +247,10 @@ func (o *Partition) sessionEntry(s *stack, c plan.Coord, k, i, b int) (kv int64)
 	if o.shiftOnly {
 		second := max(lt-77, 0)
 		s.f32Scratch(second*spec.Context2Dim, min(lt, 77)*spec.ContextDim, 4*second*spec.Context2Dim)
+	} else if !vector {
+		if embeds {
+			o.textScratch(s, i)
+		}
 	} else if spec.JointText() {
 		if embeds {
 			s.f32Scratch(lt*spec.ContextDim, s.projected(lt*e))
@@ -337,16 +299,52 @@ func (o *Partition) sessionEntry(s *stack, c plan.Coord, k, i, b int) (kv int64)
 	return kv
 }
 
+// textScratch adds the buffers in which the text of entry i is embedded by a model that has nothing else to prepare:
+// the context, in sandwich models its projection and what its own blocks need.
+func (o *Partition) textScratch(s *stack, i int) {
+	mark, e, own, lt := s.top, o.Spec.Width, o.Text[i], o.Sequence(i).Text
+	s.f32(own * o.Spec.ContextDim)
+	if o.sandwich {
+		s.alloc(own * e)
+	}
+	s.f32Scratch(s.projected(own * e))
+	if o.sandwich {
+		s.alloc(lt * e)
+		s.alloc(lt * e)
+		s.scratch(3*lt*e, lt*e)
+		s.scratch(lt*o.hidden(), lt*o.hidden())
+	}
+	s.top = mark
+}
+
+// hidden is the columns between the products of an MLP; one of sandwich blocks has three products of this width.
+func (o *Partition) hidden() int {
+	wide := o.Spec.MLPRatio * float64(o.Spec.Width)
+	if o.sandwich {
+		wide *= 2. / 3
+	}
+	return int(math.Round(wide))
+}
+
 // keptImage is the image rows of entry i that rank c keeps in a whole evaluation.
 func (o *Partition) keptImage(c plan.Coord, i int) int {
-	return o.plan.Kept(o.rows(plan.Micro{Whole: true}, i)[c.Place(o.plan)], c.Tensor).Image.Len()
+	return o.plan.Kept(o.rows(plan.Micro{Whole: true}, i)[c.SequenceRank(o.plan)], c.Tensor).Image.Len()
 }
 
 // modulate adds what is computed for so many timesteps before the blocks: the head's modulation, and what those of the
 // blocks are made of.
 func (o *Partition) modulate(s *stack, c plan.Coord, rows int) {
-	e := o.Spec.Width
-	if !o.plan.Held(o.Lanes, c).NoHead {
+	e, head := o.Spec.Width, !o.plan.Held(o.Lanes, c).NoHead
+	if o.sandwich { // a narrow vector; the head's scale, and -1 for each number that it writes
+		n := o.Spec.OutChannels * o.Spec.PatchSize * o.Spec.PatchSize
+		s.f32(rows * 256)
+		if head {
+			s.f32(rows * (e + n))
+			s.f32Scratch(rows*256, rows*e, rows*n)
+		}
+		return
+	}
+	if head {
 		s.f32(rows * 2 * e)
 	}
 	if o.Spec.Blocks[0].Kind == dit.Cross && !o.shiftOnly { // one product for all blocks
@@ -374,6 +372,9 @@ func (o *Partition) modulated(s *stack, n, rows int) {
 	image, text := o.modulation(n)
 	s.f32(rows * image)
 	s.f32(rows * text)
+	if o.Spec.Blocks[n].Sandwich { // hyperbolic tangents
+		s.f32Scratch(2, rows*o.Spec.Width, rows*o.Spec.Width)
+	}
 }
 
 // activations adds one micro-step of all entries of a lane.
@@ -385,12 +386,12 @@ func (o *Partition) activations(s *stack, c plan.Coord, k, b int, m plan.Micro) 
 		if o.cfgOf[i] != c.CFG {
 			continue
 		}
-		all := o.rows(m, i)[c.Place(o.plan)]
+		all := o.rows(m, i)[c.SequenceRank(o.plan)]
 		r := o.plan.Kept(all, c.Tensor)
 		mine, wide = append(mine, r), append(wide, all)
 		o.modulate(s, c, 1) // of a timestep that nobody announced
 		s.alloc(b * r.Len() * e)
-		if together := all.Text.End == o.Sequence(i).Text && all.Image.Start == 0; o.rotates && all.Text.Len() > 0 &&
+		if together := all.Text.End == o.Sequence(i).Text && all.Image.Start == 0; spec.Rotates && all.Text.Len() > 0 &&
 			all.Image.Len() > 0 && !together {
 			s.f32(all.Len() * spec.HeadDim / 2)
 			s.f32(all.Len() * spec.HeadDim / 2)
@@ -420,7 +421,12 @@ func (o *Partition) blockScratch(s *stack, c plan.Coord, n int, half dit.Half, r
 	mark := s.top
 	o.modulated(s, n, 1) // of a timestep that nobody announced
 	blk := o.Spec.Blocks[n]
-	hidden := dit.Held{Rank: c.Tensor, Ranks: o.plan.Tensor}.Share(int(math.Round(o.Spec.MLPRatio * float64(e)))).Len()
+	hidden := dit.Held{Rank: c.Tensor, Ranks: o.plan.Tensor}.Share(o.hidden()).Len()
+	if blk.Sandwich {
+		o.sandwichScratch(s, blk, local, hidden, r, own, b)
+		s.top = mark
+		return
+	}
 	l := b * r.Len()
 	if blk.Skip >= 0 && half != dit.MLPHalf {
 		s.scratch(2 * b * own.Len() * e)
@@ -441,6 +447,23 @@ func (o *Partition) blockScratch(s *stack, c plan.Coord, n int, half dit.Half, r
 		o.mlpScratch(s, r, own, hidden, b)
 	}
 	s.top = mark
+}
+
+// sandwichScratch adds the buffers of a sandwich block.
+func (o *Partition) sandwichScratch(s *stack, blk dit.BlockSpec, local, hidden int, r, own dit.Rows, b int) {
+	if blk.Kind == dit.Cross {
+		r, own = r.ImageOnly(), own.ImageOnly()
+	}
+	l, kept := b*r.Len(), b*own.Len()*o.Spec.Width
+	s.alloc(kept)
+	s.alloc(kept)
+	mark := s.top
+	s.alloc(3 * l * local)
+	s.alloc(l * local)
+	s.scratch(o.whole(r, b))
+	s.scratch(o.partial(r, own, b)...)
+	s.top = mark
+	s.scratch(append([]int{l * hidden, l * hidden, o.whole(r, b)}, o.partial(r, own, b)...)...)
 }
 
 // attentionScratch adds the buffers of the attentions of a block beside queries, keys and values; of a single block
@@ -497,7 +520,7 @@ func (o *Partition) exchangeBuffers(s *stack, c plan.Coord, rows []dit.Rows, b i
 	d, u, r := o.Spec.HeadDim, o.plan.Ulysses, o.plan.Ring
 	heads := o.heads(c)
 	own, all := heads[c.Ulysses].Len(), heads[u-1].End
-	mine := attended(rows[c.Place(o.plan)], imageOnly)
+	mine := attended(rows[c.SequenceRank(o.plan)], imageOnly)
 	group := o.gathered(rows, c.Ring, imageOnly)
 	var sizes []int // all are there until the attention ends
 	switch {
@@ -534,7 +557,7 @@ func (o *Partition) linkBuffers(s *stack, c plan.Coord, k, b int) {
 			most := 0
 			for _, j := range []int{0, 1, len(o.Patches) - 1} {
 				if o.cfgOf[i] == c.CFG {
-					most = max(most, o.plan.Kept(o.rows(plan.Micro{Patch: j}, i)[c.Place(o.plan)], c.Tensor).Len())
+					most = max(most, o.plan.Kept(o.rows(plan.Micro{Patch: j}, i)[c.SequenceRank(o.plan)], c.Tensor).Len())
 				}
 			}
 			s.alloc(b * most * o.Spec.Width)

@@ -57,7 +57,8 @@ const (
 	Receiving
 )
 
-// Span is a time in which an actor did something. Times in between are waiting.
+// Span is a time in which an actor did something, as profile.Span is one that was measured. Times in between are
+// waiting.
 type Span struct {
 	Actor      int
 	Kind       SpanKind

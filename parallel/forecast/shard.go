@@ -39,7 +39,7 @@ func (o *Partition) shardParams() int64 {
 	total, places := int64(0), [2]int64{}
 	for u, n := range units {
 		total += n
-		p := plan.UnitPlace(u, len(units)-1)
+		p := plan.UnitBuffer(u, len(units)-1)
 		places[p] = max(places[p], n)
 	}
 	parts := int64(o.plan.Parts())

@@ -128,7 +128,7 @@ func (c *costs) addBlock(l *load, at plan.Coord, n int, half dit.Half, rows []di
 	if half != dit.WholeBlock {
 		part = 0.5
 	}
-	e, mine := float64(spec.Width), rows[at.Place(c.plan)]
+	e, mine := float64(spec.Width), rows[at.SequenceRank(c.plan)]
 	text, image := float64(b*mine.Text.Len()), float64(b*mine.Image.Len())
 	if blk.Kind == dit.Cross {
 		text = 0
@@ -152,7 +152,7 @@ func (c *costs) addBlock(l *load, at plan.Coord, n int, half dit.Half, rows []di
 		streams = 2
 	}
 	l.launches += part * streams * launches
-	if blk.Kind == dit.Cross {
+	if blk.Kind == dit.Cross && !blk.Sandwich {
 		l.attention += 4 * image * float64(c.Text[entry]) * e * share
 	}
 	if half != dit.MLPHalf {
@@ -234,7 +234,7 @@ func (c *costs) addEnds(l *load, at plan.Coord, k int, rows []dit.Rows, b int) {
 
 // endFlops is the floating point operations of embedding and head for the rows of rank at.
 func (c *costs) endFlops(at plan.Coord, rows []dit.Rows, b int) (embed, head float64) {
-	image := float64(b * c.plan.Kept(rows[at.Place(c.plan)], at.Tensor).Image.Len())
+	image := float64(b * c.plan.Kept(rows[at.SequenceRank(c.plan)], at.Tensor).Image.Len())
 	token := float64(c.Spec.Width * c.Spec.PatchSize * c.Spec.PatchSize)
 	return 2 * image * token * float64(c.Spec.Channels), 2 * image * token * float64(c.Spec.OutChannels)
 }

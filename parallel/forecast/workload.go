@@ -22,8 +22,8 @@ type Workload struct {
 	Y, X int // rows and columns of the latent
 	// Batch is the number of pictures.
 	Batch int
-	// Text is the number of text tokens of each conditioning entry: in the joint sequence, or as keys of the
-	// cross-attention.
+	// Text is the number of text tokens of each conditioning entry, without those that the network adds: in the joint
+	// sequence, or as keys of the cross-attention.
 	Text []int
 	// Branches is the branch of each entry (positive 0, negative 1, ...); nil: every entry is a branch of its own.
 	Branches []int
@@ -39,7 +39,7 @@ func (w *Workload) jointText() int {
 	n := 0
 	if w.Spec.JointText() {
 		for _, t := range w.Text {
-			n = max(n, t)
+			n = max(n, w.Spec.TextTokens(t))
 		}
 	}
 	return n
@@ -49,7 +49,7 @@ func (w *Workload) jointText() int {
 func (w *Workload) Sequence(i int) plan.Sequence {
 	e := plan.Sequence{Image: w.Tokens()}
 	if w.Spec.JointText() {
-		e.Text = w.Text[i]
+		e.Text = w.Spec.TextTokens(w.Text[i])
 	}
 	return e
 }

@@ -5,6 +5,7 @@ import (
 
 	"patchbay/models/tiny"
 	"patchbay/parallel/plan"
+	"patchbay/parallel/plan/plantest"
 )
 
 // TestFreshnessFollowsTheSchedule checks that the table lists the micro-steps that the executor runs, in its order.
@@ -19,7 +20,7 @@ func TestFreshnessFollowsTheSchedule(t *testing.T) {
 			t.Fatal(err)
 		}
 		o := NewPartition(Workload{Spec: &d.Spec, Y: 12, X: 12, Batch: 1, Text: []int{7}, Evaluations: 5}, p)
-		table := plan.FreshnessTable(len(o.Patches), 5, p.Warmup)
+		table := plantest.FreshnessTable(len(o.Patches), 5, p.Warmup)
 		for i, m := range o.micros() {
 			if i >= len(table) || table[i].Micro != m {
 				t.Fatalf("%s: micro-step %d is %s, the table has %v", text, i, m, table[min(i, len(table)-1)].Micro)

@@ -20,8 +20,8 @@ type Scheduler struct {
 	holder *task
 	Trace  []string // who had the turn, since the leader came
 	// called, with mu held, when all wait and no condition holds; it must make some condition true, or nothing happens
-	Stuck func()
-	told  bool // Stuck has been called
+	Stuck       func()
+	stuckCalled bool // Stuck has been called
 }
 
 // task is one goroutine.
@@ -98,7 +98,7 @@ func (b *Scheduler) Enter() (leave func()) {
 		}
 		b.quiet.Wait()
 	}
-	b.rng, b.Trace, b.holder, b.told, s.idle = rand.New(rand.NewPCG(b.seed, 0)), nil, s, false, false
+	b.rng, b.Trace, b.holder, b.stuckCalled, s.idle = rand.New(rand.NewPCG(b.seed, 0)), nil, s, false, false
 	return func() { b.Leave(s) }
 }
 
@@ -143,10 +143,10 @@ func (b *Scheduler) pass() {
 			next.wake <- struct{}{}
 			return
 		}
-		if !waits || b.Stuck == nil || b.told {
+		if !waits || b.Stuck == nil || b.stuckCalled {
 			break
 		}
-		b.told = true
+		b.stuckCalled = true
 		b.Stuck()
 	}
 	b.quiet.Broadcast()

@@ -19,9 +19,11 @@ type crew struct {
 }
 
 // Join implements Host.
-func (h *Local) Join(t Team) (Crew, error) {
+func (h *Local) Join(t Team) (Crew, error) { return h.JoinOver(h.cfg.Transport, t) }
+
+// JoinOver is Join over another transport than that of the Config.
+func (h *Local) JoinOver(transport comm.Transport, t Team) (Crew, error) {
 	c := &crew{group: group.New(nil), scheduler: h.cfg.Order}
-	transport := h.cfg.Transport
 	switch {
 	case c.scheduler != nil:
 		transport = comm.Local{Block: func(ready func() bool) { c.scheduler.Block(false, ready) }}
@@ -112,7 +114,7 @@ func connect(transport comm.Transport, m plan.Mesh, ops []engine.Ops, t *Team) (
 			if !here {
 				continue
 			}
-			g := comm.Group{Team: t.ID, Name: a.String(), Ranks: ranks, Deadline: t.Deadline}
+			g := comm.Group{Team: t.ID, Name: a.String(), Ranks: ranks, Deadline: t.Deadline, Pipe: a == plan.AxisPipe}
 			if t.Hosts != nil {
 				for _, other := range ranks {
 					g.Processes = append(g.Processes, t.Hosts[other])

@@ -73,6 +73,8 @@ type Host interface {
 	Resident() []Resident
 	// Evict drops the weights of key, all if it is empty. No crew may be at work.
 	Evict(key string)
+	// Places is how many ranks the process has a device for, 0: any number.
+	Places() int
 	// Err says why the process has gone, nil if it has not.
 	Err() error
 	// Close gives everything back. No crew may be left.
@@ -114,6 +116,8 @@ type Config struct {
 	// Recode passes every command and reply of a rank through an encoder and decoder: the tests' proof that ranks share no
 	// memory with the leader. Nil in production.
 	Recode func(v any) (any, error)
+	// Places is how many ranks there is a device for, 0: any number.
+	Places int
 	// Order, if not nil, has ranks run one at a time.
 	Order *group.Scheduler
 }
@@ -202,6 +206,9 @@ func (h *Local) Resident() (list []Resident) {
 
 // Evict implements Host.
 func (h *Local) Evict(key string) { h.each(func(p *placements) { p.evict(key) }) }
+
+// Places implements Host.
+func (h *Local) Places() int { return h.cfg.Places }
 
 // Err implements Host.
 func (h *Local) Err() error { return nil }

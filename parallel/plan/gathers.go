@@ -47,8 +47,8 @@ func UnitOrder(n, evaluations int, use func(unit, next int)) {
 	}
 }
 
-// UnitPlace is the place of a unit of n blocks: they alternate, and what is outside of blocks comes before the first.
-func UnitPlace(unit, n int) int {
+// UnitBuffer is the place of a unit of n blocks: they alternate, and what is outside of blocks comes before the first.
+func UnitBuffer(unit, n int) int {
 	if unit == n {
 		return 1
 	}
@@ -58,7 +58,7 @@ func UnitPlace(unit, n int) int {
 // GatheredUnits lists the units that a session gathers, in order.
 func GatheredUnits(blocks, evaluations int) []int {
 	var out []int
-	g := NewGathers(func(u int) int { return UnitPlace(u, blocks) })
+	g := NewGathers(func(u int) int { return UnitBuffer(u, blocks) })
 	UnitOrder(blocks, evaluations, func(unit, next int) { out = append(out, g.Use(unit, next)...) })
 	return out
 }

@@ -18,7 +18,7 @@ func TestGatherOrder(t *testing.T) {
 		{3, "use e: e 0; use 0: 1; use 1: 2; use 2: e; use e: 0; use 0: 1; use 1: 2; use 2: e; use e: 0; use e: ; use 0: " +
 			"1; use 1: 2; use 2: e; use e: 0"},
 	} {
-		g := NewGathers(func(u int) int { return UnitPlace(u, c.blocks) })
+		g := NewGathers(func(u int) int { return UnitBuffer(u, c.blocks) })
 		name := func(u int) string {
 			if u == c.blocks {
 				return "e"

@@ -2,8 +2,10 @@ package plan
 
 import "patchbay/models/dit"
 
-// Lane is the blocks that a micro-step meets at one stop. A block that can be cut between attention and MLP may belong
-// to two neighbours: the lane before attends, the one behind runs the MLP. Both count it in their range.
+// Lane is the blocks that a micro-step meets at one stop (a model chunk or virtual stage in Megatron-LM; not that,
+// because a folded pipeline has two lanes a stage and lanes can share a block). A block that can be cut between
+// attention and MLP may belong to two neighbours: the lane before attends, the one behind runs the MLP. Both count it
+// in their range.
 type Lane struct {
 	dit.Range
 	Late  bool // begins with the MLP of its first block

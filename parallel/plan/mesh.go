@@ -108,5 +108,5 @@ func (m Mesh) sharers(c Coord) (ranks []int, at int) {
 	return ranks, at
 }
 
-// Place is the place of a rank among those that split the tokens of one picture: ring outside, ulysses inside.
-func (c Coord) Place(p Plan) int { return c.Ring*p.Ulysses + c.Ulysses }
+// SequenceRank is the place of a rank among those that split the tokens of one picture: ring outside, ulysses inside.
+func (c Coord) SequenceRank(p Plan) int { return c.Ring*p.Ulysses + c.Ulysses }

@@ -1,8 +1,8 @@
 // Package plan says how a request is split over ranks: the syntax of plans and what is refused (plan.go), who is where
 // (mesh.go), who computes which tokens (ranges.go, rows.go) and which blocks (lane.go, cut.go), who holds which weights
-// and when they are gathered (held.go, gathers.go), and how old is what a micro-step reads (micro.go, freshness.go). It
-// is values alone: it knows the shape of a model, models/dit's Spec, and no tensor, no rank at work, no clock and no
-// seconds but those that it is given to balance.
+// and when they are gathered (held.go, gathers.go), and in which order micro-steps run (micro.go). It is values alone:
+// it knows the shape of a model, models/dit's Spec, and no tensor, no rank at work, no clock and no seconds but those
+// that it is given to balance.
 package plan
 
 import (

@@ -1,6 +1,10 @@
 package plan
 
-import "patchbay/models/dit"
+import (
+	"slices"
+
+	"patchbay/models/dit"
+)
 
 // Sequence is the length of an entry's sequence.
 type Sequence struct{ Text, Image int }
@@ -54,6 +58,14 @@ func (p Plan) Kept(rows dit.Rows, t int) dit.Rows {
 		Text:  dit.Range{Start: rows.Text.Start + r.Text.Start, End: rows.Text.Start + r.Text.End},
 		Image: dit.Range{Start: rows.Image.Start + r.Image.Start, End: rows.Image.Start + r.Image.End},
 	}
+}
+
+// PatchesMayTakeMore reports whether a micro-step of a patch may take more memory than one of the whole picture: where
+// synchronous evaluations are spread, and where a stage may have attention over the image tokens of a joint sequence
+// alone, of which ranks that begin with text have fewer in the whole picture than in a later patch.
+func (p Plan) PatchesMayTakeMore(spec *dit.Spec) bool {
+	return p.Spread || p.Patches > 1 && spec.JointText() &&
+		slices.ContainsFunc(spec.Blocks, func(b dit.BlockSpec) bool { return b.Kind == dit.Cross })
 }
 
 // StoreRows is the tokens of attention a of a block: the second one is over image tokens only.

@@ -1,6 +1,8 @@
 package rank
 
 import (
+	"fmt"
+
 	"patchbay/engine"
 	"patchbay/engine/profile"
 	"patchbay/models/dit"
@@ -31,7 +33,17 @@ type OpenCommand struct {
 	Entries   []EntryInput
 	Timesteps []float32 // timesteps that will come, modulations are computed ahead for them
 	Profile   int64     // start of a profile in nanoseconds of Unix time, 0: no profile
-	Budget    int64     // bytes that activations and session buffers may take, 0: no limit
+	Budget    int64     // bytes that activations and session buffers may take on a device, 0: no limit
+}
+
+// Fits refuses a session that takes so many bytes on a device, if its budget is smaller.
+func (o *OpenCommand) Fits(total int64) error {
+	if o.Budget == 0 || total <= o.Budget {
+		return nil
+	}
+	return &failure.Error{Code: failure.OutOfMemory, Field: "latent", Text: fmt.Sprintf(
+		"one evaluation needs %d MB of activations and buffers, %d MB are allowed: use a smaller picture or batch",
+		total>>20, o.Budget>>20)}
 }
 
 // EntryInput is one conditioning entry and the grid it is evaluated on. Foreign entries are evaluated by other ranks
@@ -69,6 +81,8 @@ type Reply struct {
 	// Tokens counts the text and image tokens the rank's first block has computed in this session so far.
 	Tokens TokenCount
 	Spans  []profile.Span // of a profiled session, in the reply to Close
+	// Chosen counts how the device has computed calls in this session (engine.Chooser), in the reply to Close.
+	Chosen map[string]int64
 	Err    *failure.Error
 }
 

@@ -41,7 +41,7 @@ func measure(model dit.Model, o OpenCommand, comms [plan.AxisCount]comm.Comm) (s
 			return sessionNeed{}, err
 		}
 	}
-	if o.Plan.Spread && len(ev.Entries) > 0 { // whose synchronous evaluations need not be the largest
+	if o.Plan.PatchesMayTakeMore(model.Spec()) && len(ev.Entries) > 0 {
 		for m, tokens := range plan.PatchRanges(o.Text, o.Entries[0].Grid, o.Plan.Patches) {
 			ev.Whole, ev.Patch, ev.Tokens, ev.Text = false, m, tokens, m == 0
 			if _, err := s.evaluate(rec, ev); err != nil {

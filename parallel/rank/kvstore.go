@@ -99,7 +99,7 @@ func (s *sequence) attendStored(store *kvStore) func(dit.Attention) {
 
 // storeOwn normalises and rotates, queries in place, keys and values straight into the store.
 func (s *sequence) storeOwn(kv kvRows, a dit.Attention) {
-	lt := a.Rows.Text.Len()
+	lt, own := a.Rows.Text.Len(), a.Rows.Text.Len()-a.References
 	put := func(lo, hi int, text bool, r dit.Range, n engine.QKNorm) {
 		if lo == hi {
 			return
@@ -112,7 +112,9 @@ func (s *sequence) storeOwn(kv kvRows, a dit.Attention) {
 		q := a.Q.Slice(1, lo, hi)
 		s.ops.QKNormRoPE(q, k, v, q, a.K.Slice(1, lo, hi), a.V.Slice(1, lo, hi), n, rope)
 	}
-	put(0, lt, true, a.Rows.Text, a.TextNorm)
+	cut := a.Rows.Text.Start + own
+	put(0, own, true, dit.Range{Start: a.Rows.Text.Start, End: cut}, a.TextNorm)
+	put(own, lt, true, dit.Range{Start: cut, End: a.Rows.Text.End}, a.ImageNorm)
 	put(lt, a.Q.Dim(1), false, a.Rows.Image, a.ImageNorm)
 }
 

@@ -2,7 +2,7 @@
 // link (link.go) in order: rank.go opens sessions and answers, evaluate.go runs the blocks of a stage, sequence.go is
 // attention over split tokens (Ulysses, ring), kvstore.go the keys and values of a pipeline (kvstore8.go in 8 bits),
 // skips.go what later blocks take, stage_link.go the way to the next stage, spread.go evaluations on all stages at
-// once, tensor.go rows shared between products, gatherer.go weights in parts, position.go where it stands. It knows a
+// once, tensor.go rows shared between products, prefetcher.go weights in parts, position.go where it stands. It knows a
 // model, its Ops and its ends of exchanges, and the plan and the lanes that it is sent; it knows no request, no
 // sampler, no other rank, and asks no forecast.
 package rank
@@ -66,8 +66,9 @@ type session struct {
 	comms   [plan.AxisCount]comm.Comm
 	sent    [plan.AxisCount]comm.Traffic // in this session
 	held    plan.Lane                    // blocks of this rank's stage
-	weights *gatherer                    // nil: whole weights are here
+	weights *prefetcher                  // nil: whole weights are here
 	tokens  TokenCount
+	chosen  map[string]int64 // before the session
 	stop    *atomic.Bool
 	pos     *Position
 	link    *stageLink
@@ -262,10 +263,8 @@ func (r *Rank) openSession(id uint64, o OpenCommand) (Reply, error) {
 		return Reply{}, err
 	}
 	total := int64(need.session + need.acts + need.comm)
-	if o.Budget > 0 && total > o.Budget {
-		return Reply{}, &failure.Error{Code: failure.OutOfMemory, Field: "latent", Text: fmt.Sprintf(
-			"one evaluation needs %d MB of activations and buffers, %d MB are allowed: use a smaller picture or batch",
-			total>>20, o.Budget>>20)}
+	if err := o.Fits(total); err != nil {
+		return Reply{}, err
 	}
 	if device, ok := r.Ops.(engine.Reserver); ok {
 		if err := device.Reserve(need.calls); err != nil {
@@ -286,6 +285,9 @@ func (r *Rank) openSession(id uint64, o OpenCommand) (Reply, error) {
 		act:  engine.NewArena("activations", r.acts.Mem, r.acts.Bytes),
 		comm: engine.NewArena("communication", r.exchange.Mem, r.exchange.Bytes),
 	}
+	if c, ok := r.Ops.(engine.Chooser); ok {
+		s.chosen = c.Chosen()
+	}
 	if o.Profile != 0 {
 		s.env.Ops, s.comms = measured(r.Ops, r.comms, r.id, o.Profile)
 	}
@@ -294,7 +296,7 @@ func (r *Rank) openSession(id uint64, o OpenCommand) (Reply, error) {
 		poisoner.Watch(s.act)
 		poisoner.Watch(s.comm)
 	}
-	s.weights = newGatherer(model.Shards(), s.comms[plan.AxisShard])
+	s.weights = newPrefetcher(model.Shards(), s.comms[plan.AxisShard])
 	r.sessions[id] = s // before anything is gathered: serve waits for gathers of all sessions
 	if err := s.prepare(); err != nil {
 		return Reply{}, err
@@ -351,6 +353,12 @@ func (r *Rank) report(s *session, last bool) Reply {
 			sum.Wait+now.Wait-was.Wait
 		sum.Posted += now.Posted - was.Posted
 		r.charged[a], out.Traffic[a] = now, *sum
+	}
+	if c, ok := r.Ops.(engine.Chooser); ok && last {
+		out.Chosen = c.Chosen()
+		for way, before := range s.chosen {
+			out.Chosen[way] -= before
+		}
 	}
 	return out
 }

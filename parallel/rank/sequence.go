@@ -67,7 +67,7 @@ func (s *sequence) attend(a dit.Attention) {
 // exchange packs and sends the heads of every peer: [B, L/P, H, D] -> [L, B, 3, H/P, D].
 func (s *sequence) exchange(a dit.Attention, got engine.Tensor, heads []dit.Range, b, d int) {
 	p, me, r := s.ulysses.Size(), s.ulysses.Rank(), s.ring.Rank()
-	l, lt := a.Q.Dim(1), a.Rows.Text.Len()
+	l, lt := a.Q.Dim(1), a.Rows.Text.Len()-a.References
 	send, recv := make([]int, p), make([]int, p)
 	packed := s.arena.Alloc(a.Q.DType, 3*l*b*a.Q.Dim(2)*d)
 	at := 0

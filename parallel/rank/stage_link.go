@@ -22,8 +22,8 @@ func newSlots(arena *engine.Arena, t engine.DType, values []int) *slots {
 	return s
 }
 
-// turn gives the slots of the next micro-step.
-func (s *slots) turn() []engine.Tensor {
+// advance gives the slots of the next micro-step.
+func (s *slots) advance() []engine.Tensor {
 	out := s.of[s.next]
 	s.next = (s.next + 1) % plan.PostsAhead
 	return out
@@ -55,7 +55,7 @@ func (l *stageLink) full() bool { return len(l.ahead) == plan.PostsAhead }
 
 // post offers memory for the rows of a micro-step: values[k] of its k-th entry.
 func (l *stageLink) post(m plan.Micro, entries, values []int) {
-	slots := l.in.turn()
+	slots := l.in.advance()
 	for k, e := range entries {
 		l.pipe.Post(slots[e].Slice(0, 0, values[k]), l.pipe.Rank()-1)
 	}
@@ -93,7 +93,7 @@ func (l *stageLink) send(m plan.Micro, entries []int, rows []engine.Tensor) {
 		}
 		return
 	}
-	slots := l.out.turn()
+	slots := l.out.advance()
 	for k, x := range rows {
 		l.pipe.Offer(slots[entries[k]].Slice(0, 0, x.Len()), x, to)
 	}

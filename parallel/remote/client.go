@@ -1,10 +1,14 @@
 package remote
 
 import (
+	"bufio"
+	"cmp"
 	"encoding"
+	"errors"
 	"fmt"
-	"io"
+	"net"
 	"sync"
+	"time"
 
 	"github.com/vmihailenco/msgpack/v5"
 
@@ -17,42 +21,88 @@ import (
 // Client is a process of ranks as the leader sees it: a host.Host. Safe for concurrent use.
 type Client struct {
 	name    string
-	conn    io.ReadWriteCloser
+	conn    net.Conn
 	why     func() error // why the process has gone
 	address string
+	places  int
 	run     *group.Group
+	ended   chan struct{} // closed when the connection has ended
 
-	mu      sync.Mutex // of all below, and of writes
-	out     *msgpack.Encoder
+	sending sync.Mutex // of out
+	out     *bufio.Writer
+
+	mu      sync.Mutex // of all below
 	next    uint64
 	waiting map[uint64]chan<- answer
 	crew    *crew
 	lost    error
 }
 
-// NewClient greets a process. name is how errors call it; why, if not nil, says why it has gone once the connection has
-// ended.
-func NewClient(name string, conn io.ReadWriteCloser, why func() error) (*Client, error) {
+// NewClient greets a process. name is how errors call it. One that says nothing for the given time (0: Silence) is
+// given up. why, if not nil, is called once the connection has ended: it sees to it that the process ends, and says why
+// it has.
+func NewClient(name string, conn net.Conn, silence time.Duration, why func() error) (*Client, error) {
+	return newClient(name, patient{conn, cmp.Or(silence, Silence)}, why)
+}
+
+func newClient(name string, conn net.Conn, why func() error) (*Client, error) {
 	c := &Client{
-		name: name, conn: conn, why: why, run: group.New(nil), out: msgpack.NewEncoder(conn),
-		waiting: map[uint64]chan<- answer{},
+		name: name, conn: conn, why: why, run: group.New(nil), out: bufio.NewWriter(conn),
+		waiting: map[uint64]chan<- answer{}, ended: make(chan struct{}),
 	}
 	c.run.Go("answers of "+name, func() error { c.read(); return nil })
+	c.run.Go("pulse", func() error { c.pulse(); return nil })
 	a, err := c.ask(&call{Hello: &hello{Version}})
 	if err != nil {
 		c.Close()
 		return nil, err
 	}
-	c.address = a.Address
+	c.address, c.places = a.Address, a.Places
 	return c, nil
 }
 
+// NewFarClient greets a process on another machine, to which the Network's Dial has connected, ToLead. address is
+// HOST:PORT, by which other machines find it too.
+func NewFarClient(address string, conn net.Conn) (*Client, error) {
+	c, err := newClient("host "+address, conn, nil)
+	if err == nil {
+		c.address = scheme + ":" + address
+	}
+	return c, err
+}
+
+// pulse tells the process that its leader is there.
+func (c *Client) pulse() {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-c.ended:
+			return
+		case <-tick.C:
+			_ = c.post(&call{Alive: true}, nil) // read finds out that it has gone
+		}
+	}
+}
+
+// ApartError says that a process did not meet the others.
+type ApartError struct {
+	Name string // as errors call the process
+	Err  error
+}
+
+// Error implements error.
+func (e *ApartError) Error() string { return e.Name + " does not meet the others: " + e.Err.Error() }
+
+// Unwrap returns what it ran into.
+func (e *ApartError) Unwrap() error { return e.Err }
+
 // Meet connects processes with each other; they are hosts of one engine then, in this order. The first that cannot ends
-// the attempt: Close them all then.
+// the attempt with an *ApartError: Close them all then.
 func Meet(all []*Client) error {
 	m := mesh{Token: newToken()}
 	for _, c := range all {
-		m.Addresses = append(m.Addresses, c.address)
+		m.Addresses, m.Names = append(m.Addresses, c.address), append(m.Names, c.name)
 	}
 	met := make(chan error, len(all))
 	for i, c := range all {
@@ -60,6 +110,9 @@ func Meet(all []*Client) error {
 		own.Self = i
 		c.run.Go("meet", func() error {
 			_, err := c.ask(&call{Mesh: &own})
+			if err != nil {
+				err = &ApartError{c.name, err}
+			}
 			met <- err
 			return nil
 		})
@@ -92,8 +145,12 @@ func (c *Client) read() {
 			done <- a
 		}
 	}
+	_ = c.conn.Close()
+	close(c.ended)
 	if c.why != nil {
-		if told := c.why(); told != nil {
+		if told := c.why(); told != nil && errors.As(err, new(*hangError)) {
+			err = fmt.Errorf("%w: %w", err, told)
+		} else if told != nil {
 			err = told
 		}
 	}
@@ -109,8 +166,8 @@ func (c *Client) read() {
 // post sends a call; its answer, if the call is to have one, comes to done.
 func (c *Client) post(q *call, done chan<- answer) error {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	if c.lost != nil {
+		defer c.mu.Unlock()
 		return c.lost
 	}
 	if done != nil {
@@ -118,11 +175,25 @@ func (c *Client) post(q *call, done chan<- answer) error {
 		q.ID = c.next
 		c.waiting[q.ID] = done
 	}
-	if err := c.out.Encode(q); err != nil {
+	c.mu.Unlock()
+	if err := c.write(q); err != nil {
+		_ = c.conn.Close() // read finds out why
+		c.mu.Lock()
+		defer c.mu.Unlock()
 		delete(c.waiting, q.ID)
 		return &failure.Error{Code: failure.HostLost, Text: c.name + " cannot be reached", Cause: err}
 	}
 	return nil
+}
+
+// write sends a call. It may wait for a process that takes nothing; nobody who asks for the state does.
+func (c *Client) write(q *call) error {
+	c.sending.Lock()
+	defer c.sending.Unlock()
+	if err := msgpack.NewEncoder(c.out).Encode(q); err != nil {
+		return err
+	}
+	return c.out.Flush()
 }
 
 // ask sends a call and waits for the answer.
@@ -137,6 +208,12 @@ func (c *Client) ask(q *call) (answer, error) {
 	}
 	return a, nil
 }
+
+// String is how errors call the process.
+func (c *Client) String() string { return c.name }
+
+// Places implements host.Host.
+func (c *Client) Places() int { return c.places }
 
 // Err implements host.Host.
 func (c *Client) Err() error {

@@ -14,7 +14,7 @@ import (
 )
 
 // joining bounds how long processes take to find each other.
-const joining = 30 * time.Second
+const joining = 15 * time.Second
 
 // tokenLength is that of the secret that keeps strangers out of a mesh.
 const tokenLength = 32
@@ -26,8 +26,8 @@ func newToken() []byte {
 }
 
 // connect makes the mesh of a process: it dials the processes before it and accepts those behind.
-func (m *mesh) connect(l net.Listener) (*stream.Mesh, error) {
-	if m.Self < 0 || m.Self >= len(m.Addresses) || len(m.Token) != tokenLength {
+func (m *mesh) connect(l net.Listener, dial func(address string) (net.Conn, error)) (*stream.Mesh, error) {
+	if m.Self < 0 || m.Self >= len(m.Addresses) || len(m.Names) != len(m.Addresses) || len(m.Token) != tokenLength {
 		return nil, fmt.Errorf("process %d of %d with a token of %d bytes: not a mesh", m.Self, len(m.Addresses),
 			len(m.Token))
 	}
@@ -41,14 +41,13 @@ func (m *mesh) connect(l net.Listener) (*stream.Mesh, error) {
 		return nil, err
 	}
 	for p, address := range m.Addresses[:m.Self] {
-		network, at, _ := strings.Cut(address, ":")
-		c, err := net.DialTimeout(network, at, joining)
+		c, err := dial(address)
 		if err != nil {
-			return fail(fmt.Errorf("connect to process %d: %w", p, err))
+			return fail(fmt.Errorf("connect to %s: %w", m.Names[p], err))
 		}
 		conns[p] = c
 		if _, err := c.Write(binary.LittleEndian.AppendUint32(m.Token, uint32(m.Self))); err != nil {
-			return fail(fmt.Errorf("connect to process %d: %w", p, err))
+			return fail(fmt.Errorf("connect to %s: %w", m.Names[p], err))
 		}
 	}
 	if d, ok := l.(interface{ SetDeadline(time.Time) error }); ok {
@@ -57,7 +56,7 @@ func (m *mesh) connect(l net.Listener) (*stream.Mesh, error) {
 	for missing := len(conns) - m.Self - 1; missing > 0; {
 		c, err := l.Accept()
 		if err != nil {
-			return fail(fmt.Errorf("wait for %d processes: %w", missing, err))
+			return fail(fmt.Errorf("wait for %d others: %w", missing, err))
 		}
 		p, ok := m.admit(c)
 		if !ok || conns[p] != nil {
@@ -67,7 +66,16 @@ func (m *mesh) connect(l net.Listener) (*stream.Mesh, error) {
 		conns[p] = c
 		missing--
 	}
-	return stream.NewMesh(m.Self, conns), nil
+	return stream.NewMesh(m.Self, conns, m.Names), nil
+}
+
+// dialUnix connects to a process on this machine.
+func dialUnix(address string) (net.Conn, error) {
+	network, at, _ := strings.Cut(address, ":")
+	if network != "unix" {
+		return nil, fmt.Errorf("%s is on another machine", address)
+	}
+	return net.DialTimeout(network, at, joining)
 }
 
 // admit reads who connects, which must know the token.

@@ -17,10 +17,10 @@ func TestStrangersAreNotAdmitted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	own := mesh{Self: 0, Addresses: []string{"unix:" + path, "unix:nobody"}, Token: newToken()}
+	own := mesh{Self: 0, Addresses: []string{"unix:" + path, "unix:nobody"}, Names: []string{"a", "b"}, Token: newToken()}
 	met := make(chan *stream.Mesh, 1)
 	go func() {
-		m, err := own.connect(l)
+		m, err := own.connect(l, dialUnix)
 		if err != nil {
 			t.Error(err)
 		}
@@ -60,7 +60,7 @@ func TestStrangersAreNotAdmitted(t *testing.T) {
 	}
 	other := own
 	other.Self = 1
-	second, err := other.connect(nil)
+	second, err := other.connect(nil, dialUnix)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,10 +15,10 @@ import (
 )
 
 // Version is that of the protocol: both sides are the same program, or refuse each other.
-const Version = 1
+const Version = 2
 
-// call is what the leader asks: exactly one of the fields after ID is set. Calls are answered by ID, but for Cancel and
-// Abort, which are not.
+// call is what the leader asks: exactly one of the fields after ID is set. Calls are answered by ID, but for Cancel,
+// Abort and Alive, which are not.
 type call struct {
 	ID       uint64
 	Hello    *hello
@@ -29,6 +29,7 @@ type call struct {
 	Cancel   *cancel
 	Abort    *abort
 	Leave    bool
+	Alive    bool // the leader is there
 	Evict    *string
 	Resident bool
 }
@@ -39,7 +40,8 @@ type hello struct{ Version int }
 // mesh tells a process where the others listen. Process i connects to those before it.
 type mesh struct {
 	Self      int
-	Addresses []string // "unix:PATH" or "tcp:HOST:PORT", by process
+	Addresses []string // "unix:PATH" or "tls:HOST:PORT", by process
+	Names     []string // for errors
 	Token     []byte   // what a connection must begin with
 }
 
@@ -72,6 +74,7 @@ type answer struct {
 	ID       uint64
 	Err      *failure.Error
 	Address  string // to Hello: where it listens
+	Places   int    // to Hello: how many ranks it has a device for
 	Loaded   bool
 	Resident []host.Resident
 	Reply    *rank.Reply

@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
 	"io"
@@ -10,8 +11,6 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
-	"patchbay/engine"
-	"patchbay/models/dit"
 	"patchbay/parallel/comm/stream"
 	"patchbay/parallel/failure"
 	"patchbay/parallel/group"
@@ -24,28 +23,32 @@ const pulse = 200 * time.Millisecond
 
 // server is the side of the ranks.
 type server struct {
-	cfg    host.Config
-	listen net.Listener
-	load   Load
-
-	host *host.Local
+	Config
 	mesh *stream.Mesh
 	crew host.Crew
 	run  *group.Group // waits for replies
 
 	mu  sync.Mutex
-	out *msgpack.Encoder
+	out *bufio.Writer
 }
 
-// Load reads the held part of the weights that MarshalBinary of a host.Weights named.
-type Load func(ops engine.Ops, model []byte, held dit.Held) (dit.Model, error)
+// Config is what a process offers to its leader.
+type Config struct {
+	Host *host.Local // outlives the leader, with the weights that are resident
+	// Open finds weights by what MarshalBinary of a host.Weights gave. key is what the leader calls them.
+	Open func(key string, model []byte) (host.Weights, error)
+	// Listen is where the other processes of the leader find this one, Dial how it finds them; nil: they are on this
+	// machine.
+	Listen net.Listener
+	Dial   func(address string) (net.Conn, error)
+}
 
-// Serve runs ranks for the leader at the other end of conn until that goes. listen is where the other processes of the
-// leader find this one; cfg.Transport is not used. The error is why the connection was given up, nil if the leader
-// closed it.
-func Serve(conn io.ReadWriter, listen net.Listener, cfg host.Config, load Load) error {
-	s := &server{
-		cfg: cfg, listen: listen, load: load, run: group.New(nil), out: msgpack.NewEncoder(conn),
+// Serve runs ranks for the leader at the other end of conn until that goes. The error is why the connection was given
+// up, nil if the leader closed it.
+func Serve(conn io.ReadWriter, cfg Config) error {
+	s := &server{Config: cfg, run: group.New(nil), out: bufio.NewWriter(conn)}
+	if s.Dial == nil {
+		s.Dial = dialUnix
 	}
 	ended := make(chan struct{})
 	s.run.Go("pulse", func() error { s.pulse(ended); return nil })
@@ -64,9 +67,6 @@ func Serve(conn io.ReadWriter, listen net.Listener, cfg host.Config, load Load) 
 	}
 	s.leave()
 	_ = s.run.Wait()
-	if s.host != nil {
-		s.host.Close()
-	}
 	if errors.Is(err, io.EOF) {
 		return nil
 	}
@@ -75,6 +75,9 @@ func Serve(conn io.ReadWriter, listen net.Listener, cfg host.Config, load Load) 
 
 // take answers a call; commands are answered when they are done.
 func (s *server) take(c *call) {
+	if c.Alive {
+		return
+	}
 	var a answer
 	err := group.Recovered("rank process", func() error { return s.handle(c, &a) })
 	if err != nil {
@@ -91,11 +94,13 @@ func (s *server) take(c *call) {
 func (s *server) send(a *answer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_ = s.out.Encode(a) // a leader that has gone ends Serve
+	if msgpack.NewEncoder(s.out).Encode(a) == nil {
+		_ = s.out.Flush() // a leader that has gone ends Serve
+	}
 }
 
 func (s *server) handle(c *call, a *answer) (err error) {
-	if c.Hello == nil && c.Mesh == nil && s.host == nil {
+	if c.Hello == nil && c.Mesh == nil && s.mesh == nil {
 		return fmt.Errorf("a call before the processes have met")
 	}
 	switch {
@@ -104,21 +109,21 @@ func (s *server) handle(c *call, a *answer) (err error) {
 			return fmt.Errorf("the leader speaks version %d of the protocol of ranks, this process %d: start both from one "+
 				"build", c.Hello.Version, Version)
 		}
-		a.Address = s.listen.Addr().Network() + ":" + s.listen.Addr().String()
+		a.Address, a.Places = s.Listen.Addr().Network()+":"+s.Listen.Addr().String(), s.Host.Places()
 	case c.Mesh != nil:
-		if s.host != nil {
+		if s.mesh != nil {
 			return fmt.Errorf("the processes have met before")
 		}
-		if s.mesh, err = c.Mesh.connect(s.listen); err == nil {
-			s.cfg.Transport = s.mesh
-			s.host, err = host.New(s.cfg)
-		}
+		s.mesh, err = c.Mesh.connect(s.Listen, s.Dial)
 	case c.Acquire != nil:
-		a.Loaded, err = s.host.Acquire(c.Acquire.Key, named{c.Acquire.Model, s.load}, c.Acquire.Need)
+		var w host.Weights
+		if w, err = s.Open(c.Acquire.Key, c.Acquire.Model); err == nil {
+			a.Loaded, err = s.Host.Acquire(c.Acquire.Key, w, c.Acquire.Need)
+		}
 	case c.Join != nil:
 		s.leave()
 		var crew host.Crew
-		if crew, err = s.host.Join(*c.Join); err == nil {
+		if crew, err = s.Host.JoinOver(s.mesh, *c.Join); err == nil {
 			s.mu.Lock()
 			s.crew = crew
 			s.mu.Unlock()
@@ -126,24 +131,13 @@ func (s *server) handle(c *call, a *answer) (err error) {
 	case c.Leave:
 		s.leave()
 	case c.Evict != nil:
-		s.host.Evict(*c.Evict)
+		s.Host.Evict(*c.Evict)
 	case c.Resident:
-		a.Resident = s.host.Resident()
+		a.Resident = s.Host.Resident()
 	default:
 		return s.member(c)
 	}
 	return err
-}
-
-// named are weights that this process reads by their name.
-type named struct {
-	model []byte
-	load  Load
-}
-
-// Load implements host.Weights.
-func (f named) Load(ops engine.Ops, held dit.Held) (dit.Model, error) {
-	return f.load(ops, f.model, held)
 }
 
 // member hands a call to a member.
@@ -221,15 +215,14 @@ func (s *server) pulse(ended <-chan struct{}) {
 		s.mu.Lock()
 		crew := s.crew
 		s.mu.Unlock()
-		if crew == nil {
-			continue
-		}
-		var a answer
-		for _, m := range crew.Members() {
-			var st status
-			st.Moves, st.Busy, st.Place = m.Position()
-			st.Waits = m.Waits()
-			a.Status = append(a.Status, st)
+		var a answer // a sign of life without members too
+		if crew != nil {
+			for _, m := range crew.Members() {
+				var st status
+				st.Moves, st.Busy, st.Place = m.Position()
+				st.Waits = m.Waits()
+				a.Status = append(a.Status, st)
+			}
 		}
 		s.send(&a)
 	}

@@ -33,7 +33,7 @@ from editor import editor  # noqa: E402
 from graphs import Case, Graph, cases, lora  # noqa: E402
 
 REPO = HERE.parents[1]
-WEIGHTS = REPO / "tests" / "golden" / "weights.json"
+GOLDEN = REPO / "tests" / "golden"
 BOOT_SECONDS = 240
 EDITOR = {"Comfy.TutorialCompleted": True, "Comfy.ColorPalette": "light", "Comfy.Minimap.Visible": False, "LiteGraph.Canvas.MinFontSizeForLOD": 0}
 
@@ -54,7 +54,8 @@ def fill(name: str, shape: list[int], scale: float, offset: float) -> np.ndarray
 
 def write_models(base: pathlib.Path, names: set[str]) -> None:
     """Write the tiny models, and a LoRA for the FLUX ones."""
-    weights = json.loads(WEIGHTS.read_text())
+    weights = {k: v for folder in ("", "modern") for k, v in json.loads((GOLDEN / folder / "weights.json").read_text()).items() if isinstance(v, dict) and "config" in v}
+    (base / "weights.json").write_text(json.dumps(weights))
     for folder in ("diffusion_models", "loras", "checkpoints"):
         (base / "models" / folder).mkdir(parents=True, exist_ok=True)
     for name in names - {"flux-c-fp8", "flux-c-wide", "flux-c-full"}:
@@ -146,7 +147,7 @@ class Rig:
         nodes.mkdir(exist_ok=True)
         shutil.copytree(REPO / "comfyui", nodes / "patchbay", ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copytree(HERE / "support", nodes / "patchbay_test", ignore=shutil.ignore_patterns("__pycache__"))
-        env = {**os.environ, "PATCHBAY_DAEMON": self.socket, "PATCHBAY_TEST_WEIGHTS": str(WEIGHTS), "OMP_NUM_THREADS": "1"}
+        env = {**os.environ, "PATCHBAY_DAEMON": self.socket, "PATCHBAY_TEST_WEIGHTS": str(self.base / "weights.json"), "OMP_NUM_THREADS": "1"}
         env["PATCHBAY_PROGRAM"] = str(pathlib.Path(self.options.program).resolve())
         if self.options.plain_msgpack:  # as if the package were not installed
             (self.base / "without").mkdir()

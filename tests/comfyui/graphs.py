@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-CHANNELS = {"flux": 16, "sd3": 16, "pixart": 4, "hydit": 4}
+CHANNELS = {"flux": 16, "sd3": 16, "pixart": 4, "hydit": 4, "zimage": 16}
 
 
 class Graph:
@@ -194,11 +194,14 @@ def cases() -> dict[str, Case]:
     }
     for plan in ("ulysses=3", "pipe=2,patches=2,warmup=4", "cfg=2", "ring=2", "tensor=2"):
         out["plan_" + plan.replace("=", "").replace(",", "_")] = Case(f, settings={"cfg": 2.0}, plan=plan, record=False)
-    for name in ("flux-b", "sd3-a", "sd3-c", "pixart-a", "pixart-b", "hydit-a", "hydit-b"):
-        out["family_" + name.replace("-", "_")] = Case(name, settings={"cfg": 2.0, "batch": 2, **(big if name.startswith("pixart") else {"y": 8, "x": 8})})
+    for name in ("flux-b", "sd3-a", "sd3-c", "pixart-a", "pixart-b", "hydit-a", "hydit-b", "zimage-a", "zimage-b"):
+        needs = "ZImageFunControlnet" if name.startswith("zimage") else ""  # older ones lack the family
+        out["family_" + name.replace("-", "_")] = Case(name, settings={"cfg": 2.0, "batch": 2, **(big if name.startswith("pixart") else {"y": 8, "x": 8})}, needs=needs)
         out["evaluation_" + name.replace("-", "_")] = Case(
-            name, lambda g: g.custom("CFGGuider", g.add("50", "TestForeignSampler")), {"cfg": 2.0, **(big if name.startswith("pixart") else {"y": 8, "x": 8})}, mode="evaluation", record=False
-        )
+            name, lambda g: g.custom("CFGGuider", g.add("50", "TestForeignSampler")), {"cfg": 2.0, **(big if name.startswith("pixart") else {"y": 8, "x": 8})},
+            mode="evaluation", record=False, needs=needs,
+        )  # fmt: skip
+    out["zimage_sampling"] = Case("zimage-a", lambda g: g.on_model("60", "ModelSamplingAuraFlow", shift=3.0), {"cfg": 2.0, "y": 8, "x": 12, "steps": 5, "sampler_name": "res_multistep"}, needs=needs)
     for s in SCHEDULERS[1:]:
         out["scheduler_" + s] = Case(f, settings={"scheduler": s, "steps": 5})
         out["scheduler_pixart_" + s] = Case("pixart-b", settings={"scheduler": s, "steps": 5, "cfg": 2.0, **big}, record=s in ("karras", "normal"))

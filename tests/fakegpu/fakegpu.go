@@ -1,5 +1,6 @@
 // Package fakegpu builds a libcuda.so.1 that needs no GPU, for tests of engine/cuda: the driver's functions on the CPU
 // (fake/libcuda.cc) and the very kernels of engine/cuda, compiled by g++ with every CUDA thread a fibre (fake/fibre.h).
+// In its folder nccl is a libnccl.so.2 (fake/nccl.cc).
 package fakegpu
 
 import (
@@ -49,7 +50,7 @@ func Build(root string, changes ...Change) (string, error) {
 	sources := make(map[string]string)
 	for _, pattern := range []string{
 		"engine/cuda/kernels/*.cu", "engine/cuda/kernels/*.h", "engine/cuda/kernels/*.cuh",
-		"engine/cuda/driver.h", "tests/fakegpu/fake/*",
+		"engine/cuda/driver.h", "engine/cuda/cublaslt.h", "engine/cuda/nccl.h", "tests/fakegpu/fake/*",
 	} {
 		names, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil || len(names) == 0 {
@@ -116,8 +117,7 @@ func build(sources map[string]string) (string, error) {
 		return hex.EncodeToString(sum[:10])
 	}
 	dir := filepath.Join(cache, hash(append(units, headers...)...))
-	library := filepath.Join(dir, "libcuda.so.1")
-	if _, err := os.Stat(library); err == nil {
+	if _, err := os.Stat(filepath.Join(dir, "complete")); err == nil {
 		return dir, nil
 	}
 	work, err := os.MkdirTemp("", "fakegpu")
@@ -151,9 +151,47 @@ func build(sources map[string]string) (string, error) {
 			return "", err
 		}
 	}
-	return dir, place(library, func(to string) error {
-		return run("g++", append([]string{"-shared", "-o", to}, append(objects, "-ldl")...)...)
+	if err := os.MkdirAll(filepath.Join(dir, "nccl"), 0o755); err != nil {
+		return "", err
+	}
+	// one file, because NCCL works on the driver's streams; in a folder of its own, because only some tests want it found
+	err = place(filepath.Join(dir, "nccl", "libnccl.so.2"), func(at string) error {
+		return os.Symlink("../libcuda.so.1", at)
 	})
+	if err != nil {
+		return "", err
+	}
+	return dir, link(dir, objects, sorted(units))
+}
+
+// libraries are the units that become a shared library each, on top of the driver's; all others are the driver's.
+var libraries = map[string]string{"libcublasLt.cc": "libcublasLt.so.12"}
+
+// link makes the libraries of the objects of units, that of the driver first, and a file that says that all are there.
+func link(dir string, objects, units []string) error {
+	const driver = "libcuda.so.1"
+	shared := func(name string, args ...string) error {
+		return place(filepath.Join(dir, name), func(to string) error {
+			return run("g++", append([]string{"-shared", "-Wl,-soname," + name, "-o", to}, append(args, "-ldl")...)...)
+		})
+	}
+	var own []string
+	for i, unit := range units {
+		if libraries[unit] == "" {
+			own = append(own, objects[i])
+		}
+	}
+	if err := shared(driver, own...); err != nil {
+		return err
+	}
+	for i, unit := range units {
+		if name := libraries[unit]; name != "" {
+			if err := shared(name, "-Wl,-rpath,$ORIGIN", objects[i], "-L"+dir, "-l:"+driver); err != nil {
+				return err
+			}
+		}
+	}
+	return place(filepath.Join(dir, "complete"), func(to string) error { return os.WriteFile(to, nil, 0o600) })
 }
 
 // object compiles one unit unless it is there.

@@ -66,6 +66,11 @@ class RunResult:
         return f"<RunResult {self.job} {self.event.get('type')}: {self.files!r}>"
 
     @property
+    def reused(self) -> str:
+        """Return the job that computed the files, where this one asked for reuse and was answered from it; otherwise an empty text."""
+        return str(self.event.get("data", {}).get("reused", ""))
+
+    @property
     def images(self) -> list[Any]:
         """Return the pictures among the files, see ``File.image``; those of PreviewImage only where there are no others."""
         pictures = [f for f in self.files if f.ref.get("kind", "images") == "images"]

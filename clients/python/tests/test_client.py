@@ -140,7 +140,7 @@ def test_pictures_there_and_back(client: Client, size: int) -> None:
     shared = client.empty(image.shape)
     shared[:] = image
     for given in (image, shared, np.asfortranarray(image)):
-        for _ in range(2):
+        for _ in range(2 if size < 2000 else 1):
             (got,) = client.exec("ImageInvert", {"image": given}).outputs
             np.testing.assert_array_equal(got, np.float32(1) - image)
 
@@ -206,12 +206,12 @@ def test_tensor_speed(daemon: Daemon, way: str) -> None:
     with Client.nats(daemon.nats) if way == "NATS" else Client.socket(daemon.socket) as c:
         big = c.empty((1, 16, 1024, 1024)) if way == "shared memory" else np.zeros((1, 16, 1024, 1024), np.float32)
         times = []
-        for _ in range(17):
+        for _ in range(7):
             big[0, 0, 0] += 1
             began = time.perf_counter()
             with pytest.raises(PatchbayError):
                 c.exec("NoSuchNode", {"x": big})
             times.append(time.perf_counter() - began)
     times = sorted(times[2:])
-    print(f"64 MiB Python -> daemon -> worker, {way}: median {times[7] * 1000:.0f} ms, best {times[0] * 1000:.0f} ms")
+    print(f"64 MiB Python -> daemon -> worker, {way}: median {times[len(times) // 2] * 1000:.0f} ms, best {times[0] * 1000:.0f} ms")
     assert min(times) < 5

@@ -15,6 +15,7 @@ import pytest
 
 from patchbay import CancelledError, Client, ConnectionLostError, NotAllowedError, RunResult
 from patchbay.frames import WorkerTransport
+from patchbay.nats_transport import NATSTransport
 
 from .conftest import Daemon, worker
 from .test_client import MODEL, conds, noisy_png, workflow
@@ -50,7 +51,7 @@ def test_a_client_comes_back(tmp_path: pathlib.Path, way: str) -> None:
 
         thread = threading.Thread(target=long)
         thread.start()
-        assert going.wait(20)
+        assert going.wait(90)
         if d is None:
             assert isinstance(c.transport, WorkerTransport)
             os.kill(c.transport.process.pid, signal.SIGKILL)
@@ -215,3 +216,34 @@ def test_a_run_outlives_its_daemon(tmp_path: pathlib.Path, way: str) -> None:
                 c.run(workflow(steps=2), reconnect=1)
     finally:
         d.stop()
+
+
+def test_a_connection_that_several_close(daemon: Daemon) -> None:
+    """Two threads close a connection that a third one asks on: whoever is too late hears that it was closed, nobody waits."""
+    for _ in range(30):
+        way = Client.nats(daemon.nats).transport
+        assert isinstance(way, NATSTransport)
+        heard: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+        begin = threading.Barrier(3)
+
+        def work(
+            call: Callable[[], object],
+            heard: queue.SimpleQueue[BaseException | None] = heard,
+            begin: threading.Barrier = begin,
+        ) -> None:
+            begin.wait()
+            try:
+                call()
+                heard.put(None)
+            except BaseException as err:  # noqa: BLE001 - that is what is looked at
+                heard.put(err)
+
+        def ask(way: NATSTransport = way) -> None:
+            while True:  # until it is closed
+                list(way.ask("stats", {}, timeout=20))
+
+        for call in (ask, way.close, way.close):
+            threading.Thread(target=work, args=(call,), daemon=True).start()
+        ends = [heard.get(timeout=30) for _ in range(3)]
+        assert sum(end is None for end in ends) == 2, ends
+        assert all(end is None or isinstance(end, ConnectionLostError) for end in ends), ends

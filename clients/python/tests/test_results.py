@@ -9,7 +9,8 @@ import pathlib
 import struct
 import time
 import zlib
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -127,3 +128,56 @@ def test_asyncio(daemon: Daemon) -> None:
 
     asyncio.run(main())
     assert os.path.exists(daemon.socket)
+
+
+def test_every_question_ends() -> None:
+    """A daemon that says nothing more is noticed by every verb, with and without a timeout of one's own."""
+    asked: dict[str, float | None] = {}
+
+    class Deaf:
+        lost = False
+
+        def ask(self, verb: str, _body: object, _job: str = "", timeout: float | None = None, _tick: object = None) -> Iterator[Any]:
+            asked[verb] = timeout
+            raise TimeoutError(verb)
+
+        def tell(self, _verb: str, _job: str) -> None:
+            pass
+
+    client = Client(cast(Any, Deaf()))
+    latent = np.zeros((1, 4, 2, 2), np.float32)
+    entry = {"model_conds": {"c_crossattn": latent[0]}}
+    calls: list[Callable[[], object]] = [
+        lambda: client.run(workflow(), reconnect=0),
+        lambda: client.follow("a", reconnect=0),
+        lambda: client.submit(workflow()),
+        lambda: client.exec("EmptyLatentImage"),
+        lambda: client.sample("m", "euler", np.array([1, 0]), latent, [entry]),
+        lambda: client.load("m"),
+        client.free,
+        client.jobs,
+        client.stats,
+        client.models,
+        client.describe,
+        lambda: client.cancel("a"),
+        lambda: client.retry("a"),
+    ]
+    for call in calls:
+        with pytest.raises(TimeoutError):
+            call()
+    assert len(asked) == len(calls) and all(t and t > 0 for t in asked.values()), asked
+    assert asked["exec"] == asked["load"] == 3600 and asked["submit"] == asked["free"] == 120 and asked["run"] == asked["jobs"] == 30
+    client.timeout = 7
+    for call in calls:
+        with pytest.raises(TimeoutError):
+            call()
+    assert set(asked.values()) == {7}
+
+
+def test_reuse(client: Client) -> None:
+    """The same job again is answered from the first, with its file; without reuse it runs."""
+    flow = workflow(seed=int(time.time_ns() % 2**63))
+    first = client.run(flow, reuse=True)
+    again = client.run(flow, reuse=True)
+    assert not first.reused and again.reused == first.job != again.job
+    assert again.files[0].data == first.files[0].data and not client.run(flow).reused

@@ -33,6 +33,15 @@ func Quantise(kind gguf.Type, values []float32) []byte {
 	return out
 }
 
+// Widen returns all elements of e as bytes of d (f32, bf16, f16). It panics for a type that cannot be widened.
+func Widen(e gguf.Entry, d engine.DType) []byte {
+	out := make([]byte, e.Len()*d.Size())
+	if err := e.Range(out, 0, e.Len(), d); err != nil {
+		panic(err)
+	}
+	return out
+}
+
 // half appends v as f16 and returns what was written.
 func half(b []byte, v float32) ([]byte, float32) {
 	h := engine.F16FromF32(v)

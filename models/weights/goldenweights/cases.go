@@ -26,10 +26,14 @@ type Case struct {
 	MetaSize    [][]float32 `json:"image_meta_size"`
 	CSize       any         `json:"c_size"`
 	AspectRatio any         `json:"c_ar"`
+	References  [][]int     `json:"ref_latents"` // [n, C, 1, Y, X] each
+	Method      string      `json:"ref_latents_method"`
 }
 
 // modern reports whether a model's cases are in the folder modern: families recorded later.
-func modern(model string) bool { return strings.HasPrefix(model, "zimage-") }
+func modern(model string) bool {
+	return strings.HasPrefix(model, "zimage-") || strings.HasPrefix(model, "qwen-")
+}
 
 // recordedIn is the path of a file with the cases of a model.
 func recordedIn(model, file string) string {
@@ -54,6 +58,9 @@ func Cases(model string) ([]Case, error) {
 		if err := json.Unmarshal(text, &c); err != nil {
 			return nil, fmt.Errorf("golden case %s: %w", name, err)
 		}
+		if len(c.X) == 5 { // one frame
+			c.X = append(c.X[:2], c.X[3:]...)
+		}
 		out = append(out, c)
 	}
 	if len(out) == 0 {
@@ -75,6 +82,13 @@ func (c Case) Entries() []dit.Entry {
 	out := make([]dit.Entry, n)
 	for i := range out {
 		out[i].Context = item(c.Name+"/context", c.Context, i)
+		for k, r := range c.References {
+			y, x := r[3], r[4]
+			all := golden.Input(fmt.Sprintf("%s/ref%d", c.Name, k), product(r))
+			size := product(r[1:])
+			out[i].References = append(out[i].References, dit.Reference{Y: y, X: x, Data: all[i*size : (i+1)*size]})
+		}
+		out[i].Method = c.Method
 		if c.Y != nil {
 			out[i].Pooled = item(c.Name+"/y", []int{c.Y[0], 1, c.Y[1]}, i).Data
 		}

@@ -25,7 +25,10 @@ type model struct {
 // Set returns the golden model of that name ("flux-a", "clip-l-tiny" ...) under its own names, and the recorded config
 // as JSON.
 func Set(name string) (*weights.Set, json.RawMessage, error) {
-	files := []string{"weights.json", "weights_text_vae.json", "modern/weights.json", "modern/weights_text.json"}
+	files := []string{
+		"weights.json", "weights_text_vae.json", "modern/weights.json", "modern/weights_text.json",
+		"modern/weights_vae.json",
+	}
 	for _, file := range files {
 		var models map[string]model
 		if err := golden.JSON(file, &models); err != nil {

@@ -66,7 +66,7 @@ func world(t testing.TB, rig Rig, size int, deadline time.Duration, f func(m *me
 	if err != nil {
 		return err
 	}
-	g := comm.Group{Name: "test", Deadline: deadline, Ranks: make([]int, size)}
+	g := comm.Group{Name: "test", Deadline: deadline, Ranks: make([]int, size), Pipe: true}
 	for r := range g.Ranks {
 		g.Ranks[r] = r
 	}

@@ -121,12 +121,12 @@ func (g *group) run(parts []*call, calls []*comm.Call) error {
 		case "ReduceScatter":
 			g.sum(s, c.Dst, calls, slices.Concat([]int{0}, c.Send), r)
 		case "AllReduce": // every rank sums its share, in place: only it reads and writes that share of its own memory
-			own := share(c.Dst, r, len(calls))
+			own := comm.Share(c.Dst, r, len(calls))
 			g.sumOf(s, own, shares(calls, r))
 		default:
 			c.Pieces(r, calls, func(at, peer, off, n int) {
 				if n > 0 {
-					s.Take(piece(c.Dst, at, n), piece(calls[peer].Src, off, n), g.streams[peer])
+					s.Take(comm.Piece(c.Dst, at, n), comm.Piece(calls[peer].Src, off, n), g.streams[peer])
 				}
 			})
 		}
@@ -135,8 +135,8 @@ func (g *group) run(parts []*call, calls []*comm.Call) error {
 	if calls[0].Op == "AllReduce" { // and takes the sums of the others
 		for r, c := range calls {
 			for p := range calls {
-				if mine := share(c.Dst, p, len(calls)); p != r && mine.Len() > 0 {
-					streams[r].Take(mine, share(calls[p].Dst, p, len(calls)), g.streams[p])
+				if mine := comm.Share(c.Dst, p, len(calls)); p != r && mine.Len() > 0 {
+					streams[r].Take(mine, comm.Share(calls[p].Dst, p, len(calls)), g.streams[p])
 				}
 			}
 		}
@@ -179,9 +179,9 @@ func (g *group) sum(s *cuda.Ops, dst engine.Tensor, calls []*comm.Call, before [
 	}
 	parts := make([]engine.Tensor, len(calls))
 	for p, c := range calls {
-		parts[p] = piece(c.Src, from, n)
+		parts[p] = comm.Piece(c.Src, from, n)
 	}
-	g.sumOf(s, piece(dst, 0, n), parts)
+	g.sumOf(s, comm.Piece(dst, 0, n), parts)
 }
 
 // sumOf adds parts, one of each rank.
@@ -195,22 +195,7 @@ func (g *group) sumOf(s *cuda.Ops, dst engine.Tensor, parts []engine.Tensor) {
 func shares(calls []*comm.Call, r int) []engine.Tensor {
 	out := make([]engine.Tensor, len(calls))
 	for p, c := range calls {
-		out[p] = share(c.Dst, r, len(calls))
+		out[p] = comm.Share(c.Dst, r, len(calls))
 	}
-	return out
-}
-
-// share is part r of t, in multiples of 8 elements, so that parts are as aligned as t.
-func share(t engine.Tensor, r, of int) engine.Tensor {
-	n := t.Len()
-	each := ((n+of-1)/of + 7) / 8 * 8
-	from, to := min(r*each, n), min((r+1)*each, n)
-	return piece(t, from, to-from)
-}
-
-// piece is n elements of a contiguous tensor.
-func piece(t engine.Tensor, at, n int) engine.Tensor {
-	out := engine.NewTensor(t.Buf, t.DType, n)
-	out.Off = t.Off + at
 	return out
 }

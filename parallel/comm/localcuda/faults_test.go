@@ -30,8 +30,8 @@ func TestPlantedFaults(t *testing.T) {
 			"want",
 		},
 		{
-			"sums in the order of the host's arrival", "collective.go", "out[p] = share(c.Dst, r, len(calls))",
-			"out[len(calls)-1-p] = share(c.Dst, r, len(calls))", one + "ReductionsInRankOrder", "want",
+			"sums in the order of the host's arrival", "collective.go", "out[p] = comm.Share(c.Dst, r, len(calls))",
+			"out[len(calls)-1-p] = comm.Share(c.Dst, r, len(calls))", one + "ReductionsInRankOrder", "want",
 		},
 		{
 			"a part of the wrong peer", "collective.go", "for _, k := range before[:r+1]", "for _, k := range before[:r]",

@@ -20,6 +20,7 @@ const (
 	plain                  // SendRecv
 	offered                // Offer
 	abort                  // the payload is the cause
+	alive                  // of no group: the process is there
 )
 
 // frame is what one rank sends to another in one call.
@@ -72,7 +73,7 @@ func readFrame(r io.Reader) (*frame, error) {
 	}
 	length := func(at int) int { return int(binary.LittleEndian.Uint16(head[at:])) }
 	group, op, site, payload := length(0), length(2), length(4), binary.LittleEndian.Uint64(head[12:])
-	if group > maxText || op > maxText || site > maxText || payload > maxPayload || head[6] > byte(abort) {
+	if group > maxText || op > maxText || site > maxText || payload > maxPayload || head[6] > byte(alive) {
 		return nil, fmt.Errorf("a frame of kind %d with texts of %d, %d and %d and a payload of %d bytes: not this protocol",
 			head[6], group, op, site, payload)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"time"
 
 	"patchbay/engine"
 	"patchbay/parallel/comm"
@@ -16,8 +17,10 @@ import (
 // groups. Safe for concurrent use.
 type Mesh struct {
 	self  int
-	links []*link // by process; nil: this one
+	links []*link  // by process; nil: this one
+	names []string // of processes
 	run   *group.Group
+	ended chan struct{} // closed by Close
 
 	mu     sync.Mutex
 	groups map[string]*members
@@ -32,31 +35,55 @@ type link struct {
 	mu   sync.Mutex // of writes
 }
 
+// pulse is how often a process says that it is there.
+const pulse = time.Second
+
 // readBuffer holds the heads of frames; payloads are read past it.
 const readBuffer = 64 << 10
 
 // NewMesh makes the mesh of process self; conns are the connections to the others by process, nil for self. The mesh
-// owns them until Close.
-func NewMesh(self int, conns []io.ReadWriteCloser) *Mesh {
+// owns them until Close. names are how errors call the processes.
+func NewMesh(self int, conns []io.ReadWriteCloser, names []string) *Mesh {
 	m := &Mesh{
-		self: self, links: make([]*link, len(conns)), run: group.New(nil), groups: map[string]*members{},
-		early: map[string][]*frame{}, lost: map[int]error{},
+		self: self, links: make([]*link, len(conns)), names: names, run: group.New(nil), groups: map[string]*members{},
+		early: map[string][]*frame{}, lost: map[int]error{}, ended: make(chan struct{}),
 	}
 	for p, c := range conns {
 		if c == nil {
 			continue
 		}
 		m.links[p] = &link{conn: c}
-		m.run.Go(fmt.Sprintf("frames of process %d", p), func() error {
+		m.run.Go("frames of "+names[p], func() error {
 			m.gone(p, m.receive(c))
 			return nil
 		})
 	}
+	m.run.Go("pulse", func() error { m.pulse(); return nil })
 	return m
+}
+
+// pulse says that this process is there on every connection on which nothing else is being said.
+func (m *Mesh) pulse() {
+	tick := time.NewTicker(pulse)
+	defer tick.Stop()
+	for {
+		select {
+		case <-m.ended:
+			return
+		case <-tick.C:
+		}
+		for _, l := range m.links {
+			if l != nil && l.mu.TryLock() {
+				_ = (&frame{kind: alive}).write(l.conn) // receive finds out that a process has gone
+				l.mu.Unlock()
+			}
+		}
+	}
 }
 
 // Close ends all connections; ranks that wait are told.
 func (m *Mesh) Close() {
+	close(m.ended)
 	for _, l := range m.links {
 		if l != nil {
 			_ = l.conn.Close()
@@ -135,7 +162,9 @@ func (m *Mesh) receive(conn io.Reader) error {
 		if err != nil {
 			return err
 		}
-		m.deliver(f)
+		if f.kind != alive {
+			m.deliver(f)
+		}
 	}
 }
 
@@ -156,7 +185,7 @@ func (m *Mesh) gone(process int, cause error) {
 	if errors.Is(cause, io.EOF) {
 		cause = errors.New("its connection has ended")
 	}
-	err := &comm.Error{Text: fmt.Sprintf("process %d has gone", process), Cause: cause}
+	err := &comm.Error{Text: m.names[process] + " has gone", Cause: cause}
 	m.mu.Lock()
 	m.lost[process] = err
 	var hit []*members
@@ -186,7 +215,7 @@ func (m *Mesh) send(process int, f *frame) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err := f.write(l.conn); err != nil {
-		return &comm.Error{Text: fmt.Sprintf("send to process %d", process), Cause: err}
+		return &comm.Error{Text: "send to " + m.names[process], Cause: err}
 	}
 	return nil
 }

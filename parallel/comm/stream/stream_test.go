@@ -2,6 +2,7 @@ package stream_test
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"strings"
@@ -34,9 +35,12 @@ func meshes(processes int) []*stream.Mesh {
 			conns[p][q], conns[q][p] = net.Pipe()
 		}
 	}
-	out := make([]*stream.Mesh, processes)
+	out, names := make([]*stream.Mesh, processes), make([]string, processes)
+	for p := range names {
+		names[p] = fmt.Sprintf("process %d", p)
+	}
 	for p := range out {
-		out[p] = stream.NewMesh(p, conns[p])
+		out[p] = stream.NewMesh(p, conns[p], names)
 	}
 	return out
 }

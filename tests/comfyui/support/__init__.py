@@ -13,6 +13,7 @@ import comfy.model_base
 import comfy.model_detection
 import comfy.model_management
 import comfy.samplers
+import comfy.supported_models
 import folder_paths
 import numpy as np
 import torch
@@ -21,6 +22,8 @@ from safetensors import safe_open
 from server import PromptServer
 
 WEIGHTS = json.load(open(os.environ["PATCHBAY_TEST_WEIGHTS"]))
+if hasattr(comfy.supported_models, "ZImage"):
+    comfy.supported_models.ZImage.unet_config.pop("dim")  # tiny ones are told by their configs
 RECORD = os.environ.get("PATCHBAY_TEST_RECORD", "")
 FACTS = {"evaluations": 0, "left": 0.0, "asked": 0.0}
 
@@ -210,6 +213,8 @@ class TestConditioning:
             width, extra["pooled_output"] = c["context_embedder_config"]["params"]["in_features"], values(seed + 1000, 1, c["adm_in_channels"])
         elif model.startswith("pixart"):
             width = c["caption_channels"]
+        elif model.startswith("zimage"):
+            width = c["cap_feat_dim"]
         else:
             width = c["text_states_dim"]
             extra["pooled_output"] = values(seed + 1000, 1, 1024)

@@ -6,11 +6,13 @@
 //
 // FAKEGPU_SEED (number), FAKEGPU_LANDING (late, once), FAKEGPU_EAGER (1: work runs as soon as its stream may), FAKEGPU_MEMORY (bytes), FAKEGPU_DEVICES,
 // FAKEGPU_MAJOR (compute capability), FAKEGPU_DRIVER (CUDA version it serves), FAKEGPU_PEERS (0: devices do not reach each other's memory),
-// FAKEGPU_BREAK and FAKEGPU_FULL (files: while there is one, the next launch breaks its device or the next allocation finds no memory, and takes it away).
+// FAKEGPU_PATIENCE (seconds that a stream may wait for a peer that issues nothing; 0: for ever), FAKEGPU_BREAK, FAKEGPU_REFUSE and FAKEGPU_FULL (files: while there
+// is one, the next launch breaks its device or is refused, or the next allocation finds no memory, and takes it away).
 #include <dlfcn.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -23,8 +25,10 @@
 #include <string>
 #include <vector>
 
+#include "device.h"
 #include "driver.h"
 #include "fibre.h"
+#include "queue.h"
 
 namespace {
 
@@ -39,24 +43,13 @@ struct allocation {
   bool host;
 };
 
-struct operation {
-  std::function<bool()> ready;
-  std::function<void()> run;
-};
-
 }  // namespace
 
-struct CUctx_st {
-  int device;
-  int users = 0;
-  size_t used = 0;                // bytes of device memory
-  std::set<CUctx_st *> reaches;   // contexts whose memory may be used
-  CUresult sticky = PB_SUCCESS;
-};
 // One record of an event. Streams that wait for it do so when the event was recorded again, or destroyed.
 struct record {
   bool done = false;
   double at = 0;
+  CUstream by;
 };
 struct CUevent_st {
   CUcontext context;
@@ -64,11 +57,6 @@ struct CUevent_st {
   std::shared_ptr<record> last;  // null: never recorded
 
   bool done() const { return !last || last->done; }
-};
-struct CUstream_st {
-  CUcontext context;
-  uint64_t id;
-  std::deque<operation> queue;
 };
 struct CUmod_st {
   CUcontext context;
@@ -83,11 +71,19 @@ struct CUfunc_st {
   int shared = 48 << 10;
 };
 
-namespace {
+namespace fake {
 
 std::mutex big;
-bool initialised;
+std::condition_variable_any moved;
 thread_local CUcontext current;
+std::string fault = "none";
+
+}  // namespace fake
+using namespace fake;
+
+namespace {
+
+bool initialised;
 std::map<int, CUcontext> contexts;
 std::map<uintptr_t, allocation> live;
 struct freed {
@@ -99,34 +95,35 @@ size_t quarantined;
 uint64_t streams_made;
 std::set<CUstream> streams;
 std::set<CUevent> events;
-std::string fault = "none";
 uint64_t draw_state;
 double clock_now;
 
-uint64_t setting(const char *name, uint64_t otherwise) {
+}  // namespace
+
+uint64_t fake::setting(const char *name, uint64_t otherwise) {
   const char *v = getenv(name);
   return v && *v ? strtoull(v, nullptr, 0) : otherwise;
 }
 
 // told reports whether the file that a variable names is there, and takes it away.
-bool told(const char *name) {
+bool fake::told(const char *name) {
   const char *path = getenv(name);
   return path && *path && !unlink(path);
 }
 
-uint64_t draw() {
+static uint64_t draw() {
   draw_state = draw_state * 6364136223846793005u + 1442695040888963407u;
   return draw_state >> 33;
 }
 
 // Trouble is said on stderr too: the program may not look at the text.
-CUresult trouble(CUresult code, const std::string &text) {
+CUresult fake::trouble(CUresult code, const std::string &text) {
   fault = text;
   fprintf(stderr, "fakegpu: %s\n", text.c_str());
   return code;
 }
 
-CUresult check() {
+static CUresult check() {
   if (!initialised) return PB_NOT_INITIALIZED;
   if (!current) return trouble(PB_INVALID_CONTEXT, "no context is current on this thread");
   if (current->users == 0) return trouble(PB_INVALID_CONTEXT, "the context was released");
@@ -137,12 +134,12 @@ CUresult check() {
   std::lock_guard<std::mutex> lock(big);     \
   if (CUresult bad = check()) return bad
 
-CUresult check(CUstream s) {
+CUresult fake::check(CUstream s) {
   if (!streams.count(s)) return trouble(PB_INVALID_HANDLE, "not a stream (the legacy stream is not used here)");
   if (s->context != current) return trouble(PB_INVALID_HANDLE, "a stream of another context");
   return PB_SUCCESS;
 }
-CUresult check(CUevent e) {
+static CUresult check(CUevent e) {
   if (!events.count(e)) return trouble(PB_INVALID_HANDLE, "not an event");
   return PB_SUCCESS;
 }
@@ -150,7 +147,7 @@ CUresult check(CUevent e) {
   if (CUresult bad = check(x)) return bad
 
 // around returns the allocation that at lies in, nullptr if it lies in none.
-const std::pair<const uintptr_t, allocation> *around(uintptr_t at) {
+static const std::pair<const uintptr_t, allocation> *around(uintptr_t at) {
   auto i = live.upper_bound(at);
   if (i == live.begin()) return nullptr;
   --i;
@@ -158,14 +155,16 @@ const std::pair<const uintptr_t, allocation> *around(uintptr_t at) {
 }
 
 // usable reports whether a context may use the memory of another one.
-bool usable(CUcontext by, CUcontext of) { return by == of || by->reaches.count(of); }
+static bool usable(CUcontext by, CUcontext of) { return by == of || by->reaches.count(of); }
 
 // inside reports whether [at, at + bytes) lies in one allocation that owner may use; pinned memory is everybody's.
-bool inside(uintptr_t at, size_t bytes, bool host, CUcontext owner) {
+bool fake::inside(uintptr_t at, size_t bytes, bool host, CUcontext owner) {
   auto i = around(at);
   return i && i->second.host == host && at + bytes <= i->first + i->second.bytes && (host || usable(owner, i->second.context));
 }
-bool inside(uintptr_t at, size_t bytes, bool host) { return inside(at, bytes, host, current); }
+static bool inside(uintptr_t at, size_t bytes, bool host) { return inside(at, bytes, host, current); }
+
+namespace {
 
 bool intact(const unsigned char *p, size_t n) {
   for (size_t i = 0; i < n; i++)
@@ -207,8 +206,10 @@ CUresult give(uintptr_t at, bool host) {
   return let_go(quarantine_most);
 }
 
+}  // namespace
+
 // step runs one operation of some stream that may go on; false: none can.
-bool step() {
+bool fake::step() {
   std::vector<CUstream> able;
   for (CUstream s : streams)
     if (!s->queue.empty() && s->queue.front().ready()) able.push_back(s);
@@ -219,23 +220,67 @@ bool step() {
   s->queue.pop_front();
   clock_now += 1e-3;
   if (s->context->sticky == PB_SUCCESS) o.run();
+  moved.notify_all();
   return true;
 }
 
-CUresult run_until(const std::function<bool()> &done) {
+// cycle follows what the streams wait for from s on and returns the streams of a circle; open is set where the host may still do something.
+static std::string cycle(CUstream s, std::vector<CUstream> &path, std::set<CUstream> &seen, bool &open) {
+  auto at = std::find(path.begin(), path.end(), s);
+  if (at != path.end()) {
+    std::string text;
+    for (; at != path.end(); ++at) text += (text.empty() ? "stream " : " waits for stream ") + std::to_string((*at)->id) + " of device " + std::to_string((*at)->context->device);
+    return text + ", which waits for the first";
+  }
+  if (!streams.count(s) || s->queue.empty() || s->queue.front().ready() || !seen.insert(s).second) return "";
+  std::vector<CUstream> next;
+  open |= s->queue.front().waits(next);
+  path.push_back(s);
+  for (CUstream n : next) {
+    std::string text = cycle(n, path, seen, open);
+    if (!text.empty()) return text;
+  }
+  path.pop_back();
+  return "";
+}
+
+// stuck says why no stream will ever go on, empty while the host may still do something about it.
+static std::string stuck() {
+  std::set<CUstream> seen;
+  bool open = false;
+  for (CUstream s : streams) {
+    std::vector<CUstream> path;
+    std::string text = cycle(s, path, seen, open);
+    if (!text.empty()) return text;
+  }
+  return open ? "" : "a stream waits for an event that nobody will record";
+}
+
+static CUresult run_until(const std::function<bool()> &done) {
   while (!done()) {
-    if (!step()) return trouble(PB_UNKNOWN, "deadlock: a stream waits for an event that nobody will record");
+    if (!step()) {
+      std::string why = stuck();
+      if (!why.empty()) return trouble(PB_UNKNOWN, "deadlock: " + why);
+      uint64_t most = setting("FAKEGPU_PATIENCE", 0);  // other threads go on
+      if (!most)
+        moved.wait(big);
+      else if (moved.wait_for(big, std::chrono::seconds(most)) == std::cv_status::timeout)
+        return trouble(PB_UNKNOWN, "deadlock: a peer has not issued its part for " + std::to_string(most) + " s");
+    }
     if (current && current->sticky) return current->sticky;
   }
   return current ? current->sticky : PB_SUCCESS;
 }
 
-void enqueue(CUstream s, std::function<void()> run, std::function<bool()> ready = [] { return true; }) {
-  s->queue.push_back({std::move(ready), std::move(run)});
+void fake::enqueue(CUstream s, std::function<void()> run, std::function<bool()> ready, std::function<bool(std::vector<CUstream> &)> waits) {
+  s->queue.push_back({std::move(ready), std::move(run), std::move(waits)});
+  moved.notify_all();
   if (setting("FAKEGPU_EAGER", 0))
     while (step()) {
     }
 }
+
+namespace {
 
 void *self_handle() {
   Dl_info info;
@@ -250,6 +295,29 @@ long number(const std::string &text, const char *key, size_t at, size_t end, lon
 }
 
 }  // namespace
+
+namespace fakegpu {
+
+CUcontext context() { return current; }
+
+CUresult enqueue(CUstream s, std::function<void()> run) {
+  ENTER;
+  CHECK(s);
+  ::enqueue(s, std::move(run));
+  return PB_SUCCESS;
+}
+
+bool device_memory(const void *at, size_t bytes) {
+  std::lock_guard<std::mutex> lock(big);
+  return inside((uintptr_t)at, bytes, false);
+}
+
+void say(const std::string &text) {
+  std::lock_guard<std::mutex> lock(big);
+  trouble(PB_UNKNOWN, text);
+}
+
+}  // namespace fakegpu
 
 #pragma GCC visibility push(default)
 extern "C" {
@@ -350,9 +418,10 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice d) {
     for (auto i = streams.begin(); i != streams.end();) i = (*i)->context == c ? streams.erase(i) : std::next(i);
     for (auto i = events.begin(); i != events.end();) i = (*i)->context == c ? events.erase(i) : std::next(i);
     c->used = 0;
+    c->communicators = 0;
     return PB_SUCCESS;
   }
-  size_t left = 0, bytes = 0, open = 0;
+  size_t left = 0, bytes = 0, open = c->communicators;
   for (auto &a : live)
     if (a.second.context == c) {
       left++;
@@ -362,12 +431,12 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice d) {
   for (CUevent e : events) open += e->context == c;
   if (left || open)
     return trouble(PB_UNKNOWN, "leak: " + std::to_string(left) + " allocations of " + std::to_string(bytes) + " bytes and " + std::to_string(open) +
-                                   " streams and events were not freed");
+                                   " streams, events and communicators were not freed");
   return let_go(0);
 }
 
 CUresult cuCtxSetCurrent(CUcontext c) {
-  current = c;
+  fake::current = c;
   return PB_SUCCESS;
 }
 
@@ -483,7 +552,11 @@ CUresult cuStreamWaitEvent(CUstream s, CUevent e, unsigned) {
   CHECK(s);
   CHECK(e);
   auto r = e->last;
-  if (r) enqueue(s, [] {}, [r] { return r->done; });  // an event that was never recorded is no wait at all
+  if (!r) return PB_SUCCESS;  // an event that was never recorded is no wait at all
+  enqueue(s, [] {}, [r] { return r->done; }, [r](std::vector<CUstream> &on) {
+    on.push_back(r->by);
+    return false;
+  });
   return PB_SUCCESS;
 }
 
@@ -518,6 +591,7 @@ CUresult cuEventRecord(CUevent e, CUstream s) {
   CHECK(e);
   if (e->context != s->context) return trouble(PB_INVALID_HANDLE, "an event of another context");
   auto r = e->last = std::make_shared<record>();
+  r->by = s;
   enqueue(s, [r] {
     r->done = true;
     r->at = clock_now;
@@ -620,6 +694,7 @@ CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, uns
     auto a = around(word);
     if (a && !a->second.host && !usable(current, a->second.context)) return trouble(PB_ILLEGAL_ADDRESS, n + ": memory of a device that this one does not reach");
   }
+  if (told("FAKEGPU_REFUSE")) return trouble(PB_INVALID_VALUE, n + ": refused, as it was told to");
   bool broken = told("FAKEGPU_BREAK");
   enqueue(s, [=] {
     if (broken) {

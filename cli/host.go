@@ -1,0 +1,82 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"patchbay/cli/console"
+	"patchbay/cli/settings"
+	"patchbay/daemon"
+)
+
+// hostCmd offers this machine to the daemons of a cluster.
+func hostCmd(version string) *cobra.Command {
+	cfg := daemon.Config{Version: version}
+	var listen, newKey string
+	var places int
+	cmd := &cobra.Command{
+		Use:   "host",
+		Short: "Offer this machine's devices to a daemon elsewhere",
+		Long: `host runs ranks of plans for "patchbay serve --hosts". Both have a copy of one file with a secret, by which
+they know each other and encrypt what they say. Each host has the model files in folders of its own; they are found by
+name and compared by content. Text encoders and VAE run where the daemon is.`,
+		Example: `  patchbay host --new-key cluster.key           # once; copy it to all machines
+  patchbay host --cluster-key cluster.key --models /models
+  patchbay serve --hosts a,b --cluster-key cluster.key --models /models`,
+		Args: console.ExactArgs(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if newKey != "" {
+				return daemon.NewKeyFile(newKey)
+			}
+			if cfg.Devices == "auto" {
+				cfg.Devices = "cpu" // what hosts can compute on yet
+			}
+			if err := cfg.Complete(); err != nil {
+				return err
+			}
+			if err := cfg.CheckModels(); err != nil {
+				return err
+			}
+			log := console.Logger(cmd.ErrOrStderr(), cfg.Log)
+			return daemon.RunHost(cmd.Context(), &cfg, listen, places, log, func(err error) {
+				log.Error().Err(err).Msg("the host begins anew")
+				self, failed := os.Executable()
+				if failed == nil {
+					failed = unix.Exec(self, os.Args, os.Environ())
+				}
+				console.Report(os.Stderr, fmt.Errorf("begin anew: %w", failed))
+				os.Exit(1)
+			})
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&listen, "listen", fmt.Sprintf(":%d", daemon.HostPort), "address for daemons and other hosts")
+	f.IntVar(&places, "ranks", 1, "how many ranks run here at most")
+	f.StringVar(&newKey, "new-key", "", "write a new secret to this file, and end")
+	settings.ClusterKey(f, &cfg)
+	settings.Models(f, &cfg)
+	settings.Devices(f, &cfg)
+	settings.Memory(f, &cfg)
+	settings.Log(f, &cfg)
+	return cmd
+}
+
+// rankCmd is what a worker starts for each rank with --placement children.
+func rankCmd() *cobra.Command {
+	var cfg daemon.Config
+	var listen string
+	cmd := &cobra.Command{
+		Use: "rank", Short: "Compute one rank's share for a worker, which starts this", Hidden: true,
+		Args: console.ExactArgs(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return daemon.RunRank(cmd.Context(), &cfg, listen, console.Logger(cmd.ErrOrStderr(), "info"))
+		},
+	}
+	settings.Devices(cmd.Flags(), &cfg)
+	cmd.Flags().StringVar(&cfg.Memory, "memory", "", "memory that weights and buffers may take, as in 12G")
+	cmd.Flags().StringVar(&listen, "listen", "", "path of the socket where other ranks find this one")
+	return cmd
+}

@@ -1,0 +1,164 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/vmihailenco/msgpack/v5"
+
+	"patchbay/models/source"
+	"patchbay/node/files"
+	"patchbay/parallel/failure"
+	"patchbay/parallel/host"
+	"patchbay/parallel/remote"
+)
+
+// farModel is a model's weights as they are named between machines: paths are KIND/NAME in the models folders of
+// whoever reads it, and Samples tell files with the same header apart.
+type farModel struct {
+	Model   source.Model
+	Samples []string // of Model.File and the adapters' files, in that order; "" where an adapter has none
+}
+
+// names replaces the paths of files by what they are called on every machine.
+func (m *farModel) names(roots *files.Roots) error {
+	m.Model.Adapters = append([]source.Adapter(nil), m.Model.Adapters...)
+	for _, f := range m.all() {
+		if f == nil {
+			m.Samples = append(m.Samples, "")
+			continue
+		}
+		sample, err := f.Sample()
+		if err != nil {
+			return err
+		}
+		kind, name, err := roots.Named(f.Path)
+		if err != nil {
+			return err
+		}
+		m.Samples = append(m.Samples, sample)
+		f.Path, f.Changed = kind+"/"+name, 0
+	}
+	return nil
+}
+
+// all are the files of a model, nil for adapters without one.
+func (m *farModel) all() []*source.File {
+	out := []*source.File{&m.Model.File}
+	for i := range m.Model.Adapters {
+		if a := &m.Model.Adapters[i]; a.Own != nil {
+			out = append(out, nil)
+		} else {
+			out = append(out, &a.File)
+		}
+	}
+	return out
+}
+
+// find replaces names by the files of this machine, which must be those that the leader has.
+func (m *farModel) find(roots *files.Roots) error {
+	all := m.all()
+	if len(m.Samples) != len(all) {
+		return fmt.Errorf("%d samples of %d files", len(m.Samples), len(all))
+	}
+	for i, f := range all {
+		if f == nil {
+			continue
+		}
+		kind, name, _ := strings.Cut(f.Path, "/")
+		path, err := roots.Resolve(kind, "model", name)
+		if err != nil {
+			return &failure.Error{
+				Code: failure.LoadFailed, Field: "model",
+				Text: f.Path + " is not in its models folders: copy it there", Cause: err,
+			}
+		}
+		own, file, err := source.Stat(path, f.Wide)
+		if err != nil {
+			return err
+		}
+		_ = file.Close()
+		sample, err := own.Sample()
+		if err != nil {
+			return err
+		}
+		if own.Hash != f.Hash || sample != m.Samples[i] {
+			return &failure.Error{Code: failure.LoadFailed, Field: "model", Text: fmt.Sprintf("%s is another file than the "+
+				"leader's (header %.12s and weights %.12s, there %.12s and %.12s): copy it", f.Path, own.Hash, sample, f.Hash,
+				m.Samples[i])}
+		}
+		*f = own
+	}
+	return nil
+}
+
+// far is a host on another machine.
+type far struct {
+	*remote.Client
+	roots files.Roots
+}
+
+// MarshalBinary makes a farModel what a Client sends.
+func (m *farModel) MarshalBinary() ([]byte, error) { return msgpack.Marshal((*plainFar)(m)) }
+
+// plainFar is farModel without MarshalBinary, which msgpack would call again.
+type plainFar farModel
+
+// farWeights are weights that a Client sends by their names alone.
+type farWeights struct {
+	host.Weights
+	*farModel
+}
+
+// Acquire implements host.Host: files are named by their place in the models folders.
+func (f far) Acquire(key string, w host.Weights, need []host.Need) (loaded bool, err error) {
+	own, ok := w.(source.Weights)
+	if !ok {
+		return f.Client.Acquire(key, w, need)
+	}
+	named := &farModel{Model: own.Model}
+	if err := named.names(&f.roots); err != nil {
+		return false, &failure.Error{
+			Code: failure.LoadFailed, Field: "model", Text: "name the weights for other hosts", Cause: err,
+		}
+	}
+	loaded, err = f.Client.Acquire(key, farWeights{w, named}, need)
+	var e *failure.Error
+	if errors.As(err, &e) && e.Code != failure.HostLost { // which names the host
+		told := *e
+		told.Text = f.String() + ": " + e.Text
+		err = &told
+	}
+	return loaded, err
+}
+
+// opener finds weights that a leader names. It remembers which files it has loaded under a key: when they change here,
+// those weights go.
+type opener struct {
+	roots  files.Roots
+	loader source.Loader
+	host   *host.Local
+	mu     sync.Mutex
+	known  map[string]string // key of the files here, by the leader's
+}
+
+// open is remote.Config.Open.
+func (o *opener) open(key string, model []byte) (host.Weights, error) {
+	var m farModel
+	if err := msgpack.Unmarshal(model, (*plainFar)(&m)); err != nil {
+		return nil, fmt.Errorf("the name of a model's weights: %w", err)
+	}
+	if err := m.find(&o.roots); err != nil {
+		return nil, err
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	own := m.Model.Key()
+	if was, ok := o.known[key]; ok && was != own {
+		o.host.Evict(key)
+	}
+	o.known[key] = own
+	return source.Weights{Model: m.Model, Loader: &o.loader}, nil
+}

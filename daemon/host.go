@@ -1,0 +1,83 @@
+package daemon
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"patchbay/parallel/host"
+	"patchbay/parallel/remote"
+)
+
+// NewKeyFile writes a new cluster's secret, which only the user may read. A file that is there is not replaced.
+func NewKeyFile(path string) error {
+	secret := make([]byte, remote.SecretLength)
+	_, _ = rand.Read(secret) // never fails
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return &InputError{Err: fmt.Errorf("--new-key: %w", err)}
+	}
+	_, err = fmt.Fprintln(f, hex.EncodeToString(secret))
+	return errors.Join(err, f.Close())
+}
+
+// silence is how long another process may say nothing.
+func (c *Config) silence() time.Duration {
+	return min(cmp.Or(c.Patience, remote.Silence), remote.Silence)
+}
+
+// RunHost offers the devices of this machine to the workers that have the cluster's key until the context is done. hung
+// is told when a rank does not come back: only the end of the process helps then.
+func RunHost(parent context.Context, cfg *Config, listen string, places int, log zerolog.Logger,
+	hung func(error),
+) error {
+	ctx, stop := signal.NotifyContext(parent, syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	if places < 1 || places > 64 {
+		return &InputError{Err: fmt.Errorf("--ranks %d: want 1 to 64", places)}
+	}
+	if gpus, _ := GPUs(cfg.Devices); gpus != nil {
+		return &InputError{Err: fmt.Errorf("--devices %s: hosts exchange in host memory alone yet: want cpu", cfg.Devices)}
+	}
+	key, err := readKey(cfg.ClusterKey)
+	if err != nil {
+		return &InputError{Err: err}
+	}
+	ec, release, err := cfg.EngineConfig()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = release() }()
+	local, err := host.New(host.Config{
+		NewOps: ec.NewOps, MemoryBytes: cmp.Or(ec.MemoryBytes, availableMemory()/10*9), Places: places,
+	})
+	if err != nil {
+		return err
+	}
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", listen)
+	if err != nil {
+		return &InputError{Err: fmt.Errorf("--listen: %w", err)}
+	}
+	open := &opener{roots: cfg.Roots(), host: local, known: map[string]string{}}
+	s := remote.Station{
+		Network: remote.Network{Key: key, Build: cfg.Version, Silence: cfg.silence()},
+		Offer:   remote.Config{Host: local, Open: open.open}, Hung: hung,
+		Say: func(who net.Addr, what string, cause error) {
+			log.Info().Stringer("from", who).AnErr("cause", cause).Msg(what)
+		},
+	}
+	log.Info().Stringer("address", l.Addr()).Int("ranks", places).Str("version", cfg.Version).Msg("host ready")
+	s.Serve(ctx, l)
+	local.Close()
+	return nil
+}

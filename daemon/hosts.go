@@ -1,0 +1,120 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/rs/zerolog"
+
+	"patchbay/parallel/host"
+	"patchbay/parallel/remote"
+)
+
+// HostPort is where hosts listen if nothing else is said.
+const HostPort = 7117
+
+// parseHosts reads --hosts, or the file that it names, which has a host a line and comments.
+func parseHosts(text string) ([]string, error) {
+	var parts []string
+	if path, ok := strings.CutPrefix(text, "@"); ok {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return nil, fmt.Errorf("--hosts: %w", err)
+		}
+		for line := range strings.Lines(string(b)) {
+			line, _, _ = strings.Cut(line, "#")
+			parts = append(parts, strings.Fields(line)...)
+		}
+	} else {
+		parts = strings.Split(text, ",")
+	}
+	var out []string
+	for _, part := range parts {
+		a, err := remote.Address(strings.TrimSpace(part), HostPort)
+		if err != nil {
+			return nil, fmt.Errorf("--hosts %s: %w, as in a:%d,b:%d", text, err, HostPort, HostPort)
+		}
+		if slices.Contains(out, a) {
+			return nil, fmt.Errorf("--hosts %s: %s stands there twice", text, a)
+		}
+		out = append(out, a)
+	}
+	return out, nil
+}
+
+// readKey reads a cluster's key, which nobody else may read.
+func readKey(path string) (*remote.Key, error) {
+	const make = "`patchbay host --new-key FILE` makes one, for all machines to copy"
+	if path == "" {
+		return nil, errors.New("--cluster-key is missing: the file with the secret that all hosts share; " + make)
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, fmt.Errorf("--cluster-key: %w; %s", err, make)
+	}
+	if mode := info.Mode().Perm(); mode&0o077 != 0 {
+		return nil, fmt.Errorf("--cluster-key %s: others may read it (mode %04o): chmod 600 %s", path, mode, path)
+	}
+	secret, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("--cluster-key: %w", err)
+	}
+	k, err := remote.NewKey([]byte(strings.TrimSpace(string(secret))))
+	if err != nil {
+		return nil, fmt.Errorf("--cluster-key %s: %w; %s", path, err, make)
+	}
+	return k, nil
+}
+
+// checkHosts refuses --hosts that cannot work with the other flags.
+func (c *Config) checkHosts() error {
+	if c.Hosts == "" {
+		return nil
+	}
+	_, err := parseHosts(c.Hosts)
+	switch {
+	case err != nil:
+		return err
+	case c.Placement == placementChildren:
+		return fmt.Errorf("--hosts %s: ranks run there, --placement children starts them here: want one of them", c.Hosts)
+	case c.Workers > 1:
+		return fmt.Errorf("--hosts %s --workers %d: a host serves one worker", c.Hosts, c.Workers)
+	}
+	_, err = readKey(c.ClusterKey)
+	return err
+}
+
+// newHosts makes the machines of --hosts ready to be asked.
+func (c *Config) newHosts(log zerolog.Logger) (*remote.Cluster, error) {
+	last, err := parseHosts(c.Hosts)
+	if err != nil {
+		return nil, err
+	}
+	key, err := readKey(c.ClusterKey)
+	if err != nil {
+		return nil, err
+	}
+	n := remote.Network{Key: key, Build: c.Version, Silence: c.silence()}
+	roots := c.Roots()
+	var mu sync.Mutex
+	list := func() []string { // of a file that cannot be read now, what it was
+		mu.Lock()
+		defer mu.Unlock()
+		if now, err := parseHosts(c.Hosts); err == nil {
+			last = now
+		}
+		return last
+	}
+	return remote.NewCluster(n, list, func(cl *remote.Client) host.Host { return far{cl, roots} },
+		func(address string, err error) {
+			if err != nil {
+				log.Warn().Str("host", address).Err(err).Msg("a host is not used")
+				return
+			}
+			log.Info().Str("host", address).Msg("a host is back")
+		}), nil
+}

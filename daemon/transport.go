@@ -1,0 +1,68 @@
+package daemon
+
+import (
+	"fmt"
+	"slices"
+
+	"patchbay/engine/cuda"
+	"patchbay/parallel/comm"
+	"patchbay/parallel/comm/localcuda"
+	"patchbay/parallel/comm/nccl"
+)
+
+// The values of --transport: how ranks on GPUs exchange.
+const (
+	TransportAuto  = "auto"  // by NCCL where it is found and every rank has a GPU of its own
+	transportLocal = "local" // by copies of our own
+	transportNCCL  = "nccl"
+)
+
+// nccl is the NCCL that ranks on GPUs exchange by, nil where they copy for themselves. What --transport asks for and
+// cannot be is refused by name.
+func (c *Config) nccl(driver *cuda.Driver, infos []cuda.Info) (*cuda.NCCL, error) {
+	bad := func(format string, args ...any) (*cuda.NCCL, error) {
+		return nil, fmt.Errorf("--transport %s: "+format, append([]any{c.Transport}, args...)...)
+	}
+	switch {
+	case !slices.Contains([]string{"", TransportAuto, transportLocal, transportNCCL}, c.Transport):
+		return bad("want auto, local or nccl")
+	case driver == nil && c.Transport == transportNCCL:
+		return bad("NCCL is for GPUs, and --devices is %s: want auto or local", c.Devices)
+	case driver == nil || c.Transport == transportLocal:
+		return nil, nil
+	}
+	for r := range infos {
+		first := slices.IndexFunc(infos[:r], func(i cuda.Info) bool { return i.Index == infos[r].Index })
+		switch {
+		case first >= 0 && c.Transport == transportNCCL:
+			return bad("ranks %d and %d are both on %s, and NCCL takes one rank a GPU: want auto or local", first, r,
+				infos[r].Location())
+		case first >= 0:
+			return nil, nil
+		}
+	}
+	if len(infos) < 2 && c.Transport != transportNCCL {
+		return nil, nil
+	}
+	lib, err := driver.NCCL(c.Libraries())
+	switch {
+	case err == nil:
+		return lib, nil
+	case c.Transport == transportNCCL:
+		return bad("%w: want auto or local", err)
+	}
+	return nil, nil // doctor tells why
+}
+
+// transport makes what ranks on GPUs exchange by. The function gives back what it holds of the devices.
+func (c *Config) transport(driver *cuda.Driver, infos []cuda.Info) (comm.Transport, func() error, error) {
+	lib, err := c.nccl(driver, infos)
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case lib == nil:
+		return localcuda.Transport{}, func() error { return nil }, nil
+	}
+	t := nccl.New(lib, localcuda.Transport{})
+	return t, t.Close, nil
+}

@@ -1,0 +1,132 @@
+package library
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+)
+
+// Off as the folders of a Search leaves all libraries alone.
+const Off = "off"
+
+// Search says where to look for libraries.
+type Search struct {
+	Folders string // as PATH has them; Off: nowhere
+	ComfyUI string // a ComfyUI tree, whose Python environment has libraries; empty: none
+}
+
+// Candidates returns the paths to open a library by on a driver that serves the given CUDA version, best first: the
+// folders that were named, the Python environments of ComfyUI, of $VIRTUAL_ENV and of $CONDA_PREFIX, what the loader
+// finds (a name without a folder), the CUDA toolkit's folders, and Python environments of the machine. Files that are
+// not there are left out.
+func (s *Search) Candidates(l *Library, driver int) []string {
+	if s.Folders == Off {
+		return nil
+	}
+	var paths []string
+	add := func(folders ...string) {
+		for _, f := range l.Files {
+			for _, folder := range folders {
+				path := filepath.Join(folder, f.Name)
+				if _, err := os.Stat(path); err == nil && driver >= f.Driver && !slices.Contains(paths, path) {
+					paths = append(paths, path)
+				}
+			}
+		}
+	}
+	add(s.Named()...)
+	add(l.below(s.environments())...)
+	for _, f := range l.Files {
+		if driver >= f.Driver {
+			paths = append(paths, f.Name)
+		}
+	}
+	add(toolkit()...)
+	add(l.below(machine())...)
+	return paths
+}
+
+// Looked returns where Candidates looks, in words for people.
+func (s *Search) Looked(l *Library) []string {
+	if s.Folders == Off {
+		return nil
+	}
+	looked := append(s.Named(), l.below(s.environments())...)
+	looked = append(looked, "the loader's path")
+	return append(append(looked, toolkit()...), l.below(machine())...)
+}
+
+// Named returns the folders that were named.
+func (s *Search) Named() []string {
+	if s.Folders == Off {
+		return nil
+	}
+	return filepath.SplitList(s.Folders)
+}
+
+// environments returns the Python environments that belong to the user.
+func (s *Search) environments() []string {
+	var list []string
+	if s.ComfyUI != "" {
+		list = append(list, filepath.Join(s.ComfyUI, "venv"), filepath.Join(s.ComfyUI, ".venv"))
+	}
+	for _, v := range []string{"VIRTUAL_ENV", "CONDA_PREFIX"} {
+		if dir := os.Getenv(v); dir != "" {
+			list = append(list, dir)
+		}
+	}
+	return list
+}
+
+// machine returns the Python environments that are in nobody's way: those of the system and below /opt.
+func machine() []string {
+	list := []string{"/usr/local", "/usr"}
+	for _, pattern := range []string{"/opt/*/pyvenv.cfg", "/opt/*/*/pyvenv.cfg", "/opt/*/conda-meta"} {
+		marks, _ := filepath.Glob(pattern) // the pattern is well formed
+		for _, mark := range marks {
+			list = append(list, filepath.Dir(mark))
+		}
+	}
+	return list
+}
+
+// toolkit returns the library folders of an installed CUDA toolkit.
+func toolkit() []string {
+	list := []string{"/usr/local/cuda/lib64", "/usr/local/cuda/targets/x86_64-linux/lib"}
+	if home := os.Getenv("CUDA_HOME"); home != "" {
+		list = append([]string{filepath.Join(home, "lib64")}, list...)
+	}
+	return list
+}
+
+// below returns the library's folders in the packages of Python environments, and the library folder of each itself,
+// where conda puts them.
+func (l *Library) below(environments []string) []string {
+	var list []string
+	for _, env := range environments {
+		for _, packages := range []string{"site-packages", "dist-packages"} {
+			found, _ := filepath.Glob(filepath.Join(escape(env), "lib", "python3*", packages))
+			for _, dir := range found {
+				for _, wheel := range l.Wheels {
+					list = append(list, filepath.Join(dir, wheel))
+				}
+			}
+		}
+		if env != "/usr" && env != "/usr/local" { // the loader knows those
+			list = append(list, filepath.Join(env, "lib"))
+		}
+	}
+	return list
+}
+
+// escape makes a path a pattern of filepath.Glob that finds itself.
+func escape(path string) string {
+	var out []rune
+	for _, r := range path {
+		if r == '*' || r == '?' || r == '[' || r == '\\' {
+			out = append(out, '\\')
+		}
+		out = append(out, r)
+	}
+	return string(out)
+}

@@ -1,0 +1,55 @@
+//go:build cgo
+
+package cuda
+
+import (
+	"testing"
+
+	"patchbay/tests/fakegpu"
+)
+
+// TestPlantedFaultsOfProducts are mistakes in the use of cuBLASLt.
+func TestPlantedFaultsOfProducts(t *testing.T) {
+	fakegpu.Faults(t, []struct{ Name, File, Old, New, Test, Want string }{
+		{
+			"leading dimensions swapped", "lt.c", "(uint64_t)s->k, (uint64_t)s->n, s->ldw",
+			"(uint64_t)s->k, (uint64_t)s->n, s->ldx", "TestLibrary", "and shapes refused",
+		},
+		{
+			"rows for columns", "lt.c", "&p->y, PB_LT_R_16BF, (uint64_t)s->n, (uint64_t)s->m,",
+			"&p->y, PB_LT_R_16BF, (uint64_t)s->m, (uint64_t)s->n,", "TestLibrary", "operands that do not fit together",
+		},
+		{
+			"a bias that is f32", "lt.go",
+			"		o.convert(c.bias, uint64(address(\"Linear\", w.Bias)), p.N, engine.BF16, engine.F32)\n",
+			"		c.bias = uint64(address(\"Linear\", w.Bias))\n", "TestLibrary", "got",
+		},
+		{
+			"a workspace too small", "lt.go", "C.uint64_t(c.workspace), C.uint64_t(o.dev.blas.space)",
+			"C.uint64_t(c.workspace), C.uint64_t(1024)", "TestLibrary", "a workspace that is too small",
+		},
+		{
+			"a workspace over the bias", "lt.go", "		c.bias = o.mem.take(2 * p.N)\n", "		c.bias = c.workspace\n", "TestLibrary",
+			"got NaN",
+		},
+		{
+			"no stream", "lt.go", "C.pb_lt_matmul(o.dev.blas.c, o.stream,", "C.pb_lt_matmul(o.dev.blas.c, 0,", "TestLibrary",
+			"not a stream",
+		},
+		{
+			"the residual is not added", "lt.go", "uint64(address(\"Linear\", e.Residual)), 1\n	} else {",
+			"uint64(address(\"Linear\", e.Residual)), 0\n	} else {", "TestLibrary", "got",
+		},
+		{
+			"the bias of a gated product twice", "lt.go", "	pl.bias = p.Bias && !(pl.aside && p.Act == engine.ActNone)\n",
+			"	pl.bias = p.Bias\n", "TestLibrary", "got",
+		},
+		{
+			"whatever the library says", "lt.go", "!(diff <= bound*whole)", "diff < 0", "TestLibraryThatIsWrong", "got",
+		},
+		{
+			"plans that Reserve does not make", "reserve.go", "; ok && o.algorithm(pl.shape) != nil {", "; ok {",
+			"TestLibraryReserved", "allocations",
+		},
+	})
+}

@@ -1,0 +1,230 @@
+//go:build cgo
+
+package cuda
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"patchbay/engine"
+	"patchbay/engine/cuda/library"
+	"patchbay/tests/fakegpu"
+)
+
+// openLibrary opens device 0 with cuBLASLt of the fake device, or of PATCHBAY_TEST_CUBLASLT on a GPU.
+func openLibrary(t testing.TB) *Device {
+	t.Helper()
+	return openLibraryOf(t, cmp.Or(os.Getenv("PATCHBAY_TEST_CUBLASLT"), driverFolder(t)))
+}
+
+// openLibraryOf is openLibrary with the library in a folder.
+func openLibraryOf(t testing.TB, dir string) *Device {
+	t.Helper()
+	d, err := Open(driverFolder(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := d.Use(&library.Search{Folders: dir})
+	if list, _ := d.Devices(); found.Path == "" && len(list) > 0 && list[0].Name != "Fake GPU" {
+		t.Skipf("NOT RUN: no cuBLASLt (PATCHBAY_TEST_CUBLASLT names its folder): %v", found.Err)
+	}
+	if err != nil || found.Path == "" {
+		t.Fatalf("cuBLASLt: %+v, %v", found, err)
+	}
+	dev, err := d.Device(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := dev.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return dev
+}
+
+// TestLibrary: products by cuBLASLt, of every form that it has: items that are one matrix and items that are not, bias,
+// activation, residual in place and beside, gate. What it has no form for is computed by our kernels.
+func TestLibrary(t *testing.T) {
+	dev := openLibrary(t)
+	o := newOps(t, dev)
+	type form struct {
+		batch, rows, n, k int
+		gap               int // elements between the rows of x and of y
+		act               engine.Act
+		bias              bool
+		residual, gate    string // "": none; in, beside; one, each
+		kernels           bool   // ours
+	}
+	for i, c := range []form{
+		{1, 20, 24, 40, 0, engine.ActNone, false, "", "", false},
+		{1, 20, 24, 40, 0, engine.ActNone, true, "", "", false},
+		{1, 9, 18, 33, 8, engine.GELUTanh, true, "", "", false},
+		{1, 20, 24, 40, 8, engine.GELUTanh, false, "", "", false},
+		{1, 20, 24, 40, 8, engine.ReLU, true, "", "", false},
+		{2, 12, 40, 24, 0, engine.ReLU, false, "", "", false},
+		{3, 12, 40, 24, 16, engine.ActNone, true, "in", "", false},
+		{2, 12, 24, 48, 8, engine.ActNone, false, "beside", "", false},
+		{2, 12, 22, 48, 0, engine.ActNone, true, "in", "one", false},
+		{2, 12, 24, 48, 8, engine.GELUTanh, true, "beside", "each", false},
+		{2, 12, 24, 48, 0, engine.GELUTanh, true, "beside", "", false},
+		{1, 8, 24, 40, 0, engine.ActNone, true, "", "", true},     // a row a warp
+		{1, 20, 24, 40, 0, engine.SiLU, true, "", "", true},       // no epilogue
+		{1, 20, 24, 40, 0, engine.ActNone, true, "", "one", true}, // nothing to add it to
+		{1, 20, 21, 40, 3, engine.ActNone, true, "", "", true},    // the library has no algorithm
+		{1, 20, 24, 40, 3, engine.ActNone, true, "", "", true},    // rows that are not aligned
+	} {
+		t.Run(fmt.Sprintf("%d/%d %d %d %d", i, c.batch, c.rows, c.n, c.k), func(t *testing.T) {
+			before := o.chosen
+			compare(t, o, 1.0/96, func(m *bench) engine.Tensor {
+				cut := func(width int) engine.Tensor { // items that are not neighbours where there is a gap
+					return m.normal(engine.BF16, c.batch, c.rows+c.gap%5, width+(8-width%8)%8+c.gap).Slice(1, 0, c.rows).
+						Slice(2, 0, width)
+				}
+				x, y := cut(c.k), cut(c.n)
+				w := &engine.Weight{Base: m.weight(engine.BF16, c.n, c.k)}
+				if c.bias {
+					w.Bias = m.normal(engine.F32, c.n)
+				}
+				e := engine.Epilogue{Act: c.act}
+				switch c.residual {
+				case "in":
+					e.Residual = y
+				case "beside":
+					e.Residual = m.normal(engine.BF16, c.batch, c.rows, c.n)
+				}
+				switch c.gate {
+				case "one":
+					e.Gate = m.normal(engine.F32, 1, c.n)
+				case "each":
+					e.Gate = m.normal(engine.F32, c.batch, c.n)
+				}
+				m.ops.Linear(y, x, w, e)
+				out := m.normal(engine.BF16, c.batch, c.rows, c.n)
+				m.ops.Copy(out, y)
+				return out
+			})
+			want := chosen{library: before.library + 1, own: before.own}
+			if c.kernels {
+				want = chosen{library: before.library, own: before.own + 1}
+			}
+			if o.chosen != want {
+				t.Errorf("products by the library, by our kernels, and shapes refused: %v, want %v", o.chosen, want)
+			}
+		})
+	}
+}
+
+// TestLibraryReserved: after a recording pass and Reserve not even the first step takes memory or waits.
+func TestLibraryReserved(t *testing.T) {
+	dev := openLibrary(t)
+	loader, o := newOps(t, dev), newOps(t, dev)
+	m := &bench{t: t, ops: loader, rng: newRand()}
+	x, y := m.normal(engine.BF16, 2, 30, 64), m.normal(engine.BF16, 2, 30, 64)
+	w := &engine.Weight{Base: m.weight(engine.BF16, 64, 64), Bias: m.normal(engine.F32, 64)}
+	gate := m.normal(engine.F32, 1, 64)
+	step := func(o engine.Ops) {
+		o.Linear(y, x, w, engine.Epilogue{Act: engine.GELUTanh})
+		o.Linear(x, y, w, engine.Epilogue{Residual: x, Gate: gate})
+		o.Linear(y.Index(0, 0), x.Index(0, 1), w, engine.Epilogue{})
+	}
+	calls := engine.NewRecorder()
+	step(calls)
+	if err := loader.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.Reserve(calls); err != nil {
+		t.Fatal(err)
+	}
+	before := dev.Counts()
+	step(o)
+	after := dev.Counts()
+	if o.chosen.library != 3 || after.Allocations != before.Allocations || after.Waits != before.Waits {
+		t.Errorf("%d products by the library, %d allocations, %d waits; want 3, 0, 0", o.chosen.library,
+			after.Allocations-before.Allocations, after.Waits-before.Waits)
+	}
+	if n := testing.AllocsPerRun(5, func() { step(o) }); n != 0 {
+		t.Errorf("a step costs the host %g allocations, want 0", n)
+	}
+	if err := o.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	m.free()
+}
+
+// TestLibraryManyThreads: streams of several goroutines multiply at once, each in its own order.
+func TestLibraryManyThreads(t *testing.T) {
+	dev := openLibrary(t)
+	var wg sync.WaitGroup
+	for i := range 4 {
+		o := newOps(t, dev)
+		wg.Go(func() {
+			m := &bench{t: t, ops: o, rng: newRand()}
+			x, y := m.normal(engine.BF16, 16, 16), m.normal(engine.BF16, 16, 16)
+			w := &engine.Weight{Base: m.weight(engine.BF16, 16, 16), Bias: m.normal(engine.F32, 16)}
+			for j := range 3 {
+				o.Fill(x, 0)
+				o.Fill(w.Bias, float32(4*i+j))
+				o.Linear(y, x, w, engine.Epilogue{})
+				out := engine.NewTensor(y.Buf, engine.BF16, 256)
+				wantAll(t, o, out, float32(4*i+j))
+			}
+			m.free()
+			if o.library != 3 {
+				t.Errorf("%d products by the library, want 3", o.library)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// TestLibraryWithoutMemory: where there is no memory for a comparison, our kernel computes.
+func TestLibraryWithoutMemory(t *testing.T) {
+	full := filepath.Join(t.TempDir(), "full")
+	t.Setenv("FAKEGPU_FULL", full)
+	dev := openLibrary(t)
+	if dev.Name != "Fake GPU" {
+		t.Skip("NOT RUN: only the fake device has no memory when it is told to")
+	}
+	o := newOps(t, dev)
+	m := &bench{t: t, ops: o, rng: newRand()}
+	x, y := m.normal(engine.BF16, 16, 16), m.normal(engine.BF16, 16, 16)
+	w := &engine.Weight{Base: m.weight(engine.BF16, 16, 16), Bias: m.normal(engine.F32, 16)}
+	o.Fill(x, 0)
+	o.Fill(w.Bias, 3)
+	if err := os.WriteFile(full, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o.Linear(y, x, w, engine.Epilogue{})
+	wantAll(t, o, engine.NewTensor(y.Buf, engine.BF16, 256), 3)
+	if want := (chosen{own: 1}); o.chosen != want {
+		t.Errorf("products by the library, by our kernels, and shapes refused: %v, want %v", o.chosen, want)
+	}
+	m.free()
+}
+
+// TestLibraryThatIsWrong: a library whose numbers are not ours is left alone, and the products are right.
+func TestLibraryThatIsWrong(t *testing.T) {
+	if openDevice(t).Name != "Fake GPU" {
+		t.Skip("NOT RUN: no library at hand is wrong")
+	}
+	dev := openLibraryOf(t, fakegpu.Library(t, fakegpu.Change{
+		File: "libcublasLt.cc", Old: "sum += widen(c.d.bias[i]);", New: "sum += widen(c.d.bias[0]);",
+	}))
+	o := newOps(t, dev)
+	for range 2 {
+		compare(t, o, 1.0/96, func(m *bench) engine.Tensor {
+			x, y := m.normal(engine.BF16, 20, 24), m.normal(engine.BF16, 20, 16)
+			w := &engine.Weight{Base: m.weight(engine.BF16, 16, 24), Bias: m.normal(engine.F32, 16)}
+			m.ops.Linear(y, x, w, engine.Epilogue{})
+			return y
+		})
+	}
+	if want := (chosen{own: 2, refused: 1}); o.chosen != want {
+		t.Errorf("products by the library, by our kernels, and shapes refused: %v, want %v", o.chosen, want)
+	}
+}

@@ -1,0 +1,241 @@
+//go:build cgo
+
+package cuda
+
+/*
+#include "nccl_shim.h"
+*/
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+	"unsafe"
+
+	"patchbay/engine"
+	"patchbay/engine/cuda/library"
+)
+
+// NCCL is NVIDIA's library of exchanges between GPUs. It stays open for the life of the process.
+type NCCL struct {
+	api *C.pb_nccl
+	Found
+}
+
+// NCCL opens the library where it is found.
+func (d *Driver) NCCL(s *library.Search) (*NCCL, error) {
+	l := library.NCCL()
+	handle, found := d.open(s, l)
+	if handle == nil {
+		if found.Err != nil {
+			return nil, found.Err
+		}
+		return nil, fmt.Errorf("%s was not found (%s)", l.Name, l.Pip)
+	}
+	n := &NCCL{Found: found}
+	if err := try(func(e *C.pb_error) { C.pb_nccl_open(handle, &n.api, e) }); err != nil {
+		return nil, fmt.Errorf("%s: %w", found.Path, err)
+	}
+	return n, nil
+}
+
+// Clique is the communicators of a group of ranks that share this process, each on a GPU of its own. Methods may be
+// called from any goroutine; a rank issues one call at a time, and nothing else on the stream, until Pending says that
+// it is over. Errors are *NCCLError.
+type Clique struct {
+	lib   *NCCL
+	ranks []communicator
+}
+
+// communicator is one rank of a clique; NCCL takes one thread at a time in it.
+type communicator struct {
+	mu     sync.Mutex
+	device *Device
+	at     C.uint64_t // 0: given back
+	parts  []C.pb_nccl_part
+}
+
+// Connect begins to make the communicators of several groups, one for each stream's device, in one grouped call.
+// Pending tells when they are made. After an error there is nothing to give back.
+func (n *NCCL) Connect(groups ...[]*Ops) ([]*Clique, error) {
+	var ends []C.pb_nccl_end
+	for g, streams := range groups {
+		for r, s := range streams {
+			ends = append(ends, C.pb_nccl_end{device: s.dev.c, group: C.int(g), rank: C.int(r), size: C.int(len(streams))})
+		}
+	}
+	err := tryNCCL(func(e *C.pb_error) {
+		C.pb_nccl_connect(n.api, unsafe.SliceData(ends), C.int(len(ends)), C.int(len(groups)), e)
+	})
+	cliques, at := make([]*Clique, len(groups)), 0
+	for g, streams := range groups {
+		c := &Clique{lib: n, ranks: make([]communicator, len(streams))}
+		for r, s := range streams {
+			c.ranks[r].device, c.ranks[r].at = s.dev, ends[at].communicator
+			at++
+		}
+		cliques[g] = c
+	}
+	if err != nil {
+		for _, c := range cliques {
+			c.Abort()
+		}
+		return nil, err
+	}
+	return cliques, nil
+}
+
+// Pending reports whether what a rank has begun is still under way on the host, and what has gone wrong since, also by
+// itself.
+func (c *Clique) Pending(rank int) (bool, error) {
+	k := &c.ranks[rank]
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.at == 0 {
+		return false, errAborted
+	}
+	var pending C.int
+	err := tryNCCL(func(e *C.pb_error) { C.pb_nccl_state(c.lib.api, k.at, &pending, e) })
+	return pending != 0, err
+}
+
+// Exchange enqueues, together, the sends and receives of a rank: send[i] goes to rank i and recv[i] comes from it.
+// Tensors are contiguous; those that are empty are left out, which the peer does too.
+func (c *Clique) Exchange(rank int, on *Ops, send, recv []engine.Tensor) (pending bool, err error) {
+	return c.issue(rank, on, func(k *communicator) {
+		for i, t := range send {
+			if !t.IsZero() && t.Len() > 0 {
+				k.add(C.PB_SEND, i, engine.Tensor{}, t, t)
+			}
+		}
+		for i, t := range recv {
+			if !t.IsZero() && t.Len() > 0 {
+				k.add(C.PB_RECV, i, t, engine.Tensor{}, t)
+			}
+		}
+	})
+}
+
+// AllGather enqueues a rank's part of gathering sources of equal length, in rank order.
+func (c *Clique) AllGather(rank int, on *Ops, dst, src engine.Tensor) (pending bool, err error) {
+	return c.issue(rank, on, func(k *communicator) { k.add(C.PB_ALL_GATHER, 0, dst, src, src) })
+}
+
+// ReduceScatter enqueues a rank's part of summing sources, in an order of NCCL's, in parts of equal length.
+func (c *Clique) ReduceScatter(rank int, on *Ops, dst, src engine.Tensor) (pending bool, err error) {
+	return c.issue(rank, on, func(k *communicator) { k.add(C.PB_REDUCE_SCATTER, 0, dst, src, dst) })
+}
+
+// AllReduce enqueues a rank's part of summing buf in place, in an order of NCCL's.
+func (c *Clique) AllReduce(rank int, on *Ops, buf engine.Tensor) (pending bool, err error) {
+	return c.issue(rank, on, func(k *communicator) { k.add(C.PB_ALL_REDUCE, 0, buf, buf, buf) })
+}
+
+// issue enqueues what parts adds as one group.
+func (c *Clique) issue(rank int, on *Ops, parts func(*communicator)) (bool, error) {
+	k := &c.ranks[rank]
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.at == 0 {
+		return false, errAborted
+	}
+	k.parts = k.parts[:0]
+	parts(k)
+	if len(k.parts) == 0 || on.err != nil {
+		return false, nil
+	}
+	var pending C.int
+	err := tryNCCL(func(e *C.pb_error) {
+		C.pb_nccl_exchange(c.lib.api, k.device.c, k.at, on.stream, &k.parts[0], C.int(len(k.parts)), &pending, e)
+	})
+	return pending != 0, err
+}
+
+// add notes a call, whose count and type are those of like. Types that are only moved are bytes.
+func (k *communicator) add(call, peer int, dst, src, like engine.Tensor) {
+	p := C.pb_nccl_part{
+		dst: C.uint64_t(address("NCCL", dst)), src: C.uint64_t(address("NCCL", src)), count: C.uint64_t(like.Len()),
+		call: C.int(call), peer: C.int(peer),
+	}
+	switch like.DType {
+	case engine.F32:
+		p._type = C.PB_NCCL_F32
+	case engine.F64:
+		p._type = C.PB_NCCL_F64
+	case engine.BF16:
+		p._type = C.PB_NCCL_BF16
+	default:
+		p._type, p.count = C.PB_NCCL_U8, C.uint64_t(like.Bytes())
+	}
+	k.parts = append(k.parts, p)
+}
+
+// Abort ends what the ranks wait for on their devices, with any numbers, and gives the communicators back.
+func (c *Clique) Abort() {
+	_ = c.all(func(k *communicator) error { // there is nothing left to do about an error
+		return tryNCCL(func(e *C.pb_error) { C.pb_nccl_abort(c.lib.api, k.device.c, k.at, e) })
+	})
+}
+
+// Close gives communicators back on which nothing is under way, or aborts them where that takes longer than patience.
+func (c *Clique) Close(patience time.Duration) error {
+	return c.all(func(k *communicator) error {
+		err := tryNCCL(func(e *C.pb_error) { C.pb_nccl_finalize(c.lib.api, k.device.c, k.at, e) })
+		pending, end := C.int(1), time.Now().Add(patience)
+		for looks := 0; err == nil && pending != 0; looks++ {
+			if looks > 8 {
+				time.Sleep(100 * time.Microsecond)
+			}
+			err = tryNCCL(func(e *C.pb_error) { C.pb_nccl_state(c.lib.api, k.at, &pending, e) })
+			if err == nil && pending != 0 && time.Now().After(end) {
+				err = fmt.Errorf("a communicator on %s was not done after %v", k.device.Location(), patience)
+			}
+		}
+		if err != nil {
+			return errors.Join(err, tryNCCL(func(e *C.pb_error) { C.pb_nccl_abort(c.lib.api, k.device.c, k.at, e) }))
+		}
+		return tryNCCL(func(e *C.pb_error) { C.pb_nccl_destroy(c.lib.api, k.device.c, k.at, e) })
+	})
+}
+
+// all ends the communicators of all ranks at the same time: ends of one process wait for each other.
+func (c *Clique) all(end func(*communicator) error) error {
+	errs := make([]error, len(c.ranks))
+	var wg sync.WaitGroup
+	for r := range c.ranks {
+		wg.Go(func() {
+			k := &c.ranks[r]
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			if k.at != 0 {
+				errs[r] = end(k)
+				k.at = 0
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// NCCLError is a failed call of NCCL.
+type NCCLError struct {
+	Call string // function of the library
+	Code int    // its result
+	Text string // description of the result
+}
+
+// Error returns "call: text (code)".
+func (e *NCCLError) Error() string { return fmt.Sprintf("%s: %s (%d)", e.Call, e.Text, e.Code) }
+
+var errAborted = errors.New("the communicators were given back")
+
+// tryNCCL runs a call of the shim and returns its error.
+func tryNCCL(f func(e *C.pb_error)) error {
+	err := try(f)
+	if e := (*Error)(nil); errors.As(err, &e) && e.Call != "cuCtxSetCurrent" {
+		return &NCCLError{e.Call, e.Code, e.Text}
+	}
+	return err
+}

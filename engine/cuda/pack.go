@@ -1,0 +1,128 @@
+//go:build cgo
+
+package cuda
+
+/*
+#include "shim.h"
+#include "kernels/args.h"
+*/
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"patchbay/engine"
+)
+
+// layout names the packed form: rows of K elements, filled up with zeros to a multiple of rowAlign, as f32, bf16 or
+// f16.
+const layout = "cuda"
+
+// rowAlign is the number of elements that rows of weights are filled up to: 16 bytes of the narrowest type.
+const rowAlign = 8
+
+// rowStride returns the elements between the starts of two packed rows of k.
+func rowStride(k int) int { return (k + rowAlign - 1) / rowAlign * rowAlign }
+
+// stored returns the type that a weight of type d and the given factor is kept in. fp8 becomes bf16, which holds every
+// fp8 number; with a factor the product is rounded to bf16, a sixteenth of the rounding of fp8 itself. An f16 with a
+// factor becomes f32.
+func stored(d engine.DType, scale float32) engine.DType {
+	switch {
+	case d == engine.F8E4M3 || d == engine.F8E5M2:
+		return engine.BF16
+	case d == engine.F16 && scale != 1:
+		return engine.F32
+	}
+	return d
+}
+
+// Pack implements engine.Ops. Rows pass through two buffers of pinned memory and are widened and padded on the device,
+// on a stream of their own: what was issued before goes on meanwhile, what is issued after waits for them.
+func (o *Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
+	if err := engine.CheckPack(m, c); err != nil {
+		return nil, fmt.Errorf("cuda %w", err)
+	}
+	row, scale := m.Row, m.Scale
+	if row == 0 {
+		row = m.K
+	}
+	if scale == 0 {
+		scale = 1
+	}
+	to := stored(m.DType, scale)
+	p := &engine.Packed{DType: to, N: m.N, K: m.K, Layout: layout, PieceRows: 1, PieceBytes: rowStride(m.K) * to.Size()}
+	p.Bytes = m.N * p.PieceBytes
+	if line := m.K * m.DType.Size(); line > ringBytes {
+		return nil, fmt.Errorf("cuda pack: rows of %d bytes, at most %d fit through", line, ringBytes)
+	}
+	at, err := o.dev.alloc(p.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("cuda pack: %w", err)
+	}
+	p.Buf = engine.Buf{Dev: at}
+	if m.N*m.K > 0 {
+		err = o.aloft(func() error { return o.rows(p, m, row, scale) })
+	}
+	if err != nil {
+		return nil, errors.Join(err, o.dev.free(at))
+	}
+	return p, o.err
+}
+
+// aloft runs f with the stream of weights in place of the one that computes, which waits for it after.
+func (o *Ops) aloft(f func() error) error {
+	if o.weights == 0 {
+		if err := try(func(e *C.pb_error) { C.pb_stream_new(o.dev.c, &o.weights, e) }); err != nil {
+			return err
+		}
+	}
+	computing := o.stream
+	o.stream = o.weights
+	err := f()
+	end := o.Record()
+	o.stream = computing
+	o.After(end)
+	o.Forget(end)
+	return err
+}
+
+// rows enqueues the rows of m, which start row elements apart.
+func (o *Ops) rows(p *engine.Packed, m engine.Matrix, row int, scale float32) error {
+	line := m.K * m.DType.Size()
+	straight := p.DType == m.DType && scale == 1 && line == p.PieceBytes
+	staged := uint64(0)
+	if !straight {
+		if err := o.staged.need(room(ringBytes)); err != nil {
+			return err
+		}
+		staged = o.staged.take(ringBytes)
+	}
+	for from := 0; from < m.N; {
+		rows := min(m.N-from, max(1, ringBytes/line))
+		slot, err := o.up.take()
+		if err != nil {
+			return err
+		}
+		for i := range rows {
+			src := (from + i) * row * m.DType.Size()
+			copy(slot.bytes[i*line:(i+1)*line], m.Data[src:src+line])
+		}
+		dst := p.Buf.Dev + uint64(from*p.PieceBytes)
+		if straight {
+			o.send(dst, slot, rows*line)
+		} else {
+			o.send(staged, slot, rows*line)
+			o.args.pack = C.struct_pb_pack{
+				dst: C.pb_u64(dst), src: C.pb_u64(staged), rows: C.pb_i64(rows), k: C.pb_i64(m.K), src_ld: C.pb_i64(m.K),
+				width: C.pb_i64(rowStride(m.K)), dst_ld: C.pb_i64(rowStride(m.K)), from: C.int(m.DType), to: C.int(p.DType),
+				scale: C.float(scale),
+			}
+			o.flat(kPack, rows*rowStride(m.K), unsafe.Pointer(&o.args.pack))
+		}
+		from += rows
+	}
+	return nil
+}

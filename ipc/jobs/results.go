@@ -1,0 +1,162 @@
+package jobs
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"time"
+
+	"patchbay/ipc/message"
+	"patchbay/node/files"
+)
+
+// Reuse answers a new job from the newest one of this daemon that is done and had the same content: the same hash and
+// the same files to read. Its record names that job, its files are that job's, found unchanged; nodes are the
+// workflow's. False: there is none, and the job has to run.
+func (j *Table) Reuse(ctx context.Context, outs *Outputs, req *message.RunRequest, hash string,
+	nodes []string,
+) (message.Record, bool, error) {
+	if j.knows(req.ID) {
+		return message.Record{}, false, nil // it is that job
+	}
+	for _, old := range j.alike(req, hash) {
+		if outs.Share(old.Job, req.ID) != nil {
+			continue
+		}
+		rec, created, err := j.create(ctx, req, hash, message.Running)
+		if err != nil {
+			outs.Forget(req.ID)
+		}
+		if created {
+			rec = j.answer(ctx, rec, old, nodes)
+		}
+		return rec, created, err
+	}
+	return message.Record{}, false, nil
+}
+
+// alike returns the done jobs of this daemon with the content of a request, newest first.
+func (j *Table) alike(req *message.RunRequest, hash string) []message.Record {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	var out []message.Record
+	for _, e := range j.jobs {
+		r := e.rec
+		if e.ended && r.State == message.Done && r.Dropped == 0 && r.Hash == hash && r.Owner == j.store.Owner() &&
+			slices.Equal(r.Files, req.Files) && !slices.ContainsFunc(r.Files, unread) {
+			out = append(out, r.Clone())
+		}
+	}
+	slices.SortFunc(out, func(a, b message.Record) int { return int(b.Finished - a.Finished) })
+	return out
+}
+
+// answer ends a job with what an old one has made. If that cannot be written, the job is handed back by Reconcile, and
+// runs.
+func (j *Table) answer(ctx context.Context, rec, old message.Record, nodes []string) message.Record {
+	for {
+		done, err := j.Update(ctx, rec.Job, rec.Rev, func(r *message.Record) {
+			r.State, r.Finished, r.Outputs, r.NodeError = message.Done, j.cfg.Now().UnixMilli(), old.Outputs, old.NodeError
+			r.Reused = cmp.Or(old.Reused, old.Job)
+		})
+		if errors.Is(err, errConflict) { // somebody wished to cancel it meanwhile
+			if rec, err = j.Get(ctx, rec.Job); err == nil && rec.State == message.Running {
+				continue
+			}
+		}
+		if err != nil {
+			j.cfg.Log.Warn().Err(err).Str("job", rec.Job).Msg("not answered from an old job; it runs")
+			return rec
+		}
+		rec = done
+		break
+	}
+	now := j.cfg.Now().UnixMilli()
+	tell := func(kind string, data map[string]any) {
+		data["prompt_id"], data["timestamp"] = rec.Job, now
+		j.Append(ctx, rec.Job, -1, message.Event{Type: kind, Data: data})
+	}
+	tell(message.EventStart, map[string]any{})
+	tell("execution_cached", map[string]any{"nodes": nodes})
+	for _, ev := range executedEvents(rec.Job, rec.Outputs, nil) {
+		j.Append(ctx, rec.Job, -1, ev)
+	}
+	j.Append(ctx, rec.Job, -1, idle(rec.Job))
+	tell(message.EventSuccess, map[string]any{"outputs": rec.Outputs, "reused": rec.Reused})
+	return rec
+}
+
+// unread reports whether it is not known what is in a file.
+func unread(f files.NeededFile) bool { return f.Hash == "" }
+
+// trim drops the files of the oldest jobs over the limits of bytes and time. Their records stay and say so: that is
+// written first, so that nobody is promised a file that is being removed.
+func (d *Dispatcher) trim(ctx context.Context) {
+	for _, rec := range d.Jobs.surplus() {
+		if _, err := d.Jobs.Update(ctx, rec.Job, rec.Rev,
+			func(r *message.Record) { r.Dropped = d.Jobs.cfg.Now().UnixMilli() }); err != nil {
+			if !errors.Is(err, errConflict) {
+				d.Log.Warn().Err(err).Str("job", rec.Job).Msg("its files are kept although they are over the limit")
+			}
+			continue
+		}
+		d.Outputs.Drop(rec.Job)
+		d.Log.Info().Str("job", rec.Job).Msg("its files were dropped: older than --keep-results or over --keep-bytes")
+	}
+}
+
+// surplus returns the jobs of this daemon whose files are over the limits, oldest first. The files of the newest job
+// are kept whatever their size.
+func (j *Table) surplus() []message.Record {
+	if j.cfg.KeepBytes == 0 && j.cfg.KeepResults == 0 {
+		return nil
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	var kept []message.Record
+	for _, e := range j.jobs {
+		mine := e.rec.Owner == j.store.Owner()
+		if mine && e.ended && e.rec.State.Final() && e.rec.Dropped == 0 && len(e.rec.Outputs) > 0 {
+			kept = append(kept, e.rec)
+		}
+	}
+	slices.SortFunc(kept, func(a, b message.Record) int { return int(b.Finished - a.Finished) })
+	now, sum := j.cfg.Now(), int64(0)
+	for i, rec := range kept {
+		for _, ref := range rec.Outputs {
+			sum += int64(ref.Bytes)
+		}
+		over := j.cfg.KeepBytes > 0 && sum > j.cfg.KeepBytes && i > 0
+		old := j.cfg.KeepResults > 0 && now.Sub(time.UnixMilli(rec.Finished)) > j.cfg.KeepResults
+		if over || old {
+			out := slices.Clone(kept[i:])
+			slices.Reverse(out)
+			return out
+		}
+	}
+	return nil
+}
+
+// Drop removes the files of a job, named ones too. A file that is not as the job made it is somebody else's by now and
+// stays.
+func (s *Outputs) Drop(job string) {
+	s.mu.Lock()
+	list := s.jobs[job]
+	s.mu.Unlock()
+	kept := slices.Clone(list)
+	for i := range kept {
+		f := &kept[i]
+		if f.path != "" {
+			if data, err := os.ReadFile(f.path); err == nil && message.Checksum(data) == f.Ref.CRC32C {
+				_ = os.Remove(f.path)
+			}
+		}
+		f.Data, f.gone = nil, true
+	}
+	s.Forget(job)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.jobs[job] = kept
+}

@@ -1,0 +1,122 @@
+package family
+
+import (
+	"fmt"
+	"strings"
+
+	"patchbay/models/weights"
+)
+
+// prefixes are what full checkpoints put in front of the names of the diffusion model; HunyuanDiT's have "model.".
+func prefixes() []string {
+	return []string{"", "model.diffusion_model.", "diffusion_model.", "model.model.", "net.", "model."}
+}
+
+// unsupported are names that only files of one kind have, of kinds that are not supported. They are tried in order,
+// after the families.
+func unsupported() []struct{ name, kind string } {
+	return []struct{ name, kind string }{
+		{"double_stream_modulation_img.lin.weight", "flux2"},
+		{"distilled_guidance_layer.norms.0.scale", "chroma"},
+		{"txt_in.individual_token_refiner.blocks.0.norm1.weight", "hunyuan video"},
+		{"double_layers.0.attn.w1q.weight", "auraflow"},
+		{"cap_embedder.1.weight", "lumina 2"},
+		{"blocks.0.cross_attn.norm_k.weight", "wan"},
+		{"controlnet_x_embedder.weight", "a ControlNet"},
+		{"transformer_blocks.0.attn.add_q_proj.weight", "diffusers layout of sd3 or chroma"},
+		{"transformer_blocks.0.attn1.to_q.weight", "diffusers layout of a transformer"},
+		{"input_blocks.0.0.weight", "a Stable Diffusion 1, 2 or XL UNet"},
+	}
+}
+
+// form finds the family and the layout of the diffusion model that a set holds, and its tensors without the prefix that
+// full checkpoints have. ok is false where it is none of all.
+func form(all []Family, set *weights.Set) (f *Family, as *Form, model *weights.Set, ok bool) {
+	for _, p := range prefixes() {
+		for i := range all {
+			for k := range all[i].Forms {
+				if as := &all[i].Forms[k]; as.fits(set, p) {
+					return &all[i], as, set.Prefix(p), true
+				}
+			}
+		}
+	}
+	return nil, nil, nil, false
+}
+
+// fits reports whether a set holds a model of this layout under a prefix.
+func (f *Form) fits(set *weights.Set, prefix string) bool {
+	if !set.Has(prefix + f.Has) {
+		return false
+	}
+	for _, other := range f.Lacks {
+		if set.Has(prefix + other) {
+			return false
+		}
+	}
+	return true
+}
+
+// GuessKind tells what a file seems to be, for the error of whoever wanted another kind: a diffusion model of one of
+// all or of a family that is not supported, a VAE, a text encoder ...
+func GuessKind(all []Family, set *weights.Set) string {
+	if f, _, _, ok := form(all, set); ok {
+		return "a diffusion model (" + f.Name + ")"
+	}
+	for _, p := range prefixes() {
+		for _, s := range unsupported() {
+			if set.Has(p + s.name) {
+				return "a diffusion model (" + s.kind + ")"
+			}
+		}
+	}
+	for _, name := range set.Names() {
+		switch {
+		case strings.Contains(name, "lora_") || strings.Contains(name, ".lora"):
+			return "a LoRA file"
+		case strings.HasPrefix(name, "decoder.up") || strings.HasPrefix(name, "encoder.down"):
+			return "a VAE"
+		case strings.HasSuffix(name, "SelfAttention.q.weight"):
+			return "a T5 text encoder"
+		case strings.HasSuffix(name, "model.layers.0.self_attn.q_proj.weight"):
+			return "a language model"
+		case strings.HasSuffix(name, "self_attn.q_proj.weight"):
+			return "a CLIP text encoder"
+		}
+	}
+	return "no kind of file that is known"
+}
+
+// Open describes the diffusion model of a set, alone or inside a full checkpoint; meta is the file's metadata. Files
+// that are of none of the families are errors that say what they look like and what is supported.
+func Open(all []Family, set *weights.Set, meta map[string]string) (*Diffusion, error) {
+	f, as, model, ok := form(all, set)
+	if !ok {
+		known := ""
+		for _, f := range all {
+			known += ", " + f.Name
+		}
+		return nil, fmt.Errorf("not a supported diffusion model: the file looks like %s (supported: %s)",
+			GuessKind(all, set), known[2:])
+	}
+	var err error
+	if as.Aliases {
+		if model, err = weights.Renamed(model, f.Names.Diffusers); err != nil {
+			return nil, fmt.Errorf("%s: %w", f.Name, err)
+		}
+	}
+	if as.Meta != nil {
+		if meta, err = as.Meta(meta); err != nil {
+			return nil, err
+		}
+	}
+	c, err := f.Detect(model, meta)
+	if err != nil {
+		return nil, err
+	}
+	d, err := c.Describe(model)
+	if err != nil {
+		return nil, err
+	}
+	return d, d.override(meta)
+}

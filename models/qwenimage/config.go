@@ -1,0 +1,82 @@
+// Package qwenimage is Qwen-Image and Qwen-Image-Edit by Alibaba's Qwen team (arXiv:2508.02324, up to releases 2512 and
+// 2511): 60 blocks that keep text and image in two streams with joint attention, like those of FLUX, under the names of
+// diffusers. Latents that the picture refers to are tokens of the image's kind. It reads these names, bare or inside a
+// full checkpoint.
+//
+// Facts that have caused bugs: image tokens sit around the middle of the picture, at (0, row - rows/2, column -
+// columns/2), negative ones too; text token k at s+k on all three axes, s being the larger half; timestep features are
+// 1000 * (t * frequency), which is not (1000 * t) * frequency in f32; the last layer's modulation is (scale, shift);
+// text goes through a norm before its projection and is not masked; the last block's text rows are computed though
+// nobody reads them.
+package qwenimage
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"patchbay/models/family"
+	"patchbay/models/weights"
+)
+
+// Config holds the sizes of one Qwen-Image model. JSON names are those of diffusers' config.json.
+type Config struct {
+	Hidden     int   `json:"hidden_size"`         // 3072
+	Heads      int   `json:"num_attention_heads"` // 24
+	Depth      int   `json:"num_layers"`          // 60
+	Axes       []int `json:"axes_dims_rope"`      // [16, 56, 56], sums to the head dim
+	ContextDim int   `json:"joint_attention_dim"` // 3584, Qwen2.5-VL-7B
+	Channels   int   `json:"out_channels"`        // 16
+	MLPHidden  int   `json:"mlp_hidden"`          // 12288
+	// Method is where references sit unless an entry says it: index, or index_timestep_zero (release 2511).
+	Method string `json:"default_ref_method"`
+}
+
+// patch is the side of a token in the latent.
+const patch = 2
+
+// Tensors that only files of the layered variant have, and of the editing model of release 2511.
+const (
+	layered = "time_text_embed.addition_t_embedding.weight"
+	marker  = "__index_timestep_zero__"
+)
+
+// Detect infers the config from names and shapes. The rotation axes of heads that are not 128 wide come from the JSON
+// under meta["config"].
+func Detect(set *weights.Set, meta map[string]string) (family.Config, error) {
+	var c Config
+	if text, ok := meta["config"]; ok {
+		if err := json.Unmarshal([]byte(text), &c); err != nil {
+			return nil, fmt.Errorf("qwenimage: config in the file's metadata: %w", err)
+		}
+	}
+	c.Hidden, c.Channels = set.Dim("img_in.weight", 0), set.Dim("proj_out.weight", 0)/(patch*patch)
+	c.ContextDim, c.Depth = set.Dim("txt_norm.weight", 0), set.Count("transformer_blocks")
+	c.MLPHidden = set.Dim("transformer_blocks.0.img_mlp.net.0.proj.weight", 0)
+	d, sum := set.Dim("transformer_blocks.0.attn.norm_q.weight", 0), 0
+	if c.Method = byIndex; set.Has(marker) {
+		c.Method = atZero
+	}
+	if c.Axes == nil && d == 128 {
+		c.Axes = []int{16, 56, 56}
+	}
+	for _, a := range c.Axes {
+		if sum += a; a <= 0 || a%2 != 0 {
+			return nil, fmt.Errorf("qwenimage: axes_dims_rope %v: each must be even and positive", c.Axes)
+		}
+	}
+	switch {
+	case set.Has(layered):
+		return nil, fmt.Errorf("qwenimage: the file has %s: Qwen-Image-Layered is not supported (supported: Qwen-Image "+
+			"to 2512, Qwen-Image-Edit to 2511)", layered)
+	case d == 0 || c.Hidden == 0 || c.Hidden%d != 0:
+		return nil, fmt.Errorf("qwenimage: width %d is not a multiple of the head dim %d", c.Hidden, d)
+	case sum != d || len(c.Axes) != 3:
+		return nil, fmt.Errorf("qwenimage: axes_dims_rope %v must be three sizes that add up to the head dim %d; files of "+
+			"other sizes carry them in their metadata under config", c.Axes, d)
+	case set.Dim("img_in.weight", 1) != c.Channels*patch*patch:
+		return nil, fmt.Errorf("qwenimage: img_in reads %d numbers of a token and proj_out writes %d, want as many",
+			set.Dim("img_in.weight", 1), c.Channels*patch*patch)
+	}
+	c.Heads = c.Hidden / d
+	return c, nil
+}

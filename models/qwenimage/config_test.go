@@ -1,0 +1,127 @@
+package qwenimage
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"patchbay/engine/ref"
+	"patchbay/models/dit"
+	"patchbay/models/goldenrun"
+	"patchbay/models/weights"
+	"patchbay/models/weights/goldenweights"
+)
+
+// TestReleasedSize counts the parameters of Qwen-Image by hand: E=3072, F=12288, T=3584.
+func TestReleasedSize(t *testing.T) {
+	d, err := Family().Releases[0].Config.Describe(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const e, f, c = 3072, 12288, 3584
+	linear := func(n, k int) int64 { return int64(n)*int64(k) + int64(n) }
+	block := 2 * (linear(6*e, e) + 4*linear(e, e) + 2*128 + linear(f, e) + linear(e, f))
+	whole := 60*block + linear(e, 64) + c + linear(e, c) + linear(e, 256) + linear(e, e) + linear(2*e, e) + linear(64, e)
+	if s := d.Spec; s.Params != whole || s.Blocks[7].Params != block || s.Heads != 24 || !s.JointText() ||
+		len(s.Blocks) != 60 {
+		t.Errorf("got %d parameters, %d in a block, %d heads, %d blocks; want %d, %d, 24, 60", s.Params, s.Blocks[7].Params,
+			s.Heads, len(s.Blocks), whole, block)
+	}
+}
+
+// shapes are the names and shapes of a config, without data.
+func shapes(t *testing.T, c Config, more ...string) *weights.Set {
+	t.Helper()
+	d, err := c.Describe(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	declared, err := d.Declare()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := map[string]weights.Stored{}
+	for _, d := range declared {
+		m[d.Name] = weights.Stored{Shape: d.Shape}
+	}
+	for _, name := range more {
+		m[name] = weights.Stored{Shape: []int{2, c.Hidden}}
+	}
+	return weights.FromMap(m)
+}
+
+func TestDetectFindsTheConfig(t *testing.T) {
+	want := Family().Releases[0].Config.(Config)
+	want.Depth = 3
+	if got, err := Detect(shapes(t, want), nil); err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, %v; want %+v", got, err, want)
+	}
+}
+
+func TestDetectRefusesWithReasons(t *testing.T) {
+	tiny := Family().Tiny.(Config)
+	lost := shapes(t, tiny)
+	for _, c := range []struct {
+		set  *weights.Set
+		meta string
+		want string
+	}{
+		{lost, `{}`, "axes_dims_rope [] must be three sizes"},
+		{lost, `{"axes_dims_rope": [7, 9, 8]}`, "even"},
+		{lost, `{`, "metadata"},
+		{weights.FromMap(nil), `{}`, "head dim 0"},
+		{shapes(t, tiny, layered), `{"axes_dims_rope": [8, 8, 8]}`, "Qwen-Image-Layered is not supported"},
+	} {
+		_, err := Detect(c.set, map[string]string{"config": c.meta})
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("got error %v, want one that says %q", err, c.want)
+		}
+	}
+}
+
+// TestPositions compares where every token sits with what ComfyUI recorded.
+func TestPositions(t *testing.T) {
+	file, err := goldenweights.OpenResults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = file.Close() }()
+	for _, name := range goldens().Models {
+		set, config, err := goldenweights.Set(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := goldenrun.Of(Family())(ref.New(), set, map[string]string{"config": string(config)},
+			dit.Held{Blocks: []dit.Range{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		cases, err := goldenweights.Cases(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range cases {
+			want, shape, err := file.Get(c.Name + "#position_ids")
+			if err != nil {
+				t.Fatal(err)
+			}
+			e, g := c.Entries()[0], m.Spec().Tokens(c.X[2], c.X[3])
+			at := m.(*Model).positions(&e, g)
+			if shape[1] != len(at) {
+				t.Errorf("%s: %d tokens, want %d", c.Name, len(at), shape[1])
+				continue
+			}
+			own, lt := e.Context.Rows, m.Spec().JointTokens(&e) // references come last in ComfyUI
+			at = slices.Concat(at[:own], at[lt:], at[own:lt])
+			for row := range at {
+				for a, v := range at[row] {
+					if float32(v) != want[3*row+a] {
+						t.Fatalf("%s: token %d is at %v, want %v", c.Name, row, at[row], want[3*row:3*row+3])
+					}
+				}
+			}
+		}
+	}
+}

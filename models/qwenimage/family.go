@@ -1,0 +1,66 @@
+package qwenimage
+
+import (
+	"patchbay/models/dit"
+	"patchbay/models/family"
+	"patchbay/models/latent"
+	"patchbay/models/text"
+	"patchbay/models/tokenizer"
+	"patchbay/models/weights"
+)
+
+// template is what the encoder reads around a prompt; of its states those up to "user" are dropped.
+const template = "<|im_start|>system\nDescribe the image by detailing the color, shape, size, texture, quantity, " +
+	"text, spatial relationships of the objects and background:<|im_end|>\n<|im_start|>user\n{}<|im_end|>\n" +
+	"<|im_start|>assistant\n"
+
+// Family describes Qwen-Image. Sizes of the release: config.json of the transformer folder of Qwen/Qwen-Image.
+func Family() family.Family {
+	chat := tokenizer.Chat("qwen25_7b", template, 151643)
+	chat.Bare = "<|im_start|>"
+	return family.Family{
+		Name:   "qwenimage",
+		Forms:  []family.Form{{Has: "txt_norm.weight", Lacks: []string{"controlnet_x_embedder.weight"}}},
+		Detect: Detect,
+		Text: family.Text{
+			Types:    []string{"qwen_image"},
+			AnyType:  true,
+			Encoders: []family.Encoder{{Kind: "qwen25_7b", Form: text.Form{Chat: true}, Layout: chat}},
+			Join: func(done map[string]*text.Encoding) (dit.Entry, error) {
+				return dit.Entry{Context: done["qwen25_7b"].Context}, nil
+			},
+		},
+		Names: weights.Names{Same: true},
+		Releases: []family.Release{{Name: "qwen-image", Steps: 50, Text: 64, Entries: 2, Config: Config{
+			Hidden: 3072, Heads: 24, Depth: 60, Axes: []int{16, 56, 56}, ContextDim: 3584, Channels: 16, MLPHidden: 12288,
+			Method: byIndex,
+		}}},
+		Tiny: Config{
+			Hidden: 168, Heads: 7, Depth: 4, Axes: []int{8, 8, 8}, ContextDim: 56, Channels: 16, MLPHidden: 672,
+			Method: byIndex,
+		},
+	}
+}
+
+// Describe describes the model.
+func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
+	s := dit.Spec{
+		Family: "qwenimage", Width: c.Hidden, Heads: c.Heads, HeadDim: c.Hidden / c.Heads, PatchSize: patch,
+		Channels: c.Channels, OutChannels: c.Channels, ContextDim: c.ContextDim,
+		Rotates: true, References: true, MLPRatio: float64(c.MLPHidden) / float64(c.Hidden),
+	}
+	for range c.Depth {
+		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Double, Skip: -1, Attends: 1, Cuts: true})
+	}
+	tags := family.Tags{
+		Dims:   map[string]int{"F": c.MLPHidden},
+		Ignore: []string{marker},
+	}
+	d, err := family.Describe("qwenimage", set, s, tags, func() *net { return &net{Blocks: make([]joint, c.Depth)} },
+		func(l family.Loaded[net]) dit.Model { return &Model{l, c} })
+	if err != nil {
+		return nil, err
+	}
+	d.Latent, d.Sampling = latent.Wan21(), family.Sampling{Line: family.MuLine, Shift: 1.15}
+	return d, nil
+}

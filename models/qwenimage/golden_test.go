@@ -1,0 +1,38 @@
+package qwenimage
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"patchbay/models/dit"
+	"patchbay/models/goldenrun"
+)
+
+// ownText is how many of so many rows in front of the picture are text, in the cases that have states.
+var ownText = map[int]int{13: 13, 9 + 12: 9}
+
+func goldens() goldenrun.Family {
+	return goldenrun.Family{
+		Models: []string{"qwen-a", "qwen-b"},
+		Open:   goldenrun.Of(Family()),
+		States: func(spec *dit.Spec, i int, x []float32, rows dit.Rows) map[string][]float32 {
+			cut, own := rows.Text.Len()*spec.Width, ownText[rows.Text.Len()]*spec.Width
+			return map[string][]float32{
+				fmt.Sprintf("transformer_blocks.%d.0", i): x[:own],
+				fmt.Sprintf("transformer_blocks.%d.1", i): slices.Concat(x[cut:], x[own:cut]), // references last
+			}
+		},
+	}
+}
+
+func TestForwardMatchesGolden(t *testing.T)        { goldens().Forward(t) }
+func TestForwardOnCPU(t *testing.T)                { goldens().Levels(t) }
+func TestNothingIsReadEarly(t *testing.T)          { goldens().Deferred(t) }
+func TestRowsOfPartsEqualTheWhole(t *testing.T)    { goldens().Rows(t) }
+func TestHalvesOfBlocksEqualTheWhole(t *testing.T) { goldens().Cut(t) }
+func TestBlocksOfStagesEqualTheWhole(t *testing.T) { goldens().Stages(t) }
+func TestSlicesSumToTheWhole(t *testing.T)         { goldens().Slices(t) }
+func TestBatchAndSteps(t *testing.T)               { goldens().Batch(t) }
+func TestMemoryIsMeasurable(t *testing.T)          { goldens().Measured(t) }
+func TestHalfPrecision(t *testing.T)               { goldens().Half(t) }

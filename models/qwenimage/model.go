@@ -1,0 +1,116 @@
+package qwenimage
+
+import (
+	"patchbay/engine"
+	"patchbay/models/dit"
+	"patchbay/models/family"
+	"patchbay/models/layers"
+)
+
+const (
+	eps      = 1e-6 // of all norms
+	features = 256  // sinusoidal features of a timestep
+	theta    = 10000
+)
+
+// Model is a Qwen-Image model or a part of one. It implements dit.Model.
+type Model struct {
+	family.Loaded[net]
+	cfg Config
+}
+
+// Prepare embeds the text and the references.
+func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.Range) (*dit.Prepared, error) {
+	spec := m.Spec()
+	if err := layers.CheckEntries(spec, entries); err != nil {
+		return nil, err
+	}
+	n, own, lt := len(entries), entries[0].Context.Rows, spec.JointTokens(&entries[0])
+	p := &dit.Prepared{N: n, Lt: lt, Grid: grid, Entries: entries}
+	at := m.positions(&entries[0], grid)
+	p.RoPE = layers.PositionRotation(m.cfg.Axes, theta, len(at), func(row int) [3]int { return at[row] }).Upload(env)
+	if m.Held.NoEmbed {
+		return p, nil
+	}
+	p.Text = env.Arena.Alloc(env.DType, n, lt, m.cfg.Hidden)
+	mark := env.Arena.Mark()
+	if own > 0 {
+		context := layers.Contexts(env, entries, func(e dit.Entry) dit.Array { return e.Context })
+		env.Ops.RMSNorm(context, context, m.Net.TextNorm, eps)
+		layers.Project(env, p.Text.Slice(1, 0, own), context, m.Net.TextIn)
+	}
+	if lt > own {
+		m.references(env, entries, p.Text.Slice(1, own, lt))
+	}
+	env.Arena.Release(mark)
+	return p, nil
+}
+
+// PrepareBlock adds nothing: blocks of joint attention need nothing of the entries alone.
+func (m *Model) PrepareBlock(dit.Env, *dit.Prepared, int) {}
+
+// Modulate computes for every timestep the vector and from it the modulations of the held blocks: Image and Text [S, N,
+// 6E], Head [S, N, 2E] (scale, shift). N is n; where references are modulated as at timestep 0, it is 2n, and the
+// second half of the rows is for them.
+func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held dit.Range) *dit.Modulation {
+	n, e, blocks := p.N, m.cfg.Hidden, len(m.Spec().Blocks)
+	s := len(timesteps) / n
+	if m.zero(&p.Entries[0]) {
+		with := make([]float32, 2*len(timesteps))
+		for i := range s {
+			copy(with[2*i*n:], timesteps[i*n:(i+1)*n])
+		}
+		timesteps, n = with, 2*n
+	}
+	out := &dit.Modulation{Image: make([]engine.Tensor, blocks), Text: make([]engine.Tensor, blocks)}
+	out.Vector = env.Arena.Alloc(engine.F32, s, n, e)
+	if !m.Held.NoHead {
+		out.Head = env.Arena.Alloc(engine.F32, s, n, 2*e)
+	}
+	mark := env.Arena.Mark()
+	f := layers.Upload(env, layers.ScaledFeatures(timesteps, features, 1000), s, n, features)
+	layers.MLP(env, out.Vector, f, m.Net.Time.In, m.Net.Time.Out, engine.SiLU)
+	env.Arena.Release(mark)
+	env.Ops.Activate(out.Vector, out.Vector, engine.SiLU)
+	if !m.Held.NoHead {
+		env.Ops.Linear(out.Head, out.Vector, m.Net.FinalMod, engine.Epilogue{})
+	}
+	for i := held.Start; i < held.End; i++ {
+		m.ModulateBlock(env, out, i)
+	}
+	return out
+}
+
+// ModulateBlock computes the modulations of block i.
+func (m *Model) ModulateBlock(env dit.Env, out *dit.Modulation, i int) {
+	if !m.Held.Has(i) {
+		return
+	}
+	linear := func(w *engine.Weight) engine.Tensor {
+		y := env.Arena.Alloc(engine.F32, out.Vector.Dim(0), out.Vector.Dim(1), w.N())
+		env.Ops.Linear(y, out.Vector, w, engine.Epilogue{})
+		return y
+	}
+	out.Image[i], out.Text[i] = linear(m.Net.Blocks[i].ImageMod), linear(m.Net.Blocks[i].TextMod)
+}
+
+// Embed projects the latent's tokens and copies the text rows.
+func (m *Model) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
+	layers.Entries(env, s.TextRows(), s.P.Text.Slice(1, s.Rows.Text.Start, s.Rows.Text.End))
+	if s.Rows.Image.Len() > 0 {
+		env.Ops.Linear(s.ImageRows(), x, m.Net.ImgIn, engine.Epilogue{})
+	}
+}
+
+// Head normalises, modulates by (scale, shift) and projects the image rows.
+func (m *Model) Head(env dit.Env, s *dit.State, out engine.Tensor) {
+	x := s.ImageRows()
+	if x.Dim(1) == 0 {
+		return
+	}
+	mark, e, mod := env.Arena.Mark(), m.cfg.Hidden, s.M.Head.Index(0, s.Step).Slice(0, 0, s.P.N)
+	h := layers.Scratch(env, x, x.Dim(0), x.Dim(1), e)
+	env.Ops.AdaLN(h, x, layers.Chunk(mod, e, 1), layers.Chunk(mod, e, 0), eps)
+	env.Ops.Linear(out, h, m.Net.Out, engine.Epilogue{})
+	env.Arena.Release(mark)
+}

@@ -1,0 +1,103 @@
+package vae
+
+import (
+	"fmt"
+	"strings"
+
+	"patchbay/models/weights"
+)
+
+// wanAnchor is a name that the autoencoder of Wan 2.1 has, which is Qwen-Image's too.
+const wanAnchor = "decoder.middle.0.residual.0.gamma"
+
+// fromWan returns the tensors of a Wan 2.1 autoencoder (arXiv:2503.20314, sec. 4.1) spelled like the one described
+// here. Its convolutions are causal in time and padded with zeros before the first frame, so a single frame meets their
+// last temporal tap alone: what remains is a network in two dimensions, whose convolutions over time never run.
+func fromWan(set *weights.Set) (*weights.Set, error) {
+	out := map[string]weights.Stored{}
+	down, up := wanLevel(set, "encoder.downsamples."), wanLevel(set, "decoder.upsamples.")
+	levels := (set.Count("decoder.upsamples") + 1) / up
+	for _, name := range set.Names() {
+		if strings.Contains(name, ".time_conv.") {
+			continue
+		}
+		t, _ := set.Get(name)
+		var err error
+		switch own := wanName(name, down, up, levels); {
+		case strings.HasSuffix(name, ".gamma"):
+			t.Shape = []int{t.Len()}
+			out[own] = t
+		case strings.Contains(name, ".to_qkv."):
+			for i, part := range []string{"q", "k", "v"} {
+				if out[strings.Replace(own, "to_qkv", part, 1)], err = t.Rows(i*t.Shape[0]/3, t.Shape[0]/3); err != nil {
+					return nil, fmt.Errorf("%s: %w", name, err)
+				}
+			}
+		default:
+			if out[own], err = t.LastTap(); err != nil {
+				return nil, fmt.Errorf("%s: %w", name, err)
+			}
+		}
+	}
+	return weights.FromMap(out), nil
+}
+
+// wanLevel is the number of entries of a level in a list of residual blocks that end with a change of size.
+func wanLevel(set *weights.Set, list string) int {
+	for i := range set.Count(strings.TrimSuffix(list, ".")) {
+		if set.Has(fmt.Sprintf("%s%d.resample.1.weight", list, i)) {
+			return i + 1
+		}
+	}
+	return 1 << 10
+}
+
+// wanName maps one name; levels have down and up entries in the lists.
+func wanName(name string, down, up, levels int) string {
+	var n int
+	if rest, ok := strings.CutPrefix(name, "encoder.downsamples."); ok {
+		if _, err := fmt.Sscanf(rest, "%d.", &n); err == nil {
+			_, rest, _ = strings.Cut(rest, ".")
+			name = fmt.Sprintf("encoder.down.%d.block.%d.%s", n/down, n%down, rest)
+		}
+	}
+	if rest, ok := strings.CutPrefix(name, "decoder.upsamples."); ok {
+		if _, err := fmt.Sscanf(rest, "%d.", &n); err == nil {
+			_, rest, _ = strings.Cut(rest, ".")
+			name = fmt.Sprintf("decoder.up.%d.block.%d.%s", levels-1-n/up, n%up, rest)
+		}
+	}
+	if head, tail, ok := strings.Cut(name, ".resample.1."); ok {
+		level, _, _ := strings.Cut(head, ".block.")
+		sample := ".upsample.conv."
+		if strings.HasPrefix(level, "encoder.") {
+			sample = ".downsample.conv."
+		}
+		name = level + sample + tail
+	}
+	for _, r := range [][2]string{
+		{"encoder.conv1.", "encoder.conv_in."},
+		{"decoder.conv1.", "decoder.conv_in."},
+		{".middle.0.", ".mid.block_1."},
+		{".middle.1.proj.", ".mid.attn_1.proj_out."},
+		{".middle.1.", ".mid.attn_1."},
+		{".middle.2.", ".mid.block_2."},
+		{".head.0.", ".norm_out."},
+		{".head.2.", ".conv_out."},
+		{".residual.0.", ".norm1."},
+		{".residual.2.", ".conv1."},
+		{".residual.3.", ".norm2."},
+		{".residual.6.", ".conv2."},
+		{".shortcut.", ".nin_shortcut."},
+		{".gamma", ".weight"},
+	} {
+		name = strings.Replace(name, r[0], r[1], 1)
+	}
+	switch module, kind, _ := strings.Cut(name, "."); module { // over the moments, and over what is decoded
+	case "conv1":
+		return "quant_conv." + kind
+	case "conv2":
+		return "post_quant_conv." + kind
+	}
+	return name
+}

@@ -1,0 +1,323 @@
+package weights
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+
+	"patchbay/engine"
+	"patchbay/models/dit"
+)
+
+// Weights in parts (Options.Parts): the packed bytes of a block lie one behind the other in a flat unit, and every part
+// holds a range of it. Cuts lie between pieces of packed matrices, so a part packs the rows of its range and reads
+// nothing else. Fields point into memory where units are brought together in turn, always the same place for a unit.
+
+// regionAlign is where tensors start in a unit: a cache line, as engine.Arena has it.
+const regionAlign = 64
+
+// region is one tensor in a unit.
+type region struct {
+	start, size int // bytes
+	head, piece int // cuts inside lie at head + n*piece, n > 0
+	name        string
+	read        func(dst engine.Buf, lo, hi int) error // bytes [lo, hi), which are cuts
+	bind        func(engine.Buf)                       // points the field at its bytes in the unit's place
+	packed      *engine.Packed                         // of a matrix
+}
+
+// unit is a block, or everything outside of blocks.
+type unit struct {
+	regions []region
+	size    int
+	cuts    []int // parts+1
+}
+
+func (u *unit) add(r region) {
+	r.start = (u.size + regionAlign - 1) / regionAlign * regionAlign
+	u.size = r.start + r.size
+	u.regions = append(u.regions, r)
+}
+
+// near returns the cut that is closest to a byte, not before low.
+func (u *unit) near(at float64, low int) int {
+	best := u.size
+	try := func(cut int) {
+		if cut >= low && distance(cut, at) < distance(best, at) {
+			best = cut
+		}
+	}
+	for _, r := range u.regions {
+		try(r.start)
+		if r.piece == 0 {
+			continue
+		}
+		n := int((at - float64(r.start+r.head)) / float64(r.piece))
+		for _, k := range []int{n, n + 1} {
+			if cut := r.head + k*r.piece; k > 0 && cut < r.size {
+				try(r.start + cut)
+			}
+		}
+	}
+	return best
+}
+
+func distance(cut int, at float64) float64 {
+	d := float64(cut) - at
+	return max(d, -d)
+}
+
+// divide cuts all units so that no part holds more than its share of everything before by more than a piece.
+func divide(units []unit, parts int) {
+	given, total := make([]int, parts+1), 0 // bytes of the parts before part r, in units before
+	for i := range units {
+		u := &units[i]
+		total += u.size
+		u.cuts = make([]int, parts+1)
+		u.cuts[parts] = u.size
+		for r := 1; r < parts; r++ {
+			want := float64(total)*float64(r)/float64(parts) - float64(given[r])
+			u.cuts[r] = u.near(want, u.cuts[r-1])
+		}
+		for r := range given {
+			given[r] += u.cuts[r]
+		}
+	}
+}
+
+// fillParts fills the fields of items as one part of several.
+func (f *filler) fillParts(items []item) error {
+	units, err := f.units(items)
+	if err != nil {
+		return err
+	}
+	divide(units, f.opt.Parts)
+	mine, places, all := 0, [2]int{}, &dit.Shards{}
+	for i, u := range units {
+		mine += u.cuts[f.opt.Part+1] - u.cuts[f.opt.Part]
+		p := placeOf(i, len(units))
+		places[p] = max(places[p], u.size)
+	}
+	own, err := f.take(mine)
+	if err != nil {
+		return err
+	}
+	parts, at := make([]engine.Buf, len(units)), 0
+	for i, u := range units {
+		lo, hi := u.cuts[f.opt.Part], u.cuts[f.opt.Part+1]
+		parts[i] = own.Piece(at, hi-lo)
+		at += hi - lo
+		if err := u.read(parts[i], lo, hi); err != nil {
+			return err
+		}
+	}
+	var slots [2]engine.Buf // after reading: packing takes memory too
+	for p, n := range places {
+		if slots[p], err = f.take(n); err != nil {
+			return err
+		}
+	}
+	for i, u := range units {
+		place := placeOf(i, len(units))
+		all.Units = append(all.Units, u.shard(parts[i], slots[place], f.opt.Part, place))
+	}
+	f.loaded.shards = all
+	return nil
+}
+
+// placeOf alternates over blocks; what is outside of them comes before the first one.
+func placeOf(i, units int) int {
+	if i == units-1 {
+		return 1
+	}
+	return i % 2
+}
+
+// take allocates memory, which the result owns.
+func (f *filler) take(n int) (engine.Buf, error) {
+	buf, err := f.ops.Alloc(max(n, regionAlign))
+	if err == nil {
+		f.loaded.owned = append(f.loaded.owned, buf)
+		f.loaded.bytes += int64(n)
+	}
+	return buf, err
+}
+
+// units lays out all items, blocks that are not held as empty units.
+func (f *filler) units(items []item) ([]unit, error) {
+	last := -1
+	for _, it := range items {
+		last = max(last, it.block)
+	}
+	units := make([]unit, last+2)
+	for _, it := range items {
+		if !it.held {
+			continue
+		}
+		at := it.block
+		if at < 0 {
+			at = last + 1
+		}
+		add := f.addTensor
+		if isWeight(it.field) {
+			add = f.addWeight
+		}
+		if err := add(&units[at], it); err != nil {
+			return nil, fmt.Errorf("%s: %w", it.full, err)
+		}
+	}
+	return units, nil
+}
+
+// addWeight adds a matrix and its bias.
+func (f *filler) addWeight(u *unit, it item) error {
+	s, ok := f.set.Get(it.full + ".weight")
+	if !ok {
+		return nil
+	}
+	c, err := f.cut(it, s)
+	if err != nil {
+		return err
+	}
+	none := c.part(0, 0)
+	empty, err := f.ops.Pack(none.matrix(s, &f.bytes), c.channels)
+	if err != nil {
+		return err
+	}
+	f.ops.Free(empty.Buf)
+	p := *empty // type, layout and sizes of pieces
+	p.N, p.Buf = c.count, engine.Buf{}
+	w := &engine.Weight{Name: it.full, Base: &p}
+	it.field.Set(reflect.ValueOf(w))
+	pieces := (c.count + p.PieceRows - 1) / p.PieceRows
+	u.add(region{
+		size: p.Head + pieces*p.PieceBytes, head: p.Head, piece: p.PieceBytes, name: it.full, packed: &p,
+		bind: func(b engine.Buf) { p.Buf = b },
+		read: func(dst engine.Buf, lo, hi int) error { return f.pieces(dst, s, c, p, lo, hi) },
+	})
+	bias, ok := f.set.Get(it.full + ".bias")
+	if !ok || it.noBias {
+		return nil
+	}
+	f.addSmall(u, it.full+".bias", engine.F32, []int{c.count}, func(dst []float32, lo int) { c.pickInto(dst, bias, lo) },
+		func(t engine.Tensor) { w.Bias = t })
+	return nil
+}
+
+// pieces packs bytes [lo, hi) of a matrix of form p.
+func (f *filler) pieces(dst engine.Buf, s Stored, c selection, p engine.Packed, lo, hi int) error {
+	first, end := 0, 0
+	if p.PieceBytes > 0 {
+		first, end = max(lo-p.Head, 0)/p.PieceBytes, (hi-p.Head)/p.PieceBytes
+	}
+	rows := c.part(min(first*p.PieceRows, c.count), min(end*p.PieceRows, c.count))
+	packed, err := f.ops.Pack(rows.matrix(s, &f.bytes), c.channels)
+	if err != nil {
+		return err
+	}
+	defer f.ops.Free(packed.Buf)
+	from := p.Head
+	if lo == 0 {
+		from = 0
+	}
+	f.ops.Copy(flat(dst, hi-lo), flat(packed.Buf.Piece(from, hi-lo), hi-lo))
+	return nil
+}
+
+// addTensor adds an engine.Tensor field.
+func (f *filler) addTensor(u *unit, it item) error {
+	s, ok := f.set.Get(it.full)
+	if !ok {
+		return nil
+	}
+	dtype, shape := engine.F32, s.Shape
+	if it.keep && s.DType == engine.BF16 {
+		dtype = engine.BF16
+	}
+	if len(shape) == 0 {
+		shape = []int{1}
+	}
+	values := func(dst []float32, lo int) {
+		s.wide(dst, lo)
+		for i := range dst {
+			if it.minus1 {
+				dst[i]--
+			}
+		}
+	}
+	f.addSmall(u, it.full, dtype, shape, values, func(t engine.Tensor) { it.field.Set(reflect.ValueOf(t)) })
+	return nil
+}
+
+// addSmall adds a tensor that is not packed; values writes elements from lo on.
+func (f *filler) addSmall(u *unit, name string, dtype engine.DType, shape []int, values func(dst []float32, lo int),
+	put func(engine.Tensor),
+) {
+	n, size := 1, dtype.Size()
+	for _, d := range shape {
+		n *= d
+	}
+	u.add(region{
+		size: n * size, piece: regionAlign, name: name,
+		bind: func(b engine.Buf) { put(engine.NewTensor(b, dtype, shape...)) },
+		read: func(dst engine.Buf, lo, hi int) error {
+			v := make([]float32, (hi-lo)/size)
+			values(v, lo/size)
+			f.ops.Upload(engine.NewTensor(dst, dtype, len(v)), v)
+			return nil
+		},
+	})
+}
+
+// flat views memory as bytes.
+func flat(b engine.Buf, n int) engine.Tensor { return engine.NewTensor(b, engine.U8, n) }
+
+// read fills dst with bytes [lo, hi) of the unit.
+func (u *unit) read(dst engine.Buf, lo, hi int) error {
+	for _, r := range u.regions {
+		a, b := max(lo, r.start), min(hi, r.start+r.size)
+		if a >= b {
+			continue
+		}
+		if err := r.read(dst.Piece(a-lo, b-a), a-r.start, b-r.start); err != nil {
+			return fmt.Errorf("%s: %w", r.name, err)
+		}
+	}
+	return nil
+}
+
+// shut is the layout of a packed matrix whose bytes are not there: every backend refuses it.
+const shut = "in parts"
+
+// shard binds the fields of the unit to its place and describes it.
+func (u *unit) shard(mine, whole engine.Buf, part, place int) dit.Unit {
+	out := dit.Unit{
+		Mine:  flat(mine, u.cuts[part+1]-u.cuts[part]),
+		Whole: flat(whole.Piece(0, u.size), u.size), Buffer: place,
+	}
+	for r := range len(u.cuts) - 1 {
+		out.Counts = append(out.Counts, u.cuts[r+1]-u.cuts[r])
+	}
+	layouts := make([]string, len(u.regions))
+	for i, r := range u.regions {
+		r.bind(whole.Piece(r.start, r.size))
+		if r.packed != nil {
+			layouts[i] = r.packed.Layout
+		}
+	}
+	regions := slices.Clone(u.regions)
+	out.Open = func(open bool) {
+		for i, r := range regions {
+			switch {
+			case r.packed == nil:
+			case open:
+				r.packed.Layout = layouts[i]
+				r.bind(whole.Piece(r.start, r.size))
+			default:
+				r.packed.Layout, r.packed.Buf = shut, engine.Buf{}
+			}
+		}
+	}
+	out.Open(false)
+	return out
+}

@@ -1,0 +1,177 @@
+package weights
+
+import (
+	"fmt"
+	"strings"
+
+	"patchbay/engine"
+)
+
+// selection is which rows and columns of a stored matrix become a weight.
+type selection struct {
+	n, k     int   // stored rows and columns
+	order    []int // stored row of every row taken; nil: rows from first on, count of them
+	first    int
+	count    int
+	cols     []span // column ranges taken, in order
+	channels int    // C of a convolution, 0 otherwise
+	taps     int    // KY*KX of a convolution
+}
+
+// cut evaluates the rows, perm, split and conv tags of it for the stored matrix s.
+func (f *filler) cut(it item, s Stored) (selection, error) {
+	if len(s.Shape) < 2 {
+		return selection{}, fmt.Errorf("shape %v is not a matrix", s.Shape)
+	}
+	c := selection{n: s.Shape[0], k: s.Len() / max(s.Shape[0], 1)}
+	c.count, c.cols = c.n, []span{{0, c.k}}
+	d := dims(f.opt.Dims)
+	if it.rows != "" {
+		r, err := d.rowRange(it.rows)
+		if err != nil {
+			return c, err
+		}
+		if r.lo < 0 || r.hi > c.n || r.lo > r.hi {
+			return c, fmt.Errorf("rows %s are [%d, %d) of %d", it.rows, r.lo, r.hi, c.n)
+		}
+		c.first, c.count = r.lo, r.hi-r.lo
+	}
+	if it.perm != "" {
+		c.order = f.opt.Perms[it.perm]
+		if len(c.order) != c.n {
+			return c, fmt.Errorf("row order %q has %d rows, the matrix %d", it.perm, len(c.order), c.n)
+		}
+	}
+	if it.conv {
+		if len(s.Shape) != 4 {
+			return c, fmt.Errorf("shape %v is not a convolution [N, C, KY, KX]", s.Shape)
+		}
+		c.channels, c.taps = s.Shape[1], s.Shape[2]*s.Shape[3]
+	}
+	if it.split != "" && f.opt.Ranks > 1 {
+		return c, c.split(it.split, d, f.opt)
+	}
+	return c, nil
+}
+
+// split narrows c to the part of one rank of a tensor group.
+func (c *selection) split(expr string, d dims, opt Options) error {
+	side, groups, _ := strings.Cut(expr, " ")
+	spans, total, err := d.groups(groups, opt.Units, opt.Rank, opt.Ranks)
+	if err != nil {
+		return err
+	}
+	switch side {
+	case "rows":
+		if total != c.count || c.order != nil {
+			return fmt.Errorf("split %q covers %d rows of %d", expr, total, c.count)
+		}
+		c.order = []int{}
+		for _, s := range spans {
+			for r := s.lo; r < s.hi; r++ {
+				c.order = append(c.order, c.first+r)
+			}
+		}
+		c.count = len(c.order)
+	case "cols":
+		if total != c.k || c.channels != 0 {
+			return fmt.Errorf("split %q covers %d columns of %d", expr, total, c.k)
+		}
+		c.cols = spans
+	default:
+		return fmt.Errorf("split %q: want \"rows ...\" or \"cols ...\"", expr)
+	}
+	return nil
+}
+
+// matrix views, copies or makes the cut of s. scratch is memory that the result may use until the next call.
+func (c *selection) matrix(s Stored, scratch *[]byte) engine.Matrix {
+	size := s.DType.Size()
+	k := 0
+	for _, span := range c.cols {
+		k += span.hi - span.lo
+	}
+	m := engine.Matrix{DType: s.DType, N: c.count, K: k, Scale: s.Scale}
+	// elements that are made on demand are not made for columns that nobody wants to keep
+	whole := s.make == nil || k == c.k
+	if c.order == nil && len(c.cols) == 1 && c.channels == 0 && whole {
+		lo, hi := c.first*c.k+c.cols[0].lo, (c.first+c.count-1)*c.k+c.cols[0].hi
+		if c.count > 0 {
+			m.Data = s.elements(scratch, lo, hi)
+		}
+		m.Row = c.k
+		return m
+	}
+	m.Data = make([]byte, 0, c.count*k*size)
+	for i := 0; i < c.count; {
+		n := c.run(i)
+		rows := s.elements(scratch, c.row(i)*c.k, (c.row(i)+n)*c.k)
+		for r := range n {
+			row := rows[r*c.k*size : (r+1)*c.k*size]
+			if c.channels != 0 {
+				m.Data = c.appendTaps(m.Data, row, size)
+				continue
+			}
+			for _, span := range c.cols {
+				m.Data = append(m.Data, row[span.lo*size:span.hi*size]...)
+			}
+		}
+		i += n
+	}
+	return m
+}
+
+// runElements bounds how much run takes at once.
+const runElements = 1 << 20
+
+// run returns how many rows from i on lie one below the other in the stored matrix, at least 1 and not many more than
+// runElements hold.
+func (c *selection) run(i int) int {
+	n := 1
+	for i+n < c.count && c.row(i+n) == c.row(i)+n && n*c.k < runElements {
+		n++
+	}
+	return n
+}
+
+// appendTaps appends one convolution row, [C, KY*KX] -> [KY*KX, C].
+func (c *selection) appendTaps(dst, row []byte, size int) []byte {
+	for tap := range c.taps {
+		for ch := range c.channels {
+			at := (ch*c.taps + tap) * size
+			dst = append(dst, row[at:at+size]...)
+		}
+	}
+	return dst
+}
+
+func (c *selection) row(i int) int {
+	if c.order != nil {
+		return c.order[i]
+	}
+	return c.first + i
+}
+
+// part is rows [lo, hi) of the cut.
+func (c *selection) part(lo, hi int) selection {
+	out := *c
+	out.count = hi - lo
+	if c.order != nil {
+		out.order = c.order[lo:hi]
+	} else {
+		out.first += lo
+	}
+	return out
+}
+
+// pickInto takes rows [lo, lo+len(dst)) of a stored bias and reads no others.
+func (c *selection) pickInto(dst []float32, bias Stored, lo int) {
+	for i := 0; i < len(dst); {
+		n := 1
+		for i+n < len(dst) && c.row(lo+i+n) == c.row(lo+i)+n {
+			n++
+		}
+		bias.wide(dst[i:i+n], c.row(lo+i))
+		i += n
+	}
+}

@@ -1,0 +1,59 @@
+//go:build cgo
+
+package nccl
+
+import (
+	"testing"
+
+	"patchbay/tests/fakegpu"
+)
+
+// TestPlantedFaults makes one mistake after the other in the order of streams and calls and runs the check that must
+// notice.
+func TestPlantedFaults(t *testing.T) {
+	t.Setenv("FAKEGPU_PATIENCE", "5")
+	const (
+		offers = "TestNCCL/OffersInOrder"
+		slots  = "TestNCCL/SlotsAreNotOverwritten"
+		posts  = "TestNCCL/PostsAreReadBeforeTheyAreFilledAgain"
+	)
+	fakegpu.Faults(t, []struct{ Name, File, Old, New, Test, Want string }{
+		{
+			"an exchange on the wrong stream", "collective.go", `e.exchange("AllToAll", e.stream,`,
+			`e.exchange("AllToAll", e.aside(&e.beside),`, "TestNCCL/OrderedWithOps", "want",
+		},
+		{
+			"a receive without its send", "../../../engine/cuda/nccl.go", "t.Len() > 0 {\n				k.add(C.PB_SEND",
+			"t.Len() > 2 {\n				k.add(C.PB_SEND", "TestNCCL/AllGather", "deadlock",
+		},
+		{
+			"sums in NCCL's order", "collective.go", "if all := e.group.wires.all; e.Size() == 2 {",
+			"if all := e.group.wires.all; e.Size() >= 2 {", "TestNCCL/ReductionsInRankOrder", "want",
+		},
+		{"a prefetch that is not over", "collective.go", "		follow(e.stream, e.beside)\n", "", "TestNCCL/Prefetch", "want"},
+		{"a slot used again early", "message.go", "		e.stream.After(s.over)\n", "", slots, "want"},
+		{
+			"a slot sent before it is filled", "message.go", "	follow(on, e.stream)\n	edge := e.edges()[e.rank]",
+			"	edge := e.edges()[e.rank]", posts, "want",
+		},
+		{"a slot read before it is filled", "message.go", "	e.stream.After(p.over)\n", "", offers, "want"},
+		{
+			"memory filled again early", "message.go", "	follow(on, e.stream)\n	edge := e.edges()[from]",
+			"	edge := e.edges()[from]", posts, "want",
+		},
+		{
+			"calls without their group", "../../../engine/cuda/nccl_shim.c",
+			"n->ncclGroupStart(), end;\n  for (int i = 0; i < count && (r ==",
+			"PB_NCCL_SUCCESS, end;\n  for (int i = 0; i < count && (r ==", "TestEvenExchanges", "while something is in progress",
+		},
+		{
+			"a host that does not wait until it is connected", "wires.go", "for looks := 0; pending && err == nil; looks++ {",
+			"for looks := 0; pending && err != nil; looks++ {", "TestEvenExchanges", "in progress",
+		},
+		{"broken communicators in use again", "wires.go", " && !w.broken()", "", "TestCommunicatorsAreKept", "want"},
+		{
+			"results of an exchange that was aborted", "end.go", "		e.stream.Break(", "		_ = (", "TestAbortedResultsAreErrors",
+			"want",
+		},
+	})
+}

@@ -1,0 +1,220 @@
+//go:build cgo
+
+package nccl
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"patchbay/engine"
+	"patchbay/engine/cuda"
+	"patchbay/parallel/comm"
+)
+
+// bent are communicators with a mistake in how they exchange.
+type bent struct {
+	communicators
+	exchange func(c communicators, rank int, on *cuda.Ops, send, recv []engine.Tensor) (bool, error)
+}
+
+func (b bent) Exchange(rank int, on *cuda.Ops, send, recv []engine.Tensor) (bool, error) {
+	return b.exchange(b.communicators, rank, on, send, recv)
+}
+
+// pair is two ranks in two groups, each rank with memory of pairLen f32.
+type pair struct {
+	*rig
+	groups  [2][]comm.Comm
+	streams [2]*cuda.Ops
+	dst     [2]engine.Tensor
+	src     [2]engine.Tensor
+}
+
+const pairLen = 64
+
+func newPair(t *testing.T) *pair {
+	t.Helper()
+	t.Setenv("FAKEGPU_PATIENCE", "2")
+	p := &pair{rig: newRig(t, 2)}
+	ops, end, err := p.ops(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for g := range p.groups {
+			p.groups[g][0].Abort(errors.New("end of the test"))
+		}
+		for r, s := range p.streams {
+			s.Free(p.dst[r].Buf)
+			s.Free(p.src[r].Buf)
+		}
+		_ = end() // streams that stood still say so again
+	})
+	for g := range p.groups {
+		if p.groups[g], err = p.Transport.Connect(comm.Group{Team: 1, Name: "test", Ranks: []int{0, 1}}, ops); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for r, o := range ops {
+		p.streams[r] = o.(*cuda.Ops)
+		for _, m := range []*engine.Tensor{&p.dst[r], &p.src[r]} {
+			buf, err := o.Alloc(4 * pairLen)
+			if err != nil {
+				t.Fatal(err)
+			}
+			*m = engine.NewTensor(buf, engine.F32, pairLen)
+		}
+		o.Fill(p.src[r], float32(r+1))
+	}
+	return p
+}
+
+// bend plants a mistake into the first group.
+func (p *pair) bend(exchange func(c communicators, rank int, on *cuda.Ops, send, recv []engine.Tensor) (bool, error)) {
+	w := p.groups[0][0].(*end).group.wires
+	w.all = bent{w.all, exchange}
+}
+
+// run runs f on both ranks and returns all errors, also those of their streams.
+func (p *pair) run(f func(rank int)) error {
+	errs := make([]error, 2)
+	var both sync.WaitGroup
+	for r := range errs {
+		both.Go(func() {
+			defer func() {
+				if v := recover(); v != nil {
+					errs[r] = v.(error)
+					p.groups[0][r].Abort(errs[r])
+				}
+			}()
+			f(r)
+			errs[r] = p.streams[r].Sync()
+		})
+	}
+	both.Wait()
+	return errors.Join(errs...)
+}
+
+// swap exchanges half of the memory by the first group.
+func (p *pair) swap(rank int) {
+	half := []int{pairLen / 2, pairLen / 2}
+	p.groups[0][rank].AllToAll(p.dst[rank], p.src[rank], half, half)
+}
+
+// TestAbortedResultsAreErrors: a rank that waits on its device for a peer that never comes is woken by an abort, and
+// what it was to receive is not taken for a result.
+func TestAbortedResultsAreErrors(t *testing.T) {
+	p := newPair(t)
+	t.Setenv("FAKEGPU_PATIENCE", "60")
+	boom := errors.New("boom")
+	waited := make(chan error)
+	p.swap(0)
+	got := p.streams[0].Download(make([]float32, pairLen), p.dst[0])
+	go func() { waited <- got.Wait() }()
+	p.groups[0][1].Abort(boom)
+	if err := <-waited; !errors.Is(err, boom) {
+		t.Errorf("got %v, want %v", err, boom)
+	}
+	if err := p.streams[0].Sync(); !errors.Is(err, boom) {
+		t.Errorf("a later wait: got %v, want %v", err, boom)
+	}
+}
+
+// TestMistakesAreFound: what would hang on GPUs, or mix numbers up, is an error on the fake ones, and does not hang.
+func TestMistakesAreFound(t *testing.T) {
+	if dir := os.Getenv("PATCHBAY_TEST_CUDA"); dir == "-" {
+		t.Skip("NOT RUN: only the fake library finds mistakes in the order of calls")
+	}
+	type exchange = func(c communicators, rank int, on *cuda.Ops, send, recv []engine.Tensor) (bool, error)
+	swapped := func(c communicators, rank int, on *cuda.Ops, send, recv []engine.Tensor) (bool, error) {
+		return c.Exchange(1-rank, on, recv, send)
+	}
+	for name, c := range map[string]struct {
+		bend exchange
+		run  func(p *pair, rank int) // nil: swap
+		want string
+	}{
+		"mismatched counts": {bend: func(c communicators, rank int, on *cuda.Ops, send, recv []engine.Tensor) (bool, error) {
+			if rank == 0 {
+				send[1] = comm.Piece(send[1], 0, send[1].Len()-1)
+			}
+			return c.Exchange(rank, on, send, recv)
+		}, want: "disagree: "},
+		"another type": {bend: func(c communicators, rank int, on *cuda.Ops, send, recv []engine.Tensor) (bool, error) {
+			if rank == 0 {
+				send[1] = engine.NewTensor(send[1].Buf, engine.BF16, send[1].Len())
+			}
+			return c.Exchange(rank, on, send, recv)
+		}, want: "of type 9"},
+		"no group": {bend: func(c communicators, rank int, on *cuda.Ops, send, recv []engine.Tensor) (bool, error) {
+			if pending, err := c.Exchange(rank, on, send, nil); pending || err != nil {
+				return pending, err
+			}
+			return c.Exchange(rank, on, nil, recv)
+		}, want: "deadlock: stream"},
+		"a receive without its send": {
+			bend: func(c communicators, rank int, on *cuda.Ops, send, recv []engine.Tensor) (bool, error) {
+				if rank == 0 {
+					send = nil
+				}
+				return c.Exchange(rank, on, send, recv)
+			}, want: "deadlock: a peer has not issued its part",
+		},
+		"after abort": {bend: func(c communicators, rank int, on *cuda.Ops, send, recv []engine.Tensor) (bool, error) {
+			c.Abort()
+			return c.Exchange(rank, on, send, recv)
+		}, want: "the communicators were given back"},
+		"axes in other orders": {run: func(p *pair, rank int) {
+			for i := range p.groups {
+				p.groups[(i+rank)%2][rank].AllReduce(p.dst[rank])
+			}
+		}, want: "deadlock: stream"},
+		"another device's stream": {bend: swapped, want: "a stream of another context"},
+		"before the last one is over": {run: func(p *pair, rank int) {
+			var part [2][]engine.Tensor
+			for i, m := range []engine.Tensor{p.src[rank], p.dst[rank]} {
+				part[i] = make([]engine.Tensor, 2)
+				part[i][1-rank] = m
+			}
+			made, err := p.connect(p.streams[:]) // not waited for
+			if err != nil {
+				panic(err)
+			}
+			_, err = made[0].Exchange(rank, p.streams[rank], part[0], part[1])
+			made[0].Abort()
+			if err != nil {
+				panic(err)
+			}
+		}, want: "while something is in progress"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPair(t)
+			if c.bend != nil {
+				p.bend(c.bend)
+			}
+			err := p.run(func(rank int) {
+				if c.run == nil {
+					p.swap(rank)
+				} else {
+					c.run(p, rank)
+				}
+			})
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want an error with %q", err, c.want)
+			}
+		})
+	}
+	p := newPair(t) // and without one all is well
+	if err := p.run(p.swap); err != nil {
+		t.Error(err)
+	}
+	for r := range p.dst {
+		got := make([]float32, pairLen)
+		if err := p.streams[r].Download(got, p.dst[r]).Wait(); err != nil || got[0] != 1 || got[pairLen-1] != 2 {
+			t.Errorf("rank %d has %g .. %g (%v), want 1 .. 2", r, got[0], got[pairLen-1], err)
+		}
+	}
+}

@@ -1,0 +1,199 @@
+//go:build cgo
+
+package nccl
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"patchbay/engine"
+	"patchbay/engine/cuda"
+	"patchbay/engine/cuda/library"
+	"patchbay/engine/ref"
+	"patchbay/parallel/comm"
+	"patchbay/parallel/comm/commtest"
+	"patchbay/tests/fakegpu"
+)
+
+// rig is a transport and its devices, the fake ones unless PATCHBAY_TEST_CUDA says otherwise.
+type rig struct {
+	*Transport
+	devices []*cuda.Device
+	lib     *cuda.NCCL
+	teams   uint64
+	made    int // calls that made communicators
+}
+
+// newRig opens so many devices and makes a transport on them; at the end of the test all is closed, which finds what
+// was not given back.
+func newRig(t *testing.T, devices int) *rig {
+	t.Helper()
+	t.Setenv("FAKEGPU_DEVICES", strconv.Itoa(devices))
+	dir := os.Getenv("PATCHBAY_TEST_CUDA")
+	search := &library.Search{Folders: filepath.Join(dir, "nccl")}
+	if dir == "" {
+		dir = fakegpu.Library(t)
+		search.Folders = filepath.Join(dir, "nccl")
+	}
+	driver, err := cuda.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := driver.Devices()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(list) < devices {
+		t.Skipf("NOT RUN: %d GPUs are here, this needs %d", len(list), devices)
+	}
+	lib, err := driver.NCCL(search)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{lib: lib, Transport: New(lib, nil), devices: make([]*cuda.Device, devices)}
+	connect := r.connect
+	r.Transport.connect = func(groups ...[]*cuda.Ops) ([]communicators, error) {
+		r.made++
+		return connect(groups...)
+	}
+	for i := range r.devices {
+		if r.devices[i], err = driver.Device(i); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := r.devices[i].Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	t.Cleanup(func() {
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return r
+}
+
+// Connect gives every group a team of its own, so that communicators are given back or used again.
+func (r *rig) Connect(g comm.Group, ops []engine.Ops) ([]comm.Comm, error) {
+	r.teams++
+	g.Team = r.teams
+	return r.Transport.Connect(g, ops)
+}
+
+// ops makes streams of ranks, each on a device of its own.
+func (r *rig) ops(n int) ([]engine.Ops, func() error, error) {
+	out, ends := make([]engine.Ops, n), make([]func() error, n)
+	for i := range out {
+		o, err := r.devices[i].NewOps()
+		if err != nil {
+			return nil, nil, err
+		}
+		out[i], ends[i] = o, o.Close
+	}
+	return out, func() error {
+		var errs []error
+		for _, end := range ends {
+			errs = append(errs, end())
+		}
+		return errors.Join(errs...)
+	}, nil
+}
+
+// TestNCCL: the suite of all transports, with streams in an order that is drawn.
+func TestNCCL(t *testing.T) {
+	r := newRig(t, 6)
+	commtest.Run(t, commtest.Rig{Transport: r, Ops: r.ops, Late: true})
+}
+
+// TestEvenExchanges: exchanges that NCCL has a call of its own for, of two ranks.
+func TestEvenExchanges(t *testing.T) {
+	p := newPair(t)
+	move := func(c comm.Comm, dst, src engine.Tensor) { p.streams[c.Rank()].Copy(dst, src) }
+	const half = pairLen / 2
+	even := []int{half, half}
+	for name, c := range map[string]struct {
+		call func(c comm.Comm, dst, src engine.Tensor)
+		want [2]float32 // of both ranks: first and last element of dst
+	}{
+		"AllGather": {
+			func(c comm.Comm, dst, src engine.Tensor) { c.AllGather(dst, comm.Piece(src, 0, half), even) }, [2]float32{1, 2},
+		},
+		"ReduceScatter": {
+			func(c comm.Comm, dst, src engine.Tensor) { c.ReduceScatter(dst, src, even) }, [2]float32{3, 9}, // 9 stays
+		},
+		"AllReduce": {
+			func(c comm.Comm, dst, src engine.Tensor) { c.AllReduce(src); move(c, dst, src) }, [2]float32{3, 3},
+		},
+	} {
+		var got [2][]float32
+		err := p.run(func(rank int) {
+			o := p.streams[rank]
+			o.Fill(p.dst[rank], 9)
+			o.Fill(p.src[rank], float32(rank+1))
+			c.call(p.groups[0][rank], p.dst[rank], p.src[rank])
+			got[rank] = make([]float32, pairLen)
+			if err := o.Download(got[rank], p.dst[rank]).Wait(); err != nil {
+				panic(err)
+			}
+		})
+		for r, v := range got {
+			if err != nil || v[0] != c.want[0] || v[pairLen-1] != c.want[1] {
+				t.Errorf("%s on rank %d: %v .. %v (%v), want %v", name, r, v[0], v[pairLen-1], err, c.want)
+			}
+		}
+	}
+}
+
+// TestRefusals: Ops of another kind, two ranks on one GPU, more ranks than a sum takes.
+func TestRefusals(t *testing.T) {
+	r := newRig(t, 1)
+	if _, err := r.Connect(comm.Group{Name: "test"}, []engine.Ops{ref.New()}); err == nil {
+		t.Error("ranks on the processors were connected")
+	}
+	two := make([]engine.Ops, 2)
+	for i := range two {
+		o, err := r.devices[0].NewOps()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = o.Close() }()
+		two[i] = o
+	}
+	_, err := r.Connect(comm.Group{Name: "test"}, two)
+	if err == nil || !strings.Contains(err.Error(), "ranks 0 and 1 are both on cuda:0") {
+		t.Errorf("two ranks on one GPU: %v", err)
+	}
+}
+
+// TestCommunicatorsAreKept: those of one team serve the next one on the same GPUs, and a second group at the same time
+// has others; after an abort they are made anew.
+func TestCommunicatorsAreKept(t *testing.T) {
+	r := newRig(t, 2)
+	connect := func(team uint64, want int) comm.Comm {
+		t.Helper()
+		ops, end, err := r.ops(2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = end() }() // some are broken
+		ends, err := r.Transport.Connect(comm.Group{Team: team, Name: "test", Ranks: []int{0, 1}}, ops)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.made != want {
+			t.Errorf("team %d: communicators were made %d times, want %d", team, r.made, want)
+		}
+		return ends[0]
+	}
+	connect(1, 1)
+	connect(1, 2)
+	connect(2, 2)
+	connect(2, 2).Abort(errors.New("broken"))
+	connect(3, 2)
+	connect(3, 3)
+}

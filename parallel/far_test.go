@@ -1,0 +1,377 @@
+package parallel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"patchbay/parallel/failure"
+	"patchbay/parallel/host"
+	"patchbay/parallel/remote"
+)
+
+// cable is a connection between machines that can be pulled: a proxy in front of a host.
+type cable struct {
+	t       *testing.T
+	listen  net.Listener
+	to      string
+	mu      sync.Mutex
+	moved   *sync.Cond
+	dead    bool          // everything is cut off at once, and nobody gets through
+	stopped bool          // nothing comes through any more, and nobody is told
+	delay   time.Duration // of every piece
+	conns   []net.Conn
+	running sync.WaitGroup
+}
+
+func newCable(t *testing.T, to string) *cable {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &cable{t: t, listen: l, to: to}
+	c.moved = sync.NewCond(&c.mu)
+	c.running.Go(func() {
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			out, err := net.Dial("tcp", c.to)
+			c.mu.Lock()
+			if err != nil || c.dead {
+				_ = in.Close()
+				if err == nil {
+					_ = out.Close()
+				}
+				c.mu.Unlock()
+				continue
+			}
+			c.conns = append(c.conns, in, out)
+			c.mu.Unlock()
+			c.running.Go(func() { c.carry(in, out) })
+			c.running.Go(func() { c.carry(out, in) })
+		}
+	})
+	t.Cleanup(func() {
+		_ = l.Close()
+		c.set(func() { c.stopped = false })
+		c.cut()
+		c.running.Wait()
+	})
+	return c
+}
+
+// carry moves bytes from one side to the other.
+func (c *cable) carry(from, to net.Conn) {
+	defer func() { _, _ = from.Close(), to.Close() }()
+	piece := make([]byte, 64<<10)
+	for {
+		n, err := from.Read(piece)
+		c.mu.Lock()
+		for c.stopped {
+			c.moved.Wait()
+		}
+		delay := c.delay
+		c.mu.Unlock()
+		time.Sleep(delay)
+		if n > 0 {
+			if _, err := to.Write(piece[:n]); err != nil {
+				return
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+func (c *cable) set(change func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	change()
+	c.moved.Broadcast()
+}
+
+// cut ends all connections and lets no more through.
+func (c *cable) cut() {
+	c.set(func() {
+		c.dead = true
+		for _, conn := range c.conns {
+			_ = conn.Close()
+		}
+		c.conns = nil
+	})
+}
+
+func (c *cable) address() string { return c.listen.Addr().String() }
+
+// farKey is the key of a cluster of tests.
+func farKey(t *testing.T, secret string) *remote.Key {
+	t.Helper()
+	k, err := remote.NewKey([]byte(strings.Repeat(secret, remote.SecretLength)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+// farHosts is an engine whose ranks run on so many stations with two places each, behind cables.
+func farHosts(t *testing.T, count int, silence time.Duration) (*Engine, *hosts, []*cable, *remote.Cluster) {
+	t.Helper()
+	models := &hosts{t: t}
+	n := remote.Network{Key: farKey(t, "a"), Build: "1.0", Silence: silence}
+	var cables []*cable
+	for range count {
+		cables = append(cables, newCable(t, station(t, n, models)))
+	}
+	addresses := func() (out []string) {
+		for _, c := range cables {
+			out = append(out, c.address())
+		}
+		return out
+	}
+	c := remote.NewCluster(n, addresses, func(cl *remote.Client) host.Host { return cl }, func(string, error) {})
+	e, err := NewEngine(Config{NewOps: testOps, Hosts: c})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		e.Close()
+		c.Close()
+	})
+	return e, models, cables, c
+}
+
+// station starts a host with two places and returns its address.
+func station(t *testing.T, n remote.Network, models *hosts) string {
+	t.Helper()
+	own, err := host.New(host.Config{NewOps: testOps, Places: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &remote.Station{
+		Network: n, Offer: remote.Config{Host: own, Open: models.open},
+		Hung: func(err error) { t.Error(err) },
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		s.Serve(ctx, l)
+		own.Close()
+	}()
+	t.Cleanup(func() { stop(); <-ended })
+	return l.Addr().String()
+}
+
+// TestFarHostsEqualOneProcess: ranks on three machines, two on each, give the bits of ranks in one process.
+func TestFarHostsEqualOneProcess(t *testing.T) {
+	one := newEngine(t)
+	e, h, cables, _ := farHosts(t, 3, 0)
+	cables[1].set(func() { cables[1].delay = time.Millisecond })
+	g := openGolden(t, "flux-c")
+	r := parityRequest(t, g, "flux-c", 2, 7, 6, 3)
+	far := *r
+	h.weights(&far)
+	plans := []string{
+		"", "ulysses=2,cfg=2", "ring=3", "tensor=3,form=scatter", "cfg=2,ring=3", "cfg=2,tensor=3", "data=2,ulysses=3",
+		"pipe=3,ulysses=2,patches=1", "ring=2,tensor=2,shard=on", "ulysses=3,tensor=2", "pipe=3,patches=3,warmup=1",
+	}
+	for _, text := range plans {
+		r.Plan, far.Plan = text, text
+		want, err := one.Sample(context.Background(), r, nil)
+		if err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+		got, err := e.Sample(context.Background(), &far, nil)
+		if err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+		if at := firstDifference(got.Latent.Data, want.Latent.Data); at >= 0 {
+			t.Errorf("%s: element %d is %v, in one process %v", text, at, got.Latent.Data[at], want.Latent.Data[at])
+		}
+	}
+	far.Plan = "ring=7"
+	var f *failure.Error
+	if _, err := e.Sample(context.Background(), &far, nil); !errors.As(err, &f) || f.Field != "plan" ||
+		!strings.Contains(f.Text, "places for 6") {
+		t.Errorf("seven ranks on six places: %v", err)
+	}
+	far.Plan = "ranks=7"
+	got, err := e.Sample(context.Background(), &far, nil)
+	if err != nil || len(got.Stats.Traffic) > 6 || len(got.Stats.Traffic) < 2 {
+		t.Errorf("at most seven ranks on six places: %v, %+v", err, got)
+	}
+}
+
+// TestAPulledCableIsNamed: a host whose cable is cut, or carries nothing any more, fails the run and is named; the next
+// run has a plan for the hosts that are left, and later ones use it again when it is back.
+func TestAPulledCableIsNamed(t *testing.T) {
+	for name, pull := range map[string]func(*cable){
+		"cut":     (*cable).cut,
+		"stopped": func(c *cable) { c.set(func() { c.stopped = true }) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			e, h, cables, c := farHosts(t, 2, 3*time.Second)
+			r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", 1, 7, 6, 40)
+			h.weights(r)
+			r.Plan = "ulysses=4"
+			_, err := e.Sample(context.Background(), r, func(p Progress) error {
+				if p.Step == 2 {
+					pull(cables[1])
+				}
+				return nil
+			})
+			var f *failure.Error
+			if !errors.As(err, &f) || f.Code != failure.HostLost ||
+				!strings.Contains(f.Error(), "host "+cables[1].address()+" has gone") {
+				t.Fatalf("got %v, want a loss of host %s", err, cables[1].address())
+			}
+			r.Sigmas = r.Sigmas[:3]
+			got, err := e.Sample(context.Background(), r, nil)
+			if err != nil {
+				t.Fatalf("the next run: %v", err)
+			}
+			if !strings.Contains(got.Stats.Plan, "=2") || len(e.hosts) != 1 {
+				t.Errorf("it ran with %q on %d hosts, want two ranks on one", got.Stats.Plan, len(e.hosts))
+			}
+			if m := c.Missing(); len(m) != 1 || !strings.Contains(m[0], cables[1].address()) {
+				t.Errorf("missing are %q", m)
+			}
+			cables[1].set(func() { cables[1].dead, cables[1].stopped = false, false })
+			for limit := time.Now().Add(2 * time.Minute); !c.Changed(1); time.Sleep(10 * time.Millisecond) {
+				if time.Now().After(limit) {
+					t.Fatal("the host is not seen to be back")
+				}
+			}
+			if got, err = e.Sample(context.Background(), r, nil); err != nil || got.Stats.Plan != "ulysses=4" {
+				t.Errorf("when it is back: %v, %v, want the plan of the request", got, err)
+			}
+		})
+	}
+}
+
+// TestHostsThatAreNotUsed: another key, another version, somebody else's leader and no host at all are called by their
+// name, on the side of the leader; a host that is out of reach of the others is left out.
+func TestHostsThatAreNotUsed(t *testing.T) {
+	models := &hosts{t: t}
+	own := remote.Network{Key: farKey(t, "a"), Build: "1.0"}
+	other, later := own, own
+	other.Key, later.Build = farKey(t, "b"), "1.1"
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = silent.Close() }()
+	garbage, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		for {
+			c, err := garbage.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = io.WriteString(c, "HTTP/1.1 400 Bad Request\r\n\r\n")
+			_ = c.Close()
+		}
+	}()
+	defer func() { _ = garbage.Close() }()
+	taken := station(t, own, models)
+	leader, err := own.Dial(context.Background(), taken, remote.ToLead)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = leader.Close() }()
+	good := station(t, own, models)
+	cases := []struct{ address, want string }{
+		{good, ""},
+		{station(t, other, models), "another cluster key"},
+		{station(t, later, models), "it runs version 1.1 (protocol 2), this machine 1.0 (protocol 2)"},
+		{taken, "it works for " + leader.LocalAddr().String()},
+		{silent.Addr().String(), "it does not answer within 5s"},
+		{garbage.Addr().String(), "tls: first record does not look like a TLS handshake"},
+		{"127.0.0.1:1", "connection refused"},
+	}
+	var addresses []string
+	for _, c := range cases {
+		addresses = append(addresses, c.address)
+	}
+	c := remote.NewCluster(own, func() []string { return addresses }, func(cl *remote.Client) host.Host { return cl },
+		func(string, error) {})
+	defer c.Close()
+	got, err := c.Start(2)
+	if err != nil || len(got) != 1 || fmt.Sprint(got[0]) != "host "+good {
+		t.Fatalf("got %v, %v: want host %s alone", got, err, good)
+	}
+	got[0].Close()
+	missing := c.Missing()
+	if len(missing) != len(cases)-1 {
+		t.Fatalf("missing are %q", missing)
+	}
+	for i, want := range cases[1:] {
+		if !strings.Contains(missing[i], want.address) || !strings.Contains(missing[i], want.want) {
+			t.Errorf("got %q, want %s with %q", missing[i], want.address, want.want)
+		}
+	}
+}
+
+// TestAHostJoins: a host that is put on the list while there is work is used from the next run on, and one that is
+// taken off it no more once the list is asked again.
+func TestAHostJoins(t *testing.T) {
+	models := &hosts{t: t}
+	n := remote.Network{Key: farKey(t, "a"), Build: "1.0"}
+	var mu sync.Mutex
+	first, second := station(t, n, models), station(t, n, models)
+	list := []string{first}
+	c := remote.NewCluster(n, func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return list
+	}, func(cl *remote.Client) host.Host { return cl }, func(string, error) {})
+	defer c.Close()
+	start := func(want ...string) {
+		t.Helper()
+		all, err := c.Start(4)
+		var got []string
+		for _, h := range all {
+			got = append(got, strings.TrimPrefix(fmt.Sprint(h), "host "))
+			h.Close()
+		}
+		if err != nil || !slices.Equal(got, want) {
+			t.Fatalf("got hosts %v, %v, want %v", got, err, want)
+		}
+	}
+	set := func(now ...string) {
+		mu.Lock()
+		defer mu.Unlock()
+		list = now
+	}
+	start(first)
+	if c.Changed(4) {
+		t.Error("it has changed before anybody has joined")
+	}
+	set(first, second)
+	for limit := time.Now().Add(2 * time.Minute); !c.Changed(4); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Fatal("the second host is not seen")
+		}
+	}
+	start(first, second)
+	set(second)
+	start(second)
+}

@@ -1,0 +1,47 @@
+package forecast
+
+// stack adds up allocations of an arena in stack order.
+type stack struct {
+	value     int // bytes of one activation
+	top, peak int64
+}
+
+// alloc takes n activations.
+func (s *stack) alloc(n int) { s.take(n, s.value) }
+
+// f32 takes n values that are f32 whatever the activations are: tables, vectors, modulations.
+func (s *stack) f32(n int) { s.take(n, 4) }
+
+// take takes n values of so many bytes, rounded up as engine.Arena does.
+func (s *stack) take(n, bytes int) {
+	const align = 64
+	s.top += (int64(n)*int64(bytes) + align - 1) / align * align
+	s.peak = max(s.peak, s.top)
+}
+
+// f32Scratch takes f32 values and gives them back.
+func (s *stack) f32Scratch(sizes ...int) {
+	mark := s.top
+	for _, n := range sizes {
+		s.f32(n)
+	}
+	s.top = mark
+}
+
+// projected is a result of n activations that is computed in f32 and rounded: a temporary where activations are
+// narrower.
+func (s *stack) projected(n int) int {
+	if s.value == 4 {
+		return 0
+	}
+	return n
+}
+
+// scratch takes sizes and gives them back.
+func (s *stack) scratch(sizes ...int) {
+	mark := s.top
+	for _, n := range sizes {
+		s.alloc(n)
+	}
+	s.top = mark
+}

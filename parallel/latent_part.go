@@ -1,0 +1,281 @@
+package parallel
+
+import (
+	"math"
+
+	"patchbay/models/dit"
+	"patchbay/parallel/plan"
+)
+
+// latentPart is the part of the latent that one sampler instance owns: everything, or the tokens of one patch. All its
+// vectors are [B, n] with n elements of each item, the range [from, from+n) of the whole vector.
+type latentPart struct {
+	d       *denoiser
+	index   int
+	tokens  dit.Range // image tokens
+	from, n int
+
+	noise, latent, mask, maskNoise []float32
+	weights                        [][]float32 // per prediction, [n] or [B, n]; nil: 1 everywhere
+
+	evaluations, predicted int
+
+	kept map[int][]float32 // CacheEasy: what the network added to its input, by prediction, [B, n]
+	// CacheLazy: what prediction added to the latent, and the last unconditional one, [B, n]
+	lazy, uncond []float32
+}
+
+// latentParts cuts the run into sampler instances and says who evaluates for them.
+func (d *denoiser) latentParts() ([]*latentPart, *evaluator) {
+	p := d.team.Plan
+	grid := d.whole.grid
+	patches := []dit.Range{{End: grid.Tokens()}}
+	exact := d.expected > 0 && p.Warmup >= d.expected
+	// a cache of an exact plan decides from the whole latent, as on one rank
+	if p.Pipe > 1 && !d.sampler.Synchronous && (d.reuser == nil || !exact) {
+		patches = plan.PatchRanges(d.textTokens(), grid, p.Patches)
+	}
+	out := make([]*latentPart, len(patches))
+	for i, tokens := range patches {
+		out[i] = d.newLatentPart(i, tokens)
+	}
+	return out, newEvaluator(d, out)
+}
+
+// textTokens is the longest text that travels with the image.
+func (d *denoiser) textTokens() int {
+	n := 0
+	if spec := d.req.Model.Spec; spec.JointText() {
+		for _, e := range d.entries {
+			n = max(n, spec.JointTokens(&e.Entry))
+		}
+	}
+	return n
+}
+
+func (d *denoiser) newLatentPart(index int, tokens dit.Range) *latentPart {
+	s := &latentPart{d: d, index: index, tokens: tokens}
+	s.from = d.whole.first(tokens.Start)
+	s.n = d.whole.first(tokens.End) - s.from
+	s.noise, s.latent = s.cut(d.noise), s.cut(d.latent)
+	if d.mask != nil {
+		s.mask, s.maskNoise = s.cut(d.mask), s.cut(d.maskNoise)
+	}
+	for _, p := range d.preds {
+		s.weights = append(s.weights, s.cut(p.weight))
+	}
+	return s
+}
+
+// cut takes the part's elements out of a vector of one or all items; the whole and nil are returned as they are.
+func (s *latentPart) cut(v []float32) []float32 {
+	if v == nil || s.n == s.d.n {
+		return v
+	}
+	out := make([]float32, 0, len(v)/s.d.n*s.n)
+	for i := 0; i < len(v); i += s.d.n {
+		out = append(out, v[i+s.from:i+s.from+s.n]...)
+	}
+	return out
+}
+
+// paste is the inverse of cut.
+func (s *latentPart) paste(whole, v []float32) {
+	for i := range len(whole) / s.d.n {
+		copy(whole[i*s.d.n+s.from:], v[i*s.n:(i+1)*s.n])
+	}
+}
+
+// denoise predicts x0 of the part at sigma: mask, evaluation, blending, guidance.
+func (s *latentPart) denoise(ev *evaluator, x []float32, sigma float32) (x0, uncond []float32, err error) {
+	d := s.d
+	in, mask := x, s.maskAt(sigma)
+	if mask != nil {
+		kept := d.req.Sampling.NoiseScaling(sigma, s.maskNoise, s.latent, false)
+		in = make([]float32, len(x))
+		for i, w := range mask {
+			in[i] = float32(x[i]*w) + float32(kept[i]*(1-w))
+		}
+	}
+	branches, a, err := s.predict(ev, in, sigma)
+	if err != nil {
+		return nil, nil, err
+	}
+	if a.lazy && a.reused {
+		x0, uncond = s.reuseLazy(in)
+	} else {
+		x0, uncond = d.req.Guider.mix(len(x), branches)
+		if d.req.Guider.Norm != nil && branches[0] != nil {
+			x0 = s.normed(x0, branches[0])
+		}
+		if a.lazy {
+			s.keepLazy(d.reuser, in, x0, uncond)
+		}
+	}
+	if mask != nil {
+		out := make([]float32, len(x0))
+		for i, w := range mask {
+			out[i] = float32(x0[i]*w) + float32(s.latent[i]*(1-w))
+		}
+		x0 = out
+	}
+	return x0, uncond, nil
+}
+
+// normed scales every pixel of x0 [B, n] to the length of that of the positive prediction over channels where it is
+// shorter, and all by Guider.Norm (ComfyUI comfy_extras/nodes_cfg.py).
+func (s *latentPart) normed(x0, positive []float32) []float32 {
+	plane := s.d.whole.grid.LatentY * s.d.whole.grid.LatentX
+	out, own, want := make([]float32, len(x0)), make([]float64, plane), make([]float64, plane)
+	for b := 0; b < len(x0); b += s.n {
+		clear(own)
+		clear(want)
+		at := func(i int) int { return int(s.d.whole.order[s.from+i]) % plane }
+		for i := range s.n {
+			own[at(i)] += float64(x0[b+i]) * float64(x0[b+i])
+			want[at(i)] += float64(positive[b+i]) * float64(positive[b+i])
+		}
+		for i := range s.n {
+			scale := min(float32(math.Sqrt(want[at(i)]))/(float32(math.Sqrt(own[at(i)]))+1e-8), 1)
+			out[b+i] = x0[b+i] * scale * *s.d.req.Guider.Norm
+		}
+	}
+	return out
+}
+
+// maskAt is the mask at sigma: as given, or thresholded by how far the run is (DifferentialDiffusion, ComfyUI's node of
+// that name).
+func (s *latentPart) maskAt(sigma float32) []float32 {
+	d := s.d
+	if s.mask == nil || !d.req.Differential {
+		return s.mask
+	}
+	strength, m := d.req.DifferentialStrength, d.req.Sampling
+	to := max(m.SigmaMin(), d.sigmas[len(d.sigmas)-1])
+	from, end, now := m.Timestep(d.sigmas[0]), m.Timestep(to), m.Timestep(sigma)
+	threshold := (now - end) / (from - end)
+	out := make([]float32, len(s.mask))
+	for i, w := range s.mask {
+		v := float32(0)
+		if w >= threshold {
+			v = 1
+		}
+		if strength > 0 && strength < 1 {
+			v = float32(strength*v) + float32((1-strength)*w)
+		}
+		out[i] = v
+	}
+	return out
+}
+
+// predict evaluates all active entries of the branches that the guider needs and blends them per branch; branches not
+// needed stay nil, and all of them where the whole prediction comes from a lazy cache.
+func (s *latentPart) predict(ev *evaluator, x []float32, sigma float32) ([][]float32, answer, error) {
+	d := s.d
+	needed := d.req.Guider.needed(len(d.req.Branches), d.sampler.NeedsUncond)
+	q := question{x: x, input: x, sigma: sigma}
+	if !d.req.Sampling.IsFlow() {
+		q.input = make([]float32, len(x))
+		d.req.Sampling.Input(q.input, x, sigma)
+	}
+	for i, p := range d.preds {
+		if needed[p.branch] && p.active(sigma) {
+			q.active = append(q.active, i)
+		}
+	}
+	a, err := ev.evaluate(s, q)
+	if err != nil {
+		return nil, a, err
+	}
+	s.evaluations++
+	s.predicted += d.req.Latent.B * len(a.run)
+	if a.lazy && a.reused {
+		return nil, a, nil
+	}
+	outputs := s.vectors(a, q)
+	out := make([][]float32, len(d.req.Branches))
+	for br := range out {
+		if !needed[br] {
+			continue
+		}
+		var preds []int
+		var x0 [][]float32
+		for _, i := range q.active {
+			if d.preds[i].branch == br {
+				v := make([]float32, len(x))
+				d.req.Sampling.Denoised(v, outputs[i], x, sigma)
+				preds, x0 = append(preds, i), append(x0, v)
+			}
+		}
+		out[br] = s.blend(preds, x0)
+	}
+	return out, a, nil
+}
+
+// vectors are the network's outputs by prediction, indexed like the part's vector, from the ranks or from the cache,
+// which learns on the way. Elements outside an area are nothing that anybody reads.
+func (s *latentPart) vectors(a answer, q question) map[int][]float32 {
+	out := map[int][]float32{}
+	for k, i := range a.run {
+		out[i] = s.vector(s.d.preds[i].layout, a.outputs[k])
+	}
+	for _, i := range q.active {
+		if out[i] == nil {
+			out[i] = s.reuse(i, q.input)
+		} else if a.calls != nil {
+			s.keep(i, q.input, out[i])
+		}
+	}
+	if a.calls != nil && !a.reused && s.index == 0 {
+		s.d.reuser.learnEasy(s, a.calls, q.input, out)
+	}
+	return out
+}
+
+// vector reorders rows that the network gave into the part's vector; elements outside an area are 0.
+func (s *latentPart) vector(l *layout, output []float32) []float32 {
+	spec := s.d.req.Model.Spec
+	features := spec.OutChannels * spec.PatchSize * spec.PatchSize
+	if l.gather == nil && features == l.features {
+		return output
+	}
+	v := make([]float32, len(s.latent))
+	s.write(l, features, func(at, row int) { v[at] = output[row] })
+	return v
+}
+
+// write walks the elements of the part that l covers.
+func (s *latentPart) write(l *layout, features int, set func(at, row int)) {
+	tokens := s.tokens
+	if l != s.d.whole {
+		tokens = dit.Range{End: l.grid.Tokens()} // areas are evaluated by one part that owns everything
+	}
+	l.write(s.d.req.Latent.B, s.n, s.from, tokens, features, set)
+}
+
+// blend averages the x0 of one branch's active entries by their weights: sum(x0*w)/(1e-37 + sum w). No entry at all
+// gives zeros.
+func (s *latentPart) blend(preds []int, x0 [][]float32) []float32 {
+	if len(preds) == 1 && s.weights[preds[0]] == nil {
+		return x0[0]
+	}
+	sum, count := make([]float32, len(s.latent)), make([]float32, len(s.latent))
+	for i := range count {
+		count[i] = 1e-37
+	}
+	for k, i := range preds {
+		l := s.d.preds[i].layout
+		s.write(l, l.features, func(at, _ int) {
+			w := float32(1)
+			if weight := s.weights[i]; weight != nil {
+				w = weight[at%len(weight)]
+			}
+			sum[at] += float32(x0[k][at] * w)
+			count[at] += w
+		})
+	}
+	for i := range sum {
+		sum[i] /= count[i]
+	}
+	return sum
+}

@@ -1,0 +1,84 @@
+package rank
+
+import (
+	"patchbay/models/dit"
+	"patchbay/parallel/comm"
+	"patchbay/parallel/group"
+	"patchbay/parallel/plan"
+)
+
+// prefetcher brings the units of one rank's model together.
+type prefetcher struct {
+	shards *dit.Shards
+	comm   comm.Comm
+	plan   *plan.Gathers
+	open   int  // unit that may be read, -1: none
+	flight bool // a gather is under way
+}
+
+// newPrefetcher makes the prefetcher of a session; nil where the model holds all its weights.
+func newPrefetcher(shards *dit.Shards, c comm.Comm) *prefetcher {
+	if shards == nil {
+		return nil
+	}
+	return &prefetcher{
+		shards: shards, comm: c,
+		plan: plan.NewGathers(func(u int) int { return shards.Units[u].Buffer }), open: -1,
+	}
+}
+
+// use makes a unit readable and starts to gather the next one. It panics with *comm.Error when another rank is lost.
+func (g *prefetcher) use(unit, next int) {
+	if g == nil {
+		return
+	}
+	todo := g.plan.Use(unit, next)
+	if g.open == unit && len(todo) == 0 {
+		return
+	}
+	g.shut()
+	g.wait()
+	if len(todo) > 0 && todo[0] == unit {
+		g.start(unit)
+		g.wait()
+		todo = todo[1:]
+	}
+	g.shards.Units[unit].Open(true)
+	g.open = unit
+	for _, u := range todo {
+		g.start(u)
+	}
+}
+
+// start gathers a unit beside what the rank computes.
+func (g *prefetcher) start(u int) {
+	unit := &g.shards.Units[u]
+	g.comm.Prefetch(unit.Whole, unit.Mine, unit.Counts)
+	g.flight = true
+}
+
+// wait ends the gather under way.
+func (g *prefetcher) wait() {
+	if g.flight {
+		g.flight = false
+		g.comm.Fetched()
+	}
+}
+
+// shut forbids reading.
+func (g *prefetcher) shut() {
+	if g.open >= 0 {
+		g.shards.Units[g.open].Open(false)
+		g.open = -1
+	}
+}
+
+// close waits until nothing is under way any more, whatever became of it, so that the memory may be freed.
+func (g *prefetcher) close() {
+	if g == nil {
+		return
+	}
+	g.shut()
+	// a failed gather has failed the request already
+	_ = group.Recovered("gather of weights", func() error { g.wait(); return nil })
+}

@@ -1,0 +1,175 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"patchbay/parallel/host"
+)
+
+// lookEvery is how often hosts that are missing are looked for.
+const lookEvery = 2 * time.Second
+
+// Cluster is machines that offer themselves to this one. It is the parallel.Hosts of an engine whose ranks run there.
+type Cluster struct {
+	network Network
+	list    func() []string
+	wrap    func(*Client) host.Host
+	say     func(address string, err error)
+
+	mu      sync.Mutex
+	missing map[string]error // by address: why it is not used; nil: it is
+	started bool             // Start was called
+	back    bool             // one that is not used answers
+	ended   chan struct{}
+	looking sync.WaitGroup
+}
+
+// NewCluster makes a Cluster of the machines that list gives, HOST:PORT each; it is asked again and again. wrap makes
+// hosts of clients. say is told when one cannot be used any more, and why, or can again. Close ends it.
+func NewCluster(n Network, list func() []string, wrap func(*Client) host.Host, say func(address string, err error),
+) *Cluster {
+	c := &Cluster{
+		network: n, list: list, wrap: wrap, say: say, missing: map[string]error{}, ended: make(chan struct{}),
+	}
+	c.looking.Go(c.look)
+	return c
+}
+
+// Close stops looking for hosts.
+func (c *Cluster) Close() {
+	close(c.ended)
+	c.looking.Wait()
+}
+
+// Changed implements parallel.Hosts.
+func (c *Cluster) Changed(int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.back
+}
+
+// Missing implements parallel.Hosts.
+func (c *Cluster) Missing() (out []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, a := range c.list() {
+		if err := c.missing[a]; err != nil {
+			out = append(out, fmt.Sprintf("host %s: %v", a, err))
+		}
+	}
+	return out
+}
+
+// lacks notes why a host cannot be used, nil if it can, and says so when that is new.
+func (c *Cluster) lacks(address string, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	was := c.missing[address]
+	c.missing[address] = err
+	switch {
+	case err != nil && (was == nil || was.Error() != err.Error()):
+		c.say(address, err)
+	case err == nil && was != nil:
+		c.say(address, nil)
+	}
+}
+
+// Start implements parallel.Hosts: those that answer, and reach each other.
+func (c *Cluster) Start(int) ([]host.Host, error) {
+	c.mu.Lock()
+	c.back, c.started = false, true
+	c.mu.Unlock()
+	var left []string // out of the mesh: they do not reach the others
+	for {
+		clients := c.greet(left)
+		if len(clients) == 0 {
+			return nil, fmt.Errorf("no host can be used: %s", strings.Join(c.Missing(), "; "))
+		}
+		err := Meet(clients)
+		if err == nil {
+			return c.wrapped(clients), nil
+		}
+		for _, cl := range clients {
+			cl.Close()
+		}
+		apart := (*ApartError)(nil)
+		if !errors.As(err, &apart) || len(clients) == 1 {
+			return nil, err
+		}
+		_, address, _ := strings.Cut(apart.Name, " ") // "host ADDRESS"
+		c.lacks(address, err)
+		left = append(left, address)
+	}
+}
+
+func (c *Cluster) wrapped(clients []*Client) (out []host.Host) {
+	for _, cl := range clients {
+		out = append(out, c.wrap(cl))
+	}
+	return out
+}
+
+// greet connects to all hosts but those left out, at the same time, and returns who answers, in the order of the list.
+func (c *Cluster) greet(left []string) (out []*Client) {
+	addresses := c.list()
+	clients := make([]*Client, len(addresses))
+	var all sync.WaitGroup
+	for i, a := range addresses {
+		if slices.Contains(left, a) {
+			continue
+		}
+		all.Go(func() {
+			conn, err := c.network.Dial(context.Background(), a, ToLead)
+			if err == nil {
+				clients[i], err = NewFarClient(a, conn)
+			}
+			c.lacks(a, err)
+		})
+	}
+	all.Wait()
+	for _, cl := range clients {
+		if cl != nil {
+			out = append(out, cl)
+		}
+	}
+	return out
+}
+
+// look asks hosts that are missing whether they are there until close.
+func (c *Cluster) look() {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-c.ended:
+			return
+		case <-tick.C:
+		}
+		addresses := c.list()
+		c.mu.Lock()
+		var ask []string
+		for _, a := range addresses {
+			err, asked := c.missing[a]
+			if (err != nil || !asked && c.started) && !c.back {
+				ask = append(ask, a)
+			}
+		}
+		c.mu.Unlock()
+		for _, a := range ask {
+			conn, err := c.network.Dial(context.Background(), a, ToLook)
+			if err != nil {
+				continue
+			}
+			_ = conn.Close()
+			c.mu.Lock()
+			c.back = true
+			c.mu.Unlock()
+		}
+	}
+}

@@ -1,0 +1,239 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+)
+
+// mostGreeted bounds connections whose other side is not known yet.
+const mostGreeted = 64
+
+// Station offers a machine to leaders, one at a time.
+type Station struct {
+	Network Network
+	Offer   Config // but for Listen and Dial
+	// Say, if not nil, is told who comes, goes and is refused. Hung is told when ranks have not ended long after their
+	// leader has gone: only the end of the process helps then.
+	Say  func(who net.Addr, what string, cause error)
+	Hung func(cause error)
+
+	peers  *peers
+	mu     sync.Mutex
+	leader string // who is served, "" if nobody is
+	conns  map[net.Conn]bool
+	ended  bool
+}
+
+// Serve takes connections of l until the context is done, and ends those that are left.
+func (s *Station) Serve(ctx context.Context, l net.Listener) {
+	s.peers = &peers{address: l.Addr(), come: make(chan net.Conn, mostGreeted)}
+	s.Offer.Listen = s.peers
+	s.Offer.Dial = func(address string) (net.Conn, error) { return s.Network.dialHost(ctx, address) }
+	defer context.AfterFunc(ctx, func() { s.close(l) })()
+	var all sync.WaitGroup
+	room := make(chan struct{}, mostGreeted)
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
+				break
+			}
+			time.Sleep(100 * time.Millisecond) // no file descriptor is left, for one
+			continue
+		}
+		room <- struct{}{}
+		all.Go(func() {
+			leads := false
+			c, purpose, err := s.Network.Accept(ctx, conn, func(p Purpose) string {
+				no := s.admit(p)
+				leads = no == "" && p == ToLead
+				return no
+			})
+			<-room
+			if err != nil {
+				if leads {
+					s.free()
+				}
+				s.say(conn.RemoteAddr(), "a connection was refused", err)
+				return
+			}
+			s.take(c, purpose)
+		})
+	}
+	s.close(l)
+	all.Wait()
+	s.peers.drop()
+}
+
+func (s *Station) say(who net.Addr, what string, cause error) {
+	if s.Say != nil {
+		s.Say(who, what, cause)
+	}
+}
+
+func (s *Station) close(l net.Listener) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended = true
+	_ = l.Close()
+	for c := range s.conns {
+		_ = c.Close()
+	}
+}
+
+// admit lets one leader in, when the one before it has ended.
+func (s *Station) admit(p Purpose) string {
+	for end := time.Now().Add(greeting / 2); p == ToLead && s.busy() && time.Now().Before(end); {
+		time.Sleep(greeting / 500)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if (p == ToLead || p == ToLook) && s.leader != "" {
+		return "it works for " + s.leader
+	}
+	if p == ToLead {
+		s.leader = "a leader that is just coming"
+	}
+	return ""
+}
+
+func (s *Station) busy() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.leader != ""
+}
+
+// free lets the next leader in.
+func (s *Station) free() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.leader = ""
+}
+
+// take does what a connection is for.
+func (s *Station) take(c net.Conn, purpose Purpose) {
+	switch purpose {
+	case ToLead:
+		s.lead(c)
+	case toMatch:
+		s.peers.add(c)
+	default:
+		_ = c.Close()
+	}
+}
+
+// lead serves a leader.
+func (s *Station) lead(c net.Conn) {
+	who := c.RemoteAddr()
+	s.mu.Lock()
+	s.leader = who.String()
+	if s.conns == nil {
+		s.conns = map[net.Conn]bool{}
+	}
+	s.conns[c] = true
+	ended := s.ended
+	s.mu.Unlock()
+	if ended {
+		_ = c.Close()
+	}
+	s.say(who, "a leader has come", nil)
+	heard := &ending{Conn: c, over: func() *time.Timer {
+		return time.AfterFunc(s.Network.Patience(), func() {
+			s.Hung(fmt.Errorf("ranks of leader %s have not ended %v after it has gone", who, s.Network.Patience()))
+		})
+	}}
+	err := Serve(heard, s.Offer)
+	heard.stop()
+	_ = c.Close()
+	s.peers.drop()
+	s.mu.Lock()
+	delete(s.conns, c)
+	s.mu.Unlock()
+	s.free()
+	s.say(who, "the leader has gone", err)
+}
+
+// ending starts a clock when a connection has ended.
+type ending struct {
+	net.Conn
+	once  sync.Once
+	over  func() *time.Timer
+	timer *time.Timer
+}
+
+// Read implements net.Conn.
+func (e *ending) Read(b []byte) (int, error) {
+	n, err := e.Conn.Read(b)
+	if err != nil {
+		e.once.Do(func() { e.timer = e.over() })
+	}
+	return n, err
+}
+
+func (e *ending) stop() {
+	if e.timer != nil {
+		e.timer.Stop()
+	}
+}
+
+// peers are connections of other hosts that have been greeted, as a net.Listener.
+type peers struct {
+	address net.Addr
+	come    chan net.Conn
+	mu      sync.Mutex
+	until   time.Time
+}
+
+// add keeps a connection until it is accepted.
+func (p *peers) add(c net.Conn) {
+	select {
+	case p.come <- c:
+	default:
+		_ = c.Close() // nobody meets here
+	}
+}
+
+// drop ends connections that nobody has accepted.
+func (p *peers) drop() {
+	for {
+		select {
+		case c := <-p.come:
+			_ = c.Close()
+		default:
+			return
+		}
+	}
+}
+
+// SetDeadline bounds Accept.
+func (p *peers) SetDeadline(t time.Time) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.until = t
+	return nil
+}
+
+// Accept implements net.Listener.
+func (p *peers) Accept() (net.Conn, error) {
+	p.mu.Lock()
+	until := p.until
+	p.mu.Unlock()
+	late := time.NewTimer(time.Until(until))
+	defer late.Stop()
+	select {
+	case c := <-p.come:
+		return c, nil
+	case <-late.C:
+		return nil, errors.New("they have not connected in time")
+	}
+}
+
+// Close implements net.Listener.
+func (p *peers) Close() error { return nil }
+
+// Addr implements net.Listener.
+func (p *peers) Addr() net.Addr { return p.address }

@@ -1,0 +1,29 @@
+package tests
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"testing"
+)
+
+// TestPackageCommentsNameFilesThatExist: package comments tell in which order to read a folder; a file that was moved
+// must not stay there. Names with a folder are not looked at.
+func TestPackageCommentsNameFilesThatExist(t *testing.T) {
+	name := regexp.MustCompile(`(^|[\s(,])([a-z0-9_]+\.go)\b`)
+	named := 0
+	for _, f := range parse(t) {
+		if f.syntax.Doc == nil {
+			continue
+		}
+		for _, m := range name.FindAllStringSubmatch(f.syntax.Doc.Text(), -1) {
+			named++
+			if _, err := os.Stat(filepath.Join(root(t), f.dir, m[2])); err != nil {
+				t.Errorf("%s: the package comment names %s, which is not in %s", f.path, m[2], f.dir)
+			}
+		}
+	}
+	if named < 50 {
+		t.Errorf("found %d names of files, want 50 or more", named)
+	}
+}
