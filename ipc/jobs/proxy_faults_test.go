@@ -1,0 +1,154 @@
+package jobs
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/rs/zerolog"
+
+	"patchbay/ipc/broker"
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire/wiretest"
+	"patchbay/tests/natsproxy"
+)
+
+// TestAnyMessageLost drops one message of a daemon that is up to its server, or cuts the connection in the middle of
+// it: jobs that were taken are done once, in one attempt, and have one terminal event after the next start, whichever
+// message it is.
+func TestAnyMessageLost(t *testing.T) {
+	opened, all := lossy(t, func(int, string) natsproxy.Fault { return natsproxy.Pass })
+	if all < opened+20 {
+		t.Fatalf("a quiet run has %d messages, %d of them to begin: too few", all, opened)
+	}
+	const seed = 7
+	rnd := rand.New(rand.NewPCG(seed, seed))
+	t.Logf("%d messages in a quiet run, the first %d to begin; seed %d", all, opened, seed)
+	t.Run("the first end lost", func(t *testing.T) {
+		t.Parallel()
+		lost := false
+		lossy(t, func(_ int, subject string) natsproxy.Fault {
+			if lost || !strings.HasSuffix(subject, "."+message.EventSuccess) {
+				return natsproxy.Pass
+			}
+			lost = true
+			return natsproxy.Drop
+		})
+	})
+	for i := range proxyRuns {
+		at, fault := opened+1+rnd.IntN(all-opened), natsproxy.Drop
+		if i%2 == 1 {
+			fault = natsproxy.Cut
+		}
+		t.Run(fmt.Sprintf("%d %s", at, map[natsproxy.Fault]string{natsproxy.Drop: "lost", natsproxy.Cut: "cut"}[fault]),
+			func(t *testing.T) {
+				t.Parallel()
+				lossy(t, func(n int, _ string) natsproxy.Fault {
+					if n == at {
+						return fault
+					}
+					return natsproxy.Pass
+				})
+			})
+	}
+}
+
+// lossy does a few jobs over a proxy, starts the daemon anew without it, and looks at what is recorded. It returns how
+// many messages there were when the daemon was up, and at the end.
+func lossy(t *testing.T, fault func(int, string) natsproxy.Fault) (opened, all int) {
+	t.Helper()
+	e := jetstreamServer(t, false)
+	p := natsproxy.Start(t, strings.TrimPrefix(e.Address(), "nats://"), fault)
+	ctx := wiretest.Within(t, 30*time.Second)
+	j, end := proxied(ctx, t, p.URL)
+	opened = p.Count()
+	const jobs = 3
+	for i := range jobs {
+		req := &message.RunRequest{ID: fmt.Sprint("p", i), Workflow: "{}"}
+		for _, _, err := j.Create(ctx, req, "hash"); err != nil; _, _, err = j.Create(ctx, req, "hash") {
+			if ctx.Err() != nil { // a client that has no receipt asks again
+				t.Fatalf("%s was never taken in: %v", req.ID, err)
+			}
+		}
+	}
+	tend, stop := context.WithCancel(ctx)
+	defer stop()
+	go j.Reconcile(tend)
+	for range jobs {
+		rec, _, _, err := j.Take(ctx, "w")
+		if err != nil {
+			t.Fatalf("a job that was taken in is not given out: %v", err)
+		}
+		j.Append(ctx, rec.Job, rec.Attempt, message.Event{Type: message.EventStart})
+		if rec, err = j.Update(ctx, rec.Job, rec.Rev, func(r *message.Record) {
+			r.State, r.Finished = message.Done, time.Now().UnixMilli()
+		}); err != nil {
+			t.Fatal(err)
+		}
+		j.Append(ctx, rec.Job, -1, terminalOf(rec))
+	}
+	stop()
+	all = p.Count()
+	end()
+	checkRestarted(ctx, t, e, jobs)
+	return opened, all
+}
+
+// proxied is the table of a daemon that reaches its server by a proxy; a start that fails is tried again, as by init.
+func proxied(ctx context.Context, t *testing.T, url string) (*Table, func()) {
+	t.Helper()
+	for {
+		l, err := OpenJetStream(ctx, JetStreamConfig{URL: url, Owner: "a", Log: zerolog.Nop()})
+		if err != nil {
+			if ctx.Err() != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		nc, err := nats.Connect(url, nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true))
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := NewPublisher(nc, zerolog.Nop())
+		j := New(Config{Store: l, OnEvent: func(ev message.Event) {
+			if m, err := EventMessage(ev, "a", 1<<20); err == nil {
+				out.Put(m)
+			}
+		}})
+		closing := func() { out.Close(); _ = nc.FlushTimeout(time.Second); nc.Close(); l.Close() }
+		if err := j.Open(ctx); err == nil {
+			return j, closing
+		}
+		closing()
+	}
+}
+
+// checkRestarted starts the daemon once more and compares what it finds with what was done.
+func checkRestarted(ctx context.Context, t *testing.T, e *broker.Embedded, jobs int) {
+	t.Helper()
+	j, end := durable(t, e, "a")
+	outputs, err := NewOutputs(OutputsConfig{})
+	if err == nil {
+		err = (&Dispatcher{Jobs: j, Outputs: outputs, Log: zerolog.Nop()}).Recover(ctx)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, counts, _ := j.List(ctx, "", 0)
+	if counts[message.Done] != jobs || len(counts) != 1 {
+		t.Errorf("jobs are %v, want %d done", counts, jobs)
+	}
+	for i := range jobs {
+		if rec, err := j.Get(ctx, fmt.Sprint("p", i)); err != nil || rec.Attempt != 1 {
+			t.Errorf("%s took %d attempts, %v", rec.Job, rec.Attempt, err)
+		}
+	}
+	end()
+	for i := range jobs {
+		checkTerminal(t, e, fmt.Sprint("p", i), message.EventSuccess)
+	}
+}

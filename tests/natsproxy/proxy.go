@@ -1,0 +1,135 @@
+// Package natsproxy stands between a NATS client and its server and does what networks and servers do: it drops one
+// message of the client, or cuts the connection there. It is for tests only.
+package natsproxy
+
+import (
+	"bufio"
+	"bytes"
+	"io"
+	"net"
+	"strconv"
+	"sync"
+	"testing"
+)
+
+// Proxy passes connections on to a server. Messages that clients publish (PUB and HPUB, which requests are too) are
+// counted over all connections, from 1.
+type Proxy struct {
+	URL string // for clients
+
+	server string // host:port
+	mu     sync.Mutex
+	count  int
+	fault  func(n int, subject string) Fault
+	open   map[net.Conn]bool
+}
+
+// Fault is what happens to one message.
+type Fault int
+
+// The faults.
+const (
+	Pass Fault = iota
+	Drop       // the message is lost, the connection stays
+	Cut        // the connection ends in the middle of the message
+)
+
+// Start makes a proxy before the server at host:port, which ends with the test. fault decides about every message.
+func Start(tb testing.TB, server string, fault func(n int, subject string) Fault) *Proxy {
+	tb.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	p := &Proxy{URL: "nats://" + l.Addr().String(), server: server, fault: fault, open: map[net.Conn]bool{}}
+	tb.Cleanup(func() { _ = l.Close(); p.CutAll() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go p.serve(c)
+		}
+	}()
+	return p
+}
+
+// Count is how many messages came by so far.
+func (p *Proxy) Count() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.count
+}
+
+// CutAll ends all connections.
+func (p *Proxy) CutAll() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c := range p.open {
+		_ = c.Close()
+	}
+}
+
+func (p *Proxy) keep(c net.Conn, on bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if on {
+		p.open[c] = true
+	} else {
+		delete(p.open, c)
+		_ = c.Close()
+	}
+}
+
+func (p *Proxy) serve(c net.Conn) {
+	p.keep(c, true)
+	defer p.keep(c, false)
+	s, err := net.Dial("tcp", p.server)
+	if err != nil {
+		return
+	}
+	p.keep(s, true)
+	defer p.keep(s, false)
+	go func() {
+		_, _ = io.Copy(c, s)
+		_ = c.Close()
+	}()
+	r := bufio.NewReaderSize(c, 64<<10)
+	for p.pass(r, s) == nil {
+	}
+}
+
+// pass takes one line, and the message behind it if it announces one, to the server.
+func (p *Proxy) pass(r *bufio.Reader, s io.Writer) error {
+	line, err := r.ReadBytes('\n')
+	if err != nil {
+		return err
+	}
+	words := bytes.Fields(line)
+	if len(words) < 3 || !bytes.EqualFold(words[0], []byte("PUB")) && !bytes.EqualFold(words[0], []byte("HPUB")) {
+		_, err = s.Write(line)
+		return err
+	}
+	size, err := strconv.Atoi(string(words[len(words)-1]))
+	if err != nil {
+		return err
+	}
+	body := make([]byte, size+2)
+	if _, err := io.ReadFull(r, body); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	p.count++
+	fault := p.fault(p.count, string(words[1]))
+	p.mu.Unlock()
+	switch fault {
+	case Drop:
+		return nil
+	case Cut:
+		_, _ = s.Write(append(line, body[:size/2]...))
+		return io.ErrUnexpectedEOF
+	}
+	_, err = s.Write(append(line, body...))
+	return err
+}
