@@ -287,8 +287,10 @@ func vocabularyInside(e *encoder, file *weights.File) (*tokenizer.Tokenizer, err
 			return tokenizer.FromBytes("tokenizer.json", []byte(text))
 		}
 	}
-	if stored, ok := file.Set().Get(e.prefix + "spiece_model"); ok {
-		return tokenizer.FromBytes("spiece.model", slices.Clone(stored.Data))
+	for _, at := range []string{e.prefix, strings.TrimSuffix(e.prefix, "transformer.")} { // in checkpoints beside the network
+		if stored, ok := file.Set().Get(at + "spiece_model"); ok {
+			return tokenizer.FromBytes("spiece.model", slices.Clone(stored.Data))
+		}
 	}
 	return tokenizer.FromGGUF(file.Words())
 }
