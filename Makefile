@@ -6,7 +6,7 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 # Public tokenizer vocabularies that tests compare with; they are other people's data and not in this repository.
 export PATCHBAY_TEST_TOKENIZERS ?= $(abspath ../shared/tokenizers)
 
-.PHONY: build demo test check lint fmt race fuzz bench soak loc readme tools clean vendor-client comfyui-test fake cuda-check cuda-kernels gpu gpu-pack gpu-rehearse
+.PHONY: build demo test check lint fmt race fuzz bench soak loc readme tools clean vendor-client comfyui-test families-test fake cuda-check cuda-kernels gpu gpu-pack gpu-rehearse
 
 build:
 	$(GO) build -ldflags "-X main.version=$(VERSION)" -o $(BIN) .
@@ -92,6 +92,12 @@ PYTHON ?= python3
 comfyui-test: build
 	@test -n "$(COMFYUI)" || { echo "say which ComfyUI: make comfyui-test COMFYUI=<folder> PYTHON=<its python>"; exit 2; }
 	$(PYTHON) tests/comfyui/drive.py $(COMFYUI) --program $(abspath $(BIN))
+
+# Draws with random checkpoints of real names and widths in that ComfyUI and here, on one rank and on four, and compares: an hour, 6 GB in FAMILIES.
+FAMILIES ?= /tmp/patchbay-families
+families-test: build
+	@test -n "$(COMFYUI)" || { echo "say which ComfyUI: make families-test COMFYUI=<folder> PYTHON=<its python>"; exit 2; }
+	$(PYTHON) tests/comfyui/families.py $(COMFYUI) --program $(abspath $(BIN)) --base $(FAMILIES)
 
 # Lines of Go in the packages that the program is made of, by top folder, and the lines of all tests there: the first total is what the plan bounds.
 loc:

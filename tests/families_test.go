@@ -26,7 +26,7 @@ var namedAnyway = map[string]string{
 	"node/classes/image_batch.go": aClass, "node/classes/latent.go": aClass,
 	"node/classes/load.go": aClass, "node/classes/mix.go": aClass, "node/classes/model.go": aClass,
 	"node/classes/model_sampling.go": aClass, "node/classes/schedulers.go": aClass, "node/classes/text.go": aClass,
-	"node/classes/text_families.go": aClass, "node/classes/edit.go": aClass, "node/classes/edit_text.go": aClass,
+	"node/classes/text_families.go": aClass, "node/classes/edit_text.go": aClass,
 }
 
 const (

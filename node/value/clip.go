@@ -287,7 +287,8 @@ func vocabularyInside(e *encoder, file *weights.File) (*tokenizer.Tokenizer, err
 			return tokenizer.FromBytes("tokenizer.json", []byte(text))
 		}
 	}
-	for _, at := range []string{e.prefix, strings.TrimSuffix(e.prefix, "transformer.")} { // in checkpoints beside the network
+	// checkpoints have it beside the network
+	for _, at := range []string{e.prefix, strings.TrimSuffix(e.prefix, "transformer.")} {
 		if stored, ok := file.Set().Get(at + "spiece_model"); ok {
 			return tokenizer.FromBytes("spiece.model", slices.Clone(stored.Data))
 		}

@@ -1,0 +1,329 @@
+"""Draws with random checkpoints of real names and widths in a real ComfyUI and in Patchbay, from the same files, and compares the pictures.
+
+usage: families.py COMFYUI --program PATCHBAY [--only NAME,...] [--base FOLDER] [--plans PLAN ...]
+Runs ComfyUI's own node classes in this process, on the CPU and in f32. Transformers have few blocks and encoders three layers, so that a set fits 6 GB; names, widths,
+vocabularies and the VAE are those of the published files. SD3's width is 64 times its blocks in ComfyUI, so it alone is narrow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import math
+import os
+import pathlib
+import subprocess
+import sys
+import time
+from typing import Any
+
+LAYERS = 3
+PROMPT, NEGATIVE = "a (red:1.3) fox jumps over 3 lazy dogs, watercolour", "blurry"
+Flow = dict[str, dict[str, Any]]
+
+
+def node(kind: str, **inputs: Any) -> dict[str, Any]:  # noqa: ANN401
+    return {"class_type": kind, "inputs": inputs}
+
+
+def tail(flow: Flow, size: tuple[int, int], latent: str, cfg: float, sampler: str, scheduler: str) -> Flow:
+    """Add sampling, decoding and saving to loaders "model", "clip" and "vae" and texts "positive" and "negative"."""
+    link = flow.pop("links", {"model": ["model", 0], "vae": ["vae", 0]})
+    flow["latent"] = node(latent, width=size[0], height=size[1], batch_size=1)
+    flow["sample"] = node(
+        "KSampler", model=link["model"], positive=["positive", 0], negative=["negative", 0], latent_image=["latent", 0], seed=7, steps=3, cfg=cfg,
+        sampler_name=sampler, scheduler=scheduler, denoise=1.0,
+    )  # fmt: skip
+    flow["decode"] = node("VAEDecode", samples=["sample", 0], vae=link["vae"])
+    flow["save"] = node("SaveImage", images=["decode", 0], filename_prefix="family")
+    return flow
+
+
+class Writer:
+    """Writes files of random values: torch's generator of one seed, matrices scaled by their rows, norms about one."""
+
+    def __init__(self, base: pathlib.Path, torch: Any) -> None:  # noqa: ANN401
+        self.base, self.torch = base, torch
+        self.random = torch.Generator().manual_seed(1)
+
+    def values(self, shapes: dict[str, Any]) -> dict[str, Any]:
+        out = {}
+        for name, like in shapes.items():
+            t = self.torch.randn(like.shape, generator=self.random)
+            if len(like.shape) < 2:
+                t = 0.1 * t + (1.0 if name.endswith("weight") else 0.0)
+            elif not any(part in name for part in ("embed_tokens", "shared", "embeddings", "position_embedding", "relative_attention_bias")):
+                t = 0.8 * t / math.sqrt(t[0].numel())
+            if "pos_embed" in name:
+                t = self.torch.clamp(t, -2, 2)
+            out[name] = t
+        return out
+
+    def file(self, name: str, tensors: dict[str, Any], dtype: str = "float16") -> None:
+        from safetensors.torch import save_file
+
+        path = self.base / "models" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        kind = getattr(self.torch, dtype)
+        save_file({k: (v.to(kind) if v.is_floating_point() else v).contiguous() for k, v in tensors.items()}, path)
+
+
+class ComfyUI:
+    """ComfyUI's modules, with encoders of few layers."""
+
+    def __init__(self, tree: pathlib.Path, base: pathlib.Path) -> None:
+        sys.path.insert(0, str(tree))
+        sys.argv = ["main.py", "--cpu", "--base-directory", str(base)]
+        options = importlib.import_module("comfy.options")
+        options.enable_args_parsing()
+        args = importlib.import_module("comfy.cli_args").args
+        args.fp32_unet = args.fp32_vae = args.fp32_text_enc = True
+        import torch
+
+        self.torch = torch
+        self.ops = importlib.import_module("comfy.ops").disable_weight_init
+        self.clip = importlib.import_module("comfy.sd1_clip")
+        full = self.clip.SDClipModel.__init__
+
+        def short(model: Any, *a: Any, textmodel_json_config: Any = None, **k: Any) -> None:  # noqa: ANN401
+            path = textmodel_json_config or str(tree / "comfy" / "sd1_clip_config.json")
+            config = path if isinstance(path, dict) else json.loads(pathlib.Path(path).read_text())
+            if "model_options" in k and textmodel_json_config is None:
+                k["model_options"] = {**k["model_options"], "model_name": k["model_options"].get("model_name", "clip_l")}
+            full(model, *a, textmodel_json_config={**config, **{n: LAYERS for n in ("num_layers", "num_hidden_layers") if n in config}}, **k)
+
+        self.clip.SDClipModel.__init__ = short
+        sd = importlib.import_module("comfy.sd")
+        detect = sd.detect_te_model
+
+        def longer(tensors: dict[str, Any]) -> Any:  # noqa: ANN401
+            """Tell encoders apart by their first layer: ComfyUI looks at late ones."""
+            clip, t5 = "text_model.encoder.layers.{}.mlp.fc1.weight", "encoder.block.{}.layer.1.DenseReluDense.wi_1.weight"
+            first = {t5.format(23): tensors.get(t5.format(0)), clip.format(30): tensors.get(clip.format(0))}
+            if first[clip.format(30)] is not None and first[clip.format(30)].shape[1] != 1280:  # CLIP-L
+                del first[clip.format(30)]
+            return detect({**{k: v for k, v in first.items() if v is not None}, **tensors})
+
+        sd.detect_te_model = longer
+        sd3_model = importlib.import_module("comfy.text_encoders.sd3_clip").SD3ClipModel
+        load = sd3_model.load_sd
+
+        def by_width(model: Any, tensors: dict[str, Any]) -> Any:  # noqa: ANN401
+            """Give CLIP-G what is as wide as it: ComfyUI looks at its layer 30."""
+            first = tensors.get("text_model.encoder.layers.0.mlp.fc1.weight")
+            return model.clip_g.load_sd(tensors) if first is not None and first.shape[1] == 1280 else load(model, tensors)
+
+        sd3_model.load_sd = by_width
+        self.tree = tree
+        self.nodes = importlib.import_module("nodes")
+        for extra in ("sd3", "hunyuan", "pixart"):
+            module = importlib.import_module(f"comfy_extras.nodes_{extra}")
+            for value in list(vars(module).values()):
+                if hasattr(value, "GET_SCHEMA") and hasattr(value, "define_schema") and value.__module__ == module.__name__ and value.__bases__[0].__name__ == "ComfyNode":
+                    self.nodes.NODE_CLASS_MAPPINGS[value.GET_SCHEMA().node_id] = value
+            self.nodes.NODE_CLASS_MAPPINGS.update(getattr(module, "NODE_CLASS_MAPPINGS", {}))
+
+    def shapes(self, make: Any) -> dict[str, Any]:  # noqa: ANN401
+        return dict(make().state_dict())
+
+    def draw(self, flow: Flow) -> Any:  # noqa: ANN401
+        """Run a graph and return the decoded pictures as an array [B, H, W, 3]."""
+        done: dict[str, Any] = {}
+
+        def value(v: Any) -> Any:  # noqa: ANN401
+            return run(v[0])[v[1]] if isinstance(v, list) else v
+
+        def run(name: str) -> Any:  # noqa: ANN401
+            if name not in done:
+                kind = self.nodes.NODE_CLASS_MAPPINGS[flow[name]["class_type"]]
+                inputs = {k: value(v) for k, v in flow[name]["inputs"].items()}
+                if hasattr(kind, "GET_SCHEMA"):
+                    done[name] = kind.execute(**inputs).result
+                else:
+                    done[name] = getattr(kind(), kind.FUNCTION)(**inputs)
+            return done[name]
+
+        with self.torch.inference_mode():
+            return run("decode")[0].numpy()
+
+
+def encoder(comfy: ComfyUI, config: str, kind: str) -> dict[str, Any]:
+    """Return the tensors of an encoder by their published names: kind is clip_l, clip_g, t5 or bert."""
+    at = comfy.tree / "comfy" / config
+    values = {**json.loads(at.read_text()), "num_layers": LAYERS, "num_hidden_layers": LAYERS}
+    module, name = {"t5": ("comfy.text_encoders.t5", "T5"), "bert": ("comfy.text_encoders.bert", "BertModel")}.get(kind, ("comfy.clip_model", "CLIPTextModel"))
+    make = getattr(importlib.import_module(module), name)
+    return comfy.shapes(lambda: make(values, comfy.torch.float32, "cpu", comfy.ops))
+
+
+def vae(comfy: ComfyUI, channels: int) -> dict[str, Any]:
+    config = {"double_z": True, "z_channels": channels, "resolution": 256, "in_channels": 3, "out_ch": 3, "ch": 128, "ch_mult": [1, 2, 4, 4]}
+    config |= {"num_res_blocks": 2, "attn_resolutions": [], "dropout": 0.0}
+    models = importlib.import_module("comfy.ldm.models.autoencoder")
+    if channels == 16:
+        return comfy.shapes(lambda: models.AutoencodingEngine(
+            regularizer_config={"target": "comfy.ldm.models.autoencoder.DiagonalGaussianRegularizer"},
+            encoder_config={"target": "comfy.ldm.modules.diffusionmodules.model.Encoder", "params": config},
+            decoder_config={"target": "comfy.ldm.modules.diffusionmodules.model.Decoder", "params": config},
+        ))  # fmt: skip
+    return comfy.shapes(lambda: models.AutoencoderKL(embed_dim=channels, ddconfig=config))
+
+
+def hunyuan(comfy: ComfyUI, w: Writer, name: str, old: bool) -> Flow:
+    make = importlib.import_module("comfy.ldm.hydit.models").HunYuanDiT
+    extra = {"size_cond": True, "use_style_cond": True} if old else {}
+    tensors = w.values(comfy.shapes(lambda: make(depth=4, hidden_size=1408, num_heads=16, operations=comfy.ops, dtype=comfy.torch.float32, device="cpu", **extra)))
+    out = {"model." + k: v for k, v in tensors.items()}
+    bert = w.values(encoder(comfy, "text_encoders/hydit_clip.json", "bert"))
+    out |= {"text_encoders.hydit_clip.transformer." + k: v for k, v in bert.items()}
+    mt5 = w.values(encoder(comfy, "text_encoders/mt5_config_xl.json", "t5"))
+    out |= {"text_encoders.mt5xl.transformer." + k: v for k, v in mt5.items()}
+    pieces = (comfy.tree / "comfy" / "text_encoders" / "t5_pile_tokenizer" / "tokenizer.model").read_bytes()  # mT5's own is in no tree
+    out["text_encoders.mt5xl.spiece_model"] = comfy.torch.frombuffer(bytearray(pieces), dtype=comfy.torch.uint8)
+    out |= {"vae." + k: v for k, v in w.values(vae(comfy, 4)).items()}
+    w.file(f"checkpoints/{name}.safetensors", out)
+    flow: Flow = {"all": node("CheckpointLoaderSimple", ckpt_name=f"{name}.safetensors")}
+    for side, text in (("positive", PROMPT), ("negative", NEGATIVE)):
+        flow[side] = node("CLIPTextEncodeHunyuanDiT", clip=["all", 1], bert=text, mt5xl=text)
+    flow["links"] = {"model": ["all", 0], "vae": ["all", 2]}
+    return tail(flow, (128, 192), "EmptyLatentImage", 5.0, "dpmpp_2m", "normal")
+
+
+def pixart(comfy: ComfyUI, w: Writer, name: str, edge: int, alpha: bool) -> Flow:
+    make = importlib.import_module("comfy.ldm.pixart.pixartms").PixArtMS
+    micro = alpha and edge == 1024
+    tensors = w.values(comfy.shapes(lambda: make(
+        input_size=edge // 8, pe_interpolation=edge // 512, depth=3, hidden_size=1152, num_heads=16, model_max_length=120 if alpha else 300,
+        micro_condition=micro, operations=comfy.ops, dtype=comfy.torch.float32, device="cpu",
+    )))  # fmt: skip
+    tensors["pos_embed"] = comfy.torch.zeros(1, (edge // 16) ** 2, 1152)  # published files have it; ComfyUI reads its size
+    w.file(f"diffusion_models/{name}.safetensors", tensors)
+    w.file("text_encoders/t5xxl_short.safetensors", w.values(encoder(comfy, "text_encoders/t5_config_xxl.json", "t5")))
+    w.file("vae/vae4.safetensors", w.values(vae(comfy, 4)))
+    flow: Flow = {"model": node("UNETLoader", unet_name=f"{name}.safetensors", weight_dtype="default"), "vae": node("VAELoader", vae_name="vae4.safetensors")}
+    flow["clip"] = node("CLIPLoader", clip_name="t5xxl_short.safetensors", type="pixart")
+    for side, text in (("positive", PROMPT), ("negative", NEGATIVE)):
+        if alpha:
+            flow[side] = node("CLIPTextEncodePixArtAlpha", clip=["clip", 0], text=text, width=1024, height=1024)
+        else:
+            flow[side] = node("CLIPTextEncode", clip=["clip", 0], text=text)
+    return tail(flow, (256, 320), "EmptyLatentImage", 4.5, "euler", "normal")
+
+
+def sd3(comfy: ComfyUI, w: Writer, name: str, newer: bool, encoders: str) -> Flow:
+    make = importlib.import_module("comfy.ldm.modules.diffusionmodules.mmdit").OpenAISignatureMMDITWrapper
+    depth = 6
+    form = {"qk_norm": "rms", "x_block_self_attn_layers": [0, 1, 2]} if newer else {}
+    edge = 384 if newer else 192
+    tensors = w.values(comfy.shapes(lambda: make(
+        patch_size=2, depth=depth, in_channels=16, adm_in_channels=2048, pos_embed_max_size=edge, num_patches=edge * edge, input_size=None,
+        context_embedder_config={"target": "torch.nn.Linear", "params": {"in_features": 4096, "out_features": 64 * depth}}, pos_embed_scaling_factor=None,
+        operations=comfy.ops, dtype=comfy.torch.float32, device="cpu", **form,
+    )))  # fmt: skip
+    parts = {"l": ("clip_l", "sd1_clip_config.json"), "g": ("clip_g", "clip_config_bigg.json"), "t": ("t5xxl", "text_encoders/t5_config_xxl.json")}
+    files = {}
+    for key in encoders:
+        kind, config = parts[key]
+        files[kind] = w.values(encoder(comfy, config, "t5" if key == "t" else kind))
+        w.file(f"text_encoders/{kind}_short.safetensors", files[kind])
+    flow: Flow = {}
+    clip: list[Any] = ["clip", 0]
+    if newer:  # a checkpoint
+        out = {"model.diffusion_model." + k: v for k, v in tensors.items()}
+        for kind, part in files.items():
+            out |= {f"text_encoders.{kind}.transformer.{k}": v for k, v in part.items()}
+        out |= {"first_stage_model." + k: v for k, v in w.values(vae(comfy, 16)).items()}
+        w.file(f"checkpoints/{name}.safetensors", out)
+        flow["all"] = node("CheckpointLoaderSimple", ckpt_name=f"{name}.safetensors")
+        flow["links"], clip = {"model": ["all", 0], "vae": ["all", 2]}, ["all", 1]
+    else:
+        w.file(f"diffusion_models/{name}.safetensors", tensors)
+        w.file("vae/vae16.safetensors", w.values(vae(comfy, 16)))
+        flow = {"model": node("UNETLoader", unet_name=f"{name}.safetensors", weight_dtype="default"), "vae": node("VAELoader", vae_name="vae16.safetensors")}
+        names = {f"clip_name{i}": f"{kind}_short.safetensors" for i, kind in enumerate(files, 1)}
+        if len(files) == 1:
+            flow["clip"] = node("CLIPLoader", clip_name=names["clip_name1"], type="sd3")
+        else:
+            flow["clip"] = node("TripleCLIPLoader", **names) if len(files) == 3 else node("DualCLIPLoader", **names, type="sd3")
+    for side, text in (("positive", PROMPT), ("negative", NEGATIVE)):
+        flow[side] = node("CLIPTextEncode", clip=clip, text=text)
+    return tail(flow, (128, 192), "EmptySD3LatentImage", 4.0, "euler", "sgm_uniform")
+
+
+SETS = {
+    "hunyuan-1.1": lambda c, w, n: hunyuan(c, w, n, old=True),
+    "hunyuan-1.2": lambda c, w, n: hunyuan(c, w, n, old=False),
+    "pixart-alpha-512": lambda c, w, n: pixart(c, w, n, 512, alpha=True),
+    "pixart-alpha-1024": lambda c, w, n: pixart(c, w, n, 1024, alpha=True),
+    "pixart-sigma-1024": lambda c, w, n: pixart(c, w, n, 1024, alpha=False),
+    "pixart-sigma-2048": lambda c, w, n: pixart(c, w, n, 2048, alpha=False),
+    "sd3": lambda c, w, n: sd3(c, w, n, newer=False, encoders="lgt"),
+    "sd3-l-g": lambda c, w, n: sd3(c, w, n, newer=False, encoders="lg"),
+    "sd3-t5": lambda c, w, n: sd3(c, w, n, newer=False, encoders="t"),
+    "sd3.5": lambda c, w, n: sd3(c, w, n, newer=True, encoders="lgt"),
+    "sd3.5-g-t5": lambda c, w, n: sd3(c, w, n, newer=True, encoders="gt"),
+}
+
+
+def ours(program: str, tree: pathlib.Path, base: pathlib.Path, name: str, flow: Flow, plan: str) -> Any:  # noqa: ANN401
+    """Run a graph in Patchbay and return its picture as an array [H, W, 3] of bytes, or its error."""
+    import numpy as np
+    from PIL import Image
+
+    (base / f"{name}.json").write_text(json.dumps(flow))
+    out = base / "out" / f"{name}-{plan or 'one'}".replace("=", "").replace(",", "-")
+    out.mkdir(parents=True, exist_ok=True)
+    command = [program, "run", str(base / f"{name}.json"), "--local", "--models", str(base / "models"), "--comfyui", str(tree), "--compute", "f32"]
+    command += ["--devices", "cpu", "--out", str(out), "--output", str(base / "saved"), "--log", "error"] + (["--plan", plan] if plan else [])
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return (done.stdout + done.stderr)[-1500:]
+    return np.asarray(Image.open(max(out.glob("*.png"), key=os.path.getmtime)).convert("RGB"))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])  # type: ignore[union-attr]
+    parser.add_argument("comfyui")
+    parser.add_argument("--program", required=True)
+    parser.add_argument("--only", default=",".join(SETS))
+    parser.add_argument("--base", default="/tmp/patchbay-families")
+    parser.add_argument("--plans", nargs="*", default=["", "cfg=2,ulysses=2"])
+    options = parser.parse_args()
+    tree, base = pathlib.Path(options.comfyui).resolve(), pathlib.Path(options.base)
+    base.mkdir(parents=True, exist_ok=True)
+    comfy = ComfyUI(tree, base)
+    import folder_paths  # of the tree
+    import numpy as np
+
+    failed = 0
+    for name in options.only.split(","):
+        for file in (base / "models").rglob("*.safetensors"):  # 6 GB at most
+            file.unlink()
+        start = time.time()
+        try:
+            flow = SETS[name](comfy, Writer(base, comfy.torch), name)
+            folder_paths.filename_list_cache.clear()
+            want = np.clip(255.0 * comfy.draw(flow)[0], 0, 255).astype(np.uint8).astype(int)
+        except Exception as err:  # noqa: BLE001 - the other sets are drawn all the same
+            failed += 1
+            print(f"{name:20} ComfyUI FAILED: {type(err).__name__}: {err}", flush=True)
+            continue
+        size = sum(f.stat().st_size for f in (base / "models").rglob("*.safetensors"))
+        took = time.time() - start
+        spread = f"{want.std():.0f}"
+        for plan in options.plans:
+            got = ours(options.program, tree, base, name, flow, plan)
+            if isinstance(got, str):
+                failed += 1
+                print(f"{name:20} {plan or 'one rank':18} FAILED: {got}", flush=True)
+                continue
+            apart = int(abs(got.astype(int) - want).max()) if got.shape == want.shape else 255
+            failed += apart > 1
+            state = "ok" if apart <= 1 else "DIFFERS"
+            print(f"{name:20} {plan or 'one rank':18} {state}: {apart} levels apart at most; spread {spread}, {size >> 20} MiB, {took:.0f} s", flush=True)
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
