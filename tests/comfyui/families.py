@@ -1,7 +1,7 @@
 """Draws with random checkpoints of real names and widths in a real ComfyUI and in Patchbay, from the same files, and compares the pictures.
 
 usage: families.py COMFYUI --program PATCHBAY [--only NAME,...] [--base FOLDER] [--plans PLAN ...]
-Runs ComfyUI's own node classes in this process, on the CPU and in f32. Transformers have few blocks and encoders three layers, so that a set fits 6 GB; names, widths,
+Runs ComfyUI's own node classes in this process, on the CPU and in f32. Transformers have few blocks and encoders three layers (CLIP-G all), so that a set fits 6 GB; names, widths,
 vocabularies and the VAE are those of the published files. SD3's width is 64 times its blocks in ComfyUI, so it alone is narrow.
 """
 
@@ -38,6 +38,13 @@ def tail(flow: Flow, size: tuple[int, int], latent: str, cfg: float, sampler: st
     flow["decode"] = node("VAEDecode", samples=["sample", 0], vae=link["vae"])
     flow["save"] = node("SaveImage", images=["decode", 0], filename_prefix="family")
     return flow
+
+
+def shortened(config: dict[str, Any]) -> dict[str, Any]:
+    """Return an encoder's configuration with few layers; CLIP-G is known by its number of them."""
+    if config["hidden_size" if "hidden_size" in config else "d_model"] == 1280:
+        return config
+    return {**config, **{n: LAYERS for n in ("num_layers", "num_hidden_layers") if n in config}}
 
 
 class Writer:
@@ -91,30 +98,18 @@ class ComfyUI:
             config = path if isinstance(path, dict) else json.loads(pathlib.Path(path).read_text())
             if "model_options" in k and textmodel_json_config is None:
                 k["model_options"] = {**k["model_options"], "model_name": k["model_options"].get("model_name", "clip_l")}
-            full(model, *a, textmodel_json_config={**config, **{n: LAYERS for n in ("num_layers", "num_hidden_layers") if n in config}}, **k)
+            full(model, *a, textmodel_json_config=shortened(config), **k)
 
         self.clip.SDClipModel.__init__ = short
         sd = importlib.import_module("comfy.sd")
         detect = sd.detect_te_model
 
         def longer(tensors: dict[str, Any]) -> Any:  # noqa: ANN401
-            """Tell encoders apart by their first layer: ComfyUI looks at late ones."""
-            clip, t5 = "text_model.encoder.layers.{}.mlp.fc1.weight", "encoder.block.{}.layer.1.DenseReluDense.wi_1.weight"
-            first = {t5.format(23): tensors.get(t5.format(0)), clip.format(30): tensors.get(clip.format(0))}
-            if first[clip.format(30)] is not None and first[clip.format(30)].shape[1] != 1280:  # CLIP-L
-                del first[clip.format(30)]
-            return detect({**{k: v for k, v in first.items() if v is not None}, **tensors})
+            """Know T5 by its first layer: ComfyUI looks at a late one."""
+            t5 = "encoder.block.{}.layer.1.DenseReluDense.wi_1.weight"
+            return detect({**tensors, t5.format(23): tensors[t5.format(0)]} if t5.format(0) in tensors else tensors)
 
         sd.detect_te_model = longer
-        sd3_model = importlib.import_module("comfy.text_encoders.sd3_clip").SD3ClipModel
-        load = sd3_model.load_sd
-
-        def by_width(model: Any, tensors: dict[str, Any]) -> Any:  # noqa: ANN401
-            """Give CLIP-G what is as wide as it: ComfyUI looks at its layer 30."""
-            first = tensors.get("text_model.encoder.layers.0.mlp.fc1.weight")
-            return model.clip_g.load_sd(tensors) if first is not None and first.shape[1] == 1280 else load(model, tensors)
-
-        sd3_model.load_sd = by_width
         self.tree = tree
         self.nodes = importlib.import_module("nodes")
         for extra in ("sd3", "hunyuan", "pixart"):
@@ -151,7 +146,7 @@ class ComfyUI:
 def encoder(comfy: ComfyUI, config: str, kind: str) -> dict[str, Any]:
     """Return the tensors of an encoder by their published names: kind is clip_l, clip_g, t5 or bert."""
     at = comfy.tree / "comfy" / config
-    values = {**json.loads(at.read_text()), "num_layers": LAYERS, "num_hidden_layers": LAYERS}
+    values = shortened(json.loads(at.read_text()))
     module, name = {"t5": ("comfy.text_encoders.t5", "T5"), "bert": ("comfy.text_encoders.bert", "BertModel")}.get(kind, ("comfy.clip_model", "CLIPTextModel"))
     make = getattr(importlib.import_module(module), name)
     return comfy.shapes(lambda: make(values, comfy.torch.float32, "cpu", comfy.ops))
