@@ -56,12 +56,15 @@ fmt: tools
 	bin/golangci-lint fmt ./...
 
 # The race detector slows arithmetic tenfold, so it watches the packages that have goroutines; models compute through engine's, forecasts and
-# plans are pure. Left out of the others: what runs the same goroutines many times for its numbers, and the fake device of make fake.
-RACED   := ./engine/cpu ./models/sampling ./models/tokenizer ./parallel ./parallel/comm ./parallel/comm/deferred ./parallel/comm/stream \
-           ./parallel/group ./parallel/rank ./node/classes ./node/files ./node/graph ./node/lru ./node/picture/resample ./ipc/...
+# plans are pure. Left out of the others: what runs the same goroutines many times for its numbers, and the fake device of make fake. Of packages
+# that compute much, the tests of what runs side by side.
+RACED   := ./models/sampling ./parallel ./parallel/comm ./parallel/comm/deferred ./parallel/comm/stream ./parallel/group ./parallel/rank ./parallel/remote \
+           ./node/files ./node/graph ./node/lru ./node/picture/resample ./ipc/...
 UNRACED := FakeGPU|ForecastEquals|BF16PicturesOfPlans|MatchesComfyUI|Drift|StoresInEightBits|EverySampler|StoresHoldWhat
+BESIDE  := Concurrent|Each|Stats|Steady|Exec|Plans|Cancel|Panic|Lora|Base
 race:
 	$(GO) test -count 1 -vet off -timeout 40m -race -short -skip '$(UNRACED)' $(RACED)
+	$(GO) test -count 1 -vet off -timeout 20m -race -short -run '$(BESIDE)' ./engine/cpu ./models/tokenizer ./node/classes
 
 # Coverage fuzzing, seconds per target; the seeds run in every `go test`, and mutations of them without coverage (tests/hammer).
 FUZZTIME ?= 10s

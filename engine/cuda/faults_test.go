@@ -120,7 +120,7 @@ func TestPlantedFaults(t *testing.T) {
 		},
 		{
 			"zeros that other streams do not see", "ops.go",
-			"	if err := o.Sync(); err != nil {\n		return engine.Buf{}, errors.Join(err, o.dev.free(at))\n	}\n", "",
+			"	if err := o.drain(); err != nil {\n		return engine.Buf{}, errors.Join(err, o.dev.free(at))\n	}\n", "",
 			"TestAllocIsZeroForAll", "got",
 		},
 		{

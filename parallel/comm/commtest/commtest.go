@@ -34,6 +34,7 @@ func Run(t *testing.T, rig Rig) {
 		{"SendRecv", sendRecv},
 		{"OrderedWithOps", ordered},
 		{"OffersInOrder", offers},
+		{"AwaitWaits", awaits},
 		{"SlotsAreNotOverwritten", slots},
 		{"PostsAreReadBeforeTheyAreFilledAgain", posts},
 		{"Prefetch", prefetch},

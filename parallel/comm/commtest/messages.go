@@ -76,6 +76,34 @@ func offers(t *testing.T, rig Rig) {
 	}
 }
 
+// awaits: what is read after Await is the message, also when it comes long after the call.
+func awaits(t *testing.T, rig Rig) {
+	const n = 64
+	asked, read := make(chan struct{}), make(chan struct{})
+	err := world(t, rig, 2, time.Minute, func(m *member) error {
+		a, b := m.none(n), m.none(n)
+		if m.Rank() == 0 {
+			m.ops.Fill(a, 3)
+			<-asked
+			select { // a rank that does not wait has read long before
+			case <-read:
+			case <-time.After(300 * time.Millisecond):
+			}
+			m.Offer(b, a, 1)
+			return nil
+		}
+		m.Post(a, 0)
+		close(asked)
+		m.Await(b, 0)
+		m.want(t, "message", b, repeated(n, 3)...)
+		close(read)
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // slots: a message stays in its slot until it was taken, whatever is offered there next.
 func slots(t *testing.T, rig Rig) {
 	const n, rounds = 256, 8

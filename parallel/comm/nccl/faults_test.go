@@ -13,8 +13,8 @@ import (
 func TestPlantedFaults(t *testing.T) {
 	t.Setenv("FAKEGPU_PATIENCE", "5")
 	const (
-		offers = "TestNCCL/OffersInOrder"
 		slots  = "TestNCCL/SlotsAreNotOverwritten"
+		awaits = "TestNCCL/AwaitWaits"
 		posts  = "TestNCCL/PostsAreReadBeforeTheyAreFilledAgain"
 	)
 	fakegpu.Faults(t, []struct{ Name, File, Old, New, Test, Want string }{
@@ -36,7 +36,7 @@ func TestPlantedFaults(t *testing.T) {
 			"a slot sent before it is filled", "message.go", "	follow(on, e.stream)\n	edge := e.edges()[e.rank]",
 			"	edge := e.edges()[e.rank]", posts, "want",
 		},
-		{"a slot read before it is filled", "message.go", "	e.stream.After(p.over)\n", "", offers, "want"},
+		{"a slot read before it is filled", "message.go", "	e.stream.After(p.over)\n", "", awaits, "want"},
 		{
 			"memory filled again early", "message.go", "	follow(on, e.stream)\n	edge := e.edges()[from]",
 			"	edge := e.edges()[from]", posts, "want",
