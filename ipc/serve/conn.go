@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"slices"
-	"sync"
 
 	"patchbay/ipc/bulk"
 	"patchbay/ipc/message"
@@ -19,7 +18,7 @@ type conn struct {
 	w    *wire.FrameWriter
 	s    *Service
 	gone chan struct{}
-	wg   sync.WaitGroup // requests whose last reply is not sent
+	open open
 }
 
 // serveConn answers the requests of one byte stream until it ends or ctx ends; then no new ones are taken, and streams
@@ -39,10 +38,8 @@ func serveConn(ctx, drain context.Context, r io.Reader, w io.Writer, closing fun
 		return err
 	case <-ctx.Done():
 	}
-	idle := make(chan struct{})
-	go func() { c.wg.Wait(); close(idle) }()
 	select {
-	case <-idle:
+	case <-c.open.quiet():
 	case <-drain.Done():
 	case <-c.gone:
 	}
@@ -124,7 +121,7 @@ func (c *conn) frame(body []byte, fds []int) {
 		c.reply(enc, env).send(wire.BadRequest(err))
 		return
 	}
-	c.wg.Add(1)
+	c.open.begin()
 	var job string
 	if fields != nil && message.VerbOf(head.Op).PerJob {
 		v, _ := fields.Get("job")
@@ -133,7 +130,7 @@ func (c *conn) frame(body []byte, fds []int) {
 	r := &Request{Verb: head.Op, Job: job, Fields: fields, Tied: true, Gone: c.gone, hold: memory}
 	r.Reply = c.reply(enc, env).reply(func() {
 		r.hold.Release()
-		c.wg.Done()
+		c.open.end()
 	})
 	if c.w.TakesDescriptors() && slices.Contains(head.Accept, wire.RefShm) {
 		r.Reply.Beside = func(known *bulk.Hold) bulk.Cargo { return bulk.NewShmCargo(known) }

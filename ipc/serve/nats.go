@@ -57,7 +57,7 @@ type NATS struct {
 	bulk   *nats.Conn // payloads go on a connection of their own: a transfer that stalls must not delay events
 	blobs  *bulk.Blobs
 	store  *bulk.Objects
-	wg     sync.WaitGroup // requests under way
+	open   open
 
 	mu    sync.Mutex
 	asked map[string]time.Time // job -> until when its previews are wanted
@@ -210,10 +210,8 @@ func (n *NATS) Serve(ctx, drain context.Context, s *Service) error {
 		return errors.New("the NATS connection was closed")
 	}
 	err = svc.Stop()
-	idle := make(chan struct{})
-	go func() { n.wg.Wait(); close(idle) }()
 	select {
-	case <-idle:
+	case <-n.open.quiet():
 	case <-drain.Done():
 	}
 	return err
@@ -268,7 +266,7 @@ func (n *NATS) answer(s *Service, verb, job string, data []byte, header nats.Hea
 		return
 	}
 	enc, err := wire.EncodingOf(header, data)
-	n.wg.Add(1)
+	n.open.begin()
 	reply := n.reply(enc, to, req)
 	r := &Request{
 		Verb: verb, Job: job, From: wire.SenderOf(to), Reply: reply,
@@ -277,7 +275,7 @@ func (n *NATS) answer(s *Service, verb, job string, data []byte, header nats.Hea
 	reply.Beside = n.beside(header, r)
 	reply.Done = func() {
 		r.hold.Release()
-		n.wg.Done()
+		n.open.end()
 	}
 	if err == nil && len(data) > 0 {
 		r.Fields, err = wire.Decode(data, enc, s.cfg.Limits.message())

@@ -1,0 +1,41 @@
+package serve
+
+import "sync"
+
+// open counts the requests of a carrier whose last reply is not sent. New ones may come while somebody waits for the
+// last one to end, which a WaitGroup does not allow.
+type open struct {
+	mu   sync.Mutex
+	n    int
+	idle chan struct{} // closed, and nil again, when n falls to 0
+}
+
+// begin counts a request.
+func (o *open) begin() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.n++
+}
+
+// end counts a request whose last reply is sent.
+func (o *open) end() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.n--; o.n == 0 && o.idle != nil {
+		close(o.idle)
+		o.idle = nil
+	}
+}
+
+// quiet returns what is closed as soon as no request is open. It is called once.
+func (o *open) quiet() <-chan struct{} {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	idle := make(chan struct{})
+	if o.n == 0 {
+		close(idle)
+	} else {
+		o.idle = idle
+	}
+	return idle
+}
