@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -126,6 +127,23 @@ func rankLost(signal syscall.Signal, want string, args ...string) func(*testing.
 		}
 		s.until("a worker is up", func() bool { return len(s.workerPIDs()) > 0 })
 		worker := s.workerPIDs()[0]
+		drawing := make(chan struct{})
+		begin := sync.OnceFunc(func() { close(drawing) })
+		go func() { // until the job ends
+			_, _ = client.Follow(ctx, c, "k", 0, false, &client.Collector{Event: func(ev message.Event) {
+				if ev.Type == message.EventProgress {
+					begin()
+				}
+			}})
+		}()
+		s.until("the ranks draw", func() bool {
+			select {
+			case <-drawing:
+				return true
+			default:
+				return false
+			}
+		})
 		var ranks []int
 		s.until("two ranks run", func() bool {
 			ranks = children(worker)

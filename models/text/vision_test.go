@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"patchbay/engine/ref"
 	"patchbay/engine/safetensors"
 	"patchbay/models/text"
 	"patchbay/models/tokenizer"
@@ -124,7 +125,7 @@ func TestVisionRefusals(t *testing.T) {
 		!strings.Contains(err.Error(), "num_heads is 5") {
 		t.Errorf("five heads: got error %v", err)
 	}
-	ops, _ := backends(t)["ref"]
+	ops := ref.New()
 	eyes, err := text.OpenVision(ops, set, config)
 	if err != nil {
 		t.Fatal(err)
