@@ -180,8 +180,8 @@ func (r *badRow) check(t *testing.T, way string, code int, text, out string) {
 			t.Errorf("%s: the error says %q:\n%s", way, w, short(text))
 		}
 	}
-	if len(text) > 12000 {
-		t.Errorf("%s: an error of %d bytes, want at most 12000:\n%s", way, len(text), short(text))
+	if len(text) > 4000 {
+		t.Errorf("%s: an error of %d bytes, want at most 4000:\n%s", way, len(text), short(text))
 	}
 	if files, _ := os.ReadDir(out); len(files) > 0 {
 		t.Errorf("%s: %s was saved though the job failed", way, files[0].Name())

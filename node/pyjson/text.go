@@ -262,11 +262,11 @@ func shrink(n *big.Int) any {
 	return n
 }
 
-// Excerpt cuts text of a workflow for an error: a prompt that stands in the wrong place must not fill the message. What
-// stays is longer than any number that Python reads (4300 digits).
+// Excerpt cuts text of a workflow for an error: a prompt that stands in the wrong place must not fill the message.
+// Numbers that Python reads, of 4300 digits at most, stay whole.
 func Excerpt(s string) string {
-	const most = 5000
-	if len(s) <= most {
+	const most, digits = 1000, 4301
+	if len(s) <= most || len(s) <= digits && strings.Trim(s, "-0123456789") == "" {
 		return s
 	}
 	return strings.ToValidUTF8(s[:most], "") + fmt.Sprintf("... (%d bytes)", len(s))
