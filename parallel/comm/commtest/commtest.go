@@ -19,6 +19,8 @@ type Rig struct {
 	// Late says that the host never waits for a peer: disagreements and aborts are errors of the next wait for results,
 	// and there are no deadlines.
 	Late bool
+	// Texts says that causes pass between processes, where they are texts.
+	Texts bool
 }
 
 // Run checks a transport.

@@ -84,7 +84,7 @@ func TestStream(t *testing.T) {
 					m.Close()
 				}
 			}()
-			commtest.Run(t, commtest.Rig{Transport: s, Ops: func(n int) ([]engine.Ops, func() error, error) {
+			commtest.Run(t, commtest.Rig{Transport: s, Texts: true, Ops: func(n int) ([]engine.Ops, func() error, error) {
 				out := make([]engine.Ops, n)
 				for r := range out {
 					out[r] = ref.New()
