@@ -38,6 +38,13 @@ func Project(env dit.Env, y, x engine.Tensor, w *engine.Weight) {
 	env.Arena.Release(mark)
 }
 
+// Modulate takes memory for a block's modulation [S, n, w.N()] in f32 and computes it from vectors [S, n, K].
+func Modulate(env dit.Env, vector engine.Tensor, w *engine.Weight) engine.Tensor {
+	y := env.Arena.Alloc(engine.F32, vector.Dim(0), vector.Dim(1), w.N())
+	env.Ops.Linear(y, vector, w, engine.Epilogue{})
+	return y
+}
+
 // MLP computes y = out(act(in(x))); x and y are [L, K] or [B, L, K].
 func MLP(env dit.Env, y, x engine.Tensor, in, out *engine.Weight, act engine.Act) {
 	mark := env.Arena.Mark()

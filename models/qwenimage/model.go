@@ -86,11 +86,7 @@ func (m *Model) ModulateBlock(env dit.Env, out *dit.Modulation, i int) {
 	if !m.Held.Has(i) {
 		return
 	}
-	linear := func(w *engine.Weight) engine.Tensor {
-		y := env.Arena.Alloc(engine.F32, out.Vector.Dim(0), out.Vector.Dim(1), w.N())
-		env.Ops.Linear(y, out.Vector, w, engine.Epilogue{})
-		return y
-	}
+	linear := func(w *engine.Weight) engine.Tensor { return layers.Modulate(env, out.Vector, w) }
 	out.Image[i], out.Text[i] = linear(m.Net.Blocks[i].ImageMod), linear(m.Net.Blocks[i].TextMod)
 }
 
