@@ -20,18 +20,14 @@ INTERRUPTS = 100
 RUNS = 50
 
 
-async def behaviour(rig: Any, report: Any) -> None:  # noqa: ANN401
-    """Run all of it."""
+async def behaviour(rig: Any, report: Any, only: str = "") -> None:  # noqa: ANN401
+    """Run all of it, or the parts that are named."""
     want = await rig.run(rig.graph(Case("flux-c"), True))
     same = lambda got: "latent" in got and bool((got["latent"] == want["latent"]).all())  # noqa: E731
-    await pictures(rig, report)
-    await interrupts(rig, report, same)
-    await refusals(rig, report)
-    await other_ways(rig, report, same)
-    await overhead(rig, report)
-    await large_file(rig, report)
-    await growth(rig, report)
-    await faults(rig, report, same)
+    plain = (pictures, refusals, overhead, large_file, growth)
+    for part in (pictures, interrupts, refusals, other_ways, overhead, large_file, growth, faults):
+        if not only or "behaviour" in only or part.__name__ in only:
+            await (part(rig, report) if part in plain else part(rig, report, same))
 
 
 async def pictures(rig: Any, report: Any) -> None:  # noqa: ANN401
@@ -168,7 +164,7 @@ async def refusals(rig: Any, report: Any) -> None:  # noqa: ANN401
         "reference": (Case("flux-c", lambda g: g.conditioned("60", "ReferenceLatent", latent=g.latent)), "ref_latents"),
         "not_there": (Case("only-here"), "no_such_model"),
         "another_file": (Case("other"), "fingerprint"),
-        "family": (Case("aura"), "AuraFlow model, which Patchbay cannot run"),
+        "family": (Case("aura"), "looks like a diffusion model (auraflow) (supported: "),
         "no_file": (Case("broken"), "no safetensors file"),
     }
     for name, (case, text) in table.items():

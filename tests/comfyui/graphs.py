@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-CHANNELS = {"flux": 16, "sd3": 16, "pixart": 4, "hydit": 4, "zimage": 16}
+CHANNELS = {"flux": 16, "sd3": 16, "pixart": 4, "hydit": 4, "zimage": 16, "qwen": 16}
 
 
 class Graph:
@@ -93,8 +93,8 @@ class Case:
     checkpoint: bool = False
 
 
-def lora(g: Graph, name: str = "28", strength: float = 0.8) -> Graph:
-    return g.on_model(name, "LoraLoaderModelOnly", lora_name="tiny-lora.safetensors", strength_model=strength)
+def lora(g: Graph, at: str = "28", strength: float = 0.8, name: str = "tiny-lora") -> Graph:
+    return g.on_model(at, "LoraLoaderModelOnly", lora_name=f"{name}.safetensors", strength_model=strength)
 
 
 def combined(g: Graph) -> None:
@@ -194,14 +194,21 @@ def cases() -> dict[str, Case]:
     }
     for plan in ("ulysses=3", "pipe=2,patches=2,warmup=4", "cfg=2", "ring=2", "tensor=2"):
         out["plan_" + plan.replace("=", "").replace(",", "_")] = Case(f, settings={"cfg": 2.0}, plan=plan, record=False)
-    for name in ("flux-b", "sd3-a", "sd3-c", "pixart-a", "pixart-b", "hydit-a", "hydit-b", "zimage-a", "zimage-b"):
+    for name in ("flux-b", "sd3-a", "sd3-c", "pixart-a", "pixart-b", "hydit-a", "hydit-b", "zimage-a", "zimage-b", "qwen-a", "qwen-b"):
         needs = "ZImageFunControlnet" if name.startswith("zimage") else ""  # older ones lack the family
         out["family_" + name.replace("-", "_")] = Case(name, settings={"cfg": 2.0, "batch": 2, **(big if name.startswith("pixart") else {"y": 8, "x": 8})}, needs=needs)
         out["evaluation_" + name.replace("-", "_")] = Case(
             name, lambda g: g.custom("CFGGuider", g.add("50", "TestForeignSampler")), {"cfg": 2.0, **(big if name.startswith("pixart") else {"y": 8, "x": 8})},
             mode="evaluation", record=False, needs=needs,
         )  # fmt: skip
-    out["zimage_sampling"] = Case("zimage-a", lambda g: g.on_model("60", "ModelSamplingAuraFlow", shift=3.0), {"cfg": 2.0, "y": 8, "x": 12, "steps": 5, "sampler_name": "res_multistep"}, needs=needs)
+    aura = {"cfg": 2.0, "y": 8, "x": 12, "steps": 5, "sampler_name": "res_multistep"}
+    out["zimage_sampling"] = Case("zimage-a", lambda g: g.on_model("60", "ModelSamplingAuraFlow", shift=3.0), aura, needs="ZImageFunControlnet")
+    out["qwen_sampling"] = Case("qwen-a", lambda g: g.on_model("60", "ModelSamplingAuraFlow", shift=3.1), aura)
+    out["qwen_mask"] = Case("qwen-a", lambda g: g.start().masked(), {"denoise": 0.6, "steps": 6})
+    out["qwen_lora"] = Case("qwen-a", lambda g: lora(g, name="tiny-lora-qwen"), {"cfg": 2.0, "y": 7, "x": 10})
+    out["qwen_area"] = Case("qwen-b", area, {"cfg": 2.0, "x": 12})
+    out["qwen_norm"] = Case("qwen-b", lambda g: g.on_model("60", "CFGNorm", strength=1.0), {"cfg": 3.0}, mode="evaluation")
+    out["qwen_second"] = Case("qwen-b", lambda g: g.custom(slot=1), {"batch": 2})
     for s in SCHEDULERS[1:]:
         out["scheduler_" + s] = Case(f, settings={"scheduler": s, "steps": 5})
         out["scheduler_pixart_" + s] = Case("pixart-b", settings={"scheduler": s, "steps": 5, "cfg": 2.0, **big}, record=s in ("karras", "normal"))

@@ -215,6 +215,8 @@ class TestConditioning:
             width = c["caption_channels"]
         elif model.startswith("zimage"):
             width = c["cap_feat_dim"]
+        elif model.startswith("qwen"):
+            width = c["joint_attention_dim"]
         else:
             width = c["text_states_dim"]
             extra["pooled_output"] = values(seed + 1000, 1, 1024)
