@@ -68,11 +68,13 @@ def whole_loop(
         raise RuntimeError(f"Patchbay cannot run this: {'; '.join(verdict.refuse)}. Take it out of the workflow, or use ComfyUI's own loader")
     if not verdict.evaluate:
         try:
-            body = whole(executor.class_obj, guider, sigmas, extra_args, noise, latent_image, denoise_mask)
+            body = whole(executor.class_obj, guider, sigmas, extra_args, noise, latent_image, denoise_mask) | {"cache": verdict.cache}
             return send_whole(session, body, len(sigmas) - 1, callback, noise)
         except (CannotSendError, KeepLoopError) as err:
             verdict.evaluate.append(str(err))
     why = "; ".join(verdict.evaluate)
+    if verdict.cache and verdict.cache["rule"] == "easy":
+        raise RuntimeError(f"Patchbay cannot run this: EasyCache together with {why}. Take one of them out of the workflow, or use LazyCache")
     log.info("Patchbay: the sampling loop stays in ComfyUI and sends every evaluation, because of %s", why)
     tell(f"Patchbay: one evaluation at a time ({why})")
     make_room()

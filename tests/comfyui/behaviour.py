@@ -13,7 +13,7 @@ import signal
 import struct
 from typing import Any
 
-from graphs import Case, Graph, lora
+from graphs import Case, Graph, cache, lora
 
 LONG = {"steps": 400, "y": 48, "x": 48}
 INTERRUPTS = 100
@@ -156,7 +156,8 @@ async def refusals(rig: Any, report: Any) -> None:  # noqa: ANN401
     """Everything that cannot run must be a red node that says why."""
     table: dict[str, tuple[Case, str]] = {
         "skip_layer": (Case("sd3-a", on_model("SkipLayerGuidanceSD3", layers="1", scale=3.0, start_percent=0.0, end_percent=1.0), {"cfg": 3.0}), "patches_replace"),
-        "easy_cache": (Case("flux-c", on_model("EasyCache", reuse_threshold=0.2, start_percent=0.15, end_percent=0.95, verbose=False)), "diffusion_model wrapper"),
+        "easy_cache_foreign": (Case("flux-c", lambda g: cache("EasyCache")(g).custom(sampler=g.add("50", "TestForeignSampler"))), "EasyCache together with sampler"),
+        "two_caches": (Case("flux-c", lambda g: cache("EasyCache")(g).on_model("62", "LazyCache", reuse_threshold=0.2, start_percent=0.1, end_percent=0.9, verbose=False)), "diffusion_model wrapper"),
         "merged": (Case("flux-c", merged), "weight patch of kind"),
         "bypass_lora": (Case("flux-c", on_model("LoraLoaderBypassModelOnly", lora_name="tiny-lora.safetensors", strength_model=0.8)), "injection"),
         "plan": (Case("flux-c", settings={"seed": 31}, plan="pipe=5"), "plan_refused"),

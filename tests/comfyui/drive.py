@@ -303,7 +303,9 @@ async def compare(rig: Rig, name: str, case: Case, report: Report) -> None:
     bad += ["stock evaluated nothing"] * (stock["facts"]["evaluations"] == 0)
     bad += [f"went {mode}, want {case.mode}: {ours['texts']}"] * (mode != case.mode)
     bad += [f"{k}: {ours[k]}, stock {stock[k]}" for k in ("progress", "previews") if ours[k] != stock[k]]
-    report.add(name, bad, rel=rel, mode=mode, progress=ours["progress"], previews=ours["previews"])
+    saved = len(((ours["facts"].get("metrics") or {}).get("reused")) or [])
+    bad += [f"the cache answered {saved} evaluations, texts {ours['texts']}"] * (mode == "whole" and case.reuses != (saved > 0))
+    report.add(name, bad, rel=rel, reused=saved, mode=mode, progress=ours["progress"], previews=ours["previews"])
 
 
 async def controls(rig: Rig, report: Report) -> None:
