@@ -99,8 +99,8 @@ func (r *Recorder) Pack(m Matrix, c int) (*Packed, error) {
 		return nil, fmt.Errorf("recorder %w", err)
 	}
 	row := m.K * m.DType.Size()
-	return &Packed{Bytes: m.N * row, DType: m.DType, N: m.N, K: m.K, Layout: "recorder", PieceRows: 1, PieceBytes: row},
-		nil
+	return &Packed{Bytes: m.N * row, DType: m.DType, N: m.N, K: m.K, Layout: "recorder", PieceRows: 1, PieceBytes: row,
+		Rotated: m.Rotated}, nil
 }
 
 // Upload notes the call.

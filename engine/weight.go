@@ -9,16 +9,22 @@ type Matrix struct {
 	N, K  int
 	Row   int     // elements between the starts of two rows; 0 means K
 	Scale float32 // factor of scaled fp8 files; 0 means 1
+
+	// Of I8: the factor of every row, and of how many inputs a group is that was rotated before the weight was rounded
+	// (Rotate; 0: none). Linear rounds the rows of x to 8 bits in the same basis (see QuantiseRow).
+	Scales  []float32
+	Rotated int
 }
 
 // Packed is a matrix in the layout one backend reads fastest. Only that backend looks inside. It is immutable and
 // shared by ranks.
 type Packed struct {
-	Buf    Buf
-	Bytes  int   // size of Buf
-	DType  DType // storage type; f32, bf16 or f16
-	N, K   int
-	Layout string // name of the backend's layout
+	Buf     Buf
+	Bytes   int   // size of Buf
+	DType   DType // storage type; f32, bf16, f16 or i8
+	N, K    int
+	Rotated int    // as in Matrix
+	Layout  string // name of the backend's layout
 	// Head bytes of Buf come first, which depend on type, factor and channels alone; then PieceBytes for every PieceRows
 	// rows, the last piece filled up. Rows [i*PieceRows, ...) packed alone give the same pieces, so that a matrix can be
 	// put together of parts that were packed in several places.

@@ -87,6 +87,7 @@ func (b *block) free() {
 type scratch struct {
 	worker []workerScratch
 	small  block // results of adapters, group norm tables
+	words  block // rows of 8 bits and their factors
 	kv     block // packed keys and values
 }
 
@@ -97,7 +98,7 @@ type workerScratch struct {
 }
 
 func newScratch(workers int, l *engine.Ledger) *scratch {
-	s := &scratch{worker: make([]workerScratch, workers), small: block{ledger: l}, kv: block{ledger: l}}
+	s := &scratch{worker: make([]workerScratch, workers), small: block{ledger: l}, words: block{ledger: l}, kv: block{ledger: l}}
 	for i := range s.worker {
 		s.worker[i].a.ledger, s.worker[i].c.ledger = l, l
 	}
@@ -110,6 +111,7 @@ func (s *scratch) free() {
 		s.worker[i].c.free()
 	}
 	s.small.free()
+	s.words.free()
 	s.kv.free()
 }
 

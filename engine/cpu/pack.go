@@ -21,6 +21,9 @@ type packedHeader struct {
 	_        [56]byte
 }
 
+// headRows8 is the rows of words before the weights of a panel of i8.
+const headRows8 = C.I8_HEAD
+
 const headerBytes = int(unsafe.Sizeof(packedHeader{}))
 
 // layout names the panel width; levels of equal width share weights, whatever the activations are.
@@ -29,7 +32,7 @@ func (o *Ops) layout() string { return fmt.Sprintf("panels%d", o.nr) }
 // Pack turns m into panels of the level's width: f32 and f16 as [N/nr][K][nr], bf16 as [N/nr][K/2][nr][2], pairs of
 // neighbouring channels, which f32 activations widen and bf16 activations multiply as they are. fp8 becomes bf16. An
 // odd number of channels (of every tap, in a convolution) is filled up with 0, so such a weight serves only the c it
-// was packed for. The caller owns the memory: Free(p.Buf).
+// was packed for. i8 as words of four channels behind factors and sums of the columns (kernels/int8.h). The caller owns the memory: Free(p.Buf).
 func (o *Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 	if err := engine.CheckPack(m, c); err != nil {
 		return nil, err
@@ -45,6 +48,9 @@ func (o *Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 	if d == engine.BF16 && c > 0 {
 		depth = m.K / c * roundUp(c, 2)
 	}
+	if d == engine.I8 {
+		depth = roundUp(m.K, 4) + 4*headRows8
+	}
 	buf, err := o.Alloc(headerBytes + panels*o.nr*depth*d.Size())
 	if err != nil {
 		return nil, fmt.Errorf("pack: %w", err)
@@ -54,7 +60,7 @@ func (o *Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 	if m.Scale == 0 {
 		h.scale = 1
 	}
-	p := &engine.Packed{Buf: buf, Bytes: len(buf.Host), DType: d, N: m.N, K: m.K, Layout: o.layout()}
+	p := &engine.Packed{Buf: buf, Bytes: len(buf.Host), DType: d, N: m.N, K: m.K, Layout: o.layout(), Rotated: m.Rotated}
 	p.Head, p.PieceRows, p.PieceBytes = headerBytes, o.nr, o.nr*depth*d.Size()
 	if m.N == 0 || m.K == 0 {
 		return p, nil
@@ -67,6 +73,9 @@ func (o *Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 	}
 	if m.Row == 0 {
 		a.row = a.k
+	}
+	if d == engine.I8 {
+		a.scales = o.pin(unsafe.Pointer(&m.Scales[0]))
 	}
 	per := max(1, (1<<18)/(o.nr*m.K))
 	each(o.threads, (panels+per-1)/per, func(_, t int) {

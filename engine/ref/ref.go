@@ -63,6 +63,8 @@ func (*Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 	switch {
 	case scale != 1:
 		stored = engine.F32
+	case stored == engine.I8:
+		return pack8(m), nil
 	case stored == engine.F8E4M3 || stored == engine.F8E5M2:
 		stored = engine.BF16
 	}
