@@ -31,7 +31,11 @@ func CheckPack(m Matrix, c int) error {
 	if rule := RotationRule(m.Rotated, m.K); rule != "" {
 		return fmt.Errorf("pack: matrix [%d, %d] rotated in groups of %d: %s", m.N, m.K, m.Rotated, rule)
 	}
-	if need := ((m.N-1)*row + m.K) * m.DType.Size(); m.N > 0 && len(m.Data) < need {
+	if b := m.Blocks; b != nil && (m.DType > BF16 || c != 0 || m.K%b.Elements != 0 || row%b.Elements != 0) {
+		return fmt.Errorf("pack: matrix [%d, %d] of %s with rows %d elements apart and %d channels: want rows of whole "+
+			"blocks of %d, no channels, and bf16 or f32 to widen to", m.N, m.K, b.Name, row, c, b.Elements)
+	}
+	if need := m.rowBytes((m.N-1)*row) + m.rowBytes(m.K); m.N > 0 && len(m.Data) < need {
 		return fmt.Errorf("pack: matrix [%d, %d] of %s needs %d bytes, got %d", m.N, m.K, m.DType, need, len(m.Data))
 	}
 	return nil

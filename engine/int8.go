@@ -87,7 +87,12 @@ func (m Matrix) Widened(d DType) Matrix {
 	}
 	out := Matrix{Data: make([]byte, m.N*m.K*d.Size()), DType: d, N: m.N, K: m.K}
 	for n := range m.N {
-		Widen(line, m.Data[n*row*m.DType.Size():], m.DType)
+		src := m.Data[m.rowBytes(n*row):]
+		if m.Blocks != nil {
+			m.Blocks.Widen(line, src)
+		} else {
+			Widen(line, src, m.DType)
+		}
 		m.dequantise(line, n)
 		Narrow(out.Data[n*m.K*d.Size():], line, d)
 	}

@@ -5,10 +5,25 @@ package cpu
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"patchbay/engine"
+	"patchbay/engine/gguf"
+	"patchbay/engine/gguf/ggufwrite"
 )
+
+// packBlocks packs noise in blocks.
+func packBlocks(t testing.TB, o *Ops, kind gguf.Type, n, k int) *engine.Weight {
+	t.Helper()
+	m := engine.Matrix{DType: engine.BF16, N: n, K: k, Blocks: kind.Blocks(), Row: 0}
+	m.Data = slices.Repeat(ggufwrite.Quantise(kind, noise(16*k, 7)), n/16)
+	p, err := o.Pack(m, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &engine.Weight{Name: "noise", Base: p}
+}
 
 // quantisedNoise packs a matrix of random codes.
 func quantisedNoise(t testing.TB, o *Ops, d engine.DType, n, k int) *engine.Weight {
@@ -48,6 +63,16 @@ func BenchmarkLinearQuantised(b *testing.B) {
 				defer o.Free(w.Base.Buf)
 				x, y := tensor(d[0], 1, s[0], s[2]), tensor(d[0], 2, s[0], s[1])
 				benchRate(b, o, d[0], 2*float64(s[0])*float64(s[1])*float64(s[2]),
+					func() { o.Linear(y, x, w, engine.Epilogue{}) })
+			})
+		}
+		for _, kind := range []gguf.Type{gguf.Q8v0, gguf.Q4v0, gguf.Q4K, gguf.Q5K, gguf.Q6K} {
+			b.Run(fmt.Sprintf("%dx%dx%d/bf16-%s", s[0], s[1], s[2], kind), func(b *testing.B) {
+				o := benchOps(b)
+				w := packBlocks(b, o, kind, s[1], s[2])
+				defer o.Free(w.Base.Buf)
+				x, y := tensor(engine.BF16, 1, s[0], s[2]), tensor(engine.BF16, 2, s[0], s[1])
+				benchRate(b, o, engine.BF16, 2*float64(s[0])*float64(s[1])*float64(s[2]),
 					func() { o.Linear(y, x, w, engine.Epilogue{}) })
 			})
 		}

@@ -40,7 +40,7 @@ func (o *Ops) Linear(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue) {
 	}
 	o.segs[0] = C.pb_seg{
 		x: o.addr("Linear", x), w: panelAddr(w.Base), k: C.int64_t(w.K()), dtype: C.int32_t(w.Base.DType),
-		x_dtype: C.int32_t(x.DType),
+		x_dtype: C.int32_t(x.DType), blocks: formOf(w.Base.Blocks),
 	}
 	o.segs[0].bs, o.segs[0].ls = rows.strides(x)
 	o.down[0] = o.segs[0]
@@ -101,7 +101,7 @@ func adapterScale(w *engine.Weight, a engine.Adapter) C.float {
 
 // innerFactor is the product of the current x, which is in o.down, with an adapter's Down.
 func (o *Ops) innerFactor(a engine.Adapter) []C.pb_seg {
-	o.down[0].w, o.down[0].dtype = panelAddr(a.Down), C.int32_t(a.Down.DType)
+	o.down[0].w, o.down[0].dtype, o.down[0].blocks = panelAddr(a.Down), C.int32_t(a.Down.DType), 0
 	return o.down[:]
 }
 

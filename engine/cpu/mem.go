@@ -93,14 +93,15 @@ type scratch struct {
 
 type workerScratch struct {
 	a, c block
+	wide block    // words of weights in blocks
 	tile int      // which rows a holds packed, -1: none
-	_    [56]byte // keeps neighbours' tile off this cache line
+	_    [32]byte // keeps neighbours' tile off this cache line
 }
 
 func newScratch(workers int, l *engine.Ledger) *scratch {
 	s := &scratch{worker: make([]workerScratch, workers), small: block{ledger: l}, words: block{ledger: l}, kv: block{ledger: l}}
 	for i := range s.worker {
-		s.worker[i].a.ledger, s.worker[i].c.ledger = l, l
+		s.worker[i].a.ledger, s.worker[i].c.ledger, s.worker[i].wide.ledger = l, l, l
 	}
 	return s
 }
@@ -109,6 +110,7 @@ func (s *scratch) free() {
 	for i := range s.worker {
 		s.worker[i].a.free()
 		s.worker[i].c.free()
+		s.worker[i].wide.free()
 	}
 	s.small.free()
 	s.words.free()

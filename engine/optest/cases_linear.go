@@ -2,6 +2,7 @@ package optest
 
 import (
 	"fmt"
+	"slices"
 
 	"patchbay/engine"
 )
@@ -47,7 +48,7 @@ func linearCases() []testCase {
 			}})
 		}
 	}
-	return append(append(cases, roundedCases()...), packedViewCase())
+	return slices.Concat(cases, roundedCases(), blockCases(), []testCase{packedViewCase()})
 }
 
 // epilogues is the number of variants of linearCase.

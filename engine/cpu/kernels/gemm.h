@@ -22,7 +22,7 @@ typedef struct {
     int64_t taps, c; // c steps a tap
     int64_t rows;    // rows of the panel a tap
     const int64_t* tap;
-    int kind;
+    int kind, blocks;
 } factor;
 
 // kind_of chooses how segment s is multiplied.
@@ -40,10 +40,10 @@ static factor factor_of(const pb_seg* s, int64_t taps, const int64_t* tap) {
     const int64_t c = s->k / taps;
     if (kind == UKR_I8) {
         const int64_t words = halves_of(kind) ? c / 2 : c;
-        return (factor){(const char*)s->w + I8_HEAD * NR * 4, 1, c, I8_HEAD + words, tap, kind};
+        return (factor){(const char*)s->w + I8_HEAD * NR * 4, 1, c, I8_HEAD + words, tap, kind, 0};
     }
     const int64_t rows = s->dtype == PB_BF16 ? (c + 1) / 2 : c;
-    return (factor){(const char*)s->w, taps, steps_of(kind, c), rows, tap, kind};
+    return (factor){(const char*)s->w, taps, steps_of(kind, c), rows, tap, kind, (int)s->blocks};
 }
 
 // finish turns the accumulators of one tile and panel into output of type T: scale, bias,
@@ -84,6 +84,13 @@ static void run_panel(const pb_gemm* g, const tile* ts, int64_t nt, const factor
     const int64_t skip = halves_of(f->kind) ? c0 / 2 : c0; // c0 is a multiple of VW
     const char* w = f->w + (p * f->taps * f->rows + skip) * row;
     const int nv = g->n - p * NR <= VW ? 0 : 1;
+    if (f->blocks) {
+        const int64_t per = f->kind == UKR_DOT ? 2 : 1, size = block_size(f->blocks);
+        const int64_t first = (p * f->c + c0) * per / size;
+        widen_blocks(f->blocks, (const uint8_t*)f->w + first * block_bytes(f->blocks) * NR,
+                     (c1 - c0) * per / size, (uint32_t*)g->wide);
+        w = (const char*)g->wide;
+    }
     for (int64_t i = 0; i < nt; i++, acc += 2 * MR * VW) {
         const tile* t = &ts[i];
         span sp = {f->taps, f->tap, t->block[s], c1 - c0, f->rows};
@@ -102,7 +109,10 @@ static void run_tiles(const pb_gemm* g, const tile* ts, int64_t nt, const factor
         for (int64_t s = 0; s < nf; s++) {
             const factor* f = &fs[s];
             const int64_t passes = imax(1, (f->taps * f->c + g->kc - 1) / g->kc);
-            const int64_t step = imax(VW, ((f->c + passes - 1) / passes + VW - 1) / VW * VW);
+            const int64_t even = imax(VW, ((f->c + passes - 1) / passes + VW - 1) / VW * VW);
+            const int64_t step = !f->blocks           ? even
+                                 : f->kind == UKR_DOT ? WIDE_INPUTS / 2
+                                                      : WIDE_INPUTS;
             int64_t c0 = 0;
             do {
                 const int64_t c1 = imin(f->c, c0 + step);

@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 // Equal to engine.DType.
-enum { PB_F32, PB_BF16, PB_F16, PB_F8E4M3, PB_F8E5M2, PB_I8 = 9 };
+enum { PB_F32, PB_BF16, PB_F16, PB_F8E4M3, PB_F8E5M2, PB_I8 = 9, PB_BLOCKS = 99 };
 
 // Equal to engine.Act.
 enum { PB_ACT_NONE, PB_GELU_TANH, PB_GELU_ERF, PB_SILU, PB_QUICK_GELU, PB_RELU };
@@ -15,6 +15,9 @@ enum { PB_ACT_NONE, PB_GELU_TANH, PB_GELU_ERF, PB_SILU, PB_QUICK_GELU, PB_RELU }
 // Rows of words in a panel of i8 before its weights: the factor of every column, and 128 times the sum
 // of its weights.
 enum { I8_HEAD = 2 };
+
+// Inputs that are widened at a time of weights in blocks; a multiple of every block.
+enum { WIDE_INPUTS = 512 };
 
 enum { PB_MAX_SEG = 32 };
 
@@ -34,7 +37,8 @@ typedef struct {
 
 // Stored matrix -> panels of nr columns; columns behind N are zero. f32 and f16: [N/nr][K][nr].
 // bf16 and fp8: [N/nr][taps][c/2][nr] words of two neighbouring channels, where k is taps of c
-// channels; the last word of an odd c is filled up with 0. i8: see int8.h.
+// channels; the last word of an odd c is filled up with 0. i8: see int8.h. Blocks: k and
+// row count bytes, see blocks.h.
 typedef struct {
     uint64_t src, dst;    // dst: first panel
     uint64_t lut;         // 256 bf16 values for fp8 sources
@@ -62,6 +66,7 @@ typedef struct {
     uint64_t w;     // first panel
     int64_t k;
     int32_t dtype, x_dtype;
+    int64_t blocks; // form that bf16 is widened from (blocks.h), 0: it is there as it is
 } pb_seg;
 
 // Linear layer, or a convolution when taps is not 0 (then seg 0 is the picture and its x, bs, ls
@@ -79,6 +84,7 @@ typedef struct {
     int64_t t0, t1;  // tiles of this call, counted over the whole batch
     int64_t p0, p1;  // panels of this call
     uint64_t a, c;   // scratch: packed rows and accumulators
+    uint64_t wide;   // scratch: words of WIDE_INPUTS inputs, if seg 0 is in blocks
     uint64_t scales; // of i8 in seg 0: a factor for every row of x
     int64_t packed;  // a already holds tiles t0..t1
     int64_t kc;      // depth of one pass over a panel

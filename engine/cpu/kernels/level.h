@@ -2,6 +2,7 @@
 #include "vec.h"
 #include "bf16.h"
 #include "int8.h"
+#include "blocks.h"
 #include "activation.h"
 #include "microkernel.h"
 #include "gemm.h"
