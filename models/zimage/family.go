@@ -57,10 +57,10 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 		Rotates: true, MLPRatio: 1.5 * float64(c.MLPHidden) / float64(c.Hidden), // three products
 	}
 	for range c.Refiners {
-		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Cross, Skip: -1, Attends: 1, Sandwich: true})
+		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Cross, Skip: -1, Attends: 1, Sandwich: true, Gated: true})
 	}
 	for range c.Depth {
-		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Single, Skip: -1, Attends: 1, Sandwich: true})
+		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Single, Skip: -1, Attends: 1, Sandwich: true, Gated: true})
 	}
 	tags := family.Tags{Dims: map[string]int{"F": c.MLPHidden, "W": c.TimeHidden}, Block: c.block}
 	d, err := family.Describe("zimage", set, s, tags, func() *net { return newNet(c) },
