@@ -1,10 +1,13 @@
 package flux2
 
 import (
+	"fmt"
+
 	"patchbay/models/dit"
 	"patchbay/models/family"
 	"patchbay/models/latent"
 	"patchbay/models/text"
+	"patchbay/models/tokenizer"
 	"patchbay/models/weights"
 )
 
@@ -25,13 +28,8 @@ func Family() family.Family {
 			{Has: "double_stream_modulation_img.linear.weight", Aliases: true},
 		},
 		Detect: Detect,
-		Text: family.Text{
-			Types: []string{"flux2"},
-			Join: func(done map[string]*text.Encoding) (dit.Entry, error) {
-				return dit.Entry{}, nil
-			},
-		},
-		Names: names(),
+		Text:   family.Text{Types: []string{"flux2"}, Encoders: encoders(), Join: join},
+		Names:  names(),
 		Releases: []family.Release{
 			{Name: "flux2-klein-4b", Steps: 4, Text: minText, Entries: 1, Config: base},
 			{Name: "flux2-klein-9b", Steps: 4, Text: minText, Entries: 1, Config: nine},
@@ -42,6 +40,45 @@ func Family() family.Family {
 			ContextDim: 48, MLPHidden: 504, Guidance: true,
 		},
 	}
+}
+
+// chat is how klein's encoder, a Qwen3 of a size, reads a prompt: as if the model had not thought.
+func chat(key string) tokenizer.Layout {
+	l := tokenizer.Chat(key, "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n", 151643)
+	l.MinLength = minText
+	return l
+}
+
+// instruct is how dev's encoder reads a prompt.
+func instruct() tokenizer.Layout {
+	l := tokenizer.Chat("mistral3_24b", "[SYSTEM_PROMPT]You are an AI that reasons about image descriptions. You give "+
+		"structured responses focusing on object relationships, object\nattribution and actions without "+
+		"speculation.[/SYSTEM_PROMPT][INST]{}[/INST]", 11)
+	l.Start = 1
+	return l
+}
+
+// encoders are Qwen3 for klein and Mistral Small 3 for dev; one of them is there. ComfyUI knows the two that no other
+// family reads whatever a loader is told.
+func encoders() []family.Encoder {
+	klein, any := text.Form{Taps: []int{9, 18, 27}}, func(string) bool { return true }
+	return []family.Encoder{
+		{Kind: "qwen3", Optional: true, Form: klein, Layout: chat("qwen3_4b"), Under: func(typ string) bool {
+			return typ == "flux"
+		}},
+		{Kind: "qwen3_8b", Optional: true, Form: klein, Layout: chat("qwen3_8b"), Under: any},
+		{
+			Kind: "mistral3", Optional: true, Form: text.Form{Taps: []int{10, 20, 30}}, Layout: instruct(), Under: any,
+		},
+	}
+}
+
+// join takes the states of the encoder that is there.
+func join(done map[string]*text.Encoding) (dit.Entry, error) {
+	for _, e := range done {
+		return dit.Entry{Context: e.Context}, nil
+	}
+	return dit.Entry{}, fmt.Errorf("flux2: no encoder was run")
 }
 
 // minText is the number of rows that texts are filled up to.
