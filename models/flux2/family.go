@@ -63,9 +63,7 @@ func instruct() tokenizer.Layout {
 func encoders() []family.Encoder {
 	klein, any := text.Form{Taps: []int{9, 18, 27}}, func(string) bool { return true }
 	return []family.Encoder{
-		{Kind: "qwen3", Optional: true, Form: klein, Layout: chat("qwen3_4b"), Under: func(typ string) bool {
-			return typ == "flux"
-		}},
+		{Kind: "qwen3", Optional: true, Form: klein, Layout: chat("qwen3_4b")},
 		{Kind: "qwen3_8b", Optional: true, Form: klein, Layout: chat("qwen3_8b"), Under: any},
 		{
 			Kind: "mistral3", Optional: true, Form: text.Form{Taps: []int{10, 20, 30}}, Layout: instruct(), Under: any,

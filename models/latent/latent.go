@@ -133,5 +133,8 @@ func (f Format) RGB(latent []float32, y, x int) []byte {
 	return out
 }
 
+// Pixels is the number of pixels of a picture along a latent pixel.
+func (f Format) Pixels() int { return 8 * f.Side() }
+
 // Side is the number of preview pixels along a latent pixel.
 func (f Format) Side() int { return max(1, f.Packed) }

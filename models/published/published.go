@@ -50,7 +50,7 @@ func Find(name string) (*Model, error) {
 				return nil, fmt.Errorf("model %s: %w", name, err)
 			}
 			return &Model{
-				Name: name, Spec: &d.Spec, Steps: r.Steps, Text: r.Text, Entries: r.Entries, Scale: 8 * d.Latent.Side(),
+				Name: name, Spec: &d.Spec, Steps: r.Steps, Text: r.Text, Entries: r.Entries, Scale: d.Latent.Pixels(),
 			}, nil
 		}
 	}

@@ -19,7 +19,7 @@ func Family() family.Family {
 			Types: []string{"lumina2"},
 			Encoders: []family.Encoder{{
 				Kind: "qwen3", Form: text.Form{Layer: -2},
-				Under:  func(typ string) bool { return typ != "flux" && typ != "flux2" },
+				Under:  func(typ string) bool { return typ != "flux2" },
 				Layout: tokenizer.Chat("qwen3_4b", "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n", 151643),
 			}},
 			Join: func(done map[string]*text.Encoding) (dit.Entry, error) {

@@ -30,15 +30,15 @@ type Case struct {
 	Method      string      `json:"ref_latents_method"`
 }
 
-// modern reports whether a model's cases are in the folder modern: families recorded later.
-func modern(model string) bool {
+// Modern reports whether the cases of a model are in the folder modern: families recorded later.
+func Modern(model string) bool {
 	family, _, _ := strings.Cut(model, "-")
 	return slices.Contains([]string{"zimage", "qwen", "flux2", "klein"}, family)
 }
 
 // recordedIn is the path of a file with the cases of a model.
 func recordedIn(model, file string) string {
-	if modern(model) {
+	if Modern(model) {
 		return "modern/" + file
 	}
 	return file
