@@ -50,6 +50,7 @@ func (m *Model) fitsHost(req *parallel.Request) error {
 	for _, b := range req.Branches {
 		for i := range b.Entries {
 			e := &b.Entries[i]
+			e.Context = m.filled(e.Context)
 			refused := func(key string) error {
 				field := "conds." + b.Name + "." + key
 				return fault.At(fault.CodeBadInput, field, "%s: the %s model takes no %s (entry %d)", field, m.Spec.Family, key, i)

@@ -484,7 +484,7 @@ class _Seen:
 
     def __call__(self, event: Message) -> None:
         at = (int(event.get("ts", 0)), int(event.get("seq", 0)))
-        if at > self.last or event["type"] in TERMINAL:
+        if at[0] > self.last[0] or at[1] > self.last[1] or event["type"] in TERMINAL:  # clocks jump
             self.last = at
             if self._on_event:
                 self._on_event(event)
