@@ -51,6 +51,19 @@ func (c *Config) Libraries() *library.Search {
 	return &library.Search{Folders: c.CUDALibs, ComfyUI: c.ComfyUI}
 }
 
+// places are the devices of a worker, one for each rank that they have a place for; cpu takes any number.
+func (c *Config) places() []string {
+	list, err := GPUs(c.Devices)
+	if list == nil || err != nil {
+		return []string{"cpu"}
+	}
+	var out []string
+	for _, n := range list {
+		out = append(out, fmt.Sprintf("cuda:%d", n))
+	}
+	return out
+}
+
 // gpus are the devices that --devices names, one for each rank, and the driver they are reached through; both are nil
 // where it names none. Nothing is started on the devices.
 func (c *Config) gpus() (*cuda.Driver, []cuda.Info, error) {
