@@ -71,8 +71,11 @@ func (l *JetStream) offer(ctx context.Context, rec message.Record, first bool) e
 
 // remind implements Store.
 func (l *JetStream) remind(ctx context.Context, waiting []message.Record, now time.Time) error {
-	if len(waiting) == 0 {
-		return nil
+	if len(waiting) == 0 { // references of jobs that have ended may be stuck all the same
+		info, err := l.queue.Info(ctx)
+		if err != nil || info.State.Msgs == 0 {
+			return err
+		}
 	}
 	if err := l.unstick(ctx, now); err != nil {
 		return err
