@@ -195,6 +195,8 @@ func (c *Config) Complete() error {
 			leastMemory>>20)}
 	} else if err != nil {
 		return &InputError{Err: fmt.Errorf("--memory %w", err)}
+	} else if err := checkAddresses(addressSpace(), n); err != nil {
+		return &InputError{Err: err}
 	}
 	if c.FreeAfter < 0 {
 		return &InputError{Err: fmt.Errorf("--free-after %s: want 0 or more", c.FreeAfter)}
