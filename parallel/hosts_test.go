@@ -175,11 +175,10 @@ func TestHostsEqualOneProcess(t *testing.T) {
 
 // TestALostHostEndsTheRun: a run whose process goes away fails at once and names it; the next one has a new group.
 func TestALostHostEndsTheRun(t *testing.T) {
-	e, h := newHosts(t)
+	e, h := newPatientHosts(t, 24*time.Hour) // no patience ends it
 	r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", 1, 7, 6, 40)
 	h.weights(r)
 	r.Plan = "ulysses=2"
-	start := time.Now()
 	_, err := e.Sample(context.Background(), r, func(p Progress) error {
 		if p.Step == 2 {
 			_ = h.conns[1].Close()
@@ -189,9 +188,6 @@ func TestALostHostEndsTheRun(t *testing.T) {
 	var f *failure.Error
 	if !errors.As(err, &f) || f.Code != failure.HostLost || !strings.Contains(f.Error(), "process 1 has gone") {
 		t.Fatalf("got %v, want a loss of process 1", err)
-	}
-	if d := time.Since(start); d > 30*time.Second {
-		t.Errorf("it took %v", d)
 	}
 	r.Sigmas = r.Sigmas[:3]
 	if _, err := e.Sample(context.Background(), r, nil); err != nil {

@@ -216,7 +216,8 @@ func (l *JetStream) unstick(ctx context.Context, now time.Time) error {
 			if err != nil {
 				return fmt.Errorf("read queue: %w", err)
 			}
-			if !idle && m.Sequence > info.AckFloor.Stream || now.Sub(m.Time) < settled {
+			age := now.Sub(m.Time) // negative: a clock has jumped since
+			if !idle && m.Sequence > info.AckFloor.Stream || age >= 0 && age < settled {
 				break
 			}
 			l.cfg.Log.Warn().Str("job", wire.LastToken(m.Subject)).Uint64("seq",

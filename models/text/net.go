@@ -152,10 +152,11 @@ type loaded[W any] struct {
 	options weights.Options
 }
 
-// load fills the weights.
+// load fills the weights. Those of 8 bits are widened: encoders multiply them with activations that are not rounded, as
+// ComfyUI does.
 func (l *loaded[W]) load(ops engine.Ops, set *weights.Set, opt weights.Options) (err error) {
 	l.options = opt
-	l.memory, err = weights.Load(ops, set, &l.weights, opt)
+	l.memory, err = weights.Load(ops, set.Widened(engine.BF16), &l.weights, opt)
 	return err
 }
 

@@ -203,6 +203,9 @@ func (s *Store) Sample(ctx context.Context, q *HostRequest,
 			return nil, err
 		}
 	}
+	if c := req.Cache; c != nil && c.Rule == parallel.CacheEasy && m.Traits.NoStepCache {
+		req.Cache = nil // as in ComfyUI
+	}
 	sampler, err := sampling.FindSampler(req.Sampler)
 	if err != nil {
 		return nil, fault.At(fault.CodeBadInput, "sampler.name", "sampler.name: %v", err)
