@@ -22,7 +22,7 @@ type stepFlags struct {
 	timing
 	plan.Trial
 	save    string
-	devices daemon.Config // --devices, --device-memory, --reserve
+	devices daemon.Config // see settings.Devices
 }
 
 func stepCmd() *cobra.Command {
