@@ -11,7 +11,7 @@ import (
 type Compute string
 
 // The values of Compute: F32 (also the empty value) is what parity with ComfyUI on a processor needs; BF16 halves
-// activations and exchanges; Auto is BF16 where the device multiplies bf16 natively and the file's weights are packed
+// activations and exchanges; Auto is BF16 where the device is faster in it and the file's weights are packed
 // as bf16, else F32.
 const (
 	ComputeF32  Compute = "f32"
@@ -28,12 +28,9 @@ func ParseCompute(text string) (Compute, error) {
 	return "", fmt.Errorf("%q: want auto, f32 or bf16", text)
 }
 
-// nativeBF16 lists the operations (engine.Ops.Name) that multiply bf16 faster than f32.
-func nativeBF16(name string) bool { return name == "cpu/avx512bf16" || name == "cuda" }
-
 // of returns the type for a model on a device.
 func (c Compute) of(device string, m *Model) engine.DType {
-	if c == ComputeBF16 || c == ComputeAuto && nativeBF16(device) && m.narrow {
+	if c == ComputeBF16 || c == ComputeAuto && fasterBF16(device) && m.narrow {
 		return engine.BF16
 	}
 	return engine.F32
