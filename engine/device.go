@@ -42,7 +42,7 @@ type Replayer interface {
 	// Replay issues the calls of f. As long as Drop is not called, f issues the same calls on the same operands for equal
 	// keys, but for what moves: f gets copies of those tensors at places that stay. f neither uploads, downloads,
 	// allocates, frees nor waits; marks in it may be left out. Sooner or later f is not called any more but what it issued
-	// is issued again: replayed is true. An error of f is returned; of a sequence in which one occurs a part may be issued.
+	// is issued again: replayed is true. An error of f is returned; of a sequence that has one a part may be issued.
 	Replay(key string, moving []Tensor, f func(fixed []Tensor) error) (replayed bool, err error)
 	// Drop forgets all keys: their operands may go.
 	Drop()
