@@ -122,16 +122,16 @@ func (b *blas) room(p *engine.Product, pl *plan) int {
 	return bytes
 }
 
-// chosen counts products of linear layers and convolutions by cuBLASLt and by our kernels, and shapes for which the two
-// disagree.
-type chosen struct{ library, own, refused int64 }
+// chosen counts products of linear layers and convolutions by cuBLASLt and by our kernels, shapes for which the two
+// disagree, and products with f16 weights that meet bf16 activations.
+type chosen struct{ library, own, refused, rounded int64 }
 
 // Chosen implements engine.Chooser.
 func (o *Ops) Chosen() map[string]int64 {
 	return map[string]int64{
 		"linear by cuBLASLt": o.chosen.library, "linear by own kernels": o.chosen.own,
-		"shapes that cuBLASLt gets wrong": o.chosen.refused,
-		"evaluations by graphs":           o.graphs.count.launched, "graphs that CUDA refuses": o.graphs.count.refused,
+		"shapes that cuBLASLt gets wrong": o.chosen.refused, "products that lose 3 bits of f16": o.chosen.rounded,
+		"evaluations by graphs": o.graphs.count.launched, "graphs that CUDA refuses": o.graphs.count.refused,
 	}
 }
 
