@@ -14,6 +14,12 @@ import (
 	"patchbay/parallel"
 )
 
+// The values of --graphs.
+const (
+	GraphsOn  = "on"
+	graphsOff = "off"
+)
+
 // GPUs are the devices that --devices names by number, nil where it names none: cuda:N, and lists and ranges of them,
 // one for each rank. A GPU that stands there twice has two ranks.
 func GPUs(devices string) ([]int, error) {
@@ -138,6 +144,7 @@ func (c *Config) chosen() string {
 type opened struct {
 	driver *cuda.Driver
 	infos  []cuda.Info // by rank
+	eager  bool        // no graphs
 	mu     sync.Mutex
 	of     map[int]*cuda.Device // by number
 }
@@ -152,6 +159,7 @@ func (o *opened) newOps(rank, _ int) (engine.Ops, error) {
 		if err != nil {
 			return nil, err
 		}
+		device.Eager = o.eager
 		o.of[n] = device
 	}
 	return o.of[n].NewOps()
@@ -198,7 +206,7 @@ func (c *Config) EngineConfig() (cfg parallel.Config, closing func() error, err 
 	if _, err := driver.Use(c.Libraries()); err != nil {
 		return cfg, closing, fmt.Errorf("--devices %s: %w: --cuda-libs off does without NVIDIA's libraries", c.Devices, err)
 	}
-	devices := &opened{driver: driver, infos: infos, of: map[int]*cuda.Device{}}
+	devices := &opened{driver: driver, infos: infos, eager: c.Graphs == graphsOff, of: map[int]*cuda.Device{}}
 	if c.Compute != string(value.ComputeF32) {
 		cfg.Beside = engine.BF16
 	}
