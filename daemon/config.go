@@ -251,13 +251,8 @@ func (c *Config) CheckDevices() error {
 	if _, err := ParseBytes(c.DeviceMemory); err != nil {
 		return &InputError{Err: fmt.Errorf("--device-memory %w", err)}
 	}
-	gpus, _ := GPUs(c.Devices)
-	switch {
-	case !slices.Contains([]string{"", PlacementThreads, placementChildren}, c.Placement):
+	if !slices.Contains([]string{"", PlacementThreads, placementChildren}, c.Placement) {
 		return &InputError{Err: fmt.Errorf("--placement %s: want threads or children", c.Placement)}
-	case c.Placement == placementChildren && gpus != nil:
-		return &InputError{Err: fmt.Errorf("--placement children --devices %s: processes exchange in host memory alone yet: "+
-			"want --placement threads, or --devices cpu", c.Devices)}
 	}
 	if _, err := ParseBytes(c.Reserve); err != nil {
 		return &InputError{Err: fmt.Errorf("--reserve %w", err)}

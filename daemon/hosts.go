@@ -109,7 +109,7 @@ func (c *Config) newHosts(log zerolog.Logger) (*remote.Cluster, error) {
 		}
 		return last
 	}
-	return remote.NewCluster(n, list, func(cl *remote.Client) host.Host { return far{cl, roots} },
+	return remote.NewCluster(n, c.exchange(), list, func(cl *remote.Client) host.Host { return far{cl, roots} },
 		func(address string, err error) {
 			if err != nil {
 				log.Warn().Str("host", address).Err(err).Msg("a host is not used")

@@ -36,8 +36,9 @@ type hosts struct {
 	room   int        // ranks that processes were started for
 	conns  []net.Conn // the ends of the processes
 	ops    func(rank, ranks int) (engine.Ops, error)
-	hung   chan error        // of a station whose rank stays; nil: none may
-	killed func(process int) // nil, or told when a process must end
+	hung   chan error                                              // of a station whose rank stays; nil: none may
+	killed func(process int)                                       // nil, or told when a process must end
+	device func(process int, c *host.Config, offer *remote.Config) // nil, or gives a process a GPU
 	served sync.WaitGroup
 }
 
@@ -76,13 +77,18 @@ func (h *hosts) Start(ranks int) ([]host.Host, error) {
 		go func() {
 			defer h.served.Done()
 			defer func() { _ = listen.Close() }()
-			own, err := host.New(host.Config{NewOps: h.ops, Places: 1})
+			cfg, offer := host.Config{NewOps: h.ops, Places: 1}, remote.Config{Listen: listen, Open: h.open}
+			if h.device != nil {
+				h.device(i, &cfg, &offer)
+			}
+			own, err := host.New(cfg)
 			if err != nil {
 				h.t.Error(err)
 				return
 			}
 			defer own.Close()
-			_ = remote.Serve(there, remote.Config{Host: own, Listen: listen, Open: h.open})
+			offer.Host = own
+			_ = remote.Serve(there, offer)
 		}()
 		c, err := remote.NewClient(fmt.Sprintf("process %d", i), here, 0, func() error {
 			if h.killed != nil {
@@ -95,7 +101,7 @@ func (h *hosts) Start(ranks int) ([]host.Host, error) {
 		}
 		clients, out = append(clients, c), append(out, c)
 	}
-	return out, remote.Meet(clients)
+	return out, remote.Meet(clients, remote.ByBest)
 }
 
 func newHosts(t *testing.T) (*Engine, *hosts) { return newPatientHosts(t, time.Minute) }
