@@ -26,6 +26,8 @@ type Located interface {
 // Reserver is implemented by Ops that need scratch memory or plans by shape. Reserve takes them before a step for all
 // calls that a recording pass has seen, so that nothing is allocated inside the step.
 type Reserver interface {
+	// Scratch returns how many bytes of the device Reserve leaves taken at most, with what was taken before.
+	Scratch(calls *Recorder) int64
 	Reserve(calls *Recorder) error
 }
 

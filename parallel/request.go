@@ -169,7 +169,7 @@ type Stats struct {
 	Rows        int     // latents predicted, over all evaluations: batch items times active entries
 	LoadSeconds float64 // weights read and packed for this request, 0 if resident
 	StepSeconds []float64
-	PeakBytes   int64             // activations and session buffers of the busiest rank
+	PeakBytes   int64             // activations, session buffers and scratch memory of the busiest rank
 	Traffic     [][]comm.Traffic  // what each rank of the plan sent, by axis (AxisUlysses to AxisShard)
 	Tokens      []rank.TokenCount // what each rank's first block computed
 	Chosen      map[string]int64  // how devices have computed calls (engine.Chooser), over all ranks; nil: in one way

@@ -28,7 +28,6 @@ func (o *Ops) Conv2D(y, x engine.Tensor, w *engine.Weight, a engine.ConvArgs) {
 	if !direct {
 		lines = o.convLines(lines, y.Dim(2), w.K(), size)
 	}
-	strip := left{rows: y.Dim(2), dtype: x.DType, batch: lines}
 	pixels := 0
 	if !direct {
 		pixels = room(lines * y.Dim(2) * ld * size)
@@ -36,32 +35,25 @@ func (o *Ops) Conv2D(y, x engine.Tensor, w *engine.Weight, a engine.ConvArgs) {
 	for b := range y.Dim(0) {
 		for from := 0; from < y.Dim(1); from += lines {
 			n := min(lines, y.Dim(1)-from)
-			if err := o.mem.need(pixels + adapterRoom(lines*y.Dim(2), w.N(), w.Ranks(), size)); err != nil {
+			part := func(t engine.Tensor) engine.Tensor { return t.Index(0, b).Slice(0, from, from+n) }
+			out, e := part(y), engine.Epilogue{}
+			if !a.Residual.IsZero() {
+				e.Residual = part(a.Residual)
+			}
+			seen := engine.NewTensor(engine.Buf{}, x.DType, n, y.Dim(2), ld).Slice(2, 0, w.K())
+			if direct {
+				seen = part(x)
+			}
+			r := o.route(out, seen, w, e)
+			if err := o.mem.need(pixels + r.scratch); err != nil {
 				o.note(err)
 				return
 			}
-			l := strip
-			l.batch = n
-			if direct {
-				part := x.Index(0, b).Slice(0, from, from+n)
-				l = leftOf(part)
-			} else {
-				at := o.mem.take(pixels)
-				l.at, l.bs, l.ls, l.vec = C.pb_u64(at), C.pb_i64(y.Dim(2)*ld), C.pb_i64(ld), 1
-				o.im2col(at, x, y, a, (b*y.Dim(1)+from)*y.Dim(2), n*y.Dim(2), ld)
+			if !direct {
+				seen.Buf.Dev = o.mem.take(pixels)
+				o.im2col(seen.Buf.Dev, x, y, a, (b*y.Dim(1)+from)*y.Dim(2), n*y.Dim(2), ld)
 			}
-			out := y.Index(0, b).Slice(0, from, from+n)
-			p := C.struct_pb_linear{
-				y: address("Conv2D", out), bias: address("Conv2D", w.Bias), gate_per: 1, y_type: C.int(y.DType), alpha: 1,
-				vec: pieces(y, a.Residual, w.Bias),
-			}
-			p.ybs, p.yls = leadStrides(out)
-			if !a.Residual.IsZero() {
-				res := a.Residual.Index(0, b).Slice(0, from, from+n)
-				p.res = address("Conv2D", res)
-				p.rbs, p.rls = leadStrides(res)
-			}
-			o.weighted(&p, l, w)
+			o.multiplied("Conv2D", &r, out, seen, w, e)
 		}
 	}
 }

@@ -33,21 +33,28 @@ func (o *Ops) Linear(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue) {
 		return
 	}
 	wantLayout("Linear", w)
-	if o.byLibrary(y, x, w, e) {
+	r := o.route(y, x, w, e)
+	if err := o.mem.need(r.scratch); err != nil {
+		o.note(err)
+		return
+	}
+	o.multiplied("Linear", &r, y, x, w, e)
+}
+
+// multiplied computes a product on its way; its scratch memory is there.
+func (o *Ops) multiplied(op string, r *route, y, x engine.Tensor, w *engine.Weight, e engine.Epilogue) {
+	if r.a != nil {
+		o.byLibrary(op, r, y, x, w, e)
 		return
 	}
 	o.chosen.own++
 	l := leftOf(x)
-	if err := o.mem.need(adapterRoom(l.batch*l.rows, w.N(), w.Ranks(), l.dtype.Size())); err != nil {
-		o.note(err)
-		return
-	}
 	a := C.struct_pb_linear{
-		y: address("Linear", y), res: address("Linear", e.Residual), gate: address("Linear", e.Gate), gate_per: 1,
-		act: C.int(e.Act), y_type: C.int(y.DType), alpha: 1, vec: pieces(y, e.Residual, e.Gate),
+		y: address(op, y), res: address(op, e.Residual), gate: address(op, e.Gate), gate_per: 1, act: C.int(e.Act),
+		y_type: C.int(y.DType), alpha: 1, vec: pieces(y, e.Residual, e.Gate),
 	}
 	if !e.NoBias && !w.Bias.IsZero() {
-		a.bias = address("Linear", w.Bias)
+		a.bias = address(op, w.Bias)
 		a.vec &= pieces(w.Bias)
 	}
 	a.ybs, a.yls = leadStrides(y)
@@ -55,7 +62,14 @@ func (o *Ops) Linear(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue) {
 	if !e.Gate.IsZero() {
 		a.gate_s, a.gate_per = C.pb_i64(e.Gate.Stride(0)), C.int(l.batch/e.Gate.Dim(0))
 	}
-	o.weighted(&a, l, w)
+	if w.Ranks() > 0 {
+		up := engine.BF16
+		if kernelFor(o.dev, l, w.Base.DType, w.N()) < kLast { // those that widen any type
+			up = engine.F32
+		}
+		a.f[1] = o.adapters(l, w, up)
+	}
+	o.product(&a, l, w.Base)
 }
 
 // leftOf views x [B, L, K] or [L, K] as a left factor.
@@ -97,7 +111,7 @@ func wantLayout(op string, w *engine.Weight) {
 	}
 }
 
-// adapterRoom returns the scratch bytes that weighted takes for a product of rows with n features, in elements of size
+// adapterRoom returns the scratch bytes that adapters takes for a product of rows with n features, in elements of size
 // bytes.
 func adapterRoom(rows, n, ranks, size int) int {
 	if ranks == 0 {
@@ -106,41 +120,34 @@ func adapterRoom(rows, n, ranks, size int) int {
 	return room(rows*rowStride(ranks)*size) + room(n*rowStride(ranks)*4)
 }
 
-// weighted launches the product of l with w and its adapters; a holds the epilogue. The low-rank parts of all adapters
-// stand side by side in scratch memory, like their Up factors, and are the second pair of factors: y gets x W^T + [s1 x
-// D1^T, s2 x D2^T, ..] [U1, U2, ..]^T.
-func (o *Ops) weighted(a *C.struct_pb_linear, l left, w *engine.Weight) {
-	var second C.struct_pb_factor
-	if r := w.Ranks(); r > 0 {
-		ld, m := rowStride(r), l.batch*l.rows
-		low, up := o.mem.take(m*ld*l.dtype.Size()), o.mem.take(w.N()*ld*4)
-		second = C.struct_pb_factor{
-			x: C.pb_u64(low), w: C.pb_u64(up), bs: C.pb_i64(l.rows * ld), ls: C.pb_i64(ld), ld: C.pb_i64(ld), k: C.int(r),
-			w_type: C.int(engine.BF16), vec: 1,
-		}
-		if kernelFor(o.dev, l, w.Base.DType, w.N()) < kLast { // those that widen any type
-			second.w_type = C.int(engine.F32)
-		}
-		at := 0
-		for i := range w.Adapters {
-			ad := &w.Adapters[i]
-			d := C.struct_pb_linear{
-				y: C.pb_u64(low + uint64(at*l.dtype.Size())), ybs: second.bs, yls: second.ls, gate_per: 1, y_type: C.int(l.dtype),
-				alpha: C.float(ad.Scale),
-			}
-			o.product(&d, l, ad.Down)
-			o.args.pack = C.struct_pb_pack{
-				dst: C.pb_u64(up + uint64(at*engine.DType(second.w_type).Size())), src: C.pb_u64(ad.Up.Buf.Dev),
-				rows: C.pb_i64(w.N()),
-				k:    C.pb_i64(ad.Up.K), width: C.pb_i64(ad.Up.K), dst_ld: C.pb_i64(ld), src_ld: C.pb_i64(rowStride(ad.Up.K)),
-				from: C.int(ad.Up.DType), to: second.w_type, scale: 1,
-			}
-			o.flat(kPack, w.N()*ad.Up.K, unsafe.Pointer(&o.args.pack))
-			at += ad.Down.N
-		}
+// adapters makes the second pair of factors of a product: the low-rank parts of all adapters stand side by side in
+// scratch memory, like their Up factors of type upType, so that y gets x W^T + [s1 x D1^T, s2 x D2^T, ..] [U1, U2,
+// ..]^T.
+func (o *Ops) adapters(l left, w *engine.Weight, upType engine.DType) C.struct_pb_factor {
+	r := w.Ranks()
+	ld, m := rowStride(r), l.batch*l.rows
+	low, up := o.mem.take(m*ld*l.dtype.Size()), o.mem.take(w.N()*ld*4)
+	f := C.struct_pb_factor{
+		x: C.pb_u64(low), w: C.pb_u64(up), bs: C.pb_i64(l.rows * ld), ls: C.pb_i64(ld), ld: C.pb_i64(ld), k: C.int(r),
+		w_type: C.int(upType), vec: 1,
 	}
-	a.f[1] = second
-	o.product(a, l, w.Base)
+	at := 0
+	for i := range w.Adapters {
+		ad := &w.Adapters[i]
+		d := C.struct_pb_linear{
+			y: C.pb_u64(low + uint64(at*l.dtype.Size())), ybs: f.bs, yls: f.ls, gate_per: 1, y_type: C.int(l.dtype),
+			alpha: C.float(ad.Scale),
+		}
+		o.product(&d, l, ad.Down)
+		o.args.pack = C.struct_pb_pack{
+			dst: C.pb_u64(up + uint64(at*upType.Size())), src: C.pb_u64(ad.Up.Buf.Dev), rows: C.pb_i64(w.N()),
+			k: C.pb_i64(ad.Up.K), width: C.pb_i64(ad.Up.K), dst_ld: C.pb_i64(ld), src_ld: C.pb_i64(rowStride(ad.Up.K)),
+			from: C.int(ad.Up.DType), to: f.w_type, scale: 1,
+		}
+		o.flat(kPack, w.N()*ad.Up.K, unsafe.Pointer(&o.args.pack))
+		at += ad.Down.N
+	}
+	return f
 }
 
 // product launches one product; a holds the epilogue and, where there is one, the second pair.

@@ -56,13 +56,14 @@ func (b *blas) close() error {
 	return try(func(e *C.pb_error) { C.pb_lt_close(b.c, e) })
 }
 
-// plan is a Linear by cuBLASLt: y, or a matrix aside of it, = act(x w^T + c + bias), for one item or for all as one.
+// plan is a product by cuBLASLt: y, or a matrix aside of it, = act(x w^T + c + bias), for one item or for all as one.
+// With adapters their product is made first, where this one goes, and is c.
 type plan struct {
-	shape C.pb_lt_shape
-	items int  // calls, one an item of the batch; 1 where all items are one matrix
-	aside bool // the product is written to scratch memory, and y = residual + gate * (product + bias, if act is none)
-	added bool // the residual is c
-	bias  bool // of the product
+	shape, low C.pb_lt_shape // low: of the low-rank parts of adapters with their Up factors; k is 0 without adapters
+	items      int           // calls, one an item of the batch; 1 where all items are one matrix
+	aside      bool          // the product goes to scratch memory; y = residual + gate * (product + bias, if act is none)
+	added      bool          // the residual is c
+	bias       bool          // of the product
 }
 
 // planOf says how a product goes through cuBLASLt; ok false: it does not. The rows of all operands start at multiples
@@ -70,11 +71,10 @@ type plan struct {
 func (b *blas) planOf(p *engine.Product) (pl plan, ok bool) {
 	epilogue := epilogueOf(p.Act)
 	narrow := p.XType == engine.BF16 && p.YType == engine.BF16 && p.Weight == engine.BF16
-	if b.c == nil || epilogue == 0 || !narrow || p.Ranks > 0 || p.Batch*p.Rows <= fewRows || p.N*p.K == 0 ||
-		p.Gated && !p.Added {
+	if b.c == nil || epilogue == 0 || !narrow || p.Batch*p.Rows <= fewRows || p.N*p.K == 0 || p.Gated && !p.Added {
 		return pl, false
 	}
-	pl.aside = p.Gated || p.Added && p.Act != engine.ActNone
+	pl.aside = p.Gated || p.Added && (p.Act != engine.ActNone || p.Ranks > 0)
 	pl.added = p.Added && !pl.aside
 	pl.bias = p.Bias && !(pl.aside && p.Act == engine.ActNone)
 	if pl.bias {
@@ -101,12 +101,18 @@ func (b *blas) planOf(p *engine.Product) (pl plan, ok bool) {
 		m: C.int(rows), n: C.int(p.N), k: C.int(p.K), epilogue: epilogue, ldx: C.int64_t(max(p.X[1], p.K)),
 		ldw: C.int64_t(rowStride(p.K)), ldc: C.int64_t(c[1]), ldy: C.int64_t(y[1]),
 	}
+	if p.Ranks > 0 {
+		ld := C.int64_t(rowStride(p.Ranks))
+		pl.low = pl.shape
+		pl.low.k, pl.low.epilogue, pl.low.ldx, pl.low.ldw = C.int(p.Ranks), C.PB_LT_DEFAULT, ld, ld
+	}
 	return pl, p.X[1] >= p.K && y[1] >= p.N && c[1] >= p.N
 }
 
-// room is the scratch memory of a planned product: workspace, the bias in bf16, and the product where it stands aside.
+// room is the scratch memory of a planned product: workspace, what adapters need, the bias in bf16, and the product
+// where it stands aside.
 func (b *blas) room(p *engine.Product, pl *plan) int {
-	bytes := room(b.space)
+	bytes := room(b.space) + adapterRoom(p.Batch*p.Rows, p.N, p.Ranks, engine.BF16.Size())
 	if pl.bias {
 		bytes += room(2 * p.N)
 	}
@@ -116,7 +122,7 @@ func (b *blas) room(p *engine.Product, pl *plan) int {
 	return bytes
 }
 
-// chosen counts calls of Linear by cuBLASLt and by our kernels, and shapes for which the two disagree.
+// chosen counts products of linear layers and convolutions by cuBLASLt and by our kernels, and shapes for which the two disagree.
 type chosen struct{ library, own, refused int64 }
 
 // Chosen implements engine.Chooser.
@@ -125,6 +131,40 @@ func (o *Ops) Chosen() map[string]int64 {
 		"linear by cuBLASLt": o.chosen.library, "linear by own kernels": o.chosen.own,
 		"shapes that cuBLASLt gets wrong": o.chosen.refused,
 	}
+}
+
+// route is the way that a product takes.
+type route struct {
+	p       engine.Product
+	plan    plan
+	a, low  *C.pb_lt_plan // a nil: our kernels; low: of adapters
+	scratch int           // bytes
+}
+
+// routeOf chooses the way of a product whose operands start at multiples of 16 bytes.
+func (o *Ops) routeOf(p *engine.Product) (r route) {
+	r.p, r.scratch = *p, adapterRoom(p.Batch*p.Rows, p.N, p.Ranks, p.XType.Size())
+	pl, ok := o.dev.blas.planOf(p)
+	if !ok {
+		return r
+	}
+	a, low := o.algorithm(pl.shape), (*C.pb_lt_plan)(nil)
+	if a != nil && p.Ranks > 0 {
+		low = o.algorithm(pl.low)
+	}
+	if a != nil && (p.Ranks == 0 || low != nil) {
+		r.plan, r.a, r.low, r.scratch = pl, a, low, o.dev.blas.room(p, &pl)
+	}
+	return r
+}
+
+// route chooses the way of any product.
+func (o *Ops) route(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue) route {
+	p := engine.ProductOf(y, x, w, e)
+	if o.dev.blas.c == nil || !inSteps(&x, rowAlign) || !inSteps(&y, rowAlign) || !inSteps(&e.Residual, rowAlign) {
+		return route{p: p, scratch: adapterRoom(p.Batch*p.Rows, p.N, p.Ranks, p.XType.Size())}
+	}
+	return o.routeOf(&p)
 }
 
 // algorithm returns what cuBLASLt does for a shape, nil where it has nothing that agrees with our kernel, or there is
@@ -157,31 +197,16 @@ func (o *Ops) choose(s C.pb_lt_shape) (a *C.pb_lt_plan) {
 	return nil
 }
 
-// byLibrary computes a Linear by cuBLASLt, if it can.
-func (o *Ops) byLibrary(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue) bool {
-	if o.dev.blas.c == nil || !inSteps(&x, rowAlign) || !inSteps(&y, rowAlign) || !inSteps(&e.Residual, rowAlign) {
-		return false
-	}
-	p := engine.ProductOf(y, x, w, e)
-	pl, ok := o.dev.blas.planOf(&p)
-	if !ok {
-		return false
-	}
-	a := o.algorithm(pl.shape)
-	if a == nil {
-		return o.err != nil
-	}
-	if err := o.mem.need(o.dev.blas.room(&p, &pl)); err != nil {
-		o.note(err)
-		return true
-	}
+// byLibrary computes a product by cuBLASLt; its scratch memory is there.
+func (o *Ops) byLibrary(op string, r *route, y, x engine.Tensor, w *engine.Weight, e engine.Epilogue) {
+	p, pl := &r.p, &r.plan
 	c := call{
-		x: uint64(address("Linear", x)), w: w.Base.Buf.Dev, y: uint64(address("Linear", y)), alpha: 1,
+		x: uint64(address(op, x)), w: w.Base.Buf.Dev, y: uint64(address(op, y)), alpha: 1,
 		workspace: o.mem.take(o.dev.blas.space),
 	}
 	if pl.bias {
 		c.bias = o.mem.take(2 * p.N)
-		o.convert(c.bias, uint64(address("Linear", w.Bias)), p.N, engine.BF16, engine.F32)
+		o.convert(c.bias, uint64(address(op, w.Bias)), p.N, engine.BF16, engine.F32)
 	}
 	strides := [3]int{p.X[0], p.Y[0], p.Residual[0]} // of items: x, y, c
 	if pl.aside {
@@ -189,33 +214,42 @@ func (o *Ops) byLibrary(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue)
 		strides[1] = p.Rows * rowStride(p.N)
 	}
 	if pl.added {
-		c.c, c.beta = uint64(address("Linear", e.Residual)), 1
+		c.c, c.beta = uint64(address(op, e.Residual)), 1
 	} else {
 		c.c, strides[2] = c.y, strides[1]
 	}
-	product := c.y
-	for range pl.items {
+	if r.low != nil {
+		f := o.adapters(leftOf(x), w, engine.BF16)
+		low := call{x: uint64(f.x), w: uint64(f.w), y: c.y, c: c.y, alpha: 1, workspace: c.workspace}
+		o.items(r.low, low, pl.items, [3]int{int(f.bs), strides[1], strides[1]})
+		c.beta = 1
+	}
+	o.items(r.a, c, pl.items, strides)
+	if pl.aside {
+		o.apart(op, c.y, y, w, e, p)
+	}
+	o.chosen.library++
+}
+
+// items enqueues a product for each of so many items, whose x, y and c start strides elements apart.
+func (o *Ops) items(a *C.pb_lt_plan, c call, items int, strides [3]int) {
+	for range items {
 		o.matmul(a, &c)
 		c.x, c.y, c.c = c.x+uint64(2*strides[0]), c.y+uint64(2*strides[1]), c.c+uint64(2*strides[2])
 	}
-	if pl.aside {
-		o.apart(product, y, w, e, &p)
-	}
-	o.chosen.library++
-	return true
 }
 
 // apart computes y = residual + gate * (product + bias) of a product in scratch memory. The bias of one with an
 // activation is in it.
-func (o *Ops) apart(product uint64, y engine.Tensor, w *engine.Weight, e engine.Epilogue, p *engine.Product) {
+func (o *Ops) apart(op string, product uint64, y engine.Tensor, w *engine.Weight, e engine.Epilogue, p *engine.Product) {
 	var bias engine.Tensor
 	if p.Bias && p.Act == engine.ActNone {
 		bias = w.Bias
 	}
 	a := &o.args.pointwise
-	*a = C.struct_pb_pointwise{r: rowsOf("Linear", y), op: C.PB_GATED, bias: address("Linear", bias)}
+	*a = C.struct_pb_pointwise{r: rowsOf(op, y), op: C.PB_GATED, bias: address(op, bias)}
 	a.r.vec = pieces(y, e.Residual, e.Gate, bias)
-	a.a, a.gate = viewOf("Linear", &a.r, e.Residual), modulationOf("Linear", e.Gate, p.Batch)
+	a.a, a.gate = viewOf(op, &a.r, e.Residual), modulationOf(op, e.Gate, p.Batch)
 	a.b = C.struct_pb_view{at: C.pb_u64(product), div: 1}
 	outer := y.Dims() - 1
 	a.b.stride[slot(outer-1, outer)] = C.pb_i64(rowStride(p.N))
@@ -224,7 +258,7 @@ func (o *Ops) apart(product uint64, y engine.Tensor, w *engine.Weight, e engine.
 	} else {
 		a.gate.stride[0] = 0 // one item, whose rows stand where others have items
 	}
-	o.pointwise("Linear", y)
+	o.pointwise(op, y)
 }
 
 // convert converts n neighbouring elements.
@@ -289,20 +323,21 @@ func (o *Ops) agrees(s C.pb_lt_shape, a *C.pb_lt_plan) (err error) {
 	}
 	l := left{at: C.pb_u64(random), ls: C.pb_i64(s.ldx), batch: 1, rows: m, dtype: engine.BF16, vec: 1}
 	own := C.struct_pb_linear{
-		y: C.pb_u64(ours), yls: C.pb_i64(ldy), gate_per: 1, act: actOf(s.epilogue), y_type: C.int(engine.BF16),
-		alpha: C.float(c.alpha),
+		y: C.pb_u64(ours), yls: C.pb_i64(ldy), gate_per: 1, y_type: C.int(engine.BF16), alpha: C.float(c.alpha),
+		res: C.pb_u64(random), rls: C.pb_i64(ldc),
 	}
+	c.c, c.beta = random, 1
 	if s.epilogue&C.PB_LT_BIAS != 0 {
 		c.bias, own.bias = random, C.pb_u64(ones)
 		o.convert(ones, random, n, engine.F32, engine.BF16)
-	}
-	if own.act == C.PB_NONE { // c goes with no activation
-		c.c, c.beta, own.res, own.rls = random, 1, C.pb_u64(random), C.pb_i64(ldc)
 	}
 	o.multiply(&own, l, right{at: C.pb_u64(random), ld: int(s.ldw), n: n, k: k, dtype: engine.BF16})
 	o.matmul(a, &c)
 	rows := func(at uint64) engine.Tensor {
 		return engine.NewTensor(engine.Buf{Dev: at}, engine.BF16, 1, m, ldy).Slice(2, 0, n)
+	}
+	if act := actOf(s.epilogue); act != engine.ActNone { // the library's is behind the sum with c
+		o.Activate(rows(ours), rows(ours), act)
 	}
 	minus := engine.NewTensor(engine.Buf{Dev: ones}, engine.F32, 1, n)
 	o.Fill(minus, -1)
@@ -345,14 +380,14 @@ func epilogueOf(act engine.Act) C.int {
 }
 
 // actOf is the activation of an epilogue.
-func actOf(epilogue C.int) C.int {
+func actOf(epilogue C.int) engine.Act {
 	switch epilogue {
 	case C.PB_LT_GELU, C.PB_LT_GELU_BIAS:
-		return C.PB_GELU_TANH
+		return engine.GELUTanh
 	case C.PB_LT_RELU, C.PB_LT_RELU_BIAS:
-		return C.PB_RELU
+		return engine.ReLU
 	}
-	return C.PB_NONE
+	return engine.ActNone
 }
 
 // noise fills n elements of bf16 with numbers from -1 to 1 that repeat after a prime number of them.

@@ -21,8 +21,8 @@ func TestPlantedFaultsOfProducts(t *testing.T) {
 		},
 		{
 			"a bias that is f32", "lt.go",
-			"		o.convert(c.bias, uint64(address(\"Linear\", w.Bias)), p.N, engine.BF16, engine.F32)\n",
-			"		c.bias = uint64(address(\"Linear\", w.Bias))\n", "TestLibrary", "got",
+			"		o.convert(c.bias, uint64(address(op, w.Bias)), p.N, engine.BF16, engine.F32)\n",
+			"		c.bias = uint64(address(op, w.Bias))\n", "TestLibrary", "got",
 		},
 		{
 			"a workspace too small", "lt.go", "C.uint64_t(c.workspace), C.uint64_t(o.dev.blas.space)",
@@ -37,8 +37,8 @@ func TestPlantedFaultsOfProducts(t *testing.T) {
 			"not a stream",
 		},
 		{
-			"the residual is not added", "lt.go", "uint64(address(\"Linear\", e.Residual)), 1\n	} else {",
-			"uint64(address(\"Linear\", e.Residual)), 0\n	} else {", "TestLibrary", "got",
+			"the residual is not added", "lt.go", "uint64(address(op, e.Residual)), 1\n	} else {",
+			"uint64(address(op, e.Residual)), 0\n	} else {", "TestLibrary", "got",
 		},
 		{
 			"the bias of a gated product twice", "lt.go", "	pl.bias = p.Bias && !(pl.aside && p.Act == engine.ActNone)\n",
@@ -48,8 +48,19 @@ func TestPlantedFaultsOfProducts(t *testing.T) {
 			"whatever the library says", "lt.go", "!(diff <= bound*whole)", "diff < 0", "TestLibraryThatIsWrong", "got",
 		},
 		{
-			"plans that Reserve does not make", "reserve.go", "; ok && o.algorithm(pl.shape) != nil {", "; ok {",
-			"TestLibraryReserved", "allocations",
+			"plans that Reserve does not make", "reserve.go", "o.routeOf(&p)", "_ = p", "TestLibraryReserved", "allocations",
+		},
+		{
+			"a workspace that is not forecast", "lt.go", "bytes := room(b.space) +", "bytes :=", "TestLibraryReserved",
+			"more scratch memory than it asked for",
+		},
+		{"adapters left out", "lt.go", "		o.items(r.low, low,", "		o.items(r.low, low, 0*", "TestLibrary", "got"},
+		{
+			"adapters' products not added", "lt.go", "		c.beta = 1\n", "", "TestLibrary", "got",
+		},
+		{
+			"a strip's lines not the picture's", "conv.go", "seen.Buf.Dev, x, y, a, (b*y.Dim(1)+from)*y.Dim(2)",
+			"seen.Buf.Dev, x, y, a, b*y.Dim(1)*y.Dim(2)", "TestLibraryConvolves", "got",
 		},
 	})
 }

@@ -59,24 +59,30 @@ func TestLibrary(t *testing.T) {
 		bias              bool
 		residual, gate    string // "": none; in, beside; one, each
 		kernels           bool   // ours
+		ranks             []int  // of adapters
 	}
 	for i, c := range []form{
-		{1, 20, 24, 40, 0, engine.ActNone, false, "", "", false},
-		{1, 20, 24, 40, 0, engine.ActNone, true, "", "", false},
-		{1, 9, 18, 33, 8, engine.GELUTanh, true, "", "", false},
-		{1, 20, 24, 40, 8, engine.GELUTanh, false, "", "", false},
-		{1, 20, 24, 40, 8, engine.ReLU, true, "", "", false},
-		{2, 12, 40, 24, 0, engine.ReLU, false, "", "", false},
-		{3, 12, 40, 24, 16, engine.ActNone, true, "in", "", false},
-		{2, 12, 24, 48, 8, engine.ActNone, false, "beside", "", false},
-		{2, 12, 22, 48, 0, engine.ActNone, true, "in", "one", false},
-		{2, 12, 24, 48, 8, engine.GELUTanh, true, "beside", "each", false},
-		{2, 12, 24, 48, 0, engine.GELUTanh, true, "beside", "", false},
-		{1, 8, 24, 40, 0, engine.ActNone, true, "", "", true},     // a row a warp
-		{1, 20, 24, 40, 0, engine.SiLU, true, "", "", true},       // no epilogue
-		{1, 20, 24, 40, 0, engine.ActNone, true, "", "one", true}, // nothing to add it to
-		{1, 20, 21, 40, 3, engine.ActNone, true, "", "", true},    // the library has no algorithm
-		{1, 20, 24, 40, 3, engine.ActNone, true, "", "", true},    // rows that are not aligned
+		{1, 20, 24, 40, 0, engine.ActNone, false, "", "", false, nil},
+		{1, 20, 24, 40, 0, engine.ActNone, true, "", "", false, nil},
+		{1, 9, 18, 33, 8, engine.GELUTanh, true, "", "", false, nil},
+		{1, 20, 24, 40, 8, engine.GELUTanh, false, "", "", false, nil},
+		{1, 20, 24, 40, 8, engine.ReLU, true, "", "", false, nil},
+		{2, 12, 40, 24, 0, engine.ReLU, false, "", "", false, nil},
+		{3, 12, 40, 24, 16, engine.ActNone, true, "in", "", false, nil},
+		{2, 12, 24, 48, 8, engine.ActNone, false, "beside", "", false, nil},
+		{2, 12, 22, 48, 0, engine.ActNone, true, "in", "one", false, nil},
+		{2, 12, 24, 48, 8, engine.GELUTanh, true, "beside", "each", false, nil},
+		{2, 12, 24, 48, 0, engine.GELUTanh, true, "beside", "", false, nil},
+		{1, 8, 24, 40, 0, engine.ActNone, true, "", "", true, nil},     // a row a warp
+		{1, 20, 24, 40, 0, engine.SiLU, true, "", "", true, nil},       // no epilogue
+		{1, 20, 24, 40, 0, engine.ActNone, true, "", "one", true, nil}, // nothing to add it to
+		{1, 20, 21, 40, 3, engine.ActNone, true, "", "", true, nil},    // the library has no algorithm
+		{1, 20, 24, 40, 3, engine.ActNone, true, "", "", true, nil},    // rows that are not aligned
+		{1, 20, 24, 40, 0, engine.ActNone, true, "", "", false, []int{8}},
+		{2, 12, 24, 48, 8, engine.GELUTanh, true, "", "", false, []int{4, 3}},
+		{3, 12, 40, 24, 16, engine.ActNone, false, "in", "", false, []int{5, 16}},
+		{2, 12, 24, 48, 8, engine.ActNone, true, "beside", "each", false, []int{12}},
+		{1, 20, 24, 40, 0, engine.SiLU, true, "", "", true, []int{8}},
 	} {
 		t.Run(fmt.Sprintf("%d/%d %d %d %d", i, c.batch, c.rows, c.n, c.k), func(t *testing.T) {
 			before := o.chosen
@@ -89,6 +95,11 @@ func TestLibrary(t *testing.T) {
 				w := &engine.Weight{Base: m.weight(engine.BF16, c.n, c.k)}
 				if c.bias {
 					w.Bias = m.normal(engine.F32, c.n)
+				}
+				for _, r := range c.ranks {
+					w.Adapters = append(w.Adapters, engine.Adapter{
+						Down: m.weight(engine.F16, r, c.k), Up: m.weight(engine.F32, c.n, r), Scale: 2,
+					})
 				}
 				e := engine.Epilogue{Act: c.act}
 				switch c.residual {
@@ -119,6 +130,45 @@ func TestLibrary(t *testing.T) {
 	}
 }
 
+// TestLibraryConvolves: convolutions by cuBLASLt, whole and in strips of lines, with a residual, adapters, and a 1x1
+// kernel, whose rows are the picture's.
+func TestLibraryConvolves(t *testing.T) {
+	o := newOps(t, openLibrary(t))
+	for i, c := range []struct {
+		kernel, ranks, strip int
+		residual             bool
+		calls                int64
+	}{
+		{3, 0, stripBytes, false, 2}, {3, 0, 9 * 16 * 2 * 8 * 3, true, 2 * 3}, {3, 4, 9 * 16 * 2 * 8 * 3, true, 2 * 3},
+		{1, 0, stripBytes, true, 2}, {1, 5, stripBytes, false, 2},
+	} {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			before := o.chosen
+			o.strip = c.strip
+			compare(t, o, 1.0/96, func(m *bench) engine.Tensor {
+				x, y := m.normal(engine.BF16, 2, 9, 8, 16), m.normal(engine.BF16, 2, 9, 8, 24)
+				k := c.kernel * c.kernel * 16
+				w := &engine.Weight{Base: m.weight(engine.BF16, 24, k), Bias: m.normal(engine.F32, 24)}
+				if c.ranks > 0 {
+					w.Adapters = []engine.Adapter{
+						{Down: m.weight(engine.BF16, c.ranks, k), Up: m.weight(engine.BF16, 24, c.ranks), Scale: 1},
+					}
+				}
+				pad := c.kernel / 2
+				a := engine.ConvArgs{KY: c.kernel, KX: c.kernel, Stride: 1, Top: pad, Bottom: pad, Left: pad, Right: pad}
+				if c.residual {
+					a.Residual = m.normal(engine.BF16, 2, 9, 8, 24)
+				}
+				m.ops.Conv2D(y, x, w, a)
+				return y
+			})
+			if want := (chosen{library: before.library + c.calls, own: before.own}); o.chosen != want {
+				t.Errorf("products by the library, by our kernels, and shapes refused: %v, want %v", o.chosen, want)
+			}
+		})
+	}
+}
+
 // TestLibraryReserved: after a recording pass and Reserve not even the first step takes memory or waits.
 func TestLibraryReserved(t *testing.T) {
 	dev := openLibrary(t)
@@ -127,7 +177,11 @@ func TestLibraryReserved(t *testing.T) {
 	x, y := m.normal(engine.BF16, 2, 30, 64), m.normal(engine.BF16, 2, 30, 64)
 	w := &engine.Weight{Base: m.weight(engine.BF16, 64, 64), Bias: m.normal(engine.F32, 64)}
 	gate := m.normal(engine.F32, 1, 64)
+	adapted := &engine.Weight{Base: w.Base, Adapters: []engine.Adapter{
+		{Down: m.weight(engine.BF16, 4, 64), Up: m.weight(engine.BF16, 64, 4), Scale: 1},
+	}}
 	step := func(o engine.Ops) {
+		o.Linear(y, x, adapted, engine.Epilogue{Act: engine.GELUTanh})
 		o.Linear(y, x, w, engine.Epilogue{Act: engine.GELUTanh})
 		o.Linear(x, y, w, engine.Epilogue{Residual: x, Gate: gate})
 		o.Linear(y.Index(0, 0), x.Index(0, 1), w, engine.Epilogue{})
@@ -137,14 +191,18 @@ func TestLibraryReserved(t *testing.T) {
 	if err := loader.Sync(); err != nil {
 		t.Fatal(err)
 	}
+	want := o.Scratch(calls)
 	if err := o.Reserve(calls); err != nil {
 		t.Fatal(err)
+	}
+	if got := int64(o.mem.bytes); got != want || got < int64(dev.blas.space) || o.Scratch(calls) != want {
+		t.Errorf("%d bytes of scratch memory, %d promised, %d for the library", got, want, dev.blas.space)
 	}
 	before := dev.Counts()
 	step(o)
 	after := dev.Counts()
-	if o.chosen.library != 3 || after.Allocations != before.Allocations || after.Waits != before.Waits {
-		t.Errorf("%d products by the library, %d allocations, %d waits; want 3, 0, 0", o.chosen.library,
+	if o.chosen.library != 4 || after.Allocations != before.Allocations || after.Waits != before.Waits {
+		t.Errorf("%d products by the library, %d allocations, %d waits; want 4, 0, 0", o.chosen.library,
 			after.Allocations-before.Allocations, after.Waits-before.Waits)
 	}
 	if n := testing.AllocsPerRun(5, func() { step(o) }); n != 0 {

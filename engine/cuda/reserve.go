@@ -12,15 +12,13 @@ import (
 // Reserve implements engine.Reserver: scratch memory for the greediest of the calls, the pinned memory of uploads, and
 // that of two downloads under way at once. It waits for the device where the scratch memory grows.
 func (o *Ops) Reserve(calls *engine.Recorder) error {
-	bytes := o.scratchFor(calls)
 	for p := range calls.Products {
-		if pl, ok := o.dev.blas.planOf(&p); ok && o.algorithm(pl.shape) != nil {
-			bytes = max(bytes, o.dev.blas.room(&p, &pl))
-		}
+		o.routeOf(&p)
 	}
 	if o.err != nil {
 		return o.Sync()
 	}
+	bytes := int(o.Scratch(calls))
 	if err := o.mem.need(bytes); err != nil {
 		return fmt.Errorf("%s: take %d MB of scratch memory: %w", o.Location(), bytes>>20, err)
 	}
@@ -45,12 +43,19 @@ func (o *Ops) Reserve(calls *engine.Recorder) error {
 	return nil
 }
 
-// scratchFor returns the most scratch bytes that one of the calls takes. A convolution by a 1x1 kernel takes none but
-// counts like the others.
-func (o *Ops) scratchFor(calls *engine.Recorder) int {
-	bytes := max(room(4*calls.Gathered), room(16*groupSlices*calls.Groups))
-	for _, l := range calls.Linears {
-		bytes = max(bytes, adapterRoom(l.Rows, l.N, l.Ranks, engine.F32.Size()))
+// Scratch implements engine.Reserver: the workspace of cuBLASLt wherever it may be chosen, and what our kernels put
+// aside. A convolution by a 1x1 kernel takes none but counts like the others.
+func (o *Ops) Scratch(calls *engine.Recorder) int64 {
+	bytes := max(o.mem.bytes, room(4*calls.Gathered), room(16*groupSlices*calls.Groups))
+	product := func(p *engine.Product) int {
+		own := adapterRoom(p.Batch*p.Rows, p.N, p.Ranks, p.XType.Size())
+		if pl, ok := o.dev.blas.planOf(p); ok {
+			return max(own, o.dev.blas.room(p, &pl))
+		}
+		return own
+	}
+	for p := range calls.Products {
+		bytes = max(bytes, product(&p))
 	}
 	for _, a := range calls.Attentions {
 		if a.D > attendMost && a.DType == engine.BF16 && a.Lk > 0 {
@@ -59,12 +64,16 @@ func (o *Ops) scratchFor(calls *engine.Recorder) int {
 	}
 	for _, c := range calls.Convs {
 		if c.Pixels > 0 {
-			size := c.DType.Size()
+			size, ld := c.DType.Size(), rowStride(c.K)
 			rows := c.Width * o.convLines(c.Height, c.Width, c.K, size)
-			bytes = max(bytes, room(rows*rowStride(c.K)*size)+adapterRoom(c.Width*c.Height, c.N, c.Ranks, size))
+			bytes = max(bytes, room(rows*ld*size)+product(&engine.Product{ // as neighbours in memory, in the type of bf16 weights
+				Batch: 1, Rows: rows, N: c.N, K: c.K, Ranks: c.Ranks, X: [2]int{0, ld}, Y: [2]int{0, rowStride(c.N)},
+				XType: c.DType, YType: c.DType, Weight: c.DType, Added: c.Ranks > 0, Bias: true,
+				Residual: [2]int{0, rowStride(c.N)},
+			}))
 		}
 	}
-	return bytes
+	return int64(bytes)
 }
 
 // receiverBytes returns the size of the pinned memory for a download of so many bytes.

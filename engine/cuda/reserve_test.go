@@ -96,7 +96,7 @@ func TestReserveRefuses(t *testing.T) {
 		t.Skip("NOT RUN: only the fake device has a settable memory")
 	}
 	calls := engine.NewRecorder()
-	calls.Linears = []engine.LinearShape{{Rows: 1 << 16, N: 64, K: 64, Ranks: 64}}
+	calls.Products[engine.Product{Batch: 1, Rows: 1 << 16, N: 64, K: 64, Ranks: 64}] = true
 	err := o.Reserve(calls)
 	if err == nil || err.Error() != "cuda:0: take 16 MB of scratch memory: cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY: "+
 		"fake device: out of memory (2)" {

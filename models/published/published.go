@@ -49,7 +49,9 @@ func Find(name string) (*Model, error) {
 			if err != nil {
 				return nil, fmt.Errorf("model %s: %w", name, err)
 			}
-			return &Model{Name: name, Spec: &d.Spec, Steps: r.Steps, Text: r.Text, Entries: r.Entries, Scale: 8}, nil
+			return &Model{
+				Name: name, Spec: &d.Spec, Steps: r.Steps, Text: r.Text, Entries: r.Entries, Scale: d.Latent.Pixels(),
+			}, nil
 		}
 	}
 	return nil, fmt.Errorf("unknown model %q: want one of %s", name, strings.Join(Names(), ", "))

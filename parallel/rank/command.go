@@ -33,7 +33,7 @@ type OpenCommand struct {
 	Entries   []EntryInput
 	Timesteps []float32 // timesteps that will come, modulations are computed ahead for them
 	Profile   int64     // start of a profile in nanoseconds of Unix time, 0: no profile
-	Budget    int64     // bytes that activations and session buffers may take on a device, 0: no limit
+	Budget    int64     // bytes that PeakBytes may be, 0: no limit
 }
 
 // Fits refuses a session that takes so many bytes on a device, if its budget is smaller.
@@ -74,7 +74,7 @@ type Reply struct {
 	// Outputs are the predictions [B, L/P, OutChannels*p*p] of the entries asked for, flat.
 	// The last stage gives them.
 	Outputs [][]float32
-	// PeakBytes of activations and session buffers, in the reply to Open.
+	// PeakBytes of activations, session buffers and a device's scratch memory, in the reply to Open.
 	PeakBytes int64
 	// Traffic is what the rank has sent in this session so far, by axis.
 	Traffic []comm.Traffic

@@ -263,10 +263,14 @@ func (r *Rank) openSession(id uint64, o OpenCommand) (Reply, error) {
 		return Reply{}, err
 	}
 	total := int64(need.session + need.acts + need.comm)
+	device, reserves := r.Ops.(engine.Reserver)
+	if reserves {
+		total += device.Scratch(need.calls)
+	}
 	if err := o.Fits(total); err != nil {
 		return Reply{}, err
 	}
-	if device, ok := r.Ops.(engine.Reserver); ok {
+	if reserves {
 		if err := device.Reserve(need.calls); err != nil {
 			return Reply{}, &failure.Error{
 				Code: failure.OutOfMemory, Field: "latent",
