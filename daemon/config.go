@@ -45,8 +45,10 @@ type Config struct {
 	Transport    string `json:"transport,omitempty"` // of ranks on GPUs: auto, local or nccl; empty: auto
 	Hosts        string `json:"hosts,omitempty"`     // HOST:PORT,... or @FILE: where ranks run; empty: here
 	ClusterKey   string `json:"cluster_key,omitempty"`
-	Version      string `json:"-"`                   // of the program
-	CUDALibs     string `json:"cuda_libs,omitempty"` // folders of NVIDIA's libraries, see package library
+	// TrustedNetwork allows GPUs of several machines to exchange by NCCL, which neither encrypts nor authenticates.
+	TrustedNetwork bool   `json:"trusted_network,omitempty"`
+	Version        string `json:"-"`                   // of the program
+	CUDALibs       string `json:"cuda_libs,omitempty"` // folders of NVIDIA's libraries, see package library
 	// Patience is how long the ranks of a request may stand still together; 0: ten minutes.
 	Patience time.Duration `json:"patience,omitempty"`
 
@@ -320,7 +322,8 @@ func (c *Config) workerArgs() []string {
 		args = append(args, "--reserve", c.Reserve)
 	}
 	if c.Hosts != "" {
-		args = append(args, "--hosts", c.Hosts, "--cluster-key", c.ClusterKey)
+		args = append(args, "--hosts", c.Hosts, "--cluster-key", c.ClusterKey,
+			fmt.Sprintf("--trusted-network=%t", c.TrustedNetwork))
 	}
 	if c.Patience != 0 {
 		args = append(args, "--patience", c.Patience.String())

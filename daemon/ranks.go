@@ -75,13 +75,13 @@ func (c *children) Start(ranks int) (all []host.Host, err error) {
 	return all, remote.Meet(clients, c.exchange())
 }
 
-// exchange is what --transport says of processes.
+// exchange is what --transport says of processes, and --trusted-network of those on other machines.
 func (c *Config) exchange() remote.Exchange {
-	switch c.Transport {
-	case transportLocal:
-		return remote.ByHost
-	case transportNCCL:
+	switch {
+	case c.Transport == transportNCCL:
 		return remote.ByNCCL
+	case c.Transport == transportLocal || c.Hosts != "" && !c.TrustedNetwork:
+		return remote.ByHost
 	}
 	return remote.ByBest
 }
@@ -147,7 +147,7 @@ func RunRank(ctx context.Context, cfg *Config, listen string, log zerolog.Logger
 	if err != nil {
 		return err
 	}
-	offer, release, err := cfg.offer(1, log)
+	offer, release, err := cfg.offer(1, true, log)
 	if err != nil {
 		return err
 	}
@@ -158,9 +158,9 @@ func RunRank(ctx context.Context, cfg *Config, listen string, log zerolog.Logger
 	return remote.Serve(conn, offer)
 }
 
-// offer makes what a process has for the ranks of a leader, but for its connections and files. The function gives it
-// back.
-func (c *Config) offer(places int, log zerolog.Logger) (remote.Config, func(), error) {
+// offer makes what a process has for the ranks of a leader, but for its connections and files; trusted says that NCCL
+// may be used. The function gives it back.
+func (c *Config) offer(places int, trusted bool, log zerolog.Logger) (remote.Config, func(), error) {
 	own := *c
 	own.Placement = PlacementThreads
 	own.Transport = transportLocal // within this process
@@ -181,12 +181,14 @@ func (c *Config) offer(places int, log zerolog.Logger) (remote.Config, func(), e
 		closing()
 		return remote.Config{}, nil, err
 	}
-	offer := remote.Config{Host: h}
-	lib, err := c.between()
-	if err != nil {
-		h.Close()
-		closing()
-		return remote.Config{}, nil, err
+	offer := remote.Config{Host: h, Within: ec.Transport}
+	var lib *cuda.NCCL
+	if trusted {
+		if lib, err = c.between(); err != nil {
+			h.Close()
+			closing()
+			return remote.Config{}, nil, err
+		}
 	}
 	if lib != nil {
 		offer.NCCL = lib.Version

@@ -26,6 +26,8 @@ func (c *Config) nccl(driver *cuda.Driver, infos []cuda.Info) (*cuda.NCCL, error
 	switch {
 	case !slices.Contains([]string{"", TransportAuto, transportLocal, transportNCCL}, c.Transport):
 		return bad("want auto, local or nccl")
+	case c.Hosts != "": // which say for themselves whether they have NCCL
+		return nil, nil
 	case driver == nil && c.Transport == transportNCCL:
 		return bad("NCCL is for GPUs, and --devices is %s: want auto or local", c.Devices)
 	case driver == nil || c.Transport == transportLocal:
@@ -58,7 +60,7 @@ func (c *Config) nccl(driver *cuda.Driver, infos []cuda.Info) (*cuda.NCCL, error
 }
 
 // between is the NCCL by which ranks here exchange with those of other processes, nil where there is none or none is
-// wanted.
+// wanted, or allowed where they are on other machines.
 func (c *Config) between() (*cuda.NCCL, error) {
 	driver, _, err := c.gpus()
 	if driver == nil || err != nil || c.Transport == transportLocal {

@@ -73,13 +73,7 @@ func pixels(t *testing.T, path string) (levels []int) {
 	if err != nil || img.Bounds().Dx() != 64 || img.Bounds().Dy() != 64 {
 		t.Fatalf("%s: %v, want a picture of 64x64", path, err)
 	}
-	for y := range 64 {
-		for x := range 64 {
-			r, g, b, _ := img.At(x, y).RGBA()
-			levels = append(levels, int(r>>8), int(g>>8), int(b>>8))
-		}
-	}
-	return levels
+	return channels(img)
 }
 
 // apart is the most levels that two pictures differ by in a channel.

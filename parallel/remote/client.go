@@ -26,7 +26,7 @@ type Client struct {
 	address string
 	places  int
 	nccl    string // version that the process would exchange by
-	late    bool   // Meet has chosen it
+	late    bool   // its exchanges are not interruptible
 	run     *group.Group
 	ended   chan struct{} // closed when the connection has ended
 
@@ -60,7 +60,7 @@ func newClient(name string, conn net.Conn, why func() error) (*Client, error) {
 		c.Close()
 		return nil, err
 	}
-	c.address, c.places, c.nccl = a.Address, a.Places, a.NCCL
+	c.address, c.places, c.nccl, c.late = a.Address, a.Places, a.NCCL, a.Late
 	return c, nil
 }
 
@@ -145,7 +145,7 @@ func Meet(all []*Client, by Exchange) error {
 	for i, c := range all {
 		own := m
 		own.Self = i
-		c.late = nccl
+		c.late = c.late || nccl
 		c.run.Go("meet", func() error {
 			_, err := c.ask(&call{Mesh: &own})
 			if err != nil {

@@ -77,6 +77,7 @@ type answer struct {
 	Address  string // to Hello: where it listens
 	Places   int    // to Hello: how many ranks it has a device for
 	NCCL     string // to Hello: version of the NCCL that it would exchange by, "" if it would not
+	Late     bool   // to Hello: ranks of a group that it has alone are not interruptible (comm.Transport)
 	Loaded   bool
 	Resident []host.Resident
 	Reply    *rank.Reply

@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/vmihailenco/msgpack/v5"
 
+	"patchbay/engine"
 	"patchbay/parallel/comm"
 	"patchbay/parallel/comm/stream"
 	"patchbay/parallel/failure"
@@ -44,6 +46,8 @@ type Config struct {
 	// machine.
 	Listen net.Listener
 	Dial   func(address string) (net.Conn, error)
+	// Within connects groups whose ranks are all here, where NCCL does not; nil: so do the connections of the processes.
+	Within comm.Transport
 	// NCCL is the version of the NCCL by which ranks here may exchange with those of other processes, "": they may not.
 	// Over makes the transport for it, on top of the connections of the processes, and a function that gives it back.
 	NCCL string
@@ -130,7 +134,7 @@ func (s *server) handle(c *call, a *answer) (err error) {
 				"build", c.Hello.Version, Version)
 		}
 		a.Address, a.Places = s.Listen.Addr().Network()+":"+s.Listen.Addr().String(), s.Host.Places()
-		a.NCCL = s.NCCL
+		a.NCCL, a.Late = s.NCCL, s.Within != nil && s.Host.Places() > 1 && !s.Within.Interruptible()
 	case c.Mesh != nil:
 		if s.mesh != nil {
 			return fmt.Errorf("the processes have met before")
@@ -170,10 +174,27 @@ func (s *server) meet(m *mesh) (err error) {
 		return err
 	}
 	s.over = s.mesh
+	if s.Within != nil {
+		s.over = nested{s.mesh, s.Within}
+	}
 	if m.NCCL {
-		s.over, s.end = s.Over(s.mesh)
+		s.over, s.end = s.Over(s.over)
 	}
 	return nil
+}
+
+// nested connects groups whose ranks are all in this process by a transport of their own.
+type nested struct {
+	comm.Transport
+	within comm.Transport
+}
+
+// Connect implements comm.Transport.
+func (n nested) Connect(g comm.Group, ops []engine.Ops) ([]comm.Comm, error) {
+	if slices.Contains(ops, nil) {
+		return n.Transport.Connect(g, ops)
+	}
+	return n.within.Connect(g, ops)
 }
 
 // member hands a call to a member.
