@@ -111,13 +111,13 @@ func (c *Config) gpus() (*cuda.Driver, []cuda.Info, error) {
 // autoDevices is the value of --devices for every GPU that can be used, and the processors where there is none.
 const autoDevices = "auto"
 
-// chosen is --devices with auto replaced by what is here. Several workers, and ranks in processes of their own, have
-// the processors: neither can share GPUs.
+// chosen is --devices with auto replaced by what is here. Several workers have the processors, as they
+// cannot share GPUs.
 func (c *Config) chosen() string {
 	if c.Devices != autoDevices {
 		return c.Devices
 	}
-	if c.Workers > 1 || c.Placement == placementChildren {
+	if c.Workers > 1 {
 		return "cpu"
 	}
 	driver, err := cuda.Open(c.Libraries().Named()...)
@@ -217,5 +217,8 @@ func (c *Config) EngineConfig() (cfg parallel.Config, closing func() error, err 
 		return cfg, closing, err
 	}
 	cfg.NewOps, cfg.Transport, cfg.Ranks = devices.newOps, transport, len(infos)
+	if c.Placement == placementChildren {
+		cfg.Hosts = &children{Config: c, infos: infos}
+	}
 	return cfg, func() error { return errors.Join(end(), devices.close()) }, nil
 }
