@@ -231,6 +231,12 @@ def cases() -> dict[str, Case]:
     out["qwen_lora"] = Case("qwen-a", lambda g: lora(g, name="tiny-lora-qwen"), {"cfg": 2.0, "y": 7, "x": 10})
     out["qwen_area"] = Case("qwen-b", area, {"cfg": 2.0, "x": 12})
     out["qwen_norm"] = Case("qwen-b", lambda g: g.on_model("60", "CFGNorm", strength=1.0), {"cfg": 3.0}, mode="evaluation")
+    refer = lambda g, *sizes: [g.conditioned(f"9{i}", "ReferenceLatent", latent=g.add(f"8{i}", "TestLatent", channels=16, height=y, width=x, batch=1, seed=i, frame=True)) for i, (y, x) in enumerate(sizes)]  # noqa: E731
+    out["qwen_reference"] = Case("qwen-a", lambda g: refer(g, (8, 12)), {"cfg": 2.0})
+    out["qwen_references"] = Case("qwen-b", lambda g: (refer(g, (8, 12), (14, 6)), g.conditioned("94", "ConditioningSetTimestepRange", start=0.0, end=0.7)), {"batch": 2})
+    out["qwen_reference_evaluation"] = Case("qwen-a", lambda g: (refer(g, (8, 12)), g.on_model("60", "CFGNorm", strength=1.0)), {"cfg": 2.0, "batch": 2}, mode="evaluation")
+    method = {"reference_latents_method": "index_timestep_zero"}
+    out["qwen_reference_method"] = Case("qwen-a", lambda g: (refer(g, (8, 12)), g.conditioned("95", "FluxKontextMultiReferenceLatentMethod", **method)), {"cfg": 2.0})
     out["qwen_second"] = Case("qwen-b", lambda g: g.custom(slot=1), {"batch": 2})
     for s in SCHEDULERS[1:]:
         out["scheduler_" + s] = Case(f, settings={"scheduler": s, "steps": 5})

@@ -238,10 +238,11 @@ class TestLatent:
     @classmethod
     def INPUT_TYPES(cls):
         i = ("INT", {"default": 1})
-        return {"required": {"channels": i, "height": i, "width": i, "batch": i, "seed": i}}
+        return {"required": {"channels": i, "height": i, "width": i, "batch": i, "seed": i}, "optional": {"frame": ("BOOLEAN", {"default": False})}}
 
-    def make(self, channels, height, width, batch, seed):
-        return ({"samples": values(seed, batch, channels, height, width)},)
+    def make(self, channels, height, width, batch, seed, frame=False):
+        samples = values(seed, batch, channels, height, width)
+        return ({"samples": samples.unsqueeze(2) if frame else samples},)
 
 
 class TestMask:
