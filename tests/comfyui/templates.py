@@ -31,7 +31,7 @@ sys.path.insert(0, str(REPO / "comfyui"))
 import swap  # noqa: E402
 
 Graph = dict[str, dict[str, Any]]
-TINY = {"flux1": "flux-c", "flux.1": "flux-c", "sd3": "sd3-a", "qwen_image": "qwen-a", "z_image": "zimage-a"}
+TINY = {"flux1": "flux-c", "flux.1": "flux-c", "sd3": "sd3-a", "qwen_image": "qwen-a", "z_image": "zimage-a", "flux2": "flux2-a", "flux-2": "flux2-b"}
 """Tiny models by the start of the names of a family's files."""
 
 OTHERS = ("qwen_image_layered", "qwen_image_2.1")
@@ -79,7 +79,8 @@ class Cut:
 
     def latent(self) -> dict[str, Any]:
         self.random += 1
-        return {"class_type": "TestLatent", "inputs": {"channels": 16, "height": 16, "width": 16, "batch": 1, "seed": self.random, "frame": self.tiny.startswith("qwen")}}
+        channels, side = (128, 8) if self.tiny.startswith("flux2") else (16, 16)
+        return {"class_type": "TestLatent", "inputs": {"channels": channels, "height": side, "width": side, "batch": 1, "seed": self.random, "frame": self.tiny.startswith("qwen")}}
 
     def small(self, node: dict[str, Any]) -> None:
         """Make sizes and steps small; models are asked for by their names."""

@@ -210,7 +210,9 @@ class TestConditioning:
     def make(self, model, seed, tokens):
         c = WEIGHTS[model]["config"]
         extra = {}
-        if model.startswith("flux"):
+        if model.startswith("flux2"):
+            width, extra["pooled_output"] = c["context_in_dim"], None  # older ones look for the key
+        elif model.startswith("flux"):
             width, extra["pooled_output"] = c["context_in_dim"], values(seed + 1000, 1, c["vec_in_dim"])
         elif model.startswith("sd3"):
             width, extra["pooled_output"] = c["context_embedder_config"]["params"]["in_features"], values(seed + 1000, 1, c["adm_in_channels"])
