@@ -164,8 +164,8 @@ class Plan:
             plan = ",".join([every] * bool(every) + parts)
         if predict == "none":
             return {"result": (plan,)}
-        picture = {n: k[n] for n in ("width", "height", "batch", "steps") if n in k}
-        f = asked(daemon, lambda c: c.forecast(predict, plan=plan, **{"width": 1024, "height": 1024, **picture}))
+        size = (k.get("width", 1024), k.get("height", 1024))
+        f = asked(daemon, lambda c: c.forecast(predict, *size, plan=plan, batch=k.get("batch", 1), steps=k.get("steps", 20)))
         free = f" of {f['free_bytes'] / 2**30:.1f}" if f["free_bytes"] else ""
         text = f"{f['plan']} on {f['device']}: {f['seconds']:.3g} s, {1000 * f['step_seconds']:.3g} ms a step, {f['bytes'] / 2**30:.3g}{free} GiB a device"
         tell("Predicted: " + text)

@@ -114,6 +114,10 @@ type CondRef struct {
 	Area          []int        `json:"area,omitempty"`     // [height, width, y, x] in latent pixels
 	Mask          *wire.Tensor `json:"mask,omitempty"`     // [1 or B, Y, X] at latent size, weights
 	MaskStrength  *float64     `json:"mask_strength,omitempty"`
+	// latents that the picture refers to, [1, C, Y, X] in model space
+	References []*wire.Tensor `json:"references,omitempty"`
+	// where they sit, in ComfyUI's words: index, index_timestep_zero ...; empty: the model's own
+	ReferencesMethod string `json:"references_method,omitempty"`
 }
 
 // SampleReply is one message of the replies to sample: "accepted", "progress", "heartbeat", and one of "done", "error"

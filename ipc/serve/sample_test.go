@@ -130,6 +130,12 @@ func TestSampleRefusals(t *testing.T) {
 		"conds.positive[0].area": func(q *message.SampleRequest) {
 			q.Conds.Positive[0].Area = []int{1}
 		},
+		"conds.positive[0].references[0]": func(q *message.SampleRequest) {
+			q.Conds.Positive[0].References = []*wire.Tensor{f32(make([]float32, 8), 2, 1, 2, 2)}
+		},
+		"conds.positive[0].references[1]": func(q *message.SampleRequest) {
+			q.Conds.Positive[0].References = []*wire.Tensor{f32(make([]float32, 4), 1, 1, 2, 2), nil}
+		},
 		"conds.positive[0].mask": func(q *message.SampleRequest) {
 			q.Conds.Positive[0].Mask = f32([]float32{1}, 1)
 		},

@@ -232,6 +232,7 @@ class Rig:
                 elif kind == "executed" and "latents" in (data.get("output") or {}):
                     file = data["output"]["latents"][0]
                     out["latent"] = load_file(self.base / "output" / file["subfolder"] / file["filename"])["latent_tensor"]
+                    out.setdefault("latents", {})[data["node"]] = out["latent"]
                 elif kind == "executed" and "kept" in (data.get("output") or {}):
                     out[data["output"]["name"][0]] = np.load(data["output"]["kept"][0])
                 elif kind == "executed" and "text" in (data.get("output") or {}):
