@@ -58,9 +58,14 @@ func RunHost(parent context.Context, cfg *Config, listen string, places int, log
 		return err
 	}
 	defer func() { _ = release() }()
-	local, err := host.New(host.Config{
-		NewOps: ec.NewOps, MemoryBytes: cmp.Or(ec.MemoryBytes, availableMemory()/10*9), Places: places,
-	})
+	memory, err := cfg.hostMemory()
+	if err != nil {
+		return err
+	}
+	if memory > 0 {
+		count(memory, &ec, nil)
+	}
+	local, err := host.New(host.Config{NewOps: ec.NewOps, MemoryBytes: memory, Places: places})
 	if err != nil {
 		return err
 	}

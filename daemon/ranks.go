@@ -15,7 +15,9 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 
+	"patchbay/engine"
 	"patchbay/models/source"
+	"patchbay/parallel/failure"
 	"patchbay/parallel/host"
 	"patchbay/parallel/remote"
 )
@@ -36,6 +38,9 @@ const controlFD = 3
 type children struct {
 	*Config
 	started int
+	ledger  *engine.Ledger // of this process, which gives a part of its memory to them; nil: nobody counts
+	memory  int64          // of all together
+	lent    int64          // what they have of it
 }
 
 // Changed implements parallel.Hosts.
@@ -48,6 +53,10 @@ func (c *children) Missing() []string { return nil }
 // They end when their connections do.
 func (c *children) Start(ranks int) (all []host.Host, err error) {
 	c.started = ranks
+	share, err := c.lend(ranks)
+	if err != nil {
+		return nil, err
+	}
 	dir, err := os.MkdirTemp("", "patchbay-ranks-")
 	if err != nil {
 		return nil, err
@@ -62,7 +71,7 @@ func (c *children) Start(ranks int) (all []host.Host, err error) {
 		}
 	}()
 	for i := range ranks {
-		cl, err := c.startRank(i, ranks, filepath.Join(dir, strconv.Itoa(i)))
+		cl, err := c.startRank(i, share, filepath.Join(dir, strconv.Itoa(i)))
 		if err != nil {
 			return nil, err
 		}
@@ -71,8 +80,31 @@ func (c *children) Start(ranks int) (all []host.Host, err error) {
 	return all, remote.Meet(clients)
 }
 
-// startRank starts one process, which listens at a path for the others.
-func (c *Config) startRank(i, ranks int, listen string) (*remote.Client, error) {
+// lend takes half of the memory for so many processes of ranks out of what this one may take, and returns the share of
+// each: the transformer is theirs; encoders, autoencoder and values of nodes stay here. 0: nobody counts.
+func (c *children) lend(ranks int) (int64, error) {
+	if c.ledger == nil {
+		return 0, nil
+	}
+	c.ledger.Give(c.lent) // of those that have ended
+	c.lent = 0
+	share := c.memory / 2 / int64(ranks)
+	if share < leastMemory {
+		return 0, &failure.Error{
+			Code: failure.OutOfMemory, Field: "plan",
+			Text: fmt.Sprintf("%d ranks in processes of their own need --memory %dM or more, it is %dM", ranks,
+				2*ranks*leastMemory>>20, c.memory>>20),
+		}
+	}
+	if err := c.ledger.Take(share * int64(ranks)); err != nil {
+		return 0, &failure.Error{Code: failure.OutOfMemory, Field: "plan", Text: "start the processes of ranks", Cause: err}
+	}
+	c.lent = share * int64(ranks)
+	return share, nil
+}
+
+// startRank starts one process of so much memory (0: any), which listens at a path for the others.
+func (c *Config) startRank(i int, memory int64, listen string) (*remote.Client, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("connect a process of a rank: %w", err)
@@ -89,8 +121,8 @@ func (c *Config) startRank(i, ranks int, listen string) (*remote.Client, error) 
 		self = os.Args[0]
 	}
 	args := []string{"rank", "--listen", listen, "--devices", c.Devices, "--cuda-libs", c.CUDALibs}
-	if bytes, _ := ParseBytes(c.Memory); bytes > 0 { // checked before
-		args = append(args, "--memory", strconv.FormatInt(bytes/int64(ranks), 10))
+	if memory > 0 {
+		args = append(args, "--memory", strconv.FormatInt(memory, 10))
 	}
 	cmd := exec.Command(self, args...)
 	cmd.Stderr, cmd.ExtraFiles = os.Stderr, []*os.File{there}
@@ -138,6 +170,9 @@ func RunRank(ctx context.Context, cfg *Config, listen string, log zerolog.Logger
 			log.Warn().Err(err).Msg("the device was not given back whole")
 		}
 	}()
+	if ec.MemoryBytes > 0 {
+		count(ec.MemoryBytes, &ec, nil)
+	}
 	h, err := host.New(host.Config{
 		NewOps: ec.NewOps, DeviceOf: ec.DeviceOf, MemoryBytes: ec.MemoryBytes, DeviceMemory: ec.DeviceMemory,
 		Reserve: ec.Reserve, Places: 1,
