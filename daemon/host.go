@@ -73,7 +73,7 @@ func RunHost(parent context.Context, cfg *Config, listen string, places int, log
 	if err != nil {
 		return &InputError{Err: fmt.Errorf("--listen: %w", err)}
 	}
-	open := &opener{roots: cfg.Roots(), host: local, known: map[string]string{}}
+	open := &opener{roots: cfg.Roots(), host: local, known: map[string]knownFiles{}}
 	s := remote.Station{
 		Network: remote.Network{Key: key, Build: cfg.Version, Silence: cfg.silence()},
 		Offer:   remote.Config{Host: local, Open: open.open}, Hung: hung,
