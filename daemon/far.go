@@ -3,6 +3,7 @@ package daemon
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 
@@ -141,8 +142,18 @@ type opener struct {
 	loader source.Loader
 	host   *host.Local
 	mu     sync.Mutex
-	known  map[string]string // key of the files here, by the leader's
+	known  map[string]knownFiles // by the leader's key
+	opens  int
 }
+
+// knownFiles are the files here that stand for weights of a leader.
+type knownFiles struct {
+	own  string // their key
+	seen int    // which open asked for them last
+}
+
+// recall is how many opens back files are remembered whose weights are not resident, or not yet.
+const recall = 64
 
 // open is remote.Config.Open.
 func (o *opener) open(key string, model []byte) (host.Weights, error) {
@@ -156,9 +167,17 @@ func (o *opener) open(key string, model []byte) (host.Weights, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	own := m.Model.Key()
-	if was, ok := o.known[key]; ok && was != own {
+	if was, ok := o.known[key]; ok && was.own != own {
 		o.host.Evict(key)
 	}
-	o.known[key] = own
+	o.opens++
+	o.known[key] = knownFiles{own, o.opens}
+	if len(o.known) > recall {
+		resident := map[string]bool{}
+		for _, r := range o.host.Resident() {
+			resident[r.Key] = true
+		}
+		maps.DeleteFunc(o.known, func(key string, f knownFiles) bool { return !resident[key] && o.opens-f.seen >= recall })
+	}
 	return source.Weights{Model: m.Model, Loader: &o.loader}, nil
 }

@@ -58,8 +58,12 @@ func RunHost(parent context.Context, cfg *Config, listen string, places int, log
 	if err != nil {
 		return &InputError{Err: err}
 	}
-	if gpus == nil && cfg.Memory == "" {
-		cfg.Memory = strconv.FormatInt(availableMemory()/10*9, 10)
+	memory, err := cfg.hostMemory()
+	if err != nil {
+		return err
+	}
+	if memory > 0 {
+		cfg.Memory = strconv.FormatInt(memory, 10)
 	}
 	offer, release, err := cfg.offer(places, cfg.TrustedNetwork, log)
 	if err != nil {
@@ -70,7 +74,7 @@ func RunHost(parent context.Context, cfg *Config, listen string, places int, log
 	if err != nil {
 		return &InputError{Err: fmt.Errorf("--listen: %w", err)}
 	}
-	open := &opener{roots: cfg.Roots(), host: offer.Host, known: map[string]string{}}
+	open := &opener{roots: cfg.Roots(), host: offer.Host, known: map[string]knownFiles{}}
 	offer.Open = open.open
 	s := remote.Station{
 		Network: remote.Network{Key: key, Build: cfg.Version, Silence: cfg.silence()},

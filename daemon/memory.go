@@ -7,9 +7,12 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 
+	"patchbay/engine"
 	"patchbay/node/graph"
+	"patchbay/parallel"
 )
 
 // ParseBytes reads a size: a number of bytes, or one with K, M, G or T (powers of 1024). Empty is 0.
@@ -69,6 +72,39 @@ func shareOf(room int64, bounds *graph.Bounds) int64 {
 	}
 	bounds.Room = room
 	return min(2<<30, room/4)
+}
+
+// count makes the ledger of a process that may take so many bytes and has what it computes with counted there: what
+// operations on the processors map, or pinned memory and what the driver has of its own for GPUs.
+func count(memory int64, ec *parallel.Config, shrink func()) *engine.Ledger {
+	l := engine.NewLedger(memory, residentNow(), shrink)
+	if ec.DeviceOf == nil {
+		ec.NewOps = func(_, ranks int) (engine.Ops, error) { return countedOps(l, ranks) }
+		return l
+	}
+	inner, began := ec.NewOps, sync.OnceFunc(func() { l.Began(residentNow()) })
+	ec.NewOps = func(rank, ranks int) (engine.Ops, error) {
+		ops, err := inner(rank, ranks)
+		if err != nil {
+			return nil, err
+		}
+		began()
+		if device, ok := ops.(interface{ CountHost(l *engine.Ledger) }); ok {
+			device.CountHost(l)
+		}
+		return ops, nil
+	}
+	return l
+}
+
+// hostMemory is what a process may take of the machine's memory: --memory, or nine tenths of what is available; 0: not
+// known.
+func (c *Config) hostMemory() (int64, error) {
+	memory, err := ParseBytes(c.Memory)
+	if memory == 0 {
+		memory = availableMemory() / 10 * 9
+	}
+	return memory, err
 }
 
 // residentNow is what this process has of the system's memory, pages of files counted in; 0: not known.

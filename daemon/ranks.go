@@ -15,10 +15,12 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 
+	"patchbay/engine"
 	"patchbay/engine/cuda"
 	"patchbay/models/source"
 	"patchbay/parallel/comm"
 	"patchbay/parallel/comm/nccl"
+	"patchbay/parallel/failure"
 	"patchbay/parallel/host"
 	"patchbay/parallel/remote"
 )
@@ -40,6 +42,9 @@ type children struct {
 	*Config
 	infos   []cuda.Info // GPUs of the ranks; nil: they share the processors
 	started int
+	ledger  *engine.Ledger // of this process, which gives a part of its memory to them; nil: nobody counts
+	memory  int64          // of all together
+	lent    int64          // what they have of it
 }
 
 // Changed implements parallel.Hosts.
@@ -52,6 +57,10 @@ func (c *children) Missing() []string { return nil }
 // or have a GPU each. They end when their connections do.
 func (c *children) Start(ranks int) (all []host.Host, err error) {
 	c.started = ranks
+	share, err := c.lend(ranks)
+	if err != nil {
+		return nil, err
+	}
 	dir, err := os.MkdirTemp("", "patchbay-ranks-")
 	if err != nil {
 		return nil, err
@@ -66,7 +75,7 @@ func (c *children) Start(ranks int) (all []host.Host, err error) {
 		}
 	}()
 	for i := range ranks {
-		cl, err := c.startRank(i, ranks, filepath.Join(dir, strconv.Itoa(i)))
+		cl, err := c.startRank(i, share, filepath.Join(dir, strconv.Itoa(i)))
 		if err != nil {
 			return nil, err
 		}
@@ -86,8 +95,31 @@ func (c *Config) exchange() remote.Exchange {
 	return remote.ByBest
 }
 
-// startRank starts one process, which listens at a path for the others.
-func (c *children) startRank(i, ranks int, listen string) (*remote.Client, error) {
+// lend takes half of the memory for so many processes of ranks out of what this one may take, and returns the share of
+// each: the transformer is theirs; encoders, autoencoder and values of nodes stay here. 0: nobody counts.
+func (c *children) lend(ranks int) (int64, error) {
+	if c.ledger == nil {
+		return 0, nil
+	}
+	c.ledger.Give(c.lent) // of those that have ended
+	c.lent = 0
+	share := c.memory / 2 / int64(ranks)
+	if share < leastMemory {
+		return 0, &failure.Error{
+			Code: failure.OutOfMemory, Field: "plan",
+			Text: fmt.Sprintf("%d ranks in processes of their own need --memory %dM or more, it is %dM", ranks,
+				2*ranks*leastMemory>>20, c.memory>>20),
+		}
+	}
+	if err := c.ledger.Take(share * int64(ranks)); err != nil {
+		return 0, &failure.Error{Code: failure.OutOfMemory, Field: "plan", Text: "start the processes of ranks", Cause: err}
+	}
+	c.lent = share * int64(ranks)
+	return share, nil
+}
+
+// startRank starts one process of so much memory (0: any), which listens at a path for the others.
+func (c *children) startRank(i int, memory int64, listen string) (*remote.Client, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("connect a process of a rank: %w", err)
@@ -109,8 +141,9 @@ func (c *children) startRank(i, ranks int, listen string) (*remote.Client, error
 	}
 	if c.infos != nil {
 		args = append(args, "--devices", c.infos[i].Location())
-	} else if bytes, _ := ParseBytes(c.Memory); bytes > 0 { // checked before
-		args = append(args, "--memory", strconv.FormatInt(bytes/int64(ranks), 10))
+	}
+	if memory > 0 {
+		args = append(args, "--memory", strconv.FormatInt(memory, 10))
 	}
 	cmd := exec.Command(self, args...)
 	cmd.Stderr, cmd.ExtraFiles = os.Stderr, []*os.File{there}
@@ -172,6 +205,9 @@ func (c *Config) offer(places int, trusted bool, log zerolog.Logger) (remote.Con
 		if err := release(); err != nil {
 			log.Warn().Err(err).Msg("the device was not given back whole")
 		}
+	}
+	if memory, _ := ParseBytes(c.Memory); memory > 0 { // checked before
+		count(memory, &ec, nil)
 	}
 	h, err := host.New(host.Config{
 		NewOps: ec.NewOps, DeviceOf: ec.DeviceOf, MemoryBytes: ec.MemoryBytes, DeviceMemory: ec.DeviceMemory,

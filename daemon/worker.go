@@ -8,12 +8,10 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"runtime/debug"
 	"syscall"
 
 	"github.com/rs/zerolog"
 
-	"patchbay/engine"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
 	"patchbay/ipc/meter"
@@ -80,14 +78,20 @@ func localExecutor(cfg *Config, log zerolog.Logger, lost func(error)) (*worker.L
 		device := release
 		release = func() error { there.Close(); return device() }
 	}
-	if ec.MemoryBytes == 0 && ec.DeviceOf == nil {
-		ec.MemoryBytes = availableMemory() / 10 * 9
+	memory, err := cfg.hostMemory()
+	if err != nil {
+		return nil, nil, nil, errors.Join(err, release())
+	}
+	if ec.DeviceOf == nil {
+		ec.MemoryBytes = memory
 	}
 	var runner *graph.Runner
-	room := ec.MemoryBytes
-	if ec.MemoryBytes > 0 && ec.DeviceOf == nil && ec.Hosts == nil { // all that counts is in this process
-		ledger := engine.NewLedger(ec.MemoryBytes, residentNow(), func() { runner.ShedValues() })
-		ec.NewOps = func(_, ranks int) (engine.Ops, error) { return countedOps(ledger, ranks) }
+	room := memory
+	if memory > 0 {
+		ledger := count(memory, &ec, func() { runner.ShedValues() })
+		if ranks, ok := ec.Hosts.(*children); ok {
+			ranks.ledger, ranks.memory = ledger, memory
+		}
 		room = ledger.Room()
 		limits.Nodes.Reserve = func(n int64) {
 			if ledger.Spare(n) {
@@ -97,8 +101,6 @@ func localExecutor(cfg *Config, log zerolog.Logger, lost func(error)) (*worker.L
 				runner.FreeWeights()
 			}
 		}
-	} else if room > 0 {
-		debug.SetMemoryLimit(room)
 	}
 	share := shareOf(room, &limits.Nodes)
 	ec.Lost, ec.Relieve = lost, func() { runner.DropWeights() }
@@ -115,7 +117,7 @@ func localExecutor(cfg *Config, log zerolog.Logger, lost func(error)) (*worker.L
 		eng.Close()
 		return nil, nil, nil, errors.Join(err, release())
 	}
-	log.Info().Str("device", eng.Name()).Int64("memory", ec.MemoryBytes).Msg("engine ready")
+	log.Info().Str("device", eng.Name()).Int64("memory", memory).Msg("engine ready")
 	closing := func() {
 		runner.Close()
 		eng.Close()

@@ -28,6 +28,15 @@ func NewLedger(limit, resident int64, shrink func()) *Ledger {
 	return l
 }
 
+// Began takes into account what the process has besides when it has so many bytes resident: a library, such as the
+// driver of a device, has memory of its own from its first use on. What was taken must be resident too.
+func (l *Ledger) Began(resident int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.base = max(l.base, resident-l.mapped-held())
+	l.pace(0)
+}
+
 // held is what the Go runtime has of the system's memory.
 func held() int64 {
 	s := []metrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}}

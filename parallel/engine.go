@@ -37,7 +37,7 @@ type Config struct {
 	// Ranks is how many ranks the devices of DeviceOf have a place for, 0: any number. Plans of more are refused.
 	Ranks int
 	// Relieve, if not nil, frees what others keep on the devices; work that a device had no memory for is tried once more
-	// then. Lost, if not nil, is told that a device is lost to this process.
+	// then. Lost, if not nil, is told that a device is lost to this process, or a rank hangs in it for good.
 	Relieve func()
 	Lost    func(error)
 	// Order, if not 0, is the seed of a fixed order in which ranks and samplers run one at a time: for tests, which can
@@ -218,9 +218,13 @@ func (e *Engine) because(err error) error {
 const foundOut = time.Second
 
 // abandon ends the processes of ranks that stand still, hanging or cut off from each other: the request may be run
-// again on new ones. The caller holds e.work.
+// again on new ones. Of a rank in this process that does not come back it tells Lost. The caller holds e.work.
 func (e *Engine) abandon(err error) error {
 	cause := group.AsError(err)
+	if hangs := e.lost != nil || e.team != nil && e.team.left.Load(); e.cfg.Hosts == nil && hangs &&
+		cause.Code == failure.PeerLost && e.cfg.Lost != nil {
+		e.cfg.Lost(err)
+	}
 	lost := cause.Code == failure.PeerLost || cause.Code == failure.DeviceLost // with the process that has the device
 	if e.cfg.Hosts == nil || !lost && e.lost == nil {
 		return err

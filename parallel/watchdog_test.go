@@ -61,7 +61,12 @@ func TestHangingRankIsNamed(t *testing.T) {
 				t.Fatal(err)
 			}
 			left.Store(c.calls)
+			var told atomic.Pointer[error]
+			e.cfg.Lost = func(err error) { told.CompareAndSwap(nil, &err) }
 			_, err = e.Sample(context.Background(), r, nil)
+			if lost := told.Load(); lost == nil || !regexp.MustCompile(c.want).MatchString((*lost).Error()) {
+				t.Errorf("the owner of the process was told %v, want a match of %s", lost, c.want)
+			}
 			var pe *failure.Error
 			if !errors.As(err, &pe) || pe.Code != failure.PeerLost || !regexp.MustCompile(c.want).MatchString(pe.Text) {
 				t.Errorf("got %v, want a match of %s", err, c.want)

@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"context"
 	"errors"
 	"image/png"
 	"os"
@@ -13,6 +14,9 @@ import (
 	"time"
 
 	"patchbay/engine/cuda"
+	"patchbay/ipc/client"
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
 	"patchbay/tests/fakegpu"
 )
 
@@ -256,5 +260,42 @@ func TestCUDADoctor(t *testing.T) {
 		if !strings.Contains(said, c.says) {
 			t.Errorf("%s: want %q\n%s", c.env, c.says, said)
 		}
+	}
+}
+
+// TestCUDAHostMemory: what a worker on a GPU has of the machine's memory is under --memory: values of nodes, pinned
+// memory and the driver's own. The fake device has its memory there too, at most 64 MiB in this.
+func TestCUDAHostMemory(t *testing.T) {
+	t.Setenv("LD_LIBRARY_PATH", fakegpu.Library(t))
+	const limit, device = 300 << 10, 64 << 10 // KiB
+	s := startServer(t, buildProgram(t), "", "--devices", "cuda:0", "--memory", "300M", "--device-memory", "64M")
+	s.until("a worker is up", func() bool { return len(s.workerPIDs()) > 0 })
+	pid := s.workerPIDs()[0]
+	c := s.client()
+	run := func(flow string) error {
+		ctx, stop := context.WithTimeout(context.Background(), patience)
+		defer stop()
+		end, err := client.Run(ctx, c, &message.RunRequest{Workflow: flow}, &client.Collector{})
+		if err == nil && end.Error != nil {
+			return end.Error
+		}
+		return err
+	}
+	for i := range 8 {
+		flow := picturesOf(1, 1024+128*(i%4), i)
+		if i%4 == 0 {
+			flow = sized(t, 64, i)
+		}
+		if err := run(flow); err != nil {
+			t.Errorf("job %d: %v", i, err)
+		}
+	}
+	if e := message.ErrorOf(run(picturesOf(1, 6144, 9))); e == nil || e.Code != wire.ErrTooLarge {
+		t.Errorf("one picture of 36 MP: %v, want too_large", e)
+	}
+	most := statusKiB(t, pid, "VmHWM")
+	t.Logf("at most %d KiB resident of %d KiB and %d of the device", most, limit, device)
+	if most > limit+limit/10+device {
+		t.Errorf("the worker took %d KiB of --memory %d KiB and %d of the device", most, limit, device)
 	}
 }

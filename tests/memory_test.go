@@ -64,6 +64,39 @@ func TestJobsStayWithinMemory(t *testing.T) {
 	}
 }
 
+// TestRanksStayWithinMemory: the processes of ranks and their worker are under --memory together, by what the system
+// says of each.
+func TestRanksStayWithinMemory(t *testing.T) {
+	const limit = 400 << 10 // KiB
+	s := startServer(t, buildProgram(t), "", "--memory", "400M", "--placement", "children")
+	s.until("a worker is up", func() bool { return len(s.workerPIDs()) > 0 })
+	pid := s.workerPIDs()[0]
+	c := s.client()
+	for i, job := range []struct{ flow, plan string }{
+		{sized(t, 256, 1), "ulysses=2"},
+		{picturesOf(3, 768, 2), ""},
+		{sized(t, 1152, 3), ""},
+		{sized(t, 512, 4), "ulysses=2"},
+	} {
+		end, err := client.Run(context.Background(), c, &message.RunRequest{Workflow: job.flow, Plan: job.plan},
+			&client.Collector{})
+		if err == nil && end.Error != nil {
+			err = end.Error
+		}
+		if e := message.ErrorOf(err); e != nil && (i == 0 || e.Code != wire.ErrOutOfMemory) {
+			t.Errorf("job %d: %v", i, err)
+		}
+	}
+	most, ranks := statusKiB(t, pid, "VmHWM"), children(pid)
+	for _, rank := range ranks {
+		most += statusKiB(t, rank, "VmHWM")
+	}
+	t.Logf("worker: %d KiB, all: %d KiB of %d", statusKiB(t, pid, "VmHWM"), most, limit)
+	if len(ranks) != 2 || most > limit+limit/10 {
+		t.Errorf("worker and %d ranks took %d KiB of --memory %d KiB", len(ranks), most, limit)
+	}
+}
+
 // TestAddressSpace: under a limit of address space (ulimit -v) a daemon is refused that could not live with it; one
 // that can keeps its jobs to what is left, so that neither it nor its worker ever dies of it.
 func TestAddressSpace(t *testing.T) {

@@ -16,6 +16,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"unsafe"
+
+	"patchbay/engine"
 )
 
 // SharedLimit is the most shared memory in bytes that a kernel here may ask for: what a block has on the smallest
@@ -43,7 +45,8 @@ type Device struct {
 	points    points
 	links     links
 	blas      blas
-	still     sync.Mutex // waits for the whole device, and captures
+	still     sync.Mutex                    // waits for the whole device, and captures
+	host      atomic.Pointer[engine.Ledger] // counts pinned memory; nil: nobody does
 }
 
 // Device opens device number index and loads the kernels into it. It refuses GPUs that are too old by name.
@@ -183,17 +186,24 @@ type pinned struct {
 	bytes []byte
 	event C.uint64_t // recorded behind the last copy
 	used  bool       // the event was recorded
+
+	ledger *engine.Ledger // that counts it; nil: none does
 }
 
 // newPinned takes pinned memory and an event.
 func (dev *Device) newPinned(bytes int) (*pinned, error) {
 	dev.allocs.Add(1)
-	p := &pinned{}
+	p := &pinned{ledger: dev.host.Load()}
+	if err := p.ledger.Take(int64(bytes)); err != nil {
+		return nil, err
+	}
 	if err := try(func(e *C.pb_error) { C.pb_host_alloc(dev.c, &p.at, C.uint64_t(bytes), e) }); err != nil {
+		p.ledger.Give(int64(bytes))
 		return nil, err
 	}
 	p.bytes = unsafe.Slice((*byte)(p.at), bytes)
 	if err := try(func(e *C.pb_error) { C.pb_event_new(dev.c, &p.event, 0, e) }); err != nil {
+		p.ledger.Give(int64(bytes))
 		return nil, errors.Join(err, try(func(e *C.pb_error) { C.pb_host_free(dev.c, p.at, e) }))
 	}
 	return p, nil
@@ -210,6 +220,7 @@ func (dev *Device) wait(p *pinned) error {
 
 // release gives pinned memory back.
 func (dev *Device) release(p *pinned) error {
+	defer p.ledger.Give(int64(len(p.bytes)))
 	return errors.Join(dev.wait(p),
 		try(func(e *C.pb_error) { C.pb_event_free(dev.c, p.event, e) }),
 		try(func(e *C.pb_error) { C.pb_host_free(dev.c, p.at, e) }))

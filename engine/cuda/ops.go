@@ -95,6 +95,9 @@ func (dev *Device) NewOps() (*Ops, error) {
 	return o, nil
 }
 
+// CountHost has pinned memory that is taken from now on, by all Ops of the device, count as memory of the process.
+func (o *Ops) CountHost(l *engine.Ledger) { o.dev.host.Store(l) }
+
 // Close waits for the stream and gives back what the Ops holds; memory of Alloc and Pack is the caller's to free.
 func (o *Ops) Close() error {
 	errs := []error{o.drain()}

@@ -426,27 +426,6 @@ func (j *Table) settle(e *entry, r message.Record) {
 	j.touch(e)
 }
 
-// clock reads the times of a record that is to be e's against the clock of this process. The system's may jump later:
-// only a daemon that starts has to believe it. The lock is held.
-func (j *Table) clock(e *entry, r message.Record) {
-	now := j.cfg.Now()
-	if e.rec.Job == "" {
-		age := now.UnixMilli() - max(r.Created, r.Started, r.Finished)
-		e.since = now.Add(-time.Duration(max(age, 0)) * time.Millisecond)
-	} else {
-		e.since = now
-	}
-	e.paused = now.Add(until(r.NotBefore, now, longestPause))
-	if r.ExpireAt != e.rec.ExpireAt {
-		e.expires = now.Add(until(r.ExpireAt, now, time.Duration(r.ExpireAt-r.Created)*time.Millisecond))
-	}
-}
-
-// until is the time from now to a moment in Unix milliseconds: 0 when it is over, and at most most.
-func until(ms int64, now time.Time, most time.Duration) time.Duration {
-	return min(max(time.UnixMilli(ms).Sub(now), 0), most)
-}
-
 // line puts a job into the queue: in front of all if its order says so, or else behind the last of its class. Where the
 // table keeps the order a retry goes first.
 func (j *Table) line(e *entry, was message.State) {

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"math"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -164,13 +165,45 @@ func Noise(n int) []byte {
 	return b
 }
 
-// Within is a context for one exchange of a test that takes at most d on an idle machine; a slow or busy one gets six
-// times that.
+// Within is a context for one exchange of a test that takes at most d on an idle machine. While this process computes,
+// or would if others let it, a slow or busy one gets up to six times that.
 func Within(t testing.TB, d time.Duration) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 6*d)
 	t.Cleanup(cancel)
+	go func() {
+		tick := time.NewTicker(d / 20)
+		defer tick.Stop()
+		idle, last := time.Duration(0), used()
+		for idle < d {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			now := used()
+			if idle += d / 20; now.cpu-last.cpu > d/1000 || now.preempted != last.preempted {
+				idle = 0
+			}
+			last = now
+		}
+		cancel()
+	}()
 	return ctx
+}
+
+// usage is what this process has computed, and how often it was made to stop computing for others.
+type usage struct {
+	cpu       time.Duration
+	preempted int64
+}
+
+func used() usage {
+	var r syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &r) != nil {
+		return usage{}
+	}
+	return usage{time.Duration(r.Utime.Nano() + r.Stime.Nano()), r.Nivcsw}
 }
 
 // HoldsBytes reports whether a decoded value has byte strings in it.

@@ -1,0 +1,51 @@
+package daemon
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/vmihailenco/msgpack/v5"
+
+	"patchbay/models/source"
+	"patchbay/node/files"
+	"patchbay/parallel/host"
+)
+
+// TestOpenerForgets: what a host knows of weights that it does not hold is bounded, whatever leaders name.
+func TestOpenerForgets(t *testing.T) {
+	local, err := host.New(host.Config{NewOps: NewOps, Places: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer local.Close()
+	roots := files.Roots{Models: []string{"../examples/demo"}}
+	path, err := roots.Resolve("diffusion_models", "model", "demo_flux.safetensors")
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, file, err := source.Stat(path, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = file.Close()
+	named := &farModel{Model: source.Model{File: own}}
+	if err := named.names(&roots); err != nil {
+		t.Fatal(err)
+	}
+	o := &opener{roots: roots, host: local, known: map[string]knownFiles{}}
+	body, err := msgpack.Marshal((*plainFar)(named))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 10 * recall {
+		if _, err := o.open(fmt.Sprint("weights ", i), body); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := len(o.known); n > recall {
+		t.Errorf("%d names are known after %d, want at most %d", n, 10*recall, recall)
+	}
+	if _, ok := o.known[fmt.Sprint("weights ", 10*recall-1)]; !ok {
+		t.Error("the last one is not known")
+	}
+}
