@@ -39,8 +39,8 @@ func (c Compute) of(device string, m *Model) engine.DType {
 	return engine.F32
 }
 
-// packsNarrow reports whether most bytes of a set are packed as bf16 (bf16 as it is, fp8 and blocks widened to it) or as
-// i8, whose products do not depend on the type.
+// packsNarrow reports whether most bytes of a set are packed as bf16 (bf16 as it is, fp8 and blocks widened to it) or
+// as i8, whose products do not depend on the type.
 func packsNarrow(set *weights.Set) bool {
 	var narrow, all int64
 	for _, name := range set.Names() {
