@@ -8,8 +8,11 @@ import (
 
 	"patchbay/engine"
 	"patchbay/models"
+	"patchbay/models/goldenrun"
 	"patchbay/models/tiny"
 	"patchbay/models/weights"
+	"patchbay/parallel/forecast"
+	"patchbay/parallel/plan"
 )
 
 // rounded8 returns a checkpoint whose matrices in blocks are rotated in groups of 64 and rounded to 8 bits, as
@@ -90,6 +93,38 @@ func TestPlansOfInt8Weights(t *testing.T) {
 		}
 		if got := sample(set, "int8", text+",shard=on"); firstDifference(got, plain) >= 0 {
 			t.Errorf("%s: blocks in parts give other bits than whole ones", text)
+		}
+	}
+}
+
+// TestMemoryOfInt8Weights compares the forecast of weights of 8 bits with what loading them takes.
+func TestMemoryOfInt8Weights(t *testing.T) {
+	set, meta, err := tiny.Checkpoint("flux-a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	set = rounded8(t, set)
+	d, err := models.OpenDiffusion(set, meta)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := tinyRequest(t, "flux-a", 1, 8, 12, 1)
+	each := float64(set.Bytes()) / float64(d.Spec.Params)
+	for _, text := range []string{"data=1", "tensor=2"} {
+		p := planOf(t, text)
+		forecasts := forecast.MemoryByRank(workloadOf(r), p, each, 4)
+		for rank, m := range forecasts {
+			count := &weighing{Ops: goldenrun.NewOps()}
+			model, err := d.Load(count, p.Held(nil, plan.Mesh{Plan: p}.At(rank)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			model.Close()
+			// panels of tiny matrices are filled up, as in TestStagesReadTheirOwnWeights
+			if off := float64(m.Weights)/float64(count.peak) - 1; !near(off, 0, 0.15) {
+				t.Errorf("%s, rank %d: forecast %d bytes of weights, loading took %d: off by %.1f %%", text, rank, m.Weights,
+					count.peak, 100*off)
+			}
 		}
 	}
 }
