@@ -103,8 +103,10 @@ func (r *Recorder) Pack(m Matrix, c int) (*Packed, error) {
 		return nil, fmt.Errorf("recorder %w", err)
 	}
 	row := m.rowBytes(m.K)
-	return &Packed{Bytes: m.N * row, DType: m.DType, N: m.N, K: m.K, Layout: "recorder", PieceRows: 1, PieceBytes: row,
-		Rotated: m.Rotated, Blocks: m.Blocks}, nil
+	return &Packed{
+		Bytes: m.N * row, DType: m.DType, N: m.N, K: m.K, Layout: "recorder", PieceRows: 1, PieceBytes: row,
+		Rotated: m.Rotated, Blocks: m.Blocks,
+	}, nil
 }
 
 // Upload notes the call.

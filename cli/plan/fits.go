@@ -62,7 +62,7 @@ func (f *Flags) fitting(model string, kind fileKind) (rows [][]string, err error
 		return nil, console.BadInput(err)
 	}
 	d := &search.Cluster.Device
-	d.WeightBytes = kind.bytes
+	d.WeightBytes = float64(kind.bytes)
 	sizes := cardSizes()
 	table := make([][]string, len(sizes)) // by size, then by number of cards
 	for _, n := range cardCounts() {

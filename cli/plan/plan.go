@@ -33,6 +33,7 @@ type Flags struct {
 	text, entries, jobs        int
 	exact, json, all, blocking bool
 	table, checks              bool
+	weightBytes                float64 // of a quantised file, a weight; 0: the usual
 }
 
 // Command is `patchbay plan`.
@@ -172,6 +173,9 @@ func (f *Flags) Search() (forecast.Search, error) {
 			return s, err
 		}
 	}
+	if f.weightBytes > 0 && s.Cluster.Device.Name == "cpu" { // others widen
+		s.Cluster.Device.WeightBytes = f.weightBytes
+	}
 	w, h := 0, 0
 	if n, err := fmt.Sscanf(f.Size, "%dx%d", &w, &h); n != 2 || err != nil || w < m.Scale || h < m.Scale || w > 65536 ||
 		h > 65536 {
@@ -195,8 +199,9 @@ func (f *Flags) open() (*published.Model, error) {
 	m, err := published.Find(f.Model)
 	if _, missing := os.Stat(f.Model); err != nil && missing == nil {
 		var spec *dit.Spec
-		if spec, err = describeFile(f.Model); err == nil {
-			m = &published.Model{Name: f.Model, Spec: spec, Steps: 20, Text: 256, Entries: 2, Scale: 8}
+		var stored string
+		if spec, stored, err = f.describeFile(f.Model); err == nil {
+			m = &published.Model{Name: f.Model + stored, Spec: spec, Steps: 20, Text: 256, Entries: 2, Scale: 8}
 			if spec.TakesGuidance {
 				m.Entries = 1
 			}
@@ -216,18 +221,23 @@ func (f *Flags) open() (*published.Model, error) {
 	return m, nil
 }
 
-// describeFile reads the header of a checkpoint.
-func describeFile(path string) (*dit.Spec, error) {
+// describeFile reads the header of a checkpoint. Of a quantised one it notes what a weight takes where it stays so, and
+// returns the form in parentheses.
+func (f *Flags) describeFile(path string) (spec *dit.Spec, stored string, err error) {
 	file, err := weights.Open(path, engine.BF16)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	defer console.CloseQuietly(file)
 	d, err := models.OpenDiffusion(file.Set(), file.Metadata())
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, "", fmt.Errorf("%s: %w", path, err)
 	}
-	return &d.Spec, nil
+	if form, quantised := file.Set().Form(); quantised {
+		f.weightBytes = float64(file.Set().Bytes()) / float64(d.Spec.Params)
+		stored = " (" + form + ")"
+	}
+	return &d.Spec, stored, nil
 }
 
 func writeTimeline(path string, s *forecast.Simulation) error {

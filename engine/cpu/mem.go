@@ -99,9 +99,10 @@ type workerScratch struct {
 }
 
 func newScratch(workers int, l *engine.Ledger) *scratch {
-	s := &scratch{worker: make([]workerScratch, workers), small: block{ledger: l}, words: block{ledger: l}, kv: block{ledger: l}}
+	none := block{ledger: l}
+	s := &scratch{worker: make([]workerScratch, workers), small: none, words: none, kv: none}
 	for i := range s.worker {
-		s.worker[i].a.ledger, s.worker[i].c.ledger, s.worker[i].wide.ledger = l, l, l
+		s.worker[i].a, s.worker[i].c, s.worker[i].wide = none, none, none
 	}
 	return s
 }

@@ -33,7 +33,8 @@ func (o *Ops) layout() string { return fmt.Sprintf("panels%d", o.nr) }
 // neighbouring channels, which f32 activations widen and bf16 activations multiply as they are. fp8 becomes bf16. An
 // odd number of channels (of every tap, in a convolution) is filled up with 0, so such a weight serves only the c it
 // was packed for. i8 as words of four channels behind factors and sums of the columns (kernels/int8.h),
-// blocks of GGUF files as they are, their bytes beside those of other columns (kernels/blocks.h). The caller owns the memory: Free(p.Buf).
+// blocks of GGUF files as they are, their bytes beside those of other columns (kernels/blocks.h). The caller
+// owns the memory: Free(p.Buf).
 func (o *Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 	if err := engine.CheckPack(m, c); err != nil {
 		return nil, err

@@ -90,6 +90,9 @@ func TestBlocksEqualTheirWidenedForm(t *testing.T) {
 			if apart {
 				continue
 			}
+			if form, quantised := lazy.Form(); form != kind.String() || !quantised {
+				t.Errorf("%s: the file is said to be of %s, quantised: %v", kind, form, quantised)
+			}
 			var p struct {
 				QKV  *engine.Weight `weight:"qkv,nobias" shape:"3E,E"`
 				Out  *engine.Weight `weight:"out" shape:"E,E"`

@@ -15,8 +15,8 @@ import (
 // f16 or bf16 keep their type and are views of the file. Quantised ones appear as form (bf16 or f32) and are widened
 // when Elements asks, the range it asks for and nothing else, so that loading holds one matrix at a time beside what
 // has been packed. Matrices whose form is bf16 reach the device in the blocks of the file where rows and columns of it
-// are wanted that are whole blocks. Text encoders in llama.cpp's names get the names of Hugging Face. Errors: types that cannot be
-// widened, counted by type, and two names that become one.
+// are wanted that are whole blocks. Text encoders in llama.cpp's names get the names of Hugging Face. Errors: types
+// that cannot be widened, counted by type, and two names that become one.
 func FromGGUF(f *gguf.File, form engine.DType) (*Set, error) {
 	if form != engine.BF16 && form != engine.F32 {
 		return nil, fmt.Errorf("quantised weights cannot be widened to %s (allowed: bf16, f32)", form)

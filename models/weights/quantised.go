@@ -173,7 +173,8 @@ func (s *Set) blocks(x string, n, k, per int) (blockScales, error) {
 	scale, ok := s.take(x + ".weight_scale")
 	if want := (n + 127) / 128 * ((b.groups + 3) / 4) * 512; !ok || scale.Len() != want || scale.DType.Size() != 1 ||
 		k%per != 0 {
-		return b, fmt.Errorf("weight_scale is missing or has another size than %d bytes, for a weight of [%d, %d]", want, n, k)
+		return b, fmt.Errorf("weight_scale is missing or has another size than %d bytes, for a weight of [%d, %d]", want,
+			n, k)
 	}
 	b.data = scale.Elements(0, scale.Len())
 	return b, nil
@@ -241,8 +242,8 @@ func joinMXFP8(s *Set, x string, _ *quantisation) error {
 	return nil
 }
 
-// store puts the joined weight of a layer, which may be filled up with zeros, in place. Factors of inputs that belong to
-// the weights themselves (AWQ) are multiplied into its columns.
+// store puts the joined weight of a layer, which may be filled up with zeros, in place. Factors of inputs that belong
+// to the weights themselves (AWQ) are multiplied into its columns.
 func (s *Set) store(x string, w Stored) {
 	w.padded = true
 	pre, ok := s.take(x + ".pre_quant_scale")

@@ -401,3 +401,18 @@ func TestSlicesOf8Bits(t *testing.T) {
 		near(t, "columns", sum, want, 2e-2)
 	}
 }
+
+// TestFormsHaveNames checks what a file of 8-bit layers is said to be.
+func TestFormsHaveNames(t *testing.T) {
+	for rotated, want := range map[int]string{0: "int8", 16: "rotated int8"} {
+		form, quantised := weights.FromMap(map[string]weights.Stored{
+			"x.weight": {
+				DType: engine.I8, Shape: []int{4, 16}, Data: make([]byte, 64), Scales: make([]float32, 4), Rotated: rotated,
+			},
+			"x.bias": {DType: engine.F32, Shape: []int{4}, Data: make([]byte, 16)},
+		}).Form()
+		if form != want || !quantised {
+			t.Errorf("rotated in groups of %d: said to be %s, quantised: %v", rotated, form, quantised)
+		}
+	}
+}

@@ -112,6 +112,33 @@ func (s *Set) Bytes() int64 {
 	return n
 }
 
+// Form names what most bytes of the set are: a type, "int8", "rotated int8", or the form of blocks. quantised reports
+// whether processors keep it as it is, narrower than bf16.
+func (s *Set) Form() (name string, quantised bool) {
+	count := map[string]int64{}
+	narrow := int64(0)
+	for _, t := range s.tensors {
+		form := t.DType.String()
+		switch {
+		case t.packed != nil:
+			form = t.packed.form.Name
+		case t.DType == engine.I8 && t.Rotated > 0:
+			form = "rotated int8"
+		case t.DType == engine.I8:
+			form = "int8"
+		}
+		if count[form] += t.Bytes(); t.packed != nil || t.DType == engine.I8 {
+			narrow += t.Bytes()
+		}
+	}
+	for form, n := range count {
+		if n > count[name] || n == count[name] && form < name {
+			name = form
+		}
+	}
+	return name, 2*narrow > s.Bytes()
+}
+
 func (s *Set) index() {
 	s.names = make([]string, 0, len(s.tensors))
 	for name := range s.tensors {

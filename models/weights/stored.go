@@ -35,8 +35,13 @@ func (s Stored) Len() int {
 	return n
 }
 
-// Bytes returns the size of all elements in DType.
-func (s Stored) Bytes() int64 { return int64(s.Len()) * int64(s.DType.Size()) }
+// Bytes returns the size of all elements in DType, or in the blocks of the file.
+func (s Stored) Bytes() int64 {
+	if s.packed != nil {
+		return int64(s.Shape[0]) * int64(s.packed.rowBytes())
+	}
+	return int64(s.Len()) * int64(s.DType.Size())
+}
 
 // Elements returns elements [lo, hi) of the flattened tensor as bytes of DType, Scale not applied: a view of Data where
 // there is one, else new memory.

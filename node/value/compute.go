@@ -38,15 +38,15 @@ func (c Compute) of(device string, m *Model) engine.DType {
 	return engine.F32
 }
 
-// widths reports whether most bytes of a set are packed as bf16 (bf16 as it is, fp8 widened to it), and whether most
-// are with those of f16.
+// widths reports whether most bytes of a set are packed as bf16 (bf16 as it is, fp8 and blocks widened to it) or as i8,
+// whose products do not depend on the type, and whether most are with those of f16.
 func widths(set *weights.Set) (narrow, half bool) {
 	var sixteen, f16, all int64
 	for _, name := range set.Names() {
 		t, _ := set.Get(name)
 		all += t.Bytes()
 		switch t.DType {
-		case engine.BF16, engine.F8E4M3, engine.F8E5M2:
+		case engine.BF16, engine.F8E4M3, engine.F8E5M2, engine.I8:
 			sixteen += t.Bytes()
 		case engine.F16:
 			f16 += t.Bytes()

@@ -159,7 +159,7 @@ func (o *Partition) volumes(c plan.Coord, m plan.Micro) (v [plan.AxisCount]volum
 // TrafficByRank returns what every rank of a plan sends during a workload, by rank and axis (AxisUlysses to AxisShard),
 // as the executor counts it; weightBytes is the size of a weight, valueBytes that of an activation (4 for f32). Bytes
 // of activations are exact, those of weights in parts leave out the filling of packed matrices.
-func TrafficByRank(w Workload, p plan.Plan, weightBytes, valueBytes int) [][]Traffic {
+func TrafficByRank(w Workload, p plan.Plan, weightBytes float64, valueBytes int) [][]Traffic {
 	o := NewPartition(w, p)
 	out := make([][]Traffic, p.Ranks())
 	var count [microSizes]int64
@@ -180,7 +180,7 @@ func TrafficByRank(w Workload, p plan.Plan, weightBytes, valueBytes int) [][]Tra
 			}
 		}
 		weights := o.shardVolume()
-		out[r][plan.AxisShard] = Traffic{Calls: weights.calls, Bytes: weights.values * int64(weightBytes)}
+		out[r][plan.AxisShard] = Traffic{Calls: weights.calls, Bytes: int64(float64(weights.values) * weightBytes)}
 	}
 	return out
 }

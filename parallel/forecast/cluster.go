@@ -33,9 +33,9 @@ type Device struct {
 	// Handover is the host's time between the result of one evaluation of a patch and the start of the next, seconds.
 	Handover float64 `json:"handover"`
 	// WeightBytes and ValueBytes are the bytes of one weight and of one activation.
-	WeightBytes int    `json:"weight_bytes"`
-	ValueBytes  int    `json:"value_bytes"`
-	Source      string `json:"source"`
+	WeightBytes float64 `json:"weight_bytes"`
+	ValueBytes  int     `json:"value_bytes"`
+	Source      string  `json:"source"`
 }
 
 // Link is what connects devices of one host, or hosts.

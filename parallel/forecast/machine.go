@@ -88,8 +88,8 @@ func (m Machine) Check() error {
 	switch {
 	case strings.TrimSpace(d.Name) == "":
 		return fmt.Errorf("devices[0].name is empty: want a name")
-	case d.WeightBytes < 1 || d.WeightBytes > 8:
-		return fmt.Errorf("devices[0].weight_bytes is %d: want 1 to 8", d.WeightBytes)
+	case !(d.WeightBytes > 0 && d.WeightBytes <= 8):
+		return fmt.Errorf("devices[0].weight_bytes is %g: want more than 0, at most 8", d.WeightBytes)
 	case d.ValueBytes != 2 && d.ValueBytes != 4:
 		return fmt.Errorf("devices[0].value_bytes is %d: want 2 or 4", d.ValueBytes)
 	case d.Memory < 0 || d.Reserved < 0 || d.Reserved > 0 && d.Reserved >= d.Memory:

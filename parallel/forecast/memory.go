@@ -25,9 +25,10 @@ func (m Memory) Total() int64 { return m.Weights + m.Session + m.Activations + m
 // valueBytes that of one activation (4 for f32, 2 for bf16; tables, vectors and modulations are f32 always). Session,
 // Activations and Exchange are the peaks that a recording pass of the executor finds; of a folded pipeline those of
 // both lanes of a stage together.
-func MemoryByRank(w Workload, p plan.Plan, weightBytes, valueBytes int) []Memory {
+func MemoryByRank(w Workload, p plan.Plan, weightBytes float64, valueBytes int) []Memory {
 	o := NewPartition(w, p)
 	out := make([]Memory, p.Ranks())
+	bytes := func(params int64) int64 { return int64(float64(params) * weightBytes) }
 	for r := range out {
 		c := o.mesh.At(r)
 		if t := o.twin(c); t != c {
@@ -40,14 +41,14 @@ func MemoryByRank(w Workload, p plan.Plan, weightBytes, valueBytes int) []Memory
 			out[r].Activations += m.Activations
 			out[r].Exchange += m.Exchange
 			out[r].KV += m.KV
-			out[r].Weights += m.Weights * int64(weightBytes)
+			out[r].Weights += bytes(m.Weights)
 		})
-		out[r].Weights += o.ends() * int64(weightBytes)
+		out[r].Weights += bytes(o.ends())
 		switch {
 		case p.Owns():
-			out[r].Weights = o.stageParams(c) * int64(weightBytes)
+			out[r].Weights = bytes(o.stageParams(c))
 		case p.Shard:
-			out[r].Weights = o.shardParams() * int64(weightBytes)
+			out[r].Weights = bytes(o.shardParams())
 		}
 	}
 	return out

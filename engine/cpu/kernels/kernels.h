@@ -17,7 +17,7 @@ enum { PB_ACT_NONE, PB_GELU_TANH, PB_GELU_ERF, PB_SILU, PB_QUICK_GELU, PB_RELU }
 enum { I8_HEAD = 2 };
 
 // Inputs that are widened at a time of weights in blocks; a multiple of every block.
-enum { WIDE_INPUTS = 512 };
+enum { WIDE_INPUTS = 256 };
 
 enum { PB_MAX_SEG = 32 };
 
