@@ -12,9 +12,9 @@ import (
 )
 
 // LMConfig describes a decoder-only language model that is read as an encoder (Qwen3: arXiv:2505.09388, sec. 2;
-// Qwen2.5-VL without its eyes: arXiv:2502.13923; Mistral Small 3.1; all are of the form of LLaMA, arXiv:2302.13971, with grouped queries,
-// arXiv:2305.13245) in the names of Hugging Face's config.json. Sizes follow from shapes; files say Theta, Eps and
-// HeadDim in their metadata where they are others.
+// Qwen2.5-VL without its eyes: arXiv:2502.13923; Mistral Small 3; all are of the form of LLaMA, arXiv:2302.13971, with
+// grouped queries, arXiv:2305.13245) in the names of Hugging Face's config.json. Sizes follow from shapes; files say
+// Theta, Eps and HeadDim in their metadata where they are others.
 type LMConfig struct {
 	Width   int     `json:"hidden_size"`         // 2560 (Qwen3-4B)
 	HeadDim int     `json:"head_dim"`            // 128
