@@ -64,6 +64,9 @@ type lmHeadNorm struct {
 	K engine.Tensor `weight:"k_norm.weight,perm=d" shape:"D"`
 }
 
+// lastNorm is the norm behind the last layer.
+const lastNorm = "model.norm.weight"
+
 // OpenLM loads a language model from set, whose names may have one of the usual prefixes (see Find). config is the JSON
 // of the file's metadata "config", empty when there is none. The caller closes the result.
 func OpenLM(ops engine.Ops, set *weights.Set, config []byte) (*LM, error) {
@@ -76,6 +79,13 @@ func OpenLM(ops engine.Ops, set *weights.Set, config []byte) (*LM, error) {
 	if m.Config, err = inferLM(part.Kind, set, config); err != nil {
 		return nil, err
 	}
+	ignore := []string{"lm_head.", "visual.", "tekken_model"}
+	if n := KindOf(part.Kind).layers; n > 0 && n < m.Config.Layers {
+		for i := n; i < m.Config.Layers; i++ {
+			ignore = append(ignore, fmt.Sprintf("model.layers.%d.", i))
+		}
+		m.Config.Layers, ignore = n, append(ignore, lastNorm)
+	}
 	c := m.Config
 	for range c.Layers {
 		layer := &lmLayer{}
@@ -84,11 +94,11 @@ func OpenLM(ops engine.Ops, set *weights.Set, config []byte) (*LM, error) {
 		}
 		m.weights.Layer = append(m.weights.Layer, layer)
 	}
-	if set.Has("model.norm.weight") {
+	if set.Has(lastNorm) && !slices.Contains(ignore, lastNorm) {
 		m.weights.Final = &lmNorm{}
 	}
 	return m, m.load(ops, set, weights.Options{
-		Model: part.Kind, Ignore: []string{"lm_head.", "visual.", "tekken_model"},
+		Model: part.Kind, Ignore: ignore,
 		Dims: map[string]int{
 			"E": c.Width, "D": c.HeadDim, "H": c.Heads, "K": c.KVHeads, "F": c.MLP, "V": c.Vocab,
 		},
