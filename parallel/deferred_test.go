@@ -63,7 +63,12 @@ func TestLateRanksGiveTheSameBits(t *testing.T) {
 		name string
 		y, x int
 	}{
-		{"flux-c", 7, 11}, {"sd3-b", 5, 7}, {"pixart-b", 4, 62}, {"hydit-a", 7, 6}, {"zimage-a", 6, 5}, {"qwen-a", 6, 5},
+		{"flux-c", 7, 11},
+		{"sd3-b", 5, 7},
+		{"pixart-b", 4, 62},
+		{"hydit-a", 7, 6},
+		{"zimage-a", 6, 5},
+		{"qwen-a", 6, 5},
 		{"flux2-a", 5, 4},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -102,7 +102,12 @@ func families() []struct {
 		name string
 		y, x int
 	}{
-		{"flux", 9, 14}, {"sd3", 11, 8}, {"pixart", 4, 62}, {"hunyuandit", 10, 14}, {"zimage", 10, 14}, {"qwenimage", 7, 9},
+		{"flux", 9, 14},
+		{"sd3", 11, 8},
+		{"pixart", 4, 62},
+		{"hunyuandit", 10, 14},
+		{"zimage", 10, 14},
+		{"qwenimage", 7, 9},
 		{"flux2", 6, 7},
 	}
 }

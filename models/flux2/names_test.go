@@ -77,7 +77,8 @@ func TestDiffusersNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := goldenrun.Of(Family())(ref.New(), inDiffusers(t, set), map[string]string{"config": string(config)}, dit.Held{})
+	meta := map[string]string{"config": string(config)}
+	m, err := goldenrun.Of(Family())(ref.New(), inDiffusers(t, set), meta, dit.Held{})
 	if err != nil {
 		t.Fatal(err)
 	}
