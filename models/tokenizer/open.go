@@ -27,7 +27,9 @@ func FromVocabMerges(vocab, merges, config []byte) (*Tokenizer, error) {
 		return nil, errors.New("vocab.json: no pieces in it")
 	}
 	var pairs []mergePair
-	for number, line := range bytes.Split(bytes.TrimSpace(merges), []byte("\n")) {
+	number := -1
+	for line := range bytes.SplitSeq(bytes.TrimSpace(merges), []byte("\n")) {
+		number++
 		text := strings.TrimSpace(string(line))
 		if text == "" || number == 0 && strings.HasPrefix(text, "#version") {
 			continue
@@ -35,6 +37,9 @@ func FromVocabMerges(vocab, merges, config []byte) (*Tokenizer, error) {
 		var p mergePair
 		if err := p.parse(text); err != nil {
 			return nil, fmt.Errorf("merges.txt: line %d: %w", number+1, err)
+		}
+		if len(pairs) == maxMerges {
+			return nil, fmt.Errorf("merges.txt: more than %d merges", maxMerges)
 		}
 		pairs = append(pairs, p)
 	}
