@@ -28,7 +28,8 @@ type Format struct {
 	// Preview is one row of red, green and blue factors per channel for model-space latents; nil: no preview is known.
 	Preview [][3]float32
 	Bias    [3]float32 // added to the product
-	// Packed is the side of the squares of preview pixels that a latent pixel has as channels (channel, row, column); 0: 1.
+	// Packed is the side of the squares of preview pixels that a latent pixel has as channels (channel, row, column).
+	// 0: 1.
 	Packed int
 }
 

@@ -104,7 +104,8 @@ func TestOtherFamilies(t *testing.T) {
 		"flux2": {flux2.Family(), []row{
 			one("diffusion_model.double_blocks.1.img_mlp.0", 2*f.MLPHidden, f.Hidden, "double_blocks.1.img_mlp.0", 0),
 			one("transformer.transformer_blocks.1.attn.to_k", f.Hidden, f.Hidden, "double_blocks.1.img_attn.qkv", f.Hidden),
-			one("transformer.transformer_blocks.2.ff_context.linear_in", 2*f.MLPHidden, f.Hidden, "double_blocks.2.txt_mlp.0", 0),
+			one("transformer.transformer_blocks.2.ff_context.linear_in", 2*f.MLPHidden, f.Hidden, "double_blocks.2.txt_mlp.0",
+				0),
 			one("lora_unet_single_blocks_3_linear1", 3*f.Hidden+2*f.MLPHidden, f.Hidden, "single_blocks.3.linear1", 0),
 			one("transformer.single_transformer_blocks.0.attn.to_qkv_mlp_proj", 3*f.Hidden+2*f.MLPHidden, f.Hidden,
 				"single_blocks.0.linear1", 0),

@@ -12,9 +12,9 @@ import (
 )
 
 // LMConfig describes a decoder-only language model that is read as an encoder (Qwen3: arXiv:2505.09388, sec. 2;
-// Qwen2.5-VL without its eyes: arXiv:2502.13923; Mistral Small 3.1; all are of the form of LLaMA, arXiv:2302.13971, with grouped queries,
-// arXiv:2305.13245) in the names of Hugging Face's config.json. Sizes follow from shapes; files say Theta, Eps and
-// HeadDim in their metadata where they are others.
+// Qwen2.5-VL without its eyes: arXiv:2502.13923; Mistral Small 3; all are of the form of LLaMA, arXiv:2302.13971, with
+// grouped queries, arXiv:2305.13245) in the names of Hugging Face's config.json. Sizes follow from shapes; files say
+// Theta, Eps and HeadDim in their metadata where they are others.
 type LMConfig struct {
 	Width   int     `json:"hidden_size"`         // 2560 (Qwen3-4B)
 	HeadDim int     `json:"head_dim"`            // 128
@@ -64,6 +64,9 @@ type lmHeadNorm struct {
 	K engine.Tensor `weight:"k_norm.weight,perm=d" shape:"D"`
 }
 
+// lastNorm is the norm behind the last layer.
+const lastNorm = "model.norm.weight"
+
 // OpenLM loads a language model from set, whose names may have one of the usual prefixes (see Find). config is the JSON
 // of the file's metadata "config", empty when there is none. The caller closes the result.
 func OpenLM(ops engine.Ops, set *weights.Set, config []byte) (*LM, error) {
@@ -76,6 +79,13 @@ func OpenLM(ops engine.Ops, set *weights.Set, config []byte) (*LM, error) {
 	if m.Config, err = inferLM(part.Kind, set, config); err != nil {
 		return nil, err
 	}
+	ignore := []string{"lm_head.", "visual.", "tekken_model"}
+	if n := KindOf(part.Kind).layers; n > 0 && n < m.Config.Layers {
+		for i := n; i < m.Config.Layers; i++ {
+			ignore = append(ignore, fmt.Sprintf("model.layers.%d.", i))
+		}
+		m.Config.Layers, ignore = n, append(ignore, lastNorm)
+	}
 	c := m.Config
 	for range c.Layers {
 		layer := &lmLayer{}
@@ -84,11 +94,11 @@ func OpenLM(ops engine.Ops, set *weights.Set, config []byte) (*LM, error) {
 		}
 		m.weights.Layer = append(m.weights.Layer, layer)
 	}
-	if set.Has("model.norm.weight") {
+	if set.Has(lastNorm) && !slices.Contains(ignore, lastNorm) {
 		m.weights.Final = &lmNorm{}
 	}
 	return m, m.load(ops, set, weights.Options{
-		Model: part.Kind, Ignore: []string{"lm_head.", "visual.", "tekken_model"},
+		Model: part.Kind, Ignore: ignore,
 		Dims: map[string]int{
 			"E": c.Width, "D": c.HeadDim, "H": c.Heads, "K": c.KVHeads, "F": c.MLP, "V": c.Vocab,
 		},

@@ -138,6 +138,31 @@ func languageModel(t *testing.T, model, kind, template string, form text.Form, c
 	}
 }
 
+// TestLayersThatNobodyReads stay on disk: of a Mistral with 32 layers and a last norm as much is loaded as of the one
+// that is cut off behind 30.
+func TestLayersThatNobodyReads(t *testing.T) {
+	ops := backends(t)["cpu/generic"]
+	if ops == nil {
+		t.Skip("NOT RUN: ref does not tell the bytes of weights")
+	}
+	var bytes []int64
+	for _, name := range []string{"mistral3-a", "mistral3-p"} {
+		set, _, err := goldenweights.Set(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := text.Open(ops, "mistral3", set, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		bytes = append(bytes, m.Bytes())
+		m.Close()
+	}
+	if bytes[0] != bytes[1] || bytes[0] == 0 {
+		t.Errorf("%d bytes are loaded of the whole model, %d of the short one", bytes[0], bytes[1])
+	}
+}
+
 // TestLanguageModelRefusals: files whose heads cannot be told say so.
 func TestLanguageModelRefusals(t *testing.T) {
 	set, _, err := goldenweights.Set("qwen3-a")

@@ -53,9 +53,11 @@ type Kind struct {
 	// folder; empty: it has none.
 	Vocabularies []string
 	ComfyUI      string
-	anchor       string // a name by which it is recognised
-	is           func(set *weights.Set, prefix string) bool
-	open         func(ops engine.Ops, set *weights.Set, config []byte) (Net, error)
+	// layers is how many layers of a language model any family reads; those behind them stay on disk. 0: all.
+	layers int
+	anchor string // a name by which it is recognised
+	is     func(set *weights.Set, prefix string) bool
+	open   func(ops engine.Ops, set *weights.Set, config []byte) (Net, error)
 }
 
 // kinds lists the encoders; of several with one anchor the first that fits counts.
@@ -93,7 +95,7 @@ func kinds() []Kind {
 		},
 		{
 			Name: "qwen3_8b", Prompt: "qwen3_8b", Vocabularies: []string{"qwen3_8b", "qwen3", "qwen2.5", "qwen25"},
-			ComfyUI: "text_encoders/qwen25_tokenizer", anchor: queryNorm, open: opener(OpenLM),
+			ComfyUI: "text_encoders/qwen25_tokenizer", anchor: queryNorm, open: opener(OpenLM), layers: 27,
 			is: func(set *weights.Set, p string) bool { return set.Dim(p+"model.embed_tokens.weight", 1) == 4096 },
 		},
 		{
@@ -106,7 +108,7 @@ func kinds() []Kind {
 		},
 		{
 			Name: "mistral3", Prompt: "mistral3", Vocabularies: []string{"mistral3", "mistral"},
-			anchor: "model.layers.0.post_attention_layernorm.weight", open: opener(OpenLM),
+			anchor: "model.layers.0.post_attention_layernorm.weight", open: opener(OpenLM), layers: 30,
 			is: func(set *weights.Set, p string) bool { return !set.Has(p+queryNorm) && !set.Has(p+keyBias) },
 		},
 	}

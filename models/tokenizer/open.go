@@ -99,10 +99,10 @@ func readTokenizerConfig(data []byte) (class string, added []addedToken, err err
 	return c.Class, added, nil
 }
 
-// Open reads the vocabulary at path: a tokenizer.json (any *.json but vocab.json), a SentencePiece *.model, a BERT
-// vocab.txt, a vocab.json with merges.txt beside it, or a folder that holds one of these (looked for in this order:
-// tokenizer.json, vocab.json, spiece.model, tokenizer.model, vocab.txt, tekken.json). A missing file gives an error that is
-// fs.ErrNotExist.
+// Open reads the vocabulary at path: a tokenizer.json (any *.json but vocab.json and tekken.json), a SentencePiece
+// *.model, a BERT vocab.txt, a vocab.json with merges.txt beside it, Mistral's tekken.json, or a folder that holds one
+// of these (looked for in this order: tokenizer.json, vocab.json, spiece.model, tokenizer.model, vocab.txt,
+// tekken.json). A missing file gives an error that is fs.ErrNotExist.
 func Open(path string) (*Tokenizer, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -138,8 +138,8 @@ func Open(path string) (*Tokenizer, error) {
 	return t, nil
 }
 
-// FromBytes reads a one-file vocabulary. The ending of name says the kind (tekken.json, .json, .model, .txt); with any other name
-// data that begins with { is JSON and the rest a SentencePiece model (checkpoints carry those as a tensor).
+// FromBytes reads a one-file vocabulary. The ending of name says the kind (tekken.json, .json, .model, .txt); with any
+// other name data that begins with { is JSON and the rest a SentencePiece model (checkpoints carry those as a tensor).
 func FromBytes(name string, data []byte) (*Tokenizer, error) {
 	switch {
 	case strings.HasSuffix(name, ".txt"):

@@ -80,8 +80,8 @@ func (q *qwen) encode(text string, _ bool, ids []int) []int {
 	return ids
 }
 
-// qwenWord returns the length of the match of qwenWords that begins text, alternative by alternative; so many digits are
-// a word at most.
+// qwenWord returns the length of the match of qwenWords that begins text, alternative by alternative; a word has so
+// many digits at most.
 func qwenWord(text string, digits int) int {
 	if n := contraction(text); n > 0 {
 		return n

@@ -168,7 +168,9 @@ func TestLaterGolden(t *testing.T) {
 			y, x        int // of the latent
 			tall, wide  int // of the picture
 		}{
-			{"wanvae-a", "5x7", 5, 7, 43, 61}, {"wanvae-a", "8x6", 8, 6, 67, 53}, {"flux2vae-a", "3x4", 3, 4, 51, 71},
+			{"wanvae-a", "5x7", 5, 7, 43, 61},
+			{"wanvae-a", "8x6", 8, 6, 67, 53},
+			{"flux2vae-a", "3x4", 3, 4, 51, 71},
 			{"flux2vae-a", "2x5", 2, 5, 35, 87},
 		} {
 			v := open(t, ops, sets[c.model])
@@ -196,14 +198,15 @@ func TestLaterGolden(t *testing.T) {
 func TestPackedRefusals(t *testing.T) {
 	ops, _ := fastest(t)
 	whole := checkpoint(t, "flux2vae-a")
+	few := &weights.Stored{Shape: []int{4}, Data: make([]byte, 16)}
 	for name, c := range map[string]struct {
 		with *weights.Stored // nil: the tensor is missing
 		want string
 	}{
 		"bn.running_var":         {nil, "bn.running_mean and bn.running_var have 128 and 1 values"},
-		"bn.running_mean":        {&weights.Stored{Shape: []int{4}, Data: make([]byte, 16)}, "have 4 and 128 values, want 128"},
+		"bn.running_mean":        {few, "have 4 and 128 values, want 128"},
 		"post_quant_conv.bias":   {nil, "post_quant_conv.bias"},
-		"quant_conv.bias":        {&weights.Stored{Shape: []int{4}, Data: make([]byte, 16)}, "quant_conv.bias has 4 values, want 64"},
+		"quant_conv.bias":        {few, "quant_conv.bias has 4 values, want 64"},
 		"post_quant_conv.weight": {nil, "0 channels of post_quant_conv"},
 	} {
 		m := map[string]weights.Stored{}

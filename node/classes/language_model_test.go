@@ -40,7 +40,8 @@ func writeGoldenModel(t *testing.T, name, prefix, path string, more ...safetenso
 	scratch.Write(t, path, b.Bytes())
 }
 
-// chatRoots are the files of a small Z-Image, a small Qwen-Image and a small FLUX.2, with the vocabulary that is in a folder.
+// chatRoots are the files of a small Z-Image, a small Qwen-Image and small FLUX.2s, with the vocabulary that is in a
+// folder.
 func chatRoots(t *testing.T, vocabulary string) files.Roots {
 	t.Helper()
 	root := t.TempDir()

@@ -70,7 +70,8 @@ func TestEmptyLatentsAreResized(t *testing.T) {
 		"another's picture":    {Latent{Samples: other}, [4]int{}},
 	} {
 		got, err := m.widen(&c.l)
-		if shape := [4]int{got.B, got.C, got.Y, got.X}; (err != nil) != (c.want == [4]int{}) || err == nil && shape != c.want {
+		shape, refused := [4]int{got.B, got.C, got.Y, got.X}, c.want == [4]int{}
+		if (err != nil) != refused || err == nil && shape != c.want {
 			t.Errorf("%s: got %v, %v; want %v", name, shape, err, c.want)
 		}
 	}
@@ -81,7 +82,9 @@ func TestShortTextsAreFilled(t *testing.T) {
 	m, flux := tinyModel(t, "flux2"), tinyModel(t, "flux")
 	text := dit.Array{Rows: 2, Cols: 3, Data: []float32{1, 2, 3, 4, 5, 6}}
 	got := m.filled(text)
-	if got.Rows != 512 || len(got.Data) != 512*3 || !slices.Equal(got.Data[510*3:], text.Data) || !allZero(got.Data[:510*3]) {
+	front := 510 * 3
+	if got.Rows != 512 || len(got.Data) != front+6 || !slices.Equal(got.Data[front:], text.Data) ||
+		!allZero(got.Data[:front]) {
 		t.Errorf("got %d rows that end with %v, want 512 with %v", got.Rows, got.Data[len(got.Data)-6:], text.Data)
 	}
 	long := dit.Array{Rows: 600, Cols: 1, Data: make([]float32, 600)}
