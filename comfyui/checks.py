@@ -5,6 +5,8 @@ Nothing that is not known is passed over: it would give another picture without 
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,6 +37,9 @@ COMPILERS = frozenset(("torch.compile",))
 OBJECTS = frozenset(("model_sampling", "manual_cast_dtype"))
 """Object patches that are carried by the message, or of no effect on a network that is elsewhere."""
 
+CACHES = {"EasyCacheHolder": ("easy", "easycache"), "LazyCacheHolder": ("lazy", "lazycache")}
+"""The caches that ComfyUI's own nodes set: their rule in the message, and what their wrappers go by."""
+
 RUN_BY_LOOP = frozenset(("default",))
 REFUSED_KEYS = frozenset(("control", "gligen", "hooks"))
 
@@ -45,6 +50,8 @@ class Verdict:
 
     evaluate: list[str] = field(default_factory=list)
     refuse: list[str] = field(default_factory=list)
+    cache: dict[str, Any] | None = None
+    """What EasyCache or LazyCache has set, as the message has it."""
 
 
 def judge(guider: Any, model_options: Mapping[str, Any]) -> Verdict:  # noqa: ANN401
@@ -54,9 +61,10 @@ def judge(guider: Any, model_options: Mapping[str, Any]) -> Verdict:  # noqa: AN
         out.evaluate.append(f"guider {type(guider).__name__}")
     out.evaluate += [f"model option {k}" for k, v in model_options.items() if v and k not in OWN_OPTIONS and k not in MULTIGPU_OPTIONS]
     options = model_options.get("transformer_options", {})
-    out.refuse += network_options(options)
+    out.cache, known = cache_of(options)
+    out.refuse += network_options(options, known)
     for place, by_key in options.get("wrappers", {}).items():
-        names = [str(k) for k, v in by_key.items() if v and k != KEY]
+        names = [str(k) for k, v in by_key.items() if v and k not in (KEY, known)]
         if place in LOOP_WRAPPERS:
             out.evaluate += [f"{place} wrapper {n}" for n in names]
     patched(guider.model_patcher, out)
@@ -69,12 +77,24 @@ def judge(guider: Any, model_options: Mapping[str, Any]) -> Verdict:  # noqa: AN
     return out
 
 
-def network_options(options: Mapping[str, Any]) -> list[str]:
-    """Name the transformer options that would change what the network computes."""
+def cache_of(options: Mapping[str, Any]) -> tuple[dict[str, Any] | None, str]:
+    """Return what EasyCache or LazyCache has set, and what its wrappers go by. One that is not alone, or not ComfyUI's own, is judged like all wrappers."""
+    holder = options.get("easycache")
+    rule, key = CACHES.get(type(holder).__name__, ("", ""))
+    home = getattr(sys.modules.get(type(holder).__module__), "__file__", None)
+    own = os.path.join(os.path.dirname(comfy.samplers.__file__), "..", "comfy_extras", "nodes_easycache.py")
+    found = [(k, len(w)) for by_key in options.get("wrappers", {}).values() for k, w in by_key.items() if k in ("easycache", "lazycache") and w]
+    if not rule or not home or os.path.realpath(home) != os.path.realpath(own) or set(found) != {(key, 1)} or holder.subsample_factor != 8:
+        return None, ""
+    return {"rule": rule, "threshold": float(holder.reuse_threshold), "start": float(holder.start_percent), "end": float(holder.end_percent)}, key
+
+
+def network_options(options: Mapping[str, Any], known: str = "") -> list[str]:
+    """Name the transformer options that would change what the network computes, but for the wrappers of a cache that is known."""
     out = [f"transformer option {k}{inner(v)}" for k, v in options.items() if k not in TOLD and k not in HARMLESS and given(v)]
     for place, by_key in options.get("wrappers", {}).items():
         if place not in LOOP_WRAPPERS:
-            out += [f"{place} wrapper {k}" for k, v in by_key.items() if v and k != KEY and k not in COMPILERS]
+            out += [f"{place} wrapper {k}" for k, v in by_key.items() if v and k not in (KEY, known) and k not in COMPILERS]
     return out + [f"callback {place}" for place, v in options.get("callbacks", {}).items() if any(v.values())]
 
 

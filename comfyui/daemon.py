@@ -118,6 +118,8 @@ def explain(err: Exception, address: str) -> Exception:
         advice = f" [{err.input}]" if err.input and err.input not in text else ""
         if err.code == "no_such_model":
             advice += f". The daemon at {address} must have the file in its models folder too"
+        if err.code == "unsupported_format":
+            advice += ". Use ComfyUI's own loader for this model"
         return RuntimeError(f"Patchbay: {text}{advice}")
     if isinstance(err, OutOfMemoryError):
         return RuntimeError(f"Patchbay: {text}. Free ComfyUI's own models (Settings > Patchbay > unload), or choose a plan with more devices")

@@ -14,7 +14,7 @@ import torch
 
 from .checks import network_options
 from .daemon import address_of
-from .message import CannotSendError, adapters, encoded, floats, sampling_of, uncounted
+from .message import CannotSendError, adapters, encoded, latent, sampling_of, uncounted
 from .proxy import source_of
 from .run import sample
 
@@ -56,9 +56,9 @@ class Session:
         """Return the denoised x [B, C, Y, X] of rows that have one sigma and one conditioning, whose values have batch 1."""
         if sigma <= 0:
             raise RuntimeError(f"Patchbay: an evaluation at sigma {sigma:g}")
-        plain = floats(x)
+        plain = latent(x)
         still = np.zeros_like(plain)
-        noise, latent = (plain / np.float32(sigma), still) if self.flow else (still, plain)
+        noise, start = (plain / np.float32(sigma), still) if self.flow else (still, plain)
         result = sample(
             self.address,
             {
@@ -67,7 +67,7 @@ class Session:
                 "sampler": "euler",
                 "sigmas": np.array([sigma, 0], np.float32),
                 "noise": noise,
-                "latent": latent,
+                "latent": start,
                 "positive": [{"model_conds": encoded(values)}],
                 "want_x0": True,
             },
@@ -76,7 +76,7 @@ class Session:
             raise RuntimeError("Patchbay: the daemon sent no prediction")
         self.calls += 1
         self.metrics = result.metrics
-        return torch.from_numpy(result.x0.copy()).to(x.device)
+        return torch.from_numpy(result.x0.copy()).reshape(x.shape).to(x.device)
 
 
 def one_evaluation(

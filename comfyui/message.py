@@ -15,22 +15,6 @@ import torch
 from .client import BF16, LoRA, Named
 from .client.sampling import ONCE, Tensor
 
-MODEL_CONDS = frozenset(
-    (
-        "c_crossattn",
-        "y",
-        "guidance",
-        "attention_mask",
-        "text_embedding_mask",
-        "encoder_hidden_states_t5",
-        "text_embedding_mask_t5",
-        "image_meta_size",
-        "c_size",
-        "c_ar",
-    )
-)
-"""The encoded values of a conditioning that the message can carry."""
-
 PARAMETERIZED = ("shift", "multiplier")
 JOINED = frozenset(("ModelSampling", "ModelSamplingAdvanced"))
 """Classes that ComfyUI puts together from the two that say what a model sampling is."""
@@ -57,6 +41,15 @@ def array(t: torch.Tensor) -> Tensor:
 def floats(t: torch.Tensor) -> np.ndarray[Any, Any]:
     """Return a tensor as float32."""
     return np.asarray(t.detach().to("cpu", torch.float32).contiguous().numpy())
+
+
+def latent(t: torch.Tensor) -> np.ndarray[Any, Any]:
+    """Return a latent [B, C, Y, X], or [B, C, 1, Y, X] as models with frames have it, as float32 [B, C, Y, X]."""
+    if t.ndim == 5 and t.shape[2] == 1:
+        t = t.squeeze(2)
+    if t.ndim != 4:
+        raise CannotSendError(f"a latent of shape {list(t.shape)}")
+    return floats(t)
 
 
 def sampler_of(sampler: object) -> tuple[str, dict[str, Any], bool]:
@@ -143,10 +136,10 @@ def uncounted(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def encoded(values: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return the values of extra_conds as arrays."""
+    """Return the values of extra_conds as arrays. Which of them there are, the daemon knows."""
     out = {}
     for key, value in values.items():
-        if key not in MODEL_CONDS or not torch.is_tensor(value):
+        if not torch.is_tensor(value):
             raise CannotSendError(f"conditioning value {key}")
         out[key] = SENT.named(value)
     return out

@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from PIL import Image
 
+import nodes as stock
+
 from .client import CancelledError
 from .client.client import Client
 from .daemon import CONNECTIONS, START, address_of, explain
@@ -193,18 +195,18 @@ class CLIPTextEncode:
     CATEGORY = CATEGORY
     FUNCTION = "encode"
     RETURN_TYPES = ("CONDITIONING",)
-    TYPES: ClassVar = ["flux", "sd3", "pixart", "stable_diffusion", "hunyuan_dit", "lumina2"]
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
         """Name one or two encoders in the daemon's models folder."""
         names = folder_paths.get_filename_list("text_encoders")
+        loaders = (stock.CLIPLoader, stock.DualCLIPLoader)
         return {
             "required": {
                 "text": ("STRING", {"multiline": True, "dynamicPrompts": True}),
                 "clip_name1": (names,),
                 "clip_name2": (["none", *names],),
-                "type": (cls.TYPES,),
+                "type": (list(dict.fromkeys(t for loader in loaders for t in loader.INPUT_TYPES()["required"]["type"][0])),),
             },
             "optional": {"daemon": DAEMON},
         }

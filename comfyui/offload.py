@@ -16,7 +16,7 @@ from .checks import judge
 from .client import Progress, RefusedError
 from .daemon import setting
 from .evaluate import Session, one_evaluation
-from .message import CannotSendError, entry_of, floats, sampler_of, seed_of
+from .message import CannotSendError, entry_of, floats, latent, sampler_of, seed_of
 from .proxy import KEY
 from .run import sample
 from .status import LAST, tell
@@ -68,11 +68,13 @@ def whole_loop(
         raise RuntimeError(f"Patchbay cannot run this: {'; '.join(verdict.refuse)}. Take it out of the workflow, or use ComfyUI's own loader")
     if not verdict.evaluate:
         try:
-            body = whole(executor.class_obj, guider, sigmas, extra_args, noise, latent_image, denoise_mask)
-            return send_whole(session, body, len(sigmas) - 1, callback, noise.device)
+            body = whole(executor.class_obj, guider, sigmas, extra_args, noise, latent_image, denoise_mask) | {"cache": verdict.cache}
+            return send_whole(session, body, len(sigmas) - 1, callback, noise)
         except (CannotSendError, KeepLoopError) as err:
             verdict.evaluate.append(str(err))
     why = "; ".join(verdict.evaluate)
+    if verdict.cache and verdict.cache["rule"] == "easy":
+        raise RuntimeError(f"Patchbay cannot run this: EasyCache together with {why}. Take one of them out of the workflow, or use LazyCache")
     log.info("Patchbay: the sampling loop stays in ComfyUI and sends every evaluation, because of %s", why)
     tell(f"Patchbay: one evaluation at a time ({why})")
     make_room()
@@ -96,7 +98,7 @@ def whole(
     sigmas: torch.Tensor,
     extra_args: dict[str, Any],
     noise: torch.Tensor,
-    latent: torch.Tensor | None,
+    start: torch.Tensor | None,
     mask: torch.Tensor | None,
 ) -> dict[str, Any]:
     """Return the arguments of Client.sample that a run has beside those of its model, or raise CannotSendError."""
@@ -114,9 +116,9 @@ def whole(
         "options": options,
         "mask_noise_from_seed": own_noise,
         "sigmas": floats(sigmas),
-        "noise": floats(noise) if scale == 1.0 else floats(noise * scale),  # also what a mask is blended with
-        "latent": floats(torch.zeros_like(noise) if latent is None else latent),
-        "mask": None if mask is None else floats(mask),
+        "noise": latent(noise) if scale == 1.0 else latent(noise * scale),  # also what a mask is blended with
+        "latent": latent(torch.zeros_like(noise) if start is None else start),
+        "mask": None if mask is None else latent(mask),
         "seed": int(extra_args["seed"]) if name in QUIET else seed_of(int(extra_args["seed"]), name),
         "cfg": float(guider.cfg) if "negative" in conds else 1.0,
         "cfg1_shortcut": not extra_args["model_options"].get("disable_cfg1_optimization", False),
@@ -126,12 +128,15 @@ def whole(
     }
 
 
-def send_whole(session: Session, body: dict[str, Any], steps: int, callback: Callable[..., None] | None, device: torch.device) -> torch.Tensor:
-    """Run it at the daemon and return the latent. Steps go to ComfyUI's callback, which shows them and raises when the run is stopped."""
+def send_whole(session: Session, body: dict[str, Any], steps: int, callback: Callable[..., None] | None, noise: torch.Tensor) -> torch.Tensor:
+    """Run it at the daemon and return the latent, like the noise. Steps go to ComfyUI's callback, which shows them and raises when the run is stopped."""
+
+    def shaped(x: Any) -> torch.Tensor:  # noqa: ANN401
+        return torch.from_numpy(x.copy()).reshape(-1, *noise.shape[1:]).to(noise.device)
 
     def step(p: Progress) -> None:
         if callback is not None and "x0" in p:
-            callback(p["i"] - 1, torch.from_numpy(p["x0"].copy()).to(device), None, steps)
+            callback(p["i"] - 1, shaped(p["x0"]), None, steps)
 
     make_room()
     try:
@@ -142,4 +147,4 @@ def send_whole(session: Session, body: dict[str, Any], steps: int, callback: Cal
             raise KeepLoopError(str(cause)) from err
         raise
     LAST.note(body["sampler"], result.metrics)
-    return torch.from_numpy(result.x.copy()).to(device)
+    return shaped(result.x)

@@ -17,9 +17,6 @@ KEY = "patchbay"
 """Name of this package's attachment and wrappers on a patcher."""
 
 CPU = torch.device("cpu")
-FAMILIES = ("Flux", "SD3", "PixArt", "HunyuanDiT", "Z-Image")
-"""Classes of comfy.model_base whose networks Patchbay has; Z-Image is a Lumina2 with a modulation of its own."""
-
 MAX_HEADER = 100 << 20
 QUANTIZED = (".comfy_quant", ".weight_scale", ".weight_scale_2", ".input_scale", ".scale_weight", ".scale_input", ".pre_quant_scale")
 """Keys beside packed weights. ComfyUI would build layers without a weight for them, and drop every LoRA on those."""
@@ -93,7 +90,7 @@ def shapes_of(header: dict[str, Any]) -> dict[str, torch.Tensor]:
 
 
 def build(path: str, name: str, disable_dynamic: bool = False) -> ProxyPatcher:
-    """Make the MODEL of a file; name is what the daemon calls it. Only the header is read.
+    """Make the MODEL of a file; name is what the daemon calls it. Only the header is read. Which families can run, the daemon knows.
 
     disable_dynamic is what ComfyUI's multi-GPU nodes say when they make a second one; a proxy is never dynamic.
     """
@@ -110,11 +107,6 @@ def build(path: str, name: str, disable_dynamic: bool = False) -> ProxyPatcher:
         raise RuntimeError(f"Patchbay: {name} is no diffusion model that this ComfyUI knows")
     config.set_inference_dtype(torch.float32, None)
     model = config.get_model(shapes, "", device=torch.device("meta"))
-    kind = type(model).__name__
-    if kind == "Lumina2" and config.unet_config.get("z_image_modulation"):
-        kind = "Z-Image"
-    if kind not in FAMILIES:
-        raise RuntimeError(f"Patchbay: {name} is a {kind} model, which Patchbay cannot run (it runs {', '.join(FAMILIES)}): use ComfyUI's own loader for it")
     # On the CPU the planner evicts nothing for it, and noise, latents and conditionings come where they are sent from.
     patcher = ProxyPatcher(model, load_device=CPU, offload_device=CPU, size=1)
     patcher.set_attachments(KEY, Source(name, fingerprint))

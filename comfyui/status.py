@@ -21,6 +21,8 @@ class Last:
         parts = [what, f"{metrics.get('plan')} on {ranks} ranks" if ranks > 1 else "one rank"]
         if steps:
             parts.append(f"{middle:.1f} ms a step")
+        if metrics.get("reused"):
+            parts.append(f"{len(metrics['reused'])} evaluations from the cache")
         if metrics.get("peak_bytes"):
             peak = metrics["peak_bytes"]
             parts.append(f"{(max(peak) if isinstance(peak, list) else peak) / 2**20:.0f} MiB at most")

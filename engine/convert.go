@@ -139,6 +139,10 @@ func widenInts(dst []float32, src []byte, d DType) {
 		for i := range dst {
 			dst[i] = float32(src[i])
 		}
+	case I8:
+		for i := range dst {
+			dst[i] = float32(int8(src[i]))
+		}
 	default:
 		panic(&ShapeError{Op: "Widen", Rule: "known dtype", Shapes: d.String()})
 	}

@@ -6,8 +6,8 @@ import "fmt"
 type DType uint8
 
 // The element types. F8E5M2 occurs only in stored weights and F8E4M3 there and in what
-// Quantise stores (weights are widened on load), I32, I64 and U8 only in file and index data, F64 only in
-// statistics.
+// Quantise stores (weights are widened on load), I8 only in weights (Matrix.Scales), I32, I64 and U8 only in file and
+// index data, F64 only in statistics.
 const (
 	F32 DType = iota
 	BF16
@@ -18,6 +18,7 @@ const (
 	I64
 	U8
 	F64
+	I8
 )
 
 // Size returns the bytes of one element.
@@ -36,7 +37,7 @@ func (d DType) Size() int {
 
 // String returns the lower-case name that logs, messages and the wire format use.
 func (d DType) String() string {
-	names := [...]string{"f32", "bf16", "f16", "f8_e4m3", "f8_e5m2", "i32", "i64", "u8", "f64"}
+	names := [...]string{"f32", "bf16", "f16", "f8_e4m3", "f8_e5m2", "i32", "i64", "u8", "f64", "i8"}
 	if int(d) < len(names) {
 		return names[d]
 	}

@@ -102,9 +102,9 @@ func (r *Recorder) Pack(m Matrix, c int) (*Packed, error) {
 	if err := CheckPack(m, c); err != nil {
 		return nil, fmt.Errorf("recorder %w", err)
 	}
-	row := m.K * m.DType.Size()
-	return &Packed{Bytes: m.N * row, DType: m.DType, N: m.N, K: m.K, Layout: "recorder", PieceRows: 1, PieceBytes: row},
-		nil
+	row := m.rowBytes(m.K)
+	return &Packed{Bytes: m.N * row, DType: m.DType, N: m.N, K: m.K, Layout: "recorder", PieceRows: 1, PieceBytes: row,
+		Rotated: m.Rotated, Blocks: m.Blocks}, nil
 }
 
 // Upload notes the call.

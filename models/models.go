@@ -12,6 +12,7 @@ import (
 	"patchbay/models/dit"
 	"patchbay/models/family"
 	"patchbay/models/flux"
+	"patchbay/models/flux2"
 	"patchbay/models/hunyuan"
 	"patchbay/models/pixart"
 	"patchbay/models/qwenimage"
@@ -31,6 +32,7 @@ func Families() []family.Family {
 		hunyuan.Family(),
 		zimage.Family(),
 		qwenimage.Family(),
+		flux2.Family(),
 	}
 }
 

@@ -62,7 +62,7 @@ func TestLateRanksGiveTheSameBits(t *testing.T) {
 	for k, c := range []struct {
 		name string
 		y, x int
-	}{{"flux-c", 7, 11}, {"sd3-b", 5, 7}, {"pixart-b", 4, 62}, {"hydit-a", 7, 6}, {"zimage-a", 6, 5}, {"qwen-a", 6, 5}} {
+	}{{"flux-c", 7, 11}, {"sd3-b", 5, 7}, {"pixart-b", 4, 62}, {"hydit-a", 7, 6}, {"zimage-a", 6, 5}, {"qwen-a", 6, 5}, {"flux2-a", 5, 4}} {
 		t.Run(c.name, func(t *testing.T) {
 			now := newEngine(t)
 			r := parityRequest(t, openGolden(t, c.name), c.name, 2, c.y, c.x, 3)

@@ -16,12 +16,14 @@ import (
 	"patchbay/models/latent"
 	"patchbay/models/sampling"
 	"patchbay/models/tiny"
+	"patchbay/models/weights/goldenweights"
 	"patchbay/tests/golden"
 )
 
 // goldenEntry is one conditioning entry of e2e.json.
 type goldenEntry struct {
 	Tag           string   `json:"tag"`
+	Input         string   // of the context, where it is not called after the tag
 	Context       []int    `json:"context"`
 	Pooled        []int    `json:"pooled"`
 	T5            []int    `json:"t5"`
@@ -39,7 +41,7 @@ type goldenEntry struct {
 	FinalContext  []int `json:"final_context"`
 	References    []struct {
 		Input string
-		Shape []int // [1, C, 1, Y, X]
+		Shape []int // [1, C, Y, X], or of one frame
 	} `json:"reference_latents"`
 	Method string `json:"reference_latents_method"`
 	Zeroed bool   `json:"zeroed"`
@@ -70,6 +72,7 @@ type goldenModel struct {
 	model    Model
 	sampling *sampling.ModelSampling
 	format   latent.Format
+	minText  int
 }
 
 // described are the small models of all tests by name: making their weights takes longer than many a test.
@@ -96,7 +99,7 @@ func openGolden(t *testing.T, name string) goldenModel {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return goldenModel{Model{Key: name, Spec: &d.Spec, Weights: LoadFunc(d.Load)}, line, d.Latent}
+	return goldenModel{Model{Key: name, Spec: &d.Spec, Weights: LoadFunc(d.Load)}, line, d.Latent, d.MinText}
 }
 
 func (e goldenEntry) lower(t *testing.T, run goldenRun, g goldenModel) Entry {
@@ -104,7 +107,10 @@ func (e goldenEntry) lower(t *testing.T, run goldenRun, g goldenModel) Entry {
 	base := "e2e/" + run.Model + "/" + e.Tag + "/"
 	out := Entry{Strength: 1, MaskStrength: e.MaskStrength}
 	rows, cols := e.Context[1], e.Context[2]
-	out.Context = dit.Array{Rows: rows, Cols: cols, Data: golden.Input(base+"context", rows*cols)}
+	if e.Input == "" {
+		e.Input = base + "context"
+	}
+	out.Context = dit.Array{Rows: rows, Cols: cols, Data: golden.Input(e.Input, rows*cols)}
 	if e.Pooled != nil {
 		out.Pooled = golden.Input(base+"pooled", e.Pooled[1])
 	}
@@ -117,7 +123,7 @@ func (e goldenEntry) lower(t *testing.T, run goldenRun, g goldenModel) Entry {
 		out.Context.Data, out.Context.Rows = append(out.Context.Data, more...), e.FinalContext[1]
 	}
 	for _, r := range e.References {
-		y, x := r.Shape[3], r.Shape[4]
+		y, x := r.Shape[len(r.Shape)-2], r.Shape[len(r.Shape)-1]
 		data := golden.Input(r.Input, r.Shape[1]*y*x)
 		g.format.ToModel(data, y*x)
 		out.References = append(out.References, dit.Reference{Y: y, X: x, Data: data})
@@ -126,6 +132,9 @@ func (e goldenEntry) lower(t *testing.T, run goldenRun, g goldenModel) Entry {
 	if e.Zeroed {
 		clear(out.Context.Data)
 		clear(out.Pooled)
+	}
+	if pad := g.minText - out.Context.Rows; pad > 0 {
+		out.Context.Rows, out.Context.Data = g.minText, append(make([]float32, pad*cols), out.Context.Data...)
 	}
 	if strings.HasPrefix(run.What, "ConditioningAverage") && e.Tag == "pos" { // .3 pos + .7 pos3 padded with zeros
 		from := golden.Input("e2e/"+run.Model+"/pos3/context", 7*cols)
@@ -260,6 +269,7 @@ func (run goldenRun) guide(t *testing.T, r *Request, g goldenModel) {
 	case run.Node == "SamplerCustomAdvanced" && run.Negative == nil:
 		lists = lists[:1]
 		r.Guider, r.Sampler = Guider{Kind: GuideBasic}, "euler"
+	case run.Node == "SamplerCustomAdvanced" && run.CFG != 0:
 	case run.Node == "SamplerCustomAdvanced":
 		r.Guider, r.Sampler = Guider{Kind: GuideCFG, CFG: 3.5}, "dpmpp_2m"
 	}
@@ -306,7 +316,7 @@ func (run goldenRun) mask(r *Request) {
 func tensor(t *testing.T, name string) []float32 {
 	t.Helper()
 	file := "e2e.safetensors"
-	if strings.HasPrefix(name, "zimage-") || strings.HasPrefix(name, "qwen-") {
+	if goldenweights.Modern(name) {
 		file = "modern/" + file
 	}
 	f, err := safetensors.Open(golden.Path(file))

@@ -101,7 +101,7 @@ func families() []struct {
 	return []struct {
 		name string
 		y, x int
-	}{{"flux", 9, 14}, {"sd3", 11, 8}, {"pixart", 4, 62}, {"hunyuandit", 10, 14}, {"zimage", 10, 14}, {"qwenimage", 7, 9}}
+	}{{"flux", 9, 14}, {"sd3", 11, 8}, {"pixart", 4, 62}, {"hunyuandit", 10, 14}, {"zimage", 10, 14}, {"qwenimage", 7, 9}, {"flux2", 6, 7}}
 }
 
 // TestForecastEqualsExecutor computes a quarter of the plans on every family and compares bytes and calls of each rank

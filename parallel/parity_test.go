@@ -112,6 +112,8 @@ func TestExactPlansEqualOneRank(t *testing.T) {
 		{"zimage-b", 6, 5},
 		{"qwen-a", 7, 11},
 		{"qwen-b", 5, 6},
+		{"flux2-a", 5, 6},
+		{"klein-a", 4, 5},
 	} {
 		g := openGolden(t, c.name)
 		r := parityRequest(t, g, c.name, 2, c.y, c.x, 2)

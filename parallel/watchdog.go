@@ -2,11 +2,13 @@ package parallel
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"patchbay/parallel/failure"
+	"patchbay/parallel/host"
 	"patchbay/parallel/rank"
 )
 
@@ -90,6 +92,9 @@ func (t *team) stalled() error {
 		return nil
 	} else if now.Sub(w.since) < w.limit {
 		return nil
+	}
+	if slices.ContainsFunc(t.crews, host.Crew.Silent) {
+		return nil // the others may stand still for its sake, and its connection ends soon if it stays silent
 	}
 	w.lost = t.accuse(fmt.Sprintf("no progress for %v", w.limit))
 	t.abort(w.lost)

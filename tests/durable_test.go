@@ -31,15 +31,16 @@ import (
 func TestDurable(t *testing.T) {
 	t.Parallel()
 	program := buildProgram(t)
-	want := quietRun(t, program)
+	want := quietRun(t, program, chaosJobs)
 	t.Run("FullDisk", func(t *testing.T) { fullDisk(t, program, want[:6]) })
-	t.Run("Embedded", func(t *testing.T) { storm(t, startServer(t, program, "", stormArgs()...), nil, want) })
+	t.Run("Embedded", func(t *testing.T) { storm(t, startServer(t, program, "", stormArgs()...), nil, nil, want) })
 	if testing.Short() {
 		t.Skip("NOT RUN with -short: the same on an external nats-server, and two daemons on one server")
 	}
 	t.Run("External", func(t *testing.T) {
 		n := startNATS(t)
-		storm(t, startServer(t, program, "", append(stormArgs(), "--nats", n.url)...), n, want)
+		l := startLossy(t, n, uint64(time.Now().UnixNano()))
+		storm(t, startServer(t, program, "", append(stormArgs(), "--nats", l.URL)...), n, l, want)
 	})
 	t.Run("FullDiskOutside", func(t *testing.T) { fullDiskOutside(t, program, want[:6]) })
 	t.Run("TwoDaemons", func(t *testing.T) { twoDaemons(t, program, want[:20]) })
@@ -59,12 +60,12 @@ func chaosFlow(t testing.TB, i int) string {
 
 func chaosID(i int) string { return fmt.Sprintf("order-%02d", i) }
 
-// quietRun returns the pictures that nobody disturbs.
-func quietRun(t *testing.T, program string) [][]byte {
+// quietRun returns the pictures of the first jobs when nobody disturbs.
+func quietRun(t *testing.T, program string, jobs int) [][]byte {
 	t.Helper()
 	s := startServer(t, program, "", "--queue", "memory")
 	c := s.client()
-	out := make([][]byte, chaosJobs)
+	out := make([][]byte, jobs)
 	for i := range out {
 		end, err := client.Run(context.Background(), c, &message.RunRequest{ID: chaosID(i), Workflow: chaosFlow(t, i)},
 			&client.Collector{})
@@ -182,8 +183,9 @@ func (n *natsServer) kill() {
 	_ = n.cmd.Wait()
 }
 
-// storm submits the jobs while daemon, workers and (if there is one outside) NATS server are killed at random.
-func storm(t *testing.T, s *server, n *natsServer, want [][]byte) {
+// storm submits the jobs while daemon, workers and, if there is one outside, NATS server and single connections to it
+// are ended at random.
+func storm(t *testing.T, s *server, n *natsServer, l *lossyNetwork, want [][]byte) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	rnd := rand.New(rand.NewPCG(seed, 1))
@@ -208,6 +210,13 @@ func storm(t *testing.T, s *server, n *natsServer, want [][]byte) {
 			s.kill()
 			s.launch()
 			url.Store(s.url)
+		case l != nil && i%2 == 0:
+			kills["connection"]++
+			l.CutOne()
+		case l != nil && what == 4:
+			kills["message"]++
+			l.next.Store(true)
+			s.until("a message is lost", func() bool { return !l.next.Load() })
 		case n != nil && what == 3:
 			kills["nats-server"]++
 			n.kill()

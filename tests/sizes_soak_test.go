@@ -9,4 +9,6 @@ const (
 	chaosFills   = 10
 	stormCancels = 16 // half of the 1,024 jobs are cancelled
 	tinyJobs     = 10_000
+	lossyJobs    = 300  // jobs on a network that loses messages
+	lossyFaults  = 1000 // messages that it loses at most
 )

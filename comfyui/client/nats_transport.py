@@ -81,7 +81,7 @@ class NATSTransport:
         return self._ended or bool(self._nc.is_closed)
 
     def _do(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Run work in the loop and wait for it. Another thread may close the connection at any time: what it finds there is cancelled, what comes later refused."""
+        """Run work in the loop and wait for it. Another thread may close the connection meanwhile: what it finds is cancelled, what comes later refused."""
         with self._state:
             task = None if self._ended else asyncio.run_coroutine_threadsafe(work, self._loop)
         if task is None:

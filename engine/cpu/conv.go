@@ -52,6 +52,7 @@ func (o *Ops) Conv2D(y, x engine.Tensor, w *engine.Weight, a engine.ConvArgs) {
 		d, r := g, C.int64_t(ad.Down.N)
 		d.n, d.y, d.res, d.bias, d.scale, d.y_dtype = r, t, 0, 0, adapterScale(w, ad), C.PB_F32
 		d.y_bs, d.y_ys, d.y_ls = g.rows*r, g.out_x*r, r
+		o.down[0] = o.segs[0]
 		o.conv(d, o.innerFactor(ad))
 	})
 	o.conv(g, o.segs[:g.nseg])

@@ -16,6 +16,7 @@ void* pb_map(int64_t bytes) {
 void pb_unmap(void* p, int64_t bytes) { munmap(p, (size_t)bytes); }
 
 void pb_run_pack(const pb_kernels* k, const pb_pack* a) { k->pack(a); }
+void pb_run_quantise(const pb_kernels* k, const pb_quant* a) { k->quantise(a); }
 void pb_run_gemm(const pb_kernels* k, const pb_gemm* a) { k->gemm(a); }
 void pb_run_attn_pack(const pb_kernels* k, const pb_attn* a) { k->attn_pack(a); }
 void pb_run_attn(const pb_kernels* k, const pb_attn* a) { k->attn(a); }

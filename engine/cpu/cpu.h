@@ -8,6 +8,7 @@ void* pb_map(int64_t bytes);
 void pb_unmap(void* p, int64_t bytes);
 
 void pb_run_pack(const pb_kernels*, const pb_pack*);
+void pb_run_quantise(const pb_kernels*, const pb_quant*);
 void pb_run_gemm(const pb_kernels*, const pb_gemm*);
 void pb_run_attn_pack(const pb_kernels*, const pb_attn*);
 void pb_run_attn(const pb_kernels*, const pb_attn*);

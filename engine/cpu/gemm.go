@@ -86,7 +86,7 @@ func (o *Ops) linear(g C.pb_gemm, segs []C.pb_seg) {
 	threads := o.threadsFor(float64(g.batch*g.rows*g.n) * float64(k))
 	c := o.cutProduct(tiles, panels, threads)
 	g.kc, g.chunk = C.int64_t(depth(c.tiles)), chunk
-	if len(segs) == 1 && o.steps(&segs[0]) <= int(g.kc) {
+	if len(segs) == 1 && (o.steps(&segs[0]) <= int(g.kc) || segs[0].blocks != 0) {
 		g.chunk = 1
 	}
 	o.fresh()
@@ -111,6 +111,9 @@ func (o *Ops) task(g *C.pb_gemm, worker, block, aFloats, tiles int) {
 	w := &o.mem.worker[worker]
 	g.a = numOf(w.a.need(4 * aFloats))
 	g.c = numOf(w.c.need(4 * int(g.chunk) * tiles * 2 * o.mr * o.vw))
+	if o.segs[0].blocks != 0 {
+		g.wide = numOf(w.wide.need(4 * C.WIDE_INPUTS / 2 * o.nr))
+	}
 	if w.tile == block {
 		g.packed = 1
 	}

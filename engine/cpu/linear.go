@@ -40,9 +40,13 @@ func (o *Ops) Linear(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue) {
 	}
 	o.segs[0] = C.pb_seg{
 		x: o.addr("Linear", x), w: panelAddr(w.Base), k: C.int64_t(w.K()), dtype: C.int32_t(w.Base.DType),
-		x_dtype: C.int32_t(x.DType),
+		x_dtype: C.int32_t(x.DType), blocks: formOf(w.Base.Blocks),
 	}
 	o.segs[0].bs, o.segs[0].ls = rows.strides(x)
+	o.down[0] = o.segs[0]
+	if w.Base.DType == engine.I8 {
+		g.scales = o.rounded(&o.segs[0], rows, w.Base.Rotated)
+	}
 	o.adapters(&g, w, func(t C.uint64_t, a engine.Adapter) {
 		d := C.pb_gemm{
 			batch: g.batch, rows: g.rows, n: C.int64_t(a.Down.N), y: t, y_ls: C.int64_t(a.Down.N),
@@ -95,10 +99,9 @@ func adapterScale(w *engine.Weight, a engine.Adapter) C.float {
 	return C.float(a.Scale * scaleOf(a.Down) * scaleOf(a.Up) / scaleOf(w.Base))
 }
 
-// innerFactor is the product of the current x with an adapter's Down.
+// innerFactor is the product of the current x, which is in o.down, with an adapter's Down.
 func (o *Ops) innerFactor(a engine.Adapter) []C.pb_seg {
-	o.down[0] = o.segs[0]
-	o.down[0].w, o.down[0].dtype = panelAddr(a.Down), C.int32_t(a.Down.DType)
+	o.down[0].w, o.down[0].dtype, o.down[0].blocks = panelAddr(a.Down), C.int32_t(a.Down.DType), 0
 	return o.down[:]
 }
 

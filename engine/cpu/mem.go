@@ -87,19 +87,21 @@ func (b *block) free() {
 type scratch struct {
 	worker []workerScratch
 	small  block // results of adapters, group norm tables
+	words  block // rows of 8 bits and their factors
 	kv     block // packed keys and values
 }
 
 type workerScratch struct {
 	a, c block
+	wide block    // words of weights in blocks
 	tile int      // which rows a holds packed, -1: none
-	_    [56]byte // keeps neighbours' tile off this cache line
+	_    [32]byte // keeps neighbours' tile off this cache line
 }
 
 func newScratch(workers int, l *engine.Ledger) *scratch {
-	s := &scratch{worker: make([]workerScratch, workers), small: block{ledger: l}, kv: block{ledger: l}}
+	s := &scratch{worker: make([]workerScratch, workers), small: block{ledger: l}, words: block{ledger: l}, kv: block{ledger: l}}
 	for i := range s.worker {
-		s.worker[i].a.ledger, s.worker[i].c.ledger = l, l
+		s.worker[i].a.ledger, s.worker[i].c.ledger, s.worker[i].wide.ledger = l, l, l
 	}
 	return s
 }
@@ -108,8 +110,10 @@ func (s *scratch) free() {
 	for i := range s.worker {
 		s.worker[i].a.free()
 		s.worker[i].c.free()
+		s.worker[i].wide.free()
 	}
 	s.small.free()
+	s.words.free()
 	s.kv.free()
 }
 

@@ -21,6 +21,9 @@ type packedHeader struct {
 	_        [56]byte
 }
 
+// headRows8 is the rows of words before the weights of a panel of i8.
+const headRows8 = C.I8_HEAD
+
 const headerBytes = int(unsafe.Sizeof(packedHeader{}))
 
 // layout names the panel width; levels of equal width share weights, whatever the activations are.
@@ -29,7 +32,8 @@ func (o *Ops) layout() string { return fmt.Sprintf("panels%d", o.nr) }
 // Pack turns m into panels of the level's width: f32 and f16 as [N/nr][K][nr], bf16 as [N/nr][K/2][nr][2], pairs of
 // neighbouring channels, which f32 activations widen and bf16 activations multiply as they are. fp8 becomes bf16. An
 // odd number of channels (of every tap, in a convolution) is filled up with 0, so such a weight serves only the c it
-// was packed for. The caller owns the memory: Free(p.Buf).
+// was packed for. i8 as words of four channels behind factors and sums of the columns (kernels/int8.h),
+// blocks of GGUF files as they are, their bytes beside those of other columns (kernels/blocks.h). The caller owns the memory: Free(p.Buf).
 func (o *Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 	if err := engine.CheckPack(m, c); err != nil {
 		return nil, err
@@ -41,11 +45,21 @@ func (o *Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 	if c == 0 {
 		c = m.K
 	}
+	if m.Blocks != nil && (formOf(m.Blocks) == 0 || m.DType != engine.BF16) {
+		m = m.Widened(m.DType)
+	}
 	panels, depth := (m.N+o.nr-1)/o.nr, m.K
 	if d == engine.BF16 && c > 0 {
 		depth = m.K / c * roundUp(c, 2)
 	}
-	buf, err := o.Alloc(headerBytes + panels*o.nr*depth*d.Size())
+	if d == engine.I8 {
+		depth = roundUp(m.K, 4) + 4*headRows8
+	}
+	piece := o.nr * depth * d.Size()
+	if m.Blocks != nil {
+		piece = o.nr * (m.K / m.Blocks.Elements * m.Blocks.Bytes)
+	}
+	buf, err := o.Alloc(headerBytes + panels*piece)
 	if err != nil {
 		return nil, fmt.Errorf("pack: %w", err)
 	}
@@ -54,8 +68,8 @@ func (o *Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 	if m.Scale == 0 {
 		h.scale = 1
 	}
-	p := &engine.Packed{Buf: buf, Bytes: len(buf.Host), DType: d, N: m.N, K: m.K, Layout: o.layout()}
-	p.Head, p.PieceRows, p.PieceBytes = headerBytes, o.nr, o.nr*depth*d.Size()
+	p := &engine.Packed{Buf: buf, Bytes: len(buf.Host), DType: d, N: m.N, K: m.K, Layout: o.layout(), Rotated: m.Rotated}
+	p.Head, p.PieceRows, p.PieceBytes, p.Blocks = headerBytes, o.nr, piece, m.Blocks
 	if m.N == 0 || m.K == 0 {
 		return p, nil
 	}
@@ -68,6 +82,13 @@ func (o *Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 	if m.Row == 0 {
 		a.row = a.k
 	}
+	if m.Blocks != nil {
+		size := func(n C.int64_t) C.int64_t { return n / C.int64_t(m.Blocks.Elements) * C.int64_t(m.Blocks.Bytes) }
+		a.k, a.row, a.src_dtype = size(a.k), size(a.row), C.PB_BLOCKS
+	}
+	if d == engine.I8 {
+		a.scales = o.pin(unsafe.Pointer(&m.Scales[0]))
+	}
 	per := max(1, (1<<18)/(o.nr*m.K))
 	each(o.threads, (panels+per-1)/per, func(_, t int) {
 		a := a
@@ -75,6 +96,14 @@ func (o *Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 		C.pb_run_pack(o.k, &a)
 	})
 	return p, nil
+}
+
+// formOf returns the number of a form of blocks that products widen, 0: of none, or of one that they do not.
+func formOf(b *engine.Blocks) C.int64_t {
+	if b == nil {
+		return 0
+	}
+	return map[string]C.int64_t{"Q8_0": 1, "Q4_0": 2, "Q4_K": 3, "Q5_K": 4, "Q6_K": 5}[b.Name]
 }
 
 // table returns the address of the bf16 values of an fp8 type, 0 for others.

@@ -45,6 +45,9 @@ func (o *Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 	if err := engine.CheckPack(m, c); err != nil {
 		return nil, fmt.Errorf("cuda %w", err)
 	}
+	if m.DType == engine.I8 || m.Blocks != nil { // there are no products of these here
+		m = m.Widened(engine.BF16)
+	}
 	row, scale := m.Row, m.Scale
 	if row == 0 {
 		row = m.K

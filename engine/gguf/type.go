@@ -1,6 +1,10 @@
 package gguf
 
-import "fmt"
+import (
+	"fmt"
+
+	"patchbay/engine"
+)
 
 // Type is how the elements of a tensor are stored; the values are those of the file format (enum ggml_type).
 type Type uint32
@@ -95,6 +99,15 @@ func (t Type) String() string {
 func (t Type) Block() (elements, bytes int) {
 	l := lookup(t)
 	return l.block, l.size
+}
+
+// Blocks describes the type as matrices name it; nil for plain types and those that are not widened here.
+func (t Type) Blocks() *engine.Blocks {
+	l := lookup(t)
+	if l.block < 2 || l.widen == nil {
+		return nil
+	}
+	return &engine.Blocks{Name: l.name, Elements: l.block, Bytes: l.size, Widen: l.widen}
 }
 
 // Widens tells whether this package can turn the type into floats.

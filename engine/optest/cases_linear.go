@@ -2,6 +2,7 @@ package optest
 
 import (
 	"fmt"
+	"slices"
 
 	"patchbay/engine"
 )
@@ -47,16 +48,18 @@ func linearCases() []testCase {
 			}})
 		}
 	}
-	return append(cases, packedViewCase())
+	return slices.Concat(cases, roundedCases(), blockCases(), []testCase{packedViewCase()})
 }
 
 // epilogues is the number of variants of linearCase.
 const epilogues = 12
 
-// linearCase is one product with variant number e of batch, bias, activation, gate, residual and adapters.
-func linearCase(size [3]int, stored engine.DType, e int) testCase {
+// linearCase is one product with variant number e of batch, bias, activation, gate, residual and adapters; rotated is
+// the group of a weight of i8.
+func linearCase(size [3]int, stored engine.DType, e int, rotated ...int) testCase {
 	rows, n, k := size[0], size[1], size[2]
-	return testCase{name: fmt.Sprintf("Linear/%v %s epilogue %d", size, stored, e), tol: linearTol(k), run: func(r *rig) {
+	name := fmt.Sprintf("Linear/%v %s epilogue %d%v", size, stored, e, rotated)
+	return testCase{name: name, tol: linearTol(k), run: func(r *rig) {
 		lead := []int{rows}
 		if batch := []int{0, 1, 2, 3, 2}[e%5]; batch > 0 && rows%batch == 0 {
 			lead = []int{batch, rows / batch}
@@ -65,6 +68,9 @@ func linearCase(size [3]int, stored engine.DType, e int) testCase {
 		var ranks []int
 		if e%4 == 3 {
 			ranks = []int{4, 9}
+		}
+		if len(rotated) > 0 {
+			r.rotated = rotated[0]
 		}
 		w := r.weight(n, k, 0, stored, e%3 != 0, ranks...)
 		ep := engine.Epilogue{Act: engine.Act(e % 6), NoBias: e%6 == 4}
@@ -89,6 +95,25 @@ func linearCase(size [3]int, stored engine.DType, e int) testCase {
 		}
 		r.ops.Linear(y, x, w, ep)
 	}}
+}
+
+// roundedCases are products with weights of 8 bits. Every backend rounds x to the same numbers, so the tolerance is
+// that of other products.
+func roundedCases() []testCase {
+	var cases []testCase
+	for i, s := range append(sizes(), [3]int{30, 70, 256}, [3]int{5, 33, 1024}, [3]int{129, 40, 6208}) {
+		group := 0
+		for _, g := range []int{4, 16, 64, 256} {
+			if i%2 == 0 && s[2]%g == 0 {
+				group = g
+			}
+		}
+		cases = append(cases, linearCase(s, engine.I8, i%epilogues, group))
+	}
+	return append(cases, testCase{name: "Linear/i8 of 0", tol: linearTol(16), run: func(r *rig) {
+		zeros := r.alloc("x", r.dtype, func() float32 { return 0 }, 2, 16)
+		r.ops.Linear(r.out("y", 2, 9), zeros, r.weight(9, 16, 0, engine.I8, true), engine.Epilogue{})
+	}})
 }
 
 // packedViewCase multiplies the middle part of packed rows into the middle part of others, as q of [B, L, 3, H, D] is

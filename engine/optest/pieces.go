@@ -13,7 +13,10 @@ import (
 func runPieces(t *testing.T, ops engine.Ops) {
 	for _, s := range [][3]int{{1, 1, 0}, {7, 5, 0}, {16, 12, 0}, {33, 17, 0}, {50, 9, 3}, {65, 64, 16}} {
 		n, k, c := s[0], s[1], s[2]
-		for _, stored := range []engine.DType{engine.F32, engine.BF16, engine.F16, engine.F8E4M3} {
+		for _, stored := range []engine.DType{engine.F32, engine.BF16, engine.F16, engine.F8E4M3, engine.I8} {
+			if stored == engine.I8 && c != 0 {
+				continue
+			}
 			for _, scale := range []float32{0, 0.37} {
 				t.Run(fmt.Sprintf("%d x %d, %d channels, %s, scale %g", n, k, c, stored, scale), func(t *testing.T) {
 					data := make([]byte, n*k*stored.Size())
@@ -24,6 +27,12 @@ func runPieces(t *testing.T, ops engine.Ops) {
 						m := engine.Matrix{
 							Data: data[lo*k*stored.Size() : hi*k*stored.Size()], DType: stored, N: hi - lo,
 							K: k, Scale: scale,
+						}
+						if stored == engine.I8 {
+							m.Scales = []float32{}
+							for i := lo; i < hi; i++ {
+								m.Scales = append(m.Scales, float32(i))
+							}
 						}
 						p, err := ops.Pack(m, c)
 						if err != nil {

@@ -15,14 +15,15 @@ const guard = 64
 
 // rig gives one run of a case its operands. Two rigs of the same case name hand out the same numbers.
 type rig struct {
-	t      testing.TB
-	ops    engine.Ops
-	name   string
-	dtype  engine.DType // of the activations
-	gapped bool
-	rng    *rand.Rand
-	slabs  []*slab
-	other  []engine.Buf // memory that is neither checked nor compared: weights, scratch
+	t       testing.TB
+	ops     engine.Ops
+	name    string
+	dtype   engine.DType // of the activations
+	gapped  bool
+	rotated int // group of the weights of i8 that are packed
+	rng     *rand.Rand
+	slabs   []*slab
+	other   []engine.Buf // memory that is neither checked nor compared: weights, scratch
 }
 
 // slab is the memory of one operand with all that surrounds it.
@@ -218,8 +219,19 @@ func (r *rig) pack(n, k, channels int, stored engine.DType, scale float32) *engi
 		}
 	}
 	data := make([]byte, 1+len(values)*stored.Size())
-	engine.Narrow(data[1:], values, stored)
-	p, err := r.ops.Pack(engine.Matrix{Data: data[1:], DType: stored, N: n, K: k, Row: row, Scale: scale}, channels)
+	m := engine.Matrix{Data: data[1:], DType: stored, N: n, K: k, Row: row, Scale: scale}
+	if stored == engine.I8 {
+		m.Scales, m.Rotated = make([]float32, n), r.rotated
+		for i := range m.Scales {
+			m.Scales[i] = (1 + r.rng.Float32()) / 64 / float32(math.Sqrt(float64(k)))
+		}
+		for i := range m.Data {
+			m.Data[i] = byte(r.rng.IntN(256))
+		}
+	} else {
+		engine.Narrow(m.Data, values, stored)
+	}
+	p, err := r.ops.Pack(m, channels)
 	if err != nil {
 		r.t.Fatalf("%s: pack [%d, %d] %s: %v", r.name, n, k, stored, err)
 	}

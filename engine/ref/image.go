@@ -22,7 +22,7 @@ func (*Ops) Conv2D(y, x engine.Tensor, w *engine.Weight, a engine.ConvArgs) {
 			}
 		}
 	}
-	product(rows(y), w, patch, func(i, n int, v []float64) {
+	product(rows(y), w, false, patch, func(i, n int, v []float64) {
 		addRow(v, a.Residual, i, n)
 		store(y, rowStart(y, i)+n, v)
 	})

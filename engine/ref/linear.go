@@ -14,7 +14,7 @@ func (*Ops) Linear(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue) {
 	}
 	gates := modulation(e.Gate, batch, w.N(), 1)
 	fill := func(dst []float64, i int) { load(dst, x, rowStart(x, i)) }
-	product(rows(x), w, fill, func(i, n int, v []float64) {
+	product(rows(x), w, x.DType == engine.BF16, fill, func(i, n int, v []float64) {
 		gate := gates[i/perItem][n:]
 		activate(v, e.Act)
 		for c := range v {

@@ -10,12 +10,18 @@ const (
 
 // product computes x W^T + bias + adapters for count rows and hands the results over in pieces. fill widens row i of x
 // [K]; done receives the values of row i for features [n, n+len(v)). Pieces come from several goroutines, each exactly
-// once.
-func product(count int, w *engine.Weight, fill func(x []float64, i int), done func(i, n int, v []float64)) {
+// once. narrow: x comes from bf16.
+func product(count int, w *engine.Weight, narrow bool, fill func(x []float64, i int),
+	done func(i, n int, v []float64),
+) {
 	rowTiles, colTiles := (count+tileRows-1)/tileRows, (w.N()+tileCols-1)/tileCols
 	bias := vector(w.Bias, w.N(), 0)
 	spread(rowTiles*colTiles, tileRows*tileCols*w.K(), func(lo, hi int) {
 		x := make([]float64, tileRows*w.K())
+		times := multiply
+		if w.Base.DType == engine.I8 {
+			times = (&rounded{narrow: narrow}).multiply
+		}
 		acc := make([]float64, tileRows*tileCols)
 		for tile := lo; tile < hi; tile++ {
 			i0, n0 := tile/colTiles*tileRows, tile%colTiles*tileCols
@@ -23,7 +29,7 @@ func product(count int, w *engine.Weight, fill func(x []float64, i int), done fu
 			for i := range here {
 				fill(x[i*w.K():(i+1)*w.K()], i0+i)
 			}
-			multiply(acc, tileCols, x, here, w.Base, n0, n1)
+			times(acc, tileCols, x, here, w.Base, n0, n1)
 			for _, a := range w.Adapters {
 				adapt(acc, x, here, a, n0, n1)
 			}

@@ -47,10 +47,13 @@ func (*Ops) Free(engine.Buf) {}
 func (*Ops) Sync() error { return nil }
 
 // Pack copies the rows of m without their gaps. fp8 becomes bf16, which holds every fp8 value; a matrix with a scale
-// becomes f32.
+// becomes f32, blocks are widened.
 func (*Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 	if err := engine.CheckPack(m, c); err != nil {
 		return nil, fmt.Errorf("ref %w", err)
+	}
+	if m.Blocks != nil {
+		m = m.Widened(m.DType)
 	}
 	row, scale := m.Row, m.Scale
 	if row == 0 {
@@ -63,6 +66,8 @@ func (*Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 	switch {
 	case scale != 1:
 		stored = engine.F32
+	case stored == engine.I8:
+		return pack8(m), nil
 	case stored == engine.F8E4M3 || stored == engine.F8E5M2:
 		stored = engine.BF16
 	}

@@ -7,7 +7,7 @@ import (
 	"patchbay/engine"
 )
 
-// Other is the DType of entries whose file type the engine does not compute with (I8, I16, U16, U32, U64 and exotic
+// Other is the DType of entries whose file type the engine does not compute with (I16, U16, U32, U64 and exotic
 // floats); FileType tells it.
 const Other engine.DType = 255
 
@@ -36,7 +36,7 @@ func kinds() [22]kind {
 		{"F6_E2M3", Other, 6},
 		{"F6_E3M2", Other, 6},
 		{"U8", engine.U8, 8},
-		{"I8", Other, 8},
+		{"I8", engine.I8, 8},
 		{"F8_E5M2", engine.F8E5M2, 8},
 		{"F8_E4M3", engine.F8E4M3, 8},
 		{"F8_E8M0", Other, 8},
@@ -85,8 +85,6 @@ func (e Entry) F32() ([]float32, error) {
 	}
 	for i := range v {
 		switch e.FileType {
-		case "I8":
-			v[i] = float32(int8(e.Data[i]))
 		case "I16":
 			v[i] = float32(int16(binary.LittleEndian.Uint16(e.Data[2*i:])))
 		case "U16":

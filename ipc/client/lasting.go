@@ -142,8 +142,8 @@ func (l *Lasting) attend(ctx context.Context, job string, col *Collector,
 ) (*message.Event, error) {
 	event, seen := col.Event, message.Event{}
 	col.Event = func(ev message.Event) {
-		before := ev.TS < seen.TS || ev.TS == seen.TS && ev.Seq <= seen.Seq
-		if before && !message.Terminal(ev.Type) { // numbers begin again behind the last event that was written down
+		// numbers begin again behind the last event that was written down, and clocks jump
+		if ev.TS <= seen.TS && ev.Seq <= seen.Seq && !message.Terminal(ev.Type) {
 			return
 		}
 		if seen = ev; event != nil {

@@ -48,7 +48,7 @@ func DialNATSAs(url string, access wire.Access) (*NATSClient, error) {
 		return nil, fmt.Errorf("the NATS server at %s refuses this user: %w; name another in the URL, or give --creds or "+
 			"--nkey", wire.Redact(url), err)
 	case err != nil:
-		return nil, fmt.Errorf("%w at %s: %w", ErrNoDaemon, wire.Redact(url), err)
+		return nil, fmt.Errorf("%w at %s: %w", ErrNoDaemon, wire.Redact(url), wire.Trusted(err))
 	}
 	return c, nil
 }

@@ -142,43 +142,12 @@ func TestHeartbeatsOutliveTheServer(t *testing.T) {
 }
 
 // TestReferencesNobodyGivesOut: references that are in the stream and that the consumer has nothing to do with are
-// found and made anew; what waits its turn stays, and what came just now.
+// found and made anew, and removed where no job waits; what waits its turn stays, and what came just now.
 func TestReferencesNobodyGivesOut(t *testing.T) {
 	e := jetstreamServer(t, false)
 	j, _ := durable(t, e, "a")
 	l := storeOf(j)
 	ctx := wiretest.Within(t, 20*time.Second)
-	names := []string{"one", "two"}
-	for _, id := range names {
-		rec := j.fresh(&message.RunRequest{ID: id}, "hash")
-		if _, _, err := l.create(ctx, rec, bodyOf(t, &message.RunRequest{ID: id})); err != nil {
-			t.Fatal(err)
-		}
-		if err := l.enqueue(ctx, rec); err != nil {
-			t.Fatal(err)
-		}
-	}
-	left := func(want int, now time.Time, when string) {
-		t.Helper()
-		if err := l.unstick(ctx, now); err != nil {
-			t.Fatal(err)
-		}
-		if w, err := l.waiting(ctx); err != nil || len(w) != want {
-			t.Fatalf("%s %d references are left, %v; want %d", when, len(w), err, want)
-		}
-	}
-	for { // a consumer is told of new messages a little later
-		info, err := l.classes[1].Info(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if info.NumPending == uint64(len(names)) {
-			break
-		}
-		time.Sleep(time.Millisecond)
-	}
-	later := time.Now().Add(time.Minute)
-	left(2, later, "in their turn")
 	consumer := func(filter string) {
 		t.Helper()
 		cfg := l.classes[1].CachedInfo().Config
@@ -191,15 +160,60 @@ func TestReferencesNobodyGivesOut(t *testing.T) {
 		}
 	}
 	own := l.classes[1].CachedInfo().Config.FilterSubject
+	later := func() time.Time { return time.Now().Add(time.Minute) }
+	left := func(want int, when string) {
+		t.Helper()
+		if w, err := l.waiting(ctx); err != nil || len(w) != want {
+			t.Fatalf("%s %d references are left, %v; want %d", when, len(w), err, want)
+		}
+	}
+	unstick := func(want int, now time.Time, when string) {
+		t.Helper()
+		if err := l.unstick(ctx, now); err != nil {
+			t.Fatal(err)
+		}
+		left(want, when)
+	}
 	consumer(message.QueueRoot + "normal.any.nobody") // as one that has forgotten them
-	left(2, time.Now(), "a moment after they came")
-	left(0, later, "much later")
+	if err := l.enqueue(ctx, message.Record{Job: "ended"}); err != nil {
+		t.Fatal(err)
+	}
+	left(1, "before")
+	if err := l.remind(ctx, nil, later()); err != nil {
+		t.Fatal(err)
+	}
+	left(0, "when no job waits")
+	consumer(own)
+	names := []string{"one", "two"}
+	for _, id := range names {
+		rec := j.fresh(&message.RunRequest{ID: id}, "hash")
+		if _, _, err := l.create(ctx, rec, bodyOf(t, &message.RunRequest{ID: id})); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.enqueue(ctx, rec); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for { // a consumer is told of new messages a little later
+		info, err := l.classes[1].Info(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.NumPending == uint64(len(names)) {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	unstick(2, later(), "in their turn")
+	consumer(message.QueueRoot + "normal.any.nobody") // as one that has forgotten them
+	unstick(2, time.Now(), "a moment after they came")
+	unstick(0, later(), "much later")
 	consumer(own)
 	for !j.knows("one") || !j.knows("two") {
 		time.Sleep(time.Millisecond)
 	}
 	j.mu.Lock()
-	j.cfg.Now = func() time.Time { return time.Now().Add(time.Minute) }
+	j.cfg.Now = later
 	j.mu.Unlock()
 	j.reconcile(ctx)
 	for range names {

@@ -111,7 +111,7 @@ func OpenJetStream(ctx context.Context, cfg JetStreamConfig) (*JetStream, error)
 	}
 	opts = append(opts, nats.ReconnectHandler(func(*nats.Conn) { l.Returned() }))
 	if l.nc, err = nats.Connect(cfg.URL, opts...); err != nil {
-		return nil, fmt.Errorf("connect to NATS: %w", err)
+		return nil, fmt.Errorf("connect to NATS at %s: %w", wire.Redact(cfg.URL), wire.Trusted(err))
 	}
 	l.ctx, l.end = context.WithCancel(context.WithoutCancel(ctx))
 	if err := l.prepare(ctx); err != nil {

@@ -71,8 +71,11 @@ func (l *JetStream) offer(ctx context.Context, rec message.Record, first bool) e
 
 // remind implements Store.
 func (l *JetStream) remind(ctx context.Context, waiting []message.Record, now time.Time) error {
-	if len(waiting) == 0 {
-		return nil
+	if len(waiting) == 0 { // references of jobs that have ended may be stuck all the same
+		info, err := l.queue.Info(ctx)
+		if err != nil || info.State.Msgs == 0 {
+			return err
+		}
 	}
 	if err := l.unstick(ctx, now); err != nil {
 		return err
@@ -213,7 +216,8 @@ func (l *JetStream) unstick(ctx context.Context, now time.Time) error {
 			if err != nil {
 				return fmt.Errorf("read queue: %w", err)
 			}
-			if !idle && m.Sequence > info.AckFloor.Stream || now.Sub(m.Time) < settled {
+			age := now.Sub(m.Time) // negative: a clock has jumped since
+			if !idle && m.Sequence > info.AckFloor.Stream || age >= 0 && age < settled {
 				break
 			}
 			l.cfg.Log.Warn().Str("job", wire.LastToken(m.Subject)).Uint64("seq",

@@ -93,7 +93,6 @@ func (l *JetStream) keep(ctx context.Context, rec message.Record,
 	rec, created, err := l.create(within, rec, body)
 	if noRoom(err) {
 		l.crowded(ctx)
-		l.unmade(rec)
 		return rec, false, fmt.Errorf("%w: %w", ErrStore, err)
 	}
 	if full := l.full(); err != nil && full != nil {
@@ -104,6 +103,23 @@ func (l *JetStream) keep(ctx context.Context, rec message.Record,
 			"there is space)", err)
 	}
 	return rec, created, err
+}
+
+// insist repeats a request that may be made twice while it, or the answer, is lost on the way, until ctx ends.
+func (l *JetStream) insist(ctx context.Context, request func(context.Context) error) error {
+	for {
+		try, cancel := context.WithTimeout(ctx, serverPatience)
+		err := request(try)
+		cancel()
+		if ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, nats.ErrReconnectBufExceeded) &&
+			!errors.Is(err, nats.ErrDisconnected) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
 }
 
 // full tells why the store cannot take new jobs; nil: it can, or nobody knows.
@@ -145,10 +161,14 @@ func (l *JetStream) create(ctx context.Context, rec message.Record, body []byte)
 			"the record of the job has %d bytes, of %d that it may have: shorten client, or the names of files", len(value),
 			l.room()/2))
 	}
-	size := min(requestPiece, int(l.nc.MaxPayload())/2)
+	size, last := min(requestPiece, int(l.nc.MaxPayload())/2), uint64(0)
 	for at := 0; at < len(body); at += size {
-		if _, err := l.requests.Put(ctx, pieceKey(rec, rec.Pieces), body[at:min(at+size, len(body))]); err != nil {
-			l.unmade(rec)
+		if err := l.insist(ctx, func(ctx context.Context) error {
+			seq, err := l.requests.Put(ctx, pieceKey(rec, rec.Pieces), body[at:min(at+size, len(body))])
+			last = max(last, seq)
+			return err
+		}); err != nil {
+			l.unmade(rec, last)
 			return rec, false, fmt.Errorf("keep request of job %s: %w", rec.Job, err)
 		}
 		rec.Pieces++
@@ -157,10 +177,16 @@ func (l *JetStream) create(ctx context.Context, rec message.Record, body []byte)
 	if err != nil {
 		return rec, false, err
 	}
-	rev, err := l.jobs.Create(ctx, rec.Job, value)
+	err = l.insist(ctx, func(ctx context.Context) (err error) {
+		rec.Rev, err = l.jobs.Create(ctx, rec.Job, value)
+		return err
+	})
 	if err == nil {
-		rec.Rev = rev
 		return rec, true, nil
+	}
+	if noRoom(err) {
+		l.unmade(rec, last)
+		return rec, false, err
 	}
 	old, getErr := l.get(ctx, rec.Job) // somebody was faster, or it was stored although the answer was lost
 	if getErr != nil {
@@ -173,13 +199,17 @@ func (l *JetStream) create(ctx context.Context, rec message.Record, body []byte)
 	return old, encErr == nil && bytes.Equal(stored, value), encErr
 }
 
-// unmade drops the pieces of a job that could not be written down, unless another daemon has made it meanwhile.
-func (l *JetStream) unmade(rec message.Record) {
+// unmade drops the pieces up to the one of number last of a job that could not be written down, unless another daemon
+// has made it meanwhile. Those of the next try come after them.
+func (l *JetStream) unmade(rec message.Record, last uint64) {
+	if last == 0 {
+		return
+	}
 	l.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(l.ctx, serverPatience)
 		defer cancel()
 		if _, err := l.get(ctx, rec.Job); errors.Is(err, errNoJob) {
-			_ = l.purgePieces(ctx, rec.Job) // or else tidy does it
+			_ = l.purgePieces(ctx, rec.Job, jetstream.WithPurgeSequence(last+1)) // or else tidy does it
 		}
 	})
 }

@@ -13,6 +13,9 @@ import (
 // maxHandedBack is how often a job may lose its daemon before it is failed: it may be the job that ends them.
 const maxHandedBack = 20
 
+// longestPause is the longest one before another attempt.
+const longestPause = 30 * time.Second
+
 // settled is how long something must look wrong before Reconcile puts it right: by then whoever was at it is done with
 // it.
 const settled = 5 * time.Second
@@ -43,7 +46,7 @@ func (j *Table) requeued(r *message.Record, fault *wire.Error, counts bool) {
 		r.HandedBack++
 	case first > 0:
 		n := min(max(0, r.Attempt-r.HandedBack-1), 8)
-		r.NotBefore = j.cfg.Now().Add(min(first<<n, 30*time.Second)).UnixMilli()
+		r.NotBefore = j.cfg.Now().Add(min(first<<n, longestPause)).UnixMilli()
 	}
 }
 
@@ -99,42 +102,63 @@ func (j *Table) Reconcile(ctx context.Context) {
 			away = time.Now()
 		case <-tick.C:
 			j.reconcile(ctx)
-			if !away.IsZero() && time.Since(away) > settled && j.republish(ctx) == nil {
+			if !away.IsZero() && time.Since(away) > settled {
 				away = time.Time{}
+				j.doubt()
+			}
+			if j.store.returned() != nil {
+				j.republish(ctx)
 			}
 		}
 	}
 }
 
-// republishFor is how long ago a job may have ended whose end is told again when the server was away.
+// republishFor is how long ago a job may have ended whose end is told again when it was lost on its way.
 const republishFor = 10 * time.Minute
 
-// republish publishes the terminal events of this daemon's jobs that ended a short while ago and that the stream has
-// not got. It takes each of them once.
-func (j *Table) republish(ctx context.Context) error {
+// doubt has republish look once more for the ends of jobs: the server was away, and may have lost what it had.
+func (j *Table) doubt() {
 	j.mu.Lock()
-	last := map[*message.Event]message.Record{}
+	defer j.mu.Unlock()
 	for _, e := range j.jobs {
-		recent := e.rec.State.Final() && e.rec.Owner == j.store.Owner() &&
-			j.cfg.Now().Sub(time.UnixMilli(e.rec.Finished)) < republishFor
-		if recent && e.ended && len(e.log) > 0 && message.Terminal(e.log[len(e.log)-1].Type) {
-			ev := e.log[len(e.log)-1]
-			last[&ev] = e.rec
+		e.told = false
+	}
+}
+
+// republish publishes again the terminal events of this daemon's jobs that ended a short while ago and that the stream
+// has not got.
+func (j *Table) republish(ctx context.Context) {
+	j.mu.Lock()
+	last := map[*entry]message.Event{}
+	for _, e := range j.jobs {
+		since := j.cfg.Now().Sub(e.since)
+		if e.told || !e.ended || !e.rec.State.Final() || e.rec.Owner != j.store.Owner() || len(e.log) == 0 ||
+			since < settled || since > republishFor {
+			continue
+		}
+		if ev := e.log[len(e.log)-1]; message.Terminal(ev.Type) {
+			last[e] = ev
 		}
 	}
 	j.mu.Unlock()
-	for ev, rec := range last {
+	for e, ev := range last {
+		j.mu.Lock()
+		rec := e.rec.Clone()
+		j.mu.Unlock()
 		told, err := j.store.told(ctx, rec)
 		if err != nil {
-			return err
+			return
 		}
 		if !told {
 			j.cfg.Log.Warn().Str("job", ev.Job).Str("type",
 				ev.Type).Msg("the end of the job was lost on its way; it is told again")
-			j.cfg.OnEvent(*ev)
+			j.cfg.OnEvent(ev)
+			continue
 		}
+		j.mu.Lock()
+		e.told = true
+		j.mu.Unlock()
 	}
-	return nil
 }
 
 func (j *Table) reconcile(ctx context.Context) {
@@ -180,16 +204,15 @@ func (j *Table) tell(ctx context.Context, rec message.Record) error {
 func (j *Table) suspects(now time.Time) (waiting, lost, silent []message.Record) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	old := func(ms int64) bool { return now.Sub(time.UnixMilli(ms)) > settled }
 	for _, e := range j.jobs {
-		r := e.rec
+		r, old := e.rec, now.Sub(e.since) > settled
 		switch {
-		case r.State == message.Queued && old(max(r.Created, r.NotBefore, r.Started)):
+		case r.State == message.Queued && old && now.Sub(e.paused) > settled:
 			waiting = append(waiting, r.Clone())
-		case r.State == message.Running && e.held == 0 && old(r.Started) &&
+		case r.State == message.Running && e.held == 0 && old &&
 			(r.Owner == j.store.Owner() || !j.store.alive(r.Owner)):
 			lost = append(lost, r.Clone())
-		case r.State.Final() && !e.ended && e.held == 0 && old(r.Finished):
+		case r.State.Final() && !e.ended && e.held == 0 && old:
 			silent = append(silent, r.Clone())
 		}
 	}
@@ -200,7 +223,7 @@ func (j *Table) suspects(now time.Time) (waiting, lost, silent []message.Record)
 func (j *Table) sweep(ctx context.Context, now time.Time) {
 	j.mu.Lock()
 	j.forget()
-	for j.cfg.KeepFor > 0 && len(j.ended) > 0 && now.Sub(time.UnixMilli(j.jobs[j.ended[0]].rec.Finished)) > j.cfg.KeepFor {
+	for j.cfg.KeepFor > 0 && len(j.ended) > 0 && now.Sub(j.jobs[j.ended[0]].since) > j.cfg.KeepFor {
 		j.forgetOldest()
 	}
 	j.mu.Unlock()

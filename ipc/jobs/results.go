@@ -6,7 +6,6 @@ import (
 	"errors"
 	"os"
 	"slices"
-	"time"
 
 	"patchbay/ipc/message"
 	"patchbay/node/files"
@@ -115,24 +114,26 @@ func (j *Table) surplus() []message.Record {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	var kept []message.Record
+	var kept []*entry
 	for _, e := range j.jobs {
 		mine := e.rec.Owner == j.store.Owner()
 		if mine && e.ended && e.rec.State.Final() && e.rec.Dropped == 0 && len(e.rec.Outputs) > 0 {
-			kept = append(kept, e.rec)
+			kept = append(kept, e)
 		}
 	}
-	slices.SortFunc(kept, func(a, b message.Record) int { return int(b.Finished - a.Finished) })
+	slices.SortFunc(kept, func(a, b *entry) int { return b.since.Compare(a.since) })
 	now, sum := j.cfg.Now(), int64(0)
-	for i, rec := range kept {
-		for _, ref := range rec.Outputs {
+	for i, e := range kept {
+		for _, ref := range e.rec.Outputs {
 			sum += int64(ref.Bytes)
 		}
 		over := j.cfg.KeepBytes > 0 && sum > j.cfg.KeepBytes && i > 0
-		old := j.cfg.KeepResults > 0 && now.Sub(time.UnixMilli(rec.Finished)) > j.cfg.KeepResults
+		old := j.cfg.KeepResults > 0 && now.Sub(e.since) > j.cfg.KeepResults
 		if over || old {
-			out := slices.Clone(kept[i:])
-			slices.Reverse(out)
+			var out []message.Record
+			for _, e := range slices.Backward(kept[i:]) {
+				out = append(out, e.rec)
+			}
 			return out
 		}
 	}

@@ -64,24 +64,28 @@ type arrival struct {
 
 // entry is one job with its request and log.
 type entry struct {
-	rec     message.Record
-	req     *message.RunRequest
-	log     []message.Event
-	seq     uint64
-	order   int64 // in the queue, within its class; negative: in front of all
-	ended   bool  // the terminal event is in the log
-	held    int   // the attempt that is under way in this process; 0: none
-	fenced  int   // the last attempt of this process that another daemon has taken over: it says nothing any more
-	local   bool  // never in the store (begin)
-	cold    bool  // the log is in the store, not here
-	left    bool  // this daemon cannot run it, and has said so
-	warming sync.Mutex
-	cancel  chan struct{}
-	changed chan struct{} // closed and replaced at every change
-	preview *message.Preview
-	shown   uint64 // number of previews so far
-	viewers int    // cursors that want previews
-	attempt int    // that the request belongs to; 0: it does not say
+	rec   message.Record
+	req   *message.RunRequest
+	log   []message.Event
+	seq   uint64
+	order int64 // in the queue, within its class; negative: in front of all
+	ended bool  // the terminal event is in the log
+	told  bool  // and in the store
+	// By the clock of this process, which does not jump: when the record became what it is, until when the job pauses
+	// before its next attempt, and when it expires.
+	since, paused, expires time.Time
+	held                   int  // the attempt that is under way in this process; 0: none
+	fenced                 int  // the last attempt of this process that another daemon has taken over: it says nothing any more
+	local                  bool // never in the store (begin)
+	cold                   bool // the log is in the store, not here
+	left                   bool // this daemon cannot run it, and has said so
+	warming                sync.Mutex
+	cancel                 chan struct{}
+	changed                chan struct{} // closed and replaced at every change
+	preview                *message.Preview
+	shown                  uint64 // number of previews so far
+	viewers                int    // cursors that want previews
+	attempt                int    // that the request belongs to; 0: it does not say
 }
 
 // maxLog bounds the events kept of one job; progress is dropped first.
@@ -385,8 +389,8 @@ func (j *Table) update(ctx context.Context, id string, rev uint64, next func(mes
 // post queues a job that is to run once more, when its pause is over.
 func (j *Table) post(rec message.Record) {
 	put := func() { j.offer(context.Background(), rec, false) } // if it fails, Reconcile does it
-	if pause := rec.NotBefore - j.cfg.Now().UnixMilli(); pause > 0 {
-		time.AfterFunc(time.Duration(pause)*time.Millisecond, put)
+	if pause := until(rec.NotBefore, j.cfg.Now(), longestPause); pause > 0 {
+		time.AfterFunc(pause, put)
 		return
 	}
 	put()
@@ -399,6 +403,7 @@ func (j *Table) settle(e *entry, r message.Record) {
 		return
 	}
 	was := e.rec.State
+	j.clock(e, r)
 	e.rec = r
 	if e.held != 0 && (r.Attempt != e.held || r.Owner != j.store.Owner()) {
 		j.lose(e)
@@ -419,6 +424,27 @@ func (j *Table) settle(e *entry, r message.Record) {
 		closeOnce(e.cancel)
 	}
 	j.touch(e)
+}
+
+// clock reads the times of a record that is to be e's against the clock of this process. The system's may jump later:
+// only a daemon that starts has to believe it. The lock is held.
+func (j *Table) clock(e *entry, r message.Record) {
+	now := j.cfg.Now()
+	if e.rec.Job == "" {
+		age := now.UnixMilli() - max(r.Created, r.Started, r.Finished)
+		e.since = now.Add(-time.Duration(max(age, 0)) * time.Millisecond)
+	} else {
+		e.since = now
+	}
+	e.paused = now.Add(until(r.NotBefore, now, longestPause))
+	if r.ExpireAt != e.rec.ExpireAt {
+		e.expires = now.Add(until(r.ExpireAt, now, time.Duration(r.ExpireAt-r.Created)*time.Millisecond))
+	}
+}
+
+// until is the time from now to a moment in Unix milliseconds: 0 when it is over, and at most most.
+func until(ms int64, now time.Time, most time.Duration) time.Duration {
+	return min(max(time.UnixMilli(ms).Sub(now), 0), most)
 }
 
 // line puts a job into the queue: in front of all if its order says so, or else behind the last of its class. Where the
@@ -452,50 +478,6 @@ func closeOnce(c chan struct{}) {
 	default:
 		close(c)
 	}
-}
-
-// Append adds an event to the log of a job, stamped with number, time and attempt. An event of an attempt that is not
-// the current one, or after the terminal event, is dropped and false returned. attempt < 0 means any.
-func (j *Table) Append(_ context.Context, id string, attempt int, ev message.Event) bool {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	e, ok := j.jobs[id]
-	if !ok || e.ended || attempt >= 0 && (e.rec.Attempt != attempt || attempt <= e.fenced) {
-		return false
-	}
-	if attempt >= 0 && !message.Terminal(ev.Type) && e.rec.State != message.Running && ev.Type != message.EventRetrying {
-		return false // a late event of a run that has ended
-	}
-	j.append(e, ev)
-	return true
-}
-
-// append is Append with the lock held.
-func (j *Table) append(e *entry, ev message.Event) {
-	e.seq++
-	ev.V, ev.Job, ev.Seq, ev.TS, ev.Attempt = message.ProtocolVersion, e.rec.Job, e.seq,
-		j.cfg.Now().UnixMilli(), e.rec.Attempt
-	if message.Terminal(ev.Type) && e.rec.Finished > 0 { // by which EventMessage knows it, whoever makes it
-		ev.TS = e.rec.Finished
-	}
-	if len(e.log) >= maxLog {
-		e.log = slices.DeleteFunc(e.log, func(old message.Event) bool { return old.Type == message.EventProgress })
-		if len(e.log) >= maxLog {
-			e.log = slices.Delete(e.log, 1, maxLog/2)
-		}
-	}
-	e.log = append(e.log, ev)
-	if j.cfg.OnEvent != nil {
-		j.cfg.OnEvent(ev)
-	}
-	if message.Terminal(ev.Type) {
-		e.ended = true
-		e.preview, e.held = nil, 0
-		e.drop()
-		j.ended = append(j.ended, e.rec.Job)
-		j.forget()
-	}
-	j.touch(e)
 }
 
 // forget drops the oldest ended jobs over the limit.

@@ -163,10 +163,10 @@ func (j *Table) bury(ctx context.Context, rec message.Record) {
 // Expire ends the queued jobs whose time to wait is over.
 func (j *Table) Expire(ctx context.Context) {
 	j.mu.Lock()
-	now := j.cfg.Now().UnixMilli()
+	now := j.cfg.Now()
 	var due []message.Record
 	for _, id := range j.queue {
-		if e := j.jobs[id]; e.rec.ExpireAt > 0 && e.rec.ExpireAt <= now {
+		if e := j.jobs[id]; e.rec.ExpireAt > 0 && !now.Before(e.expires) {
 			due = append(due, e.rec)
 		}
 	}
@@ -174,7 +174,7 @@ func (j *Table) Expire(ctx context.Context) {
 	for _, r := range due {
 		fault := wire.Errorf(wire.ErrExpired, "the job waited longer than its queue_ttl_ms")
 		if _, err := j.Update(ctx, r.Job, r.Rev,
-			func(r *message.Record) { r.State, r.Finished, r.Error = message.Expired, now, fault }); err == nil {
+			func(r *message.Record) { r.State, r.Finished, r.Error = message.Expired, now.UnixMilli(), fault }); err == nil {
 			j.Append(ctx, r.Job, -1, message.Event{
 				Type: message.EventExpired, Error: fault,
 				Data: map[string]any{"prompt_id": r.Job},

@@ -27,6 +27,7 @@ type SampleRequest struct {
 	CFG   *float64     `json:"cfg,omitempty"`  // nil: 1
 	CFG1  *bool        `json:"cfg1_shortcut,omitempty"`
 	Conds CondsRef     `json:"conds"`
+	Cache *CacheRef    `json:"cache,omitempty"` // nil: every evaluation runs
 	// "none" (default), "latent": x0 with every step, "jpeg": a picture at most 5 times a second
 	Preview string `json:"preview,omitempty"`
 	WantX0  bool   `json:"want_x0,omitempty"` // the last x0 of the whole batch with the result
@@ -81,6 +82,18 @@ type SamplingRef struct {
 	Bases      []string `json:"bases"`
 	Shift      *float64 `json:"shift,omitempty"`
 	Multiplier *float64 `json:"multiplier,omitempty"`
+}
+
+// CacheRef is what ComfyUI's nodes EasyCache and LazyCache set: evaluations that are expected to change little are
+// answered without the network (parallel.Cache has the rule).
+type CacheRef struct {
+	// "easy": measured at the network, without effect on families that ComfyUI calls without wrappers; "lazy": at the
+	// latent
+	Rule      string   `json:"rule"`
+	Threshold *float64 `json:"threshold"`         // reuse_threshold, >= 0; 0 reuses nothing
+	Start     *float64 `json:"start,omitempty"`   // start_percent, 0 to 1; nil: 0
+	End       *float64 `json:"end,omitempty"`     // end_percent, 0 to 1; nil: 1
+	Verbose   bool     `json:"verbose,omitempty"` // the metrics tell of every step what was expected and measured
 }
 
 // CondsRef holds the conditionings. Negative nil is a guider without one (cfg must be 1); an empty list predicts 0.

@@ -148,7 +148,33 @@ func (q *SampleRequest) plain(r *parallel.Request) error {
 		return wire.BadField("plan", "%v", err)
 	}
 	r.Preview = q.Preview == "latent" || q.Preview == "jpeg"
-	return nil
+	var err error
+	r.Cache, err = q.Cache.lower()
+	return err
+}
+
+// lower is the cache as package parallel takes it, which checks its numbers.
+func (c *CacheRef) lower() (*parallel.Cache, error) {
+	if c == nil {
+		return nil, nil
+	}
+	rule := slices.Index([]string{"easy", "lazy"}, c.Rule) // the order of parallel.CacheRule
+	switch {
+	case rule < 0:
+		return nil, wire.BadField("cache.rule", "%q: want easy or lazy", wire.Shown(c.Rule))
+	case c.Threshold == nil:
+		return nil, wire.BadField("cache.threshold", "is missing")
+	}
+	out := &parallel.Cache{
+		Rule: parallel.CacheRule(rule), Threshold: float32(*c.Threshold), End: 1, Verbose: c.Verbose,
+	}
+	if c.Start != nil {
+		out.Start = *c.Start
+	}
+	if c.End != nil {
+		out.End = *c.End
+	}
+	return out, nil
 }
 
 // guide fills in guider and branches.

@@ -132,13 +132,13 @@ func (s *Service) own(v any, ex jobs.Executor) {
 		}
 	}
 	message.EachHandle(v, func(id string, h *pyjson.Object) {
-		o := &ownership{ex: ex, until: now}
+		o := &ownership{ex: ex}
 		if ms, ok := h.Get("expires"); ok {
 			if n, ok := ms.(int64); ok {
-				o.until = time.UnixMilli(n)
+				o.lease = max(time.UnixMilli(n).Sub(now), 0)
 			}
 		}
-		o.lease = max(o.until.Sub(now), 0)
+		o.until = now.Add(o.lease)
 		s.owners[id] = o
 	})
 }

@@ -84,9 +84,10 @@ func ConnectNATS(cfg NATSConfig) (*NATS, error) {
 			}
 			ev.Msg("NATS")
 		}),
-		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+		nats.DisconnectErrHandler(func(c *nats.Conn, err error) {
 			if err != nil { // nil: we have closed it ourselves
 				log.Warn().Err(err).Msg("NATS connection lost")
+				go n.distrust(c)
 			}
 		}),
 		nats.ReconnectHandler(func(c *nats.Conn) {
@@ -96,7 +97,7 @@ func ConnectNATS(cfg NATSConfig) (*NATS, error) {
 		nats.ClosedHandler(func(*nats.Conn) { close(n.closed) }),
 	)...)
 	if err != nil {
-		return nil, fmt.Errorf("connect to NATS: %w", err)
+		return nil, fmt.Errorf("connect to NATS at %s: %w", wire.Redact(cfg.URL), wire.Trusted(err))
 	}
 	n.nc = nc
 	if err := n.openBulk(opts); err != nil {
@@ -105,6 +106,26 @@ func ConnectNATS(cfg NATSConfig) (*NATS, error) {
 	}
 	n.out = jobs.NewPublisher(nc, log)
 	return n, nil
+}
+
+// distrust says, once each, what is wrong with TLS while a connection that was lost is not back: the library goes on
+// trying and calls nobody.
+func (n *NATS) distrust(c *nats.Conn) {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	said := ""
+	for c.IsReconnecting() {
+		err := c.LastError()
+		if told := wire.Trusted(err); told != err && told.Error() != said { //nolint:errorlint // whether it is the same
+			said = told.Error()
+			n.cfg.Log.Error().Err(told).Msg("no connection to NATS; trying on")
+		}
+		select {
+		case <-n.closed:
+			return
+		case <-tick.C:
+		}
+	}
 }
 
 // Name implements Carrier.

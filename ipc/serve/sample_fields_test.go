@@ -55,6 +55,13 @@ func TestEveryFieldOfSample(t *testing.T) {
 	positive := func(f func(*message.CondRef)) func(*message.SampleRequest) {
 		return func(q *message.SampleRequest) { f(&q.Conds.Positive[0]) }
 	}
+	reusing := func(threshold float64) func(*message.SampleRequest) {
+		return func(q *message.SampleRequest) {
+			q.Sigmas = f32([]float32{0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0}, 8)
+			q.Cache = &message.CacheRef{Rule: "lazy", Threshold: &threshold}
+		}
+	}
+	uncached := func(q *message.SampleRequest) { q.Cache = nil }
 	churn := sampler("euler", map[string]any{"s_churn": 1.0}) // its noise comes behind that of the start
 	first, want := run("base", base())
 	if first.Evals != 3 {
@@ -135,6 +142,17 @@ func TestEveryFieldOfSample(t *testing.T) {
 		"f16 is widened": {
 			base(func(q *message.SampleRequest) { q.Latent = half16(t, q.Latent) }),
 			base(func(q *message.SampleRequest) { q.Latent = widened(t, half16(t, q.Latent)) }), false,
+		},
+		"cache":              {base(reusing(3)), base(reusing(3), uncached), true},
+		"cache, threshold 0": {base(reusing(0)), base(reusing(0), uncached), false},
+		"cache.rule": {
+			base(reusing(3), func(q *message.SampleRequest) { q.Cache.Rule = "easy" }), base(reusing(3)), true,
+		},
+		"cache.start": {
+			base(reusing(3), func(q *message.SampleRequest) { q.Cache.Start = number(0.6) }), base(reusing(3)), true,
+		},
+		"cache.end": {
+			base(reusing(3), func(q *message.SampleRequest) { q.Cache.End = number(0) }), base(reusing(3), uncached), false,
 		},
 		"an empty branch": {base(func(q *message.SampleRequest) { q.Conds.Negative = &[]message.CondRef{} }), nil, true},
 	} {

@@ -116,6 +116,10 @@ func TestSampleRefusals(t *testing.T) {
 		"noise_draws[0]": func(q *message.SampleRequest) { q.NoiseDraws = []int{0} },
 		"sampling.bases": func(q *message.SampleRequest) { q.Sampling = &message.SamplingRef{} },
 		"conds.negative": func(q *message.SampleRequest) { q.CFG = &two },
+		"cache.rule": func(q *message.SampleRequest) {
+			q.Cache = &message.CacheRef{Rule: "tea", Threshold: &two}
+		},
+		"cache.threshold": func(q *message.SampleRequest) { q.Cache = &message.CacheRef{Rule: "easy"} },
 		"sampler.mask_noise_from_seed": func(q *message.SampleRequest) {
 			q.Sampler = message.SamplerRef{
 				Name:              "heun",

@@ -108,6 +108,8 @@ type Spec struct {
 	// References: the network takes latents that the picture refers to. Their tokens follow those of the text, are split
 	// and exchanged with them, and are computed with the weights of the image.
 	References bool
+	// OneModulation: Modulate makes the modulations of all blocks, one for all double blocks and one for all single ones.
+	OneModulation bool
 	// Multiple is what the numbers of text and of image tokens are each filled up to a multiple of, with tokens that the
 	// network makes; 0: they are as they are.
 	Multiple    int
@@ -124,9 +126,11 @@ type BlockSpec struct {
 	Skip int // index of the earlier block whose output this block takes as its skip input, -1: none
 	// LastText marks a Double block whose text rows are not needed after it (SD3's last): they still give K and V.
 	LastText bool
-	// Sandwich marks a Single or Cross block of one attention, then one MLP of two gated products (SwiGLU), each between
-	// two norms, with four modulations a channel and no cross-attention (Z-Image's).
+	// Sandwich marks a Single or Cross block of one attention, then one MLP, each between two norms, with four modulations
+	// a channel and no cross-attention (Z-Image's).
 	Sandwich bool
+	// Gated: the MLP has two first products, of which one gates the other (SwiGLU).
+	Gated bool
 	// Attends is how often Block calls Attend (SD3.5 medium's dual-attention blocks: 2, others 1).
 	Attends int
 	// Cuts is true where Block takes Env.Half: the attention, or what follows it, alone.

@@ -16,7 +16,6 @@ func prefixes() []string {
 // after the families.
 func unsupported() []struct{ name, kind string } {
 	return []struct{ name, kind string }{
-		{"double_stream_modulation_img.lin.weight", "flux2"},
 		{"distilled_guidance_layer.norms.0.scale", "chroma"},
 		{"txt_in.individual_token_refiner.blocks.0.norm1.weight", "hunyuan video"},
 		{"double_layers.0.attn.w1q.weight", "auraflow"},

@@ -33,6 +33,8 @@ type Traits struct {
 	Guidance float32
 	// TextMask reports whether models with one text leave its padding out (dit.Entry.ContextLen).
 	TextMask bool
+	// MinText: texts of fewer rows get rows of zeros in front of them, which are attended to.
+	MinText int
 	// NoStepCache: EasyCache has no effect, because ComfyUI does not call these networks through wrappers.
 	NoStepCache bool
 }

@@ -54,9 +54,7 @@ type Release struct {
 
 // Text says how prompts become entries.
 type Text struct {
-	Types []string // values of the input "type" of ComfyUI's loaders
-	// AnyType: ComfyUI knows the encoders by their files, whatever type a loader is told.
-	AnyType  bool
+	Types    []string // values of the input "type" of ComfyUI's loaders
 	Encoders []Encoder
 	// EvenChunks: prompts of CLIP encoders that are used together get the same number of chunks, the shorter ones empty
 	// prompts at the end.
@@ -69,8 +67,11 @@ type Text struct {
 type Encoder struct {
 	Kind     string // of package text
 	Optional bool   // where all are, one must be there
-	Layout   tokenizer.Layout
-	Form     text.Form
+	// Under reports whether ComfyUI reads the encoder alone in this family's way though a loader is told a type that is
+	// another's; nil: never.
+	Under  func(typ string) bool
+	Layout tokenizer.Layout
+	Form   text.Form
 }
 
 // Encoder returns what the family wants of an encoder of that kind.

@@ -22,7 +22,10 @@ func NewOps() engine.Ops {
 }
 
 // Levels compares every level that this CPU runs, and the emulated form of the widest, with the golden numbers.
-func (f Family) Levels(t *testing.T) {
+func (f Family) Levels(t *testing.T) { EachOps(t, f.On) }
+
+// EachOps runs f with every level that this CPU has, and with the emulated form of the widest.
+func EachOps(t *testing.T, f func(*testing.T, engine.Ops)) {
 	for _, level := range append(kernels.Levels(), emulated.AVX512()) {
 		if level.Table == nil {
 			t.Logf("level %s: NOT RUN, this CPU has only %v", level.Name, cpu.Levels())
@@ -33,7 +36,7 @@ func (f Family) Levels(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			f.On(t, ops)
+			f(t, ops)
 		})
 	}
 }

@@ -28,6 +28,8 @@ type Format struct {
 	// Preview is one row of red, green and blue factors per channel for model-space latents; nil: no preview is known.
 	Preview [][3]float32
 	Bias    [3]float32 // added to the product
+	// Packed is the side of the squares of preview pixels that a latent pixel has as channels (channel, row, column); 0: 1.
+	Packed int
 }
 
 // ToModel converts v [..., C, plane] from VAE space to model space in place: (v - Shift) * Scale, or by channel.
@@ -101,30 +103,38 @@ func (f Format) WithConfig(config []byte) (Format, error) {
 	return f, nil
 }
 
-// RGB makes a preview picture of the first item of a model-space latent [C, Y, X]: [Y, X, 3] bytes in 0..255, truncated
-// as ComfyUI does (latent_preview.py, Latent2RGB): 255 * clamp((x0 F + bias + 1) / 2, 0, 1). It returns nil when the
-// format has no preview factors and panics if latent does not hold C*y*x values.
+// RGB makes a preview picture of the first item of a model-space latent [C, Y, X]: [k*Y, k*X, 3] bytes in 0..255, k
+// being Side, truncated as ComfyUI does (latent_preview.py, Latent2RGB): 255 * clamp((x0 F + bias + 1) / 2, 0, 1). It
+// returns nil when the format has no preview factors and panics if latent does not hold C*y*x values.
 func (f Format) RGB(latent []float32, y, x int) []byte {
 	if f.Preview == nil {
 		return nil
 	}
-	n := y * x
+	n, k := y*x, f.Side()
 	if len(latent) != f.Channels*n {
 		panic(fmt.Sprintf("latent preview: %d values, a latent [%d, %d, %d] has %d", len(latent), f.Channels,
 			y, x, f.Channels*n))
 	}
-	out := make([]byte, 3*n)
-	for i := range n {
+	out := make([]byte, 0, 3*k*k*n)
+	for i := range k * k * n {
+		row, column := i/(k*x), i%(k*x)
+		at := (row%k*k+column%k)*n + row/k*x + column/k
 		rgb := f.Bias
 		for c, factors := range f.Preview {
-			v := latent[c*n+i]
-			for k := range rgb {
-				rgb[k] += v * factors[k]
+			v := latent[c*k*k*n+at]
+			for j := range rgb {
+				rgb[j] += v * factors[j]
 			}
 		}
-		for k, v := range rgb {
-			out[3*i+k] = byte(255 * min(max((v+1)/2, 0), 1))
+		for _, v := range rgb {
+			out = append(out, byte(255*min(max((v+1)/2, 0), 1)))
 		}
 	}
 	return out
 }
+
+// Pixels is the number of pixels of a picture along a latent pixel.
+func (f Format) Pixels() int { return 8 * f.Side() }
+
+// Side is the number of preview pixels along a latent pixel.
+func (f Format) Side() int { return max(1, f.Packed) }

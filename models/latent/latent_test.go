@@ -81,28 +81,33 @@ func TestThereAndBack(t *testing.T) {
 	}
 }
 
-// TestFormatsByChannel converts the values that ComfyUI recorded for Wan 2.1's latents, there and back.
-func TestFormatsByChannel(t *testing.T) {
+// TestLaterFormats converts the values that ComfyUI recorded for the latents of Wan 2.1 and FLUX.2, there and back.
+func TestLaterFormats(t *testing.T) {
 	f, err := safetensors.Open(golden.Path("modern/vae.safetensors"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = f.Close() }()
-	format, n := latent.Wan21(), 16*2*3
-	for name, convert := range map[string]func([]float32, int){"in": format.ToModel, "out": format.FromModel} {
-		e, ok := f.Entry("latent_format/Wan21/0#" + name)
-		if !ok {
-			t.Fatalf("%s is not recorded", name)
-		}
-		want, err := e.F32()
-		if err != nil {
-			t.Fatal(err)
-		}
-		got := golden.Input("latent_format/Wan21/0", n)
-		convert(got, 2*3)
-		for i := range want {
-			if !(math.Abs(float64(got[i]-want[i])) <= 1e-6*max(1, math.Abs(float64(want[i])))) {
-				t.Fatalf("%s: value %d: got %g, want %g", name, i, got[i], want[i])
+	for _, c := range []struct {
+		key    string
+		format latent.Format
+		plane  int
+	}{{"latent_format/Wan21/0", latent.Wan21(), 2 * 3}, {"latent_format/Flux2/1", latent.FLUX2(), 2 * 2}} {
+		for name, convert := range map[string]func([]float32, int){"in": c.format.ToModel, "out": c.format.FromModel} {
+			e, ok := f.Entry(c.key + "#" + name)
+			if !ok {
+				t.Fatalf("%s#%s is not recorded", c.key, name)
+			}
+			want, err := e.F32()
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := golden.Input(c.key, c.format.Channels*c.plane)
+			convert(got, c.plane)
+			for i := range want {
+				if !(math.Abs(float64(got[i]-want[i])) <= 1e-6*max(1, math.Abs(float64(want[i])))) {
+					t.Fatalf("%s %s: value %d: got %g, want %g", c.key, name, i, got[i], want[i])
+				}
 			}
 		}
 	}
@@ -148,6 +153,13 @@ func TestRGB(t *testing.T) {
 	for i := range want {
 		if got[i] != want[i] {
 			t.Fatalf("byte %d: got %v, want %v", i, got, want)
+		}
+	}
+	packed := latent.Format{Channels: 4, Packed: 2, Preview: [][3]float32{{1, 0, 0}}}
+	got = packed.RGB([]float32{-1, 0 /**/, 1, 0.5 /**/, -0.5, 0.25 /**/, 0, -1}, 1, 2)
+	for i, want := range []byte{0, 255, 127, 191, 63, 127, 159, 0} { // rows of four pixels
+		if got[3*i] != want {
+			t.Fatalf("packed: pixel %d: got %d, want %d", i, got[3*i], want)
 		}
 	}
 	if none := (latent.Format{Channels: 1}).RGB([]float32{1}, 1, 1); none != nil {

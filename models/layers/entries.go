@@ -114,3 +114,14 @@ func KeyLen(entries []dit.Entry) []int {
 	}
 	return out
 }
+
+// References uploads the tokens of the references of all entries: [n, l, C*p*p].
+func References(env dit.Env, spec *dit.Spec, entries []dit.Entry, l int) engine.Tensor {
+	var all []float32
+	for i := range entries {
+		for _, r := range entries[i].References {
+			all = append(all, Patches(r, spec.Channels, spec.PatchSize, spec.Tokens(r.Y, r.X))...)
+		}
+	}
+	return Upload(env, all, len(entries), l, spec.Channels*spec.PatchSize*spec.PatchSize)
+}

@@ -31,8 +31,8 @@ func AxisRotation(axes []int, theta float64, lt int, g dit.Grid) Rotation {
 	})
 }
 
-// PositionRotation is AxisRotation for l tokens at the positions that position tells.
-func PositionRotation(axes []int, theta float64, l int, position func(row int) [3]int) Rotation {
+// PositionRotation is AxisRotation for l tokens at the positions that position tells, a coordinate for each axis.
+func PositionRotation[P [3]int | [4]int](axes []int, theta float64, l int, position func(row int) P) Rotation {
 	pairs := 0
 	for _, a := range axes {
 		pairs += a / 2

@@ -7,6 +7,7 @@ import (
 
 	"patchbay/engine"
 	"patchbay/models/family"
+	"patchbay/models/flux2"
 	"patchbay/models/hunyuan"
 	"patchbay/models/pixart"
 	"patchbay/models/qwenimage"
@@ -43,6 +44,7 @@ func places(m *Matched) []where {
 func TestOtherFamilies(t *testing.T) {
 	s, p, h := sd3.Family().Tiny.(sd3.Config), pixart.Family().Tiny.(pixart.Config), hunyuan.Family().Tiny.(hunyuan.Config)
 	z, q := zimage.Family().Tiny.(zimage.Config), qwenimage.Family().Tiny.(qwenimage.Config)
+	f := flux2.Family().Tiny.(flux2.Config)
 	type row struct {
 		module string
 		n, k   int
@@ -98,6 +100,16 @@ func TestOtherFamilies(t *testing.T) {
 			one("lora_unet_transformer_blocks_2_img_mlp_net_0_proj", q.MLPHidden, q.Hidden,
 				"transformer_blocks.2.img_mlp.net.0.proj", 0),
 			one("lycoris_transformer_blocks_0_attn_to_out_0", q.Hidden, q.Hidden, "transformer_blocks.0.attn.to_out.0", 0),
+		}},
+		"flux2": {flux2.Family(), []row{
+			one("diffusion_model.double_blocks.1.img_mlp.0", 2*f.MLPHidden, f.Hidden, "double_blocks.1.img_mlp.0", 0),
+			one("transformer.transformer_blocks.1.attn.to_k", f.Hidden, f.Hidden, "double_blocks.1.img_attn.qkv", f.Hidden),
+			one("transformer.transformer_blocks.2.ff_context.linear_in", 2*f.MLPHidden, f.Hidden, "double_blocks.2.txt_mlp.0", 0),
+			one("lora_unet_single_blocks_3_linear1", 3*f.Hidden+2*f.MLPHidden, f.Hidden, "single_blocks.3.linear1", 0),
+			one("transformer.single_transformer_blocks.0.attn.to_qkv_mlp_proj", 3*f.Hidden+2*f.MLPHidden, f.Hidden,
+				"single_blocks.0.linear1", 0),
+			one("base_model.model.single_transformer_blocks.2.attn.to_out", f.Hidden, f.Hidden+f.MLPHidden,
+				"single_blocks.2.linear2", 0),
 		}},
 		"hunyuandit": {hunyuan.Family(), []row{
 			one("base_model.model.blocks.3.attn1.Wqkv", 3*h.Hidden, h.Hidden, "blocks.3.attn1.Wqkv", 0),

@@ -62,7 +62,9 @@ func Find(name string) (*Model, error) {
 	if err != nil {
 		return nil, fmt.Errorf("model %s: %w", name, err)
 	}
-	return &Model{Name: name, Spec: &d.Spec, Steps: r.Steps, Text: r.Text, Entries: r.Entries, Scale: 8}, nil
+	return &Model{
+		Name: name, Spec: &d.Spec, Steps: r.Steps, Text: r.Text, Entries: r.Entries, Scale: d.Latent.Pixels(),
+	}, nil
 }
 
 // Random returns the model of that name, which loads random weights and needs no file; for the name of a family

@@ -23,9 +23,10 @@ func Family() family.Family {
 		Forms:  []family.Form{{Has: "txt_norm.weight", Lacks: []string{"controlnet_x_embedder.weight"}}},
 		Detect: Detect,
 		Text: family.Text{
-			Types:    []string{"qwen_image"},
-			AnyType:  true,
-			Encoders: []family.Encoder{{Kind: "qwen25_7b", Form: text.Form{Chat: true}, Layout: chat}},
+			Types: []string{"qwen_image"},
+			Encoders: []family.Encoder{{
+				Kind: "qwen25_7b", Form: text.Form{Chat: true}, Layout: chat, Under: func(string) bool { return true },
+			}},
 			Join: func(done map[string]*text.Encoding) (dit.Entry, error) {
 				return dit.Entry{Context: done["qwen25_7b"].Context}, nil
 			},

@@ -71,12 +71,6 @@ func (m *Model) positions(e *dit.Entry, g dit.Grid) (out [][3]int) {
 
 // references embeds the references of all entries behind their text: rows [n, Lr, E].
 func (m *Model) references(env dit.Env, entries []dit.Entry, rows engine.Tensor) {
-	var all []float32
-	for i := range entries {
-		for _, r := range entries[i].References {
-			all = append(all, layers.Patches(r, m.cfg.Channels, patch, m.Spec().Tokens(r.Y, r.X))...)
-		}
-	}
-	x := layers.Upload(env, all, len(entries), rows.Dim(1), m.cfg.Channels*patch*patch)
+	x := layers.References(env, m.Spec(), entries, rows.Dim(1))
 	layers.Project(env, rows, x, m.Net.ImgIn)
 }

@@ -16,6 +16,7 @@ type network struct {
 	name      string
 	special   Special
 	width     int // E
+	columns   int // of a state, where it is not E
 	vocab     int // rows of the embedding table
 	maxLength int // longest chunk, 0: no limit
 	// bytes is the arena that run needs for b chunks of l tokens.
@@ -51,11 +52,11 @@ func encode(env Env, n network, chunks [][]tokenizer.Token) (Encoding, error) {
 		return Encoding{}, err
 	}
 	out := Encoding{Pooled: pooled}
-	out.Context.Cols = n.width
+	out.Context.Cols = n.cols()
 	for i, chunk := range chunks {
 		z := hidden[i]
 		if weighted {
-			interpolate(z, hidden[len(chunks)], chunk, n.width)
+			interpolate(z, hidden[len(chunks)], chunk, n.cols())
 		}
 		out.Context.Data = append(out.Context.Data, z...)
 		out.Context.Rows += len(chunk)
@@ -158,15 +159,19 @@ func (n network) runBatch(env Env, chunks [][]tokenizer.Token) (hidden [][]float
 			return nil, nil, err
 		}
 	}
-	flat := make([]float32, b*l*n.width)
+	size := l * n.cols()
+	flat := make([]float32, b*size)
 	if err := env.Ops.Download(flat, h).Wait(); err != nil {
 		return nil, nil, err
 	}
 	for i := range b {
-		hidden = append(hidden, flat[i*l*n.width:(i+1)*l*n.width])
+		hidden = append(hidden, flat[i*size:(i+1)*size])
 	}
 	return hidden, pooled, nil
 }
+
+// cols is the number of columns of a state.
+func (n network) cols() int { return max(n.width, n.columns) }
 
 // step is called before every layer.
 func (env Env) step() error {

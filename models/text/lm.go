@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 
 	"patchbay/engine"
 	"patchbay/models/tokenizer"
@@ -11,7 +12,7 @@ import (
 )
 
 // LMConfig describes a decoder-only language model that is read as an encoder (Qwen3: arXiv:2505.09388, sec. 2;
-// Qwen2.5-VL without its eyes: arXiv:2502.13923; both are of the form of LLaMA, arXiv:2302.13971, with grouped queries,
+// Qwen2.5-VL without its eyes: arXiv:2502.13923; Mistral Small 3.1; all are of the form of LLaMA, arXiv:2302.13971, with grouped queries,
 // arXiv:2305.13245) in the names of Hugging Face's config.json. Sizes follow from shapes; files say Theta, Eps and
 // HeadDim in their metadata where they are others.
 type LMConfig struct {
@@ -66,13 +67,13 @@ type lmHeadNorm struct {
 // OpenLM loads a language model from set, whose names may have one of the usual prefixes (see Find). config is the JSON
 // of the file's metadata "config", empty when there is none. The caller closes the result.
 func OpenLM(ops engine.Ops, set *weights.Set, config []byte) (*LM, error) {
-	part, err := findPart(set, "qwen3", "qwen25_7b")
+	part, err := findPart(set, "qwen3", "qwen3_8b", "qwen25_7b", "mistral3")
 	if err != nil {
 		return nil, err
 	}
 	set = set.Prefix(part.Prefix)
 	m := &LM{}
-	if m.Config, err = inferLM(set, config); err != nil {
+	if m.Config, err = inferLM(part.Kind, set, config); err != nil {
 		return nil, err
 	}
 	c := m.Config
@@ -87,7 +88,7 @@ func OpenLM(ops engine.Ops, set *weights.Set, config []byte) (*LM, error) {
 		m.weights.Final = &lmNorm{}
 	}
 	return m, m.load(ops, set, weights.Options{
-		Model: part.Kind, Ignore: []string{"lm_head.", "visual."},
+		Model: part.Kind, Ignore: []string{"lm_head.", "visual.", "tekken_model"},
 		Dims: map[string]int{
 			"E": c.Width, "D": c.HeadDim, "H": c.Heads, "K": c.KVHeads, "F": c.MLP, "V": c.Vocab,
 		},
@@ -110,9 +111,12 @@ func halvesTogether(heads, d int) []int {
 }
 
 // inferLM reads the configuration from names and shapes, and what they do not tell from config.
-func inferLM(set *weights.Set, config []byte) (LMConfig, error) {
+func inferLM(kind string, set *weights.Set, config []byte) (LMConfig, error) {
 	const attn, mlp = "model.layers.0.self_attn.", "model.layers.0.mlp."
 	c := LMConfig{HeadDim: 128, Theta: 1e6, Eps: 1e-6, Pad: 151643}
+	if kind == "mistral3" {
+		c.Theta, c.Eps, c.Pad = 1e9, 1e-5, 0
+	}
 	if len(config) > 0 {
 		if err := json.Unmarshal(config, &c); err != nil {
 			return c, fmt.Errorf("text encoder config: %w", err)
@@ -151,11 +155,15 @@ func (m *LM) Adapt(ops engine.Ops, additions []weights.LowRank) (Net, error) {
 // not enough memory.
 func (m *LM) Encode(env Env, chunks [][]tokenizer.Token, f Form) (Encoding, error) {
 	cfg := m.Config
+	if n := len(f.Taps); n > 0 && f.Taps[n-1] > cfg.Layers {
+		return Encoding{}, fmt.Errorf("encode language model: the states behind %d layers are wanted, the file has %d",
+			f.Taps[n-1], cfg.Layers)
+	}
 	out, err := encode(env, network{
 		name: "language model", special: Special{tokenizer.None, tokenizer.None, cfg.Pad},
-		width: cfg.Width, vocab: cfg.Vocab,
+		width: cfg.Width, columns: len(f.Taps) * cfg.Width, vocab: cfg.Vocab,
 		bytes: func(dtype engine.DType, b, l int) int {
-			return measured(func(a *engine.Arena) { m.work(a, dtype, b, l) })
+			return measured(func(a *engine.Arena) { m.work(a, dtype, b, l, f) })
 		},
 		run: func(env Env, chunks [][]tokenizer.Token) (engine.Tensor, engine.Tensor, error) {
 			h, err := m.run(env, chunks, f)
@@ -165,7 +173,7 @@ func (m *LM) Encode(env Env, chunks [][]tokenizer.Token, f Form) (Encoding, erro
 	if err == nil && f.Chat {
 		cut := chatHead(chunks[0])
 		out.Context.Rows -= cut
-		out.Context.Data, out.Valid = out.Context.Data[cut*cfg.Width:], out.Valid[cut:]
+		out.Context.Data, out.Valid = out.Context.Data[cut*out.Context.Cols:], out.Valid[cut:]
 	}
 	return out, err
 }
@@ -192,22 +200,26 @@ type lmWork struct {
 	rope engine.RoPE
 }
 
-func (m *LM) work(a *engine.Arena, dtype engine.DType, b, l int) lmWork {
+func (m *LM) work(a *engine.Arena, dtype engine.DType, b, l int, f Form) lmWork {
 	c := m.Config
 	row := func(n int) engine.Tensor { return a.Alloc(dtype, b, l, n) }
-	return lmWork{
+	w := lmWork{
 		work: work{
 			x: row(c.Width), norm: row(c.Width), q: row(c.Heads * c.HeadDim), k: row(c.KVHeads * c.HeadDim),
 			v: row(c.KVHeads * c.HeadDim), o: row(c.Heads * c.HeadDim), hidden: row(c.MLP), gate: row(c.MLP),
 		},
 		rope: engine.RoPE{Cos: a.Alloc(engine.F32, l, c.HeadDim/2), Sin: a.Alloc(engine.F32, l, c.HeadDim/2)},
 	}
+	if len(f.Taps) > 0 {
+		w.kept = row(len(f.Taps) * c.Width)
+	}
+	return w
 }
 
 // run is the decoder: pre-norm layers with causal attention.
 func (m *LM) run(env Env, chunks [][]tokenizer.Token, f Form) (engine.Tensor, error) {
 	ops, cfg, l := env.Ops, m.Config, len(chunks[0])
-	w := m.work(env.Arena, env.DType, len(chunks), l)
+	w := m.work(env.Arena, env.DType, len(chunks), l, f)
 	env.embed(w.x, m.weights.Token, chunks)
 	cos, sin := cfg.rotation(positions(chunks[0], f.Pictures))
 	ops.Upload(w.rope.Cos, cos)
@@ -218,18 +230,33 @@ func (m *LM) run(env Env, chunks [][]tokenizer.Token, f Form) (engine.Tensor, er
 	}
 	want, finished := form{f.Layer, cfg.Layers}.index()
 	for i, layer := range m.weights.Layer {
+		if m.tap(ops, w, f, i) {
+			return w.kept, nil
+		}
 		if err := env.step(); err != nil {
 			return engine.Tensor{}, err
 		}
 		m.layer(ops, layer, w, keys)
-		if i == want && !finished && !f.Norm {
+		if i == want && !finished && !f.Norm && f.Taps == nil {
 			return w.x, nil // nothing reads the later layers
 		}
 	}
 	if m.weights.Final != nil {
 		ops.RMSNorm(w.x, w.x, m.weights.Final.Weight, cfg.Eps)
 	}
+	if m.tap(ops, w, f, cfg.Layers) {
+		return w.kept, nil
+	}
 	return w.x, nil
+}
+
+// tap keeps the states behind n layers where the form wants them, and reports whether those are the last.
+func (m *LM) tap(ops engine.Ops, w lmWork, f Form, n int) bool {
+	at, e := slices.Index(f.Taps, n), m.Config.Width
+	if at >= 0 {
+		ops.Copy(w.kept.Slice(2, at*e, (at+1)*e), w.x)
+	}
+	return at >= 0 && at == len(f.Taps)-1
 }
 
 // keys is the number of tokens before the first pad, all if there is none.

@@ -35,6 +35,9 @@ type Form struct {
 	Masked bool
 	// PadReference measures prompt weights of T5 from pads alone, without an end token.
 	PadReference bool
+	// Taps say behind how many layers of a language model the states are taken, in ascending order; they lie side by side.
+	// With them Layer says nothing.
+	Taps []int
 	// Chat leaves out the states of a chat's first turn and of the head of its second one (LM.Encode).
 	Chat bool
 	// Pictures are rows and columns of each run of tokens that a language model sees in place of words (Vision.See), in
@@ -60,6 +63,8 @@ func kinds() []Kind {
 	const (
 		clip = "text_model.embeddings.token_embedding.weight"
 		t5   = "encoder.block.0.layer.0.SelfAttention.q.weight"
+		// of language models
+		queryNorm, keyBias = "model.layers.0.self_attn.q_norm.weight", "model.layers.0.self_attn.k_proj.bias"
 	)
 	return []Kind{
 		{
@@ -87,12 +92,22 @@ func kinds() []Kind {
 			anchor: t5, open: opener(OpenT5),
 		},
 		{
+			Name: "qwen3_8b", Prompt: "qwen3_8b", Vocabularies: []string{"qwen3_8b", "qwen3", "qwen2.5", "qwen25"},
+			ComfyUI: "text_encoders/qwen25_tokenizer", anchor: queryNorm, open: opener(OpenLM),
+			is: func(set *weights.Set, p string) bool { return set.Dim(p+"model.embed_tokens.weight", 1) == 4096 },
+		},
+		{
 			Name: "qwen3", Prompt: "qwen3", Vocabularies: []string{"qwen3", "qwen3_4b", "qwen2.5", "qwen25"},
-			ComfyUI: "text_encoders/qwen25_tokenizer", anchor: "model.layers.0.self_attn.q_norm.weight", open: opener(OpenLM),
+			ComfyUI: "text_encoders/qwen25_tokenizer", anchor: queryNorm, open: opener(OpenLM),
 		},
 		{
 			Name: "qwen25_7b", Prompt: "qwen25_7b", Vocabularies: []string{"qwen2.5", "qwen25", "qwen3"},
-			ComfyUI: "text_encoders/qwen25_tokenizer", anchor: "model.layers.0.self_attn.k_proj.bias", open: opener(OpenLM),
+			ComfyUI: "text_encoders/qwen25_tokenizer", anchor: keyBias, open: opener(OpenLM),
+		},
+		{
+			Name: "mistral3", Prompt: "mistral3", Vocabularies: []string{"mistral3", "mistral"},
+			anchor: "model.layers.0.post_attention_layernorm.weight", open: opener(OpenLM),
+			is: func(set *weights.Set, p string) bool { return !set.Has(p+queryNorm) && !set.Has(p+keyBias) },
 		},
 	}
 }
@@ -137,10 +152,11 @@ type loaded[W any] struct {
 	options weights.Options
 }
 
-// load fills the weights.
+// load fills the weights. Those of 8 bits are widened: encoders multiply them with activations that are not rounded, as
+// ComfyUI does.
 func (l *loaded[W]) load(ops engine.Ops, set *weights.Set, opt weights.Options) (err error) {
 	l.options = opt
-	l.memory, err = weights.Load(ops, set, &l.weights, opt)
+	l.memory, err = weights.Load(ops, set.Widened(engine.BF16), &l.weights, opt)
 	return err
 }
 

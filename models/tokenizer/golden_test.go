@@ -8,6 +8,8 @@ import (
 	"slices"
 	"sort"
 	"testing"
+
+	"patchbay/tests/golden"
 )
 
 // vocabulary opens one of the vocabularies that are not in the repository, or skips the test and says what to do.
@@ -140,6 +142,36 @@ func TestGoldenPrompts(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestKleinPrompts compares the prompts of FLUX.2-klein, whose pads at the end were counted alone.
+func TestKleinPrompts(t *testing.T) {
+	tok := vocabulary(t, "qwen2.5")
+	var cases map[string]map[string]json.RawMessage
+	if err := golden.JSON("modern/tokens.json", &cases); err != nil {
+		t.Fatal(err)
+	}
+	ran := 0
+	for name, c := range cases {
+		if _, ok := c["klein"]; !ok {
+			continue
+		}
+		ran++
+		want := member[struct {
+			IDs   []int `json:"ids_without_end_padding"`
+			Total int
+		}](t, c, "klein")
+		for len(want.IDs) < want.Total {
+			want.IDs = append(want.IDs, 151643)
+		}
+		got, err := klein().Prompt(tok, member[string](t, c, "text"), nil)
+		if err := comparePrompt(got, err, goldenTokens{IDs: [][]int{want.IDs}}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if ran != 6 {
+		t.Errorf("%d prompts ran, want the 6 that are recorded", ran)
 	}
 }
 

@@ -30,6 +30,12 @@ func zImage() Layout {
 	return Chat("qwen3_4b", "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n", 151643)
 }
 
+func klein() Layout {
+	l := Chat("qwen3_4b", "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n", 151643)
+	l.MinLength = 512
+	return l
+}
+
 func qwenImage() Layout {
 	l := Chat("qwen25_7b", "<|im_start|>system\nDescribe the image by detailing the color, shape, size, texture, "+
 		"quantity, text, spatial relationships of the objects and background:"+

@@ -25,13 +25,28 @@ type Config struct {
 	// Wan: norms divide the channels of a pixel by their root mean square, without groups and bias, and convolutions
 	// behind upsampling halve the channels.
 	Wan bool `json:"-"`
+	// Packed: a latent pixel is a square of 2 x 2 positions with Z channels each (packed.go).
+	Packed bool `json:"-"`
 }
 
 // maxLevels bounds what a file may claim; published autoencoders have 4 levels, some 6.
 const maxLevels = 12
 
-// Scale returns the pixels per latent row and column: 2^(levels-1).
-func (c Config) Scale() int { return 1 << (len(c.Mult) - 1) }
+// Scale returns the pixels per latent row and column: 2^(levels-1), twice as many of packed latents.
+func (c Config) Scale() int {
+	if c.Packed {
+		return 1 << len(c.Mult)
+	}
+	return 1 << (len(c.Mult) - 1)
+}
+
+// positions is the number of positions between encoder and decoder that a latent pixel has.
+func (c Config) positions() int {
+	if c.Packed {
+		return square
+	}
+	return 1
+}
 
 // Latent returns the channels of the latent.
 func (c Config) Latent() int { return c.Embed }
@@ -47,7 +62,7 @@ func Infer(set *weights.Set, config []byte) (Config, error) {
 	c.Wan = !set.Has("decoder.norm_out.bias")
 	c.Embed = c.Z
 	if c.Quant {
-		c.Embed = set.Dim("post_quant_conv.weight", 1)
+		c.Embed, c.Packed = set.Dim("post_quant_conv.weight", 1), set.Dim("post_quant_conv.weight", 0) == square*c.Z
 	}
 	if c.CanEncode {
 		c.Channels, c.In = set.Dim("encoder.conv_in.weight", 0), set.Dim("encoder.conv_in.weight", 1)

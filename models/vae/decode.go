@@ -110,9 +110,12 @@ func (w *walk) blocks(blocks []*resnet) error {
 func (w *walk) convIn(conv, quant *engine.Weight, z engine.Tensor) {
 	mark := w.env.Arena.Mark()
 	if w.cfg.Quant {
-		t := w.alloc(z.Dim(1), z.Dim(2), w.cfg.Z)
+		t := w.alloc(z.Dim(1), z.Dim(2), w.cfg.positions()*w.cfg.Z)
 		w.env.Ops.Linear(pixels(t), pixels(z), quant, engine.Epilogue{})
-		z = t
+		if z = t; w.cfg.Packed {
+			z = w.alloc(2*t.Dim(1), 2*t.Dim(2), w.cfg.Z)
+			eachPosition(z, t, w.env.Ops.Copy)
+		}
 	}
 	x := w.in(0, z.Dim(1), z.Dim(2), w.cfg.Channels*w.cfg.Mult[len(w.cfg.Mult)-1])
 	w.conv3(x, w.plain(z), conv, false)

@@ -113,6 +113,11 @@ func (w *walk) encode(l *layers, picture, moments engine.Tensor) error {
 			mark := w.env.Arena.Mark()
 			t := w.alloc(w.x.Dim(1), w.x.Dim(2), 2*w.cfg.Z)
 			w.conv3(t, w.normalised(w.x, e.NormOut), e.ConvOut, false)
+			if w.cfg.Packed {
+				wide := t
+				t = w.alloc(moments.Dim(1), moments.Dim(2), square*wide.Dim(3))
+				eachPosition(wide, t, func(part, packed engine.Tensor) { w.env.Ops.Copy(packed, part) })
+			}
 			if w.cfg.Quant {
 				w.env.Ops.Linear(pixels(moments), pixels(t), l.Quant, engine.Epilogue{})
 			} else {

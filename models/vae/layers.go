@@ -135,7 +135,7 @@ func (l *layers) check(c Config) error {
 	s.norm(l.Decoder.NormOut, c.Channels*c.Mult[0], "decoder.norm_out")
 	s.conv(l.Decoder.ConvOut, c.Out, 9*c.Channels*c.Mult[0])
 	if c.Quant {
-		s.conv(l.PostQuant, c.Z, c.Embed)
+		s.conv(l.PostQuant, c.positions()*c.Z, c.Embed)
 	}
 	if l.Encoder == nil {
 		return s.err
@@ -151,7 +151,7 @@ func (l *layers) check(c Config) error {
 	s.norm(l.Encoder.NormOut, deep, "encoder.norm_out")
 	s.conv(l.Encoder.ConvOut, 2*c.Z, 9*deep)
 	if c.Quant {
-		s.conv(l.Quant, 2*c.Embed, 2*c.Z)
+		s.conv(l.Quant, 2*c.Embed, c.positions()*2*c.Z)
 	}
 	return s.err
 }

@@ -1,6 +1,6 @@
 // Package vae turns latents into pictures and pictures into latents: the convolutional autoencoder (AutoencoderKL,
 // arXiv:2112.10752, sec. 3.1) that Stable Diffusion, SD3, FLUX, PixArt and HunyuanDiT share, and that of Wan 2.1 and
-// Qwen-Image, which is of the same form for a single frame (wan.go).
+// Qwen-Image, which is of the same form for a single frame (wan.go), and FLUX.2's with packed latents (packed.go).
 //
 // Read config.go (what a file holds, read from names and shapes), layers.go (the network as structs whose tags are
 // checkpoint names), decode.go and encode.go (the walks over the layers), walk.go (what every walk needs: two big
@@ -67,6 +67,9 @@ type Exchange struct {
 // are reported all at once (*weights.MismatchError). The caller closes the result when nobody uses it any more.
 func Open(ops engine.Ops, set *weights.Set, config []byte) (*VAE, error) {
 	set, err := strip(set)
+	if err == nil && set.Has(packedAnchor) {
+		set, err = packed(set)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("load vae: %w", err)
 	}
@@ -92,6 +95,9 @@ func Latents(set *weights.Set) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	if n := part.Dim(packedAnchor, 0); n > 0 {
+		return n, nil
+	}
 	if n := part.Dim("post_quant_conv.weight", 1); n > 0 {
 		return n, nil
 	}
@@ -113,7 +119,7 @@ func strip(set *weights.Set) (*weights.Set, error) {
 		if set.Has(prefix + "decoder.conv_in.weight") {
 			part := set.Prefix(prefix)
 			if part.Has("decoder.mid_block.resnets.0.norm1.weight") {
-				return renamed(part), nil
+				part = renamed(part)
 			}
 			return part, nil
 		}

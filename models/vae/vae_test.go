@@ -150,37 +150,71 @@ func TestEncodeGolden(t *testing.T) {
 	}
 }
 
-// TestWanGolden compares single frames with what ComfyUI's video autoencoder makes of them, both ways.
-func TestWanGolden(t *testing.T) {
+// TestLaterGolden compares pictures with what ComfyUI makes of them, both ways: single frames of Wan 2.1's video
+// autoencoder, and FLUX.2's.
+func TestLaterGolden(t *testing.T) {
 	f, err := safetensors.Open(golden.Path("modern/vae.safetensors"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	set := checkpoint(t, "wanvae-a")
+	sets := map[string]*weights.Set{}
+	for _, model := range []string{"wanvae-a", "flux2vae-a"} {
+		sets[model] = checkpoint(t, model)
+	}
 	for name, ops := range backends(t) {
-		v := open(t, ops, set)
 		for _, c := range []struct {
-			size       string
-			y, x       int // of the latent
-			tall, wide int // of the picture
-		}{{"5x7", 5, 7, 43, 61}, {"8x6", 8, 6, 67, 53}} {
-			latent := golden.Input("wanvae-a/latent/"+c.size, 16*c.y*c.x)
+			model, size string
+			y, x        int // of the latent
+			tall, wide  int // of the picture
+		}{
+			{"wanvae-a", "5x7", 5, 7, 43, 61}, {"wanvae-a", "8x6", 8, 6, 67, 53}, {"flux2vae-a", "3x4", 3, 4, 51, 71},
+			{"flux2vae-a", "2x5", 2, 5, 35, 87},
+		} {
+			v := open(t, ops, sets[c.model])
+			latent := golden.Input(c.model+"/latent/"+c.size, v.Config.Latent()*c.y*c.x)
 			got, err := v.Decode(decodeEnv(t, ops, v, c.y, c.x), latent, 1, c.y, c.x)
 			if err != nil {
 				t.Fatal(err)
 			}
-			key := "wanvae-a/decode/" + c.size
+			key := c.model + "/decode/" + c.size
 			compare(t, name+" "+key+"#raw", got, last(values(t, f, key+"#raw"), 3), tolerance)
 			vae.ToImage(got)
 			compare(t, name+" "+key+"#image", got, values(t, f, key+"#image"), tolerance)
 
-			image := golden.Fill("input:wanvae-a/image/"+c.size, c.tall*c.wide*3, 1, 0.5)
+			image := golden.Fill("input:"+c.model+"/image/"+c.size, c.tall*c.wide*3, 1, 0.5)
 			picture, y, x := vae.CropToImage(image, 1, c.tall, c.wide, 3, v.Config.Scale())
 			if got, err = v.Encode(vae.Env{Ops: ops}, picture, 1, y, x); err != nil {
 				t.Fatal(err)
 			}
-			compare(t, name+" encode "+c.size, got, values(t, f, "wanvae-a/encode/"+c.size), tolerance)
+			compare(t, name+" encode "+c.model+" "+c.size, got, values(t, f, c.model+"/encode/"+c.size), tolerance)
+		}
+	}
+}
+
+// TestPackedRefusals names what is wrong with the statistics of packed latents.
+func TestPackedRefusals(t *testing.T) {
+	ops, _ := fastest(t)
+	whole := checkpoint(t, "flux2vae-a")
+	for name, c := range map[string]struct {
+		with *weights.Stored // nil: the tensor is missing
+		want string
+	}{
+		"bn.running_var":         {nil, "bn.running_mean and bn.running_var have 128 and 1 values"},
+		"bn.running_mean":        {&weights.Stored{Shape: []int{4}, Data: make([]byte, 16)}, "have 4 and 128 values, want 128"},
+		"post_quant_conv.bias":   {nil, "post_quant_conv.bias"},
+		"quant_conv.bias":        {&weights.Stored{Shape: []int{4}, Data: make([]byte, 16)}, "quant_conv.bias has 4 values, want 64"},
+		"post_quant_conv.weight": {nil, "0 channels of post_quant_conv"},
+	} {
+		m := map[string]weights.Stored{}
+		for _, n := range whole.Names() {
+			m[n], _ = whole.Get(n)
+		}
+		if delete(m, name); c.with != nil {
+			m[name] = *c.with
+		}
+		if _, err := vae.Open(ops, weights.FromMap(m), nil); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want an error with %q", name, err, c.want)
 		}
 	}
 }

@@ -38,7 +38,6 @@ func FromGGUF(f *gguf.File, form engine.DType) (*Set, error) {
 		}
 		s.tensors[as] = storedGGUF(e, form, f.DropPages)
 	}
-	s.joinScales()
 	s.index()
 	return s, nil
 }

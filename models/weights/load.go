@@ -171,6 +171,7 @@ func (f *filler) tensor(smalls []small, it item) []small {
 // weight packs a matrix and queues its bias.
 func (f *filler) weight(smalls []small, it item) ([]small, error) {
 	s, ok := f.set.Get(it.full + ".weight")
+	s = s.within(it.want)
 	if !ok {
 		return smalls, nil
 	}

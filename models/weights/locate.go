@@ -156,7 +156,10 @@ func (f *File) openShards(p location) error {
 		return fmt.Errorf("read checkpoint %s: %d tensors are not in the file that the index lists for them: %s", p.index,
 			len(absent), strings.Join(absent[:min(len(absent), listed)], "; "))
 	}
-	f.set.joinScales()
+	f.set.join(f.metadata[metadataKey])
+	if f.set.refused != nil {
+		return fmt.Errorf("read checkpoint %s: %w", p.index, f.set.refused)
+	}
 	f.set.index()
 	f.hash = hash
 	return nil

@@ -7,16 +7,21 @@ import "patchbay/engine"
 func (s *Set) Narrowed() *Set {
 	out := make(map[string]Stored, len(s.tensors))
 	for name, t := range s.tensors {
-		if from := t; t.DType == engine.F32 && len(t.Shape) > 1 {
-			t.DType, t.Data, t.Scale = engine.BF16, nil, 0
-			t.make = func(dst []byte, lo, hi int) {
-				v := make([]float32, min(hi-lo, wideChunk))
-				for at := lo; at < hi; at += len(v) {
-					v = v[:min(len(v), hi-at)]
-					from.wide(v, at)
-					engine.Narrow(dst[2*(at-lo):], v, engine.BF16)
-				}
-			}
+		if t.DType == engine.F32 && len(t.Shape) > 1 {
+			t = t.as(engine.BF16)
+		}
+		out[name] = t
+	}
+	return FromMap(out)
+}
+
+// Widened returns the same tensors with matrices of i8 as d (f32 or bf16), for what multiplies them with activations
+// that are not rounded: text encoders.
+func (s *Set) Widened(d engine.DType) *Set {
+	out := make(map[string]Stored, len(s.tensors))
+	for name, t := range s.tensors {
+		if t.DType == engine.I8 && t.usable() {
+			t = t.as(d)
 		}
 		out[name] = t
 	}

@@ -107,6 +107,9 @@ func (f *File) openPlain(path string) error {
 	}
 	f.close = append(f.close, file.Close)
 	f.set, f.metadata, f.hash, f.size = FromFile(file), maps.Clone(file.Metadata()), file.HeaderHash(), file.Size()
+	if f.set.refused != nil {
+		return fmt.Errorf("read checkpoint %s: %w", path, f.set.refused)
+	}
 	return nil
 }
 

@@ -172,6 +172,7 @@ func (f *filler) units(items []item) ([]unit, error) {
 // addWeight adds a matrix and its bias.
 func (f *filler) addWeight(u *unit, it item) error {
 	s, ok := f.set.Get(it.full + ".weight")
+	s = s.within(it.want)
 	if !ok {
 		return nil
 	}

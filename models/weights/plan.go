@@ -203,6 +203,9 @@ func Declare(dst any, opt Options) ([]Declared, error) {
 
 // check compares the plan with the set: everything missing, unexpected or of wrong shape at once.
 func (p *planner) check(set *Set) error {
+	if set.refused != nil {
+		return fmt.Errorf("load %s: %w", p.opt.Model, set.refused)
+	}
 	bad := &MismatchError{Model: p.opt.Model}
 	used := map[string]bool{}
 	for i := range p.items {
@@ -244,10 +247,11 @@ func (it *item) resolve(set *Set, used map[string]bool, bad *MismatchError) {
 	expect := func(name string, want []int) {
 		used[name] = true
 		s, _ := set.Get(name)
+		s = s.within(want)
 		if want != nil && !slices.Equal(s.Shape, want) {
 			bad.Shapes = append(bad.Shapes, fmt.Sprintf("%s: stored %v, expected %v", name, s.Shape, want))
 		}
-		if s.DType > engine.F64 {
+		if !s.usable() {
 			bad.Shapes = append(bad.Shapes, fmt.Sprintf("%s: element type of this tensor is not supported", name))
 		}
 	}
@@ -257,7 +261,11 @@ func (it *item) resolve(set *Set, used map[string]bool, bad *MismatchError) {
 	}
 	switch bias := it.full + ".bias"; {
 	case set.Has(bias):
-		expect(bias, []int{set.Dim(name, 0)})
+		rows := set.Dim(name, 0)
+		if it.want != nil {
+			rows = it.want[0]
+		}
+		expect(bias, []int{rows})
 	case !it.optBias:
 		bad.Missing = append(bad.Missing, bias)
 	}

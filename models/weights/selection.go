@@ -2,6 +2,7 @@ package weights
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"patchbay/engine"
@@ -86,12 +87,21 @@ func (c *selection) split(expr string, d dims, opt Options) error {
 
 // matrix views, copies or makes the cut of s. scratch is memory that the result may use until the next call.
 func (c *selection) matrix(s Stored, scratch *[]byte) engine.Matrix {
+	if s.Scales != nil && !c.wholeGroups(s.Rotated) {
+		s = s.as(engine.BF16)
+	}
 	size := s.DType.Size()
 	k := 0
 	for _, span := range c.cols {
 		k += span.hi - span.lo
 	}
-	m := engine.Matrix{DType: s.DType, N: c.count, K: k, Scale: s.Scale}
+	m := engine.Matrix{DType: s.DType, N: c.count, K: k, Scale: s.Scale, Rotated: s.Rotated}
+	if s.Scales != nil {
+		m.Scales = make([]float32, c.count)
+		for i := range m.Scales {
+			m.Scales[i] = s.Scales[c.row(i)]
+		}
+	}
 	// elements that are made on demand are not made for columns that nobody wants to keep
 	whole := s.make == nil || k == c.k
 	if c.order == nil && len(c.cols) == 1 && c.channels == 0 && whole {
@@ -119,6 +129,13 @@ func (c *selection) matrix(s Stored, scratch *[]byte) engine.Matrix {
 		i += n
 	}
 	return m
+}
+
+// wholeGroups reports whether the columns taken are whole groups of so many inputs of a linear layer.
+func (c *selection) wholeGroups(group int) bool {
+	return c.channels == 0 && (group == 0 || !slices.ContainsFunc(c.cols, func(s span) bool {
+		return s.lo%group != 0 || s.hi%group != 0
+	}))
 }
 
 // runElements bounds how much run takes at once.

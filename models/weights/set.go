@@ -13,11 +13,11 @@
 package weights
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
 
+	"patchbay/engine"
 	"patchbay/engine/safetensors"
 )
 
@@ -26,16 +26,16 @@ import (
 type Set struct {
 	tensors map[string]Stored
 	names   []string // sorted
+	refused error    // a quantisation that is not read
 }
 
-// FromMap makes a Set of m (tests). Factors of scaled fp8 weights (`X.scale_weight`, `X.weight_scale`) are joined to
-// their weights.
+// FromMap makes a Set of m (tests). Factors of quantised weights are joined to their weights (quantised.go).
 func FromMap(m map[string]Stored) *Set {
 	s := &Set{tensors: make(map[string]Stored, len(m))}
 	for name, t := range m {
 		s.tensors[name] = t
 	}
-	s.joinScales()
+	s.join("")
 	s.index()
 	return s
 }
@@ -47,7 +47,7 @@ func FromFile(f *safetensors.File) *Set {
 		e, _ := f.Entry(name)
 		s.tensors[name] = Stored{DType: e.DType, Shape: e.Shape, Data: e.Data, drop: f.DropPages}
 	}
-	s.joinScales()
+	s.join(f.Metadata()[metadataKey])
 	s.index()
 	return s
 }
@@ -57,7 +57,7 @@ func (s *Set) Prefix(p string) *Set {
 	if p == "" {
 		return s
 	}
-	sub := &Set{tensors: map[string]Stored{}}
+	sub := &Set{tensors: map[string]Stored{}, refused: s.refused}
 	for name, t := range s.tensors {
 		if rest, ok := strings.CutPrefix(name, p); ok {
 			sub.tensors[rest] = t
@@ -120,24 +120,23 @@ func (s *Set) index() {
 	slices.Sort(s.names)
 }
 
-// joinScales moves the factors of scaled fp8 files into their weights, in both spellings that are about:
-// `X.scale_weight` with `X.scale_input` and the marker `scaled_fp8`, and `X.weight_scale` with `X.input_scale` and
-// `X.comfy_quant` (ComfyUI QUANTIZATION.md). The factors of inputs belong to fp8 products, which we do not compute.
-// Quantised forms other than fp8 keep their `comfy_quant`, so that Load names them.
-func (s *Set) joinScales() {
+// joinOldFP8 moves the factors of scaled fp8 files into their weights, in both spellings that are about:
+// `X.scale_weight` with `X.scale_input` and the marker `scaled_fp8`, and `X.weight_scale` with `X.input_scale`
+// (ComfyUI QUANTIZATION.md).
+func (s *Set) joinOldFP8() {
 	for name, t := range s.tensors {
 		stem, isScale := strings.CutSuffix(name, ".scale_weight")
 		if !isScale {
 			stem, isScale = strings.CutSuffix(name, ".weight_scale")
 		}
 		if !isScale {
-			if marksFP8(name, t) {
+			if marksFP8(name) {
 				delete(s.tensors, name)
 			}
 			continue
 		}
 		w, ok := s.tensors[stem+".weight"]
-		if !ok || t.Len() != 1 {
+		if !ok || t.Len() != 1 || t.DType > engine.F64 {
 			continue // reported as unexpected by Load
 		}
 		w.Scale = t.F32()[0]
@@ -146,17 +145,8 @@ func (s *Set) joinScales() {
 	}
 }
 
-// marksFP8 tells tensors that say how a weight is stored, or how its inputs are to be rounded for a product in fp8.
-func marksFP8(name string, t Stored) bool {
-	if name == "scaled_fp8" {
-		return true
-	}
-	for _, end := range []string{".scaled_fp8", ".scale_input", ".input_scale"} {
-		if strings.HasSuffix(name, end) {
-			return true
-		}
-	}
-	var form struct{ Format string }
-	return strings.HasSuffix(name, ".comfy_quant") && json.Unmarshal(t.Data, &form) == nil &&
-		(form.Format == "float8_e4m3fn" || form.Format == "float8_e5m2")
+// marksFP8 tells tensors that say how weights are stored, or how their inputs are to be rounded for a product in fp8.
+func marksFP8(name string) bool {
+	return name == "scaled_fp8" || slices.ContainsFunc([]string{".scaled_fp8", ".scale_input", ".input_scale"},
+		func(end string) bool { return strings.HasSuffix(name, end) })
 }

@@ -75,25 +75,6 @@ func TestScaledFP8JoinsItsFactor(t *testing.T) {
 	}
 }
 
-// TestQuantisedFP8JoinsItsFactor: the newer spelling; other quantised forms stay visible.
-func TestQuantisedFP8JoinsItsFactor(t *testing.T) {
-	w := Stored{DType: engine.F8E4M3, Shape: []int{1, 2}, Data: make([]byte, 2)}
-	engine.Narrow(w.Data, []float32{2, -4}, engine.F8E4M3)
-	form := func(s string) Stored { return Stored{DType: engine.U8, Shape: []int{len(s)}, Data: []byte(s)} }
-	s := FromMap(map[string]Stored{
-		"a.weight": w, "a.weight_scale": f32(0.5), "a.input_scale": f32(3),
-		"a.comfy_quant": form(`{"format": "float8_e4m3fn"}`),
-		"b.weight":      w, "b.comfy_quant": form(`{"format": "nvfp4"}`), "c.comfy_quant": form("not JSON"),
-	})
-	if want := []string{"a.weight", "b.comfy_quant", "b.weight", "c.comfy_quant"}; !slices.Equal(s.Names(), want) {
-		t.Errorf("names: got %v, want %v", s.Names(), want)
-	}
-	got, _ := s.Get("a.weight")
-	if v := got.F32(); !slices.Equal(v, []float32{1, -2}) {
-		t.Errorf("values times 0.5: got %v, want [1 -2]", v)
-	}
-}
-
 func TestFromFileReadsWhatWasWritten(t *testing.T) {
 	var file bytes.Buffer
 	a := f32(3, 2, 2)

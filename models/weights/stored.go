@@ -15,6 +15,11 @@ type Stored struct {
 	Shape []int
 	Data  []byte  // borrowed from the file, valid until it is closed; nil: made on demand
 	Scale float32 // factor of scaled fp8 weights; 0 means 1
+	// Of i8, as in engine.Matrix: the factor of every row, and of how many inputs a group is that was rotated.
+	Scales  []float32
+	Rotated int
+
+	padded bool // a quantised matrix that may have more rows and columns than the layer
 
 	make func(dst []byte, lo, hi int) // writes elements [lo, hi), flattened; nil: Data has them
 	drop func()                       // gives the mapped pages of the file back to the system; nil: not from a file
@@ -66,6 +71,10 @@ const wideChunk = 1 << 16
 
 // wide writes len(dst) elements from lo on as f32, Scale applied.
 func (s Stored) wide(dst []float32, lo int) {
+	if s.Scales != nil {
+		s.wide8(dst, lo)
+		return
+	}
 	var scratch []byte
 	for at := 0; at < len(dst); {
 		n := min(len(dst)-at, wideChunk)
@@ -90,6 +99,9 @@ func (s Stored) Rows(first, n int) (Stored, error) {
 		s.Data = s.Elements(from, from+n*row)
 	} else {
 		s.make = func(dst []byte, lo, hi int) { whole(dst, from+lo, from+hi) }
+	}
+	if s.Scales != nil {
+		s.Scales = s.Scales[first : first+n]
 	}
 	s.Shape = append([]int{n}, s.Shape[1:]...)
 	return s, nil
@@ -121,14 +133,14 @@ func (s Stored) LastTap() (Stored, error) {
 }
 
 // Concat returns the rows of the pieces, one below the other, without reading them. All but the outermost dimension
-// must agree. Where element types or factors of scaled fp8 differ the result is f32.
+// must agree. Where element types, factors of scaled fp8 or rotations differ the result is f32.
 func Concat(pieces ...Stored) (Stored, error) {
 	if len(pieces) == 0 || len(pieces[0].Shape) == 0 {
 		return Stored{}, fmt.Errorf("nothing to join")
 	}
 	out := Stored{
 		DType: pieces[0].DType, Scale: pieces[0].Scale, Shape: slices.Clone(pieces[0].Shape),
-		drop: pieces[0].drop,
+		Rotated: pieces[0].Rotated, drop: pieces[0].drop,
 	}
 	out.Shape[0] = 0
 	same := true
@@ -136,14 +148,15 @@ func Concat(pieces ...Stored) (Stored, error) {
 		if len(p.Shape) != len(out.Shape) || !slices.Equal(p.Shape[1:], out.Shape[1:]) {
 			return Stored{}, fmt.Errorf("rows of shape %v do not fit below rows of shape %v", p.Shape, pieces[0].Shape)
 		}
-		if p.DType > engine.F64 {
+		if !p.usable() {
 			return Stored{}, fmt.Errorf("element type of shape %v is not supported", p.Shape)
 		}
 		out.Shape[0] += p.Shape[0]
-		same = same && p.DType == out.DType && p.Scale == out.Scale
+		same = same && p.DType == out.DType && p.Scale == out.Scale && p.Rotated == out.Rotated
+		out.Scales = append(out.Scales, p.Scales...)
 	}
 	if !same {
-		out.DType, out.Scale = engine.F32, 0
+		out.DType, out.Scale, out.Scales, out.Rotated = engine.F32, 0, nil, 0
 	}
 	size := out.DType.Size()
 	out.make = func(dst []byte, lo, hi int) {

@@ -16,10 +16,10 @@ func Family() family.Family {
 		Forms:  []family.Form{{Has: "noise_refiner.0.adaLN_modulation.0.weight"}},
 		Detect: Detect,
 		Text: family.Text{
-			Types:   []string{"lumina2"},
-			AnyType: true,
+			Types: []string{"lumina2"},
 			Encoders: []family.Encoder{{
 				Kind: "qwen3", Form: text.Form{Layer: -2},
+				Under:  func(typ string) bool { return typ != "flux2" },
 				Layout: tokenizer.Chat("qwen3_4b", "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n", 151643),
 			}},
 			Join: func(done map[string]*text.Encoding) (dit.Entry, error) {
@@ -57,10 +57,10 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 		Rotates: true, MLPRatio: 1.5 * float64(c.MLPHidden) / float64(c.Hidden), // three products
 	}
 	for range c.Refiners {
-		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Cross, Skip: -1, Attends: 1, Sandwich: true})
+		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Cross, Skip: -1, Attends: 1, Sandwich: true, Gated: true})
 	}
 	for range c.Depth {
-		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Single, Skip: -1, Attends: 1, Sandwich: true})
+		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Single, Skip: -1, Attends: 1, Sandwich: true, Gated: true})
 	}
 	tags := family.Tags{Dims: map[string]int{"F": c.MLPHidden, "W": c.TimeHidden}, Block: c.block}
 	d, err := family.Describe("zimage", set, s, tags, func() *net { return newNet(c) },

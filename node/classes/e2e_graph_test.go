@@ -46,6 +46,9 @@ func (c *e2eCase) raw(e e2eEntry) value.Conditioning {
 		return dit.Array{Rows: shape[1], Cols: shape[2], Data: golden.Input(base+name, shape[1]*shape[2])}
 	}
 	cond := value.Cond{Context: array("context", e.Context), MaskStrength: 1, ContextLen: e.MaskLength}
+	if e.Input != "" {
+		cond.Context.Data = golden.Input(e.Input, len(cond.Context.Data))
+	}
 	if e.Pooled != nil {
 		cond.Pooled = golden.Input(base+"pooled", e.Pooled[1])
 	}
@@ -108,7 +111,7 @@ func (c *e2eCase) side(g *graphMaker, values map[string]given, name string, list
 			link = g.add("ConditioningZeroOut", "conditioning", link)
 		}
 		for k, r := range e.References {
-			l := parallel.NewLatent(1, r.Shape[1], r.Shape[3], r.Shape[4])
+			l := parallel.NewLatent(1, r.Shape[1], r.Shape[len(r.Shape)-2], r.Shape[len(r.Shape)-1])
 			l.Data = golden.Input(r.Input, l.Len())
 			link = g.add("ReferenceLatent", "conditioning", link, "latent",
 				give(fmt.Sprintf("%sReference%d", name, k), "LATENT", &value.Latent{Samples: l}))
@@ -224,6 +227,11 @@ func (c *e2eCase) custom(g *graphMaker, values map[string]given, model, latent [
 			c.side(g, values, "cond2", c.Cond2),
 			"negative", c.side(g, values, "negative", c.Negative), "cfg_conds", 3.0, "cfg_cond2_negative", 2.0,
 			"style", "regular")
+	case c.SigmasFrom != "" && c.Negative == nil:
+		guider = g.add("BasicGuider", "model", model, "conditioning", c.side(g, values, "positive", c.Positive))
+	case c.SigmasFrom != "":
+		guider = g.add("CFGGuider", "model", model, "positive", c.side(g, values, "positive", c.Positive), "negative",
+			c.side(g, values, "negative", c.Negative), "cfg", c.CFG)
 	case c.Negative == nil: // the graph of the public FLUX example
 		model = g.add("ModelSamplingFlux", "model", model, "max_shift", 1.15, "base_shift", 0.5, "width", int64(1024),
 			"height", int64(1024))
@@ -235,6 +243,13 @@ func (c *e2eCase) custom(g *graphMaker, values map[string]given, model, latent [
 			c.side(g, values, "negative", c.Negative), "cfg", 3.5)
 	}
 	sigmas := g.add("BasicScheduler", "model", model, "scheduler", schedule, "steps", steps, "denoise", 1.0)
+	if c.SigmasFrom != "" {
+		var width, height int64
+		if _, err := fmt.Sscanf(c.SigmasFrom, "Flux2Scheduler %d %d %d", &steps, &width, &height); err != nil {
+			panic(err)
+		}
+		sigmas = g.add("Flux2Scheduler", "steps", steps, "width", width, "height", height)
+	}
 	if len(c.Sigmas) < int(steps) {
 		sigmas = g.add("SplitSigmas", "sigmas", sigmas, "step", int64(len(c.Sigmas)-1))
 	}

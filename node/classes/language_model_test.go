@@ -37,7 +37,7 @@ func writeGoldenModel(t *testing.T, name, prefix, path string) {
 	scratch.Write(t, path, b.Bytes())
 }
 
-// chatRoots are the files of a small Z-Image and a small Qwen-Image, with the vocabulary that is in a folder.
+// chatRoots are the files of a small Z-Image, a small Qwen-Image and a small FLUX.2, with the vocabulary that is in a folder.
 func chatRoots(t *testing.T, vocabulary string) files.Roots {
 	t.Helper()
 	root := t.TempDir()
@@ -47,6 +47,9 @@ func chatRoots(t *testing.T, vocabulary string) files.Roots {
 	writeGoldenModel(t, "qwen-a", "model.diffusion_model.", filepath.Join(root, "diffusion_models/qwen_image.safetensors"))
 	writeGoldenModel(t, "qwen25vl-a", "", filepath.Join(root, "text_encoders/qwen_2.5_vl_7b.safetensors"))
 	writeGoldenModel(t, "wanvae-a", "", filepath.Join(root, "vae/qwen_image_vae.safetensors"))
+	writeGoldenModel(t, "flux2-b", "", filepath.Join(root, "diffusion_models/klein.safetensors"))
+	writeGoldenModel(t, "klein-qwen3-a", "", filepath.Join(root, "text_encoders/qwen_3_4b.safetensors"))
+	writeGoldenModel(t, "flux2vae-a", "", filepath.Join(root, "vae/flux2-vae.safetensors"))
 	found, err := filepath.Glob(filepath.Join(vocabulary, "*"))
 	if err != nil || len(found) == 0 {
 		t.Fatalf("%s holds no vocabulary: %v", vocabulary, err)
@@ -118,6 +121,31 @@ func TestQwenImageEditFromFilesToPicture(t *testing.T) {
 			"latent_image": ["l", 0]}},
 		"d": {"class_type": "VAEDecode", "inputs": {"samples": ["s", 0], "vae": ["v", 0]}},
 		"o": {"class_type": "SaveImage", "inputs": {"images": ["d", 0], "filename_prefix": "e"}}}`)
+}
+
+// TestFLUX2FromFilesToPicture runs klein's public workflow for editing: a reference on both sides.
+func TestFLUX2FromFilesToPicture(t *testing.T) {
+	planned(t, `{
+		"m": {"class_type": "UNETLoader", "inputs": {"unet_name": "klein.safetensors", "weight_dtype": "default"}},
+		"c": {"class_type": "CLIPLoader", "inputs": {"clip_name": "qwen_3_4b.safetensors", "type": "flux2",
+			"device": "default"}},
+		"v": {"class_type": "VAELoader", "inputs": {"vae_name": "flux2-vae.safetensors"}},
+		"i": {"class_type": "EmptyImage", "inputs": {"width": 64, "height": 48, "batch_size": 1, "color": 3368601}},
+		"e": {"class_type": "VAEEncode", "inputs": {"pixels": ["i", 0], "vae": ["v", 0]}},
+		"t": {"class_type": "CLIPTextEncode", "inputs": {"text": %q, "clip": ["c", 0]}},
+		"z": {"class_type": "ConditioningZeroOut", "inputs": {"conditioning": ["t", 0]}},
+		"p": {"class_type": "ReferenceLatent", "inputs": {"conditioning": ["t", 0], "latent": ["e", 0]}},
+		"n": {"class_type": "ReferenceLatent", "inputs": {"conditioning": ["z", 0], "latent": ["e", 0]}},
+		"g": {"class_type": "CFGGuider", "inputs": {"model": ["m", 0], "positive": ["p", 0], "negative": ["n", 0],
+			"cfg": 3.0}},
+		"l": {"class_type": "EmptyFlux2LatentImage", "inputs": {"width": 80, "height": 112, "batch_size": 1}},
+		"r": {"class_type": "RandomNoise", "inputs": {"noise_seed": 7}},
+		"k": {"class_type": "KSamplerSelect", "inputs": {"sampler_name": "euler"}},
+		"x": {"class_type": "Flux2Scheduler", "inputs": {"steps": 2, "width": 80, "height": 112}},
+		"s": {"class_type": "SamplerCustomAdvanced", "inputs": {"noise": ["r", 0], "guider": ["g", 0], "sampler": ["k", 0],
+			"sigmas": ["x", 0], "latent_image": ["l", 0]}},
+		"d": {"class_type": "VAEDecode", "inputs": {"samples": ["s", 0], "vae": ["v", 0]}},
+		"o": {"class_type": "SaveImage", "inputs": {"images": ["d", 0], "filename_prefix": "f"}}}`)
 }
 
 // TestPicturesAreScaled: the editing nodes show the encoder pictures of a size and keep references of another.
@@ -203,15 +231,17 @@ func TestLanguageModelThroughNodes(t *testing.T) {
 		t.Skipf("NOT RUN: %v\nset PATCHBAY_TEST_TOKENIZERS to the folder that holds qwen2.5", err)
 	}
 	runner, err := graph.NewRunner(graph.Config{
-		Engine: refEngine(t), Roots: chatRoots(t, filepath.Join(dir, "qwen2.5")), Catalogue: All(),
+		Engine: engineOf(t, fastOps), Roots: chatRoots(t, filepath.Join(dir, "qwen2.5")), Catalogue: All(),
 	})
 	check(t, err)
 	defer runner.Close()
 	for key, in := range map[string]struct{ file, kind, words string }{
-		"qwen3-a/0":    {"qwen_3", "lumina2", "a cat"},
-		"qwen3-a/1":    {"qwen_3", "stable_diffusion", ""}, // what the loader offers first: the file decides
-		"qwen25vl-a/0": {"qwen_2.5_vl_7b", "qwen_image", "a cat"},
-		"qwen25vl-a/1": {"qwen_2.5_vl_7b", "stable_diffusion", ""},
+		"qwen3-a/0":       {"qwen_3", "lumina2", "a cat"},
+		"qwen3-a/1":       {"qwen_3", "stable_diffusion", ""}, // what the loader offers first: the file decides
+		"klein-qwen3-a/0": {"qwen_3_4b", "flux2", "a cat"},
+		"klein-qwen3-a/2": {"qwen_3_4b", "flux2", ""},
+		"qwen25vl-a/0":    {"qwen_2.5_vl_7b", "qwen_image", "a cat"},
+		"qwen25vl-a/1":    {"qwen_2.5_vl_7b", "stable_diffusion", ""},
 		"qwen25vl-a/own-template": {"qwen_2.5_vl_7b", "qwen_image", "<|im_start|>system\nPaint.<|im_end|>\n" +
 			"<|im_start|>user\na red cube<|im_end|>\n<|im_start|>assistant\n"},
 	} {

@@ -26,13 +26,19 @@ func latentClasses() []graph.Class {
 			Aliases:     "empty, empty latent, new latent, create latent, blank latent, blank",
 			Description: "Zeros with 4 channels; models with more channels widen them.",
 			Inputs:      size(512, 8), Outputs: graph.Slots("LATENT"),
-			Run: func(c *graph.Call) ([]any, error) { return emptyLatent(c, 4) },
+			Run: func(c *graph.Call) ([]any, error) { return emptyLatent(c, 4, 8) },
 		},
 		{
 			Name: "EmptySD3LatentImage", Module: "comfy_extras.nodes_sd3", Category: "model/latent/stable diffusion",
 			NewStyle: true,
 			Inputs:   size(1024, 16), Outputs: graph.Slots("LATENT"),
-			Run: func(c *graph.Call) ([]any, error) { return emptyLatent(c, 16) },
+			Run: func(c *graph.Call) ([]any, error) { return emptyLatent(c, 16, 8) },
+		},
+		{
+			Name: "EmptyFlux2LatentImage", Display: "Empty Flux 2 Latent", Module: "comfy_extras.nodes_flux",
+			Category: "model/latent/flux", NewStyle: true,
+			Inputs: size(1024, 16), Outputs: graph.Slots("LATENT"),
+			Run: func(c *graph.Call) ([]any, error) { return emptyLatent(c, 128, 16) },
 		},
 		{
 			Name: "SaveLatent", Display: "Save Latent", Module: "nodes", Category: "model/latent",
@@ -53,14 +59,14 @@ func latentClasses() []graph.Class {
 	}
 }
 
-// emptyLatent makes zeros [B, C, height/8, width/8]; sizes between steps are cut, as ComfyUI does.
-func emptyLatent(c *graph.Call, channels int) ([]any, error) {
-	b, y, x := c.Whole("batch_size"), c.Whole("height")/8, c.Whole("width")/8
+// emptyLatent makes zeros [B, C, height/pixels, width/pixels]; sizes between steps are cut, as ComfyUI does.
+func emptyLatent(c *graph.Call, channels, pixels int) ([]any, error) {
+	b, y, x := c.Whole("batch_size"), c.Whole("height")/pixels, c.Whole("width")/pixels
 	if int64(b)*int64(channels)*int64(y)*int64(x) > value.MaxValues {
 		return nil, fault.At(fault.CodeBadInput, "batch_size",
 			"batch_size: %d latents of %d x %d are more than this program holds (%d values)", b, x, y, value.MaxValues)
 	}
-	return []any{&value.Latent{Samples: parallel.NewLatent(b, channels, y, x)}}, nil
+	return []any{&value.Latent{Samples: parallel.NewLatent(b, channels, y, x), Scale: pixels}}, nil
 }
 
 // saveLatent writes the file that ComfyUI's SaveLatent writes: latent_tensor, an empty latent_format_version_0, the

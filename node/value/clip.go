@@ -61,8 +61,12 @@ func (c *Clip) Add(name string, f files.Checkpoint, open *weights.File, set *wei
 // Check makes sure that the encoders that the type needs are there, once each. An encoder that is known by its file has
 // the type of its family.
 func (c *Clip) Check(class string) error {
+	told := c.Type
 	for _, f := range models.Families() {
-		if f.Text.AnyType && len(c.parts) == 1 && f.Text.Encoders[0].Kind == c.parts[0].kind {
+		if len(c.parts) != 1 {
+			break
+		}
+		if e, ok := f.Text.Encoder(c.parts[0].kind); ok && e.Under != nil && e.Under(told) {
 			c.Type = f.Text.Types[0]
 		}
 	}

@@ -50,6 +50,7 @@ func (m *Model) fitsHost(req *parallel.Request) error {
 	for _, b := range req.Branches {
 		for i := range b.Entries {
 			e := &b.Entries[i]
+			e.Context = m.filled(e.Context)
 			refused := func(key string) error {
 				field := "conds." + b.Name + "." + key
 				return fault.At(fault.CodeBadInput, field, "%s: the %s model takes no %s (entry %d)", field, m.Spec.Family, key, i)
@@ -201,6 +202,9 @@ func (s *Store) Sample(ctx context.Context, q *HostRequest,
 		if req.Sampling, err = q.TimeLine.build(m.Sampling); err != nil {
 			return nil, err
 		}
+	}
+	if c := req.Cache; c != nil && c.Rule == parallel.CacheEasy && m.Traits.NoStepCache {
+		req.Cache = nil // as in ComfyUI
 	}
 	sampler, err := sampling.FindSampler(req.Sampler)
 	if err != nil {

@@ -27,7 +27,7 @@ type Lowering struct {
 // sigma ranges.
 func Lower(r Lowering) (*parallel.Request, error) {
 	m := r.Model
-	start, err := m.widen(r.Latent.Samples)
+	start, err := m.widen(r.Latent)
 	if err != nil {
 		return nil, err
 	}
@@ -84,18 +84,29 @@ func noiseDraws(index []int, batch, item int) []int {
 	return out
 }
 
-// widen gives an empty latent the model's channels; one that holds a picture must have them.
-func (m *Model) widen(l parallel.Latent) (parallel.Latent, error) {
-	want := m.Format.Channels
-	if l.C == want {
+// widen gives an empty latent the channels of the model, and the size of the picture that it was made for; others must
+// have the channels.
+func (m *Model) widen(latent *Latent) (parallel.Latent, error) {
+	l, want, own := latent.Samples, m.Format.Channels, m.Format.Pixels()
+	resized := latent.Scale != 0 && latent.Scale != own
+	if l.C == want && !resized {
 		return l, nil
 	}
-	if !allZero(l.Data) {
+	empty := allZero(l.Data)
+	switch {
+	case !empty && l.C != want:
 		return l, fault.At(fault.CodeWrongFamily, "latent_image",
 			"latent_image: has %d channels, the %s model takes %d: encode it with the VAE of that family", l.C,
 			m.Spec.Family, want)
+	case !empty:
+		return l, nil
 	}
-	return parallel.NewLatent(l.B, want, l.Y, l.X), nil
+	y, x := l.Y, l.X
+	if resized { // halves go to even, as in Python
+		side := func(n int) int { return int(math.RoundToEven(float64(n) * float64(latent.Scale) / float64(own))) }
+		y, x = max(1, side(y)), max(1, side(x))
+	}
+	return parallel.NewLatent(l.B, want, y, x), nil
 }
 
 func allZero(v []float32) bool {
@@ -118,7 +129,7 @@ func (m *Model) branch(b GuiderBranch, l parallel.Latent) (parallel.Branch, erro
 				c.Context.Cols, m.Spec.Family, m.Spec.ContextDim)
 		}
 		e := parallel.Entry{Strength: 1, MaskStrength: 1}
-		e.Context, e.Pooled, e.ContextLen = c.Context, c.Pooled, c.ContextLen
+		e.Context, e.Pooled, e.ContextLen = m.filled(c.Context), c.Pooled, c.ContextLen
 		e.Context2, e.Context2Len, e.Size = c.Context2, c.Context2Len, c.Size
 		if e.Size == nil {
 			e.Size = m.sizeCond(c.Pixels, l)
@@ -151,13 +162,24 @@ func (m *Model) branch(b GuiderBranch, l parallel.Latent) (parallel.Branch, erro
 	return out, nil
 }
 
+// filled puts rows of zeros in front of a text that is shorter than the model wants it (family.Traits.MinText).
+func (m *Model) filled(text dit.Array) dit.Array {
+	n := m.Traits.MinText - text.Rows
+	if n <= 0 {
+		return text
+	}
+	return dit.Array{
+		Rows: m.Traits.MinText, Cols: text.Cols, Data: append(make([]float32, n*text.Cols), text.Data...),
+	}
+}
+
 // references brings what an entry refers to into model space.
 func (m *Model) references(c *Cond, branch string) (out []dit.Reference, err error) {
 	for _, l := range c.References {
 		switch {
 		case !m.Spec.References:
 			return nil, fault.At(fault.CodeWrongFamily, branch,
-				"%s: has a reference latent, which %s models do not take (Qwen-Image-Edit does)", branch, m.Spec.Family)
+				"%s: has a reference latent, which %s models do not take", branch, m.Spec.Family)
 		case l.B != 1 || l.C != m.Format.Channels:
 			return nil, fault.At(fault.CodeWrongFamily, branch,
 				"%s: a reference latent has %d pictures of %d channels, the %s model takes one of %d", branch, l.B, l.C,

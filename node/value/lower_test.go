@@ -24,14 +24,7 @@ func TestTellsTheWholePicture(t *testing.T) {
 		{"pixart", [2]int{512, 256}, []float32{512, 256, 2}},
 		{"flux", [2]int{512, 256}, nil},
 	} {
-		d, err := tiny.Describe(c.family)
-		if err != nil {
-			t.Fatal(err)
-		}
-		m, err := NewModel(c.family, c.family, d, 0, parallel.LoadFunc(d.Load))
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := tinyModel(t, c.family)
 		n := m.Spec.ContextDim
 		b, err := m.branch(GuiderBranch{"positive", Conditioning{{
 			Context: dit.Array{Rows: 1, Cols: n, Data: make([]float32, n)}, Area: parallel.Area{H: 8, W: 8}, Pixels: c.pixels,
@@ -42,5 +35,60 @@ func TestTellsTheWholePicture(t *testing.T) {
 		if got := b.Entries[0].Size; !slices.Equal(got, c.want) {
 			t.Errorf("%s told %v: size %v, want %v", c.family, c.pixels, got, c.want)
 		}
+	}
+}
+
+// tinyModel describes the tiny model of a family.
+func tinyModel(t *testing.T, family string) *Model {
+	t.Helper()
+	d, err := tiny.Describe(family)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := NewModel(family, family, d, 0, parallel.LoadFunc(d.Load))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// TestEmptyLatentsAreResized: zeros made for a size in pixels become those of the model for this size; what a picture
+// was encoded to stays as it is, and must have the model's channels.
+func TestEmptyLatentsAreResized(t *testing.T) {
+	m, picture := tinyModel(t, "flux2"), parallel.NewLatent(1, 128, 4, 6)
+	picture.Data[0] = 1
+	other := parallel.NewLatent(1, 16, 4, 6)
+	other.Data[0] = 1
+	for name, c := range map[string]struct {
+		l    Latent
+		want [4]int // zeros: refused
+	}{
+		"of FLUX.2":            {Latent{Samples: parallel.NewLatent(2, 128, 4, 6), Scale: 16}, [4]int{2, 128, 4, 6}},
+		"of 4 channels":        {Latent{Samples: parallel.NewLatent(1, 4, 8, 13), Scale: 8}, [4]int{1, 128, 4, 6}},
+		"nobody said for what": {Latent{Samples: parallel.NewLatent(1, 4, 8, 12)}, [4]int{1, 128, 8, 12}},
+		"a picture":            {Latent{Samples: picture, Scale: 8}, [4]int{1, 128, 4, 6}},
+		"another's picture":    {Latent{Samples: other}, [4]int{}},
+	} {
+		got, err := m.widen(&c.l)
+		if shape := [4]int{got.B, got.C, got.Y, got.X}; (err != nil) != (c.want == [4]int{}) || err == nil && shape != c.want {
+			t.Errorf("%s: got %v, %v; want %v", name, shape, err, c.want)
+		}
+	}
+}
+
+// TestShortTextsAreFilled: FLUX.2 reads 512 rows, zeros in front; longer texts and other families' stay.
+func TestShortTextsAreFilled(t *testing.T) {
+	m, flux := tinyModel(t, "flux2"), tinyModel(t, "flux")
+	text := dit.Array{Rows: 2, Cols: 3, Data: []float32{1, 2, 3, 4, 5, 6}}
+	got := m.filled(text)
+	if got.Rows != 512 || len(got.Data) != 512*3 || !slices.Equal(got.Data[510*3:], text.Data) || !allZero(got.Data[:510*3]) {
+		t.Errorf("got %d rows that end with %v, want 512 with %v", got.Rows, got.Data[len(got.Data)-6:], text.Data)
+	}
+	long := dit.Array{Rows: 600, Cols: 1, Data: make([]float32, 600)}
+	if got := m.filled(long); got.Rows != 600 {
+		t.Errorf("a text of 600 rows has %d now", got.Rows)
+	}
+	if got := flux.filled(text); got.Rows != 2 {
+		t.Errorf("FLUX.1's text of 2 rows has %d now", got.Rows)
 	}
 }

@@ -12,5 +12,6 @@ func (m *Model) Preview(x0 parallel.Latent) []byte {
 	if pixels == nil {
 		return nil
 	}
-	return picture.EnlargedJPEG(pixels, x0.Y, x0.X)
+	k := m.Format.Side()
+	return picture.EnlargedJPEG(pixels, k*x0.Y, k*x0.X)
 }

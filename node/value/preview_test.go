@@ -22,6 +22,9 @@ func TestPreviewFillsTheSquare(t *testing.T) {
 			t.Errorf("a latent of %d x %d gives %d x %d, %v, want %d x %d", c.x, c.y, cfg.Width, cfg.Height, err, c.w, c.h)
 		}
 	}
+	if data := (&Model{Format: latent.FLUX2()}).Preview(parallel.NewLatent(1, 128, 4, 4)); len(data) == 0 {
+		t.Error("FLUX.2 gave no preview")
+	}
 	if data := (&Model{Format: latent.Format{Channels: 4}}).Preview(parallel.NewLatent(1, 4, 2, 2)); data != nil {
 		t.Error("a format without preview factors gave a picture")
 	}

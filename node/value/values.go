@@ -20,6 +20,8 @@ type Latent struct {
 	NoiseMask *picture.Mask
 	// BatchIndex names the item of a larger batch whose noise each item takes; nil: its own position.
 	BatchIndex []int
+	// Scale is how many pixels of the picture a row of an empty latent was made for; 0: nobody said.
+	Scale int
 }
 
 // Conditioning is what a text encoder gives, with what later nodes have attached: a list of entries.

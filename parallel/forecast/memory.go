@@ -181,16 +181,18 @@ func halfWeights(spec *dit.Spec, b dit.BlockSpec, half dit.Half) float64 {
 
 // traits are what the shape of a model says about its tables: skip-connected models modulate by a shift alone; the text
 // of models of sandwich blocks goes through such blocks before the others.
-type traits struct{ shiftOnly, sandwich bool }
+type traits struct{ shiftOnly, sandwich, gated bool }
 
 func traitsOf(spec *dit.Spec) traits {
-	return traits{shiftOnly: plan.Skips(spec), sandwich: spec.Blocks[0].Sandwich}
+	return traits{shiftOnly: plan.Skips(spec), sandwich: spec.Blocks[0].Sandwich, gated: spec.Blocks[0].Gated}
 }
 
 // modulation is the values per timestep of block n, by stream.
 func (o *Partition) modulation(n int) (image, text int) {
 	e := o.Spec.Width
 	switch b := o.Spec.Blocks[n]; {
+	case o.Spec.OneModulation:
+		return 0, 0
 	case b.Sandwich:
 		return 4 * e, 0
 	case b.Kind == dit.Single:
@@ -248,6 +250,10 @@ func (o *Partition) sessionEntry(s *stack, c plan.Coord, k, i, b int) (kv int64)
 		second := max(lt-77, 0)
 		s.f32Scratch(second*spec.Context2Dim, min(lt, 77)*spec.ContextDim, 4*second*spec.Context2Dim)
 	} else if !vector {
+		if spec.TakesGuidance {
+			s.f32(e)
+			s.f32Scratch(256, e)
+		}
 		if embeds {
 			o.textScratch(s, i)
 		}
@@ -317,10 +323,10 @@ func (o *Partition) textScratch(s *stack, i int) {
 	s.top = mark
 }
 
-// hidden is the columns between the products of an MLP; one of sandwich blocks has three products of this width.
+// hidden is the columns between the products of an MLP; a gated one has three products of this width.
 func (o *Partition) hidden() int {
 	wide := o.Spec.MLPRatio * float64(o.Spec.Width)
-	if o.sandwich {
+	if o.gated {
 		wide *= 2. / 3
 	}
 	return int(math.Round(wide))
@@ -346,6 +352,11 @@ func (o *Partition) modulate(s *stack, c plan.Coord, rows int) {
 	}
 	if head {
 		s.f32(rows * 2 * e)
+	}
+	if o.Spec.OneModulation {
+		s.f32(rows * 15 * e)
+		s.f32Scratch(rows*e, rows*256, rows*e)
+		return
 	}
 	if o.Spec.Blocks[0].Kind == dit.Cross && !o.shiftOnly { // one product for all blocks
 		s.f32(rows * 6 * e)
@@ -473,7 +484,11 @@ func (o *Partition) attentionScratch(s *stack, blk dit.BlockSpec, local, hidden 
 	switch blk.Kind {
 	case dit.Single:
 		s.alloc(l * (local + hidden))
-		s.scratch(o.whole(r, b))
+		if blk.Gated {
+			s.scratch(l*hidden, o.whole(r, b))
+		} else {
+			s.scratch(o.whole(r, b))
+		}
 		s.scratch(o.partial(r, own, b)...)
 	case dit.Double:
 		s.scratch(o.whole(r.TextOnly(), b))
@@ -492,6 +507,10 @@ func (o *Partition) attentionScratch(s *stack, blk dit.BlockSpec, local, hidden 
 
 // mlpScratch adds the buffers of an MLP over one stream.
 func (o *Partition) mlpScratch(s *stack, r, own dit.Rows, hidden, b int) {
+	if o.gated {
+		s.scratch(append([]int{b * r.Len() * hidden, b * r.Len() * hidden, o.whole(r, b)}, o.partial(r, own, b)...)...)
+		return
+	}
 	s.scratch(b*r.Len()*hidden, o.whole(r, b))
 	s.scratch(append([]int{b * r.Len() * hidden}, o.partial(r, own, b)...)...)
 }

@@ -166,13 +166,14 @@ func givenCosts(t *testing.T, m *published.Model, parts int) map[string]func() (
 }
 
 // indivisible are the numbers of stages for which the dearest one is more than 1.03 of the mean by the rates of some
-// known device, because no cut at whole and half blocks is better: FLUX has 38 single blocks that cannot be cut, and
-// half a block is 4 to 9 % of such a stage.
+// known device, because no cut at whole and half blocks is better: FLUX has 38 single blocks that cannot be cut, FLUX.2
+// 20 to 48, and half a block is 4 to 9 % of such a stage.
 func indivisible() map[string][]int {
 	return map[string][]int{
 		"flux-dev": {5, 6, 7, 8}, "flux-schnell": {5, 6, 7, 8}, "sd3-medium": {5}, "sd3.5-large": {5, 6, 8},
 		"pixart-alpha": {3, 5, 6}, "pixart-sigma": {3, 5, 6}, "hunyuandit": {3, 6, 7},
 		"z-image-turbo": {3, 5, 6, 7}, "qwen-image": {7},
+		"flux2-klein-4b": {2, 3, 4, 6}, "flux2-klein-9b": {3, 5, 6, 7}, "flux2-dev": {5, 6},
 	}
 }
 

@@ -76,6 +76,9 @@ func (c *crew) start(l *rank.Link, name string) {
 // Members implements Crew.
 func (c *crew) Members() []Member { return c.members }
 
+// Silent implements Crew: positions of members of this process are never old.
+func (c *crew) Silent() bool { return false }
+
 // Close implements Crew.
 func (c *crew) Close() <-chan struct{} {
 	for _, l := range c.links {

@@ -85,6 +85,8 @@ type Host interface {
 type Crew interface {
 	// Members are the members in the order of Team.Here.
 	Members() []Member
+	// Silent reports whether the process is overdue to say where its members are: their positions are old.
+	Silent() bool
 	// Close lets all members end after the commands they have. The channel is closed when they have.
 	Close() (ended <-chan struct{})
 }

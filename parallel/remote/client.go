@@ -35,6 +35,7 @@ type Client struct {
 	next    uint64
 	waiting map[uint64]chan<- answer
 	crew    *crew
+	heard   time.Time // when the last answer came
 	lost    error
 }
 
@@ -135,6 +136,7 @@ func (c *Client) read() {
 			break
 		}
 		c.mu.Lock()
+		c.heard = time.Now()
 		if a.ID == 0 && c.crew != nil {
 			c.crew.status = a.Status
 		}
@@ -274,6 +276,13 @@ type crew struct {
 
 // Members implements host.Crew.
 func (w *crew) Members() []host.Member { return w.members }
+
+// Silent implements host.Crew.
+func (w *crew) Silent() bool {
+	w.client.mu.Lock()
+	defer w.client.mu.Unlock()
+	return w.client.lost == nil && time.Since(w.client.heard) > 2*pulse
+}
 
 // Close implements host.Crew.
 func (w *crew) Close() <-chan struct{} {

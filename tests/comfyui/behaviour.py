@@ -13,25 +13,21 @@ import signal
 import struct
 from typing import Any
 
-from graphs import Case, Graph, lora
+from graphs import Case, Graph, cache, lora
 
 LONG = {"steps": 400, "y": 48, "x": 48}
 INTERRUPTS = 100
 RUNS = 50
 
 
-async def behaviour(rig: Any, report: Any) -> None:  # noqa: ANN401
-    """Run all of it."""
+async def behaviour(rig: Any, report: Any, only: str = "") -> None:  # noqa: ANN401
+    """Run all of it, or the parts that are named."""
     want = await rig.run(rig.graph(Case("flux-c"), True))
     same = lambda got: "latent" in got and bool((got["latent"] == want["latent"]).all())  # noqa: E731
-    await pictures(rig, report)
-    await interrupts(rig, report, same)
-    await refusals(rig, report)
-    await other_ways(rig, report, same)
-    await overhead(rig, report)
-    await large_file(rig, report)
-    await growth(rig, report)
-    await faults(rig, report, same)
+    plain = (pictures, refusals, overhead, large_file, growth)
+    for part in (pictures, interrupts, refusals, other_ways, overhead, large_file, growth, faults):
+        if not only or "behaviour" in only or part.__name__ in only:
+            await (part(rig, report) if part in plain else part(rig, report, same))
 
 
 async def pictures(rig: Any, report: Any) -> None:  # noqa: ANN401
@@ -160,7 +156,8 @@ async def refusals(rig: Any, report: Any) -> None:  # noqa: ANN401
     """Everything that cannot run must be a red node that says why."""
     table: dict[str, tuple[Case, str]] = {
         "skip_layer": (Case("sd3-a", on_model("SkipLayerGuidanceSD3", layers="1", scale=3.0, start_percent=0.0, end_percent=1.0), {"cfg": 3.0}), "patches_replace"),
-        "easy_cache": (Case("flux-c", on_model("EasyCache", reuse_threshold=0.2, start_percent=0.15, end_percent=0.95, verbose=False)), "diffusion_model wrapper"),
+        "easy_cache_foreign": (Case("flux-c", lambda g: cache("EasyCache")(g).custom(sampler=g.add("50", "TestForeignSampler"))), "EasyCache together with sampler"),
+        "two_caches": (Case("flux-c", lambda g: cache("EasyCache")(g).on_model("62", "LazyCache", reuse_threshold=0.2, start_percent=0.1, end_percent=0.9, verbose=False)), "diffusion_model wrapper"),
         "merged": (Case("flux-c", merged), "weight patch of kind"),
         "bypass_lora": (Case("flux-c", on_model("LoraLoaderBypassModelOnly", lora_name="tiny-lora.safetensors", strength_model=0.8)), "injection"),
         "plan": (Case("flux-c", settings={"seed": 31}, plan="pipe=5"), "plan_refused"),
@@ -168,7 +165,7 @@ async def refusals(rig: Any, report: Any) -> None:  # noqa: ANN401
         "reference": (Case("flux-c", lambda g: g.conditioned("60", "ReferenceLatent", latent=g.latent)), "ref_latents"),
         "not_there": (Case("only-here"), "no_such_model"),
         "another_file": (Case("other"), "fingerprint"),
-        "family": (Case("aura"), "AuraFlow model, which Patchbay cannot run"),
+        "family": (Case("aura"), "looks like a diffusion model (auraflow) (supported: "),
         "no_file": (Case("broken"), "no safetensors file"),
     }
     for name, (case, text) in table.items():

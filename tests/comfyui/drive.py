@@ -73,6 +73,11 @@ def write_models(base: pathlib.Path, names: set[str]) -> None:
     pairs["transformer.transformer_blocks.1.attn.to_k.lora_A.weight"] = fill("input:a", [3, inner], 0.5, 0)
     pairs["transformer.transformer_blocks.1.attn.to_k.lora_B.weight"] = fill("input:b", [inner, 3], 0.5, 0)
     save_file(pairs, base / "models" / "loras" / "tiny-lora.safetensors")
+    shapes, pairs = {k: s for k, s, *_ in weights["qwen-a"]["tensors"]}, {}
+    for layer in ("transformer_blocks.0.attn.to_k", "transformer_blocks.1.img_mod.1", "transformer_blocks.2.txt_mlp.net.2"):
+        n, k = shapes[layer + ".weight"]
+        pairs[layer + ".lora_up.weight"], pairs[layer + ".lora_down.weight"] = fill("input:up/" + layer, [n, 4], 0.5, 0), fill("input:down/" + layer, [4, k], 0.5, 0)
+    save_file(pairs, base / "models" / "loras" / "tiny-lora-qwen.safetensors")
     write_forms(base / "models", weights)
     ours, theirs = base / "models" / "diffusion_models", base / "daemon_models" / "diffusion_models"
     theirs.mkdir(parents=True)
@@ -88,6 +93,7 @@ def write_models(base: pathlib.Path, names: set[str]) -> None:
     os.link(ours / "flux-a.safetensors", theirs / "other.safetensors")
     aura = {"double_layers.0.attn.w1q.weight": [3072, 3072], "positional_encoding": [1, 64, 3072], "cond_seq_linear.weight": [3072, 2048]}
     save_torch({k: torch.zeros(s, dtype=torch.float16) for k, s in aura.items()}, ours / "aura.safetensors")
+    os.link(ours / "aura.safetensors", theirs / "aura.safetensors")
     (ours / "broken.safetensors").write_bytes(b"<html>not found</html>")
 
 
@@ -297,7 +303,9 @@ async def compare(rig: Rig, name: str, case: Case, report: Report) -> None:
     bad += ["stock evaluated nothing"] * (stock["facts"]["evaluations"] == 0)
     bad += [f"went {mode}, want {case.mode}: {ours['texts']}"] * (mode != case.mode)
     bad += [f"{k}: {ours[k]}, stock {stock[k]}" for k in ("progress", "previews") if ours[k] != stock[k]]
-    report.add(name, bad, rel=rel, mode=mode, progress=ours["progress"], previews=ours["previews"])
+    saved = len(((ours["facts"].get("metrics") or {}).get("reused")) or [])
+    bad += [f"the cache answered {saved} evaluations, texts {ours['texts']}"] * (mode == "whole" and case.reuses != (saved > 0))
+    report.add(name, bad, rel=rel, reused=saved, mode=mode, progress=ours["progress"], previews=ours["previews"])
 
 
 async def controls(rig: Rig, report: Report) -> None:
@@ -348,8 +356,7 @@ async def main() -> int:
                     print(f"NOT RUN {name}: this ComfyUI has no {table[name].needs}", flush=True)
                     continue
                 await compare(rig, name, table[name], report)
-            if not options.only or "behaviour" in options.only:
-                await behaviour(rig, report)
+            await behaviour(rig, report, options.only)
             if not options.only or "editor" in options.only:
                 await editor(rig, report, pathlib.Path(options.shots or base))
     finally:

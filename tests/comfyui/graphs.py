@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-CHANNELS = {"flux": 16, "sd3": 16, "pixart": 4, "hydit": 4, "zimage": 16}
+CHANNELS = {"flux": 16, "sd3": 16, "pixart": 4, "hydit": 4, "zimage": 16, "qwen": 16}
 
 
 class Graph:
@@ -91,10 +91,11 @@ class Case:
     needs: str = ""
     stock: str = ""  # another file for ComfyUI's own loader
     checkpoint: bool = False
+    reuses: bool = False  # a cache must have answered some evaluations, not all
 
 
-def lora(g: Graph, name: str = "28", strength: float = 0.8) -> Graph:
-    return g.on_model(name, "LoraLoaderModelOnly", lora_name="tiny-lora.safetensors", strength_model=strength)
+def lora(g: Graph, at: str = "28", strength: float = 0.8, name: str = "tiny-lora") -> Graph:
+    return g.on_model(at, "LoraLoaderModelOnly", lora_name=f"{name}.safetensors", strength_model=strength)
 
 
 def combined(g: Graph) -> None:
@@ -117,6 +118,15 @@ def masked_cond(g: Graph, bounds: str = "default") -> None:
     mask = g.add("44", "TestMask", height=96, width=64, soft=bounds == "default")
     other = g.add("45", "ConditioningSetMask", conditioning=["5", 0], mask=mask, strength=0.7, set_cond_area=bounds)
     g.positive = g.add("46", "ConditioningCombine", conditioning_1=g.positive, conditioning_2=other)
+
+
+def cache(kind: str, threshold: float = 0.2, start: float = 0.15, end: float = 0.95) -> Callable[[Graph], Any]:
+    """Return the change that puts EasyCache or LazyCache on the model."""
+    return lambda g: g.on_model("60", kind, reuse_threshold=threshold, start_percent=start, end_percent=end, verbose=False)
+
+
+def cached_foreign(g: Graph) -> None:
+    cache("LazyCache", 1.0, 0.0, 1.0)(g).custom(sampler=g.add("50", "TestForeignSampler"))
 
 
 SAMPLERS = """euler euler_cfg_pp euler_ancestral euler_ancestral_cfg_pp heun heunpp2 exp_heun_2_x0 exp_heun_2_x0_sde dpm_2 dpm_2_ancestral lms dpm_fast dpm_adaptive
@@ -171,7 +181,6 @@ def cases() -> dict[str, Case]:
         "foreign_sampler_cfg": Case(f, lambda g: g.custom("CFGGuider", g.add("50", "TestForeignSampler")), {"cfg": 2.0, "batch": 2}, mode="evaluation"),
         "rescale_cfg": Case("pixart-b", lambda g: g.on_model("60", "RescaleCFG", multiplier=0.7), {"cfg": 3.0, **big}, mode="evaluation"),
         "cfg_norm": Case(f, lambda g: g.on_model("60", "CFGNorm", strength=1.0), {"cfg": 3.0}, mode="evaluation"),
-        "lazy_cache": Case(f, lambda g: g.on_model("60", "LazyCache", reuse_threshold=0.2, start_percent=0.15, end_percent=0.95, verbose=False), {"steps": 8}, mode="evaluation"),
         "sampler_options": Case(f, lambda g: g.custom(sampler=g.add("50", "SamplerEulerAncestral", eta=0.5, s_noise=0.9))),
         "lms_order": Case(f, lambda g: g.custom(sampler=g.add("50", "SamplerLMS", order=3)), {"steps": 6}),
         "noise_scale": Case(f, lambda g: g.on_model("61", "ModelSamplingSD3", shift=3.0).on_model("62", "ModelNoiseScale", noise_scale=1.5), needs="ModelNoiseScale", bound=2e-3, record=False),
@@ -192,16 +201,37 @@ def cases() -> dict[str, Case]:
         "checkpoint_lora": Case("flux-c-full", lora, checkpoint=True, record=False),
         "seed_largest": Case(f, settings={"seed": 2**64 - 1}),
     }
+    long = {"steps": 12, "y": 16, "x": 24}
+    for kind in ("EasyCache", "LazyCache"):
+        at = kind[:4].lower() + "_cache"
+        out[at] = Case(f, cache(kind, 1.0), {**long, "cfg": 2.0}, reuses=True)
+        out[at + "_late"] = Case(f, cache(kind, 1.0, 0.4, 0.8), {**long, "batch": 2}, reuses=True)
+        out[at + "_sampler"] = Case(f, cache(kind, 0.6), {**long, "cfg": 3.0, "sampler_name": "dpmpp_2m", "scheduler": "karras"}, reuses=True)
+        out[at + "_parts"] = Case(f, lambda g, c=cache(kind, 1.5): area(c(g)), {**long, "cfg": 2.0}, reuses=kind == "LazyCache", record=False)  # EasyCache begins anew at each size
+        out[at + "_guider"] = Case(f, lambda g, c=cache(kind, 0.8): lora(c(g)).start().masked().custom("CFGGuider"), {**long, "cfg": 2.0}, reuses=True, record=False)
+        out[at + "_qwen"] = Case("qwen-a", cache(kind, 0.4), {**long, "cfg": 2.0}, reuses=True)
+        out[at + "_zimage"] = Case("zimage-a", cache(kind, 1.0), {**long, "cfg": 2.0}, needs="ZImageFunControlnet", reuses=True, record=False)
+        out[at + "_sd3"] = Case("sd3-a", cache(kind, 1.5), {**long, "cfg": 2.0}, reuses=kind == "LazyCache")
+        out[at + "_none"] = Case(f, cache(kind, 0.0), {"steps": 6}, record=False)
+        out[at + "_plan"] = Case(f, cache(kind, 1.0), {**long, "cfg": 2.0}, plan="ulysses=2,ring=2", reuses=True, record=False)
+    out["lazy_cache_foreign"] = Case(f, cached_foreign, long, mode="evaluation", record=False)
     for plan in ("ulysses=3", "pipe=2,patches=2,warmup=4", "cfg=2", "ring=2", "tensor=2"):
         out["plan_" + plan.replace("=", "").replace(",", "_")] = Case(f, settings={"cfg": 2.0}, plan=plan, record=False)
-    for name in ("flux-b", "sd3-a", "sd3-c", "pixart-a", "pixart-b", "hydit-a", "hydit-b", "zimage-a", "zimage-b"):
+    for name in ("flux-b", "sd3-a", "sd3-c", "pixart-a", "pixart-b", "hydit-a", "hydit-b", "zimage-a", "zimage-b", "qwen-a", "qwen-b"):
         needs = "ZImageFunControlnet" if name.startswith("zimage") else ""  # older ones lack the family
         out["family_" + name.replace("-", "_")] = Case(name, settings={"cfg": 2.0, "batch": 2, **(big if name.startswith("pixart") else {"y": 8, "x": 8})}, needs=needs)
         out["evaluation_" + name.replace("-", "_")] = Case(
             name, lambda g: g.custom("CFGGuider", g.add("50", "TestForeignSampler")), {"cfg": 2.0, **(big if name.startswith("pixart") else {"y": 8, "x": 8})},
             mode="evaluation", record=False, needs=needs,
         )  # fmt: skip
-    out["zimage_sampling"] = Case("zimage-a", lambda g: g.on_model("60", "ModelSamplingAuraFlow", shift=3.0), {"cfg": 2.0, "y": 8, "x": 12, "steps": 5, "sampler_name": "res_multistep"}, needs=needs)
+    aura = {"cfg": 2.0, "y": 8, "x": 12, "steps": 5, "sampler_name": "res_multistep"}
+    out["zimage_sampling"] = Case("zimage-a", lambda g: g.on_model("60", "ModelSamplingAuraFlow", shift=3.0), aura, needs="ZImageFunControlnet")
+    out["qwen_sampling"] = Case("qwen-a", lambda g: g.on_model("60", "ModelSamplingAuraFlow", shift=3.1), aura)
+    out["qwen_mask"] = Case("qwen-a", lambda g: g.start().masked(), {"denoise": 0.6, "steps": 6})
+    out["qwen_lora"] = Case("qwen-a", lambda g: lora(g, name="tiny-lora-qwen"), {"cfg": 2.0, "y": 7, "x": 10})
+    out["qwen_area"] = Case("qwen-b", area, {"cfg": 2.0, "x": 12})
+    out["qwen_norm"] = Case("qwen-b", lambda g: g.on_model("60", "CFGNorm", strength=1.0), {"cfg": 3.0}, mode="evaluation")
+    out["qwen_second"] = Case("qwen-b", lambda g: g.custom(slot=1), {"batch": 2})
     for s in SCHEDULERS[1:]:
         out["scheduler_" + s] = Case(f, settings={"scheduler": s, "steps": 5})
         out["scheduler_pixart_" + s] = Case("pixart-b", settings={"scheduler": s, "steps": 5, "cfg": 2.0, **big}, record=s in ("karras", "normal"))

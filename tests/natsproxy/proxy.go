@@ -1,5 +1,5 @@
 // Package natsproxy stands between a NATS client and its server and does what networks and servers do: it drops one
-// message of the client, or cuts the connection there. It is for tests only.
+// message of the client, or cuts one connection or all. It is for tests only.
 package natsproxy
 
 import (
@@ -60,6 +60,17 @@ func (p *Proxy) Count() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.count
+}
+
+// CutOne ends one connection, whichever the map gives: the others go on. It reports whether there was one.
+func (p *Proxy) CutOne() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c := range p.open {
+		_ = c.Close()
+		return true
+	}
+	return false
 }
 
 // CutAll ends all connections.

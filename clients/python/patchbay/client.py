@@ -371,6 +371,7 @@ class Client:
         mask_noise_from_seed: bool = False,
         fingerprint: str = "",
         sampling: Sampling | Message | None = None,
+        cache: Message | None = None,
         preview: str = "none",
         on_preview: Callable[[str, bytes], None] | None = None,
         want_x0: bool = False,
@@ -384,7 +385,8 @@ class Client:
 
         Large tensors of entries and patches are sent once and by their hash afterwards. stop is asked about every 50 ms; when it is true the run is cancelled,
         and given up if it has not ended after patience seconds: CancelledError in both cases. ``cancel(id)`` from another thread does the same, and so does
-        whatever on_progress raises. on_preview gets ("", JPEG) as that of run does, and makes preview "jpeg".
+        whatever on_progress raises. cache is {"rule": "easy" or "lazy", "threshold": 0.2, ...}. on_preview gets ("", JPEG) as that of run does, and makes
+        preview "jpeg".
         """
         out: Message = {"file": model, "fingerprint": fingerprint}
         if patches:
@@ -407,7 +409,7 @@ class Client:
         }
         draws = None if noise_draws is None else [int(n) for n in noise_draws]
         sampling = sampling.message() if isinstance(sampling, Sampling) else sampling
-        optional = {"noise": _floats(noise), "noise_draws": draws, "mask": _floats(mask), "sampling": sampling, "plan": plan or None}
+        optional = {"noise": _floats(noise), "noise_draws": draws, "mask": _floats(mask), "sampling": sampling, "cache": cache, "plan": plan or None}
         body |= {k: v for k, v in optional.items() if v is not None}
         hashes = {n.hash for n in named(body)}
         for attempt in range(3):
@@ -471,7 +473,7 @@ class _Seen:
 
     def __call__(self, event: Message) -> None:
         at = (int(event.get("ts", 0)), int(event.get("seq", 0)))
-        if at > self.last or event["type"] in TERMINAL:
+        if at[0] > self.last[0] or at[1] > self.last[1] or event["type"] in TERMINAL:  # clocks jump
             self.last = at
             if self._on_event:
                 self._on_event(event)

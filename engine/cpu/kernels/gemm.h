@@ -11,6 +11,7 @@ typedef struct {
     char* y;
     const char* res;
     const float* gate;
+    const float* scales; // factors of its rows; of i8
     int64_t y_ls, res_ls;
 } tile;
 
@@ -21,11 +22,12 @@ typedef struct {
     int64_t taps, c; // c steps a tap
     int64_t rows;    // rows of the panel a tap
     const int64_t* tap;
-    int kind;
+    int kind, blocks;
 } factor;
 
 // kind_of chooses how segment s is multiplied.
 static int kind_of(const pb_seg* s) {
+    if (s->dtype == PB_I8) return UKR_I8;
     if (s->dtype != PB_BF16) return s->dtype;
     return PB_DOT && s->x_dtype == PB_BF16 ? UKR_DOT : UKR_BF16;
 }
@@ -36,8 +38,12 @@ static int64_t steps_of(int kind, int64_t c) { return kind == UKR_DOT ? (c + 1) 
 static factor factor_of(const pb_seg* s, int64_t taps, const int64_t* tap) {
     const int kind = kind_of(s);
     const int64_t c = s->k / taps;
+    if (kind == UKR_I8) {
+        const int64_t words = halves_of(kind) ? c / 2 : c;
+        return (factor){(const char*)s->w + I8_HEAD * NR * 4, 1, c, I8_HEAD + words, tap, kind, 0};
+    }
     const int64_t rows = s->dtype == PB_BF16 ? (c + 1) / 2 : c;
-    return (factor){(const char*)s->w, taps, steps_of(kind, c), rows, tap, kind};
+    return (factor){(const char*)s->w, taps, steps_of(kind, c), rows, tap, kind, (int)s->blocks};
 }
 
 // finish turns the accumulators of one tile and panel into output of type T: scale, bias,
@@ -75,9 +81,16 @@ static void finish_bf16(const pb_gemm* g, const tile* t, float* c, int64_t col, 
 static void run_panel(const pb_gemm* g, const tile* ts, int64_t nt, const factor* f, int64_t s,
                       int64_t p, int64_t c0, int64_t c1, float* acc, int add) {
     const int64_t row = f->kind == UKR_F16 ? 2 * NR : 4 * NR;
-    const int64_t skip = f->kind == UKR_BF16 ? c0 / 2 : c0; // c0 is a multiple of VW
+    const int64_t skip = halves_of(f->kind) ? c0 / 2 : c0; // c0 is a multiple of VW
     const char* w = f->w + (p * f->taps * f->rows + skip) * row;
     const int nv = g->n - p * NR <= VW ? 0 : 1;
+    if (f->blocks) {
+        const int64_t per = f->kind == UKR_DOT ? 2 : 1, size = block_size(f->blocks);
+        const int64_t first = (p * f->c + c0) * per / size;
+        widen_blocks(f->blocks, (const uint8_t*)f->w + first * block_bytes(f->blocks) * NR,
+                     (c1 - c0) * per / size, (uint32_t*)g->wide);
+        w = (const char*)g->wide;
+    }
     for (int64_t i = 0; i < nt; i++, acc += 2 * MR * VW) {
         const tile* t = &ts[i];
         span sp = {f->taps, f->tap, t->block[s], c1 - c0, f->rows};
@@ -96,7 +109,10 @@ static void run_tiles(const pb_gemm* g, const tile* ts, int64_t nt, const factor
         for (int64_t s = 0; s < nf; s++) {
             const factor* f = &fs[s];
             const int64_t passes = imax(1, (f->taps * f->c + g->kc - 1) / g->kc);
-            const int64_t step = imax(VW, ((f->c + passes - 1) / passes + VW - 1) / VW * VW);
+            const int64_t even = imax(VW, ((f->c + passes - 1) / passes + VW - 1) / VW * VW);
+            const int64_t step = !f->blocks           ? even
+                                 : f->kind == UKR_DOT ? WIDE_INPUTS / 2
+                                                      : WIDE_INPUTS;
             int64_t c0 = 0;
             do {
                 const int64_t c1 = imin(f->c, c0 + step);
@@ -106,6 +122,13 @@ static void run_tiles(const pb_gemm* g, const tile* ts, int64_t nt, const factor
                 add = 1;
                 c0 = c1;
             } while (c0 < f->c);
+            if (f->kind != UKR_I8) continue;
+            for (int64_t p = p0; p < p1; p++) {
+                const char* head = f->w + (p * f->rows - I8_HEAD) * NR * 4;
+                for (int64_t i = 0; i < nt; i++)
+                    finish_i8(head, ts[i].scales, ts[i].rows,
+                              acc + (p - p0) * per + i * 2 * MR * VW);
+            }
         }
         for (int64_t p = p0; p < p1; p++) {
             for (int64_t i = 0; i < nt; i++) {
@@ -170,6 +193,7 @@ static void set_rows(const pb_gemm* g, tile* t, int64_t b, int64_t l) {
     const int64_t es = act_size((int)g->y_dtype);
     t->y = (char*)g->y + (b * g->y_bs + l * g->y_ls) * es;
     t->res = g->res ? (const char*)g->res + (b * g->res_bs + l * g->res_ls) * es : 0;
+    t->scales = g->scales ? (const float*)g->scales + b * g->rows + l : 0;
     t->gate = g->gate ? (const float*)g->gate + b / g->gate_per * g->gate_s : 0;
     t->y_ls = g->y_ls;
     t->res_ls = g->res_ls;

@@ -7,10 +7,17 @@
 #include <stdint.h>
 
 // Equal to engine.DType.
-enum { PB_F32, PB_BF16, PB_F16, PB_F8E4M3, PB_F8E5M2 };
+enum { PB_F32, PB_BF16, PB_F16, PB_F8E4M3, PB_F8E5M2, PB_I8 = 9, PB_BLOCKS = 99 };
 
 // Equal to engine.Act.
 enum { PB_ACT_NONE, PB_GELU_TANH, PB_GELU_ERF, PB_SILU, PB_QUICK_GELU, PB_RELU };
+
+// Rows of words in a panel of i8 before its weights: the factor of every column, and 128 times the sum
+// of its weights.
+enum { I8_HEAD = 2 };
+
+// Inputs that are widened at a time of weights in blocks; a multiple of every block.
+enum { WIDE_INPUTS = 512 };
 
 enum { PB_MAX_SEG = 32 };
 
@@ -30,22 +37,36 @@ typedef struct {
 
 // Stored matrix -> panels of nr columns; columns behind N are zero. f32 and f16: [N/nr][K][nr].
 // bf16 and fp8: [N/nr][taps][c/2][nr] words of two neighbouring channels, where k is taps of c
-// channels; the last word of an odd c is filled up with 0.
+// channels; the last word of an odd c is filled up with 0. i8: see int8.h. Blocks: k and
+// row count bytes, see blocks.h.
 typedef struct {
     uint64_t src, dst;    // dst: first panel
     uint64_t lut;         // 256 bf16 values for fp8 sources
+    uint64_t scales;      // factors of the rows of i8
     int64_t n, k, c, row; // row: elements between source rows
     int64_t p0, p1;       // panels of this call
     int32_t src_dtype, dst_dtype;
 } pb_pack;
 
+// Rows of activations for products with i8: row r is row r % rows of item r / rows.
+typedef struct {
+    uint64_t x; // rows of x_dtype, f32 or bf16
+    int64_t bs, ls, rows, k;
+    int64_t r0, r1;         // rows of this call
+    uint64_t words, scales; // ceil(k/4) words a row, or twice as many (int8.h); a factor a row
+    uint64_t tmp;           // scratch: k + 3 floats, filled up to vectors
+    int64_t x_dtype, rotated;
+    float norm; // 1/sqrt(rotated)
+} pb_quant;
+
 // One product that is summed into the output tile: rows of x times a packed matrix.
 typedef struct {
-    uint64_t x;     // rows [batch, rows, k] of x_dtype, f32 or bf16
+    uint64_t x;     // rows [batch, rows, k] of x_dtype, f32 or bf16; of i8: words, as if f32
     int64_t bs, ls; // batch and row stride
     uint64_t w;     // first panel
     int64_t k;
     int32_t dtype, x_dtype;
+    int64_t blocks; // form that bf16 is widened from (blocks.h), 0: it is there as it is
 } pb_seg;
 
 // Linear layer, or a convolution when taps is not 0 (then seg 0 is the picture and its x, bs, ls
@@ -63,6 +84,8 @@ typedef struct {
     int64_t t0, t1;  // tiles of this call, counted over the whole batch
     int64_t p0, p1;  // panels of this call
     uint64_t a, c;   // scratch: packed rows and accumulators
+    uint64_t wide;   // scratch: words of WIDE_INPUTS inputs, if seg 0 is in blocks
+    uint64_t scales; // of i8 in seg 0: a factor for every row of x
     int64_t packed;  // a already holds tiles t0..t1
     int64_t kc;      // depth of one pass over a panel
     int64_t chunk;   // panels that share one set of accumulators
@@ -156,6 +179,7 @@ typedef struct {
     int vw, mr, nr;
     int dot; // multiplies bf16 activations with bf16 weights and each other as they are
     void (*pack)(const pb_pack*);
+    void (*quantise)(const pb_quant*);
     void (*attn_pack)(const pb_attn*);
     void (*attn)(const pb_attn*);
     void (*gemm)(const pb_gemm*);

@@ -1,6 +1,8 @@
 // Included by every level file behind its definitions: all kernels, then the table LEVEL_TABLE.
 #include "vec.h"
 #include "bf16.h"
+#include "int8.h"
+#include "blocks.h"
 #include "activation.h"
 #include "microkernel.h"
 #include "gemm.h"
@@ -34,6 +36,6 @@ PEAK(dot_peak, vdot(x[i], a, b), 4)
 #define dot_peak 0
 #endif
 
-const pb_kernels LEVEL_TABLE = {LEVEL_NAME, VW,   MR,    NR,   PB_DOT,  pack,
-                                attn_pack,  attn, gemm,  ew,   copy,    qk,
-                                gather,     mean, stats, peak, dot_peak};
+const pb_kernels LEVEL_TABLE = {LEVEL_NAME,    VW,        MR,   NR,   PB_DOT, pack,
+                                quantise_rows, attn_pack, attn, gemm, ew,     copy,
+                                qk,            gather,    mean, stats, peak,  dot_peak};

@@ -1,4 +1,5 @@
-// AVX-512 F, BW, DQ and VL and BF16 (vdpbf16ps): Intel from Cooper Lake, AMD from Zen 4.
+// AVX-512 F, BW, DQ, VL, VNNI (vpdpbusd) and BF16 (vdpbf16ps): Intel from Cooper Lake, AMD from
+// Zen 4.
 #if defined(__x86_64__) && defined(__GNUC__)
 #define PB_ISA 3
 #define VW 16
@@ -11,11 +12,12 @@
 #include <string.h>
 #ifdef __clang__
 #pragma clang attribute push(                                                                      \
-    __attribute__((target("avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c"))),        \
+    __attribute__((                                                                                \
+        target("avx512bf16,avx512vnni,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c"))),        \
     apply_to = function)
 #else
 #pragma GCC push_options
-#pragma GCC target("avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")
+#pragma GCC target("avx512bf16,avx512vnni,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")
 #endif
 #include "level.h"
 #ifdef __clang__

@@ -5,12 +5,16 @@
 // vectors whatever the row stride of the tensor was: no cache set is hit twice. A step is an f32
 // channel, or with UKR_DOT a word of two bf16 channels (bf16.h).
 // B lies in panels. f32 and f16: [K][NR], a row a channel. bf16: [K/2][NR] words, a row a pair of
-// channels; UKR_DOT multiplies with the words as they are, UKR_BF16 widens their halves.
+// channels; UKR_DOT multiplies with the words as they are, UKR_BF16 widens their halves. UKR_I8:
+// int8.h; its sums are 32-bit numbers.
 // C is written in f32 as [NV][R][VW], which is the layout of A again (attention multiplies the
 // scores with V without moving them).
 
-// How a tile multiplies; the first three equal the storage types of B with A in f32.
-enum { UKR_F32, UKR_BF16, UKR_F16, UKR_DOT };
+// How a tile multiplies; the first three equal the storage types of B with A in f32. halves_of tells
+// kinds that take two steps for a row of B.
+enum { UKR_F32, UKR_BF16, UKR_F16, UKR_DOT = PB_DOT ? 3 : -1, UKR_I8 = 3 + PB_DOT };
+
+VI int halves_of(int kind) { return kind == UKR_BF16 || (kind == UKR_I8 && !PB_DOT); }
 
 // span is one walk over A and B: for every tap (one, except in convolutions) c steps.
 typedef struct {
@@ -41,6 +45,10 @@ VI void load_b(const int KIND, const int half, const char* p, vf* b0, vf* b1) {
     } else if (KIND == UKR_BF16 && half == 0) {
         *b0 = (vf)(*(const vu_mem*)p << 16);
         *b1 = (vf)(*(const vu_mem*)(p + 4 * VW) << 16);
+    } else if (KIND == UKR_I8 && !PB_DOT) {
+        if (half) __asm__("" : "+r"(p));
+        *b0 = vhalf_i8(half, vload((const float*)p));
+        *b1 = vhalf_i8(half, vload((const float*)p + VW));
     } else if (KIND == UKR_BF16) {
         __asm__("" : "+r"(p));
         *b0 = (vf)(*(const vu_mem*)p & 0xffff0000u);
@@ -51,17 +59,22 @@ VI void load_b(const int KIND, const int half, const char* p, vf* b0, vf* b1) {
     }
 }
 
+VI vf mac(const int KIND, vf acc, vf a, vf b) {
+    return KIND == UKR_DOT  ? vdot(acc, a, b)
+           : KIND == UKR_I8 ? vdot_i8(acc, a, b)
+                            : vadd_mul(acc, a, b);
+}
+
 #define STEP(k, half)                                                                              \
     do {                                                                                           \
         vf b0, b1;                                                                                 \
         load_b(KIND, half, bt, &b0, &b1);                                                          \
-        if (KIND != UKR_BF16 || half) bt += row;                                                   \
+        if (!halves_of(KIND) || half) bt += row;                                                   \
         _Pragma("GCC unroll R_UNROLL") for (int i = 0; i < R; i++) {                               \
             const float* p = at + i * VW + (k);                                                    \
-            vf ai = KIND == UKR_DOT ? vset_word(p) : vset(*p);                                     \
-            x[i][0] = KIND == UKR_DOT ? vdot(x[i][0], ai, b0) : vadd_mul(x[i][0], ai, b0);         \
-            if (NV > 1)                                                                            \
-                x[i][1] = KIND == UKR_DOT ? vdot(x[i][1], ai, b1) : vadd_mul(x[i][1], ai, b1);     \
+            vf ai = KIND == UKR_DOT || KIND == UKR_I8 ? vset_word(p) : vset(*p);                   \
+            x[i][0] = mac(KIND, x[i][0], ai, b0);                                                  \
+            if (NV > 1) x[i][1] = mac(KIND, x[i][1], ai, b1);                                      \
         }                                                                                          \
     } while (0)
 
@@ -107,23 +120,20 @@ UKR_BODY void ukr(const int R, const int NV, const int KIND, const float* a, con
     }
 // Stored weights of two bytes have no one-vector variant: only the last panel of a layer would use
 // it.
-#if PB_DOT
-#define UKR_ROWS(R) UKR(R, 1, 0) UKR(R, 2, 0) UKR(R, 2, 1) UKR(R, 2, 2) UKR(R, 1, 3) UKR(R, 2, 3)
+#define UKR_ROWS(R)                                                                                \
+    UKR(R, 1, 0) UKR(R, 2, 0) UKR(R, 2, 1) UKR(R, 2, 2) UKR(R, 1, 3) UKR(R, 2, 3) UKR_LAST(R)
 #define UKR_NAMES(R)                                                                               \
     {                                                                                              \
         {ukr_##R##_1_0, ukr_##R##_2_0}, {ukr_##R##_2_1, ukr_##R##_2_1},                            \
-            {ukr_##R##_2_2, ukr_##R##_2_2}, {                                                      \
-            ukr_##R##_1_3, ukr_##R##_2_3                                                           \
-        }                                                                                          \
+            {ukr_##R##_2_2, ukr_##R##_2_2}, {ukr_##R##_1_3, ukr_##R##_2_3}, UKR_LAST_NAMES(R)      \
     }
+#if PB_DOT
+#define UKR_LAST(R) UKR(R, 1, 4) UKR(R, 2, 4)
+#define UKR_LAST_NAMES(R)                                                                          \
+    { ukr_##R##_1_4, ukr_##R##_2_4 }
 #else
-#define UKR_ROWS(R) UKR(R, 1, 0) UKR(R, 2, 0) UKR(R, 2, 1) UKR(R, 2, 2)
-#define UKR_NAMES(R)                                                                               \
-    {                                                                                              \
-        {ukr_##R##_1_0, ukr_##R##_2_0}, {ukr_##R##_2_1, ukr_##R##_2_1}, {                          \
-            ukr_##R##_2_2, ukr_##R##_2_2                                                           \
-        }                                                                                          \
-    }
+#define UKR_LAST(R)
+#define UKR_LAST_NAMES(R)
 #endif
 
 UKR_ROWS(1)
@@ -146,7 +156,7 @@ UKR_ROWS(14)
 #endif
 
 // ukrs[rows - 1][kind][vectors - 1]
-static const ukr_fn ukrs[MR][3 + PB_DOT][2] = {
+static const ukr_fn ukrs[MR][UKR_I8 + 1][2] = {
     UKR_NAMES(1),  UKR_NAMES(2),  UKR_NAMES(3),  UKR_NAMES(4),
 #if MR > 4
     UKR_NAMES(5),  UKR_NAMES(6),

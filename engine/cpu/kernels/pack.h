@@ -64,7 +64,11 @@ static void pack(const pb_pack* a) {
     const char* src = (const char*)a->src;
     for (int64_t p = a->p0; p < a->p1; p++) {
         const int64_t cols = imin(NR, a->n - p * NR);
-        if (a->src_dtype == PB_F32) {
+        if (a->src_dtype == PB_BLOCKS) {
+            pack_blocks(a, p);
+        } else if (a->src_dtype == PB_I8) {
+            pack_i8(a, p);
+        } else if (a->src_dtype == PB_F32) {
             PACK_PANEL(float, load_f32(src + 4 * e));
         } else if (a->src_dtype == PB_F16) {
             PACK_PANEL(uint16_t, load_u16(src + 2 * e));

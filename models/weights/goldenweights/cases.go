@@ -26,18 +26,19 @@ type Case struct {
 	MetaSize    [][]float32 `json:"image_meta_size"`
 	CSize       any         `json:"c_size"`
 	AspectRatio any         `json:"c_ar"`
-	References  [][]int     `json:"ref_latents"` // [n, C, 1, Y, X] each
+	References  [][]int     `json:"ref_latents"` // [n, C, Y, X] each, or of one frame
 	Method      string      `json:"ref_latents_method"`
 }
 
-// modern reports whether a model's cases are in the folder modern: families recorded later.
-func modern(model string) bool {
-	return strings.HasPrefix(model, "zimage-") || strings.HasPrefix(model, "qwen-")
+// Modern reports whether the cases of a model are in the folder modern: families recorded later.
+func Modern(model string) bool {
+	family, _, _ := strings.Cut(model, "-")
+	return slices.Contains([]string{"zimage", "qwen", "flux2", "klein"}, family)
 }
 
 // recordedIn is the path of a file with the cases of a model.
 func recordedIn(model, file string) string {
-	if modern(model) {
+	if Modern(model) {
 		return "modern/" + file
 	}
 	return file
@@ -83,7 +84,7 @@ func (c Case) Entries() []dit.Entry {
 	for i := range out {
 		out[i].Context = item(c.Name+"/context", c.Context, i)
 		for k, r := range c.References {
-			y, x := r[3], r[4]
+			y, x := r[len(r)-2], r[len(r)-1]
 			all := golden.Input(fmt.Sprintf("%s/ref%d", c.Name, k), product(r))
 			size := product(r[1:])
 			out[i].References = append(out[i].References, dit.Reference{Y: y, X: x, Data: all[i*size : (i+1)*size]})

@@ -12,6 +12,7 @@ import comfy.ldm.flux.model
 import comfy.model_base
 import comfy.model_detection
 import comfy.model_management
+import comfy.model_sampling
 import comfy.samplers
 import comfy.supported_models
 import folder_paths
@@ -60,6 +61,8 @@ def detect_tiny(state_dict, key_prefix, *args, **kwargs):
 
 comfy.model_detection.detect_unet_config = detect_tiny
 
+# In float32 a flow model gets the sampler's own x, and EasyCache's += lands in it; in the narrower types people run it is a copy.
+comfy.model_sampling.CONST.calculate_input = lambda self, sigma, noise: noise.clone()
 apply = comfy.model_base.BaseModel._apply_model
 
 
@@ -119,7 +122,7 @@ def watch_loop():
     note = module.LAST.note
 
     def noted(what, metrics):
-        FACTS["metrics"] = {k: metrics.get(k) for k in ("load_seconds", "step_seconds")}
+        FACTS["metrics"] = {k: metrics.get(k) for k in ("load_seconds", "step_seconds", "reused")}
         note(what, metrics)
 
     module.LAST.note = noted
@@ -215,6 +218,8 @@ class TestConditioning:
             width = c["caption_channels"]
         elif model.startswith("zimage"):
             width = c["cap_feat_dim"]
+        elif model.startswith("qwen"):
+            width = c["joint_attention_dim"]
         else:
             width = c["text_states_dim"]
             extra["pooled_output"] = values(seed + 1000, 1, 1024)

@@ -1,0 +1,117 @@
+package engine
+
+import "math"
+
+// Rotate multiplies every group of so many neighbouring values by the normalised regular Hadamard matrix of that size,
+// the Kronecker power of H4 = [[1,1,1,-1],[1,1,-1,1],[1,-1,1,1],[-1,1,1,1]] divided by sqrt(group), which is its own
+// inverse (ConvRot, arXiv:2512.03673). group is a power of 4 that divides len(v). One order of f32 operations for all
+// backends: with s = (a+b)+(c+d) a factor H4 makes s-2d, s-2c, s-2b, s-2a, strides 1, 4, 16 ... after each other.
+func Rotate(v []float32, group int) {
+	for s := 1; s < group; s *= 4 {
+		for at := 0; at < len(v); at += 4 * s {
+			for j := at; j < at+s; j++ {
+				a, b, c, d := v[j], v[j+s], v[j+2*s], v[j+3*s]
+				sum := (a + b) + (c + d)
+				v[j], v[j+s], v[j+2*s], v[j+3*s] = sum-2*d, sum-2*c, sum-2*b, sum-2*a
+			}
+		}
+	}
+	norm := float32(1 / math.Sqrt(float64(group)))
+	for i := range v {
+		v[i] *= norm
+	}
+}
+
+// RotationRule returns what is wrong with groups of so many of k inputs, "" if nothing is.
+func RotationRule(group, k int) string {
+	n := group
+	for n > 1 && n%4 == 0 {
+		n /= 4
+	}
+	switch {
+	case group == 0:
+		return ""
+	case group < 4 || n != 1:
+		return "groups of a rotation are powers of 4"
+	case k%group != 0:
+		return "groups of a rotation must divide K"
+	}
+	return ""
+}
+
+// QuantiseRow rounds a row of activations to 8 bits for a product with an I8 weight: q = x/scale, ties to even, scale =
+// max|x|/127 but at least 1e-30, x rotated before where the weight was; x is overwritten. narrow: x is bf16, and so are
+// the rotated row, the scale that divides and the quotient, as in the programs that made the weights. A row with a NaN
+// or an infinity gets NaN as its scale, so that all its products are NaN.
+func QuantiseRow(q []int8, x []float32, rotated int, narrow bool) (scale float32) {
+	if rotated > 0 {
+		Rotate(x, rotated)
+	}
+	if narrow && rotated > 0 {
+		for i, v := range x {
+			x[i] = F32FromBF16(BF16FromF32(v))
+		}
+	}
+	top := uint32(0)
+	for _, v := range x {
+		top = max(top, math.Float32bits(v)&0x7fffffff)
+	}
+	scale = math.Float32frombits(top) / 127
+	if scale < 1e-30 {
+		scale = 1e-30
+	}
+	if top >= 0x7f800000 {
+		clear(q)
+		return float32(math.NaN())
+	}
+	by := scale
+	if narrow {
+		by = F32FromBF16(BF16FromF32(scale))
+	}
+	for i, v := range x {
+		v /= by
+		if narrow {
+			v = F32FromBF16(BF16FromF32(v))
+		}
+		q[i] = int8(min(max(math.RoundToEven(float64(v)), -128), 127))
+	}
+	return scale
+}
+
+// Widened returns the values of m, factors applied and rotations undone, as a matrix of d (f32 or bf16) without gaps
+// between rows, for backends that have no product for its type.
+func (m Matrix) Widened(d DType) Matrix {
+	row, line := m.Row, make([]float32, m.K)
+	if row == 0 {
+		row = m.K
+	}
+	out := Matrix{Data: make([]byte, m.N*m.K*d.Size()), DType: d, N: m.N, K: m.K}
+	for n := range m.N {
+		src := m.Data[m.rowBytes(n*row):]
+		if m.Blocks != nil {
+			m.Blocks.Widen(line, src)
+		} else {
+			Widen(line, src, m.DType)
+		}
+		m.dequantise(line, n)
+		Narrow(out.Data[n*m.K*d.Size():], line, d)
+	}
+	return out
+}
+
+// dequantise turns the numbers of row n into values.
+func (m Matrix) dequantise(line []float32, n int) {
+	factor := m.Scale
+	if factor == 0 {
+		factor = 1
+	}
+	if m.Scales != nil {
+		factor *= m.Scales[n]
+	}
+	for i := range line {
+		line[i] *= factor
+	}
+	if m.Rotated > 0 {
+		Rotate(line, m.Rotated)
+	}
+}

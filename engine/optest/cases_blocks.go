@@ -1,0 +1,55 @@
+package optest
+
+import (
+	"fmt"
+	"math"
+
+	"patchbay/engine"
+	"patchbay/engine/gguf"
+	"patchbay/engine/gguf/ggufwrite"
+)
+
+// blockCases are products with weights in blocks. Backends that keep the blocks widen them to the same bf16 numbers as
+// those that do not.
+func blockCases() []testCase {
+	var cases []testCase
+	for _, kind := range []gguf.Type{gguf.Q8v0, gguf.Q4v0, gguf.Q4K, gguf.Q5K, gguf.Q6K} {
+		for i, s := range [][3]int{{1, 70, 256}, {30, 33, 768}, {113, 8, 1280}, {5, 40, 512}} {
+			cases = append(cases, testCase{
+				name: fmt.Sprintf("Linear/%v %s", s, kind), tol: linearTol(s[2]),
+				run: func(r *rig) {
+					x, y := r.in("x", s[0], s[2]), r.inout("y", s[0], s[1])
+					w := &engine.Weight{Name: "blocks", Base: r.packBlocks(kind, s[1], s[2]), Bias: r.f32("bias", s[1])}
+					if i%2 == 1 {
+						w.Adapters = []engine.Adapter{{
+							Down: r.pack(3, s[2], 0, engine.F32, 0), Up: r.pack(s[1], 3, 0, engine.BF16, 0), Scale: 0.75,
+						}}
+					}
+					r.ops.Linear(y, x, w, engine.Epilogue{Act: engine.SiLU, Residual: y})
+				},
+			})
+		}
+	}
+	return cases
+}
+
+// packBlocks packs a random matrix in blocks; in the gapped layout its rows are further apart.
+func (r *rig) packBlocks(kind gguf.Type, n, k int) *engine.Packed {
+	r.t.Helper()
+	b, row := kind.Blocks(), k
+	if r.gapped {
+		row += b.Elements
+	}
+	values := make([]float32, n*row)
+	for i := range values {
+		values[i] = r.normal() / float32(math.Sqrt(float64(k)))
+	}
+	data := append([]byte{0}, ggufwrite.Quantise(kind, values)...)
+	p, err := r.ops.Pack(engine.Matrix{Data: data[1:], DType: engine.BF16, N: n, K: k, Row: row, Blocks: b}, 0)
+	if err != nil {
+		r.t.Fatalf("%s: pack [%d, %d] %s: %v", r.name, n, k, kind, err)
+	}
+	clear(data) // Pack must have read it
+	r.other = append(r.other, p.Buf)
+	return p
+}

@@ -1,0 +1,70 @@
+// Package flux2 is FLUX.2 by Black Forest Labs, dev and klein: blocks of two streams with joint attention (double),
+// then of one (single), as in FLUX.1, with one modulation for all blocks of a kind, gated MLPs and no biases. Latents
+// that the picture refers to are tokens of the image's kind. It reads the original names, bare or inside a full
+// checkpoint, and those of diffusers.
+//
+// Facts that have caused bugs: tokens are single positions of a latent of 128 channels; they have four coordinates,
+// text token k sits at (0, 0, 0, k), image tokens at (0, row, column, 0), those of reference n at (10n, row, column,
+// 0); whoever makes entries fills their text up to 512 rows with zeros in FRONT, and those zeros are attended to; the
+// modulation is (shift, scale, gate) for attention, then for the MLP; the rows of an MLP's first layer are gates, then
+// what they are multiplied with; an entry without guidance skips the guidance embedding.
+package flux2
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"patchbay/models/family"
+	"patchbay/models/weights"
+)
+
+// Config holds the sizes of one FLUX.2 model. JSON names are those of the original config.
+type Config struct {
+	Hidden      int     `json:"hidden_size"`         // 6144 (dev), 3072, 4096 (klein 4B, 9B)
+	Heads       int     `json:"num_heads"`           // 48, 24, 32
+	Depth       int     `json:"depth"`               // 8, 5, 8 double blocks
+	DepthSingle int     `json:"depth_single_blocks"` // 48, 20, 24 single blocks
+	Axes        []int   `json:"axes_dim"`            // [32, 32, 32, 32], sums to the head dim
+	Theta       float64 `json:"theta"`               // 2000
+	Channels    int     `json:"in_channels"`         // 128
+	ContextDim  int     `json:"context_in_dim"`      // 15360, 7680, 12288: three layers of the encoder
+	Guidance    bool    `json:"guidance_embed"`      // true for dev
+	MLPHidden   int     `json:"mlp_hidden"`          // 18432, 9216, 12288
+}
+
+// Detect infers the config from names and shapes. The rotation axes of heads that are not 128 wide come from the JSON
+// under meta["config"].
+func Detect(set *weights.Set, meta map[string]string) (family.Config, error) {
+	c := Config{Theta: 2000}
+	if text, ok := meta["config"]; ok {
+		if err := json.Unmarshal([]byte(text), &c); err != nil {
+			return nil, fmt.Errorf("flux2: config in the file's metadata: %w", err)
+		}
+	}
+	c.Hidden, c.Channels = set.Dim("img_in.weight", 0), set.Dim("img_in.weight", 1)
+	c.Depth, c.DepthSingle = set.Count("double_blocks"), set.Count("single_blocks")
+	c.ContextDim, c.Guidance = set.Dim("txt_in.weight", 1), set.Has("guidance_in.in_layer.weight")
+	c.MLPHidden = set.Dim("double_blocks.0.img_mlp.2.weight", 1)
+	const norm = "double_blocks.0.img_attn.norm.key_norm."
+	d, sum := max(set.Dim(norm+"scale", 0), set.Dim(norm+"weight", 0)), 0
+	if c.Axes == nil && d == 128 {
+		c.Axes = []int{32, 32, 32, 32}
+	}
+	for _, a := range c.Axes {
+		if sum += a; a <= 0 || a%2 != 0 {
+			return nil, fmt.Errorf("flux2: axes_dim %v: each must be even and positive", c.Axes)
+		}
+	}
+	switch {
+	case d == 0 || c.Hidden == 0 || c.Hidden%d != 0:
+		return nil, fmt.Errorf("flux2: width %d is not a multiple of the head dim %d", c.Hidden, d)
+	case sum != d || len(c.Axes) != 4:
+		return nil, fmt.Errorf("flux2: axes_dim %v must be four sizes that add up to the head dim %d; files of other "+
+			"sizes carry them in their metadata under config", c.Axes, d)
+	case set.Dim("final_layer.linear.weight", 0) != c.Channels:
+		return nil, fmt.Errorf("flux2: img_in reads %d channels and final_layer.linear writes %d, want as many",
+			c.Channels, set.Dim("final_layer.linear.weight", 0))
+	}
+	c.Heads = c.Hidden / d
+	return c, nil
+}

@@ -1,0 +1,116 @@
+package flux2
+
+import (
+	"fmt"
+
+	"patchbay/models/dit"
+	"patchbay/models/family"
+	"patchbay/models/latent"
+	"patchbay/models/text"
+	"patchbay/models/tokenizer"
+	"patchbay/models/weights"
+)
+
+// Family describes FLUX.2. Sizes of the releases: black-forest-labs/FLUX.2-dev, FLUX.2-klein-4B and -9B.
+func Family() family.Family {
+	base := Config{
+		Axes: []int{32, 32, 32, 32}, Theta: 2000, Channels: 128, Hidden: 3072, Heads: 24, Depth: 5, DepthSingle: 20,
+		ContextDim: 7680, MLPHidden: 9216,
+	}
+	nine, dev := base, base
+	nine.Hidden, nine.Heads, nine.Depth, nine.DepthSingle, nine.ContextDim, nine.MLPHidden = 4096, 32, 8, 24, 12288, 12288
+	dev.Hidden, dev.Heads, dev.Depth, dev.DepthSingle, dev.ContextDim, dev.MLPHidden = 6144, 48, 8, 48, 15360, 18432
+	dev.Guidance = true
+	return family.Family{
+		Name: "flux2",
+		Forms: []family.Form{
+			{Has: "double_stream_modulation_img.lin.weight"},
+			{Has: "double_stream_modulation_img.linear.weight", Aliases: true},
+		},
+		Detect: Detect,
+		Text:   family.Text{Types: []string{"flux2"}, Encoders: encoders(), Join: join},
+		Names:  names(),
+		Releases: []family.Release{
+			{Name: "flux2-klein-4b", Steps: 4, Text: minText, Entries: 1, Config: base},
+			{Name: "flux2-klein-9b", Steps: 4, Text: minText, Entries: 1, Config: nine},
+			{Name: "flux2-dev", Steps: 20, Text: minText, Entries: 1, Config: dev},
+		},
+		Tiny: Config{ // with guidance
+			Hidden: 168, Heads: 7, Depth: 3, DepthSingle: 4, Axes: []int{6, 6, 6, 6}, Theta: 2000, Channels: 128,
+			ContextDim: 48, MLPHidden: 504, Guidance: true,
+		},
+	}
+}
+
+// chat is how klein's encoder, a Qwen3 of a size, reads a prompt: as if the model had not thought.
+func chat(key string) tokenizer.Layout {
+	l := tokenizer.Chat(key, "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n", 151643)
+	l.MinLength = minText
+	return l
+}
+
+// instruct is how dev's encoder reads a prompt.
+func instruct() tokenizer.Layout {
+	l := tokenizer.Chat("mistral3_24b", "[SYSTEM_PROMPT]You are an AI that reasons about image descriptions. You give "+
+		"structured responses focusing on object relationships, object\nattribution and actions without "+
+		"speculation.[/SYSTEM_PROMPT][INST]{}[/INST]", 11)
+	l.Start = 1
+	return l
+}
+
+// encoders are Qwen3 for klein and Mistral Small 3 for dev; one of them is there. ComfyUI knows the two that no other
+// family reads whatever a loader is told.
+func encoders() []family.Encoder {
+	klein, any := text.Form{Taps: []int{9, 18, 27}}, func(string) bool { return true }
+	return []family.Encoder{
+		{Kind: "qwen3", Optional: true, Form: klein, Layout: chat("qwen3_4b")},
+		{Kind: "qwen3_8b", Optional: true, Form: klein, Layout: chat("qwen3_8b"), Under: any},
+		{
+			Kind: "mistral3", Optional: true, Form: text.Form{Taps: []int{10, 20, 30}}, Layout: instruct(), Under: any,
+		},
+	}
+}
+
+// join takes the states of the encoder that is there.
+func join(done map[string]*text.Encoding) (dit.Entry, error) {
+	for _, e := range done {
+		return dit.Entry{Context: e.Context}, nil
+	}
+	return dit.Entry{}, fmt.Errorf("flux2: no encoder was run")
+}
+
+// minText is the number of rows that texts are filled up to.
+const minText = 512
+
+// Describe describes the model.
+func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
+	s := dit.Spec{
+		Family: "flux2", Width: c.Hidden, Heads: c.Heads, HeadDim: c.Hidden / c.Heads, PatchSize: 1,
+		Channels: c.Channels, OutChannels: c.Channels, ContextDim: c.ContextDim, TakesGuidance: c.Guidance,
+		Rotates: true, References: true, OneModulation: true,
+		MLPRatio: 1.5 * float64(c.MLPHidden) / float64(c.Hidden), // three products
+	}
+	for range c.Depth {
+		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Double, Skip: -1, Attends: 1, Cuts: true, Gated: true})
+	}
+	for range c.DepthSingle {
+		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Single, Skip: -1, Attends: 1, Gated: true})
+	}
+	tags := family.Tags{Dims: map[string]int{"F": c.MLPHidden}, Block: c.block}
+	d, err := family.Describe("flux2", set, s, tags, func() *net { return newNet(c) },
+		func(l family.Loaded[net]) dit.Model { return &Model{l, c} })
+	if err != nil {
+		return nil, err
+	}
+	d.Latent, d.Sampling = latent.FLUX2(), family.Sampling{Line: family.MuLine, Shift: 2.02}
+	d.Guidance, d.MinText = 3.5, minText // ComfyUI model_base.Flux.extra_conds, Flux2.extra_conds
+	return d, nil
+}
+
+// block numbers the single blocks behind the double ones.
+func (c Config) block(list string, i int) int {
+	if list == "single_blocks" {
+		i += c.Depth
+	}
+	return i
+}

@@ -1,0 +1,141 @@
+package flux2
+
+import (
+	"patchbay/engine"
+	"patchbay/models/dit"
+	"patchbay/models/family"
+	"patchbay/models/layers"
+)
+
+const (
+	eps      = 1e-6 // of all norms
+	features = 256  // sinusoidal features of a timestep
+	factor   = 1000 // of timesteps and guidance
+)
+
+// Model is a FLUX.2 model or a part of one. It implements dit.Model.
+type Model struct {
+	family.Loaded[net]
+	cfg Config
+}
+
+// Prepare embeds the text, the references and the guidance.
+func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.Range) (*dit.Prepared, error) {
+	spec := m.Spec()
+	if err := layers.CheckEntries(spec, entries); err != nil {
+		return nil, err
+	}
+	n, own, lt := len(entries), entries[0].Context.Rows, spec.JointTokens(&entries[0])
+	p := &dit.Prepared{N: n, Lt: lt, Grid: grid, Entries: entries}
+	at := m.positions(&entries[0], grid)
+	p.RoPE = layers.PositionRotation(m.cfg.Axes, m.cfg.Theta, len(at), func(row int) [4]int { return at[row] }).Upload(env)
+	if m.Net.Guidance != nil {
+		m.guidance(env, p)
+	}
+	if m.Held.NoEmbed {
+		return p, nil
+	}
+	p.Text = env.Arena.Alloc(env.DType, n, lt, m.cfg.Hidden)
+	mark := env.Arena.Mark()
+	if own > 0 {
+		context := layers.Contexts(env, entries, func(e dit.Entry) dit.Array { return e.Context })
+		layers.Project(env, p.Text.Slice(1, 0, own), context, m.Net.TxtIn)
+	}
+	if lt > own {
+		m.references(env, entries, p.Text.Slice(1, own, lt))
+	}
+	env.Arena.Release(mark)
+	return p, nil
+}
+
+// PrepareBlock adds nothing: blocks of joint attention need nothing of the entries alone.
+func (m *Model) PrepareBlock(dit.Env, *dit.Prepared, int) {}
+
+// guidance embeds the guidance of the entries; it is 0 for those without.
+func (m *Model) guidance(env dit.Env, p *dit.Prepared) {
+	g := make([]float32, p.N)
+	for i, e := range p.Entries {
+		if e.Guidance != nil {
+			g[i] = *e.Guidance * factor
+		}
+	}
+	p.Vector = env.Arena.Alloc(engine.F32, p.N, m.cfg.Hidden)
+	mark := env.Arena.Mark()
+	f := layers.Upload(env, layers.TimestepFeatures(g, features), p.N, features)
+	layers.MLP(env, p.Vector, f, m.Net.Guidance.In, m.Net.Guidance.Out, engine.SiLU)
+	env.Arena.Release(mark)
+	for i, e := range p.Entries {
+		if e.Guidance == nil {
+			env.Ops.Fill(p.Vector.Slice(0, i, i+1), 0)
+		}
+	}
+}
+
+// Modulate computes the modulations of all blocks: Vector [S, N, 15E] has those of image and text in double blocks (6E
+// each) and of single blocks (3E), Head [S, N, 2E] is (shift, scale). N is n; where references are modulated as at
+// timestep 0, it is 2n, and the second half of the rows is for them.
+func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held dit.Range) *dit.Modulation {
+	n, e, blocks := p.N, m.cfg.Hidden, len(m.Spec().Blocks)
+	s, copies := len(timesteps)/n, 1
+	if zero(&p.Entries[0]) {
+		copies = 2
+	}
+	t := make([]float32, copies*len(timesteps))
+	for i, v := range timesteps {
+		t[i/n*copies*n+i%n] = v * factor
+	}
+	out := &dit.Modulation{Image: make([]engine.Tensor, blocks), Text: make([]engine.Tensor, blocks)}
+	if !m.Held.NoHead {
+		out.Head = env.Arena.Alloc(engine.F32, s, copies*n, 2*e)
+	}
+	out.Vector = env.Arena.Alloc(engine.F32, s, copies*n, 15*e)
+	mark := env.Arena.Mark()
+	vec := env.Arena.Alloc(engine.F32, s, copies*n, e)
+	f := layers.Upload(env, layers.TimestepFeatures(t, features), s, copies*n, features)
+	layers.MLP(env, vec, f, m.Net.Time.In, m.Net.Time.Out, engine.SiLU)
+	for i := 0; i < copies && m.Net.Guidance != nil; i++ {
+		rows := vec.Slice(1, i*n, (i+1)*n)
+		env.Ops.Add(rows, rows, p.Vector.Unsqueeze(0))
+	}
+	env.Ops.Activate(vec, vec, engine.SiLU)
+	at := 0
+	for _, w := range []*engine.Weight{m.Net.ImageMod, m.Net.TextMod, m.Net.SingleMod} {
+		env.Ops.Linear(out.Vector.Slice(2, at, at+w.N()), vec, w, engine.Epilogue{})
+		at += w.N()
+	}
+	if !m.Held.NoHead {
+		env.Ops.Linear(out.Head, vec, m.Net.FinalMod, engine.Epilogue{})
+	}
+	env.Arena.Release(mark)
+	for i := held.Start; i < held.End; i++ {
+		m.ModulateBlock(env, out, i)
+	}
+	return out
+}
+
+// ModulateBlock picks the modulations of block i.
+func (m *Model) ModulateBlock(_ dit.Env, out *dit.Modulation, i int) {
+	if !m.Held.Has(i) {
+		return
+	}
+	e := m.cfg.Hidden
+	if i < m.cfg.Depth {
+		out.Image[i], out.Text[i] = out.Vector.Slice(2, 0, 6*e), out.Vector.Slice(2, 6*e, 12*e)
+		return
+	}
+	out.Image[i] = out.Vector.Slice(2, 12*e, 15*e)
+}
+
+// Embed projects the latent's tokens and copies the text rows.
+func (m *Model) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
+	layers.Entries(env, s.TextRows(), s.P.Text.Slice(1, s.Rows.Text.Start, s.Rows.Text.End))
+	if s.Rows.Image.Len() > 0 {
+		env.Ops.Linear(s.ImageRows(), x, m.Net.ImgIn, engine.Epilogue{})
+	}
+}
+
+// Head normalises, modulates by (shift, scale) and projects the image rows.
+func (m *Model) Head(env dit.Env, s *dit.State, out engine.Tensor) {
+	mod := s.M.Head.Index(0, s.Step).Slice(0, 0, s.P.N)
+	layers.ModulatedHead(env, out, s.ImageRows(), mod, m.Net.Out, eps)
+}

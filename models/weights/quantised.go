@@ -1,0 +1,325 @@
+package weights
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"patchbay/engine"
+)
+
+// metadataKey is the metadata in which files say how layers are quantised where they have no `X.comfy_quant`.
+const metadataKey = "_quantization_metadata"
+
+// quantisation is how one layer is stored: the JSON of `X.comfy_quant`, or of the layer in the metadata. Options of the
+// rotation may also sit in an object of their own.
+type quantisation struct {
+	Format string `json:"format"`
+	rotation
+	Params json.RawMessage `json:"params"`
+}
+
+type rotation struct {
+	Rotated *bool `json:"convrot"`
+	Group   *int  `json:"convrot_groupsize"`
+}
+
+// group returns how many inputs were rotated together, 0: none.
+func (q *quantisation) group() int {
+	inner := rotation{}
+	_ = json.Unmarshal(q.Params, &inner) // anything but an object counts as none
+	if q.Rotated == nil {
+		q.Rotated = inner.Rotated
+	}
+	if q.Group == nil {
+		q.Group = inner.Group
+	}
+	switch {
+	case q.Rotated == nil || !*q.Rotated:
+		return 0
+	case q.Group == nil:
+		return 256
+	}
+	return *q.Group
+}
+
+// formats are the quantisations of safetensors files that are read (ComfyUI QUANTIZATION.md), with what joins the
+// tensors of layer X to one. The factors of inputs of fp8, nvfp4 and mxfp8 belong to products that we do not compute.
+func formats() map[string]func(s *Set, x string, q *quantisation) error {
+	return map[string]func(s *Set, x string, q *quantisation) error{
+		"float8_e4m3fn": joinFP8, "float8_e5m2": joinFP8, "int8_tensorwise": joinInt8, "nvfp4": joinNVFP4,
+		"mxfp8": joinMXFP8,
+	}
+}
+
+// Supported lists the quantisations of safetensors files that are read.
+func Supported() []string {
+	var names []string
+	for name := range formats() {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// join makes one tensor of each quantised layer out of the several that its file has: weight, factors, marks. The first
+// layer of a form that is not here, or without its factors, becomes the error that Open and Load return.
+func (s *Set) join(metadata string) {
+	layers, err := s.layers(metadata)
+	if err != nil {
+		s.refused = err
+		return
+	}
+	for _, x := range slices.Sorted(maps.Keys(layers)) {
+		q := layers[x]
+		join, ok := formats()[q.Format]
+		if !ok {
+			s.refused = fmt.Errorf("layer %s is quantised as %q, which is not read (read are: %s, and GGUF files)", x, q.Format,
+				strings.Join(Supported(), ", "))
+			return
+		}
+		if _, ok := s.tensors[x+".weight"]; !ok {
+			continue // reported as missing by Load
+		}
+		if err := join(s, x, q); err != nil {
+			s.refused = fmt.Errorf("layer %s, quantised as %s: %w", x, q.Format, err)
+			return
+		}
+	}
+	s.joinOldFP8()
+}
+
+// layers reads and removes the marks of layers.
+func (s *Set) layers(metadata string) (map[string]*quantisation, error) {
+	var listed struct {
+		Layers map[string]*quantisation `json:"layers"`
+	}
+	if metadata != "" {
+		if err := json.Unmarshal([]byte(metadata), &listed); err != nil {
+			return nil, fmt.Errorf("metadata %s: %w", metadataKey, err)
+		}
+	}
+	out := map[string]*quantisation{}
+	for x, q := range listed.Layers {
+		if q == nil {
+			return nil, fmt.Errorf("metadata %s: layer %s has no object", metadataKey, x)
+		}
+		out[x] = q
+	}
+	for name, t := range s.tensors {
+		x, ok := strings.CutSuffix(name, ".comfy_quant")
+		if !ok {
+			continue
+		}
+		q := new(quantisation)
+		if err := json.Unmarshal(t.Data, q); err != nil || q.Format == "" {
+			return nil, fmt.Errorf("tensor %s is no JSON object with a format (%.80q)", name, t.Data)
+		}
+		out[x] = q
+		delete(s.tensors, name)
+	}
+	return out, nil
+}
+
+// take returns a tensor of a layer and removes it from the set.
+func (s *Set) take(name string) (Stored, bool) {
+	t, ok := s.tensors[name]
+	delete(s.tensors, name)
+	return t, ok
+}
+
+// joinFP8 leaves the work to joinOldFP8, which knows the names too.
+func joinFP8(*Set, string, *quantisation) error { return nil }
+
+// joinInt8: one factor, or one for each row, for weights of 8 bits, which may be rotated.
+func joinInt8(s *Set, x string, q *quantisation) error {
+	w := s.tensors[x+".weight"]
+	scale, ok := s.take(x + ".weight_scale")
+	switch {
+	case w.DType != engine.I8 || len(w.Shape) != 2:
+		return fmt.Errorf("weight is %s %v, want a matrix of i8", w.DType, w.Shape)
+	case !ok || scale.DType > engine.F64 || scale.Len() != 1 && scale.Len() != w.Shape[0]:
+		return fmt.Errorf("weight_scale is missing or has another size than 1 or %d", w.Shape[0])
+	}
+	w.Rotated = q.group()
+	if rule := engine.RotationRule(w.Rotated, w.Shape[1]); rule != "" {
+		return fmt.Errorf("rotated in groups of %d of %d inputs: %s", w.Rotated, w.Shape[1], rule)
+	}
+	w.Scales = scale.F32()
+	if len(w.Scales) == 1 {
+		w.Scales = slices.Repeat(w.Scales, w.Shape[0])
+	}
+	s.tensors[x+".weight"] = w
+	return nil
+}
+
+// blockScales are the factors of groups of inputs in the order of cuBLAS: tiles of 128 rows and 4 groups.
+type blockScales struct {
+	data   []byte
+	groups int // of a row
+}
+
+// at returns the factor of a group of a row, as it is stored.
+func (b blockScales) at(row, group int) byte {
+	tile := row/128*((b.groups+3)/4) + group/4
+	return b.data[tile*512+row%32*16+row%128/32*4+group%4]
+}
+
+// blocks checks and takes the factors of groups of so many inputs of x, whose weight is [n, k].
+func (s *Set) blocks(x string, n, k, per int) (blockScales, error) {
+	b := blockScales{groups: k / per}
+	scale, ok := s.take(x + ".weight_scale")
+	if want := (n + 127) / 128 * ((b.groups + 3) / 4) * 512; !ok || scale.Len() != want || scale.DType.Size() != 1 ||
+		k%per != 0 {
+		return b, fmt.Errorf("weight_scale is missing or has another size than %d bytes, for a weight of [%d, %d]", want, n, k)
+	}
+	b.data = scale.Elements(0, scale.Len())
+	return b, nil
+}
+
+// joinNVFP4: numbers of 4 bits, two a byte, the first one in the higher half, with an E4M3 factor for 16 inputs and one
+// for the whole. All but the last are together exact in bf16.
+func joinNVFP4(s *Set, x string, _ *quantisation) error {
+	w := s.tensors[x+".weight"]
+	if len(w.Shape) != 2 || w.DType.Size() != 1 {
+		return fmt.Errorf("weight is %s %v, want a matrix of u8", w.DType, w.Shape)
+	}
+	n, k := w.Shape[0], 2*w.Shape[1]
+	b, err := s.blocks(x, n, k, 16)
+	if err != nil {
+		return err
+	}
+	whole, ok := s.take(x + ".weight_scale_2")
+	if !ok || whole.DType > engine.F64 || whole.Len() != 1 {
+		return fmt.Errorf("weight_scale_2 is missing or is no single number")
+	}
+	codes := [8]float32{0, 0.5, 1, 1.5, 2, 3, 4, 6}
+	data := w
+	s.take(x + ".input_scale")
+	s.store(x, Stored{
+		DType: engine.BF16, Shape: []int{n, k}, Scale: whole.F32()[0], drop: w.drop,
+		make: func(dst []byte, lo, hi int) {
+			for i := lo; i < hi; i++ {
+				code := data.Data[i/2] >> (4 * (1 - i%2))
+				v := codes[code&7] * engine.F32FromF8E4M3(b.at(i/k, i%k/16))
+				if code&8 != 0 {
+					v = -v
+				}
+				engine.Narrow(dst[2*(i-lo):], []float32{v}, engine.BF16)
+			}
+		},
+	})
+	return nil
+}
+
+// joinMXFP8: E4M3 with a power of two for 32 inputs, together exact in bf16.
+func joinMXFP8(s *Set, x string, _ *quantisation) error {
+	w := s.tensors[x+".weight"]
+	if len(w.Shape) != 2 || w.DType != engine.F8E4M3 {
+		return fmt.Errorf("weight is %s %v, want a matrix of f8_e4m3", w.DType, w.Shape)
+	}
+	k := w.Shape[1]
+	b, err := s.blocks(x, w.Shape[0], k, 32)
+	if err != nil {
+		return err
+	}
+	data := w.Data
+	s.take(x + ".input_scale")
+	w.DType, w.Data = engine.BF16, nil
+	w.make = func(dst []byte, lo, hi int) {
+		for i := lo; i < hi; i++ {
+			v := float32(0)
+			if e := b.at(i/k, i%k/32); e != 0 {
+				v = engine.F32FromF8E4M3(data[i]) * engine.F32FromBF16(uint16(e)<<7)
+			}
+			engine.Narrow(dst[2*(i-lo):], []float32{v}, engine.BF16)
+		}
+	}
+	s.store(x, w)
+	return nil
+}
+
+// store puts the joined weight of a layer, which may be filled up with zeros, in place. Factors of inputs that belong to
+// the weights themselves (AWQ) are multiplied into its columns.
+func (s *Set) store(x string, w Stored) {
+	w.padded = true
+	pre, ok := s.take(x + ".pre_quant_scale")
+	if !ok || pre.Len() > w.Shape[1] || pre.DType > engine.F64 {
+		s.tensors[x+".weight"] = w
+		return
+	}
+	w = w.within([]int{w.Shape[0], pre.Len()})
+	from, by, k := w, pre.F32(), w.Shape[1]
+	w.DType, w.Scale = engine.F32, 0
+	w.make = func(dst []byte, lo, hi int) {
+		v := make([]float32, hi-lo)
+		from.wide(v, lo)
+		for i := range v {
+			v[i] *= by[(lo+i)%k]
+		}
+		engine.Narrow(dst, v, engine.F32)
+	}
+	s.tensors[x+".weight"] = w
+}
+
+// within returns the corner of the given shape of a matrix that files fill up, and other tensors as they are.
+func (s Stored) within(shape []int) Stored {
+	if !s.padded || len(shape) != 2 || shape[0] > s.Shape[0] || shape[1] > s.Shape[1] || slices.Equal(shape, s.Shape) {
+		return s
+	}
+	from, k, size := s.make, shape[1], s.DType.Size()
+	wide := s.Shape[1]
+	s.Shape = slices.Clone(shape)
+	s.make = func(dst []byte, lo, hi int) {
+		for at := lo; at < hi; {
+			n := min(hi-at, k-at%k)
+			start := at/k*wide + at%k
+			from(dst[(at-lo)*size:(at-lo+n)*size], start, start+n)
+			at += n
+		}
+	}
+	return s
+}
+
+// wide8 is wide for i8: factors of rows applied, rotations undone.
+func (s Stored) wide8(dst []float32, lo int) {
+	k, group := s.Len()/s.Shape[0], max(s.Rotated, 1)
+	var line []float32
+	var scratch []byte
+	for at := 0; at < len(dst); {
+		row, from := (lo+at)/k, (lo+at)%k
+		to := min(k, from+len(dst)-at)
+		a, b := from/group*group, (to+group-1)/group*group
+		line = slices.Grow(line[:0], b-a)[:b-a]
+		engine.Widen(line, s.elements(&scratch, row*k+a, row*k+b), engine.I8)
+		for i := range line {
+			line[i] *= s.Scales[row]
+		}
+		if s.Rotated > 0 {
+			engine.Rotate(line, s.Rotated)
+		}
+		at += copy(dst[at:], line[from-a:to-a])
+	}
+}
+
+// as returns the values of s, factors applied, as a tensor of d that is made when it is asked for.
+func (s Stored) as(d engine.DType) Stored {
+	from := s
+	s.DType, s.Data, s.Scale, s.Scales, s.Rotated = d, nil, 0, nil, 0
+	s.make = func(dst []byte, lo, hi int) {
+		v := make([]float32, min(hi-lo, wideChunk))
+		for at := lo; at < hi; at += len(v) {
+			v = v[:min(len(v), hi-at)]
+			from.wide(v, at)
+			engine.Narrow(dst[d.Size()*(at-lo):], v, d)
+		}
+	}
+	return s
+}
+
+// usable reports whether Load knows what to do with the elements.
+func (s Stored) usable() bool {
+	return s.DType <= engine.F64 || s.DType == engine.I8 && s.Scales != nil
+}

@@ -1,0 +1,403 @@
+package weights_test
+
+import (
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"patchbay/engine"
+	"patchbay/engine/deferred"
+	"patchbay/engine/ref"
+	"patchbay/engine/safetensors"
+	"patchbay/models/goldenrun"
+	"patchbay/models/weights"
+	"patchbay/tests/golden"
+)
+
+// layer is one case of modern33/quant.json: a linear layer as ComfyUI's files have it.
+type layer struct {
+	key        string
+	Format     string                        `json:"format"`
+	ComfyQuant string                        `json:"comfy_quant"`
+	Tensors    map[string][2]json.RawMessage `json:"tensors"`
+	Hex        map[string]string             `json:"hex"`
+	Shape      []int                         `json:"shape"`
+	Compute    string                        `json:"compute"`
+	X          []int                         `json:"x"`
+	XScale     float64                       `json:"x_scale"`
+	Bias       bool                          `json:"bias"`
+}
+
+// layers returns the cases whose formats are read, in order.
+func layers(t *testing.T) []layer {
+	t.Helper()
+	var all map[string]json.RawMessage
+	if err := golden.JSON("modern33/quant.json", &all); err != nil {
+		t.Fatal(err)
+	}
+	var out []layer
+	for key, text := range all {
+		kind, _, numbered := strings.Cut(key, "/")
+		if !numbered || !slices.Contains([]string{"int8_tensorwise", "int8_convrot", "fp8", "nvfp4", "mxfp8"}, kind) {
+			continue
+		}
+		l := layer{key: key}
+		if err := json.Unmarshal(text, &l); err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, l)
+	}
+	slices.SortFunc(out, func(a, b layer) int { return strings.Compare(a.key, b.key) })
+	if len(out) != 29 {
+		t.Fatalf("%d layers, want 29", len(out))
+	}
+	return out
+}
+
+// dtype returns the type that the layer computes in.
+func (l layer) dtype() engine.DType {
+	if l.Compute == "bfloat16" {
+		return engine.BF16
+	}
+	return engine.F32
+}
+
+// rounded returns the input of that name as the layer sees it.
+func (l layer) rounded(name string, n int, scale float64) []float32 {
+	v := golden.Fill("input:quant/"+l.key+"/"+name, n, scale, 0)
+	if l.dtype() == engine.BF16 {
+		for i := range v {
+			v[i] = engine.F32FromBF16(engine.BF16FromF32(v[i]))
+		}
+	}
+	return v
+}
+
+// file writes the layer "net.x" as a safetensors file and opens it. marked: the format is said by a tensor, else by the
+// metadata.
+func (l layer) file(t *testing.T, marked bool) *weights.Set {
+	t.Helper()
+	types := map[string]string{
+		"int8": "I8", "uint8": "U8", "float32": "F32", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2",
+		"float8_e8m0fnu": "F8_E8M0",
+	}
+	var entries []safetensors.Entry
+	for name, info := range l.Tensors {
+		var kind string
+		e := safetensors.Entry{Name: "net.x." + name}
+		if json.Unmarshal(info[0], &kind) != nil || json.Unmarshal(info[1], &e.Shape) != nil || types[kind] == "" {
+			t.Fatalf("%s: tensor %s is %s", l.key, name, info)
+		}
+		e.FileType = types[kind]
+		switch name {
+		case "comfy_quant":
+			if !marked {
+				continue
+			}
+			e.Data = []byte(l.ComfyQuant)
+		case "bias":
+			e.Data = make([]byte, 4*l.Shape[0])
+			engine.Narrow(e.Data, l.rounded("b", l.Shape[0], 0.4), engine.F32)
+		case "pre_quant_scale":
+			e.Data = make([]byte, 4*l.Shape[1])
+			engine.Narrow(e.Data, golden.Fill("input:quant/"+l.key+"/pre", l.Shape[1], 0.5, 1), engine.F32)
+		default:
+			var err error
+			if e.Data, err = hex.DecodeString(l.Hex[name]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		entries = append(entries, e)
+	}
+	meta := map[string]string{}
+	if !marked {
+		meta["_quantization_metadata"] = `{"format_version": "1.0", "layers": {"net.x": ` + l.ComfyQuant + `}}`
+	}
+	var out bytes.Buffer
+	if err := safetensors.Write(&out, meta, entries); err != nil {
+		t.Fatal(err)
+	}
+	f, err := safetensors.OpenBytes(out.Bytes())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return weights.FromFile(f).Prefix("net.")
+}
+
+// net is the layer as a model has it.
+type net struct {
+	X *engine.Weight `weight:"x,optbias" shape:"N,K"`
+}
+
+func (l layer) options() weights.Options {
+	return weights.Options{Model: "test", Dims: map[string]int{"N": l.Shape[0], "K": l.Shape[1]}}
+}
+
+// run loads the layer and multiplies the case's x.
+func (l layer) run(t *testing.T, ops engine.Ops, set *weights.Set) []float32 {
+	t.Helper()
+	var n net
+	loaded, err := weights.Load(ops, set, &n, l.options())
+	if err != nil {
+		t.Fatalf("%s: %v", l.key, err)
+	}
+	defer loaded.Close()
+	k := l.Shape[1]
+	rows := 1
+	for _, d := range l.X[:len(l.X)-1] {
+		rows *= d
+	}
+	tensor := func(n int) engine.Tensor {
+		buf, err := ops.Alloc(rows * n * 4)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return engine.NewTensor(buf, l.dtype(), rows, n)
+	}
+	x, y := tensor(k), tensor(l.Shape[0])
+	ops.Upload(x, l.rounded("x", rows*k, l.XScale))
+	ops.Linear(y, x, n.X, engine.Epilogue{})
+	out := make([]float32, y.Len())
+	if err := ops.Download(out, y).Wait(); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// near fails unless got is within tol of want, relative to the largest value.
+func near(t *testing.T, what string, got, want []float32, tol float64) {
+	t.Helper()
+	if len(got) != len(want) {
+		t.Errorf("%s: %d values, want %d", what, len(got), len(want))
+		return
+	}
+	largest, worst := 0.0, 0.0
+	for i := range want {
+		largest = max(largest, math.Abs(float64(want[i])))
+		if d := math.Abs(float64(got[i]) - float64(want[i])); !(d <= worst) {
+			worst = d
+		}
+	}
+	if !(worst <= tol*largest) {
+		t.Errorf("%s: off by %.3g of the largest value, bound %g", what, worst/largest, tol)
+	}
+}
+
+func results(t *testing.T, name string) func(key string) []float32 {
+	t.Helper()
+	f, err := safetensors.Open(golden.Path(name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.Close() })
+	return func(key string) []float32 {
+		e, ok := f.Entry(key)
+		if !ok {
+			t.Fatalf("no recorded %s", key)
+		}
+		v, err := e.F32()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+// TestQuantisedLayersMatchComfyUI compares weights and products of every quantisation that is read with what ComfyUI
+// 0.33.0 made of the same bytes on a processor: int8 with activations that are rounded too, all others with the
+// weights' values.
+func TestQuantisedLayersMatchComfyUI(t *testing.T) {
+	want := results(t, "modern33/quant.safetensors")
+	for _, l := range layers(t) {
+		for _, marked := range []bool{true, false} {
+			set := l.file(t, marked)
+			if names := slices.DeleteFunc(slices.Clone(set.Names()), func(n string) bool {
+				return n == "x.weight" || n == "x.bias"
+			}); len(names) > 0 {
+				t.Errorf("%s: %v are left beside the weight", l.key, names)
+			}
+			stored, _ := set.Get("x.weight")
+			values := weights.Corner(stored, l.Shape).F32()
+			tol := 2e-6
+			if l.dtype() == engine.BF16 {
+				tol = 1.0 / 256
+			}
+			expected := want(l.key + "#dequantised")
+			if _, scaled := l.Tensors["pre_quant_scale"]; scaled { // is part of our weight
+				for i, by := range golden.Fill("input:quant/"+l.key+"/pre", l.Shape[1], 0.5, 1) {
+					for row := range l.Shape[0] {
+						expected[row*l.Shape[1]+i] *= by
+					}
+				}
+			}
+			near(t, l.key+" dequantised", values, expected, tol)
+		}
+		y, tol := l.key+"#y_dequantised", 2e-6
+		if l.Format == "int8_tensorwise" {
+			y = l.key + "#y_default"
+		}
+		if l.dtype() == engine.BF16 {
+			tol = 8e-3
+		}
+		goldenrun.EachOps(t, func(t *testing.T, ops engine.Ops) {
+			near(t, l.key, l.run(t, ops, l.file(t, true)), want(y), tol)
+		})
+		near(t, l.key+" on ref", l.run(t, ref.New(), l.file(t, true)), want(y), tol)
+		near(t, l.key+" deferred", l.run(t, deferred.New(goldenrun.NewOps()), l.file(t, true)), want(y), tol)
+		near(t, l.key+" widened", l.run(t, goldenrun.NewOps(), l.file(t, true).Widened(engine.F32)),
+			want(l.key+"#y_dequantised"), tol)
+	}
+}
+
+// TestEmbeddingsOf8Bits looks rows up in tables that are quantised like weights.
+func TestEmbeddingsOf8Bits(t *testing.T) {
+	var all map[string]json.RawMessage
+	if err := golden.JSON("modern33/quant.json", &all); err != nil {
+		t.Fatal(err)
+	}
+	want := results(t, "modern33/quant.safetensors")
+	for _, key := range []string{"embedding/0", "embedding/1", "embedding/3"} {
+		var c struct {
+			Quant string            `json:"comfy_quant"`
+			Shape []int             `json:"shape"`
+			IDs   [][]int           `json:"ids"`
+			Hex   map[string]string `json:"hex"`
+		}
+		if err := json.Unmarshal(all[key], &c); err != nil {
+			t.Fatal(err)
+		}
+		data, _ := hex.DecodeString(c.Hex["weight"])
+		scale, _ := hex.DecodeString(c.Hex["weight_scale"])
+		table, ok := weights.FromMap(map[string]weights.Stored{
+			"x.weight":       {DType: engine.I8, Shape: c.Shape, Data: data},
+			"x.weight_scale": {DType: engine.F32, Shape: []int{len(scale) / 4}, Data: scale},
+			"x.comfy_quant":  {DType: engine.U8, Shape: []int{len(c.Quant)}, Data: []byte(c.Quant)},
+		}).Get("x.weight")
+		if !ok {
+			t.Fatal("no table")
+		}
+		var got []float32
+		for _, id := range slices.Concat(c.IDs...) {
+			row, err := table.Rows(id, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, row.F32()...)
+		}
+		near(t, key, got, want(key+"#rows"), 2e-6)
+	}
+}
+
+// TestQuantisationsThatAreNotRead checks that files are refused by the name of their form, and what is said of files
+// that are not whole.
+func TestQuantisationsThatAreNotRead(t *testing.T) {
+	text := func(s string) weights.Stored {
+		return weights.Stored{DType: engine.U8, Shape: []int{len(s)}, Data: []byte(s)}
+	}
+	number := weights.Stored{DType: engine.F32, Shape: []int{1}, Data: make([]byte, 4)}
+	w := weights.Stored{DType: engine.I8, Shape: []int{4, 16}, Data: make([]byte, 64)}
+	for _, c := range []struct {
+		want string
+		set  map[string]weights.Stored
+	}{
+		{`"awq_w4a16"`, map[string]weights.Stored{"x.weight": w, "x.comfy_quant": text(`{"format": "awq_w4a16"}`)}},
+		{"read are: float8_e4m3fn, float8_e5m2, int8_tensorwise, mxfp8, nvfp4, and GGUF", map[string]weights.Stored{
+			"x.weight": w, "x.comfy_quant": text(`{"format": "convrot_w4a4"}`),
+		}},
+		{"no JSON object with a format", map[string]weights.Stored{"x.weight": w, "x.comfy_quant": text("{}")}},
+		{"weight_scale is missing", map[string]weights.Stored{
+			"x.weight": w, "x.comfy_quant": text(`{"format": "int8_tensorwise"}`),
+		}},
+		{"must divide K", map[string]weights.Stored{
+			"x.weight": w, "x.weight_scale": number,
+			"x.comfy_quant": text(`{"format": "int8_tensorwise", "convrot": true}`),
+		}},
+		{"powers of 4", map[string]weights.Stored{
+			"x.weight": w, "x.weight_scale": number,
+			"x.comfy_quant": text(`{"format": "int8_tensorwise", "convrot": true, "convrot_groupsize": 8}`),
+		}},
+		{"weight is i8 [4 16], want a matrix of f8_e4m3", map[string]weights.Stored{
+			"x.weight": w, "x.comfy_quant": text(`{"format": "mxfp8"}`),
+		}},
+		{"weight_scale is missing or has another size than 512 bytes", map[string]weights.Stored{
+			"x.weight": w, "x.comfy_quant": text(`{"format": "nvfp4"}`),
+		}},
+		{"element type of this tensor is not supported", map[string]weights.Stored{"x.weight": w}},
+	} {
+		var n net
+		opt := weights.Options{Model: "test", Dims: map[string]int{"N": 4, "K": 16}}
+		if _, err := weights.Load(ref.New(), weights.FromMap(c.set), &n, opt); err == nil ||
+			!strings.Contains(err.Error(), c.want) {
+			t.Errorf("got error %v, want one that says %q", err, c.want)
+		}
+	}
+}
+
+// TestSlicesOf8Bits cuts a rotated matrix as tensor groups do: by rows, by columns in whole groups, which stay 8 bits,
+// and by columns inside of groups, which do not. The slices of columns add up to the product with values that are not
+// rounded, within what rounding x costs.
+func TestSlicesOf8Bits(t *testing.T) {
+	const n, k, rows = 6, 128, 5
+	codes, scales := make([]byte, n*k), make([]float32, n)
+	for i := range codes {
+		codes[i] = byte(i*89 + i/11)
+	}
+	for i := range scales {
+		scales[i] = float32(i+1) / 1000
+	}
+	set := weights.FromMap(map[string]weights.Stored{
+		"x.weight": {DType: engine.I8, Shape: []int{n, k}, Data: codes, Scales: scales, Rotated: 16},
+	})
+	ops := goldenrun.NewOps()
+	x := golden.Input("slices of 8 bits", rows*k)
+	product := func(dst any, w func() *engine.Weight, x []float32, rank, ranks int) ([]float32, engine.DType) {
+		opt := weights.Options{Model: "test", Dims: map[string]int{"N": n, "K": k}, Rank: rank, Ranks: ranks}
+		loaded, err := weights.Load(ops, set, dst, opt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer loaded.Close()
+		y := make([]float32, rows*w().N())
+		ops.Linear(engine.FromF32(y, rows, w().N()), engine.FromF32(x, rows, w().K()), w(), engine.Epilogue{})
+		return y, w().Base.DType
+	}
+	var whole net
+	want, _ := product(&whole, func() *engine.Weight { return whole.X }, x, 0, 1)
+
+	var byRows struct {
+		X *engine.Weight `weight:"x,nobias" shape:"N,K" split:"rows N"`
+	}
+	for rank := range 3 {
+		got, d := product(&byRows, func() *engine.Weight { return byRows.X }, x, rank, 3)
+		for i := range rows {
+			if !slices.Equal(got[2*i:2*i+2], want[n*i+2*rank:n*i+2*rank+2]) || d != engine.I8 {
+				t.Fatalf("rows of rank %d, as %s, are not those of the whole", rank, d)
+			}
+		}
+	}
+	for ranks, stored := range map[int]engine.DType{2: engine.I8, 3: engine.BF16} {
+		sum := make([]float32, rows*n)
+		for rank := range ranks {
+			var byCols struct {
+				X *engine.Weight `weight:"x,nobias" shape:"N,K" split:"cols K"`
+			}
+			lo, hi := k*rank/ranks, k*(rank+1)/ranks
+			var part []float32
+			for i := range rows {
+				part = append(part, x[i*k+lo:i*k+hi]...)
+			}
+			got, d := product(&byCols, func() *engine.Weight { return byCols.X }, part, rank, ranks)
+			if d != stored {
+				t.Errorf("column slice %d of %d is stored as %s, want %s", rank, ranks, d, stored)
+			}
+			for i, v := range got {
+				sum[i] += v
+			}
+		}
+		near(t, "columns", sum, want, 2e-2)
+	}
+}

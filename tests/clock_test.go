@@ -1,0 +1,206 @@
+package tests
+
+import (
+	"bytes"
+	"context"
+	"debug/elf"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"patchbay/ipc/client"
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
+)
+
+// TestClockJumps sets the clock of a daemon and its workers forwards and backwards by an hour and a day while jobs run,
+// wait, have deadlines and pauses, and a handle its lease. What counts is the time that has passed: nothing ends early,
+// late or twice.
+func TestClockJumps(t *testing.T) {
+	t.Parallel()
+	if runtime.GOARCH != "amd64" {
+		t.Skip("NOT RUN: the clock of a process can be set on amd64 only")
+	}
+	s := startServer(t, buildProgram(t), "", "--workers", "2", "--keep-for", "2h", "--keep-results", "2h")
+	c := s.client()
+	run := func(id string, steps, ttl, deadline int) {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		flow := quick
+		if steps > 0 {
+			flow = strings.Replace(demoFlow(t, steps), `"seed": 1`, `"seed": 1`+fmt.Sprint(len(id)), 1)
+		}
+		if _, err := client.Submit(ctx, c, &message.RunRequest{
+			ID: id, Workflow: flow, QueueTTLMS: ttl, DeadlineMS: deadline,
+		}); err != nil {
+			t.Fatalf("submit %s: %v", id, err)
+		}
+	}
+	hold := func(inputs string) string {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		var r message.ExecReply
+		o, err := wire.Decode([]byte(inputs), wire.JSON, wire.DefaultLimits())
+		if err == nil {
+			err = client.AskOne(ctx, c, message.VerbExec, "", o, &r)
+		}
+		if err != nil || len(r.Outputs) != 1 {
+			t.Fatalf("exec %s: %v %v", inputs, r.Outputs, err)
+		}
+		b, _ := wire.Encode(r.Outputs[0], wire.JSON)
+		return string(b)
+	}
+	clip := hold(`{"class_type":"DualCLIPLoader","inputs":{"clip_name1":"demo_clip.safetensors",` +
+		`"clip_name2":"demo_t5.safetensors","type":"flux"},"lease_ms":600000}`)
+	const hour = 3600
+	for _, to := range []int64{24 * hour, 0} {
+		s.setClock(to)
+		hold(fmt.Sprintf(`{"class_type":"CLIPTextEncode","inputs":{"text":"a heart","clip":%s}}`, clip))
+	}
+	run("running", 10_000, 0, 0)
+	s.waitState(c, "running", message.Running)
+	var steps atomic.Int64
+	go func() {
+		_, _ = client.Follow(context.Background(), s.client(), "running", 0, false, &client.Collector{
+			Event: func(ev message.Event) {
+				if ev.Type == message.EventProgress {
+					steps.Add(1)
+				}
+			},
+		})
+	}()
+	for i, to := range []int64{hour, 0, 24 * hour, 0} {
+		n := fmt.Sprint(i)
+		run("deadline"+n, 10_000, 0, 1500)
+		s.waitState(c, "deadline"+n, message.Running)
+		run("late"+n, 0, 300, 0)
+		run("patient"+n, 0, 20*60*1000, 0)
+		s.setClock(to)
+		s.waitState(c, "late"+n, message.Expired)
+		if rec := s.waitState(c, "deadline"+n, message.Failed); rec.Error == nil || rec.Error.Code != wire.ErrDeadline {
+			t.Errorf("the job with a deadline ended with %v", rec.Error)
+		}
+		s.waitFiles(c, "patient"+n)
+		before := steps.Load()
+		s.until("steps are told after the jump", func() bool { return steps.Load() > before })
+		run("patient"+n, 0, 20*60*1000, 0) // its receipt stands
+		if err := client.Retry(context.Background(), c, "late"+n); err != nil {
+			t.Errorf("retry after the jump: %v", err)
+		}
+		s.waitFiles(c, "late"+n)
+	}
+	rec := s.waitState(c, "running", message.Running)
+	if rec.Attempt != 1 {
+		t.Errorf("the job that ran through all is in attempt %d", rec.Attempt)
+	}
+	for _, pid := range s.workerPIDs() {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
+	s.setClock(-24 * hour) // in the pause before the next attempt
+	s.until("it runs again", func() bool {
+		rec, err := status(c, "running")
+		return err == nil && rec.State == message.Running && rec.Attempt == 2
+	})
+	s.kill()
+	s.launch() // the clock is a day ahead of what the store was written with
+	s.setClock(-24 * hour)
+	c = s.client()
+	s.until("it runs after a start on another day", func() bool {
+		rec, err := status(c, "running")
+		return err == nil && rec.State == message.Running && rec.Attempt == 3
+	})
+	run("second", 10_000, 0, 0)
+	s.waitState(c, "second", message.Running)
+	run("waiting", 0, 0, 0)
+	s.kill()
+	s.launch() // and now a day behind
+	c = s.client()
+	cancel(t, c, "running")
+	s.waitState(c, "running", message.Cancelled)
+	s.waitFiles(c, "waiting")
+	cancel(t, c, "second")
+	for i := range 4 {
+		s.waitFiles(c, fmt.Sprint("patient", i)) // nothing was forgotten
+	}
+}
+
+// setClock sets the clock of the daemon and of its workers that live, in seconds from the machine's.
+func (s *server) setClock(seconds int64) {
+	s.t.Helper()
+	for _, pid := range append(children(s.cmd.Process.Pid), s.cmd.Process.Pid) {
+		err := setClock(pid, seconds)
+		if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, syscall.ESRCH) { // a worker that has ended
+			s.t.Fatalf("the clock of process %d: %v", pid, err)
+		}
+	}
+}
+
+// setClock makes the real-time clock of a process run so many seconds ahead of the machine's. Programs in Go ask the
+// code that the kernel maps into every process (the vDSO), not the C library, which is what libfaketime replaces: so a
+// jump is written over its clock_gettime, to code that asks the kernel and adds. The monotonic clock stays.
+func setClock(pid int, seconds int64) error {
+	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
+	if err != nil {
+		return err
+	}
+	var from, to int64
+	for _, line := range strings.Split(string(maps), "\n") {
+		if strings.HasSuffix(line, "[vdso]") {
+			if _, err := fmt.Sscanf(line, "%x-%x", &from, &to); err != nil {
+				return err
+			}
+		}
+	}
+	mem, err := os.OpenFile(fmt.Sprintf("/proc/%d/mem", pid), os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = mem.Close() }()
+	image := make([]byte, to-from)
+	if _, err := mem.ReadAt(image, from); err != nil {
+		return err
+	}
+	f, err := elf.NewFile(bytes.NewReader(image))
+	if err != nil {
+		return err
+	}
+	symbols, err := f.DynamicSymbols()
+	if err != nil {
+		return err
+	}
+	at := map[string]int64{}
+	for _, s := range symbols {
+		at[s.Name] = int64(s.Value)
+	}
+	// Nobody here calls gettimeofday: the new code has its place.
+	clock, room := at["__vdso_clock_gettime"], at["__vdso_gettimeofday"]
+	if clock == 0 || room == 0 {
+		return fmt.Errorf("its vDSO has no clock_gettime")
+	}
+	code := []byte{
+		0xb8, 228, 0, 0, 0, // mov eax, SYS_clock_gettime
+		0x0f, 0x05, // syscall
+		0x85, 0xff, // test edi, edi: CLOCK_REALTIME is 0
+		0x75, 13, // jne to ret
+		0x48, 0xb9, 0, 0, 0, 0, 0, 0, 0, 0, // mov rcx, seconds
+		0x48, 0x01, 0x0e, // add [rsi], rcx
+		0xc3, // ret
+	}
+	binary.LittleEndian.PutUint64(code[13:], uint64(seconds))
+	jump := binary.LittleEndian.AppendUint32([]byte{0xe9}, uint32(room-clock-5))
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		return err
+	}
+	defer func() { _ = syscall.Kill(pid, syscall.SIGCONT) }()
+	if _, err := mem.WriteAt(code, from+room); err != nil {
+		return err
+	}
+	_, err = mem.WriteAt(jump, from+clock)
+	return err
+}

@@ -1,0 +1,86 @@
+package tests
+
+import (
+	"crypto/x509"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestTLS: what is wrong between a NATS server's certificate and a daemon or a client is told with what to do about it,
+// and a daemon lives through a change of certificate and authority.
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("NOT RUN with -short: builds nats-server")
+	}
+	program := buildProgram(t)
+	dir := t.TempDir()
+	ca := authority(t, dir)
+	cert := func(name string, change func(*x509.Certificate)) {
+		c := template("patchbay test")
+		c.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)}
+		c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+		change(c)
+		writePair(t, filepath.Join(dir, name), c, ca.cert, ca.key)
+	}
+	good := func(*x509.Certificate) {}
+	cert("server", good)
+	n := startNATS(t, fmt.Sprintf("tls { cert_file: %q, key_file: %q, timeout: 5 }\n",
+		filepath.Join(dir, "server.pem"), filepath.Join(dir, "server-key.pem")))
+	url := strings.Replace(n.url, "nats://", "tls://", 1)
+	trust := []string{"--tls-ca", filepath.Join(dir, "ca.pem")}
+	both := func(url, want string, args ...string) {
+		t.Helper()
+		serve := []string{
+			"serve", "--nats", url, "--store", filepath.Join(dir, "unused"), "--socket", "off", "--models", demoModels(t),
+			"--input", dir, "--output", dir,
+		}
+		for _, line := range [][]string{{"jobs", "--nats", url}, serve} {
+			code, out := try(t, program, nil, append(line, args...)...)
+			if code != map[string]int{"jobs": 3, "serve": 2}[line[0]] || !strings.Contains(out, want) {
+				t.Errorf("%s ended with %d, want %q:\n%s", line[0], code, want, out)
+			}
+		}
+	}
+	reload := func() {
+		n.kill() // a server that reads its files anew keeps the connections that stand
+		n.start()
+	}
+
+	s := startServer(t, program, "", append(trust, "--nats", url)...)
+	works := func(id string) {
+		t.Helper()
+		flow := filepath.Join(dir, "flow.json")
+		if err := os.WriteFile(flow, []byte(quick), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s.until(id+" is done", func() bool {
+			code, _ := try(t, program, nil, append([]string{"run", flow, "--id", id, "--nats", url}, trust...)...)
+			return code == 0
+		})
+	}
+	works("first")
+	both(url, "--tls-ca FILE")
+	plain := startNATS(t)
+	both(strings.Replace(plain.url, "nats://", "tls://", 1), "it has no TLS", trust...)
+
+	cert("server", func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) })
+	reload()
+	both(url, "its certificate expired at ", trust...)
+	s.until("the daemon says why it has lost the server", func() bool {
+		return strings.Contains(s.log.String(), "its certificate expired at ")
+	})
+	cert("server", func(c *x509.Certificate) { c.IPAddresses, c.DNSNames = nil, []string{"gpu.example"} })
+	reload()
+	both(url, "its certificate is for gpu.example: use a name that is in it, or put 127.0.0.1 into it", trust...)
+
+	ca = authority(t, dir) // a new one in the file that all have been told
+	cert("server", good)
+	reload()
+	works("swapped")
+}
