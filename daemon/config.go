@@ -45,9 +45,11 @@ type Config struct {
 	Transport    string `json:"transport,omitempty"` // of ranks on GPUs: auto, local or nccl; empty: auto
 	Hosts        string `json:"hosts,omitempty"`     // HOST:PORT,... or @FILE: where ranks run; empty: here
 	ClusterKey   string `json:"cluster_key,omitempty"`
-	Version      string `json:"-"`                   // of the program
-	CUDALibs     string `json:"cuda_libs,omitempty"` // folders of NVIDIA's libraries, see package library
-	Graphs       string `json:"graphs,omitempty"`    // evaluations as CUDA graphs: on or off; empty: on
+	// TrustedNetwork allows GPUs of several machines to exchange by NCCL, which neither encrypts nor authenticates.
+	TrustedNetwork bool   `json:"trusted_network,omitempty"`
+	Version        string `json:"-"`                   // of the program
+	CUDALibs       string `json:"cuda_libs,omitempty"` // folders of NVIDIA's libraries, see package library
+	Graphs         string `json:"graphs,omitempty"`    // evaluations as CUDA graphs: on or off; empty: on
 	// Patience is how long the ranks of a request may stand still together; 0: ten minutes.
 	Patience time.Duration `json:"patience,omitempty"`
 
@@ -196,6 +198,8 @@ func (c *Config) Complete() error {
 			leastMemory>>20)}
 	} else if err != nil {
 		return &InputError{Err: fmt.Errorf("--memory %w", err)}
+	} else if err := checkAddresses(addressSpace(), n); err != nil {
+		return &InputError{Err: err}
 	}
 	if c.FreeAfter < 0 {
 		return &InputError{Err: fmt.Errorf("--free-after %s: want 0 or more", c.FreeAfter)}
@@ -252,15 +256,11 @@ func (c *Config) CheckDevices() error {
 	if _, err := ParseBytes(c.DeviceMemory); err != nil {
 		return &InputError{Err: fmt.Errorf("--device-memory %w", err)}
 	}
-	gpus, _ := GPUs(c.Devices)
-	switch {
-	case !slices.Contains([]string{"", PlacementThreads, placementChildren}, c.Placement):
+	if !slices.Contains([]string{"", PlacementThreads, placementChildren}, c.Placement) {
 		return &InputError{Err: fmt.Errorf("--placement %s: want threads or children", c.Placement)}
-	case !slices.Contains([]string{"", GraphsOn, graphsOff}, c.Graphs):
+	}
+	if !slices.Contains([]string{"", GraphsOn, graphsOff}, c.Graphs) {
 		return &InputError{Err: fmt.Errorf("--graphs %s: want on or off", c.Graphs)}
-	case c.Placement == placementChildren && gpus != nil:
-		return &InputError{Err: fmt.Errorf("--placement children --devices %s: processes exchange in host memory alone yet: "+
-			"want --placement threads, or --devices cpu", c.Devices)}
 	}
 	if _, err := ParseBytes(c.Reserve); err != nil {
 		return &InputError{Err: fmt.Errorf("--reserve %w", err)}
@@ -310,7 +310,8 @@ func (c *Config) workerArgs() []string {
 		args = append(args, "--free-after", c.FreeAfter.String())
 	}
 	if c.Hosts != "" {
-		args = append(args, "--hosts", c.Hosts, "--cluster-key", c.ClusterKey)
+		args = append(args, "--hosts", c.Hosts, "--cluster-key", c.ClusterKey,
+			fmt.Sprintf("--trusted-network=%t", c.TrustedNetwork))
 	}
 	return args
 }

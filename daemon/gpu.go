@@ -57,6 +57,19 @@ func (c *Config) Libraries() *library.Search {
 	return &library.Search{Folders: c.CUDALibs, ComfyUI: c.ComfyUI}
 }
 
+// places are the devices of a worker, one for each rank that they have a place for; cpu takes any number.
+func (c *Config) places() []string {
+	list, err := GPUs(c.Devices)
+	if list == nil || err != nil {
+		return []string{"cpu"}
+	}
+	var out []string
+	for _, n := range list {
+		out = append(out, fmt.Sprintf("cuda:%d", n))
+	}
+	return out
+}
+
 // gpus are the devices that --devices names, one for each rank, and the driver they are reached through; both are nil
 // where it names none. Nothing is started on the devices.
 func (c *Config) gpus() (*cuda.Driver, []cuda.Info, error) {
@@ -98,13 +111,13 @@ func (c *Config) gpus() (*cuda.Driver, []cuda.Info, error) {
 // autoDevices is the value of --devices for every GPU that can be used, and the processors where there is none.
 const autoDevices = "auto"
 
-// chosen is --devices with auto replaced by what is here. Several workers, and ranks in processes of their own, have
-// the processors: neither can share GPUs.
+// chosen is --devices with auto replaced by what is here. Several workers have the processors, as they
+// cannot share GPUs.
 func (c *Config) chosen() string {
 	if c.Devices != autoDevices {
 		return c.Devices
 	}
-	if c.Workers > 1 || c.Placement == placementChildren {
+	if c.Workers > 1 {
 		return "cpu"
 	}
 	driver, err := cuda.Open(c.Libraries().Named()...)
@@ -204,5 +217,8 @@ func (c *Config) EngineConfig() (cfg parallel.Config, closing func() error, err 
 		return cfg, closing, err
 	}
 	cfg.NewOps, cfg.Transport, cfg.Ranks = devices.newOps, transport, len(infos)
+	if c.Placement == placementChildren {
+		cfg.Hosts = &children{Config: c, infos: infos}
+	}
 	return cfg, func() error { return errors.Join(end(), devices.close()) }, nil
 }

@@ -73,13 +73,7 @@ func pixels(t *testing.T, path string) (levels []int) {
 	if err != nil || img.Bounds().Dx() != 64 || img.Bounds().Dy() != 64 {
 		t.Fatalf("%s: %v, want a picture of 64x64", path, err)
 	}
-	for y := range 64 {
-		for x := range 64 {
-			r, g, b, _ := img.At(x, y).RGBA()
-			levels = append(levels, int(r>>8), int(g>>8), int(b>>8))
-		}
-	}
-	return levels
+	return channels(img)
 }
 
 // apart is the most levels that two pictures differ by in a channel.
@@ -91,8 +85,8 @@ func apart(a, b []int) (worst int) {
 }
 
 // TestCUDADemo: the demo on a fake GPU draws the picture of the processors, to one level of 255, and gives back all it
-// took: the driver says what it misses. Two ranks on one GPU and on two draw the same picture; without a place for the
-// second one they are refused.
+// took: the driver says what it misses. Two ranks on one GPU and on two, in one process and in two, draw the same
+// picture; without a place for the second one they are refused.
 func TestCUDADemo(t *testing.T) {
 	driver := fakegpu.Library(t)
 	program, flow := smallDemo(t)
@@ -102,17 +96,18 @@ func TestCUDADemo(t *testing.T) {
 	if err := os.WriteFile(broken, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range []struct{ devices, ranks, env, transport string }{
-		{"cpu", "1", "", "auto"},
-		{"cuda:0", "1", "", "auto"},
-		{"cuda:0,0", "2", "", "auto"},
-		{"cuda:0-1", "2", "", "local"},
-		{"cuda:0-1", "2", "", "nccl"},
-		{"cuda:0", "1", "FAKEGPU_BREAK=" + broken, "auto"},
+	for _, c := range []struct{ devices, ranks, env, transport, placement string }{
+		{"cpu", "1", "", "auto", "threads"},
+		{"cuda:0", "1", "", "auto", "threads"},
+		{"cuda:0,0", "2", "", "auto", "threads"},
+		{"cuda:0-1", "2", "", "local", "threads"},
+		{"cuda:0-1", "2", "", "nccl", "threads"},
+		{"cuda:0-1", "2", "", "nccl", "children"},
+		{"cuda:0", "1", "FAKEGPU_BREAK=" + broken, "auto", "threads"},
 	} {
 		out := filepath.Join(dir, c.devices+".png")
 		said, err := onFake(t, driver, program, []string{"FAKEGPU_DEVICES=2", c.env, ncclOf(driver)}, "demo", "--devices",
-			c.devices, "--ranks", c.ranks, "--transport", c.transport, "--out", out)
+			c.devices, "--ranks", c.ranks, "--transport", c.transport, "--placement", c.placement, "--out", out)
 		told := strings.Count(said, "fakegpu:")
 		switch {
 		case err != nil, c.env == "" && told > 0,

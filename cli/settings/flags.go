@@ -73,6 +73,8 @@ func Hosts(f *pflag.FlagSet, c *daemon.Config) {
 func ClusterKey(f *pflag.FlagSet, c *daemon.Config) {
 	f.StringVar(&c.ClusterKey, "cluster-key", os.Getenv("PATCHBAY_CLUSTER_KEY"),
 		"file with the secret that all hosts share, which only you may read")
+	f.BoolVar(&c.TrustedNetwork, "trusted-network", false, "let GPUs of several machines exchange by NCCL, which neither "+
+		"encrypts nor authenticates; else through host memory over TLS")
 }
 
 // Models adds the flags that say where models are.

@@ -87,6 +87,7 @@ std::mutex big;
 std::condition_variable_any moved;
 thread_local CUcontext current;
 std::string fault = "none";
+int outside;
 
 }  // namespace fake
 using namespace fake;
@@ -275,7 +276,7 @@ static std::string cycle(CUstream s, std::vector<CUstream> &path, std::set<CUstr
 // stuck says why no stream will ever go on, empty while the host may still do something about it.
 static std::string stuck() {
   std::set<CUstream> seen;
-  bool open = false;
+  bool open = outside > 0;  // what another process does may have come since
   for (CUstream s : streams) {
     std::vector<CUstream> path;
     std::string text = cycle(s, path, seen, open);
@@ -285,14 +286,22 @@ static std::string stuck() {
 }
 
 static CUresult run_until(const std::function<bool()> &done) {
+  auto since = std::chrono::steady_clock::now();
   while (!done()) {
-    if (!step()) {
+    if (step()) {
+      since = std::chrono::steady_clock::now();
+    } else {
       std::string why = stuck();
       if (!why.empty()) return trouble(PB_UNKNOWN, "deadlock: " + why);
       uint64_t most = setting("FAKEGPU_PATIENCE", 0);  // other threads go on
-      if (!most)
+      auto left = since + std::chrono::seconds(most) - std::chrono::steady_clock::now();
+      if (outside)
+        moved.wait_for(big, std::chrono::microseconds(100));
+      else if (!most)
         moved.wait(big);
-      else if (moved.wait_for(big, std::chrono::seconds(most)) == std::cv_status::timeout)
+      else if (moved.wait_for(big, left) == std::cv_status::no_timeout)
+        since = std::chrono::steady_clock::now();
+      if (most && std::chrono::steady_clock::now() - since >= std::chrono::seconds(most))
         return trouble(PB_UNKNOWN, "deadlock: a peer has not issued its part for " + std::to_string(most) + " s");
     }
     if (current && current->sticky) return current->sticky;

@@ -59,6 +59,7 @@ extern std::mutex big;
 extern std::condition_variable_any moved;  // something has changed: whoever waits looks again
 extern thread_local CUcontext current;
 extern std::string fault;  // text of the last trouble
+extern int outside;        // communicators with ranks in other processes, whose news wakes nobody here
 
 uint64_t setting(const char *name, uint64_t otherwise);
 bool told(const char *name);
