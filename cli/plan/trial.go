@@ -116,8 +116,9 @@ func (f *Trial) request(d *family.Diffusion) (*parallel.Request, error) {
 		entry.Context = dit.Array{Rows: 77, Cols: spec.ContextDim, Data: wave(77 * spec.ContextDim)}
 		entry.Context2 = dit.Array{Rows: 256, Cols: spec.Context2Dim, Data: wave(256 * spec.Context2Dim)}
 	}
-	latent := parallel.NewLatent(1, spec.Channels, h/8, w/8)
-	noise := parallel.NewLatent(1, spec.Channels, h/8, w/8)
+	scale := d.Latent.Pixels()
+	latent := parallel.NewLatent(1, spec.Channels, h/scale, w/scale)
+	noise := parallel.NewLatent(1, spec.Channels, h/scale, w/scale)
 	noise.Data = wave(noise.Len())
 	r := &parallel.Request{
 		Sampling: line, Sampler: "euler", Sigmas: sigmas, Latent: latent, Noise: noise, Plan: f.Plan, Compute: compute,

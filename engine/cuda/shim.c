@@ -37,6 +37,13 @@ static int failed(pb_driver *d, CUresult code, const char *call, pb_error *e) {
     CALL((d)->driver, name, __VA_ARGS__);                  \
   } while (0)
 
+// ENTRY is an entry that is one call of the driver.
+#define ENTRY(entry, params, ...) \
+  int entry params {              \
+    ON(d, __VA_ARGS__);           \
+    return 0;                     \
+  }
+
 #define STREAM(s) ((CUstream)(uintptr_t)(s))
 #define EVENT(v) ((CUevent)(uintptr_t)(v))
 
@@ -154,35 +161,15 @@ int pb_alloc(pb_device *d, uint64_t *out, uint64_t bytes, pb_error *e) {
   return 0;
 }
 
-int pb_free(pb_device *d, uint64_t at, pb_error *e) {
-  ON(d, cuMemFree_v2, at);
-  return 0;
-}
-
-int pb_host_alloc(pb_device *d, void **out, uint64_t bytes, pb_error *e) {
-  ON(d, cuMemHostAlloc, out, bytes, 0);
-  return 0;
-}
-
-int pb_host_free(pb_device *d, void *at, pb_error *e) {
-  ON(d, cuMemFreeHost, at);
-  return 0;
-}
-
-int pb_upload(pb_device *d, uint64_t stream, uint64_t dst, const void *pinned, uint64_t bytes, pb_error *e) {
-  ON(d, cuMemcpyHtoDAsync_v2, dst, pinned, bytes, STREAM(stream));
-  return 0;
-}
-
-int pb_download(pb_device *d, uint64_t stream, void *pinned, uint64_t src, uint64_t bytes, pb_error *e) {
-  ON(d, cuMemcpyDtoHAsync_v2, pinned, src, bytes, STREAM(stream));
-  return 0;
-}
-
-int pb_move(pb_device *d, uint64_t stream, uint64_t dst, uint64_t src, uint64_t bytes, pb_error *e) {
-  ON(d, cuMemcpyDtoDAsync_v2, dst, src, bytes, STREAM(stream));
-  return 0;
-}
+ENTRY(pb_free, (pb_device *d, uint64_t at, pb_error *e), cuMemFree_v2, at)
+ENTRY(pb_host_alloc, (pb_device *d, void **out, uint64_t bytes, pb_error *e), cuMemHostAlloc, out, bytes, 0)
+ENTRY(pb_host_free, (pb_device *d, void *at, pb_error *e), cuMemFreeHost, at)
+ENTRY(pb_upload, (pb_device *d, uint64_t stream, uint64_t dst, const void *pinned, uint64_t bytes, pb_error *e),
+      cuMemcpyHtoDAsync_v2, dst, pinned, bytes, STREAM(stream))
+ENTRY(pb_download, (pb_device *d, uint64_t stream, void *pinned, uint64_t src, uint64_t bytes, pb_error *e),
+      cuMemcpyDtoHAsync_v2, pinned, src, bytes, STREAM(stream))
+ENTRY(pb_move, (pb_device *d, uint64_t stream, uint64_t dst, uint64_t src, uint64_t bytes, pb_error *e),
+      cuMemcpyDtoDAsync_v2, dst, src, bytes, STREAM(stream))
 
 // Whether d may read the memory of peer; what that takes is switched on.
 int pb_peer(pb_device *d, pb_device *peer, int *reaches, pb_error *e) {
@@ -196,21 +183,14 @@ int pb_peer(pb_device *d, pb_device *peer, int *reaches, pb_error *e) {
 }
 
 // From the memory of another device: straight where d reaches it, else the driver passes it through the host.
-int pb_move_peer(pb_device *d, uint64_t stream, uint64_t dst, pb_device *from, uint64_t src, uint64_t bytes, pb_error *e) {
-  ON(d, cuMemcpyPeerAsync, dst, d->context, src, from->context, bytes, STREAM(stream));
-  return 0;
-}
-
-int pb_set(pb_device *d, uint64_t stream, uint64_t dst, int value, uint64_t bytes, pb_error *e) {
-  ON(d, cuMemsetD8Async, dst, (unsigned char)value, bytes, STREAM(stream));
-  return 0;
-}
+ENTRY(pb_move_peer, (pb_device *d, uint64_t stream, uint64_t dst, pb_device *from, uint64_t src, uint64_t bytes, pb_error *e),
+      cuMemcpyPeerAsync, dst, d->context, src, from->context, bytes, STREAM(stream))
+ENTRY(pb_set, (pb_device *d, uint64_t stream, uint64_t dst, int value, uint64_t bytes, pb_error *e),
+      cuMemsetD8Async, dst, (unsigned char)value, bytes, STREAM(stream))
 
 // The address of pinned memory is the same on the device: all its memory lies in one address space.
-int pb_write(pb_device *d, uint64_t stream, void *pinned, uint32_t value, pb_error *e) {
-  ON(d, cuStreamWriteValue32_v2, STREAM(stream), (CUdeviceptr)(uintptr_t)pinned, value, PB_WRITE_DEFAULT);
-  return 0;
-}
+ENTRY(pb_write, (pb_device *d, uint64_t stream, void *pinned, uint32_t value, pb_error *e),
+      cuStreamWriteValue32_v2, STREAM(stream), (CUdeviceptr)(uintptr_t)pinned, value, PB_WRITE_DEFAULT)
 
 int pb_stream_new(pb_device *d, uint64_t *out, pb_error *e) {
   CUstream s;
@@ -219,25 +199,10 @@ int pb_stream_new(pb_device *d, uint64_t *out, pb_error *e) {
   return 0;
 }
 
-int pb_stream_free(pb_device *d, uint64_t stream, pb_error *e) {
-  ON(d, cuStreamDestroy_v2, STREAM(stream));
-  return 0;
-}
-
-int pb_stream_sync(pb_device *d, uint64_t stream, pb_error *e) {
-  ON(d, cuStreamSynchronize, STREAM(stream));
-  return 0;
-}
-
-int pb_stream_wait(pb_device *d, uint64_t stream, uint64_t event, pb_error *e) {
-  ON(d, cuStreamWaitEvent, STREAM(stream), EVENT(event), 0);
-  return 0;
-}
-
-int pb_device_sync(pb_device *d, pb_error *e) {
-  ON(d, cuCtxSynchronize);
-  return 0;
-}
+ENTRY(pb_stream_free, (pb_device *d, uint64_t stream, pb_error *e), cuStreamDestroy_v2, STREAM(stream))
+ENTRY(pb_stream_sync, (pb_device *d, uint64_t stream, pb_error *e), cuStreamSynchronize, STREAM(stream))
+ENTRY(pb_stream_wait, (pb_device *d, uint64_t stream, uint64_t event, pb_error *e), cuStreamWaitEvent, STREAM(stream), EVENT(event), 0)
+ENTRY(pb_device_sync, (pb_device *d, pb_error *e), cuCtxSynchronize)
 
 int pb_event_new(pb_device *d, uint64_t *out, int timing, pb_error *e) {
   CUevent v;
@@ -246,20 +211,9 @@ int pb_event_new(pb_device *d, uint64_t *out, int timing, pb_error *e) {
   return 0;
 }
 
-int pb_event_free(pb_device *d, uint64_t event, pb_error *e) {
-  ON(d, cuEventDestroy_v2, EVENT(event));
-  return 0;
-}
-
-int pb_event_record(pb_device *d, uint64_t event, uint64_t stream, pb_error *e) {
-  ON(d, cuEventRecord, EVENT(event), STREAM(stream));
-  return 0;
-}
-
-int pb_event_sync(pb_device *d, uint64_t event, pb_error *e) {
-  ON(d, cuEventSynchronize, EVENT(event));
-  return 0;
-}
+ENTRY(pb_event_free, (pb_device *d, uint64_t event, pb_error *e), cuEventDestroy_v2, EVENT(event))
+ENTRY(pb_event_record, (pb_device *d, uint64_t event, uint64_t stream, pb_error *e), cuEventRecord, EVENT(event), STREAM(stream))
+ENTRY(pb_event_sync, (pb_device *d, uint64_t event, pb_error *e), cuEventSynchronize, EVENT(event))
 
 int pb_event_done(pb_device *d, uint64_t event, int *done, pb_error *e) {
   CALL(d->driver, cuCtxSetCurrent, d->context);
@@ -268,10 +222,8 @@ int pb_event_done(pb_device *d, uint64_t event, int *done, pb_error *e) {
   return r == PB_SUCCESS || r == PB_NOT_READY ? 0 : failed(d->driver, r, "cuEventQuery", e);
 }
 
-int pb_event_elapsed(pb_device *d, uint64_t from, uint64_t to, float *milliseconds, pb_error *e) {
-  ON(d, cuEventElapsedTime, milliseconds, EVENT(from), EVENT(to));
-  return 0;
-}
+ENTRY(pb_event_elapsed, (pb_device *d, uint64_t from, uint64_t to, float *milliseconds, pb_error *e),
+      cuEventElapsedTime, milliseconds, EVENT(from), EVENT(to))
 
 int pb_module_load(pb_device *d, const char *ptx, uint64_t *out, pb_error *e) {
   CUmodule m;
@@ -280,10 +232,7 @@ int pb_module_load(pb_device *d, const char *ptx, uint64_t *out, pb_error *e) {
   return 0;
 }
 
-int pb_module_free(pb_device *d, uint64_t module, pb_error *e) {
-  ON(d, cuModuleUnload, (CUmodule)(uintptr_t)module);
-  return 0;
-}
+ENTRY(pb_module_free, (pb_device *d, uint64_t module, pb_error *e), cuModuleUnload, (CUmodule)(uintptr_t)module)
 
 int pb_function(pb_device *d, uint64_t module, const char *name, int shared, uint64_t *out, pb_error *e) {
   CUfunction f;
@@ -300,10 +249,7 @@ int pb_launch(pb_device *d, uint64_t stream, uint64_t function, unsigned x, unsi
   return 0;
 }
 
-int pb_capture_begin(pb_device *d, uint64_t stream, pb_error *e) {
-  ON(d, cuStreamBeginCapture_v2, STREAM(stream), PB_CAPTURE_RELAXED);
-  return 0;
-}
+ENTRY(pb_capture_begin, (pb_device *d, uint64_t stream, pb_error *e), cuStreamBeginCapture_v2, STREAM(stream), PB_CAPTURE_RELAXED)
 
 int pb_capture_end(pb_device *d, uint64_t stream, uint64_t *graph, pb_error *e) {
   CUgraph g = NULL;
@@ -329,19 +275,8 @@ int pb_graph_make(pb_device *d, uint64_t graph, uint64_t *exec, pb_error *e) {
   return r == PB_SUCCESS ? 0 : failed(d->driver, r, "cuGraphInstantiateWithFlags", e);
 }
 
-int pb_graph_drop(pb_device *d, uint64_t graph, pb_error *e) {
-  ON(d, cuGraphDestroy, (CUgraph)(uintptr_t)graph);
-  return 0;
-}
-
-int pb_graph_launch(pb_device *d, uint64_t stream, uint64_t exec, pb_error *e) {
-  ON(d, cuGraphLaunch, (CUgraphExec)(uintptr_t)exec, STREAM(stream));
-  return 0;
-}
-
-int pb_graph_free(pb_device *d, uint64_t exec, pb_error *e) {
-  ON(d, cuGraphExecDestroy, (CUgraphExec)(uintptr_t)exec);
-  return 0;
-}
+ENTRY(pb_graph_drop, (pb_device *d, uint64_t graph, pb_error *e), cuGraphDestroy, (CUgraph)(uintptr_t)graph)
+ENTRY(pb_graph_launch, (pb_device *d, uint64_t stream, uint64_t exec, pb_error *e), cuGraphLaunch, (CUgraphExec)(uintptr_t)exec, STREAM(stream))
+ENTRY(pb_graph_free, (pb_device *d, uint64_t exec, pb_error *e), cuGraphExecDestroy, (CUgraphExec)(uintptr_t)exec)
 
 int64_t pb_calls(pb_device *d) { return __atomic_load_n(&d->calls, __ATOMIC_RELAXED); }

@@ -2,14 +2,10 @@ package weights
 
 import "patchbay/engine"
 
-// Random makes the tensors of a model without a file, for measuring: bf16 numbers from -1/32 to 1/32 that all tensors
-// share, so that a model of any size takes the memory of its largest tensor.
+// Random makes the tensors of a model without a file, for measuring: bf16 numbers from -1/32 to 1/32 that repeat after a
+// prime number of them. They are made when they are asked for.
 func Random(list []Declared) *Set {
-	most := int64(0)
-	for _, d := range list {
-		most = max(most, d.Params())
-	}
-	const period = 1<<16 + 1 // prime: rows of a matrix differ
+	const period = 1<<16 + 1
 	values := make([]float32, period)
 	state := uint32(1)
 	for i := range values {
@@ -17,14 +13,16 @@ func Random(list []Declared) *Set {
 		values[i] = float32(int32(state)) / (1 << 36)
 	}
 	size := engine.BF16.Size()
-	data := make([]byte, size*max(int(most), period))
-	engine.Narrow(data[:size*period], values, engine.BF16)
-	for have := size * period; have < len(data); have *= 2 {
-		copy(data[have:], data[:have])
+	block := make([]byte, size*period)
+	engine.Narrow(block, values, engine.BF16)
+	fill := func(dst []byte, lo, _ int) {
+		for at := size * (lo % period); len(dst) > 0; at = 0 {
+			dst = dst[copy(dst, block[at:]):]
+		}
 	}
 	tensors := make(map[string]Stored, len(list))
 	for _, d := range list {
-		tensors[d.Name] = Stored{DType: engine.BF16, Shape: d.Shape, Data: data[:size*int(d.Params())]}
+		tensors[d.Name] = Stored{DType: engine.BF16, Shape: d.Shape, make: fill}
 	}
 	return FromMap(tensors)
 }
