@@ -76,6 +76,8 @@ class Session:
             raise RuntimeError("Patchbay: the daemon sent no prediction")
         self.calls += 1
         self.metrics = result.metrics
+        if not self.model["plan"] or "ranks=" in self.model["plan"]:  # chosen once
+            self.model["plan"] = str(result.metrics["plan"]).replace("one rank", "data=1")
         return torch.from_numpy(result.x0.copy()).reshape(x.shape).to(x.device)
 
 
@@ -96,8 +98,7 @@ def one_evaluation(
         raise RuntimeError(f"Patchbay cannot run this: {'; '.join(bad)}. Take it out of the workflow, or use ComfyUI's own loader")
     try:
         session = getattr(executor.class_obj, ATTRIBUTE, None) or Session(executor.class_obj.current_patcher)
-        given = {k: v for k, v in {"c_crossattn": c_crossattn, **values}.items() if v is not None and k not in INFORMING}
-        given = uncounted(given)
+        given = uncounted({k: v for k, v in {"c_crossattn": c_crossattn, **values}.items() if v is not None and k not in INFORMING})
         return torch.cat([session.predict(x[a:b], float(t[a]), {k: v[a : a + 1] for k, v in given.items()}) for a, b in stretches(t, given)])
     except CannotSendError as err:
         raise RuntimeError(f"Patchbay cannot run this: {err}. Take it out of the workflow, or use ComfyUI's own loader") from err

@@ -15,7 +15,6 @@ import torch
 from .client import BF16, LoRA, Named
 from .client.sampling import ONCE, Tensor
 
-PARAMETERIZED = ("shift", "multiplier")
 JOINED = frozenset(("ModelSampling", "ModelSamplingAdvanced"))
 """Classes that ComfyUI puts together from the two that say what a model sampling is."""
 
@@ -110,7 +109,7 @@ def sampling_of(sampling: Any, own: Any) -> dict[str, Any]:  # noqa: ANN401
         if table is None or table.shape != sampling.sigmas.shape or not torch.equal(table, sampling.sigmas):
             raise CannotSendError("a model sampling with a table of sigmas of its own")
         return out
-    out |= {k: float(getattr(sampling, k)) for k in PARAMETERIZED if hasattr(sampling, k)}
+    out |= {k: float(getattr(sampling, k)) for k in ("shift", "multiplier") if hasattr(sampling, k)}
     return out
 
 

@@ -14,6 +14,12 @@ import (
 	"patchbay/parallel"
 )
 
+// The values of --graphs.
+const (
+	GraphsOn  = "on"
+	graphsOff = "off"
+)
+
 // GPUs are the devices that --devices names by number, nil where it names none: cuda:N, and lists and ranges of them,
 // one for each rank. A GPU that stands there twice has two ranks.
 func GPUs(devices string) ([]int, error) {
@@ -49,6 +55,19 @@ func GPUs(devices string) ([]int, error) {
 // Libraries says where NVIDIA's libraries are looked for, the driver in the named folders alone.
 func (c *Config) Libraries() *library.Search {
 	return &library.Search{Folders: c.CUDALibs, ComfyUI: c.ComfyUI}
+}
+
+// places are the devices of a worker, one for each rank that they have a place for; cpu takes any number.
+func (c *Config) places() []string {
+	list, err := GPUs(c.Devices)
+	if list == nil || err != nil {
+		return []string{"cpu"}
+	}
+	var out []string
+	for _, n := range list {
+		out = append(out, fmt.Sprintf("cuda:%d", n))
+	}
+	return out
 }
 
 // gpus are the devices that --devices names, one for each rank, and the driver they are reached through; both are nil
@@ -125,6 +144,7 @@ func (c *Config) chosen() string {
 type opened struct {
 	driver *cuda.Driver
 	infos  []cuda.Info // by rank
+	eager  bool        // no graphs
 	mu     sync.Mutex
 	of     map[int]*cuda.Device // by number
 }
@@ -139,6 +159,7 @@ func (o *opened) newOps(rank, _ int) (engine.Ops, error) {
 		if err != nil {
 			return nil, err
 		}
+		device.Eager = o.eager
 		o.of[n] = device
 	}
 	return o.of[n].NewOps()
@@ -185,7 +206,7 @@ func (c *Config) EngineConfig() (cfg parallel.Config, closing func() error, err 
 	if _, err := driver.Use(c.Libraries()); err != nil {
 		return cfg, closing, fmt.Errorf("--devices %s: %w: --cuda-libs off does without NVIDIA's libraries", c.Devices, err)
 	}
-	devices := &opened{driver: driver, infos: infos, of: map[int]*cuda.Device{}}
+	devices := &opened{driver: driver, infos: infos, eager: c.Graphs == graphsOff, of: map[int]*cuda.Device{}}
 	if c.Compute != string(value.ComputeF32) {
 		cfg.Beside = engine.BF16
 	}

@@ -105,7 +105,7 @@ func (c *children) startRank(i, ranks int, listen string) (*remote.Client, error
 	}
 	args := []string{
 		"rank", "--listen", listen, "--cuda-libs", c.CUDALibs, "--transport", c.Transport,
-		"--device-memory", c.DeviceMemory, "--reserve", c.Reserve,
+		"--device-memory", c.DeviceMemory, "--reserve", c.Reserve, "--graphs", c.Graphs,
 	}
 	if c.infos != nil {
 		args = append(args, "--devices", c.infos[i].Location())

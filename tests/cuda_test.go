@@ -157,9 +157,12 @@ func TestCUDADemo(t *testing.T) {
 	}
 	for count, engine := range map[string]string{"2": "cuda", "0": "cpu/"} { // the default is what is here
 		said, err = onFake(t, driver, program, []string{"FAKEGPU_DEVICES=" + count}, "bench", "step", "--size", "64x64",
-			"--steps", "1", "--warmup", "0", "--runs", "1", "--json", "--compute", "bf16")
+			"--steps", "3", "--warmup", "0", "--runs", "1", "--json", "--compute", "bf16")
 		if products := regexp.MustCompile(`"linear by cuBLASLt": ?[1-9]`).MatchString(said); products != (engine == "cuda") {
 			t.Errorf("bench step with %s GPUs: products by cuBLASLt: %t\n%s", count, products, said)
+		}
+		if again := regexp.MustCompile(`"evaluations by graphs": ?2`).MatchString(said); again != (engine == "cuda") {
+			t.Errorf("bench step with %s GPUs: the last two steps as graphs: %t\n%s", count, again, said)
 		}
 		if err != nil || !strings.Contains(said, `"engine": "`+engine) && !strings.Contains(said, `"engine":"`+engine) ||
 			strings.Contains(said, "fakegpu:") {
@@ -209,7 +212,11 @@ func TestCUDARefusals(t *testing.T) {
 			t.Errorf("--devices %s --transport %s: %v, want exit code 2 and %q\n%s", c.devices, c.transport, err, c.says, said)
 		}
 	}
-	said, err := onFake(t, t.TempDir(), program, nil, "serve", "--devices", "cuda:0")
+	said, err := onFake(t, driver, program, nil, "serve", "--devices", "cuda:0", "--graphs", "yes")
+	if err == nil || !strings.Contains(said, "--graphs yes: want on or off") {
+		t.Errorf("--graphs yes: %v\n%s", err, said)
+	}
+	said, err = onFake(t, t.TempDir(), program, nil, "serve", "--devices", "cuda:0")
 	if err == nil || !strings.Contains(said, "no NVIDIA driver") && !strings.Contains(said, "no such GPU") {
 		t.Errorf("without the fake: %v\n%s", err, said)
 	}

@@ -19,7 +19,10 @@ var ErrNotOpened = errors.New("this program was built without cgo and cannot ope
 type Driver struct{}
 
 // Device is never made without cgo.
-type Device struct{ Info }
+type Device struct {
+	Info
+	Eager bool
+}
 
 // Ops is never made without cgo.
 type Ops struct{ engine.Ops }

@@ -60,8 +60,12 @@ func (o *Ops) fetch(src engine.Tensor, size int, to func(p []byte)) engine.Pendi
 		err := o.err
 		return engine.NewPending(func() error { return err })
 	}
-	p, err := o.receiver(size)
-	o.note(err)
+	var p *pinned
+	if o.err == nil {
+		var err error
+		p, err = o.receiver(size)
+		o.note(err)
+	}
 	if o.err == nil {
 		o.note(try(func(e *C.pb_error) {
 			C.pb_download(o.dev.c, o.stream, p.at, C.uint64_t(address("Download", src)), C.uint64_t(size), e)
@@ -69,6 +73,9 @@ func (o *Ops) fetch(src engine.Tensor, size int, to func(p []byte)) engine.Pendi
 		o.record(p)
 	}
 	if err := o.err; err != nil {
+		if p != nil {
+			o.down = append(o.down, p)
+		}
 		return engine.NewPending(func() error { return err })
 	}
 	finished, broken := false, error(nil)

@@ -235,7 +235,7 @@ class Rig:
                 elif kind == "executed" and "kept" in (data.get("output") or {}):
                     out[data["output"]["name"][0]] = np.load(data["output"]["kept"][0])
                 elif kind == "executed" and "text" in (data.get("output") or {}):
-                    out["shown"] = data["output"]["text"]
+                    out["shown"] = out[f"shown_{data['node']}"] = data["output"]["text"]
                 if on:
                     await on(kind, data)
                 if kind == "executing" and data.get("node") is None:
