@@ -17,6 +17,7 @@ func hostCmd(version string) *cobra.Command {
 	cfg := daemon.Config{Version: version}
 	var listen, newKey string
 	var places int
+	var group daemon.Membership
 	cmd := &cobra.Command{
 		Use:   "host",
 		Short: "Offer this machine's devices to a daemon elsewhere",
@@ -38,7 +39,7 @@ name and compared by content. Text encoders and VAE run where the daemon is.`,
 				return err
 			}
 			log := console.Logger(cmd.ErrOrStderr(), cfg.Log)
-			return daemon.RunHost(cmd.Context(), &cfg, listen, places, log, func(err error) {
+			return daemon.RunHost(cmd.Context(), &cfg, listen, places, group, log, func(err error) {
 				log.Error().Err(err).Msg("the host begins anew")
 				self, failed := os.Executable()
 				if failed == nil {
@@ -52,6 +53,12 @@ name and compared by content. Text encoders and VAE run where the daemon is.`,
 	f := cmd.Flags()
 	f.StringVar(&listen, "listen", fmt.Sprintf(":%d", daemon.HostPort), "address for daemons and other hosts")
 	f.IntVar(&places, "ranks", 0, "how many ranks run here at most (default: one, or one a GPU)")
+	f.StringVar(&group.Group, "join", "", "be a member of this group, for daemons with --hosts group:NAME on the NATS "+
+		"server of --nats")
+	f.StringVar(&group.Address, "address", "", "HOST:PORT by which others reach this machine, for --join "+
+		"(default: its name)")
+	f.StringVar(&cfg.NATS, "nats", os.Getenv("PATCHBAY_NATS_URL"), "NATS server of --join")
+	settings.Access(f, &cfg.Access)
 	f.StringVar(&newKey, "new-key", "", "write a new secret to this file, and end")
 	settings.ClusterKey(f, &cfg)
 	settings.Models(f, &cfg)

@@ -45,11 +45,11 @@ type Config struct {
 	Transport    string `json:"transport,omitempty"` // of ranks on GPUs: auto, local or nccl; empty: auto
 	Hosts        string `json:"hosts,omitempty"`     // HOST:PORT,... or @FILE: where ranks run; empty: here
 	ClusterKey   string `json:"cluster_key,omitempty"`
+	Version      string `json:"-"`                   // of the program
+	CUDALibs     string `json:"cuda_libs,omitempty"` // folders of NVIDIA's libraries, see package library
+	Graphs       string `json:"graphs,omitempty"`    // evaluations as CUDA graphs: on or off; empty: on
 	// TrustedNetwork allows GPUs of several machines to exchange by NCCL, which neither encrypts nor authenticates.
-	TrustedNetwork bool   `json:"trusted_network,omitempty"`
-	Version        string `json:"-"`                   // of the program
-	CUDALibs       string `json:"cuda_libs,omitempty"` // folders of NVIDIA's libraries, see package library
-	Graphs         string `json:"graphs,omitempty"`    // evaluations as CUDA graphs: on or off; empty: on
+	TrustedNetwork bool `json:"trusted_network,omitempty"`
 	// Patience is how long the ranks of a request may stand still together; 0: ten minutes.
 	Patience time.Duration `json:"patience,omitempty"`
 

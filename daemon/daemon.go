@@ -47,6 +47,7 @@ type daemon struct {
 	nats     *serve.NATS
 	socket   *serve.Socket // nil: off
 	children []*worker.Child
+	unfollow func() // ends following a group of hosts; nil: none is
 	owner    string // the daemon's name
 	version  string // of the program
 	meter    *meter.Meter
@@ -126,6 +127,9 @@ func (d *daemon) open(ctx context.Context) error {
 		return err
 	}
 	if err := d.openJobs(ctx, url, owner); err != nil {
+		return err
+	}
+	if err := d.follow(ctx, url); err != nil {
 		return err
 	}
 	var executors []jobs.Executor
@@ -263,6 +267,9 @@ func (d *daemon) close() {
 		if d.nats != nil {
 			d.nats.Close()
 		}
+	}
+	if d.unfollow != nil {
+		d.unfollow()
 	}
 	if d.store != nil {
 		d.store.Close()

@@ -36,9 +36,10 @@ func (c *Config) silence() time.Duration {
 	return min(cmp.Or(c.Patience, remote.Silence), remote.Silence)
 }
 
-// RunHost offers the devices of this machine to the workers that have the cluster's key until the context is done. hung
+// RunHost offers the devices of this machine to the workers that have the cluster's key until the context is done, and
+// says so in a group. hung
 // is told when a rank does not come back: only the end of the process helps then.
-func RunHost(parent context.Context, cfg *Config, listen string, places int, log zerolog.Logger,
+func RunHost(parent context.Context, cfg *Config, listen string, places int, group Membership, log zerolog.Logger,
 	hung func(error),
 ) error {
 	ctx, stop := signal.NotifyContext(parent, syscall.SIGTERM, syscall.SIGINT)
@@ -53,6 +54,12 @@ func RunHost(parent context.Context, cfg *Config, listen string, places int, log
 	if cfg.Transport == transportNCCL && !cfg.TrustedNetwork {
 		return &InputError{Err: errors.New("--transport nccl: NCCL neither encrypts nor authenticates what machines " +
 			"exchange: add --trusted-network where nobody else is on their network, or want --transport auto")}
+	}
+	if group.Group != "" && cfg.NATS == "" {
+		return &InputError{Err: fmt.Errorf("--join %s: --nats is missing: the server of the daemon that leads", group.Group)}
+	}
+	if _, err := remote.Address(group.Address, HostPort); group.Address != "" && err != nil {
+		return &InputError{Err: fmt.Errorf("--address %w", err)}
 	}
 	key, err := readKey(cfg.ClusterKey)
 	if err != nil {
@@ -83,6 +90,11 @@ func RunHost(parent context.Context, cfg *Config, listen string, places int, log
 			log.Info().Stringer("from", who).AnErr("cause", cause).Msg(what)
 		},
 	}
+	leave, err := group.join(ctx, cfg, l, places, log)
+	if err != nil {
+		return &InputError{Err: errors.Join(err, l.Close())}
+	}
+	defer leave()
 	log.Info().Stringer("address", l.Addr()).Int("ranks", places).Str("version", cfg.Version).Msg("host ready")
 	s.Serve(ctx, l)
 	return nil

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"patchbay/ipc/wire"
 	"patchbay/parallel/host"
 	"patchbay/parallel/remote"
 )
@@ -79,7 +80,12 @@ func (c *Config) checkHosts() error {
 	if c.Hosts == "" {
 		return nil
 	}
-	_, err := parseHosts(c.Hosts)
+	var err error
+	if group, ok := groupOf(c.Hosts); !ok {
+		_, err = parseHosts(c.Hosts)
+	} else if !wire.ValidID(group) {
+		err = fmt.Errorf("--hosts %s: the name of a group is 1 to 64 of A-Z a-z 0-9 _ -", c.Hosts)
+	}
 	switch {
 	case err != nil:
 		return err

@@ -137,7 +137,7 @@ func (c *children) startRank(i int, memory int64, listen string) (*remote.Client
 	}
 	args := []string{
 		"rank", "--listen", listen, "--cuda-libs", c.CUDALibs, "--transport", c.Transport,
-		"--device-memory", c.DeviceMemory, "--reserve", c.Reserve,
+		"--device-memory", c.DeviceMemory, "--reserve", c.Reserve, "--graphs", c.Graphs,
 	}
 	if c.infos != nil {
 		args = append(args, "--devices", c.infos[i].Location())

@@ -31,7 +31,7 @@ func rooms() map[string][]string {
 			"failure", "comm", "comm/deferred", "comm/localcuda", "comm/nccl", "plan", "group", "comm/stream", "rank", "host",
 			"remote", "forecast", ".",
 		},
-		"ipc": {"wire", "bulk", "message", "client", "meter", "broker", "jobs", "serve", "worker"},
+		"ipc": {"wire", "bulk", "message", "members", "client", "meter", "broker", "jobs", "serve", "worker"},
 	}
 }
 

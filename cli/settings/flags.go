@@ -65,7 +65,7 @@ func Devices(f *pflag.FlagSet, c *daemon.Config) {
 // Hosts adds the flags that have ranks run on other machines.
 func Hosts(f *pflag.FlagSet, c *daemon.Config) {
 	f.StringVar(&c.Hosts, "hosts", "", "run ranks on these machines (patchbay host), as in a,b:7117, and not "+
-		"here; @FILE has one a line and may change while jobs run")
+		"here; @FILE has one a line and may change while jobs run; group:NAME are those that join it (patchbay host --join)")
 	ClusterKey(f, c)
 }
 

@@ -98,7 +98,8 @@ func verbSubjects(admin bool) []string {
 func DurableStreams() []string {
 	return []string{
 		message.QueueStream, message.EventStream, message.DeadStream, "KV_" + message.JobBucket,
-		"KV_" + message.RequestBucket, "KV_" + message.DaemonBucket, "OBJ_" + bulk.BlobBucket,
+		"KV_" + message.RequestBucket, "KV_" + message.DaemonBucket, "KV_" + message.HostBucket,
+		"OBJ_" + bulk.BlobBucket,
 	}
 }
 

@@ -21,6 +21,7 @@ const (
 	JobBucket     = "patchbay-jobs"
 	RequestBucket = "patchbay-requests"
 	DaemonBucket  = "patchbay-nodes"
+	HostBucket    = "patchbay-hosts"
 	HintSubject   = wire.SubjectRoot + "hint.any"
 	QueueRoot     = wire.SubjectRoot + "q."
 	DeadRoot      = wire.SubjectRoot + "dead."

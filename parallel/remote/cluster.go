@@ -90,6 +90,9 @@ func (c *Cluster) Start(int) ([]host.Host, error) {
 	var left []string // out of the mesh: they do not reach the others
 	for {
 		clients := c.greet(left)
+		if len(clients) == 0 && len(c.list()) == 0 {
+			return nil, errors.New("no host has joined yet, or is in the list")
+		}
 		if len(clients) == 0 {
 			return nil, fmt.Errorf("no host can be used: %s", strings.Join(c.Missing(), "; "))
 		}

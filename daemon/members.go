@@ -1,0 +1,114 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/rs/zerolog"
+
+	"patchbay/ipc/members"
+	"patchbay/ipc/wire"
+)
+
+// groupOf is the group that --hosts names, in place of a list.
+func groupOf(hosts string) (string, bool) { return strings.CutPrefix(hosts, "group:") }
+
+// Membership is the group that a host joins.
+type Membership struct {
+	Group   string // empty: none
+	Address string // HOST:PORT, where others reach the host; empty: that of its listener
+}
+
+// follow keeps a file up to date with the hosts that have joined the group of --hosts, and puts that file in the place
+// of the group: workers read lists. Hosts of another version are named and left out.
+func (d *daemon) follow(ctx context.Context, url string) error {
+	name, ok := groupOf(d.cfg.Hosts)
+	if !ok {
+		return nil
+	}
+	mc := members.Config{URL: url, Access: d.access(), Group: name}
+	if d.embedded != nil {
+		mc.InProcess = d.embedded.InProcess()
+	}
+	group, err := members.Join(ctx, mc)
+	if err != nil {
+		return fmt.Errorf("--hosts %s: %w", d.cfg.Hosts, err)
+	}
+	file := filepath.Join(d.cfg.Store, "hosts-"+name)
+	if err := os.WriteFile(file, nil, 0o600); err != nil { // those of an earlier run may not be there
+		group.Close()
+		return err
+	}
+	d.cfg.Hosts = "@" + file
+	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		group.Follow(ctx, func(now []members.Member) {
+			if err := d.write(file, now); err != nil {
+				d.log.Error().Err(err).Msg("the list of hosts is not written")
+			}
+		})
+	}()
+	d.unfollow = func() { stop(); <-ended; group.Close() }
+	return nil
+}
+
+// write writes the list that workers read, and says who is left out.
+func (d *daemon) write(file string, now []members.Member) error {
+	var list strings.Builder
+	for _, m := range now {
+		if m.Version != d.version {
+			d.log.Warn().Str("host", m.Address).Str("version", m.Version).Str("own", d.version).Msg(
+				"a host of another version is left out: install the same on both")
+			continue
+		}
+		d.log.Info().Str("host", m.Address).Str("devices", m.Devices).Int("ranks", m.Ranks).Msg("a host is in the group")
+		fmt.Fprintln(&list, m.Address)
+	}
+	if err := os.WriteFile(file+".new", []byte(list.String()), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(file+".new", file)
+}
+
+// join has a host that listens there be a member of its group. The function ends that.
+func (m *Membership) join(ctx context.Context, cfg *Config, l net.Listener, ranks int, log zerolog.Logger,
+) (leave func(), err error) {
+	if m.Group == "" {
+		return func() {}, nil
+	}
+	own := members.Member{Address: m.Address, Version: cfg.Version, Devices: cfg.Devices, Ranks: ranks}
+	if own.Address == "" {
+		at := l.Addr().(*net.TCPAddr)
+		name := at.IP.String()
+		if at.IP.IsUnspecified() {
+			if name, err = os.Hostname(); err != nil {
+				return nil, fmt.Errorf("--address is missing, and this machine has no name: %w", err)
+			}
+		}
+		own.Address = net.JoinHostPort(name, strconv.Itoa(at.Port))
+	}
+	group, err := members.Join(ctx, members.Config{URL: cfg.NATS, Access: cfg.Access, Group: m.Group})
+	if err != nil {
+		return nil, fmt.Errorf("--join %s: %w", m.Group, err)
+	}
+	ctx, stop := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		group.Announce(ctx, own, func(err error) {
+			if err != nil {
+				log.Warn().Err(err).Str("nats", wire.Redact(cfg.NATS)).Msg("the group does not hear of this host")
+				return
+			}
+			log.Info().Msg("the group hears of this host again")
+		})
+	}()
+	return func() { stop(); <-ended; group.Close() }, nil
+}

@@ -1,0 +1,167 @@
+// Package members is how machines join a group by its name: each keeps an entry in a bucket of a NATS server alive, and
+// whoever leads the group reads them. An entry says where a machine is and what it has; who may use it, the machines
+// find out among themselves.
+package members
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
+)
+
+// An entry is written every beat and goes when it was not for a life.
+const (
+	beat = 2 * time.Second
+	life = 10 * time.Second
+)
+
+// Member is what a machine says of itself.
+type Member struct {
+	Address string `json:"address"` // HOST:PORT, where others reach it
+	Version string `json:"version"` // of the program
+	Devices string `json:"devices"` // as --devices names them
+	Ranks   int    `json:"ranks"`   // places
+}
+
+// Config says which server and which group.
+type Config struct {
+	URL       string
+	Access    wire.Access
+	InProcess nats.InProcessConnProvider // nil: by URL
+	Group     string                     // wire.ValidID
+}
+
+// Group is a connection to the entries of a group. Close ends it.
+type Group struct {
+	nc   *nats.Conn
+	kv   jetstream.KeyValue
+	name string
+}
+
+// Join connects to a server, which may be away later on. One without JetStream is an error, and so is a name that is no
+// wire.ValidID.
+func Join(ctx context.Context, cfg Config) (*Group, error) {
+	if !wire.ValidID(cfg.Group) {
+		return nil, fmt.Errorf("group %q: a name is 1 to 64 of A-Z a-z 0-9 _ -", cfg.Group)
+	}
+	opts, err := cfg.Access.Options(cfg.URL)
+	if err != nil {
+		return nil, err
+	}
+	opts = append(opts, nats.Name("patchbay hosts"), nats.MaxReconnects(-1), nats.ReconnectBufSize(-1),
+		nats.ReconnectWait(100*time.Millisecond), nats.PingInterval(10*time.Second))
+	if cfg.InProcess != nil {
+		opts = append(opts, nats.InProcessServer(cfg.InProcess))
+	}
+	nc, err := nats.Connect(cfg.URL, opts...)
+	if err != nil {
+		return nil, fmt.Errorf("connect to NATS at %s: %w", wire.Redact(cfg.URL), wire.Trusted(err))
+	}
+	js, err := jetstream.New(nc)
+	if err != nil {
+		nc.Close()
+		return nil, err
+	}
+	kv, err := js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{
+		Bucket: message.HostBucket, Description: "hosts that have joined a group", TTL: life,
+		Storage: jetstream.MemoryStorage, // it is written anew all the time
+	})
+	if err != nil {
+		nc.Close()
+		if errors.Is(err, jetstream.ErrJetStreamNotEnabled) || errors.Is(err, nats.ErrNoResponders) {
+			err = fmt.Errorf("the NATS server has no JetStream, where the hosts of a group are kept (not with --queue "+
+				"memory): %w", err)
+		}
+		return nil, err
+	}
+	return &Group{nc, kv, cfg.Group}, nil
+}
+
+// Close ends the connection.
+func (g *Group) Close() { g.nc.Close() }
+
+// key is that of a member: addresses have characters that keys have not.
+func (g *Group) key(m Member) string {
+	return g.name + "." + base64.RawURLEncoding.EncodeToString([]byte(m.Address))
+}
+
+// Announce keeps the entry of a member alive until ctx is done, and takes it away then. say, if not nil, is told when
+// the server cannot be reached, and nil when it can again.
+func (g *Group) Announce(ctx context.Context, m Member, say func(error)) {
+	text, _ := json.Marshal(m) // never fails
+	tick := time.NewTicker(beat)
+	defer tick.Stop()
+	var last error
+	for {
+		once, cancel := context.WithTimeout(ctx, beat)
+		_, err := g.kv.Put(once, g.key(m), text)
+		cancel()
+		if (err == nil) != (last == nil) && ctx.Err() == nil && say != nil {
+			say(err)
+		}
+		last = err
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			gone, cancel := context.WithTimeout(context.WithoutCancel(ctx), beat)
+			_ = g.kv.Delete(gone, g.key(m)) // else it ends by itself
+			cancel()
+			return
+		}
+	}
+}
+
+// List returns who has joined and is alive, by address. Entries that cannot be read are left out.
+func (g *Group) List(ctx context.Context) (out []Member, err error) {
+	ctx, cancel := context.WithTimeout(ctx, beat)
+	defer cancel()
+	keys, err := g.kv.ListKeysFiltered(ctx, g.name+".*")
+	if err != nil {
+		return nil, err
+	}
+	for k := range keys.Keys() {
+		e, err := g.kv.Get(ctx, k)
+		if errors.Is(err, jetstream.ErrKeyNotFound) {
+			continue // just gone
+		}
+		if err != nil {
+			return nil, err
+		}
+		var m Member
+		if json.Unmarshal(e.Value(), &m) == nil && m.Address != "" {
+			out = append(out, m)
+		}
+	}
+	slices.SortFunc(out, func(a, b Member) int { return cmp.Compare(a.Address, b.Address) })
+	return out, ctx.Err()
+}
+
+// Follow tells changed of the members now and whenever others are there, until ctx is done. While the server is away
+// nothing changes.
+func (g *Group) Follow(ctx context.Context, changed func([]Member)) {
+	tick := time.NewTicker(beat / 2)
+	defer tick.Stop()
+	var last []Member
+	for first := true; ; {
+		if now, err := g.List(ctx); err == nil && (first || !slices.Equal(now, last)) {
+			first, last = false, now
+			changed(now)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}

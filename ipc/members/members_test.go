@@ -1,0 +1,88 @@
+package members_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"patchbay/ipc/broker"
+	"patchbay/ipc/ipctest"
+	"patchbay/ipc/members"
+	"patchbay/ipc/wire"
+)
+
+func TestMain(m *testing.M) { ipctest.Main(m) }
+
+// limit is how long a condition may take on a busy machine.
+const limit = time.Minute
+
+// await reads a channel until ok holds for what comes.
+func await(t *testing.T, what string, c <-chan []members.Member, ok func([]members.Member) bool) {
+	t.Helper()
+	late := time.After(limit)
+	var last []members.Member
+	for {
+		select {
+		case last = <-c:
+			if ok(last) {
+				return
+			}
+		case <-late:
+			t.Fatalf("%s: the last list is %+v", what, last)
+		}
+	}
+}
+
+// TestMembersComeAndGo: who joins a group is listed there and in no other; who leaves is not any more at once, and who
+// ends without a word when its entry is old.
+func TestMembersComeAndGo(t *testing.T) {
+	e, err := broker.StartEmbedded(broker.EmbeddedConfig{Listen: "127.0.0.1:0", Store: t.TempDir(), Log: zerolog.Nop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	join := func(name string) *members.Group {
+		t.Helper()
+		g, err := members.Join(t.Context(), members.Config{URL: e.URL(), Access: wire.Access{}, Group: name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(g.Close)
+		return g
+	}
+	lists := make(chan []members.Member, 100)
+	go join("cards").Follow(t.Context(), func(now []members.Member) { lists <- now })
+	await(t, "nobody is there", lists, func(l []members.Member) bool { return len(l) == 0 })
+	a := members.Member{Address: "a.example:7117", Version: "1.2", Devices: "cuda:0-3", Ranks: 4}
+	b := members.Member{Address: "[::1]:7118", Version: "1.1", Devices: "cpu", Ranks: 1}
+	here, leave := context.WithCancel(t.Context())
+	go join("others").Announce(t.Context(), b, nil)
+	go join("cards").Announce(here, a, nil)
+	await(t, "one has joined", lists, func(l []members.Member) bool { return len(l) == 1 && l[0] == a })
+	silent := join("cards")
+	go silent.Announce(t.Context(), b, nil)
+	await(t, "two have joined", lists, func(l []members.Member) bool { return len(l) == 2 && l[0] == b && l[1] == a })
+	leave()
+	await(t, "one has left", lists, func(l []members.Member) bool { return len(l) == 1 && l[0] == b })
+	silent.Close()
+	await(t, "one says nothing any more", lists, func(l []members.Member) bool { return len(l) == 0 })
+	if _, err := members.Join(t.Context(), members.Config{URL: e.URL(), Group: "a.b"}); err == nil {
+		t.Error("a group with a dot in its name was joined")
+	}
+}
+
+// TestMembersNeedJetStream: a server that keeps nothing is named as such.
+func TestMembersNeedJetStream(t *testing.T) {
+	e, err := broker.StartEmbedded(broker.EmbeddedConfig{Listen: "127.0.0.1:0", Log: zerolog.Nop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	if _, err := members.Join(t.Context(), members.Config{URL: e.URL(), Group: "cards"}); err == nil {
+		t.Error("a server without JetStream was joined")
+	} else {
+		t.Log(err)
+	}
+}

@@ -1,0 +1,76 @@
+package tests
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"patchbay/daemon"
+	"patchbay/ipc/members"
+)
+
+// TestHostsJoin: machines that join a group by name on the daemon's NATS server run its ranks, with the bits of one
+// process; one of another version is named and left out; one that is killed costs its job an attempt, and the job is
+// done by the other; one that joins again is used again. Nobody restarts the daemon.
+func TestHostsJoin(t *testing.T) {
+	program := buildProgram(t)
+	key := filepath.Join(t.TempDir(), "cluster.key")
+	if out, err := exec.Command(program, "host", "--new-key", key).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	s := startServer(t, program, "", "--hosts", "group:cards", "--cluster-key", key, "--patience", "5s")
+	_, err := s.picture("none", "", 3)
+	if err == nil || !strings.Contains(err.Error(), "no host has joined yet") {
+		t.Errorf("without hosts: %v", err)
+	}
+	var now daemon.Runtime
+	if b, err := os.ReadFile(daemon.RuntimePath(s.store)); err != nil || json.Unmarshal(b, &now) != nil {
+		t.Fatal(err)
+	}
+	group, err := members.Join(t.Context(), members.Config{URL: now.NATS, Group: "cards"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer group.Close()
+	go group.Announce(t.Context(), members.Member{Address: "old.example:7117", Version: "0.1"}, nil)
+	join := []string{"--join", "cards", "--nats", now.NATS}
+	_, b := startMachine(t, program, key, demoModels(t), join...), startMachine(t, program, key, demoModels(t), join...)
+	list := filepath.Join(s.store, "hosts-cards")
+	listed := func(n int) func() bool {
+		return func() bool {
+			text, err := os.ReadFile(list)
+			return err == nil && strings.Count(string(text), "\n") == n
+		}
+	}
+	s.until("two hosts have joined", listed(2))
+	if log := s.log.String(); !strings.Contains(log, "left out") || !strings.Contains(log, "old.example:7117") {
+		t.Error("the log does not name the host of another version")
+	}
+	want, err := startServer(t, program, "").picture("here", "ulysses=2", 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := s.picture("joined", "ulysses=2", 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) || len(got) == 0 {
+		t.Error("the picture has not the bits of one process")
+	}
+	s.machineKilled(b)
+	s.until("the host that was killed is in the list no more", listed(1))
+	b.start()
+	s.until("it has joined again", listed(2))
+	seed := 10
+	s.until("it is used again", func() bool {
+		seed++
+		if _, err := s.picture(strings.Repeat("a", seed), "ulysses=2", seed); err != nil {
+			t.Fatal(err)
+		}
+		return strings.Contains(b.log.String(), "a leader has come")
+	})
+}
