@@ -6,7 +6,7 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 # Public tokenizer vocabularies that tests compare with; they are other people's data and not in this repository.
 export PATCHBAY_TEST_TOKENIZERS ?= $(abspath ../shared/tokenizers)
 
-.PHONY: build demo test check lint fmt race fuzz bench soak loc readme tools clean vendor-client comfyui-test families-test fake cuda-check cuda-kernels gpu gpu-pack gpu-rehearse
+.PHONY: build demo test check lint fmt race fuzz bench soak loc readme tools clean vendor-client comfyui-test comfyui-templates families-test fake cuda-check cuda-kernels gpu gpu-pack gpu-rehearse
 
 build:
 	$(GO) build -ldflags "-X main.version=$(VERSION)" -o $(BIN) .
@@ -96,6 +96,11 @@ PYTHON ?= python3
 comfyui-test: build
 	@test -n "$(COMFYUI)" || { echo "say which ComfyUI: make comfyui-test COMFYUI=<folder> PYTHON=<its python>"; exit 2; }
 	$(PYTHON) tests/comfyui/drive.py $(COMFYUI) --program $(abspath $(BIN))
+
+# Swaps the loaders of ComfyUI's official templates and runs those of families that are here with tiny models; TEMPLATES is the folder of the package comfyui-workflow-templates-json.
+comfyui-templates: build
+	@test -n "$(COMFYUI)" -a -n "$(TEMPLATES)" || { echo "say which: make comfyui-templates COMFYUI=<folder> TEMPLATES=<folder> PYTHON=<its python>"; exit 2; }
+	$(PYTHON) tests/comfyui/templates.py $(COMFYUI) --program $(abspath $(BIN)) --templates $(TEMPLATES)
 
 # Draws with random checkpoints of real names and widths in that ComfyUI and here, on one rank and on four, and compares: an hour, 6 GB in FAMILIES.
 FAMILIES ?= /tmp/patchbay-families

@@ -80,7 +80,8 @@ class Cut:
     def latent(self) -> dict[str, Any]:
         self.random += 1
         channels, side = (128, 8) if self.tiny.startswith("flux2") else (16, 16)
-        return {"class_type": "TestLatent", "inputs": {"channels": channels, "height": side, "width": side, "batch": 1, "seed": self.random, "frame": self.tiny.startswith("qwen")}}
+        inputs = {"channels": channels, "height": side, "width": side, "batch": 1, "seed": self.random, "frame": self.tiny.startswith("qwen")}
+        return {"class_type": "TestLatent", "inputs": inputs}
 
     def small(self, node: dict[str, Any]) -> None:
         """Make sizes and steps small; models are asked for by their names."""
@@ -88,8 +89,8 @@ class Cut:
             number = isinstance(value, (int, float)) and not isinstance(value, bool)
             if number and value >= 256 and (key in ("width", "height", "resolution") or node["class_type"] in ("PrimitiveInt", "PrimitiveNode")):
                 node["inputs"][key] = 128
-            elif number and key == "batch_size":
-                node["inputs"][key] = 1
+            elif number and key in ("batch_size", "megapixels", "steps"):
+                node["inputs"][key] = min(value, {"batch_size": 1, "megapixels": 0.02, "steps": 8}[key])
 
     def done(self) -> Graph:
         """Return the graph. Raise ValueError with what keeps it from running here."""
