@@ -145,7 +145,7 @@ func TestQwenWords(t *testing.T) {
 	} {
 		var got []string
 		for rest := text; rest != ""; {
-			n := qwenWord(rest)
+			n := qwenWord(rest, 1)
 			got = append(got, rest[:n])
 			rest = rest[n:]
 		}

@@ -307,7 +307,7 @@ func (s Stored) wide8(dst []float32, lo int) {
 // as returns the values of s, factors applied, as a tensor of d that is made when it is asked for.
 func (s Stored) as(d engine.DType) Stored {
 	from := s
-	s.DType, s.Data, s.Scale, s.Scales, s.Rotated = d, nil, 0, nil, 0
+	s.DType, s.Data, s.Scale, s.Scales, s.Rotated, s.packed = d, nil, 0, nil, 0, nil
 	s.make = func(dst []byte, lo, hi int) {
 		v := make([]float32, min(hi-lo, wideChunk))
 		for at := lo; at < hi; at += len(v) {

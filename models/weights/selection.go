@@ -95,6 +95,9 @@ func (c *selection) matrix(s Stored, scratch *[]byte) engine.Matrix {
 	for _, span := range c.cols {
 		k += span.hi - span.lo
 	}
+	if s.packed != nil && c.wholeGroups(s.packed.form.Elements) {
+		return c.blocks(s, k, scratch)
+	}
 	m := engine.Matrix{DType: s.DType, N: c.count, K: k, Scale: s.Scale, Rotated: s.Rotated}
 	if s.Scales != nil {
 		m.Scales = make([]float32, c.count)

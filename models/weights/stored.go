@@ -19,7 +19,8 @@ type Stored struct {
 	Scales  []float32
 	Rotated int
 
-	padded bool // a quantised matrix that may have more rows and columns than the layer
+	packed *blocks // the same elements in the blocks of the file; nil: there are none, or not as whole rows
+	padded bool    // a quantised matrix that may have more rows and columns than the layer
 
 	make func(dst []byte, lo, hi int) // writes elements [lo, hi), flattened; nil: Data has them
 	drop func()                       // gives the mapped pages of the file back to the system; nil: not from a file
@@ -103,6 +104,7 @@ func (s Stored) Rows(first, n int) (Stored, error) {
 	if s.Scales != nil {
 		s.Scales = s.Scales[first : first+n]
 	}
+	s.packed = s.packed.rows(first, n)
 	s.Shape = append([]int{n}, s.Shape[1:]...)
 	return s, nil
 }
@@ -118,7 +120,7 @@ func (s Stored) LastTap() (Stored, error) {
 		return s, fmt.Errorf("shape %v has no taps", s.Shape)
 	}
 	size := s.DType.Size()
-	s.Shape, s.Data = []int{s.Shape[0], s.Shape[1], s.Shape[3], s.Shape[4]}, nil
+	s.Shape, s.Data, s.packed = []int{s.Shape[0], s.Shape[1], s.Shape[3], s.Shape[4]}, nil, nil
 	s.make = func(dst []byte, lo, hi int) {
 		var scratch []byte
 		for at := lo; at < hi; {
@@ -157,6 +159,9 @@ func Concat(pieces ...Stored) (Stored, error) {
 	}
 	if !same {
 		out.DType, out.Scale, out.Scales, out.Rotated = engine.F32, 0, nil, 0
+	}
+	if same {
+		out.packed = joinBlocks(pieces)
 	}
 	size := out.DType.Size()
 	out.make = func(dst []byte, lo, hi int) {

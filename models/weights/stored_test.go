@@ -107,7 +107,7 @@ func TestCutsOfMadeElementsAreThoseOfData(t *testing.T) {
 		f := filler{ops: ref.New(), opt: opt}
 		made, _ := set.Get(c.name)
 		held := made
-		held.make, held.Data = nil, made.Elements(0, made.Len())
+		held.make, held.packed, held.Data = nil, nil, made.Elements(0, made.Len())
 		cut, err := f.cut(item{tag: c.tag}, made)
 		if err != nil {
 			t.Fatal(err)
@@ -122,16 +122,8 @@ func TestCutsOfMadeElementsAreThoseOfData(t *testing.T) {
 
 // rowsOf widens the rows of m, gaps left out.
 func rowsOf(m engine.Matrix) []float32 {
-	var out []float32
-	row := m.Row
-	if row == 0 {
-		row = m.K
-	}
-	for i := range m.N {
-		v := make([]float32, m.K)
-		engine.Widen(v, m.Data[i*row*m.DType.Size():], m.DType)
-		out = append(out, v...)
-	}
+	out, wide := make([]float32, m.N*m.K), m.Widened(m.DType)
+	engine.Widen(out, wide.Data, m.DType)
 	return out
 }
 

@@ -6,7 +6,7 @@ func (s *Set) Watched(read func(name string, lo, hi int)) *Set {
 	out := make(map[string]Stored, len(s.tensors))
 	for name, t := range s.tensors {
 		from := t
-		t.Data = nil
+		t.Data, t.packed = nil, nil
 		t.make = func(dst []byte, lo, hi int) {
 			read(name, lo, hi)
 			copy(dst, from.Elements(lo, hi))

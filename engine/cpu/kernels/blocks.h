@@ -15,7 +15,13 @@ static int64_t block_bytes(int kind) {
 
 // vbyte loads byte i of VW columns.
 VI vu vbyte(const uint8_t* s, int64_t i) {
+#if PB_ISA == 3
+    return (vu)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)(s + i * NR)));
+#elif PB_ISA == 2
+    return (vu)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)(s + i * NR)));
+#else
     return __builtin_convertvector(*(const vb8*)(s + i * NR), vu);
+#endif
 }
 VI vf vofu(vu v) { return __builtin_convertvector((vi)v, vf); }
 VI vf vsigned(vu v) { return __builtin_convertvector((vi)(v << 24) >> 24, vf); }

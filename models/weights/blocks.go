@@ -1,0 +1,71 @@
+package weights
+
+import "patchbay/engine"
+
+// blocks are the rows of a matrix as a GGUF file has them: whole blocks, one row after the other, in pieces that lie
+// in several places.
+type blocks struct {
+	form   *engine.Blocks
+	k      int // elements of a row
+	pieces [][]byte
+}
+
+// rowBytes returns the bytes of a row.
+func (b *blocks) rowBytes() int { return b.k / b.form.Elements * b.form.Bytes }
+
+// rows returns rows [first, first+n).
+func (b *blocks) rows(first, n int) *blocks {
+	if b == nil {
+		return nil
+	}
+	out := &blocks{form: b.form, k: b.k}
+	lo, hi := first*b.rowBytes(), (first+n)*b.rowBytes()
+	for _, p := range b.pieces {
+		if a, z := max(lo, 0), min(hi, len(p)); a < z {
+			out.pieces = append(out.pieces, p[a:z])
+		}
+		lo, hi = lo-len(p), hi-len(p)
+	}
+	return out
+}
+
+// joinBlocks returns the rows of all pieces, nil if one is not in blocks or in others.
+func joinBlocks(pieces []Stored) *blocks {
+	out := &blocks{}
+	for i, p := range pieces {
+		if p.packed == nil || i > 0 && (p.packed.form.Name != out.form.Name || p.packed.k != out.k) {
+			return nil
+		}
+		out.form, out.k = p.packed.form, p.packed.k
+		out.pieces = append(out.pieces, p.packed.pieces...)
+	}
+	return out
+}
+
+// blocks views or copies the cut of s in its blocks, k columns; see matrix.
+func (c *selection) blocks(s Stored, k int, scratch *[]byte) engine.Matrix {
+	b := s.packed
+	m := engine.Matrix{DType: s.DType, N: c.count, K: k, Scale: s.Scale, Blocks: b.form}
+	all := len(c.cols) == 1 && k == c.k
+	if c.order == nil && all {
+		if r := b.rows(c.first, c.count); len(r.pieces) == 1 {
+			m.Data = r.pieces[0]
+			return m
+		}
+	}
+	m.Data = (*scratch)[:0]
+	for i := 0; i < c.count; {
+		n := c.run(i)
+		for _, p := range b.rows(c.row(i), n).pieces {
+			for ; len(p) > 0; p = p[b.rowBytes():] {
+				for _, span := range c.cols {
+					per, size := b.form.Elements, b.form.Bytes
+					m.Data = append(m.Data, p[span.lo/per*size:span.hi/per*size]...)
+				}
+			}
+		}
+		i += n
+	}
+	*scratch = m.Data
+	return m
+}
