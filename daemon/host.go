@@ -65,12 +65,8 @@ func RunHost(parent context.Context, cfg *Config, listen string, places int, gro
 	if err != nil {
 		return &InputError{Err: err}
 	}
-	memory, err := cfg.hostMemory()
-	if err != nil {
-		return err
-	}
-	if memory > 0 {
-		cfg.Memory = strconv.FormatInt(memory, 10)
+	if gpus == nil && cfg.Memory == "" {
+		cfg.Memory = strconv.FormatInt(availableMemory()/10*9, 10)
 	}
 	offer, release, err := cfg.offer(places, cfg.TrustedNetwork, log)
 	if err != nil {

@@ -96,7 +96,8 @@ func (c *Config) exchange() remote.Exchange {
 }
 
 // lend takes half of the memory for so many processes of ranks out of what this one may take, and returns the share of
-// each: the transformer is theirs; encoders, autoencoder and values of nodes stay here. 0: nobody counts.
+// each: the transformer is theirs, or what GPUs need of the machine's for it; encoders, autoencoder and values of nodes
+// stay here. 0: nobody counts.
 func (c *children) lend(ranks int) (int64, error) {
 	if c.ledger == nil {
 		return 0, nil
@@ -206,7 +207,12 @@ func (c *Config) offer(places int, trusted bool, log zerolog.Logger) (remote.Con
 			log.Warn().Err(err).Msg("the device was not given back whole")
 		}
 	}
-	if memory, _ := ParseBytes(c.Memory); memory > 0 { // checked before
+	memory, err := c.hostMemory()
+	if err != nil {
+		closing()
+		return remote.Config{}, nil, err
+	}
+	if memory > 0 {
 		count(memory, &ec, nil)
 	}
 	h, err := host.New(host.Config{

@@ -45,8 +45,8 @@ type Device struct {
 	points    points
 	links     links
 	blas      blas
-	still     sync.Mutex                    // waits for the whole device, and captures
 	host      atomic.Pointer[engine.Ledger] // counts pinned memory; nil: nobody does
+	still     sync.Mutex                    // waits for the whole device, and captures
 }
 
 // Device opens device number index and loads the kernels into it. It refuses GPUs that are too old by name.

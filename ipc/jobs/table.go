@@ -74,18 +74,19 @@ type entry struct {
 	// By the clock of this process, which does not jump: when the record became what it is, until when the job pauses
 	// before its next attempt, and when it expires.
 	since, paused, expires time.Time
-	held                   int  // the attempt that is under way in this process; 0: none
-	fenced                 int  // the last attempt of this process that another daemon has taken over: it says nothing any more
-	local                  bool // never in the store (begin)
-	cold                   bool // the log is in the store, not here
-	left                   bool // this daemon cannot run it, and has said so
-	warming                sync.Mutex
-	cancel                 chan struct{}
-	changed                chan struct{} // closed and replaced at every change
-	preview                *message.Preview
-	shown                  uint64 // number of previews so far
-	viewers                int    // cursors that want previews
-	attempt                int    // that the request belongs to; 0: it does not say
+	held                   int // the attempt that is under way in this process; 0: none
+	// fenced is the last attempt of this process that another daemon has taken over: it says nothing any more.
+	fenced  int
+	local   bool // never in the store (begin)
+	cold    bool // the log is in the store, not here
+	left    bool // this daemon cannot run it, and has said so
+	warming sync.Mutex
+	cancel  chan struct{}
+	changed chan struct{} // closed and replaced at every change
+	preview *message.Preview
+	shown   uint64 // number of previews so far
+	viewers int    // cursors that want previews
+	attempt int    // that the request belongs to; 0: it does not say
 }
 
 // maxLog bounds the events kept of one job; progress is dropped first.
