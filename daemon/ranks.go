@@ -136,12 +136,13 @@ func (c *children) startRank(i int, memory int64, listen string) (*remote.Client
 	if err != nil {
 		self = os.Args[0]
 	}
-	args := []string{
-		"rank", "--listen", listen, "--cuda-libs", c.CUDALibs, "--transport", c.Transport,
-		"--device-memory", c.DeviceMemory, "--reserve", c.Reserve, "--graphs", c.Graphs,
-	}
+	device := c.Devices
 	if c.infos != nil {
-		args = append(args, "--devices", c.infos[i].Location())
+		device = c.infos[i].Location()
+	}
+	args := []string{
+		"rank", "--listen", listen, "--devices", device, "--cuda-libs", c.CUDALibs, "--transport", c.Transport,
+		"--device-memory", c.DeviceMemory, "--reserve", c.Reserve, "--graphs", c.Graphs,
 	}
 	if memory > 0 {
 		args = append(args, "--memory", strconv.FormatInt(memory, 10))

@@ -81,7 +81,7 @@ func (f *textFlags) measure(ctx context.Context) (_ *report, err error) {
 		},
 	}
 	return r, eng.Do(ctx, "text", func(l *parallel.Workspace) error {
-		net, err := text.OpenT5(l.Ops, l.Fitting(set), config)
+		net, err := text.OpenT5(l.Ops, set.For(l.DType), config)
 		if err != nil {
 			return err
 		}

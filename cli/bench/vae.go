@@ -92,7 +92,7 @@ func (f *vaeFlags) measure(ctx context.Context) (_ *report, err error) {
 		},
 	}
 	return r, eng.Do(ctx, "vae", func(l *parallel.Workspace) error {
-		net, err := vae.Open(l.Ops, l.Fitting(set), config)
+		net, err := vae.Open(l.Ops, set.For(l.DType), config)
 		if err != nil {
 			return err
 		}

@@ -56,8 +56,11 @@ func BenchmarkLinearQuantised(b *testing.B) {
 		{4096, 3072, 3072}, {1024, 12288, 3072}, {1024, 3072, 12288}, {256, 3072, 3072}, {1, 12288, 6144},
 	} {
 		for _, d := range [][2]engine.DType{
-			{engine.F32, engine.F32}, {engine.F32, engine.BF16}, {engine.BF16, engine.BF16},
-			{engine.F32, engine.I8}, {engine.BF16, engine.I8},
+			{engine.F32, engine.F32},
+			{engine.F32, engine.BF16},
+			{engine.BF16, engine.BF16},
+			{engine.F32, engine.I8},
+			{engine.BF16, engine.I8},
 		} {
 			b.Run(fmt.Sprintf("%dx%dx%d/%s-%s", s[0], s[1], s[2], d[0], d[1]), func(b *testing.B) {
 				o := benchOps(b)

@@ -2,9 +2,12 @@ package weights
 
 import "patchbay/engine"
 
-// Narrowed returns the same tensors with matrices and convolutions of f32 rounded to bf16 as they are read, for devices
-// that multiply those much faster. Vectors stay as they are.
-func (s *Set) Narrowed() *Set {
+// For returns the same tensors for activations of type d: where that is bf16, matrices and convolutions of f32 are
+// rounded to it as they are read, since devices multiply those much faster. Vectors stay as they are.
+func (s *Set) For(d engine.DType) *Set {
+	if d != engine.BF16 {
+		return s
+	}
 	out := make(map[string]Stored, len(s.tensors))
 	for name, t := range s.tensors {
 		if t.DType == engine.F32 && len(t.Shape) > 1 {

@@ -24,7 +24,7 @@ func TestRandomNumbers(t *testing.T) {
 		}
 		sum += float64(x) * float64(x)
 	}
-	if rms := math.Sqrt(sum / float64(len(v))); math.Abs(rms*32*math.Sqrt(3)-1) > 0.02 { // of a uniform distribution
+	if rms := math.Sqrt(sum / float64(len(v))); !(math.Abs(rms*32*math.Sqrt(3)-1) <= 0.02) { // of a uniform distribution
 		t.Errorf("root mean square %g", rms)
 	}
 	if slices.Equal(v[:256], v[256:512]) || slices.Equal(v[:256], v[256*257:256*258]) {

@@ -27,9 +27,9 @@ func TestSetViews(t *testing.T) {
 	}
 }
 
-// TestNarrowed: matrices of f32 are read as bf16, from any element on and over the pieces that they are widened in;
+// TestForBF16: matrices of f32 are read as bf16, from any element on and over the pieces that they are widened in;
 // what is no matrix, or is narrow, stays.
-func TestNarrowed(t *testing.T) {
+func TestForBF16(t *testing.T) {
 	const n, k = 3, wideChunk/2 + 5
 	values := make([]float32, n*k)
 	for i := range values {
@@ -43,7 +43,7 @@ func TestNarrowed(t *testing.T) {
 	s := FromMap(map[string]Stored{
 		"m": stored(engine.F32, values, n, k), "v": stored(engine.F32, values[:7], 7),
 		"h": stored(engine.F16, values[:6], 2, 3),
-	}).Narrowed()
+	}).For(engine.BF16)
 	want := make([]byte, 2*len(values))
 	engine.Narrow(want, values, engine.BF16)
 	m, _ := s.Get("m")

@@ -241,7 +241,7 @@ func (c *Clip) runEncoder(u Use, e *encoder, p tokenizer.Prompt) (out text.Encod
 // loadEncoder opens the file of an encoder and loads it.
 func loadEncoder(l *parallel.Workspace, e *encoder) (net text.Net, err error) {
 	err = e.file.With(func(file *weights.File) error {
-		net, err = text.Open(l.Ops, e.kind, l.Fitting(file.Set().Prefix(e.prefix)), e.config)
+		net, err = text.Open(l.Ops, e.kind, file.Set().Prefix(e.prefix).For(l.DType), e.config)
 		return err
 	})
 	if err != nil {

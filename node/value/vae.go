@@ -53,7 +53,7 @@ func (v *VAE) WithLoaded(u Use, f func(*parallel.Workspace, *vae.VAE) error) err
 	return u.do("vae "+v.Name, func(l *parallel.Workspace) error {
 		net, err := lent(u, "vae "+v.Key, func() (net *vae.VAE, err error) {
 			err = v.file.With(func(file *weights.File) error {
-				net, err = vae.Open(l.Ops, l.Fitting(file.Set()), files.Config(file, "vae"))
+				net, err = vae.Open(l.Ops, file.Set().For(l.DType), files.Config(file, "vae"))
 				return err
 			})
 			if err != nil {
