@@ -2,8 +2,8 @@
 //
 // Six kinds of vocabulary are read: SentencePiece unigram from a Hugging Face tokenizer.json or a .model file (T5,
 // mT5), SentencePiece BPE from a .model file (pile-T5), CLIP's byte-level BPE, Qwen2's byte-level BPE, Mistral's
-// tekken, and BERT's WordPiece. A Tokenizer only knows text and ids. What a diffusion model makes of a prompt (weights in
-// parentheses, embeddings by name, chunks of 77, padding) is a Layout; its Prompt method is what a text-encode node
+// tekken, and BERT's WordPiece. A Tokenizer only knows text and ids. What a diffusion model makes of a prompt (weights
+// in parentheses, embeddings by name, chunks of 77, padding) is a Layout; its Prompt method is what a text-encode node
 // calls. Both follow ComfyUI where programs differ, because the same prompt must give the same picture: CLIP ids are
 // those of the slow Python tokenizer without ftfy, T5 ids those of the tokenizers library.
 //
