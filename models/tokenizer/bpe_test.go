@@ -1,6 +1,8 @@
 package tokenizer
 
 import (
+	"encoding/base64"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -152,6 +154,30 @@ func TestQwenWords(t *testing.T) {
 		if !slices.Equal(got, want) {
 			t.Errorf("%q:\n got %q\nwant %q", text, got, want)
 		}
+	}
+}
+
+// TestTekkenWords: up to three digits make a word, as the pattern of LLaMA 3 has it (\p{N}{1,3}).
+func TestTekkenWords(t *testing.T) {
+	var vocab []string
+	add := func(piece string) {
+		vocab = append(vocab, fmt.Sprintf(`{"rank": %d, "token_bytes": %q}`, len(vocab),
+			base64.StdEncoding.EncodeToString([]byte(piece))))
+	}
+	for b := range 256 {
+		add(string([]byte{byte(b)}))
+	}
+	for _, piece := range []string{"12", "123", "1234", "45"} {
+		add(piece)
+	}
+	tok, err := FromTekken([]byte(`{"config": {"default_vocab_size": 260, "default_num_special_tokens": 0}, "vocab": [` +
+		strings.Join(vocab, ",") + "]}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []int{257, 259, '6', '7', 'a', 256}
+	if got := tok.Encode("1234567a12"); !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }
 
