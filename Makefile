@@ -20,7 +20,7 @@ test:
 
 # The quick form while working; the CUDA backend on its fake device is `make fake`.
 check:
-	$(GO) vet ./... && $(GO) test -short -vet off -timeout 20m -skip 'FakeGPU|^TestCUDA' $$($(GO) list ./... | grep -v -e /engine/cuda -e /localcuda -e /nccl)
+	$(GO) vet ./... && $(GO) test -short -p 4 -vet off -timeout 20m -skip '$(REPEATS)|^TestCUDA' $$($(GO) list ./... | grep -v -e /engine/cuda -e /localcuda -e /nccl)
 
 tools: bin/golangci-lint
 bin/golangci-lint: tools/go.mod
@@ -33,7 +33,7 @@ lint: tools
 
 # The CUDA backend on devices that need no GPU, with g++: conformance, streams, plans of several ranks, mistakes that must be noticed, and the program.
 fake:
-	$(GO) test -count 1 -timeout 15m ./engine/cuda ./parallel/comm/localcuda ./parallel/comm/nccl
+	$(GO) test -count 1 -timeout 15m ./engine/cuda ./parallel/comm/localcuda ./parallel/comm/nccl ./parallel/comm/stream
 	$(GO) test -count 1 -timeout 10m -run 'FakeGPU|^TestCUDA' ./parallel ./tests
 
 # The CUDA side without a GPU: PTX against its sources, prototypes against NVIDIA's header, registers and spills, and the quick tests on the fake device.
@@ -56,14 +56,15 @@ fmt: tools
 	bin/golangci-lint fmt ./...
 
 # The race detector slows arithmetic tenfold, so it watches the packages that have goroutines; models compute through engine's, forecasts and
-# plans are pure. Left out of the others: what runs the same goroutines many times for its numbers, and the fake device of make fake. Of packages
-# that compute much, the tests of what runs side by side.
+# plans are pure. Left out of the others: what runs the same goroutines many times for its numbers (TestLateRanks and TestExactPlans run every method),
+# and the fake device of make fake. Of packages that compute much, the tests of what runs side by side. Many tests wait more than they compute: four
+# packages at a time keep two processors busy.
 RACED   := ./models/sampling ./parallel ./parallel/comm ./parallel/comm/deferred ./parallel/comm/stream ./parallel/group ./parallel/rank ./parallel/remote \
            ./node/files ./node/graph ./node/lru ./node/picture/resample ./ipc/...
-UNRACED := FakeGPU|ForecastEquals|BF16PicturesOfPlans|MatchesComfyUI|Drift|StoresInEightBits|EverySampler|StoresHoldWhat
+REPEATS := FakeGPU|ForecastEquals|BF16|MatchesComfyUI|Drift|StoresInEightBits|EverySampler|StoresHoldWhat|OrderOfRequests|SpreadFolded|ScatteredForm|StalePic|StaleValues|UnevenStages|OwnWeights|FoldedStages|CacheOn|ChosenPlanGives|DrawsDoNot|SkipsAre
 BESIDE  := Concurrent|Each|Stats|Steady|Exec|Plans|Cancel|Panic|Lora|Base
 race:
-	$(GO) test -count 1 -vet off -timeout 40m -race -short -skip '$(UNRACED)' $(RACED)
+	$(GO) test -count 1 -p 4 -vet off -timeout 40m -race -short -skip '$(REPEATS)' $(RACED)
 	$(GO) test -count 1 -vet off -timeout 20m -race -short -run '$(BESIDE)' ./engine/cpu ./models/tokenizer ./node/classes
 
 # Coverage fuzzing, seconds per target; the seeds run in every `go test`, and mutations of them without coverage (tests/hammer).

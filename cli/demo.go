@@ -27,7 +27,7 @@ import (
 // demoFlags are the flags of demo.
 type demoFlags struct {
 	prompt, plan, out string
-	devices           daemon.Config // --devices, --device-memory, --reserve
+	devices           daemon.Config // see settings.Devices
 	seed              string
 	ranks             int
 	json              bool
@@ -164,11 +164,10 @@ func startDemoDaemon(temp, models string, devices *daemon.Config) (string, func(
 		return "", nil, err
 	}
 	store := filepath.Join(temp, "store")
-	cmd := exec.Command(self, "serve", "--compute", "f32", "--devices", devices.Devices, "--rates", devices.Rates,
-		"--device-memory", devices.DeviceMemory, "--reserve", devices.Reserve,
-		"--listen", "127.0.0.1:0", "--socket", "off", "--store", store,
-		"--models", models,
-		"--input", filepath.Join(temp, "input"), "--output", filepath.Join(temp, "output"), "--log", "warn")
+	cmd := exec.Command(self, append([]string{
+		"serve", "--compute", "f32", "--listen", "127.0.0.1:0", "--socket", "off", "--store", store, "--models", models,
+		"--input", filepath.Join(temp, "input"), "--output", filepath.Join(temp, "output"), "--log", "warn",
+	}, devices.DeviceArgs()...)...)
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {

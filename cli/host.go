@@ -31,9 +31,6 @@ name and compared by content. Text encoders and VAE run where the daemon is.`,
 			if newKey != "" {
 				return daemon.NewKeyFile(newKey)
 			}
-			if cfg.Devices == "auto" {
-				cfg.Devices = "cpu" // what hosts can compute on yet
-			}
 			if err := cfg.Complete(); err != nil {
 				return err
 			}
@@ -54,7 +51,7 @@ name and compared by content. Text encoders and VAE run where the daemon is.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&listen, "listen", fmt.Sprintf(":%d", daemon.HostPort), "address for daemons and other hosts")
-	f.IntVar(&places, "ranks", 1, "how many ranks run here at most")
+	f.IntVar(&places, "ranks", 0, "how many ranks run here at most (default: one, or one a GPU)")
 	f.StringVar(&newKey, "new-key", "", "write a new secret to this file, and end")
 	settings.ClusterKey(f, &cfg)
 	settings.Models(f, &cfg)

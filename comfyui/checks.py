@@ -21,18 +21,14 @@ RULE = ("__call__", "outer_predict_noise", "predict_noise", "inner_sample", "out
 LOOP_WRAPPERS = ("outer_sample", "prepare_sampling", "sampler_sample", "predict_noise", "calc_cond_batch")
 """Wrappers that act around an evaluation, which they may well do when only that goes to the daemon."""
 
-OWN_OPTIONS = frozenset(("transformer_options", "to_load_options", "disable_cfg1_optimization"))
-MULTIGPU_OPTIONS = frozenset(("multigpu_clones", "multigpu_options", "multigpu_thread_pool"))
-"""ComfyUI's CFG split. It has nothing to split where one request makes the whole run."""
+OWN_OPTIONS = frozenset(("transformer_options", "to_load_options", "disable_cfg1_optimization", "multigpu_clones", "multigpu_options", "multigpu_thread_pool"))
+"""Options that are sent or say nothing. ComfyUI's CFG split (multigpu) has nothing to split where one request makes the whole run."""
 
 TOLD = frozenset(("sample_sigmas", "sigmas", "cond_or_uncond", "uuids", "wrappers", "callbacks", "easycache"))
 """Transformer options that inform wrappers and the network's code of the step. They change nothing by themselves."""
 
-HARMLESS = frozenset(("optimized_attention_override", "torch_compile_kwargs", "prefetch_dynamic_vbars"))
-"""Transformer options that say how, not what, to compute."""
-
-COMPILERS = frozenset(("torch.compile",))
-"""Wrappers of the network that say how, not what, to compute."""
+HARMLESS = frozenset(("torch.compile", "optimized_attention_override", "torch_compile_kwargs", "prefetch_dynamic_vbars"))
+"""Transformer options, and a wrapper, that say how, not what, to compute."""
 
 OBJECTS = frozenset(("model_sampling", "manual_cast_dtype"))
 """Object patches that are carried by the message, or of no effect on a network that is elsewhere."""
@@ -40,7 +36,6 @@ OBJECTS = frozenset(("model_sampling", "manual_cast_dtype"))
 CACHES = {"EasyCacheHolder": ("easy", "easycache"), "LazyCacheHolder": ("lazy", "lazycache")}
 """The caches that ComfyUI's own nodes set: their rule in the message, and what their wrappers go by."""
 
-RUN_BY_LOOP = frozenset(("default",))
 REFUSED_KEYS = frozenset(("control", "gligen", "hooks"))
 
 
@@ -59,7 +54,7 @@ def judge(guider: Any, model_options: Mapping[str, Any]) -> Verdict:  # noqa: AN
     out = Verdict()
     if any(getattr(type(guider), m, None) is not getattr(comfy.samplers.CFGGuider, m, None) for m in RULE):
         out.evaluate.append(f"guider {type(guider).__name__}")
-    out.evaluate += [f"model option {k}" for k, v in model_options.items() if v and k not in OWN_OPTIONS and k not in MULTIGPU_OPTIONS]
+    out.evaluate += [f"model option {k}" for k, v in model_options.items() if v and k not in OWN_OPTIONS]
     options = model_options.get("transformer_options", {})
     out.cache, known = cache_of(options)
     out.refuse += network_options(options, known)
@@ -71,7 +66,7 @@ def judge(guider: Any, model_options: Mapping[str, Any]) -> Verdict:  # noqa: AN
     for name, conds in guider.conds.items():
         for c in conds or ():
             out.refuse += [f"{name} conditioning with {k}" for k in c if k in REFUSED_KEYS and c[k] is not None]
-            out.evaluate += [f"{name} conditioning with {k}" for k in c if k in RUN_BY_LOOP]
+            out.evaluate += [f"{name} conditioning with {k}" for k in c if k == "default"]
     if out.evaluate and any(model_options.get(k) for k in ("multigpu_clones",)):
         out.refuse.append("MultiGPU CFG Split together with " + out.evaluate[0])
     return out
@@ -91,21 +86,14 @@ def cache_of(options: Mapping[str, Any]) -> tuple[dict[str, Any] | None, str]:
 
 def network_options(options: Mapping[str, Any], known: str = "") -> list[str]:
     """Name the transformer options that would change what the network computes, but for the wrappers of a cache that is known."""
-    out = [f"transformer option {k}{inner(v)}" for k, v in options.items() if k not in TOLD and k not in HARMLESS and given(v)]
+    out = []
+    for k, v in options.items():
+        if k not in TOLD and k not in HARMLESS and v is not None and (v or not isinstance(v, (dict, list, tuple, set))):
+            out.append(f"transformer option {k} ({next(iter(v))})" if isinstance(v, dict) else f"transformer option {k}")  # as in patches_replace (dit)
     for place, by_key in options.get("wrappers", {}).items():
         if place not in LOOP_WRAPPERS:
-            out += [f"{place} wrapper {k}" for k, v in by_key.items() if v and k not in (KEY, known) and k not in COMPILERS]
+            out += [f"{place} wrapper {k}" for k, v in by_key.items() if v and k not in (KEY, known) and k not in HARMLESS]
     return out + [f"callback {place}" for place, v in options.get("callbacks", {}).items() if any(v.values())]
-
-
-def given(v: Any) -> bool:  # noqa: ANN401
-    """Tell whether an option says anything: empty maps and lists do not."""
-    return bool(v) if isinstance(v, (dict, list, tuple, set)) else v is not None
-
-
-def inner(v: Any) -> str:  # noqa: ANN401
-    """Return the first name in a map, in brackets: patches and patches_replace say there what they change."""
-    return f" ({next(iter(v))})" if isinstance(v, dict) and v else ""
 
 
 def patched(patcher: Any, out: Verdict) -> None:  # noqa: ANN401

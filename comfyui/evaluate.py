@@ -14,12 +14,12 @@ import torch
 
 from .checks import network_options
 from .daemon import address_of
-from .message import CannotSendError, adapters, encoded, latent, sampling_of, uncounted
+from .message import CannotSendError, adapters, encoded, latent, sampling_of
 from .proxy import source_of
 from .run import sample
 
 ATTRIBUTE = "patchbay_session"
-INFORMING = frozenset(("denoise_mask", "latent_shapes", "ref_latents_method"))
+INFORMING = frozenset(("denoise_mask", "latent_shapes"))
 
 
 class Session:
@@ -68,7 +68,7 @@ class Session:
                 "sigmas": np.array([sigma, 0], np.float32),
                 "noise": noise,
                 "latent": start,
-                "positive": [{"model_conds": encoded(values)}],
+                "positive": [encoded(values)],
                 "want_x0": True,
             },
         )
@@ -76,6 +76,8 @@ class Session:
             raise RuntimeError("Patchbay: the daemon sent no prediction")
         self.calls += 1
         self.metrics = result.metrics
+        if not self.model["plan"] or "ranks=" in self.model["plan"]:  # chosen once
+            self.model["plan"] = str(result.metrics["plan"]).replace("one rank", "data=1")
         return torch.from_numpy(result.x0.copy()).reshape(x.shape).to(x.device)
 
 
@@ -97,20 +99,25 @@ def one_evaluation(
     try:
         session = getattr(executor.class_obj, ATTRIBUTE, None) or Session(executor.class_obj.current_patcher)
         given = {k: v for k, v in {"c_crossattn": c_crossattn, **values}.items() if v is not None and k not in INFORMING}
-        given = uncounted(given)
-        return torch.cat([session.predict(x[a:b], float(t[a]), {k: v[a : a + 1] for k, v in given.items()}) for a, b in stretches(t, given)])
+        return torch.cat([session.predict(x[a:b], float(t[a]), {k: row(v, a) for k, v in given.items()}) for a, b in stretches(t, given)])
     except CannotSendError as err:
         raise RuntimeError(f"Patchbay cannot run this: {err}. Take it out of the workflow, or use ComfyUI's own loader") from err
 
 
+def row(v: Any, a: int) -> Any:  # noqa: ANN401
+    """Return row a of a value, or of those in a list; what is no tensor is that of all rows."""
+    return [row(e, a) for e in v] if isinstance(v, list) else v[a : a + 1] if torch.is_tensor(v) else v
+
+
 def stretches(t: torch.Tensor, values: dict[str, Any]) -> list[tuple[int, int]]:
     """Return the stretches [a, b) of a batch whose rows have one sigma and one conditioning."""
-    for key, v in values.items():
-        if not torch.is_tensor(v) or v.ndim == 0 or v.shape[0] != t.shape[0]:
+    parts = [(k, e) for k, v in values.items() for e in (v if isinstance(v, list) else [v]) if torch.is_tensor(e)]
+    for key, v in parts:
+        if v.ndim == 0 or v.shape[0] != t.shape[0]:
             raise CannotSendError(f"conditioning value {key}")
     starts = [0]
     for i in range(1, t.shape[0]):
         a = starts[-1]
-        if t[i] != t[a] or any(not torch.equal(v[i], v[a]) for v in values.values()):
+        if t[i] != t[a] or any(not torch.equal(v[i], v[a]) for _, v in parts):
             starts.append(i)
     return list(zip(starts, [*starts[1:], t.shape[0]], strict=True))

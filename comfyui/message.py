@@ -15,10 +15,6 @@ import torch
 from .client import BF16, LoRA, Named
 from .client.sampling import ONCE, Tensor
 
-PARAMETERIZED = ("shift", "multiplier")
-JOINED = frozenset(("ModelSampling", "ModelSamplingAdvanced"))
-"""Classes that ComfyUI puts together from the two that say what a model sampling is."""
-
 
 class CannotSendError(Exception):
     """Something that the message has no field for; the text names it."""
@@ -103,21 +99,20 @@ def sampling_of(sampling: Any, own: Any) -> dict[str, Any]:  # noqa: ANN401
     Flow models are described by their shift; the table of a discrete one must be the model's own, as the message cannot carry it.
     """
     kind = type(sampling)
-    bases = [c.__name__ for c in kind.__bases__] if kind.__name__ in JOINED else [kind.__name__]
+    bases = [c.__name__ for c in kind.__bases__] if kind.__name__ in ("ModelSampling", "ModelSamplingAdvanced") else [kind.__name__]
     out: dict[str, Any] = {"bases": bases}
     if "ModelSamplingDiscrete" in bases:
         table = getattr(own, "sigmas", None)
         if table is None or table.shape != sampling.sigmas.shape or not torch.equal(table, sampling.sigmas):
             raise CannotSendError("a model sampling with a table of sigmas of its own")
         return out
-    out |= {k: float(getattr(sampling, k)) for k in PARAMETERIZED if hasattr(sampling, k)}
+    out |= {k: float(getattr(sampling, k)) for k in ("shift", "multiplier") if hasattr(sampling, k)}
     return out
 
 
 def entry_of(cond: Mapping[str, Any]) -> dict[str, Any]:
     """Return one conditioning entry: the encoded values, and where and when it counts. The raw values beside them are not read by the network."""
-    values = {k: v.cond for k, v in cond["model_conds"].items() if v is not None and v.cond is not None}
-    out: dict[str, Any] = {"model_conds": encoded(uncounted(values))}
+    out = encoded({k: v.cond for k, v in cond["model_conds"].items() if v is not None and v.cond is not None})
     for key in ("timestep_start", "timestep_end", "strength", "mask_strength"):
         if cond.get(key) is not None:
             out[key] = float(cond[key])
@@ -130,18 +125,18 @@ def entry_of(cond: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
-def uncounted(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values without Z-Image's number of tokens where that is the whole text's: so many count without it too."""
-    return {k: v for k, v in values.items() if k != "num_tokens" or v != values["c_crossattn"].shape[1]}
-
-
-def encoded(values: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return the values of extra_conds as arrays. Which of them there are, the daemon knows."""
-    out = {}
+def encoded(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of extra_conds as an entry. Which of them there are, the daemon knows. Z-Image's number of tokens says nothing if it is the text's."""
+    out: dict[str, Any] = {"model_conds": {}}
     for key, value in values.items():
-        if not torch.is_tensor(value):
+        if key == "ref_latents":
+            out["references"] = [SENT.named(v) for v in value]
+        elif key == "ref_latents_method":
+            out["references_method"] = str(value)
+        elif torch.is_tensor(value):
+            out["model_conds"][key] = SENT.named(value)
+        elif key != "num_tokens" or value != values["c_crossattn"].shape[1]:
             raise CannotSendError(f"conditioning value {key}")
-        out[key] = SENT.named(value)
     return out
 
 
@@ -162,7 +157,7 @@ class Once:
         known = self._known.get(id(t))
         if known is not None and known[0]() is t and known[1] == version(t):
             return known[2]
-        plain = array(t.flatten(1) if matrix else t)
+        plain = array(t.flatten(1) if matrix else t.squeeze(2) if t.ndim == 5 else t)
         if plain.nbytes < ONCE:
             return plain
         key, out = id(t), Named.of(plain)

@@ -23,12 +23,12 @@ from .daemon import CONNECTIONS, START, address_of, explain
 from .message import array
 from .offload import install
 from .proxy import KEY, build, source_of
-from .status import LAST
+from .status import LAST, tell
 
 CATEGORY = "Patchbay"
 WHERE = f"Socket file or NATS URL of the daemon; empty: as in the settings; {START}: start the installed program for this ComfyUI"
 DAEMON = ("STRING", {"default": "", "tooltip": WHERE})
-PLAN = ("PATCHBAY_PLAN", {"tooltip": "How to split the work; without it the daemon chooses"})
+PLAN = ("PATCHBAY_PLAN", {"tooltip": "How to split the work; without it what is predicted to be fastest on all devices, with one device's picture"})
 
 
 def loaded(folder: str, name: str, daemon: str, plan: str) -> Any:  # noqa: ANN401
@@ -60,13 +60,6 @@ class AnyType(str):
         return False
 
 
-class Loader:
-    """What the loaders have in common."""
-
-    CATEGORY = CATEGORY
-    FUNCTION = "load"
-
-
 def checked(name: str, folder: str, daemon: str) -> bool | str:
     """Say before the queue runs that a file is not in a folder, or that no daemon is there. ComfyUI leaves the first to whoever asks for the name."""
     if folder and name not in folder_paths.get_filename_list(folder):
@@ -74,11 +67,12 @@ def checked(name: str, folder: str, daemon: str) -> bool | str:
     return CONNECTIONS.check(daemon) or True
 
 
-class LoadDiffusionModel(Loader):
-    """Load Diffusion Model, whose sampling runs on Patchbay's devices."""
+class LoadDiffusionModel:
+    """In place of Load Diffusion Model: samplers, guiders, LoRA and previews stay as they are, the network runs on Patchbay's devices."""
 
+    CATEGORY = CATEGORY
+    FUNCTION = "load"
     RETURN_TYPES = ("MODEL",)
-    DESCRIPTION = "In place of Load Diffusion Model: samplers, guiders, LoRA and previews stay as they are, the network runs on Patchbay's devices."
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
@@ -98,11 +92,12 @@ class LoadDiffusionModel(Loader):
         return (loaded("diffusion_models", unet_name, daemon, plan),)
 
 
-class LoadCheckpoint(Loader):
-    """Load Checkpoint: the MODEL runs on Patchbay's devices, CLIP and VAE are ComfyUI's own."""
+class LoadCheckpoint:
+    """In place of Load Checkpoint: the MODEL runs on Patchbay's devices, CLIP and VAE are ComfyUI's own."""
 
+    CATEGORY = CATEGORY
+    FUNCTION = "load"
     RETURN_TYPES = ("MODEL", "CLIP", "VAE")
-    DESCRIPTION = "In place of Load Checkpoint: the MODEL runs on Patchbay's devices, CLIP and VAE are ComfyUI's own."
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
@@ -124,41 +119,57 @@ class LoadCheckpoint(Loader):
 
 
 class Plan:
-    """How to split one picture over the daemon's devices."""
+    """How to split one picture over the daemon's devices, and what a run will take."""
 
     CATEGORY = CATEGORY
     FUNCTION = "make"
     RETURN_TYPES = ("PATCHBAY_PLAN",)
-    DEGREES: ClassVar = ("cfg", "pipe", "ring", "ulysses", "tensor")
+    DEGREES: ClassVar = {
+        "cfg": "groups for the two prompts of CFG",
+        "pipe": "stages of blocks (PipeFusion)",
+        "ring": "ranks that pass keys and values around",
+        "ulysses": "ranks that exchange heads for tokens",
+        "tensor": "ranks that split heads and columns",
+    }
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        """Name the degrees; their product is the number of devices."""
+        """Name the degrees, whose product is the number of devices, and the run to predict."""
         degree = {"default": 1, "min": 1, "max": 64}
-        texts = {
-            "cfg": "groups for the two prompts of CFG",
-            "pipe": "stages of blocks (PipeFusion)",
-            "ring": "ranks that pass keys and values around",
-            "ulysses": "ranks that exchange heads for tokens",
-            "tensor": "ranks that split heads and columns",
-        }
+        size = {"default": 1024, "min": 64, "max": 16384, "step": 8}
+        files = dict.fromkeys(n for folder in ("diffusion_models", "checkpoints") for n in folder_paths.get_filename_list(folder))
         return {
-            "required": {"mode": (["auto", "degrees"], {"tooltip": "auto: the daemon chooses; degrees: as below"})},
+            "required": {"mode": (["auto", "degrees"], {"tooltip": "auto: the fastest on all of the daemon's devices; degrees: as below"})},
             "optional": {
-                **{k: ("INT", {**degree, "tooltip": texts[k]}) for k in cls.DEGREES},
+                **{k: ("INT", {**degree, "tooltip": text}) for k, text in cls.DEGREES.items()},
                 "warmup": ("INT", {"default": 1, "min": 0, "max": 1000, "tooltip": "with pipe: evaluations at the start that are exact"}),
-                "more": ("STRING", {"default": "", "tooltip": "further keys, as in shard=on,patches=4"}),
+                "more": ("STRING", {"default": "", "tooltip": "further keys, as in shard=on,patches=4; with auto also ranks=4"}),
+                "predict": (["none", *files], {"tooltip": "a model, whose time and memory for the picture below are shown here"}),
+                "width": ("INT", size),
+                "height": ("INT", size),
+                "batch": ("INT", {"default": 1, "min": 1, "max": 4096}),
+                "steps": ("INT", {"default": 20, "min": 1, "max": 10000}),
+                "daemon": DAEMON,
             },
         }
 
-    def make(self, mode: str, warmup: int = 1, more: str = "", **degrees: int) -> tuple[str]:
+    def make(self, mode: str, warmup: int = 1, more: str = "", predict: str = "none", daemon: str = "", **k: int) -> dict[str, Any]:
         """Write the plan as the daemon reads it."""
-        if mode == "auto":
-            return ("",)
-        parts = [f"{k}={degrees[k]}" for k in self.DEGREES if degrees.get(k, 1) > 1]
-        if degrees.get("pipe", 1) > 1:
-            parts.append(f"warmup={warmup}")
-        return (",".join([*parts, *[p.strip() for p in more.split(",") if p.strip()]]),)
+        parts = [p.strip() for p in more.split(",") if p.strip()]
+        if mode == "degrees":
+            given = [f"{d}={k[d]}" for d in self.DEGREES if k.get(d, 1) > 1] + [f"warmup={warmup}"] * (k.get("pipe", 1) > 1)
+            plan = ",".join([*given, *parts]) or "ranks=1"
+        else:
+            every = "" if "ranks=" in more else asked(daemon, lambda c: c.every_device())
+            plan = ",".join([every] * bool(every) + parts)
+        if predict == "none":
+            return {"result": (plan,)}
+        size = (k.get("width", 1024), k.get("height", 1024))
+        f = asked(daemon, lambda c: c.forecast(predict, *size, plan=plan, batch=k.get("batch", 1), steps=k.get("steps", 20)))
+        free = f" of {f['free_bytes'] / 2**30:.1f}" if f["free_bytes"] else ""
+        text = f"{f['plan']} on {f['device']}: {f['seconds']:.3g} s, {1000 * f['step_seconds']:.3g} ms a step, {f['bytes'] / 2**30:.3g}{free} GiB a device"
+        tell("Predicted: " + text)
+        return {"ui": {"text": [text]}, "result": (plan,)}
 
 
 class VAEDecode:
@@ -309,7 +320,7 @@ class Status:
         """Ask the daemon."""
         s = asked(daemon, lambda c: c.stats())
         workers = ", ".join(f"{w.get('name')} {'busy' if w.get('job') else 'idle'}" for w in s.get("workers") or []) or "one, this program"
-        first = f"daemon {s.get('daemon', '?')} {s.get('version', '')}"
+        first = f"daemon {s.get('daemon', '?')} {s.get('version', '')}, devices {', '.join(s.get('devices') or ['?'])}"
         text = "\n".join((first, f"workers: {workers}", f"queued {s.get('queued', 0)}, running {s.get('running', 0)}", f"last run: {LAST.text}"))
         return {"ui": {"text": [text]}, "result": (text,)}
 

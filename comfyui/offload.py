@@ -23,10 +23,8 @@ from .status import LAST, tell
 
 log = logging.getLogger("patchbay")
 
-QUIET = frozenset(
-    ("euler", "ddim", "heun", "heunpp2", "dpm_2", "lms", "dpmpp_2m", "ipndm", "ipndm_v", "deis", "res_multistep")
-    + ("gradient_estimation", "uni_pc", "uni_pc_bh2", "exp_heun_2_x0")
-)
+QUIET = frozenset(("euler", "ddim", "heun", "heunpp2", "dpm_2", "lms", "dpmpp_2m", "ipndm", "ipndm_v", "deis", "res_multistep"))
+QUIET |= {"gradient_estimation", "uni_pc", "uni_pc_bh2", "exp_heun_2_x0"}
 """Samplers that draw no noise of their own."""
 
 

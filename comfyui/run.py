@@ -38,6 +38,7 @@ class Request:
     def _work(self) -> None:
         try:
             self._client = CONNECTIONS.get(self._address)
+            self._arguments["plan"] = self._arguments["plan"] or self._client.every_device()
             self.events.put(self._client.sample(**self._arguments, on_progress=self.events.put, stop=self._stop.is_set, patience=HUNG))
         except Exception as err:  # noqa: BLE001 - it is raised by the one who waits
             self.events.put(err)

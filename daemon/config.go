@@ -45,8 +45,11 @@ type Config struct {
 	Transport    string `json:"transport,omitempty"` // of ranks on GPUs: auto, local or nccl; empty: auto
 	Hosts        string `json:"hosts,omitempty"`     // HOST:PORT,... or @FILE: where ranks run; empty: here
 	ClusterKey   string `json:"cluster_key,omitempty"`
-	Version      string `json:"-"`                   // of the program
-	CUDALibs     string `json:"cuda_libs,omitempty"` // folders of NVIDIA's libraries, see package library
+	// TrustedNetwork allows GPUs of several machines to exchange by NCCL, which neither encrypts nor authenticates.
+	TrustedNetwork bool   `json:"trusted_network,omitempty"`
+	Version        string `json:"-"`                   // of the program
+	CUDALibs       string `json:"cuda_libs,omitempty"` // folders of NVIDIA's libraries, see package library
+	Graphs         string `json:"graphs,omitempty"`    // evaluations as CUDA graphs: on or off; empty: on
 	// Patience is how long the ranks of a request may stand still together; 0: ten minutes.
 	Patience time.Duration `json:"patience,omitempty"`
 
@@ -195,6 +198,8 @@ func (c *Config) Complete() error {
 			leastMemory>>20)}
 	} else if err != nil {
 		return &InputError{Err: fmt.Errorf("--memory %w", err)}
+	} else if err := checkAddresses(addressSpace(), n); err != nil {
+		return &InputError{Err: err}
 	}
 	if c.FreeAfter < 0 {
 		return &InputError{Err: fmt.Errorf("--free-after %s: want 0 or more", c.FreeAfter)}
@@ -251,13 +256,11 @@ func (c *Config) CheckDevices() error {
 	if _, err := ParseBytes(c.DeviceMemory); err != nil {
 		return &InputError{Err: fmt.Errorf("--device-memory %w", err)}
 	}
-	gpus, _ := GPUs(c.Devices)
-	switch {
-	case !slices.Contains([]string{"", PlacementThreads, placementChildren}, c.Placement):
+	if !slices.Contains([]string{"", PlacementThreads, placementChildren}, c.Placement) {
 		return &InputError{Err: fmt.Errorf("--placement %s: want threads or children", c.Placement)}
-	case c.Placement == placementChildren && gpus != nil:
-		return &InputError{Err: fmt.Errorf("--placement children --devices %s: processes exchange in host memory alone yet: "+
-			"want --placement threads, or --devices cpu", c.Devices)}
+	}
+	if !slices.Contains([]string{"", GraphsOn, graphsOff}, c.Graphs) {
+		return &InputError{Err: fmt.Errorf("--graphs %s: want on or off", c.Graphs)}
 	}
 	if _, err := ParseBytes(c.Reserve); err != nil {
 		return &InputError{Err: fmt.Errorf("--reserve %w", err)}
@@ -286,10 +289,10 @@ func (c *Config) Roots() files.Roots {
 
 // workerArgs is the command line of a worker with the same folders.
 func (c *Config) workerArgs() []string {
-	args := []string{
-		"worker", "--input", c.Input, "--output", c.Output, "--save=false", "--devices", c.Devices,
+	args := append([]string{
+		"worker", "--input", c.Input, "--output", c.Output, "--save=false",
 		"--compute", cmp.Or(c.Compute, string(value.ComputeAuto)), "--log", c.Log,
-	}
+	}, c.DeviceArgs()...)
 	for _, m := range c.Models {
 		args = append(args, "--models", m)
 	}
@@ -306,26 +309,28 @@ func (c *Config) workerArgs() []string {
 	if c.FreeAfter > 0 {
 		args = append(args, "--free-after", c.FreeAfter.String())
 	}
-	if c.Rates != "" {
-		args = append(args, "--rates", c.Rates)
-	}
-	if c.DeviceMemory != "" {
-		args = append(args, "--device-memory", c.DeviceMemory)
-	}
-	if c.Placement != "" {
-		args = append(args, "--placement", c.Placement)
-	}
-	if c.Transport != "" {
-		args = append(args, "--transport", c.Transport)
-	}
-	if c.CUDALibs != "" {
-		args = append(args, "--cuda-libs", c.CUDALibs)
-	}
-	if c.Reserve != "" {
-		args = append(args, "--reserve", c.Reserve)
-	}
 	if c.Hosts != "" {
-		args = append(args, "--hosts", c.Hosts, "--cluster-key", c.ClusterKey)
+		args = append(args, "--hosts", c.Hosts, "--cluster-key", c.ClusterKey,
+			fmt.Sprintf("--trusted-network=%t", c.TrustedNetwork))
+	}
+	return args
+}
+
+// DeviceArgs is the part of a command line that says what to compute on and how.
+func (c *Config) DeviceArgs() []string {
+	args := []string{"--devices", c.Devices}
+	for _, f := range [][2]string{
+		{"--rates", c.Rates},
+		{"--device-memory", c.DeviceMemory},
+		{"--reserve", c.Reserve},
+		{"--placement", c.Placement},
+		{"--transport", c.Transport},
+		{"--graphs", c.Graphs},
+		{"--cuda-libs", c.CUDALibs},
+	} {
+		if f[1] != "" {
+			args = append(args, f[:]...)
+		}
 	}
 	if c.Patience != 0 {
 		args = append(args, "--patience", c.Patience.String())

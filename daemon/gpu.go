@@ -14,6 +14,12 @@ import (
 	"patchbay/parallel"
 )
 
+// The values of --graphs.
+const (
+	GraphsOn  = "on"
+	graphsOff = "off"
+)
+
 // GPUs are the devices that --devices names by number, nil where it names none: cuda:N, and lists and ranges of them,
 // one for each rank. A GPU that stands there twice has two ranks.
 func GPUs(devices string) ([]int, error) {
@@ -49,6 +55,19 @@ func GPUs(devices string) ([]int, error) {
 // Libraries says where NVIDIA's libraries are looked for, the driver in the named folders alone.
 func (c *Config) Libraries() *library.Search {
 	return &library.Search{Folders: c.CUDALibs, ComfyUI: c.ComfyUI}
+}
+
+// places are the devices of a worker, one for each rank that they have a place for; cpu takes any number.
+func (c *Config) places() []string {
+	list, err := GPUs(c.Devices)
+	if list == nil || err != nil {
+		return []string{"cpu"}
+	}
+	var out []string
+	for _, n := range list {
+		out = append(out, fmt.Sprintf("cuda:%d", n))
+	}
+	return out
 }
 
 // gpus are the devices that --devices names, one for each rank, and the driver they are reached through; both are nil
@@ -92,13 +111,13 @@ func (c *Config) gpus() (*cuda.Driver, []cuda.Info, error) {
 // autoDevices is the value of --devices for every GPU that can be used, and the processors where there is none.
 const autoDevices = "auto"
 
-// chosen is --devices with auto replaced by what is here. Several workers, and ranks in processes of their own, have
-// the processors: neither can share GPUs.
+// chosen is --devices with auto replaced by what is here. Several workers have the processors, as they
+// cannot share GPUs.
 func (c *Config) chosen() string {
 	if c.Devices != autoDevices {
 		return c.Devices
 	}
-	if c.Workers > 1 || c.Placement == placementChildren {
+	if c.Workers > 1 {
 		return "cpu"
 	}
 	driver, err := cuda.Open(c.Libraries().Named()...)
@@ -125,6 +144,7 @@ func (c *Config) chosen() string {
 type opened struct {
 	driver *cuda.Driver
 	infos  []cuda.Info // by rank
+	eager  bool        // no graphs
 	mu     sync.Mutex
 	of     map[int]*cuda.Device // by number
 }
@@ -139,6 +159,7 @@ func (o *opened) newOps(rank, _ int) (engine.Ops, error) {
 		if err != nil {
 			return nil, err
 		}
+		device.Eager = o.eager
 		o.of[n] = device
 	}
 	return o.of[n].NewOps()
@@ -185,7 +206,7 @@ func (c *Config) EngineConfig() (cfg parallel.Config, closing func() error, err 
 	if _, err := driver.Use(c.Libraries()); err != nil {
 		return cfg, closing, fmt.Errorf("--devices %s: %w: --cuda-libs off does without NVIDIA's libraries", c.Devices, err)
 	}
-	devices := &opened{driver: driver, infos: infos, of: map[int]*cuda.Device{}}
+	devices := &opened{driver: driver, infos: infos, eager: c.Graphs == graphsOff, of: map[int]*cuda.Device{}}
 	if c.Compute != string(value.ComputeF32) {
 		cfg.Beside = engine.BF16
 	}
@@ -196,5 +217,8 @@ func (c *Config) EngineConfig() (cfg parallel.Config, closing func() error, err 
 		return cfg, closing, err
 	}
 	cfg.NewOps, cfg.Transport, cfg.Ranks = devices.newOps, transport, len(infos)
+	if c.Placement == placementChildren {
+		cfg.Hosts = &children{Config: c, infos: infos}
+	}
 	return cfg, func() error { return errors.Join(end(), devices.close()) }, nil
 }

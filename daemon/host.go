@@ -10,12 +10,12 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"strconv"
 	"syscall"
 	"time"
 
 	"github.com/rs/zerolog"
 
-	"patchbay/parallel/host"
 	"patchbay/parallel/remote"
 )
 
@@ -43,41 +43,43 @@ func RunHost(parent context.Context, cfg *Config, listen string, places int, log
 ) error {
 	ctx, stop := signal.NotifyContext(parent, syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	if places < 1 || places > 64 {
-		return &InputError{Err: fmt.Errorf("--ranks %d: want 1 to 64", places)}
+	gpus, _ := GPUs(cfg.Devices) // checked before
+	if places == 0 {
+		places = max(1, len(gpus))
 	}
-	if gpus, _ := GPUs(cfg.Devices); gpus != nil {
-		return &InputError{Err: fmt.Errorf("--devices %s: hosts exchange in host memory alone yet: want cpu", cfg.Devices)}
+	if places < 1 || places > 64 {
+		return &InputError{Err: fmt.Errorf("--ranks %d: want 1 to 64, or 0: one a GPU", places)}
+	}
+	if cfg.Transport == transportNCCL && !cfg.TrustedNetwork {
+		return &InputError{Err: errors.New("--transport nccl: NCCL neither encrypts nor authenticates what machines " +
+			"exchange: add --trusted-network where nobody else is on their network, or want --transport auto")}
 	}
 	key, err := readKey(cfg.ClusterKey)
 	if err != nil {
 		return &InputError{Err: err}
 	}
-	ec, release, err := cfg.EngineConfig()
+	if gpus == nil && cfg.Memory == "" {
+		cfg.Memory = strconv.FormatInt(availableMemory()/10*9, 10)
+	}
+	offer, release, err := cfg.offer(places, cfg.TrustedNetwork, log)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = release() }()
-	local, err := host.New(host.Config{
-		NewOps: ec.NewOps, MemoryBytes: cmp.Or(ec.MemoryBytes, availableMemory()/10*9), Places: places,
-	})
-	if err != nil {
-		return err
-	}
+	defer release()
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", listen)
 	if err != nil {
 		return &InputError{Err: fmt.Errorf("--listen: %w", err)}
 	}
-	open := &opener{roots: cfg.Roots(), host: local, known: map[string]string{}}
+	open := &opener{roots: cfg.Roots(), host: offer.Host, known: map[string]string{}}
+	offer.Open = open.open
 	s := remote.Station{
 		Network: remote.Network{Key: key, Build: cfg.Version, Silence: cfg.silence()},
-		Offer:   remote.Config{Host: local, Open: open.open}, Hung: hung,
+		Offer:   offer, Hung: hung,
 		Say: func(who net.Addr, what string, cause error) {
 			log.Info().Stringer("from", who).AnErr("cause", cause).Msg(what)
 		},
 	}
 	log.Info().Stringer("address", l.Addr()).Int("ranks", places).Str("version", cfg.Version).Msg("host ready")
 	s.Serve(ctx, l)
-	local.Close()
 	return nil
 }

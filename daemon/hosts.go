@@ -34,6 +34,10 @@ func parseHosts(text string) ([]string, error) {
 	}
 	var out []string
 	for _, part := range parts {
+		if name, devices, ok := strings.Cut(part, ":cuda:"); ok {
+			return nil, fmt.Errorf("--hosts %s: the host says what it computes on: want %s here, and `patchbay host --devices "+
+				"cuda:%s` there", text, name, devices)
+		}
 		a, err := remote.Address(strings.TrimSpace(part), HostPort)
 		if err != nil {
 			return nil, fmt.Errorf("--hosts %s: %w, as in a:%d,b:%d", text, err, HostPort, HostPort)
@@ -81,6 +85,9 @@ func (c *Config) checkHosts() error {
 		return err
 	case c.Placement == placementChildren:
 		return fmt.Errorf("--hosts %s: ranks run there, --placement children starts them here: want one of them", c.Hosts)
+	case c.Transport == transportNCCL && !c.TrustedNetwork:
+		return fmt.Errorf("--hosts %s --transport nccl: NCCL neither encrypts nor authenticates what machines exchange: add "+
+			"--trusted-network, here and on the hosts, where nobody else is on their network, or want --transport auto", c.Hosts)
 	case c.Workers > 1:
 		return fmt.Errorf("--hosts %s --workers %d: a host serves one worker", c.Hosts, c.Workers)
 	}
@@ -109,7 +116,7 @@ func (c *Config) newHosts(log zerolog.Logger) (*remote.Cluster, error) {
 		}
 		return last
 	}
-	return remote.NewCluster(n, list, func(cl *remote.Client) host.Host { return far{cl, roots} },
+	return remote.NewCluster(n, c.exchange(), list, func(cl *remote.Client) host.Host { return far{cl, roots} },
 		func(address string, err error) {
 			if err != nil {
 				log.Warn().Str("host", address).Err(err).Msg("a host is not used")

@@ -17,7 +17,7 @@ const runningShown = 256
 
 // stats is what the meter does not know: jobs and workers.
 func (d *daemon) stats() message.Stats {
-	s := message.Stats{Daemon: d.owner, Version: semantic(d.version)}
+	s := message.Stats{Daemon: d.owner, Version: semantic(d.version), Devices: d.cfg.places()}
 	s.Queued, s.Running = d.jobs.Busy()
 	at := map[string]string{}
 	running, counts, err := d.jobs.List(context.Background(), message.Running, runningShown)

@@ -15,7 +15,10 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 
+	"patchbay/engine/cuda"
 	"patchbay/models/source"
+	"patchbay/parallel/comm"
+	"patchbay/parallel/comm/nccl"
 	"patchbay/parallel/host"
 	"patchbay/parallel/remote"
 )
@@ -35,6 +38,7 @@ const controlFD = 3
 // children are the processes of ranks that this one starts. They are its parallel.Hosts.
 type children struct {
 	*Config
+	infos   []cuda.Info // GPUs of the ranks; nil: they share the processors
 	started int
 }
 
@@ -44,8 +48,8 @@ func (c *children) Changed(ranks int) bool { return ranks > c.started }
 // Missing implements parallel.Hosts.
 func (c *children) Missing() []string { return nil }
 
-// Start implements parallel.Hosts: so many processes of one rank each, which share the memory that this one may take.
-// They end when their connections do.
+// Start implements parallel.Hosts: so many processes of one rank each, which share the memory that this one may take,
+// or have a GPU each. They end when their connections do.
 func (c *children) Start(ranks int) (all []host.Host, err error) {
 	c.started = ranks
 	dir, err := os.MkdirTemp("", "patchbay-ranks-")
@@ -68,11 +72,22 @@ func (c *children) Start(ranks int) (all []host.Host, err error) {
 		}
 		clients, all = append(clients, cl), append(all, cl)
 	}
-	return all, remote.Meet(clients)
+	return all, remote.Meet(clients, c.exchange())
+}
+
+// exchange is what --transport says of processes, and --trusted-network of those on other machines.
+func (c *Config) exchange() remote.Exchange {
+	switch {
+	case c.Transport == transportNCCL:
+		return remote.ByNCCL
+	case c.Transport == transportLocal || c.Hosts != "" && !c.TrustedNetwork:
+		return remote.ByHost
+	}
+	return remote.ByBest
 }
 
 // startRank starts one process, which listens at a path for the others.
-func (c *Config) startRank(i, ranks int, listen string) (*remote.Client, error) {
+func (c *children) startRank(i, ranks int, listen string) (*remote.Client, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("connect a process of a rank: %w", err)
@@ -88,8 +103,13 @@ func (c *Config) startRank(i, ranks int, listen string) (*remote.Client, error) 
 	if err != nil {
 		self = os.Args[0]
 	}
-	args := []string{"rank", "--listen", listen, "--devices", c.Devices, "--cuda-libs", c.CUDALibs}
-	if bytes, _ := ParseBytes(c.Memory); bytes > 0 { // checked before
+	args := []string{
+		"rank", "--listen", listen, "--cuda-libs", c.CUDALibs, "--transport", c.Transport,
+		"--device-memory", c.DeviceMemory, "--reserve", c.Reserve,
+	}
+	if c.infos != nil {
+		args = append(args, "--devices", c.infos[i].Location())
+	} else if bytes, _ := ParseBytes(c.Memory); bytes > 0 { // checked before
 		args = append(args, "--memory", strconv.FormatInt(bytes/int64(ranks), 10))
 	}
 	cmd := exec.Command(self, args...)
@@ -127,27 +147,55 @@ func RunRank(ctx context.Context, cfg *Config, listen string, log zerolog.Logger
 	if err != nil {
 		return err
 	}
-	own := *cfg
-	own.Placement = PlacementThreads
-	ec, release, err := own.EngineConfig()
+	offer, release, err := cfg.offer(1, true, log)
 	if err != nil {
 		return err
 	}
-	defer func() {
+	defer release()
+	var loader source.Loader
+	offer.Listen = l
+	offer.Open = func(_ string, model []byte) (host.Weights, error) { return loader.Decode(model) }
+	return remote.Serve(conn, offer)
+}
+
+// offer makes what a process has for the ranks of a leader, but for its connections and files; trusted says that NCCL
+// may be used. The function gives it back.
+func (c *Config) offer(places int, trusted bool, log zerolog.Logger) (remote.Config, func(), error) {
+	own := *c
+	own.Placement = PlacementThreads
+	own.Transport = transportLocal // within this process
+	ec, release, err := own.EngineConfig()
+	if err != nil {
+		return remote.Config{}, nil, err
+	}
+	closing := func() {
 		if err := release(); err != nil {
 			log.Warn().Err(err).Msg("the device was not given back whole")
 		}
-	}()
+	}
 	h, err := host.New(host.Config{
 		NewOps: ec.NewOps, DeviceOf: ec.DeviceOf, MemoryBytes: ec.MemoryBytes, DeviceMemory: ec.DeviceMemory,
-		Reserve: ec.Reserve, Places: 1,
+		Reserve: ec.Reserve, Places: places,
 	})
 	if err != nil {
-		return err
+		closing()
+		return remote.Config{}, nil, err
 	}
-	defer h.Close()
-	var loader source.Loader
-	return remote.Serve(conn, remote.Config{Host: h, Listen: l, Open: func(_ string, model []byte) (host.Weights, error) {
-		return loader.Decode(model)
-	}})
+	offer := remote.Config{Host: h, Within: ec.Transport}
+	var lib *cuda.NCCL
+	if trusted {
+		if lib, err = c.between(); err != nil {
+			h.Close()
+			closing()
+			return remote.Config{}, nil, err
+		}
+	}
+	if lib != nil {
+		offer.NCCL = lib.Version
+		offer.Over = func(mesh comm.Transport) (comm.Transport, func() error) {
+			t := nccl.NewBetween(lib, mesh)
+			return t, t.Close
+		}
+	}
+	return offer, func() { h.Close(); closing() }, nil
 }

@@ -26,6 +26,8 @@ func (c *Config) nccl(driver *cuda.Driver, infos []cuda.Info) (*cuda.NCCL, error
 	switch {
 	case !slices.Contains([]string{"", TransportAuto, transportLocal, transportNCCL}, c.Transport):
 		return bad("want auto, local or nccl")
+	case c.Hosts != "": // which say for themselves whether they have NCCL
+		return nil, nil
 	case driver == nil && c.Transport == transportNCCL:
 		return bad("NCCL is for GPUs, and --devices is %s: want auto or local", c.Devices)
 	case driver == nil || c.Transport == transportLocal:
@@ -41,6 +43,9 @@ func (c *Config) nccl(driver *cuda.Driver, infos []cuda.Info) (*cuda.NCCL, error
 			return nil, nil
 		}
 	}
+	if c.Placement == placementChildren { // each says for itself whether it has NCCL
+		return nil, nil
+	}
 	if len(infos) < 2 && c.Transport != transportNCCL {
 		return nil, nil
 	}
@@ -52,6 +57,23 @@ func (c *Config) nccl(driver *cuda.Driver, infos []cuda.Info) (*cuda.NCCL, error
 		return bad("%w: want auto or local", err)
 	}
 	return nil, nil // doctor tells why
+}
+
+// between is the NCCL by which ranks here exchange with those of other processes, nil where there is none or none is
+// wanted, or allowed where they are on other machines.
+func (c *Config) between() (*cuda.NCCL, error) {
+	driver, _, err := c.gpus()
+	if driver == nil || err != nil || c.Transport == transportLocal {
+		return nil, err
+	}
+	lib, err := driver.NCCL(c.Libraries())
+	if err != nil && c.Transport == transportNCCL {
+		return nil, fmt.Errorf("--transport %s: %w: want auto or local", c.Transport, err)
+	}
+	if err != nil {
+		return nil, nil // doctor tells why
+	}
+	return lib, nil
 }
 
 // transport makes what ranks on GPUs exchange by. The function gives back what it holds of the devices.

@@ -15,6 +15,8 @@ import (
 
 	"patchbay/engine"
 	"patchbay/ipc/jobs"
+	"patchbay/ipc/message"
+	"patchbay/ipc/meter"
 	"patchbay/ipc/worker"
 	"patchbay/node/classes"
 	"patchbay/node/files"
@@ -46,7 +48,8 @@ func RunWorker(parent context.Context, cfg *Config, in io.ReadCloser, out io.Wri
 	}
 	service := worker.NodeService(cat, cfg.Roots(), files.NewIndex(cfg.Roots()), nil)
 	wc := worker.Config{Executor: executor, Service: service, Log: log}
-	wc.Service.Limits = limits
+	wc.Service.Limits, wc.Service.Meter = limits, meter.New()
+	wc.Service.Meter.Watch(func() message.Stats { return message.Stats{Devices: cfg.places()} })
 	if save {
 		wc.Outputs = jobs.OutputsConfig{
 			Stage:  filepath.Join(cfg.Output, fmt.Sprintf(".patchbay-stage-%d", os.Getpid())),

@@ -37,6 +37,17 @@ type Chooser interface {
 	Chosen() map[string]int64
 }
 
+// Replayer is implemented by Ops that can issue a sequence of calls again as one.
+type Replayer interface {
+	// Replay issues the calls of f. As long as Drop is not called, f issues the same calls on the same operands for equal
+	// keys, but for what moves: f gets copies of those tensors at places that stay. f neither uploads, downloads,
+	// allocates, frees nor waits; marks in it may be left out. Sooner or later f is not called any more but what it issued
+	// is issued again: replayed is true. An error of f is returned; of a sequence that has one a part may be issued.
+	Replay(key string, moving []Tensor, f func(fixed []Tensor) error) (replayed bool, err error)
+	// Drop forgets all keys: their operands may go.
+	Drop()
+}
+
 // Marker is implemented by Ops whose calls run later than they are issued: it tells how far the device has come.
 type Marker interface {
 	// Mark issues a call that makes Marked return n.

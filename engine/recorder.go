@@ -17,6 +17,7 @@ type Recorder struct {
 	Read       int              // elements of the largest Download
 	Gathered   int              // most rows of one Gather
 	Groups     int              // most groups of all items together in one group norm
+	Moving     int              // most bytes that one Replay copies, in pieces of 256
 }
 
 // LinearShape is one product of Linear: Rows x K times K x N, with adapters of so many Ranks together.
@@ -74,7 +75,10 @@ func NewRecorder() *Recorder {
 	return &Recorder{Calls: map[string]int{}, Products: map[Product]bool{}}
 }
 
-var _ Ops = (*Recorder)(nil)
+var (
+	_ Ops      = (*Recorder)(nil)
+	_ Replayer = (*Recorder)(nil)
+)
 
 // Name returns "recorder".
 func (*Recorder) Name() string { return "recorder" }
@@ -262,3 +266,17 @@ func (r *Recorder) Upsample2x(y, x Tensor) {
 	CheckUpsample2x(y, x)
 	r.Calls["Upsample2x"]++
 }
+
+// Replay issues the calls of f and notes the size of what moves.
+func (r *Recorder) Replay(_ string, moving []Tensor, f func([]Tensor) error) (bool, error) {
+	const piece = 256
+	n := 0
+	for i := range moving {
+		n += (moving[i].Bytes() + piece - 1) / piece * piece
+	}
+	r.Moving = max(r.Moving, n)
+	return false, f(moving)
+}
+
+// Drop does nothing.
+func (r *Recorder) Drop() {}

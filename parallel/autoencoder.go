@@ -6,6 +6,7 @@ import (
 
 	"patchbay/engine"
 	"patchbay/models/vae"
+	"patchbay/models/weights"
 	"patchbay/parallel/comm"
 	"patchbay/parallel/failure"
 	"patchbay/parallel/group"
@@ -95,6 +96,15 @@ func (l *Workspace) bands() int {
 		return 1
 	}
 	return math.MaxInt
+}
+
+// Fitting returns weights of a file as the device multiplies them with activations of l.DType: all as they are, but
+// matrices of f32 in bf16 where those are.
+func (l *Workspace) Fitting(set *weights.Set) *weights.Set {
+	if l.DType == engine.BF16 {
+		return set.Narrowed()
+	}
+	return set
 }
 
 // autoencoder is the environment of work that is not split.

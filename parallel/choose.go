@@ -23,17 +23,45 @@ func (e *Engine) plan(r *Request) (plan.Plan, error) {
 // choose asks the planner. Plans whose picture differs from one rank's are left out unless the request allows them;
 // memory is refused by the session, which knows what is resident.
 func (e *Engine) choose(r *Request, p plan.Plan) (plan.Plan, error) {
-	cluster := e.cluster
-	cluster.PerHost = p.Choose
-	s := forecast.Search{
-		Workload: r.Workload(), Cluster: cluster, Exact: !p.Stale, Warmup: 1,
-		Blocking: !p.Overlap, Flat: r.hasArea(),
-	}
+	s := e.search(r.Workload(), p)
+	s.Flat = r.hasArea()
 	c, err := s.Choose()
 	if err != nil {
 		return p, err
 	}
 	return c.Best.Plan, nil
+}
+
+// search is the question which plan runs a workload fastest on as many ranks as p may take.
+func (e *Engine) search(w forecast.Workload, p plan.Plan) forecast.Search {
+	cluster := e.cluster
+	cluster.PerHost = p.Ranks()
+	return forecast.Search{Workload: w, Cluster: cluster, Exact: !p.Stale, Warmup: 1, Blocking: !p.Overlap}
+}
+
+// Forecast is what a run is expected to take on this engine's devices.
+type Forecast struct {
+	*forecast.Choice
+	Device string // of one rank
+	Free   int64  // its memory in bytes; 0: not known
+}
+
+// Forecast predicts a workload by a plan in the syntax of plan.Parse, with ranks=N by the fastest one of at most N
+// ranks. Plans that cannot run it, or do not fit the memory, are refused with one that can.
+func (e *Engine) Forecast(w forecast.Workload, text string) (*Forecast, error) {
+	p, err := plan.Parse(text)
+	if err != nil {
+		return nil, err
+	}
+	s := e.search(w, p)
+	d := s.Cluster.Device
+	out := &Forecast{Device: d.Name, Free: max(0, d.Memory-d.Reserved)}
+	if p.Choose > 0 {
+		out.Choice, err = s.Choose()
+	} else if err = e.cfg.fits(p); err == nil {
+		out.Choice, err = s.Predict(p)
+	}
+	return out, err
 }
 
 // Workload is what the planner must know of a request; its Device is left out.

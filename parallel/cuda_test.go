@@ -26,6 +26,13 @@ func newFakeEngine(t *testing.T, devices int) *Engine {
 	return newFakeEngineBy(t, devices, func(*cuda.Driver, string) comm.Transport { return localcuda.Transport{} })
 }
 
+// newFakeEngineOf is newFakeEngine on one device, whose streams issue every call if eager.
+func newFakeEngineOf(t *testing.T, eager bool) *Engine {
+	t.Helper()
+	t.Setenv("PATCHBAY_TEST_EAGER", fmt.Sprint(eager))
+	return newFakeEngine(t, 1)
+}
+
 // newFakeEngineBy is newFakeEngine with the transport that by makes of the driver, whose library is in a folder.
 func newFakeEngineBy(t *testing.T, devices int, by func(driver *cuda.Driver, dir string) comm.Transport) *Engine {
 	t.Helper()
@@ -47,6 +54,7 @@ func newFakeEngineBy(t *testing.T, devices int, by func(driver *cuda.Driver, dir
 		if open[i], err = driver.Device(i); err != nil {
 			t.Fatal(err)
 		}
+		open[i].Eager = os.Getenv("PATCHBAY_TEST_EAGER") == "true"
 		t.Cleanup(func() {
 			if err := open[i].Close(); err != nil && !errors.Is(err, engine.ErrDeviceLost) {
 				t.Error(err)
@@ -116,6 +124,53 @@ func TestPlansOnFakeGPUs(t *testing.T) {
 			}
 			if relative(again.Latent.Data, got.Latent.Data) != 0 {
 				t.Error("the second run differs")
+			}
+		})
+	}
+}
+
+// TestGraphsOnFakeGPUs: evaluations that are issued again as graphs give the bits that calls give, with the entries on
+// one rank and on two. A cancelled run leaves nothing behind, nor does one of another size.
+func TestGraphsOnFakeGPUs(t *testing.T) {
+	for _, c := range []struct {
+		model, plan string
+		graphs      int64 // evaluations
+	}{{"flux-c", "", 2}, {"sd3-b", "cfg=2", 2 * 2}, {"hydit-a", "", 2}, {"flux-c", "ulysses=2", 0}} {
+		t.Run(c.model+"/"+c.plan, func(t *testing.T) {
+			r := parityRequest(t, openGolden(t, c.model), c.model, 1, 4, 4, 3)
+			r.Plan = c.plan
+			if r.Plan != "cfg=2" {
+				r.Branches[0].Entries = r.Branches[0].Entries[:1]
+			}
+			calls, err := newFakeEngineOf(t, true).Sample(context.Background(), r, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			e := newFakeEngineOf(t, false)
+			if c.model == "flux-c" && c.graphs > 0 {
+				ctx, cancel := context.WithCancel(context.Background())
+				defer cancel()
+				other := parityRequest(t, openGolden(t, c.model), c.model, 1, 4, 6, 4)
+				steps := 0
+				_, err = e.Sample(ctx, other, func(Progress) error {
+					if steps++; steps == 3 {
+						cancel()
+					}
+					return nil
+				})
+				if e := (*failure.Error)(nil); !errors.As(err, &e) || e.Code != failure.Cancelled {
+					t.Errorf("a cancelled run: %v", err)
+				}
+			}
+			graphs, err := e.Sample(context.Background(), r, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if relative(graphs.Latent.Data, calls.Latent.Data) != 0 {
+				t.Error("graphs give other bits")
+			}
+			if got := graphs.Stats.Chosen["evaluations by graphs"]; got != c.graphs {
+				t.Errorf("%d evaluations as graphs, want %d", got, c.graphs)
 			}
 		})
 	}

@@ -221,7 +221,8 @@ const foundOut = time.Second
 // again on new ones. The caller holds e.work.
 func (e *Engine) abandon(err error) error {
 	cause := group.AsError(err)
-	if e.cfg.Hosts == nil || cause.Code != failure.PeerLost && e.lost == nil {
+	lost := cause.Code == failure.PeerLost || cause.Code == failure.DeviceLost // with the process that has the device
+	if e.cfg.Hosts == nil || !lost && e.lost == nil {
 		return err
 	}
 	e.stop()
@@ -229,7 +230,7 @@ func (e *Engine) abandon(err error) error {
 		<-e.lost.ended // its processes have ended
 		e.lost = nil
 	}
-	if cause.Code != failure.PeerLost {
+	if !lost {
 		return err
 	}
 	return &failure.Error{Code: failure.HostLost, Text: "the processes of the ranks were ended", Cause: cause}
@@ -431,7 +432,9 @@ func (e *Engine) Do(ctx context.Context, what string, f func(*Workspace) error) 
 // between requests is freed. It tells Lost of a device that is. The caller holds e.work.
 func (e *Engine) relieved(work func() error) error {
 	err := work()
-	if errors.Is(err, engine.ErrOutOfMemory) && !errors.Is(err, engine.ErrDeviceLost) {
+	full := errors.Is(err, engine.ErrOutOfMemory) || // or another process says so, which may share a device with this one
+		err != nil && e.cfg.Hosts != nil && e.cfg.DeviceOf != nil && group.AsError(err).Code == failure.OutOfMemory
+	if full && !errors.Is(err, engine.ErrDeviceLost) {
 		e.dismiss()
 		if e.usable() != nil {
 			return group.AsError(err)
@@ -533,7 +536,7 @@ func (e *Engine) attempt(ctx context.Context, req *Request, plan plan.Plan, obse
 		stats.LoadSeconds = time.Since(start).Seconds()
 	}
 	if err := e.assemble(plan, req.Model.Spec); err != nil {
-		return nil, err
+		return nil, e.abandon(err)
 	}
 	var result *Result
 	err = group.Recovered("sampler "+req.Sampler, func() error {

@@ -141,7 +141,8 @@ func farHosts(t *testing.T, count int, silence time.Duration) (*Engine, *hosts, 
 		}
 		return out
 	}
-	c := remote.NewCluster(n, addresses, func(cl *remote.Client) host.Host { return cl }, func(string, error) {})
+	c := remote.NewCluster(n, remote.ByBest, addresses, func(cl *remote.Client) host.Host { return cl },
+		func(string, error) {})
 	e, err := NewEngine(Config{NewOps: testOps, Hosts: c})
 	if err != nil {
 		t.Fatal(err)
@@ -313,7 +314,7 @@ func TestHostsThatAreNotUsed(t *testing.T) {
 	cases := []struct{ address, want string }{
 		{good, ""},
 		{station(t, other, models), "another cluster key"},
-		{station(t, later, models), "it runs version 1.1 (protocol 2), this machine 1.0 (protocol 2)"},
+		{station(t, later, models), "it runs version 1.1 (protocol 3), this machine 1.0 (protocol 3)"},
 		{taken, "it works for " + leader.LocalAddr().String()},
 		{silent.Addr().String(), "it does not answer within 5s"},
 		{garbage.Addr().String(), "tls: first record does not look like a TLS handshake"},
@@ -323,7 +324,8 @@ func TestHostsThatAreNotUsed(t *testing.T) {
 	for _, c := range cases {
 		addresses = append(addresses, c.address)
 	}
-	c := remote.NewCluster(own, func() []string { return addresses }, func(cl *remote.Client) host.Host { return cl },
+	c := remote.NewCluster(own, remote.ByBest, func() []string { return addresses },
+		func(cl *remote.Client) host.Host { return cl },
 		func(string, error) {})
 	defer c.Close()
 	got, err := c.Start(2)
@@ -350,7 +352,7 @@ func TestAHostJoins(t *testing.T) {
 	var mu sync.Mutex
 	first, second := station(t, n, models), station(t, n, models)
 	list := []string{first}
-	c := remote.NewCluster(n, func() []string {
+	c := remote.NewCluster(n, remote.ByBest, func() []string {
 		mu.Lock()
 		defer mu.Unlock()
 		return list
@@ -403,7 +405,7 @@ func TestARankThatStaysIsToldOf(t *testing.T) {
 	}}
 	n := remote.Network{Key: farKey(t, "a"), Build: "1.0", Silence: time.Second}
 	address := station(t, n, models)
-	c := remote.NewCluster(n, func() []string { return []string{address} },
+	c := remote.NewCluster(n, remote.ByBest, func() []string { return []string{address} },
 		func(cl *remote.Client) host.Host { return cl }, func(string, error) {})
 	defer c.Close()
 	e, err := NewEngine(Config{NewOps: testOps, Hosts: c, Patience: 2 * time.Second})

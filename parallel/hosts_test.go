@@ -42,6 +42,7 @@ type hosts struct {
 	hung    chan error        // of a station whose rank stays; nil: none may
 	killed  func(process int) // nil, or told when a process must end
 	served  sync.WaitGroup
+	device  func(process int, c *host.Config, offer *remote.Config) // nil, or gives a process a GPU
 }
 
 // weights lets hosts find those of a request.
@@ -79,7 +80,11 @@ func (h *hosts) Start(ranks int) ([]host.Host, error) {
 		go func() {
 			defer h.served.Done()
 			defer func() { _ = listen.Close() }()
-			own, err := host.New(host.Config{NewOps: h.ops, Places: 1})
+			cfg, offer := host.Config{NewOps: h.ops, Places: 1}, remote.Config{Listen: listen, Open: h.open}
+			if h.device != nil {
+				h.device(i, &cfg, &offer)
+			}
+			own, err := host.New(cfg)
 			if err != nil {
 				h.t.Error(err)
 				return
@@ -89,7 +94,8 @@ func (h *hosts) Start(ranks int) ([]host.Host, error) {
 			if i == 1 && h.mute != nil {
 				end = muted{there, h.mute}
 			}
-			_ = remote.Serve(end, remote.Config{Host: own, Listen: listen, Open: h.open})
+			offer.Host = own
+			_ = remote.Serve(end, offer)
 		}()
 		c, err := remote.NewClient(fmt.Sprintf("process %d", i), here, h.silence, func() error {
 			if h.killed != nil {
@@ -102,7 +108,7 @@ func (h *hosts) Start(ranks int) ([]host.Host, error) {
 		}
 		clients, out = append(clients, c), append(out, c)
 	}
-	return out, remote.Meet(clients)
+	return out, remote.Meet(clients, remote.ByBest)
 }
 
 // muted is the end of a process whose words are lost once the channel is closed.

@@ -3,6 +3,7 @@ package parallel
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -39,7 +40,8 @@ func newTeam(of host.Team, e *Engine) (*team, error) {
 	of.Deadline = 2 * limit
 	t := &team{Team: of, mesh: of.Mesh(), watch: watchdog{limit: limit}, ended: make(chan struct{})}
 	t.scheduler = e.scheduler
-	t.interruptible = t.scheduler != nil || e.cfg.transport().Interruptible()
+	stiff := func(h host.Host) bool { return !h.Interruptible() }
+	t.interruptible = t.scheduler != nil || !slices.ContainsFunc(e.hosts, stiff)
 	if t.scheduler != nil {
 		t.scheduler.Stuck = t.deadlock
 	}
@@ -54,23 +56,44 @@ func newTeam(of host.Team, e *Engine) (*team, error) {
 			t.names = append(t.names, h.String())
 		}
 	}
+	if err := t.join(of, e, here); err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// join starts the members that each process has, all at the same time: processes may wait for each other. The first
+// failure ends processes that would wait in vain.
+func (t *team) join(of host.Team, e *Engine, here [][]int) error {
+	joining := group.New(func(error) {
+		if e.cfg.Hosts != nil {
+			for _, h := range e.hosts {
+				h.Close()
+			}
+		}
+	})
+	crews := make([]host.Crew, len(e.hosts))
 	for at, h := range e.hosts {
 		if len(here[at]) == 0 {
 			continue
 		}
 		own := of
 		own.Here = here[at]
-		crew, err := h.Join(own)
-		if err != nil {
-			t.close()
-			return nil, err
-		}
-		t.crews = append(t.crews, crew)
-		for i, m := range crew.Members() {
-			t.members[here[at][i]] = m
+		joining.Go("start ranks", func() (err error) {
+			crews[at], err = h.Join(own)
+			return err
+		})
+	}
+	err := joining.Wait()
+	for at, crew := range crews {
+		if err == nil && crew != nil {
+			t.crews = append(t.crews, crew)
+			for i, m := range crew.Members() {
+				t.members[here[at][i]] = m
+			}
 		}
 	}
-	return t, nil
+	return err
 }
 
 // close ends the ranks after the work in hand. It does not wait for a rank that hangs: ended tells when that one has

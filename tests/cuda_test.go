@@ -73,13 +73,7 @@ func pixels(t *testing.T, path string) (levels []int) {
 	if err != nil || img.Bounds().Dx() != 64 || img.Bounds().Dy() != 64 {
 		t.Fatalf("%s: %v, want a picture of 64x64", path, err)
 	}
-	for y := range 64 {
-		for x := range 64 {
-			r, g, b, _ := img.At(x, y).RGBA()
-			levels = append(levels, int(r>>8), int(g>>8), int(b>>8))
-		}
-	}
-	return levels
+	return channels(img)
 }
 
 // apart is the most levels that two pictures differ by in a channel.
@@ -91,8 +85,8 @@ func apart(a, b []int) (worst int) {
 }
 
 // TestCUDADemo: the demo on a fake GPU draws the picture of the processors, to one level of 255, and gives back all it
-// took: the driver says what it misses. Two ranks on one GPU and on two draw the same picture; without a place for the
-// second one they are refused.
+// took: the driver says what it misses. Two ranks on one GPU and on two, in one process and in two, draw the same
+// picture; without a place for the second one they are refused.
 func TestCUDADemo(t *testing.T) {
 	driver := fakegpu.Library(t)
 	program, flow := smallDemo(t)
@@ -102,17 +96,18 @@ func TestCUDADemo(t *testing.T) {
 	if err := os.WriteFile(broken, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range []struct{ devices, ranks, env, transport string }{
-		{"cpu", "1", "", "auto"},
-		{"cuda:0", "1", "", "auto"},
-		{"cuda:0,0", "2", "", "auto"},
-		{"cuda:0-1", "2", "", "local"},
-		{"cuda:0-1", "2", "", "nccl"},
-		{"cuda:0", "1", "FAKEGPU_BREAK=" + broken, "auto"},
+	for _, c := range []struct{ devices, ranks, env, transport, placement string }{
+		{"cpu", "1", "", "auto", "threads"},
+		{"cuda:0", "1", "", "auto", "threads"},
+		{"cuda:0,0", "2", "", "auto", "threads"},
+		{"cuda:0-1", "2", "", "local", "threads"},
+		{"cuda:0-1", "2", "", "nccl", "threads"},
+		{"cuda:0-1", "2", "", "nccl", "children"},
+		{"cuda:0", "1", "FAKEGPU_BREAK=" + broken, "auto", "threads"},
 	} {
 		out := filepath.Join(dir, c.devices+".png")
 		said, err := onFake(t, driver, program, []string{"FAKEGPU_DEVICES=2", c.env, ncclOf(driver)}, "demo", "--devices",
-			c.devices, "--ranks", c.ranks, "--transport", c.transport, "--out", out)
+			c.devices, "--ranks", c.ranks, "--transport", c.transport, "--placement", c.placement, "--out", out)
 		told := strings.Count(said, "fakegpu:")
 		switch {
 		case err != nil, c.env == "" && told > 0,
@@ -162,9 +157,12 @@ func TestCUDADemo(t *testing.T) {
 	}
 	for count, engine := range map[string]string{"2": "cuda", "0": "cpu/"} { // the default is what is here
 		said, err = onFake(t, driver, program, []string{"FAKEGPU_DEVICES=" + count}, "bench", "step", "--size", "64x64",
-			"--steps", "1", "--warmup", "0", "--runs", "1", "--json", "--compute", "bf16")
+			"--steps", "3", "--warmup", "0", "--runs", "1", "--json", "--compute", "bf16")
 		if products := regexp.MustCompile(`"linear by cuBLASLt": ?[1-9]`).MatchString(said); products != (engine == "cuda") {
 			t.Errorf("bench step with %s GPUs: products by cuBLASLt: %t\n%s", count, products, said)
+		}
+		if again := regexp.MustCompile(`"evaluations by graphs": ?2`).MatchString(said); again != (engine == "cuda") {
+			t.Errorf("bench step with %s GPUs: the last two steps as graphs: %t\n%s", count, again, said)
 		}
 		if err != nil || !strings.Contains(said, `"engine": "`+engine) && !strings.Contains(said, `"engine":"`+engine) ||
 			strings.Contains(said, "fakegpu:") {
@@ -214,7 +212,11 @@ func TestCUDARefusals(t *testing.T) {
 			t.Errorf("--devices %s --transport %s: %v, want exit code 2 and %q\n%s", c.devices, c.transport, err, c.says, said)
 		}
 	}
-	said, err := onFake(t, t.TempDir(), program, nil, "serve", "--devices", "cuda:0")
+	said, err := onFake(t, driver, program, nil, "serve", "--devices", "cuda:0", "--graphs", "yes")
+	if err == nil || !strings.Contains(said, "--graphs yes: want on or off") {
+		t.Errorf("--graphs yes: %v\n%s", err, said)
+	}
+	said, err = onFake(t, t.TempDir(), program, nil, "serve", "--devices", "cuda:0")
 	if err == nil || !strings.Contains(said, "no NVIDIA driver") && !strings.Contains(said, "no such GPU") {
 		t.Errorf("without the fake: %v\n%s", err, said)
 	}

@@ -57,10 +57,12 @@ if $rehearse; then
   export LD_LIBRARY_PATH=$PATCHBAY_TEST_CUDA BENCHTIME=1x
 fi
 
-end=$((SECONDS + 540))
+slow=1
+$rehearse && slow=3
+end=$((SECONDS + slow * 540))
 failed=0
 part() { # part NAME SECONDS COMMAND...: 77 means that something it needs is not here
-  local name=$1 limit=$2 start=$SECONDS state=ok code
+  local name=$1 limit=$((slow * $2)) start=$SECONDS state=ok code
   shift 2
   [ $((end - start)) -lt "$limit" ] && limit=$((end - start))
   if [ "$limit" -lt 1 ]; then
@@ -81,7 +83,7 @@ import json, sys
 name, state, seconds, commit, log = sys.argv[1:]
 text = open(log, errors="replace").read()
 lines = [l for l in text.splitlines() if l.strip()]
-keep = [l for l in lines if "/s" in l or "NOT RUN" in l or "FAIL" in l] or lines[-3:]
+keep = [l for l in lines if "/s" in l or "memory" in l or "NOT RUN" in l or "FAIL" in l] or lines[-3:]
 try:
     keep = [json.dumps(json.loads(text))]
 except ValueError:
@@ -120,7 +122,15 @@ streams='^Test(Library|Pack|Uploads|Long|Free|Alloc|Weights|Many|Step|Reserve|Ma
 plans='FakeGPUs/flux-c'
 exchanges='^(TestNCCL|TestEvenExchanges|TestCommunicators)'
 step=(--compute bf16 --size 512x512 --steps 8 --runs 3 --json)
+flux=(--model flux-dev --random-weights --size 1024x1024 --steps 28 --compute bf16 --warmup 0 --runs 1 --json)
+short=(--steps 5)
+vae=(--random-weights --size 1024x1024)
+text=(--random-weights --tokens 512)
 if $rehearse; then
+  flux=(--model flux --random-weights --size 64x64 --steps 3 --compute bf16 --warmup 0 --runs 1 --json)
+  half=32x32
+  vae=(--size 64x64 --runs 1 --warmup 0)
+  text=(--tokens 16 --runs 1 --warmup 0)
   conformance='^TestConformance$/^late$/^Add$'
   plans='PlansOnFakeGPUs$/flux-c/ulysses=2$'
   exchanges='^Test(EvenExchanges|MistakesAreFound|CommunicatorsAreKept)$'
@@ -130,17 +140,23 @@ part look 20 bash -c 'needs nvidia-smi nvidia-smi && nvidia-smi -q -d CLOCK,POWE
 part doctor 20 "$patchbay" doctor
 part optest 90 bash -c "there engine/cuda cuda.test -test.run '$conformance'"
 part streams 40 bash -c "there engine/cuda cuda.test -test.run '$streams'"
-part memcheck 60 bash -c "sanitized memcheck '^TestConformance$/^late$/^(Copy|Linear)'"
-part racecheck 60 bash -c "sanitized racecheck '^TestEveryHead$'"
 part rates 60 bash -c "there engine/cuda cuda.test -test.run '^$' -test.bench . -test.benchtime $BENCHTIME"
 part torch 60 bash -c 'needs python3 python3 tests/gpu/torch_rates.py'
 part picture 60 bash -c pictures
+part step 60 "$patchbay" bench step --devices cuda:0 "${step[@]}"
+part ranks 60 "$patchbay" bench step --devices cuda:0,0 --plan ulysses=2 "${step[@]}"
+part graphs 40 "$patchbay" bench step --devices cuda:0 "${step[@]}" --graphs off
+part flux 100 "$patchbay" bench step --devices cuda:0 "${flux[@]}"
+part flux-own 60 "$patchbay" bench step --devices cuda:0 "${flux[@]}" "${short[@]}" --cuda-libs off
+part flux-512 60 "$patchbay" bench step --devices cuda:0 "${flux[@]}" "${short[@]}" --size "${half:-512x512}"
+part vae 40 "$patchbay" bench vae --devices cuda:0 "${vae[@]}" --json
+part text 60 "$patchbay" bench text --devices cuda:0 "${text[@]}" --json
+part torch-flux 120 bash -c 'needs python3 python3 tests/gpu/torch_flux.py 1024 5'
+part memcheck 60 bash -c "sanitized memcheck '^TestConformance$/^late$/^(Copy|Linear)'"
+part racecheck 60 bash -c "sanitized racecheck '^TestEveryHead$'"
 part exchange 40 bash -c "there parallel/comm/localcuda localcuda.test -test.run '^TestLocalCUDA$/^one_device$'"
 part nccl 40 bash -c "there parallel/comm/nccl nccl.test -test.run '$exchanges'"
 part plans 60 bash -c "there parallel parallel.test -test.run '$plans'"
-part step 60 "$patchbay" bench step --devices cuda:0 "${step[@]}"
-part ranks 60 "$patchbay" bench step --devices cuda:0,0 --plan ulysses=2 "${step[@]}"
-part flux 5 bash -c 'echo "NOT RUN: bench step takes no random weights of FLUX geometry yet"; exit 77'
 
 echo
 python3 - "$table" <<'PY'
@@ -148,7 +164,8 @@ import json, sys
 for line in open(sys.argv[1]):
     p = json.loads(line)
     print("%-10s %-9s %4ds" % (p["part"], p["state"], p["seconds"]))
-    for said in p["said"] if p["part"] in ("rates", "torch", "step", "ranks") or p["state"] != "ok" else p["said"][-1:]:
+    figures = p["part"] in ("rates", "step", "ranks", "graphs", "vae", "text") or p["part"].startswith(("torch", "flux"))
+    for said in p["said"] if figures or p["state"] != "ok" else p["said"][-1:]:
         print("    " + said[:400])
 PY
 exit $failed

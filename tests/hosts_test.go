@@ -30,10 +30,10 @@ type machine struct {
 }
 
 // startMachine starts a host with a models folder of its own.
-func startMachine(t *testing.T, program, key, models string) *machine {
+func startMachine(t *testing.T, program, key, models string, args ...string) *machine {
 	t.Helper()
 	m := &machine{t: t, program: program, address: "127.0.0.1:0"}
-	m.args = []string{"host", "--cluster-key", key, "--models", models, "--patience", "5s"}
+	m.args = append([]string{"host", "--cluster-key", key, "--models", models, "--patience", "5s"}, args...)
 	t.Cleanup(m.kill)
 	m.start()
 	return m

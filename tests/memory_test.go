@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"regexp"
 	"strconv"
+	"strings"
 	"testing"
 
 	"patchbay/ipc/client"
@@ -57,6 +59,38 @@ func TestJobsStayWithinMemory(t *testing.T) {
 		t.Errorf("refused jobs took %d KiB of --memory %d KiB", most, limit)
 	}
 	s.until("an idle worker gives its memory back", func() bool { return statusKiB(t, pid, "VmRSS") < limit/2 })
+	if pids := s.workerPIDs(); len(pids) != 1 {
+		t.Errorf("workers %v, want the first one only", pids)
+	}
+}
+
+// TestAddressSpace: under a limit of address space (ulimit -v) a daemon is refused that could not live with it; one
+// that can keeps its jobs to what is left, so that neither it nor its worker ever dies of it.
+func TestAddressSpace(t *testing.T) {
+	t.Parallel()
+	program := buildProgram(t)
+	refused := exec.Command("sh", "-c", `ulimit -v 1400000; exec "$@"`, "sh", program, "serve", "--store", t.TempDir())
+	out, _ := refused.CombinedOutput()
+	if refused.ProcessState.ExitCode() != 2 || !strings.Contains(string(out), "ulimit -v unlimited") {
+		t.Errorf("under 1.4 GB serve ended with %d:\n%s", refused.ProcessState.ExitCode(), out)
+	}
+	s := startServer(t, program, `ulimit -v 2400000; exec "$@"`)
+	c := s.client()
+	ctx, stop := context.WithTimeout(context.Background(), 2*patience)
+	defer stop()
+	for i := range 6 {
+		end, err := client.Run(ctx, c, &message.RunRequest{Workflow: sized(t, 128+64*i, i)}, &client.Collector{})
+		if err != nil || end.Type != message.EventSuccess {
+			t.Fatalf("picture %d: %+v %v", i, end, err)
+		}
+	}
+	end, err := client.Run(ctx, c, &message.RunRequest{Workflow: picturesOf(1, 8192, 1)}, &client.Collector{})
+	if err == nil && end.Error != nil {
+		err = end.Error
+	}
+	if e := message.ErrorOf(err); e == nil || e.Code != wire.ErrTooLarge {
+		t.Errorf("one picture of 64 MP: %v, want too_large", e)
+	}
 	if pids := s.workerPIDs(); len(pids) != 1 {
 		t.Errorf("workers %v, want the first one only", pids)
 	}

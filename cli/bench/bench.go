@@ -46,7 +46,7 @@ a line that says what is inside the time and what is not.`,
   patchbay bench step --plan ulysses=2 --warmup 1 --runs 5
   patchbay bench plan --model flux-dev --devices 8xL40-pcie`,
 	}
-	cmd.AddCommand(commCmd(), stepCmd(), planCmd(), vaeCmd())
+	cmd.AddCommand(commCmd(), stepCmd(), planCmd(), vaeCmd(), textCmd())
 	return cmd
 }
 

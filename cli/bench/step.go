@@ -13,6 +13,7 @@ import (
 	"patchbay/cli/plan"
 	"patchbay/cli/settings"
 	"patchbay/daemon"
+	"patchbay/engine"
 	"patchbay/parallel"
 	"patchbay/parallel/forecast"
 )
@@ -22,7 +23,7 @@ type stepFlags struct {
 	timing
 	plan.Trial
 	save    string
-	devices daemon.Config // --devices, --device-memory, --reserve
+	devices daemon.Config // see settings.Devices
 }
 
 func stepCmd() *cobra.Command {
@@ -62,8 +63,11 @@ are balanced and plans chosen by them. Rates depend on the model and the size: m
 	fl.StringVar(&f.save, "save", "", "file to keep the rates of this model in")
 	fl.StringVar(&f.Compute, "compute", "f32", "type of activations: f32 or bf16")
 	fl.IntVar(&f.Steps, "steps", 4, "steps of a run")
-	fl.IntVar(&f.Text, "text", 32, "text tokens")
-	fl.IntVar(&f.Entries, "entries", 2, "conditioning entries: 2 with cfg, 1 without")
+	fl.IntVar(&f.Text, "text", 0, "text tokens (default: 32, of --random-weights the release's)")
+	fl.IntVar(&f.Entries, "entries", 0, "conditioning entries: 2 with cfg, 1 without (default: 2, of --random-weights "+
+		"the release's)")
+	fl.BoolVar(&f.Random, "random-weights", false, "--model names a release, as in flux-dev, that is measured with "+
+		"random weights: no file is needed")
 	return cmd
 }
 
@@ -82,6 +86,10 @@ func (f *stepFlags) measure(ctx context.Context) (_ *report, err error) {
 		return nil, err
 	}
 	defer eng.Close()
+	before, err := taken(ctx, eng)
+	if err != nil {
+		return nil, err
+	}
 	var steps, runs []float64
 	var last parallel.Stats
 	for i := range f.warmup + f.runs {
@@ -119,7 +127,29 @@ func (f *stepFlags) measure(ctx context.Context) (_ *report, err error) {
 	if last.Chosen != nil {
 		out.Extra["computed"] = last.Chosen
 	}
-	return out, nil
+	after, err := taken(ctx, eng)
+	if after > 0 && f.Plan == "" {
+		predicted := last.PeakBytes
+		for _, r := range eng.Resident() {
+			predicted += r.Bytes
+		}
+		out.Extra["device_memory"] = map[string]int64{"predicted": predicted, "taken": after - before}
+	}
+	return out, err
+}
+
+// taken is the bytes of the one rank's device that are in use, 0 where that is the memory of this process.
+func taken(ctx context.Context, eng *parallel.Engine) (bytes int64, err error) {
+	err = eng.Do(ctx, "memory", func(l *parallel.Workspace) error {
+		device, ok := l.Ops.(engine.Located)
+		if !ok {
+			return nil
+		}
+		free, total, err := device.DeviceMemory()
+		bytes = total - free
+		return err
+	})
+	return bytes, err
 }
 
 // keep profiles one more run and saves its rates.

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"path/filepath"
@@ -11,10 +12,7 @@ import (
 
 	"patchbay/cli/console"
 	"patchbay/cli/workflow"
-	"patchbay/daemon"
-	"patchbay/engine"
 	"patchbay/models/vae"
-	"patchbay/models/weights"
 	"patchbay/parallel"
 	"patchbay/parallel/plan"
 )
@@ -24,6 +22,7 @@ type vaeFlags struct {
 	timing
 	file, size   string
 	ranks, batch int
+	device
 }
 
 func vaeCmd() *cobra.Command {
@@ -36,7 +35,7 @@ Without --vae it takes the autoencoder of the demo.`,
 		Example: "  patchbay bench vae --vae models/vae/ae.safetensors --size 512x512 --ranks 2",
 		Args:    console.ExactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := f.check(); err != nil {
+			if err := errors.Join(f.check(), f.device.CheckDevices()); err != nil {
 				return err
 			}
 			r, err := f.measure(cmd.Context())
@@ -46,8 +45,9 @@ Without --vae it takes the autoencoder of the demo.`,
 			return r.print(cmd.OutOrStdout(), f.json)
 		},
 	}
-	f.add(cmd.Flags(), 1, 5)
+	f.timing.add(cmd.Flags(), 1, 5)
 	fl := cmd.Flags()
+	f.device.add(fl, "the autoencoder of FLUX")
 	fl.StringVar(&f.file, "vae", "", "file of an autoencoder (default: the demo's)")
 	fl.StringVar(&f.size, "size", "256x256", "width x height in pixels")
 	fl.IntVar(&f.ranks, "ranks", 1, "ranks that share a picture")
@@ -55,7 +55,7 @@ Without --vae it takes the autoencoder of the demo.`,
 	return cmd
 }
 
-func (f *vaeFlags) measure(ctx context.Context) (*report, error) {
+func (f *vaeFlags) measure(ctx context.Context) (_ *report, err error) {
 	w, h := 0, 0
 	if n, err := fmt.Sscanf(f.size, "%dx%d", &w, &h); n != 2 || err != nil || w < 64 || h < 64 || w > 8192 || h > 8192 {
 		return nil, console.BadInput(fmt.Errorf("--size %s: want width x height from 64 to 8192 pixels", f.size))
@@ -71,16 +71,16 @@ func (f *vaeFlags) measure(ctx context.Context) (*report, error) {
 		}
 		path = filepath.Join(examples, "demo", "vae", "demo_ae.safetensors")
 	}
-	file, err := weights.Open(path, engine.F32)
+	set, config, done, err := f.open(path, decoderOfFLUX)
 	if err != nil {
 		return nil, console.BadInput(err)
 	}
-	defer console.CloseQuietly(file)
-	eng, err := parallel.NewEngine(parallel.Config{NewOps: daemon.NewOps})
+	defer done()
+	eng, release, err := f.engine()
 	if err != nil {
 		return nil, err
 	}
-	defer eng.Close()
+	defer func() { err = errors.Join(err, release()) }()
 	r := &report{
 		Benchmark: "vae", Warmup: f.warmup,
 		Inside: "layers, exchanges between bands, upload and download; the output is a picture (decode) or a latent " +
@@ -88,11 +88,11 @@ func (f *vaeFlags) measure(ctx context.Context) (*report, error) {
 		Outside: "reading and packing weights, PNG, denoising",
 		Extra: map[string]any{
 			"vae": path, "size": f.size, "ranks": f.ranks, "batch": f.batch,
-			"processors": runtime.GOMAXPROCS(0), "engine": eng.Name(),
+			"processors": runtime.GOMAXPROCS(0), "engine": eng.Name(), "random": f.random,
 		},
 	}
 	return r, eng.Do(ctx, "vae", func(l *parallel.Workspace) error {
-		net, err := vae.Open(l.Ops, file.Set(), []byte(file.Metadata()["config"]))
+		net, err := vae.Open(l.Ops, l.Fitting(set), config)
 		if err != nil {
 			return err
 		}

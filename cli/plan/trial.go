@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 	"patchbay/models"
 	"patchbay/models/dit"
 	"patchbay/models/family"
+	"patchbay/models/published"
 	"patchbay/models/sampling"
 	"patchbay/models/source"
 	"patchbay/parallel"
@@ -25,10 +27,17 @@ type Trial struct {
 	Steps   int
 	Text    int // tokens
 	Entries int // 2 with cfg, 1 without
+	// Random: Model is the name of a release, or a family, with random weights (published.Random); Text and Entries that
+	// are 0 are its own.
+	Random bool
 }
 
 // Open reads the header of the model and makes the request.
 func (f *Trial) Open() (*parallel.Request, error) {
+	if f.Random {
+		return f.random()
+	}
+	f.Text, f.Entries = cmp.Or(f.Text, 32), cmp.Or(f.Entries, 2)
 	if f.Model == "" {
 		examples, err := workflow.Examples()
 		if err != nil {
@@ -51,6 +60,23 @@ func (f *Trial) Open() (*parallel.Request, error) {
 	}
 	w := source.Weights{Model: source.Model{File: stat}, Loader: &source.Loader{}}
 	r.Model = parallel.Model{Key: w.Key(), Spec: &d.Spec, Weights: w}
+	return r, nil
+}
+
+// random makes the request of a release with random weights.
+func (f *Trial) random() (*parallel.Request, error) {
+	d, release, err := published.Random(f.Model)
+	if err != nil {
+		return nil, console.BadInput(fmt.Errorf("--random-weights: %w", err))
+	}
+	f.Text, f.Entries = cmp.Or(f.Text, release.Text), cmp.Or(f.Entries, release.Entries)
+	r, err := f.request(d)
+	if err != nil {
+		return nil, console.BadInput(err)
+	}
+	r.Model = parallel.Model{
+		Key: "random " + f.Model, Spec: &d.Spec, Weights: parallel.LoadFunc(d.Load), WeightBytes: 2 * d.Spec.Params,
+	}
 	return r, nil
 }
 

@@ -56,6 +56,8 @@ func Devices(f *pflag.FlagSet, c *daemon.Config) {
 		"children, a process for each")
 	f.StringVar(&c.Transport, "transport", daemon.TransportAuto, "how ranks on GPUs exchange: nccl, local (copies of our "+
 		"own), or auto: nccl where it is found and every rank has a GPU of its own")
+	f.StringVar(&c.Graphs, "graphs", daemon.GraphsOn, "on GPUs, evaluations of one rank alone are issued again as CUDA "+
+		"graphs: on or off; the numbers are the same")
 	f.DurationVar(&c.Patience, "patience", 0, "how long the ranks of a request may stand still together before it fails; "+
 		"it must exceed the longest operation (default 10m)")
 }
@@ -71,6 +73,8 @@ func Hosts(f *pflag.FlagSet, c *daemon.Config) {
 func ClusterKey(f *pflag.FlagSet, c *daemon.Config) {
 	f.StringVar(&c.ClusterKey, "cluster-key", os.Getenv("PATCHBAY_CLUSTER_KEY"),
 		"file with the secret that all hosts share, which only you may read")
+	f.BoolVar(&c.TrustedNetwork, "trusted-network", false, "let GPUs of several machines exchange by NCCL, which neither "+
+		"encrypts nor authenticates; else through host memory over TLS")
 }
 
 // Models adds the flags that say where models are.

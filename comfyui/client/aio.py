@@ -96,5 +96,6 @@ class AsyncClient:
     models = _twin(Client.models)
     exec = _twin(Client.exec)
     load = _twin(Client.load)
+    forecast = _twin(Client.forecast)
     free = _twin(Client.free)
     upload = _twin(Client.upload)

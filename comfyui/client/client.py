@@ -454,6 +454,17 @@ class Client:
         body: Message = {"model": {"file": model, "fingerprint": fingerprint}, "plan": plan}
         return int(self._one("load", body)["bytes"])
 
+    def forecast(self, model: str, width: int, height: int, *, fingerprint: str = "", plan: str = "", **more: int) -> Message:
+        """Predict time and memory of a run without loading anything; more are batch, steps, text and entries. Return {"plan", "seconds", "bytes", ...}."""
+        picture = {"width": width, "height": height, **more}
+        body: Message = {"model": {"file": model, "fingerprint": fingerprint}, "plan": plan, "forecast": picture}
+        return cast(Message, self._one("load", body)["forecast"])
+
+    def every_device(self) -> str:
+        """Return the plan of the daemon's choice on all its devices; empty where it has one."""
+        n = len(self.stats().get("devices") or ())
+        return f"ranks={n}" if n > 1 else ""
+
     def free(self, handles: Sequence[Handle] = (), models: Sequence[str] = ()) -> Message:
         """Give up handles and models; with none named, everything that is cached. Return {"freed", "bytes"}."""
         body: Message = {}

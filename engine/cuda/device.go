@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io/fs"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"unsafe"
 )
@@ -24,12 +25,14 @@ const SharedLimit = 99 << 10
 // Counts says what a device was asked to do since it was opened.
 type Counts struct {
 	Launches, Allocations, Waits int64
+	Calls                        int64 // entries to the driver, all of these and others
 }
 
 // Device is one GPU with its context and its loaded kernels. Several Ops share it; its methods may be called from
 // several goroutines.
 type Device struct {
 	Info
+	Eager     bool // streams made from now on issue every call (engine.Replayer)
 	c         *C.pb_device
 	modules   []C.uint64_t
 	functions [kernelCount]C.uint64_t
@@ -40,6 +43,7 @@ type Device struct {
 	points    points
 	links     links
 	blas      blas
+	still     sync.Mutex // waits for the whole device, and captures
 }
 
 // Device opens device number index and loads the kernels into it. It refuses GPUs that are too old by name.
@@ -134,7 +138,10 @@ func (dev *Device) Close() error {
 
 // Counts returns what the device was asked to do so far.
 func (dev *Device) Counts() Counts {
-	return Counts{Launches: dev.launches.Load(), Allocations: dev.allocs.Load(), Waits: dev.waits.Load()}
+	return Counts{
+		Launches: dev.launches.Load(), Allocations: dev.allocs.Load(), Waits: dev.waits.Load(),
+		Calls: int64(C.pb_calls(dev.c)),
+	}
 }
 
 // Memory returns the free and the whole memory of the device in bytes.
@@ -165,6 +172,8 @@ func (dev *Device) free(at uint64) error {
 // Sync waits for everything that was enqueued on the device.
 func (dev *Device) Sync() error {
 	dev.waits.Add(1)
+	dev.still.Lock()
+	defer dev.still.Unlock()
 	return try(func(e *C.pb_error) { C.pb_device_sync(dev.c, e) })
 }
 

@@ -19,6 +19,15 @@ typedef struct CUmod_st *CUmodule;
 typedef struct CUfunc_st *CUfunction;
 typedef struct CUstream_st *CUstream;
 typedef struct CUevent_st *CUevent;
+typedef struct CUgraph_st *CUgraph;
+typedef struct CUgraphExec_st *CUgraphExec;
+typedef struct CUgraphNode_st *CUgraphNode;
+typedef int CUstreamCaptureMode;
+typedef int CUgraphExecUpdateResult;
+typedef struct {
+  CUgraphExecUpdateResult result;
+  CUgraphNode errorNode, errorFromNode;
+} CUgraphExecUpdateResultInfo;
 #endif
 
 // Constants of cuda.h: name here, name there, value.
@@ -42,6 +51,15 @@ typedef struct CUevent_st *CUevent;
   X(PB_PEER_ENABLED, CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, 704) \
   X(PB_TOO_MANY_PEERS, CUDA_ERROR_TOO_MANY_PEERS, 711) \
   X(PB_LAUNCH_FAILED, CUDA_ERROR_LAUNCH_FAILED, 719) \
+  X(PB_CAPTURE_UNSUPPORTED, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, 900) \
+  X(PB_CAPTURE_INVALIDATED, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, 901) \
+  X(PB_CAPTURE_MERGE, CUDA_ERROR_STREAM_CAPTURE_MERGE, 902) \
+  X(PB_CAPTURE_UNMATCHED, CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, 903) \
+  X(PB_CAPTURE_UNJOINED, CUDA_ERROR_STREAM_CAPTURE_UNJOINED, 904) \
+  X(PB_CAPTURE_ISOLATION, CUDA_ERROR_STREAM_CAPTURE_ISOLATION, 905) \
+  X(PB_CAPTURED_EVENT, CUDA_ERROR_CAPTURED_EVENT, 907) \
+  X(PB_CAPTURE_WRONG_THREAD, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, 908) \
+  X(PB_GRAPH_UPDATE_FAILURE, CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE, 910) \
   X(PB_UNKNOWN, CUDA_ERROR_UNKNOWN, 999) \
   X(PB_ATTR_MULTIPROCESSORS, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 16) \
   X(PB_ATTR_MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 75) \
@@ -52,6 +70,10 @@ typedef struct CUevent_st *CUevent;
   X(PB_FUNC_REGISTERS, CU_FUNC_ATTRIBUTE_NUM_REGS, 4) \
   X(PB_FUNC_MAX_SHARED, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 8) \
   X(PB_STREAM_NON_BLOCKING, CU_STREAM_NON_BLOCKING, 1) \
+  X(PB_CAPTURE_GLOBAL, CU_STREAM_CAPTURE_MODE_GLOBAL, 0) \
+  X(PB_CAPTURE_RELAXED, CU_STREAM_CAPTURE_MODE_RELAXED, 2) \
+  X(PB_UPDATE_SUCCESS, CU_GRAPH_EXEC_UPDATE_SUCCESS, 0) \
+  X(PB_UPDATE_TOPOLOGY, CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED, 2) \
   X(PB_WRITE_DEFAULT, CU_STREAM_WRITE_VALUE_DEFAULT, 0) \
   X(PB_EVENT_DEFAULT, CU_EVENT_DEFAULT, 0) \
   X(PB_EVENT_NO_TIMING, CU_EVENT_DISABLE_TIMING, 2)
@@ -92,6 +114,13 @@ enum { PB_CONSTANTS(PB_CONSTANT) };
   X(cuStreamSynchronize, (CUstream)) \
   X(cuStreamWaitEvent, (CUstream, CUevent, unsigned)) \
   X(cuStreamWriteValue32_v2, (CUstream, CUdeviceptr, uint32_t, unsigned)) \
+  X(cuStreamBeginCapture_v2, (CUstream, CUstreamCaptureMode)) \
+  X(cuStreamEndCapture, (CUstream, CUgraph *)) \
+  X(cuGraphInstantiateWithFlags, (CUgraphExec *, CUgraph, unsigned long long)) \
+  X(cuGraphExecUpdate_v2, (CUgraphExec, CUgraph, CUgraphExecUpdateResultInfo *)) \
+  X(cuGraphLaunch, (CUgraphExec, CUstream)) \
+  X(cuGraphDestroy, (CUgraph)) \
+  X(cuGraphExecDestroy, (CUgraphExec)) \
   X(cuEventCreate, (CUevent *, unsigned)) \
   X(cuEventDestroy_v2, (CUevent)) \
   X(cuEventRecord, (CUevent, CUstream)) \
@@ -111,6 +140,7 @@ enum { PB_CONSTANTS(PB_CONSTANT) };
 PB_FUNCTIONS(PB_SAME)
 #define PB_SAME_VALUE(name, theirs, value) _Static_assert((int)theirs == value, #theirs);
 PB_CONSTANTS(PB_SAME_VALUE)
+_Static_assert(sizeof(CUgraphExecUpdateResultInfo) == 24 && offsetof(CUgraphExecUpdateResultInfo, errorNode) == 8, "result of an update");
 #endif
 
 #endif

@@ -49,7 +49,12 @@ func (e *Error) Sticky() bool {
 		C.PB_LT_CODES + C.PB_LT_NOT_SUPPORTED:
 		return false
 	}
-	return true
+	return !e.capture()
+}
+
+// capture reports whether the driver refused a graph, or something while one was captured.
+func (e *Error) capture() bool {
+	return e.Code >= C.PB_CAPTURE_UNSUPPORTED && e.Code <= C.PB_GRAPH_UPDATE_FAILURE
 }
 
 // try runs a call of the shim and returns its error.

@@ -183,5 +183,23 @@ func TestPlantedFaults(t *testing.T) {
 			"Q and O strides swapped", "attention.go", "p.o, p.os = part(out)", "p.o, _ = part(out)\n\t\tp.os = p.qs",
 			"TestEveryHead", "",
 		},
+		{
+			"rows that do not move", "graph.go", "	o.settle(g.fixed, moving)\n", "", "TestGraphs", "other bits",
+		},
+		{
+			"a graph on scratch memory that has moved", "graph.go", " && g.scratch == o.mem.at", "", "TestGraphsMove",
+			"replayed: true, want false",
+		},
+		{
+			"a mark in a graph", "mark.go", " || o.graphs.within", "", "TestGraphs", "replayed: false",
+		},
+		{
+			"places too close", "graph.go", "a.ds[3], a.ds[4], a.ss[3], a.ss[4] = C.pb_i64(room(size)/per)",
+			"a.ds[3], a.ds[4], a.ss[3], a.ss[4] = C.pb_i64(size/per)", "TestSettle", "got",
+		},
+		{
+			"a capture that others must keep out of", "shim.c", "STREAM(stream), PB_CAPTURE_RELAXED",
+			"STREAM(stream), PB_CAPTURE_GLOBAL", "TestGraphsBeside", "while a stream is captured",
+		},
 	})
 }

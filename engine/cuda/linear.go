@@ -48,6 +48,9 @@ func (o *Ops) multiplied(op string, r *route, y, x engine.Tensor, w *engine.Weig
 		return
 	}
 	o.chosen.own++
+	if w.Base.DType == engine.F16 && x.DType == engine.BF16 {
+		o.chosen.rounded++
+	}
 	l := leftOf(x)
 	a := C.struct_pb_linear{
 		y: address(op, y), res: address(op, e.Residual), gate: address(op, e.Gate), gate_per: 1, act: C.int(e.Act),

@@ -52,3 +52,17 @@ func TestEveryTile(t *testing.T) {
 			})
 	}
 }
+
+// TestRoundedWeights: products in which f16 weights lose bits are counted, those in f32 are not.
+func TestRoundedWeights(t *testing.T) {
+	o := openOps(t)
+	m := &bench{t: t, ops: o, rng: newRand()}
+	w := &engine.Weight{Base: m.weight(engine.F16, 16, 16)}
+	for _, d := range []engine.DType{engine.BF16, engine.F32} {
+		o.Linear(m.normal(d, 20, 16), m.normal(d, 20, 16), w, engine.Epilogue{})
+	}
+	if n := o.Chosen()["products that lose 3 bits of f16"]; n != 1 {
+		t.Errorf("%d products, want 1", n)
+	}
+	m.free()
+}

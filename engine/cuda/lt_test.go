@@ -139,8 +139,11 @@ func TestLibraryConvolves(t *testing.T) {
 		residual             bool
 		calls                int64
 	}{
-		{3, 0, stripBytes, false, 2}, {3, 0, 9 * 16 * 2 * 8 * 3, true, 2 * 3}, {3, 4, 9 * 16 * 2 * 8 * 3, true, 2 * 3},
-		{1, 0, stripBytes, true, 2}, {1, 5, stripBytes, false, 2},
+		{3, 0, stripBytes, false, 2},
+		{3, 0, 9 * 16 * 2 * 8 * 3, true, 2 * 3},
+		{3, 4, 9 * 16 * 2 * 8 * 3, true, 2 * 3},
+		{1, 0, stripBytes, true, 2},
+		{1, 5, stripBytes, false, 2},
 	} {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			before := o.chosen

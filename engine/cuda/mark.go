@@ -20,10 +20,11 @@ type marks struct {
 	issued atomic.Int64
 }
 
-// Mark implements engine.Marker. Marks grow, by less than 2^32 while one is under way.
+// Mark implements engine.Marker. Marks grow, by less than 2^32 while one is under way. Those of calls that are captured
+// are left out: the next one behind them stands for them.
 func (o *Ops) Mark(n int64) {
 	o.marks.issued.Store(n) // first: what Marked finds in the memory is never ahead of it
-	if o.err != nil {
+	if o.err != nil || o.graphs.within {
 		return
 	}
 	if C.pb_write(o.dev.c, o.stream, o.marks.place.at, C.uint32_t(uint32(n)), &o.args.e) != 0 {

@@ -41,7 +41,18 @@ func (d *Driver) NCCL(s *library.Search) (*NCCL, error) {
 	return n, nil
 }
 
-// Clique is the communicators of a group of ranks that share this process, each on a GPU of its own. Methods may be
+// IDLength is the bytes of the name of a group of communicators.
+const IDLength = 128
+
+// NewID makes the name by which the ranks of a group find each other. The process that makes it must be there until
+// they have.
+func (n *NCCL) NewID() ([]byte, error) {
+	id := make([]byte, IDLength)
+	err := tryNCCL(func(e *C.pb_error) { C.pb_nccl_id(n.api, unsafe.Pointer(&id[0]), e) })
+	return id, err
+}
+
+// Clique is the communicators of a group that ranks of this process have, each on a GPU of its own. Methods may be
 // called from any goroutine; a rank issues one call at a time, and nothing else on the stream, until Pending says that
 // it is over. Errors are *NCCLError.
 type Clique struct {
@@ -53,28 +64,38 @@ type Clique struct {
 type communicator struct {
 	mu     sync.Mutex
 	device *Device
-	at     C.uint64_t // 0: given back
+	at     C.uint64_t // 0: given back, or of another process
 	parts  []C.pb_nccl_part
 }
 
-// Connect begins to make the communicators of several groups, one for each stream's device, in one grouped call.
-// Pending tells when they are made. After an error there is nothing to give back.
-func (n *NCCL) Connect(groups ...[]*Ops) ([]*Clique, error) {
+// Connect begins to make the communicators of several groups, one for each stream's device, in one grouped call; nil is
+// a rank of another process, which comes with the same id, of NewID. Pending tells when they are made. After an error
+// there is nothing to give back.
+func (n *NCCL) Connect(ids [][]byte, groups ...[]*Ops) ([]*Clique, error) {
 	var ends []C.pb_nccl_end
+	var names []byte
 	for g, streams := range groups {
+		if len(ids[g]) != IDLength {
+			return nil, fmt.Errorf("the name of a group has %d bytes, want %d", len(ids[g]), IDLength)
+		}
+		names = append(names, ids[g]...)
 		for r, s := range streams {
-			ends = append(ends, C.pb_nccl_end{device: s.dev.c, group: C.int(g), rank: C.int(r), size: C.int(len(streams))})
+			if s != nil {
+				ends = append(ends, C.pb_nccl_end{device: s.dev.c, id: C.int(g), rank: C.int(r), size: C.int(len(streams))})
+			}
 		}
 	}
 	err := tryNCCL(func(e *C.pb_error) {
-		C.pb_nccl_connect(n.api, unsafe.SliceData(ends), C.int(len(ends)), C.int(len(groups)), e)
+		C.pb_nccl_connect(n.api, unsafe.Pointer(unsafe.SliceData(names)), unsafe.SliceData(ends), C.int(len(ends)), e)
 	})
 	cliques, at := make([]*Clique, len(groups)), 0
 	for g, streams := range groups {
 		c := &Clique{lib: n, ranks: make([]communicator, len(streams))}
 		for r, s := range streams {
-			c.ranks[r].device, c.ranks[r].at = s.dev, ends[at].communicator
-			at++
+			if s != nil {
+				c.ranks[r].device, c.ranks[r].at = s.dev, ends[at].communicator
+				at++
+			}
 		}
 		cliques[g] = c
 	}

@@ -47,9 +47,14 @@ int pb_nccl_open(void *library, pb_nccl **out, pb_error *e) {
   return 0;
 }
 
-// Makes the communicators of several groups in one call; pb_nccl_state tells when they are made. When it fails, those that were begun are in ends.
-int pb_nccl_connect(pb_nccl *n, pb_nccl_end *ends, int count, int groups, pb_error *e) {
-  ncclUniqueId *ids = calloc(groups, sizeof *ids);
+// Makes the name of a group, of 128 bytes, which all its ranks use.
+int pb_nccl_id(pb_nccl *n, void *id, pb_error *e) {
+  CALL(n, 0, ncclGetUniqueId, (ncclUniqueId *)id);
+  return 0;
+}
+
+// Makes communicators of several groups in one call; pb_nccl_state tells when they are made. When it fails, those that were begun are in ends.
+int pb_nccl_connect(pb_nccl *n, const void *ids, pb_nccl_end *ends, int count, pb_error *e) {
   ncclConfig_t config = {.size = sizeof config,
                          .magic = PB_NCCL_MAGIC,
                          .version = PB_NCCL_CONFIG_VERSION,
@@ -60,24 +65,17 @@ int pb_nccl_connect(pb_nccl *n, pb_nccl_end *ends, int count, int groups, pb_err
                          .netName = NULL,
                          .splitShare = PB_NCCL_UNDEFINED};
   ncclComm_t *made = calloc(count, sizeof *made);
-  ncclResult_t r = PB_NCCL_SUCCESS, end;
-  const char *call = "ncclGetUniqueId";
-  for (int g = 0; g < groups && r == PB_NCCL_SUCCESS; g++) r = n->ncclGetUniqueId(&ids[g]);
-  if (r == PB_NCCL_SUCCESS) {
-    r = n->ncclGroupStart();
-    call = "ncclCommInitRankConfig";
-    for (int i = 0; i < count && (r == PB_NCCL_SUCCESS || r == PB_NCCL_IN_PROGRESS); i++) {
-      if (enter(ends[i].device, e)) break;
-      r = n->ncclCommInitRankConfig(&made[i], ends[i].size, ids[ends[i].group], ends[i].rank, &config);
-    }
-    end = n->ncclGroupEnd();
-    if (r == PB_NCCL_SUCCESS || r == PB_NCCL_IN_PROGRESS) r = end;
+  ncclResult_t r = n->ncclGroupStart(), end;
+  for (int i = 0; i < count && (r == PB_NCCL_SUCCESS || r == PB_NCCL_IN_PROGRESS); i++) {
+    if (enter(ends[i].device, e)) break;
+    r = n->ncclCommInitRankConfig(&made[i], ends[i].size, ((const ncclUniqueId *)ids)[ends[i].id], ends[i].rank, &config);
   }
+  end = n->ncclGroupEnd();
+  if (r == PB_NCCL_SUCCESS || r == PB_NCCL_IN_PROGRESS) r = end;
   for (int i = 0; i < count; i++) ends[i].communicator = (uint64_t)(uintptr_t)made[i];
-  free(ids);
   free(made);
   if (e->code) return e->code;
-  return r == PB_NCCL_SUCCESS || r == PB_NCCL_IN_PROGRESS ? 0 : failed(n, r, call, NULL, e);
+  return r == PB_NCCL_SUCCESS || r == PB_NCCL_IN_PROGRESS ? 0 : failed(n, r, "ncclCommInitRankConfig", NULL, e);
 }
 
 // What has become of what was begun: still pending, done, or an error, also one that came later by itself.

@@ -7,10 +7,10 @@
 
 typedef struct pb_nccl pb_nccl;
 
-// One rank of a group that is made: on which device, in which of the groups of the call, and the communicator it gets.
+// One rank of a group that is made: on which device, by which of the ids of the call, and the communicator it gets.
 typedef struct {
   pb_device *device;
-  int group, rank, size;
+  int id, rank, size;
   uint64_t communicator;
 } pb_nccl_end;
 
@@ -23,7 +23,8 @@ typedef struct {
 } pb_nccl_part;
 
 int pb_nccl_open(void *library, pb_nccl **out, pb_error *e);
-int pb_nccl_connect(pb_nccl *n, pb_nccl_end *ends, int count, int groups, pb_error *e);
+int pb_nccl_id(pb_nccl *n, void *id, pb_error *e);
+int pb_nccl_connect(pb_nccl *n, const void *ids, pb_nccl_end *ends, int count, pb_error *e);
 int pb_nccl_state(pb_nccl *n, uint64_t communicator, int *pending, pb_error *e);
 int pb_nccl_exchange(pb_nccl *n, pb_device *d, uint64_t communicator, uint64_t stream, const pb_nccl_part *parts, int count, int *pending, pb_error *e);
 int pb_nccl_finalize(pb_nccl *n, pb_device *d, uint64_t communicator, pb_error *e);

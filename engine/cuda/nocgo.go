@@ -19,7 +19,10 @@ var ErrNotOpened = errors.New("this program was built without cgo and cannot ope
 type Driver struct{}
 
 // Device is never made without cgo.
-type Device struct{ Info }
+type Device struct {
+	Info
+	Eager bool
+}
 
 // Ops is never made without cgo.
 type Ops struct{ engine.Ops }
@@ -48,8 +51,14 @@ type Clique struct{}
 // NCCL says what Open says.
 func (*Driver) NCCL(*library.Search) (*NCCL, error) { return nil, ErrNotOpened }
 
+// IDLength is the bytes of the name of a group of communicators.
+const IDLength = 128
+
+// NewID fails.
+func (*NCCL) NewID() ([]byte, error) { return nil, ErrNotOpened }
+
 // Connect fails.
-func (*NCCL) Connect(...[]*Ops) ([]*Clique, error) { return nil, ErrNotOpened }
+func (*NCCL) Connect([][]byte, ...[]*Ops) ([]*Clique, error) { return nil, ErrNotOpened }
 
 // Pending fails.
 func (*Clique) Pending(int) (bool, error) { return false, ErrNotOpened }
@@ -95,6 +104,14 @@ func (*Device) Close() error { return nil }
 
 // Close does nothing.
 func (*Ops) Close() error { return nil }
+
+// Write does nothing.
+func (*Ops) Write(engine.Tensor, []byte) {}
+
+// Read fails.
+func (*Ops) Read([]byte, engine.Tensor) engine.Pending {
+	return engine.NewPending(func() error { return ErrNotOpened })
+}
 
 // Point is never made without cgo.
 type Point struct{}

@@ -24,6 +24,7 @@ var (
 	_ engine.Marker   = (*Ops)(nil)
 	_ engine.Stamper  = (*Ops)(nil)
 	_ engine.Chooser  = (*Ops)(nil)
+	_ engine.Replayer = (*Ops)(nil)
 )
 
 // Ops is one stream of a device. Calls return when their kernels are enqueued. One goroutine uses a value at a time;
@@ -47,8 +48,9 @@ type Ops struct {
 	aside   []*Ops // see Beside
 	plans   map[C.pb_lt_shape]*C.pb_lt_plan
 	chosen
-	inbox inbox
-	err   error
+	graphs graphs
+	inbox  inbox
+	err    error
 
 	broken atomic.Pointer[error] // see Break
 }
@@ -80,6 +82,7 @@ const stripBytes = 256 << 20
 // NewOps makes a stream on the device.
 func (dev *Device) NewOps() (*Ops, error) {
 	o := &Ops{dev: dev, strip: stripBytes, args: new(arguments), done: make(chan *pinned, 64)}
+	o.graphs.fixed.dev, o.graphs.eager = dev, dev.Eager
 	o.mem.dev, o.staged.dev, o.up.dev, o.plans = dev, dev, dev, map[C.pb_lt_shape]*C.pb_lt_plan{}
 	if err := try(func(e *C.pb_error) { C.pb_stream_new(dev.c, &o.stream, e) }); err != nil {
 		return nil, err
@@ -103,7 +106,7 @@ func (o *Ops) Close() error {
 			C.pb_lt_plan_free(o.dev.blas.c, p)
 		}
 	}
-	errs = append(errs, o.mem.free(), o.staged.free(), o.inbox.free(o.dev), o.up.free())
+	errs = append(errs, o.graphs.free(o), o.mem.free(), o.staged.free(), o.inbox.free(o.dev), o.up.free())
 	o.takeBack()
 	for _, p := range o.down {
 		errs = append(errs, o.dev.release(p))

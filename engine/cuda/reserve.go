@@ -3,6 +3,7 @@
 package cuda
 
 import (
+	"errors"
 	"fmt"
 	"math/bits"
 
@@ -19,7 +20,11 @@ func (o *Ops) Reserve(calls *engine.Recorder) error {
 		return o.Sync()
 	}
 	bytes := int(o.Scratch(calls))
-	if err := o.mem.need(bytes); err != nil {
+	fixed := max(room(calls.Moving), o.graphs.fixed.bytes)
+	if fixed > o.graphs.fixed.bytes {
+		o.Drop()
+	}
+	if err := errors.Join(o.graphs.fixed.need(fixed), o.mem.need(bytes-fixed)); err != nil {
 		return fmt.Errorf("%s: take %d MB of scratch memory: %w", o.Location(), bytes>>20, err)
 	}
 	if calls.Uploads+calls.Gathered > 0 {
@@ -66,14 +71,14 @@ func (o *Ops) Scratch(calls *engine.Recorder) int64 {
 		if c.Pixels > 0 {
 			size, ld := c.DType.Size(), rowStride(c.K)
 			rows := c.Width * o.convLines(c.Height, c.Width, c.K, size)
-			bytes = max(bytes, room(rows*ld*size)+product(&engine.Product{ // as neighbours in memory, in the type of bf16 weights
+			bytes = max(bytes, room(rows*ld*size)+product(&engine.Product{ // neighbours in memory, weights of the same type
 				Batch: 1, Rows: rows, N: c.N, K: c.K, Ranks: c.Ranks, X: [2]int{0, ld}, Y: [2]int{0, rowStride(c.N)},
 				XType: c.DType, YType: c.DType, Weight: c.DType, Added: c.Ranks > 0, Bias: true,
 				Residual: [2]int{0, rowStride(c.N)},
 			}))
 		}
 	}
-	return int64(bytes)
+	return int64(bytes + max(room(calls.Moving), o.graphs.fixed.bytes))
 }
 
 // receiverBytes returns the size of the pinned memory for a download of so many bytes.

@@ -11,6 +11,8 @@ type scratch struct {
 	at    uint64
 	bytes int
 	used  int
+	// frozen: it may not grow, because its address is being captured
+	frozen bool
 }
 
 // scratchAlign is the alignment of pieces in bytes.
@@ -21,6 +23,9 @@ func (s *scratch) need(bytes int) error {
 	s.used = 0
 	if bytes <= s.bytes {
 		return nil
+	}
+	if s.frozen {
+		return errMoved
 	}
 	if err := s.free(); err != nil {
 		return err

@@ -32,6 +32,7 @@ static int failed(pb_driver *d, CUresult code, const char *call, pb_error *e) {
 // ON is CALL with the device's context.
 #define ON(d, name, ...)                                   \
   do {                                                     \
+    __atomic_fetch_add(&(d)->calls, 1, __ATOMIC_RELAXED);  \
     CALL((d)->driver, cuCtxSetCurrent, (d)->context);      \
     CALL((d)->driver, name, __VA_ARGS__);                  \
   } while (0)
@@ -133,6 +134,7 @@ int pb_device_close(pb_device *d, pb_error *e) {
 }
 
 int pb_current(pb_device *d, pb_error *e) {
+  __atomic_fetch_add(&d->calls, 1, __ATOMIC_RELAXED);
   CALL(d->driver, cuCtxSetCurrent, d->context);
   return 0;
 }
@@ -297,3 +299,49 @@ int pb_launch(pb_device *d, uint64_t stream, uint64_t function, unsigned x, unsi
   ON(d, cuLaunchKernel, (CUfunction)(uintptr_t)function, x, y, z, threads, 1, 1, shared, STREAM(stream), params, NULL);
   return 0;
 }
+
+int pb_capture_begin(pb_device *d, uint64_t stream, pb_error *e) {
+  ON(d, cuStreamBeginCapture_v2, STREAM(stream), PB_CAPTURE_RELAXED);
+  return 0;
+}
+
+int pb_capture_end(pb_device *d, uint64_t stream, uint64_t *graph, pb_error *e) {
+  CUgraph g = NULL;
+  ON(d, cuStreamEndCapture, STREAM(stream), &g);
+  *graph = (uint64_t)(uintptr_t)g;
+  return 0;
+}
+
+int pb_graph_make(pb_device *d, uint64_t graph, uint64_t *exec, pb_error *e) {
+  CUgraph g = (CUgraph)(uintptr_t)graph;
+  CUgraphExec x = (CUgraphExec)(uintptr_t)*exec;
+  CUgraphExecUpdateResultInfo info;
+  CUresult r = PB_SUCCESS;
+  if (pb_current(d, e)) return e->code;
+  if (x && (r = d->driver->cuGraphExecUpdate_v2(x, g, &info)) == PB_GRAPH_UPDATE_FAILURE) {
+    d->driver->cuGraphExecDestroy(x);
+    x = NULL;
+    r = PB_SUCCESS;
+  }
+  if (r == PB_SUCCESS && !x) r = d->driver->cuGraphInstantiateWithFlags(&x, g, 0);
+  d->driver->cuGraphDestroy(g);
+  *exec = (uint64_t)(uintptr_t)x;
+  return r == PB_SUCCESS ? 0 : failed(d->driver, r, "cuGraphInstantiateWithFlags", e);
+}
+
+int pb_graph_drop(pb_device *d, uint64_t graph, pb_error *e) {
+  ON(d, cuGraphDestroy, (CUgraph)(uintptr_t)graph);
+  return 0;
+}
+
+int pb_graph_launch(pb_device *d, uint64_t stream, uint64_t exec, pb_error *e) {
+  ON(d, cuGraphLaunch, (CUgraphExec)(uintptr_t)exec, STREAM(stream));
+  return 0;
+}
+
+int pb_graph_free(pb_device *d, uint64_t exec, pb_error *e) {
+  ON(d, cuGraphExecDestroy, (CUgraphExec)(uintptr_t)exec);
+  return 0;
+}
+
+int64_t pb_calls(pb_device *d) { return __atomic_load_n(&d->calls, __ATOMIC_RELAXED); }

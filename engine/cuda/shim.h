@@ -19,6 +19,7 @@ typedef struct {
   pb_driver *driver;
   CUcontext context;
   CUdevice number;
+  int64_t calls;  // of entries below that take a pb_device
 } pb_device;
 
 typedef struct {
@@ -66,5 +67,17 @@ int pb_module_free(pb_device *d, uint64_t module, pb_error *e);
 int pb_function(pb_device *d, uint64_t module, const char *name, int shared, uint64_t *out, pb_error *e);
 int pb_launch(pb_device *d, uint64_t stream, uint64_t function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned shared, void *args,
               pb_error *e);
+
+// pb_capture_begin has the stream keep what is enqueued from now on. pb_capture_end gives that as a graph, 0 after an error; mode RELAXED lets other threads
+// go on allocating, and the end come from another thread than the beginning.
+int pb_capture_begin(pb_device *d, uint64_t stream, pb_error *e);
+int pb_capture_end(pb_device *d, uint64_t stream, uint64_t *graph, pb_error *e);
+// pb_graph_make gives graph back and makes *exec what launches it: what is there, not 0, is changed if only arguments are others, else replaced.
+int pb_graph_make(pb_device *d, uint64_t graph, uint64_t *exec, pb_error *e);
+int pb_graph_drop(pb_device *d, uint64_t graph, pb_error *e);
+int pb_graph_launch(pb_device *d, uint64_t stream, uint64_t exec, pb_error *e);
+int pb_graph_free(pb_device *d, uint64_t exec, pb_error *e);
+// pb_calls counts entries that took d so far.
+int64_t pb_calls(pb_device *d);
 
 #endif

@@ -480,50 +480,6 @@ func closeOnce(c chan struct{}) {
 	}
 }
 
-// Append adds an event to the log of a job, stamped with number, time and attempt. An event of an attempt that is not
-// the current one, or after the terminal event, is dropped and false returned. attempt < 0 means any.
-func (j *Table) Append(_ context.Context, id string, attempt int, ev message.Event) bool {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	e, ok := j.jobs[id]
-	if !ok || e.ended || attempt >= 0 && (e.rec.Attempt != attempt || attempt <= e.fenced) {
-		return false
-	}
-	if attempt >= 0 && !message.Terminal(ev.Type) && e.rec.State != message.Running && ev.Type != message.EventRetrying {
-		return false // a late event of a run that has ended
-	}
-	j.append(e, ev)
-	return true
-}
-
-// append is Append with the lock held.
-func (j *Table) append(e *entry, ev message.Event) {
-	e.seq++
-	ev.V, ev.Job, ev.Seq, ev.TS, ev.Attempt = message.ProtocolVersion, e.rec.Job, e.seq,
-		j.cfg.Now().UnixMilli(), e.rec.Attempt
-	if message.Terminal(ev.Type) && e.rec.Finished > 0 { // by which EventMessage knows it, whoever makes it
-		ev.TS = e.rec.Finished
-	}
-	if len(e.log) >= maxLog {
-		e.log = slices.DeleteFunc(e.log, func(old message.Event) bool { return old.Type == message.EventProgress })
-		if len(e.log) >= maxLog {
-			e.log = slices.Delete(e.log, 1, maxLog/2)
-		}
-	}
-	e.log = append(e.log, ev)
-	if j.cfg.OnEvent != nil {
-		j.cfg.OnEvent(ev)
-	}
-	if message.Terminal(ev.Type) {
-		e.ended = true
-		e.preview, e.held = nil, 0
-		e.drop()
-		j.ended = append(j.ended, e.rec.Job)
-		j.forget()
-	}
-	j.touch(e)
-}
-
 // forget drops the oldest ended jobs over the limit.
 func (j *Table) forget() {
 	for len(j.ended) > j.cfg.Keep {

@@ -114,6 +114,10 @@ type CondRef struct {
 	Area          []int        `json:"area,omitempty"`     // [height, width, y, x] in latent pixels
 	Mask          *wire.Tensor `json:"mask,omitempty"`     // [1 or B, Y, X] at latent size, weights
 	MaskStrength  *float64     `json:"mask_strength,omitempty"`
+	// latents that the picture refers to, [1, C, Y, X] in model space
+	References []*wire.Tensor `json:"references,omitempty"`
+	// where they sit, in ComfyUI's words: index, index_timestep_zero ...; empty: the model's own
+	ReferencesMethod string `json:"references_method,omitempty"`
 }
 
 // SampleReply is one message of the replies to sample: "accepted", "progress", "heartbeat", and one of "done", "error"
@@ -168,6 +172,29 @@ const (
 type LoadRequest struct {
 	Model ModelRef `json:"model"`
 	Plan  string   `json:"plan,omitempty"` // whose layout; empty: that of one rank
+	// what a run would be: its time and memory are predicted, and nothing is loaded
+	Forecast *WorkloadRef `json:"forecast,omitempty"`
+}
+
+// WorkloadRef is as much of a run as a forecast needs. Zero is the usual value.
+type WorkloadRef struct {
+	Width   int `json:"width"` // of the picture, in pixels
+	Height  int `json:"height"`
+	Batch   int `json:"batch,omitempty"`   // pictures at once; 0: 1
+	Steps   int `json:"steps,omitempty"`   // evaluations of the network; 0: 20
+	Text    int `json:"text,omitempty"`    // text tokens of an entry; 0: 256
+	Entries int `json:"entries,omitempty"` // conditioning entries; 0: 1 for models that take guidance as a number, else 2
+}
+
+// Forecast is what a run is expected to take, without text encoders, VAE and loading.
+type Forecast struct {
+	Plan        string  `json:"plan"` // that was asked for, or chosen
+	Seconds     float64 `json:"seconds"`
+	StepSeconds float64 `json:"step_seconds"`
+	Bytes       int64   `json:"bytes"`        // that the rank needs that needs most
+	WeightBytes int64   `json:"weight_bytes"` // part of them
+	FreeBytes   int64   `json:"free_bytes"`   // of one device; 0: not known
+	Device      string  `json:"device"`       // of a rank, as the forecast calls it
 }
 
 // LoadReply tells what is resident now.
@@ -177,7 +204,8 @@ type LoadReply struct {
 	Seconds float64 `json:"seconds"` // of the slowest worker; 0: they were resident
 	Workers int     `json:"workers"`
 	// of the model's latents
-	Latent *LatentSpace `json:"latent,omitempty"`
+	Latent   *LatentSpace `json:"latent,omitempty"`
+	Forecast *Forecast    `json:"forecast,omitempty"` // where one was asked for
 }
 
 // LatentSpace is how the latents of a model lie to those of its autoencoder: model = (vae - shift) * scale. A host that

@@ -247,6 +247,18 @@ func (c *CondRef) entry(path string, look Numbers) (parallel.Entry, error) {
 			return e, err
 		}
 	}
+	for i, t := range c.References {
+		at := fmt.Sprintf("%s.references[%d]", path, i)
+		l, err := look.latent(at, t, 4)
+		if err != nil {
+			return e, err
+		}
+		if l.B != 1 {
+			return e, wire.BadField(at, "has %d pictures: want one", l.B)
+		}
+		e.References = append(e.References, dit.Reference{Y: l.Y, X: l.X, Data: l.Data})
+	}
+	e.Method = c.ReferencesMethod
 	if c.ModelConds["c_crossattn"] == nil {
 		return e, wire.BadField(path+".model_conds.c_crossattn", "is missing")
 	}

@@ -11,6 +11,7 @@ type Stats struct {
 	Running     int               `json:"running"`
 	Jobs        map[State]int     `json:"jobs"` // remembered jobs by state
 	Workers     []WorkerStats     `json:"workers"`
+	Devices     []string          `json:"devices"` // of a worker, one for each place of a rank: cuda:0, cuda:1; or cpu
 	WorkerPIDs  []int             `json:"worker_pids"`
 	Rate        float64           `json:"steps_per_second"` // of all jobs that run now
 	Steps       uint64            `json:"steps"`

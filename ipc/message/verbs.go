@@ -110,9 +110,10 @@ func nodeVerbs() []Verb {
 		{
 			Name: VerbLoad, About: "make the weights of a model resident",
 			Strict: true, Request: LoadRequest{}, Reply: LoadReply{},
-			Body: "{model: {file, fingerprint}, plan}",
-			Answer: "{v, bytes, seconds, workers, latent: {channels, scale, shift}}: the weights are resident on every worker " +
-				"of the daemon; model space is (vae - shift) * scale",
+			Body: "{model: {file, fingerprint}, plan, forecast: {width, height, batch, steps, text, entries}}",
+			Answer: "{v, bytes, seconds, workers, latent: {channels, scale, shift}, forecast: {plan, seconds, step_seconds, " +
+				"bytes, weight_bytes, free_bytes, device}}: the weights are resident on every worker of the daemon; model space " +
+				"is (vae - shift) * scale; with forecast such a run is predicted and nothing is loaded",
 		},
 		{
 			Name: VerbFree, About: "give up handles, or all cached models",

@@ -182,7 +182,11 @@ func (s *Service) load(r *Request) error {
 	}
 	s.spawn(r, func(ctx context.Context) error {
 		total := message.LoadReply{V: message.ProtocolVersion}
-		for _, ex := range s.cfg.Executors {
+		ask := s.cfg.Executors
+		if q.Forecast != nil { // it is the same of all
+			ask = ask[:1]
+		}
+		for _, ex := range ask {
 			if err := ex.Ready(ctx); err != nil {
 				return wire.Errorf(wire.ErrNoCapacity, "no worker became ready: %v", err)
 			}
@@ -190,7 +194,7 @@ func (s *Service) load(r *Request) error {
 			if err != nil {
 				return err
 			}
-			total.Latent = out.Latent
+			total.Latent, total.Forecast = out.Latent, out.Forecast
 			total.Bytes, total.Seconds, total.Workers = total.Bytes+out.Bytes, max(total.Seconds, out.Seconds), total.Workers+1
 		}
 		return r.Reply.Last(total)

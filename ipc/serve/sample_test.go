@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -129,6 +130,12 @@ func TestSampleRefusals(t *testing.T) {
 		"conds.positive[0].area": func(q *message.SampleRequest) {
 			q.Conds.Positive[0].Area = []int{1}
 		},
+		"conds.positive[0].references[0]": func(q *message.SampleRequest) {
+			q.Conds.Positive[0].References = []*wire.Tensor{f32(make([]float32, 8), 2, 1, 2, 2)}
+		},
+		"conds.positive[0].references[1]": func(q *message.SampleRequest) {
+			q.Conds.Positive[0].References = []*wire.Tensor{f32(make([]float32, 4), 1, 1, 2, 2), nil}
+		},
 		"conds.positive[0].mask": func(q *message.SampleRequest) {
 			q.Conds.Positive[0].Mask = f32([]float32{1}, 1)
 		},
@@ -170,12 +177,54 @@ func TestSampleRefusals(t *testing.T) {
 	}
 }
 
+// expected asks for forecasts of a model, which load nothing.
+func expected(ctx context.Context, t *testing.T, c client.Client, ref message.ModelRef) {
+	t.Helper()
+	ask := func(plan string, w message.WorkloadRef) (message.Forecast, error) {
+		out, err := ipctest.Load(ctx, c, &message.LoadRequest{Model: ref, Plan: plan, Forecast: &w})
+		if err != nil {
+			return message.Forecast{}, err
+		}
+		if out.Bytes != 0 || out.Forecast == nil {
+			t.Fatalf("a forecast loads %d bytes and is %v", out.Bytes, out.Forecast)
+		}
+		return *out.Forecast, nil
+	}
+	small := message.WorkloadRef{Width: 256, Height: 256, Steps: 4}
+	one, err := ask("", small)
+	if err != nil || one.Plan != "one rank" || one.Device != "cpu" || !(one.StepSeconds > 0) ||
+		!(one.Bytes > one.WeightBytes) || one.WeightBytes <= 0 || !(math.Abs(one.Seconds/one.StepSeconds-4) <= 1) {
+		t.Errorf("one rank: %+v, %v", one, err)
+	}
+	large, err := ask("", message.WorkloadRef{Width: 512, Height: 512, Steps: 8, Batch: 2})
+	if err != nil || !(large.Seconds > 8*one.Seconds) || !(large.Bytes > one.Bytes) {
+		t.Errorf("a larger run: %+v, %v; the smaller one %+v", large, err, one)
+	}
+	two, err := ask("ranks=2", small)
+	if err != nil || two.Plan == "one rank" || !(two.Seconds < one.Seconds) {
+		t.Errorf("two ranks: %+v, %v", two, err)
+	}
+	var e *wire.Error
+	if _, err := ask("pipe=64", small); !errors.As(err, &e) || e.Code != wire.ErrPlanRefused {
+		t.Errorf("more stages than blocks: %v", err)
+	}
+	for field, w := range map[string]message.WorkloadRef{
+		"forecast.width": {Height: 64}, "forecast.steps": {Width: 64, Height: 64, Steps: -1},
+		"forecast.entries": {Width: 64, Height: 64, Entries: 1000},
+	} {
+		if _, err := ask("", w); !errors.As(err, &e) || e.Input != field {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+}
+
 // TestModelsOfHosts loads, misnames and frees a real model file.
 func TestModelsOfHosts(t *testing.T) {
 	dir, prints := goldenRoot(t, "flux-b")
 	c := ipctest.DialRig(t, realRig(t, dir))
 	ctx := wiretest.Within(t, 30*time.Second)
 	ref := message.ModelRef{File: "flux-b.safetensors", Fingerprint: strings.ToUpper(prints["flux-b"])}
+	expected(ctx, t, c, ref)
 	first, err := ipctest.Load(ctx, c, &message.LoadRequest{Model: ref})
 	if err != nil {
 		t.Fatal(err)

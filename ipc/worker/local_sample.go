@@ -63,6 +63,18 @@ func (l *Local) Load(ctx context.Context, q *message.LoadRequest) (*message.Load
 	if err != nil {
 		return nil, wire.BadRequest(err)
 	}
+	if w := q.Forecast; w != nil {
+		f, err := l.runner.Forecast(ctx, file, q.Plan, value.Picture{
+			Width: w.Width, Height: w.Height, Batch: w.Batch, Steps: w.Steps, Text: w.Text, Entries: w.Entries,
+		})
+		if err != nil {
+			return nil, err
+		}
+		return &message.LoadReply{Forecast: &message.Forecast{
+			Plan: f.Best.Plan.String(), Seconds: f.Simulation.Seconds, StepSeconds: f.Simulation.StepSeconds,
+			Bytes: f.Best.Memory.Total(), WeightBytes: f.Best.Memory.Weights, FreeBytes: f.Free, Device: f.Device,
+		}}, nil
+	}
 	out, err := l.runner.Load(ctx, file, q.Plan)
 	if err != nil {
 		return nil, err

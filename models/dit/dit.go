@@ -11,7 +11,11 @@
 // tensor values.
 package dit
 
-import "patchbay/engine"
+import (
+	"slices"
+
+	"patchbay/engine"
+)
 
 // Range is a half-open interval [Start, End) of tokens, heads or blocks.
 type Range struct{ Start, End int }
@@ -261,6 +265,35 @@ type Modulation struct {
 	Head  engine.Tensor   // [S, n, k*E] f32
 	// Vector is what ModulateBlock reads: [S, n, E] f32, or more where a family shares a product.
 	Vector engine.Tensor
+}
+
+// Rows are the modulations of timestep step, [n, k*E] each, in an order that OfRows knows.
+func (m *Modulation) Rows(step int) (rows []engine.Tensor) {
+	for _, t := range slices.Concat(m.Image, m.Text, []engine.Tensor{m.Head}) {
+		if !t.IsZero() {
+			rows = append(rows, t.Index(0, step))
+		}
+	}
+	return rows
+}
+
+// OfRows is the modulation of one timestep, whose Rows have the values of a row of m elsewhere. It has no Vector.
+func (m *Modulation) OfRows(rows []engine.Tensor) *Modulation {
+	next := func(t engine.Tensor) (row engine.Tensor) {
+		if !t.IsZero() {
+			row, rows = rows[0].Unsqueeze(0), rows[1:]
+		}
+		return row
+	}
+	out := &Modulation{Image: make([]engine.Tensor, len(m.Image)), Text: make([]engine.Tensor, len(m.Text))}
+	for i, t := range m.Image {
+		out.Image[i] = next(t)
+	}
+	for i, t := range m.Text {
+		out.Text[i] = next(t)
+	}
+	out.Head = next(m.Head)
+	return out
 }
 
 // State is one evaluation of some rows: B = n * latent batch, items of one entry are neighbours (item b belongs to

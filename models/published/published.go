@@ -2,7 +2,7 @@
 //
 // Every entry is the config of one released checkpoint (family.Release); Find turns it into the same dit.Spec that the
 // file itself would give. Sizes of text are what ComfyUI's text encoders give for a short prompt. There are no weights
-// here. Parameter counts that result are compared with the released ones in the tests.
+// here but random ones (Random). Parameter counts that result are compared with the released ones in the tests.
 package published
 
 import (
@@ -11,6 +11,8 @@ import (
 
 	"patchbay/models"
 	"patchbay/models/dit"
+	"patchbay/models/family"
+	"patchbay/models/weights"
 )
 
 // Model is one released model, or another that a run is planned for.
@@ -38,21 +40,51 @@ func Names() []string {
 	return out
 }
 
-// Find returns the model of that name. The error of an unknown name lists the known ones.
-func Find(name string) (*Model, error) {
+// release finds the release of that name. The error of an unknown name lists the known ones.
+func release(name string) (family.Release, error) {
 	for _, f := range models.Families() {
 		for _, r := range f.Releases {
-			if r.Name != name {
-				continue
+			if r.Name == name {
+				return r, nil
 			}
-			d, err := r.Config.Describe(nil)
-			if err != nil {
-				return nil, fmt.Errorf("model %s: %w", name, err)
-			}
-			return &Model{
-				Name: name, Spec: &d.Spec, Steps: r.Steps, Text: r.Text, Entries: r.Entries, Scale: d.Latent.Pixels(),
-			}, nil
 		}
 	}
-	return nil, fmt.Errorf("unknown model %q: want one of %s", name, strings.Join(Names(), ", "))
+	return family.Release{}, fmt.Errorf("unknown model %q: want one of %s", name, strings.Join(Names(), ", "))
+}
+
+// Find returns the model of that name. The error of an unknown name lists the known ones.
+func Find(name string) (*Model, error) {
+	r, err := release(name)
+	if err != nil {
+		return nil, err
+	}
+	d, err := r.Config.Describe(nil)
+	if err != nil {
+		return nil, fmt.Errorf("model %s: %w", name, err)
+	}
+	return &Model{
+		Name: name, Spec: &d.Spec, Steps: r.Steps, Text: r.Text, Entries: r.Entries, Scale: d.Latent.Pixels(),
+	}, nil
+}
+
+// Random returns the model of that name, which loads random weights and needs no file; for the name of a family
+// ("flux") that is a small model of it with little text.
+func Random(name string) (*family.Diffusion, *family.Release, error) {
+	r, err := release(name)
+	if f, ok := models.Named(name); err != nil && ok {
+		r, err = family.Release{Text: 13, Entries: 2, Config: f.Tiny}, nil
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	d, err := r.Config.Describe(nil)
+	if err != nil {
+		return nil, nil, fmt.Errorf("model %s: %w", name, err)
+	}
+	declared, err := d.Declare()
+	if err != nil {
+		return nil, nil, fmt.Errorf("model %s: %w", name, err)
+	}
+	d, err = r.Config.Describe(weights.Random(declared))
+	return d, &r, err
 }

@@ -4,6 +4,9 @@ import (
 	"math"
 	"strings"
 	"testing"
+
+	"patchbay/engine/ref"
+	"patchbay/models/dit"
 )
 
 // TestParameterCounts compares what the configs add up to with the sizes of the released files, in billions of
@@ -31,6 +34,35 @@ func TestParameterCounts(t *testing.T) {
 func TestUnknownName(t *testing.T) {
 	_, err := Find("flux")
 	if err == nil || !strings.Contains(err.Error(), "flux-dev") {
+		t.Errorf("got %v, want an error that lists flux-dev", err)
+	}
+}
+
+// TestRandom: every release and every family's small model finds the tensors that it wants, in bf16, and its numbers of
+// parameters are those of the config.
+func TestRandom(t *testing.T) {
+	for _, name := range append(Names(), "flux", "sd3") {
+		d, r, err := Random(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Text < 1 || r.Entries < 1 {
+			t.Errorf("%s: %d text tokens, %d entries", name, r.Text, r.Entries)
+		}
+		if m, err := Find(name); err == nil && m.Spec.Params != d.Spec.Params {
+			t.Errorf("%s: %d parameters, want %d", name, d.Spec.Params, m.Spec.Params)
+		}
+	}
+	d, _, err := Random("flux")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := d.Load(ref.New(), dit.Held{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Close()
+	if _, _, err := Random("nix"); err == nil || !strings.Contains(err.Error(), "flux-dev") {
 		t.Errorf("got %v, want an error that lists flux-dev", err)
 	}
 }

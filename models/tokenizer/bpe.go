@@ -14,9 +14,13 @@ type merge struct {
 	id   int32 // the joined piece
 }
 
-// newBPE builds the table. Every part and every joined piece must be in the vocabulary.
+// maxMerges bounds a list of merges; the longest in use have 280,000.
+const maxMerges = 1 << 20
+
+// newBPE builds the table. Every part and every joined piece must be in the vocabulary. Of a pair that stands twice the
+// last rank counts, as in the original programs.
 func newBPE(vocab map[string]int32, pairs []mergePair) (*bpe, error) {
-	b := &bpe{merges: make(map[uint64]merge, len(pairs))}
+	b := &bpe{merges: make(map[uint64]merge, min(len(pairs), len(vocab)))}
 	for rank, p := range pairs {
 		left, okLeft := vocab[p.left]
 		right, okRight := vocab[p.right]
@@ -25,10 +29,7 @@ func newBPE(vocab map[string]int32, pairs []mergePair) (*bpe, error) {
 			return nil, fmt.Errorf("merge %d (%.40q %.40q) names pieces that are not in the vocabulary; do both files "+
 				"belong together?", rank, p.left, p.right)
 		}
-		key := pairKey(left, right)
-		if _, twice := b.merges[key]; !twice {
-			b.merges[key] = merge{int32(rank), joined}
-		}
+		b.merges[pairKey(left, right)] = merge{int32(rank), joined}
 	}
 	return b, nil
 }

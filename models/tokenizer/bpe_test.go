@@ -2,6 +2,9 @@ package tokenizer
 
 import (
 	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -73,6 +76,56 @@ func TestBPEAgainstDefinition(t *testing.T) {
 	}
 }
 
+// TestBPEOfAPairTwice: tokenizers 0.23 cuts "abc" into a, bc by these merges, and into ab, c without the last.
+func TestBPEOfAPairTwice(t *testing.T) {
+	vocab := map[string]int32{"a": 0, "b": 1, "c": 2, "ab": 3, "bc": 4}
+	for n, want := range map[int][]int{3: {0, 4}, 2: {3, 2}} {
+		b, err := newBPE(vocab, []mergePair{{"a", "b"}, {"b", "c"}, {"a", "b"}}[:n])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := b.join(&joiner{symbols: []int32{0, 1, 2}}, None, nil); !slices.Equal(got, want) {
+			t.Errorf("%d merges give %v, want %v", n, got, want)
+		}
+	}
+}
+
+// TestHugeMergeLists: files of millions of merges are refused by name before they are taken in, whatever stands in
+// them, and so are merges of pieces that the vocabulary lacks.
+func TestHugeMergeLists(t *testing.T) {
+	const many = maxMerges + 1
+	vocab := `{"<|startoftext|>":0,"<|endoftext|>":1,"a":2,"aa":3,"!</w>":4}`
+	head := `{"model":{"type":"BPE","end_of_word_suffix":"</w>","vocab":` + vocab + `,"merges":[`
+	for name, c := range map[string]struct{ file, data, says string }{
+		"a member":     {"tokenizer.json", head + strings.Repeat(`"a a",`, many-1) + `"a a"]}}`, "more than 1048576"},
+		"merges.txt":   {"merges.txt", strings.Repeat("a a\n", many), "more than 1048576"},
+		"foreign":      {"tokenizer.json", head + `"a a","a zz"]}}`, `merge 1 ("a" "zz") names pieces that are not`},
+		"foreign text": {"merges.txt", "a a\na zz\n", `merge 1 ("a" "zz") names pieces that are not`},
+		"no number":    {"tokenizer.json", strings.Replace(head, `"aa":3`, `"aa":-3`, 1) + `"a a"]}}`, "-3"},
+	} {
+		dir := t.TempDir()
+		path := filepath.Join(dir, c.file)
+		for name, data := range map[string]string{c.file: c.data, "vocab.json": vocab} {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(data), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if c.file == "merges.txt" {
+			path = filepath.Join(dir, "vocab.json")
+		}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, err := Open(path)
+		runtime.ReadMemStats(&after)
+		if err == nil || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), path) {
+			t.Errorf("%s: error %v, want one that says %q and names %s", name, err, c.says, path)
+		}
+		if total := after.TotalAlloc - before.TotalAlloc; total > 512<<20 {
+			t.Errorf("%s: %d bytes allocated for %d", name, total, len(c.data))
+		}
+	}
+}
+
 func TestBPERefusesForeignMerges(t *testing.T) {
 	_, err := newBPE(map[string]int32{"a": 0, "b": 1}, []mergePair{{"a", "b"}})
 	if err == nil || !strings.Contains(err.Error(), "not in the vocabulary") {
@@ -92,7 +145,7 @@ func TestQwenWords(t *testing.T) {
 	} {
 		var got []string
 		for rest := text; rest != ""; {
-			n := qwenWord(rest)
+			n := qwenWord(rest, 1)
 			got = append(got, rest[:n])
 			rest = rest[n:]
 		}

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sort"
+	"strings"
 	"testing"
 
 	"patchbay/tests/golden"
@@ -172,6 +173,45 @@ func TestKleinPrompts(t *testing.T) {
 	}
 	if ran != 6 {
 		t.Errorf("%d prompts ran, want the 6 that are recorded", ran)
+	}
+}
+
+// TestTekken compares the ids that a small vocabulary in Mistral's form gives in FLUX.2-dev's template and without:
+// special tokens that are typed, pieces beyond the vocabulary's size, digits, emoji.
+func TestTekken(t *testing.T) {
+	var cases map[string]map[string]json.RawMessage
+	if err := golden.JSON("modern/tokens.json", &cases); err != nil {
+		t.Fatal(err)
+	}
+	tok, err := FromBytes("tekken.json", []byte(member[string](t, cases["tekken_synthetic"], "json")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ran := 0
+	for name, c := range cases {
+		if !strings.HasPrefix(name, "flux2_synthetic/") {
+			continue
+		}
+		ran++
+		text := member[string](t, c, "text")
+		got, err := mistral().Prompt(tok, text, nil)
+		if err := comparePrompt(got, err, goldenTokens{IDs: member[[][]int](t, c, "ids")}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if got, want := append([]int{1}, tok.Encode(text)...), member[[]int](t, c, "plain"); !slices.Equal(got, want) {
+			t.Errorf("%s plain: got %v, want %v", name, got, want)
+		}
+	}
+	if ran != 6 {
+		t.Errorf("%d prompts ran, want the 6 that are recorded", ran)
+	}
+	for text, want := range map[string]string{
+		`[`: "tekken.json", `{}`: "no pieces", `{"config": {"default_vocab_size": 9}, "vocab": [{"rank": -1}]}`: "rank -1",
+		`{"config": {"default_vocab_size": 9}, "vocab": [{"rank": 1, "token_bytes": "YQ=="}]}`: "single bytes",
+	} {
+		if _, err := FromTekken([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want an error with %q", text, err, want)
+		}
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"math"
 	"strconv"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -175,7 +176,7 @@ func unigramFromJSON(data, normal, pre json.RawMessage, added []addedToken) (*To
 func bpeFromJSON(data, pre json.RawMessage, added []addedToken) (*Tokenizer, error) {
 	var m struct {
 		Vocab   map[string]int32
-		Merges  []mergePair
+		Merges  mergeList
 		Suffix  string  `json:"end_of_word_suffix"`
 		Prefix  string  `json:"continuing_subword_prefix"`
 		Unknown *string `json:"unk_token"`
@@ -205,6 +206,19 @@ func bpeFromJSON(data, pre json.RawMessage, added []addedToken) (*Tokenizer, err
 	return newQwen(m.Vocab, m.Merges, added)
 }
 
+// mergeList is a JSON array of merges. It stops at maxMerges while decoding.
+type mergeList []mergePair
+
+// UnmarshalJSON reads the array; null gives an empty one.
+func (l *mergeList) UnmarshalJSON(data []byte) error {
+	return eachMember(data, maxMerges, func(d *json.Decoder) error {
+		var p mergePair
+		err := d.Decode(&p)
+		*l = append(*l, p)
+		return err
+	})
+}
+
 // mergePair is one merge, written "a b" or ["a", "b"].
 type mergePair struct{ left, right string }
 
@@ -220,15 +234,25 @@ func (p *mergePair) UnmarshalJSON(data []byte) error {
 		}
 		return nil
 	}
-	var line string
-	if err := json.Unmarshal(data, &line); err != nil {
+	var line scoredPiece
+	if len(data) > 1 && data[0] == '"' {
+		if err := line.setPiece(data); err != nil {
+			return err
+		}
+	} else if err := json.Unmarshal(data, &line.piece); err != nil {
 		return err
 	}
-	return p.parse(line)
+	return p.parse(line.piece)
 }
 
 // parse reads the form of merges.txt.
 func (p *mergePair) parse(line string) error {
+	left, right, two := strings.Cut(line, " ")
+	if two && left != "" && right != "" && !strings.ContainsFunc(left, unicode.IsSpace) &&
+		!strings.ContainsFunc(right, unicode.IsSpace) { // nearly all are, and there may be a million
+		p.left, p.right = left, right
+		return nil
+	}
 	fields := strings.Fields(line)
 	if len(fields) != 2 {
 		return fmt.Errorf("merge %.40q has %d parts, want 2", line, len(fields))

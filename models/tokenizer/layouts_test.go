@@ -36,6 +36,14 @@ func klein() Layout {
 	return l
 }
 
+func mistral() Layout {
+	l := Chat("mistral3_24b", "[SYSTEM_PROMPT]You are an AI that reasons about image descriptions. You give structured "+
+		"responses focusing on object relationships, object\nattribution and actions without speculation."+
+		"[/SYSTEM_PROMPT][INST]{}[/INST]", 11)
+	l.Start = 1
+	return l
+}
+
 func qwenImage() Layout {
 	l := Chat("qwen25_7b", "<|im_start|>system\nDescribe the image by detailing the color, shape, size, texture, "+
 		"quantity, text, spatial relationships of the objects and background:"+

@@ -141,6 +141,16 @@ const listLimit = 64
 
 // UnmarshalJSON reads the array; null gives an empty one.
 func (l *memberList) UnmarshalJSON(data []byte) error {
+	return eachMember(data, listLimit, func(d *json.Decoder) error {
+		var item json.RawMessage
+		err := d.Decode(&item)
+		*l = append(*l, item)
+		return err
+	})
+}
+
+// eachMember calls read at every member of a JSON array of at most limit; null is an empty one.
+func eachMember(data []byte, limit int, read func(*json.Decoder) error) error {
 	if isNull(data) {
 		return nil
 	}
@@ -148,15 +158,13 @@ func (l *memberList) UnmarshalJSON(data []byte) error {
 	if open, err := d.Token(); err != nil || open != json.Delim('[') {
 		return fmt.Errorf("%.20q is not an array", data)
 	}
-	for d.More() {
-		if len(*l) == listLimit {
-			return fmt.Errorf("array with more than %d members", listLimit)
+	for n := 0; d.More(); n++ {
+		if n == limit {
+			return fmt.Errorf("array with more than %d members", limit)
 		}
-		var item json.RawMessage
-		if err := d.Decode(&item); err != nil {
+		if err := read(d); err != nil {
 			return err
 		}
-		*l = append(*l, item)
 	}
 	return nil
 }

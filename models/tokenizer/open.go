@@ -27,7 +27,9 @@ func FromVocabMerges(vocab, merges, config []byte) (*Tokenizer, error) {
 		return nil, errors.New("vocab.json: no pieces in it")
 	}
 	var pairs []mergePair
-	for number, line := range bytes.Split(bytes.TrimSpace(merges), []byte("\n")) {
+	number := -1
+	for line := range bytes.SplitSeq(bytes.TrimSpace(merges), []byte("\n")) {
+		number++
 		text := strings.TrimSpace(string(line))
 		if text == "" || number == 0 && strings.HasPrefix(text, "#version") {
 			continue
@@ -35,6 +37,9 @@ func FromVocabMerges(vocab, merges, config []byte) (*Tokenizer, error) {
 		var p mergePair
 		if err := p.parse(text); err != nil {
 			return nil, fmt.Errorf("merges.txt: line %d: %w", number+1, err)
+		}
+		if len(pairs) == maxMerges {
+			return nil, fmt.Errorf("merges.txt: more than %d merges", maxMerges)
 		}
 		pairs = append(pairs, p)
 	}
@@ -96,7 +101,7 @@ func readTokenizerConfig(data []byte) (class string, added []addedToken, err err
 
 // Open reads the vocabulary at path: a tokenizer.json (any *.json but vocab.json), a SentencePiece *.model, a BERT
 // vocab.txt, a vocab.json with merges.txt beside it, or a folder that holds one of these (looked for in this order:
-// tokenizer.json, vocab.json, spiece.model, tokenizer.model, vocab.txt). A missing file gives an error that is
+// tokenizer.json, vocab.json, spiece.model, tokenizer.model, vocab.txt, tekken.json). A missing file gives an error that is
 // fs.ErrNotExist.
 func Open(path string) (*Tokenizer, error) {
 	info, err := os.Stat(path)
@@ -104,14 +109,16 @@ func Open(path string) (*Tokenizer, error) {
 		return nil, fmt.Errorf("tokenizer: %w", err)
 	}
 	if info.IsDir() {
-		for _, name := range []string{"tokenizer.json", "vocab.json", "spiece.model", "tokenizer.model", "vocab.txt"} {
+		for _, name := range []string{
+			"tokenizer.json", "vocab.json", "spiece.model", "tokenizer.model", "vocab.txt", "tekken.json",
+		} {
 			inner := filepath.Join(path, name)
 			if _, err := os.Stat(inner); err == nil {
 				return Open(inner)
 			}
 		}
 		return nil, fmt.Errorf("tokenizer: %s holds none of tokenizer.json, vocab.json, spiece.model, tokenizer.model, "+
-			"vocab.txt: %w", path, fs.ErrNotExist)
+			"vocab.txt, tekken.json: %w", path, fs.ErrNotExist)
 	}
 	data, err := readFile(path)
 	if err != nil {
@@ -131,7 +138,7 @@ func Open(path string) (*Tokenizer, error) {
 	return t, nil
 }
 
-// FromBytes reads a one-file vocabulary. The ending of name says the kind (.json, .model, .txt); with any other name
+// FromBytes reads a one-file vocabulary. The ending of name says the kind (tekken.json, .json, .model, .txt); with any other name
 // data that begins with { is JSON and the rest a SentencePiece model (checkpoints carry those as a tensor).
 func FromBytes(name string, data []byte) (*Tokenizer, error) {
 	switch {
@@ -139,6 +146,8 @@ func FromBytes(name string, data []byte) (*Tokenizer, error) {
 		return FromBERTVocab(data)
 	case strings.HasSuffix(name, ".model"):
 		return FromSentencePiece(data)
+	case strings.HasSuffix(name, "tekken.json"):
+		return FromTekken(data)
 	case strings.HasSuffix(name, ".json") || bytes.HasPrefix(bytes.TrimSpace(data), []byte("{")):
 		return FromJSON(data)
 	}

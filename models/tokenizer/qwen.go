@@ -15,6 +15,7 @@ type qwen struct {
 	merges  *bpe
 	bytes   [256]int32
 	unknown int
+	llama   bool // LLaMA 3's: no NFC, up to three digits are a word
 }
 
 // qwenWords is the pattern that cuts words, as Qwen2's tokenizer.json writes it (`Qwen2TokenizerFast`).
@@ -63,8 +64,12 @@ func newQwen(vocab map[string]int32, pairs []mergePair, added []addedToken) (*To
 
 func (q *qwen) encode(text string, _ bool, ids []int) []int {
 	var j joiner
-	for text = norm.NFC.String(text); text != ""; {
-		n := qwenWord(text)
+	digits := 3
+	if !q.llama {
+		text, digits = norm.NFC.String(text), 1
+	}
+	for text != "" {
+		n := qwenWord(text, digits)
 		j.symbols = j.symbols[:0]
 		for i := range n {
 			j.symbols = append(j.symbols, q.bytes[text[i]])
@@ -75,8 +80,9 @@ func (q *qwen) encode(text string, _ bool, ids []int) []int {
 	return ids
 }
 
-// qwenWord returns the length of the match of qwenWords that begins text, alternative by alternative.
-func qwenWord(text string) int {
+// qwenWord returns the length of the match of qwenWords that begins text, alternative by alternative; so many digits are
+// a word at most.
+func qwenWord(text string, digits int) int {
 	if n := contraction(text); n > 0 {
 		return n
 	}
@@ -85,6 +91,13 @@ func qwenWord(text string) int {
 		return span(text, unicode.IsLetter)
 	}
 	if unicode.IsNumber(r) {
+		for digits > 1 {
+			next, more := utf8.DecodeRuneInString(text[width:])
+			if !unicode.IsNumber(next) {
+				break
+			}
+			width, digits = width+more, digits-1
+		}
 		return width
 	}
 	newline := func(r rune) bool { return r == '\r' || r == '\n' }

@@ -1,16 +1,17 @@
 // Package tokenizer turns prompts into the token ids that the text encoders were trained on.
 //
-// Five kinds of vocabulary are read: SentencePiece unigram from a Hugging Face tokenizer.json or a .model file
-// (T5, mT5), SentencePiece BPE from a .model file (pile-T5), CLIP's byte-level BPE, Qwen2's byte-level BPE, and
-// BERT's WordPiece. A Tokenizer only knows text and ids. What a diffusion model makes of a prompt (weights in
+// Six kinds of vocabulary are read: SentencePiece unigram from a Hugging Face tokenizer.json or a .model file
+// (T5, mT5), SentencePiece BPE from a .model file (pile-T5), CLIP's byte-level BPE, Qwen2's byte-level BPE, Mistral's
+// tekken, and BERT's WordPiece. A Tokenizer only knows text and ids. What a diffusion model makes of a prompt (weights in
 // parentheses, embeddings by name, chunks of 77, padding) is a Layout; its Prompt method is what a text-encode
 // node calls. Both follow ComfyUI where programs differ, because the same prompt must give the same picture:
 // CLIP ids are those of the slow Python tokenizer without ftfy, T5 ids those of the tokenizers library.
 //
 // Vocabularies are other people's data and are never compiled in. Open and Find read them from disk, the From
 // functions from bytes. All parsers treat their input as hostile: a broken file is an error, and memory is bounded by
-// the file's size: for the densest valid vocabularies a Tokenizer keeps up to 10 times it (memory_test.go), and at most
-// 2^20 pieces are taken. A Tokenizer is immutable and safe for concurrent use.
+// the file's size: for the densest valid vocabularies a Tokenizer keeps up to 10 times it (memory_test.go), for a
+// tekken.json of pieces that begin with each other up to 40 times, and at most 2^20 pieces are taken. A Tokenizer is
+// immutable and safe for concurrent use.
 package tokenizer
 
 import (
@@ -24,7 +25,7 @@ const None = -1
 // Tokenizer is one vocabulary with its rules. Fields are set by the loaders and must not be changed.
 type Tokenizer struct {
 	// Kind says what was read: "unigram", "sentencepiece-unigram", "sentencepiece-bpe", "clip-bpe", "qwen2-bpe",
-	// "wordpiece".
+	// "tekken-bpe", "wordpiece".
 	Kind string
 	// Size is one more than the largest id, so an embedding table needs at least Size rows.
 	Size int

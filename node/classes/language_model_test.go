@@ -3,6 +3,7 @@ package classes
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"image/png"
 	"math"
@@ -10,22 +11,24 @@ import (
 	"path/filepath"
 	"testing"
 
+	"patchbay/engine"
 	"patchbay/engine/safetensors"
 	"patchbay/models/weights/goldenweights"
 	"patchbay/node/files"
 	"patchbay/node/graph"
 	"patchbay/node/picture"
+	"patchbay/tests/golden"
 	"patchbay/tests/scratch"
 )
 
-// writeGoldenModel writes a golden model as a file, under a prefix.
-func writeGoldenModel(t *testing.T, name, prefix, path string) {
+// writeGoldenModel writes a golden model as a file, under a prefix, with more tensors beside it.
+func writeGoldenModel(t *testing.T, name, prefix, path string, more ...safetensors.Entry) {
 	t.Helper()
 	set, config, err := goldenweights.Set(name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var list []safetensors.Entry
+	list := more
 	for _, n := range set.Names() {
 		s, _ := set.Get(n)
 		list = append(list, safetensors.Entry{Name: prefix + n, DType: s.DType, Shape: s.Shape, Data: s.Data})
@@ -50,6 +53,15 @@ func chatRoots(t *testing.T, vocabulary string) files.Roots {
 	writeGoldenModel(t, "flux2-b", "", filepath.Join(root, "diffusion_models/klein.safetensors"))
 	writeGoldenModel(t, "klein-qwen3-a", "", filepath.Join(root, "text_encoders/qwen_3_4b.safetensors"))
 	writeGoldenModel(t, "flux2vae-a", "", filepath.Join(root, "vae/flux2-vae.safetensors"))
+	var words map[string]json.RawMessage
+	var tekken struct{ JSON string }
+	check(t, golden.JSON("modern/tokens.json", &words))
+	check(t, json.Unmarshal(words["tekken_synthetic"], &tekken))
+	writeGoldenModel(t, "flux2-a", "", filepath.Join(root, "diffusion_models/flux2_dev.safetensors"))
+	writeGoldenModel(t, "mistral3-a", "", filepath.Join(root, "text_encoders/mistral_3_small.safetensors"),
+		safetensors.Entry{
+			Name: "tekken_model", DType: engine.U8, Shape: []int{len(tekken.JSON)}, Data: []byte(tekken.JSON),
+		})
 	found, err := filepath.Glob(filepath.Join(vocabulary, "*"))
 	if err != nil || len(found) == 0 {
 		t.Fatalf("%s holds no vocabulary: %v", vocabulary, err)
@@ -148,6 +160,26 @@ func TestFLUX2FromFilesToPicture(t *testing.T) {
 		"o": {"class_type": "SaveImage", "inputs": {"images": ["d", 0], "filename_prefix": "f"}}}`)
 }
 
+// TestFLUX2DevFromFilesToPicture runs dev's public workflow; the encoder's file has its vocabulary inside.
+func TestFLUX2DevFromFilesToPicture(t *testing.T) {
+	planned(t, `{
+		"m": {"class_type": "UNETLoader", "inputs": {"unet_name": "flux2_dev.safetensors", "weight_dtype": "default"}},
+		"c": {"class_type": "CLIPLoader", "inputs": {"clip_name": "mistral_3_small.safetensors", "type": "flux2",
+			"device": "default"}},
+		"v": {"class_type": "VAELoader", "inputs": {"vae_name": "flux2-vae.safetensors"}},
+		"t": {"class_type": "CLIPTextEncode", "inputs": {"text": %q, "clip": ["c", 0]}},
+		"p": {"class_type": "FluxGuidance", "inputs": {"conditioning": ["t", 0], "guidance": 4.0}},
+		"g": {"class_type": "BasicGuider", "inputs": {"model": ["m", 0], "conditioning": ["p", 0]}},
+		"l": {"class_type": "EmptyFlux2LatentImage", "inputs": {"width": 80, "height": 112, "batch_size": 1}},
+		"r": {"class_type": "RandomNoise", "inputs": {"noise_seed": 7}},
+		"k": {"class_type": "KSamplerSelect", "inputs": {"sampler_name": "euler"}},
+		"x": {"class_type": "Flux2Scheduler", "inputs": {"steps": 2, "width": 80, "height": 112}},
+		"s": {"class_type": "SamplerCustomAdvanced", "inputs": {"noise": ["r", 0], "guider": ["g", 0], "sampler": ["k", 0],
+			"sigmas": ["x", 0], "latent_image": ["l", 0]}},
+		"d": {"class_type": "VAEDecode", "inputs": {"samples": ["s", 0], "vae": ["v", 0]}},
+		"o": {"class_type": "SaveImage", "inputs": {"images": ["d", 0], "filename_prefix": "f"}}}`)
+}
+
 // TestPicturesAreScaled: the editing nodes show the encoder pictures of a size and keep references of another.
 func TestPicturesAreScaled(t *testing.T) {
 	for _, c := range []struct{ y, x, high, wide int }{
@@ -236,12 +268,13 @@ func TestLanguageModelThroughNodes(t *testing.T) {
 	check(t, err)
 	defer runner.Close()
 	for key, in := range map[string]struct{ file, kind, words string }{
-		"qwen3-a/0":       {"qwen_3", "lumina2", "a cat"},
-		"qwen3-a/1":       {"qwen_3", "stable_diffusion", ""}, // what the loader offers first: the file decides
-		"klein-qwen3-a/0": {"qwen_3_4b", "flux2", "a cat"},
-		"klein-qwen3-a/2": {"qwen_3_4b", "flux2", ""},
-		"qwen25vl-a/0":    {"qwen_2.5_vl_7b", "qwen_image", "a cat"},
-		"qwen25vl-a/1":    {"qwen_2.5_vl_7b", "stable_diffusion", ""},
+		"qwen3-a/0":                   {"qwen_3", "lumina2", "a cat"},
+		"qwen3-a/1":                   {"qwen_3", "stable_diffusion", ""}, // what the loader offers first: the file decides
+		"klein-qwen3-a/0":             {"qwen_3_4b", "flux2", "a cat"},
+		"klein-qwen3-a/2":             {"qwen_3_4b", "flux2", ""},
+		"mistral3-a/text/the_red_cat": {"mistral_3_small", "stable_diffusion", "the red cat"},
+		"qwen25vl-a/0":                {"qwen_2.5_vl_7b", "qwen_image", "a cat"},
+		"qwen25vl-a/1":                {"qwen_2.5_vl_7b", "stable_diffusion", ""},
 		"qwen25vl-a/own-template": {"qwen_2.5_vl_7b", "qwen_image", "<|im_start|>system\nPaint.<|im_end|>\n" +
 			"<|im_start|>user\na red cube<|im_end|>\n<|im_start|>assistant\n"},
 	} {

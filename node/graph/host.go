@@ -27,6 +27,18 @@ func (r *Runner) Load(ctx context.Context, f value.ModelFile, plan string) (valu
 	return loaded, r.public(err)
 }
 
+// Forecast predicts a run of a model file by a plan; nothing is loaded.
+func (r *Runner) Forecast(ctx context.Context, f value.ModelFile, plan string, p value.Picture) (*parallel.Forecast,
+	error,
+) {
+	p = p.Usual()
+	if err := r.bounds.Host([]int{p.Batch, 1, p.Height / 8, p.Width / 8}, p.Steps+1); err != nil {
+		return nil, err
+	}
+	out, err := r.store.Forecast(ctx, f, plan, p)
+	return out, r.public(err)
+}
+
 // FreeModel drops the resident weights of a model file and returns their bytes, 0 if there were none. It waits for a
 // running request.
 func (r *Runner) FreeModel(name string) (int64, error) {

@@ -241,7 +241,7 @@ func (c *Clip) runEncoder(u Use, e *encoder, p tokenizer.Prompt) (out text.Encod
 // loadEncoder opens the file of an encoder and loads it.
 func loadEncoder(l *parallel.Workspace, e *encoder) (net text.Net, err error) {
 	err = e.file.With(func(file *weights.File) error {
-		net, err = text.Open(l.Ops, e.kind, fitting(l, file.Set().Prefix(e.prefix)), e.config)
+		net, err = text.Open(l.Ops, e.kind, l.Fitting(file.Set().Prefix(e.prefix)), e.config)
 		return err
 	})
 	if err != nil {
@@ -284,7 +284,7 @@ func (s *Store) Vocabularies(c *Clip) []error {
 }
 
 // vocabularyInside reads a vocabulary that the checkpoint carries: metadata "tokenizer.json" or "tokenizer", a tensor
-// with a SentencePiece model, or the pieces and scores of a GGUF file.
+// with a SentencePiece model or Mistral's tekken.json, or the pieces and scores of a GGUF file.
 func vocabularyInside(e *encoder, file *weights.File) (*tokenizer.Tokenizer, error) {
 	for _, key := range []string{e.kind + ".tokenizer.json", "tokenizer.json", "tokenizer"} {
 		if text, ok := file.Metadata()[key]; ok && json.Valid([]byte(text)) {
@@ -295,6 +295,9 @@ func vocabularyInside(e *encoder, file *weights.File) (*tokenizer.Tokenizer, err
 	for _, at := range []string{e.prefix, strings.TrimSuffix(e.prefix, "transformer.")} {
 		if stored, ok := file.Set().Get(at + "spiece_model"); ok {
 			return tokenizer.FromBytes("spiece.model", slices.Clone(stored.Data))
+		}
+		if stored, ok := file.Set().Get(at + "tekken_model"); ok {
+			return tokenizer.FromTekken(stored.Data)
 		}
 	}
 	return tokenizer.FromGGUF(file.Words())

@@ -19,7 +19,8 @@ func OpenModel(name string, f files.Checkpoint, open *weights.File, set *weights
 	if err != nil {
 		return nil, err
 	}
-	m.file, m.narrow = f.File, packsNarrow(set)
+	m.file = f.File
+	m.narrow, m.half = widths(set)
 	return m, nil
 }
 

@@ -62,12 +62,21 @@ func (m *Model) fitsHost(req *parallel.Request) error {
 				return refused("attention_mask")
 			}
 			switch {
+			case e.References != nil && !m.Spec.References:
+				return refused("references")
 			case e.Context2.Rows > 0 && m.Spec.Context2Dim == 0:
 				return refused("encoder_hidden_states_t5")
 			case e.Size != nil && m.Traits.SizeCond == nil:
 				return refused("size")
 			case e.Size == nil:
 				e.Size = m.sizeCond([2]int{}, req.Latent)
+			}
+			for _, r := range e.References {
+				if want := m.Format.Channels; len(r.Data) != want*r.Y*r.X {
+					return fault.At(fault.CodeBadInput, "conds."+b.Name+".references",
+						"conds.%s.references: a latent of %d numbers for %d x %d: the %s model has %d channels", b.Name, len(r.Data),
+						r.Y, r.X, m.Spec.Family, want)
+				}
 			}
 		}
 	}

@@ -179,7 +179,7 @@ func (m *Model) references(c *Cond, branch string) (out []dit.Reference, err err
 		switch {
 		case !m.Spec.References:
 			return nil, fault.At(fault.CodeWrongFamily, branch,
-				"%s: has a reference latent, which %s models do not take (Qwen-Image-Edit and FLUX.2 do)", branch, m.Spec.Family)
+				"%s: has a reference latent, which %s models do not take", branch, m.Spec.Family)
 		case l.B != 1 || l.C != m.Format.Channels:
 			return nil, fault.At(fault.CodeWrongFamily, branch,
 				"%s: a reference latent has %d pictures of %d channels, the %s model takes one of %d", branch, l.B, l.C,

@@ -32,6 +32,7 @@ type Model struct {
 	declare func() ([]weights.Declared, error) // all tensors of the model
 	bytes   int64
 	narrow  bool             // most weights are packed as bf16
+	half    bool             // most weights are bf16 or f16
 	loras   []source.Adapter // adapters, in the order in which they were added
 }
 

@@ -53,7 +53,7 @@ func (v *VAE) WithLoaded(u Use, f func(*parallel.Workspace, *vae.VAE) error) err
 	return u.do("vae "+v.Name, func(l *parallel.Workspace) error {
 		net, err := lent(u, "vae "+v.Key, func() (net *vae.VAE, err error) {
 			err = v.file.With(func(file *weights.File) error {
-				net, err = vae.Open(l.Ops, fitting(l, file.Set()), files.Config(file, "vae"))
+				net, err = vae.Open(l.Ops, l.Fitting(file.Set()), files.Config(file, "vae"))
 				return err
 			})
 			if err != nil {
@@ -66,15 +66,6 @@ func (v *VAE) WithLoaded(u Use, f func(*parallel.Workspace, *vae.VAE) error) err
 		}
 		return f(l, net)
 	})
-}
-
-// fitting returns weights of a file as the device multiplies them with the activations of Workspace: all as they are,
-// but matrices of f32 in bf16 where those are.
-func fitting(l *parallel.Workspace, set *weights.Set) *weights.Set {
-	if l.DType == engine.BF16 {
-		return set.Narrowed()
-	}
-	return set
 }
 
 // Takes refuses latents of another number of channels than the autoencoder's.

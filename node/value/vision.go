@@ -37,7 +37,7 @@ func (c *Clip) look(u Use, l *parallel.Workspace, env text.Env, e *encoder, chun
 ) ([][]tokenizer.Token, error) {
 	eyes, err := lent(u, "vision "+e.file.Checkpoint.Key()+" "+e.prefix, func() (eyes *text.Vision, err error) {
 		err = e.file.With(func(file *weights.File) error {
-			eyes, err = text.OpenVision(l.Ops, fitting(l, file.Set().Prefix(e.prefix)), e.config)
+			eyes, err = text.OpenVision(l.Ops, l.Fitting(file.Set().Prefix(e.prefix)), e.config)
 			return err
 		})
 		return eyes, err

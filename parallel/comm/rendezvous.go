@@ -17,7 +17,8 @@ type Rendezvous struct {
 	mu    sync.Mutex
 	cond  *sync.Cond
 	cause error
-	waits []string // by rank: what it waits for
+	told  func(error) // of the cause
+	waits []string    // by rank: what it waits for
 }
 
 // NewRendezvous makes the meeting place of a group of size ranks. standing says who waits where, for the error of a
@@ -85,9 +86,22 @@ func (m *Rendezvous) Moved() { m.cond.Broadcast() }
 func (m *Rendezvous) Fail(err error) error {
 	if m.cause == nil {
 		m.cause = err
+		if m.told != nil {
+			go m.told(err)
+		}
 	}
 	m.cond.Broadcast()
 	return err
+}
+
+// OnAbort has f called once the group is aborted, with the cause, in a goroutine of its own. There is one such f.
+func (m *Rendezvous) OnAbort(f func(cause error)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.told = f
+	if m.cause != nil {
+		go f(m.cause)
+	}
 }
 
 // Disagree aborts the group because ranks do not use the same calls; the lock is held.

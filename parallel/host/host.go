@@ -75,6 +75,8 @@ type Host interface {
 	Evict(key string)
 	// Places is how many ranks the process has a device for, 0: any number.
 	Places() int
+	// Interruptible is that of the transport of its ranks (comm.Transport).
+	Interruptible() bool
 	// Err says why the process has gone, nil if it has not.
 	Err() error
 	// Close gives everything back. No crew may be left.
@@ -211,6 +213,11 @@ func (h *Local) Evict(key string) { h.each(func(p *placements) { p.evict(key) })
 
 // Places implements Host.
 func (h *Local) Places() int { return h.cfg.Places }
+
+// Interruptible implements Host.
+func (h *Local) Interruptible() bool {
+	return h.cfg.Transport == nil || h.cfg.Transport.Interruptible()
+}
 
 // Err implements Host.
 func (h *Local) Err() error { return nil }

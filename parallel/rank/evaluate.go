@@ -20,7 +20,7 @@ type sessionNeed struct {
 func measure(model dit.Model, o OpenCommand, comms [plan.AxisCount]comm.Comm) (sessionNeed, error) {
 	rec := engine.NewRecorder()
 	s := &session{
-		model: model, open: o, comms: silentLike(comms), skips: NewSkipStore(),
+		model: model, open: o, replies: map[string][]engine.Tensor{}, comms: silentLike(comms), skips: NewSkipStore(),
 		env:  dit.Env{Ops: rec, Arena: engine.NewMeasuringArena("session"), DType: o.DType},
 		act:  engine.NewMeasuringArena("activations"),
 		comm: engine.NewMeasuringArena("communication"),
@@ -197,19 +197,47 @@ func (s *session) evaluate(ops engine.Ops, c EvaluateCommand) (outputs func() ([
 			if k < len(c.Inputs) {
 				x = c.Inputs[k]
 			}
-			s.embed(env, runs[k], x)
+			runs[k].input = s.upload(env, runs[k], x)
 		}
 	}
 	if !first {
 		s.pos.at("rows of stage %d", pipe.Rank()-1)
 		s.link.receive(c.micro(), c.Entries, rows)
 	}
+	var predictions []engine.Tensor
+	err = s.again(env.Ops, &c, runs, held.Len(), &predictions, func() error {
+		for _, run := range runs {
+			if first {
+				layer(env, "embed")
+				s.model.Embed(env, run.state, run.input)
+			}
+		}
+		if err := s.blocks(env, held, runs); err != nil || !last {
+			return err
+		}
+		s.weights.use(ends, s.held.Start)
+		predictions = s.head(env, runs)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.pos.at("after block %d", held.End-1)
+	if !last {
+		s.link.send(c.micro(), c.Entries, rows)
+		return nil, nil
+	}
+	return s.download(env, predictions), nil
+}
+
+// blocks issues the blocks of a stage.
+func (s *session) blocks(env dit.Env, held plan.Lane, runs []*entryRun) error {
 	for b := held.Start; b < held.End; b++ {
 		s.pos.block(b)
 		s.lookAhead()
 		if s.stop != nil && s.stop.Load() {
 			s.pos.count(-1)
-			return nil, errStopped
+			return errStopped
 		}
 		env.Half = held.Half(b)
 		s.weights.use(b, b+1)
@@ -217,25 +245,65 @@ func (s *session) evaluate(ops engine.Ops, c EvaluateCommand) (outputs func() ([
 			s.block(env, run, b)
 		}
 	}
-	s.pos.at("after block %d", held.End-1)
-	if !last {
-		s.link.send(c.micro(), c.Entries, rows)
-		return nil, nil
-	}
-	s.weights.use(ends, s.held.Start)
-	return s.finish(env, runs), nil
+	return nil
 }
 
-// finish issues the head and the way of the predictions to the host, for which outputs waits.
-func (s *session) finish(env dit.Env, runs []*entryRun) (outputs func() ([][]float32, error)) {
+// again issues the calls of f, or has a device that can (engine.Replayer) issue again what it issued for the same
+// entries: where a rank computes whole evaluations alone, nothing changes between them but the input, which is there,
+// and the row of the modulations, which is brought to a place that stays. predictions are what f leaves.
+func (s *session) again(ops engine.Ops, c *EvaluateCommand, runs []*entryRun, blocks int, predictions *[]engine.Tensor,
+	f func() error,
+) error {
+	device, ok := ops.(engine.Replayer)
+	for _, end := range s.comms {
+		ok = ok && end.Size() == 1
+	}
+	var moving []engine.Tensor
+	for _, run := range runs {
+		if ok = ok && !run.fresh; ok {
+			moving = append(moving, run.state.M.Rows(run.state.Step)...)
+		}
+	}
+	if !ok {
+		return f()
+	}
+	if s.stop != nil && s.stop.Load() {
+		return errStopped
+	}
+	key := fmt.Sprint(s.id, c.Entries)
+	replayed, err := device.Replay(key, moving, func(fixed []engine.Tensor) error {
+		for _, run := range runs {
+			n := len(run.state.M.Rows(run.state.Step))
+			run.state.M, run.state.Step, fixed = run.state.M.OfRows(fixed[:n]), 0, fixed[n:]
+		}
+		err := f()
+		s.replies[key] = *predictions
+		return err
+	})
+	if replayed {
+		*predictions = s.replies[key]
+		s.pos.count(int64(blocks))
+	}
+	return err
+}
+
+// head issues the head of every entry.
+func (s *session) head(env dit.Env, runs []*entryRun) (out []engine.Tensor) {
 	spec := s.model.Spec()
-	out := make([][]float32, len(runs))
-	pending := make([]engine.Pending, len(runs))
 	layer(env, "head")
-	for k, run := range runs {
+	for _, run := range runs {
 		y := env.Arena.Alloc(env.DType, s.open.Batch, run.state.Rows.Image.Len(),
 			spec.OutChannels*spec.PatchSize*spec.PatchSize)
 		s.model.Head(env, run.state, y)
+		out = append(out, y)
+	}
+	return out
+}
+
+// download issues the way of the predictions to the host, for which outputs waits.
+func (s *session) download(env dit.Env, predictions []engine.Tensor) (outputs func() ([][]float32, error)) {
+	out, pending := make([][]float32, len(predictions)), make([]engine.Pending, len(predictions))
+	for k, y := range predictions {
 		if !env.Arena.Measuring() {
 			out[k] = make([]float32, y.Len())
 			pending[k] = env.Ops.Download(out[k], y)
@@ -255,6 +323,7 @@ func (s *session) finish(env dit.Env, runs []*entryRun) (outputs func() ([][]flo
 type entryRun struct {
 	entry  int
 	state  *dit.State
+	input  engine.Tensor // rows of the latent [B, L/P, C*p*p], on the first stage
 	attend func(dit.Attention)
 	// skips keeps outputs of blocks in a spread evaluation; nil: the stage's store does
 	skips map[int]engine.Tensor
@@ -298,15 +367,15 @@ func (s *session) begin(env dit.Env, entry int, c *EvaluateCommand) *entryRun {
 	return run
 }
 
-// embed turns the latent's rows into the first block's input.
-func (s *session) embed(env dit.Env, run *entryRun, x []float32) {
+// upload brings the latent's rows to the device.
+func (s *session) upload(env dit.Env, run *entryRun, x []float32) engine.Tensor {
 	spec := s.model.Spec()
 	in := env.Arena.Alloc(env.DType, s.open.Batch, run.state.Rows.Image.Len(), spec.Channels*spec.PatchSize*spec.PatchSize)
 	layer(env, "embed")
 	if !env.Arena.Measuring() {
 		env.Ops.Upload(in, x)
 	}
-	s.model.Embed(env, run.state, in)
+	return in
 }
 
 // block runs block b of one entry and keeps its output if a later block takes it.

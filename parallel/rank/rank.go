@@ -72,7 +72,8 @@ type session struct {
 	stop    *atomic.Bool
 	pos     *Position
 	link    *stageLink
-	peek    func(i int) *Command // calls that wait
+	peek    func(i int) *Command       // calls that wait
+	replies map[string][]engine.Tensor // predictions of evaluations that a device issues again, see again
 }
 
 // sessionEntry is one conditioning entry, prepared; a foreign one has no p.
@@ -278,13 +279,17 @@ func (r *Rank) openSession(id uint64, o OpenCommand) (Reply, error) {
 			}
 		}
 	}
+	if device, ok := r.Ops.(engine.Replayer); ok {
+		device.Drop() // the buffers may move
+	}
 	for b, bytes := range map[*Buffer]int{&r.session: need.session, &r.acts: need.acts, &r.exchange: need.comm} {
 		if err := b.Grow(r.Ops, bytes); err != nil {
 			return Reply{}, err
 		}
 	}
 	s := &session{
-		id: id, model: model, open: o, stop: r.flag(id), pos: r.Pos, peek: r.calls.peek, comms: r.comms, skips: r.skips,
+		id: id, model: model, open: o, replies: map[string][]engine.Tensor{}, stop: r.flag(id), pos: r.Pos,
+		peek: r.calls.peek, comms: r.comms, skips: r.skips,
 		env:  dit.Env{Ops: r.Ops, Arena: engine.NewArena("session", r.session.Mem, r.session.Bytes), DType: o.DType},
 		act:  engine.NewArena("activations", r.acts.Mem, r.acts.Bytes),
 		comm: engine.NewArena("communication", r.exchange.Mem, r.exchange.Bytes),

@@ -47,8 +47,7 @@ func TestForeignBlocksPanic(t *testing.T) {
 			}
 		}
 		if err := group.Recovered("head", func() error {
-			s.finish(env,
-				[]*entryRun{s.begin(env, 0, &c)})
+			s.head(env, []*entryRun{s.begin(env, 0, &c)})
 			return nil
 		}); err == nil {
 			t.Errorf("%s: the head of another stage was computed", f.family)

@@ -25,6 +25,8 @@ type Client struct {
 	why     func() error // why the process has gone
 	address string
 	places  int
+	nccl    string // version that the process would exchange by
+	late    bool   // its exchanges are not interruptible
 	run     *group.Group
 	ended   chan struct{} // closed when the connection has ended
 
@@ -58,7 +60,7 @@ func newClient(name string, conn net.Conn, why func() error) (*Client, error) {
 		c.Close()
 		return nil, err
 	}
-	c.address, c.places = a.Address, a.Places
+	c.address, c.places, c.nccl, c.late = a.Address, a.Places, a.NCCL, a.Late
 	return c, nil
 }
 
@@ -98,10 +100,44 @@ func (e *ApartError) Error() string { return e.Name + " does not meet the others
 // Unwrap returns what it ran into.
 func (e *ApartError) Unwrap() error { return e.Err }
 
+// Exchange is how ranks on GPUs of several processes exchange.
+type Exchange uint8
+
+// The ways. Ranks on the processors always exchange through host memory.
+const (
+	ByBest Exchange = iota // by NCCL where all processes have the same version of it
+	ByHost                 // through host memory
+	ByNCCL                 // by NCCL; without it they do not meet
+)
+
+// nccl reports whether processes exchange by NCCL.
+func (by Exchange) nccl(all []*Client) (bool, error) {
+	if by == ByHost || len(all) < 2 {
+		return false, nil
+	}
+	for _, c := range all {
+		switch {
+		case c.nccl != "" && c.nccl == all[0].nccl:
+		case by == ByBest:
+			return false, nil
+		case c.nccl == "":
+			return false, &ApartError{c.name, errors.New("it has no NCCL to exchange by, or may not")}
+		default:
+			return false, &ApartError{c.name, fmt.Errorf("it has NCCL %s, and %s has %s: install the same on both", c.nccl,
+				all[0].name, all[0].nccl)}
+		}
+	}
+	return true, nil
+}
+
 // Meet connects processes with each other; they are hosts of one engine then, in this order. The first that cannot ends
 // the attempt with an *ApartError: Close them all then.
-func Meet(all []*Client) error {
-	m := mesh{Token: newToken()}
+func Meet(all []*Client, by Exchange) error {
+	nccl, err := by.nccl(all)
+	if err != nil {
+		return err
+	}
+	m := mesh{Token: newToken(), NCCL: nccl}
 	for _, c := range all {
 		m.Addresses, m.Names = append(m.Addresses, c.address), append(m.Names, c.name)
 	}
@@ -109,6 +145,7 @@ func Meet(all []*Client) error {
 	for i, c := range all {
 		own := m
 		own.Self = i
+		c.late = c.late || nccl
 		c.run.Go("meet", func() error {
 			_, err := c.ask(&call{Mesh: &own})
 			if err != nil {
@@ -216,6 +253,9 @@ func (c *Client) String() string { return c.name }
 
 // Places implements host.Host.
 func (c *Client) Places() int { return c.places }
+
+// Interruptible implements host.Host.
+func (c *Client) Interruptible() bool { return !c.late }
 
 // Err implements host.Host.
 func (c *Client) Err() error {

@@ -18,6 +18,7 @@ const lookEvery = 2 * time.Second
 // Cluster is machines that offer themselves to this one. It is the parallel.Hosts of an engine whose ranks run there.
 type Cluster struct {
 	network Network
+	by      Exchange
 	list    func() []string
 	wrap    func(*Client) host.Host
 	say     func(address string, err error)
@@ -32,10 +33,11 @@ type Cluster struct {
 
 // NewCluster makes a Cluster of the machines that list gives, HOST:PORT each; it is asked again and again. wrap makes
 // hosts of clients. say is told when one cannot be used any more, and why, or can again. Close ends it.
-func NewCluster(n Network, list func() []string, wrap func(*Client) host.Host, say func(address string, err error),
+func NewCluster(n Network, by Exchange, list func() []string, wrap func(*Client) host.Host,
+	say func(address string, err error),
 ) *Cluster {
 	c := &Cluster{
-		network: n, list: list, wrap: wrap, say: say, missing: map[string]error{}, ended: make(chan struct{}),
+		network: n, by: by, list: list, wrap: wrap, say: say, missing: map[string]error{}, ended: make(chan struct{}),
 	}
 	c.looking.Go(c.look)
 	return c
@@ -91,7 +93,7 @@ func (c *Cluster) Start(int) ([]host.Host, error) {
 		if len(clients) == 0 {
 			return nil, fmt.Errorf("no host can be used: %s", strings.Join(c.Missing(), "; "))
 		}
-		err := Meet(clients)
+		err := Meet(clients, c.by)
 		if err == nil {
 			return c.wrapped(clients), nil
 		}

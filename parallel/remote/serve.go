@@ -6,11 +6,14 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/vmihailenco/msgpack/v5"
 
+	"patchbay/engine"
+	"patchbay/parallel/comm"
 	"patchbay/parallel/comm/stream"
 	"patchbay/parallel/failure"
 	"patchbay/parallel/group"
@@ -25,11 +28,13 @@ const pulse = 200 * time.Millisecond
 type server struct {
 	Config
 	mesh *stream.Mesh
-	crew host.Crew
-	run  *group.Group // waits for replies
+	over comm.Transport // of the ranks: mesh, or NCCL
+	end  func() error   // gives over back
+	run  *group.Group   // waits for replies
 
-	mu  sync.Mutex
-	out *bufio.Writer
+	crew host.Crew // under mu
+	mu   sync.Mutex
+	out  *bufio.Writer
 }
 
 // Config is what a process offers to its leader.
@@ -41,6 +46,12 @@ type Config struct {
 	// machine.
 	Listen net.Listener
 	Dial   func(address string) (net.Conn, error)
+	// Within connects groups whose ranks are all here, where NCCL does not; nil: so do the connections of the processes.
+	Within comm.Transport
+	// NCCL is the version of the NCCL by which ranks here may exchange with those of other processes, "": they may not.
+	// Over makes the transport for it, on top of the connections of the processes, and a function that gives it back.
+	NCCL string
+	Over func(mesh comm.Transport) (comm.Transport, func() error)
 }
 
 // Serve runs ranks for the leader at the other end of conn until that goes. The error is why the connection was given
@@ -63,12 +74,16 @@ func Serve(conn io.ReadWriter, cfg Config) error {
 	}
 	close(ended)
 	if s.mesh != nil {
-		s.mesh.Close()
+		s.mesh.Close() // ends what waits for other processes
 	}
 	s.leave()
 	_ = s.run.Wait()
+	s.leave() // who was just joining
 	if errors.Is(err, io.EOF) {
-		return nil
+		err = nil
+	}
+	if s.end != nil {
+		err = errors.Join(err, s.end())
 	}
 	return err
 }
@@ -78,15 +93,15 @@ func (s *server) take(c *call) {
 	switch {
 	case c.Alive:
 		return
-	case c.Leave: // a member that hangs must not keep this process from hearing that its leader has gone
-		id := c.ID
-		s.run.Go("end of members", func() error {
-			s.leave()
-			s.send(&answer{ID: id})
-			return nil
-		})
+	case c.Leave, c.Join != nil: // who waits for others must not keep this process from hearing that its leader has gone
+		s.run.Go("members", func() error { s.reply(c); return nil })
 		return
 	}
+	s.reply(c)
+}
+
+// reply does what is asked and answers.
+func (s *server) reply(c *call) {
 	var a answer
 	err := group.Recovered("rank process", func() error { return s.handle(c, &a) })
 	if err != nil {
@@ -119,11 +134,12 @@ func (s *server) handle(c *call, a *answer) (err error) {
 				"build", c.Hello.Version, Version)
 		}
 		a.Address, a.Places = s.Listen.Addr().Network()+":"+s.Listen.Addr().String(), s.Host.Places()
+		a.NCCL, a.Late = s.NCCL, s.Within != nil && s.Host.Places() > 1 && !s.Within.Interruptible()
 	case c.Mesh != nil:
 		if s.mesh != nil {
 			return fmt.Errorf("the processes have met before")
 		}
-		s.mesh, err = c.Mesh.connect(s.Listen, s.Dial)
+		return s.meet(c.Mesh)
 	case c.Acquire != nil:
 		var w host.Weights
 		if w, err = s.Open(c.Acquire.Key, c.Acquire.Model); err == nil {
@@ -132,11 +148,13 @@ func (s *server) handle(c *call, a *answer) (err error) {
 	case c.Join != nil:
 		s.leave()
 		var crew host.Crew
-		if crew, err = s.Host.JoinOver(s.mesh, *c.Join); err == nil {
+		if crew, err = s.Host.JoinOver(s.over, *c.Join); err == nil {
 			s.mu.Lock()
 			s.crew = crew
 			s.mu.Unlock()
 		}
+	case c.Leave:
+		s.leave()
 	case c.Evict != nil:
 		s.Host.Evict(*c.Evict)
 	case c.Resident:
@@ -145,6 +163,38 @@ func (s *server) handle(c *call, a *answer) (err error) {
 		return s.member(c)
 	}
 	return err
+}
+
+// meet connects this process with the others.
+func (s *server) meet(m *mesh) (err error) {
+	if m.NCCL && s.Over == nil {
+		return fmt.Errorf("the leader has ranks exchange by NCCL, which this process does not")
+	}
+	if s.mesh, err = m.connect(s.Listen, s.Dial); err != nil {
+		return err
+	}
+	s.over = s.mesh
+	if s.Within != nil {
+		s.over = nested{s.mesh, s.Within}
+	}
+	if m.NCCL {
+		s.over, s.end = s.Over(s.over)
+	}
+	return nil
+}
+
+// nested connects groups whose ranks are all in this process by a transport of their own.
+type nested struct {
+	comm.Transport
+	within comm.Transport
+}
+
+// Connect implements comm.Transport.
+func (n nested) Connect(g comm.Group, ops []engine.Ops) ([]comm.Comm, error) {
+	if slices.Contains(ops, nil) {
+		return n.Transport.Connect(g, ops)
+	}
+	return n.within.Connect(g, ops)
 }
 
 // member hands a call to a member.
@@ -158,10 +208,13 @@ func (s *server) member(c *call) error {
 	case c.Abort != nil:
 		at = c.Abort.Member
 	}
-	if s.crew == nil || at < 0 || at >= len(s.crew.Members()) {
+	s.mu.Lock()
+	crew := s.crew
+	s.mu.Unlock()
+	if crew == nil || at < 0 || at >= len(crew.Members()) {
 		return fmt.Errorf("a call for member %d, which is not here", at)
 	}
-	m := s.crew.Members()[at]
+	m := crew.Members()[at]
 	switch {
 	case c.Cancel != nil:
 		m.Cancel(c.Cancel.Session)

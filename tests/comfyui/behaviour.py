@@ -37,7 +37,7 @@ async def pictures(rig: Any, report: Any) -> None:  # noqa: ANN401
     encoders = {"clip_name1": "demo_clip.safetensors", "clip_name2": "demo_t5.safetensors", "type": "flux"}
     parts = {
         "1": {"class_type": "PatchbayUNETLoader", "inputs": {"unet_name": "demo_flux.safetensors", "weight_dtype": "default", "plan": ["2", 0]}},
-        "2": {"class_type": "PatchbayPlan", "inputs": {"mode": "degrees", "ulysses": 2}},
+        "2": {"class_type": "PatchbayPlan", "inputs": {"mode": "degrees", "ulysses": 2, "predict": "demo_flux.safetensors", "width": 64, "height": 64, "steps": 2}},
         "5": whole["5"],
         "6": {"class_type": "PatchbayCLIPTextEncode", "inputs": {"text": whole["6"]["inputs"]["text"], **encoders}},
         "7": {"class_type": "PatchbayCLIPTextEncode", "inputs": {"text": "", **encoders}},
@@ -54,8 +54,14 @@ async def pictures(rig: Any, report: Any) -> None:  # noqa: ANN401
         apart = float(abs(got["parts"] - got["whole"]).max())
     bad = [f"they differ by {apart:.3g}: {got.get('error') or got.get('refused')}"] * (not apart <= 1 / 255)
     bad += ["it is one colour"] * (not bad and float(got["whole"].std()) < 0.05)
-    bad += [f"status says {got.get('shown')}"] * ("ulysses=2 on 2 ranks" not in str(got.get("shown")))
-    report.add("pictures", bad, apart=apart, status=got.get("shown"))
+    status, plan = str(got.get("shown_12")), str(got.get("shown_2"))
+    bad += [f"status says {status}"] * ("ulysses=2 on 2 ranks" not in status or "devices cpu" not in status)
+    bad += [f"the plan says {plan}"] * ("ulysses=2 on cpu: " not in plan or "GiB a device" not in plan or not any(t.startswith("Predicted: ulysses=2") for t in got["texts"]))
+    report.add("pictures", bad, apart=apart, status=status, plan=plan)
+    parts["2"]["inputs"] |= {"ulysses": 1, "pipe": 9}
+    error = (await rig.run(parts)).get("error") or {}
+    bad = [f"got {error}"] * (error.get("node_type") != "PatchbayPlan" or "use pipe=" not in error.get("exception_message", ""))
+    report.add("plan_refused", bad, said=error.get("exception_message"))
 
 
 def foreign(g: Graph) -> None:
@@ -162,7 +168,7 @@ async def refusals(rig: Any, report: Any) -> None:  # noqa: ANN401
         "bypass_lora": (Case("flux-c", on_model("LoraLoaderBypassModelOnly", lora_name="tiny-lora.safetensors", strength_model=0.8)), "injection"),
         "plan": (Case("flux-c", settings={"seed": 31}, plan="pipe=5"), "plan_refused"),
         "plan_syntax": (Case("flux-c", settings={"seed": 31}, plan="ulises=2"), "ulises"),
-        "reference": (Case("flux-c", lambda g: g.conditioned("60", "ReferenceLatent", latent=g.latent)), "ref_latents"),
+        "reference": (Case("flux-c", lambda g: g.conditioned("60", "ReferenceLatent", latent=g.latent)), "the flux model takes no references"),
         "not_there": (Case("only-here"), "no_such_model"),
         "another_file": (Case("other"), "fingerprint"),
         "family": (Case("aura"), "looks like a diffusion model (auraflow) (supported: "),

@@ -232,10 +232,11 @@ class Rig:
                 elif kind == "executed" and "latents" in (data.get("output") or {}):
                     file = data["output"]["latents"][0]
                     out["latent"] = load_file(self.base / "output" / file["subfolder"] / file["filename"])["latent_tensor"]
+                    out.setdefault("latents", {})[data["node"]] = out["latent"]
                 elif kind == "executed" and "kept" in (data.get("output") or {}):
                     out[data["output"]["name"][0]] = np.load(data["output"]["kept"][0])
                 elif kind == "executed" and "text" in (data.get("output") or {}):
-                    out["shown"] = data["output"]["text"]
+                    out["shown"] = out[f"shown_{data['node']}"] = data["output"]["text"]
                 if on:
                     await on(kind, data)
                 if kind == "executing" and data.get("node") is None:

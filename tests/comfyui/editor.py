@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 import pathlib
 import shutil
 import subprocess
 import tempfile
+from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
@@ -55,9 +57,19 @@ class Page:
 
 async def editor(rig: Any, report: Any, shots: pathlib.Path) -> None:  # noqa: ANN401
     """Load the example with ComfyUI's loader, swap it, queue it and see progress and picture; the same with the loader inside a subgraph."""
+    async with opened(rig) as page:
+        if page is None:
+            print("NOT RUN editor: no Chromium on the PATH", flush=True)
+        else:
+            await walk(page, rig, report, shots)
+
+
+@contextlib.asynccontextmanager
+async def opened(rig: Any) -> AsyncIterator[Page | None]:  # noqa: ANN401
+    """Open ComfyUI's editor in a browser; None where there is none."""
     program = next((p for p in map(shutil.which, CHROMIUM) if p), None)
     if program is None:
-        print("NOT RUN editor: no Chromium on the PATH", flush=True)
+        yield None
         return
     profile = tempfile.mkdtemp(prefix="patchbay-editor-")
     command = [program, "--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0", f"--user-data-dir={profile}", "--window-size=1600,900", "--force-device-scale-factor=1.25", "about:blank"]
@@ -72,7 +84,12 @@ async def editor(rig: Any, report: Any, shots: pathlib.Path) -> None:  # noqa: A
         async with rig.http.get(f"http://127.0.0.1:{port}/json") as r:
             target = next(t for t in await r.json(content_type=None) if t["type"] == "page")
         async with rig.http.ws_connect(target["webSocketDebuggerUrl"], max_msg_size=0) as ws:
-            await walk(Page(ws), rig, report, shots)
+            page = Page(ws)
+            await page.call("Page.enable")
+            await page.call("Page.navigate", url=rig.url)
+            await page.until("app.graph && app.extensionManager && app.vueAppReady !== false && LiteGraph.registered_node_types.PatchbayUNETLoader", 120)
+            await asyncio.sleep(2)
+            yield page
     finally:
         browser.terminate()
         browser.wait(20)
@@ -106,10 +123,6 @@ async def fit(page: Page) -> None:
 
 
 async def walk(page: Page, rig: Any, report: Any, shots: pathlib.Path) -> None:  # noqa: ANN401
-    await page.call("Page.enable")
-    await page.call("Page.navigate", url=rig.url)
-    await page.until("app.graph && app.extensionManager && app.vueAppReady !== false && LiteGraph.registered_node_types.PatchbayUNETLoader", 120)
-    await asyncio.sleep(2)
     for file in sorted((REPO / "comfyui" / "workflows").glob("*_api.json")):
         await page.js(f"await app.loadApiJson({file.read_text()}, '{file.stem}')")
         saved = await page.js("return JSON.stringify(app.graph.serialize(), null, 1)")

@@ -2,12 +2,14 @@
 
 usage: families.py COMFYUI --program PATCHBAY [--only NAME,...] [--base FOLDER] [--plans PLAN ...]
 Runs ComfyUI's own node classes in this process, on the CPU and in f32. Transformers have few blocks and encoders three layers (CLIP-G all), so that a set fits 6 GB; names, widths,
-vocabularies and the VAE are those of the published files. SD3's width is 64 times its blocks in ComfyUI, so it alone is narrow.
+vocabularies and the VAE are those of the published files. SD3's width is 64 times its blocks in ComfyUI, so it alone is narrow. Language models have thinner MLPs; klein's, which is
+read behind its 27th layer, 28 layers with fewer heads. The later families' weights stay in f16 in ComfyUI, which widens them when it computes.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
 import json
 import math
@@ -54,6 +56,22 @@ class Writer:
         self.base, self.torch = base, torch
         self.random = torch.Generator().manual_seed(1)
 
+    def halves(self, shapes: dict[str, Any]) -> dict[str, Any]:
+        """Return values in f16, made some rows at a time: tables of a language model are 2 GB in f32."""
+        out = {}
+        for name, like in shapes.items():
+            if len(like.shape) < 2 or name.endswith("gamma"):
+                t = 0.1 * self.torch.randn(like.shape, generator=self.random)
+                kind = name.rpartition(".")[2]
+                out[name] = (t.abs() if kind == "running_var" else t + (kind in ("weight", "scale", "gamma"))).half()
+                continue
+            t = self.torch.empty(like.shape, dtype=self.torch.float16)
+            factor = 1.0 if "embed_tokens" in name else 0.8 / math.sqrt(t[0].numel())
+            for at in range(0, len(t), 4096):
+                t[at : at + 4096] = factor * self.torch.randn(t[at : at + 4096].shape, generator=self.random)
+            out[name] = t
+        return out
+
     def values(self, shapes: dict[str, Any]) -> dict[str, Any]:
         out = {}
         for name, like in shapes.items():
@@ -92,8 +110,12 @@ class ComfyUI:
         self.ops = importlib.import_module("comfy.ops").disable_weight_init
         self.clip = importlib.import_module("comfy.sd1_clip")
         full = self.clip.SDClipModel.__init__
+        self.language: dict[str, int] = {}  # what differs in the language model of a set
 
         def short(model: Any, *a: Any, textmodel_json_config: Any = None, **k: Any) -> None:  # noqa: ANN401
+            if textmodel_json_config == {}:
+                full(model, *a, textmodel_json_config=self.language, **k)
+                return
             path = textmodel_json_config or str(tree / "comfy" / "sd1_clip_config.json")
             config = path if isinstance(path, dict) else json.loads(pathlib.Path(path).read_text())
             if "model_options" in k and textmodel_json_config is None:
@@ -112,7 +134,7 @@ class ComfyUI:
         sd.detect_te_model = longer
         self.tree = tree
         self.nodes = importlib.import_module("nodes")
-        for extra in ("sd3", "hunyuan", "pixart"):
+        for extra in ("sd3", "hunyuan", "pixart", "flux", "edit_model", "model_advanced"):
             module = importlib.import_module(f"comfy_extras.nodes_{extra}")
             for value in list(vars(module).values()):
                 if hasattr(value, "GET_SCHEMA") and hasattr(value, "define_schema") and value.__module__ == module.__name__ and value.__bases__[0].__name__ == "ComfyNode":
@@ -140,7 +162,17 @@ class ComfyUI:
             return done[name]
 
         with self.torch.inference_mode():
-            return run("decode")[0].numpy()
+            picture = run("decode")[0].numpy()
+        done.clear()
+        importlib.import_module("comfy.model_management").unload_all_models()
+        gc.collect()
+        return picture
+
+    def keep(self, kind: str) -> None:
+        """Keep weights in f16 or f32; ComfyUI computes in f32 on this device."""
+        args = importlib.import_module("comfy.cli_args").args
+        args.fp32_unet = args.fp32_text_enc = kind == "f32"
+        args.fp16_unet = args.fp16_text_enc = kind == "f16"
 
 
 def encoder(comfy: ComfyUI, config: str, kind: str) -> dict[str, Any]:
@@ -246,6 +278,74 @@ def sd3(comfy: ComfyUI, w: Writer, name: str, newer: bool, encoders: str) -> Flo
     return tail(flow, (128, 192), "EmptySD3LatentImage", 4.0, "euler", "sgm_uniform")
 
 
+def language(comfy: ComfyUI, kind: str, layers: int, mlp: int, **more: int) -> dict[str, Any]:
+    """Return the tensors of a language model without eyes, and let ComfyUI read such a one."""
+    comfy.language = {"num_hidden_layers": layers, "intermediate_size": mlp, **more}
+    make = getattr(importlib.import_module("comfy.text_encoders.llama"), kind)
+    shapes = comfy.shapes(lambda: make(comfy.language, comfy.torch.float32, "meta", comfy.ops))
+    return {k: v for k, v in shapes.items() if not k.startswith("visual.")}
+
+
+def later(comfy: ComfyUI, w: Writer, name: str, model: Any, encoder: dict[str, Any], vae: Any, typ: str) -> Flow:  # noqa: ANN401
+    """Write the files of a later family and return its loaders and texts."""
+    comfy.keep("f16")
+    w.file(f"diffusion_models/{name}.safetensors", w.halves(comfy.shapes(model)))
+    w.file(f"text_encoders/{name}_text.safetensors", w.halves(encoder))
+    w.file(f"vae/{name}_vae.safetensors", w.halves(comfy.shapes(vae) if callable(vae) else vae))
+    gc.collect()
+    flow: Flow = {"model": node("UNETLoader", unet_name=f"{name}.safetensors", weight_dtype="default"), "vae": node("VAELoader", vae_name=f"{name}_vae.safetensors")}
+    flow["clip"] = node("CLIPLoader", clip_name=f"{name}_text.safetensors", type=typ)
+    for side, text in (("positive", PROMPT), ("negative", NEGATIVE)):
+        flow[side] = node("CLIPTextEncode", clip=["clip", 0], text=text)
+    return flow
+
+
+def shifted(flow: Flow, shift: float) -> Flow:
+    flow["shifted"] = node("ModelSamplingAuraFlow", model=["model", 0], shift=shift)
+    flow["links"] = {"model": ["shifted", 0], "vae": ["vae", 0]}
+    return flow
+
+
+def zimage(comfy: ComfyUI, w: Writer, name: str) -> Flow:
+    make = importlib.import_module("comfy.ldm.lumina.model").NextDiT
+    model = lambda: make(  # noqa: E731
+        patch_size=2, in_channels=16, dim=3840, n_layers=1, n_refiner_layers=2, n_heads=30, n_kv_heads=30, axes_dims=[32, 48, 48], axes_lens=[1536, 512, 512],
+        rope_theta=256.0, ffn_dim_multiplier=8 / 3, qk_norm=True, cap_feat_dim=2560, z_image_modulation=True, time_scale=1000.0, pad_tokens_multiple=32,
+        operations=comfy.ops, dtype=comfy.torch.float32, device="meta",
+    )  # fmt: skip
+    flow = later(comfy, w, name, model, language(comfy, "Qwen3_4B", LAYERS, 4096), vae(comfy, 16), "lumina2")
+    return tail(shifted(flow, 3.0), (128, 192), "EmptySD3LatentImage", 4.0, "res_multistep", "simple")
+
+
+def qwenimage(comfy: ComfyUI, w: Writer, name: str) -> Flow:
+    make = importlib.import_module("comfy.ldm.qwen_image.model").QwenImageTransformer2DModel
+    model = lambda: make(num_layers=2, operations=comfy.ops, dtype=comfy.torch.float32, device="meta")  # noqa: E731
+    film = importlib.import_module("comfy.ldm.wan.vae").WanVAE
+    pictures = lambda: film(dim=96, z_dim=16, dim_mult=[1, 2, 4, 4], num_res_blocks=2, attn_scales=[], temperal_downsample=[False, True, True], dropout=0.0)  # noqa: E731
+    flow = later(comfy, w, name, model, language(comfy, "Qwen25_7BVLI", LAYERS, 4096), pictures, "qwen_image")
+    return tail(shifted(flow, 3.1), (128, 192), "EmptySD3LatentImage", 4.0, "euler", "simple")
+
+
+def klein(comfy: ComfyUI, w: Writer, name: str) -> Flow:
+    make = importlib.import_module("comfy.ldm.flux.model").Flux
+    model = lambda: make(  # noqa: E731
+        in_channels=128, out_channels=128, vec_in_dim=None, context_in_dim=7680, hidden_size=3072, mlp_ratio=3.0, num_heads=24, depth=1, depth_single_blocks=2,
+        axes_dim=[32, 32, 32, 32], theta=2000, patch_size=1, qkv_bias=False, guidance_embed=False, txt_ids_dims=[3], global_modulation=True, mlp_silu_act=True,
+        ops_bias=False, default_ref_method="index", ref_index_scale=10.0, operations=comfy.ops, dtype=comfy.torch.float32, device="meta",
+    )  # fmt: skip
+    encoder = language(comfy, "Qwen3_4B", 28, 512, num_attention_heads=8, num_key_value_heads=2)
+    config = {"double_z": True, "z_channels": 32, "resolution": 256, "in_channels": 3, "out_ch": 3, "ch": 128, "ch_mult": [1, 2, 4, 4]}
+    config |= {"num_res_blocks": 2, "attn_resolutions": [], "dropout": 0.0, "batch_norm_latent": True}
+    models = importlib.import_module("comfy.ldm.models.autoencoder")
+    flow = later(comfy, w, name, model, encoder, lambda: models.AutoencoderKL(embed_dim=32, ddconfig=config), "flux2")
+    flow["picture"] = node("EmptyImage", width=96, height=64, batch_size=1, color=3368601)
+    flow["seen"] = node("VAEEncode", pixels=["picture", 0], vae=["vae", 0])
+    for side in ("positive", "negative"):
+        flow["text_" + side] = flow[side]
+        flow[side] = node("ReferenceLatent", conditioning=["text_" + side, 0], latent=["seen", 0])
+    return tail(flow, (128, 192), "EmptyFlux2LatentImage", 4.0, "euler", "simple")
+
+
 SETS = {
     "hunyuan-1.1": lambda c, w, n: hunyuan(c, w, n, old=True),
     "hunyuan-1.2": lambda c, w, n: hunyuan(c, w, n, old=False),
@@ -258,6 +358,9 @@ SETS = {
     "sd3-t5": lambda c, w, n: sd3(c, w, n, newer=False, encoders="t"),
     "sd3.5": lambda c, w, n: sd3(c, w, n, newer=True, encoders="lgt"),
     "sd3.5-g-t5": lambda c, w, n: sd3(c, w, n, newer=True, encoders="gt"),
+    "z-image": zimage,
+    "qwen-image": qwenimage,
+    "flux2-klein": klein,
 }
 
 
@@ -296,6 +399,7 @@ def main() -> int:
         for file in (base / "models").rglob("*.safetensors"):  # 6 GB at most
             file.unlink()
         start = time.time()
+        comfy.keep("f32")
         try:
             flow = SETS[name](comfy, Writer(base, comfy.torch), name)
             folder_paths.filename_list_cache.clear()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-CHANNELS = {"flux": 16, "sd3": 16, "pixart": 4, "hydit": 4, "zimage": 16, "qwen": 16}
+CHANNELS = {"flux": 16, "sd3": 16, "pixart": 4, "hydit": 4, "zimage": 16, "qwen": 16, "flux2": 128}
 
 
 class Graph:
@@ -20,9 +20,12 @@ class Graph:
         self.add("4", "TestConditioning", model=model, seed=3, tokens=tokens)
         self.add("5", "TestConditioning", model=model, seed=4, tokens=tokens)
         self.positive, self.negative, self.source = ["4", 0], ["5", 0], ["1", 0]
-        if self.family == "flux":
+        if self.family.startswith("flux"):
             self.positive = self.add("6", "FluxGuidance", guidance=3.0, conditioning=self.positive)
-        self.latent = self.add("7", "EmptySD3LatentImage" if CHANNELS[self.family] == 16 else "EmptyLatentImage", width=8 * x, height=8 * y, batch_size=batch)
+        if self.family == "flux2":
+            self.latent = self.add("7", "EmptyFlux2LatentImage", width=16 * x, height=16 * y, batch_size=batch)
+        else:
+            self.latent = self.add("7", "EmptySD3LatentImage" if CHANNELS[self.family] == 16 else "EmptyLatentImage", width=8 * x, height=8 * y, batch_size=batch)
         self.k = {"seed": 5, "steps": 4, "cfg": 1.0, "sampler_name": "euler", "scheduler": "simple", "denoise": 1.0, **k}
         self.slot = 0
         self.final: list[Any] | None = None
@@ -217,8 +220,8 @@ def cases() -> dict[str, Case]:
     out["lazy_cache_foreign"] = Case(f, cached_foreign, long, mode="evaluation", record=False)
     for plan in ("ulysses=3", "pipe=2,patches=2,warmup=4", "cfg=2", "ring=2", "tensor=2"):
         out["plan_" + plan.replace("=", "").replace(",", "_")] = Case(f, settings={"cfg": 2.0}, plan=plan, record=False)
-    for name in ("flux-b", "sd3-a", "sd3-c", "pixart-a", "pixart-b", "hydit-a", "hydit-b", "zimage-a", "zimage-b", "qwen-a", "qwen-b"):
-        needs = "ZImageFunControlnet" if name.startswith("zimage") else ""  # older ones lack the family
+    for name in ("flux-b", "sd3-a", "sd3-c", "pixart-a", "pixart-b", "hydit-a", "hydit-b", "zimage-a", "zimage-b", "qwen-a", "qwen-b", "flux2-a", "flux2-b"):
+        needs = {"zimage": "ZImageFunControlnet", "flux2": "EmptyFlux2LatentImage"}.get(name.split("-")[0], "")  # older ones lack the family
         out["family_" + name.replace("-", "_")] = Case(name, settings={"cfg": 2.0, "batch": 2, **(big if name.startswith("pixart") else {"y": 8, "x": 8})}, needs=needs)
         out["evaluation_" + name.replace("-", "_")] = Case(
             name, lambda g: g.custom("CFGGuider", g.add("50", "TestForeignSampler")), {"cfg": 2.0, **(big if name.startswith("pixart") else {"y": 8, "x": 8})},
@@ -231,6 +234,15 @@ def cases() -> dict[str, Case]:
     out["qwen_lora"] = Case("qwen-a", lambda g: lora(g, name="tiny-lora-qwen"), {"cfg": 2.0, "y": 7, "x": 10})
     out["qwen_area"] = Case("qwen-b", area, {"cfg": 2.0, "x": 12})
     out["qwen_norm"] = Case("qwen-b", lambda g: g.on_model("60", "CFGNorm", strength=1.0), {"cfg": 3.0}, mode="evaluation")
+    refer = lambda g, *sizes: [g.conditioned(f"9{i}", "ReferenceLatent", latent=g.add(f"8{i}", "TestLatent", channels=CHANNELS[g.family], height=y, width=x, batch=1, seed=i, frame=g.family == "qwen")) for i, (y, x) in enumerate(sizes)]  # noqa: E731
+    out["qwen_reference"] = Case("qwen-a", lambda g: refer(g, (8, 12)), {"cfg": 2.0})
+    out["qwen_references"] = Case("qwen-b", lambda g: (refer(g, (8, 12), (14, 6)), g.conditioned("94", "ConditioningSetTimestepRange", start=0.0, end=0.7)), {"batch": 2, "cfg": 2.0})
+    out["qwen_reference_evaluation"] = Case("qwen-a", lambda g: (refer(g, (8, 12)), g.on_model("60", "CFGNorm", strength=1.0)), {"cfg": 2.0, "batch": 2}, mode="evaluation")
+    method = {"reference_latents_method": "index_timestep_zero"}
+    out["qwen_reference_method"] = Case("qwen-a", lambda g: (refer(g, (8, 12)), g.conditioned("95", "FluxKontextMultiReferenceLatentMethod", **method)), {"cfg": 2.0})
+    out["flux2_references"] = Case("flux2-a", lambda g: refer(g, (6, 8), (4, 4)), {"cfg": 2.0, "y": 6, "x": 8}, needs="EmptyFlux2LatentImage")
+    out["flux2_mask"] = Case("flux2-b", lambda g: g.start().masked(), {"denoise": 0.6, "steps": 6, "y": 6, "x": 8}, needs="EmptyFlux2LatentImage")
+    out["flux2_cache"] = Case("flux2-a", cache("EasyCache", 1.0), {"steps": 12, "y": 8, "x": 8}, needs="EmptyFlux2LatentImage", reuses=True, record=False)
     out["qwen_second"] = Case("qwen-b", lambda g: g.custom(slot=1), {"batch": 2})
     for s in SCHEDULERS[1:]:
         out["scheduler_" + s] = Case(f, settings={"scheduler": s, "steps": 5})

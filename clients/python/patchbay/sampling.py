@@ -98,6 +98,8 @@ def entry(e: Mapping[str, Any]) -> Message:
     out["model_conds"] = {k: once(v) for k, v in e["model_conds"].items() if v is not None}
     if out.get("mask") is not None:
         out["mask"] = once(out["mask"])
+    if out.get("references"):
+        out["references"] = [once(r) for r in out["references"]]
     return out
 
 

@@ -14,7 +14,9 @@ import (
 type group struct {
 	name     string
 	deadline time.Duration
-	ends     []*end
+	ends     []*end // by rank, nil: in another process
+	shared   bool   // some are
+	talk     *talk  // with those; nil: all ranks share this process
 	wires    *wires // nil: one rank
 
 	mu    sync.Mutex // of all below
@@ -81,11 +83,41 @@ func (g *group) abort(cause error) {
 		return
 	}
 	for _, e := range g.ends { // before anybody wakes up
+		if e == nil {
+			continue
+		}
 		e.stream.Break(&comm.Error{Text: fmt.Sprintf("%s: rank %d lost its peers", g.name, e.rank), Cause: cause})
 	}
-	if g.wires != nil {
-		g.wires.abort(cause)
+	if g.talk != nil {
+		g.talk.abort(cause)
 	}
+	g.mu.Lock()
+	w := g.wires
+	g.mu.Unlock()
+	if w != nil {
+		w.abort(cause)
+	}
+}
+
+// use makes w what the group exchanges by, unless it was aborted meanwhile.
+func (g *group) use(w *wires) error {
+	g.mu.Lock()
+	g.wires = w
+	cause := g.cause
+	g.mu.Unlock()
+	w.serve(g)
+	if cause != nil {
+		w.abort(cause)
+		return fmt.Errorf("%s: %w", g.name, cause)
+	}
+	return nil
+}
+
+// broken is what the group was aborted with, nil if it was not.
+func (g *group) broken() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.cause
 }
 
 // fail aborts the group with err, unless it was aborted before, and panics with it, or with the first cause.
@@ -130,7 +162,7 @@ func (e *end) issue(what string, c communicators, rank int, on *cuda.Ops, f func
 		if limit == 0 {
 			limit = patience
 		}
-		err = settle(c, rank, true, start.Add(limit))
+		err = settle(c, rank, true, start.Add(limit), e.group.broken)
 		e.waits("")
 		e.count(func(t *comm.Traffic) { t.Wait += time.Since(start) })
 	}
@@ -169,13 +201,16 @@ func follow(s, other *cuda.Ops) {
 
 // note adds a rank's part of a collective to those of its peers and compares when all are there.
 func (g *group) note(e *end, c *comm.Call) error {
+	if err := c.Sizes(len(g.ends)); err != nil {
+		return &comm.Error{Text: fmt.Sprintf("%s: rank %d at %s: %v", g.name, e.rank, c.At(), err)}
+	}
+	if g.shared { // who is elsewhere says nothing of its calls
+		return nil
+	}
 	n := e.issued
 	e.issued++
 	if g.calls[n] == nil {
 		g.calls[n] = make([]*comm.Call, len(g.ends))
-	}
-	if err := c.Sizes(len(g.ends)); err != nil {
-		return &comm.Error{Text: fmt.Sprintf("%s: rank %d at %s: %v", g.name, e.rank, c.At(), err)}
 	}
 	g.calls[n][e.rank] = c
 	if slices.Contains(g.calls[n], nil) {

@@ -52,6 +52,10 @@ func TestPlantedFaults(t *testing.T) {
 		},
 		{"broken communicators in use again", "wires.go", " && !w.broken()", "", "TestCommunicatorsAreKept", "want"},
 		{
+			"other processes are not told of an abort", "end.go", "		g.talk.abort(cause)", "		_ = g.talk",
+			"TestEndsBetween", "deadlock: a peer",
+		},
+		{
 			"results of an exchange that was aborted", "end.go", "		e.stream.Break(", "		_ = (", "TestAbortedResultsAreErrors",
 			"want",
 		},

@@ -28,8 +28,13 @@ func (g *group) way(from, to int) *way {
 	return g.ways[key]
 }
 
-// match compares the oldest messages of two sides that are both there; the lock is held.
+// match compares the oldest messages of two sides that are both there; the lock is held. Who is elsewhere says nothing
+// of its messages.
 func (g *group) match(from, to int, out, in *[]comm.Message) error {
+	if g.ends[from] == nil || g.ends[to] == nil {
+		*out, *in = nil, nil
+		return nil
+	}
 	if len(*out) == 0 || len(*in) == 0 {
 		return nil
 	}

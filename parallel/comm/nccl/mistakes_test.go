@@ -179,7 +179,11 @@ func TestMistakesAreFound(t *testing.T) {
 				part[i] = make([]engine.Tensor, 2)
 				part[i][1-rank] = m
 			}
-			made, err := p.connect(p.streams[:]) // not waited for
+			id, err := p.newID()
+			if err != nil {
+				panic(err)
+			}
+			made, err := p.connect([][]byte{id}, p.streams[:]) // not waited for
 			if err != nil {
 				panic(err)
 			}

@@ -1,10 +1,12 @@
-// Package nccl is the transport of ranks of one process that have an NVIDIA GPU each, by NVIDIA's library NCCL.
+// Package nccl is the transport of ranks that have an NVIDIA GPU each, by NVIDIA's library NCCL. They share a process,
+// or live in several, which are connected in host memory too: there they pass on the names by which communicators are
+// made, and that one of them has ended (between.go).
 //
 // Every group has communicators: one of all its ranks, on which exchanges run on the streams of the ranks' Ops, and
 // where a pipeline uses it one of each two neighbours, whose messages run beside, on a stream of their own at either
 // end, so that what comes in never waits for what goes out. A rank's host waits for no peer: it issues and goes on.
 // NCCL matches calls by their order and finds no mistake in it, so ends compare their calls on the host, which costs no
-// wait, and a group whose ranks disagree is aborted with both call sites.
+// wait, as far as they share a process, and a group whose ranks disagree is aborted with both call sites.
 //
 // Sums are the same bits as those of every other transport: with two ranks NCCL's own, where no order can differ, with
 // more of them each rank brings the parts of its share together and adds them up in rank order (see ADR 19).
@@ -14,6 +16,7 @@
 package nccl
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -36,12 +39,14 @@ type communicators interface {
 	Close(patience time.Duration) error
 }
 
-// Transport connects Ops that are *cuda.Ops of one process. It keeps communicators for groups on the same GPUs: ranks
+// Transport connects Ops that are *cuda.Ops. It keeps communicators for groups on the same GPUs: ranks
 // of one team at a time are at work.
 type Transport struct {
-	connect func(groups ...[]*cuda.Ops) ([]communicators, error)
+	connect func(ids [][]byte, groups ...[]*cuda.Ops) ([]communicators, error)
+	newID   func() ([]byte, error)
 	local   comm.Transport
-	period  time.Duration // between looks at communicators
+	between comm.Transport // of host memory, where ranks live in several processes; nil: they share this one
+	period  time.Duration  // between looks at communicators
 
 	mu    sync.Mutex
 	kept  []*wires
@@ -56,8 +61,9 @@ var _ comm.Transport = (*Transport)(nil)
 // local, and refused if it is nil.
 func New(lib *cuda.NCCL, local comm.Transport) *Transport {
 	return &Transport{
-		connect: func(groups ...[]*cuda.Ops) ([]communicators, error) {
-			cliques, err := lib.Connect(groups...)
+		newID: lib.NewID,
+		connect: func(ids [][]byte, groups ...[]*cuda.Ops) ([]communicators, error) {
+			cliques, err := lib.Connect(ids, groups...)
 			out := make([]communicators, len(cliques))
 			for i, c := range cliques {
 				out[i] = c
@@ -68,23 +74,55 @@ func New(lib *cuda.NCCL, local comm.Transport) *Transport {
 	}
 }
 
+// NewBetween makes a transport of ranks in several processes. They talk over a transport of host memory, and exchange
+// by it in groups that NCCL does not serve. Close gives up communicators without the other processes.
+func NewBetween(lib *cuda.NCCL, host comm.Transport) *Transport {
+	t := New(lib, host)
+	t.between = host
+	return t
+}
+
 // Interruptible is false: what is enqueued runs to its end.
 func (*Transport) Interruptible() bool { return false }
 
 // Connect implements comm.Transport. It refuses Ops of other kinds and groups of more than 32 ranks. Where
-// communicators have to be made it waits for that, at most two minutes.
+// communicators have to be made it waits for that, and for the other processes, at most two minutes.
 func (t *Transport) Connect(of comm.Group, ops []engine.Ops) ([]comm.Comm, error) {
 	streams := make([]*cuda.Ops, len(ops))
 	for r, o := range ops {
 		stream, ok := o.(*cuda.Ops)
-		if !ok {
+		if !ok && o != nil {
 			return nil, fmt.Errorf("%s: rank %d runs on %s, which is no stream of a GPU", of.Name, r, o.Name())
 		}
 		streams[r] = stream
 	}
-	where := make([]string, len(streams))
+	g := &group{
+		name: of.Name, deadline: of.Deadline, calls: map[int][]*comm.Call{}, ways: map[[2]int]*way{},
+		waits: make([]string, len(ops)), ends: make([]*end, len(ops)),
+	}
+	out := make([]comm.Comm, len(ops))
 	for r, s := range streams {
-		where[r] = s.Location()
+		if s == nil {
+			g.shared = true
+			continue
+		}
+		if err := s.Join(slices.Repeat([]*cuda.Ops{s}, len(ops))); err != nil { // for sums of so many parts on one device
+			return nil, fmt.Errorf("%s: %w", of.Name, err)
+		}
+		g.ends[r] = &end{group: g, rank: r, stream: s}
+		out[r] = g.ends[r]
+	}
+	if len(streams) == 1 {
+		return out, nil
+	}
+	if err := t.begin(of.Team); err != nil { // before the others are told what is kept
+		return nil, fmt.Errorf("%s: %w", of.Name, err)
+	}
+	where, known, err := t.introduce(of, g, ops, streams)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", of.Name, err)
+	}
+	for r := range where {
 		if first := slices.Index(where[:r], where[r]); first >= 0 {
 			if t.local != nil {
 				return t.local.Connect(of, ops)
@@ -93,29 +131,32 @@ func (t *Transport) Connect(of comm.Group, ops []engine.Ops) ([]comm.Comm, error
 				"number)", of.Name, first, r, where[r])
 		}
 	}
-	g := &group{
-		name: of.Name, deadline: of.Deadline, calls: map[int][]*comm.Call{}, ways: map[[2]int]*way{},
-		waits: make([]string, len(ops)),
+	w, err := t.wires(of, streams, fmt.Sprint(where, of.Pipe), g, known)
+	if err != nil {
+		g.abort(err) // also elsewhere
+		return nil, fmt.Errorf("%s: %w", of.Name, err)
 	}
-	for r, s := range streams {
-		if err := s.Join(slices.Repeat([]*cuda.Ops{s}, len(ops))); err != nil { // for sums of so many parts on one device
-			return nil, fmt.Errorf("%s: %w", of.Name, err)
+	return out, g.use(w)
+}
+
+// introduce finds out where the ranks of a group are. Where they live in several processes, these meet for that, and
+// known are the names of kept communicators that all of them have.
+func (t *Transport) introduce(of comm.Group, g *group, ops []engine.Ops, streams []*cuda.Ops,
+) (where []string, known [][]byte, err error) {
+	if !g.shared {
+		for _, s := range streams {
+			where = append(where, s.Location())
 		}
-		g.ends = append(g.ends, &end{group: g, rank: r, stream: s})
+		return where, nil, nil
 	}
-	if len(streams) > 1 {
-		w, err := t.wires(of, streams, fmt.Sprint(where, of.Pipe))
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", of.Name, err)
-		}
-		g.wires = w
-		w.serve(g)
+	if t.between == nil {
+		return nil, nil, errors.New("some ranks live in other processes, and nothing connects them")
 	}
-	out := make([]comm.Comm, len(ops))
-	for r, e := range g.ends {
-		out[r] = e
+	if g.talk, err = meet(t.between, of, ops); err != nil {
+		return nil, nil, err
 	}
-	return out, nil
+	g.talk.onAbort(g.abort)
+	return g.talk.introduce(streams, t.usable())
 }
 
 // Close gives the communicators back; no team is at work any more.

@@ -56,9 +56,9 @@ func newRig(t *testing.T, devices int) *rig {
 	}
 	r := &rig{lib: lib, Transport: New(lib, nil), devices: make([]*cuda.Device, devices)}
 	connect := r.connect
-	r.Transport.connect = func(groups ...[]*cuda.Ops) ([]communicators, error) {
+	r.Transport.connect = func(ids [][]byte, groups ...[]*cuda.Ops) ([]communicators, error) {
 		r.made++
-		return connect(groups...)
+		return connect(ids, groups...)
 	}
 	for i := range r.devices {
 		if r.devices[i], err = driver.Device(i); err != nil {

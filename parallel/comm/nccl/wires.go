@@ -1,6 +1,7 @@
 package nccl
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"slices"
@@ -21,6 +22,7 @@ type wires struct {
 	edges []communicators // by the rank that sends
 	where string          // devices of the ranks, what Transport.kept is searched by
 	team  uint64          // that used them last
+	name  []byte          // of those of several processes, see short
 
 	mu    sync.Mutex
 	group *group // that uses them
@@ -56,43 +58,67 @@ func (w *wires) abort(cause error) {
 }
 
 // look aborts what an error has come to by itself.
-func (w *wires) look(ranks int) {
+func (w *wires) look() {
 	w.mu.Lock()
 	g, cause := w.group, w.cause
 	w.mu.Unlock()
 	if cause != nil || g == nil {
 		return
 	}
-	look := func(c communicators, ranks int) {
-		for r := range ranks {
+	look := func(c communicators, ends []*end) {
+		for r, e := range ends {
+			if e == nil {
+				continue
+			}
 			if _, err := c.Pending(r); err != nil {
 				g.abort(&comm.Error{Text: fmt.Sprintf("%s: NCCL lost a rank", g.name), Cause: err})
 				return
 			}
 		}
 	}
-	look(w.all, ranks)
-	for _, c := range w.edges {
-		look(c, 2)
+	look(w.all, g.ends)
+	for r, c := range w.edges {
+		look(c, g.ends[r:r+2])
 	}
 }
 
-// wires finds or makes communicators for a group. Those of the team before are kept for this one, and older ones given
-// back: two plans may take turns.
-func (t *Transport) wires(of comm.Group, streams []*cuda.Ops, where string) (*wires, error) {
+// begin makes a team the one at work. Communicators of the one before are kept, since two plans may take turns, and
+// older ones given back.
+func (t *Transport) begin(team uint64) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if of.Team != t.team {
-		last := t.team
-		t.team = of.Team
-		if err := t.drop(func(w *wires) bool { return w.team != last }); err != nil {
-			return nil, fmt.Errorf("give communicators of an earlier plan back: %w", err)
+	if team == t.team {
+		return nil
+	}
+	last := t.team
+	t.team = team
+	if err := t.drop(func(w *wires) bool { return w.team != last }); err != nil {
+		return fmt.Errorf("give communicators of an earlier plan back: %w", err)
+	}
+	return nil
+}
+
+// usable are the kept communicators that were not aborted.
+func (t *Transport) usable() (out []*wires) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, w := range t.kept {
+		if !w.broken() {
+			out = append(out, w)
 		}
 	}
-	i := slices.IndexFunc(t.kept, func(w *wires) bool { return w.where == where && w.team != t.team && !w.broken() })
-	if i >= 0 {
-		t.kept[i].team = t.team
-		return t.kept[i], nil
+	return out
+}
+
+// wires finds or makes communicators for a group g. Ranks of several processes take what all of them have kept, by a
+// name that is known.
+func (t *Transport) wires(of comm.Group, streams []*cuda.Ops, where string, g *group, known [][]byte,
+) (*wires, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if w := t.find(where, g.shared, known); w != nil {
+		w.team = t.team
+		return w, nil
 	}
 	groups := [][]*cuda.Ops{streams}
 	for r := range len(streams) - 1 {
@@ -100,12 +126,16 @@ func (t *Transport) wires(of comm.Group, streams []*cuda.Ops, where string) (*wi
 			groups = append(groups, streams[r:r+2])
 		}
 	}
-	made, err := t.connect(groups...)
+	ids, err := t.names(g, len(groups))
+	if err != nil {
+		return nil, fmt.Errorf("name communicators on %s: %w", where, err)
+	}
+	made, err := t.connect(ids, groups...)
 	if err != nil {
 		return nil, fmt.Errorf("make communicators on %s: %w", where, err)
 	}
-	w := &wires{all: made[0], edges: made[1:], where: where, team: t.team}
-	if err := w.begin(groups, of.Deadline); err != nil {
+	w := &wires{all: made[0], edges: made[1:], where: where, team: t.team, name: short(ids[0])}
+	if err := w.begin(groups, of.Deadline, g.broken); err != nil {
 		w.abort(err)
 		return nil, fmt.Errorf("make communicators on %s: %w", where, err)
 	}
@@ -114,6 +144,39 @@ func (t *Transport) wires(of comm.Group, streams []*cuda.Ops, where string) (*wi
 	}
 	t.kept = append(t.kept, w)
 	return w, nil
+}
+
+// find returns kept communicators that serve no group of this team, nil if there are none. Processes choose the same of
+// those that they all know. The lock is held.
+func (t *Transport) find(where string, shared bool, known [][]byte) *wires {
+	if !shared {
+		known = [][]byte{nil}
+	}
+	for _, name := range known {
+		i := slices.IndexFunc(t.kept, func(w *wires) bool {
+			same := shared && bytes.Equal(w.name, name) || !shared && !w.broken()
+			return same && w.where == where && w.team != t.team
+		})
+		if i >= 0 {
+			return t.kept[i]
+		}
+	}
+	return nil
+}
+
+// names makes the names of so many groups, or hears them from the process of rank 0.
+func (t *Transport) names(g *group, groups int) (ids [][]byte, err error) {
+	if g.shared {
+		return g.talk.share(groups, t.newID)
+	}
+	for range groups {
+		id, err := t.newID()
+		if err != nil {
+			return nil, err
+		}
+		ids = append(ids, id)
+	}
+	return ids, nil
 }
 
 // broken reports whether they were aborted.
@@ -130,10 +193,15 @@ func (t *Transport) drop(which func(*wires) bool) error {
 		if !which(w) {
 			return false
 		}
-		if !w.broken() {
-			for _, c := range w.cliques() {
-				errs = append(errs, c.Close(patience))
+		if w.broken() {
+			return true
+		}
+		for _, c := range w.cliques() {
+			if t.between != nil { // Close takes all processes at once, and they need not agree on what is old
+				c.Abort()
+				continue
 			}
+			errs = append(errs, c.Close(patience))
 		}
 		return true
 	})
@@ -154,32 +222,30 @@ func (t *Transport) look() {
 		kept := slices.Clone(t.kept)
 		t.mu.Unlock()
 		for _, w := range kept {
-			w.mu.Lock()
-			g := w.group
-			w.mu.Unlock()
-			if g != nil {
-				w.look(len(g.ends))
-			}
+			w.look()
 		}
 	}
 }
 
 // begin waits until the communicators are made and passes a word between any two ranks of each: the first one takes
-// both hosts, and later ones shall not.
-func (w *wires) begin(groups [][]*cuda.Ops, deadline time.Duration) error {
+// both hosts, and later ones shall not. broken tells that the group has ended meanwhile.
+func (w *wires) begin(groups [][]*cuda.Ops, deadline time.Duration, broken func() error) error {
 	if deadline == 0 || deadline > patience {
 		deadline = patience
 	}
 	end := time.Now().Add(deadline)
 	for i, c := range w.cliques() {
-		for r := range groups[i] {
-			if err := settle(c, r, true, end); err != nil {
+		for r, s := range groups[i] {
+			if s == nil {
+				continue
+			}
+			if err := settle(c, r, true, end, broken); err != nil {
 				return err
 			}
 		}
 	}
 	for i, c := range w.cliques() {
-		if err := greet(c, groups[i], end); err != nil {
+		if err := greet(c, groups[i], end, broken); err != nil {
 			return err
 		}
 	}
@@ -187,12 +253,15 @@ func (w *wires) begin(groups [][]*cuda.Ops, deadline time.Duration) error {
 }
 
 // greet passes a word from every rank to every other one.
-func greet(c communicators, streams []*cuda.Ops, end time.Time) error {
+func greet(c communicators, streams []*cuda.Ops, end time.Time, broken func() error) error {
 	n := len(streams)
 	errs := make([]error, n)
 	words := make([]engine.Buf, n)
 	var all sync.WaitGroup
 	for r, s := range streams {
+		if s == nil {
+			continue
+		}
 		if words[r], errs[r] = s.Alloc(8 * n); errs[r] != nil {
 			break
 		}
@@ -209,7 +278,7 @@ func greet(c communicators, streams []*cuda.Ops, end time.Time) error {
 			}
 			pending, err := c.Exchange(r, s, in[0], in[1])
 			if err == nil {
-				err = settle(c, r, pending, end)
+				err = settle(c, r, pending, end, broken)
 			}
 			errs[r] = err
 		})
@@ -220,22 +289,29 @@ func greet(c communicators, streams []*cuda.Ops, end time.Time) error {
 		c.Abort()
 	}
 	for _, s := range streams {
-		err = errors.Join(err, s.Sync())
+		if s != nil {
+			err = errors.Join(err, s.Sync())
+		}
 	}
 	for r, s := range streams {
-		s.Free(words[r])
+		if s != nil {
+			s.Free(words[r])
+		}
 	}
 	return err
 }
 
-// settle waits until what a rank has begun is done on the host.
-func settle(c communicators, rank int, pending bool, end time.Time) (err error) {
+// settle waits until what a rank has begun is done on the host, or broken has an error.
+func settle(c communicators, rank int, pending bool, end time.Time, broken func() error) (err error) {
 	for looks := 0; pending && err == nil; looks++ {
 		if looks > 8 { // most are done at once
 			time.Sleep(50 * time.Microsecond)
 		}
-		if pending, err = c.Pending(rank); pending && err == nil && time.Now().After(end) {
-			return errors.New("its peers did not come in time")
+		if pending, err = c.Pending(rank); !pending || err != nil {
+			break
+		}
+		if err = broken(); err == nil && time.Now().After(end) {
+			err = errors.New("its peers did not come in time")
 		}
 	}
 	return err

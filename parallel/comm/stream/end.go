@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"patchbay/engine"
+	"patchbay/engine/cuda"
 	"patchbay/parallel/comm"
 )
 
@@ -12,9 +13,11 @@ import (
 type end struct {
 	*members
 	rank     int
+	device   *cuda.Ops // where tensors lie; nil: in host memory
 	traffic  comm.Traffic
 	prefetch *comm.Call // under way
-	fetched  chan any   // gets what the prefetch panicked with, nil if it did not
+	arrive   func()     // puts what it has brought where it belongs
+	over     chan any   // gets what the prefetch panicked with, nil if it did not
 }
 
 // Rank implements comm.Comm.
@@ -82,7 +85,9 @@ func (e *end) part(c *comm.Call, from, n int) []byte {
 // run carries out a collective and counts it.
 func (e *end) run(c *comm.Call) {
 	start := time.Now()
-	e.exchange(c)
+	own, arrive := e.staged(c)
+	e.exchange(own)
+	arrive()
 	e.count(c, start)
 }
 
@@ -205,18 +210,21 @@ func (e *end) AllReduce(buf engine.Tensor) { e.run(comm.NewAllReduce(buf)) }
 
 // Prefetch implements comm.Comm, in a goroutine of its own.
 func (e *end) Prefetch(dst, src engine.Tensor, counts []int) {
-	e.prefetch, e.fetched = comm.NewAllGather(dst, src, counts), make(chan any, 1)
+	e.prefetch, e.over = comm.NewAllGather(dst, src, counts), make(chan any, 1)
+	var own *comm.Call
+	own, e.arrive = e.staged(e.prefetch)
 	go func() {
-		defer func() { e.fetched <- recover() }()
-		e.exchange(e.prefetch)
+		defer func() { e.over <- recover() }()
+		e.exchange(own)
 	}()
 }
 
 // Fetched implements comm.Comm.
 func (e *end) Fetched() {
 	start := time.Now()
-	if v := <-e.fetched; v != nil {
+	if v := <-e.over; v != nil {
 		panic(v)
 	}
+	e.arrive()
 	e.count(e.prefetch, start)
 }

@@ -1,7 +1,8 @@
 // Package stream is the transport of ranks in several processes: what they exchange travels as frames over one
 // connection between any two processes (mesh.go), a unix socket on one machine or TCP between machines. A group
-// (group.go) keeps what has arrived and was not taken yet, an end (end.go) is one rank's Comm. Tensors lie in host
-// memory. Sums are made in the order of the ranks, so that all transports give the same bits.
+// (group.go) keeps what has arrived and was not taken yet, an end (end.go) is one rank's Comm. Tensors of ranks on GPUs
+// pass through host memory (stage.go). Sums are made in the order of the ranks, so that all transports give the same
+// bits.
 package stream
 
 import (

@@ -95,15 +95,9 @@ func (m *Mesh) Close() {
 // Interruptible implements comm.Transport: a group that is aborted ends in all processes.
 func (m *Mesh) Interruptible() bool { return true }
 
-// Connect implements comm.Transport. All processes of a group must come with the same comm.Group. It refuses Ops of
-// devices, whose memory frames do not reach.
+// Connect implements comm.Transport. All processes of a group must come with the same comm.Group. Tensors of a rank
+// on a GPU are copied to host memory and from there, while its host waits.
 func (m *Mesh) Connect(g comm.Group, ops []engine.Ops) ([]comm.Comm, error) {
-	for r, o := range ops {
-		if d, ok := o.(engine.Located); ok {
-			return nil, fmt.Errorf("%s: rank %d computes on %s: ranks of several processes exchange in host memory alone",
-				g.Name, g.Ranks[r], d.Location())
-		}
-	}
 	key := fmt.Sprintf("%d/%s/%d", g.Team, g.Name, g.Ranks[0])
 	own := newMembers(m, key, g)
 	m.mu.Lock()
@@ -127,7 +121,7 @@ func (m *Mesh) Connect(g comm.Group, ops []engine.Ops) ([]comm.Comm, error) {
 	out := make([]comm.Comm, len(ops))
 	for i, o := range ops {
 		if o != nil {
-			out[i] = &end{members: own, rank: i}
+			out[i] = &end{members: own, rank: i, device: onDevice(o)}
 		}
 	}
 	return out, nil

@@ -13,7 +13,7 @@ func (e *end) SendRecv(dst engine.Tensor, from int, src engine.Tensor, to int) {
 	start := time.Now()
 	out, in := comm.NewMessage(src), comm.NewMessage(dst)
 	if to >= 0 {
-		e.send(plain, to, "SendRecv", out.At(), src, 0, src.Len())
+		e.send(plain, to, "SendRecv", out.At(), e.fetched(src, src.Len()), 0, src.Len())
 		e.traffic.Sent(src.Len(), src.DType)
 	}
 	if from >= 0 {
@@ -24,7 +24,7 @@ func (e *end) SendRecv(dst engine.Tensor, from int, src engine.Tensor, to int) {
 			}
 			return nil
 		})
-		e.copy(message{dst, in.At()}, e.message(plain, w, in.At()), from)
+		e.fill(message{dst, in.At()}, e.message(plain, w, in.At()), from)
 	}
 	e.traffic.Wait += time.Since(start)
 }
@@ -45,19 +45,19 @@ func (e *end) message(k kind, w way, at string) *frame {
 	panic(e.broken("rank %d offers to rank %d at %s, which receives at %s: that takes a Post", w.from, e.rank, f.site, at))
 }
 
-// copy fills memory with a message. Both must agree on count and dtype.
-func (e *end) copy(dst message, f *frame, from int) {
+// fill fills memory with a message. Both must agree on count and dtype.
+func (e *end) fill(dst message, f *frame, from int) {
 	if dst.DType != f.dtype || dst.Len() != len(f.payload)/f.dtype.Size() {
 		panic(e.broken("rank %d sends %s[%d] at %s, rank %d receives %s at %s", from, f.dtype,
 			len(f.payload)/f.dtype.Size(), f.site, e.rank, dst.Tensor, dst.at))
 	}
-	copy(bytes(dst.Tensor, 0, dst.Len()), f.payload)
+	e.put(dst.Tensor, f.payload)
 }
 
 // Offer implements comm.Comm. The message leaves src at once, so that its slot is not needed.
 func (e *end) Offer(_, src engine.Tensor, to int) {
 	start := time.Now()
-	e.send(offered, to, "Offer", comm.NewMessage(src).At(), src, 0, src.Len())
+	e.send(offered, to, "Offer", comm.NewMessage(src).At(), e.fetched(src, src.Len()), 0, src.Len())
 	e.traffic.Sent(src.Len(), src.DType)
 	e.traffic.Wait += time.Since(start)
 }
@@ -85,8 +85,8 @@ func (e *end) Await(dst engine.Tensor, from int) {
 		return nil
 	})
 	f := e.message(offered, w, slot.at)
-	e.copy(slot, f, from)
-	e.copy(message{dst, in.At()}, f, from)
+	e.fill(slot, f, from)
+	e.fill(message{dst, in.At()}, f, from)
 	e.traffic.Posted++
 	e.traffic.Wait += time.Since(start)
 }

@@ -210,7 +210,9 @@ class TestConditioning:
     def make(self, model, seed, tokens):
         c = WEIGHTS[model]["config"]
         extra = {}
-        if model.startswith("flux"):
+        if model.startswith("flux2"):
+            width, extra["pooled_output"] = c["context_in_dim"], None  # older ones look for the key
+        elif model.startswith("flux"):
             width, extra["pooled_output"] = c["context_in_dim"], values(seed + 1000, 1, c["vec_in_dim"])
         elif model.startswith("sd3"):
             width, extra["pooled_output"] = c["context_embedder_config"]["params"]["in_features"], values(seed + 1000, 1, c["adm_in_channels"])
@@ -238,10 +240,11 @@ class TestLatent:
     @classmethod
     def INPUT_TYPES(cls):
         i = ("INT", {"default": 1})
-        return {"required": {"channels": i, "height": i, "width": i, "batch": i, "seed": i}}
+        return {"required": {"channels": i, "height": i, "width": i, "batch": i, "seed": i}, "optional": {"frame": ("BOOLEAN", {"default": False})}}
 
-    def make(self, channels, height, width, batch, seed):
-        return ({"samples": values(seed, batch, channels, height, width)},)
+    def make(self, channels, height, width, batch, seed, frame=False):
+        samples = values(seed, batch, channels, height, width)
+        return ({"samples": samples.unsqueeze(2) if frame else samples},)
 
 
 class TestMask:

@@ -55,12 +55,22 @@ struct CUevent_st {
   CUcontext context;
   bool timing;
   std::shared_ptr<record> last;  // null: never recorded
+  std::shared_ptr<capture> in;   // that it was recorded in last, behind the nodes of at; null: in none
+  std::set<size_t> at;
 
   bool done() const { return !last || last->done; }
 };
 struct CUmod_st {
   CUcontext context;
   std::map<std::string, CUfunction> functions;
+};
+struct CUgraph_st {
+  CUcontext context;
+  std::vector<node> nodes;
+};
+struct CUgraphExec_st {
+  CUcontext context;
+  std::shared_ptr<std::vector<node>> nodes;
 };
 struct CUfunc_st {
   CUcontext context;
@@ -77,6 +87,7 @@ std::mutex big;
 std::condition_variable_any moved;
 thread_local CUcontext current;
 std::string fault = "none";
+int outside;
 
 }  // namespace fake
 using namespace fake;
@@ -95,6 +106,8 @@ size_t quarantined;
 uint64_t streams_made;
 std::set<CUstream> streams;
 std::set<CUevent> events;
+std::set<CUgraph> graphs;
+std::set<CUgraphExec> execs;
 uint64_t draw_state;
 double clock_now;
 
@@ -139,6 +152,22 @@ CUresult fake::check(CUstream s) {
   if (s->context != current) return trouble(PB_INVALID_HANDLE, "a stream of another context");
   return PB_SUCCESS;
 }
+// spoil makes a capture end in an error, as everything does that it cannot have.
+static CUresult spoil(const std::shared_ptr<capture> &c, CUresult code, const std::string &text) {
+  if (c) c->invalid = true;
+  return trouble(code, text);
+}
+
+// unsafe refuses calls that no capture sees while one is under way whose mode forbids them.
+static CUresult unsafe(const char *what) {
+  for (CUstream s : streams)
+    if (s->captured && (s->captured->mode == PB_CAPTURE_GLOBAL || (s->captured->mode != PB_CAPTURE_RELAXED && s->captured->by == std::this_thread::get_id())))
+      return spoil(s->captured, PB_CAPTURE_UNSUPPORTED, std::string(what) + " while a stream is captured");
+  return PB_SUCCESS;
+}
+
+static CUresult check(CUgraph g) { return graphs.count(g) ? PB_SUCCESS : trouble(PB_INVALID_VALUE, "not a graph"); }
+static CUresult check(CUgraphExec x) { return execs.count(x) ? PB_SUCCESS : trouble(PB_INVALID_VALUE, "not a graph that can be launched"); }
 static CUresult check(CUevent e) {
   if (!events.count(e)) return trouble(PB_INVALID_HANDLE, "not an event");
   return PB_SUCCESS;
@@ -247,7 +276,7 @@ static std::string cycle(CUstream s, std::vector<CUstream> &path, std::set<CUstr
 // stuck says why no stream will ever go on, empty while the host may still do something about it.
 static std::string stuck() {
   std::set<CUstream> seen;
-  bool open = false;
+  bool open = outside > 0;  // what another process does may have come since
   for (CUstream s : streams) {
     std::vector<CUstream> path;
     std::string text = cycle(s, path, seen, open);
@@ -257,14 +286,22 @@ static std::string stuck() {
 }
 
 static CUresult run_until(const std::function<bool()> &done) {
+  auto since = std::chrono::steady_clock::now();
   while (!done()) {
-    if (!step()) {
+    if (step()) {
+      since = std::chrono::steady_clock::now();
+    } else {
       std::string why = stuck();
       if (!why.empty()) return trouble(PB_UNKNOWN, "deadlock: " + why);
       uint64_t most = setting("FAKEGPU_PATIENCE", 0);  // other threads go on
-      if (!most)
+      auto left = since + std::chrono::seconds(most) - std::chrono::steady_clock::now();
+      if (outside)
+        moved.wait_for(big, std::chrono::microseconds(100));
+      else if (!most)
         moved.wait(big);
-      else if (moved.wait_for(big, std::chrono::seconds(most)) == std::cv_status::timeout)
+      else if (moved.wait_for(big, left) == std::cv_status::no_timeout)
+        since = std::chrono::steady_clock::now();
+      if (most && std::chrono::steady_clock::now() - since >= std::chrono::seconds(most))
         return trouble(PB_UNKNOWN, "deadlock: a peer has not issued its part for " + std::to_string(most) + " s");
     }
     if (current && current->sticky) return current->sticky;
@@ -273,11 +310,40 @@ static CUresult run_until(const std::function<bool()> &done) {
 }
 
 void fake::enqueue(CUstream s, std::function<void()> run, std::function<bool()> ready, std::function<bool(std::vector<CUstream> &)> waits) {
+  if (s->captured) {
+    spoil(s->captured, PB_CAPTURE_UNSUPPORTED, "an operation that no graph can have");
+    return;
+  }
   s->queue.push_back({std::move(ready), std::move(run), std::move(waits)});
   moved.notify_all();
   if (setting("FAKEGPU_EAGER", 0))
     while (step()) {
     }
+}
+
+CUresult fake::submit(CUstream s, const char *kind, std::function<void()> run) {
+  if (auto c = s->captured) {
+    if (c->invalid) return trouble(PB_CAPTURE_INVALIDATED, "the capture was spoilt before");
+    c->nodes.push_back({kind, c->tails[s], std::move(run)});
+    c->tails[s] = {c->nodes.size() - 1};
+  } else {
+    enqueue(s, std::move(run));
+  }
+  return PB_SUCCESS;
+}
+
+// all runs the nodes of a graph, in an order that is drawn from those that their dependencies leave.
+static void all(const std::vector<node> &nodes, CUcontext context) {
+  std::vector<bool> done(nodes.size());
+  for (size_t left = nodes.size(); left; left--) {
+    std::vector<size_t> able;
+    for (size_t i = 0; i < nodes.size(); i++)
+      if (!done[i] && std::all_of(nodes[i].deps.begin(), nodes[i].deps.end(), [&](size_t d) { return done[d]; })) able.push_back(i);
+    size_t i = able[draw() % able.size()];
+    done[i] = true;
+    clock_now += 1e-3;
+    if (context->sticky == PB_SUCCESS) nodes[i].run();
+  }
 }
 
 namespace {
@@ -303,8 +369,7 @@ CUcontext context() { return current; }
 CUresult enqueue(CUstream s, std::function<void()> run) {
   ENTER;
   CHECK(s);
-  ::enqueue(s, std::move(run));
-  return PB_SUCCESS;
+  return submit(s, "library", std::move(run));
 }
 
 bool device_memory(const void *at, size_t bytes) {
@@ -417,6 +482,8 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice d) {
     for (auto i = live.begin(); i != live.end();) i = i->second.context == c ? live.erase(i) : std::next(i);
     for (auto i = streams.begin(); i != streams.end();) i = (*i)->context == c ? streams.erase(i) : std::next(i);
     for (auto i = events.begin(); i != events.end();) i = (*i)->context == c ? events.erase(i) : std::next(i);
+    for (auto i = graphs.begin(); i != graphs.end();) i = (*i)->context == c ? graphs.erase(i) : std::next(i);
+    for (auto i = execs.begin(); i != execs.end();) i = (*i)->context == c ? execs.erase(i) : std::next(i);
     c->used = 0;
     c->communicators = 0;
     return PB_SUCCESS;
@@ -429,9 +496,11 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice d) {
     }
   for (CUstream s : streams) open += s->context == c;
   for (CUevent e : events) open += e->context == c;
+  for (CUgraph g : graphs) open += g->context == c;
+  for (CUgraphExec x : execs) open += x->context == c;
   if (left || open)
     return trouble(PB_UNKNOWN, "leak: " + std::to_string(left) + " allocations of " + std::to_string(bytes) + " bytes and " + std::to_string(open) +
-                                   " streams, events and communicators were not freed");
+                                   " streams, events, graphs and communicators were not freed");
   return let_go(0);
 }
 
@@ -443,6 +512,8 @@ CUresult cuCtxSetCurrent(CUcontext c) {
 CUresult cuCtxSynchronize() {
   ENTER;
   CUcontext c = current;
+  for (CUstream s : streams)
+    if (s->context == c && s->captured) return spoil(s->captured, PB_CAPTURE_UNSUPPORTED, "a wait for the device while one of its streams is captured");
   return run_until([c] {
     for (CUstream s : streams)
       if (s->context == c && !s->queue.empty()) return false;
@@ -459,6 +530,7 @@ CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
 
 CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes) {
   ENTER;
+  if (CUresult bad = unsafe("an allocation")) return bad;
   if (bytes == 0) return trouble(PB_INVALID_VALUE, "an allocation of 0 bytes");
   if (told("FAKEGPU_FULL") || current->used + bytes > setting("FAKEGPU_MEMORY", 8ull << 30)) return trouble(PB_OUT_OF_MEMORY, "out of memory");
   current->used += bytes;
@@ -468,11 +540,13 @@ CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes) {
 
 CUresult cuMemFree_v2(CUdeviceptr p) {
   ENTER;
+  if (CUresult bad = unsafe("memory given back")) return bad;
   return give(p, false);
 }
 
 CUresult cuMemHostAlloc(void **out, size_t bytes, unsigned) {
   ENTER;
+  if (CUresult bad = unsafe("an allocation")) return bad;
   *out = take(bytes, true);
   return PB_SUCCESS;
 }
@@ -487,8 +561,7 @@ CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dst, const void *src, size_t n, CUstre
   CHECK(s);
   if (!inside(dst, n, false)) return trouble(PB_INVALID_VALUE, "a copy to memory that is not of the device");
   if (!inside((uintptr_t)src, n, true)) return trouble(PB_INVALID_VALUE, "an asynchronous copy from memory that is not pinned");
-  enqueue(s, [=] { memcpy((void *)dst, src, n); });
-  return PB_SUCCESS;
+  return submit(s, "copy in", [=] { memcpy((void *)dst, src, n); });
 }
 
 CUresult cuMemcpyDtoHAsync_v2(void *dst, CUdeviceptr src, size_t n, CUstream s) {
@@ -496,32 +569,28 @@ CUresult cuMemcpyDtoHAsync_v2(void *dst, CUdeviceptr src, size_t n, CUstream s) 
   CHECK(s);
   if (!inside(src, n, false)) return trouble(PB_INVALID_VALUE, "a copy from memory that is not of the device");
   if (!inside((uintptr_t)dst, n, true)) return trouble(PB_INVALID_VALUE, "an asynchronous copy to memory that is not pinned");
-  enqueue(s, [=] { memcpy(dst, (void *)src, n); });
-  return PB_SUCCESS;
+  return submit(s, "copy out", [=] { memcpy(dst, (void *)src, n); });
 }
 
 CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dst, CUdeviceptr src, size_t n, CUstream s) {
   ENTER;
   CHECK(s);
   if (!inside(dst, n, false) || !inside(src, n, false)) return trouble(PB_INVALID_VALUE, "a copy between memory that is not of the device");
-  enqueue(s, [=] { memcpy((void *)dst, (void *)src, n); });
-  return PB_SUCCESS;
+  return submit(s, "copy", [=] { memcpy((void *)dst, (void *)src, n); });
 }
 
 CUresult cuMemcpyPeerAsync(CUdeviceptr dst, CUcontext to, CUdeviceptr src, CUcontext from, size_t n, CUstream s) {
   ENTER;
   CHECK(s);
   if (to == from || !inside(dst, n, false, to) || !inside(src, n, false, from)) return trouble(PB_INVALID_VALUE, "a copy between devices of memory that is not theirs");
-  enqueue(s, [=] { memcpy((void *)dst, (void *)src, n); });
-  return PB_SUCCESS;
+  return submit(s, "copy", [=] { memcpy((void *)dst, (void *)src, n); });
 }
 
 CUresult cuMemsetD8Async(CUdeviceptr dst, unsigned char v, size_t n, CUstream s) {
   ENTER;
   CHECK(s);
   if (!inside(dst, n, false)) return trouble(PB_INVALID_VALUE, "set memory that is not of the device");
-  enqueue(s, [=] { memset((void *)dst, v, n); });
-  return PB_SUCCESS;
+  return submit(s, "set", [=] { memset((void *)dst, v, n); });
 }
 
 CUresult cuStreamCreate(CUstream *out, unsigned flags) {
@@ -535,6 +604,7 @@ CUresult cuStreamCreate(CUstream *out, unsigned flags) {
 CUresult cuStreamDestroy_v2(CUstream s) {
   ENTER;
   CHECK(s);
+  if (s->captured) return spoil(s->captured, PB_CAPTURE_UNSUPPORTED, "a stream destroyed that is captured");
   CUresult r = run_until([s] { return s->queue.empty(); });
   streams.erase(s);
   delete s;
@@ -544,6 +614,7 @@ CUresult cuStreamDestroy_v2(CUstream s) {
 CUresult cuStreamSynchronize(CUstream s) {
   ENTER;
   CHECK(s);
+  if (s->captured) return spoil(s->captured, PB_CAPTURE_UNSUPPORTED, "a wait for a stream that is captured");
   return run_until([s] { return s->queue.empty(); });
 }
 
@@ -551,8 +622,16 @@ CUresult cuStreamWaitEvent(CUstream s, CUevent e, unsigned) {
   ENTER;
   CHECK(s);
   CHECK(e);
+  if (e->in) {
+    if (e->in->ended) return spoil(s->captured, PB_CAPTURE_ISOLATION, "a wait for an event of a capture that has ended");
+    if (s->captured && s->captured != e->in) return spoil(s->captured, PB_CAPTURE_MERGE, "a wait that would join two captures");
+    s->captured = e->in;
+    e->in->tails[s].insert(e->at.begin(), e->at.end());
+    return PB_SUCCESS;
+  }
   auto r = e->last;
   if (!r) return PB_SUCCESS;  // an event that was never recorded is no wait at all
+  if (s->captured) return spoil(s->captured, PB_CAPTURE_ISOLATION, "a captured stream waits for an event from outside");
   enqueue(s, [] {}, [r] { return r->done; }, [r](std::vector<CUstream> &on) {
     on.push_back(r->by);
     return false;
@@ -564,6 +643,7 @@ CUresult cuStreamWriteValue32_v2(CUstream s, CUdeviceptr at, uint32_t v, unsigne
   ENTER;
   CHECK(s);
   if (flags != PB_WRITE_DEFAULT) return trouble(PB_INVALID_VALUE, "values are written behind a barrier here");
+  if (s->captured) return spoil(s->captured, PB_CAPTURE_UNSUPPORTED, "a value written by a stream that is captured");
   if (at % 4 || (!inside(at, 4, true) && !inside(at, 4, false))) return trouble(PB_INVALID_VALUE, "a value written to memory that the device does not reach");
   enqueue(s, [=] { __atomic_store_n((uint32_t *)at, v, __ATOMIC_RELEASE); });
   return PB_SUCCESS;
@@ -590,6 +670,10 @@ CUresult cuEventRecord(CUevent e, CUstream s) {
   CHECK(s);
   CHECK(e);
   if (e->context != s->context) return trouble(PB_INVALID_HANDLE, "an event of another context");
+  if ((e->in = s->captured)) {
+    e->at = e->in->tails[s];
+    return PB_SUCCESS;
+  }
   auto r = e->last = std::make_shared<record>();
   r->by = s;
   enqueue(s, [r] {
@@ -602,6 +686,7 @@ CUresult cuEventRecord(CUevent e, CUstream s) {
 CUresult cuEventQuery(CUevent e) {
   ENTER;
   CHECK(e);
+  if (e->in) return spoil(e->in, PB_CAPTURED_EVENT, "the host asks for an event that was recorded in a capture");
   if (e->done()) return PB_SUCCESS;
   step();
   if (current->sticky) return current->sticky;
@@ -611,6 +696,7 @@ CUresult cuEventQuery(CUevent e) {
 CUresult cuEventSynchronize(CUevent e) {
   ENTER;
   CHECK(e);
+  if (e->in) return spoil(e->in, PB_CAPTURED_EVENT, "the host asks for an event that was recorded in a capture");
   return run_until([e] { return e->done(); });
 }
 
@@ -696,7 +782,7 @@ CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, uns
   }
   if (told("FAKEGPU_REFUSE")) return trouble(PB_INVALID_VALUE, n + ": refused, as it was told to");
   bool broken = told("FAKEGPU_BREAK");
-  enqueue(s, [=] {
+  return submit(s, "kernel", [=] {
     if (broken) {
       f->context->sticky = trouble(PB_ILLEGAL_ADDRESS, f->name + " breaks the device, as it was told to");
       return;
@@ -706,6 +792,95 @@ CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, uns
     const char *bad = fk::launch(f->code, args.data(), args.size(), {gx, gy, gz}, {bx, by, bz}, shared, when, draw());
     if (bad) f->context->sticky = trouble(PB_LAUNCH_FAILED, f->name + ": " + bad);
   });
+}
+
+CUresult cuStreamBeginCapture_v2(CUstream s, CUstreamCaptureMode mode) {
+  ENTER;
+  CHECK(s);
+  if (s->captured) return spoil(s->captured, PB_INVALID_VALUE, "the stream is captured already");
+  s->captured = std::make_shared<capture>(capture{s, mode, std::this_thread::get_id()});
+  s->captured->tails[s] = {};
+  return PB_SUCCESS;
+}
+
+CUresult cuStreamEndCapture(CUstream s, CUgraph *out) {
+  ENTER;
+  CHECK(s);
+  *out = nullptr;
+  auto c = s->captured;
+  if (!c) return trouble(PB_INVALID_VALUE, "the stream is not captured");
+  if (c->origin != s) return spoil(c, PB_CAPTURE_UNMATCHED, "a capture that began in another stream");
+  if (c->mode != PB_CAPTURE_RELAXED && c->by != std::this_thread::get_id())
+    return spoil(c, PB_CAPTURE_WRONG_THREAD, "a capture that began on another thread");
+  c->ended = true;
+  for (auto &t : c->tails) t.first->captured = nullptr;
+  if (c->invalid) return trouble(PB_CAPTURE_INVALIDATED, "the capture was spoilt before");
+  std::set<size_t> joined = c->tails[s];
+  for (size_t i = c->nodes.size(); i-- > 0;)
+    if (joined.count(i)) joined.insert(c->nodes[i].deps.begin(), c->nodes[i].deps.end());
+  for (auto &t : c->tails)
+    for (size_t i : t.second)
+      if (!joined.count(i)) return trouble(PB_CAPTURE_UNJOINED, "the stream does not wait for what another one was given in its capture");
+  *out = new CUgraph_st{current, c->nodes};
+  graphs.insert(*out);
+  return PB_SUCCESS;
+}
+
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *out, CUgraph g, unsigned long long flags) {
+  ENTER;
+  CHECK(g);
+  if (flags) return trouble(PB_INVALID_VALUE, "graphs are instantiated without flags here");
+  *out = new CUgraphExec_st{current, std::make_shared<std::vector<node>>(g->nodes)};
+  execs.insert(*out);
+  return PB_SUCCESS;
+}
+
+// Arguments may be others, kinds and dependencies of the nodes may not.
+CUresult cuGraphExecUpdate_v2(CUgraphExec x, CUgraph g, CUgraphExecUpdateResultInfo *info) {
+  ENTER;
+  CHECK(x);
+  CHECK(g);
+  *info = {PB_UPDATE_SUCCESS, nullptr, nullptr};
+  bool same = x->nodes->size() == g->nodes.size();
+  for (size_t i = 0; same && i < g->nodes.size(); i++) same = (*x->nodes)[i].kind == g->nodes[i].kind && (*x->nodes)[i].deps == g->nodes[i].deps;
+  if (!same) {
+    info->result = PB_UPDATE_TOPOLOGY;
+    return PB_GRAPH_UPDATE_FAILURE;
+  }
+  x->nodes = std::make_shared<std::vector<node>>(g->nodes);  // launches under way go on with what they have
+  return PB_SUCCESS;
+}
+
+CUresult cuGraphLaunch(CUgraphExec x, CUstream s) {
+  ENTER;
+  CHECK(x);
+  CHECK(s);
+  if (x->context != s->context) return trouble(PB_INVALID_VALUE, "a graph of another context");
+  if (told("FAKEGPU_REFUSE")) return trouble(PB_INVALID_VALUE, "a graph refused, as it was told to");
+  bool broken = told("FAKEGPU_BREAK");
+  auto nodes = x->nodes;
+  enqueue(s, [=] {
+    if (broken)
+      s->context->sticky = trouble(PB_ILLEGAL_ADDRESS, "a graph breaks the device, as it was told to");
+    else
+      all(*nodes, s->context);
+  });
+  return PB_SUCCESS;
+}
+
+CUresult cuGraphDestroy(CUgraph g) {
+  ENTER;
+  CHECK(g);
+  graphs.erase(g);
+  delete g;
+  return PB_SUCCESS;
+}
+
+CUresult cuGraphExecDestroy(CUgraphExec x) {
+  ENTER;
+  CHECK(x);
+  execs.erase(x);
+  delete x;
   return PB_SUCCESS;
 }
 

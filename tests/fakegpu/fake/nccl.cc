@@ -5,12 +5,16 @@
 // whatever their streams. Calls are matched when they are issued; peers must agree on call, count and type, and use no communicator before it is made or
 // after it was given back. Sums are made as in rings: in an order that is another one for every part, and in the type of the data.
 //
-// FAKEGPU_NCCL (version), FAKEGPU_NCCL_ERROR (file: while there is one, the next look at a communicator finds a lost peer, and takes it away).
+// Where some ranks of a communicator are in another process, kernels meet on a board of files (board.h): a receiver says that it runs, the sender writes its data
+// then, so that nothing is buffered there either. Counts and types are compared when both are there.
+//
+// FAKEGPU_BOARD (folder of the boards, which are used for all communicators then), FAKEGPU_NCCL (version), FAKEGPU_NCCL_ERROR (file: while there is one, the next look at a communicator finds a lost peer, and takes it away).
 #include <algorithm>
 #include <cstring>
 #include <map>
 #include <memory>
 
+#include "board.h"
 #include "nccl.h"
 #include "queue.h"
 
@@ -48,18 +52,9 @@ struct round {
 struct clique {
   int size;
   std::map<int, ncclComm *> ends;
+  fake::board board;
   std::map<std::pair<int, int>, std::deque<std::shared_ptr<transfer>>> open;  // by sender and receiver: one side is issued
   std::map<uint64_t, std::shared_ptr<round>> rounds;
-};
-
-// What a group of calls on one communicator does.
-struct kernel {
-  ncclComm *end;
-  CUstream stream;
-  bool running = false, over = false;
-  std::set<int> with;  // ranks that messages go to or come from
-  std::vector<std::shared_ptr<transfer>> transfers;
-  std::shared_ptr<struct round> round;
 };
 
 // One call as the program made it.
@@ -73,6 +68,24 @@ struct call {
   int type, peer;
 };
 
+// What a group of calls on one communicator does.
+struct kernel {
+  ncclComm *end;
+  CUstream stream;
+  bool launched = false, running = false, over = false;
+  std::set<int> with;  // ranks that messages go to or come from
+  std::vector<std::shared_ptr<transfer>> transfers;
+  std::shared_ptr<struct round> round;
+  std::vector<std::pair<call, uint64_t>> far;  // on a board, with their numbers between two ranks, or among collectives
+};
+
+// What a call says of itself on a board.
+struct head {
+  char name[24];
+  uint64_t count;
+  int64_t type;
+};
+
 }  // namespace
 
 struct ncclComm {
@@ -81,8 +94,10 @@ struct ncclComm {
   CUcontext context;
   int looks = 0;  // since something was begun
   bool made = false, finalized = false, gone = false;
+  bool seen = false;  // on a board
   ncclResult_t error = PB_NCCL_SUCCESS;
   uint64_t rounds = 0;
+  std::map<int, uint64_t> sent, received;  // messages on a board, by peer
   std::set<int> reached;                      // peers that messages went to or came from
   std::vector<std::shared_ptr<kernel>> held;  // until their peers are there for the first time
   std::shared_ptr<kernel> last;
@@ -147,11 +162,13 @@ void carry_out(round &r) {
   size_t bytes = r.count * width(r.type);
   if (!strcmp(r.name, "ncclAllGather")) {
     for (auto &to : r.sides)
-      for (auto &from : r.sides) memmove((char *)to.second.dst + from.first * bytes, from.second.src, bytes);
+      for (auto &from : r.sides)
+        if (to.second.dst) memmove((char *)to.second.dst + from.first * bytes, from.second.src, bytes);
     return;
   }
   if (!strcmp(r.name, "ncclReduceScatter")) {
-    for (auto &to : r.sides) sum(r, to.first * r.count, r.count, (to.first + 1) % size, to.second.dst);
+    for (auto &to : r.sides)
+      if (to.second.dst) sum(r, to.first * r.count, r.count, (to.first + 1) % size, to.second.dst);
     return;
   }
   std::vector<char> all(bytes);
@@ -160,7 +177,8 @@ void carry_out(round &r) {
     size_t at = std::min(k * each, r.count), n = std::min(each, r.count - at);
     sum(r, at, n, (k + 1) % size, all.data() + at * width(r.type));
   }
-  for (auto &to : r.sides) memcpy(to.second.dst, all.data(), bytes);
+  for (auto &to : r.sides)
+    if (to.second.dst) memcpy(to.second.dst, all.data(), bytes);
 }
 
 void carry_out(kernel &k) {
@@ -185,16 +203,127 @@ bool peers(const kernel &k, const std::function<bool(kernel *)> &f) {
   return true;
 }
 
+bool sends(const call &c) { return !strcmp(c.name, "ncclSend"); }
+bool receives(const call &c) { return !strcmp(c.name, "ncclRecv"); }
+
+head head_of(const call &c) {
+  head h = {};
+  if (!sends(c) && !receives(c)) strncpy(h.name, c.name, sizeof h.name - 1);
+  h.count = c.count;
+  h.type = c.type;
+  return h;
+}
+
+// agree compares what another process says of a call; the communicator has an error where it says something else.
+bool agree(const call &c, const std::vector<char> &said, int peer) {
+  head own = head_of(c), other = {};
+  memcpy(&other, said.data(), std::min(said.size(), sizeof other));
+  if (said.size() >= sizeof other && !memcmp(&own, &other, sizeof own)) return true;
+  c.end->error = wrong(PB_NCCL_INVALID_ARGUMENT, "rank " + std::to_string(c.end->rank) + " disagrees with rank " + std::to_string(peer) + " in another process: " + c.name +
+                                                     " of " + std::to_string(c.count) + " of type " + std::to_string(c.type) + ", there " + other.name + " " +
+                                                     std::to_string(other.count) + " of type " + std::to_string(other.type));
+  return false;
+}
+
+std::pair<size_t, size_t> sizes(const call &c);
+
+// The three parts of a call on a board: it runs; its peers run, and it says what it has; they have, and it takes that.
+struct far_call {
+  const call &c;
+  uint64_t n;
+  const board &b = c.end->group->board;
+  uint64_t me = c.end->rank, peer = c.peer;
+
+  bool all(const char *kind) const {
+    for (int r = 0; r < c.end->group->size; r++)
+      if (!b.has(b.at(kind, {n, (uint64_t)r}))) return false;
+    return true;
+  }
+  void begin() const {
+    head h = head_of(c);
+    if (receives(c)) b.put(b.at("receive", {peer, me, n}), &h, sizeof h);
+    if (!receives(c) && !sends(c)) b.put(b.at("begin", {n, me}), &h, sizeof h);
+  }
+  bool peers_run() const { return receives(c) || (sends(c) ? b.has(b.at("receive", {me, peer, n})) : all("begin")); }
+  void say() const {
+    if (receives(c)) return;
+    head h = head_of(c);
+    if (sends(c)) {
+      agree(c, b.get(b.at("receive", {me, peer, n})), c.peer);
+      b.put(b.at("send", {me, peer, n}), &h, sizeof h, c.src, sizes(c).first);
+      return b.drop(b.at("receive", {me, peer, n}));
+    }
+    b.put(b.at("data", {n, me}), &h, sizeof h, c.src, sizes(c).first);
+    if (n > 0)  // everybody has begun this round, and is done with the last one
+      for (const char *kind : {"begin", "data"}) b.drop(b.at(kind, {n - 1, me}));
+  }
+  bool peers_said() const {  // who disagrees waits for ever
+    if (c.end->error) return false;
+    if (sends(c)) return true;
+    if (receives(c)) return b.has(b.at("send", {peer, me, n})) && agree(c, b.get(b.at("send", {peer, me, n})), c.peer);
+    if (!all("data")) return false;
+    for (int r = 0; r < c.end->group->size; r++)
+      if (!agree(c, b.get(b.at("data", {n, (uint64_t)r})), r)) return false;
+    return true;
+  }
+  void take() const {
+    if (sends(c)) return;
+    if (receives(c)) {
+      auto said = b.get(b.at("send", {peer, me, n}));
+      memcpy(c.dst, said.data() + sizeof(head), said.size() - sizeof(head));
+      return b.drop(b.at("send", {peer, me, n}));
+    }
+    round r;
+    r.name = c.name;
+    r.count = c.count;
+    r.type = c.type;
+    std::vector<std::vector<char>> said(c.end->group->size);
+    for (size_t p = 0; p < said.size(); p++) {
+      said[p] = b.get(b.at("data", {n, p}));
+      r.sides[(int)p] = {nullptr, said[p].data() + sizeof(head), p == me ? c.dst : nullptr};
+    }
+    carry_out(r);
+  }
+};
+
 // launch enqueues a kernel: its begin, behind the last one of the communicator, and its end, when all peers' kernels run.
 void launch(std::shared_ptr<kernel> k) {
   std::shared_ptr<kernel> before = k->end->last;
   k->end->last = k;
+  k->launched = true;
+  auto each = [k](auto f) {
+    bool all = true;
+    for (auto &c : k->far) all &= f(far_call{c.first, c.second});
+    return all;
+  };
+  auto open = [](std::vector<CUstream> &) { return true; };
   enqueue(
-      k->stream, [k] { k->running = true; }, [k, before] { return !before || before->over || k->end->gone; },
+      k->stream,
+      [k, each] {
+        k->running = true;
+        if (!k->end->gone) each([](const far_call &c) { return c.begin(), true; });
+      },
+      [k, before] { return !before || before->over || k->end->gone; },
       [before](std::vector<CUstream> &on) {
         on.push_back(before->stream);
         return false;
       });
+  if (!k->far.empty()) {
+    enqueue(
+        k->stream,
+        [k, each] {
+          if (!k->end->gone) each([](const far_call &c) { return c.say(), true; });
+        },
+        [k, each] { return k->end->gone || each([](const far_call &c) { return c.peers_run(); }); }, open);
+    enqueue(
+        k->stream,
+        [k, each] {
+          if (!k->end->gone) each([](const far_call &c) { return c.take(), true; });
+          k->over = true;
+        },
+        [k, each] { return k->end->gone || each([](const far_call &c) { return c.peers_said(); }); }, open);
+    return;
+  }
   enqueue(
       k->stream,
       [k] {
@@ -205,7 +334,7 @@ void launch(std::shared_ptr<kernel> k) {
       [k](std::vector<CUstream> &on) {
         bool open = false;
         peers(*k, [&](kernel *p) {
-          if (!p)
+          if (!p || !p->launched)  // its host has yet to look
             open = true;
           else if (!p->running && p->stream != k->stream)
             on.push_back(p->stream);
@@ -268,6 +397,15 @@ ncclResult_t join(std::shared_ptr<kernel> k, const call &c) {
   return PB_NCCL_SUCCESS;
 }
 
+// post adds a call whose peers are on a board.
+ncclResult_t post(std::shared_ptr<kernel> k, const call &c) {
+  auto &of = sends(c) ? c.end->sent : c.end->received;
+  bool message = sends(c) || receives(c);
+  k->far.push_back({c, message ? of[c.peer]++ : c.end->rounds++});
+  if (message) k->with.insert(c.peer);
+  return PB_NCCL_SUCCESS;
+}
+
 // bytes of the source and the destination of a call.
 std::pair<size_t, size_t> sizes(const call &c) {
   size_t n = c.count * width(c.type), all = n * c.end->group->size;
@@ -298,7 +436,7 @@ ncclResult_t issue() {
   std::vector<std::shared_ptr<kernel>> made;
   for (const call &c : all) {
     if (ncclResult_t r = check(c)) return r;
-    bool sends = !strcmp(c.name, "ncclSend"), message = sends || !strcmp(c.name, "ncclRecv");
+    bool message = sends(c) || receives(c);
     std::shared_ptr<kernel> k = message ? messages[c.end] : nullptr;
     if (!k) {
       k = std::make_shared<kernel>();
@@ -308,7 +446,7 @@ ncclResult_t issue() {
       if (message) messages[c.end] = k;
     }
     if (k->stream != c.stream) return wrong(PB_NCCL_INVALID_USAGE, "one group on two streams");
-    if (ncclResult_t r = message ? pair(k, c, sends) : join(k, c)) return r;
+    if (ncclResult_t r = c.end->group->board ? post(k, c) : message ? pair(k, c, sends(c)) : join(k, c)) return r;
   }
   bool pending = false;
   for (auto &k : made) {
@@ -316,6 +454,8 @@ ncclResult_t issue() {
     if (!std::includes(reached.begin(), reached.end(), k->with.begin(), k->with.end())) {
       k->end->held.push_back(k);
       k->end->looks = 0;
+      if (const board &b = k->end->group->board)
+        for (int p : k->with) b.put(b.at("issued", {(uint64_t)k->end->rank, (uint64_t)p}), "", 0);
       pending = true;
     } else {
       launch(k);
@@ -327,13 +467,63 @@ ncclResult_t issue() {
 
 // unhold launches what was held, once every peer is there.
 void unhold(ncclComm *c) {
-  for (auto &k : c->held)
+  const board &b = c->group->board;
+  for (auto &k : c->held) {
     if (!peers(*k, [](kernel *p) { return p != nullptr; })) return;
+    for (int p : k->with)
+      if (b && !b.has(b.at("issued", {(uint64_t)p, (uint64_t)c->rank}))) return;
+  }
   for (auto &k : c->held) {
     c->reached.insert(k->with.begin(), k->with.end());
     launch(k);
   }
   c->held.clear();
+}
+
+// everybody reports whether all ranks have said something on their board.
+bool everybody(const ncclComm *c, const char *kind) {
+  const board &b = c->group->board;
+  for (int r = 0; r < c->group->size; r++)
+    if (!b.has(b.at(kind, {(uint64_t)r}))) return false;
+  return true;
+}
+
+// appear puts the ranks that this process has begun to make on their boards, where others are elsewhere.
+void appear() {
+  for (ncclComm *c : ends) {
+    clique &g = *c->group;
+    if (c->seen || c->gone || ((int)g.ends.size() == g.size && !g.board && !getenv("FAKEGPU_BOARD"))) continue;
+    for (auto &i : cliques)
+      if (i.second.get() == &g) g.board.folder = i.first;
+    std::error_code none;
+    std::filesystem::create_directories(g.board.folder, none);
+    std::string text = std::to_string(g.size) + " on device " + std::to_string(c->context->device);
+    g.board.put(g.board.at("made", {(uint64_t)c->rank}), text.data(), text.size());
+    c->seen = true;
+    outside++;
+  }
+}
+
+// made reports whether all ranks of a communicator are there.
+bool made(ncclComm *c) {
+  const board &b = c->group->board;
+  if (!b) return (int)c->group->ends.size() == c->group->size;
+  if (!everybody(c, "made")) return false;
+  std::set<std::vector<char>> texts;
+  for (int r = 0; r < c->group->size; r++) texts.insert(b.get(b.at("made", {(uint64_t)r})));
+  if ((int)texts.size() < c->group->size) c->error = wrong(PB_NCCL_INVALID_USAGE, "two ranks are on one device");
+  return true;
+}
+
+// leave takes a rank that has gone off its board, and the board away with the last one.
+void leave(ncclComm *c) {
+  c->gone = true;
+  c->context->communicators--;
+  if (!c->seen) return;
+  outside--;
+  const board &b = c->group->board;
+  b.put(b.at("gone", {(uint64_t)c->rank}), "", 0);
+  if (everybody(c, "gone")) b.clear();
 }
 
 ncclResult_t add(const call &c) {
@@ -359,7 +549,8 @@ ncclResult_t ncclGetVersion(int *v) {
 ncclResult_t ncclGetUniqueId(ncclUniqueId *out) {
   std::lock_guard<std::mutex> lock(big);
   memset(out, 0, sizeof *out);
-  snprintf(out->internal, sizeof out->internal, "fake %llu", (unsigned long long)++ids);
+  const char *boards = getenv("FAKEGPU_BOARD");
+  snprintf(out->internal, sizeof out->internal, "%s/fake-nccl-%d-%llu", boards ? boards : "/tmp", (int)getpid(), (unsigned long long)++ids);
   return PB_NCCL_SUCCESS;
 }
 
@@ -385,6 +576,7 @@ ncclResult_t ncclGroupEnd() {
   if (--depth) return PB_NCCL_SUCCESS;
   bool made = begun;
   begun = false;
+  if (made) appear();
   ncclResult_t r = issue();
   return r ? r : made ? PB_NCCL_IN_PROGRESS : PB_NCCL_SUCCESS;
 }
@@ -395,7 +587,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int size, ncclUniqueId id, 
   if (config->blocking != 0 || depth == 0) return wrong(PB_NCCL_INVALID_USAGE, "communicators here are not blocking and made in a group");
   if (!current || rank < 0 || rank >= size) return wrong(PB_NCCL_INVALID_ARGUMENT, "no device is current, or a rank that is none");
   auto &c = cliques[id.internal];
-  if (!c) c = std::make_shared<clique>(clique{size, {}, {}, {}});
+  if (!c) c = std::make_shared<clique>(clique{size, {}, {}, {}, {}});
   if (c->size != size || c->ends.count(rank)) return wrong(PB_NCCL_INVALID_ARGUMENT, "two ranks of one number, or groups of two sizes");
   ncclComm *e = new ncclComm;
   e->group = c;
@@ -421,10 +613,11 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *out) {
   *out = PB_NCCL_IN_PROGRESS;
   if (c->error) return *out = c->error, PB_NCCL_SUCCESS;
   if (++c->looks < 3) return PB_NCCL_SUCCESS;
-  if (!c->made) c->made = (int)c->group->ends.size() == c->group->size;
+  if (!c->made) c->made = made(c);
   if (!c->made) return PB_NCCL_SUCCESS;
   unhold(c);
   if (!c->held.empty()) return PB_NCCL_SUCCESS;
+  if (c->finalized && c->seen && !everybody(c, "finalized")) return PB_NCCL_SUCCESS;
   if (c->finalized) {
     for (auto &other : c->group->ends)
       if (!other.second->finalized && !other.second->gone) return PB_NCCL_SUCCESS;
@@ -437,6 +630,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *out) {
 ncclResult_t ncclCommFinalize(ncclComm_t c) {
   ALIVE(c);
   c->finalized = true;
+  if (const board &b = c->group->board) b.put(b.at("finalized", {(uint64_t)c->rank}), "", 0);
   c->looks = 0;
   return PB_NCCL_IN_PROGRESS;
 }
@@ -444,16 +638,14 @@ ncclResult_t ncclCommFinalize(ncclComm_t c) {
 ncclResult_t ncclCommDestroy(ncclComm_t c) {
   ALIVE(c);
   if (!c->finalized || (c->last && !c->last->over)) return wrong(PB_NCCL_INVALID_USAGE, "a communicator was destroyed before its work was over");
-  c->gone = true;
-  c->context->communicators--;
+  leave(c);
   return PB_NCCL_SUCCESS;
 }
 
 ncclResult_t ncclCommAbort(ncclComm_t c) {
   ALIVE(c);
-  c->gone = true;
   c->held.clear();
-  c->context->communicators--;
+  leave(c);
   moved.notify_all();
   return PB_NCCL_SUCCESS;
 }

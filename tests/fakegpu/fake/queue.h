@@ -5,9 +5,12 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "driver.h"
@@ -28,10 +31,26 @@ struct CUctx_st {
   std::set<CUctx_st *> reaches;   // contexts whose memory may be used
   CUresult sticky = PB_SUCCESS;
 };
+// What a graph runs, when all of deps have run.
+struct node {
+  std::string kind;
+  std::set<size_t> deps;
+  std::function<void()> run;
+};
+// A sequence that is being captured. Streams that have joined it have the nodes that their next one waits for.
+struct capture {
+  CUstream origin;
+  int mode;
+  std::thread::id by;
+  bool invalid = false, ended = false;
+  std::vector<node> nodes;
+  std::map<CUstream, std::set<size_t>> tails;
+};
 struct CUstream_st {
   CUcontext context;
   uint64_t id;
   std::deque<operation> queue;
+  std::shared_ptr<capture> captured = nullptr;  // null: what comes is run
 };
 
 namespace fake {
@@ -40,6 +59,7 @@ extern std::mutex big;
 extern std::condition_variable_any moved;  // something has changed: whoever waits looks again
 extern thread_local CUcontext current;
 extern std::string fault;  // text of the last trouble
+extern int outside;        // communicators with ranks in other processes, whose news wakes nobody here
 
 uint64_t setting(const char *name, uint64_t otherwise);
 bool told(const char *name);
@@ -47,6 +67,9 @@ CUresult trouble(CUresult code, const std::string &text);
 CUresult check(CUstream s);
 bool inside(uintptr_t at, size_t bytes, bool host, CUcontext owner);
 bool step();
+// submit adds an operation that needs nothing but what came before it in its stream, or to the graph that the stream captures.
+CUresult submit(CUstream s, const char *kind, std::function<void()> run);
+// enqueue adds one that no graph can have.
 void enqueue(CUstream s, std::function<void()> run, std::function<bool()> ready = [] { return true; },
              std::function<bool(std::vector<CUstream> &)> waits = [](std::vector<CUstream> &) { return false; });
 

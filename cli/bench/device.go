@@ -1,0 +1,130 @@
+package bench
+
+import (
+	"fmt"
+
+	"github.com/spf13/pflag"
+
+	"patchbay/cli/console"
+	"patchbay/cli/settings"
+	"patchbay/daemon"
+	"patchbay/engine"
+	"patchbay/models/weights"
+	"patchbay/parallel"
+)
+
+// device is the flags of benchmarks of what is not the denoise loop: what to compute on, and with which weights.
+type device struct {
+	daemon.Config
+	random bool
+}
+
+func (d *device) add(fl *pflag.FlagSet, what string) {
+	settings.Devices(fl, &d.Config)
+	fl.StringVar(&d.Compute, "compute", "auto", "type of activations on a GPU: f32, or bf16 for auto")
+	fl.BoolVar(&d.random, "random-weights", false, "measure "+what+" with random weights: no file is needed")
+}
+
+// engine starts what the flags name. The function ends it.
+func (d *device) engine() (*parallel.Engine, func() error, error) {
+	cfg, release, err := d.EngineConfig()
+	if err != nil {
+		return nil, nil, err
+	}
+	eng, err := parallel.NewEngine(cfg)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w, %w", err, release())
+	}
+	return eng, func() error { eng.Close(); return release() }, nil
+}
+
+// open returns the tensors of a file, or random ones, with the config of its metadata. The function closes it.
+func (d *device) open(path string, random func() []weights.Declared) (*weights.Set, []byte, func(), error) {
+	if d.random {
+		return weights.Random(random()), nil, func() {}, nil
+	}
+	file, err := weights.Open(path, engine.F32)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	return file.Set(), []byte(file.Metadata()["config"]), func() { console.CloseQuietly(file) }, nil
+}
+
+// tensors collects the names and shapes of a network.
+type tensors []weights.Declared
+
+func (t *tensors) add(name string, shape ...int) {
+	*t = append(*t, weights.Declared{Name: name, Shape: shape})
+}
+
+// conv adds a convolution by a kernel of size x size, norm the factors and summands of a norm.
+func (t *tensors) conv(name string, out, in, size int) {
+	t.add(name+".weight", out, in, size, size)
+	t.add(name+".bias", out)
+}
+
+func (t *tensors) norm(name string, n int) {
+	t.add(name+".weight", n)
+	t.add(name+".bias", n)
+}
+
+// decoderOfFLUX is the decoder of FLUX's autoencoder (ae.safetensors): 128 channels, levels 1, 2, 4, 4, three blocks a
+// level, latents of 16 channels.
+func decoderOfFLUX() []weights.Declared {
+	var t tensors
+	block := func(name string, in, out int) {
+		t.norm(name+".norm1", in)
+		t.conv(name+".conv1", out, in, 3)
+		t.norm(name+".norm2", out)
+		t.conv(name+".conv2", out, out, 3)
+		if in != out {
+			t.conv(name+".nin_shortcut", out, in, 1)
+		}
+	}
+	const deep, last = 512, 128
+	t.conv("decoder.conv_in", deep, 16, 3)
+	block("decoder.mid.block_1", deep, deep)
+	block("decoder.mid.block_2", deep, deep)
+	t.norm("decoder.mid.attn_1.norm", deep)
+	for _, name := range []string{"q", "k", "v", "proj_out"} {
+		t.conv("decoder.mid.attn_1."+name, deep, deep, 1)
+	}
+	at := deep
+	for i, out := range []int{deep, deep, 256, last} {
+		level := fmt.Sprintf("decoder.up.%d", 3-i)
+		for b := range 3 {
+			block(fmt.Sprintf("%s.block.%d", level, b), at, out)
+			at = out
+		}
+		if i < 3 {
+			t.conv(level+".upsample.conv", out, out, 3)
+		}
+	}
+	t.norm("decoder.norm_out", last)
+	t.conv("decoder.conv_out", 3, last, 3)
+	return t
+}
+
+// t5XXL is the encoder of T5 v1.1 XXL.
+func t5XXL() []weights.Declared { return t5(24, 4096, 64, 10240, 32128) }
+
+// t5 is a gated T5 encoder of so many blocks, with heads of 64.
+func t5(blocks, width, heads, mlp, vocab int) []weights.Declared {
+	var t tensors
+	t.add("shared.weight", vocab, width)
+	t.add("encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight", 32, heads)
+	for b := range blocks {
+		at := fmt.Sprintf("encoder.block.%d.layer.", b)
+		t.add(at+"0.layer_norm.weight", width)
+		for _, name := range []string{"q", "k", "v"} {
+			t.add(at+"0.SelfAttention."+name+".weight", 64*heads, width)
+		}
+		t.add(at+"0.SelfAttention.o.weight", width, 64*heads)
+		t.add(at+"1.layer_norm.weight", width)
+		t.add(at+"1.DenseReluDense.wi_0.weight", mlp, width)
+		t.add(at+"1.DenseReluDense.wi_1.weight", mlp, width)
+		t.add(at+"1.DenseReluDense.wo.weight", width, mlp)
+	}
+	t.add("encoder.final_layer_norm.weight", width)
+	return t
+}

@@ -1,0 +1,56 @@
+package value
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"patchbay/node/fault"
+	"patchbay/parallel"
+	"patchbay/parallel/forecast"
+)
+
+// Picture is as much of a run as a forecast needs: pixels, pictures at once, evaluations of the network, text tokens of
+// a conditioning entry and their number.
+type Picture struct{ Width, Height, Batch, Steps, Text, Entries int }
+
+// Usual has usual values where there was 0. Entries stays: it depends on the model.
+func (p Picture) Usual() Picture {
+	p.Batch, p.Steps, p.Text = cmp.Or(p.Batch, 1), cmp.Or(p.Steps, 20), cmp.Or(p.Text, 256)
+	return p
+}
+
+// Forecast predicts a run of a model file by a plan: ranks=N is the fastest of at most N ranks. Only the header of the
+// file is read. Errors are *Failure.
+func (s *Store) Forecast(ctx context.Context, f ModelFile, plan string, p Picture) (*parallel.Forecast, error) {
+	if s.engine == nil {
+		return nil, fault.New(fault.CodeInternal, "a forecast needs a device, and this runner has none")
+	}
+	m, err := s.modelFile(f)
+	if err != nil {
+		return nil, err
+	}
+	entries := 2
+	if m.Spec.TakesGuidance {
+		entries = 1
+	}
+	p.Entries = cmp.Or(p.Entries, entries)
+	const most = 1 << 16
+	for field, n := range map[string]int{
+		"width": p.Width / 8, "height": p.Height / 8, "batch": p.Batch, "steps": p.Steps, "text": p.Text,
+		"entries": p.Entries,
+	} {
+		if n < 1 || n > most || field == "entries" && n > 64 {
+			return nil, fault.At(fault.CodeBadInput, "forecast."+field, "forecast.%s: out of range: want a picture of 8 to "+
+				"%d pixels a side, batch, steps and text of 1 to %d, and 1 to 64 entries", field, 8*most, most)
+		}
+	}
+	out, err := s.engine.Forecast(forecast.Workload{
+		Spec: m.Spec, Y: (p.Height + 7) / 8, X: (p.Width + 7) / 8, Batch: p.Batch,
+		Text: slices.Repeat([]int{p.Text}, p.Entries), Evaluations: p.Steps,
+	}, plan)
+	if err != nil {
+		return nil, hostFailure(ctx, err)
+	}
+	return out, nil
+}

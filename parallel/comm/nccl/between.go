@@ -1,0 +1,170 @@
+package nccl
+
+import (
+	"bytes"
+	"errors"
+	"hash/fnv"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+
+	"patchbay/engine"
+	"patchbay/engine/cuda"
+	"patchbay/parallel/comm"
+)
+
+// talk is what ranks of several processes say to each other in host memory, beside NCCL: by which names their
+// communicators are made, and that a group has ended, which NCCL tells nobody. Nil: all ranks share this process.
+type talk struct {
+	ends []comm.Comm // by rank, nil: elsewhere
+}
+
+// meet connects the hosts of a group. over is a transport of host memory.
+func meet(over comm.Transport, of comm.Group, ops []engine.Ops) (*talk, error) {
+	of.Name += " by NCCL"
+	of.Pipe = false
+	if of.Deadline == 0 || of.Deadline > patience {
+		of.Deadline = patience
+	}
+	hosts := make([]engine.Ops, len(ops))
+	for r, o := range ops {
+		if o != nil {
+			hosts[r] = hostSide{}
+		}
+	}
+	ends, err := over.Connect(of, hosts)
+	return &talk{ends}, err
+}
+
+// hostSide stands for the Ops of a rank whose tensors are in host memory.
+type hostSide struct{ engine.Ops }
+
+// gather brings the words of all ranks together, counts[i] bytes of rank i. Nothing else is said meanwhile.
+func (k *talk) gather(words [][]byte, counts []int) (all [][]byte, err error) {
+	total := 0
+	for _, n := range counts {
+		total += n
+	}
+	var got []byte
+	errs := make([]error, len(k.ends))
+	var wait sync.WaitGroup
+	for r, e := range k.ends {
+		if e == nil {
+			continue
+		}
+		out := make([]byte, total)
+		got = out
+		wait.Go(func() {
+			defer func() {
+				if v := recover(); v != nil {
+					lost, ok := v.(*comm.Error)
+					if !ok {
+						panic(v)
+					}
+					errs[r] = lost
+				}
+			}()
+			e.AllGather(vector(out), vector(words[r]), counts)
+		})
+	}
+	wait.Wait()
+	for _, n := range counts {
+		all, got = append(all, got[:n]), got[n:]
+	}
+	return all, errors.Join(errs...)
+}
+
+func vector(b []byte) engine.Tensor {
+	return engine.NewTensor(engine.Buf{Host: b}, engine.U8, len(b))
+}
+
+// onAbort has f called when a rank of another process has ended the group, or has gone.
+func (k *talk) onAbort(f func(cause error)) {
+	for _, e := range k.ends {
+		if told, ok := e.(interface{ OnAbort(f func(error)) }); ok {
+			told.OnAbort(f)
+			return // they share one
+		}
+	}
+}
+
+// abort tells the other processes.
+func (k *talk) abort(cause error) {
+	for _, e := range k.ends {
+		if e != nil {
+			e.Abort(cause)
+			return
+		}
+	}
+}
+
+// word is what a rank says of itself: its GPU, and the names of communicators that its process has kept.
+const (
+	placeLength = 128
+	keptNames   = 16
+	nameLength  = 8
+	wordLength  = placeLength + keptNames*nameLength
+)
+
+// short is a name of communicators that fits into a word.
+func short(id []byte) []byte {
+	h := fnv.New64a()
+	_, _ = h.Write(id) // never fails
+	return h.Sum(nil)
+}
+
+// introduce gathers where all ranks are, and which kept communicators all their processes know, in the order of rank 0.
+func (k *talk) introduce(streams []*cuda.Ops, kept []*wires) (where []string, known [][]byte, err error) {
+	machine, _ := os.Hostname()
+	words := make([][]byte, len(streams))
+	for r, s := range streams {
+		if s == nil {
+			continue
+		}
+		place := machine + "/" + s.Location()
+		words[r] = make([]byte, wordLength)
+		copy(words[r][:placeLength], place[max(0, len(place)-placeLength):])
+		for i, w := range kept[max(0, len(kept)-keptNames):] {
+			copy(words[r][placeLength+i*nameLength:], w.name)
+		}
+	}
+	all, err := k.gather(words, slices.Repeat([]int{wordLength}, len(streams)))
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, w := range all {
+		where = append(where, strings.TrimRight(string(w[:placeLength]), "\x00"))
+	}
+	for name := range slices.Chunk(all[0][placeLength:], nameLength) {
+		inAll := !slices.ContainsFunc(all, func(w []byte) bool {
+			return !slices.ContainsFunc(slices.Collect(slices.Chunk(w[placeLength:], nameLength)),
+				func(n []byte) bool { return bytes.Equal(n, name) })
+		})
+		if inAll && !bytes.Equal(name, make([]byte, nameLength)) {
+			known = append(known, name)
+		}
+	}
+	return where, known, nil
+}
+
+// share brings names for so many groups, which rank 0 makes, to all ranks.
+func (k *talk) share(groups int, newID func() ([]byte, error)) (ids [][]byte, err error) {
+	counts, words := make([]int, len(k.ends)), make([][]byte, len(k.ends))
+	counts[0] = groups * cuda.IDLength
+	if k.ends[0] != nil {
+		for range groups {
+			id, err := newID()
+			if err != nil {
+				k.abort(err)
+				return nil, err
+			}
+			words[0] = append(words[0], id...)
+		}
+	}
+	all, err := k.gather(words, counts)
+	if err != nil {
+		return nil, err
+	}
+	return slices.Collect(slices.Chunk(all[0], cuda.IDLength)), nil
+}

@@ -1,0 +1,270 @@
+"""Swaps the loaders of ComfyUI's official templates and runs those of the families that are here, as the editor would send them, with tiny random models.
+
+usage: templates.py COMFYUI --program PATCHBAY --templates FOLDER [--only NAME,...] [--out REPORT.json]
+FOLDER has the files of the package comfyui-workflow-templates-json. Of a template that is left what a sampler needs: texts and encoded pictures are random numbers of the right
+shape, sizes and steps small. The latents of every sampler are compared with those of ComfyUI's own loader.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import collections
+import copy
+import json
+import os
+import pathlib
+import re
+import sys
+import tempfile
+import zlib
+from typing import Any
+
+import aiohttp
+import numpy as np
+from drive import REPO, Rig, apart, fill, write_models
+from editor import opened
+from PIL import Image
+from safetensors.numpy import save_file
+
+sys.path.insert(0, str(REPO / "comfyui"))
+import swap  # noqa: E402
+
+Graph = dict[str, dict[str, Any]]
+TINY = {"flux1": "flux-c", "flux.1": "flux-c", "sd3": "sd3-a", "qwen_image": "qwen-a", "z_image": "zimage-a", "flux2": "flux2-a", "flux-2": "flux2-b"}
+"""Tiny models by the start of the names of a family's files."""
+
+OTHERS = ("qwen_image_layered", "qwen_image_2.1")
+"""Starts of names of networks of other forms."""
+
+SAMPLERS = ("KSampler", "KSamplerAdvanced", "SamplerCustom", "SamplerCustomAdvanced")
+EDITS = ("TextEncodeQwenImageEdit", "TextEncodeQwenImageEditPlus")
+"""Text encoders that also encode the picture to be edited."""
+
+FILES = ("PatchbayUNETLoader", "PatchbayCheckpointLoader", "LoraLoaderModelOnly", "LoraLoader", "LoadImage")
+
+
+def loaders(workflow: dict[str, Any]) -> list[str]:
+    """Return the files that the loaders of a workflow name, which is in the editor's format."""
+    out = []
+    for field, node in swap.nodes_of(workflow):
+        values = node.get("widgets_values")
+        if node[field] in swap.SWAPS and values:
+            out.append(str(values[0] if isinstance(values, list) else next(iter(values.values()))))
+    return out
+
+
+def tiny_of(file: str) -> str:
+    """Return the tiny model that stands for a file; empty if its family is not here."""
+    name = file.replace("\\", "/").rsplit("/", 1)[-1].lower()
+    return "" if name.startswith(OTHERS) else next((t for start, t in TINY.items() if name.startswith(start)), "")
+
+
+def inputs_of(info: dict[str, Any], kind: str) -> dict[str, Any]:
+    """Return the type of every input of a class."""
+    spec = info[kind]["input"]
+    return {k: v[0] for part in ("required", "optional") for k, v in spec.get(part, {}).items()}
+
+
+class Cut:
+    """A template in API format, cut down to what its samplers need."""
+
+    def __init__(self, graph: Graph, info: dict[str, Any], tiny: str) -> None:
+        self.graph, self.info, self.tiny = copy.deepcopy(graph), info, tiny
+        self.random = 0
+
+    def conditioning(self) -> dict[str, Any]:
+        self.random += 1
+        return {"class_type": "TestConditioning", "inputs": {"model": self.tiny, "seed": self.random, "tokens": 9}}
+
+    def latent(self) -> dict[str, Any]:
+        self.random += 1
+        channels, side = (128, 8) if self.tiny.startswith("flux2") else (16, 16)
+        return {"class_type": "TestLatent", "inputs": {"channels": channels, "height": side, "width": side, "batch": 1, "seed": self.random, "frame": self.tiny.startswith("qwen")}}
+
+    def small(self, node: dict[str, Any]) -> None:
+        """Make sizes and steps small; models are asked for by their names."""
+        for key, value in node["inputs"].items():
+            number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if number and value >= 256 and (key in ("width", "height", "resolution") or node["class_type"] in ("PrimitiveInt", "PrimitiveNode")):
+                node["inputs"][key] = 128
+            elif number and key == "batch_size":
+                node["inputs"][key] = 1
+
+    def done(self) -> Graph:
+        """Return the graph. Raise ValueError with what keeps it from running here."""
+        for name in list(self.graph):
+            node = self.graph[name]
+            if "class_type" not in node:  # what the editor makes of a class that it does not know
+                node["class_type"] = "a class without a name"
+            kind = node["class_type"]
+            if kind not in self.info:
+                continue
+            types, out = inputs_of(self.info, kind), self.info[kind]["output"]
+            linked = {k for k, v in node["inputs"].items() if isinstance(v, list)}
+            if "CONDITIONING" in out and any(types.get(k) == "CLIP" for k in linked):
+                self.graph[name] = self.conditioning()
+                if kind in EDITS and any(k.startswith("image") for k in linked):
+                    self.graph[name + "-text"], self.graph[name + "-picture"] = self.graph[name], self.latent()
+                    self.graph[name] = {"class_type": "ReferenceLatent", "inputs": {"conditioning": [name + "-text", 0], "latent": [name + "-picture", 0]}}
+            elif out == ["LATENT"] and any(types.get(k) == "VAE" for k in linked):
+                self.graph[name] = self.latent()
+            elif kind == "LoraLoader":
+                model_only = {k: v for k, v in node["inputs"].items() if k not in ("clip", "strength_clip")}
+                self.graph[name] = {"class_type": "LoraLoaderModelOnly", "inputs": model_only}
+            self.small(self.graph[name])
+        samplers = [n for n, node in self.graph.items() if node["class_type"] in SAMPLERS]
+        if not samplers:
+            raise ValueError("has no sampler of ComfyUI's")
+        keep: dict[str, None] = {}
+
+        def need(name: str) -> None:
+            if name in keep:
+                return
+            keep[name] = None
+            for value in self.graph[name]["inputs"].values():
+                if isinstance(value, list) and len(value) == 2 and str(value[0]) in self.graph:
+                    need(str(value[0]))
+
+        for name in samplers:
+            need(name)
+        out = {n: self.graph[n] for n in keep}
+        foreign = sorted({n["class_type"] for n in out.values() if n["class_type"] not in self.info})
+        if foreign:
+            raise ValueError("needs classes that this ComfyUI lacks: " + ", ".join(foreign))
+        files = sorted({n["class_type"] for n in out.values() if n["class_type"] not in FILES and "Loader" in n["class_type"]})
+        if files:
+            raise ValueError("needs files of " + ", ".join(files))
+        vae = sorted({n["class_type"] for n in out.values() if "VAE" in inputs_of(self.info, n["class_type"]).values()})
+        if vae:
+            raise ValueError("needs a VAE for " + ", ".join(vae))
+        for name in samplers:
+            out["save-" + name] = {"class_type": "SaveLatent", "inputs": {"filename_prefix": "x", "samples": [name, 0]}}
+        return out
+
+
+class Templates:
+    """The run over all templates."""
+
+    def __init__(self, rig: Rig, info: dict[str, Any]) -> None:
+        self.rig, self.info = rig, info
+        self.rows: dict[str, dict[str, Any]] = {}
+
+    def provide(self, graph: Graph, tiny: str) -> None:
+        """Put tiny files where a graph's loaders look for them."""
+        models = self.rig.base / "models"
+        for node in graph.values():
+            values = node["inputs"]
+            for key, source, folder in (
+                ("unet_name", models / "diffusion_models" / f"{tiny}.safetensors", "diffusion_models"),
+                ("ckpt_name", models / "checkpoints" / f"{tiny}-full.safetensors", "checkpoints"),
+                ("lora_name", models / "loras" / ("tiny-lora-qwen.safetensors" if tiny.startswith("qwen") else "tiny-lora.safetensors"), "loras"),
+            ):
+                if isinstance(values.get(key), str):
+                    values[key] = values[key].replace("\\", "/").rsplit("/", 1)[-1]
+                    for root in (models, self.rig.base / "daemon_models"):
+                        at = root / folder / values[key]
+                        at.parent.mkdir(parents=True, exist_ok=True)
+                        at.unlink(missing_ok=True)
+                        os.link(source, at)
+            if node["class_type"] == "LoadImage" and isinstance(values.get("image"), str):
+                values["image"] = "tiny.png"
+
+    async def one(self, page: Any, name: str, workflow: dict[str, Any]) -> None:  # noqa: ANN401
+        """Swap the loaders of a template; run it if its family is here."""
+        row = self.rows[name] = {"loaders": loaders(workflow)}
+        swapped = copy.deepcopy(workflow)
+        row["swapped"], row["left"] = swap.swap(swapped)
+        found = {tiny_of(f) for f in row["loaders"]}
+        if found == {""} or not found:
+            row["state"] = "another family"
+            return
+        if len(found) > 1 or row["left"]:
+            row["state"], row["why"] = "not run", "; ".join(row["left"]) or "models of several families"
+            return
+        tiny = found.pop()
+        try:
+            await page.js(f"await app.loadGraphData({json.dumps(swapped)}, true)")
+            graph = json.loads(await page.js("return JSON.stringify((await app.graphToPrompt()).output)"))
+            cut = Cut(graph, self.info, tiny).done()
+        except (ValueError, RuntimeError) as err:
+            row["state"], row["why"] = "not run", str(err)[:300]
+            return
+        if not any(n["class_type"].startswith("Patchbay") for n in cut.values()):
+            row["state"], row["why"] = "not run", "the loader feeds no sampler of ComfyUI's"
+            return
+        self.provide(cut, tiny)
+        stock = copy.deepcopy(cut)
+        swap.swap(stock, back=True)
+        ours, theirs = await self.rig.run(cut), await self.rig.run(stock)
+        if "latents" not in theirs:
+            row["state"], row["why"] = "not run", f"ComfyUI's own run ends with {str(theirs.get('error') or theirs.get('refused'))[:300]}"
+        elif "latents" not in ours:
+            row["state"], row["why"] = "refused", str((ours.get("error") or {}).get("exception_message") or ours.get("refused"))[:300].strip()
+        else:
+            row["rel"] = max(apart(ours["latents"].get(k, np.zeros(0)), v) for k, v in theirs["latents"].items())
+            row["mode"] = "evaluation" if any("one evaluation at a time" in t for t in ours["texts"]) else "whole"
+            here = ours["facts"]["evaluations"]
+            row["state"] = "same" if row["rel"] <= 1e-4 and here == 0 else "DIFFERS"
+
+    def show(self, name: str) -> None:
+        row = self.rows[name]
+        if row["state"] != "another family":
+            print(f"{row['state']:8s} {name:52s} {row.get('mode', ''):10s} {row.get('rel', 0):.2g} {row.get('why', '')}", flush=True)
+
+
+def checkpoints(base: pathlib.Path) -> None:
+    """Write the tiny models that templates want as checkpoints."""
+    weights = json.loads((base / "weights.json").read_text())
+    for name in ("flux-c", "sd3-a"):
+        plain = {f"model.diffusion_model.{k}": fill(f"{name}/{k}", s, scale, offset) for k, s, _, scale, offset in weights[name]["tensors"]}
+        save_file(plain, base / "models" / "checkpoints" / f"{name}-full.safetensors", {"config": json.dumps(weights[name]["config"])})
+    (base / "input").mkdir(exist_ok=True)
+    Image.fromarray(np.full((128, 128, 3), zlib.crc32(b"x") % 256, np.uint8)).save(base / "input" / "tiny.png")
+
+
+async def main() -> int:
+    p = argparse.ArgumentParser()
+    p.add_argument("comfyui")
+    p.add_argument("--program", required=True)
+    p.add_argument("--python", default=sys.executable)
+    p.add_argument("--templates", required=True)
+    p.add_argument("--only", default="")
+    p.add_argument("--out", default="")
+    options = p.parse_args()
+    options.record, options.frontend, options.plain_msgpack = "", "", False
+    base = pathlib.Path(tempfile.mkdtemp(prefix="patchbay-templates-"))
+    write_models(base, {"flux-a", "flux-c", "flux-c-full", "sd3-a", "qwen-a", "zimage-a"} | set(TINY.values()))
+    checkpoints(base)
+    rig = Rig(options, base)
+    try:
+        rig.start_comfy()
+        rig.start_daemon()
+        async with aiohttp.ClientSession() as rig.http:
+            await rig.ready()
+            async with rig.http.get(rig.url + "/object_info") as r:
+                run = Templates(rig, await r.json())
+            async with opened(rig) as page:
+                if page is None:
+                    raise SystemExit("NOT RUN: no Chromium on the PATH")
+                for file in sorted(pathlib.Path(options.templates).glob("*.json")):
+                    workflow = json.loads(file.read_text())
+                    wanted = not options.only or any(re.fullmatch(o, file.stem) for o in options.only.split(","))
+                    if wanted and isinstance(workflow, dict) and isinstance(workflow.get("nodes"), list) and loaders(workflow):
+                        await run.one(page, file.stem, workflow)
+                        run.show(file.stem)
+    finally:
+        for proc in (rig.comfy, rig.daemon):
+            if proc and proc.poll() is None:
+                proc.terminate()
+                proc.wait(30)
+    states = collections.Counter(r["state"] for r in run.rows.values())
+    swapped = sum(r["swapped"] > 0 for r in run.rows.values())
+    print(f"ComfyUI {rig.version}: {len(run.rows)} templates with a loader, {swapped} swapped; " + ", ".join(f"{n} {s}" for s, n in sorted(states.items())))
+    if options.out:
+        pathlib.Path(options.out).write_text(json.dumps(run.rows, indent=1))
+    return 1 if states["DIFFERS"] or not states["same"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))
