@@ -59,7 +59,7 @@ const epilogues = 12
 func linearCase(size [3]int, stored engine.DType, e int, rotated ...int) testCase {
 	rows, n, k := size[0], size[1], size[2]
 	name := fmt.Sprintf("Linear/%v %s epilogue %d%v", size, stored, e, rotated)
-	return testCase{name: name, tol: linearTol(k), run: func(r *rig) {
+	return testCase{name: name, tol: linearTol(k), eight: stored == engine.I8, run: func(r *rig) {
 		lead := []int{rows}
 		if batch := []int{0, 1, 2, 3, 2}[e%5]; batch > 0 && rows%batch == 0 {
 			lead = []int{batch, rows / batch}
