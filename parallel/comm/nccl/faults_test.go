@@ -43,8 +43,9 @@ func TestPlantedFaults(t *testing.T) {
 		},
 		{
 			"calls without their group", "../../../engine/cuda/nccl_shim.c",
-			"n->ncclGroupStart(), end;\n  for (int i = 0; i < count && (r ==",
-			"PB_NCCL_SUCCESS, end;\n  for (int i = 0; i < count && (r ==", "TestEvenExchanges", "while something is in progress",
+			"call = \"ncclGroupStart\";\n  ncclResult_t r = n->ncclGroupStart(), end;",
+			"call = \"ncclGroupStart\";\n  ncclResult_t r = PB_NCCL_SUCCESS, end;", "TestEvenExchanges",
+			"while something is in progress",
 		},
 		{
 			"a host that does not wait until it is connected", "wires.go", "for looks := 0; pending && err == nil; looks++ {",
