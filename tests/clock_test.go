@@ -135,6 +135,9 @@ func (s *server) setClock(seconds int64) {
 	s.t.Helper()
 	for _, pid := range append(children(s.cmd.Process.Pid), s.cmd.Process.Pid) {
 		err := setClock(pid, seconds)
+		if errors.Is(err, os.ErrPermission) || errors.Is(err, syscall.EIO) {
+			s.t.Skipf("NOT RUN: this kernel does not let a process write to its child: %v", err)
+		}
 		if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, syscall.ESRCH) { // a worker that has ended
 			s.t.Fatalf("the clock of process %d: %v", pid, err)
 		}
