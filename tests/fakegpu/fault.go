@@ -10,6 +10,10 @@ import (
 	"testing"
 )
 
+// repeats is how often a test may run until it notices: the orders that the fake device draws hang on which goroutine
+// asks first, and some hide a wait that is missing (one in two for a slot that is sent before it is filled).
+const repeats = "12"
+
 // Faults plants one mistake after the other and runs the test that must notice: one that passes all the same does not
 // guard what it is for. In a copy of File, a base name among the sources of the fake or the path of a Go or C file of
 // the program from the folder of the test, Old, which must occur exactly once, becomes New. Test, of the same package,
@@ -23,11 +27,14 @@ func Faults(t *testing.T, list []struct{ Name, File, Old, New, Test, Want string
 		t.Run(f.Name, func(t *testing.T) {
 			change := Change{File: f.File, Old: f.Old, New: f.New}
 			pattern := "^" + strings.ReplaceAll(f.Test, "/", "$/^") + "$"
-			args := []string{os.Args[0], "-test.run", pattern, "-test.timeout", "120s"}
+			args := []string{
+				os.Args[0], "-test.run", pattern, "-test.timeout", "120s", "-test.count", repeats, "-test.failfast",
+			}
 			library := ""
 			if ext := filepath.Ext(f.File); ext == ".go" || ext == ".c" {
 				args = []string{
-					"go", "test", "-count", "1", "-overlay", overlay(t, change), "-run", pattern, "-timeout", "120s", ".",
+					"go", "test", "-count", repeats, "-failfast", "-overlay", overlay(t, change), "-run", pattern, "-timeout",
+					"120s", ".",
 				}
 				library = Library(t)
 			} else {
