@@ -111,8 +111,8 @@ func (c *Config) gpus() (*cuda.Driver, []cuda.Info, error) {
 // autoDevices is the value of --devices for every GPU that can be used, and the processors where there is none.
 const autoDevices = "auto"
 
-// chosen is --devices with auto replaced by what is here. Several workers have the processors, as they
-// cannot share GPUs.
+// chosen is --devices with auto replaced by what is here. Several workers have the processors, as they cannot share
+// GPUs.
 func (c *Config) chosen() string {
 	if c.Devices != autoDevices {
 		return c.Devices

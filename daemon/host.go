@@ -10,7 +10,6 @@ import (
 	"net"
 	"os"
 	"os/signal"
-	"strconv"
 	"syscall"
 	"time"
 
@@ -37,8 +36,7 @@ func (c *Config) silence() time.Duration {
 }
 
 // RunHost offers the devices of this machine to the workers that have the cluster's key until the context is done, and
-// says so in a group. hung
-// is told when a rank does not come back: only the end of the process helps then.
+// says so in a group. hung is told when a rank does not come back: only the end of the process helps then.
 func RunHost(parent context.Context, cfg *Config, listen string, places int, group Membership, log zerolog.Logger,
 	hung func(error),
 ) error {
@@ -64,9 +62,6 @@ func RunHost(parent context.Context, cfg *Config, listen string, places int, gro
 	key, err := readKey(cfg.ClusterKey)
 	if err != nil {
 		return &InputError{Err: err}
-	}
-	if gpus == nil && cfg.Memory == "" {
-		cfg.Memory = strconv.FormatInt(availableMemory()/10*9, 10)
 	}
 	offer, release, err := cfg.offer(places, cfg.TrustedNetwork, log)
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 
 	"patchbay/ipc/members"
 	"patchbay/ipc/wire"
+	"patchbay/parallel/remote"
 )
 
 // groupOf is the group that --hosts names, in place of a list.
@@ -63,6 +64,10 @@ func (d *daemon) follow(ctx context.Context, url string) error {
 func (d *daemon) write(file string, now []members.Member) error {
 	var list strings.Builder
 	for _, m := range now {
+		if _, err := remote.Address(m.Address, HostPort); err != nil { // it would make the whole list unreadable
+			d.log.Warn().Str("host", m.Address).Err(err).Msg("a host whose address cannot be one is left out")
+			continue
+		}
 		if m.Version != d.version {
 			d.log.Warn().Str("host", m.Address).Str("version", m.Version).Str("own", d.version).Msg(
 				"a host of another version is left out: install the same on both")

@@ -196,9 +196,16 @@ func RunRank(ctx context.Context, cfg *Config, listen string, log zerolog.Logger
 // offer makes what a process has for the ranks of a leader, but for its connections and files; trusted says that NCCL
 // may be used. The function gives it back.
 func (c *Config) offer(places int, trusted bool, log zerolog.Logger) (remote.Config, func(), error) {
+	memory, err := c.hostMemory()
+	if err != nil {
+		return remote.Config{}, nil, err
+	}
 	own := *c
 	own.Placement = PlacementThreads
 	own.Transport = transportLocal // within this process
+	if memory > 0 {
+		own.Memory = strconv.FormatInt(memory, 10)
+	}
 	ec, release, err := own.EngineConfig()
 	if err != nil {
 		return remote.Config{}, nil, err
@@ -207,11 +214,6 @@ func (c *Config) offer(places int, trusted bool, log zerolog.Logger) (remote.Con
 		if err := release(); err != nil {
 			log.Warn().Err(err).Msg("the device was not given back whole")
 		}
-	}
-	memory, err := c.hostMemory()
-	if err != nil {
-		closing()
-		return remote.Config{}, nil, err
 	}
 	if memory > 0 {
 		count(memory, &ec, nil)

@@ -192,7 +192,8 @@ func Address(text string, port int) (string, error) {
 			return "", fmt.Errorf("%q: want HOST:PORT", text)
 		}
 	}
-	if n, err := strconv.ParseUint(at, 10, 16); err != nil || n == 0 || host == "" || strings.ContainsAny(host, " /") {
+	if n, err := strconv.ParseUint(at, 10, 16); err != nil || n == 0 || host == "" ||
+		strings.ContainsAny(host, " /\t\r\n") {
 		return "", fmt.Errorf("%q: want HOST:PORT", text)
 	}
 	return net.JoinHostPort(host, at), nil
