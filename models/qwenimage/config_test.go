@@ -6,11 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	"patchbay/engine/ref"
 	"patchbay/models/dit"
 	"patchbay/models/goldenrun"
 	"patchbay/models/weights"
-	"patchbay/models/weights/goldenweights"
 )
 
 // TestReleasedSize counts the parameters of Qwen-Image by hand: E=3072, F=12288, T=3584.
@@ -82,46 +80,10 @@ func TestDetectRefusesWithReasons(t *testing.T) {
 
 // TestPositions compares where every token sits with what ComfyUI recorded.
 func TestPositions(t *testing.T) {
-	file, err := goldenweights.OpenResults()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = file.Close() }()
-	for _, name := range goldens().Models {
-		set, config, err := goldenweights.Set(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		m, err := goldenrun.Of(Family())(ref.New(), set, map[string]string{"config": string(config)},
-			dit.Held{Blocks: []dit.Range{}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer m.Close()
-		cases, err := goldenweights.Cases(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, c := range cases {
-			want, shape, err := file.Get(c.Name + "#position_ids")
-			if err != nil {
-				t.Fatal(err)
-			}
-			e, g := c.Entries()[0], m.Spec().Tokens(c.X[2], c.X[3])
-			at := m.(*Model).positions(&e, g)
-			if shape[1] != len(at) {
-				t.Errorf("%s: %d tokens, want %d", c.Name, len(at), shape[1])
-				continue
-			}
-			own, lt := e.Context.Rows, m.Spec().JointTokens(&e) // references come last in ComfyUI
-			at = slices.Concat(at[:own], at[lt:], at[own:lt])
-			for row := range at {
-				for a, v := range at[row] {
-					if float32(v) != want[3*row+a] {
-						t.Fatalf("%s: token %d is at %v, want %v", c.Name, row, at[row], want[3*row:3*row+3])
-					}
-				}
-			}
-		}
-	}
+	goldens().Positions(t, func(m dit.Model, c goldenrun.Case) [][]float32 {
+		e, g := c.Entries()[0], m.Spec().Tokens(c.X[2], c.X[3])
+		at := m.(*Model).positions(&e, g)
+		own, lt := e.Context.Rows, m.Spec().JointTokens(&e) // references come last in ComfyUI
+		return goldenrun.Axes(slices.Concat(at[:own], at[lt:], at[own:lt]))
+	})
 }

@@ -5,11 +5,9 @@ import (
 	"strings"
 	"testing"
 
-	"patchbay/engine/ref"
 	"patchbay/models/dit"
 	"patchbay/models/goldenrun"
 	"patchbay/models/weights"
-	"patchbay/models/weights/goldenweights"
 )
 
 // TestReleasedSize counts the parameters of Z-Image by hand: E=3840, F=10240, T=2560.
@@ -92,43 +90,12 @@ func TestDetectRefusesWithReasons(t *testing.T) {
 
 // TestPositions compares where every token sits with what ComfyUI recorded, pads of text and image included.
 func TestPositions(t *testing.T) {
-	file, err := goldenweights.OpenResults()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = file.Close() }()
-	for _, name := range goldens().Models {
-		set, config, err := goldenweights.Set(name)
-		if err != nil {
-			t.Fatal(err)
+	goldens().Positions(t, func(m dit.Model, c goldenrun.Case) [][]float32 {
+		lt, g := m.Spec().TextTokens(c.Context[1]), m.Spec().Tokens(c.X[2], c.X[3])
+		at := make([][3]int, lt+g.Tokens())
+		for row := range at {
+			at[row] = position(row, lt, g)
 		}
-		m, err := goldenrun.Of(Family())(ref.New(), set, map[string]string{"config": string(config)},
-			dit.Held{Blocks: []dit.Range{}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer m.Close()
-		cases, err := goldenweights.Cases(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, c := range cases {
-			want, shape, err := file.Get(c.Name + "#position_ids")
-			if err != nil {
-				t.Fatal(err)
-			}
-			lt, g := m.Spec().TextTokens(c.Context[1]), m.Spec().Tokens(c.X[2], c.X[3])
-			if shape[1] != lt+g.Tokens() {
-				t.Errorf("%s: %d + %d tokens, want %d", c.Name, lt, g.Tokens(), shape[1])
-				continue
-			}
-			for row := range shape[1] {
-				for a, v := range position(row, lt, g) {
-					if float32(v) != want[3*row+a] {
-						t.Fatalf("%s: token %d is at %v, want %v", c.Name, row, position(row, lt, g), want[3*row:3*row+3])
-					}
-				}
-			}
-		}
-	}
+		return goldenrun.Axes(at)
+	})
 }
