@@ -119,7 +119,7 @@ func (o *Partition) evaluation(acts, comm *stack, c plan.Coord, k, b int, m plan
 				}
 				plan.EachAttention(o.Spec.Blocks[n.block], func(_ int, imageOnly bool) {
 					before := comm.top
-					if o.plan.KV8 { // widened
+					if o.plan.KV8 || o.plan.InOrder() && o.plan.Pipe == 1 && !o.stores { // of the attention alone
 						l := plan.StoreRows(o.Sequence(i).Text, o.Tokens(), 0)
 						if imageOnly {
 							l = o.Tokens()
@@ -272,7 +272,7 @@ func (o *Partition) sessionEntry(s *stack, c plan.Coord, k, i, b int) (kv int64)
 	}
 	o.modulate(s, c, min(o.Evaluations, plan.ModulationRows))
 	before := s.top
-	if o.stored() {
+	if o.plan.Pipe > 1 {
 		heads := o.heads(c)[c.Ulysses].Len()
 		spare := 0
 		for n, blk := range spec.Blocks {

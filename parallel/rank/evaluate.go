@@ -361,6 +361,8 @@ func (s *session) begin(env dit.Env, entry int, c *EvaluateCommand) *entryRun {
 		run.attend, run.skips = seq.attendStored(e.wide), e.skips
 	case e.store != nil:
 		run.attend = seq.attendStored(e.store)
+	case s.open.Plan.InOrder():
+		run.attend = seq.attendStored(s.passing(e))
 	}
 	s.tokens.Text += int64(rows.Text.Len() * s.open.Batch)
 	s.tokens.Image += int64(rows.Image.Len() * s.open.Batch)

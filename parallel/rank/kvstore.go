@@ -37,6 +37,11 @@ func newKVStore(env dit.Env, spec *dit.Spec, p plan.Plan, held plan.Lane, lt, li
 	return s
 }
 
+// passing is a store that keeps nothing: each attention brings memory for the rows of its whole sequence.
+func (s *session) passing(e *sessionEntry) *kvStore {
+	return &kvStore{lt: s.textOf(e.p), li: e.grid.Tokens(), small: map[[2]int]quantised{}, heads: s.heads()}
+}
+
 // kvRows is the keys and values of one attention while it runs, [B, L, 2, H/P, D]: the store itself, or what it holds
 // widened.
 type kvRows struct {

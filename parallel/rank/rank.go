@@ -237,6 +237,7 @@ func (r *Rank) handle(c Command) (reply Reply, outputs func() ([][]float32, erro
 		if s == nil {
 			return reply, nil, fmt.Errorf("rank %d: session %d is not open", r.id, c.Session)
 		}
+		r.fix(s.open.Plan)
 		outputs, err = s.evaluate(s.env.Ops, *c.Evaluate)
 		return r.report(s, false), outputs, err
 	case c.Close:
@@ -252,9 +253,17 @@ func (r *Rank) handle(c Command) (reply Reply, outputs func() ([][]float32, erro
 	return reply, nil, fmt.Errorf("rank %d: empty command", r.id)
 }
 
+// fix has the device compute as the plan of a session asks.
+func (r *Rank) fix(p plan.Plan) {
+	if f, ok := r.Ops.(engine.Fixer); ok {
+		f.Fix(p.Deterministic)
+	}
+}
+
 // openSession measures what the session needs, takes the memory and prepares all entries.
 func (r *Rank) openSession(id uint64, o OpenCommand) (Reply, error) {
 	r.Pos.at("opening a session")
+	r.fix(o.Plan)
 	model, ok := r.weights(o.Model)
 	if !ok {
 		return Reply{}, fmt.Errorf("rank %d: model %s is not resident", r.id, o.Model)
