@@ -48,6 +48,8 @@ type Plan struct {
 	// Deterministic gives the bits of one rank: what is summed in the order of the ranks elsewhere is brought into the
 	// order of the sequence first, and pipelines are synchronous (ADR 21).
 	Deterministic bool
+	// Halves exchanges one half of a rank's heads beside the attention of the other half; only with Ulysses > 1.
+	Halves bool
 	// Overlap lets transfers run beside computation. Off is for measuring.
 	Overlap bool
 }
@@ -95,6 +97,7 @@ func choices() []choice {
 		{"kv", "full", "fp8", func(p *Plan) *bool { return &p.KV8 }},
 		{"cut", "time", "weights", func(p *Plan) *bool { return &p.ByWeights }},
 		{"deterministic", "off", "on", func(p *Plan) *bool { return &p.Deterministic }},
+		{"heads", "whole", "halves", func(p *Plan) *bool { return &p.Halves }},
 		{"overlap", "off", "on", func(p *Plan) *bool { return &p.Overlap }},
 	}
 }
@@ -161,6 +164,8 @@ func (p Plan) Possible() error {
 	case p.Deterministic && p.Patches > 1 && p.Warmup < throughout:
 		return Refuse("warmup", "is %d with deterministic=on, but patches behind it attend to keys and values of the "+
 			"evaluation before, as no other plan does: use patches=1, or leave warmup out", p.Warmup)
+	case p.Halves && (p.Ulysses == 1 || p.Pipe > 1 || p.Deterministic):
+		return Refuse("heads", "is halves, which is for ulysses=2 (or more) without pipe and deterministic: leave heads out")
 	case p.ByWeights && !p.Owns():
 		return Refuse("cut", "is weights, but stages share whole weights: add shard=on and pipe=2 (or more stages), or "+
 			"leave cut out")

@@ -50,6 +50,7 @@ func TestDeterministicIsRefused(t *testing.T) {
 		"tensor=2,deterministic=on":         {"plan.tensor", "ulysses=2"},
 		"pipe=2,warmup=3,deterministic=on":  {"plan.warmup", "patches=1"},
 		"ranks=2,stale=on,deterministic=on": {"plan.stale", "leave out"},
+		"ring=2,heads=halves":               {"plan.heads", "ulysses=2"},
 		"deterministic=yes":                 {"plan.deterministic", "off or on"},
 	} {
 		if _, err := Parse(text); err == nil || !strings.Contains(err.Error(), want[0]) ||

@@ -344,7 +344,8 @@ func (s *session) begin(env dit.Env, entry int, c *EvaluateCommand) *entryRun {
 		m, row = s.model.Modulate(env, e.p, []float32{c.Timestep}, dit.Range{}), 0
 	}
 	ulysses, ring := s.comms[plan.AxisUlysses], s.outer(c)
-	seq := &sequence{ops: env.Ops, arena: s.comm, ulysses: ulysses, ring: ring}
+	seq := &sequence{ops: env.Ops, arena: s.comm, ulysses: ulysses, ring: ring, plan: s.open.Plan, flight: &s.flight}
+	s.flight.comm = ulysses
 	seq.rows = c.Rows(plan.Sequence{Text: s.textOf(e.p), Image: e.grid.Tokens()}, ulysses.Size()*ring.Size())
 	wide, tensor := seq.mine(), s.comms[plan.AxisTensor]
 	rows := s.open.Plan.Kept(wide, tensor.Rank())
