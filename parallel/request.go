@@ -109,6 +109,9 @@ type Entry struct {
 	MaskStrength float32 // factor of Mask
 	// MaskBounds cuts the evaluation to the bounding box of the mask.
 	MaskBounds bool
+	// Residuals are added to the image tokens behind blocks, in every evaluation: what a control net that ran elsewhere
+	// says. Rows are [1 or B, tokens, Width]; not in entries limited to an area.
+	Residuals []rank.Residual
 }
 
 // Area is a rectangle of latent pixels. The zero Area is none.
