@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import comfy.controlnet
 import comfy.samplers
 
 from .proxy import KEY
@@ -36,7 +37,7 @@ OBJECTS = frozenset(("model_sampling", "manual_cast_dtype"))
 CACHES = {"EasyCacheHolder": ("easy", "easycache"), "LazyCacheHolder": ("lazy", "lazycache")}
 """The caches that ComfyUI's own nodes set: their rule in the message, and what their wrappers go by."""
 
-REFUSED_KEYS = frozenset(("control", "gligen", "hooks"))
+REFUSED_KEYS = frozenset(("gligen", "hooks"))
 
 
 @dataclass
@@ -66,10 +67,19 @@ def judge(guider: Any, model_options: Mapping[str, Any]) -> Verdict:  # noqa: AN
     for name, conds in guider.conds.items():
         for c in conds or ():
             out.refuse += [f"{name} conditioning with {k}" for k in c if k in REFUSED_KEYS and c[k] is not None]
-            out.evaluate += [f"{name} conditioning with {k}" for k in c if k == "default"]
+            out.refuse += [f"{name} conditioning with a control net of the kind {k}, which looks into the model" for k in foreign_nets(c.get("control"))]
+            out.evaluate += [f"{name} conditioning with {k}" for k in c if k in ("default", "control") and c[k] is not None]
     if out.evaluate and any(model_options.get(k) for k in ("multigpu_clones",)):
         out.refuse.append("MultiGPU CFG Split together with " + out.evaluate[0])
     return out
+
+
+def foreign_nets(net: Any) -> Iterable[str]:  # noqa: ANN401
+    """Name the kinds of control nets in a chain that are not ComfyUI's plain one: they may read weights of the model, which has none here."""
+    while net is not None:
+        if type(net) is not comfy.controlnet.ControlNet:
+            yield type(net).__name__
+        net = net.previous_controlnet
 
 
 def cache_of(options: Mapping[str, Any]) -> tuple[dict[str, Any] | None, str]:

@@ -2,6 +2,7 @@ package parallel
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -123,7 +124,7 @@ func (run controlRun) request(g goldenModel, i int) (r *Request, want []float32)
 	}, want
 }
 
-// TestResidualsMatchGolden: what ComfyUI's control nets say, added behind the blocks, gives what ComfyUI's networks say.
+// TestResidualsMatchGolden: what ComfyUI's control nets say, added behind the blocks, gives what its networks say.
 func TestResidualsMatchGolden(t *testing.T) {
 	e := newEngine(t)
 	for _, c := range []struct{ file, main string }{{"control_qwen", "qwen-a"}} {
@@ -247,7 +248,9 @@ func TestForecastsHoldWithResiduals(t *testing.T) {
 		e := newRecordingEngine(t)
 		r := tinyRequest(t, f.name, 2, f.y, f.x, 4)
 		controlled(r)
-		for _, text := range []string{"", "ring=2,ulysses=3", "cfg=2,pipe=2,tensor=2,patches=2", "pipe=2,patches=3,sync=spread"} {
+		for _, text := range []string{
+			"", "ring=2,ulysses=3", "cfg=2,pipe=2,tensor=2,patches=2", "pipe=2,patches=3,sync=spread",
+		} {
 			t.Run(f.name+"/"+text, func(t *testing.T) { compareRecorded(t, e, *r, text, 0) })
 		}
 	}
@@ -273,8 +276,8 @@ func TestBadResidualsAreRefused(t *testing.T) {
 		controlled(r)
 		c.spoil(&r.Branches[0].Entries[0])
 		_, err := e.Sample(context.Background(), r, nil)
-		f, ok := err.(*failure.Error)
-		if !ok || f.Field != "positive" || !strings.Contains(f.Text, c.want) {
+		var f *failure.Error
+		if !errors.As(err, &f) || f.Field != "positive" || !strings.Contains(f.Text, c.want) {
 			t.Errorf("%s: got %v, want a refusal of positive with %q", c.model, err, c.want)
 		}
 	}

@@ -112,8 +112,8 @@ func (r *Request) validateResiduals(branch string, i int, e Entry) error {
 	n := spec.Tokens(r.Latent.Y, r.Latent.X).Tokens()
 	for k, c := range e.Residuals {
 		if len(c.Rows) != n*spec.Width && len(c.Rows) != r.Latent.B*n*spec.Width {
-			return failure.Refuse(branch, "entry %d has a residual %d of %d values, the %s model takes [1 or %d, %d, %d]: is the "+
-				"control net one of another family?", i, k, len(c.Rows), spec.Family, r.Latent.B, n, spec.Width)
+			return failure.Refuse(branch, "entry %d has a residual %d of %d values, the %s model takes [1 or %d, %d, %d]: is "+
+				"the control net one of another family?", i, k, len(c.Rows), spec.Family, r.Latent.B, n, spec.Width)
 		}
 		for _, v := range c.Rows {
 			if !(math.Abs(float64(v)) <= math.MaxFloat32) {
