@@ -26,7 +26,7 @@ INFORMING = frozenset(("denoise_mask", "latent_shapes"))
 class Session:
     """What the requests of one run have in common."""
 
-    def __init__(self, patcher: Any) -> None:  # noqa: ANN401
+    def __init__(self, patcher: Any) -> None:
         """Look at a proxy; raise CannotSendError for a patch or a model sampling that the message cannot carry."""
         source = source_of(patcher)
         sampling = patcher.get_model_object("model_sampling")
@@ -83,14 +83,14 @@ class Session:
 
 
 def one_evaluation(
-    executor: Any,  # noqa: ANN401
+    executor: Any,
     x: torch.Tensor,
     t: torch.Tensor,
     c_concat: torch.Tensor | None = None,
     c_crossattn: torch.Tensor | None = None,
-    control: Any = None,  # noqa: ANN401
+    control: Any = None,
     transformer_options: dict[str, Any] | None = None,
-    **values: Any,  # noqa: ANN401
+    **values: Any,
 ) -> torch.Tensor:
     """Do what ``model.apply_model`` does: x and sigma in, the denoised x out. The network that is asked is the daemon's, never the empty one here."""
     bad = network_options(transformer_options or {})
@@ -106,7 +106,7 @@ def one_evaluation(
         raise RuntimeError(f"Patchbay cannot run this: {err}. Take it out of the workflow, or use ComfyUI's own loader") from err
 
 
-def added(control: dict[str, Any], model: Any, rows: slice) -> list[dict[str, Any]]:  # noqa: ANN401
+def added(control: dict[str, Any], model: Any, rows: slice) -> list[dict[str, Any]]:
     """Return what control nets give for rows of the batch, each tensor with the blocks that ComfyUI's network of this kind adds it behind."""
     size = model.model_config.unet_config
     places: dict[str, range] = {}
@@ -126,7 +126,7 @@ def added(control: dict[str, Any], model: Any, rows: slice) -> list[dict[str, An
     return list(out.values())
 
 
-def row(v: Any, a: int) -> Any:  # noqa: ANN401
+def row(v: Any, a: int) -> Any:
     """Return row a of a value, or of those in a list; what is no tensor is that of all rows."""
     return [row(e, a) for e in v] if isinstance(v, list) else v[a : a + 1] if torch.is_tensor(v) else v
 

@@ -27,6 +27,7 @@ type SampleRequest struct {
 	CFG   *float64     `json:"cfg,omitempty"`  // nil: 1
 	CFG1  *bool        `json:"cfg1_shortcut,omitempty"`
 	Conds CondsRef     `json:"conds"`
+	Dual  *DualRef     `json:"dual,omitempty"`  // nil: guidance by one scale
 	Cache *CacheRef    `json:"cache,omitempty"` // nil: every evaluation runs
 	// "none" (default), "latent": x0 with every step, "jpeg": a picture at most 5 times a second
 	Preview string `json:"preview,omitempty"`
@@ -100,6 +101,14 @@ type CacheRef struct {
 type CondsRef struct {
 	Positive []CondRef  `json:"positive"`
 	Negative *[]CondRef `json:"negative,omitempty"`
+}
+
+// DualRef is what DualCFGGuider adds to positive (its cond1), negative and cfg (its cfg_conds): a second conditioning
+// between the two, cond2, and its scale against the negative. parallel.Guider has the formulas.
+type DualRef struct {
+	Middle []CondRef `json:"middle"`
+	CFG2   float64   `json:"cfg2"`             // cfg_cond2_negative
+	Nested bool      `json:"nested,omitempty"` // style "nested"; false: "regular"
 }
 
 // CondRef is one entry of a conditioning. ModelConds are what ComfyUI's extra_conds gives: c_crossattn [1, Lt, D], y

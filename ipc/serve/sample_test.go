@@ -127,6 +127,10 @@ func TestSampleRefusals(t *testing.T) {
 				MaskNoiseFromSeed: true,
 			}
 		},
+		"dual.middle[0].area": func(q *message.SampleRequest) {
+			q.Conds.Negative, q.Dual = &[]message.CondRef{}, &message.DualRef{Middle: slices.Clone(q.Conds.Positive)}
+			q.Dual.Middle[0].Area = []int{1}
+		},
 		"conds.positive[0].area": func(q *message.SampleRequest) {
 			q.Conds.Positive[0].Area = []int{1}
 		},
@@ -153,6 +157,11 @@ func TestSampleRefusals(t *testing.T) {
 		if _, err := ipctest.Sample(ctx, c, q, nil); !errors.As(err, &e) || e.Code != wire.ErrBadRequest || e.Input != field {
 			t.Errorf("%s: got %v", field, err)
 		}
+	}
+	q, e := smallSample("euler"), (*wire.Error)(nil)
+	q.Dual = &message.DualRef{}
+	if _, err := ipctest.Sample(ctx, c, q, nil); !errors.As(err, &e) || e.Input != "conds.negative" {
+		t.Errorf("dual guidance without a negative: got %v", err)
 	}
 	for field, body := range map[string]map[string]any{
 		"hooks":      {"hooks": 1},
