@@ -85,12 +85,9 @@ def is_extra(thing: Any, file: str) -> bool:
     return os.path.realpath(home) == os.path.realpath(os.path.join(os.path.dirname(comfy.samplers.__file__), "..", "comfy_extras", file))
 
 
-def foreign_nets(net: Any) -> Iterable[str]:
+def foreign_nets(net: Any) -> list[str]:
     """Name the kinds of control nets in a chain that are not ComfyUI's plain one: they may read weights of the model, which has none here."""
-    while net is not None:
-        if type(net) is not comfy.controlnet.ControlNet:
-            yield type(net).__name__
-        net = net.previous_controlnet
+    return [] if net is None else [type(net).__name__] * (type(net) is not comfy.controlnet.ControlNet) + foreign_nets(net.previous_controlnet)
 
 
 def cache_of(options: Mapping[str, Any]) -> tuple[dict[str, Any] | None, str]:

@@ -6,6 +6,7 @@ A run of one step from sigma to 0 is an evaluation: its x0 is what the network s
 from __future__ import annotations
 
 import uuid
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -93,36 +94,27 @@ def one_evaluation(
     **values: Any,
 ) -> torch.Tensor:
     """Do what ``model.apply_model`` does: x and sigma in, the denoised x out. The network that is asked is the daemon's, never the empty one here."""
-    bad = network_options(transformer_options or {})
-    bad += ["concatenated latents"] * (c_concat is not None)
+    bad = network_options(transformer_options or {}) + ["concatenated latents"] * (c_concat is not None)
     if bad:
         raise RuntimeError(f"Patchbay cannot run this: {'; '.join(bad)}. Take it out of the workflow, or use ComfyUI's own loader")
     try:
         session = getattr(executor.class_obj, ATTRIBUTE, None) or Session(executor.class_obj.current_patcher)
         given = {k: v for k, v in {"c_crossattn": c_crossattn, **values}.items() if v is not None and k not in INFORMING}
-        parts = [(slice(a, b), {k: row(v, a) for k, v in given.items()}) for a, b in stretches(t, given)]
-        return torch.cat([session.predict(x[at], float(t[at.start]), own, added(control or {}, executor.class_obj, at)) for at, own in parts])
+        add = partial(added, control or {}, executor.class_obj)
+        return torch.cat([session.predict(x[a:b], float(t[a]), {k: row(v, a) for k, v in given.items()}, add(slice(a, b))) for a, b in stretches(t, given)])
     except CannotSendError as err:
         raise RuntimeError(f"Patchbay cannot run this: {err}. Take it out of the workflow, or use ComfyUI's own loader") from err
 
 
 def added(control: dict[str, Any], model: Any, rows: slice) -> list[dict[str, Any]]:
     """Return what control nets give for rows of the batch, each tensor with the blocks that ComfyUI's network of this kind adds it behind."""
-    size = model.model_config.unet_config
-    places: dict[str, range] = {}
-    if isinstance(model, mb.Flux):
-        places = {"input": range(size["depth"]), "output": range(size["depth"], size["depth"] + size["depth_single_blocks"])}
-    elif isinstance(model, mb.SD3):
-        places = {"output": range(size["depth"])}
-    elif isinstance(model, getattr(mb, "QwenImage", ())):
-        places = {"input": range(size["num_layers"])}
-    elif control:
+    if control and not isinstance(model, (mb.Flux, mb.SD3, getattr(mb, "QwenImage", mb.SD3))):
         raise CannotSendError(f"ControlNet on {type(model).__name__}")
-    out: dict[int, dict[str, Any]] = {}
-    for part, blocks in places.items():
-        for block, t in zip(blocks, control.get(part) or (), strict=False):
-            if t is not None:
-                out.setdefault(id(t), {"blocks": [], "rows": array(t[rows] if t.shape[0] > 1 else t)})["blocks"].append(block)
+    size, out = model.model_config.unet_config, dict[int, dict[str, Any]]()
+    double, first = size.get("depth", size.get("num_layers")), control.get("output" if isinstance(model, mb.SD3) else "input") or ()
+    for block, t in [*enumerate(first[:double]), *enumerate((control.get("output") or ())[: size.get("depth_single_blocks", 0)], double)]:
+        if t is not None:
+            out.setdefault(id(t), {"blocks": [], "rows": array(t[rows] if t.shape[0] > 1 else t)})["blocks"].append(block)
     return list(out.values())
 
 

@@ -277,7 +277,7 @@ class TestControlNet:
             net.controlnet_x_embedder = torch.nn.Linear(12, net.inner_dim)
         random = torch.Generator().manual_seed(seed)
         with torch.no_grad():
-            for p in net.parameters():
+            for p in (*net.parameters(), *(b for b in net.buffers() if b.is_floating_point())):
                 p.copy_(torch.randn(p.shape, generator=random) / (p.shape[-1] ** 0.5 if p.ndim > 1 else 3))
         net = net.eval().requires_grad_(False)
         out = comfy.controlnet.ControlNet(net, compression_ratio=1, load_device=torch.device("cpu"), extra_conds=["y", "guidance"] if model.startswith("flux") else ["y"])
