@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import comfy.controlnet
 import comfy.samplers
 
 from .proxy import KEY
@@ -36,7 +37,7 @@ OBJECTS = frozenset(("model_sampling", "manual_cast_dtype"))
 CACHES = {"EasyCacheHolder": ("easy", "easycache"), "LazyCacheHolder": ("lazy", "lazycache")}
 """The caches that ComfyUI's own nodes set: their rule in the message, and what their wrappers go by."""
 
-REFUSED_KEYS = frozenset(("control", "gligen", "hooks"))
+REFUSED_KEYS = frozenset(("gligen", "hooks"))
 
 
 @dataclass
@@ -66,7 +67,8 @@ def judge(guider: Any, model_options: Mapping[str, Any]) -> Verdict:
     for name, conds in guider.conds.items():
         for c in conds or ():
             out.refuse += [f"{name} conditioning with {k}" for k in c if k in REFUSED_KEYS and c[k] is not None]
-            out.evaluate += [f"{name} conditioning with {k}" for k in c if k == "default"]
+            out.refuse += [f"{name} conditioning with a control net of the kind {k}, which looks into the model" for k in foreign_nets(c.get("control"))]
+            out.evaluate += [f"{name} conditioning with {k}" for k in c if k in ("default", "control") and c[k] is not None]
     if out.evaluate and any(model_options.get(k) for k in ("multigpu_clones",)):
         out.refuse.append("MultiGPU CFG Split together with " + out.evaluate[0])
     return out
@@ -81,6 +83,11 @@ def is_extra(thing: Any, file: str) -> bool:
     """Report whether a thing's class comes from that file of ComfyUI's comfy_extras, which loads its files by path."""
     home = getattr(sys.modules.get(type(thing).__module__), "__file__", None) or ""
     return os.path.realpath(home) == os.path.realpath(os.path.join(os.path.dirname(comfy.samplers.__file__), "..", "comfy_extras", file))
+
+
+def foreign_nets(net: Any) -> list[str]:
+    """Name the kinds of control nets in a chain that are not ComfyUI's plain one: they may read weights of the model, which has none here."""
+    return [] if net is None else [type(net).__name__] * (type(net) is not comfy.controlnet.ControlNet) + foreign_nets(net.previous_controlnet)
 
 
 def cache_of(options: Mapping[str, Any]) -> tuple[dict[str, Any] | None, str]:

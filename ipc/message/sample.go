@@ -127,6 +127,14 @@ type CondRef struct {
 	References []*wire.Tensor `json:"references,omitempty"`
 	// where they sit, in ComfyUI's words: index, index_timestep_zero ...; empty: the model's own
 	ReferencesMethod string `json:"references_method,omitempty"`
+	// what a control net says for all evaluations of the run, added to the picture's tokens behind blocks of the network
+	Control []ControlRef `json:"control,omitempty"`
+}
+
+// ControlRef is one output of a control net.
+type ControlRef struct {
+	Blocks []int        `json:"blocks"` // from 0 in the order they run; a block is in one output at most
+	Rows   *wire.Tensor `json:"rows"`   // [1 or B, tokens, width of the network]
 }
 
 // SampleReply is one message of the replies to sample: "accepted", "progress", "heartbeat", and one of "done", "error"

@@ -271,6 +271,13 @@ func (c *CondRef) entry(path string, look Numbers) (parallel.Entry, error) {
 		e.References = append(e.References, dit.Reference{Y: l.Y, X: l.X, Data: l.Data})
 	}
 	e.Method = c.ReferencesMethod
+	for i, add := range c.Control {
+		_, rows, err := look.values(fmt.Sprintf("%s.control[%d].rows", path, i), add.Rows, 3)
+		if err != nil {
+			return e, err
+		}
+		e.Residuals = append(e.Residuals, parallel.Residual{Blocks: add.Blocks, Rows: rows})
+	}
 	if c.ModelConds["c_crossattn"] == nil {
 		return e, wire.BadField(path+".model_conds.c_crossattn", "is missing")
 	}

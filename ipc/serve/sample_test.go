@@ -140,6 +140,9 @@ func TestSampleRefusals(t *testing.T) {
 		"conds.positive[0].references[1]": func(q *message.SampleRequest) {
 			q.Conds.Positive[0].References = []*wire.Tensor{f32(make([]float32, 4), 1, 1, 2, 2), nil}
 		},
+		"conds.positive[0].control[0].rows": func(q *message.SampleRequest) {
+			q.Conds.Positive[0].Control = []message.ControlRef{{Blocks: []int{0}, Rows: f32(make([]float32, 4), 2, 2)}}
+		},
 		"conds.positive[0].mask": func(q *message.SampleRequest) {
 			q.Conds.Positive[0].Mask = f32([]float32{1}, 1)
 		},
