@@ -102,8 +102,9 @@ type CondsRef struct {
 	Negative *[]CondRef `json:"negative,omitempty"`
 }
 
-// CondRef is one entry of a conditioning. ModelConds are what ComfyUI's extra_conds gives: c_crossattn [1, Lt, D], y
-// [1, P], guidance [1], attention_mask [1, Lt], and of HunyuanDiT and PixArt text_embedding_mask,
+// CondRef is one entry of a conditioning. ModelConds are what ComfyUI's extra_conds gives: c_crossattn [1, Lt, D],
+// c_concat [1, C, Y, X] in model space, y [1, P], guidance [1], attention_mask [1, Lt], and of HunyuanDiT and PixArt
+// text_embedding_mask,
 // encoder_hidden_states_t5, text_embedding_mask_t5, image_meta_size, c_size, c_ar.
 type CondRef struct {
 	ModelConds map[string]*wire.Tensor `json:"model_conds"`
