@@ -91,6 +91,10 @@ func forecastPlans() []string {
 		"pipe=2,ulysses=2,tensor=3,form=scatter,patches=5", "pipe=2,patches=3,shard=on",
 		"pipe=4,ulysses=2,patches=2,shard=on,cut=weights",
 		"cfg=2,pipe=3,tensor=2,patches=2,shard=on", "pipe=2,patches=3,kv=fp8", "pipe=3,ring=2,ulysses=3,patches=2,kv=fp8",
+		"ulysses=2,heads=halves", "ulysses=3,heads=halves", "ring=2,ulysses=2,heads=halves",
+		"tensor=2,ulysses=2,cfg=2,heads=halves", "ulysses=4,deterministic=on", "ring=2,ulysses=3,deterministic=on",
+		"data=2,ring=3,deterministic=on",
+		"pipe=2,ring=2,ulysses=2,patches=3,sync=spread,deterministic=on", "pipe=3,deterministic=on",
 		"pipe=2,ulysses=2,patches=4,sync=spread,kv=fp8", "cfg=2,pipe=2,tensor=2,patches=2,shard=on,kv=fp8",
 	}
 }

@@ -256,8 +256,8 @@ func (o *Partition) own(c plan.Coord, f func(k int)) {
 	}
 }
 
-// stored tells whether attention runs from K/V stores.
-func (o *Partition) stored() bool { return o.plan.Pipe > 1 || o.stores }
+// stored tells whether attention runs from K/V stores, or as if it did.
+func (o *Partition) stored() bool { return o.plan.Pipe > 1 || o.stores || o.plan.InOrder() }
 
 // heads is how many heads each Ulysses place of c's tensor place attends with.
 func (o *Partition) heads(c plan.Coord) []dit.Range {
