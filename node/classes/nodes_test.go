@@ -270,8 +270,13 @@ func TestAutoencoderNodesEqualComfyUI(t *testing.T) {
 	}
 }
 
-// writeGolden writes a golden model as a checkpoint.
+// writeGolden writes a golden model as a checkpoint, without its config.
 func writeGolden(t *testing.T, name, path string) {
+	t.Helper()
+	writeGoldenWith(t, name, path, nil)
+}
+
+func writeGoldenWith(t *testing.T, name, path string, meta map[string]string) {
 	t.Helper()
 	set, _, err := goldenweights.Set(name)
 	if err != nil {
@@ -283,7 +288,7 @@ func writeGolden(t *testing.T, name, path string) {
 		entries = append(entries, safetensors.Entry{Name: n, DType: engine.F32, Shape: s.Shape, Data: s.Elements(0, s.Len())})
 	}
 	var b bytes.Buffer
-	if err := safetensors.Write(&b, nil, entries); err != nil {
+	if err := safetensors.Write(&b, meta, entries); err != nil {
 		t.Fatal(err)
 	}
 	scratch.Write(t, path, b.Bytes())
