@@ -11,7 +11,7 @@ import (
 	"patchbay/node/value"
 )
 
-// styleClasses are the rows that let a picture speak beside the text (FLUX.1 Redux).
+// styleClasses are the rows that let a picture speak beside the text (Redux).
 func styleClasses() []graph.Class {
 	return []graph.Class{
 		{
@@ -88,7 +88,7 @@ func applyStyle(c *graph.Call) ([]any, error) {
 	out := list.Each(func(e *value.Cond) {
 		if e.Context.Cols != rows.Cols {
 			err = fault.At(fault.CodeWrongFamily, "style_model", "style_model: its rows have %d values, those of the text %d: "+
-				"Redux is made for FLUX.1", rows.Cols, e.Context.Cols)
+				"load a style model of the model's family", rows.Cols, e.Context.Cols)
 			return
 		}
 		e.Context.Rows, e.Context.Data = e.Context.Rows+rows.Rows, slices.Concat(e.Context.Data, rows.Data)

@@ -92,7 +92,9 @@ func TestReduxMatchesComfyUI(t *testing.T) {
 		values := map[string]given{
 			"TheModel": {"MODEL", c.model(t)}, "TheText": {"CONDITIONING", c.raw(entry)},
 			"TheLatent": {"LATENT", &value.Latent{Samples: parallel.NewLatent(c.Shape[0], c.Shape[1], c.Shape[2], c.Shape[3])}},
-			"TheSight":  {"CLIP_VISION_OUTPUT", value.Seen{Rows: 9, Cols: 28, Data: golden.Input("redux-a/last_hidden_state", 9*28)}},
+			"TheSight": {"CLIP_VISION_OUTPUT", value.Seen{
+				Rows: 9, Cols: 28, Data: golden.Input("redux-a/last_hidden_state", 9*28),
+			}},
 		}
 		got := map[string]*value.Latent{}
 		run, g := styleRunner(t, values, got, nil), newGraph()

@@ -43,18 +43,19 @@ func OpenEyes(name string, f files.Checkpoint, set *weights.Set) (*Eyes, error) 
 // OpenStyle makes a handle after checking that the file holds a style model.
 func OpenStyle(name string, f files.Checkpoint, set *weights.Set) (*Style, error) {
 	s := &Style{
-		lazy: lazy{name, &files.Opener{Checkpoint: f}}, In: set.Dim("redux_up.weight", 1), Out: set.Dim("redux_down.weight", 0),
+		lazy: lazy{name, &files.Opener{Checkpoint: f}},
+		In:   set.Dim("redux_up.weight", 1), Out: set.Dim("redux_down.weight", 0),
 	}
 	if s.In == 0 || s.Out == 0 || set.Dim("redux_up.weight", 0) != set.Dim("redux_down.weight", 1) {
-		return nil, fault.New(fault.CodeWrongFamily, "%s holds no style model: redux_up and redux_down of FLUX.1 Redux are "+
-			"read, it looks like %s", name, models.GuessKind(set))
+		return nil, fault.New(fault.CodeWrongFamily, "%s holds no style model: redux_up and redux_down are read, "+
+			"it looks like %s", name, models.GuessKind(set))
 	}
 	return s, nil
 }
 
 // on runs f on the device with the network of a file, which open loads.
-func on[T resident](u Use, z *lazy, field string, open func(*parallel.Workspace, *weights.File, *weights.Set) (T, error),
-	f func(T, text.Env) error,
+func on[T resident](u Use, z *lazy, field string,
+	open func(*parallel.Workspace, *weights.File, *weights.Set) (T, error), f func(T, text.Env) error,
 ) error {
 	return u.do(field+" "+z.name, func(l *parallel.Workspace) error {
 		net, err := lent(u, field+" "+z.file.Checkpoint.Key(), func() (net T, err error) {
