@@ -96,6 +96,11 @@ func (r *Request) validateEntry(branch string, i int, e Entry) error {
 	case math.IsNaN(float64(e.Strength)) || math.IsInf(float64(e.Strength), 0):
 		return failure.Refuse(branch, "entry %d has strength %v: want a finite number", i, e.Strength)
 	}
+	if c, l := e.Concat, r.Latent; (spec.Concat > 0 || c.Data != nil) && (c.Y != l.Y || c.X != l.X ||
+		len(c.Data) != spec.Concat*c.Y*c.X) {
+		return failure.Refuse(branch, "entry %d has %d concatenated values of %d x %d, the %s model takes %d channels of "+
+			"%d x %d", i, len(c.Data), c.Y, c.X, spec.Family, spec.Concat, l.Y, l.X)
+	}
 	if a := e.Area; a != (Area{}) && (a.Y < 0 || a.X < 0 || a.H < 1 || a.W < 1 || a.Y >= r.Latent.Y || a.X >= r.Latent.X) {
 		return failure.Refuse(branch, "entry %d has area %+v outside the latent of %d x %d", i, a, r.Latent.Y, r.Latent.X)
 	}
