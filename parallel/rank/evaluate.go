@@ -354,7 +354,8 @@ func (s *session) begin(env dit.Env, entry int, c *EvaluateCommand) *entryRun {
 		m, row = s.model.Modulate(env, e.p, []float32{c.Timestep}, dit.Range{}), 0
 	}
 	ulysses, ring := s.comms[plan.AxisUlysses], s.outer(c)
-	seq := &sequence{ops: env.Ops, arena: s.comm, ulysses: ulysses, ring: ring}
+	seq := &sequence{ops: env.Ops, arena: s.comm, ulysses: ulysses, ring: ring, plan: s.open.Plan, flight: &s.flight}
+	s.flight.comm = ulysses
 	seq.rows = c.Rows(plan.Sequence{Text: s.textOf(e.p), Image: e.grid.Tokens()}, ulysses.Size()*ring.Size())
 	if s.beside != nil { // the image rows of the model, whose text may be one row shorter
 		for i, r := range c.Rows(plan.Sequence{Text: e.like, Image: e.grid.Tokens()}, len(seq.rows)) {
@@ -376,6 +377,8 @@ func (s *session) begin(env dit.Env, entry int, c *EvaluateCommand) *entryRun {
 		run.attend, run.skips = seq.attendStored(e.wide), e.skips
 	case e.store != nil:
 		run.attend = seq.attendStored(e.store)
+	case s.open.Plan.InOrder():
+		run.attend = seq.attendStored(s.passing(e))
 	}
 	s.tokens.Text += int64(rows.Text.Len() * s.open.Batch)
 	s.tokens.Image += int64(rows.Image.Len() * s.open.Batch)

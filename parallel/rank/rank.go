@@ -54,30 +54,31 @@ type Buffer struct {
 
 // session is one request on one rank.
 type session struct {
-	id    uint64
-	skips *SkipStore
-	model dit.Model
+	id      uint64
+	skips   *SkipStore
+	model   dit.Model
+	open    OpenCommand
+	entries []sessionEntry
+	rowOf   map[float32]int // timestep -> row of the modulations
+	env     dit.Env         // arena of the session
+	act     *engine.Arena
+	comm    *engine.Arena
+	comms   [plan.AxisCount]comm.Comm
+	sent    [plan.AxisCount]comm.Traffic // in this session
+	held    plan.Lane                    // blocks of this rank's stage
+	weights *prefetcher                  // nil: whole weights are here
+	flight  flight                       // of heads
+	tokens  TokenCount
+	chosen  map[string]int64 // before the session
+	stop    *atomic.Bool
+	pos     *Position
+	link    *stageLink
+	peek    func(i int) *Command       // calls that wait
+	replies map[string][]engine.Tensor // predictions of evaluations that a device issues again, see again
+	nets    []*net                     // control nets on its entries
+	beside  *net                       // of the session of a control net: itself
 	// resident finds the weights of control nets
 	resident func(key string) (dit.Model, bool)
-	open     OpenCommand
-	entries  []sessionEntry
-	rowOf    map[float32]int // timestep -> row of the modulations
-	env      dit.Env         // arena of the session
-	act      *engine.Arena
-	comm     *engine.Arena
-	comms    [plan.AxisCount]comm.Comm
-	sent     [plan.AxisCount]comm.Traffic // in this session
-	held     plan.Lane                    // blocks of this rank's stage
-	weights  *prefetcher                  // nil: whole weights are here
-	tokens   TokenCount
-	chosen   map[string]int64 // before the session
-	stop     *atomic.Bool
-	pos      *Position
-	link     *stageLink
-	peek     func(i int) *Command       // calls that wait
-	replies  map[string][]engine.Tensor // predictions of evaluations that a device issues again, see again
-	nets     []*net                     // control nets on its entries
-	beside   *net                       // of the session of a control net: itself
 }
 
 // sessionEntry is one conditioning entry, prepared; a foreign one has no p.
@@ -150,7 +151,7 @@ func (r *Rank) serve(inbox <-chan call) {
 	close(issued)
 	_ = answers.Wait()             // what fails there is in the answers
 	for _, s := range r.sessions { // of a failed request: nothing may write into weights that are freed next
-		s.weights.close()
+		s.close()
 	}
 	_ = r.Ops.Sync() // nothing may use the memory any more, whatever became of it
 	for _, b := range []*Buffer{&r.session, &r.acts, &r.exchange} {
@@ -242,11 +243,12 @@ func (r *Rank) handle(c Command) (reply Reply, outputs func() ([][]float32, erro
 		if s == nil {
 			return reply, nil, fmt.Errorf("rank %d: session %d is not open", r.id, c.Session)
 		}
+		r.fix(s.open.Plan)
 		outputs, err = s.evaluate(s.env.Ops, *c.Evaluate)
 		return r.report(s, false), outputs, err
 	case c.Close:
 		if s := r.sessions[c.Session]; s != nil {
-			s.weights.close()
+			s.close()
 			err = r.Ops.Sync()
 			reply = r.report(s, true)
 			reply.Spans = spans(s.env.Ops)
@@ -257,9 +259,17 @@ func (r *Rank) handle(c Command) (reply Reply, outputs func() ([][]float32, erro
 	return reply, nil, fmt.Errorf("rank %d: empty command", r.id)
 }
 
+// fix has the device compute as the plan of a session asks.
+func (r *Rank) fix(p plan.Plan) {
+	if f, ok := r.Ops.(engine.Fixer); ok {
+		f.Fix(p.Deterministic)
+	}
+}
+
 // openSession measures what the session needs, takes the memory and prepares all entries.
 func (r *Rank) openSession(id uint64, o OpenCommand) (Reply, error) {
 	r.Pos.at("opening a session")
+	r.fix(o.Plan)
 	model, ok := r.weights(o.Model)
 	if !ok {
 		return Reply{}, fmt.Errorf("rank %d: model %s is not resident", r.id, o.Model)
@@ -323,10 +333,16 @@ func (r *Rank) openSession(id uint64, o OpenCommand) (Reply, error) {
 	return reply, nil
 }
 
+// close waits for what goes on beside the calls of a session.
+func (s *session) close() {
+	s.weights.close()
+	s.flight.close()
+}
+
 // retire forgets a session.
 func (r *Rank) retire(id uint64) {
 	if s := r.sessions[id]; s != nil {
-		s.weights.close()
+		s.close()
 	}
 	delete(r.sessions, id)
 	r.skips.forget(id)

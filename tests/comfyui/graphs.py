@@ -249,6 +249,11 @@ def cases() -> dict[str, Case]:
     out["qwen_reference_evaluation"] = Case("qwen-a", lambda g: (refer(g, (8, 12)), g.on_model("60", "CFGNorm", strength=1.0)), {"cfg": 2.0, "batch": 2}, mode="evaluation")
     method = {"reference_latents_method": "index_timestep_zero"}
     out["qwen_reference_method"] = Case("qwen-a", lambda g: (refer(g, (8, 12)), g.conditioned("95", "FluxKontextMultiReferenceLatentMethod", **method)), {"cfg": 2.0})
+    out["flux_reference"] = Case(f, lambda g: refer(g, (8, 12)), {"cfg": 2.0})
+    out["flux_references"] = Case(f, lambda g: (refer(g, (7, 12), (14, 6)), g.conditioned("94", "ReferenceLatent", "negative", latent=["80", 0])), {"cfg": 2.0, "batch": 2, "x": 9})
+    for m in ("index", "uxo/uno"):
+        out["flux_reference_" + m[:3]] = Case(f, lambda g, m=m: (refer(g, (8, 12), (6, 4)), g.conditioned("95", "FluxKontextMultiReferenceLatentMethod", reference_latents_method=m)))
+    out["flux_reference_evaluation"] = Case(f, lambda g: (refer(g, (8, 12)), g.on_model("60", "CFGNorm", strength=1.0)), {"cfg": 2.0, "batch": 2}, mode="evaluation")
     out["flux2_references"] = Case("flux2-a", lambda g: refer(g, (6, 8), (4, 4)), {"cfg": 2.0, "y": 6, "x": 8}, needs="EmptyFlux2LatentImage")
     out["flux2_mask"] = Case("flux2-b", lambda g: g.start().masked(), {"denoise": 0.6, "steps": 6, "y": 6, "x": 8}, needs="EmptyFlux2LatentImage")
     out["flux2_cache"] = Case("flux2-a", cache("EasyCache", 1.0), {"steps": 12, "y": 8, "x": 8}, needs="EmptyFlux2LatentImage", reuses=True, record=False)
