@@ -83,12 +83,12 @@ func (r *Request) Workload() forecast.Workload {
 	}
 	for i, b := range r.Branches {
 		for _, e := range b.Entries {
-			w.Text = append(w.Text, e.Context.Rows+w.Spec.ReferenceTokens(&e.Entry)+e.Context2.Rows)
-			w.Branches = append(w.Branches, i)
+			w.Text = append(w.Text, e.Context.Rows+e.Context2.Rows)
+			w.References, w.Branches = append(w.References, w.Spec.ReferenceTokens(&e.Entry)), append(w.Branches, i)
 		}
 	}
 	if len(w.Text) == 0 { // nothing is evaluated
-		w.Text, w.Branches = []int{0}, []int{0}
+		w.Text, w.References, w.Branches = []int{0}, []int{0}, []int{0}
 	}
 	return w
 }

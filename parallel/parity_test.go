@@ -113,6 +113,7 @@ func TestExactPlansEqualOneRank(t *testing.T) {
 		{"zimage-b", 6, 5},
 		{"qwen-a", 7, 11},
 		{"qwen-b", 5, 6},
+		{"kontext-a", 5, 7},
 		{"flux2-a", 5, 6},
 		{"klein-a", 4, 5},
 	} {

@@ -260,13 +260,9 @@ func (o *Partition) sessionEntry(s *stack, c plan.Coord, k, i, b int) (kv int64)
 		}
 	} else if spec.JointText() {
 		if embeds {
-			s.f32Scratch(lt*spec.ContextDim, s.projected(lt*e))
+			o.textScratch(s, i)
 		}
-		context := 0
-		if embeds {
-			context = lt * spec.ContextDim
-		}
-		s.f32Scratch(context, spec.PooledDim, e)
+		s.f32Scratch(spec.PooledDim, e)
 	} else {
 		s.f32Scratch(lt*spec.ContextDim, lt*e)
 	}
@@ -306,8 +302,8 @@ func (o *Partition) sessionEntry(s *stack, c plan.Coord, k, i, b int) (kv int64)
 	return kv
 }
 
-// textScratch adds the buffers in which the text of entry i is embedded by a model that has nothing else to prepare:
-// the context, in sandwich models its projection and what its own blocks need.
+// textScratch adds the buffers in which the text of entry i is embedded, and its references: the context, in sandwich
+// models its projection and what its own blocks need.
 func (o *Partition) textScratch(s *stack, i int) {
 	mark, e, own, lt := s.top, o.Spec.Width, o.Text[i], o.Sequence(i).Text
 	s.f32(own * o.Spec.ContextDim)
@@ -315,6 +311,10 @@ func (o *Partition) textScratch(s *stack, i int) {
 		s.alloc(own * e)
 	}
 	s.f32Scratch(s.projected(own * e))
+	if r := o.references(i); r > 0 {
+		s.top = mark
+		s.f32Scratch(r*o.Spec.Channels*o.Spec.PatchSize*o.Spec.PatchSize, s.projected(r*e))
+	}
 	if o.sandwich {
 		s.alloc(lt * e)
 		s.alloc(lt * e)

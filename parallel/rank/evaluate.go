@@ -260,7 +260,7 @@ func (s *session) again(ops engine.Ops, c *EvaluateCommand, runs []*entryRun, bl
 	}
 	var moving []engine.Tensor
 	for _, run := range runs {
-		if ok = ok && !run.fresh; ok {
+		if ok = ok && !run.fresh && len(s.open.Entries[run.entry].Residuals) == 0; ok {
 			moving = append(moving, run.state.M.Rows(run.state.Step)...)
 		}
 	}
@@ -416,6 +416,7 @@ func (s *session) block(env dit.Env, run *entryRun, b int) {
 	}
 	s.model.Block(env, b, run.state, skip)
 	env.Arena.Release(mark)
+	s.residuals(env, run, b)
 	if t := kept(b); !t.IsZero() {
 		env.Ops.Copy(t, run.state.X)
 	}
