@@ -35,8 +35,8 @@ func benchModel(b *testing.B) Model {
 	return Model{Key: "bench", Spec: &d.Spec, Weights: LoadFunc(d.Load)}
 }
 
-// benchRequest is 4 steps of a 512 px picture (1024 image, 128 text tokens).
-func benchRequest(b *testing.B) *Request {
+// benchRequest is 4 steps of a picture of so many latents a side (64 are 512 px and 1024 tokens), with 128 text tokens.
+func benchRequest(b *testing.B, side int) *Request {
 	b.Helper()
 	flow, err := sampling.NewFlow(1, 1)
 	if err != nil {
@@ -46,7 +46,7 @@ func benchRequest(b *testing.B) *Request {
 	if err != nil {
 		b.Fatal(err)
 	}
-	l := NewLatent(1, 16, 64, 64)
+	l := NewLatent(1, 16, side, side)
 	noise, _, err := sampling.PrepareNoise(1, 1, l.Len(), nil)
 	if err != nil {
 		b.Fatal(err)
@@ -55,15 +55,15 @@ func benchRequest(b *testing.B) *Request {
 	entry.Context = dit.Array{Rows: 128, Cols: 128, Data: golden.Input("bench", 128*128)}
 	return &Request{
 		Model: benchModel(b), Sampling: flow, Sampler: "euler", Sigmas: sigmas, Latent: l,
-		Noise:    Latent{B: 1, C: 16, Y: 64, X: 64, Data: noise},
+		Noise:    Latent{B: 1, C: 16, Y: side, X: side, Data: noise},
 		Branches: []Branch{{Name: "positive", Entries: []Entry{entry}}},
 	}
 }
 
-// BenchmarkSwitches runs each plan with and without a switch, in turn, and reports the median over pairs of runs of
+// BenchmarkSwitches runs each plan of a 256 px picture with and without a switch, in turn, and reports the median over pairs of runs of
 // time and processor time with it against without.
 func BenchmarkSwitches(b *testing.B) {
-	r := benchRequest(b)
+	r := benchRequest(b, 32)
 	e, err := NewEngine(Config{NewOps: testOps})
 	if err != nil {
 		b.Fatal(err)
@@ -106,7 +106,7 @@ func BenchmarkSwitches(b *testing.B) {
 // BenchmarkPlans runs 4 steps of benchRequest on plans of one and two ranks that share the same processors. ms/step is
 // the median step of all runs, cpu-ms/step the processor time of everything but loading.
 func BenchmarkPlans(b *testing.B) {
-	r := benchRequest(b)
+	r := benchRequest(b, 64)
 	e, err := NewEngine(Config{NewOps: testOps})
 	if err != nil {
 		b.Fatal(err)
