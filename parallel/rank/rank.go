@@ -320,7 +320,7 @@ func (r *Rank) openSession(id uint64, o OpenCommand) (Reply, error) {
 		poisoner.Watch(s.act)
 		poisoner.Watch(s.comm)
 	}
-	s.weights = newPrefetcher(model.Shards(), s.comms[plan.AxisShard])
+	s.weights = newPrefetcher(model.Shards(), s.comms[plan.AxisShard], o.Plan.Overlap)
 	r.sessions[id] = s // before anything is gathered: serve waits for gathers of all sessions
 	if err := s.prepare(); err != nil {
 		return Reply{}, err
