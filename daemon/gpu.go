@@ -145,9 +145,9 @@ func (c *Config) chosen() string {
 // checkSchedule refuses a --schedule whose places are not in the worker's process, and --ranks that nobody shares out.
 func (c *Config) checkSchedule() error {
 	gpus, _ := GPUs(c.Devices) // checked before
+	known := []parallel.Schedule{"", parallel.ScheduleOne, parallel.ScheduleAuto, parallel.ScheduleEach}
 	switch {
-	case !slices.Contains([]string{"", string(parallel.ScheduleOne), string(parallel.ScheduleAuto),
-		string(parallel.ScheduleEach)}, c.Schedule):
+	case !slices.Contains(known, parallel.Schedule(c.Schedule)):
 		return fmt.Errorf("--schedule %s: want one, auto or each", c.Schedule)
 	case c.Ranks < 0 || c.Ranks > plan.MaxRanks:
 		return fmt.Errorf("--ranks %d: want 1 to %d places on the processors", c.Ranks, plan.MaxRanks)
@@ -159,8 +159,8 @@ func (c *Config) checkSchedule() error {
 		return fmt.Errorf("--schedule %s --hosts %s: jobs run side by side in one process: want --schedule one",
 			c.Schedule, c.Hosts)
 	case c.Placement == placementChildren:
-		return fmt.Errorf("--schedule %s --placement children: jobs run side by side in one process: want --placement threads",
-			c.Schedule)
+		return fmt.Errorf("--schedule %s --placement children: jobs run side by side in one process: want --placement "+
+			"threads", c.Schedule)
 	case gpus == nil && c.Ranks == 0:
 		return fmt.Errorf("--schedule %s --devices %s: say by --ranks how many places the processors are", c.Schedule,
 			c.Devices)

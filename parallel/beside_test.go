@@ -330,3 +330,41 @@ func TestWorkBesideShares(t *testing.T) {
 		t.Errorf("work without memory was tried %d times (%v), want beside others, alone, and with all freed", full, err)
 	}
 }
+
+// TestManyJobsTakeAsLongAsOneADevice measures 40 jobs on 8 ranks of the processors: one after the other on one rank with
+// all processors, each on one place, and by auto. It asserts nothing but that they end.
+func TestManyJobsTakeAsLongAsOneADevice(t *testing.T) {
+	if !soak {
+		t.Skip("NOT RUN: measures, with -tags soak")
+	}
+	const jobs, places = 40, 8
+	for _, schedule := range []Schedule{ScheduleOne, ScheduleEach, ScheduleAuto, ScheduleEach, ScheduleAuto} {
+		e, err := NewEngine(Config{NewOps: testOps, Ranks: places, Schedule: schedule})
+		if err != nil {
+			t.Fatal(err)
+		}
+		request := func() *Request { return tinyRequest(t, "flux", 1, 16, 16, 8) }
+		r, err := e.Sample(t.Context(), request(), nil) // weights are loaded, plans are found
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		var all sync.WaitGroup
+		turns := make([]*Turn, jobs)
+		for i := range turns {
+			turns[i] = e.Enter()
+		}
+		for _, turn := range turns {
+			all.Go(func() {
+				defer turn.Leave()
+				if _, err := turn.Sample(t.Context(), request(), nil); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		t.Logf("%s: %d jobs on %d places %.2f s; one that is alone has %d ranks", schedule, jobs, places,
+			time.Since(began).Seconds(), len(r.Stats.Traffic))
+		e.Close()
+	}
+}

@@ -32,7 +32,8 @@ type ExecResult struct {
 	Warnings []string
 }
 
-// Exec runs one node. It waits for running jobs as Run does. Errors are *Failure with Class and, where one is at fault, Field set.
+// Exec runs one node. It waits for running jobs as Run does. Errors are *Failure with Class and, where one is at fault,
+// Field set.
 func (r *Runner) Exec(ctx context.Context, req ExecRequest, emit func(Event)) (*ExecResult, error) {
 	defer r.begin(1)()
 	if emit == nil {
