@@ -257,7 +257,7 @@ func (e *Engine) fastest(req *Request, p plan.Plan, n int) (forecast.Candidate, 
 		return c, nil
 	}
 	p.Choose = n
-	s := e.search(w, p)
+	s := e.search(req.Model, w, p)
 	s.Flat = req.hasArea()
 	c, ok, err := s.Fastest()
 	if !ok {

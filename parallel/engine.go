@@ -273,6 +273,7 @@ func (e *Engine) hostOf(rank int) int {
 // acquire makes the weights that ranks of a plan hold resident, each on the rank's device, and reports whether any had
 // to be loaded. All processes load at the same time.
 func (e *Engine) acquire(m Model, split plan.Plan) (loaded bool, err error) {
+	m.WeightBytes = e.weightBytes(m)
 	need := make([][]host.Need, len(e.hosts))
 	for rank, h := range split.Holdings(forecast.OwnLanes(m.Spec, split, e.cluster.Device)) {
 		at := e.hostOf(rank)
@@ -290,6 +291,14 @@ func (e *Engine) acquire(m Model, split plan.Plan) (loaded bool, err error) {
 	}
 	err = g.Wait()
 	return slices.Contains(fresh, true), err
+}
+
+// weightBytes is the memory of the weights of a model where the ranks are.
+func (e *Engine) weightBytes(m Model) int64 {
+	if e.cfg.DeviceOf != nil && m.WideBytes > 0 {
+		return m.WideBytes
+	}
+	return m.WeightBytes
 }
 
 // heldBytes estimates the memory of a part of the weights. Parts of blocks come with room for two blocks, where they

@@ -8,8 +8,8 @@ import (
 )
 
 // On is a view of this host for work on some of its places, beside work on others: rank r is at places[r], of so many
-// in all. Devices and weights are those of h. What the view acquires stays resident until Release, whatever else is loaded
-// meanwhile. Ranks on the processors share those that belong to their places.
+// in all. Devices and weights are those of h. What the view acquires stays resident until Release, whatever else is
+// loaded meanwhile. Ranks on the processors share those that belong to their places.
 func (h *Local) On(places []int, all int) *Local {
 	v := &Local{cfg: h.cfg, devices: h.devices, pins: &pins{}}
 	v.cfg.Places = len(places)
