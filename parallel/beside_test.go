@@ -331,8 +331,8 @@ func TestWorkBesideShares(t *testing.T) {
 	}
 }
 
-// TestManyJobsTakeAsLongAsOneADevice measures 40 jobs on 8 ranks of the processors: one after the other on one rank with
-// all processors, each on one place, and by auto. It asserts nothing but that they end.
+// TestManyJobsTakeAsLongAsOneADevice measures 40 jobs on 8 ranks of the processors: one after the other on one rank
+// with all processors, each on one place, and by auto. It asserts nothing but that they end.
 func TestManyJobsTakeAsLongAsOneADevice(t *testing.T) {
 	if !soak {
 		t.Skip("NOT RUN: measures, with -tags soak")
@@ -343,7 +343,7 @@ func TestManyJobsTakeAsLongAsOneADevice(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		request := func() *Request { return tinyRequest(t, "flux", 1, 16, 16, 8) }
+		request := func() *Request { return tinyRequest(t, "flux", 1, 16, 16, 2) }
 		r, err := e.Sample(t.Context(), request(), nil) // weights are loaded, plans are found
 		if err != nil {
 			t.Fatal(err)
