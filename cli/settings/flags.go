@@ -64,6 +64,13 @@ func Devices(f *pflag.FlagSet, c *daemon.Config) {
 		"it must exceed the longest operation (default 10m)")
 }
 
+// Schedule adds the flags that say how jobs that wait share the devices.
+func Schedule(f *pflag.FlagSet, c *daemon.Config) {
+	f.StringVar(&c.Schedule, "schedule", "one", "jobs that wait run one at a time, side by side on groups of devices that "+
+		"end them soonest (auto: one that is alone has all devices), or with as few devices as each fits (each)")
+	f.IntVar(&c.Ranks, "ranks", 0, "places for ranks on the processors, which --schedule shares out")
+}
+
 // Hosts adds the flags that have ranks run on other machines.
 func Hosts(f *pflag.FlagSet, c *daemon.Config) {
 	f.StringVar(&c.Hosts, "hosts", "", "run ranks on these machines (patchbay host), as in a,b:7117, and not "+

@@ -81,5 +81,8 @@ func (o *Ops) Scratch(calls *engine.Recorder) int64 {
 	return int64(bytes + max(room(calls.Moving), o.graphs.fixed.bytes))
 }
 
+// Workspace implements engine.Reserver: that of cuBLASLt.
+func (o *Ops) Workspace() int64 { return int64(room(o.dev.blas.space)) }
+
 // receiverBytes returns the size of the pinned memory for a download of so many bytes.
 func receiverBytes(bytes int) int { return 1 << bits.Len(uint(max(bytes, 4096)-1)) }
