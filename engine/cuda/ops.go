@@ -3,6 +3,7 @@
 package cuda
 
 /*
+#include "dnn.h"
 #include "lt.h"
 #include "shim.h"
 #include "kernels/args.h"
@@ -47,6 +48,7 @@ type Ops struct {
 	clock   clock
 	aside   []*Ops // see Beside
 	plans   map[C.pb_lt_shape]*C.pb_lt_plan
+	sdpa    sdpa
 	chosen
 	graphs graphs
 	inbox  inbox
@@ -82,6 +84,7 @@ const stripBytes = 256 << 20
 // NewOps makes a stream on the device.
 func (dev *Device) NewOps() (*Ops, error) {
 	o := &Ops{dev: dev, strip: stripBytes, args: new(arguments), done: make(chan *pinned, 64)}
+	o.sdpa.dnn, o.sdpa.plans = dev.dnn, map[C.pb_dnn_shape]*C.pb_dnn_plan{}
 	o.graphs.fixed.dev, o.graphs.eager = dev, dev.Eager
 	o.mem.dev, o.staged.dev, o.up.dev, o.plans = dev, dev, dev, map[C.pb_lt_shape]*C.pb_lt_plan{}
 	if err := try(func(e *C.pb_error) { C.pb_stream_new(dev.c, &o.stream, e) }); err != nil {
@@ -109,7 +112,7 @@ func (o *Ops) Close() error {
 			C.pb_lt_plan_free(o.dev.blas.c, p)
 		}
 	}
-	errs = append(errs, o.graphs.free(o), o.mem.free(), o.staged.free(), o.inbox.free(o.dev), o.up.free())
+	errs = append(errs, o.sdpa.free(), o.graphs.free(o), o.mem.free(), o.staged.free(), o.inbox.free(o.dev), o.up.free())
 	o.takeBack()
 	for _, p := range o.down {
 		errs = append(errs, o.dev.release(p))
