@@ -258,8 +258,8 @@ func TestCUDADoctor(t *testing.T) {
 		{"LD_LIBRARY_PATH=" + alone, "the loader's path, /usr/local/cuda/lib64"},
 		{"LD_LIBRARY_PATH=" + alone, "; it comes with: pip install nvidia-cublas"},
 		{"", "ok    library  cuDNN 9.13.1, " + driver + "/libcudnn.so.9: attention in bf16\n"},
-		{"FAKEGPU_CUDNN=91300", "note  library  cuDNN cannot be used: " + driver + "/libcudnn.so.9 is version 9.13.0; 9.13.1 " +
-			"is the least that is used: attention in bf16 runs on kernels of this program"},
+		{"FAKEGPU_CUDNN=91300", "note  library  cuDNN cannot be used: " + driver + "/libcudnn.so.9 is version 9.13.0; " +
+			"9.13.1 is the least that is used: attention in bf16 runs on kernels of this program"},
 		{"FAKEGPU_CUDNN_CUDA=13000", "/libcudnn.so.9 is for CUDA 13, the driver serves 12: attention"},
 		{"FAKEGPU_CUDNN_BARE=1", "CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED: Unable to load any of {libcudnn_graph.so.9}"},
 		{"PATCHBAY_CUDA_LIBS=off", "note  library  cuBLASLt is switched off (--cuda-libs off): linear layers in bf16 "},

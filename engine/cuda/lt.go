@@ -134,7 +134,7 @@ type route struct {
 
 // routeOf chooses the way of a product whose operands start at multiples of 16 bytes.
 func (o *Ops) routeOf(p *engine.Product) (r route) {
-	r.p, r.scratch = *p, adapterRoom(p.Batch*p.Rows, p.N, p.Ranks, p.XType.Size())
+	r.p, r.scratch = *p, ownRoom(p)
 	pl, ok := o.dev.blas.planOf(p)
 	if !ok {
 		return r
@@ -153,7 +153,7 @@ func (o *Ops) routeOf(p *engine.Product) (r route) {
 func (o *Ops) route(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue) route {
 	p := engine.ProductOf(y, x, w, e)
 	if o.dev.blas.c == nil || !inSteps(&x, rowAlign) || !inSteps(&y, rowAlign) || !inSteps(&e.Residual, rowAlign) {
-		return route{p: p, scratch: adapterRoom(p.Batch*p.Rows, p.N, p.Ranks, p.XType.Size())}
+		return route{p: p, scratch: ownRoom(&p)}
 	}
 	return o.routeOf(&p)
 }

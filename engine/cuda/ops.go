@@ -69,6 +69,7 @@ type arguments struct {
 	mean      C.struct_pb_mean
 	quantise  C.struct_pb_quantise
 	linear    C.struct_pb_linear
+	round     C.struct_pb_round
 	attend    C.struct_pb_attend
 	merge     C.struct_pb_merge
 	sum       C.struct_pb_sum

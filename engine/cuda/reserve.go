@@ -58,7 +58,7 @@ func (o *Ops) Reserve(calls *engine.Recorder) error {
 func (o *Ops) Scratch(calls *engine.Recorder) int64 {
 	bytes := max(o.mem.bytes, room(4*calls.Gathered), room(16*groupSlices*calls.Groups))
 	product := func(p *engine.Product) int {
-		own := adapterRoom(p.Batch*p.Rows, p.N, p.Ranks, p.XType.Size())
+		own := ownRoom(p)
 		if pl, ok := o.dev.blas.planOf(p); ok {
 			return max(own, o.dev.blas.room(p, &pl))
 		}
