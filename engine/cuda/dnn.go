@@ -113,7 +113,7 @@ func (o *Ops) planned(s C.pb_dnn_shape) (p *C.pb_dnn_plan) {
 
 // byCUDNN computes attention by cuDNN where it has a plan for the shape.
 func (o *Ops) byCUDNN(out, q, k, v engine.Tensor, a engine.AttentionArgs) bool {
-	if o.sdpa.dnn == nil || pieces(out, q, k, v) == 0 || !(a.Scale >= 0) {
+	if o.sdpa.dnn == nil || o.fixed || pieces(out, q, k, v) == 0 || !(a.Scale >= 0) {
 		return false
 	}
 	shape := engine.AttentionOf(out, q, k, v, a)

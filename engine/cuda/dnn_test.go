@@ -161,6 +161,25 @@ func TestAttentionByCUDNNReserved(t *testing.T) {
 	m.free()
 }
 
+// TestAttentionByCUDNNFixed: where every row is to have the same bits whatever other rows there are, the library, whose
+// order of sums is not known, is left alone.
+func TestAttentionByCUDNNFixed(t *testing.T) {
+	o := newOps(t, openCUDNN(t))
+	o.Fix(true)
+	m := &bench{t: t, ops: o, rng: newRand()}
+	x := m.normal(engine.BF16, 1, 16, 1, 64)
+	calls := engine.NewRecorder()
+	calls.Attention(x, x, x, x, engine.AttentionArgs{})
+	if err := o.Reserve(calls); err != nil {
+		t.Fatal(err)
+	}
+	o.Attention(m.normal(engine.BF16, 1, 16, 1, 64), x, x, x, engine.AttentionArgs{})
+	if want := (chosen{attendedOwn: 1}); o.chosen != want || len(o.sdpa.plans) > 0 {
+		t.Errorf("counted %+v, want %+v, and %d plans", o.chosen, want, len(o.sdpa.plans))
+	}
+	m.free()
+}
+
 // TestCUDNNThatIsWrong: a library whose results, or whose log-sum-exp, are not ours is left alone, and attention is
 // right. Where the sums are not asked for, wrong ones do no harm.
 func TestCUDNNThatIsWrong(t *testing.T) {

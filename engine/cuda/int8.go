@@ -49,7 +49,7 @@ func (o *Ops) byRounding(a *C.struct_pb_linear, l left, w *engine.Weight, y engi
 	a.scales, a.batch, a.rows, a.n = r.scales, C.int(l.batch), C.int(l.rows), C.int(w.N())
 	o.args.linear = *a
 	k, t := typed(kLinear8, l.dtype), tiles[kLinear64-kLinear256]
-	if kernelFor(o.dev, l, engine.BF16, w.N()) == kLinear256 {
+	if o.kernelFor(l, engine.BF16, w.N()) == kLinear256 {
 		k, t = kLinear8Wide, tiles[0]
 	}
 	o.launch(k, (rows+t.m-1)/t.m, (w.N()+t.n-1)/t.n, 1, t.threads, kernels[k].shared, unsafe.Pointer(&o.args.linear))

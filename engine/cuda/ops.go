@@ -26,6 +26,7 @@ var (
 	_ engine.Stamper  = (*Ops)(nil)
 	_ engine.Chooser  = (*Ops)(nil)
 	_ engine.Replayer = (*Ops)(nil)
+	_ engine.Fixer    = (*Ops)(nil)
 )
 
 // Ops is one stream of a device. Calls return when their kernels are enqueued. One goroutine uses a value at a time;
@@ -49,6 +50,7 @@ type Ops struct {
 	aside   []*Ops // see Beside
 	plans   map[C.pb_lt_shape]*C.pb_lt_plan
 	sdpa    sdpa
+	fixed   bool // one kernel a pair of types, whatever the rows
 	chosen
 	graphs graphs
 	inbox  inbox

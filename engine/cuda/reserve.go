@@ -17,7 +17,7 @@ func (o *Ops) Reserve(calls *engine.Recorder) error {
 		o.routeOf(&p)
 	}
 	for i := range calls.Attentions {
-		if a := &calls.Attentions[i]; o.sdpa.takes(a) {
+		if a := &calls.Attentions[i]; o.sdpa.takes(a) && !o.fixed {
 			o.plan(a)
 		}
 	}
