@@ -167,13 +167,13 @@ func TestAttentionByCUDNNFixed(t *testing.T) {
 	o := newOps(t, openCUDNN(t))
 	o.Fix(true)
 	m := &bench{t: t, ops: o, rng: newRand()}
-	x := m.normal(engine.BF16, 1, 16, 1, 64)
+	x, y := m.normal(engine.BF16, 1, 16, 1, 64), m.normal(engine.BF16, 1, 16, 1, 64)
 	calls := engine.NewRecorder()
-	calls.Attention(x, x, x, x, engine.AttentionArgs{})
+	calls.Attention(y, x, x, x, engine.AttentionArgs{})
 	if err := o.Reserve(calls); err != nil {
 		t.Fatal(err)
 	}
-	o.Attention(m.normal(engine.BF16, 1, 16, 1, 64), x, x, x, engine.AttentionArgs{})
+	o.Attention(y, x, x, x, engine.AttentionArgs{})
 	if want := (chosen{attendedOwn: 1}); o.chosen != want || len(o.sdpa.plans) > 0 {
 		t.Errorf("counted %+v, want %+v, and %d plans", o.chosen, want, len(o.sdpa.plans))
 	}
