@@ -252,7 +252,7 @@ func (c *Config) EngineConfig() (cfg parallel.Config, closing func() error, err 
 	if cfg.Reserve, err = ParseBytes(c.Reserve); err != nil {
 		return cfg, closing, err
 	}
-	if _, err := driver.Use(c.Libraries()); err != nil {
+	if _, _, err := driver.Use(c.Libraries()); err != nil {
 		return cfg, closing, fmt.Errorf("--devices %s: %w: --cuda-libs off does without NVIDIA's libraries", c.Devices, err)
 	}
 	devices := &opened{
