@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -292,6 +293,7 @@ func TestCluster(t *testing.T) {
 			t.Errorf("5 copies on 3 servers: %v, want a refusal that names the option and the cluster", err)
 		}
 	})
+	t.Run("Daemon", func(t *testing.T) { t.Parallel(); clusterDaemon(t) })
 	for _, c := range []struct {
 		name string
 		hurt func(*trial, func()) // calls its argument while something is wrong
@@ -358,6 +360,35 @@ func TestCluster(t *testing.T) {
 			tr.whole(records)
 			tr.finish()
 		})
+	}
+}
+
+// clusterDaemon has a real daemon with the list of servers: a job runs before and after each of them was killed once, and
+// doctor tells of the copies and of the server that is away.
+func clusterDaemon(t *testing.T) {
+	program, c := buildProgram(t), startCluster(t)
+	s := startServer(t, program, "", "--nats", c.url(0))
+	submit(t, dialSocket(t, s), "first", quick)
+	s.waitState(dialSocket(t, s), "first", message.Done)
+	for i, n := range c.nodes {
+		n.kill()
+		s.until("the job is taken", func() bool {
+			return submitOnce(c.url(0), &message.RunRequest{
+				ID: fmt.Sprint("without", i), Workflow: quick,
+			}) == nil
+		})
+		s.waitState(dialSocket(t, s), fmt.Sprint("without", i), message.Done)
+		if i == 0 {
+			s.until("doctor says what is missing", func() bool {
+				out, _ := exec.Command(program, "doctor", "--nats", c.url(0), "--models", demoModels(t)).Output()
+				return strings.Contains(string(out), "; 3 copies\n") && strings.Contains(string(out), ": server s0 is away: KV_")
+			})
+		}
+		n.start()
+		c.whole("KV_" + message.JobBucket)
+	}
+	if err := s.stop(); err != nil {
+		t.Errorf("the daemon ended with %v", err)
 	}
 }
 
