@@ -307,9 +307,6 @@ func (l *JetStream) restore(ctx context.Context, j *Table, rec message.Record) e
 	return nil
 }
 
-// serverGone is how long the leader of a stream has not heard of a server that is away: its beats come every second.
-const serverGone = 5 * time.Second
-
 // health notes how many copies the records have, which streams nobody leads, and which servers lack something.
 func (l *JetStream) health(ctx context.Context) {
 	var trouble []string
@@ -330,16 +327,13 @@ func (l *JetStream) health(ctx context.Context) {
 			continue
 		}
 		for _, r := range info.Cluster.Replicas {
-			switch {
-			case r.Offline || !r.Current && r.Active > serverGone:
-				servers[r.Name+" is away"] = append(servers[r.Name+" is away"], name)
-			case !r.Current:
-				servers[r.Name+" is behind"] = append(servers[r.Name+" is behind"], name)
+			if r.Offline || !r.Current { // a leader that is new cannot tell which
+				servers[r.Name] = append(servers[r.Name], name)
 			}
 		}
 	}
-	for _, what := range slices.Sorted(maps.Keys(servers)) {
-		trouble = append(trouble, fmt.Sprintf("server %s: %s", what, strings.Join(servers[what], ", ")))
+	for _, s := range slices.Sorted(maps.Keys(servers)) {
+		trouble = append(trouble, fmt.Sprintf("server %s is away or behind: %s", s, strings.Join(servers[s], ", ")))
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
