@@ -145,6 +145,8 @@ type Model struct {
 	Weights host.Weights
 	// WeightBytes is the size of the weights in the file, for memory checks before loading.
 	WeightBytes int64
+	// WideBytes is their size on devices, which compute with none narrower than bf16; 0: WeightBytes.
+	WideBytes int64
 }
 
 // Progress is told after every step.
