@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -291,42 +290,6 @@ func (e *Engine) hold(m Model, split plan.Plan, held func(plan.Coord) dit.Held) 
 	}
 	err = g.Wait()
 	return slices.Contains(fresh, true), err
-}
-
-// acquireNets makes the weights of control nets resident beside those of the model.
-func (e *Engine) acquireNets(r *Request, split plan.Plan) error {
-	nets := map[string]Model{}
-	for _, b := range r.Branches {
-		for _, entry := range b.Entries {
-			for _, c := range entry.Control {
-				nets[c.Net.Key] = c.Net
-			}
-		}
-	}
-	held := func(at plan.Coord) dit.Held { return split.BesideHeld(at.Tensor) }
-	evicted := false
-	for pass := range 2 { // in the second all are there, unless they have driven each other out
-		for _, key := range slices.Sorted(maps.Keys(nets)) {
-			loaded, err := e.hold(nets[key], split, held)
-			if err != nil {
-				return err
-			}
-			evicted = evicted || loaded && pass > 0
-		}
-		if len(nets) == 0 {
-			return nil
-		}
-		loaded, err := e.acquire(r.Model, split)
-		if err != nil {
-			return err
-		}
-		evicted = evicted || loaded
-	}
-	if !evicted {
-		return nil
-	}
-	return &failure.Error{Code: failure.OutOfMemory, Field: "model", Text: fmt.Sprintf("the weights of %s and of %d "+
-		"control nets do not fit into memory together: use fewer nets, or narrower weights", r.Model.Key, len(nets))}
 }
 
 // heldBytes estimates the memory of a part of the weights. Parts of blocks come with room for two blocks, where they

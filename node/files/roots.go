@@ -35,13 +35,14 @@ const (
 	KindVAE         = "vae"
 	KindLora        = "loras"
 	KindCheckpoint  = "checkpoints"
+	KindControl     = "controlnet"
 	KindInputImage  = "input_images"
 	KindInputLatent = "input_latents"
 )
 
 // Kinds returns the kinds of model files that List and Resolve know.
 func Kinds() []string {
-	return []string{KindDiffusion, KindText, KindVAE, KindLora, KindCheckpoint}
+	return []string{KindDiffusion, KindText, KindVAE, KindLora, KindCheckpoint, KindControl}
 }
 
 // folders returns the sub-folders of a models root that hold a kind, in search order.

@@ -41,6 +41,8 @@ type Cond struct {
 	References []parallel.Latent // that the picture refers to, in the VAE's space
 	Method     string            // where they sit; empty: where the model has them
 
+	Controls []*Control // control nets, in the order they were applied
+
 	Guidance   *float32 // guidance of distilled models
 	NoGuidance bool     // guidance is None: the input is left out (FluxDisableGuidance)
 
