@@ -9,6 +9,7 @@ package models
 import (
 	"slices"
 
+	"patchbay/models/control"
 	"patchbay/models/dit"
 	"patchbay/models/family"
 	"patchbay/models/flux"
@@ -42,6 +43,12 @@ func Families() []family.Family {
 // supported.
 func OpenDiffusion(set *weights.Set, meta map[string]string) (*family.Diffusion, error) {
 	return family.Open(Families(), set, meta)
+}
+
+// OpenControl describes the control net that a checkpoint holds; meta is read as that of a model of its family. Files
+// of other kinds, and nets that are not supported, are errors that say what they look like.
+func OpenControl(set *weights.Set, meta map[string]string) (*control.Net, error) {
+	return control.Open(Families(), set, meta)
 }
 
 // GuessKind tells what a file seems to be, for the error of whoever wanted another kind.

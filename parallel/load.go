@@ -89,6 +89,31 @@ func (e *Engine) hold(m Model, split plan.Plan, held func(plan.Coord) dit.Held) 
 	return slices.Contains(fresh, true), err
 }
 
+// weightBytes is the memory of the weights of a model where the ranks are.
+func (e *Engine) weightBytes(m Model) int64 {
+	if e.cfg.DeviceOf != nil && m.WideBytes > 0 {
+		return m.WideBytes
+	}
+	return m.WeightBytes
+}
+
+// heldBytes estimates the memory of a part of the weights. Parts of blocks come with room for two blocks, where they
+// are brought together.
+func (m Model) heldBytes(held dit.Held) int64 {
+	bytes := m.WeightBytes / int64(max(held.Ranks, 1))
+	if m.Spec != nil && m.Spec.Params > 0 && held.Blocks != nil {
+		bytes = int64(float64(bytes) * float64(plan.HeldParams(m.Spec, held)) / float64(m.Spec.Params))
+	}
+	if held.Parts <= 1 || m.Spec == nil || m.Spec.Params == 0 {
+		return bytes
+	}
+	largest := int64(0)
+	for _, b := range m.Spec.Blocks {
+		largest = max(largest, b.Params)
+	}
+	return bytes/int64(held.Parts) + int64(2*float64(bytes)*float64(largest)/float64(m.Spec.Params))
+}
+
 // acquireNets makes the weights of control nets resident beside those of the model.
 func (e *Engine) acquireNets(r *Request, split plan.Plan) error {
 	nets := map[string]Model{}
@@ -123,29 +148,4 @@ func (e *Engine) acquireNets(r *Request, split plan.Plan) error {
 	}
 	return &failure.Error{Code: failure.OutOfMemory, Field: "model", Text: fmt.Sprintf("the weights of %s and of %d "+
 		"control nets do not fit into memory together: use fewer nets, or narrower weights", r.Model.Key, len(nets))}
-}
-
-// weightBytes is the memory of the weights of a model where the ranks are.
-func (e *Engine) weightBytes(m Model) int64 {
-	if e.cfg.DeviceOf != nil && m.WideBytes > 0 {
-		return m.WideBytes
-	}
-	return m.WeightBytes
-}
-
-// heldBytes estimates the memory of a part of the weights. Parts of blocks come with room for two blocks, where they
-// are brought together.
-func (m Model) heldBytes(held dit.Held) int64 {
-	bytes := m.WeightBytes / int64(max(held.Ranks, 1))
-	if m.Spec != nil && m.Spec.Params > 0 && held.Blocks != nil {
-		bytes = int64(float64(bytes) * float64(plan.HeldParams(m.Spec, held)) / float64(m.Spec.Params))
-	}
-	if held.Parts <= 1 || m.Spec == nil || m.Spec.Params == 0 {
-		return bytes
-	}
-	largest := int64(0)
-	for _, b := range m.Spec.Blocks {
-		largest = max(largest, b.Params)
-	}
-	return bytes/int64(held.Parts) + int64(2*float64(bytes)*float64(largest)/float64(m.Spec.Params))
 }

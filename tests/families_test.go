@@ -15,6 +15,9 @@ import (
 // namedAnyway are the files, or folders with a slash behind, outside of families' folders that name a family, with the
 // reason.
 var namedAnyway = map[string]string{
+	"models/control/control.go":       "control nets of three families, told apart by their files",
+	"models/control/model.go":         "control nets of SD3 get no pooled vector",
+	"node/classes/controlnet.go":      "ComfyUI's name of a class",
 	"cli/":                            anExample,
 	"models/family/diffusion.go":      aFormula,
 	"models/family/detect.go":         "kinds of files that are not supported, whose names begin like those of relatives",

@@ -2,7 +2,7 @@
 // diffusers for SD3, of InstantX for Qwen-Image. Such a net is the beginning of a model of its family, a few blocks
 // without a head, which adds a hint to its image tokens and gives its state after each block through a linear layer.
 //
-// open.go recognises files, model.go computes.
+// control.go recognises files, model.go computes.
 //
 // Facts that have caused bugs: the hint goes through the latent format of the base model, but SD3's without its shift;
 // SD3's nets get a pooled vector of zeros; a type of a union net is a row before the text, at the place of its first

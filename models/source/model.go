@@ -7,6 +7,7 @@ import (
 
 	"patchbay/engine"
 	"patchbay/models"
+	"patchbay/models/control"
 	"patchbay/models/dit"
 	"patchbay/models/lora"
 	"patchbay/models/weights"
@@ -165,6 +166,13 @@ func load(ops engine.Ops, f File, held dit.Held) (dit.Model, error) {
 		return nil, err
 	}
 	defer func() { _ = file.Close() }()
+	if control.Is(file.Set()) {
+		n, err := models.OpenControl(file.Set(), file.Metadata())
+		if err != nil {
+			return nil, err
+		}
+		return n.Load(ops, held)
+	}
 	d, err := models.OpenDiffusion(file.Set(), file.Metadata())
 	if err != nil {
 		return nil, err

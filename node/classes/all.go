@@ -12,6 +12,7 @@ func All(extra ...graph.Class) *graph.Catalogue {
 		loraClasses(), inpaintClasses(), tiledClasses(), resizeLatentClasses(), transformLatentClasses(),
 		composeLatentClasses(), latentBatchClasses(), resizeImageClasses(), imageOpClasses(), maskClasses(),
 		primitiveClasses(), styleClasses(), textFamilyClasses(), latentMathClasses(), imageBatchClasses(), easyCacheClasses(),
+		controlNetClasses(),
 		extra,
 	)
 }

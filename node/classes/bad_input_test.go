@@ -268,7 +268,7 @@ func TestMixedFamiliesFailBeforeSampling(t *testing.T) {
 		},
 	}
 	_, err := lowerCustom(value.Noise{}, g, value.Sampler{Name: "euler"}, value.Sigmas{1, 0},
-		&value.Latent{Samples: parallel.NewLatent(1, 4, 2, 2)})
+		&value.Latent{Samples: parallel.NewLatent(1, 4, 2, 2)}, nil)
 	var f *fault.Failure
 	if !errors.As(err, &f) || f.Code != fault.CodeWrongFamily || f.Field != "cond2" {
 		t.Errorf("got %v, want wrong_family at cond2", err)

@@ -93,7 +93,7 @@ func cfgGuider(c *graph.Call) ([]any, error) {
 func samplerCustomAdvanced(c *graph.Call) ([]any, error) {
 	g, l := graph.Arg[*value.Guider](c, "guider"), graph.Arg[*value.Latent](c, "latent_image")
 	req, err := lowerCustom(graph.Arg[value.Noise](c, "noise"), g, graph.Arg[value.Sampler](c, "sampler"),
-		graph.Arg[value.Sigmas](c, "sigmas"), l)
+		graph.Arg[value.Sigmas](c, "sigmas"), l, hints(c))
 	if err != nil {
 		return nil, err
 	}
@@ -103,10 +103,10 @@ func samplerCustomAdvanced(c *graph.Call) ([]any, error) {
 
 // lowerCustom turns the parts of the custom-sampling chain into a request.
 func lowerCustom(noise value.Noise, g *value.Guider, s value.Sampler, sigmas value.Sigmas,
-	l *value.Latent,
+	l *value.Latent, hint value.HintFunc,
 ) (*parallel.Request, error) {
 	return value.Lower(value.Lowering{
 		Model: g.Model, Sampler: s, Sigmas: append([]float32(nil), sigmas...), Latent: l,
-		Seed: noise.Seed, NoNoise: noise.None, Rule: g.Rule, Branches: g.Branches,
+		Seed: noise.Seed, NoNoise: noise.None, Rule: g.Rule, Branches: g.Branches, Hint: hint,
 	})
 }

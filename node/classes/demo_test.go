@@ -193,7 +193,7 @@ func TestDemoMatchesPyTorch(t *testing.T) {
 		},
 	}
 	req, err := lowerCustom(value.Noise{Seed: 1}, g, value.Sampler{Name: "euler"}, value.Sigmas(want("sigmas")),
-		&value.Latent{Samples: parallel.NewLatent(1, 16, 16, 16)})
+		&value.Latent{Samples: parallel.NewLatent(1, 16, 16, 16)}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

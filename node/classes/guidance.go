@@ -72,7 +72,8 @@ func samplerCustom(c *graph.Call) ([]any, error) {
 	}
 	l := graph.Arg[*value.Latent](c, "latent_image")
 	noise := value.Noise{Seed: c.Seed("noise_seed"), None: !c.Flag("add_noise")}
-	req, err := lowerCustom(noise, g, graph.Arg[value.Sampler](c, "sampler"), graph.Arg[value.Sigmas](c, "sigmas"), l)
+	req, err := lowerCustom(noise, g, graph.Arg[value.Sampler](c, "sampler"), graph.Arg[value.Sigmas](c, "sigmas"), l,
+		hints(c))
 	if err != nil {
 		return nil, err
 	}

@@ -66,6 +66,7 @@ type kSettings struct {
 	NoNoise            bool
 	Start, Last        int
 	ForceFull          bool // the last sigma becomes 0 where Last cuts the schedule
+	Hint               value.HintFunc
 }
 
 func readKSettings(c *graph.Call, seed string) kSettings {
@@ -73,7 +74,7 @@ func readKSettings(c *graph.Call, seed string) kSettings {
 		Model: graph.Arg[*value.Model](c, "model"), Seed: c.Seed(seed), Steps: c.Whole("steps"), CFG: c.Decimal("cfg"),
 		Sampler: c.Str("sampler_name"), Scheduler: c.Str("scheduler"), Latent: graph.Arg[*value.Latent](c, "latent_image"),
 		Positive: graph.Arg[value.Conditioning](c, "positive"), Negative: graph.Arg[value.Conditioning](c, "negative"),
-		Denoise: 1, Start: -1, Last: -1,
+		Denoise: 1, Start: -1, Last: -1, Hint: hints(c),
 	}
 }
 
@@ -115,7 +116,7 @@ func lowerKSampler(k kSettings) (*parallel.Request, error) {
 		Model: k.Model, Sampler: value.Sampler{Name: k.Sampler},
 		Sigmas: sampling.CutSteps(sigmas, k.Start, k.Last, k.ForceFull),
 		Latent: k.Latent, Seed: k.Seed, NoNoise: k.NoNoise,
-		Rule: parallel.Guider{Kind: parallel.GuideCFG, CFG: float32(k.CFG)},
+		Rule: parallel.Guider{Kind: parallel.GuideCFG, CFG: float32(k.CFG)}, Hint: k.Hint,
 		Branches: []value.GuiderBranch{
 			{Name: "positive", Conditioning: k.Positive},
 			{Name: "negative", Conditioning: k.Negative},

@@ -37,13 +37,14 @@ const (
 	KindCheckpoint  = "checkpoints"
 	KindClipVision  = "clip_vision"
 	KindStyle       = "style_models"
+	KindControl     = "controlnet"
 	KindInputImage  = "input_images"
 	KindInputLatent = "input_latents"
 )
 
 // Kinds returns the kinds of model files that List and Resolve know.
 func Kinds() []string {
-	return []string{KindDiffusion, KindText, KindVAE, KindLora, KindCheckpoint, KindClipVision, KindStyle}
+	return []string{KindDiffusion, KindText, KindVAE, KindLora, KindCheckpoint, KindClipVision, KindStyle, KindControl}
 }
 
 // folders returns the sub-folders of a models root that hold a kind, in search order.

@@ -46,6 +46,8 @@ func typeOf(v any) string {
 		return "MODEL"
 	case *value.Clip:
 		return "CLIP"
+	case *value.ControlNet:
+		return "CONTROL_NET"
 	case *value.VAE:
 		return "VAE"
 	case value.Conditioning:

@@ -21,6 +21,7 @@ type Lowering struct {
 	NoNoise  bool // start from the latent alone
 	Rule     parallel.Guider
 	Branches []GuiderBranch
+	Hint     HintFunc // encodes hints of control nets; nil: there are none
 }
 
 // Lower makes the request: latent in model space, noise for the whole batch, mask at latent size, entries with their
@@ -63,7 +64,7 @@ func Lower(r Lowering) (*parallel.Request, error) {
 		req.Mask = fitMask(r.Latent.NoiseMask, start.Y, start.X, start.B)
 	}
 	for _, b := range r.Branches {
-		branch, err := m.branch(b, start, r.Latent.NoiseMask)
+		branch, err := m.branch(b, start, r.Latent.NoiseMask, r.Hint)
 		if err != nil {
 			return nil, err
 		}
@@ -119,7 +120,7 @@ func allZero(v []float32) bool {
 }
 
 // branch lowers one conditioning list; noise is the mask of the latent, nil: none.
-func (m *Model) branch(b GuiderBranch, l parallel.Latent, noise *picture.Mask) (parallel.Branch, error) {
+func (m *Model) branch(b GuiderBranch, l parallel.Latent, noise *picture.Mask, hint HintFunc) (parallel.Branch, error) {
 	out, err := parallel.Branch{Name: b.Name}, error(nil)
 	for i := range b.Conditioning {
 		c := &b.Conditioning[i]
@@ -142,6 +143,9 @@ func (m *Model) branch(b GuiderBranch, l parallel.Latent, noise *picture.Mask) (
 			e.Guidance = &g
 		}
 		if e.References, err = m.references(c, b.Name); err != nil {
+			return out, err
+		}
+		if e.Control, err = m.controls(c, b.Name, l, hint); err != nil {
 			return out, err
 		}
 		e.Method = c.Method

@@ -143,6 +143,7 @@ func (n *net) run(env dit.Env, c *EvaluateCommand) error {
 		input := s.upload(env, runs[k], c.Inputs[k])
 		n.model.Embed(env, runs[k].state, input)
 	}
+	defer s.flight.land() // the model has exchanges of its own
 	return s.blocks(env, s.held, runs)
 }
 

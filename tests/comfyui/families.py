@@ -134,7 +134,7 @@ class ComfyUI:
         sd.detect_te_model = longer
         self.tree = tree
         self.nodes = importlib.import_module("nodes")
-        for extra in ("sd3", "hunyuan", "pixart", "flux", "edit_model", "model_advanced"):
+        for extra in ("sd3", "controlnet", "hunyuan", "pixart", "flux", "edit_model", "model_advanced"):
             module = importlib.import_module(f"comfy_extras.nodes_{extra}")
             for value in list(vars(module).values()):
                 if hasattr(value, "GET_SCHEMA") and hasattr(value, "define_schema") and value.__module__ == module.__name__ and value.__bases__[0].__name__ == "ComfyNode":
@@ -346,7 +346,74 @@ def klein(comfy: ComfyUI, w: Writer, name: str) -> Flow:
     return tail(flow, (128, 192), "EmptyFlux2LatentImage", 4.0, "euler", "simple")
 
 
+def flux(comfy: ComfyUI, w: Writer, name: str) -> Flow:
+    """Return FLUX of a quarter of its width."""
+    make = importlib.import_module("comfy.ldm.flux.model").Flux
+    w.file(f"diffusion_models/{name}.safetensors", w.values(comfy.shapes(lambda: make(**FLUX, depth=3, depth_single_blocks=2, operations=comfy.ops, dtype=comfy.torch.float32, device="cpu"))))
+    w.file("vae/vae16.safetensors", w.values(vae(comfy, 16)))
+    w.file("text_encoders/clip_l_short.safetensors", w.values(encoder(comfy, "sd1_clip_config.json", "clip_l")))
+    w.file("text_encoders/t5xxl_short.safetensors", w.values(encoder(comfy, "text_encoders/t5_config_xxl.json", "t5")))
+    flow = {"model": node("UNETLoader", unet_name=f"{name}.safetensors", weight_dtype="default"), "vae": node("VAELoader", vae_name="vae16.safetensors")}
+    flow["clip"] = node("DualCLIPLoader", clip_name1="clip_l_short.safetensors", clip_name2="t5xxl_short.safetensors", type="flux")
+    for side, text in (("positive", PROMPT), ("negative", NEGATIVE)):
+        flow[side] = node("CLIPTextEncode", clip=["clip", 0], text=text)
+    return tail(flow, (136, 176), "EmptySD3LatentImage", 2.0, "euler", "simple")
+
+
+FLUX = {
+    "in_channels": 16, "out_channels": 16, "vec_in_dim": 768, "context_in_dim": 4096, "hidden_size": 768, "mlp_ratio": 4.0, "num_heads": 6,
+    "axes_dim": [16, 56, 56], "theta": 10000, "patch_size": 2, "qkv_bias": True, "guidance_embed": True, "txt_ids_dims": [],
+}  # fmt: skip
+
+
+def controlled(comfy: ComfyUI, w: Writer, flow: Flow, name: str, make: Any, names: Any = None) -> Flow:  # noqa: ANN401
+    """Put a control net of random values, in the names of diffusers by ComfyUI's table, and another behind it on both sides."""
+    own = w.values(comfy.shapes(make))
+    out = dict(own) if names is None else {k: v for k, v in own.items() if k.startswith(("controlnet_", "pos_embed_input.proj"))}
+    for theirs, of in (names or {}).items():
+        key, part = (of, None) if isinstance(of, str) else (of[0], of[1])
+        if key in own:
+            out[theirs] = own[key] if part is None else own[key].narrow(*part).clone()
+    w.file(f"controlnet/{name}_net.safetensors", out)
+    flow["net"] = node("ControlNetLoader", control_net_name=f"{name}_net.safetensors")
+    if names is None or "x_embedder.weight" in names:  # FLUX has union nets; other nets of ComfyUI stumble over a type
+        flow["typed"] = node("SetUnionControlNetType", control_net=["net", 0], type="canny/lineart/anime_lineart/mlsd")
+    flow["hint"] = node("EmptyImage", width=150, height=111, batch_size=1, color=3368601)
+    sides: dict[str, Any] = {side: [side, 0] for side in ("positive", "negative")}
+    for k, (net, part) in enumerate((("typed", {"start_percent": 0.0, "end_percent": 1.0}), ("net", {"start_percent": 0.3, "end_percent": 0.8}))):
+        kind = "ControlNetApplySD3" if k else "ControlNetApplyAdvanced"
+        flow[f"applied{k}"] = node(kind, **sides, control_net=[net if net in flow else "net", 0], vae=["vae", 0], image=["hint", 0], strength=0.6 - 0.2 * k, **part)
+        sides = {"positive": [f"applied{k}", 0], "negative": [f"applied{k}", 1]}
+    flow["sample"]["inputs"].update(sides)
+    return flow
+
+
+def controlled_flux(comfy: ComfyUI, w: Writer, name: str) -> Flow:
+    make = importlib.import_module("comfy.ldm.flux.controlnet").ControlNetFlux
+    names = importlib.import_module("comfy.utils").flux_to_diffusers({"depth": 2, "depth_single_blocks": 1, "hidden_size": 768})
+    names["controlnet_x_embedder.weight"], names["controlnet_x_embedder.bias"] = "pos_embed_input.weight", "pos_embed_input.bias"
+    net = lambda: make(  # noqa: E731
+        latent_input=True, num_union_modes=8, control_latent_channels=16, **FLUX, depth=2, depth_single_blocks=1, operations=comfy.ops,
+        dtype=comfy.torch.float32, device="cpu",
+    )  # fmt: skip
+    return controlled(comfy, w, flux(comfy, w, name), name, net, names)
+
+
+def controlled_sd3(comfy: ComfyUI, w: Writer, name: str) -> Flow:
+    make = importlib.import_module("comfy.cldm.mmdit").ControlNet
+    names = importlib.import_module("comfy.utils").mmdit_to_diffusers({"depth": 6, "num_blocks": 2})
+    net = lambda: make(  # noqa: E731
+        num_blocks=2, control_latent_channels=16, patch_size=2, depth=6, in_channels=16, adm_in_channels=2048, pos_embed_max_size=192, num_patches=192 * 192,
+        input_size=None, context_embedder_config={"target": "torch.nn.Linear", "params": {"in_features": 4096, "out_features": 384}},
+        pos_embed_scaling_factor=None, operations=comfy.ops, dtype=comfy.torch.float32, device="cpu",
+    )  # fmt: skip
+    return controlled(comfy, w, sd3(comfy, w, name, newer=False, encoders="lg"), name, net, names)
+
+
 SETS = {
+    "flux": flux,
+    "flux-control": controlled_flux,
+    "sd3-control": controlled_sd3,
     "hunyuan-1.1": lambda c, w, n: hunyuan(c, w, n, old=True),
     "hunyuan-1.2": lambda c, w, n: hunyuan(c, w, n, old=False),
     "pixart-alpha-512": lambda c, w, n: pixart(c, w, n, 512, alpha=True),

@@ -1,0 +1,126 @@
+package classes
+
+import (
+	"math"
+	"slices"
+
+	"patchbay/models/weights"
+	"patchbay/node/fault"
+	"patchbay/node/files"
+	"patchbay/node/graph"
+	"patchbay/node/picture"
+	"patchbay/node/picture/resample"
+	"patchbay/node/value"
+	"patchbay/parallel"
+)
+
+// unionTypes are the types of union nets by their rows (ComfyUI comfy/cldm/control_types.py).
+func unionTypes() []string {
+	return []string{
+		"openpose", "depth", "hed/pidi/scribble/ted", "canny/lineart/anime_lineart/mlsd", "normal", "segment", "tile",
+		"repaint",
+	}
+}
+
+// controlNetClasses are the rows of control nets.
+func controlNetClasses() []graph.Class {
+	const category = "model/conditioning/controlnet"
+	bare := func(name, kind string) graph.Input { return graph.Bare(name, kind) }
+	link := func(name, kind string) graph.Input { return graph.Link(name, kind, "") }
+	part := []graph.Input{
+		graph.Float("strength", "", 1, 0, 10, 0.01), graph.Float("start_percent", "", 0, 0, 1, 0.001),
+		graph.Float("end_percent", "", 1, 0, 1, 0.001),
+	}
+	sides := []graph.Slot{{Name: "positive", Type: "CONDITIONING"}, {Name: "negative", Type: "CONDITIONING"}}
+	return []graph.Class{
+		{
+			Name: "ControlNetLoader", Display: "Load ControlNet Model", Module: "nodes", Category: "model/loaders",
+			Aliases: "controlnet, control net, cn, load controlnet, controlnet loader", Heavy: graph.StageLoad,
+			Inputs:  []graph.Input{graph.File("control_net_name", files.KindControl)},
+			Outputs: graph.Slots("CONTROL_NET"), Run: loadControlNet,
+			Change: modelChange(files.KindControl, "control_net_name"),
+		},
+		{
+			Name: "ControlNetApplyAdvanced", Display: "Apply ControlNet", Module: "nodes", Category: category,
+			Aliases: "controlnet, apply controlnet, use controlnet, control net",
+			Inputs: append(append([]graph.Input{
+				bare("positive", "CONDITIONING"), bare("negative", "CONDITIONING"), bare("control_net", "CONTROL_NET"),
+				bare("image", "IMAGE"),
+			}, part...), bare("vae", "VAE").AsOptional()),
+			Outputs: sides, Run: applyControlNet,
+		},
+		{
+			Name: "ControlNetApplySD3", Display: "Apply Controlnet with VAE", Module: "comfy_extras.nodes_sd3",
+			Category: category, NewStyle: true, Deprecated: true,
+			Inputs: append([]graph.Input{
+				link("positive", "CONDITIONING"), link("negative", "CONDITIONING"), link("control_net", "CONTROL_NET"),
+				link("vae", "VAE"), link("image", "IMAGE"),
+			}, part...),
+			Outputs: sides, Run: applyControlNet,
+		},
+		{
+			Name: "SetUnionControlNetType", Display: "Set Union ControlNet Type", Module: "comfy_extras.nodes_controlnet",
+			Category: category, Aliases: "set controlnet type, union controlnet type", NewStyle: true,
+			Inputs: []graph.Input{
+				link("control_net", "CONTROL_NET"), graph.Combo("type", "", append([]string{"auto"}, unionTypes()...)...),
+			},
+			Outputs: graph.Slots("CONTROL_NET"), Run: setUnionType,
+		},
+	}
+}
+
+func loadControlNet(c *graph.Call) ([]any, error) {
+	var n *value.ControlNet
+	err := fromFile(c, files.KindControl, "control_net_name",
+		func(f files.Checkpoint, open *weights.File, set *weights.Set) (err error) {
+			n, err = value.OpenControlNet(c.Str("control_net_name"), f, open, set)
+			return err
+		})
+	return []any{n}, err
+}
+
+// setUnionType: nets that are no union ignore the type, as in ComfyUI.
+func setUnionType(c *graph.Call) ([]any, error) {
+	n := *graph.Arg[*value.ControlNet](c, "control_net")
+	n.Type = 0
+	if row := slices.Index(unionTypes(), c.Str("type")) + 1; n.Modes > 0 {
+		if row > n.Modes {
+			return nil, fault.At(fault.CodeBadInput, "type", "type: %s is row %d, %s has types for rows 0 to %d", c.Str("type"),
+				row-1, n.Name, n.Modes-1)
+		}
+		n.Type = row
+	}
+	return []any{&n}, nil
+}
+
+// applyControlNet puts a net behind those that both conditionings have.
+func applyControlNet(c *graph.Call) ([]any, error) {
+	positive, negative := graph.Arg[value.Conditioning](c, "positive"), graph.Arg[value.Conditioning](c, "negative")
+	strength := c.Decimal("strength")
+	if math.IsNaN(strength) || math.IsInf(strength, 0) {
+		return nil, fault.At(fault.CodeBadInput, "strength", "strength: %v is not a finite number, want 0 to 10", strength)
+	}
+	if strength == 0 {
+		return []any{positive, negative}, nil
+	}
+	ctl := value.Control{
+		Net: graph.Arg[*value.ControlNet](c, "control_net"), Image: graph.Arg[*picture.Image](c, "image"),
+		Strength: float32(strength), Start: c.Decimal("start_percent"), End: c.Decimal("end_percent"),
+	}
+	if c.Given("vae") {
+		ctl.VAE = graph.Arg[*value.VAE](c, "vae")
+	}
+	add := func(e *value.Cond) { e.Controls = append(slices.Clip(e.Controls), &ctl) }
+	return []any{positive.Each(add), negative.Each(add)}, nil
+}
+
+// hints encodes hints of control nets: resized to the latent's pixels and cropped in the middle.
+func hints(c *graph.Call) value.HintFunc {
+	return func(ctl *value.Control, y, x int) (parallel.Latent, error) {
+		im, err := resizedImage(ctl.Image, 8*x, 8*y, string(resample.NearestExact), string(resample.CropCenter), "image")
+		if err != nil {
+			return parallel.Latent{}, err
+		}
+		return encodeImage(c, ctl.VAE, im)
+	}
+}
