@@ -188,6 +188,7 @@ type opened struct {
 	driver *cuda.Driver
 	infos  []cuda.Info // by rank
 	eager  bool        // no graphs
+	fixed  bool        // our kernels alone, one a pair of types
 	mu     sync.Mutex
 	of     map[int]*cuda.Device // by number
 }
@@ -205,7 +206,11 @@ func (o *opened) newOps(rank, _ int) (engine.Ops, error) {
 		device.Eager = o.eager
 		o.of[n] = device
 	}
-	return o.of[n].NewOps()
+	ops, err := o.of[n].NewOps()
+	if err == nil {
+		ops.Fix(o.fixed)
+	}
+	return ops, err
 }
 
 // close gives all devices back.
@@ -222,6 +227,7 @@ func (o *opened) close() error {
 func (c *Config) EngineConfig() (cfg parallel.Config, closing func() error, err error) {
 	closing = func() error { return nil }
 	cfg.Patience, cfg.Schedule, cfg.Ranks = c.Patience, parallel.Schedule(c.Schedule), c.Ranks
+	cfg.Deterministic = c.Deterministic
 	memory, err := ParseBytes(c.Memory)
 	if err != nil {
 		return cfg, closing, err
@@ -249,7 +255,9 @@ func (c *Config) EngineConfig() (cfg parallel.Config, closing func() error, err 
 	if _, err := driver.Use(c.Libraries()); err != nil {
 		return cfg, closing, fmt.Errorf("--devices %s: %w: --cuda-libs off does without NVIDIA's libraries", c.Devices, err)
 	}
-	devices := &opened{driver: driver, infos: infos, eager: c.Graphs == graphsOff, of: map[int]*cuda.Device{}}
+	devices := &opened{
+		driver: driver, infos: infos, eager: c.Graphs == graphsOff, fixed: c.Deterministic, of: map[int]*cuda.Device{},
+	}
 	if c.Compute != string(value.ComputeF32) {
 		cfg.Beside = engine.BF16
 	}

@@ -37,6 +37,11 @@ func newKVStore(env dit.Env, spec *dit.Spec, p plan.Plan, held plan.Lane, lt, li
 	return s
 }
 
+// passing is a store that keeps nothing: each attention brings memory for the rows of its whole sequence.
+func (s *session) passing(e *sessionEntry) *kvStore {
+	return &kvStore{lt: s.textOf(e.p), li: e.grid.Tokens(), small: map[[2]int]quantised{}, heads: s.heads()}
+}
+
 // kvRows is the keys and values of one attention while it runs, [B, L, 2, H/P, D]: the store itself, or what it holds
 // widened.
 type kvRows struct {
@@ -77,11 +82,8 @@ func (s *sequence) attendStored(store *kvStore) func(dit.Attention) {
 			s.ops.Attention(a.Out, a.Q, k, v, engine.AttentionArgs{Scale: a.Scale})
 			return
 		}
-		b, d := a.Q.Dim(0), a.Q.Dim(3)
 		heads := plan.Balanced(a.Q.Dim(2), s.ulysses.Size())
-		own := heads[s.ulysses.Rank()].Len()
-		got := s.arena.Alloc(a.Q.DType, s.gathered(s.ring.Rank(), a.ImageOnly), b, 3, own, d) // [L, B, 3, H/P, D]
-		s.exchange(a, got, heads, b, d)
+		got := s.exchange(a, heads, s.ulysses.AllToAll) // [L, B, 3, H/P, D]
 		s.eachPart(s.ring.Rank(), a.ImageOnly, func(at int, text bool, r dit.Range) {
 			rows := got.Slice(0, at, at+r.Len())
 			k, v := kv.slots(a, text, r)
@@ -90,10 +92,10 @@ func (s *sequence) attendStored(store *kvStore) func(dit.Attention) {
 		})
 		s.shareFresh(kv, a)
 		s.keep(store, kv, a)
-		out := s.arena.Alloc(a.Q.DType, got.Dim(0), b, own, d)
+		out := s.arena.Alloc(a.Q.DType, got.Dim(0), got.Dim(1), got.Dim(3), got.Dim(4))
 		k, v := kv.all()
 		s.ops.Attention(out.Transpose(0, 1), got.Index(2, 0).Transpose(0, 1), k, v, engine.AttentionArgs{Scale: a.Scale})
-		s.giveBack(a, out, heads, b, d)
+		s.giveBack(a, out, heads, s.ulysses.AllToAll)()
 	}
 }
 

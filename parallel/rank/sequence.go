@@ -20,6 +20,8 @@ type sequence struct {
 	ulysses comm.Comm
 	ring    comm.Comm
 	rows    []dit.Rows // of every rank of the sequence, ring outside
+	plan    plan.Plan
+	flight  *flight
 }
 
 // mine returns the rows of this rank.
@@ -52,24 +54,51 @@ func (s *sequence) attend(a dit.Attention) {
 		s.over(a, a.Out, a.Q, a.K, a.V)
 		return
 	}
-	b, d := a.Q.Dim(0), a.Q.Dim(3)
-	heads := plan.Balanced(a.Q.Dim(2), s.ulysses.Size())
-	own := heads[s.ulysses.Rank()].Len()
-	got := s.arena.Alloc(a.Q.DType, s.gathered(s.ring.Rank(), a.ImageOnly), b, 3, own, d) // [L, B, 3, H/P, D]
-	s.exchange(a, got, heads, b, d)
-	// [L, B, 3, H/P, D] -> [B, L, H/P, D]
-	pick := func(i int) engine.Tensor { return got.Index(2, i).Transpose(0, 1) }
-	out := s.arena.Alloc(a.Q.DType, got.Dim(0), b, own, d)
-	s.over(a, out.Transpose(0, 1), pick(0), pick(1), pick(2))
-	s.giveBack(a, out, heads, b, d)
+	parts, exchange := s.plan.Heads(a.Q.Dim(2)), s.ulysses.AllToAll
+	if len(parts) > 1 {
+		exchange = s.flight.exchange
+	}
+	got := make([]engine.Tensor, len(parts))
+	for i, heads := range parts {
+		got[i] = s.exchange(a, heads, exchange)
+	}
+	back := make([]func(), len(parts))
+	for i, heads := range parts { // which come and go beside the attention of each other
+		back[i] = s.giveBack(a, s.attended(a, got[i]), heads, exchange)
+	}
+	for i, unpack := range back {
+		if i == len(parts)-1 {
+			s.flight.land()
+		}
+		unpack()
+	}
 }
 
-// exchange packs and sends the heads of every peer: [B, L/P, H, D] -> [L, B, 3, H/P, D].
-func (s *sequence) exchange(a dit.Attention, got engine.Tensor, heads []dit.Range, b, d int) {
+// attended attends with the heads of got [L, B, 3, H/P, D] and returns [L, B, H/P, D].
+func (s *sequence) attended(a dit.Attention, got engine.Tensor) engine.Tensor {
+	// [L, B, 3, H/P, D] -> [B, L, H/P, D]
+	pick := func(i int) engine.Tensor { return got.Index(2, i).Transpose(0, 1) }
+	out := s.arena.Alloc(a.Q.DType, got.Dim(0), got.Dim(1), got.Dim(3), got.Dim(4))
+	s.over(a, out.Transpose(0, 1), pick(0), pick(1), pick(2))
+	return out
+}
+
+// exchanger is how heads travel: Comm.AllToAll or flight.exchange.
+type exchanger func(dst, src engine.Tensor, recv, send []int)
+
+// exchange packs and sends heads of every peer and returns where those of this rank arrive: [B, L/P, H, D] -> [L, B, 3,
+// H/P, D].
+func (s *sequence) exchange(a dit.Attention, heads []dit.Range, exchange exchanger) engine.Tensor {
+	b, d := a.Q.Dim(0), a.Q.Dim(3)
+	own, all := heads[s.ulysses.Rank()].Len(), 0
+	for _, h := range heads {
+		all += h.Len()
+	}
+	got := s.arena.Alloc(a.Q.DType, s.gathered(s.ring.Rank(), a.ImageOnly), b, 3, own, d)
 	p, me, r := s.ulysses.Size(), s.ulysses.Rank(), s.ring.Rank()
 	l, lt := a.Q.Dim(1), a.Rows.Text.Len()-a.References
 	send, recv := make([]int, p), make([]int, p)
-	packed := s.arena.Alloc(a.Q.DType, 3*l*b*a.Q.Dim(2)*d)
+	packed := s.arena.Alloc(a.Q.DType, 3*l*b*all*d)
 	at := 0
 	for u, h := range heads {
 		send[u] = l * b * 3 * h.Len() * d
@@ -83,7 +112,8 @@ func (s *sequence) exchange(a dit.Attention, got engine.Tensor, heads []dit.Rang
 		s.pack(slot, a, h, lt, l, a.ImageNorm)
 		at += send[u]
 	}
-	s.ulysses.AllToAll(got, packed, recv, send)
+	exchange(got, packed, recv, send)
+	return got
 }
 
 // pack normalises and rotates rows [lo, hi) of heads h into an exchange slot.
@@ -100,24 +130,28 @@ func (s *sequence) pack(slot func(int) engine.Tensor, a dit.Attention, h dit.Ran
 	s.ops.QKNormRoPE(to(0), to(1), to(2), from(a.Q), from(a.K), from(a.V), n, rope)
 }
 
-// giveBack returns every rank its rows of all heads: [L, B, H/P, D] -> [B, L/P, H, D].
-func (s *sequence) giveBack(a dit.Attention, out engine.Tensor, heads []dit.Range, b, d int) {
+// giveBack returns every rank its rows of all heads: [L, B, H/P, D] -> [B, L/P, H, D]. unpack brings them to their
+// places when they are here.
+func (s *sequence) giveBack(a dit.Attention, out engine.Tensor, heads []dit.Range, exchange exchanger) (unpack func()) {
 	p, me, r := s.ulysses.Size(), s.ulysses.Rank(), s.ring.Rank()
-	l := a.Q.Dim(1)
+	b, l, d, all := a.Q.Dim(0), a.Q.Dim(1), a.Q.Dim(3), 0
 	send, recv := make([]int, p), make([]int, p)
 	for u := range p {
 		send[u] = s.count(r, u, a.ImageOnly) * b * heads[me].Len() * d
 		recv[u] = l * b * heads[u].Len() * d
+		all += recv[u]
 	}
-	back := s.arena.Alloc(a.Q.DType, l*b*a.Q.Dim(2)*d)
-	s.ulysses.AllToAll(back, out, recv, send)
-	at := 0
-	for u, h := range heads {
-		if recv[u] > 0 {
-			chunk := back.Slice(0, at, at+recv[u]).Split(0, l, b, h.Len(), d)
-			s.ops.Copy(a.Out.Slice(2, h.Start, h.End), chunk.Transpose(0, 1))
+	back := s.arena.Alloc(a.Q.DType, all)
+	exchange(back, out, recv, send)
+	return func() {
+		at := 0
+		for u, h := range heads {
+			if recv[u] > 0 {
+				chunk := back.Slice(0, at, at+recv[u]).Split(0, l, b, h.Len(), d)
+				s.ops.Copy(a.Out.Slice(2, h.Start, h.End), chunk.Transpose(0, 1))
+			}
+			at += recv[u]
 		}
-		at += recv[u]
 	}
 }
 
