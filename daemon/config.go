@@ -106,8 +106,10 @@ func (c *Config) checkJobs() error {
 		return bad("--keep-results %s: want 0 or more", c.KeepFiles)
 	case c.KeepFor < 0:
 		return bad("--keep-for %s: want 0 or more", c.KeepFor)
-	case c.Replicas < 1 || c.Replicas > 5:
-		return bad("--replicas %d: want 1 to 5", c.Replicas)
+	case c.Replicas < 0 || c.Replicas > 5:
+		return bad("--replicas %d: want 1 to 5, or 0 for as many as fit the NATS server", c.Replicas)
+	case c.Replicas > 1 && c.NATS == "":
+		return bad("--replicas %d: the NATS server inside is alone; name a cluster with --nats URL,URL,URL", c.Replicas)
 	}
 	return nil
 }

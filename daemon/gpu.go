@@ -226,8 +226,9 @@ func (o *opened) close() error {
 // gives the devices back, after the engine.
 func (c *Config) EngineConfig() (cfg parallel.Config, closing func() error, err error) {
 	closing = func() error { return nil }
-	cfg.Patience, cfg.Schedule, cfg.Ranks = c.Patience, parallel.Schedule(c.Schedule), c.Ranks
-	cfg.Deterministic = c.Deterministic
+	cfg.Patience, cfg.Deterministic = c.Patience, c.Deterministic
+	cfg.Schedule, cfg.Ranks = parallel.Schedule(c.Schedule), c.Ranks
+	cfg.Schedule, cfg.Ranks = parallel.Schedule(c.Schedule), c.Ranks
 	memory, err := ParseBytes(c.Memory)
 	if err != nil {
 		return cfg, closing, err
@@ -252,7 +253,7 @@ func (c *Config) EngineConfig() (cfg parallel.Config, closing func() error, err 
 	if cfg.Reserve, err = ParseBytes(c.Reserve); err != nil {
 		return cfg, closing, err
 	}
-	if _, err := driver.Use(c.Libraries()); err != nil {
+	if _, _, err := driver.Use(c.Libraries()); err != nil {
 		return cfg, closing, fmt.Errorf("--devices %s: %w: --cuda-libs off does without NVIDIA's libraries", c.Devices, err)
 	}
 	devices := &opened{

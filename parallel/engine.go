@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -273,10 +274,16 @@ func (e *Engine) hostOf(rank int) int {
 // acquire makes the weights that ranks of a plan hold resident, each on the rank's device, and reports whether any had
 // to be loaded. All processes load at the same time.
 func (e *Engine) acquire(m Model, split plan.Plan) (loaded bool, err error) {
+	lanes := forecast.OwnLanes(m.Spec, split, e.cluster.Device)
+	return e.hold(m, split, func(at plan.Coord) dit.Held { return split.Held(lanes, at) })
+}
+
+// hold makes what held says of each rank resident.
+func (e *Engine) hold(m Model, split plan.Plan, held func(plan.Coord) dit.Held) (loaded bool, err error) {
 	m.WeightBytes = e.weightBytes(m)
 	need := make([][]host.Need, len(e.hosts))
-	for rank, h := range split.Holdings(forecast.OwnLanes(m.Spec, split, e.cluster.Device)) {
-		at := e.hostOf(rank)
+	for rank := range split.Ranks() {
+		at, h := e.hostOf(rank), held(plan.Mesh{Plan: split}.At(rank))
 		need[at] = append(need[at], host.Need{Rank: rank, Held: h, Bytes: m.heldBytes(h)})
 	}
 	fresh := make([]bool, len(e.hosts))
@@ -291,6 +298,42 @@ func (e *Engine) acquire(m Model, split plan.Plan) (loaded bool, err error) {
 	}
 	err = g.Wait()
 	return slices.Contains(fresh, true), err
+}
+
+// acquireNets makes the weights of control nets resident beside those of the model.
+func (e *Engine) acquireNets(r *Request, split plan.Plan) error {
+	nets := map[string]Model{}
+	for _, b := range r.Branches {
+		for _, entry := range b.Entries {
+			for _, c := range entry.Control {
+				nets[c.Net.Key] = c.Net
+			}
+		}
+	}
+	held := func(at plan.Coord) dit.Held { return split.BesideHeld(at.Tensor) }
+	evicted := false
+	for pass := range 2 { // in the second all are there, unless they have driven each other out
+		for _, key := range slices.Sorted(maps.Keys(nets)) {
+			loaded, err := e.hold(nets[key], split, held)
+			if err != nil {
+				return err
+			}
+			evicted = evicted || loaded && pass > 0
+		}
+		if len(nets) == 0 {
+			return nil
+		}
+		loaded, err := e.acquire(r.Model, split)
+		if err != nil {
+			return err
+		}
+		evicted = evicted || loaded
+	}
+	if !evicted {
+		return nil
+	}
+	return &failure.Error{Code: failure.OutOfMemory, Field: "model", Text: fmt.Sprintf("the weights of %s and of %d "+
+		"control nets do not fit into memory together: use fewer nets, or narrower weights", r.Model.Key, len(nets))}
 }
 
 // weightBytes is the memory of the weights of a model where the ranks are.
@@ -549,6 +592,9 @@ func (e *Engine) attempt(ctx context.Context, req *Request, plan plan.Plan, obse
 	}
 	if loaded {
 		stats.LoadSeconds = time.Since(start).Seconds()
+	}
+	if err := e.acquireNets(req, plan); err != nil {
+		return nil, err
 	}
 	if err := e.assemble(plan, req.Model.Spec); err != nil {
 		return nil, e.abandon(err)

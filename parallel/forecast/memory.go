@@ -248,6 +248,9 @@ func (o *Partition) sessionEntry(s *stack, c plan.Coord, k, i, b int) (kv int64)
 		s.f32(n)
 		s.f32(n)
 	}
+	if embeds {
+		s.f32(li * spec.Concat * spec.PatchSize * spec.PatchSize)
+	}
 	// two text encoders of which the first gives 77 tokens; the second's states go through an MLP of four times their
 	// width
 	if o.shiftOnly {
@@ -416,6 +419,9 @@ func (o *Partition) activations(s *stack, c plan.Coord, k, b int, m plan.Micro) 
 		}
 	}
 	for i, r := range mine {
+		if k == 0 && spec.Concat > 0 {
+			s.scratch(b * r.Image.Len() * (spec.Channels + spec.Concat) * token)
+		}
 		for _, n := range o.kinds[k] {
 			o.blockScratch(s, c, n.block, n.half, wide[i], r, b)
 		}
