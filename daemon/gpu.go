@@ -228,7 +228,6 @@ func (c *Config) EngineConfig() (cfg parallel.Config, closing func() error, err 
 	closing = func() error { return nil }
 	cfg.Patience, cfg.Deterministic = c.Patience, c.Deterministic
 	cfg.Schedule, cfg.Ranks = parallel.Schedule(c.Schedule), c.Ranks
-	cfg.Schedule, cfg.Ranks = parallel.Schedule(c.Schedule), c.Ranks
 	memory, err := ParseBytes(c.Memory)
 	if err != nil {
 		return cfg, closing, err
