@@ -60,8 +60,8 @@ func benchRequest(b *testing.B, side int) *Request {
 	}
 }
 
-// BenchmarkSwitches runs each plan of a 256 px picture with and without a switch, in turn, and reports the median over pairs of runs of
-// time and processor time with it against without.
+// BenchmarkSwitches runs each plan of a 256 px picture with and without a switch, in turn, and reports the median over
+// pairs of runs of time and processor time with it against without.
 func BenchmarkSwitches(b *testing.B) {
 	r := benchRequest(b, 32)
 	e, err := NewEngine(Config{NewOps: testOps})

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -269,96 +268,6 @@ func (e *Engine) hostOf(rank int) int {
 		rank -= n
 	}
 	return len(e.hosts) - 1
-}
-
-// acquire makes the weights that ranks of a plan hold resident, each on the rank's device, and reports whether any had
-// to be loaded. All processes load at the same time.
-func (e *Engine) acquire(m Model, split plan.Plan) (loaded bool, err error) {
-	lanes := forecast.OwnLanes(m.Spec, split, e.cluster.Device)
-	return e.hold(m, split, func(at plan.Coord) dit.Held { return split.Held(lanes, at) })
-}
-
-// hold makes what held says of each rank resident.
-func (e *Engine) hold(m Model, split plan.Plan, held func(plan.Coord) dit.Held) (loaded bool, err error) {
-	m.WeightBytes = e.weightBytes(m)
-	need := make([][]host.Need, len(e.hosts))
-	for rank := range split.Ranks() {
-		at, h := e.hostOf(rank), held(plan.Mesh{Plan: split}.At(rank))
-		need[at] = append(need[at], host.Need{Rank: rank, Held: h, Bytes: m.heldBytes(h)})
-	}
-	fresh := make([]bool, len(e.hosts))
-	g := group.New(nil)
-	for i, h := range e.hosts {
-		if len(need[i]) > 0 {
-			g.Go(fmt.Sprintf("load %s", m.Key), func() (err error) {
-				fresh[i], err = h.Acquire(m.Key, m.Weights, need[i])
-				return err
-			})
-		}
-	}
-	err = g.Wait()
-	return slices.Contains(fresh, true), err
-}
-
-// acquireNets makes the weights of control nets resident beside those of the model.
-func (e *Engine) acquireNets(r *Request, split plan.Plan) error {
-	nets := map[string]Model{}
-	for _, b := range r.Branches {
-		for _, entry := range b.Entries {
-			for _, c := range entry.Control {
-				nets[c.Net.Key] = c.Net
-			}
-		}
-	}
-	held := func(at plan.Coord) dit.Held { return split.BesideHeld(at.Tensor) }
-	evicted := false
-	for pass := range 2 { // in the second all are there, unless they have driven each other out
-		for _, key := range slices.Sorted(maps.Keys(nets)) {
-			loaded, err := e.hold(nets[key], split, held)
-			if err != nil {
-				return err
-			}
-			evicted = evicted || loaded && pass > 0
-		}
-		if len(nets) == 0 {
-			return nil
-		}
-		loaded, err := e.acquire(r.Model, split)
-		if err != nil {
-			return err
-		}
-		evicted = evicted || loaded
-	}
-	if !evicted {
-		return nil
-	}
-	return &failure.Error{Code: failure.OutOfMemory, Field: "model", Text: fmt.Sprintf("the weights of %s and of %d "+
-		"control nets do not fit into memory together: use fewer nets, or narrower weights", r.Model.Key, len(nets))}
-}
-
-// weightBytes is the memory of the weights of a model where the ranks are.
-func (e *Engine) weightBytes(m Model) int64 {
-	if e.cfg.DeviceOf != nil && m.WideBytes > 0 {
-		return m.WideBytes
-	}
-	return m.WeightBytes
-}
-
-// heldBytes estimates the memory of a part of the weights. Parts of blocks come with room for two blocks, where they
-// are brought together.
-func (m Model) heldBytes(held dit.Held) int64 {
-	bytes := m.WeightBytes / int64(max(held.Ranks, 1))
-	if m.Spec != nil && m.Spec.Params > 0 && held.Blocks != nil {
-		bytes = int64(float64(bytes) * float64(plan.HeldParams(m.Spec, held)) / float64(m.Spec.Params))
-	}
-	if held.Parts <= 1 || m.Spec == nil || m.Spec.Params == 0 {
-		return bytes
-	}
-	largest := int64(0)
-	for _, b := range m.Spec.Blocks {
-		largest = max(largest, b.Params)
-	}
-	return bytes/int64(held.Parts) + int64(2*float64(bytes)*float64(largest)/float64(m.Spec.Params))
 }
 
 // Close waits for the work in hand, ends the ranks and frees all weights.
