@@ -83,8 +83,10 @@ func TestPlansOfInt8Weights(t *testing.T) {
 		return worst / top
 	}
 	cost := off(sample(set.Widened(engine.F32), "widened", ""))
-	if got := off(sample(set, "int8", "cfg=2,shard=on")); got != 0 {
-		t.Errorf("cfg=2,shard=on: off by %.3g, want the bits of one rank", got)
+	for _, text := range []string{"cfg=2,shard=on", "ring=2,ulysses=2,deterministic=on"} {
+		if got := off(sample(set, "int8", text)); got != 0 {
+			t.Errorf("%s: off by %.3g, want the bits of one rank", text, got)
+		}
 	}
 	for _, text := range []string{"ulysses=2", "tensor=2,cfg=2", "tensor=2,ulysses=2,form=scatter"} {
 		plain := sample(set, "int8", text)

@@ -337,6 +337,9 @@ func (r *Rank) openSession(id uint64, o OpenCommand) (Reply, error) {
 func (s *session) close() {
 	s.weights.close()
 	s.flight.close()
+	for _, n := range s.nets {
+		n.of.close()
+	}
 }
 
 // retire forgets a session.

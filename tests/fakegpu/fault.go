@@ -10,8 +10,10 @@ import (
 	"testing"
 )
 
-// repeats is how often a test may run until it notices: the orders that the fake device draws hang on which goroutine
-// asks first, and some hide a wait that is missing (one in two for a slot that is sent before it is filled).
+// repeats is how often a test may run until it notices. A host that waits has any stream go on that may, not only those
+// that it waits for: until a peer has issued its part, all else is done, the work too that somebody forgot to wait for.
+// How soon the peer's goroutine comes is up to the machine (a slot of NCCL that is sent before it is filled shows in 8
+// runs of 12; running one stream far ahead of the others makes that 1 of 12).
 const repeats = "12"
 
 // Faults plants one mistake after the other and runs the test that must notice: one that passes all the same does not
