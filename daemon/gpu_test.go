@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -22,6 +23,36 @@ func TestGPUs(t *testing.T) {
 	} {
 		if got, err := GPUs(text); err == nil {
 			t.Errorf("%q: got %v, want a refusal", text, got)
+		}
+	}
+}
+
+// TestSchedulesThatAreRefused: a --schedule that cannot be is refused with the flag and what may stand there, and says
+// how many jobs a worker has in hand where it can.
+func TestSchedulesThatAreRefused(t *testing.T) {
+	for _, c := range []struct {
+		cfg  Config
+		want string // part of the refusal; empty: none
+		jobs int
+	}{
+		{Config{Devices: "cpu"}, "", 1},
+		{Config{Devices: "cpu", Schedule: "one", Ranks: 4}, "", 1},
+		{Config{Devices: "cpu", Schedule: "auto", Ranks: 4}, "", 6},
+		{Config{Devices: "cuda:0-7", Schedule: "each"}, "", 10},
+		{Config{Devices: "cuda:0", Schedule: "auto"}, "", 1},
+		{Config{Devices: "cpu", Schedule: "all"}, "want one, auto or each", 0},
+		{Config{Devices: "cpu", Schedule: "auto"}, "--ranks", 0},
+		{Config{Devices: "cpu", Ranks: -1}, "--ranks -1", 0},
+		{Config{Devices: "cuda:0-1", Ranks: 2}, "a GPU is one place", 0},
+		{Config{Devices: "cpu", Ranks: 2, Schedule: "auto", Hosts: "a,b"}, "--hosts a,b", 0},
+		{Config{Devices: "cpu", Ranks: 2, Schedule: "each", Placement: "children"}, "want --placement threads", 0},
+	} {
+		err := c.cfg.checkSchedule()
+		if c.want == "" && (err != nil || c.cfg.jobs() != c.jobs) {
+			t.Errorf("%+v: %v, %d jobs in hand, want %d", c.cfg, err, c.cfg.jobs(), c.jobs)
+		}
+		if c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%+v: got %v, want %q in it", c.cfg, err, c.want)
 		}
 	}
 }

@@ -151,7 +151,7 @@ func (t *Turn) Sample(ctx context.Context, req *Request, observe Observe) (*Resu
 // beside runs a request on a share of the places. Where there is no memory for it beside others, it runs again when
 // they have ended, with everything freed that is kept between requests.
 func (e *Engine) beside(ctx context.Context, turn *Turn, req *Request, observe Observe) (*Result, error) {
-	p, err := plan.Parse(req.Plan)
+	p, err := e.parse(req.Plan)
 	if err != nil {
 		return nil, err
 	}
@@ -241,6 +241,8 @@ func (e *Engine) share(req *Request, p plan.Plan, due, free int) (n int, text st
 	}
 	if c.Plan.Ranks() > 1 {
 		text = c.Plan.String()
+	} else if p.Deterministic {
+		text = "deterministic=on"
 	}
 	return n, text, err
 }
@@ -249,7 +251,7 @@ func (e *Engine) share(req *Request, p plan.Plan, due, free int) (n int, text st
 func (e *Engine) fastest(req *Request, p plan.Plan, n int) (forecast.Candidate, error) {
 	w := req.Workload()
 	key := fmt.Sprint(n, req.Model.Key, w.Y, w.X, w.Batch, w.Evaluations, w.Text, w.Branches, p.Stale, p.Overlap,
-		req.hasArea())
+		p.Deterministic, req.hasArea())
 	e.resident.Lock()
 	c, ok := e.chosen[key]
 	e.resident.Unlock()

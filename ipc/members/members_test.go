@@ -72,7 +72,9 @@ func TestMembersComeAndGo(t *testing.T) {
 	await(t, "a file of it is another one", lists, func(l []members.Member) bool { return len(l) == 1 && l[0].Equal(a) })
 	silent := join("cards")
 	go silent.Announce(t.Context(), b, nil, nil)
-	await(t, "two have joined", lists, func(l []members.Member) bool { return len(l) == 2 && l[0].Equal(b) && l[1].Equal(a) })
+	await(t, "two have joined", lists, func(l []members.Member) bool {
+		return len(l) == 2 && l[0].Equal(b) && l[1].Equal(a)
+	})
 	leave()
 	await(t, "one has left", lists, func(l []members.Member) bool { return len(l) == 1 && l[0].Equal(b) })
 	silent.Close()
