@@ -39,15 +39,15 @@ type route struct {
 func startCluster(t *testing.T) *natsCluster {
 	c := &natsCluster{t: t}
 	path, dir := natsProgram(t), t.TempDir()
-	var clients, routes [3]string
+	var clients, routes [3]net.Listener // they hold the ports until their server starts
 	for i := range c.nodes {
-		clients[i], routes[i] = freeAddress(t), freeAddress(t)
+		clients[i], routes[i] = freePort(t), freePort(t)
 	}
 	for i := range c.nodes {
 		var to []string
 		for k := range c.nodes {
 			if k != i {
-				ln := newRoute(t, i, k, routes[k])
+				ln := newRoute(t, i, k, routes[k].Addr().String())
 				c.links = append(c.links, ln)
 				to = append(to, fmt.Sprintf("%q", "nats://"+ln.l.Addr().String()))
 			}
@@ -56,12 +56,18 @@ func startCluster(t *testing.T) *natsCluster {
 		// what a server tells the others of itself leads nowhere, or they would go round the links
 		conf := fmt.Sprintf("server_name: s%d\nlisten: %q\njetstream { store_dir: %q, sync_interval: always }\n"+
 			"cluster { name: three, listen: %q, advertise: \"127.0.0.1:1\", pool_size: -1, routes: [%s] }\n",
-			i, clients[i], c.store[i], routes[i], strings.Join(to, ", "))
-		n := &natsServer{t: t, path: path, conf: filepath.Join(dir, fmt.Sprintf("s%d.conf", i)), url: "nats://" + clients[i]}
+			i, clients[i].Addr().String(), c.store[i], routes[i].Addr().String(), strings.Join(to, ", "))
+		n := &natsServer{
+			t: t, path: path, conf: filepath.Join(dir, fmt.Sprintf("s%d.conf", i)), url: "nats://" + clients[i].Addr().String(),
+		}
 		if err := os.WriteFile(n.conf, []byte(conf), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		c.nodes[i] = n
+	}
+	for i, n := range c.nodes {
+		_ = clients[i].Close()
+		_ = routes[i].Close()
 		n.start()
 		t.Cleanup(n.kill)
 	}
@@ -74,13 +80,13 @@ func startCluster(t *testing.T) *natsCluster {
 	return c
 }
 
-func freeAddress(t *testing.T) string {
+func freePort(t *testing.T) net.Listener {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().String()
+	t.Cleanup(func() { _ = l.Close() })
+	return l
 }
 
 func newRoute(t *testing.T, from, to int, address string) *route {
