@@ -153,7 +153,6 @@ class Once:
     """The large tensors that were sent, by identity: each is hashed once as long as it lives and is not written to."""
 
     def __init__(self) -> None:
-        """Make an empty store."""
         self._known: dict[int, tuple[weakref.ref[torch.Tensor], int, Named]] = {}
 
     def named(self, t: torch.Tensor, matrix: bool = False) -> Tensor:

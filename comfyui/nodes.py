@@ -25,7 +25,6 @@ from .offload import install
 from .proxy import KEY, build, source_of
 from .status import LAST, tell
 
-CATEGORY = "Patchbay"
 WHERE = f"Socket file or NATS URL of the daemon; empty: as in the settings; {START}: start the installed program for this ComfyUI"
 DAEMON = ("STRING", {"default": "", "tooltip": WHERE})
 PLAN = ("PATCHBAY_PLAN", {"tooltip": "How to split the work; without it what is predicted to be fastest on all devices, with one device's picture"})
@@ -70,7 +69,6 @@ def checked(name: str, folder: str, daemon: str) -> bool | str:
 class LoadDiffusionModel:
     """In place of Load Diffusion Model: samplers, guiders, LoRA and previews stay as they are, the network runs on Patchbay's devices."""
 
-    CATEGORY = CATEGORY
     FUNCTION = "load"
     RETURN_TYPES = ("MODEL",)
 
@@ -92,7 +90,6 @@ class LoadDiffusionModel:
 class LoadCheckpoint:
     """In place of Load Checkpoint: the MODEL runs on Patchbay's devices, CLIP and VAE are ComfyUI's own."""
 
-    CATEGORY = CATEGORY
     FUNCTION = "load"
     RETURN_TYPES = ("MODEL", "CLIP", "VAE")
 
@@ -115,7 +112,6 @@ class LoadCheckpoint:
 class Plan:
     """How to split one picture over the daemon's devices, and what a run will take."""
 
-    CATEGORY = CATEGORY
     FUNCTION = "make"
     RETURN_TYPES = ("PATCHBAY_PLAN",)
     DEGREES: ClassVar = {
@@ -167,7 +163,6 @@ class Plan:
 class VAEDecode:
     """VAE Decode on the daemon's devices."""
 
-    CATEGORY = CATEGORY
     FUNCTION = "decode"
     RETURN_TYPES = ("IMAGE",)
 
@@ -191,7 +186,6 @@ class VAEDecode:
 class CLIPTextEncode:
     """CLIP Text Encode with encoders that are on the daemon's devices."""
 
-    CATEGORY = CATEGORY
     FUNCTION = "encode"
     RETURN_TYPES = ("CONDITIONING",)
 
@@ -237,7 +231,6 @@ def tensors(v: Any) -> Any:
 class RunWorkflow:
     """A whole workflow on the daemon, as one node."""
 
-    CATEGORY = CATEGORY
     FUNCTION = "run"
     RETURN_TYPES = ("IMAGE",)
     OUTPUT_IS_LIST = (True,)
@@ -282,7 +275,6 @@ class RunWorkflow:
 class Status:
     """What the daemon has and does."""
 
-    CATEGORY = CATEGORY
     FUNCTION = "status"
     RETURN_TYPES = ("STRING",)
     OUTPUT_NODE = True

@@ -72,8 +72,8 @@ type Entry struct {
 	References []Reference
 	// Method says where references sit, in ComfyUI's words ("index", "offset" ...); empty: the model's own.
 	Method string
-	// Hint is what a control net is shown, [Li, channels*p*p] in the order of tokens; Mode is its type in a union net, from
-	// 1; 0: none. No other model looks at them.
+	// Hint is what a control net is shown, [Li, channels*p*p] in the order of tokens; Mode is its type in a union net,
+	// from 1; 0: none. No other model looks at them.
 	Hint Array
 	Mode int
 }

@@ -16,10 +16,13 @@ type Memory struct {
 	Activations int64
 	Exchange    int64 // what transfers read and write
 	KV          int64 // part of Session: keys and values kept between evaluations
+	Workspace   int64 // of the device's libraries
 }
 
 // Total is everything together.
-func (m Memory) Total() int64 { return m.Weights + m.Session + m.Activations + m.Exchange }
+func (m Memory) Total() int64 {
+	return m.Weights + m.Session + m.Activations + m.Exchange + m.Workspace
+}
 
 // MemoryByRank returns what every rank of a plan needs, from the workload alone. weightBytes is the size of one weight,
 // valueBytes that of one activation (4 for f32, 2 for bf16; tables, vectors and modulations are f32 always). Session,
