@@ -11,8 +11,8 @@ func All(extra ...graph.Class) *graph.Catalogue {
 		samplerClasses(), guidanceClasses(), modelSamplingClasses(), areaClasses(), mixClasses(), clipLayerClasses(),
 		loraClasses(), inpaintClasses(), tiledClasses(), resizeLatentClasses(), transformLatentClasses(),
 		composeLatentClasses(), latentBatchClasses(), resizeImageClasses(), imageOpClasses(), maskClasses(),
-		primitiveClasses(), styleClasses(), textFamilyClasses(), latentMathClasses(), imageBatchClasses(), easyCacheClasses(),
-		controlNetClasses(),
+		primitiveClasses(), styleClasses(), stitchClasses(), textFamilyClasses(), latentMathClasses(), imageBatchClasses(),
+		easyCacheClasses(), controlNetClasses(),
 		extra,
 	)
 }

@@ -134,7 +134,7 @@ class ComfyUI:
         sd.detect_te_model = longer
         self.tree = tree
         self.nodes = importlib.import_module("nodes")
-        for extra in ("sd3", "controlnet", "hunyuan", "pixart", "flux", "edit_model", "model_advanced"):
+        for extra in ("sd3", "controlnet", "hunyuan", "pixart", "flux", "edit_model", "model_advanced", "mask"):
             module = importlib.import_module(f"comfy_extras.nodes_{extra}")
             for value in list(vars(module).values()):
                 if hasattr(value, "GET_SCHEMA") and hasattr(value, "define_schema") and value.__module__ == module.__name__ and value.__bases__[0].__name__ == "ComfyNode":
@@ -410,6 +410,52 @@ def controlled_sd3(comfy: ComfyUI, w: Writer, name: str) -> Flow:
     return controlled(comfy, w, sd3(comfy, w, name, newer=False, encoders="lg"), name, net, names)
 
 
+def flux1(comfy: ComfyUI, w: Writer, name: str, channels: int) -> Flow:
+    """Kontext with Redux (16 channels), or Fill (96)."""
+    make = importlib.import_module("comfy.ldm.flux.model").Flux
+    comfy.keep("f16")
+    w.file(f"diffusion_models/{name}.safetensors", w.halves(comfy.shapes(lambda: make(
+        in_channels=channels, out_channels=16, vec_in_dim=768, context_in_dim=4096, hidden_size=3072, mlp_ratio=4.0, num_heads=24, depth=1, depth_single_blocks=2,
+        axes_dim=[16, 56, 56], theta=10000, patch_size=2, qkv_bias=True, guidance_embed=True, txt_ids_dims=[], operations=comfy.ops, dtype=comfy.torch.float32, device="meta",
+    ))))  # fmt: skip
+    w.file("vae/vae16.safetensors", w.halves(vae(comfy, 16)))
+    for kind, config in (("clip_l", "sd1_clip_config.json"), ("t5", "text_encoders/t5_config_xxl.json")):
+        w.file(f"text_encoders/{kind}_short.safetensors", w.values(encoder(comfy, config, kind)))
+    flow: Flow = {"model": node("UNETLoader", unet_name=f"{name}.safetensors", weight_dtype="default"), "vae": node("VAELoader", vae_name="vae16.safetensors")}
+    flow["clip"] = node("DualCLIPLoader", clip_name1="clip_l_short.safetensors", clip_name2="t5_short.safetensors", type="flux")
+    for side, text in (("positive", PROMPT), ("negative", NEGATIVE)):
+        flow[side] = node("CLIPTextEncode", clip=["clip", 0], text=text)
+    flow["picture"] = node("EmptyImage", width=96, height=64, batch_size=1, color=3368601)
+    if channels != 16:
+        flow["hole"] = node("SolidMask", value=0.7, width=48, height=64)
+        flow["texts"] = {"class_type": "InpaintModelConditioning", "inputs": {
+            "positive": ["positive", 0], "negative": ["negative", 0], "vae": ["vae", 0], "pixels": ["picture", 0], "mask": ["hole", 0], "noise_mask": False}}  # fmt: skip
+        out = tail(flow, (128, 192), "EmptySD3LatentImage", 2.0, "euler", "simple")
+        sampler = next(n for n in out.values() if n["class_type"] == "KSampler")
+        sampler["inputs"] |= {"positive": ["texts", 0], "negative": ["texts", 1]}
+        return out
+    config = json.loads((comfy.tree / "comfy" / "clip_vision_siglip_384.json").read_text()) | {"num_hidden_layers": 23}  # ComfyUI looks at layer 22
+    eyes = importlib.import_module("comfy.clip_model").CLIPVisionModelProjection
+    w.file("clip_vision/siglip.safetensors", w.halves(comfy.shapes(lambda: eyes(config, comfy.torch.float32, "meta", comfy.ops))))
+    style = importlib.import_module("comfy.ldm.flux.redux").ReduxImageEncoder
+    w.file("style_models/redux.safetensors", w.halves(comfy.shapes(style)))
+    load = importlib.import_module("comfy.clip_vision").ClipVisionModel
+    full, more = load.load_sd, {f"vision_model.encoder.layers.{i}." for i in range(23, 27)}
+
+    def load_sd(model: Any, tensors: dict[str, Any]) -> Any:  # noqa: ANN401
+        model.model.vision_model.encoder.layers = model.model.vision_model.encoder.layers[: 27 - len(more)]
+        return full(model, tensors)
+
+    load.load_sd = load_sd
+    flow["seen"] = node("VAEEncode", pixels=["picture", 0], vae=["vae", 0])
+    flow["eyes"], flow["style"] = node("CLIPVisionLoader", clip_name="siglip.safetensors"), node("StyleModelLoader", style_model_name="redux.safetensors")
+    flow["sight"] = node("CLIPVisionEncode", clip_vision=["eyes", 0], image=["picture", 0], crop="center")
+    flow["text"] = flow["positive"]
+    flow["styled"] = node("StyleModelApply", conditioning=["text", 0], style_model=["style", 0], clip_vision_output=["sight", 0], strength=0.8, strength_type="multiply")
+    flow["positive"] = node("ReferenceLatent", conditioning=["styled", 0], latent=["seen", 0])
+    return tail(flow, (128, 192), "EmptySD3LatentImage", 2.0, "euler", "simple")
+
+
 SETS = {
     "flux": flux,
     "flux-control": controlled_flux,
@@ -428,6 +474,8 @@ SETS = {
     "z-image": zimage,
     "qwen-image": qwenimage,
     "flux2-klein": klein,
+    "flux1-kontext-redux": lambda c, w, n: flux1(c, w, n, 16),
+    "flux1-fill": lambda c, w, n: flux1(c, w, n, 96),
 }
 
 

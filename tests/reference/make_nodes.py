@@ -220,6 +220,12 @@ for mode in ("normal", "multiply", "screen", "overlay", "soft_light", "differenc
     case("ImageBlend", image1=pic, image2=alpha, blend_factor=0.6, blend_mode=mode)
     case("ImageBlend", image1=batch, image2=wide, blend_factor=0.6, blend_mode=mode)
 
+for direction in ("right", "down", "left", "up"):
+    for match, width, colour in ((True, 0, "white"), (False, 5, "red"), (False, 4, "white")):
+        stitch = {"direction": direction, "match_image_size": match, "spacing_width": width, "spacing_color": colour}
+        case("ImageStitch", image1=batch, image2=alpha if width == 5 else wide, **stitch)
+case("ImageStitch", image1=pic, direction="right", match_image_size=True, spacing_width=0, spacing_color="white")
+
 # Masks.
 m = rand(2, 7, 11)
 case("SolidMask", value=0.3, width=5, height=4)
