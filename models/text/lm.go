@@ -12,9 +12,9 @@ import (
 )
 
 // LMConfig describes a decoder-only language model that is read as an encoder (Qwen3: arXiv:2505.09388, sec. 2;
-// Qwen2.5-VL without its eyes: arXiv:2502.13923; Mistral Small 3; all are of the form of LLaMA, arXiv:2302.13971, with
-// grouped queries, arXiv:2305.13245) in the names of Hugging Face's config.json. Sizes follow from shapes; files say
-// Theta, Eps and HeadDim in their metadata where they are others.
+// Qwen2.5-VL and Qwen3-VL without their eyes: arXiv:2502.13923; Mistral Small 3; all are of the form of LLaMA,
+// arXiv:2302.13971, with grouped queries, arXiv:2305.13245) in the names of Hugging Face's config.json. Sizes follow
+// from shapes; files say Theta, Eps and HeadDim in their metadata where they are others.
 type LMConfig struct {
 	Width   int     `json:"hidden_size"`         // 2560 (Qwen3-4B)
 	HeadDim int     `json:"head_dim"`            // 128
@@ -70,11 +70,10 @@ const lastNorm = "model.norm.weight"
 // OpenLM loads a language model from set, whose names may have one of the usual prefixes (see Find). config is the JSON
 // of the file's metadata "config", empty when there is none. The caller closes the result.
 func OpenLM(ops engine.Ops, set *weights.Set, config []byte) (*LM, error) {
-	part, err := findPart(set, "qwen3", "qwen3_8b", "qwen25_7b", "mistral3")
+	part, set, err := findPart(set, "qwen3", "qwen3_8b", "qwen3vl_4b", "qwen25_7b", "mistral3")
 	if err != nil {
 		return nil, err
 	}
-	set = set.Prefix(part.Prefix)
 	m := &LM{}
 	if m.Config, err = inferLM(part.Kind, set, config); err != nil {
 		return nil, err
@@ -124,8 +123,11 @@ func halvesTogether(heads, d int) []int {
 func inferLM(kind string, set *weights.Set, config []byte) (LMConfig, error) {
 	const attn, mlp = "model.layers.0.self_attn.", "model.layers.0.mlp."
 	c := LMConfig{HeadDim: 128, Theta: 1e6, Eps: 1e-6, Pad: 151643}
-	if kind == "mistral3" {
+	switch kind {
+	case "mistral3":
 		c.Theta, c.Eps, c.Pad = 1e9, 1e-5, 0
+	case "qwen3vl_4b":
+		c.Theta = 5e6
 	}
 	if len(config) > 0 {
 		if err := json.Unmarshal(config, &c); err != nil {

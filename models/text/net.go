@@ -94,6 +94,13 @@ func kinds() []Kind {
 			anchor: t5, open: opener(OpenT5),
 		},
 		{
+			Name: "qwen3vl_4b", Prompt: "qwen3vl_4b", Vocabularies: []string{"qwen3vl", "qwen3", "qwen2.5", "qwen25"},
+			ComfyUI: "text_encoders/qwen25_tokenizer", anchor: queryNorm, open: opener(OpenLM), layers: 35,
+			is: func(set *weights.Set, p string) bool {
+				return set.Has(p+"visual.deepstack_merger_list.0.norm.weight") && set.Dim(p+"model.embed_tokens.weight", 1) != 4096
+			},
+		},
+		{
 			Name: "qwen3_8b", Prompt: "qwen3_8b", Vocabularies: []string{"qwen3_8b", "qwen3", "qwen2.5", "qwen25"},
 			ComfyUI: "text_encoders/qwen25_tokenizer", anchor: queryNorm, open: opener(OpenLM), layers: 27,
 			is: func(set *weights.Set, p string) bool { return set.Dim(p+"model.embed_tokens.weight", 1) == 4096 },

@@ -55,11 +55,11 @@ func visionWhole(i int) bool { return i%8 == 7 }
 // OpenVision loads the eyes of the language model in set, whose names may have one of the usual prefixes. config is the
 // JSON of the file's metadata "config", which may say vision.num_heads (16). The caller closes the result.
 func OpenVision(ops engine.Ops, set *weights.Set, config []byte) (*Vision, error) {
-	part, err := findPart(set, "qwen25_7b")
+	_, set, err := findPart(set, "qwen25_7b")
 	if err != nil {
 		return nil, err
 	}
-	set = set.Prefix(part.Prefix + "visual.")
+	set = set.Prefix("visual.")
 	c := struct {
 		Vision struct {
 			Heads int `json:"num_heads"`

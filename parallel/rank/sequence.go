@@ -49,95 +49,109 @@ func (s *sequence) attend(a dit.Attention) {
 	defer s.arena.Release(mark)
 	if s.ulysses.Size() == 1 {
 		dit.Normalise(s.ops, a)
-		s.over(a, a.Out, a.Q, a.K, a.V)
+		s.over(a, a.Groups(a.Out), a.Groups(a.Q), a.K, a.V)
 		return
 	}
-	b, d := a.Q.Dim(0), a.Q.Dim(3)
-	heads := plan.Balanced(a.Q.Dim(2), s.ulysses.Size())
-	own := heads[s.ulysses.Rank()].Len()
-	got := s.arena.Alloc(a.Q.DType, s.gathered(s.ring.Rank(), a.ImageOnly), b, 3, own, d) // [L, B, 3, H/P, D]
-	s.exchange(a, got, heads, b, d)
-	// [L, B, 3, H/P, D] -> [B, L, H/P, D]
-	pick := func(i int) engine.Tensor { return got.Index(2, i).Transpose(0, 1) }
-	out := s.arena.Alloc(a.Q.DType, got.Dim(0), b, own, d)
-	s.over(a, out.Transpose(0, 1), pick(0), pick(1), pick(2))
-	s.giveBack(a, out, heads, b, d)
+	got := s.exchange(a)
+	out := s.results(a, got)
+	k, v := keysOf(got)
+	s.over(a, grouped(out), queriesOf(got), k, v)
+	s.giveBack(a, out)
 }
 
-// exchange packs and sends the heads of every peer: [B, L/P, H, D] -> [L, B, 3, H/P, D].
-func (s *sequence) exchange(a dit.Attention, got engine.Tensor, heads []dit.Range, b, d int) {
+// What ranks of a Ulysses group give each other of a row are the heads of keys and values that the other one has, each
+// with the G heads of queries that read it: [L, B, G+2, K/P, D], queries first, and [L, B, G, K/P, D] of results on the
+// way back.
+
+// queriesOf views an exchange as queries [B, L, K/P, G, D].
+func queriesOf(got engine.Tensor) engine.Tensor { return grouped(got.Slice(2, 0, got.Dim(2)-2)) }
+
+// keysOf views an exchange as keys and values [B, L, K/P, D].
+func keysOf(got engine.Tensor) (k, v engine.Tensor) {
+	g := got.Dim(2) - 2
+	return got.Index(2, g).Transpose(0, 1), got.Index(2, g+1).Transpose(0, 1)
+}
+
+// grouped turns [L, B, G, K, D] into [B, L, K, G, D].
+func grouped(t engine.Tensor) engine.Tensor { return t.Transpose(0, 1).Transpose(2, 3) }
+
+// results takes memory for what the heads of this rank give: [L, B, G, K/P, D].
+func (s *sequence) results(a dit.Attention, got engine.Tensor) engine.Tensor {
+	return s.arena.Alloc(a.Q.DType, got.Dim(0), got.Dim(1), got.Dim(2)-2, got.Dim(3), got.Dim(4))
+}
+
+// exchange packs and sends the heads of every peer: [B, L/P, H, D] -> [L, B, G+2, K/P, D].
+func (s *sequence) exchange(a dit.Attention) (got engine.Tensor) {
 	p, me, r := s.ulysses.Size(), s.ulysses.Rank(), s.ring.Rank()
-	l, lt := a.Q.Dim(1), a.Rows.Text.Len()-a.References
+	q := a.Groups(a.Q)
+	b, l, g, d := q.Dim(0), q.Dim(1), q.Dim(3), q.Dim(4)
+	heads := plan.Balanced(q.Dim(2), p)
+	got = s.arena.Alloc(a.Q.DType, s.gathered(r, a.ImageOnly), b, g+2, heads[me].Len(), d)
 	send, recv := make([]int, p), make([]int, p)
-	packed := s.arena.Alloc(a.Q.DType, 3*l*b*a.Q.Dim(2)*d)
+	packed := s.arena.Alloc(a.Q.DType, l*b*(g+2)*q.Dim(2)*d)
 	at := 0
 	for u, h := range heads {
-		send[u] = l * b * 3 * h.Len() * d
-		recv[u] = s.count(r, u, a.ImageOnly) * b * 3 * heads[me].Len() * d
+		send[u] = l * b * (g + 2) * h.Len() * d
+		recv[u] = s.count(r, u, a.ImageOnly) * b * (g + 2) * heads[me].Len() * d
 		if send[u] == 0 {
 			continue
 		}
-		chunk := packed.Slice(0, at, at+send[u]).Split(0, l, b, 3, h.Len(), d)
-		slot := func(i int) engine.Tensor { return chunk.Index(2, i).Transpose(0, 1) }
-		s.pack(slot, a, h, 0, lt, a.TextNorm)
-		s.pack(slot, a, h, lt, l, a.ImageNorm)
+		chunk := packed.Slice(0, at, at+send[u]).Split(0, l, b, g+2, h.Len(), d)
+		dk, dv := keysOf(chunk)
+		dq := queriesOf(chunk)
+		dit.EachNorm(a, func(lo, hi int, _ bool, _ dit.Range, n engine.QKNorm, rope engine.RoPE) {
+			to := func(t engine.Tensor) engine.Tensor { return t.Slice(1, lo, hi) }
+			from := func(t engine.Tensor) engine.Tensor { return to(t).Slice(2, h.Start, h.End) }
+			dit.QKNormRoPE(s.ops, to(dq), to(dk), to(dv), from(q), from(a.K), from(a.V), n, rope)
+		})
 		at += send[u]
 	}
 	s.ulysses.AllToAll(got, packed, recv, send)
+	return got
 }
 
-// pack normalises and rotates rows [lo, hi) of heads h into an exchange slot.
-func (s *sequence) pack(slot func(int) engine.Tensor, a dit.Attention, h dit.Range, lo, hi int, n engine.QKNorm) {
-	if lo == hi {
-		return
-	}
-	to := func(i int) engine.Tensor { return slot(i).Slice(1, lo, hi) }
-	from := func(t engine.Tensor) engine.Tensor { return t.Slice(1, lo, hi).Slice(2, h.Start, h.End) }
-	rope := a.RoPE
-	if !rope.Cos.IsZero() {
-		rope = engine.RoPE{Cos: rope.Cos.Slice(0, lo, hi), Sin: rope.Sin.Slice(0, lo, hi)}
-	}
-	s.ops.QKNormRoPE(to(0), to(1), to(2), from(a.Q), from(a.K), from(a.V), n, rope)
-}
-
-// giveBack returns every rank its rows of all heads: [L, B, H/P, D] -> [B, L/P, H, D].
-func (s *sequence) giveBack(a dit.Attention, out engine.Tensor, heads []dit.Range, b, d int) {
+// giveBack returns every rank its rows of all heads: [L, B, G, K/P, D] -> [B, L/P, H, D].
+func (s *sequence) giveBack(a dit.Attention, out engine.Tensor) {
 	p, me, r := s.ulysses.Size(), s.ulysses.Rank(), s.ring.Rank()
-	l := a.Q.Dim(1)
+	back := a.Groups(a.Out)
+	b, l, g, d := back.Dim(0), back.Dim(1), back.Dim(3), back.Dim(4)
+	heads := plan.Balanced(back.Dim(2), p)
 	send, recv := make([]int, p), make([]int, p)
 	for u := range p {
-		send[u] = s.count(r, u, a.ImageOnly) * b * heads[me].Len() * d
-		recv[u] = l * b * heads[u].Len() * d
+		send[u] = s.count(r, u, a.ImageOnly) * b * g * heads[me].Len() * d
+		recv[u] = l * b * g * heads[u].Len() * d
 	}
-	back := s.arena.Alloc(a.Q.DType, l*b*a.Q.Dim(2)*d)
-	s.ulysses.AllToAll(back, out, recv, send)
+	all := s.arena.Alloc(a.Q.DType, l*b*a.Q.Dim(2)*d)
+	s.ulysses.AllToAll(all, out, recv, send)
 	at := 0
 	for u, h := range heads {
 		if recv[u] > 0 {
-			chunk := back.Slice(0, at, at+recv[u]).Split(0, l, b, h.Len(), d)
-			s.ops.Copy(a.Out.Slice(2, h.Start, h.End), chunk.Transpose(0, 1))
+			from := grouped(all.Slice(0, at, at+recv[u]).Split(0, l, b, g, h.Len(), d))
+			for i := range g {
+				s.ops.Copy(back.Slice(2, h.Start, h.End).Index(3, i), from.Index(3, i))
+			}
 		}
 		at += recv[u]
 	}
 }
 
-// over attends with q over the keys of all ring places; K and V of this place are passed on, those of the others arrive
-// in turn.
+// over attends with q [B, L, K, G, D] over the keys of all ring places; K and V of this place are passed on, those of
+// the others arrive in turn.
 func (s *sequence) over(a dit.Attention, out, q, k, v engine.Tensor) {
 	size, me := s.ring.Size(), s.ring.Rank()
 	if size == 1 {
-		s.ops.Attention(out, q, k, v, engine.AttentionArgs{Scale: a.Scale})
+		dit.Attend(s.ops, out, q, k, v, engine.AttentionArgs{Scale: a.Scale})
 		return
 	}
-	b, l, h, d := q.Dim(0), q.Dim(1), q.Dim(2), q.Dim(3)
+	b, l, h, g, d := q.Dim(0), q.Dim(1), q.Dim(2), q.Dim(3), q.Dim(4)
 	most := 0
 	for r := range size {
 		most = max(most, s.gathered(r, a.ImageOnly))
 	}
 	here := s.arena.Alloc(q.DType, most*b*2*h*d)
 	next := s.arena.Alloc(q.DType, most*b*2*h*d)
-	part := s.arena.Alloc(q.DType, b, l, h, d)
-	lse, lse2 := s.arena.Alloc(engine.F32, b, h, l), s.arena.Alloc(engine.F32, b, h, l)
+	part := s.arena.Alloc(q.DType, b, l, h, g, d)
+	lse, lse2 := s.arena.Alloc(engine.F32, g, b, h, l), s.arena.Alloc(engine.F32, g, b, h, l)
 	view := func(t engine.Tensor, n int) engine.Tensor {
 		return t.Slice(0, 0, n*b*2*h*d).Split(0, b, n, 2, h, d)
 	}
@@ -151,9 +165,9 @@ func (s *sequence) over(a dit.Attention, out, q, k, v engine.Tensor) {
 		if step == 0 {
 			o, sums = out, lse
 		}
-		s.ops.Attention(o, q, kv.Index(2, 0), kv.Index(2, 1), engine.AttentionArgs{Scale: a.Scale, LSE: sums})
-		if step > 0 {
-			s.ops.MergeAttention(out, lse, part, lse2)
+		dit.Attend(s.ops, o, q, kv.Index(2, 0), kv.Index(2, 1), engine.AttentionArgs{Scale: a.Scale, LSE: sums})
+		for i := 0; i < g && step > 0; i++ {
+			s.ops.MergeAttention(out.Index(3, i), lse.Index(0, i), part.Index(3, i), lse2.Index(0, i))
 		}
 		if step < size-1 {
 			from := s.gathered((me+size-step-1)%size, a.ImageOnly)
