@@ -55,7 +55,8 @@ func writeKrea2(t *testing.T, root string) {
 	writeModel(t, filepath.Join(root, "diffusion_models/krea2.safetensors"), set, meta["config"], strings.Clone)
 	set, config, err := goldenweights.Set("krea2-qwen3vl-a")
 	check(t, err)
-	writeModel(t, filepath.Join(root, "text_encoders/qwen3vl_4b.safetensors"), set, string(config), strings.NewReplacer(
+	eyes := strings.TrimSuffix(string(config), "}") + `, "vision": {"deepstack_visual_indexes": [0, 2, 3]}}`
+	writeModel(t, filepath.Join(root, "text_encoders/qwen3vl_4b.safetensors"), set, eyes, strings.NewReplacer(
 		"model.", "model.language_model.", "visual.", "model.visual.").Replace)
 }
 
@@ -174,6 +175,31 @@ func TestKrea2FromFilesToPicture(t *testing.T) {
 		"o": {"class_type": "SaveImage", "inputs": {"images": ["d", 0], "filename_prefix": "k"}}}`)
 }
 
+// TestKrea2StyleFromFilesToPicture runs the template with a picture whose style is taken: the encoder sees it, the
+// network refers to it by the method without which it would not.
+func TestKrea2StyleFromFilesToPicture(t *testing.T) {
+	planned(t, `{
+		"m": {"class_type": "UNETLoader", "inputs": {"unet_name": "krea2.safetensors", "weight_dtype": "default"}},
+		"a": {"class_type": "ModelSamplingFlux", "inputs": {"model": ["m", 0], "max_shift": 1.15, "base_shift": 0.5,
+			"width": 80, "height": 112}},
+		"c": {"class_type": "CLIPLoader", "inputs": {"clip_name": "qwen3vl_4b.safetensors", "type": "krea2",
+			"device": "default"}},
+		"v": {"class_type": "VAELoader", "inputs": {"vae_name": "qwen_image_vae.safetensors"}},
+		"i": {"class_type": "EmptyImage", "inputs": {"width": 48, "height": 80, "batch_size": 1, "color": 3368601}},
+		"l": {"class_type": "EmptyLatentImage", "inputs": {"width": 80, "height": 112, "batch_size": 1}},
+		"e": {"class_type": "VAEEncode", "inputs": {"pixels": ["i", 0], "vae": ["v", 0]}},
+		"t": {"class_type": "TextEncodeQwenImageEditPlus", "inputs": {"prompt": %q, "clip": ["c", 0], "image1": ["i", 0]}},
+		"r": {"class_type": "ReferenceLatent", "inputs": {"conditioning": ["t", 0], "latent": ["e", 0]}},
+		"p": {"class_type": "FluxKontextMultiReferenceLatentMethod", "inputs": {"conditioning": ["r", 0],
+			"reference_latents_method": "index_timestep_zero"}},
+		"n": {"class_type": "ConditioningZeroOut", "inputs": {"conditioning": ["p", 0]}},
+		"s": {"class_type": "KSampler", "inputs": {"seed": 7, "steps": 2, "cfg": 8.0, "sampler_name": "euler",
+			"scheduler": "simple", "denoise": 1.0, "model": ["a", 0], "positive": ["p", 0], "negative": ["n", 0],
+			"latent_image": ["l", 0]}},
+		"d": {"class_type": "VAEDecode", "inputs": {"samples": ["s", 0], "vae": ["v", 0]}},
+		"o": {"class_type": "SaveImage", "inputs": {"images": ["d", 0], "filename_prefix": "k"}}}`)
+}
+
 // TestFLUX2FromFilesToPicture runs klein's public workflow for editing: a reference on both sides.
 func TestFLUX2FromFilesToPicture(t *testing.T) {
 	planned(t, `{
@@ -228,7 +254,7 @@ func TestPicturesAreScaled(t *testing.T) {
 		{20, 20, 56, 56},         // too few pixels
 		{7000, 7000, 3584, 3584}, // too many
 	} {
-		if y, x := visionSides(c.y, c.x); y != c.high || x != c.wide {
+		if y, x := visionSides(c.y, c.x, 28); y != c.high || x != c.wide {
 			t.Errorf("%d x %d is seen as %d x %d, want %d x %d", c.y, c.x, y, x, c.high, c.wide)
 		}
 	}
