@@ -14,7 +14,7 @@ except ImportError as err:
     logging.getLogger("patchbay").error("Patchbay's nodes are not there: %s", err)
 else:
     for _, node in NODES.values():
-        node.DESCRIPTION = node.__doc__  # type: ignore[attr-defined]
+        node.CATEGORY, node.DESCRIPTION = "Patchbay", node.__doc__  # type: ignore[attr-defined]
     NODE_CLASS_MAPPINGS = {name: cls for name, (_, cls) in NODES.items()}
     NODE_DISPLAY_NAME_MAPPINGS = {name: title for name, (title, _) in NODES.items()}
 

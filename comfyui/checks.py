@@ -11,12 +11,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import comfy.controlnet
 import comfy.samplers
 
 from .proxy import KEY
 
 RULE = ("__call__", "outer_predict_noise", "predict_noise", "inner_sample", "outer_sample", "sample")
-"""Methods that make the rule of a guider. One that has CFGGuider's is in the message: the difference of two predictions times cfg, or one prediction."""
+"""Methods that make the rule of a guider. CFGGuider's is in the message, the difference of two predictions times cfg, or one; so is DualCFGGuider's."""
 
 LOOP_WRAPPERS = ("outer_sample", "prepare_sampling", "sampler_sample", "predict_noise", "calc_cond_batch")
 """Wrappers that act around an evaluation, which they may well do when only that goes to the daemon."""
@@ -36,7 +37,7 @@ OBJECTS = frozenset(("model_sampling", "manual_cast_dtype"))
 CACHES = {"EasyCacheHolder": ("easy", "easycache"), "LazyCacheHolder": ("lazy", "lazycache")}
 """The caches that ComfyUI's own nodes set: their rule in the message, and what their wrappers go by."""
 
-REFUSED_KEYS = frozenset(("control", "gligen", "hooks"))
+REFUSED_KEYS = frozenset(("gligen", "hooks"))
 
 
 @dataclass
@@ -49,10 +50,10 @@ class Verdict:
     """What EasyCache or LazyCache has set, as the message has it."""
 
 
-def judge(guider: Any, model_options: Mapping[str, Any]) -> Verdict:  # noqa: ANN401
+def judge(guider: Any, model_options: Mapping[str, Any]) -> Verdict:
     """Look at everything that has a say in a run, but for the sampler and the values of conditionings."""
     out = Verdict()
-    if any(getattr(type(guider), m, None) is not getattr(comfy.samplers.CFGGuider, m, None) for m in RULE):
+    if any(getattr(type(guider), m, None) is not getattr(comfy.samplers.CFGGuider, m, None) for m in RULE if m != "predict_noise" or not is_dual(guider)):
         out.evaluate.append(f"guider {type(guider).__name__}")
     out.evaluate += [f"model option {k}" for k, v in model_options.items() if v and k not in OWN_OPTIONS]
     options = model_options.get("transformer_options", {})
@@ -66,20 +67,35 @@ def judge(guider: Any, model_options: Mapping[str, Any]) -> Verdict:  # noqa: AN
     for name, conds in guider.conds.items():
         for c in conds or ():
             out.refuse += [f"{name} conditioning with {k}" for k in c if k in REFUSED_KEYS and c[k] is not None]
-            out.evaluate += [f"{name} conditioning with {k}" for k in c if k == "default"]
+            out.refuse += [f"{name} conditioning with a control net of the kind {k}, which looks into the model" for k in foreign_nets(c.get("control"))]
+            out.evaluate += [f"{name} conditioning with {k}" for k in c if k in ("default", "control") and c[k] is not None]
     if out.evaluate and any(model_options.get(k) for k in ("multigpu_clones",)):
         out.refuse.append("MultiGPU CFG Split together with " + out.evaluate[0])
     return out
+
+
+def is_dual(guider: Any) -> bool:
+    """Report whether it is the guider of ComfyUI's DualCFGGuider."""
+    return type(guider).__name__ == "Guider_DualCFG" and is_extra(guider, "nodes_custom_sampler.py")
+
+
+def is_extra(thing: Any, file: str) -> bool:
+    """Report whether a thing's class comes from that file of ComfyUI's comfy_extras, which loads its files by path."""
+    home = getattr(sys.modules.get(type(thing).__module__), "__file__", None) or ""
+    return os.path.realpath(home) == os.path.realpath(os.path.join(os.path.dirname(comfy.samplers.__file__), "..", "comfy_extras", file))
+
+
+def foreign_nets(net: Any) -> list[str]:
+    """Name the kinds of control nets in a chain that are not ComfyUI's plain one: they may read weights of the model, which has none here."""
+    return [] if net is None else [type(net).__name__] * (type(net) is not comfy.controlnet.ControlNet) + foreign_nets(net.previous_controlnet)
 
 
 def cache_of(options: Mapping[str, Any]) -> tuple[dict[str, Any] | None, str]:
     """Return what EasyCache or LazyCache has set, and what its wrappers go by. One that is not alone, or not ComfyUI's own, is judged like all wrappers."""
     holder = options.get("easycache")
     rule, key = CACHES.get(type(holder).__name__, ("", ""))
-    home = getattr(sys.modules.get(type(holder).__module__), "__file__", None)
-    own = os.path.join(os.path.dirname(comfy.samplers.__file__), "..", "comfy_extras", "nodes_easycache.py")
     found = [(k, len(w)) for by_key in options.get("wrappers", {}).values() for k, w in by_key.items() if k in ("easycache", "lazycache") and w]
-    if not rule or not home or os.path.realpath(home) != os.path.realpath(own) or set(found) != {(key, 1)} or holder.subsample_factor != 8:
+    if not rule or not is_extra(holder, "nodes_easycache.py") or set(found) != {(key, 1)} or holder.subsample_factor != 8:
         return None, ""
     return {"rule": rule, "threshold": float(holder.reuse_threshold), "start": float(holder.start_percent), "end": float(holder.end_percent)}, key
 
@@ -96,7 +112,7 @@ def network_options(options: Mapping[str, Any], known: str = "") -> list[str]:
     return out + [f"callback {place}" for place, v in options.get("callbacks", {}).items() if any(v.values())]
 
 
-def patched(patcher: Any, out: Verdict) -> None:  # noqa: ANN401
+def patched(patcher: Any, out: Verdict) -> None:
     """Add what was done to the model itself. Its low-rank patches are looked at when they are sent."""
 
     def names(attribute: str) -> Iterable[str]:

@@ -59,7 +59,6 @@ class Connections:
     """The connections of this process, one for each address. They are kept: what a daemon has been sent once is not sent again."""
 
     def __init__(self, make: Callable[[str], Client] = dial) -> None:
-        """Take what connects."""
         self._make = make
         self._lock = threading.Lock()
         self._open: dict[str, Client] = {}

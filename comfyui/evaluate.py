@@ -6,15 +6,17 @@ A run of one step from sigma to 0 is an evaluation: its x0 is what the network s
 from __future__ import annotations
 
 import uuid
+from functools import partial
 from types import TracebackType
 from typing import Any
 
+import comfy.model_base as mb
 import numpy as np
 import torch
 
 from .checks import network_options
 from .daemon import address_of
-from .message import CannotSendError, adapters, encoded, latent, sampling_of
+from .message import CannotSendError, adapters, array, encoded, latent, sampling_of
 from .proxy import source_of
 from .run import sample
 
@@ -25,7 +27,7 @@ INFORMING = frozenset(("denoise_mask", "latent_shapes"))
 class Session:
     """What the requests of one run have in common."""
 
-    def __init__(self, patcher: Any) -> None:  # noqa: ANN401
+    def __init__(self, patcher: Any) -> None:
         """Look at a proxy; raise CannotSendError for a patch or a model sampling that the message cannot carry."""
         source = source_of(patcher)
         sampling = patcher.get_model_object("model_sampling")
@@ -52,7 +54,7 @@ class Session:
         """Serve them no more."""
         delattr(self._holder, ATTRIBUTE)
 
-    def predict(self, x: torch.Tensor, sigma: float, values: dict[str, Any]) -> torch.Tensor:
+    def predict(self, x: torch.Tensor, sigma: float, values: dict[str, Any], control: list[dict[str, Any]]) -> torch.Tensor:
         """Return the denoised x [B, C, Y, X] of rows that have one sigma and one conditioning, whose values have batch 1."""
         if sigma <= 0:
             raise RuntimeError(f"Patchbay: an evaluation at sigma {sigma:g}")
@@ -68,7 +70,7 @@ class Session:
                 "sigmas": np.array([sigma, 0], np.float32),
                 "noise": noise,
                 "latent": start,
-                "positive": [encoded(values)],
+                "positive": [encoded(values) | {"control": control}],
                 "want_x0": True,
             },
         )
@@ -82,29 +84,41 @@ class Session:
 
 
 def one_evaluation(
-    executor: Any,  # noqa: ANN401
+    executor: Any,
     x: torch.Tensor,
     t: torch.Tensor,
     c_concat: torch.Tensor | None = None,
     c_crossattn: torch.Tensor | None = None,
-    control: Any = None,  # noqa: ANN401
+    control: Any = None,
     transformer_options: dict[str, Any] | None = None,
-    **values: Any,  # noqa: ANN401
+    **values: Any,
 ) -> torch.Tensor:
     """Do what ``model.apply_model`` does: x and sigma in, the denoised x out. The network that is asked is the daemon's, never the empty one here."""
-    bad = network_options(transformer_options or {})
-    bad += [name for name, v in (("ControlNet", control), ("concatenated latents", c_concat)) if v is not None]
+    bad = network_options(transformer_options or {}) + ["concatenated latents"] * (c_concat is not None)
     if bad:
         raise RuntimeError(f"Patchbay cannot run this: {'; '.join(bad)}. Take it out of the workflow, or use ComfyUI's own loader")
     try:
         session = getattr(executor.class_obj, ATTRIBUTE, None) or Session(executor.class_obj.current_patcher)
         given = {k: v for k, v in {"c_crossattn": c_crossattn, **values}.items() if v is not None and k not in INFORMING}
-        return torch.cat([session.predict(x[a:b], float(t[a]), {k: row(v, a) for k, v in given.items()}) for a, b in stretches(t, given)])
+        add = partial(added, control or {}, executor.class_obj)
+        return torch.cat([session.predict(x[a:b], float(t[a]), {k: row(v, a) for k, v in given.items()}, add(slice(a, b))) for a, b in stretches(t, given)])
     except CannotSendError as err:
         raise RuntimeError(f"Patchbay cannot run this: {err}. Take it out of the workflow, or use ComfyUI's own loader") from err
 
 
-def row(v: Any, a: int) -> Any:  # noqa: ANN401
+def added(control: dict[str, Any], model: Any, rows: slice) -> list[dict[str, Any]]:
+    """Return what control nets give for rows of the batch, each tensor with the blocks that ComfyUI's network of this kind adds it behind."""
+    if control and not isinstance(model, (mb.Flux, mb.SD3, getattr(mb, "QwenImage", mb.SD3))):
+        raise CannotSendError(f"ControlNet on {type(model).__name__}")
+    size, out = model.model_config.unet_config, dict[int, dict[str, Any]]()
+    double, first = size.get("depth", size.get("num_layers")), control.get("output" if isinstance(model, mb.SD3) else "input") or ()
+    for block, t in [*enumerate(first[:double]), *enumerate((control.get("output") or ())[: size.get("depth_single_blocks", 0)], double)]:
+        if t is not None:
+            out.setdefault(id(t), {"blocks": [], "rows": array(t[rows] if t.shape[0] > 1 else t)})["blocks"].append(block)
+    return list(out.values())
+
+
+def row(v: Any, a: int) -> Any:
     """Return row a of a value, or of those in a list; what is no tensor is that of all rows."""
     return [row(e, a) for e in v] if isinstance(v, list) else v[a : a + 1] if torch.is_tensor(v) else v
 

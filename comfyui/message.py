@@ -93,7 +93,7 @@ def seed_of(seed: int, sampler: str) -> int:
     raise CannotSendError(f"sampler {sampler}, whose noise this ComfyUI draws in a way of its own")
 
 
-def sampling_of(sampling: Any, own: Any) -> dict[str, Any]:  # noqa: ANN401
+def sampling_of(sampling: Any, own: Any) -> dict[str, Any]:
     """Return the message's ``sampling``. own is the sampling that the model was built with.
 
     Flow models are described by their shift; the table of a discrete one must be the model's own, as the message cannot carry it.
@@ -149,7 +149,6 @@ class Once:
     """The large tensors that were sent, by identity: each is hashed once as long as it lives and is not written to."""
 
     def __init__(self) -> None:
-        """Make an empty store."""
         self._known: dict[int, tuple[weakref.ref[torch.Tensor], int, Named]] = {}
 
     def named(self, t: torch.Tensor, matrix: bool = False) -> Tensor:

@@ -25,20 +25,19 @@ from .offload import install
 from .proxy import KEY, build, source_of
 from .status import LAST, tell
 
-CATEGORY = "Patchbay"
 WHERE = f"Socket file or NATS URL of the daemon; empty: as in the settings; {START}: start the installed program for this ComfyUI"
 DAEMON = ("STRING", {"default": "", "tooltip": WHERE})
 PLAN = ("PATCHBAY_PLAN", {"tooltip": "How to split the work; without it what is predicted to be fastest on all devices, with one device's picture"})
 
 
-def loaded(folder: str, name: str, daemon: str, plan: str) -> Any:  # noqa: ANN401
+def loaded(folder: str, name: str, daemon: str, plan: str) -> Any:
     """Return the proxy MODEL of a file in one of ComfyUI's folders."""
     patcher = install(build(folder_paths.get_full_path_or_raise(folder, name), name))
     patcher.set_attachments(KEY, replace(source_of(patcher), daemon=daemon, plan=plan))
     return patcher
 
 
-def asked(daemon: str, request: Any) -> Any:  # noqa: ANN401
+def asked(daemon: str, request: Any) -> Any:
     """Return what request(client) returns; errors are said so that a node can show them."""
     address = address_of(daemon)
     try:
@@ -70,13 +69,11 @@ def checked(name: str, folder: str, daemon: str) -> bool | str:
 class LoadDiffusionModel:
     """In place of Load Diffusion Model: samplers, guiders, LoRA and previews stay as they are, the network runs on Patchbay's devices."""
 
-    CATEGORY = CATEGORY
     FUNCTION = "load"
     RETURN_TYPES = ("MODEL",)
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        """Name the inputs of Load Diffusion Model, and those of Patchbay."""
         return {
             "required": {"unet_name": (folder_paths.get_filename_list("diffusion_models"),), "weight_dtype": (["default"],)},
             "optional": {"daemon": DAEMON, "plan": PLAN},
@@ -84,33 +81,27 @@ class LoadDiffusionModel:
 
     @classmethod
     def VALIDATE_INPUTS(cls, unet_name: str, daemon: str = "") -> bool | str:
-        """Look for file and daemon."""
         return checked(unet_name, "diffusion_models", daemon)
 
     def load(self, unet_name: str, weight_dtype: str = "default", daemon: str = "", plan: str = "") -> tuple[Any]:
-        """Make the proxy."""
         return (loaded("diffusion_models", unet_name, daemon, plan),)
 
 
 class LoadCheckpoint:
     """In place of Load Checkpoint: the MODEL runs on Patchbay's devices, CLIP and VAE are ComfyUI's own."""
 
-    CATEGORY = CATEGORY
     FUNCTION = "load"
     RETURN_TYPES = ("MODEL", "CLIP", "VAE")
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        """Name the input of Load Checkpoint, and those of Patchbay."""
         return {"required": {"ckpt_name": (folder_paths.get_filename_list("checkpoints"),)}, "optional": {"daemon": DAEMON, "plan": PLAN}}
 
     @classmethod
     def VALIDATE_INPUTS(cls, ckpt_name: str, daemon: str = "") -> bool | str:
-        """Look for file and daemon."""
         return checked(ckpt_name, "checkpoints", daemon)
 
     def load(self, ckpt_name: str, daemon: str = "", plan: str = "") -> tuple[Any, Any, Any]:
-        """Make the proxy, and load what is not the network."""
         model = loaded("checkpoints", ckpt_name, daemon, plan)
         path = folder_paths.get_full_path_or_raise("checkpoints", ckpt_name)
         folders = folder_paths.get_folder_paths("embeddings")
@@ -121,7 +112,6 @@ class LoadCheckpoint:
 class Plan:
     """How to split one picture over the daemon's devices, and what a run will take."""
 
-    CATEGORY = CATEGORY
     FUNCTION = "make"
     RETURN_TYPES = ("PATCHBAY_PLAN",)
     DEGREES: ClassVar = {
@@ -134,7 +124,6 @@ class Plan:
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        """Name the degrees, whose product is the number of devices, and the run to predict."""
         degree = {"default": 1, "min": 1, "max": 64}
         size = {"default": 1024, "min": 64, "max": 16384, "step": 8}
         files = dict.fromkeys(n for folder in ("diffusion_models", "checkpoints") for n in folder_paths.get_filename_list(folder))
@@ -154,7 +143,6 @@ class Plan:
         }
 
     def make(self, mode: str, warmup: int = 1, more: str = "", predict: str = "none", daemon: str = "", **k: int) -> dict[str, Any]:
-        """Write the plan as the daemon reads it."""
         parts = [p.strip() for p in more.split(",") if p.strip()]
         if mode == "degrees":
             given = [f"{d}={k[d]}" for d in self.DEGREES if k.get(d, 1) > 1] + [f"warmup={warmup}"] * (k.get("pipe", 1) > 1)
@@ -175,23 +163,18 @@ class Plan:
 class VAEDecode:
     """VAE Decode on the daemon's devices."""
 
-    CATEGORY = CATEGORY
     FUNCTION = "decode"
     RETURN_TYPES = ("IMAGE",)
 
     @classmethod
     def VALIDATE_INPUTS(cls, vae_name: str, daemon: str = "") -> bool | str:
-        """Look for file and daemon."""
         return checked(vae_name, "vae", daemon)
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        """Name a VAE in the daemon's models folder."""
         return {"required": {"samples": ("LATENT",), "vae_name": (folder_paths.get_filename_list("vae"),)}, "optional": {"daemon": DAEMON, "plan": PLAN}}
 
     def decode(self, samples: dict[str, Any], vae_name: str, daemon: str = "", plan: str = "") -> tuple[torch.Tensor]:
-        """Send the latent and return the pictures."""
-
         def request(client: Client) -> torch.Tensor:
             (vae,) = client.exec("VAELoader", {"vae_name": vae_name}).outputs
             (image,) = client.exec("VAEDecode", {"samples": {"samples": array(samples["samples"])}, "vae": vae}, plan=plan).outputs
@@ -203,13 +186,11 @@ class VAEDecode:
 class CLIPTextEncode:
     """CLIP Text Encode with encoders that are on the daemon's devices."""
 
-    CATEGORY = CATEGORY
     FUNCTION = "encode"
     RETURN_TYPES = ("CONDITIONING",)
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        """Name one or two encoders in the daemon's models folder."""
         names = folder_paths.get_filename_list("text_encoders")
         loaders = (stock.CLIPLoader, stock.DualCLIPLoader)
         return {
@@ -224,12 +205,9 @@ class CLIPTextEncode:
 
     @classmethod
     def VALIDATE_INPUTS(cls, clip_name1: str, daemon: str = "") -> bool | str:
-        """Look for file and daemon."""
         return checked(clip_name1, "text_encoders", daemon)
 
     def encode(self, text: str, clip_name1: str, clip_name2: str, type: str, daemon: str = "") -> tuple[list[Any]]:  # noqa: A002
-        """Return the text's states."""
-
         def request(client: Client) -> list[Any]:
             if clip_name2 == "none":
                 (clip,) = client.exec("CLIPLoader", {"clip_name": clip_name1, "type": type}).outputs
@@ -241,7 +219,7 @@ class CLIPTextEncode:
         return (asked(daemon, request),)
 
 
-def tensors(v: Any) -> Any:  # noqa: ANN401
+def tensors(v: Any) -> Any:
     """Return a value with torch tensors in place of arrays."""
     if isinstance(v, np.ndarray):
         return torch.from_numpy(v.copy())
@@ -253,20 +231,17 @@ def tensors(v: Any) -> Any:  # noqa: ANN401
 class RunWorkflow:
     """A whole workflow on the daemon, as one node."""
 
-    CATEGORY = CATEGORY
     FUNCTION = "run"
     RETURN_TYPES = ("IMAGE",)
     OUTPUT_IS_LIST = (True,)
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        """Take a workflow in API format."""
         text = {"multiline": True, "default": "{}", "tooltip": "a workflow as Workflow > Export (API) writes it"}
         return {"required": {"workflow": ("STRING", text)}, "optional": {"daemon": DAEMON, "plan": PLAN}}
 
     @classmethod
     def VALIDATE_INPUTS(cls, workflow: str, daemon: str = "") -> bool | str:
-        """Look whether it is JSON of that format, and for the daemon."""
         try:
             graph = json.loads(workflow)
         except ValueError as err:
@@ -276,7 +251,6 @@ class RunWorkflow:
         return checked("", "", daemon)
 
     def run(self, workflow: str, daemon: str = "", plan: str = "") -> tuple[list[torch.Tensor]]:
-        """Run it and return its pictures, one of a list for each."""
         bar: dict[str, Any] = {}
 
         def event(e: dict[str, Any]) -> None:
@@ -301,23 +275,19 @@ class RunWorkflow:
 class Status:
     """What the daemon has and does."""
 
-    CATEGORY = CATEGORY
     FUNCTION = "status"
     RETURN_TYPES = ("STRING",)
     OUTPUT_NODE = True
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        """Take any value, to be shown behind what made it."""
         return {"optional": {"after": (AnyType("*"), {}), "daemon": DAEMON}}
 
     @classmethod
-    def IS_CHANGED(cls, **_: Any) -> float:  # noqa: ANN401
-        """Ask anew every time."""
-        return float("nan")
+    def IS_CHANGED(cls, **_: Any) -> float:
+        return float("nan")  # unequal to itself: asked anew every time
 
-    def status(self, after: Any = None, daemon: str = "") -> dict[str, Any]:  # noqa: ANN401
-        """Ask the daemon."""
+    def status(self, after: Any = None, daemon: str = "") -> dict[str, Any]:
         s = asked(daemon, lambda c: c.stats())
         workers = ", ".join(f"{w.get('name')} {'busy' if w.get('job') else 'idle'}" for w in s.get("workers") or []) or "one, this program"
         first = f"daemon {s.get('daemon', '?')} {s.get('version', '')}, devices {', '.join(s.get('devices') or ['?'])}"

@@ -12,7 +12,7 @@ import comfy.model_management as mm
 import torch
 from comfy.patcher_extension import WrappersMP
 
-from .checks import judge
+from .checks import is_dual, judge
 from .client import Progress, RefusedError
 from .daemon import setting
 from .evaluate import Session, one_evaluation
@@ -32,7 +32,7 @@ class KeepLoopError(Exception):
     """The daemon cannot run this sampler; an evaluation it can."""
 
 
-def install(patcher: Any) -> Any:  # noqa: ANN401
+def install(patcher: Any) -> Any:
     """Put the wrappers on a proxy and return it."""
     patcher.add_wrapper_with_key(WrappersMP.SAMPLER_SAMPLE, KEY, whole_loop)
     patcher.add_wrapper_with_key(WrappersMP.APPLY_MODEL, KEY, one_evaluation)
@@ -40,8 +40,8 @@ def install(patcher: Any) -> Any:  # noqa: ANN401
 
 
 def whole_loop(
-    executor: Any,  # noqa: ANN401
-    guider: Any,  # noqa: ANN401
+    executor: Any,
+    guider: Any,
     sigmas: torch.Tensor,
     extra_args: dict[str, Any],
     callback: Callable[..., None] | None,
@@ -49,8 +49,8 @@ def whole_loop(
     latent_image: torch.Tensor | None = None,
     denoise_mask: torch.Tensor | None = None,
     disable_pbar: bool = False,
-    *more: Any,  # noqa: ANN401
-    **named: Any,  # noqa: ANN401
+    *more: Any,
+    **named: Any,
 ) -> torch.Tensor:
     """Do what ``sampler.sample`` does: noise in, the denoised latent in model space out."""
     if more or named:
@@ -91,13 +91,7 @@ def make_room() -> None:
 
 
 def whole(
-    sampler: Any,  # noqa: ANN401
-    guider: Any,  # noqa: ANN401
-    sigmas: torch.Tensor,
-    extra_args: dict[str, Any],
-    noise: torch.Tensor,
-    start: torch.Tensor | None,
-    mask: torch.Tensor | None,
+    sampler: Any, guider: Any, sigmas: torch.Tensor, extra_args: dict[str, Any], noise: torch.Tensor, start: torch.Tensor | None, mask: torch.Tensor | None
 ) -> dict[str, Any]:
     """Return the arguments of Client.sample that a run has beside those of its model, or raise CannotSendError."""
     name, options, own_noise = sampler_of(sampler)
@@ -107,6 +101,7 @@ def whole(
     if extra_args.get("seed") is None:
         raise CannotSendError("a run without a seed")
     conds = {k: [entry_of(c) for c in v] for k, v in guider.conds.items() if v is not None}
+    middle = conds.pop("middle", []) if is_dual(guider) else None
     if set(conds) - {"negative"} != {"positive"}:
         raise CannotSendError(f"conditionings {', '.join(sorted(conds))}")
     return {
@@ -118,7 +113,8 @@ def whole(
         "latent": latent(torch.zeros_like(noise) if start is None else start),
         "mask": None if mask is None else latent(mask),
         "seed": int(extra_args["seed"]) if name in QUIET else seed_of(int(extra_args["seed"]), name),
-        "cfg": float(guider.cfg) if "negative" in conds else 1.0,
+        "cfg": float(guider.cfg if middle is None else guider.cfg1) if "negative" in conds else 1.0,
+        "dual": None if middle is None else {"middle": middle, "cfg2": float(guider.cfg2), "nested": guider.nested},
         "cfg1_shortcut": not extra_args["model_options"].get("disable_cfg1_optimization", False),
         "positive": conds["positive"],
         "negative": conds.get("negative"),
@@ -129,7 +125,7 @@ def whole(
 def send_whole(session: Session, body: dict[str, Any], steps: int, callback: Callable[..., None] | None, noise: torch.Tensor) -> torch.Tensor:
     """Run it at the daemon and return the latent, like the noise. Steps go to ComfyUI's callback, which shows them and raises when the run is stopped."""
 
-    def shaped(x: Any) -> torch.Tensor:  # noqa: ANN401
+    def shaped(x: Any) -> torch.Tensor:
         return torch.from_numpy(x.copy()).reshape(-1, *noise.shape[1:]).to(noise.device)
 
     def step(p: Progress) -> None:

@@ -40,24 +40,24 @@ class Source:
 class ProxyPatcher(comfy.model_patcher.ModelPatcher):
     """A patcher that records patches and never loads a weight. Its constructor is ModelPatcher's, as clones are made by it."""
 
-    def load(self, device_to: Any = None, *_: Any, force_patch_weights: bool = False, **__: Any) -> None:  # noqa: ANN401
+    def load(self, device_to: Any = None, *_: Any, force_patch_weights: bool = False, **__: Any) -> None:
         """Note that the patches are in force: the daemon adds them. Only what saves a model forces them into its weights."""
         if force_patch_weights:
             self.state_dict_for_saving()
         self.model.current_weight_patches_uuid = self.patches_uuid
         self.model.device = device_to
 
-    def unpatch_model(self, device_to: Any = None, unpatch_weights: bool = True) -> None:  # noqa: ANN401
+    def unpatch_model(self, device_to: Any = None, unpatch_weights: bool = True) -> None:
         """Put object patches back; there is nothing else."""
         for key in list(self.object_patches_backup):
             comfy.utils.set_attr(self.model, key, self.object_patches_backup.pop(key))
         self.model.current_weight_patches_uuid = None
 
-    def partially_unload(self, *_: Any, **__: Any) -> int:  # noqa: ANN401
+    def partially_unload(self, *_: Any, **__: Any) -> int:
         """Free nothing."""
         return 0
 
-    def state_dict_for_saving(self, *_: Any, **__: Any) -> dict[str, Any]:  # noqa: ANN401
+    def state_dict_for_saving(self, *_: Any, **__: Any) -> dict[str, Any]:
         """Refuse: the weights are on Patchbay's devices."""
         raise RuntimeError("Patchbay: this model has no weights here and cannot be saved; use the node Load Diffusion Model to save one")
 
@@ -115,7 +115,7 @@ def build(path: str, name: str, disable_dynamic: bool = False) -> ProxyPatcher:
     return patcher
 
 
-def source_of(patcher: Any) -> Source:  # noqa: ANN401
+def source_of(patcher: Any) -> Source:
     """Return what a proxy stands for."""
     found = patcher.get_attachment(KEY)
     if not isinstance(found, Source):
@@ -123,7 +123,7 @@ def source_of(patcher: Any) -> Source:  # noqa: ANN401
     return found
 
 
-def with_plan(patcher: Any, plan: str) -> Any:  # noqa: ANN401
+def with_plan(patcher: Any, plan: str) -> Any:
     """Return a clone that runs by another plan."""
     out = patcher.clone()
     out.set_attachments(KEY, replace(source_of(patcher), plan=plan))

@@ -10,7 +10,6 @@ class Last:
     """The figures of the last run."""
 
     def __init__(self) -> None:
-        """Start without one."""
         self.text = "no run yet"
 
     def note(self, what: str, metrics: dict[str, Any]) -> None:

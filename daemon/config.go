@@ -48,6 +48,8 @@ type Config struct {
 	Version      string `json:"-"`                   // of the program
 	CUDALibs     string `json:"cuda_libs,omitempty"` // folders of NVIDIA's libraries, see package library
 	Graphs       string `json:"graphs,omitempty"`    // evaluations as CUDA graphs: on or off; empty: on
+	// Deterministic gives every plan deterministic=on, and GPUs to our kernels alone.
+	Deterministic bool `json:"deterministic,omitempty"`
 	// TrustedNetwork allows GPUs of several machines to exchange by NCCL, which neither encrypts nor authenticates.
 	TrustedNetwork bool `json:"trusted_network,omitempty"`
 	// Patience is how long the ranks of a request may stand still together; 0: ten minutes.
@@ -331,6 +333,9 @@ func (c *Config) DeviceArgs() []string {
 		if f[1] != "" {
 			args = append(args, f[:]...)
 		}
+	}
+	if c.Deterministic {
+		args = append(args, "--deterministic")
 	}
 	if c.Patience != 0 {
 		args = append(args, "--patience", c.Patience.String())

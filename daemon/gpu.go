@@ -145,6 +145,7 @@ type opened struct {
 	driver *cuda.Driver
 	infos  []cuda.Info // by rank
 	eager  bool        // no graphs
+	fixed  bool        // our kernels alone, one a pair of types
 	mu     sync.Mutex
 	of     map[int]*cuda.Device // by number
 }
@@ -162,7 +163,11 @@ func (o *opened) newOps(rank, _ int) (engine.Ops, error) {
 		device.Eager = o.eager
 		o.of[n] = device
 	}
-	return o.of[n].NewOps()
+	ops, err := o.of[n].NewOps()
+	if err == nil {
+		ops.Fix(o.fixed)
+	}
+	return ops, err
 }
 
 // close gives all devices back.
@@ -178,7 +183,7 @@ func (o *opened) close() error {
 // gives the devices back, after the engine.
 func (c *Config) EngineConfig() (cfg parallel.Config, closing func() error, err error) {
 	closing = func() error { return nil }
-	cfg.Patience = c.Patience
+	cfg.Patience, cfg.Deterministic = c.Patience, c.Deterministic
 	memory, err := ParseBytes(c.Memory)
 	if err != nil {
 		return cfg, closing, err
@@ -206,7 +211,9 @@ func (c *Config) EngineConfig() (cfg parallel.Config, closing func() error, err 
 	if _, err := driver.Use(c.Libraries()); err != nil {
 		return cfg, closing, fmt.Errorf("--devices %s: %w: --cuda-libs off does without NVIDIA's libraries", c.Devices, err)
 	}
-	devices := &opened{driver: driver, infos: infos, eager: c.Graphs == graphsOff, of: map[int]*cuda.Device{}}
+	devices := &opened{
+		driver: driver, infos: infos, eager: c.Graphs == graphsOff, fixed: c.Deterministic, of: map[int]*cuda.Device{},
+	}
 	if c.Compute != string(value.ComputeF32) {
 		cfg.Beside = engine.BF16
 	}

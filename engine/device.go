@@ -37,6 +37,13 @@ type Chooser interface {
 	Chosen() map[string]int64
 }
 
+// Fixer is implemented by Ops that choose how to compute a call by its shape.
+type Fixer interface {
+	// Fix has every row of a product sum in the same order from the next call on, however many rows the call has: one way
+	// for each pair of types, and none of a library, whose sums we do not know. Off is the default.
+	Fix(on bool)
+}
+
 // Replayer is implemented by Ops that can issue a sequence of calls again as one.
 type Replayer interface {
 	// Replay issues the calls of f. As long as Drop is not called, f issues the same calls on the same operands for equal

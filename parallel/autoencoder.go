@@ -89,9 +89,10 @@ func (l *Workspace) Encode(net *vae.VAE, picture []float32, b, y, x, ranks int) 
 }
 
 // bands is the most bands that a picture is split into. On devices it is one: the weights are on a single one, which
-// takes less time for the whole picture than others would to read them from there.
+// takes less time for the whole picture than others would to read them from there. Deterministic engines have no
+// bands either, whose group-norm sums end in other bits.
 func (l *Workspace) bands() int {
-	if l.cfg.DeviceOf != nil {
+	if l.cfg.DeviceOf != nil || l.cfg.Deterministic {
 		return 1
 	}
 	return math.MaxInt

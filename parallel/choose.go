@@ -8,7 +8,7 @@ import (
 // plan is the plan of a request: the one it names, or with ranks=N the fastest of at most N ranks that the simulator
 // finds on this engine's devices.
 func (e *Engine) plan(r *Request) (plan.Plan, error) {
-	p, err := plan.Parse(r.Plan)
+	p, err := e.parse(r.Plan)
 	if err != nil {
 		return p, err
 	}
@@ -18,6 +18,15 @@ func (e *Engine) plan(r *Request) (plan.Plan, error) {
 		}
 	}
 	return p, r.fits(p)
+}
+
+// parse reads a plan of this engine.
+func (e *Engine) parse(text string) (plan.Plan, error) {
+	p, err := plan.Parse(text)
+	if err == nil && e.cfg.Deterministic && !p.Deterministic {
+		return plan.Parse(text + ",deterministic=on")
+	}
+	return p, err
 }
 
 // choose asks the planner. Plans whose picture differs from one rank's are left out unless the request allows them;
@@ -36,7 +45,9 @@ func (e *Engine) choose(r *Request, p plan.Plan) (plan.Plan, error) {
 func (e *Engine) search(w forecast.Workload, p plan.Plan) forecast.Search {
 	cluster := e.cluster
 	cluster.PerHost = p.Ranks()
-	return forecast.Search{Workload: w, Cluster: cluster, Exact: !p.Stale, Warmup: 1, Blocking: !p.Overlap}
+	return forecast.Search{
+		Workload: w, Cluster: cluster, Exact: !p.Stale, Warmup: 1, Blocking: !p.Overlap, Deterministic: p.Deterministic,
+	}
 }
 
 // Forecast is what a run is expected to take on this engine's devices.
@@ -49,7 +60,7 @@ type Forecast struct {
 // Forecast predicts a workload by a plan in the syntax of plan.Parse, with ranks=N by the fastest one of at most N
 // ranks. Plans that cannot run it, or do not fit the memory, are refused with one that can.
 func (e *Engine) Forecast(w forecast.Workload, text string) (*Forecast, error) {
-	p, err := plan.Parse(text)
+	p, err := e.parse(text)
 	if err != nil {
 		return nil, err
 	}
@@ -72,12 +83,12 @@ func (r *Request) Workload() forecast.Workload {
 	}
 	for i, b := range r.Branches {
 		for _, e := range b.Entries {
-			w.Text = append(w.Text, e.Context.Rows+w.Spec.ReferenceTokens(&e.Entry)+e.Context2.Rows)
-			w.Branches = append(w.Branches, i)
+			w.Text = append(w.Text, e.Context.Rows+e.Context2.Rows)
+			w.References, w.Branches = append(w.References, w.Spec.ReferenceTokens(&e.Entry)), append(w.Branches, i)
 		}
 	}
 	if len(w.Text) == 0 { // nothing is evaluated
-		w.Text, w.Branches = []int{0}, []int{0}
+		w.Text, w.References, w.Branches = []int{0}, []int{0}, []int{0}
 	}
 	return w
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -87,6 +88,7 @@ func TestPlansOnFakeGPUs(t *testing.T) {
 		{"flux-c", "", 1e-5, false},
 		{"flux-c", "ulysses=2", 1e-5, true},
 		{"flux-c", "ring=2", 1e-5, false},
+		{"flux-c", "ulysses=2,heads=halves", 1e-5, true},
 		{"flux-c", "tensor=2", 1e-5, false},
 		{"flux-c", "tensor=2,form=scatter", 1e-5, false},
 		{"flux-c", "ulysses=2,shard=on", 1e-5, true},
@@ -126,6 +128,34 @@ func TestPlansOnFakeGPUs(t *testing.T) {
 				t.Error("the second run differs")
 			}
 		})
+	}
+}
+
+// TestSameBitsOnFakeGPUs: with deterministic=on plans give the bits of one rank on GPUs too, where rows are few enough
+// that other kernels would be chosen for them.
+func TestSameBitsOnFakeGPUs(t *testing.T) {
+	t.Setenv("FAKEGPU_DEVICES", "2")
+	e := newFakeEngine(t, 2)
+	for compute, plans := range map[engine.DType][]string{
+		engine.F32:  {"", "ring=2,ulysses=2,shard=on"},
+		engine.BF16: {"", "ulysses=3", "pipe=2,patches=2"},
+	} {
+		r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", 1, 4, 5, 1)
+		r.Branches[0].Entries, r.Compute = r.Branches[0].Entries[:1], compute
+		var want []float32
+		for _, text := range plans {
+			r.Plan = strings.TrimPrefix(text+",deterministic=on", ",")
+			got, err := e.Sample(context.Background(), r, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if text == "" {
+				want = got.Latent.Data
+			}
+			if at := firstDifference(got.Latent.Data, want); at >= 0 {
+				t.Errorf("%s, %s: value %d is %v, on one rank %v", compute, text, at, got.Latent.Data[at], want[at])
+			}
+		}
 	}
 }
 

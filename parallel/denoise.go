@@ -3,6 +3,7 @@ package parallel
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"patchbay/models/sampling"
@@ -126,7 +127,14 @@ func (d *denoiser) open(budget int64) error {
 	}
 	branches := make([]int, len(d.preds))
 	for i, e := range d.entries {
-		o.Entries = append(o.Entries, rank.EntryInput{Entry: e.Entry, Grid: d.preds[i].layout.grid})
+		in := rank.EntryInput{Entry: e.Entry, Grid: d.preds[i].layout.grid}
+		for _, r := range e.Residuals {
+			for n := in.Grid.Tokens() * d.req.Model.Spec.Width * o.Batch; len(r.Rows) < n; { // one for all items
+				r.Rows = slices.Concat(r.Rows, r.Rows[:min(len(r.Rows), n-len(r.Rows))])
+			}
+			in.Residuals = append(in.Residuals, r)
+		}
+		o.Entries = append(o.Entries, in)
 		branches[i] = d.preds[i].branch
 	}
 	if d.req.Profile {

@@ -45,6 +45,8 @@ type Config struct {
 	Order uint64
 	// Beside is the type of activations of text encoders and autoencoder, F32 (the zero value) or BF16.
 	Beside engine.DType
+	// Deterministic gives every plan deterministic=on.
+	Deterministic bool
 	// Hosts starts the processes that ranks run in; nil: all ranks run in this one.
 	Hosts Hosts
 }
@@ -178,7 +180,7 @@ func (e *Engine) refit(r *Request, p plan.Plan) (plan.Plan, error) {
 		return p, nil
 	}
 	missing := e.cfg.Hosts.Missing()
-	asked, err := plan.Parse(r.Plan)
+	asked, err := e.parse(r.Plan)
 	if err != nil {
 		return p, err
 	}
@@ -186,11 +188,9 @@ func (e *Engine) refit(r *Request, p plan.Plan) (plan.Plan, error) {
 		return p, failure.Refuse("plan", "%s splits the work over %d ranks, and all hosts have places for %d", p, p.Ranks(),
 			places)
 	}
-	own, err := plan.Parse(fmt.Sprintf("ranks=%d", places))
-	if err != nil {
-		return p, err
-	}
-	own.Stale, own.Overlap = asked.Stale || asked.Pipe > 1 && asked.Patches > 1, asked.Overlap
+	own := plan.OneRank()
+	own.Choose, own.Overlap, own.Deterministic = places, asked.Overlap, asked.Deterministic
+	own.Stale = asked.Stale || asked.Pipe > 1 && asked.Patches > 1 && !asked.Deterministic
 	if own, err = e.choose(r, own); err != nil {
 		return p, fmt.Errorf("%w; hosts that are missing: %s", err, strings.Join(missing, "; "))
 	}

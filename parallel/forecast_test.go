@@ -41,6 +41,11 @@ func tinyRequest(t *testing.T, family string, b, y, x, steps int) *Request {
 		}
 		return e
 	}
+	refers := entry("a", 13)
+	if spec.References {
+		r := dit.Reference{Y: 2, X: 3, Data: golden.Input("reference", spec.Channels*6)}
+		refers.References = []dit.Reference{r, r}
+	}
 	l := NewLatent(b, spec.Channels, y, x)
 	l.Data = golden.Input("latent", l.Len())
 	return &Request{
@@ -50,25 +55,18 @@ func tinyRequest(t *testing.T, family string, b, y, x, steps int) *Request {
 		},
 		Sampling: line, Sampler: "euler", Sigmas: sigmas, Latent: l, Guider: Guider{Kind: GuideCFG, CFG: 3},
 		Branches: []Branch{
-			{Name: "positive", Entries: []Entry{entry("a", 13), entry("c", 5)}},
+			{Name: "positive", Entries: []Entry{refers, entry("c", 5)}},
 			{Name: "negative", Entries: []Entry{entry("b", 7)}},
 		},
 	}
 }
 
-// workloadOf is what the planner would be told of a request.
+// workloadOf is what the planner is told of a request, with the device that engines balance stages by that are not told
+// otherwise.
 func workloadOf(r *Request) forecast.Workload {
-	w := forecast.Workload{
-		Spec: r.Model.Spec, Y: r.Latent.Y, X: r.Latent.X, Batch: r.Latent.B,
-		Evaluations: len(r.Sigmas) - 1,
-	}
-	if m, err := forecast.NewMachine("cpu"); err == nil { // what engines balance stages by that are not told otherwise
+	w := r.Workload()
+	if m, err := forecast.NewMachine("cpu"); err == nil {
 		w.Device = m.Device
-	}
-	for b, br := range r.Branches {
-		for _, e := range br.Entries {
-			w.Text, w.Branches = append(w.Text, e.Context.Rows+e.Context2.Rows), append(w.Branches, b)
-		}
 	}
 	return w
 }
@@ -90,6 +88,10 @@ func forecastPlans() []string {
 		"pipe=2,ulysses=2,tensor=3,form=scatter,patches=5", "pipe=2,patches=3,shard=on",
 		"pipe=4,ulysses=2,patches=2,shard=on,cut=weights",
 		"cfg=2,pipe=3,tensor=2,patches=2,shard=on", "pipe=2,patches=3,kv=fp8", "pipe=3,ring=2,ulysses=3,patches=2,kv=fp8",
+		"ulysses=2,heads=halves", "ulysses=3,heads=halves", "ring=2,ulysses=2,heads=halves",
+		"tensor=2,ulysses=2,cfg=2,heads=halves", "ulysses=4,deterministic=on", "ring=2,ulysses=3,deterministic=on",
+		"data=2,ring=3,deterministic=on",
+		"pipe=2,ring=2,ulysses=2,patches=3,sync=spread,deterministic=on", "pipe=3,deterministic=on",
 		"pipe=2,ulysses=2,patches=4,sync=spread,kv=fp8", "cfg=2,pipe=2,tensor=2,patches=2,shard=on,kv=fp8",
 	}
 }

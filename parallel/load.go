@@ -17,7 +17,7 @@ type Loaded struct {
 // of that plan need not. It waits for the work in hand. Errors are *Error, as those of Sample.
 func (e *Engine) Load(ctx context.Context, m Model, text string) (Loaded, error) {
 	out := Loaded{Bytes: m.WeightBytes}
-	p, err := plan.Parse(text)
+	p, err := e.parse(text)
 	if err != nil {
 		return out, err
 	}

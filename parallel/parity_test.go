@@ -65,7 +65,8 @@ func parityRequest(t *testing.T, g goldenModel, name string, b, y, x, steps int)
 // exactPlans are plans whose pictures are those of one rank.
 func exactPlans() []string {
 	return []string{
-		"ulysses=2", "ulysses=3", "ulysses=4", "ulysses=5", "ulysses=6", "ulysses=7", "ulysses=8", "ring=2", "ring=3",
+		"ulysses=2", "ulysses=3", "ulysses=4", "ulysses=5", "ulysses=6", "ulysses=7", "ulysses=8", "ulysses=2,heads=halves",
+		"ring=2", "ring=3",
 		"ring=5", "ring=2,ulysses=3",
 		"cfg=2", "cfg=3", "data=2", "tensor=2", "cfg=2,ulysses=2,data=2", "tensor=2,ulysses=2,ring=2",
 		"tensor=2,form=scatter", "tensor=3,form=scatter", "tensor=2,form=scatter,ulysses=2,ring=2",
@@ -112,6 +113,7 @@ func TestExactPlansEqualOneRank(t *testing.T) {
 		{"zimage-b", 6, 5},
 		{"qwen-a", 7, 11},
 		{"qwen-b", 5, 6},
+		{"kontext-a", 5, 7},
 		{"flux2-a", 5, 6},
 		{"klein-a", 4, 5},
 		{"krea2-b", 7, 8},

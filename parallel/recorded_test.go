@@ -32,6 +32,10 @@ func (e countingEnd) AllGather(dst, src engine.Tensor, counts []int) {
 
 func (e countingEnd) Prefetch(dst, src engine.Tensor, counts []int) { e.AllGather(dst, src, counts) }
 
+func (e countingEnd) Exchange(dst, src engine.Tensor, recv, send []int) {
+	e.AllToAll(dst, src, recv, send)
+}
+
 func (e countingEnd) ReduceScatter(dst, src engine.Tensor, counts []int) {
 	e.sent(comm.NewReduceScatter(dst, src, counts))
 }

@@ -109,7 +109,13 @@ type Entry struct {
 	MaskStrength float32 // factor of Mask
 	// MaskBounds cuts the evaluation to the bounding box of the mask.
 	MaskBounds bool
+	// Residuals are added to the image tokens behind blocks, in every evaluation: what a control net that ran elsewhere
+	// says. Rows are [1 or B, tokens, Width]; not in entries limited to an area.
+	Residuals []Residual
 }
+
+// Residual is one output of a control net.
+type Residual = rank.Residual
 
 // Area is a rectangle of latent pixels. The zero Area is none.
 type Area struct{ H, W, Y, X int }

@@ -1,6 +1,7 @@
 package parallel
 
 import (
+	"slices"
 	"sync"
 
 	"patchbay/models/dit"
@@ -75,7 +76,9 @@ func (s *session) open(spec *dit.Spec, o rank.OpenCommand, branches []int) (peak
 			own.Entries[i] = e
 			if s.cfgOf[i] != c.CFG {
 				own.Entries[i] = rank.EntryInput{Grid: e.Grid, Foreign: true}
+				continue
 			}
+			own.Entries[i].Residuals = s.residuals(e.Residuals, i, o, c)
 		}
 		return &rank.Command{Session: s.id, Open: &own}
 	})()
@@ -89,6 +92,23 @@ func (s *session) open(spec *dit.Spec, o rank.OpenCommand, branches []int) (peak
 		err = o.Fits(peak)
 	}
 	return peak, err
+}
+
+// residuals are those of entry i that the member at c adds: of its blocks, its items and its rows.
+func (s *session) residuals(all []rank.Residual, i int, o rank.OpenCommand, c plan.Coord) (own []rank.Residual) {
+	p, size := s.team.mesh.Plan, s.entries[i]
+	rows := rank.Own(p, size, c.SequenceRank(p), c.Tensor)
+	for _, r := range all {
+		blocks := r.Blocks
+		if len(o.Lanes) > 0 && !p.Spread {
+			blocks = slices.DeleteFunc(slices.Clone(blocks), func(b int) bool { return !o.Lanes[c.Pipe].Ends(b) })
+		}
+		if len(blocks) > 0 {
+			width := len(r.Rows) / o.Batch / size.Image
+			own = append(own, rank.Residual{Blocks: blocks, Rows: cutRows(r.Rows, o.Batch, s.batch[c.Data], rows, width)})
+		}
+	}
+	return own
 }
 
 // begin queues one evaluation and returns a function that waits for its result. Inputs are rows [B, tokens, in] of each

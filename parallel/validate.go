@@ -103,6 +103,40 @@ func (r *Request) validateEntry(branch string, i int, e Entry) error {
 		return failure.Refuse(branch, "entry %d has a mask of [%d, %d, %d, %d], want [items, 1, %d, %d]", i, m.B, m.C, m.Y,
 			m.X, r.Latent.Y, r.Latent.X)
 	}
+	return r.validateResiduals(branch, i, e)
+}
+
+// validateResiduals checks what a control net says of an entry.
+func (r *Request) validateResiduals(branch string, i int, e Entry) error {
+	spec, seen := r.Model.Spec, map[int]bool{}
+	n := spec.Tokens(r.Latent.Y, r.Latent.X).Tokens()
+	for k, c := range e.Residuals {
+		if len(c.Rows) != n*spec.Width && len(c.Rows) != r.Latent.B*n*spec.Width {
+			return failure.Refuse(branch, "entry %d has a residual %d of %d values, the %s model takes [1 or %d, %d, %d]: is "+
+				"the control net one of another family?", i, k, len(c.Rows), spec.Family, r.Latent.B, n, spec.Width)
+		}
+		for _, v := range c.Rows {
+			if !(math.Abs(float64(v)) <= math.MaxFloat32) {
+				return failure.Refuse(branch, "entry %d has a residual %d that is not finite: what are strength and hint of the "+
+					"control net?", i, k)
+			}
+		}
+		for _, b := range c.Blocks {
+			if b < 0 || b >= len(spec.Blocks) || seen[b] {
+				return failure.Refuse(branch, "entry %d has a residual %d for block %d: want blocks 0 to %d, each once", i, k, b,
+					len(spec.Blocks)-1)
+			}
+			seen[b] = true
+		}
+	}
+	switch {
+	case len(e.Residuals) == 0:
+		return nil
+	case entryArea(e) != (Area{}):
+		return failure.Refuse(branch, "entry %d has residuals of a control net and an area: want one of them", i)
+	case !spec.JointText():
+		return failure.Refuse(branch, "entry %d has residuals of a control net, which %s models do not take", i, spec.Family)
+	}
 	return nil
 }
 

@@ -16,38 +16,89 @@ import (
 	"patchbay/tests/natsproxy"
 )
 
-// lossyNetwork is a network on which messages are lost, or cut in two with the end of their connection.
+// lossyNetwork is a network on which messages are lost, or cut in two, or arrive without an answer.
 type lossyNetwork struct {
 	*natsproxy.Proxy
-	on   atomic.Bool // at random, one write of a record or request of four, one other message of forty
+	on   atomic.Bool // every kind of message once in every way, and at random one write of four, one other of forty
 	next atomic.Bool // the next one, once
 	mu   sync.Mutex
 	rnd  *rand.Rand
+	sure map[string][]natsproxy.Fault // what is still to happen to messages of a kind
+	put  map[string]int               // writes of a record that went through
 	seen map[natsproxy.Fault]int
+	left int // faults at random that are still to come
 }
 
 // startLossy puts such a network before a NATS server; nothing is lost yet.
 func startLossy(t *testing.T, n *natsServer, seed uint64) *lossyNetwork {
-	l := &lossyNetwork{rnd: rand.New(rand.NewPCG(seed, 2)), seen: map[natsproxy.Fault]int{}}
+	l := &lossyNetwork{
+		rnd: rand.New(rand.NewPCG(seed, 2)), seen: map[natsproxy.Fault]int{}, put: map[string]int{}, left: lossyFaults,
+		sure: map[string][]natsproxy.Fault{},
+	}
+	for _, kind := range []string{"created", "started", "ended", "named", "request", "reference", "end"} {
+		l.sure[kind] = []natsproxy.Fault{natsproxy.Drop, natsproxy.Cut, natsproxy.Mute}
+	}
 	l.Proxy = natsproxy.Start(t, strings.TrimPrefix(n.url, "nats://"), func(_ int, subject string) natsproxy.Fault {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		each := 40
-		if strings.HasPrefix(subject, "$KV.") {
-			each = 4
-		}
-		most := l.seen[natsproxy.Drop]+l.seen[natsproxy.Cut] == lossyFaults
-		if !l.next.CompareAndSwap(true, false) && (!l.on.Load() || most || l.rnd.IntN(each) > 0) {
-			return natsproxy.Pass
-		}
-		fault := natsproxy.Drop + natsproxy.Fault(l.rnd.IntN(2))
+		fault := l.fault(subject, l.kind(subject))
 		l.seen[fault]++
+		if fault == natsproxy.Pass || fault == natsproxy.Mute {
+			l.put[subject]++
+		}
 		return fault
 	})
 	return l
 }
 
-// TestLossyNetwork runs jobs over a network that loses any message and cuts single connections. No process ends, so
+// kind tells what a message is to a job that nothing happens to; empty: something else. The lock is held.
+func (l *lossyNetwork) kind(subject string) string {
+	switch {
+	case strings.HasPrefix(subject, "$KV."+message.JobBucket+"."):
+		return []string{"created", "started", "ended", "named"}[min(l.put[subject], 3)]
+	case strings.HasPrefix(subject, "$KV."+message.RequestBucket+"."):
+		return "request"
+	case strings.HasPrefix(subject, message.QueueRoot):
+		return "reference"
+	case strings.HasSuffix(subject, "."+message.EventSuccess):
+		return "end"
+	}
+	return ""
+}
+
+// fault decides about a message. The lock is held.
+func (l *lossyNetwork) fault(subject, kind string) natsproxy.Fault {
+	if sure := l.sure[kind]; l.on.Load() && len(sure) > 0 {
+		l.sure[kind] = sure[1:]
+		return sure[0]
+	}
+	each := 40
+	if strings.HasPrefix(subject, "$KV.") {
+		each = 4
+	}
+	if !l.next.CompareAndSwap(true, false) {
+		if !l.on.Load() || l.left == 0 || l.rnd.IntN(each) > 0 {
+			return natsproxy.Pass
+		}
+		l.left--
+	}
+	return natsproxy.Drop + natsproxy.Fault(l.rnd.IntN(3))
+}
+
+// spared names the kinds of messages to which something has not happened yet.
+func (l *lossyNetwork) spared() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var out []string
+	for kind, sure := range l.sure {
+		if len(sure) > 0 {
+			out = append(out, kind)
+		}
+	}
+	return out
+}
+
+// TestLossyNetwork runs jobs over a network that loses any message or its answer and cuts single connections. No process ends, so
 // nothing is put right by a start: every job is done in one attempt, and run, which follows one, ends with its picture.
 func TestLossyNetwork(t *testing.T) {
 	t.Parallel()
@@ -117,8 +168,11 @@ func TestLossyNetwork(t *testing.T) {
 	close(stop)
 	cut := <-cuts
 	l.on.Store(false)
-	t.Logf("%d messages, %d lost, %d cut in two; %d connections cut", l.Count(), l.seen[natsproxy.Drop],
-		l.seen[natsproxy.Cut], cut)
+	t.Logf("%d messages, %d lost, %d cut in two, %d unanswered; %d connections cut", l.Count(), l.seen[natsproxy.Drop],
+		l.seen[natsproxy.Cut], l.seen[natsproxy.Mute], cut)
+	if spared := l.spared(); len(spared) > 0 {
+		t.Errorf("nothing has happened to a message of %v: the storm proves less than it says", spared)
+	}
 	if followed := filepath.Join(s.out, "demo_00001_.png"); os.Remove(followed) != nil {
 		t.Errorf("%s is not there", followed)
 	}

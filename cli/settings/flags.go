@@ -58,6 +58,8 @@ func Devices(f *pflag.FlagSet, c *daemon.Config) {
 		"own), or auto: nccl where it is found and every rank has a GPU of its own")
 	f.StringVar(&c.Graphs, "graphs", daemon.GraphsOn, "on GPUs, evaluations of one rank alone are issued again as CUDA "+
 		"graphs: on or off; the numbers are the same")
+	f.BoolVar(&c.Deterministic, "deterministic", false, "one seed gives the same bits on every plan and number of ranks, "+
+		"as deterministic=on in each plan; slower")
 	f.DurationVar(&c.Patience, "patience", 0, "how long the ranks of a request may stand still together before it fails; "+
 		"it must exceed the longest operation (default 10m)")
 }

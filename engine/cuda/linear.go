@@ -67,7 +67,7 @@ func (o *Ops) multiplied(op string, r *route, y, x engine.Tensor, w *engine.Weig
 	}
 	if w.Ranks() > 0 {
 		up := engine.BF16
-		if kernelFor(o.dev, l, w.Base.DType, w.N()) < kLast { // those that widen any type
+		if o.kernelFor(l, w.Base.DType, w.N()) < kLast { // those that widen any type
 			up = engine.F32
 		}
 		a.f[1] = o.adapters(l, w, up)
@@ -176,7 +176,7 @@ func (o *Ops) multiply(a *C.struct_pb_linear, l left, r right) {
 	a.batch, a.rows, a.n = C.int(l.batch), C.int(l.rows), C.int(r.n)
 	o.args.linear = *a
 	args, m := unsafe.Pointer(&o.args.linear), l.batch*l.rows
-	switch k := kernelFor(o.dev, l, r.dtype, r.n); k {
+	switch k := o.kernelFor(l, r.dtype, r.n); k {
 	case kLinearFew, kLinearFew + 1:
 		o.launch(k, (r.n+threads/32-1)/(threads/32), 1, 1, threads, 0, args)
 	case kLinearAny, kLinearAny + 1:
@@ -190,23 +190,26 @@ func (o *Ops) multiply(a *C.struct_pb_linear, l left, r right) {
 // tiles describes the tensor-core kernels from kLinear256 on: rows and features of a block, and its threads.
 var tiles = [...]struct{ m, n, threads int }{{128, 256, 256}, {128, 128, 128}, {64, 64, 128}, {128, 128, 256}}
 
+// Fix implements engine.Fixer.
+func (o *Ops) Fix(on bool) { o.fixed = on }
+
 // kernelFor chooses the kernel of a product: the largest tile that gives every multiprocessor one.
-func kernelFor(dev *Device, l left, weight engine.DType, n int) kernel {
+func (o *Ops) kernelFor(l left, weight engine.DType, n int) kernel {
 	m := l.batch * l.rows
 	blocks := func(k kernel) int {
 		t := tiles[k-kLinear256]
 		return (m + t.m - 1) / t.m * ((n + t.n - 1) / t.n)
 	}
 	switch {
-	case m <= fewRows:
+	case m <= fewRows && !o.fixed:
 		return typed(kLinearFew, l.dtype)
 	case l.dtype == engine.F32 || weight == engine.F32:
 		return typed(kLinearAny, l.dtype)
 	case weight == engine.F16:
 		return kLinearF16
-	case blocks(kLinear256) >= dev.Multiprocessors:
+	case blocks(kLinear256) >= o.dev.Multiprocessors && !o.fixed:
 		return kLinear256
-	case blocks(kLinear128) >= dev.Multiprocessors:
+	case blocks(kLinear128) >= o.dev.Multiprocessors || o.fixed:
 		return kLinear128
 	}
 	return kLinear64

@@ -33,7 +33,7 @@ func TestEveryTile(t *testing.T) {
 			func(t *testing.T) {
 				o.dev.Multiprocessors = c.processors
 				l := left{batch: c.batch, rows: c.rows, dtype: engine.BF16}
-				if got := kernelFor(o.dev, l, c.weight, c.n); got != c.kernel {
+				if got := o.kernelFor(l, c.weight, c.n); got != c.kernel {
 					t.Fatalf("kernel %s is chosen", kernels[got].name)
 				}
 				compare(t, o, 1.0/128, func(m *bench) engine.Tensor {

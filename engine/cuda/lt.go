@@ -147,7 +147,7 @@ type route struct {
 func (o *Ops) routeOf(p *engine.Product) (r route) {
 	r.p, r.scratch = *p, adapterRoom(p.Batch*p.Rows, p.N, p.Ranks, p.XType.Size())
 	pl, ok := o.dev.blas.planOf(p)
-	if !ok {
+	if !ok || o.fixed {
 		return r
 	}
 	a, low := o.algorithm(pl.shape), (*C.pb_lt_plan)(nil)

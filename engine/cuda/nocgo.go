@@ -96,6 +96,9 @@ func (*Driver) Device(int) (*Device, error) { return nil, ErrNotOpened }
 // Refusal says what Open says.
 func (*Driver) Refusal(*Info) error { return ErrNotOpened }
 
+// Fix does nothing.
+func (*Ops) Fix(bool) {}
+
 // NewOps fails.
 func (*Device) NewOps() (*Ops, error) { return nil, ErrNotOpened }
 

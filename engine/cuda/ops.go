@@ -25,6 +25,7 @@ var (
 	_ engine.Stamper  = (*Ops)(nil)
 	_ engine.Chooser  = (*Ops)(nil)
 	_ engine.Replayer = (*Ops)(nil)
+	_ engine.Fixer    = (*Ops)(nil)
 )
 
 // Ops is one stream of a device. Calls return when their kernels are enqueued. One goroutine uses a value at a time;
@@ -47,6 +48,7 @@ type Ops struct {
 	clock   clock
 	aside   []*Ops // see Beside
 	plans   map[C.pb_lt_shape]*C.pb_lt_plan
+	fixed   bool // one kernel a pair of types, whatever the rows
 	chosen
 	graphs graphs
 	inbox  inbox

@@ -82,6 +82,11 @@ func light(q *message.SampleRequest) *message.SampleRequest {
 		list := entries(*q.Conds.Negative)
 		out.Conds.Negative = &list
 	}
+	if q.Dual != nil {
+		dual := *q.Dual
+		dual.Middle = entries(dual.Middle)
+		out.Dual = &dual
+	}
 	out.Model.Patches = slices.Clone(q.Model.Patches)
 	for i := range out.Model.Patches {
 		t := &out.Model.Patches[i].Tensors

@@ -27,6 +27,7 @@ type SampleRequest struct {
 	CFG   *float64     `json:"cfg,omitempty"`  // nil: 1
 	CFG1  *bool        `json:"cfg1_shortcut,omitempty"`
 	Conds CondsRef     `json:"conds"`
+	Dual  *DualRef     `json:"dual,omitempty"`  // nil: guidance by one scale
 	Cache *CacheRef    `json:"cache,omitempty"` // nil: every evaluation runs
 	// "none" (default), "latent": x0 with every step, "jpeg": a picture at most 5 times a second
 	Preview string `json:"preview,omitempty"`
@@ -102,6 +103,14 @@ type CondsRef struct {
 	Negative *[]CondRef `json:"negative,omitempty"`
 }
 
+// DualRef is what DualCFGGuider adds to positive (its cond1), negative and cfg (its cfg_conds): a second conditioning
+// between the two, cond2, and its scale against the negative. parallel.Guider has the formulas.
+type DualRef struct {
+	Middle []CondRef `json:"middle"`
+	CFG2   float64   `json:"cfg2"`             // cfg_cond2_negative
+	Nested bool      `json:"nested,omitempty"` // style "nested"; false: "regular"
+}
+
 // CondRef is one entry of a conditioning. ModelConds are what ComfyUI's extra_conds gives: c_crossattn [1, Lt, D], y
 // [1, P], guidance [1], attention_mask [1, Lt], and of HunyuanDiT and PixArt text_embedding_mask,
 // encoder_hidden_states_t5, text_embedding_mask_t5, image_meta_size, c_size, c_ar.
@@ -118,6 +127,14 @@ type CondRef struct {
 	References []*wire.Tensor `json:"references,omitempty"`
 	// where they sit, in ComfyUI's words: index, index_timestep_zero ...; empty: the model's own
 	ReferencesMethod string `json:"references_method,omitempty"`
+	// what a control net says for all evaluations of the run, added to the picture's tokens behind blocks of the network
+	Control []ControlRef `json:"control,omitempty"`
+}
+
+// ControlRef is one output of a control net.
+type ControlRef struct {
+	Blocks []int        `json:"blocks"` // from 0 in the order they run; a block is in one output at most
+	Rows   *wire.Tensor `json:"rows"`   // [1 or B, tokens, width of the network]
 }
 
 // SampleReply is one message of the replies to sample: "accepted", "progress", "heartbeat", and one of "done", "error"

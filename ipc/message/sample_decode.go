@@ -6,6 +6,7 @@ import (
 	"math"
 	"reflect"
 	"slices"
+	"strings"
 
 	"patchbay/ipc/wire"
 	"patchbay/models/dit"
@@ -183,28 +184,39 @@ func (q *SampleRequest) guide(r *parallel.Request, look Numbers) error {
 	if q.CFG != nil {
 		cfg = *q.CFG
 	}
-	positive, err := q.branch("positive", q.Conds.Positive, look)
+	positive, err := q.branch("conds.positive", q.Conds.Positive, look)
 	if err != nil {
 		return err
 	}
 	r.Branches = []parallel.Branch{positive}
 	if q.Conds.Negative == nil {
+		if q.Dual != nil {
+			return wire.BadField("conds.negative", "is missing; dual guidance takes it")
+		}
 		if cfg != 1 {
 			return wire.BadField("conds.negative", "is missing; without it cfg must be 1, not %v", cfg)
 		}
 		r.Guider = parallel.Guider{Kind: parallel.GuideBasic}
 		return nil
 	}
-	negative, err := q.branch("negative", *q.Conds.Negative, look)
-	r.Branches = append(r.Branches, negative)
 	r.Guider = parallel.Guider{Kind: parallel.GuideCFG, CFG: float32(cfg), NoShortcut: q.CFG1 != nil && !*q.CFG1}
+	if d := q.Dual; d != nil {
+		middle, err := q.branch("dual.middle", d.Middle, look)
+		if err != nil {
+			return err
+		}
+		r.Branches = append(r.Branches, middle)
+		r.Guider.Kind, r.Guider.CFG2, r.Guider.Nested = parallel.GuideDual, float32(d.CFG2), d.Nested
+	}
+	negative, err := q.branch("conds.negative", *q.Conds.Negative, look)
+	r.Branches = append(r.Branches, negative)
 	return err
 }
 
-func (q *SampleRequest) branch(name string, list []CondRef, look Numbers) (parallel.Branch, error) {
-	out := parallel.Branch{Name: name}
+func (q *SampleRequest) branch(path string, list []CondRef, look Numbers) (parallel.Branch, error) {
+	out := parallel.Branch{Name: path[strings.LastIndexByte(path, '.')+1:]}
 	for i := range list {
-		e, err := list[i].entry(fmt.Sprintf("conds.%s[%d]", name, i), look)
+		e, err := list[i].entry(fmt.Sprintf("%s[%d]", path, i), look)
 		if err != nil {
 			return out, err
 		}
@@ -259,6 +271,13 @@ func (c *CondRef) entry(path string, look Numbers) (parallel.Entry, error) {
 		e.References = append(e.References, dit.Reference{Y: l.Y, X: l.X, Data: l.Data})
 	}
 	e.Method = c.ReferencesMethod
+	for i, add := range c.Control {
+		_, rows, err := look.values(fmt.Sprintf("%s.control[%d].rows", path, i), add.Rows, 3)
+		if err != nil {
+			return e, err
+		}
+		e.Residuals = append(e.Residuals, parallel.Residual{Blocks: add.Blocks, Rows: rows})
+	}
 	if c.ModelConds["c_crossattn"] == nil {
 		return e, wire.BadField(path+".model_conds.c_crossattn", "is missing")
 	}

@@ -55,7 +55,7 @@ func TestProtocolPageIsTrue(t *testing.T) {
 	sample := pyjson.NewObject()
 	for _, f := range []string{
 		"id", "model", "sampler", "sampling", "sigmas", "noise", "noise_draws", "latent", "mask", "seed", "cfg",
-		"cfg1_shortcut", "conds", "cache", "preview",
+		"cfg1_shortcut", "conds", "dual", "cache", "preview",
 		"want_x0", "plan",
 	} {
 		sample.Set(f, nil)

@@ -67,6 +67,14 @@ func TestEveryFieldOfSample(t *testing.T) {
 	if first.Evals != 3 {
 		t.Errorf("%d evaluations, want 3", first.Evals)
 	}
+	dual := func(cfg, cfg2 float64, nested bool) func(q *message.SampleRequest) {
+		return func(q *message.SampleRequest) {
+			q.CFG, q.Dual = number(cfg), &message.DualRef{Middle: *q.Conds.Negative, CFG2: cfg2, Nested: nested}
+		}
+	}
+	scale := func(cfg float64) func(q *message.SampleRequest) {
+		return func(q *message.SampleRequest) { q.CFG = number(cfg) }
+	}
 	half := full(1, 1, 1, 8, 8)
 	copy(half.Data[:len(half.Data)/2], make([]byte, len(half.Data)/2))
 	off := false
@@ -105,6 +113,15 @@ func TestEveryFieldOfSample(t *testing.T) {
 			base(func(q *message.SampleRequest) { q.CFG, q.CFG1 = number(1), &off }),
 			base(func(q *message.SampleRequest) { q.CFG = number(1) }), false,
 		},
+		// n + (m - n) cfg2 + (c - m) cfg, nested n + cfg2 (m + (c - m) cfg - n): with m = n or m = c that is one scale
+		"dual, middle as negative": {base(dual(3, 7, false)), base(scale(3)), false},
+		"dual, middle as positive": {base(dual(9, 3, false), func(q *message.SampleRequest) {
+			q.Dual.Middle = q.Conds.Positive
+		}), base(scale(3)), false},
+		"dual nested, middle as negative": {base(dual(2, 1.5, true)), base(scale(3)), false},
+		"dual.middle": {base(dual(3, 7, false), func(q *message.SampleRequest) {
+			q.Dual.Middle = q.Conds.Positive
+		}), base(scale(3)), true},
 		"mask of ones": {base(func(q *message.SampleRequest) { q.Mask = full(1, 1, 1, 8, 8) }), nil, false},
 		"mask":         {base(func(q *message.SampleRequest) { q.Mask = half }), nil, true},
 		"mask_noise_from_seed": {

@@ -127,6 +127,10 @@ func TestSampleRefusals(t *testing.T) {
 				MaskNoiseFromSeed: true,
 			}
 		},
+		"dual.middle[0].area": func(q *message.SampleRequest) {
+			q.Conds.Negative, q.Dual = &[]message.CondRef{}, &message.DualRef{Middle: slices.Clone(q.Conds.Positive)}
+			q.Dual.Middle[0].Area = []int{1}
+		},
 		"conds.positive[0].area": func(q *message.SampleRequest) {
 			q.Conds.Positive[0].Area = []int{1}
 		},
@@ -135,6 +139,9 @@ func TestSampleRefusals(t *testing.T) {
 		},
 		"conds.positive[0].references[1]": func(q *message.SampleRequest) {
 			q.Conds.Positive[0].References = []*wire.Tensor{f32(make([]float32, 4), 1, 1, 2, 2), nil}
+		},
+		"conds.positive[0].control[0].rows": func(q *message.SampleRequest) {
+			q.Conds.Positive[0].Control = []message.ControlRef{{Blocks: []int{0}, Rows: f32(make([]float32, 4), 2, 2)}}
 		},
 		"conds.positive[0].mask": func(q *message.SampleRequest) {
 			q.Conds.Positive[0].Mask = f32([]float32{1}, 1)
@@ -150,6 +157,11 @@ func TestSampleRefusals(t *testing.T) {
 		if _, err := ipctest.Sample(ctx, c, q, nil); !errors.As(err, &e) || e.Code != wire.ErrBadRequest || e.Input != field {
 			t.Errorf("%s: got %v", field, err)
 		}
+	}
+	q, e := smallSample("euler"), (*wire.Error)(nil)
+	q.Dual = &message.DualRef{}
+	if _, err := ipctest.Sample(ctx, c, q, nil); !errors.As(err, &e) || e.Input != "conds.negative" {
+		t.Errorf("dual guidance without a negative: got %v", err)
 	}
 	for field, body := range map[string]map[string]any{
 		"hooks":      {"hooks": 1},

@@ -70,6 +70,20 @@ type Entry struct {
 	References []Reference
 	// Method says where references sit, in ComfyUI's words ("index", "offset" ...); empty: the model's own.
 	Method string
+	// Hint is what a control net is shown, [Li, channels*p*p] in the order of tokens; Mode is its type in a union net, from
+	// 1; 0: none. No other model looks at them.
+	Hint Array
+	Mode int
+}
+
+// Control is a control net: a model without head whose state after block k, put through a layer, is added to the image
+// tokens of a base model behind some of its blocks.
+type Control interface {
+	Model
+	// Feeds lists for each block of the net the blocks of a base model behind which its output is added.
+	Feeds(base *Spec) [][]int
+	// Output computes that of block k: out [B, li, E] for the image rows of s, times gate [1, E] f32.
+	Output(env Env, k int, s *State, out, gate engine.Tensor)
 }
 
 // Reference is a latent [C, Y, X] in model space. Read-only.
@@ -285,6 +299,7 @@ type Prepared struct {
 	// [Lt+Li, D/2] tables of the whole sequence, text first, [Li, D/2] for Cross models; absent: no rotation
 	RoPE    engine.RoPE
 	Pos     engine.Tensor // [1, Li, E] of env.DType, positions added by Embed; absent: none
+	Hint    engine.Tensor // [n, Li, E] of env.DType, of a control net, added by Embed; absent: none
 	Grid    Grid
 	Entries []Entry // the inputs, for what Modulate needs of them (guidance, sizes)
 }

@@ -17,60 +17,33 @@ func (m *Model) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
 	env.Arena.Release(mark)
 }
 
-// side is one stream of a double block during a call.
-type side struct {
-	w   *stream
-	mod engine.Tensor // [n, 6E]
-	x   engine.Tensor // its rows of X
-	at  dit.Range     // the same rows in buffers of X's rows
-	of  dit.Rows      // the rows that products see
-	to  dit.Range     // those in the joint buffers
-}
-
 // double: x += gate1 * proj(attention(norm1(x))), x += gate2 * mlp(norm2(x)) on both streams, with one attention over
 // both.
 func (m *Model) double(env dit.Env, i int, s *dit.State) {
-	w, lt, l, e := &m.Net.Double[i], s.Wide.Text.Len(), s.Wide.Len(), m.cfg.Hidden
-	own, all := s.Rows.Text.Len(), s.Rows.Len()
-	var sides []side
-	if lt > 0 {
-		sides = append(sides, side{
-			&w.Txt, s.M.Text[i].Index(0, s.Step), s.TextRows(),
-			dit.Range{End: own},
-			s.Wide.TextOnly(),
-			dit.Range{End: lt},
-		})
-	}
-	if l > lt {
-		sides = append(sides, side{
-			&w.Img, s.M.Image[i].Index(0, s.Step), s.ImageRows(),
-			dit.Range{Start: own, End: all},
-			s.Wide.ImageOnly(),
-			dit.Range{Start: lt, End: l},
-		})
-	}
-	h := layers.Scratch(env, s.X, s.B, all, e)
+	w, l := &m.Net.Double[i], s.Wide.Len()
+	streams := layers.Streams(env, s,
+		layers.Side[*stream]{W: &w.Txt, Mod: s.M.Text[i].Index(0, s.Step)},
+		layers.Side[*stream]{W: &w.Img, Mod: s.M.Image[i].Index(0, s.Step)})
 	var attended engine.Tensor
 	if env.Half != dit.MLPHalf {
 		qkv := layers.Scratch(env, s.X, s.B, l, w.Img.QKV.N())
-		for _, t := range sides {
-			rows := h.Slice(1, t.at.Start, t.at.End)
-			layers.AdaLN(env, rows, t.x, layers.Chunk(t.mod, e, 0), layers.Chunk(t.mod, e, 1), eps)
-			layers.ColumnLinear(env, qkv.Slice(1, t.to.Start, t.to.End), rows, t.w.QKV, t.of, engine.ActNone)
+		for _, t := range streams {
+			t.Norm(env, 0, eps)
+			layers.ColumnParts(env, qkv.Slice(1, t.To.Start, t.To.End), t.H,
+				t.Weights(2, func(w *stream) *engine.Weight { return w.QKV }), t.Of, engine.ActNone)
 		}
 		attended = layers.Scratch(env, s.X, s.B, l, w.Img.Proj.K())
 		m.attend(env, i, s, qkv, attended, norm(w.Txt.QueryScale, w.Txt.KeyScale), norm(w.Img.QueryScale, w.Img.KeyScale))
 	}
-	for _, t := range sides {
+	for _, t := range streams {
 		if env.Half != dit.MLPHalf {
-			layers.RowLinear(env, t.x, attended.Slice(1, t.to.Start, t.to.End), t.w.Proj, layers.Chunk(t.mod, e, 2), t.of)
+			layers.RowParts(env, t.X, attended.Slice(1, t.To.Start, t.To.End),
+				t.Weights(2, func(w *stream) *engine.Weight { return w.Proj }), t.Of)
 		}
-		if env.Half == dit.AttentionHalf {
-			continue
+		if env.Half != dit.AttentionHalf {
+			t.Norm(env, 3, eps)
+			t.MLP(env, 5, engine.GELUTanh, func(w *stream) (up, down *engine.Weight) { return w.Up, w.Down })
 		}
-		rows := h.Slice(1, t.at.Start, t.at.End)
-		layers.AdaLN(env, rows, t.x, layers.Chunk(t.mod, e, 3), layers.Chunk(t.mod, e, 4), eps)
-		layers.ResidualMLP(env, t.x, rows, t.w.Up, t.w.Down, layers.Chunk(t.mod, e, 5), t.of, engine.GELUTanh)
 	}
 }
 
@@ -99,7 +72,8 @@ func (m *Model) attend(env dit.Env, i int, s *dit.State, qkv, out engine.Tensor,
 	d := m.Spec().HeadDim
 	q, k, v := layers.QKV(qkv, d)
 	env.Attend(dit.Attention{
-		Block: i, Q: q, K: k, V: v, TextNorm: text, ImageNorm: image, RoPE: s.RoPE, Rows: s.Wide, Out: layers.Heads(out, d),
+		Block: i, Q: q, K: k, V: v, TextNorm: text, ImageNorm: image,
+		References: s.Wide.Text.Len() - layers.OwnText(s, s.Wide), RoPE: s.RoPE, Rows: s.Wide, Out: layers.Heads(out, d),
 	})
 }
 

@@ -9,7 +9,7 @@
 // are taken after a multiplication by 1000; the modulation of a double block is (shift, scale, gate) for attention,
 // then for the MLP; the last layer's is (shift, scale); queries and keys are RMS-normalised before rotation, with
 // different weights for text and image in double blocks; text tokens sit at position (0, 0, 0), image tokens at (0,
-// row, column); the last linear layer already writes (channel, row, column), unlike the other families; an entry
+// row, column), references where layers.Place puts them; the last linear layer already writes (channel, row, column), unlike the other families; an entry
 // without guidance skips the guidance embedding instead of embedding 0.
 package flux
 

@@ -58,7 +58,7 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
 		Family: "flux", Width: c.Hidden, Heads: c.Heads, HeadDim: c.Hidden / c.Heads, PatchSize: c.PatchSize,
 		Channels: c.Channels, OutChannels: c.Channels, ContextDim: c.ContextDim, PooledDim: c.VectorDim,
-		TakesGuidance: c.Guidance, Rotates: true, MLPRatio: float64(c.MLPHidden) / float64(c.Hidden),
+		TakesGuidance: c.Guidance, Rotates: true, References: true, MLPRatio: float64(c.MLPHidden) / float64(c.Hidden),
 	}
 	for range c.Depth {
 		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Double, Skip: -1, Attends: 1, Cuts: true})

@@ -2,6 +2,7 @@ package flux
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"patchbay/models/dit"
@@ -10,19 +11,24 @@ import (
 
 func goldens() goldenrun.Family {
 	return goldenrun.Family{
-		Models: []string{"flux-a", "flux-b", "flux-c"},
+		Models: []string{"flux-a", "flux-b", "flux-c", "kontext-a"},
 		Open:   goldenrun.Of(Family()),
 		States: func(spec *dit.Spec, i int, x []float32, rows dit.Rows) map[string][]float32 {
-			cut, depth := rows.Text.Len()*spec.Width, 0
+			lt, depth := rows.Text.Len(), 0
+			own := lt
+			if own == 13+20 { // kontext-a's case that has states: a text of 13 tokens, a reference of 20
+				own = 13
+			}
 			for spec.Blocks[depth].Kind == dit.Double {
 				depth++
 			}
+			text, image := x[:own*spec.Width], slices.Concat(x[lt*spec.Width:], x[own*spec.Width:lt*spec.Width])
 			if i >= depth {
-				return map[string][]float32{fmt.Sprintf("single_blocks.%d", i-depth): x}
+				return map[string][]float32{fmt.Sprintf("single_blocks.%d", i-depth): slices.Concat(text, image)}
 			}
 			return map[string][]float32{
-				fmt.Sprintf("double_blocks.%d.0", i): x[cut:],
-				fmt.Sprintf("double_blocks.%d.1", i): x[:cut],
+				fmt.Sprintf("double_blocks.%d.0", i): image, // references last
+				fmt.Sprintf("double_blocks.%d.1", i): text,
 			}
 		},
 	}
@@ -38,3 +44,18 @@ func TestSlicesSumToTheWhole(t *testing.T)         { goldens().Slices(t) }
 func TestBatchAndSteps(t *testing.T)               { goldens().Batch(t) }
 func TestMemoryIsMeasurable(t *testing.T)          { goldens().Measured(t) }
 func TestHalfPrecision(t *testing.T)               { goldens().Half(t) }
+
+// TestPositions compares where every token sits with what ComfyUI recorded.
+func TestPositions(t *testing.T) {
+	f := goldens()
+	f.Models = []string{"kontext-a"}
+	f.Positions(t, func(m dit.Model, c goldenrun.Case) [][]float32 {
+		e, g := c.Entries()[0], m.Spec().Tokens(c.X[2], c.X[3])
+		at := make([][3]int, 0)
+		for _, p := range m.(*Model).positions(&e, g) {
+			at = append(at, [3]int(p[:3]))
+		}
+		own, lt := e.Context.Rows, m.Spec().JointTokens(&e) // references come last in ComfyUI
+		return goldenrun.Axes(slices.Concat(at[:own], at[lt:], at[own:lt]))
+	})
+}

@@ -16,30 +16,37 @@ type Model struct {
 	cfg Config
 }
 
-// Prepare embeds the text, and the part of the conditioning vector that does not depend on the timestep: pooled text
-// and guidance.
+// Prepare embeds the text, the references, and the part of the conditioning vector that does not depend on the
+// timestep: pooled text and guidance.
 func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.Range) (*dit.Prepared, error) {
-	if err := layers.CheckEntries(m.Spec(), entries); err != nil {
+	spec := m.Spec()
+	if err := layers.CheckEntries(spec, entries); err != nil {
 		return nil, err
 	}
-	n, lt, e := len(entries), entries[0].Context.Rows, m.cfg.Hidden
-	p := &dit.Prepared{N: n, Lt: lt, Grid: grid, Entries: entries}
+	p := &dit.Prepared{N: len(entries), Lt: spec.JointTokens(&entries[0]), Grid: grid, Entries: entries}
+	at := m.positions(&entries[0], grid)
+	p.RoPE = layers.PositionRotation(m.cfg.Axes, m.cfg.Theta, len(at), func(row int) [4]int { return at[row] }).Upload(env)
+	p.Vector = env.Arena.Alloc(engine.F32, p.N, m.cfg.Hidden)
 	if !m.Held.NoEmbed {
-		p.Text = env.Arena.Alloc(env.DType, n, lt, e)
+		layers.EmbedJoint(env, spec, p, m.Net.TxtIn, m.Net.ImgIn, nil)
 	}
-	p.Vector = env.Arena.Alloc(engine.F32, n, e)
-	p.RoPE = layers.AxisRotation(m.cfg.Axes, m.cfg.Theta, lt, grid).Upload(env)
 	mark := env.Arena.Mark()
-	if !m.Held.NoEmbed {
-		context := layers.Contexts(env, entries, func(e dit.Entry) dit.Array { return e.Context })
-		layers.Project(env, p.Text, context, m.Net.TxtIn)
-	}
 	layers.MLP(env, p.Vector, layers.Pooled(env, entries, m.cfg.VectorDim), m.Net.Vector.In, m.Net.Vector.Out, engine.SiLU)
 	if m.Net.Guidance != nil {
 		m.addGuidance(env, p)
 	}
 	env.Arena.Release(mark)
 	return p, nil
+}
+
+// positions lists where every token of an entry sits: text, references, the picture. ComfyUI 0.8.0 takes any method
+// that it does not know for offset, index_timestep_zero too; 0.33.0 fails with that one.
+func (m *Model) positions(e *dit.Entry, g dit.Grid) [][4]int {
+	method := e.Method
+	if method == layers.AtZero {
+		method = layers.Offset
+	}
+	return layers.Positions(m.Spec(), e, g, method, 1, func(int) [4]int { return [4]int{} })
 }
 
 // PrepareBlock adds nothing: blocks of joint attention need nothing of the entries alone.

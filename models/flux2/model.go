@@ -25,8 +25,7 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.R
 	if err := layers.CheckEntries(spec, entries); err != nil {
 		return nil, err
 	}
-	n, own, lt := len(entries), entries[0].Context.Rows, spec.JointTokens(&entries[0])
-	p := &dit.Prepared{N: n, Lt: lt, Grid: grid, Entries: entries}
+	p := &dit.Prepared{N: len(entries), Lt: spec.JointTokens(&entries[0]), Grid: grid, Entries: entries}
 	at := m.positions(&entries[0], grid)
 	p.RoPE = layers.PositionRotation(m.cfg.Axes, m.cfg.Theta, len(at), func(row int) [4]int { return at[row] }).Upload(env)
 	if m.Net.Guidance != nil {
@@ -35,16 +34,7 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.R
 	if m.Held.NoEmbed {
 		return p, nil
 	}
-	p.Text = env.Arena.Alloc(env.DType, n, lt, m.cfg.Hidden)
-	mark := env.Arena.Mark()
-	if own > 0 {
-		context := layers.Contexts(env, entries, func(e dit.Entry) dit.Array { return e.Context })
-		layers.Project(env, p.Text.Slice(1, 0, own), context, m.Net.TxtIn)
-	}
-	if lt > own {
-		m.references(env, entries, p.Text.Slice(1, own, lt))
-	}
-	env.Arena.Release(mark)
+	layers.EmbedJoint(env, spec, p, m.Net.TxtIn, m.Net.ImgIn, nil)
 	return p, nil
 }
 

@@ -7,9 +7,6 @@ import (
 	"patchbay/models/layers"
 )
 
-// atZero is the method of references that are modulated as at timestep 0; by any other they are as the picture.
-const atZero = "index_timestep_zero"
-
 // Model is a Krea 2 model or a part of one. It implements dit.Model.
 type Model struct {
 	family.Loaded[net]
@@ -22,41 +19,23 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.R
 	if err := layers.CheckEntries(spec, entries); err != nil {
 		return nil, err
 	}
-	n, own, lt := len(entries), entries[0].Context.Rows, spec.JointTokens(&entries[0])
-	p := &dit.Prepared{N: n, Lt: lt, Grid: grid, Entries: entries}
-	at := m.positions(&entries[0], grid)
-	p.RoPE = layers.PositionRotation(axes(spec.HeadDim), theta, len(at), func(i int) [3]int { return at[i] }).Upload(env)
-	if m.Held.NoEmbed {
-		return p, nil
+	p := &dit.Prepared{N: len(entries), Lt: spec.JointTokens(&entries[0]), Grid: grid, Entries: entries}
+	at := m.positions(entries[0], grid)
+	p.RoPE = layers.PositionRotation(axes(spec.HeadDim), theta, len(at), func(i int) [4]int { return at[i] }).Upload(env)
+	if !m.Held.NoEmbed {
+		layers.EmbedJoint(env, spec, p, m.Net.TextOut, m.Net.Patch, func(context engine.Tensor) engine.Tensor {
+			return m.text(env, context)
+		})
 	}
-	p.Text = env.Arena.Alloc(env.DType, n, lt, spec.Width)
-	mark := env.Arena.Mark()
-	if own > 0 {
-		m.text(env, entries, p.Text.Slice(1, 0, own))
-	}
-	if lt > own {
-		x := layers.References(env, spec, entries, lt-own)
-		layers.Project(env, p.Text.Slice(1, own, lt), x, m.Net.Patch)
-	}
-	env.Arena.Release(mark)
 	return p, nil
 }
 
 // positions lists where every token of an entry sits: own of text, those of the references, those of the picture.
-func (m *Model) positions(e *dit.Entry, g dit.Grid) [][3]int {
-	out := make([][3]int, e.Context.Rows)
-	add := func(n int, g dit.Grid) {
-		for i := range g.Tokens() {
-			out = append(out, [3]int{n, i / g.X, i % g.X})
-		}
+func (m *Model) positions(e dit.Entry, g dit.Grid) [][4]int {
+	if m.Spec().ReferenceTokens(&e) == 0 {
+		e.References = nil
 	}
-	if m.Spec().ReferenceTokens(e) > 0 {
-		for i, r := range e.References {
-			add(i+1, m.Spec().Tokens(r.Y, r.X))
-		}
-	}
-	add(0, g)
-	return out
+	return layers.Positions(m.Spec(), &e, g, layers.ByIndex, 1, func(int) [4]int { return [4]int{} })
 }
 
 // PrepareBlock adds nothing: blocks of joint attention need nothing of the entries alone.
@@ -69,7 +48,7 @@ func (m *Model) PrepareBlock(dit.Env, *dit.Prepared, int) {}
 func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held dit.Range) *dit.Modulation {
 	n, e, blocks := p.N, m.cfg.Hidden, len(m.Spec().Blocks)
 	s, copies := len(timesteps)/n, 1
-	if first := &p.Entries[0]; first.Method == atZero && m.Spec().ReferenceTokens(first) > 0 {
+	if first := &p.Entries[0]; first.Method == layers.AtZero && m.Spec().ReferenceTokens(first) > 0 {
 		copies = 2
 	}
 	t := make([]float32, copies*len(timesteps))

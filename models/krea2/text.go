@@ -6,12 +6,11 @@ import (
 	"patchbay/models/layers"
 )
 
-// text makes out [n, L, E] of the context [n, L, n*W] of all entries: taps of a token see each other, are summed with
-// learned weights, then tokens see each other.
-func (m *Model) text(env dit.Env, entries []dit.Entry, out engine.Tensor) {
+// text makes what TextOut reads, [n, L, E] in the arena, of contexts [n, L, taps*W]: taps of a token see each other, are
+// summed with learned weights, then tokens see each other.
+func (m *Model) text(env dit.Env, context engine.Tensor) engine.Tensor {
 	f, w := &m.Net.Fusion, m.cfg.TextWidth
-	n, l := out.Dim(0), out.Dim(1)
-	context := layers.Contexts(env, entries, func(e dit.Entry) dit.Array { return e.Context })
+	n, l := context.Dim(0), context.Dim(1)
 	all := context.Merge(0).Split(1, m.cfg.Taps, w) // [n*L, taps, W]
 	x := env.Arena.Alloc(engine.F32, n*l, w, 1)
 	mark := env.Arena.Mark()
@@ -32,7 +31,7 @@ func (m *Model) text(env dit.Env, entries []dit.Entry, out engine.Tensor) {
 	env.Ops.RMSNorm(tokens, tokens, m.Net.TextNorm, eps)
 	hidden := env.Arena.Alloc(engine.F32, n, l, m.cfg.Hidden)
 	env.Ops.Linear(hidden, tokens, m.Net.TextIn, engine.Epilogue{Act: engine.GELUTanh})
-	layers.Project(env, out, hidden, m.Net.TextOut)
+	return hidden
 }
 
 // run is x += out(attention(norm1(x)) * sigmoid(gate)), x += down(silu(side) * up of norm2(x)) for x [B, L, W].

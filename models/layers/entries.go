@@ -63,21 +63,6 @@ func CheckEntries(spec *dit.Spec, entries []dit.Entry) error {
 	return nil
 }
 
-// Patches returns the tokens of a reference of c channels, [Y*X, C*p*p] with features (channel, row, column). Odd sides
-// are padded circularly.
-func Patches(r dit.Reference, c, p int, g dit.Grid) []float32 {
-	out := make([]float32, 0, g.Y*g.X*c*p*p)
-	for t := range g.Y * g.X {
-		for ch := range c {
-			for i := range p * p {
-				y, x := (t/g.X*p+i/p)%r.Y, (t%g.X*p+i%p)%r.X
-				out = append(out, r.Data[(ch*r.Y+y)*r.X+x])
-			}
-		}
-	}
-	return out
-}
-
 // Contexts uploads a context of every entry: [n, Lt, C].
 func Contexts(env dit.Env, entries []dit.Entry, pick func(dit.Entry) dit.Array) engine.Tensor {
 	first := pick(entries[0])
@@ -113,15 +98,4 @@ func KeyLen(entries []dit.Entry) []int {
 		return nil
 	}
 	return out
-}
-
-// References uploads the tokens of the references of all entries: [n, l, C*p*p].
-func References(env dit.Env, spec *dit.Spec, entries []dit.Entry, l int) engine.Tensor {
-	var all []float32
-	for i := range entries {
-		for _, r := range entries[i].References {
-			all = append(all, Patches(r, spec.Channels, spec.PatchSize, spec.Tokens(r.Y, r.X))...)
-		}
-	}
-	return Upload(env, all, len(entries), l, spec.Channels*spec.PatchSize*spec.PatchSize)
 }

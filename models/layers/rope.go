@@ -19,19 +19,9 @@ func (r Rotation) Upload(env dit.Env) engine.RoPE {
 	return engine.RoPE{Cos: Upload(env, r.Cos, l, r.Pairs), Sin: Upload(env, r.Sin, l, r.Pairs)}
 }
 
-// AxisRotation makes FLUX's table for lt text tokens followed by the tokens of g: axis a rotates axes[a]/2 pairs with
-// frequencies theta^(-2i/axes[a]) by the token's position on that axis, (0, 0, 0) for text, (0, row, column) for images
-// (RoFormer, arXiv:2104.09864, section 3.3, one block of frequencies per axis). Computed in f64, stored in f32.
-func AxisRotation(axes []int, theta float64, lt int, g dit.Grid) Rotation {
-	return PositionRotation(axes, theta, lt+g.Tokens(), func(row int) [3]int {
-		if row < lt {
-			return [3]int{}
-		}
-		return [3]int{0, (row - lt) / g.X, (row - lt) % g.X}
-	})
-}
-
-// PositionRotation is AxisRotation for l tokens at the positions that position tells, a coordinate for each axis.
+// PositionRotation makes FLUX's table for l tokens at the positions that position tells, a coordinate for each axis:
+// axis a rotates axes[a]/2 pairs with frequencies theta^(-2i/axes[a]) by the token's position on that axis (RoFormer,
+// arXiv:2104.09864, section 3.3, one block of frequencies per axis). Computed in f64, stored in f32.
 func PositionRotation[P [3]int | [4]int](axes []int, theta float64, l int, position func(row int) P) Rotation {
 	pairs := 0
 	for _, a := range axes {

@@ -113,6 +113,16 @@ func (t *Stream[W]) Linear(env dit.Env, y, whole engine.Tensor, pick func(W) *en
 	}
 }
 
+// MLP computes x += gate * down(act(up(h))) for the normalised rows H; gate is a chunk of the modulations.
+func (t *Stream[W]) MLP(env dit.Env, gate int, act engine.Act, pick func(W) (up, down *engine.Weight)) {
+	mark := env.Arena.Mark()
+	up := t.Weights(gate, func(w W) *engine.Weight { u, _ := pick(w); return u })
+	hidden := Scratch(env, t.H, t.H.Dim(0), t.Of.Len(), up[0].Weight.N())
+	ColumnParts(env, hidden, t.H, up, t.Of, act)
+	RowParts(env, t.X, hidden, t.Weights(gate, func(w W) *engine.Weight { _, d := pick(w); return d }), t.Of)
+	env.Arena.Release(mark)
+}
+
 // GatedMLP computes x += gate * down(silu(gate(h)) * up(h)) for the normalised rows H; gate is a chunk of the
 // modulations.
 func (t *Stream[W]) GatedMLP(env dit.Env, gate int, pick func(W) (gate, up, down *engine.Weight)) {

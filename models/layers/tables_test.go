@@ -66,7 +66,7 @@ func TestTimestepFeatures(t *testing.T) {
 	}
 }
 
-func TestAxisRotation(t *testing.T) {
+func TestPositionRotation(t *testing.T) {
 	f := open(t)
 	for _, c := range []struct {
 		name string
@@ -78,7 +78,9 @@ func TestAxisRotation(t *testing.T) {
 		{"rope/flux/8-12-12/txt3/64x2", []int{8, 12, 12}, 3, dit.Grid{Y: 64, X: 2}},
 	} {
 		want, shape := recorded(t, f, c.name) // [1, 1, L, D/2, 2, 2], matrices [[cos, -sin], [sin, cos]]
-		r := AxisRotation(c.axes, 10000, c.lt, c.g)
+		e := dit.Entry{Context: dit.Array{Rows: c.lt}}
+		at := Positions(&dit.Spec{PatchSize: 2}, &e, c.g, "", 1, func(int) [4]int { return [4]int{} })
+		r := PositionRotation(c.axes, 10000, len(at), func(row int) [4]int { return at[row] })
 		if len(r.Cos) != shape[2]*shape[3] || r.Pairs != shape[3] {
 			t.Fatalf("%s: got %d values in rows of %d, want %v", c.name, len(r.Cos), r.Pairs, shape)
 		}

@@ -32,12 +32,7 @@ func (m *Model) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
 			continue
 		}
 		t.Norm(env, 3, eps)
-		inner := env.Arena.Mark()
-		hidden := layers.Scratch(env, t.H, s.B, t.Of.Len(), w.ImageMLP.Up.N())
-		layers.ColumnParts(env, hidden, t.H, t.Weights(5, func(w side) *engine.Weight { return w.mlp.Up }), t.Of,
-			engine.GELUTanh)
-		layers.RowParts(env, t.X, hidden, t.Weights(5, func(w side) *engine.Weight { return w.mlp.Down }), t.Of)
-		env.Arena.Release(inner)
+		t.MLP(env, 5, engine.GELUTanh, func(w side) (up, down *engine.Weight) { return w.mlp.Up, w.mlp.Down })
 	}
 	env.Arena.Release(mark)
 }

@@ -15,6 +15,7 @@ import (
 	"fmt"
 
 	"patchbay/models/family"
+	"patchbay/models/layers"
 	"patchbay/models/weights"
 )
 
@@ -53,8 +54,8 @@ func Detect(set *weights.Set, meta map[string]string) (family.Config, error) {
 	c.ContextDim, c.Depth = set.Dim("txt_norm.weight", 0), set.Count("transformer_blocks")
 	c.MLPHidden = set.Dim("transformer_blocks.0.img_mlp.net.0.proj.weight", 0)
 	d, sum := set.Dim("transformer_blocks.0.attn.norm_q.weight", 0), 0
-	if c.Method = byIndex; set.Has(marker) {
-		c.Method = atZero
+	if c.Method = layers.ByIndex; set.Has(marker) {
+		c.Method = layers.AtZero
 	}
 	if c.Axes == nil && d == 128 {
 		c.Axes = []int{16, 56, 56}

@@ -4,6 +4,7 @@ import (
 	"patchbay/models/dit"
 	"patchbay/models/family"
 	"patchbay/models/latent"
+	"patchbay/models/layers"
 	"patchbay/models/text"
 	"patchbay/models/tokenizer"
 	"patchbay/models/weights"
@@ -28,11 +29,11 @@ func Family() family.Family {
 		Names: weights.Names{Same: true},
 		Releases: []family.Release{{Name: "qwen-image", Steps: 50, Text: 64, Entries: 2, Config: Config{
 			Hidden: 3072, Heads: 24, Depth: 60, Axes: []int{16, 56, 56}, ContextDim: 3584, Channels: 16, MLPHidden: 12288,
-			Method: byIndex,
+			Method: layers.ByIndex,
 		}}},
 		Tiny: Config{
 			Hidden: 168, Heads: 7, Depth: 4, Axes: []int{8, 8, 8}, ContextDim: 56, Channels: 16, MLPHidden: 672,
-			Method: byIndex,
+			Method: layers.ByIndex,
 		},
 	}
 }

@@ -56,6 +56,7 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.R
 	if !m.Held.NoEmbed {
 		context := layers.Contexts(env, entries, func(e dit.Entry) dit.Array { return e.Context })
 		layers.Project(env, p.Text, context, m.Net.Context)
+		env.Arena.Release(mark)
 	}
 	layers.MLP(env, p.Vector, layers.Pooled(env, entries, m.cfg.PooledDim), m.Net.Vector.In, m.Net.Vector.Out, engine.SiLU)
 	env.Arena.Release(mark)

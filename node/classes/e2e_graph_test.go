@@ -182,6 +182,9 @@ func (c *e2eCase) changed(g *graphMaker, model []any) []any {
 	switch {
 	case len(c.Patch) == 2:
 		return g.add(c.Patch[0].(string), "model", model, "shift", c.Patch[1])
+	case len(c.Patch) == 5:
+		return g.add(c.Patch[0].(string), "model", model, "max_shift", c.Patch[1], "base_shift", c.Patch[2], "width",
+			int64(c.Patch[3].(float64)), "height", int64(c.Patch[4].(float64)))
 	case strings.HasPrefix(c.What, "ModelSamplingFlux"):
 		return g.add("ModelSamplingFlux", "model", model, "max_shift", 1.15, "base_shift", 0.5, "width", int64(96),
 			"height", int64(64))

@@ -1,6 +1,8 @@
 package classes
 
 import (
+	"strings"
+
 	"patchbay/node/fault"
 	"patchbay/node/graph"
 	"patchbay/node/value"
@@ -28,9 +30,8 @@ func editClasses() []graph.Class {
 				graph.Combo("reference_latents_method", "", "offset", "index", "uxo/uno", "index_timestep_zero").AsAdvanced(),
 			},
 			Outputs: graph.Slots("CONDITIONING"), Run: func(c *graph.Call) ([]any, error) {
-				return []any{graph.Arg[value.Conditioning](c, "conditioning").Each(func(e *value.Cond) {
-					e.Method = c.Str("reference_latents_method")
-				})}, nil
+				method, _, _ := strings.Cut(c.Str("reference_latents_method"), "/")
+				return []any{graph.Arg[value.Conditioning](c, "conditioning").Each(func(e *value.Cond) { e.Method = method })}, nil
 			},
 		},
 		{

@@ -49,7 +49,7 @@ func vaeDecode(c *graph.Call) ([]any, error) {
 		if err := v.Takes(net.Config.Latent(), l.C); err != nil {
 			return err
 		}
-		out, err := d.Decode(net, l.Data, l.B, l.Y, l.X, plan.Ranks())
+		out, err := d.Decode(net, l.Data, l.B, l.Y, l.X, plan.Bands())
 		if err != nil {
 			return err
 		}
@@ -91,7 +91,7 @@ func encodeImage(c *graph.Call, v *value.VAE, im *picture.Image) (parallel.Laten
 			return fault.At(fault.CodeBadInput, "pixels",
 				"pixels: a picture of %d x %d is smaller than the %d pixels that one latent value covers", im.X, im.Y, s)
 		}
-		data, err := d.Encode(net, pixels, im.B, y, x, plan.Ranks())
+		data, err := d.Encode(net, pixels, im.B, y, x, plan.Bands())
 		out = parallel.Latent{B: im.B, C: cfg.Latent(), Y: y / s, X: x / s, Data: data}
 		return err
 	})

@@ -16,8 +16,8 @@ import (
 //
 // Calls are ordered with the calls of the rank's Ops: on a device they are enqueued on its stream and return, on the
 // CPU they have happened when they return. So AllToAll, SendRecv, AllGather, ReduceScatter and AllReduce may read and
-// write any memory of the rank. Offer, Post and Prefetch go on beside what the rank does next; what they are given is
-// communication memory, which nothing else touches until they are over.
+// write any memory of the rank. Offer, Post, Prefetch and Exchange go on beside what the rank does next; what they are
+// given is communication memory, which nothing else touches until they are over.
 //
 // Bytes are counted as sent to other ranks; what a rank keeps for itself is not traffic.
 type Comm interface {
@@ -42,7 +42,9 @@ type Comm interface {
 	// Prefetch is AllGather beside what follows: it begins when the calls issued before have run, and dst may be read
 	// after Fetched. One at a time; no other call of this end comes in between.
 	Prefetch(dst, src engine.Tensor, counts []int)
-	// Fetched holds the calls that follow back until the Prefetch is over.
+	// Exchange is AllToAll beside what follows, by the rules of Prefetch.
+	Exchange(dst, src engine.Tensor, recv, send []int)
+	// Fetched holds the calls that follow back until the Prefetch or Exchange is over.
 	Fetched()
 	// ReduceScatter sums src over the ranks and leaves part i, counts[i] elements, in dst of rank i. f32 or bf16, which is
 	// summed in f32.

@@ -83,18 +83,28 @@ func (l *localEnd) ReduceScatter(dst, src engine.Tensor, counts []int) {
 // AllReduce implements Comm.
 func (l *localEnd) AllReduce(buf engine.Tensor) { l.do(NewAllReduce(buf)) }
 
-// Prefetch implements Comm, in a goroutine of its own.
+// Prefetch implements Comm.
 func (l *localEnd) Prefetch(dst, src engine.Tensor, counts []int) {
-	l.prefetch, l.fetched = NewAllGather(dst, src, counts), make(chan any, 1)
-	gather := func() {
+	l.begin(NewAllGather(dst, src, counts))
+}
+
+// Exchange implements Comm.
+func (l *localEnd) Exchange(dst, src engine.Tensor, recv, send []int) {
+	l.begin(NewAllToAll(dst, src, recv, send))
+}
+
+// begin runs a collective in a goroutine of its own.
+func (l *localEnd) begin(c *Call) {
+	l.prefetch, l.fetched = c, make(chan any, 1)
+	run := func() {
 		defer func() { l.fetched <- recover() }()
-		l.collective(l.prefetch)
+		l.collective(c)
 	}
 	if l.hub.block != nil { // ranks run one at a time
-		gather()
+		run()
 		return
 	}
-	go gather()
+	go run()
 }
 
 // Fetched implements Comm.

@@ -15,6 +15,7 @@ func (silent) Post(engine.Tensor, int)                         {}
 func (silent) Await(engine.Tensor, int)                        {}
 func (silent) Offer(_, _ engine.Tensor, _ int)                 {}
 func (silent) Prefetch(_, _ engine.Tensor, _ []int)            {}
+func (silent) Exchange(_, _ engine.Tensor, _, _ []int)         {}
 func (silent) Fetched()                                        {}
 func (silent) AllGather(_, _ engine.Tensor, _ []int)           {}
 func (silent) ReduceScatter(_, _ engine.Tensor, _ []int)       {}

@@ -119,7 +119,7 @@ func (o *Partition) evaluation(acts, comm *stack, c plan.Coord, k, b int, m plan
 				}
 				plan.EachAttention(o.Spec.Blocks[n.block], func(_ int, imageOnly bool) {
 					before := comm.top
-					if o.plan.KV8 { // widened
+					if o.plan.KV8 || o.plan.InOrder() && o.plan.Pipe == 1 && !o.stores { // of the attention alone
 						l := plan.StoreRows(o.Sequence(i).Text, o.Tokens(), 0)
 						if imageOnly {
 							l = o.Tokens()
@@ -264,19 +264,15 @@ func (o *Partition) sessionEntry(s *stack, c plan.Coord, k, i, b int) (kv int64)
 		}
 	} else if spec.JointText() {
 		if embeds {
-			s.f32Scratch(lt*spec.ContextDim, s.projected(lt*e))
+			o.textScratch(s, i)
 		}
-		context := 0
-		if embeds {
-			context = lt * spec.ContextDim
-		}
-		s.f32Scratch(context, spec.PooledDim, e)
+		s.f32Scratch(spec.PooledDim, e)
 	} else {
 		s.f32Scratch(lt*spec.ContextDim, lt*e)
 	}
 	o.modulate(s, c, min(o.Evaluations, plan.ModulationRows))
 	before := s.top
-	if o.stored() {
+	if o.plan.Pipe > 1 {
 		heads := o.heads(c)[c.Ulysses].Len()
 		spare := 0
 		for n, blk := range spec.Blocks {
@@ -310,8 +306,8 @@ func (o *Partition) sessionEntry(s *stack, c plan.Coord, k, i, b int) (kv int64)
 	return kv
 }
 
-// textScratch adds the buffers in which the text of entry i is embedded by a model that has nothing else to prepare:
-// the context, in sandwich models its projection and what its own blocks need.
+// textScratch adds the buffers in which the text of entry i is embedded, and its references: the context, in sandwich
+// models its projection and what its own blocks need.
 func (o *Partition) textScratch(s *stack, i int) {
 	mark, e, own, lt := s.top, o.Spec.Width, o.Text[i], o.Sequence(i).Text
 	s.f32(own * o.Spec.ContextDim)
@@ -328,6 +324,10 @@ func (o *Partition) textScratch(s *stack, i int) {
 		s.alloc(own * e)
 	}
 	s.f32Scratch(s.projected(own * e))
+	if r := o.references(i); r > 0 {
+		s.top = mark
+		s.f32Scratch(r*o.Spec.Channels*o.Spec.PatchSize*o.Spec.PatchSize, s.projected(r*e))
+	}
 	if o.sandwich {
 		s.alloc(lt * e)
 		s.alloc(lt * e)
@@ -442,27 +442,31 @@ func (o *Partition) activations(s *stack, c plan.Coord, k, b int, m plan.Micro) 
 // exchangeBuffers adds the buffers of one attention of the sequence axes.
 func (o *Partition) exchangeBuffers(s *stack, c plan.Coord, rows []dit.Rows, b int, imageOnly bool) {
 	d, g, u, r := o.Spec.HeadDim, o.Spec.Group(), o.plan.Ulysses, o.plan.Ring
-	heads := o.heads(c)
-	own, all := heads[c.Ulysses].Len(), heads[u-1].End
 	mine := attended(rows[c.SequenceRank(o.plan)], imageOnly)
 	group := o.gathered(rows, c.Ring, imageOnly)
 	var sizes []int // all are there until the attention ends
-	switch {
-	case r > 1 && o.stored():
-		everyone := 0
-		for i := range r {
-			everyone += o.gathered(rows, i, imageOnly)
+	for _, heads := range o.plan.Heads(o.heads(c)[u-1].End) {
+		own, all := heads[c.Ulysses].Len(), 0
+		for _, h := range heads {
+			all += h.Len()
 		}
-		sizes = append(sizes, group*b*2*own*d, everyone*b*2*own*d)
-	case r > 1:
-		most, sums := 0, b*g*own*group*4/s.value // sums of exponentials are f32
-		for i := range r {
-			most = max(most, o.gathered(rows, i, imageOnly))
+		switch {
+		case r > 1 && o.stored():
+			everyone := 0
+			for i := range r {
+				everyone += o.gathered(rows, i, imageOnly)
+			}
+			sizes = append(sizes, group*b*2*own*d, everyone*b*2*own*d)
+		case r > 1:
+			most, sums := 0, b*g*own*group*4/s.value // sums of exponentials are f32
+			for i := range r {
+				most = max(most, o.gathered(rows, i, imageOnly))
+			}
+			sizes = append(sizes, most*b*2*own*d, most*b*2*own*d, b*group*g*own*d, sums, sums)
 		}
-		sizes = append(sizes, most*b*2*own*d, most*b*2*own*d, b*group*g*own*d, sums, sums)
-	}
-	if u > 1 {
-		sizes = append(sizes, group*b*(g+2)*own*d, (g+2)*mine*b*all*d, group*b*g*own*d, mine*b*g*all*d)
+		if u > 1 {
+			sizes = append(sizes, group*b*(g+2)*own*d, (g+2)*mine*b*all*d, group*b*g*own*d, mine*b*g*all*d)
+		}
 	}
 	s.scratch(sizes...)
 }

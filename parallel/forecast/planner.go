@@ -22,6 +22,8 @@ type Search struct {
 	Warmup int
 	// Blocking makes plans of which every pipeline transfer keeps its stage from computing (overlap=off).
 	Blocking bool
+	// Deterministic makes plans whose pictures have the bits of one rank's.
+	Deterministic bool
 }
 
 // Candidate is one plan with its prediction.
@@ -207,7 +209,7 @@ func (s Search) weigh(p plan.Plan) Candidate {
 func (s Search) plans(n int) []plan.Plan {
 	var out []plan.Plan
 	one := plan.OneRank()
-	one.Overlap = !s.Blocking
+	one.Overlap, one.Deterministic = !s.Blocking, s.Deterministic
 	each := func(limit int, at func(*plan.Plan) *int, list []plan.Plan) []plan.Plan {
 		var next []plan.Plan
 		for _, p := range list {

@@ -17,6 +17,8 @@ const (
 	mergePasses = 3
 	// launches is the operations that the host starts for one block and stream.
 	launches = 9
+	// halfLaunches is those that an attention in halves takes more: packing, attention and unpacking of the second half.
+	halfLaunches = 3
 	// launchGap is seconds between two operations of a recorded graph, in which the device drains and fills again: what
 	// many small patches pay for.
 	launchGap = 1e-6
@@ -170,7 +172,17 @@ func (c *costs) addAttention(l *load, at plan.Coord, rows []dit.Rows, entry, b i
 		keys += c.Sequence(entry).Text
 	}
 	queries := c.gathered(rows, at.Ring, imageOnly)
-	l.attention += 4 * float64(b*queries) * float64(keys) * own * g * d
+	work := 4 * float64(b*queries) * float64(keys) * own * g * d
+	l.attention += work
+	if all := c.heads(at)[c.plan.Ulysses-1].End; len(c.plan.Heads(all)) > 1 {
+		// what comes of one half of the heads passes beside the attention of the other, and so does what goes back
+		beside := work / c.cluster.Device.Attention
+		mine, unit := float64(attended(rows[at.SequenceRank(c.plan)], imageOnly)), float64(b)*d*value
+		come := (g + 2) * mine * (float64(all) - own) * unit * c.wires[plan.AxisUlysses].perByte
+		back := (float64(queries) - mine) * own * g * unit * c.wires[plan.AxisUlysses].perByte
+		l.exchange -= (min(come, beside) + min(back, beside)) / 2
+		l.launches += halfLaunches
+	}
 	if c.plan.KV8 { // every row is read in 8 bits or written in them, and once in the type of activations
 		l.bytes += 2 * float64(b*keys) * own * d * (1 + value)
 	}

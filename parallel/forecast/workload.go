@@ -25,6 +25,8 @@ type Workload struct {
 	// Text is the number of text tokens of each conditioning entry, without those that the network adds: in the joint
 	// sequence, or as keys of the cross-attention.
 	Text []int
+	// References is the number of tokens of the references of each entry; nil: there are none.
+	References []int
 	// Branches is the branch of each entry (positive 0, negative 1, ...); nil: every entry is a branch of its own.
 	Branches []int
 	// Device is what stages are balanced by: rates of one rank. The zero Device counts multiply-adds alone. It must be the
@@ -34,22 +36,27 @@ type Workload struct {
 	Evaluations int
 }
 
+// references is the number of tokens of the references of entry i.
+func (w *Workload) references(i int) int {
+	if w.References == nil {
+		return 0
+	}
+	return w.References[i]
+}
+
 // jointText is the longest text that runs through the blocks.
-func (w *Workload) jointText() int {
-	n := 0
-	if w.Spec.JointText() {
-		for _, t := range w.Text {
-			n = max(n, w.Spec.TextTokens(t))
-		}
+func (w *Workload) jointText() (n int) {
+	for i := range w.Text {
+		n = max(n, w.Sequence(i).Text)
 	}
 	return n
 }
 
-// Sequence is the sequence of entry i: text in the joint sequence, image.
+// Sequence is the sequence of entry i: text and references in the joint sequence, image.
 func (w *Workload) Sequence(i int) plan.Sequence {
 	e := plan.Sequence{Image: w.Tokens()}
 	if w.Spec.JointText() {
-		e.Text = w.Spec.TextTokens(w.Text[i])
+		e.Text = w.Spec.TextTokens(w.Text[i]) + w.references(i)
 	}
 	return e
 }
@@ -182,7 +189,7 @@ func (o *Partition) setLanes(lanes []plan.Lane) {
 func (o *Partition) twin(c plan.Coord) plan.Coord {
 	texts := func(group int) (out []int) {
 		for _, i := range o.entriesOf(group) {
-			out = append(out, o.Text[i])
+			out = append(out, o.Text[i], o.references(i))
 		}
 		return out
 	}
@@ -249,8 +256,8 @@ func (o *Partition) own(c plan.Coord, f func(k int)) {
 	}
 }
 
-// stored tells whether attention runs from K/V stores.
-func (o *Partition) stored() bool { return o.plan.Pipe > 1 || o.stores }
+// stored tells whether attention runs from K/V stores, or as if it did.
+func (o *Partition) stored() bool { return o.plan.Pipe > 1 || o.stores || o.plan.InOrder() }
 
 // heads is how many heads of keys and values each Ulysses place of c's tensor place attends with.
 func (o *Partition) heads(c plan.Coord) []dit.Range {

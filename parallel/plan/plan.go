@@ -15,6 +15,9 @@ import (
 	"patchbay/parallel/failure"
 )
 
+// throughout is the warm-up of a pipeline whose evaluations are all synchronous.
+const throughout = 10000
+
 // MaxRanks bounds the ranks of one plan.
 const MaxRanks = 64
 
@@ -42,6 +45,11 @@ type Plan struct {
 	ByWeights bool
 	// KV8 stores keys and values of pipelines in 8 bits; only with Pipe > 1.
 	KV8 bool
+	// Deterministic gives the bits of one rank: what is summed in the order of the ranks elsewhere is brought into the
+	// order of the sequence first, and pipelines are synchronous (ADR 21).
+	Deterministic bool
+	// Halves exchanges one half of a rank's heads beside the attention of the other half; only with Ulysses > 1.
+	Halves bool
 	// Overlap lets transfers run beside computation. Off is for measuring.
 	Overlap bool
 }
@@ -69,7 +77,7 @@ func fields() []field {
 		{"ulysses", func(p *Plan) *int { return &p.Ulysses }, 1, MaxRanks, "ranks that exchange heads"},
 		{"tensor", func(p *Plan) *int { return &p.Tensor }, 1, MaxRanks, "ranks that split weights"},
 		{"patches", func(p *Plan) *int { return &p.Patches }, 1, 10000, "patches of a pipeline"},
-		{"warmup", func(p *Plan) *int { return &p.Warmup }, 0, 10000, "synchronous evaluations at the start"},
+		{"warmup", func(p *Plan) *int { return &p.Warmup }, 0, throughout, "synchronous evaluations at the start"},
 		{"ranks", func(p *Plan) *int { return &p.Choose }, 1, MaxRanks, "ranks to choose a plan for"},
 	}
 }
@@ -88,6 +96,8 @@ func choices() []choice {
 		{"shard", "off", "on", func(p *Plan) *bool { return &p.Shard }},
 		{"kv", "full", "fp8", func(p *Plan) *bool { return &p.KV8 }},
 		{"cut", "time", "weights", func(p *Plan) *bool { return &p.ByWeights }},
+		{"deterministic", "off", "on", func(p *Plan) *bool { return &p.Deterministic }},
+		{"heads", "whole", "halves", func(p *Plan) *bool { return &p.Halves }},
 		{"overlap", "off", "on", func(p *Plan) *bool { return &p.Overlap }},
 	}
 }
@@ -118,6 +128,9 @@ func Parse(text string) (Plan, error) {
 		}
 		if !seen["warmup"] {
 			p.Warmup = 1
+			if p.Deterministic {
+				p.Warmup = throughout
+			}
 		}
 	}
 	return p, p.Possible()
@@ -143,6 +156,16 @@ func (p Plan) Possible() error {
 	case p.KV8 && p.Pipe == 1:
 		return Refuse("kv", "is fp8 with one stage, which stores no keys and values: add pipe=2 (or more stages), or "+
 			"leave kv out")
+	case p.Deterministic && p.Tensor > 1:
+		return Refuse("tensor", "is %d with deterministic=on, but partial products of %d ranks add up to other bits: use "+
+			"ulysses=%d, or pipe=%d where weights do not fit", p.Tensor, p.Tensor, p.Tensor, p.Tensor)
+	case p.Deterministic && p.Stale:
+		return Refuse("stale", "is on with deterministic=on: leave out one of them")
+	case p.Deterministic && p.Patches > 1 && p.Warmup < throughout:
+		return Refuse("warmup", "is %d with deterministic=on, but patches behind it attend to keys and values of the "+
+			"evaluation before, as no other plan does: use patches=1, or leave warmup out", p.Warmup)
+	case p.Halves && (p.Ulysses == 1 || p.Pipe > 1 || p.Deterministic):
+		return Refuse("heads", "is halves, which is for ulysses=2 (or more) without pipe and deterministic: leave heads out")
 	case p.ByWeights && !p.Owns():
 		return Refuse("cut", "is weights, but stages share whole weights: add shard=on and pipe=2 (or more stages), or "+
 			"leave cut out")
@@ -157,7 +180,7 @@ func (p Plan) Possible() error {
 
 // degrees is the part of the plan that says how to split, empty if it says nothing.
 func (p Plan) degrees() string {
-	p.Choose, p.Stale, p.Overlap = 0, false, true
+	p.Choose, p.Stale, p.Deterministic, p.Overlap = 0, false, false, true
 	if p == OneRank() {
 		return ""
 	}
@@ -223,6 +246,18 @@ func (p Plan) String() string {
 func (p Plan) Ranks() int {
 	return max(p.Choose, 1) * p.Data * p.CFG * p.Pipe * p.Ring * p.Ulysses * p.Tensor
 }
+
+// Bands is how many ranks the autoencoder may split a picture over: sums over bands have other bits.
+func (p Plan) Bands() int {
+	if p.Deterministic {
+		return 1
+	}
+	return p.Ranks()
+}
+
+// InOrder reports whether the sequence is split, and keys are attended to in its order all the same: they are brought
+// together before every attention.
+func (p Plan) InOrder() bool { return p.Deterministic && p.Ring*p.Ulysses > 1 }
 
 // Skips reports whether some block takes the output of an earlier one.
 func Skips(spec *dit.Spec) bool {

@@ -44,12 +44,33 @@ func TestEightBitsAreRefusedAlone(t *testing.T) {
 	}
 }
 
+// TestDeterministicIsRefused where other bits would come out: sums over a tensor group, keys and values that are old.
+func TestDeterministicIsRefused(t *testing.T) {
+	for text, want := range map[string][2]string{
+		"tensor=2,deterministic=on":         {"plan.tensor", "ulysses=2"},
+		"pipe=2,warmup=3,deterministic=on":  {"plan.warmup", "patches=1"},
+		"ranks=2,stale=on,deterministic=on": {"plan.stale", "leave out"},
+		"ring=2,heads=halves":               {"plan.heads", "ulysses=2"},
+		"deterministic=yes":                 {"plan.deterministic", "off or on"},
+	} {
+		if _, err := Parse(text); err == nil || !strings.Contains(err.Error(), want[0]) ||
+			!strings.Contains(err.Error(), want[1]) {
+			t.Errorf("%s: got %v, want %s and %q", text, err, want[0], want[1])
+		}
+	}
+	p, err := Parse("pipe=2,deterministic=on")
+	if err != nil || p.Warmup != throughout || p.Bands() != 1 {
+		t.Errorf("pipe=2,deterministic=on: got %+v, %v: want warm-up throughout and an autoencoder on one rank", p, err)
+	}
+}
+
 // TestStringIsParsedBack: what is printed of a plan is that plan again, with one patch or without warm-up too.
 func TestStringIsParsedBack(t *testing.T) {
 	for _, text := range []string{
 		"ulysses=2", "pipe=2", "pipe=2,patches=1", "pipe=4,patches=1,warmup=0", "pipe=2,patches=2,warmup=0,sync=spread",
 		"data=2,pipe=2,patches=1,sync=spread", "pipe=3,patches=5,warmup=2,overlap=off", "ranks=4,stale=on",
-		"cfg=2,pipe=2,tensor=2,form=scatter,shard=on,cut=weights,kv=fp8",
+		"cfg=2,pipe=2,tensor=2,form=scatter,shard=on,cut=weights,kv=fp8", "deterministic=on", "ranks=4,deterministic=on",
+		"pipe=2,patches=3,deterministic=on", "pipe=2,patches=1,warmup=1,ring=2,deterministic=on",
 	} {
 		want, err := Parse(text)
 		if err != nil {

@@ -18,6 +18,22 @@ func Balanced(n, parts int) []dit.Range {
 	return out
 }
 
+// Heads is which heads every rank of a Ulysses group exchanges at once, of n: all of its own, or with Halves, where
+// every rank has two, first one half of them and then the other.
+func (p Plan) Heads(n int) [][]dit.Range {
+	whole := Balanced(n, p.Ulysses)
+	if !p.Halves || whole[p.Ulysses-1].Len() < 2 {
+		return [][]dit.Range{whole}
+	}
+	halves := [][]dit.Range{make([]dit.Range, p.Ulysses), make([]dit.Range, p.Ulysses)}
+	for u, r := range whole {
+		for i, h := range Balanced(r.Len(), len(halves)) {
+			halves[i][u] = dit.Range{Start: r.Start + h.Start, End: r.Start + h.End}
+		}
+	}
+	return halves
+}
+
 // sequenceRows cuts a sequence of lt text and li image tokens over parts ranks: text and image alike in balanced
 // contiguous ranges. Text gets its larger ranges at the front and image at the back, so that the sums differ by at most
 // one where that is possible.

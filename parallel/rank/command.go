@@ -49,9 +49,10 @@ func (o *OpenCommand) Fits(total int64) error {
 // EntryInput is one conditioning entry and the grid it is evaluated on. Foreign entries are evaluated by other ranks
 // (cfg axis) and carry no data.
 type EntryInput struct {
-	Entry   dit.Entry
-	Grid    dit.Grid
-	Foreign bool
+	Entry     dit.Entry
+	Grid      dit.Grid
+	Foreign   bool
+	Residuals []Residual
 }
 
 // EvaluateCommand asks for the network's prediction of some entries at one timestep.

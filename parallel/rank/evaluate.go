@@ -260,7 +260,7 @@ func (s *session) again(ops engine.Ops, c *EvaluateCommand, runs []*entryRun, bl
 	}
 	var moving []engine.Tensor
 	for _, run := range runs {
-		if ok = ok && !run.fresh; ok {
+		if ok = ok && !run.fresh && len(s.open.Entries[run.entry].Residuals) == 0; ok {
 			moving = append(moving, run.state.M.Rows(run.state.Step)...)
 		}
 	}
@@ -344,7 +344,8 @@ func (s *session) begin(env dit.Env, entry int, c *EvaluateCommand) *entryRun {
 		m, row = s.model.Modulate(env, e.p, []float32{c.Timestep}, dit.Range{}), 0
 	}
 	ulysses, ring := s.comms[plan.AxisUlysses], s.outer(c)
-	seq := &sequence{ops: env.Ops, arena: s.comm, ulysses: ulysses, ring: ring}
+	seq := &sequence{ops: env.Ops, arena: s.comm, ulysses: ulysses, ring: ring, plan: s.open.Plan, flight: &s.flight}
+	s.flight.comm = ulysses
 	seq.rows = c.Rows(plan.Sequence{Text: s.textOf(e.p), Image: e.grid.Tokens()}, ulysses.Size()*ring.Size())
 	wide, tensor := seq.mine(), s.comms[plan.AxisTensor]
 	rows := s.open.Plan.Kept(wide, tensor.Rank())
@@ -361,6 +362,8 @@ func (s *session) begin(env dit.Env, entry int, c *EvaluateCommand) *entryRun {
 		run.attend, run.skips = seq.attendStored(e.wide), e.skips
 	case e.store != nil:
 		run.attend = seq.attendStored(e.store)
+	case s.open.Plan.InOrder():
+		run.attend = seq.attendStored(s.passing(e))
 	}
 	s.tokens.Text += int64(rows.Text.Len() * s.open.Batch)
 	s.tokens.Image += int64(rows.Image.Len() * s.open.Batch)
@@ -413,6 +416,7 @@ func (s *session) block(env dit.Env, run *entryRun, b int) {
 	}
 	s.model.Block(env, b, run.state, skip)
 	env.Arena.Release(mark)
+	s.residuals(env, run, b)
 	if t := kept(b); !t.IsZero() {
 		env.Ops.Copy(t, run.state.X)
 	}

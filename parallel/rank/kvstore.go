@@ -37,6 +37,11 @@ func newKVStore(env dit.Env, spec *dit.Spec, p plan.Plan, held plan.Lane, lt, li
 	return s
 }
 
+// passing is a store that keeps nothing: each attention brings memory for the rows of its whole sequence.
+func (s *session) passing(e *sessionEntry) *kvStore {
+	return &kvStore{lt: s.textOf(e.p), li: e.grid.Tokens(), small: map[[2]int]quantised{}, heads: s.heads()}
+}
+
 // kvRows is the keys and values of one attention while it runs, [B, L, 2, K/P, D]: the store itself, or what it holds
 // widened.
 type kvRows struct {
@@ -77,7 +82,8 @@ func (s *sequence) attendStored(store *kvStore) func(dit.Attention) {
 			dit.Attend(s.ops, a.Groups(a.Out), a.Groups(a.Q), k, v, engine.AttentionArgs{Scale: a.Scale})
 			return
 		}
-		got := s.exchange(a)
+		heads := plan.Balanced(a.K.Dim(2), s.ulysses.Size())
+		got := s.exchange(a, heads, s.ulysses.AllToAll)
 		freshK, freshV := keysOf(got)
 		s.eachPart(s.ring.Rank(), a.ImageOnly, func(at int, text bool, r dit.Range) {
 			k, v := kv.slots(a, text, r)
@@ -89,7 +95,7 @@ func (s *sequence) attendStored(store *kvStore) func(dit.Attention) {
 		out := s.results(a, got)
 		k, v := kv.all()
 		dit.Attend(s.ops, grouped(out), queriesOf(got), k, v, engine.AttentionArgs{Scale: a.Scale})
-		s.giveBack(a, out)
+		s.giveBack(a, out, heads, s.ulysses.AllToAll)()
 	}
 }
 

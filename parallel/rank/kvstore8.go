@@ -31,7 +31,7 @@ func (s *sequence) widen(store *kvStore, a dit.Attention) kvRows {
 	}
 	kv := kvRows{s.arena.Alloc(a.Q.DType, a.Q.Dim(0), rows, 2, store.heads, a.Q.Dim(3)), store.lt}
 	q, own := store.small[at]
-	if !own { // another stage's block in a spread evaluation: all rows are fresh
+	if !own { // no memory that stays, as of another stage's block in a spread evaluation: all rows are fresh
 		return kv
 	}
 	from := 0

@@ -67,6 +67,7 @@ type session struct {
 	sent    [plan.AxisCount]comm.Traffic // in this session
 	held    plan.Lane                    // blocks of this rank's stage
 	weights *prefetcher                  // nil: whole weights are here
+	flight  flight                       // of heads
 	tokens  TokenCount
 	chosen  map[string]int64 // before the session
 	stop    *atomic.Bool
@@ -145,7 +146,7 @@ func (r *Rank) serve(inbox <-chan call) {
 	close(issued)
 	_ = answers.Wait()             // what fails there is in the answers
 	for _, s := range r.sessions { // of a failed request: nothing may write into weights that are freed next
-		s.weights.close()
+		s.close()
 	}
 	_ = r.Ops.Sync() // nothing may use the memory any more, whatever became of it
 	for _, b := range []*Buffer{&r.session, &r.acts, &r.exchange} {
@@ -237,11 +238,12 @@ func (r *Rank) handle(c Command) (reply Reply, outputs func() ([][]float32, erro
 		if s == nil {
 			return reply, nil, fmt.Errorf("rank %d: session %d is not open", r.id, c.Session)
 		}
+		r.fix(s.open.Plan)
 		outputs, err = s.evaluate(s.env.Ops, *c.Evaluate)
 		return r.report(s, false), outputs, err
 	case c.Close:
 		if s := r.sessions[c.Session]; s != nil {
-			s.weights.close()
+			s.close()
 			err = r.Ops.Sync()
 			reply = r.report(s, true)
 			reply.Spans = spans(s.env.Ops)
@@ -252,9 +254,17 @@ func (r *Rank) handle(c Command) (reply Reply, outputs func() ([][]float32, erro
 	return reply, nil, fmt.Errorf("rank %d: empty command", r.id)
 }
 
+// fix has the device compute as the plan of a session asks.
+func (r *Rank) fix(p plan.Plan) {
+	if f, ok := r.Ops.(engine.Fixer); ok {
+		f.Fix(p.Deterministic)
+	}
+}
+
 // openSession measures what the session needs, takes the memory and prepares all entries.
 func (r *Rank) openSession(id uint64, o OpenCommand) (Reply, error) {
 	r.Pos.at("opening a session")
+	r.fix(o.Plan)
 	model, ok := r.weights(o.Model)
 	if !ok {
 		return Reply{}, fmt.Errorf("rank %d: model %s is not resident", r.id, o.Model)
@@ -318,10 +328,16 @@ func (r *Rank) openSession(id uint64, o OpenCommand) (Reply, error) {
 	return reply, nil
 }
 
+// close waits for what goes on beside the calls of a session.
+func (s *session) close() {
+	s.weights.close()
+	s.flight.close()
+}
+
 // retire forgets a session.
 func (r *Rank) retire(id uint64) {
 	if s := r.sessions[id]; s != nil {
-		s.weights.close()
+		s.close()
 	}
 	delete(r.sessions, id)
 	r.skips.forget(id)

@@ -20,6 +20,8 @@ type sequence struct {
 	ulysses comm.Comm
 	ring    comm.Comm
 	rows    []dit.Rows // of every rank of the sequence, ring outside
+	plan    plan.Plan
+	flight  *flight
 }
 
 // mine returns the rows of this rank.
@@ -52,11 +54,24 @@ func (s *sequence) attend(a dit.Attention) {
 		s.over(a, a.Groups(a.Out), a.Groups(a.Q), a.K, a.V)
 		return
 	}
-	got := s.exchange(a)
-	out := s.results(a, got)
-	k, v := keysOf(got)
-	s.over(a, grouped(out), queriesOf(got), k, v)
-	s.giveBack(a, out)
+	parts, exchange := s.plan.Heads(a.K.Dim(2)), s.ulysses.AllToAll
+	if len(parts) > 1 {
+		exchange = s.flight.exchange
+	}
+	got := make([]engine.Tensor, len(parts))
+	for i, heads := range parts {
+		got[i] = s.exchange(a, heads, exchange)
+	}
+	back := make([]func(), len(parts))
+	for i, heads := range parts { // which come and go beside the attention of each other
+		back[i] = s.giveBack(a, s.attended(a, got[i]), heads, exchange)
+	}
+	for i, unpack := range back {
+		if i == len(parts)-1 {
+			s.flight.land()
+		}
+		unpack()
+	}
 }
 
 // What ranks of a Ulysses group give each other of a row are the heads of keys and values that the other one has, each
@@ -75,20 +90,34 @@ func keysOf(got engine.Tensor) (k, v engine.Tensor) {
 // grouped turns [L, B, G, K, D] into [B, L, K, G, D].
 func grouped(t engine.Tensor) engine.Tensor { return t.Transpose(0, 1).Transpose(2, 3) }
 
+// attended attends with the heads of got [L, B, G+2, K/P, D] and returns [L, B, G, K/P, D].
+func (s *sequence) attended(a dit.Attention, got engine.Tensor) engine.Tensor {
+	out := s.results(a, got)
+	k, v := keysOf(got)
+	s.over(a, grouped(out), queriesOf(got), k, v)
+	return out
+}
+
 // results takes memory for what the heads of this rank give: [L, B, G, K/P, D].
 func (s *sequence) results(a dit.Attention, got engine.Tensor) engine.Tensor {
 	return s.arena.Alloc(a.Q.DType, got.Dim(0), got.Dim(1), got.Dim(2)-2, got.Dim(3), got.Dim(4))
 }
 
-// exchange packs and sends the heads of every peer: [B, L/P, H, D] -> [L, B, G+2, K/P, D].
-func (s *sequence) exchange(a dit.Attention) (got engine.Tensor) {
+// exchanger is how heads travel: Comm.AllToAll or flight.exchange.
+type exchanger func(dst, src engine.Tensor, recv, send []int)
+
+// exchange packs and sends heads of every peer and returns where those of this rank arrive: [B, L/P, H, D] -> [L, B,
+// G+2, K/P, D].
+func (s *sequence) exchange(a dit.Attention, heads []dit.Range, exchange exchanger) engine.Tensor {
 	p, me, r := s.ulysses.Size(), s.ulysses.Rank(), s.ring.Rank()
 	q := a.Groups(a.Q)
-	b, l, g, d := q.Dim(0), q.Dim(1), q.Dim(3), q.Dim(4)
-	heads := plan.Balanced(q.Dim(2), p)
-	got = s.arena.Alloc(a.Q.DType, s.gathered(r, a.ImageOnly), b, g+2, heads[me].Len(), d)
+	b, l, g, d, all := q.Dim(0), q.Dim(1), q.Dim(3), q.Dim(4), 0
+	for _, h := range heads {
+		all += h.Len()
+	}
+	got := s.arena.Alloc(a.Q.DType, s.gathered(r, a.ImageOnly), b, g+2, heads[me].Len(), d)
 	send, recv := make([]int, p), make([]int, p)
-	packed := s.arena.Alloc(a.Q.DType, l*b*(g+2)*q.Dim(2)*d)
+	packed := s.arena.Alloc(a.Q.DType, l*b*(g+2)*all*d)
 	at := 0
 	for u, h := range heads {
 		send[u] = l * b * (g + 2) * h.Len() * d
@@ -106,32 +135,35 @@ func (s *sequence) exchange(a dit.Attention) (got engine.Tensor) {
 		})
 		at += send[u]
 	}
-	s.ulysses.AllToAll(got, packed, recv, send)
+	exchange(got, packed, recv, send)
 	return got
 }
 
-// giveBack returns every rank its rows of all heads: [L, B, G, K/P, D] -> [B, L/P, H, D].
-func (s *sequence) giveBack(a dit.Attention, out engine.Tensor) {
+// giveBack returns every rank its rows of all heads: [L, B, G, K/P, D] -> [B, L/P, H, D]. unpack brings them to their
+// places when they are here.
+func (s *sequence) giveBack(a dit.Attention, out engine.Tensor, heads []dit.Range, exchange exchanger) (unpack func()) {
 	p, me, r := s.ulysses.Size(), s.ulysses.Rank(), s.ring.Rank()
-	back := a.Groups(a.Out)
-	b, l, g, d := back.Dim(0), back.Dim(1), back.Dim(3), back.Dim(4)
-	heads := plan.Balanced(back.Dim(2), p)
+	to := a.Groups(a.Out)
+	b, l, g, d, all := to.Dim(0), to.Dim(1), to.Dim(3), to.Dim(4), 0
 	send, recv := make([]int, p), make([]int, p)
 	for u := range p {
 		send[u] = s.count(r, u, a.ImageOnly) * b * g * heads[me].Len() * d
 		recv[u] = l * b * g * heads[u].Len() * d
+		all += recv[u]
 	}
-	all := s.arena.Alloc(a.Q.DType, l*b*a.Q.Dim(2)*d)
-	s.ulysses.AllToAll(all, out, recv, send)
-	at := 0
-	for u, h := range heads {
-		if recv[u] > 0 {
-			from := grouped(all.Slice(0, at, at+recv[u]).Split(0, l, b, g, h.Len(), d))
-			for i := range g {
-				s.ops.Copy(back.Slice(2, h.Start, h.End).Index(3, i), from.Index(3, i))
+	back := s.arena.Alloc(a.Q.DType, all)
+	exchange(back, out, recv, send)
+	return func() {
+		at := 0
+		for u, h := range heads {
+			if recv[u] > 0 {
+				from := grouped(back.Slice(0, at, at+recv[u]).Split(0, l, b, g, h.Len(), d))
+				for i := range g {
+					s.ops.Copy(to.Slice(2, h.Start, h.End).Index(3, i), from.Index(3, i))
+				}
 			}
+			at += recv[u]
 		}
-		at += recv[u]
 	}
 }
 

@@ -168,7 +168,7 @@ async def refusals(rig: Any, report: Any) -> None:  # noqa: ANN401
         "bypass_lora": (Case("flux-c", on_model("LoraLoaderBypassModelOnly", lora_name="tiny-lora.safetensors", strength_model=0.8)), "injection"),
         "plan": (Case("flux-c", settings={"seed": 31}, plan="pipe=5"), "plan_refused"),
         "plan_syntax": (Case("flux-c", settings={"seed": 31}, plan="ulises=2"), "ulises"),
-        "reference": (Case("flux-c", lambda g: g.conditioned("60", "ReferenceLatent", latent=g.latent)), "the flux model takes no references"),
+        "reference": (Case("sd3-a", lambda g: g.conditioned("60", "ReferenceLatent", latent=g.latent)), "the sd3 model takes no references"),
         "not_there": (Case("only-here"), "no_such_model"),
         "another_file": (Case("other"), "fingerprint"),
         "family": (Case("aura"), "looks like a diffusion model (auraflow) (supported: "),

@@ -30,7 +30,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 from behaviour import behaviour  # noqa: E402
 from editor import editor  # noqa: E402
-from graphs import Case, Graph, cases, lora  # noqa: E402
+from graphs import Case, Graph, cases, controlled, lora  # noqa: E402
 
 REPO = HERE.parents[1]
 GOLDEN = REPO / "tests" / "golden"
@@ -312,7 +312,7 @@ async def compare(rig: Rig, name: str, case: Case, report: Report) -> None:
 async def controls(rig: Rig, report: Report) -> None:
     """Show that the comparison can fail: other steps and a LoRA left out are far away."""
     base = await rig.run(rig.graph(Case("flux-c"), False))
-    for name, case in {"control_steps": Case("flux-c", settings={"steps": 5}), "control_lora": Case("flux-c", lora)}.items():
+    for name, case in {"control_steps": Case("flux-c", settings={"steps": 5}), "control_lora": Case("flux-c", lora), "control_net": Case("flux-c", controlled)}.items():
         other = await rig.run(rig.graph(case, False))
         rel = apart(other["latent"], base["latent"])
         report.add(name, [] if rel > 1e-2 else ["the difference is too small to tell anything"], rel=rel)

@@ -109,6 +109,15 @@ def zeroed(g: Graph) -> None:
     g.conditioned("41", "ConditioningZeroOut", "negative")
 
 
+def controlled(g: Graph, name: str = "90", seed: int = 1, **more: Any) -> Graph:
+    """Put a control net on both sides, behind those that are there."""
+    net = g.add(name, "TestControlNet", model=g.model, seed=seed)
+    inputs = {"strength": 0.6, "start_percent": 0.0, "end_percent": 1.0, **more}
+    apply = g.add(name + "1", "ControlNetApplyAdvanced", positive=g.positive, negative=g.negative, control_net=net, image=[name, 1], **inputs)
+    g.positive, g.negative = apply, [apply[0], 1]
+    return g
+
+
 def area(g: Graph, kind: str = "ConditioningSetArea") -> None:
     inputs = {"width": 64, "height": 72, "x": 16, "y": 24, "strength": 0.8}
     if kind == "ConditioningSetAreaPercentage":
@@ -155,8 +164,8 @@ def cases() -> dict[str, Case]:
         "differential": Case(f, lambda g: g.start().masked().on_model("60", "DifferentialDiffusion"), {"denoise": 0.8}, mode="evaluation"),
         "basic_guider": Case(f, lambda g: g.custom()),
         "cfg_guider": Case(f, lambda g: g.custom("CFGGuider"), {"cfg": 2.5}),
-        "dual_guider": Case(f, lambda g: g.custom("DualCFGGuider", style="regular"), mode="evaluation"),
-        "dual_guider_nested": Case(f, lambda g: g.custom("DualCFGGuider", style="nested"), mode="evaluation"),
+        "dual_guider": Case(f, lambda g: g.custom("DualCFGGuider", style="regular")),
+        "dual_guider_nested": Case(f, lambda g: g.custom("DualCFGGuider", style="nested")),
         "second_output": Case(f, lambda g: g.custom(slot=1), {"batch": 2}),
         "custom_img2img": Case(f, lambda g: g.start().custom(), {"denoise": 0.6}),
         "two_stages": Case(f, lambda g: g.stages(), {"steps": 6}),
@@ -240,9 +249,18 @@ def cases() -> dict[str, Case]:
     out["qwen_reference_evaluation"] = Case("qwen-a", lambda g: (refer(g, (8, 12)), g.on_model("60", "CFGNorm", strength=1.0)), {"cfg": 2.0, "batch": 2}, mode="evaluation")
     method = {"reference_latents_method": "index_timestep_zero"}
     out["qwen_reference_method"] = Case("qwen-a", lambda g: (refer(g, (8, 12)), g.conditioned("95", "FluxKontextMultiReferenceLatentMethod", **method)), {"cfg": 2.0})
+    out["flux_reference"] = Case(f, lambda g: refer(g, (8, 12)), {"cfg": 2.0})
+    out["flux_references"] = Case(f, lambda g: (refer(g, (7, 12), (14, 6)), g.conditioned("94", "ReferenceLatent", "negative", latent=["80", 0])), {"cfg": 2.0, "batch": 2, "x": 9})
+    for m in ("index", "uxo/uno"):
+        out["flux_reference_" + m[:3]] = Case(f, lambda g, m=m: (refer(g, (8, 12), (6, 4)), g.conditioned("95", "FluxKontextMultiReferenceLatentMethod", reference_latents_method=m)))
+    out["flux_reference_evaluation"] = Case(f, lambda g: (refer(g, (8, 12)), g.on_model("60", "CFGNorm", strength=1.0)), {"cfg": 2.0, "batch": 2}, mode="evaluation")
     out["flux2_references"] = Case("flux2-a", lambda g: refer(g, (6, 8), (4, 4)), {"cfg": 2.0, "y": 6, "x": 8}, needs="EmptyFlux2LatentImage")
     out["flux2_mask"] = Case("flux2-b", lambda g: g.start().masked(), {"denoise": 0.6, "steps": 6, "y": 6, "x": 8}, needs="EmptyFlux2LatentImage")
     out["flux2_cache"] = Case("flux2-a", cache("EasyCache", 1.0), {"steps": 12, "y": 8, "x": 8}, needs="EmptyFlux2LatentImage", reuses=True, record=False)
+    for name in ("flux-c", "sd3-a", "qwen-a"):
+        net = {"mode": "evaluation", "record": False}
+        out["controlnet_" + name.split("-")[0]] = Case(name, lambda g: controlled(g), {"cfg": 2.0, "batch": 2, "y": 7, "x": 10}, **net)
+        out["controlnet_two_" + name.split("-")[0]] = Case(name, lambda g: controlled(controlled(g, end_percent=0.6), "92", 2, start_percent=0.3), {"cfg": 2.0}, plan="pipe=2,patches=2", **net)
     out["qwen_second"] = Case("qwen-b", lambda g: g.custom(slot=1), {"batch": 2})
     for s in SCHEDULERS[1:]:
         out["scheduler_" + s] = Case(f, settings={"scheduler": s, "steps": 5})

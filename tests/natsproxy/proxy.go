@@ -32,6 +32,7 @@ const (
 	Pass Fault = iota
 	Drop       // the message is lost, the connection stays
 	Cut        // the connection ends in the middle of the message
+	Mute       // the message arrives and the connection ends before its answer
 )
 
 // Start makes a proxy before the server at host:port, which ends with the test. fault decides about every message.
@@ -107,12 +108,12 @@ func (p *Proxy) serve(c net.Conn) {
 		_ = c.Close()
 	}()
 	r := bufio.NewReaderSize(c, 64<<10)
-	for p.pass(r, s) == nil {
+	for p.pass(r, s, func() { _ = c.Close() }) == nil {
 	}
 }
 
-// pass takes one line, and the message behind it if it announces one, to the server.
-func (p *Proxy) pass(r *bufio.Reader, s io.Writer) error {
+// pass takes one line, and the message behind it if it announces one, to the server. mute ends what the client hears.
+func (p *Proxy) pass(r *bufio.Reader, s net.Conn, mute func()) error {
 	line, err := r.ReadBytes('\n')
 	if err != nil {
 		return err
@@ -139,6 +140,14 @@ func (p *Proxy) pass(r *bufio.Reader, s io.Writer) error {
 		return nil
 	case Cut:
 		_, _ = s.Write(append(line, body[:size/2]...))
+		return io.ErrUnexpectedEOF
+	case Mute:
+		mute()
+		_, _ = s.Write(append(line, body...))
+		if c, ok := s.(*net.TCPConn); ok { // the server has read all of it when it has seen the end
+			_ = c.CloseWrite()
+			_, _ = io.Copy(io.Discard, c)
+		}
 		return io.ErrUnexpectedEOF
 	}
 	_, err = s.Write(append(line, body...))

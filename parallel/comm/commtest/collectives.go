@@ -227,7 +227,7 @@ func ordered(t *testing.T, rig Rig) {
 }
 
 // prefetch: no rank waits in Prefetch for the others, and Fetched has all parts, of sources that were written just
-// before.
+// before; Exchange likewise.
 func prefetch(t *testing.T, rig Rig) {
 	begun := make(chan struct{})
 	err := world(t, rig, 2, time.Minute, func(m *member) error {
@@ -244,8 +244,13 @@ func prefetch(t *testing.T, rig Rig) {
 			}
 			m.Fetched()
 			m.want(t, "Prefetch", all, 14, 16, 18)
+			m.ops.Add(src, src, src)
+			m.ops.Fill(all, nan())
+			m.Exchange(all, src, [][]int{{0, 1}, {1, 1}}[m.Rank()], [][]int{{0, 1}, {1, 1}}[m.Rank()])
+			m.Fetched()
+			m.want(t, "Exchange", all.Slice(0, 0, len(mine)), [][]float32{{32}, {28, 36}}[m.Rank()]...)
 		}
-		if got := m.Traffic(); got.Calls != 4 || got.Bytes != int64(4*4*len(mine)) {
+		if got := m.Traffic(); got.Calls != 8 || got.Bytes != int64(4*4*(len(mine)+1)) {
 			t.Errorf("rank %d counted %+v", m.Rank(), got)
 		}
 		return nil

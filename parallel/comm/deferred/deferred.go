@@ -227,12 +227,21 @@ func (e *end) ReduceScatter(dst, src engine.Tensor, counts []int) {
 func (e *end) AllReduce(buf engine.Tensor) { e.collective(e.stream, comm.NewAllReduce(buf)) }
 
 func (e *end) Prefetch(dst, src engine.Tensor, counts []int) {
+	e.begin(comm.NewAllGather(dst, src, counts))
+}
+
+func (e *end) Exchange(dst, src engine.Tensor, recv, send []int) {
+	e.begin(comm.NewAllToAll(dst, src, recv, send))
+}
+
+// begin issues a collective beside the calls of the rank that follow.
+func (e *end) begin(c *comm.Call) {
 	if e.beside == nil {
 		s := e.group.device.Stream()
 		e.group.device.Locked(func() { e.beside = s })
 	}
 	e.beside.After(e.stream.Record())
-	e.fetched = e.collective(e.beside, comm.NewAllGather(dst, src, counts))
+	e.fetched = e.collective(e.beside, c)
 }
 
 func (e *end) Fetched() { e.stream.After(e.fetched) }

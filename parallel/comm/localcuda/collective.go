@@ -45,9 +45,19 @@ func (e *end) collective(c *comm.Call) {
 	})
 }
 
-// Prefetch implements comm.Comm on a stream of its own.
+// Prefetch implements comm.Comm.
 func (e *end) Prefetch(dst, src engine.Tensor, counts []int) {
-	c := &call{Call: comm.NewAllGather(dst, src, counts)}
+	e.begin(comm.NewAllGather(dst, src, counts))
+}
+
+// Exchange implements comm.Comm.
+func (e *end) Exchange(dst, src engine.Tensor, recv, send []int) {
+	e.begin(comm.NewAllToAll(dst, src, recv, send))
+}
+
+// begin issues a collective on a stream of its own.
+func (e *end) begin(of *comm.Call) {
+	c := &call{Call: of}
 	e.locked(func() (err error) {
 		if e.beside == nil {
 			if e.beside, err = e.stream.Beside(); err != nil {

@@ -83,6 +83,15 @@ func (e *end) Prefetch(dst, src engine.Tensor, counts []int) {
 	})
 }
 
+// Exchange implements comm.Comm on a stream of its own.
+func (e *end) Exchange(dst, src engine.Tensor, recv, send []int) {
+	e.collective(comm.NewAllToAll(dst, src, recv, send), func() {
+		on := e.aside(&e.beside)
+		follow(on, e.stream)
+		e.exchange("Exchange", on, parts(dst, recv), parts(src, send))
+	})
+}
+
 // Fetched implements comm.Comm.
 func (e *end) Fetched() {
 	e.alive()

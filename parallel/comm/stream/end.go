@@ -208,9 +208,19 @@ func (e *end) ReduceScatter(dst, src engine.Tensor, counts []int) {
 // AllReduce implements comm.Comm.
 func (e *end) AllReduce(buf engine.Tensor) { e.run(comm.NewAllReduce(buf)) }
 
-// Prefetch implements comm.Comm, in a goroutine of its own.
+// Prefetch implements comm.Comm.
 func (e *end) Prefetch(dst, src engine.Tensor, counts []int) {
-	e.prefetch, e.over = comm.NewAllGather(dst, src, counts), make(chan any, 1)
+	e.begin(comm.NewAllGather(dst, src, counts))
+}
+
+// Exchange implements comm.Comm.
+func (e *end) Exchange(dst, src engine.Tensor, recv, send []int) {
+	e.begin(comm.NewAllToAll(dst, src, recv, send))
+}
+
+// begin runs a collective in a goroutine of its own.
+func (e *end) begin(c *comm.Call) {
+	e.prefetch, e.over = c, make(chan any, 1)
 	var own *comm.Call
 	own, e.arrive = e.staged(e.prefetch)
 	go func() {

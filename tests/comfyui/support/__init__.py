@@ -8,7 +8,11 @@ import os
 import pickle
 import time
 
+import comfy.cldm.mmdit
+import comfy.controlnet
+import comfy.ldm.flux.controlnet
 import comfy.ldm.flux.model
+import comfy.ldm.qwen_image.controlnet
 import comfy.model_base
 import comfy.model_detection
 import comfy.model_management
@@ -247,6 +251,41 @@ class TestLatent:
         return ({"samples": samples.unsqueeze(2) if frame else samples},)
 
 
+class TestControlNet:
+    """A control net of two blocks for the network of a model, with random weights, which reads the hint's colours as they are; and a hint."""
+
+    RETURN_TYPES = ("CONTROL_NET", "IMAGE")
+    FUNCTION = "make"
+    CATEGORY = "test"
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {"required": {"model": ("STRING", {}), "seed": ("INT", {"default": 1})}}
+
+    def make(self, model, seed):
+        c = {k: v for k, v in WEIGHTS[model]["config"].items() if k not in ("image_model", "num_layers", "num_blocks")}
+        more = {"dtype": torch.float32, "device": "cpu", "operations": comfy.ops.disable_weight_init}
+        if model.startswith("flux"):
+            c |= {"depth": 2, "depth_single_blocks": 1}
+            fields = getattr(comfy.ldm.flux.model.FluxParams, "__dataclass_fields__", {})
+            c = {k: v for k, v in c.items() if k in fields}
+            net = comfy.ldm.flux.controlnet.ControlNetFlux(latent_input=True, control_latent_channels=3, **c, **more)
+        elif model.startswith("sd3"):
+            net = comfy.cldm.mmdit.ControlNet(num_blocks=1, control_latent_channels=3, **c, **more)
+        else:
+            net = comfy.ldm.qwen_image.controlnet.QwenImageControlNetModel(num_layers=2, **c, **more)
+            net.controlnet_x_embedder = torch.nn.Linear(12, net.inner_dim)
+        random = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for p in (*net.parameters(), *(b for b in net.buffers() if b.is_floating_point())):
+                p.copy_(torch.randn(p.shape, generator=random) / (p.shape[-1] ** 0.5 if p.ndim > 1 else 3))
+        net = net.eval().requires_grad_(False)
+        out = comfy.controlnet.ControlNet(net, compression_ratio=1, load_device=torch.device("cpu"), extra_conds=["y", "guidance"] if model.startswith("flux") else ["y"])
+        if model.startswith("qwen"):
+            out.extra_conds, out.preprocess_image = [], lambda hint: hint.unsqueeze(2)
+        return (out, torch.rand(1, 24, 40, 3, generator=random))
+
+
 class TestMask:
     RETURN_TYPES = ("MASK",)
     FUNCTION = "make"
@@ -317,4 +356,4 @@ def sample_foreign(model, x, sigmas, extra_args=None, callback=None, disable=Non
     return x
 
 
-NODE_CLASS_MAPPINGS = {c.__name__: c for c in (TestConditioning, TestLatent, TestMask, TestPlan, TestKeep, TestForeignSampler)}
+NODE_CLASS_MAPPINGS = {c.__name__: c for c in (TestConditioning, TestControlNet, TestLatent, TestMask, TestPlan, TestKeep, TestForeignSampler)}

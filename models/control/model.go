@@ -1,0 +1,121 @@
+package control
+
+import (
+	"fmt"
+
+	"patchbay/engine"
+	"patchbay/models/dit"
+	"patchbay/models/layers"
+	"patchbay/models/weights"
+)
+
+// extra names what a net has beside the beginning of a model. Sizes in the tags: E width, H channels of the hint, p patch
+// size, M types of a union net.
+type extra struct {
+	Hint    *engine.Weight `weight:"hint" shape:"E,H*p*p"`
+	Outputs []output       `weight:"controlnet_blocks"`
+	Singles []output       `weight:"controlnet_single_blocks"`
+	Modes   engine.Tensor  `weight:"controlnet_mode_embedder.weight,optional" shape:"M,E"`
+}
+
+// output is the layer behind a block.
+type output struct {
+	Linear *engine.Weight `weight:"linear" shape:"E,E"`
+}
+
+func newExtra(n *Net) *extra {
+	x := &extra{}
+	for _, b := range n.Spec.Blocks[:n.Blocks] {
+		if b.Kind == dit.Single {
+			x.Singles = append(x.Singles, output{})
+		} else {
+			x.Outputs = append(x.Outputs, output{})
+		}
+	}
+	return x
+}
+
+// Model is a control net. It implements dit.Control; Head must not be called.
+type Model struct {
+	dit.Model // the beginning of a model of the family
+	desc      *Net
+	extra     *extra
+	modes     []float32 // [types, E]
+	mem       *weights.Loaded
+}
+
+// Blocks is how many blocks the net has.
+func (m *Model) Blocks() int { return m.desc.Blocks }
+
+// Feeds implements dit.Control.
+func (m *Model) Feeds(base *dit.Spec) [][]int { return m.desc.Feeds(base) }
+
+// Prepare embeds the hints, which do not depend on the timestep, beside what the family prepares. The type of a union net
+// is a row before the text.
+func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, held dit.Range) (*dit.Prepared, error) {
+	n, li, e, cols := len(entries), grid.Tokens(), m.Spec().Width, m.extra.Hint.K()
+	own := make([]dit.Entry, n)
+	for i, in := range entries {
+		switch h := in.Hint; {
+		case h.Rows != li || h.Cols != cols || len(h.Data) != li*cols:
+			return nil, fmt.Errorf("control net for %s: entry %d: the hint is [%d, %d], want [%d, %d]", m.desc.Family, i, h.Rows,
+				h.Cols, li, cols)
+		case in.Mode < 0 || in.Mode > m.desc.Modes || (in.Mode > 0) != (entries[0].Mode > 0):
+			return nil, fmt.Errorf("control net for %s: entry %d: type %d, want 0 to %d", m.desc.Family, i, in.Mode, m.desc.Modes)
+		case in.Mode > 0:
+			in.Context = dit.Array{
+				Rows: in.Context.Rows + 1, Cols: in.Context.Cols,
+				Data: append(make([]float32, in.Context.Cols), in.Context.Data...),
+			}
+		}
+		if m.desc.Family == "sd3" {
+			in.Pooled = nil
+		}
+		own[i] = in
+	}
+	p, err := m.Model.Prepare(env, own, grid, held)
+	if err != nil {
+		return nil, err
+	}
+	p.Hint = env.Arena.Alloc(env.DType, n, li, e)
+	mark := env.Arena.Mark()
+	x := env.Arena.Alloc(engine.F32, n, li, cols)
+	for i, in := range own {
+		env.Ops.Upload(x.Slice(0, i, i+1), in.Hint.Data)
+		if in.Mode > 0 {
+			env.Ops.Upload(p.Text.Slice(0, i, i+1).Slice(1, 0, 1), m.modes[(in.Mode-1)*e:in.Mode*e])
+		}
+	}
+	layers.Project(env, p.Hint, x, m.extra.Hint)
+	env.Arena.Release(mark)
+	return p, nil
+}
+
+// Embed adds the hint to the image rows.
+func (m *Model) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
+	m.Model.Embed(env, s, x)
+	if r := s.Rows.Image; r.Len() > 0 {
+		hint, rows, n := s.P.Hint.Slice(1, r.Start, r.End), s.ImageRows(), s.P.N
+		for i := range n {
+			own := rows.Slice(0, i*s.B/n, (i+1)*s.B/n)
+			env.Ops.Add(own, own, hint.Slice(0, i, i+1))
+		}
+	}
+}
+
+// Output implements dit.Control.
+func (m *Model) Output(env dit.Env, k int, s *dit.State, out, gate engine.Tensor) {
+	list := m.extra.Outputs
+	if k >= len(list) {
+		k, list = k-len(list), m.extra.Singles
+	}
+	if out.Dim(1) > 0 {
+		env.Ops.Linear(out, s.ImageRows(), list[k].Linear, engine.Epilogue{Gate: gate})
+	}
+}
+
+// Close gives the memory of the weights back.
+func (m *Model) Close() {
+	m.Model.Close()
+	m.mem.Close()
+}

@@ -1,0 +1,111 @@
+package layers
+
+import (
+	"patchbay/engine"
+	"patchbay/models/dit"
+)
+
+// Ways to place references (dit.Entry.Method); every other name is an offset.
+const (
+	ByIndex  = "index"
+	AtZero   = "index_timestep_zero" // ByIndex, modulated as at timestep 0
+	Negative = "negative_index"      // ByIndex, backwards
+	UXO      = "uxo"
+	Offset   = "offset"
+)
+
+// Placed is a latent and where its first token sits.
+type Placed struct {
+	Grid dit.Grid
+	At   [3]int // number of the latent, row, column
+}
+
+// Place tells where the references of an entry sit, and last the picture (ComfyUI comfy/ldm/flux/model.py and
+// qwen_image/model.py). References are one after the other on the first axis, step apart, or below and right of the
+// picture and of each other (UXO), or all at 1, each right of those before or below them, where less is lost.
+func Place(spec *dit.Spec, e *dit.Entry, g dit.Grid, method string, step int) (out []Placed) {
+	high, wide, p := 0, 0, spec.PatchSize
+	for i, r := range e.References {
+		at, down, right := (i+1)*step, 0, 0
+		switch method {
+		case ByIndex, AtZero:
+		case Negative:
+			at = -at
+		case UXO:
+			at, down, right = 0, g.Y*p+high, g.X*p+wide
+			high, wide = high+r.Y, wide+r.X
+		default:
+			at, down = 1, high
+			if r.Y+high > r.X+wide {
+				down, right = 0, wide
+			}
+			high, wide = max(high, r.Y+down), max(wide, r.X+right)
+		}
+		out = append(out, Placed{spec.Tokens(r.Y, r.X), [3]int{at, (down + p/2) / p, (right + p/2) / p}})
+	}
+	return append(out, Placed{Grid: g})
+}
+
+// Positions lists where every token of an entry sits, in FLUX: those of text, where text tells, of the references, of
+// the picture.
+func Positions(spec *dit.Spec, e *dit.Entry, g dit.Grid, method string, step int, text func(int) [4]int) [][4]int {
+	var out [][4]int
+	for k := range e.Context.Rows {
+		out = append(out, text(k))
+	}
+	for _, l := range Place(spec, e, g, method, step) {
+		for i := range l.Grid.Tokens() {
+			out = append(out, [4]int{l.At[0], l.At[1] + i/l.Grid.X, l.At[2] + i%l.Grid.X})
+		}
+	}
+	return out
+}
+
+// EmbedJoint embeds the text of p's entries and behind it their references, with the weights of text and of latents:
+// p.Text [n, p.Lt, E] in the arena. before makes what is projected of the contexts [n, Lt, C]; nil: nothing changes.
+func EmbedJoint(env dit.Env, spec *dit.Spec, p *dit.Prepared, text, image *engine.Weight,
+	before func(engine.Tensor) engine.Tensor,
+) {
+	own := p.Entries[0].Context.Rows
+	p.Text = env.Arena.Alloc(env.DType, p.N, p.Lt, spec.Width)
+	mark := env.Arena.Mark()
+	if own > 0 {
+		context := Contexts(env, p.Entries, func(e dit.Entry) dit.Array { return e.Context })
+		if before != nil {
+			context = before(context)
+		}
+		Project(env, p.Text.Slice(1, 0, own), context, text)
+		env.Arena.Release(mark)
+	}
+	if p.Lt > own {
+		rows := p.Text.Slice(1, own, p.Lt)
+		Project(env, rows, references(env, spec, p.Entries, rows.Dim(1)), image)
+	}
+	env.Arena.Release(mark)
+}
+
+// references uploads the tokens of the references of all entries: [n, l, C*p*p].
+func references(env dit.Env, spec *dit.Spec, entries []dit.Entry, l int) engine.Tensor {
+	var all []float32
+	for i := range entries {
+		for _, r := range entries[i].References {
+			all = append(all, patches(r, spec.Channels, spec.PatchSize, spec.Tokens(r.Y, r.X))...)
+		}
+	}
+	return Upload(env, all, len(entries), l, spec.Channels*spec.PatchSize*spec.PatchSize)
+}
+
+// patches returns the tokens of a reference of c channels, [Y*X, C*p*p] with features (channel, row, column). Odd sides
+// are padded circularly.
+func patches(r dit.Reference, c, p int, g dit.Grid) []float32 {
+	out := make([]float32, 0, g.Y*g.X*c*p*p)
+	for t := range g.Y * g.X {
+		for ch := range c {
+			for i := range p * p {
+				y, x := (t/g.X*p+i/p)%r.Y, (t%g.X*p+i%p)%r.X
+				out = append(out, r.Data[(ch*r.Y+y)*r.X+x])
+			}
+		}
+	}
+	return out
+}

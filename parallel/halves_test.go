@@ -1,0 +1,50 @@
+package parallel
+
+import (
+	"context"
+	"testing"
+
+	"patchbay/parallel/plan"
+)
+
+// TestHalvesGiveTheSameBits: heads=halves exchanges the same values in twice the calls and gives the bits of whole
+// exchanges, on ranks whose calls have happened when they return and on ranks whose calls run as late as they may, in
+// several orders: nothing is attended to before it is there, or overwritten while it is under way.
+func TestHalvesGiveTheSameBits(t *testing.T) {
+	engines := []*Engine{newEngine(t), newDeferredEngine(t, 0), newDeferredEngine(t, 1), newDeferredEngine(t, 2)}
+	for _, c := range []struct {
+		name  string
+		y, x  int
+		plans []string
+	}{
+		{"flux-c", 7, 11, []string{"ulysses=2", "ulysses=3,shard=on", "ring=2,ulysses=2"}},
+		{"hydit-a", 7, 6, []string{"ulysses=2", "cfg=2,ulysses=2"}},
+		{"zimage-b", 6, 5, []string{"ulysses=2"}},
+	} {
+		r := parityRequest(t, openGolden(t, c.name), c.name, 2, c.y, c.x, 2)
+		for _, text := range c.plans {
+			t.Run(c.name+"/"+text, func(t *testing.T) {
+				r.Plan = text
+				want, err := engines[0].Sample(context.Background(), r, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				r.Plan += ",heads=halves"
+				for i, e := range engines {
+					got, err := e.Sample(context.Background(), r, nil)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if at := firstDifference(got.Latent.Data, want.Latent.Data); at >= 0 {
+						t.Errorf("engine %d: value %d is %v, of whole exchanges %v", i, at, got.Latent.Data[at], want.Latent.Data[at])
+					}
+					whole, halves := want.Stats.Traffic[0][plan.AxisUlysses], got.Stats.Traffic[0][plan.AxisUlysses]
+					if whole.Calls == 0 || halves.Calls != 2*whole.Calls || halves.Bytes != whole.Bytes {
+						t.Errorf("engine %d: %d calls and %d bytes, of whole exchanges %d and %d", i, halves.Calls, halves.Bytes,
+							whole.Calls, whole.Bytes)
+					}
+				}
+			})
+		}
+	}
+}

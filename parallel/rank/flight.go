@@ -1,0 +1,34 @@
+package rank
+
+import (
+	"patchbay/engine"
+	"patchbay/parallel/comm"
+	"patchbay/parallel/group"
+)
+
+// flight is the exchange of heads that is under way beside what a session computes, of which there is one at most.
+type flight struct {
+	comm comm.Comm
+	up   bool
+}
+
+// exchange is Comm.AllToAll beside what follows, once the one before is over.
+func (f *flight) exchange(dst, src engine.Tensor, recv, send []int) {
+	f.land()
+	f.comm.Exchange(dst, src, recv, send)
+	f.up = true
+}
+
+// land holds what follows back until nothing is under way.
+func (f *flight) land() {
+	if f.up {
+		f.up = false
+		f.comm.Fetched()
+	}
+}
+
+// close waits until nothing is under way, whatever became of it, so that the memory may be freed.
+func (f *flight) close() {
+	// a failed exchange has failed the request already
+	_ = group.Recovered("exchange of heads", func() error { f.land(); return nil })
+}

@@ -1,0 +1,59 @@
+package rank
+
+import (
+	"slices"
+
+	"patchbay/models/dit"
+	"patchbay/parallel/plan"
+)
+
+// Residual is what a control net adds to the image tokens behind some blocks, the same in every evaluation.
+type Residual struct {
+	Blocks []int     // indices into dit.Spec.Blocks; a block is in one residual of an entry at most
+	Rows   []float32 // [B, L, E] of the image rows that Own names, flat
+}
+
+// Own is the image rows of an entry's residuals that the rank at these places gets: without a pipeline those that it
+// computes, in one, where patches cut them anew, all.
+func Own(p plan.Plan, size plan.Sequence, sequence, tensor int) dit.Range {
+	if p.Pipe > 1 {
+		return dit.Range{End: size.Image}
+	}
+	whole := EvaluateCommand{Whole: true}
+	return p.Kept(whole.Rows(size, p.Ring*p.Ulysses)[sequence], tensor).Image
+}
+
+// residuals adds to the image rows of a run what its entry has for block b.
+func (s *session) residuals(env dit.Env, run *entryRun, b int) {
+	x := run.state.ImageRows()
+	if env.Half == dit.AttentionHalf || x.Dim(1) == 0 {
+		return
+	}
+	for _, r := range s.open.Entries[run.entry].Residuals {
+		if !slices.Contains(r.Blocks, b) {
+			continue
+		}
+		layer(env, "control")
+		mark := env.Arena.Mark()
+		add := env.Arena.Alloc(x.DType, x.Dim(0), x.Dim(1), x.Dim(2))
+		if !env.Arena.Measuring() {
+			env.Ops.Upload(add, s.residualRows(r.Rows, run, x.Dim(2)))
+		}
+		env.Ops.Add(x, x, add)
+		env.Arena.Release(mark)
+	}
+}
+
+// residualRows cuts the rows of a run out of those that the rank was sent.
+func (s *session) residualRows(v []float32, run *entryRun, width int) []float32 {
+	rows, b := run.state.Rows.Image, s.open.Batch
+	if len(v) == b*rows.Len()*width {
+		return v
+	}
+	item := len(v) / b
+	out := make([]float32, 0, b*rows.Len()*width)
+	for i := range b {
+		out = append(out, v[i*item+rows.Start*width:i*item+rows.End*width]...)
+	}
+	return out
+}
