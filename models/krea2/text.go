@@ -6,8 +6,8 @@ import (
 	"patchbay/models/layers"
 )
 
-// text makes what TextOut reads, [n, L, E] in the arena, of contexts [n, L, taps*W]: taps of a token see each other, are
-// summed with learned weights, then tokens see each other.
+// text makes what TextOut reads, [n, L, E] in the arena, of contexts [n, L, taps*W]: taps of a token see each other and
+// are summed with learned weights, then tokens see each other.
 func (m *Model) text(env dit.Env, context engine.Tensor) engine.Tensor {
 	f, w := &m.Net.Fusion, m.cfg.TextWidth
 	n, l := context.Dim(0), context.Dim(1)

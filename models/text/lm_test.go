@@ -76,8 +76,11 @@ func TestLanguageModel(t *testing.T) {
 		{"qwen25vl-a", "qwen25_7b", "qwen_image", text.Form{Chat: true}, 10},
 		{"klein-qwen3-a", "qwen3", "klein", text.Form{Taps: []int{9, 18, 27}}, 3},
 		{
-			"krea2-qwen3vl-a", "qwen3vl_4b", "",
-			text.Form{Chat: true, Taps: []int{2, 5, 8, 11, 14, 17, 20, 23, 26, 29, 32, 35}}, 4,
+			"krea2-qwen3vl-a",
+			"qwen3vl_4b",
+			"",
+			text.Form{Chat: true, Taps: []int{2, 5, 8, 11, 14, 17, 20, 23, 26, 29, 32, 35}},
+			4,
 		},
 		{"mistral3-a", "mistral3", "", text.Form{Taps: []int{10, 20, 30}}, 6},
 		{"mistral3-p", "mistral3", "", text.Form{Taps: []int{10, 20, 30}}, 5},

@@ -60,8 +60,8 @@ func writeKrea2(t *testing.T, root string) {
 		"model.", "model.language_model.", "visual.", "model.visual.").Replace)
 }
 
-// chatRoots are the files of a small Z-Image, a small Qwen-Image, small FLUX.2s and a small Krea 2, with the vocabulary that is in a
-// folder.
+// chatRoots are the files of a small Z-Image, a small Qwen-Image, small FLUX.2s and a small Krea 2, with the vocabulary
+// that is in a folder.
 func chatRoots(t *testing.T, vocabulary string) files.Roots {
 	t.Helper()
 	root := t.TempDir()

@@ -18,9 +18,9 @@ func (v *volume) add(calls, values int64) {
 
 // attention adds what rank c sends for one attention over rows of one entry, b items.
 //
-// Ulysses (arXiv:2309.14509, sec. 3.2, with uneven parts): of its l rows a rank sends K and V of the heads of others and
-// the G heads of Q that read each, (G + 2) l b (K - k) D values, and gives back the rows of the others with its own k
-// heads, (L - l) b G k D, L being the rows of the group. Ring (arXiv:2310.01889): K and V of every place but the next
+// Ulysses (arXiv:2309.14509, sec. 3.2, with uneven parts): of its l rows a rank sends K and V of the heads of others
+// and the G heads of Q that read each, (G + 2) l b (K - k) D values, and gives back the rows of the others with its own
+// k heads, (L - l) b G k D, L being the rows of the group. Ring (arXiv:2310.01889): K and V of every place but the next
 // one's pass through, 2 b k D values a row; with K/V stores the fresh rows of this place go to the R-1 others instead.
 func (o *Partition) attention(v *[plan.AxisCount]volume, c plan.Coord, rows []dit.Rows, b int, imageOnly bool) {
 	d, g, u, r := int64(o.Spec.HeadDim), int64(o.Spec.Group()), o.plan.Ulysses, o.plan.Ring
