@@ -214,7 +214,18 @@ func storeChecks(ctx context.Context, c client.Client) []check {
 		if s.Full {
 			used.state, used.text = "wrong", used.text+"; it is full and takes no new jobs"
 		}
+		if s.Copies > 1 {
+			used.text += fmt.Sprintf("; %d copies", s.Copies)
+		}
 		out = append(out, used)
+		for _, text := range s.Trouble {
+			out = append(out, check{"wrong", "jobs", "store of daemon " + d.Daemon + ": " + text})
+		}
+		if s.Restored > 0 {
+			out = append(out, check{"wrong", "jobs", fmt.Sprintf("the NATS server of daemon %s had lost the records of %d jobs "+
+				"that it had acknowledged; the daemon has written them again. Does it wait for the disk (sync_interval: always)?",
+				d.Daemon, s.Restored)})
+		}
 		if s.Lost > 0 {
 			out = append(out, check{"wrong", "jobs", fmt.Sprintf("daemon %s started without the records of %d jobs, the files "+
 				"of its store are damaged: %s", d.Daemon, s.Lost, strings.Join(s.LostJobs, ", "))})

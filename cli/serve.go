@@ -66,12 +66,13 @@ folder that is not there, an address or store that is in use), 3 the NATS server
 	f.StringVar(&cfg.Store, "store", "", "folder of the daemon's own files (default PATCHBAY_HOME/store)")
 	f.StringVar(&cfg.Socket, "socket", "",
 		"unix socket, or off (default $PATCHBAY_SOCKET or $XDG_RUNTIME_DIR/patchbay.sock)")
-	f.IntVar(&cfg.Workers, "workers", 1, "worker processes; each runs one job at a time")
+	f.IntVar(&cfg.Workers, "workers", 1, "worker processes; each runs one job at a time (see --schedule)")
 	f.StringVar(&cfg.Metrics, "metrics", "",
 		"host:port for /metrics (Prometheus) and /healthz; port 0 takes a free one (default: none)")
 	f.DurationVar(&cfg.Drain, "drain", 30*time.Second, "how long running jobs may take to finish after SIGTERM")
 	settings.Folders(f, &cfg)
 	settings.Hosts(f, &cfg)
+	settings.Schedule(f, &cfg)
 	settings.Jobs(f, &cfg)
 	settings.Limits(f, &cfg.Limits)
 	settings.QueueLimits(f, &cfg.Limits)

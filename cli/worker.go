@@ -41,6 +41,7 @@ closes, it exits within a second.`,
 	}
 	settings.Folders(cmd.Flags(), &cfg)
 	settings.Hosts(cmd.Flags(), &cfg)
+	settings.Schedule(cmd.Flags(), &cfg)
 	settings.Limits(cmd.Flags(), &cfg.Limits)
 	cmd.Flags().BoolVar(&save, "save", false, "write outputs into the output folder too")
 	return cmd

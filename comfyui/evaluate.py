@@ -94,12 +94,12 @@ def one_evaluation(
     **values: Any,
 ) -> torch.Tensor:
     """Do what ``model.apply_model`` does: x and sigma in, the denoised x out. The network that is asked is the daemon's, never the empty one here."""
-    bad = network_options(transformer_options or {}) + ["concatenated latents"] * (c_concat is not None)
+    bad = network_options(transformer_options or {})
     if bad:
         raise RuntimeError(f"Patchbay cannot run this: {'; '.join(bad)}. Take it out of the workflow, or use ComfyUI's own loader")
     try:
         session = getattr(executor.class_obj, ATTRIBUTE, None) or Session(executor.class_obj.current_patcher)
-        given = {k: v for k, v in {"c_crossattn": c_crossattn, **values}.items() if v is not None and k not in INFORMING}
+        given = {k: v for k, v in {"c_crossattn": c_crossattn, "c_concat": c_concat, **values}.items() if v is not None and k not in INFORMING}
         add = partial(added, control or {}, executor.class_obj)
         return torch.cat([session.predict(x[a:b], float(t[a]), {k: row(v, a) for k, v in given.items()}, add(slice(a, b))) for a, b in stretches(t, given)])
     except CannotSendError as err:

@@ -134,6 +134,10 @@ def encoded(values: Mapping[str, Any]) -> dict[str, Any]:
         elif key == "ref_latents_method":
             out["references_method"] = str(value)
         elif torch.is_tensor(value):
+            if key == "c_concat" and value.shape[0] > 1:  # ComfyUI has repeated what is one for all pictures of the batch
+                if not torch.equal(value, value[:1].expand_as(value)):
+                    raise CannotSendError("concatenated latents that differ between the pictures of a batch")
+                value = value[:1]
             out["model_conds"][key] = SENT.named(value)
         elif key != "num_tokens" or value != values["c_crossattn"].shape[1]:
             raise CannotSendError(f"conditioning value {key}")

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -43,6 +44,8 @@ type Config struct {
 	Reserve      string `json:"reserve,omitempty"`
 	Placement    string `json:"placement,omitempty"` // of ranks: threads or children; empty: threads
 	Transport    string `json:"transport,omitempty"` // of ranks on GPUs: auto, local or nccl; empty: auto
+	Schedule     string `json:"schedule,omitempty"`  // of jobs that wait: one, auto or each; empty: one
+	Ranks        int    `json:"ranks,omitempty"`     // places on the processors; 0: one, and plans of any number
 	Hosts        string `json:"hosts,omitempty"`     // HOST:PORT,... or @FILE: where ranks run; empty: here
 	ClusterKey   string `json:"cluster_key,omitempty"`
 	Version      string `json:"-"`                   // of the program
@@ -103,8 +106,10 @@ func (c *Config) checkJobs() error {
 		return bad("--keep-results %s: want 0 or more", c.KeepFiles)
 	case c.KeepFor < 0:
 		return bad("--keep-for %s: want 0 or more", c.KeepFor)
-	case c.Replicas < 1 || c.Replicas > 5:
-		return bad("--replicas %d: want 1 to 5", c.Replicas)
+	case c.Replicas < 0 || c.Replicas > 5:
+		return bad("--replicas %d: want 1 to 5, or 0 for as many as fit the NATS server", c.Replicas)
+	case c.Replicas > 1 && c.NATS == "":
+		return bad("--replicas %d: the NATS server inside is alone; name a cluster with --nats URL,URL,URL", c.Replicas)
 	}
 	return nil
 }
@@ -189,7 +194,7 @@ func (c *Config) Complete() error {
 	if err := c.CheckDevices(); err != nil {
 		return err
 	}
-	if err := c.checkHosts(); err != nil {
+	if err := errors.Join(c.checkHosts(), c.checkSchedule()); err != nil {
 		return &InputError{Err: err}
 	}
 	if _, err := value.ParseCompute(cmp.Or(c.Compute, string(value.ComputeAuto))); err != nil {
@@ -310,6 +315,9 @@ func (c *Config) workerArgs() []string {
 	}
 	if c.FreeAfter > 0 {
 		args = append(args, "--free-after", c.FreeAfter.String())
+	}
+	if c.Schedule != "" {
+		args = append(args, "--schedule", c.Schedule, "--ranks", fmt.Sprint(c.Ranks))
 	}
 	if c.Hosts != "" {
 		args = append(args, "--hosts", c.Hosts, "--cluster-key", c.ClusterKey,

@@ -217,7 +217,7 @@ func (d *daemon) openJobs(ctx context.Context, url, owner string) error {
 		}
 		lc := jobs.JetStreamConfig{
 			URL: url, Access: d.access(), Owner: owner, Replicas: cfg.Replicas, Resources: d.place,
-			Log: d.log,
+			Moved: d.nats.Leave, Log: d.log,
 		}
 		if d.embedded != nil {
 			lc.InProcess, lc.Full, lc.Limit = d.embedded.InProcess(), d.embedded.Full, broker.EmbeddedStore

@@ -3,6 +3,7 @@ package daemon
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	"patchbay/engine/cuda/library"
 	"patchbay/node/value"
 	"patchbay/parallel"
+	"patchbay/parallel/plan"
 )
 
 // The values of --graphs.
@@ -140,6 +142,47 @@ func (c *Config) chosen() string {
 	return strings.Join(names, ",")
 }
 
+// checkSchedule refuses a --schedule whose places are not in the worker's process, and --ranks that nobody shares out.
+func (c *Config) checkSchedule() error {
+	gpus, _ := GPUs(c.Devices) // checked before
+	known := []parallel.Schedule{"", parallel.ScheduleOne, parallel.ScheduleAuto, parallel.ScheduleEach}
+	switch {
+	case !slices.Contains(known, parallel.Schedule(c.Schedule)):
+		return fmt.Errorf("--schedule %s: want one, auto or each", c.Schedule)
+	case c.Ranks < 0 || c.Ranks > plan.MaxRanks:
+		return fmt.Errorf("--ranks %d: want 1 to %d places on the processors", c.Ranks, plan.MaxRanks)
+	case c.Ranks > 0 && gpus != nil:
+		return fmt.Errorf("--ranks %d --devices %s: a GPU is one place; name it twice for two", c.Ranks, c.Devices)
+	case !c.sharing():
+		return nil
+	case c.Hosts != "":
+		return fmt.Errorf("--schedule %s --hosts %s: jobs run side by side in one process: want --schedule one",
+			c.Schedule, c.Hosts)
+	case c.Placement == placementChildren:
+		return fmt.Errorf("--schedule %s --placement children: jobs run side by side in one process: want --placement "+
+			"threads", c.Schedule)
+	case gpus == nil && c.Ranks == 0:
+		return fmt.Errorf("--schedule %s --devices %s: say by --ranks how many places the processors are", c.Schedule,
+			c.Devices)
+	}
+	return nil
+}
+
+// sharing reports whether jobs may run side by side.
+func (c *Config) sharing() bool {
+	return c.Schedule != "" && c.Schedule != string(parallel.ScheduleOne)
+}
+
+// jobs is how many jobs a worker has in hand: where they run side by side one a place, and two that are prepared or
+// decoded meanwhile.
+func (c *Config) jobs() int {
+	gpus, _ := GPUs(c.Devices) // checked before
+	if places := max(c.Ranks, len(gpus)); c.sharing() && places > 1 {
+		return places + 2
+	}
+	return 1
+}
+
 // opened are the devices of ranks, each opened when its first rank comes.
 type opened struct {
 	driver *cuda.Driver
@@ -184,6 +227,7 @@ func (o *opened) close() error {
 func (c *Config) EngineConfig() (cfg parallel.Config, closing func() error, err error) {
 	closing = func() error { return nil }
 	cfg.Patience, cfg.Deterministic = c.Patience, c.Deterministic
+	cfg.Schedule, cfg.Ranks = parallel.Schedule(c.Schedule), c.Ranks
 	memory, err := ParseBytes(c.Memory)
 	if err != nil {
 		return cfg, closing, err
@@ -208,7 +252,7 @@ func (c *Config) EngineConfig() (cfg parallel.Config, closing func() error, err 
 	if cfg.Reserve, err = ParseBytes(c.Reserve); err != nil {
 		return cfg, closing, err
 	}
-	if _, err := driver.Use(c.Libraries()); err != nil {
+	if _, _, err := driver.Use(c.Libraries()); err != nil {
 		return cfg, closing, fmt.Errorf("--devices %s: %w: --cuda-libs off does without NVIDIA's libraries", c.Devices, err)
 	}
 	devices := &opened{

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -13,6 +14,7 @@ import (
 
 	"patchbay/ipc/members"
 	"patchbay/ipc/wire"
+	"patchbay/node/files"
 	"patchbay/parallel/remote"
 )
 
@@ -73,6 +75,10 @@ func (d *daemon) write(file string, now []members.Member) error {
 				"a host of another version is left out: install the same on both")
 			continue
 		}
+		for _, name := range d.others(m) {
+			d.log.Warn().Str("host", m.Address).Str("file", name).Msg(
+				"a model file of a host is another one than here: jobs with it are refused there until one is copied")
+		}
 		d.log.Info().Str("host", m.Address).Str("devices", m.Devices).Int("ranks", m.Ranks).Msg("a host is in the group")
 		fmt.Fprintln(&list, m.Address)
 	}
@@ -80,6 +86,37 @@ func (d *daemon) write(file string, now []members.Member) error {
 		return err
 	}
 	return os.Rename(file+".new", file)
+}
+
+// mostFiles is how many files an entry of a group names: it must fit a message.
+const mostFiles = 4096
+
+// known returns what tells the files of an index apart that ranks load.
+func known(x *files.Index) func() map[string]string {
+	return func() map[string]string {
+		out := map[string]string{}
+		for _, f := range x.Models(files.KindDiffusion, files.KindGGUF, files.KindCheckpoint, files.KindLora) {
+			if len(out) < mostFiles && f.Hash != "" {
+				out[f.Kind+"/"+f.Name] = digest(f)
+			}
+		}
+		return out
+	}
+}
+
+// digest is size and hash of the header of a file.
+func digest(f files.NeededFile) string { return fmt.Sprintf("%d %.16s", f.Bytes, f.Hash) }
+
+// others are the files of a member that are other ones here, by KIND/NAME, sorted.
+func (d *daemon) others(m members.Member) (out []string) {
+	for name, theirs := range m.Files {
+		kind, file, _ := strings.Cut(name, "/")
+		if own, ok := d.place.Index.Find(kind, file); ok && own.Hash != "" && digest(own) != theirs {
+			out = append(out, name)
+		}
+	}
+	slices.Sort(out)
+	return out
 }
 
 // join has a host that listens there be a member of its group. The function ends that.
@@ -107,7 +144,7 @@ func (m *Membership) join(ctx context.Context, cfg *Config, l net.Listener, rank
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		group.Announce(ctx, own, func(err error) {
+		group.Announce(ctx, own, known(files.NewIndex(cfg.Roots())), func(err error) {
 			if err != nil {
 				log.Warn().Err(err).Str("nats", wire.Redact(cfg.NATS)).Msg("the group does not hear of this host")
 				return

@@ -1,13 +1,19 @@
 package daemon
 
 import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/rs/zerolog"
 
+	"patchbay/ipc/jobs"
 	"patchbay/ipc/members"
+	"patchbay/node/files"
 )
 
 // TestListOfMembers: an entry of a group that no list could have, or of another version, leaves the others usable.
@@ -28,5 +34,39 @@ func TestListOfMembers(t *testing.T) {
 	}
 	if got, err := parseHosts("@" + file); err != nil || len(got) != 2 {
 		t.Errorf("the list reads as %q, %v", got, err)
+	}
+}
+
+// TestMembersWithOtherFiles: of a host that joins, model files that are other ones here are named before any job, those
+// that are the same or are not here are not.
+func TestMembersWithOtherFiles(t *testing.T) {
+	roots := func(tensor string) files.Roots {
+		dir := t.TempDir()
+		for name, tensor := range map[string]string{"same": "w", "other": tensor, tensor: "w"} {
+			path := filepath.Join(dir, "loras", name+".safetensors")
+			header := fmt.Sprintf(`{"%s":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}`, tensor)
+			text := binary.LittleEndian.AppendUint64(nil, uint64(len(header)))
+			if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, append(append(text, header...), 0, 0, 0, 0), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return files.Roots{Models: []string{dir}}
+	}
+	theirs := known(files.NewIndex(roots("a")))()
+	if len(theirs) != 3 {
+		t.Fatalf("the host says of itself %v, want three files", theirs)
+	}
+	var log bytes.Buffer
+	d := &daemon{version: "1", log: zerolog.New(&log), place: &jobs.Resources{Index: files.NewIndex(roots("b"))}}
+	m := members.Member{Address: "a:7117", Version: "1", Files: theirs}
+	if err := d.write(filepath.Join(t.TempDir(), "hosts"), []members.Member{m}); err != nil {
+		t.Fatal(err)
+	}
+	named := `"host":"a:7117","file":"loras/other.safetensors"`
+	if got := log.String(); strings.Count(got, `"file":`) != 1 || !strings.Contains(got, named) {
+		t.Errorf("got %s, want one line with %s", got, named)
 	}
 }

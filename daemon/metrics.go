@@ -12,27 +12,27 @@ import (
 	"patchbay/ipc/meter"
 )
 
-// runningShown is how many running jobs stats looks at; a daemon runs one a worker.
+// runningShown is how many running jobs stats looks at.
 const runningShown = 256
 
 // stats is what the meter does not know: jobs and workers.
 func (d *daemon) stats() message.Stats {
 	s := message.Stats{Daemon: d.owner, Version: semantic(d.version), Devices: d.cfg.places()}
 	s.Queued, s.Running = d.jobs.Busy()
-	at := map[string]string{}
+	at := map[string][]string{}
 	running, counts, err := d.jobs.List(context.Background(), message.Running, runningShown)
 	if err == nil {
 		s.Jobs = counts
 	}
 	for _, r := range running {
 		if r.Owner == "" || r.Owner == d.owner { // other daemons on the server have workers of the same names
-			at[r.Worker] = r.Job
+			at[r.Worker] = append(at[r.Worker], r.Job)
 		}
 	}
 	for _, c := range d.children {
 		s.Workers = append(s.Workers, message.WorkerStats{
 			Name: c.Name(), PID: c.PID(), Restarts: c.Restarts(),
-			Job: at[c.Name()],
+			Job: strings.Join(at[c.Name()], ", "),
 		})
 		s.WorkerPIDs = append(s.WorkerPIDs, c.PID())
 	}

@@ -119,10 +119,12 @@ func (d *daemon) carriers() []serve.Carrier {
 	return out
 }
 
-func (d *daemon) executors() []jobs.Executor {
-	out := make([]jobs.Executor, len(d.children))
-	for i, c := range d.children {
-		out[i] = c
+// executors names each worker as often as it runs jobs at the same time.
+func (d *daemon) executors() (out []jobs.Executor) {
+	for range d.cfg.jobs() {
+		for _, c := range d.children {
+			out = append(out, c)
+		}
 	}
 	return out
 }

@@ -86,5 +86,6 @@ func (c *Config) transport(driver *cuda.Driver, infos []cuda.Info) (comm.Transpo
 		return localcuda.Transport{}, func() error { return nil }, nil
 	}
 	t := nccl.New(lib, localcuda.Transport{})
+	t.Beside = c.jobs() > 1
 	return t, t.Close, nil
 }

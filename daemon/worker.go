@@ -45,7 +45,7 @@ func RunWorker(parent context.Context, cfg *Config, in io.ReadCloser, out io.Wri
 		return err
 	}
 	service := worker.NodeService(cat, cfg.Roots(), files.NewIndex(cfg.Roots()), nil)
-	wc := worker.Config{Executor: executor, Service: service, Log: log}
+	wc := worker.Config{Executor: executor, Service: service, Jobs: cfg.jobs(), Log: log}
 	wc.Service.Limits, wc.Service.Meter = limits, meter.New()
 	wc.Service.Meter.Watch(func() message.Stats { return message.Stats{Devices: cfg.places()} })
 	if save {
@@ -111,7 +111,7 @@ func localExecutor(cfg *Config, log zerolog.Logger, lost func(error)) (*worker.L
 	cat := classes.All()
 	runner, err = graph.NewRunner(graph.Config{
 		Engine: eng, Roots: cfg.Roots(), Compute: value.Compute(cfg.Compute),
-		Catalogue: cat, WeightBytes: ec.MemoryBytes, CacheBytes: share, Bounds: limits.Nodes,
+		Catalogue: cat, WeightBytes: ec.MemoryBytes, CacheBytes: share, Bounds: limits.Nodes, Jobs: cfg.jobs(),
 	})
 	if err != nil {
 		eng.Close()

@@ -29,6 +29,8 @@ type Reserver interface {
 	// Scratch returns how many bytes of the device Reserve leaves taken at most, with what was taken before.
 	Scratch(calls *Recorder) int64
 	Reserve(calls *Recorder) error
+	// Workspace returns how many bytes of Scratch any product may take, whatever its shape.
+	Workspace() int64
 }
 
 // Chooser is implemented by Ops that have several ways to compute a call.

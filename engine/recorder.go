@@ -27,6 +27,24 @@ type LinearShape struct{ Rows, N, K, Ranks int }
 type AttentionShape struct {
 	B, H, Lq, Lk, D int
 	DType           DType
+	Q, K, V, O      [3]int // strides of item, row and head in elements
+	Sums            bool   // the log-sum-exp is asked for
+	LSE             [2]int // its strides of item and head
+	Plain           bool   // neither causal nor with a bias or lengths
+}
+
+// AttentionOf describes a call of Attention.
+func AttentionOf(o, q, k, v Tensor, a AttentionArgs) AttentionShape {
+	strides := func(t Tensor) [3]int { return [3]int{t.Stride(0), t.Stride(1), t.Stride(2)} }
+	s := AttentionShape{
+		B: q.Dim(0), H: q.Dim(2), Lq: q.Dim(1), Lk: k.Dim(1), D: q.Dim(3), DType: q.DType,
+		Q: strides(q), K: strides(k), V: strides(v), O: strides(o), Sums: !a.LSE.IsZero(),
+		Plain: !a.Causal && a.Bias.IsZero() && a.KeyLen == nil,
+	}
+	if s.Sums {
+		s.LSE = [2]int{a.LSE.Stride(0), a.LSE.Stride(1)}
+	}
+	return s
 }
 
 // ConvShape is one call of Conv2D: Pixels output pixels (of all items) in pictures of Width x Height, N output
@@ -204,7 +222,7 @@ func (r *Recorder) QKNormRoPE(dq, dk, dv, q, k, v Tensor, n QKNorm, rope RoPE) {
 func (r *Recorder) Attention(o, q, k, v Tensor, a AttentionArgs) {
 	CheckAttention(o, q, k, v, a)
 	r.Calls["Attention"]++
-	r.Attentions = append(r.Attentions, AttentionShape{q.Dim(0), q.Dim(2), q.Dim(1), k.Dim(1), q.Dim(3), q.DType})
+	r.Attentions = append(r.Attentions, AttentionOf(o, q, k, v, a))
 }
 
 // MergeAttention notes the call.

@@ -36,7 +36,10 @@ func TestRecorderSizesAPass(t *testing.T) {
 	if !slices.Equal(r.Linears, wantLinears) {
 		t.Errorf("products: got %v, want %v", r.Linears, wantLinears)
 	}
-	if want := []AttentionShape{{b, h, l, l, d, F32}}; !slices.Equal(r.Attentions, want) {
+	strides := [3]int{l * 3 * e, 3 * e, d}
+	if want := []AttentionShape{{
+		B: b, H: h, Lq: l, Lk: l, D: d, DType: F32, Q: strides, K: strides, V: strides, O: [3]int{l * e, e, d}, Plain: true,
+	}}; !slices.Equal(r.Attentions, want) {
 		t.Errorf("attentions: got %v, want %v", r.Attentions, want)
 	}
 	for op, want := range map[string]int{

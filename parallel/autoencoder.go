@@ -1,6 +1,7 @@
 package parallel
 
 import (
+	"context"
 	"fmt"
 	"math"
 
@@ -11,6 +12,68 @@ import (
 	"patchbay/parallel/group"
 	"patchbay/parallel/plan"
 )
+
+// Workspace is what Engine.Do lends to one piece of work on one rank: text encoders, VAE, anything that is not the
+// denoise loop.
+type Workspace struct {
+	Ops engine.Ops
+	// Arena returns activation memory of at least the given bytes. It is one piece: a second call invalidates what the
+	// first gave.
+	Arena func(bytes int) (*engine.Arena, error)
+	// Check returns the context's error once the job is cancelled; long work calls it between layers.
+	Check func() error
+	// DType is the type of activations that text encoders and autoencoder have here.
+	DType engine.DType
+
+	cfg *Config
+}
+
+// Do runs f on the device with nothing else running there but requests that share its places. A panic in f becomes an
+// error; what names f in it.
+func (e *Engine) Do(ctx context.Context, what string, f func(*Workspace) error) error {
+	release, err := e.take(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { release() }()
+	if e.shares != nil {
+		if err = e.do(ctx, what, f); err == nil || !isFull(err) {
+			return err
+		}
+		release()
+		if release, err = e.alone(ctx); err != nil {
+			release = func() {}
+			return err
+		}
+	}
+	if err := e.usable(); err != nil {
+		return err
+	}
+	return e.relieved(func() error { return e.do(ctx, what, f) })
+}
+
+// do is one try of Do. The caller holds e.work.
+func (e *Engine) do(ctx context.Context, what string, f func(*Workspace) error) error {
+	l := &Workspace{Ops: e.ops, DType: e.cfg.Beside, cfg: &e.cfg, Check: func() error {
+		if err := ctx.Err(); err != nil {
+			return cancelled(err)
+		}
+		return nil
+	}}
+	l.Arena = func(bytes int) (*engine.Arena, error) {
+		if e.cfg.MemoryBytes > 0 && int64(bytes) > e.cfg.MemoryBytes {
+			return nil, &failure.Error{
+				Code: failure.OutOfMemory,
+				Text: fmt.Sprintf("%s needs %d MB, %d MB are allowed", what, bytes>>20, e.cfg.MemoryBytes>>20),
+			}
+		}
+		if err := e.buf.Grow(e.ops, bytes); err != nil {
+			return nil, err
+		}
+		return engine.NewArena(what, e.buf.Mem, e.buf.Bytes), nil
+	}
+	return group.Recovered(what, func() error { return f(l) })
+}
 
 // Decode turns latents [b, C, y, x] in VAE space into pictures [b, S*y, S*x, 3] as vae.Decode does, split over ranks in
 // bands of latent rows: rows at the edges of a band are exchanged before every convolution, group-norm statistics are

@@ -35,16 +35,9 @@ func benchModel(b *testing.B) Model {
 	return Model{Key: "bench", Spec: &d.Spec, Weights: LoadFunc(d.Load)}
 }
 
-// BenchmarkPlans runs 4 steps of a 512 px picture (1024 image, 128 text tokens) on plans of one and two ranks that
-// share the same processors. ms/step is the median step of all runs, cpu-ms/step the processor time of everything but
-// loading.
-func BenchmarkPlans(b *testing.B) {
-	model := benchModel(b)
-	e, err := NewEngine(Config{NewOps: testOps})
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer e.Close()
+// benchRequest is 4 steps of a picture of so many latents a side (64 are 512 px and 1024 tokens), with 128 text tokens.
+func benchRequest(b *testing.B, side int) *Request {
+	b.Helper()
 	flow, err := sampling.NewFlow(1, 1)
 	if err != nil {
 		b.Fatal(err)
@@ -53,18 +46,72 @@ func BenchmarkPlans(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	l := NewLatent(1, 16, 64, 64)
+	l := NewLatent(1, 16, side, side)
 	noise, _, err := sampling.PrepareNoise(1, 1, l.Len(), nil)
 	if err != nil {
 		b.Fatal(err)
 	}
 	entry := Entry{Strength: 1}
 	entry.Context = dit.Array{Rows: 128, Cols: 128, Data: golden.Input("bench", 128*128)}
-	r := &Request{
-		Model: model, Sampling: flow, Sampler: "euler", Sigmas: sigmas, Latent: l,
-		Noise:    Latent{B: 1, C: 16, Y: 64, X: 64, Data: noise},
+	return &Request{
+		Model: benchModel(b), Sampling: flow, Sampler: "euler", Sigmas: sigmas, Latent: l,
+		Noise:    Latent{B: 1, C: 16, Y: side, X: side, Data: noise},
 		Branches: []Branch{{Name: "positive", Entries: []Entry{entry}}},
 	}
+}
+
+// BenchmarkSwitches runs each plan of a 256 px picture with and without a switch, in turn, and reports the median over pairs of runs of
+// time and processor time with it against without.
+func BenchmarkSwitches(b *testing.B) {
+	r := benchRequest(b, 32)
+	e, err := NewEngine(Config{NewOps: testOps})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer e.Close()
+	for _, c := range [][2]string{
+		{"ulysses=2", "ulysses=2,deterministic=on"},
+		{"ring=2", "ring=2,deterministic=on"},
+		{"ulysses=2", "ulysses=2,heads=halves"},
+		{"pipe=2,patches=4,warmup=1,overlap=off", "pipe=2,patches=4,warmup=1"},
+		{"ulysses=2,shard=on,overlap=off", "ulysses=2,shard=on"},
+	} {
+		b.Run(c[1], func(b *testing.B) {
+			run := func(plan string) (wall, cpu float64) {
+				r.Plan = plan
+				before := processorTime()
+				res, err := e.Sample(context.Background(), r, nil)
+				if err != nil {
+					b.Fatal(err)
+				}
+				return median(res.Stats.StepSeconds), processorTime() - before
+			}
+			run(c[0])
+			run(c[1])
+			var walls, cpus []float64
+			for i := 0; b.Loop(); i++ {
+				var wall, cpu [2]float64
+				for k := range 2 {
+					k = (k + i) % 2
+					wall[k], cpu[k] = run(c[k])
+				}
+				walls, cpus = append(walls, wall[1]/wall[0]), append(cpus, cpu[1]/cpu[0])
+			}
+			b.ReportMetric(median(walls), "time-ratio")
+			b.ReportMetric(median(cpus), "cpu-ratio")
+		})
+	}
+}
+
+// BenchmarkPlans runs 4 steps of benchRequest on plans of one and two ranks that share the same processors. ms/step is
+// the median step of all runs, cpu-ms/step the processor time of everything but loading.
+func BenchmarkPlans(b *testing.B) {
+	r := benchRequest(b, 64)
+	e, err := NewEngine(Config{NewOps: testOps})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer e.Close()
 	for _, plan := range []string{
 		"", "ulysses=2", "ring=2", "tensor=2", "pipe=2,patches=4,warmup=1",
 		"pipe=2,patches=4,warmup=1,sync=spread",

@@ -1,6 +1,7 @@
 package parallel
 
 import (
+	"patchbay/engine"
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/plan"
 )
@@ -32,7 +33,7 @@ func (e *Engine) parse(text string) (plan.Plan, error) {
 // choose asks the planner. Plans whose picture differs from one rank's are left out unless the request allows them;
 // memory is refused by the session, which knows what is resident.
 func (e *Engine) choose(r *Request, p plan.Plan) (plan.Plan, error) {
-	s := e.search(r.Workload(), p)
+	s := e.search(r.Model, r.Workload(), p)
 	s.Flat = r.hasArea()
 	c, err := s.Choose()
 	if err != nil {
@@ -42,12 +43,36 @@ func (e *Engine) choose(r *Request, p plan.Plan) (plan.Plan, error) {
 }
 
 // search is the question which plan runs a workload fastest on as many ranks as p may take.
-func (e *Engine) search(w forecast.Workload, p plan.Plan) forecast.Search {
+func (e *Engine) search(m Model, w forecast.Workload, p plan.Plan) forecast.Search {
 	cluster := e.cluster
+	cluster.Device = e.onDevice(cluster.Device, m)
 	cluster.PerHost = p.Ranks()
 	return forecast.Search{
 		Workload: w, Cluster: cluster, Exact: !p.Stale, Warmup: 1, Blocking: !p.Overlap, Deterministic: p.Deterministic,
 	}
+}
+
+// onDevice is a device with what the operations there and the weights of a model say of its memory. Without devices it
+// stays as it is.
+func (e *Engine) onDevice(d forecast.Device, m Model) forecast.Device {
+	if e.cfg.DeviceOf == nil {
+		return d
+	}
+	if bytes := e.weightBytes(m); bytes > 0 && m.Spec.Params > 0 {
+		d.WeightBytes = float64(bytes) / float64(m.Spec.Params)
+	}
+	if ops, ok := e.ops.(engine.Reserver); ok {
+		d.Workspace = ops.Workspace()
+	}
+	if ops, ok := e.ops.(engine.Located); ok { // what is there: what others keep may be given back
+		if _, total, err := ops.DeviceMemory(); err == nil {
+			d.Memory, d.Reserved = total, min(e.cfg.Reserve, total-1)
+		}
+	}
+	if most := e.cfg.DeviceMemory; most > 0 && (d.Memory == 0 || most < d.Memory-d.Reserved) {
+		d.Memory, d.Reserved = most, 0
+	}
+	return d
 }
 
 // Forecast is what a run is expected to take on this engine's devices.
@@ -57,14 +82,14 @@ type Forecast struct {
 	Free   int64  // its memory in bytes; 0: not known
 }
 
-// Forecast predicts a workload by a plan in the syntax of plan.Parse, with ranks=N by the fastest one of at most N
-// ranks. Plans that cannot run it, or do not fit the memory, are refused with one that can.
-func (e *Engine) Forecast(w forecast.Workload, text string) (*Forecast, error) {
+// Forecast predicts a workload of a model by a plan in the syntax of plan.Parse, with ranks=N by the fastest one of at
+// most N ranks. Plans that cannot run it, or do not fit the memory, are refused with one that can.
+func (e *Engine) Forecast(m Model, w forecast.Workload, text string) (*Forecast, error) {
 	p, err := e.parse(text)
 	if err != nil {
 		return nil, err
 	}
-	s := e.search(w, p)
+	s := e.search(m, w, p)
 	d := s.Cluster.Device
 	out := &Forecast{Device: d.Name, Free: max(0, d.Memory-d.Reserved)}
 	if p.Choose > 0 {

@@ -134,6 +134,14 @@ func (d *denoiser) open(budget int64) error {
 			}
 			in.Residuals = append(in.Residuals, r)
 		}
+		for _, c := range e.Control {
+			told := e.Entry
+			told.References, told.Hint, told.Mode = nil, tokensOf(c.Hint, d.req.Model.Spec), c.Mode
+			in.Control = append(in.Control, rank.ControlInput{
+				Model: c.Net.Key, Entry: told, Strength: c.Strength, Start: c.SigmaStart, End: c.SigmaEnd,
+			})
+			d.session.nets = true
+		}
 		o.Entries = append(o.Entries, in)
 		branches[i] = d.preds[i].branch
 	}

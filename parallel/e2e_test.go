@@ -375,8 +375,10 @@ func TestEndToEndMatchesComfyUI(t *testing.T) {
 	e := newEngine(t)
 	models := map[string]goldenModel{}
 	names := make([]string, 0, len(runs))
-	for name := range runs {
-		names = append(names, name)
+	for name, run := range runs {
+		if run.Model != "fill-a" && run.Model != "depth-a" { // nodes make what these read: package classes runs them
+			names = append(names, name)
+		}
 	}
 	slices.Sort(names)
 	for _, name := range names {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -36,6 +37,9 @@ type Config struct {
 	Patience time.Duration
 	// Ranks is how many ranks the devices of DeviceOf have a place for, 0: any number. Plans of more are refused.
 	Ranks int
+	// Schedule says how requests that wait share the places of Ranks, which must be given then, without Hosts; empty:
+	// ScheduleOne.
+	Schedule Schedule
 	// Relieve, if not nil, frees what others keep on the devices; work that a device had no memory for is tried once more
 	// then. Lost, if not nil, is told that a device is lost to this process, or a rank hangs in it for good.
 	Relieve func()
@@ -70,9 +74,11 @@ func (c *Config) fits(p plan.Plan) error {
 		most = 1 // nothing moves data between devices
 	}
 	if n := p.Ranks(); most > 0 && n > most {
-		var where []string
+		where := []string{"the processors (--ranks)"}
 		for rank := range most {
-			where = append(where, c.DeviceOf(rank))
+			if c.DeviceOf != nil {
+				where = append(where[:rank], c.DeviceOf(rank))
+			}
 		}
 		return failure.Refuse("plan", "%s splits the work over %d ranks, and there are places for %d: %s (a device that is "+
 			"named twice has two)", p, n, most, strings.Join(where, ", "))
@@ -89,38 +95,28 @@ func (c *Config) transport() comm.Transport {
 }
 
 // Engine owns the ranks of one device group and everything resident on them. Its methods may be called from any
-// goroutine; work runs one piece at a time.
+// goroutine; work runs one piece at a time, but for requests that share places (Config.Schedule).
 type Engine struct {
 	cfg       Config
-	work      chan struct{}    // holds one value while somebody works
-	lost      *team            // ranks of a request that hung and have not all come back; nil: none
-	team      *team            // ranks of the last plan; nil before the first request and after a failed one
-	cluster   forecast.Cluster // one rank as the planner sees it
-	home      *host.Local      // this process
-	resident  sync.Mutex       // of hosts
-	hosts     []host.Host      // where ranks run: home alone, or other processes; nil: not started
-	scheduler *group.Scheduler // nil: everybody runs freely
-	buf       rank.Buffer      // memory of Do
-	next      uint64           // session and team numbers
+	work      chan struct{}                 // holds one value while somebody works; with shares: in Do
+	ops       engine.Ops                    // of Do
+	shares    *shares                       // nil: one piece of work at a time
+	parts     []*Engine                     // of shares that somebody had, each place in one at most; under resident
+	chosen    map[string]forecast.Candidate // plans for shares; under resident
+	at        []int                         // of a part: those of the whole engine that it has
+	lost      *team                         // ranks of a request that hung and have not all come back; nil: none
+	team      *team                         // ranks of the last plan; nil before the first request and after a failed one
+	cluster   forecast.Cluster              // one rank as the planner sees it
+	home      *host.Local                   // this process
+	resident  sync.Mutex                    // of hosts, parts and chosen
+	hosts     []host.Host                   // where ranks run: home alone, or other processes; nil: not started
+	scheduler *group.Scheduler              // nil: everybody runs freely
+	buf       rank.Buffer                   // memory of Do
+	next      uint64                        // session and team numbers
 }
 
 // Observe is told of progress after every step; an error stops the run with that error.
 type Observe func(Progress) error
-
-// Workspace is what Engine.Do lends to one piece of work on one rank: text encoders, VAE, anything that is not the
-// denoise loop.
-type Workspace struct {
-	Ops engine.Ops
-	// Arena returns activation memory of at least the given bytes. It is one piece: a second call invalidates what the
-	// first gave.
-	Arena func(bytes int) (*engine.Arena, error)
-	// Check returns the context's error once the job is cancelled; long work calls it between layers.
-	Check func() error
-	// DType is the type of activations that text encoders and autoencoder have here.
-	DType engine.DType
-
-	cfg *Config
-}
 
 // NewEngine starts the ranks. Close ends them.
 func NewEngine(cfg Config) (*Engine, error) {
@@ -142,6 +138,17 @@ func NewEngine(cfg Config) (*Engine, error) {
 	if cfg.Hosts == nil {
 		e.hosts = []host.Host{e.home}
 	}
+	e.ops = e.home.Ops()
+	if cfg.Schedule == "" || cfg.Schedule == ScheduleOne || cfg.Ranks == 1 {
+		return e, nil
+	}
+	if cfg.Ranks < 1 || cfg.Hosts != nil {
+		return nil, fmt.Errorf("start the engine: schedule %s wants a number of places in this process", cfg.Schedule)
+	}
+	if e.ops, err = cfg.NewOps(0, 1); err != nil { // those of home load weights meanwhile
+		return nil, fmt.Errorf("start the engine: %w", err)
+	}
+	e.shares, e.chosen = newShares(cfg.Ranks), map[string]forecast.Candidate{}
 	return e, nil
 }
 
@@ -267,9 +274,16 @@ func (e *Engine) hostOf(rank int) int {
 // acquire makes the weights that ranks of a plan hold resident, each on the rank's device, and reports whether any had
 // to be loaded. All processes load at the same time.
 func (e *Engine) acquire(m Model, split plan.Plan) (loaded bool, err error) {
+	lanes := forecast.OwnLanes(m.Spec, split, e.cluster.Device)
+	return e.hold(m, split, func(at plan.Coord) dit.Held { return split.Held(lanes, at) })
+}
+
+// hold makes what held says of each rank resident.
+func (e *Engine) hold(m Model, split plan.Plan, held func(plan.Coord) dit.Held) (loaded bool, err error) {
+	m.WeightBytes = e.weightBytes(m)
 	need := make([][]host.Need, len(e.hosts))
-	for rank, h := range split.Holdings(forecast.OwnLanes(m.Spec, split, e.cluster.Device)) {
-		at := e.hostOf(rank)
+	for rank := range split.Ranks() {
+		at, h := e.hostOf(rank), held(plan.Mesh{Plan: split}.At(rank))
 		need[at] = append(need[at], host.Need{Rank: rank, Held: h, Bytes: m.heldBytes(h)})
 	}
 	fresh := make([]bool, len(e.hosts))
@@ -284,6 +298,50 @@ func (e *Engine) acquire(m Model, split plan.Plan) (loaded bool, err error) {
 	}
 	err = g.Wait()
 	return slices.Contains(fresh, true), err
+}
+
+// acquireNets makes the weights of control nets resident beside those of the model.
+func (e *Engine) acquireNets(r *Request, split plan.Plan) error {
+	nets := map[string]Model{}
+	for _, b := range r.Branches {
+		for _, entry := range b.Entries {
+			for _, c := range entry.Control {
+				nets[c.Net.Key] = c.Net
+			}
+		}
+	}
+	held := func(at plan.Coord) dit.Held { return split.BesideHeld(at.Tensor) }
+	evicted := false
+	for pass := range 2 { // in the second all are there, unless they have driven each other out
+		for _, key := range slices.Sorted(maps.Keys(nets)) {
+			loaded, err := e.hold(nets[key], split, held)
+			if err != nil {
+				return err
+			}
+			evicted = evicted || loaded && pass > 0
+		}
+		if len(nets) == 0 {
+			return nil
+		}
+		loaded, err := e.acquire(r.Model, split)
+		if err != nil {
+			return err
+		}
+		evicted = evicted || loaded
+	}
+	if !evicted {
+		return nil
+	}
+	return &failure.Error{Code: failure.OutOfMemory, Field: "model", Text: fmt.Sprintf("the weights of %s and of %d "+
+		"control nets do not fit into memory together: use fewer nets, or narrower weights", r.Model.Key, len(nets))}
+}
+
+// weightBytes is the memory of the weights of a model where the ranks are.
+func (e *Engine) weightBytes(m Model) int64 {
+	if e.cfg.DeviceOf != nil && m.WideBytes > 0 {
+		return m.WideBytes
+	}
+	return m.WeightBytes
 }
 
 // heldBytes estimates the memory of a part of the weights. Parts of blocks come with room for two blocks, where they
@@ -305,20 +363,26 @@ func (m Model) heldBytes(held dit.Held) int64 {
 
 // Close waits for the work in hand, ends the ranks and frees all weights.
 func (e *Engine) Close() {
-	release, _ := e.take(context.Background())
+	release, _ := e.alone(context.Background())
 	defer release()
 	e.dismiss()
 	if e.usable() != nil {
 		return // memory that a hanging rank uses stays until the process ends
 	}
-	e.home.Ops().Free(e.buf.Mem)
+	e.ops.Free(e.buf.Mem)
+	if e.shares != nil {
+		rank.CloseOps(e.ops)
+	}
 	for _, h := range e.all() {
 		h.Close()
 	}
 }
 
-// dismiss ends the ranks. The caller holds e.work.
+// dismiss ends the ranks, those of shares too. The caller holds e.work, of an engine with shares all of them.
 func (e *Engine) dismiss() {
+	for _, part := range e.parts {
+		part.dismiss()
+	}
 	if e.team == nil {
 		return
 	}
@@ -332,6 +396,11 @@ func (e *Engine) dismiss() {
 // usable refuses work while a rank of an earlier request hangs: it may still read weights and write memory. The caller
 // holds e.work.
 func (e *Engine) usable() error {
+	for _, part := range e.parts {
+		if err := part.usable(); err != nil {
+			return err
+		}
+	}
 	if e.lost == nil {
 		return nil
 	}
@@ -361,7 +430,7 @@ func (e *Engine) assemble(p plan.Plan, spec *dit.Spec) error {
 }
 
 // Name names the operations the ranks use, e.g. "cpu/avx2".
-func (e *Engine) Name() string { return e.home.Ops().Name() }
+func (e *Engine) Name() string { return e.ops.Name() }
 
 // all is this process and those of the ranks.
 func (e *Engine) all() []host.Host {
@@ -384,7 +453,7 @@ func (e *Engine) Resident() (list []host.Resident) {
 // Evict drops resident weights that match, or all, and the memory of activations, if key is empty. It waits for the
 // work in hand.
 func (e *Engine) Evict(key string) {
-	release, _ := e.take(context.Background())
+	release, _ := e.alone(context.Background())
 	defer release()
 	if key == "" {
 		e.dismiss() // with their activations
@@ -401,53 +470,16 @@ func (e *Engine) Evict(key string) {
 	}
 }
 
-// Do runs f on the device with nothing else running there. A panic in f becomes an error; what names f in it.
-func (e *Engine) Do(ctx context.Context, what string, f func(*Workspace) error) error {
-	release, err := e.take(ctx)
-	if err != nil {
-		return err
-	}
-	defer release()
-	if err := e.usable(); err != nil {
-		return err
-	}
-	l := &Workspace{Ops: e.home.Ops(), DType: e.cfg.Beside, cfg: &e.cfg, Check: func() error {
-		if err := ctx.Err(); err != nil {
-			return cancelled(err)
-		}
-		return nil
-	}}
-	l.Arena = func(bytes int) (*engine.Arena, error) {
-		if e.cfg.MemoryBytes > 0 && int64(bytes) > e.cfg.MemoryBytes {
-			return nil, &failure.Error{
-				Code: failure.OutOfMemory,
-				Text: fmt.Sprintf("%s needs %d MB, %d MB are allowed", what, bytes>>20, e.cfg.MemoryBytes>>20),
-			}
-		}
-		if err := e.buf.Grow(e.home.Ops(), bytes); err != nil {
-			return nil, err
-		}
-		return engine.NewArena(what, e.buf.Mem, e.buf.Bytes), nil
-	}
-	return e.relieved(func() error { return group.Recovered(what, func() error { return f(l) }) })
-}
-
 // relieved runs a piece of work, and once more where a device had no memory for it, when everything that was kept there
 // between requests is freed. It tells Lost of a device that is. The caller holds e.work.
 func (e *Engine) relieved(work func() error) error {
 	err := work()
 	full := errors.Is(err, engine.ErrOutOfMemory) || // or another process says so, which may share a device with this one
 		err != nil && e.cfg.Hosts != nil && e.cfg.DeviceOf != nil && group.AsError(err).Code == failure.OutOfMemory
-	if full && !errors.Is(err, engine.ErrDeviceLost) {
-		e.dismiss()
-		if e.usable() != nil {
+	if full && !errors.Is(err, engine.ErrDeviceLost) && e.at == nil { // a share is not alone on the devices
+		if e.relieve() != nil {
 			return group.AsError(err)
 		}
-		if e.cfg.Relieve != nil {
-			e.cfg.Relieve()
-		}
-		e.empty()
-		_ = e.home.Ops().Sync() // of work that was left out
 		err = work()
 	}
 	if !errors.Is(err, engine.ErrDevice) && !errors.Is(err, engine.ErrDeviceLost) && !isLost(err) {
@@ -460,12 +492,26 @@ func (e *Engine) relieved(work func() error) error {
 	return told
 }
 
+// relieve frees everything that is kept between requests, here and by others. The caller is alone.
+func (e *Engine) relieve() error {
+	e.dismiss()
+	if err := e.usable(); err != nil {
+		return err
+	}
+	if e.cfg.Relieve != nil {
+		e.cfg.Relieve()
+	}
+	e.empty()
+	_ = e.ops.Sync() // of work that was left out
+	return nil
+}
+
 // empty frees everything that is kept between requests but the ranks. The caller holds e.work.
 func (e *Engine) empty() {
 	for _, h := range e.all() {
 		h.Evict("")
 	}
-	e.home.Ops().Free(e.buf.Mem)
+	e.ops.Free(e.buf.Mem)
 	e.buf = rank.Buffer{}
 }
 
@@ -494,10 +540,18 @@ func (e *Engine) take(ctx context.Context) (release func(), err error) {
 }
 
 // Sample runs one request. It returns when the run is finished, refused, cancelled (ctx) or has failed; the Engine
-// stays usable in every case. Errors are *Error. Requests that wait run one after the other.
+// stays usable in every case. Errors are *Error. Requests that wait run one after the other, or side by side on shares
+// of the places (Config.Schedule).
 func (e *Engine) Sample(ctx context.Context, req *Request, observe Observe) (*Result, error) {
+	return e.sample(ctx, nil, req, observe)
+}
+
+func (e *Engine) sample(ctx context.Context, turn *Turn, req *Request, observe Observe) (*Result, error) {
 	if err := req.validate(); err != nil {
 		return nil, err
+	}
+	if e.shares != nil {
+		return e.beside(ctx, turn, req, observe)
 	}
 	plan, err := e.plan(req)
 	if err != nil {
@@ -538,6 +592,9 @@ func (e *Engine) attempt(ctx context.Context, req *Request, plan plan.Plan, obse
 	}
 	if loaded {
 		stats.LoadSeconds = time.Since(start).Seconds()
+	}
+	if err := e.acquireNets(req, plan); err != nil {
+		return nil, err
 	}
 	if err := e.assemble(plan, req.Model.Spec); err != nil {
 		return nil, e.abandon(err)

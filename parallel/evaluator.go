@@ -103,12 +103,14 @@ func (ev *evaluator) evaluate(s *latentPart, q question) (answer, error) {
 	a, timestep := ev.now, ev.d.req.Sampling.Timestep(q.sigma)
 	var err error
 	if len(a.run) > 0 && ev.sync {
-		a.outputs, err = ev.together(s, timestep, a.run)
+		a.outputs, err = ev.together(s, q.sigma, a.run)
 		return a, err
 	}
 	var wait func() ([][]float32, error)
 	if len(a.run) > 0 {
-		wait = ev.d.session.begin(ev.command(timestep, a.run, s.tokens, s.index))
+		c := ev.command(timestep, a.run, s.tokens, s.index)
+		c.Sigma = q.sigma
+		wait = ev.d.session.begin(c)
 	}
 	ev.advance()
 	ev.mu.Unlock()
@@ -137,7 +139,7 @@ func (ev *evaluator) decide(s *latentPart, q question) {
 }
 
 // together is a synchronous evaluation: the last part runs it for all. ev is locked on entry and unlocked on return.
-func (ev *evaluator) together(s *latentPart, timestep float32, active []int) ([][]float32, error) {
+func (ev *evaluator) together(s *latentPart, sigma float32, active []int) ([][]float32, error) {
 	mine := ev.index
 	last := s.index == len(ev.parts)-1
 	if !last {
@@ -146,8 +148,8 @@ func (ev *evaluator) together(s *latentPart, timestep float32, active []int) ([]
 	} else {
 		var err error
 		all := dit.Range{End: ev.d.whole.grid.Tokens()}
-		c := ev.command(timestep, active, all, 0)
-		c.Whole = true
+		c := ev.command(ev.d.req.Sampling.Timestep(sigma), active, all, 0)
+		c.Whole, c.Sigma = true, sigma
 		ev.mu.Unlock() // it is this part's turn until advance: the others wait
 		ev.whole, err = ev.d.session.begin(c)()
 		ev.mu.Lock()
@@ -204,6 +206,13 @@ func (ev *evaluator) command(timestep float32, active []int, tokens dit.Range, p
 			rows[l] = in
 		}
 		c.Inputs = append(c.Inputs, in)
+		if d.session.nets && patch == 0 { // what is known of the other patches is a step old
+			all := dit.Range{End: l.grid.Tokens()}
+			if tokens != all && l == d.whole {
+				in = l.read(d.req.Latent.B, d.n, all, ev.full)
+			}
+			c.Latents = append(c.Latents, in)
+		}
 	}
 	return c
 }

@@ -39,6 +39,9 @@ func tinyRequest(t *testing.T, family string, b, y, x, steps int) *Request {
 		if spec.PooledDim > 0 {
 			e.Pooled = golden.Input(tag+"pooled", spec.PooledDim)
 		}
+		if spec.Concat > 0 {
+			e.Concat = dit.Reference{Y: y, X: x, Data: golden.Input(tag+"concat", spec.Concat*y*x)}
+		}
 		return e
 	}
 	refers := entry("a", 13)
@@ -112,6 +115,7 @@ func families() []struct {
 		{"qwenimage", 7, 9},
 		{"flux2", 6, 7},
 		{"krea2", 7, 10},
+		{"fill-a", 8, 5},
 	}
 }
 

@@ -27,7 +27,7 @@ func (e *Engine) Load(ctx context.Context, m Model, text string) (Loaded, error)
 	if n := plan.MaxStages(m.Spec); p.Owns() && p.Pipe > n {
 		return out, plan.Refuse("pipe", "is %d, the blocks of %s make at most %d stages", p.Pipe, m.Spec.Family, n)
 	}
-	release, err := e.take(ctx)
+	release, err := e.alone(ctx)
 	if err != nil {
 		return out, err
 	}

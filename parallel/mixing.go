@@ -1,6 +1,10 @@
 package parallel
 
-import "math"
+import (
+	"math"
+
+	"patchbay/models/dit"
+)
 
 // prediction is one conditioning entry as the mixer sees it: where it applies and with what weight.
 type prediction struct {
@@ -26,6 +30,7 @@ func newPredictions(r *Request, whole *layout) ([]*prediction, []Entry) {
 			area := clipArea(entryArea(e), r.Latent.Y, r.Latent.X)
 			if area != (Area{}) {
 				spec := r.Model.Spec
+				e.Concat = cropped(e.Concat, area)
 				p.layout = whole.area(area, r.Latent.C, spec.PatchSize, spec.Tokens(area.H, area.W))
 			}
 			p.weight = weightOf(e, area, r.Latent, whole)
@@ -33,6 +38,17 @@ func newPredictions(r *Request, whole *layout) ([]*prediction, []Entry) {
 		}
 	}
 	return out, entries
+}
+
+// cropped cuts a latent of any number of channels to an area.
+func cropped(l dit.Reference, a Area) dit.Reference {
+	out := dit.Reference{Y: a.H, X: a.W}
+	for row := 0; row*l.X < len(l.Data); row++ {
+		if y := row % l.Y; y >= a.Y && y < a.Y+a.H {
+			out.Data = append(out.Data, l.Data[row*l.X+a.X:][:a.W]...)
+		}
+	}
+	return out
 }
 
 // entryArea is the rectangle an entry is evaluated on: its own, or the bounding box of its mask, at least 8 x 8

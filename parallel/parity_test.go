@@ -40,6 +40,9 @@ func parityRequest(t *testing.T, g goldenModel, name string, b, y, x, steps int)
 		if spec.PooledDim > 0 {
 			e.Pooled = golden.Input(name+tag+"pooled", spec.PooledDim)
 		}
+		if spec.Concat > 0 {
+			e.Concat = dit.Reference{Y: y, X: x, Data: golden.Input(name+tag+"concat", spec.Concat*y*x)}
+		}
 		return e
 	}
 	first := entry("a", 13)
@@ -114,6 +117,7 @@ func TestExactPlansEqualOneRank(t *testing.T) {
 		{"qwen-a", 7, 11},
 		{"qwen-b", 5, 6},
 		{"kontext-a", 5, 7},
+		{"fill-a", 6, 9},
 		{"flux2-a", 5, 6},
 		{"klein-a", 4, 5},
 		{"krea2-b", 7, 8},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 
 	"patchbay/engine"
@@ -96,5 +97,32 @@ func TestPartsThatDoNotFitTogetherAreRefused(t *testing.T) {
 	}
 	if e.Evict("a"); len(e.keys()) != 0 {
 		t.Errorf("without a resident are %v, want none", e.keys())
+	}
+}
+
+// TestWideWeightsCountOnDevices: where ranks have devices, weights are refused, and plans chosen, by the bytes that
+// they take there; in the memory of this process by those of the file.
+func TestWideWeightsCountOnDevices(t *testing.T) {
+	for where, want := range map[string]string{"": "", "d0": "take 3 MB"} {
+		cfg := Config{NewOps: testOps, MemoryBytes: 2 << 20}
+		if where != "" {
+			cfg.DeviceOf, cfg.DeviceMemory = func(int) string { return where }, 2<<20
+		}
+		e, err := NewEngine(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer e.Close()
+		r := tinyRequest(t, "flux", 1, 8, 8, 1)
+		r.Model.WeightBytes, r.Model.WideBytes = 1<<20, 3<<20
+		_, err = e.Load(t.Context(), r.Model, "")
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("on %q: got %v, want %q", where, err, want)
+		}
+		d := e.onDevice(e.cluster.Device, r.Model)
+		if per := float64(3<<20) / float64(r.Model.Spec.Params); where != "" && (d.WeightBytes != per || d.Memory != 2<<20) {
+			t.Errorf("on %q the planner has %v bytes a weight and %d in all, want %v and 2 MB", where, d.WeightBytes, d.Memory,
+				per)
+		}
 	}
 }

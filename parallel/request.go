@@ -112,10 +112,22 @@ type Entry struct {
 	// Residuals are added to the image tokens behind blocks, in every evaluation: what a control net that ran elsewhere
 	// says. Rows are [1 or B, tokens, Width]; not in entries limited to an area.
 	Residuals []Residual
+	Control   []Control // not in entries limited to an area, nor with weights kept in parts
 }
 
-// Residual is one output of a control net.
+// Residual is one output of a control net that ran elsewhere.
 type Residual = rank.Residual
+
+// Control is a control net that runs here, beside the model. Nets of an entry add up. They get the entry's text, pooled
+// vector and guidance, and the latent.
+type Control struct {
+	Net      Model  // its Spec is the family's, with the blocks of the net; its weights are a dit.Control
+	Hint     Latent // [1, channels of the hint, Y, X] in model space
+	Mode     int    // dit.Entry.Mode
+	Strength float32
+	// The net works while SigmaStart >= sigma >= SigmaEnd.
+	SigmaStart, SigmaEnd float32
+}
 
 // Area is a rectangle of latent pixels. The zero Area is none.
 type Area struct{ H, W, Y, X int }
@@ -133,6 +145,8 @@ type Model struct {
 	Weights host.Weights
 	// WeightBytes is the size of the weights in the file, for memory checks before loading.
 	WeightBytes int64
+	// WideBytes is their size on devices, which compute with none narrower than bf16; 0: WeightBytes.
+	WideBytes int64
 }
 
 // Progress is told after every step.

@@ -18,6 +18,7 @@ type session struct {
 	cfgOf    []int       // cfg group of each entry
 	entries  []plan.Sequence
 	features struct{ in, out int }
+	nets     bool // entries have control nets
 
 	mu   sync.Mutex
 	sent map[int][]comm.Traffic // by member: what it has sent so far, as its last reply told
@@ -79,6 +80,11 @@ func (s *session) open(spec *dit.Spec, o rank.OpenCommand, branches []int) (peak
 				continue
 			}
 			own.Entries[i].Residuals = s.residuals(e.Residuals, i, o, c)
+			own.Entries[i].Control = slices.Clone(e.Control)
+			for k := range e.Control {
+				net := &own.Entries[i].Control[k]
+				net.Model = plan.HeldKey(net.Model, t.Plan.BesideHeld(c.Tensor))
+			}
 		}
 		return &rank.Command{Session: s.id, Open: &own}
 	})()
@@ -147,12 +153,19 @@ func (s *session) begin(c rank.EvaluateCommand) func() ([][]float32, error) {
 			return nil
 		}
 		own := c
-		own.Entries, own.Inputs = nil, nil
+		own.Entries, own.Inputs, own.Latents = nil, nil, nil
 		for k, e := range c.Entries {
 			if s.cfgOf[e] != at.CFG {
 				continue
 			}
 			own.Entries = append(own.Entries, e)
+			if c.Latents != nil {
+				seen := dit.Range{End: s.entries[e].Image}
+				if p.Pipe == 1 {
+					seen = places[k][place(at)].Image
+				}
+				own.Latents = append(own.Latents, cutRows(c.Latents[k], total, s.batch[at.Data], seen, s.features.in))
+			}
 			if first(at) {
 				own.Inputs = append(own.Inputs, cutRows(c.Inputs[k], total, s.batch[at.Data], rows(k, at), s.features.in))
 			}

@@ -96,6 +96,11 @@ func (r *Request) validateEntry(branch string, i int, e Entry) error {
 	case math.IsNaN(float64(e.Strength)) || math.IsInf(float64(e.Strength), 0):
 		return failure.Refuse(branch, "entry %d has strength %v: want a finite number", i, e.Strength)
 	}
+	if c, l := e.Concat, r.Latent; (spec.Concat > 0 || c.Data != nil) && (c.Y != l.Y || c.X != l.X ||
+		len(c.Data) != spec.Concat*c.Y*c.X) {
+		return failure.Refuse(branch, "entry %d has %d concatenated values of %d x %d, the %s model takes %d channels of "+
+			"%d x %d", i, len(c.Data), c.Y, c.X, spec.Family, spec.Concat, l.Y, l.X)
+	}
 	if a := e.Area; a != (Area{}) && (a.Y < 0 || a.X < 0 || a.H < 1 || a.W < 1 || a.Y >= r.Latent.Y || a.X >= r.Latent.X) {
 		return failure.Refuse(branch, "entry %d has area %+v outside the latent of %d x %d", i, a, r.Latent.Y, r.Latent.X)
 	}
@@ -129,8 +134,25 @@ func (r *Request) validateResiduals(branch string, i int, e Entry) error {
 			seen[b] = true
 		}
 	}
+	for k, c := range e.Control {
+		net := c.Net.Spec
+		switch {
+		case net == nil || net.Family != spec.Family || net.Width != spec.Width:
+			return failure.Refuse(branch, "entry %d has control net %d, which is not for a %s model of width %d", i, k,
+				spec.Family, spec.Width)
+		case net.ContextDim != spec.ContextDim || net.Heads != spec.Heads || net.Channels != spec.Channels:
+			return failure.Refuse(branch, "entry %d has control net %d, for text states of %d columns, %d heads and %d "+
+				"channels: the %s model has %d, %d and %d", i, k, net.ContextDim, net.Heads, net.Channels, spec.Family,
+				spec.ContextDim, spec.Heads, spec.Channels)
+		case math.IsNaN(float64(c.Strength)) || math.IsInf(float64(c.Strength), 0):
+			return failure.Refuse(branch, "entry %d has a control net of strength %v: want a finite number", i, c.Strength)
+		case c.Hint.B != 1 || c.Hint.Y != r.Latent.Y || c.Hint.X != r.Latent.X || len(c.Hint.Data) != c.Hint.Len():
+			return failure.Refuse(branch, "entry %d has a control net with a hint of [%d, %d, %d, %d], want [1, channels, %d, "+
+				"%d]", i, c.Hint.B, c.Hint.C, c.Hint.Y, c.Hint.X, r.Latent.Y, r.Latent.X)
+		}
+	}
 	switch {
-	case len(e.Residuals) == 0:
+	case len(e.Residuals)+len(e.Control) == 0:
 		return nil
 	case entryArea(e) != (Area{}):
 		return failure.Refuse(branch, "entry %d has residuals of a control net and an area: want one of them", i)
@@ -146,6 +168,10 @@ func (r *Request) fits(p plan.Plan) error {
 	for _, b := range r.Branches {
 		entries += len(b.Entries)
 		for _, e := range b.Entries {
+			if len(e.Control) > 0 && p.Parts() > 1 {
+				return plan.Refuse("shard", "is on, but an entry of %s has a control net, whose weights are not kept in parts: "+
+					"use shard=off", b.Name)
+			}
 			if p.Pipe > 1 && entryArea(e) != (Area{}) {
 				return plan.Refuse("pipe", "is %d, but an entry of %s is limited to an area: use ulysses=%d",
 					p.Pipe, b.Name, p.Pipe)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks the CUDA side without a GPU: the committed PTX is what the sources give, every kernel assembles for every supported GPU without spilling where
-# that costs, and the driver's prototypes and constants are those of NVIDIA's header. With --write the PTX is made anew.
-# NVRTC, headers and assemblers come from PyPI by name into a folder of their own ($PATCHBAY_CUDA_TOOLS), once: 470 MB to load, 120 to keep.
+# that costs, prototypes and constants are those of NVIDIA's headers, and the real cuDNN makes plans of our descriptors. With --write the PTX is made anew.
+# NVRTC, headers and assemblers come from PyPI by name into a folder of their own ($PATCHBAY_CUDA_TOOLS), once: 490 MB to load, 180 to keep.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tools=${PATCHBAY_CUDA_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/patchbay-cuda-tools}
@@ -48,6 +48,21 @@ gcc -fsyntax-only -std=c11 -Wall -Wextra -DPB_CHECK_NCCL -D__CUDA_FP16_H__ -D__C
   -I "$tools/12.4/nvidia/cuda_nvcc/include" -I "$nccl" -x c engine/cuda/nccl.h
 grep -q 0xcafebeef "$nccl/nccl.h"
 echo "prototypes and constants: those of nccl.h 2.21.5"
+
+# The form of cuDNN that compiles its kernels when it runs has the headers and all that attention needs, in 17 MB.
+install cudnn-9.13.1 nvidia-cudnn-jit-cu12==9.13.1.26
+dnn=$tools/cudnn-9.13.1/nvidia/cudnn_jit
+cudnn=(-std=gnu11 -Wall -Wextra -Wno-enum-conversion -Wno-enum-compare -DPB_CHECK_HEADERS -I "$headers" -I "$tools/12.4/nvidia/cuda_nvcc/include" \
+  -I "$dnn/include" -isystem "$work/stub")
+gcc -fsyntax-only "${cudnn[@]}" -x c engine/cuda/cudnn9.h
+echo "prototypes and constants: those of cudnn_graph.h 9.13.1"
+gcc -O1 "${cudnn[@]}" -o "$work/plans" tests/fakegpu/cudnn/plans.c -ldl
+# A driver whose every call succeeds, and whose loads give something that is not null.
+strings -n 5 "$dnn"/lib/libcudnn_graph.so.9 | grep -E '^cu[A-Z][A-Za-z0-9_]+$' | sort -u | awk '
+  /^cu(Module(Load|Get)|Library(Load|Get)|KernelGet)/ { print "int " $0 "(void **p) { *p = (void *)4096; return 0; }"; next } { print "int " $0 "(void) { return 0; }" }' \
+  >"$work/stub/driver.c"
+gcc -shared -fPIC -w -fno-builtin -o "$work/stub/libcuda.so.1" "$work/stub/driver.c"
+LD_LIBRARY_PATH=$work/stub:$(dirname "$(echo "$tools"/12.4/nvidia/cuda_nvrtc/lib/libnvrtc.so.*)") "$work/plans" "$dnn/lib/libcudnn.so.9"
 
 gcc -O1 -std=gnu11 -Wall -Wextra -o "$work/nvrtc" tests/fakegpu/nvrtc/nvrtc.c -ldl
 jobs=$(nproc)

@@ -165,6 +165,9 @@ func TestCUDADemo(t *testing.T) {
 		if products := regexp.MustCompile(`"linear by cuBLASLt": ?[1-9]`).MatchString(said); products != (engine == "cuda") {
 			t.Errorf("bench step with %s GPUs: products by cuBLASLt: %t\n%s", count, products, said)
 		}
+		if attended := regexp.MustCompile(`"attention by cuDNN": ?[1-9]`).MatchString(said); attended != (engine == "cuda") {
+			t.Errorf("bench step with %s GPUs: attention by cuDNN: %t\n%s", count, attended, said)
+		}
 		if again := regexp.MustCompile(`"evaluations by graphs": ?2`).MatchString(said); again != (engine == "cuda") {
 			t.Errorf("bench step with %s GPUs: the last two steps as graphs: %t\n%s", count, again, said)
 		}
@@ -254,6 +257,11 @@ func TestCUDADoctor(t *testing.T) {
 		{"LD_LIBRARY_PATH=" + alone, "note  library  cuBLASLt is not in "},
 		{"LD_LIBRARY_PATH=" + alone, "the loader's path, /usr/local/cuda/lib64"},
 		{"LD_LIBRARY_PATH=" + alone, "; it comes with: pip install nvidia-cublas"},
+		{"", "ok    library  cuDNN 9.13.1, " + driver + "/libcudnn.so.9: attention in bf16\n"},
+		{"FAKEGPU_CUDNN=91300", "note  library  cuDNN cannot be used: " + driver + "/libcudnn.so.9 is version 9.13.0; " +
+			"9.13.1 is the least that is used: attention in bf16 runs on kernels of this program"},
+		{"FAKEGPU_CUDNN_CUDA=13000", "/libcudnn.so.9 is for CUDA 13, the driver serves 12: attention"},
+		{"FAKEGPU_CUDNN_BARE=1", "CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED: Unable to load any of {libcudnn_graph.so.9}"},
 		{"PATCHBAY_CUDA_LIBS=off", "note  library  cuBLASLt is switched off (--cuda-libs off): linear layers in bf16 "},
 	} {
 		said, _ := onFake(t, driver, program, append(strings.Fields(c.env), "PATCHBAY_HOME="+t.TempDir()), "doctor")

@@ -118,7 +118,7 @@ SH
 chmod +x "$run/sanitize"
 
 conformance='^(TestConformance|TestEveryTile|TestEveryHead|TestStrips)$'
-streams='^Test(Library|Pack|Uploads|Long|Free|Alloc|Weights|Many|Step|Reserve|Marks|Stamps|Location|Errors).*'
+streams='^Test(Attention|Library|Pack|Uploads|Long|Free|Alloc|Weights|Many|Step|Reserve|Marks|Stamps|Location|Errors).*'
 plans='FakeGPUs/flux-c'
 exchanges='^(TestNCCL|TestEvenExchanges|TestCommunicators)'
 step=(--compute bf16 --size 512x512 --steps 8 --runs 3 --json)

@@ -36,7 +36,7 @@ func TestHostsJoin(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer group.Close()
-	go group.Announce(t.Context(), members.Member{Address: "old.example:7117", Version: "0.1"}, nil)
+	go group.Announce(t.Context(), members.Member{Address: "old.example:7117", Version: "0.1"}, nil, nil)
 	join := []string{"--join", "cards", "--nats", now.NATS}
 	_, b := startMachine(t, program, key, demoModels(t), join...), startMachine(t, program, key, demoModels(t), join...)
 	list := filepath.Join(s.store, "hosts-cards")

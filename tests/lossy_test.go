@@ -98,8 +98,9 @@ func (l *lossyNetwork) spared() []string {
 	return out
 }
 
-// TestLossyNetwork runs jobs over a network that loses any message or its answer and cuts single connections. No process ends, so
-// nothing is put right by a start: every job is done in one attempt, and run, which follows one, ends with its picture.
+// TestLossyNetwork runs jobs over a network that loses any message or its answer and cuts single connections. Nothing is
+// put right by a start, as no process ends: every job is done in one attempt, and run, which follows one, ends with its
+// picture.
 func TestLossyNetwork(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

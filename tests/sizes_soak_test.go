@@ -10,5 +10,6 @@ const (
 	stormCancels = 16 // half of the 1,024 jobs are cancelled
 	tinyJobs     = 10_000
 	lossyJobs    = 300  // jobs on a network that loses messages
+	clusterJobs  = 300  // of two daemons on three servers
 	lossyFaults  = 1000 // messages that it loses at most
 )

@@ -9,6 +9,7 @@ const (
 	chaosFills   = 1  // how often nothing can be written for a while
 	stormCancels = 4  // jobs of each of 64 clients that cancel at random
 	tinyJobs     = 600
-	lossyJobs    = 3 // jobs on a network that loses messages
-	lossyFaults  = 8 // messages that it loses at most
+	lossyJobs    = 3  // jobs on a network that loses messages
+	clusterJobs  = 40 // of two daemons on three servers
+	lossyFaults  = 8  // messages that it loses at most
 )

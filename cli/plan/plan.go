@@ -34,6 +34,7 @@ type Flags struct {
 	exact, json, all, blocking bool
 	table, checks              bool
 	weightBytes                float64 // of a quantised file, a weight; 0: the usual
+	widened                    bool    // on GPUs, whatever weightBytes says
 }
 
 // Command is `patchbay plan`.
@@ -173,7 +174,7 @@ func (f *Flags) Search() (forecast.Search, error) {
 			return s, err
 		}
 	}
-	if f.weightBytes > 0 && s.Cluster.Device.Name == "cpu" { // others widen
+	if f.weightBytes > 0 && (s.Cluster.Device.Name == "cpu" || !f.widened) {
 		s.Cluster.Device.WeightBytes = f.weightBytes
 	}
 	w, h := 0, 0
@@ -235,6 +236,7 @@ func (f *Flags) describeFile(path string) (spec *dit.Spec, stored string, err er
 	}
 	if form, quantised := file.Set().Form(); quantised {
 		f.weightBytes = float64(file.Set().Bytes()) / float64(d.Spec.Params)
+		f.widened = !strings.HasSuffix(form, "int8") // blocks
 		stored = " (" + form + ")"
 	}
 	return &d.Spec, stored, nil

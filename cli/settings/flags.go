@@ -50,8 +50,8 @@ func Devices(f *pflag.FlagSet, c *daemon.Config) {
 	f.StringVar(&c.DeviceMemory, "device-memory", "",
 		"memory of the GPU that weights and buffers may take, as in 20G (default: what is free there)")
 	f.StringVar(&c.Reserve, "reserve", "2G", "memory of the GPU that weights leave to others")
-	f.StringVar(&c.CUDALibs, "cuda-libs", os.Getenv("PATCHBAY_CUDA_LIBS"), "folders where the driver, cuBLASLt and "+
-		"others are looked for first, as in A:B; off: NVIDIA's libraries but the driver are not used")
+	f.StringVar(&c.CUDALibs, "cuda-libs", os.Getenv("PATCHBAY_CUDA_LIBS"), "folders where the driver, cuBLASLt, "+
+		"cuDNN and NCCL are looked for first, as in A:B; off: NVIDIA's libraries but the driver are not used")
 	f.StringVar(&c.Placement, "placement", daemon.PlacementThreads, "where ranks run: threads of the worker, or "+
 		"children, a process for each")
 	f.StringVar(&c.Transport, "transport", daemon.TransportAuto, "how ranks on GPUs exchange: nccl, local (copies of our "+
@@ -62,6 +62,13 @@ func Devices(f *pflag.FlagSet, c *daemon.Config) {
 		"as deterministic=on in each plan; slower")
 	f.DurationVar(&c.Patience, "patience", 0, "how long the ranks of a request may stand still together before it fails; "+
 		"it must exceed the longest operation (default 10m)")
+}
+
+// Schedule adds the flags that say how jobs that wait share the devices.
+func Schedule(f *pflag.FlagSet, c *daemon.Config) {
+	f.StringVar(&c.Schedule, "schedule", "one", "jobs that wait run one at a time, side by side on groups of devices that "+
+		"end them soonest (auto: one that is alone has all devices), or with as few devices as each fits (each)")
+	f.IntVar(&c.Ranks, "ranks", 0, "places for ranks on the processors, which --schedule shares out")
 }
 
 // Hosts adds the flags that have ranks run on other machines.
@@ -101,7 +108,8 @@ func Jobs(f *pflag.FlagSet, c *daemon.Config) {
 		"remove the files of ended jobs after this long, from the output folder too; 0: never")
 	f.StringVar(&c.KeepBytes, "keep-bytes", "", "remove the files of the oldest jobs, from the output folder too, "+
 		"when all have more bytes, as in 20G (default: never)")
-	f.IntVar(&c.Replicas, "replicas", 1, "copies of every stream, on a NATS cluster")
+	f.IntVar(&c.Replicas, "replicas", 0,
+		"copies of every job on the servers of a NATS cluster, 1 to 5 (default: 3 if it has as many, or else 1)")
 }
 
 // Limits adds the flags of daemon and worker.

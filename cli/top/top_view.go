@@ -113,8 +113,14 @@ func (s sight) text(before *sight, style topStyles) string {
 	for _, d := range s.Daemons {
 		if st := d.Store; st != nil && (st.Full || st.Lost > 0 || st.Bytes > 0) {
 			row("")
-			row("job store of %s: %s%s%s", d.Daemon, storeOf(st), map[bool]string{true: ", full: no new jobs"}[st.Full],
-				map[bool]string{true: fmt.Sprintf(", %d records lost", st.Lost)}[st.Lost > 0])
+			row("job store of %s: %s%s%s%s%s", d.Daemon, storeOf(st),
+				map[bool]string{true: fmt.Sprintf(", %d copies", st.Copies)}[st.Copies > 1],
+				map[bool]string{true: ", full: no new jobs"}[st.Full],
+				map[bool]string{true: fmt.Sprintf(", %d records lost", st.Lost)}[st.Lost > 0],
+				map[bool]string{true: fmt.Sprintf(", %d written again", st.Restored)}[st.Restored > 0])
+			for _, text := range st.Trouble {
+				row("  %s", text)
+			}
 		}
 	}
 	row("")

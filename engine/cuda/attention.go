@@ -14,9 +14,9 @@ import (
 	"patchbay/engine"
 )
 
-// Attention implements engine.Ops. bf16 heads of at most 128 elements in rows of 16-byte pieces go over the tensor
-// cores (attend.cu), larger ones without causal mask and bias as two products, everything else through f32
-// (attend_any.cu), with heads of at most 512 elements.
+// Attention implements engine.Ops. bf16 heads of at most 128 elements in rows of 16-byte pieces go through cuDNN where
+// it has a plan that agrees with our kernel, else over the tensor cores (attend.cu), larger ones without causal mask
+// and bias as two products, everything else through f32 (attend_any.cu), with heads of at most 512 elements.
 func (o *Ops) Attention(out, q, k, v engine.Tensor, a engine.AttentionArgs) {
 	const op = "Attention"
 	engine.CheckAttention(out, q, k, v, a)
@@ -30,6 +30,10 @@ func (o *Ops) Attention(out, q, k, v engine.Tensor, a engine.AttentionArgs) {
 		o.attendByProducts(out, q, k, v, a)
 		return
 	}
+	if o.byCUDNN(out, q, k, v, a) {
+		return
+	}
+	o.attendedOwn++
 	p := &o.args.attend
 	*p = C.struct_pb_attend{
 		lse: address(op, a.LSE), bias: address(op, a.Bias), lq: C.int(q.Dim(1)), lk: C.int(k.Dim(1)), h: C.int(q.Dim(2)),
@@ -86,19 +90,29 @@ func attendKernel(out, q, k, v engine.Tensor, a engine.AttentionArgs) (kernel, i
 	case q.DType != engine.BF16 || pieces(out, q, k, v) == 0:
 		return typed(kAttendAny, q.DType), 32
 	case masked && d <= 64:
-		return kAttendMasked64, 128
+		return kAttendMasked64, flashQueries
 	case masked:
-		return kAttendMasked128, 128
-	case d <= 32:
-		return kAttend32, 128
-	case d <= 64:
-		return kAttend64, 128
-	case d <= 80:
-		return kAttend80, 128
-	case d <= 96:
-		return kAttend96, 128
+		return kAttendMasked128, flashQueries
 	}
-	return kAttend128, 128
+	return flashKernel(d), flashQueries
+}
+
+// flashQueries is how many queries a block of attend.cu has.
+const flashQueries = 128
+
+// flashKernel chooses the kernel of the tensor cores for heads of d elements without a mask.
+func flashKernel(d int) kernel {
+	switch {
+	case d <= 32:
+		return kAttend32
+	case d <= 64:
+		return kAttend64
+	case d <= 80:
+		return kAttend80
+	case d <= 96:
+		return kAttend96
+	}
+	return kAttend128
 }
 
 // asProducts reports whether attention goes through two products: one head of the autoencoder has 512 elements and as

@@ -18,6 +18,7 @@ package cuda
 #cgo noescape pb_launch
 #cgo nocallback pb_launch
 #include <stdlib.h>
+#include "dnn.h"
 #include "lt.h"
 #include "shim.h"
 */
@@ -35,7 +36,8 @@ type Driver struct {
 	api     *C.pb_driver
 	path    string
 	version int
-	lt      *C.pb_lt // nil: no cuBLASLt
+	lt      *C.pb_lt  // nil: no cuBLASLt
+	dnn     *C.pb_dnn // nil: no cuDNN
 }
 
 // Open opens the driver library in one of the directories, or where the loader finds it when there are none or it is in

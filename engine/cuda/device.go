@@ -4,6 +4,7 @@ package cuda
 
 /*
 #include <stdlib.h>
+#include "dnn.h"
 #include "shim.h"
 */
 import "C"
@@ -45,6 +46,7 @@ type Device struct {
 	points    points
 	links     links
 	blas      blas
+	dnn       *C.pb_dnn                     // nil: no cuDNN
 	host      atomic.Pointer[engine.Ledger] // counts pinned memory; nil: nobody does
 	still     sync.Mutex                    // waits for the whole device, and captures
 }
@@ -58,7 +60,7 @@ func (d *Driver) Device(index int) (*Device, error) {
 	if err := d.Refusal(&info); err != nil {
 		return nil, err
 	}
-	dev := &Device{Info: info}
+	dev := &Device{Info: info, dnn: d.dnn}
 	if err := try(func(e *C.pb_error) { C.pb_device_open(d.api, C.int(index), &dev.c, e) }); err != nil {
 		return nil, fmt.Errorf("cuda:%d: %w", index, err)
 	}

@@ -3,6 +3,7 @@
 package cuda
 
 /*
+#include "dnn.h"
 #include "lt.h"
 #include "shim.h"
 */
@@ -18,7 +19,7 @@ import (
 // ErrNotOpened is in the chain of an error that says that the driver's library is missing or too old.
 var ErrNotOpened = errors.New("the driver library could not be opened")
 
-// Error is a failed call of the driver or of cuBLASLt.
+// Error is a failed call of the driver, of cuBLASLt or of cuDNN.
 type Error struct {
 	Call string // function of the library
 	Code int    // its result
@@ -32,7 +33,8 @@ func (e *Error) Error() string { return fmt.Sprintf("%s: %s (%d)", e.Call, e.Tex
 func (e *Error) Is(kind error) bool {
 	switch kind {
 	case engine.ErrOutOfMemory:
-		return e.Code == C.PB_OUT_OF_MEMORY || e.Code == C.PB_LT_CODES+C.PB_LT_ALLOC_FAILED
+		return e.Code == C.PB_OUT_OF_MEMORY || e.Code == C.PB_LT_CODES+C.PB_LT_ALLOC_FAILED ||
+			e.Code == C.PB_DNN_CODES+C.PB_DNN_NO_DEVICE_MEMORY
 	case engine.ErrDeviceLost:
 		return e.Sticky()
 	}
@@ -47,6 +49,9 @@ func (e *Error) Sticky() bool {
 		C.PB_PEER_UNSUPPORTED, C.PB_PEER_ENABLED, C.PB_TOO_MANY_PEERS, C.PB_LT_CODES + C.PB_LT_NOT_INITIALIZED,
 		C.PB_LT_CODES + C.PB_LT_ALLOC_FAILED, C.PB_LT_CODES + C.PB_LT_INVALID_VALUE, C.PB_LT_CODES + C.PB_LT_ARCH_MISMATCH,
 		C.PB_LT_CODES + C.PB_LT_NOT_SUPPORTED:
+		return false
+	}
+	if e.Code >= C.PB_DNN_CODES && e.Code < C.PB_DNN_CODES+C.PB_DNN_EXECUTION_FAILED {
 		return false
 	}
 	return !e.capture()

@@ -52,6 +52,29 @@ func TestPlantedFaults(t *testing.T) {
 			"if (row > m || col >= a.n) continue;\n        float v[8];", "TestEveryTile", "wrote beside",
 		},
 		{
+			"activations that are not rotated", "quantise.cu", "fetch(s, x + from, n, a.group);\n      for (int i = " +
+				"threadIdx.x; i < n; i += blockDim.x)\n        q[", "fetch(s, x + from, n, 0);\n      for (int i = " +
+				"threadIdx.x; i < n; i += blockDim.x)\n        q[", "TestRoundedExactly", "got",
+		},
+		{
+			"a quotient by the exact scale", "quantise.cu", "by = narrowed(scale, T());", "by = scale;",
+			"TestRoundedExactly", "got",
+		},
+		{
+			"the maximum of one warp", "quantise.cu", "i < (int)(blockDim.x >> 5); i++) top", "i < 1; i++) top",
+			"TestRoundedExactly", "got",
+		},
+		{
+			"a factor for all features", "linear.cu", "(col + e) * a.f[0].ld + a.f[0].k", "col * a.f[0].ld + a.f[0].k",
+			"TestRoundedExactly", "got",
+		},
+		{
+			"adapters over the residual", "int8.go", "if a.res != 0 {", "if a.res == 1 {", "TestRoundedProducts", "got",
+		},
+		{
+			"scratch without the rounded rows", "linear.go", " + roundedRoom(p)", "", "TestReserve", "scratch memory",
+		},
+		{
 			"the other buffer's values", "attend.cu", "sv + s * KEYS * row + at(kk", "sv + (s ^ 1) * KEYS * row + at(kk",
 			"TestEveryHead", "got",
 		},
@@ -137,8 +160,8 @@ func TestPlantedFaults(t *testing.T) {
 			"out, e := y.Index(0, b).Slice(0, 0, n), engine.Epilogue{}", "TestStrips", "got",
 		},
 		{
-			"scratch without the adapters of a layer", "reserve.go", "adapterRoom(p.Batch*p.Rows, p.N, p.Ranks,",
-			"adapterRoom(p.Batch*p.Rows, p.N, 0,", "TestReserve", "took memory",
+			"scratch without the adapters of a layer", "linear.go", "return adapterRoom(p.Batch*p.Rows, p.N, p.Ranks,",
+			"return adapterRoom(p.Batch*p.Rows, p.N, 0,", "TestReserve", "more scratch memory than it asked for",
 		},
 		{
 			"scratch without the adapters of a convolution", "reserve.go",

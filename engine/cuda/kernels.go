@@ -2,6 +2,11 @@
 
 package cuda
 
+/*
+#include "kernels/args.h"
+*/
+import "C"
+
 import "embed"
 
 // ptx holds the compiled kernels, one file a source; `make cuda-kernels` makes them and a test compares the hash of
@@ -31,6 +36,8 @@ const (
 	kAttendWide
 	kMerge
 	kSum
+	kRound
+	kLinear8
 	kLast
 )
 
@@ -49,6 +56,7 @@ const (
 	kLinear128
 	kLinear64
 	kLinearF16
+	kLinear8Wide
 	kAttend32
 	kAttend64
 	kAttend80
@@ -69,6 +77,9 @@ func flashShared(row int) int { return (128 + 4*64) * row * 2 }
 // anyShared is the shared memory of attend_any.cu: 8 warps of qw queries and their 32 probabilities, and a tile of 32
 // rows.
 func anyShared(d, qw int) int { return (8*qw*(d+32) + 32*(d+1)) * 4 }
+
+// roundShared is the shared memory of pb_round: a part of a row and a number a warp.
+const roundShared = C.PB_MAX_GROUP*4 + threads/32*4
 
 // kernels names them and says how much shared memory a launch may ask for.
 var kernels = [kernelCount]struct {
@@ -107,6 +118,11 @@ var kernels = [kernelCount]struct {
 	kMerge + 1:      {name: "pb_merge_f32"},
 	kSum:            {name: "pb_sum_bf16"},
 	kSum + 1:        {name: "pb_sum_f32"},
+	kRound:          {name: "pb_round_bf16", shared: roundShared},
+	kRound + 1:      {name: "pb_round_f32", shared: roundShared},
+	kLinear8:        {name: "pb_linear_i8_64_bf16", shared: stages * (64 + 64) * 64},
+	kLinear8 + 1:    {name: "pb_linear_i8_64_f32", shared: stages * (64 + 64) * 64},
+	kLinear8Wide:    {name: "pb_linear_i8_256", shared: stages * (128 + 256) * 64},
 	kSumF64:         {name: "pb_sum_f64"},
 	kCopy:           {name: "pb_copy_strided"},
 	kCopyNarrow:     {name: "pb_copy_narrow"},

@@ -65,6 +65,10 @@ func (o *Ops) multiplied(op string, r *route, y, x engine.Tensor, w *engine.Weig
 	if !e.Gate.IsZero() {
 		a.gate_s, a.gate_per = C.pb_i64(e.Gate.Stride(0)), C.int(l.batch/e.Gate.Dim(0))
 	}
+	if w.Base.DType == engine.I8 {
+		o.byRounding(&a, l, w, y)
+		return
+	}
 	if w.Ranks() > 0 {
 		up := engine.BF16
 		if o.kernelFor(l, w.Base.DType, w.N()) < kLast { // those that widen any type
@@ -121,6 +125,11 @@ func adapterRoom(rows, n, ranks, size int) int {
 		return 0
 	}
 	return room(rows*rowStride(ranks)*size) + room(n*rowStride(ranks)*4)
+}
+
+// ownRoom returns the scratch bytes of a product by our kernels.
+func ownRoom(p *engine.Product) int {
+	return adapterRoom(p.Batch*p.Rows, p.N, p.Ranks, p.XType.Size()) + roundedRoom(p)
 }
 
 // adapters makes the second pair of factors of a product: the low-rank parts of all adapters stand side by side in

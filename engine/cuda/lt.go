@@ -20,13 +20,15 @@ import (
 	"patchbay/engine/cuda/library"
 )
 
-// Use makes devices that are opened from now on multiply by cuBLASLt where a Search finds it, and tells of it.
-func (d *Driver) Use(s *library.Search) (Found, error) {
-	handle, found := d.open(s, library.CUBLASLt())
-	if handle == nil {
-		return found, nil
+// Use makes devices that are opened from now on multiply by cuBLASLt and attend by cuDNN where a Search finds them, and
+// tells of both. A cuDNN that does not work is left alone.
+func (d *Driver) Use(s *library.Search) (products, attention Found, err error) {
+	handle, products := d.open(s, library.CUBLASLt())
+	if handle != nil {
+		err = try(func(e *C.pb_error) { C.pb_lt_load(handle, &d.lt, e) })
 	}
-	return found, try(func(e *C.pb_error) { C.pb_lt_load(handle, &d.lt, e) })
+	d.dnn, attention = d.openDNN(s)
+	return products, attention, err
 }
 
 // blas is the handle of cuBLASLt on a device; the zero value multiplies nothing.
@@ -122,19 +124,6 @@ func (b *blas) room(p *engine.Product, pl *plan) int {
 	return bytes
 }
 
-// chosen counts products of linear layers and convolutions by cuBLASLt and by our kernels, shapes for which the two
-// disagree, and products with f16 weights that meet bf16 activations.
-type chosen struct{ library, own, refused, rounded int64 }
-
-// Chosen implements engine.Chooser.
-func (o *Ops) Chosen() map[string]int64 {
-	return map[string]int64{
-		"linear by cuBLASLt": o.chosen.library, "linear by own kernels": o.chosen.own,
-		"shapes that cuBLASLt gets wrong": o.chosen.refused, "products that lose 3 bits of f16": o.chosen.rounded,
-		"evaluations by graphs": o.graphs.count.launched, "graphs that CUDA refuses": o.graphs.count.refused,
-	}
-}
-
 // route is the way that a product takes.
 type route struct {
 	p       engine.Product
@@ -145,7 +134,7 @@ type route struct {
 
 // routeOf chooses the way of a product whose operands start at multiples of 16 bytes.
 func (o *Ops) routeOf(p *engine.Product) (r route) {
-	r.p, r.scratch = *p, adapterRoom(p.Batch*p.Rows, p.N, p.Ranks, p.XType.Size())
+	r.p, r.scratch = *p, ownRoom(p)
 	pl, ok := o.dev.blas.planOf(p)
 	if !ok || o.fixed {
 		return r
@@ -164,7 +153,7 @@ func (o *Ops) routeOf(p *engine.Product) (r route) {
 func (o *Ops) route(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue) route {
 	p := engine.ProductOf(y, x, w, e)
 	if o.dev.blas.c == nil || !inSteps(&x, rowAlign) || !inSteps(&y, rowAlign) || !inSteps(&e.Residual, rowAlign) {
-		return route{p: p, scratch: adapterRoom(p.Batch*p.Rows, p.N, p.Ranks, p.XType.Size())}
+		return route{p: p, scratch: ownRoom(&p)}
 	}
 	return o.routeOf(&p)
 }
@@ -295,33 +284,16 @@ func (o *Ops) matmul(a *C.pb_lt_plan, c *call) {
 	}
 }
 
-// errDisagrees says that cuBLASLt gives other numbers than our kernel.
-var errDisagrees = errors.New("cuBLASLt and the kernel of this program give different numbers")
-
 // agrees computes a product of the shape, with every operand that it has, by the library and by our kernel and compares
 // them on the device. The factors are any numbers; sums are scaled to about 1. It waits for the stream.
 func (o *Ops) agrees(s C.pb_lt_shape, a *C.pb_lt_plan) (err error) {
 	m, n, k, ldc, ldy := int(s.m), int(s.n), int(s.k), int(s.ldc), int(s.ldy)
 	factor := 2 * max(m*int(s.ldx), n*int(s.ldw), m*ldc, n)
-	sizes := [...]int{factor, 2 * m * ldy, 2 * m * ldy, 4 * n, o.dev.blas.space, m * n, 4 * m, 4 * m}
-	total := 0
-	for _, size := range sizes {
-		total += room(size)
-	}
-	memory, err := o.dev.alloc(total)
-	if errors.Is(err, engine.ErrOutOfMemory) {
-		return err // our kernel needs none
-	}
+	part, done, err := o.borrow(factor, 2*m*ldy, 2*m*ldy, 4*n, o.dev.blas.space, m*n, 4*m)
 	if err != nil {
-		o.note(fmt.Errorf("compare cuBLASLt with the kernel of this program: %w", err))
 		return err
 	}
-	defer func() { o.note(o.dev.free(memory)) }()
-	var part [len(sizes)]uint64
-	at := memory
-	for i, size := range sizes {
-		part[i], at = at, at+uint64(room(size))
-	}
+	defer done()
 	random, ours, theirs, ones := part[0], part[1], part[2], part[3]
 	o.noise(random, factor/2)
 	c := call{
@@ -345,26 +317,7 @@ func (o *Ops) agrees(s C.pb_lt_shape, a *C.pb_lt_plan) (err error) {
 	if act := actOf(s.epilogue); act != engine.ActNone { // the library's is behind the sum with c
 		o.Activate(rows(ours), rows(ours), act)
 	}
-	minus := engine.NewTensor(engine.Buf{Dev: ones}, engine.F32, 1, n)
-	o.Fill(minus, -1)
-	o.GatedAdd(rows(theirs), rows(ours), minus, rows(theirs), engine.Tensor{})
-	q := engine.NewTensor(engine.Buf{Dev: part[5]}, engine.F8E4M3, 1, m, n)
-	most := func(at uint64, x engine.Tensor) (float64, error) { // the largest number, by the scales of the rows
-		scale := engine.NewTensor(engine.Buf{Dev: at}, engine.F32, 1, m)
-		o.Quantise(q, scale, x)
-		got, largest := make([]float32, m), 0.0
-		if err := o.Download(got, scale).Wait(); err != nil {
-			return 0, err
-		}
-		for _, v := range got {
-			largest = max(largest, float64(v)) // NaN stays
-		}
-		return largest, nil
-	}
-	diff, err := most(part[6], rows(theirs))
-	o.note(err)
-	whole, err := most(part[7], rows(ours))
-	o.note(err)
+	diff, whole := o.difference(rows(ours), rows(theirs), ones, part[5], part[6])
 	const bound = 1.0 / 64 // each rounds to bf16, an activation may be an approximation
 	if o.err == nil && !(diff <= bound*whole) {
 		return fmt.Errorf("%w: m %d, n %d, k %d: by %.3g of %.3g", errDisagrees, m, n, k, diff, whole)
@@ -394,19 +347,4 @@ func actOf(epilogue C.int) engine.Act {
 		return engine.ReLU
 	}
 	return engine.ActNone
-}
-
-// noise fills n elements of bf16 with numbers from -1 to 1 that repeat after a prime number of them.
-func (o *Ops) noise(at uint64, n int) {
-	const period = 8191
-	values := make([]float32, min(n, period))
-	state := uint32(1)
-	for i := range values {
-		state = state*1664525 + 1013904223 // Numerical Recipes, 3rd edition, 7.1.4
-		values[i] = float32(int32(state)) / (1 << 31)
-	}
-	o.Upload(engine.NewTensor(engine.Buf{Dev: at}, engine.BF16, len(values)), values)
-	for have := len(values); have < n; have *= 2 {
-		o.move(at+uint64(2*have), at, 2*min(have, n-have))
-	}
 }

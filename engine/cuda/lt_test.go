@@ -28,7 +28,7 @@ func openLibraryOf(t testing.TB, dir string) *Device {
 	if err != nil {
 		t.Fatal(err)
 	}
-	found, err := d.Use(&library.Search{Folders: dir})
+	found, _, err := d.Use(&library.Search{Folders: dir})
 	if list, _ := d.Devices(); found.Path == "" && len(list) > 0 && list[0].Name != "Fake GPU" {
 		t.Skipf("NOT RUN: no cuBLASLt (PATCHBAY_TEST_CUBLASLT names its folder): %v", found.Err)
 	}

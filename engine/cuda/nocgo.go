@@ -40,7 +40,9 @@ func (*Driver) Version() int { return 0 }
 func (*Driver) Library(*library.Search, *library.Library) Found { return Found{Err: ErrNotOpened} }
 
 // Use finds none.
-func (*Driver) Use(*library.Search) (Found, error) { return Found{}, ErrNotOpened }
+func (*Driver) Use(*library.Search) (products, attention Found, err error) {
+	return Found{}, Found{}, ErrNotOpened
+}
 
 // NCCL is never opened without cgo.
 type NCCL struct{ Found }

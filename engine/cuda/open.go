@@ -4,6 +4,7 @@ package cuda
 
 /*
 #include <stdlib.h>
+#include "dnn.h"
 #include "shim.h"
 */
 import "C"
@@ -18,27 +19,52 @@ import (
 
 // Library opens a library where it is found first in a version that can be used, and tells of it.
 func (d *Driver) Library(s *library.Search, l *library.Library) Found {
+	if l.Name == library.CUDNN().Name {
+		_, found := d.openDNN(s)
+		return found
+	}
 	_, found := d.open(s, l)
 	return found
+}
+
+// openDNN opens cuDNN with the libraries that it consists of, nil where they cannot be used.
+func (d *Driver) openDNN(s *library.Search) (*C.pb_dnn, Found) {
+	handle, found := d.open(s, library.CUDNN())
+	if handle == nil {
+		return nil, found
+	}
+	var dnn *C.pb_dnn
+	if err := try(func(e *C.pb_error) { C.pb_dnn_load(handle, &dnn, e) }); err != nil {
+		return nil, Found{Err: fmt.Errorf("%s: %w", found.Path, err)}
+	}
+	return dnn, found
 }
 
 // open is Library with the handle of the loader, nil where there is no library. It stays open.
 func (d *Driver) open(s *library.Search, l *library.Library) (unsafe.Pointer, Found) {
 	var found Found
-	version := C.CString(l.Version)
+	version, runtime := C.CString(l.Version), (*C.char)(nil)
 	defer C.free(unsafe.Pointer(version))
+	if l.Runtime != "" {
+		runtime = C.CString(l.Runtime)
+		defer C.free(unsafe.Pointer(runtime))
+	}
 	out := C.int(0)
 	if l.Out {
 		out = 1
 	}
 	for _, path := range s.Candidates(l, d.version) {
 		var handle unsafe.Pointer
-		var number C.int
+		var number, cuda C.int
 		var where [4096]C.char
 		name := C.CString(path)
-		err := try(func(e *C.pb_error) { C.pb_library_open(name, version, out, &handle, &number, &where[0], e) })
+		err := try(func(e *C.pb_error) {
+			C.pb_library_open(name, version, out, runtime, &handle, &number, &cuda, &where[0], e)
+		})
 		C.free(unsafe.Pointer(name))
 		switch {
+		case err == nil && int(cuda)/1000 > d.version/1000:
+			err = fmt.Errorf("%s is for CUDA %d, the driver serves %d", C.GoString(&where[0]), cuda/1000, d.version/1000)
 		case err == nil && int(number) >= l.Least:
 			return handle, Found{Path: C.GoString(&where[0]), Version: l.Text(int(number))}
 		case err == nil:

@@ -3,6 +3,7 @@
 package cuda
 
 /*
+#include "dnn.h"
 #include "lt.h"
 #include "shim.h"
 #include "kernels/args.h"
@@ -48,6 +49,7 @@ type Ops struct {
 	clock   clock
 	aside   []*Ops // see Beside
 	plans   map[C.pb_lt_shape]*C.pb_lt_plan
+	sdpa    sdpa
 	fixed   bool // one kernel a pair of types, whatever the rows
 	chosen
 	graphs graphs
@@ -69,6 +71,7 @@ type arguments struct {
 	mean      C.struct_pb_mean
 	quantise  C.struct_pb_quantise
 	linear    C.struct_pb_linear
+	round     C.struct_pb_round
 	attend    C.struct_pb_attend
 	merge     C.struct_pb_merge
 	sum       C.struct_pb_sum
@@ -84,6 +87,7 @@ const stripBytes = 256 << 20
 // NewOps makes a stream on the device.
 func (dev *Device) NewOps() (*Ops, error) {
 	o := &Ops{dev: dev, strip: stripBytes, args: new(arguments), done: make(chan *pinned, 64)}
+	o.sdpa.dnn, o.sdpa.plans = dev.dnn, map[C.pb_dnn_shape]*C.pb_dnn_plan{}
 	o.graphs.fixed.dev, o.graphs.eager = dev, dev.Eager
 	o.mem.dev, o.staged.dev, o.up.dev, o.plans = dev, dev, dev, map[C.pb_lt_shape]*C.pb_lt_plan{}
 	if err := try(func(e *C.pb_error) { C.pb_stream_new(dev.c, &o.stream, e) }); err != nil {
@@ -111,7 +115,7 @@ func (o *Ops) Close() error {
 			C.pb_lt_plan_free(o.dev.blas.c, p)
 		}
 	}
-	errs = append(errs, o.graphs.free(o), o.mem.free(), o.staged.free(), o.inbox.free(o.dev), o.up.free())
+	errs = append(errs, o.sdpa.free(), o.graphs.free(o), o.mem.free(), o.staged.free(), o.inbox.free(o.dev), o.up.free())
 	o.takeBack()
 	for _, p := range o.down {
 		errs = append(errs, o.dev.release(p))

@@ -59,12 +59,12 @@ func openOps(t testing.TB) *Ops {
 func TestConformance(t *testing.T) {
 	t.Run("late", func(t *testing.T) {
 		t.Setenv("FAKEGPU_LANDING", "late")
-		optest.Run(t, openOps(t), optest.Options{BF16: true, Widens: true})
+		optest.Run(t, openOps(t), optest.Options{BF16: true})
 	})
 	t.Run("once", func(t *testing.T) {
 		t.Setenv("FAKEGPU_LANDING", "once")
 		o := newOps(t, openLibrary(t))
-		optest.Run(t, o, optest.Options{BF16: true, Widens: true})
+		optest.Run(t, o, optest.Options{BF16: true})
 		if o.library == 0 || o.refused > 0 {
 			t.Errorf("%d products by cuBLASLt, want some; it disagrees for %d shapes", o.library, o.refused)
 		}

@@ -9,15 +9,17 @@ package cuda
 import "C"
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"unsafe"
 
 	"patchbay/engine"
 )
 
 // layout names the packed form: rows of K elements, filled up with zeros to a multiple of rowAlign, as f32, bf16 or
-// f16.
+// f16; of i8 filled up to 16, with the factor of the row and zeros behind.
 const layout = "cuda"
 
 // rowAlign is the number of elements that rows of weights are filled up to: 16 bytes of the narrowest type.
@@ -45,7 +47,7 @@ func (o *Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 	if err := engine.CheckPack(m, c); err != nil {
 		return nil, fmt.Errorf("cuda %w", err)
 	}
-	if m.DType == engine.I8 || m.Blocks != nil { // there are no products of these here
+	if m.Blocks != nil || m.Rotated > C.PB_MAX_GROUP { // there are no products of these here
 		m = m.Widened(engine.BF16)
 	}
 	row, scale := m.Row, m.Scale
@@ -57,8 +59,11 @@ func (o *Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 	}
 	to := stored(m.DType, scale)
 	p := &engine.Packed{DType: to, N: m.N, K: m.K, Layout: layout, PieceRows: 1, PieceBytes: rowStride(m.K) * to.Size()}
+	if to == engine.I8 {
+		p.PieceBytes, p.Rotated = byteRow(m.K)+factorRoom, m.Rotated
+	}
 	p.Bytes = m.N * p.PieceBytes
-	if line := m.K * m.DType.Size(); line > ringBytes {
+	if line := m.K*m.DType.Size() + 2*factorRoom; line > ringBytes {
 		return nil, fmt.Errorf("cuda pack: rows of %d bytes, at most %d fit through", line, ringBytes)
 	}
 	at, err := o.dev.alloc(p.Bytes)
@@ -95,6 +100,9 @@ func (o *Ops) aloft(f func() error) error {
 // rows enqueues the rows of m, which start row elements apart.
 func (o *Ops) rows(p *engine.Packed, m engine.Matrix, row int, scale float32) error {
 	line := m.K * m.DType.Size()
+	if m.DType == engine.I8 {
+		return o.rows8(p, m, row)
+	}
 	straight := p.DType == m.DType && scale == 1 && line == p.PieceBytes
 	staged := uint64(0)
 	if !straight {
@@ -125,6 +133,31 @@ func (o *Ops) rows(p *engine.Packed, m engine.Matrix, row int, scale float32) er
 			}
 			o.flat(kPack, rows*rowStride(m.K), unsafe.Pointer(&o.args.pack))
 		}
+		from += rows
+	}
+	return nil
+}
+
+// factorRoom is what a row of i8 has behind its elements: its factor as f32, and zeros to the next 16 bytes.
+const factorRoom = 16
+
+// byteRow returns the bytes of a row of k elements of i8 without its factor.
+func byteRow(k int) int { return (k + 15) / 16 * 16 }
+
+// rows8 enqueues the rows of a matrix of 8 bits with their factors.
+func (o *Ops) rows8(p *engine.Packed, m engine.Matrix, row int) error {
+	for from := 0; from < m.N; {
+		rows := min(m.N-from, max(1, ringBytes/p.PieceBytes))
+		slot, err := o.up.take()
+		if err != nil {
+			return err
+		}
+		for i := range rows {
+			piece := slot.bytes[i*p.PieceBytes : (i+1)*p.PieceBytes]
+			clear(piece[copy(piece, m.Data[(from+i)*row:(from+i)*row+m.K]):])
+			binary.LittleEndian.PutUint32(piece[byteRow(m.K):], math.Float32bits(m.Scales[from+i]))
+		}
+		o.send(p.Buf.Dev+uint64(from*p.PieceBytes), slot, rows*p.PieceBytes)
 		from += rows
 	}
 	return nil

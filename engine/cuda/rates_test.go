@@ -87,9 +87,19 @@ func linears(b *testing.B, o *Ops) {
 	}
 }
 
-// BenchmarkAttention: bf16, the shapes of the same pictures.
-func BenchmarkAttention(b *testing.B) {
-	o := openOps(b)
+// BenchmarkAttention: bf16, the shapes of the same pictures, by our kernels.
+func BenchmarkAttention(b *testing.B) { attentions(b, openOps(b)) }
+
+// BenchmarkCUDNN: the same by cuDNN.
+func BenchmarkCUDNN(b *testing.B) {
+	o := newOps(b, openCUDNN(b))
+	attentions(b, o)
+	if o.attended == 0 || o.attendedOwn > 0 {
+		b.Errorf("%+v, want cuDNN alone: %v", o.chosen, o.sdpa.why)
+	}
+}
+
+func attentions(b *testing.B, o *Ops) {
 	for _, s := range []struct {
 		name    string
 		l, h, d int

@@ -16,6 +16,11 @@ func (o *Ops) Reserve(calls *engine.Recorder) error {
 	for p := range calls.Products {
 		o.routeOf(&p)
 	}
+	for i := range calls.Attentions {
+		if a := &calls.Attentions[i]; o.sdpa.takes(a) && !o.fixed {
+			o.plan(a)
+		}
+	}
 	if o.err != nil {
 		return o.Sync()
 	}
@@ -48,12 +53,12 @@ func (o *Ops) Reserve(calls *engine.Recorder) error {
 	return nil
 }
 
-// Scratch implements engine.Reserver: the workspace of cuBLASLt wherever it may be chosen, and what our kernels put
-// aside. A convolution by a 1x1 kernel takes none but counts like the others.
+// Scratch implements engine.Reserver: the workspaces of cuBLASLt and cuDNN wherever they may be chosen, and what our
+// kernels put aside. A convolution by a 1x1 kernel takes none but counts like the others.
 func (o *Ops) Scratch(calls *engine.Recorder) int64 {
 	bytes := max(o.mem.bytes, room(4*calls.Gathered), room(16*groupSlices*calls.Groups))
 	product := func(p *engine.Product) int {
-		own := adapterRoom(p.Batch*p.Rows, p.N, p.Ranks, p.XType.Size())
+		own := ownRoom(p)
 		if pl, ok := o.dev.blas.planOf(p); ok {
 			return max(own, o.dev.blas.room(p, &pl))
 		}
@@ -62,7 +67,11 @@ func (o *Ops) Scratch(calls *engine.Recorder) int64 {
 	for p := range calls.Products {
 		bytes = max(bytes, product(&p))
 	}
-	for _, a := range calls.Attentions {
+	for i := range calls.Attentions {
+		a := &calls.Attentions[i]
+		if o.sdpa.takes(a) {
+			bytes = max(bytes, room(sdpaSpace))
+		}
 		if a.D > attendMost && a.DType == engine.BF16 && a.Lk > 0 {
 			bytes = max(bytes, scoreRoom(o.scoreRows(a.Lq, a.Lk), a.Lk, a.D))
 		}
@@ -80,6 +89,9 @@ func (o *Ops) Scratch(calls *engine.Recorder) int64 {
 	}
 	return int64(bytes + max(room(calls.Moving), o.graphs.fixed.bytes))
 }
+
+// Workspace implements engine.Reserver: that of cuBLASLt.
+func (o *Ops) Workspace() int64 { return int64(room(o.dev.blas.space)) }
 
 // receiverBytes returns the size of the pinned memory for a download of so many bytes.
 func receiverBytes(bytes int) int { return 1 << bits.Len(uint(max(bytes, 4096)-1)) }

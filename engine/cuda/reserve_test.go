@@ -21,6 +21,15 @@ func TestReserve(t *testing.T) {
 			}
 			return func(o engine.Ops) { o.Linear(y, x, w, engine.Epilogue{}) }
 		},
+		"Linear of int8": func(m *bench) func(o engine.Ops) {
+			x, y := m.normal(engine.BF16, 1, 300, 64), m.normal(engine.BF16, 1, 300, 64)
+			p, _ := m.weight8(64, 64, 16)
+			w := &engine.Weight{Base: p}
+			w.Adapters = []engine.Adapter{
+				{Down: m.weight(engine.BF16, 12, 64), Up: m.weight(engine.BF16, 64, 12), Scale: 1},
+			}
+			return func(o engine.Ops) { o.Linear(y, x, w, engine.Epilogue{Residual: y}) }
+		},
 		"Conv2D": func(m *bench) func(o engine.Ops) {
 			x, y := m.normal(engine.BF16, 2, 9, 8, 16), m.normal(engine.BF16, 2, 9, 8, 24)
 			w := &engine.Weight{Base: m.weight(engine.BF16, 24, 9*16)}

@@ -47,7 +47,8 @@ static int failed(pb_driver *d, CUresult code, const char *call, pb_error *e) {
 #define STREAM(s) ((CUstream)(uintptr_t)(s))
 #define EVENT(v) ((CUevent)(uintptr_t)(v))
 
-int pb_library_open(const char *path, const char *version, int out, void **library, int *number, char where[4096], pb_error *e) {
+int pb_library_open(const char *path, const char *version, int out, const char *runtime, void **library, int *number, int *cuda, char where[4096],
+                    pb_error *e) {
   e->code = -1;
   void *lib = dlopen(path, RTLD_NOW | RTLD_LOCAL), *f = lib ? dlsym(lib, version) : NULL;
   if (!f) {
@@ -62,6 +63,8 @@ int pb_library_open(const char *path, const char *version, int out, void **libra
     ((int (*)(int *))f)(number);
   else
     *number = (int)((size_t (*)(void))f)();
+  void *built = runtime ? dlsym(lib, runtime) : NULL;
+  *cuda = built ? (int)((size_t (*)(void))built)() : 0;
   *library = lib;
   return e->code = 0;
 }

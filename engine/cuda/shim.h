@@ -28,9 +28,10 @@ typedef struct {
   uint64_t memory;
 } pb_info;
 
-// pb_library_open opens the library at path and asks its version of the function so named, int f(int *) if out, else size_t f(void). where gets the path of
-// the file.
-int pb_library_open(const char *path, const char *version, int out, void **library, int *number, char where[4096], pb_error *e);
+// pb_library_open opens the library at path and asks its version of the function so named, int f(int *) if out, else size_t f(void), and what CUDA it was
+// built for of runtime, size_t f(void), 0 where that is NULL. where gets the path of the file.
+int pb_library_open(const char *path, const char *version, int out, const char *runtime, void **library, int *number, int *cuda, char where[4096],
+                    pb_error *e);
 int pb_driver_open(const char *path, pb_driver **out, pb_error *e);
 int pb_driver_version(pb_driver *d, int *out, pb_error *e);
 int pb_device_count(pb_driver *d, int *out, pb_error *e);

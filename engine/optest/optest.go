@@ -18,9 +18,6 @@ import (
 // Options says what an implementation can do beyond the minimum.
 type Options struct {
 	BF16 bool // activations may be bf16
-	// Widens: weights of 8 bits are widened to bf16 and activations not rounded, which is more exact than the products of
-	// integers that are wanted elsewhere.
-	Widens bool
 }
 
 // testCase is one comparison. tol bounds the error of outputs.
@@ -67,7 +64,7 @@ func Run(t *testing.T, ops engine.Ops, o Options) {
 			for _, c := range group.cases {
 				for _, dtype := range dtypes {
 					for _, gapped := range []bool{false, true} {
-						runCase(t, ops, c, dtype, gapped, o.Widens)
+						runCase(t, ops, c, dtype, gapped)
 					}
 				}
 			}
@@ -78,7 +75,7 @@ func Run(t *testing.T, ops engine.Ops, o Options) {
 }
 
 // runCase runs c on ops and on ref and compares. It is no subtest of its own: there are thousands.
-func runCase(t testing.TB, ops engine.Ops, c testCase, dtype engine.DType, gapped, widens bool) {
+func runCase(t testing.TB, ops engine.Ops, c testCase, dtype engine.DType, gapped bool) {
 	t.Helper()
 	layout := "dense"
 	if gapped {
@@ -90,7 +87,6 @@ func runCase(t testing.TB, ops engine.Ops, c testCase, dtype engine.DType, gappe
 		oracle = c.run
 	}
 	want := newRig(t, ref.New(), "ref: "+name, dtype, gapped)
-	want.widens = widens
 	oracle(want)
 	want.finish()
 	got := newRig(t, ops, name, dtype, gapped)

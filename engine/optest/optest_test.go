@@ -89,8 +89,8 @@ func TestTheSuiteNoticesBrokenImplementations(t *testing.T) {
 	} {
 		for _, gapped := range []bool{false, true} {
 			clean, l := &log{TB: t}, &log{TB: t}
-			runCase(clean, ref.New(), c.test, engine.F32, gapped, false)
-			runCase(l, c.ops, c.test, engine.F32, gapped, false)
+			runCase(clean, ref.New(), c.test, engine.F32, gapped)
+			runCase(l, c.ops, c.test, engine.F32, gapped)
 			if len(clean.lines) != 0 {
 				t.Errorf("%s: the correct implementation fails: %q", c.name, clean.lines)
 			}

@@ -20,8 +20,7 @@ type rig struct {
 	name    string
 	dtype   engine.DType // of the activations
 	gapped  bool
-	rotated int  // group of the weights of i8 that are packed
-	widens  bool // they are widened first
+	rotated int // group of the weights of i8 that are packed
 	rng     *rand.Rand
 	slabs   []*slab
 	other   []engine.Buf // memory that is neither checked nor compared: weights, scratch
@@ -228,9 +227,6 @@ func (r *rig) pack(n, k, channels int, stored engine.DType, scale float32) *engi
 		}
 		for i := range m.Data {
 			m.Data[i] = byte(r.rng.IntN(256))
-		}
-		if r.widens {
-			m = m.Widened(engine.BF16)
 		}
 	} else {
 		engine.Narrow(m.Data, values, stored)

@@ -14,7 +14,7 @@ import (
 	"patchbay/ipc/wire"
 )
 
-// Dispatcher takes jobs from the table to the executors, one at a time each, and writes down how they end.
+// Dispatcher takes jobs from the table to the executors and writes down how they end.
 type Dispatcher struct {
 	Jobs    *Table
 	Outputs *Outputs
@@ -28,7 +28,7 @@ var errStopped = errors.New("the job was cancelled")
 // errDeadline is the cause of a run that took longer than its deadline.
 var errDeadline = errors.New("the deadline has passed")
 
-// Work serves the executors until take ends; runs that are under way then go on until run ends. It returns when all
+// Work serves the executors, each with one job at a time for every time that it is named, until take ends; runs that are under way then go on until run ends. It returns when all
 // have stopped.
 func (d *Dispatcher) Work(take, run context.Context, executors []Executor) {
 	var wg sync.WaitGroup

@@ -7,7 +7,8 @@ import (
 	"patchbay/ipc/message"
 )
 
-// Executor runs jobs one at a time: in this process (Local) or in a supervised child (Child).
+// Executor runs jobs, as many at a time as a Dispatcher is given it: in this process (Local) or in a supervised child
+// (Child).
 type Executor interface {
 	// Name is how records and logs call it.
 	Name() string

@@ -222,12 +222,15 @@ func TestEndHasOneName(t *testing.T) {
 func TestPausedDaemonTakesNothing(t *testing.T) {
 	l := &JetStream{cfg: JetStreamConfig{Owner: "a"}, seen: map[string]time.Time{}}
 	now := time.Now()
-	l.steady, l.beaten = now.Add(-time.Hour), now
+	l.steady, l.beaten, l.seen["a"] = now.Add(-time.Hour), now, now
 	if l.alive("b") {
 		t.Error("a daemon that was never heard is thought alive")
 	}
 	l.beaten = now.Add(-deadAfter)
 	if !l.alive("b") {
 		t.Error("after a pause of this process another daemon is thought gone")
+	}
+	if l.beaten, l.seen["a"] = now, now.Add(-deadAfter); !l.alive("b") {
+		t.Error("another daemon is thought gone by one that does not hear its own heartbeats")
 	}
 }

@@ -34,10 +34,11 @@ type JetStreamConfig struct {
 	Access    wire.Access
 	InProcess nats.InProcessConnProvider // the server inside this process; nil: URL is dialled
 	Owner     string                     // name of this daemon, the same after a restart, no other daemon's
-	Replicas  int                        // of every stream, on a cluster. 0: 1
+	Replicas  int                        // of every stream. 0: 3 on a cluster that has as many servers, or else 1
 	Full      func() error               // why the store of the server cannot be written; nil: nobody knows
 	Limit     int64                      // bytes that the files of the server may have; 0: what the account says
 	Resources *Resources                 // what this daemon has for jobs; nil: it takes any
+	Moved     func(from string)          // called when the server at that URL was left for one that reaches the store
 	Log       zerolog.Logger
 }
 
@@ -51,7 +52,8 @@ type JetStream struct {
 	js  jetstream.JetStream
 
 	jobs, requests, daemons jetstream.KeyValue
-	queue, events, bodies   jetstream.Stream     // bodies is the stream under requests
+	queue, events           jetstream.Stream
+	book, bodies            jetstream.Stream     // under jobs and requests
 	classes                 []jetstream.Consumer // high, normal, low
 
 	turn  chan struct{} // holds one token: who has it asks the server for the next reference
@@ -85,14 +87,23 @@ type JetStream struct {
 	refusedWith int64
 	steady      time.Time // since when our own heartbeats get through; zero: they do not
 	beaten      time.Time // when the last one did
+	failing     time.Time // since when they do not, on the server of now; zero: they do
+	left        string    // the server that was left because they did not
+
+	// Of the watches of records and daemons.
+	records, nodes following
+	audited        time.Time // when the records were compared with the table last; watchOver only, as the next two
+	leader         string    // of the records, then
+	behind         time.Time // since when the watch of the records has not told of all of them
+	doubtful       bool      // the server was away since
+	restored       int       // records that the server had lost, and that were written again
+	trouble        []string  // what is wrong with the copies of streams
+	copies         int       // of the records
 }
 
 // OpenJetStream connects and makes the streams and buckets that are missing. A server without JetStream is an error
 // that says what to do.
 func OpenJetStream(ctx context.Context, cfg JetStreamConfig) (*JetStream, error) {
-	if cfg.Replicas == 0 {
-		cfg.Replicas = 1
-	}
 	opts, err := cfg.Access.Options(cfg.URL)
 	if err != nil {
 		return nil, err
@@ -108,6 +119,7 @@ func OpenJetStream(ctx context.Context, cfg JetStreamConfig) (*JetStream, error)
 	l := &JetStream{
 		cfg: cfg, turn: make(chan struct{}, 1), hint: make(chan struct{}, 1), hand: make(chan string),
 		back: make(chan struct{}, 1), seen: map[string]time.Time{}, places: map[string]resourceNote{},
+		records: following{again: make(chan struct{}, 1)}, nodes: following{again: make(chan struct{}, 1)},
 	}
 	opts = append(opts, nats.ReconnectHandler(func(*nats.Conn) { l.Returned() }))
 	if l.nc, err = nats.Connect(cfg.URL, opts...); err != nil {
@@ -134,32 +146,11 @@ func (l *JetStream) prepare(ctx context.Context) error {
 	if l.js, err = jetstream.New(l.nc); err != nil {
 		return err
 	}
-	n := l.cfg.Replicas
-	if l.queue, err = l.js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
-		Name: message.QueueStream, Subjects: []string{message.QueueRoot + "*.any.*"}, Retention: jetstream.WorkQueuePolicy,
-		Storage: jetstream.FileStorage, Replicas: n,
-		Discard: jetstream.DiscardNew, DiscardNewPerSubject: true, MaxMsgsPerSubject: 1,
-		Description: "references to waiting jobs, one a job",
-	}); err != nil {
+	n, err := l.makeQueue(ctx)
+	if err != nil {
 		return err
 	}
-	ec := jetstream.StreamConfig{
-		Name: message.EventStream, Subjects: []string{message.EventSubject("*", "*")}, Storage: jetstream.FileStorage,
-		Replicas: n, AllowDirect: true,
-		MaxAge: keepEvents, MaxBytes: eventBytes, MaxMsgsPerSubject: maxLog, Duplicates: 10 * time.Minute,
-		Description: "events, for replay",
-	}
-	if n == 1 {
-		// events can be made again from the record; they need not wait for the disk
-		ec.PersistMode = jetstream.AsyncPersistMode
-	}
-	for { // a small server has no room for so many
-		if l.events, err = l.js.CreateOrUpdateStream(ctx, ec); !noRoom(err) || ec.MaxBytes < 1<<20 {
-			break
-		}
-		ec.MaxBytes /= 3 // and never all of it
-	}
-	if err != nil {
+	if err := l.makeEvents(ctx, n); err != nil {
 		return err
 	}
 	if _, err = l.js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
@@ -169,30 +160,7 @@ func (l *JetStream) prepare(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	for _, b := range []struct {
-		kv  *jetstream.KeyValue
-		cfg jetstream.KeyValueConfig
-	}{
-		{&l.jobs, jetstream.KeyValueConfig{
-			Bucket: message.JobBucket, Description: "record of every job",
-			LimitMarkerTTL: markerTime,
-		}},
-		{&l.requests, jetstream.KeyValueConfig{
-			Bucket:      message.RequestBucket,
-			Description: "what every job asks for, in pieces",
-		}},
-		// in memory it would not outlive the server,
-		{&l.daemons, jetstream.KeyValueConfig{
-			Bucket: message.DaemonBucket, Description: "heartbeats of daemons",
-			TTL: 10 * deadAfter,
-		}},
-	} {
-		b.cfg.Replicas = n
-		if *b.kv, err = l.js.CreateOrUpdateKeyValue(ctx, b.cfg); err != nil {
-			return err
-		}
-	}
-	if l.bodies, err = l.js.Stream(ctx, "KV_"+message.RequestBucket); err != nil {
+	if err := l.makeBuckets(ctx, n); err != nil {
 		return err
 	}
 	for _, p := range message.Priorities() {
@@ -213,7 +181,137 @@ func (l *JetStream) prepare(ctx context.Context) error {
 	}
 	requests := l.requests
 	l.wg.Go(func() { l.beat(requests) })
-	return l.watchDaemons()
+	return l.follow(l.daemons, &l.nodes, func(e jetstream.KeyValueEntry) {
+		if e != nil {
+			l.noticed(e)
+		}
+	})
+}
+
+// makeQueue makes the stream of references, and returns how many copies every stream is to have: as many as were asked
+// for, or three on a cluster that has as many servers. What has more copies keeps them.
+func (l *JetStream) makeQueue(ctx context.Context) (int, error) {
+	cluster, n := l.nc.ConnectedClusterName(), l.cfg.Replicas
+	if n > 1 && cluster == "" {
+		return 0, fmt.Errorf("--replicas %d: the NATS server at %s is alone, not one of a cluster; leave the option out, or "+
+			"give 1", n, l.nc.ConnectedUrlRedacted())
+	}
+	if cluster != "" {
+		if err := l.led(ctx); err != nil {
+			return 0, fmt.Errorf("the NATS cluster %s has no leader: do most of its servers run, and see each other? %w",
+				cluster, err)
+		}
+	}
+	if n == 0 {
+		n = 1
+		if s, err := l.js.Stream(ctx, message.QueueStream); err == nil {
+			n = s.CachedInfo().Config.Replicas
+		}
+		if cluster != "" {
+			n = max(n, 3)
+		}
+	}
+	for {
+		var err error
+		l.queue, err = l.js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
+			Name: message.QueueStream, Subjects: []string{message.QueueRoot + "*.any.*"}, Retention: jetstream.WorkQueuePolicy,
+			Storage: jetstream.FileStorage, Replicas: n,
+			Discard: jetstream.DiscardNew, DiscardNewPerSubject: true, MaxMsgsPerSubject: 1,
+			Description: "references to waiting jobs, one a job",
+		})
+		var api *jetstream.APIError
+		switch few := errors.As(err, &api) && api.ErrorCode == tooFewServers; {
+		case few && l.cfg.Replicas == 0 && n > 1:
+			l.cfg.Log.Warn().Err(err).Str("cluster", cluster).Msgf("the jobs have one copy: the NATS cluster has no %d servers "+
+				"that run JetStream and have room; when it has, start the daemon again", n)
+			n = 1
+		case few:
+			return 0, fmt.Errorf("--replicas %d: the NATS cluster %s has not so many servers that run JetStream and have "+
+				"room: %w", n, cluster, err)
+		default:
+			return n, err
+		}
+	}
+}
+
+// tooFewServers is the code of a stream that there are not enough servers for.
+const tooFewServers jetstream.ErrorCode = 10005
+
+// led waits until the servers have chosen who leads them.
+func (l *JetStream) led(ctx context.Context) error {
+	for {
+		try, cancel := context.WithTimeout(ctx, serverPatience)
+		_, err := l.js.AccountInfo(try)
+		cancel()
+		var api *jetstream.APIError
+		if err == nil || errors.Is(err, jetstream.ErrJetStreamNotEnabled) || errors.As(err, &api) && api.Code < 500 {
+			return nil // whatever is wrong is said by what comes next
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// makeEvents makes the stream of events, smaller where a small server has no room for so many.
+func (l *JetStream) makeEvents(ctx context.Context, n int) error {
+	ec := jetstream.StreamConfig{
+		Name: message.EventStream, Subjects: []string{message.EventSubject("*", "*")}, Storage: jetstream.FileStorage,
+		Replicas: n, AllowDirect: true,
+		MaxAge: keepEvents, MaxBytes: eventBytes, MaxMsgsPerSubject: maxLog, Duplicates: 10 * time.Minute,
+		Description: "events, for replay",
+	}
+	if s, err := l.js.Stream(ctx, message.EventStream); err == nil { // it stays as it was made, which allows one copy
+		if ec.PersistMode = s.CachedInfo().Config.PersistMode; ec.PersistMode == jetstream.AsyncPersistMode {
+			ec.Replicas = 1
+		}
+	} else if l.nc.ConnectedClusterName() == "" {
+		// events can be made again from the record; they need not wait for the disk
+		ec.PersistMode = jetstream.AsyncPersistMode
+	}
+	for {
+		var err error
+		if l.events, err = l.js.CreateOrUpdateStream(ctx, ec); !noRoom(err) || ec.MaxBytes < 1<<20 {
+			return err
+		}
+		ec.MaxBytes /= 3 // and never all of it
+	}
+}
+
+// makeBuckets makes the buckets of records, requests and daemons.
+func (l *JetStream) makeBuckets(ctx context.Context, n int) error {
+	for _, b := range []struct {
+		kv  *jetstream.KeyValue
+		cfg jetstream.KeyValueConfig
+	}{
+		{&l.jobs, jetstream.KeyValueConfig{
+			Bucket: message.JobBucket, Description: "record of every job",
+			LimitMarkerTTL: markerTime,
+		}},
+		{&l.requests, jetstream.KeyValueConfig{
+			Bucket:      message.RequestBucket,
+			Description: "what every job asks for, in pieces",
+		}},
+		// in memory it would not outlive the server,
+		{&l.daemons, jetstream.KeyValueConfig{
+			Bucket: message.DaemonBucket, Description: "heartbeats of daemons",
+			TTL: 10 * deadAfter,
+		}},
+	} {
+		b.cfg.Replicas = n
+		var err error
+		if *b.kv, err = l.js.CreateOrUpdateKeyValue(ctx, b.cfg); err != nil {
+			return err
+		}
+	}
+	var err error
+	if l.book, err = l.js.Stream(ctx, "KV_"+message.JobBucket); err != nil {
+		return err
+	}
+	l.bodies, err = l.js.Stream(ctx, "KV_"+message.RequestBucket)
+	return err
 }
 
 // Owner is the name under which this daemon takes jobs.
@@ -222,6 +320,7 @@ func (l *JetStream) Owner() string { return l.cfg.Owner }
 // Returned says that the store of the server could not be reached or written for a while: what was published meanwhile
 // may be lost.
 func (l *JetStream) Returned() {
+	l.doubt()
 	select {
 	case l.back <- struct{}{}:
 	default:
@@ -276,7 +375,12 @@ func (l *JetStream) beat(requests jetstream.KeyValue) {
 		if err == nil {
 			l.beaten = time.Now()
 		}
+		deaf := err == nil && time.Since(l.seen[l.cfg.Owner]) > deadAfter && time.Since(l.steady) > deadAfter
 		l.mu.Unlock()
+		if deaf { // ours is not among the heartbeats that we hear
+			l.nodes.anew()
+		}
+		l.hop(err)
 		select {
 		case <-l.ctx.Done():
 			return
@@ -285,38 +389,42 @@ func (l *JetStream) beat(requests jetstream.KeyValue) {
 	}
 }
 
-// watchDaemons notes the heartbeats of all daemons.
-func (l *JetStream) watchDaemons() error {
-	w, err := l.daemons.WatchAll(l.ctx)
-	if err != nil {
-		return err
-	}
-	l.wg.Go(func() {
-		defer func() { _ = w.Stop() }()
-		for {
-			select {
-			case <-l.ctx.Done():
-				return
-			case e, ok := <-w.Updates():
-				if !ok {
-					return
-				}
-				if e != nil {
-					l.noticed(e)
-				}
-			}
+// hopAfter is how long our heartbeats fail at a server that answers before another one of the list is tried: a server
+// may be cut off from the others, which have the store.
+const hopAfter = 6 * time.Second
+
+// hop leaves a server at which our heartbeats fail, and tells when that has helped.
+func (l *JetStream) hop(err error) {
+	from := ""
+	l.mu.Lock()
+	switch here := l.nc.ConnectedUrl(); {
+	case err == nil:
+		if l.left != "" && here != l.left {
+			from = l.left
 		}
-	})
-	return nil
+		l.failing, l.left = time.Time{}, ""
+	case l.failing.IsZero() || here == "":
+		l.failing = time.Now()
+	case time.Since(l.failing) > hopAfter && len(l.nc.Servers()) > 1 && !noRoom(err):
+		l.cfg.Log.Warn().Err(err).Str("server", l.nc.ConnectedUrlRedacted()).Msg(
+			"the NATS server does not reach the job store; another one is tried")
+		l.failing, l.left = time.Time{}, here
+		_ = l.nc.ForceReconnect()
+	}
+	l.mu.Unlock()
+	if from != "" && l.cfg.Moved != nil {
+		l.cfg.Moved(from)
+	}
 }
 
-// alive reports whether a daemon shows signs of life. While our own heartbeats do not get through, or have begun to
-// only just now, all are thought alive: neither a server that was away nor a pause of this process, in which it heard
-// nobody, makes jobs change hands.
+// alive reports whether a daemon shows signs of life. While our own heartbeats do not get through or are not heard
+// here, or have begun to only just now, all are thought alive: neither a server that was away nor a pause of this
+// process, in which it heard nobody, makes jobs change hands.
 func (l *JetStream) alive(owner string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if owner == l.cfg.Owner || l.steady.IsZero() || time.Since(l.steady) < deadAfter || time.Since(l.beaten) > silence {
+	if owner == l.cfg.Owner || l.steady.IsZero() || time.Since(l.steady) < deadAfter || time.Since(l.beaten) > silence ||
+		time.Since(l.seen[l.cfg.Owner]) > silence {
 		return true
 	}
 	return time.Since(l.seen[owner]) < deadAfter

@@ -8,6 +8,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -41,6 +43,12 @@ func (l *JetStream) missing(ctx context.Context, named map[string]bool, j *Table
 		if j.knows(id) {
 			continue
 		}
+		if rec, err := l.get(ctx, id); !errors.Is(err, errNoJob) { // what told of the others was behind
+			if err == nil {
+				j.observe(rec)
+			}
+			continue
+		}
 		lost[id] = true
 		if ended {
 			done++
@@ -72,10 +80,7 @@ func (l *JetStream) damaged(ctx context.Context) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, serverPatience)
 	defer cancel()
 	var out []string
-	for _, name := range []string{
-		"KV_" + message.JobBucket, "KV_" + message.RequestBucket, "KV_" + message.DaemonBucket,
-		message.QueueStream, message.EventStream, message.DeadStream,
-	} {
+	for _, name := range storeStreams() {
 		stream, err := l.js.Stream(ctx, name)
 		if err != nil {
 			return out, fmt.Errorf("ask for the state of %s: %w", name, err)
@@ -106,4 +111,234 @@ func (l *JetStream) damaged(ctx context.Context) ([]string, error) {
 		}
 	}
 	return out, nil
+}
+
+// storeStreams are all streams of the store, the records first.
+func storeStreams() []string {
+	return []string{
+		"KV_" + message.JobBucket, "KV_" + message.RequestBucket, "KV_" + message.DaemonBucket,
+		message.QueueStream, message.EventStream, message.DeadStream,
+	}
+}
+
+// following is the watch of a bucket.
+type following struct {
+	again chan struct{} // holds a token: begin anew
+	heard atomic.Uint64 // the highest number that it has told of
+}
+
+// anew has the watch begin once more: it tells of everything that is there.
+func (w *following) anew() {
+	select {
+	case w.again <- struct{}{}:
+	default:
+	}
+}
+
+// follow calls f with every entry of a bucket, with nil when all have come that were there, until the store is closed.
+func (l *JetStream) follow(kv jetstream.KeyValue, w *following, f func(jetstream.KeyValueEntry)) error {
+	watch, err := kv.WatchAll(l.ctx)
+	if err != nil {
+		return err
+	}
+	l.wg.Go(func() {
+		for {
+			listen(l.ctx, watch, w, f)
+			_ = watch.Stop()
+			for first := true; first || err != nil; first = false {
+				select {
+				case <-l.ctx.Done():
+					return
+				case <-time.After(100 * time.Millisecond):
+				}
+				watch, err = kv.WatchAll(l.ctx)
+			}
+		}
+	})
+	return nil
+}
+
+// listen is follow until the watch ends, or is to begin anew.
+func listen(ctx context.Context, watch jetstream.KeyWatcher, w *following, f func(jetstream.KeyValueEntry)) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.again:
+			return
+		case e, ok := <-watch.Updates():
+			if !ok {
+				return
+			}
+			f(e)
+			if e != nil && e.Revision() > w.heard.Load() {
+				w.heard.Store(e.Revision())
+			}
+		}
+	}
+}
+
+// The times between looks at the store.
+const (
+	auditEvery  = 2 * time.Second
+	healthEvery = 5           // of those
+	compareAll  = time.Minute // between two comparisons of the whole table with the records
+)
+
+// watchOver looks after the records until the store is closed: see audit and health.
+func (l *JetStream) watchOver(j *Table) {
+	tick := time.NewTicker(auditEvery)
+	defer tick.Stop()
+	for n := 0; ; n++ {
+		select {
+		case <-l.ctx.Done():
+			return
+		case <-tick.C:
+		}
+		ctx, cancel := context.WithTimeout(l.ctx, 2*serverPatience)
+		l.audit(ctx, j)
+		cancel()
+		if n%healthEvery == 0 {
+			l.health(l.ctx)
+		}
+	}
+}
+
+// audit compares the records with what the table remembers of them: when the server was away or another one leads, when
+// the stream ends before something that was in it, and now and then. What the server has lost is written again.
+func (l *JetStream) audit(ctx context.Context, j *Table) {
+	known, heard := j.written(), l.records.heard.Load() // first: the server has had all of it
+	info, err := l.book.Info(ctx)
+	if err != nil {
+		return // it is away
+	}
+	last, leader := info.State.LastSeq, ""
+	if info.Cluster != nil {
+		leader = info.Cluster.Leader
+	}
+	newest := heard
+	for _, rec := range known {
+		newest = max(newest, rec.Rev)
+	}
+	switch {
+	case last < newest:
+		l.cfg.Log.Error().Uint64("was", newest).Uint64("is", last).Str("leader", leader).Msg(
+			"the NATS server has lost records that it had acknowledged")
+		l.records.heard.Store(last)
+		l.records.anew()
+	case last <= heard:
+		l.behind = time.Time{}
+	case l.behind.IsZero():
+		l.behind = time.Now()
+	case time.Since(l.behind) > deadAfter:
+		l.behind = time.Time{}
+		l.records.heard.Store(last)
+		l.records.anew()
+	}
+	l.mu.Lock()
+	doubt := l.doubtful || last < newest || leader != l.leader || time.Since(l.audited) > compareAll
+	l.doubtful = false
+	l.mu.Unlock()
+	if !doubt {
+		return
+	}
+	root := "$KV." + message.JobBucket + "."
+	if info, err = l.book.Info(ctx, jetstream.WithSubjectFilter(root+">")); err != nil {
+		l.doubt()
+		return
+	}
+	l.leader, l.audited = leader, time.Now()
+	for _, rec := range known {
+		if info.State.Subjects[root+rec.Job] == 0 || rec.Rev > info.State.LastSeq {
+			if err := l.restore(ctx, j, rec); err != nil {
+				l.cfg.Log.Error().Err(err).Str("job", rec.Job).Msg("the NATS server has lost the record; it is written again later")
+				l.doubt()
+				return
+			}
+		}
+	}
+}
+
+// doubt has the next audit compare all records.
+func (l *JetStream) doubt() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.doubtful = true
+}
+
+// restore writes a record again that the server has lost, or an older one of it again. What has come further meanwhile
+// stays.
+func (l *JetStream) restore(ctx context.Context, j *Table, rec message.Record) error {
+	value, err := encodeRecord(rec)
+	if err != nil {
+		return err
+	}
+	there, err := l.get(ctx, rec.Job)
+	switch {
+	case errors.Is(err, errNoJob):
+		if rec.State.Final() { // or it was dropped, which takes the first event first
+			if ev, _, err := l.last(ctx, rec.Job, message.EventQueued); ev == nil || err != nil {
+				return err
+			}
+		}
+		there.Rev, err = l.jobs.Create(ctx, rec.Job, value)
+	case err != nil || there.Rev >= rec.Rev:
+		return err
+	case there.Attempt > rec.Attempt || there.State.Final() && !rec.State.Final():
+		j.turnBack(rec.Rev, there)
+		return nil
+	default:
+		there.Rev, err = l.jobs.Update(ctx, rec.Job, value, there.Rev)
+	}
+	if isConflict(err) {
+		return nil // another daemon was faster: the next look finds that
+	}
+	if err != nil {
+		return err
+	}
+	was := rec.Rev
+	rec.Rev = there.Rev
+	j.turnBack(was, rec)
+	l.mu.Lock()
+	l.restored++
+	l.mu.Unlock()
+	l.cfg.Log.Error().Str("job", rec.Job).Str("state", string(rec.State)).Msg(
+		"the NATS server had lost the record of the job; it is written again")
+	return nil
+}
+
+// health notes how many copies the records have, which streams nobody leads, and which servers lack something.
+func (l *JetStream) health(ctx context.Context) {
+	var trouble []string
+	copies, servers := 0, map[string][]string{}
+	for i, name := range storeStreams() {
+		try, cancel := context.WithTimeout(ctx, serverPatience/4)
+		s, err := l.js.Stream(try, name)
+		cancel()
+		if err != nil {
+			trouble = append(trouble, name+" cannot be read: no server leads it")
+			continue
+		}
+		info := s.CachedInfo()
+		if i == 0 {
+			copies = info.Config.Replicas
+		}
+		if info.Cluster == nil {
+			continue
+		}
+		for _, r := range info.Cluster.Replicas {
+			if r.Offline || !r.Current { // a leader that is new cannot tell which
+				servers[r.Name] = append(servers[r.Name], name)
+			}
+		}
+	}
+	for _, s := range slices.Sorted(maps.Keys(servers)) {
+		trouble = append(trouble, fmt.Sprintf("server %s is away or behind: %s", s, strings.Join(servers[s], ", ")))
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.trouble = trouble
+	if copies > 0 {
+		l.copies = copies
+	}
 }

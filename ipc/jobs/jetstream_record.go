@@ -46,9 +46,9 @@ func plainRecord(rec message.Record) ([]byte, error) {
 	return b, nil
 }
 
-func decodeRecord(e jetstream.KeyValueEntry) (message.Record, error) {
+func decodeRecord(job string, value []byte, rev uint64) (message.Record, error) {
 	var rec message.Record
-	value, err := e.Value(), error(nil)
+	var err error
 	lim := wire.DefaultLimits()
 	if bytes.HasPrefix(value, []byte{0x1f, 0x8b}) {
 		var z *gzip.Reader
@@ -63,10 +63,10 @@ func decodeRecord(e jetstream.KeyValueEntry) (message.Record, error) {
 	if err == nil {
 		err = wire.Bind(o, &rec)
 	}
-	if err != nil || rec.Job != e.Key() {
-		return message.Record{}, fmt.Errorf("record of job %s cannot be read: %w", e.Key(), err)
+	if err != nil || rec.Job != job {
+		return message.Record{}, fmt.Errorf("record of job %s cannot be read: %w", job, err)
 	}
-	rec.Rev = e.Revision()
+	rec.Rev = rev
 	return rec, nil
 }
 
@@ -223,14 +223,19 @@ func pieceKey(rec message.Record, i int) string {
 func (l *JetStream) request(ctx context.Context, rec message.Record) (*message.RunRequest, error) {
 	var body []byte
 	for i := range rec.Pieces {
+		var piece []byte
 		e, err := l.requests.Get(ctx, pieceKey(rec, i))
-		if errors.Is(err, jetstream.ErrKeyNotFound) {
-			err = fmt.Errorf("%w: %w", errGone, err)
+		if err == nil {
+			piece = e.Value()
+		} else if errors.Is(err, jetstream.ErrKeyNotFound) { // perhaps only where it was looked for
+			if piece, _, err = l.latest(ctx, message.RequestBucket, pieceKey(rec, i)); errors.Is(err, errNoJob) {
+				err = errGone
+			}
 		}
 		if err != nil {
 			return nil, fmt.Errorf("read request of job %s, piece %d: %w", rec.Job, i, err)
 		}
-		body = append(body, e.Value()...)
+		body = append(body, piece...)
 	}
 	req := &message.RunRequest{}
 	lim := wire.DefaultLimits()
@@ -247,14 +252,43 @@ func (l *JetStream) request(ctx context.Context, rec message.Record) (*message.R
 
 // get reads a record; errNoJob if there is none.
 func (l *JetStream) get(ctx context.Context, job string) (message.Record, error) {
-	e, err := l.jobs.Get(ctx, job)
-	if errors.Is(err, jetstream.ErrKeyNotFound) {
-		return message.Record{}, errNoJob
-	}
+	value, rev, err := l.latest(ctx, message.JobBucket, job)
 	if err != nil {
-		return message.Record{}, fmt.Errorf("read record of job %s: %w", job, err)
+		return message.Record{}, err
 	}
-	return decodeRecord(e)
+	return decodeRecord(job, value, rev)
+}
+
+// latest reads a key of a bucket, and its revision, as the leader of the stream has it: the bucket's own Get may be
+// answered by a server that is behind it, and does not know the key yet. errNoJob if there is none.
+func (l *JetStream) latest(ctx context.Context, bucket, key string) ([]byte, uint64, error) {
+	ask, err := json.Marshal(map[string]string{"last_by_subj": "$KV." + bucket + "." + key})
+	if err != nil {
+		return nil, 0, err
+	}
+	var m *nats.Msg
+	if m, err = l.nc.RequestWithContext(ctx, "$JS.API.STREAM.MSG.GET.KV_"+bucket, ask); err != nil {
+		return nil, 0, fmt.Errorf("read %s of %s: %w", key, bucket, err)
+	}
+	var got struct {
+		Message struct {
+			Seq  uint64 `json:"seq"`
+			Hdrs []byte `json:"hdrs"`
+			Data []byte `json:"data"`
+		} `json:"message"`
+		Error *jetstream.APIError `json:"error"`
+	}
+	if err = json.Unmarshal(m.Data, &got); err == nil && got.Error != nil {
+		err = got.Error
+	}
+	switch {
+	case got.Error != nil && got.Error.ErrorCode == jetstream.JSErrCodeMessageNotFound,
+		err == nil && len(got.Message.Hdrs) > 0 && len(got.Message.Data) == 0: // it was dropped
+		return nil, 0, errNoJob
+	case err != nil:
+		return nil, 0, fmt.Errorf("read %s of %s: %w", key, bucket, err)
+	}
+	return got.Message.Data, got.Message.Seq, nil
 }
 
 // swap writes rec if the record is still at rec.Rev, and returns it with its new revision; errConflict otherwise. While
@@ -270,15 +304,8 @@ func (l *JetStream) swap(ctx context.Context, rec message.Record) (message.Recor
 	for pause := 20 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		try, cancel := context.WithTimeout(ctx, serverPatience)
 		rev, err := l.jobs.Update(try, rec.Job, value, rec.Rev)
-		var e jetstream.KeyValueEntry
 		if err != nil && isConflict(err) {
-			e, err = l.jobs.Get(try, rec.Job)
-			if err == nil && !bytes.Equal(e.Value(), value) || errors.Is(err, jetstream.ErrKeyNotFound) {
-				err = errConflict
-			}
-			if err == nil {
-				rev = e.Revision()
-			}
+			rev, err = l.ours(try, rec, value)
 		}
 		if noRoom(err) {
 			l.crowded(try)
@@ -307,19 +334,38 @@ func (l *JetStream) swap(ctx context.Context, rec message.Record) (message.Recor
 	}
 }
 
+// ours looks at what stands in the way of a swap: the write itself, of which the answer was lost, or another one, which
+// is errConflict. A server that has nothing newer than what the swap expects is behind, and may be asked again.
+func (l *JetStream) ours(ctx context.Context, rec message.Record, value []byte) (uint64, error) {
+	there, rev, err := l.latest(ctx, message.JobBucket, rec.Job)
+	switch {
+	case errors.Is(err, errNoJob):
+		return 0, errConflict
+	case err != nil:
+		return 0, err
+	case rev <= rec.Rev:
+		return 0, fmt.Errorf("the record is at %d there, and was at %d", rev, rec.Rev)
+	case !bytes.Equal(there, value):
+		return 0, errConflict
+	}
+	return rev, nil
+}
+
 // room is how long a value may be.
 func (l *JetStream) room() int { return int(l.nc.MaxPayload()) - headRoom }
 
 // refused reports whether the server will never take a write: what is sent is wrong, not the time.
 func refused(err error) bool {
 	var api *jetstream.APIError
-	return errors.Is(err, nats.ErrMaxPayload) || errors.As(err, &api) && api.Code == http.StatusBadRequest
+	return errors.Is(err, nats.ErrMaxPayload) ||
+		errors.As(err, &api) && api.Code == http.StatusBadRequest && !isConflict(err)
 }
 
 func isConflict(err error) bool {
 	var api *jetstream.APIError
 	return errors.Is(err, jetstream.ErrKeyExists) ||
-		errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence
+		errors.As(err, &api) && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence ||
+			api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant) // the latter where there are copies
 }
 
 // markerTime is how long the bucket remembers that a job was dropped, for daemons that were not listening.
@@ -377,25 +423,10 @@ func (l *JetStream) open(ctx context.Context, j *Table) error {
 	if err != nil {
 		return err
 	}
-	w, err := l.jobs.WatchAll(l.ctx)
-	if err != nil {
+	loaded := make(chan struct{})
+	if err := l.follow(l.jobs, &l.records, func(e jetstream.KeyValueEntry) { l.watched(e, j, loaded) }); err != nil {
 		return fmt.Errorf("watch records: %w", err)
 	}
-	loaded := make(chan struct{})
-	l.wg.Go(func() {
-		defer func() { _ = w.Stop() }()
-		for {
-			select {
-			case <-l.ctx.Done():
-				return
-			case e, ok := <-w.Updates():
-				if !ok {
-					return
-				}
-				l.watched(e, j, loaded)
-			}
-		}
-	})
 	if err := l.hear(j.Hear); err != nil {
 		return err
 	}
@@ -405,6 +436,7 @@ func (l *JetStream) open(ctx context.Context, j *Table) error {
 	case <-loaded:
 	}
 	l.missing(ctx, named, j)
+	l.wg.Go(func() { l.watchOver(j) })
 	if err := l.full(); err != nil { // asked for now so that the server knows its folders
 		l.cfg.Log.Warn().Err(err).Msg("no new jobs")
 	}
@@ -418,7 +450,7 @@ func (l *JetStream) watched(e jetstream.KeyValueEntry, j *Table, loaded chan str
 	case e.Operation() != jetstream.KeyValuePut:
 		j.vanish(e.Key())
 	default:
-		rec, err := decodeRecord(e)
+		rec, err := decodeRecord(e.Key(), e.Value(), e.Revision())
 		if err != nil {
 			l.cfg.Log.Error().Err(err).Msg("record left alone")
 			return

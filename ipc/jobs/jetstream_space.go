@@ -40,6 +40,7 @@ func (l *JetStream) Space() *message.StoreStats {
 	return &message.StoreStats{
 		Bytes: l.used, Limit: l.limit, Full: l.tight(0), Head: l.head(),
 		Lost: len(ids), LostJobs: ids[:min(len(ids), 20)], Damaged: slices.Clone(l.hurt),
+		Copies: l.copies, Trouble: slices.Clone(l.trouble), Restored: l.restored,
 	}
 }
 
@@ -190,6 +191,7 @@ func (l *JetStream) tidy(ctx context.Context, n int) {
 			strange[id] = time.Now()
 		case err != nil && time.Since(since) < orphanAge:
 			strange[id] = since
+		case err != nil && !l.absent(ctx, id): // it is not told of yet
 		case err != nil || rec.State == message.Done:
 			_ = l.purgePieces(ctx, id)
 		case rec.State.Final():
@@ -204,6 +206,12 @@ func (l *JetStream) tidy(ctx context.Context, n int) {
 		}
 		l.cfg.Log.Warn().Str("job", rec.Job).Msg("room is short: the job has ended and cannot be retried any more")
 	}
+}
+
+// absent reports whether the store has no record of a job, for sure.
+func (l *JetStream) absent(ctx context.Context, id string) bool {
+	_, err := l.get(ctx, id)
+	return errors.Is(err, errNoJob)
 }
 
 // kept implements Store.

@@ -27,8 +27,8 @@ func (s *shaky) Get(ctx context.Context, key string) (jetstream.KeyValueEntry, e
 	return s.KeyValue.Get(ctx, key)
 }
 
-// TestRequestThatCannotBeReadNow: a job whose request cannot be fetched for a moment runs later, in its first attempt;
-// only one whose request is gone fails.
+// TestRequestThatCannotBeReadNow: a job whose request cannot be fetched for a moment, or is not known yet to the server
+// that was asked, runs in its first attempt; only one whose request is gone fails.
 func TestRequestThatCannotBeReadNow(t *testing.T) {
 	e := jetstreamServer(t, false)
 	a, _ := durable(t, e, "a")
@@ -45,9 +45,16 @@ func TestRequestThatCannotBeReadNow(t *testing.T) {
 	if bad.left.Load() >= 0 {
 		t.Fatal("the request was read without the bucket")
 	}
-	bad.err = jetstream.ErrKeyNotFound
+	bad.err = jetstream.ErrKeyNotFound // by a server that is behind the others
 	bad.left.Store(1)
+	mustCreate(t, a, &message.RunRequest{ID: "behind"})
+	if rec, req, _, err := b.Take(ctx, "w"); err != nil || rec.Attempt != 1 || req.ID != "behind" {
+		t.Fatalf("took %+v, %v; want the job whose request one server does not know yet", rec, err)
+	}
 	mustCreate(t, a, &message.RunRequest{ID: "gone"})
+	if err := storeOf(a).purgePieces(ctx, "gone"); err != nil {
+		t.Fatal(err)
+	}
 	take, stop := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() {

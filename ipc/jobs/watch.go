@@ -54,6 +54,30 @@ func until(ms int64, now time.Time, most time.Duration) time.Duration {
 	return min(max(time.UnixMilli(ms).Sub(now), 0), most)
 }
 
+// written returns every record that is in the store, as the table has it.
+func (j *Table) written() []message.Record {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	out := make([]message.Record, 0, len(j.jobs))
+	for _, e := range j.jobs {
+		if !e.local && e.rec.Rev > 0 {
+			out = append(out, e.rec.Clone())
+		}
+	}
+	return out
+}
+
+// turnBack makes rec what the table has of a job, if it still has the revision was, although that may be a later one:
+// the store has lost it.
+func (j *Table) turnBack(was uint64, rec message.Record) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if e := j.jobs[rec.Job]; e != nil && e.rec.Rev == was {
+		e.rec.Rev = 0
+		j.settle(e, rec)
+	}
+}
+
 // vanish drops a job that somebody has dropped from the store.
 func (j *Table) vanish(id string) {
 	j.mu.Lock()

@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -32,6 +33,14 @@ type Member struct {
 	Version string `json:"version"` // of the program
 	Devices string `json:"devices"` // as --devices names them
 	Ranks   int    `json:"ranks"`   // places
+	// Files tells its model files apart from others of their names: size and hash of the header, by KIND/NAME.
+	Files map[string]string `json:"files,omitempty"`
+}
+
+// Equal reports whether two machines say the same of themselves.
+func (m Member) Equal(o Member) bool {
+	return m.Address == o.Address && m.Version == o.Version && m.Devices == o.Devices && m.Ranks == o.Ranks &&
+		maps.Equal(m.Files, o.Files)
 }
 
 // Config says which server and which group.
@@ -96,14 +105,18 @@ func (g *Group) key(m Member) string {
 	return g.name + "." + base64.RawURLEncoding.EncodeToString([]byte(m.Address))
 }
 
-// Announce keeps the entry of a member alive until ctx is done, and takes it away then. say, if not nil, is told when
-// the server cannot be reached, and nil when it can again.
-func (g *Group) Announce(ctx context.Context, m Member, say func(error)) {
-	text, _ := json.Marshal(m) // never fails
+// Announce keeps the entry of a member alive until ctx is done, and takes it away then. Its files, if files is not nil,
+// are asked for whenever the entry is written. say, if not nil, is told when the server cannot be reached, and nil when
+// it can again.
+func (g *Group) Announce(ctx context.Context, m Member, files func() map[string]string, say func(error)) {
 	tick := time.NewTicker(beat)
 	defer tick.Stop()
 	var last error
 	for {
+		if files != nil {
+			m.Files = files()
+		}
+		text, _ := json.Marshal(m) // never fails
 		once, cancel := context.WithTimeout(ctx, beat)
 		_, err := g.kv.Put(once, g.key(m), text)
 		cancel()
@@ -154,7 +167,7 @@ func (g *Group) Follow(ctx context.Context, changed func([]Member)) {
 	defer tick.Stop()
 	var last []Member
 	for first := true; ; {
-		if now, err := g.List(ctx); err == nil && (first || !slices.Equal(now, last)) {
+		if now, err := g.List(ctx); err == nil && (first || !slices.EqualFunc(now, last, Member.Equal)) {
 			first, last = false, now
 			changed(now)
 		}

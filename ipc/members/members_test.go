@@ -2,6 +2,8 @@ package members_test
 
 import (
 	"context"
+	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -58,14 +60,21 @@ func TestMembersComeAndGo(t *testing.T) {
 	a := members.Member{Address: "a.example:7117", Version: "1.2", Devices: "cuda:0-3", Ranks: 4}
 	b := members.Member{Address: "[::1]:7118", Version: "1.1", Devices: "cpu", Ranks: 1}
 	here, leave := context.WithCancel(t.Context())
-	go join("others").Announce(t.Context(), b, nil)
-	go join("cards").Announce(here, a, nil)
-	await(t, "one has joined", lists, func(l []members.Member) bool { return len(l) == 1 && l[0] == a })
+	go join("others").Announce(t.Context(), b, nil, nil)
+	copied := atomic.Bool{}
+	go join("cards").Announce(here, a, func() map[string]string {
+		return map[string]string{"loras/a": fmt.Sprint(copied.Load())}
+	}, nil)
+	a.Files = map[string]string{"loras/a": "false"}
+	await(t, "one has joined", lists, func(l []members.Member) bool { return len(l) == 1 && l[0].Equal(a) })
+	copied.Store(true)
+	a.Files = map[string]string{"loras/a": "true"}
+	await(t, "a file of it is another one", lists, func(l []members.Member) bool { return len(l) == 1 && l[0].Equal(a) })
 	silent := join("cards")
-	go silent.Announce(t.Context(), b, nil)
-	await(t, "two have joined", lists, func(l []members.Member) bool { return len(l) == 2 && l[0] == b && l[1] == a })
+	go silent.Announce(t.Context(), b, nil, nil)
+	await(t, "two have joined", lists, func(l []members.Member) bool { return len(l) == 2 && l[0].Equal(b) && l[1].Equal(a) })
 	leave()
-	await(t, "one has left", lists, func(l []members.Member) bool { return len(l) == 1 && l[0] == b })
+	await(t, "one has left", lists, func(l []members.Member) bool { return len(l) == 1 && l[0].Equal(b) })
 	silent.Close()
 	await(t, "one says nothing any more", lists, func(l []members.Member) bool { return len(l) == 0 })
 	if _, err := members.Join(t.Context(), members.Config{URL: e.URL(), Group: "a.b"}); err == nil {

@@ -111,9 +111,9 @@ type DualRef struct {
 	Nested bool      `json:"nested,omitempty"` // style "nested"; false: "regular"
 }
 
-// CondRef is one entry of a conditioning. ModelConds are what ComfyUI's extra_conds gives: c_crossattn [1, Lt, D], y
-// [1, P], guidance [1], attention_mask [1, Lt], and of HunyuanDiT and PixArt text_embedding_mask,
-// encoder_hidden_states_t5, text_embedding_mask_t5, image_meta_size, c_size, c_ar.
+// CondRef is one entry of a conditioning. ModelConds are what ComfyUI's extra_conds gives: c_crossattn [1, Lt, D],
+// c_concat [1, C, Y, X] in model space, y [1, P], guidance [1], attention_mask [1, Lt], and of HunyuanDiT and PixArt
+// text_embedding_mask, encoder_hidden_states_t5, text_embedding_mask_t5, image_meta_size, c_size, c_ar.
 type CondRef struct {
 	ModelConds map[string]*wire.Tensor `json:"model_conds"`
 	// sigma; the entry is active while end <= sigma <= start

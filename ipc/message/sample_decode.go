@@ -293,7 +293,7 @@ func (c *CondRef) entry(path string, look Numbers) (parallel.Entry, error) {
 
 // setCond takes one value of extra_conds.
 func setCond(e *dit.Entry, key, path string, t *wire.Tensor, look Numbers) error {
-	dims := map[string]int{"c_crossattn": 3, "encoder_hidden_states_t5": 3, "guidance": 1}[key]
+	dims := map[string]int{"c_crossattn": 3, "encoder_hidden_states_t5": 3, "guidance": 1, "c_concat": 4}[key]
 	if key == "attention_mask" || key == "text_embedding_mask" || key == "text_embedding_mask_t5" {
 		n, err := look.prefix(path, t)
 		if key == "text_embedding_mask_t5" {
@@ -315,6 +315,8 @@ func setCond(e *dit.Entry, key, path string, t *wire.Tensor, look Numbers) error
 		e.Context = dit.Array{Rows: shape[1], Cols: shape[2], Data: data}
 	case "encoder_hidden_states_t5":
 		e.Context2 = dit.Array{Rows: shape[1], Cols: shape[2], Data: data}
+	case "c_concat":
+		e.Concat = dit.Reference{Y: shape[2], X: shape[3], Data: data}
 	case "y":
 		e.Pooled = data
 	case "guidance":
@@ -329,7 +331,7 @@ func setCond(e *dit.Entry, key, path string, t *wire.Tensor, look Numbers) error
 	case "c_ar": // sorted before c_size, kept behind it
 		e.Size = append(e.Size, data...)
 	default:
-		return wire.BadField(path, "is not known here; the keys are c_crossattn, y, guidance, attention_mask, "+
+		return wire.BadField(path, "is not known here; the keys are c_crossattn, c_concat, y, guidance, attention_mask, "+
 			"text_embedding_mask, encoder_hidden_states_t5, text_embedding_mask_t5, image_meta_size, c_size, c_ar")
 	}
 	return nil

@@ -37,6 +37,12 @@ type StoreStats struct {
 	LostJobs []string `json:"lost_jobs,omitempty"` // the first of them
 	// Damaged are the streams that the server says it has lost messages of, with the bytes of those.
 	Damaged []string `json:"damaged,omitempty"`
+	// Copies are those of every record, on as many servers; 0: not known yet.
+	Copies int `json:"copies,omitempty"`
+	// Trouble names streams that no server leads, and servers that are away or behind.
+	Trouble []string `json:"trouble,omitempty"`
+	// Restored are records that the server had lost while the daemon ran, and that it has written again.
+	Restored int `json:"restored,omitempty"`
 }
 
 // WorkerStats is one worker of a daemon.

@@ -49,6 +49,11 @@ func (t totals) Collect(out chan<- prometheus.Metric) {
 		put(gauge, "store_bytes", "Bytes of the files of the job store.", float64(s.Store.Bytes))
 		put(gauge, "store_limit_bytes", "Bytes that they may have, 0 if not known.", float64(s.Store.Limit))
 		put(gauge, "store_lost_jobs", "Jobs whose records were missing when the daemon started.", float64(s.Store.Lost))
+		put(gauge, "store_restored_jobs", "Jobs whose records the NATS server had lost, and that were written again.",
+			float64(s.Store.Restored))
+		put(gauge, "store_copies", "Copies of every record, 0 if not known.", float64(s.Store.Copies))
+		put(gauge, "store_trouble", "Streams without a leader, and servers that are away or behind.",
+			float64(len(s.Store.Trouble)))
 	}
 	for _, a := range axes() {
 		put(counter, "axis_bytes_total", "Bytes that ranks sent each other, by axis of the mesh.",

@@ -131,6 +131,15 @@ func (n *NATS) distrust(c *nats.Conn) {
 // Name implements Carrier.
 func (n *NATS) Name() string { return "nats " + wire.Redact(n.cfg.URL) }
 
+// Leave has the connections that are at a server go to another one of the list.
+func (n *NATS) Leave(server string) {
+	for _, c := range []*nats.Conn{n.nc, n.bulk} {
+		if c.ConnectedUrl() == server {
+			_ = c.ForceReconnect()
+		}
+	}
+}
+
 // Ready is closed when the server knows that requests are answered here.
 func (n *NATS) Ready() <-chan struct{} { return n.ready }
 

@@ -75,7 +75,9 @@ func (l *Local) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.
 	if fail != nil {
 		return nil, fail
 	}
-	res, err := l.runner.Run(ctx, nodeJob(task.Req, w), func(ev graph.Event) {
+	job := nodeJob(task.Req, w)
+	job.Alone = task.Req.Attempt > 1
+	res, err := l.runner.Run(ctx, job, func(ev graph.Event) {
 		switch {
 		case ev.Type == "preview":
 			sink.Preview(ev.Node, ev.Blob)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"time"
 
@@ -19,6 +20,7 @@ type Config struct {
 	Executor jobs.Executor
 	Service  serve.ServiceConfig // Jobs, Outputs and Executors are made here
 	Outputs  jobs.OutputsConfig  // empty: files are only sent
+	Jobs     int                 // that the Executor runs at the same time; 0: one
 	Log      zerolog.Logger
 	// Exit ends the process; nil: os.Exit. It is called when the host is gone and work did not stop within the time a
 	// worker has for it.
@@ -52,7 +54,7 @@ func Run(ctx, drain context.Context, in io.ReadCloser, out io.Writer, cfg Config
 	done := make(chan struct{})
 	go func() {
 		d := jobs.Dispatcher{Jobs: table, Outputs: outputs, Log: cfg.Log, Trace: true}
-		d.Work(take, run, sc.Executors)
+		d.Work(take, run, slices.Repeat(sc.Executors, max(1, cfg.Jobs)))
 		close(done)
 	}()
 	err = (&serve.Stdio{In: in, Out: out}).Serve(ctx, drain, svc)

@@ -5,8 +5,8 @@
 // open.go recognises files, model.go computes.
 //
 // Facts that have caused bugs: the hint goes through the latent format of the base model, but SD3's without its shift;
-// SD3's nets get a pooled vector of zeros; a type of a union net is a row before the text, at the place of its first row,
-// and no type is no row; SD3's last block keeps its text, other than that of a whole model.
+// SD3's nets get a pooled vector of zeros; a type of a union net is a row before the text, at the place of its first
+// row, and no type is no row; SD3's last block keeps its text, other than that of a whole model.
 package control
 
 import (
@@ -45,7 +45,9 @@ const (
 const mode = "controlnet_mode_embedder.weight"
 
 // hints are the names of the layer that reads the hint.
-func hints() []string { return []string{"controlnet_x_embedder.", "pos_embed_input.", "pos_embed_input.proj."} }
+func hints() []string {
+	return []string{"controlnet_x_embedder.", "pos_embed_input.", "pos_embed_input.proj."}
+}
 
 // Is reports whether a set looks like a control net of any kind.
 func Is(set *weights.Set) bool {
@@ -86,11 +88,12 @@ func familyOf(set *weights.Set) (name string, diffusers bool, err error) {
 }
 
 func unsupported(what string) error {
-	return fmt.Errorf("the file looks like %s; supported are control nets whose hint is a latent, for flux (InstantX, union, "+
-		"inpaint), sd3 (diffusers) and qwenimage (InstantX, inpaint)", what)
+	return fmt.Errorf("the file looks like %s; supported are control nets whose hint is a latent, for flux (InstantX, "+
+		"union, inpaint), sd3 (diffusers) and qwenimage (InstantX, inpaint)", what)
 }
 
-// Open describes the control net that a set holds; meta is the file's metadata, read like that of a model of the family.
+// Open describes the control net that a set holds; meta is the file's metadata, read like that of a model of the
+// family.
 func Open(all []family.Family, set *weights.Set, meta map[string]string) (*Net, error) {
 	name, diffusers, err := familyOf(set)
 	if err != nil {
@@ -193,8 +196,8 @@ func describe(d *family.Diffusion, own *weights.Set) (*Net, error) {
 	token := d.Spec.PatchSize * d.Spec.PatchSize
 	n.Hint = own.Dim("hint.weight", 1) / token
 	if n.Hint != d.Spec.Channels && n.Hint != d.Spec.Channels+1 {
-		return nil, fmt.Errorf("a control net for %s whose hint has %d channels: want %d, or %d with a mask", n.Family, n.Hint,
-			d.Spec.Channels, d.Spec.Channels+1)
+		return nil, fmt.Errorf("a control net for %s whose hint has %d channels: want %d, or %d with a mask", n.Family,
+			n.Hint, d.Spec.Channels, d.Spec.Channels+1)
 	}
 	rows, _ := own.Get(mode)
 	options := weights.Options{Model: "control net", Dims: map[string]int{

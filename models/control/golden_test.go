@@ -177,7 +177,9 @@ func compare(t *testing.T, ops engine.Ops, name string, r run, results *safetens
 
 // TestFeedsAreComfyUIs: the outputs of a net go to the blocks of the released models as ComfyUI gives them out.
 func TestFeedsAreComfyUIs(t *testing.T) {
-	blocks := func(kind dit.BlockKind, n int) []dit.BlockSpec { return slices.Repeat([]dit.BlockSpec{{Kind: kind}}, n) }
+	blocks := func(kind dit.BlockKind, n int) []dit.BlockSpec {
+		return slices.Repeat([]dit.BlockSpec{{Kind: kind}}, n)
+	}
 	check := func(name string, base *dit.Spec, want map[int]int) {
 		t.Helper()
 		got := map[int]int{}
@@ -215,7 +217,9 @@ func TestFeedsAreComfyUIs(t *testing.T) {
 
 // TestOtherNetsAreNamed: kinds that are not supported are refused by what they look like.
 func TestOtherNetsAreNamed(t *testing.T) {
-	for name, want := range map[string]string{"cn-xlabs-a": "XLabs", "cn-mistoline-a": "MistoLine", "qwen-a": "not a control net"} {
+	for name, want := range map[string]string{
+		"cn-xlabs-a": "XLabs", "cn-mistoline-a": "MistoLine", "qwen-a": "not a control net",
+	} {
 		set, _, err := goldenweights.Set(name)
 		if err != nil {
 			t.Fatal(err)

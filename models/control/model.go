@@ -9,8 +9,8 @@ import (
 	"patchbay/models/weights"
 )
 
-// extra names what a net has beside the beginning of a model. Sizes in the tags: E width, H channels of the hint, p patch
-// size, M types of a union net.
+// extra names what a net has beside the beginning of a model. Sizes in the tags: E width, H channels of the hint, p
+// patch size, M types of a union net.
 type extra struct {
 	Hint    *engine.Weight `weight:"hint" shape:"E,H*p*p"`
 	Outputs []output       `weight:"controlnet_blocks"`
@@ -50,8 +50,8 @@ func (m *Model) Blocks() int { return m.desc.Blocks }
 // Feeds implements dit.Control.
 func (m *Model) Feeds(base *dit.Spec) [][]int { return m.desc.Feeds(base) }
 
-// Prepare embeds the hints, which do not depend on the timestep, beside what the family prepares. The type of a union net
-// is a row before the text.
+// Prepare embeds the hints, which do not depend on the timestep, beside what the family prepares. The type of a union
+// net is a row before the text.
 func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, held dit.Range) (*dit.Prepared, error) {
 	n, li, e, cols := len(entries), grid.Tokens(), m.Spec().Width, m.extra.Hint.K()
 	own := make([]dit.Entry, n)
@@ -61,7 +61,8 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, held di
 			return nil, fmt.Errorf("control net for %s: entry %d: the hint is [%d, %d], want [%d, %d]", m.desc.Family, i, h.Rows,
 				h.Cols, li, cols)
 		case in.Mode < 0 || in.Mode > m.desc.Modes || (in.Mode > 0) != (entries[0].Mode > 0):
-			return nil, fmt.Errorf("control net for %s: entry %d: type %d, want 0 to %d", m.desc.Family, i, in.Mode, m.desc.Modes)
+			return nil, fmt.Errorf("control net for %s: entry %d: type %d, want 0 to %d", m.desc.Family, i, in.Mode,
+				m.desc.Modes)
 		case in.Mode > 0:
 			in.Context = dit.Array{
 				Rows: in.Context.Rows + 1, Cols: in.Context.Cols,

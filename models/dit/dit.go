@@ -65,13 +65,15 @@ type Entry struct {
 	// Size is the picture size that the network is told: HunyuanDiT image_meta_size [6], PixArt c_size [2] and c_ar [1];
 	// nil: from the grid.
 	Size []float32
+	// Concat are the channels that the network reads behind those of the latent, of the latent's size (Spec.Concat).
+	Concat Reference
 	// References are latents that the picture refers to, in models that take them (Spec.References); entries of one call
 	// have as many, of equal sizes.
 	References []Reference
 	// Method says where references sit, in ComfyUI's words ("index", "offset" ...); empty: the model's own.
 	Method string
-	// Hint is what a control net is shown, [Li, channels*p*p] in the order of tokens; Mode is its type in a union net, from
-	// 1; 0: none. No other model looks at them.
+	// Hint is what a control net is shown, [Li, channels*p*p] in the order of tokens; Mode is its type in a union net,
+	// from 1; 0: none. No other model looks at them.
 	Hint Array
 	Mode int
 }
@@ -85,6 +87,9 @@ type Control interface {
 	// Output computes that of block k: out [B, li, E] for the image rows of s, times gate [1, E] f32.
 	Output(env Env, k int, s *State, out, gate engine.Tensor)
 }
+
+// MaskChannels is how many channels of Entry.Concat a mask takes: the 8 x 8 pixels of a latent's, row by row.
+const MaskChannels = 64
 
 // Reference is a latent [C, Y, X] in model space. Read-only.
 type Reference struct {
@@ -130,6 +135,8 @@ type Spec struct {
 	Taps, TapsMLP int
 	// Tables: the modulations of a block are a vector that all blocks share plus a table of the block's.
 	Tables bool
+	// Concat is how many channels the network reads behind those of the latent (Entry.Concat); 0: none.
+	Concat int
 	// OneModulation: Modulate makes the modulations of all blocks, one for all double blocks and one for all single ones.
 	OneModulation bool
 	// Multiple is what the numbers of text and of image tokens are each filled up to a multiple of, with tokens that the
@@ -298,6 +305,7 @@ type Prepared struct {
 	KeyLen  []int // valid text tokens per entry for cross-attention; nil: all
 	// [Lt+Li, D/2] tables of the whole sequence, text first, [Li, D/2] for Cross models; absent: no rotation
 	RoPE    engine.RoPE
+	Concat  engine.Tensor // [n, Li, C*p*p] f32, what Embed puts behind the features of image tokens; absent: nothing
 	Pos     engine.Tensor // [1, Li, E] of env.DType, positions added by Embed; absent: none
 	Hint    engine.Tensor // [n, Li, E] of env.DType, of a control net, added by Embed; absent: none
 	Grid    Grid

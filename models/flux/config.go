@@ -9,14 +9,17 @@
 // are taken after a multiplication by 1000; the modulation of a double block is (shift, scale, gate) for attention,
 // then for the MLP; the last layer's is (shift, scale); queries and keys are RMS-normalised before rotation, with
 // different weights for text and image in double blocks; text tokens sit at position (0, 0, 0), image tokens at (0,
-// row, column), references where layers.Place puts them; the last linear layer already writes (channel, row, column), unlike the other families; an entry
-// without guidance skips the guidance embedding instead of embedding 0.
+// row, column), references where layers.Place puts them; the last linear layer already writes (channel, row, column),
+// unlike the other families; an entry without guidance skips the guidance embedding instead of embedding 0; checkpoints
+// that read a picture beside the noise (Fill, Canny, Depth) have its channels behind those of the latent in a token.
 package flux
 
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 
+	"patchbay/models/dit"
 	"patchbay/models/family"
 	"patchbay/models/weights"
 )
@@ -31,6 +34,7 @@ type Config struct {
 	Theta       float64 `json:"theta"`               // 10000
 	TimeFactor  float64 `json:"time_factor"`         // 1000
 	Channels    int     `json:"latent_channels"`     // 16
+	Concat      int     `json:"concat_channels"`     // 16 (Canny, Depth), 80 (Fill: a latent and 64 pixels of a mask), 0
 	PatchSize   int     `json:"patch_size"`          // 2
 	ContextDim  int     `json:"context_in_dim"`      // 4096, T5
 	VectorDim   int     `json:"vec_in_dim"`          // 768, CLIP
@@ -55,7 +59,9 @@ func Detect(set *weights.Set, meta map[string]string) (family.Config, error) {
 		return Config{}, fmt.Errorf("flux: patch_size %d in the file's metadata, want at least 1", c.PatchSize)
 	}
 	c.Hidden = set.Dim("img_in.weight", 0)
-	c.Channels = set.Dim("img_in.weight", 1) / (c.PatchSize * c.PatchSize)
+	token := c.PatchSize * c.PatchSize
+	c.Channels = set.Dim("final_layer.linear.weight", 0) / token
+	c.Concat = set.Dim("img_in.weight", 1)/token - c.Channels
 	c.Depth, c.DepthSingle = set.Count("double_blocks"), set.Count("single_blocks")
 	c.ContextDim, c.VectorDim = set.Dim("txt_in.weight", 1), set.Dim("vector_in.in_layer.weight", 1)
 	c.Guidance = set.Has("guidance_in.in_layer.weight")
@@ -68,9 +74,9 @@ func Detect(set *weights.Set, meta map[string]string) (family.Config, error) {
 	if c.Axes == nil && d == 128 {
 		c.Axes = []int{16, 56, 56}
 	}
-	if out := set.Dim("final_layer.linear.weight", 0) / (c.PatchSize * c.PatchSize); out != c.Channels {
-		return Config{}, fmt.Errorf("flux: the model reads %d channels and writes %d; variants with extra image channels "+
-			"(Fill, Canny, Depth) are not supported", c.Channels, out)
+	if more := []int{0, c.Channels, c.Channels + dit.MaskChannels}; !slices.Contains(more, c.Concat) {
+		return Config{}, fmt.Errorf("flux: the model reads %d channels and writes %d; known are as many, %d more (Canny, "+
+			"Depth) and %d more (Fill)", c.Channels+c.Concat, c.Channels, more[1], more[2])
 	}
 	return c, c.check(d)
 }

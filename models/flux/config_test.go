@@ -59,6 +59,13 @@ func TestDetectFindsTheConfig(t *testing.T) {
 			t.Errorf("prefix %q: got %+v, %v; want %+v", prefix, got, err, dev)
 		}
 	}
+	for _, more := range []int{16, 80} { // Canny and Depth, Fill
+		want := dev
+		want.Concat = more
+		if got, err := Detect(shapes(t, want, ""), nil); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%d channels more: got %+v, %v; want %+v", more, got, err, want)
+		}
+	}
 	small := tiny()
 	meta := map[string]string{"config": `{"in_channels": 64, "axes_dim": [8, 12, 12], "theta": 20000, "time_factor": ` +
 		`500, "num_heads": 6}`}
@@ -75,7 +82,7 @@ func TestDetectRefusesWithReasons(t *testing.T) {
 		s, _ := fill.Get(n)
 		wide[n] = s
 	}
-	wide["img_in.weight"] = weights.Stored{Shape: []int{192, 384}}
+	wide["img_in.weight"] = weights.Stored{Shape: []int{192, 256}}
 	config := map[string]string{"config": `{"axes_dim": [8, 12, 12]}`}
 	for _, c := range []struct {
 		set  *weights.Set

@@ -58,15 +58,18 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
 		Family: "flux", Width: c.Hidden, Heads: c.Heads, HeadDim: c.Hidden / c.Heads, PatchSize: c.PatchSize,
 		Channels: c.Channels, OutChannels: c.Channels, ContextDim: c.ContextDim, PooledDim: c.VectorDim,
-		TakesGuidance: c.Guidance, Rotates: true, References: true, MLPRatio: float64(c.MLPHidden) / float64(c.Hidden),
+		TakesGuidance: c.Guidance, Rotates: true, MLPRatio: float64(c.MLPHidden) / float64(c.Hidden),
 	}
+	s.Concat, s.References = c.Concat, c.Concat == 0 // a reference lacks the channels of a mask or a second picture
 	for range c.Depth {
 		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Double, Skip: -1, Attends: 1, Cuts: true})
 	}
 	for range c.DepthSingle {
 		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Single, Skip: -1, Attends: 1})
 	}
-	tags := family.Tags{Dims: map[string]int{"F": c.MLPHidden, "V": c.VectorDim}, Block: c.block}
+	tags := family.Tags{Dims: map[string]int{
+		"F": c.MLPHidden, "V": c.VectorDim, "I": (c.Channels + c.Concat) * c.PatchSize * c.PatchSize,
+	}, Block: c.block}
 	d, err := family.Describe("flux", set, s, tags, func() *net { return newNet(c) },
 		func(l family.Loaded[net]) dit.Model { return &Model{l, c} })
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 
 func goldens() goldenrun.Family {
 	return goldenrun.Family{
-		Models: []string{"flux-a", "flux-b", "flux-c", "kontext-a"},
+		Models: []string{"flux-a", "flux-b", "flux-c", "fill-a", "kontext-a"},
 		Open:   goldenrun.Of(Family()),
 		States: func(spec *dit.Spec, i int, x []float32, rows dit.Rows) map[string][]float32 {
 			lt, depth := rows.Text.Len(), 0

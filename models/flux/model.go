@@ -29,6 +29,9 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.R
 	p.Vector = env.Arena.Alloc(engine.F32, p.N, m.cfg.Hidden)
 	if !m.Held.NoEmbed {
 		layers.EmbedJoint(env, spec, p, m.Net.TxtIn, m.Net.ImgIn, nil)
+		if err := layers.Concat(env, spec, p); err != nil {
+			return nil, err
+		}
 	}
 	mark := env.Arena.Mark()
 	layers.MLP(env, p.Vector, layers.Pooled(env, entries, m.cfg.VectorDim), m.Net.Vector.In, m.Net.Vector.Out, engine.SiLU)
@@ -121,9 +124,7 @@ func (m *Model) vectors(env dit.Env, p *dit.Prepared, timesteps []float32) engin
 // Embed projects the latent's tokens and copies the text rows.
 func (m *Model) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
 	layers.Entries(env, s.TextRows(), s.P.Text.Slice(1, s.Rows.Text.Start, s.Rows.Text.End))
-	if s.Rows.Image.Len() > 0 {
-		env.Ops.Linear(s.ImageRows(), x, m.Net.ImgIn, engine.Epilogue{})
-	}
+	layers.EmbedImage(env, s, x, m.Net.ImgIn)
 }
 
 // Head normalises, modulates by (shift, scale) and projects the image rows.

@@ -3,9 +3,9 @@ package flux
 import "patchbay/engine"
 
 // net names the weights of the whole model. Sizes in the tags: E width, F MLP width, D head dim, C channels, p patch
-// size, T and V columns of context and pooled vector.
+// size, I columns of a token with the concatenated channels, T and V columns of context and pooled vector.
 type net struct {
-	ImgIn    *engine.Weight `weight:"img_in" shape:"E,C*p*p" use:"embed"`
+	ImgIn    *engine.Weight `weight:"img_in" shape:"E,I" use:"embed"`
 	TxtIn    *engine.Weight `weight:"txt_in" shape:"E,T" use:"embed"`
 	Time     timeEmbedder   `weight:"time_in"`
 	Vector   vectorEmbedder `weight:"vector_in"`

@@ -1,6 +1,8 @@
 package layers
 
 import (
+	"fmt"
+
 	"patchbay/engine"
 	"patchbay/models/dit"
 )
@@ -81,6 +83,42 @@ func EmbedJoint(env dit.Env, spec *dit.Spec, p *dit.Prepared, text, image *engin
 		rows := p.Text.Slice(1, own, p.Lt)
 		Project(env, rows, references(env, spec, p.Entries, rows.Dim(1)), image)
 	}
+	env.Arena.Release(mark)
+}
+
+// Concat uploads what image tokens have behind the features of the latent: p.Concat in the arena; nothing where the
+// network reads nothing there. It refuses channels that are missing or of another size.
+func Concat(env dit.Env, spec *dit.Spec, p *dit.Prepared) error {
+	if spec.Concat == 0 {
+		return nil
+	}
+	var all []float32
+	for i, e := range p.Entries {
+		c := e.Concat
+		if c.Y != p.Grid.LatentY || c.X != p.Grid.LatentX || len(c.Data) != spec.Concat*c.Y*c.X {
+			return fmt.Errorf("%s: entry %d: %d concatenated values of %d x %d, want %d channels of %d x %d", spec.Family, i,
+				len(c.Data), c.Y, c.X, spec.Concat, p.Grid.LatentY, p.Grid.LatentX)
+		}
+		all = append(all, patches(c, spec.Concat, spec.PatchSize, p.Grid)...)
+	}
+	p.Concat = Upload(env, all, p.N, p.Grid.Tokens(), spec.Concat*spec.PatchSize*spec.PatchSize)
+	return nil
+}
+
+// EmbedImage projects the tokens x [B, li, C*p*p] of the latent, with what Concat put behind them, to s's image rows.
+func EmbedImage(env dit.Env, s *dit.State, x engine.Tensor, w *engine.Weight) {
+	rows := s.Rows.Image
+	if rows.Len() == 0 {
+		return
+	}
+	mark := env.Arena.Mark()
+	if !s.P.Concat.IsZero() {
+		latent, wide := x, Scratch(env, x, s.B, rows.Len(), w.K())
+		env.Ops.Copy(wide.Slice(2, 0, latent.Dim(2)), latent)
+		Entries(env, wide.Slice(2, latent.Dim(2), w.K()), s.P.Concat.Slice(1, rows.Start, rows.End))
+		x = wide
+	}
+	env.Ops.Linear(s.ImageRows(), x, w, engine.Epilogue{})
 	env.Arena.Release(mark)
 }
 

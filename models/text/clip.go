@@ -175,7 +175,7 @@ func (c *CLIP) run(env Env, chunks [][]tokenizer.Token, f Form) (hidden, pooled 
 		if err := env.step(); err != nil {
 			return hidden, pooled, err
 		}
-		c.layer(ops, layer, w)
+		layer.run(ops, w, cfg.Heads, cfg.Eps, c.act, true)
 		if i == want && !finished {
 			if f.Norm {
 				ops.LayerNorm(w.kept, w.x, c.weights.Final.Weight, c.weights.Final.Bias, cfg.Eps)
@@ -200,15 +200,15 @@ func (c *CLIP) run(env Env, chunks [][]tokenizer.Token, f Form) (hidden, pooled 
 	return w.kept, pooled, nil
 }
 
-func (c *CLIP) layer(ops engine.Ops, layer *clipLayer, w work) {
-	eps, h := c.Config.Eps, c.Config.Heads
+// run is a pre-norm block on w.x.
+func (layer *clipLayer) run(ops engine.Ops, w work, h int, eps float32, act engine.Act, causal bool) {
 	ops.LayerNorm(w.norm, w.x, layer.Norm1.Weight, layer.Norm1.Bias, eps)
 	ops.Linear(w.q, w.norm, layer.Q, engine.Epilogue{})
 	ops.Linear(w.k, w.norm, layer.K, engine.Epilogue{})
 	ops.Linear(w.v, w.norm, layer.V, engine.Epilogue{})
-	ops.Attention(heads(w.o, h), heads(w.q, h), heads(w.k, h), heads(w.v, h), engine.AttentionArgs{Causal: true})
+	ops.Attention(heads(w.o, h), heads(w.q, h), heads(w.k, h), heads(w.v, h), engine.AttentionArgs{Causal: causal})
 	ops.Linear(w.x, w.o, layer.Out, engine.Epilogue{Residual: w.x})
 	ops.LayerNorm(w.norm, w.x, layer.Norm2.Weight, layer.Norm2.Bias, eps)
-	ops.Linear(w.hidden, w.norm, layer.FC1, engine.Epilogue{Act: c.act})
+	ops.Linear(w.hidden, w.norm, layer.FC1, engine.Epilogue{Act: act})
 	ops.Linear(w.x, w.hidden, layer.FC2, engine.Epilogue{Residual: w.x})
 }

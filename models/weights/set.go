@@ -122,6 +122,23 @@ func (s *Set) Bytes() int64 {
 	return n
 }
 
+// WideBytes returns the size of all tensors on devices that compute with bf16, f16 and f32 alone: what is narrower is
+// bf16 there, and f16 with a factor f32.
+func (s *Set) WideBytes() int64 {
+	n := int64(0)
+	for _, t := range s.tensors {
+		size := t.DType.Size()
+		switch {
+		case t.packed != nil || size == 1:
+			size = engine.BF16.Size()
+		case t.DType == engine.F16 && t.Scale != 0 && t.Scale != 1:
+			size = engine.F32.Size()
+		}
+		n += int64(t.Len()) * int64(size)
+	}
+	return n
+}
+
 // Form names what most bytes of the set are: a type, "int8", "rotated int8", or the form of blocks. quantised reports
 // whether processors keep it as it is, narrower than bf16.
 func (s *Set) Form() (name string, quantised bool) {

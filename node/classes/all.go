@@ -11,7 +11,7 @@ func All(extra ...graph.Class) *graph.Catalogue {
 		samplerClasses(), guidanceClasses(), modelSamplingClasses(), areaClasses(), mixClasses(), clipLayerClasses(),
 		loraClasses(), inpaintClasses(), tiledClasses(), resizeLatentClasses(), transformLatentClasses(),
 		composeLatentClasses(), latentBatchClasses(), resizeImageClasses(), imageOpClasses(), maskClasses(),
-		primitiveClasses(), textFamilyClasses(), latentMathClasses(), imageBatchClasses(), easyCacheClasses(),
+		primitiveClasses(), styleClasses(), textFamilyClasses(), latentMathClasses(), imageBatchClasses(), easyCacheClasses(),
 		extra,
 	)
 }

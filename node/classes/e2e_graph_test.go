@@ -55,6 +55,16 @@ func (c *e2eCase) raw(e e2eEntry) value.Conditioning {
 	if e.T5 != nil {
 		cond.Context2, cond.Context2Len = array("t5", e.T5), e.MaskLengthT5
 	}
+	if r := e.ConcatImage; r != nil {
+		cond.ConcatImage = parallel.NewLatent(r.Shape[0], r.Shape[1], r.Shape[2], r.Shape[3])
+		cond.ConcatImage.Data = golden.Input(r.Input, cond.ConcatImage.Len())
+	}
+	if r := e.ConcatMask; r != nil { // values 0..1
+		cond.ConcatMask = &picture.Mask{
+			B: 1, Y: r.Shape[2], X: r.Shape[3],
+			Data: golden.Fill("input:"+r.Input, r.Shape[2]*r.Shape[3], 1, 0.5),
+		}
+	}
 	if e.Width > 0 { // CLIPTextEncodePixArtAlpha
 		cond.Pixels = [2]int{int(e.Height), int(e.Width)}
 	}

@@ -38,12 +38,16 @@ type e2eEntry struct {
 	Zeroed       bool
 	Width        float32
 	Height       float32
-	Final        []int `json:"final_context"`
-	References   []struct {
-		Input string
-		Shape []int // [1, C, Y, X], or of one frame
-	} `json:"reference_latents"`
-	Method string `json:"reference_latents_method"`
+	Final        []int       `json:"final_context"`
+	References   []e2eTensor `json:"reference_latents"`
+	Method       string      `json:"reference_latents_method"`
+	ConcatImage  *e2eTensor  `json:"concat_latent_image"`
+	ConcatMask   *e2eTensor  `json:"concat_mask"`
+}
+
+type e2eTensor struct {
+	Input string
+	Shape []int // [1, C, Y, X], or of one frame
 }
 
 type e2eCase struct {

@@ -10,6 +10,7 @@ import (
 	"patchbay/node/picture"
 	"patchbay/node/picture/resample"
 	"patchbay/node/value"
+	"patchbay/parallel"
 )
 
 // inpaintClasses are the rows that give a latent the mask of what may change.
@@ -46,6 +47,19 @@ func inpaintClasses() []graph.Class {
 				{Name: "latent", Type: "LATENT"},
 			}, Run: inpaintConditioning,
 		},
+		{
+			Name: "InstructPixToPixConditioning", Module: "comfy_extras.nodes_ip2p", NewStyle: true,
+			Category: "model/conditioning/instructpix2pix", Heavy: graph.StageVAE,
+			Inputs: []graph.Input{
+				graph.Link("positive", "CONDITIONING", ""), graph.Link("negative", "CONDITIONING", ""),
+				graph.Link("vae", "VAE", ""), graph.Link("pixels", "IMAGE", ""),
+			},
+			Outputs: []graph.Slot{
+				{Name: "positive", Type: "CONDITIONING"},
+				{Name: "negative", Type: "CONDITIONING"},
+				{Name: "latent", Type: "LATENT"},
+			}, Run: pixToPix,
+		},
 	}
 }
 
@@ -79,24 +93,52 @@ func inpainted(im *picture.Image, mask *picture.Mask, grow, scale int) (*picture
 	return grey, whole.Centred(scale).Dilated(grow), err
 }
 
-// inpaintConditioning encodes the picture and keeps the mask, not rounded, with the latent. ComfyUI also attaches the
-// masked picture to the conditionings for networks with more input channels (FLUX Fill); those are refused when they
-// are loaded, and all others ignore it.
+// inpaintConditioning encodes the picture, keeps the mask, not rounded, with the latent, and gives both conditionings
+// mask and masked picture, for networks that read them (FLUX Fill).
 func inpaintConditioning(c *graph.Call) ([]any, error) {
-	im := graph.Arg[*picture.Image](c, "pixels")
-	samples, err := encodeImage(c, graph.Arg[*value.VAE](c, "vae"), im)
+	im, v := graph.Arg[*picture.Image](c, "pixels"), graph.Arg[*value.VAE](c, "vae")
+	mask, err := sizedMask(c.Mask("mask"), im.Y, im.X)
+	if err != nil {
+		return nil, err
+	}
+	grey, _, err := inpainted(im, mask, 0, 8)
+	if err != nil {
+		return nil, err
+	}
+	masked, err := encodeImage(c, v, grey)
+	if err != nil {
+		return nil, err
+	}
+	samples, err := encodeImage(c, v, im)
 	if err != nil {
 		return nil, err
 	}
 	out := &value.Latent{Samples: samples}
+	mask = mask.Centred(8)
 	if c.Flag("noise_mask") {
-		mask, err := sizedMask(c.Mask("mask"), im.Y, im.X)
-		if err != nil {
-			return nil, err
-		}
-		out.NoiseMask = mask.Centred(8)
+		out.NoiseMask = mask
 	}
-	return []any{graph.Arg[value.Conditioning](c, "positive"), graph.Arg[value.Conditioning](c, "negative"), out}, nil
+	return beside(c, masked, mask, out), nil
+}
+
+// pixToPix gives both conditionings the encoded picture, for networks that read one beside the noise (FLUX Canny and
+// Depth), and an empty latent of its size.
+func pixToPix(c *graph.Call) ([]any, error) {
+	l, err := encodeImage(c, graph.Arg[*value.VAE](c, "vae"), graph.Arg[*picture.Image](c, "pixels"))
+	return beside(c, l, nil, &value.Latent{Samples: parallel.NewLatent(l.B, l.C, l.Y, l.X)}), err
+}
+
+// beside gives both conditionings a picture and a mask to read, and a latent.
+func beside(c *graph.Call, l parallel.Latent, mask *picture.Mask, latent *value.Latent) (out []any) {
+	for _, side := range []string{"positive", "negative"} {
+		out = append(out, graph.Arg[value.Conditioning](c, side).Each(func(e *value.Cond) {
+			e.ConcatImage = l
+			if mask != nil {
+				e.ConcatMask = mask
+			}
+		}))
+	}
+	return append(out, latent)
 }
 
 // sizedMask returns a copy scaled to y rows and x columns (bilinear).

@@ -47,10 +47,14 @@ type indexed struct {
 // NewIndex returns an Index of the roots.
 func NewIndex(roots Roots) *Index { return &Index{roots: roots, known: map[string]indexed{}} }
 
-// Models lists the files of the models roots. A file without a readable header is listed without a hash.
-func (x *Index) Models() []NeededFile {
+// Models lists the files of the models roots, of these kinds or with none named of all. A file without a readable
+// header is listed without a hash.
+func (x *Index) Models(kinds ...string) []NeededFile {
 	var out []NeededFile
-	for _, kind := range append(Kinds(), KindGGUF) {
+	if kinds == nil {
+		kinds = append(Kinds(), KindGGUF)
+	}
+	for _, kind := range kinds {
 		for _, name := range x.roots.List(kind) {
 			if f, ok := x.Find(kind, name); ok {
 				out = append(out, f)

@@ -35,13 +35,15 @@ const (
 	KindVAE         = "vae"
 	KindLora        = "loras"
 	KindCheckpoint  = "checkpoints"
+	KindClipVision  = "clip_vision"
+	KindStyle       = "style_models"
 	KindInputImage  = "input_images"
 	KindInputLatent = "input_latents"
 )
 
 // Kinds returns the kinds of model files that List and Resolve know.
 func Kinds() []string {
-	return []string{KindDiffusion, KindText, KindVAE, KindLora, KindCheckpoint}
+	return []string{KindDiffusion, KindText, KindVAE, KindLora, KindCheckpoint, KindClipVision, KindStyle}
 }
 
 // folders returns the sub-folders of a models root that hold a kind, in search order.

@@ -20,6 +20,7 @@ type Call struct {
 	Class   *Class
 	in      map[string]any
 	run     *Runner
+	turn    *parallel.Turn
 	emit    func(Event)
 	outputs *[]files.Output
 	ui      map[string]any
@@ -112,7 +113,7 @@ func (c *Call) Save(out files.Output) {
 func (c *Call) Use() value.Use {
 	u := value.Use{Context: c.Context}
 	if c.run != nil {
-		u.Store, u.Loading = c.run.store, &c.spent.Load
+		u.Store, u.Turn, u.Loading = c.run.store, c.turn, &c.spent.Load
 	}
 	return u
 }

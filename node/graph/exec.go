@@ -32,10 +32,10 @@ type ExecResult struct {
 	Warnings []string
 }
 
-// Exec runs one node. It waits for a running job. Errors are *Failure with Class and, where one is at fault, Field set.
+// Exec runs one node. It waits for running jobs as Run does. Errors are *Failure with Class and, where one is at fault,
+// Field set.
 func (r *Runner) Exec(ctx context.Context, req ExecRequest, emit func(Event)) (*ExecResult, error) {
-	r.work.Lock()
-	defer r.work.Unlock()
+	defer r.begin(1)()
 	if emit == nil {
 		emit = func(Event) {}
 	}

@@ -21,6 +21,8 @@ type Job struct {
 	Inputs map[string][]byte
 	// Plan is how to use the devices ("ulysses=2,..."); empty: one rank.
 	Plan string
+	// Alone has no job run beside it: a worker that died with several has one of them to blame.
+	Alone bool
 	// Profile measures every operation of the denoise loop (Result.Stats has the spans).
 	Profile bool
 	// Preview asks for preview events.

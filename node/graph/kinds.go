@@ -29,6 +29,8 @@ func sizeOf(v any) int64 {
 			n += small + 4*int64(len(x[i].Context.Data)+len(x[i].Pooled)+len(x[i].Context2.Data))
 		}
 		return n
+	case value.Seen:
+		return small + 4*int64(len(x.Data))
 	case value.Sigmas:
 		return small + 4*int64(len(x))
 	case string:
@@ -62,6 +64,12 @@ func typeOf(v any) string {
 		return "SAMPLER"
 	case *value.Guider:
 		return "GUIDER"
+	case *value.Eyes:
+		return "CLIP_VISION"
+	case value.Seen:
+		return "CLIP_VISION_OUTPUT"
+	case *value.Style:
+		return "STYLE_MODEL"
 	case int64, uint64:
 		return "INT"
 	case float64:

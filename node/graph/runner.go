@@ -37,13 +37,17 @@ type Config struct {
 	Now func() time.Time
 	// Bounds are looked at before and after every node.
 	Bounds Bounds
+	// Jobs is how many run at the same time; 0: one.
+	Jobs int
 }
 
-// Runner executes workflows. It runs one job at a time; caches, weights and handles survive between jobs.
+// Runner executes workflows, one or a few at a time; caches, weights and handles survive between jobs.
 type Runner struct {
 	roots   files.Roots
 	cat     *Catalogue
-	work    sync.Mutex
+	work    sync.RWMutex  // of jobs; written by what must not meet one
+	turns   chan struct{} // one value a running job
+	alone   sync.Mutex    // of who fills turns
 	values  *lru.Cache[*entry]
 	store   *value.Store
 	handles *handles
@@ -79,11 +83,27 @@ func NewRunner(cfg Config) (*Runner, error) {
 			cfg.WeightBytes, cfg.Lease)
 	}
 	return &Runner{
-		bounds: cfg.Bounds, roots: cfg.Roots, cat: cfg.Catalogue,
+		bounds: cfg.Bounds, roots: cfg.Roots, cat: cfg.Catalogue, turns: make(chan struct{}, max(1, cfg.Jobs)),
 		values:  lru.New[*entry](orElse(cfg.CacheBytes, 2<<30), nil),
 		store:   value.NewStore(cfg.Engine, cfg.Compute, cfg.Roots, orElse(cfg.WeightBytes, 16<<30)),
 		handles: newHandles(cfg.Lease, cfg.Now),
 	}, nil
+}
+
+// begin waits until so many more jobs may run beside those that do. The function ends them.
+func (r *Runner) begin(jobs int) (end func()) {
+	r.alone.Lock()
+	for range jobs {
+		r.turns <- struct{}{}
+	}
+	r.alone.Unlock()
+	r.work.RLock()
+	return func() {
+		r.work.RUnlock()
+		for range jobs {
+			<-r.turns
+		}
+	}
 }
 
 // Close gives up all caches, handles and weights that the runner holds.
@@ -135,17 +155,22 @@ func (r *Runner) Roots() files.Roots { return r.roots }
 // that follows from the error. An error is always a *Failure; the result is returned with it as far as it got.
 // Cancelling ctx ends the job within a block.
 func (r *Runner) Run(ctx context.Context, job Job, emit func(Event)) (*Result, error) {
-	r.work.Lock()
-	defer r.work.Unlock()
+	jobs := 1
+	if job.Alone {
+		jobs = cap(r.turns)
+	}
+	defer r.begin(jobs)()
 	if emit == nil {
 		emit = func(Event) {}
 	}
+	turn := r.store.Enter()
+	defer turn.Leave()
 	outputs, failure := Validate(r.cat, r.roots, job)
 	if len(outputs) == 0 {
 		return &Result{}, failure
 	}
 	x := &execution{
-		run: r, job: &job, ctx: ctx, emit: emit, began: time.Now(), local: map[string]*entry{},
+		run: r, job: &job, ctx: ctx, turn: turn, emit: emit, began: time.Now(), local: map[string]*entry{},
 		sign:   &signer{run: r, job: &job, cat: r.cat, done: map[string]string{}},
 		result: &Result{UI: map[string]map[string]any{}},
 	}
@@ -164,6 +189,7 @@ type execution struct {
 	run    *Runner
 	job    *Job
 	ctx    context.Context
+	turn   *parallel.Turn // nil: not a job
 	emit   func(Event)
 	began  time.Time
 	sign   *signer
@@ -343,7 +369,7 @@ func (x *execution) inputs(id string, k *Class) (map[string]any, error) {
 func (x *execution) call(id string, k *Class, in map[string]any) (e *entry, err error) {
 	var saved []files.Output
 	c := &Call{
-		Context: x.ctx, Job: x.job, ID: id, Class: k, in: in, run: x.run, emit: x.emit, outputs: &saved,
+		Context: x.ctx, Job: x.job, ID: id, Class: k, in: in, run: x.run, turn: x.turn, emit: x.emit, outputs: &saved,
 		ui: map[string]any{}, spent: &x.result.Timings, stats: &x.result.Stats, warnings: &x.result.Warnings,
 	}
 	began, before := time.Now(), x.result.Timings

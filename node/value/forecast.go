@@ -45,7 +45,7 @@ func (s *Store) Forecast(ctx context.Context, f ModelFile, plan string, p Pictur
 				"%d pixels a side, batch, steps and text of 1 to %d, and 1 to 64 entries", field, 8*most, most)
 		}
 	}
-	out, err := s.engine.Forecast(forecast.Workload{
+	out, err := s.engine.Forecast(m.Request(), forecast.Workload{
 		Spec: m.Spec, Y: (p.Height + 7) / 8, X: (p.Width + 7) / 8, Batch: p.Batch,
 		Text: slices.Repeat([]int{p.Text}, p.Entries), Evaluations: p.Steps,
 	}, plan)

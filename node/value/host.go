@@ -71,6 +71,15 @@ func (m *Model) fitsHost(req *parallel.Request) error {
 			case e.Size == nil:
 				e.Size = m.sizeCond([2]int{}, req.Latent)
 			}
+			if l := req.Latent; e.Concat.Data != nil && m.Spec.Concat == 0 {
+				return refused("c_concat")
+			} else if m.Spec.Concat > 0 && (e.Concat.Y != l.Y || e.Concat.X != l.X ||
+				len(e.Concat.Data) != m.Spec.Concat*l.Y*l.X) {
+				field := "conds." + b.Name + ".c_concat"
+				return fault.At(fault.CodeBadInput, field, "%s: %d numbers for %d x %d: the %s model reads %d channels of the "+
+					"latent's %d x %d (entry %d)", field, len(e.Concat.Data), e.Concat.Y, e.Concat.X, m.Spec.Family, m.Spec.Concat,
+					l.Y, l.X, i)
+			}
 			for _, r := range e.References {
 				if want := m.Format.Channels; len(r.Data) != want*r.Y*r.X {
 					return fault.At(fault.CodeBadInput, "conds."+b.Name+".references",

@@ -63,7 +63,7 @@ func Lower(r Lowering) (*parallel.Request, error) {
 		req.Mask = fitMask(r.Latent.NoiseMask, start.Y, start.X, start.B)
 	}
 	for _, b := range r.Branches {
-		branch, err := m.branch(b, start)
+		branch, err := m.branch(b, start, r.Latent.NoiseMask)
 		if err != nil {
 			return nil, err
 		}
@@ -118,8 +118,8 @@ func allZero(v []float32) bool {
 	return true
 }
 
-// branch lowers one conditioning list.
-func (m *Model) branch(b GuiderBranch, l parallel.Latent) (parallel.Branch, error) {
+// branch lowers one conditioning list; noise is the mask of the latent, nil: none.
+func (m *Model) branch(b GuiderBranch, l parallel.Latent, noise *picture.Mask) (parallel.Branch, error) {
 	out, err := parallel.Branch{Name: b.Name}, error(nil)
 	for i := range b.Conditioning {
 		c := &b.Conditioning[i]
@@ -145,6 +145,9 @@ func (m *Model) branch(b GuiderBranch, l parallel.Latent) (parallel.Branch, erro
 			return out, err
 		}
 		e.Method = c.Method
+		if e.Concat, err = m.concat(c, b.Name, l, noise); err != nil {
+			return out, err
+		}
 		if c.HasStrength {
 			e.Strength = c.Strength
 		}

@@ -28,7 +28,7 @@ func TestTellsTheWholePicture(t *testing.T) {
 		n := m.Spec.ContextDim
 		b, err := m.branch(GuiderBranch{"positive", Conditioning{{
 			Context: dit.Array{Rows: 1, Cols: n, Data: make([]float32, n)}, Area: parallel.Area{H: 8, W: 8}, Pixels: c.pixels,
-		}}}, latent)
+		}}}, latent, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -31,6 +31,7 @@ type Model struct {
 	file    source.File
 	declare func() ([]weights.Declared, error) // all tensors of the model
 	bytes   int64
+	wide    int64            // bytes of the weights where none are narrower than bf16; 0: not known
 	narrow  bool             // most weights are packed as bf16
 	half    bool             // most weights are bf16 or f16
 	loras   []source.Adapter // adapters, in the order in which they were added
@@ -42,7 +43,11 @@ func (m *Model) Request() parallel.Model {
 		return parallel.Model{Key: m.Key, Spec: m.Spec, Weights: m.Weights, WeightBytes: m.bytes}
 	}
 	w := source.Weights{Model: source.Model{File: m.file, Adapters: m.loras}, Loader: &source.Loader{}}
-	return parallel.Model{Key: w.Key(), Spec: m.Spec, Weights: w, WeightBytes: w.Bytes()}
+	out := parallel.Model{Key: w.Key(), Spec: m.Spec, Weights: w, WeightBytes: w.Bytes()}
+	if m.wide > 0 {
+		out.WideBytes = m.wide + w.Bytes() - m.file.Size // adapters
+	}
+	return out
 }
 
 // WithSampling returns a copy with another model sampling.

@@ -42,18 +42,22 @@ func NewStore(engine *parallel.Engine, compute Compute, roots files.Roots, weigh
 // Drop gives up all weights that the store holds; those of diffusion models are the engine's.
 func (s *Store) Drop() { s.weights.Clear() }
 
-// Free drops all weights, those of diffusion models too.
+// Free drops all weights, those of diffusion models too, when nobody uses them.
 func (s *Store) Free() {
-	s.Drop()
-	if s.engine != nil {
-		s.engine.Evict("")
+	if s.engine == nil {
+		s.Drop()
+		return
 	}
+	_ = s.engine.Do(context.Background(), "free", func(*parallel.Workspace) error { s.Drop(); return nil }) // never fails
+	s.engine.Evict("")
 }
 
 // Use is what a node needs to work with handles. A Use without a store can run nothing.
 type Use struct {
 	Context context.Context
 	Store   *Store
+	// Turn is the job's among those that run side by side; nil: the request is reckoned with when it comes.
+	Turn *parallel.Turn
 	// Loading is where seconds spent with loading weights are added.
 	Loading *float64
 }
@@ -74,7 +78,18 @@ func (u Use) Sample(req *parallel.Request, m *Model, observe func(parallel.Progr
 	}
 	req.Compute = s.compute.of(s.engine.Name(), m)
 	defer s.use(&req.Model)()
+	if u.Turn != nil {
+		return u.Turn.Sample(u.Context, req, observe)
+	}
 	return s.engine.Sample(u.Context, req, observe)
+}
+
+// Enter announces a job that may sample, nil where there is no engine. Leave, of what is returned, ends it.
+func (s *Store) Enter() *parallel.Turn {
+	if s.engine == nil {
+		return nil
+	}
+	return s.engine.Enter()
 }
 
 // lent takes weights from the store, or loads them and keeps them there. It must be called inside do: loading uses the

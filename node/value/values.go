@@ -41,6 +41,11 @@ type Cond struct {
 	References []parallel.Latent // that the picture refers to, in the VAE's space
 	Method     string            // where they sit; empty: where the model has them
 
+	// What networks with more channels than a latent read beside it: a latent in the VAE's space (B = 0: zeros), and a
+	// mask in pixels of any size (nil: that of the run's latent, else all ones).
+	ConcatImage parallel.Latent
+	ConcatMask  *picture.Mask
+
 	Guidance   *float32 // guidance of distilled models
 	NoGuidance bool     // guidance is None: the input is left out (FluxDisableGuidance)
 

@@ -141,6 +141,12 @@ func (c *Cond) export() []any {
 		}
 		o.Set("reference_latents", list)
 	}
+	if l := c.ConcatImage; l.B > 0 {
+		o.Set("concat_latent_image", NewTensor(l.Data, l.B, l.C, l.Y, l.X))
+	}
+	if m := c.ConcatMask; m != nil {
+		o.Set("concat_mask", NewTensor(m.Data, m.B, 1, m.Y, m.X))
+	}
 	if c.Method != "" {
 		o.Set("reference_latents_method", c.Method)
 	}
@@ -321,23 +327,29 @@ func importReferences(v any) (out []parallel.Latent, err error) {
 		return nil, fmt.Errorf("takes a list of tensors")
 	}
 	for i, e := range list {
-		t, ok := e.(*Tensor)
-		if ok && len(t.Shape) == 5 && t.Shape[2] == 1 { // one frame
-			t = &Tensor{DType: t.DType, Shape: slices.Delete(slices.Clone(t.Shape), 2, 3), Data: t.Data}
-		}
-		if !ok || len(t.Shape) != 4 {
-			return nil, fmt.Errorf("item %d must be a tensor [1, channels, rows, columns]", i)
-		}
-		l := parallel.Latent{B: t.Shape[0], C: t.Shape[1], Y: t.Shape[2], X: t.Shape[3]}
-		if l.Data, err = t.F32(); err == nil {
-			err = Finite(l.Data)
-		}
+		l, err := importPlanes(e)
 		if err != nil {
 			return nil, fmt.Errorf("item %d: %w", i, err)
 		}
 		out = append(out, l)
 	}
 	return out, nil
+}
+
+// importPlanes reads a tensor [B, C, Y, X], or of one frame.
+func importPlanes(v any) (l parallel.Latent, err error) {
+	t, ok := v.(*Tensor)
+	if ok && len(t.Shape) == 5 && t.Shape[2] == 1 { // one frame
+		t = &Tensor{DType: t.DType, Shape: slices.Delete(slices.Clone(t.Shape), 2, 3), Data: t.Data}
+	}
+	if !ok || len(t.Shape) != 4 {
+		return l, fmt.Errorf("takes a tensor [1, channels, rows, columns]")
+	}
+	l = parallel.Latent{B: t.Shape[0], C: t.Shape[1], Y: t.Shape[2], X: t.Shape[3]}
+	if l.Data, err = t.F32(); err == nil {
+		err = Finite(l.Data)
+	}
+	return l, err
 }
 
 // importArray reads a tensor [1, Lt, D] or [Lt, D].
@@ -408,6 +420,14 @@ func (c *Cond) set(key string, v any) (err error) {
 		c.Context2, err = importArray(v)
 	case "reference_latents":
 		c.References, err = importReferences(v)
+	case "concat_latent_image":
+		c.ConcatImage, err = importPlanes(v)
+	case "concat_mask":
+		var l parallel.Latent
+		if l, err = importPlanes(v); err == nil && l.C != 1 {
+			return fmt.Errorf("takes a tensor [B, 1, rows, columns]")
+		}
+		c.ConcatMask = &picture.Mask{B: l.B, Y: l.Y, X: l.X, Data: l.Data}
 	case "reference_latents_method":
 		c.Method, _ = v.(string)
 	case "height":

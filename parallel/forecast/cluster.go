@@ -35,7 +35,9 @@ type Device struct {
 	// WeightBytes and ValueBytes are the bytes of one weight and of one activation.
 	WeightBytes float64 `json:"weight_bytes"`
 	ValueBytes  int     `json:"value_bytes"`
-	Source      string  `json:"source"`
+	// Workspace is bytes that its libraries put aside for a rank.
+	Workspace int64  `json:"workspace,omitempty"`
+	Source    string `json:"source"`
 }
 
 // Link is what connects devices of one host, or hosts.

@@ -16,10 +16,13 @@ type Memory struct {
 	Activations int64
 	Exchange    int64 // what transfers read and write
 	KV          int64 // part of Session: keys and values kept between evaluations
+	Workspace   int64 // of the device's libraries
 }
 
 // Total is everything together.
-func (m Memory) Total() int64 { return m.Weights + m.Session + m.Activations + m.Exchange }
+func (m Memory) Total() int64 {
+	return m.Weights + m.Session + m.Activations + m.Exchange + m.Workspace
+}
 
 // MemoryByRank returns what every rank of a plan needs, from the workload alone. weightBytes is the size of one weight,
 // valueBytes that of one activation (4 for f32, 2 for bf16; tables, vectors and modulations are f32 always). Session,
@@ -249,6 +252,9 @@ func (o *Partition) sessionEntry(s *stack, c plan.Coord, k, i, b int) (kv int64)
 		s.f32(n)
 		s.f32(n)
 	}
+	if embeds {
+		s.f32(li * spec.Concat * spec.PatchSize * spec.PatchSize)
+	}
 	// two text encoders of which the first gives 77 tokens; the second's states go through an MLP of four times their
 	// width
 	if o.shiftOnly {
@@ -426,6 +432,9 @@ func (o *Partition) activations(s *stack, c plan.Coord, k, b int, m plan.Micro) 
 		}
 	}
 	for i, r := range mine {
+		if k == 0 && spec.Concat > 0 {
+			s.scratch(b * r.Image.Len() * (spec.Channels + spec.Concat) * token)
+		}
 		for _, n := range o.kinds[k] {
 			o.blockScratch(s, c, n.block, n.half, wide[i], r, b)
 		}

@@ -57,3 +57,25 @@ func TestEightBitStoresHalve(t *testing.T) {
 		}
 	}
 }
+
+// TestWorkspaceNeedsMemory: what libraries of a device put aside counts: a plan that just fits does not with a byte
+// less, and a pipeline whose stages have two lanes counts it twice.
+func TestWorkspaceNeedsMemory(t *testing.T) {
+	for _, c := range []struct {
+		model, plan string
+		times       int64
+	}{{"flux-dev", "", 1}, {"flux-dev", "pipe=2", 1}, {"hunyuandit", "pipe=2", 2}} {
+		const space = 32 << 20
+		s, p := searchFor(t, c.model, 1024, 4, "2xL40"), planOf(t, c.plan)
+		s.Device = s.Cluster.Device
+		bare := s.weigh(p).Memory.Total()
+		d := &s.Cluster.Device
+		d.Workspace, d.Reserved, d.Memory = space, 0, bare+c.times*space
+		if got := s.weigh(p); !got.Fits || got.Memory.Total() != d.Memory {
+			t.Errorf("%s %q: %d bytes, fits %v: want %d", c.model, c.plan, got.Memory.Total(), got.Fits, d.Memory)
+		}
+		if d.Memory--; s.weigh(p).Fits {
+			t.Errorf("%s %q fits in a byte less than it takes", c.model, c.plan)
+		}
+	}
+}

@@ -196,6 +196,10 @@ func (s Search) candidates(n int) []Candidate {
 func (s Search) weigh(p plan.Plan) Candidate {
 	c := Candidate{Plan: p, Exact: p.Pipe == 1 || p.Patches == 1 || p.Warmup >= s.Evaluations}
 	for _, m := range MemoryByRank(s.Workload, p, s.Cluster.Device.WeightBytes, s.Cluster.Device.ValueBytes) {
+		m.Workspace = s.Cluster.Device.Workspace
+		if p.Pipe > 1 && plan.Skips(s.Spec) { // both lanes of a folded stage have one
+			m.Workspace *= 2
+		}
 		if m.Total() > c.Memory.Total() {
 			c.Memory = m
 		}

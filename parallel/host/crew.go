@@ -54,8 +54,11 @@ func (h *Local) JoinOver(transport comm.Transport, t Team) (Crew, error) {
 		} else {
 			stores[member] = rank.NewSkipStore()
 		}
-		weights := h.places[h.cfg.deviceOf(at)].resident
-		r := rank.New(member, ops[member], ends[member], stores[member], weights, c.scheduler)
+		weights, err := h.placesOf(at)
+		if err != nil {
+			return nil, err
+		}
+		r := rank.New(member, ops[member], ends[member], stores[member], weights.resident, c.scheduler)
 		c.start(rank.NewLink(r, h.cfg.Recode), fmt.Sprintf("rank %d", member))
 	}
 	return c, nil

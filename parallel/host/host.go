@@ -136,14 +136,20 @@ func (c *Config) deviceOf(rank int) string {
 
 // Local is the ranks and weights of this process. Safe for concurrent use, as far as Host allows.
 type Local struct {
-	cfg      Config
+	cfg Config
+	*devices
+	pins *pins // nil: not a view, nobody else uses weights while it acquires some
+}
+
+// devices are what views of a process share.
+type devices struct {
 	places   map[string]*placements // by device
 	resident sync.Mutex             // of places
 }
 
 // New makes a host without ranks. It starts the device of rank 0.
 func New(cfg Config) (*Local, error) {
-	h := &Local{cfg: cfg, places: map[string]*placements{}}
+	h := &Local{cfg: cfg, devices: &devices{places: map[string]*placements{}}}
 	_, err := h.placesOf(0)
 	return h, err
 }
@@ -184,7 +190,7 @@ func (h *Local) Acquire(key string, w Weights, need []Need) (loaded bool, err er
 		}
 	}
 	for _, p := range order {
-		fresh, err := p.acquireAll(key, w, parts[p])
+		fresh, err := p.acquireAll(key, w, parts[p], h.pins)
 		if err != nil {
 			return loaded, err
 		}

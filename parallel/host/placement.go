@@ -30,6 +30,7 @@ type placement struct {
 	key   string
 	bytes int64
 	model dit.Model
+	users int // views that have pinned it
 }
 
 // Resident describes loaded weights.
@@ -69,14 +70,15 @@ func (p *placements) limit() (int64, error) {
 	return min(p.budget, free), nil
 }
 
-// acquire makes a part of a model resident and reports whether it had to be loaded. It refuses weights that do not fit
-// before reading them.
-func (p *placements) acquire(name string, w Weights, need Need) (loaded bool, err error) {
+// acquire makes a part of a model resident, pins it and reports whether it had to be loaded. It refuses weights that do
+// not fit before reading them.
+func (p *placements) acquire(name string, w Weights, need Need, by *pins) (loaded bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	key, bytes := plan.HeldKey(name, need.Held), need.Bytes
 	if i := p.find(key); i >= 0 {
 		hit := p.models[i]
+		by.add(p, &hit)
 		p.models = slices.Insert(slices.Delete(p.models, i, i+1), 0, hit)
 		return false, nil
 	}
@@ -88,8 +90,14 @@ func (p *placements) acquire(name string, w Weights, need Need) (loaded bool, er
 		if bytes > limit {
 			return false, p.refuse(fmt.Sprintf("the weights of %s take %d MB", name, bytes>>20), limit)
 		}
-		for p.total()+bytes > limit && len(p.models) > 0 {
-			p.drop(len(p.models) - 1)
+		for i := len(p.models) - 1; p.total()+bytes > limit && i >= 0; i-- {
+			if p.models[i].users == 0 {
+				p.drop(i)
+			}
+		}
+		if by != nil && p.total()+bytes > limit {
+			return false, p.refuse(fmt.Sprintf("the weights of %s take %d MB beside those in use", name, bytes>>20),
+				max(0, limit-p.total()))
 		}
 	}
 	var model dit.Model
@@ -104,7 +112,9 @@ func (p *placements) acquire(name string, w Weights, need Need) (loaded bool, er
 		}
 		return false, &failure.Error{Code: failure.LoadFailed, Field: "model", Text: "load " + name, Cause: err}
 	}
-	p.models = slices.Insert(p.models, 0, placement{key, bytes, model})
+	made := placement{key: key, bytes: bytes, model: model}
+	by.add(p, &made)
+	p.models = slices.Insert(p.models, 0, made)
 	return true, nil
 }
 
@@ -118,7 +128,7 @@ func (p *placements) refuse(what string, limit int64) error {
 }
 
 // acquireAll makes parts of the weights resident together, and reports whether any had to be loaded.
-func (p *placements) acquireAll(name string, w Weights, parts []Need) (loaded bool, err error) {
+func (p *placements) acquireAll(name string, w Weights, parts []Need, by *pins) (loaded bool, err error) {
 	total := int64(0)
 	for _, h := range parts {
 		total += h.Bytes
@@ -127,7 +137,7 @@ func (p *placements) acquireAll(name string, w Weights, parts []Need) (loaded bo
 		return false, p.refuse(fmt.Sprintf("the weights of %s take %d MB with this plan", name, total>>20), p.budget)
 	}
 	for _, h := range parts {
-		fresh, err := p.acquire(name, w, h)
+		fresh, err := p.acquire(name, w, h, by)
 		if err != nil {
 			return loaded, err
 		}

@@ -97,6 +97,25 @@ func (p Plan) Held(lanes []Lane, c Coord) dit.Held {
 	return h
 }
 
+// BesideHeld is the part of the weights of a control net that a rank holds: its slice, or, where ranks of stages
+// compute the whole net each, everything.
+func (p Plan) BesideHeld(tensor int) (h dit.Held) {
+	if p.Pipe == 1 && p.Tensor > 1 {
+		h.Rank, h.Ranks = tensor, p.Tensor
+	}
+	return h
+}
+
+// Beside is the plan that a rank computes control nets with: as the model, but with all rows of its place in the
+// sequence between products; in a pipeline alone.
+func (p Plan) Beside() Plan {
+	if p.Pipe > 1 {
+		p.Ulysses, p.Ring, p.Tensor = 1, 1, 1
+	}
+	p.Pipe, p.Patches, p.Warmup, p.Scatter, p.Spread, p.Overlap = 1, 1, 0, false, false, false
+	return p
+}
+
 // Holdings lists the part of the weights that each rank of the plan holds; lanes are those of stages that own theirs.
 func (p Plan) Holdings(lanes []Lane) []dit.Held {
 	out := make([]dit.Held, p.Ranks())

@@ -53,6 +53,7 @@ type EntryInput struct {
 	Grid      dit.Grid
 	Foreign   bool
 	Residuals []Residual
+	Control   []ControlInput
 }
 
 // EvaluateCommand asks for the network's prediction of some entries at one timestep.
@@ -68,6 +69,10 @@ type EvaluateCommand struct {
 	Text   bool
 	// Inputs are the rows [B, L/P, C*p*p] that this rank owns of each entry, flat; only for the first stage.
 	Inputs [][]float32
+	// Sigma of the evaluation, by which control nets work or not, and what they read of each entry that has one: rows [B,
+	// L, C*p*p] of this rank's place in the sequence, in a pipeline of the whole picture; nil: what they said last stays.
+	Sigma   float32
+	Latents [][]float32
 }
 
 // Reply answers a command.

@@ -17,13 +17,16 @@ type sessionNeed struct {
 
 // measure runs a whole session on recording ops: every allocation of Prepare, Modulate, Embed, Block and Head, with no
 // arithmetic.
-func measure(model dit.Model, o OpenCommand, comms [plan.AxisCount]comm.Comm) (sessionNeed, error) {
+func measure(model dit.Model, o OpenCommand, comms [plan.AxisCount]comm.Comm,
+	resident func(key string) (dit.Model, bool),
+) (sessionNeed, error) {
 	rec := engine.NewRecorder()
 	s := &session{
 		model: model, open: o, replies: map[string][]engine.Tensor{}, comms: silentLike(comms), skips: NewSkipStore(),
-		env:  dit.Env{Ops: rec, Arena: engine.NewMeasuringArena("session"), DType: o.DType},
-		act:  engine.NewMeasuringArena("activations"),
-		comm: engine.NewMeasuringArena("communication"),
+		resident: resident,
+		env:      dit.Env{Ops: rec, Arena: engine.NewMeasuringArena("session"), DType: o.DType},
+		act:      engine.NewMeasuringArena("activations"),
+		comm:     engine.NewMeasuringArena("communication"),
 	}
 	if err := s.prepare(); err != nil {
 		return sessionNeed{}, err
@@ -100,6 +103,9 @@ func (s *session) prepare() error {
 		s.entries = append(s.entries, e)
 	}
 	s.prepareBlocks()
+	if err := s.prepareNets(); err != nil {
+		return err
+	}
 	var values []int
 	if split.Pipe > 1 && split.Patches > 1 && split.Overlap && len(s.entries) > 0 {
 		values = s.largestPatch()
@@ -205,6 +211,9 @@ func (s *session) evaluate(ops engine.Ops, c EvaluateCommand) (outputs func() ([
 		s.link.receive(c.micro(), c.Entries, rows)
 	}
 	var predictions []engine.Tensor
+	if err := s.controls(env, &c); err != nil {
+		return nil, err
+	}
 	err = s.again(env.Ops, &c, runs, held.Len(), &predictions, func() error {
 		for _, run := range runs {
 			if first {
@@ -255,6 +264,7 @@ func (s *session) again(ops engine.Ops, c *EvaluateCommand, runs []*entryRun, bl
 	f func() error,
 ) error {
 	device, ok := ops.(engine.Replayer)
+	ok = ok && len(s.nets) == 0
 	for _, end := range s.comms {
 		ok = ok && end.Size() == 1
 	}
@@ -347,6 +357,11 @@ func (s *session) begin(env dit.Env, entry int, c *EvaluateCommand) *entryRun {
 	seq := &sequence{ops: env.Ops, arena: s.comm, ulysses: ulysses, ring: ring, plan: s.open.Plan, flight: &s.flight}
 	s.flight.comm = ulysses
 	seq.rows = c.Rows(plan.Sequence{Text: s.textOf(e.p), Image: e.grid.Tokens()}, ulysses.Size()*ring.Size())
+	if s.beside != nil { // the image rows of the model, whose text may be one row shorter
+		for i, r := range c.Rows(plan.Sequence{Text: e.like, Image: e.grid.Tokens()}, len(seq.rows)) {
+			seq.rows[i].Image = r.Image
+		}
+	}
 	wide, tensor := seq.mine(), s.comms[plan.AxisTensor]
 	rows := s.open.Plan.Kept(wide, tensor.Rank())
 	run := &entryRun{
@@ -417,6 +432,7 @@ func (s *session) block(env dit.Env, run *entryRun, b int) {
 	s.model.Block(env, b, run.state, skip)
 	env.Arena.Release(mark)
 	s.residuals(env, run, b)
+	s.fromNets(env, run, b)
 	if t := kept(b); !t.IsZero() {
 		env.Ops.Copy(t, run.state.X)
 	}

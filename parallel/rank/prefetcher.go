@@ -14,16 +14,17 @@ type prefetcher struct {
 	plan   *plan.Gathers
 	open   int  // unit that may be read, -1: none
 	flight bool // a gather is under way
+	ahead  bool // gathers go on beside what the rank computes
 }
 
 // newPrefetcher makes the prefetcher of a session; nil where the model holds all its weights.
-func newPrefetcher(shards *dit.Shards, c comm.Comm) *prefetcher {
+func newPrefetcher(shards *dit.Shards, c comm.Comm, ahead bool) *prefetcher {
 	if shards == nil {
 		return nil
 	}
 	return &prefetcher{
 		shards: shards, comm: c,
-		plan: plan.NewGathers(func(u int) int { return shards.Units[u].Buffer }), open: -1,
+		plan: plan.NewGathers(func(u int) int { return shards.Units[u].Buffer }), open: -1, ahead: ahead,
 	}
 }
 
@@ -47,6 +48,9 @@ func (g *prefetcher) use(unit, next int) {
 	g.open = unit
 	for _, u := range todo {
 		g.start(u)
+		if !g.ahead {
+			g.wait()
+		}
 	}
 }
 

@@ -75,6 +75,10 @@ type session struct {
 	link    *stageLink
 	peek    func(i int) *Command       // calls that wait
 	replies map[string][]engine.Tensor // predictions of evaluations that a device issues again, see again
+	nets    []*net                     // control nets on its entries
+	beside  *net                       // of the session of a control net: itself
+	// resident finds the weights of control nets
+	resident func(key string) (dit.Model, bool)
 }
 
 // sessionEntry is one conditioning entry, prepared; a foreign one has no p.
@@ -85,6 +89,7 @@ type sessionEntry struct {
 	skips map[int]engine.Tensor // outputs of blocks that later ones take, for spread evaluations; nil: none are
 	store *kvStore              // keys and values of the blocks of this stage; nil without a pipeline
 	m     *dit.Modulation       // for the timesteps announced
+	like  int                   // of a control net: the text tokens of the entry whose rows it computes
 }
 
 // errStopped ends an evaluation whose session was cancelled.
@@ -269,7 +274,7 @@ func (r *Rank) openSession(id uint64, o OpenCommand) (Reply, error) {
 	if !ok {
 		return Reply{}, fmt.Errorf("rank %d: model %s is not resident", r.id, o.Model)
 	}
-	need, err := measure(model, o, r.comms)
+	need, err := measure(model, o, r.comms, r.weights)
 	if err != nil {
 		return Reply{}, err
 	}
@@ -299,7 +304,7 @@ func (r *Rank) openSession(id uint64, o OpenCommand) (Reply, error) {
 	}
 	s := &session{
 		id: id, model: model, open: o, replies: map[string][]engine.Tensor{}, stop: r.flag(id), pos: r.Pos,
-		peek: r.calls.peek, comms: r.comms, skips: r.skips,
+		peek: r.calls.peek, comms: r.comms, skips: r.skips, resident: r.weights,
 		env:  dit.Env{Ops: r.Ops, Arena: engine.NewArena("session", r.session.Mem, r.session.Bytes), DType: o.DType},
 		act:  engine.NewArena("activations", r.acts.Mem, r.acts.Bytes),
 		comm: engine.NewArena("communication", r.exchange.Mem, r.exchange.Bytes),
@@ -315,7 +320,7 @@ func (r *Rank) openSession(id uint64, o OpenCommand) (Reply, error) {
 		poisoner.Watch(s.act)
 		poisoner.Watch(s.comm)
 	}
-	s.weights = newPrefetcher(model.Shards(), s.comms[plan.AxisShard])
+	s.weights = newPrefetcher(model.Shards(), s.comms[plan.AxisShard], o.Plan.Overlap)
 	r.sessions[id] = s // before anything is gathered: serve waits for gathers of all sessions
 	if err := s.prepare(); err != nil {
 		return Reply{}, err

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-CHANNELS = {"flux": 16, "sd3": 16, "pixart": 4, "hydit": 4, "zimage": 16, "qwen": 16, "flux2": 128}
+CHANNELS = {"flux": 16, "sd3": 16, "pixart": 4, "hydit": 4, "zimage": 16, "qwen": 16, "flux2": 128, "fill": 16, "depth": 16}
 
 
 class Graph:
@@ -20,7 +20,7 @@ class Graph:
         self.add("4", "TestConditioning", model=model, seed=3, tokens=tokens)
         self.add("5", "TestConditioning", model=model, seed=4, tokens=tokens)
         self.positive, self.negative, self.source = ["4", 0], ["5", 0], ["1", 0]
-        if self.family.startswith("flux"):
+        if self.family.startswith(("flux", "fill", "depth")):
             self.positive = self.add("6", "FluxGuidance", guidance=3.0, conditioning=self.positive)
         if self.family == "flux2":
             self.latent = self.add("7", "EmptyFlux2LatentImage", width=16 * x, height=16 * y, batch_size=batch)
@@ -254,6 +254,19 @@ def cases() -> dict[str, Case]:
     for m in ("index", "uxo/uno"):
         out["flux_reference_" + m[:3]] = Case(f, lambda g, m=m: (refer(g, (8, 12), (6, 4)), g.conditioned("95", "FluxKontextMultiReferenceLatentMethod", reference_latents_method=m)))
     out["flux_reference_evaluation"] = Case(f, lambda g: (refer(g, (8, 12)), g.on_model("60", "CFGNorm", strength=1.0)), {"cfg": 2.0, "batch": 2}, mode="evaluation")
+    def beside(g: Graph, mask: bool = False, sides: tuple[str, ...] = ("positive", "negative")) -> Graph:
+        image = g.add("85", "TestLatent", channels=16, height=g.size[0] + 2, width=g.size[1], batch=1, seed=8)
+        more = {"mask": g.add("86", "TestMask", height=8 * g.size[0], width=8 * g.size[1], soft=True)} if mask else {}
+        for side in sides:
+            g.conditioned("87" + side, "TestConcat", side, latent=image, **more)
+        return g
+
+    out["fill_mask"] = Case("fill-a", lambda g: beside(g.start().masked(), True), {"denoise": 0.9, "steps": 5})
+    out["fill_batch"] = Case("fill-a", lambda g: beside(g, True, ("positive",)), {"batch": 2, "cfg": 2.0, "y": 9, "x": 7})
+    out["fill_area"] = Case("fill-a", lambda g: area(beside(g, True)), {"cfg": 2.0, "x": 12})
+    out["fill_latent_mask"] = Case("fill-a", lambda g: beside(g.start().masked()), {"steps": 5})
+    out["depth"] = Case("depth-a", beside, {"cfg": 2.0, "sampler_name": "dpmpp_2m"})
+    out["fill_evaluation"] = Case("fill-a", lambda g: beside(g, True).custom("CFGGuider", g.add("50", "TestForeignSampler")), {"cfg": 2.0, "batch": 2}, mode="evaluation")
     out["flux2_references"] = Case("flux2-a", lambda g: refer(g, (6, 8), (4, 4)), {"cfg": 2.0, "y": 6, "x": 8}, needs="EmptyFlux2LatentImage")
     out["flux2_mask"] = Case("flux2-b", lambda g: g.start().masked(), {"denoise": 0.6, "steps": 6, "y": 6, "x": 8}, needs="EmptyFlux2LatentImage")
     out["flux2_cache"] = Case("flux2-a", cache("EasyCache", 1.0), {"steps": 12, "y": 8, "x": 8}, needs="EmptyFlux2LatentImage", reuses=True, record=False)

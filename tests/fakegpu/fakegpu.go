@@ -50,7 +50,8 @@ func Build(root string, changes ...Change) (string, error) {
 	sources := make(map[string]string)
 	for _, pattern := range []string{
 		"engine/cuda/kernels/*.cu", "engine/cuda/kernels/*.h", "engine/cuda/kernels/*.cuh",
-		"engine/cuda/driver.h", "engine/cuda/cublaslt.h", "engine/cuda/nccl.h", "tests/fakegpu/fake/*",
+		"engine/cuda/driver.h", "engine/cuda/cublaslt.h", "engine/cuda/cudnn9.h",
+		"engine/cuda/nccl.h", "tests/fakegpu/fake/*",
 	} {
 		names, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil || len(names) == 0 {
@@ -165,7 +166,7 @@ func build(sources map[string]string) (string, error) {
 }
 
 // libraries are the units that become a shared library each, on top of the driver's; all others are the driver's.
-var libraries = map[string]string{"libcublasLt.cc": "libcublasLt.so.12"}
+var libraries = map[string]string{"libcublasLt.cc": "libcublasLt.so.12", "libcudnn.cc": "libcudnn.so.9"}
 
 // link makes the libraries of the objects of units, that of the driver first, and a file that says that all are there.
 func link(dir string, objects, units []string) error {

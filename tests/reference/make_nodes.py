@@ -118,7 +118,7 @@ def describe(v):
     if isinstance(v, dict):
         return {k: describe(x) for k, x in v.items()}
     if isinstance(v, list) and v and isinstance(v[0], (list, tuple)) and isinstance(v[0][0], torch.Tensor):
-        return [{"context": describe(t), **{k: describe(x) for k, x in d.items() if not k.startswith("concat_")}} for t, d in v]
+        return [{"context": describe(t), **{k: describe(x) for k, x in d.items()}} for t, d in v]
     if isinstance(v, (list, tuple)):
         return [describe(x) for x in v]
     return v

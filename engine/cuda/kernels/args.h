@@ -148,6 +148,17 @@ struct pb_quantise {
 };
 PB_SIZE(pb_quantise, 176);
 
+// quantise.cu: rows of x [batch, rows, k] rounded to 8 bits for products with int8 weights, ld bytes apart and zero behind k, with a factor a row.
+struct pb_round {
+  pb_u64 x, q, scales;
+  pb_i64 bs, ls;  // batch and row stride of x
+  int batch, rows, k, ld;
+  int group;  // inputs that are rotated together, a power of 4 to PB_MAX_GROUP; 0: none
+  int pad;
+};
+enum { PB_MAX_GROUP = 4096 };
+PB_SIZE(pb_round, 64);
+
 // A factor pair of a product: x [batch, rows, k] and w [n, k].
 struct pb_factor {
   pb_u64 x, w;
@@ -162,16 +173,18 @@ PB_SIZE(pb_factor, 56);
 struct pb_linear {
   struct pb_factor f[2];
   pb_u64 y, res, gate, bias;
-  pb_i64 ybs, yls, rbs, rls, gate_s;
+  pb_u64 scales;  // of int8: the factors of the rows of x; those of w stand behind their rows
+  pb_u64 plus;    // added before the bias, of y's type
+  pb_i64 ybs, yls, rbs, rls, pbs, pls, gate_s;
   int batch, rows, n;  // m = batch * rows rows in all
   int gate_per;        // items that share a gate row
   int act, y_type;
   float alpha;
   int vec;  // y, res, gate and bias can be accessed in 16-byte pieces and n is a multiple of 8
 };
-PB_SIZE(pb_linear, 216);
+PB_SIZE(pb_linear, 248);
 PB_AT(pb_linear, y, 112);
-PB_AT(pb_linear, batch, 184);
+PB_AT(pb_linear, batch, 216);
 
 // attend.cu and attend_any.cu: o = softmax(scale q k^T + bias) v. Strides of batch, token and head.
 enum { PB_MAX_ITEMS = 64 };

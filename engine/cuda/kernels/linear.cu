@@ -3,6 +3,8 @@
 // pb_linear_mma*: bf16 x with bf16 or f16 w on the tensor cores. A block has a tile of BM x BN; 32 columns of both factors at a time pass through four
 // stages of shared memory, filled by asynchronous copies three stages ahead. A warp has a part of WM x WN in its registers. f16 becomes bf16 in
 // registers.
+// pb_linear_i8*: the same with both factors in 8 bits, whose sums are exact: 64 columns are as many bytes as 32 of bf16, and all counts of columns here are
+// of pairs. A row of w has its factor behind its columns.
 // pb_linear_any*: any other types in f32, tiles of 64 x 64. pb_linear_few*: up to 8 rows, a warp a feature, so that the weight is read once.
 #include "device.cuh"
 
@@ -24,6 +26,14 @@ DEV void finish(const pb_linear& a, float* v, int m, int c, int n, int vec) {
   float t[8];
 #pragma unroll
   for (int i = 0; i < 8; i++) v[i] *= a.alpha;
+  if (a.plus) {
+    if (a.y_type == PB_F32)
+      load8(t, (const float*)a.plus + b * a.pbs + l * a.pls + c, n, vec);
+    else
+      load8(t, (const bf16*)a.plus + b * a.pbs + l * a.pls + c, n, vec);
+#pragma unroll
+    for (int i = 0; i < 8; i++) v[i] += t[i];
+  }
   if (a.bias) {
     load8(t, (const float*)a.bias + c, n, vec);
 #pragma unroll
@@ -49,7 +59,8 @@ DEV void finish(const pb_linear& a, float* v, int m, int c, int n, int vec) {
     store8((bf16*)a.y + b * a.ybs + l * a.yls + c, v, n, vec);
 }
 
-template <int BM, int BN, int WM, int WN, int F16>
+// A is the type of sums, T that of x and the residual.
+template <int BM, int BN, int WM, int WN, int F16, class A = float, class T = bf16>
 struct tile {
   static const int warps = BM / WM * (BN / WN), lanes = warps * 32;
   static const int stage = (BM + BN) * BK;  // elements of a stage: rows of x, then rows of w
@@ -106,7 +117,7 @@ struct tile {
   DEV void run(const pb_linear& a) {
     bf16* s = (bf16*)pool;
     int warp = threadIdx.x >> 5, l = threadIdx.x & 31, wm = warp % (BM / WM) * WM, wn = warp / (BM / WM) * WN;
-    float acc[WM / 16][WN / 8][4];
+    A acc[WM / 16][WN / 8][4];
 #pragma unroll
     for (int i = 0; i < WM / 16; i++)
 #pragma unroll
@@ -151,7 +162,7 @@ struct tile {
   }
 
   // store passes 16 rows of a warp at a time through shared memory, so that a lane finishes 8 neighbours of a row.
-  DEV void store(const pb_linear& a, float (*acc)[WN / 8][4], int warp, int l, int wm, int wn) {
+  DEV void store(const pb_linear& a, A (*acc)[WN / 8][4], int warp, int l, int wm, int wn) {
     const int ld = WN + 8;
     float* s = (float*)pool + warp * 16 * ld;
     int m = a.batch * a.rows;
@@ -163,7 +174,7 @@ struct tile {
 #pragma unroll
           for (int j = 0; j < WN / 8; j++)
 #pragma unroll
-            for (int e = 0; e < 4; e++) s[((l >> 2) + 8 * (e >> 1)) * ld + j * 8 + (l & 3) * 2 + (e & 1)] = acc[i][j][e];
+            for (int e = 0; e < 4; e++) s[((l >> 2) + 8 * (e >> 1)) * ld + j * 8 + (l & 3) * 2 + (e & 1)] = (float)acc[i][j][e];
         }
       __syncwarp();
 #pragma unroll 1
@@ -173,7 +184,13 @@ struct tile {
         if (row >= m || col >= a.n) continue;
         float v[8];
         load8(v, s + r * ld + c, 8, 1);
-        finish<bf16>(a, v, row, col, min(8, a.n - col), a.vec);
+        if (a.scales) {
+          float factor = ((const float*)a.scales)[row];
+#pragma unroll
+          for (int e = 0; e < 8; e++)
+            if (col + e < a.n) v[e] = __fmul_rn(v[e], __fmul_rn(factor, *(const float*)((const bf16*)a.f[0].w + (col + e) * a.f[0].ld + a.f[0].k)));
+        }
+        finish<T>(a, v, row, col, min(8, a.n - col), a.vec);
       }
       __syncwarp();
     }
@@ -194,6 +211,19 @@ extern "C" __global__ __launch_bounds__(128) void pb_linear_mma_64(ARGS(pb_linea
 }
 extern "C" __global__ __launch_bounds__(256, 1) void pb_linear_mma_f16(ARGS(pb_linear) a) {
   tile<128, 128, 64, 32, 1> t;
+  t.run(a);
+}
+
+extern "C" __global__ __launch_bounds__(256, 1) void pb_linear_i8_256(ARGS(pb_linear) a) {
+  tile<128, 256, 64, 64, 0, int> t;
+  t.run(a);
+}
+extern "C" __global__ __launch_bounds__(128) void pb_linear_i8_64_bf16(ARGS(pb_linear) a) {
+  tile<64, 64, 32, 32, 0, int> t;
+  t.run(a);
+}
+extern "C" __global__ __launch_bounds__(128) void pb_linear_i8_64_f32(ARGS(pb_linear) a) {
+  tile<64, 64, 32, 32, 0, int, float> t;
   t.run(a);
 }
 

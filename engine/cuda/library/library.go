@@ -13,6 +13,7 @@ type Library struct {
 	Wheels  []string
 	Version string // its function that tells the version
 	Out     bool   // that function is int f(int *version), not size_t f(void)
+	Runtime string // its function size_t f(void) that tells the CUDA version it was built for, where names of files do not
 	Least   int    // least version, as that function counts
 	Text    func(version int) string
 	Use     string // what it is for
@@ -27,4 +28,4 @@ type File struct {
 }
 
 // All lists the libraries.
-func All() []*Library { return []*Library{CUBLASLt(), NCCL()} }
+func All() []*Library { return []*Library{CUBLASLt(), CUDNN(), NCCL()} }

@@ -28,12 +28,13 @@ type Case struct {
 	AspectRatio any         `json:"c_ar"`
 	References  [][]int     `json:"ref_latents"` // [n, C, Y, X] each, or of one frame
 	Method      string      `json:"ref_latents_method"`
+	Concat      []int       `json:"c_concat"` // [n, C, Y, X]
 }
 
 // Modern reports whether the cases of a model are in the folder modern: families recorded later.
 func Modern(model string) bool {
 	family, _, _ := strings.Cut(model, "-")
-	return slices.Contains([]string{"zimage", "qwen", "flux2", "klein", "kontext", "krea2"}, family)
+	return slices.Contains([]string{"zimage", "qwen", "flux2", "klein", "kontext", "fill", "depth", "krea2"}, family)
 }
 
 // recordedIn is the path of a file with the cases of a model.
@@ -90,6 +91,11 @@ func (c Case) Entries() []dit.Entry {
 			out[i].References = append(out[i].References, dit.Reference{Y: y, X: x, Data: all[i*size : (i+1)*size]})
 		}
 		out[i].Method = c.Method
+		if c.Concat != nil {
+			size := product(c.Concat[1:])
+			all := golden.Input(c.Name+"/concat", product(c.Concat))
+			out[i].Concat = dit.Reference{Y: c.X[2], X: c.X[3], Data: all[i*size : (i+1)*size]}
+		}
 		if c.Y != nil {
 			out[i].Pooled = item(c.Name+"/y", []int{c.Y[0], 1, c.Y[1]}, i).Data
 		}

@@ -40,8 +40,11 @@ type communicators interface {
 }
 
 // Transport connects Ops that are *cuda.Ops. It keeps communicators for groups on the same GPUs: ranks
-// of one team at a time are at work.
+// of one team at a time are at work, but for Beside.
 type Transport struct {
+	// Beside says that several teams may be at work, on other GPUs each: communicators are kept until Close.
+	Beside bool
+
 	connect func(ids [][]byte, groups ...[]*cuda.Ops) ([]communicators, error)
 	newID   func() ([]byte, error)
 	local   comm.Transport

@@ -87,7 +87,7 @@ func (w *wires) look() {
 func (t *Transport) begin(team uint64) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if team == t.team {
+	if team == t.team || t.Beside {
 		return nil
 	}
 	last := t.team
@@ -116,8 +116,8 @@ func (t *Transport) wires(of comm.Group, streams []*cuda.Ops, where string, g *g
 ) (*wires, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if w := t.find(where, g.shared, known); w != nil {
-		w.team = t.team
+	if w := t.find(of.Team, where, g.shared, known); w != nil {
+		w.team = of.Team
 		return w, nil
 	}
 	groups := [][]*cuda.Ops{streams}
@@ -134,7 +134,7 @@ func (t *Transport) wires(of comm.Group, streams []*cuda.Ops, where string, g *g
 	if err != nil {
 		return nil, fmt.Errorf("make communicators on %s: %w", where, err)
 	}
-	w := &wires{all: made[0], edges: made[1:], where: where, team: t.team, name: short(ids[0])}
+	w := &wires{all: made[0], edges: made[1:], where: where, team: of.Team, name: short(ids[0])}
 	if err := w.begin(groups, of.Deadline, g.broken); err != nil {
 		w.abort(err)
 		return nil, fmt.Errorf("make communicators on %s: %w", where, err)
@@ -148,14 +148,14 @@ func (t *Transport) wires(of comm.Group, streams []*cuda.Ops, where string, g *g
 
 // find returns kept communicators that serve no group of this team, nil if there are none. Processes choose the same of
 // those that they all know. The lock is held.
-func (t *Transport) find(where string, shared bool, known [][]byte) *wires {
+func (t *Transport) find(team uint64, where string, shared bool, known [][]byte) *wires {
 	if !shared {
 		known = [][]byte{nil}
 	}
 	for _, name := range known {
 		i := slices.IndexFunc(t.kept, func(w *wires) bool {
 			same := shared && bytes.Equal(w.name, name) || !shared && !w.broken()
-			return same && w.where == where && w.team != t.team
+			return same && w.where == where && w.team != team
 		})
 		if i >= 0 {
 			return t.kept[i]

@@ -216,7 +216,7 @@ class TestConditioning:
         extra = {}
         if model.startswith("flux2"):
             width, extra["pooled_output"] = c["context_in_dim"], None  # older ones look for the key
-        elif model.startswith("flux"):
+        elif model.startswith(("flux", "fill", "depth")):
             width, extra["pooled_output"] = c["context_in_dim"], values(seed + 1000, 1, c["vec_in_dim"])
         elif model.startswith("sd3"):
             width, extra["pooled_output"] = c["context_embedder_config"]["params"]["in_features"], values(seed + 1000, 1, c["adm_in_channels"])
@@ -301,6 +301,22 @@ class TestMask:
         return ((x if soft else (x > 0.4).float())[None],)
 
 
+class TestConcat:
+    """What InpaintModelConditioning and InstructPixToPixConditioning attach, without a VAE."""
+
+    RETURN_TYPES = ("CONDITIONING",)
+    FUNCTION = "make"
+    CATEGORY = "test"
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {"required": {"conditioning": ("CONDITIONING",), "latent": ("LATENT",)}, "optional": {"mask": ("MASK",)}}
+
+    def make(self, conditioning, latent, mask=None):
+        more = {"concat_latent_image": latent["samples"]} | ({} if mask is None else {"concat_mask": mask[:, None]})
+        return ([[c, {**o, **more}] for c, o in conditioning],)
+
+
 class TestPlan:
     RETURN_TYPES = ("PATCHBAY_PLAN",)
     FUNCTION = "make"
@@ -356,4 +372,4 @@ def sample_foreign(model, x, sigmas, extra_args=None, callback=None, disable=Non
     return x
 
 
-NODE_CLASS_MAPPINGS = {c.__name__: c for c in (TestConditioning, TestControlNet, TestLatent, TestMask, TestPlan, TestKeep, TestForeignSampler)}
+NODE_CLASS_MAPPINGS = {c.__name__: c for c in (TestConditioning, TestControlNet, TestLatent, TestMask, TestConcat, TestPlan, TestKeep, TestForeignSampler)}

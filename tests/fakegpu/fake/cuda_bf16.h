@@ -55,6 +55,9 @@ static inline float exp2_fast(float x) { return std::exp2(x); }
 static inline float __fdividef(float a, float b) { return std::fabs(b) > 0x1p126f && b == b ? a * 0.f : a / b; }
 static inline float __fdiv_rn(float a, float b) { return a / b; }
 static inline float __fmul_rn(float a, float b) { return a * b; }
+static inline float __fadd_rn(float a, float b) { return a + b; }
+static inline float __fsub_rn(float a, float b) { return a - b; }
+static inline float __fsqrt_rn(float a) { return std::sqrt(a); }
 static inline int __float2int_rn(float x) { return (int)std::lrintf(x); }
 
 // f16_float widens a binary16; exact.
@@ -84,6 +87,13 @@ static inline void mma(float* c, const uint32_t* a, const uint32_t* b) {
   memcpy(in + 4, b, 8);
   memcpy(in + 6, c, 16);
   fk::collective(fk::MMA, in, 40, c, 16, 0);
+}
+static inline void mma(int32_t* c, const uint32_t* a, const uint32_t* b) {
+  uint32_t in[10];
+  memcpy(in, a, 16);
+  memcpy(in + 4, b, 8);
+  memcpy(in + 6, c, 16);
+  fk::collective(fk::MMA8, in, 40, c, 16, 0);
 }
 static inline void copy16(uint32_t dst, const void* src, int bytes) { fk::copy_async(dst, src, bytes); }
 static inline void copy_commit() { fk::copy_commit(); }

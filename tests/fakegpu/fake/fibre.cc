@@ -169,6 +169,25 @@ void multiply(fibre* w) {
   }
 }
 
+// The fragments of mma.m16n8k32 of signed 8-bit integers.
+void multiply8(fibre* w) {
+  int8_t a[16][32], b[8][32];
+  int32_t c[4];
+  for (int l = 0; l < 32; l++) {
+    const int8_t* in = (const int8_t*)w[l].in;
+    for (int r = 0; r < 4; r++)
+      for (int i = 0; i < 4; i++) a[l / 4 + 8 * (r & 1)][l % 4 * 4 + i + 16 * (r >> 1)] = in[4 * r + i];
+    for (int r = 0; r < 2; r++)
+      for (int i = 0; i < 4; i++) b[l / 4][l % 4 * 4 + i + 16 * r] = in[16 + 4 * r + i];
+  }
+  for (int l = 0; l < 32; l++) {
+    memcpy(c, w[l].in + 24, 16);
+    for (int e = 0; e < 4; e++)
+      for (int k = 0; k < 32; k++) c[e] += a[l / 4 + 8 * (e >> 1)][k] * b[l % 4 * 2 + (e & 1)][k];
+    memcpy(w[l].out, c, 16);
+  }
+}
+
 void perform(fibre* w) {
   for (int l = 1; l < 32; l++)
     if (w[l].kind != w[0].kind || w[l].lanes != w[0].lanes || w[l].in_bytes != w[0].in_bytes) {
@@ -182,6 +201,7 @@ void perform(fibre* w) {
     case LDM: load_matrices(w, false); break;
     case LDMT: load_matrices(w, true); break;
     case MMA: multiply(w); break;
+    case MMA8: multiply8(w); break;
     default: break;
   }
   for (int l = 0; l < 32; l++) w[l].at = READY;

@@ -12,7 +12,7 @@ struct dim3 {
 };
 
 // The operations of a warp.
-enum op { NONE, SYNC, XOR, LDM, LDMT, MMA };
+enum op { NONE, SYNC, XOR, LDM, LDMT, MMA, MMA8 };
 
 // The block that runs now.
 struct block_state {

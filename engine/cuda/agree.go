@@ -1,0 +1,76 @@
+//go:build cgo
+
+package cuda
+
+/*
+#include "kernels/args.h"
+*/
+import "C"
+
+import (
+	"errors"
+	"fmt"
+
+	"patchbay/engine"
+)
+
+// errDisagrees says that a library gives other numbers than our kernel.
+var errDisagrees = errors.New("a library and the kernel of this program give different numbers")
+
+// borrow takes memory in pieces of the given sizes for a comparison, and returns their addresses and what gives them
+// back. Where there is none the error is engine.ErrOutOfMemory, and no error of the stream: our kernels need none.
+func (o *Ops) borrow(sizes ...int) (part []uint64, done func(), err error) {
+	total := 0
+	for _, size := range sizes {
+		total += room(size)
+	}
+	memory, err := o.dev.alloc(total)
+	if err != nil {
+		if !errors.Is(err, engine.ErrOutOfMemory) {
+			o.note(fmt.Errorf("compare a library with the kernel of this program: %w", err))
+		}
+		return nil, nil, err
+	}
+	part = make([]uint64, len(sizes))
+	at := memory
+	for i, size := range sizes {
+		part[i], at = at, at+uint64(room(size))
+	}
+	return part, func() { o.note(o.dev.free(memory)) }, nil
+}
+
+// difference compares two tensors [1, m, n] on the device: the largest difference and the largest of ours, in the same
+// unit; NaN where there is one. theirs is overwritten, and so is memory of n f32, m n codes and m f32. It waits.
+func (o *Ops) difference(ours, theirs engine.Tensor, ones, codes, scales uint64) (diff, whole float64) {
+	m, n := ours.Dim(1), ours.Dim(2)
+	minus := engine.NewTensor(engine.Buf{Dev: ones}, engine.F32, 1, n)
+	o.Fill(minus, -1)
+	o.GatedAdd(theirs, ours, minus, theirs, engine.Tensor{})
+	q := engine.NewTensor(engine.Buf{Dev: codes}, engine.F8E4M3, 1, m, n)
+	scale := engine.NewTensor(engine.Buf{Dev: scales}, engine.F32, 1, m)
+	most := func(x engine.Tensor) float64 { // the largest number, by the scales of the rows
+		o.Quantise(q, scale, x)
+		got, largest := make([]float32, m), 0.0
+		o.note(o.Download(got, scale).Wait())
+		for _, v := range got {
+			largest = max(largest, float64(v)) // NaN stays
+		}
+		return largest
+	}
+	return most(theirs), most(ours)
+}
+
+// noise fills n elements of bf16 with numbers from -1 to 1 that repeat after a prime number of them.
+func (o *Ops) noise(at uint64, n int) {
+	const period = 8191
+	values := make([]float32, min(n, period))
+	state := uint32(1)
+	for i := range values {
+		state = state*1664525 + 1013904223 // Numerical Recipes, 3rd edition, 7.1.4
+		values[i] = float32(int32(state)) / (1 << 31)
+	}
+	o.Upload(engine.NewTensor(engine.Buf{Dev: at}, engine.BF16, len(values)), values)
+	for have := len(values); have < n; have *= 2 {
+		o.move(at+uint64(2*have), at, 2*min(have, n-have))
+	}
+}

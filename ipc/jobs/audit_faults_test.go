@@ -1,0 +1,144 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire/wiretest"
+)
+
+// TestConflictsWhereThereAreCopies: a stream with copies refuses a swap by another code than one without. That is a
+// conflict, and not a record that the server will never take.
+func TestConflictsWhereThereAreCopies(t *testing.T) {
+	for _, code := range []jetstream.ErrorCode{10071, 10164} {
+		err := fmt.Errorf("write: %w", &jetstream.APIError{Code: 400, ErrorCode: code})
+		if !isConflict(err) || refused(err) {
+			t.Errorf("%d: conflict %v, refused %v", code, isConflict(err), refused(err))
+		}
+	}
+	if err := (&jetstream.APIError{Code: 400, ErrorCode: 10054}); isConflict(err) || !refused(err) {
+		t.Error("a message that is too long is not refused")
+	}
+}
+
+// TestSwapAtAServerBehind: a server that has nothing newer than what a swap expects has not refused it for good.
+func TestSwapAtAServerBehind(t *testing.T) {
+	e := jetstreamServer(t, false)
+	j, _ := durable(t, e, "a")
+	rec := mustCreate(t, j, &message.RunRequest{ID: "p"})
+	rec.Rev += 100
+	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
+	defer cancel()
+	if _, err := storeOf(j).swap(ctx, rec); err == nil || errors.Is(err, errConflict) {
+		t.Errorf("got %v, want another try until time is up", err)
+	}
+	rec.Rev, rec.State = rec.Rev-101, message.Running
+	if _, err := storeOf(j).swap(context.Background(), rec); !errors.Is(err, errConflict) {
+		t.Errorf("got %v, want a conflict", err)
+	}
+}
+
+// TestLostRecordsAreWrittenAgain: the server loses records that it had acknowledged, one of them or all from some point
+// on, as after a power failure. The daemon that remembers them says so and writes them again; what was dropped on
+// purpose stays away; and jobs go on.
+func TestLostRecordsAreWrittenAgain(t *testing.T) {
+	for _, how := range []string{"one", "all"} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			e := jetstreamServer(t, false)
+			j, _ := durable(t, e, "a")
+			l, ctx := storeOf(j), wiretest.Within(t, 60*time.Second)
+			for _, id := range []string{"waits", "done", "dropped"} {
+				mustCreate(t, j, &message.RunRequest{ID: id})
+			}
+			for _, id := range []string{"done", "dropped"} {
+				rec, _, _, err := j.takeThis(ctx, id, "w")
+				if err == nil {
+					rec, err = j.Update(ctx, id, rec.Rev, func(r *message.Record) { r.State, r.Finished = message.Done, 1 })
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				j.Append(ctx, id, -1, terminalOf(rec))
+			}
+			eventually(ctx, t, "the events are there", func() bool {
+				ev, _, err := l.last(ctx, "done", message.EventSuccess)
+				return err == nil && ev != nil
+			})
+			dropped, err := j.Get(ctx, "dropped")
+			if err == nil {
+				err = l.drop(ctx, &dropped)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			lose(ctx, t, l, how == "all")
+			eventually(ctx, t, "the records are back", func() bool {
+				waits, err := l.get(ctx, "waits")
+				done, err2 := l.get(ctx, "done")
+				return err == nil && err2 == nil && waits.State == message.Queued && done.State == message.Done
+			})
+			if _, err := l.get(ctx, "dropped"); !errors.Is(err, errNoJob) {
+				t.Errorf("a job that was dropped is there again: %v", err)
+			}
+			eventually(ctx, t, "they are counted", func() bool { return l.Space().Restored == 2 })
+			other, _ := durable(t, e, "b")
+			mustCreate(t, other, &message.RunRequest{ID: "later"})
+			eventually(ctx, t, "jobs of others are heard of", func() bool { return j.knows("later") })
+			rec, _, _, err := j.takeThis(ctx, "waits", "w")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := j.Update(ctx, "waits", rec.Rev, func(r *message.Record) { r.State = message.Done }); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestCopiesOfALoneServer: more than one copy is refused by a server that is alone, and not asked of it.
+func TestCopiesOfALoneServer(t *testing.T) {
+	e := jetstreamServer(t, false)
+	_, err := OpenJetStream(context.Background(), JetStreamConfig{URL: e.URL(), Owner: "a", Replicas: 3})
+	if err == nil || !strings.Contains(err.Error(), "--replicas 3: the NATS server at") {
+		t.Errorf("got %v, want a refusal that names the option and the server", err)
+	}
+}
+
+// lose takes the records of two jobs out of the store, or all records and their numbers.
+func lose(ctx context.Context, t *testing.T, l *JetStream, all bool) {
+	t.Helper()
+	var err error
+	if all {
+		config := l.book.CachedInfo().Config
+		if err = l.js.DeleteStream(ctx, config.Name); err == nil {
+			_, err = l.js.CreateStream(ctx, config)
+		}
+	} else {
+		for _, id := range []string{"waits", "done"} {
+			subject := jetstream.WithPurgeSubject("$KV." + message.JobBucket + "." + id)
+			err = errors.Join(err, l.book.Purge(ctx, subject))
+		}
+		l.Returned() // as after a restart of the server
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func eventually(ctx context.Context, t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for !done() {
+		if ctx.Err() != nil {
+			t.Fatalf("not in time: %s", what)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}

@@ -1,0 +1,177 @@
+package text
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+
+	"patchbay/engine"
+	"patchbay/models/weights"
+)
+
+// SigLIP is the picture encoder that Redux reads (arXiv:2303.15343): a transformer over patches with learned positions,
+// whose blocks are CLIP's without a mask. It holds weights only and may be shared.
+type SigLIP struct {
+	loaded[siglipWeights]
+	// Size is the side of the pictures that it looks at, in pixels: 384.
+	Size               int
+	patch, side, heads int
+}
+
+// siglipEps is the epsilon of all norms (ComfyUI takes torch's).
+const siglipEps = 1e-5
+
+type siglipWeights struct {
+	Patch    *engine.Weight `weight:"embeddings.patch_embedding" shape:"E,3,P,P"`
+	Position engine.Tensor  `weight:"embeddings.position_embedding.weight" shape:"L,E"`
+	Layer    []*clipLayer   `weight:"encoder.layers"`
+	Final    affine         `weight:"post_layernorm"`
+}
+
+// OpenSigLIP loads the picture encoder in set. config is the JSON of the file's metadata "config", which may say
+// num_attention_heads (16) and image_size. The caller closes the result. Errors name what the file is instead.
+func OpenSigLIP(ops engine.Ops, set *weights.Set, config []byte) (*SigLIP, error) {
+	const patch, position = "embeddings.patch_embedding.weight", "embeddings.position_embedding.weight"
+	if err := CheckSigLIP(set); err != nil {
+		return nil, err
+	}
+	set = set.Prefix("vision_model.")
+	l, p := set.Dim(position, 0), set.Dim(patch, 2)
+	m := &SigLIP{patch: p, side: int(math.Round(math.Sqrt(float64(l))))}
+	c := struct {
+		Heads int `json:"num_attention_heads"`
+		Size  int `json:"image_size"`
+	}{16, m.side * p}
+	if c.Size == 378 { // of the release for 384 pixels, whose last 6 belong to no patch
+		c.Size = 384
+	}
+	if len(config) > 0 {
+		if err := json.Unmarshal(config, &c); err != nil {
+			return nil, fmt.Errorf("picture encoder config: %w", err)
+		}
+	}
+	m.heads, m.Size = c.Heads, c.Size
+	e := set.Dim(position, 1)
+	if m.heads < 1 || e%m.heads != 0 || m.side*m.side != l || p < 1 || m.Size/p != m.side {
+		return nil, fmt.Errorf("picture encoder: num_attention_heads %d, image_size %d: the file has a width of %d, %d "+
+			"positions and patches of %d pixels", m.heads, m.Size, e, l, p)
+	}
+	m.weights.Layer = make([]*clipLayer, set.Count("encoder.layers"))
+	for i := range m.weights.Layer {
+		m.weights.Layer[i] = &clipLayer{}
+	}
+	return m, m.load(ops, set, weights.Options{
+		Model:  "siglip",
+		Dims:   map[string]int{"E": e, "L": l, "P": p, "F": set.Dim("encoder.layers.0.mlp.fc1.weight", 0)},
+		Ignore: []string{"head.", "embeddings.position_ids"},
+	})
+}
+
+// CheckSigLIP refuses sets that are no SigLIP of fixed positions, by name.
+func CheckSigLIP(set *weights.Set) error {
+	const at = "vision_model.embeddings."
+	switch {
+	case set.Has(at + "class_embedding"):
+		return fmt.Errorf("is a CLIP vision model; SigLIP (sigclip_vision_patch14_384) is the one that is read")
+	case len(set.Shape(at+"patch_embedding.weight")) == 2:
+		return fmt.Errorf("is a SigLIP 2 of variable sizes; sigclip_vision_patch14_384 is the one that is read")
+	case len(set.Shape(at+"patch_embedding.weight")) != 4 || !set.Has(at+"patch_embedding.bias"):
+		return fmt.Errorf("holds no picture encoder: there is no vision_model.embeddings.patch_embedding")
+	}
+	return nil
+}
+
+// Rows returns how many rows See gives, and their width.
+func (m *SigLIP) Rows() (rows, width int) { return m.side * m.side, m.weights.Position.Dim(1) }
+
+// See returns the last states [L, E] of a picture: pixels [3, Size, Size] of -1..1. Errors: another number of values,
+// Check's error, device errors, not enough memory.
+func (m *SigLIP) See(env Env, pixels []float32) ([]float32, error) {
+	if len(pixels) != 3*m.Size*m.Size {
+		return nil, fmt.Errorf("siglip: %d values for a picture of %d x %d", len(pixels), m.Size, m.Size)
+	}
+	l, e := m.Rows()
+	memory := func(a *engine.Arena) (w work, in engine.Tensor) {
+		row := func(n int) engine.Tensor { return a.Alloc(env.DType, 1, l, n) }
+		return work{
+			x: row(e), norm: row(e), q: row(e), k: row(e), v: row(e), o: row(e), hidden: row(m.weights.Layer[0].FC1.N()),
+		}, row(3 * m.patch * m.patch)
+	}
+	if env.Arena == nil {
+		arena, free, err := network{name: "siglip"}.arena(env, measured(func(a *engine.Arena) { memory(a) }))
+		if err != nil {
+			return nil, fmt.Errorf("siglip: activations: %w", err)
+		}
+		defer free()
+		env.Arena = arena
+	}
+	mark, ops := env.Arena.Mark(), env.Ops
+	defer env.Arena.Release(mark)
+	w, in := memory(env.Arena)
+	ops.Upload(in, m.patches(pixels))
+	ops.Copy(w.x, m.weights.Position.Unsqueeze(0))
+	ops.Linear(w.x, in, m.weights.Patch, engine.Epilogue{Residual: w.x})
+	for _, layer := range m.weights.Layer {
+		if err := env.step(); err != nil {
+			return nil, err
+		}
+		layer.run(ops, w, m.heads, siglipEps, engine.GELUTanh, false)
+	}
+	ops.LayerNorm(w.x, w.x, m.weights.Final.Weight, m.weights.Final.Bias, siglipEps)
+	out := make([]float32, l*e)
+	return out, env.Ops.Download(out, w.x).Wait()
+}
+
+// patches orders pixels by patch: [L, 3*P*P], pixels behind the last whole patch are left out.
+func (m *SigLIP) patches(pixels []float32) []float32 {
+	var out []float32
+	for at := range m.side * m.side {
+		for i := range 3 * m.patch * m.patch {
+			c, y, x := i/(m.patch*m.patch), i/m.patch%m.patch, i%m.patch
+			out = append(out, pixels[(c*m.Size+at/m.side*m.patch+y)*m.Size+at%m.side*m.patch+x])
+		}
+	}
+	return out
+}
+
+// Redux turns what SigLIP saw into rows that a FLUX.1 model reads behind its text. It holds weights only.
+type Redux struct {
+	loaded[reduxWeights]
+}
+
+type reduxWeights struct {
+	Up   *engine.Weight `weight:"redux_up" shape:"M,R"`
+	Down *engine.Weight `weight:"redux_down" shape:"T,M"`
+}
+
+// OpenRedux loads the style model in set. The caller closes the result.
+func OpenRedux(ops engine.Ops, set *weights.Set) (*Redux, error) {
+	m := &Redux{}
+	return m, m.load(ops, set, weights.Options{Model: "redux", Dims: map[string]int{
+		"M": set.Dim("redux_up.weight", 0), "R": set.Dim("redux_up.weight", 1), "T": set.Dim("redux_down.weight", 0),
+	}})
+}
+
+// Widths are what Project reads and writes.
+func (m *Redux) Widths() (in, out int) { return m.weights.Up.K(), m.weights.Down.N() }
+
+// Project turns states [rows, in] into rows [rows, out] of a text: down(silu(up(states))).
+func (m *Redux) Project(env Env, states []float32) ([]float32, error) {
+	in, out := m.Widths()
+	rows := len(states) / in
+	memory := func(a *engine.Arena) [3]engine.Tensor {
+		row := func(n int) engine.Tensor { return a.Alloc(env.DType, rows, n) }
+		return [3]engine.Tensor{row(in), row(m.weights.Up.N()), row(out)}
+	}
+	arena, free, err := network{name: "redux"}.arena(env, measured(func(a *engine.Arena) { memory(a) }))
+	if err != nil {
+		return nil, fmt.Errorf("redux: activations: %w", err)
+	}
+	defer free()
+	t := memory(arena)
+	env.Ops.Upload(t[0], states)
+	env.Ops.Linear(t[1], t[0], m.weights.Up, engine.Epilogue{Act: engine.SiLU})
+	env.Ops.Linear(t[2], t[1], m.weights.Down, engine.Epilogue{})
+	v := make([]float32, rows*out)
+	return v, env.Ops.Download(v, t[2]).Wait()
+}

@@ -1,0 +1,97 @@
+package classes
+
+import (
+	"slices"
+
+	"patchbay/models/weights"
+	"patchbay/node/fault"
+	"patchbay/node/files"
+	"patchbay/node/graph"
+	"patchbay/node/picture"
+	"patchbay/node/value"
+)
+
+// styleClasses are the rows that let a picture speak beside the text (Redux).
+func styleClasses() []graph.Class {
+	return []graph.Class{
+		{
+			Name: "CLIPVisionLoader", Display: "Load CLIP Vision", Module: "nodes", Category: "model/loaders",
+			Heavy: graph.StageLoad, Inputs: []graph.Input{graph.File("clip_name", files.KindClipVision)},
+			Outputs: graph.Slots("CLIP_VISION"), Change: modelChange(files.KindClipVision, "clip_name"),
+			Run: func(c *graph.Call) ([]any, error) {
+				var out *value.Eyes
+				err := fromFile(c, files.KindClipVision, "clip_name",
+					func(f files.Checkpoint, _ *weights.File, set *weights.Set) (err error) {
+						out, err = value.OpenEyes(c.Str("clip_name"), f, set)
+						return err
+					})
+				return []any{out}, err
+			},
+		},
+		{
+			Name: "CLIPVisionEncode", Display: "CLIP Vision Encode", Module: "nodes", Category: "model/conditioning",
+			Heavy: graph.StageText,
+			Inputs: []graph.Input{
+				graph.Bare("clip_vision", "CLIP_VISION"), graph.Bare("image", "IMAGE"),
+				graph.BareCombo("crop", "center", "none"),
+			},
+			Outputs: graph.Slots("CLIP_VISION_OUTPUT"),
+			Run: func(c *graph.Call) ([]any, error) {
+				out, err := graph.Arg[*value.Eyes](c, "clip_vision").See(c.Use(), graph.Arg[*picture.Image](c, "image"),
+					c.Str("crop") == "center")
+				return []any{out}, err
+			},
+		},
+		{
+			Name: "StyleModelLoader", Display: "Load Style Model", Module: "nodes", Category: "model/loaders",
+			Heavy: graph.StageLoad, Inputs: []graph.Input{graph.File("style_model_name", files.KindStyle)},
+			Outputs: graph.Slots("STYLE_MODEL"), Change: modelChange(files.KindStyle, "style_model_name"),
+			Run: func(c *graph.Call) ([]any, error) {
+				var out *value.Style
+				err := fromFile(c, files.KindStyle, "style_model_name",
+					func(f files.Checkpoint, _ *weights.File, set *weights.Set) (err error) {
+						out, err = value.OpenStyle(c.Str("style_model_name"), f, set)
+						return err
+					})
+				return []any{out}, err
+			},
+		},
+		{
+			Name: "StyleModelApply", Display: "Apply Style Model", Module: "nodes", Category: "model/conditioning",
+			Aliases: "style transfer", Heavy: graph.StageText,
+			Description: "Puts what was seen in pictures behind the text.",
+			Inputs: []graph.Input{
+				graph.Bare("conditioning", "CONDITIONING"), graph.Bare("style_model", "STYLE_MODEL"),
+				graph.Bare("clip_vision_output", "CLIP_VISION_OUTPUT"), graph.Float("strength", "", 1, 0, 10, 0.001),
+				graph.BareCombo("strength_type", "multiply", "attn_bias"),
+			},
+			Outputs: graph.Slots("CONDITIONING"), Run: applyStyle,
+		},
+	}
+}
+
+// applyStyle puts the rows of a style, times its strength, behind those of the text.
+func applyStyle(c *graph.Call) ([]any, error) {
+	list, style := graph.Arg[value.Conditioning](c, "conditioning"), graph.Arg[*value.Style](c, "style_model")
+	strength, bias := float32(c.Decimal("strength")), c.Str("strength_type") == "attn_bias"
+	if bias && strength != 1 {
+		return nil, fault.At(fault.CodeBadInput, "strength_type", "strength_type: attn_bias with a strength of %v is not "+
+			"supported: use multiply, or a strength of 1", strength)
+	}
+	rows, err := style.Rows(c.Use(), graph.Arg[value.Seen](c, "clip_vision_output"))
+	if err != nil {
+		return nil, err
+	}
+	for i := range rows.Data {
+		rows.Data[i] *= strength
+	}
+	out := list.Each(func(e *value.Cond) {
+		if e.Context.Cols != rows.Cols {
+			err = fault.At(fault.CodeWrongFamily, "style_model", "style_model: its rows have %d values, those of the text %d: "+
+				"load a style model of the model's family", rows.Cols, e.Context.Cols)
+			return
+		}
+		e.Context.Rows, e.Context.Data = e.Context.Rows+rows.Rows, slices.Concat(e.Context.Data, rows.Data)
+	})
+	return []any{out}, err
+}

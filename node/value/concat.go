@@ -1,0 +1,61 @@
+package value
+
+import (
+	"patchbay/models/dit"
+	"patchbay/node/fault"
+	"patchbay/node/picture"
+	"patchbay/node/picture/resample"
+	"patchbay/parallel"
+)
+
+// concat makes what a network with more channels than a latent reads behind it (ComfyUI model_base.Flux.concat_cond):
+// the entry's second latent at the size of l in model space, and where there is room for it a mask, the pixels of each
+// place of the latent as channels. noise is the mask of l.
+func (m *Model) concat(c *Cond, branch string, l parallel.Latent, noise *picture.Mask) (dit.Reference, error) {
+	if m.Spec.Concat == 0 {
+		return dit.Reference{}, nil
+	}
+	out, image, want := dit.Reference{Y: l.Y, X: l.X}, c.ConcatImage, m.Format.Channels
+	if image.B == 0 {
+		image = parallel.NewLatent(1, want, l.Y, l.X)
+	}
+	if image.B != 1 || image.C != want {
+		return out, fault.At(fault.CodeWrongFamily, branch,
+			"%s: concat_latent_image has %d pictures of %d channels, the %s model takes one of %d: encode one picture with the "+
+				"VAE of that family", branch, image.B, image.C, m.Spec.Family, want)
+	}
+	scaled := func(what string, v []float32, channels, y, x, toY, toX int) ([]float32, error) {
+		r, err := resample.Upscale(resample.Image{Data: v, B: 1, C: channels, Y: y, X: x}, toX, toY, resample.Bilinear,
+			resample.CropCenter)
+		if err != nil {
+			return nil, fault.At(fault.CodeBadInput, branch, "%s: %s: %v", branch, what, err)
+		}
+		return r.Data, nil
+	}
+	var err error
+	if out.Data, err = scaled("concat_latent_image", image.Data, want, image.Y, image.X, l.Y, l.X); err != nil {
+		return out, err
+	}
+	m.Format.ToModel(out.Data, l.Y*l.X)
+	if m.Spec.Concat == want {
+		return out, nil
+	}
+	mask := c.ConcatMask
+	switch {
+	case mask == nil && noise == nil:
+		mask = &picture.Mask{B: 1, Y: 1, X: 1, Data: []float32{1}}
+	case mask == nil:
+		fit := fitMask(noise, l.Y, l.X, noise.B)
+		mask = &picture.Mask{B: fit.B, Y: fit.Y, X: fit.X, Data: fit.Data}
+	}
+	if mask.B != 1 {
+		return out, fault.At(fault.CodeBadInput, branch, "%s: concat_mask has a batch of %d: want one mask", branch, mask.B)
+	}
+	pixels, err := scaled("concat_mask", mask.Data, 1, mask.Y, mask.X, 8*l.Y, 8*l.X)
+	for ch := range dit.MaskChannels {
+		for i := 0; err == nil && i < l.Y*l.X; i++ {
+			out.Data = append(out.Data, pixels[(i/l.X*8+ch/8)*8*l.X+i%l.X*8+ch%8])
+		}
+	}
+	return out, err
+}

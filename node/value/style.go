@@ -1,0 +1,137 @@
+package value
+
+import (
+	"math"
+
+	"patchbay/models"
+	"patchbay/models/dit"
+	"patchbay/models/text"
+	"patchbay/models/weights"
+	"patchbay/node/fault"
+	"patchbay/node/files"
+	"patchbay/node/picture"
+	"patchbay/node/picture/resample"
+	"patchbay/parallel"
+)
+
+// Eyes is a CLIP_VISION: a picture encoder whose weights are read when a node needs them.
+type Eyes struct{ lazy }
+
+// Style is a STYLE_MODEL: what turns seen pictures into rows of a text.
+type Style struct {
+	lazy
+	In, Out int // widths of what it reads and of its rows
+}
+
+// Seen is a CLIP_VISION_OUTPUT: the last states of every picture, [rows of all pictures, width].
+type Seen dit.Array
+
+// lazy is a file with a small network.
+type lazy struct {
+	name string
+	file *files.Opener
+}
+
+// OpenEyes makes a handle after checking that the file holds a picture encoder of the type that is read.
+func OpenEyes(name string, f files.Checkpoint, set *weights.Set) (*Eyes, error) {
+	if err := text.CheckSigLIP(set); err != nil {
+		return nil, fault.New(fault.CodeWrongFamily, "%s %v: it looks like %s", name, err, models.GuessKind(set))
+	}
+	return &Eyes{lazy{name, &files.Opener{Checkpoint: f}}}, nil
+}
+
+// OpenStyle makes a handle after checking that the file holds a style model.
+func OpenStyle(name string, f files.Checkpoint, set *weights.Set) (*Style, error) {
+	s := &Style{
+		lazy: lazy{name, &files.Opener{Checkpoint: f}},
+		In:   set.Dim("redux_up.weight", 1), Out: set.Dim("redux_down.weight", 0),
+	}
+	if s.In == 0 || s.Out == 0 || set.Dim("redux_up.weight", 0) != set.Dim("redux_down.weight", 1) {
+		return nil, fault.New(fault.CodeWrongFamily, "%s holds no style model: redux_up and redux_down are read, "+
+			"it looks like %s", name, models.GuessKind(set))
+	}
+	return s, nil
+}
+
+// on runs f on the device with the network of a file, which open loads.
+func on[T resident](u Use, z *lazy, field string,
+	open func(*parallel.Workspace, *weights.File, *weights.Set) (T, error), f func(T, text.Env) error,
+) error {
+	return u.do(field+" "+z.name, func(l *parallel.Workspace) error {
+		net, err := lent(u, field+" "+z.file.Checkpoint.Key(), func() (net T, err error) {
+			err = z.file.With(func(file *weights.File) error {
+				net, err = open(l, file, file.Set().For(l.DType))
+				return err
+			})
+			return net, err
+		})
+		if err != nil {
+			return &fault.Failure{Code: fault.CodeBadCheckpoint, Message: err.Error(), Field: field, Cause: err}
+		}
+		return f(net, text.Env{Ops: l.Ops, DType: l.DType, Check: l.Check, Take: l.Arena})
+	})
+}
+
+// See looks at every picture of a batch; crop cuts the sides of those that are not square, else they are squeezed.
+func (e *Eyes) See(u Use, im *picture.Image, crop bool) (out Seen, err error) {
+	open := func(l *parallel.Workspace, file *weights.File, set *weights.Set) (*text.SigLIP, error) {
+		return text.OpenSigLIP(l.Ops, set, files.Config(file, "clip_vision"))
+	}
+	err = on(u, &e.lazy, "clip_vision", open, func(net *text.SigLIP, env text.Env) error {
+		for b := range im.B {
+			states, err := net.See(env, eyeful(im, b, net.Size, crop))
+			if err != nil {
+				return err
+			}
+			out.Data = append(out.Data, states...)
+		}
+		rows, width := net.Rows()
+		out.Rows, out.Cols = im.B*rows, width
+		return nil
+	})
+	return out, err
+}
+
+// eyeful is picture b as SigLIP wants it: [3, size, size] of -1..1, the values those of 8 bits (ComfyUI
+// comfy/clip_model.py, clip_preprocess).
+func eyeful(im *picture.Image, b, size int, crop bool) []float32 {
+	m := resample.Image{B: 1, C: 3, Y: im.Y, X: im.X, Data: make([]float32, 0, 3*im.Y*im.X)}
+	for c := range 3 {
+		for i := range im.Y * im.X {
+			m.Data = append(m.Data, im.Data[(b*im.Y*im.X+i)*im.C+c])
+		}
+	}
+	if im.Y != size || im.X != size {
+		y, x := size, size
+		if crop {
+			scale := float64(size) / float64(min(im.Y, im.X))
+			y, x = int(math.RoundToEven(scale*float64(im.Y))), int(math.RoundToEven(scale*float64(im.X)))
+		}
+		m = resample.Smooth(m, x, y)
+	}
+	out, top, left := make([]float32, 0, 3*size*size), (m.Y-size)/2, (m.X-size)/2
+	for i := range 3 * size * size {
+		c, y, x := i/(size*size), i/size%size, i%size
+		v := min(max(255*m.Data[(c*m.Y+top+y)*m.X+left+x], 0), 255)
+		out = append(out, (float32(math.RoundToEven(float64(v)))/255-0.5)/0.5)
+	}
+	return out
+}
+
+// Rows turns what was seen into rows of a text.
+func (s *Style) Rows(u Use, seen Seen) (out dit.Array, err error) {
+	if seen.Cols != s.In {
+		return out, fault.At(fault.CodeWrongFamily, "style_model", "style_model: %s reads states of %d values, "+
+			"clip_vision_output has %d: use the picture encoder that it was made for (sigclip_vision_patch14_384)", s.name, s.In,
+			seen.Cols)
+	}
+	open := func(l *parallel.Workspace, _ *weights.File, set *weights.Set) (*text.Redux, error) {
+		return text.OpenRedux(l.Ops, set)
+	}
+	err = on(u, &s.lazy, "style_model", open, func(net *text.Redux, env text.Env) (err error) {
+		out = dit.Array{Rows: seen.Rows, Cols: s.Out}
+		out.Data, err = net.Project(env, seen.Data)
+		return err
+	})
+	return out, err
+}

@@ -1,0 +1,370 @@
+package parallel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"patchbay/engine"
+	"patchbay/models/dit"
+	"patchbay/parallel/failure"
+	"patchbay/parallel/forecast"
+	"patchbay/parallel/plan"
+)
+
+// besideEngine has so many places of a machine whose links cost little, so that every rank makes a run faster.
+func besideEngine(t *testing.T, schedule Schedule, places int, memory int64) *Engine {
+	t.Helper()
+	m, err := forecast.NewMachine("cpu")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Link.Bandwidth, m.Link.Latency, m.Device.Handover, m.Device.Launch = 1e12, 1e-5, 1e-5, 0
+	m.Device.GEMM, m.Device.Attention, m.Device.Traffic = 1e9, 1e9, 1e9
+	e, err := NewEngine(Config{
+		NewOps: testOps, Machine: &m, Ranks: places, Schedule: schedule, MemoryBytes: memory,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(e.Close)
+	return e
+}
+
+// besideRequest is one of several that differ in their seed.
+func besideRequest(t *testing.T, seed int) *Request {
+	r := tinyRequest(t, "flux", 1, 8, 12, 2)
+	for i := range r.Latent.Data {
+		r.Latent.Data[i] += float32(seed) / 16
+	}
+	return r
+}
+
+// meeting returns what an Observe calls: it waits until so many runs have come, or the test fails.
+func meeting(t *testing.T, n int) func(run int) {
+	var mu sync.Mutex
+	seen, all := map[int]bool{}, make(chan struct{})
+	return func(run int) {
+		mu.Lock()
+		if seen[run] = true; len(seen) == n {
+			select {
+			case <-all:
+			default:
+				close(all)
+			}
+		}
+		mu.Unlock()
+		select {
+		case <-all:
+		case <-time.After(20 * time.Second):
+			t.Errorf("run %d waits for others that do not run beside it", run)
+		}
+	}
+}
+
+// TestRequestsRunBesideEachOther: jobs that wait together have a place each and run at the same time, one that is alone
+// has all places, and one that names its plan has as many as that takes; all give what one rank does, and weights are
+// loaded once.
+func TestRequestsRunBesideEachOther(t *testing.T) {
+	const places = 4
+	for _, schedule := range []Schedule{ScheduleAuto, ScheduleEach} {
+		e := besideEngine(t, schedule, places, 0)
+		loads := atomic.Int32{}
+		request := func(seed int) *Request {
+			r := besideRequest(t, seed)
+			load := r.Model.Weights
+			r.Model.Weights = LoadFunc(func(ops engine.Ops, held dit.Held) (dit.Model, error) {
+				loads.Add(1)
+				return load.Load(ops, held)
+			})
+			return r
+		}
+		turns := make([]*Turn, 2*places)
+		for i := range turns {
+			turns[i] = e.Enter() // all of them, before the first runs
+		}
+		met := meeting(t, places)
+		got, errs := make([]*Result, len(turns)), make([]error, len(turns))
+		var running sync.WaitGroup
+		for i, turn := range turns {
+			running.Go(func() {
+				defer turn.Leave()
+				got[i], errs[i] = turn.Sample(t.Context(), request(i), func(Progress) error { met(i); return nil })
+			})
+		}
+		running.Wait()
+		for i, r := range got {
+			if errs[i] != nil {
+				t.Fatalf("%s, job %d: %v", schedule, i, errs[i])
+			}
+			if r.Stats.Plan != plan.OneRank().String() && i < places {
+				t.Errorf("%s: job %d of %d ran with %q, want one rank", schedule, i, len(turns), r.Stats.Plan)
+			}
+			differs(t, fmt.Sprintf("%s, job %d", schedule, i), r, besideRequest(t, i))
+		}
+		if n := loads.Load(); n != 1 {
+			t.Errorf("%s: weights were loaded %d times, want once", schedule, n)
+		}
+		alone, err := e.Sample(t.Context(), request(0), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := map[Schedule]int{ScheduleAuto: places, ScheduleEach: 1}[schedule]
+		if n := len(alone.Stats.Traffic); n != want {
+			t.Errorf("%s: one that is alone ran with %q on %d ranks, want %d", schedule, alone.Stats.Plan, n, want)
+		}
+		differs(t, fmt.Sprintf("%s, alone", schedule), alone, besideRequest(t, 0))
+		named := request(1)
+		named.Plan = "ulysses=3"
+		if r, err := e.Sample(t.Context(), named, nil); err != nil || r.Stats.Plan != "ulysses=3" {
+			t.Errorf("%s: with a plan of its own: %v", schedule, err)
+		}
+		named.Plan = "ulysses=5"
+		var pe *failure.Error
+		if _, err := e.Sample(t.Context(), named, nil); !errors.As(err, &pe) || pe.Code != failure.BadRequest {
+			t.Errorf("%s: more ranks than places: %v, want bad_request", schedule, err)
+		}
+	}
+}
+
+// differs compares a picture with that of one rank on an engine that runs one request at a time.
+func differs(t *testing.T, name string, got *Result, r *Request) {
+	t.Helper()
+	e, err := NewEngine(Config{NewOps: testOps})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	want, err := e.Sample(context.Background(), r, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, v := range got.Latent.Data {
+		if d := math.Abs(float64(v - want.Latent.Data[i])); !(d <= 1e-4) {
+			t.Fatalf("%s: value %d is %v, want %v", name, i, v, want.Latent.Data[i])
+		}
+	}
+}
+
+// TestPlacesAreSharedOut: who gets which places, and in which order.
+func TestPlacesAreSharedOut(t *testing.T) {
+	s := newShares(8)
+	even := func(due, free int) int {
+		if sizes := forecast.Groups(due, free, func(n int) float64 { return 1 / math.Pow(float64(n), 0.9) }); sizes != nil {
+			return sizes[0]
+		}
+		return 0
+	}
+	lone, err := s.take(t.Context(), nil, even)
+	if err != nil || len(lone) != 8 {
+		t.Fatalf("one that is alone has the places %v (%v), want all", lone, err)
+	}
+	type grant struct {
+		who    int
+		places []int
+	}
+	got := make(chan grant, 16)
+	ctx, cancel := context.WithCancel(t.Context())
+	var ended sync.WaitGroup
+	wait := func(ctx context.Context, who int, size func(due, free int) int) {
+		before := func() int { s.mu.Lock(); defer s.mu.Unlock(); return len(s.queue) }
+		n := before()
+		ended.Go(func() {
+			if places, err := s.take(ctx, nil, size); err == nil {
+				got <- grant{who, places}
+			}
+		})
+		for before() == n {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	wait(ctx, 0, even) // is cancelled
+	wait(t.Context(), 1, func(_, free int) int { return free / 6 * 6 })
+	for i := range 4 {
+		wait(t.Context(), 2+i, even)
+	}
+	cancel()
+	s.give(lone[:5])
+	select {
+	case g := <-got:
+		t.Fatalf("%d has %v while one before it waits for six", g.who, g.places)
+	case <-time.After(20 * time.Millisecond):
+	}
+	s.give(lone[5:])
+	first := <-got
+	if first.who != 1 || !slices.Equal(first.places, []int{0, 1, 2, 3, 4, 5}) {
+		t.Errorf("%d has %v, want 1 with six", first.who, first.places)
+	}
+	for _, want := range []int{6, 7} {
+		if g := <-got; len(g.places) != 1 || g.places[0] != want && g.places[0] != 13-want {
+			t.Errorf("%d has %v, want one of the two left", g.who, g.places)
+		}
+	}
+	s.give(first.places)
+	for range 2 { // the two that are left share what is free
+		if g := <-got; len(g.places) != 3 {
+			t.Errorf("%d of the last two has %v, want half of six", g.who, g.places)
+		}
+	}
+	ended.Wait()
+}
+
+// TestWeightsInUseStay: where the weights of two models do not fit together, the request of the second runs after that
+// of the first, whose weights stay while it runs.
+func TestWeightsInUseStay(t *testing.T) {
+	const weights = 1 << 20
+	free := besideRequest(t, 0)
+	one, err := besideEngine(t, ScheduleEach, 2, 0).Sample(t.Context(), free, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := besideEngine(t, ScheduleEach, 2, weights*3/2+one.Stats.PeakBytes)
+	var order []string
+	var mu sync.Mutex
+	note := func(s string) { mu.Lock(); defer mu.Unlock(); order = append(order, s) }
+	model := func(key string) *Request {
+		r := besideRequest(t, 0)
+		load := r.Model.Weights
+		r.Model.Key, r.Model.WeightBytes = key, weights+one.Stats.PeakBytes/2
+		r.Model.Weights = LoadFunc(func(ops engine.Ops, held dit.Held) (dit.Model, error) {
+			note("load " + key)
+			m, err := load.Load(ops, held)
+			return parting{m, func() { note("drop " + key) }}, err
+		})
+		return r
+	}
+	began, second := make(chan struct{}), make(chan error, 1)
+	var once sync.Once
+	turns := []*Turn{e.Enter(), e.Enter()}
+	go func() {
+		<-began
+		_, err := turns[1].Sample(t.Context(), model("b"), nil)
+		second <- err
+	}()
+	_, err = turns[0].Sample(t.Context(), model("a"), func(p Progress) error {
+		once.Do(func() {
+			close(began)
+			waits := func() bool { e.shares.mu.Lock(); defer e.shares.mu.Unlock(); return len(e.shares.queue) == 1 }
+			for end := time.Now().Add(time.Minute); !waits(); time.Sleep(time.Millisecond) {
+				if time.Now().After(end) {
+					t.Error("the second does not wait for the first")
+					return
+				}
+			}
+		})
+		note("step of a")
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := <-second; err != nil {
+		t.Fatalf("the second: %v", err)
+	}
+	want := []string{"load a", "step of a", "step of a", "drop a", "load b"}
+	if !slices.Equal(order, want) {
+		t.Errorf("got %v, want %v", order, want)
+	}
+}
+
+// parting is a model that tells of its end.
+type parting struct {
+	dit.Model
+	told func()
+}
+
+func (c parting) Close() { c.told(); c.Model.Close() }
+
+// TestWorkBesideShares: encoders and decoders run while requests do, one at a time; what frees memory waits for both.
+func TestWorkBesideShares(t *testing.T) {
+	e := besideEngine(t, ScheduleAuto, 2, 0)
+	evicted := make(chan struct{})
+	inside := atomic.Bool{}
+	_, err := e.Sample(t.Context(), besideRequest(t, 0), func(p Progress) error {
+		if p.Step != 1 {
+			return nil
+		}
+		inside.Store(true)
+		defer inside.Store(false)
+		if err := e.Do(t.Context(), "encode", func(*Workspace) error { return nil }); err != nil {
+			return err
+		}
+		go func() {
+			e.Evict("")
+			if inside.Load() {
+				t.Error("weights were freed while a request ran")
+			}
+			close(evicted)
+		}()
+		for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
+			e.shares.mu.Lock()
+			n := len(e.shares.queue)
+			e.shares.mu.Unlock()
+			if n == 1 {
+				break
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-evicted
+	if left := e.Resident(); len(left) > 0 {
+		t.Errorf("%v is left", left)
+	}
+	full := 0
+	err = e.Do(t.Context(), "decode", func(*Workspace) error {
+		if full++; full < 3 {
+			return engine.ErrOutOfMemory
+		}
+		return nil
+	})
+	if err != nil || full != 3 {
+		t.Errorf("work without memory was tried %d times (%v), want beside others, alone, and with all freed", full, err)
+	}
+}
+
+// TestManyJobsTakeAsLongAsOneADevice measures 40 jobs on 8 ranks of the processors: one after the other on one rank
+// with all processors, each on one place, and by auto. It asserts nothing but that they end.
+func TestManyJobsTakeAsLongAsOneADevice(t *testing.T) {
+	if !soak {
+		t.Skip("NOT RUN: measures, with -tags soak")
+	}
+	const jobs, places = 40, 8
+	for _, schedule := range []Schedule{ScheduleOne, ScheduleEach, ScheduleAuto, ScheduleEach, ScheduleAuto} {
+		e, err := NewEngine(Config{NewOps: testOps, Ranks: places, Schedule: schedule})
+		if err != nil {
+			t.Fatal(err)
+		}
+		request := func() *Request { return tinyRequest(t, "flux", 1, 16, 16, 2) }
+		r, err := e.Sample(t.Context(), request(), nil) // weights are loaded, plans are found
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		var all sync.WaitGroup
+		turns := make([]*Turn, jobs)
+		for i := range turns {
+			turns[i] = e.Enter()
+		}
+		for _, turn := range turns {
+			all.Go(func() {
+				defer turn.Leave()
+				if _, err := turn.Sample(t.Context(), request(), nil); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		t.Logf("%s: %d jobs on %d places %.2f s; one that is alone has %d ranks", schedule, jobs, places,
+			time.Since(began).Seconds(), len(r.Stats.Traffic))
+		e.Close()
+	}
+}

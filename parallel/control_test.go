@@ -1,0 +1,244 @@
+package parallel
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"patchbay/engine"
+	"patchbay/engine/safetensors"
+	"patchbay/models"
+	"patchbay/models/control"
+	"patchbay/models/weights"
+	"patchbay/models/weights/goldenweights"
+	"patchbay/parallel/failure"
+	"patchbay/parallel/rank"
+	"patchbay/tests/golden"
+)
+
+func bytesOf(v []float32) (out []byte) {
+	for _, x := range v {
+		out = binary.LittleEndian.AppendUint32(out, math.Float32bits(x))
+	}
+	return out
+}
+
+// openNet opens a control net of a set; config is that of the base model.
+func openNet(t *testing.T, name string, set *weights.Set, config []byte) Model {
+	t.Helper()
+	n, err := control.Open(models.Families(), set, map[string]string{"config": string(config)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Model{Key: "net " + name, Spec: &n.Spec, Weights: LoadFunc(n.Load)}
+}
+
+// netOf makes a control net of the first blocks of a golden model and random layers: two blocks, of FLUX one single
+// too.
+func netOf(t *testing.T, base, name string, hint int) Model {
+	t.Helper()
+	set, config, err := goldenweights.Set(base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]weights.Stored{}
+	for _, key := range set.Names() {
+		part := strings.SplitN(key, ".", 3)
+		list := slices.Contains([]string{"double_blocks", "single_blocks", "joint_blocks", "transformer_blocks"}, part[0])
+		tail := slices.Contains([]string{"final_layer", "norm_out", "proj_out"}, part[0])
+		if !tail && (!list || part[1] == "0" || part[1] == "1" && part[0] != "single_blocks") {
+			all[key], _ = set.Get(key)
+		}
+	}
+	e := max(set.Dim("img_in.weight", 0), set.Dim("x_embedder.proj.weight", 0))
+	add := func(key string, shape ...int) {
+		n := 1
+		for _, s := range shape {
+			n *= s
+		}
+		scale := math.Sqrt(12 / float64(n/shape[0]))
+		all[key] = weights.Stored{DType: engine.F32, Shape: shape, Data: bytesOf(golden.Fill(name+key, n, scale, 0))}
+	}
+	layer := func(key string, shape ...int) { add(key+".weight", shape...); add(key+".bias", shape[0]) }
+	layer("controlnet_blocks.0", e, e)
+	layer("controlnet_blocks.1", e, e)
+	switch {
+	case set.Has("joint_blocks.0.x_block.attn.qkv.weight"):
+		layer("pos_embed_input.proj", e, hint, 2, 2)
+	case set.Has("single_blocks.0.linear1.weight"):
+		layer("controlnet_single_blocks.0", e, e)
+		layer("controlnet_x_embedder", e, 4*hint)
+		add("controlnet_mode_embedder.weight", 4, e)
+	default:
+		layer("controlnet_x_embedder", e, 4*hint)
+	}
+	return openNet(t, name, weights.FromMap(all), config)
+}
+
+// netted puts control nets on the entries of a request: one on both sides, and another with a mask on the positive one
+// for a part of the run.
+func netted(t *testing.T, r *Request, base string) {
+	t.Helper()
+	on := func(name string, hint int) Control {
+		return Control{
+			Net: netOf(t, base, name, hint), Strength: 0.4, SigmaStart: 1e9,
+			Hint: Latent{
+				B: 1, C: hint, Y: r.Latent.Y, X: r.Latent.X, Data: golden.Input(name, hint*r.Latent.Y*r.Latent.X),
+			},
+		}
+	}
+	both, second := on("one", 16), on("two", 17)
+	second.SigmaEnd, second.Strength = r.Sigmas[0]-1e-6, -0.3
+	r.Branches[1].Entries[0].Control = []Control{both}
+	if r.Model.Spec.Family == "flux" {
+		both.Mode = 3
+	}
+	r.Branches[0].Entries[0].Control = []Control{both, second, both}
+}
+
+// TestNetsSayWhatComfyUIsDo: a run with ComfyUI's control net here equals a run with what ComfyUI's control net said.
+func TestNetsSayWhatComfyUIsDo(t *testing.T) {
+	e, g := newEngine(t), openGolden(t, "qwen-a")
+	_, config, err := goldenweights.Set("qwen-a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := safetensors.Open(golden.Path("modern/control_qwen.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	for _, run := range controlRuns(t, "control_qwen", "qwen-a", g.model.Spec) {
+		name, _, _ := strings.Cut(run.name, "/")
+		set, _, err := goldenweights.Set(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		net := openNet(t, name, set, config)
+		first, ok := f.Entry(run.name + "#input.0")
+		if !ok {
+			t.Fatal("nothing recorded")
+		}
+		rows, err := first.F32()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range rows {
+			rows[i] *= 0.7
+		}
+		for i, n := 0, run.X[0]; i < n; i++ {
+			r, _ := run.request(g, i)
+			entry := &r.Branches[0].Entries[0]
+			entry.Residuals = []rank.Residual{{Blocks: []int{0, 1, 2}, Rows: rows[i*len(rows)/n : (i+1)*len(rows)/n]}}
+			want, err := e.Sample(context.Background(), r, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			hint := set.Dim("controlnet_x_embedder.weight", 1)
+			y, x := r.Latent.Y, r.Latent.X
+			all := golden.Input(run.name+"/hint", n*hint/4*y*x)
+			entry.Residuals = nil
+			entry.Control = []Control{{
+				Net: net, Strength: 0.7, SigmaStart: 1,
+				Hint: Latent{B: 1, C: hint / 4, Y: y, X: x, Data: all[i*len(all)/n : (i+1)*len(all)/n]},
+			}}
+			late := *r // before its net begins
+			late.Branches = []Branch{{Entries: []Entry{*entry}}}
+			late.Branches[0].Entries[0].Control = slices.Clone(entry.Control)
+			late.Branches[0].Entries[0].Control[0].SigmaStart = r.Sigmas[0] - 0.01
+			got, err := e.Sample(context.Background(), &late, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			late.Branches[0].Entries[0].Control = nil
+			none, err := e.Sample(context.Background(), &late, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if rel := relative(got.Latent.Data, none.Latent.Data); rel != 0 {
+				t.Errorf("a net that has not begun moves the picture by %.3g", rel)
+			}
+			for _, plan := range []string{"", "ulysses=3", "pipe=2,patches=2,warmup=1"} {
+				r.Plan = plan
+				got, err := e.Sample(context.Background(), r, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if rel := relative(got.Latent.Data, want.Latent.Data); !(rel <= 2e-5) {
+					t.Errorf("%s item %d %s: relative difference %.3g, bound 2e-5", run.name, i, plan, rel)
+				}
+			}
+		}
+	}
+}
+
+// TestExactPlansRunNetsAsOneRank: control nets run on the ranks of the model, whatever the plan.
+func TestExactPlansRunNetsAsOneRank(t *testing.T) {
+	for k, c := range []struct {
+		name   string
+		y, x   int
+		engine *Engine
+	}{
+		{"flux-c", 5, 13, newEngine(t)}, // 21 tokens: a row more of text moves the cut of the picture
+		{"sd3-b", 5, 7, newDeferredEngine(t, 7)},
+		{"qwen-a", 7, 9, newEngine(t)},
+	} {
+		g := openGolden(t, c.name)
+		r := parityRequest(t, g, c.name, 2, c.y, c.x, 2)
+		plain, err := c.engine.Sample(context.Background(), r, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		netted(t, r, c.name)
+		want, err := c.engine.Sample(context.Background(), r, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rel := relative(want.Latent.Data, plain.Latent.Data); !(rel > 1e-2) {
+			t.Fatalf("control nets move the picture of %s by %.3g", c.name, rel)
+		}
+		for _, plan := range somePlans(exactPlans(), k, 3) {
+			plan = planFor(g.model.Spec, plan)
+			t.Run(fmt.Sprintf("%s/%s", c.name, plan), func(t *testing.T) {
+				r := *r
+				r.Plan = plan
+				got, err := c.engine.Sample(context.Background(), &r, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if rel := relative(got.Latent.Data, want.Latent.Data); !(rel <= 1e-5) {
+					t.Errorf("relative difference to one rank %.3g, bound 1e-5", rel)
+				}
+			})
+		}
+	}
+}
+
+// TestBadNetsAreRefused: by the branch and what is wrong.
+func TestBadNetsAreRefused(t *testing.T) {
+	e := newEngine(t)
+	for want, spoil := range map[string]func(*Request, *Entry){
+		"not for a flux model":     func(_ *Request, e *Entry) { e.Control[0].Net = netOf(t, "sd3-b", "other", 16) },
+		"strength NaN":             func(_ *Request, e *Entry) { e.Control[0].Strength = float32(math.NaN()) },
+		"want [1, channels, 4, 6]": func(_ *Request, e *Entry) { e.Control[0].Hint.Y-- },
+		"the hint is [6, 64]":      func(_ *Request, e *Entry) { e.Control[1].Hint = e.Control[0].Hint },
+		"type 5, want 0 to 4":      func(_ *Request, e *Entry) { e.Control[0].Mode = 5 },
+		"and an area":              func(_ *Request, e *Entry) { e.Area = Area{H: 4, W: 4} },
+		"are not kept in parts":    func(r *Request, _ *Entry) { r.Plan = "ulysses=2,shard=on" },
+	} {
+		g := openGolden(t, "flux-c")
+		r := parityRequest(t, g, "flux-c", 1, 4, 6, 1)
+		netted(t, r, "flux-c")
+		spoil(r, &r.Branches[0].Entries[0])
+		_, err := e.Sample(context.Background(), r, nil)
+		var f *failure.Error
+		if !errors.As(err, &f) || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want a refusal with %q", err, want)
+		}
+	}
+}

@@ -1,0 +1,172 @@
+package rank
+
+import (
+	"fmt"
+	"slices"
+
+	"patchbay/engine"
+	"patchbay/models/dit"
+	"patchbay/parallel/comm"
+	"patchbay/parallel/plan"
+)
+
+// ControlInput is a control net on an entry.
+type ControlInput struct {
+	Model    string    // key of the weights, resident on the rank
+	Entry    dit.Entry // what the net is told
+	Strength float32
+	// It works while Start >= sigma >= End.
+	Start, End float32
+}
+
+// net is a control net beside the model of a session: a session of its own whose entries are those of the model that
+// have the net, computed on the same rows by the same ranks, in a pipeline on the whole picture by every rank.
+type net struct {
+	of    *session
+	model dit.Control
+	feeds [][]int // by block of the net, the blocks of the model behind which its output is added
+	on    []*controlled
+}
+
+// controlled is an entry of a net.
+type controlled struct {
+	ControlInput
+	entry int             // of the model
+	rows  dit.Range       // image rows that the net computes
+	gate  engine.Tensor   // [1, E], the strength
+	said  []engine.Tensor // by block of the net: the output [B, rows, E]; absent: no block of this rank wants it
+	works bool            // in the evaluation at hand
+}
+
+// prepareNets opens the sessions of all control nets.
+func (s *session) prepareNets() error {
+	byKey := map[string]*net{}
+	for i, in := range s.open.Entries {
+		for _, c := range in.Control {
+			n := byKey[c.Model]
+			if n == nil {
+				model, ok := s.resident(c.Model)
+				m, isNet := model.(dit.Control)
+				if !ok || !isNet {
+					return fmt.Errorf("control net %s is not resident", c.Model)
+				}
+				n = s.newNet(m)
+				byKey[c.Model], s.nets = n, append(s.nets, n)
+			}
+			n.of.open.Entries = append(n.of.open.Entries, EntryInput{Entry: c.Entry, Grid: in.Grid})
+			n.on = append(n.on, &controlled{ControlInput: c, entry: i})
+		}
+	}
+	for _, n := range s.nets {
+		if err := n.of.prepare(); err != nil {
+			return err
+		}
+		for k, e := range n.on {
+			s.take(n, e, &n.of.entries[k])
+		}
+	}
+	return nil
+}
+
+// newNet makes the session of a net on the arenas of s.
+func (s *session) newNet(m dit.Control) *net {
+	n := &net{model: m, feeds: m.Feeds(s.model.Spec())}
+	o := OpenCommand{Plan: s.open.Plan.Beside(), DType: s.open.DType, Batch: s.open.Batch, Timesteps: s.open.Timesteps}
+	o.Lanes = []plan.Lane{{Range: dit.Range{End: len(n.feeds)}}}
+	n.of = &session{
+		id: s.id, skips: s.skips, model: m, open: o, env: s.env, act: s.act, comm: s.comm, comms: s.comms, stop: s.stop,
+		pos: s.pos, beside: n,
+	}
+	for a := range n.of.comms {
+		if a := plan.Axis(a); s.open.Plan.Pipe > 1 || a == plan.AxisPipe || a == plan.AxisSpread {
+			n.of.comms[a] = comm.NewSilent(0, 1)
+		}
+	}
+	return n
+}
+
+// take takes the memory of an entry of a net: for its strength and its outputs for blocks of this lane.
+func (s *session) take(n *net, e *controlled, own *sessionEntry) {
+	own.like = s.textOf(s.entries[e.entry].p)
+	size, whole := plan.Sequence{Text: own.like, Image: own.grid.Tokens()}, EvaluateCommand{Whole: true}
+	ulysses, ring := n.of.comms[plan.AxisUlysses], n.of.comms[plan.AxisRing]
+	e.rows = whole.Rows(size, ulysses.Size()*ring.Size())[ring.Rank()*ulysses.Size()+ulysses.Rank()].Image
+	width := s.model.Spec().Width
+	e.gate = s.env.Arena.Alloc(engine.F32, 1, width)
+	if !s.env.Arena.Measuring() {
+		s.env.Ops.Upload(e.gate, slices.Repeat([]float32{e.Strength}, width))
+	}
+	e.said = make([]engine.Tensor, len(n.feeds))
+	for k, blocks := range n.feeds {
+		if s.open.Plan.Spread || slices.ContainsFunc(blocks, s.held.Ends) {
+			e.said[k] = s.env.Arena.Alloc(s.env.DType, s.open.Batch, e.rows.Len(), width)
+		}
+	}
+}
+
+// controls runs the nets of the entries that an evaluation asks for.
+func (s *session) controls(env dit.Env, c *EvaluateCommand) error {
+	if !env.Arena.Measuring() && c.Latents == nil {
+		return nil
+	}
+	for _, n := range s.nets {
+		own, measuring := EvaluateCommand{Index: c.Index, Timestep: c.Timestep, Whole: true}, env.Arena.Measuring()
+		for k, e := range n.on {
+			at := slices.Index(c.Entries, e.entry)
+			if e.works = measuring || at >= 0 && c.Sigma <= e.Start && c.Sigma >= e.End; !e.works {
+				continue
+			}
+			var x []float32
+			if !measuring {
+				x = c.Latents[at]
+			}
+			own.Entries, own.Inputs = append(own.Entries, k), append(own.Inputs, x)
+		}
+		if err := n.run(env, &own); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// run evaluates a net for some of its entries; its outputs are in what they have taken.
+func (n *net) run(env dit.Env, c *EvaluateCommand) error {
+	s := n.of
+	if env.Reduce = nil; s.comms[plan.AxisTensor].Size() > 1 {
+		env.Reduce = s.comms[plan.AxisTensor].AllReduce
+	}
+	mark := env.Arena.Mark()
+	defer env.Arena.Release(mark)
+	runs := make([]*entryRun, len(c.Entries))
+	for k, i := range c.Entries {
+		runs[k] = s.begin(env, i, c)
+		input := s.upload(env, runs[k], c.Inputs[k])
+		n.model.Embed(env, runs[k].state, input)
+	}
+	return s.blocks(env, s.held, runs)
+}
+
+// fromNets adds to the image rows of a run what nets have for block b; in the session of a net it takes the output of
+// its block b.
+func (s *session) fromNets(env dit.Env, run *entryRun, b int) {
+	x, r := run.state.ImageRows(), run.state.Rows.Image
+	if env.Half == dit.AttentionHalf || r.Len() == 0 || s.beside == nil && len(s.nets) == 0 {
+		return
+	}
+	layer(env, "control")
+	if n := s.beside; n != nil {
+		if e := n.on[run.entry]; !e.said[b].IsZero() {
+			n.model.Output(env, b, run.state, e.said[b], e.gate)
+		}
+		return
+	}
+	for _, n := range s.nets {
+		for _, e := range n.on {
+			for k, blocks := range n.feeds {
+				if e.entry == run.entry && e.works && slices.Contains(blocks, b) {
+					env.Ops.Add(x, x, e.said[k].Slice(1, r.Start-e.rows.Start, r.End-e.rows.Start))
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,76 @@
+package tests
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"sync"
+	"syscall"
+	"testing"
+
+	"patchbay/ipc/client"
+	"patchbay/ipc/message"
+)
+
+// TestJobsBesideEachOther: with places to share, jobs that wait run side by side in one worker and make the pictures
+// that they make alone; one that is cancelled leaves the others alone; when the worker is killed all of them are done
+// in their second attempt.
+func TestJobsBesideEachOther(t *testing.T) {
+	program := buildProgram(t)
+	alone := startServer(t, program, "")
+	s := startServer(t, program, "", "--schedule", "each", "--ranks", "3")
+	const jobs = 5
+	got, errs := make([][]byte, jobs), make([]error, jobs)
+	var all sync.WaitGroup
+	for i := range jobs {
+		all.Go(func() { got[i], errs[i] = s.picture(fmt.Sprint("beside", i), "", i) })
+	}
+	all.Wait()
+	for i := range jobs {
+		want, err := alone.picture(fmt.Sprint("alone", i), "", i)
+		if err != nil || errs[i] != nil {
+			t.Fatal(err, errs[i])
+		}
+		if !bytes.Equal(got[i], want) || len(want) == 0 {
+			t.Errorf("the picture of seed %d is another one than alone", i)
+		}
+	}
+	c := s.client()
+	ids := []string{"a", "b", "c"}
+	moving := make(chan string, 64)
+	for i, id := range ids {
+		flow := demoFlow(t, 300+i) // no two are the same work
+		if _, err := client.Submit(t.Context(), c, &message.RunRequest{ID: id, Workflow: flow}); err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			_, _ = client.Follow(context.Background(), s.client(), id, 0, false, &client.Collector{
+				Event: func(ev message.Event) {
+					if ev.Type == message.EventProgress {
+						select {
+						case moving <- id:
+						default:
+						}
+					}
+				},
+			})
+		}()
+	}
+	for seen := map[string]bool{}; len(seen) < len(ids); {
+		seen[<-moving] = true // none has ended: 300 steps take longer than the first of each
+	}
+	if _, _, err := client.Cancel(t.Context(), c, "b"); err != nil {
+		t.Fatal(err)
+	}
+	s.waitState(c, "b", message.Cancelled)
+	pids := s.workerPIDs()
+	if len(pids) != 1 {
+		t.Fatalf("there are the workers %v, want one", pids)
+	}
+	_ = syscall.Kill(pids[0], syscall.SIGKILL)
+	for _, id := range []string{"a", "c"} {
+		if rec := s.waitState(c, id, message.Done); rec.Attempt != 2 {
+			t.Errorf("%s was done in attempt %d, want 2", id, rec.Attempt)
+		}
+	}
+}

@@ -1,0 +1,412 @@
+package tests
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/rs/zerolog"
+
+	"patchbay/ipc/jobs"
+	"patchbay/ipc/message"
+)
+
+// member is the job store, table and dispatcher of one daemon, whose jobs compute nothing.
+type member struct {
+	store *jobs.JetStream
+	table *jobs.Table
+	log   *output
+}
+
+// tiny is an executor of jobs that compute nothing; it notes what it runs.
+type tiny struct {
+	jobs.Executor
+	owner string
+	note  func(run)
+}
+
+func (x *tiny) Name() string { return x.owner }
+
+func (x *tiny) Ready(ctx context.Context) error { return ctx.Err() }
+
+func (x *tiny) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.Outcome, error) {
+	x.note(run{task.Req.ID, task.Attempt, x.owner})
+	sink.Event(message.Event{Type: message.EventStart})
+	select {
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	case <-time.After(20 * time.Millisecond):
+		return &jobs.Outcome{}, nil
+	}
+}
+
+// trial is one run of jobs on a cluster: two daemons, clients that submit to both, and what they have seen.
+type trial struct {
+	*natsCluster
+	members [2]*member
+	mu      sync.Mutex
+	past    history
+}
+
+// startTrial starts a cluster and two daemons, and has the store keep every revision of a record.
+func startTrial(t *testing.T) *trial {
+	tr := &trial{natsCluster: startCluster(t)}
+	for i := range tr.members {
+		tr.members[i] = tr.join(fmt.Sprint("d", i), i)
+	}
+	_, js := tr.dial()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	kept := tr.info(js, "KV_"+message.JobBucket)
+	if kept == nil || kept.Config.Replicas != 3 {
+		t.Fatalf("the records are kept as %+v, want 3 copies", kept)
+	}
+	kept.Config.MaxMsgsPerSubject = 64
+	if _, err := js.UpdateStream(ctx, kept.Config); err != nil {
+		t.Fatal(err)
+	}
+	return tr
+}
+
+// join starts a daemon that prefers a server.
+func (tr *trial) join(owner string, first int) *member {
+	t := tr.t
+	m := &member{log: &output{}}
+	log := zerolog.New(m.log).With().Timestamp().Logger()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	var err error
+	config := jobs.JetStreamConfig{URL: tr.url(first), Owner: owner, Log: log}
+	if m.store, err = jobs.OpenJetStream(ctx, config); err != nil {
+		t.Fatal(err)
+	}
+	nc, err := nats.Connect(tr.url(first), nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := jobs.NewPublisher(nc, log)
+	m.table = jobs.New(jobs.Config{Store: m.store, Log: log, Keep: 10_000, OnEvent: func(ev message.Event) {
+		if msg, err := jobs.EventMessage(ev, owner, 1<<20); err == nil {
+			out.Put(msg)
+		}
+	}})
+	if err := m.table.Open(ctx); err != nil {
+		t.Fatal(err)
+	}
+	outputs, err := jobs.NewOutputs(jobs.OutputsConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &jobs.Dispatcher{Jobs: m.table, Outputs: outputs, Log: log}
+	if err := d.Recover(ctx); err != nil {
+		t.Fatal(err)
+	}
+	work, stop := context.WithCancel(context.Background())
+	note := func(r run) {
+		tr.mu.Lock()
+		defer tr.mu.Unlock()
+		tr.past.runs = append(tr.past.runs, r)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		d.Work(work, work, []jobs.Executor{&tiny{owner: owner, note: note}, &tiny{owner: owner, note: note}})
+	})
+	wg.Go(func() { m.table.Reconcile(work) })
+	t.Cleanup(func() {
+		stop()
+		m.store.GiveUp()
+		wg.Wait()
+		out.Close()
+		nc.Close()
+		m.store.Close()
+		if t.Failed() {
+			t.Logf("%s says:\n%s", owner, lastOf(m.log.String(), 6000))
+		}
+	})
+	return m
+}
+
+func lastOf(s string, n int) string { return s[max(0, len(s)-n):] }
+
+// submit sends jobs number from to to, each to the daemons in turn until one gives a receipt.
+func (tr *trial) submit(from, to int) {
+	tr.t.Helper()
+	for i := from; i < to; i++ {
+		id := fmt.Sprintf("j%03d", i)
+		for end, n := time.Now().Add(patience), i; ; n++ {
+			err := tr.create(n%2, id)
+			if err == nil {
+				break
+			}
+			if time.Now().After(end) {
+				tr.t.Fatalf("no receipt for %s: %v", id, err)
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+		tr.past.receipts = append(tr.past.receipts, id)
+	}
+}
+
+// create submits a job to one daemon.
+func (tr *trial) create(to int, id string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), jobs.AskTime)
+	defer cancel()
+	_, _, err := tr.members[to].table.Create(ctx, &message.RunRequest{ID: id, Workflow: "{}"}, "hash")
+	return err
+}
+
+// finish waits until every job with a receipt has ended and its end is told, and checks the history.
+func (tr *trial) finish() {
+	t := tr.t
+	t.Helper()
+	left := ""
+	end := time.Now().Add(patience)
+	for {
+		left = tr.open()
+		if left == "" {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("waited %s in vain: %s", patience, left)
+		}
+		time.Sleep(200 * time.Millisecond)
+	}
+	tr.read()
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	twice := 0
+	for id, list := range tr.past.records {
+		last := list[len(list)-1]
+		if last.State != message.Done {
+			t.Errorf("%s is %s: %v", id, last.State, last.Error)
+		}
+		twice += last.Attempt - 1
+	}
+	t.Logf("%d jobs, %d attempts more", len(tr.past.records), twice)
+	for _, why := range tr.past.faults() {
+		t.Error(why)
+	}
+}
+
+// open names what is not finished yet; empty: nothing.
+func (tr *trial) open() string {
+	for i, m := range tr.members {
+		for _, id := range tr.past.receipts {
+			rec, err := m.table.Get(context.Background(), id)
+			if err != nil || !rec.State.Final() {
+				return fmt.Sprintf("daemon %d says of %s: %s %v", i, id, rec.State, err)
+			}
+		}
+	}
+	ends := tr.events()
+	for _, id := range tr.past.receipts {
+		if len(ends[id]) == 0 {
+			return "the end of " + id + " is not told"
+		}
+	}
+	_, js := tr.dial()
+	if in := tr.info(js, message.QueueStream); in == nil || in.State.Msgs > 0 {
+		return "the queue is not empty"
+	}
+	return ""
+}
+
+// read reads every revision of every record.
+func (tr *trial) read() {
+	tr.past.records, tr.past.ends = map[string][]message.Record{}, tr.events()
+	tr.each("KV_"+message.JobBucket, "$KV."+message.JobBucket+".>", func(m jetstream.Msg, seq uint64) {
+		var rec message.Record
+		if err := json.Unmarshal(m.Data(), &rec); err != nil {
+			tr.t.Errorf("%s: %v", m.Subject(), err)
+			return
+		}
+		rec.Rev = seq
+		tr.past.records[rec.Job] = append(tr.past.records[rec.Job], rec)
+	})
+}
+
+// events reads the terminal events in the stream.
+func (tr *trial) events() map[string][]message.Event {
+	out := map[string][]message.Event{}
+	tr.each(message.EventStream, message.EventSubject("*", "*"), func(m jetstream.Msg, _ uint64) {
+		var ev message.Event
+		if json.Unmarshal(m.Data(), &ev) == nil && message.Terminal(ev.Type) {
+			out[ev.Job] = append(out[ev.Job], ev)
+		}
+	})
+	return out
+}
+
+// each reads a stream.
+func (tr *trial) each(stream, subject string, f func(jetstream.Msg, uint64)) {
+	tr.t.Helper()
+	nc, js := tr.dial()
+	defer nc.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	c, err := js.OrderedConsumer(ctx, stream, jetstream.OrderedConsumerConfig{FilterSubjects: []string{subject}})
+	if err != nil {
+		return // no leader: the caller asks again
+	}
+	for left := c.CachedInfo().NumPending; left > 0; {
+		batch, err := c.Fetch(int(min(left, 500)), jetstream.FetchMaxWait(2*time.Second))
+		if err != nil {
+			return
+		}
+		got := uint64(0)
+		for m := range batch.Messages() {
+			if meta, err := m.Metadata(); err == nil {
+				f(m, meta.Sequence.Stream)
+			}
+			got++
+		}
+		if got == 0 {
+			return
+		}
+		left -= min(left, got)
+	}
+}
+
+// TestCluster runs jobs of two daemons on three servers while one of them is killed, cut off, full or damaged.
+func TestCluster(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("NOT RUN with -short: builds nats-server and waits for elections")
+	}
+	records := "KV_" + message.JobBucket
+	t.Run("Copies", func(t *testing.T) {
+		t.Parallel()
+		_, err := jobs.OpenJetStream(context.Background(), jobs.JetStreamConfig{
+			URL: startCluster(t).url(0), Owner: "a", Replicas: 5,
+		})
+		if err == nil || !strings.Contains(err.Error(), "--replicas 5: the NATS cluster three has not so many servers") {
+			t.Errorf("5 copies on 3 servers: %v, want a refusal that names the option and the cluster", err)
+		}
+	})
+	t.Run("Daemon", func(t *testing.T) { t.Parallel(); clusterDaemon(t) })
+	for _, c := range []struct {
+		name string
+		hurt func(*trial, func()) // calls its argument while something is wrong
+	}{
+		{"LeaderKilled", func(tr *trial, meanwhile func()) {
+			i := tr.leader(records)
+			tr.nodes[i].kill()
+			meanwhile()
+			for _, m := range tr.members {
+				tr.until("the daemons say which server is away", func(jetstream.JetStream) bool {
+					return strings.Contains(strings.Join(m.store.Space().Trouble, "\n"), fmt.Sprintf("server s%d is away or behind: KV_", i))
+				})
+			}
+			tr.nodes[i].start()
+		}},
+		{"MinorityCutOff", func(tr *trial, meanwhile func()) {
+			tr.part(tr.leader(records))
+			meanwhile()
+			tr.part()
+		}},
+		{"EachCutOff", func(tr *trial, _ func()) { // a daemon leaves the server that it is at
+			for i := range tr.nodes {
+				tr.part(i)
+				tr.until("both daemons can write", func(jetstream.JetStream) bool {
+					return tr.create(0, fmt.Sprint("left", i)) == nil && tr.create(1, fmt.Sprint("right", i)) == nil
+				})
+				tr.past.receipts = append(tr.past.receipts, fmt.Sprint("left", i), fmt.Sprint("right", i))
+				tr.part()
+				tr.whole(records)
+			}
+		}},
+		{"MajorityCutOff", func(tr *trial, meanwhile func()) {
+			tr.lone()
+			time.Sleep(3 * time.Second)
+			tr.part()
+			meanwhile()
+		}},
+		{"DiskFull", func(tr *trial, meanwhile func()) {
+			i := tr.leader(records)
+			pid := tr.nodes[i].cmd.Process.Pid
+			d := limitedDisk(tr.t, func() int { return pid })
+			d.fill()
+			meanwhile()
+			d.free()
+			tr.nodes[i].kill()
+			tr.nodes[i].start()
+		}},
+		{"FlippedBytes", func(tr *trial, meanwhile func()) {
+			i := tr.leader(records)
+			tr.nodes[i].kill()
+			tr.flip(i, records)
+			tr.flip(i, message.EventStream)
+			tr.flip(i, message.QueueStream)
+			tr.nodes[i].start()
+			meanwhile()
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			tr := startTrial(t)
+			tr.submit(0, clusterJobs/4)
+			c.hurt(tr, func() { tr.submit(clusterJobs/4, 3*clusterJobs/4) })
+			tr.submit(3*clusterJobs/4, clusterJobs)
+			tr.whole(records)
+			tr.finish()
+		})
+	}
+}
+
+// clusterDaemon has a real daemon with the list of servers: jobs run before and after one of them was killed, and doctor
+// tells of the copies and of the server.
+func clusterDaemon(t *testing.T) {
+	program, c := buildProgram(t), startCluster(t)
+	s := startServer(t, program, "", "--nats", c.url(0))
+	submit(t, dialSocket(t, s), "first", quick)
+	s.waitState(dialSocket(t, s), "first", message.Done)
+	gone := c.leader("KV_" + message.JobBucket)
+	c.nodes[gone].kill()
+	s.until("the job is taken", func() bool {
+		return submitOnce(c.url(0), &message.RunRequest{ID: "without", Workflow: quick}) == nil
+	})
+	s.waitState(dialSocket(t, s), "without", message.Done)
+	missing := fmt.Sprintf(": server s%d is away or behind: KV_", gone)
+	s.until("doctor says what is missing", func() bool {
+		time.Sleep(time.Second)
+		out, _ := exec.Command(program, "doctor", "--nats", c.url(0), "--models", demoModels(t)).Output()
+		return strings.Contains(string(out), "; 3 copies\n") && strings.Contains(string(out), missing)
+	})
+	if err := s.stop(); err != nil {
+		t.Errorf("the daemon ended with %v", err)
+	}
+}
+
+// flip changes bytes in every block of a stream of a server that does not run, and takes its indexes away.
+func (tr *trial) flip(server int, stream string) {
+	t := tr.t
+	msgs := filepath.Join(tr.store[server], "jetstream", "$G", "streams", stream, "msgs")
+	blocks, err := filepath.Glob(filepath.Join(msgs, "*.blk"))
+	if err != nil || len(blocks) == 0 {
+		t.Fatalf("blocks of %s: %v, %v", stream, blocks, err)
+	}
+	rnd := rand.New(rand.NewPCG(1, 1))
+	for _, b := range blocks {
+		data, err := os.ReadFile(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for at := 100; at < len(data); at += 4096 {
+			data[at+rnd.IntN(min(64, len(data)-at))] ^= 0x41
+		}
+		if err := os.WriteFile(b, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_ = os.Remove(filepath.Join(msgs, "index.db"))
+}
