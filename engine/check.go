@@ -206,7 +206,7 @@ func linearRule(y, x Tensor, w *Weight, e Epilogue) string {
 		return "the last dimension of x must be K of the weight"
 	case y.Dim(-1) != w.N():
 		return "the last dimension of y must be N of the weight"
-	case e.Act > ReLU:
+	case e.Act > Sigmoid:
 		return "unknown activation"
 	case !modulation(e.Gate, batch, w.N()):
 		return "gate must be [G, N] f32, G dividing B"
@@ -315,7 +315,7 @@ func CheckAdd(y, a, b Tensor) {
 // CheckActivate panics unless the operands fit Ops.Activate.
 func CheckActivate(y, x Tensor, act Act) {
 	rule := pair(y, x)
-	if rule == "" && act > ReLU {
+	if rule == "" && act > Sigmoid {
 		rule = "unknown activation"
 	}
 	if rule != "" {
@@ -329,7 +329,7 @@ func CheckActivateMul(y, a, b Tensor, act Act) {
 	if rule == "" {
 		rule = pair(y, b)
 	}
-	if rule == "" && act > ReLU {
+	if rule == "" && act > Sigmoid {
 		rule = "unknown activation"
 	}
 	if rule != "" {

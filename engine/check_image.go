@@ -122,7 +122,7 @@ func CheckGroupNormApply(y, x, stats, w, b Tensor, count int, act Act) {
 		rule = "w and b must be [C] f32"
 	case count < 1:
 		rule = "count must be at least 1"
-	case act > ReLU:
+	case act > Sigmoid:
 		rule = "unknown activation"
 	}
 	if rule != "" {

@@ -4,7 +4,7 @@ package engine
 type Act uint8
 
 // The activations. GELUTanh is 0.5x(1+tanh(sqrt(2/pi)(x+0.044715x^3))), GELUErf is 0.5x(1+erf(x/sqrt 2)), SiLU is
-// x/(1+exp(-x)), QuickGELU is x/(1+exp(-1.702x)), ReLU is max(x, 0).
+// x/(1+exp(-x)), QuickGELU is x/(1+exp(-1.702x)), ReLU is max(x, 0), Sigmoid is 1/(1+exp(-x)).
 const (
 	ActNone Act = iota
 	GELUTanh
@@ -12,6 +12,7 @@ const (
 	SiLU
 	QuickGELU
 	ReLU
+	Sigmoid
 )
 
 // Epilogue is what Linear does with the product before it is stored: y = Residual + Gate * act(x W^T + bias).

@@ -15,6 +15,7 @@ import (
 	"patchbay/models/flux"
 	"patchbay/models/flux2"
 	"patchbay/models/hunyuan"
+	"patchbay/models/krea2"
 	"patchbay/models/pixart"
 	"patchbay/models/qwenimage"
 	"patchbay/models/sd3"
@@ -34,6 +35,7 @@ func Families() []family.Family {
 		zimage.Family(),
 		qwenimage.Family(),
 		flux2.Family(),
+		krea2.Family(),
 	}
 }
 

@@ -114,6 +114,7 @@ func families() []struct {
 		{"zimage", 10, 14},
 		{"qwenimage", 7, 9},
 		{"flux2", 6, 7},
+		{"krea2", 7, 10},
 		{"fill-a", 8, 5},
 	}
 }

@@ -29,8 +29,8 @@ func (e *Engine) Load(ctx context.Context, m Model, text string) (Loaded, error)
 	if err != nil {
 		return out, err
 	}
-	if p.Tensor > m.Spec.Heads {
-		return out, plan.Refuse("tensor", "is %d, the model has %d heads", p.Tensor, m.Spec.Heads)
+	if p.Tensor > m.Spec.Groups() {
+		return out, plan.Refuse("tensor", "is %d, the model has %d heads", p.Tensor, m.Spec.Groups())
 	}
 	if n := plan.MaxStages(m.Spec); p.Owns() && p.Pipe > n {
 		return out, plan.Refuse("pipe", "is %d, the blocks of %s make at most %d stages", p.Pipe, m.Spec.Family, n)

@@ -120,6 +120,8 @@ func TestExactPlansEqualOneRank(t *testing.T) {
 		{"fill-a", 6, 9},
 		{"flux2-a", 5, 6},
 		{"klein-a", 4, 5},
+		{"krea2-b", 7, 8},
+		{"krea2", 6, 7}, // groups of three heads
 	} {
 		g := openGolden(t, c.name)
 		r := parityRequest(t, g, c.name, 2, c.y, c.x, 2)

@@ -156,6 +156,7 @@ func TestActivationPrecision(t *testing.T) {
 			engine.SiLU:      func(v float64) float64 { return logistic(v, v) },
 			engine.QuickGELU: func(v float64) float64 { return logistic(v, 1.702*v) },
 			engine.ReLU:      func(v float64) float64 { return max(v, 0) },
+			engine.Sigmoid:   func(v float64) float64 { return logistic(1, v) },
 		} {
 			y := make([]float32, len(x))
 			o.Activate(engine.FromF32(y, len(x)), engine.FromF32(x, len(x)), act)

@@ -8,7 +8,9 @@ import (
 
 // acts lists every activation.
 func acts() []engine.Act {
-	return []engine.Act{engine.ActNone, engine.GELUTanh, engine.GELUErf, engine.SiLU, engine.QuickGELU, engine.ReLU}
+	return []engine.Act{
+		engine.ActNone, engine.GELUTanh, engine.GELUErf, engine.SiLU, engine.QuickGELU, engine.ReLU, engine.Sigmoid,
+	}
 }
 
 // wide draws numbers that reach the flat ends of every activation.

@@ -29,6 +29,10 @@ func activate(v []float64, act engine.Act) {
 		for i, x := range v {
 			v[i] = max(x, 0)
 		}
+	case engine.Sigmoid:
+		for i, x := range v {
+			v[i] = 1 / (1 + math.Exp(-x))
+		}
 	}
 }
 

@@ -78,6 +78,8 @@ func act(a engine.Act, x float64) float64 {
 		return x * logistic(1.702*x)
 	case engine.ReLU:
 		return math.Max(0, x)
+	case engine.Sigmoid:
+		return logistic(x)
 	}
 	return x
 }
@@ -88,7 +90,7 @@ func TestActivations(t *testing.T) {
 		x[i] = float32(i-80) / 10
 	}
 	other := data(1, len(x))
-	for a := engine.ActNone; a <= engine.ReLU; a++ {
+	for a := engine.ActNone; a <= engine.Sigmoid; a++ {
 		y, z := make([]float32, len(x)), make([]float32, len(x))
 		ref.New().Activate(engine.FromF32(y, len(x)), engine.FromF32(x, len(x)), a)
 		ref.New().ActivateMul(engine.FromF32(z, len(x)), engine.FromF32(x, len(x)), engine.FromF32(other, len(x)), a)

@@ -116,6 +116,7 @@ type Spec struct {
 	Width         int    // E
 	Heads         int    // H
 	HeadDim       int    // D
+	KVHeads       int    // heads of keys and values, each read by Heads/KVHeads neighbours of the queries; 0: Heads
 	PatchSize     int    // latent rows (and columns) per token
 	Channels      int    // C of the latent that the model reads and that samplers see
 	OutChannels   int    // C of what Head writes (PixArt, HunyuanDiT: twice Channels, the second half is dropped)
@@ -127,6 +128,13 @@ type Spec struct {
 	// References: the network takes latents that the picture refers to. Their tokens follow those of the text, are split
 	// and exchanged with them, and are computed with the weights of the image.
 	References bool
+	// NeedsMethod: references of an entry that says no method are left out.
+	NeedsMethod bool
+	// Taps: the context is the states of so many layers of its encoder side by side, which blocks of the network's own
+	// bring together, with MLPs of TapsMLP columns; 0: it is the states of one layer.
+	Taps, TapsMLP int
+	// Tables: the modulations of a block are a vector that all blocks share plus a table of the block's.
+	Tables bool
 	// Concat is how many channels the network reads behind those of the latent (Entry.Concat); 0: none.
 	Concat int
 	// OneModulation: Modulate makes the modulations of all blocks, one for all double blocks and one for all single ones.
@@ -152,6 +160,8 @@ type BlockSpec struct {
 	Sandwich bool
 	// Gated: the MLP has two first products, of which one gates the other (SwiGLU).
 	Gated bool
+	// GatedAttention: what the attention gives is multiplied by a product of its input, as wide as the queries.
+	GatedAttention bool
 	// Attends is how often Block calls Attend (SD3.5 medium's dual-attention blocks: 2, others 1).
 	Attends int
 	// Cuts is true where Block takes Env.Half: the attention, or what follows it, alone.
@@ -161,6 +171,9 @@ type BlockSpec struct {
 	// neither use. 0 where Cuts is false.
 	AttentionParams, MLPParams int64
 }
+
+// Serial reports whether a block of one stream has its MLP behind its attention; those of FLUX have them side by side.
+func (b *BlockSpec) Serial() bool { return b.Kind == Single && b.Cuts }
 
 // HalfParams is the number of parameters that a half of the block needs. What both halves read counts for each.
 func (b *BlockSpec) HalfParams(half Half) int64 {
@@ -184,6 +197,17 @@ const (
 	MLPHalf
 )
 
+// Groups is the number of heads that a rank can hold without the others: those of keys and values.
+func (s *Spec) Groups() int {
+	if s.KVHeads > 0 {
+		return s.KVHeads
+	}
+	return s.Heads
+}
+
+// Group is how many heads of queries read one of keys and values.
+func (s *Spec) Group() int { return s.Heads / s.Groups() }
+
 // JointText reports whether text rows take part in attention with image rows (Double and Single blocks), so that they
 // must be split, cached and exchanged like image rows.
 func (s *Spec) JointText() bool {
@@ -205,8 +229,15 @@ func (s *Spec) TextTokens(n int) int { return n + s.pads(n) }
 // text and of its references.
 func (s *Spec) JointTokens(e *Entry) int { return s.TextTokens(e.Context.Rows) + s.ReferenceTokens(e) }
 
+// TappedTokens is how many tokens are brought together from their taps at once: each is a sequence of its own, so that
+// the memory of a long prompt is that of a short one.
+const TappedTokens = 64
+
 // ReferenceTokens returns the number of tokens of an entry's references.
 func (s *Spec) ReferenceTokens(e *Entry) (n int) {
+	if s.NeedsMethod && e.Method == "" {
+		return 0
+	}
 	for _, r := range e.References {
 		n += s.Tokens(r.Y, r.X).Tokens()
 	}
@@ -243,7 +274,8 @@ type Env struct {
 type Attention struct {
 	Block int // index into Spec.Blocks
 	Index int // 0, or 1 for the second attention of a block that has two
-	// Q, K, V are [B, L, H, D] views of the local rows, unnormalised, text rows first. The hook may overwrite them.
+	// Q, K, V are [B, L, H, D] views of the local rows, unnormalised, text rows first; K and V may have fewer heads (see
+	// Groups). The hook may overwrite them.
 	Q, K, V engine.Tensor
 	// TextNorm applies to the first Rows.Text.Len() rows but for the last References of them, ImageNorm to the others.
 	// Single and Cross blocks set both alike.

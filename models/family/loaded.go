@@ -21,8 +21,8 @@ type Loaded[N any] struct {
 	build   func(Loaded[N]) dit.Model
 }
 
-// Tags says what the weight tags of a family mean besides what the spec tells: E (width), D (head), C (channels), p
-// (patch) and T (text) are sizes, E is split by heads, "patch" is the row order layers.ChannelsFirst of the last layer.
+// Tags says what the weight tags of a family mean besides what the spec tells: E (width), K (width of keys and values),
+// D (head), C (channels), p (patch) and T (text) are sizes, E and K are split by heads, "patch" is the row order layers.ChannelsFirst of the last layer.
 type Tags struct {
 	Dims   map[string]int
 	Ignore []string                     // prefixes of names that files may have without being used
@@ -32,9 +32,9 @@ type Tags struct {
 // options are those of a whole model.
 func (t Tags) options(s *dit.Spec) weights.Options {
 	o := weights.Options{
-		Model: s.Family, Units: map[string]int{"E": s.HeadDim}, Ignore: t.Ignore, Block: t.Block,
+		Model: s.Family, Units: map[string]int{"E": s.HeadDim * s.Group(), "K": s.HeadDim}, Ignore: t.Ignore, Block: t.Block,
 		Dims: map[string]int{
-			"E": s.Width, "D": s.HeadDim, "C": s.Channels, "p": s.PatchSize, "T": s.ContextDim,
+			"E": s.Width, "K": s.Groups() * s.HeadDim, "D": s.HeadDim, "C": s.Channels, "p": s.PatchSize, "T": s.ContextDim,
 		},
 		Perms: map[string][]int{"patch": layers.ChannelsFirst(s.OutChannels, s.PatchSize)},
 	}

@@ -58,12 +58,13 @@ func instruct() tokenizer.Layout {
 	return l
 }
 
-// encoders are Qwen3 for klein and Mistral Small 3 for dev; one of them is there. ComfyUI knows the two that no other
+// encoders are Qwen3 (or the words of Qwen3-VL) for klein and Mistral Small 3 for dev; one of them is there. ComfyUI knows the two that no other
 // family reads whatever a loader is told.
 func encoders() []family.Encoder {
 	klein, any := text.Form{Taps: []int{9, 18, 27}}, func(string) bool { return true }
 	return []family.Encoder{
 		{Kind: "qwen3", Optional: true, Form: klein, Layout: chat("qwen3_4b")},
+		{Kind: "qwen3vl_4b", Optional: true, Form: klein, Layout: chat("qwen3_4b")},
 		{Kind: "qwen3_8b", Optional: true, Form: klein, Layout: chat("qwen3_8b"), Under: any},
 		{
 			Kind: "mistral3", Optional: true, Form: text.Form{Taps: []int{10, 20, 30}}, Layout: instruct(), Under: any,

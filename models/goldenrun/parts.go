@@ -58,7 +58,7 @@ func part(m dit.Model, c Case, grid dit.Grid, rows dit.Rows, meet *meeting, r in
 		all := meet.gather(r, shown{a.K, a.V, a.Rows})
 		k, v := joinKeys(env, all)
 		if a.Q.Dim(1) > 0 {
-			ops.Attention(a.Out, a.Q, k, v, engine.AttentionArgs{Scale: a.Scale})
+			dit.Attend(ops, a.Groups(a.Out), a.Groups(a.Q), k, v, engine.AttentionArgs{Scale: a.Scale})
 		}
 		meet.gather(r, shown{}) // nobody overwrites keys that others still read
 		env.Arena.Release(mark)

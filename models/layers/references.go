@@ -64,15 +64,17 @@ func Positions(spec *dit.Spec, e *dit.Entry, g dit.Grid, method string, step int
 }
 
 // EmbedJoint embeds the text of p's entries and behind it their references, with the weights of text and of latents:
-// p.Text [n, p.Lt, E] in the arena. before may change the contexts [n, Lt, C]; nil: they stay.
-func EmbedJoint(env dit.Env, spec *dit.Spec, p *dit.Prepared, text, image *engine.Weight, before func(engine.Tensor)) {
+// p.Text [n, p.Lt, E] in the arena. before makes what is projected of the contexts [n, Lt, C]; nil: nothing changes.
+func EmbedJoint(env dit.Env, spec *dit.Spec, p *dit.Prepared, text, image *engine.Weight,
+	before func(engine.Tensor) engine.Tensor,
+) {
 	own := p.Entries[0].Context.Rows
 	p.Text = env.Arena.Alloc(env.DType, p.N, p.Lt, spec.Width)
 	mark := env.Arena.Mark()
 	if own > 0 {
 		context := Contexts(env, p.Entries, func(e dit.Entry) dit.Array { return e.Context })
 		if before != nil {
-			before(context)
+			context = before(context)
 		}
 		Project(env, p.Text.Slice(1, 0, own), context, text)
 		env.Arena.Release(mark)

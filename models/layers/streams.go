@@ -133,7 +133,10 @@ func (t *Stream[W]) GatedMLP(env dit.Env, gate int, pick func(W) (gate, up, down
 			return [3]*engine.Weight{g, u, d}[i]
 		}
 	}
-	n := one(1)(t.Parts[0].W).N()
+	n := 0 // without rows
+	if len(t.Parts) > 0 {
+		n = one(1)(t.Parts[0].W).N()
+	}
 	up, side := Scratch(env, t.H, t.H.Dim(0), t.Of.Len(), n), Scratch(env, t.H, t.H.Dim(0), t.Of.Len(), n)
 	whole := Gathered(env, t.H, t.Of)
 	t.Linear(env, side, whole, one(0))

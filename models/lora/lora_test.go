@@ -9,6 +9,7 @@ import (
 	"patchbay/models/family"
 	"patchbay/models/flux2"
 	"patchbay/models/hunyuan"
+	"patchbay/models/krea2"
 	"patchbay/models/pixart"
 	"patchbay/models/qwenimage"
 	"patchbay/models/sd3"
@@ -44,7 +45,7 @@ func places(m *Matched) []where {
 func TestOtherFamilies(t *testing.T) {
 	s, p, h := sd3.Family().Tiny.(sd3.Config), pixart.Family().Tiny.(pixart.Config), hunyuan.Family().Tiny.(hunyuan.Config)
 	z, q := zimage.Family().Tiny.(zimage.Config), qwenimage.Family().Tiny.(qwenimage.Config)
-	f := flux2.Family().Tiny.(flux2.Config)
+	f, k := flux2.Family().Tiny.(flux2.Config), krea2.Family().Tiny.(krea2.Config)
 	type row struct {
 		module string
 		n, k   int
@@ -111,6 +112,14 @@ func TestOtherFamilies(t *testing.T) {
 				"single_blocks.0.linear1", 0),
 			one("base_model.model.single_transformer_blocks.2.attn.to_out", f.Hidden, f.Hidden+f.MLPHidden,
 				"single_blocks.2.linear2", 0),
+		}},
+		"krea2": {krea2.Family(), []row{
+			one("diffusion_model.blocks.1.attn.wk", k.KVHeads*16, k.Hidden, "blocks.1.attn.wk", 0),
+			one("transformer.transformer_blocks.2.attn.to_out.0", k.Hidden, k.Hidden, "blocks.2.attn.wo", 0),
+			one("lycoris_transformer_blocks_0_attn_to_gate", k.Hidden, k.Hidden, "blocks.0.attn.gate", 0),
+			one("transformer_blocks.3.ff.gate", k.MLPHidden, k.Hidden, "blocks.3.mlp.gate", 0),
+			one("text_fusion.refiner_blocks.1.attn.to_v", k.TextWidth, k.TextWidth, "txtfusion.refiner_blocks.1.attn.wv", 0),
+			one("diffusion_model.txt_in.linear_1", k.Hidden, k.TextWidth, "txtmlp.1", 0),
 		}},
 		"hunyuandit": {hunyuan.Family(), []row{
 			one("base_model.model.blocks.3.attn1.Wqkv", 3*h.Hidden, h.Hidden, "blocks.3.attn1.Wqkv", 0),

@@ -18,7 +18,8 @@ func inside() map[string]string {
 	return map[string]string{
 		"clip_l": "clip_l.transformer.", "clip_g": "clip_g.transformer.", "t5": "t5xxl.transformer.",
 		"mt5": "mt5xl.transformer.", "bert": "hydit_clip.transformer.", "qwen3": "qwen3_4b.transformer.",
-		"qwen25_7b": "qwen25_7b.transformer.", "qwen3_8b": "qwen3_8b.transformer.", "mistral3": "mistral3_24b.transformer.",
+		"qwen25_7b": "qwen25_7b.transformer.", "qwen3_8b": "qwen3_8b.transformer.",
+		"qwen3vl_4b": "qwen3vl_4b.transformer.", "mistral3": "mistral3_24b.transformer.",
 	}
 }
 

@@ -49,7 +49,7 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
 		Family: "pixart", Width: c.Hidden, Heads: c.Heads, HeadDim: c.Hidden / c.Heads, PatchSize: c.PatchSize,
 		Channels: c.Channels, OutChannels: 2 * c.Channels, ContextDim: c.ContextDim,
-		MLPRatio: float64(c.MLPHidden) / float64(c.Hidden),
+		Tables: true, MLPRatio: float64(c.MLPHidden) / float64(c.Hidden),
 	}
 	for range c.Depth {
 		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Cross, Skip: -1, Attends: 1, Cuts: true})

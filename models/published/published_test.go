@@ -16,7 +16,7 @@ func TestParameterCounts(t *testing.T) {
 	want := map[string]float64{
 		"flux-dev": 11.90, "flux-schnell": 11.89, "sd3-medium": 2.08, "sd3.5-large": 8.14, "pixart-alpha": 0.61,
 		"pixart-sigma": 0.61, "hunyuandit": 1.5, "z-image-turbo": 6.15, "qwen-image": 20.43,
-		"flux2-klein-4b": 3.88, "flux2-klein-9b": 9.08, "flux2-dev": 32.22,
+		"flux2-klein-4b": 3.88, "flux2-klein-9b": 9.08, "flux2-dev": 32.22, "krea2-turbo": 12.82,
 	}
 	for _, name := range Names() {
 		m, err := Find(name)

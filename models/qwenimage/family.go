@@ -10,15 +10,8 @@ import (
 	"patchbay/models/weights"
 )
 
-// template is what the encoder reads around a prompt; of its states those up to "user" are dropped.
-const template = "<|im_start|>system\nDescribe the image by detailing the color, shape, size, texture, quantity, " +
-	"text, spatial relationships of the objects and background:<|im_end|>\n<|im_start|>user\n{}<|im_end|>\n" +
-	"<|im_start|>assistant\n"
-
 // Family describes Qwen-Image. Sizes of the release: config.json of the transformer folder of Qwen/Qwen-Image.
 func Family() family.Family {
-	chat := tokenizer.Chat("qwen25_7b", template, 151643)
-	chat.Bare = "<|im_start|>"
 	return family.Family{
 		Name:   "qwenimage",
 		Forms:  []family.Form{{Has: "txt_norm.weight", Lacks: []string{"controlnet_x_embedder.weight"}}},
@@ -26,7 +19,8 @@ func Family() family.Family {
 		Text: family.Text{
 			Types: []string{"qwen_image"},
 			Encoders: []family.Encoder{{
-				Kind: "qwen25_7b", Form: text.Form{Chat: true}, Layout: chat, Under: func(string) bool { return true },
+				Kind: "qwen25_7b", Form: text.Form{Chat: true}, Layout: tokenizer.Describing("qwen25_7b"),
+				Under: func(string) bool { return true },
 			}},
 			Join: func(done map[string]*text.Encoding) (dit.Entry, error) {
 				return dit.Entry{Context: done["qwen25_7b"].Context}, nil

@@ -31,8 +31,9 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.R
 	if m.Held.NoEmbed {
 		return p, nil
 	}
-	layers.EmbedJoint(env, spec, p, m.Net.TextIn, m.Net.ImgIn, func(context engine.Tensor) {
+	layers.EmbedJoint(env, spec, p, m.Net.TextIn, m.Net.ImgIn, func(context engine.Tensor) engine.Tensor {
 		env.Ops.RMSNorm(context, context, m.Net.TextNorm, eps)
+		return context
 	})
 	return p, nil
 }

@@ -52,11 +52,10 @@ type bertLayer struct {
 // OpenBERT loads a BERT encoder from set, whose names may have one of the usual prefixes (see Find). config is the JSON
 // of the file's metadata "config", empty when there is none. The caller closes the result.
 func OpenBERT(ops engine.Ops, set *weights.Set, config []byte) (*BERT, error) {
-	part, err := findPart(set, "bert")
+	_, set, err := findPart(set, "bert")
 	if err != nil {
 		return nil, err
 	}
-	set = set.Prefix(part.Prefix)
 	b := &BERT{}
 	if b.Config, err = inferBERT(set, config); err != nil {
 		return nil, err

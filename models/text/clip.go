@@ -62,11 +62,10 @@ type affine struct {
 // JSON of the file's metadata "config", empty when there is none; it overrides what names and shapes say. The caller
 // closes the result.
 func OpenCLIP(ops engine.Ops, set *weights.Set, config []byte) (*CLIP, error) {
-	part, err := findPart(set, "clip_l", "clip_g")
+	part, set, err := findPart(set, "clip_l", "clip_g")
 	if err != nil {
 		return nil, err
 	}
-	set = set.Prefix(part.Prefix)
 	c := &CLIP{Big: part.Kind == "clip_g"}
 	if c.Config, err = inferCLIP(set, c.Big, config); err != nil {
 		return nil, err

@@ -15,10 +15,11 @@ var ErrTokenizer = errors.New("the tokenizer does not belong to this file")
 type network struct {
 	name      string
 	special   Special
-	width     int // E
-	columns   int // of a state, where it is not E
-	vocab     int // rows of the embedding table
-	maxLength int // longest chunk, 0: no limit
+	width     int  // E
+	columns   int  // of a state, where it is not E
+	deep      bool // vectors of tokens may be several E long (Eyes.See)
+	vocab     int  // rows of the embedding table
+	maxLength int  // longest chunk, 0: no limit
 	// bytes is the arena that run needs for b chunks of l tokens.
 	bytes func(dtype engine.DType, b, l int) int
 	// run encodes chunks of equal length: hidden [B, L, E], pooled [B, E] or absent. They lie in the arena until the
@@ -91,7 +92,7 @@ func (n network) check(i int, chunk []tokenizer.Token) error {
 	}
 	for k, t := range chunk {
 		switch {
-		case t.Vector != nil && len(t.Vector) != n.width:
+		case t.Vector != nil && len(t.Vector) != n.width && (!n.deep || len(t.Vector) == 0 || len(t.Vector)%n.width != 0):
 			return fmt.Errorf("encode %s: the embedding at token %d of chunk %d has %d values, this encoder has %d", n.name, k,
 				i, len(t.Vector), n.width)
 		case t.Vector == nil && (t.ID < 0 || t.ID >= n.vocab):
@@ -197,7 +198,7 @@ func (env Env) embed(x, table engine.Tensor, chunks [][]tokenizer.Token) {
 	for b, chunk := range chunks {
 		for i, t := range chunk {
 			if t.Vector != nil {
-				env.Ops.Upload(x.Index(0, b).Index(0, i), t.Vector)
+				env.Ops.Upload(x.Index(0, b).Index(0, i), t.Vector[:x.Dim(2)])
 			}
 		}
 	}

@@ -18,6 +18,7 @@ type Part struct {
 // more is CLIP-G, a T5 with more than 200000 tokens is mT5. An empty list means that the file holds none that we know.
 func Find(set *weights.Set) []Part {
 	var parts []Part
+	set = plain(set)
 	for _, name := range set.Names() {
 		for _, k := range kinds() {
 			prefix, ok := strings.CutSuffix(name, k.anchor)
@@ -31,8 +32,13 @@ func Find(set *weights.Set) []Part {
 	return parts
 }
 
-// findPart returns the only encoder of one of the kinds.
-func findPart(set *weights.Set, kinds ...string) (Part, error) {
+// plain gives the names of models with eyes as Hugging Face writes them today those of before, which others have.
+func plain(set *weights.Set) *weights.Set {
+	return set.Mapped(strings.NewReplacer("model.language_model.", "model.", "model.visual.", "visual.").Replace)
+}
+
+// findPart returns the only encoder of one of the kinds, and its tensors.
+func findPart(set *weights.Set, kinds ...string) (Part, *weights.Set, error) {
 	all := Find(set)
 	var fit []Part
 	for _, p := range all {
@@ -41,8 +47,8 @@ func findPart(set *weights.Set, kinds ...string) (Part, error) {
 		}
 	}
 	if len(fit) != 1 {
-		return Part{}, fmt.Errorf("load text encoder: the file holds %d encoders of kind %s, wanted is one (found: %v)",
+		return Part{}, nil, fmt.Errorf("load text encoder: the file holds %d encoders of kind %s, wanted is one (found: %v)",
 			len(fit), strings.Join(kinds, " or "), all)
 	}
-	return fit[0], nil
+	return fit[0], plain(set).Prefix(fit[0].Prefix), nil
 }

@@ -12,9 +12,9 @@ import (
 )
 
 // LMConfig describes a decoder-only language model that is read as an encoder (Qwen3: arXiv:2505.09388, sec. 2;
-// Qwen2.5-VL without its eyes: arXiv:2502.13923; Mistral Small 3; all are of the form of LLaMA, arXiv:2302.13971, with
-// grouped queries, arXiv:2305.13245) in the names of Hugging Face's config.json. Sizes follow from shapes; files say
-// Theta, Eps and HeadDim in their metadata where they are others.
+// Qwen2.5-VL and Qwen3-VL without their eyes: arXiv:2502.13923; Mistral Small 3; all are of the form of LLaMA,
+// arXiv:2302.13971, with grouped queries, arXiv:2305.13245) in the names of Hugging Face's config.json. Sizes follow
+// from shapes; files say Theta, Eps and HeadDim in their metadata where they are others.
 type LMConfig struct {
 	Width   int     `json:"hidden_size"`         // 2560 (Qwen3-4B)
 	HeadDim int     `json:"head_dim"`            // 128
@@ -26,6 +26,8 @@ type LMConfig struct {
 	Theta   float64 `json:"rope_theta"`          // 1e6
 	Eps     float32 `json:"rms_norm_eps"`        // 1e-6
 	Pad     int     `json:"pad_token_id"`        // 151643; it and what follows are no keys
+	// Interleaved: pairs turn with time, row and column in turn (Qwen3-VL), not in sections.
+	Interleaved bool `json:"interleaved_mrope"`
 }
 
 // LM is a loaded language model. Its states are those of its layers; logits are never computed.
@@ -70,11 +72,10 @@ const lastNorm = "model.norm.weight"
 // OpenLM loads a language model from set, whose names may have one of the usual prefixes (see Find). config is the JSON
 // of the file's metadata "config", empty when there is none. The caller closes the result.
 func OpenLM(ops engine.Ops, set *weights.Set, config []byte) (*LM, error) {
-	part, err := findPart(set, "qwen3", "qwen3_8b", "qwen25_7b", "mistral3")
+	part, set, err := findPart(set, "qwen3", "qwen3_8b", "qwen3vl_4b", "qwen25_7b", "mistral3")
 	if err != nil {
 		return nil, err
 	}
-	set = set.Prefix(part.Prefix)
 	m := &LM{}
 	if m.Config, err = inferLM(part.Kind, set, config); err != nil {
 		return nil, err
@@ -124,8 +125,11 @@ func halvesTogether(heads, d int) []int {
 func inferLM(kind string, set *weights.Set, config []byte) (LMConfig, error) {
 	const attn, mlp = "model.layers.0.self_attn.", "model.layers.0.mlp."
 	c := LMConfig{HeadDim: 128, Theta: 1e6, Eps: 1e-6, Pad: 151643}
-	if kind == "mistral3" {
+	switch kind {
+	case "mistral3":
 		c.Theta, c.Eps, c.Pad = 1e9, 1e-5, 0
+	case "qwen3vl_4b":
+		c.Theta, c.Interleaved = 5e6, true
 	}
 	if len(config) > 0 {
 		if err := json.Unmarshal(config, &c); err != nil {
@@ -171,7 +175,7 @@ func (m *LM) Encode(env Env, chunks [][]tokenizer.Token, f Form) (Encoding, erro
 	}
 	out, err := encode(env, network{
 		name: "language model", special: Special{tokenizer.None, tokenizer.None, cfg.Pad},
-		width: cfg.Width, columns: len(f.Taps) * cfg.Width, vocab: cfg.Vocab,
+		width: cfg.Width, columns: len(f.Taps) * cfg.Width, vocab: cfg.Vocab, deep: len(f.Pictures) > 0,
 		bytes: func(dtype engine.DType, b, l int) int {
 			return measured(func(a *engine.Arena) { m.work(a, dtype, b, l, f) })
 		},
@@ -208,6 +212,7 @@ func chatHead(chunk []tokenizer.Token) int {
 type lmWork struct {
 	work
 	rope engine.RoPE
+	deep engine.Tensor // [B, L, E] where there are pictures
 }
 
 func (m *LM) work(a *engine.Arena, dtype engine.DType, b, l int, f Form) lmWork {
@@ -222,6 +227,9 @@ func (m *LM) work(a *engine.Arena, dtype engine.DType, b, l int, f Form) lmWork 
 	}
 	if len(f.Taps) > 0 {
 		w.kept = row(len(f.Taps) * c.Width)
+	}
+	if len(f.Pictures) > 0 {
+		w.deep = row(c.Width)
 	}
 	return w
 }
@@ -247,6 +255,9 @@ func (m *LM) run(env Env, chunks [][]tokenizer.Token, f Form) (engine.Tensor, er
 			return engine.Tensor{}, err
 		}
 		m.layer(ops, layer, w, keys)
+		if len(f.Pictures) > 0 {
+			w.deepen(ops, chunks, i+1)
+		}
 		if i == want && !finished && !f.Norm && f.Taps == nil {
 			return w.x, nil // nothing reads the later layers
 		}
@@ -258,6 +269,26 @@ func (m *LM) run(env Env, chunks [][]tokenizer.Token, f Form) (engine.Tensor, er
 		return w.kept, nil
 	}
 	return w.x, nil
+}
+
+// deepen adds what vectors of tokens have for the states behind n layers.
+func (w lmWork) deepen(ops engine.Ops, chunks [][]tokenizer.Token, n int) {
+	e := w.x.Dim(2)
+	has := func(t tokenizer.Token) bool { return len(t.Vector) >= (n+1)*e }
+	for b, chunk := range chunks {
+		for i := 0; i < len(chunk); i++ {
+			from := i
+			var all []float32
+			for ; i < len(chunk) && has(chunk[i]); i++ {
+				all = append(all, chunk[i].Vector[n*e:(n+1)*e]...)
+			}
+			if i > from {
+				rows := func(t engine.Tensor) engine.Tensor { return t.Slice(0, b, b+1).Slice(1, from, i) }
+				ops.Upload(rows(w.deep), all)
+				ops.Add(rows(w.x), rows(w.x), rows(w.deep))
+			}
+		}
+	}
 }
 
 // tap keeps the states behind n layers where the form wants them, and reports whether those are the last.
@@ -301,13 +332,16 @@ func positions(chunk []tokenizer.Token, pictures [][2]int) [][3]int {
 }
 
 // rotation is cos and sin of position * theta^(-2k/D), [l, D/2]: 16 of 64 pairs turn with the time, 24 each with row
-// and column.
+// and column; or, interleaved, of the first 60 every third with each, and the last with the time.
 func (c LMConfig) rotation(at [][3]int) (cos, sin []float32) {
 	pairs := c.HeadDim / 2
 	for _, p := range at {
 		for k := range pairs {
-			axis := 0
-			if part := 64 * k / pairs; part >= 16 {
+			axis, part := 0, 64*k/pairs
+			switch {
+			case c.Interleaved && part < 60:
+				axis = k % 3
+			case !c.Interleaved && part >= 16:
 				axis = 1 + (part-16)/24
 			}
 			f := float32(1 / math.Pow(c.Theta, float64(2*k)/float64(c.HeadDim)))

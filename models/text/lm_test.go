@@ -65,7 +65,7 @@ func (c lmCase) ids(t *testing.T, template string) []tokenizer.Token {
 // Qwen2.5-VL are what Qwen-Image gets: the last layer with norm, without the template's first turn, also where prompts
 // bring a template of their own; ids alone lose nothing. FLUX.2 gets the inputs of three layers side by side: klein of
 // 512 tokens of which the pads are no keys, dev of a small Mistral, whole and cut off behind the last of them, where a
-// pad of its tokenizer is a key and token 0 is none.
+// pad of its tokenizer is a key and token 0 is none. Krea 2 gets those of twelve layers of a small Qwen3-VL.
 func TestLanguageModel(t *testing.T) {
 	for _, c := range []struct {
 		model, kind, template string
@@ -75,6 +75,13 @@ func TestLanguageModel(t *testing.T) {
 		{"qwen3-a", "qwen3", "z_image", text.Form{Layer: -2}, 10},
 		{"qwen25vl-a", "qwen25_7b", "qwen_image", text.Form{Chat: true}, 10},
 		{"klein-qwen3-a", "qwen3", "klein", text.Form{Taps: []int{9, 18, 27}}, 3},
+		{
+			"krea2-qwen3vl-a",
+			"qwen3vl_4b",
+			"",
+			text.Form{Chat: true, Taps: []int{2, 5, 8, 11, 14, 17, 20, 23, 26, 29, 32, 35}},
+			4,
+		},
 		{"mistral3-a", "mistral3", "", text.Form{Taps: []int{10, 20, 30}}, 6},
 		{"mistral3-p", "mistral3", "", text.Form{Taps: []int{10, 20, 30}}, 5},
 	} {

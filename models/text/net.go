@@ -53,6 +53,8 @@ type Kind struct {
 	// folder; empty: it has none.
 	Vocabularies []string
 	ComfyUI      string
+	// Unit is the pixels that the sides of a Picture are multiples of, for those with eyes.
+	Unit int
 	// layers is how many layers of a language model any family reads; those behind them stay on disk. 0: all.
 	layers int
 	anchor string // a name by which it is recognised
@@ -94,6 +96,14 @@ func kinds() []Kind {
 			anchor: t5, open: opener(OpenT5),
 		},
 		{
+			Name: "qwen3vl_4b", Prompt: "qwen3vl_4b", Vocabularies: []string{"qwen3vl", "qwen3", "qwen2.5", "qwen25"},
+			ComfyUI: "text_encoders/qwen25_tokenizer", anchor: queryNorm, open: opener(OpenLM), layers: 35,
+			Unit: deepPatch * visionMerge,
+			is: func(set *weights.Set, p string) bool {
+				return set.Has(p+"visual.deepstack_merger_list.0.norm.weight") && set.Dim(p+"model.embed_tokens.weight", 1) != 4096
+			},
+		},
+		{
 			Name: "qwen3_8b", Prompt: "qwen3_8b", Vocabularies: []string{"qwen3_8b", "qwen3", "qwen2.5", "qwen25"},
 			ComfyUI: "text_encoders/qwen25_tokenizer", anchor: queryNorm, open: opener(OpenLM), layers: 27,
 			is: func(set *weights.Set, p string) bool { return set.Dim(p+"model.embed_tokens.weight", 1) == 4096 },
@@ -105,6 +115,7 @@ func kinds() []Kind {
 		{
 			Name: "qwen25_7b", Prompt: "qwen25_7b", Vocabularies: []string{"qwen2.5", "qwen25", "qwen3"},
 			ComfyUI: "text_encoders/qwen25_tokenizer", anchor: keyBias, open: opener(OpenLM),
+			Unit: visionPatch * visionMerge,
 		},
 		{
 			Name: "mistral3", Prompt: "mistral3", Vocabularies: []string{"mistral3", "mistral"},

@@ -66,11 +66,10 @@ type t5Dense struct {
 // OpenT5 loads a T5 or mT5 encoder from set, whose names may have one of the usual prefixes (see Find). config is the
 // JSON of the file's metadata "config", empty when there is none. The caller closes the result.
 func OpenT5(ops engine.Ops, set *weights.Set, config []byte) (*T5, error) {
-	part, err := findPart(set, "t5", "mt5")
+	part, set, err := findPart(set, "t5", "mt5")
 	if err != nil {
 		return nil, err
 	}
-	set = set.Prefix(part.Prefix)
 	t := &T5{}
 	if t.Config, err = inferT5(set, config); err != nil {
 		return nil, err

@@ -9,15 +9,84 @@ import (
 	"patchbay/models/weights"
 )
 
-// Picture is what a language model with eyes looks at: [Y, X, 3] of 0..1, sides multiples of Vision.Unit.
+// Picture is what a language model with eyes looks at: [Y, X, 3] of 0..1, sides multiples of its Kind.Unit.
 type Picture struct {
 	Y, X int
 	Data []float32
 }
 
-// Vision is the eyes of Qwen2.5-VL (arXiv:2502.13923, sec. 2.1.1): a transformer over patches of 14 pixels that attends
+// Eyes are the part of a language model that looks at pictures.
+type Eyes interface {
+	// See returns what the language model gets of a picture: rows for joined patches, row by row, and how many there are
+	// down and across. A row is the model's width, or several of it: what is behind the first is added to the states
+	// behind the first layers, one after the other. Errors: sides that do not fit, Check's error, device errors, not
+	// enough memory.
+	See(env Env, p Picture) (rows [][]float32, y, x int, err error)
+	// Bytes returns the memory of the weights where the backend tells it.
+	Bytes() int64
+	// Close gives the memory of the weights back.
+	Close()
+}
+
+// OpenEyes loads the eyes of the language model in set, whose names may have one of the usual prefixes. config is the
+// JSON of the file's metadata "config", which may say vision.num_heads (16) and, for Qwen3-VL,
+// vision.deepstack_visual_indexes. The caller closes the result.
+func OpenEyes(ops engine.Ops, set *weights.Set, config []byte) (Eyes, error) {
+	part, set, err := findPart(set, "qwen25_7b", "qwen3vl_4b")
+	if err != nil {
+		return nil, err
+	}
+	c := struct {
+		Vision visionConfig `json:"vision"`
+	}{visionConfig{Heads: 16, Taps: []int{5, 11, 17}}}
+	if len(config) > 0 {
+		if err := json.Unmarshal(config, &c); err != nil {
+			return nil, fmt.Errorf("text encoder config: %w", err)
+		}
+	}
+	set = set.Prefix("visual.")
+	c.Vision.width = set.Dim("patch_embed.proj.weight", 0)
+	switch w, heads := c.Vision.width, c.Vision.Heads; {
+	case w == 0:
+		return nil, fmt.Errorf("load text encoder: no visual.patch_embed.proj.weight: the file cannot look at pictures")
+	case heads < 1 || w%(4*heads) != 0:
+		return nil, fmt.Errorf("text encoder config: vision.num_heads is %d, must be a divisor of a quarter of the width %d",
+			heads, w)
+	}
+	if part.Kind == "qwen3vl_4b" {
+		return opened(openDeepVision(ops, set, c.Vision))
+	}
+	return opened(openVision(ops, set, c.Vision))
+}
+
+// opened is a result as Eyes; an error comes with no interface that holds a nil pointer.
+func opened[T Eyes](eyes T, err error) (Eyes, error) {
+	if err != nil {
+		return nil, err
+	}
+	return eyes, nil
+}
+
+// visionConfig is what the metadata of a file may say of its eyes.
+type visionConfig struct {
+	Heads int   `json:"num_heads"`
+	Taps  []int `json:"deepstack_visual_indexes"` // layers behind which rows for the language model's layers are taken
+	width int
+}
+
+// order is the row order of fused queries, keys and values: the halves of heads that rotate together side by side,
+// values as they are.
+func (c visionConfig) order() []int {
+	order := halvesTogether(2*c.Heads, c.width/c.Heads)
+	for i := 2 * c.width; i < 3*c.width; i++ {
+		order = append(order, i)
+	}
+	return order
+}
+
+// vision is the eyes of Qwen2.5-VL (arXiv:2502.13923, sec. 2.1.1): a transformer over patches of 14 pixels that attends
 // in windows of 112 pixels, but for a few blocks, and joins four patches to a row for the language model.
-type Vision struct {
+type vision struct {
 	loaded[visionWeights]
 	width, heads int
 }
@@ -27,8 +96,6 @@ const (
 	visionMerge  = 2 // patches of a row and column that become one
 	visionWindow = 4 // joined patches of a window's side
 	visionEps    = 1e-6
-	// VisionUnit is the pixels that the sides of a Picture are multiples of.
-	VisionUnit = visionPatch * visionMerge
 )
 
 type visionWeights struct {
@@ -52,40 +119,12 @@ type visionBlock struct {
 // visionWhole tells the blocks that attend over the whole picture.
 func visionWhole(i int) bool { return i%8 == 7 }
 
-// OpenVision loads the eyes of the language model in set, whose names may have one of the usual prefixes. config is the
-// JSON of the file's metadata "config", which may say vision.num_heads (16). The caller closes the result.
-func OpenVision(ops engine.Ops, set *weights.Set, config []byte) (*Vision, error) {
-	part, err := findPart(set, "qwen25_7b")
-	if err != nil {
-		return nil, err
-	}
-	set = set.Prefix(part.Prefix + "visual.")
-	c := struct {
-		Vision struct {
-			Heads int `json:"num_heads"`
-		} `json:"vision"`
-	}{}
-	c.Vision.Heads = 16
-	if len(config) > 0 {
-		if err := json.Unmarshal(config, &c); err != nil {
-			return nil, fmt.Errorf("text encoder config: %w", err)
-		}
-	}
-	m := &Vision{width: set.Dim("patch_embed.proj.weight", 0), heads: c.Vision.Heads}
-	if m.width == 0 {
-		return nil, fmt.Errorf("load text encoder: no visual.patch_embed.proj.weight: the file cannot look at pictures")
-	}
-	if m.heads < 1 || m.width%(4*m.heads) != 0 {
-		return nil, fmt.Errorf("text encoder config: vision.num_heads is %d, must be a divisor of a quarter of the width %d",
-			m.heads, m.width)
-	}
+// openVision loads the eyes of Qwen2.5-VL.
+func openVision(ops engine.Ops, set *weights.Set, c visionConfig) (*vision, error) {
+	m := &vision{width: c.width, heads: c.Heads}
 	m.weights.Blocks = make([]visionBlock, set.Count("blocks"))
-	order := halvesTogether(2*m.heads, m.width/m.heads) // values stay
-	for i := 2 * m.width; i < 3*m.width; i++ {
-		order = append(order, i)
-	}
 	return m, m.load(ops, set, weights.Options{
-		Model: "vision", Perms: map[string][]int{"qkv": order},
+		Model: "vision", Perms: map[string][]int{"qkv": c.order()},
 		Dims: map[string]int{
 			"E": m.width, "T": set.Dim("merger.mlp.2.weight", 0), "F": set.Dim("blocks.0.mlp.gate_proj.weight", 0),
 		},
@@ -95,24 +134,31 @@ func OpenVision(ops engine.Ops, set *weights.Set, config []byte) (*Vision, error
 // visionGrid is a picture in patches joined by fours: rows and columns of joined patches in the order of windows.
 type visionGrid struct {
 	y, x    int
+	patch   int   // pixels of a patch's side
 	order   []int // of joined patches, by their place in the picture
 	windows []int // joined patches of each window
 }
 
-func newVisionGrid(p Picture) visionGrid {
-	g := visionGrid{y: p.Y / VisionUnit, x: p.X / VisionUnit}
-	for top := 0; top < g.y; top += visionWindow {
-		for left := 0; left < g.x; left += visionWindow {
+// newVisionGrid cuts a picture into patches, in windows of so many joined patches a side.
+func newVisionGrid(p Picture, patch, window int) (visionGrid, error) {
+	unit := patch * visionMerge
+	g := visionGrid{y: p.Y / unit, x: p.X / unit, patch: patch}
+	if g.y < 1 || g.x < 1 || p.Y%unit != 0 || p.X%unit != 0 || len(p.Data) != p.Y*p.X*3 {
+		return g, fmt.Errorf("vision: %d values for a picture of %d x %d: sides must be multiples of %d", len(p.Data), p.Y,
+			p.X, unit)
+	}
+	for top := 0; top < g.y; top += window {
+		for left := 0; left < g.x; left += window {
 			n := len(g.order)
-			for y := top; y < min(top+visionWindow, g.y); y++ {
-				for x := left; x < min(left+visionWindow, g.x); x++ {
+			for y := top; y < min(top+window, g.y); y++ {
+				for x := left; x < min(left+window, g.x); x++ {
 					g.order = append(g.order, y*g.x+x)
 				}
 			}
 			g.windows = append(g.windows, len(g.order)-n)
 		}
 	}
-	return g
+	return g, nil
 }
 
 // patches visits the patches in the order in which they are computed, with their row and column.
@@ -124,15 +170,14 @@ func (g visionGrid) patches(visit func(y, x int)) {
 	}
 }
 
-// input makes the patches' pixels [L, 3*2*14*14], normalised as CLIP's; a picture is two equal frames.
-func (g visionGrid) input(p Picture) []float32 {
-	mean := [3]float32{0.48145466, 0.4578275, 0.40821073}
-	std := [3]float32{0.26862954, 0.26130258, 0.27577711}
+// input makes the patches' pixels [L, 3*2*patch*patch], less the mean and divided by the deviation of a channel; a
+// picture is two equal frames.
+func (g visionGrid) input(p Picture, mean, std [3]float32) []float32 {
 	var out []float32
 	g.patches(func(y, x int) {
 		for c := range 3 {
-			for i := range 2 * visionPatch * visionPatch {
-				row, column := y*visionPatch+i/visionPatch%visionPatch, x*visionPatch+i%visionPatch
+			for i := range 2 * g.patch * g.patch {
+				row, column := y*g.patch+i/g.patch%g.patch, x*g.patch+i%g.patch
 				out = append(out, (p.Data[(row*p.X+column)*3+c]-mean[c])/std[c])
 			}
 		}
@@ -156,39 +201,47 @@ func (g visionGrid) rotation(d int) (cos, sin []float32) {
 	return cos, sin
 }
 
-// See returns what the language model gets of a picture: rows of its width for joined patches, row by row, and how many
-// there are down and across. Errors: sides that do not fit, Check's error, device errors, not enough memory.
-func (m *Vision) See(env Env, p Picture) (rows [][]float32, y, x int, err error) {
-	if p.Y < VisionUnit || p.X < VisionUnit || p.Y%VisionUnit != 0 || p.X%VisionUnit != 0 || len(p.Data) != p.Y*p.X*3 {
-		return nil, 0, 0, fmt.Errorf("vision: %d values for a picture of %d x %d: sides must be multiples of %d", len(p.Data),
-			p.Y, p.X, VisionUnit)
-	}
-	g := newVisionGrid(p)
-	n := network{name: "vision"}
+// see runs eyes with memory of what they allocate, and brings rows of so many values in the picture's order.
+func see(env Env, g visionGrid, width int, memory func(*engine.Arena), run func(Env) (engine.Tensor, error),
+) (rows [][]float32, err error) {
 	if env.Arena == nil {
-		arena, free, err := n.arena(env, measured(func(a *engine.Arena) { m.memory(a, env.DType, g) }))
+		arena, free, err := network{name: "vision"}.arena(env, measured(memory))
 		if err != nil {
-			return nil, 0, 0, fmt.Errorf("vision: activations: %w", err)
+			return nil, fmt.Errorf("vision: activations: %w", err)
 		}
 		defer free()
 		env.Arena = arena
 	}
 	mark := env.Arena.Mark()
 	defer env.Arena.Release(mark)
-	w := m.memory(env.Arena, env.DType, g)
-	if err := m.run(env, w, g, g.input(p)); err != nil {
-		return nil, 0, 0, err
+	out, err := run(env)
+	if err != nil {
+		return nil, err
 	}
-	width := m.weights.Out.N()
 	flat := make([]float32, len(g.order)*width)
-	if err := env.Ops.Download(flat, w.out).Wait(); err != nil {
-		return nil, 0, 0, err
+	if err := env.Ops.Download(flat, out).Wait(); err != nil {
+		return nil, err
 	}
 	rows = make([][]float32, len(g.order))
 	for i, at := range g.order {
 		rows[at] = flat[i*width : (i+1)*width]
 	}
-	return rows, g.y, g.x, nil
+	return rows, nil
+}
+
+// See is Eyes.See.
+func (m *vision) See(env Env, p Picture) (rows [][]float32, y, x int, err error) {
+	g, err := newVisionGrid(p, visionPatch, visionWindow)
+	if err != nil {
+		return nil, 0, 0, err
+	}
+	memory := func(a *engine.Arena) { m.memory(a, env.DType, g) }
+	rows, err = see(env, g, m.weights.Out.N(), memory, func(env Env) (engine.Tensor, error) {
+		w := m.memory(env.Arena, env.DType, g)
+		return w.out, m.run(env, w, g, g.input(p, [3]float32{0.48145466, 0.4578275, 0.40821073},
+			[3]float32{0.26862954, 0.26130258, 0.27577711})) // CLIP's
+	})
+	return rows, g.y, g.x, err
 }
 
 // visionWork is the memory of one run.
@@ -197,7 +250,7 @@ type visionWork struct {
 	rope                                            engine.RoPE
 }
 
-func (m *Vision) memory(a *engine.Arena, dtype engine.DType, g visionGrid) visionWork {
+func (m *vision) memory(a *engine.Arena, dtype engine.DType, g visionGrid) visionWork {
 	l, w := len(g.order)*visionMerge*visionMerge, &m.weights
 	row := func(rows, n int) engine.Tensor { return a.Alloc(dtype, 1, rows, n) }
 	f := w.Blocks[0].Gate.N()
@@ -210,7 +263,7 @@ func (m *Vision) memory(a *engine.Arena, dtype engine.DType, g visionGrid) visio
 	}
 }
 
-func (m *Vision) run(env Env, w visionWork, g visionGrid, pixels []float32) error {
+func (m *vision) run(env Env, w visionWork, g visionGrid, pixels []float32) error {
 	ops, d := env.Ops, m.width/m.heads
 	cos, sin := g.rotation(d)
 	ops.Upload(w.rope.Cos, cos)
@@ -231,7 +284,7 @@ func (m *Vision) run(env Env, w visionWork, g visionGrid, pixels []float32) erro
 }
 
 // block is x += proj(attention(norm1(x))), x += down(silu(gate) * up of norm2(x)).
-func (m *Vision) block(ops engine.Ops, w visionWork, g visionGrid, i int) {
+func (m *vision) block(ops engine.Ops, w visionWork, g visionGrid, i int) {
 	b, d := &m.weights.Blocks[i], m.width/m.heads
 	ops.RMSNorm(w.norm, w.x, b.Norm1, visionEps)
 	ops.Linear(w.qkv, w.norm, b.QKV, engine.Epilogue{})

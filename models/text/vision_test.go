@@ -45,7 +45,7 @@ func TestVision(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, ops := range backends(t) {
-		eyes, err := text.OpenVision(ops, set, config)
+		eyes, err := text.OpenEyes(ops, set, config)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -117,16 +117,16 @@ func TestVisionRefusals(t *testing.T) {
 			blind[name], _ = set.Get(name)
 		}
 	}
-	_, err = text.OpenVision(nil, weights.FromMap(blind), config)
+	_, err = text.OpenEyes(nil, weights.FromMap(blind), config)
 	if err == nil || !strings.Contains(err.Error(), "cannot look at pictures") {
 		t.Errorf("a file without eyes: got error %v", err)
 	}
-	if _, err = text.OpenVision(nil, set, []byte(`{"vision": {"num_heads": 5}}`)); err == nil ||
+	if _, err = text.OpenEyes(nil, set, []byte(`{"vision": {"num_heads": 5}}`)); err == nil ||
 		!strings.Contains(err.Error(), "num_heads is 5") {
 		t.Errorf("five heads: got error %v", err)
 	}
 	ops := ref.New()
-	eyes, err := text.OpenVision(ops, set, config)
+	eyes, err := text.OpenEyes(ops, set, config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,5 +135,73 @@ func TestVisionRefusals(t *testing.T) {
 		if _, _, _, err := eyes.See(env(t, ops), p); err == nil || !strings.Contains(err.Error(), "multiples of 28") {
 			t.Errorf("%s: got error %v", fmt.Sprint(p.Y, p.X), err)
 		}
+	}
+}
+
+// TestDeepVision compares what a small Qwen3-VL sees with ComfyUI's rows, those for its first layers behind the others,
+// and its states for a prompt with the picture.
+func TestDeepVision(t *testing.T) {
+	const key = "krea2-qwen3vl-a/image/64x96"
+	f, err := safetensors.Open(golden.Path("modern/text.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	var cases map[string]json.RawMessage
+	var c struct {
+		IDs  []any
+		Grid []int
+	}
+	if err := golden.JSON("modern/text.json", &cases); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(cases[key], &c); err != nil {
+		t.Fatal(err)
+	}
+	set, _, err := goldenweights.Set("krea2-qwen3vl-a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := text.Picture{Y: 16 * c.Grid[1], X: 16 * c.Grid[2]}
+	p.Data = golden.Fill("input:krea2-qwen3vl-a/picture/64x96", p.Y*p.X*3, 1, 0.5)
+	for name, ops := range backends(t) {
+		eyes, err := text.OpenEyes(ops, set, []byte(`{"vision": {"deepstack_visual_indexes": [0, 2, 3]}}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := text.Open(ops, "qwen3vl_4b", set, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows, y, x, err := eyes.See(env(t, ops), p)
+		if err != nil || y != 2 || x != 3 {
+			t.Fatalf("%d x %d rows, error %v", y, x, err)
+		}
+		for k, part := range []string{"#vision", "#deepstack.0", "#deepstack.1", "#deepstack.2"} {
+			var got []float32
+			for _, row := range rows {
+				got = append(got, row[k*16:(k+1)*16]...)
+			}
+			compare(t, name+" "+key+part, got, values(t, f, key+part), tolerance)
+		}
+		var chunk []tokenizer.Token
+		for _, id := range c.IDs {
+			if n, ok := id.(float64); ok {
+				chunk = append(chunk, tokenizer.Token{ID: int(n), Weight: 1})
+				continue
+			}
+			for _, row := range rows {
+				chunk = append(chunk, tokenizer.Token{Vector: row, Weight: 1})
+			}
+		}
+		got, err := m.Encode(env(t, ops), [][]tokenizer.Token{chunk}, text.Form{
+			Chat: true, Pictures: [][2]int{{y, x}}, Taps: []int{2, 5, 8, 11, 14, 17, 20, 23, 26, 29, 32, 35},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		compare(t, name+" "+key+"#cond", got.Context.Data, values(t, f, key+"#cond"), tolerance)
+		eyes.Close()
+		m.Close()
 	}
 }

@@ -146,6 +146,29 @@ func TestGoldenPrompts(t *testing.T) {
 	}
 }
 
+// TestKrea2Prompts compares prompts in the template that Krea 2 shares with Qwen-Image.
+func TestKrea2Prompts(t *testing.T) {
+	tok := vocabulary(t, "qwen2.5")
+	var cases map[string]map[string]json.RawMessage
+	if err := golden.JSON("modern/tokens.json", &cases); err != nil {
+		t.Fatal(err)
+	}
+	ran := 0
+	for name, c := range cases {
+		if _, ok := c["krea2"]; !ok {
+			continue
+		}
+		ran++
+		got, err := Describing("qwen3vl_4b").Prompt(tok, member[string](t, c, "text"), nil)
+		if err := comparePrompt(got, err, goldenTokens{IDs: [][]int{member[[]int](t, c, "krea2")}}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if ran != 6 {
+		t.Errorf("%d prompts ran, want the 6 that are recorded", ran)
+	}
+}
+
 // TestKleinPrompts compares the prompts of FLUX.2-klein, whose pads at the end were counted alone.
 func TestKleinPrompts(t *testing.T) {
 	tok := vocabulary(t, "qwen2.5")

@@ -44,10 +44,4 @@ func mistral() Layout {
 	return l
 }
 
-func qwenImage() Layout {
-	l := Chat("qwen25_7b", "<|im_start|>system\nDescribe the image by detailing the color, shape, size, texture, "+
-		"quantity, text, spatial relationships of the objects and background:"+
-		"<|im_end|>\n<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n", 151643)
-	l.Bare = "<|im_start|>"
-	return l
-}
+func qwenImage() Layout { return Describing("qwen25_7b") }

@@ -158,10 +158,8 @@ func (f *filler) tensor(smalls []small, it item) []small {
 				v[i] = stored[from]
 			}
 		}
-		if it.minus1 {
-			for i := range v {
-				v[i]--
-			}
+		for i := 0; i < len(v) && it.add != 0; i++ {
+			v[i] += it.add
 		}
 		return v
 	}

@@ -240,10 +240,8 @@ func (f *filler) addTensor(u *unit, it item) error {
 	}
 	values := func(dst []float32, lo int) {
 		s.wide(dst, lo)
-		for i := range dst {
-			if it.minus1 {
-				dst[i]--
-			}
+		for i := 0; i < len(dst) && it.add != 0; i++ {
+			dst[i] += it.add
 		}
 	}
 	f.addSmall(u, it.full, dtype, shape, values, func(t engine.Tensor) { it.field.Set(reflect.ValueOf(t)) })

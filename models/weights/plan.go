@@ -35,7 +35,8 @@ type Declared struct {
 	Name  string
 	Shape []int
 	Use   dit.Use
-	Block int // number of its block; outside: -1
+	Block int     // number of its block; outside: -1
+	Add   float32 // what every element of a vector is raised by when it is loaded
 }
 
 // Params returns the number of elements.
@@ -182,7 +183,7 @@ func Declare(dst any, opt Options) ([]Declared, error) {
 	add := func(name string, shape []int, it item) {
 		if !seen[name] { // pieces of one fused matrix
 			seen[name] = true
-			out = append(out, Declared{name, shape, it.use, it.block})
+			out = append(out, Declared{name, shape, it.use, it.block, it.add})
 		}
 	}
 	for _, it := range p.items {

@@ -67,6 +67,16 @@ func (s *Set) Prefix(p string) *Set {
 	return sub
 }
 
+// Mapped returns the same tensors under other names.
+func (s *Set) Mapped(name func(string) string) *Set {
+	out := &Set{tensors: make(map[string]Stored, len(s.tensors)), refused: s.refused}
+	for own, t := range s.tensors {
+		out.tensors[name(own)] = t
+	}
+	out.index()
+	return out
+}
+
 // Names returns all names in sorted order. The slice is the set's: do not change it.
 func (s *Set) Names() []string { return s.names }
 

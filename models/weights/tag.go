@@ -20,8 +20,8 @@ import (
 //
 // Flags after the name: nobias (there is none), optbias (there may be one), optional (the field may be missing
 // altogether), conv ([N, C, KY, KX] is stored, [N, KY*KX*C] is packed), keep (a Tensor stored as bf16 stays bf16),
-// minus1 (1 is subtracted from a Tensor: a norm weight as the scale of AdaLN), alt=NAME (another name that is
-// accepted), perm=NAME (row i of the weight, element i of a vector, is stored row Options.Perms[NAME][i]).
+// minus1 (1 is subtracted from a Tensor: a norm weight as the scale of AdaLN), plus1 (1 is added), alt=NAME (another
+// name that is accepted), perm=NAME (row i of the weight, element i of a vector, is stored row Options.Perms[NAME][i]).
 //
 // Further keys: shape:"3E+F,E" is the stored shape in Options.Dims; rows:"0:3E" takes only some stored rows (fused
 // matrices); split:"rows 3E" or split:"cols E+F" says how a tensor group cuts the matrix: each named group of rows or
@@ -35,7 +35,7 @@ type tag struct {
 	optional bool
 	conv     bool
 	keep     bool
-	minus1   bool
+	add      float32 // to every element of a Tensor
 	perm     string
 	shape    []string
 	rows     string
@@ -67,7 +67,9 @@ func parseTag(f reflect.StructField) (tag, bool, error) {
 		case "keep":
 			t.keep = true
 		case "minus1":
-			t.minus1 = true
+			t.add = -1
+		case "plus1":
+			t.add = 1
 		case "alt":
 			t.alt = value
 		case "perm":

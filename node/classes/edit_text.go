@@ -81,15 +81,16 @@ func encodeEditPlus(c *graph.Call) ([]any, error) {
 // encodeAbout encodes a prompt about the pictures that are seen; those kept are references where there is a VAE.
 func encodeAbout(c *graph.Call, template, words string, seen, kept []*picture.Image) ([]any, error) {
 	var pictures []text.Picture
+	eyes := graph.Arg[*value.Clip](c, "clip")
 	for _, im := range seen {
-		y, x := visionSides(im.Y, im.X)
+		y, x := visionSides(im.Y, im.X, eyes.Unit())
 		im, err := resizedImage(im, x, y, "bilinear", "disabled", "prompt")
 		if err != nil {
 			return nil, err
 		}
 		pictures = append(pictures, text.Picture{Y: y, X: x, Data: im.Data})
 	}
-	clip, err := graph.Arg[*value.Clip](c, "clip").Seeing(template, pictures)
+	clip, err := eyes.Seeing(template, pictures)
 	if err != nil {
 		return nil, err
 	}
@@ -122,11 +123,12 @@ func ofArea(im *picture.Image, side float64, unit int, field string) (*picture.I
 	return resizedImage(one, scaled(im.X), scaled(im.Y), "area", "disabled", field)
 }
 
-// visionSides rounds the sides of a picture to what the encoder sees: multiples of text.VisionUnit, 3136 to 12845056
-// pixels.
-func visionSides(y, x int) (high, wide int) {
-	const least, most, unit = 3136, 12845056, text.VisionUnit
-	to := func(n int, by float64, round func(float64) float64) int { return int(round(float64(n)*by/unit)) * unit }
+// visionSides rounds the sides of a picture to what the encoder sees: multiples of unit, 3136 to 12845056 pixels.
+func visionSides(y, x, unit int) (high, wide int) {
+	const least, most = 3136, 12845056
+	to := func(n int, by float64, round func(float64) float64) int {
+		return int(round(float64(n)*by/float64(unit))) * unit
+	}
 	high, wide = to(y, 1, math.RoundToEven), to(x, 1, math.RoundToEven)
 	switch area := float64(y) * float64(x); {
 	case high*wide > most:

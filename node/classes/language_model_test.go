@@ -9,10 +9,13 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"patchbay/engine"
 	"patchbay/engine/safetensors"
+	"patchbay/models/tiny"
+	"patchbay/models/weights"
 	"patchbay/models/weights/goldenweights"
 	"patchbay/node/files"
 	"patchbay/node/graph"
@@ -25,23 +28,40 @@ import (
 func writeGoldenModel(t *testing.T, name, prefix, path string, more ...safetensors.Entry) {
 	t.Helper()
 	set, config, err := goldenweights.Set(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
+	writeModel(t, path, set, string(config), func(n string) string { return prefix + n }, more...)
+}
+
+// writeModel writes tensors as a file under other names.
+func writeModel(t *testing.T, path string, set *weights.Set, config string, as func(string) string,
+	more ...safetensors.Entry,
+) {
+	t.Helper()
 	list := more
 	for _, n := range set.Names() {
 		s, _ := set.Get(n)
-		list = append(list, safetensors.Entry{Name: prefix + n, DType: s.DType, Shape: s.Shape, Data: s.Data})
+		list = append(list, safetensors.Entry{Name: as(n), DType: s.DType, Shape: s.Shape, Data: s.Data})
 	}
 	var b bytes.Buffer
-	if err := safetensors.Write(&b, map[string]string{"config": string(config)}, list); err != nil {
-		t.Fatal(err)
-	}
+	check(t, safetensors.Write(&b, map[string]string{"config": config}, list))
 	scratch.Write(t, path, b.Bytes())
 }
 
-// chatRoots are the files of a small Z-Image, a small Qwen-Image and small FLUX.2s, with the vocabulary that is in a
-// folder.
+// writeKrea2 writes a small Krea 2, bare, and an encoder in the names that Hugging Face gives models with eyes.
+func writeKrea2(t *testing.T, root string) {
+	t.Helper()
+	set, meta, err := tiny.Checkpoint("krea2")
+	check(t, err)
+	writeModel(t, filepath.Join(root, "diffusion_models/krea2.safetensors"), set, meta["config"], strings.Clone)
+	set, config, err := goldenweights.Set("krea2-qwen3vl-a")
+	check(t, err)
+	eyes := strings.TrimSuffix(string(config), "}") + `, "vision": {"deepstack_visual_indexes": [0, 2, 3]}}`
+	writeModel(t, filepath.Join(root, "text_encoders/qwen3vl_4b.safetensors"), set, eyes, strings.NewReplacer(
+		"model.", "model.language_model.", "visual.", "model.visual.").Replace)
+}
+
+// chatRoots are the files of a small Z-Image, a small Qwen-Image, small FLUX.2s and a small Krea 2, with the vocabulary
+// that is in a folder.
 func chatRoots(t *testing.T, vocabulary string) files.Roots {
 	t.Helper()
 	root := t.TempDir()
@@ -54,6 +74,7 @@ func chatRoots(t *testing.T, vocabulary string) files.Roots {
 	writeGoldenModel(t, "flux2-b", "", filepath.Join(root, "diffusion_models/klein.safetensors"))
 	writeGoldenModel(t, "klein-qwen3-a", "", filepath.Join(root, "text_encoders/qwen_3_4b.safetensors"))
 	writeGoldenModel(t, "flux2vae-a", "", filepath.Join(root, "vae/flux2-vae.safetensors"))
+	writeKrea2(t, root)
 	var words map[string]json.RawMessage
 	var tekken struct{ JSON string }
 	check(t, golden.JSON("modern/tokens.json", &words))
@@ -136,6 +157,49 @@ func TestQwenImageEditFromFilesToPicture(t *testing.T) {
 		"o": {"class_type": "SaveImage", "inputs": {"images": ["d", 0], "filename_prefix": "e"}}}`)
 }
 
+// TestKrea2FromFilesToPicture runs the workflow of the official template, whose empty latent has 4 channels, with
+// guidance, so that prompts count.
+func TestKrea2FromFilesToPicture(t *testing.T) {
+	planned(t, `{
+		"m": {"class_type": "UNETLoader", "inputs": {"unet_name": "krea2.safetensors", "weight_dtype": "default"}},
+		"c": {"class_type": "CLIPLoader", "inputs": {"clip_name": "qwen3vl_4b.safetensors", "type": "krea2",
+			"device": "default"}},
+		"v": {"class_type": "VAELoader", "inputs": {"vae_name": "qwen_image_vae.safetensors"}},
+		"l": {"class_type": "EmptyLatentImage", "inputs": {"width": 80, "height": 112, "batch_size": 1}},
+		"p": {"class_type": "CLIPTextEncode", "inputs": {"text": %q, "clip": ["c", 0]}},
+		"n": {"class_type": "ConditioningZeroOut", "inputs": {"conditioning": ["p", 0]}},
+		"s": {"class_type": "KSampler", "inputs": {"seed": 7, "steps": 4, "cfg": 8.0, "sampler_name": "euler",
+			"scheduler": "simple", "denoise": 1.0, "model": ["m", 0], "positive": ["p", 0], "negative": ["n", 0],
+			"latent_image": ["l", 0]}},
+		"d": {"class_type": "VAEDecode", "inputs": {"samples": ["s", 0], "vae": ["v", 0]}},
+		"o": {"class_type": "SaveImage", "inputs": {"images": ["d", 0], "filename_prefix": "k"}}}`)
+}
+
+// TestKrea2StyleFromFilesToPicture runs the template with a picture whose style is taken: the encoder sees it, the
+// network refers to it by the method without which it would not.
+func TestKrea2StyleFromFilesToPicture(t *testing.T) {
+	planned(t, `{
+		"m": {"class_type": "UNETLoader", "inputs": {"unet_name": "krea2.safetensors", "weight_dtype": "default"}},
+		"a": {"class_type": "ModelSamplingFlux", "inputs": {"model": ["m", 0], "max_shift": 1.15, "base_shift": 0.5,
+			"width": 80, "height": 112}},
+		"c": {"class_type": "CLIPLoader", "inputs": {"clip_name": "qwen3vl_4b.safetensors", "type": "krea2",
+			"device": "default"}},
+		"v": {"class_type": "VAELoader", "inputs": {"vae_name": "qwen_image_vae.safetensors"}},
+		"i": {"class_type": "EmptyImage", "inputs": {"width": 48, "height": 80, "batch_size": 1, "color": 3368601}},
+		"l": {"class_type": "EmptyLatentImage", "inputs": {"width": 80, "height": 112, "batch_size": 1}},
+		"e": {"class_type": "VAEEncode", "inputs": {"pixels": ["i", 0], "vae": ["v", 0]}},
+		"t": {"class_type": "TextEncodeQwenImageEditPlus", "inputs": {"prompt": %q, "clip": ["c", 0], "image1": ["i", 0]}},
+		"r": {"class_type": "ReferenceLatent", "inputs": {"conditioning": ["t", 0], "latent": ["e", 0]}},
+		"p": {"class_type": "FluxKontextMultiReferenceLatentMethod", "inputs": {"conditioning": ["r", 0],
+			"reference_latents_method": "index_timestep_zero"}},
+		"n": {"class_type": "ConditioningZeroOut", "inputs": {"conditioning": ["p", 0]}},
+		"s": {"class_type": "KSampler", "inputs": {"seed": 7, "steps": 2, "cfg": 8.0, "sampler_name": "euler",
+			"scheduler": "simple", "denoise": 1.0, "model": ["a", 0], "positive": ["p", 0], "negative": ["n", 0],
+			"latent_image": ["l", 0]}},
+		"d": {"class_type": "VAEDecode", "inputs": {"samples": ["s", 0], "vae": ["v", 0]}},
+		"o": {"class_type": "SaveImage", "inputs": {"images": ["d", 0], "filename_prefix": "k"}}}`)
+}
+
 // TestFLUX2FromFilesToPicture runs klein's public workflow for editing: a reference on both sides.
 func TestFLUX2FromFilesToPicture(t *testing.T) {
 	planned(t, `{
@@ -190,7 +254,7 @@ func TestPicturesAreScaled(t *testing.T) {
 		{20, 20, 56, 56},         // too few pixels
 		{7000, 7000, 3584, 3584}, // too many
 	} {
-		if y, x := visionSides(c.y, c.x); y != c.high || x != c.wide {
+		if y, x := visionSides(c.y, c.x, 28); y != c.high || x != c.wide {
 			t.Errorf("%d x %d is seen as %d x %d, want %d x %d", c.y, c.x, y, x, c.high, c.wide)
 		}
 	}
@@ -271,6 +335,8 @@ func TestLanguageModelThroughNodes(t *testing.T) {
 	for key, in := range map[string]struct{ file, kind, words string }{
 		"qwen3-a/0":                   {"qwen_3", "lumina2", "a cat"},
 		"qwen3-a/1":                   {"qwen_3", "stable_diffusion", ""}, // what the loader offers first: the file decides
+		"krea2-qwen3vl-a/0":           {"qwen3vl_4b", "krea2", "a cat"},
+		"krea2-qwen3vl-a/1":           {"qwen3vl_4b", "krea2", ""},
 		"klein-qwen3-a/0":             {"qwen_3_4b", "flux2", "a cat"},
 		"klein-qwen3-a/2":             {"qwen_3_4b", "flux2", ""},
 		"mistral3-a/text/the_red_cat": {"mistral_3_small", "stable_diffusion", "the red cat"},

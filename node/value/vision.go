@@ -21,23 +21,32 @@ type seeing struct {
 // of one <|image_pad|>. Handles whose encoder has no eyes are refused, also without a picture.
 func (c *Clip) Seeing(template string, pictures []text.Picture) (*Clip, error) {
 	for i := range c.parts {
-		if c.parts[i].kind == "qwen25_7b" {
+		if text.KindOf(c.parts[i].kind).Unit > 0 {
 			out := *c
 			out.seeing = seeing{template, pictures}
 			return &out, nil
 		}
 	}
-	return nil, fault.At(fault.CodeWrongFamily, "clip",
-		"clip: %s has no encoder that looks at pictures: load that of Qwen-Image-Edit (Qwen2.5-VL)", c.Name)
+	return nil, fault.At(fault.CodeWrongFamily, "clip", "clip: %s has no encoder that looks at pictures: load that of "+
+		"Qwen-Image-Edit (Qwen2.5-VL) or Krea 2 (Qwen3-VL)", c.Name)
+}
+
+// Unit is the pixels that the sides of pictures are multiples of; of handles without eyes that of any.
+func (c *Clip) Unit() int {
+	unit := 1
+	for i := range c.parts {
+		unit = max(unit, text.KindOf(c.parts[i].kind).Unit)
+	}
+	return unit
 }
 
 // look replaces the places of pictures in a prompt by what the encoder sees in them, and tells form of their sizes.
 func (c *Clip) look(u Use, l *parallel.Workspace, env text.Env, e *encoder, chunks [][]tokenizer.Token,
 	form *text.Form,
 ) ([][]tokenizer.Token, error) {
-	eyes, err := lent(u, "vision "+e.file.Checkpoint.Key()+" "+e.prefix, func() (eyes *text.Vision, err error) {
+	eyes, err := lent(u, "vision "+e.file.Checkpoint.Key()+" "+e.prefix, func() (eyes text.Eyes, err error) {
 		err = e.file.With(func(file *weights.File) error {
-			eyes, err = text.OpenVision(l.Ops, file.Set().Prefix(e.prefix).For(l.DType), e.config)
+			eyes, err = text.OpenEyes(l.Ops, file.Set().Prefix(e.prefix).For(l.DType), e.config)
 			return err
 		})
 		return eyes, err

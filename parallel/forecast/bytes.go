@@ -18,18 +18,18 @@ func (v *volume) add(calls, values int64) {
 
 // attention adds what rank c sends for one attention over rows of one entry, b items.
 //
-// Ulysses (arXiv:2309.14509, sec. 3.2, with uneven parts): of its l rows a rank sends Q, K and V of the heads of the
-// others, 3 l b (H - h) D values, and gives back the rows of the others with its own h heads, (L - l) b h D, L being
-// the rows of the group. Ring (arXiv:2310.01889): K and V of every place but the next one's pass through, 2 b h D
-// values a row; with K/V stores the fresh rows of this place go to the R-1 others instead.
+// Ulysses (arXiv:2309.14509, sec. 3.2, with uneven parts): of its l rows a rank sends K and V of the heads of others
+// and the G heads of Q that read each, (G + 2) l b (K - k) D values, and gives back the rows of the others with its own
+// k heads, (L - l) b G k D, L being the rows of the group. Ring (arXiv:2310.01889): K and V of every place but the next
+// one's pass through, 2 b k D values a row; with K/V stores the fresh rows of this place go to the R-1 others instead.
 func (o *Partition) attention(v *[plan.AxisCount]volume, c plan.Coord, rows []dit.Rows, b int, imageOnly bool) {
-	d, u, r := int64(o.Spec.HeadDim), o.plan.Ulysses, o.plan.Ring
+	d, g, u, r := int64(o.Spec.HeadDim), int64(o.Spec.Group()), o.plan.Ulysses, o.plan.Ring
 	heads := o.heads(c)
 	own, all := int64(heads[c.Ulysses].Len()), int64(heads[u-1].End)
 	mine, parts := int64(attended(rows[c.SequenceRank(o.plan)], imageOnly)), o.plan.Heads(int(all))
 	if u > 1 {
 		group := int64(o.gathered(rows, c.Ring, imageOnly))
-		v[plan.AxisUlysses].add(int64(2*len(parts)), int64(b)*d*(3*mine*(all-own)+(group-mine)*own))
+		v[plan.AxisUlysses].add(int64(2*len(parts)), int64(b)*d*((g+2)*mine*(all-own)+(group-mine)*g*own))
 	}
 	if r == 1 {
 		return
@@ -56,6 +56,8 @@ func reductions(b dit.BlockSpec, half dit.Half, r dit.Rows) []dit.Rows {
 		return []dit.Rows{image, image}
 	case b.Sandwich:
 		return []dit.Rows{r, r}
+	case b.Serial():
+		attention, mlp = []dit.Rows{r}, []dit.Rows{r}
 	case b.Kind == dit.Single:
 		return []dit.Rows{r}
 	case b.Kind == dit.Cross:

@@ -154,11 +154,14 @@ func (o *Partition) blockParams(n int) int64 {
 	return b.Params - shared + (shared+int64(o.plan.Tensor)-1)/int64(o.plan.Tensor)
 }
 
-// tokenWeights is the weights that one token meets in a block, in units of E^2: 4 for attention, 2 r for an MLP of
-// ratio r, 2 for cross-attention (queries and output; keys and values are computed once), 4 for a second attention, 2
-// for a skip.
+// tokenWeights is the weights that one token meets in a block, in units of E^2: 4 for attention, less where several
+// queries read one key, 1 for its gate, 2 r for an MLP of ratio r, 2 for cross-attention (queries and output; keys and
+// values are computed once), 4 for a second attention, 2 for a skip.
 func tokenWeights(spec *dit.Spec, b dit.BlockSpec) float64 {
-	w := 4 + 2*spec.MLPRatio
+	w := 2 + 2/float64(spec.Group()) + 2*spec.MLPRatio
+	if b.GatedAttention {
+		w++
+	}
 	if b.Kind == dit.Cross && !b.Sandwich {
 		w += 2
 	}
@@ -185,10 +188,11 @@ func halfWeights(spec *dit.Spec, b dit.BlockSpec, half dit.Half) float64 {
 
 // traits are what the shape of a model says about its tables: skip-connected models modulate by a shift alone; the text
 // of models of sandwich blocks goes through such blocks before the others.
-type traits struct{ shiftOnly, sandwich, gated bool }
+type traits struct{ shiftOnly, sandwich, gated, serial bool }
 
 func traitsOf(spec *dit.Spec) traits {
-	return traits{shiftOnly: plan.Skips(spec), sandwich: spec.Blocks[0].Sandwich, gated: spec.Blocks[0].Gated}
+	first := &spec.Blocks[0]
+	return traits{plan.Skips(spec), first.Sandwich, first.Gated, first.Serial()}
 }
 
 // modulation is the values per timestep of block n, by stream.
@@ -199,12 +203,12 @@ func (o *Partition) modulation(n int) (image, text int) {
 		return 0, 0
 	case b.Sandwich:
 		return 4 * e, 0
+	case o.Spec.Tables:
+		return 6 * e, 0
 	case b.Kind == dit.Single:
 		return 3 * e, 0
 	case b.Kind == dit.Cross && o.shiftOnly:
 		return 2 * e, 0
-	case b.Kind == dit.Cross:
-		return 6 * e, 0
 	default:
 		image, text = 6*e, 6*e
 		if b.Attends > 1 {
@@ -217,9 +221,9 @@ func (o *Partition) modulation(n int) (image, text int) {
 	}
 }
 
-// localHeads is the heads of a tensor rank.
+// localHeads is the heads of keys and values of a tensor rank.
 func (o *Partition) localHeads(c plan.Coord) int {
-	return dit.Held{Rank: c.Tensor, Ranks: o.plan.Tensor}.Share(o.Spec.Heads).Len()
+	return dit.Held{Rank: c.Tensor, Ranks: o.plan.Tensor}.Share(o.Spec.Groups()).Len()
 }
 
 // sessionEntry adds what stays of one entry, and the peak on the way; it returns the bytes of its K/V store.
@@ -313,6 +317,15 @@ func (o *Partition) sessionEntry(s *stack, c plan.Coord, k, i, b int) (kv int64)
 func (o *Partition) textScratch(s *stack, i int) {
 	mark, e, own, lt := s.top, o.Spec.Width, o.Text[i], o.Sequence(i).Text
 	s.f32(own * o.Spec.ContextDim)
+	if taps := o.Spec.Taps; taps > 0 && own > 0 {
+		w, some := o.Spec.ContextDim/taps, min(own, dit.TappedTokens)
+		s.f32(own * w)
+		for _, rows := range []int{some * taps, own} { // blocks over the taps of some tokens, then over all tokens
+			s.f32Scratch(rows*w, rows*w, rows*w, rows*w, rows*w)
+			s.f32Scratch(rows*w, rows*o.Spec.TapsMLP, rows*o.Spec.TapsMLP)
+		}
+		s.f32(own * e)
+	}
 	if o.sandwich {
 		s.alloc(own * e)
 	}
@@ -365,7 +378,7 @@ func (o *Partition) modulate(s *stack, c plan.Coord, rows int) {
 		s.f32Scratch(rows*e, rows*256, rows*e)
 		return
 	}
-	if o.Spec.Blocks[0].Kind == dit.Cross && !o.shiftOnly { // one product for all blocks
+	if o.Spec.Tables { // one product for all blocks
 		s.f32(rows * 6 * e)
 		s.f32Scratch(rows*e, rows*256, rows*e)
 		return
@@ -431,122 +444,13 @@ func (o *Partition) activations(s *stack, c plan.Coord, k, b int, m plan.Micro) 
 	}
 	for _, r := range mine {
 		s.alloc(b * r.Image.Len() * spec.OutChannels * token)
-		s.scratch(b * r.Image.Len() * e)
+		s.scratch(b*r.Image.Len()*e, o.zeros(r.ImageOnly()))
 	}
-}
-
-// blockScratch adds the buffers of block n, or of a half of it, that computes rows r and keeps the rows own of them
-// between products.
-func (o *Partition) blockScratch(s *stack, c plan.Coord, n int, half dit.Half, r, own dit.Rows, b int) {
-	e, local := o.Spec.Width, o.localHeads(c)*o.Spec.HeadDim
-	mark := s.top
-	o.modulated(s, n, 1) // of a timestep that nobody announced
-	blk := o.Spec.Blocks[n]
-	hidden := dit.Held{Rank: c.Tensor, Ranks: o.plan.Tensor}.Share(o.hidden()).Len()
-	if blk.Sandwich {
-		o.sandwichScratch(s, blk, local, hidden, r, own, b)
-		s.top = mark
-		return
-	}
-	l := b * r.Len()
-	if blk.Skip >= 0 && half != dit.MLPHalf {
-		s.scratch(2 * b * own.Len() * e)
-	}
-	s.alloc(b * own.Len() * e)
-	if half != dit.MLPHalf {
-		s.alloc(3 * l * local)
-		o.attentionScratch(s, blk, local, hidden, r, own, b)
-	}
-	switch {
-	case blk.Kind == dit.Single || half == dit.AttentionHalf:
-	case blk.Kind == dit.Double:
-		if !blk.LastText {
-			o.mlpScratch(s, r.TextOnly(), own.TextOnly(), hidden, b)
-		}
-		o.mlpScratch(s, r.ImageOnly(), own.ImageOnly(), hidden, b)
-	default:
-		o.mlpScratch(s, r, own, hidden, b)
-	}
-	s.top = mark
-}
-
-// sandwichScratch adds the buffers of a sandwich block.
-func (o *Partition) sandwichScratch(s *stack, blk dit.BlockSpec, local, hidden int, r, own dit.Rows, b int) {
-	if blk.Kind == dit.Cross {
-		r, own = r.ImageOnly(), own.ImageOnly()
-	}
-	l, kept := b*r.Len(), b*own.Len()*o.Spec.Width
-	s.alloc(kept)
-	s.alloc(kept)
-	mark := s.top
-	s.alloc(3 * l * local)
-	s.alloc(l * local)
-	s.scratch(o.whole(r, b))
-	s.scratch(o.partial(r, own, b)...)
-	s.top = mark
-	s.scratch(append([]int{l * hidden, l * hidden, o.whole(r, b)}, o.partial(r, own, b)...)...)
-}
-
-// attentionScratch adds the buffers of the attentions of a block beside queries, keys and values; of a single block
-// those of its MLP too.
-func (o *Partition) attentionScratch(s *stack, blk dit.BlockSpec, local, hidden int, r, own dit.Rows, b int) {
-	l := b * r.Len()
-	switch blk.Kind {
-	case dit.Single:
-		s.alloc(l * (local + hidden))
-		if blk.Gated {
-			s.scratch(l*hidden, o.whole(r, b))
-		} else {
-			s.scratch(o.whole(r, b))
-		}
-		s.scratch(o.partial(r, own, b)...)
-	case dit.Double:
-		s.scratch(o.whole(r.TextOnly(), b))
-		s.scratch(o.whole(r.ImageOnly(), b))
-		s.alloc(l * local)
-		if blk.Attends > 1 {
-			s.alloc(3 * b * r.Image.Len() * local)
-			s.alloc(b * r.Image.Len() * local)
-			s.scratch(o.whole(r.ImageOnly(), b))
-		}
-	default:
-		s.alloc(l * local)
-		s.scratch(o.whole(r, b))
-	}
-}
-
-// mlpScratch adds the buffers of an MLP over one stream.
-func (o *Partition) mlpScratch(s *stack, r, own dit.Rows, hidden, b int) {
-	if o.gated {
-		s.scratch(append([]int{b * r.Len() * hidden, b * r.Len() * hidden, o.whole(r, b)}, o.partial(r, own, b)...)...)
-		return
-	}
-	s.scratch(b*r.Len()*hidden, o.whole(r, b))
-	s.scratch(append([]int{b * r.Len() * hidden}, o.partial(r, own, b)...)...)
-}
-
-// whole is the size of the rows that a gather of the scattered form brings together.
-func (o *Partition) whole(r dit.Rows, b int) int {
-	if !o.plan.Scatter {
-		return 0
-	}
-	return b * r.Len() * o.Spec.Width
-}
-
-// partial is the partial sum of a shared product, and the rows that are kept of it in the scattered form.
-func (o *Partition) partial(r, own dit.Rows, b int) []int {
-	switch {
-	case o.plan.Tensor == 1:
-		return nil
-	case o.plan.Scatter:
-		return []int{b * r.Len() * o.Spec.Width, b * own.Len() * o.Spec.Width}
-	}
-	return []int{b * r.Len() * o.Spec.Width}
 }
 
 // exchangeBuffers adds the buffers of one attention of the sequence axes.
 func (o *Partition) exchangeBuffers(s *stack, c plan.Coord, rows []dit.Rows, b int, imageOnly bool) {
-	d, u, r := o.Spec.HeadDim, o.plan.Ulysses, o.plan.Ring
+	d, g, u, r := o.Spec.HeadDim, o.Spec.Group(), o.plan.Ulysses, o.plan.Ring
 	mine := attended(rows[c.SequenceRank(o.plan)], imageOnly)
 	group := o.gathered(rows, c.Ring, imageOnly)
 	var sizes []int // all are there until the attention ends
@@ -563,14 +467,14 @@ func (o *Partition) exchangeBuffers(s *stack, c plan.Coord, rows []dit.Rows, b i
 			}
 			sizes = append(sizes, group*b*2*own*d, everyone*b*2*own*d)
 		case r > 1:
-			most, sums := 0, b*own*group*4/s.value // sums of exponentials are f32
+			most, sums := 0, b*g*own*group*4/s.value // sums of exponentials are f32
 			for i := range r {
 				most = max(most, o.gathered(rows, i, imageOnly))
 			}
-			sizes = append(sizes, most*b*2*own*d, most*b*2*own*d, b*group*own*d, sums, sums)
+			sizes = append(sizes, most*b*2*own*d, most*b*2*own*d, b*group*g*own*d, sums, sums)
 		}
 		if u > 1 {
-			sizes = append(sizes, group*b*3*own*d, 3*mine*b*all*d, group*b*own*d, mine*b*all*d)
+			sizes = append(sizes, group*b*(g+2)*own*d, (g+2)*mine*b*all*d, group*b*g*own*d, mine*b*g*all*d)
 		}
 	}
 	s.scratch(sizes...)

@@ -135,7 +135,7 @@ func (c *costs) addBlock(l *load, at plan.Coord, n int, half dit.Half, rows []di
 	if blk.Kind == dit.Cross {
 		text = 0
 	}
-	share := float64(c.localHeads(at)) / float64(spec.Heads)
+	share := float64(c.localHeads(at)) / float64(spec.Groups())
 	weights := halfWeights(spec, blk, half) * e * e
 	l.gemm += 2 * image * weights * share
 	if blk.LastText && half != dit.MLPHalf {
@@ -165,28 +165,28 @@ func (c *costs) addBlock(l *load, at plan.Coord, n int, half dit.Half, rows []di
 
 // addAttention adds one attention over the whole sequence.
 func (c *costs) addAttention(l *load, at plan.Coord, rows []dit.Rows, entry, b int, imageOnly bool) {
-	d, value := float64(c.Spec.HeadDim), float64(c.cluster.Device.ValueBytes)
+	d, g, value := float64(c.Spec.HeadDim), float64(c.Spec.Group()), float64(c.cluster.Device.ValueBytes)
 	own := float64(c.heads(at)[at.Ulysses].Len())
 	keys := c.Sequence(entry).Image
 	if !imageOnly {
 		keys += c.Sequence(entry).Text
 	}
 	queries := c.gathered(rows, at.Ring, imageOnly)
-	work := 4 * float64(b*queries) * float64(keys) * own * d
+	work := 4 * float64(b*queries) * float64(keys) * own * g * d
 	l.attention += work
 	if all := c.heads(at)[c.plan.Ulysses-1].End; len(c.plan.Heads(all)) > 1 {
 		// what comes of one half of the heads passes beside the attention of the other, and so does what goes back
 		beside := work / c.cluster.Device.Attention
 		mine, unit := float64(attended(rows[at.SequenceRank(c.plan)], imageOnly)), float64(b)*d*value
-		come := 3 * mine * (float64(all) - own) * unit * c.wires[plan.AxisUlysses].perByte
-		back := (float64(queries) - mine) * own * unit * c.wires[plan.AxisUlysses].perByte
+		come := (g + 2) * mine * (float64(all) - own) * unit * c.wires[plan.AxisUlysses].perByte
+		back := (float64(queries) - mine) * own * g * unit * c.wires[plan.AxisUlysses].perByte
 		l.exchange -= (min(come, beside) + min(back, beside)) / 2
 		l.launches += halfLaunches
 	}
 	if c.plan.KV8 { // every row is read in 8 bits or written in them, and once in the type of activations
 		l.bytes += 2 * float64(b*keys) * own * d * (1 + value)
 	}
-	l.bytes += float64(c.plan.Ring-1) * float64(b*queries) * own * d * mergePasses * value
+	l.bytes += float64(c.plan.Ring-1) * float64(b*queries) * own * g * d * mergePasses * value
 }
 
 // addExchanges adds what rank at sends in block n, or a half of it.

@@ -259,10 +259,9 @@ func (o *Partition) own(c plan.Coord, f func(k int)) {
 // stored tells whether attention runs from K/V stores, or as if it did.
 func (o *Partition) stored() bool { return o.plan.Pipe > 1 || o.stores || o.plan.InOrder() }
 
-// heads is how many heads each Ulysses place of c's tensor place attends with.
+// heads is how many heads of keys and values each Ulysses place of c's tensor place attends with.
 func (o *Partition) heads(c plan.Coord) []dit.Range {
-	local := dit.Held{Rank: c.Tensor, Ranks: o.plan.Tensor}.Share(o.Spec.Heads).Len()
-	return plan.Balanced(local, o.plan.Ulysses)
+	return plan.Balanced(o.localHeads(c), o.plan.Ulysses)
 }
 
 // gathered counts the rows of an attention that the Ulysses group at ring place r brings.

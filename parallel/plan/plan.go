@@ -279,8 +279,8 @@ func (p Plan) CheckModel(spec *dit.Spec) error {
 	case p.Pipe > MaxStages(spec):
 		return Refuse("pipe", "is %d, but the %d blocks of %s make at most %d stages: use pipe=%d",
 			p.Pipe, len(spec.Blocks), spec.Family, MaxStages(spec), MaxStages(spec))
-	case p.Tensor > spec.Heads:
-		return Refuse("tensor", "is %d, but the model has %d heads: use tensor=%d", p.Tensor, spec.Heads, spec.Heads)
+	case p.Tensor > spec.Groups():
+		return Refuse("tensor", "is %d, but the model has %d heads: use tensor=%d", p.Tensor, spec.Groups(), spec.Groups())
 	}
 	return nil
 }

@@ -168,10 +168,10 @@ func (s *session) textOf(p *dit.Prepared) int {
 	return 0
 }
 
-// heads is how many heads this rank attends with.
+// heads is how many heads of keys and values this rank attends with.
 func (s *session) heads() int {
 	tensor, ulysses := s.comms[plan.AxisTensor], s.comms[plan.AxisUlysses]
-	local := dit.Held{Rank: tensor.Rank(), Ranks: tensor.Size()}.Share(s.model.Spec().Heads).Len()
+	local := dit.Held{Rank: tensor.Rank(), Ranks: tensor.Size()}.Share(s.model.Spec().Groups()).Len()
 	return plan.Balanced(local, ulysses.Size())[ulysses.Rank()].Len()
 }
 

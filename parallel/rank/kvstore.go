@@ -11,9 +11,9 @@ import (
 // arXiv:2405.14430, sec. 3.3).
 type kvStore struct {
 	lt, li int
-	kv     map[[2]int]engine.Tensor // (block, attention) -> [B, L, 2, H/P, D]
+	kv     map[[2]int]engine.Tensor // (block, attention) -> [B, L, 2, K/P, D]
 	small  map[[2]int]quantised     // the same in 8 bits, in its place; nil: in the type of activations
-	heads  int                      // H/P
+	heads  int                      // K/P
 }
 
 // newKVStore takes the memory for blocks that attend in held; heads are those of this rank.
@@ -42,7 +42,7 @@ func (s *session) passing(e *sessionEntry) *kvStore {
 	return &kvStore{lt: s.textOf(e.p), li: e.grid.Tokens(), small: map[[2]int]quantised{}, heads: s.heads()}
 }
 
-// kvRows is the keys and values of one attention while it runs, [B, L, 2, H/P, D]: the store itself, or what it holds
+// kvRows is the keys and values of one attention while it runs, [B, L, 2, K/P, D]: the store itself, or what it holds
 // widened.
 type kvRows struct {
 	t  engine.Tensor
@@ -57,14 +57,14 @@ func (r kvRows) place(a dit.Attention, text bool, of dit.Range) dit.Range {
 	return of
 }
 
-// slots returns where rows of an attention belong: views [B, rows, H/P, D] of keys and values.
+// slots returns where rows of an attention belong: views [B, rows, K/P, D] of keys and values.
 func (r kvRows) slots(a dit.Attention, text bool, of dit.Range) (k, v engine.Tensor) {
 	at := r.place(a, text, of)
 	t := r.t.Slice(1, at.Start, at.End)
 	return t.Index(2, 0), t.Index(2, 1)
 }
 
-// all returns keys and values of the whole sequence: [B, L, H/P, D].
+// all returns keys and values of the whole sequence: [B, L, K/P, D].
 func (r kvRows) all() (k, v engine.Tensor) { return r.t.Index(2, 0), r.t.Index(2, 1) }
 
 // attendStored is the Attend hook of a pipeline stage: fresh K and V go to their places in the store, queries attend to
@@ -79,45 +79,33 @@ func (s *sequence) attendStored(store *kvStore) func(dit.Attention) {
 			s.shareFresh(kv, a)
 			s.keep(store, kv, a)
 			k, v := kv.all()
-			s.ops.Attention(a.Out, a.Q, k, v, engine.AttentionArgs{Scale: a.Scale})
+			dit.Attend(s.ops, a.Groups(a.Out), a.Groups(a.Q), k, v, engine.AttentionArgs{Scale: a.Scale})
 			return
 		}
-		heads := plan.Balanced(a.Q.Dim(2), s.ulysses.Size())
-		got := s.exchange(a, heads, s.ulysses.AllToAll) // [L, B, 3, H/P, D]
+		heads := plan.Balanced(a.K.Dim(2), s.ulysses.Size())
+		got := s.exchange(a, heads, s.ulysses.AllToAll)
+		freshK, freshV := keysOf(got)
 		s.eachPart(s.ring.Rank(), a.ImageOnly, func(at int, text bool, r dit.Range) {
-			rows := got.Slice(0, at, at+r.Len())
 			k, v := kv.slots(a, text, r)
-			s.ops.Copy(k, rows.Index(2, 1).Transpose(0, 1))
-			s.ops.Copy(v, rows.Index(2, 2).Transpose(0, 1))
+			s.ops.Copy(k, freshK.Slice(1, at, at+r.Len()))
+			s.ops.Copy(v, freshV.Slice(1, at, at+r.Len()))
 		})
 		s.shareFresh(kv, a)
 		s.keep(store, kv, a)
-		out := s.arena.Alloc(a.Q.DType, got.Dim(0), got.Dim(1), got.Dim(3), got.Dim(4))
+		out := s.results(a, got)
 		k, v := kv.all()
-		s.ops.Attention(out.Transpose(0, 1), got.Index(2, 0).Transpose(0, 1), k, v, engine.AttentionArgs{Scale: a.Scale})
+		dit.Attend(s.ops, grouped(out), queriesOf(got), k, v, engine.AttentionArgs{Scale: a.Scale})
 		s.giveBack(a, out, heads, s.ulysses.AllToAll)()
 	}
 }
 
 // storeOwn normalises and rotates, queries in place, keys and values straight into the store.
 func (s *sequence) storeOwn(kv kvRows, a dit.Attention) {
-	lt, own := a.Rows.Text.Len(), a.Rows.Text.Len()-a.References
-	put := func(lo, hi int, text bool, r dit.Range, n engine.QKNorm) {
-		if lo == hi {
-			return
-		}
-		rope := a.RoPE
-		if !rope.Cos.IsZero() {
-			rope = engine.RoPE{Cos: rope.Cos.Slice(0, lo, hi), Sin: rope.Sin.Slice(0, lo, hi)}
-		}
-		k, v := kv.slots(a, text, r)
-		q := a.Q.Slice(1, lo, hi)
-		s.ops.QKNormRoPE(q, k, v, q, a.K.Slice(1, lo, hi), a.V.Slice(1, lo, hi), n, rope)
-	}
-	cut := a.Rows.Text.Start + own
-	put(0, own, true, dit.Range{Start: a.Rows.Text.Start, End: cut}, a.TextNorm)
-	put(own, lt, true, dit.Range{Start: cut, End: a.Rows.Text.End}, a.ImageNorm)
-	put(lt, a.Q.Dim(1), false, a.Rows.Image, a.ImageNorm)
+	dit.EachNorm(a, func(lo, hi int, text bool, at dit.Range, n engine.QKNorm, rope engine.RoPE) {
+		k, v := kv.slots(a, text, at)
+		q := a.Groups(a.Q.Slice(1, lo, hi))
+		dit.QKNormRoPE(s.ops, q, k, v, q, a.K.Slice(1, lo, hi), a.V.Slice(1, lo, hi), n, rope)
+	})
 }
 
 // eachPart visits the text and image ranges of the ranks of one ring place in the order their rows arrive; at counts
@@ -152,7 +140,7 @@ func (s *sequence) shareFresh(kv kvRows, a dit.Attention) {
 	}
 	pack := func(t engine.Tensor, ring int, load bool) {
 		s.eachPart(ring, a.ImageOnly, func(at int, text bool, r dit.Range) {
-			rows := t.Split(0, s.gathered(ring, a.ImageOnly), b, 2, h, d).Slice(0, at, at+r.Len()) // [rows, B, 2, H/P, D]
+			rows := t.Split(0, s.gathered(ring, a.ImageOnly), b, 2, h, d).Slice(0, at, at+r.Len()) // [rows, B, 2, K/P, D]
 			k, v := kv.slots(a, text, r)
 			if load {
 				s.ops.Copy(k, rows.Index(2, 0).Transpose(0, 1))

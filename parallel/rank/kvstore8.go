@@ -12,8 +12,8 @@ import (
 
 // quantised is the keys and values of one attention in 8 bits.
 type quantised struct {
-	codes engine.Tensor // [B, L, 2, H/P, D] E4M3
-	scale engine.Tensor // [B, L, 2, H/P] f32
+	codes engine.Tensor // [B, L, 2, K/P, D] E4M3
+	scale engine.Tensor // [B, L, 2, K/P] f32
 }
 
 func newQuantised(env dit.Env, b, rows, heads, d int) quantised {

@@ -51,10 +51,10 @@ func (s *sequence) attend(a dit.Attention) {
 	defer s.arena.Release(mark)
 	if s.ulysses.Size() == 1 {
 		dit.Normalise(s.ops, a)
-		s.over(a, a.Out, a.Q, a.K, a.V)
+		s.over(a, a.Groups(a.Out), a.Groups(a.Q), a.K, a.V)
 		return
 	}
-	parts, exchange := s.plan.Heads(a.Q.Dim(2)), s.ulysses.AllToAll
+	parts, exchange := s.plan.Heads(a.K.Dim(2)), s.ulysses.AllToAll
 	if len(parts) > 1 {
 		exchange = s.flight.exchange
 	}
@@ -74,71 +74,81 @@ func (s *sequence) attend(a dit.Attention) {
 	}
 }
 
-// attended attends with the heads of got [L, B, 3, H/P, D] and returns [L, B, H/P, D].
+// What ranks of a Ulysses group give each other of a row are the heads of keys and values that the other one has, each
+// with the G heads of queries that read it: [L, B, G+2, K/P, D], queries first, and [L, B, G, K/P, D] of results on the
+// way back.
+
+// queriesOf views an exchange as queries [B, L, K/P, G, D].
+func queriesOf(got engine.Tensor) engine.Tensor { return grouped(got.Slice(2, 0, got.Dim(2)-2)) }
+
+// keysOf views an exchange as keys and values [B, L, K/P, D].
+func keysOf(got engine.Tensor) (k, v engine.Tensor) {
+	g := got.Dim(2) - 2
+	return got.Index(2, g).Transpose(0, 1), got.Index(2, g+1).Transpose(0, 1)
+}
+
+// grouped turns [L, B, G, K, D] into [B, L, K, G, D].
+func grouped(t engine.Tensor) engine.Tensor { return t.Transpose(0, 1).Transpose(2, 3) }
+
+// attended attends with the heads of got [L, B, G+2, K/P, D] and returns [L, B, G, K/P, D].
 func (s *sequence) attended(a dit.Attention, got engine.Tensor) engine.Tensor {
-	// [L, B, 3, H/P, D] -> [B, L, H/P, D]
-	pick := func(i int) engine.Tensor { return got.Index(2, i).Transpose(0, 1) }
-	out := s.arena.Alloc(a.Q.DType, got.Dim(0), got.Dim(1), got.Dim(3), got.Dim(4))
-	s.over(a, out.Transpose(0, 1), pick(0), pick(1), pick(2))
+	out := s.results(a, got)
+	k, v := keysOf(got)
+	s.over(a, grouped(out), queriesOf(got), k, v)
 	return out
+}
+
+// results takes memory for what the heads of this rank give: [L, B, G, K/P, D].
+func (s *sequence) results(a dit.Attention, got engine.Tensor) engine.Tensor {
+	return s.arena.Alloc(a.Q.DType, got.Dim(0), got.Dim(1), got.Dim(2)-2, got.Dim(3), got.Dim(4))
 }
 
 // exchanger is how heads travel: Comm.AllToAll or flight.exchange.
 type exchanger func(dst, src engine.Tensor, recv, send []int)
 
-// exchange packs and sends heads of every peer and returns where those of this rank arrive: [B, L/P, H, D] -> [L, B, 3,
-// H/P, D].
+// exchange packs and sends heads of every peer and returns where those of this rank arrive: [B, L/P, H, D] -> [L, B,
+// G+2, K/P, D].
 func (s *sequence) exchange(a dit.Attention, heads []dit.Range, exchange exchanger) engine.Tensor {
-	b, d := a.Q.Dim(0), a.Q.Dim(3)
-	own, all := heads[s.ulysses.Rank()].Len(), 0
+	p, me, r := s.ulysses.Size(), s.ulysses.Rank(), s.ring.Rank()
+	q := a.Groups(a.Q)
+	b, l, g, d, all := q.Dim(0), q.Dim(1), q.Dim(3), q.Dim(4), 0
 	for _, h := range heads {
 		all += h.Len()
 	}
-	got := s.arena.Alloc(a.Q.DType, s.gathered(s.ring.Rank(), a.ImageOnly), b, 3, own, d)
-	p, me, r := s.ulysses.Size(), s.ulysses.Rank(), s.ring.Rank()
-	l, lt := a.Q.Dim(1), a.Rows.Text.Len()-a.References
+	got := s.arena.Alloc(a.Q.DType, s.gathered(r, a.ImageOnly), b, g+2, heads[me].Len(), d)
 	send, recv := make([]int, p), make([]int, p)
-	packed := s.arena.Alloc(a.Q.DType, 3*l*b*all*d)
+	packed := s.arena.Alloc(a.Q.DType, l*b*(g+2)*all*d)
 	at := 0
 	for u, h := range heads {
-		send[u] = l * b * 3 * h.Len() * d
-		recv[u] = s.count(r, u, a.ImageOnly) * b * 3 * heads[me].Len() * d
+		send[u] = l * b * (g + 2) * h.Len() * d
+		recv[u] = s.count(r, u, a.ImageOnly) * b * (g + 2) * heads[me].Len() * d
 		if send[u] == 0 {
 			continue
 		}
-		chunk := packed.Slice(0, at, at+send[u]).Split(0, l, b, 3, h.Len(), d)
-		slot := func(i int) engine.Tensor { return chunk.Index(2, i).Transpose(0, 1) }
-		s.pack(slot, a, h, 0, lt, a.TextNorm)
-		s.pack(slot, a, h, lt, l, a.ImageNorm)
+		chunk := packed.Slice(0, at, at+send[u]).Split(0, l, b, g+2, h.Len(), d)
+		dk, dv := keysOf(chunk)
+		dq := queriesOf(chunk)
+		dit.EachNorm(a, func(lo, hi int, _ bool, _ dit.Range, n engine.QKNorm, rope engine.RoPE) {
+			to := func(t engine.Tensor) engine.Tensor { return t.Slice(1, lo, hi) }
+			from := func(t engine.Tensor) engine.Tensor { return to(t).Slice(2, h.Start, h.End) }
+			dit.QKNormRoPE(s.ops, to(dq), to(dk), to(dv), from(q), from(a.K), from(a.V), n, rope)
+		})
 		at += send[u]
 	}
 	exchange(got, packed, recv, send)
 	return got
 }
 
-// pack normalises and rotates rows [lo, hi) of heads h into an exchange slot.
-func (s *sequence) pack(slot func(int) engine.Tensor, a dit.Attention, h dit.Range, lo, hi int, n engine.QKNorm) {
-	if lo == hi {
-		return
-	}
-	to := func(i int) engine.Tensor { return slot(i).Slice(1, lo, hi) }
-	from := func(t engine.Tensor) engine.Tensor { return t.Slice(1, lo, hi).Slice(2, h.Start, h.End) }
-	rope := a.RoPE
-	if !rope.Cos.IsZero() {
-		rope = engine.RoPE{Cos: rope.Cos.Slice(0, lo, hi), Sin: rope.Sin.Slice(0, lo, hi)}
-	}
-	s.ops.QKNormRoPE(to(0), to(1), to(2), from(a.Q), from(a.K), from(a.V), n, rope)
-}
-
-// giveBack returns every rank its rows of all heads: [L, B, H/P, D] -> [B, L/P, H, D]. unpack brings them to their
+// giveBack returns every rank its rows of all heads: [L, B, G, K/P, D] -> [B, L/P, H, D]. unpack brings them to their
 // places when they are here.
 func (s *sequence) giveBack(a dit.Attention, out engine.Tensor, heads []dit.Range, exchange exchanger) (unpack func()) {
 	p, me, r := s.ulysses.Size(), s.ulysses.Rank(), s.ring.Rank()
-	b, l, d, all := a.Q.Dim(0), a.Q.Dim(1), a.Q.Dim(3), 0
+	to := a.Groups(a.Out)
+	b, l, g, d, all := to.Dim(0), to.Dim(1), to.Dim(3), to.Dim(4), 0
 	send, recv := make([]int, p), make([]int, p)
 	for u := range p {
-		send[u] = s.count(r, u, a.ImageOnly) * b * heads[me].Len() * d
-		recv[u] = l * b * heads[u].Len() * d
+		send[u] = s.count(r, u, a.ImageOnly) * b * g * heads[me].Len() * d
+		recv[u] = l * b * g * heads[u].Len() * d
 		all += recv[u]
 	}
 	back := s.arena.Alloc(a.Q.DType, all)
@@ -147,31 +157,33 @@ func (s *sequence) giveBack(a dit.Attention, out engine.Tensor, heads []dit.Rang
 		at := 0
 		for u, h := range heads {
 			if recv[u] > 0 {
-				chunk := back.Slice(0, at, at+recv[u]).Split(0, l, b, h.Len(), d)
-				s.ops.Copy(a.Out.Slice(2, h.Start, h.End), chunk.Transpose(0, 1))
+				from := grouped(back.Slice(0, at, at+recv[u]).Split(0, l, b, g, h.Len(), d))
+				for i := range g {
+					s.ops.Copy(to.Slice(2, h.Start, h.End).Index(3, i), from.Index(3, i))
+				}
 			}
 			at += recv[u]
 		}
 	}
 }
 
-// over attends with q over the keys of all ring places; K and V of this place are passed on, those of the others arrive
-// in turn.
+// over attends with q [B, L, K, G, D] over the keys of all ring places; K and V of this place are passed on, those of
+// the others arrive in turn.
 func (s *sequence) over(a dit.Attention, out, q, k, v engine.Tensor) {
 	size, me := s.ring.Size(), s.ring.Rank()
 	if size == 1 {
-		s.ops.Attention(out, q, k, v, engine.AttentionArgs{Scale: a.Scale})
+		dit.Attend(s.ops, out, q, k, v, engine.AttentionArgs{Scale: a.Scale})
 		return
 	}
-	b, l, h, d := q.Dim(0), q.Dim(1), q.Dim(2), q.Dim(3)
+	b, l, h, g, d := q.Dim(0), q.Dim(1), q.Dim(2), q.Dim(3), q.Dim(4)
 	most := 0
 	for r := range size {
 		most = max(most, s.gathered(r, a.ImageOnly))
 	}
 	here := s.arena.Alloc(q.DType, most*b*2*h*d)
 	next := s.arena.Alloc(q.DType, most*b*2*h*d)
-	part := s.arena.Alloc(q.DType, b, l, h, d)
-	lse, lse2 := s.arena.Alloc(engine.F32, b, h, l), s.arena.Alloc(engine.F32, b, h, l)
+	part := s.arena.Alloc(q.DType, b, l, h, g, d)
+	lse, lse2 := s.arena.Alloc(engine.F32, g, b, h, l), s.arena.Alloc(engine.F32, g, b, h, l)
 	view := func(t engine.Tensor, n int) engine.Tensor {
 		return t.Slice(0, 0, n*b*2*h*d).Split(0, b, n, 2, h, d)
 	}
@@ -185,9 +197,9 @@ func (s *sequence) over(a dit.Attention, out, q, k, v engine.Tensor) {
 		if step == 0 {
 			o, sums = out, lse
 		}
-		s.ops.Attention(o, q, kv.Index(2, 0), kv.Index(2, 1), engine.AttentionArgs{Scale: a.Scale, LSE: sums})
-		if step > 0 {
-			s.ops.MergeAttention(out, lse, part, lse2)
+		dit.Attend(s.ops, o, q, kv.Index(2, 0), kv.Index(2, 1), engine.AttentionArgs{Scale: a.Scale, LSE: sums})
+		for i := 0; i < g && step > 0; i++ {
+			s.ops.MergeAttention(out.Index(3, i), lse.Index(0, i), part.Index(3, i), lse2.Index(0, i))
 		}
 		if step < size-1 {
 			from := s.gathered((me+size-step-1)%size, a.ImageOnly)

@@ -320,10 +320,26 @@ def zimage(comfy: ComfyUI, w: Writer, name: str) -> Flow:
 def qwenimage(comfy: ComfyUI, w: Writer, name: str) -> Flow:
     make = importlib.import_module("comfy.ldm.qwen_image.model").QwenImageTransformer2DModel
     model = lambda: make(num_layers=2, operations=comfy.ops, dtype=comfy.torch.float32, device="meta")  # noqa: E731
-    film = importlib.import_module("comfy.ldm.wan.vae").WanVAE
-    pictures = lambda: film(dim=96, z_dim=16, dim_mult=[1, 2, 4, 4], num_res_blocks=2, attn_scales=[], temperal_downsample=[False, True, True], dropout=0.0)  # noqa: E731
-    flow = later(comfy, w, name, model, language(comfy, "Qwen25_7BVLI", LAYERS, 4096), pictures, "qwen_image")
+    flow = later(comfy, w, name, model, language(comfy, "Qwen25_7BVLI", LAYERS, 4096), wan, "qwen_image")
     return tail(shifted(flow, 3.1), (128, 192), "EmptySD3LatentImage", 4.0, "euler", "simple")
+
+
+def wan() -> Any:  # noqa: ANN401
+    film = importlib.import_module("comfy.ldm.wan.vae").WanVAE
+    return film(dim=96, z_dim=16, dim_mult=[1, 2, 4, 4], num_res_blocks=2, attn_scales=[], temperal_downsample=[False, True, True], dropout=0.0)
+
+
+def krea2(comfy: ComfyUI, w: Writer, name: str) -> Flow:
+    make = importlib.import_module("comfy.ldm.krea2.model").SingleStreamDiT
+    model = lambda: make(layers=1, operations=comfy.ops, dtype=comfy.torch.float32, device="meta")  # noqa: E731
+    comfy.language = {"intermediate_size": 256, "num_attention_heads": 8, "num_key_value_heads": 2}
+    qwen = importlib.import_module("comfy.text_encoders.qwen3vl")._make_qwen3vl_model("qwen3vl_4b")  # noqa: SLF001
+    shapes = comfy.shapes(lambda: qwen(comfy.language, comfy.torch.float32, "meta", comfy.ops))
+    eyes = ("visual.deepstack_merger_list.0.norm.weight", "visual.merger.linear_fc2.weight")  # what tells the file
+    encoder = {k.replace("model.", "model.language_model."): v for k, v in shapes.items() if k.startswith("model.")}
+    encoder |= {"model." + k: shapes[k] for k in eyes}
+    flow = later(comfy, w, name, model, encoder, wan, "krea2")
+    return tail(flow | {"links": {"model": ["model", 0], "vae": ["vae", 0]}}, (128, 192), "EmptyLatentImage", 4.0, "euler", "simple")
 
 
 def klein(comfy: ComfyUI, w: Writer, name: str) -> Flow:
@@ -476,7 +492,9 @@ SETS = {
     "flux2-klein": klein,
     "flux1-kontext-redux": lambda c, w, n: flux1(c, w, n, 16),
     "flux1-fill": lambda c, w, n: flux1(c, w, n, 96),
+    "krea2": krea2,
 }
+NEWER = {"krea2": "comfy/ldm/krea2"}  # sets that only newer trees know, by a folder of theirs
 
 
 def ours(program: str, tree: pathlib.Path, base: pathlib.Path, name: str, flow: Flow, plan: str) -> Any:  # noqa: ANN401
@@ -513,6 +531,9 @@ def main() -> int:
     for name in options.only.split(","):
         for file in (base / "models").rglob("*.safetensors"):  # 6 GB at most
             file.unlink()
+        if name in NEWER and not (tree / NEWER[name]).exists():
+            print(f"{name:20} NOT RUN: this ComfyUI has no {NEWER[name]}", flush=True)
+            continue
         start = time.time()
         comfy.keep("f32")
         try:

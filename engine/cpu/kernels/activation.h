@@ -34,6 +34,8 @@ VI vf vact(const int act, vf x) {
         return vsigmoid_mul(x, 1.702f * x);
     case PB_RELU:
         return vmax(vzero(), x); // a NaN stays
+    case PB_SIGMOID:
+        return vsigmoid_mul(vset(1.0f), x);
     default:
         return x;
     }
@@ -52,6 +54,7 @@ static void act_vectors(float* p, int64_t n, int act) {
         ACT_CASE(PB_SILU);
         ACT_CASE(PB_QUICK_GELU);
         ACT_CASE(PB_RELU);
+        ACT_CASE(PB_SIGMOID);
     default:
         break;
     }

@@ -70,6 +70,7 @@ VI void act_row(const int T, void* y, const void* a, const void* b, const float*
         ACT_ROW(PB_SILU);
         ACT_ROW(PB_QUICK_GELU);
         ACT_ROW(PB_RELU);
+        ACT_ROW(PB_SIGMOID);
     }
 #undef ACT_ROW
 }

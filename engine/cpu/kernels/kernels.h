@@ -10,7 +10,7 @@
 enum { PB_F32, PB_BF16, PB_F16, PB_F8E4M3, PB_F8E5M2, PB_I8 = 9, PB_BLOCKS = 99 };
 
 // Equal to engine.Act.
-enum { PB_ACT_NONE, PB_GELU_TANH, PB_GELU_ERF, PB_SILU, PB_QUICK_GELU, PB_RELU };
+enum { PB_ACT_NONE, PB_GELU_TANH, PB_GELU_ERF, PB_SILU, PB_QUICK_GELU, PB_RELU, PB_SIGMOID };
 
 // Rows of words in a panel of i8 before its weights: the factor of every column, and 128 times the sum
 // of its weights.

@@ -25,7 +25,7 @@ typedef long long pb_i64;
 enum { PB_F32 = 0, PB_BF16 = 1, PB_F16 = 2, PB_F8E4M3 = 3, PB_F8E5M2 = 4, PB_F64 = 8 };
 
 // Activations, numbered as engine.Act.
-enum { PB_NONE = 0, PB_GELU_TANH = 1, PB_GELU_ERF = 2, PB_SILU = 3, PB_QUICK_GELU = 4, PB_RELU = 5 };
+enum { PB_NONE = 0, PB_GELU_TANH = 1, PB_GELU_ERF = 2, PB_SILU = 3, PB_QUICK_GELU = 4, PB_RELU = 5, PB_SIGMOID = 6 };
 
 // Rows of a call: up to four outer dimensions, outermost first (unused ones lead and are 1), and cols neighbouring elements each.
 // vec: every operand can be read and written in 16-byte pieces and cols is a multiple of 8.

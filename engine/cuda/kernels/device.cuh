@@ -168,6 +168,7 @@ DEV float activate(float x, int act) {
     case PB_SILU: return sigmoid_times(x, x);
     case PB_QUICK_GELU: return sigmoid_times(x, 1.702f * x);
     case PB_RELU: return x < 0 ? 0.f : x;
+    case PB_SIGMOID: return sigmoid_times(1, x);
     default: return x;
   }
 }

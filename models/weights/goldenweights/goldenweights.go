@@ -90,7 +90,12 @@ func rule(d weights.Declared) (scale, offset float64) {
 			return 1, 0
 		}
 	}
-	if len(d.Shape) <= 1 {
+	switch {
+	case strings.HasSuffix(d.Name, "mod.lin"): // a table
+		return 1, 0
+	case d.Add > 0: // a norm's weight less 1
+		return 0.4, 0
+	case len(d.Shape) <= 1:
 		return 0.2, 1
 	}
 	fanIn := d.Params() / int64(d.Shape[0])

@@ -1,0 +1,54 @@
+package krea2
+
+import (
+	"patchbay/engine"
+	"patchbay/models/dit"
+	"patchbay/models/layers"
+)
+
+// Block runs block i on the rows of s: x += gate1 * out(attention(norm1(x)) * sigmoid(gate of norm1(x))), x += gate2 *
+// mlp(norm2(x)).
+func (m *Model) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
+	mark := env.Arena.Mark()
+	t := layers.OneStream(env, s, layers.Side[*block]{W: &m.Net.Blocks[i], Mod: s.M.Image[i].Index(0, s.Step)})
+	if env.Half != dit.MLPHalf {
+		m.attend(env, i, s, t)
+	}
+	if env.Half != dit.AttentionHalf {
+		normalise(env, t, 3)
+		t.GatedMLP(env, 5, func(w *block) (gate, up, down *engine.Weight) { return w.MLP.Gate, w.MLP.Up, w.MLP.Down })
+	}
+	env.Arena.Release(mark)
+}
+
+// attend is the attention half.
+func (m *Model) attend(env dit.Env, i int, s *dit.State, t layers.Stream[*block]) {
+	mark, w, d := env.Arena.Mark(), &m.Net.Blocks[i].Attn, m.Spec().HeadDim
+	normalise(env, t, 0)
+	row := func(n int) engine.Tensor { return layers.Scratch(env, s.X, s.B, t.Of.Len(), n) }
+	q, k, v, gate, out := row(w.Q.N()), row(w.K.N()), row(w.V.N()), row(w.Gate.N()), row(w.Q.N())
+	inner := env.Arena.Mark()
+	whole := layers.Gathered(env, t.H, t.Of)
+	for _, p := range []struct {
+		y engine.Tensor
+		w *engine.Weight
+	}{{q, w.Q}, {k, w.K}, {v, w.V}, {gate, w.Gate}} {
+		env.Ops.Linear(p.y, whole, p.w, engine.Epilogue{})
+	}
+	env.Arena.Release(inner)
+	n := norm(w.Query, w.Key)
+	env.Attend(dit.Attention{
+		Block: i, Q: layers.Heads(q, d), K: layers.Heads(k, d), V: layers.Heads(v, d), TextNorm: n, ImageNorm: n,
+		RoPE: s.RoPE, Rows: s.Wide, Out: layers.Heads(out, d),
+	})
+	env.Ops.ActivateMul(out, gate, out, engine.Sigmoid)
+	layers.RowParts(env, t.X, out, t.Weights(2, func(w *block) *engine.Weight { return w.Attn.Out }), t.Of)
+	env.Arena.Release(mark)
+}
+
+// normalise writes the modulated rows of X to H; chunk of the modulations is the scale.
+func normalise(env dit.Env, t layers.Stream[*block], chunk int) {
+	for _, p := range t.Parts {
+		modulated(env, t.H.Slice(1, p.Kept.Start, p.Kept.End), t.X.Slice(1, p.Kept.Start, p.Kept.End), p.Mod, chunk)
+	}
+}

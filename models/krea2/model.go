@@ -1,0 +1,138 @@
+package krea2
+
+import (
+	"patchbay/engine"
+	"patchbay/models/dit"
+	"patchbay/models/family"
+	"patchbay/models/layers"
+)
+
+// Model is a Krea 2 model or a part of one. It implements dit.Model.
+type Model struct {
+	family.Loaded[net]
+	cfg Config
+}
+
+// Prepare embeds the text and the references.
+func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.Range) (*dit.Prepared, error) {
+	spec := m.Spec()
+	if err := layers.CheckEntries(spec, entries); err != nil {
+		return nil, err
+	}
+	p := &dit.Prepared{N: len(entries), Lt: spec.JointTokens(&entries[0]), Grid: grid, Entries: entries}
+	at := m.positions(entries[0], grid)
+	p.RoPE = layers.PositionRotation(axes(spec.HeadDim), theta, len(at), func(i int) [4]int { return at[i] }).Upload(env)
+	if !m.Held.NoEmbed {
+		layers.EmbedJoint(env, spec, p, m.Net.TextOut, m.Net.Patch, func(context engine.Tensor) engine.Tensor {
+			return m.text(env, context)
+		})
+	}
+	return p, nil
+}
+
+// positions lists where every token of an entry sits: own of text, those of the references, those of the picture.
+func (m *Model) positions(e dit.Entry, g dit.Grid) [][4]int {
+	if m.Spec().ReferenceTokens(&e) == 0 {
+		e.References = nil
+	}
+	return layers.Positions(m.Spec(), &e, g, layers.ByIndex, 1, func(int) [4]int { return [4]int{} })
+}
+
+// PrepareBlock adds nothing: blocks of joint attention need nothing of the entries alone.
+func (m *Model) PrepareBlock(dit.Env, *dit.Prepared, int) {}
+
+// Modulate embeds every timestep and computes what the modulations of all blocks share: Image [S, N, 6E] is (scale,
+// shift, gate) of the attention, then of the MLP, Head [S, N, 2E] (scale, shift); scales have the weights of the norms
+// that they follow in them. N is n; where references are modulated as at timestep 0, it is 2n, and the second half of
+// the rows is for them.
+func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held dit.Range) *dit.Modulation {
+	n, e, blocks := p.N, m.cfg.Hidden, len(m.Spec().Blocks)
+	s, copies := len(timesteps)/n, 1
+	if first := &p.Entries[0]; first.Method == layers.AtZero && m.Spec().ReferenceTokens(first) > 0 {
+		copies = 2
+	}
+	t := make([]float32, copies*len(timesteps))
+	for i, v := range timesteps {
+		t[i/n*copies*n+i%n] = v * factor
+	}
+	out := &dit.Modulation{Image: make([]engine.Tensor, blocks), Text: make([]engine.Tensor, blocks)}
+	if !m.Held.NoHead {
+		out.Head = env.Arena.Alloc(engine.F32, s, copies*n, 2*e)
+	}
+	out.Vector = env.Arena.Alloc(engine.F32, s, copies*n, 6*e)
+	mark := env.Arena.Mark()
+	vec := env.Arena.Alloc(engine.F32, s, copies*n, e)
+	f := layers.Upload(env, layers.TimestepFeatures(t, features), s, copies*n, features)
+	layers.MLP(env, vec, f, m.Net.TimeIn, m.Net.TimeOut, engine.GELUTanh)
+	if !m.Held.NoHead {
+		for i := range 2 {
+			env.Ops.Add(out.Head.Slice(2, i*e, (i+1)*e), vec, m.Net.Table.Slice(0, i, i+1).Unsqueeze(0))
+		}
+		weigh(env, out.Head.Slice(2, 0, e), m.Net.FinalNorm)
+	}
+	env.Ops.Activate(vec, vec, engine.GELUTanh)
+	env.Ops.Linear(out.Vector, vec, m.Net.TimeMod, engine.Epilogue{})
+	env.Arena.Release(mark)
+	for i := held.Start; i < held.End; i++ {
+		m.ModulateBlock(env, out, i)
+	}
+	return out
+}
+
+// ModulateBlock adds the table of block i to what all blocks share.
+func (m *Model) ModulateBlock(env dit.Env, out *dit.Modulation, i int) {
+	if !m.Held.Has(i) {
+		return
+	}
+	w, e := &m.Net.Blocks[i], m.cfg.Hidden
+	out.Image[i] = env.Arena.Alloc(engine.F32, out.Vector.Shape()...)
+	env.Ops.Add(out.Image[i], out.Vector, w.Table.Unsqueeze(0).Unsqueeze(0))
+	weigh(env, out.Image[i].Slice(2, 0, e), w.Norm1)
+	weigh(env, out.Image[i].Slice(2, 3*e, 4*e), w.Norm2)
+}
+
+// weigh turns scales [S, n, E] into w * (1 + scale), w [E] being the weight of the norm before.
+func weigh(env dit.Env, scale, w engine.Tensor) {
+	row := w.Unsqueeze(0)
+	env.Ops.GatedAdd(scale, row.Unsqueeze(0).Broadcast(0, scale.Dim(0)).Broadcast(1, scale.Dim(1)), row, scale,
+		engine.Tensor{})
+}
+
+// modulated computes h = norm(x) * scale + shift for x [B, L, E]: chunk i of mod [n, k*E] is the scale, with the
+// weight of the norm in it, the one behind it the shift. No rows, no work.
+func modulated(env dit.Env, h, x, mod engine.Tensor, i int) {
+	if x.Dim(1) == 0 {
+		return
+	}
+	mark, e, each := env.Arena.Mark(), x.Dim(2), x.Dim(0)/mod.Dim(0)
+	zero := layers.Scratch(env, x, 1, 1, e)
+	env.Ops.Fill(zero, 0)
+	for n := range mod.Dim(0) {
+		to, row := h.Slice(0, n*each, (n+1)*each), mod.Index(0, n)
+		env.Ops.RMSNorm(to, x.Slice(0, n*each, (n+1)*each), row.Slice(0, i*e, (i+1)*e), eps)
+		env.Ops.GatedAdd(to, to, engine.Tensor{}, zero.Broadcast(0, each).Broadcast(1, x.Dim(1)),
+			row.Slice(0, (i+1)*e, (i+2)*e))
+	}
+	env.Arena.Release(mark)
+}
+
+// Embed projects the latent's tokens and copies the text rows.
+func (m *Model) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
+	layers.Entries(env, s.TextRows(), s.P.Text.Slice(1, s.Rows.Text.Start, s.Rows.Text.End))
+	if s.Rows.Image.Len() > 0 {
+		env.Ops.Linear(s.ImageRows(), x, m.Net.Patch, engine.Epilogue{})
+	}
+}
+
+// Head normalises, modulates by (scale, shift) and projects the image rows.
+func (m *Model) Head(env dit.Env, s *dit.State, out engine.Tensor) {
+	x := s.ImageRows()
+	if x.Dim(1) == 0 {
+		return
+	}
+	mark := env.Arena.Mark()
+	h := layers.Scratch(env, x, x.Shape()...)
+	modulated(env, h, x, s.M.Head.Index(0, s.Step).Slice(0, 0, s.P.N), 0)
+	env.Ops.Linear(out, h, m.Net.Out, engine.Epilogue{})
+	env.Arena.Release(mark)
+}

@@ -1,0 +1,145 @@
+package forecast
+
+import (
+	"patchbay/models/dit"
+	"patchbay/parallel/plan"
+)
+
+// blockScratch adds the buffers of block n, or of a half of it, that computes rows r and keeps the rows own of them
+// between products.
+func (o *Partition) blockScratch(s *stack, c plan.Coord, n int, half dit.Half, r, own dit.Rows, b int) {
+	e, local := o.Spec.Width, o.localHeads(c)*o.Spec.HeadDim
+	mark := s.top
+	o.modulated(s, n, 1) // of a timestep that nobody announced
+	blk := o.Spec.Blocks[n]
+	hidden := dit.Held{Rank: c.Tensor, Ranks: o.plan.Tensor}.Share(o.hidden()).Len()
+	if blk.Sandwich {
+		o.sandwichScratch(s, blk, local, hidden, r, own, b)
+		s.top = mark
+		return
+	}
+	l := b * r.Len()
+	if blk.Skip >= 0 && half != dit.MLPHalf {
+		s.scratch(2 * b * own.Len() * e)
+	}
+	s.alloc(b * own.Len() * e)
+	if blk.Serial() {
+		o.serialScratch(s, half, local, hidden, r, own, b)
+		s.top = mark
+		return
+	}
+	if half != dit.MLPHalf {
+		s.alloc(3 * l * local)
+		o.attentionScratch(s, blk, local, hidden, r, own, b)
+	}
+	switch {
+	case blk.Kind == dit.Single || half == dit.AttentionHalf:
+	case blk.Kind == dit.Double:
+		if !blk.LastText {
+			o.mlpScratch(s, r.TextOnly(), own.TextOnly(), hidden, b)
+		}
+		o.mlpScratch(s, r.ImageOnly(), own.ImageOnly(), hidden, b)
+	default:
+		o.mlpScratch(s, r, own, hidden, b)
+	}
+	s.top = mark
+}
+
+// sandwichScratch adds the buffers of a sandwich block.
+func (o *Partition) sandwichScratch(s *stack, blk dit.BlockSpec, local, hidden int, r, own dit.Rows, b int) {
+	if blk.Kind == dit.Cross {
+		r, own = r.ImageOnly(), own.ImageOnly()
+	}
+	l, kept := b*r.Len(), b*own.Len()*o.Spec.Width
+	s.alloc(kept)
+	s.alloc(kept)
+	mark := s.top
+	s.alloc(3 * l * local)
+	s.alloc(l * local)
+	s.scratch(o.whole(r, b))
+	s.scratch(o.partial(r, own, b)...)
+	s.top = mark
+	s.scratch(append([]int{l * hidden, l * hidden, o.whole(r, b)}, o.partial(r, own, b)...)...)
+}
+
+// serialScratch adds the buffers of a block of one stream whose MLP is behind its attention, beside normalised rows.
+func (o *Partition) serialScratch(s *stack, half dit.Half, local, hidden int, r, own dit.Rows, b int) {
+	mark, l, g := s.top, b*r.Len(), o.Spec.Group()
+	s.scratch(o.zeros(own))
+	if half != dit.MLPHalf {
+		for _, n := range []int{g * local, local, local, g * local, g * local} { // queries, keys, values, gate, result
+			s.alloc(l * n)
+		}
+		s.scratch(o.whole(r, b))
+		s.scratch(o.partial(r, own, b)...)
+		s.top = mark
+	}
+	if half != dit.AttentionHalf {
+		o.mlpScratch(s, r, own, hidden, b)
+	}
+}
+
+// zeros is the row that a norm without a shift of its own is shifted with, if there are rows.
+func (o *Partition) zeros(own dit.Rows) int {
+	if !o.serial || own.Len() == 0 {
+		return 0
+	}
+	return o.Spec.Width
+}
+
+// attentionScratch adds the buffers of the attentions of a block beside queries, keys and values; of a single block
+// those of its MLP too.
+func (o *Partition) attentionScratch(s *stack, blk dit.BlockSpec, local, hidden int, r, own dit.Rows, b int) {
+	l := b * r.Len()
+	switch blk.Kind {
+	case dit.Single:
+		s.alloc(l * (local + hidden))
+		if blk.Gated {
+			s.scratch(l*hidden, o.whole(r, b))
+		} else {
+			s.scratch(o.whole(r, b))
+		}
+		s.scratch(o.partial(r, own, b)...)
+	case dit.Double:
+		s.scratch(o.whole(r.TextOnly(), b))
+		s.scratch(o.whole(r.ImageOnly(), b))
+		s.alloc(l * local)
+		if blk.Attends > 1 {
+			s.alloc(3 * b * r.Image.Len() * local)
+			s.alloc(b * r.Image.Len() * local)
+			s.scratch(o.whole(r.ImageOnly(), b))
+		}
+	default:
+		s.alloc(l * local)
+		s.scratch(o.whole(r, b))
+	}
+}
+
+// mlpScratch adds the buffers of an MLP over one stream.
+func (o *Partition) mlpScratch(s *stack, r, own dit.Rows, hidden, b int) {
+	if o.gated {
+		s.scratch(append([]int{b * r.Len() * hidden, b * r.Len() * hidden, o.whole(r, b)}, o.partial(r, own, b)...)...)
+		return
+	}
+	s.scratch(b*r.Len()*hidden, o.whole(r, b))
+	s.scratch(append([]int{b * r.Len() * hidden}, o.partial(r, own, b)...)...)
+}
+
+// whole is the size of the rows that a gather of the scattered form brings together.
+func (o *Partition) whole(r dit.Rows, b int) int {
+	if !o.plan.Scatter {
+		return 0
+	}
+	return b * r.Len() * o.Spec.Width
+}
+
+// partial is the partial sum of a shared product, and the rows that are kept of it in the scattered form.
+func (o *Partition) partial(r, own dit.Rows, b int) []int {
+	switch {
+	case o.plan.Tensor == 1:
+		return nil
+	case o.plan.Scatter:
+		return []int{b * r.Len() * o.Spec.Width, b * own.Len() * o.Spec.Width}
+	}
+	return []int{b * r.Len() * o.Spec.Width}
+}
