@@ -66,8 +66,8 @@ func Devices(f *pflag.FlagSet, c *daemon.Config) {
 
 // Schedule adds the flags that say how jobs that wait share the devices.
 func Schedule(f *pflag.FlagSet, c *daemon.Config) {
-	f.StringVar(&c.Schedule, "schedule", "one", "jobs that wait run one at a time, side by side on groups of devices that "+
-		"end them soonest (auto: one that is alone has all devices), or with as few devices as each fits (each)")
+	f.StringVar(&c.Schedule, "schedule", "one", "jobs that wait run one at a time, side by side on groups of devices "+
+		"that end them soonest (auto: one that is alone has all devices), or with as few devices as each fits (each)")
 	f.IntVar(&c.Ranks, "ranks", 0, "places for ranks on the processors, which --schedule shares out")
 }
 

@@ -28,8 +28,8 @@ var errStopped = errors.New("the job was cancelled")
 // errDeadline is the cause of a run that took longer than its deadline.
 var errDeadline = errors.New("the deadline has passed")
 
-// Work serves the executors, each with one job at a time for every time that it is named, until take ends; runs that are under way then go on until run ends. It returns when all
-// have stopped.
+// Work serves the executors, each with one job at a time for every time that it is named, until take ends; runs that
+// are under way then go on until run ends. It returns when all have stopped.
 func (d *Dispatcher) Work(take, run context.Context, executors []Executor) {
 	var wg sync.WaitGroup
 	for _, ex := range executors {

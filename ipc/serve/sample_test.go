@@ -317,7 +317,9 @@ func TestConditioningTableIsTrue(t *testing.T) {
 	if told = slices.Compact(told); !slices.Equal(told, known) {
 		t.Errorf("the page tells of %v, the code of %v", told, known)
 	}
-	shapes := map[string][]int{"c_crossattn": {1, 2, 3}, "encoder_hidden_states_t5": {1, 2, 3}, "guidance": {1}, "c_concat": {1, 1, 2, 2}}
+	shapes := map[string][]int{
+		"c_crossattn": {1, 2, 3}, "encoder_hidden_states_t5": {1, 2, 3}, "guidance": {1}, "c_concat": {1, 1, 2, 2},
+	}
 	for _, key := range told {
 		shape := shapes[key]
 		if shape == nil {

@@ -22,7 +22,8 @@ type Loaded[N any] struct {
 }
 
 // Tags says what the weight tags of a family mean besides what the spec tells: E (width), K (width of keys and values),
-// D (head), C (channels), p (patch) and T (text) are sizes, E and K are split by heads, "patch" is the row order layers.ChannelsFirst of the last layer.
+// D (head), C (channels), p (patch) and T (text) are sizes, E and K are split by heads, "patch" is the row order
+// layers.ChannelsFirst of the last layer.
 type Tags struct {
 	Dims   map[string]int
 	Ignore []string                     // prefixes of names that files may have without being used

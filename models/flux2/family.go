@@ -58,8 +58,8 @@ func instruct() tokenizer.Layout {
 	return l
 }
 
-// encoders are Qwen3 (or the words of Qwen3-VL) for klein and Mistral Small 3 for dev; one of them is there. ComfyUI knows the two that no other
-// family reads whatever a loader is told.
+// encoders are Qwen3 (or the words of Qwen3-VL) for klein and Mistral Small 3 for dev; one of them is there. ComfyUI
+// knows the two that no other family reads whatever a loader is told.
 func encoders() []family.Encoder {
 	klein, any := text.Form{Taps: []int{9, 18, 27}}, func(string) bool { return true }
 	return []family.Encoder{

@@ -66,8 +66,8 @@ func Chat(key, template string, pad int) Layout {
 	}
 }
 
-// Describing is a chat in which the model was told to describe a picture, and the prompt is what its user wrote. Prompts
-// that are chats themselves stay as they are.
+// Describing is a chat in which the model was told to describe a picture, and the prompt is what its user wrote.
+// Prompts that are chats themselves stay as they are.
 func Describing(key string) Layout {
 	l := Chat(key, "<|im_start|>system\nDescribe the image by detailing the color, shape, size, texture, quantity, "+
 		"text, spatial relationships of the objects and background:<|im_end|>\n<|im_start|>user\n{}<|im_end|>\n"+

@@ -15,7 +15,8 @@ func stitchClasses() []graph.Class {
 		Aliases: "combine images, join images, concatenate images, side by side", NewStyle: true,
 		Description: "Puts the second picture beside, below or above the first, with a strip between them.",
 		Inputs: []graph.Input{
-			graph.Link("image1", "IMAGE", ""), graph.Combo("direction", "", "right", "down", "left", "up").With("default", "right"),
+			graph.Link("image1", "IMAGE", ""),
+			graph.Combo("direction", "", "right", "down", "left", "up").With("default", "right"),
 			graph.Bool("match_image_size", "scale the second picture to the side where they meet", true),
 			graph.Int("spacing_width", "in pixels", 0, 0, 1024, 2).AsAdvanced(),
 			graph.Combo("spacing_color", "", "white", "black", "red", "green", "blue").With("default", "white").AsAdvanced(),

@@ -45,7 +45,7 @@ type Cond struct {
 	// mask in pixels of any size (nil: that of the run's latent, else all ones).
 	ConcatImage parallel.Latent
 	ConcatMask  *picture.Mask
-	Controls []*Control // control nets, in the order they were applied
+	Controls    []*Control // control nets, in the order they were applied
 
 	Guidance   *float32 // guidance of distilled models
 	NoGuidance bool     // guidance is None: the input is left out (FluxDisableGuidance)

@@ -110,7 +110,8 @@ func (m *model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.R
 	p := &dit.Prepared{N: len(entries), Lt: entries[0].Context.Rows, Grid: grid, Entries: entries}
 	d := m.Spec().HeadDim
 	at := layers.Positions(m.Spec(), &entries[0], grid, "", 1, func(int) [4]int { return [4]int{} })
-	p.RoPE = layers.PositionRotation([]int{0, d / 2, d / 2}, 100, len(at), func(row int) [4]int { return at[row] }).Upload(env)
+	place := func(row int) [4]int { return at[row] }
+	p.RoPE = layers.PositionRotation([]int{0, d / 2, d / 2}, 100, len(at), place).Upload(env)
 	if !m.Held.NoEmbed {
 		p.Text = env.Arena.Alloc(env.DType, p.N, p.Lt, m.Spec().Width)
 		mark := env.Arena.Mark()
