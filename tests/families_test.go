@@ -15,8 +15,6 @@ import (
 // namedAnyway are the files, or folders with a slash behind, outside of families' folders that name a family, with the
 // reason.
 var namedAnyway = map[string]string{
-	"models/control/control.go":       "control nets of three families, told apart by their files",
-	"models/control/model.go":         "control nets of SD3 get no pooled vector",
 	"node/classes/controlnet.go":      "ComfyUI's name of a class",
 	"cli/":                            anExample,
 	"models/family/diffusion.go":      aFormula,

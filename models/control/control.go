@@ -2,7 +2,7 @@
 // diffusers for SD3, of InstantX for Qwen-Image. Such a net is the beginning of a model of its family, a few blocks
 // without a head, which adds a hint to its image tokens and gives its state after each block through a linear layer.
 //
-// control.go recognises files, model.go computes.
+// control.go recognises files, model.go computes. What differs between families is in family.Control.
 //
 // Facts that have caused bugs: the hint goes through the latent format of the base model, but SD3's without its shift;
 // SD3's nets get a pooled vector of zeros; a type of a union net is a row before the text, at the place of its first
@@ -11,7 +11,6 @@ package control
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -25,7 +24,7 @@ import (
 // Net describes a control net file before its weights are read.
 type Net struct {
 	Family string        // of the base model
-	Blocks int           // of the net; Spec has one more of SD3, which is nowhere
+	Blocks int           // of the net; Spec may have more, which are nowhere
 	Spec   dit.Spec      // the family's, with the blocks of the net
 	Hint   int           // channels of the hint: those of a latent, or one more, a mask
 	Modes  int           // rows for types of a union net, 0: it is none
@@ -33,13 +32,8 @@ type Net struct {
 	// Load reads the part in held with ops: slices for tensor groups, else everything. The set that the net was described
 	// with must still be open. The result is a *Model.
 	Load func(ops engine.Ops, held dit.Held) (dit.Model, error)
+	kind *family.Control
 }
-
-// How many blocks base models have of each kind, for which outputs are repeated.
-const (
-	fluxDouble, fluxSingle = 19, 38
-	qwenBlocks             = 60
-)
 
 // mode is the name of the rows for types.
 const mode = "controlnet_mode_embedder.weight"
@@ -62,44 +56,50 @@ func Is(set *weights.Set) bool {
 	return false
 }
 
-// familyOf tells the family of a net and whether it is in the names of diffusers, as ComfyUI's loader does; what is not
-// supported is named.
-func familyOf(set *weights.Set) (name string, diffusers bool, err error) {
-	flux := set.Has("double_blocks.0.img_attn.norm.key_norm.scale")
-	switch {
-	case !Is(set):
-		return "", false, fmt.Errorf("not a control net")
-	case set.Has("input_hint_block.0.weight"):
-		return "", false, unsupported("an XLabs net for FLUX, whose hint is a picture")
-	case set.Has("controlnet_blocks.0.linear.weight"):
-		return "", false, unsupported("MistoLine for FLUX, whose hint is a picture")
-	case !set.Has("controlnet_blocks.0.weight"):
-		return "", false, unsupported("a control net for HunyuanDiT, Qwen-Image (Fun) or Stable Diffusion 1, 2 or XL")
-	case set.Has("transformer_blocks.0.adaLN_modulation.1.bias"):
-		return "", false, unsupported("one of Stability AI for SD3.5, which reads weights of the model")
-	case set.Has("pos_embed_input.proj.weight"):
-		return "sd3", !set.Has("joint_blocks.0.x_block.attn.qkv.weight"), nil
-	case set.Has("transformer_blocks.0.img_mlp.net.0.proj.weight"):
-		return "qwenimage", false, nil
-	case flux || set.Has("controlnet_x_embedder.weight"):
-		return "flux", !flux, nil
+// formOf tells the family of a net and the layout of its file; what is not supported is named.
+func formOf(all []family.Family, set *weights.Set) (f *family.Family, as *family.Form, err error) {
+	if !Is(set) {
+		return nil, nil, fmt.Errorf("not a control net")
 	}
-	return "", false, unsupported("a control net of an unknown kind")
-}
-
-func unsupported(what string) error {
-	return fmt.Errorf("the file looks like %s; supported are control nets whose hint is a latent, for flux (InstantX, "+
-		"union, inpaint), sd3 (diffusers) and qwenimage (InstantX, inpaint)", what)
+	kind, supported := "", []string{}
+	for i := range all {
+		c := all[i].Control
+		if c == nil {
+			continue
+		}
+		for name, what := range c.Refused {
+			if set.Has(name) {
+				kind = what
+			}
+		}
+		for k := range c.Forms {
+			if f == nil && c.Forms[k].Fits(set, "") {
+				f, as = &all[i], &c.Forms[k]
+			}
+		}
+		if c.Kinds != "" {
+			supported = append(supported, fmt.Sprintf("%s (%s)", all[i].Name, c.Kinds))
+		}
+	}
+	switch {
+	case kind == "" && !set.Has("controlnet_blocks.0.weight"):
+		kind = "a control net for Stable Diffusion 1, 2 or XL"
+	case kind == "" && f == nil:
+		kind = "a control net of an unknown kind"
+	case kind == "":
+		return f, as, nil
+	}
+	return nil, nil, fmt.Errorf("the file looks like %s; supported are control nets whose hint is a latent, for %s", kind,
+		strings.Join(supported, ", "))
 }
 
 // Open describes the control net that a set holds; meta is the file's metadata, read like that of a model of the
 // family.
 func Open(all []family.Family, set *weights.Set, meta map[string]string) (*Net, error) {
-	name, diffusers, err := familyOf(set)
+	f, as, err := formOf(all, set)
 	if err != nil {
 		return nil, err
 	}
-	f := all[slices.IndexFunc(all, func(f family.Family) bool { return f.Name == name })]
 	base, own := map[string]weights.Stored{}, map[string]weights.Stored{}
 	for _, key := range set.Names() {
 		t, _ := set.Get(key)
@@ -121,24 +121,25 @@ func Open(all []family.Family, set *weights.Set, meta map[string]string) (*Net, 
 		}
 	}
 	begin := weights.FromMap(base)
-	if diffusers {
+	if as.Aliases {
 		aliases := slices.Clone(f.Names.Diffusers)
 		for i := range aliases {
 			aliases[i].Swapped = false // that is of heads
 		}
 		if begin, err = weights.Renamed(begin, aliases); err != nil {
-			return nil, fmt.Errorf("a control net for %s: %w", name, err)
+			return nil, fmt.Errorf("a control net for %s: %w", f.Name, err)
 		}
 	}
-	c, err := f.Detect(completed(name, begin), meta)
+	whole := completed(begin, f.Control.Rest(begin))
+	c, err := f.Detect(whole, meta)
 	if err != nil {
-		return nil, fmt.Errorf("a control net for %s: %w", name, err)
+		return nil, fmt.Errorf("a control net for %s: %w", f.Name, err)
 	}
-	d, err := c.Describe(completed(name, begin))
+	d, err := c.Describe(whole)
 	if err != nil {
 		return nil, err
 	}
-	return describe(d, weights.FromMap(own))
+	return describe(d, f.Control, weights.FromMap(own))
 }
 
 // hintName is the one name of the layer that reads the hint.
@@ -151,47 +152,26 @@ func hintName(key string) (string, bool) {
 	return "", false
 }
 
-// completed gives a net, as shapes alone, the rest of a model that it lacks: the head, and of SD3 a last block. Nothing
-// of it is loaded.
-func completed(name string, begin *weights.Set) *weights.Set {
+// completed gives a net, as shapes alone, the rest of a model.
+func completed(begin *weights.Set, rest map[string][]int) *weights.Set {
 	all := map[string]weights.Stored{}
 	for _, key := range begin.Names() {
 		all[key], _ = begin.Get(key)
 	}
-	add := func(key string, n, k int) {
-		all[key+".weight"] = weights.Stored{DType: engine.F32, Shape: []int{n, k}}
-		all[key+".bias"] = weights.Stored{DType: engine.F32, Shape: []int{n}}
+	for key, shape := range rest {
+		all[key] = weights.Stored{DType: engine.F32, Shape: shape}
 	}
-	e, in := begin.Dim("img_in.weight", 0), begin.Dim("img_in.weight", 1)
-	if name == "qwenimage" {
-		add("proj_out", in, e)
-		add("norm_out.linear", 2*e, e)
-		return weights.FromMap(all)
-	}
-	if name == "sd3" {
-		e, in = begin.Dim("x_embedder.proj.weight", 0), begin.Dim("x_embedder.proj.weight", 1)*4
-		last := begin.Count("joint_blocks")
-		from := fmt.Sprintf("joint_blocks.%d.", last-1)
-		for key, t := range maps.Clone(all) {
-			part, ok := strings.CutPrefix(key, from)
-			text, of := strings.CutPrefix(part, "context_block.")
-			if ok && (!of || strings.HasPrefix(text, "attn.qkv.") || strings.HasPrefix(text, "attn.ln_")) {
-				all[fmt.Sprintf("joint_blocks.%d.%s", last, part)] = weights.Stored{DType: engine.F32, Shape: t.Shape}
-			}
-		}
-		add(fmt.Sprintf("joint_blocks.%d.context_block.adaLN_modulation.1", last), 2*e, e)
-	}
-	add("final_layer.linear", in, e)
-	add("final_layer.adaLN_modulation.1", 2*e, e)
 	return weights.FromMap(all)
 }
 
 // describe puts the parts of a net together.
-func describe(d *family.Diffusion, own *weights.Set) (*Net, error) {
-	n := &Net{Family: d.Spec.Family, Spec: d.Spec, Blocks: len(d.Spec.Blocks), Format: d.Latent, Modes: own.Dim(mode, 0)}
-	if n.Family == "sd3" {
-		n.Blocks--
-		n.Format.Shift = 0 // ComfyUI comfy/controlnet.py load_controlnet_mmdit
+func describe(d *family.Diffusion, c *family.Control, own *weights.Set) (*Net, error) {
+	n := &Net{
+		Family: d.Spec.Family, Spec: d.Spec, Blocks: len(d.Spec.Blocks) - c.Added, Format: d.Latent, Modes: own.Dim(mode, 0),
+		kind: c,
+	}
+	if c.NoShift {
+		n.Format.Shift = 0
 	}
 	token := d.Spec.PatchSize * d.Spec.PatchSize
 	n.Hint = own.Dim("hint.weight", 1) / token
@@ -222,37 +202,25 @@ func describe(d *family.Diffusion, own *weights.Set) (*Net, error) {
 	return n, nil
 }
 
-// Feeds lists for each output the blocks of a base model behind which it is added: the outputs of FLUX and Qwen-Image
-// are repeated as many times as it takes for the blocks of the released models, those of SD3 for its depth.
+// Feeds lists for each output the blocks of a base model behind which it is added (family.Control.Repeat).
 func (n *Net) Feeds(base *dit.Spec) [][]int {
-	out, single := make([][]int, n.Blocks), 0
-	for single < n.Blocks && n.Spec.Blocks[single].Kind == dit.Double {
-		single++
-	}
-	first := slices.IndexFunc(base.Blocks, func(b dit.BlockSpec) bool { return b.Kind == dit.Single })
-	if first < 0 {
-		first = len(base.Blocks)
-	}
-	// share gives blocks [lo, hi) of the base to outputs [from, to), times in a row each
-	share := func(from, to, lo, hi, times int) {
-		for b := lo; b < hi && (b-lo)/times < to-from; b++ {
-			k := from + (b-lo)/times
-			out[k] = append(out[k], b)
+	out, from, lo := make([][]int, n.Blocks), 0, 0
+	for _, kind := range []dit.BlockKind{dit.Double, dit.Single} {
+		is := func(b dit.BlockSpec) bool { return b.Kind == kind }
+		to, hi := from, lo
+		for to < n.Blocks && is(n.Spec.Blocks[to]) {
+			to++
 		}
-	}
-	repeat := func(n, of int) int { return (of + n - 1) / max(n, 1) }
-	switch n.Family {
-	case "sd3":
-		depth := n.Spec.Width / 64
-		times := max(depth/n.Blocks, 1)
-		share(0, n.Blocks, 0, min(first, n.Blocks*times-1), times)
-	case "qwenimage":
-		share(0, n.Blocks, 0, first, repeat(n.Blocks, qwenBlocks))
-	default:
-		share(0, single, 0, first, repeat(single, fluxDouble))
-		if single < n.Blocks {
-			share(single, n.Blocks, first, len(base.Blocks), repeat(n.Blocks-single, fluxSingle))
+		for hi < len(base.Blocks) && is(base.Blocks[hi]) {
+			hi++
 		}
+		if outputs := to - from; outputs > 0 {
+			times := n.kind.Repeat(&n.Spec, kind, outputs)
+			for b := range min(hi-lo, outputs*times-n.kind.Short) {
+				out[from+b/times] = append(out[from+b/times], lo+b)
+			}
+		}
+		from, lo = to, hi
 	}
 	return out
 }

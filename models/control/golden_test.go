@@ -15,6 +15,7 @@ import (
 	"patchbay/models/control"
 	"patchbay/models/dit"
 	"patchbay/models/goldenrun"
+	"patchbay/models/weights"
 	"patchbay/models/weights/goldenweights"
 	"patchbay/tests/golden"
 )
@@ -226,6 +227,22 @@ func TestOtherNetsAreNamed(t *testing.T) {
 		}
 		if _, err := control.Open(models.Families(), set, nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want an error with %q", name, err, want)
+		}
+	}
+	for key, want := range map[string]string{
+		"control_blocks.0.after_proj.weight": "Fun net for Qwen-Image", "after_proj_list.18.bias": "HunyuanDiT",
+		"transformer_blocks.0.adaLN_modulation.1.bias": "Stability AI", "zero_convs.0.0.weight": "Stable Diffusion 1",
+		"other": "an unknown kind",
+	} {
+		one := weights.Stored{DType: engine.F32, Shape: []int{1}}
+		set := map[string]weights.Stored{key: one}
+		if key == "other" || want == "Stability AI" {
+			set["controlnet_blocks.0.weight"] = one
+		}
+		_, err := control.Open(models.Families(), weights.FromMap(set), nil)
+		supported := "flux (InstantX, union, inpaint), sd3 (diffusers), qwenimage (InstantX, inpaint)"
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.HasSuffix(err.Error(), supported) {
+			t.Errorf("%s: %v, want an error with %q that ends with %q", key, err, want, supported)
 		}
 	}
 }

@@ -69,7 +69,7 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, held di
 				Data: append(make([]float32, in.Context.Cols), in.Context.Data...),
 			}
 		}
-		if m.desc.Family == "sd3" {
+		if m.desc.kind.NoPooled {
 			in.Pooled = nil
 		}
 		own[i] = in

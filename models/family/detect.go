@@ -34,7 +34,7 @@ func form(all []Family, set *weights.Set) (f *Family, as *Form, model *weights.S
 	for _, p := range prefixes() {
 		for i := range all {
 			for k := range all[i].Forms {
-				if as := &all[i].Forms[k]; as.fits(set, p) {
+				if as := &all[i].Forms[k]; as.Fits(set, p) {
 					return &all[i], as, set.Prefix(p), true
 				}
 			}
@@ -43,8 +43,8 @@ func form(all []Family, set *weights.Set) (f *Family, as *Form, model *weights.S
 	return nil, nil, nil, false
 }
 
-// fits reports whether a set holds a model of this layout under a prefix.
-func (f *Form) fits(set *weights.Set, prefix string) bool {
+// Fits reports whether a set holds a model of this layout under a prefix.
+func (f *Form) Fits(set *weights.Set, prefix string) bool {
 	if !set.Has(prefix + f.Has) {
 		return false
 	}

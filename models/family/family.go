@@ -16,9 +16,10 @@ type Family struct {
 	Forms []Form // the layouts of its files
 	// Detect infers the sizes of a model from names and shapes of a set in the original names, without prefix; only what
 	// shapes cannot tell comes from the JSON under meta["config"]. Errors name the tensor or field and what is allowed.
-	Detect func(set *weights.Set, meta map[string]string) (Config, error)
-	Text   Text
-	Names  weights.Names // what adapters and other layouts call its tensors
+	Detect  func(set *weights.Set, meta map[string]string) (Config, error)
+	Text    Text
+	Names   weights.Names // what adapters and other layouts call its tensors
+	Control *Control      // nil: no control nets of the family are known
 	// Releases are the published models, for plans made before any weight is on disk.
 	Releases []Release
 	Tiny     Config // a small model with every optional part, for tests
@@ -82,4 +83,21 @@ func (t *Text) Encoder(kind string) (Encoder, bool) {
 		}
 	}
 	return Encoder{}, false
+}
+
+// Control says what the control nets of a family are. They have the tensors of the beginning of a model.
+type Control struct {
+	Kinds string // of nets that run here, for people
+	Forms []Form // the layouts of their files; Meta is not used
+	// Refused are tensor names that only nets have that do not run here, with what such a net is, for people.
+	Refused map[string]string
+	// Rest gives the shapes of what a net, in the original names, lacks of a model: the head, and Added blocks at the end.
+	// Nothing of it is loaded.
+	Rest  func(net *weights.Set) map[string][]int
+	Added int
+	// Repeat is how many blocks of a model in a row each of the n outputs of a kind of blocks is added behind.
+	Repeat   func(net *dit.Spec, kind dit.BlockKind, n int) int
+	Short    int  // so many blocks fewer for the last output
+	NoShift  bool // the hint goes through the latent format without its shift
+	NoPooled bool // the net gets a pooled vector of zeros
 }

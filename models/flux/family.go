@@ -37,6 +37,32 @@ func Family() family.Family {
 			Join: join,
 		},
 		Names: names(),
+		Control: &family.Control{
+			Kinds: "InstantX, union, inpaint",
+			Refused: map[string]string{
+				"input_hint_block.0.weight":         "an XLabs net for FLUX, whose hint is a picture",
+				"controlnet_blocks.0.linear.weight": "MistoLine for FLUX, whose hint is a picture",
+			},
+			Forms: []family.Form{
+				{Has: "double_blocks.0.img_attn.norm.key_norm.scale"},
+				{Has: "controlnet_x_embedder.weight", Aliases: true, Lacks: []string{
+					"transformer_blocks.0.img_mlp.net.0.proj.weight",
+				}},
+			},
+			Rest: func(net *weights.Set) map[string][]int {
+				e, in := net.Dim("img_in.weight", 0), net.Dim("img_in.weight", 1)
+				return map[string][]int{
+					"final_layer.linear.weight": {in, e}, "final_layer.linear.bias": {in},
+					"final_layer.adaLN_modulation.1.weight": {2 * e, e}, "final_layer.adaLN_modulation.1.bias": {2 * e},
+				}
+			},
+			Repeat: func(_ *dit.Spec, kind dit.BlockKind, n int) int {
+				if kind == dit.Single {
+					return (dev.DepthSingle + n - 1) / n
+				}
+				return (dev.Depth + n - 1) / n
+			},
+		},
 		Releases: []family.Release{
 			{Name: "flux-dev", Steps: 28, Text: 512, Entries: 1, Config: dev},
 			{Name: "flux-schnell", Steps: 4, Text: 256, Entries: 1, Config: schnell},

@@ -27,6 +27,9 @@ func Family() family.Family {
 			Join: join,
 		},
 		Names: weights.Names{Tables: []string{"style_embedder.weight"}},
+		Control: &family.Control{
+			Refused: map[string]string{"after_proj_list.18.bias": "a control net for HunyuanDiT, which has outputs of its own"},
+		},
 		Releases: []family.Release{{Name: "hunyuandit", Steps: 50, Text: 333, Entries: 2, Config: Config{
 			Hidden: 1408, Heads: 16, Depth: 40, Channels: 4, PatchSize: 2, TextDim: 1024, T5Dim: 2048, MLPHidden: 6144,
 			T5Hidden: 8192, PoolDim: 1024,

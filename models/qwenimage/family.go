@@ -12,6 +12,10 @@ import (
 
 // Family describes Qwen-Image. Sizes of the release: config.json of the transformer folder of Qwen/Qwen-Image.
 func Family() family.Family {
+	released := Config{
+		Hidden: 3072, Heads: 24, Depth: 60, Axes: []int{16, 56, 56}, ContextDim: 3584, Channels: 16, MLPHidden: 12288,
+		Method: layers.ByIndex,
+	}
 	return family.Family{
 		Name:   "qwenimage",
 		Forms:  []family.Form{{Has: "txt_norm.weight", Lacks: []string{"controlnet_x_embedder.weight"}}},
@@ -27,10 +31,22 @@ func Family() family.Family {
 			},
 		},
 		Names: weights.Names{Same: true},
-		Releases: []family.Release{{Name: "qwen-image", Steps: 50, Text: 64, Entries: 2, Config: Config{
-			Hidden: 3072, Heads: 24, Depth: 60, Axes: []int{16, 56, 56}, ContextDim: 3584, Channels: 16, MLPHidden: 12288,
-			Method: layers.ByIndex,
-		}}},
+		Control: &family.Control{
+			Kinds: "InstantX, inpaint",
+			Refused: map[string]string{
+				"control_blocks.0.after_proj.weight": "a Fun net for Qwen-Image, which looks into the model",
+			},
+			Forms: []family.Form{{Has: "transformer_blocks.0.img_mlp.net.0.proj.weight"}},
+			Rest: func(net *weights.Set) map[string][]int {
+				e, in := net.Dim("img_in.weight", 0), net.Dim("img_in.weight", 1)
+				return map[string][]int{
+					"proj_out.weight": {in, e}, "proj_out.bias": {in},
+					"norm_out.linear.weight": {2 * e, e}, "norm_out.linear.bias": {2 * e},
+				}
+			},
+			Repeat: func(_ *dit.Spec, _ dit.BlockKind, n int) int { return (released.Depth + n - 1) / n },
+		},
+		Releases: []family.Release{{Name: "qwen-image", Steps: 50, Text: 64, Entries: 2, Config: released}},
 		Tiny: Config{
 			Hidden: 168, Heads: 7, Depth: 4, Axes: []int{8, 8, 8}, ContextDim: 56, Channels: 16, MLPHidden: 672,
 			Method: layers.ByIndex,

@@ -1,6 +1,9 @@
 package sd3
 
 import (
+	"fmt"
+	"strings"
+
 	"patchbay/models/dit"
 	"patchbay/models/family"
 	"patchbay/models/text"
@@ -26,6 +29,20 @@ func Family() family.Family {
 			Join:       join,
 		},
 		Names: weights.Names{Diffusers: diffusers()},
+		Control: &family.Control{
+			Kinds: "diffusers",
+			Refused: map[string]string{
+				"transformer_blocks.0.adaLN_modulation.1.bias": "a net of Stability AI for SD3.5, which reads weights of the model",
+			},
+			Forms: []family.Form{
+				{Has: "joint_blocks.0.x_block.attn.qkv.weight"}, {Has: "pos_embed_input.proj.weight", Aliases: true},
+			},
+			Rest: rest, Added: 1,
+			Repeat: func(net *dit.Spec, _ dit.BlockKind, n int) int { return max(net.Heads/n, 1) }, // heads tell the depth
+			Short:  1,
+			// ComfyUI comfy/controlnet.py load_controlnet_mmdit
+			NoShift: true, NoPooled: true,
+		},
 		Releases: []family.Release{
 			{Name: "sd3-medium", Steps: 28, Text: 333, Entries: 2, Config: Config{
 				Hidden: 1536, Blocks: 24, Channels: 16, PatchSize: 2, PosSide: 192, ContextDim: 4096,
@@ -41,6 +58,28 @@ func Family() family.Family {
 			QKNorm: true, Dual: []int{0, 1},
 		},
 	}
+}
+
+// rest is what a control net lacks of a model: the head, and a last block, whose text goes no further.
+func rest(net *weights.Set) map[string][]int {
+	e, in := net.Dim("x_embedder.proj.weight", 0), net.Dim("x_embedder.proj.weight", 1)*4
+	last := net.Count("joint_blocks")
+	to := fmt.Sprintf("joint_blocks.%d.", last)
+	all := map[string][]int{
+		"final_layer.linear.weight": {in, e}, "final_layer.linear.bias": {in},
+		"final_layer.adaLN_modulation.1.weight": {2 * e, e}, "final_layer.adaLN_modulation.1.bias": {2 * e},
+		to + "context_block.adaLN_modulation.1.weight": {2 * e, e},
+		to + "context_block.adaLN_modulation.1.bias":   {2 * e},
+	}
+	for _, key := range net.Names() {
+		part, ok := strings.CutPrefix(key, fmt.Sprintf("joint_blocks.%d.", last-1))
+		text, of := strings.CutPrefix(part, "context_block.")
+		if ok && (!of || strings.HasPrefix(text, "attn.qkv.") || strings.HasPrefix(text, "attn.ln_")) {
+			t, _ := net.Get(key)
+			all[to+part] = t.Shape
+		}
+	}
+	return all
 }
 
 // Describe describes the model. The position table counts as parameters.

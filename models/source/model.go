@@ -106,6 +106,15 @@ type adapted struct {
 // Close gives back what the model alone has, and the base if nobody else uses it.
 func (m *adapted) Close() { m.free() }
 
+// net is a control net that may be shared. Ranks look for a dit.Control, which adapted hides.
+type net struct {
+	dit.Control
+	free func()
+}
+
+// Close gives the net back.
+func (m *net) Close() { m.free() }
+
 // Load reads and packs the held part of m's weights with ops. Errors: a file that is gone or has changed, one that does
 // not hold what its name promises, no memory.
 func (l *Loader) Load(ops engine.Ops, m Model, held dit.Held) (dit.Model, error) {
@@ -117,6 +126,9 @@ func (l *Loader) Load(ops engine.Ops, m Model, held dit.Held) (dit.Model, error)
 		func() (dit.Model, error) { return load(ops, m.File, held) })
 	if err != nil {
 		return nil, err
+	}
+	if c, ok := base.(dit.Control); ok {
+		return &net{c, release}, nil
 	}
 	if len(m.Adapters) == 0 {
 		return &adapted{base, release}, nil

@@ -26,7 +26,7 @@ func sizeOf(v any) int64 {
 	case value.Conditioning:
 		n := int64(small)
 		for i := range x {
-			n += small + 4*int64(len(x[i].Context.Data)+len(x[i].Pooled)+len(x[i].Context2.Data))
+			n += small + x[i].Bytes()
 		}
 		return n
 	case value.Seen:

@@ -62,6 +62,23 @@ type Cond struct {
 	MaskBounds   bool // evaluate only the bounding box of the mask
 }
 
+// Bytes is the host memory of what an entry refers to.
+func (c *Cond) Bytes() int64 {
+	n := len(c.Context.Data) + len(c.Context2.Data) + len(c.Pooled) + len(c.Size) + len(c.ConcatImage.Data)
+	for _, l := range c.References {
+		n += len(l.Data)
+	}
+	for _, m := range []*picture.Mask{c.Mask, c.ConcatMask} {
+		if m != nil {
+			n += len(m.Data)
+		}
+	}
+	for _, ctl := range c.Controls {
+		n += len(ctl.Image.Data)
+	}
+	return 4 * int64(n)
+}
+
 // Sigmas are noise levels, falling, the last usually 0.
 type Sigmas []float32
 

@@ -78,6 +78,9 @@ func Export(v any) (any, bool) {
 		}
 		return o, true
 	case Conditioning:
+		if slices.ContainsFunc(x, func(c Cond) bool { return len(c.Controls) > 0 }) {
+			return nil, false // control nets and their VAEs stay
+		}
 		list := []any{}
 		for i := range x {
 			list = append(list, x[i].export())

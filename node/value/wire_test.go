@@ -7,6 +7,7 @@ import (
 	"patchbay/models/dit"
 	"patchbay/node/picture"
 	"patchbay/node/pyjson"
+	"patchbay/parallel"
 )
 
 // rows is an array of 0, 0.5, 1 ...
@@ -57,5 +58,36 @@ func TestValuesTravel(t *testing.T) {
 		pyjson.NewObject("hooks", 1),
 	}}); err == nil {
 		t.Error("a key that is not known was taken")
+	}
+}
+
+// TestConditioningsTravelWhole: no field of an entry is lost on the way, and one with control nets, which have no form
+// that travels, does not travel.
+func TestConditioningsTravelWhole(t *testing.T) {
+	plane := func(n int) parallel.Latent {
+		return parallel.Latent{B: 1, C: n, Y: 1, X: 2, Data: rows(n, 2).Data}
+	}
+	mask, g := &picture.Mask{B: 1, Y: 1, X: 2, Data: []float32{0, 1}}, float32(2.5)
+	list := Conditioning{
+		{
+			Context: rows(2, 3), Pooled: []float32{1, 2}, ContextLen: 1, Context2: rows(2, 2), Context2Len: 2,
+			Size: []float32{4, 5}, Pixels: [2]int{64, 96}, References: []parallel.Latent{plane(2), plane(1)}, Method: "index",
+			ConcatImage: plane(3), ConcatMask: mask, Guidance: &g, Start: 0.25, End: 0.5, Ranged: true, Strength: 0.5,
+			HasStrength: true, Area: parallel.Area{H: 1, W: 2, Y: 3, X: 4}, Mask: mask, MaskStrength: 0.75, MaskBounds: true,
+		},
+		{Context: rows(1, 3), NoGuidance: true, AreaPart: &[4]float64{0.5, 0.25, 0, 1}, MaskStrength: 1},
+	}
+	for i := range reflect.TypeFor[Cond]().NumField() {
+		name := reflect.TypeFor[Cond]().Field(i).Name
+		if name != "Controls" && reflect.ValueOf(list[0]).Field(i).IsZero() && reflect.ValueOf(list[1]).Field(i).IsZero() {
+			t.Errorf("%s is not tried", name)
+		}
+	}
+	if back, err := importConditioning(exported(t, list)); err != nil || !reflect.DeepEqual(back, list) {
+		t.Errorf("came back as\n%+v, %v, want\n%+v", back, err, list)
+	}
+	list[1].Controls = []*Control{{Image: &picture.Image{}}}
+	if out, travels := Export(list); travels {
+		t.Errorf("control nets are dropped: %v", out)
 	}
 }

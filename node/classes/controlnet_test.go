@@ -1,0 +1,196 @@
+package classes
+
+import (
+	"encoding/json"
+	"errors"
+	"maps"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"patchbay/models/dit"
+	"patchbay/models/weights"
+	"patchbay/models/weights/goldenweights"
+	"patchbay/node/fault"
+	"patchbay/node/files"
+	"patchbay/node/graph"
+	"patchbay/node/picture"
+	"patchbay/node/value"
+	"patchbay/parallel"
+	"patchbay/tests/golden"
+)
+
+// netRun is a run of two steps of a small FLUX with control nets in its folder: union.safetensors with ten types,
+// three.safetensors with the first three of them, and qwen.safetensors of another family.
+type netRun struct {
+	t    *testing.T
+	root string
+	eng  *parallel.Engine
+	e2eCase
+}
+
+func newNetRun(t *testing.T) *netRun {
+	t.Helper()
+	r := &netRun{t: t, root: t.TempDir(), eng: engineOf(t, fastOps), e2eCase: e2eCase{Model: "kontext-a"}}
+	for file, name := range map[string]string{"union": "cn-union-a", "three": "cn-union-a", "qwen": "cn-qwen-a"} {
+		set, config, err := goldenweights.Set(name)
+		check(t, err)
+		var c map[string]any
+		check(t, json.Unmarshal(config, &c))
+		c["axes_dim"], c["axes_dims_rope"] = []int{8, 16, 16}, []int{8, 16, 16} // names and shapes do not tell
+		text, err := json.Marshal(c)
+		check(t, err)
+		all := map[string]weights.Stored{}
+		for _, n := range set.Names() {
+			all[n], _ = set.Get(n)
+		}
+		if rows, ok := all[modes]; ok && file == "three" {
+			width := rows.Shape[1]
+			all[modes] = weights.Stored{DType: rows.DType, Shape: []int{3, width}, Data: rows.Elements(0, 3*width)}
+		}
+		writeModel(t, filepath.Join(r.root, "controlnet", file+".safetensors"), weights.FromMap(all), string(text),
+			strings.Clone)
+	}
+	writeGolden(t, "vae-kl", filepath.Join(r.root, "controlnet", "vae.safetensors"))
+	_, config, err := goldenweights.Set("vae-flux")
+	check(t, err)
+	writeGoldenWith(t, "vae-flux", filepath.Join(r.root, "vae", "ae.safetensors"),
+		map[string]string{"config": string(config)})
+	return r
+}
+
+// modes are the rows for types of a union net.
+const modes = "controlnet_mode_embedder.weight"
+
+// netStep is one application of a net; empty fields are the defaults of the class.
+type netStep struct {
+	class, file, kind string
+	in                map[string]any // of the class, beside its links; "vae": nil leaves it out
+}
+
+// run draws with nets applied one behind the other, from a hint of 33 x 21 pixels, which no latent has.
+func (r *netRun) run(steps ...netStep) ([]float32, error) {
+	r.t.Helper()
+	m := r.model(r.t)
+	text := value.Conditioning{{
+		Context:      dit.Array{Rows: 5, Cols: m.Spec.ContextDim, Data: golden.Input("nets/context", 5*m.Spec.ContextDim)},
+		Pooled:       golden.Input("nets/pooled", m.Spec.PooledDim),
+		MaskStrength: 1,
+	}}
+	got := map[string]*value.Latent{}
+	run, err := graph.NewRunner(graph.Config{
+		Engine: r.eng, Roots: files.Roots{Models: []string{r.root}},
+		Catalogue: All(giving(map[string]given{
+			"TheModel": {"MODEL", m}, "TheText": {"CONDITIONING", text},
+			"TheHint":   {"IMAGE", &picture.Image{B: 1, Y: 33, X: 21, C: 3, Data: golden.Fill("nets/hint", 33*21*3, 1, 0.5)}},
+			"TheLatent": {"LATENT", &value.Latent{Samples: parallel.NewLatent(1, 16, 6, 4)}},
+		}, got)...),
+	})
+	check(r.t, err)
+	defer run.Close()
+	g := newGraph()
+	positive := g.add("TheText")
+	negative := positive
+	for _, s := range steps {
+		in := map[string]any{"strength": 0.5, "start_percent": 0.0, "end_percent": 1.0}
+		net := g.add("ControlNetLoader", "control_net_name", s.file+".safetensors")
+		if s.kind != "" {
+			net = g.add("SetUnionControlNetType", "control_net", net, "type", s.kind)
+		}
+		in["vae"] = g.add("VAELoader", "vae_name", "ae.safetensors")
+		maps.Copy(in, s.in)
+		list := []any{"positive", positive, "negative", negative, "control_net", net, "image", g.add("TheHint")}
+		for _, k := range []string{"strength", "start_percent", "end_percent", "vae"} {
+			if in[k] != nil {
+				list = append(list, k, in[k])
+			}
+		}
+		positive = g.add(s.class, list...)
+		negative = second(positive)
+	}
+	g.add("Keep", "latent", g.add("KSampler", "model", g.add("TheModel"), "positive", positive, "negative", negative,
+		"latent_image", g.add("TheLatent"), "steps", int64(2), "cfg", 2.0, "sampler_name", "euler", "scheduler", "simple",
+		"seed", int64(7), "denoise", 1.0), "as", "output")
+	if _, err := run.Run(r.t.Context(), graph.Job{ID: "nets", Workflow: g.workflow(r.t)}, nil); err != nil {
+		return nil, err
+	}
+	return got["output"].Samples.Data, nil
+}
+
+const (
+	advanced = "ControlNetApplyAdvanced"
+	withVAE  = "ControlNetApplySD3"
+)
+
+// TestControlNetsThroughNodes: what the nodes of control nets say reaches the network.
+func TestControlNetsThroughNodes(t *testing.T) {
+	r := newNetRun(t)
+	type in = map[string]any
+	draw := func(steps ...netStep) []float32 {
+		t.Helper()
+		out, err := r.run(steps...)
+		if err != nil {
+			t.Fatalf("%+v: %v", steps, err)
+		}
+		return out
+	}
+	of := func(class, kind string, set in) netStep { return netStep{class, "union", kind, set} }
+	none := draw()
+	half, typed := draw(of(advanced, "", nil)), draw(of(advanced, "depth", nil))
+	for name, c := range map[string]struct {
+		got, want []float32
+		same      bool
+	}{
+		"strength 0":        {draw(of(advanced, "depth", in{"strength": 0.0})), none, true},
+		"strength 0.5":      {half, none, false},
+		"a type":            {typed, half, false},
+		"another type":      {draw(of(advanced, "openpose", nil)), typed, false},
+		"type auto":         {draw(of(advanced, "auto", nil)), half, true},
+		"strength 1":        {draw(of(advanced, "", in{"strength": 1.0})), half, false},
+		"the other class":   {draw(of(withVAE, "depth", nil)), typed, true},
+		"first step alone":  {draw(of(advanced, "", in{"end_percent": 0.0})), half, false},
+		"begins at the end": {draw(of(advanced, "", in{"start_percent": 1.0})), none, true},
+		"part of the run":   {draw(of(advanced, "", in{"start_percent": 0.5})), none, false},
+		"less than the run": {draw(of(advanced, "", in{"start_percent": 0.5})), half, false},
+		"one net twice": {
+			draw(of(advanced, "", nil), of(advanced, "", nil)), draw(of(advanced, "", in{"strength": 1.0})), true,
+		},
+		"two nets": {draw(of(advanced, "", nil), of(advanced, "depth", nil)), half, false},
+		"two in the other order": {
+			draw(of(advanced, "", nil), of(withVAE, "depth", nil)),
+			draw(of(advanced, "depth", nil), of(advanced, "", nil)), true,
+		},
+	} {
+		rel := relative(c.got, c.want)
+		if c.same && !(rel <= 1e-5) || !c.same && !(rel >= 1e-3) {
+			t.Errorf("%s: relative difference %.3g, want the same: %v", name, rel, c.same)
+		}
+	}
+}
+
+// TestControlNetsAreRefusedByName: by node, field and what is allowed.
+func TestControlNetsAreRefusedByName(t *testing.T) {
+	r := newNetRun(t)
+	type in = map[string]any
+	for name, c := range map[string]struct {
+		step              netStep
+		node, field, says string
+	}{
+		"another family": {netStep{advanced, "qwen", "", nil}, "", "positive", "it is for qwenimage models of width"},
+		"no VAE":         {netStep{advanced, "union", "", in{"vae": nil}}, "", "positive", "connect the input vae"},
+		"a type beyond the net's": {
+			netStep{advanced, "three", "repaint", nil}, "SetUnionControlNetType", "type",
+			"repaint is row 7, three.safetensors has types for rows 0 to 2",
+		},
+		"no control net": {
+			netStep{advanced, "vae", "", nil}, "ControlNetLoader", "control_net_name", "vae.safetensors: not a control net",
+		},
+	} {
+		_, err := r.run(c.step)
+		f := fault.From(err)
+		if err == nil || !errors.As(err, &f) || f.Field != c.field || f.Node == "" ||
+			!strings.Contains(err.Error(), c.says) || (c.node != "" && f.Class != c.node) {
+			t.Errorf("%s: got %+v (%v), want field %q and %q", name, f, err, c.field, c.says)
+		}
+	}
+}
