@@ -106,6 +106,15 @@ type adapted struct {
 // Close gives back what the model alone has, and the base if nobody else uses it.
 func (m *adapted) Close() { m.free() }
 
+// net is a control net that shares its weights with others.
+type net struct {
+	dit.Control
+	free func()
+}
+
+// Close gives the weights back if nobody else uses them.
+func (m *net) Close() { m.free() }
+
 // Load reads and packs the held part of m's weights with ops. Errors: a file that is gone or has changed, one that does
 // not hold what its name promises, no memory.
 func (l *Loader) Load(ops engine.Ops, m Model, held dit.Held) (dit.Model, error) {
@@ -119,6 +128,9 @@ func (l *Loader) Load(ops engine.Ops, m Model, held dit.Held) (dit.Model, error)
 		return nil, err
 	}
 	if len(m.Adapters) == 0 {
+		if n, ok := base.(dit.Control); ok {
+			return &net{n, release}, nil
+		}
 		return &adapted{base, release}, nil
 	}
 	var with dit.Model
