@@ -409,7 +409,8 @@ def controlled(comfy: ComfyUI, w: Writer, flow: Flow, name: str, make: Any, name
 def controlled_flux(comfy: ComfyUI, w: Writer, name: str) -> Flow:
     make = importlib.import_module("comfy.ldm.flux.controlnet").ControlNetFlux
     names = importlib.import_module("comfy.utils").flux_to_diffusers({"depth": 2, "depth_single_blocks": 1, "hidden_size": 768})
-    names["controlnet_x_embedder.weight"], names["controlnet_x_embedder.bias"] = "pos_embed_input.weight", "pos_embed_input.bias"
+    others = (".linear_in.", ".linear_out.", ".to_qkv_mlp_proj.", ".to_out.weight")  # what adapters and FLUX.2 call the same tensors
+    names = {theirs: of for theirs, of in names.items() if not any(part in theirs for part in others)}
     net = lambda: make(  # noqa: E731
         latent_input=True, num_union_modes=8, control_latent_channels=16, **form(768), depth=2, depth_single_blocks=1, operations=comfy.ops,
         dtype=comfy.torch.float32, device="cpu",
