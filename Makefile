@@ -33,8 +33,8 @@ lint: tools
 
 # The CUDA backend on devices that need no GPU, with g++: conformance, streams, plans of several ranks, mistakes that must be noticed, and the program.
 fake:
-	$(GO) test -count 1 -timeout 15m ./engine/cuda ./parallel/comm/localcuda ./parallel/comm/nccl ./parallel/comm/stream
-	$(GO) test -count 1 -timeout 10m -run 'FakeGPU|^TestCUDA' ./parallel ./tests
+	$(GO) test -count 1 -timeout 30m ./engine/cuda ./parallel/comm/localcuda ./parallel/comm/nccl ./parallel/comm/stream
+	$(GO) test -count 1 -timeout 20m -run 'FakeGPU|^TestCUDA' ./parallel ./tests
 
 # The CUDA side without a GPU: PTX against its sources, prototypes against NVIDIA's header, registers and spills, and the quick tests on the fake device.
 cuda-check:
