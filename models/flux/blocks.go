@@ -33,7 +33,7 @@ func (m *Model) double(env dit.Env, i int, s *dit.State) {
 				t.Weights(2, func(w *stream) *engine.Weight { return w.QKV }), t.Of, engine.ActNone)
 		}
 		attended = layers.Scratch(env, s.X, s.B, l, w.Img.Proj.K())
-		m.attend(env, i, s, qkv, attended, norm(w.Txt.QueryScale, w.Txt.KeyScale), norm(w.Img.QueryScale, w.Img.KeyScale))
+		m.attend(env, i, s, qkv, attended, norm(w.Txt.Query, w.Txt.Key), norm(w.Img.Query, w.Img.Key))
 	}
 	for _, t := range streams {
 		if env.Half != dit.MLPHalf {
@@ -62,7 +62,7 @@ func (m *Model) single(env dit.Env, i int, s *dit.State) {
 	env.Ops.Linear(qkv, whole, w.QKV, engine.Epilogue{})
 	env.Ops.Linear(both.Slice(2, own, own+w.Up.N()), whole, w.Up, engine.Epilogue{Act: engine.GELUTanh})
 	env.Arena.Release(mark)
-	n := norm(w.QueryScale, w.KeyScale)
+	n := norm(w.Query, w.Key)
 	m.attend(env, i, s, qkv, both.Slice(2, 0, own), n, n)
 	layers.RowLinear(env, s.X, both, w.Down, layers.Chunk(mod, e, 2), s.Wide)
 }

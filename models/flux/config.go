@@ -66,7 +66,7 @@ func Detect(set *weights.Set, meta map[string]string) (family.Config, error) {
 	c.ContextDim, c.VectorDim = set.Dim("txt_in.weight", 1), set.Dim("vector_in.in_layer.weight", 1)
 	c.Guidance = set.Has("guidance_in.in_layer.weight")
 	c.MLPHidden = set.Dim("double_blocks.0.img_mlp.0.weight", 0)
-	d := set.Dim("double_blocks.0.img_attn.norm.key_norm.scale", 0)
+	d := max(set.Dim(keyNorm+"scale", 0), set.Dim(keyNorm+"weight", 0))
 	if d == 0 || c.Hidden%d != 0 {
 		return Config{}, fmt.Errorf("flux: width %d is not a multiple of the head dim %d", c.Hidden, d)
 	}

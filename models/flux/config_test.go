@@ -7,6 +7,7 @@ import (
 
 	"patchbay/engine/ref"
 	"patchbay/models/dit"
+	"patchbay/models/family"
 	"patchbay/models/goldenrun"
 	"patchbay/models/weights"
 	"patchbay/models/weights/goldenweights"
@@ -73,6 +74,30 @@ func TestDetectFindsTheConfig(t *testing.T) {
 	if got, err := Detect(shapes(t, small, ""), meta); err != nil || !reflect.DeepEqual(got, small) {
 		t.Errorf("with metadata: got %+v, %v; want %+v", got, err, small)
 	}
+}
+
+// TestNormsCalledWeight loads a model whose norms are called as newer ComfyUI saves them.
+func TestNormsCalledWeight(t *testing.T) {
+	declared, err := declare(tiny())
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := goldenweights.Seed("tiny", declared)
+	renamed := map[string]weights.Stored{}
+	for _, name := range set.Names() {
+		w, _ := set.Get(name)
+		renamed[strings.Replace(name, "_norm.scale", "_norm.weight", 1)] = w
+	}
+	config := map[string]string{"config": `{"axes_dim": [8, 12, 12]}`}
+	d, err := family.Open([]family.Family{Family()}, weights.FromMap(renamed), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := d.Load(ref.New(), dit.Held{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Close()
 }
 
 func TestDetectRefusesWithReasons(t *testing.T) {

@@ -9,6 +9,9 @@ import (
 	"patchbay/models/weights"
 )
 
+// keyNorm is what tells files of FLUX.1 in the original names, with its last part.
+const keyNorm = "double_blocks.0.img_attn.norm.key_norm."
+
 // Family describes FLUX.1. Sizes of the releases: config.json of the transformer folders of
 // black-forest-labs/FLUX.1-dev and FLUX.1-schnell.
 func Family() family.Family {
@@ -16,15 +19,17 @@ func Family() family.Family {
 		Hidden: 3072, Heads: 24, Depth: 19, DepthSingle: 38, Axes: []int{16, 56, 56}, Theta: 10000, TimeFactor: 1000,
 		Channels: 16, PatchSize: 2, ContextDim: 4096, VectorDim: 768, MLPHidden: 12288,
 	}
+	others := []string{
+		"double_stream_modulation_img.lin.weight", "distilled_guidance_layer.norms.0.scale",
+		"distilled_guidance_layer.norms.0.weight", "txt_in.individual_token_refiner.blocks.0.norm1.weight",
+	}
 	dev := schnell
 	dev.Guidance = true
 	return family.Family{
 		Name: "flux",
 		Forms: []family.Form{
-			{Has: "double_blocks.0.img_attn.norm.key_norm.scale", Lacks: []string{
-				"double_stream_modulation_img.lin.weight", "distilled_guidance_layer.norms.0.scale",
-				"txt_in.individual_token_refiner.blocks.0.norm1.weight",
-			}},
+			{Has: keyNorm + "scale", Lacks: others},
+			{Has: keyNorm + "weight", Lacks: others}, // as ComfyUI 0.33.0 saves it
 			{Has: "single_transformer_blocks.0.norm.linear.weight", Aliases: true, Meta: fromDiffusers},
 		},
 		Detect: Detect,

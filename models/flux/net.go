@@ -35,24 +35,24 @@ type double struct {
 
 // stream is one side of a double block. Mod gives shift, scale, gate of the attention, then of the MLP.
 type stream struct {
-	Mod        *engine.Weight `weight:"mod.lin" shape:"6E,E"`
-	QKV        *engine.Weight `weight:"attn.qkv" shape:"3E,E" split:"rows 3E" use:"attention"`
-	QueryScale engine.Tensor  `weight:"attn.norm.query_norm.scale" shape:"D" use:"attention"`
-	KeyScale   engine.Tensor  `weight:"attn.norm.key_norm.scale" shape:"D" use:"attention"`
-	Proj       *engine.Weight `weight:"attn.proj" shape:"E,E" split:"cols E" use:"attention"`
-	Up         *engine.Weight `weight:"mlp.0" shape:"F,E" split:"rows F" use:"mlp"`
-	Down       *engine.Weight `weight:"mlp.2" shape:"E,F" split:"cols F" use:"mlp"`
+	Mod   *engine.Weight `weight:"mod.lin" shape:"6E,E"`
+	QKV   *engine.Weight `weight:"attn.qkv" shape:"3E,E" split:"rows 3E" use:"attention"`
+	Query engine.Tensor  `weight:"attn.norm.query_norm.scale,alt=attn.norm.query_norm.weight" shape:"D" use:"attention"`
+	Key   engine.Tensor  `weight:"attn.norm.key_norm.scale,alt=attn.norm.key_norm.weight" shape:"D" use:"attention"`
+	Proj  *engine.Weight `weight:"attn.proj" shape:"E,E" split:"cols E" use:"attention"`
+	Up    *engine.Weight `weight:"mlp.0" shape:"F,E" split:"rows F" use:"mlp"`
+	Down  *engine.Weight `weight:"mlp.2" shape:"E,F" split:"cols F" use:"mlp"`
 }
 
 // single is a block of one stream. linear1 is stored fused: queries, keys, values, then the MLP's first layer; linear2
 // reads the attention result and the MLP's hidden units side by side. Mod gives shift, scale, gate.
 type single struct {
-	Mod        *engine.Weight `weight:"modulation.lin" shape:"3E,E"`
-	QKV        *engine.Weight `weight:"linear1" shape:"3E+F,E" rows:"0:3E" split:"rows 3E"`
-	Up         *engine.Weight `weight:"linear1" shape:"3E+F,E" rows:"3E:3E+F" split:"rows F"`
-	QueryScale engine.Tensor  `weight:"norm.query_norm.scale" shape:"D"`
-	KeyScale   engine.Tensor  `weight:"norm.key_norm.scale" shape:"D"`
-	Down       *engine.Weight `weight:"linear2" shape:"E,E+F" split:"cols E+F"`
+	Mod   *engine.Weight `weight:"modulation.lin" shape:"3E,E"`
+	QKV   *engine.Weight `weight:"linear1" shape:"3E+F,E" rows:"0:3E" split:"rows 3E"`
+	Up    *engine.Weight `weight:"linear1" shape:"3E+F,E" rows:"3E:3E+F" split:"rows F"`
+	Query engine.Tensor  `weight:"norm.query_norm.scale,alt=norm.query_norm.weight" shape:"D"`
+	Key   engine.Tensor  `weight:"norm.key_norm.scale,alt=norm.key_norm.weight" shape:"D"`
+	Down  *engine.Weight `weight:"linear2" shape:"E,E+F" split:"cols E+F"`
 }
 
 // final is the last layer. Mod gives shift, scale.

@@ -21,6 +21,7 @@ import time
 from typing import Any
 
 LAYERS = 3
+TABLES = ("embed_tokens", "shared", "token_embedding", "position_embedding", "relative_attention_bias", "_embeddings")  # not scaled by their rows
 PROMPT, NEGATIVE = "a (red:1.3) fox jumps over 3 lazy dogs, watercolour", "blurry"
 Flow = dict[str, dict[str, Any]]
 
@@ -66,7 +67,7 @@ class Writer:
                 out[name] = (t.abs() if kind == "running_var" else t + (kind in ("weight", "scale", "gamma"))).half()
                 continue
             t = self.torch.empty(like.shape, dtype=self.torch.float16)
-            factor = 1.0 if "embed_tokens" in name else 0.8 / math.sqrt(t[0].numel())
+            factor = 1.0 if any(part in name for part in TABLES) else 0.8 / math.sqrt(t[0].numel())
             for at in range(0, len(t), 4096):
                 t[at : at + 4096] = factor * self.torch.randn(t[at : at + 4096].shape, generator=self.random)
             out[name] = t
@@ -78,7 +79,7 @@ class Writer:
             t = self.torch.randn(like.shape, generator=self.random)
             if len(like.shape) < 2:
                 t = 0.1 * t + (1.0 if name.endswith("weight") else 0.0)
-            elif not any(part in name for part in ("embed_tokens", "shared", "embeddings", "position_embedding", "relative_attention_bias")):
+            elif not any(part in name for part in TABLES):
                 t = 0.8 * t / math.sqrt(t[0].numel())
             if "pos_embed" in name:
                 t = self.torch.clamp(t, -2, 2)
@@ -286,15 +287,17 @@ def language(comfy: ComfyUI, kind: str, layers: int, mlp: int, **more: int) -> d
     return {k: v for k, v in shapes.items() if not k.startswith("visual.")}
 
 
-def later(comfy: ComfyUI, w: Writer, name: str, model: Any, encoder: dict[str, Any], vae: Any, typ: str) -> Flow:  # noqa: ANN401
-    """Write the files of a later family and return its loaders and texts."""
+def later(comfy: ComfyUI, w: Writer, name: str, model: Any, encoders: list[dict[str, Any]], vae: Any, typ: str) -> Flow:  # noqa: ANN401
+    """Write the files of FLUX or a later family and return its loaders and texts."""
     comfy.keep("f16")
-    w.file(f"diffusion_models/{name}.safetensors", w.halves(comfy.shapes(model)))
-    w.file(f"text_encoders/{name}_text.safetensors", w.halves(encoder))
+    w.file(f"diffusion_models/{name}.safetensors", w.halves(comfy.shapes(model) if callable(model) else model))
+    texts = {f"clip_name{i}": f"{name}_text{i}.safetensors" for i in range(1, len(encoders) + 1)}
+    for file, tensors in zip(texts.values(), encoders, strict=True):
+        w.file(f"text_encoders/{file}", w.halves(tensors))
     w.file(f"vae/{name}_vae.safetensors", w.halves(comfy.shapes(vae) if callable(vae) else vae))
     gc.collect()
     flow: Flow = {"model": node("UNETLoader", unet_name=f"{name}.safetensors", weight_dtype="default"), "vae": node("VAELoader", vae_name=f"{name}_vae.safetensors")}
-    flow["clip"] = node("CLIPLoader", clip_name=f"{name}_text.safetensors", type=typ)
+    flow["clip"] = node("DualCLIPLoader", **texts, type=typ) if len(texts) == 2 else node("CLIPLoader", clip_name=texts["clip_name1"], type=typ)
     for side, text in (("positive", PROMPT), ("negative", NEGATIVE)):
         flow[side] = node("CLIPTextEncode", clip=["clip", 0], text=text)
     return flow
@@ -313,14 +316,14 @@ def zimage(comfy: ComfyUI, w: Writer, name: str) -> Flow:
         rope_theta=256.0, ffn_dim_multiplier=8 / 3, qk_norm=True, cap_feat_dim=2560, z_image_modulation=True, time_scale=1000.0, pad_tokens_multiple=32,
         operations=comfy.ops, dtype=comfy.torch.float32, device="meta",
     )  # fmt: skip
-    flow = later(comfy, w, name, model, language(comfy, "Qwen3_4B", LAYERS, 4096), vae(comfy, 16), "lumina2")
+    flow = later(comfy, w, name, model, [language(comfy, "Qwen3_4B", LAYERS, 4096)], vae(comfy, 16), "lumina2")
     return tail(shifted(flow, 3.0), (128, 192), "EmptySD3LatentImage", 4.0, "res_multistep", "simple")
 
 
 def qwenimage(comfy: ComfyUI, w: Writer, name: str) -> Flow:
     make = importlib.import_module("comfy.ldm.qwen_image.model").QwenImageTransformer2DModel
     model = lambda: make(num_layers=2, operations=comfy.ops, dtype=comfy.torch.float32, device="meta")  # noqa: E731
-    flow = later(comfy, w, name, model, language(comfy, "Qwen25_7BVLI", LAYERS, 4096), wan, "qwen_image")
+    flow = later(comfy, w, name, model, [language(comfy, "Qwen25_7BVLI", LAYERS, 4096)], wan, "qwen_image")
     return tail(shifted(flow, 3.1), (128, 192), "EmptySD3LatentImage", 4.0, "euler", "simple")
 
 
@@ -338,7 +341,7 @@ def krea2(comfy: ComfyUI, w: Writer, name: str) -> Flow:
     eyes = ("visual.deepstack_merger_list.0.norm.weight", "visual.merger.linear_fc2.weight")  # what tells the file
     encoder = {k.replace("model.", "model.language_model."): v for k, v in shapes.items() if k.startswith("model.")}
     encoder |= {"model." + k: shapes[k] for k in eyes}
-    flow = later(comfy, w, name, model, encoder, wan, "krea2")
+    flow = later(comfy, w, name, model, [encoder], wan, "krea2")
     return tail(flow | {"links": {"model": ["model", 0], "vae": ["vae", 0]}}, (128, 192), "EmptyLatentImage", 4.0, "euler", "simple")
 
 
@@ -353,7 +356,7 @@ def klein(comfy: ComfyUI, w: Writer, name: str) -> Flow:
     config = {"double_z": True, "z_channels": 32, "resolution": 256, "in_channels": 3, "out_ch": 3, "ch": 128, "ch_mult": [1, 2, 4, 4]}
     config |= {"num_res_blocks": 2, "attn_resolutions": [], "dropout": 0.0, "batch_norm_latent": True}
     models = importlib.import_module("comfy.ldm.models.autoencoder")
-    flow = later(comfy, w, name, model, encoder, lambda: models.AutoencoderKL(embed_dim=32, ddconfig=config), "flux2")
+    flow = later(comfy, w, name, model, [encoder], lambda: models.AutoencoderKL(embed_dim=32, ddconfig=config), "flux2")
     flow["picture"] = node("EmptyImage", width=96, height=64, batch_size=1, color=3368601)
     flow["seen"] = node("VAEEncode", pixels=["picture", 0], vae=["vae", 0])
     for side in ("positive", "negative"):
@@ -362,24 +365,23 @@ def klein(comfy: ComfyUI, w: Writer, name: str) -> Flow:
     return tail(flow, (128, 192), "EmptyFlux2LatentImage", 4.0, "euler", "simple")
 
 
-def flux(comfy: ComfyUI, w: Writer, name: str) -> Flow:
-    """Return FLUX of a quarter of its width."""
+def form(hidden: int) -> dict[str, Any]:
+    """Return FLUX.1's form, of another width if need be."""
+    return {
+        "in_channels": 16, "out_channels": 16, "vec_in_dim": 768, "context_in_dim": 4096, "hidden_size": hidden, "mlp_ratio": 4.0, "num_heads": hidden // 128,
+        "axes_dim": [16, 56, 56], "theta": 10000, "patch_size": 2, "qkv_bias": True, "guidance_embed": True, "txt_ids_dims": [],
+    }  # fmt: skip
+
+
+def flux(comfy: ComfyUI, w: Writer, name: str, channels: int = 16, hidden: int = 3072, depth: int = 1) -> Flow:
+    """Draw with FLUX.1: 96 channels are Fill's."""
     make = importlib.import_module("comfy.ldm.flux.model").Flux
-    w.file(f"diffusion_models/{name}.safetensors", w.values(comfy.shapes(lambda: make(**FLUX, depth=3, depth_single_blocks=2, operations=comfy.ops, dtype=comfy.torch.float32, device="cpu"))))
-    w.file("vae/vae16.safetensors", w.values(vae(comfy, 16)))
-    w.file("text_encoders/clip_l_short.safetensors", w.values(encoder(comfy, "sd1_clip_config.json", "clip_l")))
-    w.file("text_encoders/t5xxl_short.safetensors", w.values(encoder(comfy, "text_encoders/t5_config_xxl.json", "t5")))
-    flow = {"model": node("UNETLoader", unet_name=f"{name}.safetensors", weight_dtype="default"), "vae": node("VAELoader", vae_name="vae16.safetensors")}
-    flow["clip"] = node("DualCLIPLoader", clip_name1="clip_l_short.safetensors", clip_name2="t5xxl_short.safetensors", type="flux")
-    for side, text in (("positive", PROMPT), ("negative", NEGATIVE)):
-        flow[side] = node("CLIPTextEncode", clip=["clip", 0], text=text)
-    return tail(flow, (136, 176), "EmptySD3LatentImage", 2.0, "euler", "simple")
-
-
-FLUX = {
-    "in_channels": 16, "out_channels": 16, "vec_in_dim": 768, "context_in_dim": 4096, "hidden_size": 768, "mlp_ratio": 4.0, "num_heads": 6,
-    "axes_dim": [16, 56, 56], "theta": 10000, "patch_size": 2, "qkv_bias": True, "guidance_embed": True, "txt_ids_dims": [],
-}  # fmt: skip
+    config = form(hidden) | {"in_channels": channels, "out_channels": 16}
+    shapes = comfy.shapes(lambda: make(**config, depth=depth, depth_single_blocks=2, operations=comfy.ops, dtype=comfy.torch.float32, device="meta"))
+    model = {k.replace("_norm.weight", "_norm.scale"): v for k, v in shapes.items()}  # as published; newer trees have names of their own
+    texts = [encoder(comfy, *of) for of in (("sd1_clip_config.json", "clip_l"), ("text_encoders/t5_config_xxl.json", "t5"))]
+    flow = later(comfy, w, name, model, texts, vae(comfy, 16), "flux")
+    return tail(flow, (72, 104), "EmptySD3LatentImage", 2.0, "euler", "simple")
 
 
 def controlled(comfy: ComfyUI, w: Writer, flow: Flow, name: str, make: Any, names: Any = None) -> Flow:  # noqa: ANN401
@@ -407,12 +409,13 @@ def controlled(comfy: ComfyUI, w: Writer, flow: Flow, name: str, make: Any, name
 def controlled_flux(comfy: ComfyUI, w: Writer, name: str) -> Flow:
     make = importlib.import_module("comfy.ldm.flux.controlnet").ControlNetFlux
     names = importlib.import_module("comfy.utils").flux_to_diffusers({"depth": 2, "depth_single_blocks": 1, "hidden_size": 768})
-    names["controlnet_x_embedder.weight"], names["controlnet_x_embedder.bias"] = "pos_embed_input.weight", "pos_embed_input.bias"
+    others = (".linear_in.", ".linear_out.", ".to_qkv_mlp_proj.", ".to_out.weight")  # what adapters and FLUX.2 call the same tensors
+    names = {theirs: of for theirs, of in names.items() if not any(part in theirs for part in others)}
     net = lambda: make(  # noqa: E731
-        latent_input=True, num_union_modes=8, control_latent_channels=16, **FLUX, depth=2, depth_single_blocks=1, operations=comfy.ops,
+        latent_input=True, num_union_modes=8, control_latent_channels=16, **form(768), depth=2, depth_single_blocks=1, operations=comfy.ops,
         dtype=comfy.torch.float32, device="cpu",
     )  # fmt: skip
-    return controlled(comfy, w, flux(comfy, w, name), name, net, names)
+    return controlled(comfy, w, flux(comfy, w, name, hidden=768, depth=3), name, net, names)
 
 
 def controlled_sd3(comfy: ComfyUI, w: Writer, name: str) -> Flow:
@@ -426,50 +429,41 @@ def controlled_sd3(comfy: ComfyUI, w: Writer, name: str) -> Flow:
     return controlled(comfy, w, sd3(comfy, w, name, newer=False, encoders="lg"), name, net, names)
 
 
-def flux1(comfy: ComfyUI, w: Writer, name: str, channels: int) -> Flow:
-    """Kontext with Redux (16 channels), or Fill (96)."""
-    make = importlib.import_module("comfy.ldm.flux.model").Flux
-    comfy.keep("f16")
-    w.file(f"diffusion_models/{name}.safetensors", w.halves(comfy.shapes(lambda: make(
-        in_channels=channels, out_channels=16, vec_in_dim=768, context_in_dim=4096, hidden_size=3072, mlp_ratio=4.0, num_heads=24, depth=1, depth_single_blocks=2,
-        axes_dim=[16, 56, 56], theta=10000, patch_size=2, qkv_bias=True, guidance_embed=True, txt_ids_dims=[], operations=comfy.ops, dtype=comfy.torch.float32, device="meta",
-    ))))  # fmt: skip
-    w.file("vae/vae16.safetensors", w.halves(vae(comfy, 16)))
-    for kind, config in (("clip_l", "sd1_clip_config.json"), ("t5", "text_encoders/t5_config_xxl.json")):
-        w.file(f"text_encoders/{kind}_short.safetensors", w.values(encoder(comfy, config, kind)))
-    flow: Flow = {"model": node("UNETLoader", unet_name=f"{name}.safetensors", weight_dtype="default"), "vae": node("VAELoader", vae_name="vae16.safetensors")}
-    flow["clip"] = node("DualCLIPLoader", clip_name1="clip_l_short.safetensors", clip_name2="t5_short.safetensors", type="flux")
-    for side, text in (("positive", PROMPT), ("negative", NEGATIVE)):
-        flow[side] = node("CLIPTextEncode", clip=["clip", 0], text=text)
+def fill(comfy: ComfyUI, w: Writer, name: str) -> Flow:
+    flow = flux(comfy, w, name, channels=96)
     flow["picture"] = node("EmptyImage", width=96, height=64, batch_size=1, color=3368601)
-    if channels != 16:
-        flow["hole"] = node("SolidMask", value=0.7, width=48, height=64)
-        flow["texts"] = {"class_type": "InpaintModelConditioning", "inputs": {
-            "positive": ["positive", 0], "negative": ["negative", 0], "vae": ["vae", 0], "pixels": ["picture", 0], "mask": ["hole", 0], "noise_mask": False}}  # fmt: skip
-        out = tail(flow, (128, 192), "EmptySD3LatentImage", 2.0, "euler", "simple")
-        sampler = next(n for n in out.values() if n["class_type"] == "KSampler")
-        sampler["inputs"] |= {"positive": ["texts", 0], "negative": ["texts", 1]}
-        return out
-    config = json.loads((comfy.tree / "comfy" / "clip_vision_siglip_384.json").read_text()) | {"num_hidden_layers": 23}  # ComfyUI looks at layer 22
+    flow["hole"] = node("SolidMask", value=0.7, width=48, height=64)
+    sides = {side: [side, 0] for side in ("positive", "negative")}
+    flow["texts"] = node("InpaintModelConditioning", **sides, vae=["vae", 0], pixels=["picture", 0], mask=["hole", 0], noise_mask=False)
+    flow["sample"]["inputs"] |= {"positive": ["texts", 0], "negative": ["texts", 1]}
+    return flow
+
+
+def kontext(comfy: ComfyUI, w: Writer, name: str) -> Flow:
+    """Draw with FLUX.1 Kontext, and Redux on one side."""
+    flow = flux(comfy, w, name)
+    layers = 23  # ComfyUI looks at layer 22
+    config = json.loads((comfy.tree / "comfy" / "clip_vision_siglip_384.json").read_text()) | {"num_hidden_layers": layers}
     eyes = importlib.import_module("comfy.clip_model").CLIPVisionModelProjection
     w.file("clip_vision/siglip.safetensors", w.halves(comfy.shapes(lambda: eyes(config, comfy.torch.float32, "meta", comfy.ops))))
     style = importlib.import_module("comfy.ldm.flux.redux").ReduxImageEncoder
     w.file("style_models/redux.safetensors", w.halves(comfy.shapes(style)))
     load = importlib.import_module("comfy.clip_vision").ClipVisionModel
-    full, more = load.load_sd, {f"vision_model.encoder.layers.{i}." for i in range(23, 27)}
+    full = load.load_sd
 
     def load_sd(model: Any, tensors: dict[str, Any]) -> Any:  # noqa: ANN401
-        model.model.vision_model.encoder.layers = model.model.vision_model.encoder.layers[: 27 - len(more)]
+        model.model.vision_model.encoder.layers = model.model.vision_model.encoder.layers[:layers]
         return full(model, tensors)
 
     load.load_sd = load_sd
+    flow["picture"] = node("EmptyImage", width=96, height=64, batch_size=1, color=3368601)
     flow["seen"] = node("VAEEncode", pixels=["picture", 0], vae=["vae", 0])
     flow["eyes"], flow["style"] = node("CLIPVisionLoader", clip_name="siglip.safetensors"), node("StyleModelLoader", style_model_name="redux.safetensors")
     flow["sight"] = node("CLIPVisionEncode", clip_vision=["eyes", 0], image=["picture", 0], crop="center")
-    flow["text"] = flow["positive"]
-    flow["styled"] = node("StyleModelApply", conditioning=["text", 0], style_model=["style", 0], clip_vision_output=["sight", 0], strength=0.8, strength_type="multiply")
-    flow["positive"] = node("ReferenceLatent", conditioning=["styled", 0], latent=["seen", 0])
-    return tail(flow, (128, 192), "EmptySD3LatentImage", 2.0, "euler", "simple")
+    flow["styled"] = node("StyleModelApply", conditioning=["positive", 0], style_model=["style", 0], clip_vision_output=["sight", 0], strength=0.8, strength_type="multiply")
+    flow["referred"] = node("ReferenceLatent", conditioning=["styled", 0], latent=["seen", 0])
+    flow["sample"]["inputs"]["positive"] = ["referred", 0]
+    return flow
 
 
 SETS = {
@@ -490,8 +484,8 @@ SETS = {
     "z-image": zimage,
     "qwen-image": qwenimage,
     "flux2-klein": klein,
-    "flux1-kontext-redux": lambda c, w, n: flux1(c, w, n, 16),
-    "flux1-fill": lambda c, w, n: flux1(c, w, n, 96),
+    "flux1-kontext-redux": kontext,
+    "flux1-fill": fill,
     "krea2": krea2,
 }
 NEWER = {"krea2": "comfy/ldm/krea2"}  # sets that only newer trees know, by a folder of theirs

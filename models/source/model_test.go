@@ -1,0 +1,58 @@
+package source
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"patchbay/engine/ref"
+	"patchbay/engine/safetensors"
+	"patchbay/models/dit"
+	"patchbay/models/weights/goldenweights"
+)
+
+// TestLoadedNetIsControl loads a control net from a file: what a Loader makes of it must still be one for the ranks.
+func TestLoadedNetIsControl(t *testing.T) {
+	set, _, err := goldenweights.Set("cn-qwen-a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var entries []safetensors.Entry
+	for _, name := range set.Names() {
+		w, _ := set.Get(name)
+		entries = append(entries, safetensors.FromF32(name, w.F32(), w.Shape...))
+	}
+	path := filepath.Join(t.TempDir(), "net.safetensors")
+	out, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := safetensors.Write(out, map[string]string{"config": `{"axes_dims_rope": [8, 16, 16]}`}, entries); err != nil {
+		t.Fatal(err)
+	}
+	if err := out.Close(); err != nil {
+		t.Fatal(err)
+	}
+	f, file, err := Stat(path, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := file.Close(); err != nil {
+		t.Fatal(err)
+	}
+	l := &Loader{}
+	for range 2 { // the second shares what the first has
+		m, err := l.Load(ref.New(), Model{File: f}, dit.Held{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		n, ok := m.(dit.Control)
+		if !ok {
+			t.Fatalf("%T is no dit.Control", m)
+		}
+		if feeds := n.Feeds(n.Spec()); len(feeds) == 0 {
+			t.Error("the net feeds no block")
+		}
+	}
+}
