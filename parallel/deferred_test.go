@@ -70,7 +70,7 @@ func TestLateRanksGiveTheSameBits(t *testing.T) {
 		{"zimage-a", 6, 5},
 		{"qwen-a", 6, 5},
 		{"flux2-a", 5, 4},
-		{"krea2", 5, 4},
+		{"krea2", 6, 5},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			now := newEngine(t)

@@ -18,6 +18,7 @@ func lateRequest(t *testing.T, family string) (r *Request, text, starts []int) {
 	r = tinyRequest(t, family, 1, 8, 8, 6)
 	for i, n := range text {
 		e := r.Branches[0].Entries[0]
+		e.References = nil
 		e.Context.Rows = n
 		e.Context.Data = e.Context.Data[:n*e.Context.Cols]
 		if at := starts[i]; at > 0 {
