@@ -179,7 +179,8 @@ func TestControlNetsAreRefusedByName(t *testing.T) {
 		"another family": {netStep{advanced, "qwen", "", nil}, "", "positive", "it is for qwenimage models of width"},
 		"no VAE":         {netStep{advanced, "union", "", in{"vae": nil}}, "", "positive", "connect the input vae"},
 		"a type beyond the net's": {
-			netStep{advanced, "three", "repaint", nil}, "SetUnionControlNetType", "type",
+			netStep{advanced, "three", "repaint", nil},
+			"SetUnionControlNetType", "type",
 			"repaint is row 7, three.safetensors has types for rows 0 to 2",
 		},
 		"no control net": {
