@@ -79,7 +79,7 @@ bench:
 # the program without cgo. An hour on two processors.
 soak:
 	$(GO) test -count 1 -timeout 90m -tags soak ./parallel -v -skip 'FakeGPU|^TestCUDA'
-	$(GO) test -count 1 -timeout 120m -tags soak ./tests -v -run 'TestDurable|TestLossy|TestCluster|TestFaults|TestRouting|TestTinyJobs|ReadmeCommands'
+	$(GO) test -count 1 -timeout 120m -tags soak ./tests -v -run 'TestDurable|TestLossy|TestCluster|TestPower|TestFaults|TestRouting|TestTinyJobs|ReadmeCommands'
 	$(GO) test -count 1 -timeout 120m -p 1 -tags soak ./ipc/... ./node/... -v -run UnderTheHammer
 	CGO_ENABLED=0 $(GO) build -o /dev/null .
 

@@ -30,7 +30,7 @@ func flowChecks(w *graph.Workflow, cfg *daemon.Config) []check {
 		if k == nil {
 			continue
 		}
-		for _, in := range k.Inputs {
+		for _, in := range k.Declared(w, id) {
 			v, _ := w.Input(id, in.Name)
 			name, ok := v.(string)
 			if !ok || in.Files == "" || slices.Contains(in.Choices, name) {
@@ -99,7 +99,7 @@ func fileCheck(roots *files.Roots, kind, name string) check {
 func unreadable(roots *files.Roots, kind, name string) string {
 	path, err := roots.Resolve(kind, "file", name)
 	if err == nil {
-		err = files.ReadHeader(path, false, func(files.Checkpoint, *weights.File, *weights.Set) error { return nil })
+		err = files.ReadHeader(kind, path, false, func(files.Checkpoint, *weights.File, *weights.Set) error { return nil })
 	}
 	if err != nil {
 		return plain(err)
@@ -112,7 +112,7 @@ func wordChecks(store *value.Store, roots *files.Roots, kind, name string) []che
 	var clip value.Clip
 	path, err := roots.Resolve(kind, "file", name)
 	if err == nil {
-		err = files.ReadHeader(path, false, func(f files.Checkpoint, open *weights.File, set *weights.Set) error {
+		err = files.ReadHeader(kind, path, false, func(f files.Checkpoint, open *weights.File, set *weights.Set) error {
 			return clip.Add(name, f, open, set)
 		})
 	}

@@ -5,9 +5,10 @@ Nothing that is not known is passed over: it would give another picture without 
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,7 +38,7 @@ OBJECTS = frozenset(("model_sampling", "manual_cast_dtype"))
 CACHES = {"EasyCacheHolder": ("easy", "easycache"), "LazyCacheHolder": ("lazy", "lazycache")}
 """The caches that ComfyUI's own nodes set: their rule in the message, and what their wrappers go by."""
 
-REFUSED_KEYS = frozenset(("gligen", "hooks"))
+BEHIND = "sampler_post_cfg_function"
 
 
 @dataclass
@@ -48,6 +49,8 @@ class Verdict:
     refuse: list[str] = field(default_factory=list)
     cache: dict[str, Any] | None = None
     """What EasyCache or LazyCache has set, as the message has it."""
+    norm: float | None = None
+    """The strength of CFGNorm."""
 
 
 def judge(guider: Any, model_options: Mapping[str, Any]) -> Verdict:
@@ -55,7 +58,8 @@ def judge(guider: Any, model_options: Mapping[str, Any]) -> Verdict:
     out = Verdict()
     if any(getattr(type(guider), m, None) is not getattr(comfy.samplers.CFGGuider, m, None) for m in RULE if m != "predict_noise" or not is_dual(guider)):
         out.evaluate.append(f"guider {type(guider).__name__}")
-    out.evaluate += [f"model option {k}" for k, v in model_options.items() if v and k not in OWN_OPTIONS]
+    out.norm = None if is_dual(guider) else norm_of(model_options.get(BEHIND) or ())
+    out.evaluate += [f"model option {k}" for k, v in model_options.items() if v and k not in OWN_OPTIONS and (k != BEHIND or out.norm is None)]
     options = model_options.get("transformer_options", {})
     out.cache, known = cache_of(options)
     out.refuse += network_options(options, known)
@@ -66,7 +70,7 @@ def judge(guider: Any, model_options: Mapping[str, Any]) -> Verdict:
     patched(guider.model_patcher, out)
     for name, conds in guider.conds.items():
         for c in conds or ():
-            out.refuse += [f"{name} conditioning with {k}" for k in c if k in REFUSED_KEYS and c[k] is not None]
+            out.refuse += [f"{name} conditioning with {k}" for k in c if k in ("gligen", "hooks") and c[k] is not None]
             out.refuse += [f"{name} conditioning with a control net of the kind {k}, which looks into the model" for k in foreign_nets(c.get("control"))]
             out.evaluate += [f"{name} conditioning with {k}" for k in c if k in ("default", "control") and c[k] is not None]
     if out.evaluate and any(model_options.get(k) for k in ("multigpu_clones",)):
@@ -76,12 +80,18 @@ def judge(guider: Any, model_options: Mapping[str, Any]) -> Verdict:
 
 def is_dual(guider: Any) -> bool:
     """Report whether it is the guider of ComfyUI's DualCFGGuider."""
-    return type(guider).__name__ == "Guider_DualCFG" and is_extra(guider, "nodes_custom_sampler.py")
+    return type(guider).__name__ == "Guider_DualCFG" and is_extra(type(guider), "nodes_custom_sampler.py")
+
+
+def norm_of(functions: Sequence[Any]) -> float | None:
+    """Return the strength of ComfyUI's own CFGNorm if it alone acts behind the guidance."""
+    own = len(functions) == 1 and getattr(functions[0], "__name__", "") == "cfg_norm" and is_extra(functions[0], "nodes_cfg.py")
+    return float(inspect.getclosurevars(functions[0]).nonlocals["strength"]) if own else None
 
 
 def is_extra(thing: Any, file: str) -> bool:
-    """Report whether a thing's class comes from that file of ComfyUI's comfy_extras, which loads its files by path."""
-    home = getattr(sys.modules.get(type(thing).__module__), "__file__", None) or ""
+    """Report whether a class or function comes from that file of ComfyUI's comfy_extras, which loads its files by path."""
+    home = getattr(sys.modules.get(thing.__module__), "__file__", None) or ""
     return os.path.realpath(home) == os.path.realpath(os.path.join(os.path.dirname(comfy.samplers.__file__), "..", "comfy_extras", file))
 
 
@@ -95,7 +105,7 @@ def cache_of(options: Mapping[str, Any]) -> tuple[dict[str, Any] | None, str]:
     holder = options.get("easycache")
     rule, key = CACHES.get(type(holder).__name__, ("", ""))
     found = [(k, len(w)) for by_key in options.get("wrappers", {}).values() for k, w in by_key.items() if k in ("easycache", "lazycache") and w]
-    if not rule or not is_extra(holder, "nodes_easycache.py") or set(found) != {(key, 1)} or holder.subsample_factor != 8:
+    if not rule or not is_extra(type(holder), "nodes_easycache.py") or set(found) != {(key, 1)} or holder.subsample_factor != 8:
         return None, ""
     return {"rule": rule, "threshold": float(holder.reuse_threshold), "start": float(holder.start_percent), "end": float(holder.end_percent)}, key
 

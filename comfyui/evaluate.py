@@ -61,19 +61,8 @@ class Session:
         plain = latent(x)
         still = np.zeros_like(plain)
         noise, start = (plain / np.float32(sigma), still) if self.flow else (still, plain)
-        result = sample(
-            self.address,
-            {
-                "id": uuid.uuid4().hex,
-                **self.model,
-                "sampler": "euler",
-                "sigmas": np.array([sigma, 0], np.float32),
-                "noise": noise,
-                "latent": start,
-                "positive": [encoded(values) | {"control": control}],
-                "want_x0": True,
-            },
-        )
+        body = {**self.model, "sampler": "euler", "sigmas": np.array([sigma, 0], np.float32), "noise": noise, "latent": start, "want_x0": True}
+        result = sample(self.address, {"id": uuid.uuid4().hex, **body, "positive": [encoded(values) | {"control": control}]})
         if result.x0 is None:
             raise RuntimeError("Patchbay: the daemon sent no prediction")
         self.calls += 1
@@ -112,7 +101,7 @@ def added(control: dict[str, Any], model: Any, rows: slice) -> list[dict[str, An
         raise CannotSendError(f"ControlNet on {type(model).__name__}")
     size, out = model.model_config.unet_config, dict[int, dict[str, Any]]()
     double, first = size.get("depth", size.get("num_layers")), control.get("output" if isinstance(model, mb.SD3) else "input") or ()
-    for block, t in [*enumerate(first[:double]), *enumerate((control.get("output") or ())[: size.get("depth_single_blocks", 0)], double)]:
+    for block, t in [*enumerate(first[:double]), *enumerate((control.get("output") or ())[: size.get("depth_single_blocks", 0)], double or 0)]:
         if t is not None:
             out.setdefault(id(t), {"blocks": [], "rows": array(t[rows] if t.shape[0] > 1 else t)})["blocks"].append(block)
     return list(out.values())

@@ -66,7 +66,7 @@ def whole_loop(
         raise RuntimeError(f"Patchbay cannot run this: {'; '.join(verdict.refuse)}. Take it out of the workflow, or use ComfyUI's own loader")
     if not verdict.evaluate:
         try:
-            body = whole(executor.class_obj, guider, sigmas, extra_args, noise, latent_image, denoise_mask) | {"cache": verdict.cache}
+            body = whole(executor.class_obj, guider, sigmas, extra_args, noise, latent_image, denoise_mask) | {"cache": verdict.cache, "cfg_norm": verdict.norm}
             return send_whole(session, body, len(sigmas) - 1, callback, noise)
         except (CannotSendError, KeepLoopError) as err:
             verdict.evaluate.append(str(err))

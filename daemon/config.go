@@ -248,14 +248,19 @@ func (c *Config) CheckModels() error {
 // *InputError. auto becomes what is here, the path of --rates absolute.
 func (c *Config) CheckDevices() error {
 	c.Devices = c.chosen()
-	if m, err := c.Machine(); err != nil {
+	m, err := c.Machine()
+	if err != nil {
 		return &InputError{Err: err}
-	} else if m != nil { // a worker may start elsewhere
-		c.Rates, _ = filepath.Abs(c.Rates)
 	}
 	driver, infos, err := c.gpus()
 	if err == nil {
 		_, err = c.nccl(driver, infos)
+	}
+	if err == nil && m != nil {
+		if _, _, _, err = rated(m, infos); err != nil {
+			err = fmt.Errorf("--rates %s: %w", c.Rates, err)
+		}
+		c.Rates, _ = filepath.Abs(c.Rates) // a worker may start elsewhere
 	}
 	if err != nil {
 		return &InputError{Err: err}

@@ -217,7 +217,7 @@ func (d *daemon) openJobs(ctx context.Context, url, owner string) error {
 		}
 		lc := jobs.JetStreamConfig{
 			URL: url, Access: d.access(), Owner: owner, Replicas: cfg.Replicas, Resources: d.place,
-			Moved: d.nats.Leave, Log: d.log,
+			Log: d.log,
 		}
 		if d.embedded != nil {
 			lc.InProcess, lc.Full, lc.Limit = d.embedded.InProcess(), d.embedded.Full, broker.EmbeddedStore
@@ -228,6 +228,8 @@ func (d *daemon) openJobs(ctx context.Context, url, owner string) error {
 		jc.Store = d.store
 		if d.embedded != nil {
 			d.embedded.OnRecovered(d.store.Returned)
+		} else {
+			d.nats.Stay()
 		}
 	}
 	d.jobs = jobs.New(jc)

@@ -49,7 +49,7 @@ func (m *farModel) names(roots *files.Roots) error {
 func (m *farModel) all() []*source.File {
 	out := []*source.File{&m.Model.File}
 	for i := range m.Model.Adapters {
-		if a := &m.Model.Adapters[i]; a.Own != nil {
+		if a := &m.Model.Adapters[i]; a.Brought() {
 			out = append(out, nil)
 		} else {
 			out = append(out, &a.File)

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"patchbay/engine/cuda/library"
 	"patchbay/node/value"
 	"patchbay/parallel"
+	"patchbay/parallel/forecast"
 	"patchbay/parallel/plan"
 )
 
@@ -142,7 +144,7 @@ func (c *Config) chosen() string {
 	return strings.Join(names, ",")
 }
 
-// checkSchedule refuses a --schedule whose places are not in the worker's process, and --ranks that nobody shares out.
+// checkSchedule refuses a --schedule whose places are not on the worker's machine, and --ranks that nobody shares out.
 func (c *Config) checkSchedule() error {
 	gpus, _ := GPUs(c.Devices) // checked before
 	known := []parallel.Schedule{"", parallel.ScheduleOne, parallel.ScheduleAuto, parallel.ScheduleEach}
@@ -156,11 +158,8 @@ func (c *Config) checkSchedule() error {
 	case !c.sharing():
 		return nil
 	case c.Hosts != "":
-		return fmt.Errorf("--schedule %s --hosts %s: jobs run side by side in one process: want --schedule one",
-			c.Schedule, c.Hosts)
-	case c.Placement == placementChildren:
-		return fmt.Errorf("--schedule %s --placement children: jobs run side by side in one process: want --placement "+
-			"threads", c.Schedule)
+		return fmt.Errorf("--schedule %s --hosts %s: jobs run side by side on one machine: want --schedule one, and for "+
+			"jobs side by side a daemon for each group of hosts, on one NATS server (--nats)", c.Schedule, c.Hosts)
 	case gpus == nil && c.Ranks == 0:
 		return fmt.Errorf("--schedule %s --devices %s: say by --ranks how many places the processors are", c.Schedule,
 			c.Devices)
@@ -222,6 +221,121 @@ func (o *opened) close() error {
 	return errors.Join(errs...)
 }
 
+// usual is the rates of GPUs of which no file tells: those of the built-in table, by their names.
+func usual(infos []cuda.Info) (*forecast.Machine, error) {
+	var m forecast.Machine
+	for i, info := range infos {
+		if slices.ContainsFunc(infos[:i], func(o cuda.Info) bool { return o.Name == info.Name }) {
+			continue
+		}
+		d, l, err := forecast.Usual(info.Name, 10*info.Major+info.Minor, info.Memory)
+		if err != nil {
+			return nil, err
+		}
+		if i == 0 {
+			m.Device, m.Link = d, l
+			continue
+		}
+		if m.Others = append(m.Others, d); l.Bandwidth < m.Link.Bandwidth {
+			m.Link = l
+		}
+	}
+	return &m, nil
+}
+
+// rated puts GPUs in order, fastest first, where the rates of a machine tell kinds apart (nil: those of the table), and
+// says what each place has; nil where all are of one kind, which becomes the Device of the machine. Without GPUs that
+// is the cpu.
+func rated(m *forecast.Machine, infos []cuda.Info,
+) (of *forecast.Machine, mixed []forecast.Device, order []cuda.Info, err error) {
+	if m == nil && infos != nil {
+		if m, err = usual(infos); err != nil {
+			return nil, nil, nil, err
+		}
+	}
+	if m == nil || m.Others == nil {
+		return m, nil, infos, nil
+	}
+	if infos == nil {
+		d, err := m.Kind("cpu")
+		return m.For(d), nil, nil, err
+	}
+	kinds := map[string]forecast.Device{}
+	for _, i := range infos {
+		d, err := m.Kind(i.Name)
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		d.Memory, d.Reserved = i.Memory, 0
+		kinds[i.Name] = d
+	}
+	if len(kinds) == 1 {
+		return m.For(kinds[infos[0].Name]), nil, infos, nil
+	}
+	infos = slices.Clone(infos)
+	slices.SortStableFunc(infos, func(a, b cuda.Info) int { return cmp.Compare(kinds[b.Name].GEMM, kinds[a.Name].GEMM) })
+	for _, i := range infos {
+		mixed = append(mixed, kinds[i.Name])
+	}
+	return m.For(mixed[0]), mixed, infos, nil
+}
+
+// Cluster is the GPUs of --devices as a worker plans for them, in its order.
+func (c *Config) Cluster() (forecast.Cluster, error) {
+	_, infos, err := c.gpus()
+	if err != nil {
+		return forecast.Cluster{}, err
+	}
+	m, err := c.Machine()
+	if err != nil {
+		return forecast.Cluster{}, err
+	}
+	m, mixed, infos, err := rated(m, infos)
+	if err != nil {
+		return forecast.Cluster{}, fmt.Errorf("--rates %s: %w", c.Rates, err)
+	}
+	f := forecast.Cluster{Device: m.Device, Mixed: mixed, Link: m.Link, Hosts: 1, PerHost: len(infos)}
+	f.Between = m.Between(locations(infos))
+	return f, nil
+}
+
+func locations(infos []cuda.Info) (names []string) {
+	for _, i := range infos {
+		names = append(names, i.Location())
+	}
+	return names
+}
+
+// Kinds are machines with the table's rates of each kind of device of --devices, that of the first rank first.
+func (c *Config) Kinds() (kinds []forecast.Machine, err error) {
+	_, infos, err := c.gpus()
+	if err != nil {
+		return nil, err
+	}
+	m, err := c.Machine()
+	if err != nil {
+		return nil, err
+	}
+	if _, _, infos, err = rated(m, infos); err != nil {
+		return nil, fmt.Errorf("--rates %s: %w", c.Rates, err)
+	}
+	for i, info := range infos {
+		if slices.ContainsFunc(infos[:i], func(o cuda.Info) bool { return o.Name == info.Name }) {
+			continue
+		}
+		one, err := usual(infos[i : i+1])
+		if err != nil {
+			return nil, err
+		}
+		kinds = append(kinds, *one)
+	}
+	if infos == nil {
+		kinds = make([]forecast.Machine, 1)
+		kinds[0], err = forecast.NewMachine("cpu")
+	}
+	return kinds, err
+}
+
 // EngineConfig makes what the ranks compute with of --devices, --transport and the flags of memory. The function
 // gives the devices back, after the engine.
 func (c *Config) EngineConfig() (cfg parallel.Config, closing func() error, err error) {
@@ -239,10 +353,14 @@ func (c *Config) EngineConfig() (cfg parallel.Config, closing func() error, err 
 	if cfg.Machine, err = c.Machine(); err != nil {
 		return cfg, closing, err
 	}
+	if cfg.Machine, cfg.Mixed, infos, err = rated(cfg.Machine, infos); err != nil {
+		return cfg, closing, fmt.Errorf("--rates %s: %w", c.Rates, err)
+	}
 	if driver == nil {
 		cfg.NewOps, cfg.MemoryBytes = NewOps, memory
 		if c.Placement == placementChildren {
-			cfg.Hosts = &children{Config: c}
+			ranks := &children{Config: c}
+			cfg.Hosts, closing = ranks, ranks.close
 		}
 		return cfg, closing, nil
 	}
@@ -268,8 +386,11 @@ func (c *Config) EngineConfig() (cfg parallel.Config, closing func() error, err 
 		return cfg, closing, err
 	}
 	cfg.NewOps, cfg.Transport, cfg.Ranks = devices.newOps, transport, len(infos)
-	if c.Placement == placementChildren {
-		cfg.Hosts = &children{Config: c, infos: infos}
+	release := func() error { return errors.Join(end(), devices.close()) }
+	if c.Placement != placementChildren {
+		return cfg, release, nil
 	}
-	return cfg, func() error { return errors.Join(end(), devices.close()) }, nil
+	ranks := &children{Config: c, infos: infos}
+	cfg.Hosts = ranks
+	return cfg, func() error { return errors.Join(ranks.close(), release()) }, nil
 }

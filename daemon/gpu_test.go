@@ -4,6 +4,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"patchbay/engine/cuda"
+	"patchbay/parallel/forecast"
 )
 
 // TestGPUs: numbers, lists and ranges are read, everything else is refused, and what is no GPU is left to others.
@@ -45,7 +48,7 @@ func TestSchedulesThatAreRefused(t *testing.T) {
 		{Config{Devices: "cpu", Ranks: -1}, "--ranks -1", 0},
 		{Config{Devices: "cuda:0-1", Ranks: 2}, "a GPU is one place", 0},
 		{Config{Devices: "cpu", Ranks: 2, Schedule: "auto", Hosts: "a,b"}, "--hosts a,b", 0},
-		{Config{Devices: "cpu", Ranks: 2, Schedule: "each", Placement: "children"}, "want --placement threads", 0},
+		{Config{Devices: "cpu", Ranks: 2, Schedule: "each", Placement: "children"}, "", 4},
 	} {
 		err := c.cfg.checkSchedule()
 		if c.want == "" && (err != nil || c.cfg.jobs() != c.jobs) {
@@ -54,5 +57,60 @@ func TestSchedulesThatAreRefused(t *testing.T) {
 		if c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%+v: got %v, want %q in it", c.cfg, err, c.want)
 		}
+	}
+}
+
+// TestMeasuredGPUsAreInOrder: fast GPUs come first, each with its rates and memory; GPUs of one kind stay as they are;
+// one without rates is refused by name.
+func TestMeasuredGPUsAreInOrder(t *testing.T) {
+	m, err := forecast.NewMachine("L40")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fast, err := forecast.NewMachine("H100")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Others = []forecast.Device{fast.Device}
+	gpu := func(index int, name string) cuda.Info {
+		return cuda.Info{Index: index, Name: name, Memory: int64(index+1) << 30}
+	}
+	order := func(infos []cuda.Info) (out []int) {
+		for _, i := range infos {
+			out = append(out, i.Index)
+		}
+		return out
+	}
+	check := func(of *forecast.Machine, first string) {
+		t.Helper()
+		if of.Device.Name != first || of.Check() != nil {
+			t.Errorf("the first device is of the kind %s (%v), want %s", of.Device.Name, of.Check(), first)
+		}
+	}
+	of, mixed, infos, err := rated(&m, []cuda.Info{gpu(0, "L40"), gpu(1, "h100"), gpu(2, "L40")})
+	if err != nil || !slices.Equal(order(infos), []int{1, 0, 2}) || len(mixed) != 3 || mixed[0].Name != "H100" ||
+		mixed[0].Memory != 2<<30 || mixed[2].GEMM != m.Device.GEMM {
+		t.Fatalf("%v, %+v, %v", order(infos), mixed, err)
+	}
+	check(of, "H100")
+	if of, mixed, infos, err = rated(&m, []cuda.Info{gpu(3, "H100"), gpu(1, "H100")}); err != nil || mixed != nil ||
+		!slices.Equal(order(infos), []int{3, 1}) {
+		t.Fatalf("equal GPUs: %v, %+v, %v", order(infos), mixed, err)
+	}
+	check(of, "H100")
+	if of, mixed, infos, err = rated(nil, []cuda.Info{gpu(0, "NVIDIA L40"), gpu(1, "NVIDIA H100")}); err != nil ||
+		len(mixed) != 2 || !slices.Equal(order(infos), []int{1, 0}) {
+		t.Fatalf("GPUs that were not measured: %v, %+v, %v", order(infos), mixed, err)
+	}
+	check(of, "NVIDIA H100")
+	slow := m.Device
+	slow.Name = "cpu"
+	m.Others = append(m.Others, slow)
+	if of, _, _, err = rated(&m, nil); err != nil {
+		t.Fatal(err)
+	}
+	check(of, "cpu")
+	if _, _, _, err = rated(&m, []cuda.Info{gpu(0, "L20")}); err == nil || !strings.Contains(err.Error(), "L20") {
+		t.Errorf("a GPU without rates: %v", err)
 	}
 }

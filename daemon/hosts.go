@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -122,12 +123,23 @@ func (c *Config) newHosts(log zerolog.Logger) (*remote.Cluster, error) {
 		}
 		return last
 	}
-	return remote.NewCluster(n, c.exchange(), list, func(cl *remote.Client) host.Host { return far{cl, roots} },
+	there := remote.NewCluster(n, c.exchange(), list, func(cl *remote.Client) host.Host { return far{cl, roots} },
 		func(address string, err error) {
 			if err != nil {
 				log.Warn().Str("host", address).Err(err).Msg("a host is not used")
 				return
 			}
 			log.Info().Str("host", address).Msg("a host is back")
-		}), nil
+		})
+	err = there.Keep(filepath.Join(Home(), "networks.json"), func(err error) {
+		log.Warn().Err(err).Msg("what hosts have measured of the network is not kept")
+	})
+	if err != nil {
+		log.Warn().Err(err).Msg("nothing is known of the network before hosts meet")
+	}
+	if bandwidth, latency, _, _ := there.Network(); bandwidth > 0 {
+		log.Info().Float64("bandwidth", bandwidth).Float64("latency", latency).Msg(
+			"until hosts meet the network is taken to be what they measured last time")
+	}
+	return there, nil
 }

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -18,6 +19,7 @@ import (
 	"patchbay/engine"
 	"patchbay/engine/cuda"
 	"patchbay/models/source"
+	"patchbay/parallel"
 	"patchbay/parallel/comm"
 	"patchbay/parallel/comm/nccl"
 	"patchbay/parallel/failure"
@@ -37,7 +39,8 @@ const leaving = 2 * time.Second
 // controlFD is the connection to its leader that a process of a rank is born with.
 const controlFD = 3
 
-// children are the processes of ranks that this one starts. They are its parallel.Hosts.
+// children are the processes of ranks that this one starts, one a rank, which share the memory that this one may take,
+// or have a GPU each. They are its parallel.Hosts, and end when their connections do.
 type children struct {
 	*Config
 	infos   []cuda.Info // GPUs of the ranks; nil: they share the processors
@@ -45,6 +48,11 @@ type children struct {
 	ledger  *engine.Ledger // of this process, which gives a part of its memory to them; nil: nobody counts
 	memory  int64          // of all together
 	lent    int64          // what they have of it
+
+	mu    sync.Mutex
+	dir   string // where they listen for each other
+	count int    // processes that were started
+	at    []*remote.Client
 }
 
 // Changed implements parallel.Hosts.
@@ -53,19 +61,50 @@ func (c *children) Changed(ranks int) bool { return ranks > c.started }
 // Missing implements parallel.Hosts.
 func (c *children) Missing() []string { return nil }
 
-// Start implements parallel.Hosts: so many processes of one rank each, which share the memory that this one may take,
-// or have a GPU each. They end when their connections do.
-func (c *children) Start(ranks int) (all []host.Host, err error) {
+// Network implements parallel.Hosts.
+func (c *children) Network() (bandwidth, latency float64, places []int, far bool) {
+	return 0, 0, nil, false
+}
+
+// Start implements parallel.Hosts.
+func (c *children) Start(ranks int) ([]host.Host, error) {
 	c.started = ranks
-	share, err := c.lend(ranks)
-	if err != nil {
-		return nil, err
+	all := make([]int, ranks)
+	for i := range all {
+		all[i] = i
 	}
-	dir, err := os.MkdirTemp("", "patchbay-ranks-")
-	if err != nil {
-		return nil, err
+	return c.gather(all)
+}
+
+// On implements parallel.Divisible.
+func (c *children) On(places []int) parallel.Hosts { return &some{c, places} }
+
+// All implements parallel.Divisible.
+func (c *children) All() (all []host.Host) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, cl := range c.at {
+		if cl != nil && cl.Err() == nil {
+			all = append(all, cl)
+		}
 	}
-	defer func() { _ = os.RemoveAll(dir) }() // names are of no use once everybody has met
+	return all
+}
+
+// some is children at some places.
+type some struct {
+	*children
+	places []int
+}
+
+// Changed implements parallel.Hosts.
+func (s *some) Changed(int) bool { return false }
+
+// Start implements parallel.Hosts.
+func (s *some) Start(int) ([]host.Host, error) { return s.gather(s.places) }
+
+// gather has the processes at some places meet, and starts those that are not there.
+func (c *children) gather(places []int) (all []host.Host, err error) {
 	var clients []*remote.Client
 	defer func() {
 		if err != nil {
@@ -74,14 +113,45 @@ func (c *children) Start(ranks int) (all []host.Host, err error) {
 			}
 		}
 	}()
-	for i := range ranks {
-		cl, err := c.startRank(i, share, filepath.Join(dir, strconv.Itoa(i)))
+	for _, p := range places {
+		cl, err := c.process(p)
 		if err != nil {
 			return nil, err
 		}
 		clients, all = append(clients, cl), append(all, cl)
 	}
-	return all, remote.Meet(clients, c.exchange())
+	_, err = remote.Meet(clients, c.exchange(), false)
+	return all, err
+}
+
+// process is the process at a place.
+func (c *children) process(place int) (*remote.Client, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.at = append(c.at, make([]*remote.Client, max(0, place+1-len(c.at)))...)
+	if cl := c.at[place]; cl != nil && cl.Err() == nil {
+		return cl, nil
+	}
+	memory, err := c.lend()
+	if err == nil && c.dir == "" {
+		c.dir, err = os.MkdirTemp("", "patchbay-ranks-")
+	}
+	if err != nil {
+		return nil, err
+	}
+	c.count++
+	c.at[place], err = c.startRank(place, memory, filepath.Join(c.dir, strconv.Itoa(c.count)))
+	return c.at[place], err
+}
+
+// close takes the names away that processes have met by.
+func (c *children) close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.dir == "" {
+		return nil
+	}
+	return os.RemoveAll(c.dir)
 }
 
 // exchange is what --transport says of processes, and --trusted-network of those on other machines.
@@ -95,15 +165,17 @@ func (c *Config) exchange() remote.Exchange {
 	return remote.ByBest
 }
 
-// lend takes half of the memory for so many processes of ranks out of what this one may take, and returns the share of
+// lend takes half of the memory for the processes of ranks out of what this one may take, and returns the share of
 // each: the transformer is theirs, or what GPUs need of the machine's for it; encoders, autoencoder and values of nodes
 // stay here. 0: nobody counts.
-func (c *children) lend(ranks int) (int64, error) {
+func (c *children) lend() (int64, error) {
 	if c.ledger == nil {
 		return 0, nil
 	}
-	c.ledger.Give(c.lent) // of those that have ended
-	c.lent = 0
+	ranks := c.started
+	if c.sharing() {
+		ranks = max(c.Ranks, len(c.infos))
+	}
 	share := c.memory / 2 / int64(ranks)
 	if share < leastMemory {
 		return 0, &failure.Error{
@@ -112,6 +184,11 @@ func (c *children) lend(ranks int) (int64, error) {
 				2*ranks*leastMemory>>20, c.memory>>20),
 		}
 	}
+	if c.lent == share*int64(ranks) {
+		return share, nil
+	}
+	c.ledger.Give(c.lent) // of those that have ended
+	c.lent = 0
 	if err := c.ledger.Take(share * int64(ranks)); err != nil {
 		return 0, &failure.Error{Code: failure.OutOfMemory, Field: "plan", Text: "start the processes of ranks", Cause: err}
 	}
@@ -215,8 +292,9 @@ func (c *Config) offer(places int, trusted bool, log zerolog.Logger) (remote.Con
 			log.Warn().Err(err).Msg("the device was not given back whole")
 		}
 	}
+	var ledger *engine.Ledger
 	if memory > 0 {
-		count(memory, &ec, nil)
+		ledger = count(memory, &ec, nil)
 	}
 	h, err := host.New(host.Config{
 		NewOps: ec.NewOps, DeviceOf: ec.DeviceOf, MemoryBytes: ec.MemoryBytes, DeviceMemory: ec.DeviceMemory,
@@ -226,7 +304,7 @@ func (c *Config) offer(places int, trusted bool, log zerolog.Logger) (remote.Con
 		closing()
 		return remote.Config{}, nil, err
 	}
-	offer := remote.Config{Host: h, Within: ec.Transport}
+	offer := remote.Config{Host: h, Ledger: ledger, Within: ec.Transport}
 	var lib *cuda.NCCL
 	if trusted {
 		if lib, err = c.between(); err != nil {

@@ -11,7 +11,9 @@ import (
 	"strings"
 	"syscall"
 
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
+	"patchbay/node/files"
 )
 
 // lockStore makes the store folder and takes its lock: two daemons on one store would destroy each other's files.
@@ -31,17 +33,24 @@ func lockStore(dir string) (func(), error) {
 }
 
 // ownName is the name of the daemon of a store: made once, and kept, so that a daemon knows its jobs again after a
-// restart.
+// restart and a power failure.
 func ownName(store string) (string, error) {
 	path := filepath.Join(store, "daemon-name")
 	if b, err := os.ReadFile(path); err == nil && len(b) > 0 {
 		return string(b), nil
 	}
 	name := "d-" + wire.NewID()
-	if err := os.WriteFile(path+".new", []byte(name), 0o600); err != nil {
+	err := message.WriteSynced(path+".new", []byte(name))
+	if err == nil {
+		err = os.Rename(path+".new", path)
+	}
+	if err == nil {
+		err = files.SyncFolder(store)
+	}
+	if err != nil {
 		return "", fmt.Errorf("store: %w", err)
 	}
-	return name, os.Rename(path+".new", path)
+	return name, nil
 }
 
 // Runtime tells other programs of this machine where a daemon listens.

@@ -117,7 +117,7 @@ func localExecutor(cfg *Config, log zerolog.Logger, lost func(error)) (*worker.L
 		eng.Close()
 		return nil, nil, nil, errors.Join(err, release())
 	}
-	log.Info().Str("device", eng.Name()).Int64("memory", memory).Msg("engine ready")
+	log.Info().Str("device", eng.Name()).Int64("memory", memory).Str("rates", eng.Rates()).Msg("engine ready")
 	closing := func() {
 		runner.Close()
 		eng.Close()

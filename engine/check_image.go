@@ -64,8 +64,8 @@ func convRule(y, x Tensor, w *Weight, a ConvArgs) string {
 		return rule
 	}
 	switch {
-	case w.Base.DType == I8:
-		return "weights of 8 bits are for Linear"
+	case w.Base.DType == I8 || w.Base.Blocks != nil:
+		return "weights of 8 bits and in blocks are for Linear"
 	case x.rank != 4 || y.rank != 4 || x.shape[0] != y.shape[0]:
 		return "x must be [B, Y, X, C] and y [B, Y', X', N]"
 	case a.KY < 1 || a.KX < 1 || a.Stride < 1:

@@ -29,8 +29,9 @@ type Reserver interface {
 	// Scratch returns how many bytes of the device Reserve leaves taken at most, with what was taken before.
 	Scratch(calls *Recorder) int64
 	Reserve(calls *Recorder) error
-	// Workspace returns how many bytes of Scratch any product may take, whatever its shape.
-	Workspace() int64
+	// Workspace returns how many bytes of Scratch any product may take, whatever its shape; blocks: with weights in blocks
+	// too.
+	Workspace(blocks bool) int64
 }
 
 // Chooser is implemented by Ops that have several ways to compute a call.
@@ -53,6 +54,9 @@ type Replayer interface {
 	// allocates, frees nor waits; marks in it may be left out. Sooner or later f is not called any more but what it issued
 	// is issued again: replayed is true. An error of f is returned; of a sequence that has one a part may be issued.
 	Replay(key string, moving []Tensor, f func(fixed []Tensor) error) (replayed bool, err error)
+	// Between makes a call that is ordered with those of the Ops and is none of them, such as an exchange with another
+	// rank. In the f of a Replay it may be made later, and is made again, in its place, whenever f is issued again.
+	Between(call func())
 	// Drop forgets all keys: their operands may go.
 	Drop()
 }

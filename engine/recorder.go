@@ -62,6 +62,7 @@ type Product struct {
 	XType, YType, Weight     DType
 	Act                      Act
 	Gated, Added, Bias       bool // there is a gate, a residual, a bias
+	Blocks                   bool // the weight is in blocks
 }
 
 // ProductOf describes a call of Linear.
@@ -69,7 +70,7 @@ func ProductOf(y, x Tensor, w *Weight, e Epilogue) Product {
 	p := Product{
 		Batch: 1, Rows: x.Dim(-2), N: w.N(), K: w.K(), Ranks: w.Ranks(), XType: x.DType, YType: y.DType,
 		Weight: w.Base.DType, Act: e.Act, Gated: !e.Gate.IsZero(), Added: !e.Residual.IsZero(),
-		Bias: !e.NoBias && !w.Bias.IsZero(),
+		Bias: !e.NoBias && !w.Bias.IsZero(), Blocks: w.Base.Blocks != nil,
 	}
 	if x.Dims() == 3 {
 		p.Batch = x.Dim(0)
@@ -295,6 +296,9 @@ func (r *Recorder) Replay(_ string, moving []Tensor, f func([]Tensor) error) (bo
 	r.Moving = max(r.Moving, n)
 	return false, f(moving)
 }
+
+// Between makes the call.
+func (r *Recorder) Between(call func()) { call() }
 
 // Drop does nothing.
 func (r *Recorder) Drop() {}

@@ -1,5 +1,7 @@
 package engine
 
+import "slices"
+
 // Matrix is a weight as it lies in a file: row-major [N, K] (convolutions: [N, KY, KX, C] flattened to K = KY*KX*C),
 // any storage dtype, at any byte alignment. Rows may be fewer than in the file: a rank of a tensor group hands over
 // only its slice.
@@ -26,6 +28,15 @@ type Blocks struct {
 	Elements, Bytes int    // of one block
 	// Widen widens whole blocks: len(dst) is a multiple of Elements.
 	Widen func(dst []float32, src []byte)
+}
+
+// Form numbers the forms that backends multiply as they are, from 1 on: Q8_0, Q4_0, Q4_K, Q5_K, Q6_K; 0: another, or b
+// is nil.
+func (b *Blocks) Form() int {
+	if b == nil {
+		return 0
+	}
+	return 1 + slices.Index([]string{"Q8_0", "Q4_0", "Q4_K", "Q5_K", "Q6_K"}, b.Name)
 }
 
 // rowBytes returns the bytes of so many elements of a row.

@@ -9,6 +9,7 @@ package models
 import (
 	"slices"
 
+	"patchbay/models/auraflow"
 	"patchbay/models/control"
 	"patchbay/models/dit"
 	"patchbay/models/family"
@@ -36,15 +37,18 @@ func Families() []family.Family {
 		qwenimage.Family(),
 		flux2.Family(),
 		krea2.Family(),
+		flux.Chroma(),
+		zimage.Lumina2(),
+		auraflow.Family(),
 	}
 }
 
 // OpenDiffusion finds out which model a checkpoint holds, alone or inside a full checkpoint, and describes it. meta is
 // the file's metadata: a JSON object under "config" may give what names and shapes do not tell (heads, rotation axes,
 // latent scale and shift, sampling.shift). Files of other kinds are errors that say what they look like and what is
-// supported.
-func OpenDiffusion(set *weights.Set, meta map[string]string) (*family.Diffusion, error) {
-	return family.Open(Families(), set, meta)
+// supported. changes are what adapters make of the stored tensors first.
+func OpenDiffusion(set *weights.Set, meta map[string]string, changes ...weights.Change) (*family.Diffusion, error) {
+	return family.Open(Families(), set, meta, changes...)
 }
 
 // OpenControl describes the control net that a checkpoint holds; meta is read as that of a model of its family. Files
@@ -52,6 +56,10 @@ func OpenDiffusion(set *weights.Set, meta map[string]string) (*family.Diffusion,
 func OpenControl(set *weights.Set, meta map[string]string) (*control.Net, error) {
 	return control.Open(Families(), set, meta)
 }
+
+// OpenPatch describes the model patch that a checkpoint holds; files of other kinds are errors that say what they look
+// like.
+func OpenPatch(set *weights.Set) (*control.Net, error) { return control.OpenPatch(Families(), set) }
 
 // GuessKind tells what a file seems to be, for the error of whoever wanted another kind.
 func GuessKind(set *weights.Set) string { return family.GuessKind(Families(), set) }

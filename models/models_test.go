@@ -3,9 +3,11 @@ package models_test
 import (
 	"errors"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
+	"patchbay/engine"
 	"patchbay/engine/ref"
 	"patchbay/engine/safetensors"
 	"patchbay/models"
@@ -229,6 +231,49 @@ func TestGuessKindFindsModelAndPrefix(t *testing.T) {
 	}
 }
 
+// TestRelativesAreRefusedByName opens files that have the names by which a supported family is known and others beside
+// them (ComfyUI 0.33.0 comfy/ldm/chroma_radiance and comfy/ldm/lumina, diffusers' ChromaTransformer2DModel): the error
+// says what they are.
+func TestRelativesAreRefusedByName(t *testing.T) {
+	radiance := []string{
+		"img_in_patch.weight", "txt_in.weight", "distilled_guidance_layer.in_proj.weight",
+		"distilled_guidance_layer.norms.0.scale", "double_blocks.0.img_attn.norm.key_norm.scale",
+		"nerf_blocks.0.norm.scale",
+	}
+	for want, files := range map[string][][]string{
+		"a diffusion model (chroma radiance)": {
+			append(slices.Clone(radiance), "nerf_final_layer.norm.scale"),
+			append(slices.Clone(radiance), "nerf_final_layer_conv.norm.scale", "__x0__", "__sequential__"),
+			{
+				"img_in_patch.weight", "distilled_guidance_layer.in_proj.weight", "distilled_guidance_layer.norms.0.weight",
+				"double_blocks.0.img_attn.norm.key_norm.weight",
+			},
+		},
+		"a diffusion model (diffusers layout of chroma)": {{
+			"x_embedder.weight", "context_embedder.weight", "distilled_guidance_layer.in_proj.weight",
+			"distilled_guidance_layer.norms.0.weight", "distilled_guidance_layer.layers.0.linear_1.weight",
+			"transformer_blocks.0.attn.add_q_proj.weight", "single_transformer_blocks.0.proj_mlp.weight",
+		}},
+		"a diffusion model (z-image in pixel space)": {{
+			"x_embedder.weight", "cap_embedder.1.weight", "noise_refiner.0.attention.k_norm.weight",
+			"noise_refiner.0.adaLN_modulation.0.weight", "dec_net.cond_embed.weight", "dec_net.input_embedder.embedder.0.weight",
+		}},
+	} {
+		for _, names := range files {
+			for _, prefix := range []string{"", "model.diffusion_model."} {
+				set := map[string]weights.Stored{}
+				for _, name := range names {
+					set[prefix+name] = weights.Stored{Shape: []int{1}, Data: make([]byte, 4)}
+				}
+				_, err := models.OpenDiffusion(weights.FromMap(set), nil)
+				if err == nil || !strings.Contains(err.Error(), "looks like "+want) {
+					t.Errorf("%s: got error %v, want one that says %q", prefix+names[0], err, want)
+				}
+			}
+		}
+	}
+}
+
 // TestEveryFamilyInFullCheckpoints opens the tiny model of every family under the prefixes of full checkpoints.
 func TestEveryFamilyInFullCheckpoints(t *testing.T) {
 	for _, name := range tiny.Names() {
@@ -248,6 +293,38 @@ func TestEveryFamilyInFullCheckpoints(t *testing.T) {
 			got, err := models.OpenDiffusion(weights.FromMap(full), meta)
 			if err != nil || !reflect.DeepEqual(got.Spec, want.Spec) {
 				t.Errorf("%s under %s: got %+v, %v; want %+v", name, prefix, got, err, want.Spec)
+			}
+		}
+	}
+}
+
+// TestFilesThatLackATensorAreDescribedOrRefused drops every tensor of every small model, one at a time, and all
+// dimensions of it: nothing panics while a file is described, and what is refused is refused in words.
+func TestFilesThatLackATensorAreDescribedOrRefused(t *testing.T) {
+	for _, name := range tiny.Names() {
+		set, meta, err := tiny.Checkpoint(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, lacking := range set.Names() {
+			for _, flat := range []bool{false, true} {
+				others := map[string]weights.Stored{}
+				for _, n := range set.Names() {
+					others[n], _ = set.Get(n)
+				}
+				if delete(others, lacking); flat {
+					others[lacking] = weights.Stored{DType: engine.F32, Shape: []int{0}}
+				}
+				func() {
+					defer func() {
+						if r := recover(); r != nil {
+							t.Errorf("%s without %s (there without values: %v): panic: %v", name, lacking, flat, r)
+						}
+					}()
+					if _, err := models.OpenDiffusion(weights.FromMap(others), meta); err != nil && err.Error() == "" {
+						t.Errorf("%s without %s: an error without words", name, lacking)
+					}
+				}()
 			}
 		}
 	}

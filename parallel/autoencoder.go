@@ -10,7 +10,9 @@ import (
 	"patchbay/parallel/comm"
 	"patchbay/parallel/failure"
 	"patchbay/parallel/group"
+	"patchbay/parallel/host"
 	"patchbay/parallel/plan"
+	"patchbay/parallel/rank"
 )
 
 // Workspace is what Engine.Do lends to one piece of work on one rank: text encoders, VAE, anything that is not the
@@ -25,7 +27,8 @@ type Workspace struct {
 	// DType is the type of activations that text encoders and autoencoder have here.
 	DType engine.DType
 
-	cfg *Config
+	cfg  *Config
+	home *host.Local
 }
 
 // Do runs f on the device with nothing else running there but requests that share its places. A panic in f becomes an
@@ -54,7 +57,7 @@ func (e *Engine) Do(ctx context.Context, what string, f func(*Workspace) error) 
 
 // do is one try of Do. The caller holds e.work.
 func (e *Engine) do(ctx context.Context, what string, f func(*Workspace) error) error {
-	l := &Workspace{Ops: e.ops, DType: e.cfg.Beside, cfg: &e.cfg, Check: func() error {
+	l := &Workspace{Ops: e.ops, DType: e.cfg.Beside, cfg: &e.cfg, home: e.home, Check: func() error {
 		if err := ctx.Err(); err != nil {
 			return cancelled(err)
 		}
@@ -73,6 +76,68 @@ func (e *Engine) do(ctx context.Context, what string, f func(*Workspace) error) 
 		return engine.NewArena(what, e.buf.Mem, e.buf.Bytes), nil
 	}
 	return group.Recovered(what, func() error { return f(l) })
+}
+
+// Share is what one rank of work that Workspace.Shared splits gets.
+type Share struct {
+	Rank  int
+	Ops   engine.Ops          // valid during the work
+	Sum   func(engine.Tensor) // adds a contiguous tensor over all ranks in place
+	Check func() error        // as Workspace.Check; nil where ranks must not stop at different places
+}
+
+// Loaders are operations on the devices that the tensor group of a plan has, one for each of its ranks, which load the
+// weights that Shared works with. They stay as long as the engine. One rank alone where the ranks are in other
+// processes, as work beside the denoise loop is done in this one, and for a plan that Sample will refuse.
+func (l *Workspace) Loaders(p plan.Plan) ([]engine.Ops, error) {
+	if p.Tensor == 1 || l.cfg.Hosts != nil || l.cfg.fits(p) != nil {
+		return []engine.Ops{l.Ops}, nil
+	}
+	out := make([]engine.Ops, p.Tensor)
+	for r := range out {
+		var err error
+		if out[r], err = l.home.OpsOf(r); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// Shared runs f on so many ranks at once. The first error ends all of them.
+func (l *Workspace) Shared(what string, ranks int, f func(Share) error) error {
+	check := l.Check
+	if !l.cfg.transport().Interruptible() {
+		check = nil
+	}
+	return l.joined(what, ranks, func(r int, ops engine.Ops, end comm.Comm) error {
+		return f(Share{Rank: r, Ops: ops, Sum: end.AllReduce, Check: check})
+	})
+}
+
+// joined runs f on so many ranks of this process at once, each with operations and its end of a group of all.
+func (l *Workspace) joined(what string, ranks int, f func(r int, ops engine.Ops, end comm.Comm) error) error {
+	ops := make([]engine.Ops, ranks)
+	for r := range ops {
+		var err error
+		if ops[r], err = l.cfg.NewOps(r, ranks); err != nil {
+			rank.CloseOps(ops[:r]...)
+			return err
+		}
+	}
+	defer rank.CloseOps(ops...)
+	all := comm.Group{Name: what, Ranks: make([]int, ranks), Deadline: rendezvous}
+	for r := range all.Ranks {
+		all.Ranks[r] = r
+	}
+	ends, err := l.cfg.transport().Connect(all, ops)
+	if err != nil {
+		return err
+	}
+	g := group.New(func(err error) { ends[0].Abort(err) })
+	for r, end := range ends {
+		g.Go(fmt.Sprintf("%s, rank %d", what, r), func() error { return f(r, ops[r], end) })
+	}
+	return g.Wait()
 }
 
 // Decode turns latents [b, C, y, x] in VAE space into pictures [b, S*y, S*x, 3] as vae.Decode does, split over ranks in
@@ -172,32 +237,12 @@ func (l *Workspace) autoencoder(bytes int) (vae.Env, error) {
 // banded runs f on so many ranks, each with its band of y latent rows.
 func (l *Workspace) banded(what string, ranks, y int, f func(*band) error) error {
 	rows := plan.Balanced(y, ranks)
-	ops := make([]engine.Ops, ranks)
-	for r := range ops {
-		var err error
-		if ops[r], err = l.cfg.NewOps(r, ranks); err != nil {
-			return err
-		}
-	}
-	all := comm.Group{Name: "vae", Ranks: make([]int, ranks), Deadline: rendezvous}
-	for r := range all.Ranks {
-		all.Ranks[r] = r
-	}
-	ends, err := l.cfg.transport().Connect(all, ops)
-	if err != nil {
-		return err
-	}
-	g := group.New(func(err error) { ends[0].Abort(err) })
-	for r, end := range ends {
-		g.Go(fmt.Sprintf("vae band %d", r), func() error {
-			return f(&band{
-				what: what, ops: ops[r], comm: end,
-				rows: vae.Band{Start: rows[r].Start, End: rows[r].End, Total: y}, check: l.Check,
-				dtype: l.DType,
-			})
+	return l.joined("vae", ranks, func(r int, ops engine.Ops, end comm.Comm) error {
+		return f(&band{
+			what: what, ops: ops, comm: end, rows: vae.Band{Start: rows[r].Start, End: rows[r].End, Total: y},
+			check: l.Check, dtype: l.DType,
 		})
-	}
-	return g.Wait()
+	})
 }
 
 // band is one rank's part of a split decode or encode.

@@ -2,6 +2,7 @@ package parallel
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"syscall"
 	"testing"
@@ -13,13 +14,13 @@ import (
 	"patchbay/tests/golden"
 )
 
-// benchModel is a FLUX of 12 heads of 64, 2 double and 4 single blocks with seeded weights.
-func benchModel(b *testing.B) Model {
+// benchModel is a FLUX of heads of 64, 2 double and 4 single blocks with seeded weights.
+func benchModel(b testing.TB, width int) Model {
 	b.Helper()
 	c := flux.Config{
-		Hidden: 768, Heads: 12, Depth: 2, DepthSingle: 4, Axes: []int{16, 24, 24}, Theta: 10000, TimeFactor: 1000,
+		Hidden: width, Heads: width / 64, Depth: 2, DepthSingle: 4, Axes: []int{16, 24, 24}, Theta: 10000, TimeFactor: 1000,
 		Channels: 16, PatchSize: 2,
-		ContextDim: 128, VectorDim: 64, MLPHidden: 3072,
+		ContextDim: 128, VectorDim: 64, MLPHidden: 4 * width,
 	}
 	d, err := c.Describe(nil)
 	if err != nil {
@@ -32,7 +33,7 @@ func benchModel(b *testing.B) Model {
 	if d, err = c.Describe(goldenweights.Seed("bench", declared)); err != nil {
 		b.Fatal(err)
 	}
-	return Model{Key: "bench", Spec: &d.Spec, Weights: LoadFunc(d.Load)}
+	return Model{Key: fmt.Sprintf("bench-%d", width), Spec: &d.Spec, Weights: LoadFunc(d.Load)}
 }
 
 // benchRequest is 4 steps of a picture of so many latents a side (64 are 512 px and 1024 tokens), with 128 text tokens.
@@ -54,7 +55,7 @@ func benchRequest(b *testing.B, side int) *Request {
 	entry := Entry{Strength: 1}
 	entry.Context = dit.Array{Rows: 128, Cols: 128, Data: golden.Input("bench", 128*128)}
 	return &Request{
-		Model: benchModel(b), Sampling: flow, Sampler: "euler", Sigmas: sigmas, Latent: l,
+		Model: benchModel(b, 768), Sampling: flow, Sampler: "euler", Sigmas: sigmas, Latent: l,
 		Noise:    Latent{B: 1, C: 16, Y: side, X: side, Data: noise},
 		Branches: []Branch{{Name: "positive", Entries: []Entry{entry}}},
 	}

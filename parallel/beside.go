@@ -239,7 +239,7 @@ func (e *Engine) share(req *Request, p plan.Plan, due, free int) (n int, text st
 	if e.cfg.DeviceOf != nil { // else its ranks have the processors of all its places
 		n = c.Plan.Ranks()
 	}
-	if c.Plan.Ranks() > 1 {
+	if c.Plan.Speeds = (plan.Speeds{}); c.Plan.Ranks() > 1 { // those of its places
 		text = c.Plan.String()
 	} else if p.Deterministic {
 		text = "deterministic=on"
@@ -252,6 +252,9 @@ func (e *Engine) fastest(req *Request, p plan.Plan, n int) (forecast.Candidate, 
 	w := req.Workload()
 	key := fmt.Sprint(n, req.Model.Key, w.Y, w.X, w.Batch, w.Evaluations, w.Text, w.Branches, p.Stale, p.Overlap,
 		p.Deterministic, req.hasArea())
+	for _, n := range w.Nets {
+		key += fmt.Sprint(" ", n.Key, n.Entries)
+	}
 	e.resident.Lock()
 	c, ok := e.chosen[key]
 	e.resident.Unlock()
@@ -297,8 +300,11 @@ func (e *Engine) on(places []int) *Engine {
 	}
 	e.next += 1 << 32 // numbers of teams differ
 	part := &Engine{
-		cfg: cfg, cluster: e.cluster, work: make(chan struct{}, 1), scheduler: e.scheduler, home: home,
-		ops: e.ops, hosts: []host.Host{home}, next: e.next, at: places,
+		cfg: cfg, cluster: e.cluster.Of(places), work: make(chan struct{}, 1), scheduler: e.scheduler, home: home,
+		ops: e.ops, hosts: []host.Host{home}, next: e.next, at: places, crowd: e.shares.all,
+	}
+	if d, ok := cfg.Hosts.(Divisible); ok {
+		part.cfg.Hosts, part.hosts = d.On(places), nil
 	}
 	e.parts = append(e.parts, part)
 	return part

@@ -48,7 +48,7 @@ func TestCacheOnExactPlans(t *testing.T) {
 			r := *r
 			r.Plan, other.Plan = plan, plan
 			var first []float32
-			for range 2 {
+			for run := range 2 {
 				got, err := e.Sample(context.Background(), &r, nil)
 				if err != nil {
 					t.Fatalf("%s %s: %v", c.model, plan, err)
@@ -64,6 +64,9 @@ func TestCacheOnExactPlans(t *testing.T) {
 				}
 				if !slices.Equal(first, got.Latent.Data) {
 					t.Errorf("%s %s: the second run differs", c.model, plan)
+				}
+				if run > 0 {
+					break
 				}
 				if _, err := e.Sample(context.Background(), &other, nil); err != nil {
 					t.Fatal(err)

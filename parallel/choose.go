@@ -1,24 +1,83 @@
 package parallel
 
 import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
 	"patchbay/engine"
+	"patchbay/models/dit"
+	"patchbay/parallel/failure"
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/plan"
 )
 
 // plan is the plan of a request: the one it names, or with ranks=N the fastest of at most N ranks that the simulator
-// finds on this engine's devices.
+// finds on this engine's devices. On other machines it is chosen when those have met.
 func (e *Engine) plan(r *Request) (plan.Plan, error) {
 	p, err := e.parse(r.Plan)
 	if err != nil {
 		return p, err
+	}
+	if _, _, _, far := e.network(); far && p.Choose > 0 {
+		return p, nil
 	}
 	if p.Choose > 0 {
 		if p, err = e.choose(r, p); err != nil {
 			return p, err
 		}
 	}
-	return p, r.fits(p)
+	p = e.cluster.Share(r.Model.Spec, p)
+	if err = r.fits(p); err == nil && e.cfg.DeviceOf != nil && !r.hasArea() {
+		s := e.question(r, p)
+		s.Cluster.PerHost = max(p.Ranks(), e.cfg.Ranks)
+		err = s.Fits(p)
+	}
+	return p, err
+}
+
+// question is search for a request.
+func (e *Engine) question(r *Request, p plan.Plan) forecast.Search {
+	s := e.search(r.Model, r.Workload(), p)
+	s.Flat = r.hasArea()
+	if e.cfg.DeviceOf != nil {
+		s.Cluster.Device.ValueBytes = r.Compute.Size()
+	}
+	s.Device = s.Cluster.Device
+	return s
+}
+
+// besideWeights is the bytes that each rank of a plan takes beside its weights, nil where that is not known: in the
+// memory of this process, where the session asks for it, and of entries that are limited to an area.
+func (e *Engine) besideWeights(r *Request, p plan.Plan) (bytes []int64) {
+	if r == nil || e.cfg.DeviceOf == nil || len(r.Sigmas) < 2 || r.hasArea() {
+		return nil
+	}
+	for _, m := range e.question(r, p).Memory(p) {
+		bytes = append(bytes, m.Total()-m.Weights)
+	}
+	return bytes
+}
+
+// advised adds to a refusal for want of memory on the devices a plan that fits what is free there now, if there is one.
+func (e *Engine) advised(err error, r *Request, p plan.Plan) error {
+	var full *failure.Error
+	device, ok := e.ops.(engine.Located)
+	if !ok || e.cfg.DeviceOf == nil || !errors.As(err, &full) || full.Code != failure.OutOfMemory {
+		return err
+	}
+	s := e.question(r, p)
+	s.Cluster.PerHost = max(p.Ranks(), e.cfg.Ranks)
+	if free, _, err := device.DeviceMemory(); err == nil && free > s.Cluster.Device.Reserved {
+		s.Cluster.Device.Memory = min(s.Cluster.Device.Memory, free)
+	}
+	if best, ok, err := s.Fastest(); err == nil && ok && best.Plan != p {
+		told := *full
+		told.Text += fmt.Sprintf("; %s would fit", best.Plan)
+		return &told
+	}
+	return err
 }
 
 // parse reads a plan of this engine.
@@ -33,9 +92,7 @@ func (e *Engine) parse(text string) (plan.Plan, error) {
 // choose asks the planner. Plans whose picture differs from one rank's are left out unless the request allows them;
 // memory is refused by the session, which knows what is resident.
 func (e *Engine) choose(r *Request, p plan.Plan) (plan.Plan, error) {
-	s := e.search(r.Model, r.Workload(), p)
-	s.Flat = r.hasArea()
-	c, err := s.Choose()
+	c, err := e.question(r, p).Choose()
 	if err != nil {
 		return p, err
 	}
@@ -47,9 +104,28 @@ func (e *Engine) search(m Model, w forecast.Workload, p plan.Plan) forecast.Sear
 	cluster := e.cluster
 	cluster.Device = e.onDevice(cluster.Device, m)
 	cluster.PerHost = p.Ranks()
+	if bandwidth, latency, places, _ := e.network(); bandwidth > 0 {
+		cluster.Network = forecast.Link{Name: "measured", Bandwidth: bandwidth, Latency: latency, AllToAll: 1}
+		cluster.Places = places
+	}
+	if cluster.Mixed != nil {
+		cluster.PerHost = min(p.Ranks(), len(cluster.Mixed))
+		cluster.Mixed = slices.Clone(cluster.Mixed)
+		for i, d := range cluster.Mixed {
+			cluster.Mixed[i] = e.onDevice(d, m)
+		}
+	}
 	return forecast.Search{
 		Workload: w, Cluster: cluster, Exact: !p.Stale, Warmup: 1, Blocking: !p.Overlap, Deterministic: p.Deterministic,
 	}
+}
+
+// network is what is known of the network between the processes of the ranks.
+func (e *Engine) network() (bandwidth, latency float64, places []int, far bool) {
+	if e.cfg.Hosts == nil {
+		return 0, 0, nil, false
+	}
+	return e.cfg.Hosts.Network()
 }
 
 // onDevice is a device with what the operations there and the weights of a model say of its memory. Without devices it
@@ -62,12 +138,14 @@ func (e *Engine) onDevice(d forecast.Device, m Model) forecast.Device {
 		d.WeightBytes = float64(bytes) / float64(m.Spec.Params)
 	}
 	if ops, ok := e.ops.(engine.Reserver); ok {
-		d.Workspace = ops.Workspace()
+		d.Workspace = ops.Workspace(m.Blocks)
 	}
-	if ops, ok := e.ops.(engine.Located); ok { // what is there: what others keep may be given back
+	if ops, ok := e.ops.(engine.Located); ok && e.cluster.Mixed == nil { // what others keep, they may give back
 		if _, total, err := ops.DeviceMemory(); err == nil {
-			d.Memory, d.Reserved = total, min(e.cfg.Reserve, total-1)
+			d.Name, d.Memory, d.Reserved = ops.Location(), total, min(e.cfg.Reserve, total-1)
 		}
+	} else if d.Memory > 0 {
+		d.Reserved = min(e.cfg.Reserve, d.Memory-1)
 	}
 	if most := e.cfg.DeviceMemory; most > 0 && (d.Memory == 0 || most < d.Memory-d.Reserved) {
 		d.Memory, d.Reserved = most, 0
@@ -102,20 +180,63 @@ func (e *Engine) Forecast(m Model, w forecast.Workload, text string) (*Forecast,
 
 // Workload is what the planner must know of a request; its Device is left out.
 func (r *Request) Workload() forecast.Workload {
+	nets := map[string]*forecast.Net{}
 	w := forecast.Workload{
 		Spec: r.Model.Spec, Y: r.Latent.Y, X: r.Latent.X, Batch: r.Latent.B,
 		Evaluations: max(len(r.Sigmas)-1, 1),
 	}
 	for i, b := range r.Branches {
 		for _, e := range b.Entries {
+			for _, c := range e.Control {
+				n := nets[c.Net.Key]
+				if n == nil {
+					n = &forecast.Net{
+						Key: c.Net.Key, Spec: c.Net.Spec, Bytes: c.Net.WeightBytes, Patch: c.Patch,
+						Hint: c.Hint.C * c.Net.Spec.PatchSize * c.Net.Spec.PatchSize,
+					}
+					nets[c.Net.Key] = n
+				}
+				n.Entries = append(n.Entries, len(w.Text))
+			}
 			w.Text = append(w.Text, e.Context.Rows+e.Context2.Rows)
 			w.References, w.Branches = append(w.References, w.Spec.ReferenceTokens(&e.Entry)), append(w.Branches, i)
 		}
+	}
+	w.Unlike = r.unlike()
+	for _, key := range slices.Sorted(maps.Keys(nets)) {
+		w.Nets = append(w.Nets, *nets[key])
 	}
 	if len(w.Text) == 0 { // nothing is evaluated
 		w.Text, w.References, w.Branches = []int{0}, []int{0}, []int{0}
 	}
 	return w
+}
+
+// unlike reports whether entries differ in more than the length of their texts, so that they cannot be one batch.
+func (r *Request) unlike() bool {
+	var first *Entry
+	for _, b := range r.Branches {
+		for i := range b.Entries {
+			e := &b.Entries[i]
+			if first == nil {
+				first = e
+			}
+			if len(e.Residuals) > 0 || len(e.Control) > 0 || entryArea(*e) != (Area{}) || e.Ranged ||
+				!sameShapes(&e.Entry, &first.Entry) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// sameShapes reports whether entries fit into one call of dit.Model's Prepare.
+func sameShapes(a, b *dit.Entry) bool {
+	size := func(r dit.Reference) [2]int { return [2]int{r.Y, r.X} }
+	return a.Context.Rows == b.Context.Rows && a.Context2.Rows == b.Context2.Rows &&
+		(a.Guidance == nil) == (b.Guidance == nil) && (a.Pooled == nil) == (b.Pooled == nil) &&
+		len(a.Size) == len(b.Size) && a.Method == b.Method && size(a.Concat) == size(b.Concat) &&
+		slices.EqualFunc(a.References, b.References, func(x, y dit.Reference) bool { return size(x) == size(y) })
 }
 
 // hasArea tells whether some entry is limited to a part of the picture.
@@ -130,10 +251,25 @@ func (r *Request) hasArea() bool {
 	return false
 }
 
+// Rates says where the rates come from that plans are chosen by.
+func (e *Engine) Rates() string {
+	f := e.cluster
+	f.PerHost = max(1, e.cfg.Ranks)
+	return f.Sources()
+}
+
 // cluster is one rank of the engine as the planner sees it.
 func (c *Config) cluster() (forecast.Cluster, error) {
 	if c.Machine != nil {
-		return forecast.Cluster{Device: c.Machine.Device, Link: c.Machine.Link, Hosts: 1, PerHost: 1}, c.Machine.Check()
+		f := forecast.Cluster{Device: c.Machine.Device, Mixed: c.Mixed, Link: c.Machine.Link, Hosts: 1, PerHost: 1}
+		if c.DeviceOf != nil {
+			devices := make([]string, c.Ranks)
+			for r := range devices {
+				devices[r] = c.DeviceOf(r)
+			}
+			f.Between = c.Machine.Between(devices)
+		}
+		return f, c.Machine.Check()
 	}
 	devices := c.Devices
 	if devices == "" {

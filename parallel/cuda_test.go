@@ -14,6 +14,12 @@ import (
 
 	"patchbay/engine"
 	"patchbay/engine/cuda"
+	"patchbay/engine/gguf"
+	"patchbay/engine/gguf/ggufwrite"
+	"patchbay/models"
+	"patchbay/models/dit"
+	"patchbay/models/tiny"
+	"patchbay/models/weights"
 	"patchbay/parallel/comm"
 	"patchbay/parallel/comm/localcuda"
 	"patchbay/parallel/failure"
@@ -27,17 +33,17 @@ func newFakeEngine(t *testing.T, devices int) *Engine {
 	return newFakeEngineBy(t, devices, func(*cuda.Driver, string) comm.Transport { return localcuda.Transport{} })
 }
 
-// newFakeEngineOf is newFakeEngine on one device, whose streams issue every call if eager.
-func newFakeEngineOf(t *testing.T, eager bool) *Engine {
-	t.Helper()
-	t.Setenv("PATCHBAY_TEST_EAGER", fmt.Sprint(eager))
-	return newFakeEngine(t, 1)
-}
-
 // newFakeEngineBy is newFakeEngine with the transport that by makes of the driver, whose library is in a folder.
 func newFakeEngineBy(t *testing.T, devices int, by func(driver *cuda.Driver, dir string) comm.Transport) *Engine {
 	t.Helper()
-	dir := os.Getenv("PATCHBAY_TEST_CUDA") // as in engine/cuda: a real GPU, which all ranks share where there is one
+	driver, dir, open := openFakes(t, devices)
+	return newEngineOn(t, open, by(driver, dir))
+}
+
+// openFakes opens so many fake GPUs.
+func openFakes(t *testing.T, devices int) (driver *cuda.Driver, dir string, open []*cuda.Device) {
+	t.Helper()
+	dir = os.Getenv("PATCHBAY_TEST_CUDA") // as in engine/cuda: a real GPU, which all ranks share where there is one
 	if dir == "" {
 		dir = fakegpu.Library(t)
 	}
@@ -50,20 +56,26 @@ func newFakeEngineBy(t *testing.T, devices int, by func(driver *cuda.Driver, dir
 		t.Fatal(err)
 	}
 	devices = min(devices, len(list))
-	open := make([]*cuda.Device, devices)
+	open = make([]*cuda.Device, devices)
 	for i := range open {
 		if open[i], err = driver.Device(i); err != nil {
 			t.Fatal(err)
 		}
-		open[i].Eager = os.Getenv("PATCHBAY_TEST_EAGER") == "true"
 		t.Cleanup(func() {
 			if err := open[i].Close(); err != nil && !errors.Is(err, engine.ErrDeviceLost) {
 				t.Error(err)
 			}
 		})
 	}
+	return driver, dir, open
+}
+
+// newEngineOn makes an engine whose ranks are on open devices in turn.
+func newEngineOn(t *testing.T, open []*cuda.Device, transport comm.Transport) *Engine {
+	t.Helper()
+	devices := len(open)
 	e, err := NewEngine(Config{
-		Recode: roundTrip, Transport: by(driver, dir), Patience: 5 * time.Minute,
+		Recode: roundTrip, Transport: transport, Patience: 5 * time.Minute,
 		DeviceOf: func(rank int) string { return fmt.Sprintf("cuda:%d", rank%devices) },
 		NewOps:   func(rank, _ int) (engine.Ops, error) { return open[rank%devices].NewOps() },
 	})
@@ -159,50 +171,151 @@ func TestSameBitsOnFakeGPUs(t *testing.T) {
 	}
 }
 
-// TestGraphsOnFakeGPUs: evaluations that are issued again as graphs give the bits that calls give, with the entries on
-// one rank and on two. A cancelled run leaves nothing behind, nor does one of another size.
+// TestGraphsOnFakeGPUs: evaluations that are issued again as graphs give the bits that calls give, on one rank and on
+// ranks that exchange between graphs, with fewer calls of the driver. A cancelled run leaves nothing behind, nor does
+// one of another size.
 func TestGraphsOnFakeGPUs(t *testing.T) {
-	for _, c := range []struct {
+	t.Setenv("FAKEGPU_DEVICES", "2")
+	for i, c := range []struct {
 		model, plan string
-		graphs      int64 // evaluations
-	}{{"flux-c", "", 2}, {"sd3-b", "cfg=2", 2 * 2}, {"hydit-a", "", 2}} {
+		graphs      int64   // evaluations or micro-steps, of all ranks
+		calls       float64 // of the driver in a step, as a part of those without graphs, at most
+	}{
+		{"flux-c", "", 3, 0.25},
+		{"sd3-b", "cfg=2", 2 * 3, 0.25},
+		{"flux-c", "ulysses=2", 2 * 3, 0.7},
+		{"flux-c", "tensor=2,form=scatter", 2 * 3, 0.9},
+		{"hydit-a", "pipe=2,patches=2,warmup=1", 3 * 2 * 2, 0.5}, // both ways of the folded stage
+	} {
 		t.Run(c.model+"/"+c.plan, func(t *testing.T) {
-			r := parityRequest(t, openGolden(t, c.model), c.model, 1, 4, 4, 3)
+			t.Setenv("FAKEGPU_SEED", fmt.Sprint(i+1))
+			r := parityRequest(t, openGolden(t, c.model), c.model, 1, 4, 4, 4)
 			r.Plan = c.plan
 			if r.Plan != "cfg=2" {
 				r.Branches[0].Entries = r.Branches[0].Entries[:1]
 			}
-			calls, err := newFakeEngineOf(t, true).Sample(context.Background(), r, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			e := newFakeEngineOf(t, false)
-			if c.model == "flux-c" && c.graphs > 0 {
-				ctx, cancel := context.WithCancel(context.Background())
-				defer cancel()
-				other := parityRequest(t, openGolden(t, c.model), c.model, 1, 4, 6, 4)
-				steps := 0
-				_, err = e.Sample(ctx, other, func(Progress) error {
-					if steps++; steps == 3 {
-						cancel()
+			run := func(eager, before bool) (*Result, float64) {
+				_, _, open := openFakes(t, 1+i%2)
+				for _, dev := range open {
+					dev.Eager = eager
+				}
+				e := newEngineOn(t, open, localcuda.Transport{})
+				if before {
+					cancelRun(t, e, c.model)
+				}
+				made := map[int]int64{}
+				result, err := e.Sample(context.Background(), r, func(p Progress) error {
+					for _, dev := range open {
+						made[p.Step] += dev.Counts().Calls
 					}
 					return nil
 				})
-				if e := (*failure.Error)(nil); !errors.As(err, &e) || e.Code != failure.Cancelled {
-					t.Errorf("a cancelled run: %v", err)
+				if err != nil {
+					t.Fatal(err)
 				}
+				return result, float64(made[4] - made[3])
 			}
-			graphs, err := e.Sample(context.Background(), r, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			calls, without := run(true, false)
+			graphs, with := run(false, i == 0)
 			if relative(graphs.Latent.Data, calls.Latent.Data) != 0 {
 				t.Error("graphs give other bits")
 			}
 			if got := graphs.Stats.Chosen["evaluations by graphs"]; got != c.graphs {
 				t.Errorf("%d evaluations as graphs, want %d", got, c.graphs)
 			}
+			if t.Logf("%.0f calls a step without graphs, %.0f with", without, with); !(with <= c.calls*without) {
+				t.Errorf("graphs leave %.2f of the calls, want at most %.2f", with/without, c.calls)
+			}
 		})
+	}
+}
+
+// cancelRun runs a request of another size and cancels it.
+func cancelRun(t *testing.T, e *Engine, model string) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	other := parityRequest(t, openGolden(t, model), model, 1, 4, 6, 4)
+	_, err := e.Sample(ctx, other, func(p Progress) error {
+		if p.Step == 3 {
+			cancel()
+		}
+		return nil
+	})
+	if e := (*failure.Error)(nil); !errors.As(err, &e) || e.Code != failure.Cancelled {
+		t.Errorf("a cancelled run: %v", err)
+	}
+}
+
+// inBlocks returns a checkpoint as a GGUF file has it: matrices of whole blocks in q8_0.
+func inBlocks(t *testing.T, set *weights.Set) *weights.Set {
+	t.Helper()
+	var tensors []ggufwrite.Tensor
+	for _, name := range set.Names() {
+		s, _ := set.Get(name)
+		as := gguf.F32
+		if len(s.Shape) == 2 && s.Shape[1]%32 == 0 {
+			as = gguf.Q8v0
+		}
+		data := ggufwrite.Quantise(as, s.F32())
+		tensors = append(tensors, ggufwrite.Tensor{Name: name, Type: as, Shape: s.Shape, Data: data})
+	}
+	f, err := gguf.OpenBytes(ggufwrite.File(nil, tensors))
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := weights.FromGGUF(f, engine.BF16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// TestBlocksOnFakeGPUs: weights in blocks stay so on the device, whole, in parts that are brought together, and cut for
+// a tensor group; the numbers are those of the processors, and the forecast counts what is taken there.
+func TestBlocksOnFakeGPUs(t *testing.T) {
+	t.Setenv("FAKEGPU_DEVICES", "2")
+	set, meta, err := tiny.Checkpoint("flux-c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	set = inBlocks(t, set)
+	d, err := models.OpenDiffusion(set, meta)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cpu, gpu := newEngine(t), newFakeEngine(t, 2)
+	for _, text := range []string{"", "tensor=2,ulysses=2,shard=on"} {
+		r := tinyRequest(t, "flux-c", 1, 4, 4, 1)
+		r.Branches[0].Entries = r.Branches[0].Entries[:1]
+		held := int64(0)
+		r.Plan, r.Model.Key = text, "blocks"
+		r.Model.Weights = LoadFunc(func(ops engine.Ops, part dit.Held) (dit.Model, error) {
+			count := &weighing{Ops: ops}
+			m, err := d.Load(count, part)
+			if text == "" {
+				held = count.peak
+			}
+			return m, err
+		})
+		r.Model.WideBytes, r.Model.Blocks = set.WideBytes(), set.Blocks()
+		want, err := cpu.Sample(t.Context(), r, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := gpu.Sample(t.Context(), r, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rel := relative(got.Latent.Data, want.Latent.Data); !(rel <= 1e-5) {
+			t.Errorf("%q differs from the processors by %.3g, bound 1e-5", text, rel)
+		}
+		if text != "" {
+			continue
+		}
+		if off := float64(held)/float64(set.WideBytes()) - 1; !near(off, 0, 0.02) || !set.Blocks() {
+			t.Errorf("weights take %d bytes on the device, the forecast is %d", held, set.WideBytes())
+		}
 	}
 }
 
@@ -287,3 +400,6 @@ func TestFailuresOfFakeGPUs(t *testing.T) {
 		t.Errorf("a broken device: %v, Lost was told %d times, want %s and once", err, lost, failure.DeviceLost)
 	}
 }
+
+// TestSharedWorkOnFakeGPUs is TestSharedWorkSums on three devices.
+func TestSharedWorkOnFakeGPUs(t *testing.T) { sharedWork(t, newFakeEngine(t, 3)) }

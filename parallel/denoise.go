@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"patchbay/models/dit"
 	"patchbay/models/sampling"
 	"patchbay/parallel/failure"
 	"patchbay/parallel/forecast"
@@ -121,13 +122,15 @@ func (d *denoiser) open(budget int64) error {
 		Model: d.req.Model.Key, Plan: d.team.Plan, DType: d.req.Compute, Batch: d.req.Latent.B,
 		Text: d.textTokens(), Budget: budget,
 	}
-	if w := d.req.Workload(); d.team.Plan.Pipe > 1 {
-		w.Device = d.device
+	w := d.req.Workload()
+	w.Device = d.device
+	d.session.merged = w.Together(d.team.Plan)
+	if d.team.Plan.Pipe > 1 {
 		o.Lanes = forecast.NewPartition(w, d.team.Plan).Lanes
 	}
 	branches := make([]int, len(d.preds))
 	for i, e := range d.entries {
-		in := rank.EntryInput{Entry: e.Entry, Grid: d.preds[i].layout.grid}
+		in := rank.EntryInput{Entries: []dit.Entry{e.Entry}, Grid: d.preds[i].layout.grid}
 		for _, r := range e.Residuals {
 			for n := in.Grid.Tokens() * d.req.Model.Spec.Width * o.Batch; len(r.Rows) < n; { // one for all items
 				r.Rows = slices.Concat(r.Rows, r.Rows[:min(len(r.Rows), n-len(r.Rows))])
@@ -137,10 +140,13 @@ func (d *denoiser) open(budget int64) error {
 		for _, c := range e.Control {
 			told := e.Entry
 			told.References, told.Hint, told.Mode = nil, tokensOf(c.Hint, d.req.Model.Spec), c.Mode
+			if c.Patch {
+				told = dit.Entry{Hint: told.Hint}
+			}
 			in.Control = append(in.Control, rank.ControlInput{
-				Model: c.Net.Key, Entry: told, Strength: c.Strength, Start: c.SigmaStart, End: c.SigmaEnd,
+				Model: c.Net.Key, Entry: told, Strength: c.Strength, Start: c.SigmaStart, End: c.SigmaEnd, Patch: c.Patch,
 			})
-			d.session.nets = true
+			d.session.nets = d.session.nets || !c.Patch
 		}
 		o.Entries = append(o.Entries, in)
 		branches[i] = d.preds[i].branch

@@ -85,7 +85,7 @@ func TestWeightsAreKeptByDevice(t *testing.T) {
 	if loads["d0"] != 2 || loads["d1"] != 1 {
 		t.Errorf("loaded %v, want 2 on d0 and 1 on d1", loads)
 	}
-	room = 1 << 20 // one model
+	room = 3 << 19 // one model
 	run("flux-a", "ulysses=3")
 	var left []string
 	for _, m := range e.Resident() {
@@ -98,7 +98,7 @@ func TestWeightsAreKeptByDevice(t *testing.T) {
 	_, err = e.Sample(context.Background(), request("sd3-b", ""), nil)
 	var pe *failure.Error
 	if !errors.As(err, &pe) || pe.Code != failure.OutOfMemory ||
-		!strings.Contains(pe.Text, "take 1 MB, 0 MB of d0 are free") {
+		!strings.Contains(pe.Text, "take 1 MB, activations and buffers beside them 0 MB, 0 MB of d0 are free") {
 		t.Errorf("got %v, want a refusal that names d0 and the numbers", err)
 	}
 }
@@ -152,3 +152,69 @@ func TestRanksOnDevices(t *testing.T) {
 		t.Errorf("%d streams began and %d were closed", began.Load(), ended.Load())
 	}
 }
+
+// TestPlansAreRefusedBeforeLoading: on devices a plan that a request names is refused by all that it takes there
+// (weights, activations, exchanges, kept keys and values, the libraries' workspace), not by its weights alone, before
+// any are read: in a byte less than a run has taken. Ranks that share a device are counted together.
+func TestPlansAreRefusedBeforeLoading(t *testing.T) {
+	const weights, space, slack = 1 << 20, 1 << 16, 1 << 12
+	for _, c := range []struct {
+		plan    string
+		devices int
+		field   string
+	}{{"", 1, "plan"}, {"ulysses=2", 2, "plan"}, {"pipe=2,patches=2,warmup=1", 2, "model"}, {"ulysses=2", 1, "model"}} {
+		var loads, held int64
+		run := func(budget int64) (*Result, error) {
+			deviceOf := func(rank int) string { return fmt.Sprintf("d%d", rank%c.devices) }
+			e, err := NewEngine(Config{
+				DeviceOf: deviceOf, DeviceMemory: budget, Transport: comm.Local{}, Ranks: 2,
+				NewOps: func(rank, ranks int) (engine.Ops, error) {
+					ops, err := testOps(rank, ranks)
+					return spacious{located{ops, deviceOf(rank), func() int64 { return 1 << 40 }}, space}, err
+				},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer e.Close()
+			r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", 1, 16, 16, 2)
+			r.Plan, r.Model.WeightBytes = c.plan, weights
+			load := r.Model.Weights.Load
+			r.Model.Weights = LoadFunc(func(ops engine.Ops, held dit.Held) (dit.Model, error) {
+				atomic.AddInt64(&loads, 1)
+				return load(ops, held)
+			})
+			result, err := e.Sample(t.Context(), r, nil)
+			for _, m := range e.Resident() {
+				held = max(held, m.Bytes)
+			}
+			return result, err
+		}
+		free, err := run(0)
+		if err != nil {
+			t.Fatalf("%q on %d: %v", c.plan, c.devices, err)
+		}
+		peak, least := free.Stats.PeakBytes, held+free.Stats.PeakBytes-slack
+		if c.devices == 1 && c.plan != "" { // the second rank has fewer rows
+			peak, least = 2*peak, held+peak*3/2
+		}
+		if _, err := run(held + peak + slack); err != nil {
+			t.Errorf("%q on %d in what it takes: %v", c.plan, c.devices, err)
+		}
+		loads = 0
+		var f *failure.Error
+		if _, err := run(least); !errors.As(err, &f) || f.Code != failure.OutOfMemory || f.Field != c.field || loads > 0 {
+			t.Errorf("%q on %d in less than it takes: %d loads, %v", c.plan, c.devices, loads, err)
+		}
+	}
+}
+
+// spacious is an Ops whose libraries want a workspace.
+type spacious struct {
+	located
+	space int64
+}
+
+func (s spacious) Workspace(bool) int64           { return s.space }
+func (s spacious) Scratch(*engine.Recorder) int64 { return s.space }
+func (s spacious) Reserve(*engine.Recorder) error { return nil }

@@ -28,16 +28,19 @@ type Config struct {
 	Transport                          comm.Transport // nil: comm.Local, refused on devices
 	Recode                             func(v any) (any, error)
 	// Devices names the device (parallel/forecast/devices.json) of one rank, with its link where it is not the usual
-	// one: stages are balanced and plans chosen by it; empty: "cpu". Machine, if not nil, is measured and takes its place.
+	// one, or those of all places where they differ: stages are balanced, work is shared and plans chosen by it; empty:
+	// "cpu". Machine, if not nil, is measured and takes its place, with Mixed by place where devices differ, fastest
+	// first.
 	Devices string
 	Machine *forecast.Machine
+	Mixed   []forecast.Device
 	// Patience is how long the ranks of a request may stand still together before it fails, 0: ten minutes. It must exceed
 	// the longest single operation.
 	Patience time.Duration
 	// Ranks is how many ranks the devices of DeviceOf have a place for, 0: any number. Plans of more are refused.
 	Ranks int
-	// Schedule says how requests that wait share the places of Ranks, which must be given then, without Hosts; empty:
-	// ScheduleOne.
+	// Schedule says how requests that wait share the places of Ranks, which must be given then, and Hosts be Divisible;
+	// empty: ScheduleOne.
 	Schedule Schedule
 	// Relieve, if not nil, frees what others keep on the devices; work that a device had no memory for is tried once more
 	// then. Lost, if not nil, is told that a device is lost to this process, or a rank hangs in it for good.
@@ -64,6 +67,20 @@ type Hosts interface {
 	Changed(ranks int) bool
 	// Missing says which processes there should be and cannot be had now, and why.
 	Missing() []string
+	// Network is what the machines have measured of the network between them when they met last: bytes per second that one
+	// receives while it sends as many, and seconds of a message, 0: nothing; with the places of each. far is false where
+	// all processes are on this machine.
+	Network() (bandwidth, latency float64, places []int, far bool)
+}
+
+// Divisible is Hosts of which several engines may have some each at the same time.
+type Divisible interface {
+	Hosts
+	// On is the processes at some places. They meet anew when they are started, and must be of no use then to whoever had
+	// one of them before; what is resident in them stays.
+	On(places []int) Hosts
+	// All are the processes that there are, whoever has them.
+	All() []host.Host
 }
 
 // fits refuses plans of more ranks than the devices have places for.
@@ -103,6 +120,7 @@ type Engine struct {
 	parts     []*Engine                     // of shares that somebody had, each place in one at most; under resident
 	chosen    map[string]forecast.Candidate // plans for shares; under resident
 	at        []int                         // of a part: those of the whole engine that it has
+	crowd     int                           // of a part: how many the whole engine has
 	lost      *team                         // ranks of a request that hung and have not all come back; nil: none
 	team      *team                         // ranks of the last plan; nil before the first request and after a failed one
 	cluster   forecast.Cluster              // one rank as the planner sees it
@@ -141,8 +159,8 @@ func NewEngine(cfg Config) (*Engine, error) {
 	if cfg.Schedule == "" || cfg.Schedule == ScheduleOne || cfg.Ranks == 1 {
 		return e, nil
 	}
-	if cfg.Ranks < 1 || cfg.Hosts != nil {
-		return nil, fmt.Errorf("start the engine: schedule %s wants a number of places in this process", cfg.Schedule)
+	if _, ok := cfg.Hosts.(Divisible); cfg.Ranks < 1 || cfg.Hosts != nil && !ok {
+		return nil, fmt.Errorf("start the engine: schedule %s wants a number of places on this machine", cfg.Schedule)
 	}
 	if e.ops, err = cfg.NewOps(0, 1); err != nil { // those of home load weights meanwhile
 		return nil, fmt.Errorf("start the engine: %w", err)
@@ -163,7 +181,7 @@ func (e *Engine) start(ranks int) error {
 	}
 	e.resident.Lock()
 	defer e.resident.Unlock()
-	e.hosts = hosts
+	e.hosts, e.parts = hosts, nil // whose processes have met anew
 	return nil
 }
 
@@ -178,12 +196,14 @@ func (e *Engine) places() (n int) {
 	return n
 }
 
-// refit is the plan of a request on the processes that there are: where some are missing and the plan has more ranks
-// than the others have places, the fastest for those. The caller holds e.work.
+// refit is the plan of a request on the processes that there are: one that is still to be chosen, and where some are
+// missing and the plan has more ranks than the others have places, the fastest for those. The caller holds e.work.
 func (e *Engine) refit(r *Request, p plan.Plan) (plan.Plan, error) {
 	places := e.places()
-	if places == 0 || p.Ranks() <= places {
+	if fit := places == 0 || p.Ranks() <= places; fit && p.Choose == 0 {
 		return p, nil
+	} else if fit {
+		places = p.Choose
 	}
 	missing := e.cfg.Hosts.Missing()
 	asked, err := e.parse(r.Plan)
@@ -197,8 +217,10 @@ func (e *Engine) refit(r *Request, p plan.Plan) (plan.Plan, error) {
 	own := plan.OneRank()
 	own.Choose, own.Overlap, own.Deterministic = places, asked.Overlap, asked.Deterministic
 	own.Stale = asked.Stale || asked.Pipe > 1 && asked.Patches > 1 && !asked.Deterministic
-	if own, err = e.choose(r, own); err != nil {
+	if own, err = e.choose(r, own); err != nil && len(missing) > 0 {
 		return p, fmt.Errorf("%w; hosts that are missing: %s", err, strings.Join(missing, "; "))
+	} else if err != nil {
+		return p, err
 	}
 	return own, r.fits(own)
 }
@@ -348,6 +370,9 @@ func (e *Engine) all() []host.Host {
 	if len(e.hosts) == 1 && e.hosts[0] == host.Host(e.home) {
 		return e.hosts
 	}
+	if d, ok := e.cfg.Hosts.(Divisible); ok {
+		return append([]host.Host{e.home}, d.All()...)
+	}
 	return append([]host.Host{e.home}, e.hosts...)
 }
 
@@ -488,14 +513,14 @@ func (e *Engine) sample(ctx context.Context, turn *Turn, req *Request, observe O
 		result, err = e.attempt(ctx, req, plan, observe)
 		return err
 	})
-	return result, err
+	return result, e.advised(err, req, plan)
 }
 
 // attempt makes weights and ranks ready and runs a request. The caller holds e.work.
 func (e *Engine) attempt(ctx context.Context, req *Request, plan plan.Plan, observe Observe) (*Result, error) {
 	start := time.Now()
 	var stats Stats
-	loaded, err := e.acquire(req.Model, plan)
+	loaded, err := e.acquire(req.Model, plan, req)
 	if err != nil {
 		return nil, err
 	}

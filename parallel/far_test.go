@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -15,6 +17,7 @@ import (
 
 	"patchbay/engine"
 	"patchbay/parallel/failure"
+	"patchbay/parallel/forecast"
 	"patchbay/parallel/host"
 	"patchbay/parallel/remote"
 )
@@ -190,6 +193,115 @@ func station(t *testing.T, n remote.Network, models *hosts) string {
 	return l.Addr().String()
 }
 
+// TestFarPlansKnowTheNetwork: a plan is chosen when the machines have met, by what they measured: where every message
+// between two machines takes 25 ms no exchange goes that way, and with a network that costs nothing it would.
+func TestFarPlansKnowTheNetwork(t *testing.T) {
+	e, h, cables, c := farHosts(t, 2, 0)
+	for _, way := range cables {
+		way.set(func() { way.delay = 25 * time.Millisecond })
+	}
+	g := openGolden(t, "flux-c")
+	r := parityRequest(t, g, "flux-c", 1, 48, 48, 2)
+	h.weights(r)
+	r.Guider, r.Branches = Guider{Kind: GuideBasic}, r.Branches[1:]
+	r.Plan = "ranks=4"
+	res, err := e.Sample(context.Background(), r, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p := planOf(t, strings.TrimPrefix(res.Stats.Plan, "one rank")); p.Ranks() > 2 {
+		t.Errorf("chose %s, which exchanges between the machines", p)
+	}
+	bandwidth, latency, _, far := c.Network()
+	if !far || !(bandwidth > 0) || !(latency >= 0.025) {
+		t.Errorf("measured %.3g bytes a second and %v s, want 25 ms or more", bandwidth, latency)
+	}
+	s := e.search(r.Model, r.Workload(), planOf(t, "ranks=4"))
+	s.Cluster.Network = forecast.Link{Bandwidth: 1e15}
+	if best, ok, err := s.Fastest(); err != nil || !ok || best.Plan.Ranks() <= 2 ||
+		!slices.Equal(s.Cluster.Places, []int{2, 2}) {
+		t.Errorf("on %v with a free network %s, %v: the test shows nothing", s.Cluster.Places, best.Plan, err)
+	}
+}
+
+// TestMeasuredNetworkIsKept: what hosts have measured is known to the next leader of the same hosts before they meet,
+// and predictions use it, until they meet anew; others know nothing, nor does who finds the file spoilt.
+func TestMeasuredNetworkIsKept(t *testing.T) {
+	n := remote.Network{Key: farKey(t, "a"), Build: "1.0"}
+	models := &hosts{t: t}
+	var cables []*cable
+	var list []string
+	for range 2 {
+		way := newCable(t, station(t, n, models))
+		cables, list = append(cables, way), append(list, way.address())
+	}
+	file := filepath.Join(t.TempDir(), "home", "networks.json")
+	lead := func(hosts []string) (*Engine, *remote.Cluster, error) {
+		t.Helper()
+		c := remote.NewCluster(n, remote.ByBest, func() []string { return hosts },
+			func(cl *remote.Client) host.Host { return cl }, func(string, error) {})
+		kept := c.Keep(file, func(err error) { t.Error(err) })
+		e, err := NewEngine(Config{NewOps: testOps, Hosts: c})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(c.Close)
+		return e, c, kept
+	}
+	r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", 1, 4, 5, 1)
+	models.weights(r)
+	r.Plan = "ulysses=4"
+	run := func(delay time.Duration) float64 {
+		t.Helper()
+		e, c, _ := lead(list)
+		defer e.Close()
+		for _, way := range cables {
+			way.set(func() { way.delay = delay })
+		}
+		if _, err := e.Sample(context.Background(), r, nil); err != nil {
+			t.Fatal(err)
+		}
+		_, latency, _, _ := c.Network()
+		return latency
+	}
+	for _, delay := range []time.Duration{0, 25 * time.Millisecond} {
+		measured := run(delay)
+		e, c, err := lead(list)
+		bandwidth, latency, places, far := c.Network()
+		if err != nil || !far || !(bandwidth > 0) || latency != measured || !slices.Equal(places, []int{2, 2}) {
+			t.Errorf("with %v: kept %.3g bytes a second, %v s, places %v, %v; measured %v s", delay, bandwidth, latency, places,
+				err, measured)
+		}
+		if delay > 0 && !(latency >= 0.025) {
+			t.Errorf("kept %v s, of a meeting before the last", latency)
+		}
+		s := e.search(r.Model, r.Workload(), planOf(t, "ranks=4"))
+		if s.Cluster.Network.Latency != measured || !slices.Equal(s.Cluster.Places, []int{2, 2}) {
+			t.Errorf("predictions have the network %+v between %v", s.Cluster.Network, s.Cluster.Places)
+		}
+		e.Close()
+	}
+	e, c, _ := lead(list[:1])
+	if bandwidth, _, _, _ := c.Network(); bandwidth != 0 {
+		t.Errorf("other hosts are thought to have measured %.3g bytes a second", bandwidth)
+	}
+	e.Close()
+	if err := os.WriteFile(file, []byte("[{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	e, c, err := lead(list)
+	if bandwidth, _, _, _ := c.Network(); bandwidth != 0 || err == nil || !strings.Contains(err.Error(), file) {
+		t.Errorf("a file that is spoilt: %.3g bytes a second, %v", bandwidth, err)
+	}
+	e.Close()
+	run(0)
+	e, _, err = lead(list)
+	if err != nil {
+		t.Errorf("the file was not replaced: %v", err)
+	}
+	e.Close()
+}
+
 // TestFarHostsEqualOneProcess: ranks on three machines, two on each, give the bits of ranks in one process.
 func TestFarHostsEqualOneProcess(t *testing.T) {
 	one := newEngine(t)
@@ -314,7 +426,7 @@ func TestHostsThatAreNotUsed(t *testing.T) {
 	cases := []struct{ address, want string }{
 		{good, ""},
 		{station(t, other, models), "another cluster key"},
-		{station(t, later, models), "it runs version 1.1 (protocol 3), this machine 1.0 (protocol 3)"},
+		{station(t, later, models), "it runs version 1.1 (protocol 5), this machine 1.0 (protocol 5)"},
 		{taken, "it works for " + leader.LocalAddr().String()},
 		{silent.Addr().String(), "it does not answer within 5s"},
 		{garbage.Addr().String(), "tls: first record does not look like a TLS handshake"},

@@ -115,22 +115,22 @@ func families() []struct {
 		{"qwenimage", 7, 9},
 		{"flux2", 6, 7},
 		{"krea2", 7, 10},
+		{"chroma", 8, 9},
+		{"lumina2", 9, 8},
+		{"auraflow", 9, 11},
 		{"fill-a", 8, 5},
 	}
 }
 
-// TestForecastEqualsExecutor computes a quarter of the plans on every family and compares bytes and calls of each rank
+// TestForecastEqualsExecutor computes an eighth of the plans on every family and compares bytes and calls of each rank
 // and axis, and the memory that each rank took, with the formulas: to the byte. It shows that recorded runs
 // (recorded_test.go) count as real ones do.
 func TestForecastEqualsExecutor(t *testing.T) {
 	for n, f := range families() {
 		e := newEngine(t)
-		r := tinyRequest(t, f.name, 2, f.y, f.x, 4)
+		r := tinyRequest(t, f.name, 2, f.y, f.x, 3)
 		w := workloadOf(r)
-		for i, text := range forecastPlans() {
-			if i%4 != len(f.name)%4 { // every fourth, another start for each family; recorded_test.go has them all
-				continue
-			}
+		for i, text := range everyNth(forecastPlans(), n, 8) { // recorded_test.go has them all
 			p := planOf(t, text)
 			if p.Check(w.Spec, w.Batch, len(w.Text), w.Tokens()) != nil {
 				t.Errorf("%s %s is refused; every tiny model takes it", f.name, text)
@@ -139,7 +139,7 @@ func TestForecastEqualsExecutor(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%s", f.name, p), func(t *testing.T) {
 				r, value := *r, 4
 				r.Plan = text
-				if (i/4+i+n)%2 == 1 { // half of them in bf16
+				if (i+n)%2 == 1 { // half of them in bf16
 					r.Compute, value = engine.BF16, 2
 				}
 				e.dismiss() // ranks keep the memory of requests before

@@ -122,7 +122,7 @@ func TestStoresHoldWhatTheTableSays(t *testing.T) {
 		r := tinyRequest(t, family, 1, 8, 8, evaluations)
 		r.Branches, r.Guider = []Branch{{Name: "positive", Entries: r.Branches[0].Entries[:1]}}, Guider{Kind: GuideBasic}
 		w := workloadOf(r)
-		for _, text := range somePlans(tagPlans(family), k, 4) {
+		for _, text := range somePlans(tagPlans(family), k, 6) {
 			r := *r
 			r.Plan = text
 			p, err := plan.Parse(text)

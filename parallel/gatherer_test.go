@@ -68,7 +68,7 @@ func (c *weighing) Free(b engine.Buf) { c.add(-len(b.Host)); c.Ops.Free(b) }
 func (c *weighing) Pack(m engine.Matrix, ch int) (*engine.Packed, error) {
 	p, err := c.Ops.Pack(m, ch)
 	if err == nil {
-		c.add(len(p.Buf.Host))
+		c.add(p.Bytes)
 	}
 	return p, err
 }
@@ -103,7 +103,7 @@ func TestShardedPlansEqualWholeWeights(t *testing.T) {
 		plans := everyNth([]string{
 			"ulysses=2", "ulysses=3", "ring=2", "cfg=2", "cfg=3", "data=2", "ring=2,ulysses=2", "data=2,cfg=2,ulysses=2",
 			"tensor=2,ulysses=2", "tensor=2,form=scatter,ring=3",
-		}, i, 4)
+		}, i, 8)
 		for _, plan := range plans {
 			t.Run(f.name+"/"+plan, func(t *testing.T) {
 				whole, parts := *r, *r

@@ -93,7 +93,7 @@ func TestStagesReadTheirOwnWeights(t *testing.T) {
 		for _, text := range everyNth([]string{
 			"pipe=2,patches=3", "pipe=2,patches=3,cut=weights", "pipe=3,ulysses=2,patches=2",
 			"pipe=4,patches=2,cut=weights", "cfg=2,pipe=2,tensor=2,form=scatter",
-		}, i, 2) {
+		}, i, 4) {
 			t.Run(f.name+"/"+text, func(t *testing.T) {
 				p := planOf(t, text+",shard=on")
 				whole, own := *r, *r

@@ -63,6 +63,10 @@ func (h *hosts) Changed(ranks int) bool { return ranks > h.room }
 
 func (h *hosts) Missing() []string { return nil }
 
+func (h *hosts) Network() (bandwidth, latency float64, places []int, far bool) {
+	return 0, 0, nil, false
+}
+
 func (h *hosts) Start(ranks int) ([]host.Host, error) {
 	h.starts++
 	h.room = ranks
@@ -70,45 +74,51 @@ func (h *hosts) Start(ranks int) ([]host.Host, error) {
 	var clients []*remote.Client
 	var out []host.Host
 	for i := range ranks {
-		listen, err := net.Listen("unix", filepath.Join(h.t.TempDir(), fmt.Sprintf("%d.sock", i)))
-		if err != nil {
-			return nil, err
-		}
-		here, there := net.Pipe()
-		h.conns = append(h.conns, there)
-		h.served.Add(1)
-		go func() {
-			defer h.served.Done()
-			defer func() { _ = listen.Close() }()
-			cfg, offer := host.Config{NewOps: h.ops, Places: 1}, remote.Config{Listen: listen, Open: h.open}
-			if h.device != nil {
-				h.device(i, &cfg, &offer)
-			}
-			own, err := host.New(cfg)
-			if err != nil {
-				h.t.Error(err)
-				return
-			}
-			defer own.Close()
-			var end io.ReadWriter = there
-			if i == 1 && h.mute != nil {
-				end = muted{there, h.mute}
-			}
-			offer.Host = own
-			_ = remote.Serve(end, offer)
-		}()
-		c, err := remote.NewClient(fmt.Sprintf("process %d", i), here, h.silence, func() error {
-			if h.killed != nil {
-				h.killed(i)
-			}
-			return nil
-		})
+		c, err := h.process(i)
 		if err != nil {
 			return nil, err
 		}
 		clients, out = append(clients, c), append(out, c)
 	}
-	return out, remote.Meet(clients, remote.ByBest)
+	_, err := remote.Meet(clients, remote.ByBest, false)
+	return out, err
+}
+
+// process starts process i.
+func (h *hosts) process(i int) (*remote.Client, error) {
+	listen, err := net.Listen("unix", filepath.Join(h.t.TempDir(), fmt.Sprintf("%d.sock", i)))
+	if err != nil {
+		return nil, err
+	}
+	here, there := net.Pipe()
+	h.conns = append(h.conns, there)
+	h.served.Add(1)
+	go func() {
+		defer h.served.Done()
+		defer func() { _ = listen.Close() }()
+		cfg, offer := host.Config{NewOps: h.ops, Places: 1}, remote.Config{Listen: listen, Open: h.open}
+		if h.device != nil {
+			h.device(i, &cfg, &offer)
+		}
+		own, err := host.New(cfg)
+		if err != nil {
+			h.t.Error(err)
+			return
+		}
+		defer own.Close()
+		var end io.ReadWriter = there
+		if i == 1 && h.mute != nil {
+			end = muted{there, h.mute}
+		}
+		offer.Host = own
+		_ = remote.Serve(end, offer)
+	}()
+	return remote.NewClient(fmt.Sprintf("process %d", i), here, h.silence, func() error {
+		if h.killed != nil {
+			h.killed(i)
+		}
+		return nil
+	})
 }
 
 // muted is the end of a process whose words are lost once the channel is closed.

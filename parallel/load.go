@@ -35,6 +35,7 @@ func (e *Engine) Load(ctx context.Context, m Model, text string) (Loaded, error)
 	if n := plan.MaxStages(m.Spec); p.Owns() && p.Pipe > n {
 		return out, plan.Refuse("pipe", "is %d, the blocks of %s make at most %d stages", p.Pipe, m.Spec.Family, n)
 	}
+	p = e.cluster.Share(m.Spec, p)
 	release, err := e.alone(ctx)
 	if err != nil {
 		return out, err
@@ -50,7 +51,7 @@ func (e *Engine) Load(ctx context.Context, m Model, text string) (Loaded, error)
 		return out, plan.Refuse("ranks", "are %d, the hosts that answer have places for %d", p.Ranks(), n)
 	}
 	start := time.Now()
-	loaded, err := e.acquire(m, p)
+	loaded, err := e.acquire(m, p, nil)
 	if err != nil {
 		return out, err
 	}
@@ -60,20 +61,25 @@ func (e *Engine) Load(ctx context.Context, m Model, text string) (Loaded, error)
 	return out, nil
 }
 
-// acquire makes the weights that ranks of a plan hold resident, each on the rank's device, and reports whether any had
-// to be loaded. All processes load at the same time.
-func (e *Engine) acquire(m Model, split plan.Plan) (loaded bool, err error) {
+// acquire makes the weights that ranks of a plan hold resident, each on the rank's device, with room for what a request
+// takes beside them there (nil: none is known), and reports whether any had to be loaded. All processes load at the
+// same time.
+func (e *Engine) acquire(m Model, split plan.Plan, r *Request) (loaded bool, err error) {
 	lanes := forecast.OwnLanes(m.Spec, split, e.cluster.Device)
-	return e.hold(m, split, func(at plan.Coord) dit.Held { return split.Held(lanes, at) })
+	return e.hold(m, split, e.besideWeights(r, split), func(at plan.Coord) dit.Held { return split.Held(lanes, at) })
 }
 
-// hold makes what held says of each rank resident.
-func (e *Engine) hold(m Model, split plan.Plan, held func(plan.Coord) dit.Held) (loaded bool, err error) {
+// hold makes what held says of each rank resident, with room for beside, which is by rank, or nil.
+func (e *Engine) hold(m Model, split plan.Plan, beside []int64, held func(plan.Coord) dit.Held) (bool, error) {
 	m.WeightBytes = e.weightBytes(m)
 	need := make([][]host.Need, len(e.hosts))
 	for rank := range split.Ranks() {
 		at, h := e.hostOf(rank), held(plan.Mesh{Plan: split}.At(rank))
-		need[at] = append(need[at], host.Need{Rank: rank, Held: h, Bytes: m.heldBytes(h)})
+		n := host.Need{Rank: rank, Held: h, Bytes: m.heldBytes(h)}
+		if beside != nil {
+			n.Beside = beside[rank]
+		}
+		need[at] = append(need[at], n)
 	}
 	fresh := make([]bool, len(e.hosts))
 	g := group.New(nil)
@@ -85,7 +91,7 @@ func (e *Engine) hold(m Model, split plan.Plan, held func(plan.Coord) dit.Held) 
 			})
 		}
 	}
-	err = g.Wait()
+	err := g.Wait()
 	return slices.Contains(fresh, true), err
 }
 
@@ -114,21 +120,25 @@ func (m Model) heldBytes(held dit.Held) int64 {
 	return bytes/int64(held.Parts) + int64(2*float64(bytes)*float64(largest)/float64(m.Spec.Params))
 }
 
-// acquireNets makes the weights of control nets resident beside those of the model.
+// acquireNets makes the weights of control nets and model patches resident beside those of the model.
 func (e *Engine) acquireNets(r *Request, split plan.Plan) error {
-	nets := map[string]Model{}
+	nets, patches := map[string]Model{}, map[string]bool{}
 	for _, b := range r.Branches {
 		for _, entry := range b.Entries {
 			for _, c := range entry.Control {
-				nets[c.Net.Key] = c.Net
+				nets[c.Net.Key], patches[c.Net.Key] = c.Net, c.Patch
 			}
 		}
 	}
-	held := func(at plan.Coord) dit.Held { return split.BesideHeld(at.Tensor) }
 	evicted := false
 	for pass := range 2 { // in the second all are there, unless they have driven each other out
 		for _, key := range slices.Sorted(maps.Keys(nets)) {
-			loaded, err := e.hold(nets[key], split, held)
+			loaded, err := e.hold(nets[key], split, nil, func(at plan.Coord) (h dit.Held) {
+				if !patches[key] {
+					h = split.BesideHeld(at.Tensor)
+				}
+				return h
+			})
 			if err != nil {
 				return err
 			}
@@ -137,7 +147,7 @@ func (e *Engine) acquireNets(r *Request, split plan.Plan) error {
 		if len(nets) == 0 {
 			return nil
 		}
-		loaded, err := e.acquire(r.Model, split)
+		loaded, err := e.acquire(r.Model, split, r)
 		if err != nil {
 			return err
 		}

@@ -121,7 +121,10 @@ type Residual = rank.Residual
 // Control is a control net that runs here, beside the model. Nets of an entry add up. They get the entry's text, pooled
 // vector and guidance, and the latent.
 type Control struct {
-	Net      Model  // its Spec is the family's, with the blocks of the net; its weights are a dit.Control
+	Net Model // its Spec is the family's, with the blocks of the net; its weights are a dit.Control
+	// Patch: it is no net but a model patch, a dit.Patch, and works always: before what nets say, in the order of the
+	// list. Mode and the sigmas are not looked at.
+	Patch    bool
 	Hint     Latent // [1, channels of the hint, Y, X] in model space
 	Mode     int    // dit.Entry.Mode
 	Strength float32
@@ -145,8 +148,10 @@ type Model struct {
 	Weights host.Weights
 	// WeightBytes is the size of the weights in the file, for memory checks before loading.
 	WeightBytes int64
-	// WideBytes is their size on devices, which compute with none narrower than bf16; 0: WeightBytes.
+	// WideBytes is their size on devices, which compute with none narrower than bf16 but i8 and blocks; 0: WeightBytes.
 	WideBytes int64
+	// Blocks: some are in blocks (engine.Blocks), which devices widen as they multiply.
+	Blocks bool
 }
 
 // Progress is told after every step.

@@ -16,6 +16,9 @@ import (
 func sameBitsPlans() (out []string) {
 	seen := map[string]bool{}
 	for _, text := range exactPlans() {
+		if strings.Contains(text, "tensor=") { // speeds are a number for each rank
+			text = regexp.MustCompile(`,speeds=[\d:]+`).ReplaceAllString(text, "")
+		}
 		text = regexp.MustCompile(`,?(heads=halves|tensor=\d|form=scatter|warmup=\d+)`).ReplaceAllString(text, "")
 		text = strings.TrimPrefix(text, ",")
 		if text != "" && !seen[text] {
@@ -51,7 +54,10 @@ func TestSameBits(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, text := range somePlans(sameBitsPlans(), 2*k+half, 8) {
+			for i, text := range somePlans(sameBitsPlans(), k, 8) {
+				if i%2 != half && !soak {
+					continue
+				}
 				text = planFor(g.model.Spec, text)
 				t.Run(fmt.Sprintf("%s/%s/%s", c.name, compute, text), func(t *testing.T) {
 					r.Plan = text

@@ -19,6 +19,7 @@ type session struct {
 	entries  []plan.Sequence
 	features struct{ in, out int }
 	nets     bool // entries have control nets
+	merged   int  // entries that the ranks of a cfg group evaluate as one; 1: one after the other
 
 	mu   sync.Mutex
 	sent map[int][]comm.Traffic // by member: what it has sent so far, as its last reply told
@@ -54,7 +55,7 @@ func (s *session) bytes() []int64 {
 // open starts the session on all ranks and returns the bytes of the rank that needs most, of folded stages both lanes.
 func (s *session) open(spec *dit.Spec, o rank.OpenCommand, branches []int) (peak int64, err error) {
 	t, p := s.team, s.team.mesh.Plan
-	s.batch = plan.Balanced(o.Batch, p.Data)
+	s.batch = t.Plan.Items(o.Batch)
 	s.cfgOf, s.entries = make([]int, len(o.Entries)), nil
 	token := spec.PatchSize * spec.PatchSize
 	s.features.in, s.features.out = spec.Channels*token, spec.OutChannels*token
@@ -62,7 +63,7 @@ func (s *session) open(spec *dit.Spec, o rank.OpenCommand, branches []int) (peak
 		s.cfgOf[i] = plan.CFGGroup(branches, i, p.CFG)
 		lt := 0
 		if spec.JointText() {
-			lt = spec.JointTokens(&e.Entry)
+			lt = spec.JointTokens(&e.Entries[0])
 		}
 		s.entries = append(s.entries, plan.Sequence{Text: lt, Image: e.Grid.Tokens()})
 	}
@@ -82,9 +83,14 @@ func (s *session) open(spec *dit.Spec, o rank.OpenCommand, branches []int) (peak
 			own.Entries[i].Residuals = s.residuals(e.Residuals, i, o, c)
 			own.Entries[i].Control = slices.Clone(e.Control)
 			for k := range e.Control {
-				net := &own.Entries[i].Control[k]
-				net.Model = plan.HeldKey(net.Model, t.Plan.BesideHeld(c.Tensor))
+				if net := &own.Entries[i].Control[k]; !net.Patch {
+					net.Model = plan.HeldKey(net.Model, t.Plan.BesideHeld(c.Tensor))
+				}
 			}
+		}
+		if s.merged > 1 {
+			own.Batch *= s.merged
+			own.Entries = s.merge(own.Entries, p.CFG)
 		}
 		return &rank.Command{Session: s.id, Open: &own}
 	})()
@@ -98,6 +104,17 @@ func (s *session) open(spec *dit.Spec, o rank.OpenCommand, branches []int) (peak
 		err = o.Fits(peak)
 	}
 	return peak, err
+}
+
+// merge makes one of the entries of each cfg group.
+func (s *session) merge(entries []rank.EntryInput, groups int) []rank.EntryInput {
+	out := make([]rank.EntryInput, groups)
+	for i, e := range entries {
+		all := &out[s.cfgOf[i]]
+		e.Entries = append(all.Entries, e.Entries...)
+		*all = e
+	}
+	return out
 }
 
 // residuals are those of entry i that the member at c adds: of its blocks, its items and its rows.
@@ -122,13 +139,11 @@ func (s *session) residuals(all []rank.Residual, i int, o rank.OpenCommand, c pl
 func (s *session) begin(c rank.EvaluateCommand) func() ([][]float32, error) {
 	t, p := s.team, s.team.mesh.Plan
 	total := s.batch[len(s.batch)-1].End
-	spread, parts := c.Whole && p.Spread, p.Ring*p.Ulysses
-	if spread {
-		parts *= t.mesh.StageCount()
-	}
+	spread := c.Whole && p.Spread
+	shares := t.Plan.Places(spread)
 	places := make([][]dit.Rows, len(c.Entries)) // by entry and place of the sequence
 	for k, e := range c.Entries {
-		places[k] = c.Rows(s.entries[e], parts)
+		places[k] = c.Rows(s.entries[e], shares)
 	}
 	place := func(at plan.Coord) int {
 		if spread {
@@ -170,6 +185,12 @@ func (s *session) begin(c rank.EvaluateCommand) func() ([][]float32, error) {
 				own.Inputs = append(own.Inputs, cutRows(c.Inputs[k], total, s.batch[at.Data], rows(k, at), s.features.in))
 			}
 		}
+		if s.merged > 1 && len(own.Entries) > 0 { // all read the same rows, also those that are not asked for now
+			own.Entries = []int{at.CFG}
+			if first(at) {
+				own.Inputs = [][]float32{slices.Repeat(own.Inputs[0], s.merged)}
+			}
+		}
 		if len(own.Entries) == 0 && p.Parts() == 1 { // with nothing to compute it still gives its part of the weights
 			return nil
 		}
@@ -190,13 +211,28 @@ func (s *session) begin(c rank.EvaluateCommand) func() ([][]float32, error) {
 			i := 0
 			for k, e := range c.Entries {
 				if s.cfgOf[e] == at.CFG && last(at) && (at.Tensor == 0 || p.Scatter) {
-					pasteRows(out[k], total, replies[rank].Outputs[i], s.batch[at.Data], rows(k, at), s.features.out)
+					pasteRows(out[k], total, s.output(replies[rank].Outputs, i, e), s.batch[at.Data], rows(k, at), s.features.out)
 					i++
 				}
 			}
 		}
 		return out, nil
 	}
+}
+
+// output is what a rank has computed for an entry, which is number i of those that it was asked for.
+func (s *session) output(all [][]float32, i, entry int) []float32 {
+	if s.merged == 1 {
+		return all[i]
+	}
+	at := 0 // among the entries of the cfg group
+	for _, group := range s.cfgOf[:entry] {
+		if group == s.cfgOf[entry] {
+			at++
+		}
+	}
+	n := len(all[0]) / s.merged
+	return all[0][at*n : (at+1)*n]
 }
 
 // cutRows takes items and rows out of [B, L, F]; the whole is returned as it is.

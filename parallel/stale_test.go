@@ -25,7 +25,7 @@ func TestStalePicturesDependOnPatchesAlone(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, plan := range everyNth(plans, k, 4) {
+		for _, plan := range everyNth(plans, k, 8) {
 			r := *r
 			r.Plan = plan + ",patches=3"
 			got, err := e.Sample(context.Background(), &r, nil)

@@ -23,7 +23,7 @@ func TestStaleValuesOfAStillPicture(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, plan := range everyNth(plans, k, 3) {
+		for _, plan := range everyNth(plans, k, 6) {
 			r := *r
 			r.Plan = plan
 			got, err := e.Sample(context.Background(), &r, nil)

@@ -38,6 +38,9 @@ const rendezvous = 2 * time.Minute
 func newTeam(of host.Team, e *Engine) (*team, error) {
 	limit := cmp.Or(e.cfg.Patience, patience)
 	of.Deadline = 2 * limit
+	if e.at != nil && e.cfg.Hosts != nil { // views of this process know
+		of.Beside = (of.Plan.Ranks()*e.crowd + len(e.at) - 1) / len(e.at)
+	}
 	t := &team{Team: of, mesh: of.Mesh(), watch: watchdog{limit: limit}, ended: make(chan struct{})}
 	t.scheduler = e.scheduler
 	stiff := func(h host.Host) bool { return !h.Interruptible() }

@@ -140,7 +140,10 @@ func (r *Request) validateResiduals(branch string, i int, e Entry) error {
 		case net == nil || net.Family != spec.Family || net.Width != spec.Width:
 			return failure.Refuse(branch, "entry %d has control net %d, which is not for a %s model of width %d", i, k,
 				spec.Family, spec.Width)
-		case net.ContextDim != spec.ContextDim || net.Heads != spec.Heads || net.Channels != spec.Channels:
+		case c.Patch && len(net.Blocks) < len(spec.Blocks):
+			return failure.Refuse(branch, "entry %d has a model patch for %d blocks, the %s model has %d", i, len(net.Blocks),
+				spec.Family, len(spec.Blocks))
+		case !c.Patch && (net.ContextDim != spec.ContextDim || net.Heads != spec.Heads || net.Channels != spec.Channels):
 			return failure.Refuse(branch, "entry %d has control net %d, for text states of %d columns, %d heads and %d "+
 				"channels: the %s model has %d, %d and %d", i, k, net.ContextDim, net.Heads, net.Channels, spec.Family,
 				spec.ContextDim, spec.Heads, spec.Channels)
@@ -155,7 +158,7 @@ func (r *Request) validateResiduals(branch string, i int, e Entry) error {
 	case len(e.Residuals)+len(e.Control) == 0:
 		return nil
 	case entryArea(e) != (Area{}):
-		return failure.Refuse(branch, "entry %d has residuals of a control net and an area: want one of them", i)
+		return failure.Refuse(branch, "entry %d has a control net, or its model a patch, and an area: want one of them", i)
 	case !spec.JointText():
 		return failure.Refuse(branch, "entry %d has residuals of a control net, which %s models do not take", i, spec.Family)
 	}
@@ -169,8 +172,8 @@ func (r *Request) fits(p plan.Plan) error {
 		entries += len(b.Entries)
 		for _, e := range b.Entries {
 			if len(e.Control) > 0 && p.Parts() > 1 {
-				return plan.Refuse("shard", "is on, but an entry of %s has a control net, whose weights are not kept in parts: "+
-					"use shard=off", b.Name)
+				return plan.Refuse("shard", "is on, but an entry of %s has a control net or a model patch, whose weights are not "+
+					"kept in parts: use shard=off", b.Name)
 			}
 			if p.Pipe > 1 && entryArea(e) != (Area{}) {
 				return plan.Refuse("pipe", "is %d, but an entry of %s is limited to an area: use ulysses=%d",

@@ -3,7 +3,6 @@ package tests
 import (
 	"bytes"
 	"encoding/binary"
-	"encoding/json"
 	"maps"
 	"math"
 	"os"
@@ -13,7 +12,7 @@ import (
 	"testing"
 
 	"patchbay/engine/safetensors"
-	"patchbay/tests/golden"
+	"patchbay/models/weights/goldenweights"
 )
 
 // hostile is a models folder full of files that no node may take, and an input folder of such latents and pictures. The
@@ -70,32 +69,38 @@ func written(t testing.TB, meta map[string]string, tensors map[string]safetensor
 	return b.Bytes()
 }
 
-// sd3File is a diffusion model of the SD3 family: names and shapes of the golden case sd3-a, zeros inside.
-func sd3File(t testing.TB) []byte {
+// familyFile is a diffusion model of another family, a golden case, without some tensors.
+func familyFile(t testing.TB, model string, lacks ...string) []byte {
 	t.Helper()
-	var cases map[string]struct {
-		Tensors [][]json.RawMessage // name, shape, how it is filled
-	}
-	if err := golden.JSON("weights.json", &cases); err != nil {
+	set, config, err := goldenweights.Set(model)
+	if err != nil {
 		t.Fatal(err)
 	}
 	tensors := map[string]safetensors.Entry{}
-	for _, w := range cases["sd3-a"].Tensors {
-		var name string
-		var shape []int
-		if json.Unmarshal(w[0], &name) != nil || json.Unmarshal(w[1], &shape) != nil {
-			t.Fatalf("weights.json: %s is no [name, shape, ...]", w)
-		}
-		n := 1
-		for _, s := range shape {
-			n *= s
-		}
-		tensors[name] = safetensors.FromF32(name, make([]float32, n), shape...)
+	for _, name := range set.Names() {
+		w, _ := set.Get(name)
+		tensors[name] = safetensors.Entry{DType: w.DType, Shape: w.Shape, Data: w.Data}
 	}
-	if len(tensors) == 0 {
-		t.Fatal("weights.json has no case sd3-a")
+	for _, name := range lacks {
+		if _, ok := tensors[name]; !ok {
+			t.Fatalf("%s has no %s", model, name)
+		}
+		delete(tensors, name)
 	}
-	return written(t, nil, tensors)
+	return written(t, map[string]string{"config": string(config)}, tensors)
+}
+
+// newFamily is a family that came later: its golden case, a VAE for its latents, what it says to FLUX's conditioning, a
+// tensor that one of its files lacks, and what that file is refused with.
+type newFamily struct{ name, model, vae, mixed, lacks, says string }
+
+func newFamilies() []newFamily {
+	return []newFamily{
+		{"chroma", "chroma-a", "demo_ae", "128 pooled values", "img_in.weight", "width 0"},
+		{"lumina2", "lumina2-a", "demo_ae", "128 channels", "x_embedder.weight", "width 0"},
+		{"auraflow", "aura-a", "four", "128 channels", "init_x_linear.weight", "width 0"},
+		{"krea2", "krea2-a", "demo_ae", "128 channels", "txtfusion.layerwise_blocks.0.prenorm.scale", "text width 0"},
+	}
 }
 
 // latentFile is what SaveLatent writes, filled with v.
@@ -164,7 +169,7 @@ func newHostile(t testing.TB) *hostile {
 		"size.safetensors":      rawSafetensors(`{"a":`+tensor("F32", "[5]", "[0,16]")+`}`, 16),
 		"is_vae.safetensors":    demoFile(t, vae),
 		"is_clip.safetensors":   demoFile(t, clip),
-		"sd3.safetensors":       sd3File(t),
+		"sd3.safetensors":       familyFile(t, "sd3-a"),
 		"nan.safetensors":       nan,
 		"lacks.safetensors": changed(t, flux, func(_ map[string]string, ts map[string]safetensors.Entry) {
 			delete(ts, "double_blocks.1.img_mlp.0.weight")
@@ -173,6 +178,14 @@ func newHostile(t testing.TB) *hostile {
 	} {
 		h.write(t, h.root, folderOf(name)+"/"+name, data)
 	}
+	for _, f := range newFamilies() {
+		h.write(t, h.root, "diffusion_models/"+f.name+".safetensors", familyFile(t, f.model))
+		h.write(t, h.root, "diffusion_models/"+f.name+"_cut.safetensors",
+			familyFile(t, f.model, f.lacks))
+	}
+	h.write(t, h.root, "diffusion_models/radiance.safetensors", written(t, nil, map[string]safetensors.Entry{
+		"img_in_patch.weight": safetensors.FromF32("", make([]float32, 4), 4),
+	}))
 	h.write(t, h.root, "text_encoders/wordless.safetensors",
 		changed(t, clip, func(meta map[string]string, _ map[string]safetensors.Entry) {
 			for k := range meta {
@@ -181,6 +194,7 @@ func newHostile(t testing.TB) *hostile {
 				}
 			}
 		}))
+	h.write(t, h.root, "vae/four.safetensors", familyFile(t, "vae-kl"))
 	h.write(t, h.root, "text_encoders/is_flux.safetensors", whole)
 	h.write(t, h.root, "vae/is_flux.safetensors", whole)
 	if err := os.WriteFile(h.outside, whole, 0o644); err != nil {

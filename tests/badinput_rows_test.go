@@ -281,7 +281,23 @@ func modelRows(t *testing.T, h *hostile) []badRow {
 		})
 	}
 	unet := func(name string) string { return flow(t, change{"1", "unet_name", name}) }
+	for _, f := range newFamilies() {
+		vae := change{"4", "vae_name", f.vae + ".safetensors"}
+		rows = append(rows, badRow{
+			name: f.name + " file in a FLUX workflow", exit: 1, short: f.name == "auraflow",
+			file: flow(t, change{"1", "unet_name", f.name + ".safetensors"}, vae),
+			says: []string{"node 3 (KSampler)", "positive", f.mixed, f.name},
+		}, badRow{
+			name: f.name + " file that lacks a tensor", exit: 1,
+			file: flow(t, change{"1", "unet_name", f.name + "_cut.safetensors"}, vae),
+			says: []string{"unsupported_format", "node 1 (UNETLoader)", "unet_name", f.name + "_cut.safetensors", f.says},
+		})
+	}
 	return append(rows,
+		badRow{
+			name: "radiance in UNETLoader", file: unet("radiance.safetensors"), exit: 1,
+			says: []string{"unsupported_format", "node 1 (UNETLoader)", "unet_name", "chroma radiance", "chroma, lumina2"},
+		},
 		badRow{
 			name: "VAE in UNETLoader", file: unet("is_vae.safetensors"), exit: 1,
 			says:  []string{"unsupported_format", "node 1 (UNETLoader)", "unet_name", "is_vae.safetensors", "looks like a VAE"},

@@ -13,26 +13,31 @@ import (
 )
 
 // TestJobsBesideEachOther: with places to share, jobs that wait run side by side in one worker and make the pictures
-// that they make alone; one that is cancelled leaves the others alone; when the worker is killed all of them are done
-// in their second attempt.
+// that they make alone, on processes of their own too; one that is cancelled leaves the others alone; when the worker
+// is killed all of them are done in their second attempt.
 func TestJobsBesideEachOther(t *testing.T) {
 	program := buildProgram(t)
 	alone := startServer(t, program, "")
 	s := startServer(t, program, "", "--schedule", "each", "--ranks", "3")
+	children := startServer(t, program, "", "--schedule", "each", "--ranks", "2", "--placement", "children")
 	const jobs = 5
-	got, errs := make([][]byte, jobs), make([]error, jobs)
-	var all sync.WaitGroup
-	for i := range jobs {
-		all.Go(func() { got[i], errs[i] = s.picture(fmt.Sprint("beside", i), "", i) })
+	got, errs := make([][]byte, 2*jobs), make([]error, 2*jobs)
+	for k, on := range []*server{s, children} {
+		var all sync.WaitGroup
+		for i := range jobs {
+			all.Go(func() { got[k*jobs+i], errs[k*jobs+i] = on.picture(fmt.Sprint("beside", i), "", i) })
+		}
+		all.Wait()
 	}
-	all.Wait()
 	for i := range jobs {
 		want, err := alone.picture(fmt.Sprint("alone", i), "", i)
-		if err != nil || errs[i] != nil {
-			t.Fatal(err, errs[i])
-		}
-		if !bytes.Equal(got[i], want) || len(want) == 0 {
-			t.Errorf("the picture of seed %d is another one than alone", i)
+		for k := i; k < len(got); k += jobs {
+			if err != nil || errs[k] != nil {
+				t.Fatal(err, errs[k])
+			}
+			if !bytes.Equal(got[k], want) || len(want) == 0 {
+				t.Errorf("the picture of seed %d is another one than alone (%d)", i, k)
+			}
 		}
 	}
 	c := s.client()

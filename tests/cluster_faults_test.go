@@ -28,6 +28,9 @@ type member struct {
 	log   *output
 }
 
+// slow begins the ids of jobs that take longer than others.
+const slow = "slow"
+
 // tiny is an executor of jobs that compute nothing; it notes what it runs.
 type tiny struct {
 	jobs.Executor
@@ -42,10 +45,14 @@ func (x *tiny) Ready(ctx context.Context) error { return ctx.Err() }
 func (x *tiny) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.Outcome, error) {
 	x.note(run{task.Req.ID, task.Attempt, x.owner})
 	sink.Event(message.Event{Type: message.EventStart})
+	takes := 20 * time.Millisecond
+	if strings.HasPrefix(task.Req.ID, slow) {
+		takes = 2 * time.Second
+	}
 	select {
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
-	case <-time.After(20 * time.Millisecond):
+	case <-time.After(takes):
 		return &jobs.Outcome{}, nil
 	}
 }
@@ -53,17 +60,28 @@ func (x *tiny) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.O
 // trial is one run of jobs on a cluster: two daemons, clients that submit to both, and what they have seen.
 type trial struct {
 	*natsCluster
-	members [2]*member
+	members []*member
 	mu      sync.Mutex
 	past    history
 }
 
-// startTrial starts a cluster and two daemons, and has the store keep every revision of a record.
-func startTrial(t *testing.T) *trial {
-	tr := &trial{natsCluster: startCluster(t)}
-	for i := range tr.members {
-		tr.members[i] = tr.join(fmt.Sprint("d", i), i)
+// startTrial starts two daemons on a cluster, and has the store keep every revision of a record.
+func startTrial(c *natsCluster, urls ...string) *trial {
+	tr := &trial{natsCluster: c}
+	for i := range 2 {
+		url := c.url(i)
+		if i < len(urls) {
+			url = urls[i]
+		}
+		tr.members = append(tr.members, tr.join(fmt.Sprint("d", i), url))
 	}
+	tr.keepRevisions()
+	return tr
+}
+
+// keepRevisions has the store keep every revision of a record.
+func (tr *trial) keepRevisions() {
+	t := tr.t
 	_, js := tr.dial()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -75,23 +93,23 @@ func startTrial(t *testing.T) *trial {
 	if _, err := js.UpdateStream(ctx, kept.Config); err != nil {
 		t.Fatal(err)
 	}
-	return tr
 }
 
-// join starts a daemon that prefers a server.
-func (tr *trial) join(owner string, first int) *member {
+// join starts a daemon on a list of servers.
+func (tr *trial) join(owner, url string) *member {
 	t := tr.t
 	m := &member{log: &output{}}
 	log := zerolog.New(m.log).With().Timestamp().Logger()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	var err error
-	config := jobs.JetStreamConfig{URL: tr.url(first), Owner: owner, Log: log}
-	if m.store, err = jobs.OpenJetStream(ctx, config); err != nil {
+	nc, err := nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
+	if err != nil {
 		t.Fatal(err)
 	}
-	nc, err := nats.Connect(tr.url(first), nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
-	if err != nil {
+	go jobs.Stay(nc, log)
+	config := jobs.JetStreamConfig{URL: url, Owner: owner, Log: log}
+	if m.store, err = jobs.OpenJetStream(ctx, config); err != nil {
 		t.Fatal(err)
 	}
 	out := jobs.NewPublisher(nc, log)
@@ -165,22 +183,23 @@ func (tr *trial) create(to int, id string) error {
 	return err
 }
 
-// finish waits until every job with a receipt has ended and its end is told, and checks the history.
-func (tr *trial) finish() {
-	t := tr.t
-	t.Helper()
-	left := ""
+// settled waits until every job with a receipt has ended and its end is told.
+func (tr *trial) settled() {
+	tr.t.Helper()
 	end := time.Now().Add(patience)
-	for {
-		left = tr.open()
-		if left == "" {
-			break
-		}
+	for left := tr.open(); left != ""; left = tr.open() {
 		if time.Now().After(end) {
-			t.Fatalf("waited %s in vain: %s", patience, left)
+			tr.t.Fatalf("waited %s in vain: %s", patience, left)
 		}
 		time.Sleep(200 * time.Millisecond)
 	}
+}
+
+// finish waits until all is settled, and checks the history.
+func (tr *trial) finish() {
+	t := tr.t
+	t.Helper()
+	tr.settled()
 	tr.read()
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
@@ -298,7 +317,12 @@ func TestCluster(t *testing.T) {
 			t.Errorf("5 copies on 3 servers: %v, want a refusal that names the option and the cluster", err)
 		}
 	})
-	t.Run("Daemon", func(t *testing.T) { t.Parallel(); clusterDaemon(t) })
+	for name, test := range map[string]func(*testing.T){
+		"Daemon": clusterDaemon, "DaemonsAway": daemonsAway, "HalfOpenDaemon": halfOpenDaemon,
+		"HalfOpenDaemons": halfOpenDaemons, "HalfOpenServers": halfOpenServers,
+	} {
+		t.Run(name, func(t *testing.T) { t.Parallel(); test(t) })
+	}
 	for _, c := range []struct {
 		name string
 		hurt func(*trial, func()) // calls its argument while something is wrong
@@ -359,7 +383,7 @@ func TestCluster(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			tr := startTrial(t)
+			tr := startTrial(startCluster(t))
 			tr.submit(0, clusterJobs/4)
 			c.hurt(tr, func() { tr.submit(clusterJobs/4, 3*clusterJobs/4) })
 			tr.submit(3*clusterJobs/4, clusterJobs)

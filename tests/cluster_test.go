@@ -3,7 +3,6 @@ package tests
 import (
 	"context"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -25,18 +24,29 @@ type natsCluster struct {
 	links []*route
 }
 
-// route passes the connections of one pair of servers on while it is up.
+// route passes the connections of one pair of servers, or of a daemon to a server, on while it is up.
 type route struct {
-	ends [2]int
+	ends [2]int // it dials from the first to the second; -1: a daemon
 	to   string
 	l    net.Listener
 	mu   sync.Mutex
 	down bool
+	held [2]bool       // nothing arrives at that end, and nobody is told: a cable that is cut and comes back
+	news chan struct{} // closed and replaced when down or held change
 	open map[net.Conn]bool
 }
 
-// startCluster starts one and waits until JetStream takes requests.
-func startCluster(t *testing.T) *natsCluster {
+// serverDisk is where a server keeps its files, and its sync_interval.
+type serverDisk struct{ dir, sync string }
+
+// startCluster starts one and waits until JetStream takes requests. Servers that disks says nothing of, by number, have
+// a folder of the test and wait for the disk at every write.
+func startCluster(t *testing.T, disks ...serverDisk) *natsCluster {
+	return startClusterWith(t, "", disks...)
+}
+
+// startClusterWith is startCluster with more in the cluster's part of the configuration.
+func startClusterWith(t *testing.T, extra string, disks ...serverDisk) *natsCluster {
 	c := &natsCluster{t: t}
 	path, dir := natsProgram(t), t.TempDir()
 	var clients, routes [3]net.Listener // they hold the ports until their server starts
@@ -52,11 +62,15 @@ func startCluster(t *testing.T) *natsCluster {
 				to = append(to, fmt.Sprintf("%q", "nats://"+ln.l.Addr().String()))
 			}
 		}
-		c.store[i] = filepath.Join(dir, fmt.Sprint("js", i))
+		disk := serverDisk{dir, "always"}
+		if i < len(disks) {
+			disk = disks[i]
+		}
+		c.store[i] = filepath.Join(disk.dir, fmt.Sprint("js", i))
 		// what a server tells the others of itself leads nowhere, or they would go round the links
-		conf := fmt.Sprintf("server_name: s%d\nlisten: %q\njetstream { store_dir: %q, sync_interval: always }\n"+
-			"cluster { name: three, listen: %q, advertise: \"127.0.0.1:1\", pool_size: -1, routes: [%s] }\n",
-			i, clients[i].Addr().String(), c.store[i], routes[i].Addr().String(), strings.Join(to, ", "))
+		conf := fmt.Sprintf("server_name: s%d\nlisten: %q\njetstream { store_dir: %q, sync_interval: %q }\n"+
+			"cluster { name: three, listen: %q, advertise: \"127.0.0.1:1\", pool_size: -1, %s routes: [%s] }\n",
+			i, clients[i].Addr().String(), c.store[i], disk.sync, routes[i].Addr().String(), extra, strings.Join(to, ", "))
 		n := &natsServer{
 			t: t, path: path, conf: filepath.Join(dir, fmt.Sprintf("s%d.conf", i)), url: "nats://" + clients[i].Addr().String(),
 		}
@@ -71,13 +85,19 @@ func startCluster(t *testing.T) *natsCluster {
 		n.start()
 		t.Cleanup(n.kill)
 	}
+	c.ready()
+	return c
+}
+
+// ready waits until JetStream takes requests.
+func (c *natsCluster) ready() {
+	c.t.Helper()
 	c.until("JetStream has a leader", func(js jetstream.JetStream) bool {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		_, err := js.AccountInfo(ctx)
 		return err == nil
 	})
-	return c
 }
 
 func freePort(t *testing.T) net.Listener {
@@ -94,7 +114,7 @@ func newRoute(t *testing.T, from, to int, address string) *route {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ln := &route{ends: [2]int{from, to}, to: address, l: l, open: map[net.Conn]bool{}}
+	ln := &route{ends: [2]int{from, to}, to: address, l: l, news: make(chan struct{}), open: map[net.Conn]bool{}}
 	t.Cleanup(func() { _ = l.Close(); ln.set(true) })
 	go func() {
 		for {
@@ -116,10 +136,44 @@ func (ln *route) serve(c net.Conn) {
 	}
 	defer ln.close(s)
 	go func() {
-		_, _ = io.Copy(c, s)
+		ln.pass(0, c, s)
 		_ = c.Close()
 	}()
-	_, _ = io.Copy(s, c)
+	ln.pass(1, s, c)
+}
+
+// pass takes what one end says to the other, number to, as long as both are there. What is held comes later, its end
+// too.
+func (ln *route) pass(to int, out, in net.Conn) {
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := in.Read(buf)
+		for ln.wait(to) {
+		}
+		if _, failed := out.Write(buf[:n]); err != nil || failed != nil {
+			return
+		}
+	}
+}
+
+// wait returns at the next change, true, if what goes to an end is held.
+func (ln *route) wait(to int) bool {
+	ln.mu.Lock()
+	held, news := ln.held[to] && !ln.down, ln.news
+	ln.mu.Unlock()
+	if held {
+		<-news
+	}
+	return held
+}
+
+// hold stops what goes to either end, or lets it come.
+func (ln *route) hold(first, second bool) {
+	ln.mu.Lock()
+	defer ln.mu.Unlock()
+	ln.held = [2]bool{first, second}
+	close(ln.news)
+	ln.news = make(chan struct{})
 }
 
 // keep notes a pair of connections; false: the link is down, and they are closed.
@@ -148,6 +202,8 @@ func (ln *route) set(down bool) {
 	ln.mu.Lock()
 	defer ln.mu.Unlock()
 	ln.down = down
+	close(ln.news)
+	ln.news = make(chan struct{})
 	if down {
 		for c := range ln.open {
 			_ = c.Close()
@@ -170,6 +226,18 @@ func (c *natsCluster) part(side ...int) {
 func (c *natsCluster) lone() {
 	for _, ln := range c.links {
 		ln.set(true)
+	}
+}
+
+// hold cuts half of the cables of a server: mute, the others do not hear it; deaf, it does not hear them.
+func (c *natsCluster) hold(server int, mute, deaf bool) {
+	for _, ln := range c.links {
+		switch server {
+		case ln.ends[0]:
+			ln.hold(deaf, mute)
+		case ln.ends[1]:
+			ln.hold(mute, deaf)
+		}
 	}
 }
 

@@ -12,7 +12,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"patchbay/engine"
@@ -59,6 +61,9 @@ func TestComfyUIReplay(t *testing.T) {
 	w := startFrames(t, buildProgram(t), goldenModels(t, models))
 	worst, ran := 0.0, 0
 	for name, c := range records.Cases {
+		if strings.HasPrefix(name, "family_") { // the model sampling is ComfyUI's own of the file
+			w.describes(c.Request)
+		}
 		request := filled(t, tensors, c.Request).(map[string]any)
 		request["op"], request["tag"] = "sample", name
 		got, fault := w.sample(request)
@@ -199,8 +204,42 @@ func startFrames(t *testing.T, program, models string) *frames {
 	return &frames{t, in, bufio.NewReader(out)}
 }
 
+// describes asks about the model of a recorded run, whose model sampling must be what ComfyUI had for the file.
+func (w *frames) describes(run map[string]any) {
+	w.t.Helper()
+	var told any
+	w.ask(map[string]any{
+		"op": "describe", "tag": "about", "model": map[string]any{"file": run["model"].(map[string]any)["file"]},
+	}, func(reply map[string]any) { told = reply["model"].(map[string]any)["sampling"] })
+	var want any // with plain numbers
+	text, err := json.Marshal(run["sampling"])
+	if err == nil {
+		err = json.Unmarshal(text, &want)
+	}
+	if err != nil || want == nil || !reflect.DeepEqual(told, want) {
+		w.t.Errorf("%v: describe says the sampling is %v, in ComfyUI it is %v (%v)", run["model"], told, want, err)
+	}
+}
+
 // sample sends a request and returns x, or what was answered in its place.
 func (w *frames) sample(request map[string]any) (x []float32, fault string) {
+	w.t.Helper()
+	w.ask(request, func(reply map[string]any) {
+		if reply["type"] == "done" {
+			x = tensorData(w.t, reply["x"])
+		}
+		if e, ok := reply["error"]; ok {
+			fault = fmt.Sprint(e)
+		}
+	})
+	if x == nil && fault == "" {
+		fault = "nothing was answered"
+	}
+	return x, fault
+}
+
+// ask sends a request and gives each reply to take, to the last.
+func (w *frames) ask(request map[string]any, take func(map[string]any)) {
 	w.t.Helper()
 	body, err := json.Marshal(request)
 	if err == nil {
@@ -219,19 +258,10 @@ func (w *frames) sample(request map[string]any) (x []float32, fault string) {
 		if err = json.Unmarshal(body, &reply); err != nil {
 			break
 		}
-		if reply["type"] == "done" {
-			x = tensorData(w.t, reply["x"])
-		}
-		if e, ok := reply["error"]; ok {
-			fault = fmt.Sprint(e)
-		}
+		take(reply)
 		if reply["end"] == true {
-			if x == nil && fault == "" {
-				fault = "nothing was answered"
-			}
-			return x, fault
+			return
 		}
 	}
 	w.t.Fatalf("the worker went away: %v", err)
-	return nil, ""
 }

@@ -3,6 +3,7 @@ package tests
 import (
 	"context"
 	"errors"
+	"fmt"
 	"image/png"
 	"os"
 	"os/exec"
@@ -148,15 +149,15 @@ func TestCUDADemo(t *testing.T) {
 		t.Errorf("bf16: differs from the processors by %.3g levels on average, by more than 6 in %d of %d channels; want at "+
 			"most 1 and 2 %%, and some", float64(sum)/float64(n), far, n)
 	}
-	said, err = onFake(t, driver, program, nil, "demo", "--devices", "cuda:0", "--ranks", "2")
+	said, err = onFake(t, driver, program, nil, "demo", "--devices", "cuda:0", "--plan", "ulysses=2")
 	if err == nil || !strings.Contains(said, "over 2 ranks, and there are places for 1: cuda:0 (") ||
 		strings.Contains(said, "fakegpu:") {
-		t.Errorf("--ranks 2: %v\n%s", err, said)
+		t.Errorf("a plan of two ranks: %v\n%s", err, said)
 	}
 	said, err = onFake(t, driver, program, []string{"PATCHBAY_MODELS=" + demoModels(t)}, "run", flow, "--local",
 		"--devices", "cuda:0",
 		"--device-memory", "5M")
-	if err == nil || !strings.Contains(said, "of cuda:0 are free for them") {
+	if err == nil || !strings.Contains(said, "5.24 MB are free on cuda:0") {
 		t.Errorf("a model on 5 MB: %v\n%s", err, said)
 	}
 	for count, engine := range map[string]string{"2": "cuda", "0": "cpu/"} { // the default is what is here
@@ -306,4 +307,56 @@ func TestCUDAHostMemory(t *testing.T) {
 	if most > limit+limit/10+device {
 		t.Errorf("the worker took %d KiB of --memory %d KiB and %d of the device", most, limit, device)
 	}
+}
+
+// TestCUDARankHangs: where a kernel on the GPU of one rank never ends, the job says which rank stands where, the
+// processes of the ranks are ended, and the job is run again by the same worker on new ones.
+func TestCUDARankHangs(t *testing.T) {
+	driver := fakegpu.Library(t)
+	program, flow := smallDemo(t)
+	hang := filepath.Join(t.TempDir(), "hang")
+	for name, value := range map[string]string{
+		"LD_LIBRARY_PATH": driver, "FAKEGPU_DEVICES": "2", "FAKEGPU_HANG": hang,
+	} {
+		t.Setenv(name, value)
+	}
+	text, err := os.ReadFile(flow)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := startServer(t, program, "", "--devices", "cuda:0-1", "--placement", "children", "--patience", "15s",
+		"--cuda-libs", filepath.Join(driver, "nccl"))
+	c := s.client()
+	ctx, end := context.WithTimeout(context.Background(), 2*patience)
+	defer end()
+	long := strings.Replace(string(text), `"steps": 2`, `"steps": 4`, 1)
+	if _, err := client.Submit(ctx, c, &message.RunRequest{ID: "h", Workflow: long, Plan: "ulysses=2"}); err != nil {
+		t.Fatal(err)
+	}
+	var before, after []int
+	var retries []string
+	_, err = client.Follow(ctx, c, "h", 0, false, &client.Collector{Event: func(ev message.Event) {
+		switch {
+		case ev.Type == message.EventRetrying:
+			retries = append(retries, fmt.Sprint(ev.Data["cause"]))
+		case ev.Type == message.EventProgress && before == nil:
+			before = children(s.workerPIDs()[0])
+			if err := os.WriteFile(hang, nil, 0o600); err != nil {
+				t.Error(err)
+			}
+		case ev.Type == message.EventProgress && len(retries) > 0:
+			after = children(s.workerPIDs()[0])
+		}
+	}})
+	if err != nil || len(before) != 2 || len(retries) != 1 || !strings.Contains(retries[0], "no progress for 15s") ||
+		!strings.Contains(retries[0], fmt.Sprintf("(pid %d) at evaluation", before[1])) {
+		t.Fatalf("got retries %q, %v; want one that says where the ranks in %v stand", retries, err, before)
+	}
+	if len(after) != 2 || slices.Contains(after, before[0]) || slices.Contains(after, before[1]) {
+		t.Errorf("the ranks ran in processes %v, after the retry in %v: want two new ones", before, after)
+	}
+	if got := s.workerPIDs(); len(got) != 1 {
+		t.Errorf("workers were started %d times, want once", len(got))
+	}
+	s.waitState(c, "h", message.Done)
 }

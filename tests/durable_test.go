@@ -345,13 +345,14 @@ func checkStorm(t *testing.T, s *server, want [][]byte) {
 		t.Fatal(err)
 	}
 	var info *jetstream.StreamInfo
+	missing := ""
 	s.until("every job has its terminal event", func() bool {
 		info, err = events.Info(ctx, jetstream.WithSubjectFilter("patchbay.v1.events.>"))
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("the end of %s is not told: %v\n%s", missing, err, s.logOf(missing))
 		}
 		for i := range want {
-			if info.State.Subjects[message.EventSubject(chaosID(i), message.EventSuccess)] == 0 {
+			if missing = chaosID(i); info.State.Subjects[message.EventSubject(missing, message.EventSuccess)] == 0 {
 				return false
 			}
 		}

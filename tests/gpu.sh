@@ -122,6 +122,7 @@ streams='^Test(Attention|Library|Pack|Uploads|Long|Free|Alloc|Weights|Many|Step|
 plans='FakeGPUs/flux-c'
 exchanges='^(TestNCCL|TestEvenExchanges|TestCommunicators)'
 step=(--compute bf16 --size 512x512 --steps 8 --runs 3 --json)
+comm=(--json)
 flux=(--model flux-dev --random-weights --size 1024x1024 --steps 28 --compute bf16 --warmup 0 --runs 1 --json)
 short=(--steps 5)
 vae=(--random-weights --size 1024x1024)
@@ -134,6 +135,7 @@ if $rehearse; then
   conformance='^TestConformance$/^late$/^Add$'
   plans='PlansOnFakeGPUs$/flux-c/ulysses=2$'
   exchanges='^Test(EvenExchanges|MistakesAreFound|CommunicatorsAreKept)$'
+  comm=(--size 64K --runs 1 --warmup 0 --json)
   step=(--compute bf16 --size 64x64 --steps 1 --warmup 0 --runs 1 --json)
 fi
 part look 20 bash -c 'needs nvidia-smi nvidia-smi && nvidia-smi -q -d CLOCK,POWER,MEMORY'
@@ -155,6 +157,7 @@ part torch-flux 120 bash -c 'needs python3 python3 tests/gpu/torch_flux.py 1024 
 part memcheck 60 bash -c "sanitized memcheck '^TestConformance$/^late$/^(Copy|Linear)'"
 part racecheck 60 bash -c "sanitized racecheck '^TestEveryHead$'"
 part exchange 40 bash -c "there parallel/comm/localcuda localcuda.test -test.run '^TestLocalCUDA$/^one_device$'"
+part comm 20 "$patchbay" bench comm --devices cuda:0,0 "${comm[@]}"
 part nccl 40 bash -c "there parallel/comm/nccl nccl.test -test.run '$exchanges'"
 part plans 60 bash -c "there parallel parallel.test -test.run '$plans'"
 

@@ -198,3 +198,50 @@ func (s *server) machineKilled(m *machine) {
 		s.t.Errorf("it was done in attempt %d", rec.Attempt)
 	}
 }
+
+// TestHostsOfTwoDaemons: daemons on one NATS server with a host each share its queue: jobs run side by side, one on
+// each, and their pictures have the bits of one process.
+func TestHostsOfTwoDaemons(t *testing.T) {
+	program, n := buildProgram(t), startNATS(t)
+	key := filepath.Join(t.TempDir(), "cluster.key")
+	if out, err := exec.Command(program, "host", "--new-key", key).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	var daemons []*server
+	for range 2 {
+		m := startMachine(t, program, key, demoModels(t), "--ranks", "2")
+		daemons = append(daemons, startServer(t, program, "", "--nats", n.url, "--hosts", m.address, "--cluster-key", key,
+			"--patience", "5s"))
+	}
+	c, owners := daemons[0].client(), map[string]bool{}
+	for i := range 2 {
+		job := &message.RunRequest{ID: fmt.Sprint("long", i), Workflow: demoFlow(t, 400+i), Plan: "ulysses=2"}
+		if _, err := client.Submit(t.Context(), c, job); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 2 {
+		owners[daemons[0].waitState(c, fmt.Sprint("long", i), message.Running).Owner] = true
+	}
+	if len(owners) != 2 {
+		t.Errorf("two jobs run at daemons %v, want one at each", owners)
+	}
+	for i := range 2 {
+		id := fmt.Sprint("long", i)
+		if _, _, err := client.Cancel(t.Context(), c, id); err != nil {
+			t.Fatal(err)
+		}
+		daemons[0].waitState(c, id, message.Cancelled)
+	}
+	here := startServer(t, program, "")
+	for i, d := range daemons {
+		got, err := d.picture(fmt.Sprint("far", i), "ulysses=2", i)
+		if err != nil {
+			t.Fatalf("%v\n%s", err, d.log)
+		}
+		want, err := here.picture(fmt.Sprint("here", i), "ulysses=2", i)
+		if err != nil || !bytes.Equal(got, want) || len(got) == 0 {
+			t.Errorf("picture %d has not the bits of one process, %v", i, err)
+		}
+	}
+}

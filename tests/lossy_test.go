@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -141,7 +142,7 @@ func TestLossyNetwork(t *testing.T) {
 	go func() {
 		for {
 			before := len(said.String())
-			run := exec.Command(program, "run", follower, "--nats", l.URL, "--id", "followed")
+			run := exec.CommandContext(t.Context(), program, "run", follower, "--nats", l.URL, "--id", "followed")
 			run.Dir, run.Stdout, run.Stderr = dir, said, said
 			run.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 			err := run.Run()
@@ -151,20 +152,13 @@ func TestLossyNetwork(t *testing.T) {
 			}
 		}
 	}()
-	if err := <-submitted; err != nil {
-		t.Fatal(err)
-	}
+	s.untroubled(len(want), submitted)
+	s.until("run has ended", func() bool { return len(ran) > 0 })
 	if err := <-ran; err != nil {
 		t.Errorf("run ended with %v\n%s", err, said)
 	}
 	if made, _ := filepath.Glob(filepath.Join(dir, "*.png")); len(made) != 1 {
 		t.Errorf("run saved %v, want one picture\n%s", made, said)
-	}
-	c := s.client()
-	for i := range want {
-		if rec := s.waitState(c, chaosID(i), message.Done); rec.Attempt != 1 {
-			t.Errorf("%s took %d attempts, want 1: %v", rec.Job, rec.Attempt, rec.Causes)
-		}
 	}
 	close(stop)
 	cut := <-cuts
@@ -181,4 +175,52 @@ func TestLossyNetwork(t *testing.T) {
 	if err := s.stop(); err != nil {
 		t.Errorf("the daemon ended with %v", err)
 	}
+}
+
+// untroubled waits until the jobs of a storm are done and their files have names, and stops at the first that fails or
+// takes another attempt, or when none has got that far for patience: a broken promise shows in the jobs that it is made
+// to, not in how long all of them take.
+func (s *server) untroubled(jobs int, submitted <-chan error) {
+	s.t.Helper()
+	c, moved := s.client(), time.Now()
+	var rec message.Record
+	for i := 0; i < jobs; time.Sleep(10 * time.Millisecond) {
+		now, err := status(c, chaosID(i))
+		if err == nil {
+			rec = now
+		}
+		switch {
+		case err == nil && (rec.Attempt > 1 || rec.State.Final() && rec.State != message.Done):
+			s.t.Fatalf("%s is %s in attempt %d, want one attempt and %s: %v %v\n%s", rec.Job, rec.State, rec.Attempt,
+				message.Done, rec.Causes, rec.Error, s.logOf(rec.Job))
+		case err == nil && rec.State == message.Done && rec.Outputs[len(rec.Outputs)-1].Filename != "":
+			i, moved = i+1, time.Now()
+		case time.Since(moved) > patience:
+			s.t.Fatalf("for %s nothing becomes of %s: %s, files %v, %v\n%s", patience, chaosID(i), rec.State, rec.Outputs, err,
+				s.logOf(chaosID(i)))
+		}
+		select {
+		case err := <-submitted:
+			if submitted = nil; err != nil {
+				s.t.Fatal(err)
+			}
+		default:
+		}
+	}
+	if submitted != nil { // it asks for every receipt twice
+		if err := <-submitted; err != nil {
+			s.t.Fatal(err)
+		}
+	}
+}
+
+// logOf is what the daemon has logged of a job.
+func (s *server) logOf(job string) string {
+	var out strings.Builder
+	for line := range strings.Lines(s.log.String()) {
+		if strings.Contains(line, fmt.Sprintf("%q", job)) {
+			out.WriteString(line)
+		}
+	}
+	return out.String()
 }

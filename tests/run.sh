@@ -20,8 +20,9 @@ part() { # part NAME COMMAND...: run one part and remember its time and state
 part build make -s build
 part lint make -s lint # go vet is among its linters
 # The CUDA backend on its fake device is `make fake`. Four packages at a time: many tests wait more than they compute.
-mapfile -t packages < <("$GO" list ./... | grep -v -e /engine/cuda -e /localcuda -e /comm/nccl)
-part unit "$GO" test -count 1 -p 4 -vet off -timeout 40m -skip 'FakeGPU|^TestCUDA' "${packages[@]}"
+# ./tests and ./parallel first: they take longest, and what is listed first starts first.
+mapfile -t packages < <("$GO" list ./... | grep -v -e /engine/cuda -e /localcuda -e /comm/nccl -e '/tests$' -e '/parallel$')
+part unit "$GO" test -count 1 -p 4 -vet off -timeout 40m -skip 'FakeGPU|^TestCUDA' ./tests ./parallel "${packages[@]}"
 # Everything below the network; the whole program without cgo, which compiles most dependencies again, is in `make soak`.
 part nocgo env CGO_ENABLED=0 "$GO" build ./engine/... ./models/... ./parallel/... ./node/...
 part race make -s race

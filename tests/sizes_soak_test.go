@@ -12,4 +12,10 @@ const (
 	lossyJobs    = 300  // jobs on a network that loses messages
 	clusterJobs  = 300  // of two daemons on three servers
 	lossyFaults  = 1000 // messages that it loses at most
+	awayRounds   = 10   // how often daemons of a cluster go away
+	halfOpenJobs = 100  // on a cluster with half-open cables
+	halfOpenCuts = 6    // of its servers
+	powerJobs    = 40   // while the power fails
+	powerCuts    = 4    // how often it does
+	soak         = true // whether tests run that have no short form
 )

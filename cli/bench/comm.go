@@ -3,15 +3,19 @@ package bench
 import (
 	"errors"
 	"fmt"
+	"io"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"patchbay/cli/console"
+	"patchbay/cli/settings"
 	"patchbay/daemon"
 	"patchbay/engine"
 	"patchbay/parallel/comm"
+	"patchbay/parallel/comm/nccl"
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/group"
 	"patchbay/parallel/plan"
@@ -20,36 +24,41 @@ import (
 // commFlags are the flags of bench comm.
 type commFlags struct {
 	timing
-	ranks int
-	save  string
+	ranks   int
+	size    string
+	save    string
+	devices daemon.Config // see settings.Devices
 }
 
 func commCmd() *cobra.Command {
 	var f commFlags
 	cmd := &cobra.Command{
 		Use:   "comm",
-		Short: "Measure exchanges between ranks of one process, and products and attention of one rank",
-		Long: `comm measures every exchange of the local transport at several sizes, and one large product and one large
-attention on all processors. --save keeps the rates in a file, for --rates of plan and serve; what else a
-profile of that name holds stays.`,
-		Example: "  patchbay bench comm --ranks 4 --save here.json",
-		Args:    console.ExactArgs(0),
+		Short: "Measure exchanges between ranks of one process, and on the processors products and attention of one rank",
+		Long: `comm measures every exchange of the ranks of a process at several sizes: on the processors, with one large
+product and one large attention on all of them, or between GPUs by the transport that they use, with the way between
+each two. --save keeps the rates in a file, for --rates of plan and serve; what else a profile of that name holds
+stays.`,
+		Example: `  patchbay bench comm --ranks 4 --save here.json
+  patchbay bench comm --devices cuda:0-7 --save here.json`,
+		Args: console.ExactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := f.check(); err != nil {
 				return err
 			}
-			if f.ranks < 2 || f.ranks > plan.MaxRanks {
-				return console.BadInput(fmt.Errorf("--ranks %d: want 2 to %d", f.ranks, plan.MaxRanks))
-			}
-			r, m, err := f.measure()
+			s, err := f.open(cmd.Flags().Changed("ranks"))
 			if err != nil {
 				return err
 			}
-			if f.save != "" {
-				err := saveMachine(f.save, func(to *forecast.Machine) error {
-					to.Device.GEMM, to.Device.Attention, to.Link = m.GEMM, m.Attention, m.link(to.Link)
-					return nil
-				})
+			r, m, err := f.measure(s)
+			if err = errors.Join(err, s.close()); err != nil {
+				return err
+			}
+			for _, kind := range s.kinds {
+				if f.save == "" {
+					break
+				}
+				err := saveMachine(f.save, kind, func(to *forecast.Machine) error { return m.save(to, s.link, s.places) })
 				if err != nil {
 					return err
 				}
@@ -58,9 +67,98 @@ profile of that name holds stays.`,
 		},
 	}
 	f.add(cmd.Flags(), 5, 20)
-	cmd.Flags().IntVar(&f.ranks, "ranks", 2, "ranks that exchange")
+	settings.Devices(cmd.Flags(), &f.devices)
+	cmd.Flags().IntVar(&f.ranks, "ranks", 2, "ranks that exchange on the processors")
+	cmd.Flags().StringVar(&f.size, "size", "", "bytes that a rank sends in the largest exchange, 64K to 1G (default 4M, "+
+		"on GPUs 64M)")
 	cmd.Flags().StringVar(&f.save, "save", "", "profile to keep the rates in")
 	return cmd
+}
+
+// site is ranks that exchange.
+type site struct {
+	by     comm.Transport
+	link   string       // its name for GPUs
+	ops    []engine.Ops // nil: the rank is on the processors
+	places []string     // GPUs of the ranks, nil on the processors
+	kinds  []forecast.Machine
+	again  int // exchanges that are timed together
+	most   int // bytes
+	team   uint64
+	close  func() error
+}
+
+// open finds the ranks that flags ask for: with --ranks on the processors.
+func (f *commFlags) open(ranks bool) (*site, error) {
+	auto := f.devices.Devices == "auto"
+	if auto && ranks {
+		f.devices.Devices = "cpu"
+	}
+	if err := f.devices.CheckDevices(); err != nil {
+		return nil, err
+	}
+	gpus, err := daemon.GPUs(f.devices.Devices)
+	if err == nil && auto && len(gpus) < 2 {
+		f.devices.Devices, gpus = "cpu", nil
+	}
+	s := &site{by: comm.Local{}, again: 1, most: 4 << 20, close: func() error { return nil }}
+	switch {
+	case err != nil:
+	case gpus != nil && ranks:
+		err = fmt.Errorf("--ranks %d --devices %s: a GPU is one rank; name it twice for two", f.ranks, f.devices.Devices)
+	case len(gpus) == 1:
+		err = fmt.Errorf("--devices %s: want two GPUs or more, as in cuda:0-1", f.devices.Devices)
+	case f.devices.Placement != daemon.PlacementThreads:
+		err = fmt.Errorf("--placement %s: want threads, ranks of this process are measured", f.devices.Placement)
+	case f.ranks < 2 || f.ranks > plan.MaxRanks:
+		err = fmt.Errorf("--ranks %d: want 2 to %d", f.ranks, plan.MaxRanks)
+	case gpus != nil:
+		s.most = 64 << 20
+	}
+	if err == nil && f.size != "" {
+		var bytes int64
+		if bytes, err = daemon.ParseBytes(f.size); err == nil && (bytes < 64<<10 || bytes > 1<<30) {
+			err = fmt.Errorf("--size %s: want 64K to 1G", f.size)
+		}
+		s.most = int(bytes)
+	}
+	if err != nil {
+		return nil, console.BadInput(err)
+	}
+	if s.kinds, err = f.devices.Kinds(); err != nil || gpus == nil {
+		s.ops = make([]engine.Ops, f.ranks)
+		return s, err
+	}
+	return s, s.onGPUs(&f.devices)
+}
+
+// onGPUs opens the GPUs of a site.
+func (s *site) onGPUs(devices *daemon.Config) error {
+	cfg, release, err := devices.EngineConfig()
+	if err != nil {
+		return err
+	}
+	s.close = func() error {
+		var errs []error
+		for _, o := range s.ops {
+			if c, ok := o.(io.Closer); ok {
+				errs = append(errs, c.Close())
+			}
+		}
+		return errors.Join(append(errs, release())...)
+	}
+	s.by, s.link, s.again = cfg.Transport, "localcuda", 8
+	if _, ok := cfg.Transport.(*nccl.Transport); ok {
+		s.link = "nccl"
+	}
+	for r := range cfg.Ranks {
+		ops, err := cfg.NewOps(r, cfg.Ranks)
+		if err != nil {
+			return errors.Join(err, s.close())
+		}
+		s.ops, s.places = append(s.ops, ops), append(s.places, cfg.DeviceOf(r))
+	}
+	return nil
 }
 
 // exchange is one operation of a Comm: n values leave every rank.
@@ -92,72 +190,168 @@ func exchanges() []exchange {
 		{"all-reduce", func(c comm.Comm, dst, _ engine.Tensor, n int) {
 			c.AllReduce(dst.Slice(0, 0, n*c.Size()/2/(c.Size()-1)))
 		}},
+		{"pipeline message", func(c comm.Comm, dst, src engine.Tensor, n int) {
+			if c.Rank() > 0 {
+				c.Post(dst.Slice(0, n, 2*n), c.Rank()-1)
+			}
+			if c.Rank() < c.Size()-1 {
+				c.Offer(src.Slice(0, n, 2*n), src.Slice(0, 0, n), c.Rank()+1)
+			}
+			if c.Rank() > 0 {
+				c.Await(dst.Slice(0, 0, n), c.Rank()-1)
+			}
+		}},
 	}
 }
 
-// measure runs all exchanges at all sizes.
-func (f *commFlags) measure() (*report, measured, error) {
+// measure runs all exchanges at all sizes, and on GPUs each pair alone.
+func (f *commFlags) measure(s *site) (*report, measured, error) {
 	r := &report{
 		Benchmark: "comm", Warmup: f.warmup,
-		Inside: "from the first rank's call to the last rank's return: waiting for each other and copies; for product " +
-			"and attention the call and its wait",
+		Inside: "from a rank's call to its return, of the rank that takes longest: waiting for each other and copies; for " +
+			"product and attention the call and its wait",
 		Outside: "allocation, packing of weights, starting the ranks",
-		Extra:   map[string]any{"ranks": f.ranks, "processors": runtime.GOMAXPROCS(0)},
+		Extra:   map[string]any{"ranks": len(s.ops), "processors": runtime.GOMAXPROCS(0)},
+	}
+	if s.places != nil {
+		r.Inside = fmt.Sprintf("from a rank's exchange to the end of it by the clock of its GPU, of the rank that takes "+
+			"longest, %d in a row", s.again)
+		r.Outside = "allocation, connecting the ranks"
+		r.Extra["transport"], r.Extra["devices"] = s.link, s.places
 	}
 	var m measured
+	one := func(what string, e exchange, bytes int, who ...int) (sample, error) {
+		times, err := f.time(s, e, bytes/4, who)
+		if err != nil {
+			return sample{}, fmt.Errorf("%s of %d bytes: %w", e.name, bytes, err)
+		}
+		got := summarise(fmt.Sprintf("%s, %d KiB a rank", what, bytes>>10), times)
+		got.Bytes, got.Rate = bytes, float64(bytes)/max(got.Median, 1e-9)
+		r.Samples = append(r.Samples, got)
+		return got, nil
+	}
+	all := make([]int, len(s.ops))
+	for i := range all {
+		all[i] = i
+	}
 	for _, e := range exchanges() {
-		for _, bytes := range []int{4 << 10, 256 << 10, 4 << 20} {
-			times, err := f.time(e, bytes/4)
-			if err != nil {
-				return nil, m, fmt.Errorf("%s of %d bytes: %w", e.name, bytes, err)
-			}
-			s := summarise(fmt.Sprintf("%s, %d KiB a rank", e.name, bytes>>10), times)
-			s.Bytes, s.Rate = bytes, float64(bytes)/s.Median
-			r.Samples = append(r.Samples, s)
+		for _, bytes := range []int{least, s.most / 16, s.most} {
+			got, err := one(e.name, e, bytes, all...)
 			switch {
-			case e.name == "ring" && bytes == 4<<20:
-				m.Bandwidth = s.Rate
-			case e.name == "all-to-all" && bytes == 4<<10:
-				m.Latency = s.Median
-			case e.name == "all-to-all" && bytes == 4<<20:
-				m.AllToAll = s.Rate
+			case err != nil:
+				return nil, m, err
+			case e.name == "ring" && bytes == s.most:
+				m.Bandwidth = got.Rate
+			case e.name == "all-to-all" && bytes == least:
+				m.Latency = got.Median
+			case e.name == "all-to-all" && bytes == s.most:
+				m.AllToAll = got.Rate
 			}
 		}
 	}
-	m.AllToAll = min(1, m.AllToAll/m.Bandwidth)
-	products, err := f.compute(&m)
-	if err != nil {
-		return nil, m, err
+	if s.places == nil {
+		products, err := f.compute(&m)
+		r.Samples = append(r.Samples, products...)
+		return r, m, err
 	}
-	r.Samples = append(r.Samples, products...)
+	ring := exchanges()[slices.IndexFunc(exchanges(), func(e exchange) bool { return e.name == "ring" })]
+	for a := range all {
+		for b := a + 1; b < len(all); b++ {
+			p := forecast.Pair{A: s.places[a], B: s.places[b]}
+			what := p.A + " and " + p.B
+			small, err := one(what, ring, least, a, b)
+			if err != nil {
+				return nil, m, err
+			}
+			large, err := one(what, ring, s.most, a, b)
+			if err != nil {
+				return nil, m, err
+			}
+			p.Bandwidth, p.Latency = large.Rate, small.Median
+			m.pairs = append(m.pairs, p)
+		}
+	}
 	return r, m, nil
 }
 
-// time clocks one exchange on all ranks: they meet, then everyone notes when it starts and when it is done.
-func (f *commFlags) time(e exchange, n int) ([]float64, error) {
-	comms, err := comm.Local{}.Connect(comm.Group{Name: "bench", Deadline: time.Minute}, make([]engine.Ops, f.ranks))
+// least is bytes of the smallest exchange.
+const least = 4 << 10
+
+// memory is two buffers of a rank, of n numbers each. The function gives them back.
+func memory(ops engine.Ops, n int) (dst, src engine.Tensor, free func(), err error) {
+	if ops == nil {
+		host := func() engine.Tensor { return engine.NewTensor(engine.Buf{Host: make([]byte, 4*n)}, engine.F32, n) }
+		return host(), host(), func() {}, nil
+	}
+	both, err := ops.Alloc(2 * 4 * n)
+	if err != nil {
+		return dst, src, nil, err
+	}
+	t := engine.NewTensor(both, engine.F32, 2*n)
+	return t.Slice(0, 0, n), t.Slice(0, n, 2*n), func() { ops.Free(both) }, nil
+}
+
+// stamper notes the time of a rank. What it returns tells it when all calls have run.
+func stamper(ops engine.Ops, start time.Time) func() func() time.Duration {
+	if s, ok := ops.(engine.Stamper); ok {
+		return s.Stamp
+	}
+	return func() func() time.Duration {
+		now := time.Since(start)
+		return func() time.Duration { return now }
+	}
+}
+
+// time clocks one exchange of n numbers on some ranks: they meet, then everyone notes when it starts and when it is
+// done. Seconds are those of the rank that took longest.
+func (f *commFlags) time(s *site, e exchange, n int, who []int) ([]float64, error) {
+	ops := make([]engine.Ops, len(who))
+	for i, r := range who {
+		ops[i] = s.ops[r]
+	}
+	s.team++
+	comms, err := s.by.Connect(comm.Group{
+		Team: s.team, Name: "bench", Ranks: who, Deadline: time.Minute, Pipe: e.name == "pipeline message",
+	}, ops)
 	if err != nil {
 		return nil, err
 	}
-	runs := f.warmup + f.runs
-	starts, ends := make([][]time.Time, f.ranks), make([][]time.Time, f.ranks)
+	start, runs := time.Now(), f.warmup+f.runs
+	took := make([][]float64, len(who))
+	var dsts, srcs []engine.Tensor
+	for _, o := range ops {
+		dst, src, free, err := memory(o, n*len(who)+1)
+		if err != nil {
+			return nil, err
+		}
+		defer free()
+		dsts, srcs = append(dsts, dst), append(srcs, src)
+	}
 	g := group.New(func(cause error) {
 		for _, c := range comms {
 			c.Abort(cause)
 		}
 	})
 	for rank, c := range comms {
+		dst, src := dsts[rank], srcs[rank]
 		g.Go(fmt.Sprintf("rank %d", rank), func() error {
-			room := n * f.ranks
-			tensor := func() engine.Tensor {
-				return engine.NewTensor(engine.Buf{Host: make([]byte, 4*room)}, engine.F32, room)
-			}
-			dst, src, meet := tensor(), tensor(), engine.NewTensor(engine.Buf{Host: make([]byte, 4)}, engine.F32, 1)
+			meet, now := dst.Slice(0, n*len(who), n*len(who)+1), stamper(ops[rank], start)
+			var begun, done []func() time.Duration
 			for range runs {
 				c.AllReduce(meet)
-				starts[rank] = append(starts[rank], time.Now())
-				e.run(c, dst, src, n)
-				ends[rank] = append(ends[rank], time.Now())
+				begun = append(begun, now())
+				for range s.again {
+					e.run(c, dst, src, n)
+				}
+				done = append(done, now())
+			}
+			if ops[rank] != nil {
+				if err := ops[rank].Sync(); err != nil {
+					return err
+				}
+			}
+			for i := f.warmup; i < runs; i++ {
+				took[rank] = append(took[rank], (done[i]()-begun[i]()).Seconds()/float64(s.again))
 			}
 			return nil
 		})
@@ -165,20 +359,12 @@ func (f *commFlags) time(e exchange, n int) ([]float64, error) {
 	if err := g.Wait(); err != nil {
 		return nil, err
 	}
-	var times []float64
-	for i := f.warmup; i < runs; i++ {
-		first, last := starts[0][i], ends[0][i]
-		for rank := range comms {
-			if starts[rank][i].Before(first) {
-				first = starts[rank][i]
-			}
-			if ends[rank][i].After(last) {
-				last = ends[rank][i]
-			}
+	for _, other := range took[1:] {
+		for i, t := range other {
+			took[0][i] = max(took[0][i], t)
 		}
-		times = append(times, last.Sub(first).Seconds())
 	}
-	return times, nil
+	return took[0], nil
 }
 
 // compute clocks a product and an attention of the sizes of a small block on all processors.

@@ -1,10 +1,13 @@
 package bench
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
+	"slices"
 
 	"patchbay/cli/console"
 	"patchbay/daemon"
@@ -13,31 +16,66 @@ import (
 
 // measured is what bench comm finds out: rates of this machine.
 type measured struct {
-	GEMM, Attention    float64 // floating point operations per second
-	Bandwidth, Latency float64 // bytes per second of one rank; seconds of one exchange
-	AllToAll           float64 // part of Bandwidth
+	GEMM, Attention    float64 // floating point operations per second; 0: not measured
+	Bandwidth, Latency float64 // bytes per second of one rank while all send around a circle; seconds of one exchange
+	AllToAll           float64 // bytes per second of one rank
+	pairs              []forecast.Pair
 }
 
-// link replaces the rates of a link.
-func (m measured) link(l forecast.Link) forecast.Link {
-	return forecast.Link{
-		Name: l.Name, Bandwidth: m.Bandwidth, Latency: m.Latency, AllToAll: m.AllToAll,
-		Source: "patchbay bench comm",
+// save replaces rates of a machine whose ranks exchange by link, on places if they are GPUs. Pairs of others stay.
+func (m measured) save(to *forecast.Machine, link string, places []string) error {
+	if m.GEMM > 0 {
+		to.Device.GEMM, to.Device.Attention = m.GEMM, m.Attention
 	}
+	to.Link = forecast.Link{
+		Name: cmp.Or(link, to.Link.Name), Bandwidth: m.Bandwidth, Latency: m.Latency,
+		AllToAll: min(1, m.AllToAll/m.Bandwidth), Source: "patchbay bench comm",
+	}
+	if m.pairs == nil {
+		return nil
+	}
+	to.Pairs = append(slices.DeleteFunc(slices.Clone(to.Pairs), func(p forecast.Pair) bool {
+		return slices.Contains(places, p.A) && slices.Contains(places, p.B)
+	}), m.pairs...)
+	ways := to.Between(places)
+	circle, all := math.Inf(1), math.Inf(1) // what pairs alone would make of the exchanges of all
+	for r, row := range ways {
+		circle = min(circle, row[(r+1)%len(ways)].Bandwidth)
+		seconds := 0.0
+		for o, way := range row {
+			if o != r {
+				seconds += 1 / way.Bandwidth / float64(len(ways)-1)
+			}
+		}
+		all = min(all, 1/seconds)
+	}
+	to.Link.Together, to.Link.AllToAll = min(1, m.Bandwidth/circle), min(1, m.AllToAll/all)
+	return nil
 }
 
-// saveMachine changes a profile, the built-in one of the cpu where there is none of that name.
-func saveMachine(path string, change func(*forecast.Machine) error) error {
+// saveMachine changes the rates of one kind of device, the link and the pairs in a profile; those of other kinds stay.
+// fresh is the kind where the profile does not have it yet, with the link that a new profile begins with.
+func saveMachine(path string, fresh forecast.Machine, change func(*forecast.Machine) error) error {
+	kind := fresh.Device.Name
 	m, err := daemon.ReadMachine(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		m, err = forecast.NewMachine("cpu")
+		m, err = fresh, nil
 	}
 	if err != nil {
 		return console.BadInput(fmt.Errorf("--save: %w", err))
 	}
-	if err := change(&m); err != nil {
+	at := &m.Device
+	if i := slices.IndexFunc(m.Others, func(d forecast.Device) bool { return d.Name == kind }); i >= 0 {
+		at = &m.Others[i]
+	} else if at.Name != kind {
+		m.Others = append(m.Others, fresh.Device)
+		at = &m.Others[len(m.Others)-1]
+	}
+	one := forecast.Machine{Device: *at, Link: m.Link, Pairs: m.Pairs}
+	if err := change(&one); err != nil {
 		return err
 	}
+	*at, m.Link, m.Pairs = one.Device, one.Link, one.Pairs
 	b, err := m.JSON()
 	if err != nil {
 		return err

@@ -160,7 +160,11 @@ func (f *stepFlags) keep(ctx context.Context, eng *parallel.Engine, req *paralle
 	if err != nil {
 		return err
 	}
-	return saveMachine(f.save, func(m *forecast.Machine) error {
+	kinds, err := f.devices.Kinds()
+	if err != nil {
+		return err
+	}
+	return saveMachine(f.save, kinds[0], func(m *forecast.Machine) error {
 		m.Device.WeightBytes = 4
 		m.Device.Source = fmt.Sprintf("patchbay bench step: %s, %s px, %s, %d processors", filepath.Base(req.Model.Key),
 			f.Size, eng.Name(), runtime.GOMAXPROCS(0))

@@ -17,8 +17,8 @@ type fileKind struct {
 	bytes int
 }
 
-// fileKinds are the kinds of files: fp8 and quantised GGUF weights are widened to bf16 (docs/files.md).
-func fileKinds() []fileKind { return []fileKind{{"f16, bf16, fp8, GGUF", 2}, {"f32", 4}} }
+// fileKinds are the kinds of files: fp8 is widened to bf16; int8 and GGUF take what the file does (docs/files.md).
+func fileKinds() []fileKind { return []fileKind{{"f16, bf16, fp8", 2}, {"f32", 4}} }
 
 // cardSizes are the memories of cards that people have, in GiB; cardCounts how many of them.
 func cardSizes() []int64 { return []int64{12, 16, 24, 48, 80} }
@@ -60,6 +60,9 @@ func (f *Flags) fitting(model string, kind fileKind) (rows [][]string, err error
 	search, err := one.Search()
 	if err != nil {
 		return nil, console.BadInput(err)
+	}
+	if search.Cluster.Mixed != nil {
+		return nil, console.BadInput(fmt.Errorf("--fits --devices %s: want one kind of card", one.Devices))
 	}
 	d := &search.Cluster.Device
 	d.WeightBytes = float64(kind.bytes)

@@ -34,7 +34,6 @@ type Flags struct {
 	exact, json, all, blocking bool
 	table, checks              bool
 	weightBytes                float64 // of a quantised file, a weight; 0: the usual
-	widened                    bool    // on GPUs, whatever weightBytes says
 }
 
 // Command is `patchbay plan`.
@@ -49,10 +48,13 @@ is the name of a released one (` + strings.Join(published.Names(), ", ") + `)
 or a checkpoint (safetensors, GGUF, folder). Times are those of denoising; text encoders and VAE are not in them, nor in
 the memory.
 
-Devices are COUNTxDEVICE-LINK, for several hosts HOSTSxCOUNTxDEVICE-LINK+NETWORK.` + deviceHelp(),
+Devices are COUNTxDEVICE-LINK, for several hosts HOSTSxCOUNTxDEVICE-LINK+NETWORK, or a list of devices of one host
+that differ, as in 2xH100-pcie,2xL40: fast ones get more of the work, slow ones may be left out. Or GPUs of this machine
+as serve takes them, cuda:0-3.` + deviceHelp(),
 		Example: `  patchbay plan --model flux-dev --size 1024x1024 --devices 8xH100-nvlink
   patchbay plan --model hunyuandit --size 2048x2048 --devices 4xL40-pcie --timeline t.svg
   patchbay plan --model flux-dev --devices 4x4090-pcie --plan pipe=4,patches=6 --timeline -
+  patchbay plan --model flux-dev --devices 2xH100-pcie,2xL40
   patchbay plan --fits --exact
   patchbay plan --check --plan pipe=2,patches=4 --size 256x256`,
 		Args: console.ExactArgs(0),
@@ -166,15 +168,16 @@ func (f *Flags) Search() (forecast.Search, error) {
 	if err != nil {
 		return s, err
 	}
-	if s.Cluster, err = forecast.ParseCluster(f.Devices); err != nil {
+	if onThisMachine(f.Devices) {
+		here := daemon.Config{Devices: f.Devices, Rates: f.rates, CUDALibs: os.Getenv("PATCHBAY_CUDA_LIBS")}
+		s.Cluster, err = here.Cluster()
+	} else if s.Cluster, err = forecast.ParseCluster(f.Devices); err == nil && f.rates != "" {
+		err = useRates(f.rates, &s.Cluster)
+	}
+	if err != nil {
 		return s, err
 	}
-	if f.rates != "" {
-		if err := useRates(f.rates, &s.Cluster); err != nil {
-			return s, err
-		}
-	}
-	if f.weightBytes > 0 && (s.Cluster.Device.Name == "cpu" || !f.widened) {
+	if f.weightBytes > 0 {
 		s.Cluster.Device.WeightBytes = f.weightBytes
 	}
 	w, h := 0, 0
@@ -194,6 +197,9 @@ func (f *Flags) Search() (forecast.Search, error) {
 	s.Exact, s.Warmup, s.Blocking = f.exact, f.Warmup, f.blocking
 	return s, nil
 }
+
+// onThisMachine reports whether devices are those of serve: GPUs of this machine by number.
+func onThisMachine(devices string) bool { return strings.HasPrefix(devices, "cuda:") }
 
 // open describes the model that --model names, with the flags that replace its usual values.
 func (f *Flags) open() (*published.Model, error) {
@@ -236,7 +242,6 @@ func (f *Flags) describeFile(path string) (spec *dit.Spec, stored string, err er
 	}
 	if form, quantised := file.Set().Form(); quantised {
 		f.weightBytes = float64(file.Set().Bytes()) / float64(d.Spec.Params)
-		f.widened = !strings.HasSuffix(form, "int8") // blocks
 		stored = " (" + form + ")"
 	}
 	return &d.Spec, stored, nil
@@ -258,14 +263,21 @@ func (f *Flags) show(out io.Writer, s forecast.Search, c *forecast.Choice) {
 	r := f.report(s, c)
 	console.Printf(out, "%s, %s px, %d picture(s), %d evaluations, %d entries of %d text tokens on %s\n", r.Model, r.Size,
 		s.Batch, s.Evaluations, len(s.Text), s.Text[0], r.Devices)
+	console.Printf(out, "rates     %s\n", r.Rates)
 	note := "the picture of one rank"
 	if !r.Exact {
 		note = "stale keys and values: close to the picture of one rank"
 	}
 	console.Printf(out, "plan      %s (%s)\n", r.Plan, note)
+	kind, who, idle := "device", "a rank at most", ""
+	if s.Cluster.Mixed != nil {
+		kind, who = s.Cluster.Device.Name, "on the "+c.Best.On.Name+", which has least room"
+		idle = " (" + s.Cluster.From(c.Best.Plan.Ranks()) + ")"
+	}
 	console.Printf(out, "time      %s", seconds(r.Seconds))
 	if r.OneRankSeconds > 0 && c.Best.Plan.Ranks() > 1 {
-		console.Printf(out, ", %.2f x faster than one device (%s)", r.OneRankSeconds/r.Seconds, seconds(r.OneRankSeconds))
+		console.Printf(out, ", %.2f x faster than one %s (%s)", r.OneRankSeconds/r.Seconds, kind,
+			seconds(r.OneRankSeconds))
 	}
 	console.Printf(out, "\nstep      %s in the steady state", seconds(r.StepSeconds))
 	if r.WarmupSeconds > 0 && r.WarmupSeconds < r.Seconds {
@@ -277,9 +289,9 @@ func (f *Flags) show(out io.Writer, s forecast.Search, c *forecast.Choice) {
 		"%s; all devices wait for the host %s\n", part(mean.Compute),
 		part(mean.Exchange), part(mean.Hidden), part(mean.Send), part(mean.Idle), part(c.Simulation.HandoverSeconds))
 	m := r.Memory
-	console.Printf(out, "memory    %.2f GB a rank at most: weights %.2f, session %.2f (keys and values %.2f), "+
-		"activations %.2f, exchange %.2f", gb(m.Total()), gb(m.Weights),
-		gb(m.Session), gb(m.KV), gb(m.Activations), gb(m.Exchange))
+	console.Printf(out, "memory    %.2f GB %s: weights %.2f, session %.2f (keys and values %.2f), "+
+		"activations %.2f, exchange %.2f", gb(m.Total()), who, gb(m.Weights), gb(m.Session),
+		gb(m.KV), gb(m.Activations), gb(m.Exchange))
 	if r.FreeBytes > 0 {
 		console.Printf(out, "; %.2f are free", gb(r.FreeBytes))
 	}
@@ -297,7 +309,7 @@ func (f *Flags) show(out io.Writer, s forecast.Search, c *forecast.Choice) {
 		console.Printf(out, "nothing between devices\n")
 	}
 	if r.Idle > 0 {
-		console.Printf(out, "idle      devices %d to %d: %s\n", s.Cluster.Ranks()-r.Idle, s.Cluster.Ranks()-1,
+		console.Printf(out, "idle      devices %d to %d%s: %s\n", s.Cluster.Ranks()-r.Idle, s.Cluster.Ranks()-1, idle,
 			cmp.Or(r.IdleReason, "the plan does not use them"))
 	}
 	if len(r.Others) == 0 {
@@ -332,10 +344,29 @@ func useRates(path string, f *forecast.Cluster) error {
 	if err != nil {
 		return fmt.Errorf("--rates: %w", err)
 	}
-	d, l := m.Device, m.Link
-	d.Name, d.Memory, d.Reserved = f.Device.Name, f.Device.Memory, f.Device.Reserved
-	d.WeightBytes, d.ValueBytes = f.Device.WeightBytes, f.Device.ValueBytes
-	l.Name = f.Link.Name
-	f.Device, f.Link = d, l
+	use := func(of forecast.Device) (forecast.Device, error) {
+		d, err := m.Kind(of.Name)
+		if err != nil && f.Mixed != nil {
+			return d, fmt.Errorf("--rates %s: %w", path, err)
+		} else if err != nil {
+			d = m.Device
+		}
+		d.Name, d.Memory, d.Reserved = of.Name, of.Memory, of.Reserved
+		d.WeightBytes, d.ValueBytes = of.WeightBytes, of.ValueBytes
+		return d, nil
+	}
+	if f.Device, err = use(f.Device); err != nil {
+		return err
+	}
+	for i := range f.Mixed {
+		if f.Mixed[i], err = use(f.Mixed[i]); err != nil {
+			return err
+		}
+	}
+	m.Link.Name = f.Link.Name
+	f.Link, f.Between = m.Link, m.Between(m.Paired())
+	if f.Mixed != nil {
+		*f = f.Sorted()
+	}
 	return nil
 }

@@ -10,6 +10,7 @@ type report struct {
 	Model          string          `json:"model"`
 	Size           string          `json:"size"`
 	Devices        string          `json:"devices"`
+	Rates          string          `json:"rates"` // where they come from
 	Plan           string          `json:"plan"`
 	Exact          bool            `json:"exact"`
 	Seconds        float64         `json:"seconds"`
@@ -52,13 +53,24 @@ type otherReport struct {
 // shownOthers is how many losing plans are listed without --all.
 const shownOthers = 6
 
+// rated says where the rates of a cluster come from.
+func (f *Flags) rated(c forecast.Cluster) string {
+	switch {
+	case f.rates != "":
+		return f.rates + ", " + c.Sources()
+	case onThisMachine(f.Devices):
+		return c.Sources()
+	}
+	return "of the built-in table: not measured (--rates)"
+}
+
 func (f *Flags) report(s forecast.Search, c *forecast.Choice) report {
 	r := report{
-		Model: f.Model, Size: f.Size, Devices: s.Cluster.String(),
+		Model: f.Model, Size: f.Size, Devices: s.Cluster.String(), Rates: f.rated(s.Cluster),
 		Plan: c.Best.Plan.String(), Exact: c.Best.Exact, Seconds: c.Simulation.Seconds,
 		StepSeconds: c.Simulation.StepSeconds, WarmupSeconds: c.Simulation.WarmupSeconds,
 		OneRankSeconds: c.OneRank, Memory: c.Best.Memory,
-		FreeBytes: max(0, s.Cluster.Device.Memory-s.Cluster.Device.Reserved), Idle: c.Idle,
+		FreeBytes: c.Best.On.Free(), Idle: c.Idle,
 		NotIncluded: "text encoders, VAE, loading",
 	}
 	if f.plan == "" {

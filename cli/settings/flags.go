@@ -45,7 +45,7 @@ func Log(f *pflag.FlagSet, c *daemon.Config) {
 func Devices(f *pflag.FlagSet, c *daemon.Config) {
 	f.StringVar(&c.Devices, "devices", "auto", "what to compute on: auto (all GPUs, cpu where there are none), cpu, or "+
 		"the GPUs of the ranks as in cuda:0 or cuda:0-3")
-	f.StringVar(&c.Rates, "rates", "", "file of rates that bench step --save has measured: stages are "+
+	f.StringVar(&c.Rates, "rates", "", "file of rates that bench step and bench comm --save have measured: stages are "+
 		"balanced and plans chosen by it")
 	f.StringVar(&c.DeviceMemory, "device-memory", "",
 		"memory of the GPU that weights and buffers may take, as in 20G (default: what is free there)")

@@ -30,5 +30,6 @@ func eachLevel(t *testing.T, threads int, f func(t *testing.T, o *Ops)) {
 }
 
 func TestConformance(t *testing.T) {
-	eachLevel(t, 3, func(t *testing.T, o *Ops) { optest.Run(t, o, optest.Options{BF16: true}) })
+	known := &optest.Reference{}
+	eachLevel(t, 3, func(t *testing.T, o *Ops) { optest.Run(t, o, optest.Options{BF16: true, Reference: known}) })
 }

@@ -46,7 +46,7 @@ func (o *Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 	if c == 0 {
 		c = m.K
 	}
-	if m.Blocks != nil && (formOf(m.Blocks) == 0 || m.DType != engine.BF16) {
+	if m.Blocks != nil && (m.Blocks.Form() == 0 || m.DType != engine.BF16) {
 		m = m.Widened(m.DType)
 	}
 	panels, depth := (m.N+o.nr-1)/o.nr, m.K
@@ -97,14 +97,6 @@ func (o *Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 		C.pb_run_pack(o.k, &a)
 	})
 	return p, nil
-}
-
-// formOf returns the number of a form of blocks that products widen, 0: of none, or of one that they do not.
-func formOf(b *engine.Blocks) C.int64_t {
-	if b == nil {
-		return 0
-	}
-	return map[string]C.int64_t{"Q8_0": 1, "Q4_0": 2, "Q4_K": 3, "Q5_K": 4, "Q6_K": 5}[b.Name]
 }
 
 // table returns the address of the bf16 values of an fp8 type, 0 for others.

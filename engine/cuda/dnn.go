@@ -71,7 +71,7 @@ func (o *Ops) plan(a *engine.AttentionShape) *C.pb_dnn_plan {
 		s.stats, s.lse = 1, [2]C.int64_t{C.int64_t(a.LSE[0]), C.int64_t(a.LSE[1])}
 	}
 	p, known := o.sdpa.plans[s]
-	if !known && o.graphs.within { // comparing waits
+	if !known && o.graphs.within != nil { // comparing waits
 		o.note(errMoved)
 	} else if !known && o.err == nil {
 		p = o.planned(s)

@@ -116,6 +116,7 @@ enum { PB_CONSTANTS(PB_CONSTANT) };
   X(cuStreamWriteValue32_v2, (CUstream, CUdeviceptr, uint32_t, unsigned)) \
   X(cuStreamBeginCapture_v2, (CUstream, CUstreamCaptureMode)) \
   X(cuStreamEndCapture, (CUstream, CUgraph *)) \
+  X(cuGraphGetNodes, (CUgraph, CUgraphNode *, size_t *)) \
   X(cuGraphInstantiateWithFlags, (CUgraphExec *, CUgraph, unsigned long long)) \
   X(cuGraphExecUpdate_v2, (CUgraphExec, CUgraph, CUgraphExecUpdateResultInfo *)) \
   X(cuGraphLaunch, (CUgraphExec, CUstream)) \

@@ -74,6 +74,35 @@ func TestPlantedFaults(t *testing.T) {
 		{
 			"scratch without the rounded rows", "linear.go", " + roundedRoom(p)", "", "TestReserve", "scratch memory",
 		},
+		{"blocks too close together", "linear.cu", "k / 256 * 210", "k / 256 * 208", "TestWidenedBits", "got"},
+		{
+			"blocks without their minimum", "linear.cu", "& 1) << 4)), m);", "& 1) << 4)), 0 * m);",
+			"TestWidenedBits/Q4_K", "got",
+		},
+		{
+			"the minimum of another group", "linear.cu", "s[g + 4] >> 4 | s[g] >> 6 << 4", "s[g + 4] >> 4 | s[g - 4] >> 6 << 4",
+			"TestWidenedBits/Q5_K", "got",
+		},
+		{
+			"widened in registers, not rounded", "linear.cu", "w[i] = widen(__float2bfloat16_rn(w[i]));", "w[i] = w[i];",
+			"TestBlockProducts", "got",
+		},
+		{
+			"a product before its weight is widened", "blocks.go",
+			"		o.widen(tile.Base.Buf.Dev, b, from, n)\n		o.multiplied(\"Linear\", &r, out, x, &tile, own)\n",
+			"		o.multiplied(\"Linear\", &r, out, x, &tile, own)\n		o.widen(tile.Base.Buf.Dev, b, from, n)\n",
+			"TestBlockProducts", "got",
+		},
+		{
+			"the first rows for every tile", "blocks.go", "p.Buf.Dev + uint64(from*p.PieceBytes)", "p.Buf.Dev",
+			"TestWidenedBits", "got",
+		},
+		{
+			"the first adapter rows for every tile", "blocks.go", "Piece(from*up.PieceBytes,", "Piece(0,",
+			"TestBlockProducts", "got",
+		},
+		{"a tile's gate for all columns", "blocks.go", ", columns(e.Gate)", ", e.Gate", "TestBlockProducts", ""},
+		{"scratch without the widened rows", "reserve.go", "wideRoom(&p, part.N)+", "", "TestReserve", "took memory"},
 		{
 			"the other buffer's values", "attend.cu", "sv + s * KEYS * row + at(kk", "sv + (s ^ 1) * KEYS * row + at(kk",
 			"TestEveryHead", "got",
@@ -214,7 +243,7 @@ func TestPlantedFaults(t *testing.T) {
 			"replayed: true, want false",
 		},
 		{
-			"a mark in a graph", "mark.go", " || o.graphs.within", "", "TestGraphs", "replayed: false",
+			"a mark in a graph", "mark.go", " || o.graphs.within != nil", "", "TestGraphs", "replayed: false",
 		},
 		{
 			"places too close", "graph.go", "a.ds[3], a.ds[4], a.ss[3], a.ss[4] = C.pb_i64(room(size)/per)",

@@ -19,24 +19,38 @@ import (
 	"patchbay/engine"
 )
 
-// graphs are sequences of calls that a stream has issued and will issue again as one (CUDA graphs).
+// graphs are sequences of calls that a stream has issued and will issue again (CUDA graphs): each as one graph, or as
+// several where calls that are none of the stream's come in between. A capture issues nothing: it may be given up.
 type graphs struct {
 	of     map[string]*graph // by the key of Replay
-	idle   []C.uint64_t      // graphs of keys that were dropped: one of the same shape is changed sooner than made
+	idle   [][]C.uint64_t    // graphs of keys that were dropped: one of the same shape is changed sooner than made
 	fixed  scratch           // the places of what moves, the same for all keys
 	eager  bool              // this stream calls every time: --graphs off, or CUDA has refused
-	within bool              // calls are captured now
+	within *capture          // calls are captured now; nil: they are issued
 	count  struct{ launched, refused int64 }
 }
 
 // graph is what was issued under one key.
 type graph struct {
-	exec    C.uint64_t // 0: it was issued once, not captured yet
-	scratch uint64     // where the scratch memory was then
+	pieces  []piece // none: it was issued once, not captured yet
+	scratch uint64  // where the scratch memory was then
 	fixed   []engine.Tensor
 }
 
-// idleGraphs is how many graphs of dropped keys are kept.
+// piece is a part of a sequence.
+type piece struct {
+	exec C.uint64_t // 0: no calls
+	then func()     // what comes between it and the next one; nil: the end
+}
+
+// capture is a sequence that is being captured.
+type capture struct {
+	made  []C.uint64_t // a graph for each piece, 0: an empty one
+	thens []func()     // behind each piece
+	err   error        // the first that the driver gave
+}
+
+// idleGraphs is how many sequences of dropped keys are kept.
 const idleGraphs = 4
 
 // errMoved says that a call took memory that it had not taken the first time.
@@ -64,7 +78,7 @@ func (o *Ops) Replay(key string, moving []engine.Tensor, f func(fixed []engine.T
 	if !known {
 		return false, f(g.fixed)
 	}
-	replayed := g.exec != 0 && g.scratch == o.mem.at
+	replayed := g.pieces != nil && g.scratch == o.mem.at
 	if !replayed {
 		if refused, err := o.capture(g, f); refused != nil {
 			o.graphs.eager = true
@@ -75,20 +89,39 @@ func (o *Ops) Replay(key string, moving []engine.Tensor, f func(fixed []engine.T
 		}
 	}
 	if o.err == nil {
-		o.dev.launches.Add(1)
-		if C.pb_graph_launch(o.dev.c, o.stream, g.exec, &o.args.e) != 0 {
-			o.note(errorOf(&o.args.e))
-		}
 		o.graphs.count.launched++
 	}
+	for _, p := range g.pieces {
+		if p.exec != 0 && o.err == nil {
+			o.dev.launches.Add(1)
+			if C.pb_graph_launch(o.dev.c, o.stream, p.exec, &o.args.e) != 0 {
+				o.note(errorOf(&o.args.e))
+			}
+		}
+		if p.then != nil { // also after an error: peers wait for it, and it tells them
+			p.then()
+		}
+	}
 	return replayed, nil
+}
+
+// Between implements engine.Replayer.
+func (o *Ops) Between(call func()) {
+	c := o.graphs.within
+	if c == nil {
+		call()
+		return
+	}
+	o.cut(c)
+	c.thens = append(c.thens, call)
+	o.begin(c)
 }
 
 // Drop implements engine.Replayer.
 func (o *Ops) Drop() {
 	for _, g := range o.graphs.of {
-		if g.exec != 0 {
-			o.graphs.idle = append(o.graphs.idle, g.exec)
+		if g.pieces != nil {
+			o.graphs.idle = append(o.graphs.idle, execs(g.pieces))
 		}
 	}
 	o.graphs.of = nil
@@ -98,62 +131,123 @@ func (o *Ops) Drop() {
 	}
 }
 
-func (o *Ops) forget(exec C.uint64_t) error {
-	return try(func(e *C.pb_error) { C.pb_graph_free(o.dev.c, exec, e) })
+func execs(pieces []piece) (out []C.uint64_t) {
+	for _, p := range pieces {
+		out = append(out, p.exec)
+	}
+	return out
+}
+
+// forget gives what launches graphs back.
+func (o *Ops) forget(execs []C.uint64_t) error {
+	var errs []error
+	for _, exec := range execs {
+		if exec != 0 {
+			errs = append(errs, try(func(e *C.pb_error) { C.pb_graph_free(o.dev.c, exec, e) }))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // free gives all graphs back.
 func (g *graphs) free(o *Ops) error {
 	o.Drop()
 	var errs []error
-	for _, exec := range g.idle {
-		errs = append(errs, o.forget(exec))
+	for _, execs := range g.idle {
+		errs = append(errs, o.forget(execs))
 	}
 	g.idle = nil
 	return errors.Join(append(errs, g.fixed.free())...)
 }
 
-// capture makes a graph of the calls of f. refused is what CUDA says where it does not: f may be called once more then.
+// begin has the stream keep calls from now on.
+func (o *Ops) begin(c *capture) {
+	if c.err == nil {
+		c.err = try(func(e *C.pb_error) { C.pb_capture_begin(o.dev.c, o.stream, e) })
+		o.note(c.err) // nothing is issued while it lasts
+	}
+}
+
+// cut ends a piece.
+func (o *Ops) cut(c *capture) {
+	var made C.uint64_t
+	if c.err == nil {
+		c.err = try(func(e *C.pb_error) { C.pb_capture_end(o.dev.c, o.stream, &made, e) })
+		o.note(c.err)
+	}
+	c.made = append(c.made, made)
+}
+
+// drop gives the graphs of a capture back.
+func (o *Ops) drop(c *capture) {
+	for _, made := range c.made {
+		if made != 0 {
+			o.note(try(func(e *C.pb_error) { C.pb_graph_drop(o.dev.c, made, e) }))
+		}
+	}
+	c.made = nil
+}
+
+// capture makes graphs of the calls of f, of which none is issued. refused is what CUDA says where it does not: f may
+// be called once more then.
 func (o *Ops) capture(g *graph, f func([]engine.Tensor) error) (refused, err error) {
 	o.dev.still.Lock() // a wait for the whole device, on another goroutine, would end the capture
 	defer o.dev.still.Unlock()
-	if err := try(func(e *C.pb_error) { C.pb_capture_begin(o.dev.c, o.stream, e) }); err != nil {
-		return err, nil
+	c := &capture{}
+	if o.begin(c); c.err != nil {
+		o.err = nil
+		return c.err, nil
 	}
-	var made C.uint64_t
-	end := func() error {
-		o.graphs.within, o.mem.frozen = false, false
-		return try(func(e *C.pb_error) { C.pb_capture_end(o.dev.c, o.stream, &made, e) })
+	end := func() {
+		o.cut(c)
+		o.graphs.within, o.mem.frozen = nil, false
 	}
-	o.graphs.within, o.mem.frozen = true, true
+	o.graphs.within, o.mem.frozen = c, true
 	panics := true
 	defer func() {
 		if panics {
-			_ = end()
-			_ = try(func(e *C.pb_error) { C.pb_graph_drop(o.dev.c, made, e) })
+			end()
+			o.drop(c)
 		}
 	}()
 	err = f(g.fixed)
 	panics = false
-	ended := end()
-	if refused = o.refusal(o.err, ended); refused != nil {
+	end()
+	if refused = o.refusal(o.err, c.err); refused != nil {
 		o.err = nil
 	}
-	if made == 0 || err != nil || o.err != nil || refused != nil {
-		if made != 0 {
-			o.note(try(func(e *C.pb_error) { C.pb_graph_drop(o.dev.c, made, e) }))
-		}
-		if refused == nil {
-			o.note(ended)
-		}
+	if err != nil || o.err != nil || refused != nil {
+		o.drop(c)
 		return refused, err
 	}
-	g.scratch = o.mem.at
-	if n := len(o.graphs.idle); n > 0 && g.exec == 0 {
-		g.exec, o.graphs.idle = o.graphs.idle[n-1], o.graphs.idle[:n-1]
-	}
-	o.note(try(func(e *C.pb_error) { C.pb_graph_make(o.dev.c, made, &g.exec, e) }))
+	o.build(g, c)
 	return nil, nil
+}
+
+// build makes the graphs of a capture what is issued again, out of what launched others where there is some.
+func (o *Ops) build(g *graph, c *capture) {
+	old := execs(g.pieces)
+	if n := len(o.graphs.idle); n > 0 && old == nil {
+		old, o.graphs.idle = o.graphs.idle[n-1], o.graphs.idle[:n-1]
+	}
+	g.pieces = make([]piece, len(c.made))
+	for i, made := range c.made {
+		p := &g.pieces[i]
+		if made != 0 && i < len(old) {
+			p.exec, old[i] = old[i], 0
+		}
+		if made != 0 {
+			o.note(try(func(e *C.pb_error) { C.pb_graph_make(o.dev.c, made, &p.exec, e) }))
+		}
+		if i < len(c.thens) {
+			p.then = c.thens[i]
+		}
+	}
+	o.note(o.forget(old))
+	if g.scratch = o.mem.at; o.err != nil {
+		_ = o.forget(execs(g.pieces))
+		g.pieces = nil
+	}
 }
 
 // refusal returns the first of the errors if it is about the capture: of the driver, of cuBLASLt, or of ours.

@@ -164,6 +164,54 @@ func TestGraphsMove(t *testing.T) {
 	b.m.free()
 }
 
+// TestGraphsBetween: calls that are none of the stream's come between those of a sequence, in their places, once an
+// evaluation: not while it is captured, again when it is replayed, and also where nothing lies between two of them. The
+// graphs of a sequence that was dropped serve one of fewer pieces and one of more.
+func TestGraphsBetween(t *testing.T) {
+	dev := openDevice(t)
+	o, eager := newOps(t, dev), newOps(t, dev)
+	eager.graphs.eager = true
+	a, b := newStep(t, o, 5), newStep(t, eager, 5)
+	for _, between := range []int{2, 1, 3} {
+		for s, on := range map[*step]*Ops{a: o, b: eager} {
+			var told []string
+			s.f = func(ops engine.Ops, fixed []engine.Tensor) error {
+				ops.AdaLN(s.y, s.x, fixed[0], fixed[1], 1e-6)
+				for i := range between {
+					if i > 1 {
+						ops.Linear(s.x, s.y, s.w, engine.Epilogue{})
+					}
+					ops.(engine.Replayer).Between(func() {
+						if on.graphs.within != nil {
+							t.Error("a call is made in a capture")
+						}
+						told = append(told, fmt.Sprint(i))
+						ops.Add(s.y, s.y, s.y) // as an exchange that changes it
+					})
+				}
+				ops.Copy(s.x, s.y)
+				return nil
+			}
+			for row := range 4 {
+				told = nil
+				s.run(t, on, fmt.Sprint(between), row)
+				if want := []string{"0", "1", "2"}[:between]; !slices.Equal(told, want) {
+					t.Errorf("evaluation %d made calls %v between, want %v", row, told, want)
+				}
+			}
+			on.Drop()
+		}
+	}
+	if !slices.EqualFunc(a.results, b.results, slices.Equal[[]float32]) {
+		t.Error("graphs give other bits")
+	}
+	if o.graphs.count.refused > 0 || o.graphs.count.launched != 3*3 {
+		t.Errorf("%+v, want 9 launched", o.graphs.count)
+	}
+	a.m.free()
+	b.m.free()
+}
+
 // TestGraphsRefuse: what no capture can have is refused, and the sequence is issued call by call from then on; an error
 // and a panic of the sequence leave the stream as it was.
 func TestGraphsRefuse(t *testing.T) {
@@ -184,7 +232,7 @@ func TestGraphsRefuse(t *testing.T) {
 			s := newStep(t, o, 4)
 			good := s.f
 			s.f = func(ops engine.Ops, fixed []engine.Tensor) error {
-				if err := good(ops, fixed); err != nil || !o.graphs.within {
+				if err := good(ops, fixed); err != nil || o.graphs.within == nil {
 					return err
 				}
 				_ = bad(o, s)

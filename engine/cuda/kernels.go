@@ -38,6 +38,7 @@ const (
 	kSum
 	kRound
 	kLinear8
+	kFewBlocks
 	kLast
 )
 
@@ -47,6 +48,7 @@ const (
 	kCopyNarrow
 	kCopyWiden
 	kPack
+	kWiden
 	kGroupSum
 	kGroupFactors
 	kSumF64
@@ -122,12 +124,15 @@ var kernels = [kernelCount]struct {
 	kRound + 1:      {name: "pb_round_f32", shared: roundShared},
 	kLinear8:        {name: "pb_linear_i8_64_bf16", shared: stages * (64 + 64) * 64},
 	kLinear8 + 1:    {name: "pb_linear_i8_64_f32", shared: stages * (64 + 64) * 64},
+	kFewBlocks:      {name: "pb_linear_few_blocks_bf16"},
+	kFewBlocks + 1:  {name: "pb_linear_few_blocks_f32"},
 	kLinear8Wide:    {name: "pb_linear_i8_256", shared: stages * (128 + 256) * 64},
 	kSumF64:         {name: "pb_sum_f64"},
 	kCopy:           {name: "pb_copy_strided"},
 	kCopyNarrow:     {name: "pb_copy_narrow"},
 	kCopyWiden:      {name: "pb_copy_widen"},
 	kPack:           {name: "pb_pack_rows"},
+	kWiden:          {name: "pb_widen_blocks"},
 	kGroupSum:       {name: "pb_group_sum"},
 	kGroupFactors:   {name: "pb_group_factors"},
 	kSoftmax:        {name: "pb_softmax_rows"},

@@ -33,6 +33,10 @@ func (o *Ops) Linear(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue) {
 		return
 	}
 	wantLayout("Linear", w)
+	if w.Base.Blocks != nil && !o.few(y.Len()/w.N()) {
+		o.byWidening(y, x, w, e)
+		return
+	}
 	r := o.route(y, x, w, e)
 	if err := o.mem.need(r.scratch); err != nil {
 		o.note(err)
@@ -164,14 +168,20 @@ func (o *Ops) adapters(l left, w *engine.Weight, upType engine.DType) C.struct_p
 
 // product launches one product; a holds the epilogue and, where there is one, the second pair.
 func (o *Ops) product(a *C.struct_pb_linear, l left, w *engine.Packed) {
-	o.multiply(a, l, right{at: C.pb_u64(w.Buf.Dev), ld: rowStride(w.K), n: w.N, k: w.K, dtype: w.DType})
+	r := right{at: C.pb_u64(w.Buf.Dev), ld: rowStride(w.K), n: w.N, k: w.K, dtype: w.DType}
+	if w.Blocks != nil {
+		r.ld, r.form = w.PieceBytes, w.Blocks.Form()
+	}
+	o.multiply(a, l, r)
 }
 
-// right is the right factor of a product, [n, k] in rows that start ld elements apart, at multiples of 16 bytes.
+// right is the right factor of a product, [n, k] in rows that start ld elements apart, at multiples of 16 bytes. With a
+// form (engine.Blocks.Form) it is in blocks, for few rows alone, and ld counts bytes.
 type right struct {
 	at       C.pb_u64
 	ld, n, k int
 	dtype    engine.DType
+	form     int
 }
 
 // multiply launches the product of any two factors.
@@ -182,11 +192,17 @@ func (o *Ops) multiply(a *C.struct_pb_linear, l left, r right) {
 	a.f[0] = C.struct_pb_factor{
 		x: l.at, w: r.at, bs: l.bs, ls: l.ls, ld: C.pb_i64(r.ld), k: C.int(r.k), w_type: C.int(r.dtype), vec: l.vec,
 	}
+	if r.form > 0 {
+		a.f[0].w_type = C.PB_BLOCKS + C.int(r.form)
+	}
 	a.batch, a.rows, a.n = C.int(l.batch), C.int(l.rows), C.int(r.n)
 	o.args.linear = *a
 	args, m := unsafe.Pointer(&o.args.linear), l.batch*l.rows
 	switch k := o.kernelFor(l, r.dtype, r.n); k {
 	case kLinearFew, kLinearFew + 1:
+		if r.form > 0 {
+			k += kFewBlocks - kLinearFew
+		}
 		o.launch(k, (r.n+threads/32-1)/(threads/32), 1, 1, threads, 0, args)
 	case kLinearAny, kLinearAny + 1:
 		o.launch(k, (m+63)/64, (r.n+63)/64, 1, threads, 2*16*(64+4)*4, args)
@@ -202,6 +218,9 @@ var tiles = [...]struct{ m, n, threads int }{{128, 256, 256}, {128, 128, 128}, {
 // Fix implements engine.Fixer.
 func (o *Ops) Fix(on bool) { o.fixed = on }
 
+// few says whether so many rows are multiplied a warp a feature.
+func (o *Ops) few(rows int) bool { return rows <= fewRows && !o.fixed }
+
 // kernelFor chooses the kernel of a product: the largest tile that gives every multiprocessor one.
 func (o *Ops) kernelFor(l left, weight engine.DType, n int) kernel {
 	m := l.batch * l.rows
@@ -210,7 +229,7 @@ func (o *Ops) kernelFor(l left, weight engine.DType, n int) kernel {
 		return (m + t.m - 1) / t.m * ((n + t.n - 1) / t.n)
 	}
 	switch {
-	case m <= fewRows && !o.fixed:
+	case o.few(m):
 		return typed(kLinearFew, l.dtype)
 	case l.dtype == engine.F32 || weight == engine.F32:
 		return typed(kLinearAny, l.dtype)

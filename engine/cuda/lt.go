@@ -162,7 +162,7 @@ func (o *Ops) route(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue) rou
 // no memory to find out. It is looked up, and compared, once.
 func (o *Ops) algorithm(s C.pb_lt_shape) *C.pb_lt_plan {
 	a, known := o.plans[s]
-	if !known && o.graphs.within { // comparing waits
+	if !known && o.graphs.within != nil { // comparing waits
 		o.note(errMoved)
 	} else if !known && o.err == nil {
 		a = o.choose(s)

@@ -48,7 +48,8 @@ func TestPlantedFaultsOfProducts(t *testing.T) {
 			"whatever the library says", "lt.go", "!(diff <= bound*whole)", "diff < 0", "TestLibraryThatIsWrong", "got",
 		},
 		{
-			"plans that Reserve does not make", "reserve.go", "o.routeOf(&p)", "_ = p", "TestLibraryReserved", "allocations",
+			"plans that Reserve does not make", "reserve.go", "o.routeOf(&part)", "_ = part", "TestLibraryReserved",
+			"allocations",
 		},
 		{
 			"a workspace that is not forecast", "lt.go", "bytes := room(b.space) +", "bytes :=", "TestLibraryReserved",

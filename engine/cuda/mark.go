@@ -24,7 +24,7 @@ type marks struct {
 // are left out: the next one behind them stands for them.
 func (o *Ops) Mark(n int64) {
 	o.marks.issued.Store(n) // first: what Marked finds in the memory is never ahead of it
-	if o.err != nil || o.graphs.within {
+	if o.err != nil || o.graphs.within != nil {
 		return
 	}
 	if C.pb_write(o.dev.c, o.stream, o.marks.place.at, C.uint32_t(uint32(n)), &o.args.e) != 0 {

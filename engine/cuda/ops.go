@@ -39,6 +39,7 @@ type Ops struct {
 	mem    scratch
 	// most bytes of scratch for the rows of a convolution or the scores of two-product attention, see stripBytes
 	strip int
+	wide  int // most bytes of scratch for rows of a weight in blocks, see wideBytes
 	up    ring
 	// of Pack: its stream, made when it is first needed, and device memory that rows are widened from
 	weights C.uint64_t
@@ -86,7 +87,7 @@ const stripBytes = 256 << 20
 
 // NewOps makes a stream on the device.
 func (dev *Device) NewOps() (*Ops, error) {
-	o := &Ops{dev: dev, strip: stripBytes, args: new(arguments), done: make(chan *pinned, 64)}
+	o := &Ops{dev: dev, strip: stripBytes, wide: wideBytes, args: new(arguments), done: make(chan *pinned, 64)}
 	o.sdpa.dnn, o.sdpa.plans = dev.dnn, map[C.pb_dnn_shape]*C.pb_dnn_plan{}
 	o.graphs.fixed.dev, o.graphs.eager = dev, dev.Eager
 	o.mem.dev, o.staged.dev, o.up.dev, o.plans = dev, dev, dev, map[C.pb_lt_shape]*C.pb_lt_plan{}

@@ -19,7 +19,8 @@ import (
 )
 
 // layout names the packed form: rows of K elements, filled up with zeros to a multiple of rowAlign, as f32, bf16 or
-// f16; of i8 filled up to 16, with the factor of the row and zeros behind.
+// f16; of i8 filled up to 16, with the factor of the row and zeros behind; of blocks as they are in the file,
+// filled up to 16 bytes.
 const layout = "cuda"
 
 // rowAlign is the number of elements that rows of weights are filled up to: 16 bytes of the narrowest type.
@@ -47,8 +48,11 @@ func (o *Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 	if err := engine.CheckPack(m, c); err != nil {
 		return nil, fmt.Errorf("cuda %w", err)
 	}
-	if m.Blocks != nil || m.Rotated > C.PB_MAX_GROUP { // there are no products of these here
+	switch { // there are no products of these here
+	case m.Rotated > C.PB_MAX_GROUP:
 		m = m.Widened(engine.BF16)
+	case m.Blocks != nil && (m.Blocks.Form() == 0 || m.DType != engine.BF16 || m.Scale != 0 && m.Scale != 1):
+		m = m.Widened(m.DType)
 	}
 	row, scale := m.Row, m.Scale
 	if row == 0 {
@@ -59,7 +63,10 @@ func (o *Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 	}
 	to := stored(m.DType, scale)
 	p := &engine.Packed{DType: to, N: m.N, K: m.K, Layout: layout, PieceRows: 1, PieceBytes: rowStride(m.K) * to.Size()}
-	if to == engine.I8 {
+	switch {
+	case m.Blocks != nil:
+		p.PieceBytes, p.Blocks = byteRow(m.K/m.Blocks.Elements*m.Blocks.Bytes), m.Blocks
+	case to == engine.I8:
 		p.PieceBytes, p.Rotated = byteRow(m.K)+factorRoom, m.Rotated
 	}
 	p.Bytes = m.N * p.PieceBytes
@@ -100,8 +107,16 @@ func (o *Ops) aloft(f func() error) error {
 // rows enqueues the rows of m, which start row elements apart.
 func (o *Ops) rows(p *engine.Packed, m engine.Matrix, row int, scale float32) error {
 	line := m.K * m.DType.Size()
-	if m.DType == engine.I8 {
-		return o.rows8(p, m, row)
+	switch b := m.Blocks; {
+	case b != nil:
+		return o.lines(p, func(piece []byte, i int) {
+			clear(piece[copy(piece, m.Data[i*(row/b.Elements*b.Bytes):][:m.K/b.Elements*b.Bytes]):])
+		})
+	case m.DType == engine.I8:
+		return o.lines(p, func(piece []byte, i int) {
+			clear(piece[copy(piece, m.Data[i*row:i*row+m.K]):])
+			binary.LittleEndian.PutUint32(piece[byteRow(m.K):], math.Float32bits(m.Scales[i]))
+		})
 	}
 	straight := p.DType == m.DType && scale == 1 && line == p.PieceBytes
 	staged := uint64(0)
@@ -141,21 +156,19 @@ func (o *Ops) rows(p *engine.Packed, m engine.Matrix, row int, scale float32) er
 // factorRoom is what a row of i8 has behind its elements: its factor as f32, and zeros to the next 16 bytes.
 const factorRoom = 16
 
-// byteRow returns the bytes of a row of k elements of i8 without its factor.
+// byteRow fills k bytes of a row up to 16.
 func byteRow(k int) int { return (k + 15) / 16 * 16 }
 
-// rows8 enqueues the rows of a matrix of 8 bits with their factors.
-func (o *Ops) rows8(p *engine.Packed, m engine.Matrix, row int) error {
-	for from := 0; from < m.N; {
-		rows := min(m.N-from, max(1, ringBytes/p.PieceBytes))
+// lines enqueues the rows of p, whose bytes fill makes.
+func (o *Ops) lines(p *engine.Packed, fill func(piece []byte, row int)) error {
+	for from := 0; from < p.N; {
+		rows := min(p.N-from, max(1, ringBytes/p.PieceBytes))
 		slot, err := o.up.take()
 		if err != nil {
 			return err
 		}
 		for i := range rows {
-			piece := slot.bytes[i*p.PieceBytes : (i+1)*p.PieceBytes]
-			clear(piece[copy(piece, m.Data[(from+i)*row:(from+i)*row+m.K]):])
-			binary.LittleEndian.PutUint32(piece[byteRow(m.K):], math.Float32bits(m.Scales[from+i]))
+			fill(slot.bytes[i*p.PieceBytes:(i+1)*p.PieceBytes], from+i)
 		}
 		o.send(p.Buf.Dev+uint64(from*p.PieceBytes), slot, rows*p.PieceBytes)
 		from += rows

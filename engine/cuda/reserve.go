@@ -14,7 +14,9 @@ import (
 // that of two downloads under way at once. It waits for the device where the scratch memory grows.
 func (o *Ops) Reserve(calls *engine.Recorder) error {
 	for p := range calls.Products {
-		o.routeOf(&p)
+		for _, part := range o.parts(&p) {
+			o.routeOf(&part)
+		}
 	}
 	for i := range calls.Attentions {
 		if a := &calls.Attentions[i]; o.sdpa.takes(a) && !o.fixed {
@@ -65,7 +67,9 @@ func (o *Ops) Scratch(calls *engine.Recorder) int64 {
 		return own
 	}
 	for p := range calls.Products {
-		bytes = max(bytes, product(&p))
+		for _, part := range o.parts(&p) {
+			bytes = max(bytes, wideRoom(&p, part.N)+product(&part))
+		}
 	}
 	for i := range calls.Attentions {
 		a := &calls.Attentions[i]
@@ -90,8 +94,14 @@ func (o *Ops) Scratch(calls *engine.Recorder) int64 {
 	return int64(bytes + max(room(calls.Moving), o.graphs.fixed.bytes))
 }
 
-// Workspace implements engine.Reserver: that of cuBLASLt.
-func (o *Ops) Workspace() int64 { return int64(room(o.dev.blas.space)) }
+// Workspace implements engine.Reserver: that of cuBLASLt, and widened rows.
+func (o *Ops) Workspace(blocks bool) int64 {
+	bytes := room(o.dev.blas.space)
+	if blocks {
+		bytes += room(o.wide)
+	}
+	return int64(bytes)
+}
 
 // receiverBytes returns the size of the pinned memory for a download of so many bytes.
 func receiverBytes(bytes int) int { return 1 << bits.Len(uint(max(bytes, 4096)-1)) }

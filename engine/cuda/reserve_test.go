@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"patchbay/engine"
+	"patchbay/engine/gguf"
 )
 
 // TestReserve: after a recording pass and Reserve not even the first step takes memory. Every kind of call has a stream
@@ -27,6 +28,14 @@ func TestReserve(t *testing.T) {
 			w := &engine.Weight{Base: p}
 			w.Adapters = []engine.Adapter{
 				{Down: m.weight(engine.BF16, 12, 64), Up: m.weight(engine.BF16, 64, 12), Scale: 1},
+			}
+			return func(o engine.Ops) { o.Linear(y, x, w, engine.Epilogue{Residual: y}) }
+		},
+		"Linear of blocks": func(m *bench) func(o engine.Ops) {
+			x, y := m.normal(engine.BF16, 1, 300, 256), m.normal(engine.BF16, 1, 300, 600)
+			w := &engine.Weight{Base: m.keep(m.randomBlocks(gguf.Q4K, 600, 256, true))}
+			w.Adapters = []engine.Adapter{
+				{Down: m.weight(engine.BF16, 12, 256), Up: m.weight(engine.BF16, 600, 12), Scale: 1},
 			}
 			return func(o engine.Ops) { o.Linear(y, x, w, engine.Epilogue{Residual: y}) }
 		},

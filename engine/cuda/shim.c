@@ -256,8 +256,11 @@ ENTRY(pb_capture_begin, (pb_device *d, uint64_t stream, pb_error *e), cuStreamBe
 
 int pb_capture_end(pb_device *d, uint64_t stream, uint64_t *graph, pb_error *e) {
   CUgraph g = NULL;
+  size_t nodes = 0;
   ON(d, cuStreamEndCapture, STREAM(stream), &g);
-  *graph = (uint64_t)(uintptr_t)g;
+  ON(d, cuGraphGetNodes, g, NULL, &nodes);
+  if (nodes == 0) ON(d, cuGraphDestroy, g);
+  *graph = nodes == 0 ? 0 : (uint64_t)(uintptr_t)g;
   return 0;
 }
 

@@ -69,7 +69,7 @@ int pb_function(pb_device *d, uint64_t module, const char *name, int shared, uin
 int pb_launch(pb_device *d, uint64_t stream, uint64_t function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned shared, void *args,
               pb_error *e);
 
-// pb_capture_begin has the stream keep what is enqueued from now on. pb_capture_end gives that as a graph, 0 after an error; mode RELAXED lets other threads
+// pb_capture_begin has the stream keep what is enqueued from now on. pb_capture_end gives that as a graph, 0 after an error and where there was nothing; mode RELAXED lets other threads
 // go on allocating, and the end come from another thread than the beginning.
 int pb_capture_begin(pb_device *d, uint64_t stream, pb_error *e);
 int pb_capture_end(pb_device *d, uint64_t stream, uint64_t *graph, pb_error *e);

@@ -29,6 +29,18 @@ func blockCases() []testCase {
 				},
 			})
 		}
+		// of items with gates, and one row of which is no multiple of 16 bytes where a block has 32 elements
+		k := 3 * kind.Blocks().Elements
+		for _, rows := range []int{2, 7} {
+			cases = append(cases, testCase{
+				name: fmt.Sprintf("Linear/[3, %d, %d] by %d %s", rows, k, 26, kind), tol: linearTol(k),
+				run: func(r *rig) {
+					x, y := r.in("x", 3, rows, k), r.out("y", 3, rows, 26)
+					w := &engine.Weight{Name: "blocks", Base: r.packBlocks(kind, 26, k)}
+					r.ops.Linear(y, x, w, engine.Epilogue{Residual: r.in("residual", 3, rows, 26), Gate: r.f32("gate", 3, 26)})
+				},
+			})
+		}
 	}
 	return cases
 }

@@ -35,9 +35,10 @@ func (t tolerance) bound(want, largest float64, dtype engine.DType) float64 {
 	return t.rel * largest
 }
 
-// compareSlabs compares the written elements of one operand. The error names the first bad element and the worst one.
-func compareSlabs(got, want *slab, tol tolerance, dtype engine.DType) error {
-	g, w := written(got), written(want)
+// compareSlab compares the written elements of one operand with those of ref. The error names the first bad element and
+// the worst one.
+func compareSlab(got *slab, w []float64, tol tolerance, dtype engine.DType) error {
+	g := written(got)
 	if len(g) != len(w) {
 		return fmt.Errorf("%s: %d elements may be written, ref writes %d", got.label, len(g), len(w))
 	}

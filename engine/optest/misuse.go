@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"patchbay/engine"
+	"patchbay/engine/gguf"
 )
 
 // misuse is a call that must panic with *engine.ShapeError of the given operation before it touches memory.
@@ -322,6 +323,12 @@ func imageMisuse() []misuse {
 		conv("kernel", []int{1, 3, 4, 3}, engine.ConvArgs{KY: 2, KX: 2, Stride: 1}),
 		conv("stride 0", []int{1, 2, 3, 3}, engine.ConvArgs{KY: 3, KX: 3}),
 		conv("negative padding", []int{1, 2, 2, 3}, engine.ConvArgs{KY: 3, KX: 3, Stride: 1, Left: -1}),
+		{"Conv2D", "blocks", func(o engine.Ops, m *memory) {
+			w := m.weight(3, 18)
+			base := *w.Base
+			base.Blocks, w.Base = gguf.Q8v0.Blocks(), &base
+			o.Conv2D(m.f(1, 2, 3, 3), m.f(1, 4, 5, 2), w, three)
+		}},
 		{"GroupNormStats", "groups", func(o engine.Ops, m *memory) {
 			o.GroupNormStats(m.of(engine.F64, 1, 3, 2),
 				m.f(1, 2, 2, 4), 3)

@@ -90,7 +90,7 @@ func light(q *message.SampleRequest) *message.SampleRequest {
 	out.Model.Patches = slices.Clone(q.Model.Patches)
 	for i := range out.Model.Patches {
 		t := &out.Model.Patches[i].Tensors
-		t.Up, t.Down = bare(t.Up), bare(t.Down)
+		t.Up, t.Down, t.Value = bare(t.Up), bare(t.Down), bare(t.Value)
 	}
 	if !any {
 		return nil

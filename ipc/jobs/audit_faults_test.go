@@ -85,7 +85,7 @@ func TestLostRecordsAreWrittenAgain(t *testing.T) {
 				done, err2 := l.get(ctx, "done")
 				return err == nil && err2 == nil && waits.State == message.Queued && done.State == message.Done
 			})
-			if _, err := l.get(ctx, "dropped"); !errors.Is(err, errNoJob) {
+			if _, err := l.get(ctx, "dropped"); !errors.Is(err, ErrNoJob) {
 				t.Errorf("a job that was dropped is there again: %v", err)
 			}
 			eventually(ctx, t, "they are counted", func() bool { return l.Space().Restored == 2 })

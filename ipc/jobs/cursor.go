@@ -25,16 +25,17 @@ type Cursor struct {
 var ErrEnd = errors.New("the job has ended")
 
 // Follow returns a cursor on the log of a job; from 0 or 1 starts at the beginning. With preview, Next also gives the
-// newest preview when there is one. Close must be called.
+// newest preview when there is one. Close must be called. The only error is that there is no such job: a log that
+// cannot be read now is read by Next.
 func (j *Table) Follow(ctx context.Context, id string, from uint64, preview bool) (*Cursor, error) {
-	if err := j.rewarm(ctx, id); err != nil {
-		return nil, err
+	if err := j.rewarm(ctx, id); err != nil && !errors.Is(err, ErrNoJob) {
+		j.cfg.Log.Warn().Err(err).Str("job", id).Msg("its events cannot be read yet; trying again")
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	e, ok := j.jobs[id]
 	if !ok {
-		return nil, errNoJob
+		return nil, ErrNoJob
 	}
 	if preview {
 		e.viewers++
@@ -63,30 +64,16 @@ func (c *Cursor) Next(ctx context.Context) (Item, error) {
 	for {
 		c.jobs.mu.Lock()
 		e := c.e
-		i := sort.Search(len(e.log), func(i int) bool { return e.log[i].Seq >= c.next })
-		if n := len(e.log); i == n && n > 0 && e.ended && !c.ended && message.Terminal(e.log[n-1].Type) {
-			i-- // numbered before events of an attempt that was lost, which were given
-		}
-		if i < len(e.log) {
-			ev := e.log[i]
-			c.next, c.ended = max(c.next, ev.Seq+1), message.Terminal(ev.Type)
-			c.jobs.mu.Unlock()
-			return Item{Event: &ev}, nil
-		}
-		if e.ended {
-			c.jobs.mu.Unlock()
-			return Item{}, ErrEnd
-		}
-		if c.preview && e.preview != nil && e.shown > c.shown {
-			c.shown = e.shown
-			p := e.preview
-			c.jobs.mu.Unlock()
-			return Item{Preview: p}, nil
-		}
 		changed, cold := e.changed, e.cold
+		if !cold {
+			if it, err := c.have(); err != nil || it != (Item{}) {
+				c.jobs.mu.Unlock()
+				return it, err
+			}
+		}
 		c.jobs.mu.Unlock()
 		var again <-chan time.Time
-		if cold { // another daemon has the job now
+		if cold { // another daemon has the job, or made it: what is here of its log has a beginning elsewhere
 			if c.jobs.warm(ctx, e) == nil {
 				continue
 			}
@@ -99,6 +86,27 @@ func (c *Cursor) Next(ctx context.Context) (Item, error) {
 		case <-again:
 		}
 	}
+}
+
+// have returns what is there to be given; neither an item nor an error: nothing yet. The lock is held.
+func (c *Cursor) have() (Item, error) {
+	e := c.e
+	i := sort.Search(len(e.log), func(i int) bool { return e.log[i].Seq >= c.next })
+	if n := len(e.log); i == n && n > 0 && e.ended && !c.ended && message.Terminal(e.log[n-1].Type) {
+		i-- // numbered before events of an attempt that was lost, which were given
+	}
+	switch {
+	case i < len(e.log):
+		ev := e.log[i]
+		c.next, c.ended = max(c.next, ev.Seq+1), message.Terminal(ev.Type)
+		return Item{Event: &ev}, nil
+	case e.ended:
+		return Item{}, ErrEnd
+	case c.preview && e.preview != nil && e.shown > c.shown:
+		c.shown = e.shown
+		return Item{Preview: e.preview}, nil
+	}
+	return Item{}, nil
 }
 
 // Preview makes p the newest preview of its job, of which only the newest is kept.

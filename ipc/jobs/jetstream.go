@@ -38,7 +38,6 @@ type JetStreamConfig struct {
 	Full      func() error               // why the store of the server cannot be written; nil: nobody knows
 	Limit     int64                      // bytes that the files of the server may have; 0: what the account says
 	Resources *Resources                 // what this daemon has for jobs; nil: it takes any
-	Moved     func(from string)          // called when the server at that URL was left for one that reaches the store
 	Log       zerolog.Logger
 }
 
@@ -88,7 +87,6 @@ type JetStream struct {
 	steady      time.Time // since when our own heartbeats get through; zero: they do not
 	beaten      time.Time // when the last one did
 	failing     time.Time // since when they do not, on the server of now; zero: they do
-	left        string    // the server that was left because they did not
 
 	// Of the watches of records and daemons.
 	records, nodes following
@@ -138,9 +136,13 @@ func OpenJetStream(ctx context.Context, cfg JetStreamConfig) (*JetStream, error)
 	return l, nil
 }
 
+// prepareTime is how long the servers may take for all of prepare: those of a cluster that starts too elect who leads
+// each stream and consumer, and until then do not answer what is asked of it.
+const prepareTime = time.Minute
+
 // prepare makes streams, buckets and consumers, and starts the heartbeat.
 func (l *JetStream) prepare(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, prepareTime)
 	defer cancel()
 	var err error
 	if l.js, err = jetstream.New(l.nc); err != nil {
@@ -153,7 +155,7 @@ func (l *JetStream) prepare(ctx context.Context) error {
 	if err := l.makeEvents(ctx, n); err != nil {
 		return err
 	}
-	if _, err = l.js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
+	if _, err = l.stream(ctx, jetstream.StreamConfig{
 		Name: message.DeadStream, Subjects: []string{message.DeadRoot + "*"}, Storage: jetstream.FileStorage, Replicas: n,
 		MaxAge: keepDead, MaxMsgsPerSubject: 16,
 		Description: "records of jobs that failed for good",
@@ -164,11 +166,14 @@ func (l *JetStream) prepare(ctx context.Context) error {
 		return err
 	}
 	for _, p := range message.Priorities() {
-		c, err := l.queue.CreateOrUpdateConsumer(ctx, jetstream.ConsumerConfig{
-			Durable: "patchbay-" + p, FilterSubject: message.QueueRoot + p + ".any.*", AckPolicy: jetstream.AckExplicitPolicy,
-			AckWait: ackWait, MaxDeliver: -1, MaxAckPending: -1,
-		})
-		if err != nil {
+		var c jetstream.Consumer
+		if err := l.insist(ctx, func(ctx context.Context) (err error) {
+			c, err = l.queue.CreateOrUpdateConsumer(ctx, jetstream.ConsumerConfig{
+				Durable: "patchbay-" + p, FilterSubject: message.QueueRoot + p + ".any.*", AckPolicy: jetstream.AckExplicitPolicy,
+				AckWait: ackWait, MaxDeliver: -1, MaxAckPending: -1,
+			})
+			return err
+		}); err != nil {
 			return err
 		}
 		l.classes = append(l.classes, c)
@@ -176,12 +181,12 @@ func (l *JetStream) prepare(ctx context.Context) error {
 	if _, err := l.nc.Subscribe(message.HintSubject, func(*nats.Msg) { l.poke() }); err != nil {
 		return err
 	}
-	if err := l.measure(ctx); err != nil {
+	if err := l.insist(ctx, l.measure); err != nil {
 		return err
 	}
 	requests := l.requests
 	l.wg.Go(func() { l.beat(requests) })
-	return l.follow(l.daemons, &l.nodes, func(e jetstream.KeyValueEntry) {
+	return l.follow(ctx, l.daemons, &l.nodes, func(e jetstream.KeyValueEntry) {
 		if e != nil {
 			l.noticed(e)
 		}
@@ -204,7 +209,7 @@ func (l *JetStream) makeQueue(ctx context.Context) (int, error) {
 	}
 	if n == 0 {
 		n = 1
-		if s, err := l.js.Stream(ctx, message.QueueStream); err == nil {
+		if s, err := l.existing(ctx, message.QueueStream); err == nil {
 			n = s.CachedInfo().Config.Replicas
 		}
 		if cluster != "" {
@@ -213,14 +218,13 @@ func (l *JetStream) makeQueue(ctx context.Context) (int, error) {
 	}
 	for {
 		var err error
-		l.queue, err = l.js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
+		l.queue, err = l.stream(ctx, jetstream.StreamConfig{
 			Name: message.QueueStream, Subjects: []string{message.QueueRoot + "*.any.*"}, Retention: jetstream.WorkQueuePolicy,
 			Storage: jetstream.FileStorage, Replicas: n,
 			Discard: jetstream.DiscardNew, DiscardNewPerSubject: true, MaxMsgsPerSubject: 1,
 			Description: "references to waiting jobs, one a job",
 		})
-		var api *jetstream.APIError
-		switch few := errors.As(err, &api) && api.ErrorCode == tooFewServers; {
+		switch few := noPlace(err); {
 		case few && l.cfg.Replicas == 0 && n > 1:
 			l.cfg.Log.Warn().Err(err).Str("cluster", cluster).Msgf("the jobs have one copy: the NATS cluster has no %d servers "+
 				"that run JetStream and have room; when it has, start the daemon again", n)
@@ -234,8 +238,29 @@ func (l *JetStream) makeQueue(ctx context.Context) (int, error) {
 	}
 }
 
-// tooFewServers is the code of a stream that there are not enough servers for.
-const tooFewServers jetstream.ErrorCode = 10005
+// stream makes a stream, or gives it its settings.
+func (l *JetStream) stream(ctx context.Context, cfg jetstream.StreamConfig) (s jetstream.Stream, err error) {
+	err = l.insist(ctx, func(ctx context.Context) (err error) {
+		s, err = l.js.CreateOrUpdateStream(ctx, cfg)
+		return err
+	})
+	return s, err
+}
+
+// existing looks a stream up.
+func (l *JetStream) existing(ctx context.Context, name string) (s jetstream.Stream, err error) {
+	err = l.insist(ctx, func(ctx context.Context) (err error) {
+		s, err = l.js.Stream(ctx, name)
+		return err
+	})
+	return s, err
+}
+
+// noPlace reports whether there are not enough servers for a stream, or not enough with room for it.
+func noPlace(err error) bool {
+	var api *jetstream.APIError
+	return errors.As(err, &api) && api.ErrorCode == 10005
+}
 
 // led waits until the servers have chosen who leads them.
 func (l *JetStream) led(ctx context.Context) error {
@@ -263,7 +288,7 @@ func (l *JetStream) makeEvents(ctx context.Context, n int) error {
 		MaxAge: keepEvents, MaxBytes: eventBytes, MaxMsgsPerSubject: maxLog, Duplicates: 10 * time.Minute,
 		Description: "events, for replay",
 	}
-	if s, err := l.js.Stream(ctx, message.EventStream); err == nil { // it stays as it was made, which allows one copy
+	if s, err := l.existing(ctx, message.EventStream); err == nil { // it stays as it was made, which allows one copy
 		if ec.PersistMode = s.CachedInfo().Config.PersistMode; ec.PersistMode == jetstream.AsyncPersistMode {
 			ec.Replicas = 1
 		}
@@ -273,7 +298,8 @@ func (l *JetStream) makeEvents(ctx context.Context, n int) error {
 	}
 	for {
 		var err error
-		if l.events, err = l.js.CreateOrUpdateStream(ctx, ec); !noRoom(err) || ec.MaxBytes < 1<<20 {
+		l.events, err = l.stream(ctx, ec)
+		if !noRoom(err) && !noPlace(err) || ec.MaxBytes < 1<<20 {
 			return err
 		}
 		ec.MaxBytes /= 3 // and never all of it
@@ -302,15 +328,18 @@ func (l *JetStream) makeBuckets(ctx context.Context, n int) error {
 	} {
 		b.cfg.Replicas = n
 		var err error
-		if *b.kv, err = l.js.CreateOrUpdateKeyValue(ctx, b.cfg); err != nil {
+		if err = l.insist(ctx, func(ctx context.Context) (err error) {
+			*b.kv, err = l.js.CreateOrUpdateKeyValue(ctx, b.cfg)
+			return err
+		}); err != nil {
 			return err
 		}
 	}
 	var err error
-	if l.book, err = l.js.Stream(ctx, "KV_"+message.JobBucket); err != nil {
+	if l.book, err = l.existing(ctx, "KV_"+message.JobBucket); err != nil {
 		return err
 	}
-	l.bodies, err = l.js.Stream(ctx, "KV_"+message.RequestBucket)
+	l.bodies, err = l.existing(ctx, "KV_"+message.RequestBucket)
 	return err
 }
 
@@ -393,27 +422,53 @@ func (l *JetStream) beat(requests jetstream.KeyValue) {
 // may be cut off from the others, which have the store.
 const hopAfter = 6 * time.Second
 
-// hop leaves a server at which our heartbeats fail, and tells when that has helped.
+// hop leaves a server at which our heartbeats fail.
 func (l *JetStream) hop(err error) {
-	from := ""
 	l.mu.Lock()
-	switch here := l.nc.ConnectedUrl(); {
+	defer l.mu.Unlock()
+	switch {
 	case err == nil:
-		if l.left != "" && here != l.left {
-			from = l.left
-		}
-		l.failing, l.left = time.Time{}, ""
-	case l.failing.IsZero() || here == "":
+		l.failing = time.Time{}
+	case l.failing.IsZero() || l.nc.ConnectedUrl() == "":
 		l.failing = time.Now()
-	case time.Since(l.failing) > hopAfter && len(l.nc.Servers()) > 1 && !noRoom(err):
-		l.cfg.Log.Warn().Err(err).Str("server", l.nc.ConnectedUrlRedacted()).Msg(
-			"the NATS server does not reach the job store; another one is tried")
-		l.failing, l.left = time.Time{}, here
-		_ = l.nc.ForceReconnect()
+	case time.Since(l.failing) > hopAfter && !noRoom(err):
+		l.failing = time.Time{}
+		leave(l.nc, err, l.cfg.Log)
 	}
-	l.mu.Unlock()
-	if from != "" && l.cfg.Moved != nil {
-		l.cfg.Moved(from)
+}
+
+// leave has a connection go to another server of its list, if there is one.
+func leave(nc *nats.Conn, err error, log zerolog.Logger) {
+	if len(nc.Servers()) > 1 {
+		log.Warn().Err(err).Str("server", nc.ConnectedUrlRedacted()).Msg(
+			"the NATS server does not reach the job store; another one is tried")
+		_ = nc.ForceReconnect()
+	}
+}
+
+// Stay has a connection other than the store's own leave a server that does not reach JetStream: one that is cut off
+// from the others, where clients of those are not heard. It returns when nc is closed.
+func Stay(nc *nats.Conn, log zerolog.Logger) { stay(nc, log, beatEvery, hopAfter) }
+
+// stay is Stay of a connection that asks so often, and leaves after so long without an answer.
+func stay(nc *nats.Conn, log zerolog.Logger, every, after time.Duration) {
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return
+	}
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for reached := time.Now(); !nc.IsClosed(); <-tick.C {
+		ctx, cancel := context.WithTimeout(context.Background(), every)
+		_, err := js.AccountInfo(ctx)
+		cancel()
+		switch {
+		case err == nil || !nc.IsConnected():
+			reached = time.Now()
+		case time.Since(reached) > after:
+			reached = time.Now()
+			leave(nc, err, log)
+		}
 	}
 }
 

@@ -43,7 +43,7 @@ func (l *JetStream) missing(ctx context.Context, named map[string]bool, j *Table
 		if j.knows(id) {
 			continue
 		}
-		if rec, err := l.get(ctx, id); !errors.Is(err, errNoJob) { // what told of the others was behind
+		if rec, err := l.get(ctx, id); !errors.Is(err, ErrNoJob) { // what told of the others was behind
 			if err == nil {
 				j.observe(rec)
 			}
@@ -136,8 +136,15 @@ func (w *following) anew() {
 }
 
 // follow calls f with every entry of a bucket, with nil when all have come that were there, until the store is closed.
-func (l *JetStream) follow(kv jetstream.KeyValue, w *following, f func(jetstream.KeyValueEntry)) error {
-	watch, err := kv.WatchAll(l.ctx)
+// It returns when it has begun; ctx bounds that.
+func (l *JetStream) follow(ctx context.Context, kv jetstream.KeyValue, w *following,
+	f func(jetstream.KeyValueEntry),
+) error {
+	var watch jetstream.KeyWatcher
+	err := l.insist(ctx, func(context.Context) (err error) {
+		watch, err = kv.WatchAll(l.ctx)
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -275,7 +282,7 @@ func (l *JetStream) restore(ctx context.Context, j *Table, rec message.Record) e
 	}
 	there, err := l.get(ctx, rec.Job)
 	switch {
-	case errors.Is(err, errNoJob):
+	case errors.Is(err, ErrNoJob):
 		if rec.State.Final() { // or it was dropped, which takes the first event first
 			if ev, _, err := l.last(ctx, rec.Job, message.EventQueued); ev == nil || err != nil {
 				return err

@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -279,8 +280,9 @@ func (l *JetStream) log(ctx context.Context, job string) ([]message.Event, error
 				out, _ = followed(out, *ev)
 			}
 		}
-		if got == 0 {
-			break
+		if got == 0 { // lost on the way, or dropped since
+			return out, fmt.Errorf("read events of job %s: %d of them did not come: %w", job, left,
+				cmp.Or(batch.Error(), context.DeadlineExceeded))
 		}
 		left -= min(left, got)
 	}

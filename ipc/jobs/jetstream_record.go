@@ -208,7 +208,7 @@ func (l *JetStream) unmade(rec message.Record, last uint64) {
 	l.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(l.ctx, serverPatience)
 		defer cancel()
-		if _, err := l.get(ctx, rec.Job); errors.Is(err, errNoJob) {
+		if _, err := l.get(ctx, rec.Job); errors.Is(err, ErrNoJob) {
 			_ = l.purgePieces(ctx, rec.Job, jetstream.WithPurgeSequence(last+1)) // or else tidy does it
 		}
 	})
@@ -228,7 +228,7 @@ func (l *JetStream) request(ctx context.Context, rec message.Record) (*message.R
 		if err == nil {
 			piece = e.Value()
 		} else if errors.Is(err, jetstream.ErrKeyNotFound) { // perhaps only where it was looked for
-			if piece, _, err = l.latest(ctx, message.RequestBucket, pieceKey(rec, i)); errors.Is(err, errNoJob) {
+			if piece, _, err = l.latest(ctx, message.RequestBucket, pieceKey(rec, i)); errors.Is(err, ErrNoJob) {
 				err = errGone
 			}
 		}
@@ -250,7 +250,7 @@ func (l *JetStream) request(ctx context.Context, rec message.Record) (*message.R
 	return req, nil
 }
 
-// get reads a record; errNoJob if there is none.
+// get reads a record; ErrNoJob if there is none.
 func (l *JetStream) get(ctx context.Context, job string) (message.Record, error) {
 	value, rev, err := l.latest(ctx, message.JobBucket, job)
 	if err != nil {
@@ -260,7 +260,7 @@ func (l *JetStream) get(ctx context.Context, job string) (message.Record, error)
 }
 
 // latest reads a key of a bucket, and its revision, as the leader of the stream has it: the bucket's own Get may be
-// answered by a server that is behind it, and does not know the key yet. errNoJob if there is none.
+// answered by a server that is behind it, and does not know the key yet. ErrNoJob if there is none.
 func (l *JetStream) latest(ctx context.Context, bucket, key string) ([]byte, uint64, error) {
 	ask, err := json.Marshal(map[string]string{"last_by_subj": "$KV." + bucket + "." + key})
 	if err != nil {
@@ -284,7 +284,7 @@ func (l *JetStream) latest(ctx context.Context, bucket, key string) ([]byte, uin
 	switch {
 	case got.Error != nil && got.Error.ErrorCode == jetstream.JSErrCodeMessageNotFound,
 		err == nil && len(got.Message.Hdrs) > 0 && len(got.Message.Data) == 0: // it was dropped
-		return nil, 0, errNoJob
+		return nil, 0, ErrNoJob
 	case err != nil:
 		return nil, 0, fmt.Errorf("read %s of %s: %w", key, bucket, err)
 	}
@@ -339,7 +339,7 @@ func (l *JetStream) swap(ctx context.Context, rec message.Record) (message.Recor
 func (l *JetStream) ours(ctx context.Context, rec message.Record, value []byte) (uint64, error) {
 	there, rev, err := l.latest(ctx, message.JobBucket, rec.Job)
 	switch {
-	case errors.Is(err, errNoJob):
+	case errors.Is(err, ErrNoJob):
 		return 0, errConflict
 	case err != nil:
 		return 0, err
@@ -424,7 +424,11 @@ func (l *JetStream) open(ctx context.Context, j *Table) error {
 		return err
 	}
 	loaded := make(chan struct{})
-	if err := l.follow(l.jobs, &l.records, func(e jetstream.KeyValueEntry) { l.watched(e, j, loaded) }); err != nil {
+	begin, cancel := context.WithTimeout(ctx, prepareTime)
+	defer cancel()
+	if err := l.follow(begin, l.jobs, &l.records, func(e jetstream.KeyValueEntry) {
+		l.watched(e, j, loaded)
+	}); err != nil {
 		return fmt.Errorf("watch records: %w", err)
 	}
 	if err := l.hear(j.Hear); err != nil {

@@ -211,7 +211,7 @@ func (l *JetStream) tidy(ctx context.Context, n int) {
 // absent reports whether the store has no record of a job, for sure.
 func (l *JetStream) absent(ctx context.Context, id string) bool {
 	_, err := l.get(ctx, id)
-	return errors.Is(err, errNoJob)
+	return errors.Is(err, ErrNoJob)
 }
 
 // kept implements Store.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -39,6 +40,23 @@ func TestAnyMessageLost(t *testing.T) {
 			return natsproxy.Drop
 		})
 	})
+	t.Run("a start in doubt", func(t *testing.T) { // longer than Reconcile lets a job run that nobody holds
+		t.Parallel()
+		puts, asked := 0, 0
+		lossy(t, func(_ int, subject string) natsproxy.Fault {
+			switch subject {
+			case "$KV." + message.JobBucket + ".p0":
+				if puts++; puts == 2 {
+					return natsproxy.Mute
+				}
+			case "$JS.API.STREAM.MSG.GET.KV_" + message.JobBucket:
+				if asked++; asked <= 4 {
+					return natsproxy.Drop
+				}
+			}
+			return natsproxy.Pass
+		})
+	})
 	for i := range proxyRuns {
 		at, fault := opened+1+rnd.IntN(all-opened), natsproxy.Drop
 		if i%2 == 1 {
@@ -54,6 +72,60 @@ func TestAnyMessageLost(t *testing.T) {
 					return natsproxy.Pass
 				})
 			})
+	}
+}
+
+// TestFollowBesideLoss: who follows a job that another daemon has made, while the events of it cannot be read, or only
+// some of them, is not told that there is no such job; all events are given when the network is whole again, from the
+// first.
+func TestFollowBesideLoss(t *testing.T) {
+	for _, part := range []string{".CONSUMER.CREATE.", ".CONSUMER.MSG.NEXT."} {
+		t.Run(strings.Trim(part, "."), func(t *testing.T) {
+			t.Parallel()
+			e := jetstreamServer(t, false)
+			var on atomic.Bool
+			var lost atomic.Int64
+			p := natsproxy.Start(t, strings.TrimPrefix(e.Address(), "nats://"), func(_ int, subject string) natsproxy.Fault {
+				if on.Load() && strings.Contains(subject, part) {
+					lost.Add(1)
+					return natsproxy.Drop
+				}
+				return natsproxy.Pass
+			})
+			ctx := wiretest.Within(t, 20*time.Second)
+			made, _ := durable(t, e, "b")
+			mustCreate(t, made, &message.RunRequest{ID: "p"})
+			for log, err := storeOf(made).log(ctx, "p"); len(log) == 0; log, err = storeOf(made).log(ctx, "p") {
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			j, end := proxied(ctx, t, p.URL)
+			defer end()
+			on.Store(true)
+			short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+			defer cancel()
+			cur, err := j.Follow(short, "p", 0, false)
+			if err != nil {
+				t.Fatalf("follow: %v", err)
+			}
+			defer cur.Close()
+			ev := message.Event{Job: "p", Type: message.EventProgress, Seq: 7, Attempt: 1}
+			j.Hear(ev) // what came meanwhile is not told before what came first
+			if it, err := cur.Next(short); err == nil {
+				t.Fatalf("%+v was given while the log could not be read", it.Event)
+			}
+			on.Store(false)
+			if lost.Load() == 0 {
+				t.Fatalf("no message with %s was lost", part)
+			}
+			for _, want := range []string{message.EventQueued, message.EventProgress} {
+				it, err := cur.Next(ctx)
+				if err != nil || it.Event == nil || it.Event.Type != want {
+					t.Fatalf("next is %+v, %v, want %s", it.Event, err, want)
+				}
+			}
+		})
 	}
 }
 

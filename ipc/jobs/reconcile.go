@@ -209,7 +209,7 @@ func (j *Table) suspects(now time.Time) (waiting, lost, silent []message.Record)
 		switch {
 		case r.State == message.Queued && old && now.Sub(e.paused) > settled:
 			waiting = append(waiting, r.Clone())
-		case r.State == message.Running && e.held == 0 && old &&
+		case r.State == message.Running && e.held == 0 && e.taking == 0 && old &&
 			(r.Owner == j.store.Owner() || !j.store.alive(r.Owner)):
 			lost = append(lost, r.Clone())
 		case r.State.Final() && !e.ended && e.held == 0 && old:
@@ -273,7 +273,7 @@ func (j *Table) rewarm(ctx context.Context, job string) error {
 	e, ok := j.jobs[job]
 	j.mu.Unlock()
 	if !ok {
-		return errNoJob
+		return ErrNoJob
 	}
 	return j.warm(ctx, e)
 }

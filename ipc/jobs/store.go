@@ -33,7 +33,7 @@ type Store interface {
 	keep(ctx context.Context, rec message.Record, req *message.RunRequest) (message.Record, bool, error)
 	// swap writes rec if the record is still at rec.Rev, and returns it at its new revision; errConflict otherwise.
 	swap(ctx context.Context, rec message.Record) (message.Record, error)
-	// get reads a record; errNoJob if there is none.
+	// get reads a record; ErrNoJob if there is none.
 	get(ctx context.Context, job string) (message.Record, error)
 	// request reads what a job asks for; errGone if that is not there or cannot be decoded, and will never be. kept tells
 	// why it is not there.
@@ -86,7 +86,7 @@ func (m *memory) told(context.Context, message.Record) (bool, error)   { return 
 func (m *memory) remind(context.Context, []message.Record, time.Time) error { return nil }
 
 func (m *memory) get(context.Context, string) (message.Record, error) {
-	return message.Record{}, errNoJob
+	return message.Record{}, ErrNoJob
 }
 
 func (m *memory) keep(_ context.Context, rec message.Record, _ *message.RunRequest) (message.Record, bool, error) {

@@ -75,6 +75,7 @@ type entry struct {
 	// before its next attempt, and when it expires.
 	since, paused, expires time.Time
 	held                   int // the attempt that is under way in this process; 0: none
+	taking                 int // swaps to running of this process that have no answer yet
 	// fenced is the last attempt of this process that another daemon has taken over: it says nothing any more.
 	fenced  int
 	local   bool // never in the store (begin)
@@ -290,7 +291,7 @@ func (j *Table) Get(_ context.Context, id string) (message.Record, error) {
 	defer j.mu.Unlock()
 	e, ok := j.jobs[id]
 	if !ok {
-		return message.Record{}, errNoJob
+		return message.Record{}, ErrNoJob
 	}
 	return j.view(e), nil
 }
@@ -335,7 +336,7 @@ func (j *Table) update(ctx context.Context, id string, rev uint64, next func(mes
 	if !ok || e.rec.Rev != rev {
 		j.mu.Unlock()
 		if !ok {
-			return message.Record{}, errNoJob
+			return message.Record{}, ErrNoJob
 		}
 		return message.Record{}, errConflict
 	}
@@ -537,7 +538,7 @@ func (j *Table) signal() {
 
 // Faults of Jobs that callers act on.
 var (
-	errNoJob    = errors.New("no such job")
+	ErrNoJob    = errors.New("no such job")
 	errConflict = errors.New("the record was changed by someone else")
 	ErrFull     = errors.New("the queue is full")
 	ErrCrowd    = errors.New("the client has too many jobs")

@@ -22,7 +22,7 @@ func (j *Table) Take(ctx context.Context, worker string) (message.Record, *messa
 			ref.drop()
 			return rec, req, stop, nil
 		// dropped, ended, or taken by somebody else: the reference is stale
-		case errors.Is(err, errNoJob), errors.Is(err, errConflict), errors.Is(err, errLong):
+		case errors.Is(err, ErrNoJob), errors.Is(err, errConflict), errors.Is(err, errLong):
 			ref.drop()
 		default: // it is not here, or the server was away for a moment
 			ref.giveBack()
@@ -73,7 +73,6 @@ func (j *Table) takeThis(ctx context.Context, id, worker string) (message.Record
 		}
 		j.observe(rec)
 	}
-	var rec message.Record
 	var fetched *message.RunRequest
 	for {
 		cur, err := j.Get(ctx, id)
@@ -94,30 +93,42 @@ func (j *Table) takeThis(ctx context.Context, id, worker string) (message.Record
 		} else if err != nil {
 			return message.Record{}, nil, nil, err
 		}
-		rec, err = j.Update(ctx, id, cur.Rev, func(r *message.Record) {
-			r.State, r.Worker, r.Owner = message.Running, worker, j.store.Owner()
-			r.Started, r.NotBefore = j.cfg.Now().UnixMilli(), 0
-			r.Attempt++
-		})
-		if err == nil {
-			break
+		rec, req, stop, err := j.start(ctx, id, cur.Rev, worker)
+		if req == nil {
+			req = fetched
 		}
 		if !errors.Is(err, errConflict) {
-			return message.Record{}, nil, nil, err
+			return rec, req, stop, err
 		}
 	}
+}
+
+// start moves a waiting job to running. The answer of the store may be long in coming, and Reconcile reads meanwhile
+// that the job runs here: it is not lost.
+func (j *Table) start(ctx context.Context, id string, rev uint64, worker string) (message.Record, *message.RunRequest,
+	<-chan struct{}, error,
+) {
 	j.mu.Lock()
 	e := j.entry(id)
-	e.held = rec.Attempt
-	req, stop := e.req, e.cancel
-	if req != nil {
-		req.Hold.Retain()
-	}
+	e.taking++
 	j.mu.Unlock()
-	if req == nil {
-		req = fetched
+	rec, err := j.Update(ctx, id, rev, func(r *message.Record) {
+		r.State, r.Worker, r.Owner = message.Running, worker, j.store.Owner()
+		r.Started, r.NotBefore = j.cfg.Now().UnixMilli(), 0
+		r.Attempt++
+	})
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	e.taking--
+	if err != nil {
+		return message.Record{}, nil, nil, err
 	}
-	return rec, req, stop, nil
+	e = j.entry(id)
+	e.held = rec.Attempt
+	if e.req != nil {
+		e.req.Hold.Retain()
+	}
+	return rec, e.req, e.cancel, nil
 }
 
 // fetch reads what a job asks for, if neither the table nor the caller has it.

@@ -49,7 +49,7 @@ func (f File) Save(dir string) (string, error) {
 // Checksum is CRC-32C (Castagnoli).
 func Checksum(data []byte) uint32 { return crc32.Checksum(data, crc32.MakeTable(crc32.Castagnoli)) }
 
-// WriteSynced writes a file, with its folders, and returns when it is on the disk.
+// WriteSynced writes a file, with its folders, and returns when it and its name are on the disk.
 func WriteSynced(path string, data []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
@@ -61,5 +61,8 @@ func WriteSynced(path string, data []byte) error {
 	if _, err = f.Write(data); err == nil {
 		err = f.Sync()
 	}
-	return errors.Join(err, f.Close())
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	return files.SyncFolder(filepath.Dir(path))
 }

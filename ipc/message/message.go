@@ -102,7 +102,7 @@ const (
 type OutputRef struct {
 	Node      string `json:"node"`
 	Index     int    `json:"index"`
-	Kind      string `json:"kind"` // "images" or "latents"
+	Kind      string `json:"kind"` // "images", "latents", or as a class calls them
 	Type      string `json:"type"` // "output" or "temp"
 	Prefix    string `json:"prefix,omitempty"`
 	Ext       string `json:"ext"`
@@ -204,6 +204,7 @@ type DescribeReply struct {
 	Info   map[string]any `json:"object_info,omitempty"`  // ComfyUI's entries by class
 	Limits *LimitsReply   `json:"limits,omitempty"`
 	Schema map[string]any `json:"schema,omitempty"`
+	Model  *ModelReply    `json:"model,omitempty"`
 }
 
 // RetryReply answers retry.
@@ -218,6 +219,8 @@ type DescribeRequest struct {
 	Class  string `json:"class,omitempty"`  // empty: all classes
 	Schema bool   `json:"schema,omitempty"` // the JSON Schema of the protocol instead
 	Limits bool   `json:"limits,omitempty"` // only what the daemon takes
+	// Model asks for what a host must know of a model file.
+	Model *ModelRef `json:"model,omitempty"`
 }
 
 // PongReply answers ping.

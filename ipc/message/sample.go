@@ -29,6 +29,8 @@ type SampleRequest struct {
 	Conds CondsRef     `json:"conds"`
 	Dual  *DualRef     `json:"dual,omitempty"`  // nil: guidance by one scale
 	Cache *CacheRef    `json:"cache,omitempty"` // nil: every evaluation runs
+	// Norm is the strength of ComfyUI's CFGNorm (parallel.Guider.Norm); nil: guidance stays as it is
+	Norm *float64 `json:"cfg_norm,omitempty"`
 	// "none" (default), "latent": x0 with every step, "jpeg": a picture at most 5 times a second
 	Preview string `json:"preview,omitempty"`
 	WantX0  bool   `json:"want_x0,omitempty"` // the last x0 of the whole batch with the result
@@ -47,26 +49,28 @@ type ModelRef struct {
 	File string `json:"file"`
 	// SHA-256 of the JSON header of the file in hex; empty: any file of that name
 	Fingerprint string `json:"fingerprint,omitempty"`
-	// Patches are low-rank adapters of the host. Nothing is merged: runs with other patches, or none, share the packed
+	// Patches are adapters of the host. Nothing of low rank is merged: runs that differ in those alone share the packed
 	// weights.
 	Patches []PatchRef `json:"patches,omitempty"`
 }
 
-// PatchRef adds to rows of one weight of a model: strength * alpha/R * up * down.
+// PatchRef adds to rows of one weight of a model: strength * alpha/R * up * down; or strength * value to a bias; or
+// makes a norm value.
 type PatchRef struct {
 	// ComfyUI's name of the weight, diffusion_model.double_blocks.0.img_attn.qkv.weight
 	Key      string       `json:"key"`
 	Offset   []int        `json:"offset,omitempty"`   // [0, first, rows]: only these rows of the weight
 	Strength *float64     `json:"strength,omitempty"` // nil: 1
-	Adapter  string       `json:"adapter"`            // "lora"; there is no other
+	Adapter  string       `json:"adapter"`            // "lora", "diff" (of a bias) or "set" (of a norm)
 	Tensors  PatchTensors `json:"tensors"`
 }
 
-// PatchTensors are the matrices of a low-rank adapter.
+// PatchTensors are the matrices of a low-rank adapter, or what a small tensor gets.
 type PatchTensors struct {
-	Up    *wire.Tensor `json:"up"`              // [N, R]
-	Down  *wire.Tensor `json:"down"`            // [R, K]
+	Up    *wire.Tensor `json:"up,omitempty"`    // [N, R]
+	Down  *wire.Tensor `json:"down,omitempty"`  // [R, K]
 	Alpha *float64     `json:"alpha,omitempty"` // nil: R
+	Value *wire.Tensor `json:"value,omitempty"` // [N], of diff and set
 }
 
 // SamplerRef names an update rule.
@@ -225,10 +229,19 @@ type LoadReply struct {
 	Forecast *Forecast    `json:"forecast,omitempty"` // where one was asked for
 }
 
-// LatentSpace is how the latents of a model lie to those of its autoencoder: model = (vae - shift) * scale. A host that
-// decodes with ComfyUI's VAEDecode gives it model / scale + shift.
+// LatentSpace is how the latents of a model lie to those of its autoencoder: model = (vae - shift) * scale, or by
+// channel (vae - mean) / std. A host that decodes with ComfyUI's VAEDecode gives it the inverse.
 type LatentSpace struct {
-	Channels int     `json:"channels"`
-	Scale    float64 `json:"scale"`
-	Shift    float64 `json:"shift"`
+	Channels int       `json:"channels"`
+	Scale    float64   `json:"scale"`
+	Shift    float64   `json:"shift"`
+	Mean     []float64 `json:"mean,omitempty"` // [channels], where scale is 1 and shift 0
+	Std      []float64 `json:"std,omitempty"`
+}
+
+// ModelReply is what describe tells of a model file, of which it reads the header.
+type ModelReply struct {
+	Family   string      `json:"family"`
+	Latent   LatentSpace `json:"latent"`
+	Sampling SamplingRef `json:"sampling"` // as a sample message may have it
 }

@@ -87,7 +87,15 @@ func (q *SampleRequest) Lower(look Numbers) (*value.HostRequest, error) {
 			return nil, err
 		}
 	}
-	return out, q.guide(r, look)
+	if err := q.guide(r, look); err != nil || q.Norm == nil {
+		return out, err
+	}
+	if !(*q.Norm >= 0 && *q.Norm <= math.MaxFloat32) || q.Dual != nil {
+		return nil, wire.BadField("cfg_norm", "%v: want a strength of at least 0, and no dual guidance", *q.Norm)
+	}
+	strength := float32(*q.Norm)
+	r.Guider.Norm = &strength
+	return out, nil
 }
 
 // Resolve is the model as package node takes it. What the patches add to is looked at there.
@@ -98,23 +106,33 @@ func (m *ModelRef) Resolve(look Numbers) (value.ModelFile, error) {
 		switch {
 		case p.Key == "":
 			return out, wire.BadField(path+"key", "is missing")
-		case p.Adapter != "lora":
-			return out, wire.BadField(path+"adapter", "%q: lora is the only one that is added without changing the weights",
+		case !slices.Contains([]string{"lora", "diff", "set"}, p.Adapter):
+			return out, wire.BadField(path+"adapter", "%q: want lora, diff (of a bias) or set (of a norm)",
 				wire.Shown(p.Adapter))
-		case p.Tensors.Up == nil || p.Tensors.Down == nil:
-			return out, wire.BadField(path+"tensors", "lacks up or down")
+		case p.Adapter == "lora" && (p.Tensors.Up == nil || p.Tensors.Down == nil || p.Tensors.Value != nil):
+			return out, wire.BadField(path+"tensors", "a lora has up and down, and no value")
+		case p.Adapter != "lora" && (p.Tensors.Value == nil || p.Tensors.Up != nil || p.Tensors.Down != nil):
+			return out, wire.BadField(path+"tensors", "%s has a value, and neither up nor down", p.Adapter)
 		case p.Strength != nil && !finite(*p.Strength) || p.Tensors.Alpha != nil && !finite(*p.Tensors.Alpha):
 			return out, wire.BadField(path+"strength", "strength and alpha are finite numbers")
 		}
-		low := value.Patch{Key: p.Key, Offset: p.Offset, Strength: 1, Alpha: p.Tensors.Alpha}
+		low := value.Patch{Key: p.Key, Offset: p.Offset, Strength: 1, Alpha: p.Tensors.Alpha, Set: p.Adapter == "set"}
 		if p.Strength != nil {
 			low.Strength = *p.Strength
 		}
 		if !look.forward {
-			up, down := p.Tensors.Up, p.Tensors.Down
-			low.Up, low.Down = &value.Tensor{DType: up.DType, Shape: up.Shape, Data: up.Data},
-				&value.Tensor{DType: down.DType, Shape: down.Shape, Data: down.Data}
-			low.ID = up.DType + up.Sum() + down.DType + down.Sum()
+			for to, t := range map[**value.Tensor]*wire.Tensor{
+				&low.Up: p.Tensors.Up, &low.Down: p.Tensors.Down, &low.Value: p.Tensors.Value,
+			} {
+				if t != nil {
+					*to = &value.Tensor{DType: t.DType, Shape: t.Shape, Data: t.Data}
+				}
+			}
+			for _, t := range []*wire.Tensor{p.Tensors.Up, p.Tensors.Down, p.Tensors.Value} {
+				if t != nil {
+					low.ID += t.DType + t.Sum()
+				}
+			}
 		}
 		out.Patches = append(out.Patches, low)
 	}

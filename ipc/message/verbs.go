@@ -86,10 +86,11 @@ func nodeVerbs() []Verb {
 		{
 			Name: VerbDescribe, About: "node classes as ComfyUI's object_info",
 			Everyone: true, Request: DescribeRequest{}, Reply: DescribeReply{},
-			Body: "none, {class}, {limits: true} or {schema: true}",
-			Answer: "{v, comfy_compat, object_info, limits}: ComfyUI's entries; {v, limits}; or {v, schema}: the JSON " +
-				"Schema of all messages, " +
-				"docs/protocol.schema.json",
+			Body: "none, {class}, {model: {file, fingerprint}}, {limits: true} or {schema: true}",
+			Answer: "{v, comfy_compat, object_info, limits}: ComfyUI's entries; {v, model: {family, latent: {channels, " +
+				"scale, shift, mean, std}, sampling: {bases, shift, multiplier}}}: what the header of a model file says, model " +
+				"space being (vae - shift) * scale, or (vae - mean) / std by channel; {v, limits}; or {v, schema}: the JSON " +
+				"Schema of all messages, docs/protocol.schema.json",
 		},
 		{
 			Name: VerbModels, About: "model files by folder",
@@ -111,9 +112,9 @@ func nodeVerbs() []Verb {
 			Name: VerbLoad, About: "make the weights of a model resident",
 			Strict: true, Request: LoadRequest{}, Reply: LoadReply{},
 			Body: "{model: {file, fingerprint}, plan, forecast: {width, height, batch, steps, text, entries}}",
-			Answer: "{v, bytes, seconds, workers, latent: {channels, scale, shift}, forecast: {plan, seconds, step_seconds, " +
-				"bytes, weight_bytes, free_bytes, device}}: the weights are resident on every worker of the daemon; model space " +
-				"is (vae - shift) * scale; with forecast such a run is predicted and nothing is loaded",
+			Answer: "{v, bytes, seconds, workers, latent, forecast: {plan, seconds, step_seconds, " +
+				"bytes, weight_bytes, free_bytes, device}}: the weights are resident on every worker of the daemon; latent is " +
+				"what describe says; with forecast such a run is predicted and nothing is loaded",
 		},
 		{
 			Name: VerbFree, About: "give up handles, or all cached models",

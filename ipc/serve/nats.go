@@ -131,12 +131,10 @@ func (n *NATS) distrust(c *nats.Conn) {
 // Name implements Carrier.
 func (n *NATS) Name() string { return "nats " + wire.Redact(n.cfg.URL) }
 
-// Leave has the connections that are at a server go to another one of the list.
-func (n *NATS) Leave(server string) {
+// Stay has the connections leave servers that do not reach the job store (jobs.Stay); it returns at once.
+func (n *NATS) Stay() {
 	for _, c := range []*nats.Conn{n.nc, n.bulk} {
-		if c.ConnectedUrl() == server {
-			_ = c.ForceReconnect()
-		}
+		go jobs.Stay(c, n.cfg.Log)
 	}
 }
 

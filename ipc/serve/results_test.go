@@ -56,6 +56,10 @@ func TestResultsAreKeptUpToASize(t *testing.T) {
 		if gone && (!errors.As(err, &e) || e.Code != wire.ErrExpired) || !gone && (err != nil || len(files) != 1) {
 			t.Errorf("%s: got %d files, %v; want them gone: %v", id, len(files), err, gone)
 		}
+		end, err := client.Follow(wiretest.Within(t, 5*time.Second), c, id, 0, true, &client.Collector{})
+		if gone && (!errors.As(err, &e) || e.Code != wire.ErrExpired) || !gone && (err != nil || end == nil) {
+			t.Errorf("%s: who follows it with its files is told %+v, %v; want them gone: %v", id, end, err, gone)
+		}
 		_, err = os.Stat(filepath.Join(out, fmt.Sprintf("fake_%05d_.png", i+1)))
 		if want := !gone || i == 1; (err == nil) != want {
 			t.Errorf("file of %s: %v, want it there: %v", id, err, want)

@@ -105,6 +105,10 @@ func TestEveryFieldOfSample(t *testing.T) {
 			q.Sampling = &message.SamplingRef{Bases: []string{"ModelSamplingDiscreteFlow", "CONST"}, Multiplier: number(500)}
 		}), nil, true},
 		"cfg": {base(func(q *message.SampleRequest) { q.CFG = number(4) }), nil, true},
+		"cfg_norm": {
+			base(func(q *message.SampleRequest) { q.CFG, q.Norm = number(4), number(1) }),
+			base(func(q *message.SampleRequest) { q.CFG = number(4) }), true,
+		},
 		"cfg 1": {
 			base(func(q *message.SampleRequest) { q.CFG = number(1) }),
 			base(func(q *message.SampleRequest) { q.CFG, q.Conds.Negative = nil, nil }), false,

@@ -14,6 +14,7 @@ import (
 	"patchbay/ipc/ipctest"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
+	"patchbay/ipc/serve"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/worker"
 	"patchbay/models/latent"
@@ -101,7 +102,9 @@ func realRig(t *testing.T, dirs ...string) *ipctest.Rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { runner.Close(); eng.Close() })
-	return ipctest.NewRig(t, jobs.Config{}, jobs.OutputsConfig{}, worker.NewLocal("local", runner, 0))
+	answers := worker.NodeService(classes.All(), files.Roots{Models: dirs}, nil, nil)
+	return ipctest.NewTunedRig(t, func(c *serve.ServiceConfig) { c.Model = answers.Model }, jobs.Config{},
+		jobs.OutputsConfig{}, worker.NewLocal("local", runner, 0))
 }
 
 func f32(v []float32, shape ...int) *wire.Tensor {

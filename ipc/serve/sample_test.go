@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -232,7 +233,7 @@ func expected(ctx context.Context, t *testing.T, c client.Client, ref message.Mo
 
 // TestModelsOfHosts loads, misnames and frees a real model file.
 func TestModelsOfHosts(t *testing.T) {
-	dir, prints := goldenRoot(t, "flux-b")
+	dir, prints := goldenRoot(t, "flux-b", "qwen-a")
 	c := ipctest.DialRig(t, realRig(t, dir))
 	ctx := wiretest.Within(t, 30*time.Second)
 	ref := message.ModelRef{File: "flux-b.safetensors", Fingerprint: strings.ToUpper(prints["flux-b"])}
@@ -245,8 +246,7 @@ func TestModelsOfHosts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := (message.LatentSpace{Channels: 16, Scale: 0.3611, Shift: 0.1159}); first.Latent == nil ||
-		*first.Latent != want {
+	if want := (&message.LatentSpace{Channels: 16, Scale: 0.3611, Shift: 0.1159}); !reflect.DeepEqual(first.Latent, want) {
 		t.Errorf("the latent space is %+v, want %+v", first.Latent, want)
 	}
 	if first.Bytes < 1000 || first.Seconds == 0 || again.Seconds != 0 || again.Bytes != first.Bytes || first.Workers != 1 {
@@ -273,6 +273,18 @@ func TestModelsOfHosts(t *testing.T) {
 			e.Input != row.input {
 			t.Errorf("load %+v: got %v, want %s of %s", row.model, err, row.code, row.input)
 		}
+		if _, err := described(ctx, c, row.model); !errors.As(err, &e) || e.Code != row.code || e.Input != row.input {
+			t.Errorf("describe %+v: got %v, want %s of %s", row.model, err, row.code, row.input)
+		}
+	}
+	if about, err := described(ctx, c, ref); err != nil || about.Family != "flux" ||
+		!reflect.DeepEqual(&about.Latent, first.Latent) {
+		t.Errorf("flux-b is described as %+v (%v), loaded as %+v", about, err, first.Latent)
+	}
+	about, err := described(ctx, c, message.ModelRef{File: "qwen-a.safetensors"})
+	if l := about.Latent; err != nil || about.Family != "qwenimage" || len(l.Mean) != 16 || len(l.Std) != 16 ||
+		l.Mean[0] != -0.7571 || l.Std[15] != 1.916 { // ComfyUI's latent_formats.Wan21
+		t.Errorf("qwen-a is described as %+v, %v", about, err)
 	}
 	q := smallSample("euler")
 	q.Model = ref
@@ -285,6 +297,13 @@ func TestModelsOfHosts(t *testing.T) {
 	if _, err := ipctest.Sample(ctx, c, q, nil); !errors.As(err, &e) || e.Input != "sampling.bases" {
 		t.Errorf("an unknown base: got %v", err)
 	}
+}
+
+// described asks what a model file says of itself.
+func described(ctx context.Context, c client.Client, ref message.ModelRef) (message.ModelReply, error) {
+	out := message.DescribeReply{Model: &message.ModelReply{}}
+	err := client.AskOne(ctx, c, message.VerbDescribe, "", message.DescribeRequest{Model: &ref}, &out)
+	return *out.Model, err
 }
 
 // TestConditioningTableIsTrue: the keys of model_conds in docs/protocol.md are those that are taken, and each of them

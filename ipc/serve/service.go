@@ -18,6 +18,7 @@ import (
 	"patchbay/node/files"
 	"patchbay/node/graph"
 	"patchbay/node/pyjson"
+	"patchbay/node/value"
 )
 
 // ServiceConfig is what a Service answers from.
@@ -32,6 +33,8 @@ type ServiceConfig struct {
 	Needs func(req *message.RunRequest, w *graph.Workflow) []files.NeededFile
 	// Describe returns object_info entries of one class, or of all for "". An unknown class gives an empty map.
 	Describe func(class string) map[string]any
+	// Model returns what the header of a diffusion model's file says.
+	Model func(value.ModelFile) (*message.ModelReply, error)
 	// Models returns the model files by kind of folder.
 	Models func() map[string]any
 	// Fetch returns the files of a job that another daemon has run; nil: there is no other.

@@ -52,6 +52,9 @@ func (s *Service) stream(ctx context.Context, r *Request, st stream) error {
 		default:
 			err = s.sendEvent(ctx, r.Reply, st, it.Event)
 		}
+		if _, told := errors.AsType[*wire.Error](err); told {
+			return err
+		}
 		if err != nil {
 			s.sent(err)
 			s.untie(ctx, st, errGone)
@@ -88,11 +91,15 @@ func (s *Service) untie(ctx context.Context, st stream, cause error) {
 	}
 }
 
+// sendEvent sends an event, and the files before the last one. A wire.Error is one that the client is to be told.
 func (s *Service) sendEvent(ctx context.Context, reply *Reply, st stream, ev *message.Event) error {
 	if message.Terminal(ev.Type) && st.outputs {
 		rec, err := s.cfg.Jobs.Ended(ctx, st.job)
-		if err != nil {
-			return err
+		switch {
+		case errors.Is(err, jobs.ErrNoJob):
+			return wire.Errorf(wire.ErrNoJob, "job %q was forgotten before its files were sent", st.job)
+		case err != nil: // who is told of it asks again
+			return wire.Errorf(wire.ErrDraining, "job %s has ended, and what it made cannot be read now: %v", st.job, err)
 		}
 		if ev.Type != message.EventSuccess && rec.Dropped > 0 {
 			rec.Outputs = nil

@@ -210,6 +210,18 @@ func (s *Service) describe(r *Request) error {
 		s.sent(r.Reply.Last(message.DescribeReply{V: message.ProtocolVersion, Limits: &limits}))
 		return nil
 	}
+	if q.Model != nil {
+		file, err := q.Model.Resolve(message.Numbers{})
+		if err != nil {
+			return wire.BadRequest(err)
+		}
+		told, err := s.cfg.Model(file)
+		if err != nil {
+			return err
+		}
+		s.sent(r.Reply.Last(message.DescribeReply{V: message.ProtocolVersion, Model: told}))
+		return nil
+	}
 	info := s.cfg.Describe(q.Class)
 	if q.Class != "" && len(info) == 0 {
 		return wire.Errorf(wire.ErrNoNodeType, "no node class %q", wire.Shown(q.Class))

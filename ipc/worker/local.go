@@ -10,6 +10,7 @@ import (
 	"patchbay/ipc/message"
 	"patchbay/ipc/serve"
 	"patchbay/ipc/wire"
+	"patchbay/node/fault"
 	"patchbay/node/files"
 	"patchbay/node/graph"
 	"patchbay/node/pyjson"
@@ -115,7 +116,7 @@ func nodeJob(req *message.RunRequest, w *graph.Workflow) graph.Job {
 
 // listsFiles reports whether the ui dictionary of an executed event names files.
 func listsFiles(ui any) bool {
-	for _, kind := range []string{"images", "latents"} {
+	for _, kind := range []string{"images", "latents", "a_images", "b_images"} {
 		switch u := ui.(type) {
 		case map[string]any:
 			if u[kind] != nil {
@@ -239,9 +240,9 @@ func fromNode(v any) any {
 	return pyjson.Mapped(v, fromNode)
 }
 
-// NodeService fills in how a Service answers from a catalogue and folders: Validate, Needs, Describe and Models. index,
-// which knows the files of the roots, is needed where jobs are kept: it tells two of the same content from two that
-// only name the same files. also returns the names of model files that other daemons have. Both may be nil.
+// NodeService fills in how a Service answers from a catalogue and folders: Validate, Needs, Describe, Model and Models.
+// index, which knows the files of the roots, is needed where jobs are kept: it tells two of the same content from two
+// that only name the same files. also returns the names of model files that other daemons have. Both may be nil.
 func NodeService(cat *graph.Catalogue, roots files.Roots, index *files.Index,
 	also func(kind string) []string,
 ) serve.ServiceConfig {
@@ -265,6 +266,15 @@ func NodeService(cat *graph.Catalogue, roots files.Roots, index *files.Index,
 			return failure.NodeErrors, nil
 		},
 		Describe: func(class string) map[string]any { return cat.ObjectInfo(roots, class) },
+		Model: func(f value.ModelFile) (*message.ModelReply, error) {
+			m, err := value.OpenFile(roots, f)
+			if err != nil {
+				return nil, roots.Publish(fault.From(err))
+			}
+			out := &message.ModelReply{Family: m.Spec.Family, Latent: latentSpace(m.Format)}
+			out.Sampling.Bases, out.Sampling.Shift, out.Sampling.Multiplier = m.Sampling.Classes()
+			return out, nil
+		},
 		Models: func() map[string]any {
 			out := map[string]any{}
 			for _, kind := range files.Kinds() {

@@ -7,6 +7,7 @@ import (
 
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
+	"patchbay/models/latent"
 	"patchbay/node/value"
 )
 
@@ -79,11 +80,17 @@ func (l *Local) Load(ctx context.Context, q *message.LoadRequest) (*message.Load
 	if err != nil {
 		return nil, err
 	}
-	space := out.Latent
-	return &message.LoadReply{
-		Bytes: out.Bytes, Seconds: out.Seconds,
-		Latent: &message.LatentSpace{Channels: space.Channels, Scale: decimal(space.Scale), Shift: decimal(space.Shift)},
-	}, nil
+	space := latentSpace(out.Latent)
+	return &message.LoadReply{Bytes: out.Bytes, Seconds: out.Seconds, Latent: &space}, nil
+}
+
+// latentSpace tells hosts of a format.
+func latentSpace(f latent.Format) message.LatentSpace {
+	out := message.LatentSpace{Channels: f.Channels, Scale: decimal(f.Scale), Shift: decimal(f.Shift)}
+	for i := range f.Std {
+		out.Mean, out.Std = append(out.Mean, decimal(f.Mean[i])), append(out.Std, decimal(f.Std[i]))
+	}
+	return out
 }
 
 // decimal is the number that people write for a float32: 0.3611, not 0.36109998822.

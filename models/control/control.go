@@ -2,7 +2,8 @@
 // diffusers for SD3, of InstantX for Qwen-Image. Such a net is the beginning of a model of its family, a few blocks
 // without a head, which adds a hint to its image tokens and gives its state after each block through a linear layer.
 //
-// control.go recognises files, model.go computes. What differs between families is in family.Control.
+// control.go recognises files, model.go computes. What differs between families is in family.Control. patch.go is model
+// patches, which are no nets of their own: layers behind every block of the base model, such as DiffSynth's.
 //
 // Facts that have caused bugs: the hint goes through the latent format of the base model, but SD3's without its shift;
 // SD3's nets get a pooled vector of zeros; a type of a union net is a row before the text, at the place of its first
@@ -24,16 +25,20 @@ import (
 // Net describes a control net file before its weights are read.
 type Net struct {
 	Family string        // of the base model
-	Blocks int           // of the net; Spec may have more, which are nowhere
 	Spec   dit.Spec      // the family's, with the blocks of the net
 	Hint   int           // channels of the hint: those of a latent, or one more, a mask
 	Modes  int           // rows for types of a union net, 0: it is none
 	Format latent.Format // of the hint, as files and VAEs have latents
 	// Load reads the part in held with ops: slices for tensor groups, else everything. The set that the net was described
-	// with must still be open. The result is a *Model.
+	// with must still be open. The result is a *Model, or a *Patch.
 	Load func(ops engine.Ops, held dit.Held) (dit.Model, error)
 	kind *family.Control
+	// Patch: it is layers behind every block, a dit.Patch; else a dit.Control.
+	Patch bool
 }
+
+// Masked reports whether the hint has a mask behind its latent.
+func (n *Net) Masked() bool { return n.Hint > n.Spec.Channels }
 
 // mode is the name of the rows for types.
 const mode = "controlnet_mode_embedder.weight"
@@ -167,9 +172,9 @@ func completed(begin *weights.Set, rest map[string][]int) *weights.Set {
 // describe puts the parts of a net together.
 func describe(d *family.Diffusion, c *family.Control, own *weights.Set) (*Net, error) {
 	n := &Net{
-		Family: d.Spec.Family, Spec: d.Spec, Blocks: len(d.Spec.Blocks) - c.Added, Format: d.Latent, Modes: own.Dim(mode, 0),
-		kind: c,
+		Family: d.Spec.Family, Spec: d.Spec, Format: d.Latent, Modes: own.Dim(mode, 0), kind: c,
 	}
+	n.Spec.Blocks = n.Spec.Blocks[:len(n.Spec.Blocks)-c.Added]
 	if c.NoShift {
 		n.Format.Shift = 0
 	}
@@ -192,7 +197,7 @@ func describe(d *family.Diffusion, c *family.Control, own *weights.Set) (*Net, e
 		if n.Modes > 0 {
 			m.modes = rows.F32()
 		}
-		held.NoHead, held.Blocks = true, []dit.Range{{End: n.Blocks}}
+		held.NoHead, held.Blocks = true, []dit.Range{{End: len(n.Spec.Blocks)}}
 		if m.Model, err = d.Load(ops, held); err != nil {
 			m.mem.Close()
 			return nil, err
@@ -204,11 +209,11 @@ func describe(d *family.Diffusion, c *family.Control, own *weights.Set) (*Net, e
 
 // Feeds lists for each output the blocks of a base model behind which it is added (family.Control.Repeat).
 func (n *Net) Feeds(base *dit.Spec) [][]int {
-	out, from, lo := make([][]int, n.Blocks), 0, 0
+	out, from, lo := make([][]int, len(n.Spec.Blocks)), 0, 0
 	for _, kind := range []dit.BlockKind{dit.Double, dit.Single} {
 		is := func(b dit.BlockSpec) bool { return b.Kind == kind }
 		to, hi := from, lo
-		for to < n.Blocks && is(n.Spec.Blocks[to]) {
+		for to < len(n.Spec.Blocks) && is(n.Spec.Blocks[to]) {
 			to++
 		}
 		for hi < len(base.Blocks) && is(base.Blocks[hi]) {

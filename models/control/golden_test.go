@@ -138,7 +138,7 @@ func compare(t *testing.T, ops engine.Ops, name string, r run, results *safetens
 	if err != nil {
 		t.Fatal(err)
 	}
-	mod := m.Modulate(env, p, r.Timesteps, dit.Range{End: n.Blocks})
+	mod := m.Modulate(env, p, r.Timesteps, dit.Range{End: len(n.Spec.Blocks)})
 	s := dit.NewState(env, &n.Spec, p, mod, 0, b, dit.Rows{
 		Text: dit.Range{End: p.Lt}, Image: dit.Range{End: grid.Tokens()},
 	})
@@ -148,7 +148,7 @@ func compare(t *testing.T, ops engine.Ops, name string, r run, results *safetens
 	gate := env.Arena.Alloc(engine.F32, 1, n.Spec.Width)
 	ops.Upload(gate, slices.Repeat([]float32{1}, n.Spec.Width))
 	double := 0
-	for k := range n.Blocks {
+	for k := range n.Spec.Blocks {
 		m.Block(env, k, s, engine.Tensor{})
 		out := env.Arena.Alloc(env.DType, b, grid.Tokens(), n.Spec.Width)
 		m.Output(env, k, s, out, gate)

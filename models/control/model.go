@@ -25,7 +25,7 @@ type output struct {
 
 func newExtra(n *Net) *extra {
 	x := &extra{}
-	for _, b := range n.Spec.Blocks[:n.Blocks] {
+	for _, b := range n.Spec.Blocks {
 		if b.Kind == dit.Single {
 			x.Singles = append(x.Singles, output{})
 		} else {
@@ -43,9 +43,6 @@ type Model struct {
 	modes     []float32 // [types, E]
 	mem       *weights.Loaded
 }
-
-// Blocks is how many blocks the net has.
-func (m *Model) Blocks() int { return m.desc.Blocks }
 
 // Feeds implements dit.Control.
 func (m *Model) Feeds(base *dit.Spec) [][]int { return m.desc.Feeds(base) }

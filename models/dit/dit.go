@@ -72,8 +72,8 @@ type Entry struct {
 	References []Reference
 	// Method says where references sit, in ComfyUI's words ("index", "offset" ...); empty: the model's own.
 	Method string
-	// Hint is what a control net is shown, [Li, channels*p*p] in the order of tokens; Mode is its type in a union net,
-	// from 1; 0: none. No other model looks at them.
+	// Hint is what a control net or a Patch is shown, [Li, channels*p*p] in the order of tokens; Mode is its type in a
+	// union net, from 1; 0: none. No other model looks at them.
 	Hint Array
 	Mode int
 }
@@ -86,6 +86,15 @@ type Control interface {
 	Feeds(base *Spec) [][]int
 	// Output computes that of block k: out [B, li, E] for the image rows of s, times gate [1, E] f32.
 	Output(env Env, k int, s *State, out, gate engine.Tensor)
+}
+
+// Patch is layers that change the image rows of a base model behind its blocks, each row by itself, as a hint says. Of
+// Model it has Spec, whose blocks are those that it can stand behind, Prepare, Shards and Close.
+type Patch interface {
+	Model
+	// Apply changes the image rows of s behind block k of the base model. hint [1, li, E] of env.DType is these rows of
+	// Prepared.Hint, gate [1, E] f32 the strength.
+	Apply(env Env, k int, s *State, hint, gate engine.Tensor)
 }
 
 // MaskChannels is how many channels of Entry.Concat a mask takes: the 8 x 8 pixels of a latent's, row by row.
@@ -139,6 +148,13 @@ type Spec struct {
 	Concat int
 	// OneModulation: Modulate makes the modulations of all blocks, one for all double blocks and one for all single ones.
 	OneModulation bool
+	// VectorDim is the columns of the vector that modulations of sandwich blocks are made of; others have E.
+	VectorDim int
+	// Distilled: one network of so many columns makes the modulations of all blocks and of the head; 0: each has products
+	// of its own.
+	Distilled int
+	// Registers is how many tokens the network puts in front of the text.
+	Registers int
 	// Multiple is what the numbers of text and of image tokens are each filled up to a multiple of, with tokens that the
 	// network makes; 0: they are as they are.
 	Multiple    int
@@ -158,6 +174,8 @@ type BlockSpec struct {
 	// Sandwich marks a Single or Cross block of one attention, then one MLP, each between two norms, with four modulations
 	// a channel and no cross-attention (Z-Image's).
 	Sandwich bool
+	// Apart: what the attention gives goes to the MLP alone, whose result is what the stream gets.
+	Apart bool
 	// Gated: the MLP has two first products, of which one gates the other (SwiGLU).
 	Gated bool
 	// GatedAttention: what the attention gives is multiplied by a product of its input, as wide as the queries.
@@ -208,6 +226,20 @@ func (s *Spec) Groups() int {
 // Group is how many heads of queries read one of keys and values.
 func (s *Spec) Group() int { return s.Heads / s.Groups() }
 
+// Modulations is how many vectors of the width E modulate the blocks and the head where one network makes all of them
+// (Distilled): shift, scale and gate for single blocks, twice three for each stream of double ones, shift and scale for
+// the head.
+func (s *Spec) Modulations() int {
+	n := 2
+	for i := range s.Blocks {
+		n += 3
+		if s.Blocks[i].Kind == Double {
+			n += 9
+		}
+	}
+	return n
+}
+
 // JointText reports whether text rows take part in attention with image rows (Double and Single blocks), so that they
 // must be split, cached and exchanged like image rows.
 func (s *Spec) JointText() bool {
@@ -223,7 +255,7 @@ func (s *Spec) Tokens(y, x int) Grid {
 }
 
 // TextTokens returns the number of text tokens that n rows of Entry.Context are in the joint sequence.
-func (s *Spec) TextTokens(n int) int { return n + s.pads(n) }
+func (s *Spec) TextTokens(n int) int { return s.Registers + n + s.pads(n) }
 
 // JointTokens returns the number of tokens in front of the picture's in the joint sequence of an entry: those of its
 // text and of its references.
@@ -307,7 +339,7 @@ type Prepared struct {
 	RoPE    engine.RoPE
 	Concat  engine.Tensor // [n, Li, C*p*p] f32, what Embed puts behind the features of image tokens; absent: nothing
 	Pos     engine.Tensor // [1, Li, E] of env.DType, positions added by Embed; absent: none
-	Hint    engine.Tensor // [n, Li, E] of env.DType, of a control net, added by Embed; absent: none
+	Hint    engine.Tensor // [n, Li, E] of env.DType, of a control net, added by Embed, or a Patch; absent: none
 	Grid    Grid
 	Entries []Entry // the inputs, for what Modulate needs of them (guidance, sizes)
 }

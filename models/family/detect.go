@@ -16,13 +16,14 @@ func prefixes() []string {
 // after the families.
 func unsupported() []struct{ name, kind string } {
 	return []struct{ name, kind string }{
-		{"distilled_guidance_layer.norms.0.scale", "chroma"},
+		{"img_in_patch.weight", "chroma radiance"},
+		{"distilled_guidance_layer.layers.0.linear_1.weight", "diffusers layout of chroma"},
+		{"dec_net.cond_embed.weight", "z-image in pixel space"},
 		{"txt_in.individual_token_refiner.blocks.0.norm1.weight", "hunyuan video"},
-		{"double_layers.0.attn.w1q.weight", "auraflow"},
-		{"cap_embedder.1.weight", "lumina 2"},
+		{"clip_text_pooled_proj.0.weight", "newbie"},
 		{"blocks.0.cross_attn.norm_k.weight", "wan"},
 		{"controlnet_x_embedder.weight", "a ControlNet"},
-		{"transformer_blocks.0.attn.add_q_proj.weight", "diffusers layout of sd3 or chroma"},
+		{"transformer_blocks.0.attn.add_q_proj.weight", "diffusers layout of sd3"},
 		{"transformer_blocks.0.attn1.to_q.weight", "diffusers layout of a transformer"},
 		{"input_blocks.0.0.weight", "a Stable Diffusion 1, 2 or XL UNet"},
 	}
@@ -87,8 +88,9 @@ func GuessKind(all []Family, set *weights.Set) string {
 }
 
 // Open describes the diffusion model of a set, alone or inside a full checkpoint; meta is the file's metadata. Files
-// that are of none of the families are errors that say what they look like and what is supported.
-func Open(all []Family, set *weights.Set, meta map[string]string) (*Diffusion, error) {
+// that are of none of the families are errors that say what they look like and what is supported. changes are made of
+// the tensors in the original names first.
+func Open(all []Family, set *weights.Set, meta map[string]string, changes ...weights.Change) (*Diffusion, error) {
 	f, as, model, ok := form(all, set)
 	if !ok {
 		known := ""
@@ -108,6 +110,9 @@ func Open(all []Family, set *weights.Set, meta map[string]string) (*Diffusion, e
 		if meta, err = as.Meta(meta); err != nil {
 			return nil, err
 		}
+	}
+	if model, err = model.Changed(changes); err != nil {
+		return nil, fmt.Errorf("%s: %w", f.Name, err)
 	}
 	c, err := f.Detect(model, meta)
 	if err != nil {

@@ -5,6 +5,7 @@ package family
 
 import (
 	"patchbay/models/dit"
+	"patchbay/models/latent"
 	"patchbay/models/text"
 	"patchbay/models/tokenizer"
 	"patchbay/models/weights"
@@ -20,6 +21,7 @@ type Family struct {
 	Text    Text
 	Names   weights.Names // what adapters and other layouts call its tensors
 	Control *Control      // nil: no control nets of the family are known
+	Patch   *Patch        // nil: no layers behind its blocks are known
 	// Releases are the published models, for plans made before any weight is on disk.
 	Releases []Release
 	Tiny     Config // a small model with every optional part, for tests
@@ -100,4 +102,15 @@ type Control struct {
 	Short    int  // so many blocks fewer for the last output
 	NoShift  bool // the hint goes through the latent format without its shift
 	NoPooled bool // the net gets a pooled vector of zeros
+}
+
+// Patch says what files of layers behind every block of a family are (dit.Patch).
+type Patch struct {
+	Kinds string // for people; empty: none run here
+	Form  Form   // the layout of the files; Meta and Aliases are not used
+	// Refused are tensor names that only patches have that do not run here, with what such a patch is, for people.
+	Refused map[string]string
+	// Latent is the format of their hints, PatchSize what a token of one covers.
+	Latent    latent.Format
+	PatchSize int
 }

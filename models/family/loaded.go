@@ -107,6 +107,9 @@ func count(s *dit.Spec, declared []weights.Declared) {
 // Spec describes the whole model.
 func (l *Loaded[N]) Spec() *dit.Spec { return l.spec }
 
+// PrepareBlock adds nothing: joint attention needs nothing of the entries alone. Other families have their own.
+func (l *Loaded[N]) PrepareBlock(dit.Env, *dit.Prepared, int) {}
+
 // Shards tells how weights are brought together that were loaded in parts.
 func (l *Loaded[N]) Shards() *dit.Shards { return l.shards }
 

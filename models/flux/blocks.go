@@ -17,34 +17,20 @@ func (m *Model) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
 	env.Arena.Release(mark)
 }
 
-// double: x += gate1 * proj(attention(norm1(x))), x += gate2 * mlp(norm2(x)) on both streams, with one attention over
-// both.
+// double is a block of two streams.
 func (m *Model) double(env dit.Env, i int, s *dit.State) {
-	w, l := &m.Net.Double[i], s.Wide.Len()
-	streams := layers.Streams(env, s,
+	w := &m.Net.Double[i]
+	layers.Double[*stream]{
+		D: m.Spec().HeadDim, Eps: eps,
+		QKV:  []func(*stream) *engine.Weight{func(w *stream) *engine.Weight { return w.QKV }},
+		Out:  func(w *stream) *engine.Weight { return w.Proj },
+		Norm: func(w *stream) engine.QKNorm { return layers.RMS(w.Query, w.Key, eps) },
+		MLP: func(t layers.Stream[*stream]) {
+			t.MLP(env, 5, engine.GELUTanh, func(w *stream) (up, down *engine.Weight) { return w.Up, w.Down })
+		},
+	}.Run(env, i, s,
 		layers.Side[*stream]{W: &w.Txt, Mod: s.M.Text[i].Index(0, s.Step)},
 		layers.Side[*stream]{W: &w.Img, Mod: s.M.Image[i].Index(0, s.Step)})
-	var attended engine.Tensor
-	if env.Half != dit.MLPHalf {
-		qkv := layers.Scratch(env, s.X, s.B, l, w.Img.QKV.N())
-		for _, t := range streams {
-			t.Norm(env, 0, eps)
-			layers.ColumnParts(env, qkv.Slice(1, t.To.Start, t.To.End), t.H,
-				t.Weights(2, func(w *stream) *engine.Weight { return w.QKV }), t.Of, engine.ActNone)
-		}
-		attended = layers.Scratch(env, s.X, s.B, l, w.Img.Proj.K())
-		m.attend(env, i, s, qkv, attended, norm(w.Txt.Query, w.Txt.Key), norm(w.Img.Query, w.Img.Key))
-	}
-	for _, t := range streams {
-		if env.Half != dit.MLPHalf {
-			layers.RowParts(env, t.X, attended.Slice(1, t.To.Start, t.To.End),
-				t.Weights(2, func(w *stream) *engine.Weight { return w.Proj }), t.Of)
-		}
-		if env.Half != dit.AttentionHalf {
-			t.Norm(env, 3, eps)
-			t.MLP(env, 5, engine.GELUTanh, func(w *stream) (up, down *engine.Weight) { return w.Up, w.Down })
-		}
-	}
 }
 
 // single: x += gate * linear2([attention(norm(x)), gelu(mlp(norm(x)))]); both halves are written into one buffer, so
@@ -62,21 +48,7 @@ func (m *Model) single(env dit.Env, i int, s *dit.State) {
 	env.Ops.Linear(qkv, whole, w.QKV, engine.Epilogue{})
 	env.Ops.Linear(both.Slice(2, own, own+w.Up.N()), whole, w.Up, engine.Epilogue{Act: engine.GELUTanh})
 	env.Arena.Release(mark)
-	n := norm(w.Query, w.Key)
-	m.attend(env, i, s, qkv, both.Slice(2, 0, own), n, n)
+	n := layers.RMS(w.Query, w.Key, eps)
+	layers.JointAttention(env, i, s, qkv, both.Slice(2, 0, own), m.Spec().HeadDim, n, n)
 	layers.RowLinear(env, s.X, both, w.Down, layers.Chunk(mod, e, 2), s.Wide)
-}
-
-// attend runs joint attention on fused projections qkv [B, L, 3E] and writes out [B, L, E].
-func (m *Model) attend(env dit.Env, i int, s *dit.State, qkv, out engine.Tensor, text, image engine.QKNorm) {
-	d := m.Spec().HeadDim
-	q, k, v := layers.QKV(qkv, d)
-	env.Attend(dit.Attention{
-		Block: i, Q: q, K: k, V: v, TextNorm: text, ImageNorm: image,
-		References: s.Wide.Text.Len() - layers.OwnText(s, s.Wide), RoPE: s.RoPE, Rows: s.Wide, Out: layers.Heads(out, d),
-	})
-}
-
-func norm(q, k engine.Tensor) engine.QKNorm {
-	return engine.QKNorm{Kind: engine.RMSNorm, QScale: q, KScale: k, Eps: eps}
 }

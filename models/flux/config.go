@@ -1,6 +1,6 @@
-// Package flux is FLUX.1 by Black Forest Labs: a rectified-flow transformer whose first blocks keep text and image in
-// two streams with joint attention (double), and whose later blocks run both in one stream (single). It reads the
-// original tensor names, bare or inside a full checkpoint.
+// Package flux is FLUX.1 by Black Forest Labs and Chroma by Lodestone Rock, its relative (chroma.go): a rectified-flow
+// transformer whose first blocks keep text and image in two streams with joint attention (double), and whose later
+// blocks run both in one stream (single). It reads the original tensor names, bare or inside a full checkpoint.
 //
 // config.go infers the sizes from names and shapes, net.go names the weights, model.go is what happens before and after
 // the blocks, blocks.go the blocks.
@@ -15,7 +15,6 @@
 package flux
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 
@@ -40,6 +39,8 @@ type Config struct {
 	VectorDim   int     `json:"vec_in_dim"`          // 768, CLIP
 	Guidance    bool    `json:"guidance_embed"`      // true for dev, false for schnell
 	MLPHidden   int     `json:"mlp_hidden"`          // 12288
+	Distilled   int     `json:"hidden_dim"`          // 5120 inside Chroma's network for modulations, 0: FLUX
+	Layers      int     `json:"n_layers"`            // 5 of that network
 }
 
 // features is the number of sinusoidal features of a timestep.
@@ -50,13 +51,11 @@ const features = 256
 // the released values. A file of another family is an error that says what it looks like.
 func Detect(set *weights.Set, meta map[string]string) (family.Config, error) {
 	c := Config{Theta: 10000, TimeFactor: 1000, PatchSize: 2}
-	if text, ok := meta["config"]; ok {
-		if err := json.Unmarshal([]byte(text), &c); err != nil {
-			return Config{}, fmt.Errorf("flux: config in the file's metadata: %w", err)
-		}
+	if err := family.ReadConfig("flux", meta, &c); err != nil {
+		return nil, err
 	}
 	if c.PatchSize < 1 {
-		return Config{}, fmt.Errorf("flux: patch_size %d in the file's metadata, want at least 1", c.PatchSize)
+		return nil, fmt.Errorf("flux: patch_size %d in the file's metadata, want at least 1", c.PatchSize)
 	}
 	c.Hidden = set.Dim("img_in.weight", 0)
 	token := c.PatchSize * c.PatchSize
@@ -67,31 +66,20 @@ func Detect(set *weights.Set, meta map[string]string) (family.Config, error) {
 	c.Guidance = set.Has("guidance_in.in_layer.weight")
 	c.MLPHidden = set.Dim("double_blocks.0.img_mlp.0.weight", 0)
 	d := max(set.Dim(keyNorm+"scale", 0), set.Dim(keyNorm+"weight", 0))
-	if d == 0 || c.Hidden%d != 0 {
-		return Config{}, fmt.Errorf("flux: width %d is not a multiple of the head dim %d", c.Hidden, d)
+	if d == 0 || c.Hidden == 0 || c.Hidden%d != 0 {
+		return nil, fmt.Errorf("flux: width %d is not a multiple of the head dim %d", c.Hidden, d)
 	}
 	c.Heads = c.Hidden / d
 	if c.Axes == nil && d == 128 {
 		c.Axes = []int{16, 56, 56}
 	}
+	c.Distilled, c.Layers = set.Dim(keyApproximator+"in_proj.weight", 0), set.Count(keyApproximator+"layers")
+	if c.Distilled > 0 {
+		return c, c.checkChroma(d, set)
+	}
 	if more := []int{0, c.Channels, c.Channels + dit.MaskChannels}; !slices.Contains(more, c.Concat) {
-		return Config{}, fmt.Errorf("flux: the model reads %d channels and writes %d; known are as many, %d more (Canny, "+
+		return nil, fmt.Errorf("flux: the model reads %d channels and writes %d; known are as many, %d more (Canny, "+
 			"Depth) and %d more (Fill)", c.Channels+c.Concat, c.Channels, more[1], more[2])
 	}
-	return c, c.check(d)
-}
-
-func (c Config) check(d int) error {
-	sum := 0
-	for _, a := range c.Axes {
-		if a <= 0 || a%2 != 0 {
-			return fmt.Errorf("flux: axes_dim %v: each must be even and positive", c.Axes)
-		}
-		sum += a
-	}
-	if sum != d || len(c.Axes) != 3 {
-		return fmt.Errorf("flux: axes_dim %v must be three sizes that add up to the head dim %d; files of other sizes "+
-			"carry them in their metadata under config", c.Axes, d)
-	}
-	return nil
+	return c, family.CheckAxes("flux", "axes_dim", c.Axes, 3, d)
 }

@@ -20,8 +20,8 @@ func Family() family.Family {
 		Channels: 16, PatchSize: 2, ContextDim: 4096, VectorDim: 768, MLPHidden: 12288,
 	}
 	others := []string{
-		"double_stream_modulation_img.lin.weight", "distilled_guidance_layer.norms.0.scale",
-		"distilled_guidance_layer.norms.0.weight", "txt_in.individual_token_refiner.blocks.0.norm1.weight",
+		"double_stream_modulation_img.lin.weight", keyApproximator + "in_proj.weight",
+		"txt_in.individual_token_refiner.blocks.0.norm1.weight",
 	}
 	dev := schnell
 	dev.Guidance = true
@@ -68,6 +68,9 @@ func Family() family.Family {
 				return (dev.Depth + n - 1) / n
 			},
 		},
+		Patch: &family.Patch{Refused: map[string]string{
+			"feature_embedder.mid_layer_norm.bias": "the style projector of USO for FLUX.1",
+		}},
 		Releases: []family.Release{
 			{Name: "flux-dev", Steps: 28, Text: 512, Entries: 1, Config: dev},
 			{Name: "flux-schnell", Steps: 4, Text: 256, Entries: 1, Config: schnell},
@@ -87,11 +90,13 @@ func join(done map[string]*text.Encoding) (dit.Entry, error) {
 // Describe describes the model: the guided ones with a time line of their own, schnell with a plain flow.
 func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
-		Family: "flux", Width: c.Hidden, Heads: c.Heads, HeadDim: c.Hidden / c.Heads, PatchSize: c.PatchSize,
+		Family: c.name(), Distilled: c.Distilled,
+		Width: c.Hidden, Heads: c.Heads, HeadDim: c.Hidden / c.Heads, PatchSize: c.PatchSize,
 		Channels: c.Channels, OutChannels: c.Channels, ContextDim: c.ContextDim, PooledDim: c.VectorDim,
 		TakesGuidance: c.Guidance, Rotates: true, MLPRatio: float64(c.MLPHidden) / float64(c.Hidden),
 	}
-	s.Concat, s.References = c.Concat, c.Concat == 0 // a reference lacks the channels of a mask or a second picture
+	// A reference lacks the channels of a mask or a second picture.
+	s.Concat, s.References = c.Concat, c.Concat == 0 && c.Distilled == 0
 	for range c.Depth {
 		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Double, Skip: -1, Attends: 1, Cuts: true})
 	}
@@ -99,16 +104,19 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Single, Skip: -1, Attends: 1})
 	}
 	tags := family.Tags{Dims: map[string]int{
-		"F": c.MLPHidden, "V": c.VectorDim, "I": (c.Channels + c.Concat) * c.PatchSize * c.PatchSize,
+		"F": c.MLPHidden, "V": c.VectorDim, "A": c.Distilled, "I": (c.Channels + c.Concat) * c.PatchSize * c.PatchSize,
 	}, Block: c.block}
-	d, err := family.Describe("flux", set, s, tags, func() *net { return newNet(c) },
+	d, err := family.Describe(c.name(), set, s, tags, func() *net { return newNet(c) },
 		func(l family.Loaded[net]) dit.Model { return &Model{l, c} })
 	if err != nil {
 		return nil, err
 	}
 	d.Latent, d.Sampling = latent.FLUX(), family.Sampling{Line: family.MuLine, Shift: 1.15}
-	d.Guidance = 3.5 // ComfyUI model_base.Flux.extra_conds
-	if !c.Guidance { // schnell
+	switch {
+	case c.Distilled > 0: // guided or not, the network reads a number, 0 by default
+	case c.Guidance:
+		d.Guidance = 3.5 // ComfyUI model_base.Flux.extra_conds
+	default: // schnell
 		d.Sampling = family.Sampling{Line: family.FlowLine, Shift: 1, Multiplier: 1}
 	}
 	return d, nil
@@ -116,8 +124,11 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 
 // block numbers the single blocks behind the double ones.
 func (c Config) block(list string, i int) int {
-	if list == "single_blocks" {
-		i += c.Depth
+	switch list {
+	case "double_blocks":
+		return i
+	case "single_blocks":
+		return c.Depth + i
 	}
-	return i
+	return -1
 }

@@ -9,49 +9,31 @@ import (
 )
 
 // names are what files call the tensors otherwise.
-func names() weights.Names { return weights.Names{Diffusers: diffusers(), Original: original()} }
+func names() weights.Names {
+	return weights.Names{Diffusers: diffusers(), Original: original(), Input: "img_in"}
+}
 
 // diffusers are the names of diffusers' FluxTransformer2DModel (0.39). The first MLP layer of single blocks is below
 // queries, keys and values.
 func diffusers() []weights.Alias {
 	const d, s, double, single = "transformer_blocks.*.", "single_transformer_blocks.*.", "double_blocks.*.",
 		"single_blocks.*."
-	list := []weights.Alias{
-		{File: d + "attn.to_out.0", Own: double + "img_attn.proj"},
-		{File: d + "attn.to_add_out", Own: double + "txt_attn.proj"},
+	list := append(weights.Joint(), []weights.Alias{
 		{File: d + "norm1.linear", Own: double + "img_mod.lin"},
 		{File: d + "norm1_context.linear", Own: double + "txt_mod.lin"},
-		{File: d + "ff.net.0.proj", Own: double + "img_mlp.0"},
-		{File: d + "ff.net.2", Own: double + "img_mlp.2"},
-		{File: d + "ff_context.net.0.proj", Own: double + "txt_mlp.0"},
-		{File: d + "ff_context.net.2", Own: double + "txt_mlp.2"},
 		{File: s + "attn.to_q", Own: single + "linear1", Rows: weights.Square(0)},
 		{File: s + "attn.to_k", Own: single + "linear1", Rows: weights.Square(1)},
 		{File: s + "attn.to_v", Own: single + "linear1", Rows: weights.Square(2)},
 		{File: s + "proj_mlp", Own: single + "linear1", Rows: weights.Behind(3)},
 		{File: s + "proj_out", Own: single + "linear2"},
 		{File: s + "norm.linear", Own: single + "modulation.lin"},
-		{File: "x_embedder", Own: "img_in"},
-		{File: "context_embedder", Own: "txt_in"},
-		{File: "proj_out", Own: "final_layer.linear"},
-		{File: "norm_out.linear", Own: "final_layer.adaLN_modulation.1", Swapped: true},
-	}
-	for file, own := range map[string]string{
-		d + "attn.norm_q": double + "img_attn.norm.query_norm", d + "attn.norm_k": double + "img_attn.norm.key_norm",
-		d + "attn.norm_added_q": double + "txt_attn.norm.query_norm",
-		d + "attn.norm_added_k": double + "txt_attn.norm.key_norm",
-		s + "attn.norm_q":       single + "norm.query_norm", s + "attn.norm_k": single + "norm.key_norm",
-	} {
-		list = append(list, weights.Alias{File: file + ".weight", Own: own + ".scale"})
-	}
+	}...)
 	for file, own := range map[string]string{
 		"timestep_embedder": "time_in", "text_embedder": "vector_in", "guidance_embedder": "guidance_in",
 	} {
 		list = append(list, weights.MLP2("time_text_embed."+file, own+".in_layer", own+".out_layer")...)
 	}
-	list = append(list, weights.QKV(d+"attn.", [3]string{"to_q", "to_k", "to_v"}, double+"img_attn.qkv")...)
-	return append(list, weights.QKV(d+"attn.", [3]string{"add_q_proj", "add_k_proj", "add_v_proj"},
-		double+"txt_attn.qkv")...)
+	return list
 }
 
 // original are names that go with the original ones: the attention half of linear1, and XLabs' attention processors

@@ -5,14 +5,15 @@ import "patchbay/engine"
 // net names the weights of the whole model. Sizes in the tags: E width, F MLP width, D head dim, C channels, p patch
 // size, I columns of a token with the concatenated channels, T and V columns of context and pooled vector.
 type net struct {
-	ImgIn    *engine.Weight `weight:"img_in" shape:"E,I" use:"embed"`
-	TxtIn    *engine.Weight `weight:"txt_in" shape:"E,T" use:"embed"`
-	Time     timeEmbedder   `weight:"time_in"`
-	Vector   vectorEmbedder `weight:"vector_in"`
-	Guidance *timeEmbedder  `weight:"guidance_in"` // nil: schnell
-	Double   []double       `weight:"double_blocks"`
-	Single   []single       `weight:"single_blocks"`
-	Final    final          `weight:"final_layer" use:"head"`
+	ImgIn    *engine.Weight  `weight:"img_in" shape:"E,I" use:"embed"`
+	TxtIn    *engine.Weight  `weight:"txt_in" shape:"E,T" use:"embed"`
+	Time     *timeEmbedder   `weight:"time_in"`                  // nil: Chroma
+	Vector   *vectorEmbedder `weight:"vector_in"`                // nil: Chroma
+	Guidance *timeEmbedder   `weight:"guidance_in"`              // nil: schnell, Chroma
+	All      *approximator   `weight:"distilled_guidance_layer"` // nil: FLUX
+	Double   []double        `weight:"double_blocks"`
+	Single   []single        `weight:"single_blocks"`
+	Final    final           `weight:"final_layer" use:"head"`
 }
 
 // timeEmbedder turns sinusoidal features into a vector of width E.
@@ -35,7 +36,7 @@ type double struct {
 
 // stream is one side of a double block. Mod gives shift, scale, gate of the attention, then of the MLP.
 type stream struct {
-	Mod   *engine.Weight `weight:"mod.lin" shape:"6E,E"`
+	Mod   *doubleMod     `weight:"mod"` // nil, like those below: Chroma
 	QKV   *engine.Weight `weight:"attn.qkv" shape:"3E,E" split:"rows 3E" use:"attention"`
 	Query engine.Tensor  `weight:"attn.norm.query_norm.scale,alt=attn.norm.query_norm.weight" shape:"D" use:"attention"`
 	Key   engine.Tensor  `weight:"attn.norm.key_norm.scale,alt=attn.norm.key_norm.weight" shape:"D" use:"attention"`
@@ -47,7 +48,7 @@ type stream struct {
 // single is a block of one stream. linear1 is stored fused: queries, keys, values, then the MLP's first layer; linear2
 // reads the attention result and the MLP's hidden units side by side. Mod gives shift, scale, gate.
 type single struct {
-	Mod   *engine.Weight `weight:"modulation.lin" shape:"3E,E"`
+	Mod   *singleMod     `weight:"modulation"`
 	QKV   *engine.Weight `weight:"linear1" shape:"3E+F,E" rows:"0:3E" split:"rows 3E"`
 	Up    *engine.Weight `weight:"linear1" shape:"3E+F,E" rows:"3E:3E+F" split:"rows F"`
 	Query engine.Tensor  `weight:"norm.query_norm.scale,alt=norm.query_norm.weight" shape:"D"`
@@ -57,13 +58,36 @@ type single struct {
 
 // final is the last layer. Mod gives shift, scale.
 type final struct {
-	Mod    *engine.Weight `weight:"adaLN_modulation.1" shape:"2E,E"`
+	Mod    *finalMod      `weight:"adaLN_modulation"`
 	Linear *engine.Weight `weight:"linear" shape:"C*p*p,E"`
+}
+
+type doubleMod struct {
+	Linear *engine.Weight `weight:"lin" shape:"6E,E"`
+}
+
+type singleMod struct {
+	Linear *engine.Weight `weight:"lin" shape:"3E,E"`
+}
+
+type finalMod struct {
+	Linear *engine.Weight `weight:"1" shape:"2E,E"`
 }
 
 // newNet makes the empty structs of c.
 func newNet(c Config) *net {
 	n := &net{Double: make([]double, c.Depth), Single: make([]single, c.DepthSingle)}
+	if c.Distilled > 0 {
+		n.All = &approximator{Layers: make([]vectorLayer, c.Layers), Norms: make([]vectorNorm, c.Layers)}
+		return n
+	}
+	n.Time, n.Vector, n.Final.Mod = &timeEmbedder{}, &vectorEmbedder{}, &finalMod{}
+	for i := range n.Double {
+		n.Double[i].Img.Mod, n.Double[i].Txt.Mod = &doubleMod{}, &doubleMod{}
+	}
+	for i := range n.Single {
+		n.Single[i].Mod = &singleMod{}
+	}
 	if c.Guidance {
 		n.Guidance = &timeEmbedder{}
 	}

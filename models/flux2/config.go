@@ -11,7 +11,6 @@
 package flux2
 
 import (
-	"encoding/json"
 	"fmt"
 
 	"patchbay/models/family"
@@ -36,34 +35,27 @@ type Config struct {
 // under meta["config"].
 func Detect(set *weights.Set, meta map[string]string) (family.Config, error) {
 	c := Config{Theta: 2000}
-	if text, ok := meta["config"]; ok {
-		if err := json.Unmarshal([]byte(text), &c); err != nil {
-			return nil, fmt.Errorf("flux2: config in the file's metadata: %w", err)
-		}
+	if err := family.ReadConfig("flux2", meta, &c); err != nil {
+		return nil, err
 	}
 	c.Hidden, c.Channels = set.Dim("img_in.weight", 0), set.Dim("img_in.weight", 1)
 	c.Depth, c.DepthSingle = set.Count("double_blocks"), set.Count("single_blocks")
 	c.ContextDim, c.Guidance = set.Dim("txt_in.weight", 1), set.Has("guidance_in.in_layer.weight")
 	c.MLPHidden = set.Dim("double_blocks.0.img_mlp.2.weight", 1)
 	const norm = "double_blocks.0.img_attn.norm.key_norm."
-	d, sum := max(set.Dim(norm+"scale", 0), set.Dim(norm+"weight", 0)), 0
+	d := max(set.Dim(norm+"scale", 0), set.Dim(norm+"weight", 0))
 	if c.Axes == nil && d == 128 {
 		c.Axes = []int{32, 32, 32, 32}
-	}
-	for _, a := range c.Axes {
-		if sum += a; a <= 0 || a%2 != 0 {
-			return nil, fmt.Errorf("flux2: axes_dim %v: each must be even and positive", c.Axes)
-		}
 	}
 	switch {
 	case d == 0 || c.Hidden == 0 || c.Hidden%d != 0:
 		return nil, fmt.Errorf("flux2: width %d is not a multiple of the head dim %d", c.Hidden, d)
-	case sum != d || len(c.Axes) != 4:
-		return nil, fmt.Errorf("flux2: axes_dim %v must be four sizes that add up to the head dim %d; files of other "+
-			"sizes carry them in their metadata under config", c.Axes, d)
 	case set.Dim("final_layer.linear.weight", 0) != c.Channels:
 		return nil, fmt.Errorf("flux2: img_in reads %d channels and final_layer.linear writes %d, want as many",
 			c.Channels, set.Dim("final_layer.linear.weight", 0))
+	}
+	if err := family.CheckAxes("flux2", "axes_dim", c.Axes, 4, d); err != nil {
+		return nil, err
 	}
 	c.Heads = c.Hidden / d
 	return c, nil

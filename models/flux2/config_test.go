@@ -80,7 +80,7 @@ func TestDetectRefusesWithReasons(t *testing.T) {
 		meta string
 		want string
 	}{
-		{shapes(t, tiny), `{}`, "axes_dim [] must be four sizes"},
+		{shapes(t, tiny), `{}`, "axes_dim [] must be 4 sizes"},
 		{shapes(t, tiny), `{"axes_dim": [5, 7, 6, 6]}`, "even"},
 		{shapes(t, tiny), `{`, "metadata"},
 		{nil, `{}`, "head dim 0"},

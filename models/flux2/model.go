@@ -29,7 +29,7 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.R
 	at := m.positions(&entries[0], grid)
 	p.RoPE = layers.PositionRotation(m.cfg.Axes, m.cfg.Theta, len(at), func(row int) [4]int { return at[row] }).Upload(env)
 	if m.Net.Guidance != nil {
-		m.guidance(env, p)
+		p.Vector = layers.Guidance(env, entries, factor, m.Net.Guidance.In, m.Net.Guidance.Out)
 	}
 	if m.Held.NoEmbed {
 		return p, nil
@@ -38,53 +38,23 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.R
 	return p, nil
 }
 
-// PrepareBlock adds nothing: blocks of joint attention need nothing of the entries alone.
-func (m *Model) PrepareBlock(dit.Env, *dit.Prepared, int) {}
-
-// guidance embeds the guidance of the entries; it is 0 for those without.
-func (m *Model) guidance(env dit.Env, p *dit.Prepared) {
-	g := make([]float32, p.N)
-	for i, e := range p.Entries {
-		if e.Guidance != nil {
-			g[i] = *e.Guidance * factor
-		}
-	}
-	p.Vector = env.Arena.Alloc(engine.F32, p.N, m.cfg.Hidden)
-	mark := env.Arena.Mark()
-	f := layers.Upload(env, layers.TimestepFeatures(g, features), p.N, features)
-	layers.MLP(env, p.Vector, f, m.Net.Guidance.In, m.Net.Guidance.Out, engine.SiLU)
-	env.Arena.Release(mark)
-	for i, e := range p.Entries {
-		if e.Guidance == nil {
-			env.Ops.Fill(p.Vector.Slice(0, i, i+1), 0)
-		}
-	}
-}
-
 // Modulate computes the modulations of all blocks: Vector [S, N, 15E] has those of image and text in double blocks (6E
 // each) and of single blocks (3E), Head [S, N, 2E] is (shift, scale). N is n; where references are modulated as at
 // timestep 0, it is 2n, and the second half of the rows is for them.
 func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held dit.Range) *dit.Modulation {
-	n, e, blocks := p.N, m.cfg.Hidden, len(m.Spec().Blocks)
-	s, copies := len(timesteps)/n, 1
-	if zero(&p.Entries[0]) {
-		copies = 2
-	}
-	t := make([]float32, copies*len(timesteps))
-	for i, v := range timesteps {
-		t[i/n*copies*n+i%n] = v * factor
-	}
+	s, e, blocks := len(timesteps)/p.N, m.cfg.Hidden, len(m.Spec().Blocks)
+	t, n := layers.Timesteps(timesteps, p.N, factor, zero(&p.Entries[0]))
 	out := &dit.Modulation{Image: make([]engine.Tensor, blocks), Text: make([]engine.Tensor, blocks)}
 	if !m.Held.NoHead {
-		out.Head = env.Arena.Alloc(engine.F32, s, copies*n, 2*e)
+		out.Head = env.Arena.Alloc(engine.F32, s, n, 2*e)
 	}
-	out.Vector = env.Arena.Alloc(engine.F32, s, copies*n, 15*e)
+	out.Vector = env.Arena.Alloc(engine.F32, s, n, 15*e)
 	mark := env.Arena.Mark()
-	vec := env.Arena.Alloc(engine.F32, s, copies*n, e)
-	f := layers.Upload(env, layers.TimestepFeatures(t, features), s, copies*n, features)
+	vec := env.Arena.Alloc(engine.F32, s, n, e)
+	f := layers.Upload(env, layers.TimestepFeatures(t, features), s, n, features)
 	layers.MLP(env, vec, f, m.Net.Time.In, m.Net.Time.Out, engine.SiLU)
-	for i := 0; i < copies && m.Net.Guidance != nil; i++ {
-		rows := vec.Slice(1, i*n, (i+1)*n)
+	for at := 0; at < n && m.Net.Guidance != nil; at += p.N {
+		rows := vec.Slice(1, at, at+p.N)
 		env.Ops.Add(rows, rows, p.Vector.Unsqueeze(0))
 	}
 	env.Ops.Activate(vec, vec, engine.SiLU)
@@ -118,10 +88,7 @@ func (m *Model) ModulateBlock(_ dit.Env, out *dit.Modulation, i int) {
 
 // Embed projects the latent's tokens and copies the text rows.
 func (m *Model) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
-	layers.Entries(env, s.TextRows(), s.P.Text.Slice(1, s.Rows.Text.Start, s.Rows.Text.End))
-	if s.Rows.Image.Len() > 0 {
-		env.Ops.Linear(s.ImageRows(), x, m.Net.ImgIn, engine.Epilogue{})
-	}
+	layers.EmbedJointRows(env, s, x, m.Net.ImgIn)
 }
 
 // Head normalises, modulates by (shift, scale) and projects the image rows.

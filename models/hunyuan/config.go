@@ -13,7 +13,6 @@
 package hunyuan
 
 import (
-	"encoding/json"
 	"fmt"
 
 	"patchbay/models/family"
@@ -51,10 +50,8 @@ const (
 // that says what it looks like.
 func Detect(set *weights.Set, meta map[string]string) (family.Config, error) {
 	c := Config{Heads: defaultHeads}
-	if text, ok := meta["config"]; ok {
-		if err := json.Unmarshal([]byte(text), &c); err != nil {
-			return Config{}, fmt.Errorf("hunyuandit: config in the file's metadata: %w", err)
-		}
+	if err := family.ReadConfig("hunyuandit", meta, &c); err != nil {
+		return Config{}, err
 	}
 	c.Hidden, c.Channels = set.Dim("x_embedder.proj.weight", 0), set.Dim("x_embedder.proj.weight", 1)
 	c.PatchSize, c.Depth = set.Dim("x_embedder.proj.weight", 2), set.Count("blocks")

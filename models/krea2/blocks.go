@@ -36,7 +36,7 @@ func (m *Model) attend(env dit.Env, i int, s *dit.State, t layers.Stream[*block]
 		env.Ops.Linear(p.y, whole, p.w, engine.Epilogue{})
 	}
 	env.Arena.Release(inner)
-	n := norm(w.Query, w.Key)
+	n := layers.RMS(w.Query, w.Key, eps)
 	env.Attend(dit.Attention{
 		Block: i, Q: layers.Heads(q, d), K: layers.Heads(k, d), V: layers.Heads(v, d), TextNorm: n, ImageNorm: n,
 		RoPE: s.RoPE, Rows: s.Wide, Out: layers.Heads(out, d),

@@ -59,7 +59,7 @@ func Detect(set *weights.Set, _ map[string]string) (family.Config, error) {
 	case keys == 0 || keys%d != 0 || c.Hidden%keys != 0:
 		return nil, fmt.Errorf("krea2: blocks.0.attn.wk has %d rows, want a multiple of the head dim %d that divides the "+
 			"width %d", keys, d, c.Hidden)
-	case td == 0 || c.TextWidth%td != 0:
+	case td == 0 || c.TextWidth == 0 || c.TextWidth%td != 0:
 		return nil, fmt.Errorf("krea2: text width %d is not a multiple of its head dim %d", c.TextWidth, td)
 	case set.Dim("last.linear.weight", 0) != c.Channels*patch*patch:
 		return nil, fmt.Errorf("krea2: first reads %d numbers of a token and last.linear writes %d, want as many",

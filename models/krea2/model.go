@@ -38,31 +38,22 @@ func (m *Model) positions(e dit.Entry, g dit.Grid) [][4]int {
 	return layers.Positions(m.Spec(), &e, g, layers.ByIndex, 1, func(int) [4]int { return [4]int{} })
 }
 
-// PrepareBlock adds nothing: blocks of joint attention need nothing of the entries alone.
-func (m *Model) PrepareBlock(dit.Env, *dit.Prepared, int) {}
-
 // Modulate embeds every timestep and computes what the modulations of all blocks share: Image [S, N, 6E] is (scale,
 // shift, gate) of the attention, then of the MLP, Head [S, N, 2E] (scale, shift); scales have the weights of the norms
 // that they follow in them. N is n; where references are modulated as at timestep 0, it is 2n, and the second half of
 // the rows is for them.
 func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held dit.Range) *dit.Modulation {
-	n, e, blocks := p.N, m.cfg.Hidden, len(m.Spec().Blocks)
-	s, copies := len(timesteps)/n, 1
-	if first := &p.Entries[0]; first.Method == layers.AtZero && m.Spec().ReferenceTokens(first) > 0 {
-		copies = 2
-	}
-	t := make([]float32, copies*len(timesteps))
-	for i, v := range timesteps {
-		t[i/n*copies*n+i%n] = v * factor
-	}
+	s, e, blocks, first := len(timesteps)/p.N, m.cfg.Hidden, len(m.Spec().Blocks), &p.Entries[0]
+	t, n := layers.Timesteps(timesteps, p.N, factor,
+		first.Method == layers.AtZero && m.Spec().ReferenceTokens(first) > 0)
 	out := &dit.Modulation{Image: make([]engine.Tensor, blocks), Text: make([]engine.Tensor, blocks)}
 	if !m.Held.NoHead {
-		out.Head = env.Arena.Alloc(engine.F32, s, copies*n, 2*e)
+		out.Head = env.Arena.Alloc(engine.F32, s, n, 2*e)
 	}
-	out.Vector = env.Arena.Alloc(engine.F32, s, copies*n, 6*e)
+	out.Vector = env.Arena.Alloc(engine.F32, s, n, 6*e)
 	mark := env.Arena.Mark()
-	vec := env.Arena.Alloc(engine.F32, s, copies*n, e)
-	f := layers.Upload(env, layers.TimestepFeatures(t, features), s, copies*n, features)
+	vec := env.Arena.Alloc(engine.F32, s, n, e)
+	f := layers.Upload(env, layers.TimestepFeatures(t, features), s, n, features)
 	layers.MLP(env, vec, f, m.Net.TimeIn, m.Net.TimeOut, engine.GELUTanh)
 	if !m.Held.NoHead {
 		for i := range 2 {
@@ -118,10 +109,7 @@ func modulated(env dit.Env, h, x, mod engine.Tensor, i int) {
 
 // Embed projects the latent's tokens and copies the text rows.
 func (m *Model) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
-	layers.Entries(env, s.TextRows(), s.P.Text.Slice(1, s.Rows.Text.Start, s.Rows.Text.End))
-	if s.Rows.Image.Len() > 0 {
-		env.Ops.Linear(s.ImageRows(), x, m.Net.Patch, engine.Epilogue{})
-	}
+	layers.EmbedJointRows(env, s, x, m.Net.Patch)
 }
 
 // Head normalises, modulates by (scale, shift) and projects the image rows.

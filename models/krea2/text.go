@@ -49,7 +49,7 @@ func (b *textBlock) run(env dit.Env, x engine.Tensor, heads int) {
 	q, k, v, gate := linear(h, b.Q), linear(h, b.K), linear(h, b.V), linear(h, b.Gate)
 	d := x.Dim(2) / heads
 	qh, kh := layers.Heads(q, d), layers.Heads(k, d)
-	env.Ops.QKNormRoPE(qh, kh, engine.Tensor{}, qh, kh, engine.Tensor{}, norm(b.Query, b.Key), engine.RoPE{})
+	env.Ops.QKNormRoPE(qh, kh, engine.Tensor{}, qh, kh, engine.Tensor{}, layers.RMS(b.Query, b.Key, eps), engine.RoPE{})
 	env.Ops.Attention(layers.Heads(h, d), qh, kh, layers.Heads(v, d), engine.AttentionArgs{})
 	env.Ops.ActivateMul(h, gate, h, engine.Sigmoid)
 	env.Ops.Linear(x, h, b.Out, engine.Epilogue{Residual: x})
@@ -62,6 +62,3 @@ func (b *textBlock) run(env dit.Env, x engine.Tensor, heads int) {
 }
 
 // norm is that of queries and keys.
-func norm(q, k engine.Tensor) engine.QKNorm {
-	return engine.QKNorm{Kind: engine.RMSNorm, QScale: q, KScale: k, Eps: eps}
-}

@@ -159,6 +159,12 @@ func QKV(t engine.Tensor, d int) (q, k, v engine.Tensor) {
 	return five.Index(2, 0), five.Index(2, 1), five.Index(2, 2)
 }
 
+// GroupedQKV is QKV of g heads of queries to one of keys: [B, L, (g+2)*K*D] -> [B, L, g*K, D], twice [B, L, K, D].
+func GroupedQKV(t engine.Tensor, d, g int) (q, k, v engine.Tensor) {
+	n := t.Dim(2) / (g + 2)
+	return Heads(t.Slice(2, 0, g*n), d), Heads(t.Slice(2, g*n, (g+1)*n), d), Heads(t.Slice(2, (g+1)*n, (g+2)*n), d)
+}
+
 // Heads views features as heads: [B, L, H*D] -> [B, L, H, D].
 func Heads(t engine.Tensor, d int) engine.Tensor { return t.Split(2, t.Dim(2)/d, d) }
 

@@ -84,6 +84,9 @@ func OneStream[W any](env dit.Env, s *dit.State, side Side[W]) Stream[W] {
 
 // OwnText is how many of the text rows of r are text; those behind them are references.
 func OwnText(s *dit.State, r dit.Rows) int {
+	if len(s.P.Entries[0].References) == 0 {
+		return r.Text.Len()
+	}
 	return max(0, min(s.P.Entries[0].Context.Rows, r.Text.End)-r.Text.Start)
 }
 

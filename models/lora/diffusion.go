@@ -2,6 +2,7 @@ package lora
 
 import (
 	"slices"
+	"strings"
 
 	"patchbay/models/weights"
 )
@@ -10,10 +11,16 @@ import (
 // original checkpoint, without prefix). names are how files call them otherwise.
 func Diffusion(family string, names weights.Names, tensors []weights.Declared) *Keys {
 	b := newBuilder("", "this "+family+" model")
+	original := []string{"", "diffusion_model."}
+	b.input = names.Input
 	for _, d := range tensors {
 		if !slices.Contains(names.Tables, d.Name) {
 			b.add(d.Name, d.Shape)
 		}
+		if name, ok := strings.CutSuffix(d.Name, ".bias"); ok {
+			b.biases[name] = true
+		}
+		b.norm(d.Name, d.Shape, original)
 	}
 	prefixes := []string{"transformer.", "base_model.model.", "base_model.model.transformer.", "unet.base_model.model."}
 	flat := []string{"lora_transformer_", "lycoris_"}
@@ -21,8 +28,8 @@ func Diffusion(family string, names weights.Names, tensors []weights.Declared) *
 	if names.Same {
 		b.own(prefixes, flat)
 	}
-	b.aliases(names.Original, []string{"", "diffusion_model."}, nil)
-	b.own([]string{"", "diffusion_model.", "base_model.model."}, []string{"lora_unet_"})
+	b.aliases(names.Original, original, nil)
+	b.own(append(original, "base_model.model."), []string{"lora_unet_"})
 	b.keys.examples = b.samples()
 	return b.keys
 }

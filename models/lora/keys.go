@@ -14,8 +14,9 @@ import (
 // once made.
 type Keys struct {
 	targets  map[string]target
-	examples []string // of tensor names that would match
-	what     []string // whose names they are
+	norms    map[string]target // of whole small tensors
+	examples []string          // of tensor names that would match
+	what     []string          // whose names they are
 }
 
 // target is what a module name stands for: rows [first, first+rows) of a stored matrix with so many columns.
@@ -25,13 +26,16 @@ type target struct {
 	first, rows int
 	columns     int
 	swapped     bool // the file stores the second half first
+	widens      bool // files may have more columns
+	biased      bool // there is a bias, of a diffusion model
 }
 
 // Join makes one table of several. Names are distinct by their prefixes; where two tables share one, the first counts.
 func Join(all ...*Keys) *Keys {
-	out := &Keys{targets: map[string]target{}}
+	out := &Keys{targets: map[string]target{}, norms: map[string]target{}}
 	for i := len(all) - 1; i >= 0; i-- {
 		maps.Copy(out.targets, all[i].targets)
+		maps.Copy(out.norms, all[i].norms)
 	}
 	for _, k := range all {
 		out.examples, out.what = append(out.examples, k.examples...), append(out.what, k.what...)
@@ -53,13 +57,15 @@ func (k *Keys) nothing(set *weights.Set) error {
 type builder struct {
 	part     string
 	matrices map[string][2]int // own name without ".weight" -> rows, columns
+	biases   map[string]bool   // own names without ".bias" of biases that may change
+	input    string            // of the matrix that may get more columns
 	keys     *Keys
 }
 
 func newBuilder(part, what string) *builder {
 	return &builder{
-		part: part, matrices: map[string][2]int{},
-		keys: &Keys{targets: map[string]target{}, what: []string{what}},
+		part: part, matrices: map[string][2]int{}, biases: map[string]bool{},
+		keys: &Keys{targets: map[string]target{}, norms: map[string]target{}, what: []string{what}},
 	}
 }
 
@@ -87,10 +93,30 @@ func (b *builder) spell(module string, t target, prefixes, flat []string) {
 	}
 }
 
+// target is so many rows of a matrix from first on.
+func (b *builder) target(name string, first, rows, columns int) target {
+	return target{
+		part: b.part, name: name, first: first, rows: rows, columns: columns, widens: name == b.input, biased: b.biases[name],
+	}
+}
+
+// norm takes a stored vector that files may replace: by its own name ("norm.key_norm.scale"), or without the last word
+// and with the ending ".set_weight".
+func (b *builder) norm(name string, shape []int, prefixes []string) {
+	module, ok := strings.CutSuffix(name, "_norm.scale")
+	if !ok || len(shape) != 1 {
+		return
+	}
+	t := target{part: b.part, name: name, rows: shape[0]}
+	for _, p := range prefixes {
+		b.keys.norms[p+name], b.keys.norms[p+module+"_norm.set_weight"] = t, t
+	}
+}
+
 // own adds the model's own names.
 func (b *builder) own(prefixes, flat []string) {
 	for name, size := range b.matrices {
-		b.spell(name, target{part: b.part, name: name, rows: size[0], columns: size[1]}, prefixes, flat)
+		b.spell(name, b.target(name, 0, size[0], size[1]), prefixes, flat)
 	}
 }
 
@@ -108,8 +134,9 @@ func (b *builder) aliases(list []weights.Alias, prefixes, flat []string) {
 				lo, hi = a.Rows(size[0], size[1])
 			}
 			if lo < hi && hi <= size[0] {
-				b.spell(strings.Replace(a.File, "*", i, 1),
-					target{b.part, name, lo, hi - lo, size[1], a.Swapped && size[0] == 2*size[1]}, prefixes, flat)
+				t := b.target(name, lo, hi-lo, size[1])
+				t.swapped = a.Swapped && size[0] == 2*size[1]
+				b.spell(strings.Replace(a.File, "*", i, 1), t, prefixes, flat)
 			}
 		}
 	}

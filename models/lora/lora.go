@@ -34,9 +34,21 @@ type Addition struct {
 	Scale    float32 // alpha / rank, 1 without alpha
 }
 
+// Change is a tensor of a file that changes a stored one by itself (weights.Change): elements [First, First+Rows) of
+// the bias Name get rows [Row, Row+Rows) of Tensor, with Set the norm Name becomes it, with Columns the matrix Name
+// gets so many columns and there is no Tensor. Only diffusion models have changes.
+type Change struct {
+	Name             string
+	Tensor           string
+	First, Rows, Row int
+	Set              bool
+	Columns          int
+}
+
 // Matched is what a file says about a model and its text encoders.
 type Matched struct {
 	Additions []Addition // in the order of the file's names
+	Changes   []Change   // norms first, then in the order of the file's names
 	Unused    []string   // tensors whose module is in neither model nor encoders, sorted
 }
 
@@ -52,23 +64,27 @@ func (m *Matched) Part(part string) []Addition {
 }
 
 // module is what a file has for one module name.
-type module struct{ up, down, alpha string }
+type module struct{ up, down, alpha, bias string }
 
 // Match pairs the tensors of set and finds what they add to. Only shapes and alphas are read. Errors: a file without
 // any match (the text has its first names and examples of what was expected), halves of pairs, shapes that do not fit,
-// and everything that is no low-rank pair (DoRA, LoHa, LoKr, full differences, widened inputs ...), by name.
+// and everything that is neither a low-rank pair nor a change of a bias or a norm beside it (DoRA, LoHa, LoKr, full
+// differences ...), by name.
 func Match(set *weights.Set, keys *Keys) (*Matched, error) {
 	modules, unused, err := pairs(set)
 	if err != nil {
 		return nil, err
 	}
-	out := &Matched{Unused: unused}
+	out := &Matched{}
+	if err := out.norms(set, keys, unused); err != nil {
+		return nil, err
+	}
 	users := map[target]string{}
 	for _, name := range sortedNames(modules) {
 		m := modules[name]
 		t, ok := keys.targets[name]
 		if !ok {
-			for _, tensor := range []string{m.up, m.down, m.alpha} {
+			for _, tensor := range []string{m.up, m.down, m.alpha, m.bias} {
 				if tensor != "" {
 					out.Unused = append(out.Unused, tensor)
 				}
@@ -79,11 +95,21 @@ func Match(set *weights.Set, keys *Keys) (*Matched, error) {
 			return nil, fmt.Errorf("lora: modules %s and %s both stand for %s; a file may have one of them", first, name, t.name)
 		}
 		users[t] = name
-		scale, err := m.check(set, name, t)
+		scale, columns, err := m.check(set, name, t)
 		if err != nil {
 			return nil, err
 		}
-		out.Additions = append(out.Additions, t.additions(m, scale)...)
+		if columns > 0 {
+			out.Changes = append(out.Changes, Change{Name: t.name + ".weight", Columns: columns})
+		}
+		more := t.additions(m, scale)
+		for _, a := range more {
+			if m.bias != "" {
+				out.Changes = append(out.Changes,
+					Change{Name: a.Name + ".bias", Tensor: m.bias, First: a.First, Rows: a.Rows, Row: a.UpRow})
+			}
+		}
+		out.Additions = append(out.Additions, more...)
 	}
 	slices.Sort(out.Unused)
 	if len(out.Additions) == 0 {
@@ -111,18 +137,18 @@ func pairs(set *weights.Set) (map[string]*module, []string, error) {
 			m = &module{}
 			modules[stem] = m
 		}
-		place := map[role]*string{roleUp: &m.up, roleDown: &m.down, roleAlpha: &m.alpha}[r]
+		place := map[role]*string{roleUp: &m.up, roleDown: &m.down, roleAlpha: &m.alpha, roleBias: &m.bias}[r]
 		if *place != "" {
-			return nil, nil, fmt.Errorf("lora: %s and %s are the same matrix of one module", *place, name)
+			return nil, nil, fmt.Errorf("lora: %s and %s are the same tensor of one module", *place, name)
 		}
 		*place = name
 	}
 	if len(refused) > 0 {
-		return nil, nil, fmt.Errorf("lora: %d tensors are no low-rank pairs, which are all that is supported: %s",
-			len(refused), firstOf(refused))
+		return nil, nil, fmt.Errorf("lora: %d tensors are neither of low-rank pairs nor changes of biases and norms beside "+
+			"them, which are all that is supported: %s", len(refused), firstOf(refused))
 	}
 	for stem, m := range modules {
-		if m.up == "" && m.down == "" { // an alpha of something else
+		if m.up == "" && m.down == "" && m.bias == "" { // an alpha of something else
 			unused = append(unused, m.alpha)
 			delete(modules, stem)
 		}
@@ -130,13 +156,58 @@ func pairs(set *weights.Set) (map[string]*module, []string, error) {
 	return modules, unused, nil
 }
 
-// check compares the shapes of a pair with the rows that it adds to, and returns alpha/rank.
-func (m *module) check(set *weights.Set, name string, t target) (float32, error) {
+// norms finds whole norms among tensors that are in no pair; the others stay unused.
+func (m *Matched) norms(set *weights.Set, keys *Keys, tensors []string) error {
+	users := map[target]string{}
+	for _, name := range tensors {
+		t, ok := keys.norms[name]
+		switch {
+		case !ok && (strings.HasSuffix(name, ".set_weight") || strings.HasSuffix(name, "_norm.scale")):
+			return fmt.Errorf("lora: %s replaces a tensor, which is supported for norms of this model only", name)
+		case !ok:
+			m.Unused = append(m.Unused, name)
+			continue
+		}
+		if first, twice := users[t]; twice {
+			return fmt.Errorf("lora: %s and %s both stand for %s; a file may have one of them", first, name, t.name)
+		}
+		users[t] = name
+		if err := vector(set, name, t); err != nil {
+			return err
+		}
+		m.Changes = append(m.Changes, Change{Name: t.name, Tensor: name, Rows: t.rows, Set: true})
+	}
+	return nil
+}
+
+// vector checks a tensor that a bias gets or a norm becomes.
+func vector(set *weights.Set, name string, t target) error {
+	s, _ := set.Get(name)
+	if s.DType == engine.I32 || s.DType == engine.I64 || s.DType == engine.U8 || s.DType > engine.F64 ||
+		len(s.Shape) != 1 || s.Shape[0] != t.rows {
+		return fmt.Errorf("lora: %s: got shape %v of %s, want [%d] of f32, bf16 or f16 for %s", name, s.Shape, s.DType,
+			t.rows, t.name)
+	}
+	return nil
+}
+
+// check compares the shapes of a pair with the rows that it adds to. It returns alpha/rank, and how many columns the
+// matrix gets, 0: it keeps its own.
+func (m *module) check(set *weights.Set, name string, t target) (scale float32, columns int, err error) {
 	switch {
+	case m.up == "" && m.down == "":
+		return 0, 0, fmt.Errorf("lora: %s changes a bias without a pair beside it, which is not supported", m.bias)
 	case m.up == "":
-		return 0, fmt.Errorf("lora: %s has no partner (the up or B matrix of %s)", m.down, name)
+		return 0, 0, fmt.Errorf("lora: %s has no partner (the up or B matrix of %s)", m.down, name)
 	case m.down == "":
-		return 0, fmt.Errorf("lora: %s has no partner (the down or A matrix of %s)", m.up, name)
+		return 0, 0, fmt.Errorf("lora: %s has no partner (the down or A matrix of %s)", m.up, name)
+	case m.bias != "" && !t.biased:
+		return 0, 0, fmt.Errorf("lora: %s changes a bias of %s, of which only those of diffusion models can be changed",
+			m.bias, t.name)
+	case m.bias != "":
+		if err := vector(set, m.bias, t); err != nil {
+			return 0, 0, err
+		}
 	}
 	up, _ := set.Get(m.up)
 	down, _ := set.Get(m.down)
@@ -145,32 +216,36 @@ func (m *module) check(set *weights.Set, name string, t target) (float32, error)
 		weights.Stored
 	}{{m.up, up}, {m.down, down}} {
 		if s.DType == engine.I32 || s.DType == engine.I64 || s.DType == engine.U8 || s.DType > engine.F64 {
-			return 0, fmt.Errorf("lora: %s has element type %s, want f32, bf16, f16 or fp8", s.name, s.DType)
+			return 0, 0, fmt.Errorf("lora: %s has element type %s, want f32, bf16, f16 or fp8", s.name, s.DType)
 		}
 		if len(s.Shape) < 2 || s.Len() == 0 {
-			return 0, fmt.Errorf("lora: %s: got shape %v, want up [%d, R] and down [R, %d] to add to %s", s.name, s.Shape,
+			return 0, 0, fmt.Errorf("lora: %s: got shape %v, want up [%d, R] and down [R, %d] to add to %s", s.name, s.Shape,
 				t.rows, t.columns, t.name)
 		}
 	}
 	r := down.Shape[0]
+	if k := down.Len() / r; t.widens && k > t.columns && len(down.Shape) == 2 {
+		t.columns, columns = k, k
+	}
 	if down.Len() != r*t.columns {
-		return 0, fmt.Errorf("lora: %s: got shape %v, want [%d, %d] to add to %s", m.down, down.Shape, r, t.columns, t.name)
+		return 0, 0, fmt.Errorf("lora: %s: got shape %v, want [%d, %d] to add to %s", m.down, down.Shape, r, t.columns,
+			t.name)
 	}
 	if up.Shape[0] != t.rows || up.Len() != t.rows*r {
-		return 0, fmt.Errorf("lora: %s: got shape %v, want [%d, %d] to add to %s", m.up, up.Shape, t.rows, r, t.name)
+		return 0, 0, fmt.Errorf("lora: %s: got shape %v, want [%d, %d] to add to %s", m.up, up.Shape, t.rows, r, t.name)
 	}
 	if m.alpha == "" {
-		return 1, nil
+		return 1, columns, nil
 	}
 	a, _ := set.Get(m.alpha)
 	if a.Len() != 1 || a.DType > engine.F64 {
-		return 0, fmt.Errorf("lora: %s: got shape %v of %s, want one number", m.alpha, a.Shape, a.DType)
+		return 0, 0, fmt.Errorf("lora: %s: got shape %v of %s, want one number", m.alpha, a.Shape, a.DType)
 	}
 	alpha := float64(a.F32()[0])
 	if math.IsNaN(alpha) || math.IsInf(alpha, 0) {
-		return 0, fmt.Errorf("lora: %s is %v, want a finite number", m.alpha, alpha)
+		return 0, 0, fmt.Errorf("lora: %s is %v, want a finite number", m.alpha, alpha)
 	}
-	return float32(alpha / float64(r)), nil
+	return float32(alpha / float64(r)), columns, nil
 }
 
 // additions says what a matched pair adds: one range, or two where the halves are stored the other way round.
@@ -200,6 +275,24 @@ func Gather(set *weights.Set, additions []Addition, strength float32) ([]weights
 		up.Data = up.Data[a.UpRow*row : (a.UpRow+a.Rows)*row]
 		up.Shape = []int{a.Rows, up.Len() / up.Shape[0]}
 		out = append(out, weights.LowRank{Name: a.Name, First: a.First, Down: down, Up: up, Scale: a.Scale * strength})
+	}
+	return out, nil
+}
+
+// GatherChanges fetches the data of changes from the file that they were matched with; what is added is multiplied by
+// strength. It fails where the file has not what was matched.
+func GatherChanges(set *weights.Set, changes []Change, strength float32) ([]weights.Change, error) {
+	out := make([]weights.Change, 0, len(changes))
+	for _, c := range changes {
+		w := weights.Change{Name: c.Name, First: c.First, Scale: strength, Set: c.Set, Columns: c.Columns}
+		if c.Tensor != "" {
+			t, ok := set.Get(c.Tensor)
+			if !ok || t.Len() < c.Row+c.Rows {
+				return nil, fmt.Errorf("lora: the file no longer has %s as it was when it was looked at", c.Tensor)
+			}
+			w.Values = t.F32()[c.Row : c.Row+c.Rows]
+		}
+		out = append(out, w)
 	}
 	return out, nil
 }

@@ -6,7 +6,9 @@ import (
 	"testing"
 
 	"patchbay/engine"
+	"patchbay/models/auraflow"
 	"patchbay/models/family"
+	"patchbay/models/flux"
 	"patchbay/models/flux2"
 	"patchbay/models/hunyuan"
 	"patchbay/models/krea2"
@@ -46,6 +48,8 @@ func TestOtherFamilies(t *testing.T) {
 	s, p, h := sd3.Family().Tiny.(sd3.Config), pixart.Family().Tiny.(pixart.Config), hunyuan.Family().Tiny.(hunyuan.Config)
 	z, q := zimage.Family().Tiny.(zimage.Config), qwenimage.Family().Tiny.(qwenimage.Config)
 	f, k := flux2.Family().Tiny.(flux2.Config), krea2.Family().Tiny.(krea2.Config)
+	v := auraflow.Family().Tiny.(auraflow.Config)
+	a, u := flux.Chroma().Tiny.(flux.Config), zimage.Lumina2().Tiny.(zimage.Config)
 	type row struct {
 		module string
 		n, k   int
@@ -120,6 +124,26 @@ func TestOtherFamilies(t *testing.T) {
 			one("transformer_blocks.3.ff.gate", k.MLPHidden, k.Hidden, "blocks.3.mlp.gate", 0),
 			one("text_fusion.refiner_blocks.1.attn.to_v", k.TextWidth, k.TextWidth, "txtfusion.refiner_blocks.1.attn.wv", 0),
 			one("diffusion_model.txt_in.linear_1", k.Hidden, k.TextWidth, "txtmlp.1", 0),
+		}},
+		"chroma": {flux.Chroma(), []row{
+			one("transformer.transformer_blocks.1.attn.to_k", a.Hidden, a.Hidden, "double_blocks.1.img_attn.qkv", a.Hidden),
+			one("lora_unet_distilled_guidance_layer_layers_1_in_layer", a.Distilled, a.Distilled,
+				"distilled_guidance_layer.layers.1.in_layer", 0),
+			one("diffusion_model.single_blocks.2.linear2", a.Hidden, a.Hidden+a.MLPHidden, "single_blocks.2.linear2", 0),
+		}},
+		"lumina2": {zimage.Lumina2(), []row{
+			one("transformer.layers.1.attention.to_k", u.KVHeads*12, u.Hidden, "layers.1.attention.qkv", u.Hidden),
+			one("layers.2.attention.to_v", u.KVHeads*12, u.Hidden, "layers.2.attention.qkv", u.Hidden+u.KVHeads*12),
+			one("diffusion_model.layers.0.adaLN_modulation.1", 4*u.Hidden, u.TimeHidden, "layers.0.adaLN_modulation.1", 0),
+		}},
+		"auraflow": {auraflow.Family(), []row{
+			one("transformer.joint_transformer_blocks.1.attn.to_k", v.Hidden, v.Hidden, "double_layers.1.attn.w2k", 0),
+			one("transformer.joint_transformer_blocks.0.attn.add_v_proj", v.Hidden, v.Hidden, "double_layers.0.attn.w1v", 0),
+			one("transformer.single_transformer_blocks.2.ff.out_projection", v.Hidden, v.MLPHidden,
+				"single_layers.2.mlp.c_proj", 0),
+			one("transformer.joint_transformer_blocks.0.ff_context.linear_2", v.MLPHidden, v.Hidden,
+				"double_layers.0.mlpC.c_fc2", 0),
+			one("lora_unet_single_layers_1_modCX_1", 6*v.Hidden, v.Hidden, "single_layers.1.modCX.1", 0),
 		}},
 		"hunyuandit": {hunyuan.Family(), []row{
 			one("base_model.model.blocks.3.attn1.Wqkv", 3*h.Hidden, h.Hidden, "blocks.3.attn1.Wqkv", 0),
@@ -255,16 +279,26 @@ func TestMatchRefusesWithReasons(t *testing.T) {
 			weights.Stored{DType: engine.I64, Shape: []int{192, 4}, Data: make([]byte, 192*4*8)}),
 		"both stand for double_blocks.0.img_attn.proj": merge(good,
 			zeros("double_blocks.0.img_attn.proj", 192, 192, 1)),
-		"are the same matrix of one module": with(name+".lora_B.weight", good[up]),
-		"dora_scale (DoRA)":                 with(name+".dora_scale", number),
-		"hada_w1_a (LoHa)":                  with(name+".hada_w1_a", number),
-		"lokr_w1 (LoKr)":                    with(name+".lokr_w1", number),
-		"oft_blocks (OFT)":                  with(name+".oft_blocks", number),
-		"diff (a full difference)":          with(name+".diff", number),
-		"diff_b (a change of a bias)":       with(name+".diff_b", number),
-		"lora_B.bias (a change of a bias)": with("double_blocks.0.img_attn.proj.lora_B.bias",
-			number),
-		"key_norm.scale (a whole norm)":                 with("single_blocks.0.norm.key_norm.scale", number),
+		"are the same tensor of one module":       with(name+".lora_B.weight", good[up]),
+		"dora_scale (DoRA)":                       with(name+".dora_scale", number),
+		"hada_w1_a (LoHa)":                        with(name+".hada_w1_a", number),
+		"lokr_w1 (LoKr)":                          with(name+".lokr_w1", number),
+		"oft_blocks (OFT)":                        with(name+".oft_blocks", number),
+		"diff (a full difference)":                with(name+".diff", number),
+		"diff_b: got shape [] of f32, want [192]": with(name+".diff_b", number),
+		"lora_B.bias changes a bias without a pair beside it": with("double_blocks.0.img_attn.proj.lora_B.bias",
+			tensor(make([]float32, 192), 192)),
+		"key_norm.scale: got shape [2] of f32, want [32]": with("single_blocks.0.norm.key_norm.scale",
+			tensor([]float32{1, 2}, 2)),
+		"both stand for single_blocks.0.norm.key_norm.scale": merge(good, map[string]weights.Stored{
+			"single_blocks.0.norm.key_norm.scale":                      tensor(make([]float32, 32), 32),
+			"diffusion_model.single_blocks.0.norm.key_norm.set_weight": tensor(make([]float32, 32), 32),
+		}),
+		"other_norm.scale replaces a tensor": with("single_blocks.0.norm.other_norm.scale", number),
+		"changes a bias of text_model.encoder.layers.0.self_attn.q_proj, of which only": merge(
+			zeros("lora_te1_text_model_encoder_layers_0_self_attn_q_proj", 64, 64, 1), map[string]weights.Stored{
+				"lora_te1_text_model_encoder_layers_0_self_attn_q_proj.diff_b": tensor(make([]float32, 64), 64),
+			}),
 		"lora_mid.weight (a pair with a middle matrix)": with(name+".lora_mid.weight", number),
 		"b2.weight (GLoRA)":                             with(name+".b2.weight", number),
 	} {
@@ -323,4 +357,24 @@ func FuzzNames(f *testing.F) {
 func float32nan() float32 {
 	zero := float32(0)
 	return zero / zero
+}
+
+// TestBiasesOfPartsGoToTheirRows: what a file says of keys alone, or of halves the other way round, goes to those rows
+// of the fused bias.
+func TestBiasesOfPartsGoToTheirRows(t *testing.T) {
+	const keys, last = "transformer.transformer_blocks.1.attn.to_k", "transformer.norm_out.linear"
+	m, err := Match(weights.FromMap(merge(zeros(keys, 192, 192, 2), zeros(last, 384, 192, 2), map[string]weights.Stored{
+		keys + ".diff_b": tensor(make([]float32, 192), 192), last + ".diff_b": tensor(make([]float32, 384), 384),
+	})), fluxKeys(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Change{
+		{Name: "final_layer.adaLN_modulation.1.bias", Tensor: last + ".diff_b", Rows: 192, Row: 192},
+		{Name: "final_layer.adaLN_modulation.1.bias", Tensor: last + ".diff_b", First: 192, Rows: 192},
+		{Name: "double_blocks.1.img_attn.qkv.bias", Tensor: keys + ".diff_b", First: 192, Rows: 192},
+	}
+	if !slices.Equal(m.Changes, want) {
+		t.Errorf("got %+v\nwant %+v", m.Changes, want)
+	}
 }

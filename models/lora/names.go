@@ -10,6 +10,7 @@ const (
 	roleUp
 	roleDown
 	roleAlpha
+	roleBias // what is added to the module's bias
 )
 
 // endings are the spellings of a pair, in the order in which they are tried: longer ones contain later ones.
@@ -30,6 +31,11 @@ func endings() []struct{ up, down string } {
 func split(name string) (stem string, r role) {
 	if stem, ok := strings.CutSuffix(name, ".alpha"); ok {
 		return stem, roleAlpha
+	}
+	for _, end := range []string{".lora_B.bias", ".diff_b"} { // BFL, LyCORIS
+		if stem, ok := strings.CutSuffix(name, end); ok {
+			return stem, roleBias
+		}
 	}
 	for _, e := range endings() {
 		if stem, ok := strings.CutSuffix(name, e.up); ok {
@@ -67,14 +73,10 @@ func unsupported(name string) string {
 	}
 	for _, k := range []struct{ end, what string }{
 		{".diff", "a full difference"},
-		{".diff_b", "a change of a bias"},
-		{".lora_B.bias", "a change of a bias"},
 		{".lora_up.bias", "a change of a bias"},
-		{".set_weight", "a whole weight"},
 		{".reshape_weight", "a weight that is widened"},
 		{".w_norm", "a change of a norm"},
 		{".b_norm", "a change of a norm"},
-		{"_norm.scale", "a whole norm"},
 		{".a1.weight", "GLoRA"},
 		{".a2.weight", "GLoRA"},
 		{".b1.weight", "GLoRA"},

@@ -127,7 +127,10 @@ func adaptedFamily(t *testing.T, names ...string) goldenrun.Family {
 // TestUnmergedEqualsMerged compares models with adapters on every matrix with models into whose weights the same
 // adapters were merged.
 func TestUnmergedEqualsMerged(t *testing.T) {
-	for _, name := range []string{"flux-c", "sd3-c", "pixart-a", "hydit-b", "zimage-a", "qwen-a", "flux2-a", "krea2-a"} {
+	for _, name := range []string{
+		"flux-c", "sd3-c", "pixart-a", "hydit-b", "zimage-a", "qwen-a", "flux2-a", "krea2-a", "chroma-a", "lumina2-a",
+		"aura-a",
+	} {
 		for _, ops := range []engine.Ops{ref.New(), goldenrun.NewOps()} {
 			t.Run(name+" on "+strings.ReplaceAll(ops.Name(), "/", " "), func(t *testing.T) {
 				set, config, err := goldenweights.Set(name)

@@ -20,6 +20,7 @@ func inside() map[string]string {
 		"mt5": "mt5xl.transformer.", "bert": "hydit_clip.transformer.", "qwen3": "qwen3_4b.transformer.",
 		"qwen25_7b": "qwen25_7b.transformer.", "qwen3_8b": "qwen3_8b.transformer.",
 		"qwen3vl_4b": "qwen3vl_4b.transformer.", "mistral3": "mistral3_24b.transformer.",
+		"gemma2_2b": "gemma2_2b.transformer.", "pile_t5xl": "pile_t5xl.transformer.",
 	}
 }
 

@@ -12,7 +12,6 @@
 package pixart
 
 import (
-	"encoding/json"
 	"fmt"
 	"math"
 
@@ -47,10 +46,8 @@ func Detect(set *weights.Set, meta map[string]string) (family.Config, error) {
 	if n := set.Dim("pos_embed", 1); n > 0 {
 		c.Interpolation = math.Floor(math.Floor(math.Sqrt(float64(n))) * 2 / 64)
 	}
-	if text, ok := meta["config"]; ok {
-		if err := json.Unmarshal([]byte(text), &c); err != nil {
-			return Config{}, fmt.Errorf("pixart: config in the file's metadata: %w", err)
-		}
+	if err := family.ReadConfig("pixart", meta, &c); err != nil {
+		return Config{}, err
 	}
 	c.Hidden, c.Channels = set.Dim("x_embedder.proj.weight", 0), set.Dim("x_embedder.proj.weight", 1)
 	c.PatchSize, c.Depth = set.Dim("x_embedder.proj.weight", 2), set.Count("blocks")

@@ -11,7 +11,6 @@ import (
 )
 
 // Family describes PixArt. Sizes of the releases: PixArt-alpha/PixArt-XL-2-1024-MS and PixArt-Sigma-XL-2-1024-MS.
-// Chroma, whose network is not here, reads prompts in the same way.
 func Family() family.Family {
 	alpha := Config{
 		Hidden: 1152, Heads: 16, Depth: 28, Channels: 4, PatchSize: 2, ContextDim: 4096, MaxLength: 120,
@@ -24,7 +23,7 @@ func Family() family.Family {
 		Forms:  []family.Form{{Has: "t_block.1.weight"}},
 		Detect: Detect,
 		Text: family.Text{
-			Types: []string{"pixart", "chroma"},
+			Types: []string{"pixart"},
 			Encoders: []family.Encoder{ // no padding
 				{Kind: "t5", Layout: tokenizer.T5("t5xxl", 1), Form: text.Form{PadReference: true}},
 			},

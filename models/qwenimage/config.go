@@ -11,7 +11,6 @@
 package qwenimage
 
 import (
-	"encoding/json"
 	"fmt"
 
 	"patchbay/models/family"
@@ -45,25 +44,18 @@ const (
 // under meta["config"].
 func Detect(set *weights.Set, meta map[string]string) (family.Config, error) {
 	var c Config
-	if text, ok := meta["config"]; ok {
-		if err := json.Unmarshal([]byte(text), &c); err != nil {
-			return nil, fmt.Errorf("qwenimage: config in the file's metadata: %w", err)
-		}
+	if err := family.ReadConfig("qwenimage", meta, &c); err != nil {
+		return nil, err
 	}
 	c.Hidden, c.Channels = set.Dim("img_in.weight", 0), set.Dim("proj_out.weight", 0)/(patch*patch)
 	c.ContextDim, c.Depth = set.Dim("txt_norm.weight", 0), set.Count("transformer_blocks")
 	c.MLPHidden = set.Dim("transformer_blocks.0.img_mlp.net.0.proj.weight", 0)
-	d, sum := set.Dim("transformer_blocks.0.attn.norm_q.weight", 0), 0
+	d := set.Dim("transformer_blocks.0.attn.norm_q.weight", 0)
 	if c.Method = layers.ByIndex; set.Has(marker) {
 		c.Method = layers.AtZero
 	}
 	if c.Axes == nil && d == 128 {
 		c.Axes = []int{16, 56, 56}
-	}
-	for _, a := range c.Axes {
-		if sum += a; a <= 0 || a%2 != 0 {
-			return nil, fmt.Errorf("qwenimage: axes_dims_rope %v: each must be even and positive", c.Axes)
-		}
 	}
 	switch {
 	case set.Has(layered):
@@ -71,12 +63,12 @@ func Detect(set *weights.Set, meta map[string]string) (family.Config, error) {
 			"to 2512, Qwen-Image-Edit to 2511)", layered)
 	case d == 0 || c.Hidden == 0 || c.Hidden%d != 0:
 		return nil, fmt.Errorf("qwenimage: width %d is not a multiple of the head dim %d", c.Hidden, d)
-	case sum != d || len(c.Axes) != 3:
-		return nil, fmt.Errorf("qwenimage: axes_dims_rope %v must be three sizes that add up to the head dim %d; files of "+
-			"other sizes carry them in their metadata under config", c.Axes, d)
 	case set.Dim("img_in.weight", 1) != c.Channels*patch*patch:
 		return nil, fmt.Errorf("qwenimage: img_in reads %d numbers of a token and proj_out writes %d, want as many",
 			set.Dim("img_in.weight", 1), c.Channels*patch*patch)
+	}
+	if err := family.CheckAxes("qwenimage", "axes_dims_rope", c.Axes, 3, d); err != nil {
+		return nil, err
 	}
 	c.Heads = c.Hidden / d
 	return c, nil

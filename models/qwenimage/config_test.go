@@ -65,7 +65,7 @@ func TestDetectRefusesWithReasons(t *testing.T) {
 		meta string
 		want string
 	}{
-		{lost, `{}`, "axes_dims_rope [] must be three sizes"},
+		{lost, `{}`, "axes_dims_rope [] must be 3 sizes"},
 		{lost, `{"axes_dims_rope": [7, 9, 8]}`, "even"},
 		{lost, `{`, "metadata"},
 		{weights.FromMap(nil), `{}`, "head dim 0"},

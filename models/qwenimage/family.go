@@ -46,6 +46,10 @@ func Family() family.Family {
 			},
 			Repeat: func(_ *dit.Spec, _ dit.BlockKind, n int) int { return (released.Depth + n - 1) / n },
 		},
+		Patch: &family.Patch{
+			Kinds: "DiffSynth", Form: family.Form{Has: "controlnet_blocks.0.y_rms.weight"}, Latent: latent.Wan21(),
+			PatchSize: patch,
+		},
 		Releases: []family.Release{{Name: "qwen-image", Steps: 50, Text: 64, Entries: 2, Config: released}},
 		Tiny: Config{
 			Hidden: 168, Heads: 7, Depth: 4, Axes: []int{8, 8, 8}, ContextDim: 56, Channels: 16, MLPHidden: 672,

@@ -38,22 +38,12 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.R
 	return p, nil
 }
 
-// PrepareBlock adds nothing: blocks of joint attention need nothing of the entries alone.
-func (m *Model) PrepareBlock(dit.Env, *dit.Prepared, int) {}
-
 // Modulate computes for every timestep the vector and from it the modulations of the held blocks: Image and Text [S, N,
 // 6E], Head [S, N, 2E] (scale, shift). N is n; where references are modulated as at timestep 0, it is 2n, and the
 // second half of the rows is for them.
 func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held dit.Range) *dit.Modulation {
-	n, e, blocks := p.N, m.cfg.Hidden, len(m.Spec().Blocks)
-	s := len(timesteps) / n
-	if m.zero(&p.Entries[0]) {
-		with := make([]float32, 2*len(timesteps))
-		for i := range s {
-			copy(with[2*i*n:], timesteps[i*n:(i+1)*n])
-		}
-		timesteps, n = with, 2*n
-	}
+	s, e, blocks := len(timesteps)/p.N, m.cfg.Hidden, len(m.Spec().Blocks)
+	timesteps, n := layers.Timesteps(timesteps, p.N, 1, m.zero(&p.Entries[0]))
 	out := &dit.Modulation{Image: make([]engine.Tensor, blocks), Text: make([]engine.Tensor, blocks)}
 	out.Vector = env.Arena.Alloc(engine.F32, s, n, e)
 	if !m.Held.NoHead {
@@ -84,10 +74,7 @@ func (m *Model) ModulateBlock(env dit.Env, out *dit.Modulation, i int) {
 
 // Embed projects the latent's tokens and copies the text rows.
 func (m *Model) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
-	layers.Entries(env, s.TextRows(), s.P.Text.Slice(1, s.Rows.Text.Start, s.Rows.Text.End))
-	if s.Rows.Image.Len() > 0 {
-		env.Ops.Linear(s.ImageRows(), x, m.Net.ImgIn, engine.Epilogue{})
-	}
+	layers.EmbedJointRows(env, s, x, m.Net.ImgIn)
 }
 
 // Head normalises, modulates by (scale, shift) and projects the image rows.

@@ -54,8 +54,8 @@ func (g *Generator) float32() float32 {
 	return float32(g.Uint32()&(1<<24-1)) / (1 << 24)
 }
 
-// float64 returns a uniform number in [0, 1) of 53 bits; the first word drawn is the high half.
-func (g *Generator) float64() float64 {
+// Float64 returns a uniform number in [0, 1) of 53 bits; the first word drawn is the high half.
+func (g *Generator) Float64() float64 {
 	high := uint64(g.Uint32())
 	low := uint64(g.Uint32())
 	return float64((high<<32|low)&(1<<53-1)) / (1 << 53)
@@ -141,8 +141,8 @@ func (g *Generator) normal() float64 {
 		g.full = false
 		return g.cached
 	}
-	u1 := g.float64()
-	u2 := g.float64()
+	u1 := g.Float64()
+	u2 := g.Float64()
 	radius := math.Sqrt(-2 * math.Log1p(-u2))
 	sin, cos := math.Sincos(2 * math.Pi * u1)
 	g.cached, g.full = radius*sin, true

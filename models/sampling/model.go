@@ -54,6 +54,27 @@ type ModelSampling struct {
 // Prediction returns what the network predicts.
 func (m *ModelSampling) Prediction() Prediction { return m.prediction }
 
+// Predicting returns the same time line for a network that predicts Eps or V. Flow models have no other.
+func (m *ModelSampling) Predicting(p Prediction) *ModelSampling {
+	out := *m
+	if !m.IsFlow() && p != Const {
+		out.prediction = p
+	}
+	return &out
+}
+
+// Classes returns what ComfyUI's model sampling would be: the names of its two classes, time line and prediction, and
+// the parameters that the first one has.
+func (m *ModelSampling) Classes() (bases []string, shift, multiplier *float64) {
+	switch m.line {
+	case lineFlux:
+		return []string{"ModelSamplingFlux", m.prediction.String()}, &m.shift, nil
+	case lineFlow:
+		return []string{"ModelSamplingDiscreteFlow", m.prediction.String()}, &m.shift, &m.multiplier
+	}
+	return []string{"ModelSamplingDiscrete", m.prediction.String()}, nil, nil
+}
+
 // IsFlow says whether x interpolates between latent and noise (Const).
 func (m *ModelSampling) IsFlow() bool { return m.prediction == Const }
 

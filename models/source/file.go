@@ -18,11 +18,18 @@ type File struct {
 	Size    int64  // bytes of all files
 	Changed int64  // mixed modification times in nanoseconds: equal headers may have other weights
 	Wide    bool   // quantised weights become f32, not bf16
+	Torch   bool   // may be of torch.save's form
 }
 
 // Stat opens the checkpoint at path and describes it; the caller closes the file. Errors are those of weights.Open.
 func Stat(path string, wide bool) (File, *weights.File, error) {
-	f := File{Path: path, Wide: wide}
+	return stat(File{Path: path, Wide: wide})
+}
+
+// StatTorch is Stat for files that may be of torch.save's form. Errors are those of weights.OpenTorch.
+func StatTorch(path string) (File, *weights.File, error) { return stat(File{Path: path, Torch: true}) }
+
+func stat(f File) (File, *weights.File, error) {
 	file, err := f.open()
 	if err != nil {
 		return f, nil, err
@@ -48,6 +55,9 @@ func (f File) Open() (*weights.File, error) {
 }
 
 func (f File) open() (*weights.File, error) {
+	if f.Torch {
+		return weights.OpenTorch(f.Path)
+	}
 	form := engine.BF16
 	if f.Wide {
 		form = engine.F32

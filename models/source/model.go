@@ -26,10 +26,15 @@ type Adapter struct {
 	File      File
 	Strength  float32
 	Additions []lora.Addition // of the file, to all parts of a pipeline
+	Changes   []lora.Change   // of the file, to the diffusion model
 
-	Own []weights.LowRank // in place of a file; valid while the request runs that brought them
-	ID  string            // names Own: equal IDs are equal adapters
+	Own        []weights.LowRank // in place of a file; valid while the request runs that brought them
+	OwnChanges []weights.Change  // beside Own
+	ID         string            // names both: equal IDs are equal adapters
 }
+
+// Brought reports whether a host brought the adapter, so that it has no file.
+func (a *Adapter) Brought() bool { return a.ID != "" }
 
 // Key identifies the weights: those with equal keys are equal.
 func (m Model) Key() string { return m.File.Key() + Keys(m.Adapters) }
@@ -47,7 +52,7 @@ func (m Model) Bytes() int64 {
 func Keys(list []Adapter) string {
 	key := ""
 	for i := range list {
-		if list[i].Own != nil {
+		if list[i].Brought() {
 			key += "+own " + list[i].ID
 			continue
 		}
@@ -60,7 +65,7 @@ func Keys(list []Adapter) string {
 func To(part string, list []Adapter) []Adapter {
 	var out []Adapter
 	for _, a := range list {
-		if a.Own != nil || len(additionsTo(part, a.Additions)) > 0 {
+		if a.Brought() || len(additionsTo(part, a.Additions)) > 0 {
 			out = append(out, a)
 		}
 	}
@@ -75,7 +80,7 @@ func additionsTo(part string, list []lora.Addition) []lora.Addition {
 func With(part string, list []Adapter, f func([]weights.LowRank) error) error {
 	var all []weights.LowRank
 	for _, a := range list {
-		if a.Own != nil {
+		if a.Brought() {
 			all = append(all, a.Own...)
 			continue
 		}
@@ -93,8 +98,35 @@ func With(part string, list []Adapter, f func([]weights.LowRank) error) error {
 	return f(all)
 }
 
-// Loader loads models in one process. The zero value is ready. Models that differ in their adapters alone share their
-// base. Safe for concurrent use.
+// Changes gathers what adapters change of the stored tensors of the diffusion model. key names it as the key of a base
+// must: empty where nothing changes.
+func Changes(list []Adapter) (all []weights.Change, key string, err error) {
+	for i := range list {
+		a := &list[i]
+		if len(a.Changes)+len(a.OwnChanges) == 0 {
+			continue
+		}
+		key += Keys(list[i : i+1])
+		if a.Brought() {
+			all = append(all, a.OwnChanges...)
+			continue
+		}
+		file, err := a.File.Open()
+		if err != nil {
+			return nil, "", err
+		}
+		more, err := lora.GatherChanges(file.Set(), a.Changes, a.Strength)
+		_ = file.Close()
+		if err != nil {
+			return nil, "", fmt.Errorf("%s: %w", a.Name, err)
+		}
+		all = append(all, more...)
+	}
+	return all, key, nil
+}
+
+// Loader loads models in one process. The zero value is ready. Models that differ in low-rank pairs alone share their
+// base; changes of biases, norms and columns make another one. Safe for concurrent use.
 type Loader struct{ Shared Shared }
 
 // adapted is a model that shares its base with others.
@@ -115,6 +147,15 @@ type net struct {
 // Close gives the net back.
 func (m *net) Close() { m.free() }
 
+// patch is a dit.Patch that may be shared.
+type patch struct {
+	dit.Patch
+	free func()
+}
+
+// Close gives the patch back.
+func (m *patch) Close() { m.free() }
+
 // Load reads and packs the held part of m's weights with ops. Errors: a file that is gone or has changed, one that does
 // not hold what its name promises, no memory.
 func (l *Loader) Load(ops engine.Ops, m Model, held dit.Held) (dit.Model, error) {
@@ -122,20 +163,29 @@ func (l *Loader) Load(ops engine.Ops, m Model, held dit.Held) (dit.Model, error)
 	if device, ok := ops.(engine.Located); ok {
 		where = device.Location()
 	}
-	base, release, err := Take(&l.Shared, fmt.Sprintf("%s %s %+v", m.File.Key(), where, held),
-		func() (dit.Model, error) { return load(ops, m.File, held) })
+	changes, key, err := Changes(m.Adapters)
+	if err != nil {
+		return nil, err
+	}
+	base, release, err := Take(&l.Shared, fmt.Sprintf("%s %s %+v%s", m.File.Key(), where, held, key),
+		func() (dit.Model, error) { return load(ops, m.File, held, changes) })
 	if err != nil {
 		return nil, err
 	}
 	if c, ok := base.(dit.Control); ok {
 		return &net{c, release}, nil
 	}
+	if p, ok := base.(dit.Patch); ok {
+		return &patch{p, release}, nil
+	}
 	if len(m.Adapters) == 0 {
 		return &adapted{base, release}, nil
 	}
 	var with dit.Model
 	err = With("", m.Adapters, func(list []weights.LowRank) (err error) {
-		with, err = models.Adapt(ops, base, list)
+		if list, err = weights.Widened(list, changes); err == nil {
+			with, err = models.Adapt(ops, base, list)
+		}
 		return err
 	})
 	if err != nil {
@@ -172,20 +222,26 @@ func (w Weights) MarshalBinary() ([]byte, error) { return msgpack.Marshal(w.Mode
 // their last user goes.
 func (l *Loader) Pin(m Model) func() { return l.Shared.pin(m.File.Key() + " ") }
 
-func load(ops engine.Ops, f File, held dit.Held) (dit.Model, error) {
+func load(ops engine.Ops, f File, held dit.Held, changes []weights.Change) (dit.Model, error) {
 	file, err := f.Open()
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = file.Close() }()
-	if control.Is(file.Set()) {
-		n, err := models.OpenControl(file.Set(), file.Metadata())
-		if err != nil {
-			return nil, err
-		}
+	var n *control.Net
+	switch set := file.Set(); {
+	case control.IsPatch(models.Families(), set):
+		n, err = models.OpenPatch(set)
+	case control.Is(set):
+		n, err = models.OpenControl(set, file.Metadata())
+	}
+	if err != nil {
+		return nil, err
+	}
+	if n != nil {
 		return n.Load(ops, held)
 	}
-	d, err := models.OpenDiffusion(file.Set(), file.Metadata())
+	d, err := models.OpenDiffusion(file.Set(), file.Metadata(), changes...)
 	if err != nil {
 		return nil, err
 	}

@@ -7,14 +7,15 @@ import (
 	"slices"
 
 	"patchbay/engine"
+	"patchbay/models/dit"
 	"patchbay/models/tokenizer"
 	"patchbay/models/weights"
 )
 
 // LMConfig describes a decoder-only language model that is read as an encoder (Qwen3: arXiv:2505.09388, sec. 2;
-// Qwen2.5-VL and Qwen3-VL without their eyes: arXiv:2502.13923; Mistral Small 3; all are of the form of LLaMA,
-// arXiv:2302.13971, with grouped queries, arXiv:2305.13245) in the names of Hugging Face's config.json. Sizes follow
-// from shapes; files say Theta, Eps and HeadDim in their metadata where they are others.
+// Qwen2.5-VL and Qwen3-VL without their eyes: arXiv:2502.13923; Mistral Small 3; Gemma 2: arXiv:2408.00118, sec. 2; all
+// are of the form of LLaMA, arXiv:2302.13971, with grouped queries, arXiv:2305.13245) in the names of Hugging Face's
+// config.json. Sizes follow from shapes; files say Theta, Eps and HeadDim in their metadata where they are others.
 type LMConfig struct {
 	Width   int     `json:"hidden_size"`         // 2560 (Qwen3-4B)
 	HeadDim int     `json:"head_dim"`            // 128
@@ -28,16 +29,20 @@ type LMConfig struct {
 	Pad     int     `json:"pad_token_id"`        // 151643; it and what follows are no keys
 	// Interleaved: pairs turn with time, row and column in turn (Qwen3-VL), not in sections.
 	Interleaved bool `json:"interleaved_mrope"`
+	// gemma: norms on both sides of attention and MLP, words times the root of the width, GELU as the gate. ComfyUI does
+	// not cap scores, so neither do we.
+	gemma bool
 }
 
-// LM is a loaded language model. Its states are those of its layers; logits are never computed.
+// LM is a loaded language model, or one part of it (OpenParts). Its states are those of its layers; Generate makes
+// texts of the last.
 type LM struct {
 	loaded[lmWeights]
 	Config LMConfig
 }
 
 type lmWeights struct {
-	Token engine.Tensor `weight:"model.embed_tokens.weight,keep" shape:"V,E"`
+	Token engine.Tensor `weight:"model.embed_tokens.weight,keep" shape:"V,E" use:"embed"` // the first part has it
 	Layer []*lmLayer    `weight:"model.layers"`
 	Final *lmNorm       `weight:"model.norm"` // nil: a file whose last states nobody reads
 }
@@ -49,17 +54,34 @@ type lmNorm struct {
 // lmLayer is one decoder layer. Rows of queries and keys are stored with the halves of a head that rotate together
 // apart (k and k+D/2); the row orders put them side by side, as engine.RoPE has them.
 type lmLayer struct {
-	Norm1 engine.Tensor  `weight:"input_layernorm.weight" shape:"E"`
-	Q     *engine.Weight `weight:"self_attn.q_proj,optbias,perm=q" shape:"H*D,E"`
-	K     *engine.Weight `weight:"self_attn.k_proj,optbias,perm=k" shape:"K*D,E"`
-	V     *engine.Weight `weight:"self_attn.v_proj,optbias" shape:"K*D,E"`
+	Norms *lmNorms       `weight:""` // one of the two
+	Gemma *lmSandwich    `weight:""`
+	Q     *engine.Weight `weight:"self_attn.q_proj,optbias,perm=q" shape:"Q,E" split:"rows Q"`
+	K     *engine.Weight `weight:"self_attn.k_proj,optbias,perm=k" shape:"K,E" split:"rows K"`
+	V     *engine.Weight `weight:"self_attn.v_proj,optbias" shape:"K,E" split:"rows K"`
 	Heads *lmHeadNorm    `weight:"self_attn"` // nil: queries and keys are not normalised
-	O     *engine.Weight `weight:"self_attn.o_proj,nobias" shape:"E,H*D"`
-	Norm2 engine.Tensor  `weight:"post_attention_layernorm.weight" shape:"E"`
-	Gate  *engine.Weight `weight:"mlp.gate_proj,nobias" shape:"F,E"`
-	Up    *engine.Weight `weight:"mlp.up_proj,nobias" shape:"F,E"`
-	Down  *engine.Weight `weight:"mlp.down_proj,nobias" shape:"E,F"`
+	O     *engine.Weight `weight:"self_attn.o_proj,nobias" shape:"E,Q" split:"cols Q"`
+	Gate  *engine.Weight `weight:"mlp.gate_proj,nobias" shape:"F,E" split:"rows F"`
+	Up    *engine.Weight `weight:"mlp.up_proj,nobias" shape:"F,E" split:"rows F"`
+	Down  *engine.Weight `weight:"mlp.down_proj,nobias" shape:"E,F" split:"cols F"`
 }
+
+// lmNorms are those in front of attention and MLP.
+type lmNorms struct {
+	Norm1 engine.Tensor `weight:"input_layernorm.weight" shape:"E"`
+	Norm2 engine.Tensor `weight:"post_attention_layernorm.weight" shape:"E"`
+}
+
+// lmSandwich are Gemma's, behind attention and MLP too; weights are stored as what they are more than 1.
+type lmSandwich struct {
+	Norm1 engine.Tensor `weight:"input_layernorm.weight,plus1" shape:"E"`
+	Norm2 engine.Tensor `weight:"pre_feedforward_layernorm.weight,plus1" shape:"E"`
+	Post1 engine.Tensor `weight:"post_attention_layernorm.weight,plus1" shape:"E"`
+	Post2 engine.Tensor `weight:"post_feedforward_layernorm.weight,plus1" shape:"E"`
+}
+
+// lmSandwichKey tells language models with such norms.
+const lmSandwichKey = "model.layers.0.post_feedforward_layernorm.weight"
 
 type lmHeadNorm struct {
 	Q engine.Tensor `weight:"q_norm.weight,perm=d" shape:"D"`
@@ -69,45 +91,66 @@ type lmHeadNorm struct {
 // lastNorm is the norm behind the last layer.
 const lastNorm = "model.norm.weight"
 
-// OpenLM loads a language model from set, whose names may have one of the usual prefixes (see Find). config is the JSON
-// of the file's metadata "config", empty when there is none. The caller closes the result.
-func OpenLM(ops engine.Ops, set *weights.Set, config []byte) (*LM, error) {
-	part, set, err := findPart(set, "qwen3", "qwen3_8b", "qwen3vl_4b", "qwen25_7b", "mistral3")
+// openLM loads a language model from set, whose names may have one of the usual prefixes (see Find), cut by heads and
+// MLP columns over ops, of which the first min(len(ops), KVHeads) get a part each. config is the JSON of the file's
+// metadata "config", empty when there is none.
+func openLM(ops []engine.Ops, set *weights.Set, config []byte) ([]Net, error) {
+	part, set, err := findPart(set, "qwen3", "qwen3_8b", "qwen3vl_4b", "qwen25_7b", "mistral3", "gemma2_2b")
 	if err != nil {
 		return nil, err
 	}
-	m := &LM{}
-	if m.Config, err = inferLM(part.Kind, set, config); err != nil {
+	c, err := inferLM(part.Kind, set, config)
+	if err != nil {
 		return nil, err
 	}
-	ignore := []string{"lm_head.", "visual.", "tekken_model"}
-	if n := KindOf(part.Kind).layers; n > 0 && n < m.Config.Layers {
-		for i := n; i < m.Config.Layers; i++ {
+	ignore := []string{"lm_head.", "visual.", "tekken_model", "spiece_model"}
+	if c.gemma { // the states of its last layer are read by nobody
+		ignore = append(ignore, lastNorm)
+	}
+	if n := KindOf(part.Kind).layers; n > 0 && n < c.Layers {
+		for i := n; i < c.Layers; i++ {
 			ignore = append(ignore, fmt.Sprintf("model.layers.%d.", i))
 		}
-		m.Config.Layers, ignore = n, append(ignore, lastNorm)
+		c.Layers, ignore = n, append(ignore, lastNorm)
 	}
-	c := m.Config
-	for range c.Layers {
-		layer := &lmLayer{}
-		if set.Has("model.layers.0.self_attn.q_norm.weight") {
-			layer.Heads = &lmHeadNorm{}
-		}
-		m.weights.Layer = append(m.weights.Layer, layer)
-	}
-	if set.Has(lastNorm) && !slices.Contains(ignore, lastNorm) {
-		m.weights.Final = &lmNorm{}
-	}
-	return m, m.load(ops, set, weights.Options{
-		Model: part.Kind, Ignore: ignore,
+	opt := weights.Options{
+		Model: part.Kind, Ignore: ignore, Ranks: min(len(ops), c.KVHeads),
 		Dims: map[string]int{
-			"E": c.Width, "D": c.HeadDim, "H": c.Heads, "K": c.KVHeads, "F": c.MLP, "V": c.Vocab,
+			"E": c.Width, "D": c.HeadDim, "Q": c.Heads * c.HeadDim, "K": c.KVHeads * c.HeadDim, "F": c.MLP, "V": c.Vocab,
 		},
+		Units: map[string]int{"Q": c.Heads / c.KVHeads * c.HeadDim, "K": c.HeadDim},
 		Perms: map[string][]int{
 			"q": halvesTogether(c.Heads, c.HeadDim), "k": halvesTogether(c.KVHeads, c.HeadDim),
 			"d": halvesTogether(1, c.HeadDim),
 		},
-	})
+	}
+	var out []Net
+	for opt.Rank = range opt.Ranks {
+		first := opt.Rank == 0
+		opt.Uses = func(_ int, u dit.Use) bool { return first || u != dit.ForEmbed }
+		m := &LM{Config: c}
+		for range c.Layers {
+			layer := &lmLayer{Norms: &lmNorms{}}
+			if c.gemma {
+				layer.Norms, layer.Gemma = nil, &lmSandwich{}
+			}
+			if set.Has("model.layers.0.self_attn.q_norm.weight") {
+				layer.Heads = &lmHeadNorm{}
+			}
+			m.weights.Layer = append(m.weights.Layer, layer)
+		}
+		if set.Has(lastNorm) && !slices.Contains(ignore, lastNorm) {
+			m.weights.Final = &lmNorm{}
+		}
+		if err := m.load(ops[opt.Rank], set, opt); err != nil {
+			for _, m := range out {
+				m.Close()
+			}
+			return nil, err
+		}
+		out = append(out, m)
+	}
+	return out, nil
 }
 
 // halvesTogether is the row order that puts row k+d/2 of every head behind its row k.
@@ -130,6 +173,8 @@ func inferLM(kind string, set *weights.Set, config []byte) (LMConfig, error) {
 		c.Theta, c.Eps, c.Pad = 1e9, 1e-5, 0
 	case "qwen3vl_4b":
 		c.Theta, c.Interleaved = 5e6, true
+	case "gemma2_2b":
+		c.HeadDim, c.Theta, c.Pad, c.gemma = 256, 1e4, 0, true
 	}
 	if len(config) > 0 {
 		if err := json.Unmarshal(config, &c); err != nil {
@@ -174,7 +219,7 @@ func (m *LM) Encode(env Env, chunks [][]tokenizer.Token, f Form) (Encoding, erro
 			f.Taps[n-1], cfg.Layers)
 	}
 	out, err := encode(env, network{
-		name: "language model", special: Special{tokenizer.None, tokenizer.None, cfg.Pad},
+		name: "language model", special: Special{cfg.start(), tokenizer.None, cfg.Pad},
 		width: cfg.Width, columns: len(f.Taps) * cfg.Width, vocab: cfg.Vocab, deep: len(f.Pictures) > 0,
 		bytes: func(dtype engine.DType, b, l int) int {
 			return measured(func(a *engine.Arena) { m.work(a, dtype, b, l, f) })
@@ -190,6 +235,14 @@ func (m *LM) Encode(env Env, chunks [][]tokenizer.Token, f Form) (Encoding, erro
 		out.Context.Data, out.Valid = out.Context.Data[cut*out.Context.Cols:], out.Valid[cut:]
 	}
 	return out, err
+}
+
+// start is the token that a prompt without text begins with.
+func (c LMConfig) start() int {
+	if c.gemma {
+		return 2
+	}
+	return tokenizer.None
 }
 
 // chatHead is the number of tokens that Form.Chat leaves out.
@@ -213,15 +266,16 @@ type lmWork struct {
 	work
 	rope engine.RoPE
 	deep engine.Tensor // [B, L, E] where there are pictures
+	root engine.Tensor // [1, E] f32, one less than what Gemma's words are multiplied with
 }
 
 func (m *LM) work(a *engine.Arena, dtype engine.DType, b, l int, f Form) lmWork {
-	c := m.Config
+	c, first := m.Config, m.weights.Layer[0]
 	row := func(n int) engine.Tensor { return a.Alloc(dtype, b, l, n) }
 	w := lmWork{
 		work: work{
-			x: row(c.Width), norm: row(c.Width), q: row(c.Heads * c.HeadDim), k: row(c.KVHeads * c.HeadDim),
-			v: row(c.KVHeads * c.HeadDim), o: row(c.Heads * c.HeadDim), hidden: row(c.MLP), gate: row(c.MLP),
+			x: row(c.Width), norm: row(c.Width), q: row(first.Q.N()), k: row(first.K.N()), v: row(first.K.N()),
+			o: row(first.Q.N()), hidden: row(first.Up.N()), gate: row(first.Up.N()),
 		},
 		rope: engine.RoPE{Cos: a.Alloc(engine.F32, l, c.HeadDim/2), Sin: a.Alloc(engine.F32, l, c.HeadDim/2)},
 	}
@@ -231,6 +285,9 @@ func (m *LM) work(a *engine.Arena, dtype engine.DType, b, l int, f Form) lmWork 
 	if len(f.Pictures) > 0 {
 		w.deep = row(c.Width)
 	}
+	if c.gemma {
+		w.root = a.Alloc(engine.F32, 1, c.Width)
+	}
 	return w
 }
 
@@ -238,7 +295,18 @@ func (m *LM) work(a *engine.Arena, dtype engine.DType, b, l int, f Form) lmWork 
 func (m *LM) run(env Env, chunks [][]tokenizer.Token, f Form) (engine.Tensor, error) {
 	ops, cfg, l := env.Ops, m.Config, len(chunks[0])
 	w := m.work(env.Arena, env.DType, len(chunks), l, f)
-	env.embed(w.x, m.weights.Token, chunks)
+	if m.weights.Token.IsZero() {
+		ops.Fill(w.x, 0)
+	} else {
+		env.embed(w.x, m.weights.Token, chunks)
+	}
+	if env.Sum != nil {
+		env.Sum(w.x)
+	}
+	if cfg.gemma {
+		ops.Fill(w.root, float32(math.Sqrt(float64(cfg.Width)))-1)
+		ops.GatedAdd(w.x, w.x, w.root, w.x, engine.Tensor{})
+	}
 	cos, sin := cfg.rotation(positions(chunks[0], f.Pictures))
 	ops.Upload(w.rope.Cos, cos)
 	ops.Upload(w.rope.Sin, sin)
@@ -254,7 +322,7 @@ func (m *LM) run(env Env, chunks [][]tokenizer.Token, f Form) (engine.Tensor, er
 		if err := env.step(); err != nil {
 			return engine.Tensor{}, err
 		}
-		m.layer(ops, layer, w, keys)
+		m.layer(env, layer, w, keys, past{})
 		if len(f.Pictures) > 0 {
 			w.deepen(ops, chunks, i+1)
 		}
@@ -352,13 +420,38 @@ func (c LMConfig) rotation(at [][3]int) (cos, sin []float32) {
 	return cos, sin
 }
 
-func (m *LM) layer(ops engine.Ops, layer *lmLayer, w lmWork, keys []int) {
-	cfg := m.Config
-	ops.RMSNorm(w.norm, w.x, layer.Norm1, cfg.Eps)
+// add is x += a W^T, normalised between where post is a norm; of a part it is that part's share of the product that is
+// summed first.
+func (w lmWork) add(env Env, a engine.Tensor, weight *engine.Weight, post engine.Tensor, eps float32) {
+	if env.Sum == nil && post.IsZero() {
+		env.Ops.Linear(w.x, a, weight, engine.Epilogue{Residual: w.x})
+		return
+	}
+	env.Ops.Linear(w.norm, a, weight, engine.Epilogue{})
+	if env.Sum != nil {
+		env.Sum(w.norm)
+	}
+	if !post.IsZero() {
+		env.Ops.RMSNorm(w.norm, w.norm, post, eps)
+	}
+	env.Ops.Add(w.x, w.x, w.norm)
+}
+
+// layer runs a layer; with a past, whose rows it adds to, also over the tokens before.
+func (m *LM) layer(env Env, layer *lmLayer, w lmWork, keys []int, before past) {
+	ops, cfg := env.Ops, m.Config
+	queries, groups := layer.Q.N()/cfg.HeadDim, layer.K.N()/cfg.HeadDim
+	norms, act := lmSandwich{}, engine.SiLU
+	if layer.Gemma != nil {
+		norms, act = *layer.Gemma, engine.GELUTanh
+	} else {
+		norms.Norm1, norms.Norm2 = layer.Norms.Norm1, layer.Norms.Norm2
+	}
+	ops.RMSNorm(w.norm, w.x, norms.Norm1, cfg.Eps)
 	ops.Linear(w.q, w.norm, layer.Q, engine.Epilogue{})
 	ops.Linear(w.k, w.norm, layer.K, engine.Epilogue{})
 	ops.Linear(w.v, w.norm, layer.V, engine.Epilogue{})
-	q, k, v := heads(w.q, cfg.Heads), heads(w.k, cfg.KVHeads), heads(w.v, cfg.KVHeads)
+	q, k, v := heads(w.q, queries), heads(w.k, groups), heads(w.v, groups)
 	var nq, nk engine.QKNorm
 	if h := layer.Heads; h != nil {
 		nq = engine.QKNorm{Kind: engine.RMSNorm, KScale: h.Q, Eps: cfg.Eps}
@@ -368,16 +461,21 @@ func (m *LM) layer(ops engine.Ops, layer *lmLayer, w lmWork, keys []int) {
 	none := engine.Tensor{}
 	ops.QKNormRoPE(none, q, none, none, q, none, nq, w.rope)
 	ops.QKNormRoPE(none, k, none, none, k, none, nk, w.rope)
-	// Query heads g*i .. g*i+g-1 read key head i: one attention for each place in a group, over all groups.
-	g := cfg.Heads / cfg.KVHeads
-	grouped, out := q.Split(2, cfg.KVHeads, g), heads(w.o, cfg.Heads).Split(2, cfg.KVHeads, g)
-	for i := range g {
-		ops.Attention(out.Index(3, i), grouped.Index(3, i), k, v, engine.AttentionArgs{Causal: true, KeyLen: keys})
+	if l := w.k.Dim(1); !before.k.IsZero() {
+		ops.Copy(before.k.Slice(1, before.at, before.at+l), w.k)
+		ops.Copy(before.v.Slice(1, before.at, before.at+l), w.v)
+		k, v = heads(before.k.Slice(1, 0, before.at+l), groups), heads(before.v.Slice(1, 0, before.at+l), groups)
 	}
-	ops.Linear(w.x, w.o, layer.O, engine.Epilogue{Residual: w.x})
-	ops.RMSNorm(w.norm, w.x, layer.Norm2, cfg.Eps)
+	// Query heads g*i .. g*i+g-1 read key head i: one attention for each place in a group, over all groups.
+	g := queries / groups
+	grouped, out := q.Split(2, groups, g), heads(w.o, queries).Split(2, groups, g)
+	for i := range g {
+		ops.Attention(out.Index(3, i), grouped.Index(3, i), k, v, engine.AttentionArgs{Causal: before.at == 0, KeyLen: keys})
+	}
+	w.add(env, w.o, layer.O, norms.Post1, cfg.Eps)
+	ops.RMSNorm(w.norm, w.x, norms.Norm2, cfg.Eps)
 	ops.Linear(w.gate, w.norm, layer.Gate, engine.Epilogue{})
 	ops.Linear(w.hidden, w.norm, layer.Up, engine.Epilogue{})
-	ops.ActivateMul(w.hidden, w.gate, w.hidden, engine.SiLU)
-	ops.Linear(w.x, w.hidden, layer.Down, engine.Epilogue{Residual: w.x})
+	ops.ActivateMul(w.hidden, w.gate, w.hidden, act)
+	w.add(env, w.hidden, layer.Down, norms.Post2, cfg.Eps)
 }

@@ -2,6 +2,7 @@ package text
 
 import (
 	"fmt"
+	"strings"
 
 	"patchbay/engine"
 	"patchbay/models/tokenizer"
@@ -33,6 +34,8 @@ type Form struct {
 	Project bool
 	// Masked hides padding behind the end token from T5's attention; BERT's never sees it.
 	Masked bool
+	// Zeroed makes the states of padding behind T5's end token zeros.
+	Zeroed bool
 	// PadReference measures prompt weights of T5 from pads alone, without an end token.
 	PadReference bool
 	// Taps say behind how many layers of a language model the states are taken, in ascending order; they lie side by side.
@@ -59,7 +62,8 @@ type Kind struct {
 	layers int
 	anchor string // a name by which it is recognised
 	is     func(set *weights.Set, prefix string) bool
-	open   func(ops engine.Ops, set *weights.Set, config []byte) (Net, error)
+	// open loads the encoder cut over ops, or whole by the first of them where it cannot be cut.
+	open func(ops []engine.Ops, set *weights.Set, config []byte) ([]Net, error)
 }
 
 // kinds lists the encoders; of several with one anchor the first that fits counts.
@@ -69,6 +73,7 @@ func kinds() []Kind {
 		t5   = "encoder.block.0.layer.0.SelfAttention.q.weight"
 		// of language models
 		queryNorm, keyBias = "model.layers.0.self_attn.q_norm.weight", "model.layers.0.self_attn.k_proj.bias"
+		sandwich           = lmSandwichKey
 	)
 	return []Kind{
 		{
@@ -92,12 +97,17 @@ func kinds() []Kind {
 			},
 		},
 		{
+			Name: "pile_t5xl", Prompt: "pile_t5xl", Vocabularies: []string{"pile_t5xl", "pile_t5"},
+			ComfyUI: "text_encoders/t5_pile_tokenizer", anchor: t5, open: opener(OpenT5),
+			is: func(set *weights.Set, p string) bool { return set.Has(p + strings.Replace(t5Bias, ".0.", ".1.", 1)) },
+		},
+		{
 			Name: "t5", Prompt: "t5xxl", Vocabularies: []string{"t5xxl", "t5"}, ComfyUI: "text_encoders/t5_tokenizer",
 			anchor: t5, open: opener(OpenT5),
 		},
 		{
 			Name: "qwen3vl_4b", Prompt: "qwen3vl_4b", Vocabularies: []string{"qwen3vl", "qwen3", "qwen2.5", "qwen25"},
-			ComfyUI: "text_encoders/qwen25_tokenizer", anchor: queryNorm, open: opener(OpenLM), layers: 35,
+			ComfyUI: "text_encoders/qwen25_tokenizer", anchor: queryNorm, open: openLM,
 			Unit: deepPatch * visionMerge,
 			is: func(set *weights.Set, p string) bool {
 				return set.Has(p+"visual.deepstack_merger_list.0.norm.weight") && set.Dim(p+"model.embed_tokens.weight", 1) != 4096
@@ -105,35 +115,43 @@ func kinds() []Kind {
 		},
 		{
 			Name: "qwen3_8b", Prompt: "qwen3_8b", Vocabularies: []string{"qwen3_8b", "qwen3", "qwen2.5", "qwen25"},
-			ComfyUI: "text_encoders/qwen25_tokenizer", anchor: queryNorm, open: opener(OpenLM), layers: 27,
+			ComfyUI: "text_encoders/qwen25_tokenizer", anchor: queryNorm, open: openLM, layers: 27,
 			is: func(set *weights.Set, p string) bool { return set.Dim(p+"model.embed_tokens.weight", 1) == 4096 },
 		},
 		{
 			Name: "qwen3", Prompt: "qwen3", Vocabularies: []string{"qwen3", "qwen3_4b", "qwen2.5", "qwen25"},
-			ComfyUI: "text_encoders/qwen25_tokenizer", anchor: queryNorm, open: opener(OpenLM),
+			ComfyUI: "text_encoders/qwen25_tokenizer", anchor: queryNorm, open: openLM,
+			is: func(set *weights.Set, p string) bool { return !set.Has(p + sandwich) }, // Gemma 3
 		},
 		{
 			Name: "qwen25_7b", Prompt: "qwen25_7b", Vocabularies: []string{"qwen2.5", "qwen25", "qwen3"},
-			ComfyUI: "text_encoders/qwen25_tokenizer", anchor: keyBias, open: opener(OpenLM),
+			ComfyUI: "text_encoders/qwen25_tokenizer", anchor: keyBias, open: openLM,
 			Unit: visionPatch * visionMerge,
 		},
 		{
 			Name: "mistral3", Prompt: "mistral3", Vocabularies: []string{"mistral3", "mistral"},
-			anchor: "model.layers.0.post_attention_layernorm.weight", open: opener(OpenLM), layers: 30,
-			is: func(set *weights.Set, p string) bool { return !set.Has(p+queryNorm) && !set.Has(p+keyBias) },
+			anchor: "model.layers.0.post_attention_layernorm.weight", open: openLM, layers: 30,
+			is: func(set *weights.Set, p string) bool {
+				return !set.Has(p+queryNorm) && !set.Has(p+keyBias) && !set.Has(p+sandwich)
+			},
+		},
+		{
+			Name: "gemma2_2b", Prompt: "gemma2_2b", Vocabularies: []string{"gemma2", "gemma"},
+			anchor: sandwich, open: openLM,
+			is: func(set *weights.Set, p string) bool { return !set.Has(p + queryNorm) },
 		},
 	}
 }
 
-// opener is open with its result as a Net; an error comes with no interface that holds a nil pointer.
+// opener is the Kind.open of an encoder that is not cut.
 func opener[T Net](open func(engine.Ops, *weights.Set, []byte) (T, error),
-) func(engine.Ops, *weights.Set, []byte) (Net, error) {
-	return func(ops engine.Ops, set *weights.Set, config []byte) (Net, error) {
-		n, err := open(ops, set, config)
+) func([]engine.Ops, *weights.Set, []byte) ([]Net, error) {
+	return func(ops []engine.Ops, set *weights.Set, config []byte) ([]Net, error) {
+		n, err := open(ops[0], set, config)
 		if err != nil {
 			return nil, err
 		}
-		return n, nil
+		return []Net{n}, nil
 	}
 }
 
@@ -151,6 +169,18 @@ func KindOf(name string) Kind {
 // JSON of the file's metadata "config", empty when there is none; it overrides what names and shapes say. The caller
 // closes the result.
 func Open(ops engine.Ops, kind string, set *weights.Set, config []byte) (Net, error) {
+	parts, err := OpenParts([]engine.Ops{ops}, kind, set, config)
+	if err != nil {
+		return nil, err
+	}
+	return parts[0], nil
+}
+
+// OpenParts is Open of an encoder in at most len(ops) parts, each loaded by one of ops: of a language model a part has
+// its share of the heads and MLP columns of every layer (arXiv:1909.08053, sec. 3) and makes partial sums. All parts
+// encode a prompt together, with Env.Sum, and get the same result. There are no more parts than heads of keys, and one
+// of encoders of other kinds.
+func OpenParts(ops []engine.Ops, kind string, set *weights.Set, config []byte) ([]Net, error) {
 	k := KindOf(kind)
 	if k.open == nil {
 		return nil, fmt.Errorf("text encoder: kind %q is unknown", kind)

@@ -37,12 +37,15 @@ type T5 struct {
 
 type t5Weights struct {
 	Token engine.Tensor `weight:"shared.weight,keep,alt=encoder.embed_tokens.weight" shape:"V,E"` // [V, E]
-	Bias  engine.Tensor `weight:"encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight" shape:"N,H"`
 	Block []*t5Block    `weight:"encoder.block"`
 	Final engine.Tensor `weight:"encoder.final_layer_norm.weight" shape:"E"` // [E]
 }
 
+// t5Bias is the first block's bias of positions, which the others share unless each has its own, as Pile-T5 has.
+const t5Bias = "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+
 type t5Block struct {
+	Bias  *t5Buckets     `weight:"layer.0.SelfAttention.relative_attention_bias"` // nil: that of the first block
 	Norm1 engine.Tensor  `weight:"layer.0.layer_norm.weight" shape:"E"`
 	Q     *engine.Weight `weight:"layer.0.SelfAttention.q,nobias" shape:"I,E"`
 	K     *engine.Weight `weight:"layer.0.SelfAttention.k,nobias" shape:"I,E"`
@@ -52,6 +55,10 @@ type t5Block struct {
 	Gated *t5Gated       `weight:"layer.1.DenseReluDense"` // one of the two forms
 	Dense *t5Dense       `weight:"layer.1.DenseReluDense"`
 	Wo    *engine.Weight `weight:"layer.1.DenseReluDense.wo,nobias" shape:"E,F"`
+}
+
+type t5Buckets struct {
+	Weight engine.Tensor `weight:"weight" shape:"N,H"`
 }
 
 type t5Gated struct {
@@ -66,7 +73,7 @@ type t5Dense struct {
 // OpenT5 loads a T5 or mT5 encoder from set, whose names may have one of the usual prefixes (see Find). config is the
 // JSON of the file's metadata "config", empty when there is none. The caller closes the result.
 func OpenT5(ops engine.Ops, set *weights.Set, config []byte) (*T5, error) {
-	part, set, err := findPart(set, "t5", "mt5")
+	part, set, err := findPart(set, "t5", "mt5", "pile_t5xl")
 	if err != nil {
 		return nil, err
 	}
@@ -77,8 +84,11 @@ func OpenT5(ops engine.Ops, set *weights.Set, config []byte) (*T5, error) {
 	if t.act, err = act(t.Config.Act); err != nil {
 		return nil, err
 	}
-	for range t.Config.Layers {
+	for i := range t.Config.Layers {
 		b := &t5Block{}
+		if i == 0 || part.Kind == "pile_t5xl" {
+			b.Bias = &t5Buckets{}
+		}
 		if t.Config.Gated {
 			b.Gated = &t5Gated{}
 		} else {
@@ -116,6 +126,9 @@ func inferT5(set *weights.Set, config []byte) (T5Config, error) {
 	}
 	if set.Has(dense + "wi.weight") {
 		c.Gated, c.Act, c.MLP = false, "relu", set.Dim(dense+"wi.weight", 0)
+	}
+	if set.Has(strings.Replace(t5Bias, ".0.", ".1.", 1)) { // Pile-T5
+		c.End, c.Pad = 2, 1
 	}
 	inner := set.Dim(attn+"q.weight", 0)
 	c.HeadDim = inner / max(c.Heads, 1)
@@ -192,6 +205,11 @@ func (t *T5) Encode(env Env, chunks [][]tokenizer.Token, f Form) (Encoding, erro
 				}
 			}
 			h, err := t.run(env, chunks, keys, f)
+			for b := 0; b < len(keys) && f.Zeroed && err == nil; b++ {
+				if keys[b] < h.Dim(1) {
+					env.Ops.Fill(h.Slice(0, b, b+1).Slice(1, keys[b], h.Dim(1)), 0)
+				}
+			}
 			return h, engine.Tensor{}, err
 		},
 	}
@@ -214,18 +232,21 @@ func (t *T5) work(a *engine.Arena, dtype engine.DType, b, l int) work {
 	}
 }
 
-// run is the encoder: pre-norm blocks whose attention has no scale and a position bias that is made once.
+// run is the encoder: pre-norm blocks whose attention has no scale and a position bias that is made once, or by each
+// block.
 func (t *T5) run(env Env, chunks [][]tokenizer.Token, keys []int, f Form) (engine.Tensor, error) {
 	ops, cfg, l := env.Ops, t.Config, len(chunks[0])
 	w := t.work(env.Arena, env.DType, len(chunks), l)
 	env.embed(w.x, t.weights.Token, chunks)
-	ops.Gather(w.buckets, t.weights.Bias, buckets(l, cfg.Buckets, cfg.MaxDistance))
 	byHead := w.buckets.Split(0, l, l).Transpose(1, 2).Transpose(0, 1) // [Lq, Lk, H] -> [H, Lq, Lk]
-	ops.Copy(w.bias, byHead)
 	want, finished := form{f.Layer, cfg.Layers}.index()
 	for i, b := range t.weights.Block {
 		if err := env.step(); err != nil {
 			return engine.Tensor{}, err
+		}
+		if b.Bias != nil {
+			ops.Gather(w.buckets, b.Bias.Weight, buckets(l, cfg.Buckets, cfg.MaxDistance))
+			ops.Copy(w.bias, byHead)
 		}
 		t.block(ops, b, w, keys)
 		if i == want && !finished {

@@ -1,5 +1,5 @@
 // Package text turns token ids into what diffusion models read of a prompt: CLIP-L and CLIP-G, T5 and mT5, BERT, and
-// language models (Qwen3, Qwen2.5-VL, Qwen3-VL, Mistral Small 3) whose states are read.
+// language models (Qwen3, Qwen2.5-VL, Qwen3-VL, Mistral Small 3, Gemma 2) whose states are read.
 //
 // Read encode.go (chunks and prompt weights, the same for all encoders), then clip.go, t5.go, bert.go and lm.go (a
 // network each, from its weights to its states), net.go (the table of kinds) and find.go (which encoders a file holds,
@@ -30,6 +30,8 @@ type Env struct {
 	DType engine.DType // of activations: F32 (the zero value) or BF16
 	// Check is called before every layer; an error stops the encoder and is returned as it is. nil: nobody asks.
 	Check func() error
+	// Sum adds a contiguous tensor of DType over all parts of an encoder in place. nil: the encoder is whole.
+	Sum func(engine.Tensor)
 }
 
 // Encoding is what one encoder makes of one prompt.

@@ -15,8 +15,8 @@ import (
 // of its calls and the task counters of two threads. No tensor is among them: those come from the arena.
 const blockAllocs = 160
 
-// TestBlockAllocates counts the Go objects of every block, on two picture sizes: a small constant that does not grow
-// with the picture.
+// TestBlockAllocates counts the Go objects of every block, on pictures of 289 and 576 tokens: a small constant that
+// does not grow with the picture.
 func TestBlockAllocates(t *testing.T) {
 	ops, err := cpu.New(cpu.Config{Threads: 2})
 	if err != nil {
@@ -29,14 +29,14 @@ func TestBlockAllocates(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer m.Close()
-			small, large := blockCounts(t, ops, m, 34), blockCounts(t, ops, m, 64)
-			t.Logf("objects a block: %v at 34 x 34, %v at 64 x 64", small, large)
+			small, large := blockCounts(t, ops, m, 17), blockCounts(t, ops, m, 24)
+			t.Logf("objects a block: %v at 289 tokens, %v at 576", small, large)
 			for b, n := range large {
 				if n > blockAllocs {
 					t.Errorf("block %d: %v objects, bound %d", b, n, blockAllocs)
 				}
 				if n > small[b]*1.5+32 { // more tiles start more goroutines, up to the number of threads
-					t.Errorf("block %d: %v objects at 64 x 64, %v at 34 x 34", b, n, small[b])
+					t.Errorf("block %d: %v objects at 576 tokens, %v at 289", b, n, small[b])
 				}
 			}
 			if slices.Max(small) == 0 {
@@ -46,7 +46,7 @@ func TestBlockAllocates(t *testing.T) {
 	}
 }
 
-// blockCounts is the objects that every block allocates in one call for a latent of side x side, after a first call.
+// blockCounts is the objects that every block allocates in one call for side x side tokens, after a first call.
 func blockCounts(t *testing.T, ops engine.Ops, m dit.Model, side int) []float64 {
 	t.Helper()
 	const bytes = 64 << 20
@@ -57,7 +57,7 @@ func blockCounts(t *testing.T, ops engine.Ops, m dit.Model, side int) []float64 
 	defer ops.Free(buf)
 	spec := m.Spec()
 	env := dit.Env{Ops: ops, Arena: engine.NewArena("activations", buf, bytes), Attend: dit.Whole(ops)}
-	grid, all := spec.Tokens(side, side), dit.Range{End: len(spec.Blocks)}
+	grid, all := spec.Tokens(side*spec.PatchSize, side*spec.PatchSize), dit.Range{End: len(spec.Blocks)}
 	entry := dit.Entry{
 		Context: dit.Array{Rows: 77, Cols: spec.ContextDim, Data: make([]float32, 77*spec.ContextDim)},
 		Pooled:  make([]float32, spec.PooledDim),
@@ -83,7 +83,7 @@ func blockCounts(t *testing.T, ops engine.Ops, m dit.Model, side int) []float64 
 		if spec.Blocks[b].Skip >= 0 {
 			skip = s.X
 		}
-		counts[b] = testing.AllocsPerRun(5, func() { m.Block(env, b, s, skip) })
+		counts[b] = testing.AllocsPerRun(3, func() { m.Block(env, b, s, skip) })
 	}
 	return counts
 }

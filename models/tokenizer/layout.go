@@ -51,6 +51,20 @@ func T5(key string, minLength int) Layout {
 	}
 }
 
+// Gemma2 is a Gemma 2, which reads the plain prompt behind its start token.
+func Gemma2(key string) Layout {
+	l := T5(key, 1)
+	l.Start, l.End = 2, None
+	return l
+}
+
+// PileT5 is a Pile-T5: at least 256 tokens, filled up with token 1.
+func PileT5(key string) Layout {
+	l := T5(key, 256)
+	l.Pad = 1
+	return l
+}
+
 // BERT is a BERT: 77 to 512 tokens a chunk, pads 0, embedding:name is text.
 func BERT(key string) Layout {
 	return Layout{

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"patchbay/engine"
+	"patchbay/models/tile"
 )
 
 // Decode turns latents [B, C, Y, X] in VAE space into pictures [B, S*Y, S*X, 3] with S = Config.Scale(), values raw
@@ -27,7 +28,7 @@ func (v *VAE) Decode(env Env, latent []float32, b, y, x int) ([]float32, error) 
 		z := env.Arena.Alloc(env.DType, 1, y, x, c)
 		env.Ops.Upload(z, channelsLast(latent[i*c*y*x:(i+1)*c*y*x], c, y*x))
 		item := env
-		item.Check = part(env.Check, i, b)
+		item.Check = tile.Part(env.Check, i, b)
 		picture, err := v.DecodeBand(item, z, Band{0, y, y})
 		if err == nil {
 			err = env.Ops.Download(out[i*size:(i+1)*size], picture).Wait()
@@ -121,14 +122,6 @@ func (w *walk) convIn(conv, quant *engine.Weight, z engine.Tensor) {
 	w.conv3(x, w.plain(z), conv, false)
 	w.env.Arena.Release(mark)
 	w.x = x
-}
-
-// part makes of check one that counts in item i of n.
-func part(check func(done, total int) error, i, n int) func(done, total int) error {
-	if check == nil {
-		return nil
-	}
-	return func(done, total int) error { return check(i*total+done, n*total) }
 }
 
 // channelsLast reorders one item, [C, n] -> [n, C].

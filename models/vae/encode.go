@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"patchbay/engine"
+	"patchbay/models/tile"
 )
 
 // Encode turns pictures [B, Y, X, 3] with values in -1..1 into latents [B, C, Y/S, X/S] in VAE space: the mode of the
@@ -32,7 +33,7 @@ func (v *VAE) Encode(env Env, picture []float32, b, y, x int) ([]float32, error)
 		p := env.Arena.Alloc(env.DType, 1, y, x, c)
 		env.Ops.Upload(p, picture[i*y*x*c:(i+1)*y*x*c])
 		item := env
-		item.Check = part(env.Check, i, b)
+		item.Check = tile.Part(env.Check, i, b)
 		m, err := encode(item, &v.Config, &v.layers, p, Band{0, y / s, y / s})
 		host := make([]float32, n*moments)
 		if err == nil {

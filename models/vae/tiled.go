@@ -2,9 +2,9 @@ package vae
 
 import (
 	"fmt"
-	"math"
 
 	"patchbay/engine"
+	"patchbay/models/tile"
 )
 
 // Tiles is the geometry of tiled work, in latent units for DecodeTiled and in pixels for EncodeTiled.
@@ -30,16 +30,16 @@ func (v *VAE) DecodeTiled(env Env, latent []float32, b, y, x int, t Tiles) ([]fl
 		return nil, fmt.Errorf("vae decode: %d values for a latent [%d, %d, %d, %d]: sides must be at least 1 and the "+
 			"product must fit", len(latent), b, c, y, x)
 	}
-	g := tiling{c: c, out: v.Config.Out, y: y, x: x, up: float64(s)}
+	g := tile.Grid{C: c, Out: v.Config.Out, Y: y, X: x, Up: float64(s)}
 	size := s * y * s * x * v.Config.Out
 	out := make([]float32, 0, b*size)
 	for i := range b {
 		item := channelsLast(latent[i*c*y*x:(i+1)*c*y*x], c, y*x)
-		sum, err := g.passes(t, part(env.Check, i, b),
-			func(tile []float32, ty, tx int, check func(int, int) error) ([]float32, error) {
+		sum, err := passes(g, t, tile.Part(env.Check, i, b),
+			func(piece []float32, ty, tx int, check func(int, int) error) ([]float32, error) {
 				env := env
 				env.Check = check
-				return v.Decode(env, channelsFirst(tile, c, ty*tx), 1, ty, tx)
+				return v.Decode(env, channelsFirst(piece, c, ty*tx), 1, ty, tx)
 			}, item)
 		if err != nil {
 			return nil, err
@@ -61,20 +61,20 @@ func (v *VAE) EncodeTiled(env Env, picture []float32, b, y, x int, t Tiles) ([]f
 		return nil, fmt.Errorf("vae encode: tile %dx%d with overlap %d: half a tile and the overlap must be multiples of %d",
 			t.Y, t.X, t.Overlap, s)
 	}
-	g := tiling{c: c, out: v.Config.Latent(), y: y, x: x, up: 1 / float64(s)}
-	out := make([]float32, 0, b*y/s*(x/s)*g.out)
+	g := tile.Grid{C: c, Out: v.Config.Latent(), Y: y, X: x, Up: 1 / float64(s)}
+	out := make([]float32, 0, b*y/s*(x/s)*g.Out)
 	for i := range b {
-		sum, err := g.passes(t, part(env.Check, i, b),
-			func(tile []float32, ty, tx int, check func(int, int) error) ([]float32, error) {
+		sum, err := passes(g, t, tile.Part(env.Check, i, b),
+			func(piece []float32, ty, tx int, check func(int, int) error) ([]float32, error) {
 				env := env
 				env.Check = check
-				z, err := v.Encode(env, tile, 1, ty, tx)
-				return channelsLast(z, g.out, ty/s*(tx/s)), err
+				z, err := v.Encode(env, piece, 1, ty, tx)
+				return channelsLast(z, g.Out, ty/s*(tx/s)), err
 			}, picture[i*y*x*c:(i+1)*y*x*c])
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, channelsFirst(sum, g.out, y/s*(x/s))...)
+		out = append(out, channelsFirst(sum, g.Out, y/s*(x/s))...)
 	}
 	return out, nil
 }
@@ -93,27 +93,15 @@ func (t Tiles) shapes() []Tiles {
 	return []Tiles{{t.Y * 2, t.X / 2, t.Overlap}, {t.Y / 2, t.X * 2, t.Overlap}, t}
 }
 
-// tileFunc computes one tile [ty, tx, c] into [ty*up, tx*up, out].
-type tileFunc func(tile []float32, ty, tx int, check func(done, total int) error) ([]float32, error)
-
-// tiling is a picture [y, x, c] that becomes [y*up, x*up, out].
-type tiling struct {
-	c, out, y, x int
-	up           float64
-}
-
-// scaled converts a length or position, rounding halves to even as Python does.
-func (g tiling) scaled(n int) int { return int(math.RoundToEven(float64(n) * g.up)) }
-
 // passes averages the three passes.
-func (g tiling) passes(t Tiles, check func(int, int) error, f tileFunc, item []float32) ([]float32, error) {
+func passes(g tile.Grid, t Tiles, check func(int, int) error, f tile.Func, item []float32) ([]float32, error) {
 	if t.Overlap < 0 || t.Y/2 <= t.Overlap || t.X/2 <= t.Overlap {
 		return nil, fmt.Errorf("vae tiles: %d rows and %d columns with overlap %d: half a tile must be larger than the "+
 			"overlap", t.Y, t.X, t.Overlap)
 	}
-	sum := make([]float32, g.scaled(g.y)*g.scaled(g.x)*g.out)
+	sum := make([]float32, g.Scaled(g.Y)*g.Scaled(g.X)*g.Out)
 	for i, shape := range t.shapes() {
-		one, err := g.pass(shape, part(check, i, 3), f, item)
+		one, err := g.Pass(tile.Size(shape), tile.Part(check, i, 3), f, item)
 		if err != nil {
 			return nil, err
 		}
@@ -125,84 +113,6 @@ func (g tiling) passes(t Tiles, check func(int, int) error, f tileFunc, item []f
 		sum[k] /= 3
 	}
 	return sum, nil
-}
-
-// pass computes all tiles of one shape and blends them (comfy/utils.py, tiled_scale_multidim). A picture that fits into
-// one tile is not cut.
-func (g tiling) pass(t Tiles, check func(int, int) error, f tileFunc, item []float32) ([]float32, error) {
-	if g.y <= t.Y && g.x <= t.X {
-		return f(item, g.y, g.x, check)
-	}
-	rows, cols := starts(g.y, t.Y, t.Overlap), starts(g.x, t.X, t.Overlap)
-	height, width := g.scaled(g.y), g.scaled(g.x)
-	sum, weight := make([]float32, height*width*g.out), make([]float32, height*width)
-	for i, y0 := range rows {
-		for j, x0 := range cols {
-			ty, tx := min(t.Y, g.y-y0), min(t.X, g.x-x0)
-			tile := make([]float32, 0, ty*tx*g.c)
-			for r := range ty {
-				at := ((y0+r)*g.x + x0) * g.c
-				tile = append(tile, item[at:at+tx*g.c]...)
-			}
-			done, err := f(tile, ty, tx, part(check, i*len(cols)+j, len(rows)*len(cols)))
-			if err != nil {
-				return nil, err
-			}
-			g.blend(sum, weight, done, g.scaled(y0), g.scaled(x0), g.scaled(ty), g.scaled(tx), g.scaled(t.Overlap))
-		}
-	}
-	for i, w := range weight {
-		for k := range g.out {
-			sum[i*g.out+k] /= w
-		}
-	}
-	return sum, nil
-}
-
-// starts returns where tiles of the given size begin on a side of n.
-func starts(n, size, overlap int) []int {
-	if n <= size {
-		return []int{0}
-	}
-	var out []int
-	for at := 0; at < n-overlap; at += size - overlap {
-		out = append(out, at)
-	}
-	return out
-}
-
-// blend adds a tile [h, w, out] at (y, x) with weights that rise linearly over the overlap from every edge of the tile.
-func (g tiling) blend(sum, weight, tile []float32, y, x, h, w, overlap int) {
-	rows, cols := ramp(h, overlap), ramp(w, overlap)
-	width := g.scaled(g.x)
-	for r := range h {
-		for c := range w {
-			m := rows[r] * cols[c]
-			at := (y+r)*width + x + c
-			weight[at] += m
-			for k := range g.out {
-				sum[at*g.out+k] += tile[(r*w+c)*g.out+k] * m
-			}
-		}
-	}
-}
-
-// ramp is the weight along one side of n: (t+1)/feather at distance t from either edge, both where the edges are near.
-// A feather as long as the side leaves it flat.
-func ramp(n, feather int) []float32 {
-	out := make([]float32, n)
-	for i := range out {
-		out[i] = 1
-	}
-	if feather >= n {
-		return out
-	}
-	for t := range feather {
-		a := float32(float64(t+1) / float64(feather))
-		out[t] *= a
-		out[n-1-t] *= a
-	}
-	return out
 }
 
 // channelsFirst reorders one item, [n, C] -> [C, n].

@@ -11,6 +11,9 @@ type Names struct {
 	Original  []Alias  // more names that go with the original ones
 	Tables    []string // stored tensors of two dimensions that nothing is multiplied with
 	Same      bool     // diffusers calls the tensors as the original checkpoint does
+	// Input is the matrix that reads the tokens of a latent, without ".weight": adapters may give it more columns, for a
+	// picture beside the latent (dit.Spec.Concat). Empty: they may not.
+	Input string
 }
 
 // Alias says that files call a weight, or rows of it, by another name. A star stands for the number of a block. Names
@@ -44,6 +47,40 @@ func QKV(file string, names [3]string, own string) []Alias {
 		out = append(out, Alias{File: file + n, Own: own, Rows: Part(i, 3)})
 	}
 	return out
+}
+
+// Joint are the names that diffusers has for the tensors that relatives of FLUX.1 have in common: of blocks of two
+// streams, norms of blocks of one, and the layers in front of and behind them.
+func Joint() []Alias {
+	const d, s, double, single = "transformer_blocks.*.", "single_transformer_blocks.*.", "double_blocks.*.",
+		"single_blocks.*."
+	list := []Alias{
+		{File: s + "attn.norm_q.weight", Own: single + "norm.query_norm.scale"},
+		{File: s + "attn.norm_k.weight", Own: single + "norm.key_norm.scale"},
+		{File: "x_embedder", Own: "img_in"},
+		{File: "context_embedder", Own: "txt_in"},
+		{File: "proj_out", Own: "final_layer.linear"},
+		{File: "norm_out.linear", Own: "final_layer.adaLN_modulation.1", Swapped: true},
+	}
+	for _, side := range []struct {
+		own, mlp, out, query, key string
+		qkv                       [3]string
+	}{
+		{"img", "ff", "to_out.0", "norm_q", "norm_k", [3]string{"to_q", "to_k", "to_v"}},
+		{
+			"txt", "ff_context", "to_add_out", "norm_added_q", "norm_added_k",
+			[3]string{"add_q_proj", "add_k_proj", "add_v_proj"},
+		},
+	} {
+		own := double + side.own
+		list = append(append(list, QKV(d+"attn.", side.qkv, own+"_attn.qkv")...),
+			Alias{File: d + "attn." + side.out, Own: own + "_attn.proj"},
+			Alias{File: d + "attn." + side.query + ".weight", Own: own + "_attn.norm.query_norm.scale"},
+			Alias{File: d + "attn." + side.key + ".weight", Own: own + "_attn.norm.key_norm.scale"},
+			Alias{File: d + side.mlp + ".net.0.proj", Own: own + "_mlp.0"},
+			Alias{File: d + side.mlp + ".net.2", Own: own + "_mlp.2"})
+	}
+	return list
 }
 
 // MLP2 are the two layers of an embedder: file names "<file>.linear_1" and "<file>.linear_2" for own names.

@@ -110,6 +110,32 @@ func TestBlocksEqualTheirWidenedForm(t *testing.T) {
 	}
 }
 
+// TestBytesOfBlocks: forms that backends multiply count with the bytes of the file, on devices in rows of whole 16
+// bytes, others with those of bf16.
+func TestBytesOfBlocks(t *testing.T) {
+	for _, c := range []struct {
+		kind        gguf.Type
+		bytes, wide int64
+		blocks      bool
+	}{{gguf.Q6K, 4 * 210, 4 * 224, true}, {gguf.Q4v0, 4 * 144, 4 * 144, true}, {gguf.Q5v1, 2048, 2048, false}} {
+		per, size := c.kind.Block()
+		f, err := gguf.OpenBytes(ggufwrite.File(nil, []ggufwrite.Tensor{
+			{Name: "w", Type: c.kind, Shape: []int{4, 256}, Data: make([]byte, 4*256/per*size)},
+		}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		set, err := weights.FromGGUF(f, engine.BF16)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if set.Bytes() != c.bytes || set.WideBytes() != c.wide || set.Blocks() != c.blocks {
+			t.Errorf("%s: %d bytes, %d on devices, blocks: %v; want %d, %d, %v", c.kind, set.Bytes(), set.WideBytes(),
+				set.Blocks(), c.bytes, c.wide, c.blocks)
+		}
+	}
+}
+
 func comparePacked(t *testing.T, what string, ops engine.Ops, lazy, wide *weights.Set, x []float32, rank, ranks int) {
 	t.Helper()
 	var out [2][4][]float32

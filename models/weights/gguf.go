@@ -14,9 +14,10 @@ import (
 // FromGGUF makes a Set of all tensors of f, which must stay open while the Set is loaded from. Tensors stored as f32,
 // f16 or bf16 keep their type and are views of the file. Quantised ones appear as form (bf16 or f32) and are widened
 // when Elements asks, the range it asks for and nothing else, so that loading holds one matrix at a time beside what
-// has been packed. Matrices whose form is bf16 reach the device in the blocks of the file where rows and columns of it
-// are wanted that are whole blocks. Text encoders in llama.cpp's names get the names of Hugging Face. Errors: types
-// that cannot be widened, counted by type, and two names that become one.
+// has been packed. Matrices whose form is bf16 reach the device in the blocks of the file where backends multiply them
+// (engine.Blocks.Form) and rows and columns of them are wanted that are whole blocks. Text encoders in llama.cpp's
+// names get the names of Hugging Face. Errors: types that cannot be widened, counted by type, and two names that become
+// one.
 func FromGGUF(f *gguf.File, form engine.DType) (*Set, error) {
 	if form != engine.BF16 && form != engine.F32 {
 		return nil, fmt.Errorf("quantised weights cannot be widened to %s (allowed: bf16, f32)", form)
@@ -75,7 +76,7 @@ func storedGGUF(e gguf.Entry, form engine.DType, drop func()) Stored {
 		DType: form, Shape: e.Shape,
 		make: func(dst []byte, lo, hi int) { widen(e, dst, lo, hi, form) }, drop: drop,
 	}
-	if b := e.Type.Blocks(); form == engine.BF16 && b != nil && len(e.Shape) == 2 && e.Shape[1]%b.Elements == 0 {
+	if b := e.Type.Blocks(); form == engine.BF16 && b.Form() > 0 && len(e.Shape) == 2 && e.Shape[1]%b.Elements == 0 {
 		s.packed = &blocks{form: b, k: e.Shape[1], pieces: [][]byte{e.Data}}
 	}
 	return s

@@ -1,7 +1,6 @@
 package weights
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +10,7 @@ import (
 	"patchbay/engine"
 	"patchbay/engine/gguf"
 	"patchbay/engine/safetensors"
+	"patchbay/engine/torchfile"
 )
 
 // File is an open checkpoint in any of the forms that Open reads. Its methods may be called from several goroutines,
@@ -56,6 +56,24 @@ func Open(path string, form engine.DType) (*File, error) {
 		_ = f.Close() // the first error is the one to report
 		return nil, err
 	}
+	return f, nil
+}
+
+// OpenTorch is Open for files of upscale models, which may also be of torch.save's form (package torchfile).
+func OpenTorch(path string) (*File, error) {
+	if !begins(path, "PK\x03\x04") {
+		return Open(path, engine.F32)
+	}
+	file, err := torchfile.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	tensors := map[string]Stored{}
+	for name, e := range file.Tensors() {
+		tensors[name] = Stored{DType: e.DType, Shape: e.Shape, Data: e.Data}
+	}
+	f := &File{set: FromMap(tensors), hash: file.HeaderHash(), paths: []string{path}, close: []func() error{file.Close}}
+	f.size = f.set.Bytes()
 	return f, nil
 }
 
@@ -161,7 +179,10 @@ func readSmall(path string, limit int64) ([]byte, error) {
 
 // isGGUF looks at the first bytes of a file. One that cannot be read is left to the reader of safetensors, which says
 // why.
-func isGGUF(path string) bool {
+func isGGUF(path string) bool { return begins(path, "GGUF") }
+
+// begins reports whether a file can be read and begins with four bytes.
+func begins(path, with string) bool {
 	file, err := os.Open(path)
 	if err != nil {
 		return false
@@ -169,5 +190,5 @@ func isGGUF(path string) bool {
 	defer func() { _ = file.Close() }() // only read from
 	var magic [4]byte
 	_, err = io.ReadFull(file, magic[:])
-	return err == nil && bytes.Equal(magic[:], []byte("GGUF"))
+	return err == nil && string(magic[:]) == with
 }

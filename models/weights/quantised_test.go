@@ -417,16 +417,16 @@ func TestFormsHaveNames(t *testing.T) {
 	}
 }
 
-// TestWideBytes: a tensor counts as much as a device takes that has nothing narrower than bf16.
+// TestWideBytes: a tensor counts as much as a device takes that has nothing narrower than bf16 but i8.
 func TestWideBytes(t *testing.T) {
 	set := weights.FromMap(map[string]weights.Stored{
-		"i8":     {DType: engine.I8, Shape: []int{4, 16}, Data: make([]byte, 64), Scales: make([]float32, 4)},
+		"i8":     {DType: engine.I8, Shape: []int{4, 64}, Data: make([]byte, 256), Scales: make([]float32, 4)},
 		"fp8":    {DType: engine.F8E4M3, Shape: []int{8}, Data: make([]byte, 8), Scale: 0.5},
 		"f16":    {DType: engine.F16, Shape: []int{8}, Data: make([]byte, 16)},
 		"scaled": {DType: engine.F16, Shape: []int{8}, Data: make([]byte, 16), Scale: 0.5},
 		"bias":   {DType: engine.F32, Shape: []int{4}, Data: make([]byte, 16)},
 	})
-	if n := set.WideBytes(); n != 128+16+16+32+16 || set.Bytes() != 64+8+16+16+16 {
-		t.Errorf("%d bytes, %d wide: want 120 and 208", set.Bytes(), n)
+	if n := set.WideBytes(); n != 4*(64+16)+16+16+32+16 || set.Bytes() != 256+8+16+16+16 {
+		t.Errorf("%d bytes, %d wide: want 312 and 400", set.Bytes(), n)
 	}
 }

@@ -64,16 +64,16 @@ func (c *selection) split(expr string, d dims, opt Options) error {
 	}
 	switch side {
 	case "rows":
-		if total != c.count || c.order != nil {
+		if total != c.count {
 			return fmt.Errorf("split %q covers %d rows of %d", expr, total, c.count)
 		}
-		c.order = []int{}
+		order := []int{}
 		for _, s := range spans {
 			for r := s.lo; r < s.hi; r++ {
-				c.order = append(c.order, c.first+r)
+				order = append(order, c.row(r))
 			}
 		}
-		c.count = len(c.order)
+		c.order, c.count = order, len(order)
 	case "cols":
 		if total != c.k || c.channels != 0 {
 			return fmt.Errorf("split %q covers %d columns of %d", expr, total, c.k)

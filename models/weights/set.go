@@ -122,14 +122,20 @@ func (s *Set) Bytes() int64 {
 	return n
 }
 
-// WideBytes returns the size of all tensors on devices that compute with bf16, f16 and f32 alone: what is narrower is
-// bf16 there, and f16 with a factor f32.
+// WideBytes returns the size of all tensors on devices that compute with i8, blocks, bf16, f16 and f32 alone: i8 has 16
+// bytes behind each row there, rows of blocks are filled up to 16 bytes, other narrow types are bf16, and f16 with a
+// factor is f32.
 func (s *Set) WideBytes() int64 {
 	n := int64(0)
 	for _, t := range s.tensors {
 		size := t.DType.Size()
 		switch {
-		case t.packed != nil || size == 1:
+		case t.packed != nil:
+			n += int64(t.Shape[0] * ((t.packed.rowBytes() + 15) / 16 * 16))
+			continue
+		case t.DType == engine.I8 && len(t.Shape) == 2:
+			n += int64(16 * t.Shape[0])
+		case size == 1:
 			size = engine.BF16.Size()
 		case t.DType == engine.F16 && t.Scale != 0 && t.Scale != 1:
 			size = engine.F32.Size()
@@ -139,8 +145,18 @@ func (s *Set) WideBytes() int64 {
 	return n
 }
 
+// Blocks reports whether there are tensors in blocks, which a device widens as it multiplies.
+func (s *Set) Blocks() bool {
+	for _, t := range s.tensors {
+		if t.packed != nil {
+			return true
+		}
+	}
+	return false
+}
+
 // Form names what most bytes of the set are: a type, "int8", "rotated int8", or the form of blocks. quantised reports
-// whether processors keep it as it is, narrower than bf16.
+// whether backends keep it as it is, narrower than bf16.
 func (s *Set) Form() (name string, quantised bool) {
 	count := map[string]int64{}
 	narrow := int64(0)

@@ -15,21 +15,15 @@ func (m *Model) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
 		x, of = s.ImageRows(), s.Wide.ImageOnly()
 		rope = engine.RoPE{Cos: rope.Cos.Slice(0, lt, s.Wide.Len()), Sin: rope.Sin.Slice(0, lt, s.Wide.Len())}
 	}
-	w.Block.run(env, x, of, s.M.Image[i].Index(0, s.Step), m.Spec().HeadDim, func(q, k, v, out engine.Tensor) {
-		n := w.Block.norm()
-		env.Attend(dit.Attention{
-			Block: i, Q: q, K: k, V: v, TextNorm: n, ImageNorm: n, RoPE: rope, Rows: of, ImageOnly: image, Out: out,
-		})
-	})
+	w.Block.run(env, x, s.M.Image[i].Index(0, s.Step), m.Spec(),
+		dit.Attention{Block: i, RoPE: rope, Rows: of, ImageOnly: image})
 }
 
 // run is x += gate * norm(out(attention(norm(x) scaled))), x += gate * norm(down(silu(gate) * up of norm(x) scaled)).
-// x are those of the rows `of` that this rank keeps between products; mod [n, 4E] is (scale, gate, scale, gate), absent
-// for text: neither scales nor gates. d is the width of a head.
-func (b *block) run(env dit.Env, x engine.Tensor, of dit.Rows, mod engine.Tensor, d int,
-	attend func(q, k, v, out engine.Tensor),
-) {
-	mark, e := env.Arena.Mark(), x.Dim(2)
+// x are those of the rows of a that this rank keeps between products; mod [n, 4E] is (scale, gate, scale, gate), absent
+// for text: neither scales nor gates. a is the attention without its tensors.
+func (b *block) run(env dit.Env, x, mod engine.Tensor, spec *dit.Spec, a dit.Attention) {
+	mark, e, of := env.Arena.Mark(), x.Dim(2), a.Rows
 	part := func(i int) engine.Tensor {
 		if mod.IsZero() {
 			return mod
@@ -43,8 +37,9 @@ func (b *block) run(env dit.Env, x engine.Tensor, of dit.Rows, mod engine.Tensor
 	attended := layers.Scratch(env, x, x.Dim(0), of.Len(), b.Out.K())
 	scaled(env, h, x, b.Norm1, part(0))
 	layers.ColumnLinear(env, qkv, h, b.QKV, of, engine.ActNone)
-	q, k, v := layers.QKV(qkv, d)
-	attend(q, k, v, layers.Heads(attended, d))
+	a.Q, a.K, a.V = layers.GroupedQKV(qkv, spec.HeadDim, spec.Group())
+	a.TextNorm, a.ImageNorm, a.Out = b.norm(), b.norm(), layers.Heads(attended, spec.HeadDim)
+	env.Attend(a)
 	env.Ops.Fill(result, 0)
 	layers.RowLinear(env, result, attended, b.Out, engine.Tensor{}, of)
 	gated(env, x, result, b.Norm2, part(1))

@@ -1,5 +1,5 @@
 // Package zimage is Z-Image by Alibaba's Tongyi lab, base and turbo: one stream of text and image tokens (S3-DiT,
-// arXiv:2511.22699), the form of Lumina-Image 2.0 (arXiv:2503.21758) with other modulations. Text goes through two
+// arXiv:2511.22699), and Lumina-Image 2.0 (arXiv:2503.21758), whose form it has (lumina2.go). Text goes through two
 // blocks of its own, the picture through two of its own, then both through all others. It reads the original tensor
 // names, bare or inside a full checkpoint.
 //
@@ -7,12 +7,11 @@
 // up with learned pads to a multiple of 32, which take part in attention like any (files without pad tokens: not);
 // text token k sits at (k+1, 0, 0), image tokens at (text tokens with pads + 1, row, column), image pads at (0, 0, 0);
 // token features are (row, column, channel) on both sides; modulations are linear in the timestep embedding without
-// activation, but the last layer's has one; gates go through tanh and scale what has been normalised, there are no
-// shifts; norms of blocks have eps 1e-5, those of queries and keys 2^-23.
+// activation, but the last layer's has one, and all have in Lumina 2; gates go through tanh and scale what has been
+// normalised, there are no shifts; norms of blocks have eps 1e-5, those of queries and keys 2^-23.
 package zimage
 
 import (
-	"encoding/json"
 	"fmt"
 
 	"patchbay/models/family"
@@ -22,7 +21,8 @@ import (
 // Config holds the sizes of one Z-Image model. JSON names are ComfyUI's.
 type Config struct {
 	Hidden     int     `json:"dim"`              // 3840
-	Heads      int     `json:"n_heads"`          // 30
+	Heads      int     `json:"n_heads"`          // 30; Lumina 2: 24
+	KVHeads    int     `json:"n_kv_heads"`       // 0: as many; Lumina 2: 8
 	Axes       []int   `json:"axes_dims"`        // [32, 48, 48], sums to the head dim
 	Theta      float64 `json:"rope_theta"`       // 256
 	TimeFactor float64 `json:"time_scale"`       // 1000
@@ -34,52 +34,61 @@ type Config struct {
 	MLPHidden  int     `json:"mlp_hidden"`       // 10240
 	TimeHidden int     `json:"time_hidden"`      // 1024, inside the timestep embedder
 	Multiple   int     `json:"pad_tokens_multiple"`
+	Plain      bool    `json:"z_image_modulation"` // of blocks: without an activation
 }
 
 const (
-	features = 256 // sinusoidal features of a timestep, and its embedding
+	features = 256 // sinusoidal features of a timestep, and Z-Image's embedding of it
 	padTo    = 32  // of files with pad tokens
 )
 
 // Detect infers the config from names and shapes. What they do not tell (axes, theta, time factor) comes from the JSON
 // under meta["config"] where the file has one, else the released values.
 func Detect(set *weights.Set, meta map[string]string) (family.Config, error) {
-	c := Config{Theta: 256, TimeFactor: 1000, PatchSize: 2}
-	if text, ok := meta["config"]; ok {
-		if err := json.Unmarshal([]byte(text), &c); err != nil {
-			return nil, fmt.Errorf("zimage: config in the file's metadata: %w", err)
-		}
+	c := Config{Theta: 10000, TimeFactor: 1, PatchSize: 2}
+	plain := set.Has(keyPlain)
+	if plain {
+		c.Theta, c.TimeFactor = 256, 1000
+	}
+	if err := family.ReadConfig("zimage", meta, &c); err != nil {
+		return nil, err
 	}
 	if c.PatchSize < 1 {
 		return nil, fmt.Errorf("zimage: patch_size %d in the file's metadata, want at least 1", c.PatchSize)
 	}
 	c.Hidden, c.Channels = set.Dim("x_embedder.weight", 0), set.Dim("x_embedder.weight", 1)/(c.PatchSize*c.PatchSize)
 	c.ContextDim, c.TimeHidden = set.Dim("cap_embedder.1.weight", 1), set.Dim("t_embedder.mlp.0.weight", 0)
-	c.Refiners, c.Depth = set.Count("noise_refiner"), set.Count("layers")
+	c.Plain, c.Refiners, c.Depth = plain, set.Count("noise_refiner"), set.Count("layers")
 	c.MLPHidden = set.Dim("layers.0.feed_forward.w1.weight", 0)
 	c.Multiple = 0
 	if set.Has("cap_pad_token") {
 		c.Multiple = padTo
 	}
-	d, sum := set.Dim("layers.0.attention.q_norm.weight", 0), 0
-	if c.Axes == nil && d == 128 {
+	d := set.Dim("layers.0.attention.q_norm.weight", 0)
+	switch {
+	case c.Axes != nil:
+	case plain && d == 128:
 		c.Axes = []int{32, 48, 48}
-	}
-	for _, a := range c.Axes {
-		if sum += a; a <= 0 || a%2 != 0 {
-			return nil, fmt.Errorf("zimage: axes_dims %v: each must be even and positive", c.Axes)
-		}
+	case !plain && d == 96:
+		c.Axes = []int{32, 32, 32}
 	}
 	switch {
-	case d == 0 || c.Hidden%d != 0:
+	case d == 0 || c.Hidden == 0 || c.Hidden%d != 0:
 		return nil, fmt.Errorf("zimage: width %d is not a multiple of the head dim %d", c.Hidden, d)
-	case sum != d || len(c.Axes) != 3:
-		return nil, fmt.Errorf("zimage: axes_dims %v must be three sizes that add up to the head dim %d; files of other "+
-			"sizes carry them in their metadata under config", c.Axes, d)
 	case set.Count("context_refiner") != c.Refiners:
 		return nil, fmt.Errorf("zimage: %d blocks refine the picture and %d the text, want as many", c.Refiners,
 			set.Count("context_refiner"))
 	}
-	c.Heads = c.Hidden / d
+	if err := family.CheckAxes("zimage", "axes_dims", c.Axes, 3, d); err != nil {
+		return nil, err
+	}
+	c.Heads, c.KVHeads = c.Hidden/d, (set.Dim("layers.0.attention.qkv.weight", 0)-c.Hidden)/2/d
+	if c.KVHeads < 1 || c.Heads%c.KVHeads != 0 {
+		return nil, fmt.Errorf("zimage: %d heads of queries and %d of keys, the second must divide the first", c.Heads,
+			c.KVHeads)
+	}
+	if c.KVHeads == c.Heads {
+		c.KVHeads = 0
+	}
 	return c, nil
 }

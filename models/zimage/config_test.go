@@ -76,7 +76,7 @@ func TestDetectRefusesWithReasons(t *testing.T) {
 		meta map[string]string
 		want string
 	}{
-		{shapes(t, tiny), nil, "axes_dims [] must be three sizes"},
+		{shapes(t, tiny), nil, "axes_dims [] must be 3 sizes"},
 		{shapes(t, tiny), map[string]string{"config": `{"axes_dims": [7, 9, 8]}`}, "even"},
 		{shapes(t, tiny), map[string]string{"config": `{"patch_size": 0}`}, "patch_size 0"},
 		{shapes(t, tiny), map[string]string{"config": `{`}, "metadata"},

@@ -1,6 +1,8 @@
 package zimage
 
 import (
+	"errors"
+
 	"patchbay/models/dit"
 	"patchbay/models/family"
 	"patchbay/models/latent"
@@ -9,42 +11,67 @@ import (
 	"patchbay/models/weights"
 )
 
+// keyPlain is what tells files of Z-Image.
+const keyPlain = "noise_refiner.0.adaLN_modulation.0.weight"
+
 // Family describes Z-Image. Sizes of the release: Tongyi-MAI/Z-Image-Turbo.
 func Family() family.Family {
 	return family.Family{
 		Name:   "zimage",
-		Forms:  []family.Form{{Has: "noise_refiner.0.adaLN_modulation.0.weight"}},
+		Forms:  []family.Form{{Has: keyPlain, Lacks: []string{"dec_net.cond_embed.weight"}}}, // in pixel space
 		Detect: Detect,
-		Text: family.Text{
-			Types: []string{"lumina2"},
-			Encoders: []family.Encoder{{
-				Kind: "qwen3", Form: text.Form{Layer: -2},
-				Under:  func(typ string) bool { return typ != "flux2" },
-				Layout: tokenizer.Chat("qwen3_4b", "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n", 151643),
-			}},
-			Join: func(done map[string]*text.Encoding) (dit.Entry, error) {
-				return dit.Entry{Context: done["qwen3"].Context}, nil
-			},
-		},
+		Text:   prompts(),
+		Patch: &family.Patch{Refused: map[string]string{
+			"control_all_x_embedder.2-1.weight": "a Fun control net for Z-Image, which has attention of its own",
+		}},
 		// Adapters come with or without the prefix of diffusers.
 		Names: weights.Names{Diffusers: diffusers(), Original: diffusers()},
 		Releases: []family.Release{{Name: "z-image-turbo", Steps: 9, Text: 96, Entries: 1, Config: Config{
 			Hidden: 3840, Heads: 30, Axes: []int{32, 48, 48}, Theta: 256, TimeFactor: 1000, Refiners: 2, Depth: 30,
-			ContextDim: 2560, Channels: 16, PatchSize: 2, MLPHidden: 10240, TimeHidden: 1024, Multiple: padTo,
+			ContextDim: 2560, Channels: 16, PatchSize: 2, MLPHidden: 10240, TimeHidden: 1024, Multiple: padTo, Plain: true,
 		}}},
 		Tiny: Config{
 			Hidden: 144, Heads: 6, Axes: []int{8, 8, 8}, Theta: 256, TimeFactor: 1000, Refiners: 2, Depth: 3,
-			ContextDim: 48, Channels: 16, PatchSize: 2, MLPHidden: 384, TimeHidden: 160, Multiple: padTo,
+			ContextDim: 48, Channels: 16, PatchSize: 2, MLPHidden: 384, TimeHidden: 160, Multiple: padTo, Plain: true,
 		},
 	}
 }
 
-// diffusers are the names of diffusers' ZImageTransformer2DModel where they differ.
+// prompts says that ComfyUI reads both families' encoders under one type: Z-Image's Qwen3 in a chat, Lumina 2's Gemma 2
+// plain.
+func prompts() family.Text {
+	return family.Text{
+		Types: []string{"lumina2"},
+		Encoders: []family.Encoder{
+			{
+				Kind: "qwen3", Optional: true, Form: text.Form{Layer: -2},
+				Under:  func(typ string) bool { return typ != "flux2" },
+				Layout: tokenizer.Chat("qwen3_4b", "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n", 151643),
+			},
+			{
+				Kind: "gemma2_2b", Optional: true, Form: text.Form{Layer: -2}, Layout: tokenizer.Gemma2("gemma2_2b"),
+				Under: func(string) bool { return true },
+			},
+		},
+		Join: func(done map[string]*text.Encoding) (dit.Entry, error) {
+			for _, e := range done {
+				return dit.Entry{Context: e.Context}, nil
+			}
+			return dit.Entry{}, errors.New("zimage: no encoder was run")
+		},
+	}
+}
+
+// diffusers are the names of diffusers' ZImageTransformer2DModel where they differ. Keys and values have as many rows,
+// queries as many as columns.
 func diffusers() []weights.Alias {
 	var list []weights.Alias
 	for _, l := range []string{"layers.*.attention.", "noise_refiner.*.attention.", "context_refiner.*.attention."} {
-		list = append(list, weights.QKV(l, [3]string{"to_q", "to_k", "to_v"}, l+"qkv")...)
-		list = append(list, weights.Alias{File: l + "to_out.0", Own: l + "out"})
+		list = append(list,
+			weights.Alias{File: l + "to_q", Own: l + "qkv", Rows: weights.Square(0)},
+			weights.Alias{File: l + "to_k", Own: l + "qkv", Rows: func(n, k int) (int, int) { return k, (n + k) / 2 }},
+			weights.Alias{File: l + "to_v", Own: l + "qkv", Rows: func(n, k int) (int, int) { return (n + k) / 2, n }},
+			weights.Alias{File: l + "to_out.0", Own: l + "out"})
 	}
 	return list
 }
@@ -52,7 +79,8 @@ func diffusers() []weights.Alias {
 // Describe describes the model. The text's own blocks count as embedding.
 func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
-		Family: "zimage", Width: c.Hidden, Heads: c.Heads, HeadDim: c.Hidden / c.Heads, PatchSize: c.PatchSize,
+		Family: c.name(), Width: c.Hidden, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.Hidden / c.Heads,
+		PatchSize: c.PatchSize, VectorDim: c.vector(),
 		Channels: c.Channels, OutChannels: c.Channels, ContextDim: c.ContextDim, Multiple: c.Multiple,
 		Rotates: true, MLPRatio: 1.5 * float64(c.MLPHidden) / float64(c.Hidden), // three products
 	}
@@ -62,13 +90,16 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	for range c.Depth {
 		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Single, Skip: -1, Attends: 1, Sandwich: true, Gated: true})
 	}
-	tags := family.Tags{Dims: map[string]int{"F": c.MLPHidden, "W": c.TimeHidden}, Block: c.block}
-	d, err := family.Describe("zimage", set, s, tags, func() *net { return newNet(c) },
+	tags := family.Tags{
+		Dims:  map[string]int{"F": c.MLPHidden, "W": c.TimeHidden, "M": c.vector()},
+		Block: c.block, Ignore: []string{"norm_final."}, // of Lumina 2, read by nobody
+	}
+	d, err := family.Describe(c.name(), set, s, tags, func() *net { return newNet(c) },
 		func(l family.Loaded[net]) dit.Model { return &Model{l, c} })
 	if err != nil {
 		return nil, err
 	}
-	d.Latent, d.Sampling = latent.FLUX(), family.Sampling{Line: family.FlowLine, Shift: 3, Multiplier: 1}
+	d.Latent, d.Sampling = latent.FLUX(), family.Sampling{Line: family.FlowLine, Shift: c.shift(), Multiplier: 1}
 	return d, nil
 }
 
@@ -86,6 +117,15 @@ func (c Config) block(list string, i int) int {
 func newNet(c Config) *net {
 	n := &net{
 		Text: make([]textBlock, c.Refiners), Image: make([]modulated, c.Refiners), Layers: make([]modulated, c.Depth),
+	}
+	for _, blocks := range [][]modulated{n.Image, n.Layers} {
+		for i := range blocks {
+			if c.Plain {
+				blocks[i].Plain = &plainMod{}
+			} else {
+				blocks[i].Active = &activeMod{}
+			}
+		}
 	}
 	if c.Multiple > 0 {
 		n.Pads = &pads{}

@@ -48,16 +48,12 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.R
 		env.Ops.Copy(p.Text.Slice(1, own, lt), m.Net.Pads.Text.Unsqueeze(0).Broadcast(0, n).Broadcast(1, lt-own))
 	}
 	alone := env // every rank computes the text whole
-	alone.Reduce, alone.Gather, alone.Scatter = nil, nil, nil
+	alone.Reduce, alone.Gather, alone.Scatter, alone.Attend = nil, nil, nil, dit.Whole(env.Ops)
 	rope := engine.RoPE{Cos: p.RoPE.Cos.Slice(0, 0, lt), Sin: p.RoPE.Sin.Slice(0, 0, lt)}
 	for i := range m.Net.Text {
 		b := block(m.Net.Text[i])
 		if lt > 0 {
-			b.run(alone, p.Text, dit.Rows{Text: dit.Range{End: lt}}, engine.Tensor{}, spec.HeadDim,
-				func(q, k, v, out engine.Tensor) {
-					env.Ops.QKNormRoPE(q, k, v, q, k, v, b.norm(), rope)
-					env.Ops.Attention(out, q, k, v, engine.AttentionArgs{})
-				})
+			b.run(alone, p.Text, engine.Tensor{}, spec, dit.Attention{RoPE: rope, Rows: dit.Rows{Text: dit.Range{End: lt}}})
 		}
 	}
 	env.Arena.Release(mark)
@@ -76,10 +72,7 @@ func position(row, lt int, g dit.Grid) [3]int {
 	return [3]int{}
 }
 
-// PrepareBlock adds nothing: blocks need nothing of the entries alone.
-func (m *Model) PrepareBlock(dit.Env, *dit.Prepared, int) {}
-
-// Modulate embeds every timestep, [S, n, 256], and computes of it Image [S, n, 4E] of the held blocks (scale and gate
+// Modulate embeds every timestep, [S, n, M], and computes of it Image [S, n, 4E] of the held blocks (scale and gate
 // of attention, then of the MLP, gates through tanh) and Head [S, n, E+N]: the last layer's scale, then -1 for each of
 // the N numbers that it writes.
 func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held dit.Range) *dit.Modulation {
@@ -90,15 +83,18 @@ func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held
 		t[i] = (1 - v) * float32(m.cfg.TimeFactor)
 	}
 	out := &dit.Modulation{Image: make([]engine.Tensor, blocks), Text: make([]engine.Tensor, blocks)}
-	out.Vector = env.Arena.Alloc(engine.F32, s, n, features)
+	out.Vector = env.Arena.Alloc(engine.F32, s, n, m.cfg.vector())
 	if !m.Held.NoHead {
 		out.Head = env.Arena.Alloc(engine.F32, s, n, m.cfg.Hidden+m.Net.Final.Linear.N())
 	}
 	mark := env.Arena.Mark()
 	f := layers.Upload(env, layers.TimestepFeatures(t, features), s, n, features)
 	layers.MLP(env, out.Vector, f, m.Net.Time.In, m.Net.Time.Out, engine.SiLU)
+	if !m.cfg.Plain {
+		f = out.Vector
+	}
+	env.Ops.Activate(f, out.Vector, engine.SiLU)
 	if !m.Held.NoHead {
-		env.Ops.Activate(f, out.Vector, engine.SiLU)
 		scale := env.Arena.Alloc(engine.F32, s, n, m.cfg.Hidden)
 		env.Ops.Linear(scale, f, m.Net.Final.Mod, engine.Epilogue{})
 		env.Ops.Copy(out.Head.Slice(2, 0, m.cfg.Hidden), scale)
@@ -120,7 +116,7 @@ func (m *Model) ModulateBlock(env dit.Env, out *dit.Modulation, i int) {
 	}
 	s, n, e := out.Vector.Dim(0), out.Vector.Dim(1), m.cfg.Hidden
 	out.Image[i] = env.Arena.Alloc(engine.F32, s, n, 4*e)
-	env.Ops.Linear(out.Image[i], out.Vector, m.block(i).Mod, engine.Epilogue{})
+	env.Ops.Linear(out.Image[i], out.Vector, m.block(i).mod(), engine.Epilogue{})
 	layers.Tanh(env, out.Image[i].Slice(2, e, 2*e))
 	layers.Tanh(env, out.Image[i].Slice(2, 3*e, 4*e))
 }

@@ -27,17 +27,35 @@ type caption struct {
 
 type timeEmbedder struct {
 	In  *engine.Weight `weight:"0" shape:"W,256"`
-	Out *engine.Weight `weight:"2" shape:"256,W"`
+	Out *engine.Weight `weight:"2" shape:"M,W"`
 }
 
+// modulated is a block with its modulations, in one of two forms.
 type modulated struct {
-	Mod   *engine.Weight `weight:"adaLN_modulation.0" shape:"4E,256"`
-	Block block          `weight:""`
+	Plain  *plainMod  `weight:"adaLN_modulation"` // Z-Image
+	Active *activeMod `weight:"adaLN_modulation"` // Lumina 2
+	Block  block      `weight:""`
+}
+
+type plainMod struct {
+	Linear *engine.Weight `weight:"0" shape:"4E,M"`
+}
+
+type activeMod struct {
+	Linear *engine.Weight `weight:"1" shape:"4E,M"`
+}
+
+// mod is the product for the modulations.
+func (m *modulated) mod() *engine.Weight {
+	if m.Plain != nil {
+		return m.Plain.Linear
+	}
+	return m.Active.Linear
 }
 
 type block struct {
 	Norm1 engine.Tensor  `weight:"attention_norm1.weight" shape:"E"`
-	QKV   *engine.Weight `weight:"attention.qkv,nobias" shape:"3E,E" split:"rows 3E"`
+	QKV   *engine.Weight `weight:"attention.qkv,nobias" shape:"E+2K,E" split:"rows E+2K"`
 	Query engine.Tensor  `weight:"attention.q_norm.weight" shape:"D"`
 	Key   engine.Tensor  `weight:"attention.k_norm.weight" shape:"D"`
 	Out   *engine.Weight `weight:"attention.out,nobias" shape:"E,E" split:"cols E"`
@@ -52,7 +70,7 @@ type block struct {
 // textBlock is a block that every rank of a tensor group computes whole: a prompt goes through it once.
 type textBlock struct {
 	Norm1 engine.Tensor  `weight:"attention_norm1.weight" shape:"E"`
-	QKV   *engine.Weight `weight:"attention.qkv,nobias" shape:"3E,E"`
+	QKV   *engine.Weight `weight:"attention.qkv,nobias" shape:"E+2K,E"`
 	Query engine.Tensor  `weight:"attention.q_norm.weight" shape:"D"`
 	Key   engine.Tensor  `weight:"attention.k_norm.weight" shape:"D"`
 	Out   *engine.Weight `weight:"attention.out,nobias" shape:"E,E"`
@@ -65,6 +83,6 @@ type textBlock struct {
 }
 
 type final struct {
-	Mod    *engine.Weight `weight:"adaLN_modulation.1" shape:"E,256"`
+	Mod    *engine.Weight `weight:"adaLN_modulation.1" shape:"E,M"`
 	Linear *engine.Weight `weight:"linear,perm=patch" shape:"C*p*p,E"`
 }

@@ -12,7 +12,8 @@ func All(extra ...graph.Class) *graph.Catalogue {
 		loraClasses(), inpaintClasses(), tiledClasses(), resizeLatentClasses(), transformLatentClasses(),
 		composeLatentClasses(), latentBatchClasses(), resizeImageClasses(), imageOpClasses(), maskClasses(),
 		primitiveClasses(), styleClasses(), stitchClasses(), textFamilyClasses(), latentMathClasses(), imageBatchClasses(),
-		easyCacheClasses(), controlNetClasses(),
+		easyCacheClasses(), controlNetClasses(), modelPatchClasses(), logicClasses(), editImageClasses(), showClasses(),
+		expressionClasses(), generateClasses(), upscaleClasses(),
 		extra,
 	)
 }

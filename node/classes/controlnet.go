@@ -31,6 +31,7 @@ func controlNetClasses() []graph.Class {
 		graph.Float("strength", "", 1, 0, 10, 0.01), graph.Float("start_percent", "", 0, 0, 1, 0.001),
 		graph.Float("end_percent", "", 1, 0, 1, 0.001),
 	}
+	advancedPart := []graph.Input{part[0], part[1].AsAdvanced(), part[2].AsAdvanced()}
 	sides := []graph.Slot{{Name: "positive", Type: "CONDITIONING"}, {Name: "negative", Type: "CONDITIONING"}}
 	return []graph.Class{
 		{
@@ -56,6 +57,15 @@ func controlNetClasses() []graph.Class {
 				link("positive", "CONDITIONING"), link("negative", "CONDITIONING"), link("control_net", "CONTROL_NET"),
 				link("vae", "VAE"), link("image", "IMAGE"),
 			}, part...),
+			Outputs: sides, Run: applyControlNet,
+		},
+		{
+			Name: "ControlNetInpaintingAliMamaApply", Display: "Apply ControlNet Inpainting (AliMama)",
+			Module: "comfy_extras.nodes_controlnet", Category: category, Aliases: "masked controlnet", NewStyle: true,
+			Inputs: append([]graph.Input{
+				link("positive", "CONDITIONING"), link("negative", "CONDITIONING"), link("control_net", "CONTROL_NET"),
+				link("vae", "VAE"), link("image", "IMAGE"), link("mask", "MASK"),
+			}, advancedPart...),
 			Outputs: sides, Run: applyControlNet,
 		},
 		{
@@ -110,17 +120,58 @@ func applyControlNet(c *graph.Call) ([]any, error) {
 	if c.Given("vae") {
 		ctl.VAE = graph.Arg[*value.VAE](c, "vae")
 	}
+	if c.Given("mask") && ctl.Net.Masked() {
+		if err := hide(&ctl, graph.Arg[*picture.Mask](c, "mask")); err != nil {
+			return nil, err
+		}
+	}
 	add := func(e *value.Cond) { e.Controls = append(slices.Clip(e.Controls), &ctl) }
 	return []any{positive.Each(add), negative.Each(add)}, nil
 }
 
-// hints encodes hints of control nets: resized to the latent's pixels and cropped in the middle.
+// hide blackens what a mask says is to be filled in of a hint (ComfyUI comfy_extras/nodes_controlnet.py).
+func hide(ctl *value.Control, mask *picture.Mask) error {
+	if mask.B != 1 || ctl.Image.B != 1 {
+		return fault.At(fault.CodeBadInput, "mask", "mask: %d masks for %d pictures, one of each is taken", mask.B,
+			ctl.Image.B)
+	}
+	ctl.Mask = &picture.Image{B: 1, Y: mask.Y, X: mask.X, C: 1}
+	for _, v := range mask.Data {
+		ctl.Mask.Data = append(ctl.Mask.Data, 1-v)
+	}
+	im := *ctl.Image
+	keep, err := resizedImage(ctl.Mask, im.X, im.Y, string(resample.Bilinear), string(resample.CropCenter), "mask")
+	if err != nil {
+		return err
+	}
+	im.Data = slices.Clone(im.Data)
+	for i := range im.Data {
+		im.Data[i] *= float32(math.RoundToEven(float64(keep.Data[i/im.C])))
+	}
+	ctl.Image = &im
+	return nil
+}
+
+// hints encodes hints of control nets: resized to the latent's pixels and cropped in the middle. Masks become values of
+// the latent in the same way.
 func hints(c *graph.Call) value.HintFunc {
-	return func(ctl *value.Control, y, x int) (parallel.Latent, error) {
-		im, err := resizedImage(ctl.Image, 8*x, 8*y, string(resample.NearestExact), string(resample.CropCenter), "image")
-		if err != nil {
-			return parallel.Latent{}, err
+	return func(ctl *value.Control, y, x int) (hint parallel.Latent, mask []float32, err error) {
+		method, masks, crop := resample.NearestExact, resample.NearestExact, resample.CropCenter
+		if ctl.Net.Patch { // whose masks are not cropped
+			method, masks, crop = resample.Area, resample.Bilinear, resample.CropDisabled
 		}
-		return encodeImage(c, ctl.VAE, im)
+		im, err := resizedImage(ctl.Image, 8*x, 8*y, string(method), string(resample.CropCenter), "image")
+		if err != nil {
+			return hint, nil, err
+		}
+		if ctl.Mask != nil {
+			small, err := resizedImage(ctl.Mask, x, y, string(masks), string(crop), "mask")
+			if err != nil {
+				return hint, nil, err
+			}
+			mask = small.Data
+		}
+		hint, err = encodeImage(c, ctl.VAE, im)
+		return hint, mask, err
 	}
 }

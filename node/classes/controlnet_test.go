@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -25,14 +26,18 @@ import (
 type netRun struct {
 	t    *testing.T
 	root string
+	vae  string
+	mask *picture.Mask // of TheMask
 	eng  *parallel.Engine
 	e2eCase
 }
 
 func newNetRun(t *testing.T) *netRun {
 	t.Helper()
-	r := &netRun{t: t, root: t.TempDir(), eng: engineOf(t, fastOps), e2eCase: e2eCase{Model: "kontext-a"}}
-	for file, name := range map[string]string{"union": "cn-union-a", "three": "cn-union-a", "qwen": "cn-qwen-a"} {
+	r := &netRun{t: t, root: t.TempDir(), vae: "ae", eng: engineOf(t, fastOps), e2eCase: e2eCase{Model: "kontext-a"}}
+	for file, name := range map[string]string{
+		"union": "cn-union-a", "three": "cn-union-a", "qwen": "cn-qwen-a", "inpaint": "cn-qwen-inpaint-a",
+	} {
 		set, config, err := goldenweights.Set(name)
 		check(t, err)
 		var c map[string]any
@@ -51,6 +56,7 @@ func newNetRun(t *testing.T) *netRun {
 		writeModel(t, filepath.Join(r.root, "controlnet", file+".safetensors"), weights.FromMap(all), string(text),
 			strings.Clone)
 	}
+	writeGoldenModel(t, "wanvae-a", "", filepath.Join(r.root, "vae", "wan.safetensors"))
 	writeGolden(t, "vae-kl", filepath.Join(r.root, "controlnet", "vae.safetensors"))
 	_, config, err := goldenweights.Set("vae-flux")
 	check(t, err)
@@ -83,6 +89,7 @@ func (r *netRun) run(steps ...netStep) ([]float32, error) {
 		Catalogue: All(giving(map[string]given{
 			"TheModel": {"MODEL", m}, "TheText": {"CONDITIONING", text},
 			"TheHint":   {"IMAGE", &picture.Image{B: 1, Y: 33, X: 21, C: 3, Data: golden.Fill("nets/hint", 33*21*3, 1, 0.5)}},
+			"TheMask":   {"MASK", r.mask},
 			"TheLatent": {"LATENT", &value.Latent{Samples: parallel.NewLatent(1, 16, 6, 4)}},
 		}, got)...),
 	})
@@ -97,13 +104,16 @@ func (r *netRun) run(steps ...netStep) ([]float32, error) {
 		if s.kind != "" {
 			net = g.add("SetUnionControlNetType", "control_net", net, "type", s.kind)
 		}
-		in["vae"] = g.add("VAELoader", "vae_name", "ae.safetensors")
+		in["vae"] = g.add("VAELoader", "vae_name", r.vae+".safetensors")
 		maps.Copy(in, s.in)
 		list := []any{"positive", positive, "negative", negative, "control_net", net, "image", g.add("TheHint")}
 		for _, k := range []string{"strength", "start_percent", "end_percent", "vae"} {
 			if in[k] != nil {
 				list = append(list, k, in[k])
 			}
+		}
+		if s.class == filling {
+			list = append(list, "mask", g.add("TheMask"))
 		}
 		positive = g.add(s.class, list...)
 		negative = second(positive)
@@ -120,6 +130,7 @@ func (r *netRun) run(steps ...netStep) ([]float32, error) {
 const (
 	advanced = "ControlNetApplyAdvanced"
 	withVAE  = "ControlNetApplySD3"
+	filling  = "ControlNetInpaintingAliMamaApply"
 )
 
 // TestControlNetsThroughNodes: what the nodes of control nets say reaches the network.
@@ -192,6 +203,57 @@ func TestControlNetsAreRefusedByName(t *testing.T) {
 		if err == nil || !errors.As(err, &f) || f.Field != c.field || f.Node == "" ||
 			!strings.Contains(err.Error(), c.says) || (c.node != "" && f.Class != c.node) {
 			t.Errorf("%s: got %+v (%v), want field %q and %q", name, f, err, c.field, c.says)
+		}
+	}
+}
+
+// TestMaskOfAHint compares which pixels are kept with ComfyUI 0.33.0's ControlNetInpaintingAliMamaApply.
+func TestMaskOfAHint(t *testing.T) {
+	im := &picture.Image{B: 1, Y: 5, X: 7, C: 3, Data: slices.Repeat([]float32{1}, 5*7*3)}
+	ctl := value.Control{Image: im}
+	mask := &picture.Mask{B: 1, Y: 3, X: 4, Data: []float32{0, 0.2, 1, 0.9, 1, 0.45, 0.55, 0, 0.3, 0.7, 0.1, 1}}
+	check(t, hide(&ctl, mask))
+	for i, kept := range "1110000" + "1110000" + "0010011" + "0001110" + "1101100" {
+		for c := range 3 {
+			if got, in := ctl.Image.Data[3*i+c], im.Data[3*i+c]; got != float32(kept-'0') || in != 1 {
+				t.Errorf("pixel %d of channel %d is %v, of the node's input %v, want %c and 1", i, c, got, in, kept)
+			}
+		}
+	}
+	if err := hide(&ctl, &picture.Mask{B: 2, Y: 1, X: 1, Data: []float32{0, 0}}); err == nil ||
+		!strings.Contains(err.Error(), "2 masks") {
+		t.Errorf("two masks: got error %v", err)
+	}
+}
+
+// TestMasksReachTheNet: a net for filling in sees the mask and nothing of the picture under it; without a mask, and
+// with one that hides nothing, it sees the picture. Other nets see no masks.
+func TestMasksReachTheNet(t *testing.T) {
+	r := newNetRun(t)
+	r.Model, r.vae = "qwen-a", "wan"
+	draw := func(file, class string, masked float32) []float32 {
+		t.Helper()
+		r.mask = &picture.Mask{B: 1, Y: 4, X: 6, Data: slices.Repeat([]float32{masked}, 24)}
+		clear(r.mask.Data[:12])
+		out, err := r.run(netStep{class, file, "", nil})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	whole := draw("inpaint", withVAE, 0)
+	for name, c := range map[string]struct {
+		got, want []float32
+		same      bool
+	}{
+		"hides nothing": {draw("inpaint", filling, 0), whole, true},
+		"hides half":    {draw("inpaint", filling, 1), whole, false},
+		"mask alone":    {draw("inpaint", filling, 0.4), whole, false}, // rounds to nothing on the picture
+		"other net":     {draw("qwen", filling, 1), draw("qwen", withVAE, 0), true},
+	} {
+		rel := relative(c.got, c.want)
+		if c.same && !(rel <= 1e-6) || !c.same && !(rel >= 1e-4) {
+			t.Errorf("%s: relative difference %.3g, want the same: %v", name, rel, c.same)
 		}
 	}
 }

@@ -17,7 +17,7 @@ const (
 		"objects, background), then explain how the user's text instruction should alter or modify the image. Generate a " +
 		"new image that meets the user's requirements while maintaining consistency with the original input where " +
 		"appropriate.<|im_end|>\n<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
-	pictureInText = "<|vision_start|><|image_pad|><|vision_end|>"
+	pictureInText = value.PictureInText
 )
 
 // editTextClasses are the rows that encode prompts about pictures.

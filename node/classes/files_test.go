@@ -228,6 +228,11 @@ func TestQuantisedLoaders(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	a, b := narrow.Request(), wide.Request()
+	if n := a.WideBytes; n < packed.Size()*97/100 || n > packed.Size()*110/100 || !a.Blocks || b.Blocks ||
+		b.WideBytes < 2*flux.Size()*95/100 {
+		t.Errorf("on devices as blocks %d bytes, as f32 %d, of %d and %d", n, b.WideBytes, packed.Size(), 2*flux.Size())
+	}
 	if n := narrow.Request().WeightBytes; n < packed.Size()*97/100 || n > packed.Size()*103/100 ||
 		wide.Request().WeightBytes < 2*flux.Size()*95/100 || narrow.Key == wide.Key {
 		t.Errorf("as blocks %d bytes, as f32 %d; the file has %d, one in bf16 %d; keys %s and %s must differ",

@@ -22,7 +22,7 @@ import (
 
 // imageClasses are the rows that load and save pictures.
 func imageClasses() []graph.Class {
-	hidden := []graph.Hidden{{Name: "prompt", Kind: "PROMPT"}, {Name: "extra_pnginfo", Kind: "EXTRA_PNGINFO"}}
+	hidden := workflowTexts()
 	return []graph.Class{
 		{
 			Name: "SaveImage", Display: "Save Image", Module: "nodes", Category: "image",
@@ -62,19 +62,24 @@ func imageClasses() []graph.Class {
 
 func saveImages(c *graph.Call, prefix, kind string) ([]any, error) {
 	im := graph.Arg[*picture.Image](c, "images")
+	return []any{im}, saveAs(c, im, prefix, kind, "images")
+}
+
+// saveAs hands pictures to the caller as PNG; key is where the editor finds them.
+func saveAs(c *graph.Call, im *picture.Image, prefix, kind, key string) error {
 	texts := metadataOf(c)
 	for i := range im.B {
 		p, err := files.CheckPrefix(strings.ReplaceAll(prefix, "%batch_num%", pyjson.Str(int64(i))), im.X, im.Y)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if err := c.Context.Err(); err != nil {
-			return nil, err
+			return err
 		}
 		data := picture.EncodePNG(im.Bytes(i), im.Y, im.X, im.C, texts...)
-		c.Save(files.Output{Kind: "images", Prefix: p, Type: kind, Ext: ".png", Data: data, Width: im.X, Height: im.Y})
+		c.Save(files.Output{Kind: key, Prefix: p, Type: kind, Ext: ".png", Data: data, Width: im.X, Height: im.Y})
 	}
-	return []any{im}, nil
+	return nil
 }
 
 // metadataOf is what a saved file carries: the workflow as "prompt", then the extra texts.

@@ -47,6 +47,16 @@ func imageOpClasses() []graph.Class {
 			Outputs: graph.Slots("IMAGE"), Run: emptyImage,
 		},
 		{
+			Name: "Canny", Display: "Detect Edges (Canny)", Module: "comfy_extras.nodes_canny", Category: "image/filters",
+			Aliases: "edge detection, outline, contour detection, line art", Essential: "Image Tools", NewStyle: true,
+			Inputs: []graph.Input{
+				graph.Link("image", "IMAGE", ""),
+				graph.Float("low_threshold", "weaker edges are none", 0.4, 0.01, 0.99, 0.01),
+				graph.Float("high_threshold", "edges above it draw weaker ones in", 0.8, 0.01, 0.99, 0.01),
+			},
+			Outputs: graph.Slots("IMAGE"), Run: canny,
+		},
+		{
 			Name: "ImageBlend", Display: "Blend Images", Module: "comfy_extras.nodes_post_processing", Category: "image/filters",
 			Aliases: "mix images", Essential: "Image Tools", NewStyle: true,
 			Inputs: []graph.Input{
@@ -217,4 +227,20 @@ func blendModes() map[string]func(a, b float32) float32 {
 			return a + float32((float32(2*b)-1)*(g-a))
 		},
 	}
+}
+
+// canny draws edges; what kornia refuses is refused in words.
+func canny(c *graph.Call) ([]any, error) {
+	im, low, high := graph.Arg[*picture.Image](c, "image"), c.Decimal("low_threshold"), c.Decimal("high_threshold")
+	switch {
+	case low > high:
+		return nil, fault.At(fault.CodeBadInput, "low_threshold", "low_threshold: %v is above high_threshold %v", low, high)
+	case im.C != 3:
+		return nil, fault.At(fault.CodeBadInput, "image", "image: %d channels, want 3: SplitImageWithAlpha takes alpha off",
+			im.C)
+	case im.Y < picture.CannySide || im.X < picture.CannySide:
+		return nil, fault.At(fault.CodeBadInput, "image", "image: a picture of %d x %d, want at least %d x %[3]d", im.X, im.Y,
+			picture.CannySide)
+	}
+	return []any{picture.Canny(im, float32(low), float32(high))}, nil
 }

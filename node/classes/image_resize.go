@@ -11,7 +11,7 @@ import (
 
 // resizeImageClasses are the rows that enlarge, shrink and cut pictures.
 func resizeImageClasses() []graph.Class {
-	methods := []string{"nearest-exact", "bilinear", "area", "bicubic", "lanczos"}
+	methods := resizeMethods()
 	side := func(name string, preset, lo int64) graph.Input {
 		return graph.Int(name, "in pixels", preset, lo, 16384, 1)
 	}

@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"image/png"
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -17,6 +19,7 @@ import (
 	"patchbay/models/tiny"
 	"patchbay/models/weights"
 	"patchbay/models/weights/goldenweights"
+	"patchbay/node/fault"
 	"patchbay/node/files"
 	"patchbay/node/graph"
 	"patchbay/node/picture"
@@ -67,6 +70,19 @@ func chatRoots(t *testing.T, vocabulary string) files.Roots {
 	root := t.TempDir()
 	writeGoldenModel(t, "zimage-a", "model.diffusion_model.", filepath.Join(root, "diffusion_models/z_image.safetensors"))
 	writeGoldenModel(t, "qwen3-a", "", filepath.Join(root, "text_encoders/qwen_3.safetensors"))
+	pieces, err := os.ReadFile(filepath.Join("../../models/tokenizer/testdata/tiny_bpe.model"))
+	check(t, err)
+	vocabularyInside := safetensors.Entry{
+		Name: "spiece_model", DType: engine.U8, Shape: []int{len(pieces)}, Data: pieces,
+	}
+	writeGoldenModel(t, "lumina2-a", "", filepath.Join(root, "diffusion_models/lumina2.safetensors"))
+	writeGoldenModel(t, "gemma2-a", "", filepath.Join(root, "text_encoders/gemma_2_2b.safetensors"), vocabularyInside)
+	writeGoldenModel(t, "aura-a", "model.", filepath.Join(root, "diffusion_models/aura_flow.safetensors"))
+	writeGoldenModel(t, "pile-t5-a", "", filepath.Join(root, "text_encoders/pile_t5xl.safetensors"), vocabularyInside)
+	writeGoldenModel(t, "vae-kl", "", filepath.Join(root, "vae/kl.safetensors"))
+	writeGoldenModel(t, "chroma-a", "", filepath.Join(root, "diffusion_models/chroma.safetensors"))
+	copyFile(t, "text_encoders/demo_t5.safetensors", filepath.Join(root, "text_encoders/t5.safetensors"))
+	copyFile(t, "tokenizers/demo_t5.tokenizer.json", filepath.Join(root, "tokenizers/t5.tokenizer.json"))
 	copyFile(t, "vae/demo_ae.safetensors", filepath.Join(root, "vae/ae.safetensors"))
 	writeGoldenModel(t, "qwen-a", "model.diffusion_model.", filepath.Join(root, "diffusion_models/qwen_image.safetensors"))
 	writeGoldenModel(t, "qwen25vl-a", "", filepath.Join(root, "text_encoders/qwen_2.5_vl_7b.safetensors"))
@@ -115,6 +131,59 @@ func TestZImageFromFilesToPicture(t *testing.T) {
 			"latent_image": ["l", 0]}},
 		"d": {"class_type": "VAEDecode", "inputs": {"samples": ["s", 0], "vae": ["v", 0]}},
 		"o": {"class_type": "SaveImage", "inputs": {"images": ["d", 0], "filename_prefix": "z"}}}`)
+}
+
+// TestChromaFromFilesToPicture runs the public workflow with a guidance that is not the default.
+func TestChromaFromFilesToPicture(t *testing.T) {
+	planned(t, `{
+		"m": {"class_type": "UNETLoader", "inputs": {"unet_name": "chroma.safetensors", "weight_dtype": "default"}},
+		"c": {"class_type": "CLIPLoader", "inputs": {"clip_name": "t5.safetensors", "type": "chroma", "device": "default"}},
+		"v": {"class_type": "VAELoader", "inputs": {"vae_name": "ae.safetensors"}},
+		"l": {"class_type": "EmptySD3LatentImage", "inputs": {"width": 80, "height": 112, "batch_size": 1}},
+		"t": {"class_type": "CLIPTextEncode", "inputs": {"text": %q, "clip": ["c", 0]}},
+		"p": {"class_type": "FluxGuidance", "inputs": {"conditioning": ["t", 0], "guidance": 1.5}},
+		"n": {"class_type": "CLIPTextEncode", "inputs": {"text": "blurred", "clip": ["c", 0]}},
+		"s": {"class_type": "KSampler", "inputs": {"seed": 7, "steps": 3, "cfg": 4.0, "sampler_name": "euler",
+			"scheduler": "beta", "denoise": 1.0, "model": ["m", 0], "positive": ["p", 0], "negative": ["n", 0],
+			"latent_image": ["l", 0]}},
+		"d": {"class_type": "VAEDecode", "inputs": {"samples": ["s", 0], "vae": ["v", 0]}},
+		"o": {"class_type": "SaveImage", "inputs": {"images": ["d", 0], "filename_prefix": "c"}}}`)
+}
+
+// TestLumina2FromFilesToPicture runs the public workflow; the encoder's file has its vocabulary inside.
+func TestLumina2FromFilesToPicture(t *testing.T) {
+	planned(t, `{
+		"m": {"class_type": "UNETLoader", "inputs": {"unet_name": "lumina2.safetensors", "weight_dtype": "default"}},
+		"a": {"class_type": "ModelSamplingAuraFlow", "inputs": {"model": ["m", 0], "shift": 6.0}},
+		"c": {"class_type": "CLIPLoader", "inputs": {"clip_name": "gemma_2_2b.safetensors", "type": "lumina2",
+			"device": "default"}},
+		"v": {"class_type": "VAELoader", "inputs": {"vae_name": "ae.safetensors"}},
+		"l": {"class_type": "EmptySD3LatentImage", "inputs": {"width": 80, "height": 112, "batch_size": 1}},
+		"p": {"class_type": "CLIPTextEncode", "inputs": {"text": %q, "clip": ["c", 0]}},
+		"n": {"class_type": "CLIPTextEncode", "inputs": {"text": "blurred", "clip": ["c", 0]}},
+		"s": {"class_type": "KSampler", "inputs": {"seed": 7, "steps": 3, "cfg": 4.0, "sampler_name": "res_multistep",
+			"scheduler": "simple", "denoise": 1.0, "model": ["a", 0], "positive": ["p", 0], "negative": ["n", 0],
+			"latent_image": ["l", 0]}},
+		"d": {"class_type": "VAEDecode", "inputs": {"samples": ["s", 0], "vae": ["v", 0]}},
+		"o": {"class_type": "SaveImage", "inputs": {"images": ["d", 0], "filename_prefix": "c"}}}`)
+}
+
+// TestAuraFlowFromFilesToPicture runs the public workflow; ComfyUI has no type for its encoder.
+func TestAuraFlowFromFilesToPicture(t *testing.T) {
+	planned(t, `{
+		"m": {"class_type": "UNETLoader", "inputs": {"unet_name": "aura_flow.safetensors", "weight_dtype": "default"}},
+		"a": {"class_type": "ModelSamplingAuraFlow", "inputs": {"model": ["m", 0], "shift": 1.73}},
+		"c": {"class_type": "CLIPLoader", "inputs": {"clip_name": "pile_t5xl.safetensors", "type": "stable_diffusion",
+			"device": "default"}},
+		"v": {"class_type": "VAELoader", "inputs": {"vae_name": "kl.safetensors"}},
+		"l": {"class_type": "EmptyLatentImage", "inputs": {"width": 80, "height": 112, "batch_size": 1}},
+		"p": {"class_type": "CLIPTextEncode", "inputs": {"text": %q, "clip": ["c", 0]}},
+		"n": {"class_type": "CLIPTextEncode", "inputs": {"text": "blurred", "clip": ["c", 0]}},
+		"s": {"class_type": "KSampler", "inputs": {"seed": 7, "steps": 3, "cfg": 3.5, "sampler_name": "euler",
+			"scheduler": "normal", "denoise": 1.0, "model": ["a", 0], "positive": ["p", 0], "negative": ["n", 0],
+			"latent_image": ["l", 0]}},
+		"d": {"class_type": "VAEDecode", "inputs": {"samples": ["s", 0], "vae": ["v", 0]}},
+		"o": {"class_type": "SaveImage", "inputs": {"images": ["d", 0], "filename_prefix": "c"}}}`)
 }
 
 // TestQwenImageFromFilesToPicture runs the public workflow in the same way.
@@ -280,12 +349,14 @@ func planned(t *testing.T, workflow string) {
 	runner, err := graph.NewRunner(graph.Config{Engine: engineOf(t, fastOps), Roots: roots, Catalogue: All()})
 	check(t, err)
 	defer runner.Close()
+	encoded := false // in the last run
 	draw := func(plan, prompt string) []byte {
 		w := graphOf(t, fmt.Sprintf(workflow, prompt))
 		result, err := runner.Run(context.Background(), graph.Job{ID: "z", Workflow: w, Plan: plan}, nil)
 		if err != nil {
 			t.Fatalf("%s: %v", plan, err)
 		}
+		encoded = !slices.Contains(result.Cached, "p")
 		return result.Outputs[0].Data
 	}
 	levels := func(a, b []byte) (worst float64) {
@@ -313,6 +384,43 @@ func planned(t *testing.T, workflow string) {
 	for _, plan := range []string{"ulysses=3", "ring=2", "tensor=3,form=scatter", "pipe=2,patches=2,warmup=99"} {
 		if worst := levels(draw(plan, "a cat"), want); !(worst <= 1) {
 			t.Errorf("%s differs from one rank by %g levels", plan, worst)
+		}
+		if cut := strings.HasPrefix(plan, "tensor"); encoded != cut { // sums over ranks have bits of their own
+			t.Errorf("%s: the prompt was encoded: %v, want %v", plan, encoded, cut)
+		}
+	}
+}
+
+// TestLanguageModelInParts encodes a prompt by a plan whose tensor group the encoder is cut over, and by others: the
+// same states to rounding, each from its own run.
+func TestLanguageModelInParts(t *testing.T) {
+	ranks := 0 // of the last work
+	runner, err := graph.NewRunner(graph.Config{
+		Engine: engineOf(t, func(rank, all int) (engine.Ops, error) {
+			ranks = max(ranks, all)
+			return fastOps(rank, all)
+		}),
+		Roots: chatRoots(t, "../../models/tokenizer/testdata/tiny_qwen"), Catalogue: All(),
+	})
+	check(t, err)
+	defer runner.Close()
+	clip := exec(t, runner, "CLIPLoader", map[string]any{"clip_name": "qwen_3.safetensors", "type": "lumina2"})
+	var want []float32
+	for _, c := range []struct {
+		plan  string
+		ranks int
+	}{{"", 0}, {"ulysses=2", 0}, {"tensor=2", 2}, {"tensor=4", 2}} { // the encoder has two heads of keys
+		ranks = 0
+		out, err := runner.Exec(context.Background(), graph.ExecRequest{
+			Class: "CLIPTextEncode", Inputs: map[string]any{"text": "a cat", "clip": clip}, Plan: c.plan,
+		}, nil)
+		check(t, err)
+		got := values(t, out.Outputs[0].([]any)[0].([]any)[0])
+		if want == nil {
+			want = got
+		}
+		if rel := relative(got, want); !(rel <= 1e-5) || ranks != c.ranks {
+			t.Errorf("%q: %d ranks encode, want %d; relative difference %.3g, bound 1e-5", c.plan, ranks, c.ranks, rel)
 		}
 	}
 }
@@ -351,5 +459,29 @@ func TestLanguageModelThroughNodes(t *testing.T) {
 		if rel := relative(got, want); !(rel <= 2e-5) {
 			t.Errorf("%s: relative error %.3g, bound 2e-5", key, rel)
 		}
+	}
+	var written struct {
+		Texts []struct {
+			Prompt, Text   string
+			Thinking, Bare bool
+		}
+	}
+	check(t, golden.JSON("modern33/generate.json", &written))
+	clip := exec(t, runner, "CLIPLoader", map[string]any{"clip_name": "qwen3vl_4b.safetensors", "type": "krea2"})
+	for _, w := range written.Texts {
+		in := map[string]any{
+			"clip": clip, "prompt": w.Prompt, "max_length": 8, "sampling_mode": "off", "thinking": w.Thinking,
+			"use_default_template": !w.Bare,
+		}
+		if got := exec(t, runner, "TextGenerate", in); got != w.Text {
+			t.Errorf("%q, thinking %v: the encoder writes %q, want %q", w.Prompt, w.Thinking, got, w.Text)
+		}
+	}
+	_, err = runner.Exec(t.Context(), graph.ExecRequest{Class: "TextGenerate", Inputs: map[string]any{
+		"clip":   exec(t, runner, "CLIPLoader", map[string]any{"clip_name": "qwen_3.safetensors", "type": "lumina2"}),
+		"prompt": "", "max_length": 8, "sampling_mode": "off",
+	}}, nil)
+	if refused := new(fault.Failure); !errors.As(err, &refused) || refused.Code != fault.CodeWrongFamily {
+		t.Errorf("an encoder that only reads: got %v", err)
 	}
 }

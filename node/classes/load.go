@@ -108,10 +108,11 @@ func modelChange(kind string, fields ...string) func(*graph.Call) (string, error
 			if err != nil {
 				return "", err
 			}
-			if err := files.ReadHeader(path, wantsWide(c), func(f files.Checkpoint, _ *weights.File, _ *weights.Set) error {
+			add := func(f files.Checkpoint, _ *weights.File, _ *weights.Set) error {
 				text += fmt.Sprintf("%s %d\n", f.Key(), f.Size)
 				return nil
-			}); err != nil {
+			}
+			if err := files.ReadHeader(kind, path, wantsWide(c), add); err != nil {
 				return "", err
 			}
 		}
@@ -128,7 +129,7 @@ func fromFile(c *graph.Call, kind, field string,
 	if err != nil {
 		return err
 	}
-	err = files.ReadHeader(path, wantsWide(c), f)
+	err = files.ReadHeader(kind, path, wantsWide(c), f)
 	var known *fault.Failure
 	switch {
 	case err == nil:
@@ -170,7 +171,7 @@ func checkPrecision(_ *graph.Job, roots *files.Roots, in *pyjson.Object) (field,
 		return "", ""
 	}
 	other := ""
-	err = files.ReadHeader(path, false, func(_ files.Checkpoint, _ *weights.File, set *weights.Set) error {
+	compare := func(_ files.Checkpoint, _ *weights.File, set *weights.Set) error {
 		for _, n := range set.Names() {
 			if s, _ := set.Get(n); s.DType != want {
 				other = fmt.Sprintf("%s of the file is %s", n, s.DType)
@@ -178,7 +179,8 @@ func checkPrecision(_ *graph.Job, roots *files.Roots, in *pyjson.Object) (field,
 			}
 		}
 		return nil
-	})
+	}
+	err = files.ReadHeader(files.KindDiffusion, path, false, compare)
 	if err != nil || other == "" {
 		return "", ""
 	}

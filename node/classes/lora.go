@@ -74,8 +74,9 @@ func withLora(c *graph.Call, m *value.Model, clip *value.Clip, onModel, onClip f
 			return err
 		}
 		warnUnused(c, found.Unused, clip == nil)
-		m, clip = m.WithLora(c.Str("lora_name"), f, onModel, found), clip.WithLora(c.Str("lora_name"), f, onClip, found)
-		return nil
+		clip = clip.WithLora(c.Str("lora_name"), f, onClip, found)
+		m, err = m.WithLora(c.Str("lora_name"), f, onModel, found)
+		return err
 	})
 	return m, clip, err
 }

@@ -110,11 +110,16 @@ func maskToImage(c *graph.Call) ([]any, error) {
 	if err := checkSize("mask", m.B, m.Y, m.X, 3); err != nil {
 		return nil, err
 	}
+	return []any{grey(m)}, nil
+}
+
+// grey makes pictures of masks.
+func grey(m *picture.Mask) *picture.Image {
 	im := &picture.Image{B: m.B, Y: m.Y, X: m.X, C: 3, Data: make([]float32, 0, 3*len(m.Data))}
 	for _, v := range m.Data {
 		im.Data = append(im.Data, v, v, v)
 	}
-	return []any{im}, nil
+	return im
 }
 
 func imageToMask(c *graph.Call) ([]any, error) {

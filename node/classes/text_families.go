@@ -40,6 +40,17 @@ func textFamilyClasses() []graph.Class {
 			Inputs:  []graph.Input{pixels("width", 1024, 0, 0), pixels("height", 1024, 0, 0), graph.Prompt("text", ""), clip},
 			Outputs: graph.Slots("CONDITIONING"), Run: encodePixArtAlpha,
 		},
+		{
+			Name: "CLIPTextEncodeLumina2", Display: "CLIP Text Encode (Lumina 2)", Module: "comfy_extras.nodes_lumina2",
+			Category: "model/conditioning/lumina", Aliases: "lumina prompt", NewStyle: true, Heavy: graph.StageText,
+			Description: "Puts one of two instructions in front of a prompt and encodes both.",
+			Inputs: []graph.Input{
+				graph.Combo("system_prompt", "superior asks for a good picture, alignment for one that follows the text",
+					"superior", "alignment"),
+				graph.Prompt("user_prompt", "the text to encode"), clip,
+			},
+			Outputs: graph.Slots("CONDITIONING"), Run: encodeLumina2,
+		},
 	}
 }
 
@@ -74,4 +85,17 @@ func encodePixArtAlpha(c *graph.Call) ([]any, error) {
 		return nil, err
 	}
 	return []any{out[0].(value.Conditioning).Each(func(e *value.Cond) { e.Pixels = [2]int{h, w} })}, nil
+}
+
+// encodeLumina2 encodes a prompt behind the instruction that the network was trained with (arXiv:2503.21758;
+// ComfyUI comfy_extras/nodes_lumina2.py).
+func encodeLumina2(c *graph.Call) ([]any, error) {
+	const start = "You are an assistant designed to generate "
+	text := start + "superior images with the superior degree of image-text alignment based on textual prompts or user " +
+		"prompts."
+	if c.Str("system_prompt") == "alignment" {
+		text = start + "high-quality images with the highest degree of image-text alignment based on textual prompts."
+	}
+	text += " <Prompt Start> " + c.Str("user_prompt")
+	return encodePrompts(c, func(string) string { return text })
 }

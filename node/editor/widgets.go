@@ -9,7 +9,7 @@ import (
 // widgetTypes are the input types that the editor shows as a widget; a list of choices is one, too.
 var widgetTypes = map[string]bool{
 	"INT": true, "FLOAT": true, "STRING": true, "BOOLEAN": true, "COMBO": true, dynamicCombo: true,
-	"COLOR": true, "CURVE": true, "MARKDOWN": true, "BOUNDING_BOX": true,
+	"COLOR": true, "CURVE": true, "MARKDOWN": true, "BOUNDING_BOX": true, "IMAGECOMPARE": true,
 }
 
 // dynamicCombo is a choice that brings inputs of its own, named "choice.input".

@@ -22,10 +22,14 @@ func (f Checkpoint) Open() (*weights.File, error) {
 	return file, nil
 }
 
-// ReadHeader opens a checkpoint, lets f look at it, and closes it again. Quantised weights will become f32 if asF32,
-// else bf16.
-func ReadHeader(path string, asF32 bool, f func(c Checkpoint, file *weights.File, set *weights.Set) error) error {
-	c, file, err := source.Stat(path, asF32)
+// ReadHeader opens a checkpoint of a kind, lets f look at it, and closes it again. Quantised weights will become f32 if
+// asF32, else bf16. Upscale models alone may be of torch.save's form.
+func ReadHeader(kind, path string, asF32 bool, f func(c Checkpoint, file *weights.File, set *weights.Set) error) error {
+	open := func() (source.File, *weights.File, error) { return source.Stat(path, asF32) }
+	if kind == KindUpscale {
+		open = func() (source.File, *weights.File, error) { return source.StatTorch(path) }
+	}
+	c, file, err := open()
 	if err != nil {
 		return &fault.Failure{Code: fault.CodeBadCheckpoint, Message: err.Error(), Cause: err}
 	}

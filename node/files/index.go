@@ -104,7 +104,7 @@ func (x *Index) Find(kind, name string) (NeededFile, bool) {
 	was := x.known[path]
 	x.mu.Unlock()
 	if was.size != now.size || was.changed != now.changed {
-		now.hash = hashFile(path, f.Shared())
+		now.hash = hashFile(f, path)
 		x.mu.Lock()
 		x.known[path] = now
 		x.mu.Unlock()
@@ -115,8 +115,8 @@ func (x *Index) Find(kind, name string) (NeededFile, bool) {
 }
 
 // hashFile hashes the header of a model file, or the whole of an input; "" if it cannot be read.
-func hashFile(path string, model bool) string {
-	if !model {
+func hashFile(f NeededFile, path string) string {
+	if !f.Shared() {
 		data, err := os.ReadFile(path)
 		if err != nil {
 			return ""
@@ -125,7 +125,7 @@ func hashFile(path string, model bool) string {
 		return hex.EncodeToString(sum[:])
 	}
 	hash := ""
-	err := ReadHeader(path, false, func(c Checkpoint, _ *weights.File, _ *weights.Set) error {
+	err := ReadHeader(f.Kind, path, false, func(c Checkpoint, _ *weights.File, _ *weights.Set) error {
 		hash = c.Hash
 		return nil
 	})

@@ -68,25 +68,53 @@ func Commit(outputDir string, out Output) (FileRef, error) {
 }
 
 // CommitStaged is Commit for a file that lies on the same file system at path: its final name becomes a second link to
-// it, and path stays. Called again after a crash, it finds the link it has made and returns that name: there is never a
-// second file. Where links are impossible, the contents are copied as Commit does.
+// it, and path stays. The name is on the disk when this returns. Called again after a crash, it finds the link it has
+// made and returns that name: there is never a second file. Where links are impossible, the contents are copied as
+// Commit does.
 func CommitStaged(outputDir string, out Output, path string) (FileRef, error) {
 	folder, sub, name, err := place(outputDir, out)
 	if err != nil {
 		return FileRef{}, err
 	}
-	if file := linkOf(folder, path); file != "" {
-		return FileRef{Filename: file, Subfolder: sub, Type: out.Type}, nil
+	ref := FileRef{Filename: linkOf(folder, path), Subfolder: sub, Type: out.Type}
+	if ref.Filename == "" {
+		ref, err = publishNext(folder, sub, name, path, out, os.Link)
 	}
-	ref, err := publishNext(folder, sub, name, path, out, os.Link)
 	var link *os.LinkError
-	if !errors.As(err, &link) {
-		return ref, err
+	if errors.As(err, &link) {
+		if out.Data, err = os.ReadFile(path); err != nil {
+			return FileRef{}, writeFailure(out, err)
+		}
+		ref, err = Commit(outputDir, out)
 	}
-	if out.Data, err = os.ReadFile(path); err != nil {
+	if err != nil {
+		return FileRef{}, err
+	}
+	if err := SyncFolder(folder); err != nil {
 		return FileRef{}, writeFailure(out, err)
 	}
-	return Commit(outputDir, out)
+	return ref, nil
+}
+
+// SyncFolder returns when the names in a folder, and its own, are on the disk: syncing a file does not promise that.
+// Folders that cannot be opened for it, and file systems that cannot do it, are left alone.
+func SyncFolder(dir string) error {
+	for _, dir := range []string{dir, filepath.Dir(dir)} {
+		f, err := os.Open(dir)
+		if errors.Is(err, fs.ErrPermission) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if err = f.Sync(); errors.Is(err, syscall.EINVAL) {
+			err = nil
+		}
+		if err = errors.Join(err, f.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // linkOf returns the name in folder that is the same file as path, empty if there is none.

@@ -38,13 +38,18 @@ const (
 	KindClipVision  = "clip_vision"
 	KindStyle       = "style_models"
 	KindControl     = "controlnet"
+	KindUpscale     = "upscale_models"
+	KindModelPatch  = "model_patches"
 	KindInputImage  = "input_images"
 	KindInputLatent = "input_latents"
 )
 
 // Kinds returns the kinds of model files that List and Resolve know.
 func Kinds() []string {
-	return []string{KindDiffusion, KindText, KindVAE, KindLora, KindCheckpoint, KindClipVision, KindStyle, KindControl}
+	return []string{
+		KindDiffusion, KindText, KindVAE, KindLora, KindCheckpoint, KindClipVision, KindStyle, KindControl, KindUpscale,
+		KindModelPatch,
+	}
 }
 
 // folders returns the sub-folders of a models root that hold a kind, in search order.
@@ -166,6 +171,8 @@ func hasKindExtension(kind, name string) bool {
 	switch {
 	case kind == KindGGUF:
 		return ext == ".gguf"
+	case kind == KindUpscale && ext == ".pth":
+		return true
 	case ext == ".gguf":
 		return kind == KindDiffusion || kind == KindText
 	}

@@ -97,6 +97,9 @@ func (c *Call) Float(name string) float64 {
 	return Arg[float64](c, name)
 }
 
+// Show puts a value into what the editor shows of the node.
+func (c *Call) Show(key string, v any) { c.ui[key] = v }
+
 // Save hands a file to the caller of the job.
 func (c *Call) Save(out files.Output) {
 	out.Node = c.ID
@@ -113,7 +116,7 @@ func (c *Call) Save(out files.Output) {
 func (c *Call) Use() value.Use {
 	u := value.Use{Context: c.Context}
 	if c.run != nil {
-		u.Store, u.Turn, u.Loading = c.run.store, c.turn, &c.spent.Load
+		u.Store, u.Turn, u.Plan, u.Loading = c.run.store, c.turn, c.Job.Plan, &c.spent.Load
 	}
 	return u
 }

@@ -48,6 +48,10 @@ type Class struct {
 	Change func(c *Call) (string, error)
 	// Fresh classes run every time.
 	Fresh bool
+	// Shows: the class tells what it made though execution does not start there.
+	Shows bool
+	// Wants returns the lazy inputs that a node needs, once the others are there; nil: the class has none.
+	Wants func(c *Call) []string
 	Run   func(c *Call) ([]any, error)
 }
 
@@ -67,7 +71,10 @@ const (
 type Hidden struct{ Name, Kind string }
 
 // Slot is an output of a class.
-type Slot struct{ Name, Type string }
+type Slot struct {
+	Name, Type string
+	match      string // template of a MatchSlot
+}
 
 // Input is one declared input.
 type Input struct {
@@ -82,6 +89,11 @@ type Input struct {
 	Tip     string
 	// Advanced inputs are folded away in the editor.
 	Advanced bool
+	// Lazy inputs are computed when Class.Wants names them.
+	Lazy         bool
+	Alternatives []Alternative // of a Branch
+	grown        []string      // names of a Grow
+	each         *Input        // what they are
 }
 
 // NewCatalogue builds the table of some groups of classes; a name that comes twice panics.
@@ -151,13 +163,17 @@ func (k *Class) info(roots *files.Roots) *pyjson.Object {
 		order.Set("hidden", names)
 	}
 	types, names, lists := []any{}, []any{}, []any{}
+	var matches any
 	for _, s := range k.Outputs {
 		types, names, lists = append(types, s.Type), append(names, s.Name), append(lists, false)
+		if s.match != "" {
+			matches = []any{s.match}
+		}
 	}
 	o := pyjson.NewObject("input", input, "input_order", order, "is_input_list", false, "output", types,
 		"output_is_list", lists, "output_name", names)
 	if k.NewStyle {
-		o.Set("output_matchtypes", nil)
+		o.Set("output_matchtypes", matches)
 	}
 	o.Set("name", k.Name)
 	o.Set("display_name", nil)
@@ -183,10 +199,10 @@ func (k *Class) info(roots *files.Roots) *pyjson.Object {
 		if k.Essential != "" {
 			o.Set("essentials_category", k.Essential)
 		}
-		o.Set("has_intermediate_output", false)
+		o.Set("has_intermediate_output", k.Shows)
 		return o
 	}
-	o.Set("has_intermediate_output", false)
+	o.Set("has_intermediate_output", k.Shows)
 	if k.Deprecated {
 		o.Set("deprecated", true)
 	}
@@ -217,6 +233,13 @@ func (in *Input) config(k *Class, roots *files.Roots) []any {
 		options = pyjson.Clone(options).(*pyjson.Object)
 		options.Set("tooltip", in.Tip)
 	}
+	if in.Lazy {
+		given := options
+		options = pyjson.NewObject("lazy", true)
+		for _, key := range given.Keys() {
+			options.Set(key, given.At(key))
+		}
+	}
 	if in.Advanced {
 		given := options
 		options = pyjson.NewObject()
@@ -230,6 +253,10 @@ func (in *Input) config(k *Class, roots *files.Roots) []any {
 		}
 		options.Set("advanced", true) // a key that is there keeps its place
 	}
+	if in.Type == typeBranch {
+		options = pyjson.Clone(options).(*pyjson.Object)
+		options.Set("options", in.alternatives(k))
+	}
 	var kind any = in.Type
 	if in.Type == "COMBO" {
 		choices := in.choices(roots)
@@ -237,6 +264,11 @@ func (in *Input) config(k *Class, roots *files.Roots) []any {
 			o := pyjson.NewObject()
 			if in.Advanced {
 				o.Set("advanced", true)
+			}
+			if options != nil {
+				if d, ok := options.Get("default"); ok {
+					o.Set("default", d)
+				}
 			}
 			o.Set("multiselect", false)
 			o.Set("options", choices)
@@ -269,14 +301,7 @@ func (in *Input) choices(roots *files.Roots) []any {
 }
 
 // Input finds a declared input.
-func (k *Class) Input(name string) *Input {
-	for i := range k.Inputs {
-		if k.Inputs[i].Name == name {
-			return &k.Inputs[i]
-		}
-	}
-	return nil
-}
+func (k *Class) Input(name string) *Input { return find(k.Inputs, name) }
 
 // Link is an input that takes a link and has an options object. Old classes have some without one, Bare, and
 // object_info shows the difference.
@@ -359,6 +384,12 @@ func (in Input) AsOptional() Input {
 // choice.
 func (in Input) AsLater() Input {
 	in.Later = true
+	return in
+}
+
+// AsLazy marks an input that is computed only if the class wants it.
+func (in Input) AsLazy() Input {
+	in.Lazy = true
 	return in
 }
 

@@ -83,13 +83,14 @@ func (r *Runner) Exec(ctx context.Context, req ExecRequest, emit func(Event)) (*
 func (r *Runner) execInputs(k *Class, job *Job, given map[string]any) (map[string]any, error) {
 	v := &validation{cat: r.cat, roots: &r.roots, job: job, lists: map[string][]any{}}
 	in, literals := map[string]any{}, pyjson.NewObject()
+	declared := k.declared(func(name string) (any, bool) { v, ok := given[name]; return v, ok })
 	for name := range given {
-		if k.Input(name) == nil {
+		if find(declared, name) == nil {
 			return nil, fault.At(fault.CodeBadInput, name, "%s: %s has no such input", name, k.Name)
 		}
 	}
-	for i := range k.Inputs {
-		decl := &k.Inputs[i]
+	for i := range declared {
+		decl := &declared[i]
 		raw, ok := given[decl.Name]
 		if !ok {
 			if decl.Optional {
@@ -106,13 +107,13 @@ func (r *Runner) execInputs(k *Class, job *Job, given map[string]any) (map[strin
 					"%s: no handle %q: it was freed or its lease ran out; make it again", decl.Name, h.ID)
 			}
 			raw = held
-		} else {
+		} else if decl.Type != typeBranch && !decl.drawn() {
 			var err error
 			if raw, err = value.ImportValue(decl.Type, decl.Name, raw); err != nil {
 				return nil, err
 			}
 		}
-		if value.IsWidget(decl.Type) {
+		if value.IsWidget(decl.Type) || decl.Type == typeBranch || decl.drawn() {
 			checked, p := v.literal(k, decl, raw)
 			if p != nil {
 				return nil, &fault.Failure{Code: p.kind, Message: p.message, Details: p.details, Field: decl.Name}

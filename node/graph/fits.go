@@ -65,7 +65,7 @@ func (x *execution) specs(id string) (out []*dit.Spec) {
 			continue
 		}
 		// what is wrong with the file, its loader tells
-		_ = files.ReadHeader(path, false, func(_ files.Checkpoint, open *weights.File, set *weights.Set) error {
+		_ = files.ReadHeader(in.Files, path, false, func(_ files.Checkpoint, open *weights.File, set *weights.Set) error {
 			d, err := models.OpenDiffusion(set, open.Metadata())
 			if err == nil {
 				out = append(out, &d.Spec)

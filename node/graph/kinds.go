@@ -31,6 +31,12 @@ func sizeOf(v any) int64 {
 		return n
 	case value.Seen:
 		return small + 4*int64(len(x.Data))
+	case *value.Model:
+		n := int64(small)
+		for _, p := range x.Patches {
+			n += 4 * int64(len(p.Image.Data))
+		}
+		return n
 	case value.Sigmas:
 		return small + 4*int64(len(x))
 	case string:
@@ -48,6 +54,8 @@ func typeOf(v any) string {
 		return "CLIP"
 	case *value.ControlNet:
 		return "CONTROL_NET"
+	case *value.ModelPatch:
+		return "MODEL_PATCH"
 	case *value.VAE:
 		return "VAE"
 	case value.Conditioning:
@@ -72,6 +80,8 @@ func typeOf(v any) string {
 		return "CLIP_VISION_OUTPUT"
 	case *value.Style:
 		return "STYLE_MODEL"
+	case *value.Upscaler:
+		return "UPSCALE_MODEL"
 	case int64, uint64:
 		return "INT"
 	case float64:
@@ -87,14 +97,15 @@ func typeOf(v any) string {
 // checkType refuses values whose type is not the one that an input declares.
 func checkType(in *Input, v any) error {
 	got := typeOf(v)
-	if in.Type == got || in.Type == "*" || (in.Type == "FLOAT" && got == "INT") || in.Type == "COMBO" {
+	if in.Type == "COMBO" || in.Type == typeBranch || in.drawn() || typesFit(got, in.Type) ||
+		in.Type == "FLOAT" && got == "INT" {
 		return nil
 	}
 	return fault.At(fault.CodeBadInput, in.Name, "%s: takes %s, got %s", in.Name, in.Type, got)
 }
 
-// describe renders an input for error events, short.
-func describe(v any) string {
+// Describe renders a value that travels along links in words, short.
+func Describe(v any) string {
 	switch x := v.(type) {
 	case *picture.Image:
 		return fmt.Sprintf("IMAGE [%d, %d, %d, %d]", x.B, x.Y, x.X, x.C)
@@ -124,5 +135,5 @@ func shown(v any) any {
 	case string:
 		return pyjson.Excerpt(x)
 	}
-	return describe(v)
+	return Describe(v)
 }

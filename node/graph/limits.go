@@ -33,7 +33,7 @@ func (c *Call) Decimal(name string) float64 {
 }
 
 func (c *Call) checkLimits(name string, v any) {
-	in := c.Class.Input(name)
+	in := find(c.Class.declared(func(n string) (any, bool) { v, ok := c.in[n]; return v, ok }), name)
 	lo, hasLo := in.Options.Get("min")
 	hi, hasHi := in.Options.Get("max")
 	if (hasLo && compare(v, lo) < 0) || (hasHi && compare(v, hi) > 0) {

@@ -4,7 +4,10 @@ import (
 	"fmt"
 	"math"
 	"math/big"
+	"path/filepath"
+	"strings"
 
+	"patchbay/node/files"
 	"patchbay/node/pyjson"
 )
 
@@ -23,6 +26,9 @@ func (v *validation) literal(k *Class, in *Input, val any) (any, *problem) {
 		val = pyjson.Bool(val)
 	case "COMBO":
 	default:
+		if in.takesAny() {
+			return val, nil
+		}
 		return nil, &problem{
 			codeExpectedLink, fmt.Sprintf("Input %s takes a link [node id, slot] to a node that gives %s", in.Name, in.Type),
 			fmt.Sprintf("%s, got %s", in.Name, pyjson.Excerpt(pyjson.Repr(val))),
@@ -61,9 +67,21 @@ func (v *validation) literal(k *Class, in *Input, val any) (any, *problem) {
 	}
 	return nil, &problem{
 		codeNotInList, messageNotInList,
-		fmt.Sprintf("%s: %s not in %s", in.Name, pyjson.Excerpt(pyjson.Repr(val)), allowed),
+		fmt.Sprintf("%s: %s not in %s%s", in.Name, pyjson.Excerpt(pyjson.Repr(val)), allowed, pickled(in, val)),
 		pyjson.NewObject("input_name", in.Name, "input_config", config, "received_value", val),
 	}
+}
+
+// pickled tells who names a model file that Python would have to run why it is in no list, "" for others.
+func pickled(in *Input, val any) string {
+	name, _ := val.(string)
+	switch strings.ToLower(filepath.Ext(name)) {
+	case ".pth", ".pt", ".ckpt", ".bin", ".pkl":
+		if in.Files != "" && in.Files != files.KindUpscale {
+			return ": pickled files could run code and are never opened; get or make the safetensors form"
+		}
+	}
+	return ""
 }
 
 // limits checks min and max, and that a float is a number at all.

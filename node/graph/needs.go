@@ -13,7 +13,7 @@ func Needs(cat *Catalogue, index *files.Index, job Job) []files.NeededFile {
 			}
 		}
 	}
-	reached := newWorklist(job.Workflow, cat, outputs, func(string) bool { return false }).waits
+	reached := newWorklist(job.Workflow, cat, outputs, func(string) bool { return false }, true).waits
 	var out []files.NeededFile
 	seen := map[files.NeededFile]bool{}
 	for _, id := range job.Workflow.IDs() {
@@ -21,8 +21,9 @@ func Needs(cat *Catalogue, index *files.Index, job Job) []files.NeededFile {
 			continue
 		}
 		k := cat.classes[job.Workflow.Class(id)]
-		for i := range k.Inputs {
-			f, ok := k.Inputs[i].names(job, id)
+		declared := k.Declared(job.Workflow, id)
+		for i := range declared {
+			f, ok := declared[i].names(job, id)
 			if !ok || seen[f] {
 				continue
 			}

@@ -1,5 +1,7 @@
 package graph
 
+import "slices"
+
 // worklist is the list of nodes that a run still has to execute, with what each waits for (ComfyUI 0.8.0,
 // comfy_execution/graph.py: the pick among ready nodes is part of what users see).
 type worklist struct {
@@ -10,11 +12,19 @@ type worklist struct {
 	blocks   map[string][]string // nodes that wait for a node, each once
 	isCached func(id string) bool
 	isOutput func(id string) bool
+	lazy     bool            // lazy inputs are needed, too
+	asked    map[string]bool // nodes with lazy inputs that have named those that they want
 }
 
-// newWorklist finds the nodes that the outputs need. Sources with a cached value are not walked.
-func newWorklist(w *Workflow, cat *Catalogue, outputs []string, cached func(id string) bool) *worklist {
-	p := &worklist{w: w, cat: cat, waits: map[string]int{}, blocks: map[string][]string{}, isCached: cached}
+// newWorklist finds the nodes that the outputs need. Sources with a cached value are not walked, and those of lazy
+// inputs only if lazy says so.
+func newWorklist(
+	w *Workflow, cat *Catalogue, outputs []string, cached func(id string) bool, lazy bool,
+) *worklist {
+	p := &worklist{
+		w: w, cat: cat, waits: map[string]int{}, blocks: map[string][]string{}, isCached: cached, lazy: lazy,
+		asked: map[string]bool{},
+	}
 	p.isOutput = func(id string) bool { return cat.classes[w.Class(id)].Output }
 	for _, o := range outputs {
 		p.add(o)
@@ -32,22 +42,42 @@ func (p *worklist) add(id string) {
 		}
 		p.waits[id] = 0
 		p.pending = append(p.pending, id)
-		seen := map[string]bool{}
-		k := p.cat.classes[p.w.Class(id)]
 		inputs := p.w.inputs(id)
+		declared := p.cat.classes[p.w.Class(id)].declared(inputs.Get)
 		for _, name := range inputs.Keys() {
-			l, linked := asLink(inputs.At(name))
-			if !linked || k.Input(name) == nil || p.isCached(l.id) {
+			if in := find(declared, name); in == nil || in.Lazy && !p.lazy {
 				continue
 			}
-			stack = append(stack, l.id)
-			if !seen[l.id] {
-				seen[l.id] = true
-				p.waits[id]++
-				p.blocks[l.id] = append(p.blocks[l.id], id)
+			if source := p.wait(id, name); source != "" {
+				stack = append(stack, source)
 			}
 		}
 	}
+}
+
+// wait makes a node wait for the source of an input, which it returns; "" if there is none to wait for.
+func (p *worklist) wait(id, name string) string {
+	v, _ := p.w.Input(id, name)
+	l, linked := asLink(v)
+	if !linked || p.isCached(l.id) {
+		return ""
+	}
+	if !slices.Contains(p.blocks[l.id], id) {
+		p.waits[id]++
+		p.blocks[l.id] = append(p.blocks[l.id], id)
+	}
+	return l.id
+}
+
+// ask makes a node wait for the lazy inputs that it wants; it reports whether there is something to wait for.
+func (p *worklist) ask(id string, names []string) bool {
+	p.asked[id] = true
+	for _, name := range names {
+		if source := p.wait(id, name); source != "" {
+			p.add(source)
+		}
+	}
+	return p.waits[id] > 0
 }
 
 // next picks a ready node: an output, else one whose value an output waits for, else two hops before an output, else

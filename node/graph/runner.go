@@ -227,7 +227,7 @@ func (x *execution) walk(outputs []string) error {
 		"nodes":     append([]string{}, x.result.Cached...),
 		"timestamp": time.Now().UnixMilli(),
 	}})
-	p := newWorklist(x.job.Workflow, x.run.cat, outputs, func(id string) bool { return x.cached(id) != nil })
+	p := newWorklist(x.job.Workflow, x.run.cat, outputs, func(id string) bool { return x.cached(id) != nil }, false)
 	x.work = p
 	if err := x.planFits(); err != nil {
 		return err
@@ -237,10 +237,18 @@ func (x *execution) walk(outputs []string) error {
 		if !ok {
 			break
 		}
-		if err := x.node(id); err != nil {
+		done, err := x.node(id)
+		if err != nil {
 			return err
 		}
-		p.finish(id)
+		if done {
+			p.finish(id)
+		}
+	}
+	for _, id := range x.result.Cached { // what shows in mid-run shows again
+		if k := x.class(id); k.Shows && !k.Output {
+			x.deliver(id, x.cached(id))
+		}
 	}
 	if len(p.pending) > 0 {
 		return fault.New(fault.CodeInternal, "nodes %s wait for each other", strings.Join(p.pending, ", "))
@@ -248,26 +256,29 @@ func (x *execution) walk(outputs []string) error {
 	return nil
 }
 
-// node executes one node, or takes its value from the cache.
-func (x *execution) node(id string) error {
+// node executes one node, or takes its value from the cache. It is not done if it waits for lazy inputs now.
+func (x *execution) node(id string) (done bool, failure error) {
 	k := x.run.cat.classes[x.job.Workflow.Class(id)]
 	e := x.cached(id)
 	if e == nil {
 		if err := x.ctx.Err(); err != nil {
-			return x.fail(id, k, nil, err)
+			return false, x.fail(id, k, nil, err)
 		}
 		x.emit(Event{Type: "executing", Node: id, Data: map[string]any{"node": id, "display_node": id}})
 		in, err := x.inputs(id, k)
+		if err == nil && k.Wants != nil && !x.work.asked[id] && x.work.ask(id, k.Wants(&Call{Class: k, in: in})) {
+			return false, nil
+		}
 		if err == nil && k.Heavy == StageDenoise {
 			if bad, why := x.preflight(id, in); why != nil {
-				return x.fail(bad, x.run.cat.classes[x.job.Workflow.Class(bad)], nil, why)
+				return false, x.fail(bad, x.run.cat.classes[x.job.Workflow.Class(bad)], nil, why)
 			}
 		}
 		if err == nil {
 			e, err = x.call(id, k, in)
 		}
 		if err != nil {
-			return x.fail(id, k, in, err)
+			return false, x.fail(id, k, in, err)
 		}
 		x.local[id] = e
 		x.result.Executed = append(x.result.Executed, id)
@@ -275,10 +286,10 @@ func (x *execution) node(id string) error {
 			x.run.values.Put(sig, e, e.bytes())
 		}
 	}
-	if k.Output {
+	if k.Output || k.Shows {
 		x.deliver(id, e)
 	}
-	return nil
+	return true, nil
 }
 
 // preflight looks before a long run whether the nodes that decode its result can: the autoencoder is loaded by then. It
@@ -340,8 +351,16 @@ func (x *execution) deliver(id string, e *entry) {
 func (x *execution) inputs(id string, k *Class) (map[string]any, error) {
 	in := map[string]any{}
 	given := x.job.Workflow.inputs(id)
-	for i := range k.Inputs {
-		decl := &k.Inputs[i]
+	declared := k.declared(given.Get)
+	for _, name := range given.Keys() {
+		if IsLink(given.At(name)) && find(declared, name) == nil {
+			if err := k.beyond(name); err != nil {
+				return in, err
+			}
+		}
+	}
+	for i := range declared {
+		decl := &declared[i]
 		v, ok := given.Get(decl.Name)
 		if !ok {
 			continue
@@ -351,6 +370,9 @@ func (x *execution) inputs(id string, k *Class) (map[string]any, error) {
 			slot := l.slot
 			if e != nil && slot < 0 {
 				slot += len(e.outputs)
+			}
+			if e == nil && decl.Lazy {
+				continue
 			}
 			if e == nil || slot < 0 || slot >= len(e.outputs) {
 				return in, fault.At(fault.CodeInternal, decl.Name, "%s: node %s gave no output %d", decl.Name, l.id, l.slot)

@@ -47,13 +47,16 @@ func (s *signer) compute(id string) string {
 		return ""
 	}
 	fmt.Fprintf(&b, "change %q\n", change)
-	if k.Heavy == StageDenoise {
-		// Stale keys and values make other pictures than one rank does, and who asks for a plan that cannot run must hear so.
+	if k.Heavy == StageDenoise || k.Heavy == StageText {
 		plan, err := plan.Parse(s.job.Plan)
 		if err != nil {
 			return ""
 		}
-		fmt.Fprintf(&b, "plan %s\n", plan)
+		if k.Heavy == StageText { // its sums are those of one rank, or not
+			fmt.Fprintf(&b, "tensor %d\n", plan.Tensor)
+		} else { // stale keys and values make other pictures, and who asks for a plan that cannot run must hear so
+			fmt.Fprintf(&b, "plan %s\n", plan)
+		}
 	}
 	for _, h := range k.Hidden {
 		if h.Kind == "UNIQUE_ID" {

@@ -224,8 +224,9 @@ func (v *validation) node(id string) (*verdict, *exception) {
 	}
 	k := v.cat.classes[v.w.Class(id)]
 	r := &verdict{ok: true}
-	for i := range k.Inputs {
-		if ex := v.input(k, &k.Inputs[i], inputs, r); ex != nil {
+	declared := k.declared(inputs.Get)
+	for i := range declared {
+		if ex := v.input(k, &declared[i], inputs, r); ex != nil {
 			return nil, ex
 		}
 	}
@@ -295,7 +296,7 @@ func (v *validation) input(k *Class, in *Input, inputs *pyjson.Object, r *verdic
 		}
 		if !in.Optional {
 			r.errors = append(r.errors, problem{
-				codeInputMissing, messageInputMissing, in.Name,
+				codeInputMissing, messageInputMissing, in.Name[strings.LastIndexByte(in.Name, '.')+1:],
 				pyjson.NewObject("input_name", in.Name),
 			})
 		}
@@ -398,7 +399,7 @@ func outputType(k *Class, slot any) (string, *exception) {
 
 // typesFit compares an output type with an input type: equal, wildcard, or a member in common of comma lists.
 func typesFit(received, want string) bool {
-	if received == want || received == "*" || want == "*" {
+	if received == want || received == "*" || want == "*" || received == typeMatch || want == typeMatch {
 		return true
 	}
 	for _, a := range strings.Split(received, ",") {

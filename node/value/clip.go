@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"patchbay/engine"
 	"patchbay/models"
 	"patchbay/models/dit"
 	"patchbay/models/source"
@@ -17,6 +18,7 @@ import (
 	"patchbay/node/fault"
 	"patchbay/node/files"
 	"patchbay/parallel"
+	"patchbay/parallel/plan"
 )
 
 // Clip is a CLIP handle: the text encoders of a family, described but not loaded.
@@ -214,40 +216,58 @@ func condOf(e dit.Entry) Cond {
 	}
 }
 
-// runEncoder encodes one prompt on the device.
-func (c *Clip) runEncoder(u Use, e *encoder, p tokenizer.Prompt) (out text.Encoding, err error) {
+// runEncoder encodes one prompt on the device, or on those of the plan's tensor group.
+func (c *Clip) runEncoder(u Use, e *encoder, prompt tokenizer.Prompt) (out text.Encoding, err error) {
 	reader := models.TextTypes()[c.Type]
 	as, _ := reader.Encoder(e.kind)
 	if c.Layer != 0 {
 		as.Form.Layer = c.Layer
 	}
+	p, err := plan.Parse(u.Plan)
+	if err != nil {
+		return out, err
+	}
 	err = u.do("text encoder "+e.name, func(l *parallel.Workspace) error {
-		net, err := lentEncoder(u, l, c, e)
+		ops, err := l.Loaders(p)
 		if err != nil {
 			return err
 		}
-		env, chunks := text.Env{Ops: l.Ops, DType: l.DType, Check: l.Check, Take: l.Arena}, p.Chunks
+		parts, err := lentEncoder(u, l, ops, c, e)
+		if err != nil {
+			return err
+		}
+		env, chunks := text.Env{Ops: l.Ops, DType: l.DType, Check: l.Check, Take: l.Arena}, prompt.Chunks
 		if len(c.pictures) > 0 {
 			if chunks, err = c.look(u, l, env, e, chunks, &as.Form); err != nil {
 				return err
 			}
 		}
-		out, err = net.Encode(env, chunks, as.Form)
-		return err
+		if len(parts) == 1 {
+			out, err = parts[0].Encode(env, chunks, as.Form)
+			return err
+		}
+		return l.Shared("text encoder "+e.name, len(parts), func(s parallel.Share) error {
+			env := text.Env{Ops: s.Ops, DType: l.DType, Check: s.Check, Sum: s.Sum}
+			same, err := parts[s.Rank].Encode(env, chunks, as.Form)
+			if s.Rank == 0 {
+				out = same
+			}
+			return err
+		})
 	})
 	return out, err
 }
 
-// loadEncoder opens the file of an encoder and loads it.
-func loadEncoder(l *parallel.Workspace, e *encoder) (net text.Net, err error) {
+// loadEncoder opens the file of an encoder and loads it, in a part for each of ops where it can be cut.
+func loadEncoder(l *parallel.Workspace, ops []engine.Ops, e *encoder) (parts encoderParts, err error) {
 	err = e.file.With(func(file *weights.File) error {
-		net, err = text.Open(l.Ops, e.kind, file.Set().Prefix(e.prefix).For(l.DType), e.config)
+		parts, err = text.OpenParts(ops, e.kind, file.Set().Prefix(e.prefix).For(l.DType), e.config)
 		return err
 	})
 	if err != nil {
-		return net, &fault.Failure{Code: fault.CodeBadCheckpoint, Message: err.Error(), Field: "clip", Cause: err}
+		return nil, &fault.Failure{Code: fault.CodeBadCheckpoint, Message: err.Error(), Field: "clip", Cause: err}
 	}
-	return net, nil
+	return parts, nil
 }
 
 // tokenizer finds the vocabulary of an encoder: in its file, else in one of the places of vocabularyPlaces.
@@ -291,8 +311,10 @@ func vocabularyInside(e *encoder, file *weights.File) (*tokenizer.Tokenizer, err
 			return tokenizer.FromBytes("tokenizer.json", []byte(text))
 		}
 	}
-	// checkpoints have it beside the network
-	for _, at := range []string{e.prefix, strings.TrimSuffix(e.prefix, "transformer.")} {
+	// checkpoints have it beside the network, or beside all encoders where only one has such a one
+	own := strings.TrimSuffix(e.prefix, "transformer.")
+	all := own[:strings.LastIndexByte(strings.TrimSuffix(own, "."), '.')+1]
+	for _, at := range []string{e.prefix, own, all} {
 		if stored, ok := file.Set().Get(at + "spiece_model"); ok {
 			return tokenizer.FromBytes("spiece.model", slices.Clone(stored.Data))
 		}

@@ -21,7 +21,7 @@ func TestSD3Prompts(t *testing.T) {
 	}
 	root, clip := filepath.Join("..", "..", "examples", "demo"), &Clip{Type: "sd3"}
 	path := filepath.Join(root, "text_encoders", "demo_clip.safetensors")
-	check(files.ReadHeader(path, false, func(c files.Checkpoint, f *weights.File, set *weights.Set) error {
+	check(files.ReadHeader(files.KindText, path, false, func(c files.Checkpoint, f *weights.File, set *weights.Set) error {
 		return clip.Add("demo_clip.safetensors", c, f, set)
 	}))
 	clip.parts = append(clip.parts, clip.parts[0])

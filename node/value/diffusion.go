@@ -21,7 +21,7 @@ func OpenModel(name string, f files.Checkpoint, open *weights.File, set *weights
 	}
 	m.file = f.File
 	m.narrow, m.half = widths(set)
-	m.wide = set.WideBytes()
+	m.wide, m.blocks = set.WideBytes(), set.Blocks()
 	return m, nil
 }
 

@@ -26,7 +26,7 @@ func (s *Store) Forecast(ctx context.Context, f ModelFile, plan string, p Pictur
 	if s.engine == nil {
 		return nil, fault.New(fault.CodeInternal, "a forecast needs a device, and this runner has none")
 	}
-	m, err := s.modelFile(f)
+	m, err := OpenFile(s.roots, f)
 	if err != nil {
 		return nil, err
 	}

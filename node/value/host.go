@@ -105,12 +105,13 @@ func hostFailure(ctx context.Context, err error) error {
 	return f
 }
 
-// modelFile describes the diffusion model of a file: of the folder for those alone, else of a full checkpoint.
-func (s *Store) modelFile(f ModelFile) (*Model, error) {
-	path, err := s.roots.Resolve(files.KindDiffusion, "model.file", f.Name)
+// OpenFile describes the diffusion model of a file: of the folder for those alone, else of a full checkpoint. Only the
+// header is read. Errors are *Failure.
+func OpenFile(roots files.Roots, f ModelFile) (*Model, error) {
+	path, err := roots.Resolve(files.KindDiffusion, "model.file", f.Name)
 	var missing *fault.Failure
 	if errors.As(err, &missing) && missing.Code == fault.CodeFileMissing {
-		if other, second := s.roots.Resolve(files.KindCheckpoint, "model.file", f.Name); second == nil {
+		if other, second := roots.Resolve(files.KindCheckpoint, "model.file", f.Name); second == nil {
 			path, err = other, nil
 		}
 	}
@@ -118,7 +119,7 @@ func (s *Store) modelFile(f ModelFile) (*Model, error) {
 		return nil, err
 	}
 	var m *Model
-	err = files.ReadHeader(path, false, func(c files.Checkpoint, open *weights.File, set *weights.Set) (err error) {
+	read := func(c files.Checkpoint, open *weights.File, set *weights.Set) (err error) {
 		if f.Fingerprint != "" && !strings.EqualFold(f.Fingerprint, c.Hash) {
 			return fault.At(fault.CodeFileMissing, "model.fingerprint",
 				"model.fingerprint: %s has the header hash %s, the request means %s: the file of that name is another one", f.Name,
@@ -126,7 +127,8 @@ func (s *Store) modelFile(f ModelFile) (*Model, error) {
 		}
 		m, err = OpenModel(f.Name, c, open, set)
 		return err
-	})
+	}
+	err = files.ReadHeader(files.KindDiffusion, path, false, read)
 	var known *fault.Failure
 	switch {
 	case err == nil:
@@ -160,8 +162,7 @@ func (t *TimeLine) build(own *sampling.ModelSampling) (*sampling.ModelSampling, 
 		}
 	}
 	has := func(name string) bool { return slices.Contains(t.Bases, name) }
-	if (has("CONST") && !own.IsFlow()) || (has("EPS") && own.Prediction() != sampling.Eps) ||
-		(has("V_PREDICTION") && own.Prediction() != sampling.V) {
+	if has("CONST") != own.IsFlow() && (has("CONST") || has("EPS") || has("V_PREDICTION")) {
 		return nil, fault.At(fault.CodeBadInput, "sampling.bases",
 			"sampling.bases: the model of the file predicts %s", own.Prediction())
 	}
@@ -175,6 +176,10 @@ func (t *TimeLine) build(own *sampling.ModelSampling) (*sampling.ModelSampling, 
 	case own.IsFlow() && (t.Shift != nil || t.Multiplier != nil || has("ModelSamplingDiscrete")):
 		return nil, fault.At(fault.CodeBadInput, "sampling.bases",
 			"sampling.bases: a shift belongs to ModelSamplingFlux or ModelSamplingDiscreteFlow: name one of them")
+	case has("V_PREDICTION"):
+		return own.Predicting(sampling.V), nil
+	case has("EPS"):
+		return own.Predicting(sampling.Eps), nil
 	default:
 		return own, nil
 	}
@@ -210,7 +215,7 @@ func (s *Store) Sample(ctx context.Context, q *HostRequest,
 	if s.engine == nil {
 		return nil, fault.New(fault.CodeInternal, "sampling needs a device, and this runner has none")
 	}
-	m, err := s.modelFile(q.Model)
+	m, err := OpenFile(s.roots, q.Model)
 	if err != nil {
 		return nil, err
 	}
@@ -266,7 +271,7 @@ func (s *Store) Load(ctx context.Context, f ModelFile, plan string) (out Loaded,
 	if s.engine == nil {
 		return out, fault.New(fault.CodeInternal, "loading needs a device, and this runner has none")
 	}
-	m, err := s.modelFile(f)
+	m, err := OpenFile(s.roots, f)
 	if err != nil {
 		return out, err
 	}
@@ -282,7 +287,7 @@ func (s *Store) Load(ctx context.Context, f ModelFile, plan string) (out Loaded,
 // FreeModel drops the resident weights of a model file and returns their bytes, 0 if there were none. It waits for a
 // running request.
 func (s *Store) FreeModel(name string) (int64, error) {
-	m, err := s.modelFile(ModelFile{Name: name})
+	m, err := OpenFile(s.roots, ModelFile{Name: name})
 	if err != nil {
 		return 0, err
 	}

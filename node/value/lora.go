@@ -1,6 +1,10 @@
 package value
 
 import (
+	"fmt"
+	"slices"
+
+	"patchbay/engine"
 	"patchbay/models"
 	"patchbay/models/lora"
 	"patchbay/models/source"
@@ -23,9 +27,27 @@ func (s *Store) use(req *parallel.Model) func() {
 	return s.loader.Pin(w.Model)
 }
 
+// encoderParts is a text encoder, one part of it for each rank that it is cut over.
+type encoderParts []text.Net
+
+// Bytes returns the memory of all parts.
+func (p encoderParts) Bytes() (sum int64) {
+	for _, net := range p {
+		sum += net.Bytes()
+	}
+	return sum
+}
+
+// Close gives the memory of all parts back.
+func (p encoderParts) Close() {
+	for _, net := range p {
+		net.Close()
+	}
+}
+
 // adaptedEncoder is a text encoder in the store that shares its base with others.
 type adaptedEncoder struct {
-	net   text.Net
+	parts encoderParts
 	bytes int64 // with the base: several that share one count it more than once
 	free  func()
 }
@@ -36,33 +58,43 @@ func (e *adaptedEncoder) Bytes() int64 { return e.bytes }
 // Close gives back what the encoder alone has, and the base if nobody else uses it.
 func (e *adaptedEncoder) Close() { e.free() }
 
-// lentEncoder takes an encoder with the adapters of its clip from the cache, or loads what is missing of it.
-func lentEncoder(u Use, l *parallel.Workspace, clip *Clip, e *encoder) (text.Net, error) {
-	key := e.kind + " " + e.file.Checkpoint.Key() + " " + e.prefix
+// lentEncoder takes an encoder, cut over ops, with the adapters of its clip from the cache, or loads what is missing of
+// it.
+func lentEncoder(u Use, l *parallel.Workspace, ops []engine.Ops, clip *Clip, e *encoder) (encoderParts, error) {
+	key := fmt.Sprintf("%s %s %s/%d", e.kind, e.file.Checkpoint.Key(), e.prefix, len(ops))
 	uses := source.To(e.kind, clip.loras)
 	kept, err := lent(u, key+source.Keys(uses), func() (*adaptedEncoder, error) {
-		base, release, err := source.Take(&u.Store.loader.Shared, key, func() (text.Net, error) { return loadEncoder(l, e) })
+		base, release, err := source.Take(&u.Store.loader.Shared, key, func() (encoderParts, error) {
+			return loadEncoder(l, ops, e)
+		})
 		if err != nil {
 			return nil, err
 		}
 		if len(uses) == 0 {
 			return &adaptedEncoder{base, base.Bytes(), release}, nil
 		}
-		var net text.Net
-		err = source.With(e.kind, uses, func(list []weights.LowRank) (err error) {
-			net, err = base.Adapt(l.Ops, list)
-			return err
+		var parts encoderParts
+		err = source.With(e.kind, uses, func(list []weights.LowRank) error {
+			for i, part := range base {
+				net, err := part.Adapt(ops[i], list)
+				if err != nil {
+					return err
+				}
+				parts = append(parts, net)
+			}
+			return nil
 		})
 		if err != nil {
+			parts.Close()
 			release()
 			return nil, fault.At(fault.CodeBadCheckpoint, "clip", "clip: %v", err)
 		}
-		return &adaptedEncoder{net, base.Bytes() + net.Bytes(), func() { net.Close(); release() }}, nil
+		return &adaptedEncoder{parts, base.Bytes() + parts.Bytes(), func() { parts.Close(); release() }}, nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	return kept.net, nil
+	return kept.parts, nil
 }
 
 // LoraKeys lists what files may call the weights of the handles.
@@ -106,7 +138,10 @@ func loraUses(name string, f files.Checkpoint, strength float64, found *lora.Mat
 			u.Additions = append(u.Additions, a)
 		}
 	}
-	if strength == 0 || len(u.Additions) == 0 {
+	if has("") {
+		u.Changes = found.Changes // norms and columns whatever the strength is, as in ComfyUI
+	}
+	if (strength == 0 || len(u.Additions) == 0) && len(u.Changes) == 0 {
 		return nil
 	}
 	return []source.Adapter{u}
@@ -126,15 +161,34 @@ func loraNames(uses []source.Adapter) []string {
 	return out
 }
 
-// WithLora returns a copy of the handle with the adapters of a file, or m itself where they change nothing of it.
-func (m *Model) WithLora(name string, f files.Checkpoint, strength float64, found *lora.Matched) *Model {
-	more := loraUses(name, f, strength, found, func(part string) bool { return part == "" })
-	if more == nil {
-		return m
+// WithLora returns a copy of the handle with the adapters of a file, or m itself where they change nothing of it. It
+// fails where the family has no model with the columns that they give a matrix.
+func (m *Model) WithLora(name string, f files.Checkpoint, strength float64, found *lora.Matched) (*Model, error) {
+	return m.changed(loraUses(name, f, strength, found, func(part string) bool { return part == "" })...)
+}
+
+// changed returns a copy of the handle with more adapters, described anew where they widen a matrix.
+func (m *Model) changed(more ...source.Adapter) (*Model, error) {
+	if len(more) == 0 {
+		return m, nil
 	}
 	adapted := *m
-	adapted.loras = append(append([]source.Adapter{}, m.loras...), more...)
-	return &adapted
+	adapted.loras = append(slices.Clone(m.loras), more...)
+	changes, _, err := source.Changes(adapted.loras)
+	if err != nil || !slices.ContainsFunc(changes, func(c weights.Change) bool { return c.Columns > 0 }) {
+		return &adapted, err
+	}
+	file, err := m.file.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+	d, err := models.OpenDiffusion(file.Set(), file.Metadata(), changes...)
+	if err != nil {
+		return nil, err
+	}
+	adapted.Spec, adapted.declare = &d.Spec, d.Declare
+	return &adapted, nil
 }
 
 // WithLora returns a copy of the handle with the adapters of a file, or c itself where they change nothing of it.

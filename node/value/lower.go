@@ -63,8 +63,9 @@ func Lower(r Lowering) (*parallel.Request, error) {
 	if r.Latent.NoiseMask != nil {
 		req.Mask = fitMask(r.Latent.NoiseMask, start.Y, start.X, start.B)
 	}
+	hint := once(r.Hint)
 	for _, b := range r.Branches {
-		branch, err := m.branch(b, start, r.Latent.NoiseMask, r.Hint)
+		branch, err := m.branch(b, start, r.Latent.NoiseMask, hint)
 		if err != nil {
 			return nil, err
 		}

@@ -25,13 +25,16 @@ type Model struct {
 	Differential *float32
 	// Norm is CFGNorm's strength (parallel.Guider.Norm); nil: guidance stays as it is.
 	Norm *float32
+	// Patches are layers behind its blocks, in the order in which they were put there.
+	Patches []*Control
 	// Cache is what EasyCache or LazyCache set; nil: every evaluation runs.
 	Cache   *parallel.Cache
 	Weights host.Weights // nil: those of the file
 	file    source.File
 	declare func() ([]weights.Declared, error) // all tensors of the model
 	bytes   int64
-	wide    int64            // bytes of the weights where none are narrower than bf16; 0: not known
+	wide    int64            // bytes of the weights on devices (weights.Set.WideBytes); 0: not known
+	blocks  bool             // some weights are in blocks
 	narrow  bool             // most weights are packed as bf16
 	half    bool             // most weights are bf16 or f16
 	loras   []source.Adapter // adapters, in the order in which they were added
@@ -43,7 +46,7 @@ func (m *Model) Request() parallel.Model {
 		return parallel.Model{Key: m.Key, Spec: m.Spec, Weights: m.Weights, WeightBytes: m.bytes}
 	}
 	w := source.Weights{Model: source.Model{File: m.file, Adapters: m.loras}, Loader: &source.Loader{}}
-	out := parallel.Model{Key: w.Key(), Spec: m.Spec, Weights: w, WeightBytes: w.Bytes()}
+	out := parallel.Model{Key: w.Key(), Spec: m.Spec, Weights: w, WeightBytes: w.Bytes(), Blocks: m.blocks}
 	if m.wide > 0 {
 		out.WideBytes = m.wide + w.Bytes() - m.file.Size // adapters
 	}

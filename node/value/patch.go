@@ -7,20 +7,23 @@ import (
 	"strings"
 
 	"patchbay/engine"
+	"patchbay/models"
 	"patchbay/models/source"
 	"patchbay/models/weights"
 	"patchbay/node/fault"
 )
 
-// Patch is a low-rank adapter that a host brings itself: the rows of a weight get Strength * Alpha/R * Up * Down (LoRA,
-// arXiv:2106.09685), as ComfyUI's LoRAAdapter adds it.
+// Patch is an adapter that a host brings itself: the rows of a weight get Strength * Alpha/R * Up * Down (LoRA,
+// arXiv:2106.09685), as ComfyUI's LoRAAdapter adds it, a bias gets Strength * Value, or a norm becomes Value.
 type Patch struct {
 	Key      string   // of the weight in ComfyUI: "diffusion_model.double_blocks.0.img_attn.qkv.weight"
 	Offset   []int    // [0, first, rows]: only these rows; nil: all
 	Strength float64  //
 	Alpha    *float64 // nil: R
-	Up, Down *Tensor  // [N, R] and [R, K], or those of a convolution
-	ID       string   // names the data of both: equal IDs are equal adapters
+	Up, Down *Tensor  // [N, R] and [R, K], or those of a convolution; nil: Value counts
+	Value    *Tensor  // [N], of a bias or a norm
+	Set      bool     // of Value: the tensor becomes it, whatever Strength is
+	ID       string   // names the data of all: equal IDs are equal adapters
 }
 
 // patched returns a copy of m with the adapters of a host. It shares the packed weights with m and with all other
@@ -37,21 +40,69 @@ func (m *Model) patched(patches []Patch) (*Model, error) {
 	for _, d := range declared {
 		shapes[d.Name] = d.Shape
 	}
+	f, _ := models.Named(m.Spec.Family) // a row of the table described m
 	use := source.Adapter{Name: "patches of the host"}
 	for i := range patches {
 		p := &patches[i]
-		low, err := p.lowRank(shapes)
-		if err != nil {
+		if err := p.join(&use, shapes, f.Names.Input); err != nil {
 			path := fmt.Sprintf("model.patches[%d]", i)
 			return nil, fault.At(fault.CodeBadInput, path, "%s: %s: %v", path, p.Key, err)
 		}
-		use.Own = append(use.Own, low)
-		use.ID += fmt.Sprintf("+%s %v %v %v %s", p.Key, p.Offset, low.Scale, p.Up.Shape, p.ID)
-		use.File.Size += int64(len(p.Up.Data) + len(p.Down.Data))
 	}
-	adapted := *m
-	adapted.loras = append(slices.Clone(m.loras), use)
-	return &adapted, nil
+	adapted, err := m.changed(use)
+	if err != nil {
+		return nil, fault.At(fault.CodeBadInput, "model.patches", "model.patches: %v", err)
+	}
+	return adapted, nil
+}
+
+// join checks a patch against the tensor that it changes and makes it part of an adapter. shapes are those of the model
+// with the patches before it, input the name of the matrix that may get more columns.
+func (p *Patch) join(use *source.Adapter, shapes map[string][]int, input string) error {
+	if p.Value != nil {
+		c, err := p.change(shapes)
+		use.OwnChanges = append(use.OwnChanges, c)
+		use.ID += fmt.Sprintf("+%s %v %v %s", p.Key, c.Scale, p.Set, p.ID)
+		use.File.Size += int64(len(p.Value.Data))
+		return err
+	}
+	if k := p.Down.Shape; p.Key == "diffusion_model."+input+".weight" && len(k) == 2 {
+		if own := shapes[input+".weight"]; len(own) == 2 && k[1] > own[1] {
+			use.OwnChanges = append(use.OwnChanges, weights.Change{Name: input + ".weight", Columns: k[1]})
+			shapes[input+".weight"] = []int{own[0], k[1]}
+		}
+	}
+	low, err := p.lowRank(shapes)
+	use.Own = append(use.Own, low)
+	use.ID += fmt.Sprintf("+%s %v %v %v %s", p.Key, p.Offset, low.Scale, p.Up.Shape, p.ID)
+	use.File.Size += int64(len(p.Up.Data) + len(p.Down.Data))
+	return err
+}
+
+// change checks what a patch does to a bias or a norm.
+func (p *Patch) change(shapes map[string][]int) (weights.Change, error) {
+	c := weights.Change{Name: strings.TrimPrefix(p.Key, "diffusion_model."), Scale: float32(p.Strength), Set: p.Set}
+	if stem, ok := strings.CutSuffix(c.Name, ".weight"); ok && shapes[c.Name] == nil {
+		c.Name = stem + ".scale" // as ComfyUI 0.33.0 calls norms of FLUX
+	}
+	shape, end, kind := shapes[c.Name], ".bias", "bias"
+	if p.Set {
+		end, kind = "_norm.scale", "norm"
+	}
+	if !strings.HasSuffix(c.Name, end) || len(shape) != 1 {
+		return c, fmt.Errorf("the model has no %s of that name", kind)
+	}
+	var err error
+	if c.Values, err = p.Value.F32(); err == nil {
+		err = Finite(c.Values)
+	}
+	switch {
+	case err != nil:
+		return c, fmt.Errorf("value: %w", err)
+	case p.Offset != nil || len(p.Value.Shape) != 1 || len(c.Values) != shape[0]:
+		return c, fmt.Errorf("value %v: want [%d], and no offset", p.Value.Shape, shape[0])
+	}
+	return c, nil
 }
 
 // lowRank checks a patch against the weight that it adds to.

@@ -58,6 +58,8 @@ type Use struct {
 	Store   *Store
 	// Turn is the job's among those that run side by side; nil: the request is reckoned with when it comes.
 	Turn *parallel.Turn
+	// Plan is how the job uses the devices (plan.Parse), which encoders that can be cut are cut by.
+	Plan string
 	// Loading is where seconds spent with loading weights are added.
 	Loading *float64
 }

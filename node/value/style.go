@@ -1,17 +1,21 @@
 package value
 
 import (
+	"errors"
 	"math"
 
+	"patchbay/engine"
 	"patchbay/models"
 	"patchbay/models/dit"
 	"patchbay/models/text"
+	"patchbay/models/upscale"
 	"patchbay/models/weights"
 	"patchbay/node/fault"
 	"patchbay/node/files"
 	"patchbay/node/picture"
 	"patchbay/node/picture/resample"
 	"patchbay/parallel"
+	"patchbay/parallel/failure"
 )
 
 // Eyes is a CLIP_VISION: a picture encoder whose weights are read when a node needs them.
@@ -134,4 +138,58 @@ func (s *Style) Rows(u Use, seen Seen) (out dit.Array, err error) {
 		return err
 	})
 	return out, err
+}
+
+// Upscaler is an UPSCALE_MODEL: a network that makes pictures larger, whose weights are read when a node needs them.
+type Upscaler struct {
+	lazy
+	Config upscale.Config
+}
+
+// OpenUpscaler makes a handle after checking that the file holds a network that is read.
+func OpenUpscaler(name string, f files.Checkpoint, set *weights.Set) (*Upscaler, error) {
+	cfg, err := upscale.Infer(set)
+	switch {
+	case errors.Is(err, upscale.ErrUnknown):
+		return nil, fault.New(fault.CodeWrongFamily, "%s %v: it looks like %s", name, err, models.GuessKind(set))
+	case err != nil:
+		return nil, fault.New(fault.CodeWrongFamily, "%s %v", name, err)
+	}
+	return &Upscaler{lazy{name, &files.Opener{Checkpoint: f}}, cfg}, nil
+}
+
+// Upscale makes every picture of a batch [B, Y, X, 3] larger, in smaller tiles where memory is short for larger ones.
+// done is told of every tile.
+func (z *Upscaler) Upscale(u Use, im *picture.Image, done func(tiles, total int)) (*picture.Image, error) {
+	out := &picture.Image{B: im.B, Y: z.Config.Scale * im.Y, X: z.Config.Scale * im.X, C: upscale.Channels}
+	open := func(l *parallel.Workspace, file *weights.File, _ *weights.Set) (*upscale.Model, error) {
+		return upscale.Open(l.Ops, file.Set())
+	}
+	n, err := im.Y*im.X*im.C, error(nil)
+	for _, side := range upscale.Tiles {
+		out.Data = nil
+		err = on(u, &z.lazy, "upscale_model", open, func(net *upscale.Model, env text.Env) error {
+			out.Data = make([]float32, 0, out.B*out.Y*out.X*out.C)
+			for b := range im.B {
+				pixels, err := net.Upscale(upscale.Env{Ops: env.Ops, Take: env.Take, Check: env.Check}, im.Data[b*n:(b+1)*n],
+					im.Y, im.X, side, func(tiles, total int) { done(b*total+tiles, im.B*total) })
+				if err != nil {
+					return err
+				}
+				out.Data = append(out.Data, pixels...)
+			}
+			return nil
+		})
+		if err == nil || !isFull(err) {
+			break
+		}
+	}
+	return out, err
+}
+
+// isFull reports whether memory was short for an activation.
+func isFull(err error) bool {
+	var told *failure.Error
+	return !errors.Is(err, engine.ErrDeviceLost) &&
+		(errors.Is(err, engine.ErrOutOfMemory) || errors.As(err, &told) && told.Code == failure.OutOfMemory)
 }

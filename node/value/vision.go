@@ -1,6 +1,10 @@
 package value
 
 import (
+	"strings"
+
+	"patchbay/engine"
+	"patchbay/models"
 	"patchbay/models/text"
 	"patchbay/models/tokenizer"
 	"patchbay/models/weights"
@@ -72,4 +76,96 @@ func (c *Clip) look(u Use, l *parallel.Workspace, env text.Env, e *encoder, chun
 		}
 	}
 	return out, nil
+}
+
+// Ask is what a language model is asked to write about.
+type Ask struct {
+	Words    string
+	Bare     bool // Words are the whole prompt, without the template of the encoder
+	Thinking bool
+	Pictures []text.Picture
+}
+
+// PictureInText is the place of a picture in a prompt.
+const PictureInText = "<|vision_start|><|image_pad|><|vision_end|>"
+
+// template is what is put around the words; own is the encoder's, which stays where there are no pictures.
+func (a Ask) template(own string) string {
+	switch {
+	case a.Bare || strings.HasPrefix(a.Words, "<|im_start|>"):
+		return "{}"
+	case len(a.Pictures) > 0:
+		own = "<|im_start|>user\n" + strings.Repeat(PictureInText, len(a.Pictures)) + "{}<|im_end|>\n<|im_start|>assistant\n"
+	}
+	if !a.Thinking {
+		own += "<think>\n\n</think>\n\n"
+	}
+	return own
+}
+
+// Write has the encoder of a handle write a text. Handles whose encoder only reads are refused.
+func (c *Clip) Write(u Use, a Ask, d text.Draw) (string, error) {
+	var e *encoder
+	for i := range c.parts {
+		if text.Generates(c.parts[i].kind) {
+			e = &c.parts[i]
+		}
+	}
+	if e == nil {
+		return "", fault.At(fault.CodeWrongFamily, "clip", "clip: %s has no encoder that writes texts: load that of Krea 2 "+
+			"(Qwen3-VL-4B)", c.Name)
+	}
+	reader := models.TextTypes()[c.Type]
+	as, _ := reader.Encoder(e.kind)
+	asked := *c
+	asked.seeing = seeing{a.template(as.Layout.Template), a.Pictures}
+	prompts, _, err := asked.prompts(u.Store, func(string) (string, bool) { return a.Words, true })
+	if err != nil {
+		return "", err
+	}
+	vocab, err := u.Store.tokenizer(e)
+	if err != nil {
+		return "", err
+	}
+	for _, stop := range []string{"<|endoftext|>", "<|im_end|>"} {
+		if id, ok := vocab.ID(stop); ok {
+			d.Stop = append(d.Stop, id)
+		}
+	}
+	var ids []int
+	err = u.do("text by "+e.name, func(l *parallel.Workspace) error {
+		ids, err = asked.write(u, l, e, prompts[e.kind].Chunks, d)
+		return err
+	})
+	return vocab.Decode(ids), err
+}
+
+// write runs the model on the device.
+func (c *Clip) write(u Use, l *parallel.Workspace, e *encoder, chunks [][]tokenizer.Token, d text.Draw) ([]int, error) {
+	parts, err := lentEncoder(u, l, []engine.Ops{l.Ops}, c, e) // one rank writes
+	if err != nil {
+		return nil, err
+	}
+	head, err := lent(u, "head "+e.file.Checkpoint.Key()+" "+e.prefix, func() (head *text.Head, err error) {
+		err = e.file.With(func(file *weights.File) error {
+			head, err = text.OpenHead(l.Ops, file.Set().Prefix(e.prefix).For(l.DType))
+			return err
+		})
+		return head, err
+	})
+	if err != nil {
+		return nil, &fault.Failure{Code: fault.CodeBadCheckpoint, Message: err.Error(), Field: "clip", Cause: err}
+	}
+	env, form := text.Env{Ops: l.Ops, DType: l.DType, Check: l.Check, Take: l.Arena}, text.Form{}
+	if len(c.pictures) > 0 {
+		if chunks, err = c.look(u, l, env, e, chunks, &form); err != nil {
+			return nil, err
+		}
+	}
+	lm, ok := parts[0].(*text.LM)
+	if !ok || len(chunks) != 1 {
+		return nil, fault.New(fault.CodeInternal, "%s is no language model, or its prompt is in %d chunks", e.name,
+			len(chunks))
+	}
+	return lm.Generate(env, head, chunks[0], form, d)
 }

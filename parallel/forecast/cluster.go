@@ -1,6 +1,7 @@
 package forecast
 
 import (
+	"cmp"
 	_ "embed"
 	"encoding/json"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"patchbay/parallel/plan"
 )
@@ -35,6 +37,10 @@ type Device struct {
 	// WeightBytes and ValueBytes are the bytes of one weight and of one activation.
 	WeightBytes float64 `json:"weight_bytes"`
 	ValueBytes  int     `json:"value_bytes"`
+	// Together is how many token rows of one entry a rank may have for its entries to be evaluated as one batch, which
+	// starts half as many operations and exchanges; more fill the device by themselves. 0: one after the other, as on
+	// processors, where it makes no difference (docs/speed.md).
+	Together int `json:"together,omitempty"`
 	// Workspace is bytes that its libraries put aside for a rank.
 	Workspace int64  `json:"workspace,omitempty"`
 	Source    string `json:"source"`
@@ -47,8 +53,11 @@ type Link struct {
 	Bandwidth float64 `json:"bandwidth"`
 	// Latency is seconds of one message or collective beyond its bytes.
 	Latency float64 `json:"latency"`
-	// AllToAll is the part of Bandwidth that an all-to-all reaches; where there are islands, of Across.
+	// AllToAll is the part of Bandwidth that an all-to-all reaches; where there are islands, of Across, and where every
+	// pair was measured, of what pairs reach alone.
 	AllToAll float64 `json:"all_to_all"`
+	// Together is the part of what pairs reach alone that they reach while all send around a circle, 0: all of it.
+	Together float64 `json:"together,omitempty"`
 	// Island is how many devices share a switch, 0: all. Across is bytes per second in one direction between two islands,
 	// shared by all who cross.
 	Island int     `json:"island"`
@@ -56,13 +65,40 @@ type Link struct {
 	Source string  `json:"source"`
 }
 
-// Cluster is a set of equal devices and what connects them.
+// Pair is the way between two devices of a machine, as it was measured while nobody else exchanged.
+type Pair struct {
+	A string `json:"a"` // as --devices names them: cuda:0
+	B string `json:"b"`
+	// Bandwidth is bytes per second that each sends to the other at the same time, Latency seconds of a small message.
+	Bandwidth float64 `json:"bandwidth"`
+	Latency   float64 `json:"latency"`
+}
+
+// Cluster is a set of devices and what connects them.
 type Cluster struct {
-	Device  Device
-	Link    Link
+	Device Device
+	// Mixed is the device of each rank where they differ, the first one Device; nil: all are Device. Bytes of weights and
+	// values are those of Device on all.
+	Mixed []Device
+	Link  Link
+	// Between is the way from each rank to each other one, [from][to], on one host; nil: Link between all of them.
+	Between [][]Pair
 	Hosts   int
 	PerHost int
-	Network Link // between hosts; only with Hosts > 1
+	// Places is the ranks of each host where they differ, with Hosts 1 and PerHost at most all of them; nil: PerHost.
+	Places  []int
+	Network Link // between hosts; only with Hosts > 1 or Places
+}
+
+// hostOf is the host of a rank, and its place there.
+func (f *Cluster) hostOf(rank int) (host, place int) {
+	for i, n := range f.Places {
+		if rank < n {
+			return i, rank
+		}
+		rank -= n
+	}
+	return len(f.Places) + rank/f.PerHost, rank % f.PerHost
 }
 
 // deviceTable is the data file.
@@ -83,8 +119,44 @@ func readDevices() (deviceTable, error) {
 // Ranks returns the number of devices.
 func (f Cluster) Ranks() int { return f.Hosts * f.PerHost }
 
+// On is the device of a rank; ranks behind the last device are like it.
+func (f *Cluster) On(rank int) *Device {
+	if f.Mixed == nil {
+		return &f.Device
+	}
+	return &f.Mixed[min(rank, len(f.Mixed)-1)]
+}
+
+// From is the devices of the ranks from one on, "2xH100,2xL40", with suffix behind each kind.
+func (f Cluster) From(first int, suffix ...string) string {
+	var parts []string
+	for r := first + 1; r <= f.Ranks(); r++ {
+		if name := f.On(r - 1).Name; r == f.Ranks() || f.On(r).Name != name {
+			parts, first = append(parts, fmt.Sprintf("%dx%s%s", r-first, name, strings.Join(suffix, ""))), r
+		}
+	}
+	return strings.Join(parts, ",")
+}
+
+// Sources says where the rates of the devices and of what connects them come from.
+func (f Cluster) Sources() string {
+	text := fmt.Sprintf("%s: %s", f.Device.Name, f.Device.Source)
+	for i, d := range f.Mixed {
+		if i > 0 && d.Name != f.Mixed[i-1].Name {
+			text += fmt.Sprintf("; %s: %s", d.Name, d.Source)
+		}
+	}
+	if f.Ranks() > 1 {
+		text += fmt.Sprintf("; link %s: %s", f.Link.Name, f.Link.Source)
+	}
+	return text
+}
+
 // String returns the cluster in the syntax of ParseCluster.
 func (f Cluster) String() string {
+	if f.Mixed != nil {
+		return f.From(0, "-"+f.Link.Name)
+	}
 	s := fmt.Sprintf("%dx%s-%s", f.PerHost, f.Device.Name, f.Link.Name)
 	if f.Hosts > 1 {
 		s = fmt.Sprintf("%dx%s+%s", f.Hosts, s, f.Network.Name)
@@ -93,9 +165,87 @@ func (f Cluster) String() string {
 }
 
 // ParseCluster reads "8xH100-nvlink", or with several hosts "2x8xL40-pcie+ethernet100": hosts, devices of each, device,
-// link, network. Counts of 1 may be left out, and the link where the device has a usual one. Errors list the names that
-// are known.
+// link, network. Counts of 1 may be left out, and the link where the device has a usual one. Devices of one host may
+// differ, as in "2xH100-pcie,2xL40": they are put in order, fastest first, and share the slowest link. Errors list the
+// names that are known.
 func ParseCluster(text string) (Cluster, error) {
+	var all Cluster
+	for i, part := range strings.Split(text, ",") {
+		f, err := parseEqual(part)
+		if err != nil || i == 0 && part == text {
+			return f, err
+		}
+		if i == 0 || f.Link.Bandwidth < all.Link.Bandwidth {
+			all.Link = f.Link
+		}
+		all.Mixed = append(all.Mixed, slices.Repeat([]Device{f.Device}, f.PerHost)...)
+		if all.Hosts = 1; f.Hosts > 1 || len(all.Mixed) > plan.MaxRanks {
+			return all, fmt.Errorf("devices %q: want at most %d that differ, on one host", text, plan.MaxRanks)
+		}
+	}
+	return all.Sorted(), nil
+}
+
+// Sorted is a cluster of one host with the devices in Mixed, fastest first.
+func (f Cluster) Sorted() Cluster {
+	f.Mixed = slices.Clone(f.Mixed)
+	slices.SortStableFunc(f.Mixed, func(a, b Device) int { return cmp.Compare(b.GEMM, a.GEMM) })
+	f.Device, f.PerHost = f.Mixed[0], len(f.Mixed)
+	if !slices.ContainsFunc(f.Mixed, func(d Device) bool { return d != f.Device }) {
+		f.Mixed = nil
+	}
+	return f
+}
+
+// ofNames are rows for GPUs that are named otherwise: built on the same chip, and at least as fast.
+var ofNames = map[string]string{"A800": "A100", "GH200": "H200", "H800": "H100", "L40S": "L40"}
+
+// Usual is the table's row for a GPU that was not measured, with its usual link: by the name that its driver has for it
+// ("NVIDIA H100 80GB HBM3"), or where that is not there by its compute capability (90 for 9.0). Name and memory, bytes,
+// are those of the GPU; Source says which row it is.
+func Usual(name string, capability int, memory int64) (Device, Link, error) {
+	table, err := readDevices()
+	if err != nil {
+		return Device{}, Link{}, err
+	}
+	words := strings.FieldsFunc(strings.ToUpper(name), func(r rune) bool {
+		return !unicode.IsLetter(r) && !unicode.IsDigit(r)
+	})
+	away := func(d Device) int64 { return max(d.Memory-memory, memory-d.Memory) }
+	at, why := -1, "by its name"
+	for i, d := range table.Devices {
+		chip, _, _ := strings.Cut(d.Name, "-")
+		for _, w := range words {
+			if cmp.Or(ofNames[w], w) == chip && (at < 0 || away(d) < away(table.Devices[at])) {
+				at = i
+			}
+		}
+	}
+	if at < 0 {
+		row := "4090"
+		switch {
+		case capability == 80:
+			row = "A100-80"
+		case capability >= 90 && capability < 120: // of data centres
+			row = "H100"
+		}
+		why = "which has no row for a " + name
+		at = slices.IndexFunc(table.Devices, func(d Device) bool { return d.Name == row })
+	}
+	d, row := table.Devices[at], table.Devices[at].Name
+	d.Name, d.Memory, d.Reserved = name, memory, 0
+	d.Source = fmt.Sprintf("row %s of the built-in table, %s: not measured here", row, why)
+	link := usualLink(row)
+	if slices.Contains(words, "PCIE") {
+		link = "pcie4"
+	}
+	l, err := linkNamed(name, table.Links, link)
+	l.Source = "of the built-in table: not measured here"
+	return d, l, err
+}
+
+// parseEqual is ParseCluster of equal devices.
+func parseEqual(text string) (Cluster, error) {
 	const example = "write for example 8xH100-nvlink or 2x8xL40-pcie+ethernet100"
 	p, err := readDevices()
 	if err != nil {
@@ -215,16 +365,78 @@ type wire struct{ perByte, latency float64 }
 // seconds for one exchange in which a member sends so many bytes.
 func (w wire) seconds(bytes float64) float64 { return w.latency + bytes*w.perByte }
 
+// Of is the cluster of some of its ranks.
+func (f Cluster) Of(ranks []int) Cluster {
+	mixed, between := f.Mixed, f.Between
+	f.Mixed, f.Between = nil, nil
+	for i, r := range ranks {
+		if mixed != nil {
+			f.Mixed = append(f.Mixed, mixed[r%len(mixed)])
+			f.Device = f.Mixed[0]
+		}
+		if between != nil {
+			f.Between = append(f.Between, make([]Pair, len(ranks)))
+			for j, o := range ranks {
+				f.Between[i][j] = between[r%len(between)][o%len(between)]
+			}
+		}
+	}
+	return f
+}
+
+// paired is wire where the way between any two ranks was measured: who sends to several sends to one after the other,
+// the slowest member counts, and where others exchange at the same time nobody reaches what he reaches alone.
+func (f Cluster) paired(groups [][]int, p pattern) (w wire) {
+	ways, most := map[[2]int]bool{}, 0
+	for _, g := range groups {
+		most = max(most, len(g))
+		for i, r := range g {
+			to := g
+			if p != toAll {
+				to = g[(i+1)%len(g) : (i+1)%len(g)+1]
+			}
+			if len(g) < 2 || p == toNext && i == len(g)-1 {
+				continue
+			}
+			perByte := 0.0
+			for _, o := range to {
+				if o == r {
+					continue
+				}
+				way := f.Between[r%len(f.Between)][o%len(f.Between)]
+				perByte += 1 / way.Bandwidth / float64(max(1, len(to)-1))
+				w.latency = max(w.latency, way.Latency)
+				ways[[2]int{min(r, o), max(r, o)}] = true
+			}
+			w.perByte = max(w.perByte, perByte)
+		}
+	}
+	if most > 2 {
+		w.latency = max(w.latency, f.Link.Latency)
+	}
+	part := f.Link.Together
+	if p == toAll && most > 2 {
+		part = f.Link.AllToAll
+	}
+	if len(ways) > 1 && part > 0 {
+		w.perByte /= part
+	}
+	return w
+}
+
 // wire works out what an exchange costs when all groups of ranks use the cluster at once: the narrowest of a device's
 // own link, the way between islands and the way between hosts.
 func (f Cluster) wire(groups [][]int, p pattern) wire {
+	if f.Between != nil && f.Hosts == 1 && f.Places == nil {
+		return f.paired(groups, p)
+	}
 	islands, hosts := map[int]float64{}, map[int]float64{} // bytes that leave, for one byte sent by every member
 	place := func(r int) (host, island int) {
-		host = r / f.PerHost
+		host, island = f.hostOf(r)
 		if f.Link.Island == 0 {
 			return host, host
 		}
-		return host, host*1000 + r%f.PerHost/f.Link.Island
+		return host, host*1000 + island/f.Link.Island
 	}
 	crossed := false
 	flow := func(from, to int, part float64) {

@@ -101,8 +101,123 @@ func TestWires(t *testing.T) {
 			t.Errorf("%s: got %.6f s a byte and %v s, want %.6f and %v", c.name, w.perByte, w.latency, c.perByte, c.latency)
 		}
 	}
+	own := f
+	own.Hosts, own.PerHost, own.Places = 1, 7, []int{3, 1, 4} // three ranks send a third each, and one sends all
+	if w := own.wire([][]int{span(0, 4)}, toAll); !near(w.perByte, 1./2, 1e-12) || w.latency != 7 {
+		t.Errorf("all-to-all of hosts of three ranks and one: got %.6f s a byte and %v s", w.perByte, w.latency)
+	}
+	inside, across := own.wire([][]int{span(4, 3)}, toAll), own.wire([][]int{span(3, 2)}, toNext)
+	if inside.latency != 1 || across.latency != 7 {
+		t.Errorf("%v s on the third host and %v s to it, want that of its link and of the network", inside.latency,
+			across.latency)
+	}
 	f.Link.Island = 0
 	if w := f.wire([][]int{span(0, 8)}, toAll); !near(w.perByte, 1./5, 1e-12) {
 		t.Errorf("all-to-all without islands: got %.6f s a byte, want half the link, %.6f", w.perByte, 1./5)
+	}
+}
+
+// TestPairedWires works out exchanges by hand between four devices of which 0 and 1, and 2 and 3 are close, as cards
+// with a bridge are.
+func TestPairedWires(t *testing.T) {
+	f := Cluster{
+		Hosts: 1, PerHost: 4, Link: Link{Bandwidth: 3, Latency: 9, AllToAll: 0.25, Together: 0.5, Island: 2, Across: 1},
+	}
+	for a := range 4 {
+		var row []Pair
+		for b := range 4 {
+			way := Pair{Bandwidth: 10, Latency: 2}
+			if a/2 == b/2 {
+				way = Pair{Bandwidth: 40, Latency: 1}
+			}
+			row = append(row, way)
+		}
+		f.Between = append(f.Between, row)
+	}
+	for _, c := range []struct {
+		name             string
+		groups           [][]int
+		p                pattern
+		perByte, latency float64
+	}{
+		{"one rank", [][]int{{2}}, toAll, 0, 0},
+		{"a close pair alone", [][]int{{0, 1}}, toAll, 1. / 40, 1},
+		{"a far pair alone", [][]int{{1, 2}}, toNeighbour, 1. / 10, 2},
+		{"two close pairs at the same time", [][]int{{0, 1}, {2, 3}}, toAll, 1. / 40 / 0.5, 1},
+		{"two far ones", [][]int{{0, 2}, {1, 3}}, toNeighbour, 1. / 10 / 0.5, 2},
+		{"a circle of all: the far ways count", [][]int{{0, 1, 2, 3}}, toNeighbour, 1. / 10 / 0.5, 9},
+		{"a pipeline of three", [][]int{{0, 1, 2}}, toNext, 1. / 10 / 0.5, 9},
+		{"a pipeline that ends before the far way", [][]int{{0, 1}}, toNext, 1. / 40, 1},
+		{"all to all: a third of a byte to each", [][]int{{0, 1, 2, 3}}, toAll, (1./40 + 2./10) / 3 / 0.25, 9},
+	} {
+		if w := f.wire(c.groups, c.p); !near(w.perByte, c.perByte, 1e-12) || w.latency != c.latency {
+			t.Errorf("%s: got %.6f s a byte and %v s, want %.6f and %v", c.name, w.perByte, w.latency, c.perByte, c.latency)
+		}
+	}
+	part := f.Of([]int{1, 2})
+	if w := part.wire([][]int{{0, 1}}, toAll); !near(w.perByte, 1./10, 1e-12) {
+		t.Errorf("ranks 1 and 2 alone: got %.6f s a byte, want that of their way", w.perByte)
+	}
+}
+
+// TestPlansFollowPairs: where two of four devices are close and the others far from everybody, the planner takes the
+// two; by the mean of all ways it would take four.
+func TestPlansFollowPairs(t *testing.T) {
+	s := searchFor(t, "sd3-medium", 1024, 28, "4xH100")
+	s.Exact = true
+	if got := choose(t, s).Best.Plan; got.Ranks() != 4 {
+		t.Fatalf("by the link alone it is %s, want four ranks", got)
+	}
+	for a := range 4 {
+		var row []Pair
+		for b := range 4 {
+			way := Pair{Bandwidth: 5e8, Latency: 1e-3}
+			if a < 2 && b < 2 {
+				way = Pair{Bandwidth: 3e11, Latency: 2e-5}
+			}
+			row = append(row, way)
+		}
+		s.Cluster.Between = append(s.Cluster.Between, row)
+	}
+	s.Cluster.Link.Together, s.Cluster.Link.AllToAll = 1, 1
+	if got := choose(t, s).Best.Plan; got.Ranks() != 2 || got.Ulysses != 2 && got.Ring != 2 && got.CFG != 2 {
+		t.Errorf("the planner chose %s, want the two that are close", got)
+	}
+}
+
+// TestUsualRows: GPUs that were not measured have the row of their name, or the nearest, and say so.
+func TestUsualRows(t *testing.T) {
+	const gib = 1 << 30
+	for _, c := range []struct {
+		name           string
+		capability     int
+		memory         int64
+		row, link, why string
+	}{
+		{"NVIDIA H100 80GB HBM3", 90, 80 * gib, "H100", "nvlink4", "by its name"},
+		{"NVIDIA H100 PCIe", 90, 80 * gib, "H100", "pcie4", "by its name"},
+		{"NVIDIA H200", 90, 141e9, "H200", "nvlink4", "by its name"},
+		{"NVIDIA A100-SXM4-80GB", 80, 80 * gib, "A100-80", "nvlink3", "by its name"},
+		{"NVIDIA A100-PCIE-40GB", 80, 40 * gib, "A100-40", "pcie4", "by its name"},
+		{"NVIDIA L40S", 89, 48 * gib, "L40", "pcie4", "by its name"},
+		{"NVIDIA L4", 89, 24 * gib, "4090", "pcie4", "no row for a NVIDIA L4"},
+		{"NVIDIA GeForce RTX 4090", 89, 24 * gib, "4090", "pcie4", "by its name"},
+		{"NVIDIA B200", 100, 180 * gib, "H100", "nvlink4", "no row for a NVIDIA B200"},
+		{"NVIDIA GeForce RTX 5090", 120, 32 * gib, "4090", "pcie4", "no row for"},
+		{"NVIDIA A30", 80, 24 * gib, "A100-80", "nvlink3", "no row for"},
+	} {
+		d, l, err := Usual(c.name, c.capability, c.memory)
+		if err != nil {
+			t.Fatal(err)
+		}
+		row, err := ParseCluster(c.row)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d.GEMM != row.Device.GEMM || d.Attention != row.Device.Attention || d.Name != c.name || d.Memory != c.memory ||
+			l.Name != c.link || !strings.Contains(d.Source, "row "+c.row+" ") || !strings.Contains(d.Source, c.why) ||
+			!strings.Contains(d.Source, "not measured") {
+			t.Errorf("%s: %+v and %s, want row %s %s with %s", c.name, d, l.Name, c.row, c.why, c.link)
+		}
 	}
 }

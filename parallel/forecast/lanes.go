@@ -1,6 +1,8 @@
 package forecast
 
 import (
+	"slices"
+
 	"patchbay/models/dit"
 	"patchbay/parallel/plan"
 )
@@ -22,10 +24,55 @@ func OwnLanes(spec *dit.Spec, p plan.Plan, device Device) []plan.Lane {
 		return p.LightestLanes(spec)
 	}
 	one := plan.OneRank()
-	one.Pipe, one.Patches = p.Pipe, p.Pipe
+	one.Pipe, one.Patches, one.Speeds = p.Pipe, p.Pipe, plan.SpeedsOf(p.StageSpeeds())
+	return NewPartition(reference(spec, device), one).Lanes
+}
+
+// reference is the workload that depends on the model alone.
+func reference(spec *dit.Spec, device Device) Workload {
 	side := referenceSide * spec.PatchSize
-	return NewPartition(Workload{
-		Spec: spec, Y: side, X: side, Batch: 1, Text: []int{referenceText}, Evaluations: 1,
-		Device: device,
-	}, one).Lanes
+	return Workload{
+		Spec: spec, Y: side, X: side, Batch: 1, Text: []int{referenceText}, Evaluations: 1, Device: device,
+	}
+}
+
+// Speeds is the work that the device of each rank does in a time, in evaluations of a model a second.
+func (f Cluster) Speeds(spec *dit.Spec) []float64 {
+	out := make([]float64, f.Ranks())
+	for r := range out {
+		if r > 0 && *f.On(r) == *f.On(r - 1) {
+			out[r] = out[r-1]
+			continue
+		}
+		alone := Cluster{Device: *f.On(r), Link: f.Link, Hosts: 1, PerHost: 1}
+		s, _ := newCosts(NewPartition(reference(spec, alone.Device), plan.OneRank()), alone).laneSeconds(0, 0, 0,
+			plan.Micro{Whole: true})
+		out[r] = 1 / s
+	}
+	return out
+}
+
+// Share gives a plan that has no speeds those of the devices of its ranks, where they differ: of the model, or of their
+// memory where stages are cut by weights.
+func (f Cluster) Share(spec *dit.Spec, p plan.Plan) plan.Plan {
+	if p.Ranks() <= len(f.Mixed) && p.Choose == 0 && p.Speeds == (plan.Speeds{}) {
+		f.PerHost = p.Ranks()
+		return f.shared(p, f.Speeds(spec))
+	}
+	return p
+}
+
+// shared is Share for speeds that are known.
+func (f Cluster) shared(p plan.Plan, speeds []float64) plan.Plan {
+	if f.Mixed == nil {
+		return p
+	}
+	speeds = slices.Clone(speeds[:p.Ranks()])
+	for r := range speeds {
+		if free := f.On(r).Free(); p.ByWeights && free > 0 {
+			speeds[r] = float64(free)
+		}
+	}
+	p.Speeds = plan.SpeedsOf(speeds)
+	return p
 }

@@ -2,26 +2,88 @@ package forecast
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"patchbay/engine/profile"
 	"patchbay/parallel/plan"
 )
 
-// Machine is one kind of device as it was measured: rates of a rank, and of the link to its neighbours. Stages are
-// balanced and plans are chosen by it.
+// Machine is the devices of a machine as they were measured: rates of a rank, and of the link to its neighbours. Stages
+// are balanced, work is shared and plans are chosen by it.
 type Machine struct {
 	Device Device
+	Others []Device // of other kinds, by name
 	Link   Link
+	Pairs  []Pair // of devices that exchange by Link, each once; nil: not measured
 }
 
-// machineFile is how a Machine is written: devices.json with one device and at most one link.
+// Between is Cluster.Between of ranks on devices as --devices names them. Two of which no pair was measured have the
+// link.
+func (m *Machine) Between(devices []string) (ways [][]Pair) {
+	if m.Pairs == nil {
+		return nil
+	}
+	for _, a := range devices {
+		row := make([]Pair, 0, len(devices))
+		for _, b := range devices {
+			way := Pair{A: a, B: b, Bandwidth: m.Link.Bandwidth, Latency: m.Link.Latency}
+			for _, p := range m.Pairs {
+				if p.A == a && p.B == b || p.A == b && p.B == a {
+					way.Bandwidth, way.Latency = p.Bandwidth, p.Latency
+				}
+			}
+			row = append(row, way)
+		}
+		ways = append(ways, row)
+	}
+	return ways
+}
+
+// Paired are the devices that pairs were measured of, in their order.
+func (m *Machine) Paired() (devices []string) {
+	for _, p := range m.Pairs {
+		for _, d := range []string{p.A, p.B} {
+			if !slices.Contains(devices, d) {
+				devices = append(devices, d)
+			}
+		}
+	}
+	return devices
+}
+
+// Kind is the device of a name, in any case of letters, or the only one.
+func (m *Machine) Kind(name string) (Device, error) {
+	for _, d := range append([]Device{m.Device}, m.Others...) {
+		if strings.EqualFold(d.Name, name) || m.Others == nil {
+			return d, nil
+		}
+	}
+	return Device{}, fmt.Errorf("no rates of %s, but of %s: `patchbay bench step --save` on it adds them", name,
+		strings.Join(names(append([]Device{m.Device}, m.Others...), func(d Device) string { return d.Name }), ", "))
+}
+
+// For is m with a device in the first place, of whose kind there is no other one then.
+func (m *Machine) For(d Device) *Machine {
+	out := *m
+	out.Device, out.Others = d, nil
+	for _, o := range append([]Device{m.Device}, m.Others...) {
+		if !strings.EqualFold(o.Name, d.Name) {
+			out.Others = append(out.Others, o)
+		}
+	}
+	return &out
+}
+
+// machineFile is how a Machine is written: devices.json with a device of each kind and at most one link.
 type machineFile struct {
 	Devices []Device `json:"devices"`
 	Links   []Link   `json:"links"`
+	Pairs   []Pair   `json:"pairs,omitempty"`
 }
 
 // NewMachine returns a known device with its usual link ("cpu", or any that ParseCluster takes), to be replaced by what
@@ -42,11 +104,14 @@ func ReadMachine(data []byte) (Machine, error) {
 		return m, fmt.Errorf("%w: want {\"devices\": [{...}], \"links\": [{...}]} with the fields of "+
 			"parallel/forecast/devices.json, as `patchbay bench step --save` writes it", err)
 	}
-	if len(file.Devices) != 1 || len(file.Links) > 1 {
-		return m, fmt.Errorf("devices has %d entries and links %d: want one device and at most one link",
+	if len(file.Devices) == 0 || len(file.Links) > 1 {
+		return m, fmt.Errorf("devices has %d entries and links %d: want a device of each kind and at most one link",
 			len(file.Devices), len(file.Links))
 	}
-	m.Device = file.Devices[0]
+	m.Device, m.Others, m.Pairs = file.Devices[0], slices.Clip(file.Devices[1:]), file.Pairs
+	if len(m.Others) == 0 {
+		m.Others = nil
+	}
 	if len(file.Links) == 1 {
 		m.Link = file.Links[0]
 	} else {
@@ -61,16 +126,44 @@ func ReadMachine(data []byte) (Machine, error) {
 	return m, m.Check()
 }
 
-// Check refuses values that no prediction can be made with.
+// Check refuses values that no prediction can be made with, and two devices of one name.
 func (m Machine) Check() error {
+	for i, p := range m.Pairs {
+		at := fmt.Sprintf("pairs[%d].", i)
+		switch {
+		case p.A == "" || p.B == "":
+			return fmt.Errorf("%sa is %q and b %q: want the names of two devices, as in cuda:0", at, p.A, p.B)
+		case !(p.Bandwidth > 0) || math.IsInf(p.Bandwidth, 0):
+			return fmt.Errorf("%sbandwidth is %v: want bytes per second, more than 0", at, p.Bandwidth)
+		case !(p.Latency >= 0 && p.Latency <= 1):
+			return fmt.Errorf("%slatency is %v: want seconds from 0 to 1", at, p.Latency)
+		}
+	}
+	if err := m.check(0); err != nil || len(m.Others) == 0 {
+		return err
+	}
+	seen := map[string]bool{strings.ToLower(m.Device.Name): true}
+	for i, d := range m.Others {
+		name := strings.ToLower(d.Name)
+		if err := (Machine{Device: d, Link: m.Link}).check(i + 1); err != nil || seen[name] {
+			return cmp.Or(err, fmt.Errorf("devices[%d].name is %q again: want one device of each name", i+1, d.Name))
+		}
+		seen[name] = true
+	}
+	return nil
+}
+
+// check is Check of Device, which is entry n of the file.
+func (m Machine) check(n int) error {
 	d, l := m.Device, m.Link
+	at := fmt.Sprintf("devices[%d].", n)
 	for _, f := range []struct {
 		field string
 		value float64
 	}{
-		{"devices[0].gemm", d.GEMM},
-		{"devices[0].attention", d.Attention},
-		{"devices[0].traffic", d.Traffic},
+		{at + "gemm", d.GEMM},
+		{at + "attention", d.Attention},
+		{at + "traffic", d.Traffic},
 		{"links[0].bandwidth", l.Bandwidth},
 	} {
 		if !(f.value > 0) || math.IsInf(f.value, 0) {
@@ -80,23 +173,27 @@ func (m Machine) Check() error {
 	for _, f := range []struct {
 		field string
 		value float64
-	}{{"devices[0].launch", d.Launch}, {"devices[0].handover", d.Handover}, {"links[0].latency", l.Latency}} {
+	}{{at + "launch", d.Launch}, {at + "handover", d.Handover}, {"links[0].latency", l.Latency}} {
 		if !(f.value >= 0 && f.value <= 1) {
 			return fmt.Errorf("%s is %v: want seconds from 0 to 1", f.field, f.value)
 		}
 	}
 	switch {
 	case strings.TrimSpace(d.Name) == "":
-		return fmt.Errorf("devices[0].name is empty: want a name")
+		return fmt.Errorf("%sname is empty: want a name", at)
 	case !(d.WeightBytes > 0 && d.WeightBytes <= 8):
-		return fmt.Errorf("devices[0].weight_bytes is %g: want more than 0, at most 8", d.WeightBytes)
+		return fmt.Errorf("%sweight_bytes is %g: want more than 0, at most 8", at, d.WeightBytes)
+	case d.Together < 0:
+		return fmt.Errorf("%stogether is %d: want token rows, or 0", at, d.Together)
 	case d.ValueBytes != 2 && d.ValueBytes != 4:
-		return fmt.Errorf("devices[0].value_bytes is %d: want 2 or 4", d.ValueBytes)
+		return fmt.Errorf("%svalue_bytes is %d: want 2 or 4", at, d.ValueBytes)
 	case d.Memory < 0 || d.Reserved < 0 || d.Reserved > 0 && d.Reserved >= d.Memory:
-		return fmt.Errorf("devices[0].memory is %d with reserved %d: want bytes, 0 for no limit, and less of them reserved",
+		return fmt.Errorf("%smemory is %d with reserved %d: want bytes, 0 for no limit, and less of them reserved", at,
 			d.Memory, d.Reserved)
 	case !(l.AllToAll > 0 && l.AllToAll <= 1):
 		return fmt.Errorf("links[0].all_to_all is %v: want a part of the bandwidth, more than 0 and at most 1", l.AllToAll)
+	case !(l.Together >= 0 && l.Together <= 1):
+		return fmt.Errorf("links[0].together is %v: want a part from 0 to 1", l.Together)
 	case l.Island < 0 || l.Island > 0 && !(l.Across > 0):
 		return fmt.Errorf("links[0].island is %d with across %v: want 0, or devices of a switch and bytes per second "+
 			"between switches", l.Island, l.Across)
@@ -106,7 +203,7 @@ func (m Machine) Check() error {
 
 // JSON returns the file that ReadMachine reads.
 func (m Machine) JSON() ([]byte, error) {
-	b, err := json.MarshalIndent(machineFile{[]Device{m.Device}, []Link{m.Link}}, "", " ")
+	b, err := json.MarshalIndent(machineFile{append([]Device{m.Device}, m.Others...), []Link{m.Link}, m.Pairs}, "", " ")
 	return append(b, '\n'), err
 }
 

@@ -199,11 +199,13 @@ func traitsOf(spec *dit.Spec) traits {
 func (o *Partition) modulation(n int) (image, text int) {
 	e := o.Spec.Width
 	switch b := o.Spec.Blocks[n]; {
-	case o.Spec.OneModulation:
+	case o.Spec.OneModulation, o.Spec.Distilled > 0:
 		return 0, 0
 	case b.Sandwich:
 		return 4 * e, 0
 	case o.Spec.Tables:
+		return 6 * e, 0
+	case b.Kind == dit.Single && b.Apart:
 		return 6 * e, 0
 	case b.Kind == dit.Single:
 		return 3 * e, 0
@@ -229,41 +231,41 @@ func (o *Partition) localHeads(c plan.Coord) int {
 // sessionEntry adds what stays of one entry, and the peak on the way; it returns the bytes of its K/V store.
 func (o *Partition) sessionEntry(s *stack, c plan.Coord, k, i, b int) (kv int64) {
 	at, back := o.Lanes[k], o.back(k)
-	spec, e, lt, li := o.Spec, o.Spec.Width, o.Text[i], o.Tokens()
+	spec, e, lt, li, n := o.Spec, o.Spec.Width, o.each*o.Text[i], o.Tokens(), o.each
 	vector := !spec.JointText() || spec.PooledDim > 0 // of what does not depend on the timestep
 	embeds := !o.plan.Held(o.Lanes, c).NoEmbed
 	switch { // text, or what its keys and values are made of
 	case spec.JointText() && !embeds:
 	case spec.JointText():
-		s.alloc(o.Sequence(i).Text * e)
+		s.alloc(n * o.Sequence(i).Text * e)
 	case o.shiftOnly:
 		s.f32(lt * spec.ContextDim)
 	default:
 		s.f32(lt * e)
 	}
 	if vector {
-		s.f32(e)
+		s.f32(n * e)
 	}
 	if !spec.Rotates && embeds {
 		s.alloc(li * e)
 	}
 	if spec.Rotates {
-		n := (o.Sequence(i).Text + li) * (spec.HeadDim / 2)
-		s.f32(n)
-		s.f32(n)
+		table := (o.Sequence(i).Text + li) * (spec.HeadDim / 2)
+		s.f32(table)
+		s.f32(table)
 	}
 	if embeds {
-		s.f32(li * spec.Concat * spec.PatchSize * spec.PatchSize)
+		s.f32(n * li * spec.Concat * spec.PatchSize * spec.PatchSize)
 	}
 	// two text encoders of which the first gives 77 tokens; the second's states go through an MLP of four times their
 	// width
 	if o.shiftOnly {
-		second := max(lt-77, 0)
-		s.f32Scratch(second*spec.Context2Dim, min(lt, 77)*spec.ContextDim, 4*second*spec.Context2Dim)
+		second := max(lt-77*n, 0)
+		s.f32Scratch(second*spec.Context2Dim, min(lt, 77*n)*spec.ContextDim, 4*second*spec.Context2Dim)
 	} else if !vector {
-		if spec.TakesGuidance {
-			s.f32(e)
-			s.f32Scratch(256, e)
+		if spec.TakesGuidance && spec.Distilled == 0 {
+			s.f32(n * e)
+			s.f32Scratch(n*256, n*e)
 		}
 		if embeds {
 			o.textScratch(s, i)
@@ -272,18 +274,18 @@ func (o *Partition) sessionEntry(s *stack, c plan.Coord, k, i, b int) (kv int64)
 		if embeds {
 			o.textScratch(s, i)
 		}
-		s.f32Scratch(spec.PooledDim, e)
+		s.f32Scratch(n*spec.PooledDim, n*e)
 	} else {
 		s.f32Scratch(lt*spec.ContextDim, lt*e)
 	}
-	o.modulate(s, c, min(o.Evaluations, plan.ModulationRows))
+	o.modulate(s, c, n*min(o.Evaluations, plan.ModulationRows))
 	before := s.top
 	if o.plan.Pipe > 1 {
 		heads := o.heads(c)[c.Ulysses].Len()
 		spare := 0
-		for n, blk := range spec.Blocks {
+		for j, blk := range spec.Blocks {
 			for a := range max(blk.Attends, 1) {
-				if mine := at.Keeps(n); !mine && (!o.spreads(k) || o.plan.KV8 || back.Keeps(n) || a < spare) {
+				if mine := at.Keeps(j); !mine && (!o.spreads(k) || o.plan.KV8 || back.Keeps(j) || a < spare) {
 					continue // of other stages one after the other in spare memory
 				} else if !mine {
 					spare++
@@ -315,7 +317,7 @@ func (o *Partition) sessionEntry(s *stack, c plan.Coord, k, i, b int) (kv int64)
 // textScratch adds the buffers in which the text of entry i is embedded, and its references: the context, in sandwich
 // models its projection and what its own blocks need.
 func (o *Partition) textScratch(s *stack, i int) {
-	mark, e, own, lt := s.top, o.Spec.Width, o.Text[i], o.Sequence(i).Text
+	mark, e, own, lt := s.top, o.Spec.Width, o.each*o.Text[i], o.each*o.Sequence(i).Text
 	s.f32(own * o.Spec.ContextDim)
 	if taps := o.Spec.Taps; taps > 0 && own > 0 {
 		w, some := o.Spec.ContextDim/taps, min(own, dit.TappedTokens)
@@ -330,14 +332,14 @@ func (o *Partition) textScratch(s *stack, i int) {
 		s.alloc(own * e)
 	}
 	s.f32Scratch(s.projected(own * e))
-	if r := o.references(i); r > 0 {
+	if r := o.each * o.references(i); r > 0 {
 		s.top = mark
 		s.f32Scratch(r*o.Spec.Channels*o.Spec.PatchSize*o.Spec.PatchSize, s.projected(r*e))
 	}
 	if o.sandwich {
 		s.alloc(lt * e)
 		s.alloc(lt * e)
-		s.scratch(3*lt*e, lt*e)
+		s.scratch(lt*(e+2*e/o.Spec.Group()), lt*e)
 		s.scratch(lt*o.hidden(), lt*o.hidden())
 	}
 	s.top = mark
@@ -363,11 +365,16 @@ func (o *Partition) modulate(s *stack, c plan.Coord, rows int) {
 	e, head := o.Spec.Width, !o.plan.Held(o.Lanes, c).NoHead
 	if o.sandwich { // a narrow vector; the head's scale, and -1 for each number that it writes
 		n := o.Spec.OutChannels * o.Spec.PatchSize * o.Spec.PatchSize
-		s.f32(rows * 256)
+		s.f32(rows * o.Spec.VectorDim)
 		if head {
 			s.f32(rows * (e + n))
 			s.f32Scratch(rows*256, rows*e, rows*n)
 		}
+		return
+	}
+	if d, n := o.Spec.Distilled, o.Spec.Modulations(); d > 0 { // of one timestep after the other
+		s.f32(rows * n * e)
+		s.f32Scratch(64*n, n*d, n*d, n*d)
 		return
 	}
 	if head {
@@ -391,11 +398,11 @@ func (o *Partition) modulate(s *stack, c plan.Coord, rows int) {
 // modulations.
 func (o *Partition) sessionBlock(s *stack, c plan.Coord, n, entry int, mlp bool) {
 	if !o.Spec.JointText() && !mlp {
-		kv := o.Text[entry] * 2 * o.localHeads(c) * o.Spec.HeadDim
+		kv := o.each * o.Text[entry] * 2 * o.localHeads(c) * o.Spec.HeadDim
 		s.alloc(kv)
 		s.f32Scratch(s.projected(kv))
 	}
-	o.modulated(s, n, min(o.Evaluations, plan.ModulationRows))
+	o.modulated(s, n, o.each*min(o.Evaluations, plan.ModulationRows))
 }
 
 // modulated adds the modulations of block n for so many timesteps.
@@ -420,7 +427,7 @@ func (o *Partition) activations(s *stack, c plan.Coord, k, b int, m plan.Micro) 
 		all := o.rows(m, i)[c.SequenceRank(o.plan)]
 		r := o.plan.Kept(all, c.Tensor)
 		mine, wide = append(mine, r), append(wide, all)
-		o.modulate(s, c, 1) // of a timestep that nobody announced
+		o.modulate(s, c, o.each) // of a timestep that nobody announced
 		s.alloc(b * r.Len() * e)
 		if together := all.Text.End == o.Sequence(i).Text && all.Image.Start == 0; spec.Rotates && all.Text.Len() > 0 &&
 			all.Image.Len() > 0 && !together {

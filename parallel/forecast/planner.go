@@ -31,7 +31,8 @@ type Candidate struct {
 	Plan    plan.Plan
 	Seconds float64 // of the run; of a plan that was not worth simulating a lower bound
 	Bound   bool    // Seconds is that lower bound
-	Memory  Memory  // of the rank that needs most
+	Memory  Memory  // of the rank that needs most; where devices differ of the one that has least room left
+	On      *Device // of that rank
 	Fits    bool
 	Exact   bool // the picture is that of one rank
 }
@@ -50,8 +51,8 @@ type Choice struct {
 	Traffic [][]Traffic
 }
 
-// available is the bytes of one device that a plan may take, 0: no limit is known.
-func (f Cluster) available() int64 { return max(0, f.Device.Memory-f.Device.Reserved) }
+// Free is the bytes of a device that a plan may take, 0: no limit is known.
+func (d *Device) Free() int64 { return max(0, d.Memory-d.Reserved) }
 
 // Choose finds the fastest plan that fits. More devices never make the answer slower, because every plan of fewer ranks
 // is a candidate too. The error, an *Error, says how much memory is missing and how many devices would do.
@@ -79,7 +80,7 @@ func (s Search) Choose() (*Choice, error) {
 		if err != nil {
 			return nil, err
 		}
-		out.OneRank = one.Seconds
+		out.OneRank = one.Seconds + s.netSeconds(c.Plan)
 	}
 	return out, nil
 }
@@ -123,24 +124,50 @@ func (s Search) Predict(p plan.Plan) (*Choice, error) {
 		return nil, plan.Refuse("plan", "%s takes %d devices, %s has %d: leave the plan out to have one chosen", p,
 			p.Ranks(), s.Cluster, n)
 	}
-	c := s.weigh(p)
-	if !c.Fits {
-		text := fmt.Sprintf("%s needs %s a rank, %s are free on %s", p, gigabytes(c.Memory.Total()),
-			gigabytes(s.Cluster.available()), s.Cluster.Device.Name)
-		if best, err := s.Choose(); err == nil {
-			text += fmt.Sprintf(": use %s (%s)", best.Best.Plan, gigabytes(best.Best.Memory.Total()))
-		}
-		return nil, &failure.Error{Code: failure.OutOfMemory, Field: "plan", Text: text}
+	p = s.Cluster.Share(s.Spec, p)
+	if err := s.Fits(p); err != nil {
+		return nil, err
 	}
+	c := s.weigh(p)
 	sim, err := Simulate(s.Workload, p, s.Cluster)
 	if err != nil {
 		return nil, err
 	}
-	c.Seconds = sim.Seconds
+	c.Seconds = sim.Seconds + s.netSeconds(p)
 	return &Choice{
 		Best: c, Simulation: sim, Idle: s.Cluster.Ranks() - p.Ranks(),
 		Traffic: TrafficByRank(s.Workload, p, s.Cluster.Device.WeightBytes, s.Cluster.Device.ValueBytes),
 	}, nil
+}
+
+// Fits refuses a plan that takes more memory than its devices have, with what takes it and a plan that fits. The plan
+// is one that can run.
+func (s Search) Fits(p plan.Plan) error {
+	c := s.weigh(p)
+	if c.Fits {
+		return nil
+	}
+	m := c.Memory
+	text := fmt.Sprintf("%s needs %s a rank (weights %s, kept keys and values %s, activations, exchanges and workspaces "+
+		"%s)", p, gigabytes(m.Total()), gigabytes(m.Weights), gigabytes(m.KV), gigabytes(m.Total()-m.Weights-m.KV))
+	text += fmt.Sprintf(", %s are free on %s", gigabytes(c.On.Free()), c.On.Name)
+	if best, ok, err := s.Fastest(); err == nil && ok {
+		text += fmt.Sprintf(": use %s (%s)", best.Plan, gigabytes(best.Memory.Total()))
+	}
+	return &failure.Error{Code: failure.OutOfMemory, Field: "plan", Text: text}
+}
+
+// Memory is what every rank of a plan takes on the devices in question, nets included.
+func (s Search) Memory(p plan.Plan) []Memory {
+	out := MemoryByRank(s.Workload, p, s.Cluster.Device.WeightBytes, s.Cluster.Device.ValueBytes)
+	for i := range out {
+		out[i].Workspace = s.Cluster.On(i).Workspace
+		if p.Pipe > 1 && plan.Skips(s.Spec) { // both lanes of a folded stage have one
+			out[i].Workspace *= 2
+		}
+	}
+	s.addNets(out, p)
+	return out
 }
 
 // refuse says what is missing when nothing fits.
@@ -154,8 +181,8 @@ func (s Search) refuse(not []Candidate) error {
 	least := slices.MinFunc(not, func(a, b Candidate) int { return cmp.Compare(a.Memory.Total(), b.Memory.Total()) })
 	text := fmt.Sprintf("nothing fits %s: the least, %s, needs %s a rank (weights %s), %s are free", s.Cluster, least.Plan,
 		gigabytes(least.Memory.Total()),
-		gigabytes(least.Memory.Weights), gigabytes(s.Cluster.available()))
-	for n := 2 * s.Cluster.Ranks(); n <= plan.MaxRanks; n *= 2 {
+		gigabytes(least.Memory.Weights), gigabytes(least.On.Free()))
+	for n := 2 * s.Cluster.Ranks(); n <= plan.MaxRanks && s.Cluster.Mixed == nil; n *= 2 {
 		for _, c := range s.candidates(n) {
 			if c.Plan.Ranks() == n && c.Fits {
 				return &failure.Error{
@@ -169,16 +196,25 @@ func (s Search) refuse(not []Candidate) error {
 }
 
 // gigabytes prints bytes.
-func gigabytes(n int64) string { return fmt.Sprintf("%.2f GB", float64(n)/1e9) }
+func gigabytes(n int64) string {
+	if n < 1e8 {
+		return fmt.Sprintf("%.2f MB", float64(n)/1e6)
+	}
+	return fmt.Sprintf("%.2f GB", float64(n)/1e9)
+}
 
 // candidates weighs every plan of at most n ranks.
 func (s Search) candidates(n int) []Candidate {
 	var out []Candidate
+	speeds := s.Cluster.Speeds(s.Spec)
 	for _, p := range s.plans(n) {
+		p = s.Cluster.shared(p, speeds)
 		c := s.weigh(p)
 		out = append(out, c)
-		if p.Shard = true; !c.Fits && p.Possible() == nil { // never faster than whole weights, so only where those do not fit
+		// never faster than whole weights, so only where those do not fit
+		if p.Shard = true; !c.Fits && p.Possible() == nil && (len(s.Nets) == 0 || p.Parts() == 1) {
 			p.ByWeights = p.Owns()
+			p = s.Cluster.shared(p, speeds)
 			out = append(out, s.weigh(p))
 		}
 		// what is left to save; p has shard=on where it can
@@ -195,17 +231,15 @@ func (s Search) candidates(n int) []Candidate {
 // weigh predicts the memory of a plan.
 func (s Search) weigh(p plan.Plan) Candidate {
 	c := Candidate{Plan: p, Exact: p.Pipe == 1 || p.Patches == 1 || p.Warmup >= s.Evaluations}
-	for _, m := range MemoryByRank(s.Workload, p, s.Cluster.Device.WeightBytes, s.Cluster.Device.ValueBytes) {
-		m.Workspace = s.Cluster.Device.Workspace
-		if p.Pipe > 1 && plan.Skips(s.Spec) { // both lanes of a folded stage have one
-			m.Workspace *= 2
+	room := func(m Memory, on *Device) int64 { return on.Free() - m.Total() }
+	c.Fits = true
+	for r, m := range s.Memory(p) {
+		on := s.Cluster.On(r)
+		if r == 0 || room(m, on) < room(c.Memory, c.On) {
+			c.Memory, c.On = m, on
 		}
-		if m.Total() > c.Memory.Total() {
-			c.Memory = m
-		}
+		c.Fits = c.Fits && (on.Free() == 0 || m.Total() <= on.Free())
 	}
-	free := s.Cluster.available()
-	c.Fits = free == 0 || c.Memory.Total() <= free
 	return c
 }
 
@@ -281,10 +315,11 @@ func (s Search) patchCounts(stages int) []int {
 // keep their bounds.
 func (s Search) time(list []Candidate) error {
 	bounded := make([]*costs, len(list))
-	order := make([]int, len(list))
+	order, beside := make([]int, len(list)), make([]float64, len(list))
 	for i := range list {
 		bounded[i] = newCosts(NewPartition(s.Workload, list[i].Plan), s.Cluster)
-		list[i].Seconds, list[i].Bound, order[i] = bounded[i].bound(), true, i
+		beside[i] = s.netSeconds(list[i].Plan)
+		list[i].Seconds, list[i].Bound, order[i] = bounded[i].bound()+beside[i], true, i
 	}
 	sortBy(order, func(i int) float64 { return list[i].Seconds })
 	best := math.Inf(1)
@@ -296,8 +331,8 @@ func (s Search) time(list []Candidate) error {
 		if err != nil {
 			return fmt.Errorf("plan %s: %w", list[i].Plan, err)
 		}
-		list[i].Seconds, list[i].Bound = sim.Seconds, false
-		best = min(best, sim.Seconds)
+		list[i].Seconds, list[i].Bound = sim.Seconds+beside[i], false
+		best = min(best, list[i].Seconds)
 	}
 	return nil
 }

@@ -10,7 +10,7 @@ import (
 func (s Search) Reason(best *Choice, c Candidate) string {
 	if !c.Fits {
 		return fmt.Sprintf("does not fit: %s a rank, %s are free", gigabytes(c.Memory.Total()),
-			gigabytes(s.Cluster.available()))
+			gigabytes(c.On.Free()))
 	}
 	over := fmt.Sprintf("%+.0f %%", 100*(c.Seconds/best.Best.Seconds-1))
 	if c.Bound {

@@ -12,7 +12,7 @@ import (
 )
 
 // searchFor is a search for one picture of a released model.
-func searchFor(t *testing.T, model string, size, steps int, devices string) Search {
+func searchFor(t testing.TB, model string, size, steps int, devices string) Search {
 	t.Helper()
 	m, err := published.Find(model)
 	if err != nil {
@@ -53,6 +53,7 @@ func TestMoreDevicesAreNeverSlower(t *testing.T) {
 		{"pixart-alpha", "A100-80-nvlink", 512, 20},
 		{"hunyuandit", "L40-pcie", 1024, 50},
 		{"sd3-medium", "4090-pcie", 1024, 28},
+		{"flux-dev", "3xH100-pcie,5xL40", 1024, 28},
 	} {
 		last := math.Inf(1)
 		for n := 1; n <= 8; n++ {
@@ -77,8 +78,10 @@ func TestChosenPlanIsTheFastest(t *testing.T) {
 	for _, s := range []Search{
 		searchFor(t, "flux-dev", 1024, 28, "4xL40-pcie"), searchFor(t, "pixart-alpha", 1024, 20, "6xA100-80-nvlink"),
 		searchFor(t, "hunyuandit", 1024, 8, "4xL40-pcie"), searchFor(t, "flux-schnell", 1024, 4, "8xH100-nvlink"),
+		searchFor(t, "flux-dev", 1024, 8, "2xH100-pcie,2xL40"),
 	} {
 		got := choose(t, s)
+		s.Device = s.Cluster.Device // as Choose has it
 		best, at, n := math.Inf(1), plan.Plan{}, 0
 		for _, c := range s.candidates(s.Cluster.Ranks()) {
 			if !c.Fits {
@@ -186,8 +189,8 @@ func TestPlannerRefusesWhatDoesNotFit(t *testing.T) {
 		t.Fatalf("got %v, want out_of_memory with sizes and a number of devices", err)
 	}
 	s = searchFor(t, "flux-dev", 4096, 28, "4x4090-pcie")
-	if best := choose(t, s).Best; best.Memory.Total() > s.Cluster.available() {
-		t.Errorf("chose %s, which needs %d of %d bytes", best.Plan, best.Memory.Total(), s.Cluster.available())
+	if best := choose(t, s).Best; best.Memory.Total() > s.Cluster.Device.Free() {
+		t.Errorf("chose %s, which needs %d of %d bytes", best.Plan, best.Memory.Total(), s.Cluster.Device.Free())
 	}
 	p, err := plan.Parse("ulysses=4")
 	if err != nil {

@@ -46,10 +46,10 @@ func soonest(waiting, free int, seconds func(devices int) float64) (groups int, 
 
 // Queue predicts jobs of this workload that all wait at the start, run side by side on Groups of the devices, in the
 // order of their starts. Each has the fastest plan that fits its group. Loading weights is not in it. It refuses
-// several hosts, and devices that the workload does not fit.
+// several hosts, devices that differ, and devices that the workload does not fit.
 func (s Search) Queue(jobs int) ([]Job, error) {
-	if s.Cluster.Hosts > 1 {
-		return nil, fmt.Errorf("%s: jobs run side by side on one host", s.Cluster)
+	if s.Cluster.Hosts > 1 || s.Cluster.Mixed != nil {
+		return nil, fmt.Errorf("%s: want equal devices of one host for jobs side by side", s.Cluster)
 	}
 	best, err := s.byDevices()
 	if err != nil {

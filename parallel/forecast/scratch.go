@@ -10,7 +10,7 @@ import (
 func (o *Partition) blockScratch(s *stack, c plan.Coord, n int, half dit.Half, r, own dit.Rows, b int) {
 	e, local := o.Spec.Width, o.localHeads(c)*o.Spec.HeadDim
 	mark := s.top
-	o.modulated(s, n, 1) // of a timestep that nobody announced
+	o.modulated(s, n, o.each) // of a timestep that nobody announced
 	blk := o.Spec.Blocks[n]
 	hidden := dit.Held{Rank: c.Tensor, Ranks: o.plan.Tensor}.Share(o.hidden()).Len()
 	if blk.Sandwich {
@@ -28,11 +28,16 @@ func (o *Partition) blockScratch(s *stack, c plan.Coord, n int, half dit.Half, r
 		s.top = mark
 		return
 	}
+	if blk.Apart { // the stream with the attention's result
+		s.alloc(b * own.Len() * e)
+	}
 	if half != dit.MLPHalf {
 		s.alloc(3 * l * local)
 		o.attentionScratch(s, blk, local, hidden, r, own, b)
 	}
 	switch {
+	case blk.Kind == dit.Single && blk.Apart:
+		o.mlpScratch(s, r, own, hidden, b)
 	case blk.Kind == dit.Single || half == dit.AttentionHalf:
 	case blk.Kind == dit.Double:
 		if !blk.LastText {
@@ -54,8 +59,9 @@ func (o *Partition) sandwichScratch(s *stack, blk dit.BlockSpec, local, hidden i
 	s.alloc(kept)
 	s.alloc(kept)
 	mark := s.top
-	s.alloc(3 * l * local)
-	s.alloc(l * local)
+	g := o.Spec.Group()
+	s.alloc((g + 2) * l * local)
+	s.alloc(g * l * local)
 	s.scratch(o.whole(r, b))
 	s.scratch(o.partial(r, own, b)...)
 	s.top = mark
@@ -91,8 +97,8 @@ func (o *Partition) zeros(own dit.Rows) int {
 // those of its MLP too.
 func (o *Partition) attentionScratch(s *stack, blk dit.BlockSpec, local, hidden int, r, own dit.Rows, b int) {
 	l := b * r.Len()
-	switch blk.Kind {
-	case dit.Single:
+	switch {
+	case blk.Kind == dit.Single && !blk.Apart:
 		s.alloc(l * (local + hidden))
 		if blk.Gated {
 			s.scratch(l*hidden, o.whole(r, b))
@@ -100,7 +106,7 @@ func (o *Partition) attentionScratch(s *stack, blk dit.BlockSpec, local, hidden 
 			s.scratch(o.whole(r, b))
 		}
 		s.scratch(o.partial(r, own, b)...)
-	case dit.Double:
+	case blk.Kind == dit.Double:
 		s.scratch(o.whole(r.TextOnly(), b))
 		s.scratch(o.whole(r.ImageOnly(), b))
 		s.alloc(l * local)

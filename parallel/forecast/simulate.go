@@ -136,9 +136,9 @@ func (s *Simulation) ranks(c *costs, prog *program) {
 					rt := &s.Ranks[members[i]]
 					compute := c.compute(l)
 					rt.Compute += compute
-					rt.Products += l.gemm / c.cluster.Device.GEMM
-					rt.Attention += l.attention / c.cluster.Device.Attention
-					rt.Other += l.bytes / c.cluster.Device.Traffic
+					rt.Products += l.gemm / l.on.GEMM
+					rt.Attention += l.attention / l.on.Attention
+					rt.Other += l.bytes / l.on.Traffic
 					rt.Exchange += max(0, whole-compute)
 					rt.Hidden += l.sent - l.exchange
 					rt.Micros++

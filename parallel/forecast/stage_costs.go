@@ -29,7 +29,7 @@ func (o *Partition) blockSeconds() (blocks []plan.BlockCost, ends [2]float64) {
 			if n == 0 {
 				continue
 			}
-			var l load
+			l := load{on: &c.cluster.Device}
 			for _, i := range o.entriesOf(0) {
 				add(&l, o.cut[size][i], i)
 			}

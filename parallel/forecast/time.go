@@ -47,7 +47,7 @@ func newCosts(o *Partition, f Cluster) *costs {
 	c.lanes = make([][]laneCost, o.plan.Data*o.plan.CFG)
 	for g := range c.lanes {
 		at := plan.Coord{Data: g / o.plan.CFG, CFG: g % o.plan.CFG}
-		if t := o.twin(at); t != at {
+		if t := o.twin(at); t != at && f.Mixed == nil {
 			c.lanes[g] = c.lanes[t.Data*o.plan.CFG+t.CFG]
 			continue
 		}
@@ -110,6 +110,7 @@ func (o *Partition) groups(a plan.Axis) [][]int {
 
 // load is the work of one rank in some blocks.
 type load struct {
+	on              *Device // the rank's
 	gemm, attention float64 // floating point operations
 	bytes           float64 // of element-wise work
 	launches        float64
@@ -119,7 +120,7 @@ type load struct {
 
 // compute is the seconds of arithmetic and memory, or of starting operations where that takes longer.
 func (c *costs) compute(l load) float64 {
-	d := c.cluster.Device
+	d := l.on
 	return max(l.gemm/d.GEMM+l.attention/d.Attention+l.bytes/d.Traffic+l.launches*launchGap, l.launches*d.Launch)
 }
 
@@ -176,7 +177,7 @@ func (c *costs) addAttention(l *load, at plan.Coord, rows []dit.Rows, entry, b i
 	l.attention += work
 	if all := c.heads(at)[c.plan.Ulysses-1].End; len(c.plan.Heads(all)) > 1 {
 		// what comes of one half of the heads passes beside the attention of the other, and so does what goes back
-		beside := work / c.cluster.Device.Attention
+		beside := work / l.on.Attention
 		mine, unit := float64(attended(rows[at.SequenceRank(c.plan)], imageOnly)), float64(b)*d*value
 		come := (g + 2) * mine * (float64(all) - own) * unit * c.wires[plan.AxisUlysses].perByte
 		back := (float64(queries) - mine) * own * g * unit * c.wires[plan.AxisUlysses].perByte
@@ -207,13 +208,14 @@ func (c *costs) addExchanges(l *load, at plan.Coord, n int, half dit.Half, rows 
 // laneLoad is what rank at does in lane k in one micro-step.
 func (c *costs) laneLoad(at plan.Coord, k int, m plan.Micro) (l load) {
 	b := c.batch[at.Data].Len()
+	l.on = c.cluster.On(c.mesh.Rank(at))
 	for i := range c.Text {
 		if c.cfgOf[i] != at.CFG {
 			continue
 		}
 		rows := c.rows(m, i)
 		for _, n := range c.kinds[k] {
-			var one load
+			one := load{on: l.on}
 			c.addBlock(&one, at, n.block, n.half, rows, i, b)
 			l.add(one, float64(n.count))
 		}

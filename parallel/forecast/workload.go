@@ -32,6 +32,10 @@ type Workload struct {
 	// Device is what stages are balanced by: rates of one rank. The zero Device counts multiply-adds alone. It must be the
 	// same wherever the same run is described, as it decides which blocks a stage has.
 	Device Device
+	// Unlike tells that the entries differ in more than the length of their texts: in area, times, guidance ...
+	Unlike bool
+	// Nets run beside the model. Only Search reckons with them: Simulate, bytes and MemoryByRank are those of the model.
+	Nets []Net
 	// Evaluations is how often the sampler calls the network, all entries active each time.
 	Evaluations int
 }
@@ -61,6 +65,55 @@ func (w *Workload) Sequence(i int) plan.Sequence {
 	return e
 }
 
+// Together is how many entries the ranks of a cfg group evaluate as one batch: all of them where they are alike and few
+// enough rows of each come to a rank of w.Device, otherwise 1. Plans that promise the same bits have one entry at a
+// time.
+func (w *Workload) Together(p plan.Plan) int {
+	n := len(w.Text) / p.CFG
+	if w.Unlike || len(w.Nets) > 0 || p.Deterministic || n*p.CFG != len(w.Text) || n < 2 {
+		return 1
+	}
+	groups := make([]int, p.CFG)
+	for i, branches := 0, w.branches(); i < len(w.Text); i++ {
+		groups[plan.CFGGroup(branches, i, p.CFG)]++
+		if w.Text[i] != w.Text[0] || w.references(i) != w.references(0) {
+			return 1
+		}
+	}
+	for _, have := range groups {
+		if have != n {
+			return 1
+		}
+	}
+	size := w.Sequence(0)
+	rows := p.Items(w.Batch)[0].Len() * (size.Text + size.Image)
+	if rows > w.Device.Together*p.Ulysses*p.Ring*p.Patches {
+		return 1
+	}
+	return n
+}
+
+// merged is w with one entry a cfg group.
+func (w Workload) merged(p plan.Plan) Workload {
+	w.Text, w.Branches = w.Text[:p.CFG], nil
+	if w.References != nil {
+		w.References = w.References[:p.CFG]
+	}
+	return w
+}
+
+// branches is the branch of each entry.
+func (w *Workload) branches() []int {
+	if w.Branches != nil {
+		return w.Branches
+	}
+	out := make([]int, len(w.Text))
+	for i := range out {
+		out[i] = i
+	}
+	return out
+}
+
 // Tokens is the number of image tokens of one picture.
 func (w *Workload) Tokens() int { return w.Spec.Tokens(w.Y, w.X).Tokens() }
 
@@ -73,6 +126,7 @@ type Partition struct {
 	Lanes   []plan.Lane // blocks of each stop of a micro-step
 	batch   []dit.Range // items of each data part
 	cfgOf   []int       // cfg group of each entry
+	each    int         // entries that are evaluated as one, whose items batch counts
 	stores  bool        // K/V stores in use although there is one stage
 	traits
 	cut       [microSizes][][]dit.Rows // what places compute, by size of the micro-step and entry
@@ -83,22 +137,23 @@ type Partition struct {
 
 // NewPartition cuts a workload by a plan that has passed plan.Check.
 func NewPartition(w Workload, p plan.Plan) *Partition {
+	n := w.Together(p)
+	if n > 1 {
+		w = w.merged(p)
+	}
 	o := &Partition{
-		Workload: w, plan: p, mesh: plan.Mesh{Plan: p}, batch: plan.Balanced(w.Batch, p.Data), traits: traitsOf(w.Spec),
-		like: alike(w.Spec),
+		Workload: w, plan: p, mesh: plan.Mesh{Plan: p}, batch: p.Items(w.Batch), traits: traitsOf(w.Spec),
+		like: alike(w.Spec), each: n,
+	}
+	for i, items := range o.batch { // the items of all entries
+		o.batch[i] = dit.Range{Start: n * items.Start, End: n * items.End}
 	}
 	lt, li := w.jointText(), w.Tokens()
 	o.Patches = []dit.Range{{End: li}}
 	if p.Pipe > 1 {
 		o.Patches = plan.PatchRanges(lt, w.Spec.Tokens(w.Y, w.X), p.Patches)
 	}
-	branches := w.Branches
-	for i := range w.Text {
-		if w.Branches == nil {
-			branches = append(branches, i)
-		}
-	}
-	for i := range w.Text {
+	for i, branches := 0, w.branches(); i < len(w.Text); i++ {
 		o.cfgOf = append(o.cfgOf, plan.CFGGroup(branches, i, p.CFG))
 	}
 	o.cutRows()
@@ -131,14 +186,14 @@ func (o *Partition) size(m plan.Micro) int {
 
 // cutRows works out what rows returns.
 func (o *Partition) cutRows() {
-	last := len(o.Patches) - 1
+	last, places := len(o.Patches)-1, o.plan.Places(false)
 	for i, m := range [microSizes]plan.Micro{
 		{Whole: true}, {}, {Patch: min(1, last)}, {Patch: last}, {Patch: max(0, last-1)},
 	} {
 		p := plan.Part{Whole: m.Whole, Tokens: o.Patches[m.Patch], Text: m.Patch == 0}
 		o.cut[i] = make([][]dit.Rows, len(o.Text))
 		for e := range o.Text {
-			o.cut[i][e] = p.Rows(o.Sequence(e), o.plan.Ring*o.plan.Ulysses)
+			o.cut[i][e] = p.Rows(o.Sequence(e), places)
 		}
 	}
 }
@@ -261,7 +316,7 @@ func (o *Partition) stored() bool { return o.plan.Pipe > 1 || o.stores || o.plan
 
 // heads is how many heads of keys and values each Ulysses place of c's tensor place attends with.
 func (o *Partition) heads(c plan.Coord) []dit.Range {
-	return plan.Balanced(o.localHeads(c), o.plan.Ulysses)
+	return o.plan.GroupHeads(o.localHeads(c))
 }
 
 // gathered counts the rows of an attention that the Ulysses group at ring place r brings.
@@ -291,5 +346,5 @@ func (o *Partition) cutLanes() []plan.Lane {
 		return OwnLanes(o.Spec, o.plan, o.Device)
 	}
 	costs, ends := o.blockSeconds()
-	return plan.Cut(o.Spec, costs, ends, o.plan.Pipe)
+	return plan.Cut(o.Spec, costs, ends, o.plan.StageSpeeds())
 }

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"fmt"
 
 	"patchbay/engine"
@@ -35,7 +36,7 @@ func (h *Local) JoinOver(transport comm.Transport, t Team) (Crew, error) {
 	for i, member := range t.Here {
 		at, _ := t.Device(member) // both ways of a folded stage work on one device
 		var err error
-		if ops[member], err = h.cfg.NewOps(at, t.Plan.Ranks()); err != nil {
+		if ops[member], err = h.cfg.NewOps(at, cmp.Or(t.Beside, t.Plan.Ranks())); err != nil {
 			closeOps(ops, t.Here[:i])
 			return nil, fmt.Errorf("start rank %d: %w", member, err)
 		}

@@ -31,6 +31,9 @@ type Need struct {
 	Rank  int // of the plan: its device gets the part
 	Held  dit.Held
 	Bytes int64 // estimate of the memory
+	// Beside is what the rank takes on its device next to the weights (activations, exchanges, kept keys and values,
+	// workspaces), for which room is made too; 0: not known.
+	Beside int64
 }
 
 // Team is what every process must know of ranks that work together.
@@ -41,6 +44,7 @@ type Team struct {
 	Deadline time.Duration // of a wait for a peer
 	Hosts    []int         // number of the process that each member lives in; nil: all share one
 	Here     []int         // members that live in the process that is told, ascending
+	Beside   int           // ranks that compute at the same time, those of other teams too; 0: the plan's
 }
 
 // Mesh is the coordinates of the members: those of the plan, with a stop of its own for each way of a folded stage.
@@ -157,6 +161,15 @@ func New(cfg Config) (*Local, error) {
 // Ops are operations on the device of rank 0, for work beside ranks.
 func (h *Local) Ops() engine.Ops { return h.places[h.cfg.deviceOf(0)].ops }
 
+// OpsOf are operations on the device of a rank, which load weights there.
+func (h *Local) OpsOf(rank int) (engine.Ops, error) {
+	p, err := h.placesOf(rank)
+	if err != nil {
+		return nil, err
+	}
+	return p.ops, nil
+}
+
 // placesOf is the weights on the device of a rank.
 func (h *Local) placesOf(rank int) (*placements, error) {
 	h.resident.Lock()
@@ -175,7 +188,7 @@ func (h *Local) placesOf(rank int) (*placements, error) {
 
 // Acquire implements Host.
 func (h *Local) Acquire(key string, w Weights, need []Need) (loaded bool, err error) {
-	parts, order := map[*placements][]Need{}, []*placements(nil)
+	parts, order, beside := map[*placements][]Need{}, []*placements(nil), map[*placements]int64{}
 	for _, n := range need {
 		p, err := h.placesOf(n.Rank)
 		if err != nil {
@@ -184,13 +197,14 @@ func (h *Local) Acquire(key string, w Weights, need []Need) (loaded bool, err er
 		if parts[p] == nil {
 			order = append(order, p)
 		}
+		beside[p] += n.Beside
 		same := func(o Need) bool { return plan.HeldKey("", o.Held) == plan.HeldKey("", n.Held) }
 		if !slices.ContainsFunc(parts[p], same) {
 			parts[p] = append(parts[p], n)
 		}
 	}
 	for _, p := range order {
-		fresh, err := p.acquireAll(key, w, parts[p], h.pins)
+		fresh, err := p.acquireAll(key, w, parts[p], beside[p], h.pins)
 		if err != nil {
 			return loaded, err
 		}

@@ -49,8 +49,8 @@ func newPlacements(cfg *Config, where string, ops engine.Ops) *placements {
 	return p
 }
 
-// limit is the bytes that weights may take: the budget, and no more than the device has left now, those that are
-// resident counted in. 0: none.
+// limit is the bytes that weights, and what is taken beside them, may have: the budget, and no more than the device has
+// left now, weights that are resident counted in. 0: no limit.
 func (p *placements) limit() (int64, error) {
 	device, ok := p.ops.(engine.Located)
 	if !ok {
@@ -70,38 +70,36 @@ func (p *placements) limit() (int64, error) {
 	return min(p.budget, free), nil
 }
 
-// acquire makes a part of a model resident, pins it and reports whether it had to be loaded. It refuses weights that do
-// not fit before reading them.
-func (p *placements) acquire(name string, w Weights, need Need, by *pins) (loaded bool, err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+// acquire makes a part of a model resident, pins it and reports whether it had to be loaded. Models that were used
+// longest ago go until there is room for it and beside bytes more within limit (0: none).
+func (p *placements) acquire(name string, w Weights, need Need, limit, beside int64, by *pins) (bool, error) {
 	key, bytes := plan.HeldKey(name, need.Held), need.Bytes
-	if i := p.find(key); i >= 0 {
-		hit := p.models[i]
-		by.add(p, &hit)
-		p.models = slices.Insert(slices.Delete(p.models, i, i+1), 0, hit)
-		return false, nil
-	}
-	limit, err := p.limit()
-	if err != nil {
-		return false, err
+	hit := p.find(key)
+	if hit >= 0 {
+		bytes = 0
+		used := p.models[hit]
+		by.add(p, &used)
+		p.models = slices.Insert(slices.Delete(p.models, hit, hit+1), 0, used)
 	}
 	if limit > 0 {
-		if bytes > limit {
-			return false, p.refuse(fmt.Sprintf("the weights of %s take %d MB", name, bytes>>20), limit)
+		last := 0
+		if hit >= 0 {
+			last = 1 // itself stays
 		}
-		for i := len(p.models) - 1; p.total()+bytes > limit && i >= 0; i-- {
+		for i := len(p.models) - 1; p.total()+bytes+beside > limit && i >= last; i-- {
 			if p.models[i].users == 0 {
 				p.drop(i)
 			}
 		}
-		if by != nil && p.total()+bytes > limit {
-			return false, p.refuse(fmt.Sprintf("the weights of %s take %d MB beside those in use", name, bytes>>20),
-				max(0, limit-p.total()))
+		if by != nil && p.total()+bytes+beside > limit {
+			return false, p.refuse(name+" beside those in use", bytes, beside, max(0, limit-p.total()))
 		}
 	}
+	if hit >= 0 {
+		return false, nil
+	}
 	var model dit.Model
-	err = group.Recovered("load "+name, func() error {
+	err := group.Recovered("load "+name, func() error {
 		var err error
 		model, err = w.Load(p.ops, need.Held)
 		return err
@@ -118,26 +116,45 @@ func (p *placements) acquire(name string, w Weights, need Need, by *pins) (loade
 	return true, nil
 }
 
-// refuse says what does not fit, and where.
-func (p *placements) refuse(what string, limit int64) error {
-	text := fmt.Sprintf("%s, %d MB are allowed", what, limit>>20)
-	if p.where != "" {
-		text = fmt.Sprintf("%s, %d MB of %s are free for them", what, limit>>20, p.where)
+// refuse says what does not fit, and where. The error is one of the device if that has no more: what others keep there
+// may be given back then.
+func (p *placements) refuse(name string, weights, beside, limit int64) error {
+	text := fmt.Sprintf("the weights of %s take %d MB", name, weights>>20)
+	if beside > 0 {
+		text += fmt.Sprintf(", activations and buffers beside them %d MB", beside>>20)
 	}
-	return &failure.Error{Code: failure.OutOfMemory, Field: "model", Text: text}
+	e := &failure.Error{Code: failure.OutOfMemory, Field: "model"}
+	if p.where == "" {
+		e.Text = fmt.Sprintf("%s, %d MB are allowed", text, limit>>20)
+		return e
+	}
+	e.Text = fmt.Sprintf("%s, %d MB of %s are free for them", text, limit>>20, p.where)
+	if limit < p.budget || p.budget == 0 {
+		e.Cause = engine.ErrOutOfMemory
+	}
+	return e
 }
 
-// acquireAll makes parts of the weights resident together, and reports whether any had to be loaded.
-func (p *placements) acquireAll(name string, w Weights, parts []Need, by *pins) (loaded bool, err error) {
-	total := int64(0)
+// acquireAll makes parts of the weights resident together, and reports whether any had to be loaded. It refuses what
+// does not fit with beside bytes more before reading any.
+func (p *placements) acquireAll(name string, w Weights, parts []Need, beside int64, by *pins) (loaded bool, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	limit, total, missing := p.budget, int64(0), false
 	for _, h := range parts {
 		total += h.Bytes
+		missing = missing || p.find(plan.HeldKey(name, h.Held)) < 0
 	}
-	if p.budget > 0 && total > p.budget {
-		return false, p.refuse(fmt.Sprintf("the weights of %s take %d MB with this plan", name, total>>20), p.budget)
+	if missing { // else what is beside them may have been taken before, and is not free
+		if limit, err = p.limit(); err != nil {
+			return false, err
+		}
+	}
+	if limit > 0 && total+beside > limit {
+		return false, p.refuse(name, total, beside, limit)
 	}
 	for _, h := range parts {
-		fresh, err := p.acquire(name, w, h, by)
+		fresh, err := p.acquire(name, w, h, limit, beside, by)
 		if err != nil {
 			return loaded, err
 		}

@@ -13,20 +13,20 @@ type BlockCost struct{ Attention, MLP float64 }
 // Whole is the cost of both halves.
 func (c BlockCost) Whole() float64 { return c.Attention + c.MLP }
 
-// Cut cuts blocks of given costs over the lanes of so many stages.
-func Cut(spec *dit.Spec, costs []BlockCost, ends [2]float64, parts int) []Lane {
+// Cut cuts blocks of given costs over the lanes of stages of given speeds.
+func Cut(spec *dit.Spec, costs []BlockCost, ends [2]float64, speeds []float64) []Lane {
 	if Skips(spec) {
-		return foldedLanes(spec, costs, ends, parts)
+		return foldedLanes(spec, costs, ends, speeds)
 	}
-	return stageLanes(spec, costs, ends, parts)
+	return stageLanes(spec, costs, ends, speeds)
 }
 
-// stageLanes cuts blocks of the given costs over stages so that the dearest stage is as cheap as possible, embedding
-// and head counted. With two blocks a stage or more, blocks that can be cut in halves are: 57 blocks of equal cost on 8
+// stageLanes cuts blocks of the given costs over stages so that the longest takes as short as possible, embedding and
+// head counted. With two blocks a stage or more, blocks that can be cut in halves are: 57 blocks of equal cost on 8
 // stages leave 8 on some, 1.12 of the mean; with half blocks at the first two cuts it is 7.5, 1.05 of the mean.
-func stageLanes(spec *dit.Spec, costs []BlockCost, ends [2]float64, parts int) []Lane {
-	p := cutPieces(spec, costs, len(costs) >= 2*parts)
-	return p.lanes(stages(p.cost, parts, ends))
+func stageLanes(spec *dit.Spec, costs []BlockCost, ends [2]float64, speeds []float64) []Lane {
+	p := cutPieces(spec, costs, len(costs) >= 2*len(speeds))
+	return p.lanes(stages(p.cost, speeds, ends))
 }
 
 // Models whose later blocks take the output of earlier ones run on folded stages: a stage owns blocks [a, b) and their
@@ -37,8 +37,8 @@ func stageLanes(spec *dit.Spec, costs []BlockCost, ends [2]float64, parts int) [
 // foldedLanes cuts the first half of the blocks and its mirror image over stages, embedding and head on the first one.
 // A cut in the middle of block b is one in the middle of its mirror image N-1-b too: the output of b is made behind the
 // cut, and taken before the other one, so it stays where it is.
-func foldedLanes(spec *dit.Spec, costs []BlockCost, ends [2]float64, parts int) []Lane {
-	n := len(costs)
+func foldedLanes(spec *dit.Spec, costs []BlockCost, ends [2]float64, speeds []float64) []Lane {
+	n, parts := len(costs), len(speeds)
 	pairs := pieces{}
 	halves := n/2 >= 2*parts
 	for b := range n / 2 {
@@ -54,7 +54,7 @@ func foldedLanes(spec *dit.Spec, costs []BlockCost, ends [2]float64, parts int) 
 		}
 	}
 	out := make([]Lane, 2*parts-1)
-	for s, l := range pairs.lanes(stages(pairs.cost, parts, [2]float64{ends[0] + ends[1]})) {
+	for s, l := range pairs.lanes(stages(pairs.cost, speeds, [2]float64{ends[0] + ends[1]})) {
 		if s == parts-1 {
 			l.End = n - l.Start
 			l.Early = l.Late
@@ -78,17 +78,18 @@ func (p Plan) LightestLanes(spec *dit.Spec) []Lane {
 		undivided.Blocks[i].Cuts = false
 	}
 	ends := [2]float64{float64(spec.EmbedParams), float64(spec.HeadParams)}
-	halves, blocks := Cut(spec, costs, ends, p.Pipe), Cut(&undivided, costs, ends, p.Pipe)
-	if p.heaviest(spec, halves) < p.heaviest(spec, blocks) {
+	speeds := p.StageSpeeds()
+	halves, blocks := Cut(spec, costs, ends, speeds), Cut(&undivided, costs, ends, speeds)
+	if p.heaviest(spec, halves, speeds) < p.heaviest(spec, blocks, speeds) {
 		return halves
 	}
 	return blocks
 }
 
-// heaviest is the most parameters that a stage holds.
-func (p Plan) heaviest(spec *dit.Spec, lanes []Lane) (most int64) {
+// heaviest is the most parameters that a stage holds, by its speed.
+func (p Plan) heaviest(spec *dit.Spec, lanes []Lane, speeds []float64) (most float64) {
 	for stage := range p.Pipe {
-		most = max(most, HeldParams(spec, p.StageHeld(lanes, stage)))
+		most = max(most, float64(HeldParams(spec, p.StageHeld(lanes, stage)))/speeds[stage])
 	}
 	return most
 }

@@ -110,7 +110,7 @@ func (p Plan) BesideHeld(tensor int) (h dit.Held) {
 // sequence between products; in a pipeline alone.
 func (p Plan) Beside() Plan {
 	if p.Pipe > 1 {
-		p.Ulysses, p.Ring, p.Tensor = 1, 1, 1
+		p.Ulysses, p.Ring, p.Tensor, p.Speeds = 1, 1, 1, Speeds{}
 	}
 	p.Pipe, p.Patches, p.Warmup, p.Scatter, p.Spread, p.Overlap = 1, 1, 0, false, false, false
 	return p

@@ -52,6 +52,7 @@ type Plan struct {
 	Halves bool
 	// Overlap lets transfers run beside computation. Off is for measuring.
 	Overlap bool
+	Speeds  Speeds // of the devices of the ranks, by which work is shared
 }
 
 // OneRank is the plan without any split.
@@ -146,6 +147,8 @@ func (p Plan) Possible() error {
 		return Refuse("stale", "says what may be chosen: add ranks=4 (or another number), or leave stale out")
 	case p.Ranks() > MaxRanks:
 		return Refuse("", "%s takes %d ranks, at most %d are allowed", p, p.Ranks(), MaxRanks)
+	case p.Speeds != (Speeds{}) && p.Speeds.count() != p.Ranks():
+		return Refuse("speeds", "are %s for %d ranks: want one for each", p.Speeds, p.Ranks())
 	case p.Scatter && p.Tensor == 1:
 		return Refuse("form", "is scatter with one tensor rank: add tensor=2 (or more), or leave form out")
 	case p.Spread && p.Pipe == 1:
@@ -191,6 +194,13 @@ func (p *Plan) set(key, value string) error {
 	if key == "resync" {
 		return Refuse(key, "was removed: it hardly moved the picture; use warmup=2 (or more) instead")
 	}
+	if key == "speeds" {
+		var ok bool
+		if p.Speeds, ok = ParseSpeeds(value); !ok {
+			return Refuse(key, "is %q: want whole numbers from 1 to 100, one for each rank, as in 100:32", value)
+		}
+		return nil
+	}
 	for _, f := range choices() {
 		if f.name != key {
 			continue
@@ -216,7 +226,7 @@ func (p *Plan) set(key, value string) error {
 	for _, f := range choices() {
 		names = append(names, f.name)
 	}
-	return Refuse(key, "unknown key: want one of %s", strings.Join(names, ", "))
+	return Refuse(key, "unknown key: want one of %s", strings.Join(append(names, "speeds"), ", "))
 }
 
 // String returns the plan in the syntax of Parse, which gives the plan back ("one rank" apart), without defaults.
@@ -235,6 +245,9 @@ func (p Plan) String() string {
 		if v := *f.at(&p); v != *f.at(&one) {
 			parts = append(parts, f.name+"="+map[bool]string{false: f.off, true: f.on}[v])
 		}
+	}
+	if p.Speeds != (Speeds{}) {
+		parts = append(parts, "speeds="+p.Speeds.String())
 	}
 	if len(parts) == 0 {
 		return "one rank"

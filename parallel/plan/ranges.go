@@ -1,6 +1,11 @@
 package plan
 
-import "patchbay/models/dit"
+import (
+	"math"
+	"slices"
+
+	"patchbay/models/dit"
+)
 
 // Balanced cuts n things into parts contiguous ranges whose sizes differ by at most one, larger ones first. Ranges may
 // be empty when parts > n.
@@ -21,8 +26,8 @@ func Balanced(n, parts int) []dit.Range {
 // Heads is which heads every rank of a Ulysses group exchanges at once, of n: all of its own, or with Halves, where
 // every rank has two, first one half of them and then the other.
 func (p Plan) Heads(n int) [][]dit.Range {
-	whole := Balanced(n, p.Ulysses)
-	if !p.Halves || whole[p.Ulysses-1].Len() < 2 {
+	whole := p.GroupHeads(n)
+	if !p.Halves || slices.ContainsFunc(whole, func(r dit.Range) bool { return r.Len() < 2 }) {
 		return [][]dit.Range{whole}
 	}
 	halves := [][]dit.Range{make([]dit.Range, p.Ulysses), make([]dit.Range, p.Ulysses)}
@@ -34,15 +39,15 @@ func (p Plan) Heads(n int) [][]dit.Range {
 	return halves
 }
 
-// sequenceRows cuts a sequence of lt text and li image tokens over parts ranks: text and image alike in balanced
-// contiguous ranges. Text gets its larger ranges at the front and image at the back, so that the sums differ by at most
-// one where that is possible.
-func sequenceRows(lt, li, parts int) []dit.Rows {
-	text, image := Balanced(lt, parts), Balanced(li, parts)
-	if lt%parts != 0 {
+// sequenceRows cuts a sequence of lt text and li image tokens over ranks with these shares: text and image alike in
+// contiguous ranges. Of equal shares text gets its larger ranges at the front and image at the back, so that the sums
+// differ by at most one where that is possible.
+func sequenceRows(lt, li int, shares []int) []dit.Rows {
+	text, image := Shared(lt, shares), Shared(li, shares)
+	if lt%len(shares) != 0 && slices.Min(shares) == slices.Max(shares) {
 		image = reversedSizes(image)
 	}
-	out := make([]dit.Rows, parts)
+	out := make([]dit.Rows, len(shares))
 	for i := range out {
 		out[i] = dit.Rows{Text: text[i], Image: image[i]}
 	}
@@ -61,60 +66,54 @@ func reversedSizes(r []dit.Range) []dit.Range {
 	return out
 }
 
-// stages cuts blocks of the given costs into parts contiguous ranges so that the most expensive range is as cheap as
-// possible (exact, by binary search over the bound), none empty while there are blocks enough. extra[0] and extra[1]
-// are added to the first and the last range (embed, head).
-func stages(cost []float64, parts int, extra [2]float64) []dit.Range {
-	total := extra[0] + extra[1]
-	for _, c := range cost {
-		total += c
-	}
-	low, high := 0.0, total
-	for range 60 {
-		mid := (low + high) / 2
-		if fill(cost, parts, extra, mid) != nil {
-			high = mid
-		} else {
-			low = mid
-		}
-	}
-	// high is the least bound to the last bit: above it, stages of equal cost are filled from the front however rounding
-	// went
-	return fill(cost, parts, extra, high*(1+1e-12))
-}
-
-// fill packs blocks greedily into ranges that cost at most bound; nil if they do not fit, or if a range stays empty
-// though there are blocks enough. It keeps one block for every later range.
-func fill(cost []float64, parts int, extra [2]float64, bound float64) []dit.Range {
-	bound *= 1 + 1e-12
-	out := make([]dit.Range, parts)
-	at := 0
-	for i := range out {
-		spent := 0.0
+// stages cuts blocks of the given costs into contiguous ranges for stages of these speeds so that the one that takes
+// longest takes as short as possible, filled from the front, none empty while there are blocks enough. extra[0] and
+// extra[1] are added to the first and the last range (embed, head).
+func stages(cost, speeds []float64, extra [2]float64) []dit.Range {
+	n, parts := len(cost), len(speeds)
+	// each visits the ends of stage i from block at on with its time, until told to stop; it leaves a block to each later
+	// stage
+	each := func(i, at int, visit func(end int, seconds float64) bool) {
+		sum := 0.0
 		if i == 0 {
-			spent += extra[0]
+			sum += extra[0]
 		}
 		if i == parts-1 {
-			spent += extra[1]
+			sum += extra[1]
 		}
-		start := at
-		for at < len(cost) {
-			if at > start && len(cost)-at <= parts-1-i {
-				break // the others need one each
+		for end, most := at, max(min(at+1, n), n-(parts-1-i)); end <= most; end++ {
+			if end > at {
+				sum += cost[end-1]
 			}
-			if spent+cost[at] > bound {
-				break
+			if end-at >= min(1, n/parts) && !visit(end, sum/speeds[i]) {
+				return
 			}
-			spent += cost[at]
-			at++
 		}
-		if spent > bound || at == start && len(cost) >= parts {
-			return nil
-		}
-		out[i] = dit.Range{Start: start, End: at}
 	}
-	if at < len(cost) {
-		return nil
+	rest := make([][]float64, parts+1) // the least time of the longest of the stages from i on, from a block on
+	for i := range rest {
+		rest[i] = slices.Repeat([]float64{math.Inf(1)}, n+1)
+	}
+	rest[parts][n] = 0
+	for i := parts - 1; i >= 0; i-- {
+		for at := range n + 1 {
+			each(i, at, func(end int, seconds float64) bool {
+				rest[i][at] = min(rest[i][at], max(seconds, rest[i+1][end]))
+				return seconds < rest[i][at]
+			})
+		}
+	}
+	bound := rest[0][0] * (1 + 2e-12) // stages of equal cost are filled from the front however rounding went
+	out, at := make([]dit.Range, parts), 0
+	for i := range out {
+		out[i].Start = at
+		each(i, out[i].Start, func(end int, seconds float64) bool {
+			if max(seconds, rest[i+1][end]) <= bound {
+				at = end
+			}
+			return seconds <= bound
+		})
+		out[i].End = at
 	}
 	return out
 }

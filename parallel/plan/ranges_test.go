@@ -3,6 +3,7 @@ package plan
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"patchbay/models/dit"
@@ -41,7 +42,7 @@ func TestSequenceRowsArePartitions(t *testing.T) {
 	for _, lt := range []int{0, 1, 2, 3, 5, 7, 13, 20, 77, 256, 333, 512} {
 		for li := 1; li <= 256; li++ {
 			for parts := 1; parts <= 8; parts++ {
-				rows := sequenceRows(lt, li, parts)
+				rows := sequenceRows(lt, li, slices.Repeat([]int{7}, parts))
 				text, image := make([]dit.Range, parts), make([]dit.Range, parts)
 				least, most := math.MaxInt, 0
 				for i, r := range rows {
@@ -88,8 +89,8 @@ func TestPatchesArePartitions(t *testing.T) {
 	}
 }
 
-// dearest is the cost of the dearest range and the mean.
-func dearest(ranges []dit.Range, cost []float64, extra [2]float64) (most, mean float64) {
+// dearest is the time of the longest range and the mean.
+func dearest(ranges []dit.Range, cost, speeds []float64, extra [2]float64) (most, mean float64) {
 	for i, r := range ranges {
 		sum := 0.0
 		for _, c := range cost[r.Start:r.End] {
@@ -101,12 +102,13 @@ func dearest(ranges []dit.Range, cost []float64, extra [2]float64) (most, mean f
 		if i == len(ranges)-1 {
 			sum += extra[1]
 		}
+		sum /= speeds[i]
 		most, mean = max(most, sum), mean+sum/float64(len(ranges))
 	}
 	return most, mean
 }
 
-// TestStagesAreOptimal compares the cut with the best of all cuts on random costs.
+// TestStagesAreOptimal compares the cut with the best of all cuts on random costs and speeds.
 func TestStagesAreOptimal(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for range 2000 {
@@ -116,20 +118,25 @@ func TestStagesAreOptimal(t *testing.T) {
 		}
 		extra := [2]float64{float64(r.IntN(6)), float64(r.IntN(6))}
 		parts := 1 + r.IntN(min(5, len(cost)))
-		got := stages(cost, parts, extra)
+		speeds := make([]float64, parts)
+		for i := range speeds {
+			speeds[i] = float64(1 + r.IntN(4))
+		}
+		got := stages(cost, speeds, extra)
 		ok, least, _ := tiles(got, len(cost))
 		if !ok || len(got) != parts || least < 1 {
 			t.Fatalf("costs %v in %d stages: %v", cost, parts, got)
 		}
-		most, _ := dearest(got, cost, extra)
-		if want := cheapest(cost, parts, extra); most > want*(1+1e-9) {
-			t.Fatalf("costs %v, ends %v in %d stages: %v costs %v, the best %v", cost, extra, parts, got, most, want)
+		most, _ := dearest(got, cost, speeds, extra)
+		if want := cheapest(cost, speeds, extra); !(most <= want*(1+1e-9)) {
+			t.Fatalf("costs %v, ends %v, speeds %v: %v takes %v, the best %v", cost, extra, speeds, got, most, want)
 		}
 	}
 }
 
-// cheapest is the least possible cost of the dearest of parts contiguous ranges, none empty, by trying all.
-func cheapest(cost []float64, parts int, extra [2]float64) float64 {
+// cheapest is the least possible time of the longest of contiguous ranges, none empty, by trying all.
+func cheapest(cost, speeds []float64, extra [2]float64) float64 {
+	parts := len(speeds)
 	var try func(at, part int) float64
 	try = func(at, part int) float64 {
 		sum := 0.0
@@ -143,12 +150,12 @@ func cheapest(cost []float64, parts int, extra [2]float64) float64 {
 			for _, c := range cost[at:] {
 				sum += c
 			}
-			return sum + extra[1]
+			return (sum + extra[1]) / speeds[part]
 		}
 		best := math.Inf(1)
 		for end := at + 1; end < len(cost); end++ {
 			sum += cost[end-1]
-			best = min(best, max(sum, try(end, part+1)))
+			best = min(best, max(sum/speeds[part], try(end, part+1)))
 		}
 		return best
 	}

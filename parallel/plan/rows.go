@@ -17,16 +17,17 @@ type Part struct {
 	Text   bool
 }
 
-// Rows returns what each sequence rank computes of an entry in one evaluation, by its place in the sequence.
-func (p Part) Rows(e Sequence, parts int) []dit.Rows {
+// Rows returns what each sequence rank computes of an entry in one evaluation, by its place in the sequence; places are
+// those of Plan.Places.
+func (p Part) Rows(e Sequence, places []int) []dit.Rows {
 	if p.Whole {
-		return sequenceRows(e.Text, e.Image, parts)
+		return sequenceRows(e.Text, e.Image, places)
 	}
 	text := 0
 	if p.Text {
 		text = e.Text
 	}
-	out := sequenceRows(text, p.Tokens.Len(), parts)
+	out := sequenceRows(text, p.Tokens.Len(), places)
 	for i := range out {
 		out[i].Image.Start += p.Tokens.Start
 		out[i].Image.End += p.Tokens.Start
@@ -53,7 +54,7 @@ func (p Plan) Kept(rows dit.Rows, t int) dit.Rows {
 	if !p.Scatter {
 		return rows
 	}
-	r := sequenceRows(rows.Text.Len(), rows.Image.Len(), p.Tensor)[t]
+	r := sequenceRows(rows.Text.Len(), rows.Image.Len(), slices.Repeat([]int{1}, p.Tensor))[t]
 	return dit.Rows{
 		Text:  dit.Range{Start: rows.Text.Start + r.Text.Start, End: rows.Text.Start + r.Text.End},
 		Image: dit.Range{Start: rows.Image.Start + r.Image.Start, End: rows.Image.Start + r.Image.End},

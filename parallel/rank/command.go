@@ -46,10 +46,11 @@ func (o *OpenCommand) Fits(total int64) error {
 		total>>20, o.Budget>>20)}
 }
 
-// EntryInput is one conditioning entry and the grid it is evaluated on. Foreign entries are evaluated by other ranks
-// (cfg axis) and carry no data.
+// EntryInput is one conditioning entry and the grid it is evaluated on, or several of equal shapes that are evaluated
+// as one batch: OpenCommand.Batch counts the items of all of them, those of one entry are neighbours. Foreign entries
+// are evaluated by other ranks (cfg axis) and carry no data.
 type EntryInput struct {
-	Entry     dit.Entry
+	Entries   []dit.Entry
 	Grid      dit.Grid
 	Foreign   bool
 	Residuals []Residual
@@ -101,7 +102,7 @@ func (c *EvaluateCommand) micro() plan.Micro {
 	return plan.Micro{Evaluation: c.Index, Patch: c.Patch, Whole: c.Whole}
 }
 
-// Rows returns what each sequence rank computes of an entry in one evaluation, by its place in the sequence.
-func (c *EvaluateCommand) Rows(e plan.Sequence, parts int) []dit.Rows {
-	return plan.Part{Whole: c.Whole, Tokens: c.Tokens, Text: c.Text}.Rows(e, parts)
+// Rows is plan.Part.Rows of the evaluation.
+func (c *EvaluateCommand) Rows(e plan.Sequence, places []int) []dit.Rows {
+	return plan.Part{Whole: c.Whole, Tokens: c.Tokens, Text: c.Text}.Rows(e, places)
 }

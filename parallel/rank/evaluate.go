@@ -2,6 +2,7 @@ package rank
 
 import (
 	"fmt"
+	"slices"
 
 	"patchbay/engine"
 	"patchbay/models/dit"
@@ -86,14 +87,14 @@ func (s *session) prepare() error {
 			s.entries = append(s.entries, sessionEntry{grid: in.Grid})
 			continue
 		}
-		p, err := s.model.Prepare(s.env, []dit.Entry{in.Entry}, in.Grid, dit.Range{})
+		p, err := s.model.Prepare(s.env, in.Entries, in.Grid, dit.Range{})
 		if err != nil {
 			return fmt.Errorf("entry %d: %w", i, err)
 		}
 		e := sessionEntry{grid: in.Grid, p: p}
 		layer(s.env, "modulation")
 		if len(rows) > 0 {
-			e.m = s.model.Modulate(s.env, p, rows, dit.Range{})
+			e.m = s.model.Modulate(s.env, p, forEach(p, rows), dit.Range{})
 		}
 		if split.Pipe > 1 {
 			e.store = newKVStore(s.env, spec, split, s.held, s.textOf(p), in.Grid.Tokens(), s.open.Batch, s.heads())
@@ -112,6 +113,14 @@ func (s *session) prepare() error {
 	}
 	s.link = newStageLink(s.comms[plan.AxisPipe], s.comm, s.env.DType, values)
 	return nil
+}
+
+// forEach is timesteps as Modulate takes them: each as often as there are entries.
+func forEach(p *dit.Prepared, timesteps []float32) (out []float32) {
+	for _, t := range timesteps {
+		out = append(out, slices.Repeat([]float32{t}, p.N)...)
+	}
+	return out
 }
 
 // prepareBlocks goes over blocks outside and entries inside, as weights in parts come.
@@ -144,7 +153,7 @@ func (s *session) keepSkips(entry int, e *sessionEntry, size plan.Sequence) {
 	if p := s.open.Plan; p.Pipe == 1 {
 		ulysses, ring := s.comms[plan.AxisUlysses], s.comms[plan.AxisRing]
 		whole := EvaluateCommand{Whole: true}
-		rows := whole.Rows(size, ulysses.Size()*ring.Size())[ring.Rank()*ulysses.Size()+ulysses.Rank()]
+		rows := whole.Rows(size, p.Places(false))[ring.Rank()*ulysses.Size()+ulysses.Rank()]
 		tokens = p.Kept(rows, s.comms[plan.AxisTensor].Rank()).Image.Len()
 	}
 	for _, b := range spec.Blocks {
@@ -172,7 +181,7 @@ func (s *session) textOf(p *dit.Prepared) int {
 func (s *session) heads() int {
 	tensor, ulysses := s.comms[plan.AxisTensor], s.comms[plan.AxisUlysses]
 	local := dit.Held{Rank: tensor.Rank(), Ranks: tensor.Size()}.Share(s.model.Spec().Groups()).Len()
-	return plan.Balanced(local, ulysses.Size())[ulysses.Rank()].Len()
+	return s.open.Plan.GroupHeads(local)[ulysses.Rank()].Len()
 }
 
 // evaluate issues this rank's stage of the network for some entries. All entries go through a block before the next
@@ -258,16 +267,14 @@ func (s *session) blocks(env dit.Env, held plan.Lane, runs []*entryRun) error {
 }
 
 // again issues the calls of f, or has a device that can (engine.Replayer) issue again what it issued for the same
-// entries: where a rank computes whole evaluations alone, nothing changes between them but the input, which is there,
-// and the row of the modulations, which is brought to a place that stays. predictions are what f leaves.
+// entries and tokens: nothing changes from one evaluation to the next but the input, which is there, and the row of the
+// modulations, which is brought to a place that stays. Exchanges are made anew between the calls. Weights that are
+// brought together block by block, and control nets, change more. predictions are what f leaves.
 func (s *session) again(ops engine.Ops, c *EvaluateCommand, runs []*entryRun, blocks int, predictions *[]engine.Tensor,
 	f func() error,
 ) error {
 	device, ok := ops.(engine.Replayer)
-	ok = ok && len(s.nets) == 0
-	for _, end := range s.comms {
-		ok = ok && end.Size() == 1
-	}
+	ok = ok && len(s.nets) == 0 && s.weights == nil && !(c.Whole && s.open.Plan.Patches > 1) // a few at the start
 	var moving []engine.Tensor
 	for _, run := range runs {
 		if ok = ok && !run.fresh && len(s.open.Entries[run.entry].Residuals) == 0; ok {
@@ -280,14 +287,16 @@ func (s *session) again(ops engine.Ops, c *EvaluateCommand, runs []*entryRun, bl
 	if s.stop != nil && s.stop.Load() {
 		return errStopped
 	}
-	key := fmt.Sprint(s.id, c.Entries)
+	s.lookAhead() // in f it would be one of the calls
+	key := fmt.Sprint(s.id, c.Entries, c.Whole, c.Tokens, c.Text)
 	replayed, err := device.Replay(key, moving, func(fixed []engine.Tensor) error {
 		for _, run := range runs {
 			n := len(run.state.M.Rows(run.state.Step))
 			run.state.M, run.state.Step, fixed = run.state.M.OfRows(fixed[:n]), 0, fixed[n:]
 		}
+		s.fixed = true
 		err := f()
-		s.replies[key] = *predictions
+		s.fixed, s.replies[key] = false, *predictions
 		return err
 	})
 	if replayed {
@@ -351,14 +360,14 @@ func (s *session) begin(env dit.Env, entry int, c *EvaluateCommand) *entryRun {
 	}
 	layer(env, "modulation")
 	if !ok { // a timestep the sampler found on its way
-		m, row = s.model.Modulate(env, e.p, []float32{c.Timestep}, dit.Range{}), 0
+		m, row = s.model.Modulate(env, e.p, forEach(e.p, []float32{c.Timestep}), dit.Range{}), 0
 	}
-	ulysses, ring := s.comms[plan.AxisUlysses], s.outer(c)
+	ulysses, ring, places := s.comms[plan.AxisUlysses], s.outer(c), s.open.Plan.Places(s.spreads(c))
 	seq := &sequence{ops: env.Ops, arena: s.comm, ulysses: ulysses, ring: ring, plan: s.open.Plan, flight: &s.flight}
 	s.flight.comm = ulysses
-	seq.rows = c.Rows(plan.Sequence{Text: s.textOf(e.p), Image: e.grid.Tokens()}, ulysses.Size()*ring.Size())
+	seq.rows = c.Rows(plan.Sequence{Text: s.textOf(e.p), Image: e.grid.Tokens()}, places)
 	if s.beside != nil { // the image rows of the model, whose text may be one row shorter
-		for i, r := range c.Rows(plan.Sequence{Text: e.like, Image: e.grid.Tokens()}, len(seq.rows)) {
+		for i, r := range c.Rows(plan.Sequence{Text: e.like, Image: e.grid.Tokens()}, places) {
 			seq.rows[i].Image = r.Image
 		}
 	}
@@ -431,6 +440,7 @@ func (s *session) block(env dit.Env, run *entryRun, b int) {
 	}
 	s.model.Block(env, b, run.state, skip)
 	env.Arena.Release(mark)
+	s.patch(env, run, b)
 	s.residuals(env, run, b)
 	s.fromNets(env, run, b)
 	if t := kept(b); !t.IsZero() {

@@ -82,7 +82,7 @@ func (s *sequence) attendStored(store *kvStore) func(dit.Attention) {
 			dit.Attend(s.ops, a.Groups(a.Out), a.Groups(a.Q), k, v, engine.AttentionArgs{Scale: a.Scale})
 			return
 		}
-		heads := plan.Balanced(a.K.Dim(2), s.ulysses.Size())
+		heads := s.plan.GroupHeads(a.K.Dim(2))
 		got := s.exchange(a, heads, s.ulysses.AllToAll)
 		freshK, freshV := keysOf(got)
 		s.eachPart(s.ring.Rank(), a.ImageOnly, func(at int, text bool, r dit.Range) {

@@ -10,13 +10,14 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// ControlInput is a control net on an entry.
+// ControlInput is a control net on an entry, or a model patch.
 type ControlInput struct {
 	Model    string    // key of the weights, resident on the rank
-	Entry    dit.Entry // what the net is told
+	Entry    dit.Entry // what the net is told; a patch: the hint alone
 	Strength float32
-	// It works while Start >= sigma >= End.
+	// It works while Start >= sigma >= End; a patch always.
 	Start, End float32
+	Patch      bool // the weights are a dit.Patch, whole on every rank
 }
 
 // net is a control net beside the model of a session: a session of its own whose entries are those of the model that
@@ -38,11 +39,17 @@ type controlled struct {
 	works bool            // in the evaluation at hand
 }
 
-// prepareNets opens the sessions of all control nets.
+// prepareNets opens the sessions of all control nets and prepares the patches.
 func (s *session) prepareNets() error {
 	byKey := map[string]*net{}
 	for i, in := range s.open.Entries {
 		for _, c := range in.Control {
+			if c.Patch {
+				if err := s.preparePatch(i, c); err != nil {
+					return err
+				}
+				continue
+			}
 			n := byKey[c.Model]
 			if n == nil {
 				model, ok := s.resident(c.Model)
@@ -53,7 +60,7 @@ func (s *session) prepareNets() error {
 				n = s.newNet(m)
 				byKey[c.Model], s.nets = n, append(s.nets, n)
 			}
-			n.of.open.Entries = append(n.of.open.Entries, EntryInput{Entry: c.Entry, Grid: in.Grid})
+			n.of.open.Entries = append(n.of.open.Entries, EntryInput{Entries: []dit.Entry{c.Entry}, Grid: in.Grid})
 			n.on = append(n.on, &controlled{ControlInput: c, entry: i})
 		}
 	}
@@ -90,18 +97,24 @@ func (s *session) take(n *net, e *controlled, own *sessionEntry) {
 	own.like = s.textOf(s.entries[e.entry].p)
 	size, whole := plan.Sequence{Text: own.like, Image: own.grid.Tokens()}, EvaluateCommand{Whole: true}
 	ulysses, ring := n.of.comms[plan.AxisUlysses], n.of.comms[plan.AxisRing]
-	e.rows = whole.Rows(size, ulysses.Size()*ring.Size())[ring.Rank()*ulysses.Size()+ulysses.Rank()].Image
+	e.rows = whole.Rows(size, n.of.open.Plan.Places(false))[ring.Rank()*ulysses.Size()+ulysses.Rank()].Image
 	width := s.model.Spec().Width
-	e.gate = s.env.Arena.Alloc(engine.F32, 1, width)
-	if !s.env.Arena.Measuring() {
-		s.env.Ops.Upload(e.gate, slices.Repeat([]float32{e.Strength}, width))
-	}
+	e.gate = s.gate(e.Strength)
 	e.said = make([]engine.Tensor, len(n.feeds))
 	for k, blocks := range n.feeds {
 		if s.open.Plan.Spread || slices.ContainsFunc(blocks, s.held.Ends) {
 			e.said[k] = s.env.Arena.Alloc(s.env.DType, s.open.Batch, e.rows.Len(), width)
 		}
 	}
+}
+
+// gate takes memory for a strength, [1, E], and fills it.
+func (s *session) gate(strength float32) engine.Tensor {
+	g := s.env.Arena.Alloc(engine.F32, 1, s.model.Spec().Width)
+	if !s.env.Arena.Measuring() {
+		s.env.Ops.Upload(g, slices.Repeat([]float32{strength}, g.Len()))
+	}
+	return g
 }
 
 // controls runs the nets of the entries that an evaluation asks for.

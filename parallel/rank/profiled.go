@@ -10,60 +10,67 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// timed is a Comm whose calls become spans of a profile: the time of a call is transfer and waiting together.
-type timed struct {
+// around is a Comm whose exchanges go through call.
+type around struct {
 	comm.Comm
-	ops *profile.Ops
+	call func(c comm.Comm, op string, f func())
 }
 
-func (t timed) call(op string, f func()) {
-	before, end := t.Comm.Traffic().Bytes, t.ops.Begin("exchange", op)
-	f()
-	end(t.Comm.Traffic().Bytes - before)
+func (w around) AllToAll(dst, src engine.Tensor, recv, send []int) {
+	w.call(w.Comm, "AllToAll", func() { w.Comm.AllToAll(dst, src, recv, send) })
 }
 
-func (t timed) AllToAll(dst, src engine.Tensor, recv, send []int) {
-	t.call("AllToAll", func() { t.Comm.AllToAll(dst, src, recv, send) })
+func (w around) SendRecv(dst engine.Tensor, from int, src engine.Tensor, to int) {
+	w.call(w.Comm, "SendRecv", func() { w.Comm.SendRecv(dst, from, src, to) })
 }
 
-func (t timed) SendRecv(dst engine.Tensor, from int, src engine.Tensor, to int) {
-	t.call("SendRecv", func() { t.Comm.SendRecv(dst, from, src, to) })
+func (w around) Offer(slot, src engine.Tensor, to int) {
+	w.call(w.Comm, "Offer", func() { w.Comm.Offer(slot, src, to) })
 }
 
-func (t timed) Offer(slot, src engine.Tensor, to int) {
-	t.call("Offer", func() { t.Comm.Offer(slot, src, to) })
+func (w around) Await(dst engine.Tensor, from int) {
+	w.call(w.Comm, "Await", func() { w.Comm.Await(dst, from) })
 }
 
-func (t timed) Await(dst engine.Tensor, from int) {
-	t.call("Await", func() { t.Comm.Await(dst, from) })
+func (w around) Exchange(dst, src engine.Tensor, recv, send []int) {
+	w.call(w.Comm, "Exchange", func() { w.Comm.Exchange(dst, src, recv, send) })
 }
 
-func (t timed) Fetched() {
-	t.call("Fetched", func() { t.Comm.Fetched() })
+func (w around) Fetched() {
+	w.call(w.Comm, "Fetched", func() { w.Comm.Fetched() })
 }
 
-func (t timed) AllGather(dst, src engine.Tensor, counts []int) {
-	t.call("AllGather", func() { t.Comm.AllGather(dst, src, counts) })
+func (w around) AllGather(dst, src engine.Tensor, counts []int) {
+	w.call(w.Comm, "AllGather", func() { w.Comm.AllGather(dst, src, counts) })
 }
 
-func (t timed) ReduceScatter(dst, src engine.Tensor, counts []int) {
-	t.call("ReduceScatter", func() { t.Comm.ReduceScatter(dst, src, counts) })
+func (w around) ReduceScatter(dst, src engine.Tensor, counts []int) {
+	w.call(w.Comm, "ReduceScatter", func() { w.Comm.ReduceScatter(dst, src, counts) })
 }
 
-func (t timed) AllReduce(buf engine.Tensor) {
-	t.call("AllReduce", func() { t.Comm.AllReduce(buf) })
+func (w around) AllReduce(buf engine.Tensor) {
+	w.call(w.Comm, "AllReduce", func() { w.Comm.AllReduce(buf) })
 }
 
-// measured returns the operations and comms of a session that is profiled: zero is the start of the profile in
-// nanoseconds of Unix time.
+// watch returns comms whose exchanges go through call.
+func watch(comms [plan.AxisCount]comm.Comm, call func(c comm.Comm, op string, f func())) [plan.AxisCount]comm.Comm {
+	for a, c := range comms {
+		comms[a] = around{c, call}
+	}
+	return comms
+}
+
+// measured returns the operations and comms of a session that is profiled, whose exchanges become spans: the time of a
+// call is transfer and waiting together. zero is the start of the profile in nanoseconds of Unix time.
 func measured(ops engine.Ops, comms [plan.AxisCount]comm.Comm, rank int, zero int64) (engine.Ops,
 	[plan.AxisCount]comm.Comm,
 ) {
 	p := profile.Wrap(ops, rank, time.Unix(0, zero))
-	for a, c := range comms {
-		comms[a] = timed{c, p}
-	}
-	return p, comms
+	return p, watch(comms, func(c comm.Comm, op string, f func()) {
+		before, end := c.Traffic().Bytes, p.Begin("exchange", op)
+		f()
+		end(c.Traffic().Bytes - before)
+	})
 }
 
 // layer names the layer that following operations belong to, where the session is profiled.

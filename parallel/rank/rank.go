@@ -75,6 +75,7 @@ type session struct {
 	link    *stageLink
 	peek    func(i int) *Command       // calls that wait
 	replies map[string][]engine.Tensor // predictions of evaluations that a device issues again, see again
+	fixed   bool                       // calls are issued that will be issued again
 	nets    []*net                     // control nets on its entries
 	beside  *net                       // of the session of a control net: itself
 	// resident finds the weights of control nets
@@ -89,7 +90,9 @@ type sessionEntry struct {
 	skips map[int]engine.Tensor // outputs of blocks that later ones take, for spread evaluations; nil: none are
 	store *kvStore              // keys and values of the blocks of this stage; nil without a pipeline
 	m     *dit.Modulation       // for the timesteps announced
-	like  int                   // of a control net: the text tokens of the entry whose rows it computes
+	// model patches, in the order in which they change rows
+	patches []patched
+	like    int // of a control net: the text tokens of the entry whose rows it computes
 }
 
 // errStopped ends an evaluation whose session was cancelled.
@@ -312,8 +315,10 @@ func (r *Rank) openSession(id uint64, o OpenCommand) (Reply, error) {
 	if c, ok := r.Ops.(engine.Chooser); ok {
 		s.chosen = c.Chosen()
 	}
-	if o.Profile != 0 {
+	if device, ok := r.Ops.(engine.Replayer); o.Profile != 0 {
 		s.env.Ops, s.comms = measured(r.Ops, r.comms, r.id, o.Profile)
+	} else if ok {
+		s.comms = watch(r.comms, func(_ comm.Comm, _ string, f func()) { device.Between(f) })
 	}
 	if poisoner, ok := r.Ops.(interface{ Watch(*engine.Arena) }); ok { // deferred execution poisons what is released
 		poisoner.Watch(s.env.Arena)

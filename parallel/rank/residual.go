@@ -20,7 +20,7 @@ func Own(p plan.Plan, size plan.Sequence, sequence, tensor int) dit.Range {
 		return dit.Range{End: size.Image}
 	}
 	whole := EvaluateCommand{Whole: true}
-	return p.Kept(whole.Rows(size, p.Ring*p.Ulysses)[sequence], tensor).Image
+	return p.Kept(whole.Rows(size, p.Places(false))[sequence], tensor).Image
 }
 
 // residuals adds to the image rows of a run what its entry has for block b.

@@ -123,9 +123,9 @@ func between(t *testing.T, f picture, batch int, p plan.Plan, rank int) (kept, p
 	}
 	comms[plan.AxisTensor] = comm.NewSilent(rank, p.Tensor)
 	s := &session{
-		model: w, comms: comms, skips: NewSkipStore(),
+		model: w, comms: comms, skips: NewSkipStore(), replies: map[string][]engine.Tensor{},
 		open: OpenCommand{
-			Plan: p, Batch: batch, Text: f.entry.Entry.Context.Rows, Entries: []EntryInput{f.entry},
+			Plan: p, Batch: batch, Text: f.entry.Entries[0].Context.Rows, Entries: []EntryInput{f.entry},
 			Timesteps: []float32{0.5},
 		},
 		env: dit.Env{Ops: engine.NewRecorder(), Arena: engine.NewMeasuringArena("session")},

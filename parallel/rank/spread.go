@@ -70,7 +70,7 @@ func (s *session) spreadRows(size plan.Sequence) dit.Range {
 		return dit.Range{}
 	}
 	ulysses, whole := s.comms[plan.AxisUlysses], EvaluateCommand{Whole: true}
-	rows := whole.Rows(size, ulysses.Size()*spread.Size())[spread.Rank()*ulysses.Size()+ulysses.Rank()]
+	rows := whole.Rows(size, s.open.Plan.Places(true))[spread.Rank()*ulysses.Size()+ulysses.Rank()]
 	return s.open.Plan.Kept(rows, s.comms[plan.AxisTensor].Rank()).Image
 }
 

@@ -119,13 +119,13 @@ func (s *session) values(c *EvaluateCommand, entry int) int {
 	}
 	ulysses, ring := s.comms[plan.AxisUlysses], s.comms[plan.AxisRing]
 	rows := c.Rows(plan.Sequence{Text: s.textOf(e.p), Image: e.grid.Tokens()},
-		ulysses.Size()*ring.Size())[ring.Rank()*ulysses.Size()+ulysses.Rank()]
+		s.open.Plan.Places(false))[ring.Rank()*ulysses.Size()+ulysses.Rank()]
 	return s.open.Batch * s.open.Plan.Kept(rows, s.comms[plan.AxisTensor].Rank()).Len() * s.model.Spec().Width
 }
 
 // lookAhead posts receives for commands that wait already.
 func (s *session) lookAhead() {
-	if s.link.in == nil || s.peek == nil {
+	if s.link.in == nil || s.peek == nil || s.fixed {
 		return
 	}
 	for i := len(s.link.ahead); !s.link.full(); i++ {

@@ -37,7 +37,8 @@ func pictures(t *testing.T) []picture {
 		}
 		p.spec, p.load = d.Spec, func(ops engine.Ops, held dit.Held) (dit.Model, error) { return d.Load(ops, held) }
 		tokens := 13
-		e := &p.entry.Entry
+		p.entry.Entries = make([]dit.Entry, 1)
+		e := &p.entry.Entries[0]
 		if p.spec.Context2Dim > 0 {
 			e.Context2 = dit.Array{Rows: 256, Cols: p.spec.Context2Dim, Data: golden.Input("a2", 256*p.spec.Context2Dim)}
 			tokens = 77

@@ -131,24 +131,24 @@ func (by Exchange) nccl(all []*Client) (bool, error) {
 }
 
 // Meet connects processes with each other; they are hosts of one engine then, in this order. The first that cannot ends
-// the attempt with an *ApartError: Close them all then.
-func Meet(all []*Client, by Exchange) error {
+// the attempt with an *ApartError: Close them all then. With measure it returns the speed of the slowest.
+func Meet(all []*Client, by Exchange, measure bool) (slowest Speed, err error) {
 	nccl, err := by.nccl(all)
 	if err != nil {
-		return err
+		return slowest, err
 	}
-	m := mesh{Token: newToken(), NCCL: nccl}
+	m := mesh{Token: newToken(), NCCL: nccl, Probe: measure}
 	for _, c := range all {
 		m.Addresses, m.Names = append(m.Addresses, c.address), append(m.Names, c.name)
 	}
-	met := make(chan error, len(all))
+	met, speeds := make(chan error, len(all)), make([]Speed, len(all))
 	for i, c := range all {
 		own := m
 		own.Self = i
 		c.late = c.late || nccl
 		c.run.Go("meet", func() error {
-			_, err := c.ask(&call{Mesh: &own})
-			if err != nil {
+			a, err := c.ask(&call{Mesh: &own})
+			if speeds[i] = a.Speed; err != nil {
 				err = &ApartError{c.name, err}
 			}
 			met <- err
@@ -157,10 +157,16 @@ func Meet(all []*Client, by Exchange) error {
 	}
 	for range all {
 		if err := <-met; err != nil {
-			return err
+			return slowest, err
 		}
 	}
-	return nil
+	for i, s := range speeds {
+		if i == 0 || s.Bandwidth < slowest.Bandwidth {
+			slowest.Bandwidth = s.Bandwidth
+		}
+		slowest.Latency = max(slowest.Latency, s.Latency)
+	}
+	return slowest, nil
 }
 
 // read takes answers until the connection ends.

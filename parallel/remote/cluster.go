@@ -27,6 +27,9 @@ type Cluster struct {
 	missing map[string]error // by address: why it is not used; nil: it is
 	started bool             // Start was called
 	back    bool             // one that is not used answers
+	met     meeting          // the last one, or before any a kept one of the same hosts
+	file    string           // of meetings, "" none
+	failed  func(error)      // told that it is not written
 	ended   chan struct{}
 	looking sync.WaitGroup
 }
@@ -68,6 +71,13 @@ func (c *Cluster) Missing() (out []string) {
 	return out
 }
 
+// Network implements parallel.Hosts.
+func (c *Cluster) Network() (bandwidth, latency float64, places []int, far bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.met.Bandwidth, c.met.Latency, c.met.Places, true
+}
+
 // lacks notes why a host cannot be used, nil if it can, and says so when that is new.
 func (c *Cluster) lacks(address string, err error) {
 	c.mu.Lock()
@@ -96,8 +106,14 @@ func (c *Cluster) Start(int) ([]host.Host, error) {
 		if len(clients) == 0 {
 			return nil, fmt.Errorf("no host can be used: %s", strings.Join(c.Missing(), "; "))
 		}
-		err := Meet(clients, c.by)
+		speed, err := Meet(clients, c.by, true)
 		if err == nil {
+			m := meeting{Bandwidth: speed.Bandwidth, Latency: speed.Latency, At: time.Now().UTC()}
+			for _, cl := range clients {
+				m.Hosts = append(m.Hosts, strings.TrimPrefix(cl.address, scheme+":"))
+				m.Places = append(m.Places, cl.places)
+			}
+			c.keep(m)
 			return c.wrapped(clients), nil
 		}
 		for _, cl := range clients {

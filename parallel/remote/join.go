@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"patchbay/engine"
 	"patchbay/parallel/comm/stream"
 )
 
@@ -25,20 +26,22 @@ func newToken() []byte {
 	return t
 }
 
-// connect makes the mesh of a process: it dials the processes before it and accepts those behind.
-func (m *mesh) connect(l net.Listener, dial func(address string) (net.Conn, error)) (*stream.Mesh, error) {
+// connect makes the mesh of a process: it dials the processes before it and accepts those behind. Speed is zero unless
+// it is asked for. ledger counts memory that processes on this machine share, nil: nobody does.
+func (m *mesh) connect(l net.Listener, dial func(address string) (net.Conn, error), ledger *engine.Ledger,
+) (*stream.Mesh, Speed, error) {
 	if m.Self < 0 || m.Self >= len(m.Addresses) || len(m.Names) != len(m.Addresses) || len(m.Token) != tokenLength {
-		return nil, fmt.Errorf("process %d of %d with a token of %d bytes: not a mesh", m.Self, len(m.Addresses),
+		return nil, Speed{}, fmt.Errorf("process %d of %d with a token of %d bytes: not a mesh", m.Self, len(m.Addresses),
 			len(m.Token))
 	}
 	conns := make([]io.ReadWriteCloser, len(m.Addresses))
-	fail := func(err error) (*stream.Mesh, error) {
+	fail := func(err error) (*stream.Mesh, Speed, error) {
 		for _, c := range conns {
 			if c != nil {
 				_ = c.Close()
 			}
 		}
-		return nil, err
+		return nil, Speed{}, err
 	}
 	for p, address := range m.Addresses[:m.Self] {
 		c, err := dial(address)
@@ -66,7 +69,17 @@ func (m *mesh) connect(l net.Listener, dial func(address string) (net.Conn, erro
 		conns[p] = c
 		missing--
 	}
-	return stream.NewMesh(m.Self, conns, m.Names), nil
+	var speed Speed
+	if m.Probe {
+		var err error
+		if speed, err = probe(m.Self, conns); err != nil {
+			return fail(err)
+		}
+	}
+	if err := stream.Share(conns, ledger); err != nil {
+		return fail(fmt.Errorf("share memory with the others: %w", err))
+	}
+	return stream.NewMesh(m.Self, conns, m.Names), speed, nil
 }
 
 // dialUnix connects to a process on this machine.

@@ -15,7 +15,7 @@ import (
 )
 
 // Version is that of the protocol: both sides are the same program, or refuse each other.
-const Version = 3
+const Version = 5
 
 // call is what the leader asks: exactly one of the fields after ID is set. Calls are answered by ID, but for Cancel,
 // Abort and Alive, which are not.
@@ -44,6 +44,7 @@ type mesh struct {
 	Names     []string // for errors
 	Token     []byte   // what a connection must begin with
 	NCCL      bool     // GPUs exchange by NCCL
+	Probe     bool     // connections are measured
 }
 
 // acquire names parts of the weights of a model.
@@ -78,6 +79,7 @@ type answer struct {
 	Places   int    // to Hello: how many ranks it has a device for
 	NCCL     string // to Hello: version of the NCCL that it would exchange by, "" if it would not
 	Late     bool   // to Hello: ranks of a group that it has alone are not interruptible (comm.Transport)
+	Speed    Speed  // to Mesh
 	Loaded   bool
 	Resident []host.Resident
 	Reply    *rank.Reply

@@ -46,6 +46,8 @@ type Config struct {
 	// machine.
 	Listen net.Listener
 	Dial   func(address string) (net.Conn, error)
+	// Ledger counts the memory of what is sent to processes on this machine; nil: nobody does.
+	Ledger *engine.Ledger
 	// Within connects groups whose ranks are all here, where NCCL does not; nil: so do the connections of the processes.
 	Within comm.Transport
 	// NCCL is the version of the NCCL by which ranks here may exchange with those of other processes, "": they may not.
@@ -85,6 +87,19 @@ func Serve(conn io.ReadWriter, cfg Config) error {
 	if s.end != nil {
 		err = errors.Join(err, s.end())
 	}
+	return err
+}
+
+// part ends the members and the connections to other processes.
+func (s *server) part() (err error) {
+	s.leave()
+	if s.mesh != nil {
+		s.mesh.Close()
+	}
+	if s.end != nil {
+		err = s.end()
+	}
+	s.mesh, s.over, s.end = nil, nil, nil
 	return err
 }
 
@@ -136,10 +151,11 @@ func (s *server) handle(c *call, a *answer) (err error) {
 		a.Address, a.Places = s.Listen.Addr().Network()+":"+s.Listen.Addr().String(), s.Host.Places()
 		a.NCCL, a.Late = s.NCCL, s.Within != nil && s.Host.Places() > 1 && !s.Within.Interruptible()
 	case c.Mesh != nil:
-		if s.mesh != nil {
-			return fmt.Errorf("the processes have met before")
+		if err := s.part(); err != nil { // from those it has met before
+			return err
 		}
-		return s.meet(c.Mesh)
+		a.Speed, err = s.meet(c.Mesh)
+		return err
 	case c.Acquire != nil:
 		var w host.Weights
 		if w, err = s.Open(c.Acquire.Key, c.Acquire.Model); err == nil {
@@ -165,13 +181,13 @@ func (s *server) handle(c *call, a *answer) (err error) {
 	return err
 }
 
-// meet connects this process with the others.
-func (s *server) meet(m *mesh) (err error) {
+// meet connects this process with the others, and measures their connections if asked to.
+func (s *server) meet(m *mesh) (speed Speed, err error) {
 	if m.NCCL && s.Over == nil {
-		return fmt.Errorf("the leader has ranks exchange by NCCL, which this process does not")
+		return speed, fmt.Errorf("the leader has ranks exchange by NCCL, which this process does not")
 	}
-	if s.mesh, err = m.connect(s.Listen, s.Dial); err != nil {
-		return err
+	if s.mesh, speed, err = m.connect(s.Listen, s.Dial, s.Ledger); err != nil {
+		return speed, err
 	}
 	s.over = s.mesh
 	if s.Within != nil {
@@ -180,7 +196,7 @@ func (s *server) meet(m *mesh) (err error) {
 	if m.NCCL {
 		s.over, s.end = s.Over(s.over)
 	}
-	return nil
+	return speed, nil
 }
 
 // nested connects groups whose ranks are all in this process by a transport of their own.

@@ -168,16 +168,18 @@ async def refusals(rig: Any, report: Any) -> None:  # noqa: ANN401
         "bypass_lora": (Case("flux-c", on_model("LoraLoaderBypassModelOnly", lora_name="tiny-lora.safetensors", strength_model=0.8)), "injection"),
         "plan": (Case("flux-c", settings={"seed": 31}, plan="pipe=5"), "plan_refused"),
         "plan_syntax": (Case("flux-c", settings={"seed": 31}, plan="ulises=2"), "ulises"),
-        "reference": (Case("sd3-a", lambda g: g.conditioned("60", "ReferenceLatent", latent=g.latent)), "the sd3 model takes no references"),
+        "reference": (Case("zimage-a", lambda g: g.conditioned("60", "ReferenceLatent", latent=g.latent), needs="ModelMergeKrea2"), "the zimage model takes no references"),
+        "zsnr": (Case("pixart-b", on_model("ModelSamplingDiscrete", sampling="v_prediction", zsnr=True)), "a table of sigmas of its own"),
+        "lcm": (Case("pixart-b", on_model("ModelSamplingDiscrete", sampling="lcm", zsnr=False)), "is not known; the classes are"),
         "not_there": (Case("only-here"), "no_such_model"),
         "another_file": (Case("other"), "fingerprint"),
-        "family": (Case("aura"), "looks like a diffusion model (auraflow) (supported: "),
+        "family": (Case("wan"), "looks like a diffusion model (wan) (supported: "),
         "no_file": (Case("broken"), "no safetensors file"),
     }
     for name, (case, text) in table.items():
-        graph = rig.graph(case if case.model in ("flux-c", "sd3-a") else Case("flux-c"), True)
+        graph = rig.graph(case if case.model in ("flux-c", "sd3-a", "zimage-a", "pixart-b") else Case("flux-c"), True)
         graph["1"]["inputs"]["unet_name"] = case.model + ".safetensors"
-        kinds = {n["class_type"] for n in graph.values()}
+        kinds = {n["class_type"] for n in graph.values()} | {case.needs or "KSampler"}
         absent = [k for k in kinds if not await rig.has(k)]
         if absent:
             print(f"NOT RUN refusal_{name}: this ComfyUI has no {', '.join(absent)}", flush=True)

@@ -73,11 +73,18 @@ def write_models(base: pathlib.Path, names: set[str]) -> None:
     pairs["transformer.transformer_blocks.1.attn.to_k.lora_A.weight"] = fill("input:a", [3, inner], 0.5, 0)
     pairs["transformer.transformer_blocks.1.attn.to_k.lora_B.weight"] = fill("input:b", [inner, 3], 0.5, 0)
     save_file(pairs, base / "models" / "loras" / "tiny-lora.safetensors")
-    shapes, pairs = {k: s for k, s, *_ in weights["qwen-a"]["tensors"]}, {}
-    for layer in ("transformer_blocks.0.attn.to_k", "transformer_blocks.1.img_mod.1", "transformer_blocks.2.txt_mlp.net.2"):
-        n, k = shapes[layer + ".weight"]
-        pairs[layer + ".lora_up.weight"], pairs[layer + ".lora_down.weight"] = fill("input:up/" + layer, [n, 4], 0.5, 0), fill("input:down/" + layer, [4, k], 0.5, 0)
-    save_file(pairs, base / "models" / "loras" / "tiny-lora-qwen.safetensors")
+    more = {
+        "qwen": ("transformer_blocks.0.attn.to_k", "transformer_blocks.1.img_mod.1", "transformer_blocks.2.txt_mlp.net.2"),
+        "krea2": ("blocks.0.attn.wq", "blocks.1.mlp.up", "txtfusion.projector"),
+        "fill": ("double_blocks.0.img_attn.qkv", "single_blocks.1.linear1"),
+    }
+    for family, layers in more.items():
+        shapes, pairs = {k: s for k, s, *_ in weights[family + "-a"]["tensors"]}, {}
+        for layer in layers:
+            n, k = shapes[layer + ".weight"]
+            key = "" if family == "qwen" else "diffusion_model."
+            pairs[f"{key}{layer}.lora_up.weight"], pairs[f"{key}{layer}.lora_down.weight"] = fill("input:up/" + layer, [n, 4], 0.5, 0), fill("input:down/" + layer, [4, k], 0.5, 0)
+        save_file(pairs, base / "models" / "loras" / f"tiny-lora-{family}.safetensors")
     write_forms(base / "models", weights)
     ours, theirs = base / "models" / "diffusion_models", base / "daemon_models" / "diffusion_models"
     theirs.mkdir(parents=True)
@@ -91,9 +98,10 @@ def write_models(base: pathlib.Path, names: set[str]) -> None:
     os.link(ours / "flux-c.safetensors", ours / "only-here.safetensors")
     os.link(ours / "flux-c.safetensors", ours / "other.safetensors")
     os.link(ours / "flux-a.safetensors", theirs / "other.safetensors")
-    aura = {"double_layers.0.attn.w1q.weight": [3072, 3072], "positional_encoding": [1, 64, 3072], "cond_seq_linear.weight": [3072, 2048]}
-    save_torch({k: torch.zeros(s, dtype=torch.float16) for k, s in aura.items()}, ours / "aura.safetensors")
-    os.link(ours / "aura.safetensors", theirs / "aura.safetensors")
+    wan = {"head.modulation": [1, 2, 256], "head.head.weight": [64, 256], "patch_embedding.weight": [256, 16, 1, 2, 2]}
+    wan |= {"blocks.0.ffn.0.weight": [512, 256], "blocks.0.cross_attn.norm_k.weight": [256]}
+    save_torch({k: torch.zeros(s, dtype=torch.float16) for k, s in wan.items()}, ours / "wan.safetensors")
+    os.link(ours / "wan.safetensors", theirs / "wan.safetensors")
     (ours / "broken.safetensors").write_bytes(b"<html>not found</html>")
 
 
@@ -303,7 +311,8 @@ async def compare(rig: Rig, name: str, case: Case, report: Report) -> None:
     bad += [f"{ours['facts']['evaluations']} evaluations in ComfyUI"] * (ours["facts"]["evaluations"] != 0)
     bad += ["stock evaluated nothing"] * (stock["facts"]["evaluations"] == 0)
     bad += [f"went {mode}, want {case.mode}: {ours['texts']}"] * (mode != case.mode)
-    bad += [f"{k}: {ours[k]}, stock {stock[k]}" for k in ("progress", "previews") if ours[k] != stock[k]]
+    few = 0.05 * stock["progress"] if name == "sampler_pixart_dpm_adaptive" else 0  # as its steps, of which a last bit may make one more
+    bad += [f"{k}: {ours[k]}, stock {stock[k]}" for k in ("progress", "previews") if abs(ours[k] - stock[k]) > few]
     saved = len(((ours["facts"].get("metrics") or {}).get("reused")) or [])
     bad += [f"the cache answered {saved} evaluations, texts {ours['texts']}"] * (mode == "whole" and case.reuses != (saved > 0))
     report.add(name, bad, rel=rel, reused=saved, mode=mode, progress=ours["progress"], previews=ours["previews"])
@@ -352,6 +361,9 @@ async def main() -> int:
                 sampler = table[name].settings.get("sampler_name", "euler")
                 if sampler not in samplers:
                     print(f"NOT RUN {name}: this ComfyUI has no sampler {sampler}", flush=True)
+                    continue
+                if tuple(map(int, rig.version.split("."))) < table[name].since:
+                    print(f"NOT RUN {name}: ComfyUI does it since {table[name].since}", flush=True)
                     continue
                 if table[name].needs and not await rig.has(table[name].needs):
                     print(f"NOT RUN {name}: this ComfyUI has no {table[name].needs}", flush=True)

@@ -12,18 +12,18 @@ import argparse
 import gc
 import importlib
 import json
-import math
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import time
 from typing import Any
 
-LAYERS = 3
-TABLES = ("embed_tokens", "shared", "token_embedding", "position_embedding", "relative_attention_bias", "_embeddings")  # not scaled by their rows
+from random_files import LAYERS, ComfyUI, Flow, Writer, shortened
+
+WORDS = pathlib.Path(__file__).parents[2] / "models" / "tokenizer" / "testdata" / "tiny_bpe.model"  # Gemma's own vocabulary is in no tree
 PROMPT, NEGATIVE = "a (red:1.3) fox jumps over 3 lazy dogs, watercolour", "blurry"
-Flow = dict[str, dict[str, Any]]
 
 
 def node(kind: str, **inputs: Any) -> dict[str, Any]:  # noqa: ANN401
@@ -41,139 +41,6 @@ def tail(flow: Flow, size: tuple[int, int], latent: str, cfg: float, sampler: st
     flow["decode"] = node("VAEDecode", samples=["sample", 0], vae=link["vae"])
     flow["save"] = node("SaveImage", images=["decode", 0], filename_prefix="family")
     return flow
-
-
-def shortened(config: dict[str, Any]) -> dict[str, Any]:
-    """Return an encoder's configuration with few layers; CLIP-G is known by its number of them."""
-    if config["hidden_size" if "hidden_size" in config else "d_model"] == 1280:
-        return config
-    return {**config, **{n: LAYERS for n in ("num_layers", "num_hidden_layers") if n in config}}
-
-
-class Writer:
-    """Writes files of random values: torch's generator of one seed, matrices scaled by their rows, norms about one."""
-
-    def __init__(self, base: pathlib.Path, torch: Any) -> None:  # noqa: ANN401
-        self.base, self.torch = base, torch
-        self.random = torch.Generator().manual_seed(1)
-
-    def halves(self, shapes: dict[str, Any]) -> dict[str, Any]:
-        """Return values in f16, made some rows at a time: tables of a language model are 2 GB in f32."""
-        out = {}
-        for name, like in shapes.items():
-            if len(like.shape) < 2 or name.endswith("gamma"):
-                t = 0.1 * self.torch.randn(like.shape, generator=self.random)
-                kind = name.rpartition(".")[2]
-                out[name] = (t.abs() if kind == "running_var" else t + (kind in ("weight", "scale", "gamma"))).half()
-                continue
-            t = self.torch.empty(like.shape, dtype=self.torch.float16)
-            factor = 1.0 if any(part in name for part in TABLES) else 0.8 / math.sqrt(t[0].numel())
-            for at in range(0, len(t), 4096):
-                t[at : at + 4096] = factor * self.torch.randn(t[at : at + 4096].shape, generator=self.random)
-            out[name] = t
-        return out
-
-    def values(self, shapes: dict[str, Any]) -> dict[str, Any]:
-        out = {}
-        for name, like in shapes.items():
-            t = self.torch.randn(like.shape, generator=self.random)
-            if len(like.shape) < 2:
-                t = 0.1 * t + (1.0 if name.endswith("weight") else 0.0)
-            elif not any(part in name for part in TABLES):
-                t = 0.8 * t / math.sqrt(t[0].numel())
-            if "pos_embed" in name:
-                t = self.torch.clamp(t, -2, 2)
-            out[name] = t
-        return out
-
-    def file(self, name: str, tensors: dict[str, Any], dtype: str = "float16") -> None:
-        from safetensors.torch import save_file
-
-        path = self.base / "models" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        kind = getattr(self.torch, dtype)
-        save_file({k: (v.to(kind) if v.is_floating_point() else v).contiguous() for k, v in tensors.items()}, path)
-
-
-class ComfyUI:
-    """ComfyUI's modules, with encoders of few layers."""
-
-    def __init__(self, tree: pathlib.Path, base: pathlib.Path) -> None:
-        sys.path.insert(0, str(tree))
-        sys.argv = ["main.py", "--cpu", "--base-directory", str(base)]
-        options = importlib.import_module("comfy.options")
-        options.enable_args_parsing()
-        args = importlib.import_module("comfy.cli_args").args
-        args.fp32_unet = args.fp32_vae = args.fp32_text_enc = True
-        import torch
-
-        self.torch = torch
-        self.ops = importlib.import_module("comfy.ops").disable_weight_init
-        self.clip = importlib.import_module("comfy.sd1_clip")
-        full = self.clip.SDClipModel.__init__
-        self.language: dict[str, int] = {}  # what differs in the language model of a set
-
-        def short(model: Any, *a: Any, textmodel_json_config: Any = None, **k: Any) -> None:  # noqa: ANN401
-            if textmodel_json_config == {}:
-                full(model, *a, textmodel_json_config=self.language, **k)
-                return
-            path = textmodel_json_config or str(tree / "comfy" / "sd1_clip_config.json")
-            config = path if isinstance(path, dict) else json.loads(pathlib.Path(path).read_text())
-            if "model_options" in k and textmodel_json_config is None:
-                k["model_options"] = {**k["model_options"], "model_name": k["model_options"].get("model_name", "clip_l")}
-            full(model, *a, textmodel_json_config=shortened(config), **k)
-
-        self.clip.SDClipModel.__init__ = short
-        sd = importlib.import_module("comfy.sd")
-        detect = sd.detect_te_model
-
-        def longer(tensors: dict[str, Any]) -> Any:  # noqa: ANN401
-            """Know T5 by its first layer: ComfyUI looks at a late one."""
-            t5 = "encoder.block.{}.layer.1.DenseReluDense.wi_1.weight"
-            return detect({**tensors, t5.format(23): tensors[t5.format(0)]} if t5.format(0) in tensors else tensors)
-
-        sd.detect_te_model = longer
-        self.tree = tree
-        self.nodes = importlib.import_module("nodes")
-        for extra in ("sd3", "controlnet", "hunyuan", "pixart", "flux", "edit_model", "model_advanced", "mask"):
-            module = importlib.import_module(f"comfy_extras.nodes_{extra}")
-            for value in list(vars(module).values()):
-                if hasattr(value, "GET_SCHEMA") and hasattr(value, "define_schema") and value.__module__ == module.__name__ and value.__bases__[0].__name__ == "ComfyNode":
-                    self.nodes.NODE_CLASS_MAPPINGS[value.GET_SCHEMA().node_id] = value
-            self.nodes.NODE_CLASS_MAPPINGS.update(getattr(module, "NODE_CLASS_MAPPINGS", {}))
-
-    def shapes(self, make: Any) -> dict[str, Any]:  # noqa: ANN401
-        return dict(make().state_dict())
-
-    def draw(self, flow: Flow) -> Any:  # noqa: ANN401
-        """Run a graph and return the decoded pictures as an array [B, H, W, 3]."""
-        done: dict[str, Any] = {}
-
-        def value(v: Any) -> Any:  # noqa: ANN401
-            return run(v[0])[v[1]] if isinstance(v, list) else v
-
-        def run(name: str) -> Any:  # noqa: ANN401
-            if name not in done:
-                kind = self.nodes.NODE_CLASS_MAPPINGS[flow[name]["class_type"]]
-                inputs = {k: value(v) for k, v in flow[name]["inputs"].items()}
-                if hasattr(kind, "GET_SCHEMA"):
-                    done[name] = kind.execute(**inputs).result
-                else:
-                    done[name] = getattr(kind(), kind.FUNCTION)(**inputs)
-            return done[name]
-
-        with self.torch.inference_mode():
-            picture = run("decode")[0].numpy()
-        done.clear()
-        importlib.import_module("comfy.model_management").unload_all_models()
-        gc.collect()
-        return picture
-
-    def keep(self, kind: str) -> None:
-        """Keep weights in f16 or f32; ComfyUI computes in f32 on this device."""
-        args = importlib.import_module("comfy.cli_args").args
-        args.fp32_unet = args.fp32_text_enc = kind == "f32"
-        args.fp16_unet = args.fp16_text_enc = kind == "f16"
 
 
 def encoder(comfy: ComfyUI, config: str, kind: str) -> dict[str, Any]:
@@ -287,20 +154,41 @@ def language(comfy: ComfyUI, kind: str, layers: int, mlp: int, **more: int) -> d
     return {k: v for k, v in shapes.items() if not k.startswith("visual.")}
 
 
-def later(comfy: ComfyUI, w: Writer, name: str, model: Any, encoders: list[dict[str, Any]], vae: Any, typ: str) -> Flow:  # noqa: ANN401
-    """Write the files of FLUX or a later family and return its loaders and texts."""
+def prompts(flow: Flow, clip: list[Any]) -> Flow:
+    for side, text in (("positive", PROMPT), ("negative", NEGATIVE)):
+        flow[side] = node("CLIPTextEncode", clip=clip, text=text)
+    return flow
+
+
+def together(
+    comfy: ComfyUI, w: Writer, name: str, model: dict[str, Any], encoders: dict[str, tuple[dict[str, Any], dict[str, Any]]], vae: dict[str, Any], prefix: str = "model.diffusion_model.",
+) -> Flow:  # fmt: skip
+    """Write one file with everything, encoders as (tensors, what stands in it as it is), and return its loader and texts."""
+    comfy.keep("f16")
+    out = {prefix + k: v for k, v in w.halves(model).items()}
+    for kind, (tensors, beside) in encoders.items():
+        out |= {f"text_encoders.{kind}.transformer.{k}": v for k, v in w.halves(tensors).items()}
+        out |= {"text_encoders." + k: v for k, v in beside.items()}
+    out |= {"vae." + k: v for k, v in w.halves(vae).items()}
+    w.file(f"checkpoints/{name}.safetensors", out)
+    flow: Flow = {"all": node("CheckpointLoaderSimple", ckpt_name=f"{name}.safetensors"), "links": {"model": ["all", 0], "vae": ["all", 2]}}
+    return prompts(flow, ["all", 1])
+
+
+def later(
+    comfy: ComfyUI, w: Writer, name: str, model: Any, encoders: list[dict[str, Any]], vae: Any, typ: str, beside: dict[str, Any] | None = None,  # noqa: ANN401
+) -> Flow:  # fmt: skip
+    """Write the files of FLUX or a later family, what is beside an encoder's tensors as it is, and return its loaders and texts."""
     comfy.keep("f16")
     w.file(f"diffusion_models/{name}.safetensors", w.halves(comfy.shapes(model) if callable(model) else model))
     texts = {f"clip_name{i}": f"{name}_text{i}.safetensors" for i in range(1, len(encoders) + 1)}
     for file, tensors in zip(texts.values(), encoders, strict=True):
-        w.file(f"text_encoders/{file}", w.halves(tensors))
+        w.file(f"text_encoders/{file}", w.halves(tensors) | (beside or {}))
     w.file(f"vae/{name}_vae.safetensors", w.halves(comfy.shapes(vae) if callable(vae) else vae))
     gc.collect()
     flow: Flow = {"model": node("UNETLoader", unet_name=f"{name}.safetensors", weight_dtype="default"), "vae": node("VAELoader", vae_name=f"{name}_vae.safetensors")}
     flow["clip"] = node("DualCLIPLoader", **texts, type=typ) if len(texts) == 2 else node("CLIPLoader", clip_name=texts["clip_name1"], type=typ)
-    for side, text in (("positive", PROMPT), ("negative", NEGATIVE)):
-        flow[side] = node("CLIPTextEncode", clip=["clip", 0], text=text)
-    return flow
+    return prompts(flow, ["clip", 0])
 
 
 def shifted(flow: Flow, shift: float) -> Flow:
@@ -325,6 +213,57 @@ def qwenimage(comfy: ComfyUI, w: Writer, name: str) -> Flow:
     model = lambda: make(num_layers=2, operations=comfy.ops, dtype=comfy.torch.float32, device="meta")  # noqa: E731
     flow = later(comfy, w, name, model, [language(comfy, "Qwen25_7BVLI", LAYERS, 4096)], wan, "qwen_image")
     return tail(shifted(flow, 3.1), (128, 192), "EmptySD3LatentImage", 4.0, "euler", "simple")
+
+
+def words(comfy: ComfyUI) -> dict[str, Any]:
+    """Return a small vocabulary as Gemma's file has one inside: the end is token 1 and the start 2, by which Patchbay begins."""
+    data = WORDS.read_bytes()
+    at = [0]  # where its pieces begin: unknown, start, end, each shorter than 128 bytes
+    for _ in range(3):
+        at.append(at[-1] + 2 + data[at[-1] + 1])
+    data = data[: at[1]] + data[at[2] : at[3]] + data[at[1] : at[2]] + data[at[3] :]
+    return {"spiece_model": comfy.torch.frombuffer(bytearray(data), dtype=comfy.torch.uint8)}
+
+
+def chroma(comfy: ComfyUI, w: Writer, name: str, guided: bool) -> Flow:
+    """Draw with Chroma1: with a guidance on one side and prompts filled up, or as its first workflows did."""
+    make = importlib.import_module("comfy.ldm.chroma.model").Chroma
+    config = {**form(3072), "vec_in_dim": None, "in_channels": 64, "out_channels": 64, "in_dim": 64, "out_dim": 3072, "hidden_dim": 5120, "n_layers": 5}
+    del config["guidance_embed"]
+    shapes = comfy.shapes(lambda: make(**config, depth=1, depth_single_blocks=2, operations=comfy.ops, dtype=comfy.torch.float32, device="meta"))
+    model = {re.sub(r"(_norm|\.norms\.\d+)\.weight$", r"\1.scale", k): v for k, v in shapes.items()}  # as published
+    flow = later(comfy, w, name, model, [encoder(comfy, "text_encoders/t5_config_xxl.json", "t5")], vae(comfy, 16), "chroma")
+    if guided:
+        flow["filled"] = node("T5TokenizerOptions", clip=["clip", 0], min_padding=1, min_length=40)
+        for side in ("positive", "negative"):
+            flow[side]["inputs"]["clip"] = ["filled", 0]
+        flow["text"] = flow["positive"]
+        flow["positive"] = node("FluxGuidance", conditioning=["text", 0], guidance=3.5)
+    return tail(flow, (72, 104), "EmptySD3LatentImage", 4.0, "euler", "beta")
+
+
+def lumina2(comfy: ComfyUI, w: Writer, name: str, whole: bool) -> Flow:
+    """Draw with Lumina-Image 2.0, from one file or from three."""
+    make = importlib.import_module("comfy.ldm.lumina.model").NextDiT
+    model = comfy.shapes(lambda: make(
+        patch_size=2, in_channels=16, dim=2304, n_layers=2, n_refiner_layers=2, n_heads=24, n_kv_heads=8, axes_dims=[32, 32, 32], axes_lens=[300, 512, 512],
+        rope_theta=10000.0, ffn_dim_multiplier=4.0, qk_norm=True, cap_feat_dim=2304, operations=comfy.ops, dtype=comfy.torch.float32, device="meta",
+    ))  # fmt: skip
+    gemma = language(comfy, "Gemma2_2B", LAYERS, 4096)
+    flow = together(comfy, w, name, model, {"gemma2_2b": (gemma, words(comfy))}, vae(comfy, 16)) if whole else later(comfy, w, name, model, [gemma], vae(comfy, 16), "lumina2", words(comfy))
+    return tail(flow, (72, 104), "EmptySD3LatentImage", 4.0, "res_multistep", "simple")
+
+
+def auraflow(comfy: ComfyUI, w: Writer, name: str, edge: int, whole: bool) -> Flow:
+    """Draw with AuraFlow, from one file as published or from three."""
+    make = importlib.import_module("comfy.ldm.aura.mmdit").MMDiT
+    model = comfy.shapes(lambda: make(max_seq=edge * edge, n_double_layers=1, n_layers=3, operations=comfy.ops, dtype=comfy.torch.float32, device="meta"))
+    pile = encoder(comfy, "text_encoders/t5_pile_config_xl.json", "t5")
+    if whole:
+        flow = together(comfy, w, name, model, {"pile_t5xl": (pile, {})}, vae(comfy, 4), "model.")
+    else:
+        flow = shifted(later(comfy, w, name, model, [pile], vae(comfy, 4), "stable_diffusion"), 2.5)
+    return tail(flow, (72, 104), "EmptyLatentImage", 3.5, "uni_pc", "normal")
 
 
 def wan() -> Any:  # noqa: ANN401
@@ -487,6 +426,12 @@ SETS = {
     "flux1-kontext-redux": kontext,
     "flux1-fill": fill,
     "krea2": krea2,
+    "chroma": lambda c, w, n: chroma(c, w, n, guided=False),
+    "chroma-guided": lambda c, w, n: chroma(c, w, n, guided=True),
+    "lumina2": lambda c, w, n: lumina2(c, w, n, whole=False),
+    "lumina2-whole": lambda c, w, n: lumina2(c, w, n, whole=True),
+    "auraflow-0.2": lambda c, w, n: auraflow(c, w, n, 64, whole=False),
+    "auraflow-0.3": lambda c, w, n: auraflow(c, w, n, 96, whole=True),
 }
 NEWER = {"krea2": "comfy/ldm/krea2"}  # sets that only newer trees know, by a folder of theirs
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-CHANNELS = {"flux": 16, "sd3": 16, "pixart": 4, "hydit": 4, "zimage": 16, "qwen": 16, "flux2": 128, "fill": 16, "depth": 16}
+CHANNELS = {"flux": 16, "sd3": 16, "pixart": 4, "hydit": 4, "zimage": 16, "qwen": 16, "flux2": 128, "krea2": 16, "fill": 16, "depth": 16}
 
 
 class Graph:
@@ -91,7 +91,8 @@ class Case:
     plan: str = ""
     bound: float = 1e-4
     record: bool = True
-    needs: str = ""
+    needs: str = ""  # a class that older versions lack
+    since: tuple[int, ...] = ()  # the first version of ComfyUI that does it, or does it right
     stock: str = ""  # another file for ComfyUI's own loader
     checkpoint: bool = False
     reuses: bool = False  # a cache must have answered some evaluations, not all
@@ -151,6 +152,7 @@ SCHEDULERS = "simple sgm_uniform karras exponential ddim_uniform beta normal lin
 def cases() -> dict[str, Case]:
     """Return all cases by name, the quick ones first."""
     f = "flux-c"
+    long = {"steps": 12, "y": 16, "x": 24}
     big = {"y": 36, "x": 32}  # PixArt's positions need more than 65 rows and columns
     out = {
         "plain": Case(f),
@@ -165,6 +167,7 @@ def cases() -> dict[str, Case]:
         "basic_guider": Case(f, lambda g: g.custom()),
         "cfg_guider": Case(f, lambda g: g.custom("CFGGuider"), {"cfg": 2.5}),
         "dual_guider": Case(f, lambda g: g.custom("DualCFGGuider", style="regular")),
+        "dual_guider_norm": Case(f, lambda g: g.on_model("60", "CFGNorm", strength=1.0).custom("DualCFGGuider", style="regular"), mode="evaluation"),
         "dual_guider_nested": Case(f, lambda g: g.custom("DualCFGGuider", style="nested")),
         "second_output": Case(f, lambda g: g.custom(slot=1), {"batch": 2}),
         "custom_img2img": Case(f, lambda g: g.start().custom(), {"denoise": 0.6}),
@@ -192,7 +195,8 @@ def cases() -> dict[str, Case]:
         "foreign_sampler": Case(f, lambda g: g.custom(sampler=g.add("50", "TestForeignSampler")), mode="evaluation"),
         "foreign_sampler_cfg": Case(f, lambda g: g.custom("CFGGuider", g.add("50", "TestForeignSampler")), {"cfg": 2.0, "batch": 2}, mode="evaluation"),
         "rescale_cfg": Case("pixart-b", lambda g: g.on_model("60", "RescaleCFG", multiplier=0.7), {"cfg": 3.0, **big}, mode="evaluation"),
-        "cfg_norm": Case(f, lambda g: g.on_model("60", "CFGNorm", strength=1.0), {"cfg": 3.0}, mode="evaluation"),
+        "cfg_norm": Case(f, lambda g: g.on_model("60", "CFGNorm", strength=1.0), {"cfg": 3.0}),
+        "cfg_norm_one": Case(f, lambda g: cache("EasyCache", 1.0)(g).on_model("62", "CFGNorm", strength=0.8), long, reuses=True),
         "sampler_options": Case(f, lambda g: g.custom(sampler=g.add("50", "SamplerEulerAncestral", eta=0.5, s_noise=0.9))),
         "lms_order": Case(f, lambda g: g.custom(sampler=g.add("50", "SamplerLMS", order=3)), {"steps": 6}),
         "noise_scale": Case(f, lambda g: g.on_model("61", "ModelSamplingSD3", shift=3.0).on_model("62", "ModelNoiseScale", noise_scale=1.5), needs="ModelNoiseScale", bound=2e-3, record=False),
@@ -205,6 +209,8 @@ def cases() -> dict[str, Case]:
             needs="ModelNoiseScale", bound=2e-3,
             record=False,
         ),
+        "v_prediction": Case("pixart-b", lambda g: g.on_model("60", "ModelSamplingDiscrete", sampling="v_prediction", zsnr=False), {"cfg": 2.0, "scheduler": "karras", **big}),
+        "eps_prediction": Case("hydit-a", lambda g: g.on_model("60", "ModelSamplingDiscrete", sampling="eps", zsnr=False), {"cfg": 2.0, "scheduler": "karras", "y": 8, "x": 8}),
         "sizes": Case(f, settings={"y": 7, "x": 10}),
         "fp8": Case("flux-c-fp8", stock="flux-c-wide", record=False),
         # ComfyUI would round the weights again where a LoRA was added: the same values in f32 say what is meant.
@@ -213,24 +219,24 @@ def cases() -> dict[str, Case]:
         "checkpoint_lora": Case("flux-c-full", lora, checkpoint=True, record=False),
         "seed_largest": Case(f, settings={"seed": 2**64 - 1}),
     }
-    long = {"steps": 12, "y": 16, "x": 24}
     for kind in ("EasyCache", "LazyCache"):
         at = kind[:4].lower() + "_cache"
-        out[at] = Case(f, cache(kind, 1.0), {**long, "cfg": 2.0}, reuses=True)
+        since = (0, 8) if kind == "EasyCache" else ()  # 0.3.64 adds the differences of both conditionings to each
+        out[at] = Case(f, cache(kind, 1.0), {**long, "cfg": 2.0}, reuses=True, since=since)
         out[at + "_late"] = Case(f, cache(kind, 1.0, 0.4, 0.8), {**long, "batch": 2}, reuses=True)
-        out[at + "_sampler"] = Case(f, cache(kind, 0.6), {**long, "cfg": 3.0, "sampler_name": "dpmpp_2m", "scheduler": "karras"}, reuses=True)
+        out[at + "_sampler"] = Case(f, cache(kind, 0.6), {**long, "cfg": 3.0, "sampler_name": "dpmpp_2m", "scheduler": "karras"}, reuses=True, since=since)
         out[at + "_parts"] = Case(f, lambda g, c=cache(kind, 1.5): area(c(g)), {**long, "cfg": 2.0}, reuses=kind == "LazyCache", record=False)  # EasyCache begins anew at each size
-        out[at + "_guider"] = Case(f, lambda g, c=cache(kind, 0.8): lora(c(g)).start().masked().custom("CFGGuider"), {**long, "cfg": 2.0}, reuses=True, record=False)
-        out[at + "_qwen"] = Case("qwen-a", cache(kind, 0.4), {**long, "cfg": 2.0}, reuses=True)
+        out[at + "_guider"] = Case(f, lambda g, c=cache(kind, 0.8): lora(c(g)).start().masked().custom("CFGGuider"), {**long, "cfg": 2.0}, reuses=True, record=False, since=since)
+        out[at + "_qwen"] = Case("qwen-a", cache(kind, 0.4), {**long, "cfg": 2.0}, reuses=True, since=since)
         out[at + "_zimage"] = Case("zimage-a", cache(kind, 1.0), {**long, "cfg": 2.0}, needs="ZImageFunControlnet", reuses=True, record=False)
         out[at + "_sd3"] = Case("sd3-a", cache(kind, 1.5), {**long, "cfg": 2.0}, reuses=kind == "LazyCache")
         out[at + "_none"] = Case(f, cache(kind, 0.0), {"steps": 6}, record=False)
-        out[at + "_plan"] = Case(f, cache(kind, 1.0), {**long, "cfg": 2.0}, plan="ulysses=2,ring=2", reuses=True, record=False)
+        out[at + "_plan"] = Case(f, cache(kind, 1.0), {**long, "cfg": 2.0}, plan="ulysses=2,ring=2", reuses=True, record=False, since=since)
     out["lazy_cache_foreign"] = Case(f, cached_foreign, long, mode="evaluation", record=False)
     for plan in ("ulysses=3", "pipe=2,patches=2,warmup=4", "cfg=2", "ring=2", "tensor=2"):
         out["plan_" + plan.replace("=", "").replace(",", "_")] = Case(f, settings={"cfg": 2.0}, plan=plan, record=False)
-    for name in ("flux-b", "sd3-a", "sd3-c", "pixart-a", "pixart-b", "hydit-a", "hydit-b", "zimage-a", "zimage-b", "qwen-a", "qwen-b", "flux2-a", "flux2-b"):
-        needs = {"zimage": "ZImageFunControlnet", "flux2": "EmptyFlux2LatentImage"}.get(name.split("-")[0], "")  # older ones lack the family
+    for name in ("flux-b", "sd3-a", "sd3-c", "pixart-a", "pixart-b", "hydit-a", "hydit-b", "zimage-a", "zimage-b", "qwen-a", "qwen-b", "flux2-a", "flux2-b", "krea2-a", "krea2-b"):
+        needs = {"zimage": "ZImageFunControlnet", "flux2": "EmptyFlux2LatentImage", "krea2": "ModelMergeKrea2"}.get(name.split("-")[0], "")  # older ones lack the family
         out["family_" + name.replace("-", "_")] = Case(name, settings={"cfg": 2.0, "batch": 2, **(big if name.startswith("pixart") else {"y": 8, "x": 8})}, needs=needs)
         out["evaluation_" + name.replace("-", "_")] = Case(
             name, lambda g: g.custom("CFGGuider", g.add("50", "TestForeignSampler")), {"cfg": 2.0, **(big if name.startswith("pixart") else {"y": 8, "x": 8})},
@@ -242,18 +248,18 @@ def cases() -> dict[str, Case]:
     out["qwen_mask"] = Case("qwen-a", lambda g: g.start().masked(), {"denoise": 0.6, "steps": 6})
     out["qwen_lora"] = Case("qwen-a", lambda g: lora(g, name="tiny-lora-qwen"), {"cfg": 2.0, "y": 7, "x": 10})
     out["qwen_area"] = Case("qwen-b", area, {"cfg": 2.0, "x": 12})
-    out["qwen_norm"] = Case("qwen-b", lambda g: g.on_model("60", "CFGNorm", strength=1.0), {"cfg": 3.0}, mode="evaluation")
-    refer = lambda g, *sizes: [g.conditioned(f"9{i}", "ReferenceLatent", latent=g.add(f"8{i}", "TestLatent", channels=CHANNELS[g.family], height=y, width=x, batch=1, seed=i, frame=g.family == "qwen")) for i, (y, x) in enumerate(sizes)]  # noqa: E731
+    out["qwen_norm"] = Case("qwen-b", lambda g: g.on_model("60", "CFGNorm", strength=0.9), {"cfg": 3.0, "batch": 2})
+    refer = lambda g, *sizes: [g.conditioned(f"9{i}", "ReferenceLatent", latent=g.add(f"8{i}", "TestLatent", channels=CHANNELS[g.family], height=y, width=x, batch=1, seed=i, frame=g.family in ("qwen", "krea2"))) for i, (y, x) in enumerate(sizes)]  # noqa: E731
     out["qwen_reference"] = Case("qwen-a", lambda g: refer(g, (8, 12)), {"cfg": 2.0})
     out["qwen_references"] = Case("qwen-b", lambda g: (refer(g, (8, 12), (14, 6)), g.conditioned("94", "ConditioningSetTimestepRange", start=0.0, end=0.7)), {"batch": 2, "cfg": 2.0})
-    out["qwen_reference_evaluation"] = Case("qwen-a", lambda g: (refer(g, (8, 12)), g.on_model("60", "CFGNorm", strength=1.0)), {"cfg": 2.0, "batch": 2}, mode="evaluation")
+    out["qwen_reference_evaluation"] = Case("qwen-a", lambda g: (refer(g, (8, 12)), g.on_model("60", "RescaleCFG", multiplier=0.7)), {"cfg": 2.0, "batch": 2}, mode="evaluation")
     method = {"reference_latents_method": "index_timestep_zero"}
     out["qwen_reference_method"] = Case("qwen-a", lambda g: (refer(g, (8, 12)), g.conditioned("95", "FluxKontextMultiReferenceLatentMethod", **method)), {"cfg": 2.0})
     out["flux_reference"] = Case(f, lambda g: refer(g, (8, 12)), {"cfg": 2.0})
     out["flux_references"] = Case(f, lambda g: (refer(g, (7, 12), (14, 6)), g.conditioned("94", "ReferenceLatent", "negative", latent=["80", 0])), {"cfg": 2.0, "batch": 2, "x": 9})
     for m in ("index", "uxo/uno"):
         out["flux_reference_" + m[:3]] = Case(f, lambda g, m=m: (refer(g, (8, 12), (6, 4)), g.conditioned("95", "FluxKontextMultiReferenceLatentMethod", reference_latents_method=m)))
-    out["flux_reference_evaluation"] = Case(f, lambda g: (refer(g, (8, 12)), g.on_model("60", "CFGNorm", strength=1.0)), {"cfg": 2.0, "batch": 2}, mode="evaluation")
+    out["flux_reference_evaluation"] = Case(f, lambda g: (refer(g, (8, 12)), g.on_model("60", "RescaleCFG", multiplier=0.7)), {"cfg": 2.0, "batch": 2}, mode="evaluation")
     def beside(g: Graph, mask: bool = False, sides: tuple[str, ...] = ("positive", "negative")) -> Graph:
         image = g.add("85", "TestLatent", channels=16, height=g.size[0] + 2, width=g.size[1], batch=1, seed=8)
         more = {"mask": g.add("86", "TestMask", height=8 * g.size[0], width=8 * g.size[1], soft=True)} if mask else {}
@@ -270,11 +276,22 @@ def cases() -> dict[str, Case]:
     out["flux2_references"] = Case("flux2-a", lambda g: refer(g, (6, 8), (4, 4)), {"cfg": 2.0, "y": 6, "x": 8}, needs="EmptyFlux2LatentImage")
     out["flux2_mask"] = Case("flux2-b", lambda g: g.start().masked(), {"denoise": 0.6, "steps": 6, "y": 6, "x": 8}, needs="EmptyFlux2LatentImage")
     out["flux2_cache"] = Case("flux2-a", cache("EasyCache", 1.0), {"steps": 12, "y": 8, "x": 8}, needs="EmptyFlux2LatentImage", reuses=True, record=False)
+    krea = {"needs": "ModelMergeKrea2"}
+    out["krea2_mask"] = Case("krea2-a", lambda g: g.start().masked(), {"denoise": 0.6, "steps": 6, "cfg": 2.0}, **krea)
+    out["krea2_lora"] = Case("krea2-a", lambda g: lora(g, name="tiny-lora-krea2"), {"batch": 2, "y": 7, "x": 10}, **krea)
+    out["krea2_area"] = Case("krea2-b", area, {"cfg": 2.0, "x": 12}, **krea)
+    out["krea2_references"] = Case("krea2-a", lambda g: (refer(g, (8, 12), (6, 4)), g.conditioned("95", "FluxKontextMultiReferenceLatentMethod", **method)), {"cfg": 2.0}, **krea)
+    out["krea2_reference_unsaid"] = Case("krea2-b", lambda g: refer(g, (8, 12)), {"cfg": 2.0}, **krea)
+    out["krea2_cache"] = Case("krea2-a", cache("EasyCache", 1.0), {**long, "cfg": 2.0}, reuses=True, record=False, **krea)
+    out["krea2_plan"] = Case("krea2-b", lambda g: g.on_model("60", "ModelSamplingAuraFlow", shift=1.15), {"cfg": 2.0}, plan="cfg=2,ulysses=3", record=False, **krea)
     for name in ("flux-c", "sd3-a", "qwen-a"):
         net = {"mode": "evaluation", "record": False}
         out["controlnet_" + name.split("-")[0]] = Case(name, lambda g: controlled(g), {"cfg": 2.0, "batch": 2, "y": 7, "x": 10}, **net)
         out["controlnet_two_" + name.split("-")[0]] = Case(name, lambda g: controlled(controlled(g, end_percent=0.6), "92", 2, start_percent=0.3), {"cfg": 2.0}, plan="pipe=2,patches=2", **net)
     out["qwen_second"] = Case("qwen-b", lambda g: g.custom(slot=1), {"batch": 2})
+    for name, case in out.items():
+        if case.model == "qwen-b" or name == "qwen_reference_method":  # index_timestep_zero
+            case.since = (0, 8)
     for s in SCHEDULERS[1:]:
         out["scheduler_" + s] = Case(f, settings={"scheduler": s, "steps": 5})
         out["scheduler_pixart_" + s] = Case("pixart-b", settings={"scheduler": s, "steps": 5, "cfg": 2.0, **big}, record=s in ("karras", "normal"))

@@ -373,6 +373,7 @@ class Client:
         sampling: Sampling | Message | None = None,
         dual: Mapping[str, Any] | None = None,
         cache: Message | None = None,
+        cfg_norm: float | None = None,
         preview: str = "none",
         on_preview: Callable[[str, bytes], None] | None = None,
         want_x0: bool = False,
@@ -387,7 +388,7 @@ class Client:
         Large tensors of entries and patches are sent once and by their hash afterwards. stop is asked about every 50 ms; when it is true the run is cancelled,
         and given up if it has not ended after patience seconds: CancelledError in both cases. ``cancel(id)`` from another thread does the same, and so does
         whatever on_progress raises. dual is {"middle": entries, "cfg2": number, "nested": bool} of DualCFGGuider, cache {"rule": "easy" or "lazy",
-        "threshold": 0.2, ...}. on_preview gets ("", JPEG) as that of run does, and makes preview "jpeg".
+        "threshold": 0.2, ...}, cfg_norm the strength of CFGNorm. on_preview gets ("", JPEG) as that of run does, and makes preview "jpeg".
         """
         out: Message = {"file": model, "fingerprint": fingerprint}
         if patches:
@@ -413,7 +414,7 @@ class Client:
         draws = None if noise_draws is None else [int(n) for n in noise_draws]
         sampling = sampling.message() if isinstance(sampling, Sampling) else sampling
         optional = {"noise": _floats(noise), "noise_draws": draws, "mask": _floats(mask), "sampling": sampling, "dual": dual, "cache": cache}
-        optional["plan"] = plan or None
+        optional |= {"cfg_norm": cfg_norm, "plan": plan or None}
         body |= {k: v for k, v in optional.items() if v is not None}
         hashes = {n.hash for n in named(body)}
         for attempt in range(3):

@@ -24,6 +24,9 @@ typedef long long pb_i64;
 // Element types, numbered as engine.DType.
 enum { PB_F32 = 0, PB_BF16 = 1, PB_F16 = 2, PB_F8E4M3 = 3, PB_F8E5M2 = 4, PB_F64 = 8 };
 
+// Blocks of GGUF files, numbered as engine.Blocks.Form behind PB_BLOCKS. Rows of them start at multiples of 16 bytes and their strides count bytes.
+enum { PB_BLOCKS = 16, PB_Q8_0, PB_Q4_0, PB_Q4_K, PB_Q5_K, PB_Q6_K };
+
 // Activations, numbered as engine.Act.
 enum { PB_NONE = 0, PB_GELU_TANH = 1, PB_GELU_ERF = 2, PB_SILU = 3, PB_QUICK_GELU = 4, PB_RELU = 5, PB_SIGMOID = 6 };
 
@@ -102,7 +105,8 @@ struct pb_copy {
 PB_SIZE(pb_copy, 128);
 PB_AT(pb_copy, ds, 40);
 
-// pb_pack: rows of k stored elements become rows of width elements of type to, multiplied by scale, zeros behind k.
+// pb_pack: rows of k stored elements become rows of width elements of type to, multiplied by scale, zeros behind k. pb_widen: from is a form of blocks, to
+// bf16, width k.
 struct pb_pack {
   pb_u64 dst, src;
   pb_i64 rows, k, width;

@@ -5,7 +5,8 @@
 // registers.
 // pb_linear_i8*: the same with both factors in 8 bits, whose sums are exact: 64 columns are as many bytes as 32 of bf16, and all counts of columns here are
 // of pairs. A row of w has its factor behind its columns.
-// pb_linear_any*: any other types in f32, tiles of 64 x 64. pb_linear_few*: up to 8 rows, a warp a feature, so that the weight is read once.
+// pb_linear_any*: any other types in f32, tiles of 64 x 64. pb_linear_few*: up to 8 rows, a warp a feature, so that the weight is read once; _blocks: of a
+// weight in blocks, widened in registers. For more rows pb_widen_blocks widens it to memory before.
 #include "device.cuh"
 
 #define BK 32      // columns of both factors a stage
@@ -276,9 +277,80 @@ DEV void weights8(float* v, const pb_factor& f, pb_i64 row, int k, int n) {
   for (int i = 0; i < 8; i++) v[i] = i < n ? element((const void*)f.w, row * f.ld + k + i, f.w_type) : 0;
 }
 
+// eight reads 8 bytes that start at an even address; byte_of is one of them.
+DEV void eight(u32* q, const u8* p) {
+  const u16* h = (const u16*)p;
+  q[0] = h[0] | (u32)h[1] << 16;
+  q[1] = h[2] | (u32)h[3] << 16;
+}
+DEV u32 byte_of(const u32* q, int i) { return q[i >> 2] >> (i & 3) * 8 & 255; }
+DEV float signed_float(u32 byte) { return (float)(signed char)byte; }
+DEV float half_at(const u8* p) { return f16_float(*(const u16*)p); }
+
+// block8 widens 8 neighbours of a row in blocks, from column k, a multiple of 8, on. Formulas, places of bytes and roundings are those of engine/gguf:
+// products and differences are rounded on their own.
+DEV void block8(float* v, const u8* row, int k, int form) {
+  u32 q[2], h[2];
+  switch (form) {
+    case PB_Q8_0: {
+      const u8* b = row + k / 32 * 34;
+      float d = half_at(b);
+      eight(q, b + 2 + k % 32);
+#pragma unroll
+      for (int i = 0; i < 8; i++) v[i] = __fmul_rn(signed_float(byte_of(q, i)), d);
+      return;
+    }
+    case PB_Q4_0: {
+      const u8* b = row + k / 32 * 18;
+      float d = half_at(b);
+      int shift = k % 32 / 16 * 4;
+      eight(q, b + 2 + k % 16);
+#pragma unroll
+      for (int i = 0; i < 8; i++) v[i] = __fmul_rn((float)((int)(byte_of(q, i) >> shift & 15) - 8), d);
+      return;
+    }
+    case PB_Q6_K: {
+      const u8* b = row + k / 256 * 210;
+      int at = k % 256, half = at / 128, quarter = at / 32 % 4, i0 = at % 32;
+      float f = __fmul_rn(half_at(b + 208), signed_float(b[192 + at / 16]));
+      eight(q, b + half * 64 + quarter % 2 * 32 + i0);
+      eight(h, b + 128 + half * 32 + i0);
+#pragma unroll
+      for (int i = 0; i < 8; i++) {
+        u32 low = byte_of(q, i) >> quarter / 2 * 4 & 15, high = byte_of(h, i) >> quarter * 2 & 3;
+        v[i] = __fmul_rn(f, (float)((int)(low | high << 4) - 32));
+      }
+      return;
+    }
+    default: {  // PB_Q4_K, PB_Q5_K
+      int fifth = form == PB_Q5_K, g = k % 256 / 32, i0 = k % 32;
+      const u8 *b = row + k / 256 * (fifth ? 176 : 144), *s = b + 4;
+      u32 scale = g < 4 ? s[g] & 63 : (s[g + 4] & 15) | s[g - 4] >> 6 << 4, low = g < 4 ? s[g + 4] & 63 : s[g + 4] >> 4 | s[g] >> 6 << 4;
+      float f = __fmul_rn(half_at(b), (float)scale), m = __fmul_rn(half_at(b + 2), (float)low);
+      eight(q, b + (fifth ? 48 : 16) + g / 2 * 32 + i0);
+      h[0] = h[1] = 0;
+      if (fifth) eight(h, b + 16 + i0);
+#pragma unroll
+      for (int i = 0; i < 8; i++)
+        v[i] = __fsub_rn(__fmul_rn(f, (float)((byte_of(q, i) >> g % 2 * 4 & 15) | (byte_of(h, i) >> g & 1) << 4)), m);
+    }
+  }
+}
+
+// Rows of blocks become rows of bf16.
+KERNEL(256) pb_widen_blocks(ARGS(pb_pack) a) {
+  int pieces = (int)a.k / 8;
+  for (pb_i64 i = first_item(); i < a.rows * pieces; i += item_step()) {
+    int row = (int)i / pieces, k = (int)i % pieces * 8;
+    float v[8];
+    block8(v, (const u8*)a.src + row * a.src_ld, k, a.from);
+    store8((bf16*)a.dst + row * a.dst_ld + k, v, 8, 1);
+  }
+}
+
 #define FEW 8
 
-template <class T>
+template <class T, int BLOCKS = 0>
 DEV void few(const pb_linear& a) {
   int lane = threadIdx.x & 31, col = (int)(first_item() >> 5), m = a.batch * a.rows;
   if (col >= a.n) return;  // the whole warp
@@ -288,7 +360,13 @@ DEV void few(const pb_linear& a) {
     for (int k = lane * 8; k < f.k; k += 256) {
       float w[8], x[8];
       int n = min(8, f.k - k);
-      weights8(w, f, col, k, n);
+      if (BLOCKS && pair == 0) {
+        block8(w, (const u8*)f.w + col * f.ld, k, f.w_type);
+#pragma unroll
+        for (int i = 0; i < 8; i++) w[i] = widen(__float2bfloat16_rn(w[i]));
+      } else {
+        weights8(w, f, col, k, n);
+      }
 #pragma unroll
       for (int r = 0; r < FEW; r++) {
         if (r >= m) break;
@@ -311,3 +389,5 @@ DEV void few(const pb_linear& a) {
 }
 KERNEL(256) pb_linear_few_bf16(ARGS(pb_linear) a) { few<bf16>(a); }
 KERNEL(256) pb_linear_few_f32(ARGS(pb_linear) a) { few<float>(a); }
+KERNEL(256) pb_linear_few_blocks_bf16(ARGS(pb_linear) a) { few<bf16, 1>(a); }
+KERNEL(256) pb_linear_few_blocks_f32(ARGS(pb_linear) a) { few<float, 1>(a); }

@@ -34,7 +34,9 @@ type Case struct {
 // Modern reports whether the cases of a model are in the folder modern: families recorded later.
 func Modern(model string) bool {
 	family, _, _ := strings.Cut(model, "-")
-	return slices.Contains([]string{"zimage", "qwen", "flux2", "klein", "kontext", "fill", "depth", "krea2"}, family)
+	return slices.Contains([]string{
+		"zimage", "qwen", "flux2", "klein", "kontext", "fill", "depth", "krea2", "chroma", "lumina2", "aura",
+	}, family)
 }
 
 // recordedIn is the path of a file with the cases of a model.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math"
 	"strings"
+	"sync"
 
 	"patchbay/engine"
 	"patchbay/models/weights"
@@ -22,12 +23,31 @@ type model struct {
 	Tensors [][]json.RawMessage `json:"tensors"`
 }
 
+// made are the results of Set by name: filling a set takes longer than many a test.
+var made sync.Map
+
+type result struct {
+	set    *weights.Set
+	config json.RawMessage
+	err    error
+}
+
 // Set returns the golden model of that name ("flux-a", "clip-l-tiny" ...) under its own names, and the recorded config
-// as JSON.
+// as JSON. All callers of a process share both and must not change them.
 func Set(name string) (*weights.Set, json.RawMessage, error) {
+	once, _ := made.LoadOrStore(name, sync.OnceValue(func() (r result) {
+		r.set, r.config, r.err = makeSet(name)
+		return r
+	}))
+	r := once.(func() result)()
+	return r.set, r.config, r.err
+}
+
+func makeSet(name string) (*weights.Set, json.RawMessage, error) {
 	files := []string{
 		"weights.json", "weights_text_vae.json", "modern/weights.json", "modern/weights_text.json",
 		"modern/weights_vae.json", "modern/weights_control.json", "modern/weights_control_qwen.json",
+		"modern33/weights_patches.json",
 	}
 	for _, file := range files {
 		var models map[string]model

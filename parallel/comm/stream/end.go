@@ -69,17 +69,25 @@ func (e *end) send(k kind, to int, op, site string, t engine.Tensor, off, n int)
 	}
 }
 
-// part takes another rank's part of a collective: n elements.
-func (e *end) part(c *comm.Call, from, n int) []byte {
+// part takes another rank's part of a collective, n elements, which the caller is done with in the end.
+func (e *end) part(c *comm.Call, from, n int) *frame {
 	f, err := e.await(way{from, e.rank, true}, e.rank, c.Op)
 	if err != nil {
 		panic(err)
 	}
 	if f.op != c.Op || f.dtype != c.Src.DType || len(f.payload) != n*f.dtype.Size() {
+		defer f.done()
 		panic(e.broken("ranks %d and %d disagree: %s, %s at %s, which takes %s[%d]", from, e.rank, f, c.Op, c.At(),
 			c.Src.DType, n))
 	}
-	return f.payload
+	return f
+}
+
+// copyPart puts another rank's part of a collective into n elements of the destination from at.
+func (e *end) copyPart(c *comm.Call, at, from, n int) {
+	f := e.part(c, from, n)
+	copy(bytes(c.Dst, at, n), f.payload)
+	f.done()
 }
 
 // run carries out a collective and counts it.
@@ -122,7 +130,7 @@ func (e *end) exchange(c *comm.Call) {
 		at := 0
 		for peer, n := range counts {
 			if peer != e.rank {
-				copy(bytes(c.Dst, at, n), e.part(c, peer, n))
+				e.copyPart(c, at, peer, n)
 			}
 			at += n
 		}
@@ -154,7 +162,7 @@ func (e *end) collect(c *comm.Call, counts []int) {
 	at := 0
 	for peer, n := range counts {
 		if peer != e.rank {
-			copy(bytes(c.Dst, at, n), e.part(c, peer, n))
+			e.copyPart(c, at, peer, n)
 		} else {
 			off := 0
 			if c.Op == "AllToAll" {
@@ -174,7 +182,9 @@ func (e *end) sum(c *comm.Call, dst engine.Tensor, counts []int) {
 			parts[peer] = elements(c.Src, sum(counts[:e.rank]), n)
 			continue
 		}
-		parts[peer] = engine.NewTensor(engine.Buf{Host: e.part(c, peer, n)}, c.Src.DType, n)
+		f := e.part(c, peer, n)
+		defer f.done()
+		parts[peer] = engine.NewTensor(engine.Buf{Host: f.payload}, c.Src.DType, n)
 	}
 	if n > 0 {
 		total := engine.NewTensor(engine.Buf{Host: make([]byte, n*dst.DType.Size())}, dst.DType, n)

@@ -33,6 +33,18 @@ type frame struct {
 	dtype    engine.DType // of the payload
 	site     string       // who called, for errors
 	payload  []byte
+	place    int     // of the payload in shared memory, 0: it goes with the frame
+	in       *shared // where a payload that has come lies, nil: in memory of its own
+}
+
+// done gives back what a payload that has come lies in: it must not be used any more.
+func (f *frame) done() {
+	if f.in == nil {
+		return
+	}
+	f.in.inUse(f.place - pieceHead).Store(0)
+	f.in.drop()
+	f.in, f.payload = nil, nil
 }
 
 // limits of what a peer may announce: names are short, a tensor has at most 64 GiB.
@@ -42,12 +54,17 @@ const (
 )
 
 // headLength is the fixed part of a frame: lengths of group, op, site (2 bytes each) and payload (8), kind, dtype (1),
-// from, to (2). All integers are little-endian.
-const headLength = 20
+// from, to (2), place (8). All integers are little-endian.
+const headLength = 28
 
-// write sends a frame. The payload is written from where it lies.
+// write sends a frame. A payload is written from where it lies, a short one with the head in one piece.
 func (f *frame) write(w io.Writer) error {
-	head := make([]byte, headLength, headLength+len(f.group)+len(f.op)+len(f.site))
+	short := f.place == 0 && len(f.payload) <= inlineBytes
+	length := headLength + len(f.group) + len(f.op) + len(f.site)
+	if short {
+		length += len(f.payload)
+	}
+	head := make([]byte, headLength, length)
 	binary.LittleEndian.PutUint16(head[0:], uint16(len(f.group)))
 	binary.LittleEndian.PutUint16(head[2:], uint16(len(f.op)))
 	binary.LittleEndian.PutUint16(head[4:], uint16(len(f.site)))
@@ -55,25 +72,28 @@ func (f *frame) write(w io.Writer) error {
 	binary.LittleEndian.PutUint16(head[8:], f.from)
 	binary.LittleEndian.PutUint16(head[10:], f.to)
 	binary.LittleEndian.PutUint64(head[12:], uint64(len(f.payload)))
+	binary.LittleEndian.PutUint64(head[20:], uint64(f.place))
 	head = append(append(append(head, f.group...), f.op...), f.site...)
-	if _, err := w.Write(head); err != nil {
-		return err
+	if short {
+		head = append(head, f.payload...)
 	}
-	if len(f.payload) == 0 {
-		return nil
+	if _, err := w.Write(head); err != nil || short || f.place > 0 {
+		return err
 	}
 	_, err := w.Write(f.payload)
 	return err
 }
 
-// readFrame reads the next frame. A peer that breaks the format is an error.
-func readFrame(r io.Reader) (*frame, error) {
+// readFrame reads the next frame; payloads that do not go with it are in memory that the peer shares, nil if it shares
+// none. A peer that breaks the format is an error.
+func readFrame(r io.Reader, in *shared) (*frame, error) {
 	var head [headLength]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
 		return nil, err
 	}
 	length := func(at int) int { return int(binary.LittleEndian.Uint16(head[at:])) }
 	group, op, site, payload := length(0), length(2), length(4), binary.LittleEndian.Uint64(head[12:])
+	place := binary.LittleEndian.Uint64(head[20:])
 	if group > maxText || op > maxText || site > maxText || payload > maxPayload || head[6] > byte(alive) {
 		return nil, fmt.Errorf("a frame of kind %d with texts of %d, %d and %d and a payload of %d bytes: not this protocol",
 			head[6], group, op, site, payload)
@@ -84,9 +104,19 @@ func readFrame(r io.Reader) (*frame, error) {
 	}
 	f := &frame{
 		group: string(text[:group]), op: string(text[group : group+op]), site: string(text[group+op:]),
-		kind: kind(head[6]), dtype: engine.DType(head[7]), payload: make([]byte, payload),
+		kind: kind(head[6]), dtype: engine.DType(head[7]),
 		from: binary.LittleEndian.Uint16(head[8:]), to: binary.LittleEndian.Uint16(head[10:]),
 	}
+	if place > 0 {
+		if in == nil {
+			return nil, fmt.Errorf("a payload in shared memory from who shares none: not this protocol")
+		}
+		var err error
+		f.place, f.in = int(place), in
+		f.payload, err = in.payload(place, payload)
+		return f, err
+	}
+	f.payload = make([]byte, payload)
 	_, err := io.ReadFull(r, f.payload)
 	return f, err
 }

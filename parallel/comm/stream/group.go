@@ -16,6 +16,7 @@ type members struct {
 	process []int             // of each member
 	arrived map[way][]*frame  // not taken yet, oldest first
 	posts   map[way][]message // posted memory that was not awaited yet, oldest first
+	over    bool              // nobody takes anything any more
 }
 
 // way is the frames from one rank to another: of collectives, or messages.
@@ -48,9 +49,14 @@ func newMembers(m *Mesh, key string, g comm.Group) *members {
 func (g *members) take(f *frame) {
 	if f.kind == abort {
 		g.Rendezvous.Abort(&comm.Error{Text: fmt.Sprintf("%s: rank %d: %s", g.name, f.from, f.payload)})
+		f.done()
 		return
 	}
 	g.Locked(func() error {
+		if g.over {
+			f.done()
+			return nil
+		}
 		w := way{int(f.from), int(f.to), f.kind == collective}
 		g.arrived[w] = append(g.arrived[w], f)
 		g.Moved()
@@ -58,7 +64,22 @@ func (g *members) take(f *frame) {
 	})
 }
 
-// await waits for the oldest frame of a way and returns it; rank is who waits, what is its call.
+// forget gives back what nobody has taken.
+func (g *members) forget() {
+	g.Locked(func() error {
+		g.over = true
+		for _, list := range g.arrived {
+			for _, f := range list {
+				f.done()
+			}
+		}
+		clear(g.arrived)
+		return nil
+	})
+}
+
+// await waits for the oldest frame of a way and returns it; rank is who waits, what is its call. The caller is
+// done with it in the end.
 func (g *members) await(w way, rank int, what string) (f *frame, err error) {
 	g.Locked(func() error {
 		if err = g.Wait(rank, what, func() bool { return len(g.arrived[w]) > 0 }); err == nil {

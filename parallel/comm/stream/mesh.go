@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"sync"
 	"time"
 
@@ -32,6 +33,7 @@ type Mesh struct {
 // link is the connection to one process.
 type link struct {
 	conn io.ReadWriteCloser
+	out  *shared    // for payloads, nil: they go through the connection
 	mu   sync.Mutex // of writes
 }
 
@@ -52,9 +54,13 @@ func NewMesh(self int, conns []io.ReadWriteCloser, names []string) *Mesh {
 		if c == nil {
 			continue
 		}
+		var in *shared
 		m.links[p] = &link{conn: c}
+		if own, ok := c.(near); ok {
+			m.links[p].out, in = own.out, own.in
+		}
 		m.run.Go("frames of "+names[p], func() error {
-			m.gone(p, m.receive(c))
+			m.gone(p, m.receive(c, in))
 			return nil
 		})
 	}
@@ -90,6 +96,9 @@ func (m *Mesh) Close() {
 		}
 	}
 	_ = m.run.Wait()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.forget(math.MaxUint64)
 }
 
 // Interruptible implements comm.Transport: a group that is aborted ends in all processes.
@@ -130,14 +139,18 @@ func (m *Mesh) Connect(g comm.Group, ops []engine.Ops) ([]comm.Comm, error) {
 // forget drops the groups of teams before one; the lock is held.
 func (m *Mesh) forget(team uint64) {
 	m.newest = team
-	for key := range m.groups {
+	for key, g := range m.groups {
 		if teamOf(key) < team {
 			delete(m.groups, key)
+			g.forget()
 		}
 	}
-	for key := range m.early {
+	for key, list := range m.early {
 		if teamOf(key) < team {
 			delete(m.early, key)
+			for _, f := range list {
+				f.done()
+			}
 		}
 	}
 }
@@ -149,10 +162,10 @@ func teamOf(key string) (team uint64) {
 }
 
 // receive hands frames to their groups until the connection ends.
-func (m *Mesh) receive(conn io.Reader) error {
+func (m *Mesh) receive(conn io.Reader, in *shared) error {
 	r := bufio.NewReaderSize(conn, readBuffer)
 	for {
-		f, err := readFrame(r)
+		f, err := readFrame(r, in)
 		if err != nil {
 			return err
 		}
@@ -165,12 +178,16 @@ func (m *Mesh) receive(conn io.Reader) error {
 func (m *Mesh) deliver(f *frame) {
 	m.mu.Lock()
 	own := m.groups[f.group]
-	if own == nil && teamOf(f.group) >= m.newest { // its peers are faster than this process
+	early := own == nil && teamOf(f.group) >= m.newest
+	if early { // its peers are faster than this process
 		m.early[f.group] = append(m.early[f.group], f)
 	}
 	m.mu.Unlock()
-	if own != nil {
+	switch {
+	case own != nil:
 		own.take(f)
+	case !early:
+		f.done()
 	}
 }
 
@@ -206,6 +223,9 @@ func (m *Mesh) send(process int, f *frame) error {
 		return nil
 	}
 	l := m.links[process]
+	if l.out != nil && len(f.payload) > inlineBytes {
+		f.place = l.out.put(f.payload)
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err := f.write(l.conn); err != nil {

@@ -24,7 +24,9 @@ func (e *end) SendRecv(dst engine.Tensor, from int, src engine.Tensor, to int) {
 			}
 			return nil
 		})
-		e.fill(message{dst, in.At()}, e.message(plain, w, in.At()), from)
+		f := e.message(plain, w, in.At())
+		defer f.done()
+		e.fill(message{dst, in.At()}, f, from)
 	}
 	e.traffic.Wait += time.Since(start)
 }
@@ -85,6 +87,7 @@ func (e *end) Await(dst engine.Tensor, from int) {
 		return nil
 	})
 	f := e.message(offered, w, slot.at)
+	defer f.done()
 	e.fill(slot, f, from)
 	e.fill(message{dst, in.At()}, f, from)
 	e.traffic.Posted++

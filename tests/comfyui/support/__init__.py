@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import time
+from unittest.mock import MagicMock
 
 import comfy.cldm.mmdit
 import comfy.controlnet
@@ -16,6 +17,7 @@ import comfy.ldm.qwen_image.controlnet
 import comfy.model_base
 import comfy.model_detection
 import comfy.model_management
+import comfy.model_patcher
 import comfy.model_sampling
 import comfy.samplers
 import comfy.supported_models
@@ -226,6 +228,8 @@ class TestConditioning:
             width = c["cap_feat_dim"]
         elif model.startswith("qwen"):
             width = c["joint_attention_dim"]
+        elif model.startswith("krea2"):
+            width = c["txtlayers"] * c["txtdim"]
         else:
             width = c["text_states_dim"]
             extra["pooled_output"] = values(seed + 1000, 1, 1024)
@@ -251,6 +255,15 @@ class TestLatent:
         return ({"samples": samples.unsqueeze(2) if frame else samples},)
 
 
+class InsideNet(comfy.controlnet.ControlNet):
+    """Stands for the kinds that read weights of the model."""
+
+    def copy(self):
+        out = super().copy()
+        out.__class__ = InsideNet
+        return out
+
+
 class TestControlNet:
     """A control net of two blocks for the network of a model, with random weights, which reads the hint's colours as they are; and a hint."""
 
@@ -260,9 +273,9 @@ class TestControlNet:
 
     @classmethod
     def INPUT_TYPES(cls):
-        return {"required": {"model": ("STRING", {}), "seed": ("INT", {"default": 1})}}
+        return {"required": {"model": ("STRING", {}), "seed": ("INT", {"default": 1})}, "optional": {"inside": ("BOOLEAN", {"default": False})}}
 
-    def make(self, model, seed):
+    def make(self, model, seed, inside=False):
         c = {k: v for k, v in WEIGHTS[model]["config"].items() if k not in ("image_model", "num_layers", "num_blocks")}
         more = {"dtype": torch.float32, "device": "cpu", "operations": comfy.ops.disable_weight_init}
         if model.startswith("flux"):
@@ -280,10 +293,57 @@ class TestControlNet:
             for p in (*net.parameters(), *(b for b in net.buffers() if b.is_floating_point())):
                 p.copy_(torch.randn(p.shape, generator=random) / (p.shape[-1] ** 0.5 if p.ndim > 1 else 3))
         net = net.eval().requires_grad_(False)
-        out = comfy.controlnet.ControlNet(net, compression_ratio=1, load_device=torch.device("cpu"), extra_conds=["y", "guidance"] if model.startswith("flux") else ["y"])
+        kind = InsideNet if inside else comfy.controlnet.ControlNet
+        out = kind(net, compression_ratio=1, load_device=torch.device("cpu"), extra_conds=["y", "guidance"] if model.startswith("flux") else ["y"])
         if model.startswith("qwen"):
             out.extra_conds, out.preprocess_image = [], lambda hint: hint.unsqueeze(2)
         return (out, torch.rand(1, 24, 40, 3, generator=random))
+
+
+class TestVAE:
+    """A VAE that encodes pictures as random numbers, of their own for each picture."""
+
+    RETURN_TYPES = ("VAE",)
+    FUNCTION = "make"
+    CATEGORY = "test"
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        i = ("INT", {"default": 1})
+        return {"required": {"channels": i, "pixels": i, "frame": ("BOOLEAN", {"default": False})}}
+
+    def make(self, channels, pixels, frame):
+        def encode(picture):
+            b, y, x = picture.shape[:3]
+            latent = values(int(picture.double().sum() * 1000) % 2**31, b, channels, y // pixels, x // pixels)
+            return latent.unsqueeze(2) if frame else latent
+
+        return (MagicMock(encode=encode, spacial_compression_encode=lambda: pixels),)
+
+
+class PatchNet(torch.nn.Module):
+    """As much of a net that patches blocks as the node that puts it on a model asks for."""
+
+    additional_in_dim = 0
+
+    def process_input_latent_image(self, latent):
+        return latent
+
+
+class TestPatch:
+    """What ModelPatchLoader gives."""
+
+    RETURN_TYPES = ("MODEL_PATCH",)
+    FUNCTION = "make"
+    CATEGORY = "test"
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {"required": {}}
+
+    def make(self):
+        cpu = torch.device("cpu")
+        return (comfy.model_patcher.ModelPatcher(PatchNet(), load_device=cpu, offload_device=cpu),)
 
 
 class TestMask:
@@ -372,4 +432,4 @@ def sample_foreign(model, x, sigmas, extra_args=None, callback=None, disable=Non
     return x
 
 
-NODE_CLASS_MAPPINGS = {c.__name__: c for c in (TestConditioning, TestControlNet, TestLatent, TestMask, TestConcat, TestPlan, TestKeep, TestForeignSampler)}
+NODE_CLASS_MAPPINGS = {c.__name__: c for c in (TestConditioning, TestControlNet, TestLatent, TestMask, TestVAE, TestPatch, TestConcat, TestPlan, TestKeep, TestForeignSampler)}

@@ -6,9 +6,12 @@
 //
 // FAKEGPU_SEED (number), FAKEGPU_LANDING (late, once), FAKEGPU_EAGER (1: work runs as soon as its stream may), FAKEGPU_MEMORY (bytes), FAKEGPU_DEVICES,
 // FAKEGPU_MAJOR (compute capability), FAKEGPU_DRIVER (CUDA version it serves), FAKEGPU_PEERS (0: devices do not reach each other's memory),
-// FAKEGPU_PATIENCE (seconds that a stream may wait for a peer that issues nothing; 0: for ever), FAKEGPU_BREAK, FAKEGPU_REFUSE and FAKEGPU_FULL (files: while there
-// is one, the next launch breaks its device or is refused, or the next allocation finds no memory, and takes it away).
+// FAKEGPU_NAMES, FAKEGPU_SLOW (times as long as an operation of the fake's clock takes, 1) and FAKEGPU_MEMORY, one for each device with commas between, the
+// last for all that follow, FAKEGPU_LINKS (GB/s of copies between two devices on that clock, as in 0-1:100,0-2:10; others take the time of an operation),
+// FAKEGPU_PATIENCE (seconds that a stream may wait for a peer that issues nothing; 0: for ever), FAKEGPU_BREAK, FAKEGPU_REFUSE, FAKEGPU_HANG and FAKEGPU_FULL
+// (files: while there is one, the next launch breaks its device, is refused or never ends, or the next allocation finds no memory, and takes it away).
 #include <dlfcn.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -118,6 +121,27 @@ uint64_t fake::setting(const char *name, uint64_t otherwise) {
   return v && *v ? strtoull(v, nullptr, 0) : otherwise;
 }
 
+// of is the part of a setting for a device, commas between them: the last one is for all that follow.
+static std::string of(const char *name, int device, const char *otherwise) {
+  const char *v = getenv(name);
+  std::string list = v && *v ? v : otherwise;
+  for (; device > 0 && list.find(',') != std::string::npos; device--) list.erase(0, list.find(',') + 1);
+  return list.substr(0, list.find(','));
+}
+
+static uint64_t memory_of(int device) { return strtoull(of("FAKEGPU_MEMORY", device, "8589934592").c_str(), nullptr, 0); }
+
+// passed is milliseconds of an operation on a device, by the fake's clock.
+static double passed(CUcontext c) { return 1e-3 * strtod(of("FAKEGPU_SLOW", c->device, "1").c_str(), nullptr); }
+
+// travelled lets the clock run for a copy between two devices.
+void fake::travelled(int from, int to, size_t bytes) {
+  const char *v = getenv("FAKEGPU_LINKS");
+  std::string list = v ? "," + std::string(v) : "", way = "," + std::to_string(std::min(from, to)) + "-" + std::to_string(std::max(from, to)) + ":";
+  size_t at = list.find(way);
+  if (from != to && at != std::string::npos) clock_now += (double)bytes / (1e6 * strtod(list.c_str() + at + way.size(), nullptr));
+}
+
 // told reports whether the file that a variable names is there, and takes it away.
 bool fake::told(const char *name) {
   const char *path = getenv(name);
@@ -201,9 +225,16 @@ bool intact(const unsigned char *p, size_t n) {
   return true;
 }
 
+// Memory comes from mmap, which gives addresses above 4 GiB: a heap may lie below, where a number of 4 bytes beside a zero among a kernel's
+// arguments (a scale of 0.125 is 0x3e000000) looks like an address of it.
 void *take(size_t bytes, bool host) {
-  unsigned char *base = (unsigned char *)aligned_alloc(512, guard + (bytes + 511) / 512 * 512 + guard);
-  memset(base, poison, guard + (bytes + 511) / 512 * 512 + guard);
+  size_t whole = guard + (bytes + 511) / 512 * 512 + guard;
+  unsigned char *base = (unsigned char *)mmap(nullptr, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (base == MAP_FAILED) {
+    fprintf(stderr, "fake device: no memory for %zu bytes\n", whole);
+    abort();
+  }
+  memset(base, poison, whole);
   live[(uintptr_t)base + guard] = {bytes, current, host};
   return base + guard;
 }
@@ -216,7 +247,7 @@ CUresult let_go(size_t most) {
     quarantine.pop_front();
     quarantined -= f.bytes;
     clean &= intact(f.base, f.bytes);
-    free(f.base);
+    munmap(f.base, f.bytes);
   }
   return clean ? PB_SUCCESS : trouble(PB_ILLEGAL_ADDRESS, "something wrote to memory after it was freed");
 }
@@ -247,7 +278,7 @@ bool fake::step() {
   CUstream s = able[draw() % able.size()];
   operation o = std::move(s->queue.front());
   s->queue.pop_front();
-  clock_now += 1e-3;
+  clock_now += passed(s->context);
   if (s->context->sticky == PB_SUCCESS) o.run();
   moved.notify_all();
   return true;
@@ -341,7 +372,7 @@ static void all(const std::vector<node> &nodes, CUcontext context) {
       if (!done[i] && std::all_of(nodes[i].deps.begin(), nodes[i].deps.end(), [&](size_t d) { return done[d]; })) able.push_back(i);
     size_t i = able[draw() % able.size()];
     done[i] = true;
-    clock_now += 1e-3;
+    clock_now += passed(context);
     if (context->sticky == PB_SUCCESS) nodes[i].run();
   }
 }
@@ -427,8 +458,8 @@ CUresult cuDeviceGet(CUdevice *d, int i) {
   return PB_SUCCESS;
 }
 
-CUresult cuDeviceGetName(char *out, int n, CUdevice) {
-  snprintf(out, n, "Fake GPU");
+CUresult cuDeviceGetName(char *out, int n, CUdevice d) {
+  snprintf(out, n, "%s", of("FAKEGPU_NAMES", d, "Fake GPU").c_str());
   return PB_SUCCESS;
 }
 
@@ -443,8 +474,8 @@ CUresult cuDeviceGetAttribute(int *out, CUdevice_attribute what, CUdevice) {
   return PB_SUCCESS;
 }
 
-CUresult cuDeviceTotalMem_v2(size_t *out, CUdevice) {
-  *out = setting("FAKEGPU_MEMORY", 8ull << 30);
+CUresult cuDeviceTotalMem_v2(size_t *out, CUdevice d) {
+  *out = memory_of(d);
   return PB_SUCCESS;
 }
 
@@ -523,7 +554,7 @@ CUresult cuCtxSynchronize() {
 
 CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
   ENTER;
-  *total = setting("FAKEGPU_MEMORY", 8ull << 30);
+  *total = memory_of(current->device);
   *free_bytes = *total > current->used ? *total - current->used : 0;
   return PB_SUCCESS;
 }
@@ -532,7 +563,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes) {
   ENTER;
   if (CUresult bad = unsafe("an allocation")) return bad;
   if (bytes == 0) return trouble(PB_INVALID_VALUE, "an allocation of 0 bytes");
-  if (told("FAKEGPU_FULL") || current->used + bytes > setting("FAKEGPU_MEMORY", 8ull << 30)) return trouble(PB_OUT_OF_MEMORY, "out of memory");
+  if (told("FAKEGPU_FULL") || current->used + bytes > memory_of(current->device)) return trouble(PB_OUT_OF_MEMORY, "out of memory");
   current->used += bytes;
   *out = (CUdeviceptr)take(bytes, false);
   return PB_SUCCESS;
@@ -576,14 +607,21 @@ CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dst, CUdeviceptr src, size_t n, CUstre
   ENTER;
   CHECK(s);
   if (!inside(dst, n, false) || !inside(src, n, false)) return trouble(PB_INVALID_VALUE, "a copy between memory that is not of the device");
-  return submit(s, "copy", [=] { memcpy((void *)dst, (void *)src, n); });
+  int from = around(src)->second.context->device, to = around(dst)->second.context->device;
+  return submit(s, "copy", [=] {
+    travelled(from, to, n);
+    memcpy((void *)dst, (void *)src, n);
+  });
 }
 
 CUresult cuMemcpyPeerAsync(CUdeviceptr dst, CUcontext to, CUdeviceptr src, CUcontext from, size_t n, CUstream s) {
   ENTER;
   CHECK(s);
   if (to == from || !inside(dst, n, false, to) || !inside(src, n, false, from)) return trouble(PB_INVALID_VALUE, "a copy between devices of memory that is not theirs");
-  return submit(s, "copy", [=] { memcpy((void *)dst, (void *)src, n); });
+  return submit(s, "copy", [=] {
+    travelled(from->device, to->device, n);
+    memcpy((void *)dst, (void *)src, n);
+  });
 }
 
 CUresult cuMemsetD8Async(CUdeviceptr dst, unsigned char v, size_t n, CUstream s) {
@@ -781,6 +819,10 @@ CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, uns
     if (a && !a->second.host && !usable(current, a->second.context)) return trouble(PB_ILLEGAL_ADDRESS, n + ": memory of a device that this one does not reach");
   }
   if (told("FAKEGPU_REFUSE")) return trouble(PB_INVALID_VALUE, n + ": refused, as it was told to");
+  if (!s->captured && told("FAKEGPU_HANG")) {  // and all behind it
+    enqueue(s, [] {}, [] { return false; }, [](std::vector<CUstream> &) { return true; });
+    return PB_SUCCESS;
+  }
   bool broken = told("FAKEGPU_BREAK");
   return submit(s, "kernel", [=] {
     if (broken) {
@@ -823,6 +865,14 @@ CUresult cuStreamEndCapture(CUstream s, CUgraph *out) {
       if (!joined.count(i)) return trouble(PB_CAPTURE_UNJOINED, "the stream does not wait for what another one was given in its capture");
   *out = new CUgraph_st{current, c->nodes};
   graphs.insert(*out);
+  return PB_SUCCESS;
+}
+
+CUresult cuGraphGetNodes(CUgraph g, CUgraphNode *nodes, size_t *count) {
+  ENTER;
+  CHECK(g);
+  if (nodes) return trouble(PB_INVALID_VALUE, "the fake device counts nodes, it does not list them");
+  *count = g->nodes.size();
   return PB_SUCCESS;
 }
 

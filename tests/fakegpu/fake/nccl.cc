@@ -185,6 +185,7 @@ void carry_out(kernel &k) {
   if (k.end->gone) return;
   for (auto &t : k.transfers)
     if (!t->done && !t->sender->end->gone && !t->receiver->end->gone) {
+      travelled(t->sender->end->context->device, t->receiver->end->context->device, t->count * width(t->type));
       memcpy(t->dst, t->src, t->count * width(t->type));
       t->done = true;
     }

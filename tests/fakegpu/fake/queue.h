@@ -67,6 +67,8 @@ CUresult trouble(CUresult code, const std::string &text);
 CUresult check(CUstream s);
 bool inside(uintptr_t at, size_t bytes, bool host, CUcontext owner);
 bool step();
+// travelled lets the clock run for a copy of bytes between two devices.
+void travelled(int from, int to, size_t bytes);
 // submit adds an operation that needs nothing but what came before it in its stream, or to the graph that the stream captures.
 CUresult submit(CUstream s, const char *kind, std::function<void()> run);
 // enqueue adds one that no graph can have.

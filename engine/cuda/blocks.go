@@ -1,0 +1,96 @@
+//go:build cgo
+
+package cuda
+
+/*
+#include "kernels/args.h"
+*/
+import "C"
+
+import (
+	"unsafe"
+
+	"patchbay/engine"
+)
+
+// wideBytes is the most that the widened rows of a weight in blocks take, 128 MiB: the largest layer of FLUX.1 is
+// widened whole. Smaller tiles would leave multiprocessors without work at the end of each.
+const wideBytes = 128 << 20
+
+// wideStep is what tiles are multiples of, the features of the largest tile of the tensor cores.
+const wideStep = 256
+
+// wideRows returns how many of the n rows of k elements of a weight in blocks are widened at a time: tiles of about one
+// size that take at most o.wide bytes, or wideStep rows.
+func (o *Ops) wideRows(n, k int) int {
+	most := max(1, o.wide/(wideStep*k*engine.BF16.Size())) * wideStep
+	tiles := (n + most - 1) / most
+	return min(n, ((n+tiles-1)/tiles+wideStep-1)/wideStep*wideStep)
+}
+
+// parts lists the products that one is computed as, those that differ: itself, or with a weight in blocks and more than
+// a few rows those of its tiles, of which the last one may be smaller.
+func (o *Ops) parts(p *engine.Product) []engine.Product {
+	if !p.Blocks || o.few(p.Batch*p.Rows) || p.N*p.K == 0 {
+		return []engine.Product{*p}
+	}
+	tile := *p
+	tile.Blocks, tile.N = false, o.wideRows(p.N, p.K)
+	last := tile
+	if last.N = p.N % tile.N; last.N == 0 {
+		return []engine.Product{tile}
+	}
+	return []engine.Product{tile, last}
+}
+
+// wideRoom returns the scratch bytes of n widened rows of the weight of p, which few rows of x need not.
+func wideRoom(p *engine.Product, n int) int {
+	if !p.Blocks {
+		return 0
+	}
+	return room(n * p.K * engine.BF16.Size())
+}
+
+// byWidening computes a product with a weight in blocks: a tile of its rows after the other becomes bf16 in scratch
+// memory and is multiplied like a weight that was stored so, into its columns of y.
+func (o *Ops) byWidening(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue) {
+	rows, b := o.wideRows(w.N(), w.K()), w.Base
+	for from := 0; from < w.N(); from += rows {
+		n := min(rows, w.N()-from)
+		columns := func(t engine.Tensor) engine.Tensor {
+			if t.IsZero() {
+				return t
+			}
+			return t.Slice(t.Dims()-1, from, from+n)
+		}
+		tile := engine.Weight{
+			Name: w.Name, Base: &engine.Packed{DType: b.DType, N: n, K: b.K, Layout: layout}, Bias: columns(w.Bias),
+		}
+		for _, a := range w.Adapters {
+			up := *a.Up
+			up.Buf, up.N = up.Buf.Piece(from*up.PieceBytes, n*up.PieceBytes), n
+			tile.Adapters = append(tile.Adapters, engine.Adapter{Down: a.Down, Up: &up, Scale: a.Scale})
+		}
+		out, own := columns(y), e
+		own.Residual, own.Gate = columns(e.Residual), columns(e.Gate)
+		r := o.route(out, x, &tile, own)
+		bytes := n * b.K * engine.BF16.Size()
+		if err := o.mem.need(room(bytes) + r.scratch); err != nil {
+			o.note(err)
+			return
+		}
+		tile.Base.Buf.Dev = o.mem.take(bytes)
+		o.widen(tile.Base.Buf.Dev, b, from, n)
+		o.multiplied("Linear", &r, out, x, &tile, own)
+	}
+}
+
+// widen makes rows [from, from+n) of a matrix in blocks bf16.
+func (o *Ops) widen(to uint64, p *engine.Packed, from, n int) {
+	o.args.pack = C.struct_pb_pack{
+		dst: C.pb_u64(to), src: C.pb_u64(p.Buf.Dev + uint64(from*p.PieceBytes)), rows: C.pb_i64(n), k: C.pb_i64(p.K),
+		width: C.pb_i64(p.K), dst_ld: C.pb_i64(p.K), src_ld: C.pb_i64(p.PieceBytes),
+		from: C.PB_BLOCKS + C.int(p.Blocks.Form()), to: C.PB_BF16, scale: 1,
+	}
+	o.flat(kWiden, n*p.K/8, unsafe.Pointer(&o.args.pack))
+}

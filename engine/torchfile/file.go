@@ -1,0 +1,156 @@
+// Package torchfile reads the tensors of files that torch.save wrote (.pth, torch 1.6 or later) without running
+// anything: a zip of stored members, of which data.pkl is a pickle that says which tensors lie in which member.
+//
+// Pickle is a program for a stack machine, and is dangerous because its programs may call whatever Python can import.
+// The machine here (pickle.go) cannot call anything: it knows the opcodes that torch.save needs for dictionaries of
+// tensors, and the few names that such a file contains become plain data. Any other name and any other opcode is an
+// error that says which. What comes out is looked at two dictionaries deep, so that one that holds itself does no harm.
+package torchfile
+
+import (
+	"archive/zip"
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+
+	"patchbay/engine"
+	"patchbay/engine/mapped"
+)
+
+// maxPickle bounds data.pkl; those of upscale models have 100 kilobytes.
+const maxPickle = 16 << 20
+
+// Entry is one tensor.
+type Entry struct {
+	DType engine.DType // F32, F16 or BF16
+	Shape []int
+	Data  []byte // row-major little-endian elements, read-only, valid until File.Close
+}
+
+// File is an open file. Its methods may be called from several goroutines, except Close.
+type File struct {
+	tensors map[string]Entry
+	hash    string
+	mapped  mapped.File
+}
+
+// Open maps the file at path and reads its pickle. Errors name the path and what is wrong with the file.
+func Open(path string) (*File, error) {
+	m, err := mapped.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	f, err := OpenBytes(m.Data)
+	if err != nil {
+		_ = m.Close() // the first error is the one to report
+		return nil, fmt.Errorf("read checkpoint %s: %w", path, err)
+	}
+	f.mapped = m
+	return f, nil
+}
+
+// Is tells a file of torch.save by its first bytes.
+func Is(start []byte) bool { return bytes.HasPrefix(start, []byte("PK\x03\x04")) }
+
+// OpenBytes reads a file that is in memory, which must not change while the File is used.
+func OpenBytes(data []byte) (*File, error) {
+	archive, err := zip.NewReader(bytes.NewReader(data), int64(len(data)))
+	if err != nil {
+		return nil, fmt.Errorf("not a file of torch.save since torch 1.6: %w", err)
+	}
+	members, root := map[string][]byte{}, ""
+	for _, m := range archive.File {
+		at, err := m.DataOffset()
+		size := m.UncompressedSize64
+		if err != nil || m.Method != zip.Store || size != m.CompressedSize64 || at < 0 || at > int64(len(data)) ||
+			size > uint64(int64(len(data))-at) {
+			return nil, fmt.Errorf("member %q is compressed or lies outside the file", short(m.Name))
+		}
+		if _, twice := members[m.Name]; twice {
+			return nil, fmt.Errorf("member %q is there twice", short(m.Name))
+		}
+		members[m.Name] = data[at:][:size:size]
+		if folder, ok := strings.CutSuffix(m.Name, "/data.pkl"); ok {
+			root = folder
+		}
+	}
+	pickle, ok := members[root+"/data.pkl"]
+	if order, ok := members[root+"/byteorder"]; ok && string(order) != "little" {
+		return nil, fmt.Errorf("bytes are in %q order, little is read", short(string(order)))
+	}
+	if !ok || len(pickle) > maxPickle {
+		return nil, fmt.Errorf("data.pkl is missing or has more than %d bytes", maxPickle)
+	}
+	top, err := unpickle(pickle)
+	if err != nil {
+		return nil, err
+	}
+	f := &File{tensors: map[string]Entry{}}
+	sum := sha256.New()
+	for _, key := range top.keys {
+		t, ok := top.values[key].(*tensor)
+		if !ok {
+			continue // counts and settings of a training
+		}
+		e, err := t.entry(members, root)
+		if err != nil {
+			return nil, fmt.Errorf("tensor %q: %w", short(key), err)
+		}
+		f.tensors[key] = e
+		_, _ = fmt.Fprintf(sum, "%q %v %v\n", key, e.DType, e.Shape) // a hash never fails
+	}
+	if len(f.tensors) == 0 {
+		return nil, fmt.Errorf("holds no dictionary of tensors")
+	}
+	f.hash = hex.EncodeToString(sum.Sum(nil))
+	return f, nil
+}
+
+// Tensors returns all tensors by name. The map is the file's: do not change it.
+func (f *File) Tensors() map[string]Entry { return f.tensors }
+
+// HeaderHash identifies names, types and shapes: SHA-256 in hex.
+func (f *File) HeaderHash() string { return f.hash }
+
+// Close unmaps the file. A second Close does nothing.
+func (f *File) Close() error { return f.mapped.Close() }
+
+// entry finds the elements of a tensor, which must lie one behind the other.
+func (t *tensor) entry(members map[string][]byte, root string) (Entry, error) {
+	n, size := int64(1), int64(t.from.dtype.Size())
+	data, ok := members[root+"/data/"+t.from.key]
+	if !ok {
+		return Entry{}, fmt.Errorf("data/%s is missing", short(t.from.key))
+	}
+	e := Entry{DType: t.from.dtype}
+	if len(t.shape) != len(t.stride) || len(t.shape) > 8 {
+		return Entry{}, fmt.Errorf("shape %v with strides %v", t.shape, t.stride)
+	}
+	for i, d := range slices.Backward(t.shape) {
+		if d > 1 && t.stride[i] != n {
+			return Entry{}, fmt.Errorf("elements of shape %v lie %v apart, want them one behind the other", t.shape, t.stride)
+		}
+		if d < 0 || d > 0 && n > int64(len(data))/d {
+			return Entry{}, fmt.Errorf("shape %v does not fit %d bytes", t.shape, len(data))
+		}
+		n *= d
+		e.Shape = append(e.Shape, int(d))
+	}
+	slices.Reverse(e.Shape)
+	if t.offset < 0 || t.offset > int64(len(data)) || (t.offset+n)*size > int64(len(data)) {
+		return Entry{}, fmt.Errorf("elements %d to %d lie outside %d bytes", t.offset, t.offset+n, len(data))
+	}
+	e.Data = data[t.offset*size : (t.offset+n)*size]
+	return e, nil
+}
+
+// short cuts a text of a file for an error.
+func short(s string) string {
+	if len(s) > 80 {
+		return s[:80] + "..."
+	}
+	return s
+}

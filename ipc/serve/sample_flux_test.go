@@ -1,0 +1,140 @@
+package serve_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"patchbay/engine/safetensors"
+	"patchbay/ipc/ipctest"
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
+	"patchbay/models/latent"
+	"patchbay/tests/golden"
+)
+
+// fluxRun is a run of tests/golden/modern33/flux.json.
+type fluxRun struct {
+	Loras              [][2]any
+	Seed               uint64
+	Steps              int
+	CFG                float64
+	Sampler, Scheduler string
+	Shape, Image       []int
+}
+
+// request makes the message of a run without adapters.
+func (r *fluxRun) request(t *testing.T) *message.SampleRequest {
+	t.Helper()
+	text := func(tag string) []goldenCond {
+		return []goldenCond{{Tag: tag, Context: []int{1, 13, 40}, Pooled: []int{1, 32}, Guidance: "default"}}
+	}
+	g := goldenSample{
+		Node: "KSampler", Model: "kontext-a", Sampler: r.Sampler, Scheduler: r.Scheduler, Latent: "zeros", Seed: r.Seed,
+		Steps: r.Steps, CFG: r.CFG, Denoise: 1, Shape: r.Shape, Positive: text("pos"), Negative: text("neg"),
+	}
+	return g.message(t, true)
+}
+
+// patches are what ComfyUI's LoRA code makes of a file like FLUX.1 Canny's: pairs, differences of biases, whole norms
+// in its own names.
+func patches(file string, tensors [][4]any, strength float64) (out []message.PatchRef) {
+	at := map[string]*wire.Tensor{}
+	var names []string
+	for _, row := range tensors {
+		var shape []int
+		n := 1
+		for _, d := range row[1].([]any) {
+			shape, n = append(shape, int(d.(float64))), n*int(d.(float64))
+		}
+		name := row[0].(string)
+		names = append(names, name)
+		at[name] = f32(golden.Fill(file+"/"+name, n, row[2].(float64), row[3].(float64)), shape...)
+	}
+	for _, name := range names {
+		p := message.PatchRef{Strength: &strength}
+		key := "diffusion_model." + strings.TrimPrefix(name, "diffusion_model.")
+		if stem, ok := strings.CutSuffix(name, ".lora_A.weight"); ok {
+			p.Key, p.Adapter = strings.TrimSuffix(key, ".lora_A.weight")+".weight", "lora"
+			p.Tensors = message.PatchTensors{Up: at[stem+".lora_B.weight"], Down: at[name]}
+		} else if stem, ok := strings.CutSuffix(key, ".lora_B.bias"); ok {
+			p.Key, p.Adapter, p.Tensors.Value = stem+".bias", "diff", at[name]
+		} else if stem, ok := strings.CutSuffix(key, "_norm.scale"); ok {
+			p.Key, p.Adapter, p.Tensors.Value = stem+"_norm.weight", "set", at[name]
+		} else {
+			continue
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+// TestControlLorasThroughSample sends the recorded runs of control LoRAs as patches of a host.
+func TestControlLorasThroughSample(t *testing.T) {
+	var record struct {
+		Loras map[string][][4]any
+		Runs  map[string]*fluxRun
+	}
+	if err := golden.JSON("modern33/flux.json", &record); err != nil {
+		t.Fatal(err)
+	}
+	results, err := safetensors.Open(golden.Path("modern33/flux.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = results.Close() }()
+	dir, _ := goldenRoot(t, "kontext-a")
+	c := ipctest.DialRig(t, realRig(t, dir))
+	for _, name := range []string{"canny", "canny-0"} {
+		r := record.Runs[name]
+		q := r.request(t)
+		for _, use := range r.Loras {
+			file := use[0].(string)
+			q.Model.Patches = append(q.Model.Patches, patches(file, record.Loras[file], use[1].(float64))...)
+		}
+		image := golden.Input("flux/image", r.Image[1]*r.Image[2]*r.Image[3])
+		latent.FLUX().ToModel(image, r.Shape[2]*r.Shape[3])
+		for _, list := range [][]message.CondRef{q.Conds.Positive, *q.Conds.Negative} {
+			list[0].ModelConds["c_concat"] = f32(image, r.Image...)
+		}
+		e, _ := results.Entry(name)
+		want, err := e.F32()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, q.Plan = range []string{"", "ulysses=3"} {
+			done, err := ipctest.Sample(context.Background(), c, q, nil)
+			if err != nil {
+				t.Fatalf("%s %q: %v", name, q.Plan, err)
+			}
+			got := floats(t, done.X)
+			latent.FLUX().FromModel(got, 1)
+			if rel := apart(got, want); !(rel <= 1e-4) {
+				t.Errorf("%s %q: relative error %.3g, bound 1e-4", name, q.Plan, rel)
+			}
+		}
+	}
+	for want, change := range map[string]func(p *message.PatchRef){
+		"the model has no bias of that name": func(p *message.PatchRef) { p.Key = "diffusion_model.img_in.weight" },
+		"want [120], and no offset":          func(p *message.PatchRef) { p.Tensors.Value = f32(make([]float32, 3), 3) },
+		"diff has a value, and neither up":   func(p *message.PatchRef) { p.Tensors.Up = f32(make([]float32, 4), 2, 2) },
+		"want lora, diff (of a bias) or set": func(p *message.PatchRef) { p.Adapter = "loha" },
+		"the model has no norm of that name": func(p *message.PatchRef) { p.Adapter = "set" },
+		"known are as many": func(p *message.PatchRef) {
+			*p = message.PatchRef{Key: "diffusion_model.img_in.weight", Adapter: "lora", Tensors: message.PatchTensors{
+				Up: f32(make([]float32, 120), 120, 1), Down: f32(make([]float32, 72), 1, 72),
+			}}
+		},
+	} {
+		q := record.Runs["canny"].request(t)
+		q.Model.Patches = []message.PatchRef{{
+			Key: "diffusion_model.img_in.bias", Adapter: "diff",
+			Tensors: message.PatchTensors{Value: f32(make([]float32, 120), 120)},
+		}}
+		change(&q.Model.Patches[0])
+		if _, err := ipctest.Sample(context.Background(), c, q, nil); err == nil || !strings.Contains(err.Error(), want) ||
+			!strings.Contains(err.Error(), "model.patches") {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+}

@@ -1,0 +1,145 @@
+package auraflow
+
+import (
+	"math"
+
+	"patchbay/engine"
+	"patchbay/models/dit"
+	"patchbay/models/family"
+	"patchbay/models/layers"
+)
+
+// eps is the epsilon of all norms.
+const eps = 1e-5
+
+// Model is an AuraFlow model or a part of one. It implements dit.Model.
+type Model struct {
+	family.Loaded[net]
+	cfg Config
+}
+
+// Prepare embeds the text behind the registers and takes the positions of the picture.
+func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.Range) (*dit.Prepared, error) {
+	spec := m.Spec()
+	if err := layers.CheckEntries(spec, entries); err != nil {
+		return nil, err
+	}
+	n, own, lt, e := len(entries), entries[0].Context.Rows, spec.TextTokens(entries[0].Context.Rows), m.cfg.Hidden
+	p := &dit.Prepared{N: n, Lt: lt, Grid: grid, Entries: entries}
+	if m.Held.NoEmbed {
+		return p, nil
+	}
+	p.Text, p.Pos = env.Arena.Alloc(env.DType, n, lt, e), env.Arena.Alloc(env.DType, 1, grid.Tokens(), e)
+	mark := env.Arena.Mark()
+	env.Ops.Copy(p.Text.Slice(1, 0, lt-own), m.Net.Registers.Broadcast(0, n))
+	if own > 0 {
+		context := layers.Contexts(env, entries, func(e dit.Entry) dit.Array { return e.Context })
+		layers.Project(env, p.Text.Slice(1, lt-own, lt), context, m.Net.Text)
+	}
+	env.Arena.Release(mark)
+	m.positions(env, p.Pos.Split(1, grid.Y, grid.X), grid)
+	return p, nil
+}
+
+// positions fills pos [1, Y, X, E] with the middle of the square of learned ones, or of a square as wide as the longer
+// side, whose rows and columns are between two learned ones (torch's bilinear interpolation, corners not aligned).
+func (m *Model) positions(env dit.Env, pos engine.Tensor, g dit.Grid) {
+	edge, wide := m.cfg.Edge, max(m.cfg.Edge, g.Y, g.X)
+	top, left := (wide-g.Y)/2, (wide-g.X)/2
+	if wide == edge {
+		env.Ops.Copy(pos, m.Net.Positions.Split(1, edge, edge).Slice(1, top, top+g.Y).Slice(2, left, left+g.X))
+		return
+	}
+	between := func(i int) (at [2]int, share [2]float32) {
+		x := max(0, (float32(i)+0.5)*(float32(edge)/float32(wide))-0.5)
+		first := int(math.Floor(float64(x)))
+		part := x - float32(first)
+		return [2]int{first, min(first+1, edge-1)}, [2]float32{1 - part, part}
+	}
+	const some = 16 // columns at a time, so that a little memory does
+	e := m.cfg.Hidden
+	for y := range g.Y {
+		rows, down := between(top + y)
+		for x := 0; x < g.X; x += some {
+			mark, n := env.Arena.Mark(), min(some, g.X-x)
+			sum := env.Arena.Alloc(engine.F32, n, 1, e)
+			corner, gate := env.Arena.Alloc(engine.F32, n, 1, e), env.Arena.Alloc(engine.F32, n, e)
+			env.Ops.Fill(sum, 0)
+			for k := range 4 {
+				ids, shares := make([]int32, n), make([]float32, n)
+				for i := range n {
+					columns, right := between(left + x + i)
+					ids[i], shares[i] = int32(rows[k/2]*edge+columns[k%2]), down[k/2]*right[k%2]
+				}
+				inner := env.Arena.Mark()
+				env.Ops.Gather(corner.Index(1, 0), m.Net.Positions.Index(0, 0), ids)
+				env.Ops.Copy(gate, layers.Upload(env, shares, n, 1).Broadcast(1, e))
+				env.Ops.GatedAdd(sum, sum, gate, corner, engine.Tensor{})
+				env.Arena.Release(inner)
+			}
+			env.Ops.Copy(pos.Index(0, 0).Index(0, y).Slice(0, x, x+n), sum.Index(1, 0))
+			env.Arena.Release(mark)
+		}
+	}
+}
+
+// Modulate embeds every timestep and computes of it the modulations of the held blocks, Image [S, n, 6E] and in double
+// ones Text [S, n, 6E], and Head [S, n, 2E] (shift, scale).
+func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held dit.Range) *dit.Modulation {
+	n, e, blocks := p.N, m.cfg.Hidden, len(m.Spec().Blocks)
+	s := len(timesteps) / n
+	out := &dit.Modulation{Image: make([]engine.Tensor, blocks), Text: make([]engine.Tensor, blocks)}
+	out.Vector = env.Arena.Alloc(engine.F32, s, n, e)
+	if !m.Held.NoHead {
+		out.Head = env.Arena.Alloc(engine.F32, s, n, 2*e)
+	}
+	mark := env.Arena.Mark()
+	f := layers.Upload(env, layers.ScaledFeatures(timesteps, features, 1000), s, n, features)
+	layers.MLP(env, out.Vector, f, m.Net.Time.In, m.Net.Time.Out, engine.SiLU)
+	env.Arena.Release(mark)
+	env.Ops.Activate(out.Vector, out.Vector, engine.SiLU)
+	if !m.Held.NoHead {
+		env.Ops.Linear(out.Head, out.Vector, m.Net.Mod, engine.Epilogue{})
+	}
+	for i := held.Start; i < held.End; i++ {
+		m.ModulateBlock(env, out, i)
+	}
+	return out
+}
+
+// ModulateBlock computes the modulations of block i.
+func (m *Model) ModulateBlock(env dit.Env, out *dit.Modulation, i int) {
+	switch {
+	case !m.Held.Has(i):
+	case i < m.cfg.Double:
+		out.Image[i] = layers.Modulate(env, out.Vector, m.Net.Double[i].ImageMod)
+		out.Text[i] = layers.Modulate(env, out.Vector, m.Net.Double[i].TextMod)
+	default:
+		out.Image[i] = layers.Modulate(env, out.Vector, m.Net.Single[i-m.cfg.Double].Mod)
+	}
+}
+
+// Embed projects the latent's tokens, adds their positions and copies the text rows.
+func (m *Model) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
+	layers.Entries(env, s.TextRows(), s.P.Text.Slice(1, s.Rows.Text.Start, s.Rows.Text.End))
+	if s.Rows.Image.Len() > 0 {
+		rows := s.ImageRows()
+		env.Ops.Linear(rows, x, m.Net.Patch, engine.Epilogue{})
+		env.Ops.Add(rows, rows, s.P.Pos.Slice(1, s.Rows.Image.Start, s.Rows.Image.End))
+	}
+}
+
+// Head modulates by (shift, scale) and projects the image rows.
+func (m *Model) Head(env dit.Env, s *dit.State, out engine.Tensor) {
+	x := s.ImageRows()
+	if x.Dim(1) == 0 {
+		return
+	}
+	mark, e, mod := env.Arena.Mark(), m.cfg.Hidden, s.M.Head.Index(0, s.Step)
+	h := layers.Scratch(env, x, x.Dim(0), x.Dim(1), e)
+	env.Ops.Fill(h, 1)
+	env.Ops.GatedAdd(h, x, layers.Chunk(mod, e, 0), h, engine.Tensor{}) // x + shift
+	env.Ops.GatedAdd(h, h, layers.Chunk(mod, e, 1), x, engine.Tensor{})
+	env.Ops.Linear(out, h, m.Net.Final, engine.Epilogue{})
+	env.Arena.Release(mark)
+}

@@ -1,0 +1,63 @@
+package auraflow
+
+import "patchbay/engine"
+
+// net is the whole model: N rows of positions, R registers, F columns between the products of an MLP.
+type net struct {
+	Patch     *engine.Weight `weight:"init_x_linear" shape:"E,C*p*p" use:"embed"`
+	Positions engine.Tensor  `weight:"positional_encoding" shape:"1,N,E" use:"embed"`
+	Registers engine.Tensor  `weight:"register_tokens" shape:"1,R,E" use:"embed"`
+	Text      *engine.Weight `weight:"cond_seq_linear,nobias" shape:"E,T" use:"embed"`
+	Time      timeEmbedder   `weight:"t_embedder.mlp"`
+	Double    []double       `weight:"double_layers"`
+	Single    []single       `weight:"single_layers"`
+	Mod       *engine.Weight `weight:"modF.1,nobias" shape:"2E,E" use:"head"`
+	Final     *engine.Weight `weight:"final_linear,nobias,perm=patch" shape:"C*p*p,E" use:"head"`
+}
+
+type timeEmbedder struct {
+	In  *engine.Weight `weight:"0" shape:"E,256"`
+	Out *engine.Weight `weight:"2" shape:"E,E"`
+}
+
+type double struct {
+	TextMod  *engine.Weight `weight:"modC.1,nobias" shape:"6E,E"`
+	ImageMod *engine.Weight `weight:"modX.1,nobias" shape:"6E,E"`
+	Text     attention      `weight:"attn"`
+	Image    attention2     `weight:"attn"`
+	TextMLP  mlp            `weight:"mlpC"`
+	ImageMLP mlp            `weight:"mlpX"`
+}
+
+type single struct {
+	Mod  *engine.Weight `weight:"modCX.1,nobias" shape:"6E,E"`
+	Attn attention      `weight:"attn"`
+	MLP  mlp            `weight:"mlp"`
+}
+
+type attention struct {
+	Q   *engine.Weight `weight:"w1q,nobias" shape:"E,E" split:"rows E"`
+	K   *engine.Weight `weight:"w1k,nobias" shape:"E,E" split:"rows E"`
+	V   *engine.Weight `weight:"w1v,nobias" shape:"E,E" split:"rows E"`
+	Out *engine.Weight `weight:"w1o,nobias" shape:"E,E" split:"cols E"`
+}
+
+// attention2 is attention of the picture.
+type attention2 struct {
+	Q   *engine.Weight `weight:"w2q,nobias" shape:"E,E" split:"rows E"`
+	K   *engine.Weight `weight:"w2k,nobias" shape:"E,E" split:"rows E"`
+	V   *engine.Weight `weight:"w2v,nobias" shape:"E,E" split:"rows E"`
+	Out *engine.Weight `weight:"w2o,nobias" shape:"E,E" split:"cols E"`
+}
+
+type mlp struct {
+	Gate *engine.Weight `weight:"c_fc1,nobias" shape:"F,E" split:"rows F"`
+	Up   *engine.Weight `weight:"c_fc2,nobias" shape:"F,E" split:"rows F"`
+	Down *engine.Weight `weight:"c_proj,nobias" shape:"E,F" split:"cols F"`
+}
+
+// side is what one stream of a block is computed with.
+type side struct {
+	attention
+	mlp
+}

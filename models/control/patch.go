@@ -1,0 +1,163 @@
+package control
+
+import (
+	"fmt"
+	"strings"
+
+	"patchbay/engine"
+	"patchbay/models/dit"
+	"patchbay/models/family"
+	"patchbay/models/layers"
+	"patchbay/models/weights"
+)
+
+// layered names a file of layers behind every block (ComfyUI comfy_extras/nodes_model_patch.py,
+// QwenImageBlockWiseControlNet). Sizes in the tags: E width, H channels of the hint, p patch size.
+type layered struct {
+	Hint   *engine.Weight `weight:"img_in" shape:"E,H*p*p"`
+	Blocks []behind       `weight:"controlnet_blocks"`
+}
+
+// behind is what stands behind one block.
+type behind struct {
+	Norm     engine.Tensor  `weight:"x_rms.weight" shape:"E"`
+	HintNorm engine.Tensor  `weight:"y_rms.weight" shape:"E"`
+	In       *engine.Weight `weight:"input_proj" shape:"E,E"`
+	Out      *engine.Weight `weight:"output_proj" shape:"E,E"`
+}
+
+// patchEps is that of both norms.
+const patchEps = 1e-6
+
+// IsPatch reports whether a set is layers behind the blocks of a model of one of all families.
+func IsPatch(all []family.Family, set *weights.Set) bool { return patched(all, set) != nil }
+
+func patched(all []family.Family, set *weights.Set) *family.Family {
+	for i := range all {
+		if p := all[i].Patch; p != nil && p.Form.Fits(set, "") {
+			return &all[i]
+		}
+	}
+	return nil
+}
+
+// OpenPatch describes the model patch that a set holds: a Net that loads as a dit.Patch.
+func OpenPatch(all []family.Family, set *weights.Set) (*Net, error) {
+	f := patched(all, set)
+	if f == nil {
+		known := []string{}
+		for i := range all {
+			if p := all[i].Patch; p != nil && p.Kinds != "" {
+				known = append(known, fmt.Sprintf("%s (%s)", all[i].Name, p.Kinds))
+			}
+		}
+		return nil, fmt.Errorf("not a model patch that is supported: the file looks like %s (supported: %s)",
+			patchKind(all, set), strings.Join(known, ", "))
+	}
+	token := f.Patch.PatchSize * f.Patch.PatchSize
+	n := &Net{
+		Family: f.Name, Format: f.Patch.Latent, Hint: set.Dim("img_in.weight", 1) / token, Patch: true,
+		Spec: dit.Spec{
+			Family: f.Name, Width: set.Dim("img_in.weight", 0), PatchSize: f.Patch.PatchSize,
+			Channels: f.Patch.Latent.Channels,
+		},
+	}
+	if n.Hint != n.Spec.Channels && n.Hint != n.Spec.Channels+1 {
+		return nil, fmt.Errorf("a model patch for %s whose hint has %d channels: want %d, or %d with a mask", f.Name, n.Hint,
+			n.Spec.Channels, n.Spec.Channels+1)
+	}
+	blocks := set.Count("controlnet_blocks")
+	options := weights.Options{Model: "model patch", Dims: map[string]int{
+		"E": n.Spec.Width, "H": n.Hint, "p": n.Spec.PatchSize,
+	}}
+	declared, err := weights.Declare(&layered{Blocks: make([]behind, blocks)}, options)
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range declared {
+		n.Spec.Params += d.Params()
+	}
+	for range blocks {
+		n.Spec.Blocks = append(n.Spec.Blocks, dit.BlockSpec{
+			Kind: dit.Double, Skip: -1, Params: 2*int64(n.Spec.Width)*int64(n.Spec.Width+1) + 2*int64(n.Spec.Width),
+		})
+	}
+	n.Load = func(ops engine.Ops, _ dit.Held) (dit.Model, error) {
+		m := &Patch{spec: &n.Spec, net: &layered{Blocks: make([]behind, blocks)}}
+		var err error
+		m.mem, err = weights.Load(ops, set, m.net, options)
+		return m, err
+	}
+	return n, nil
+}
+
+// patchKind is what a file seems to be that is no patch.
+func patchKind(all []family.Family, set *weights.Set) string {
+	for i := range all {
+		if p := all[i].Patch; p != nil {
+			for name, kind := range p.Refused {
+				if set.Has(name) {
+					return kind
+				}
+			}
+		}
+	}
+	if Is(set) {
+		return "a control net: load it with ControlNetLoader"
+	}
+	return family.GuessKind(all, set)
+}
+
+// Patch is layers behind the blocks of a base model. It implements dit.Patch; of dit.Model it has what that names.
+type Patch struct {
+	dit.Model // none
+	spec      *dit.Spec
+	net       *layered
+	mem       *weights.Loaded
+}
+
+// Spec describes the patch: its blocks are those of a base model that it has layers for.
+func (m *Patch) Spec() *dit.Spec { return m.spec }
+
+// Shards implements dit.Model: all weights are here.
+func (m *Patch) Shards() *dit.Shards { return nil }
+
+// Close gives the memory of the weights back.
+func (m *Patch) Close() { m.mem.Close() }
+
+// Prepare embeds the hints of all entries, [n, Li, E]. It refuses hints of another size than the grid's.
+func (m *Patch) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.Range) (*dit.Prepared, error) {
+	n, li, cols := len(entries), grid.Y*grid.X, m.net.Hint.K()
+	p := &dit.Prepared{N: n, Grid: grid, Hint: env.Arena.Alloc(env.DType, n, li, m.spec.Width)}
+	mark := env.Arena.Mark()
+	x := env.Arena.Alloc(engine.F32, n, li, cols)
+	for i := range entries {
+		h := entries[i].Hint
+		if h.Rows != li || h.Cols != cols || len(h.Data) != li*cols {
+			return nil, fmt.Errorf("model patch for %s: entry %d: the hint is [%d, %d], want [%d, %d]", m.spec.Family, i, h.Rows,
+				h.Cols, li, cols)
+		}
+		env.Ops.Upload(x.Slice(0, i, i+1), h.Data)
+	}
+	layers.Project(env, p.Hint, x, m.net.Hint)
+	env.Arena.Release(mark)
+	return p, nil
+}
+
+// Apply implements dit.Patch: x += gate * out(gelu(in(norm(x) + norm(hint)))).
+func (m *Patch) Apply(env dit.Env, k int, s *dit.State, hint, gate engine.Tensor) {
+	x, w := s.ImageRows(), &m.net.Blocks[k]
+	if x.Dim(1) == 0 {
+		return
+	}
+	mark := env.Arena.Mark()
+	h := layers.Scratch(env, x, x.Dim(0), x.Dim(1), x.Dim(2))
+	inner := layers.Scratch(env, x, x.Dim(0), x.Dim(1), x.Dim(2))
+	env.Ops.RMSNorm(h, x, w.Norm, patchEps)
+	own := inner.Slice(0, 0, 1)
+	env.Ops.RMSNorm(own, hint, w.HintNorm, patchEps)
+	env.Ops.Add(h, h, own)
+	env.Ops.Linear(inner, h, w.In, engine.Epilogue{Act: engine.GELUErf})
+	env.Ops.Linear(x, inner, w.Out, engine.Epilogue{Residual: x, Gate: gate})
+	env.Arena.Release(mark)
+}

@@ -1,0 +1,228 @@
+package text
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+
+	"patchbay/engine"
+	"patchbay/models/sampling"
+	"patchbay/models/tokenizer"
+	"patchbay/models/weights"
+)
+
+// Draw says how Generate chooses tokens.
+type Draw struct {
+	Most   int  // tokens at most
+	Greedy bool // always the likeliest; the rest says nothing then
+	// TopK is how many of the likeliest are drawn from, 0: all. MinP leaves out those less likely than this part of the
+	// likeliest, TopP what lies behind this sum of probabilities (arXiv:1904.09751, sec. 3.1).
+	TopK        int
+	Temperature float64 // of the softmax
+	MinP, TopP  float64
+	Repetition  float64 // divides logits of tokens that were drawn, multiplies those below 0; 1: nothing
+	Presence    float64 // is taken from them
+	Seed        uint64
+	Stop        []int             // tokens that end a text
+	Drawn       func(n int) error // is told how many there are; nil: nobody asks
+}
+
+// Head turns the last states of a language model into logits.
+type Head struct{ loaded[headWeights] }
+
+type headWeights struct {
+	Rows *engine.Weight `weight:"model.embed_tokens,nobias" shape:"V,E"`
+}
+
+// OpenHead loads the table of tokens of the language model in set as a matrix. The caller closes the result.
+func OpenHead(ops engine.Ops, set *weights.Set) (*Head, error) {
+	part, set, err := findPart(set, generators()...)
+	if err != nil {
+		return nil, err
+	}
+	const table = "model.embed_tokens.weight"
+	h := &Head{}
+	return h, h.load(ops, set, weights.Options{
+		Model: part.Kind, Ignore: []string{"lm_head.", "visual.", "tekken_model", "model.layers.", lastNorm},
+		Dims: map[string]int{"V": set.Dim(table, 0), "E": set.Dim(table, 1)},
+	})
+}
+
+// generators are the kinds whose last states are read and that write texts: their logits come from the table of tokens.
+func generators() []string { return []string{"qwen3vl_4b"} }
+
+// Generates reports whether encoders of a kind write texts.
+func Generates(kind string) bool { return slices.Contains(generators(), kind) }
+
+// past is what a layer keeps of the tokens before, [1, most, K*D]; at are so many.
+type past struct {
+	k, v engine.Tensor
+	at   int
+}
+
+// Generate continues the tokens of chunk as d says; f has the pictures in it. Keys and values of what was read stay in
+// memory, so that every token costs one row. The tokens that it returns end with the one that stopped it. Errors are
+// those of Encode and of d.Drawn.
+func (m *LM) Generate(env Env, h *Head, chunk []tokenizer.Token, f Form, d Draw) ([]int, error) {
+	n := network{
+		name: "language model", width: m.Config.Width, vocab: m.Config.Vocab, deep: len(f.Pictures) > 0,
+	}
+	if err := n.check(0, chunk); err != nil {
+		return nil, err
+	}
+	if m.weights.Final == nil {
+		return nil, fmt.Errorf("the file lacks %s: it encodes, and writes no texts", lastNorm)
+	}
+	arena, free, err := n.arena(env, measured(func(a *engine.Arena) { m.room(a, env.DType, len(chunk), d.Most, f) }))
+	if err != nil {
+		return nil, fmt.Errorf("generate text: activations: %w", err)
+	}
+	defer free()
+	w, step, kept, logits := m.room(arena, env.DType, len(chunk), d.Most, f)
+	at := positions(chunk, f.Pictures)
+	next := 0
+	for _, p := range at {
+		next = max(next, p[0]+1, p[1]+1, p[2]+1)
+	}
+	var out []int
+	random := sampling.NewGenerator(d.Seed)
+	row := make([]float32, m.Config.Vocab)
+	for len(out) < d.Most {
+		if err := m.forward(env, w, chunk, at, kept, f); err != nil {
+			return nil, err
+		}
+		last := w.x.Dim(1) - 1
+		env.Ops.Linear(logits, w.x.Slice(1, last, last+1).Merge(0), h.weights.Rows, engine.Epilogue{})
+		if err := env.Ops.Download(row, logits).Wait(); err != nil {
+			return nil, err
+		}
+		id := d.choose(row, out, random)
+		if out = append(out, id); slices.Contains(d.Stop, id) {
+			break
+		}
+		if d.Drawn != nil {
+			if err := d.Drawn(len(out)); err != nil {
+				return nil, err
+			}
+		}
+		for i := range kept {
+			kept[i].at += len(chunk)
+		}
+		w, chunk, at, f = step, []tokenizer.Token{{ID: id, Weight: 1}}, [][3]int{{next, next, next}}, Form{}
+		next++
+	}
+	return out, nil
+}
+
+// room is the memory of Generate: that of the prompt's run and of a token's, keys and values, logits [1, V].
+func (m *LM) room(a *engine.Arena, dtype engine.DType, l, most int, f Form) (prompt, step lmWork, kept []past,
+	logits engine.Tensor,
+) {
+	prompt, step = m.work(a, dtype, 1, l, f), m.work(a, dtype, 1, 1, Form{})
+	for range m.weights.Layer {
+		row := func() engine.Tensor { return a.Alloc(dtype, 1, l+most, m.Config.KVHeads*m.Config.HeadDim) }
+		kept = append(kept, past{k: row(), v: row()})
+	}
+	return prompt, step, kept, a.Alloc(dtype, 1, m.Config.Vocab)
+}
+
+// forward runs tokens at their positions through all layers and the last norm.
+func (m *LM) forward(env Env, w lmWork, chunk []tokenizer.Token, at [][3]int, kept []past, f Form) error {
+	chunks := [][]tokenizer.Token{chunk}
+	env.embed(w.x, m.weights.Token, chunks)
+	cos, sin := m.Config.rotation(at)
+	env.Ops.Upload(w.rope.Cos, cos)
+	env.Ops.Upload(w.rope.Sin, sin)
+	for i, layer := range m.weights.Layer {
+		if err := env.step(); err != nil {
+			return err
+		}
+		m.layer(env, layer, w, nil, kept[i])
+		if len(f.Pictures) > 0 {
+			w.deepen(env.Ops, chunks, i+1)
+		}
+	}
+	env.Ops.RMSNorm(w.x, w.x, m.weights.Final.Weight, m.Config.Eps)
+	return nil
+}
+
+// choose draws a token as ComfyUI does (comfy/text_encoders/llama.py) with torch's multinomial on a CPU: the largest of
+// p/e, e exponential.
+func (d Draw) choose(logits []float32, drawn []int, random *sampling.Generator) int {
+	if d.Greedy {
+		best := 0
+		for i, v := range logits {
+			if v > logits[best] {
+				best = i
+			}
+		}
+		return best
+	}
+	for _, id := range slices.Compact(slices.Sorted(slices.Values(drawn))) {
+		by := float32(d.Repetition)
+		if logits[id] > 0 {
+			by = 1 / by
+		}
+		logits[id] = logits[id]*by - float32(d.Presence)
+	}
+	order := d.likeliest(logits)
+	top := logits[order[0]]
+	for _, id := range order {
+		top = max(top, logits[id])
+	}
+	p, all, best := make([]float64, len(order)), 0.0, 0
+	for i, id := range order {
+		p[i] = math.Exp(float64(logits[id]-top) / d.Temperature) // of the largest it is 1
+		if p[i] < d.MinP {
+			p[i] = 0
+		}
+		all += p[i]
+	}
+	if d.TopP < 1 {
+		d.nucleus(p, all)
+	}
+	most := -1.0
+	for i := range order {
+		if v := p[i] / -math.Log1p(-random.Float64()); v > most {
+			best, most = order[i], v
+		}
+	}
+	return best
+}
+
+// likeliest are the tokens that are drawn from, in torch's order: the likeliest first where TopK says how many, else
+// all as they come.
+func (d Draw) likeliest(logits []float32) (ids []int) {
+	least := float32(math.Inf(-1))
+	if d.TopK > 0 && d.TopK < len(logits) {
+		least = slices.Sorted(slices.Values(logits))[len(logits)-d.TopK]
+	}
+	for i, v := range logits {
+		if v >= least {
+			ids = append(ids, i)
+		}
+	}
+	if d.TopK > 0 {
+		slices.SortStableFunc(ids, func(a, b int) int { return cmp.Compare(logits[b], logits[a]) })
+		ids = ids[:min(d.TopK, len(ids))]
+	}
+	return ids
+}
+
+// nucleus leaves out what lies behind TopP of the sum of probabilities, the largest excepted.
+func (d Draw) nucleus(p []float64, all float64) {
+	order := make([]int, 0, len(p))
+	for i := range p {
+		if p[i] > 0 {
+			order = append(order, i)
+		}
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(p[b], p[a]) })
+	sum := 0.0
+	for n, i := range order {
+		if sum += p[i]; n > 0 && sum > d.TopP*all {
+			p[i] = 0
+		}
+	}
+}

@@ -1,0 +1,153 @@
+// Package upscale makes pictures larger with the convolutional networks that people call upscale models: RRDBNet
+// (ESRGAN, arXiv:1809.00219; Real-ESRGAN, arXiv:2107.10833) and SRVGGNetCompact of Real-ESRGAN.
+//
+// Read names.go (which spellings files have, and which other networks are refused), rrdb.go and compact.go (the
+// networks as structs whose tags are names), walk.go (what both need: strips, convolutions, slopes) and this file (what
+// a caller does with them). Everything on a device is channels last, [1, Y, X, C]; squares of pixels become channels
+// and channels squares on the host.
+//
+// Memory: a tile of 512 x 512 of RRDBNet with 64 channels needs 0.5 GiB in f32. Layers behind the blocks, on 16 times
+// as many pixels, work in strips that each compute the rows they need of the layer before, so that nobody holds a whole
+// layer of the large picture.
+package upscale
+
+import (
+	"fmt"
+
+	"patchbay/engine"
+	"patchbay/models/tile"
+	"patchbay/models/weights"
+)
+
+// Channels is how many channels a picture has: those of the networks that are read.
+const Channels = 3
+
+// Tiles are the sides that a caller tries, the largest first, when memory is short, and Overlap is how many pixels
+// tiles share (ComfyUI comfy_extras/nodes_upscale_model.py).
+var Tiles = [...]int{512, 256, 128}
+
+// Overlap of tiles in pixels, see Tiles.
+const Overlap = 32
+
+// Env is what a network gets besides weights.
+type Env struct {
+	Ops engine.Ops
+	// Take gives an arena of so many bytes, which the next call may give away again.
+	Take func(bytes int) (*engine.Arena, error)
+	// Check is called between layers; an error stops the network and is returned as it is. nil: nobody asks.
+	Check func() error
+	// StripBytes is about how much the result of a layer may take that is not kept as a whole; 0: 32 MiB. Results do not
+	// depend on it.
+	StripBytes int
+}
+
+// Model is a loaded network. It holds weights only and may be shared by callers that use the same kind of Ops.
+type Model struct {
+	Config Config
+	net    network
+	loaded *weights.Loaded
+}
+
+// network computes one picture on a device.
+type network interface {
+	// walk computes in [1, Y, X, C] and hands the rows of the result to sink, from the first on, in strips.
+	walk(w *walk, in engine.Tensor, sink func(strip engine.Tensor) error) error
+}
+
+// Open loads the network in set; all computing is in f32, as ComfyUI's. The caller closes the result. Errors name what
+// the file holds instead, or all names and shapes that are wrong (*weights.MismatchError).
+func Open(ops engine.Ops, set *weights.Set) (*Model, error) {
+	cfg, err := Infer(set)
+	if err != nil {
+		return nil, err
+	}
+	m := &Model{Config: cfg}
+	opt := weights.Options{Model: "upscale model", Dims: map[string]int{
+		"E": cfg.Width, "G": cfg.Growth, "C": Channels * cfg.Unshuffle * cfg.Unshuffle,
+		"N": Channels * cfg.Shuffle * cfg.Shuffle,
+	}}
+	var dst any
+	if cfg.Compact {
+		net := newCompact(cfg)
+		m.net, dst = net, net
+	} else {
+		net := newRRDB(cfg)
+		m.net, dst = net, net
+	}
+	m.loaded, err = weights.Load(ops, renamed(set), dst, opt)
+	return m, err
+}
+
+// Close gives the memory of the weights back.
+func (m *Model) Close() { m.loaded.Close() }
+
+// Bytes returns the memory of the weights where the backend tells it.
+func (m *Model) Bytes() int64 { return m.loaded.Bytes() }
+
+// Upscale returns a picture [Y, X, 3] of 0..1 as [Scale*Y, Scale*X, 3], cut to 0..1, in tiles of that side which are
+// blended. done, if not nil, is told of every tile. Errors: values that do not fill the picture, Check's, those of the
+// device, not enough memory.
+func (m *Model) Upscale(env Env, pixels []float32, y, x, side int, done func(tiles, total int)) ([]float32, error) {
+	if y < 1 || x < 1 || len(pixels) != y*x*Channels {
+		return nil, fmt.Errorf("upscale: %d values for a picture [%d, %d, %d]", len(pixels), y, x, Channels)
+	}
+	g := tile.Grid{C: Channels, Out: Channels, Y: y, X: x, Up: float64(m.Config.Scale)}
+	check := func(tiles, total int) error {
+		if done != nil {
+			done(tiles, total)
+		}
+		return nil
+	}
+	return g.Pass(tile.Size{Y: side, X: side, Overlap: Overlap}, check,
+		func(pixels []float32, y, x int, check func(int, int) error) ([]float32, error) {
+			out, err := m.tile(env, pixels, y, x)
+			if err != nil {
+				return nil, err
+			}
+			return out, check(1, 1)
+		}, pixels)
+}
+
+// tile computes one tile [y, x, 3].
+func (m *Model) tile(env Env, pixels []float32, y, x int) ([]float32, error) {
+	c := m.Config
+	tall, wide, in := y, x, pixels
+	if !c.Compact { // what spandrel asks for
+		least, multiple := 2, 1
+		if c.Unshuffle > 1 {
+			least, multiple = 4, 4
+		}
+		in, tall, wide = padded(pixels, y, x, least, multiple)
+	}
+	if n := c.Unshuffle; n > 1 {
+		in, tall, wide = unshuffled(in, tall, wide, n), tall/n, wide/n
+	}
+	run := func(w *walk, sink func(engine.Tensor) error) error {
+		t := w.alloc(tall, wide, len(in)/(tall*wide))
+		w.ops.Upload(t, in)
+		return m.net.walk(w, t, sink)
+	}
+	size := &walk{ops: engine.NewRecorder(), arena: engine.NewMeasuringArena("upscale"), strip: env.StripBytes}
+	if err := run(size, func(engine.Tensor) error { return nil }); err != nil {
+		return nil, err
+	}
+	arena, err := env.Take(size.arena.Peak())
+	if err != nil {
+		return nil, err
+	}
+	large := c.up() * c.Shuffle // than in
+	out := make([]float32, large*tall*large*wide*Channels)
+	rest := out
+	w := &walk{ops: env.Ops, arena: arena, check: env.Check, strip: env.StripBytes}
+	if err := run(w, func(strip engine.Tensor) error {
+		n := strip.Len()
+		defer func() { rest = rest[n:] }()
+		return w.ops.Download(rest[:n], strip).Wait()
+	}); err != nil {
+		return nil, err
+	}
+	if c.Compact {
+		out = shuffled(out, pixels, y, x, c.Shuffle)
+	}
+	return cut(out, large*wide, c.Scale*y, c.Scale*x), nil
+}

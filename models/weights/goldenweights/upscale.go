@@ -1,0 +1,27 @@
+package goldenweights
+
+import (
+	"fmt"
+
+	"patchbay/engine"
+	"patchbay/engine/safetensors"
+	"patchbay/models/weights"
+	"patchbay/tests/golden"
+)
+
+// Upscaler returns the tensors of an upscale model of tests/golden/pictures.json.
+func Upscaler(name string) (*weights.Set, error) {
+	var all golden.Pictures
+	if err := golden.JSON("pictures.json", &all); err != nil {
+		return nil, err
+	}
+	if len(all.Models[name]) == 0 {
+		return nil, fmt.Errorf("pictures.json has no model %s", name)
+	}
+	tensors := map[string]weights.Stored{}
+	for _, w := range all.Models[name] {
+		shape, v := w.Fill(name)
+		tensors[w.Name()] = weights.Stored{DType: engine.F32, Shape: shape, Data: safetensors.FromF32("", v, shape...).Data}
+	}
+	return weights.FromMap(tensors), nil
+}

@@ -1,0 +1,461 @@
+package classes
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+
+	"patchbay/node/fault"
+	"patchbay/node/graph"
+	"patchbay/node/pyjson"
+)
+
+// expressionClasses are the rows that compute with numbers.
+func expressionClasses() []graph.Class {
+	var letters []string
+	for c := 'a'; c <= 'z'; c++ {
+		letters = append(letters, string(c))
+	}
+	return []graph.Class{{
+		Name: "ComfyMathExpression", Display: "Math Expression", Module: "comfy_extras.nodes_math", Category: "utilities",
+		Aliases: "expression, formula, calculate, calculator, eval, math", NewStyle: true,
+		Description: "Computes an expression of Python: numbers, a to z, values, + - * / // % **, comparisons, and, or, " +
+			"not, x if c else y, and sum, min, max, abs, round, pow, sqrt, ceil, floor, log, log2, log10, sin, cos, tan, " +
+			"int and float.",
+		Inputs: []graph.Input{
+			graph.Number("expression", "STRING", "", "default", "a + b", "multiline", true),
+			graph.GrowNamed("values", letters, graph.Link("value", "FLOAT,INT,BOOLEAN", "")),
+		},
+		Outputs: []graph.Slot{{Name: "FLOAT", Type: "FLOAT"}, {Name: "INT", Type: "INT"}, {Name: "BOOL", Type: "BOOLEAN"}},
+		Run:     mathExpression,
+	}}
+}
+
+func mathExpression(c *graph.Call) (out []any, err error) {
+	text := c.Str("expression")
+	defer func() {
+		if p := recover(); p != nil {
+			why, ok := p.(exprError)
+			if !ok {
+				panic(p)
+			}
+			err = fault.At(fault.CodeBadInput, "expression", "expression: %s: %s", pyjson.Excerpt(text), string(why))
+		}
+	}()
+	names, values := c.Grown("values")
+	e := &expr{tokens: exprTokens(text), names: map[string]any{"values": values, "True": true, "False": false}}
+	for i, name := range names {
+		e.names[name] = values[i]
+	}
+	f := e.choice(0)
+	if len(e.tokens) > 0 {
+		wrong("%s is not expected", e.tokens[0])
+	}
+	v := f()
+	if _, list := v.([]any); list {
+		wrong("the result is a list, not a number")
+	}
+	r := float(v)
+	if math.IsNaN(r) || math.IsInf(r, 0) {
+		wrong("the result is not finite")
+	}
+	return []any{r, whole(v), r != 0}, nil
+}
+
+// exprError is what is wrong with an expression.
+type exprError string
+
+func wrong(format string, args ...any) { panic(exprError(fmt.Sprintf(format, args...))) }
+
+// expr parses an expression of Python into functions; values are int64, float64, bool, and lists of them.
+type expr struct {
+	tokens []string
+	names  map[string]any
+}
+
+// maxExprDepth bounds parentheses inside parentheses.
+const maxExprDepth = 100
+
+// exprTokens cuts a text into names, numbers and signs.
+func exprTokens(s string) (out []string) {
+	word := func(r byte) bool {
+		return r == '_' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z'
+	}
+	for i := 0; i < len(s); {
+		n := 1
+		switch {
+		case strings.ContainsRune(" \t\r\n", rune(s[i])):
+			i++
+			continue
+		case word(s[i]) || s[i] == '.' && i+1 < len(s) && s[i+1] >= '0' && s[i+1] <= '9':
+			number := s[i] <= '9'
+			for i+n < len(s) && (word(s[i+n]) || number && (s[i+n] == '.' ||
+				strings.ContainsRune("+-", rune(s[i+n])) && strings.ContainsRune("eE", rune(s[i+n-1])))) {
+				n++
+			}
+		case i+1 < len(s) && strings.Contains(" ** // <= >= == != ", " "+s[i:i+2]+" "):
+			n = 2
+		}
+		out = append(out, s[i:i+n])
+		i += n
+	}
+	return out
+}
+
+func (e *expr) next() string {
+	if len(e.tokens) == 0 {
+		return ""
+	}
+	return e.tokens[0]
+}
+
+// take takes the next token if it is one of these.
+func (e *expr) take(signs ...string) string {
+	for _, s := range signs {
+		if len(e.tokens) > 0 && e.tokens[0] == s {
+			e.tokens = e.tokens[1:]
+			return s
+		}
+	}
+	return ""
+}
+
+func (e *expr) need(sign string) {
+	if e.take(sign) == "" {
+		wrong("%s is missing", sign)
+	}
+}
+
+// choice is the loosest: x if c else y.
+func (e *expr) choice(depth int) func() any {
+	if depth > maxExprDepth {
+		wrong("it is nested deeper than %d", maxExprDepth)
+	}
+	yes := e.logic(depth, 0)
+	if e.take("if") == "" {
+		return yes
+	}
+	test := e.logic(depth, 0)
+	e.need("else")
+	no := e.choice(depth + 1)
+	return func() any {
+		if truth(test()) {
+			return yes()
+		}
+		return no()
+	}
+}
+
+// logic is or (level 0), and (1), not (2).
+func (e *expr) logic(depth, level int) func() any {
+	if level == 2 {
+		if e.take("not") != "" {
+			if depth > maxExprDepth {
+				wrong("it is nested deeper than %d", maxExprDepth)
+			}
+			x := e.logic(depth+1, 2)
+			return func() any { return !truth(x()) }
+		}
+		return e.compare(depth)
+	}
+	x := e.logic(depth, level+1)
+	for e.take([]string{"or", "and"}[level]) != "" {
+		a, b := x, e.logic(depth, level+1)
+		x = func() any {
+			if v := a(); truth(v) == (level == 0) {
+				return v
+			}
+			return b()
+		}
+	}
+	return x
+}
+
+// compare is a chain a < b <= c.
+func (e *expr) compare(depth int) func() any {
+	x := e.sum(depth)
+	var signs []string
+	parts := []func() any{x}
+	for s := e.take("<", "<=", ">", ">=", "==", "!="); s != ""; s = e.take("<", "<=", ">", ">=", "==", "!=") {
+		signs, parts = append(signs, s), append(parts, e.sum(depth))
+	}
+	if len(signs) == 0 {
+		return x
+	}
+	return func() any {
+		a := float(parts[0]())
+		for i, s := range signs {
+			b := float(parts[i+1]())
+			if ok := map[string]bool{"<": a < b, "<=": a <= b, ">": a > b, ">=": a >= b, "==": a == b, "!=": a != b}[s]; !ok {
+				return false
+			}
+			a = b
+		}
+		return true
+	}
+}
+
+func (e *expr) sum(depth int) func() any {
+	return e.chain(func() func() any {
+		return e.chain(func() func() any { return e.signed(depth) }, "*", "/", "//", "%")
+	}, "+", "-")
+}
+
+// chain is a row of operators of one strength, from the left.
+func (e *expr) chain(part func() func() any, signs ...string) func() any {
+	x := part()
+	for s := e.take(signs...); s != ""; s = e.take(signs...) {
+		a, b, sign := x, part(), s
+		x = func() any { return apply(sign, a(), b()) }
+	}
+	return x
+}
+
+// signed is -x, weaker than **.
+func (e *expr) signed(depth int) func() any {
+	if depth > maxExprDepth {
+		wrong("it is nested deeper than %d", maxExprDepth)
+	}
+	if s := e.take("-", "+"); s != "" {
+		x := e.signed(depth + 1)
+		return func() any { return apply(s, int64(0), x()) }
+	}
+	x := e.value(depth)
+	if e.take("**") != "" {
+		y := e.signed(depth + 1)
+		return func() any { return apply("**", x(), y()) }
+	}
+	return x
+}
+
+// value is a number, a name, a call, or an expression in parentheses, with [index] behind it.
+func (e *expr) value(depth int) func() any {
+	t := e.next()
+	if t == "" {
+		wrong("it ends too early")
+	}
+	e.tokens = e.tokens[1:]
+	var x func() any
+	switch {
+	case t == "(":
+		x = e.choice(depth + 1)
+		e.need(")")
+	case t[0] == '.' || t[0] >= '0' && t[0] <= '9':
+		v := number(t)
+		x = func() any { return v }
+	case e.take("(") != "":
+		var args []func() any
+		for e.take(")") == "" {
+			args = append(args, e.choice(depth+1))
+			if e.take(",") == "" {
+				e.need(")")
+				break
+			}
+		}
+		x = func() any {
+			in := make([]any, len(args))
+			for i := range args {
+				in[i] = args[i]()
+			}
+			return call(t, in)
+		}
+	default:
+		v, ok := e.names[t]
+		if !ok {
+			wrong("%s is not known", t)
+		}
+		x = func() any { return v }
+	}
+	for e.take("[") != "" {
+		list, at := x, e.choice(depth+1)
+		e.need("]")
+		x = func() any {
+			l, ok := list().([]any)
+			i := whole(at())
+			if i < 0 {
+				i += int64(len(l))
+			}
+			if !ok || i < 0 || i >= int64(len(l)) {
+				wrong("there is no item %d", i)
+			}
+			return l[i]
+		}
+	}
+	return x
+}
+
+func number(t string) any {
+	if n, err := strconv.ParseInt(t, 10, 64); err == nil {
+		return n
+	}
+	f, err := strconv.ParseFloat(t, 64)
+	if err != nil {
+		wrong("%s is no number", t)
+	}
+	return f
+}
+
+func truth(v any) bool {
+	if l, ok := v.([]any); ok {
+		return len(l) > 0
+	}
+	return float(v) != 0
+}
+
+func float(v any) float64 {
+	switch x := v.(type) {
+	case int64:
+		return float64(x)
+	case uint64:
+		return float64(x)
+	case float64:
+		return x
+	case bool:
+		if x {
+			return 1
+		}
+		return 0
+	}
+	wrong("%s is no number", pyjson.Excerpt(pyjson.Repr(v)))
+	return 0
+}
+
+// whole is Python's int().
+func whole(v any) int64 {
+	if n, ok := v.(int64); ok {
+		return n
+	}
+	f := math.Trunc(float(v))
+	if !(math.Abs(f) < 1<<63) {
+		wrong("%v is too large for a whole number", f)
+	}
+	return int64(f)
+}
+
+// apply computes with whole numbers where both are, in 64 bits, and with floats elsewhere.
+func apply(sign string, a, b any) any {
+	x, y := float(a), float(b)
+	if _, f := a.(float64); !f && sign != "/" {
+		if _, f := b.(float64); !f && (sign != "**" || y >= 0) {
+			return applyWhole(sign, whole(a), whole(b))
+		}
+	}
+	if y == 0 && (sign == "/" || sign == "//" || sign == "%") || sign == "**" && x == 0 && y < 0 {
+		wrong("division by zero")
+	}
+	switch sign {
+	case "+":
+		return x + y
+	case "-":
+		return x - y
+	case "*":
+		return x * y
+	case "/":
+		return x / y
+	case "//":
+		return math.Floor(x / y)
+	case "%":
+		return x - y*math.Floor(x/y)
+	}
+	v := math.Pow(x, y)
+	if math.IsNaN(v) {
+		wrong("%v ** %v is not real", x, y)
+	}
+	return v
+}
+
+func applyWhole(sign string, a, b int64) any {
+	exact := map[string]float64{"+": float64(a) + float64(b), "-": float64(a) - float64(b), "*": float64(a) * float64(b)}
+	if v, ok := exact[sign]; ok && math.Abs(v) >= 1<<62 {
+		wrong("a whole number is larger than 2**62")
+	}
+	switch sign {
+	case "+":
+		return a + b
+	case "-":
+		return a - b
+	case "*":
+		return a * b
+	case "**":
+		v := int64(1)
+		for range min(b, 64) {
+			if a < -1 || a > 1 {
+				v = applyWhole("*", v, a).(int64)
+			}
+		}
+		if a == -1 && b%2 != 0 || a == 0 && b > 0 {
+			v = a
+		}
+		return v
+	}
+	if b == 0 {
+		wrong("division by zero")
+	}
+	q, r := a/b, a%b
+	if r != 0 && (r < 0) != (b < 0) { // Python rounds down
+		q, r = q-1, r+b
+	}
+	if sign == "//" {
+		return q
+	}
+	return r
+}
+
+// call calls a function of an expression.
+func call(name string, in []any) any {
+	if list, ok := append(in, nil)[0].([]any); ok && len(in) == 1 {
+		in = list
+	}
+	if f, ok := map[string]func(float64) float64{
+		"sqrt": math.Sqrt, "log": math.Log, "log2": math.Log2, "log10": math.Log10, "sin": math.Sin, "cos": math.Cos,
+		"tan": math.Tan, "float": func(v float64) float64 { return v },
+	}[name]; ok && len(in) == 1 {
+		v := f(float(in[0]))
+		if math.IsNaN(v) || math.IsInf(v, 0) {
+			wrong("%s(%v) is not a number", name, float(in[0]))
+		}
+		return v
+	}
+	switch n := len(in); {
+	case name == "sum":
+		v := any(int64(0))
+		for _, x := range in {
+			v = apply("+", v, x)
+		}
+		return v
+	case (name == "min" || name == "max") && n > 0:
+		v := in[0]
+		for _, x := range in[1:] {
+			if float(x) < float(v) == (name == "min") && float(x) != float(v) {
+				v = x
+			}
+		}
+		return v
+	case name == "abs" && n == 1:
+		if float(in[0]) < 0 {
+			return apply("-", int64(0), in[0])
+		}
+		return apply("+", int64(0), in[0])
+	case name == "round" && n == 2:
+		v, err := strconv.ParseFloat(strconv.FormatFloat(float(in[0]), 'f', int(min(max(whole(in[1]), 0), 30)), 64), 64)
+		if err != nil {
+			wrong("round(%v) is too large", in[0])
+		}
+		return v
+	case name == "round" && n == 1:
+		return whole(math.RoundToEven(float(in[0])))
+	case name == "pow" && n == 2:
+		return apply("**", in[0], in[1])
+	case name == "ceil" && n == 1:
+		return whole(math.Ceil(float(in[0])))
+	case name == "floor" && n == 1:
+		return whole(math.Floor(float(in[0])))
+	case name == "int" && n == 1:
+		return whole(in[0])
+	case name == "log" && n == 2:
+		return math.Log(float(in[0])) / math.Log(float(in[1]))
+	}
+	wrong("there is no function %s of %d numbers", name, len(in))
+	return nil
+}

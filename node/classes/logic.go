@@ -1,0 +1,102 @@
+package classes
+
+import (
+	"fmt"
+	"math"
+	"strings"
+
+	"patchbay/node/fault"
+	"patchbay/node/graph"
+	"patchbay/node/pyjson"
+)
+
+// logicClasses are the rows that choose between inputs, join texts and show values.
+func logicClasses() []graph.Class {
+	text := func(name string) graph.Input { return graph.Number(name, "STRING", "", "multiline", true) }
+	return []graph.Class{
+		{
+			Name: "ComfySwitchNode", Display: "If/Else Switch", Module: "comfy_extras.nodes_logic",
+			Category: "utilities/logic", Aliases: "if, then, switch, conditional, branch", NewStyle: true,
+			Experimental: true,
+			Inputs: []graph.Input{
+				graph.Number("switch", "BOOLEAN", ""),
+				graph.Match("on_false", "switch", "*").AsLazy(), graph.Match("on_true", "switch", "*").AsLazy(),
+			},
+			Outputs: []graph.Slot{graph.MatchSlot("output", "switch")},
+			Wants:   func(c *graph.Call) []string { return []string{side(c)} },
+			Run:     func(c *graph.Call) ([]any, error) { return []any{c.Raw(side(c))}, nil },
+		},
+		{
+			Name: "ComfyNotNode", Display: "Not", Module: "comfy_extras.nodes_logic", Category: "utilities/logic",
+			Aliases: "invert, toggle, negate, flip boolean", NewStyle: true,
+			Description: "Turns true into false; 0, an empty text and false are false.",
+			Inputs:      []graph.Input{graph.Link("value", "*", "")}, Outputs: graph.Slots("BOOLEAN"),
+			Run: func(c *graph.Call) ([]any, error) { return []any{!pyjson.Bool(c.Raw("value"))}, nil },
+		},
+		{
+			Name: "StringConcatenate", Display: "Concatenate Text", Module: "comfy_extras.nodes_string", Category: "text",
+			Aliases: "concatenate, text concat, join text, merge text, combine strings, string concat, append text, " +
+				"combine text", NewStyle: true,
+			Inputs: []graph.Input{
+				text("string_a"), text("string_b"),
+				graph.Number("delimiter", "STRING", "", "default", "", "multiline", false),
+			},
+			Outputs: graph.Slots("STRING"), Run: func(c *graph.Call) ([]any, error) {
+				return []any{c.Str("string_a") + c.Str("delimiter") + c.Str("string_b")}, nil
+			},
+		},
+		{
+			Name: "PreviewAny", Display: "Preview as Text", Module: "comfy_extras.nodes_preview_any", Category: "utilities",
+			Aliases: "show output, inspect, debug, print value, show text", Output: true,
+			Description: "Shows any value as text.",
+			Inputs:      []graph.Input{graph.Link("source", "*", "")}, Outputs: graph.Slots("STRING"), Run: previewAny,
+		},
+		{
+			Name: "ResolutionSelector", Display: "Resolution Selector", Module: "comfy_extras.nodes_resolution",
+			Category: "utilities", NewStyle: true, Description: "Gives the sides of a picture of an aspect and an area.",
+			Inputs: []graph.Input{
+				graph.Combo("aspect_ratio", "", aspects()...).With("default", aspects()[0]),
+				graph.Float("megapixels", "of 1024 x 1024", 1, 0.1, 16, 0.1),
+				graph.Int("multiple", "sides become multiples of this", 8, 8, 128, 4).AsAdvanced(),
+			},
+			Outputs: []graph.Slot{{Name: "width", Type: "INT"}, {Name: "height", Type: "INT"}}, Run: resolution,
+		},
+	}
+}
+
+// side is the input that a switch hands on.
+func side(c *graph.Call) string {
+	return map[bool]string{false: "on_false", true: "on_true"}[c.Flag("switch")]
+}
+
+func previewAny(c *graph.Call) ([]any, error) {
+	source, text := c.Raw("source"), ""
+	switch source.(type) {
+	case string, bool, int64, uint64, float64, nil:
+		text = pyjson.Str(source)
+	default:
+		text = graph.Describe(source)
+	}
+	c.Show("text", []any{text})
+	return []any{text}, nil
+}
+
+// aspects are the choices of ResolutionSelector: width and height, and a name.
+func aspects() []string {
+	return []string{
+		"1:1 (Square)", "2:3 (Portrait Photo)", "3:2 (Photo)", "3:4 (Portrait Standard)", "4:3 (Standard)",
+		"9:16 (Portrait Widescreen)", "16:9 (Widescreen)", "21:9 (Ultrawide)",
+	}
+}
+
+func resolution(c *graph.Call) ([]any, error) {
+	var w, h float64
+	ratio, multiple := c.Str("aspect_ratio"), float64(c.Whole("multiple"))
+	if _, err := fmt.Sscanf(ratio, "%g:%g", &w, &h); err != nil {
+		return nil, fault.At(fault.CodeBadInput, "aspect_ratio", "aspect_ratio: %q is not one of %s", ratio,
+			strings.Join(aspects(), ", "))
+	}
+	scale := math.Sqrt(c.Decimal("megapixels") * 1024 * 1024 / (w * h))
+	length := func(part float64) int64 { return int64(rounded(part*scale/multiple)) * int64(multiple) }
+	return []any{length(w), length(h)}, nil
+}

@@ -1,0 +1,76 @@
+package classes
+
+import (
+	"math"
+	"slices"
+
+	"patchbay/models/weights"
+	"patchbay/node/fault"
+	"patchbay/node/files"
+	"patchbay/node/graph"
+	"patchbay/node/picture"
+	"patchbay/node/value"
+)
+
+// modelPatchClasses are the rows of model patches.
+func modelPatchClasses() []graph.Class {
+	const module = "comfy_extras.nodes_model_patch"
+	return []graph.Class{
+		{
+			Name: "ModelPatchLoader", Display: "Load Model Patch", Module: module, Category: "model/loaders",
+			Experimental: true, Heavy: graph.StageLoad, Inputs: []graph.Input{graph.File("name", files.KindModelPatch)},
+			Outputs: graph.Slots("MODEL_PATCH"), Change: modelChange(files.KindModelPatch, "name"),
+			Run: func(c *graph.Call) ([]any, error) {
+				var out *value.ModelPatch
+				err := fromFile(c, files.KindModelPatch, "name",
+					func(f files.Checkpoint, _ *weights.File, set *weights.Set) (err error) {
+						out, err = value.OpenModelPatch(c.Str("name"), f, set)
+						return err
+					})
+				return []any{out}, err
+			},
+		},
+		{
+			Name: "QwenImageDiffsynthControlnet", Display: "Apply Qwen Image DiffSynth ControlNet", Module: module,
+			Category: "model/patch/qwen", Experimental: true,
+			Description: "Puts the layers of a patch behind the blocks of a model, which follow a picture.",
+			Inputs: []graph.Input{
+				graph.Bare("model", "MODEL"), graph.Bare("model_patch", "MODEL_PATCH"), graph.Bare("vae", "VAE"),
+				graph.Bare("image", "IMAGE"), graph.Float("strength", "", 1, -10, 10, 0.01),
+				graph.Bare("mask", "MASK").AsOptional(),
+			},
+			Outputs: graph.Slots("MODEL"), Run: patchModel,
+		},
+	}
+}
+
+// patchModel puts a patch behind those that the model has. A mask is 1 where the picture is to be filled in, patches
+// read the opposite, and nets without a channel for it do not read it.
+func patchModel(c *graph.Call) ([]any, error) {
+	m, p := *graph.Arg[*value.Model](c, "model"), graph.Arg[*value.ModelPatch](c, "model_patch")
+	im, strength := graph.Arg[*picture.Image](c, "image"), c.Decimal("strength")
+	if err := p.Fits(&m); err != nil {
+		return nil, err
+	}
+	switch {
+	case math.IsNaN(strength) || math.IsInf(strength, 0):
+		return nil, fault.At(fault.CodeBadInput, "strength", "strength: %v is not a finite number, want -10 to 10", strength)
+	case im.B != 1:
+		return nil, fault.At(fault.CodeBadInput, "image", "image: %d pictures, a patch takes one", im.B)
+	}
+	ctl := &value.Control{
+		Net: &p.ControlNet, Image: im, VAE: graph.Arg[*value.VAE](c, "vae"), Strength: float32(strength), End: 1,
+	}
+	if c.Given("mask") && p.Masked() {
+		mask := graph.Arg[*picture.Mask](c, "mask")
+		if mask.B != 1 {
+			return nil, fault.At(fault.CodeBadInput, "mask", "mask: %d masks, a patch takes one", mask.B)
+		}
+		ctl.Mask = &picture.Image{B: 1, Y: mask.Y, X: mask.X, C: 1, Data: make([]float32, len(mask.Data))}
+		for i, v := range mask.Data {
+			ctl.Mask.Data[i] = 1 - v
+		}
+	}
+	m.Patches = append(slices.Clip(m.Patches), ctl)
+	return []any{&m}, nil
+}

@@ -1,0 +1,154 @@
+package classes
+
+import (
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"patchbay/models/dit"
+	"patchbay/models/weights/goldenweights"
+	"patchbay/node/fault"
+	"patchbay/node/files"
+	"patchbay/node/graph"
+	"patchbay/node/picture"
+	"patchbay/node/value"
+	"patchbay/parallel"
+	"patchbay/tests/golden"
+)
+
+// patchNodes is a run through ModelPatchLoader and the node that puts the patch on a model.
+type patchNodes struct {
+	Patch    string
+	Seed     int64
+	Steps    int64
+	CFG      float64
+	Strength float64
+	Image    []int
+	Mask     []int
+	VAE      string `json:"vae"`
+	Context  []int
+	Shape    []int  `json:"output_shape"`
+	model    string // empty: that of the case
+}
+
+func (r *patchNodes) run(t *testing.T, eng *parallel.Engine, root, name string) ([]float32, error) {
+	t.Helper()
+	if r.model == "" {
+		r.model, _, _ = strings.Cut(name, "/")
+	}
+	m := (&e2eCase{Model: r.model}).model(t)
+	text := func(side string) value.Conditioning {
+		data := golden.Input(name+"/"+side, r.Context[1]*r.Context[2])
+		return value.Conditioning{{
+			Context: dit.Array{Rows: r.Context[1], Cols: r.Context[2], Data: data}, Strength: 1, MaskStrength: 1,
+		}}
+	}
+	shown := func(what string, shape []int, c int) []float32 {
+		return golden.Fill("input:"+name+"/"+what, shape[0]*shape[1]*shape[2]*c, 1, 0.5)
+	}
+	values := map[string]given{
+		"TheModel":  {"MODEL", m},
+		"ThePrompt": {"CONDITIONING", text("positive")}, "TheOther": {"CONDITIONING", text("negative")},
+		"TheImage": {"IMAGE", &picture.Image{
+			B: r.Image[0], Y: r.Image[1], X: r.Image[2], C: 3, Data: shown("image", r.Image, 3),
+		}},
+		"TheLatent": {"LATENT", &value.Latent{
+			Samples: parallel.NewLatent(1, r.Shape[1], r.Shape[len(r.Shape)-2], r.Shape[len(r.Shape)-1]),
+		}},
+	}
+	g := newGraph()
+	list := []any{
+		"model", g.add("TheModel"), "model_patch", g.add("ModelPatchLoader", "name", r.Patch+".safetensors"),
+		"vae", g.add("VAELoader", "vae_name", r.VAE+".safetensors"), "image", g.add("TheImage"), "strength", r.Strength,
+	}
+	if r.Mask != nil {
+		values["TheMask"] = given{"MASK", &picture.Mask{
+			B: r.Mask[0], Y: r.Mask[1], X: r.Mask[2], Data: shown("mask", r.Mask, 1),
+		}}
+		list = append(list, "mask", g.add("TheMask"))
+	}
+	got := map[string]*value.Latent{}
+	runner, err := graph.NewRunner(graph.Config{
+		Engine: eng, Roots: files.Roots{Models: []string{root}}, Catalogue: All(giving(values, got)...),
+	})
+	check(t, err)
+	defer runner.Close()
+	g.add("Keep", "latent", g.add("KSampler", "model", g.add("QwenImageDiffsynthControlnet", list...),
+		"positive", g.add("ThePrompt"), "negative", g.add("TheOther"), "latent_image", g.add("TheLatent"), "steps", r.Steps,
+		"cfg", r.CFG, "sampler_name", "euler", "scheduler", "simple", "seed", r.Seed, "denoise", 1.0), "as", "output")
+	if _, err := runner.Run(t.Context(), graph.Job{ID: "patch", Workflow: g.workflow(t)}, nil); err != nil {
+		return nil, err
+	}
+	return got["output"].Samples.Data, nil
+}
+
+// patchFolder writes the recorded patches and what they are used with.
+func patchFolder(t *testing.T) string {
+	t.Helper()
+	root := t.TempDir()
+	for _, name := range []string{"diffsynth-a", "diffsynth-inpaint-a", "cn-qwen-a", "vae-kl"} {
+		writeGolden(t, name, filepath.Join(root, "model_patches", name+".safetensors"))
+	}
+	_, config, err := goldenweights.Set("wanvae-a")
+	check(t, err)
+	writeGoldenWith(t, "wanvae-a", filepath.Join(root, "vae", "wanvae-a.safetensors"),
+		map[string]string{"config": string(config)})
+	return root
+}
+
+// TestModelPatchesThroughNodes compares runs with ComfyUI 0.33.0's own nodes, whose hint is a picture of another size
+// and shape than the latent's, and so is the mask.
+func TestModelPatchesThroughNodes(t *testing.T) {
+	root, eng := patchFolder(t), engineOf(t, fastOps)
+	var runs map[string]*patchNodes
+	check(t, golden.JSON("modern33/patches.json", &runs))
+	compared := 0
+	for name, r := range runs {
+		if r.Patch == "" {
+			continue
+		}
+		compared++
+		got, err := r.run(t, eng, root, name)
+		check(t, err)
+		if rel := relative(got, tensorOf(t, "modern33/patches.safetensors", name)); !(rel <= 1e-4) {
+			t.Errorf("%s: relative difference to ComfyUI %.3g, bound 1e-4", name, rel)
+		}
+	}
+	if compared < 2 {
+		t.Errorf("%d runs compared, want at least 2", compared)
+	}
+}
+
+// TestModelPatchesAreRefusedByName: by node, field and what is allowed.
+func TestModelPatchesAreRefusedByName(t *testing.T) {
+	root, eng := patchFolder(t), engineOf(t, fastOps)
+	for name, c := range map[string]struct {
+		change      func(*patchNodes)
+		field, says string
+	}{
+		"another family": {
+			func(r *patchNodes) { r.model, r.Context[2] = "kontext-a", 128 }, "model_patch",
+			"diffsynth-a.safetensors is for qwenimage models of width 120, the model is flux",
+		},
+		"a control net": {
+			func(r *patchNodes) { r.Patch = "cn-qwen-a" }, "name", "looks like a control net: load it with ControlNetLoader",
+		},
+		"an autoencoder": {func(r *patchNodes) { r.Patch = "vae-kl" }, "name", "(supported: qwenimage (DiffSynth)"},
+		"two pictures":   {func(r *patchNodes) { r.Image[0] = 2 }, "image", "2 pictures, a patch takes one"},
+		"two masks": {
+			func(r *patchNodes) { r.Patch, r.Mask = "diffsynth-inpaint-a", []int{2, 4, 4} }, "mask", "2 masks",
+		},
+	} {
+		r := &patchNodes{
+			Patch: "diffsynth-a", Seed: 1, Steps: 1, CFG: 1, Strength: 1, Image: []int{1, 16, 16}, VAE: "wanvae-a",
+			Context: []int{1, 3, 56}, Shape: []int{1, 16, 4, 4},
+		}
+		c.change(r)
+		_, err := r.run(t, eng, root, "qwen-a/"+name)
+		f := fault.From(err)
+		if err == nil || !errors.As(err, &f) || f.Field != c.field || f.Node == "" || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: got %+v (%v), want field %q and %q", name, f, err, c.field, c.says)
+		}
+	}
+}

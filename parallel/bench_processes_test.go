@@ -1,0 +1,171 @@
+package parallel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"patchbay/parallel/host"
+	"patchbay/parallel/remote"
+)
+
+// rankSocket is where a process of BenchmarkPlacements listens, in its environment.
+const rankSocket = "PATCHBAY_TEST_RANK"
+
+// TestRankProcess is the process of a rank of BenchmarkPlacements, not a test of its own.
+func TestRankProcess(t *testing.T) {
+	at := os.Getenv(rankSocket)
+	if at == "" {
+		t.Skip("a benchmark starts it")
+	}
+	conn, err := net.FileConn(os.NewFile(3, "leader"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, err := host.New(host.Config{NewOps: testOps, Places: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer own.Close()
+	known := map[string]host.Weights{}
+	open := func(_ string, model []byte) (host.Weights, error) {
+		name := string(model)
+		width, err := strconv.Atoi(name)
+		if known[name] == nil && err == nil {
+			known[name] = benchModel(t, width).Weights
+		}
+		return known[name], err
+	}
+	if err := remote.Serve(conn, remote.Config{Host: own, Listen: l, Open: open}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// processes are the Hosts of ranks in processes of their own, each of them this program.
+type processes struct {
+	dir  string
+	room int
+	pids []int
+}
+
+func (p *processes) Changed(ranks int) bool { return ranks > p.room }
+
+func (*processes) Missing() []string { return nil }
+
+func (*processes) Network() (bandwidth, latency float64, machines []int, far bool) {
+	return 0, 0, nil, false
+}
+
+func (p *processes) Start(ranks int) (out []host.Host, err error) {
+	p.room, p.pids = ranks, nil
+	var clients []*remote.Client
+	for i := range ranks {
+		c, err := p.process(i)
+		if err != nil {
+			return nil, err
+		}
+		clients, out = append(clients, c), append(out, c)
+	}
+	_, err = remote.Meet(clients, remote.ByHost, false)
+	return out, err
+}
+
+func (p *processes) process(i int) (*remote.Client, error) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	here, there := os.NewFile(uintptr(pair[0]), "rank"), os.NewFile(uintptr(pair[1]), "leader")
+	conn, err := net.FileConn(here)
+	if err = errors.Join(err, here.Close()); err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=^TestRankProcess$")
+	cmd.Env = append(os.Environ(), rankSocket+"="+filepath.Join(p.dir, fmt.Sprintf("%d-%d", p.room, i)))
+	cmd.Stderr, cmd.ExtraFiles = os.Stderr, []*os.File{there}
+	err = cmd.Start()
+	if err = errors.Join(err, there.Close()); err != nil {
+		return nil, err
+	}
+	p.pids = append(p.pids, cmd.Process.Pid)
+	return remote.NewClient(fmt.Sprintf("process %d", i), conn, 0, cmd.Wait)
+}
+
+// processorTime is what the processes have used, in seconds.
+func (p *processes) processorTime() (sum float64) {
+	for _, pid := range p.pids {
+		var ts unix.Timespec
+		if unix.ClockGettime(int32(^pid<<3|2), &ts) == nil { // its clock of processor time
+			sum += float64(ts.Nano()) / 1e9
+		}
+	}
+	return sum
+}
+
+// BenchmarkPlacements runs plans with ranks in threads and in processes of their own, in turn, and reports the median
+// over pairs of runs of time and processor time of the processes against the threads.
+func BenchmarkPlacements(b *testing.B) {
+	for _, c := range []struct {
+		width, side int
+		plan        string
+	}{
+		{768, 64, "ulysses=2"},
+		{768, 64, "pipe=2,patches=4,warmup=1"},
+		{768, 64, "ring=2"},
+		{768, 64, "tensor=2"},
+		{192, 64, "ulysses=2"},
+		{192, 16, "ulysses=2"},
+	} {
+		b.Run(fmt.Sprintf("%d-%d/%s", c.width, c.side, c.plan), func(b *testing.B) {
+			r := benchRequest(b, c.side)
+			r.Model, r.Plan = benchModel(b, c.width), c.plan
+			far := *r
+			far.Model.Weights = named{r.Model.Weights, strconv.Itoa(c.width)}
+			p := &processes{dir: b.TempDir()}
+			var engines [2]*Engine
+			for i, h := range []Hosts{nil, p} {
+				var err error
+				if engines[i], err = NewEngine(Config{NewOps: testOps, Hosts: h}); err != nil {
+					b.Fatal(err)
+				}
+				defer engines[i].Close()
+			}
+			run := func(i int) (wall, used float64) {
+				before := processorTime() + p.processorTime()
+				res, err := engines[i].Sample(context.Background(), []*Request{r, &far}[i], nil)
+				if err != nil {
+					b.Fatal(err)
+				}
+				return median(res.Stats.StepSeconds), processorTime() + p.processorTime() - before
+			}
+			run(0)
+			run(1)
+			var walls, cpus, threads, children []float64
+			for i := 0; b.Loop(); i++ {
+				var wall, used [2]float64
+				for k := range 2 {
+					k = (k + i) % 2
+					wall[k], used[k] = run(k)
+				}
+				walls, cpus = append(walls, wall[1]/wall[0]), append(cpus, used[1]/used[0])
+				threads, children = append(threads, used[0]), append(children, used[1])
+			}
+			b.ReportMetric(median(walls), "time-ratio")
+			b.ReportMetric(median(cpus), "cpu-ratio")
+			b.ReportMetric(1000*median(threads)/4, "threads-cpu-ms/step")
+			b.ReportMetric(1000*median(children)/4, "children-cpu-ms/step")
+		})
+	}
+}

@@ -1,0 +1,135 @@
+package stream
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"patchbay/engine"
+	"patchbay/engine/ref"
+	"patchbay/parallel/comm"
+)
+
+// nearMeshes are two processes, here both in this one, that share memory.
+func nearMeshes(t *testing.T) (m [2]*Mesh) {
+	t.Helper()
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var conns [2][]io.ReadWriteCloser
+	for p, fd := range pair {
+		f := os.NewFile(uintptr(fd), "end")
+		c, err := net.FileConn(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = f.Close()
+		conns[p] = make([]io.ReadWriteCloser, 2)
+		conns[p][1-p] = c
+	}
+	met := make(chan error, 2)
+	for p := range conns {
+		go func() { met <- Share(conns[p], nil) }()
+	}
+	for range conns {
+		if err := <-met; err != nil {
+			t.Fatal(err)
+		}
+	}
+	for p := range m {
+		m[p] = NewMesh(p, conns[p], []string{"process 0", "process 1"})
+	}
+	return m
+}
+
+// TestPayloadsInSharedMemory: what goes through shared memory arrives whole, and the memory is used again instead of
+// growing with every exchange; what nobody takes is given back with its team.
+func TestPayloadsInSharedMemory(t *testing.T) {
+	const n, rounds = 100_000, 50 // a payload is 400 kB
+	all := nearMeshes(t)
+	defer all[0].Close()
+	defer all[1].Close()
+	connect := func(team uint64) (ends [2]comm.Comm) {
+		for p, m := range all {
+			ops := make([]engine.Ops, 2)
+			ops[p] = ref.New()
+			list, err := m.Connect(comm.Group{
+				Team: team, Name: "ring", Ranks: []int{0, 1}, Processes: []int{0, 1}, Deadline: time.Minute,
+			}, ops)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ends[p] = list[p]
+		}
+		return ends
+	}
+	ends, done := connect(1), make(chan error, 2)
+	for p := range ends {
+		go func() {
+			src, dst := make([]float32, n), make([]float32, 2*n)
+			for round := range rounds {
+				for i := range src {
+					src[i] = float32(i + 1000*round + 7*p)
+				}
+				to := engine.FromF32(dst, 2*n)
+				ends[p].AllGather(to, engine.FromF32(src, n), []int{n, n})
+				for i, v := range to.F32() {
+					if want := float32(i%n + 1000*round + 7*(i/n)); !(v == want) {
+						done <- fmt.Errorf("process %d, round %d: element %d is %v, want %v", p, round, i, v, want)
+						return
+					}
+				}
+			}
+			done <- nil
+		}()
+	}
+	for range ends {
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+	}
+	out := all[0].links[1].out
+	if out == nil || out.backed == 0 {
+		t.Fatal("nothing went through shared memory")
+	}
+	if out.backed > 4*4*n {
+		t.Errorf("%d bytes are backed after %d exchanges of %d: pieces do not come back", out.backed, rounds, 4*n)
+	}
+	value := func(v float32) engine.Tensor {
+		b := make([]float32, n)
+		for i := range b {
+			b[i] = v
+		}
+		return engine.FromF32(b, n)
+	}
+	send := func(e comm.Comm) {
+		for i := range 5 {
+			e.SendRecv(engine.Tensor{}, -1, value(float32(i)), 1)
+		}
+	}
+	send(ends[0]) // nobody receives them
+	go func() { ends[0].AllReduce(value(0)); done <- nil }()
+	ends[1].AllReduce(value(0)) // comes behind them
+	<-done
+	next := connect(2)
+	send(next[0])
+	for i := range 5 {
+		got := value(-1)
+		next[1].SendRecv(got, 0, engine.Tensor{}, -1)
+		for at, v := range got.F32() {
+			if !(v == float32(i)) {
+				t.Fatalf("message %d: element %d is %v", i, at, v)
+			}
+		}
+	}
+	out.take(1)
+	if len(out.pieces) != 1 {
+		t.Errorf("%d pieces are in use, want the one just taken", len(out.pieces))
+	}
+}

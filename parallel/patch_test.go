@@ -1,0 +1,264 @@
+package parallel
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"patchbay/engine"
+	"patchbay/engine/safetensors"
+	"patchbay/models"
+	"patchbay/models/control"
+	"patchbay/models/dit"
+	"patchbay/models/weights/goldenweights"
+	"patchbay/parallel/failure"
+	"patchbay/tests/golden"
+)
+
+// patchRun is a recorded evaluation of a network with model patches (tests/reference/make_patches.py).
+type patchRun struct {
+	X         []int     `json:"x"`
+	Context   []int     `json:"context"`
+	Timesteps []float32 `json:"timesteps"`
+	Refs      [][]int   `json:"refs"`
+	// file, strength, size of the mask or null
+	Patches [][3]json.RawMessage `json:"patches"`
+}
+
+// patchNamed describes a recorded patch.
+func patchNamed(t *testing.T, name string) (Model, *control.Net) {
+	t.Helper()
+	set, _, err := goldenweights.Set(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := models.OpenPatch(set)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Model{Key: "patch " + name, Spec: &n.Spec, Weights: LoadFunc(n.Load), WeightBytes: 4 * n.Spec.Params}, n
+}
+
+// patchOn is a patch with the hint of that name for a latent of y x x; mask is 0 where the picture is to be filled in.
+func patchOn(t *testing.T, file, hint string, strength float32, mask []float32, y, x int) Control {
+	t.Helper()
+	m, n := patchNamed(t, file)
+	c := Control{Net: m, Patch: true, Strength: strength, Hint: Latent{B: 1, C: n.Hint, Y: y, X: x}}
+	c.Hint.Data = golden.Input(hint, n.Format.Channels*y*x)
+	n.Format.ToModel(c.Hint.Data, y*x)
+	if mask == nil {
+		mask = slices.Repeat([]float32{1}, y*x)
+	}
+	if n.Masked() {
+		c.Hint.Data = append(c.Hint.Data, mask...)
+	}
+	return c
+}
+
+// request is the evaluation of item i, and what ComfyUI's network makes of it.
+func (run *patchRun) request(t *testing.T, name string, g goldenModel, all []float32, i int) (*Request, []float32) {
+	t.Helper()
+	n, c, y, x := run.X[0], run.X[1], run.X[3], run.X[4]
+	own := func(v []float32) []float32 { return v[i*len(v)/n : (i+1)*len(v)/n] }
+	input := func(what string, size int) []float32 { return own(golden.Input(name+"/"+what, n*size)) }
+	e := Entry{Strength: 1}
+	e.Context = dit.Array{
+		Rows: run.Context[1], Cols: run.Context[2], Data: input("context", run.Context[1]*run.Context[2]),
+	}
+	for k, r := range run.Refs {
+		e.References = append(e.References, dit.Reference{Y: r[0], X: r[1], Data: input(fmt.Sprint("ref", k), c*r[0]*r[1])})
+	}
+	for k, p := range run.Patches {
+		var file string
+		var strength float32
+		var mask []int
+		for k, v := range []any{&file, &strength, &mask} {
+			if err := json.Unmarshal(p[k], v); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var keep []float32
+		if mask != nil {
+			for _, v := range golden.Fill(fmt.Sprintf("input:%s/mask%d", name, k), mask[0]*mask[1], 1, 0.5) {
+				keep = append(keep, 1-v)
+			}
+		}
+		e.Control = append(e.Control, patchOn(t, file, fmt.Sprintf("%s/hint%d", name, k), strength, keep, y, x))
+	}
+	in, sigma := input("x", c*y*x), run.Timesteps[i]
+	noise, want := NewLatent(1, c, y, x), slices.Clone(in)
+	for k, v := range own(all) {
+		noise.Data[k], want[k] = in[k]/sigma, in[k]-sigma*v
+	}
+	return &Request{
+		Model: g.model, Sampling: g.sampling, Sampler: "euler", Sigmas: []float32{sigma, 0}, Latent: NewLatent(1, c, y, x),
+		Noise: noise, Guider: Guider{Kind: GuideBasic}, Branches: []Branch{{Name: "positive", Entries: []Entry{e}}},
+	}, want
+}
+
+// TestPatchesMatchComfyUI compares networks with model patches with ComfyUI 0.33.0's.
+func TestPatchesMatchComfyUI(t *testing.T) {
+	e, g := newEngine(t), openGolden(t, "qwen-a")
+	var runs map[string]patchRun
+	if err := golden.JSON("modern33/patches.json", &runs); err != nil {
+		t.Fatal(err)
+	}
+	f, err := safetensors.Open(golden.Path("modern33/patches.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	compared := 0
+	for name, run := range runs {
+		if run.X == nil { // through the nodes
+			continue
+		}
+		entry, ok := f.Entry(name)
+		if !ok {
+			t.Fatalf("nothing is recorded as %s", name)
+		}
+		all, err := entry.F32()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range run.X[0] {
+			r, want := run.request(t, name, g, all, i)
+			for _, r.Plan = range []string{"", "ulysses=3", "pipe=2,patches=2,warmup=1", "tensor=2,form=scatter"} {
+				got, err := e.Sample(context.Background(), r, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if rel := relative(got.Latent.Data, want); !(rel <= 2e-5) {
+					t.Errorf("%s item %d %q: relative difference to ComfyUI %.3g, bound 2e-5", name, i, r.Plan, rel)
+				}
+				compared++
+			}
+		}
+	}
+	if compared < 20 {
+		t.Errorf("%d evaluations compared, want at least 20", compared)
+	}
+}
+
+// patchedRequest is a run of two steps of a batch with two patches behind each other on every entry.
+func patchedRequest(t *testing.T) *Request {
+	t.Helper()
+	r := parityRequest(t, openGolden(t, "qwen-a"), "qwen-a", 2, 7, 9, 2)
+	for b := range r.Branches {
+		for i := range r.Branches[b].Entries {
+			r.Branches[b].Entries[i].Control = []Control{
+				patchOn(t, "diffsynth-a", "hint0", 0.8, nil, 7, 9),
+				patchOn(t, "diffsynth-inpaint-a", "hint1", -0.3, nil, 7, 9),
+			}
+		}
+	}
+	return r
+}
+
+// TestExactPlansRunPatchesAsOneRank: whatever rows, heads, entries and blocks ranks have.
+func TestExactPlansRunPatchesAsOneRank(t *testing.T) {
+	for k, e := range []*Engine{newEngine(t), newDeferredEngine(t, 7)} {
+		r := patchedRequest(t)
+		want, err := e.Sample(context.Background(), r, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, plan := range append(somePlans(exactPlans(), k, 3), "pipe=3,patches=4,warmup=99,sync=spread") {
+			r.Plan = planFor(r.Model.Spec, plan)
+			got, err := e.Sample(context.Background(), r, nil)
+			if err != nil {
+				t.Fatalf("%s: %v", plan, err)
+			}
+			if rel := relative(got.Latent.Data, want.Latent.Data); !(rel <= 1e-5) {
+				t.Errorf("%s: relative difference to one rank %.3g, bound 1e-5", plan, rel)
+			}
+		}
+	}
+}
+
+// TestPatchesAreForecast: memory as a recorded run takes it, weights whole on every rank, time of their products.
+func TestPatchesAreForecast(t *testing.T) {
+	e, r := newRecordingEngine(t), patchedRequest(t)
+	plain := *r
+	plain.Branches = slices.Clone(r.Branches)
+	for b := range plain.Branches {
+		plain.Branches[b].Entries = slices.Clone(r.Branches[b].Entries)
+		for i := range plain.Branches[b].Entries {
+			plain.Branches[b].Entries[i].Control = nil
+		}
+	}
+	bytes := int64(0)
+	for _, c := range r.Branches[0].Entries[0].Control {
+		bytes += c.Net.WeightBytes
+	}
+	for _, compute := range []engine.DType{engine.F32, engine.BF16} {
+		for _, text := range []string{"", "ulysses=2", "ring=2", "tensor=2", "cfg=2", "data=2", "pipe=2,patches=2"} {
+			r.Plan, r.Compute, plain.Compute = text, compute, compute
+			e.dismiss()
+			res, err := e.Sample(context.Background(), r, nil)
+			if err != nil {
+				t.Fatalf("%s: %v", text, err)
+			}
+			plain.Plan = text
+			e.dismiss()
+			bare, err := e.Sample(context.Background(), &plain, nil)
+			if err != nil {
+				t.Fatalf("%s: %v", text, err)
+			}
+			with, err := searchFor(r, 0).Predict(planOf(t, text))
+			if err != nil {
+				t.Fatal(err)
+			}
+			none, err := searchFor(&plain, 0).Predict(planOf(t, text))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := with.Best.Memory.Total() - with.Best.Memory.Weights
+			if share := float64(got) / float64(res.Stats.PeakBytes); !(share >= 1 && share <= 1.15) {
+				t.Errorf("%s %q: %d bytes are forecast, %d were taken", compute, text, got, res.Stats.PeakBytes)
+			}
+			more, took := got-none.Best.Memory.Total()+none.Best.Memory.Weights, res.Stats.PeakBytes-bare.Stats.PeakBytes
+			if share := float64(more) / float64(took); !(share >= 1 && share <= 1.4) {
+				t.Errorf("%s %q: %d bytes are forecast of the patches, %d were taken", compute, text, more, took)
+			}
+			if got := with.Best.Memory.Weights - none.Best.Memory.Weights; got != bytes {
+				t.Errorf("%q: patches add %d bytes of weights, want %d", text, got, bytes)
+			}
+			if text != "" && text != "data=2" { // these devices have no links
+				continue
+			}
+			if !(with.Best.Seconds > 1.02*none.Best.Seconds && with.Best.Seconds < 2*none.Best.Seconds) {
+				t.Errorf("%q: %.3g s with patches, %.3g without", text, with.Best.Seconds, none.Best.Seconds)
+			}
+		}
+	}
+}
+
+// TestBadPatchesAreRefused: by the branch and what is wrong.
+func TestBadPatchesAreRefused(t *testing.T) {
+	e, other := newEngine(t), netOf(t, "sd3-b", "other", 16)
+	for want, spoil := range map[string]func(*Request, *Entry){
+		"has a model patch for 2 blocks, the qwenimage model has 3": func(_ *Request, e *Entry) {
+			short := *e.Control[0].Net.Spec
+			short.Blocks = short.Blocks[:2]
+			e.Control[0].Net.Spec = &short
+		},
+		"not for a qwenimage model":                    func(_ *Request, e *Entry) { e.Control[0].Net = other },
+		"want [1, channels, 7, 9]":                     func(_ *Request, e *Entry) { e.Control[0].Hint.X-- },
+		"the hint is [20, 68], want [20, 64]":          func(_ *Request, e *Entry) { e.Control[0].Hint = e.Control[1].Hint },
+		"a control net, or its model a patch, and":     func(_ *Request, e *Entry) { e.Area = Area{H: 4, W: 4} },
+		"a model patch, whose weights are not kept in": func(r *Request, _ *Entry) { r.Plan = "ulysses=2,shard=on" },
+	} {
+		r := patchedRequest(t)
+		spoil(r, &r.Branches[0].Entries[0])
+		_, err := e.Sample(context.Background(), r, nil)
+		var f *failure.Error
+		if !errors.As(err, &f) || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want a refusal with %q", err, want)
+		}
+	}
+}

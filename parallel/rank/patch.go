@@ -1,0 +1,43 @@
+package rank
+
+import (
+	"fmt"
+
+	"patchbay/engine"
+	"patchbay/models/dit"
+)
+
+// patched is a model patch on an entry. It looks at no other row than the one it changes, so every split of tokens,
+// heads, entries and blocks runs it on what it has.
+type patched struct {
+	model dit.Patch
+	hint  engine.Tensor // [1, L, E] of the whole picture, as patches of a pipeline cut it anew
+	gate  engine.Tensor // [1, E], the strength
+}
+
+// preparePatch embeds the hint of a patch on entry i.
+func (s *session) preparePatch(i int, c ControlInput) error {
+	model, ok := s.resident(c.Model)
+	m, isPatch := model.(dit.Patch)
+	if !ok || !isPatch {
+		return fmt.Errorf("model patch %s is not resident", c.Model)
+	}
+	p, err := m.Prepare(s.env, []dit.Entry{c.Entry}, s.entries[i].grid, dit.Range{})
+	if err != nil {
+		return fmt.Errorf("entry %d: %w", i, err)
+	}
+	s.entries[i].patches = append(s.entries[i].patches, patched{model: m, hint: p.Hint, gate: s.gate(c.Strength)})
+	return nil
+}
+
+// patch changes the image rows of a run behind block b as the patches of its entry say, one after the other.
+func (s *session) patch(env dit.Env, run *entryRun, b int) {
+	if env.Half == dit.AttentionHalf {
+		return
+	}
+	r := run.state.Rows.Image
+	for _, p := range s.entries[run.entry].patches {
+		layer(env, "patch")
+		p.model.Apply(env, b, run.state, p.hint.Slice(1, r.Start, r.End), p.gate)
+	}
+}

@@ -1,0 +1,86 @@
+package remote
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+)
+
+// meeting is what machines have measured of the network between them when they met.
+type meeting struct {
+	Hosts     []string  `json:"hosts"`  // addresses, in the order of ranks
+	Places    []int     `json:"places"` // of each
+	Bandwidth float64   `json:"bandwidth"`
+	Latency   float64   `json:"latency"`
+	At        time.Time `json:"at"`
+}
+
+// keptMeetings is how many are kept.
+const keptMeetings = 32
+
+// readMeetings reads the file of meetings, newest first; none where there is no file. What nothing can be predicted
+// with is left out.
+func readMeetings(path string) (list []meeting, err error) {
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(b, &list)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("measured networks in %s: %w", path, err)
+	}
+	return slices.DeleteFunc(list, func(m meeting) bool {
+		return !(m.Bandwidth > 0) || !(m.Latency >= 0) || len(m.Hosts) != len(m.Places) ||
+			slices.ContainsFunc(m.Places, func(n int) bool { return n < 1 })
+	}), nil
+}
+
+// Keep has what hosts measure when they meet written to a file, and what the same hosts have measured before used until
+// they meet. It is called once, before anything else; a file that cannot be read is not used, and replaced. failed is
+// told where one cannot be written.
+func (c *Cluster) Keep(path string, failed func(error)) error {
+	list, err := readMeetings(path)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.file, c.failed = path, failed
+	for _, m := range list {
+		if slices.Equal(m.Hosts, c.list()) {
+			c.met = m
+			break
+		}
+	}
+	return err
+}
+
+// keep notes a meeting, and writes it down.
+func (c *Cluster) keep(m meeting) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.met = m; c.file == "" || m.Bandwidth <= 0 {
+		return
+	}
+	list, _ := readMeetings(c.file)
+	list = slices.DeleteFunc(list, func(o meeting) bool { return slices.Equal(o.Hosts, m.Hosts) })
+	list = append([]meeting{m}, list[:min(len(list), keptMeetings-1)]...)
+	b, err := json.MarshalIndent(list, "", " ")
+	if err == nil {
+		err = os.MkdirAll(filepath.Dir(c.file), 0o755)
+	}
+	part := fmt.Sprintf("%s.%d", c.file, os.Getpid())
+	if err == nil {
+		err = os.WriteFile(part, append(b, '\n'), 0o644)
+	}
+	if err == nil {
+		err = os.Rename(part, c.file)
+	}
+	if err != nil {
+		c.failed(err)
+	}
+}

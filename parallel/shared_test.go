@@ -1,0 +1,88 @@
+package parallel
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"patchbay/engine"
+	"patchbay/parallel/plan"
+)
+
+// TestSharedWorkSums: the ranks of shared work see the sum of what all of them have, and an error of one ends those
+// that wait for it. Weights are loaded in as many parts as the plan's tensor group has ranks; in one where the ranks
+// live in other processes, or the plan has none.
+func TestSharedWorkSums(t *testing.T) {
+	sharedWork(t, newEngine(t))
+	far, err := NewEngine(Config{NewOps: testOps, Hosts: noHosts{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer far.Close()
+	if n := loaders(t, far, "tensor=2"); n != 1 {
+		t.Errorf("%d parts for ranks of other processes, want the encoder whole", n)
+	}
+}
+
+// noHosts are processes that nobody starts.
+type noHosts struct{ Hosts }
+
+// loaders is how many parts a plan's weights are loaded in.
+func loaders(t *testing.T, e *Engine, text string) (n int) {
+	t.Helper()
+	p, err := plan.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = e.Do(context.Background(), "load", func(l *Workspace) error {
+		ops, err := l.Loaders(p)
+		n = len(ops)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func sharedWork(t *testing.T, e *Engine) {
+	t.Helper()
+	for text, want := range map[string]int{"": 1, "ulysses=2": 1, "tensor=3,ulysses=2": 3} {
+		if n := loaders(t, e, text); n != want {
+			t.Errorf("%q: %d parts, want %d", text, n, want)
+		}
+	}
+	const ranks = 3
+	fault := errors.New("no")
+	for _, faulty := range []int{-1, 1} {
+		var got [ranks][2]float32
+		err := e.Do(context.Background(), "sum", func(l *Workspace) error {
+			return l.Shared("sum", ranks, func(s Share) error {
+				if s.Rank == faulty {
+					return fault
+				}
+				buf, err := s.Ops.Alloc(64)
+				if err != nil {
+					return err
+				}
+				defer s.Ops.Free(buf)
+				x := engine.NewArena("sum", buf, 64).Alloc(engine.F32, 2)
+				s.Ops.Upload(x, []float32{1, float32(10 * s.Rank)})
+				s.Sum(x)
+				return s.Ops.Download(got[s.Rank][:], x).Wait()
+			})
+		})
+		if faulty >= 0 {
+			if !errors.Is(err, fault) {
+				t.Errorf("got error %v, want that of rank %d", err, faulty)
+			}
+			continue
+		}
+		if want := [2]float32{3, 30}; err != nil || got != [ranks][2]float32{want, want, want} {
+			t.Errorf("sums %v and error %v, want %v thrice", got, err, want)
+		}
+	}
+	if err := e.Do(context.Background(), "more", func(*Workspace) error { return nil }); err != nil {
+		t.Errorf("work behind an error: %v", err)
+	}
+}

@@ -1,0 +1,250 @@
+package tests
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"patchbay/ipc/message"
+)
+
+// hidden has servers tell daemons of no way round their cables.
+const hidden = "no_advertise: true,"
+
+// cables leads the connections of one daemon over routes of its own, and returns them with the list that it is to have.
+func (c *natsCluster) cables() ([]*route, string) {
+	var out []*route
+	var list []string
+	for i, n := range c.nodes {
+		ln := newRoute(c.t, -1, i, strings.TrimPrefix(n.url, "nats://"))
+		out, list = append(out, ln), append(list, "nats://"+ln.l.Addr().String())
+	}
+	return out, strings.Join(list, ",")
+}
+
+// holdUsed holds what goes to either end of those that have a connection.
+func holdUsed(cables []*route, first, second bool) {
+	for _, ln := range cables {
+		ln.mu.Lock()
+		used := len(ln.open) > 0
+		ln.mu.Unlock()
+		if used {
+			ln.hold(first, second)
+		}
+	}
+}
+
+// bothWrite waits until both daemons take jobs, and logs when they did.
+func (tr *trial) bothWrite(while string) {
+	tr.t.Helper()
+	began, ids := time.Now(), []string{while + "-a", while + "-b"}
+	tr.until("both daemons can write", func(jetstream.JetStream) bool {
+		return tr.create(0, ids[0]) == nil && tr.create(1, ids[1]) == nil
+	})
+	tr.past.receipts = append(tr.past.receipts, ids...)
+	tr.t.Logf("%s: both daemons take jobs after %s", while, time.Since(began).Round(100*time.Millisecond))
+}
+
+// halfOpenDaemons cuts half of the cable of each daemon to the server that it is at: one is not heard any more, the
+// other hears nothing, and no connection ends. Both go to another server. What was under way arrives late.
+func halfOpenDaemons(t *testing.T) {
+	c := startClusterWith(t, hidden)
+	a, listA := c.cables()
+	b, listB := c.cables()
+	tr := startTrial(c, listA, listB)
+	tr.submit(0, halfOpenJobs/4)
+	holdUsed(a, true, false)
+	holdUsed(b, false, true)
+	tr.bothWrite("half-open")
+	tr.submit(halfOpenJobs/4, 3*halfOpenJobs/4)
+	for _, ln := range slices.Concat(a, b) {
+		ln.hold(false, false)
+	}
+	tr.submit(3*halfOpenJobs/4, halfOpenJobs)
+	tr.finish()
+}
+
+// halfOpenDaemon holds all cables of one daemon both ways while it runs jobs, until the other has taken them over. Then
+// all that it has said meanwhile arrives.
+func halfOpenDaemon(t *testing.T) {
+	c := startClusterWith(t, hidden)
+	cables, list := c.cables()
+	tr := startTrial(c, list)
+	for i := range 4 { // two at each daemon
+		id := fmt.Sprint(slow, i)
+		if err := tr.create(i%2, id); err != nil {
+			t.Fatal(err)
+		}
+		tr.past.receipts = append(tr.past.receipts, id)
+	}
+	var under []run
+	tr.until("the daemon runs jobs", func(jetstream.JetStream) bool {
+		tr.mu.Lock()
+		defer tr.mu.Unlock()
+		under = slices.DeleteFunc(slices.Clone(tr.past.runs), func(r run) bool { return r.owner != "d0" })
+		return len(under) > 0
+	})
+	for _, ln := range cables {
+		ln.hold(true, true)
+	}
+	began := time.Now()
+	tr.until("the other daemon runs them again", func(jetstream.JetStream) bool {
+		return !slices.ContainsFunc(under, func(r run) bool {
+			rec, err := tr.members[1].table.Get(t.Context(), r.job)
+			return err != nil || rec.Attempt < 2
+		})
+	})
+	t.Logf("%d jobs run again after %s", len(under), time.Since(began).Round(100*time.Millisecond))
+	if err := tr.create(1, "meanwhile"); err != nil {
+		t.Fatal(err)
+	}
+	tr.past.receipts = append(tr.past.receipts, "meanwhile")
+	for _, ln := range cables {
+		ln.hold(false, false)
+	}
+	tr.submit(0, halfOpenJobs)
+	tr.finish()
+}
+
+// halfOpenServers cuts half of the cables of the server that leads the records, its outgoing ones, and with the tag
+// soak its incoming ones after that: another one leads, and what was held arrives late.
+func halfOpenServers(t *testing.T) {
+	records := "KV_" + message.JobBucket
+	tr := startTrial(startCluster(t))
+	tr.submit(0, halfOpenJobs/4)
+	for k := range halfOpenCuts {
+		i, mute := tr.leader(records), k%2 == 0
+		tr.hold(i, mute, !mute)
+		tr.bothWrite(fmt.Sprintf("leader-%d-%s", k, map[bool]string{true: "mute", false: "deaf"}[mute]))
+		tr.submit((k+1)*halfOpenJobs/4, (k+2)*halfOpenJobs/4)
+		tr.hold(i, false, false)
+		tr.whole(records)
+	}
+	tr.finish()
+}
+
+// daemonsAway has three real daemons on three servers. Of two that run a job one is killed and the other one is stopped
+// until the third has both jobs. Those that are back take part in the next round.
+func daemonsAway(t *testing.T) {
+	program, tr := buildProgram(t), &trial{natsCluster: startCluster(t)}
+	var all []*server
+	names := map[string]*server{}
+	for i := range tr.nodes {
+		args := []string{"--nats", tr.url(i)}
+		if i > 0 {
+			args = append(args, "--output", all[0].out)
+		}
+		s := startServer(t, program, "", args...)
+		name, err := os.ReadFile(filepath.Join(s.store, "daemon-name"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all, names[string(name)] = append(all, s), s
+	}
+	for round := range awayRounds {
+		tr.keepRevisions() // a daemon that starts has forgotten those of earlier rounds
+		tr.past = history{}
+		tr.awayRound(all, names, 2*round)
+		tr.finish()
+		for name, s := range names {
+			tr.past.runs = append(tr.past.runs, s.started(name, tr.past.receipts)...)
+		}
+		for _, why := range tr.past.faults() {
+			t.Error(why)
+		}
+		for _, s := range all {
+			if s.ended == nil {
+				s.launch()
+			}
+		}
+	}
+	for i := range 2 * awayRounds {
+		onlyPicture(t, all[0].out, i)
+	}
+	if made, err := filepath.Glob(filepath.Join(all[0].out, "quick_*")); err != nil || len(made) != awayJobs*awayRounds {
+		t.Errorf("%d jobs made %d files, %v", awayJobs*awayRounds, len(made), err)
+	}
+}
+
+// resultDropped is what a daemon logs whose job another one has taken over.
+const resultDropped = `"message":"result dropped"`
+
+// awayJobs is how many short jobs of a round of daemonsAway there are, beside two long ones.
+const awayJobs = 8
+
+// awayRound is one round of daemonsAway, with the pictures from number first on.
+func (tr *trial) awayRound(all []*server, names map[string]*server, first int) {
+	t, c := tr.t, dialSocket(tr.t, all[0])
+	submit := func(id, flow string) {
+		all[0].until("a receipt for "+id, func() bool {
+			return submitOnce(tr.url(0), &message.RunRequest{ID: id, Workflow: flow}) == nil
+		})
+		tr.past.receipts = append(tr.past.receipts, id)
+	}
+	ids := []string{chaosID(first), chaosID(first + 1)}
+	var at [2]*server
+	for k, id := range ids { // one after the other: the first one's daemon has no other worker
+		submit(id, strings.Replace(chaosFlow(t, first+k), `"steps": 4`, `"steps": 150`, 1))
+		all[0].until("a daemon runs "+id, func() bool {
+			rec, err := status(c, id)
+			at[k] = names[rec.Owner]
+			return err == nil && rec.State == message.Running
+		})
+	}
+	if at[0] == at[1] {
+		t.Fatalf("one daemon runs both jobs")
+	}
+	for i := range awayJobs {
+		submit(fmt.Sprintf("quick-%d-%d", first, i), quick)
+	}
+	heir := all[slices.IndexFunc(all, func(s *server) bool { return s != at[0] && s != at[1] })]
+	frozen := []int{at[1].cmd.Process.Pid, at[1].workerPIDs()[0]}
+	dropped := strings.Count(at[1].log.String(), resultDropped)
+	at[0].kill()
+	for _, pid := range frozen {
+		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+	}
+	began := time.Now()
+	c = dialSocket(t, heir)
+	for _, id := range ids {
+		heir.until("the third daemon has taken "+id, func() bool {
+			rec, err := status(c, id)
+			return err == nil && rec.Attempt == 2
+		})
+	}
+	t.Logf("both jobs run again after %s", time.Since(began).Round(100*time.Millisecond))
+	for _, pid := range frozen {
+		if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
+			t.Fatal(err)
+		}
+	}
+	at[1].until("the daemon that was stopped has dropped its result", func() bool {
+		return strings.Count(at[1].log.String(), resultDropped) > dropped
+	})
+}
+
+// started lists what a daemon has logged of those jobs that it began to run.
+func (s *server) started(name string, ids []string) []run {
+	var out []run
+	for line := range strings.Lines(s.log.String()) {
+		var l struct {
+			Message, Job, Worker string
+			Attempt              int
+		}
+		if json.Unmarshal([]byte(line), &l) == nil && l.Message == "job started" && slices.Contains(ids, l.Job) &&
+			strings.HasPrefix(l.Worker, "worker-") { // or else the worker says it
+			out = append(out, run{l.Job, l.Attempt, name})
+		}
+	}
+	return out
+}

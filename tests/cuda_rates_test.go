@@ -1,0 +1,252 @@
+package tests
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"patchbay/ipc/client"
+	"patchbay/ipc/message"
+	"patchbay/parallel/forecast"
+	"patchbay/tests/fakegpu"
+)
+
+// TestCUDABenchComm: bench comm between three fake GPUs finds what each pair does by the clock of the fake, by our
+// copies and by NCCL, and keeps it; what plan predicts of two of them follows from their pair.
+func TestCUDABenchComm(t *testing.T) {
+	driver := fakegpu.Library(t)
+	program, _ := smallDemo(t)
+	env := []string{
+		"FAKEGPU_DEVICES=3", "FAKEGPU_LINKS=0-1:1,0-2:0.1,1-2:0.02", ncclOf(driver), // GB/s
+	}
+	want := map[[2]string]float64{ // the fake's devices have one clock: what goes one way waits for what goes the other
+		{"cuda:0", "cuda:1"}: 0.5e9, {"cuda:0", "cuda:2"}: 0.05e9, {"cuda:1", "cuda:2"}: 0.01e9,
+	}
+	for _, transport := range []string{"local", "nccl"} {
+		file := filepath.Join(t.TempDir(), "rates.json")
+		said, err := onFake(t, driver, program, env, "bench", "comm", "--devices", "cuda:0-2", "--transport", transport,
+			"--size", "1M", "--warmup", "1", "--runs", "3", "--save", file)
+		if err != nil || strings.Contains(said, "fakegpu:") {
+			t.Fatalf("%s: %v\n%s", transport, err, said)
+		}
+		for _, exchange := range []string{"all-to-all", "ring", "all-gather", "all-reduce", "pipeline message"} {
+			if !strings.Contains(said, exchange+", 1024 KiB a rank") {
+				t.Errorf("%s: %s was not measured:\n%s", transport, exchange, said)
+			}
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := forecast.ReadMachine(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := map[[2]string]float64{}
+		for _, p := range m.Pairs {
+			found[[2]string{p.A, p.B}] = p.Bandwidth
+			if expected := want[[2]string{p.A, p.B}]; !(math.Abs(p.Bandwidth/expected-1) < 0.1) || !(p.Latency > 0) {
+				t.Errorf("%s: %s and %s: %.3g bytes a second and %.3g s, want %.3g and some", transport, p.A, p.B, p.Bandwidth,
+					p.Latency, expected)
+			}
+		}
+		if len(found) != len(want) || !strings.HasPrefix(m.Link.Source, "patchbay bench comm") ||
+			!(m.Link.Together > 0 && m.Link.Together <= 1) || !strings.Contains(m.Device.Source, "not measured") ||
+			m.Device.Name != "Fake GPU" {
+			t.Errorf("%s: kept %s", transport, text)
+		}
+		exchange := map[string]float64{}
+		for _, devices := range []string{"cuda:0-1", "cuda:1-2"} {
+			said, err = onFake(t, driver, program, env, "plan", "--model", "sd3-medium", "--devices", devices, "--plan",
+				"ulysses=2", "--rates", file, "--json")
+			var r struct {
+				Rates string
+				Ranks []struct{ Exchange float64 }
+			}
+			if err == nil {
+				err = json.Unmarshal([]byte(said), &r)
+			}
+			if err != nil || len(r.Ranks) != 2 || !strings.Contains(r.Rates, "patchbay bench comm") ||
+				!strings.Contains(r.Rates, "row 4090 of the built-in table, which has no row for a Fake GPU: not measured") {
+				t.Fatalf("%s: plan: %v\n%s", transport, err, said)
+			}
+			exchange[devices] = r.Ranks[0].Exchange
+		}
+		far, near := exchange["cuda:1-2"], exchange["cuda:0-1"]
+		ratio := found[[2]string{"cuda:0", "cuda:1"}] / found[[2]string{"cuda:1", "cuda:2"}]
+		if !(math.Abs(far/near/ratio-1) < 0.05) { // what is sent is much; latencies are little
+			t.Errorf("%s: exchanges of the two pairs are predicted with %.4g and %.4g s, and measured as 1 to %.1f", transport,
+				near, far, ratio)
+		}
+	}
+	for args, says := range map[string]string{
+		"--devices cuda:0":                        "want two GPUs or more",
+		"--devices cuda:0-1 --ranks 2":            "a GPU is one rank",
+		"--devices cuda:0-1 --size 1K":            "want 64K to 1G",
+		"--devices cuda:0-1 --placement children": "want threads",
+	} {
+		said, err := onFake(t, driver, program, env, append([]string{"bench", "comm"}, strings.Fields(args)...)...)
+		if err == nil || !strings.Contains(said, says) {
+			t.Errorf("bench comm %s: %v, want %q in\n%s", args, err, says, said)
+		}
+	}
+}
+
+// small draws the demo in 64x64 pixels and two steps, and returns the picture with what the job tells of itself. moves,
+// if not nil, is told of progress. It may be called from any goroutine.
+func (s *server) small(id, plan string, seed int, moves func()) (picture []byte, metrics map[string]any) {
+	s.t.Helper()
+	flow := strings.NewReplacer(`"width": 128, "height": 128`, `"width": 64, "height": 64`, `"steps": 12`, `"steps": 6`)
+	text, err := os.ReadFile("../examples/demo.json")
+	if err != nil {
+		s.t.Error(err)
+		return nil, nil
+	}
+	job := regexp.MustCompile(`"seed": \d+`).ReplaceAllString(flow.Replace(string(text)), fmt.Sprintf(`"seed": %d`, seed))
+	ctx, end := context.WithTimeout(context.Background(), patience)
+	defer end()
+	col := client.Collector{Event: func(ev message.Event) {
+		switch {
+		case ev.Type == message.EventMetrics:
+			metrics = ev.Data
+		case ev.Type == message.EventProgress && moves != nil:
+			moves()
+		}
+	}}
+	last, err := client.Run(ctx, s.client(), &message.RunRequest{ID: id, Workflow: job, Plan: plan}, &col)
+	if err != nil || last.Error != nil || len(col.Files) == 0 {
+		s.t.Errorf("%s: %v, %+v\n%s", id, err, last, s.log)
+		return nil, nil
+	}
+	return col.Files[0].Data, metrics
+}
+
+// TestCUDAJobsBeside: jobs that wait run side by side on two fake GPUs, one that is alone has both where that is
+// faster, and the pictures are those of the processors.
+func TestCUDAJobsBeside(t *testing.T) {
+	driver := fakegpu.Library(t)
+	program := buildProgram(t)
+	alone := startServer(t, program, "", "--devices", "cpu", "--compute", "f32")
+	t.Setenv("LD_LIBRARY_PATH", driver)
+	t.Setenv("FAKEGPU_DEVICES", "2")
+	t.Setenv("PATCHBAY_CUDA_LIBS", filepath.Join(driver, "nccl"))
+	m, err := forecast.NewMachine("H100")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Device.GEMM, m.Device.Attention, m.Device.Traffic = 1e9, 1e9, 1e9 // two devices are worth it for a small picture
+	m.Device.Launch, m.Device.Handover = 0, 0
+	text, err := m.JSON()
+	rates := filepath.Join(t.TempDir(), "rates.json")
+	if err == nil {
+		err = os.WriteFile(rates, text, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := startServer(t, program, "", "--devices", "cuda:0-1", "--schedule", "auto", "--compute", "f32", "--rates", rates)
+	const jobs = 3
+	var pictures [jobs + 1][]byte
+	var ran [jobs + 1]map[string]any
+	var now, most atomic.Int32 // jobs between their first step and their end
+	var all sync.WaitGroup
+	for i := range jobs {
+		all.Go(func() {
+			var step sync.Once
+			pictures[i], ran[i] = s.small(fmt.Sprint("beside", i), "", i, func() {
+				step.Do(func() {
+					if n := now.Add(1); n > most.Load() {
+						most.Store(n)
+					}
+				})
+			})
+			now.Add(-1)
+		})
+	}
+	all.Wait()
+	pictures[jobs], ran[jobs] = s.small("lone", "", jobs, nil)
+	for i, got := range pictures {
+		want, _ := alone.small(fmt.Sprint("alone", i), "", i, nil)
+		if t.Failed() {
+			return
+		}
+		if worst := channelsApart(t, got, want); worst > 1 {
+			t.Errorf("job %d differs from the processors by %d levels, want at most 1", i, worst)
+		}
+	}
+	if most.Load() < 2 {
+		t.Errorf("no two jobs were under way at the same time:\n%s", s.log)
+	}
+	if text, err := json.Marshal(ran[jobs]); err != nil || !strings.Contains(string(text), "=2") {
+		t.Errorf("the job that was alone ran by %s, %v: want both devices", text, err)
+	}
+	if err := s.stop(); err != nil || strings.Contains(s.log.String(), "fakegpu:") {
+		t.Errorf("%v\n%s", err, s.log)
+	}
+}
+
+// TestCUDADevicesThatDiffer: two kinds of fake GPUs, the first of which is slower and has less memory, are measured by
+// bench step into one file; serve puts the fast one first and gives each its share of the work, and the picture is that
+// of one rank on the processors. Without the file they have rows of the table, and serve says so.
+func TestCUDADevicesThatDiffer(t *testing.T) {
+	driver := fakegpu.Library(t)
+	program, _ := smallDemo(t)
+	for name, value := range map[string]string{
+		"LD_LIBRARY_PATH": driver, "FAKEGPU_DEVICES": "2", "FAKEGPU_NAMES": "Slow GPU,Fast GPU", "FAKEGPU_SLOW": "4,1",
+		"FAKEGPU_MEMORY": "4294967296,8589934592",
+	} {
+		t.Setenv(name, value)
+	}
+	file := filepath.Join(t.TempDir(), "rates.json")
+	for _, device := range []string{"cuda:0", "cuda:1"} {
+		said, err := onFake(t, driver, program, nil, "bench", "step", "--devices", device, "--size", "64x64", "--steps", "2",
+			"--warmup", "0", "--runs", "1", "--save", file)
+		if err != nil || strings.Contains(said, "fakegpu:") {
+			t.Fatalf("bench step: %v\n%s", err, said)
+		}
+	}
+	want, _ := startServer(t, program, "", "--devices", "cpu", "--compute", "f32").small("here", "", 7, nil)
+	s := startServer(t, program, "", "--devices", "cuda:0-1", "--rates", file, "--compute", "f32")
+	got, metrics := s.small("both", "ulysses=2", 7, nil)
+	if t.Failed() {
+		return
+	}
+	if worst := channelsApart(t, got, want); worst > 1 {
+		t.Errorf("differs from the processors by %d levels, want at most 1", worst)
+	}
+	text, err := json.Marshal(metrics)
+	if err != nil {
+		t.Fatal(err)
+	}
+	speeds := regexp.MustCompile(`speeds=100:(\d+)"`).FindSubmatch(text)
+	if speeds == nil {
+		t.Fatalf("the job ran by equal shares: %s", text)
+	}
+	if slow, _ := strconv.Atoi(string(speeds[1])); slow < 20 || slow > 35 { // 4 to 1 by the clock of the fake
+		t.Errorf("ran by speeds 100 to %d, want about 25: %s", slow, text)
+	}
+	log := s.log.String()
+	if !strings.Contains(log, "Fast GPU: patchbay bench step") || strings.Contains(log, "fakegpu:") {
+		t.Errorf("the log does not tell of the rates:\n%s", log)
+	}
+	t.Setenv("FAKEGPU_NAMES", "NVIDIA L40,NVIDIA H100 PCIe")
+	said, err := onFake(t, driver, program, nil, "plan", "--model", "sd3-medium", "--devices", "cuda:0-1")
+	for _, part := range []string{
+		"1xNVIDIA H100 PCIe-pcie4,1xNVIDIA L40-pcie4\n",
+		"NVIDIA H100 PCIe: row H100 of the built-in table, by its name: not measured",
+		"NVIDIA L40: row L40 of the built-in table, by its name: not measured",
+	} {
+		if err != nil || !strings.Contains(said, part) {
+			t.Errorf("plan: %v, want %q in\n%s", err, part, said)
+		}
+	}
+}

@@ -1,0 +1,168 @@
+"""Records what model patches do in ComfyUI: tests/golden/modern33/patches.*. Running the tests does not need this script.
+
+Made with torch 2.15.0 and the tree of ComfyUI 0.33.0, whose networks, nodes and KSampler are imported and run as they are:
+    python tests/reference/make_patches.py COMFYUI_TREE tests/golden/modern33
+
+Weights and inputs are by the formula of tests/golden/README.md section 1. Only tiny configurations differ from the published models.
+"""
+
+import importlib.machinery
+import json
+import math
+import os
+import sys
+from unittest.mock import MagicMock
+
+tree, out = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
+sys.argv = ["x", "--cpu", "--force-fp32", "--fp32-vae", "--use-pytorch-cross-attention", "--disable-all-custom-nodes"]
+sys.path.insert(0, tree)
+for m in ("torchaudio", "torchaudio.transforms", "torchaudio.functional"):  # imported, not used here
+    sys.modules[m] = MagicMock()
+    sys.modules[m].__spec__ = importlib.machinery.ModuleSpec(m, None)
+import comfy.options
+
+comfy.options.enable_args_parsing()
+import utils.extra_config  # noqa: F401
+import nodes
+import comfy.model_patcher
+import comfy.ops
+import comfy.sd
+import comfy.supported_models
+import numpy as np
+import torch
+from comfy_extras import nodes_model_patch
+from safetensors.torch import save_file
+
+torch.set_num_threads(1)
+torch.set_grad_enabled(False)
+CPU = torch.device("cpu")
+
+
+def fill(name, shape, scale, offset):
+    h = 0xCBF29CE484222325
+    for b in name.encode():
+        h = ((h ^ b) * 0x100000001B3) & (2**64 - 1)
+    with np.errstate(over="ignore"):
+        z = np.uint64(h) + np.arange(int(np.prod(shape)), dtype=np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        z = z ^ (z >> np.uint64(31))
+    v = ((z >> np.uint64(40)).astype(np.int64) - 2**23).astype(np.float64) / 2**24
+    return torch.from_numpy((offset + scale * v).astype(np.float32).reshape(shape))
+
+
+def given(name, shape):
+    return fill("input:" + name, shape, 2 * math.sqrt(3.0), 0)
+
+
+def picture(name, shape):
+    return fill("input:" + name, shape, 1, 0.5)
+
+
+def recorded(name, file):
+    """The state of a model that is recorded elsewhere."""
+    for f in (f"{out}/../modern/{file}.json",):
+        entry = json.load(open(f))[name]
+        return entry, {key: fill(f"{name}/{key}", tuple(shape), scale, offset) for key, shape, _, scale, offset in entry["tensors"]}
+
+
+def base(name):
+    entry, state = recorded(name, "weights")
+    m = getattr(comfy.supported_models, entry["class"])(dict(entry["config"])).get_model({}, "", device="cpu")
+    m.diffusion_model.load_state_dict(state)
+    return m, entry["config"]
+
+
+def vae(name, file="weights_vae"):
+    return comfy.sd.VAE(sd=recorded(name, file)[1])
+
+
+WEIGHTS, RUNS, TENSORS, ALIVE = {}, {}, {}, []
+
+
+def patch(name, main, module):
+    """Fill a patch's weights, list them, and make a MODEL_PATCH of it."""
+    listed, state = [], {}
+    for key, t in sorted(module.state_dict().items()):
+        if key.endswith("bias") and t.dim() == 1:
+            kind, scale, offset = "bias", 0.4, 0.0
+        elif t.dim() <= 1:
+            kind, scale, offset = "norm", 0.2, 1.0
+        else:
+            kind, scale, offset = "matrix", 2 * math.sqrt(3.0 / math.prod(t.shape[1:])), 0.0
+        listed.append([key, list(t.shape), kind, scale, offset])
+        state[key] = fill(f"{name}/{key}", tuple(t.shape), scale, offset)
+    module.load_state_dict(state)
+    WEIGHTS[name] = {"class": type(module).__name__, "main_model": main, "config": {}, "tensors": listed}
+    return comfy.model_patcher.CoreModelPatcher(module, load_device=CPU, offload_device=CPU)
+
+
+def rms(t):
+    return t.float().pow(2).mean().sqrt().item()
+
+
+def keep(key, got, run):
+    TENSORS[key] = got.float().contiguous()
+    RUNS[key] = run | {"output_shape": list(got.shape), "rms": rms(got)}
+    print(key, list(got.shape), "rms %.4f" % rms(got))
+
+
+class Given:
+    """In place of a VAE: hints come from the formula, in the VAE's space."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def encode(self, image):
+        return given(self.name, (1, 16, 1, image.shape[1] // 8, image.shape[2] // 8))
+
+    def spacial_compression_encode(self):
+        return 8
+
+
+def qwen():
+    m, _ = base("qwen-a")
+    args = {"num_layers": 3, "in_dim": 64, "dim": 120, "device": CPU, "dtype": torch.float32, "operations": comfy.ops.manual_cast}
+    kinds = {
+        "diffsynth-a": patch("diffsynth-a", "qwen-a", nodes_model_patch.QwenImageBlockWiseControlNet(**args)),
+        "diffsynth-inpaint-a": patch("diffsynth-inpaint-a", "qwen-a", nodes_model_patch.QwenImageBlockWiseControlNet(additional_in_dim=4, **args)),
+    }
+    # name: latent [n, Y, X], timesteps, tokens, references, patches [file, strength, mask of Y, X]
+    cases = {
+        "8x10-b2": ((2, 8, 10), [0.75, 0.25], 9, [], [["diffsynth-a", 0.7, None]]),
+        "7x9-mask": ((1, 7, 9), [0.5], 5, [], [["diffsynth-inpaint-a", -0.6, [7, 9]]]),
+        "6x8-nomask-ref": ((1, 6, 8), [0.9], 5, [(4, 6)], [["diffsynth-inpaint-a", 1.0, None]]),
+        "8x6-two": ((1, 8, 6), [0.4], 7, [], [["diffsynth-a", 0.8, None], ["diffsynth-inpaint-a", 0.5, [8, 6]]]),
+    }
+    for case, ((n, y, x), timesteps, tokens, refs, patches) in cases.items():
+        case = f"qwen-a/{case}"
+        p = comfy.model_patcher.ModelPatcher(m, CPU, CPU)
+        for i, (file, strength, mask) in enumerate(patches):
+            args = {} if mask is None else {"mask": picture(f"{case}/mask{i}", (1, *mask))}
+            p = nodes_model_patch.QwenImageDiffsynthControlnet().diffsynth_controlnet(
+                p, kinds[file], Given(f"{case}/hint{i}"), torch.zeros(1, 8 * y, 8 * x, 3), strength, **args)[0]
+        options = p.model_options["transformer_options"]
+        plain = m.diffusion_model(given(case + "/x", (n, 16, 1, y, x)), torch.tensor(timesteps), given(case + "/context", (n, tokens, 56)), transformer_options={})
+        args = {"ref_latents": [given(f"{case}/ref{i}", (n, 16, 1, *r)) for i, r in enumerate(refs)]} if refs else {}
+        got = m.diffusion_model(given(case + "/x", (n, 16, 1, y, x)), torch.tensor(timesteps), given(case + "/context", (n, tokens, 56)), transformer_options=options, **args)
+        print("moved", rms(got - plain) / rms(plain))
+        keep(case, got, {"x": [n, 16, 1, y, x], "timesteps": timesteps, "context": [n, tokens, 56], "refs": refs, "patches": patches})
+    # through the nodes, with a picture and a mask of other sizes than the latent's
+    for key, file, mask in (("run", "diffsynth-a", False), ("run-mask", "diffsynth-inpaint-a", True)):
+        key = f"qwen-a/{key}"
+        p, eyes = comfy.model_patcher.ModelPatcher(m, CPU, CPU), vae("wanvae-a")
+        ALIVE.extend((p, eyes))  # ComfyUI keeps weak references of what it has loaded
+        args = {"mask": picture(key + "/mask", (1, 9, 14))} if mask else {}
+        p = nodes_model_patch.QwenImageDiffsynthControlnet().diffsynth_controlnet(
+            p, kinds[file], eyes, picture(key + "/image", (1, 45, 70, 3)), 0.8, **args)[0]
+        sides = [[[given(f"{key}/{side}", (1, 6, 56)), {"pooled_output": None}]] for side in ("positive", "negative")]
+        got = nodes.KSampler().sample(p, 7, 2, 2.0, "euler", "simple", *sides, {"samples": torch.zeros(1, 16, 1, 8, 6)}, 1.0)[0]["samples"]
+        keep(key, got, {"patch": file, "seed": 7, "steps": 2, "cfg": 2.0, "strength": 0.8, "image": [1, 45, 70, 3], "mask": [1, 9, 14] if mask else None, "vae": "wanvae-a", "context": [1, 6, 56]})
+
+
+qwen()
+for f, cases in {"patches": RUNS, "weights_patches": WEIGHTS}.items():
+    with open(f"{out}/{f}.json", "w") as file:
+        file.write("{" + ",\n".join(json.dumps(k) + ": " + json.dumps(v, separators=(",", ": ")) for k, v in cases.items()) + "}\n")
+save_file(TENSORS, f"{out}/patches.safetensors")
+os.chmod(f"{out}/patches.safetensors", 0o644)
