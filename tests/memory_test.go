@@ -102,10 +102,11 @@ func TestRanksStayWithinMemory(t *testing.T) {
 func TestAddressSpace(t *testing.T) {
 	t.Parallel()
 	program := buildProgram(t)
-	refused := exec.Command("sh", "-c", `ulimit -v 1400000; exec "$@"`, "sh", program, "serve", "--store", t.TempDir())
+	// Under some 1.7 GB the Go runtime may end by itself before main: a stack of its first threads cannot be mapped.
+	refused := exec.Command("sh", "-c", `ulimit -v 2000000; exec "$@"`, "sh", program, "serve", "--store", t.TempDir())
 	out, _ := refused.CombinedOutput()
 	if refused.ProcessState.ExitCode() != 2 || !strings.Contains(string(out), "ulimit -v unlimited") {
-		t.Errorf("under 1.4 GB serve ended with %d:\n%s", refused.ProcessState.ExitCode(), out)
+		t.Errorf("under 2 GB serve ended with %d:\n%s", refused.ProcessState.ExitCode(), out)
 	}
 	s := startServer(t, program, `ulimit -v 2400000; exec "$@"`)
 	c := s.client()
