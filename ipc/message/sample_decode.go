@@ -136,6 +136,20 @@ func (m *ModelRef) Resolve(look Numbers) (value.ModelFile, error) {
 		}
 		out.Patches = append(out.Patches, low)
 	}
+	for i, n := range m.Nets {
+		path, net := fmt.Sprintf("model.nets[%d].", i), value.NetFile{Name: n.File, Fingerprint: n.Fingerprint, Strength: 1}
+		if n.File == "" {
+			return out, wire.BadField(path+"file", "is missing")
+		}
+		if n.Strength != nil {
+			net.Strength = float32(*n.Strength)
+		}
+		var err error
+		if net.Hint, err = look.latent(path+"hint", n.Hint, 4); err != nil {
+			return out, err
+		}
+		out.Nets = append(out.Nets, net)
+	}
 	return out, nil
 }
 

@@ -131,12 +131,20 @@ func (m *Model) controls(c *Cond, branch string, l parallel.Latent, encode HintF
 			}
 			hint.C, hint.Data = n.Hint, append(hint.Data, mask...)
 		}
-		w := source.Weights{Model: source.Model{File: n.file}, Loader: &source.Loader{}}
-		out = append(out, parallel.Control{
-			Net:   parallel.Model{Key: w.Key(), Spec: &n.Spec, Weights: w, WeightBytes: w.Bytes()},
-			Patch: n.Patch, Hint: hint, Mode: n.Type, Strength: ctl.Strength,
-			SigmaStart: float32(m.Sampling.PercentToSigma(ctl.Start)), SigmaEnd: float32(m.Sampling.PercentToSigma(ctl.End)),
-		})
+		made := n.control(hint, ctl.Strength)
+		made.SigmaStart = float32(m.Sampling.PercentToSigma(ctl.Start))
+		made.SigmaEnd = float32(m.Sampling.PercentToSigma(ctl.End))
+		out = append(out, made)
 	}
 	return out, nil
+}
+
+// control is the net on an entry of a request, with a hint in model space. What is no patch lacks the sigmas between
+// which it works.
+func (n *ControlNet) control(hint parallel.Latent, strength float32) parallel.Control {
+	w := source.Weights{Model: source.Model{File: n.file}, Loader: &source.Loader{}}
+	return parallel.Control{
+		Net:   parallel.Model{Key: w.Key(), Spec: &n.Spec, Weights: w, WeightBytes: w.Bytes()},
+		Patch: n.Patch, Hint: hint, Mode: n.Type, Strength: strength,
+	}
 }

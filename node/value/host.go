@@ -3,6 +3,7 @@ package value
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -20,6 +21,14 @@ type ModelFile struct {
 	Name        string // relative to diffusion_models, unet or checkpoints
 	Fingerprint string // hash of its header (safetensors.File.HeaderHash); empty: any file of that name
 	Patches     []Patch
+	Nets        []NetFile // in the order in which they change what blocks say
+}
+
+// NetFile names a model patch in the models folders and gives it what it follows, in model space.
+type NetFile struct {
+	Name, Fingerprint string
+	Hint              parallel.Latent
+	Strength          float32
 }
 
 // TimeLine says what sigma means, as a host knows it of its model: the names of ComfyUI's classes, and their
@@ -120,10 +129,8 @@ func OpenFile(roots files.Roots, f ModelFile) (*Model, error) {
 	}
 	var m *Model
 	read := func(c files.Checkpoint, open *weights.File, set *weights.Set) (err error) {
-		if f.Fingerprint != "" && !strings.EqualFold(f.Fingerprint, c.Hash) {
-			return fault.At(fault.CodeFileMissing, "model.fingerprint",
-				"model.fingerprint: %s has the header hash %s, the request means %s: the file of that name is another one", f.Name,
-				c.Hash, f.Fingerprint)
+		if err := meant("model", f.Name, f.Fingerprint, c); err != nil {
+			return err
 		}
 		m, err = OpenModel(f.Name, c, open, set)
 		return err
@@ -140,6 +147,53 @@ func OpenFile(roots files.Roots, f ModelFile) (*Model, error) {
 		return nil, known
 	}
 	return nil, fault.At(fault.CodeWrongFamily, "model.file", "model.file: %s: %v", f.Name, err)
+}
+
+// meant refuses a file that is not the one whose header a request knows.
+func meant(part, name, fingerprint string, c files.Checkpoint) error {
+	if fingerprint == "" || strings.EqualFold(fingerprint, c.Hash) {
+		return nil
+	}
+	part += ".fingerprint"
+	return fault.At(fault.CodeFileMissing, part, "%s: %s has the header hash %s, the request means %s: the file of that "+
+		"name is another one", part, name, c.Hash, fingerprint)
+}
+
+// openNets describes the model patches of a host for its model. Only headers are read. Errors are *Failure.
+func (m *Model) openNets(roots files.Roots, list []NetFile) ([]parallel.Control, error) {
+	var out []parallel.Control
+	for i, f := range list {
+		part := fmt.Sprintf("model.nets[%d]", i)
+		path, err := roots.Resolve(files.KindModelPatch, part+".file", f.Name)
+		if err != nil {
+			return nil, err
+		}
+		var p *ModelPatch
+		err = files.ReadHeader(files.KindModelPatch, path, false,
+			func(c files.Checkpoint, _ *weights.File, set *weights.Set) (err error) {
+				if err := meant(part, f.Name, f.Fingerprint, c); err != nil {
+					return err
+				}
+				if p, err = OpenModelPatch(f.Name, c, set); err != nil {
+					return fault.At(fault.CodeWrongFamily, part+".file", "%s.file: %s: %v", part, f.Name, err)
+				}
+				return p.Fits(m)
+			})
+		var known *fault.Failure
+		if errors.As(err, &known) && !strings.HasPrefix(known.Field, part) {
+			known.Message = part + ".file: " + strings.TrimPrefix(known.Message, known.Field+": ")
+			known.Field = part + ".file"
+		}
+		if err != nil {
+			return nil, err
+		}
+		if f.Hint.C != p.Hint {
+			return nil, fault.At(fault.CodeBadInput, part+".hint", "%s.hint: %d channels, %s reads %d", part, f.Hint.C, f.Name,
+				p.Hint)
+		}
+		out = append(out, p.control(f.Hint, f.Strength))
+	}
+	return out, nil
 }
 
 // build makes the time line of a host's model. Classes that are not known here are refused.
@@ -238,6 +292,15 @@ func (s *Store) Sample(ctx context.Context, q *HostRequest,
 	}
 	if err := m.fitsHost(&req); err != nil {
 		return nil, err
+	}
+	nets, err := m.openNets(s.roots, q.Model.Nets)
+	if err != nil {
+		return nil, err
+	}
+	for _, b := range req.Branches {
+		for i := range b.Entries {
+			b.Entries[i].Control = nets
+		}
 	}
 	out, err := Use{Context: ctx, Store: s}.Sample(&req, m, func(p parallel.Progress) error {
 		if observe == nil {
