@@ -62,8 +62,8 @@ type NetRef struct {
 	Fingerprint string   `json:"fingerprint,omitempty"` // as that of the model
 	Strength    *float64 `json:"strength,omitempty"`    // nil: 1
 	// [1, C, Y, X]: the latent of a picture in model space, and for files with a mask one channel more, 1 where the
-	// picture counts
-	Hint *wire.Tensor `json:"hint"`
+	// picture counts; a forecast needs none
+	Hint *wire.Tensor `json:"hint,omitempty"`
 }
 
 // PatchRef adds to rows of one weight of a model: strength * alpha/R * up * down; or strength * value to a bias; or

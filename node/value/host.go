@@ -160,8 +160,8 @@ func meant(part, name, fingerprint string, c files.Checkpoint) error {
 }
 
 // openNets describes the model patches of a host for its model. Only headers are read. Errors are *Failure.
-func (m *Model) openNets(roots files.Roots, list []NetFile) ([]parallel.Control, error) {
-	var out []parallel.Control
+func (m *Model) openNets(roots files.Roots, list []NetFile) ([]*ModelPatch, error) {
+	var out []*ModelPatch
 	for i, f := range list {
 		part := fmt.Sprintf("model.nets[%d]", i)
 		path, err := roots.Resolve(files.KindModelPatch, part+".file", f.Name)
@@ -174,26 +174,44 @@ func (m *Model) openNets(roots files.Roots, list []NetFile) ([]parallel.Control,
 				if err := meant(part, f.Name, f.Fingerprint, c); err != nil {
 					return err
 				}
-				if p, err = OpenModelPatch(f.Name, c, set); err != nil {
-					return fault.At(fault.CodeWrongFamily, part+".file", "%s.file: %s: %v", part, f.Name, err)
+				if p, err = OpenModelPatch(f.Name, c, set); err == nil {
+					err = p.fits(m.Spec)
 				}
-				return p.Fits(m)
+				if err != nil {
+					err = fault.At(fault.CodeWrongFamily, part+".file", "%s.file: %v", part, err)
+				}
+				return err
 			})
 		var known *fault.Failure
-		if errors.As(err, &known) && !strings.HasPrefix(known.Field, part) {
-			known.Message = part + ".file: " + strings.TrimPrefix(known.Message, known.Field+": ")
+		if errors.As(err, &known) && known.Field == "" {
 			known.Field = part + ".file"
 		}
 		if err != nil {
 			return nil, err
 		}
-		if f.Hint.C != p.Hint {
-			return nil, fault.At(fault.CodeBadInput, part+".hint", "%s.hint: %d channels, %s reads %d", part, f.Hint.C, f.Name,
-				p.Hint)
-		}
-		out = append(out, p.control(f.Hint, f.Strength))
+		out = append(out, p)
 	}
 	return out, nil
+}
+
+// nets puts the model patches of a host on all entries of a request.
+func (m *Model) nets(req *parallel.Request, roots files.Roots, list []NetFile) error {
+	opened, err := m.openNets(roots, list)
+	var out []parallel.Control
+	for i, p := range opened {
+		if h, l := list[i].Hint, req.Latent; h.B != 1 || h.C != p.Hint || h.Y != l.Y || h.X != l.X {
+			field := fmt.Sprintf("model.nets[%d].hint", i)
+			return fault.At(fault.CodeBadInput, field, "%s: [%d, %d, %d, %d], %s reads [1, %d, %d, %d] for this latent", field,
+				h.B, h.C, h.Y, h.X, p.Name, p.Hint, l.Y, l.X)
+		}
+		out = append(out, p.control(list[i].Hint, list[i].Strength))
+	}
+	for _, b := range req.Branches {
+		for i := range b.Entries {
+			b.Entries[i].Control = out
+		}
+	}
+	return err
 }
 
 // build makes the time line of a host's model. Classes that are not known here are refused.
@@ -293,14 +311,8 @@ func (s *Store) Sample(ctx context.Context, q *HostRequest,
 	if err := m.fitsHost(&req); err != nil {
 		return nil, err
 	}
-	nets, err := m.openNets(s.roots, q.Model.Nets)
-	if err != nil {
+	if err := m.nets(&req, s.roots, q.Model.Nets); err != nil {
 		return nil, err
-	}
-	for _, b := range req.Branches {
-		for i := range b.Entries {
-			b.Entries[i].Control = nets
-		}
 	}
 	out, err := Use{Context: ctx, Store: s}.Sample(&req, m, func(p parallel.Progress) error {
 		if observe == nil {
