@@ -211,8 +211,8 @@ func deepened(t *testing.T, name, blocks string, n int) (*weights.Set, json.RawM
 	return weights.FromMap(out), config
 }
 
-// TestHalfBlocksRunPatchesOnce: where a stage ends in the middle of a block, the stage that ends the block alone has what
-// stands behind it: patches, residuals and control nets. The recorded model has too few blocks to be cut so.
+// TestHalfBlocksRunPatchesOnce: where a stage ends in the middle of a block, the stage that ends the block alone has
+// what stands behind it: patches, residuals and control nets. The recorded model has too few blocks to be cut so.
 func TestHalfBlocksRunPatchesOnce(t *testing.T) {
 	const blocks = 7
 	set, config := deepened(t, "qwen-a", "transformer_blocks", blocks)
@@ -235,18 +235,26 @@ func TestHalfBlocksRunPatchesOnce(t *testing.T) {
 	patch := patchOn(t, "diffsynth-a", "hint0", 0.8, nil, 7, 9)
 	patch.Net = Model{Key: "deep patch", Spec: &n.Spec, Weights: LoadFunc(n.Load), WeightBytes: 4 * n.Spec.Params}
 	rows := golden.Input("rows", 20*d.Spec.Width)
-	for what, add := range map[string]func(*Entry){
-		"nothing":   func(*Entry) {},
-		"a patch":   func(e *Entry) { e.Control = []Control{patch} },
-		"residuals": func(e *Entry) { e.Residuals = []Residual{{Blocks: []int{0, 1, 2, 3, 4, 5, 6}, Rows: rows}} },
+	all := func(add func(*Entry)) func(*Request) {
+		return func(r *Request) {
+			for _, b := range r.Branches {
+				for i := range b.Entries {
+					add(&b.Entries[i])
+				}
+			}
+		}
+	}
+	for what, add := range map[string]func(*Request){
+		"nothing": func(*Request) {},
+		"a patch": all(func(e *Entry) { e.Control = []Control{patch} }),
+		"residuals": all(func(e *Entry) {
+			e.Residuals = []Residual{{Blocks: []int{0, 1, 2, 3, 4, 5, 6}, Rows: rows}}
+		}),
+		"control nets": func(r *Request) { netted(t, r, "qwen-a") },
 	} {
 		for _, e := range []*Engine{newEngine(t), newDeferredEngine(t, 7)} {
 			r := parityRequest(t, g, "qwen-a", 1, 7, 9, 2)
-			for b := range r.Branches {
-				for i := range r.Branches[b].Entries {
-					add(&r.Branches[b].Entries[i])
-				}
-			}
+			add(r)
 			run := func(text string) []float32 {
 				r.Plan = text
 				w := r.Workload()

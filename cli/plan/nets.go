@@ -17,8 +17,8 @@ import (
 // behind is what --patch is given for the model patch of a family where there is no file of one.
 const behind = "blocks"
 
-// nets describes what --control and --patch name, on all entries of a workload. stored is what a weight takes that is in
-// no file.
+// nets describes what --control and --patch name, on all entries of a workload. stored is what a weight takes that is
+// in no file.
 func (f *Flags) nets(w *forecast.Workload, stored float64) ([]forecast.Net, error) {
 	out, base := []forecast.Net{}, w.Spec
 	add := func(flag, name, kind string, shaped func(*family.Family) (*control.Net, error)) error {

@@ -310,8 +310,8 @@ func TestSampleIsAJob(t *testing.T) {
 	}
 }
 
-// TestNetsOfHosts: a model patch counts in forecasts, is taken by its header's hash, and one that does not fit the model
-// or the latent is refused by its field. What a run gives with it is compared in TestComfyUIReplay.
+// TestNetsOfHosts: a model patch counts in forecasts, is taken by its header's hash, and one that does not fit the
+// model or the latent is refused by its field. What a run gives with it is compared in TestComfyUIReplay.
 func TestNetsOfHosts(t *testing.T) {
 	dir, prints := goldenRoot(t, "qwen-a", "flux-b", "diffsynth-a", "diffsynth-inpaint-a")
 	c, ctx := ipctest.DialRig(t, realRig(t, dir)), wiretest.Within(t, 60*time.Second)
@@ -371,7 +371,9 @@ func TestNetsOfHosts(t *testing.T) {
 		"model.nets[0].hint": func(_ *message.SampleRequest, n *message.NetRef) {
 			n.File, n.Fingerprint = "diffsynth-inpaint-a.safetensors", "" // it reads a mask as well
 		},
-		"model.nets[0].hint ": func(_ *message.SampleRequest, n *message.NetRef) { n.Hint = f32(make([]float32, 16*32), 1, 16, 4, 8) },
+		"model.nets[0].hint ": func(_ *message.SampleRequest, n *message.NetRef) {
+			n.Hint = f32(make([]float32, 16*32), 1, 16, 4, 8)
+		},
 		"model.nets[0].file ": func(q *message.SampleRequest, _ *message.NetRef) { q.Model.File = "flux-b.safetensors" },
 	} {
 		bad, n := *q, net
@@ -389,7 +391,8 @@ func TestNetsOfHosts(t *testing.T) {
 	}
 	q.Model.Nets = []message.NetRef{net}
 	var e *wire.Error
-	if _, err := ipctest.Load(ctx, c, &message.LoadRequest{Model: q.Model}); !errors.As(err, &e) || e.Input != "model.nets" {
+	_, err = ipctest.Load(ctx, c, &message.LoadRequest{Model: q.Model})
+	if !errors.As(err, &e) || e.Input != "model.nets" {
 		t.Errorf("load with a patch: %v", err)
 	}
 }

@@ -77,7 +77,7 @@ func (l *Local) Load(ctx context.Context, q *message.LoadRequest) (*message.Load
 		}}, nil
 	}
 	if len(file.Nets) > 0 {
-		return nil, wire.BadRequest(wire.BadField("model.nets", "become resident with a run; load takes them with a forecast"))
+		return nil, wire.BadRequest(wire.BadField("model.nets", "come with a run; load takes them with a forecast only"))
 	}
 	out, err := l.runner.Load(ctx, file, q.Plan)
 	if err != nil {

@@ -41,8 +41,8 @@ func TestBatchAndSteps(t *testing.T)               { goldens().Batch(t) }
 func TestMemoryIsMeasurable(t *testing.T)          { goldens().Measured(t) }
 func TestHalfPrecision(t *testing.T)               { goldens().Half(t) }
 
-// TestLargerPicturesAreRecorded: pictures with more rows or columns than the table of positions has are drawn as ComfyUI
-// draws them, from a wider square between whose entries is read, and the forward cases hold that.
+// TestLargerPicturesAreRecorded: pictures with more rows or columns than the table of positions has are drawn as
+// ComfyUI draws them, from a wider square that lies between the table's entries, and the forward cases hold that.
 func TestLargerPicturesAreRecorded(t *testing.T) {
 	var runs map[string]struct {
 		X []int `json:"x"`
