@@ -3,6 +3,7 @@ package tests
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -311,7 +312,7 @@ func (tr *trial) each(stream, subject string, f func(jetstream.Msg, uint64)) err
 			got++
 		}
 		if got == 0 {
-			return fmt.Errorf("%s: %d messages do not come: %v", stream, left, batch.Error())
+			return errors.Join(fmt.Errorf("%s: %d messages do not come", stream, left), batch.Error())
 		}
 		left -= min(left, got)
 	}
