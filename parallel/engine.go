@@ -194,8 +194,9 @@ func (e *Engine) places() (n int) {
 	return n
 }
 
-// refit is the plan of a request on the processes that there are: with the speeds of machines that have met; one that
-// is still to be chosen, and where some are missing and the plan has more ranks than the others have places, the fastest for those. The caller holds e.work.
+// refit is the plan of a request on the processes that there are, with the speeds of machines that have met: one that
+// is still to be chosen, and where some are missing and the plan has more ranks than the others have places, the
+// fastest for those. The caller holds e.work.
 func (e *Engine) refit(r *Request, p plan.Plan) (plan.Plan, error) {
 	places, far := e.places(), e.met().Far
 	if fit := places == 0 || p.Ranks() <= places; fit && p.Choose == 0 && !far {

@@ -112,7 +112,8 @@ func TestHostsThatDifferLoad(t *testing.T) {
 }
 
 // TestSlowHostIsLeftOut: of machines that are chosen from, one that is of no use, by its rates or by its memory, has no
-// rank. The next leader of the same machines knows them before they meet, though ranks take them in another order than its list.
+// rank. The next leader of the same machines knows them before they meet, though ranks take them in another order than
+// its list.
 func TestSlowHostIsLeftOut(t *testing.T) {
 	small := siteOf(t, 2)
 	small.Devices[0].Memory = 1 << 10

@@ -63,6 +63,7 @@ type trial struct {
 	members []*member
 	mu      sync.Mutex
 	past    history
+	earlier map[string]bool // jobs that past says nothing of
 }
 
 // startTrial starts two daemons on a cluster, and has the store keep every revision of a record.
@@ -254,7 +255,9 @@ func (tr *trial) read() {
 			tr.t.Errorf("%s: %v", m.Subject(), err)
 			return
 		}
-		rec.Rev = seq
+		if rec.Rev = seq; tr.earlier[rec.Job] {
+			return
+		}
 		tr.past.records[rec.Job] = append(tr.past.records[rec.Job], rec)
 	})
 }

@@ -49,9 +49,9 @@ func readMeetings(path string) (list []meeting, err error) {
 	}), nil
 }
 
-// Keep has what hosts tell and measure when they meet written to a file, and what the same hosts have measured before used until
-// they meet. It is called once, before anything else; a file that cannot be read is not used, and replaced. failed is
-// told where one cannot be written.
+// Keep has what hosts tell and measure when they meet written to a file, and what the same hosts have said before used
+// until they meet. It is called once, before anything else; a file that cannot be read is not used, and replaced.
+// failed is told where one cannot be written.
 func (c *Cluster) Keep(path string, failed func(error)) error {
 	list, err := readMeetings(path)
 	c.mu.Lock()

@@ -165,8 +165,8 @@ func meetUnder(t *testing.T, of [2]*engine.Ledger, limit func(*testing.T)) (m [2
 // limitedCase is the variable that has TestSharedUnderLimits run one of its cases in a process of its own.
 const limitedCase = "PATCHBAY_TEST_LIMIT"
 
-// limits are what may keep a process from sharing memory: what a case sets once the ends of two processes are there, and
-// how many bytes of addresses each direction may have then.
+// limits are what may keep a process from sharing memory: what a case sets once the ends of two processes are there,
+// and how many bytes of addresses each direction may have then.
 var limits = map[string]struct {
 	set         func(t *testing.T)
 	ledger      int64 // of each process, 0: nobody counts
@@ -188,8 +188,8 @@ var limits = map[string]struct {
 	"none":         {func(*testing.T) {}, 8 << 30, sharedBytes, sharedBytes},
 }
 
-// TestSharedUnderLimits: processes that may not map, make or open the memory between them exchange through less of it or
-// through the socket, and have addresses left for everything else.
+// TestSharedUnderLimits: processes that may not map, make or open the memory between them exchange through less of it
+// or through the socket, and have addresses left for everything else.
 func TestSharedUnderLimits(t *testing.T) {
 	name := os.Getenv(limitedCase)
 	if name == "" {
