@@ -267,7 +267,7 @@ func (tr *trial) events() map[string][]message.Event {
 	out := map[string][]message.Event{}
 	tr.each(message.EventStream, message.EventSubject("*", "*"), func(m jetstream.Msg, _ uint64) {
 		var ev message.Event
-		if json.Unmarshal(m.Data(), &ev) == nil && message.Terminal(ev.Type) {
+		if json.Unmarshal(m.Data(), &ev) == nil && message.Terminal(ev.Type) && !tr.earlier[ev.Job] {
 			out[ev.Job] = append(out[ev.Job], ev)
 		}
 	})

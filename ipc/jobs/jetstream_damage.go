@@ -343,13 +343,9 @@ func (l *JetStream) health(ctx context.Context) {
 		trouble = append(trouble, fmt.Sprintf("server %s is away or behind: %s", s, strings.Join(servers[s], ", ")))
 	}
 	l.mu.Lock()
-	changed := len(l.trouble) > 0 && !slices.Equal(l.trouble, trouble)
+	defer l.mu.Unlock()
 	l.trouble = trouble
 	if copies > 0 {
 		l.copies = copies
-	}
-	l.mu.Unlock()
-	if changed { // a server that was behind may have answered with what the others had lost, and has lost it now too
-		l.Returned()
 	}
 }
