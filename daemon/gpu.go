@@ -280,19 +280,27 @@ func rated(m *forecast.Machine, infos []cuda.Info,
 	return m.For(mixed[0]), mixed, infos, nil
 }
 
+// known is the GPUs of --devices in the order of ranks, and what rated says of them.
+func (c *Config) known() (of *forecast.Machine, mixed []forecast.Device, driver *cuda.Driver, infos []cuda.Info,
+	err error,
+) {
+	if driver, infos, err = c.gpus(); err != nil {
+		return nil, nil, nil, nil, err
+	}
+	if of, err = c.Machine(); err != nil {
+		return nil, nil, nil, nil, err
+	}
+	if of, mixed, infos, err = rated(of, infos); err != nil {
+		err = fmt.Errorf("--rates %s: %w", c.Rates, err)
+	}
+	return of, mixed, driver, infos, err
+}
+
 // Cluster is the GPUs of --devices as a worker plans for them, in its order.
 func (c *Config) Cluster() (forecast.Cluster, error) {
-	_, infos, err := c.gpus()
+	m, mixed, _, infos, err := c.known()
 	if err != nil {
 		return forecast.Cluster{}, err
-	}
-	m, err := c.Machine()
-	if err != nil {
-		return forecast.Cluster{}, err
-	}
-	m, mixed, infos, err := rated(m, infos)
-	if err != nil {
-		return forecast.Cluster{}, fmt.Errorf("--rates %s: %w", c.Rates, err)
 	}
 	f := forecast.Cluster{Device: m.Device, Mixed: mixed, Link: m.Link, Hosts: 1, PerHost: len(infos)}
 	f.Between = m.Between(locations(infos))
@@ -308,16 +316,9 @@ func locations(infos []cuda.Info) (names []string) {
 
 // Kinds are machines with the table's rates of each kind of device of --devices, that of the first rank first.
 func (c *Config) Kinds() (kinds []forecast.Machine, err error) {
-	_, infos, err := c.gpus()
+	_, _, _, infos, err := c.known()
 	if err != nil {
 		return nil, err
-	}
-	m, err := c.Machine()
-	if err != nil {
-		return nil, err
-	}
-	if _, _, infos, err = rated(m, infos); err != nil {
-		return nil, fmt.Errorf("--rates %s: %w", c.Rates, err)
 	}
 	for i, info := range infos {
 		if slices.ContainsFunc(infos[:i], func(o cuda.Info) bool { return o.Name == info.Name }) {
@@ -346,15 +347,10 @@ func (c *Config) EngineConfig() (cfg parallel.Config, closing func() error, err 
 	if err != nil {
 		return cfg, closing, err
 	}
-	driver, infos, err := c.gpus()
-	if err != nil {
+	var driver *cuda.Driver
+	var infos []cuda.Info
+	if cfg.Machine, cfg.Mixed, driver, infos, err = c.known(); err != nil {
 		return cfg, closing, err
-	}
-	if cfg.Machine, err = c.Machine(); err != nil {
-		return cfg, closing, err
-	}
-	if cfg.Machine, cfg.Mixed, infos, err = rated(cfg.Machine, infos); err != nil {
-		return cfg, closing, fmt.Errorf("--rates %s: %w", c.Rates, err)
 	}
 	if driver == nil {
 		cfg.NewOps, cfg.MemoryBytes = NewOps, memory
@@ -393,4 +389,44 @@ func (c *Config) EngineConfig() (cfg parallel.Config, closing func() error, err 
 	ranks := &children{Config: c, infos: infos}
 	cfg.Hosts = ranks
 	return cfg, func() error { return errors.Join(ranks.close(), release()) }, nil
+}
+
+// site is what a process tells a leader of the devices of so many places. On the processors its ranks share what one
+// of them has alone.
+func (c *Config) site(places int, ops engine.Ops) (s forecast.Site, err error) {
+	m, mixed, _, infos, err := c.known()
+	if err != nil {
+		return s, err
+	}
+	if m == nil {
+		cpu, err := forecast.NewMachine("cpu")
+		if err != nil {
+			return s, err
+		}
+		m = &cpu
+	}
+	memory, err := ParseBytes(c.DeviceMemory)
+	if err != nil {
+		return s, err
+	}
+	reserve, err := ParseBytes(c.Reserve)
+	s.Link, s.GPUs = m.Link, infos != nil
+	for i := range places {
+		d := m.Device
+		if mixed != nil {
+			d = mixed[i%len(mixed)]
+		}
+		if s.GPUs {
+			d.Memory = infos[i%len(infos)].Memory
+			if ops, ok := ops.(engine.Reserver); ok {
+				d.Workspace = ops.Workspace(true) // of any model
+			}
+			d = d.Bounded(memory, reserve)
+		} else {
+			n := float64(places)
+			d.GEMM, d.Attention, d.Traffic = d.GEMM/n, d.Attention/n, d.Traffic/n
+		}
+		s.Devices = append(s.Devices, d)
+	}
+	return s, err
 }

@@ -114,3 +114,24 @@ func TestMeasuredGPUsAreInOrder(t *testing.T) {
 		t.Errorf("a GPU without rates: %v", err)
 	}
 }
+
+// TestSiteOfProcessors: places on the processors of a host share what one rank has there alone.
+func TestSiteOfProcessors(t *testing.T) {
+	one, err := (&Config{Devices: "cpu"}).site(1, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	two, err := (&Config{Devices: "cpu"}).site(2, nil)
+	if err != nil || len(one.Devices) != 1 || len(two.Devices) != 2 || two.GPUs || two.Check(2) != nil {
+		t.Fatalf("%+v, %v, want one place and two", two, err)
+	}
+	for _, d := range two.Devices {
+		if d.GEMM*2 != one.Devices[0].GEMM || d.Attention*2 != one.Devices[0].Attention ||
+			d.Traffic*2 != one.Devices[0].Traffic {
+			t.Errorf("one of two places has %+v, want half of %+v", d, one.Devices[0])
+		}
+	}
+	if _, err := (&Config{Devices: "cpu", Rates: "/nowhere"}).site(1, nil); err == nil {
+		t.Error("a file of rates that is not there was read")
+	}
+}

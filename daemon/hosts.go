@@ -12,6 +12,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"patchbay/ipc/wire"
+	"patchbay/parallel/forecast"
 	"patchbay/parallel/host"
 	"patchbay/parallel/remote"
 )
@@ -123,7 +124,11 @@ func (c *Config) newHosts(log zerolog.Logger) (*remote.Cluster, error) {
 		}
 		return last
 	}
-	there := remote.NewCluster(n, c.exchange(), list, func(cl *remote.Client) host.Host { return far{cl, roots} },
+	there := remote.NewCluster(n, c.exchange(), list, func(cl *remote.Client) host.Host {
+		site := cl.Site()
+		log.Info().Stringer("host", cl).Str("rates", forecast.Cluster{}.At(site).Sources()).Msg("ranks run on a host")
+		return far{cl, roots}
+	},
 		func(address string, err error) {
 			if err != nil {
 				log.Warn().Str("host", address).Err(err).Msg("a host is not used")
@@ -137,9 +142,9 @@ func (c *Config) newHosts(log zerolog.Logger) (*remote.Cluster, error) {
 	if err != nil {
 		log.Warn().Err(err).Msg("nothing is known of the network before hosts meet")
 	}
-	if bandwidth, latency, _, _ := there.Network(); bandwidth > 0 {
-		log.Info().Float64("bandwidth", bandwidth).Float64("latency", latency).Msg(
-			"until hosts meet the network is taken to be what they measured last time")
+	if met := there.Met(); met.Places != nil {
+		log.Info().Float64("bandwidth", met.Bandwidth).Float64("latency", met.Latency).Msg(
+			"until hosts meet devices and network are taken to be what they were last time")
 	}
 	return there, nil
 }

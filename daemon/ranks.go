@@ -23,6 +23,7 @@ import (
 	"patchbay/parallel/comm"
 	"patchbay/parallel/comm/nccl"
 	"patchbay/parallel/failure"
+	"patchbay/parallel/forecast"
 	"patchbay/parallel/host"
 	"patchbay/parallel/remote"
 )
@@ -61,10 +62,8 @@ func (c *children) Changed(ranks int) bool { return ranks > c.started }
 // Missing implements parallel.Hosts.
 func (c *children) Missing() []string { return nil }
 
-// Network implements parallel.Hosts.
-func (c *children) Network() (bandwidth, latency float64, places []int, far bool) {
-	return 0, 0, nil, false
-}
+// Met implements parallel.Hosts: they have what this process has.
+func (c *children) Met() forecast.Meeting { return forecast.Meeting{} }
 
 // Start implements parallel.Hosts.
 func (c *children) Start(ranks int) ([]host.Host, error) {
@@ -305,13 +304,15 @@ func (c *Config) offer(places int, trusted bool, log zerolog.Logger) (remote.Con
 		return remote.Config{}, nil, err
 	}
 	offer := remote.Config{Host: h, Ledger: ledger, Within: ec.Transport}
+	offer.Site, err = c.site(places, h.Ops())
 	var lib *cuda.NCCL
-	if trusted {
-		if lib, err = c.between(); err != nil {
-			h.Close()
-			closing()
-			return remote.Config{}, nil, err
-		}
+	if err == nil && trusted {
+		lib, err = c.between()
+	}
+	if err != nil {
+		h.Close()
+		closing()
+		return remote.Config{}, nil, err
 	}
 	if lib != nil {
 		offer.NCCL = lib.Version

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"patchbay/parallel/forecast"
 	"patchbay/parallel/host"
 	"patchbay/parallel/remote"
 )
@@ -64,9 +65,7 @@ func (p *processes) Changed(ranks int) bool { return ranks > p.room }
 
 func (*processes) Missing() []string { return nil }
 
-func (*processes) Network() (bandwidth, latency float64, machines []int, far bool) {
-	return 0, 0, nil, false
-}
+func (*processes) Met() forecast.Meeting { return forecast.Meeting{} }
 
 func (p *processes) Start(ranks int) (out []host.Host, err error) {
 	p.room, p.pids = ranks, nil

@@ -20,18 +20,27 @@ func (e *Engine) plan(r *Request) (plan.Plan, error) {
 	if err != nil {
 		return p, err
 	}
-	if _, _, _, far := e.network(); far && p.Choose > 0 {
+	if met := e.met(); met.Far && p.Choose > 0 {
 		return p, nil
+	} else if met.Far {
+		return p, r.fits(p)
 	}
 	if p.Choose > 0 {
 		if p, err = e.choose(r, p); err != nil {
 			return p, err
 		}
 	}
-	p = e.cluster.Share(r.Model.Spec, p)
-	if err = r.fits(p); err == nil && e.cfg.DeviceOf != nil && !r.hasArea() {
+	return e.settle(r, p)
+}
+
+// settle gives a plan the speeds of its devices, and refuses it where it cannot run there.
+func (e *Engine) settle(r *Request, p plan.Plan) (plan.Plan, error) {
+	cluster, gpus := e.devices()
+	p = cluster.Share(r.Model.Spec, p)
+	err := r.fits(p)
+	if err == nil && gpus && !r.hasArea() {
 		s := e.question(r, p)
-		s.Cluster.PerHost = max(p.Ranks(), e.cfg.Ranks)
+		s.Cluster.PerHost = max(p.Ranks(), e.cfg.Ranks, len(e.met().Devices))
 		err = s.Fits(p)
 	}
 	return p, err
@@ -41,7 +50,7 @@ func (e *Engine) plan(r *Request) (plan.Plan, error) {
 func (e *Engine) question(r *Request, p plan.Plan) forecast.Search {
 	s := e.search(r.Model, r.Workload(), p)
 	s.Flat = r.hasArea()
-	if e.cfg.DeviceOf != nil {
+	if _, gpus := e.devices(); gpus {
 		s.Cluster.Device.ValueBytes = r.Compute.Size()
 	}
 	s.Device = s.Cluster.Device
@@ -51,7 +60,7 @@ func (e *Engine) question(r *Request, p plan.Plan) forecast.Search {
 // besideWeights is the bytes that each rank of a plan takes beside its weights, nil where that is not known: in the
 // memory of this process, where the session asks for it, and of entries that are limited to an area.
 func (e *Engine) besideWeights(r *Request, p plan.Plan) (bytes []int64) {
-	if r == nil || e.cfg.DeviceOf == nil || len(r.Sigmas) < 2 || r.hasArea() {
+	if _, gpus := e.devices(); r == nil || !gpus || len(r.Sigmas) < 2 || r.hasArea() {
 		return nil
 	}
 	for _, m := range e.question(r, p).Memory(p) {
@@ -64,7 +73,7 @@ func (e *Engine) besideWeights(r *Request, p plan.Plan) (bytes []int64) {
 func (e *Engine) advised(err error, r *Request, p plan.Plan) error {
 	var full *failure.Error
 	device, ok := e.ops.(engine.Located)
-	if !ok || e.cfg.DeviceOf == nil || !errors.As(err, &full) || full.Code != failure.OutOfMemory {
+	if !ok || e.cfg.DeviceOf == nil || e.met().Far || !errors.As(err, &full) || full.Code != failure.OutOfMemory {
 		return err
 	}
 	s := e.question(r, p)
@@ -101,12 +110,12 @@ func (e *Engine) choose(r *Request, p plan.Plan) (plan.Plan, error) {
 
 // search is the question which plan runs a workload fastest on as many ranks as p may take.
 func (e *Engine) search(m Model, w forecast.Workload, p plan.Plan) forecast.Search {
-	cluster := e.cluster
+	cluster, _ := e.devices()
 	cluster.Device = e.onDevice(cluster.Device, m)
 	cluster.PerHost = p.Ranks()
-	if bandwidth, latency, places, _ := e.network(); bandwidth > 0 {
-		cluster.Network = forecast.Link{Name: "measured", Bandwidth: bandwidth, Latency: latency, AllToAll: 1}
-		cluster.Places = places
+	if met := e.met(); met.Bandwidth > 0 {
+		cluster.Network = forecast.Link{Name: "measured", Bandwidth: met.Bandwidth, Latency: met.Latency, AllToAll: 1}
+		cluster.Places = met.Places
 	}
 	if cluster.Mixed != nil {
 		cluster.PerHost = min(p.Ranks(), len(cluster.Mixed))
@@ -120,37 +129,46 @@ func (e *Engine) search(m Model, w forecast.Workload, p plan.Plan) forecast.Sear
 	}
 }
 
-// network is what is known of the network between the processes of the ranks.
-func (e *Engine) network() (bandwidth, latency float64, places []int, far bool) {
+// met is what is known of the processes of the ranks.
+func (e *Engine) met() forecast.Meeting {
 	if e.cfg.Hosts == nil {
-		return 0, 0, nil, false
+		return forecast.Meeting{}
 	}
-	return e.cfg.Hosts.Network()
+	return e.cfg.Hosts.Met()
+}
+
+// devices is one rank as the planner sees it, and whether it works on a GPU: by what the hosts have told of themselves,
+// where ranks run on other machines.
+func (e *Engine) devices() (cluster forecast.Cluster, gpus bool) {
+	met := e.met()
+	gpus = e.cfg.DeviceOf != nil
+	if met.Devices != nil {
+		gpus = met.GPUs
+	}
+	return e.cluster.At(met.Site), gpus
 }
 
 // onDevice is a device with what the operations there and the weights of a model say of its memory. Without devices it
 // stays as it is.
 func (e *Engine) onDevice(d forecast.Device, m Model) forecast.Device {
-	if e.cfg.DeviceOf == nil {
+	if _, gpus := e.devices(); !gpus {
 		return d
 	}
 	if bytes := e.weightBytes(m); bytes > 0 && m.Spec.Params > 0 {
 		d.WeightBytes = float64(bytes) / float64(m.Spec.Params)
+	}
+	if e.met().Devices != nil { // hosts have told of the rest
+		return d
 	}
 	if ops, ok := e.ops.(engine.Reserver); ok {
 		d.Workspace = ops.Workspace(m.Blocks)
 	}
 	if ops, ok := e.ops.(engine.Located); ok && e.cluster.Mixed == nil { // what others keep, they may give back
 		if _, total, err := ops.DeviceMemory(); err == nil {
-			d.Name, d.Memory, d.Reserved = ops.Location(), total, min(e.cfg.Reserve, total-1)
+			d.Name, d.Memory = ops.Location(), total
 		}
-	} else if d.Memory > 0 {
-		d.Reserved = min(e.cfg.Reserve, d.Memory-1)
 	}
-	if most := e.cfg.DeviceMemory; most > 0 && (d.Memory == 0 || most < d.Memory-d.Reserved) {
-		d.Memory, d.Reserved = most, 0
-	}
-	return d
+	return d.Bounded(e.cfg.DeviceMemory, e.cfg.Reserve)
 }
 
 // Forecast is what a run is expected to take on this engine's devices.
@@ -260,8 +278,8 @@ func (r *Request) hasArea() bool {
 
 // Rates says where the rates come from that plans are chosen by.
 func (e *Engine) Rates() string {
-	f := e.cluster
-	f.PerHost = max(1, e.cfg.Ranks)
+	f, _ := e.devices()
+	f.PerHost = max(1, e.cfg.Ranks, len(e.met().Devices))
 	return f.Sources()
 }
 

@@ -34,7 +34,8 @@ func (e *Engine) run(ctx context.Context, req *Request, observe Observe, stats S
 		return &Result{Latent: d.toLatent(x), X0: d.toLatent(x), Stats: stats}, nil
 	}
 	e.next++
-	d.ctx, d.team, d.stats, d.device = ctx, e.team, stats, e.cluster.Device
+	cluster, _ := e.devices()
+	d.ctx, d.team, d.stats, d.device = ctx, e.team, stats, cluster.Device
 	d.session = &session{team: e.team, id: e.next}
 	d.progress = newProgress(d, observe)
 	stop := context.AfterFunc(ctx, d.session.cancel)

@@ -67,10 +67,8 @@ type Hosts interface {
 	Changed(ranks int) bool
 	// Missing says which processes there should be and cannot be had now, and why.
 	Missing() []string
-	// Network is what the machines have measured of the network between them when they met last: bytes per second that one
-	// receives while it sends as many, and seconds of a message, 0: nothing; with the places of each. far is false where
-	// all processes are on this machine.
-	Network() (bandwidth, latency float64, places []int, far bool)
+	// Met is what is known of the processes.
+	Met() forecast.Meeting
 }
 
 // Divisible is Hosts of which several engines may have some each at the same time.
@@ -196,12 +194,15 @@ func (e *Engine) places() (n int) {
 	return n
 }
 
-// refit is the plan of a request on the processes that there are: one that is still to be chosen, and where some are
-// missing and the plan has more ranks than the others have places, the fastest for those. The caller holds e.work.
+// refit is the plan of a request on the processes that there are, with the speeds of machines that have met: one that
+// is still to be chosen, and where some are missing and the plan has more ranks than the others have places, the
+// fastest for those. The caller holds e.work.
 func (e *Engine) refit(r *Request, p plan.Plan) (plan.Plan, error) {
-	places := e.places()
-	if fit := places == 0 || p.Ranks() <= places; fit && p.Choose == 0 {
+	places, far := e.places(), e.met().Far
+	if fit := places == 0 || p.Ranks() <= places; fit && p.Choose == 0 && !far {
 		return p, nil
+	} else if fit && p.Choose == 0 {
+		return e.settle(r, p)
 	} else if fit {
 		places = p.Choose
 	}
@@ -222,7 +223,7 @@ func (e *Engine) refit(r *Request, p plan.Plan) (plan.Plan, error) {
 	} else if err != nil {
 		return p, err
 	}
-	return own, r.fits(own)
+	return e.settle(r, own)
 }
 
 func gone(h host.Host) bool { return h.Err() != nil }
@@ -280,16 +281,16 @@ func (e *Engine) stop() {
 	}
 }
 
-// hostOf is the number of the process that a rank runs in: neighbours share one.
-func (e *Engine) hostOf(rank int) int {
+// hostOf is the number of the process that a rank runs in, and its place there: neighbours share one.
+func (e *Engine) hostOf(rank int) (at, place int) {
 	for i, h := range e.hosts {
 		n := h.Places()
-		if n == 0 || rank < n {
-			return i
+		if n == 0 || rank < n || i == len(e.hosts)-1 {
+			return i, rank
 		}
 		rank -= n
 	}
-	return len(e.hosts) - 1
+	return 0, rank
 }
 
 // Close waits for the work in hand, ends the ranks and frees all weights.

@@ -157,14 +157,20 @@ func farHosts(t *testing.T, count int, silence time.Duration) (*Engine, *hosts, 
 	return e, models, cables, c
 }
 
-// station starts a host with two places and returns its address.
+// station starts a host with two places, of which it tells nothing, and returns its address.
 func station(t *testing.T, n remote.Network, models *hosts) string {
+	t.Helper()
+	return stationAt(t, n, models, forecast.Site{}, 2)
+}
+
+// stationAt starts a host with so many places, of which it tells what site says.
+func stationAt(t *testing.T, n remote.Network, models *hosts, site forecast.Site, places int) string {
 	t.Helper()
 	ops := testOps
 	if models.ops != nil {
 		ops = models.ops
 	}
-	own, err := host.New(host.Config{NewOps: ops, Places: 2})
+	own, err := host.New(host.Config{NewOps: ops, Places: places})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,7 +179,7 @@ func station(t *testing.T, n remote.Network, models *hosts) string {
 		t.Fatal(err)
 	}
 	s := &remote.Station{
-		Network: n, Offer: remote.Config{Host: own, Open: models.open},
+		Network: n, Offer: remote.Config{Host: own, Site: site, Open: models.open},
 		Hung: func(err error) {
 			if models.hung == nil {
 				t.Error(err)
@@ -212,9 +218,9 @@ func TestFarPlansKnowTheNetwork(t *testing.T) {
 	if p := planOf(t, strings.TrimPrefix(res.Stats.Plan, "one rank")); p.Ranks() > 2 {
 		t.Errorf("chose %s, which exchanges between the machines", p)
 	}
-	bandwidth, latency, _, far := c.Network()
-	if !far || !(bandwidth > 0) || !(latency >= 0.025) {
-		t.Errorf("measured %.3g bytes a second and %v s, want 25 ms or more", bandwidth, latency)
+	met := c.Met()
+	if !met.Far || !(met.Bandwidth > 0) || !(met.Latency >= 0.025) {
+		t.Errorf("measured %.3g bytes a second and %v s, want 25 ms or more", met.Bandwidth, met.Latency)
 	}
 	s := e.search(r.Model, r.Workload(), planOf(t, "ranks=4"))
 	s.Cluster.Network = forecast.Link{Bandwidth: 1e15}
@@ -261,19 +267,18 @@ func TestMeasuredNetworkIsKept(t *testing.T) {
 		if _, err := e.Sample(context.Background(), r, nil); err != nil {
 			t.Fatal(err)
 		}
-		_, latency, _, _ := c.Network()
-		return latency
+		return c.Met().Latency
 	}
 	for _, delay := range []time.Duration{0, 25 * time.Millisecond} {
 		measured := run(delay)
 		e, c, err := lead(list)
-		bandwidth, latency, places, far := c.Network()
-		if err != nil || !far || !(bandwidth > 0) || latency != measured || !slices.Equal(places, []int{2, 2}) {
-			t.Errorf("with %v: kept %.3g bytes a second, %v s, places %v, %v; measured %v s", delay, bandwidth, latency, places,
-				err, measured)
+		met := c.Met()
+		if err != nil || !met.Far || !(met.Bandwidth > 0) || met.Latency != measured ||
+			!slices.Equal(met.Places, []int{2, 2}) {
+			t.Errorf("with %v: kept %+v, %v; measured %v s", delay, met, err, measured)
 		}
-		if delay > 0 && !(latency >= 0.025) {
-			t.Errorf("kept %v s, of a meeting before the last", latency)
+		if delay > 0 && !(met.Latency >= 0.025) {
+			t.Errorf("kept %v s, of a meeting before the last", met.Latency)
 		}
 		s := e.search(r.Model, r.Workload(), planOf(t, "ranks=4"))
 		if s.Cluster.Network.Latency != measured || !slices.Equal(s.Cluster.Places, []int{2, 2}) {
@@ -282,16 +287,16 @@ func TestMeasuredNetworkIsKept(t *testing.T) {
 		e.Close()
 	}
 	e, c, _ := lead(list[:1])
-	if bandwidth, _, _, _ := c.Network(); bandwidth != 0 {
-		t.Errorf("other hosts are thought to have measured %.3g bytes a second", bandwidth)
+	if met := c.Met(); met.Bandwidth != 0 {
+		t.Errorf("other hosts are thought to have measured %.3g bytes a second", met.Bandwidth)
 	}
 	e.Close()
 	if err := os.WriteFile(file, []byte("[{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	e, c, err := lead(list)
-	if bandwidth, _, _, _ := c.Network(); bandwidth != 0 || err == nil || !strings.Contains(err.Error(), file) {
-		t.Errorf("a file that is spoilt: %.3g bytes a second, %v", bandwidth, err)
+	if met := c.Met(); met.Bandwidth != 0 || err == nil || !strings.Contains(err.Error(), file) {
+		t.Errorf("a file that is spoilt: %.3g bytes a second, %v", met.Bandwidth, err)
 	}
 	e.Close()
 	run(0)
@@ -426,7 +431,7 @@ func TestHostsThatAreNotUsed(t *testing.T) {
 	cases := []struct{ address, want string }{
 		{good, ""},
 		{station(t, other, models), "another cluster key"},
-		{station(t, later, models), "it runs version 1.1 (protocol 5), this machine 1.0 (protocol 5)"},
+		{station(t, later, models), "it runs version 1.1 (protocol 6), this machine 1.0 (protocol 6)"},
 		{taken, "it works for " + leader.LocalAddr().String()},
 		{silent.Addr().String(), "it does not answer within 5s"},
 		{garbage.Addr().String(), "tls: first record does not look like a TLS handshake"},

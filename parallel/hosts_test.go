@@ -16,6 +16,7 @@ import (
 
 	"patchbay/engine"
 	"patchbay/parallel/failure"
+	"patchbay/parallel/forecast"
 	"patchbay/parallel/host"
 	"patchbay/parallel/remote"
 )
@@ -63,9 +64,7 @@ func (h *hosts) Changed(ranks int) bool { return ranks > h.room }
 
 func (h *hosts) Missing() []string { return nil }
 
-func (h *hosts) Network() (bandwidth, latency float64, places []int, far bool) {
-	return 0, 0, nil, false
-}
+func (h *hosts) Met() forecast.Meeting { return forecast.Meeting{} }
 
 func (h *hosts) Start(ranks int) ([]host.Host, error) {
 	h.starts++
@@ -96,7 +95,8 @@ func (h *hosts) process(i int) (*remote.Client, error) {
 	go func() {
 		defer h.served.Done()
 		defer func() { _ = listen.Close() }()
-		cfg, offer := host.Config{NewOps: h.ops, Places: 1}, remote.Config{Listen: listen, Open: h.open}
+		ops := func(place, ranks int) (engine.Ops, error) { return h.ops(i+place, ranks) }
+		cfg, offer := host.Config{NewOps: ops, Places: 1}, remote.Config{Listen: listen, Open: h.open}
 		if h.device != nil {
 			h.device(i, &cfg, &offer)
 		}

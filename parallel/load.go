@@ -35,7 +35,6 @@ func (e *Engine) Load(ctx context.Context, m Model, text string) (Loaded, error)
 	if n := plan.MaxStages(m.Spec); p.Owns() && p.Pipe > n {
 		return out, plan.Refuse("pipe", "is %d, the blocks of %s make at most %d stages", p.Pipe, m.Spec.Family, n)
 	}
-	p = e.cluster.Share(m.Spec, p)
 	release, err := e.alone(ctx)
 	if err != nil {
 		return out, err
@@ -50,6 +49,8 @@ func (e *Engine) Load(ctx context.Context, m Model, text string) (Loaded, error)
 	if n := e.places(); n > 0 && p.Ranks() > n {
 		return out, plan.Refuse("ranks", "are %d, the hosts that answer have places for %d", p.Ranks(), n)
 	}
+	cluster, _ := e.devices()
+	p = cluster.Share(m.Spec, p)
 	start := time.Now()
 	loaded, err := e.acquire(m, p, nil)
 	if err != nil {
@@ -65,7 +66,8 @@ func (e *Engine) Load(ctx context.Context, m Model, text string) (Loaded, error)
 // takes beside them there (nil: none is known), and reports whether any had to be loaded. All processes load at the
 // same time.
 func (e *Engine) acquire(m Model, split plan.Plan, r *Request) (loaded bool, err error) {
-	lanes := forecast.OwnLanes(m.Spec, split, e.cluster.Device)
+	cluster, _ := e.devices()
+	lanes := forecast.OwnLanes(m.Spec, split, cluster.Device)
 	return e.hold(m, split, e.besideWeights(r, split), func(at plan.Coord) dit.Held { return split.Held(lanes, at) })
 }
 
@@ -74,8 +76,9 @@ func (e *Engine) hold(m Model, split plan.Plan, beside []int64, held func(plan.C
 	m.WeightBytes = e.weightBytes(m)
 	need := make([][]host.Need, len(e.hosts))
 	for rank := range split.Ranks() {
-		at, h := e.hostOf(rank), held(plan.Mesh{Plan: split}.At(rank))
-		n := host.Need{Rank: rank, Held: h, Bytes: m.heldBytes(h)}
+		at, place := e.hostOf(rank)
+		h := held(plan.Mesh{Plan: split}.At(rank))
+		n := host.Need{Place: place, Held: h, Bytes: m.heldBytes(h)}
 		if beside != nil {
 			n.Beside = beside[rank]
 		}
@@ -97,7 +100,7 @@ func (e *Engine) hold(m Model, split plan.Plan, beside []int64, held func(plan.C
 
 // weightBytes is the memory of the weights of a model where the ranks are.
 func (e *Engine) weightBytes(m Model) int64 {
-	if e.cfg.DeviceOf != nil && m.WideBytes > 0 {
+	if _, gpus := e.devices(); gpus && m.WideBytes > 0 {
 		return m.WideBytes
 	}
 	return m.WeightBytes

@@ -49,17 +49,18 @@ func newTeam(of host.Team, e *Engine) (*team, error) {
 		t.scheduler.Stuck = t.deadlock
 	}
 	t.members = make([]host.Member, t.mesh.Plan.Ranks())
-	here := make([][]int, len(e.hosts))
+	here, first := make([][]int, len(e.hosts)), make([]int, len(e.hosts))
 	of.Hosts = make([]int, len(t.members))
 	for m := range t.members {
 		rank, _ := t.Device(m)
-		at := e.hostOf(rank)
+		at, place := e.hostOf(rank)
+		first[at] = rank - place
 		here[at], of.Hosts[m] = append(here[at], m), at
 		if h, ok := e.hosts[at].(fmt.Stringer); ok {
 			t.names = append(t.names, h.String())
 		}
 	}
-	if err := t.join(of, e, here); err != nil {
+	if err := t.join(of, e, here, first); err != nil {
 		return nil, err
 	}
 	return t, nil
@@ -67,7 +68,7 @@ func newTeam(of host.Team, e *Engine) (*team, error) {
 
 // join starts the members that each process has, all at the same time: processes may wait for each other. The first
 // failure ends processes that would wait in vain.
-func (t *team) join(of host.Team, e *Engine, here [][]int) error {
+func (t *team) join(of host.Team, e *Engine, here [][]int, first []int) error {
 	joining := group.New(func(error) {
 		if e.cfg.Hosts != nil {
 			for _, h := range e.hosts {
@@ -81,7 +82,7 @@ func (t *team) join(of host.Team, e *Engine, here [][]int) error {
 			continue
 		}
 		own := of
-		own.Here = here[at]
+		own.Here, own.First = here[at], first[at]
 		joining.Go("start ranks", func() (err error) {
 			crews[at], err = h.Join(own)
 			return err

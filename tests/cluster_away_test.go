@@ -134,7 +134,7 @@ func halfOpenServers(t *testing.T) {
 // daemonsAway has three real daemons on three servers. Of two that run a job one is killed and the other one is stopped
 // until the third has both jobs. Those that are back take part in the next round.
 func daemonsAway(t *testing.T) {
-	program, tr := buildProgram(t), &trial{natsCluster: startCluster(t)}
+	program, tr := buildProgram(t), &trial{natsCluster: startCluster(t), earlier: map[string]bool{}}
 	var all []*server
 	names := map[string]*server{}
 	for i := range tr.nodes {
@@ -150,7 +150,10 @@ func daemonsAway(t *testing.T) {
 		all, names[string(name)] = append(all, s), s
 	}
 	for round := range awayRounds {
-		tr.keepRevisions() // a daemon that starts has forgotten those of earlier rounds
+		tr.keepRevisions() // a daemon that starts has forgotten those of earlier rounds, whose jobs begin with their end now
+		for _, id := range tr.past.receipts {
+			tr.earlier[id] = true
+		}
 		tr.past = history{}
 		tr.awayRound(all, names, 2*round)
 		tr.finish()
@@ -206,7 +209,8 @@ func (tr *trial) awayRound(all []*server, names map[string]*server, first int) {
 		submit(fmt.Sprintf("quick-%d-%d", first, i), quick)
 	}
 	heir := all[slices.IndexFunc(all, func(s *server) bool { return s != at[0] && s != at[1] })]
-	frozen := []int{at[1].cmd.Process.Pid, at[1].workerPIDs()[0]}
+	workers := at[1].workerPIDs() // of all that it has started since
+	frozen := []int{at[1].cmd.Process.Pid, workers[len(workers)-1]}
 	dropped := strings.Count(at[1].log.String(), resultDropped)
 	at[0].kill()
 	for _, pid := range frozen {

@@ -64,6 +64,7 @@ type trial struct {
 	members []*member
 	mu      sync.Mutex
 	past    history
+	earlier map[string]bool // jobs that past says nothing of
 }
 
 // startTrial starts two daemons on a cluster, and has the store keep every revision of a record.
@@ -262,8 +263,9 @@ func (tr *trial) read() {
 					tr.t.Errorf("%s: %v", m.Subject(), err)
 					return
 				}
-				rec.Rev = seq
-				records[rec.Job] = append(records[rec.Job], rec)
+				if rec.Rev = seq; !tr.earlier[rec.Job] {
+					records[rec.Job] = append(records[rec.Job], rec)
+				}
 			})
 		}
 		if err == nil {
@@ -281,7 +283,7 @@ func (tr *trial) events() (map[string][]message.Event, error) {
 	out := map[string][]message.Event{}
 	err := tr.each(message.EventStream, message.EventSubject("*", "*"), func(m jetstream.Msg, _ uint64) {
 		var ev message.Event
-		if json.Unmarshal(m.Data(), &ev) == nil && message.Terminal(ev.Type) {
+		if json.Unmarshal(m.Data(), &ev) == nil && message.Terminal(ev.Type) && !tr.earlier[ev.Job] {
 			out[ev.Job] = append(out[ev.Job], ev)
 		}
 	})

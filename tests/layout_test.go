@@ -29,7 +29,7 @@ func rooms() map[string][]string {
 		"node":   {"pyjson", "lru", "fault", "picture/resample", "picture", "editor", "files", "value", "graph", "classes"},
 		"parallel": {
 			"failure", "comm", "comm/deferred", "comm/localcuda", "comm/nccl", "plan", "group", "comm/stream", "rank", "host",
-			"remote", "forecast", ".",
+			"forecast", "remote", ".",
 		},
 		"ipc": {"wire", "bulk", "message", "members", "client", "meter", "broker", "jobs", "serve", "worker"},
 	}

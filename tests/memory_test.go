@@ -130,6 +130,29 @@ func TestAddressSpace(t *testing.T) {
 	}
 }
 
+// TestAddressSpaceOfRanks: under a limit of address space ranks in processes of their own map less between them, and
+// none of them dies of it.
+func TestAddressSpaceOfRanks(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, buildProgram(t), `ulimit -v 4000000; exec "$@"`, "--placement", "children")
+	c := s.client()
+	ctx, stop := context.WithTimeout(context.Background(), 2*patience)
+	defer stop()
+	for i, plan := range []string{"ulysses=2", "ring=2,ulysses=2", "tensor=4"} {
+		job := &message.RunRequest{Workflow: sized(t, 512, i), Plan: plan}
+		end, err := client.Run(ctx, c, job, &client.Collector{})
+		if err != nil || end.Type != message.EventSuccess {
+			t.Fatalf("%s: %+v %v\n%s", plan, end, err, s.log)
+		}
+		if rec := s.waitState(c, end.Job, message.Done); rec.Attempt != 1 {
+			t.Errorf("%s was done in attempt %d", plan, rec.Attempt)
+		}
+	}
+	if ranks := children(s.workerPIDs()[0]); len(ranks) != 4 {
+		t.Errorf("%d ranks run", len(ranks))
+	}
+}
+
 // picturesOf is a workflow of so many plain pictures that are inverted and shown.
 func picturesOf(n, side, color int) string {
 	flow := ""

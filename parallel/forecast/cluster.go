@@ -191,6 +191,11 @@ func (f Cluster) Sorted() Cluster {
 	f.Mixed = slices.Clone(f.Mixed)
 	slices.SortStableFunc(f.Mixed, func(a, b Device) int { return cmp.Compare(b.GEMM, a.GEMM) })
 	f.Device, f.PerHost = f.Mixed[0], len(f.Mixed)
+	return f.plain()
+}
+
+// plain is a cluster without Mixed where all devices there are Device.
+func (f Cluster) plain() Cluster {
 	if !slices.ContainsFunc(f.Mixed, func(d Device) bool { return d != f.Device }) {
 		f.Mixed = nil
 	}

@@ -79,6 +79,82 @@ func (m *Machine) For(d Device) *Machine {
 	return &out
 }
 
+// Site is the devices of a machine, or of several that have met, as their ranks find them.
+type Site struct {
+	Devices []Device `json:"devices,omitempty"` // by place; nil: not known
+	Link    Link     `json:"link"`              // between those of one machine, the slowest of several
+	GPUs    bool     `json:"gpus,omitempty"`    // they are GPUs; of several machines the first
+}
+
+// Check refuses what no prediction for so many places can be made with.
+func (s *Site) Check(places int) error {
+	if s.Devices == nil {
+		return nil
+	}
+	if len(s.Devices) != places {
+		return fmt.Errorf("it tells of %d devices for %d places", len(s.Devices), places)
+	}
+	for i, d := range s.Devices {
+		if err := (Machine{Device: d, Link: s.Link}).check(i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Fastest is the rate of the first device, by which sites are put in order; 0: not known.
+func (s *Site) Fastest() float64 {
+	if s.Devices == nil {
+		return 0
+	}
+	return s.Devices[0].GEMM
+}
+
+// Join is the site of machines whose ranks follow each other. Where one of them is not known, nothing is.
+func Join(sites []Site) (all Site) {
+	for i, s := range sites {
+		if s.Devices == nil {
+			return Site{}
+		}
+		if i == 0 || s.Link.Bandwidth < all.Link.Bandwidth {
+			all.Link = s.Link
+		}
+		all.Devices = append(all.Devices, s.Devices...)
+		all.GPUs = sites[0].GPUs
+	}
+	return all
+}
+
+// Meeting is what is known of processes that ranks run in, by what they have told and measured when they met last.
+type Meeting struct {
+	Site
+	Far    bool  // they are on other machines
+	Places []int // of each process; nil: they have not met
+	// Bandwidth is bytes per second that one machine receives while it sends as many, 0: not measured; Latency seconds of
+	// a message.
+	Bandwidth, Latency float64
+}
+
+// At is the cluster with the devices of a site, if they are known.
+func (f Cluster) At(s Site) Cluster {
+	if s.Devices == nil {
+		return f
+	}
+	f.Device, f.Mixed, f.Link, f.Between = s.Devices[0], s.Devices, s.Link, nil
+	return f.plain()
+}
+
+// Bounded is a device of which a rank may take so many bytes, 0: all but those that are reserved.
+func (d Device) Bounded(most, reserve int64) Device {
+	if d.Memory > 0 {
+		d.Reserved = min(reserve, d.Memory-1)
+	}
+	if most > 0 && (d.Memory == 0 || most < d.Memory-d.Reserved) {
+		d.Memory, d.Reserved = most, 0
+	}
+	return d
+}
+
 // machineFile is how a Machine is written: devices.json with a device of each kind and at most one link.
 type machineFile struct {
 	Devices []Device `json:"devices"`

@@ -36,7 +36,7 @@ func (h *Local) JoinOver(transport comm.Transport, t Team) (Crew, error) {
 	for i, member := range t.Here {
 		at, _ := t.Device(member) // both ways of a folded stage work on one device
 		var err error
-		if ops[member], err = h.cfg.NewOps(at, cmp.Or(t.Beside, t.Plan.Ranks())); err != nil {
+		if ops[member], err = h.cfg.NewOps(at-t.First, cmp.Or(t.Beside, t.Plan.Ranks())); err != nil {
 			closeOps(ops, t.Here[:i])
 			return nil, fmt.Errorf("start rank %d: %w", member, err)
 		}
@@ -55,7 +55,7 @@ func (h *Local) JoinOver(transport comm.Transport, t Team) (Crew, error) {
 		} else {
 			stores[member] = rank.NewSkipStore()
 		}
-		weights, err := h.placesOf(at)
+		weights, err := h.placesOf(at - t.First)
 		if err != nil {
 			return nil, err
 		}

@@ -28,7 +28,7 @@ type Weights interface {
 
 // Need is a part of a model's weights that a rank holds.
 type Need struct {
-	Rank  int // of the plan: its device gets the part
+	Place int // of the rank that holds it, whose device gets it
 	Held  dit.Held
 	Bytes int64 // estimate of the memory
 	// Beside is what the rank takes on its device next to the weights (activations, exchanges, kept keys and values,
@@ -44,6 +44,7 @@ type Team struct {
 	Deadline time.Duration // of a wait for a peer
 	Hosts    []int         // number of the process that each member lives in; nil: all share one
 	Here     []int         // members that live in the process that is told, ascending
+	First    int           // rank that has the first place of that process
 	Beside   int           // ranks that compute at the same time, those of other teams too; 0: the plan's
 }
 
@@ -190,7 +191,7 @@ func (h *Local) placesOf(rank int) (*placements, error) {
 func (h *Local) Acquire(key string, w Weights, need []Need) (loaded bool, err error) {
 	parts, order, beside := map[*placements][]Need{}, []*placements(nil), map[*placements]int64{}
 	for _, n := range need {
-		p, err := h.placesOf(n.Rank)
+		p, err := h.placesOf(n.Place)
 		if err != nil {
 			return false, err
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"patchbay/parallel/failure"
+	"patchbay/parallel/forecast"
 	"patchbay/parallel/group"
 	"patchbay/parallel/host"
 	"patchbay/parallel/rank"
@@ -25,6 +26,7 @@ type Client struct {
 	why     func() error // why the process has gone
 	address string
 	places  int
+	site    forecast.Site
 	nccl    string // version that the process would exchange by
 	late    bool   // its exchanges are not interruptible
 	run     *group.Group
@@ -60,7 +62,11 @@ func newClient(name string, conn net.Conn, why func() error) (*Client, error) {
 		c.Close()
 		return nil, err
 	}
-	c.address, c.places, c.nccl, c.late = a.Address, a.Places, a.NCCL, a.Late
+	if err := a.Site.Check(a.Places); err != nil {
+		c.Close()
+		return nil, fmt.Errorf("the rates of its devices: %w", err)
+	}
+	c.address, c.places, c.site, c.nccl, c.late = a.Address, a.Places, a.Site, a.NCCL, a.Late
 	return c, nil
 }
 
@@ -259,6 +265,9 @@ func (c *Client) String() string { return c.name }
 
 // Places implements host.Host.
 func (c *Client) Places() int { return c.places }
+
+// Site is what the process has told of its devices.
+func (c *Client) Site() forecast.Site { return c.site }
 
 // Interruptible implements host.Host.
 func (c *Client) Interruptible() bool { return !c.late }

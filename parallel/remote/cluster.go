@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"patchbay/parallel/forecast"
 	"patchbay/parallel/host"
 )
 
@@ -71,11 +73,13 @@ func (c *Cluster) Missing() (out []string) {
 	return out
 }
 
-// Network implements parallel.Hosts.
-func (c *Cluster) Network() (bandwidth, latency float64, places []int, far bool) {
+// Met implements parallel.Hosts.
+func (c *Cluster) Met() forecast.Meeting {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.met.Bandwidth, c.met.Latency, c.met.Places, true
+	return forecast.Meeting{
+		Site: c.met.Site, Far: true, Places: c.met.Places, Bandwidth: c.met.Bandwidth, Latency: c.met.Latency,
+	}
 }
 
 // lacks notes why a host cannot be used, nil if it can, and says so when that is new.
@@ -109,10 +113,12 @@ func (c *Cluster) Start(int) ([]host.Host, error) {
 		speed, err := Meet(clients, c.by, true)
 		if err == nil {
 			m := meeting{Bandwidth: speed.Bandwidth, Latency: speed.Latency, At: time.Now().UTC()}
+			var sites []forecast.Site
 			for _, cl := range clients {
 				m.Hosts = append(m.Hosts, strings.TrimPrefix(cl.address, scheme+":"))
-				m.Places = append(m.Places, cl.places)
+				m.Places, sites = append(m.Places, cl.places), append(sites, cl.site)
 			}
+			m.Site = forecast.Join(sites)
 			c.keep(m)
 			return c.wrapped(clients), nil
 		}
@@ -136,7 +142,8 @@ func (c *Cluster) wrapped(clients []*Client) (out []host.Host) {
 	return out
 }
 
-// greet connects to all hosts but those left out, at the same time, and returns who answers, in the order of the list.
+// greet connects to all hosts but those left out, at the same time, and returns who answers: whoever has the fastest
+// device first, alike ones in the order of the list.
 func (c *Cluster) greet(left []string) (out []*Client) {
 	addresses := c.list()
 	clients := make([]*Client, len(addresses))
@@ -159,6 +166,7 @@ func (c *Cluster) greet(left []string) (out []*Client) {
 			out = append(out, cl)
 		}
 	}
+	slices.SortStableFunc(out, func(a, b *Client) int { return cmp.Compare(b.site.Fastest(), a.site.Fastest()) })
 	return out
 }
 

@@ -9,12 +9,15 @@ import (
 	"path/filepath"
 	"slices"
 	"time"
+
+	"patchbay/parallel/forecast"
 )
 
-// meeting is what machines have measured of the network between them when they met.
+// meeting is what machines have told of themselves, and measured of the network between them, when they met.
 type meeting struct {
-	Hosts     []string  `json:"hosts"`  // addresses, in the order of ranks
-	Places    []int     `json:"places"` // of each
+	Hosts  []string `json:"hosts"`  // addresses, in the order of ranks
+	Places []int    `json:"places"` // of each
+	forecast.Site
 	Bandwidth float64   `json:"bandwidth"`
 	Latency   float64   `json:"latency"`
 	At        time.Time `json:"at"`
@@ -37,21 +40,25 @@ func readMeetings(path string) (list []meeting, err error) {
 		return nil, fmt.Errorf("measured networks in %s: %w", path, err)
 	}
 	return slices.DeleteFunc(list, func(m meeting) bool {
-		return !(m.Bandwidth > 0) || !(m.Latency >= 0) || len(m.Hosts) != len(m.Places) ||
-			slices.ContainsFunc(m.Places, func(n int) bool { return n < 1 })
+		places := 0
+		for _, n := range m.Places {
+			places += n
+		}
+		return !(m.Bandwidth > 0) && m.Devices == nil || !(m.Latency >= 0) || len(m.Hosts) != len(m.Places) ||
+			slices.ContainsFunc(m.Places, func(n int) bool { return n < 1 }) || m.Check(places) != nil
 	}), nil
 }
 
-// Keep has what hosts measure when they meet written to a file, and what the same hosts have measured before used until
-// they meet. It is called once, before anything else; a file that cannot be read is not used, and replaced. failed is
-// told where one cannot be written.
+// Keep has what hosts tell and measure when they meet written to a file, and what the same hosts have said before used
+// until they meet. It is called once, before anything else; a file that cannot be read is not used, and replaced.
+// failed is told where one cannot be written.
 func (c *Cluster) Keep(path string, failed func(error)) error {
 	list, err := readMeetings(path)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.file, c.failed = path, failed
 	for _, m := range list {
-		if slices.Equal(m.Hosts, c.list()) {
+		if sameHosts(m.Hosts, c.list()) {
 			c.met = m
 			break
 		}
@@ -59,15 +66,20 @@ func (c *Cluster) Keep(path string, failed func(error)) error {
 	return err
 }
 
+// sameHosts reports whether two lists have the same hosts: ranks may take them in another order.
+func sameHosts(a, b []string) bool {
+	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
+}
+
 // keep notes a meeting, and writes it down.
 func (c *Cluster) keep(m meeting) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.met = m; c.file == "" || m.Bandwidth <= 0 {
+	if c.met = m; c.file == "" || m.Bandwidth <= 0 && m.Devices == nil {
 		return
 	}
 	list, _ := readMeetings(c.file)
-	list = slices.DeleteFunc(list, func(o meeting) bool { return slices.Equal(o.Hosts, m.Hosts) })
+	list = slices.DeleteFunc(list, func(o meeting) bool { return sameHosts(o.Hosts, m.Hosts) })
 	list = append([]meeting{m}, list[:min(len(list), keptMeetings-1)]...)
 	b, err := json.MarshalIndent(list, "", " ")
 	if err == nil {

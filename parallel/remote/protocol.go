@@ -10,12 +10,13 @@ import (
 	"math"
 
 	"patchbay/parallel/failure"
+	"patchbay/parallel/forecast"
 	"patchbay/parallel/host"
 	"patchbay/parallel/rank"
 )
 
 // Version is that of the protocol: both sides are the same program, or refuse each other.
-const Version = 5
+const Version = 6
 
 // call is what the leader asks: exactly one of the fields after ID is set. Calls are answered by ID, but for Cancel,
 // Abort and Alive, which are not.
@@ -75,11 +76,12 @@ type abort struct {
 type answer struct {
 	ID       uint64
 	Err      *failure.Error
-	Address  string // to Hello: where it listens
-	Places   int    // to Hello: how many ranks it has a device for
-	NCCL     string // to Hello: version of the NCCL that it would exchange by, "" if it would not
-	Late     bool   // to Hello: ranks of a group that it has alone are not interruptible (comm.Transport)
-	Speed    Speed  // to Mesh
+	Address  string        // to Hello: where it listens
+	Places   int           // to Hello: how many ranks it has a device for
+	NCCL     string        // to Hello: version of the NCCL that it would exchange by, "" if it would not
+	Late     bool          // to Hello: ranks of a group that it has alone are not interruptible (comm.Transport)
+	Site     forecast.Site // to Hello: its devices
+	Speed    Speed         // to Mesh
 	Loaded   bool
 	Resident []host.Resident
 	Reply    *rank.Reply

@@ -16,6 +16,7 @@ import (
 	"patchbay/parallel/comm"
 	"patchbay/parallel/comm/stream"
 	"patchbay/parallel/failure"
+	"patchbay/parallel/forecast"
 	"patchbay/parallel/group"
 	"patchbay/parallel/host"
 	"patchbay/parallel/rank"
@@ -40,6 +41,8 @@ type server struct {
 // Config is what a process offers to its leader.
 type Config struct {
 	Host *host.Local // outlives the leader, with the weights that are resident
+	// Site is the rates and memory of its devices, by place; zero: not known, or all are those of the leader.
+	Site forecast.Site
 	// Open finds weights by what MarshalBinary of a host.Weights gave. key is what the leader calls them.
 	Open func(key string, model []byte) (host.Weights, error)
 	// Listen is where the other processes of the leader find this one, Dial how it finds them; nil: they are on this
@@ -149,7 +152,7 @@ func (s *server) handle(c *call, a *answer) (err error) {
 				"build", c.Hello.Version, Version)
 		}
 		a.Address, a.Places = s.Listen.Addr().Network()+":"+s.Listen.Addr().String(), s.Host.Places()
-		a.NCCL, a.Late = s.NCCL, s.Within != nil && s.Host.Places() > 1 && !s.Within.Interruptible()
+		a.Site, a.NCCL, a.Late = s.Site, s.NCCL, s.Within != nil && s.Host.Places() > 1 && !s.Within.Interruptible()
 	case c.Mesh != nil:
 		if err := s.part(); err != nil { // from those it has met before
 			return err

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"slices"
 	"sync"
@@ -20,8 +21,9 @@ import (
 // processes have mapped, and the frame says where. Each connection has such memory for either direction, an anonymous
 // file whose sender has it taken piece by piece; the receiver says in the piece that it is free again.
 const (
-	sharedBytes = 1 << 30 // of addresses in one direction: what is in flight and does not fit goes through the socket
+	sharedBytes = 1 << 30 // of addresses in one direction at most: what does not fit in goes through the socket
 	sharedStep  = 1 << 20 // by which the memory behind them grows
+	sharedPart  = 8       // of what there is takes all of them where addresses are limited
 	pieceHead   = 64      // of a piece, before the payload: a word that is not zero while it is in use
 	inlineBytes = 4096    // payloads up to this size go with their frames: one call each side
 )
@@ -36,7 +38,8 @@ type shared struct {
 
 	mu     sync.Mutex
 	users  int
-	ledger *engine.Ledger // counts what is backed
+	ledger *engine.Ledger // counts what is backed, or all addresses
+	whole  bool           // it counts all
 	backed int            // bytes from the beginning that have memory
 	pieces []piece        // in use as far as is known, in order
 }
@@ -44,46 +47,91 @@ type shared struct {
 // piece is a part of shared memory, with its head.
 type piece struct{ at, n int }
 
-// newShared makes memory for what this process sends. l counts it, nil: nobody does.
-func newShared(l *engine.Ledger) (*shared, error) {
+// room is what this process has for shared memory.
+type room struct {
+	bytes  int            // of addresses in one direction of a connection
+	whole  bool           // addresses are limited: what is mapped is lost to everything else, whether backed or not
+	ledger *engine.Ledger // counts it, nil: nobody does
+}
+
+// newRoom is the room for so many connections. Under a limit of addresses (ulimit -v) all of them together have a part
+// of what the ledger has, nothing where nobody counts. A file beyond the limit of their size (ulimit -f) would end who
+// makes it.
+func newRoom(connections int, l *engine.Ledger) room {
+	r := room{bytes: sharedBytes, ledger: l}
+	if r.whole = limitOf(unix.RLIMIT_AS) < math.MaxInt64; r.whole {
+		r.bytes = int(min(sharedBytes, l.Room()/sharedPart/int64(2*connections)))
+	}
+	r.bytes = int(min(int64(r.bytes), limitOf(unix.RLIMIT_FSIZE))) / sharedStep * sharedStep
+	return r
+}
+
+// limitOf is a limit of this process, MaxInt64 where there is none.
+func limitOf(resource int) int64 {
+	var r unix.Rlimit
+	if err := unix.Getrlimit(resource, &r); err != nil || r.Cur > math.MaxInt64 {
+		return math.MaxInt64
+	}
+	return int64(r.Cur)
+}
+
+// errNoRoom says that a system, or a ledger, has no memory for this. Payloads go through the socket then.
+var errNoRoom = errors.New("no room for shared memory")
+
+// newShared makes memory for what this process sends.
+func newShared(r room) (*shared, error) {
+	if r.bytes == 0 {
+		return nil, errNoRoom
+	}
 	fd, err := unix.MemfdCreate("patchbay-ranks", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
 		return nil, err
 	}
-	if err = unix.Ftruncate(fd, sharedBytes); err == nil {
+	if err = unix.Ftruncate(fd, int64(r.bytes)); err == nil {
 		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW)
 	}
 	var s *shared
 	if err == nil {
-		s, err = mapShared(fd)
+		s, err = r.mapShared(fd, r.bytes)
 	}
 	if err != nil {
 		return nil, errors.Join(err, unix.Close(fd))
 	}
-	s.fd, s.ledger = fd, l
+	s.fd = fd
 	return s, nil
 }
 
-func mapShared(fd int) (*shared, error) {
-	data, err := unix.Mmap(fd, 0, sharedBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_NORESERVE)
-	if err != nil {
-		return nil, err
+// mapShared maps a file of so many bytes.
+func (r room) mapShared(fd, bytes int) (*shared, error) {
+	s := &shared{fd: -1, users: 1, ledger: r.ledger, whole: r.whole}
+	if r.whole && (bytes > r.bytes || r.ledger.Take(int64(bytes)) != nil) {
+		return nil, errNoRoom
 	}
-	return &shared{data: data, fd: -1, users: 1}, nil
+	data, err := unix.Mmap(fd, 0, bytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_NORESERVE)
+	if s.data = data; err == nil {
+		return s, nil
+	}
+	if r.whole {
+		r.ledger.Give(int64(bytes))
+	}
+	if errors.Is(err, unix.ENOMEM) {
+		err = errNoRoom
+	}
+	return nil, err
 }
 
 // openShared maps the memory of the other side, which must not be able to take it away: reading would end this process.
-func openShared(fd int) (*shared, error) {
+func (r room) openShared(fd int) (*shared, error) {
 	defer func() { _ = unix.Close(fd) }() // the mapping stays
 	var st unix.Stat_t
 	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err == nil {
 		err = unix.Fstat(fd, &st)
 	}
-	if err != nil || seals&unix.F_SEAL_SHRINK == 0 || st.Size != sharedBytes {
+	if err != nil || seals&unix.F_SEAL_SHRINK == 0 || st.Size < sharedStep || st.Size > sharedBytes {
 		return nil, fmt.Errorf("a descriptor that is not the memory of a connection")
 	}
-	return mapShared(fd)
+	return r.mapShared(fd, int(st.Size))
 }
 
 // hold keeps the memory mapped until drop; false: it is gone.
@@ -107,11 +155,15 @@ func (s *shared) drop() {
 	if s.users--; s.users > 0 {
 		return
 	}
+	counted := s.backed
+	if s.whole {
+		counted = len(s.data)
+	}
 	_ = unix.Munmap(s.data)
 	if s.fd >= 0 {
 		_ = unix.Close(s.fd)
-		s.ledger.Give(int64(s.backed))
 	}
+	s.ledger.Give(int64(counted))
 	s.data, s.backed = nil, 0
 }
 
@@ -151,11 +203,15 @@ func (s *shared) back(n int) bool {
 		return n <= s.backed
 	}
 	more := min((n+sharedStep-1)/sharedStep*sharedStep, len(s.data)) - s.backed
-	if s.ledger.Take(int64(more)) != nil {
+	counted := int64(more)
+	if s.whole {
+		counted = 0
+	}
+	if s.ledger.Take(counted) != nil {
 		return false
 	}
 	if unix.Fallocate(s.fd, 0, int64(s.backed), int64(more)) != nil {
-		s.ledger.Give(int64(more))
+		s.ledger.Give(counted)
 		return false
 	}
 	s.backed += more
@@ -167,11 +223,12 @@ func (s *shared) inUse(at int) *atomic.Uint32 { return (*atomic.Uint32)(unsafe.P
 
 // payload is n bytes that the other side has put at a place. The frame that has them holds the memory.
 func (s *shared) payload(at, n uint64) ([]byte, error) {
-	if at < pieceHead || at%pieceHead != 0 || at > sharedBytes || n > sharedBytes-at {
-		return nil, fmt.Errorf("a payload of %d bytes at %d of shared memory: not this protocol", n, at)
-	}
 	if !s.hold() {
 		return nil, net.ErrClosed
+	}
+	if all := uint64(len(s.data)); at < pieceHead || at%pieceHead != 0 || at > all || n > all-at {
+		s.drop()
+		return nil, fmt.Errorf("a payload of %d bytes at %d of %d of shared memory: not this protocol", n, at, all)
 	}
 	return s.data[at : at+n : at+n], nil
 }
@@ -195,15 +252,18 @@ func (c near) Close() error {
 
 // Share has payloads of connections over unix sockets travel in shared memory: it puts such connections in their place,
 // and leaves others as they are. Both sides call it before NewMesh. l counts the memory of this process, nil: nobody
-// does. A system that gives no memory is no error. conns are the caller's in any case.
+// does. A system that gives no memory, to either side, is no error. conns are the caller's in any case.
 func Share(conns []io.ReadWriteCloser, l *engine.Ledger) error {
+	here := map[int]*net.UnixConn{}
 	for i, c := range conns {
-		u, ok := c.(*net.UnixConn)
-		if !ok {
-			continue
+		if u, ok := c.(*net.UnixConn); ok {
+			here[i] = u
 		}
+	}
+	r := newRoom(max(1, len(here)), l)
+	for i, u := range here {
 		own, rights := near{ReadWriteCloser: u}, []byte(nil)
-		if s, err := newShared(l); err == nil {
+		if s, err := newShared(r); err == nil {
 			own.out, rights = s, unix.UnixRights(s.fd)
 		}
 		conns[i] = own
@@ -211,37 +271,71 @@ func Share(conns []io.ReadWriteCloser, l *engine.Ledger) error {
 			return err
 		}
 	}
-	for i, c := range conns { // all have sent before they wait for anybody
-		own, ok := c.(near)
-		if !ok {
-			continue
-		}
-		in, err := receiveShared(own.ReadWriteCloser.(*net.UnixConn))
+	for i, u := range here { // all have sent before they wait for anybody
+		in, err := r.receive(u)
 		if err != nil {
 			return err
 		}
-		own.in = in
+		own, has := conns[i].(near), byte(0)
+		if own.in = in; in != nil {
+			has = 1
+		}
 		conns[i] = own
+		if _, err := u.Write([]byte{has}); err != nil {
+			return err
+		}
+	}
+	for i, u := range here { // which the other side may have no room to map
+		own := conns[i].(near)
+		has, err := readWord(u)
+		if err != nil {
+			return err
+		}
+		if !has && own.out != nil {
+			own.out.drop()
+			own.out = nil
+			conns[i] = own
+		}
 	}
 	return nil
 }
 
-// receiveShared takes the memory of the other side, nil if it has none.
-func receiveShared(c *net.UnixConn) (*shared, error) {
+// readWord reads whether the other side has mapped what it was sent.
+func readWord(c *net.UnixConn) (has bool, err error) {
+	_ = c.SetReadDeadline(time.Now().Add(meeting))
+	defer func() { _ = c.SetReadDeadline(time.Time{}) }()
+	var word [1]byte
+	if _, err = io.ReadFull(c, word[:]); err == nil && word[0] > 1 {
+		err = fmt.Errorf("%d for whether it shares memory: not this protocol", word[0])
+	}
+	return word[0] == 1, err
+}
+
+// receive takes the memory of the other side, nil if it has none, or this side has no room for it.
+func (r room) receive(c *net.UnixConn) (*shared, error) {
 	_ = c.SetReadDeadline(time.Now().Add(meeting))
 	defer func() { _ = c.SetReadDeadline(time.Time{}) }()
 	rights := make([]byte, unix.CmsgSpace(4))
 	_, n, _, _, err := c.ReadMsgUnix(make([]byte, 1), rights)
-	if err != nil || n == 0 {
+	if err != nil || n == 0 { // of a file that this process may not open, nothing arrives
 		return nil, err
 	}
+	var fds []int
 	messages, err := unix.ParseSocketControlMessage(rights[:n])
-	if err != nil || len(messages) != 1 {
-		return nil, fmt.Errorf("%d messages with descriptors: not this protocol", len(messages))
+	for i := range messages {
+		if list, bad := unix.ParseUnixRights(&messages[i]); bad == nil {
+			fds = append(fds, list...)
+		}
 	}
-	fds, err := unix.ParseUnixRights(&messages[0])
 	if err != nil || len(fds) != 1 {
+		for _, fd := range fds {
+			_ = unix.Close(fd)
+		}
 		return nil, fmt.Errorf("%d descriptors: not this protocol", len(fds))
 	}
-	return openShared(fds[0])
+	s, err := r.openShared(fds[0])
+	if errors.Is(err, errNoRoom) {
+		return nil, nil
+	}
+	return s, err
 }

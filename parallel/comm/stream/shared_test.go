@@ -2,57 +2,19 @@ package stream
 
 import (
 	"fmt"
-	"io"
-	"net"
-	"os"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"patchbay/engine"
 	"patchbay/engine/ref"
 	"patchbay/parallel/comm"
 )
 
-// nearMeshes are two processes, here both in this one, that share memory.
-func nearMeshes(t *testing.T) (m [2]*Mesh) {
-	t.Helper()
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var conns [2][]io.ReadWriteCloser
-	for p, fd := range pair {
-		f := os.NewFile(uintptr(fd), "end")
-		c, err := net.FileConn(f)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = f.Close()
-		conns[p] = make([]io.ReadWriteCloser, 2)
-		conns[p][1-p] = c
-	}
-	met := make(chan error, 2)
-	for p := range conns {
-		go func() { met <- Share(conns[p], nil) }()
-	}
-	for range conns {
-		if err := <-met; err != nil {
-			t.Fatal(err)
-		}
-	}
-	for p := range m {
-		m[p] = NewMesh(p, conns[p], []string{"process 0", "process 1"})
-	}
-	return m
-}
-
 // TestPayloadsInSharedMemory: what goes through shared memory arrives whole, and the memory is used again instead of
 // growing with every exchange; what nobody takes is given back with its team.
 func TestPayloadsInSharedMemory(t *testing.T) {
 	const n, rounds = 100_000, 50 // a payload is 400 kB
-	all := nearMeshes(t)
+	all := meet(t, [2]*engine.Ledger{})
 	defer all[0].Close()
 	defer all[1].Close()
 	connect := func(team uint64) (ends [2]comm.Comm) {

@@ -1,0 +1,212 @@
+package parallel
+
+import (
+	"context"
+	"math"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"patchbay/engine"
+	"patchbay/parallel/forecast"
+	"patchbay/parallel/host"
+	"patchbay/parallel/remote"
+)
+
+// siteOf is what a host tells whose places are all so much slower than a processor of the table.
+func siteOf(t *testing.T, slower ...float64) (s forecast.Site) {
+	t.Helper()
+	m, err := forecast.NewMachine("cpu")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Link = m.Link
+	for _, n := range slower {
+		d := m.Device
+		d.Launch, d.GEMM, d.Attention, d.Traffic = 0, d.GEMM/n, d.Attention/n, d.Traffic/n
+		s.Devices = append(s.Devices, d)
+	}
+	return s
+}
+
+// unlikeHosts is an engine whose ranks run on stations with so many places, which tell what those do, with the cluster
+// of them and their addresses.
+func unlikeHosts(t *testing.T, models *hosts, places []int, sites ...forecast.Site,
+) (*Engine, *remote.Cluster, []string) {
+	t.Helper()
+	n := remote.Network{Key: farKey(t, "a"), Build: "1.0"}
+	var list []string
+	for i, s := range sites {
+		list = append(list, stationAt(t, n, models, s, places[i]))
+	}
+	c := remote.NewCluster(n, remote.ByBest, func() []string { return list },
+		func(cl *remote.Client) host.Host { return cl }, func(string, error) {})
+	e, err := NewEngine(Config{NewOps: testOps, Hosts: c})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { e.Close(); c.Close() })
+	return e, c, list
+}
+
+// TestHostsThatDiffer: ranks on two machines, of which the one that the list has first is four times as slow by what it
+// tells, take the fast one first and compute in proportion what one rank does.
+func TestHostsThatDiffer(t *testing.T) {
+	one := newEngine(t)
+	models := &hosts{t: t}
+	e, c, list := unlikeHosts(t, models, []int{1, 2}, siteOf(t, 4), siteOf(t, 1, 1))
+	for _, name := range []string{"flux", "hunyuandit"} {
+		r := tinyRequest(t, name, 1, 18, 20, 2)
+		want, err := one.Sample(context.Background(), r, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		models.weights(r)
+		for text, speeds := range map[string]string{
+			"ring=3": "100:100:25", "ulysses=3": "100:100:25", "ring=2": "", "pipe=3,patches=3,warmup=99": "100:100:25",
+			"pipe=3,patches=1,shard=on": "100:100:25", "ring=3,speeds=30:30:30": "30:30:30", "ranks=1": "",
+		} {
+			r.Plan = text
+			got, err := e.Sample(context.Background(), r, nil)
+			if err != nil {
+				t.Fatalf("%s %s: %v", name, text, err)
+			}
+			if _, has, _ := strings.Cut(got.Stats.Plan, "speeds="); has != speeds {
+				t.Errorf("%s %s ran by %s, want speeds %q", name, text, got.Stats.Plan, speeds)
+			}
+			if d := relative(got.Latent.Data, want.Latent.Data); !(d <= 1e-5) {
+				t.Errorf("%s %s: %g from one rank, want at most 1e-5", name, got.Stats.Plan, d)
+			}
+			tokens := got.Stats.Tokens
+			if share := float64(tokens[0].Image) / float64(tokens[len(tokens)-1].Image); text == "ring=3" &&
+				!(share > 3.5 && share < 4.5) {
+				t.Errorf("%s %s: %d image tokens on the fast and %d on the slow machine, want 4 to 1", name, got.Stats.Plan,
+					tokens[0].Image, tokens[2].Image)
+			}
+		}
+	}
+	if met := c.Met(); !slices.Equal(met.Places, []int{2, 1}) || len(met.Devices) != 3 {
+		t.Errorf("they have met as %+v, want the second of %v first", met, list)
+	}
+}
+
+// TestHostsThatDifferLoad: the stages that Load cuts, which meets the machines, are those of the run after it.
+func TestHostsThatDifferLoad(t *testing.T) {
+	models := &hosts{t: t}
+	e, _, _ := unlikeHosts(t, models, []int{1, 2}, siteOf(t, 4), siteOf(t, 1, 1))
+	r := tinyRequest(t, "flux", 1, 18, 20, 2)
+	models.weights(r)
+	r.Plan = "pipe=3,patches=1,shard=on"
+	if got, err := e.Load(context.Background(), r.Model, r.Plan); err != nil || got.Seconds == 0 {
+		t.Fatalf("loaded in %v s, %v", got.Seconds, err)
+	}
+	got, err := e.Sample(context.Background(), r, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Stats.LoadSeconds != 0 {
+		t.Errorf("after Load weights were loaded again, for %s", got.Stats.Plan)
+	}
+}
+
+// TestSlowHostIsLeftOut: of machines that are chosen from, one that is of no use, by its rates or by its memory, has no
+// rank. The next leader of the same machines knows them before they meet, though ranks take them in another order than
+// its list.
+func TestSlowHostIsLeftOut(t *testing.T) {
+	small := siteOf(t, 2)
+	small.Devices[0].Memory = 1 << 10
+	for name, site := range map[string]forecast.Site{"slow": siteOf(t, 1e5), "small": small} {
+		models := &hosts{t: t}
+		e, c, list := unlikeHosts(t, models, []int{1, 2}, site, siteOf(t, 1, 1.01))
+		file := filepath.Join(t.TempDir(), "networks.json")
+		if err := c.Keep(file, func(err error) { t.Error(err) }); err != nil {
+			t.Fatal(err)
+		}
+		e.cluster.Link = forecast.Link{Bandwidth: 1, AllToAll: 1} // of the leader's machine: nobody exchanges there
+		r := tinyRequest(t, "flux", 1, 34, 36, 2)
+		r.Guider, r.Branches, r.Plan = Guider{Kind: GuideBasic}, r.Branches[1:], "ranks=3"
+		models.weights(r)
+		got, err := e.Sample(context.Background(), r, nil)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if p := planOf(t, strings.TrimPrefix(got.Stats.Plan, "one rank")); p.Ranks() != 2 {
+			t.Errorf("%s: chose %s, want the two ranks of the other machine", name, got.Stats.Plan)
+		}
+		next := remote.NewCluster(remote.Network{}, remote.ByBest, func() []string { return list },
+			func(cl *remote.Client) host.Host { return cl }, func(string, error) {})
+		defer next.Close()
+		if err := next.Keep(file, func(err error) { t.Error(err) }); err != nil {
+			t.Fatal(err)
+		}
+		if was, met := c.Met(), next.Met(); len(was.Devices) != 3 || !slices.Equal(was.Devices, met.Devices) {
+			t.Errorf("%s: the next leader knows of %d devices, other than the %d that have met", name, len(met.Devices),
+				len(was.Devices))
+		}
+		e.cfg.Hosts = next
+		if s := e.search(r.Model, r.Workload(), planOf(t, "ranks=3")); !slices.Equal(s.Cluster.Mixed, c.Met().Devices) {
+			t.Errorf("%s: it predicts with %d others", name, len(s.Cluster.Mixed))
+		}
+		e.cfg.Hosts = c
+	}
+}
+
+// TestRatesOfAHostAreChecked: a host whose rates nothing can be predicted with is named and left out; of one that tells
+// none all have those of the leader.
+func TestRatesOfAHostAreChecked(t *testing.T) {
+	good := siteOf(t, 1, 1)
+	for want, spoil := range map[string]func(s *forecast.Site){
+		"the rates of its devices: devices[1].gemm is NaN":  func(s *forecast.Site) { s.Devices[1].GEMM = math.NaN() },
+		"the rates of its devices: devices[0].memory is -1": func(s *forecast.Site) { s.Devices[0].Memory = -1 },
+		"the rates of its devices: links[0].bandwidth is 0": func(s *forecast.Site) { s.Link.Bandwidth = 0 },
+		"it tells of 1 devices for 2 places":                func(s *forecast.Site) { s.Devices = s.Devices[:1] },
+	} {
+		bad := good
+		bad.Devices = slices.Clone(good.Devices)
+		spoil(&bad)
+		_, c, list := unlikeHosts(t, &hosts{t: t}, []int{2, 2}, bad, good)
+		got, err := c.Start(4)
+		if err != nil || len(got) != 1 || len(c.Met().Devices) != 2 {
+			t.Fatalf("%s: got %v, %v, %d devices: want the other host", want, got, err, len(c.Met().Devices))
+		}
+		got[0].Close()
+		if m := c.Missing(); len(m) != 1 || !strings.Contains(m[0], list[0]) || !strings.Contains(m[0], want) {
+			t.Errorf("missing are %q, want %s with %q", m, list[0], want)
+		}
+	}
+	_, c, _ := unlikeHosts(t, &hosts{t: t}, []int{2, 2}, forecast.Site{}, good)
+	got, err := c.Start(4)
+	if err != nil || len(got) != 2 || c.Met().Devices != nil {
+		t.Errorf("got %v, %v, %d devices: want both hosts and no rates", got, err, len(c.Met().Devices))
+	}
+	for _, h := range got {
+		h.Close()
+	}
+}
+
+// TestRanksTakeThePlacesInOrder: the first rank of a machine works at its first place, whatever number it has: rates
+// are told by place.
+func TestRanksTakeThePlacesInOrder(t *testing.T) {
+	var mu sync.Mutex
+	var started []int // places, by the order of ranks
+	models := &hosts{t: t, ops: func(rank, ranks int) (engine.Ops, error) {
+		if ranks == 3 {
+			mu.Lock()
+			started = append(started, rank)
+			mu.Unlock()
+		}
+		return testOps(rank, ranks)
+	}}
+	e, _, _ := unlikeHosts(t, models, []int{1, 2}, siteOf(t, 1), siteOf(t, 2, 4))
+	r := tinyRequest(t, "flux", 1, 6, 6, 1)
+	models.weights(r)
+	r.Plan = "ring=3"
+	if _, err := e.Sample(context.Background(), r, nil); err != nil {
+		t.Fatal(err)
+	}
+	if slices.Sort(started); !slices.Equal(started, []int{0, 0, 1}) {
+		t.Errorf("ranks work at the places %v, want the only one of one machine and both of the other", started)
+	}
+}
