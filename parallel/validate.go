@@ -108,7 +108,36 @@ func (r *Request) validateEntry(branch string, i int, e Entry) error {
 		return failure.Refuse(branch, "entry %d has a mask of [%d, %d, %d, %d], want [items, 1, %d, %d]", i, m.B, m.C, m.Y,
 			m.X, r.Latent.Y, r.Latent.X)
 	}
+	if err := r.validateBiases(branch, i, e); err != nil {
+		return err
+	}
 	return r.validateResiduals(branch, i, e)
+}
+
+// validateBiases checks what an entry adds to attention.
+func (r *Request) validateBiases(branch string, i int, e Entry) error {
+	spec, at := r.Model.Spec, 0
+	switch {
+	case len(e.Biases) == 0:
+		return nil
+	case !spec.Biases:
+		return failure.Refuse(branch, "entry %d has a bias on attention (attn_bias of StyleModelApply), which %s models do not "+
+			"take: use multiply", i, spec.Family)
+	case len(e.References) > 0: // ComfyUI has no shape for it
+		return failure.Refuse(branch, "entry %d has a bias on attention (attn_bias of StyleModelApply) and reference latents: "+
+			"want one of them", i)
+	}
+	for k, b := range e.Biases {
+		if b.Rows.Start < at || b.Rows.End <= b.Rows.Start || b.Rows.End > e.Context.Rows {
+			return failure.Refuse(branch, "entry %d has a bias %d on rows %d to %d of its text: want rows of %d, behind those of "+
+				"the bias before", i, k, b.Rows.Start, b.Rows.End, e.Context.Rows)
+		}
+		if !(math.Abs(float64(b.Value)) <= math.MaxFloat32) {
+			return failure.Refuse(branch, "entry %d has a bias %d of %v: want a finite number", i, k, b.Value)
+		}
+		at = b.Rows.End
+	}
+	return nil
 }
 
 // validateResiduals checks what a control net says of an entry.

@@ -72,10 +72,18 @@ type Entry struct {
 	References []Reference
 	// Method says where references sit, in ComfyUI's words ("index", "offset" ...); empty: the model's own.
 	Method string
+	// Biases are added to scores of attention, in models that take them (Spec.Biases); in order, none over another.
+	Biases []Bias
 	// Hint is what a control net or a Patch is shown, [Li, channels*p*p] in the order of tokens; Mode is its type in a
 	// union net, from 1; 0: none. No other model looks at them.
 	Hint Array
 	Mode int
+}
+
+// Bias is what image tokens, and text tokens in front of Rows, add to their scores with the tokens of Rows of Context.
+type Bias struct {
+	Rows  Range
+	Value float32 // finite
 }
 
 // Control is a control net: a model without head whose state after block k, put through a layer, is added to the image
@@ -139,6 +147,8 @@ type Spec struct {
 	References bool
 	// NeedsMethod: references of an entry that says no method are left out.
 	NeedsMethod bool
+	// Biases: ComfyUI's network takes a bias on attention (Entry.Biases); its text tokens are the rows of Context.
+	Biases bool
 	// Taps: the context is the states of so many layers of its encoder side by side, which blocks of the network's own
 	// bring together, with MLPs of TapsMLP columns; 0: it is the states of one layer.
 	Taps, TapsMLP int
