@@ -120,7 +120,8 @@ func TestReduxMatchesComfyUI(t *testing.T) {
 }
 
 // TestReduxInARowMatchesComfyUI: styles behind each other, one of them at least as a bias on attention, on one rank and
-// on every exact plan. One whose bias is log 0 draws what is drawn without it.
+// on every exact plan. One whose bias is log 0 draws what is drawn without it. A bias that is not
+// rounded to f16 is 6e-6 away.
 func TestReduxInARowMatchesComfyUI(t *testing.T) {
 	record := readFluxRecord(t)
 	root := record.write(t)
@@ -161,8 +162,8 @@ func TestReduxInARowMatchesComfyUI(t *testing.T) {
 		}
 		for _, plan := range plans {
 			rel := relative(draw(r, plan, r.Redux), tensorOf(t, "modern33/flux.safetensors", name))
-			if t.Logf("%s %q: relative error %.2g, bound 1e-4", name, plan, rel); !(rel <= 1e-4) {
-				t.Errorf("%s %q: relative error %.3g, bound 1e-4", name, plan, rel)
+			if t.Logf("%s %q: relative error %.2g, bound 3e-6", name, plan, rel); !(rel <= 3e-6) {
+				t.Errorf("%s %q: relative error %.3g, bound 3e-6", name, plan, rel)
 			}
 		}
 		alone := draw(r, "", nil)
