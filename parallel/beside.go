@@ -253,7 +253,7 @@ func (e *Engine) fastest(req *Request, p plan.Plan, n int) (forecast.Candidate, 
 	key := fmt.Sprint(n, req.Model.Key, w.Y, w.X, w.Batch, w.Evaluations, w.Text, w.Biases, w.Branches, p.Stale, p.Overlap,
 		p.Deterministic, req.hasArea())
 	for _, n := range w.Nets {
-		key += fmt.Sprint(" ", n.Key, n.Entries)
+		key += fmt.Sprint(" ", n.Key, n.Entries, n.Each)
 	}
 	e.resident.Lock()
 	c, ok := e.chosen[key]

@@ -196,7 +196,7 @@ func (r *Request) Workload() forecast.Workload {
 					}
 					nets[c.Net.Key] = n
 				}
-				n.Entries = append(n.Entries, len(w.Text))
+				n.Entries, n.Each = append(n.Entries, len(w.Text)), n.Each || c.Hint.B > 1
 			}
 			w.Text = append(w.Text, e.Context.Rows+e.Context2.Rows)
 			w.References, w.Branches = append(w.References, w.Spec.ReferenceTokens(&e.Entry)), append(w.Branches, i)

@@ -178,9 +178,9 @@ func (r *Request) validateResiduals(branch string, i int, e Entry) error {
 				spec.ContextDim, spec.Heads, spec.Channels)
 		case math.IsNaN(float64(c.Strength)) || math.IsInf(float64(c.Strength), 0):
 			return failure.Refuse(branch, "entry %d has a control net of strength %v: want a finite number", i, c.Strength)
-		case c.Hint.B != 1 || c.Hint.Y != r.Latent.Y || c.Hint.X != r.Latent.X || len(c.Hint.Data) != c.Hint.Len():
+		case c.Hint.B != 1 && (c.Patch || c.Hint.B != r.Latent.B) || c.Hint.Y != r.Latent.Y || c.Hint.X != r.Latent.X || len(c.Hint.Data) != c.Hint.Len():
 			return failure.Refuse(branch, "entry %d has a control net with a hint of [%d, %d, %d, %d], want [1, channels, %d, "+
-				"%d]", i, c.Hint.B, c.Hint.C, c.Hint.Y, c.Hint.X, r.Latent.Y, r.Latent.X)
+				"%d], or of a net [%d, ...]", i, c.Hint.B, c.Hint.C, c.Hint.Y, c.Hint.X, r.Latent.Y, r.Latent.X, r.Latent.B)
 		}
 	}
 	switch {

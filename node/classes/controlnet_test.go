@@ -220,9 +220,10 @@ func TestMaskOfAHint(t *testing.T) {
 			}
 		}
 	}
-	if err := hide(&ctl, &picture.Mask{B: 2, Y: 1, X: 1, Data: []float32{0, 0}}); err == nil ||
-		!strings.Contains(err.Error(), "2 masks") {
-		t.Errorf("two masks: got error %v", err)
+	two := value.Control{Image: &picture.Image{B: 2, Y: 1, X: 1, C: 3, Data: make([]float32, 6)}}
+	if err := hide(&two, &picture.Mask{B: 3, Y: 1, X: 1, Data: make([]float32, 3)}); err == nil ||
+		!strings.Contains(err.Error(), "3 masks for 2 pictures") {
+		t.Errorf("three masks for two pictures: got error %v", err)
 	}
 }
 
