@@ -121,16 +121,16 @@ func (r *Request) validateBiases(branch string, i int, e Entry) error {
 	case len(e.Biases) == 0:
 		return nil
 	case !spec.Biases:
-		return failure.Refuse(branch, "entry %d has a bias on attention (attn_bias of StyleModelApply), which %s models do not "+
-			"take: use multiply", i, spec.Family)
+		return failure.Refuse(branch, "entry %d has a bias on attention (attn_bias of StyleModelApply), which %s models do "+
+			"not take: use multiply", i, spec.Family)
 	case len(e.References) > 0: // ComfyUI has no shape for it
-		return failure.Refuse(branch, "entry %d has a bias on attention (attn_bias of StyleModelApply) and reference latents: "+
-			"want one of them", i)
+		return failure.Refuse(branch, "entry %d has a bias on attention (attn_bias of StyleModelApply) and reference "+
+			"latents: want one of them", i)
 	}
 	for k, b := range e.Biases {
 		if b.Rows.Start < at || b.Rows.End <= b.Rows.Start || b.Rows.End > e.Context.Rows {
-			return failure.Refuse(branch, "entry %d has a bias %d on rows %d to %d of its text: want rows of %d, behind those of "+
-				"the bias before", i, k, b.Rows.Start, b.Rows.End, e.Context.Rows)
+			return failure.Refuse(branch, "entry %d has a bias %d on rows %d to %d of its text: want rows of %d, behind those "+
+				"of the bias before", i, k, b.Rows.Start, b.Rows.End, e.Context.Rows)
 		}
 		if !(math.Abs(float64(b.Value)) <= math.MaxFloat32) {
 			return failure.Refuse(branch, "entry %d has a bias %d of %v: want a finite number", i, k, b.Value)
@@ -178,7 +178,8 @@ func (r *Request) validateResiduals(branch string, i int, e Entry) error {
 				spec.ContextDim, spec.Heads, spec.Channels)
 		case math.IsNaN(float64(c.Strength)) || math.IsInf(float64(c.Strength), 0):
 			return failure.Refuse(branch, "entry %d has a control net of strength %v: want a finite number", i, c.Strength)
-		case c.Hint.B != 1 && (c.Patch || c.Hint.B != r.Latent.B) || c.Hint.Y != r.Latent.Y || c.Hint.X != r.Latent.X || len(c.Hint.Data) != c.Hint.Len():
+		case c.Hint.B != 1 && (c.Patch || c.Hint.B != r.Latent.B), c.Hint.Y != r.Latent.Y, c.Hint.X != r.Latent.X,
+			len(c.Hint.Data) != c.Hint.Len():
 			return failure.Refuse(branch, "entry %d has a control net with a hint of [%d, %d, %d, %d], want [1, channels, %d, "+
 				"%d], or of a net [%d, ...]", i, c.Hint.B, c.Hint.C, c.Hint.Y, c.Hint.X, r.Latent.Y, r.Latent.X, r.Latent.B)
 		}

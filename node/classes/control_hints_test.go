@@ -57,7 +57,8 @@ func TestHintsOfSeveralPicturesMatchComfyUI(t *testing.T) {
 	writeGoldenModel(t, "wanvae-a", "", filepath.Join(root, "vae", "wan.safetensors"))
 	_, config, err := goldenweights.Set("vae-flux")
 	check(t, err)
-	writeGoldenWith(t, "vae-flux", filepath.Join(root, "vae", "ae.safetensors"), map[string]string{"config": string(config)})
+	writeGoldenWith(t, "vae-flux", filepath.Join(root, "vae", "ae.safetensors"),
+		map[string]string{"config": string(config)})
 	for name, r := range runs {
 		values, got, g := map[string]given{}, map[string]*value.Latent{}, newGraph()
 		for class, side := range map[string]string{"ThePositive": "positive", "TheNegative": "negative"} {
@@ -113,7 +114,9 @@ func TestHintsOfSeveralPicturesMatchComfyUI(t *testing.T) {
 			Engine: eng, Roots: files.Roots{Models: []string{root}}, Catalogue: All(giving(values, got)...),
 		})
 		check(t, err)
-		plans := []string{"", "data=2", "ulysses=2,ring=2", "pipe=2,warmup=99", "tensor=2,form=scatter", "ulysses=2,deterministic=on"}
+		plans := []string{
+			"", "data=2", "ulysses=2,ring=2", "pipe=2,warmup=99", "tensor=2,form=scatter", "ulysses=2,deterministic=on",
+		}
 		if r.CFG > 1 {
 			plans = append(plans, "cfg=2,data=2")
 		}

@@ -74,8 +74,8 @@ func styleClasses() []graph.Class {
 }
 
 // applyStyle puts the rows of a style behind those of the text: times its strength, or with the logarithm of it as a
-// bias on attention to them, which ComfyUI keeps in f16. A strength of 0, of which ComfyUI makes no numbers, is e to the
-// smallest of them.
+// bias on attention to them, which ComfyUI keeps in f16. A strength of 0, of which ComfyUI makes no numbers, is e to
+// the smallest of them.
 func applyStyle(c *graph.Call) ([]any, error) {
 	list, style := graph.Arg[value.Conditioning](c, "conditioning"), graph.Arg[*value.Style](c, "style_model")
 	strength, bias := float32(c.Decimal("strength")), float32(0)

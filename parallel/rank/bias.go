@@ -8,7 +8,8 @@ import (
 
 // biasTable is what tokens of an entry add to their scores (dit.Entry.Biases). Image tokens and text tokens in front of
 // the first range add all of them, those behind the start of range i only those of the ranges that come later: row i of
-// the table has the ranges from i on. Queries that read one row are neighbours, so it is repeated and never written out.
+// the table has the ranges from i on. Queries that read one row are neighbours, so that it is repeated and never
+// written out.
 type biasTable struct {
 	starts []int         // text rows where ranges begin
 	rows   engine.Tensor // [ranges, keys] f32, keys in the order in which attention has them
