@@ -247,8 +247,8 @@ func TestBadPatchesAreRefused(t *testing.T) {
 			short.Blocks = short.Blocks[:2]
 			e.Control[0].Net.Spec = &short
 		},
-		"not for a qwenimage model":                    func(_ *Request, e *Entry) { e.Control[0].Net = other },
-		"want [1, channels, 7, 9]":                     func(_ *Request, e *Entry) { e.Control[0].Hint.X-- },
+		"not for a qwenimage model": func(_ *Request, e *Entry) { e.Control[0].Net = other },
+		"want [1, channels, 7, 9]":  func(_ *Request, e *Entry) { e.Control[0].Hint.X-- },
 		"with a hint of [2, 16, 7, 9], want": func(_ *Request, e *Entry) {
 			e.Control[0].Hint = NewLatent(2, 16, 7, 9)
 		},
