@@ -65,12 +65,12 @@ func (s *Search) addNets(all []Memory, p plan.Plan) {
 					hints *= b
 				}
 				taken.alloc(hints * n.Spec.Width)
-				for range n.Spec.Blocks {
-					taken.alloc(b * own.Image.Len() * n.Spec.Width)
-				}
 				mark := taken.top
 				taken.f32(hints * n.Hint)
 				taken.top = mark
+				for range n.Spec.Blocks {
+					taken.alloc(b * own.Image.Len() * n.Spec.Width)
+				}
 			}
 			net.Session, net.Activations = taken.peak, net.Activations+rows.peak
 			most.Session = max(most.Session, net.Session)
