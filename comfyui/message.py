@@ -133,6 +133,8 @@ def encoded(values: Mapping[str, Any]) -> dict[str, Any]:
             out["references"] = [SENT.named(v) for v in value]
         elif key == "ref_latents_method":
             out["references_method"] = str(value)
+        elif key == "attention_mask" and torch.is_tensor(value) and value.ndim == 3:
+            out["biases"] = biases(value, values["c_crossattn"].shape[1])
         elif torch.is_tensor(value):
             if key == "c_concat" and value.shape[0] > 1:  # ComfyUI has repeated what is one for all pictures of the batch
                 if not torch.equal(value, value[:1].expand_as(value)):
@@ -141,6 +143,26 @@ def encoded(values: Mapping[str, Any]) -> dict[str, Any]:
             out["model_conds"][key] = SENT.named(value)
         elif key != "num_tokens" or value != values["c_crossattn"].shape[1]:
             raise CannotSendError(f"conditioning value {key}")
+    return out
+
+
+def biases(mask: torch.Tensor, tokens: int) -> list[dict[str, Any]]:
+    """Return what StyleModelApply's attn_bias has put into a mask [1, L, L] of text, which comes first, and picture.
+
+    Tokens of the picture add it to their scores with a range of the text, and so do those of the text in front of the range.
+    """
+    seen = mask[0].detach().to("cpu", torch.float32)
+    built, out = torch.zeros_like(seen), list[dict[str, Any]]()
+    starts = (seen[:tokens, :tokens] == 0).int().argmax(0).tolist()  # of the ranges that columns are in: its own rows have none
+    for t, (start, value) in enumerate(zip(starts, seen[-1, :tokens].tolist(), strict=True)):
+        if value and out and start == out[-1]["start"] and value == out[-1]["value"] and t == out[-1]["end"]:
+            out[-1]["end"] = t + 1
+        elif value:
+            out.append({"start": t, "end": t + 1, "value": value})
+    for b in out:
+        built[: b["start"], b["start"] : b["end"]] = built[tokens:, b["start"] : b["end"]] = b["value"]
+    if mask.shape[0] != 1 or not torch.equal(built, seen):
+        raise CannotSendError("an attention mask that is not of StyleModelApply, or of its strength 0, which makes no numbers")
     return out
 
 

@@ -212,10 +212,11 @@ func (r *Request) Workload() forecast.Workload {
 					n = &made
 					nets[c.Net.Key] = n
 				}
-				n.Entries = append(n.Entries, len(w.Text))
+				n.Entries, n.Each = append(n.Entries, len(w.Text)), n.Each || c.Hint.B > 1
 			}
 			w.Text = append(w.Text, e.Context.Rows+e.Context2.Rows)
 			w.References, w.Branches = append(w.References, w.Spec.ReferenceTokens(&e.Entry)), append(w.Branches, i)
+			w.Biases = append(w.Biases, len(e.Biases))
 		}
 	}
 	w.Unlike = r.unlike()
@@ -223,7 +224,7 @@ func (r *Request) Workload() forecast.Workload {
 		w.Nets = append(w.Nets, *nets[key])
 	}
 	if len(w.Text) == 0 { // nothing is evaluated
-		w.Text, w.References, w.Branches = []int{0}, []int{0}, []int{0}
+		w.Text, w.References, w.Biases, w.Branches = []int{0}, []int{0}, []int{0}, []int{0}
 	}
 	return w
 }
@@ -255,12 +256,13 @@ func (r *Request) unlike() bool {
 	return false
 }
 
-// sameShapes reports whether entries fit into one call of dit.Model's Prepare.
+// sameShapes reports whether entries fit into one call of dit.Model's Prepare, and of its blocks.
 func sameShapes(a, b *dit.Entry) bool {
 	size := func(r dit.Reference) [2]int { return [2]int{r.Y, r.X} }
 	return a.Context.Rows == b.Context.Rows && a.Context2.Rows == b.Context2.Rows &&
 		(a.Guidance == nil) == (b.Guidance == nil) && (a.Pooled == nil) == (b.Pooled == nil) &&
 		len(a.Size) == len(b.Size) && a.Method == b.Method && size(a.Concat) == size(b.Concat) &&
+		slices.Equal(a.Biases, b.Biases) &&
 		slices.EqualFunc(a.References, b.References, func(x, y dit.Reference) bool { return size(x) == size(y) })
 }
 

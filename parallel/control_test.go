@@ -81,18 +81,19 @@ func netOf(t *testing.T, base, name string, hint int) Model {
 }
 
 // netted puts control nets on the entries of a request: one on both sides, and another with a mask on the positive one
-// for a part of the run.
+// for a part of the run, with a hint for each picture of the batch.
 func netted(t *testing.T, r *Request, base string) {
 	t.Helper()
-	on := func(name string, hint int) Control {
+	on := func(name string, hint, pictures int) Control {
 		return Control{
 			Net: netOf(t, base, name, hint), Strength: 0.4, SigmaStart: 1e9,
 			Hint: Latent{
-				B: 1, C: hint, Y: r.Latent.Y, X: r.Latent.X, Data: golden.Input(name, hint*r.Latent.Y*r.Latent.X),
+				B: pictures, C: hint, Y: r.Latent.Y, X: r.Latent.X,
+				Data: golden.Input(name, pictures*hint*r.Latent.Y*r.Latent.X),
 			},
 		}
 	}
-	both, second := on("one", 16), on("two", 17)
+	both, second := on("one", 16, 1), on("two", 17, r.Latent.B)
 	second.SigmaEnd, second.Strength = r.Sigmas[0]-1e-6, -0.3
 	r.Branches[1].Entries[0].Control = []Control{both}
 	if r.Model.Spec.Family == "flux" {
@@ -233,6 +234,7 @@ func TestBadNetsAreRefused(t *testing.T) {
 		"strength NaN":             func(_ *Request, e *Entry) { e.Control[0].Strength = float32(math.NaN()) },
 		"want [1, channels, 4, 6]": func(_ *Request, e *Entry) { e.Control[0].Hint.Y-- },
 		"the hint is [6, 64]":      func(_ *Request, e *Entry) { e.Control[1].Hint = e.Control[0].Hint },
+		"or of a net [1, ...]":     func(_ *Request, e *Entry) { e.Control[0].Hint = NewLatent(2, 16, 4, 6) },
 		"type 5, want 0 to 4":      func(_ *Request, e *Entry) { e.Control[0].Mode = 5 },
 		"and an area":              func(_ *Request, e *Entry) { e.Area = Area{H: 4, W: 4} },
 		"are not kept in parts":    func(r *Request, _ *Entry) { r.Plan = "ulysses=2,shard=on" },

@@ -140,7 +140,7 @@ func (d *denoiser) open(budget int64) error {
 		}
 		for _, c := range e.Control {
 			told := e.Entry
-			told.References, told.Hint, told.Mode = nil, tokensOf(c.Hint, d.req.Model.Spec), c.Mode
+			told.References, told.Biases, told.Hint, told.Mode = nil, nil, tokensOf(c.Hint, d.req.Model.Spec), c.Mode
 			if c.Patch {
 				told = dit.Entry{Hint: told.Hint}
 			}

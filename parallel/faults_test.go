@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"patchbay/engine"
+	"patchbay/models/dit"
 	"patchbay/parallel/failure"
 )
 
@@ -116,6 +117,20 @@ func TestRefusalsNameTheField(t *testing.T) {
 		"spread value": {func(r *Request) { r.Plan = "pipe=2,sync=yes" }, "plan.sync", "stages or spread"},
 		"resync":       {func(r *Request) { r.Plan = "pipe=2,resync=20" }, "plan.resync", "warmup=2"},
 		"patches only": {func(r *Request) { r.Plan = "patches=2" }, "plan.patches", "one stage"},
+		"bias behind": {func(r *Request) {
+			b := r.Branches[0].Entries[0].Biases
+			b[0], b[1] = b[1], b[0]
+		}, "positive", "bias 1 on rows 1 to 3 of its text: want rows of 13, behind those of the bias before"},
+		"bias beyond":  {func(r *Request) { r.Branches[1].Entries[0].Biases[1].Rows.End = 8 }, "negative", "want rows of 7"},
+		"bias of none": {func(r *Request) { r.Branches[1].Entries[0].Biases[0].Rows.End = 1 }, "negative", "rows 1 to 1"},
+		"nan bias":     {func(r *Request) { r.Branches[1].Entries[0].Biases[1].Value = nan }, "negative", "finite"},
+		"bias + reference": {func(r *Request) {
+			r.Branches[0].Entries[0].References = []dit.Reference{{Y: 2, X: 2, Data: make([]float32, 64)}}
+		}, "positive", "reference latents"},
+		"bias elsewhere": {func(r *Request) {
+			spec := *r.Model.Spec
+			spec.Biases, r.Model.Spec = false, &spec
+		}, "positive", "attn_bias of StyleModelApply"},
 		"pipe + area": {func(r *Request) {
 			r.Plan = "pipe=2"
 			r.Branches[0].Entries[0].Area = Area{H: 4, W: 4}

@@ -48,6 +48,32 @@ func TestNetsAreForecast(t *testing.T) {
 	}
 }
 
+// TestHintsOfEachPictureAreForecast: a hint for each picture takes as many bytes more than one for all as are forecast.
+func TestHintsOfEachPictureAreForecast(t *testing.T) {
+	e := newRecordingEngine(t)
+	take := func(pictures int) (forecast, taken int64) {
+		r := parityRequest(t, openGolden(t, "sd3-b"), "sd3-b", 4, 8, 6, 2)
+		netted(t, r, "sd3-b")
+		hint := &r.Branches[0].Entries[0].Control[1].Hint
+		hint.B, hint.Data = pictures, hint.Data[:len(hint.Data)/4*pictures]
+		e.dismiss()
+		res, err := e.Sample(context.Background(), r, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := searchFor(r, 0).Predict(planOf(t, ""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c.Best.Memory.Total(), res.Stats.PeakBytes
+	}
+	all, allTaken := take(4)
+	one, oneTaken := take(1)
+	if all-one != allTaken-oneTaken || all == one {
+		t.Errorf("%d bytes more are forecast, %d were taken", all-one, allTaken-oneTaken)
+	}
+}
+
 // TestPlannerReckonsWithNets: nets add the time of their blocks, their weights, cut by tensor groups alone, count where
 // memory is short, and no plan keeps them in parts.
 func TestPlannerReckonsWithNets(t *testing.T) {

@@ -51,7 +51,7 @@ func tinyRequest(t *testing.T, family string, b, y, x, steps int) *Request {
 	}
 	l := NewLatent(b, spec.Channels, y, x)
 	l.Data = golden.Input("latent", l.Len())
-	return &Request{
+	return biased(&Request{
 		Model: Model{
 			Key: "tiny-" + family, Spec: &spec,
 			Weights: LoadFunc(d.Load),
@@ -61,7 +61,22 @@ func tinyRequest(t *testing.T, family string, b, y, x, steps int) *Request {
 			{Name: "positive", Entries: []Entry{refers, entry("c", 5)}},
 			{Name: "negative", Entries: []Entry{entry("b", 7)}},
 		},
+	})
+}
+
+// biased puts biases on attention on the entries of models that take them, but for those that refer to latents.
+func biased(r *Request) *Request {
+	for _, b := range r.Branches {
+		for i := range b.Entries {
+			if e := &b.Entries[i]; r.Model.Spec.Biases && e.References == nil {
+				e.Biases = []dit.Bias{
+					{Rows: dit.Range{Start: 1, End: 3}, Value: 0.7},
+					{Rows: dit.Range{Start: 3, End: e.Context.Rows - 1}, Value: -1.4},
+				}
+			}
+		}
 	}
+	return r
 }
 
 // workloadOf is what the planner is told of a request, with the device that engines balance stages by that are not told

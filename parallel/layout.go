@@ -35,11 +35,13 @@ func newLayout(c, p int, g dit.Grid) *layout {
 	return l
 }
 
-// tokensOf are the tokens of one latent, [tokens, C*p*p].
+// tokensOf are the tokens of latents, [B*tokens, C*p*p].
 func tokensOf(v Latent, spec *dit.Spec) dit.Array {
 	l := newLayout(v.C, spec.PatchSize, spec.Tokens(v.Y, v.X))
 	all := dit.Range{End: l.grid.Tokens()}
-	return dit.Array{Rows: all.End, Cols: l.features, Data: l.read(1, len(l.order), all, l.toVector(1, v.Data))}
+	return dit.Array{
+		Rows: v.B * all.End, Cols: l.features, Data: l.read(v.B, len(l.order), all, l.toVector(v.B, v.Data)),
+	}
 }
 
 // area makes the layout of a rectangle of the latent that l describes, whose tokens are those of g; its elements are

@@ -55,7 +55,7 @@ func parityRequest(t *testing.T, g goldenModel, name string, b, y, x, steps int)
 	}
 	masked := entry("c", 5)
 	masked.Mask, masked.MaskStrength = Latent{B: 1, C: 1, Y: y, X: x, Data: rectangle(y, x)}, 0.8
-	return &Request{
+	return biased(&Request{
 		Model: g.model, Sampling: g.sampling, Sampler: "euler", Sigmas: sigmas, Latent: l, Seed: 11,
 		Noise:  Latent{B: b, C: spec.Channels, Y: y, X: x, Data: noise},
 		Guider: Guider{Kind: GuideCFG, CFG: 3},
@@ -63,7 +63,7 @@ func parityRequest(t *testing.T, g goldenModel, name string, b, y, x, steps int)
 			{Name: "positive", Entries: []Entry{first, masked}},
 			{Name: "negative", Entries: []Entry{entry("b", 7)}},
 		},
-	}
+	})
 }
 
 // exactPlans are plans whose pictures are those of one rank.

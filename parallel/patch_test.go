@@ -349,8 +349,11 @@ func TestBadPatchesAreRefused(t *testing.T) {
 			short.Blocks = short.Blocks[:2]
 			e.Control[0].Net.Spec = &short
 		},
-		"not for a qwenimage model":                    func(_ *Request, e *Entry) { e.Control[0].Net = other },
-		"want [1, channels, 7, 9]":                     func(_ *Request, e *Entry) { e.Control[0].Hint.X-- },
+		"not for a qwenimage model": func(_ *Request, e *Entry) { e.Control[0].Net = other },
+		"want [1, channels, 7, 9]":  func(_ *Request, e *Entry) { e.Control[0].Hint.X-- },
+		"with a hint of [2, 16, 7, 9], want": func(_ *Request, e *Entry) {
+			e.Control[0].Hint = NewLatent(2, 16, 7, 9)
+		},
 		"the hint is [20, 68], want [20, 64]":          func(_ *Request, e *Entry) { e.Control[0].Hint = e.Control[1].Hint },
 		"a control net, or its model a patch, and":     func(_ *Request, e *Entry) { e.Area = Area{H: 4, W: 4} },
 		"a model patch, whose weights are not kept in": func(r *Request, _ *Entry) { r.Plan = "ulysses=2,shard=on" },

@@ -125,7 +125,7 @@ type Control struct {
 	// Patch: it is no net but a model patch, a dit.Patch, and works always: before what nets say, in the order of the
 	// list. Mode and the sigmas are not looked at.
 	Patch    bool
-	Hint     Latent // [1, channels of the hint, Y, X] in model space
+	Hint     Latent // [1, channels of the hint, Y, X] in model space, of a net also [B, ...]: one for each item
 	Mode     int    // dit.Entry.Mode
 	Strength float32
 	// The net works while SigmaStart >= sigma >= SigmaEnd.

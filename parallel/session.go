@@ -85,6 +85,7 @@ func (s *session) open(spec *dit.Spec, o rank.OpenCommand, branches []int) (peak
 			for k := range e.Control {
 				if net := &own.Entries[i].Control[k]; !net.Patch {
 					net.Model = plan.HeldKey(net.Model, t.Plan.BesideHeld(c.Tensor))
+					net.Entry.Hint = s.hints(net.Entry.Hint, e.Grid.Tokens(), c)
 				}
 			}
 		}
@@ -115,6 +116,15 @@ func (s *session) merge(entries []rank.EntryInput, groups int) []rank.EntryInput
 		*all = e
 	}
 	return out
+}
+
+// hints are those of the items of the member at c; one for all of them stays.
+func (s *session) hints(all dit.Array, tokens int, c plan.Coord) dit.Array {
+	if b := all.Rows / tokens; b > 1 {
+		all.Data = cutRows(all.Data, b, s.batch[c.Data], dit.Range{End: tokens}, all.Cols)
+		all.Rows = s.batch[c.Data].Len() * tokens
+	}
+	return all
 }
 
 // residuals are those of entry i that the member at c adds: of its blocks, its items and its rows.

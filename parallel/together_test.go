@@ -100,6 +100,7 @@ func TestEntriesApart(t *testing.T) {
 		"area":          func(r *Request, _ *plan.Plan) { r.Branches[0].Entries[1].Area = whole },
 		"times":         func(r *Request, _ *plan.Plan) { r.Branches[0].Entries[1].Ranged = true },
 		"guidance":      func(r *Request, _ *plan.Plan) { r.Branches[0].Entries[1].Guidance = new(float32) },
+		"biases":        func(r *Request, _ *plan.Plan) { r.Branches[0].Entries[1].Biases = make([]dit.Bias, 1) },
 		"residuals":     func(r *Request, _ *plan.Plan) { r.Branches[0].Entries[1].Residuals = make([]rank.Residual, 1) },
 		"rows":          func(r *Request, _ *plan.Plan) { r.Latent.Y *= 32 },
 		"the same bits": func(_ *Request, p *plan.Plan) { p.Deterministic = true },

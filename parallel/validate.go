@@ -108,7 +108,36 @@ func (r *Request) validateEntry(branch string, i int, e Entry) error {
 		return failure.Refuse(branch, "entry %d has a mask of [%d, %d, %d, %d], want [items, 1, %d, %d]", i, m.B, m.C, m.Y,
 			m.X, r.Latent.Y, r.Latent.X)
 	}
+	if err := r.validateBiases(branch, i, e); err != nil {
+		return err
+	}
 	return r.validateResiduals(branch, i, e)
+}
+
+// validateBiases checks what an entry adds to attention.
+func (r *Request) validateBiases(branch string, i int, e Entry) error {
+	spec, at := r.Model.Spec, 0
+	switch {
+	case len(e.Biases) == 0:
+		return nil
+	case !spec.Biases:
+		return failure.Refuse(branch, "entry %d has a bias on attention (attn_bias of StyleModelApply), which %s models do "+
+			"not take: use multiply", i, spec.Family)
+	case len(e.References) > 0: // ComfyUI has no shape for it
+		return failure.Refuse(branch, "entry %d has a bias on attention (attn_bias of StyleModelApply) and reference "+
+			"latents: want one of them", i)
+	}
+	for k, b := range e.Biases {
+		if b.Rows.Start < at || b.Rows.End <= b.Rows.Start || b.Rows.End > e.Context.Rows {
+			return failure.Refuse(branch, "entry %d has a bias %d on rows %d to %d of its text: want rows of %d, behind those "+
+				"of the bias before", i, k, b.Rows.Start, b.Rows.End, e.Context.Rows)
+		}
+		if !(math.Abs(float64(b.Value)) <= math.MaxFloat32) {
+			return failure.Refuse(branch, "entry %d has a bias %d of %v: want a finite number", i, k, b.Value)
+		}
+		at = b.Rows.End
+	}
+	return nil
 }
 
 // validateResiduals checks what a control net says of an entry.
@@ -149,9 +178,10 @@ func (r *Request) validateResiduals(branch string, i int, e Entry) error {
 				spec.ContextDim, spec.Heads, spec.Channels)
 		case math.IsNaN(float64(c.Strength)) || math.IsInf(float64(c.Strength), 0):
 			return failure.Refuse(branch, "entry %d has a control net of strength %v: want a finite number", i, c.Strength)
-		case c.Hint.B != 1 || c.Hint.Y != r.Latent.Y || c.Hint.X != r.Latent.X || len(c.Hint.Data) != c.Hint.Len():
+		case c.Hint.B != 1 && (c.Patch || c.Hint.B != r.Latent.B), c.Hint.Y != r.Latent.Y, c.Hint.X != r.Latent.X,
+			len(c.Hint.Data) != c.Hint.Len():
 			return failure.Refuse(branch, "entry %d has a control net with a hint of [%d, %d, %d, %d], want [1, channels, %d, "+
-				"%d]", i, c.Hint.B, c.Hint.C, c.Hint.Y, c.Hint.X, r.Latent.Y, r.Latent.X)
+				"%d], or of a net [%d, ...]", i, c.Hint.B, c.Hint.C, c.Hint.Y, c.Hint.X, r.Latent.Y, r.Latent.X, r.Latent.B)
 		}
 	}
 	switch {

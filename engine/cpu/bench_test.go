@@ -191,3 +191,20 @@ func BenchmarkAttention(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkAttentionBiased is attention with one row of bias for all queries and heads, beside none.
+func BenchmarkAttentionBiased(b *testing.B) {
+	const l, h, size = 2048, 24, 128
+	for _, d := range []engine.DType{engine.F32, engine.BF16} {
+		qkv, out := tensor(d, 1, 1, l, 3, h, size), tensor(d, 2, 1, l, h, size)
+		row := tensor(engine.F32, 3, 1, 1, l).Broadcast(0, h).Broadcast(1, l)
+		for name, bias := range map[string]engine.Tensor{"none": {}, "row": row} {
+			b.Run(d.String()+"/"+name, func(b *testing.B) {
+				o := benchOps(b)
+				benchRate(b, o, d, 4*l*l*h*size, func() {
+					o.Attention(out, qkv.Index(2, 0), qkv.Index(2, 1), qkv.Index(2, 2), engine.AttentionArgs{Bias: bias})
+				})
+			})
+		}
+	}
+}

@@ -149,6 +149,19 @@ func attentionCases() []testCase {
 			heads := r.alloc("by heads", r.dtype, nan, 2, 2, 21, 16) // [B, H, L, D] -> [B, L, H, D]
 			r.ops.Attention(r.writes(heads.Transpose(1, 2)), packed.Index(2, 0), k, v, engine.AttentionArgs{})
 		},
+	}, testCase{
+		name: "Attention/part of the queries, one row of bias for all of them and all heads", tol: attendTol(),
+		run: func(r *rig) {
+			q, kv, o := r.in("q", 2, 40, 3, 64), r.in("kv", 2, 70, 2, 3, 64), r.out("o", 2, 40, 3, 64)
+			lse := r.writes(r.alloc("lse", engine.F32, nan, 2, 3, 40))
+			bias := r.f32("bias", 1, 1, 90).Slice(2, 11, 81).Broadcast(0, 3)
+			for _, part := range [][2]int{{0, 33}, {33, 40}} {
+				rows := func(t engine.Tensor) engine.Tensor { return t.Slice(1, part[0], part[1]) }
+				r.ops.Attention(rows(o), rows(q), kv.Index(2, 0), kv.Index(2, 1), engine.AttentionArgs{
+					LSE: lse.Slice(2, part[0], part[1]), Bias: bias.Broadcast(1, part[1]-part[0]),
+				})
+			}
+		},
 	})
 	return cases
 }

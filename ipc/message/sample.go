@@ -143,8 +143,18 @@ type CondRef struct {
 	References []*wire.Tensor `json:"references,omitempty"`
 	// where they sit, in ComfyUI's words: index, index_timestep_zero ...; empty: the model's own
 	ReferencesMethod string `json:"references_method,omitempty"`
+	// what attention to rows of c_crossattn has added, in order: attn_bias of StyleModelApply
+	Biases []BiasRef `json:"biases,omitempty"`
 	// what a control net says for all evaluations of the run, added to the picture's tokens behind blocks of the network
 	Control []ControlRef `json:"control,omitempty"`
+}
+
+// BiasRef is what tokens of the picture, and of the text in front of row Start, add to their scores with rows Start to
+// End, which is behind the last.
+type BiasRef struct {
+	Start int     `json:"start"`
+	End   int     `json:"end"`
+	Value float64 `json:"value"`
 }
 
 // ControlRef is one output of a control net.

@@ -310,6 +310,9 @@ func (c *CondRef) entry(path string, look Numbers) (parallel.Entry, error) {
 		e.References = append(e.References, dit.Reference{Y: l.Y, X: l.X, Data: l.Data})
 	}
 	e.Method = c.ReferencesMethod
+	for _, b := range c.Biases {
+		e.Biases = append(e.Biases, dit.Bias{Rows: dit.Range{Start: b.Start, End: b.End}, Value: float32(b.Value)})
+	}
 	for i, add := range c.Control {
 		_, rows, err := look.values(fmt.Sprintf("%s.control[%d].rows", path, i), add.Rows, 3)
 		if err != nil {

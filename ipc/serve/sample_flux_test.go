@@ -2,6 +2,7 @@ package serve_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -10,12 +11,14 @@ import (
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/models/latent"
+	encoders "patchbay/models/text"
+	"patchbay/models/weights/goldenweights"
 	"patchbay/tests/golden"
 )
 
 // fluxRun is a run of tests/golden/modern33/flux.json.
 type fluxRun struct {
-	Loras              [][2]any
+	Loras, Redux       [][2]any
 	Seed               uint64
 	Steps              int
 	CFG                float64
@@ -34,6 +37,68 @@ func (r *fluxRun) request(t *testing.T) *message.SampleRequest {
 		Steps: r.Steps, CFG: r.CFG, Denoise: 1, Shape: r.Shape, Positive: text("pos"), Negative: text("neg"),
 	}
 	return g.message(t, true)
+}
+
+// TestReduxThroughSample sends the recorded run of two styles with attn_bias as what ComfyUI's network gets.
+func TestReduxThroughSample(t *testing.T) {
+	var record struct{ Runs map[string]*fluxRun }
+	if err := golden.JSON("modern33/flux.json", &record); err != nil {
+		t.Fatal(err)
+	}
+	results, err := safetensors.Open(golden.Path("modern33/flux.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = results.Close() }()
+	e, _ := results.Entry("bias-0.3-twice")
+	want, err := e.F32()
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, _, err := goldenweights.Set("redux-a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ops, err := testOps(0, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	net, err := encoders.OpenRedux(ops, set)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer net.Close()
+	dir, _ := goldenRoot(t, "kontext-a", "sd3-a")
+	c, r := ipctest.DialRig(t, realRig(t, dir)), record.Runs["bias-0.3-twice"]
+	q := r.request(t)
+	states := floats(t, q.Conds.Positive[0].ModelConds["c_crossattn"])
+	for i := range r.Redux {
+		rows, err := net.Project(encoders.Env{Ops: ops}, golden.Input(fmt.Sprintf("redux-a/last_hidden_state/%d", i), 9*28))
+		if err != nil {
+			t.Fatal(err)
+		}
+		states = append(states, rows...)
+	}
+	q.Conds.Positive[0].ModelConds["c_crossattn"] = f32(states, 1, len(states)/40, 40)
+	q.Conds.Positive[0].Biases = []message.BiasRef{
+		{Start: 13, End: 22, Value: -1.2041015625}, {Start: 22, End: 31, Value: 0.916015625},
+	}
+	for _, q.Plan = range []string{"", "ulysses=3", "ring=2"} {
+		done, err := ipctest.Sample(context.Background(), c, q, nil)
+		if err != nil {
+			t.Fatalf("%q: %v", q.Plan, err)
+		}
+		got := floats(t, done.X)
+		latent.FLUX().FromModel(got, 1)
+		if rel := apart(got, want); !(rel <= 1e-4) {
+			t.Errorf("%q: relative error %.3g, bound 1e-4", q.Plan, rel)
+		}
+	}
+	q.Model.File = "sd3-a.safetensors"
+	if _, err := ipctest.Sample(context.Background(), c, q, nil); err == nil ||
+		!strings.Contains(err.Error(), "conds.positive.biases: the sd3 model takes no biases") {
+		t.Errorf("a bias on SD3: got %v, want a refusal", err)
+	}
 }
 
 // patches are what ComfyUI's LoRA code makes of a file like FLUX.1 Canny's: pairs, differences of biases, whole norms

@@ -51,12 +51,12 @@ func (m *Model) Feeds(base *dit.Spec) [][]int { return m.desc.Feeds(base) }
 // net is a row before the text.
 func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, held dit.Range) (*dit.Prepared, error) {
 	n, li, e, cols := len(entries), grid.Tokens(), m.Spec().Width, m.extra.Hint.K()
-	own := make([]dit.Entry, n)
+	own, each := make([]dit.Entry, n), max(entries[0].Hint.Rows/li, 1) // hints of an entry
 	for i, in := range entries {
 		switch h := in.Hint; {
-		case h.Rows != li || h.Cols != cols || len(h.Data) != li*cols:
+		case h.Rows != each*li || h.Cols != cols || len(h.Data) != each*li*cols:
 			return nil, fmt.Errorf("control net for %s: entry %d: the hint is [%d, %d], want [%d, %d]", m.desc.Family, i, h.Rows,
-				h.Cols, li, cols)
+				h.Cols, each*li, cols)
 		case in.Mode < 0 || in.Mode > m.desc.Modes || (in.Mode > 0) != (entries[0].Mode > 0):
 			return nil, fmt.Errorf("control net for %s: entry %d: type %d, want 0 to %d", m.desc.Family, i, in.Mode,
 				m.desc.Modes)
@@ -75,11 +75,11 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, held di
 	if err != nil {
 		return nil, err
 	}
-	p.Hint = env.Arena.Alloc(env.DType, n, li, e)
+	p.Hint = env.Arena.Alloc(env.DType, n*each, li, e)
 	mark := env.Arena.Mark()
-	x := env.Arena.Alloc(engine.F32, n, li, cols)
+	x := env.Arena.Alloc(engine.F32, n*each, li, cols)
 	for i, in := range own {
-		env.Ops.Upload(x.Slice(0, i, i+1), in.Hint.Data)
+		env.Ops.Upload(x.Slice(0, i*each, (i+1)*each), in.Hint.Data)
 		if in.Mode > 0 {
 			env.Ops.Upload(p.Text.Slice(0, i, i+1).Slice(1, 0, 1), m.modes[(in.Mode-1)*e:in.Mode*e])
 		}
@@ -89,14 +89,14 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, held di
 	return p, nil
 }
 
-// Embed adds the hint to the image rows.
+// Embed adds the hint to the image rows, one to those of all items of an entry or to each item its own.
 func (m *Model) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
 	m.Model.Embed(env, s, x)
 	if r := s.Rows.Image; r.Len() > 0 {
 		hint, rows, n := s.P.Hint.Slice(1, r.Start, r.End), s.ImageRows(), s.P.N
-		for i := range n {
+		for i, each := 0, hint.Dim(0)/n; i < n; i++ {
 			own := rows.Slice(0, i*s.B/n, (i+1)*s.B/n)
-			env.Ops.Add(own, own, hint.Slice(0, i, i+1))
+			env.Ops.Add(own, own, hint.Slice(0, i*each, (i+1)*each))
 		}
 	}
 }

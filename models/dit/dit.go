@@ -72,10 +72,19 @@ type Entry struct {
 	References []Reference
 	// Method says where references sit, in ComfyUI's words ("index", "offset" ...); empty: the model's own.
 	Method string
-	// Hint is what a control net or a Patch is shown, [Li, channels*p*p] in the order of tokens; Mode is its type in a
-	// union net, from 1; 0: none. No other model looks at them.
+	// Biases are added to scores of attention, in models that take them (Spec.Biases); in order, none over another.
+	Biases []Bias
+	// Hint is what a control net or a Patch is shown, [Li, channels*p*p] in the order of tokens, or for a net [items*Li,
+	// channels*p*p], one hint for each item of the batch; Mode is its type in a union net, from 1; 0: none. No other model
+	// looks at them.
 	Hint Array
 	Mode int
+}
+
+// Bias is what image tokens, and text tokens in front of Rows, add to their scores with the tokens of Rows of Context.
+type Bias struct {
+	Rows  Range
+	Value float32 // finite
 }
 
 // Control is a control net: a model without head whose state after block k, put through a layer, is added to the image
@@ -139,6 +148,8 @@ type Spec struct {
 	References bool
 	// NeedsMethod: references of an entry that says no method are left out.
 	NeedsMethod bool
+	// Biases: ComfyUI's network takes a bias on attention (Entry.Biases); its text tokens are the rows of Context.
+	Biases bool
 	// Taps: the context is the states of so many layers of its encoder side by side, which blocks of the network's own
 	// bring together, with MLPs of TapsMLP columns; 0: it is the states of one layer.
 	Taps, TapsMLP int
@@ -336,10 +347,12 @@ type Prepared struct {
 	CrossKV []engine.Tensor
 	KeyLen  []int // valid text tokens per entry for cross-attention; nil: all
 	// [Lt+Li, D/2] tables of the whole sequence, text first, [Li, D/2] for Cross models; absent: no rotation
-	RoPE    engine.RoPE
-	Concat  engine.Tensor // [n, Li, C*p*p] f32, what Embed puts behind the features of image tokens; absent: nothing
-	Pos     engine.Tensor // [1, Li, E] of env.DType, positions added by Embed; absent: none
-	Hint    engine.Tensor // [n, Li, E] of env.DType, of a control net, added by Embed, or a Patch; absent: none
+	RoPE   engine.RoPE
+	Concat engine.Tensor // [n, Li, C*p*p] f32, what Embed puts behind the features of image tokens; absent: nothing
+	Pos    engine.Tensor // [1, Li, E] of env.DType, positions added by Embed; absent: none
+	// [n, Li, E] of env.DType, of a control net, added by Embed, or a Patch; absent: none. [n*items, Li, E] of a net whose
+	// items have hints of their own
+	Hint    engine.Tensor
 	Grid    Grid
 	Entries []Entry // the inputs, for what Modulate needs of them (guidance, sizes)
 }

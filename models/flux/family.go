@@ -93,7 +93,7 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 		Family: c.name(), Distilled: c.Distilled,
 		Width: c.Hidden, Heads: c.Heads, HeadDim: c.Hidden / c.Heads, PatchSize: c.PatchSize,
 		Channels: c.Channels, OutChannels: c.Channels, ContextDim: c.ContextDim, PooledDim: c.VectorDim,
-		TakesGuidance: c.Guidance, Rotates: true, MLPRatio: float64(c.MLPHidden) / float64(c.Hidden),
+		TakesGuidance: c.Guidance, Rotates: true, Biases: true, MLPRatio: float64(c.MLPHidden) / float64(c.Hidden),
 	}
 	// A reference lacks the channels of a mask or a second picture.
 	s.Concat, s.References = c.Concat, c.Concat == 0 && c.Distilled == 0

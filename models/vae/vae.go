@@ -22,6 +22,7 @@ package vae
 
 import (
 	"fmt"
+	"slices"
 
 	"patchbay/engine"
 	"patchbay/models/weights"
@@ -104,6 +105,14 @@ func Latents(set *weights.Set) (int, error) {
 	return part.Dim("decoder.conv_in.weight", 1), nil
 }
 
+// Frames reports whether pictures are frames of a video to the autoencoder of a set.
+func Frames(set *weights.Set) bool {
+	return slices.ContainsFunc(prefixes(), func(p string) bool { return set.Has(p + wanAnchor) })
+}
+
+// prefixes are what names of autoencoders begin with in checkpoints.
+func prefixes() []string { return []string{"", "first_stage_model.", "vae."} }
+
 // Close gives the memory of the weights back.
 func (v *VAE) Close() { v.loaded.Close() }
 
@@ -112,7 +121,7 @@ func (v *VAE) Bytes() int64 { return v.loaded.Bytes() }
 
 // strip returns the part of a checkpoint that is an autoencoder, with its prefix cut off.
 func strip(set *weights.Set) (*weights.Set, error) {
-	for _, prefix := range []string{"", "first_stage_model.", "vae."} {
+	for _, prefix := range prefixes() {
 		if set.Has(prefix + wanAnchor) {
 			return fromWan(set.Prefix(prefix))
 		}

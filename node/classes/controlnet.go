@@ -131,11 +131,11 @@ func applyControlNet(c *graph.Call) ([]any, error) {
 
 // hide blackens what a mask says is to be filled in of a hint (ComfyUI comfy_extras/nodes_controlnet.py).
 func hide(ctl *value.Control, mask *picture.Mask) error {
-	if mask.B != 1 || ctl.Image.B != 1 {
-		return fault.At(fault.CodeBadInput, "mask", "mask: %d masks for %d pictures, one of each is taken", mask.B,
+	if mask.B != 1 && ctl.Image.B != 1 && mask.B != ctl.Image.B {
+		return fault.At(fault.CodeBadInput, "mask", "mask: %d masks for %d pictures, want one of either, or as many", mask.B,
 			ctl.Image.B)
 	}
-	ctl.Mask = &picture.Image{B: 1, Y: mask.Y, X: mask.X, C: 1}
+	ctl.Mask = &picture.Image{B: mask.B, Y: mask.Y, X: mask.X, C: 1}
 	for _, v := range mask.Data {
 		ctl.Mask.Data = append(ctl.Mask.Data, 1-v)
 	}
@@ -144,9 +144,11 @@ func hide(ctl *value.Control, mask *picture.Mask) error {
 	if err != nil {
 		return err
 	}
-	im.Data = slices.Clone(im.Data)
+	im.B = max(im.B, mask.B)
+	n := im.B * im.Y * im.X * im.C
+	im.Data = slices.Repeat(im.Data, n/len(im.Data))
 	for i := range im.Data {
-		im.Data[i] *= float32(math.RoundToEven(float64(keep.Data[i/im.C])))
+		im.Data[i] *= float32(math.RoundToEven(float64(keep.Data[i/im.C%len(keep.Data)])))
 	}
 	ctl.Image = &im
 	return nil
@@ -155,23 +157,25 @@ func hide(ctl *value.Control, mask *picture.Mask) error {
 // hints encodes hints of control nets: resized to the latent's pixels and cropped in the middle. Masks become values of
 // the latent in the same way.
 func hints(c *graph.Call) value.HintFunc {
-	return func(ctl *value.Control, y, x int) (hint parallel.Latent, mask []float32, err error) {
-		method, masks, crop := resample.NearestExact, resample.NearestExact, resample.CropCenter
+	return func(ctl *value.Control, n, y, x int) (hint parallel.Latent, masks []float32, err error) {
+		method, maskMethod, crop := resample.NearestExact, resample.NearestExact, resample.CropCenter
 		if ctl.Net.Patch { // whose masks are not cropped
-			method, masks, crop = resample.Area, resample.Bilinear, resample.CropDisabled
+			method, maskMethod, crop = resample.Area, resample.Bilinear, resample.CropDisabled
 		}
-		im, err := resizedImage(ctl.Image, 8*x, 8*y, string(method), string(resample.CropCenter), "image")
+		some := *ctl.Image
+		some.B, some.Data = n, some.Data[:n*some.Y*some.X*some.C]
+		im, err := resizedImage(&some, 8*x, 8*y, string(method), string(resample.CropCenter), "image")
 		if err != nil {
 			return hint, nil, err
 		}
 		if ctl.Mask != nil {
-			small, err := resizedImage(ctl.Mask, x, y, string(masks), string(crop), "mask")
+			small, err := resizedImage(ctl.Mask, x, y, string(maskMethod), string(crop), "mask")
 			if err != nil {
 				return hint, nil, err
 			}
-			mask = small.Data
+			masks = small.Data
 		}
 		hint, err = encodeImage(c, ctl.VAE, im)
-		return hint, mask, err
+		return hint, masks, err
 	}
 }

@@ -28,6 +28,7 @@ type netRun struct {
 	root string
 	vae  string
 	mask *picture.Mask // of TheMask
+	many int           // pictures of TheHint but one
 	eng  *parallel.Engine
 	e2eCase
 }
@@ -88,7 +89,9 @@ func (r *netRun) run(steps ...netStep) ([]float32, error) {
 		Engine: r.eng, Roots: files.Roots{Models: []string{r.root}},
 		Catalogue: All(giving(map[string]given{
 			"TheModel": {"MODEL", m}, "TheText": {"CONDITIONING", text},
-			"TheHint":   {"IMAGE", &picture.Image{B: 1, Y: 33, X: 21, C: 3, Data: golden.Fill("nets/hint", 33*21*3, 1, 0.5)}},
+			"TheHint": {"IMAGE", &picture.Image{
+				B: 1 + r.many, Y: 33, X: 21, C: 3, Data: golden.Fill("nets/hint", (1+r.many)*33*21*3, 1, 0.5),
+			}},
 			"TheMask":   {"MASK", r.mask},
 			"TheLatent": {"LATENT", &value.Latent{Samples: parallel.NewLatent(1, 16, 6, 4)}},
 		}, got)...),
@@ -207,6 +210,21 @@ func TestControlNetsAreRefusedByName(t *testing.T) {
 	}
 }
 
+// TestVideosAreNoHints: pictures that an autoencoder makes more than one latent of are refused by name.
+func TestVideosAreNoHints(t *testing.T) {
+	r := newNetRun(t)
+	r.Model, r.vae = "qwen-a", "wan"
+	for many, want := range map[int]string{
+		3: "", 4: "qwen.safetensors: the hint is 5 pictures, which its VAE reads as a video: give one",
+	} {
+		r.many = many
+		if _, err := r.run(netStep{advanced, "qwen", "", nil}); (err == nil) != (want == "") ||
+			err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%d pictures: got error %v, want %q", 1+many, err, want)
+		}
+	}
+}
+
 // TestMaskOfAHint compares which pixels are kept with ComfyUI 0.33.0's ControlNetInpaintingAliMamaApply.
 func TestMaskOfAHint(t *testing.T) {
 	im := &picture.Image{B: 1, Y: 5, X: 7, C: 3, Data: slices.Repeat([]float32{1}, 5*7*3)}
@@ -220,9 +238,10 @@ func TestMaskOfAHint(t *testing.T) {
 			}
 		}
 	}
-	if err := hide(&ctl, &picture.Mask{B: 2, Y: 1, X: 1, Data: []float32{0, 0}}); err == nil ||
-		!strings.Contains(err.Error(), "2 masks") {
-		t.Errorf("two masks: got error %v", err)
+	two := value.Control{Image: &picture.Image{B: 2, Y: 1, X: 1, C: 3, Data: make([]float32, 6)}}
+	if err := hide(&two, &picture.Mask{B: 3, Y: 1, X: 1, Data: make([]float32, 3)}); err == nil ||
+		!strings.Contains(err.Error(), "3 masks for 2 pictures") {
+		t.Errorf("three masks for two pictures: got error %v", err)
 	}
 }
 

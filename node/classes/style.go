@@ -1,8 +1,11 @@
 package classes
 
 import (
+	"math"
 	"slices"
 
+	"patchbay/engine"
+	"patchbay/models/dit"
 	"patchbay/models/weights"
 	"patchbay/node/fault"
 	"patchbay/node/files"
@@ -70,13 +73,15 @@ func styleClasses() []graph.Class {
 	}
 }
 
-// applyStyle puts the rows of a style, times its strength, behind those of the text.
+// applyStyle puts the rows of a style behind those of the text: times its strength, or with the logarithm of it as a
+// bias on attention to them, which ComfyUI keeps in f16. A strength of 0, of which ComfyUI makes no numbers, is e to
+// the smallest of them.
 func applyStyle(c *graph.Call) ([]any, error) {
 	list, style := graph.Arg[value.Conditioning](c, "conditioning"), graph.Arg[*value.Style](c, "style_model")
-	strength, bias := float32(c.Decimal("strength")), c.Str("strength_type") == "attn_bias"
-	if bias && strength != 1 {
-		return nil, fault.At(fault.CodeBadInput, "strength_type", "strength_type: attn_bias with a strength of %v is not "+
-			"supported: use multiply, or a strength of 1", strength)
+	strength, bias := float32(c.Decimal("strength")), float32(0)
+	if c.Str("strength_type") == "attn_bias" {
+		log := max(math.Log(float64(strength)), -65504)
+		strength, bias = 1, engine.F32FromF16(engine.F16FromF32(float32(log)))
 	}
 	rows, err := style.Rows(c.Use(), graph.Arg[value.Seen](c, "clip_vision_output"))
 	if err != nil {
@@ -91,7 +96,11 @@ func applyStyle(c *graph.Call) ([]any, error) {
 				"load a style model of the model's family", rows.Cols, e.Context.Cols)
 			return
 		}
-		e.Context.Rows, e.Context.Data = e.Context.Rows+rows.Rows, slices.Concat(e.Context.Data, rows.Data)
+		at := dit.Range{Start: e.Context.Rows, End: e.Context.Rows + rows.Rows}
+		e.Context.Rows, e.Context.Data = at.End, slices.Concat(e.Context.Data, rows.Data)
+		if bias != 0 {
+			e.Biases = append(slices.Clone(e.Biases), dit.Bias{Rows: at, Value: bias})
+		}
 	})
 	return []any{out}, err
 }

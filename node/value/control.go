@@ -56,16 +56,16 @@ func (p *ModelPatch) Fits(m *Model) error {
 // Control is a control net on a conditioning, or a patch on a model.
 type Control struct {
 	Net        *ControlNet
-	Image      *picture.Image // the hint
+	Image      *picture.Image // the hint; several go to the pictures of a latent in turn
 	VAE        *VAE           // that encodes it; nil: none was given
-	Mask       *picture.Image // of one channel, 1 where the hint is kept; nil: everywhere
+	Mask       *picture.Image // of one channel, 1 where the hint is kept, as Image for pictures; nil: everywhere
 	Strength   float32
 	Start, End float64 // part of the run where it works, 0..1 of the timesteps
 }
 
-// HintFunc encodes the hint of a control net at the size of a latent, in the VAE's space, and brings its mask to that
-// size, [y, x]; nil where it has none.
-type HintFunc func(c *Control, y, x int) (hint parallel.Latent, mask []float32, err error)
+// HintFunc encodes the first n pictures of the hint of a control net at the size of a latent, in the VAE's space, and
+// brings its masks to that size, [masks, y, x]; nil where it has none.
+type HintFunc func(c *Control, n, y, x int) (hint parallel.Latent, masks []float32, err error)
 
 // once has each hint encoded once, whatever entries have it; all of them are for one latent.
 func once(encode HintFunc) HintFunc {
@@ -73,22 +73,48 @@ func once(encode HintFunc) HintFunc {
 		return nil
 	}
 	type encoded struct {
-		hint parallel.Latent
-		mask []float32
+		hint  parallel.Latent
+		masks []float32
 	}
 	done := map[*Control]encoded{}
-	return func(ctl *Control, y, x int) (hint parallel.Latent, mask []float32, err error) {
+	return func(ctl *Control, n, y, x int) (hint parallel.Latent, masks []float32, err error) {
 		e, ok := done[ctl]
 		if !ok {
-			if e.hint, e.mask, err = encode(ctl, y, x); err != nil {
+			if e.hint, e.masks, err = encode(ctl, n, y, x); err != nil {
 				return hint, nil, err
 			}
 			done[ctl] = e
 		}
 		hint = e.hint
 		hint.Data = slices.Clone(hint.Data) // its callers change it
-		return hint, e.mask, nil
+		return hint, e.masks, nil
 	}
+}
+
+// oneFrame is how many pictures a VAE whose pictures are frames makes one latent of: that of the first (Wan 2.1 takes
+// four frames at a time behind the first, and leaves out what does not fill them).
+const oneFrame = 4
+
+// spread gives each of b pictures its hint, and hints their masks, those that there are in turn (ComfyUI
+// comfy/controlnet.py, broadcast_image_to). One hint stays one.
+func (n *ControlNet) spread(hint parallel.Latent, masks []float32, b int) parallel.Latent {
+	plane := hint.Y * hint.X
+	item, out := hint.C*plane, parallel.Latent{B: b, C: hint.C, Y: hint.Y, X: hint.X}
+	if hint.B == 1 {
+		out.B = 1
+	}
+	if n.Masked() {
+		out.C = n.Hint
+	}
+	for i := range out.B {
+		h := i % hint.B
+		out.Data = append(out.Data, hint.Data[h*item:(h+1)*item]...)
+		if n.Masked() {
+			m := h * plane % len(masks)
+			out.Data = append(out.Data, masks[m:m+plane]...)
+		}
+	}
+	return out
 }
 
 // controls brings the patches of a model and the control nets of a conditioning to a request for a latent.
@@ -109,12 +135,17 @@ func (m *Model) controls(c *Cond, branch string, l parallel.Latent, encode HintF
 				n.Spec.Width, m.Spec.Family, m.Spec.Width)
 		case ctl.VAE == nil:
 			return nil, refused(fault.CodeBadInput, "it needs a VAE: connect the input vae of the node that applies it")
-		case ctl.Image.B != 1:
-			return nil, refused(fault.CodeBadInput, "the hint is %d pictures, one is taken", ctl.Image.B)
+		case ctl.VAE.Frames && ctl.Image.B > oneFrame:
+			return nil, refused(fault.CodeBadInput, "the hint is %d pictures, which its VAE reads as a video: give one",
+				ctl.Image.B)
 		case encode == nil:
 			return nil, refused(fault.CodeBadInput, "hints are not for this sampling node")
 		}
-		hint, mask, err := encode(ctl, l.Y, l.X)
+		pictures := min(ctl.Image.B, l.B)
+		if ctl.VAE.Frames {
+			pictures = 1
+		}
+		hint, masks, err := encode(ctl, pictures, l.Y, l.X)
 		if err != nil {
 			return nil, err
 		}
@@ -123,11 +154,11 @@ func (m *Model) controls(c *Cond, branch string, l parallel.Latent, encode HintF
 				"%d x %d: load the VAE of the model", hint.C, hint.Y, hint.X, l.C, l.Y, l.X)
 		}
 		n.Format.ToModel(hint.Data, hint.Y*hint.X)
-		if n.Masked() {
-			if mask == nil {
-				mask = slices.Repeat([]float32{1}, hint.Y*hint.X)
-			}
-			hint.C, hint.Data = n.Hint, append(hint.Data, mask...)
+		if n.Masked() && masks == nil {
+			masks = slices.Repeat([]float32{1}, hint.Y*hint.X)
+		}
+		if pictures > 1 || n.Masked() {
+			hint = n.spread(hint, masks, l.B)
 		}
 		made := n.control(hint, ctl.Strength)
 		made.SigmaStart = float32(m.Sampling.PercentToSigma(ctl.Start))

@@ -73,6 +73,8 @@ func (m *Model) fitsHost(req *parallel.Request) error {
 			switch {
 			case e.References != nil && !m.Spec.References:
 				return refused("references")
+			case e.Biases != nil && !m.Spec.Biases:
+				return refused("biases")
 			case e.Context2.Rows > 0 && m.Spec.Context2Dim == 0:
 				return refused("encoder_hidden_states_t5")
 			case e.Size != nil && m.Traits.SizeCond == nil:

@@ -132,7 +132,7 @@ func (m *Model) branch(b GuiderBranch, l parallel.Latent, noise *picture.Mask, h
 		}
 		e := parallel.Entry{Strength: 1, MaskStrength: 1}
 		e.Context, e.Pooled, e.ContextLen = m.filled(c.Context), c.Pooled, c.ContextLen
-		e.Context2, e.Context2Len, e.Size = c.Context2, c.Context2Len, c.Size
+		e.Context2, e.Context2Len, e.Size, e.Biases = c.Context2, c.Context2Len, c.Size, c.Biases
 		if e.Size == nil {
 			e.Size = m.sizeCond(c.Pixels, l)
 		}

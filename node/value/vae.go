@@ -15,6 +15,7 @@ type VAE struct {
 	Name     string
 	Key      string // file and header hash, or PixelSpace
 	Channels int    // of the latents it takes
+	Frames   bool   // pictures of a batch are frames of a video (Wan 2.1)
 	file     *files.Opener
 }
 
@@ -28,7 +29,9 @@ func OpenVAE(name string, f files.Checkpoint, set *weights.Set) (*VAE, error) {
 		return nil, fault.New(fault.CodeWrongFamily, "%s holds no autoencoder (%v): it looks like %s", name, err,
 			models.GuessKind(set))
 	}
-	return &VAE{Name: name, Key: f.Key(), Channels: channels, file: &files.Opener{Checkpoint: f}}, nil
+	return &VAE{
+		Name: name, Key: f.Key(), Channels: channels, Frames: vae.Frames(set), file: &files.Opener{Checkpoint: f},
+	}, nil
 }
 
 // With runs f on the device with the loaded autoencoder and an arena of the size that need tells.

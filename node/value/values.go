@@ -34,6 +34,7 @@ type Cond struct {
 	ContextLen  int       // valid tokens, 0: all
 	Context2    dit.Array
 	Context2Len int
+	Biases      []dit.Bias // on attention to rows of Context
 	Size        []float32
 	// height and width that the network is told instead of the picture's (CLIPTextEncodePixArtAlpha); 0: the picture's
 	Pixels [2]int

@@ -137,6 +137,13 @@ func (c *Cond) export() []any {
 		o.Set("context2", NewTensor(c.Context2.Data, 1, c.Context2.Rows, c.Context2.Cols))
 		o.Set("context2_len", int64(c.Context2Len))
 	}
+	if c.Biases != nil {
+		var list []any
+		for _, b := range c.Biases {
+			list = append(list, []any{int64(b.Rows.Start), int64(b.Rows.End), float64(b.Value)})
+		}
+		o.Set("attention_biases", list)
+	}
 	if c.References != nil {
 		var list []any
 		for _, l := range c.References {
@@ -323,6 +330,28 @@ func importCond(context, keys any) (Cond, error) {
 	return c, nil
 }
 
+// importBiases reads a list of [first row, behind the last row, value].
+func importBiases(v any) (out []dit.Bias, err error) {
+	list, ok := v.([]any)
+	for i, e := range list {
+		var n [3]float64
+		part, _ := e.([]any)
+		if ok = ok && len(part) == len(n); !ok {
+			break
+		}
+		for k := range n {
+			if n[k], err = pyjson.Float(part[k]); err != nil || !(math.Abs(n[k]) <= math.MaxInt32) {
+				return nil, fmt.Errorf("item %d holds %s: want finite numbers", i, pyjson.Repr(part[k]))
+			}
+		}
+		out = append(out, dit.Bias{Rows: dit.Range{Start: int(n[0]), End: int(n[1])}, Value: float32(n[2])})
+	}
+	if !ok {
+		return nil, fmt.Errorf("takes a list of [first row, behind the last row, value]")
+	}
+	return out, nil
+}
+
 // importReferences reads a list of latents [B, C, Y, X] or [B, C, 1, Y, X].
 func importReferences(v any) (out []parallel.Latent, err error) {
 	list, ok := v.([]any)
@@ -421,6 +450,8 @@ func (c *Cond) set(key string, v any) (err error) {
 		c.Context2Len = int(number())
 	case "context2":
 		c.Context2, err = importArray(v)
+	case "attention_biases":
+		c.Biases, err = importBiases(v)
 	case "reference_latents":
 		c.References, err = importReferences(v)
 	case "concat_latent_image":

@@ -71,7 +71,8 @@ func TestConditioningsTravelWhole(t *testing.T) {
 	list := Conditioning{
 		{
 			Context: rows(2, 3), Pooled: []float32{1, 2}, ContextLen: 1, Context2: rows(2, 2), Context2Len: 2,
-			Size: []float32{4, 5}, Pixels: [2]int{64, 96}, References: []parallel.Latent{plane(2), plane(1)}, Method: "index",
+			Biases: []dit.Bias{{Rows: dit.Range{Start: 0, End: 1}, Value: 0.5}, {Rows: dit.Range{Start: 1, End: 2}, Value: -2}},
+			Size:   []float32{4, 5}, Pixels: [2]int{64, 96}, References: []parallel.Latent{plane(2), plane(1)}, Method: "index",
 			ConcatImage: plane(3), ConcatMask: mask, Guidance: &g, Start: 0.25, End: 0.5, Ranged: true, Strength: 0.5,
 			HasStrength: true, Area: parallel.Area{H: 1, W: 2, Y: 3, X: 4}, Mask: mask, MaskStrength: 0.75, MaskBounds: true,
 		},

@@ -311,6 +311,7 @@ func (o *Partition) sessionEntry(s *stack, c plan.Coord, k, i, b int) (kv int64)
 			s.alloc(b * o.spreadOut.keptImage(o.spreadCoord(c), i) * e)
 		}
 	}
+	s.f32(o.biases(i) * (o.Sequence(i).Text + li))
 	return kv
 }
 

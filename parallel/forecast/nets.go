@@ -14,6 +14,7 @@ type Net struct {
 	Spec    *dit.Spec // with the blocks of the net
 	Bytes   int64     // of its weights
 	Hint    int       // values of the hint for an image token
+	Each    bool      // every picture has a hint of its own
 	Entries []int     // of the workload that have it, more than once where it is on an entry twice
 }
 
@@ -59,13 +60,17 @@ func (s *Search) addNets(all []Memory, p plan.Plan) {
 				}
 				own, b := o.rows(plan.Micro{Whole: true}, i)[c.SequenceRank(own)], o.batch[c.Data].Len()
 				rows.alloc(b * own.Len() * n.Spec.Width)
-				taken.alloc(w.Tokens() * n.Spec.Width)
+				hints := w.Tokens()
+				if n.Each {
+					hints *= b
+				}
+				taken.alloc(hints * n.Spec.Width)
+				mark := taken.top
+				taken.f32(hints * n.Hint)
+				taken.top = mark
 				for range n.Spec.Blocks {
 					taken.alloc(b * own.Image.Len() * n.Spec.Width)
 				}
-				mark := taken.top
-				taken.f32(w.Tokens() * n.Hint)
-				taken.top = mark
 			}
 			net.Session, net.Activations = taken.peak, net.Activations+rows.peak
 			most.Session = max(most.Session, net.Session)

@@ -27,6 +27,8 @@ type Workload struct {
 	Text []int
 	// References is the number of tokens of the references of each entry; nil: there are none.
 	References []int
+	// Biases is the number of ranges of each entry that have one (dit.Entry.Biases); nil: there are none.
+	Biases []int
 	// Branches is the branch of each entry (positive 0, negative 1, ...); nil: every entry is a branch of its own.
 	Branches []int
 	// Device is what stages are balanced by: rates of one rank. The zero Device counts multiply-adds alone. It must be the
@@ -46,6 +48,14 @@ func (w *Workload) references(i int) int {
 		return 0
 	}
 	return w.References[i]
+}
+
+// biases is the number of ranges of entry i that have a bias.
+func (w *Workload) biases(i int) int {
+	if w.Biases == nil {
+		return 0
+	}
+	return w.Biases[i]
 }
 
 // jointText is the longest text that runs through the blocks.
@@ -98,6 +108,9 @@ func (w Workload) merged(p plan.Plan) Workload {
 	w.Text, w.Branches = w.Text[:p.CFG], nil
 	if w.References != nil {
 		w.References = w.References[:p.CFG]
+	}
+	if w.Biases != nil {
+		w.Biases = w.Biases[:p.CFG]
 	}
 	return w
 }
@@ -244,7 +257,7 @@ func (o *Partition) setLanes(lanes []plan.Lane) {
 func (o *Partition) twin(c plan.Coord) plan.Coord {
 	texts := func(group int) (out []int) {
 		for _, i := range o.entriesOf(group) {
-			out = append(out, o.Text[i], o.references(i))
+			out = append(out, o.Text[i], o.references(i), o.biases(i))
 		}
 		return out
 	}

@@ -101,6 +101,7 @@ func (s *session) prepare() error {
 		}
 		s.widen(i, &e)
 		s.keepSkips(i, &e, plan.Sequence{Text: s.textOf(p), Image: in.Grid.Tokens()})
+		e.bias = s.biases(p)
 		s.entries = append(s.entries, e)
 	}
 	s.prepareBlocks()
@@ -363,7 +364,9 @@ func (s *session) begin(env dit.Env, entry int, c *EvaluateCommand) *entryRun {
 		m, row = s.model.Modulate(env, e.p, forEach(e.p, []float32{c.Timestep}), dit.Range{}), 0
 	}
 	ulysses, ring, places := s.comms[plan.AxisUlysses], s.outer(c), s.open.Plan.Places(s.spreads(c))
-	seq := &sequence{ops: env.Ops, arena: s.comm, ulysses: ulysses, ring: ring, plan: s.open.Plan, flight: &s.flight}
+	seq := &sequence{
+		ops: env.Ops, arena: s.comm, ulysses: ulysses, ring: ring, plan: s.open.Plan, flight: &s.flight, bias: e.bias,
+	}
 	s.flight.comm = ulysses
 	seq.rows = c.Rows(plan.Sequence{Text: s.textOf(e.p), Image: e.grid.Tokens()}, places)
 	if s.beside != nil { // the image rows of the model, whose text may be one row shorter

@@ -79,7 +79,7 @@ func (s *sequence) attendStored(store *kvStore) func(dit.Attention) {
 			s.shareFresh(kv, a)
 			s.keep(store, kv, a)
 			k, v := kv.all()
-			dit.Attend(s.ops, a.Groups(a.Out), a.Groups(a.Q), k, v, engine.AttentionArgs{Scale: a.Scale})
+			s.scores(a.Groups(a.Out), a.Groups(a.Q), k, v, 0, engine.AttentionArgs{Scale: a.Scale})
 			return
 		}
 		heads := s.plan.GroupHeads(a.K.Dim(2))
@@ -94,7 +94,7 @@ func (s *sequence) attendStored(store *kvStore) func(dit.Attention) {
 		s.keep(store, kv, a)
 		out := s.results(a, got)
 		k, v := kv.all()
-		dit.Attend(s.ops, grouped(out), queriesOf(got), k, v, engine.AttentionArgs{Scale: a.Scale})
+		s.scores(grouped(out), queriesOf(got), k, v, 0, engine.AttentionArgs{Scale: a.Scale})
 		s.giveBack(a, out, heads, s.ulysses.AllToAll)()
 	}
 }

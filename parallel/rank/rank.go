@@ -90,6 +90,7 @@ type sessionEntry struct {
 	skips map[int]engine.Tensor // outputs of blocks that later ones take, for spread evaluations; nil: none are
 	store *kvStore              // keys and values of the blocks of this stage; nil without a pipeline
 	m     *dit.Modulation       // for the timesteps announced
+	bias  *biasTable            // nil: none
 	// model patches, in the order in which they change rows
 	patches []patched
 	like    int // of a control net: the text tokens of the entry whose rows it computes

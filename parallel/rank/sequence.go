@@ -22,6 +22,7 @@ type sequence struct {
 	rows    []dit.Rows // of every rank of the sequence, ring outside
 	plan    plan.Plan
 	flight  *flight
+	bias    *biasTable // nil: the entry has none
 }
 
 // mine returns the rows of this rank.
@@ -172,13 +173,16 @@ func (s *sequence) giveBack(a dit.Attention, out engine.Tensor, heads []dit.Rang
 func (s *sequence) over(a dit.Attention, out, q, k, v engine.Tensor) {
 	size, me := s.ring.Size(), s.ring.Rank()
 	if size == 1 {
-		dit.Attend(s.ops, out, q, k, v, engine.AttentionArgs{Scale: a.Scale})
+		s.scores(out, q, k, v, 0, engine.AttentionArgs{Scale: a.Scale})
 		return
 	}
 	b, l, h, g, d := q.Dim(0), q.Dim(1), q.Dim(2), q.Dim(3), q.Dim(4)
-	most := 0
+	most, before := 0, make([]int, size) // keys of the places before
 	for r := range size {
-		most = max(most, s.gathered(r, a.ImageOnly))
+		n := s.gathered(r, a.ImageOnly)
+		if most = max(most, n); r+1 < size {
+			before[r+1] = before[r] + n
+		}
 	}
 	here := s.arena.Alloc(q.DType, most*b*2*h*d)
 	next := s.arena.Alloc(q.DType, most*b*2*h*d)
@@ -191,13 +195,14 @@ func (s *sequence) over(a dit.Attention, out, q, k, v engine.Tensor) {
 	s.ops.Copy(own.Index(2, 0), k)
 	s.ops.Copy(own.Index(2, 1), v)
 	for step := range size {
-		n := s.gathered((me+size-step)%size, a.ImageOnly)
+		place := (me + size - step) % size
+		n := s.gathered(place, a.ImageOnly)
 		kv := view(here, n)
 		o, sums := part, lse2
 		if step == 0 {
 			o, sums = out, lse
 		}
-		dit.Attend(s.ops, o, q, kv.Index(2, 0), kv.Index(2, 1), engine.AttentionArgs{Scale: a.Scale, LSE: sums})
+		s.scores(o, q, kv.Index(2, 0), kv.Index(2, 1), before[place], engine.AttentionArgs{Scale: a.Scale, LSE: sums})
 		for i := 0; i < g && step > 0; i++ {
 			s.ops.MergeAttention(out.Index(3, i), lse.Index(0, i), part.Index(3, i), lse2.Index(0, i))
 		}

@@ -172,6 +172,7 @@ async def refusals(rig: Any, report: Any) -> None:  # noqa: ANN401
         "plan": (Case("flux-c", settings={"seed": 31}, plan="pipe=5"), "plan_refused"),
         "plan_syntax": (Case("flux-c", settings={"seed": 31}, plan="ulises=2"), "ulises"),
         "reference": (Case("zimage-a", lambda g: g.conditioned("60", "ReferenceLatent", latent=g.latent), needs="ModelMergeKrea2"), "the zimage model takes no references"),
+        "attention_mask": (Case("flux-c", lambda g: g.conditioned("60", "TestAttentionMask")), "an attention mask that is not of StyleModelApply"),
         "zsnr": (Case("pixart-b", on_model("ModelSamplingDiscrete", sampling="v_prediction", zsnr=True)), "a table of sigmas of its own"),
         "lcm": (Case("pixart-b", on_model("ModelSamplingDiscrete", sampling="lcm", zsnr=False)), "is not known; the classes are"),
         "not_there": (Case("only-here"), "no_such_model"),

@@ -287,6 +287,20 @@ def cases() -> dict[str, Case]:
     for m in ("index", "uxo/uno"):
         out["flux_reference_" + m[:3]] = Case(f, lambda g, m=m: (refer(g, (8, 12), (6, 4)), g.conditioned("95", "FluxKontextMultiReferenceLatentMethod", reference_latents_method=m)))
     out["flux_reference_evaluation"] = Case(f, lambda g: (refer(g, (8, 12)), g.on_model("60", "RescaleCFG", multiplier=0.7)), {"cfg": 2.0, "batch": 2}, mode="evaluation")
+
+
+    def styled(g: Graph, *styles: tuple[float, str], where: str = "positive") -> Graph:
+        for i, (strength, kind) in enumerate(styles):
+            style = g.add(f"9{i}{where}", "TestStyle", model=g.model, seed=20 + i, rows=5 - i)
+            g.conditioned(f"8{i}{where}", "StyleModelApply", where, style_model=style, clip_vision_output=[style[0], 1], strength=strength, strength_type=kind)
+        return g
+
+    bias = "attn_bias"
+    out["redux_biases"] = Case(f, lambda g: styled(g, (0.3, bias), (2.5, bias)), {"cfg": 2.0, "batch": 2, "y": 7, "x": 10})
+    out["redux_biases_both"] = Case(f, lambda g: styled(styled(g, (0.4, bias), (0.7, "multiply"), (1.0, bias)), (1.6, bias), where="negative"), {"cfg": 2.0})
+    out["redux_bias_evaluation"] = Case(f, lambda g: styled(g, (0.3, bias)).on_model("60", "RescaleCFG", multiplier=0.7), {"cfg": 2.0, "batch": 2}, mode="evaluation")
+    out["redux_bias_plan"] = Case(f, lambda g: styled(g, (0.3, bias)), {"cfg": 2.0}, plan="cfg=2,ulysses=2", record=False)
+
     def beside(g: Graph, mask: bool = False, sides: tuple[str, ...] = ("positive", "negative")) -> Graph:
         image = g.add("85", "TestLatent", channels=16, height=g.size[0] + 2, width=g.size[1], batch=1, seed=8)
         more = {"mask": g.add("86", "TestMask", height=8 * g.size[0], width=8 * g.size[1], soft=True)} if mask else {}

@@ -385,6 +385,41 @@ class TestConcat:
         return ([[c, {**o, **more}] for c, o in conditioning],)
 
 
+class TestStyle:
+    """A style model that reads no picture: so many random rows; and what no picture was seen as."""
+
+    RETURN_TYPES = ("STYLE_MODEL", "CLIP_VISION_OUTPUT")
+    FUNCTION = "make"
+    CATEGORY = "test"
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {"required": {"model": ("STRING", {}), "seed": ("INT", {"default": 1}), "rows": ("INT", {"default": 5})}}
+
+    def make(self, model, seed, rows):
+        class Style:
+            def get_cond(self, seen):
+                return values(seed, 1, rows, WEIGHTS[model]["config"]["context_in_dim"])
+
+        return (Style(), None)
+
+
+class TestAttentionMask:
+    """A mask of text and picture that none of ComfyUI's nodes makes."""
+
+    RETURN_TYPES = ("CONDITIONING",)
+    FUNCTION = "make"
+    CATEGORY = "test"
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {"required": {"conditioning": ("CONDITIONING",)}}
+
+    def make(self, conditioning):
+        n = conditioning[0][0].shape[1] + 1
+        return ([[c, {**o, "attention_mask": values(3, 1, n, n), "attention_mask_img_shape": (1, 1)}] for c, o in conditioning],)
+
+
 class TestPlan:
     RETURN_TYPES = ("PATCHBAY_PLAN",)
     FUNCTION = "make"
@@ -440,4 +475,4 @@ def sample_foreign(model, x, sigmas, extra_args=None, callback=None, disable=Non
     return x
 
 
-NODE_CLASS_MAPPINGS = {c.__name__: c for c in (TestConditioning, TestControlNet, TestLatent, TestMask, TestVAE, TestPatch, TestConcat, TestPlan, TestKeep, TestForeignSampler)}
+NODE_CLASS_MAPPINGS = {c.__name__: c for c in (TestConditioning, TestControlNet, TestLatent, TestMask, TestVAE, TestPatch, TestConcat, TestStyle, TestAttentionMask, TestPlan, TestKeep, TestForeignSampler)}
