@@ -85,10 +85,16 @@ static void run_panel(const pb_gemm* g, const tile* ts, int64_t nt, const factor
     const char* w = f->w + (p * f->taps * f->rows + skip) * row;
     const int nv = g->n - p * NR <= VW ? 0 : 1;
     if (f->blocks) {
-        const int64_t per = f->kind == UKR_DOT ? 2 : 1, size = block_size(f->blocks);
-        const int64_t first = (p * f->c + c0) * per / size;
-        widen_blocks(f->blocks, (const uint8_t*)f->w + first * block_bytes(f->blocks) * NR,
-                     (c1 - c0) * per / size, (uint32_t*)g->wide);
+        const block_form b = form_of(f->blocks);
+        const int64_t per = f->kind == UKR_DOT ? 2 : 1, n = (c1 - c0) * per / b.size;
+        const uint8_t* from = (const uint8_t*)f->w + (p * f->c + c0) * per / b.size * b.bytes * NR;
+#if PB_DOT
+        if (nt == 1 && ts->rows == 1 && f->kind == UKR_DOT) {
+            dot_blocks(f->blocks, from, n, ts->a[s] + c0, acc, add);
+            return;
+        }
+#endif
+        widen_blocks(f->blocks, from, n, (uint32_t*)g->wide);
         w = (const char*)g->wide;
     }
     for (int64_t i = 0; i < nt; i++, acc += 2 * MR * VW) {
