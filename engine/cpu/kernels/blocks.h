@@ -3,27 +3,35 @@
 // the same roundings: products of factors and codes are exact in f32, so it does not matter whether
 // the multiply-add behind them rounds once or twice.
 //
-// Of a block, the bytes of factors come first, byte i of all columns, then the next. Behind them lie
-// the bytes of codes, 8 of a column at a time: those with even numbers, then those with odd ones. So a
-// lane is one of a pair of neighbouring inputs, its word of 32 bits holds codes of four pairs, and two
-// vectors of lanes rounded to bf16 are a vector of words, each a column.
+// Of a block, factors in f16 come first, those of all columns side by side, then other factors, byte
+// i of all columns and then the next. Behind them lie the codes, 8 bytes of a column at a time: those
+// with even numbers, then those with odd ones. So a lane is one of a pair of neighbouring inputs, its
+// 32 bits hold codes of four pairs, and two vectors of lanes rounded to bf16 are a vector of words,
+// each a column.
 
 enum { PB_Q8_0 = 1, PB_Q4_0, PB_Q4_K, PB_Q5_K, PB_Q6_K };
 
 typedef uint8_t vb8 __attribute__((vector_size(VW), aligned(1), may_alias));
 
-// block_form tells how a block is stored: elements and bytes, and where its factors lie; the rest is
-// codes.
+// block_form tells how the file stores a block: elements, bytes, where factors and codes lie, how many
+// factors there are, and bits that are turned in codes (those of Q8_0 are signed in the file).
 typedef struct {
-    int64_t size, bytes, head, heads;
+    int64_t size, bytes, half, halves, head, heads, codes, turn;
 } block_form;
+
 static block_form form_of(int kind) {
-    static const block_form forms[] = {{0},           {32, 34, 0, 2},    {32, 18, 0, 2}, {256, 144, 0, 16},
-                                       {256, 176, 0, 16}, {256, 210, 192, 18}};
+    static const block_form forms[] = {
+        {0},
+        {32, 34, 0, 1, 0, 0, 2, 0x80},
+        {32, 18, 0, 1, 0, 0, 2, 0},
+        {256, 144, 0, 2, 4, 12, 16, 0},
+        {256, 176, 0, 2, 4, 12, 16, 0},
+        {256, 210, 208, 1, 192, 16, 0, 0},
+    };
     return forms[kind];
 }
 
-// vbyte loads factor byte i of VW columns.
+// vbyte loads byte i of VW columns.
 VI vu vbyte(const uint8_t* s, int64_t i) {
 #if PB_ISA == 3
     return (vu)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)(s + i * NR)));
@@ -36,21 +44,21 @@ VI vu vbyte(const uint8_t* s, int64_t i) {
 VI vf vofu(vu v) { return __builtin_convertvector((vi)v, vf); }
 VI vf vsigned(vu v) { return __builtin_convertvector((vi)(v << 24) >> 24, vf); }
 
-// vhalf16 reads the f16 at byte i.
-VI vf vhalf16(const uint8_t* s, int64_t i) {
-    const vu h = vbyte(s, i) | vbyte(s, i + 1) << 8;
-    const vf small = (vf)((h & 0x7fff) << 13) * 0x1p112f; // as vload_f16
-    const vu top = (vu)((h & 0x7c00) == 0x7c00) & 0x7f800000;
-    return (vf)((vu)small | top | (h & 0x8000) << 16);
-}
-
-// factors are those of VW columns, every one twice, for both inputs of a pair: a weight is
-// scale * (code - centre) + low.
+// factors are those of VW columns, every one twice, for both inputs of a pair: a weight is scale * code
+// + low. Codes are not moved to bit 0 before they become numbers: scale[i] is for those i bytes up.
 typedef struct {
-    vf scale[2], low[2];
+    vf scale[2][2], low[2];
 } factors;
 
 VI void twice(vf v, vf* to) { to[0] = TWICE_LOW(v), to[1] = TWICE_HIGH(v); }
+
+// set_factors is for codes at bit AT of their bytes.
+VI void set_factors(const int AT, vf scale, vf low, factors* f) {
+    twice(scale * vset(1.0f / (1 << AT)), f->scale[0]);
+    for (int j = 0; j < 2; j++)
+        f->scale[1][j] = f->scale[0][j] * vset(1.0f / 256);
+    twice(low, f->low);
+}
 
 // sink takes words in the order of inputs: it stores them, or adds their products with a row of x.
 typedef struct {
@@ -59,23 +67,19 @@ typedef struct {
     vf sum[2];
 } sink;
 
-// take widens four pairs of inputs of VW columns, the codes of which lie at bit AT of the bytes of c.
-// The bits of a code below the exponent of 2^(23 - bit) make that number plus the code.
-VI void take(const int DOT, const int AT, const int WIDTH, const int CENTRE, const int LOW, const vu* c,
-             const factors* f, sink* o, const int half, int64_t pair) {
+// take widens four pairs of inputs of VW columns, whose codes are the bits MASK of the bytes of c.
+VI void take(const int DOT, const uint32_t MASK, const vu* c, const factors* f, sink* o,
+             const int half, int64_t pair) {
     _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++) {
-        const int bit = AT + 8 * (i % 2);
-        const float one = (float)(1 << (23 - bit));
         vf v[2];
         _Pragma("GCC unroll 2") for (int j = 0; j < 2; j++) {
-            const vu code = (i < 2 ? c[j] : c[j] >> 16) & (((1u << WIDTH) - 1) << bit);
-            const vf q = (vf)(code | (vu)vset(one)) - vset(one + CENTRE);
-            v[j] = LOW ? vfma(f->scale[j], q, f->low[j]) : f->scale[j] * q;
+            const vu code = (i < 2 ? c[j] : c[j] >> 16) & MASK << 8 * (i % 2);
+            v[j] = vfma(f->scale[i % 2][j], vofu(code), f->low[j]);
         }
-        if (!DOT) {
-            vstore_words((float*)(o->to + (pair + i) * NR + half * VW), v[0], v[1]);
-        } else {
+        if (DOT) {
             o->sum[half] = vdot(o->sum[half], vset_word(o->x + pair + i), vwords(v[0], v[1]));
+        } else {
+            vstore_words((float*)(o->to + (pair + i) * NR + half * VW), v[0], v[1]);
         }
     }
 }
@@ -86,18 +90,34 @@ VI void codes(const uint8_t* s, int64_t t, const int half, vu* c) {
     c[0] = from[0], c[1] = from[1];
 }
 
-#define HALVES _Pragma("GCC unroll 2") for (int h = 0; h < 2; h++)
-#define NIBBLES _Pragma("GCC unroll 2") for (int n = 0; n < 2; n++)
+// join puts the bits of high from bit FROM on above the 4 bits of c at bit AT, and both at bit 0.
+VI void join(const int AT, const int FROM, vu* c, const vu* high) {
+    for (int j = 0; j < 2; j++) {
+        const vu up = FROM < 4 ? high[j] << (4 - FROM) : high[j] >> (FROM - 4);
+        c[j] = (c[j] >> AT & 0x0f0f0f0f) | (up & 0xf0f0f0f0);
+    }
+}
+
+// ahead fetches n bytes of each row of a panel: the runs that blocks are read in are too short for the
+// processor to see them.
+VI void ahead(const uint8_t* s, int64_t n) {
+    for (int64_t i = 0; i < n * NR; i += 64)
+        __builtin_prefetch(s + i);
+}
+
+#define UNROLLED(i, n) _Pragma("GCC unroll 8") for (int i = 0; i < n; i++)
 
 VI void widen_q8_0(const int DOT, const uint8_t* s, sink* o) {
     factors f[2];
     vu c[2];
-    HALVES twice(vhalf16(s + h * VW, 0), f[h].scale);
+    UNROLLED(h, 2) {
+        const vf d = vload_f16((const uint16_t*)s + h * VW);
+        set_factors(0, d, d * vset(-128), &f[h]);
+    }
     for (int64_t t = 0; t < 4; t++) {
-        HALVES {
+        UNROLLED(h, 2) {
             codes(s + 2 * NR, t, h, c);
-            c[0] ^= 0x80808080, c[1] ^= 0x80808080;
-            take(DOT, 0, 8, 128, 0, c, &f[h], o, h, 4 * t);
+            take(DOT, 255, c, &f[h], o, h, 4 * t);
         }
     }
 }
@@ -105,49 +125,52 @@ VI void widen_q8_0(const int DOT, const uint8_t* s, sink* o) {
 VI void widen_q4_0(const int DOT, const uint8_t* s, sink* o) {
     factors f[2];
     vu c[2];
-    HALVES twice(vhalf16(s + h * VW, 0), f[h].scale);
-    NIBBLES {
+    UNROLLED(n, 2) {
+        UNROLLED(h, 2) {
+            const vf d = vload_f16((const uint16_t*)s + h * VW);
+            set_factors(4 * n, d, d * vset(-8), &f[h]);
+        }
         for (int64_t t = 0; t < 2; t++) {
-            HALVES {
+            UNROLLED(h, 2) {
                 codes(s + 2 * NR, t, h, c);
-                take(DOT, 4 * n, 4, 8, 0, c, &f[h], o, h, 8 * n + 4 * t);
+                take(DOT, 15 << 4 * n, c, &f[h], o, h, 8 * n + 4 * t);
             }
         }
     }
 }
 
 // scale_min unpacks scale and minimum of group g of Q4_K and Q5_K.
-VI void scale_min(const uint8_t* s, int64_t g, vf d, vf dmin, factors* f) {
-    s += 4 * NR;
+VI void scale_min(const int AT, const uint8_t* s, int64_t g, const int half, factors* f) {
+    const uint16_t* d = (const uint16_t*)s + half * VW;
     vu scale, low;
+    s += 4 * NR + half * VW;
     if (g < 4) {
         scale = vbyte(s, g) & 63, low = vbyte(s, g + 4) & 63;
     } else {
         const vu both = vbyte(s, g + 4);
         scale = (both & 15) | vbyte(s, g - 4) >> 6 << 4, low = both >> 4 | vbyte(s, g) >> 6 << 4;
     }
-    twice(d * vofu(scale), f->scale);
-    twice(-dmin * vofu(low), f->low);
+    set_factors(AT, vload_f16(d) * vofu(scale), -vload_f16(d + NR) * vofu(low), f);
 }
 
 VI void widen_q45_k(const int DOT, const int FIFTH, const uint8_t* s, sink* o) {
-    vf d[2], dmin[2];
     factors f[2];
     vu c[2], high[2];
-    HALVES d[h] = vhalf16(s + h * VW, 0), dmin[h] = vhalf16(s + h * VW, 2);
     const uint8_t *fifth = s + 16 * NR, *q = fifth + (FIFTH ? 32 * NR : 0);
-    for (int64_t g = 0; g < 8; g += 2, q += 32 * NR) {
-        NIBBLES {
-            HALVES scale_min(s + h * VW, g + n, d[h], dmin[h], &f[h]);
+    const int AT_ONCE = FIFTH ? 8 : 2, GROUP = FIFTH ? 22 : 18; // groups; bytes of one
+    for (int64_t g = 0; g < 8; g += AT_ONCE) {
+        UNROLLED(i, AT_ONCE) {
+            const int at = FIFTH ? 0 : i % 2 * 4;
+            ahead(s + (g + i + 8) * GROUP * NR, GROUP);
+            UNROLLED(h, 2) scale_min(at, s, g + i, h, &f[h]);
             for (int64_t t = 0; t < 4; t++) {
-                HALVES {
-                    codes(q, t, h, c);
+                UNROLLED(h, 2) {
+                    codes(q, (g + i) / 2 * 4 + t, h, c);
                     if (FIFTH) {
                         codes(fifth, t, h, high);
-                        for (int j = 0; j < 2; j++)
-                            c[j] = (c[j] >> 4 * n & 0x0f0f0f0f) | (high[j] >> (g + n) << 4 & 0x10101010);
+                        join(i % 2 * 4, i, c, high);
                     }
-                    take(DOT, FIFTH ? 0 : 4 * n, 4 + FIFTH, 0, 1, c, &f[h], o, h, 16 * (g + n) + 4 * t);
+                    take(DOT, (FIFTH ? 31 : 15) << at, c, &f[h], o, h, 16 * (g + i) + 4 * t);
                 }
             }
         }
@@ -155,21 +178,26 @@ VI void widen_q45_k(const int DOT, const int FIFTH, const uint8_t* s, sink* o) {
 }
 
 VI void widen_q6_k(const int DOT, const uint8_t* s, sink* o) {
-    vf d[2];
     factors f[2];
     vu c[2], high[2];
-    HALVES d[h] = vhalf16(s + h * VW, 16);
-    for (int64_t g = 0; g < 8; g++) { // 32 inputs, two scales
-        const uint8_t* low = s + 18 * NR + 8 * (g / 4 * 8 + g % 2 * 4) * NR;
-        const int64_t n = g % 4 / 2 * 4;
-        for (int64_t t = 0; t < 4; t++) {
-            HALVES {
-                twice(d[h] * vsigned(vbyte(s + h * VW, 2 * g + t / 2)), f[h].scale);
-                codes(low, t, h, c);
-                codes(s + 146 * NR, g / 4 * 4 + t, h, high);
-                for (int j = 0; j < 2; j++)
-                    c[j] = (c[j] >> n & 0x0f0f0f0f) | (high[j] >> g % 4 * 2 << 4 & 0x30303030);
-                take(DOT, 0, 6, 32, 0, c, &f[h], o, h, 16 * g + 4 * t);
+    for (int64_t half = 0; half < 2; half++) { // 128 inputs
+        UNROLLED(j, 4) {
+            for (int64_t i = 0; i < 2; i++) { // 16 inputs
+                const int64_t g = 8 * half + 2 * j + i;
+                ahead(s + (210 + 13 * g) * NR, 13);
+                UNROLLED(h, 2) {
+                    const vf scale =
+                        vload_f16((const uint16_t*)s + h * VW) * vsigned(vbyte(s + 2 * NR + h * VW, g));
+                    set_factors(0, scale, scale * vset(-32), &f[h]);
+                }
+                for (int64_t t = 2 * i; t < 2 * i + 2; t++) {
+                    UNROLLED(h, 2) {
+                        codes(s + 18 * NR, 8 * half + j % 2 * 4 + t, h, c);
+                        codes(s + 146 * NR, 4 * half + t, h, high);
+                        join(j / 2 * 4, 2 * j, c, high);
+                        take(DOT, 63, c, &f[h], o, h, 64 * half + 16 * j + 4 * t);
+                    }
+                }
             }
         }
     }
@@ -211,7 +239,6 @@ static void widen_blocks(int kind, const uint8_t* s, int64_t n, uint32_t* to) {
     take_blocks(0, kind, s, n, &o);
 }
 
-#if PB_DOT
 // dot_blocks adds the products of n blocks and one row of words to the two vectors at c.
 static void dot_blocks(int kind, const uint8_t* s, int64_t n, const float* x, float* c, int add) {
     sink o = {.x = x};
@@ -220,7 +247,6 @@ static void dot_blocks(int kind, const uint8_t* s, int64_t n, const float* x, fl
     vstore(c, o.sum[0]);
     vstore(c + VW, o.sum[1]);
 }
-#endif
 
 // pack_blocks writes one panel of rows of a->k bytes.
 static void pack_blocks(const pb_pack* a, int64_t p) {
@@ -231,13 +257,16 @@ static void pack_blocks(const pb_pack* a, int64_t p) {
     for (int64_t i = 0; i < a->k; i += f.bytes, to += f.bytes * NR) {
         for (int64_t j = 0; j < cols; j++) {
             const uint8_t* src = (const uint8_t*)a->src + (p * NR + j) * a->row + i;
-            for (int64_t b = 0; b < f.heads; b++)
-                to[b * NR + j] = src[f.head + b];
-            if (f.head == 0) src += f.heads;
-            uint8_t* unit = to + f.heads * NR + 8 * j;
-            for (int64_t b = f.heads; b < f.bytes; b += 8, src += 8, unit += 8 * NR) {
+            for (int64_t b = 0; b < f.halves; b++)
+                memcpy(to + 2 * (b * NR + j), src + f.half + 2 * b, 2);
+            uint8_t* plane = to + 2 * f.halves * NR + j;
+            for (int64_t b = 0; b < f.heads; b++, plane += NR)
+                *plane = src[f.head + b];
+            uint8_t* unit = plane + 7 * j;
+            for (int64_t b = 2 * f.halves + f.heads; b < f.bytes; b += 8, unit += 8 * NR) {
                 for (int e = 0; e < 8; e++)
-                    unit[e] = src[e % 4 * 2 + e / 4];
+                    unit[e] = (uint8_t)(src[f.codes + e % 4 * 2 + e / 4] ^ f.turn);
+                src += 8;
             }
         }
     }
