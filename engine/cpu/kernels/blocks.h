@@ -1,20 +1,20 @@
-// Weights in blocks of GGUF files that stay as they are: a panel holds the bytes of its NR rows side
-// by side, and is widened to words of bf16 piece by piece. The formulas are those of engine/gguf, with
-// the same roundings: products of factors and codes are exact in f32, so it does not matter whether
-// the multiply-add behind them rounds once or twice.
+// Weights in blocks of GGUF files that stay as they are: a panel holds the bytes of its NR rows
+// side by side, and is widened to words of bf16 piece by piece. The formulas are those of
+// engine/gguf, with the same roundings: products of factors and codes are exact in f32, so the
+// multiply-add behind them may round once or twice.
 //
-// Of a block, factors in f16 come first, those of all columns side by side, then other factors, byte
-// i of all columns and then the next. Behind them lie the codes, 8 bytes of a column at a time: those
-// with even numbers, then those with odd ones. So a lane is one of a pair of neighbouring inputs, its
-// 32 bits hold codes of four pairs, and two vectors of lanes rounded to bf16 are a vector of words,
-// each a column.
+// Of a block, factors in f16 come first, those of all columns side by side, then other factors,
+// byte i of all columns and then the next. Behind them lie the codes, 8 bytes of a column at a
+// time: those with even numbers, then those with odd ones. So a lane is one of a pair of
+// neighbouring inputs, its 32 bits hold codes of four pairs, and two vectors of lanes rounded to
+// bf16 are a vector of words, each a column.
 
 enum { PB_Q8_0 = 1, PB_Q4_0, PB_Q4_K, PB_Q5_K, PB_Q6_K };
 
 typedef uint8_t vb8 __attribute__((vector_size(VW), aligned(1), may_alias));
 
-// block_form tells how the file stores a block: elements, bytes, where factors and codes lie, how many
-// factors there are, and bits that are turned in codes (those of Q8_0 are signed in the file).
+// block_form tells how the file stores a block: elements, bytes, where factors and codes lie, how
+// many factors there are, and bits that are turned in codes (those of Q8_0 are signed in the file).
 typedef struct {
     int64_t size, bytes, half, halves, head, heads, codes, turn;
 } block_form;
@@ -44,8 +44,9 @@ VI vu vbyte(const uint8_t* s, int64_t i) {
 VI vf vofu(vu v) { return __builtin_convertvector((vi)v, vf); }
 VI vf vsigned(vu v) { return __builtin_convertvector((vi)(v << 24) >> 24, vf); }
 
-// factors are those of VW columns, every one twice, for both inputs of a pair: a weight is scale * code
-// + low. Codes are not moved to bit 0 before they become numbers: scale[i] is for those i bytes up.
+// factors are those of VW columns, every one twice, for both inputs of a pair: a weight is
+// scale * code + low. Codes are not moved to bit 0 before they become numbers: scale[i] is for
+// those i bytes up.
 typedef struct {
     vf scale[2][2], low[2];
 } factors;
@@ -67,12 +68,20 @@ typedef struct {
     vf sum[2];
 } sink;
 
+#ifdef PB_SMALL_CODE
+#define UNROLLED(i, n) for (int i = 0; i < n; i++)
+#define TAKE static __attribute__((noinline))
+#else
+#define UNROLLED(i, n) _Pragma("GCC unroll 8") for (int i = 0; i < n; i++)
+#define TAKE VI
+#endif
+
 // take widens four pairs of inputs of VW columns, whose codes are the bits MASK of the bytes of c.
-VI void take(const int DOT, const uint32_t MASK, const vu* c, const factors* f, sink* o,
-             const int half, int64_t pair) {
-    _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++) {
+TAKE void take(const int DOT, const uint32_t MASK, const vu* c, const factors* f, sink* o,
+               const int half, int64_t pair) {
+    UNROLLED(i, 4) {
         vf v[2];
-        _Pragma("GCC unroll 2") for (int j = 0; j < 2; j++) {
+        UNROLLED(j, 2) {
             const vu code = (i < 2 ? c[j] : c[j] >> 16) & MASK << 8 * (i % 2);
             v[j] = vfma(f->scale[i % 2][j], vofu(code), f->low[j]);
         }
@@ -98,14 +107,12 @@ VI void join(const int AT, const int FROM, vu* c, const vu* high) {
     }
 }
 
-// ahead fetches n bytes of each row of a panel: the runs that blocks are read in are too short for the
-// processor to see them.
+// ahead fetches n bytes of each row of a panel: the runs that blocks are read in are too short for
+// the processor to see them.
 VI void ahead(const uint8_t* s, int64_t n) {
     for (int64_t i = 0; i < n * NR; i += 64)
         __builtin_prefetch(s + i);
 }
-
-#define UNROLLED(i, n) _Pragma("GCC unroll 8") for (int i = 0; i < n; i++)
 
 VI void widen_q8_0(const int DOT, const uint8_t* s, sink* o) {
     factors f[2];
@@ -186,8 +193,8 @@ VI void widen_q6_k(const int DOT, const uint8_t* s, sink* o) {
                 const int64_t g = 8 * half + 2 * j + i;
                 ahead(s + (210 + 13 * g) * NR, 13);
                 UNROLLED(h, 2) {
-                    const vf scale =
-                        vload_f16((const uint16_t*)s + h * VW) * vsigned(vbyte(s + 2 * NR + h * VW, g));
+                    const vf d = vload_f16((const uint16_t*)s + h * VW);
+                    const vf scale = d * vsigned(vbyte(s + 2 * NR + h * VW, g));
                     set_factors(0, scale, scale * vset(-32), &f[h]);
                 }
                 for (int64_t t = 2 * i; t < 2 * i + 2; t++) {
