@@ -53,7 +53,7 @@ func quantisedNoise(t testing.TB, o *Ops, d engine.DType, n, k int) *engine.Weig
 // rows, which read weights faster than they multiply. The rate counts 2 M N K operations whatever the type.
 func BenchmarkLinearQuantised(b *testing.B) {
 	for _, s := range [][3]int{
-		{4096, 3072, 3072}, {1024, 12288, 3072}, {1024, 3072, 12288}, {256, 3072, 3072}, {1, 12288, 6144},
+		{4096, 3072, 3072}, {1024, 12288, 3072}, {1024, 3072, 12288}, {256, 3072, 3072}, {1, 12288, 6144}, {4, 12288, 6144},
 	} {
 		for _, d := range [][2]engine.DType{
 			{engine.F32, engine.F32},

@@ -86,6 +86,7 @@ func (o *Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 	if m.Blocks != nil {
 		size := func(n C.int64_t) C.int64_t { return n / C.int64_t(m.Blocks.Elements) * C.int64_t(m.Blocks.Bytes) }
 		a.k, a.row, a.src_dtype = size(a.k), size(a.row), C.PB_BLOCKS
+		a.c = C.int64_t(m.Blocks.Form())
 	}
 	if d == engine.I8 {
 		a.scales = o.pin(unsafe.Pointer(&m.Scales[0]))

@@ -63,15 +63,21 @@ VI void vstore_bf16_n(uint16_t* p, vf v, int64_t n) {
     memcpy(p, &h, (size_t)n * 2);
 }
 
-// vstore_words stores the 2 VW values lo, hi as VW words.
-VI void vstore_words(float* p, vf lo, vf hi) {
+// vstore_words stores the 2 VW values lo, hi as VW words, vwords returns them.
 #if PB_ISA == 3 && PB_DOT
-    vstore(p, (vf)_mm512_cvtne2ps_pbh(hi, lo));
+VI vf vwords(vf lo, vf hi) { return (vf)_mm512_cvtne2ps_pbh(hi, lo); }
+VI void vstore_words(float* p, vf lo, vf hi) { vstore(p, vwords(lo, hi)); }
 #else
+VI void vstore_words(float* p, vf lo, vf hi) {
     vstore_bf16((uint16_t*)p, lo);
     vstore_bf16((uint16_t*)p + VW, hi);
-#endif
 }
+VI vf vwords(vf lo, vf hi) {
+    float w[VW];
+    vstore_words(w, lo, hi);
+    return vload(w);
+}
+#endif
 
 // vset_word repeats a word; a float operation might change its bits.
 VI vf vset_word(const float* p) {

@@ -1,16 +1,34 @@
-// Weights in blocks of GGUF files that stay as they are: a panel holds the bytes of its NR rows, byte
-// i of all columns side by side, and is widened to words of bf16 piece by piece before it is
-// multiplied, each lane a column. The formulas are those of engine/gguf, with the same roundings.
+// Weights in blocks of GGUF files that stay as they are: a panel holds the bytes of its NR rows
+// side by side, and is widened to words of bf16 piece by piece. The formulas are those of
+// engine/gguf, with the same roundings: products of factors and codes are exact in f32, so the
+// multiply-add behind them may round once or twice.
+//
+// Of a block, factors in f16 come first, those of all columns side by side, then other factors,
+// byte i of all columns and then the next. Behind them lie the codes, 8 bytes of a column at a
+// time: those with even numbers, then those with odd ones. So a lane is one of a pair of
+// neighbouring inputs, its 32 bits hold codes of four pairs, and two vectors of lanes rounded to
+// bf16 are a vector of words, each a column.
 
 enum { PB_Q8_0 = 1, PB_Q4_0, PB_Q4_K, PB_Q5_K, PB_Q6_K };
 
 typedef uint8_t vb8 __attribute__((vector_size(VW), aligned(1), may_alias));
 
-// block_size returns the elements of a block, block_bytes its bytes.
-static int64_t block_size(int kind) { return kind <= PB_Q4_0 ? 32 : 256; }
-static int64_t block_bytes(int kind) {
-    static const int64_t bytes[] = {0, 34, 18, 144, 176, 210};
-    return bytes[kind];
+// block_form tells how the file stores a block: elements, bytes, where factors and codes lie, how
+// many factors there are, and bits that are turned in codes (those of Q8_0 are signed in the file).
+typedef struct {
+    int64_t size, bytes, half, halves, head, heads, codes, turn;
+} block_form;
+
+static block_form form_of(int kind) {
+    static const block_form forms[] = {
+        {0},
+        {32, 34, 0, 1, 0, 0, 2, 0x80},
+        {32, 18, 0, 1, 0, 0, 2, 0},
+        {256, 144, 0, 2, 4, 12, 16, 0},
+        {256, 176, 0, 2, 4, 12, 16, 0},
+        {256, 210, 208, 1, 192, 16, 0, 0},
+    };
+    return forms[kind];
 }
 
 // vbyte loads byte i of VW columns.
@@ -26,149 +44,237 @@ VI vu vbyte(const uint8_t* s, int64_t i) {
 VI vf vofu(vu v) { return __builtin_convertvector((vi)v, vf); }
 VI vf vsigned(vu v) { return __builtin_convertvector((vi)(v << 24) >> 24, vf); }
 
-// vhalf16 reads the f16 at byte i.
-VI vf vhalf16(const uint8_t* s, int64_t i) {
-    const vu h = vbyte(s, i) | vbyte(s, i + 1) << 8;
-    const vf small = (vf)((h & 0x7fff) << 13) * 0x1p112f; // as vload_f16
-    const vu top = (vu)((h & 0x7c00) == 0x7c00) & 0x7f800000;
-    return (vf)((vu)small | top | (h & 0x8000) << 16);
+// factors are those of VW columns, every one twice, for both inputs of a pair: a weight is
+// scale * code + low. Codes are not moved to bit 0 before they become numbers: scale[i] is for
+// those i bytes up.
+typedef struct {
+    vf scale[2][2], low[2];
+} factors;
+
+VI void twice(vf v, vf* to) { to[0] = TWICE_LOW(v), to[1] = TWICE_HIGH(v); }
+
+// set_factors is for codes at bit AT of their bytes.
+VI void set_factors(const int AT, vf scale, vf low, factors* f) {
+    twice(scale * vset(1.0f / (1 << AT)), f->scale[0]);
+    for (int j = 0; j < 2; j++)
+        f->scale[1][j] = f->scale[0][j] * vset(1.0f / 256);
+    twice(low, f->low);
 }
 
-// vstore_pair stores two neighbouring elements of VW columns as words.
-VI void vstore_pair(uint32_t* to, vf lo, vf hi) {
-#if PB_ISA == 3 && PB_DOT
-    static const uint16_t order[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
-                                       8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-    const __m512i both = (__m512i)_mm512_cvtne2ps_pbh(hi, lo);
-    _mm512_storeu_si512(to, _mm512_permutexvar_epi16(_mm512_loadu_si512(order), both));
+// sink takes words in the order of inputs: it stores them, or adds their products with a row of x.
+typedef struct {
+    uint32_t* to;
+    const float* x;
+    vf sum[2];
+} sink;
+
+#ifdef PB_SMALL_CODE
+#define UNROLLED(i, n) for (int i = 0; i < n; i++)
+#define TAKE static __attribute__((noinline))
 #else
-    const vu a = (vu)lo, b = (vu)hi;
-    const vu low = (a + 0x7fff + (a >> 16 & 1)) >> 16;
-    const vu high = (b + 0x7fff + (b >> 16 & 1)) & 0xffff0000u;
-    *(vu_mem*)to = low | high;
+#define UNROLLED(i, n) _Pragma("GCC unroll 8") for (int i = 0; i < n; i++)
+#define TAKE VI
 #endif
+
+// take widens four pairs of inputs of VW columns, whose codes are the bits MASK of the bytes of c.
+TAKE void take(const int DOT, const uint32_t MASK, const vu* c, const factors* f, sink* o,
+               const int half, int64_t pair) {
+    UNROLLED(i, 4) {
+        vf v[2];
+        UNROLLED(j, 2) {
+            const vu code = (i < 2 ? c[j] : c[j] >> 16) & MASK << 8 * (i % 2);
+            v[j] = vfma(f->scale[i % 2][j], vofu(code), f->low[j]);
+        }
+        if (DOT) {
+            o->sum[half] = vdot(o->sum[half], vset_word(o->x + pair + i), vwords(v[0], v[1]));
+        } else {
+            vstore_words((float*)(o->to + (pair + i) * NR + half * VW), v[0], v[1]);
+        }
+    }
 }
 
-// pair_scaled stores q * f - m of two elements.
-VI void pair_scaled(uint32_t* to, vu q0, vu q1, vf f, vf m) {
-    vstore_pair(to, f * vofu(q0) - m, f * vofu(q1) - m);
+// codes loads unit t of 8 bytes of VW columns.
+VI void codes(const uint8_t* s, int64_t t, const int half, vu* c) {
+    const vu_mem* from = (const vu_mem*)(s + 8 * (t * NR + half * VW));
+    c[0] = from[0], c[1] = from[1];
 }
 
-VI void widen_q8_0(const uint8_t* s, uint32_t* to) {
-    const vf d = vhalf16(s, 0);
-    for (int64_t i = 0; i < 32; i += 2, to += NR)
-        vstore_pair(to, vsigned(vbyte(s, 2 + i)) * d, vsigned(vbyte(s, 3 + i)) * d);
+// join puts the bits of high from bit FROM on above the 4 bits of c at bit AT, and both at bit 0.
+VI void join(const int AT, const int FROM, vu* c, const vu* high) {
+    for (int j = 0; j < 2; j++) {
+        const vu up = FROM < 4 ? high[j] << (4 - FROM) : high[j] >> (FROM - 4);
+        c[j] = (c[j] >> AT & 0x0f0f0f0f) | (up & 0xf0f0f0f0);
+    }
 }
 
-VI void widen_q4_0(const uint8_t* s, uint32_t* to) {
-    const vf d = vhalf16(s, 0), eight = vset(8);
-    for (int64_t i = 0; i < 16; i += 2, to += NR) {
-        const vu a = vbyte(s, 2 + i), b = vbyte(s, 3 + i);
-        vstore_pair(to, (vofu(a & 15) - eight) * d, (vofu(b & 15) - eight) * d);
-        vstore_pair(to + 8 * NR, (vofu(a >> 4) - eight) * d, (vofu(b >> 4) - eight) * d);
+// ahead fetches n bytes of each row of a panel: the runs that blocks are read in are too short for
+// the processor to see them.
+VI void ahead(const uint8_t* s, int64_t n) {
+    for (int64_t i = 0; i < n * NR; i += 64)
+        __builtin_prefetch(s + i);
+}
+
+VI void widen_q8_0(const int DOT, const uint8_t* s, sink* o) {
+    factors f[2];
+    vu c[2];
+    UNROLLED(h, 2) {
+        const vf d = vload_f16((const uint16_t*)s + h * VW);
+        set_factors(0, d, d * vset(-128), &f[h]);
+    }
+    for (int64_t t = 0; t < 4; t++) {
+        UNROLLED(h, 2) {
+            codes(s + 2 * NR, t, h, c);
+            take(DOT, 255, c, &f[h], o, h, 4 * t);
+        }
+    }
+}
+
+VI void widen_q4_0(const int DOT, const uint8_t* s, sink* o) {
+    factors f[2];
+    vu c[2];
+    UNROLLED(n, 2) {
+        UNROLLED(h, 2) {
+            const vf d = vload_f16((const uint16_t*)s + h * VW);
+            set_factors(4 * n, d, d * vset(-8), &f[h]);
+        }
+        for (int64_t t = 0; t < 2; t++) {
+            UNROLLED(h, 2) {
+                codes(s + 2 * NR, t, h, c);
+                take(DOT, 15 << 4 * n, c, &f[h], o, h, 8 * n + 4 * t);
+            }
+        }
     }
 }
 
 // scale_min unpacks scale and minimum of group g of Q4_K and Q5_K.
-VI void scale_min(const uint8_t* s, int64_t g, vf d, vf dmin, vf* scale, vf* low) {
-    s += 4 * NR;
+VI void scale_min(const int AT, const uint8_t* s, int64_t g, const int half, factors* f) {
+    const uint16_t* d = (const uint16_t*)s + half * VW;
+    vu scale, low;
+    s += 4 * NR + half * VW;
     if (g < 4) {
-        *scale = d * vofu(vbyte(s, g) & 63);
-        *low = dmin * vofu(vbyte(s, g + 4) & 63);
-        return;
+        scale = vbyte(s, g) & 63, low = vbyte(s, g + 4) & 63;
+    } else {
+        const vu both = vbyte(s, g + 4);
+        scale = (both & 15) | vbyte(s, g - 4) >> 6 << 4, low = both >> 4 | vbyte(s, g) >> 6 << 4;
     }
-    const vu both = vbyte(s, g + 4);
-    *scale = d * vofu((both & 15) | vbyte(s, g - 4) >> 6 << 4);
-    *low = dmin * vofu(both >> 4 | vbyte(s, g) >> 6 << 4);
+    set_factors(AT, vload_f16(d) * vofu(scale), -vload_f16(d + NR) * vofu(low), f);
 }
 
-VI void widen_q45_k(const int FIFTH, const uint8_t* s, uint32_t* to) {
-    const vf d = vhalf16(s, 0), dmin = vhalf16(s, 2);
-    const int64_t q = FIFTH ? 48 : 16;
-    for (int64_t g = 0; g < 8; g += 2, to += 32 * NR) {
-        vf scale, low, scale2, low2;
-        scale_min(s, g, d, dmin, &scale, &low);
-        scale_min(s, g + 1, d, dmin, &scale2, &low2);
-        for (int64_t i = 0; i < 32; i += 2) {
-            const vu a = vbyte(s, q + 16 * g + i), b = vbyte(s, q + 16 * g + i + 1);
-            vu a0 = a & 15, b0 = b & 15, a1 = a >> 4, b1 = b >> 4;
-            if (FIFTH) {
-                const vu ah = vbyte(s, 16 + i) >> g, bh = vbyte(s, 17 + i) >> g;
-                a0 |= (ah & 1) << 4, b0 |= (bh & 1) << 4;
-                a1 |= (ah & 2) << 3, b1 |= (bh & 2) << 3;
+VI void widen_q45_k(const int DOT, const int FIFTH, const uint8_t* s, sink* o) {
+    factors f[2];
+    vu c[2], high[2];
+    const uint8_t *fifth = s + 16 * NR, *q = fifth + (FIFTH ? 32 * NR : 0);
+    const int AT_ONCE = FIFTH ? 8 : 2, GROUP = FIFTH ? 22 : 18; // groups; bytes of one
+    for (int64_t g = 0; g < 8; g += AT_ONCE) {
+        UNROLLED(i, AT_ONCE) {
+            const int at = FIFTH ? 0 : i % 2 * 4;
+            ahead(s + (g + i + 8) * GROUP * NR, GROUP);
+            UNROLLED(h, 2) scale_min(at, s, g + i, h, &f[h]);
+            for (int64_t t = 0; t < 4; t++) {
+                UNROLLED(h, 2) {
+                    codes(q, (g + i) / 2 * 4 + t, h, c);
+                    if (FIFTH) {
+                        codes(fifth, t, h, high);
+                        join(i % 2 * 4, i, c, high);
+                    }
+                    take(DOT, (FIFTH ? 31 : 15) << at, c, &f[h], o, h, 16 * (g + i) + 4 * t);
+                }
             }
-            pair_scaled(to + i / 2 * NR, a0, b0, scale, low);
-            pair_scaled(to + (16 + i / 2) * NR, a1, b1, scale2, low2);
         }
     }
 }
 
-VI void pair_q6(uint32_t* to, vu a, vu b, vf f) {
-    const vf mid = vset(32);
-    vstore_pair(to, f * (vofu(a) - mid), f * (vofu(b) - mid));
-}
-
-VI void widen_q6_k(const uint8_t* s, uint32_t* to) {
-    const vf d = vhalf16(s, 208);
-    for (int64_t part = 0; part < 4; part++) { // 16 of 32 inputs of a half of 128
-        const int64_t t = part / 2, from = part % 2 * 16;
-        vf f[4];
-        for (int j = 0; j < 4; j++)
-            f[j] = d * vsigned(vbyte(s, 192 + 8 * t + part % 2 + 2 * j));
-        for (int64_t i = from; i < from + 16; i += 2) {
-            const vu a = vbyte(s, 64 * t + i), b = vbyte(s, 64 * t + i + 1);
-            const vu c = vbyte(s, 64 * t + 32 + i), e = vbyte(s, 64 * t + 33 + i);
-            const vu h = vbyte(s, 128 + 32 * t + i), k = vbyte(s, 129 + 32 * t + i);
-            uint32_t* at = to + (64 * t + i / 2) * NR;
-            pair_q6(at, (a & 15) | (h & 3) << 4, (b & 15) | (k & 3) << 4, f[0]);
-            pair_q6(at + 16 * NR, (c & 15) | (h & 12) << 2, (e & 15) | (k & 12) << 2, f[1]);
-            pair_q6(at + 32 * NR, a >> 4 | (h & 48), b >> 4 | (k & 48), f[2]);
-            pair_q6(at + 48 * NR, c >> 4 | (h & 192) >> 2, e >> 4 | (k & 192) >> 2, f[3]);
+VI void widen_q6_k(const int DOT, const uint8_t* s, sink* o) {
+    factors f[2];
+    vu c[2], high[2];
+    for (int64_t half = 0; half < 2; half++) { // 128 inputs
+        UNROLLED(j, 4) {
+            for (int64_t i = 0; i < 2; i++) { // 16 inputs
+                const int64_t g = 8 * half + 2 * j + i;
+                ahead(s + (210 + 13 * g) * NR, 13);
+                UNROLLED(h, 2) {
+                    const vf d = vload_f16((const uint16_t*)s + h * VW);
+                    const vf scale = d * vsigned(vbyte(s + 2 * NR + h * VW, g));
+                    set_factors(0, scale, scale * vset(-32), &f[h]);
+                }
+                for (int64_t t = 2 * i; t < 2 * i + 2; t++) {
+                    UNROLLED(h, 2) {
+                        codes(s + 18 * NR, 8 * half + j % 2 * 4 + t, h, c);
+                        codes(s + 146 * NR, 4 * half + t, h, high);
+                        join(j / 2 * 4, 2 * j, c, high);
+                        take(DOT, 63, c, &f[h], o, h, 64 * half + 16 * j + 4 * t);
+                    }
+                }
+            }
         }
     }
 }
 
-#define WIDEN_ALL(CALL, ELEMENTS, BYTES)                                                           \
-    for (int64_t i = 0; i < n; i++, from += BYTES * NR, to += ELEMENTS / 2 * NR) {                 \
-        for (int64_t j = 0; j < NR; j += VW) {                                                     \
-            const uint8_t* s = from + j;                                                           \
-            uint32_t* out = to + j;                                                                \
-            CALL;                                                                                  \
-        }                                                                                          \
+#define WIDEN_ALL(CALL)                                                                            \
+    for (int64_t i = 0; i < n; i++) {                                                              \
+        CALL;                                                                                      \
+        s += bytes, o.to += words, o.x += words / NR;                                              \
     }
 
-// widen_blocks widens n blocks of all columns of a panel to words.
-static void widen_blocks(int kind, const uint8_t* from, int64_t n, uint32_t* to) {
+// take_blocks widens n blocks of all columns of a panel.
+VI void take_blocks(const int DOT, int kind, const uint8_t* s, int64_t n, sink* to) {
+    const block_form form = form_of(kind);
+    const int64_t bytes = form.bytes * NR, words = form.size / 2 * NR;
+    sink o = *to;
     switch (kind) {
     case PB_Q8_0:
-        WIDEN_ALL(widen_q8_0(s, out), 32, 34);
-        return;
+        WIDEN_ALL(widen_q8_0(DOT, s, &o));
+        break;
     case PB_Q4_0:
-        WIDEN_ALL(widen_q4_0(s, out), 32, 18);
-        return;
+        WIDEN_ALL(widen_q4_0(DOT, s, &o));
+        break;
     case PB_Q4_K:
-        WIDEN_ALL(widen_q45_k(0, s, out), 256, 144);
-        return;
+        WIDEN_ALL(widen_q45_k(DOT, 0, s, &o));
+        break;
     case PB_Q5_K:
-        WIDEN_ALL(widen_q45_k(1, s, out), 256, 176);
-        return;
+        WIDEN_ALL(widen_q45_k(DOT, 1, s, &o));
+        break;
     case PB_Q6_K:
-        WIDEN_ALL(widen_q6_k(s, out), 256, 210);
+        WIDEN_ALL(widen_q6_k(DOT, s, &o));
     }
+    *to = o;
+}
+
+// widen_blocks writes the words of n blocks.
+static void widen_blocks(int kind, const uint8_t* s, int64_t n, uint32_t* to) {
+    sink o = {.to = to};
+    take_blocks(0, kind, s, n, &o);
+}
+
+// dot_blocks adds the products of n blocks and one row of words to the two vectors at c.
+static void dot_blocks(int kind, const uint8_t* s, int64_t n, const float* x, float* c, int add) {
+    sink o = {.x = x};
+    if (add) o.sum[0] = vload(c), o.sum[1] = vload(c + VW);
+    take_blocks(1, kind, s, n, &o);
+    vstore(c, o.sum[0]);
+    vstore(c + VW, o.sum[1]);
 }
 
 // pack_blocks writes one panel of rows of a->k bytes.
 static void pack_blocks(const pb_pack* a, int64_t p) {
-    enum { PIECE = 256 };
+    const block_form f = form_of((int)a->c);
     const int64_t cols = imin(NR, a->n - p * NR);
     uint8_t* to = (uint8_t*)a->dst + p * a->k * NR;
     if (cols < NR) memset(to, 0, (size_t)(a->k * NR));
-    for (int64_t i0 = 0; i0 < a->k; i0 += PIECE) {
-        const int64_t i1 = imin(a->k, i0 + PIECE);
+    for (int64_t i = 0; i < a->k; i += f.bytes, to += f.bytes * NR) {
         for (int64_t j = 0; j < cols; j++) {
-            const uint8_t* src = (const uint8_t*)a->src + (p * NR + j) * a->row;
-            for (int64_t i = i0; i < i1; i++)
-                to[i * NR + j] = src[i];
+            const uint8_t* src = (const uint8_t*)a->src + (p * NR + j) * a->row + i;
+            for (int64_t b = 0; b < f.halves; b++)
+                memcpy(to + 2 * (b * NR + j), src + f.half + 2 * b, 2);
+            uint8_t* plane = to + 2 * f.halves * NR + j;
+            for (int64_t b = 0; b < f.heads; b++, plane += NR)
+                *plane = src[f.head + b];
+            uint8_t* unit = plane + 7 * j;
+            for (int64_t b = 2 * f.halves + f.heads; b < f.bytes; b += 8, unit += 8 * NR) {
+                for (int e = 0; e < 8; e++)
+                    unit[e] = (uint8_t)(src[f.codes + e % 4 * 2 + e / 4] ^ f.turn);
+                src += 8;
+            }
         }
     }
 }

@@ -77,6 +77,12 @@ static void finish_bf16(const pb_gemm* g, const tile* t, float* c, int64_t col, 
     finish(PB_BF16, g, t, c, col, n);
 }
 
+// row_of_words tells whether the weights of f, in blocks, meet one row only: then they need not be
+// stored as words.
+static int row_of_words(const factor* f, const tile* ts, int64_t nt) {
+    return PB_DOT && f->kind == UKR_DOT && nt == 1 && ts->rows == 1;
+}
+
 // run_panel adds steps [c0, c1) of factor s to the accumulators of all tiles for panel p.
 static void run_panel(const pb_gemm* g, const tile* ts, int64_t nt, const factor* f, int64_t s,
                       int64_t p, int64_t c0, int64_t c1, float* acc, int add) {
@@ -85,10 +91,14 @@ static void run_panel(const pb_gemm* g, const tile* ts, int64_t nt, const factor
     const char* w = f->w + (p * f->taps * f->rows + skip) * row;
     const int nv = g->n - p * NR <= VW ? 0 : 1;
     if (f->blocks) {
-        const int64_t per = f->kind == UKR_DOT ? 2 : 1, size = block_size(f->blocks);
-        const int64_t first = (p * f->c + c0) * per / size;
-        widen_blocks(f->blocks, (const uint8_t*)f->w + first * block_bytes(f->blocks) * NR,
-                     (c1 - c0) * per / size, (uint32_t*)g->wide);
+        const block_form b = form_of(f->blocks);
+        const int64_t per = f->kind == UKR_DOT ? 2 : 1, n = (c1 - c0) * per / b.size;
+        const uint8_t* from = (const uint8_t*)f->w + (p * f->c + c0) * per / b.size * b.bytes * NR;
+        if (row_of_words(f, ts, nt)) {
+            dot_blocks(f->blocks, from, n, ts->a[s] + c0, acc, add);
+            return;
+        }
+        widen_blocks(f->blocks, from, n, (uint32_t*)g->wide);
         w = (const char*)g->wide;
     }
     for (int64_t i = 0; i < nt; i++, acc += 2 * MR * VW) {
@@ -110,9 +120,10 @@ static void run_tiles(const pb_gemm* g, const tile* ts, int64_t nt, const factor
             const factor* f = &fs[s];
             const int64_t passes = imax(1, (f->taps * f->c + g->kc - 1) / g->kc);
             const int64_t even = imax(VW, ((f->c + passes - 1) / passes + VW - 1) / VW * VW);
-            const int64_t step = !f->blocks           ? even
-                                 : f->kind == UKR_DOT ? WIDE_INPUTS / 2
-                                                      : WIDE_INPUTS;
+            const int64_t step = !f->blocks                 ? even
+                                 : row_of_words(f, ts, nt) ? f->c
+                                 : f->kind == UKR_DOT      ? WIDE_INPUTS / 2
+                                                           : WIDE_INPUTS;
             int64_t c0 = 0;
             do {
                 const int64_t c1 = imin(f->c, c0 + step);

@@ -25,14 +25,21 @@ typedef uint16_t vh_mem __attribute__((vector_size(2 * VW), aligned(2), may_alia
     { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 }
 #define SWAP_PAIRS(v)                                                                              \
     __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14)
+#define TWICE_LOW(v) __builtin_shufflevector(v, v, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7)
+#define TWICE_HIGH(v)                                                                              \
+    __builtin_shufflevector(v, v, 8, 8, 9, 9, 10, 10, 11, 11, 12, 12, 13, 13, 14, 14, 15, 15)
 #elif VW == 8
 #define LANES                                                                                      \
     { 0, 1, 2, 3, 4, 5, 6, 7 }
 #define SWAP_PAIRS(v) __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6)
+#define TWICE_LOW(v) __builtin_shufflevector(v, v, 0, 0, 1, 1, 2, 2, 3, 3)
+#define TWICE_HIGH(v) __builtin_shufflevector(v, v, 4, 4, 5, 5, 6, 6, 7, 7)
 #else
 #define LANES                                                                                      \
     { 0, 1, 2, 3 }
 #define SWAP_PAIRS(v) __builtin_shufflevector(v, v, 1, 0, 3, 2)
+#define TWICE_LOW(v) __builtin_shufflevector(v, v, 0, 0, 1, 1)
+#define TWICE_HIGH(v) __builtin_shufflevector(v, v, 2, 2, 3, 3)
 #endif
 
 VI int64_t imin(int64_t a, int64_t b) { return a < b ? a : b; }

@@ -1,0 +1,120 @@
+//go:build cgo
+
+package cpu
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"patchbay/engine"
+	"patchbay/engine/gguf"
+)
+
+// blockKinds are the forms that stay in memory as they are.
+func blockKinds() []gguf.Type { return []gguf.Type{gguf.Q8v0, gguf.Q4v0, gguf.Q4K, gguf.Q5K, gguf.Q6K} }
+
+// anyBlocks is a matrix of random bytes in blocks: every code and every factor, also those that no quantiser writes.
+// Factors in f16 are finite and not subnormal, of both signs.
+func anyBlocks(kind gguf.Type, n, k int) engine.Matrix {
+	b := kind.Blocks()
+	m := engine.Matrix{DType: engine.BF16, N: n, K: k, Blocks: b, Data: make([]byte, n*k/b.Elements*b.Bytes)}
+	r := rand.New(rand.NewPCG(uint64(kind), 3))
+	for i := range m.Data {
+		m.Data[i] = byte(r.Uint32())
+	}
+	halves := map[gguf.Type][]int{gguf.Q4K: {0, 2}, gguf.Q5K: {0, 2}, gguf.Q6K: {208}}[kind]
+	if halves == nil {
+		halves = []int{0}
+	}
+	for block := range slices.Chunk(m.Data, b.Bytes) {
+		for _, at := range halves {
+			binary.LittleEndian.PutUint16(block[at:], uint16(r.Uint32N(2)<<15|(4+r.Uint32N(20))<<10|r.Uint32N(1024)))
+		}
+	}
+	return m
+}
+
+// TestBlocksWeightByWeight multiplies blocks with rows that are 0 but for a 1, all at once and one row at a time: every
+// weight must be the very number that the file's form gives in bf16.
+func TestBlocksWeightByWeight(t *testing.T) {
+	const n, k = 67, 512
+	for _, kind := range blockKinds() {
+		m := anyBlocks(kind, n, k)
+		wide := m.Widened(engine.BF16)
+		want := make([]float32, n*k)
+		engine.Widen(want, wide.Data, engine.BF16)
+		unit := make([]float32, k*k)
+		for i := range k {
+			unit[i*k+i] = 1
+		}
+		x := tensor(engine.BF16, 1, k, k)
+		engine.Narrow(x.Buf.Host, unit, engine.BF16)
+		eachLevel(t, 1, func(t *testing.T, o *Ops) {
+			p, err := o.Pack(m, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer o.Free(p.Buf)
+			w := &engine.Weight{Name: "blocks", Base: p}
+			check := func(how string, got []float32, at, rows int) {
+				t.Helper()
+				for i, v := range got[:rows*n] {
+					if row := at + i/n; v != want[i%n*k+row] {
+						t.Fatalf("%s, %s: weight [%d, %d] is %v, want %v", kind, how, i%n, row, v, want[i%n*k+row])
+					}
+				}
+			}
+			for _, d := range []engine.DType{engine.BF16, engine.F32} {
+				x := x
+				if d == engine.F32 {
+					x = engine.FromF32(unit, k, k)
+				}
+				y := tensor(d, 2, k, n)
+				o.Linear(y, x, w, engine.Epilogue{})
+				check(fmt.Sprintf("all rows of %s", d), values(y), 0, k)
+				for i := range k {
+					y := y.Slice(0, 0, 1)
+					o.Linear(y, x.Slice(0, i, i+1), w, engine.Epilogue{})
+					check(fmt.Sprintf("one row of %s", d), values(y), i, 1)
+				}
+			}
+		})
+	}
+}
+
+// TestBlocksRowAlone checks that a row has the same bits whether it is multiplied alone, among other rows or as an item
+// of a batch: deep enough for several passes, which do not fall between blocks.
+func TestBlocksRowAlone(t *testing.T) {
+	const rows, n, k = 9, 70, 53 * 256
+	x := tensor(engine.BF16, 3, rows, k)
+	for _, kind := range blockKinds() {
+		m := anyBlocks(kind, n, k)
+		eachLevel(t, 2, func(t *testing.T, o *Ops) {
+			p, err := o.Pack(m, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer o.Free(p.Buf)
+			w := &engine.Weight{Name: "blocks", Base: p}
+			y, alone := tensor(engine.BF16, 1, rows, n), tensor(engine.BF16, 2, rows, n)
+			o.Linear(y, x, w, engine.Epilogue{})
+			for i := range rows {
+				o.Linear(alone.Slice(0, i, i+1), x.Slice(0, i, i+1), w, engine.Epilogue{})
+			}
+			if !slices.Equal(alone.Buf.Host, y.Buf.Host) {
+				t.Errorf("%s: rows alone have other bits than together", kind)
+			}
+			for items := 1; items <= rows; items++ {
+				clear(alone.Buf.Host[:2*items*n])
+				part := func(t engine.Tensor) engine.Tensor { return t.Slice(0, 0, items).Split(0, items, 1) }
+				o.Linear(part(alone), part(x), w, engine.Epilogue{})
+				if !slices.Equal(alone.Buf.Host, y.Buf.Host) {
+					t.Fatalf("%s: %d items of one row have other bits than rows", kind, items)
+				}
+			}
+		})
+	}
+}
