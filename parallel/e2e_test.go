@@ -61,8 +61,8 @@ type goldenRun struct {
 	Sigmas                                []float32 `json:"sigmas"`
 	Shape                                 []int     `json:"latent_shape"`
 	Latent                                string
-	Patch                                 []any    `json:"model_patch"` // a class and its shift
-	Norm                                  *float32 `json:"cfg_norm"`
+	Patch                                 []any     `json:"model_patch"` // a class and its shift
+	Norm                                  *float32  `json:"cfg_norm"`
 	EasyCache                             []float64 // threshold, start and end
 	t                                     int       // layers; 0: one
 	Positive, Negative, Cond1, Cond2      []goldenEntry
