@@ -44,8 +44,8 @@ func (r *Request) validate() error {
 		return failure.Refuse("sampler", "%v", err)
 	}
 	if m := r.Mask; len(m.Data) > 0 {
-		if len(m.Data) != m.Len() || m.Y != r.Latent.Y || m.X != r.Latent.X || (m.C != 1 && m.C != r.Latent.C) ||
-			(m.B != 1 && m.B != r.Latent.B) {
+		if len(m.Data) != m.Len() || m.Y != r.Latent.Y || m.X != r.Latent.X || (m.T > 1 && m.T != r.Latent.T) ||
+			(m.C != 1 && m.C != r.Latent.C) || (m.B != 1 && m.B != r.Latent.B) {
 			return failure.Refuse("mask", "has shape [%d, %d, %d, %d], want [1 or %d, 1 or %d, %d, %d]", m.B, m.C, m.Y, m.X,
 				r.Latent.B, r.Latent.C, r.Latent.Y, r.Latent.X)
 		}

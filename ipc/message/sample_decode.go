@@ -83,7 +83,7 @@ func (q *SampleRequest) Lower(look Numbers) (*value.HostRequest, error) {
 		}
 	}
 	if q.Mask != nil {
-		if r.Mask, err = look.latent("mask", q.Mask, 4); err != nil {
+		if r.Mask, err = look.latent("mask", q.Mask, 5); err != nil {
 			return nil, err
 		}
 	}
