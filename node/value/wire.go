@@ -140,12 +140,12 @@ func (c *Cond) export() []any {
 	if c.References != nil {
 		var list []any
 		for _, l := range c.References {
-			list = append(list, NewTensor(l.Data, l.B, l.C, l.Y, l.X))
+			list = append(list, NewTensor(l.Data, l.Shape()...))
 		}
 		o.Set("reference_latents", list)
 	}
 	if l := c.ConcatImage; l.B > 0 {
-		o.Set("concat_latent_image", NewTensor(l.Data, l.B, l.C, l.Y, l.X))
+		o.Set("concat_latent_image", NewTensor(l.Data, l.Shape()...))
 	}
 	if m := c.ConcatMask; m != nil {
 		o.Set("concat_mask", NewTensor(m.Data, m.B, 1, m.Y, m.X))
