@@ -1,16 +1,19 @@
 package value
 
 import (
+	"fmt"
 	"slices"
 
 	"patchbay/models"
 	"patchbay/models/control"
+	"patchbay/models/dit"
 	"patchbay/models/source"
 	"patchbay/models/weights"
 	"patchbay/node/fault"
 	"patchbay/node/files"
 	"patchbay/node/picture"
 	"patchbay/parallel"
+	"patchbay/parallel/forecast"
 )
 
 // ControlNet is a CONTROL_NET: a net that has been described but not loaded, and the type that a union net is set to.
@@ -44,13 +47,8 @@ func OpenModelPatch(name string, f files.Checkpoint, set *weights.Set) (*ModelPa
 
 // Fits refuses a patch that is not for a model.
 func (p *ModelPatch) Fits(m *Model) error {
-	switch {
-	case p.Family != m.Spec.Family || p.Spec.Width != m.Spec.Width:
-		return fault.At(fault.CodeWrongFamily, "model_patch", "model_patch: %s is for %s models of width %d, the model is "+
-			"%s of width %d", p.Name, p.Family, p.Spec.Width, m.Spec.Family, m.Spec.Width)
-	case len(p.Spec.Blocks) < len(m.Spec.Blocks):
-		return fault.At(fault.CodeWrongFamily, "model_patch", "model_patch: %s is for %d blocks, the model has %d", p.Name,
-			len(p.Spec.Blocks), len(m.Spec.Blocks))
+	if err := p.fits(m.Spec); err != nil {
+		return fault.At(fault.CodeWrongFamily, "model_patch", "model_patch: %v", err)
 	}
 	return nil
 }
@@ -131,12 +129,42 @@ func (m *Model) controls(c *Cond, branch string, l parallel.Latent, encode HintF
 			}
 			hint.C, hint.Data = n.Hint, append(hint.Data, mask...)
 		}
-		w := source.Weights{Model: source.Model{File: n.file}, Loader: &source.Loader{}}
-		out = append(out, parallel.Control{
-			Net:   parallel.Model{Key: w.Key(), Spec: &n.Spec, Weights: w, WeightBytes: w.Bytes()},
-			Patch: n.Patch, Hint: hint, Mode: n.Type, Strength: ctl.Strength,
-			SigmaStart: float32(m.Sampling.PercentToSigma(ctl.Start)), SigmaEnd: float32(m.Sampling.PercentToSigma(ctl.End)),
-		})
+		made := n.control(hint, ctl.Strength)
+		made.SigmaStart = float32(m.Sampling.PercentToSigma(ctl.Start))
+		made.SigmaEnd = float32(m.Sampling.PercentToSigma(ctl.End))
+		out = append(out, made)
 	}
 	return out, nil
+}
+
+// Forecast is what the planner must know of the net on all entries of a workload.
+func (n *ControlNet) Forecast(w *forecast.Workload) (forecast.Net, error) {
+	c := n.control(parallel.Latent{C: n.Hint}, 1)
+	out := c.Forecast()
+	for i := range w.Text {
+		out.Entries = append(out.Entries, i)
+	}
+	return out, n.fits(w.Spec)
+}
+
+// fits refuses a net that is not for a model.
+func (n *ControlNet) fits(base *dit.Spec) error {
+	switch {
+	case n.Family != base.Family || n.Spec.Width != base.Width:
+		return fmt.Errorf("%s is for %s models of width %d, the model is %s of width %d", n.Name, n.Family, n.Spec.Width,
+			base.Family, base.Width)
+	case n.Patch && len(n.Spec.Blocks) < len(base.Blocks):
+		return fmt.Errorf("%s is for %d blocks, the model has %d", n.Name, len(n.Spec.Blocks), len(base.Blocks))
+	}
+	return nil
+}
+
+// control is the net on an entry of a request, with a hint in model space. What is no patch lacks the sigmas between
+// which it works.
+func (n *ControlNet) control(hint parallel.Latent, strength float32) parallel.Control {
+	w := source.Weights{Model: source.Model{File: n.file}, Loader: &source.Loader{}}
+	return parallel.Control{
+		Net:   parallel.Model{Key: w.Key(), Spec: &n.Spec, Weights: w, WeightBytes: w.Bytes()},
+		Patch: n.Patch, Hint: hint, Mode: n.Type, Strength: strength,
+	}
 }
