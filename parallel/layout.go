@@ -6,8 +6,9 @@ import "patchbay/models/dit"
 //
 // Samplers work on a vector: the elements of the latent ordered token by token, inside a token by (channel, row,
 // column). Networks read rows [Li, C*p*p]; for sides that are multiples of p rows and vector are the same. Odd latents,
-// and each frame of several by itself, are padded circularly to whole tokens: the padding exists only in rows, it is read from the element it repeats and
-// never written back. Nor are tokens that the network adds behind the picture's: what is read for them is anything.
+// and each frame of several by itself, are padded circularly to whole tokens: the padding exists only in rows, it is
+// read from the element it repeats and never written back. Nor are tokens that the network adds behind the picture's:
+// what is read for them is anything.
 type layout struct {
 	grid     dit.Grid
 	features int     // C*p*p

@@ -27,8 +27,8 @@ func (r *Request) validate() error {
 			r.Model.Spec.Channels)
 	case l.T < 0 || l.T > 0 && l.Y%l.T != 0 || l.T > 1 && !r.Model.Spec.Frames:
 		return failure.Refuse("latent", "has %d frames in %d rows, the %s model takes one", l.T, l.Y, r.Model.Spec.Family)
-	case len(r.Noise.Data) > 0 && (r.Noise.B != l.B || r.Noise.C != l.C || r.Noise.Y != l.Y || r.Noise.X != l.X || r.Noise.T != l.T ||
-		len(r.Noise.Data) != l.Len()):
+	case len(r.Noise.Data) > 0 && (r.Noise.B != l.B || r.Noise.C != l.C || r.Noise.Y != l.Y || r.Noise.X != l.X ||
+		r.Noise.T != l.T || len(r.Noise.Data) != l.Len()):
 		return failure.Refuse("noise", "has shape %v, the latent %v", r.Noise.Shape(), l.Shape())
 	case r.Compute != engine.F32 && r.Compute != engine.BF16:
 		return failure.Refuse("compute", "is %s: want f32 or bf16", r.Compute)

@@ -3,8 +3,8 @@ package goldenrun
 import "patchbay/models/dit"
 
 // patchify writes the tokens of a latent [C, Y, X] as rows [Li, C*p*p], features ordered (channel, row in token, column
-// in token), tokens row by row, frame after frame. Sides that are not whole tokens are continued circularly on the right and at the
-// bottom, as ComfyUI pads them.
+// in token), tokens row by row, frame after frame. Sides that are not whole tokens are continued circularly on the
+// right and at the bottom, as ComfyUI pads them.
 func patchify(rows, latent []float32, c int, g dit.Grid, p int) {
 	at, frame := 0, g.Frame()
 	for ty := range g.Y {

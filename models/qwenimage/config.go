@@ -7,9 +7,9 @@
 // Facts that have caused bugs: image tokens sit around the middle of the picture, at (0, row - rows/2, column -
 // columns/2), negative ones too; text token k at s+k on all three axes, s being the larger half; timestep features are
 // 1000 * (t * frequency), which is not (1000 * t) * frequency in f32; layer l is at l on the first axis, counts rows
-// and columns like a picture of its own, and what it is made from is at -1, behind the text of one layer's size; the last layer's modulation is (scale, shift);
-// text goes through a norm before its projection and is not masked; the last block's text rows are computed though
-// nobody reads them.
+// and columns like a picture of its own, what it is made from is at -1, and text begins as beside one layer; the last
+// layer's modulation is (scale, shift); text goes through a norm before its projection and is not masked; the last
+// block's text rows are computed though nobody reads them.
 package qwenimage
 
 import (

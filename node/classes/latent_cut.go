@@ -17,7 +17,8 @@ func cutLatentClasses() []graph.Class {
 	const hint = "layers, columns or rows"
 	return []graph.Class{
 		row("LatentCut", "crop latent, slice latent, extract region", latentCut,
-			graph.Combo("dim", hint, "x", "y", "t"), graph.Int("index", "a negative one counts from the end", 0, -16384, 16384, 1),
+			graph.Combo("dim", hint, "x", "y", "t"),
+			graph.Int("index", "a negative one counts from the end", 0, -16384, 16384, 1),
 			graph.Int("amount", "", 1, 1, 16384, 1)),
 		row("LatentCutToBatch", "slice to batch, split latent, tile latent", latentCutToBatch,
 			graph.Combo("dim", hint, "t", "x", "y"), graph.Int("slice_size", "", 1, 1, 16384, 1)),

@@ -80,8 +80,8 @@ func (m *Model) layered(l parallel.Latent, noise *picture.Mask, branches []Guide
 	const rule = "%s: has a mask, and the latent %d layers: want one of them"
 	switch {
 	case !m.Spec.Frames:
-		return fault.At(fault.CodeWrongFamily, "latent_image", "latent_image: has %d layers, which %s models do not take", l.T,
-			m.Spec.Family)
+		return fault.At(fault.CodeWrongFamily, "latent_image", "latent_image: has %d layers, which %s models do not take",
+			l.T, m.Spec.Family)
 	case noise != nil:
 		return fault.At(fault.CodeBadInput, "latent_image", rule, "latent_image", l.T)
 	}
