@@ -40,10 +40,10 @@ def floats(t: torch.Tensor) -> np.ndarray[Any, Any]:
 
 
 def latent(t: torch.Tensor) -> np.ndarray[Any, Any]:
-    """Return a latent [B, C, Y, X], or [B, C, 1, Y, X] as models with frames have it, as float32 [B, C, Y, X]."""
+    """Return a latent [B, C, Y, X], or [B, C, T, Y, X] as models with frames have it, as float32; one of one frame has no axis for it."""
     if t.ndim == 5 and t.shape[2] == 1:
         t = t.squeeze(2)
-    if t.ndim != 4:
+    if t.ndim not in (4, 5):
         raise CannotSendError(f"a latent of shape {list(t.shape)}")
     return floats(t)
 

@@ -180,14 +180,14 @@ func meanDistance(a, b []float32) float32 {
 // places are elements of a part's vector, of one item: those compared, and all that a layout covers.
 type places struct{ compared, covered []int32 }
 
-// placesOf finds every eighth row and column of what l covers, counted from its own first.
+// placesOf finds every eighth row and column of what l covers, counted from its own first, in every frame.
 func (r *reuser) placesOf(s *latentPart, l *layout) *places {
 	if p, ok := r.places[l]; ok {
 		return p
 	}
 	p := &places{}
 	whole := r.d.whole
-	y, x := whole.grid.LatentY, whole.grid.LatentX
+	y, x := whole.grid.Frame().LatentY, whole.grid.LatentX
 	at := func(k int32) (int, int) {
 		i := int(whole.order[int(k)+s.from])
 		return i / x % y, i % x

@@ -200,7 +200,7 @@ func (e *Engine) Forecast(m Model, w forecast.Workload, text string) (*Forecast,
 func (r *Request) Workload() forecast.Workload {
 	nets := map[string]*forecast.Net{}
 	w := forecast.Workload{
-		Spec: r.Model.Spec, Y: r.Latent.Y, X: r.Latent.X, Batch: r.Latent.B,
+		Spec: r.Model.Spec, T: r.Latent.T, Y: r.Latent.Y, X: r.Latent.X, Batch: r.Latent.B,
 		Evaluations: max(len(r.Sigmas)-1, 1),
 	}
 	for i, b := range r.Branches {

@@ -69,7 +69,7 @@ func TestLateRanksGiveTheSameBits(t *testing.T) {
 		{"pixart-b", 4, 62},
 		{"hydit-a", 7, 6},
 		{"zimage-a", 6, 5},
-		{"qwen-a", 6, 5},
+		{"qwen-c", 9, 5},
 		{"flux2-a", 5, 4},
 		{"krea2", 6, 5},
 		{"chroma-a", 5, 6},

@@ -86,7 +86,7 @@ func newDenoiser(req *Request) (*denoiser, error) {
 		return nil, failure.Refuse("sampler", "%v", err)
 	}
 	l, spec := req.Latent, req.Model.Spec
-	d := &denoiser{req: req, sampler: sampler, whole: newLayout(l.C, spec.PatchSize, spec.Tokens(l.Y, l.X))}
+	d := &denoiser{req: req, sampler: sampler, whole: newLayout(l.C, spec.PatchSize, l.grid(spec))}
 	d.n = len(d.whole.order)
 	d.preds, d.entries = newPredictions(req, d.whole)
 	d.latent = d.whole.toVector(l.B, l.Data)

@@ -61,8 +61,10 @@ type goldenRun struct {
 	Sigmas                                []float32 `json:"sigmas"`
 	Shape                                 []int     `json:"latent_shape"`
 	Latent                                string
-	Patch                                 []any    `json:"model_patch"` // a class and its shift
-	Norm                                  *float32 `json:"cfg_norm"`
+	Patch                                 []any     `json:"model_patch"` // a class and its shift
+	Norm                                  *float32  `json:"cfg_norm"`
+	EasyCache                             []float64 // threshold, start and end
+	t                                     int       // layers; 0: one
 	Positive, Negative, Cond1, Cond2      []goldenEntry
 	NetworkCalls                          [][]json.RawMessage `json:"network_calls"`
 }
@@ -211,6 +213,7 @@ func (run goldenRun) lower(t *testing.T, name string, g goldenModel) *Request {
 	t.Helper()
 	b, c, y, x := run.Shape[0], g.model.Spec.Channels, run.Shape[2], run.Shape[3]
 	l := NewLatent(b, c, y, x)
+	l.T = run.t
 	switch {
 	case strings.HasPrefix(run.Latent, "input:"):
 		l.Data = golden.Input(strings.TrimPrefix(run.Latent, "input:"), l.Len())
@@ -229,8 +232,11 @@ func (run goldenRun) lower(t *testing.T, name string, g goldenModel) *Request {
 	}
 	r := &Request{
 		Model: g.model, Sampling: g.sampling, Sampler: run.Sampler, Latent: l, Seed: run.Seed,
-		Noise:  Latent{B: b, C: c, Y: y, X: x, Data: noise},
+		Noise:  Latent{B: b, C: c, T: l.T, Y: y, X: x, Data: noise},
 		Guider: Guider{Kind: GuideCFG, CFG: run.CFG},
+	}
+	if c := run.EasyCache; c != nil {
+		r.Cache = &Cache{Threshold: float32(c[0]), Start: c[1], End: c[2]}
 	}
 	if run.AddNoise == "disable" {
 		clear(r.Noise.Data)
@@ -402,8 +408,8 @@ func TestEndToEndMatchesComfyUI(t *testing.T) {
 				at := func(i int) float64 { return run.Patch[i].(float64) }
 				g.sampling, _ = sampling.NewFlux(sampling.FluxShift(at(1), at(2), int(at(3)), int(at(4))))
 			}
-			if len(run.Shape) == 5 { // one frame
-				run.Shape = slices.Delete(run.Shape, 2, 3)
+			if s := run.Shape; len(s) == 5 {
+				run.t, run.Shape = s[2], []int{s[0], s[1], s[2] * s[3], s[4]}
 			}
 			r := run.lower(t, name, g)
 			res, err := e.Sample(context.Background(), r, nil)

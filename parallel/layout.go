@@ -5,9 +5,10 @@ import "patchbay/models/dit"
 // layout maps between a latent [C, Y, X] and what samplers and networks see of one batch item.
 //
 // Samplers work on a vector: the elements of the latent ordered token by token, inside a token by (channel, row,
-// column). Networks read rows [Li, C*p*p]; for sides that are multiples of p rows and vector are the same. Odd latents
-// are padded circularly to whole tokens: the padding exists only in rows, it is read from the element it repeats and
-// never written back. Nor are tokens that the network adds behind the picture's: what is read for them is anything.
+// column). Networks read rows [Li, C*p*p]; for sides that are multiples of p rows and vector are the same. Odd latents,
+// and each frame of several by itself, are padded circularly to whole tokens: the padding exists only in rows, it is
+// read from the element it repeats and never written back. Nor are tokens that the network adds behind the picture's:
+// what is read for them is anything.
 type layout struct {
 	grid     dit.Grid
 	features int     // C*p*p
@@ -18,26 +19,26 @@ type layout struct {
 
 // newLayout makes the layout of a whole latent of c channels for the tokens of g, p x p each.
 func newLayout(c, p int, g dit.Grid) *layout {
-	y, x := g.LatentY, g.LatentX
+	y, x, tall := g.LatentY, g.LatentX, g.Frame().LatentY
 	l := &layout{grid: g, features: c * p * p}
 	l.order = make([]int32, 0, c*y*x)
 	position := make([]int32, c*y*x) // latent index -> vector index
-	l.walk(c, p, func(_, ci, yi, xi int) {
-		if yi < y && xi < x {
-			at := (ci*y+yi)*x + xi
+	l.walk(c, p, func(_, ci, top, yi, xi int) {
+		if yi < tall && xi < x {
+			at := (ci*y+top+yi)*x + xi
 			position[at] = int32(len(l.order))
 			l.order = append(l.order, int32(at))
 		}
 	})
-	if y%p != 0 || x%p != 0 || g.Pad > 0 {
-		l.index(c, p, y, x, func(ci, yi, xi int) int32 { return position[(ci*y+yi)*x+xi] })
+	if tall%p != 0 || x%p != 0 || g.Pad > 0 {
+		l.index(c, p, tall, x, func(ci, yi, xi int) int32 { return position[(ci*y+yi)*x+xi] })
 	}
 	return l
 }
 
 // tokensOf are the tokens of latents, [B*tokens, C*p*p].
 func tokensOf(v Latent, spec *dit.Spec) dit.Array {
-	l := newLayout(v.C, spec.PatchSize, spec.Tokens(v.Y, v.X))
+	l := newLayout(v.C, spec.PatchSize, v.grid(spec))
 	all := dit.Range{End: l.grid.Tokens()}
 	return dit.Array{
 		Rows: v.B * all.End, Cols: l.features, Data: l.read(v.B, len(l.order), all, l.toVector(v.B, v.Data)),
@@ -57,15 +58,17 @@ func (l *layout) area(a Area, c, p int, g dit.Grid) *layout {
 	return part
 }
 
-// walk visits row elements in order with their position in the padded latent.
-func (l *layout) walk(c, p int, visit func(k, ci, yi, xi int)) {
-	k := 0
+// walk visits row elements in order with the row of the latent that their frame begins at and their position in the
+// padded frame.
+func (l *layout) walk(c, p int, visit func(k, ci, top, yi, xi int)) {
+	k, frame := 0, l.grid.Frame()
 	for ty := range l.grid.Y {
+		top := ty / frame.Y * frame.LatentY
 		for tx := range l.grid.X {
 			for ci := range c {
 				for py := range p {
 					for px := range p {
-						visit(k, ci, ty*p+py, tx*p+px)
+						visit(k, ci, top, ty%frame.Y*p+py, tx*p+px)
 						k++
 					}
 				}
@@ -74,13 +77,14 @@ func (l *layout) walk(c, p int, visit func(k, ci, yi, xi int)) {
 	}
 }
 
-// index fills gather and owned for a rectangle of y rows and x columns whose elements at finds in the vector.
+// index fills gather and owned for rectangles of y rows and x columns, one a frame, whose elements at finds in the
+// vector.
 func (l *layout) index(c, p, y, x int, at func(ci, yi, xi int) int32) {
 	n := l.grid.Tokens() * l.features
 	l.gather, l.owned = make([]int32, n), make([]bool, n)
-	l.walk(c, p, func(k, ci, yi, xi int) {
+	l.walk(c, p, func(k, ci, top, yi, xi int) {
 		l.owned[k] = yi < y && xi < x
-		l.gather[k] = at(ci, yi%y, xi%x)
+		l.gather[k] = at(ci, top+yi%y, xi%x)
 	})
 }
 

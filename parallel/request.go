@@ -48,11 +48,35 @@ type Request struct {
 	Profile bool // fill Stats.Spans
 }
 
-// Latent is a host tensor [B, C, Y, X] f32, row-major.
+// Latent is a host tensor [B, C, Y, X] f32, row-major. Of a tensor [B, C, T, y, X] with an axis of frames (layers) Y is
+// T*y: frames are one below the other.
 type Latent struct {
 	B, C, Y, X int
+	T          int // frames; 0: the tensor has no such axis
 	Data       []float32
 }
+
+// Shape is that of the tensor: 4 numbers, or 5 with frames.
+func (l Latent) Shape() []int {
+	if l.T == 0 {
+		return []int{l.B, l.C, l.Y, l.X}
+	}
+	return []int{l.B, l.C, l.T, l.Y / l.T, l.X}
+}
+
+// LatentOf is the inverse of Shape, around data. ok is false for shapes of other than 4 or 5 numbers.
+func LatentOf(shape []int, data []float32) (l Latent, ok bool) {
+	switch len(shape) {
+	case 4:
+		return Latent{B: shape[0], C: shape[1], Y: shape[2], X: shape[3], Data: data}, true
+	case 5:
+		return Latent{B: shape[0], C: shape[1], T: shape[2], Y: shape[2] * shape[3], X: shape[4], Data: data}, true
+	}
+	return l, false
+}
+
+// grid is the latent's tokens.
+func (l Latent) grid(spec *dit.Spec) dit.Grid { return spec.FrameTokens(l.T, l.Y, l.X) }
 
 // Len returns B*C*Y*X.
 func (l Latent) Len() int { return l.B * l.C * l.Y * l.X }

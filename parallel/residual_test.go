@@ -155,7 +155,7 @@ func TestResidualsMatchGolden(t *testing.T) {
 
 // controlled gives entries residuals: some of all items, one of each.
 func controlled(r *Request) {
-	spec, n := r.Model.Spec, r.Model.Spec.Tokens(r.Latent.Y, r.Latent.X).Tokens()*r.Model.Spec.Width
+	spec, n := r.Model.Spec, r.Latent.grid(r.Model.Spec).Tokens()*r.Model.Spec.Width
 	last := len(spec.Blocks) - 1
 	r.Branches[0].Entries[0].Residuals = []rank.Residual{
 		{Blocks: []int{0, last}, Rows: golden.Input("control0", n)},

@@ -42,7 +42,7 @@ func TestSameBits(t *testing.T) {
 		{"pixart-b", 4, 62},
 		{"hydit-a", 7, 6},
 		{"zimage-a", 7, 11},
-		{"qwen-a", 7, 11},
+		{"qwen-c", 9, 7},
 		{"flux2-a", 5, 6},
 	} {
 		e := newEngine(t)

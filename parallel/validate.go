@@ -25,10 +25,11 @@ func (r *Request) validate() error {
 	case l.C != r.Model.Spec.Channels:
 		return failure.Refuse("latent", "has %d channels, the %s model takes %d", l.C, r.Model.Spec.Family,
 			r.Model.Spec.Channels)
+	case l.T < 0 || l.T > 0 && l.Y%l.T != 0 || l.T > 1 && !r.Model.Spec.Frames:
+		return failure.Refuse("latent", "has %d frames in %d rows, the %s model takes one", l.T, l.Y, r.Model.Spec.Family)
 	case len(r.Noise.Data) > 0 && (r.Noise.B != l.B || r.Noise.C != l.C || r.Noise.Y != l.Y || r.Noise.X != l.X ||
-		len(r.Noise.Data) != l.Len()):
-		return failure.Refuse("noise", "has shape [%d, %d, %d, %d], the latent [%d, %d, %d, %d]", r.Noise.B, r.Noise.C,
-			r.Noise.Y, r.Noise.X, l.B, l.C, l.Y, l.X)
+		r.Noise.T != l.T || len(r.Noise.Data) != l.Len()):
+		return failure.Refuse("noise", "has shape %v, the latent %v", r.Noise.Shape(), l.Shape())
 	case r.Compute != engine.F32 && r.Compute != engine.BF16:
 		return failure.Refuse("compute", "is %s: want f32 or bf16", r.Compute)
 	case len(r.Sigmas) > maxSteps+1:
@@ -43,8 +44,8 @@ func (r *Request) validate() error {
 		return failure.Refuse("sampler", "%v", err)
 	}
 	if m := r.Mask; len(m.Data) > 0 {
-		if len(m.Data) != m.Len() || m.Y != r.Latent.Y || m.X != r.Latent.X || (m.C != 1 && m.C != r.Latent.C) ||
-			(m.B != 1 && m.B != r.Latent.B) {
+		if len(m.Data) != m.Len() || m.Y != r.Latent.Y || m.X != r.Latent.X || (m.T > 1 && m.T != r.Latent.T) ||
+			(m.C != 1 && m.C != r.Latent.C) || (m.B != 1 && m.B != r.Latent.B) {
 			return failure.Refuse("mask", "has shape [%d, %d, %d, %d], want [1 or %d, 1 or %d, %d, %d]", m.B, m.C, m.Y, m.X,
 				r.Latent.B, r.Latent.C, r.Latent.Y, r.Latent.X)
 		}
@@ -104,6 +105,10 @@ func (r *Request) validateEntry(branch string, i int, e Entry) error {
 	if a := e.Area; a != (Area{}) && (a.Y < 0 || a.X < 0 || a.H < 1 || a.W < 1 || a.Y >= r.Latent.Y || a.X >= r.Latent.X) {
 		return failure.Refuse(branch, "entry %d has area %+v outside the latent of %d x %d", i, a, r.Latent.Y, r.Latent.X)
 	}
+	if r.Latent.T > 1 && (entryArea(e) != (Area{}) || len(e.Control) > 0) {
+		return failure.Refuse(branch, "entry %d has an area, a control net or a model patch, and the latent %d layers: "+
+			"want one of them", i, r.Latent.T)
+	}
 	if m := e.Mask; len(m.Data) > 0 && (len(m.Data) != m.Len() || m.C != 1 || m.Y != r.Latent.Y || m.X != r.Latent.X) {
 		return failure.Refuse(branch, "entry %d has a mask of [%d, %d, %d, %d], want [items, 1, %d, %d]", i, m.B, m.C, m.Y,
 			m.X, r.Latent.Y, r.Latent.X)
@@ -143,7 +148,7 @@ func (r *Request) validateBiases(branch string, i int, e Entry) error {
 // validateResiduals checks what a control net says of an entry.
 func (r *Request) validateResiduals(branch string, i int, e Entry) error {
 	spec, seen := r.Model.Spec, map[int]bool{}
-	n := spec.Tokens(r.Latent.Y, r.Latent.X).Tokens()
+	n := r.Latent.grid(spec).Tokens()
 	for k, c := range e.Residuals {
 		if len(c.Rows) != n*spec.Width && len(c.Rows) != r.Latent.B*n*spec.Width {
 			return failure.Refuse(branch, "entry %d has a residual %d of %d values, the %s model takes [1 or %d, %d, %d]: is "+
@@ -211,6 +216,6 @@ func (r *Request) fits(p plan.Plan) error {
 			}
 		}
 	}
-	g := r.Model.Spec.Tokens(r.Latent.Y, r.Latent.X)
+	g := r.Latent.grid(r.Model.Spec)
 	return p.Check(r.Model.Spec, r.Latent.B, max(entries, 1), g.Y*g.X)
 }

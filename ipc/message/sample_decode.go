@@ -73,14 +73,14 @@ func (q *SampleRequest) Lower(look Numbers) (*value.HostRequest, error) {
 	if _, r.Sigmas, err = look.values("sigmas", q.Sigmas, 1); err != nil {
 		return nil, err
 	}
-	if r.Latent, err = look.latent("latent", q.Latent, 4); err != nil {
+	if r.Latent, err = look.latent("latent", q.Latent, 5); err != nil {
 		return nil, err
 	}
 	if q.Noise != nil {
-		if r.Noise, err = look.latent("noise", q.Noise, 4); err != nil {
+		if r.Noise, err = look.latent("noise", q.Noise, 5); err != nil {
 			return nil, err
 		}
-		if a, b := r.Noise, r.Latent; a.B != b.B || a.C != b.C || a.Y != b.Y || a.X != b.X {
+		if !slices.Equal(r.Noise.Shape(), r.Latent.Shape()) {
 			return nil, wire.BadField("noise", "has shape %v, the latent %v", q.Noise.Shape, q.Latent.Shape)
 		}
 		if r.NoiseDraws == nil {
@@ -88,7 +88,7 @@ func (q *SampleRequest) Lower(look Numbers) (*value.HostRequest, error) {
 		}
 	}
 	if q.Mask != nil {
-		if r.Mask, err = look.latent("mask", q.Mask, 4); err != nil {
+		if r.Mask, err = look.latent("mask", q.Mask, 5); err != nil {
 			return nil, err
 		}
 	}
@@ -432,8 +432,11 @@ func (look Numbers) values(path string, t *wire.Tensor, dims int) ([]int, []floa
 	return t.Shape, data, nil
 }
 
-// latent reads [B, C, Y, X], or with dims 3 [B, Y, X] as one channel.
+// latent reads [B, C, Y, X], with dims 3 [B, Y, X] as one channel, and with dims 5 also [B, C, layers, Y, X].
 func (look Numbers) latent(path string, t *wire.Tensor, dims int) (parallel.Latent, error) {
+	if dims == 5 && (t == nil || len(t.Shape) != dims) {
+		dims = 4
+	}
 	s, data, err := look.values(path, t, dims)
 	if err != nil {
 		return parallel.Latent{}, err
@@ -444,7 +447,8 @@ func (look Numbers) latent(path string, t *wire.Tensor, dims int) (parallel.Late
 	if dims == 3 {
 		s = []int{s[0], 1, s[1], s[2]}
 	}
-	return parallel.Latent{B: s[0], C: s[1], Y: s[2], X: s[3], Data: data}, nil
+	l, _ := parallel.LatentOf(s, data)
+	return l, nil
 }
 
 // LatentTensor is the inverse of latent. items 0: all.
@@ -452,6 +456,7 @@ func LatentTensor(l parallel.Latent, items int) *wire.Tensor {
 	if items == 0 || items > l.B {
 		items = l.B
 	}
-	t := value.NewTensor(l.Data[:items*l.C*l.Y*l.X], items, l.C, l.Y, l.X)
+	l.B = items
+	t := value.NewTensor(l.Data[:l.Len()], l.Shape()...)
 	return &wire.Tensor{DType: t.DType, Shape: t.Shape, Data: t.Data}
 }

@@ -36,11 +36,19 @@ func (r Rows) ImageOnly() Rows { return Rows{Image: r.Image} }
 // Len returns the number of rows.
 func (r Rows) Len() int { return r.Text.Len() + r.Image.Len() }
 
-// Grid is the token grid of one latent: rows and columns of tokens, odd latents already padded to whole tokens.
+// Grid is the token grid of one latent: rows and columns of tokens, odd latents already padded to whole tokens. Frames
+// are one below the other, each padded by itself.
 type Grid struct {
-	Y, X             int // tokens
-	LatentY, LatentX int // rows and columns of the latent before padding
+	Y, X             int // tokens, of all frames
+	LatentY, LatentX int // rows and columns of the latent before padding, of all frames
+	T                int // frames; 0: one
 	Pad              int // tokens behind the picture's that the network adds (Spec.Multiple)
+}
+
+// Frame is the grid of one frame.
+func (g Grid) Frame() Grid {
+	t := max(1, g.T)
+	return Grid{Y: g.Y / t, X: g.X, LatentY: g.LatentY / t, LatentX: g.LatentX}
 }
 
 // Tokens returns Y*X + Pad.
@@ -146,6 +154,8 @@ type Spec struct {
 	// References: the network takes latents that the picture refers to. Their tokens follow those of the text, are split
 	// and exchanged with them, and are computed with the weights of the image.
 	References bool
+	// Frames: the network takes latents of several frames (layers), whose tokens follow one another.
+	Frames bool
 	// NeedsMethod: references of an entry that says no method are left out.
 	NeedsMethod bool
 	// Biases: ComfyUI's network takes a bias on attention (Entry.Biases); its text tokens are the rows of Context.
@@ -262,6 +272,15 @@ func (s *Spec) Tokens(y, x int) Grid {
 	p := s.PatchSize
 	g := Grid{Y: (y + p - 1) / p, X: (x + p - 1) / p, LatentY: y, LatentX: x}
 	g.Pad = s.pads(g.Tokens())
+	return g
+}
+
+// FrameTokens returns the grid of t frames of y/t rows each, one below the other; t = 0: one.
+func (s *Spec) FrameTokens(t, y, x int) Grid {
+	n := max(1, t)
+	g := s.Tokens(y/n, x)
+	g.Y, g.LatentY, g.T = n*g.Y, n*g.LatentY, t
+	g.Pad = s.pads(g.Y * g.X)
 	return g
 }
 

@@ -34,7 +34,7 @@ func batch(t *testing.T, m dit.Model, c Case) {
 	t.Helper()
 	spec, n := m.Spec(), c.N()
 	env := mustEnv(t, NewOps())
-	grid := spec.Tokens(c.X[2], c.X[3])
+	grid := spec.FrameTokens(c.T, c.X[2], c.X[3])
 	all := dit.Range{Start: 0, End: len(spec.Blocks)}
 	p, err := m.Prepare(env, c.Entries(), grid, all)
 	if err != nil {

@@ -13,7 +13,7 @@ type Seen func(block int, x []float32, rows dit.Rows)
 // from NewEnv.
 func Whole(env dit.Env, m dit.Model, c Case, seen Seen) ([]float32, error) {
 	spec := m.Spec()
-	grid := spec.Tokens(c.X[2], c.X[3])
+	grid := spec.FrameTokens(c.T, c.X[2], c.X[3])
 	p, err := m.Prepare(env, c.Entries(), grid, dit.Range{Start: 0, End: len(spec.Blocks)})
 	if err != nil {
 		return nil, err

@@ -40,7 +40,7 @@ func (f Family) Stages(t *testing.T) {
 func staged(t *testing.T, c Case, spec *dit.Spec, outer, inner dit.Model, mid dit.Range) []float32 {
 	t.Helper()
 	env := mustEnv(t, NewOps())
-	grid := spec.Tokens(c.X[2], c.X[3])
+	grid := spec.FrameTokens(c.T, c.X[2], c.X[3])
 	all := dit.Range{Start: 0, End: len(spec.Blocks)}
 	p, err := outer.Prepare(env, c.Entries(), grid, all)
 	if err != nil {

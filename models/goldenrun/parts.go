@@ -13,7 +13,7 @@ import (
 // and each attends from its own queries. The result must equal Whole.
 func Parts(m dit.Model, c Case, n int) ([]float32, error) {
 	spec := m.Spec()
-	grid := spec.Tokens(c.X[2], c.X[3])
+	grid := spec.FrameTokens(c.T, c.X[2], c.X[3])
 	meet := newMeeting(n)
 	results, errs := make([][]float32, n), make([]error, n)
 	cuts := make([]dit.Rows, n)

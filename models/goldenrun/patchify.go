@@ -3,15 +3,16 @@ package goldenrun
 import "patchbay/models/dit"
 
 // patchify writes the tokens of a latent [C, Y, X] as rows [Li, C*p*p], features ordered (channel, row in token, column
-// in token), tokens row by row. Sides that are not whole tokens are continued circularly on the right and at the
-// bottom, as ComfyUI pads them.
+// in token), tokens row by row, frame after frame. Sides that are not whole tokens are continued circularly on the
+// right and at the bottom, as ComfyUI pads them.
 func patchify(rows, latent []float32, c int, g dit.Grid, p int) {
-	at := 0
+	at, frame := 0, g.Frame()
 	for ty := range g.Y {
+		top := ty / frame.Y * frame.LatentY
 		for tx := range g.X {
 			for ch := range c {
 				for y := range p {
-					line := latent[(ch*g.LatentY+(ty*p+y)%g.LatentY)*g.LatentX:]
+					line := latent[(ch*g.LatentY+top+(ty%frame.Y*p+y)%frame.LatentY)*g.LatentX:]
 					for x := range p {
 						rows[at] = line[(tx*p+x)%g.LatentX]
 						at++
@@ -26,11 +27,13 @@ func patchify(rows, latent []float32, c int, g dit.Grid, p int) {
 // number of features of a row, at least C*p*p; the first C channels are taken (models that also predict a variance
 // write twice as many).
 func unpatchify(latent, rows []float32, c, stride int, g dit.Grid, p int) {
+	frame := g.Frame()
 	for ch := range c {
-		for y := range g.LatentY {
+		for row := range g.LatentY {
+			y := row % frame.LatentY
 			for x := range g.LatentX {
-				token := y/p*g.X + x/p
-				latent[(ch*g.LatentY+y)*g.LatentX+x] = rows[token*stride+(ch*p+y%p)*p+x%p]
+				token := (row/frame.LatentY*frame.Y+y/p)*g.X + x/p
+				latent[(ch*g.LatentY+row)*g.LatentX+x] = rows[token*stride+(ch*p+y%p)*p+x%p]
 			}
 		}
 	}

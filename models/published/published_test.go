@@ -15,7 +15,7 @@ import (
 func TestParameterCounts(t *testing.T) {
 	want := map[string]float64{
 		"flux-dev": 11.90, "flux-schnell": 11.89, "sd3-medium": 2.08, "sd3.5-large": 8.14, "pixart-alpha": 0.61,
-		"pixart-sigma": 0.61, "hunyuandit": 1.5, "z-image-turbo": 6.15, "qwen-image": 20.43,
+		"pixart-sigma": 0.61, "hunyuandit": 1.5, "z-image-turbo": 6.15, "qwen-image": 20.43, "qwen-image-layered": 20.43,
 		"flux2-klein-4b": 3.88, "flux2-klein-9b": 9.08, "flux2-dev": 32.22, "krea2-turbo": 12.82,
 		"chroma1-hd": 8.90, "lumina-image-2": 2.61, "auraflow-0.3": 6.88,
 	}

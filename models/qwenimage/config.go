@@ -1,13 +1,15 @@
-// Package qwenimage is Qwen-Image and Qwen-Image-Edit by Alibaba's Qwen team (arXiv:2508.02324, up to releases 2512 and
-// 2511): 60 blocks that keep text and image in two streams with joint attention, like those of FLUX, under the names of
-// diffusers. Latents that the picture refers to are tokens of the image's kind. It reads these names, bare or inside a
-// full checkpoint.
+// Package qwenimage is Qwen-Image, Qwen-Image-Edit and Qwen-Image-Layered by Alibaba's Qwen team (arXiv:2508.02324, up
+// to releases 2512 and 2511; arXiv:2512.15603): 60 blocks that keep text and image in two streams with joint attention,
+// like those of FLUX, under the names of diffusers. Latents that the picture refers to are tokens of the image's kind.
+// Layers are frames of one latent, the first of them the whole picture. It reads these names, bare or inside a full
+// checkpoint.
 //
 // Facts that have caused bugs: image tokens sit around the middle of the picture, at (0, row - rows/2, column -
 // columns/2), negative ones too; text token k at s+k on all three axes, s being the larger half; timestep features are
-// 1000 * (t * frequency), which is not (1000 * t) * frequency in f32; the last layer's modulation is (scale, shift);
-// text goes through a norm before its projection and is not masked; the last block's text rows are computed though
-// nobody reads them.
+// 1000 * (t * frequency), which is not (1000 * t) * frequency in f32; layer l is at l on the first axis, counts rows
+// and columns like a picture of its own, what it is made from is at -1, and text begins as beside one layer; the last
+// layer's modulation is (scale, shift); text goes through a norm before its projection and is not masked; the last
+// block's text rows are computed though nobody reads them.
 package qwenimage
 
 import (
@@ -27,8 +29,11 @@ type Config struct {
 	ContextDim int   `json:"joint_attention_dim"` // 3584, Qwen2.5-VL-7B
 	Channels   int   `json:"out_channels"`        // 16
 	MLPHidden  int   `json:"mlp_hidden"`          // 12288
-	// Method is where references sit unless an entry says it: index, or index_timestep_zero (release 2511).
+	// Method is where references sit unless an entry says it: index, index_timestep_zero (release 2511) or negative_index
+	// (Layered).
 	Method string `json:"default_ref_method"`
+	// Layered: the vector of the timestep gets the first row of a table with one for pictures with alpha.
+	Layered bool `json:"use_additional_t_cond"`
 }
 
 // patch is the side of a token in the latent.
@@ -51,16 +56,17 @@ func Detect(set *weights.Set, meta map[string]string) (family.Config, error) {
 	c.ContextDim, c.Depth = set.Dim("txt_norm.weight", 0), set.Count("transformer_blocks")
 	c.MLPHidden = set.Dim("transformer_blocks.0.img_mlp.net.0.proj.weight", 0)
 	d := set.Dim("transformer_blocks.0.attn.norm_q.weight", 0)
-	if c.Method = layers.ByIndex; set.Has(marker) {
+	c.Method, c.Layered = layers.ByIndex, set.Has(layered)
+	switch {
+	case c.Layered:
+		c.Method = layers.Negative
+	case set.Has(marker):
 		c.Method = layers.AtZero
 	}
 	if c.Axes == nil && d == 128 {
 		c.Axes = []int{16, 56, 56}
 	}
 	switch {
-	case set.Has(layered):
-		return nil, fmt.Errorf("qwenimage: the file has %s: Qwen-Image-Layered is not supported (supported: Qwen-Image "+
-			"to 2512, Qwen-Image-Edit to 2511)", layered)
 	case d == 0 || c.Hidden == 0 || c.Hidden%d != 0:
 		return nil, fmt.Errorf("qwenimage: width %d is not a multiple of the head dim %d", c.Hidden, d)
 	case set.Dim("img_in.weight", 1) != c.Channels*patch*patch:

@@ -29,7 +29,7 @@ func TestReleasedSize(t *testing.T) {
 }
 
 // shapes are the names and shapes of a config, without data.
-func shapes(t *testing.T, c Config, more ...string) *weights.Set {
+func shapes(t *testing.T, c Config) *weights.Set {
 	t.Helper()
 	d, err := c.Describe(nil)
 	if err != nil {
@@ -43,17 +43,16 @@ func shapes(t *testing.T, c Config, more ...string) *weights.Set {
 	for _, d := range declared {
 		m[d.Name] = weights.Stored{Shape: d.Shape}
 	}
-	for _, name := range more {
-		m[name] = weights.Stored{Shape: []int{2, c.Hidden}}
-	}
 	return weights.FromMap(m)
 }
 
 func TestDetectFindsTheConfig(t *testing.T) {
-	want := Family().Releases[0].Config.(Config)
-	want.Depth = 3
-	if got, err := Detect(shapes(t, want), nil); err != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("got %+v, %v; want %+v", got, err, want)
+	for _, r := range Family().Releases {
+		want := r.Config.(Config)
+		want.Depth = 3
+		if got, err := Detect(shapes(t, want), nil); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: got %+v, %v; want %+v", r.Name, got, err, want)
+		}
 	}
 }
 
@@ -69,7 +68,6 @@ func TestDetectRefusesWithReasons(t *testing.T) {
 		{lost, `{"axes_dims_rope": [7, 9, 8]}`, "even"},
 		{lost, `{`, "metadata"},
 		{weights.FromMap(nil), `{}`, "head dim 0"},
-		{shapes(t, tiny, layered), `{"axes_dims_rope": [8, 8, 8]}`, "Qwen-Image-Layered is not supported"},
 	} {
 		_, err := Detect(c.set, map[string]string{"config": c.meta})
 		if err == nil || !strings.Contains(err.Error(), c.want) {
@@ -81,7 +79,7 @@ func TestDetectRefusesWithReasons(t *testing.T) {
 // TestPositions compares where every token sits with what ComfyUI recorded.
 func TestPositions(t *testing.T) {
 	goldens().Positions(t, func(m dit.Model, c goldenrun.Case) [][]float32 {
-		e, g := c.Entries()[0], m.Spec().Tokens(c.X[2], c.X[3])
+		e, g := c.Entries()[0], m.Spec().FrameTokens(c.T, c.X[2], c.X[3])
 		at := m.(*Model).positions(&e, g)
 		own, lt := e.Context.Rows, m.Spec().JointTokens(&e) // references come last in ComfyUI
 		return goldenrun.Axes(slices.Concat(at[:own], at[lt:], at[own:lt]))

@@ -50,12 +50,29 @@ func Family() family.Family {
 			Kinds: "DiffSynth", Form: family.Form{Has: "controlnet_blocks.0.y_rms.weight"}, Latent: latent.Wan21(),
 			PatchSize: patch,
 		},
-		Releases: []family.Release{{Name: "qwen-image", Steps: 50, Text: 64, Entries: 2, Config: released}},
+		Releases: []family.Release{
+			{Name: "qwen-image", Steps: 50, Text: 64, Entries: 2, Config: released},
+			{Name: "qwen-image-layered", Steps: 50, Text: 64, Entries: 2, Config: released.layered()},
+		},
 		Tiny: Config{
 			Hidden: 168, Heads: 7, Depth: 4, Axes: []int{8, 8, 8}, ContextDim: 56, Channels: 16, MLPHidden: 672,
-			Method: layers.ByIndex,
-		},
+		}.layered(),
 	}
+}
+
+// net makes the empty structs of c.
+func (c Config) net() *net {
+	n := &net{Blocks: make([]joint, c.Depth)}
+	if c.Layered {
+		n.Alpha = &alphaTable{}
+	}
+	return n
+}
+
+// layered is c with what Qwen-Image-Layered has beside it.
+func (c Config) layered() Config {
+	c.Method, c.Layered = layers.Negative, true
+	return c
 }
 
 // Describe describes the model.
@@ -63,7 +80,7 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
 		Family: "qwenimage", Width: c.Hidden, Heads: c.Heads, HeadDim: c.Hidden / c.Heads, PatchSize: patch,
 		Channels: c.Channels, OutChannels: c.Channels, ContextDim: c.ContextDim,
-		Rotates: true, References: true, MLPRatio: float64(c.MLPHidden) / float64(c.Hidden),
+		Rotates: true, References: true, Frames: true, MLPRatio: float64(c.MLPHidden) / float64(c.Hidden),
 	}
 	for range c.Depth {
 		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Double, Skip: -1, Attends: 1, Cuts: true})
@@ -72,7 +89,7 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 		Dims:   map[string]int{"F": c.MLPHidden},
 		Ignore: []string{marker},
 	}
-	d, err := family.Describe("qwenimage", set, s, tags, func() *net { return &net{Blocks: make([]joint, c.Depth)} },
+	d, err := family.Describe("qwenimage", set, s, tags, c.net,
 		func(l family.Loaded[net]) dit.Model { return &Model{l, c} })
 	if err != nil {
 		return nil, err

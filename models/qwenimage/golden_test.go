@@ -10,11 +10,11 @@ import (
 )
 
 // ownText is how many of so many rows in front of the picture are text, in the cases that have states.
-var ownText = map[int]int{13: 13, 9 + 12: 9}
+var ownText = map[int]int{13: 13, 9 + 12: 9, 11 + 35: 11}
 
 func goldens() goldenrun.Family {
 	return goldenrun.Family{
-		Models: []string{"qwen-a", "qwen-b"},
+		Models: []string{"qwen-a", "qwen-b", "qwen-c"},
 		Open:   goldenrun.Of(Family()),
 		States: func(spec *dit.Spec, i int, x []float32, rows dit.Rows) map[string][]float32 {
 			cut, own := rows.Text.Len()*spec.Width, ownText[rows.Text.Len()]*spec.Width

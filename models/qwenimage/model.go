@@ -53,6 +53,9 @@ func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held
 	f := layers.Upload(env, layers.ScaledFeatures(timesteps, features, 1000), s, n, features)
 	layers.MLP(env, out.Vector, f, m.Net.Time.In, m.Net.Time.Out, engine.SiLU)
 	env.Arena.Release(mark)
+	if t := m.Net.Alpha; t != nil {
+		env.Ops.Add(out.Vector, out.Vector, t.Rows.Slice(0, 0, 1).Unsqueeze(0))
+	}
 	env.Ops.Activate(out.Vector, out.Vector, engine.SiLU)
 	if !m.Held.NoHead {
 		env.Ops.Linear(out.Head, out.Vector, m.Net.FinalMod, engine.Epilogue{})

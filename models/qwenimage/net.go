@@ -9,6 +9,7 @@ type net struct {
 	TextNorm engine.Tensor  `weight:"txt_norm.weight" shape:"T" use:"embed"`
 	TextIn   *engine.Weight `weight:"txt_in" shape:"E,T" use:"embed"`
 	Time     timeEmbedder   `weight:"time_text_embed.timestep_embedder"`
+	Alpha    *alphaTable    `weight:"time_text_embed.addition_t_embedding"` // nil: not Layered
 	Blocks   []joint        `weight:"transformer_blocks"`
 	FinalMod *engine.Weight `weight:"norm_out.linear" shape:"2E,E" use:"head"` // scale, shift
 	Out      *engine.Weight `weight:"proj_out" shape:"C*p*p,E" use:"head"`
@@ -18,6 +19,11 @@ type net struct {
 type timeEmbedder struct {
 	In  *engine.Weight `weight:"linear_1" shape:"E,256"`
 	Out *engine.Weight `weight:"linear_2" shape:"E,E"`
+}
+
+// alphaTable has a vector for pictures as they are and one for pictures with alpha. ComfyUI adds the first always.
+type alphaTable struct {
+	Rows engine.Tensor `weight:"weight" shape:"2,E"`
 }
 
 // joint is a block of two streams.

@@ -19,16 +19,20 @@ func (m *Model) method(e *dit.Entry) string {
 // zero reports whether the references of an entry are modulated as at timestep 0.
 func (m *Model) zero(e *dit.Entry) bool { return len(e.References) > 0 && m.method(e) == layers.AtZero }
 
-// positions lists where every token of an entry sits: own of text, those of the references, those of the picture. Rows
-// and columns are counted from the middle of each.
+// positions lists where every token of an entry sits: own of text, those of the references, those of the picture, frame
+// after frame. Rows and columns are counted from the middle of each.
 func (m *Model) positions(e *dit.Entry, g dit.Grid) (out [][3]int) {
 	for k := range e.Context.Rows {
-		at := max(g.Y/2, g.X/2) + k
+		at := max(g.Frame().Y/2, g.X/2) + k
 		out = append(out, [3]int{at, at, at})
 	}
 	for _, l := range layers.Place(m.Spec(), e, g, m.method(e), 1) {
+		frame := l.Grid.Frame()
 		for i := range l.Grid.Tokens() {
-			out = append(out, [3]int{l.At[0], l.At[1] + i/l.Grid.X - l.Grid.Y/2, l.At[2] + i%l.Grid.X - l.Grid.X/2})
+			row := i / frame.X
+			out = append(out, [3]int{
+				l.At[0] + row/frame.Y, l.At[1] + row%frame.Y - frame.Y/2, l.At[2] + i%frame.X - frame.X/2,
+			})
 		}
 	}
 	return out

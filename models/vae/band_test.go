@@ -100,7 +100,7 @@ func f64(t engine.Tensor) []float64 {
 // TestBandsEqualWhole splits a picture in bands of unequal, also single, rows and compares it with the picture decoded
 // at once. Every rank has an arena of exactly the bytes that BandBytes promises.
 func TestBandsEqualWhole(t *testing.T) {
-	for _, model := range []string{"vae-kl", "wanvae-a", "flux2vae-a"} {
+	for _, model := range []string{"vae-kl", "wanvae-a", "wanvae-b", "flux2vae-a"} {
 		t.Run(model, func(t *testing.T) { bandsEqualWhole(t, model) })
 	}
 }

@@ -8,7 +8,7 @@ import (
 )
 
 // Encode turns pictures [B, Y, X, 3] with values in -1..1 into latents [B, C, Y/S, X/S] in VAE space: the mode of the
-// posterior, which is its mean. Sides must be multiples of Config.Scale() (see CropToImage). It computes whole
+// posterior, which is its mean. Sides must be multiples of Config.Scale() (see Config.CropToImage). It computes whole
 // pictures; Exchange is not used (see EncodeBand). Errors as Decode's, and files without an encoder.
 func (v *VAE) Encode(env Env, picture []float32, b, y, x int) ([]float32, error) {
 	c, s := v.Config.In, v.Config.Scale()

@@ -15,19 +15,23 @@ func ToImage(v []float32) {
 	}
 }
 
-// CropToImage brings IMAGE values [B, Y, X, C] (0..1, C at least 3, further channels dropped) into the form that Encode
-// takes: cut around the centre to multiples of s rows and columns, 2v - 1. It returns new pictures [B, y, x, 3]; y or x
-// is 0 when the picture is smaller than s.
-func CropToImage(image []float32, b, rows, cols, c, s int) (out []float32, y, x int) {
+// CropToImage brings IMAGE values [B, Y, X, C] (0..1) into the form that Encode takes: cut around the centre to
+// multiples of c.Scale() rows and columns, with c.In channels, those behind dropped, alpha 1 where there is none, 2v
+// - 1. It returns new pictures [B, y, x, c.In]; y or x is 0 when the picture is smaller than a latent pixel.
+func (c Config) CropToImage(image []float32, b, rows, cols, channels int) (out []float32, y, x int) {
+	s := c.Scale()
 	y, x = rows/s*s, cols/s*s
 	top, left := rows%s/2, cols%s/2
-	out = make([]float32, 0, b*y*x*3)
+	out = make([]float32, 0, b*y*x*c.In)
 	for i := range b {
 		for r := range y {
-			at := ((i*rows+top+r)*cols + left) * c
+			at := ((i*rows+top+r)*cols + left) * channels
 			for p := range x {
-				for _, f := range image[at+p*c : at+p*c+3] {
+				for _, f := range image[at+p*channels : at+p*channels+min(channels, c.In)] {
 					out = append(out, 2*f-1)
+				}
+				for range c.In - channels {
+					out = append(out, 1)
 				}
 			}
 		}

@@ -53,7 +53,7 @@ func TestPeakMemory(t *testing.T) {
 // TestArenaIsExact runs with an arena of exactly the promised size (Alloc panics if it is too small) and looks that all
 // of it was used.
 func TestArenaIsExact(t *testing.T) {
-	for _, model := range []string{"vae-kl", "wanvae-a", "flux2vae-a"} {
+	for _, model := range []string{"vae-kl", "wanvae-a", "wanvae-b", "flux2vae-a"} {
 		t.Run(model, func(t *testing.T) { arenaIsExact(t, checkpoint(t, model)) })
 	}
 }
@@ -72,7 +72,7 @@ func arenaIsExact(t *testing.T, set *weights.Set) {
 		side := v.Config.Scale()
 		bytes := vae.EncodeBytes(v.Config, engine.F32, side, 2*side)
 		env = arenaEnv(t, ops, bytes)
-		if _, err := v.Encode(env, make([]float32, 2*side*side*3), 1, side, 2*side); err != nil {
+		if _, err := v.Encode(env, make([]float32, 2*side*side*v.Config.In), 1, side, 2*side); err != nil {
 			t.Fatal(err)
 		}
 		if env.Arena.Peak() != bytes || env.Arena.Mark() != 0 {

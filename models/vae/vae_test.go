@@ -138,7 +138,7 @@ func TestEncodeGolden(t *testing.T) {
 				input      string
 			}{{"8x12", 1, 67, 101, 3, "image/8x12"}, {"5x7", 1, 43, 61, 3, "image/5x7"}, {"rgba-b2", 2, 16, 24, 4, "image4"}} {
 				image := golden.Fill("input:"+model+"/"+c.input, c.b*c.y*c.x*c.c, 1, 0.5)
-				picture, y, x := vae.CropToImage(image, c.b, c.y, c.x, c.c, v.Config.Scale())
+				picture, y, x := v.Config.CropToImage(image, c.b, c.y, c.x, c.c)
 				got, err := v.Encode(vae.Env{Ops: ops}, picture, c.b, y, x)
 				if err != nil {
 					t.Fatal(err)
@@ -151,7 +151,7 @@ func TestEncodeGolden(t *testing.T) {
 }
 
 // TestLaterGolden compares pictures with what ComfyUI makes of them, both ways: single frames of Wan 2.1's video
-// autoencoder, and FLUX.2's.
+// autoencoder and of the one with alpha, to which pictures without are opaque, and FLUX.2's.
 func TestLaterGolden(t *testing.T) {
 	f, err := safetensors.Open(golden.Path("modern/vae.safetensors"))
 	if err != nil {
@@ -159,7 +159,7 @@ func TestLaterGolden(t *testing.T) {
 	}
 	defer f.Close()
 	sets := map[string]*weights.Set{}
-	for _, model := range []string{"wanvae-a", "flux2vae-a"} {
+	for _, model := range []string{"wanvae-a", "wanvae-b", "flux2vae-a"} {
 		sets[model] = checkpoint(t, model)
 	}
 	for name, ops := range backends(t) {
@@ -170,6 +170,8 @@ func TestLaterGolden(t *testing.T) {
 		}{
 			{"wanvae-a", "5x7", 5, 7, 43, 61},
 			{"wanvae-a", "8x6", 8, 6, 67, 53},
+			{"wanvae-b", "5x7", 5, 7, 43, 61},
+			{"wanvae-b", "8x6", 8, 6, 67, 53},
 			{"flux2vae-a", "3x4", 3, 4, 51, 71},
 			{"flux2vae-a", "2x5", 2, 5, 35, 87},
 		} {
@@ -180,16 +182,19 @@ func TestLaterGolden(t *testing.T) {
 				t.Fatal(err)
 			}
 			key := c.model + "/decode/" + c.size
-			compare(t, name+" "+key+"#raw", got, last(values(t, f, key+"#raw"), 3), tolerance)
+			compare(t, name+" "+key+"#raw", got, last(values(t, f, key+"#raw"), v.Config.Out), tolerance)
 			vae.ToImage(got)
 			compare(t, name+" "+key+"#image", got, values(t, f, key+"#image"), tolerance)
 
-			image := golden.Fill("input:"+c.model+"/image/"+c.size, c.tall*c.wide*3, 1, 0.5)
-			picture, y, x := vae.CropToImage(image, 1, c.tall, c.wide, 3, v.Config.Scale())
-			if got, err = v.Encode(vae.Env{Ops: ops}, picture, 1, y, x); err != nil {
-				t.Fatal(err)
+			for channels := 3; channels <= v.Config.In; channels++ {
+				key := c.size + map[int]string{4: "-rgba"}[channels]
+				image := golden.Fill("input:"+c.model+"/image/"+c.size, c.tall*c.wide*channels, 1, 0.5)
+				picture, y, x := v.Config.CropToImage(image, 1, c.tall, c.wide, channels)
+				if got, err = v.Encode(vae.Env{Ops: ops}, picture, 1, y, x); err != nil {
+					t.Fatal(err)
+				}
+				compare(t, name+" encode "+c.model+" "+key, got, values(t, f, c.model+"/encode/"+key), tolerance)
 			}
-			compare(t, name+" encode "+c.model+" "+c.size, got, values(t, f, c.model+"/encode/"+c.size), tolerance)
 		}
 	}
 }

@@ -13,7 +13,7 @@ func All(extra ...graph.Class) *graph.Catalogue {
 		composeLatentClasses(), latentBatchClasses(), resizeImageClasses(), imageOpClasses(), maskClasses(),
 		primitiveClasses(), styleClasses(), stitchClasses(), textFamilyClasses(), latentMathClasses(), imageBatchClasses(),
 		easyCacheClasses(), controlNetClasses(), modelPatchClasses(), logicClasses(), editImageClasses(), showClasses(),
-		expressionClasses(), generateClasses(), upscaleClasses(),
+		expressionClasses(), generateClasses(), upscaleClasses(), cutLatentClasses(),
 		extra,
 	)
 }

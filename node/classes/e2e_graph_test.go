@@ -158,6 +158,10 @@ func (c *e2eCase) side(g *graphMaker, values map[string]given, name string, list
 
 // start adds the latent that the case begins with.
 func (c *e2eCase) start(t *testing.T, g *graphMaker, values map[string]given) []any {
+	if len(c.Shape) == 5 { // sides between steps are cut
+		return g.add("EmptyQwenImageLayeredLatentImage", "batch_size", int64(c.Shape[0]), "layers",
+			int64(c.Shape[2]-1), "height", int64(8*c.Shape[3]+5), "width", int64(8*c.Shape[4]+3))
+	}
 	l := &value.Latent{Samples: parallel.NewLatent(c.Shape[0], c.Shape[1], c.Shape[2], c.Shape[3])}
 	switch {
 	case strings.HasPrefix(c.Latent, "input:"):
@@ -186,6 +190,10 @@ func (c *e2eCase) start(t *testing.T, g *graphMaker, values map[string]given) []
 
 // changed adds the node that changes the model, if the case has one.
 func (c *e2eCase) changed(g *graphMaker, model []any) []any {
+	if c.EasyCache != nil {
+		model = g.add("EasyCache", "model", model, "reuse_threshold", c.EasyCache[0], "start_percent", c.EasyCache[1],
+			"end_percent", c.EasyCache[2], "verbose", false)
+	}
 	if c.Norm != nil {
 		model = g.add("CFGNorm", "model", model, "strength", *c.Norm)
 	}
@@ -226,7 +234,12 @@ func (c *e2eCase) build(t *testing.T, m *value.Model) (g *graphMaker, values map
 		inputs = append(inputs, "noise_seed", c.Seed, "add_noise", c.AddNoise, "start_at_step", int64(c.Start), "end_at_step",
 			int64(c.End), "return_with_leftover_noise", c.Leftover)
 	}
-	g.add("Keep", "latent", g.add(c.Node, inputs...), "as", "output")
+	out := g.add(c.Node, inputs...)
+	g.add("Keep", "latent", out, "as", "output")
+	if len(c.Shape) == 5 {
+		cut := g.add("LatentCut", "samples", out, "dim", "t", "index", int64(1), "amount", int64(16384))
+		g.add("Keep", "latent", g.add("LatentCutToBatch", "samples", cut, "dim", "t", "slice_size", int64(1)), "as", "layers")
+	}
 	return g, values
 }
 

@@ -65,6 +65,7 @@ type e2eCase struct {
 	SigmasFrom                                    string   `json:"sigmas_from"` // Flux2Scheduler with its widgets
 	Patch                                         []any    `json:"model_patch"` // a class and its shift
 	Norm                                          *float64 `json:"cfg_norm"`
+	EasyCache                                     []any    // threshold, start and end
 }
 
 func refEngine(t *testing.T) *parallel.Engine {
@@ -126,7 +127,7 @@ func TestEndToEndThroughNodes(t *testing.T) {
 	}
 	names := make([]string, 0, len(cases))
 	for name, c := range cases {
-		if len(c.Shape) == 5 { // one frame
+		if len(c.Shape) == 5 && c.Shape[2] == 1 { // one frame
 			c.Shape = slices.Delete(c.Shape, 2, 3)
 		}
 		names = append(names, name)
@@ -194,6 +195,15 @@ func (c *e2eCase) run(t *testing.T, name string, eng *parallel.Engine) float64 {
 	rel := relative(got["output"].Samples.Data, goldenTensor(t, name))
 	if rel > 1e-4 {
 		t.Errorf("%s: relative error %.3g, bound 1e-4", name, rel)
+	}
+	if len(c.Shape) == 5 {
+		l := got["layers"].Samples
+		if shape := []int{c.Shape[0] * (c.Shape[2] - 1), 16, 1, c.Shape[3], c.Shape[4]}; !slices.Equal(l.Shape(), shape) {
+			t.Errorf("%s: layers %v, want %v", name, l.Shape(), shape)
+		}
+		if rel := relative(l.Data, goldenTensor(t, name+"#layers")); rel > 1e-4 {
+			t.Errorf("%s: layers: relative error %.3g, bound 1e-4", name, rel)
+		}
 	}
 	if c.Node == "SamplerCustomAdvanced" {
 		if rel := relative(got["denoised"].Samples.Data, goldenTensor(t, name+"#denoised_output")); rel > 1e-4 {

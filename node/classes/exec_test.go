@@ -146,23 +146,26 @@ func TestExecValuesTravel(t *testing.T) {
 
 func TestSaveAndLoadLatent(t *testing.T) {
 	r := execRunner(t, nil)
-	want := []float32{1, -2, 3.5, 0}
-	saved, err := r.Exec(context.Background(),
-		graph.ExecRequest{Class: "SaveLatent", Inputs: map[string]any{"samples": pyjson.NewObject("samples",
-			value.NewTensor(want, 1, 1, 2, 2)), "filename_prefix": "l"}}, nil)
-	if err != nil || len(saved.Files) != 1 || saved.Files[0].Kind != "latents" || saved.Files[0].Ext != ".latent" {
-		t.Fatalf("%v: %+v", err, saved)
-	}
-	loaded, err := r.Exec(context.Background(),
-		graph.ExecRequest{
-			Class: "LoadLatent", Inputs: map[string]any{"latent": "x.latent"},
-			Files: map[string][]byte{"x.latent": saved.Files[0].Data},
+	for _, want := range []*value.Tensor{
+		value.NewTensor([]float32{1, -2, 3.5, 0}, 1, 1, 2, 2), value.NewTensor([]float32{1, -2, 3.5, 0}, 1, 1, 2, 1, 2),
+	} {
+		saved, err := r.Exec(context.Background(), graph.ExecRequest{
+			Class: "SaveLatent", Inputs: map[string]any{"samples": pyjson.NewObject("samples", want), "filename_prefix": "l"},
 		}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	samples, _ := loaded.Outputs[0].(*pyjson.Object).Get("samples")
-	if got := values(t, samples); !reflect.DeepEqual(got, want) {
-		t.Errorf("got %v, want %v", got, want)
+		if err != nil || len(saved.Files) != 1 || saved.Files[0].Kind != "latents" || saved.Files[0].Ext != ".latent" {
+			t.Fatalf("%v: %+v", err, saved)
+		}
+		loaded, err := r.Exec(context.Background(),
+			graph.ExecRequest{
+				Class: "LoadLatent", Inputs: map[string]any{"latent": "x.latent"},
+				Files: map[string][]byte{"x.latent": saved.Files[0].Data},
+			}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		samples, _ := loaded.Outputs[0].(*pyjson.Object).Get("samples")
+		if got := samples.(*value.Tensor); !reflect.DeepEqual(got, want) {
+			t.Errorf("got %v %v, want %v %v", got.Shape, values(t, got), want.Shape, values(t, want))
+		}
 	}
 }

@@ -100,7 +100,7 @@ func dualGuider(c *graph.Call) ([]any, error) {
 // one) and mixes it with the latent as the model's family does at that sigma. An empty latent is not shifted. Values
 // that are not finite become 0 (ComfyUI nodes_custom_sampler.AddNoise).
 func addNoise(c *graph.Call) ([]any, error) {
-	m, sigmas, l := graph.Arg[*value.Model](c, "model"), graph.Arg[value.Sigmas](c, "sigmas"), c.Latent("latent_image")
+	m, sigmas, l := graph.Arg[*value.Model](c, "model"), graph.Arg[value.Sigmas](c, "sigmas"), c.Layers("latent_image")
 	if len(sigmas) == 0 {
 		return []any{l}, nil
 	}

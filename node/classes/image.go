@@ -184,7 +184,7 @@ func encodeLatent(s parallel.Latent, meta map[string]string) ([]byte, error) {
 	var b bytes.Buffer
 	values := engine.FromF32(s.Data, len(s.Data))
 	err := safetensors.Write(&b, meta, []safetensors.Entry{
-		{Name: "latent_tensor", DType: engine.F32, Shape: []int{s.B, s.C, s.Y, s.X}, Data: values.Buf.Host},
+		{Name: "latent_tensor", DType: engine.F32, Shape: s.Shape(), Data: values.Buf.Host},
 		{Name: "latent_format_version_0", DType: engine.F32, Shape: []int{0}},
 	})
 	return b.Bytes(), err

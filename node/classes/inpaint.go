@@ -21,6 +21,9 @@ func inpaintClasses() []graph.Class {
 			Inputs: []graph.Input{graph.Bare("samples", "LATENT"), graph.Bare("mask", "MASK")}, Outputs: graph.Slots("LATENT"),
 			Run: func(c *graph.Call) ([]any, error) {
 				l := graph.Arg[*value.Latent](c, "samples")
+				if err := l.Single("samples"); err != nil {
+					return nil, err
+				}
 				return []any{&value.Latent{Samples: l.Samples, NoiseMask: c.Mask("mask"), BatchIndex: l.BatchIndex}}, nil
 			},
 		},

@@ -87,6 +87,8 @@ func chatRoots(t *testing.T, vocabulary string) files.Roots {
 	writeGoldenModel(t, "qwen-a", "model.diffusion_model.", filepath.Join(root, "diffusion_models/qwen_image.safetensors"))
 	writeGoldenModel(t, "qwen25vl-a", "", filepath.Join(root, "text_encoders/qwen_2.5_vl_7b.safetensors"))
 	writeGoldenModel(t, "wanvae-a", "", filepath.Join(root, "vae/qwen_image_vae.safetensors"))
+	writeGoldenModel(t, "qwen-c", "", filepath.Join(root, "diffusion_models/qwen_image_layered.safetensors"))
+	writeGoldenModel(t, "wanvae-b", "", filepath.Join(root, "vae/qwen_image_layered_vae.safetensors"))
 	writeGoldenModel(t, "flux2-b", "", filepath.Join(root, "diffusion_models/klein.safetensors"))
 	writeGoldenModel(t, "klein-qwen3-a", "", filepath.Join(root, "text_encoders/qwen_3_4b.safetensors"))
 	writeGoldenModel(t, "flux2vae-a", "", filepath.Join(root, "vae/flux2-vae.safetensors"))

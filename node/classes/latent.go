@@ -26,19 +26,31 @@ func latentClasses() []graph.Class {
 			Aliases:     "empty, empty latent, new latent, create latent, blank latent, blank",
 			Description: "Zeros with 4 channels; models with more channels widen them.",
 			Inputs:      size(512, 8), Outputs: graph.Slots("LATENT"),
-			Run: func(c *graph.Call) ([]any, error) { return emptyLatent(c, 4, 8) },
+			Run: func(c *graph.Call) ([]any, error) { return emptyLatent(c, 4, 8, 0) },
 		},
 		{
 			Name: "EmptySD3LatentImage", Module: "comfy_extras.nodes_sd3", Category: "model/latent/stable diffusion",
 			NewStyle: true,
 			Inputs:   size(1024, 16), Outputs: graph.Slots("LATENT"),
-			Run: func(c *graph.Call) ([]any, error) { return emptyLatent(c, 16, 8) },
+			Run: func(c *graph.Call) ([]any, error) { return emptyLatent(c, 16, 8, 0) },
 		},
 		{
 			Name: "EmptyFlux2LatentImage", Display: "Empty Flux 2 Latent", Module: "comfy_extras.nodes_flux",
 			Category: "model/latent/flux", NewStyle: true,
 			Inputs: size(1024, 16), Outputs: graph.Slots("LATENT"),
-			Run: func(c *graph.Call) ([]any, error) { return emptyLatent(c, 128, 16) },
+			Run: func(c *graph.Call) ([]any, error) { return emptyLatent(c, 128, 16, 0) },
+		},
+		{
+			Name: "EmptyQwenImageLayeredLatentImage", Display: "Empty Qwen Image Layered Latent",
+			Module: "comfy_extras.nodes_qwen", Category: "model/latent/qwen", NewStyle: true,
+			Description: "Zeros for a picture and the layers that it is taken apart into.",
+			Inputs: []graph.Input{
+				graph.Int("width", "in pixels", 640, 16, 16384, 16), graph.Int("height", "in pixels", 640, 16, 16384, 16),
+				graph.Int("layers", "beside the whole picture", 3, 0, 16384, 1),
+				graph.Int("batch_size", "pictures made at once", 1, 1, 4096, 0),
+			},
+			Outputs: graph.Slots("LATENT"),
+			Run:     func(c *graph.Call) ([]any, error) { return emptyLatent(c, 16, 8, c.Whole("layers")+1) },
 		},
 		{
 			Name: "SaveLatent", Display: "Save Latent", Module: "nodes", Category: "model/latent",
@@ -59,14 +71,20 @@ func latentClasses() []graph.Class {
 	}
 }
 
-// emptyLatent makes zeros [B, C, height/pixels, width/pixels]; sizes between steps are cut, as ComfyUI does.
-func emptyLatent(c *graph.Call, channels, pixels int) ([]any, error) {
+// emptyLatent makes zeros [B, C, height/pixels, width/pixels], or [B, C, t, ...] of t layers, for which the sampler is
+// not told the pixels; sizes between steps are cut, as ComfyUI does.
+func emptyLatent(c *graph.Call, channels, pixels, t int) ([]any, error) {
 	b, y, x := c.Whole("batch_size"), c.Whole("height")/pixels, c.Whole("width")/pixels
-	if int64(b)*int64(channels)*int64(y)*int64(x) > value.MaxValues {
+	if int64(b)*int64(channels)*int64(max(1, t))*int64(y)*int64(x) > value.MaxValues {
 		return nil, fault.At(fault.CodeBadInput, "batch_size",
-			"batch_size: %d latents of %d x %d are more than this program holds (%d values)", b, x, y, value.MaxValues)
+			"batch_size: %d latents of %d x %d are more than this program holds (%d values)", b*max(1, t), x, y,
+			value.MaxValues)
 	}
-	return []any{&value.Latent{Samples: parallel.NewLatent(b, channels, y, x), Scale: pixels}}, nil
+	out := &value.Latent{Samples: parallel.NewLatent(b, channels, max(1, t)*y, x), Scale: pixels}
+	if t > 0 {
+		out.Samples.T, out.Scale = t, 0
+	}
+	return []any{out}, nil
 }
 
 // saveLatent writes the file that ComfyUI's SaveLatent writes: latent_tensor, an empty latent_format_version_0, the
@@ -102,12 +120,13 @@ func loadLatent(c *graph.Call) ([]any, error) {
 		return nil, fault.At(fault.CodeBadInput, "latent", "latent: %s: %v", name, err)
 	}
 	e, ok := f.Entry("latent_tensor")
-	if !ok || len(e.Shape) != 4 {
-		return nil, fault.At(fault.CodeBadInput, "latent", "latent: %s holds no latent_tensor [B, C, Y, X]", name)
+	if !ok || len(e.Shape) != 4 && len(e.Shape) != 5 {
+		return nil, fault.At(fault.CodeBadInput, "latent",
+			"latent: %s holds no latent_tensor [B, C, Y, X] or [B, C, layers, Y, X]", name)
 	}
 	if e.Len() == 0 {
 		return nil, fault.At(fault.CodeBadInput, "latent",
-			"latent: %s holds a latent_tensor of shape %v: want 1 or more of each of [B, C, Y, X]", name, e.Shape)
+			"latent: %s holds a latent_tensor of shape %v: want 1 or more of each side", name, e.Shape)
 	}
 	v, err := e.F32()
 	if err != nil {
@@ -121,8 +140,6 @@ func loadLatent(c *graph.Call) ([]any, error) {
 	if err := value.Finite(v); err != nil {
 		return nil, fault.At(fault.CodeBadInput, "latent", "latent: %s: %v", name, err)
 	}
-	return []any{&value.Latent{Samples: parallel.Latent{
-		B: e.Shape[0], C: e.Shape[1], Y: e.Shape[2],
-		X: e.Shape[3], Data: v,
-	}}}, nil
+	samples, _ := parallel.LatentOf(e.Shape, v)
+	return []any{&value.Latent{Samples: samples}}, nil
 }

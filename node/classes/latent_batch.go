@@ -4,7 +4,6 @@ import (
 	"patchbay/node/fault"
 	"patchbay/node/graph"
 	"patchbay/node/picture"
-	"patchbay/parallel"
 )
 
 // latentBatchClasses are the rows that change how many latents a batch has.
@@ -34,12 +33,13 @@ func latentBatchClasses() []graph.Class {
 
 // repeatLatent repeats the whole batch; the copies get noise of their own: batch_index goes on behind the largest.
 func repeatLatent(c *graph.Call) ([]any, error) {
-	l, amount := c.Latent("samples"), c.Whole("amount")
+	l, amount := c.Layers("samples"), c.Whole("amount")
 	s := l.Samples
 	if err := checkSize("amount", amount, s.B, s.C, s.Y, s.X); err != nil {
 		return nil, err
 	}
-	out := l.With(parallel.Latent{B: amount * s.B, C: s.C, Y: s.Y, X: s.X, Data: repeated(s.Data, amount)})
+	s.B, s.Data = amount*s.B, repeated(s.Data, amount)
+	out := l.With(s)
 	if m := l.NoiseMask; m != nil && m.B > 1 {
 		out.NoiseMask = &picture.Mask{B: amount * m.B, Y: m.Y, X: m.X, Data: repeated(m.Data, amount)}
 	}
@@ -75,14 +75,16 @@ func repeated(v []float32, n int) []float32 {
 }
 
 func latentFromBatch(c *graph.Call) ([]any, error) {
-	l := c.Latent("samples")
+	l := c.Layers("samples")
 	s := l.Samples
 	from := fromIndex(c.Whole("batch_index"), s.B)
 	length := min(s.B-from, c.Whole("length"))
 	item := s.C * s.Y * s.X
-	out := l.With(parallel.Latent{B: length, C: s.C, Y: s.Y, X: s.X, Data: s.Data[from*item : (from+length)*item]})
+	all := s.B
+	s.B, s.Data = length, s.Data[from*item:(from+length)*item]
+	out := l.With(s)
 	if m := l.NoiseMask; m != nil && m.B > 1 {
-		out.NoiseMask = m.Items(from, length, s.B)
+		out.NoiseMask = m.Items(from, length, all)
 	}
 	if l.BatchIndex != nil {
 		lo, hi := sliced(len(l.BatchIndex), from, from+length)

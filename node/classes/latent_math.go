@@ -77,7 +77,7 @@ func combineLatents(c *graph.Call, f func(a, b float32) float32) ([]any, error) 
 }
 
 func latentMultiply(c *graph.Call) ([]any, error) {
-	l, by := c.Latent("samples"), float32(c.Decimal("multiplier"))
+	l, by := c.Layers("samples"), float32(c.Decimal("multiplier"))
 	s := l.Samples
 	s.Data = make([]float32, len(s.Data))
 	for i, v := range l.Samples.Data {

@@ -12,6 +12,8 @@ import (
 	"patchbay/node/graph"
 	"patchbay/node/picture"
 	"patchbay/node/pyjson"
+	"patchbay/node/value"
+	"patchbay/parallel"
 	"patchbay/tests/golden"
 )
 
@@ -75,7 +77,7 @@ func TestNodesMatchRecorded(t *testing.T) {
 	}
 }
 
-// tensorValue is the picture (four sides) or the mask that a record names by its formula.
+// tensorValue is the latent, the picture (four sides) or the mask that a record names by its formula.
 func tensorValue(o *pyjson.Object) any {
 	var shape []int
 	n := 1
@@ -83,6 +85,10 @@ func tensorValue(o *pyjson.Object) any {
 		shape, n = append(shape, int(s.(int64))), n*int(s.(int64))
 	}
 	v := golden.Fill(o.At("tensor").(string), n, o.At("scale").(float64), o.At("offset").(float64))
+	if o.At("latent") != nil {
+		l, _ := parallel.LatentOf(shape, v)
+		return &value.Latent{Samples: l}
+	}
 	if len(shape) == 3 {
 		return &picture.Mask{B: shape[0], Y: shape[1], X: shape[2], Data: v}
 	}
@@ -105,6 +111,8 @@ func differs(got, want any) string {
 		data, shape = v.Data, []any{v.B, v.Y, v.X, v.C}
 	case *picture.Mask:
 		data, shape = v.Data, []any{v.B, v.Y, v.X}
+	case *value.Latent:
+		data, shape = v.Samples.Data, []any{v.Samples.Shape()}
 	}
 	values := o.At("values").([]any)
 	if a, b := strings.Trim(fmt.Sprint(shape), "[]"), strings.Trim(fmt.Sprint(o.At("shape")), "[]"); a != b ||

@@ -18,7 +18,7 @@ import (
 // familyFiles are names of the files of networks that are here; others tell those that only look so.
 var (
 	familyFiles = regexp.MustCompile(`(?i)flux|krea|qwen|z_image|zimage|sd3|pixart|hunyuan_?dit|rebalance`)
-	otherFiles  = regexp.MustCompile(`(?i)flux-?3|qwen_image_2\.1|layered|moss|lotus`)
+	otherFiles  = regexp.MustCompile(`(?i)flux-?3|qwen_image_2\.1|moss|lotus`)
 )
 
 // template is one of the official workflows, and how often it is used.

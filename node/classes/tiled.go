@@ -86,7 +86,7 @@ func vaeEncodeTiled(c *graph.Call) ([]any, error) {
 		case t.Overlap >= t.Y/2:
 			return 0, fault.At(fault.CodeBadInput, "overlap", "overlap: %d, want less than half of tile_size %d", t.Overlap, t.Y)
 		}
-		if pixels, y, x = vae.CropToImage(im.Data, im.B, im.Y, im.X, im.C, s); y == 0 || x == 0 {
+		if pixels, y, x = cfg.CropToImage(im.Data, im.B, im.Y, im.X, im.C); y == 0 || x == 0 {
 			return 0, fault.At(fault.CodeBadInput, "pixels",
 				"pixels: a picture of %d x %d is smaller than the %d pixels that one latent value covers", im.X, im.Y, s)
 		}

@@ -33,12 +33,9 @@ func vaeClasses() []graph.Class {
 }
 
 func vaeDecode(c *graph.Call) ([]any, error) {
-	l, v := graph.Arg[*value.Latent](c, "samples").Samples, graph.Arg[*value.VAE](c, "vae")
+	l, v := c.Latent("samples").Samples, graph.Arg[*value.VAE](c, "vae")
 	if v.Key == value.PixelSpace {
 		return decodePixels(l)
-	}
-	if l.B < 1 || l.Y < 1 || l.X < 1 {
-		return nil, fault.At(fault.CodeBadInput, "samples", "samples: latent [%d, %d, %d, %d] is empty", l.B, l.C, l.Y, l.X)
 	}
 	plan, err := plan.Parse(c.Job.Plan)
 	if err != nil {
@@ -70,7 +67,7 @@ func vaeEncode(c *graph.Call) ([]any, error) {
 	return []any{&value.Latent{Samples: samples}}, nil
 }
 
-// encodeImage crops pictures to what the autoencoder takes and encodes them; alpha is dropped.
+// encodeImage crops pictures to what the autoencoder takes and encodes them; alpha is dropped where it takes none.
 func encodeImage(c *graph.Call, v *value.VAE, im *picture.Image) (parallel.Latent, error) {
 	if v.Key == value.PixelSpace {
 		return encodePixels(im), nil
@@ -86,7 +83,7 @@ func encodeImage(c *graph.Call, v *value.VAE, im *picture.Image) (parallel.Laten
 			return fault.At(fault.CodeWrongFamily, "vae", "vae: %s has no encoder", v.Name)
 		}
 		s := cfg.Scale()
-		pixels, y, x := vae.CropToImage(im.Data, im.B, im.Y, im.X, im.C, s)
+		pixels, y, x := cfg.CropToImage(im.Data, im.B, im.Y, im.X, im.C)
 		if y == 0 || x == 0 {
 			return fault.At(fault.CodeBadInput, "pixels",
 				"pixels: a picture of %d x %d is smaller than the %d pixels that one latent value covers", im.X, im.Y, s)

@@ -34,7 +34,7 @@ const latentScale = 8
 func (b Bounds) Workflow(w *Workflow) *fault.Failure {
 	for _, id := range w.IDs() {
 		in := map[string]any{}
-		for _, name := range []string{"width", "height", "batch_size", "steps"} {
+		for _, name := range []string{"width", "height", "batch_size", "layers", "steps"} {
 			if v, ok := w.Input(id, name); ok {
 				in[name] = v
 			}
@@ -48,12 +48,15 @@ func (b Bounds) Workflow(w *Workflow) *fault.Failure {
 	return nil
 }
 
-// Host refuses a run of a host, by the shape of its latent [B, C, Y, X] and the number of its sigmas; Field names the
+// Host refuses a run of a host, by the shape of its latent, [B, C, ...], and the number of its sigmas; Field names the
 // part of the message.
 func (b Bounds) Host(latent []int, sigmas int) error {
-	if len(latent) == 4 {
-		if err := b.pixels("latent", float64(latent[0])*float64(latent[2])*float64(latent[3])*
-			latentScale*latentScale); err != nil {
+	if len(latent) > 2 {
+		n := float64(latent[0]) * latentScale * latentScale
+		for _, side := range latent[2:] {
+			n *= float64(side)
+		}
+		if err := b.pixels("latent", n); err != nil {
 			return err
 		}
 	}
@@ -73,6 +76,9 @@ func (b Bounds) inputs(in map[string]any) error {
 		items := 1.0
 		if n, ok := wholeOf(in["batch_size"]); ok {
 			items = n
+		}
+		if n, ok := wholeOf(in["layers"]); ok { // beside the whole picture
+			items *= n + 1
 		}
 		if err := b.pixels("width", items*width*height); err != nil {
 			return err

@@ -44,12 +44,20 @@ func (c *Call) checkLimits(name string, v any) {
 // Flag returns a BOOLEAN input.
 func (c *Call) Flag(name string) bool { return Arg[bool](c, name) }
 
-// Latent returns a LATENT input that holds something.
+// Latent returns a LATENT input that holds something, of one layer.
 func (c *Call) Latent(name string) *value.Latent {
+	l := c.Layers(name)
+	if err := l.Single(name); err != nil {
+		panic(err)
+	}
+	return l
+}
+
+// Layers returns a LATENT input that holds something.
+func (c *Call) Layers(name string) *value.Latent {
 	l := Arg[*value.Latent](c, name)
 	if l.Samples.Len() == 0 {
-		s := l.Samples
-		panic(fault.At(fault.CodeBadInput, name, "%s: latent [%d, %d, %d, %d] is empty", name, s.B, s.C, s.Y, s.X))
+		panic(fault.At(fault.CodeBadInput, name, "%s: latent %v is empty", name, l.Samples.Shape()))
 	}
 	return l
 }

@@ -29,6 +29,9 @@ type Lowering struct {
 func Lower(r Lowering) (*parallel.Request, error) {
 	m := r.Model
 	start, err := m.widen(r.Latent)
+	if err == nil {
+		err = m.layered(start, r.Latent.NoiseMask, r.Branches)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -188,10 +191,10 @@ func (m *Model) references(c *Cond, branch string) (out []dit.Reference, err err
 		case !m.Spec.References:
 			return nil, fault.At(fault.CodeWrongFamily, branch,
 				"%s: has a reference latent, which %s models do not take", branch, m.Spec.Family)
-		case l.B != 1 || l.C != m.Format.Channels:
+		case l.B != 1 || l.C != m.Format.Channels || l.T > 1:
 			return nil, fault.At(fault.CodeWrongFamily, branch,
-				"%s: a reference latent has %d pictures of %d channels, the %s model takes one of %d", branch, l.B, l.C,
-				m.Spec.Family, m.Format.Channels)
+				"%s: a reference latent has %d pictures of %d channels, the %s model takes one of %d", branch, l.B*max(1, l.T),
+				l.C, m.Spec.Family, m.Format.Channels)
 		}
 		data := append([]float32(nil), l.Data...)
 		m.Format.ToModel(data, l.Y*l.X)

@@ -69,7 +69,7 @@ func Export(v any) (any, bool) {
 		return NewTensor(x, len(x)), true
 	case *Latent:
 		s := x.Samples
-		o := pyjson.NewObject("samples", NewTensor(s.Data, s.B, s.C, s.Y, s.X))
+		o := pyjson.NewObject("samples", NewTensor(s.Data, s.Shape()...))
 		if m := x.NoiseMask; m != nil {
 			o.Set("noise_mask", NewTensor(m.Data, m.B, m.Y, m.X))
 		}
@@ -147,12 +147,12 @@ func (c *Cond) export() []any {
 	if c.References != nil {
 		var list []any
 		for _, l := range c.References {
-			list = append(list, NewTensor(l.Data, l.B, l.C, l.Y, l.X))
+			list = append(list, NewTensor(l.Data, l.Shape()...))
 		}
 		o.Set("reference_latents", list)
 	}
 	if l := c.ConcatImage; l.B > 0 {
-		o.Set("concat_latent_image", NewTensor(l.Data, l.B, l.C, l.Y, l.X))
+		o.Set("concat_latent_image", NewTensor(l.Data, l.Shape()...))
 	}
 	if m := c.ConcatMask; m != nil {
 		o.Set("concat_mask", NewTensor(m.Data, m.B, 1, m.Y, m.X))
@@ -244,8 +244,8 @@ func importLatent(v any) (*Latent, error) {
 	}
 	raw, _ := o.Get("samples")
 	t, ok := raw.(*Tensor)
-	if !ok || len(t.Shape) != 4 {
-		return nil, fmt.Errorf("samples must be a tensor [B, C, Y, X]")
+	if !ok || len(t.Shape) != 4 && len(t.Shape) != 5 {
+		return nil, fmt.Errorf("samples must be a tensor [B, C, Y, X] or [B, C, layers, Y, X]")
 	}
 	data, err := t.F32()
 	if err == nil {
@@ -254,7 +254,8 @@ func importLatent(v any) (*Latent, error) {
 	if err != nil {
 		return nil, fmt.Errorf("samples: %w", err)
 	}
-	l := &Latent{Samples: parallel.Latent{B: t.Shape[0], C: t.Shape[1], Y: t.Shape[2], X: t.Shape[3], Data: data}}
+	l := &Latent{}
+	l.Samples, _ = parallel.LatentOf(t.Shape, data)
 	if m, ok := o.Get("noise_mask"); ok && m != nil {
 		mask, err := importTensor("MASK", squeezed(m))
 		if err != nil {

@@ -53,6 +53,10 @@ func TestValuesTravel(t *testing.T) {
 	if got, err := importLatent(exported(t, l)); err != nil || !reflect.DeepEqual(got, l) {
 		t.Errorf("latent came back as %+v, %v", got, err)
 	}
+	l = &Latent{Samples: parallel.Latent{B: 1, C: 1, T: 2, Y: 2, X: 2, Data: []float32{1, 2, 3, 4}}}
+	if got, err := importLatent(exported(t, l)); err != nil || !reflect.DeepEqual(got, l) {
+		t.Errorf("latent of two layers came back as %+v, %v", got, err)
+	}
 	if _, err := importConditioning([]any{[]any{
 		NewTensor([]float32{1}, 1, 1, 1),
 		pyjson.NewObject("hooks", 1),

@@ -19,7 +19,8 @@ import (
 // before a weight is read.
 type Workload struct {
 	Spec *dit.Spec
-	Y, X int // rows and columns of the latent
+	Y, X int // rows and columns of the latent, of all frames
+	T    int // frames; 0: one
 	// Batch is the number of pictures.
 	Batch int
 	// Text is the number of text tokens of each conditioning entry, without those that the network adds: in the joint
@@ -128,7 +129,9 @@ func (w *Workload) branches() []int {
 }
 
 // Tokens is the number of image tokens of one picture.
-func (w *Workload) Tokens() int { return w.Spec.Tokens(w.Y, w.X).Tokens() }
+func (w *Workload) Tokens() int { return w.grid().Tokens() }
+
+func (w *Workload) grid() dit.Grid { return w.Spec.FrameTokens(w.T, w.Y, w.X) }
 
 // Partition is a workload on a plan: who computes what, in which order. It is made by NewPartition and not changed.
 type Partition struct {
@@ -164,7 +167,7 @@ func NewPartition(w Workload, p plan.Plan) *Partition {
 	lt, li := w.jointText(), w.Tokens()
 	o.Patches = []dit.Range{{End: li}}
 	if p.Pipe > 1 {
-		o.Patches = plan.PatchRanges(lt, w.Spec.Tokens(w.Y, w.X), p.Patches)
+		o.Patches = plan.PatchRanges(lt, w.grid(), p.Patches)
 	}
 	for i, branches := 0, w.branches(); i < len(w.Text); i++ {
 		o.cfgOf = append(o.cfgOf, plan.CFGGroup(branches, i, p.CFG))

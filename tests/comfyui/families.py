@@ -12,7 +12,6 @@ import argparse
 import gc
 import importlib
 import json
-import os
 import pathlib
 import re
 import subprocess
@@ -215,6 +214,24 @@ def qwenimage(comfy: ComfyUI, w: Writer, name: str) -> Flow:
     return tail(shifted(flow, 3.1), (128, 192), "EmptySD3LatentImage", 4.0, "euler", "simple")
 
 
+def layered(comfy: ComfyUI, w: Writer, name: str) -> Flow:
+    """Take a picture apart into two layers with alpha, as the official template of Qwen-Image-Layered does; latents have odd sides."""
+    make = importlib.import_module("comfy.ldm.qwen_image.model").QwenImageTransformer2DModel
+    model = lambda: make(num_layers=2, use_additional_t_cond=True, operations=comfy.ops, dtype=comfy.torch.float32, device="meta")  # noqa: E731
+    flow = later(comfy, w, name, model, [language(comfy, "Qwen25_7BVLI", LAYERS, 4096)], lambda: wan(4), "qwen_image")
+    flow = tail(shifted(flow, 1.0), (104, 152), "EmptyQwenImageLayeredLatentImage", 2.5, "euler", "simple")
+    flow["latent"]["inputs"]["layers"] = 2
+    flow["picture"] = node("EmptyImage", width=104, height=152, batch_size=1, color=3368601)
+    flow["seen"] = node("VAEEncode", pixels=["picture", 0], vae=["vae", 0])
+    for side in ("positive", "negative"):
+        flow[side + " referred"] = node("ReferenceLatent", conditioning=[side, 0], latent=["seen", 0])
+        flow["sample"]["inputs"][side] = [side + " referred", 0]
+    flow["cut"] = node("LatentCut", samples=["sample", 0], dim="t", index=1, amount=16384)
+    flow["apart"] = node("LatentCutToBatch", samples=["cut", 0], dim="t", slice_size=1)
+    flow["decode"]["inputs"]["samples"] = ["apart", 0]
+    return flow
+
+
 def words(comfy: ComfyUI) -> dict[str, Any]:
     """Return a small vocabulary as Gemma's file has one inside: the end is token 1 and the start 2, by which Patchbay begins."""
     data = WORDS.read_bytes()
@@ -266,9 +283,10 @@ def auraflow(comfy: ComfyUI, w: Writer, name: str, edge: int, whole: bool) -> Fl
     return tail(flow, (72, 104), "EmptyLatentImage", 3.5, "uni_pc", "normal")
 
 
-def wan() -> Any:  # noqa: ANN401
+def wan(channels: int = 3) -> Any:  # noqa: ANN401
     film = importlib.import_module("comfy.ldm.wan.vae").WanVAE
-    return film(dim=96, z_dim=16, dim_mult=[1, 2, 4, 4], num_res_blocks=2, attn_scales=[], temperal_downsample=[False, True, True], dropout=0.0)
+    more = {} if channels == 3 else {"image_channels": channels, "conv_out_channels": channels}  # older trees know three alone
+    return film(dim=96, z_dim=16, dim_mult=[1, 2, 4, 4], num_res_blocks=2, attn_scales=[], temperal_downsample=[False, True, True], dropout=0.0, **more)
 
 
 def krea2(comfy: ComfyUI, w: Writer, name: str) -> Flow:
@@ -422,6 +440,7 @@ SETS = {
     "sd3.5-g-t5": lambda c, w, n: sd3(c, w, n, newer=True, encoders="gt"),
     "z-image": zimage,
     "qwen-image": qwenimage,
+    "qwen-image-layered": layered,
     "flux2-klein": klein,
     "flux1-kontext-redux": kontext,
     "flux1-fill": fill,
@@ -433,23 +452,25 @@ SETS = {
     "auraflow-0.2": lambda c, w, n: auraflow(c, w, n, 64, whole=False),
     "auraflow-0.3": lambda c, w, n: auraflow(c, w, n, 96, whole=True),
 }
-NEWER = {"krea2": "comfy/ldm/krea2"}  # sets that only newer trees know, by a folder of theirs
+NEWER = {"krea2": "comfy/ldm/krea2", "qwen-image-layered": "comfy/ldm/krea2"}  # sets that only newer trees know, by a folder of theirs
 
 
 def ours(program: str, tree: pathlib.Path, base: pathlib.Path, name: str, flow: Flow, plan: str) -> Any:  # noqa: ANN401
-    """Run a graph in Patchbay and return its picture as an array [H, W, 3] of bytes, or its error."""
+    """Run a graph in Patchbay and return its pictures as an array [B, H, W, 3 or 4] of bytes, or its error."""
     import numpy as np
     from PIL import Image
 
     (base / f"{name}.json").write_text(json.dumps(flow))
     out = base / "out" / f"{name}-{plan or 'one'}".replace("=", "").replace(",", "-")
     out.mkdir(parents=True, exist_ok=True)
+    for old in out.glob("*.png"):
+        old.unlink()
     command = [program, "run", str(base / f"{name}.json"), "--local", "--models", str(base / "models"), "--comfyui", str(tree), "--compute", "f32"]
     command += ["--devices", "cpu", "--out", str(out), "--output", str(base / "saved"), "--log", "error"] + (["--plan", plan] if plan else [])
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         return (done.stdout + done.stderr)[-1500:]
-    return np.asarray(Image.open(max(out.glob("*.png"), key=os.path.getmtime)).convert("RGB"))
+    return np.stack([np.asarray(Image.open(p)) for p in sorted(out.glob("*.png"))])
 
 
 def main() -> int:
@@ -478,7 +499,7 @@ def main() -> int:
         try:
             flow = SETS[name](comfy, Writer(base, comfy.torch), name)
             folder_paths.filename_list_cache.clear()
-            want = np.clip(255.0 * comfy.draw(flow)[0], 0, 255).astype(np.uint8).astype(int)
+            want = np.clip(255.0 * comfy.draw(flow), 0, 255).astype(np.uint8).astype(int)
         except Exception as err:  # noqa: BLE001 - the other sets are drawn all the same
             failed += 1
             print(f"{name:20} ComfyUI FAILED: {type(err).__name__}: {err}", flush=True)

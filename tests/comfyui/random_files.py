@@ -107,7 +107,8 @@ class ComfyUI:
         sd.detect_te_model = longer
         self.tree = tree
         self.nodes = importlib.import_module("nodes")
-        for extra in ("sd3", "controlnet", "hunyuan", "pixart", "flux", "edit_model", "model_advanced", "mask", "cond"):
+        # nodes_post_processing and nodes_latent import each other, in this order
+        for extra in ("sd3", "controlnet", "hunyuan", "pixart", "flux", "edit_model", "model_advanced", "mask", "cond", "post_processing", "latent", "qwen"):
             module = importlib.import_module(f"comfy_extras.nodes_{extra}")
             for value in list(vars(module).values()):
                 if hasattr(value, "GET_SCHEMA") and hasattr(value, "define_schema") and value.__module__ == module.__name__ and value.__bases__[0].__name__ == "ComfyNode":
@@ -118,7 +119,7 @@ class ComfyUI:
         return dict(make().state_dict())
 
     def draw(self, flow: Flow) -> Any:  # noqa: ANN401
-        """Run a graph and return the decoded pictures as an array [B, H, W, 3]."""
+        """Run a graph and return the decoded pictures as an array [B, H, W, 3 or 4]."""
         done: dict[str, Any] = {}
 
         def value(v: Any) -> Any:  # noqa: ANN401

@@ -15,7 +15,8 @@ import (
 // Case is one recorded evaluation of a network: a batch whose items are entries of their own.
 type Case struct {
 	Name        string      `json:"-"` // "flux-a/8x12"
-	X           []int       `json:"x"` // [n, C, Y, X]
+	X           []int       `json:"x"` // [n, C, Y, X], frames one below the other
+	T           int         `json:"-"` // frames; 0: x has no such axis
 	Timesteps   []float32   `json:"timesteps"`
 	Context     []int       `json:"context"`
 	Y           []int       `json:"y"`
@@ -62,8 +63,8 @@ func Cases(model string) ([]Case, error) {
 		if err := json.Unmarshal(text, &c); err != nil {
 			return nil, fmt.Errorf("golden case %s: %w", name, err)
 		}
-		if len(c.X) == 5 { // one frame
-			c.X = append(c.X[:2], c.X[3:]...)
+		if len(c.X) == 5 {
+			c.T, c.X = c.X[2], []int{c.X[0], c.X[1], c.X[2] * c.X[3], c.X[4]}
 		}
 		out = append(out, c)
 	}

@@ -1,0 +1,23 @@
+package value
+
+import (
+	"bytes"
+	"testing"
+
+	"patchbay/models/latent"
+	"patchbay/parallel"
+	"patchbay/tests/golden"
+)
+
+// TestPreviewShowsTheFirstLayer: a step of layers is shown as that of the whole picture alone.
+func TestPreviewShowsTheFirstLayer(t *testing.T) {
+	m := &Model{Format: latent.Wan21()}
+	layers, _ := parallel.LatentOf([]int{1, 16, 3, 4, 5}, golden.Input("layers", 16*3*4*5))
+	first := parallel.NewLatent(1, 16, 4, 5)
+	for i := range first.Data {
+		first.Data[i] = layers.Data[i/20*60+i%20]
+	}
+	if got, want := m.Preview(layers), m.Preview(first); len(want) == 0 || !bytes.Equal(got, want) {
+		t.Errorf("%d bytes of a picture, want the %d of the first layer", len(got), len(want))
+	}
+}

@@ -1,0 +1,32 @@
+package parallel
+
+import (
+	"slices"
+	"testing"
+
+	"patchbay/models/dit"
+)
+
+// TestCachesCompareEveryEighthRowOfALayer: what EasyCache and LazyCache of ComfyUI compare is x[..., ::8, ::8] of a
+// latent [C, T, Y, X].
+func TestCachesCompareEveryEighthRowOfALayer(t *testing.T) {
+	const c, layers, y, x = 2, 3, 11, 18
+	l := newLayout(c, 2, (&dit.Spec{PatchSize: 2}).FrameTokens(layers, layers*y, x))
+	d := &denoiser{whole: l}
+	r := &reuser{d: d, places: map[*layout]*places{}}
+	var got, want []int32
+	for _, at := range r.placesOf(&latentPart{d: d, n: len(l.order)}, l).compared {
+		got = append(got, l.order[at])
+	}
+	slices.Sort(got)
+	for row := range int32(c * layers * y) {
+		for column := int32(0); column < x; column += 8 {
+			if row%y%8 == 0 {
+				want = append(want, row*x+column)
+			}
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("places %v, want %v", got, want)
+	}
+}
