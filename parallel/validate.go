@@ -2,6 +2,7 @@ package parallel
 
 import (
 	"math"
+	"slices"
 
 	"patchbay/engine"
 	"patchbay/models/sampling"
@@ -143,15 +144,18 @@ func (r *Request) validateResiduals(branch string, i int, e Entry) error {
 		case c.Patch && len(net.Blocks) < len(spec.Blocks):
 			return failure.Refuse(branch, "entry %d has a model patch for %d blocks, the %s model has %d", i, len(net.Blocks),
 				spec.Family, len(spec.Blocks))
-		case !c.Patch && (net.ContextDim != spec.ContextDim || net.Heads != spec.Heads || net.Channels != spec.Channels):
+		case !c.Patch && (!net.Follows && net.ContextDim != spec.ContextDim || net.Heads != spec.Heads ||
+			net.Channels != spec.Channels):
 			return failure.Refuse(branch, "entry %d has control net %d, for text states of %d columns, %d heads and %d "+
 				"channels: the %s model has %d, %d and %d", i, k, net.ContextDim, net.Heads, net.Channels, spec.Family,
 				spec.ContextDim, spec.Heads, spec.Channels)
 		case math.IsNaN(float64(c.Strength)) || math.IsInf(float64(c.Strength), 0):
 			return failure.Refuse(branch, "entry %d has a control net of strength %v: want a finite number", i, c.Strength)
-		case c.Hint.B != 1 || c.Hint.Y != r.Latent.Y || c.Hint.X != r.Latent.X || len(c.Hint.Data) != c.Hint.Len():
+		}
+		y, x := net.HintSize(r.Latent.Y, r.Latent.X)
+		if c.Hint.B != 1 || c.Hint.Y != y || c.Hint.X != x || len(c.Hint.Data) != c.Hint.Len() {
 			return failure.Refuse(branch, "entry %d has a control net with a hint of [%d, %d, %d, %d], want [1, channels, %d, "+
-				"%d]", i, c.Hint.B, c.Hint.C, c.Hint.Y, c.Hint.X, r.Latent.Y, r.Latent.X)
+				"%d]", i, c.Hint.B, c.Hint.C, c.Hint.Y, c.Hint.X, y, x)
 		}
 	}
 	switch {
@@ -174,6 +178,10 @@ func (r *Request) fits(p plan.Plan) error {
 			if len(e.Control) > 0 && p.Parts() > 1 {
 				return plan.Refuse("shard", "is on, but an entry of %s has a control net or a model patch, whose weights are not "+
 					"kept in parts: use shard=off", b.Name)
+			}
+			if p.Pipe > 1 && slices.ContainsFunc(e.Control, func(c Control) bool { return c.Net.Spec.Follows }) {
+				return plan.Refuse("pipe", "is %d, but an entry of %s has a model patch that reads the model's first blocks on "+
+					"the whole picture, which later stages do not have: use ulysses=%d", p.Pipe, b.Name, p.Pipe)
 			}
 			if p.Pipe > 1 && entryArea(e) != (Area{}) {
 				return plan.Refuse("pipe", "is %d, but an entry of %s is limited to an area: use ulysses=%d",

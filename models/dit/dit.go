@@ -88,6 +88,18 @@ type Control interface {
 	Output(env Env, k int, s *State, out, gate engine.Tensor)
 }
 
+// Follower is a Control that reads the base model as it goes and has rotation and modulations from it. Its blocks run in
+// order, each right before the block of the base that it feeds, or that the next block feeds which feeds any. They see
+// the tokens of the picture alone, without those that fill a base up.
+type Follower interface {
+	Control
+	// Follow sets the state of the net up beside that of the base for the same rows.
+	Follow(s, base *State)
+	// Join lets block k take in the image rows of the base as they are before it runs. rows, which every rank of a tensor
+	// group calls or none, gives those of s, [B, li, E], in memory that Join releases.
+	Join(env Env, k int, s *State, rows func() engine.Tensor)
+}
+
 // Patch is layers that change the image rows of a base model behind its blocks, each row by itself, as a hint says. Of
 // Model it has Spec, whose blocks are those that it can stand behind, Prepare, Shards and Close.
 type Patch interface {
@@ -146,6 +158,8 @@ type Spec struct {
 	Tables bool
 	// Concat is how many channels the network reads behind those of the latent (Entry.Concat); 0: none.
 	Concat int
+	// Follows: of a control net that is a Follower.
+	Follows bool
 	// OneModulation: Modulate makes the modulations of all blocks, one for all double blocks and one for all single ones.
 	OneModulation bool
 	// VectorDim is the columns of the vector that modulations of sandwich blocks are made of; others have E.
@@ -252,6 +266,14 @@ func (s *Spec) Tokens(y, x int) Grid {
 	g := Grid{Y: (y + p - 1) / p, X: (x + p - 1) / p, LatentY: y, LatentX: x}
 	g.Pad = s.pads(g.Tokens())
 	return g
+}
+
+// HintSize returns rows and columns of what a control net is shown for a latent: a Follower's are those of whole tokens.
+func (s *Spec) HintSize(y, x int) (int, int) {
+	if g := s.Tokens(y, x); s.Follows {
+		return g.Y * s.PatchSize, g.X * s.PatchSize
+	}
+	return y, x
 }
 
 // TextTokens returns the number of text tokens that n rows of Entry.Context are in the joint sequence.

@@ -134,7 +134,7 @@ func (m *Model) controls(c *Cond, branch string, l parallel.Latent, encode HintF
 		w := source.Weights{Model: source.Model{File: n.file}, Loader: &source.Loader{}}
 		out = append(out, parallel.Control{
 			Net:   parallel.Model{Key: w.Key(), Spec: &n.Spec, Weights: w, WeightBytes: w.Bytes()},
-			Patch: n.Patch, Hint: hint, Mode: n.Type, Strength: ctl.Strength,
+			Patch: n.Patch && !n.Spec.Follows, Hint: hint, Mode: n.Type, Strength: ctl.Strength,
 			SigmaStart: float32(m.Sampling.PercentToSigma(ctl.Start)), SigmaEnd: float32(m.Sampling.PercentToSigma(ctl.End)),
 		})
 	}

@@ -261,7 +261,7 @@ func (s Search) plans(n int) []plan.Plan {
 	}
 	list := each(s.Batch, func(p *plan.Plan) *int { return &p.Data }, []plan.Plan{one})
 	list = each(len(s.Text), func(p *plan.Plan) *int { return &p.CFG }, list)
-	if !s.Flat {
+	if !s.Flat && !slices.ContainsFunc(s.Nets, func(n Net) bool { return n.Spec.Follows }) {
 		list = each(n, func(p *plan.Plan) *int { return &p.Pipe }, list)
 	}
 	list = each(n, func(p *plan.Plan) *int { return &p.Ring }, list)
