@@ -228,10 +228,6 @@ func TestPatchesAreForecast(t *testing.T) {
 				plain.Branches[b].Entries[i].Control = nil
 			}
 		}
-		bytes := int64(0)
-		for _, c := range r.Branches[0].Entries[0].Control {
-			bytes += c.Net.WeightBytes
-		}
 		plans := []string{"", "ulysses=2", "ring=2", "tensor=2", "cfg=2", "data=2"}
 		if r.follows() {
 			plans = append(plans, "ulysses=3", "tensor=2,form=scatter")
@@ -241,14 +237,14 @@ func TestPatchesAreForecast(t *testing.T) {
 		for _, compute := range []engine.DType{engine.F32, engine.BF16} {
 			for _, text := range plans {
 				r.Plan, r.Compute, plain.Plan, plain.Compute = text, compute, text, compute
-				forecastOfPatches(t, e, r, &plain, bytes)
+				forecastOfPatches(t, e, r, &plain)
 			}
 		}
 	}
 }
 
 // forecastOfPatches compares what is forecast of a request with what it took, beside the same without its patches.
-func forecastOfPatches(t *testing.T, e *Engine, r, plain *Request, bytes int64) {
+func forecastOfPatches(t *testing.T, e *Engine, r, plain *Request) {
 	t.Helper()
 	e.dismiss()
 	res, err := e.Sample(context.Background(), r, nil)
@@ -269,25 +265,59 @@ func forecastOfPatches(t *testing.T, e *Engine, r, plain *Request, bytes int64) 
 		t.Fatal(err)
 	}
 	name := fmt.Sprintf("%s %s %q", r.Model.Spec.Family, r.Compute, r.Plan)
-	got := with.Best.Memory.Total() - with.Best.Memory.Weights
-	if share := float64(got) / float64(res.Stats.PeakBytes); !(share >= 1 && share <= 1.15) {
+	if got := with.Best.Memory.Total() - with.Best.Memory.Weights; got != res.Stats.PeakBytes {
 		t.Errorf("%s: %d bytes are forecast, %d were taken", name, got, res.Stats.PeakBytes)
 	}
-	more, took := got-none.Best.Memory.Total()+none.Best.Memory.Weights, res.Stats.PeakBytes-bare.Stats.PeakBytes
-	if share := float64(more) / float64(took); !(share >= 1 && share <= 1.4) {
-		t.Errorf("%s: %d bytes are forecast of the patches, %d were taken", name, more, took)
-	}
-	if strings.HasPrefix(r.Plan, "tensor") && r.follows() {
-		bytes /= 2
-	}
-	if got := with.Best.Memory.Weights - none.Best.Memory.Weights; got != bytes {
-		t.Errorf("%s: patches add %d bytes of weights, want %d", name, got, bytes)
+	got, want := with.Best.Memory.Weights-none.Best.Memory.Weights, weightsOfPatches(t, r)
+	if got != want || res.Stats.PeakBytes <= bare.Stats.PeakBytes {
+		t.Errorf("%s: patches add %d bytes of weights, want %d", name, got, want)
 	}
 	if r.Plan != "" && r.Plan != "data=2" { // these devices have no links
 		return
 	}
-	if !(with.Best.Seconds > 1.02*none.Best.Seconds && with.Best.Seconds < 2*none.Best.Seconds) {
-		t.Errorf("%s: %.3g s with patches, %.3g without", name, with.Best.Seconds, none.Best.Seconds)
+	low, high := 1.02, 2.
+	if r.follows() { // 8 and 17 blocks of 20 tokens beside 2 of 32 and 3 of 64
+		low, high = 2.9, 3.2
+	}
+	if ratio := with.Best.Seconds / none.Best.Seconds; !(ratio > low && ratio < high) {
+		t.Errorf("%s: patches make a run %.3g times as long, want %.3g to %.3g", name, ratio, low, high)
+	}
+}
+
+// weightsOfPatches are the bytes of the patches of an entry that a rank has: in a tensor group its share of products
+// inside attention and MLP.
+func weightsOfPatches(t *testing.T, r *Request) (n int64) {
+	t.Helper()
+	for _, c := range r.Branches[0].Entries[0].Control {
+		set, _, err := goldenweights.Set(strings.TrimPrefix(c.Net.Key, "patch "))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range set.Names() {
+			w, _ := set.Get(name)
+			shared := strings.Contains(name, "feed_forward.") || strings.Contains(name, "attention.qkv") ||
+				strings.Contains(name, "attention.out")
+			if n += int64(4 * w.Len()); shared && strings.HasPrefix(r.Plan, "tensor") {
+				n -= int64(2 * w.Len())
+			}
+		}
+	}
+	return n
+}
+
+// TestPlansOfFollowersHaveNoStages: whatever memory there is, the planner has only plans that run.
+func TestPlansOfFollowersHaveNoStages(t *testing.T) {
+	r := patchedRequest(t, "zimage-a")
+	for _, room := range []int64{0, 120 << 20, 90 << 20} {
+		c, err := searchFor(r, room).Choose()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range append(c.Others, c.Best) {
+			if err := r.fits(c.Plan); err != nil {
+				t.Errorf("%d bytes: %s is a candidate, but %v", room, c.Plan, err)
+			}
+		}
 	}
 }
 
@@ -305,6 +335,18 @@ func TestBadPatchesAreRefused(t *testing.T) {
 		"the hint is [20, 68], want [20, 64]":          func(_ *Request, e *Entry) { e.Control[0].Hint = e.Control[1].Hint },
 		"a control net, or its model a patch, and":     func(_ *Request, e *Entry) { e.Area = Area{H: 4, W: 4} },
 		"a model patch, whose weights are not kept in": func(r *Request, _ *Entry) { r.Plan = "ulysses=2,shard=on" },
+		"plan.pipe: is 2, but an entry of positive has a model patch that reads": func(r *Request, _ *Entry) {
+			*r = *patchedRequest(t, "zimage-a")
+			r.Plan = "pipe=2"
+		},
+		"want [1, channels, 8, 10]": func(r *Request, _ *Entry) {
+			*r = *patchedRequest(t, "zimage-a")
+			r.Branches[0].Entries[0].Control[0].Hint.Y = 7
+		},
+		"entry 0: the hint is [20, 64], want [20, 132]": func(r *Request, _ *Entry) {
+			*r = *patchedRequest(t, "zimage-a")
+			r.Branches[0].Entries[0].Control[1].Hint = r.Branches[0].Entries[0].Control[0].Hint
+		},
 	} {
 		r := patchedRequest(t, "qwen-a")
 		spoil(r, &r.Branches[0].Entries[0])

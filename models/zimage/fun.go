@@ -231,7 +231,7 @@ func (m *Fun) Follow(s, base *dit.State) {
 
 // Feeds implements dit.Control.
 func (m *Fun) Feeds(base *dit.Spec) [][]int {
-	out, first := make([][]int, len(m.Spec().Blocks)), 0
+	out, first := make([][]int, len(m.steps)), 0
 	for base.Blocks[first].Kind == dit.Cross {
 		first++
 	}
