@@ -34,7 +34,7 @@ func sizeOf(v any) int64 {
 	case *value.Model:
 		n := int64(small)
 		for _, p := range x.Patches {
-			n += 4 * int64(len(p.Image.Data))
+			n += p.Bytes()
 		}
 		return n
 	case value.Sigmas:

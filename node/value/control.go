@@ -48,7 +48,7 @@ func (p *ModelPatch) Fits(m *Model) error {
 	case p.Family != m.Spec.Family || p.Spec.Width != m.Spec.Width:
 		return fault.At(fault.CodeWrongFamily, "model_patch", "model_patch: %s is for %s models of width %d, the model is "+
 			"%s of width %d", p.Name, p.Family, p.Spec.Width, m.Spec.Family, m.Spec.Width)
-	case len(p.Spec.Blocks) < len(m.Spec.Blocks):
+	case !p.Spec.Follows && len(p.Spec.Blocks) < len(m.Spec.Blocks):
 		return fault.At(fault.CodeWrongFamily, "model_patch", "model_patch: %s is for %d blocks, the model has %d", p.Name,
 			len(p.Spec.Blocks), len(m.Spec.Blocks))
 	}
@@ -58,38 +58,51 @@ func (p *ModelPatch) Fits(m *Model) error {
 // Control is a control net on a conditioning, or a patch on a model.
 type Control struct {
 	Net        *ControlNet
-	Image      *picture.Image // the hint
+	Image      *picture.Image // the hint; nil: gray, of a patch that fills in
+	Fill       *picture.Image // what is to be filled in, of a patch that does; nil: gray
 	VAE        *VAE           // that encodes it; nil: none was given
-	Mask       *picture.Image // of one channel, 1 where the hint is kept; nil: everywhere
+	Mask       *picture.Image // of one channel, 1 where the hint, or what is filled in, is kept; nil: everywhere
 	Strength   float32
 	Start, End float64 // part of the run where it works, 0..1 of the timesteps
 }
 
-// HintFunc encodes the hint of a control net at the size of a latent, in the VAE's space, and brings its mask to that
-// size, [y, x]; nil where it has none.
-type HintFunc func(c *Control, y, x int) (hint parallel.Latent, mask []float32, err error)
+// Bytes is the memory of its pictures.
+func (c *Control) Bytes() (n int64) {
+	for _, im := range []*picture.Image{c.Image, c.Fill, c.Mask} {
+		if im != nil {
+			n += 4 * int64(len(im.Data))
+		}
+	}
+	return n
+}
+
+// Hint is what a control net is shown, in the VAE's space: the hint, what is to be filled in, of the same size, where
+// the net fills in, and the mask [y, x], nil where it has none.
+type Hint struct {
+	parallel.Latent
+	Fill parallel.Latent
+	Mask []float32
+}
+
+// HintFunc encodes the hint of a control net at the size of a latent.
+type HintFunc func(c *Control, y, x int) (Hint, error)
 
 // once has each hint encoded once, whatever entries have it; all of them are for one latent.
 func once(encode HintFunc) HintFunc {
 	if encode == nil {
 		return nil
 	}
-	type encoded struct {
-		hint parallel.Latent
-		mask []float32
-	}
-	done := map[*Control]encoded{}
-	return func(ctl *Control, y, x int) (hint parallel.Latent, mask []float32, err error) {
-		e, ok := done[ctl]
+	done := map[*Control]Hint{}
+	return func(ctl *Control, y, x int) (hint Hint, err error) {
+		hint, ok := done[ctl]
 		if !ok {
-			if e.hint, e.mask, err = encode(ctl, y, x); err != nil {
-				return hint, nil, err
+			if hint, err = encode(ctl, y, x); err != nil {
+				return hint, err
 			}
-			done[ctl] = e
+			done[ctl] = hint
 		}
-		hint = e.hint
-		hint.Data = slices.Clone(hint.Data) // its callers change it
-		return hint, e.mask, nil
+		hint.Data, hint.Fill.Data = slices.Clone(hint.Data), slices.Clone(hint.Fill.Data) // its callers change it
+		return hint, nil
 	}
 }
 
@@ -111,30 +124,35 @@ func (m *Model) controls(c *Cond, branch string, l parallel.Latent, encode HintF
 				n.Spec.Width, m.Spec.Family, m.Spec.Width)
 		case ctl.VAE == nil:
 			return nil, refused(fault.CodeBadInput, "it needs a VAE: connect the input vae of the node that applies it")
-		case ctl.Image.B != 1:
+		case ctl.Image != nil && ctl.Image.B != 1:
 			return nil, refused(fault.CodeBadInput, "the hint is %d pictures, one is taken", ctl.Image.B)
 		case encode == nil:
 			return nil, refused(fault.CodeBadInput, "hints are not for this sampling node")
 		}
-		hint, mask, err := encode(ctl, l.Y, l.X)
+		y, x := n.Spec.HintSize(l.Y, l.X)
+		hint, err := encode(ctl, y, x)
 		if err != nil {
 			return nil, err
 		}
-		if hint.C != m.Format.Channels || hint.Y != l.Y || hint.X != l.X {
+		if hint.C != m.Format.Channels || hint.Y != y || hint.X != x {
 			return nil, refused(fault.CodeWrongFamily, "the VAE makes %d channels of %d x %d of the hint, the latent has %d of "+
-				"%d x %d: load the VAE of the model", hint.C, hint.Y, hint.X, l.C, l.Y, l.X)
+				"%d x %d: load the VAE of the model", hint.C, hint.Y, hint.X, l.C, y, x)
 		}
-		n.Format.ToModel(hint.Data, hint.Y*hint.X)
+		n.Format.ToModel(hint.Data, y*x)
 		if n.Masked() {
-			if mask == nil {
-				mask = slices.Repeat([]float32{1}, hint.Y*hint.X)
+			if hint.Mask == nil {
+				hint.Mask = slices.Repeat([]float32{1}, y*x)
 			}
-			hint.C, hint.Data = n.Hint, append(hint.Data, mask...)
+			hint.C, hint.Data = n.Hint, append(hint.Data, hint.Mask...)
+		}
+		if n.Fills() {
+			n.Format.ToModel(hint.Fill.Data, y*x)
+			hint.Data = append(hint.Data, hint.Fill.Data...)
 		}
 		w := source.Weights{Model: source.Model{File: n.file}, Loader: &source.Loader{}}
 		out = append(out, parallel.Control{
 			Net:   parallel.Model{Key: w.Key(), Spec: &n.Spec, Weights: w, WeightBytes: w.Bytes()},
-			Patch: n.Patch && !n.Spec.Follows, Hint: hint, Mode: n.Type, Strength: ctl.Strength,
+			Patch: n.Patch && !n.Spec.Follows, Hint: hint.Latent, Mode: n.Type, Strength: ctl.Strength,
 			SigmaStart: float32(m.Sampling.PercentToSigma(ctl.Start)), SigmaEnd: float32(m.Sampling.PercentToSigma(ctl.End)),
 		})
 	}
