@@ -139,7 +139,8 @@ func (d *denoiser) open(budget int64) error {
 		}
 		for _, c := range e.Control {
 			told := e.Entry
-			told.References, told.Hint, told.Mode = nil, tokensOf(c.Hint, c.Net.Spec), c.Mode
+			told.References, told.Prefix = nil, dit.Array{}
+			told.Hint, told.Mode = tokensOf(c.Hint, c.Net.Spec), c.Mode
 			if c.Patch || c.Net.Spec.Follows {
 				told = dit.Entry{Hint: told.Hint}
 			}

@@ -94,6 +94,10 @@ func (r *Request) validateEntry(branch string, i int, e Entry) error {
 	case e.Pooled != nil && len(e.Pooled) != spec.PooledDim:
 		return failure.Refuse(branch, "entry %d has %d pooled values, the %s model takes %d", i, len(e.Pooled),
 			spec.Family, spec.PooledDim)
+	case e.Prefix.Rows != r.Branches[0].Entries[0].Prefix.Rows, len(e.Prefix.Data) != e.Prefix.Rows*e.Prefix.Cols,
+		e.Prefix.Rows > 0 && (!spec.Prefix || e.Prefix.Cols != spec.Width):
+		return failure.Refuse(branch, "entry %d has a prefix of [%d, %d]: want [%d, %d], as other entries have, and a model "+
+			"that takes one", i, e.Prefix.Rows, e.Prefix.Cols, r.Branches[0].Entries[0].Prefix.Rows, spec.Width)
 	case math.IsNaN(float64(e.Strength)) || math.IsInf(float64(e.Strength), 0):
 		return failure.Refuse(branch, "entry %d has strength %v: want a finite number", i, e.Strength)
 	}

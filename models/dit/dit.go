@@ -70,6 +70,8 @@ type Entry struct {
 	// References are latents that the picture refers to, in models that take them (Spec.References); entries of one call
 	// have as many, of equal sizes.
 	References []Reference
+	// Prefix is rows [rows, Width] in front of the embedded text, at its position (Spec.Prefix).
+	Prefix Array
 	// Method says where references sit, in ComfyUI's words ("index", "offset" ...); empty: the model's own.
 	Method string
 	// Hint is what a control net or a Patch is shown, [Li, channels*p*p] in the order of tokens; Mode is its type in a
@@ -149,6 +151,8 @@ type Spec struct {
 	// References: the network takes latents that the picture refers to. Their tokens follow those of the text, are split
 	// and exchanged with them, and are computed with the weights of the image.
 	References bool
+	// Prefix: the network takes rows in front of its text that it does not embed (Entry.Prefix).
+	Prefix bool
 	// NeedsMethod: references of an entry that says no method are left out.
 	NeedsMethod bool
 	// Taps: the context is the states of so many layers of its encoder side by side, which blocks of the network's own
@@ -280,8 +284,10 @@ func (s *Spec) HintSize(y, x int) (int, int) {
 func (s *Spec) TextTokens(n int) int { return s.Registers + n + s.pads(n) }
 
 // JointTokens returns the number of tokens in front of the picture's in the joint sequence of an entry: those of its
-// text and of its references.
-func (s *Spec) JointTokens(e *Entry) int { return s.TextTokens(e.Context.Rows) + s.ReferenceTokens(e) }
+// prefix, of its text and of its references.
+func (s *Spec) JointTokens(e *Entry) int {
+	return e.Prefix.Rows + s.TextTokens(e.Context.Rows) + s.ReferenceTokens(e)
+}
 
 // TappedTokens is how many tokens are brought together from their taps at once: each is a sequence of its own, so that
 // the memory of a long prompt is that of a short one.

@@ -52,7 +52,33 @@ func modelPatchClasses() []graph.Class {
 			},
 			Outputs: graph.Slots("MODEL"), Run: patchModel,
 		},
+		{
+			Name: "USOStyleReference", Display: "Apply USO Style Reference", Module: module, Category: "model/patch/flux",
+			Experimental: true, Heavy: graph.StageText,
+			Description: "Puts what a picture encoder sees of a picture in front of the text, for its style.",
+			Inputs: []graph.Input{
+				graph.Bare("model", "MODEL"), graph.Bare("model_patch", "MODEL_PATCH"),
+				graph.Bare("clip_vision_output", "CLIP_VISION_OUTPUT"),
+			},
+			Outputs: graph.Slots("MODEL"), Run: styleReference,
+		},
 	}
+}
+
+// styleReference puts the rows of a picture in front of those that the model has.
+func styleReference(c *graph.Call) ([]any, error) {
+	m, p := *graph.Arg[*value.Model](c, "model"), graph.Arg[*value.ModelPatch](c, "model_patch")
+	rows, err := p.Rows(c.Use(), graph.Arg[value.Seen](c, "clip_vision_output"))
+	if err != nil {
+		return nil, err
+	}
+	if !m.Spec.Prefix || rows.Cols != m.Spec.Width {
+		return nil, fault.At(fault.CodeWrongFamily, "model_patch", "model_patch: %s makes rows of %d values in front of a text, "+
+			"the %s model of width %d takes none of them", p.Name, rows.Cols, m.Spec.Family, m.Spec.Width)
+	}
+	rows.Rows, rows.Data = rows.Rows+m.Prefix.Rows, slices.Concat(rows.Data, m.Prefix.Data)
+	m.Prefix = rows
+	return []any{&m}, nil
 }
 
 // patchModel puts a patch behind those that the model has. A mask is 1 where the picture is to be filled in, patches

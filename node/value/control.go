@@ -6,6 +6,7 @@ import (
 	"patchbay/models"
 	"patchbay/models/control"
 	"patchbay/models/source"
+	"patchbay/models/text"
 	"patchbay/models/weights"
 	"patchbay/node/fault"
 	"patchbay/node/files"
@@ -30,21 +31,33 @@ func OpenControlNet(name string, f files.Checkpoint, open *weights.File, set *we
 	return &ControlNet{Name: name, Net: n, file: f.File}, nil
 }
 
-// ModelPatch is a MODEL_PATCH: layers behind the blocks of a model that have been described but not loaded.
-type ModelPatch struct{ ControlNet }
+// ModelPatch is a MODEL_PATCH: layers for the blocks of a model that have been described but not loaded, or a network
+// that makes rows of a text of what a picture encoder sees, which has no Net.
+type ModelPatch struct {
+	ControlNet
+	features *lazy
+	sizes    text.FeatureSizes
+}
 
 // OpenModelPatch describes the model patch of a file from its header.
 func OpenModelPatch(name string, f files.Checkpoint, set *weights.Set) (*ModelPatch, error) {
+	if s, ok := text.FeaturesIn(set); ok {
+		own := lazy{name, &files.Opener{Checkpoint: f}}
+		return &ModelPatch{ControlNet: ControlNet{Name: name, file: f.File}, features: &own, sizes: s}, nil
+	}
 	n, err := models.OpenPatch(set)
 	if err != nil {
 		return nil, err
 	}
-	return &ModelPatch{ControlNet{Name: name, Net: n, file: f.File}}, nil
+	return &ModelPatch{ControlNet: ControlNet{Name: name, Net: n, file: f.File}}, nil
 }
 
 // Fits refuses a patch that is not for a model.
 func (p *ModelPatch) Fits(m *Model) error {
 	switch {
+	case p.Net == nil:
+		return fault.At(fault.CodeWrongFamily, "model_patch", "model_patch: %s reads what a picture encoder sees: connect it "+
+			"to USOStyleReference", p.Name)
 	case p.Family != m.Spec.Family || p.Spec.Width != m.Spec.Width:
 		return fault.At(fault.CodeWrongFamily, "model_patch", "model_patch: %s is for %s models of width %d, the model is "+
 			"%s of width %d", p.Name, p.Family, p.Spec.Width, m.Spec.Family, m.Spec.Width)

@@ -330,6 +330,7 @@ func (o *Partition) sessionEntry(s *stack, c plan.Coord, k, i, b int) (kv int64)
 // models its projection and what its own blocks need.
 func (o *Partition) textScratch(s *stack, i int) {
 	mark, e, own, lt := s.top, o.Spec.Width, o.each*o.Text[i], o.each*o.Sequence(i).Text
+	s.f32Scratch(o.each * o.Prefix * e)
 	s.f32(own * o.Spec.ContextDim)
 	if taps := o.Spec.Taps; taps > 0 && own > 0 {
 		w, some := o.Spec.ContextDim/taps, min(own, dit.TappedTokens)

@@ -27,6 +27,8 @@ type Workload struct {
 	Text []int
 	// References is the number of tokens of the references of each entry; nil: there are none.
 	References []int
+	// Prefix is the number of tokens in front of the text of every entry (dit.Entry.Prefix).
+	Prefix int
 	// Branches is the branch of each entry (positive 0, negative 1, ...); nil: every entry is a branch of its own.
 	Branches []int
 	// Device is what stages are balanced by: rates of one rank. The zero Device counts multiply-adds alone. It must be the
@@ -60,7 +62,7 @@ func (w *Workload) jointText() (n int) {
 func (w *Workload) Sequence(i int) plan.Sequence {
 	e := plan.Sequence{Image: w.Tokens()}
 	if w.Spec.JointText() {
-		e.Text = w.Spec.TextTokens(w.Text[i]) + w.references(i)
+		e.Text = w.Prefix + w.Spec.TextTokens(w.Text[i]) + w.references(i)
 	}
 	return e
 }

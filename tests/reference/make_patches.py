@@ -14,7 +14,7 @@ import sys
 from unittest.mock import MagicMock
 
 tree, out = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
-sys.argv = ["x", "--cpu", "--force-fp32", "--fp32-vae", "--use-pytorch-cross-attention", "--disable-all-custom-nodes"]
+sys.argv = ["x", "--cpu", "--force-fp32", "--fp32-vae", "--fp32-text-enc", "--use-pytorch-cross-attention", "--disable-all-custom-nodes"]
 sys.path.insert(0, tree)
 for m in ("torchaudio", "torchaudio.transforms", "torchaudio.functional"):  # imported, not used here
     sys.modules[m] = MagicMock()
@@ -24,6 +24,7 @@ import comfy.options
 comfy.options.enable_args_parsing()
 import utils.extra_config  # noqa: F401
 import nodes
+import comfy.clip_vision
 import comfy.model_patcher
 import comfy.ops
 import comfy.sd
@@ -71,8 +72,9 @@ def recorded(name, file):
 
 def base(name):
     entry, state = recorded(name, "weights")
-    m = getattr(comfy.supported_models, entry["class"])(dict(entry["config"])).get_model({}, "", device="cpu")
-    m.diffusion_model.load_state_dict(state)
+    config = getattr(comfy.supported_models, entry["class"])(dict(entry["config"]))
+    m = config.get_model({}, "", device="cpu")
+    m.diffusion_model.load_state_dict(config.process_unet_state_dict(state))
     return m, entry["config"]
 
 
@@ -234,6 +236,40 @@ def zimage():
         keep(key, got, {"node": node, "patch": file, "seed": 7, "steps": steps, "cfg": 2.0, "strength": 0.8, "vae": "vae-flux", "context": [1, 6, 56]} | {"image": None, "inpaint_image": None, "mask": None} | shown)
 
 
+def uso():
+    m, config = base("kontext-a")
+    sizes = {"hidden_size": 28, "image_size": 44, "intermediate_size": 52, "num_attention_heads": 2, "num_hidden_layers": 21, "patch_size": 14}
+    eyes = comfy.clip_vision.ClipVisionModel(sizes | {"hidden_act": "gelu_pytorch_tanh", "image_mean": [0.5] * 3, "image_std": [0.5] * 3, "model_type": "siglip_vision_model", "num_channels": 3})
+    patch("siglip-deep-a", "", eyes.model)
+    WEIGHTS["siglip-deep-a"]["config"] = {"num_attention_heads": 2, "image_size": 44}
+    project = {"siglip_token_nums": 9, "style_token_nums": 4, "siglip_token_dims": 28, "hidden_size": config["hidden_size"], "device": CPU, "dtype": torch.float32, "operations": comfy.ops.manual_cast}
+    kinds = {}
+    for name in ("uso-a", "uso-b"):
+        module = nodes_model_patch.SigLIPMultiFeatProjModel(**project)
+        patch(name, "kontext-a", torch.nn.ModuleDict({"feature_embedder": module}))  # the prefix that the loader takes off
+        WEIGHTS[name]["class"] = type(module).__name__
+        kinds[name] = comfy.model_patcher.CoreModelPatcher(module, load_device=CPU, offload_device=CPU)
+    # name: patches, references, latent, picture; a scaled picture is rounded to 8 bits, where another order of sums may move a value by one
+    for key, files, refs, (y, x), image in (
+        ("uso", ["uso-a"], [], (8, 6), (44, 44)),
+        ("uso-refs", ["uso-a"], [(6, 4), (4, 4)], (7, 5), (50, 70)),
+        ("uso-two", ["uso-a", "uso-b"], [(4, 6)], (6, 6), (50, 70)),
+    ):
+        key, p = f"kontext-a/{key}", comfy.model_patcher.ModelPatcher(m, CPU, CPU)
+        ALIVE.append(p)
+        for i, name in enumerate(files):
+            seen = nodes.CLIPVisionEncode().encode(eyes, picture(f"{key}/image{i}", (1, *image, 3)), "center")[0]
+            rows = kinds[name].model(torch.stack((seen.all_hidden_states[:, -20], seen.all_hidden_states[:, -11], seen.penultimate_hidden_states)))
+            keep(f"{key}#rows{i}", rows, {})
+            p = nodes_model_patch.USOStyleReference().apply_patch(p, kinds[name], seen)[0]
+        cond = {"pooled_output": given(key + "/pooled", (1, 32)), "guidance": 3.5}
+        if refs:
+            cond |= {"reference_latents": [given(f"{key}/ref{i}", (1, 16, *r)) for i, r in enumerate(refs)], "reference_latents_method": "uxo"}
+        sides = [[[given(f"{key}/{side}", (1, 6, 40)), cond]] for side in ("positive", "negative")]
+        got = nodes.KSampler().sample(p, 7, 2, 1.0, "euler", "simple", *sides, {"samples": torch.zeros(1, 16, y, x)}, 1.0)[0]["samples"]
+        keep(key, got, {"style": files, "refs": refs, "seed": 7, "steps": 2, "image": [1, *image, 3], "context": [1, 6, 40]})
+
+
 class Calls(torch.nn.Module):
     """In place of the layers of a Fun patch: notes which of them a model of 30 blocks runs before which block says something."""
 
@@ -269,6 +305,7 @@ def feeds():
 qwen()
 zimage()
 feeds()
+uso()
 for f, cases in {"patches": RUNS, "weights_patches": WEIGHTS}.items():
     with open(f"{out}/{f}.json", "w") as file:
         file.write("{" + ",\n".join(json.dumps(k) + ": " + json.dumps(v, separators=(",", ": ")) for k, v in cases.items()) + "}\n")
