@@ -3,6 +3,7 @@ package tests
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -232,7 +233,10 @@ func (tr *trial) open() string {
 			}
 		}
 	}
-	ends := tr.events()
+	ends, err := tr.events()
+	if err != nil {
+		return "the events cannot be read: " + err.Error()
+	}
 	for _, id := range tr.past.receipts {
 		if len(ends[id]) == 0 {
 			return "the end of " + id + " is not told"
@@ -245,34 +249,47 @@ func (tr *trial) open() string {
 	return ""
 }
 
-// read reads every revision of every record.
+// read reads every revision of every record and every end, from the beginning until nothing of them was left out.
 func (tr *trial) read() {
-	tr.past.records, tr.past.ends = map[string][]message.Record{}, tr.events()
-	tr.each("KV_"+message.JobBucket, "$KV."+message.JobBucket+".>", func(m jetstream.Msg, seq uint64) {
-		var rec message.Record
-		if err := json.Unmarshal(m.Data(), &rec); err != nil {
-			tr.t.Errorf("%s: %v", m.Subject(), err)
+	tr.t.Helper()
+	for end := time.Now().Add(patience); ; time.Sleep(200 * time.Millisecond) {
+		records := map[string][]message.Record{}
+		ends, err := tr.events()
+		if err == nil {
+			err = tr.each("KV_"+message.JobBucket, "$KV."+message.JobBucket+".>", func(m jetstream.Msg, seq uint64) {
+				var rec message.Record
+				if err := json.Unmarshal(m.Data(), &rec); err != nil {
+					tr.t.Errorf("%s: %v", m.Subject(), err)
+					return
+				}
+				rec.Rev = seq
+				records[rec.Job] = append(records[rec.Job], rec)
+			})
+		}
+		if err == nil {
+			tr.past.records, tr.past.ends = records, ends
 			return
 		}
-		rec.Rev = seq
-		tr.past.records[rec.Job] = append(tr.past.records[rec.Job], rec)
-	})
+		if time.Now().After(end) {
+			tr.t.Fatalf("waited %s in vain for the history: %v", patience, err)
+		}
+	}
 }
 
 // events reads the terminal events in the stream.
-func (tr *trial) events() map[string][]message.Event {
+func (tr *trial) events() (map[string][]message.Event, error) {
 	out := map[string][]message.Event{}
-	tr.each(message.EventStream, message.EventSubject("*", "*"), func(m jetstream.Msg, _ uint64) {
+	err := tr.each(message.EventStream, message.EventSubject("*", "*"), func(m jetstream.Msg, _ uint64) {
 		var ev message.Event
 		if json.Unmarshal(m.Data(), &ev) == nil && message.Terminal(ev.Type) {
 			out[ev.Job] = append(out[ev.Job], ev)
 		}
 	})
-	return out
+	return out, err
 }
 
-// each reads a stream.
-func (tr *trial) each(stream, subject string, f func(jetstream.Msg, uint64)) {
+// each reads a stream. After an error, as while there is no leader, f has seen a part of it.
+func (tr *trial) each(stream, subject string, f func(jetstream.Msg, uint64)) error {
 	tr.t.Helper()
 	nc, js := tr.dial()
 	defer nc.Close()
@@ -280,12 +297,12 @@ func (tr *trial) each(stream, subject string, f func(jetstream.Msg, uint64)) {
 	defer cancel()
 	c, err := js.OrderedConsumer(ctx, stream, jetstream.OrderedConsumerConfig{FilterSubjects: []string{subject}})
 	if err != nil {
-		return // no leader: the caller asks again
+		return err
 	}
 	for left := c.CachedInfo().NumPending; left > 0; {
 		batch, err := c.Fetch(int(min(left, 500)), jetstream.FetchMaxWait(2*time.Second))
 		if err != nil {
-			return
+			return err
 		}
 		got := uint64(0)
 		for m := range batch.Messages() {
@@ -295,10 +312,11 @@ func (tr *trial) each(stream, subject string, f func(jetstream.Msg, uint64)) {
 			got++
 		}
 		if got == 0 {
-			return
+			return errors.Join(fmt.Errorf("%s: %d messages do not come", stream, left), batch.Error())
 		}
 		left -= min(left, got)
 	}
+	return nil
 }
 
 // TestCluster runs jobs of two daemons on three servers while one of them is killed, cut off, full or damaged.

@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -117,8 +118,8 @@ func build(sources map[string]string) (string, error) {
 		sum := sha256.Sum256([]byte(text))
 		return hex.EncodeToString(sum[:10])
 	}
-	dir := filepath.Join(cache, hash(append(units, headers...)...))
-	if _, err := os.Stat(filepath.Join(dir, "complete")); err == nil {
+	dir := filepath.Join(cache, "libraries-"+hash(append(units, headers...)...))
+	if _, err := os.Stat(dir); err == nil {
 		return dir, nil
 	}
 	work, err := os.MkdirTemp("", "fakegpu")
@@ -131,7 +132,7 @@ func build(sources map[string]string) (string, error) {
 			return "", err
 		}
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(cache, 0o755); err != nil {
 		return "", err
 	}
 	objects := make([]string, len(units))
@@ -152,29 +153,33 @@ func build(sources map[string]string) (string, error) {
 			return "", err
 		}
 	}
-	if err := os.MkdirAll(filepath.Join(dir, "nccl"), 0o755); err != nil {
-		return "", err
-	}
-	// one file, because NCCL works on the driver's streams; in a folder of its own, because only some tests want it found
-	err = place(filepath.Join(dir, "nccl", "libnccl.so.2"), func(at string) error {
-		return os.Symlink("../libcuda.so.1", at)
-	})
+	// The folder appears whole and stays as it is: a libcuda.so.1 that another process replaced while this one runs would
+	// be loaded a second time through libnccl.so.2, with a state of its own.
+	made, err := os.MkdirTemp(cache, "making")
 	if err != nil {
 		return "", err
 	}
-	return dir, link(dir, objects, sorted(units))
+	if err = link(made, objects, sorted(units)); err == nil {
+		err = os.Rename(made, dir)
+	}
+	if err != nil {
+		_ = os.RemoveAll(made)
+		if _, there := os.Stat(dir); there != nil { // otherwise somebody else was first
+			return "", err
+		}
+	}
+	return dir, nil
 }
 
 // libraries are the units that become a shared library each, on top of the driver's; all others are the driver's.
 var libraries = map[string]string{"libcublasLt.cc": "libcublasLt.so.12", "libcudnn.cc": "libcudnn.so.9"}
 
-// link makes the libraries of the objects of units, that of the driver first, and a file that says that all are there.
+// link makes the libraries of the objects of units in dir, that of the driver first.
 func link(dir string, objects, units []string) error {
 	const driver = "libcuda.so.1"
 	shared := func(name string, args ...string) error {
-		return place(filepath.Join(dir, name), func(to string) error {
-			return run("g++", append([]string{"-shared", "-Wl,-soname," + name, "-o", to}, append(args, "-ldl")...)...)
-		})
+		to := filepath.Join(dir, name)
+		return run("g++", append([]string{"-shared", "-Wl,-soname," + name, "-o", to}, append(args, "-ldl")...)...)
 	}
 	var own []string
 	for i, unit := range units {
@@ -192,7 +197,14 @@ func link(dir string, objects, units []string) error {
 			}
 		}
 	}
-	return place(filepath.Join(dir, "complete"), func(to string) error { return os.WriteFile(to, nil, 0o600) })
+	// one file, because NCCL works on the driver's streams; in a folder of its own, because only some tests want it found
+	if err := os.Mkdir(filepath.Join(dir, "nccl"), 0o755); err != nil {
+		return err
+	}
+	if err := os.Symlink("../"+driver, filepath.Join(dir, "nccl", "libnccl.so.2")); err != nil {
+		return err
+	}
+	return os.Chmod(dir, 0o755)
 }
 
 // object compiles one unit unless it is there.
@@ -208,7 +220,7 @@ func object(work, unit, to string) error {
 
 // place makes a file under another name and renames it, so that nobody sees half of it.
 func place(to string, make func(at string) error) error {
-	at := fmt.Sprintf("%s.%d", to, os.Getpid())
+	at := fmt.Sprintf("%s.%x", to, rand.Uint64())
 	if err := make(at); err != nil {
 		return err
 	}
