@@ -115,7 +115,10 @@ func (run *patchRun) request(t *testing.T, name string, g goldenModel, all []flo
 
 // TestPatchesMatchComfyUI compares networks with model patches with ComfyUI 0.33.0's.
 func TestPatchesMatchComfyUI(t *testing.T) {
-	e, bases := newEngine(t), map[string]goldenModel{"qwen-a": openGolden(t, "qwen-a"), "zimage-a": openGolden(t, "zimage-a")}
+	e, bases := newEngine(t), map[string]goldenModel{}
+	for _, name := range []string{"qwen-a", "zimage-a"} {
+		bases[name] = openGolden(t, name)
+	}
 	var runs map[string]patchRun
 	if err := golden.JSON("modern33/patches.json", &runs); err != nil {
 		t.Fatal(err)

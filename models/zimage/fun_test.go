@@ -40,8 +40,10 @@ func TestFunFeedsAreComfyUIs(t *testing.T) {
 	}
 	compared := 0
 	for _, c := range []funConfig{
-		{refiners: 2, layers: 6, refines: true}, {refiners: 2, layers: 3, refines: true},
-		{refiners: 2, layers: 15, refines: true}, {refiners: 2, layers: 15, refines: true, broken: true},
+		{refiners: 2, layers: 6, refines: true},
+		{refiners: 2, layers: 3, refines: true},
+		{refiners: 2, layers: 15, refines: true},
+		{refiners: 2, layers: 15, refines: true, broken: true},
 		{refiners: 2, layers: 6},
 	} {
 		want := maps.Clone(runs[fmt.Sprintf("feeds/%d", c.layers)].Feeds)
@@ -114,7 +116,9 @@ func TestFunNamesOfDiffusers(t *testing.T) {
 
 // TestFunFilesAreRead: what a file holds shows in its description, and what no net is made of is refused by name.
 func TestFunFilesAreRead(t *testing.T) {
-	for name, steps := range map[string]int{"fun-a": 2 + 6, "fun-lite-a": 2 + 3, "fun-union-a": 2 + 15, "fun-broken-a": 2 * 15} {
+	for name, steps := range map[string]int{
+		"fun-a": 2 + 6, "fun-lite-a": 2 + 3, "fun-union-a": 2 + 15, "fun-broken-a": 2 * 15,
+	} {
 		d, _, err := describeFun(funSet(t, name, func(map[string]weights.Stored) {}))
 		if err != nil {
 			t.Fatal(err)

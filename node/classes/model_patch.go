@@ -73,8 +73,8 @@ func styleReference(c *graph.Call) ([]any, error) {
 		return nil, err
 	}
 	if !m.Spec.Prefix || rows.Cols != m.Spec.Width {
-		return nil, fault.At(fault.CodeWrongFamily, "model_patch", "model_patch: %s makes rows of %d values in front of a text, "+
-			"the %s model of width %d takes none of them", p.Name, rows.Cols, m.Spec.Family, m.Spec.Width)
+		return nil, fault.At(fault.CodeWrongFamily, "model_patch", "model_patch: %s makes rows of %d values in front of a "+
+			"text, the %s model of width %d takes none of them", p.Name, rows.Cols, m.Spec.Family, m.Spec.Width)
 	}
 	rows.Rows, rows.Data = rows.Rows+m.Prefix.Rows, slices.Concat(rows.Data, m.Prefix.Data)
 	m.Prefix = rows

@@ -112,7 +112,8 @@ func patchFolder(t *testing.T) string {
 
 // fun makes it a run of Z-Image.
 func (r *patchNodes) fun(patch string, image, inpaint []int) {
-	r.Node, r.model, r.Patch, r.Image, r.Inpaint, r.VAE = "ZImageFunControlnet", "zimage-a", patch, image, inpaint, "vae-flux"
+	r.Node, r.model, r.VAE = "ZImageFunControlnet", "zimage-a", "vae-flux"
+	r.Patch, r.Image, r.Inpaint = patch, image, inpaint
 }
 
 // TestModelPatchesThroughNodes compares runs with ComfyUI 0.33.0's own nodes, whose hint is a picture of another size
@@ -155,8 +156,10 @@ func TestModelPatchesAreRefusedByName(t *testing.T) {
 		"a control net": {
 			func(r *patchNodes) { r.Patch = "cn-qwen-a" }, "name", "looks like a control net: load it with ControlNetLoader",
 		},
-		"an autoencoder": {func(r *patchNodes) { r.Patch = "vae-kl" }, "name", "(supported: zimage (Fun), qwenimage (DiffSynth)"},
-		"two pictures":   {func(r *patchNodes) { r.Image[0] = 2 }, "image", "2 pictures, a patch takes one"},
+		"an autoencoder": {
+			func(r *patchNodes) { r.Patch = "vae-kl" }, "name", "(supported: zimage (Fun), qwenimage (DiffSynth)",
+		},
+		"two pictures": {func(r *patchNodes) { r.Image[0] = 2 }, "image", "2 pictures, a patch takes one"},
 		"no picture": {
 			func(r *patchNodes) { r.fun("fun-union-a", nil, nil) }, "image", "image: none is connected, and fun-union-a",
 		},

@@ -49,7 +49,9 @@ func usoFolder(t *testing.T) string {
 }
 
 // run goes through the nodes of the official workflow, and returns the rows in front of the text beside the latent.
-func (r *usoRun) run(t *testing.T, eng *parallel.Engine, root, name string) (latent []float32, rows dit.Array, err error) {
+func (r *usoRun) run(
+	t *testing.T, eng *parallel.Engine, root, name string,
+) (latent []float32, rows dit.Array, err error) {
 	t.Helper()
 	model, eyes := r.model, r.eyes
 	if model == "" {
@@ -159,8 +161,10 @@ func TestStyleReferencesAreRefusedByName(t *testing.T) {
 		"a small eye":  {func(r *usoRun) { r.eyes = "siglip-a" }, "clip_vision_output", "fewer than 20 layers"},
 		"two pictures": {func(r *usoRun) { r.Image[0] = 2 }, "clip_vision_output", "18 rows of 28 values"},
 	} {
-		r := &usoRun{Style: []string{"uso-a"}, Steps: 1, Image: []int{1, 30, 30}, Context: []int{1, 5, 40},
-			Shape: []int{1, 16, 4, 4}}
+		r := &usoRun{
+			Style: []string{"uso-a"}, Steps: 1, Image: []int{1, 30, 30}, Context: []int{1, 5, 40},
+			Shape: []int{1, 16, 4, 4},
+		}
 		c.change(r)
 		_, _, err := r.run(t, eng, root, "kontext-a/"+name)
 		f := fault.From(fmt.Errorf("%w", errors.Join(err)))

@@ -56,8 +56,8 @@ func OpenModelPatch(name string, f files.Checkpoint, set *weights.Set) (*ModelPa
 func (p *ModelPatch) Fits(m *Model) error {
 	switch {
 	case p.Net == nil:
-		return fault.At(fault.CodeWrongFamily, "model_patch", "model_patch: %s reads what a picture encoder sees: connect it "+
-			"to USOStyleReference", p.Name)
+		return fault.At(fault.CodeWrongFamily, "model_patch", "model_patch: %s reads what a picture encoder sees: connect "+
+			"it to USOStyleReference", p.Name)
 	case p.Family != m.Spec.Family || p.Spec.Width != m.Spec.Width:
 		return fault.At(fault.CodeWrongFamily, "model_patch", "model_patch: %s is for %s models of width %d, the model is "+
 			"%s of width %d", p.Name, p.Family, p.Spec.Width, m.Spec.Family, m.Spec.Width)

@@ -148,8 +148,8 @@ func (s *Style) Rows(u Use, seen Seen) (out dit.Array, err error) {
 func (p *ModelPatch) Rows(u Use, seen Seen) (out dit.Array, err error) {
 	switch s := p.sizes; {
 	case p.features == nil:
-		return out, fault.At(fault.CodeWrongFamily, "model_patch", "model_patch: %s is layers for %s models: connect a feature "+
-			"projector", p.Name, p.Family)
+		return out, fault.At(fault.CodeWrongFamily, "model_patch", "model_patch: %s is layers for %s models: connect a "+
+			"feature projector", p.Name, p.Family)
 	case seen.Deep == nil:
 		return out, fault.At(fault.CodeBadInput, "clip_vision_output", "clip_vision_output: its encoder has fewer than %d "+
 			"layers: use sigclip_vision_patch14_384", -text.Deep()[0])

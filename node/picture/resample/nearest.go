@@ -37,8 +37,8 @@ func firstIndex(from, to int) []int {
 	return at
 }
 
-// nearestIndex returns for every output index the source index whose area holds its center. The two implementations agree but for centers that lie
-// on a boundary between source pixels up to rounding.
+// nearestIndex returns for every output index the source index whose area holds its center. The two implementations
+// agree but for centers that lie on a boundary between source pixels up to rounding.
 func nearestIndex(from, to int, k rounding) []int {
 	at := make([]int, to)
 	scale := float32(from) / float32(to)
