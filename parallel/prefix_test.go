@@ -24,11 +24,11 @@ func prefixed(r *Request, rows int) {
 	}
 }
 
-// TestPrefixesAreForecast: memory, bytes and calls of each rank are those of a recorded run, with more rows in front of
+// TestPrefixesAreForecast: memory, bytes and calls of each rank are those of a recorded run, with many more rows in front of
 // the text than it has and with few.
 func TestPrefixesAreForecast(t *testing.T) {
 	e := newRecordingEngine(t)
-	for _, rows := range []int{3, 90} {
+	for _, rows := range []int{3, 900} {
 		for _, compute := range []engine.DType{engine.F32, engine.BF16} {
 			for _, text := range []string{
 				"", "ulysses=3", "ring=2,ulysses=2", "tensor=2,form=scatter", "cfg=2", "data=2", "pipe=2,patches=3",
