@@ -24,8 +24,8 @@ func prefixed(r *Request, rows int) {
 	}
 }
 
-// TestPrefixesAreForecast: memory, bytes and calls of each rank are those of a recorded run, with many more rows in front of
-// the text than it has and with few.
+// TestPrefixesAreForecast: memory, bytes and calls of each rank are those of a recorded run, with many more rows in
+// front of the text than it has and with few.
 func TestPrefixesAreForecast(t *testing.T) {
 	e := newRecordingEngine(t)
 	for _, rows := range []int{3, 900} {

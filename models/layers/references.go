@@ -64,8 +64,8 @@ func Positions(spec *dit.Spec, e *dit.Entry, g dit.Grid, method string, step int
 }
 
 // EmbedJoint copies the prefix of p's entries, embeds their text and behind it their references, with the weights of
-// text and of latents: p.Text [n, p.Lt, E] in the arena. before makes what is projected of the contexts [n, Lt, C]; nil:
-// nothing changes.
+// text and of latents: p.Text [n, p.Lt, E] in the arena. before makes what is projected of the contexts [n, Lt, C];
+// nil: nothing changes.
 func EmbedJoint(env dit.Env, spec *dit.Spec, p *dit.Prepared, text, image *engine.Weight,
 	before func(engine.Tensor) engine.Tensor,
 ) {
