@@ -8,14 +8,14 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import comfy.controlnet
 import comfy.samplers
 
-from .proxy import KEY
+from .proxy import KEY, PatchProxy
 
 RULE = ("__call__", "outer_predict_noise", "predict_noise", "inner_sample", "outer_sample", "sample")
 """Methods that make the rule of a guider. CFGGuider's is in the message, the difference of two predictions times cfg, or one; so is DualCFGGuider's."""
@@ -110,11 +110,21 @@ def cache_of(options: Mapping[str, Any]) -> tuple[dict[str, Any] | None, str]:
     return {"rule": rule, "threshold": float(holder.reuse_threshold), "start": float(holder.start_percent), "end": float(holder.end_percent)}, key
 
 
+def model_patches(options: Mapping[str, Any]) -> list[Any]:
+    """Return what ComfyUI's node for DiffSynth ControlNets has put behind blocks, if nothing else patches the network and the files are the daemon's."""
+    places = options.get("patches") or {}
+    found = list(places.get("double_block", ()))
+    own = (type(p).__name__ == "DiffSynthCnetPatch" and is_extra(type(p), "nodes_model_patch.py") and type(p.model_patch.model) is PatchProxy for p in found)
+    return found if set(places) == {"double_block"} and all(own) else []
+
+
 def network_options(options: Mapping[str, Any], known: str = "") -> list[str]:
     """Name the transformer options that would change what the network computes, but for the wrappers of a cache that is known."""
     out = []
     for k, v in options.items():
-        if k not in TOLD and k not in HARMLESS and v is not None and (v or not isinstance(v, (dict, list, tuple, set))):
+        if k == "patches" and v and not model_patches(options):
+            out.append(f"transformer option patches ({next(iter(v))}; what runs is Qwen Image DiffSynth ControlNet with Load Model Patch (Patchbay))")
+        elif k != "patches" and k not in TOLD and k not in HARMLESS and v is not None and (v or not isinstance(v, (dict, list, tuple, set))):
             out.append(f"transformer option {k} ({next(iter(v))})" if isinstance(v, dict) else f"transformer option {k}")  # as in patches_replace (dit)
     for place, by_key in options.get("wrappers", {}).items():
         if place not in LOOP_WRAPPERS:
@@ -124,13 +134,11 @@ def network_options(options: Mapping[str, Any], known: str = "") -> list[str]:
 
 def patched(patcher: Any, out: Verdict) -> None:
     """Add what was done to the model itself. Its low-rank patches are looked at when they are sent."""
-
-    def names(attribute: str) -> Iterable[str]:
-        return [str(k) for k, v in (getattr(patcher, attribute, None) or {}).items() if v]
-
-    out.refuse += [f"injection {n} (LoRA nodes of the bypass kind do that: use Load LoRA)" for n in names("injections")]
-    out.refuse += [f"weight wrapper on {n}" for n in names("weight_wrapper_patches")]
-    out.refuse += [f"object patch {n}" for n in names("object_patches") if n not in OBJECTS]
+    injected, wrapped = ([str(k) for k, v in (getattr(patcher, a, None) or {}).items() if v] for a in ("injections", "weight_wrapper_patches"))
+    out.refuse += [f"injection {n} (LoRA nodes of the bypass kind do that: use Load LoRA)" for n in injected]
+    out.refuse += [f"weight wrapper on {n}" for n in wrapped]
+    widened = [n for n, v in patcher.object_patches.items() if n in patcher.patches and getattr(v, "is_meta", False)]
+    out.refuse += [f"object patch {n}" for n in patcher.object_patches if n not in OBJECTS and n not in widened]
     out.refuse += ["hook patches"] * bool(getattr(patcher, "hook_patches", None)) + ["hooks"] * bool(getattr(patcher, "forced_hooks", None))
     for place, by_key in (getattr(patcher, "callbacks", None) or {}).items():
         out.refuse += [f"callback {place}/{k}" for k, v in by_key.items() if v]

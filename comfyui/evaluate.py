@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import uuid
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 import comfy.model_base as mb
 import numpy as np
 import torch
 
-from .checks import network_options
+from .checks import model_patches, network_options
 from .daemon import address_of
-from .message import CannotSendError, adapters, array, encoded, latent, sampling_of
+from .message import SENT, CannotSendError, adapters, array, encoded, latent, sampling_of
 from .proxy import source_of
 from .run import sample
 
@@ -40,19 +39,21 @@ class Session:
             "sampling": sampling_of(sampling, own),
             "plan": source.plan,
         }
+        self.patches = model_patches(patcher.model_options.get("transformer_options", {}))
         self.flow = "CONST" in self.model["sampling"]["bases"]
         self.calls = 0
         self.metrics: dict[str, Any] = {}
-        self._holder = patcher.model
 
-    def __enter__(self) -> Session:
-        """Serve the evaluations of the loop that runs now."""
-        setattr(self._holder, ATTRIBUTE, self)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Serve them no more."""
-        delattr(self._holder, ATTRIBUTE)
+    def nets(self, x: torch.Tensor) -> list[dict[str, Any]]:
+        """Return the model patches for a latent. Each is asked for a block that there is not, upon which it brings its hint to the latent's size."""
+        out = []
+        for patch in self.patches:
+            patch({"x": x, "img": torch.zeros(1, 1), "block_index": -1})
+            source = source_of(patch.model_patch)
+            if patch.encoded_image.shape[0] != 1:
+                raise CannotSendError(f"{source.file} following {patch.encoded_image.shape[0]} pictures")
+            out.append({"file": source.file, "fingerprint": source.fingerprint, "hint": SENT.named(patch.encoded_image), "strength": float(patch.strength)})
+        return out
 
     def predict(self, x: torch.Tensor, sigma: float, values: dict[str, Any], control: list[dict[str, Any]]) -> torch.Tensor:
         """Return the denoised x [B, C, Y, X] of rows that have one sigma and one conditioning, whose values have batch 1."""
@@ -62,7 +63,8 @@ class Session:
         still = np.zeros_like(plain)
         noise, start = (plain / np.float32(sigma), still) if self.flow else (still, plain)
         body = {**self.model, "sampler": "euler", "sigmas": np.array([sigma, 0], np.float32), "noise": noise, "latent": start, "want_x0": True}
-        result = sample(self.address, {"id": uuid.uuid4().hex, **body, "positive": [encoded(values) | {"control": control}]})
+        entry = encoded(values) | {"control": control}
+        result = sample(self.address, {"id": uuid.uuid4().hex, **body, "positive": [entry], "nets": self.nets(x)})
         if result.x0 is None:
             raise RuntimeError("Patchbay: the daemon sent no prediction")
         self.calls += 1
@@ -73,14 +75,7 @@ class Session:
 
 
 def one_evaluation(
-    executor: Any,
-    x: torch.Tensor,
-    t: torch.Tensor,
-    c_concat: torch.Tensor | None = None,
-    c_crossattn: torch.Tensor | None = None,
-    control: Any = None,
-    transformer_options: dict[str, Any] | None = None,
-    **values: Any,
+    executor: Any, x: torch.Tensor, t: Any, c_concat: Any = None, c_crossattn: Any = None, control: Any = None, transformer_options: Any = None, **values: Any
 ) -> torch.Tensor:
     """Do what ``model.apply_model`` does: x and sigma in, the denoised x out. The network that is asked is the daemon's, never the empty one here."""
     bad = network_options(transformer_options or {})

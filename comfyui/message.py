@@ -12,7 +12,7 @@ import comfy.samplers
 import numpy as np
 import torch
 
-from .client import BF16, LoRA, Named
+from .client import BF16, Change, LoRA, Named
 from .client.sampling import ONCE, Tensor
 
 
@@ -171,20 +171,25 @@ class Once:
 SENT = Once()
 
 
-def adapters(patches: Mapping[str, Iterable[tuple[Any, ...]]]) -> list[LoRA]:
-    """Return the patches that LoRA nodes have put on a model; what is no plain low-rank pair is named in an error."""
-    out = []
+def adapters(patches: Mapping[str, Iterable[tuple[Any, ...]]]) -> list[LoRA | Change]:
+    """Return the patches that LoRA nodes have put on a model; what is no low-rank pair, nor a bias or norm beside them, is named in an error."""
+    out: list[LoRA | Change] = []
     for key, entries in patches.items():
         for strength, value, of_weight, offset, function in entries:
             kind = getattr(value, "name", None) or (value[0] if isinstance(value, tuple) and value and isinstance(value[0], str) else "difference")
-            if kind != "lora":
+            small = kind in ("diff", "set") and len(value[1]) == 1 and value[1][0].ndim == 1
+            if kind != "lora" and not small:
                 raise CannotSendError(f"weight patch of kind {kind} on {key}")
+            if of_weight != 1.0 or function is not None or (offset is not None and (small or int(offset[0]) != 0)):
+                raise CannotSendError(f"LoRA that scales the weight, or adds by a function or to columns of {key}")
+            if small:
+                out.append(Change(key, SENT.named(value[1][0]), float(strength), kind == "set"))
+                continue
             up, down, alpha, mid, dora, reshape = (*value.weights, None)[:6]
-            for part, what in ((mid, "a middle matrix"), (dora, "a DoRA scale"), (reshape, "another shape"), (function, "a function")):
+            reshape = None if reshape == [up.shape[0], down.shape[1]] else reshape  # the daemon sees that from down
+            for part, what in ((mid, "a middle matrix"), (dora, "a DoRA scale"), (reshape, "another shape")):
                 if part is not None:
                     raise CannotSendError(f"LoRA with {what} on {key}")
-            if of_weight != 1.0 or (offset is not None and int(offset[0]) != 0):
-                raise CannotSendError(f"LoRA that scales the weight or adds to columns of {key}")
             rows = None if offset is None else (int(offset[1]), int(offset[2]))
             out.append(LoRA(key, SENT.named(down, True), SENT.named(up, True), None if alpha is None else float(alpha), float(strength), rows))
     return out

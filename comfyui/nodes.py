@@ -13,6 +13,7 @@ import comfy.utils
 import folder_paths
 import numpy as np
 import torch
+from comfy.comfy_types import IO
 from PIL import Image
 
 import nodes as stock
@@ -22,7 +23,7 @@ from .client.client import Client
 from .daemon import CONNECTIONS, START, address_of, explain
 from .message import array
 from .offload import install
-from .proxy import KEY, build, source_of
+from .proxy import KEY, build, build_patch, source_of
 from .status import LAST, tell
 
 WHERE = f"Socket file or NATS URL of the daemon; empty: as in the settings; {START}: start the installed program for this ComfyUI"
@@ -47,16 +48,6 @@ def asked(daemon: str, request: Any) -> Any:
         raise
     except Exception as err:  # noqa: BLE001 - whatever it is, it is put into words
         raise explain(err, address) from err
-
-
-class AnyType(str):
-    """A type that every other fits: ComfyUI asks whether two are unequal."""
-
-    __slots__ = ()
-
-    def __ne__(self, other: object) -> bool:
-        """Say no."""
-        return False
 
 
 def checked(name: str, folder: str, daemon: str) -> bool | str:
@@ -107,6 +98,20 @@ class LoadCheckpoint:
         folders = folder_paths.get_folder_paths("embeddings")
         _, clip, vae = comfy.sd.load_checkpoint_guess_config(path, output_vae=True, output_clip=True, output_model=False, embedding_directory=folders)[:3]
         return model, clip, vae
+
+
+class LoadModelPatch:
+    """In place of Load Model Patch, for Qwen-Image's DiffSynth ControlNets behind Patchbay's loaders: the layers run on Patchbay's devices."""
+
+    FUNCTION = "load"
+    RETURN_TYPES = ("MODEL_PATCH",)
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {"required": {"name": (folder_paths.get_filename_list("model_patches"),)}}
+
+    def load(self, name: str) -> tuple[Any]:
+        return (build_patch(folder_paths.get_full_path_or_raise("model_patches", name), name),)
 
 
 class Plan:
@@ -281,7 +286,7 @@ class Status:
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        return {"optional": {"after": (AnyType("*"), {}), "daemon": DAEMON}}
+        return {"optional": {"after": (IO.ANY, {}), "daemon": DAEMON}}
 
     @classmethod
     def IS_CHANGED(cls, **_: Any) -> float:
@@ -298,6 +303,7 @@ class Status:
 NODES: dict[str, tuple[str, type]] = {
     "PatchbayUNETLoader": ("Load Diffusion Model (Patchbay)", LoadDiffusionModel),
     "PatchbayCheckpointLoader": ("Load Checkpoint (Patchbay)", LoadCheckpoint),
+    "PatchbayModelPatchLoader": ("Load Model Patch (Patchbay)", LoadModelPatch),
     "PatchbayPlan": ("Patchbay Plan", Plan),
     "PatchbayVAEDecode": ("VAE Decode (Patchbay)", VAEDecode),
     "PatchbayCLIPTextEncode": ("CLIP Text Encode (Patchbay)", CLIPTextEncode),

@@ -15,7 +15,7 @@ from comfy.patcher_extension import WrappersMP
 from .checks import is_dual, judge
 from .client import Progress, RefusedError
 from .daemon import setting
-from .evaluate import Session, one_evaluation
+from .evaluate import ATTRIBUTE, Session, one_evaluation
 from .message import CannotSendError, entry_of, floats, latent, sampler_of, seed_of
 from .proxy import KEY
 from .run import sample
@@ -26,10 +26,6 @@ log = logging.getLogger("patchbay")
 QUIET = frozenset(("euler", "ddim", "heun", "heunpp2", "dpm_2", "lms", "dpmpp_2m", "ipndm", "ipndm_v", "deis", "res_multistep"))
 QUIET |= {"gradient_estimation", "uni_pc", "uni_pc_bh2", "exp_heun_2_x0"}
 """Samplers that draw no noise of their own."""
-
-
-class KeepLoopError(Exception):
-    """The daemon cannot run this sampler; an evaluation it can."""
 
 
 def install(patcher: Any) -> Any:
@@ -68,7 +64,7 @@ def whole_loop(
         try:
             body = whole(executor.class_obj, guider, sigmas, extra_args, noise, latent_image, denoise_mask) | {"cache": verdict.cache, "cfg_norm": verdict.norm}
             return send_whole(session, body, len(sigmas) - 1, callback, noise)
-        except (CannotSendError, KeepLoopError) as err:
+        except CannotSendError as err:
             verdict.evaluate.append(str(err))
     why = "; ".join(verdict.evaluate)
     if verdict.cache and verdict.cache["rule"] == "easy":
@@ -76,8 +72,11 @@ def whole_loop(
     log.info("Patchbay: the sampling loop stays in ComfyUI and sends every evaluation, because of %s", why)
     tell(f"Patchbay: one evaluation at a time ({why})")
     make_room()
-    with session:
+    setattr(guider.model_patcher.model, ATTRIBUTE, session)
+    try:
         out = executor(guider, sigmas, extra_args, callback, noise, latent_image, denoise_mask, disable_pbar)
+    finally:
+        delattr(guider.model_patcher.model, ATTRIBUTE)
     LAST.note(f"{session.calls} evaluations, one at a time", session.metrics)
     return out
 
@@ -132,13 +131,14 @@ def send_whole(session: Session, body: dict[str, Any], steps: int, callback: Cal
         if callback is not None and "x0" in p:
             callback(p["i"] - 1, shaped(p["x0"]), None, steps)
 
+    body["nets"] = session.nets(noise)
     make_room()
     try:
         result = sample(session.address, {"id": uuid.uuid4().hex, **session.model, **body}, step)
     except RuntimeError as err:
         cause = err.__cause__
         if isinstance(cause, RefusedError) and cause.input.startswith("sampler"):  # nothing has begun
-            raise KeepLoopError(str(cause)) from err
+            raise CannotSendError(str(cause)) from err
         raise
     LAST.note(body["sampler"], result.metrics)
     return shaped(result.x)

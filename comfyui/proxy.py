@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
+import comfy.latent_formats
 import comfy.model_detection
 import comfy.model_patcher
 import comfy.utils
@@ -39,6 +40,14 @@ class Source:
 
 class ProxyPatcher(comfy.model_patcher.ModelPatcher):
     """A patcher that records patches and never loads a weight. Its constructor is ModelPatcher's, as clones are made by it."""
+
+    def add_patches(self, patches: dict[Any, Any], *args: Any, **named: Any) -> Any:
+        """Record them. What a control LoRA makes wider is so on the meta device too: the model's extra_conds go by it."""
+        for key, value in patches.items():
+            shape = value.weights[5:6] if getattr(value, "name", "") == "lora" else ()
+            if shape and shape[0]:
+                self.add_object_patch(key, torch.nn.Parameter(torch.empty(shape[0], device="meta"), requires_grad=False))
+        return super().add_patches(patches, *args, **named)
 
     def load(self, device_to: Any = None, *_: Any, force_patch_weights: bool = False, **__: Any) -> None:
         """Note that the patches are in force: the daemon adds them. Only what saves a model forces them into its weights."""
@@ -115,16 +124,37 @@ def build(path: str, name: str, disable_dynamic: bool = False) -> ProxyPatcher:
     return patcher
 
 
+class PatchProxy(torch.nn.Module):
+    """As much of a DiffSynth ControlNet as ComfyUI's node asks for before a run: its hint stays a latent, in model space."""
+
+    def __init__(self, masks: int) -> None:
+        super().__init__()
+        self.additional_in_dim = masks
+
+    def process_input_latent_image(self, hint: torch.Tensor) -> torch.Tensor:
+        """Return it with the latent, but not the mask, in model space."""
+        return torch.cat([comfy.latent_formats.Wan21().process_in(hint[:, :16]), hint[:, 16:]], 1)
+
+    def control_block(self, img: torch.Tensor, hint: torch.Tensor, block: int) -> torch.Tensor:
+        """Return zeros for block -1, which is asked so that the hint gets a latent's size; of others nothing is known here."""
+        if block >= 0:
+            raise RuntimeError("Patchbay: a model patch of its loader is for a MODEL of its loader; use Load Model Patch with ComfyUI's own")
+        return torch.zeros_like(img)
+
+
+def build_patch(path: str, name: str) -> Any:
+    """Make the MODEL_PATCH of a file, of which only the header is read."""
+    header, fingerprint = read_header(path)
+    if "controlnet_blocks.0.y_rms.weight" not in header:
+        raise RuntimeError(f"Patchbay: {name} is no DiffSynth ControlNet of Qwen-Image; use ComfyUI's own loaders for the model and this patch")
+    patcher = comfy.model_patcher.ModelPatcher(PatchProxy(header["img_in.weight"]["shape"][1] - 64), load_device=CPU, offload_device=CPU, size=1)
+    patcher.set_attachments(KEY, Source(name, fingerprint))
+    return patcher
+
+
 def source_of(patcher: Any) -> Source:
     """Return what a proxy stands for."""
     found = patcher.get_attachment(KEY)
     if not isinstance(found, Source):
         raise RuntimeError("Patchbay: this MODEL does not come from a Patchbay loader")
     return found
-
-
-def with_plan(patcher: Any, plan: str) -> Any:
-    """Return a clone that runs by another plan."""
-    out = patcher.clone()
-    out.set_attachments(KEY, replace(source_of(patcher), plan=plan))
-    return out

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-SWAPS = {"UNETLoader": "PatchbayUNETLoader", "CheckpointLoaderSimple": "PatchbayCheckpointLoader"}
+SWAPS = {"UNETLoader": "PatchbayUNETLoader", "CheckpointLoaderSimple": "PatchbayCheckpointLoader", "ModelPatchLoader": "PatchbayModelPatchLoader"}
 
 
 def nodes_of(workflow: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -59,6 +59,12 @@ func TestCacheOnExactPlans(t *testing.T) {
 				if !slices.Equal(got.Stats.Reused, want.Stats.Reused) {
 					t.Errorf("%s %s: reuses evaluations %v, one rank %v", c.model, plan, got.Stats.Reused, want.Stats.Reused)
 				}
+				// from the same elements, or another threshold would decide otherwise
+				if !slices.EqualFunc(got.Stats.Changes, want.Stats.Changes, func(a, b CacheChange) bool {
+					return near(float64(a.Total), float64(b.Total), 1e-4)
+				}) {
+					t.Errorf("%s %s: expects changes %+v, one rank %+v", c.model, plan, got.Stats.Changes, want.Stats.Changes)
+				}
 				if first == nil {
 					first = got.Latent.Data
 				}

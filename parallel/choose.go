@@ -190,10 +190,8 @@ func (r *Request) Workload() forecast.Workload {
 			for _, c := range e.Control {
 				n := nets[c.Net.Key]
 				if n == nil {
-					n = &forecast.Net{
-						Key: c.Net.Key, Spec: c.Net.Spec, Bytes: c.Net.WeightBytes, Patch: c.Patch,
-						Hint: c.Hint.C * c.Net.Spec.PatchSize * c.Net.Spec.PatchSize,
-					}
+					made := c.Forecast()
+					n = &made
 					nets[c.Net.Key] = n
 				}
 				n.Entries = append(n.Entries, len(w.Text))
@@ -211,6 +209,15 @@ func (r *Request) Workload() forecast.Workload {
 		w.Text, w.References, w.Branches = []int{0}, []int{0}, []int{0}
 	}
 	return w
+}
+
+// Forecast is what the planner must know of the net, but for the entries that have it; of the hint its channels are
+// read.
+func (c *Control) Forecast() forecast.Net {
+	return forecast.Net{
+		Key: c.Net.Key, Spec: c.Net.Spec, Bytes: c.Net.WeightBytes, Patch: c.Patch,
+		Hint: c.Hint.C * c.Net.Spec.PatchSize * c.Net.Spec.PatchSize,
+	}
 }
 
 // unlike reports whether entries differ in more than the length of their texts, so that they cannot be one batch.

@@ -56,7 +56,12 @@ func TestComfyUIReplay(t *testing.T) {
 	defer func() { _ = tensors.Close() }()
 	models := map[string]bool{}
 	for _, c := range records.Cases {
-		models[c.Request["model"].(map[string]any)["file"].(string)] = true
+		model := c.Request["model"].(map[string]any)
+		models["diffusion_models/"+model["file"].(string)] = true
+		nets, _ := model["nets"].([]any)
+		for _, n := range nets {
+			models["model_patches/"+n.(map[string]any)["file"].(string)] = true
+		}
 	}
 	w := startFrames(t, buildProgram(t), goldenModels(t, models))
 	worst, ran := 0.0, 0
@@ -84,15 +89,17 @@ func TestComfyUIReplay(t *testing.T) {
 	t.Logf("%d cases of ComfyUI %s, worst relative error %.2g", ran, records.ComfyUI, worst)
 }
 
-// goldenModels writes models of the golden weights into a models folder, by the names of their files.
+// goldenModels writes models of the golden weights into a models folder, by the names of their files in it.
 func goldenModels(t *testing.T, files map[string]bool) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.MkdirAll(filepath.Join(dir, "diffusion_models"), 0o755); err != nil {
-		t.Fatal(err)
+	for _, folder := range []string{"diffusion_models", "model_patches"} {
+		if err := os.MkdirAll(filepath.Join(dir, folder), 0o755); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for file := range files {
-		set, config, err := goldenweights.Set(file[:len(file)-len(filepath.Ext(file))])
+		set, config, err := goldenweights.Set(strings.TrimSuffix(filepath.Base(file), filepath.Ext(file)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -103,7 +110,7 @@ func goldenModels(t *testing.T, files map[string]bool) string {
 			engine.Widen(v, st.Data, engine.F32)
 			entries = append(entries, safetensors.FromF32(n, v, st.Shape...))
 		}
-		f, err := os.Create(filepath.Join(dir, "diffusion_models", file))
+		f, err := os.Create(filepath.Join(dir, file))
 		if err == nil {
 			err = safetensors.Write(f, map[string]string{"config": string(config)}, entries)
 		}

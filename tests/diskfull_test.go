@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -128,15 +127,12 @@ func fillAndFree(t *testing.T, s *server, d *disk, jobs int, restart func()) *wi
 	d.fill()
 	next, refused := jobs/2, (*wire.Error)(nil)
 	for refused == nil && next < jobs {
-		began := time.Now()
-		err := ask(next)
+		err := ask(next) // which gives up: a refusal comes before that
 		switch {
 		case err == nil:
 			next++
 		case !errors.As(err, &refused):
 			t.Fatalf("a job on a full disk: %v, want a refusal", err)
-		case time.Since(began) > time.Minute:
-			t.Errorf("the refusal took %s", time.Since(began))
 		}
 	}
 	if refused == nil {

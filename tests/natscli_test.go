@@ -30,8 +30,13 @@ func natsCommand(t *testing.T) string {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	mod := "module scratch\n\ngo 1.26.0\n\nrequire github.com/nats-io/natscli " + natsCLIVersion + "\n"
-	if err := os.WriteFile(filepath.Join(dir, "go.mod"), []byte(mod), 0o644); err != nil {
+	// The modules that both need in the versions of the program, which are compiled already.
+	mod, err := os.ReadFile("../go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mod = append(mod, "\nrequire github.com/nats-io/natscli "+natsCLIVersion+"\n"...)
+	if err := os.WriteFile(filepath.Join(dir, "go.mod"), mod, 0o644); err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.Command("go", "build", "-mod=mod", "-o", path, "github.com/nats-io/natscli/nats")

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"patchbay/ipc/message"
 )
@@ -73,12 +72,10 @@ func TestReconnect(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	began := time.Now()
-	if end := code(run); end != 3 || !strings.Contains(out.String(), "patchbay get frozen") {
+	// a second, or nothing would end the run but the daemon
+	if end := code(run); end != 3 || !strings.Contains(out.String(), "waiting up to 1s ") ||
+		!strings.Contains(out.String(), "patchbay get frozen") {
 		t.Errorf("without a daemon run ended with %d, want 3 and what to do next\n%s", end, out)
-	}
-	if took := time.Since(began); took > time.Minute {
-		t.Errorf("silence was noticed after %s", took)
 	}
 	jobs, out := start("jobs", "--nats", s.url)
 	if code(jobs) != 3 || !strings.Contains(out.String(), "no daemon answers") {

@@ -33,6 +33,7 @@ type Flags struct {
 	text, entries, jobs        int
 	exact, json, all, blocking bool
 	table, checks              bool
+	controls, patches          []string
 	weightBytes                float64 // of a quantised file, a weight; 0: the usual
 }
 
@@ -55,6 +56,8 @@ as serve takes them, cuda:0-3.` + deviceHelp(),
   patchbay plan --model hunyuandit --size 2048x2048 --devices 4xL40-pcie --timeline t.svg
   patchbay plan --model flux-dev --devices 4x4090-pcie --plan pipe=4,patches=6 --timeline -
   patchbay plan --model flux-dev --devices 2xH100-pcie,2xL40
+  patchbay plan --model flux-dev --devices 2x4090-pcie --control 5+10
+  patchbay plan --model qwen-image --devices 4xL40-pcie --patch blocks
   patchbay plan --fits --exact
   patchbay plan --check --plan pipe=2,patches=4 --size 256x256`,
 		Args: console.ExactArgs(0),
@@ -77,6 +80,10 @@ as serve takes them, cuda:0-3.` + deviceHelp(),
 	fl.IntVar(&f.text, "text", 0, "text tokens (default: those of the release; 256 for files)")
 	fl.IntVar(&f.entries, "entries", 0,
 		"conditioning entries of an evaluation: 2 with cfg, 1 without (default: by the model)")
+	fl.StringArrayVar(&f.controls, "control", nil, "a control net beside the model in every evaluation, on all entries: "+
+		"a file, or how many double and single blocks of the model it has copied, as in 5+10; for each of several once")
+	fl.StringArrayVar(&f.patches, "patch", nil, "a model patch: a file, or "+behind+" for layers behind all blocks, as "+
+		"DiffSynth's; for each of several once")
 	fl.IntVar(&f.Warmup, "warmup", 1, "synchronous evaluations at the start of pipelines")
 	fl.IntVar(&f.jobs, "jobs", 0, "predict so many equal jobs, side by side on groups of the devices")
 	fl.BoolVar(&f.exact, "exact", false, "leave out pipelines with stale keys and values, whose pictures differ a little")
@@ -112,6 +119,9 @@ func deviceHelp() string {
 }
 
 func (f *Flags) run(cmd *cobra.Command) error {
+	if len(f.beside()) > 0 && f.checks {
+		return console.BadInput(errors.New("--check runs the model alone: leave out --control and --patch"))
+	}
 	if f.checks {
 		return f.check(cmd.Context(), cmd.OutOrStdout())
 	}
@@ -195,7 +205,8 @@ func (f *Flags) Search() (forecast.Search, error) {
 		Text: slices.Repeat([]int{m.Text}, m.Entries), Evaluations: m.Steps,
 	}
 	s.Exact, s.Warmup, s.Blocking = f.exact, f.Warmup, f.blocking
-	return s, nil
+	s.Nets, err = f.nets(&s.Workload, s.Cluster.Device.WeightBytes)
+	return s, err
 }
 
 // onThisMachine reports whether devices are those of serve: GPUs of this machine by number.
@@ -261,8 +272,9 @@ func writeTimeline(path string, s *forecast.Simulation) error {
 // show prints a choice for people.
 func (f *Flags) show(out io.Writer, s forecast.Search, c *forecast.Choice) {
 	r := f.report(s, c)
-	console.Printf(out, "%s, %s px, %d picture(s), %d evaluations, %d entries of %d text tokens on %s\n", r.Model, r.Size,
-		s.Batch, s.Evaluations, len(s.Text), s.Text[0], r.Devices)
+	console.Printf(out, "%s, %s px, %d picture(s), %d evaluations, %d entries of %d text tokens on %s\n",
+		strings.Join(append([]string{r.Model}, r.Nets...), " with "), r.Size, s.Batch, s.Evaluations, len(s.Text), s.Text[0],
+		r.Devices)
 	console.Printf(out, "rates     %s\n", r.Rates)
 	note := "the picture of one rank"
 	if !r.Exact {

@@ -8,6 +8,7 @@ import (
 // report is what plan --json prints. Times are seconds.
 type report struct {
 	Model          string          `json:"model"`
+	Nets           []string        `json:"nets,omitempty"` // control nets and model patches
 	Size           string          `json:"size"`
 	Devices        string          `json:"devices"`
 	Rates          string          `json:"rates"` // where they come from
@@ -66,7 +67,7 @@ func (f *Flags) rated(c forecast.Cluster) string {
 
 func (f *Flags) report(s forecast.Search, c *forecast.Choice) report {
 	r := report{
-		Model: f.Model, Size: f.Size, Devices: s.Cluster.String(), Rates: f.rated(s.Cluster),
+		Model: f.Model, Nets: f.beside(), Size: f.Size, Devices: s.Cluster.String(), Rates: f.rated(s.Cluster),
 		Plan: c.Best.Plan.String(), Exact: c.Best.Exact, Seconds: c.Simulation.Seconds,
 		StepSeconds: c.Simulation.StepSeconds, WarmupSeconds: c.Simulation.WarmupSeconds,
 		OneRankSeconds: c.OneRank, Memory: c.Best.Memory,

@@ -17,7 +17,7 @@ from .errors import (
     WorkerLostError,
 )
 from .results import ExecResult, File, RunResult
-from .sampling import LoRA, Progress, SampleResult, Sampling
+from .sampling import Change, LoRA, Progress, SampleResult, Sampling
 from .wire import BF16, Handle, Named
 
 __version__ = "0.2.0"
@@ -27,6 +27,7 @@ __all__ = [
     "AsyncClient",
     "BusyError",
     "CancelledError",
+    "Change",
     "Client",
     "ConnectionLostError",
     "ExecResult",

@@ -19,7 +19,7 @@ from .errors import BusyError, CancelledError, ConnectionLostError, PatchbayErro
 from .frames import FrameTransport, SocketTransport, Transport, WorkerTransport
 from .nats_transport import NATSTransport
 from .results import ExecResult, File, RunResult
-from .sampling import Known, LoRA, Progress, SampleResult, Sampling, Stop, adapter, entry, named
+from .sampling import Change, Known, LoRA, Progress, SampleResult, Sampling, Stop, adapter, entry, named, once
 from .shm import Region
 from .wire import Handle
 
@@ -360,7 +360,8 @@ class Client:
         positive: Sequence[Mapping[str, Any]],
         negative: Sequence[Mapping[str, Any]] | None = None,
         *,
-        patches: Sequence[LoRA] = (),
+        patches: Sequence[LoRA | Change] = (),
+        nets: Sequence[Mapping[str, Any]] = (),
         noise: Array | None = None,
         noise_draws: Sequence[int] | None = None,
         mask: Array | None = None,
@@ -388,11 +389,14 @@ class Client:
         Large tensors of entries and patches are sent once and by their hash afterwards. stop is asked about every 50 ms; when it is true the run is cancelled,
         and given up if it has not ended after patience seconds: CancelledError in both cases. ``cancel(id)`` from another thread does the same, and so does
         whatever on_progress raises. dual is {"middle": entries, "cfg2": number, "nested": bool} of DualCFGGuider, cache {"rule": "easy" or "lazy",
-        "threshold": 0.2, ...}, cfg_norm the strength of CFGNorm. on_preview gets ("", JPEG) as that of run does, and makes preview "jpeg".
+        "threshold": 0.2, ...}, cfg_norm the strength of CFGNorm, nets model patches {"file": name, "hint": array, "strength": number}. on_preview
+        gets ("", JPEG) as that of run does, and makes preview "jpeg".
         """
         out: Message = {"file": model, "fingerprint": fingerprint}
         if patches:
             out["patches"] = [adapter(p) for p in patches]
+        if nets:
+            out["nets"] = [{**n, "hint": once(n["hint"])} for n in nets]
         conds: Message = {"positive": [entry(e) for e in positive]}
         if negative is not None:
             conds["negative"] = [entry(e) for e in negative]

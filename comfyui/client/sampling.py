@@ -50,6 +50,20 @@ class LoRA:
         return out
 
 
+@dataclass(frozen=True, eq=False)
+class Change:
+    """What an adapter does to a small tensor, for this run only: ``strength * value`` is added to a bias, or a norm becomes ``value`` (``sets``)."""
+
+    key: str
+    value: Tensor
+    strength: float = 1.0
+    sets: bool = False
+
+    def message(self) -> Message:
+        """Return the change as the protocol has it."""
+        return {"key": self.key, "adapter": "set" if self.sets else "diff", "strength": float(self.strength), "tensors": {"value": self.value}}
+
+
 class Progress(TypedDict, total=False):
     """What ``on_progress`` gets after every step."""
 
@@ -103,9 +117,9 @@ def entry(e: Mapping[str, Any]) -> Message:
     return out
 
 
-def adapter(p: LoRA) -> Message:
+def adapter(p: LoRA | Change) -> Message:
     """Return an adapter with its large tensors by their hash."""
-    return replace(p, up=once(p.up), down=once(p.down)).message()
+    return (replace(p, up=once(p.up), down=once(p.down)) if isinstance(p, LoRA) else p).message()
 
 
 def once(v: Tensor | Sequence[Any]) -> Tensor:

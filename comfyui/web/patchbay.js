@@ -1,7 +1,7 @@
 // Patchbay in the editor: settings, and a command that puts Patchbay's loaders in the place of ComfyUI's.
 import { app } from "../../scripts/app.js";
 
-const SWAPS = { UNETLoader: "PatchbayUNETLoader", CheckpointLoaderSimple: "PatchbayCheckpointLoader" };
+const SWAPS = { UNETLoader: "PatchbayUNETLoader", CheckpointLoaderSimple: "PatchbayCheckpointLoader", ModelPatchLoader: "PatchbayModelPatchLoader" };
 
 /** Every list of nodes in a workflow: its own, and those of its subgraph definitions. */
 function* lists(workflow) {

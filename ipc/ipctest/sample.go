@@ -92,6 +92,10 @@ func light(q *message.SampleRequest) *message.SampleRequest {
 		t := &out.Model.Patches[i].Tensors
 		t.Up, t.Down, t.Value = bare(t.Up), bare(t.Down), bare(t.Value)
 	}
+	out.Model.Nets = slices.Clone(q.Model.Nets)
+	for i := range out.Model.Nets {
+		out.Model.Nets[i].Hint = bare(out.Model.Nets[i].Hint)
+	}
 	if !any {
 		return nil
 	}

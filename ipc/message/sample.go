@@ -52,6 +52,18 @@ type ModelRef struct {
 	// Patches are adapters of the host. Nothing of low rank is merged: runs that differ in those alone share the packed
 	// weights.
 	Patches []PatchRef `json:"patches,omitempty"`
+	// Nets are model patches, layers that change what the blocks say, in the order in which they do.
+	Nets []NetRef `json:"nets,omitempty"`
+}
+
+// NetRef is a model patch in the folder model_patches and what it follows.
+type NetRef struct {
+	File        string   `json:"file"`
+	Fingerprint string   `json:"fingerprint,omitempty"` // as that of the model
+	Strength    *float64 `json:"strength,omitempty"`    // nil: 1
+	// [1, C, Y, X]: the latent of a picture in model space, and for files with a mask one channel more, 1 where the
+	// picture counts; a forecast needs none
+	Hint *wire.Tensor `json:"hint,omitempty"`
 }
 
 // PatchRef adds to rows of one weight of a model: strength * alpha/R * up * down; or strength * value to a bias; or

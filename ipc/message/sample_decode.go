@@ -57,6 +57,11 @@ func (q *SampleRequest) Lower(look Numbers) (*value.HostRequest, error) {
 	if out.Model, err = q.Model.Resolve(look); err != nil {
 		return nil, err
 	}
+	for i, n := range q.Model.Nets {
+		if n.Hint == nil {
+			return nil, wire.BadField(fmt.Sprintf("model.nets[%d].hint", i), "is missing")
+		}
+	}
 	r := &out.Request
 	r.Sampler, r.Seed, r.Plan, r.NoiseDraws = q.Sampler.Name, q.Seed, q.Plan, q.NoiseDraws
 	if err := q.plain(r); err != nil {
@@ -135,6 +140,22 @@ func (m *ModelRef) Resolve(look Numbers) (value.ModelFile, error) {
 			}
 		}
 		out.Patches = append(out.Patches, low)
+	}
+	for i, n := range m.Nets {
+		path, net := fmt.Sprintf("model.nets[%d].", i), value.NetFile{Name: n.File, Fingerprint: n.Fingerprint, Strength: 1}
+		if n.File == "" {
+			return out, wire.BadField(path+"file", "is missing")
+		}
+		if n.Strength != nil {
+			net.Strength = float32(*n.Strength)
+		}
+		if n.Hint != nil {
+			var err error
+			if net.Hint, err = look.latent(path+"hint", n.Hint, 4); err != nil {
+				return out, err
+			}
+		}
+		out.Nets = append(out.Nets, net)
 	}
 	return out, nil
 }

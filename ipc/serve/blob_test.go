@@ -232,16 +232,12 @@ func TestHostileStreams(t *testing.T) {
 			t.Fatal(err)
 		}
 		var out message.ExecReply
-		began := time.Now()
 		err = client.AskOne(ctx, c, message.VerbExec, "", map[string]any{"class_type": "Sum", "inputs": map[string]any{
 			"value": &wire.Tensor{
 				DType: "u8", Shape: []int{len(data)},
 				Ref: &wire.Ref{Kind: wire.RefStream, Bytes: len(data), Subject: subject, ID: "x"},
 			},
 		}}, &out)
-		if took := time.Since(began); took > 20*time.Second {
-			t.Errorf("%q took %s", want, took)
-		}
 		switch {
 		case want == "" && err == nil:
 		case want == "" || wiretest.Code(err) != wire.ErrPayload || !strings.Contains(err.Error(), want):

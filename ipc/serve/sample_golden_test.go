@@ -52,10 +52,16 @@ type goldenCond struct {
 func goldenRoot(t *testing.T, models ...string) (dir string, fingerprints map[string]string) {
 	t.Helper()
 	dir, fingerprints = t.TempDir(), map[string]string{}
-	if err := os.MkdirAll(filepath.Join(dir, "diffusion_models"), 0o755); err != nil {
-		t.Fatal(err)
+	for _, folder := range []string{"diffusion_models", "model_patches"} {
+		if err := os.MkdirAll(filepath.Join(dir, folder), 0o755); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for _, name := range models {
+		folder := "diffusion_models"
+		if strings.HasPrefix(name, "diffsynth") {
+			folder = "model_patches"
+		}
 		set, config, err := goldenweights.Set(name)
 		if err != nil {
 			t.Fatal(err)
@@ -67,7 +73,7 @@ func goldenRoot(t *testing.T, models ...string) (dir string, fingerprints map[st
 			engine.Widen(v, st.Data, engine.F32)
 			entries = append(entries, safetensors.FromF32(n, v, st.Shape...))
 		}
-		path := filepath.Join(dir, "diffusion_models", name+".safetensors")
+		path := filepath.Join(dir, folder, name+".safetensors")
 		f, err := os.Create(path)
 		if err == nil {
 			err = safetensors.Write(f, map[string]string{"config": string(config)}, entries)

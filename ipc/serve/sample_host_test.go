@@ -309,3 +309,90 @@ func TestSampleIsAJob(t *testing.T) {
 		t.Errorf("the id of a workflow: got %v", err)
 	}
 }
+
+// TestNetsOfHosts: a model patch counts in forecasts, is taken by its header's hash, and one that does not fit the
+// model or the latent is refused by its field. What a run gives with it is compared in TestComfyUIReplay.
+func TestNetsOfHosts(t *testing.T) {
+	dir, prints := goldenRoot(t, "qwen-a", "flux-b", "diffsynth-a", "diffsynth-inpaint-a")
+	c, ctx := ipctest.DialRig(t, realRig(t, dir)), wiretest.Within(t, 60*time.Second)
+	ref := message.ModelRef{File: "qwen-a.safetensors"}
+	expect := func(nets ...message.NetRef) (message.Forecast, error) {
+		with := ref
+		with.Nets = nets
+		out, err := ipctest.Load(ctx, c, &message.LoadRequest{
+			Model: with, Forecast: &message.WorkloadRef{Width: 256, Height: 256, Steps: 4},
+		})
+		if err != nil {
+			return message.Forecast{}, err
+		}
+		return *out.Forecast, nil
+	}
+	net := message.NetRef{File: "diffsynth-a.safetensors", Fingerprint: prints["diffsynth-a"]}
+	one, err := expect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	two, err := expect(net)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.Stat(filepath.Join(dir, "model_patches", net.File))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if two.WeightBytes-one.WeightBytes != file.Size() || two.Bytes-one.Bytes <= file.Size() ||
+		!(two.Seconds > 1.02*one.Seconds && two.StepSeconds > 1.02*one.StepSeconds) {
+		t.Errorf("%+v is forecast with a patch of %d bytes, %+v without", two, file.Size(), one)
+	}
+	q := &message.SampleRequest{
+		Model: ref, Sampler: message.SamplerRef{Name: "euler"}, Sigmas: f32([]float32{1, 0}, 2),
+		Latent: f32(make([]float32, 16*64), 1, 16, 8, 8),
+		Conds: message.CondsRef{Positive: []message.CondRef{{
+			ModelConds: map[string]*wire.Tensor{"c_crossattn": f32(golden.Fill("c", 5*56, 1, 0), 1, 5, 56)},
+		}}},
+	}
+	net.Hint = f32(golden.Fill("hint", 16*64, 1, 0), 1, 16, 8, 8)
+	q.Model.Nets = []message.NetRef{net}
+	with, err := ipctest.Sample(ctx, c, q, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.Model.Nets = nil
+	without, err := ipctest.Sample(ctx, c, q, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if bytes.Equal(with.X.Data, without.X.Data) {
+		t.Error("a model patch changes nothing")
+	}
+	for field, spoil := range map[string]func(*message.SampleRequest, *message.NetRef){
+		"model.nets[0].file":        func(_ *message.SampleRequest, n *message.NetRef) { n.File = "none.safetensors" },
+		"model.nets[0].fingerprint": func(_ *message.SampleRequest, n *message.NetRef) { n.Fingerprint = "00" },
+		"model.nets[0].hint": func(_ *message.SampleRequest, n *message.NetRef) {
+			n.File, n.Fingerprint = "diffsynth-inpaint-a.safetensors", "" // it reads a mask as well
+		},
+		"model.nets[0].hint ": func(_ *message.SampleRequest, n *message.NetRef) {
+			n.Hint = f32(make([]float32, 16*32), 1, 16, 4, 8)
+		},
+		"model.nets[0].file ": func(q *message.SampleRequest, _ *message.NetRef) { q.Model.File = "flux-b.safetensors" },
+	} {
+		bad, n := *q, net
+		spoil(&bad, &n)
+		bad.Model.Nets = []message.NetRef{n}
+		if bad.Model.File != q.Model.File {
+			bad.Conds.Positive = []message.CondRef{{ModelConds: map[string]*wire.Tensor{
+				"c_crossattn": f32(golden.Fill("c", 6*40, 1, 0), 1, 6, 40), "y": f32(golden.Fill("y", 32, 1, 0), 1, 32),
+			}}}
+		}
+		var e *wire.Error
+		if _, err := ipctest.Sample(ctx, c, &bad, nil); !errors.As(err, &e) || e.Input != strings.TrimSpace(field) {
+			t.Errorf("%q: got %v (%+v)", field, err, e)
+		}
+	}
+	q.Model.Nets = []message.NetRef{net}
+	var e *wire.Error
+	_, err = ipctest.Load(ctx, c, &message.LoadRequest{Model: q.Model})
+	if !errors.As(err, &e) || e.Input != "model.nets" {
+		t.Errorf("load with a patch: %v", err)
+	}
+}

@@ -175,6 +175,14 @@ func TestSampleRefusals(t *testing.T) {
 			"file":    "m",
 			"patches": []any{map[string]any{"key": "a", "adapter": "lora"}},
 		}, "sampler": map[string]any{"name": "euler"}},
+		"model.nets[0].file": {
+			"model":   map[string]any{"file": "m", "nets": []any{map[string]any{"strength": 1}}},
+			"sampler": map[string]any{"name": "euler"},
+		},
+		"model.nets[0].hint": {
+			"model":   map[string]any{"file": "m", "nets": []any{map[string]any{"file": "n"}}},
+			"sampler": map[string]any{"name": "euler"},
+		},
 		"conds.positive[0].control": {"conds": map[string]any{"positive": []any{map[string]any{"control": 1}}}},
 		"sigmas":                    {"sigmas": []any{1.0}},
 		"seed":                      {"seed": -1},

@@ -76,6 +76,9 @@ func (l *Local) Load(ctx context.Context, q *message.LoadRequest) (*message.Load
 			Bytes: f.Best.Memory.Total(), WeightBytes: f.Best.Memory.Weights, FreeBytes: f.Free, Device: f.Device,
 		}}, nil
 	}
+	if len(file.Nets) > 0 {
+		return nil, wire.BadRequest(wire.BadField("model.nets", "come with a run; load takes them with a forecast only"))
+	}
 	out, err := l.runner.Load(ctx, file, q.Plan)
 	if err != nil {
 		return nil, err

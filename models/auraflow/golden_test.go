@@ -2,10 +2,12 @@ package auraflow
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"patchbay/models/dit"
 	"patchbay/models/goldenrun"
+	"patchbay/tests/golden"
 )
 
 func goldens() goldenrun.Family {
@@ -38,3 +40,25 @@ func TestSlicesSumToTheWhole(t *testing.T)         { goldens().Slices(t) }
 func TestBatchAndSteps(t *testing.T)               { goldens().Batch(t) }
 func TestMemoryIsMeasurable(t *testing.T)          { goldens().Measured(t) }
 func TestHalfPrecision(t *testing.T)               { goldens().Half(t) }
+
+// TestLargerPicturesAreRecorded: pictures with more rows or columns than the table of positions has are drawn as
+// ComfyUI draws them, from a wider square that lies between the table's entries, and the forward cases hold that.
+func TestLargerPicturesAreRecorded(t *testing.T) {
+	var runs map[string]struct {
+		X []int `json:"x"`
+	}
+	if err := golden.JSON("modern/models.json", &runs); err != nil {
+		t.Fatal(err)
+	}
+	larger := map[string]int{}
+	for name, edge := range map[string]int{"aura-a": 5, "aura-b": 8} {
+		for run, r := range runs {
+			if strings.HasPrefix(run, name+"/") && max(r.X[2]+1, r.X[3]+1)/2 > edge {
+				larger[name]++
+			}
+		}
+	}
+	if larger["aura-a"] < 3 || larger["aura-b"] < 1 {
+		t.Errorf("recorded forwards larger than the table: %v, want 3 of aura-a and one of aura-b", larger)
+	}
+}

@@ -210,6 +210,31 @@ func describe(d *family.Diffusion, c *family.Control, own *weights.Set) (*Net, e
 	return n, nil
 }
 
+// Copied describes a control net that has copied the first blocks of a model, so many double and single ones, as most
+// are made, without a file: it cannot be loaded. Of Params, which Open has as those of a whole model, it has its own.
+func Copied(f *family.Family, base *dit.Spec, double, single int) (*Net, error) {
+	if f.Control == nil || f.Control.Kinds == "" {
+		return nil, fmt.Errorf("no control nets run here beside %s models", f.Name)
+	}
+	n := &Net{Family: f.Name, Spec: *base, Hint: base.Channels, kind: f.Control}
+	e := int64(base.Width)
+	n.Spec.Blocks, n.Spec.Params = nil, base.Params+e*int64(base.Channels*base.PatchSize*base.PatchSize+1)
+	want := map[dit.BlockKind]int{dit.Double: double, dit.Single: single}
+	for _, b := range base.Blocks {
+		n.Spec.Params -= b.Params
+		if want[b.Kind] > 0 {
+			want[b.Kind]--
+			n.Spec.Blocks = append(n.Spec.Blocks, b)
+			n.Spec.Params += b.Params + e*(e+1) // with the layer of its output
+		}
+	}
+	if double < 0 || single < 0 || want[dit.Double]+want[dit.Single] > 0 || len(n.Spec.Blocks) == 0 {
+		return nil, fmt.Errorf("a control net of %d double and %d single blocks: the model has not so many, or there are "+
+			"none", double, single)
+	}
+	return n, nil
+}
+
 // Feeds lists for each output the blocks of a base model behind which it is added (family.Control.Repeat).
 func (n *Net) Feeds(base *dit.Spec) [][]int {
 	out, from, lo := make([][]int, len(n.Spec.Blocks)), 0, 0

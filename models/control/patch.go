@@ -2,6 +2,7 @@ package control
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"patchbay/engine"
@@ -84,16 +85,37 @@ func OpenPatch(all []family.Family, set *weights.Set) (*Net, error) {
 	for _, d := range declared {
 		n.Spec.Params += d.Params()
 	}
-	for range blocks {
-		n.Spec.Blocks = append(n.Spec.Blocks, dit.BlockSpec{
-			Kind: dit.Double, Skip: -1, Params: 2*int64(n.Spec.Width)*int64(n.Spec.Width+1) + 2*int64(n.Spec.Width),
-		})
-	}
+	n.Spec.Blocks = layersOf(n.Spec.Width, blocks)
 	n.Load = func(ops engine.Ops, _ dit.Held) (dit.Model, error) {
 		m := &Patch{spec: &n.Spec, net: &layered{Blocks: make([]behind, blocks)}}
 		var err error
 		m.mem, err = weights.Load(ops, set, m.net, options)
 		return m, err
+	}
+	return n, nil
+}
+
+// layersOf are the blocks of a patch of so many layers.
+func layersOf(width, n int) []dit.BlockSpec {
+	e := int64(width)
+	return slices.Repeat([]dit.BlockSpec{{Kind: dit.Double, Skip: -1, Params: 2*e*(e+1) + 2*e}}, n)
+}
+
+// Behind describes the model patch for a model of a family that people have, without a file: it cannot be loaded.
+func Behind(f *family.Family, base *dit.Spec) (*Net, error) {
+	if f.Patch == nil || f.Patch.Kinds == "" {
+		return nil, fmt.Errorf("no model patches run here for %s models", f.Name)
+	}
+	n := &Net{
+		Family: f.Name, Format: f.Patch.Latent, Hint: f.Patch.Latent.Channels, Patch: true,
+		Spec: dit.Spec{
+			Family: f.Name, Width: base.Width, PatchSize: f.Patch.PatchSize, Channels: f.Patch.Latent.Channels,
+			Blocks: layersOf(base.Width, len(base.Blocks)),
+		},
+	}
+	n.Spec.Params = int64(base.Width) * int64(n.Hint*n.Spec.PatchSize*n.Spec.PatchSize+1)
+	for _, b := range n.Spec.Blocks {
+		n.Spec.Params += b.Params
 	}
 	return n, nil
 }

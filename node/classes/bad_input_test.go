@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -246,14 +247,23 @@ func TestGrowingAMaskCanBeCancelled(t *testing.T) {
 	run, err := graph.NewRunner(graph.Config{Catalogue: All()})
 	check(t, err)
 	defer run.Close()
-	began := time.Now()
+	began := processorTime()
 	_, err = run.Exec(ctx, graph.ExecRequest{
 		Class:  "GrowMask",
 		Inputs: map[string]any{"mask": run.Hold(m, 0), "expand": int64(-16384), "tapered_corners": true},
 	}, nil)
-	if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) > 20*time.Second {
-		t.Errorf("got %v after %s, want the deadline soon", err, time.Since(began))
+	if took := processorTime() - began; !errors.Is(err, context.DeadlineExceeded) || took > 20*time.Second {
+		t.Errorf("got %v after computing for %s, want the deadline soon", err, took)
 	}
+}
+
+// processorTime is what this process has computed.
+func processorTime() time.Duration {
+	var u syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // TestMixedFamiliesFailBeforeSampling: an entry of another family is refused by the sampling node, by its branch.

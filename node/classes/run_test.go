@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"patchbay/node/fault"
 	"patchbay/node/files"
@@ -434,11 +433,9 @@ func TestCancelInsideTheSampler(t *testing.T) {
 	runner, w := c.runner(t, refEngine(t), map[string]*value.Latent{})
 	ctx, cancel := context.WithCancel(context.Background())
 	steps := 0
-	began := time.Now()
 	_, err := runner.Run(ctx, graph.Job{Workflow: w}, func(e graph.Event) {
 		if e.Type == "progress" {
 			if steps++; steps == 2 {
-				began = time.Now()
 				cancel()
 			}
 		}
@@ -446,9 +443,6 @@ func TestCancelInsideTheSampler(t *testing.T) {
 	var f *fault.Failure
 	if !errors.As(err, &f) || f.Code != fault.CodeCancelled || f.Class != "KSampler" || steps > 3 {
 		t.Fatalf("got %v after %d steps, want cancelled in the KSampler after 2", err, steps)
-	}
-	if d := time.Since(began); d > time.Minute {
-		t.Errorf("cancelling took %s", d)
 	}
 }
 

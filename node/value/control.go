@@ -1,10 +1,13 @@
 package value
 
 import (
+	"fmt"
+	"math"
 	"slices"
 
 	"patchbay/models"
 	"patchbay/models/control"
+	"patchbay/models/dit"
 	"patchbay/models/source"
 	"patchbay/models/text"
 	"patchbay/models/weights"
@@ -12,6 +15,7 @@ import (
 	"patchbay/node/files"
 	"patchbay/node/picture"
 	"patchbay/parallel"
+	"patchbay/parallel/forecast"
 )
 
 // ControlNet is a CONTROL_NET: a net that has been described but not loaded, and the type that a union net is set to.
@@ -54,16 +58,8 @@ func OpenModelPatch(name string, f files.Checkpoint, set *weights.Set) (*ModelPa
 
 // Fits refuses a patch that is not for a model.
 func (p *ModelPatch) Fits(m *Model) error {
-	switch {
-	case p.Net == nil:
-		return fault.At(fault.CodeWrongFamily, "model_patch", "model_patch: %s reads what a picture encoder sees: connect "+
-			"it to USOStyleReference", p.Name)
-	case p.Family != m.Spec.Family || p.Spec.Width != m.Spec.Width:
-		return fault.At(fault.CodeWrongFamily, "model_patch", "model_patch: %s is for %s models of width %d, the model is "+
-			"%s of width %d", p.Name, p.Family, p.Spec.Width, m.Spec.Family, m.Spec.Width)
-	case !p.Spec.Follows && len(p.Spec.Blocks) < len(m.Spec.Blocks):
-		return fault.At(fault.CodeWrongFamily, "model_patch", "model_patch: %s is for %d blocks, the model has %d", p.Name,
-			len(p.Spec.Blocks), len(m.Spec.Blocks))
+	if err := p.fits(m.Spec); err != nil {
+		return fault.At(fault.CodeWrongFamily, "model_patch", "model_patch: %v", err)
 	}
 	return nil
 }
@@ -162,12 +158,45 @@ func (m *Model) controls(c *Cond, branch string, l parallel.Latent, encode HintF
 			n.Format.ToModel(hint.Fill.Data, y*x)
 			hint.Data = append(hint.Data, hint.Fill.Data...)
 		}
-		w := source.Weights{Model: source.Model{File: n.file}, Loader: &source.Loader{}}
-		out = append(out, parallel.Control{
-			Net:   parallel.Model{Key: w.Key(), Spec: &n.Spec, Weights: w, WeightBytes: w.Bytes()},
-			Patch: n.Patch && !n.Spec.Follows, Hint: hint.Latent, Mode: n.Type, Strength: ctl.Strength,
-			SigmaStart: float32(m.Sampling.PercentToSigma(ctl.Start)), SigmaEnd: float32(m.Sampling.PercentToSigma(ctl.End)),
-		})
+		made := n.control(hint.Latent, ctl.Strength)
+		made.SigmaStart = float32(m.Sampling.PercentToSigma(ctl.Start))
+		made.SigmaEnd = float32(m.Sampling.PercentToSigma(ctl.End))
+		out = append(out, made)
 	}
 	return out, nil
+}
+
+// Forecast is what the planner must know of the net on all entries of a workload.
+func (n *ControlNet) Forecast(w *forecast.Workload) (forecast.Net, error) {
+	c := n.control(parallel.Latent{C: n.Hint}, 1)
+	out := c.Forecast()
+	for i := range w.Text {
+		out.Entries = append(out.Entries, i)
+	}
+	return out, n.fits(w.Spec)
+}
+
+// fits refuses a net that is not for a model.
+func (n *ControlNet) fits(base *dit.Spec) error {
+	switch {
+	case n.Net == nil:
+		return fmt.Errorf("%s reads what a picture encoder sees: connect it to USOStyleReference", n.Name)
+	case n.Family != base.Family || n.Spec.Width != base.Width:
+		return fmt.Errorf("%s is for %s models of width %d, the model is %s of width %d", n.Name, n.Family, n.Spec.Width,
+			base.Family, base.Width)
+	case n.Patch && !n.Spec.Follows && len(n.Spec.Blocks) < len(base.Blocks):
+		return fmt.Errorf("%s is for %d blocks, the model has %d", n.Name, len(n.Spec.Blocks), len(base.Blocks))
+	}
+	return nil
+}
+
+// control is the net on an entry of a request, with a hint in model space. It works always; what is no patch gets the
+// sigmas between which it does.
+func (n *ControlNet) control(hint parallel.Latent, strength float32) parallel.Control {
+	w := source.Weights{Model: source.Model{File: n.file}, Loader: &source.Loader{}}
+	return parallel.Control{
+		Net:   parallel.Model{Key: w.Key(), Spec: &n.Spec, Weights: w, WeightBytes: w.Bytes()},
+		Patch: n.Patch && !n.Spec.Follows, Hint: hint, Mode: n.Type, Strength: strength,
+		SigmaStart: math.MaxFloat32,
+	}
 }

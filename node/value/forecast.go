@@ -45,10 +45,22 @@ func (s *Store) Forecast(ctx context.Context, f ModelFile, plan string, p Pictur
 				"%d pixels a side, batch, steps and text of 1 to %d, and 1 to 64 entries", field, 8*most, most)
 		}
 	}
-	out, err := s.engine.Forecast(m.Request(), forecast.Workload{
+	w := forecast.Workload{
 		Spec: m.Spec, Y: (p.Height + 7) / 8, X: (p.Width + 7) / 8, Batch: p.Batch,
 		Text: slices.Repeat([]int{p.Text}, p.Entries), Evaluations: p.Steps,
-	}, plan)
+	}
+	opened, err := m.openNets(s.roots, f.Nets)
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range opened {
+		net, err := n.Forecast(&w)
+		if err != nil {
+			return nil, fault.At(fault.CodeWrongFamily, "model.nets", "model.nets: %v", err)
+		}
+		w.Nets = append(w.Nets, net)
+	}
+	out, err := s.engine.Forecast(m.Request(), w, plan)
 	if err != nil {
 		return nil, hostFailure(ctx, err)
 	}

@@ -3,6 +3,7 @@ package value
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -20,6 +21,14 @@ type ModelFile struct {
 	Name        string // relative to diffusion_models, unet or checkpoints
 	Fingerprint string // hash of its header (safetensors.File.HeaderHash); empty: any file of that name
 	Patches     []Patch
+	Nets        []NetFile // in the order in which they change what blocks say
+}
+
+// NetFile names a model patch in the models folders and gives it what it follows, in model space.
+type NetFile struct {
+	Name, Fingerprint string
+	Hint              parallel.Latent
+	Strength          float32
 }
 
 // TimeLine says what sigma means, as a host knows it of its model: the names of ComfyUI's classes, and their
@@ -120,10 +129,8 @@ func OpenFile(roots files.Roots, f ModelFile) (*Model, error) {
 	}
 	var m *Model
 	read := func(c files.Checkpoint, open *weights.File, set *weights.Set) (err error) {
-		if f.Fingerprint != "" && !strings.EqualFold(f.Fingerprint, c.Hash) {
-			return fault.At(fault.CodeFileMissing, "model.fingerprint",
-				"model.fingerprint: %s has the header hash %s, the request means %s: the file of that name is another one", f.Name,
-				c.Hash, f.Fingerprint)
+		if err := meant("model", f.Name, f.Fingerprint, c); err != nil {
+			return err
 		}
 		m, err = OpenModel(f.Name, c, open, set)
 		return err
@@ -140,6 +147,71 @@ func OpenFile(roots files.Roots, f ModelFile) (*Model, error) {
 		return nil, known
 	}
 	return nil, fault.At(fault.CodeWrongFamily, "model.file", "model.file: %s: %v", f.Name, err)
+}
+
+// meant refuses a file that is not the one whose header a request knows.
+func meant(part, name, fingerprint string, c files.Checkpoint) error {
+	if fingerprint == "" || strings.EqualFold(fingerprint, c.Hash) {
+		return nil
+	}
+	part += ".fingerprint"
+	return fault.At(fault.CodeFileMissing, part, "%s: %s has the header hash %s, the request means %s: the file of that "+
+		"name is another one", part, name, c.Hash, fingerprint)
+}
+
+// openNets describes the model patches of a host for its model. Only headers are read. Errors are *Failure.
+func (m *Model) openNets(roots files.Roots, list []NetFile) ([]*ModelPatch, error) {
+	var out []*ModelPatch
+	for i, f := range list {
+		part := fmt.Sprintf("model.nets[%d]", i)
+		path, err := roots.Resolve(files.KindModelPatch, part+".file", f.Name)
+		if err != nil {
+			return nil, err
+		}
+		var p *ModelPatch
+		err = files.ReadHeader(files.KindModelPatch, path, false,
+			func(c files.Checkpoint, _ *weights.File, set *weights.Set) (err error) {
+				if err := meant(part, f.Name, f.Fingerprint, c); err != nil {
+					return err
+				}
+				if p, err = OpenModelPatch(f.Name, c, set); err == nil {
+					err = p.fits(m.Spec)
+				}
+				if err != nil {
+					err = fault.At(fault.CodeWrongFamily, part+".file", "%s.file: %v", part, err)
+				}
+				return err
+			})
+		var known *fault.Failure
+		if errors.As(err, &known) && known.Field == "" {
+			known.Field = part + ".file"
+		}
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, p)
+	}
+	return out, nil
+}
+
+// nets puts the model patches of a host on all entries of a request.
+func (m *Model) nets(req *parallel.Request, roots files.Roots, list []NetFile) error {
+	opened, err := m.openNets(roots, list)
+	var out []parallel.Control
+	for i, p := range opened {
+		if h, l := list[i].Hint, req.Latent; h.B != 1 || h.C != p.Hint || h.Y != l.Y || h.X != l.X {
+			field := fmt.Sprintf("model.nets[%d].hint", i)
+			return fault.At(fault.CodeBadInput, field, "%s: [%d, %d, %d, %d], %s reads [1, %d, %d, %d] for this latent", field,
+				h.B, h.C, h.Y, h.X, p.Name, p.Hint, l.Y, l.X)
+		}
+		out = append(out, p.control(list[i].Hint, list[i].Strength))
+	}
+	for _, b := range req.Branches {
+		for i := range b.Entries {
+			b.Entries[i].Control = out
+		}
+	}
+	return err
 }
 
 // build makes the time line of a host's model. Classes that are not known here are refused.
@@ -237,6 +309,9 @@ func (s *Store) Sample(ctx context.Context, q *HostRequest,
 		return nil, fault.At(fault.CodeBadInput, "sampler.options", "sampler.options: %v", err)
 	}
 	if err := m.fitsHost(&req); err != nil {
+		return nil, err
+	}
+	if err := m.nets(&req, s.roots, q.Model.Nets); err != nil {
 		return nil, err
 	}
 	out, err := Use{Context: ctx, Store: s}.Sample(&req, m, func(p parallel.Progress) error {

@@ -148,6 +148,25 @@ func (s *Search) netSeconds(p plan.Plan) (sum float64) {
 	return sum
 }
 
+// simulate is Simulate with the time of nets in all times but those of Spans.
+func (s *Search) simulate(p plan.Plan) (*Simulation, error) {
+	sim, err := Simulate(s.Workload, p, s.Cluster)
+	if err != nil {
+		return nil, err
+	}
+	n, sum, o := max(s.Evaluations, 1), s.netSeconds(p), NewPartition(s.Workload, p)
+	whole := 0
+	for whole < n && o.synchronous(whole) {
+		whole++
+	}
+	sim.Seconds, sim.StepSeconds = sim.Seconds+sum, sim.StepSeconds+sum/float64(n)
+	sim.WarmupSeconds += sum * (float64(whole) / float64(n))
+	for r := range sim.Ranks {
+		sim.Ranks[r].Compute += sum
+	}
+	return sim, nil
+}
+
 // takenByPatch is the session of a patch: for each entry, the hint of the whole picture, which is read in f32. Its
 // activations are fewer than those of the block before it, which have been given back.
 func (s *Search) takenByPatch(n *Net, p plan.Plan, value int) stack {

@@ -66,7 +66,7 @@ func (s Search) Choose() (*Choice, error) {
 		return nil, s.refuse(not)
 	}
 	out := &Choice{Best: fit[0], Others: append(fit[1:], not...), Idle: s.Cluster.Ranks() - fit[0].Plan.Ranks()}
-	sim, err := Simulate(s.Workload, out.Best.Plan, s.Cluster)
+	sim, err := s.simulate(out.Best.Plan)
 	if err != nil {
 		return nil, err
 	}
@@ -76,11 +76,11 @@ func (s Search) Choose() (*Choice, error) {
 		if c.Plan.Ranks() > 1 {
 			continue
 		}
-		one, err := Simulate(s.Workload, c.Plan, s.Cluster) // its Seconds may be a bound
+		one, err := s.simulate(c.Plan) // its Seconds may be a bound
 		if err != nil {
 			return nil, err
 		}
-		out.OneRank = one.Seconds + s.netSeconds(c.Plan)
+		out.OneRank = one.Seconds
 	}
 	return out, nil
 }
@@ -129,11 +129,11 @@ func (s Search) Predict(p plan.Plan) (*Choice, error) {
 		return nil, err
 	}
 	c := s.weigh(p)
-	sim, err := Simulate(s.Workload, p, s.Cluster)
+	sim, err := s.simulate(p)
 	if err != nil {
 		return nil, err
 	}
-	c.Seconds = sim.Seconds + s.netSeconds(p)
+	c.Seconds = sim.Seconds
 	return &Choice{
 		Best: c, Simulation: sim, Idle: s.Cluster.Ranks() - p.Ranks(),
 		Traffic: TrafficByRank(s.Workload, p, s.Cluster.Device.WeightBytes, s.Cluster.Device.ValueBytes),

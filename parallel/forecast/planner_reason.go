@@ -16,7 +16,7 @@ func (s Search) Reason(best *Choice, c Candidate) string {
 	if c.Bound {
 		return over + " at least: its busiest device alone takes that long"
 	}
-	sim, err := Simulate(s.Workload, c.Plan, s.Cluster)
+	sim, err := s.simulate(c.Plan)
 	if err != nil {
 		return err.Error()
 	}

@@ -13,7 +13,7 @@ import signal
 import struct
 from typing import Any
 
-from graphs import Case, Graph, cache, lora
+from graphs import Case, Graph, area, cache, lora, model_patch
 
 LONG = {"steps": 400, "y": 48, "x": 48}
 INTERRUPTS = 100
@@ -165,6 +165,9 @@ async def refusals(rig: Any, report: Any) -> None:  # noqa: ANN401
         "easy_cache_foreign": (Case("flux-c", lambda g: cache("EasyCache")(g).custom(sampler=g.add("50", "TestForeignSampler"))), "EasyCache together with sampler"),
         "two_caches": (Case("flux-c", lambda g: cache("EasyCache")(g).on_model("62", "LazyCache", reuse_threshold=0.2, start_percent=0.1, end_percent=0.9, verbose=False)), "diffusion_model wrapper"),
         "merged": (Case("flux-c", merged), "weight patch of kind"),
+        "patch_unswapped": (Case("qwen-a", model_patch, swaps=False), "with Load Model Patch (Patchbay)"),
+        "patch_area": (Case("qwen-a", lambda g: area(model_patch(g))), "its model a patch, and an area"),
+        "patch_other_family": (Case("flux-c", model_patch), "is for qwen"),
         "bypass_lora": (Case("flux-c", on_model("LoraLoaderBypassModelOnly", lora_name="tiny-lora.safetensors", strength_model=0.8)), "injection"),
         "plan": (Case("flux-c", settings={"seed": 31}, plan="pipe=5"), "plan_refused"),
         "plan_syntax": (Case("flux-c", settings={"seed": 31}, plan="ulises=2"), "ulises"),
@@ -177,7 +180,7 @@ async def refusals(rig: Any, report: Any) -> None:  # noqa: ANN401
         "no_file": (Case("broken"), "no safetensors file"),
     }
     for name, (case, text) in table.items():
-        graph = rig.graph(case if case.model in ("flux-c", "sd3-a", "zimage-a", "pixart-b") else Case("flux-c"), True)
+        graph = rig.graph(case if case.model in ("flux-c", "sd3-a", "zimage-a", "pixart-b", "qwen-a") else Case("flux-c"), True)
         graph["1"]["inputs"]["unet_name"] = case.model + ".safetensors"
         kinds = {n["class_type"] for n in graph.values()} | {case.needs or "KSampler"}
         absent = [k for k in kinds if not await rig.has(k)]
@@ -189,6 +192,11 @@ async def refusals(rig: Any, report: Any) -> None:  # noqa: ANN401
         bad = [f"ran or said {said!r}"] * (text not in said or "Patchbay" not in said) + ["it ran"] * got["ok"]
         bad += ["the network was asked here"] * (got.get("facts", {}).get("evaluations", 0) != 0)
         report.add("refusal_" + name, bad, said=said.strip()[:150])
+    if await rig.has("QwenImageDiffsynthControlnet"):
+        graph = rig.graph(Case("qwen-a", model_patch), True)
+        graph["1"]["class_type"] = "UNETLoader"
+        said = str((await rig.run(graph)).get("error"))
+        report.add("refusal_model_unswapped", [f"said {said}"] * ("use Load Model Patch with" not in said), said=said[:150])
     got = await rig.run({"1": rig.graph(Case("flux-c"), True)["1"], "2": {"class_type": "ModelSave", "inputs": {"filename_prefix": "m", "model": ["1", 0]}}})
     bad = ["it ran"] * got["ok"] + ["no advice"] * ("Patchbay" not in str(got.get("error")))
     report.add("refusal_save", bad, said=str((got.get("error") or {}).get("exception_message", "")).strip()[:120])

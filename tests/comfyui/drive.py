@@ -30,7 +30,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 from behaviour import behaviour  # noqa: E402
 from editor import editor  # noqa: E402
-from graphs import Case, Graph, cases, controlled, lora  # noqa: E402
+from graphs import Case, Graph, cases, controlled, lora, lora_control, model_patch  # noqa: E402
 
 REPO = HERE.parents[1]
 GOLDEN = REPO / "tests" / "golden"
@@ -54,9 +54,9 @@ def fill(name: str, shape: list[int], scale: float, offset: float) -> np.ndarray
 
 def write_models(base: pathlib.Path, names: set[str]) -> None:
     """Write the tiny models, and a LoRA for the FLUX ones."""
-    weights = {k: v for folder in ("", "modern") for k, v in json.loads((GOLDEN / folder / "weights.json").read_text()).items() if isinstance(v, dict) and "config" in v}
+    weights = {k: v for file in ("weights.json", "modern/weights.json", "modern33/weights_patches.json") for k, v in json.loads((GOLDEN / file).read_text()).items() if isinstance(v, dict) and "config" in v}
     (base / "weights.json").write_text(json.dumps(weights))
-    for folder in ("diffusion_models", "loras", "checkpoints"):
+    for folder in ("diffusion_models", "loras", "checkpoints", "model_patches"):
         (base / "models" / folder).mkdir(parents=True, exist_ok=True)
     for name in names - {"flux-c-fp8", "flux-c-wide", "flux-c-full"}:
         tensors = {k: fill(f"{name}/{k}", s, scale, offset) for k, s, _, scale, offset in weights[name]["tensors"]}
@@ -85,13 +85,27 @@ def write_models(base: pathlib.Path, names: set[str]) -> None:
             key = "" if family == "qwen" else "diffusion_model."
             pairs[f"{key}{layer}.lora_up.weight"], pairs[f"{key}{layer}.lora_down.weight"] = fill("input:up/" + layer, [n, 4], 0.5, 0), fill("input:down/" + layer, [4, k], 0.5, 0)
         save_file(pairs, base / "models" / "loras" / f"tiny-lora-{family}.safetensors")
+    shapes, control = {k: s for k, s, *_ in weights["flux-c"]["tensors"]}, {}  # as Black Forest Labs' Canny and Depth LoRA: every matrix with its bias, every norm
+    for key, shape in shapes.items():
+        name = key.removesuffix(".weight")
+        if key.endswith("_norm.scale"):
+            control[key] = fill("input:norm/" + key, shape, 0.5, 1)
+        elif len(shape) == 2:
+            columns = 2 * shape[1] if name == "img_in" else shape[1]
+            control[name + ".lora_A.weight"], control[name + ".lora_B.weight"] = fill("input:a/" + name, [3, columns], 0.5, 0), fill("input:b/" + name, [shape[0], 3], 0.2, 0)
+            control[name + ".lora_B.bias"] = fill("input:bias/" + name, shape[:1], 0.2, 0)
+    save_file(control, base / "models" / "loras" / "tiny-lora-control.safetensors")
+    for name in ("diffsynth-a", "diffsynth-inpaint-a"):
+        tensors = {k: fill(f"{name}/{k}", s, scale, offset) for k, s, _, scale, offset in weights[name]["tensors"]}
+        save_file(tensors, base / "models" / "model_patches" / f"{name}.safetensors")
     write_forms(base / "models", weights)
     ours, theirs = base / "models" / "diffusion_models", base / "daemon_models" / "diffusion_models"
     theirs.mkdir(parents=True)
     for name in names:
         if name not in ("flux-c-wide", "flux-c-full"):
             os.link(ours / f"{name}.safetensors", theirs / f"{name}.safetensors")
-    shutil.copytree(base / "models" / "checkpoints", base / "daemon_models" / "checkpoints")
+    for folder in ("checkpoints", "model_patches"):
+        shutil.copytree(base / "models" / folder, base / "daemon_models" / folder)
     for folder in ("diffusion_models", "text_encoders", "vae", "tokenizers"):
         for models in (base / "models", base / "daemon_models"):
             shutil.copytree(REPO / "examples" / "demo" / folder, models / folder, dirs_exist_ok=True)
@@ -261,7 +275,11 @@ class Rig:
         if remote and case.plan:
             loader["inputs"]["plan"] = g.add("2", "TestPlan", plan=case.plan)
         case.change(g)
-        return g.build()
+        out = g.build()
+        for node in out.values():
+            if remote and case.swaps and node["class_type"] == "ModelPatchLoader":
+                node["class_type"] = "PatchbayModelPatchLoader"
+        return out
 
 
 def free_port() -> int:
@@ -319,12 +337,14 @@ async def compare(rig: Rig, name: str, case: Case, report: Report) -> None:
 
 
 async def controls(rig: Rig, report: Report) -> None:
-    """Show that the comparison can fail: other steps and a LoRA left out are far away."""
-    base = await rig.run(rig.graph(Case("flux-c"), False))
-    for name, case in {"control_steps": Case("flux-c", settings={"steps": 5}), "control_lora": Case("flux-c", lora), "control_net": Case("flux-c", controlled)}.items():
-        other = await rig.run(rig.graph(case, False))
-        rel = apart(other["latent"], base["latent"])
-        report.add(name, [] if rel > 1e-2 else ["the difference is too small to tell anything"], rel=rel)
+    """Show that the comparison can fail: other steps are far away, as is what lacks a LoRA, a control net or a model patch."""
+    changes = {"lora": lora, "control_lora": lora_control, "net": controlled}
+    table = {"control_steps": Case("flux-c", settings={"steps": 5}), **{"control_" + k: Case("flux-c", v) for k, v in changes.items()}, "control_patch": Case("qwen-a", model_patch)}
+    for name, case in table.items():
+        if case.model != "qwen-a" or await rig.has("QwenImageDiffsynthControlnet"):
+            base, other = [await rig.run(rig.graph(c, False)) for c in (Case(case.model), case)]
+            rel = apart(other["latent"], base["latent"])
+            report.add(name, [] if rel > 1e-2 else ["the difference is too small to tell anything"], rel=rel)
 
 
 async def main() -> int:

@@ -30,7 +30,7 @@ class Graph:
         self.slot = 0
         self.final: list[Any] | None = None
 
-    def add(self, name: str, kind: str, **inputs: Any) -> list[Any]:
+    def add(self, name: str, kind: str, /, **inputs: Any) -> list[Any]:
         self.nodes[name] = {"class_type": kind, "inputs": inputs}
         return [name, 0]
 
@@ -95,11 +95,29 @@ class Case:
     since: tuple[int, ...] = ()  # the first version of ComfyUI that does it, or does it right
     stock: str = ""  # another file for ComfyUI's own loader
     checkpoint: bool = False
+    swaps: bool = True  # loaders of model patches are swapped as well
     reuses: bool = False  # a cache must have answered some evaluations, not all
 
 
 def lora(g: Graph, at: str = "28", strength: float = 0.8, name: str = "tiny-lora") -> Graph:
     return g.on_model(at, "LoraLoaderModelOnly", lora_name=f"{name}.safetensors", strength_model=strength)
+
+
+def lora_control(g: Graph, at: str = "28", strength: float = 1.0) -> Graph:
+    """Put a control LoRA on the model and the picture that it follows on both sides."""
+    vae, pixels = g.add("80", "TestVAE", channels=16, pixels=8, frame=False), g.add("81", "EmptyImage", width=8 * g.size[1] + 5, height=8 * g.size[0], batch_size=1, color=0x336699)
+    both = g.add("82", "InstructPixToPixConditioning", positive=g.positive, negative=g.negative, vae=vae, pixels=pixels)
+    g.positive, g.negative = both, [both[0], 1]
+    return lora(g, at, strength, "tiny-lora-control")
+
+
+def model_patch(g: Graph, at: str = "8", strength: float = 0.8, name: str = "diffsynth-a", mask: bool = False, wide: int = 0) -> Graph:
+    """Put a DiffSynth ControlNet on the model; wide is how much wider than the latent its picture is."""
+    vae = g.add(at + "0", "TestVAE", channels=16, pixels=8, frame=True)
+    pixels = g.add(at + "1", "EmptyImage", width=8 * g.size[1] + wide, height=8 * g.size[0], batch_size=1, color=0x336699 + int(at))
+    more = {"mask": g.add(at + "2", "TestMask", height=8 * g.size[0], width=8 * g.size[1], soft=True)} if mask else {}
+    patch = g.add(at + "3", "ModelPatchLoader", name=f"{name}.safetensors")
+    return g.on_model(at + "4", "QwenImageDiffsynthControlnet", model_patch=patch, vae=vae, image=pixels, strength=strength, **more)
 
 
 def combined(g: Graph) -> None:
@@ -177,6 +195,9 @@ def cases() -> dict[str, Case]:
         "lora_twice": Case(f, lambda g: lora(lora(g), "29", -0.5)),
         "lora_shift": Case(f, lambda g: lora(g).on_model("61", "ModelSamplingFlux", max_shift=1.15, base_shift=0.5, width=512, height=512)),
         "lora_custom": Case(f, lambda g: lora(g).custom()),
+        "lora_control": Case(f, lora_control, {"cfg": 2.0}),
+        "lora_control_behind": Case(f, lambda g: lora_control(lora(g), "29", 0.7).start().masked(), {"batch": 2, "denoise": 0.7, "y": 9, "x": 7}),
+        "lora_control_evaluation": Case(f, lambda g: lora_control(g).custom("CFGGuider", g.add("50", "TestForeignSampler")), {"cfg": 2.0, "batch": 2}, mode="evaluation"),
         "after_lora": Case(f, settings={"seed": 77}),
         "shift": Case(f, lambda g: g.on_model("61", "ModelSamplingFlux", max_shift=1.15, base_shift=0.5, width=512, height=512)),
         # FLUX multiplies its time by 1000 once more than this sampling means: an ulp of a frequency is a radian's twentieth there.
@@ -245,6 +266,12 @@ def cases() -> dict[str, Case]:
     aura = {"cfg": 2.0, "y": 8, "x": 12, "steps": 5, "sampler_name": "res_multistep"}
     out["zimage_sampling"] = Case("zimage-a", lambda g: g.on_model("60", "ModelSamplingAuraFlow", shift=3.0), aura, needs="ZImageFunControlnet")
     out["qwen_sampling"] = Case("qwen-a", lambda g: g.on_model("60", "ModelSamplingAuraFlow", shift=3.1), aura)
+    out["qwen_patch"] = Case("qwen-a", model_patch, {"cfg": 2.0})
+    out["qwen_patch_mask"] = Case("qwen-a", lambda g: model_patch(g, name="diffsynth-inpaint-a", mask=True), {"cfg": 2.0, "batch": 2, "y": 7, "x": 10})
+    out["qwen_patch_unmasked"] = Case("qwen-a", lambda g: model_patch(g, name="diffsynth-inpaint-a", strength=-0.5))
+    out["qwen_patches"] = Case("qwen-a", lambda g: lora(model_patch(model_patch(g), "9", 1.5, wide=24), name="tiny-lora-qwen"), {"cfg": 2.0}, plan="ulysses=3")
+    out["qwen_patch_evaluation"] = Case("qwen-a", lambda g: model_patch(g, wide=16).custom("CFGGuider", g.add("50", "TestForeignSampler")), {"cfg": 2.0, "batch": 2}, mode="evaluation")
+    out["qwen_patch_cache"] = Case("qwen-a", lambda g: cache("EasyCache", 0.4)(model_patch(g)), {**long, "cfg": 2.0}, reuses=True, since=(0, 8), record=False)
     out["qwen_mask"] = Case("qwen-a", lambda g: g.start().masked(), {"denoise": 0.6, "steps": 6})
     out["qwen_lora"] = Case("qwen-a", lambda g: lora(g, name="tiny-lora-qwen"), {"cfg": 2.0, "y": 7, "x": 10})
     out["qwen_area"] = Case("qwen-b", area, {"cfg": 2.0, "x": 12})

@@ -53,7 +53,8 @@ for name, case in cases().items():
     request, x = (pickle.loads((record / f"{name}.{part}").read_bytes()) for part in ("request", "x"))
     assert request is not None and np.isfinite(x).all(), name
     request.pop("id")
-    request["model"].pop("fingerprint")  # of a file of another writer
+    for file in (request["model"], *request["model"].get("nets", [])):
+        file.pop("fingerprint")  # of a file of another writer
     out[name] = {"bound": case.bound, "x": put(x), "request": put(request)}
 
 assert len(out) >= 60, len(out)

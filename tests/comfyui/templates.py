@@ -44,7 +44,7 @@ SAMPLERS = ("KSampler", "KSamplerAdvanced", "SamplerCustom", "SamplerCustomAdvan
 EDITS = ("TextEncodeQwenImageEdit", "TextEncodeQwenImageEditPlus")
 """Text encoders that also encode the picture to be edited."""
 
-FILES = ("PatchbayUNETLoader", "PatchbayCheckpointLoader", "LoraLoaderModelOnly", "LoraLoader", "LoadImage")
+FILES = ("PatchbayUNETLoader", "PatchbayCheckpointLoader", "PatchbayModelPatchLoader", "LoraLoaderModelOnly", "LoraLoader", "LoadImage")
 FRAMES = ("qwen", "krea2")
 LORAS = (*FRAMES, "fill")
 STATES = ("same", "not run", "refused", "DIFFERS")
@@ -130,8 +130,8 @@ class Cut:
         elif kind == "ControlNetLoader":
             inside = "sd3.5_large_controlnet" in str(values["control_net_name"]) or "-Fun-" in str(values["control_net_name"])
             self.graph[name] = {"class_type": "TestControlNet", "inputs": {"model": self.tiny, "seed": 1, "inside": inside}}
-        elif kind == "ModelPatchLoader":
-            self.graph[name] = {"class_type": "TestPatch", "inputs": {}}
+        elif kind == "PatchbayModelPatchLoader":
+            self.graph[name] = {"class_type": kind, "inputs": {"name": "diffsynth-a.safetensors"}} if self.tiny == "qwen-a" else {"class_type": "TestPatch", "inputs": {}}
         elif kind == "LoraLoader":
             model_only = {k: v for k, v in values.items() if k not in ("clip", "strength_clip")}
             self.graph[name] = {"class_type": "LoraLoaderModelOnly", "inputs": model_only}
@@ -148,7 +148,7 @@ class Cut:
 
     def tinies(self, name: str) -> set[str]:
         """Return the tiny models of the loaders that a node needs."""
-        nodes = [self.graph[n]["inputs"] for n in self.needed(name, {}) if self.graph[n]["class_type"].startswith("Patchbay")]
+        nodes = [self.graph[n]["inputs"] for n in self.needed(name, {}) if self.graph[n]["class_type"] in FILES[:2]]
         return {tiny_of(str(i.get("unet_name") or i.get("ckpt_name"))) for i in nodes}
 
     def done(self) -> Graph:

@@ -1,6 +1,8 @@
 // Which levels there are and which of them this CPU runs.
 #include "kernels.h"
 
+#define NONE ((const pb_kernels*)0)
+
 #if defined(__x86_64__) && defined(__GNUC__)
 static int has_avx2(void) {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
@@ -15,15 +17,20 @@ static int has_avx512bf16(void) {
            __builtin_cpu_supports("avx512vnni");
 }
 #define AVX2 &pb_level_avx2
+#ifdef PB_NO_AVX512
+#define AVX512 NONE
+#define AVX512BF16 NONE
+#else
 #define AVX512 &pb_level_avx512
 #define AVX512BF16 &pb_level_avx512bf16
+#endif
 #else
 static int has_avx2(void) { return 0; }
 static int has_avx512(void) { return 0; }
 static int has_avx512bf16(void) { return 0; }
-#define AVX2 0
-#define AVX512 0
-#define AVX512BF16 0
+#define AVX2 NONE
+#define AVX512 NONE
+#define AVX512BF16 NONE
 #endif
 
 const pb_kernels* pb_level(int i) {

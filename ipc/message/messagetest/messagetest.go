@@ -90,6 +90,7 @@ func Sample() *message.SampleRequest {
 				Key: "k", Offset: []int{0, 1, 2}, Adapter: "lora", Strength: &half,
 				Tensors: message.PatchTensors{Up: f32(2, 1), Down: f32(1, 2), Alpha: &one},
 			}},
+			Nets: []message.NetRef{{File: "n", Fingerprint: "a", Strength: &half, Hint: f32(1, 1, 2, 2)}},
 		},
 		Sampler:  message.SamplerRef{Name: "euler", Options: map[string]any{"eta": 1.0}},
 		Sampling: &message.SamplingRef{Bases: []string{"CONST"}, Shift: &one},

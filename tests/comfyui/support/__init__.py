@@ -3,9 +3,11 @@
 Not part of what is installed. PATCHBAY_TEST_WEIGHTS is weights.json, PATCHBAY_TEST_RECORD a folder that requests and results are written into.
 """
 
+import functools
 import json
 import os
 import pickle
+import sys
 import time
 from unittest.mock import MagicMock
 
@@ -94,8 +96,6 @@ def plain(v):
 
 def watch_loop():
     """Note when the package's wrapper was left, and what went into it and came out of it."""
-    import sys
-
     module = next((m for n, m in sys.modules.items() if n.endswith(".offload") and hasattr(m, "whole_loop")), None)
     if module is None or getattr(module, "watched", False):
         return
@@ -319,6 +319,14 @@ class TestVAE:
             return latent.unsqueeze(2) if frame else latent
 
         return (MagicMock(encode=encode, spacial_compression_encode=lambda: pixels),)
+
+
+# ComfyUI's ModelPatchLoader knows the real file's 60 layers of width 3072 only.
+extras = next((m for m in list(sys.modules.values()) if (getattr(m, "__file__", None) or "").endswith("nodes_model_patch.py")), None)
+if extras is not None:
+    shapes = {k: s for k, s, *_ in WEIGHTS["diffsynth-a"]["tensors"]}
+    layers = sum(k.endswith("x_rms.weight") for k in shapes)
+    extras.QwenImageBlockWiseControlNet = functools.partial(extras.QwenImageBlockWiseControlNet, num_layers=layers, dim=shapes["img_in.weight"][0])
 
 
 class PatchNet(torch.nn.Module):

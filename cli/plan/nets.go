@@ -1,0 +1,88 @@
+package plan
+
+import (
+	"fmt"
+	"os"
+	"slices"
+
+	"patchbay/models"
+	"patchbay/models/control"
+	"patchbay/models/family"
+	"patchbay/models/weights"
+	"patchbay/node/files"
+	"patchbay/node/value"
+	"patchbay/parallel/forecast"
+)
+
+// behind is what --patch is given for the model patch of a family where there is no file of one.
+const behind = "blocks"
+
+// nets describes what --control and --patch name, on all entries of a workload. stored is what a weight takes that is
+// in no file.
+func (f *Flags) nets(w *forecast.Workload, stored float64) ([]forecast.Net, error) {
+	out, base := []forecast.Net{}, w.Spec
+	add := func(flag, name, kind string, shaped func(*family.Family) (*control.Net, error)) error {
+		n, bytes, err := (*value.ControlNet)(nil), int64(0), error(nil)
+		if _, missing := os.Stat(name); missing == nil {
+			n, err = netOf(kind, name)
+		} else if fam, ok := models.Named(base.Family); ok {
+			var made *control.Net
+			if made, err = shaped(&fam); err == nil {
+				n, bytes = &value.ControlNet{Name: name, Net: made}, int64(stored*float64(made.Spec.Params))
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("--%s %s: %w", flag, name, err)
+		}
+		net, err := n.Forecast(w)
+		if err != nil {
+			return fmt.Errorf("--%s: %w", flag, err)
+		}
+		if bytes > 0 {
+			net.Key, net.Bytes = name, bytes
+		}
+		out = append(out, net)
+		return nil
+	}
+	for _, name := range f.controls {
+		if err := add("control", name, files.KindControl, func(fam *family.Family) (*control.Net, error) {
+			double, single := 0, 0
+			if n, err := fmt.Sscanf(name+"+0", "%d+%d", &double, &single); n != 2 || err != nil {
+				return nil, fmt.Errorf("want a file, or double and single blocks of the model that the net has copied, as in 5+10")
+			}
+			return control.Copied(fam, base, double, single)
+		}); err != nil {
+			return nil, err
+		}
+	}
+	for _, name := range f.patches {
+		if err := add("patch", name, files.KindModelPatch, func(fam *family.Family) (*control.Net, error) {
+			if name != behind {
+				return nil, fmt.Errorf("want a file, or %q for layers behind all blocks", behind)
+			}
+			return control.Behind(fam, base)
+		}); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// netOf describes a file of a kind from its header.
+func netOf(kind, path string) (n *value.ControlNet, err error) {
+	err = files.ReadHeader(kind, path, false, func(c files.Checkpoint, open *weights.File, set *weights.Set) (err error) {
+		if kind == files.KindControl {
+			n, err = value.OpenControlNet(path, c, open, set)
+			return err
+		}
+		var p *value.ModelPatch
+		if p, err = value.OpenModelPatch(path, c, set); err == nil {
+			n = &p.ControlNet
+		}
+		return err
+	})
+	return n, err
+}
+
+// beside names the nets of a run for people.
+func (f *Flags) beside() []string { return slices.Concat(f.controls, f.patches) }

@@ -1,0 +1,147 @@
+package plan
+
+import (
+	"bytes"
+	"encoding/json"
+	"math"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"patchbay/engine"
+	"patchbay/engine/safetensors"
+	"patchbay/models/weights/goldenweights"
+	"patchbay/tests/scratch"
+)
+
+// answer is what plan says with these flags.
+func answer(t *testing.T, flags ...string) (r report, err error) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	cmd := Command()
+	cmd.SilenceErrors, cmd.SilenceUsage = true, true
+	cmd.SetArgs(append(flags, "--json"))
+	cmd.SetOut(&out)
+	cmd.SetErr(&errs)
+	if err := cmd.Execute(); err != nil {
+		return r, err
+	}
+	return r, json.Unmarshal(out.Bytes(), &r)
+}
+
+// TestNetsCount compares what nets add to a plan with the sizes of released files: InstantX' union net for FLUX.1 has
+// 6.60 GB, Shakker's second 4.28, DiffSynth's nets for Qwen-Image 2.27. Time grows by at least the share of the
+// copied blocks' products, and a plan that fitted without them may not fit with them.
+func TestNetsCount(t *testing.T) {
+	for _, c := range []struct {
+		model, plan, flag, net string
+		ranks                  float64 // over which the net's weights are cut
+		gb, slower             float64
+	}{
+		{"flux-dev", "ulysses=2", "--control", "5+10", 1, 6.60, 1.2},
+		{"flux-dev", "ulysses=2", "--control", "6", 1, 4.28, 1.1},
+		{"flux-dev", "tensor=2", "--control", "5+10", 2, 6.60, 1.2},
+		{"flux-dev", "pipe=2,patches=4", "--control", "5+10", 1, 6.60, 1.3},
+		{"qwen-image", "ulysses=2", "--patch", "blocks", 1, 2.27, 1.04},
+	} {
+		flags := []string{"--model", c.model, "--devices", "2xH100-nvlink", "--plan", c.plan}
+		bare, err := answer(t, flags...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		with, err := answer(t, append(flags, c.flag, c.net)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := c.ranks * gb(with.Memory.Weights-bare.Memory.Weights); !(math.Abs(got/c.gb-1) <= 0.02) {
+			t.Errorf("%s with %s %s: %.2f GB of weights more, the file has %.2f", c.model, c.plan, c.net, got, c.gb)
+		}
+		more := (with.Seconds - bare.Seconds) / 28
+		if c.model == "qwen-image" {
+			more = (with.Seconds - bare.Seconds) / 50
+		}
+		if !(with.Seconds > c.slower*bare.Seconds && with.Seconds < 2*bare.Seconds) ||
+			!(math.Abs(with.StepSeconds-bare.StepSeconds-more) <= 1e-6*more) {
+			t.Errorf("%s with %s %s: %.3g s, a step %.3g, without %.3g, %.3g", c.model, c.plan, c.net, with.Seconds,
+				with.StepSeconds, bare.Seconds, bare.StepSeconds)
+		}
+		if sum := with.Ranks[0]; !(math.Abs(sum.Compute+sum.Exchange+sum.Send+sum.Idle-with.Seconds) <= 1e-6) {
+			t.Errorf("%s with %s %s: the parts of a rank's %.6g s are %+v", c.model, c.plan, c.net, with.Seconds, sum)
+		}
+		if len(with.Nets) != 1 || with.Nets[0] != c.net {
+			t.Errorf("%s %s: nets %v are told", c.plan, c.net, with.Nets)
+		}
+	}
+	fits := []string{"--model", "flux-dev", "--devices", "2x4090-pcie", "--plan", "pipe=2"}
+	if _, err := answer(t, fits...); err != nil {
+		t.Error(err)
+	}
+	if _, err := answer(t, append(fits, "--control", "5+10", "--control", "6")...); err == nil ||
+		!strings.Contains(err.Error(), "are free on 4090") {
+		t.Errorf("11 GB of nets beside 16 of the model on 24: %v", err)
+	}
+}
+
+// TestNetsOfFiles takes a file's own shapes, which are those of the plain word too.
+func TestNetsOfFiles(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name string) string {
+		set, config, err := goldenweights.Set(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var entries []safetensors.Entry
+		for _, n := range set.Names() {
+			st, _ := set.Get(n)
+			v := make([]float32, len(st.Data)/4)
+			engine.Widen(v, st.Data, engine.F32)
+			entries = append(entries, safetensors.FromF32(n, v, st.Shape...))
+		}
+		var b bytes.Buffer
+		if err := safetensors.Write(&b, map[string]string{"config": string(config)}, entries); err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(dir, name+".safetensors")
+		scratch.Write(t, path, b.Bytes())
+		return path
+	}
+	model, patch := write("qwen-a"), write("diffsynth-a")
+	flags := []string{"--model", model, "--devices", "2xH100-nvlink", "--size", "256x256", "--plan", "ulysses=2"}
+	bare, err := answer(t, flags...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := answer(t, append(flags, "--patch", patch)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	word, err := answer(t, append(flags, "--patch", "blocks")...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// the file is of f32 and has a header, what has none is reckoned in bf16
+	own, other := file.Memory.Weights-bare.Memory.Weights, word.Memory.Weights-bare.Memory.Weights
+	if share := float64(own) / float64(2*other); !(share >= 1 && share <= 1.03) || other <= 0 {
+		t.Errorf("the file adds %d bytes of weights, its shapes in bf16 %d", own, other)
+	}
+	if !(math.Abs(file.Seconds/word.Seconds-1) <= 1e-9) || file.Memory.Session != word.Memory.Session ||
+		!(file.Seconds > bare.Seconds) {
+		t.Errorf("%.6g s and %d bytes by the file, %.6g and %d by the word, %.6g without", file.Seconds,
+			file.Memory.Session, word.Seconds, word.Memory.Session, bare.Seconds)
+	}
+	for want, more := range map[string][]string{
+		"is for qwenimage models of width 120, the model is flux": {"--model", "flux-dev", "--patch", patch},
+		"no model patches run here for flux":                      {"--model", "flux-dev", "--patch", "blocks"},
+		"no control nets run here beside pixart":                  {"--model", "pixart-sigma", "--control", "5"},
+		"has not so many":                                         {"--model", "flux-dev", "--control", "5+39"},
+		"as in 5+10":                                              {"--model", "flux-dev", "--control", "union"},
+		`or "blocks"`:                                             {"--model", "qwen-image", "--patch", "diffsynth"},
+		"not a control net":                                       {"--model", "qwen-image", "--control", model},
+		"leave out --control":                                     {"--check", "--control", "5"},
+	} {
+		if _, err := answer(t, append([]string{"--devices", "2xH100-nvlink"}, more...)...); err == nil ||
+			!strings.Contains(err.Error(), want) {
+			t.Errorf("%v: %v, want a refusal with %q", more, err, want)
+		}
+	}
+}
