@@ -215,6 +215,7 @@ func (r *Request) Workload() forecast.Workload {
 				n.Entries, n.Each = append(n.Entries, len(w.Text)), n.Each || c.Hint.B > 1
 			}
 			w.Text = append(w.Text, e.Context.Rows+e.Context2.Rows)
+			w.Prefix = e.Prefix.Rows
 			w.References, w.Branches = append(w.References, w.Spec.ReferenceTokens(&e.Entry)), append(w.Branches, i)
 			w.Biases = append(w.Biases, len(e.Biases))
 		}
@@ -259,7 +260,7 @@ func (r *Request) unlike() bool {
 // sameShapes reports whether entries fit into one call of dit.Model's Prepare, and of its blocks.
 func sameShapes(a, b *dit.Entry) bool {
 	size := func(r dit.Reference) [2]int { return [2]int{r.Y, r.X} }
-	return a.Context.Rows == b.Context.Rows && a.Context2.Rows == b.Context2.Rows &&
+	return a.Prefix.Rows == b.Prefix.Rows && a.Context.Rows == b.Context.Rows && a.Context2.Rows == b.Context2.Rows &&
 		(a.Guidance == nil) == (b.Guidance == nil) && (a.Pooled == nil) == (b.Pooled == nil) &&
 		len(a.Size) == len(b.Size) && a.Method == b.Method && size(a.Concat) == size(b.Concat) &&
 		slices.Equal(a.Biases, b.Biases) &&

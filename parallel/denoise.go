@@ -140,8 +140,9 @@ func (d *denoiser) open(budget int64) error {
 		}
 		for _, c := range e.Control {
 			told := e.Entry
-			told.References, told.Biases, told.Hint, told.Mode = nil, nil, tokensOf(c.Hint, d.req.Model.Spec), c.Mode
-			if c.Patch {
+			told.References, told.Biases, told.Prefix = nil, nil, dit.Array{}
+			told.Hint, told.Mode = tokensOf(c.Hint, c.Net.Spec), c.Mode
+			if c.Patch || c.Net.Spec.Follows {
 				told = dit.Entry{Hint: told.Hint}
 			}
 			in.Control = append(in.Control, rank.ControlInput{

@@ -2,6 +2,7 @@ package parallel
 
 import (
 	"math"
+	"slices"
 
 	"patchbay/engine"
 	"patchbay/models/sampling"
@@ -94,6 +95,10 @@ func (r *Request) validateEntry(branch string, i int, e Entry) error {
 	case e.Pooled != nil && len(e.Pooled) != spec.PooledDim:
 		return failure.Refuse(branch, "entry %d has %d pooled values, the %s model takes %d", i, len(e.Pooled),
 			spec.Family, spec.PooledDim)
+	case e.Prefix.Rows != r.Branches[0].Entries[0].Prefix.Rows, len(e.Prefix.Data) != e.Prefix.Rows*e.Prefix.Cols,
+		e.Prefix.Rows > 0 && (!spec.Prefix || e.Prefix.Cols != spec.Width):
+		return failure.Refuse(branch, "entry %d has a prefix of [%d, %d]: want [%d, %d], as other entries have, and a model "+
+			"that takes one", i, e.Prefix.Rows, e.Prefix.Cols, r.Branches[0].Entries[0].Prefix.Rows, spec.Width)
 	case math.IsNaN(float64(e.Strength)) || math.IsInf(float64(e.Strength), 0):
 		return failure.Refuse(branch, "entry %d has strength %v: want a finite number", i, e.Strength)
 	}
@@ -177,16 +182,19 @@ func (r *Request) validateResiduals(branch string, i int, e Entry) error {
 		case c.Patch && len(net.Blocks) < len(spec.Blocks):
 			return failure.Refuse(branch, "entry %d has a model patch for %d blocks, the %s model has %d", i, len(net.Blocks),
 				spec.Family, len(spec.Blocks))
-		case !c.Patch && (net.ContextDim != spec.ContextDim || net.Heads != spec.Heads || net.Channels != spec.Channels):
+		case !c.Patch && (!net.Follows && net.ContextDim != spec.ContextDim || net.Heads != spec.Heads ||
+			net.Channels != spec.Channels):
 			return failure.Refuse(branch, "entry %d has control net %d, for text states of %d columns, %d heads and %d "+
 				"channels: the %s model has %d, %d and %d", i, k, net.ContextDim, net.Heads, net.Channels, spec.Family,
 				spec.ContextDim, spec.Heads, spec.Channels)
 		case math.IsNaN(float64(c.Strength)) || math.IsInf(float64(c.Strength), 0):
 			return failure.Refuse(branch, "entry %d has a control net of strength %v: want a finite number", i, c.Strength)
-		case c.Hint.B != 1 && (c.Patch || c.Hint.B != r.Latent.B), c.Hint.Y != r.Latent.Y, c.Hint.X != r.Latent.X,
-			len(c.Hint.Data) != c.Hint.Len():
+		}
+		y, x := net.HintSize(r.Latent.Y, r.Latent.X)
+		if c.Hint.B != 1 && (c.Patch || c.Hint.B != r.Latent.B) || c.Hint.Y != y || c.Hint.X != x ||
+			len(c.Hint.Data) != c.Hint.Len() {
 			return failure.Refuse(branch, "entry %d has a control net with a hint of [%d, %d, %d, %d], want [1, channels, %d, "+
-				"%d], or of a net [%d, ...]", i, c.Hint.B, c.Hint.C, c.Hint.Y, c.Hint.X, r.Latent.Y, r.Latent.X, r.Latent.B)
+				"%d], or of a net [%d, ...]", i, c.Hint.B, c.Hint.C, c.Hint.Y, c.Hint.X, y, x, r.Latent.B)
 		}
 	}
 	switch {
@@ -209,6 +217,10 @@ func (r *Request) fits(p plan.Plan) error {
 			if len(e.Control) > 0 && p.Parts() > 1 {
 				return plan.Refuse("shard", "is on, but an entry of %s has a control net or a model patch, whose weights are not "+
 					"kept in parts: use shard=off", b.Name)
+			}
+			if p.Pipe > 1 && slices.ContainsFunc(e.Control, func(c Control) bool { return c.Net.Spec.Follows }) {
+				return plan.Refuse("pipe", "is %d, but an entry of %s has a model patch that reads the model's first blocks on "+
+					"the whole picture, which later stages do not have: use ulysses=%d", p.Pipe, b.Name, p.Pipe)
 			}
 			if p.Pipe > 1 && entryArea(e) != (Area{}) {
 				return plan.Refuse("pipe", "is %d, but an entry of %s is limited to an area: use ulysses=%d",

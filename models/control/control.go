@@ -33,12 +33,15 @@ type Net struct {
 	// with must still be open. The result is a *Model, or a *Patch.
 	Load func(ops engine.Ops, held dit.Held) (dit.Model, error)
 	kind *family.Control
-	// Patch: it is layers behind every block, a dit.Patch; else a dit.Control.
+	// Patch: it is a patch on a model, not a control net on a conditioning.
 	Patch bool
 }
 
 // Masked reports whether the hint has a mask behind its latent.
 func (n *Net) Masked() bool { return n.Hint > n.Spec.Channels }
+
+// Fills reports whether the hint has the latent of a picture that is to be filled in behind its mask.
+func (n *Net) Fills() bool { return n.Hint > n.Spec.Channels+1 }
 
 // mode is the name of the rows for types.
 const mode = "controlnet_mode_embedder.weight"

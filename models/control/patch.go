@@ -30,7 +30,7 @@ type behind struct {
 // patchEps is that of both norms.
 const patchEps = 1e-6
 
-// IsPatch reports whether a set is layers behind the blocks of a model of one of all families.
+// IsPatch reports whether a set is a model patch for one of all families.
 func IsPatch(all []family.Family, set *weights.Set) bool { return patched(all, set) != nil }
 
 func patched(all []family.Family, set *weights.Set) *family.Family {
@@ -42,7 +42,7 @@ func patched(all []family.Family, set *weights.Set) *family.Family {
 	return nil
 }
 
-// OpenPatch describes the model patch that a set holds: a Net that loads as a dit.Patch.
+// OpenPatch describes the model patch that a set holds: a Net that loads as a dit.Patch, or as a dit.Follower.
 func OpenPatch(all []family.Family, set *weights.Set) (*Net, error) {
 	f := patched(all, set)
 	if f == nil {
@@ -54,6 +54,13 @@ func OpenPatch(all []family.Family, set *weights.Set) (*Net, error) {
 		}
 		return nil, fmt.Errorf("not a model patch that is supported: the file looks like %s (supported: %s)",
 			patchKind(all, set), strings.Join(known, ", "))
+	}
+	if f.Patch.Describe != nil {
+		d, hint, err := f.Patch.Describe(set)
+		if err != nil {
+			return nil, err
+		}
+		return &Net{Family: f.Name, Format: f.Patch.Latent, Hint: hint, Patch: true, Spec: d.Spec, Load: d.Load}, nil
 	}
 	token := f.Patch.PatchSize * f.Patch.PatchSize
 	n := &Net{

@@ -78,6 +78,8 @@ type Entry struct {
 	// References are latents that the picture refers to, in models that take them (Spec.References); entries of one call
 	// have as many, of equal sizes.
 	References []Reference
+	// Prefix is rows [rows, Width] in front of the embedded text, at its position (Spec.Prefix).
+	Prefix Array
 	// Method says where references sit, in ComfyUI's words ("index", "offset" ...); empty: the model's own.
 	Method string
 	// Biases are added to scores of attention, in models that take them (Spec.Biases); in order, none over another.
@@ -103,6 +105,18 @@ type Control interface {
 	Feeds(base *Spec) [][]int
 	// Output computes that of block k: out [B, li, E] for the image rows of s, times gate [1, E] f32.
 	Output(env Env, k int, s *State, out, gate engine.Tensor)
+}
+
+// Follower is a Control that reads the base model as it goes and has rotation and modulations from it. Its blocks run in
+// order, each right before the block of the base that it feeds, or that the next block feeds which feeds any. They see
+// the tokens of the picture alone, without those that fill a base up.
+type Follower interface {
+	Control
+	// Follow sets the state of the net up beside that of the base for the same rows.
+	Follow(s, base *State)
+	// Join lets block k take in the image rows of the base as they are before it runs. rows, which every rank of a tensor
+	// group calls or none, gives those of s, [B, li, E], in memory that Join releases.
+	Join(env Env, k int, s *State, rows func() engine.Tensor)
 }
 
 // Patch is layers that change the image rows of a base model behind its blocks, each row by itself, as a hint says. Of
@@ -156,6 +170,8 @@ type Spec struct {
 	References bool
 	// Frames: the network takes latents of several frames (layers), whose tokens follow one another.
 	Frames bool
+	// Prefix: the network takes rows in front of its text that it does not embed (Entry.Prefix).
+	Prefix bool
 	// NeedsMethod: references of an entry that says no method are left out.
 	NeedsMethod bool
 	// Biases: ComfyUI's network takes a bias on attention (Entry.Biases); its text tokens are the rows of Context.
@@ -167,6 +183,8 @@ type Spec struct {
 	Tables bool
 	// Concat is how many channels the network reads behind those of the latent (Entry.Concat); 0: none.
 	Concat int
+	// Follows: of a control net that is a Follower.
+	Follows bool
 	// OneModulation: Modulate makes the modulations of all blocks, one for all double blocks and one for all single ones.
 	OneModulation bool
 	// VectorDim is the columns of the vector that modulations of sandwich blocks are made of; others have E.
@@ -284,12 +302,22 @@ func (s *Spec) FrameTokens(t, y, x int) Grid {
 	return g
 }
 
+// HintSize returns rows and columns of what a control net is shown for a latent: a Follower's are those of whole tokens.
+func (s *Spec) HintSize(y, x int) (int, int) {
+	if g := s.Tokens(y, x); s.Follows {
+		return g.Y * s.PatchSize, g.X * s.PatchSize
+	}
+	return y, x
+}
+
 // TextTokens returns the number of text tokens that n rows of Entry.Context are in the joint sequence.
 func (s *Spec) TextTokens(n int) int { return s.Registers + n + s.pads(n) }
 
 // JointTokens returns the number of tokens in front of the picture's in the joint sequence of an entry: those of its
-// text and of its references.
-func (s *Spec) JointTokens(e *Entry) int { return s.TextTokens(e.Context.Rows) + s.ReferenceTokens(e) }
+// prefix, of its text and of its references.
+func (s *Spec) JointTokens(e *Entry) int {
+	return e.Prefix.Rows + s.TextTokens(e.Context.Rows) + s.ReferenceTokens(e)
+}
 
 // TappedTokens is how many tokens are brought together from their taps at once: each is a sequence of its own, so that
 // the memory of a long prompt is that of a short one.

@@ -113,4 +113,6 @@ type Patch struct {
 	// Latent is the format of their hints, PatchSize what a token of one covers.
 	Latent    latent.Format
 	PatchSize int
+	// Describe describes a file that holds a dit.Follower instead, with the channels of its hint; nil: none does.
+	Describe func(set *weights.Set) (d *Diffusion, hint int, err error)
 }

@@ -96,7 +96,7 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 		TakesGuidance: c.Guidance, Rotates: true, Biases: true, MLPRatio: float64(c.MLPHidden) / float64(c.Hidden),
 	}
 	// A reference lacks the channels of a mask or a second picture.
-	s.Concat, s.References = c.Concat, c.Concat == 0 && c.Distilled == 0
+	s.Concat, s.References, s.Prefix = c.Concat, c.Concat == 0 && c.Distilled == 0, c.Distilled == 0
 	for range c.Depth {
 		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Double, Skip: -1, Attends: 1, Cuts: true})
 	}

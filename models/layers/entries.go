@@ -39,6 +39,11 @@ func CheckEntries(spec *dit.Spec, entries []dit.Entry) error {
 				return fmt.Errorf("%s: entry %d: length of %s is %d, want 0..%d", spec.Family, i, c.field, c.n, c.got.Rows)
 			}
 		}
+		if n := e.Prefix.Rows; n != entries[0].Prefix.Rows || len(e.Prefix.Data) != n*e.Prefix.Cols ||
+			n > 0 && (!spec.Prefix || e.Prefix.Cols != spec.Width) {
+			return fmt.Errorf("%s: entry %d: a prefix of [%d, %d] in front of the text, which the network does not take, or "+
+				"another than that of the other entries", spec.Family, i, n, e.Prefix.Cols)
+		}
 		if len(e.References) != len(entries[0].References) {
 			return wrong("references: it", "of them, but entries of one call are alike", len(e.References),
 				len(entries[0].References))

@@ -52,7 +52,7 @@ func Place(spec *dit.Spec, e *dit.Entry, g dit.Grid, method string, step int) (o
 // the picture.
 func Positions(spec *dit.Spec, e *dit.Entry, g dit.Grid, method string, step int, text func(int) [4]int) [][4]int {
 	var out [][4]int
-	for k := range e.Context.Rows {
+	for k := range e.Prefix.Rows + e.Context.Rows {
 		out = append(out, text(k))
 	}
 	for _, l := range Place(spec, e, g, method, step) {
@@ -63,20 +63,25 @@ func Positions(spec *dit.Spec, e *dit.Entry, g dit.Grid, method string, step int
 	return out
 }
 
-// EmbedJoint embeds the text of p's entries and behind it their references, with the weights of text and of latents:
-// p.Text [n, p.Lt, E] in the arena. before makes what is projected of the contexts [n, Lt, C]; nil: nothing changes.
+// EmbedJoint copies the prefix of p's entries, embeds their text and behind it their references, with the weights of
+// text and of latents: p.Text [n, p.Lt, E] in the arena. before makes what is projected of the contexts [n, Lt, C];
+// nil: nothing changes.
 func EmbedJoint(env dit.Env, spec *dit.Spec, p *dit.Prepared, text, image *engine.Weight,
 	before func(engine.Tensor) engine.Tensor,
 ) {
-	own := p.Entries[0].Context.Rows
+	prefix, own := p.Entries[0].Prefix.Rows, p.Entries[0].Prefix.Rows+p.Entries[0].Context.Rows
 	p.Text = env.Arena.Alloc(env.DType, p.N, p.Lt, spec.Width)
 	mark := env.Arena.Mark()
-	if own > 0 {
+	if prefix > 0 {
+		env.Ops.Copy(p.Text.Slice(1, 0, prefix), Contexts(env, p.Entries, func(e dit.Entry) dit.Array { return e.Prefix }))
+		env.Arena.Release(mark)
+	}
+	if own > prefix {
 		context := Contexts(env, p.Entries, func(e dit.Entry) dit.Array { return e.Context })
 		if before != nil {
 			context = before(context)
 		}
-		Project(env, p.Text.Slice(1, 0, own), context, text)
+		Project(env, p.Text.Slice(1, prefix, own), context, text)
 		env.Arena.Release(mark)
 	}
 	if p.Lt > own {

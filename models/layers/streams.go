@@ -87,7 +87,7 @@ func OwnText(s *dit.State, r dit.Rows) int {
 	if len(s.P.Entries[0].References) == 0 {
 		return r.Text.Len()
 	}
-	return max(0, min(s.P.Entries[0].Context.Rows, r.Text.End)-r.Text.Start)
+	return max(0, min(s.P.Entries[0].Prefix.Rows+s.P.Entries[0].Context.Rows, r.Text.End)-r.Text.Start)
 }
 
 // Norm writes the normalised rows of X to H; chunk of the modulation and the one behind it are shift and scale.

@@ -147,6 +147,15 @@ type net struct {
 // Close gives the net back.
 func (m *net) Close() { m.free() }
 
+// follower is a dit.Follower that may be shared.
+type follower struct {
+	dit.Follower
+	free func()
+}
+
+// Close gives the net back.
+func (f *follower) Close() { f.free() }
+
 // patch is a dit.Patch that may be shared.
 type patch struct {
 	dit.Patch
@@ -171,6 +180,9 @@ func (l *Loader) Load(ops engine.Ops, m Model, held dit.Held) (dit.Model, error)
 		func() (dit.Model, error) { return load(ops, m.File, held, changes) })
 	if err != nil {
 		return nil, err
+	}
+	if f, ok := base.(dit.Follower); ok {
+		return &follower{f, release}, nil
 	}
 	if c, ok := base.(dit.Control); ok {
 		return &net{c, release}, nil

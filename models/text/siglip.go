@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 
 	"patchbay/engine"
 	"patchbay/models/weights"
@@ -84,11 +85,12 @@ func CheckSigLIP(set *weights.Set) error {
 // Rows returns how many rows See gives, and their width.
 func (m *SigLIP) Rows() (rows, width int) { return m.side * m.side, m.weights.Position.Dim(1) }
 
-// See returns the last states [L, E] of a picture: pixels [3, Size, Size] of -1..1. Errors: another number of values,
-// Check's error, device errors, not enough memory.
-func (m *SigLIP) See(env Env, pixels []float32) ([]float32, error) {
+// See returns the last states [L, E] of a picture, and those behind the layers Deep, one after the other, nil where
+// there are fewer: pixels [3, Size, Size] of -1..1. Errors: another number of values, Check's error, device errors, not
+// enough memory.
+func (m *SigLIP) See(env Env, pixels []float32) (last, deep []float32, err error) {
 	if len(pixels) != 3*m.Size*m.Size {
-		return nil, fmt.Errorf("siglip: %d values for a picture of %d x %d", len(pixels), m.Size, m.Size)
+		return nil, nil, fmt.Errorf("siglip: %d values for a picture of %d x %d", len(pixels), m.Size, m.Size)
 	}
 	l, e := m.Rows()
 	memory := func(a *engine.Arena) (w work, in engine.Tensor) {
@@ -100,7 +102,7 @@ func (m *SigLIP) See(env Env, pixels []float32) ([]float32, error) {
 	if env.Arena == nil {
 		arena, free, err := network{name: "siglip"}.arena(env, measured(func(a *engine.Arena) { memory(a) }))
 		if err != nil {
-			return nil, fmt.Errorf("siglip: activations: %w", err)
+			return nil, nil, fmt.Errorf("siglip: activations: %w", err)
 		}
 		defer free()
 		env.Arena = arena
@@ -111,15 +113,22 @@ func (m *SigLIP) See(env Env, pixels []float32) ([]float32, error) {
 	ops.Upload(in, m.patches(pixels))
 	ops.Copy(w.x, m.weights.Position.Unsqueeze(0))
 	ops.Linear(w.x, in, m.weights.Patch, engine.Epilogue{Residual: w.x})
-	for _, layer := range m.weights.Layer {
+	for i, layer := range m.weights.Layer {
 		if err := env.step(); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		layer.run(ops, w, m.heads, siglipEps, engine.GELUTanh, false)
+		if n := len(m.weights.Layer); n >= -Deep()[0] && slices.Contains(Deep(), i-n) {
+			states := make([]float32, l*e)
+			if err := ops.Download(states, w.x).Wait(); err != nil {
+				return nil, nil, err
+			}
+			deep = append(deep, states...)
+		}
 	}
 	ops.LayerNorm(w.x, w.x, m.weights.Final.Weight, m.weights.Final.Bias, siglipEps)
-	out := make([]float32, l*e)
-	return out, env.Ops.Download(out, w.x).Wait()
+	last = make([]float32, l*e)
+	return last, deep, env.Ops.Download(last, w.x).Wait()
 }
 
 // patches orders pixels by patch: [L, 3*P*P], pixels behind the last whole patch are left out.

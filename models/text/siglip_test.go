@@ -30,7 +30,7 @@ func TestSigLIPAndReduxMatchComfyUI(t *testing.T) {
 		}
 		defer eyes.Close()
 		for _, key := range []string{"siglip-a/44x44", "siglip-a/31x90-none", "siglip-a/20x30"} {
-			got, err := eyes.See(env(t, ops), values(t, f, key+"#pixels"))
+			got, _, err := eyes.See(env(t, ops), values(t, f, key+"#pixels"))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -21,9 +21,9 @@ func Family() family.Family {
 		Forms:  []family.Form{{Has: keyPlain, Lacks: []string{"dec_net.cond_embed.weight"}}}, // in pixel space
 		Detect: Detect,
 		Text:   prompts(),
-		Patch: &family.Patch{Refused: map[string]string{
-			"control_all_x_embedder.2-1.weight": "a Fun control net for Z-Image, which has attention of its own",
-		}},
+		Patch: &family.Patch{
+			Kinds: "Fun", Form: family.Form{Has: funHint + ".weight"}, Latent: latent.FLUX(), Describe: describeFun,
+		},
 		// Adapters come with or without the prefix of diffusers.
 		Names: weights.Names{Diffusers: diffusers(), Original: diffusers()},
 		Releases: []family.Release{{Name: "z-image-turbo", Steps: 9, Text: 96, Entries: 1, Config: Config{
@@ -67,13 +67,19 @@ func prompts() family.Text {
 func diffusers() []weights.Alias {
 	var list []weights.Alias
 	for _, l := range []string{"layers.*.attention.", "noise_refiner.*.attention.", "context_refiner.*.attention."} {
-		list = append(list,
-			weights.Alias{File: l + "to_q", Own: l + "qkv", Rows: weights.Square(0)},
-			weights.Alias{File: l + "to_k", Own: l + "qkv", Rows: func(n, k int) (int, int) { return k, (n + k) / 2 }},
-			weights.Alias{File: l + "to_v", Own: l + "qkv", Rows: func(n, k int) (int, int) { return (n + k) / 2, n }},
-			weights.Alias{File: l + "to_out.0", Own: l + "out"})
+		list = append(list, apart(l)...)
 	}
 	return list
+}
+
+// apart are the names of an attention whose queries, keys and values are apart.
+func apart(l string) []weights.Alias {
+	return []weights.Alias{
+		{File: l + "to_q", Own: l + "qkv", Rows: weights.Square(0)},
+		{File: l + "to_k", Own: l + "qkv", Rows: func(n, k int) (int, int) { return k, (n + k) / 2 }},
+		{File: l + "to_v", Own: l + "qkv", Rows: func(n, k int) (int, int) { return (n + k) / 2, n }},
+		{File: l + "to_out.0", Own: l + "out"},
+	}
 }
 
 // Describe describes the model. The text's own blocks count as embedding.

@@ -114,9 +114,14 @@ func (m *Model) ModulateBlock(env dit.Env, out *dit.Modulation, i int) {
 	if !m.Held.Has(i) {
 		return
 	}
-	s, n, e := out.Vector.Dim(0), out.Vector.Dim(1), m.cfg.Hidden
+	m.block(i).modulate(env, out, i)
+}
+
+// modulate computes the modulation of a block, which is block i.
+func (m *modulated) modulate(env dit.Env, out *dit.Modulation, i int) {
+	s, n, e := out.Vector.Dim(0), out.Vector.Dim(1), m.mod().N()/4
 	out.Image[i] = env.Arena.Alloc(engine.F32, s, n, 4*e)
-	env.Ops.Linear(out.Image[i], out.Vector, m.block(i).mod(), engine.Epilogue{})
+	env.Ops.Linear(out.Image[i], out.Vector, m.mod(), engine.Epilogue{})
 	layers.Tanh(env, out.Image[i].Slice(2, e, 2*e))
 	layers.Tanh(env, out.Image[i].Slice(2, 3*e, 4*e))
 }

@@ -157,25 +157,58 @@ func hide(ctl *value.Control, mask *picture.Mask) error {
 // hints encodes hints of control nets: resized to the latent's pixels and cropped in the middle. Masks become values of
 // the latent in the same way.
 func hints(c *graph.Call) value.HintFunc {
-	return func(ctl *value.Control, n, y, x int) (hint parallel.Latent, masks []float32, err error) {
-		method, maskMethod, crop := resample.NearestExact, resample.NearestExact, resample.CropCenter
-		if ctl.Net.Patch { // whose masks are not cropped
-			method, maskMethod, crop = resample.Area, resample.Bilinear, resample.CropDisabled
+	return func(ctl *value.Control, n, y, x int) (hint value.Hint, err error) {
+		method, masks, crop := resample.NearestExact, resample.NearestExact, resample.CropCenter
+		switch {
+		case ctl.Net.Fills():
+			method, masks = resample.Area, resample.Nearest
+		case ctl.Net.Patch: // whose masks are not cropped
+			method, masks, crop = resample.Area, resample.Bilinear, resample.CropDisabled
 		}
-		some := *ctl.Image
-		some.B, some.Data = n, some.Data[:n*some.Y*some.X*some.C]
-		im, err := resizedImage(&some, 8*x, 8*y, string(method), string(resample.CropCenter), "image")
-		if err != nil {
-			return hint, nil, err
+		some := ctl.Image
+		if some != nil {
+			some = &picture.Image{B: n, Y: some.Y, X: some.X, C: some.C, Data: some.Data[:n*some.Y*some.X*some.C]}
 		}
 		if ctl.Mask != nil {
-			small, err := resizedImage(ctl.Mask, x, y, string(maskMethod), string(crop), "mask")
+			small, err := resizedImage(ctl.Mask, x, y, string(masks), string(crop), "mask")
 			if err != nil {
-				return hint, nil, err
+				return hint, err
 			}
-			masks = small.Data
+			hint.Mask = small.Data
 		}
-		hint, err = encodeImage(c, ctl.VAE, im)
-		return hint, masks, err
+		if hint.Latent, err = encodeHint(c, ctl, some, nil, y, x, method); err != nil || !ctl.Net.Fills() {
+			return hint, err
+		}
+		if hint.Mask == nil {
+			hint.Mask = make([]float32, y*x)
+		}
+		hint.Fill, err = encodeHint(c, ctl, ctl.Fill, ctl.Mask, y, x, method)
+		return hint, err
 	}
+}
+
+// encodeHint encodes a picture, gray where there is none, at the size of a latent. Where a mask says that it is not
+// kept, it is gray too.
+func encodeHint(
+	c *graph.Call, ctl *value.Control, im, keep *picture.Image, y, x int, method resample.Method,
+) (parallel.Latent, error) {
+	y, x = 8*y, 8*x
+	if im == nil {
+		im = &picture.Image{B: 1, Y: y, X: x, C: 3, Data: slices.Repeat([]float32{0.5}, 3*y*x)}
+	}
+	im, err := resizedImage(im, x, y, string(method), string(resample.CropCenter), "image")
+	if err != nil {
+		return parallel.Latent{}, err
+	}
+	if keep != nil {
+		keep, err = resizedImage(keep, x, y, string(resample.Bilinear), string(resample.CropCenter), "mask")
+		if err != nil {
+			return parallel.Latent{}, err
+		}
+		im = &picture.Image{B: im.B, Y: y, X: x, C: im.C, Data: slices.Clone(im.Data)}
+		for i, v := range im.Data {
+			im.Data[i] = (v-0.5)*float32(math.RoundToEven(float64(keep.Data[i/im.C]))) + 0.5
+		}
+	}
+	return encodeImage(c, ctl.VAE, im)
 }

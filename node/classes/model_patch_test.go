@@ -19,12 +19,14 @@ import (
 
 // patchNodes is a run through ModelPatchLoader and the node that puts the patch on a model.
 type patchNodes struct {
+	Node     string // empty: QwenImageDiffsynthControlnet
 	Patch    string
 	Seed     int64
 	Steps    int64
 	CFG      float64
 	Strength float64
 	Image    []int
+	Inpaint  []int `json:"inpaint_image"`
 	Mask     []int
 	VAE      string `json:"vae"`
 	Context  []int
@@ -50,9 +52,6 @@ func (r *patchNodes) run(t *testing.T, eng *parallel.Engine, root, name string) 
 	values := map[string]given{
 		"TheModel":  {"MODEL", m},
 		"ThePrompt": {"CONDITIONING", text("positive")}, "TheOther": {"CONDITIONING", text("negative")},
-		"TheImage": {"IMAGE", &picture.Image{
-			B: r.Image[0], Y: r.Image[1], X: r.Image[2], C: 3, Data: shown("image", r.Image, 3),
-		}},
 		"TheLatent": {"LATENT", &value.Latent{
 			Samples: parallel.NewLatent(1, r.Shape[1], r.Shape[len(r.Shape)-2], r.Shape[len(r.Shape)-1]),
 		}},
@@ -60,7 +59,18 @@ func (r *patchNodes) run(t *testing.T, eng *parallel.Engine, root, name string) 
 	g := newGraph()
 	list := []any{
 		"model", g.add("TheModel"), "model_patch", g.add("ModelPatchLoader", "name", r.Patch+".safetensors"),
-		"vae", g.add("VAELoader", "vae_name", r.VAE+".safetensors"), "image", g.add("TheImage"), "strength", r.Strength,
+		"vae", g.add("VAELoader", "vae_name", r.VAE+".safetensors"), "strength", r.Strength,
+	}
+	for name, shape := range map[string][]int{"image": r.Image, "inpaint_image": r.Inpaint} {
+		if shape != nil {
+			values["The"+name] = given{"IMAGE", &picture.Image{
+				B: shape[0], Y: shape[1], X: shape[2], C: 3, Data: shown(name, shape, 3),
+			}}
+			list = append(list, name, g.add("The"+name))
+		}
+	}
+	if r.Node == "" {
+		r.Node = "QwenImageDiffsynthControlnet"
 	}
 	if r.Mask != nil {
 		values["TheMask"] = given{"MASK", &picture.Mask{
@@ -74,7 +84,7 @@ func (r *patchNodes) run(t *testing.T, eng *parallel.Engine, root, name string) 
 	})
 	check(t, err)
 	defer runner.Close()
-	g.add("Keep", "latent", g.add("KSampler", "model", g.add("QwenImageDiffsynthControlnet", list...),
+	g.add("Keep", "latent", g.add("KSampler", "model", g.add(r.Node, list...),
 		"positive", g.add("ThePrompt"), "negative", g.add("TheOther"), "latent_image", g.add("TheLatent"), "steps", r.Steps,
 		"cfg", r.CFG, "sampler_name", "euler", "scheduler", "simple", "seed", r.Seed, "denoise", 1.0), "as", "output")
 	if _, err := runner.Run(t.Context(), graph.Job{ID: "patch", Workflow: g.workflow(t)}, nil); err != nil {
@@ -87,14 +97,23 @@ func (r *patchNodes) run(t *testing.T, eng *parallel.Engine, root, name string) 
 func patchFolder(t *testing.T) string {
 	t.Helper()
 	root := t.TempDir()
-	for _, name := range []string{"diffsynth-a", "diffsynth-inpaint-a", "cn-qwen-a", "vae-kl"} {
+	for _, name := range []string{
+		"diffsynth-a", "diffsynth-inpaint-a", "cn-qwen-a", "vae-kl", "fun-a", "fun-union-a", "fun-broken-a",
+	} {
 		writeGolden(t, name, filepath.Join(root, "model_patches", name+".safetensors"))
 	}
-	_, config, err := goldenweights.Set("wanvae-a")
-	check(t, err)
-	writeGoldenWith(t, "wanvae-a", filepath.Join(root, "vae", "wanvae-a.safetensors"),
-		map[string]string{"config": string(config)})
+	for _, name := range []string{"wanvae-a", "vae-flux"} {
+		_, config, err := goldenweights.Set(name)
+		check(t, err)
+		writeGoldenWith(t, name, filepath.Join(root, "vae", name+".safetensors"), map[string]string{"config": string(config)})
+	}
 	return root
+}
+
+// fun makes it a run of Z-Image.
+func (r *patchNodes) fun(patch string, image, inpaint []int) {
+	r.Node, r.model, r.VAE = "ZImageFunControlnet", "zimage-a", "vae-flux"
+	r.Patch, r.Image, r.Inpaint = patch, image, inpaint
 }
 
 // TestModelPatchesThroughNodes compares runs with ComfyUI 0.33.0's own nodes, whose hint is a picture of another size
@@ -110,13 +129,16 @@ func TestModelPatchesThroughNodes(t *testing.T) {
 		}
 		compared++
 		got, err := r.run(t, eng, root, name)
-		check(t, err)
-		if rel := relative(got, tensorOf(t, "modern33/patches.safetensors", name)); !(rel <= 1e-4) {
-			t.Errorf("%s: relative difference to ComfyUI %.3g, bound 1e-4", name, rel)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		rel := relative(got, tensorOf(t, "modern33/patches.safetensors", name))
+		if !(rel <= 1e-5) {
+			t.Errorf("%s: relative difference to ComfyUI %.3g, bound 1e-5", name, rel)
 		}
 	}
-	if compared < 2 {
-		t.Errorf("%d runs compared, want at least 2", compared)
+	if compared < 7 {
+		t.Errorf("%d runs compared, want at least 7", compared)
 	}
 }
 
@@ -134,8 +156,19 @@ func TestModelPatchesAreRefusedByName(t *testing.T) {
 		"a control net": {
 			func(r *patchNodes) { r.Patch = "cn-qwen-a" }, "name", "looks like a control net: load it with ControlNetLoader",
 		},
-		"an autoencoder": {func(r *patchNodes) { r.Patch = "vae-kl" }, "name", "(supported: qwenimage (DiffSynth)"},
-		"two pictures":   {func(r *patchNodes) { r.Image[0] = 2 }, "image", "2 pictures, a patch takes one"},
+		"an autoencoder": {
+			func(r *patchNodes) { r.Patch = "vae-kl" }, "name", "(supported: zimage (Fun), qwenimage (DiffSynth)",
+		},
+		"two pictures": {func(r *patchNodes) { r.Image[0] = 2 }, "image", "2 pictures, a patch takes one"},
+		"no picture": {
+			func(r *patchNodes) { r.fun("fun-union-a", nil, nil) }, "image", "image: none is connected, and fun-union-a",
+		},
+		"nothing to follow": {
+			func(r *patchNodes) { r.fun("fun-a", nil, []int{1, 8, 8}) }, "image", "fun-a.safetensors fills in no inpaint_image",
+		},
+		"two pictures to fill in": {
+			func(r *patchNodes) { r.fun("fun-union-a", nil, []int{2, 8, 8}) }, "inpaint_image", "inpaint_image: 2 pictures",
+		},
 		"two masks": {
 			func(r *patchNodes) { r.Patch, r.Mask = "diffsynth-inpaint-a", []int{2, 4, 4} }, "mask", "2 masks",
 		},

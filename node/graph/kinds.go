@@ -30,11 +30,11 @@ func sizeOf(v any) int64 {
 		}
 		return n
 	case value.Seen:
-		return small + 4*int64(len(x.Data))
+		return small + 4*int64(len(x.Data)+len(x.Deep))
 	case *value.Model:
-		n := int64(small)
+		n := small + 4*int64(len(x.Prefix.Data))
 		for _, p := range x.Patches {
-			n += 4 * int64(len(p.Image.Data))
+			n += p.Bytes()
 		}
 		return n
 	case value.Sigmas:

@@ -2,12 +2,14 @@ package value
 
 import (
 	"fmt"
+	"math"
 	"slices"
 
 	"patchbay/models"
 	"patchbay/models/control"
 	"patchbay/models/dit"
 	"patchbay/models/source"
+	"patchbay/models/text"
 	"patchbay/models/weights"
 	"patchbay/node/fault"
 	"patchbay/node/files"
@@ -33,16 +35,25 @@ func OpenControlNet(name string, f files.Checkpoint, open *weights.File, set *we
 	return &ControlNet{Name: name, Net: n, file: f.File}, nil
 }
 
-// ModelPatch is a MODEL_PATCH: layers behind the blocks of a model that have been described but not loaded.
-type ModelPatch struct{ ControlNet }
+// ModelPatch is a MODEL_PATCH: layers for the blocks of a model that have been described but not loaded, or a network
+// that makes rows of a text of what a picture encoder sees, which has no Net.
+type ModelPatch struct {
+	ControlNet
+	features *lazy
+	sizes    text.FeatureSizes
+}
 
 // OpenModelPatch describes the model patch of a file from its header.
 func OpenModelPatch(name string, f files.Checkpoint, set *weights.Set) (*ModelPatch, error) {
+	if s, ok := text.FeaturesIn(set); ok {
+		own := lazy{name, &files.Opener{Checkpoint: f}}
+		return &ModelPatch{ControlNet: ControlNet{Name: name, file: f.File}, features: &own, sizes: s}, nil
+	}
 	n, err := models.OpenPatch(set)
 	if err != nil {
 		return nil, err
 	}
-	return &ModelPatch{ControlNet{Name: name, Net: n, file: f.File}}, nil
+	return &ModelPatch{ControlNet: ControlNet{Name: name, Net: n, file: f.File}}, nil
 }
 
 // Fits refuses a patch that is not for a model.
@@ -55,39 +66,54 @@ func (p *ModelPatch) Fits(m *Model) error {
 
 // Control is a control net on a conditioning, or a patch on a model.
 type Control struct {
-	Net        *ControlNet
-	Image      *picture.Image // the hint; several go to the pictures of a latent in turn
-	VAE        *VAE           // that encodes it; nil: none was given
-	Mask       *picture.Image // of one channel, 1 where the hint is kept, as Image for pictures; nil: everywhere
+	Net *ControlNet
+	// Image is the hint; several go to the pictures of a latent in turn. nil: gray, of a patch that fills in.
+	Image *picture.Image
+	Fill  *picture.Image // what is to be filled in, of a patch that does; nil: gray
+	VAE   *VAE           // that encodes it; nil: none was given
+	// Mask is of one channel, 1 where the hint, or what is filled in, is kept, as Image for pictures; nil: everywhere.
+	Mask       *picture.Image
 	Strength   float32
 	Start, End float64 // part of the run where it works, 0..1 of the timesteps
 }
 
-// HintFunc encodes the first n pictures of the hint of a control net at the size of a latent, in the VAE's space, and
-// brings its masks to that size, [masks, y, x]; nil where it has none.
-type HintFunc func(c *Control, n, y, x int) (hint parallel.Latent, masks []float32, err error)
+// Bytes is the memory of its pictures.
+func (c *Control) Bytes() (n int64) {
+	for _, im := range []*picture.Image{c.Image, c.Fill, c.Mask} {
+		if im != nil {
+			n += 4 * int64(len(im.Data))
+		}
+	}
+	return n
+}
+
+// Hint is what a control net is shown, in the VAE's space: the hint, what is to be filled in, of the same size, where
+// the net fills in, and the masks [masks, y, x], nil where it has none.
+type Hint struct {
+	parallel.Latent
+	Fill parallel.Latent
+	Mask []float32
+}
+
+// HintFunc encodes the first n pictures of the hint of a control net at the size of a latent.
+type HintFunc func(c *Control, n, y, x int) (Hint, error)
 
 // once has each hint encoded once, whatever entries have it; all of them are for one latent.
 func once(encode HintFunc) HintFunc {
 	if encode == nil {
 		return nil
 	}
-	type encoded struct {
-		hint  parallel.Latent
-		masks []float32
-	}
-	done := map[*Control]encoded{}
-	return func(ctl *Control, n, y, x int) (hint parallel.Latent, masks []float32, err error) {
-		e, ok := done[ctl]
+	done := map[*Control]Hint{}
+	return func(ctl *Control, n, y, x int) (hint Hint, err error) {
+		hint, ok := done[ctl]
 		if !ok {
-			if e.hint, e.masks, err = encode(ctl, n, y, x); err != nil {
-				return hint, nil, err
+			if hint, err = encode(ctl, n, y, x); err != nil {
+				return hint, err
 			}
-			done[ctl] = e
+			done[ctl] = hint
 		}
-		hint = e.hint
-		hint.Data = slices.Clone(hint.Data) // its callers change it
-		return hint, e.masks, nil
+		hint.Data, hint.Fill.Data = slices.Clone(hint.Data), slices.Clone(hint.Fill.Data) // its callers change it
+		return hint, nil
 	}
 }
 
@@ -135,32 +161,39 @@ func (m *Model) controls(c *Cond, branch string, l parallel.Latent, encode HintF
 				n.Spec.Width, m.Spec.Family, m.Spec.Width)
 		case ctl.VAE == nil:
 			return nil, refused(fault.CodeBadInput, "it needs a VAE: connect the input vae of the node that applies it")
-		case ctl.VAE.Frames && ctl.Image.B > oneFrame:
+		case ctl.Net.Patch && ctl.Image != nil && ctl.Image.B != 1:
+			return nil, refused(fault.CodeBadInput, "the hint is %d pictures, one is taken", ctl.Image.B)
+		case ctl.VAE.Frames && ctl.Image != nil && ctl.Image.B > oneFrame:
 			return nil, refused(fault.CodeBadInput, "the hint is %d pictures, which its VAE reads as a video: give one",
 				ctl.Image.B)
 		case encode == nil:
 			return nil, refused(fault.CodeBadInput, "hints are not for this sampling node")
 		}
-		pictures := min(ctl.Image.B, l.B)
-		if ctl.VAE.Frames {
-			pictures = 1
+		pictures := 1
+		if ctl.Image != nil && !ctl.VAE.Frames {
+			pictures = min(ctl.Image.B, l.B)
 		}
-		hint, masks, err := encode(ctl, pictures, l.Y, l.X)
+		y, x := n.Spec.HintSize(l.Y, l.X)
+		hint, err := encode(ctl, pictures, y, x)
 		if err != nil {
 			return nil, err
 		}
-		if hint.C != m.Format.Channels || hint.Y != l.Y || hint.X != l.X {
+		if hint.C != m.Format.Channels || hint.Y != y || hint.X != x {
 			return nil, refused(fault.CodeWrongFamily, "the VAE makes %d channels of %d x %d of the hint, the latent has %d of "+
-				"%d x %d: load the VAE of the model", hint.C, hint.Y, hint.X, l.C, l.Y, l.X)
+				"%d x %d: load the VAE of the model", hint.C, hint.Y, hint.X, l.C, y, x)
 		}
-		n.Format.ToModel(hint.Data, hint.Y*hint.X)
-		if n.Masked() && masks == nil {
-			masks = slices.Repeat([]float32{1}, hint.Y*hint.X)
+		n.Format.ToModel(hint.Data, y*x)
+		if n.Masked() && hint.Mask == nil {
+			hint.Mask = slices.Repeat([]float32{1}, y*x)
 		}
 		if pictures > 1 || n.Masked() {
-			hint = n.spread(hint, masks, l.B)
+			hint.Latent = n.spread(hint.Latent, hint.Mask, l.B)
 		}
-		made := n.control(hint, ctl.Strength)
+		if n.Fills() {
+			n.Format.ToModel(hint.Fill.Data, y*x)
+			hint.Data = append(hint.Data, hint.Fill.Data...)
+		}
+		made := n.control(hint.Latent, ctl.Strength)
 		made.SigmaStart = float32(m.Sampling.PercentToSigma(ctl.Start))
 		made.SigmaEnd = float32(m.Sampling.PercentToSigma(ctl.End))
 		out = append(out, made)
@@ -181,21 +214,24 @@ func (n *ControlNet) Forecast(w *forecast.Workload) (forecast.Net, error) {
 // fits refuses a net that is not for a model.
 func (n *ControlNet) fits(base *dit.Spec) error {
 	switch {
+	case n.Net == nil:
+		return fmt.Errorf("%s reads what a picture encoder sees: connect it to USOStyleReference", n.Name)
 	case n.Family != base.Family || n.Spec.Width != base.Width:
 		return fmt.Errorf("%s is for %s models of width %d, the model is %s of width %d", n.Name, n.Family, n.Spec.Width,
 			base.Family, base.Width)
-	case n.Patch && len(n.Spec.Blocks) < len(base.Blocks):
+	case n.Patch && !n.Spec.Follows && len(n.Spec.Blocks) < len(base.Blocks):
 		return fmt.Errorf("%s is for %d blocks, the model has %d", n.Name, len(n.Spec.Blocks), len(base.Blocks))
 	}
 	return nil
 }
 
-// control is the net on an entry of a request, with a hint in model space. What is no patch lacks the sigmas between
-// which it works.
+// control is the net on an entry of a request, with a hint in model space. It works always; what is no patch gets the
+// sigmas between which it does.
 func (n *ControlNet) control(hint parallel.Latent, strength float32) parallel.Control {
 	w := source.Weights{Model: source.Model{File: n.file}, Loader: &source.Loader{}}
 	return parallel.Control{
 		Net:   parallel.Model{Key: w.Key(), Spec: &n.Spec, Weights: w, WeightBytes: w.Bytes()},
-		Patch: n.Patch, Hint: hint, Mode: n.Type, Strength: strength,
+		Patch: n.Patch && !n.Spec.Follows, Hint: hint, Mode: n.Type, Strength: strength,
+		SigmaStart: math.MaxFloat32,
 	}
 }

@@ -152,7 +152,7 @@ func (m *Model) branch(b GuiderBranch, l parallel.Latent, noise *picture.Mask, h
 		if e.Control, err = m.controls(c, b.Name, l, hint); err != nil {
 			return out, err
 		}
-		e.Method = c.Method
+		e.Method, e.Prefix = c.Method, m.Prefix
 		if e.Concat, err = m.concat(c, b.Name, l, noise); err != nil {
 			return out, err
 		}

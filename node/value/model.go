@@ -28,6 +28,8 @@ type Model struct {
 	Norm *float32
 	// Patches are layers behind its blocks, in the order in which they were put there.
 	Patches []*Control
+	// Prefix is rows in front of the text of every entry.
+	Prefix dit.Array
 	// Cache is what EasyCache or LazyCache set; nil: every evaluation runs.
 	Cache   *parallel.Cache
 	Weights host.Weights // nil: those of the file

@@ -27,8 +27,12 @@ type Style struct {
 	In, Out int // widths of what it reads and of its rows
 }
 
-// Seen is a CLIP_VISION_OUTPUT: the last states of every picture, [rows of all pictures, width].
-type Seen dit.Array
+// Seen is a CLIP_VISION_OUTPUT: the last states of every picture, [rows of all pictures, width], and for each picture
+// those behind the layers text.Deep, nil where the encoder has fewer.
+type Seen struct {
+	Rows, Cols int
+	Data, Deep []float32
+}
 
 // lazy is a file with a small network.
 type lazy struct {
@@ -83,11 +87,11 @@ func (e *Eyes) See(u Use, im *picture.Image, crop bool) (out Seen, err error) {
 	}
 	err = on(u, &e.lazy, "clip_vision", open, func(net *text.SigLIP, env text.Env) error {
 		for b := range im.B {
-			states, err := net.See(env, eyeful(im, b, net.Size, crop))
+			states, deep, err := net.See(env, eyeful(im, b, net.Size, crop))
 			if err != nil {
 				return err
 			}
-			out.Data = append(out.Data, states...)
+			out.Data, out.Deep = append(out.Data, states...), append(out.Deep, deep...)
 		}
 		rows, width := net.Rows()
 		out.Rows, out.Cols = im.B*rows, width
@@ -135,6 +139,30 @@ func (s *Style) Rows(u Use, seen Seen) (out dit.Array, err error) {
 	err = on(u, &s.lazy, "style_model", open, func(net *text.Redux, env text.Env) (err error) {
 		out = dit.Array{Rows: seen.Rows, Cols: s.Out}
 		out.Data, err = net.Project(env, seen.Data)
+		return err
+	})
+	return out, err
+}
+
+// Rows turns the deep states of a picture into rows in front of a text.
+func (p *ModelPatch) Rows(u Use, seen Seen) (out dit.Array, err error) {
+	switch s := p.sizes; {
+	case p.features == nil:
+		return out, fault.At(fault.CodeWrongFamily, "model_patch", "model_patch: %s is layers for %s models: connect a "+
+			"feature projector", p.Name, p.Family)
+	case seen.Deep == nil:
+		return out, fault.At(fault.CodeBadInput, "clip_vision_output", "clip_vision_output: its encoder has fewer than %d "+
+			"layers: use sigclip_vision_patch14_384", -text.Deep()[0])
+	case seen.Rows != s.Tokens || seen.Cols != s.Width:
+		return out, fault.At(fault.CodeBadInput, "clip_vision_output", "clip_vision_output: %d rows of %d values, %s reads "+
+			"%d of %d: one picture, seen by sigclip_vision_patch14_384", seen.Rows, seen.Cols, p.Name, s.Tokens, s.Width)
+	}
+	open := func(l *parallel.Workspace, _ *weights.File, set *weights.Set) (*text.Features, error) {
+		return text.OpenFeatures(l.Ops, set)
+	}
+	err = on(u, p.features, "model_patch", open, func(net *text.Features, env text.Env) (err error) {
+		out = dit.Array{Rows: len(text.Deep()) * p.sizes.Rows, Cols: p.sizes.Out}
+		out.Data, err = net.Project(env, seen.Deep)
 		return err
 	})
 	return out, err

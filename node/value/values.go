@@ -74,10 +74,11 @@ func (c *Cond) Bytes() int64 {
 			n += len(m.Data)
 		}
 	}
+	bytes := 4 * int64(n)
 	for _, ctl := range c.Controls {
-		n += len(ctl.Image.Data)
+		bytes += ctl.Bytes()
 	}
-	return 4 * int64(n)
+	return bytes
 }
 
 // Sigmas are noise levels, falling, the last usually 0.

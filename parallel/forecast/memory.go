@@ -29,17 +29,24 @@ func (m Memory) Total() int64 {
 // Activations and Exchange are the peaks that a recording pass of the executor finds; of a folded pipeline those of
 // both lanes of a stage together.
 func MemoryByRank(w Workload, p plan.Plan, weightBytes float64, valueBytes int) []Memory {
+	out, _ := memoryByRank(w, p, weightBytes, valueBytes)
+	return out
+}
+
+// memoryByRank is MemoryByRank, with what of each session is there when all of it is prepared.
+func memoryByRank(w Workload, p plan.Plan, weightBytes float64, valueBytes int) (out []Memory, stays []int64) {
 	o := NewPartition(w, p)
-	out := make([]Memory, p.Ranks())
+	out, stays = make([]Memory, p.Ranks()), make([]int64, p.Ranks())
 	bytes := func(params int64) int64 { return int64(float64(params) * weightBytes) }
 	for r := range out {
 		c := o.mesh.At(r)
 		if t := o.twin(c); t != c {
-			out[r] = out[o.mesh.Rank(t)]
+			out[r], stays[r] = out[o.mesh.Rank(t)], stays[o.mesh.Rank(t)]
 			continue
 		}
 		o.own(c, func(k int) {
-			m := o.LaneMemory(c, k, valueBytes)
+			m, top := o.laneMemory(c, k, valueBytes)
+			stays[r] += top
 			out[r].Session += m.Session
 			out[r].Activations += m.Activations
 			out[r].Exchange += m.Exchange
@@ -54,7 +61,7 @@ func MemoryByRank(w Workload, p plan.Plan, weightBytes float64, valueBytes int) 
 			out[r].Weights = bytes(o.shardParams())
 		}
 	}
-	return out
+	return out, stays
 }
 
 // ends is the parameters outside the blocks.
@@ -68,7 +75,12 @@ func (o *Partition) ends() int64 {
 
 // LaneMemory is what lane k of rank c needs; Weights counts parameters.
 func (o *Partition) LaneMemory(c plan.Coord, k, valueBytes int) Memory {
-	var m Memory
+	m, _ := o.laneMemory(c, k, valueBytes)
+	return m
+}
+
+// laneMemory is LaneMemory, with what of the session stays.
+func (o *Partition) laneMemory(c plan.Coord, k, valueBytes int) (m Memory, stays int64) {
 	session, acts, comm := stack{value: valueBytes}, stack{value: valueBytes}, stack{value: valueBytes}
 	b, held := o.batch[c.Data].Len(), o.Lanes[k]
 	for i := range o.Text {
@@ -105,7 +117,7 @@ func (o *Partition) LaneMemory(c plan.Coord, k, valueBytes int) Memory {
 	for n := held.Start; n < held.End; n++ {
 		m.Weights += o.blockParams(n)
 	}
-	return m
+	return m, session.top
 }
 
 // evaluation adds one micro-step of lane k.
@@ -319,6 +331,7 @@ func (o *Partition) sessionEntry(s *stack, c plan.Coord, k, i, b int) (kv int64)
 // models its projection and what its own blocks need.
 func (o *Partition) textScratch(s *stack, i int) {
 	mark, e, own, lt := s.top, o.Spec.Width, o.each*o.Text[i], o.each*o.Sequence(i).Text
+	s.f32Scratch(o.each * o.Prefix * e)
 	s.f32(own * o.Spec.ContextDim)
 	if taps := o.Spec.Taps; taps > 0 && own > 0 {
 		w, some := o.Spec.ContextDim/taps, min(own, dit.TappedTokens)

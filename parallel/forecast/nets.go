@@ -33,15 +33,26 @@ func (w *Workload) beside(n *Net, p plan.Plan) (Workload, plan.Plan) {
 	return own, p
 }
 
-// addNets adds the memory of nets to that of all ranks: their weights, sessions with hints and outputs, and
-// activations, which lie above the rows of the model, where those of blocks lie later. All ranks get what one needs
-// most. Sessions are those of whole models, an output is counted for every block.
-func (s *Search) addNets(all []Memory, p plan.Plan) {
+// addNets adds the memory of nets to that of all ranks: their weights, sessions with hints and outputs, behind what
+// stays of the model's, and activations, which lie above the rows of the model, where those of blocks lie later. All
+// ranks get what one needs most. Sessions are those of whole models, an output is counted for every block.
+func (s *Search) addNets(all []Memory, stays []int64, p plan.Plan) {
 	d := s.Cluster.Device
+	keep := func(r int, taken stack) {
+		all[r].Session, stays[r] = max(all[r].Session, stays[r]+taken.peak), stays[r]+taken.top
+	}
 	for i := range s.Nets {
 		n := &s.Nets[i]
 		if n.Patch {
-			s.addPatch(all, n, p, d.ValueBytes)
+			taken := s.takenByPatch(n, p, d.ValueBytes)
+			for r := range all {
+				all[r].Weights += n.Bytes
+				keep(r, taken)
+			}
+			continue
+		}
+		if n.Spec.Follows {
+			s.addFollower(all, n, p, d.ValueBytes, keep)
 			continue
 		}
 		w, own := s.beside(n, p)
@@ -79,9 +90,48 @@ func (s *Search) addNets(all []Memory, p plan.Plan) {
 		}
 		for r := range all {
 			m := &all[r]
-			m.Weights, m.Session = m.Weights+weights, m.Session+most.Session
+			m.Weights += weights
+			keep(r, stack{top: most.Session, peak: most.Session})
 			m.Activations, m.Exchange = max(m.Activations, most.Activations), max(m.Exchange, most.Exchange)
 		}
+	}
+}
+
+// addFollower adds the memory of a net that follows the model: its weights, of which a tensor group shares the products
+// of attention and MLP, hints of the whole picture, one output an entry, and its rows, which stay below the scratch of
+// the model's blocks. That of its own is never more: blocks are like the model's, of some of its rows.
+func (s *Search) addFollower(all []Memory, n *Net, p plan.Plan, value int, keep func(rank int, taken stack)) {
+	w, own := s.beside(n, p)
+	o, base := NewPartition(w, own), NewPartition(s.Workload, p)
+	params := o.ends()
+	for k := range n.Spec.Blocks {
+		params += o.blockParams(k)
+	}
+	width, tokens := n.Spec.Width, w.Tokens()
+	for r := range all {
+		c, session, rows := o.mesh.At(r), stack{value: value}, stack{value: value}
+		each := func(visit func(entry int)) {
+			for i, entry := range n.Entries {
+				if o.cfgOf[i] == c.CFG {
+					visit(entry)
+				}
+			}
+		}
+		each(func(int) {
+			session.alloc(tokens * width)
+			session.f32Scratch(tokens*n.Hint, tokens*n.Hint, session.projected(tokens*width))
+		})
+		each(func(entry int) {
+			image := base.rows(plan.Micro{Whole: true}, entry)[c.SequenceRank(p)].Image
+			x := o.batch[c.Data].Len() * max(0, min(image.End, tokens)-image.Start) * width
+			rows.alloc(x)
+			session.f32(width)
+			session.alloc(x)
+		})
+		m := &all[r]
+		m.Weights += int64(float64(n.Bytes) * float64(params) / float64(max(n.Spec.Params, 1)))
+		m.Activations += rows.top
+		keep(r, session)
 	}
 }
 
@@ -94,6 +144,11 @@ func (s *Search) netSeconds(p plan.Plan) (sum float64) {
 			continue
 		}
 		sum += newCosts(NewPartition(s.beside(&s.Nets[i], p)), s.Cluster).bound()
+		if n := &s.Nets[i]; n.Spec.Follows { // and what their blocks say
+			rows := p.Items(s.Batch)[0].Len() * s.Tokens() / (p.Ulysses * p.Ring)
+			products := float64(s.patched(n, p) * len(n.Spec.Blocks) * rows)
+			sum += float64(max(s.Evaluations, 1)) * 2 * products * float64(n.Spec.Width*n.Spec.Width) / s.Cluster.Device.GEMM
+		}
 	}
 	return sum
 }
@@ -117,10 +172,9 @@ func (s *Search) simulate(p plan.Plan) (*Simulation, error) {
 	return sim, nil
 }
 
-// addPatch adds the memory of a patch to that of all ranks: its weights and, for each entry, the hint of the whole
-// picture, which is read in f32. Its activations are fewer than those of the block before it, which have been given
-// back.
-func (s *Search) addPatch(all []Memory, n *Net, p plan.Plan, value int) {
+// takenByPatch is the session of a patch: for each entry, the hint of the whole picture, which is read in f32. Its
+// activations are fewer than those of the block before it, which have been given back.
+func (s *Search) takenByPatch(n *Net, p plan.Plan, value int) stack {
 	taken := stack{value: value}
 	for range s.patched(n, p) {
 		taken.alloc(s.Tokens() * n.Spec.Width)
@@ -132,9 +186,7 @@ func (s *Search) addPatch(all []Memory, n *Net, p plan.Plan, value int) {
 		taken.top = mark
 		taken.f32(n.Spec.Width)
 	}
-	for r := range all {
-		all[r].Weights, all[r].Session = all[r].Weights+n.Bytes, all[r].Session+taken.peak
-	}
+	return taken
 }
 
 // patched is how many entries have a patch in the cfg group that has most of them.

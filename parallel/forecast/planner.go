@@ -159,14 +159,14 @@ func (s Search) Fits(p plan.Plan) error {
 
 // Memory is what every rank of a plan takes on the devices in question, nets included.
 func (s Search) Memory(p plan.Plan) []Memory {
-	out := MemoryByRank(s.Workload, p, s.Cluster.Device.WeightBytes, s.Cluster.Device.ValueBytes)
+	out, stays := memoryByRank(s.Workload, p, s.Cluster.Device.WeightBytes, s.Cluster.Device.ValueBytes)
 	for i := range out {
 		out[i].Workspace = s.Cluster.On(i).Workspace
 		if p.Pipe > 1 && plan.Skips(s.Spec) { // both lanes of a folded stage have one
 			out[i].Workspace *= 2
 		}
 	}
-	s.addNets(out, p)
+	s.addNets(out, stays, p)
 	return out
 }
 
@@ -261,7 +261,7 @@ func (s Search) plans(n int) []plan.Plan {
 	}
 	list := each(s.Batch, func(p *plan.Plan) *int { return &p.Data }, []plan.Plan{one})
 	list = each(len(s.Text), func(p *plan.Plan) *int { return &p.CFG }, list)
-	if !s.Flat {
+	if !s.Flat && !slices.ContainsFunc(s.Nets, func(n Net) bool { return n.Spec.Follows }) {
 		list = each(n, func(p *plan.Plan) *int { return &p.Pipe }, list)
 	}
 	list = each(n, func(p *plan.Plan) *int { return &p.Ring }, list)

@@ -30,6 +30,8 @@ type Workload struct {
 	References []int
 	// Biases is the number of ranges of each entry that have one (dit.Entry.Biases); nil: there are none.
 	Biases []int
+	// Prefix is the number of tokens in front of the text of every entry (dit.Entry.Prefix).
+	Prefix int
 	// Branches is the branch of each entry (positive 0, negative 1, ...); nil: every entry is a branch of its own.
 	Branches []int
 	// Device is what stages are balanced by: rates of one rank. The zero Device counts multiply-adds alone. It must be the
@@ -71,7 +73,7 @@ func (w *Workload) jointText() (n int) {
 func (w *Workload) Sequence(i int) plan.Sequence {
 	e := plan.Sequence{Image: w.Tokens()}
 	if w.Spec.JointText() {
-		e.Text = w.Spec.TextTokens(w.Text[i]) + w.references(i)
+		e.Text = w.Prefix + w.Spec.TextTokens(w.Text[i]) + w.references(i)
 	}
 	return e
 }

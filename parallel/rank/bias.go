@@ -17,10 +17,10 @@ type biasTable struct {
 
 // biases makes the table of an entry, nil if it has none. Entries that are evaluated as one batch have the same.
 func (s *session) biases(p *dit.Prepared) *biasTable {
-	list := p.Entries[0].Biases
-	if len(list) == 0 {
+	if !s.model.Spec().Biases || len(p.Entries[0].Biases) == 0 {
 		return nil
 	}
+	list := p.Entries[0].Biases
 	size := plan.Sequence{Text: s.textOf(p), Image: p.Grid.Tokens()}
 	order := []dit.Rows{{Text: dit.Range{End: size.Text}}}
 	if s.open.Plan.Pipe == 1 && !s.open.Plan.InOrder() { // as ranks bring them

@@ -221,7 +221,7 @@ func (s *session) evaluate(ops engine.Ops, c EvaluateCommand) (outputs func() ([
 		s.link.receive(c.micro(), c.Entries, rows)
 	}
 	var predictions []engine.Tensor
-	if err := s.controls(env, &c); err != nil {
+	if err := s.controls(env, &c, runs); err != nil {
 		return nil, err
 	}
 	err = s.again(env.Ops, &c, runs, held.Len(), &predictions, func() error {
@@ -369,9 +369,9 @@ func (s *session) begin(env dit.Env, entry int, c *EvaluateCommand) *entryRun {
 	}
 	s.flight.comm = ulysses
 	seq.rows = c.Rows(plan.Sequence{Text: s.textOf(e.p), Image: e.grid.Tokens()}, places)
-	if s.beside != nil { // the image rows of the model, whose text may be one row shorter
-		for i, r := range c.Rows(plan.Sequence{Text: e.like, Image: e.grid.Tokens()}, places) {
-			seq.rows[i].Image = r.Image
+	if s.beside != nil { // the image rows of the model, whose text may be of another length
+		for i, r := range c.Rows(e.like, places) {
+			seq.rows[i].Image = e.imageOf(r)
 		}
 	}
 	wide, tensor := seq.mine(), s.comms[plan.AxisTensor]
@@ -428,6 +428,7 @@ func (s *session) block(env dit.Env, run *entryRun, b int) {
 			skip = run.state.X // held by the other lane, whose size is the same
 		}
 	}
+	s.follow(env, run, b)
 	mark := env.Arena.Mark()
 	if run.fresh {
 		layer(env, "modulation")

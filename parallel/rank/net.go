@@ -21,12 +21,15 @@ type ControlInput struct {
 }
 
 // net is a control net beside the model of a session: a session of its own whose entries are those of the model that
-// have the net, computed on the same rows by the same ranks, in a pipeline on the whole picture by every rank.
+// have the net, computed on the same rows by the same ranks, in a pipeline on the whole picture by every rank. A net
+// that follows the model runs between its blocks, in no pipeline.
 type net struct {
 	of    *session
 	model dit.Control
-	feeds [][]int // by block of the net, the blocks of the model behind which its output is added
-	on    []*controlled
+	// follows is the model of a net whose blocks run between those of the model, not before them all; nil: of others
+	follows dit.Follower
+	feeds   [][]int // by block of the net, the blocks of the model behind which its output is added
+	on      []*controlled
 }
 
 // controlled is an entry of a net.
@@ -37,6 +40,8 @@ type controlled struct {
 	gate  engine.Tensor   // [1, E], the strength
 	said  []engine.Tensor // by block of the net: the output [B, rows, E]; absent: no block of this rank wants it
 	works bool            // in the evaluation at hand
+	run   *entryRun       // of a net that follows, in the evaluation at hand
+	next  int             // block of it
 }
 
 // prepareNets opens the sessions of all control nets and prepares the patches.
@@ -60,7 +65,8 @@ func (s *session) prepareNets() error {
 				n = s.newNet(m)
 				byKey[c.Model], s.nets = n, append(s.nets, n)
 			}
-			n.of.open.Entries = append(n.of.open.Entries, EntryInput{Entries: []dit.Entry{c.Entry}, Grid: in.Grid})
+			own := EntryInput{Entries: []dit.Entry{c.Entry}, Grid: n.model.Spec().Tokens(in.Grid.LatentY, in.Grid.LatentX)}
+			n.of.open.Entries = append(n.of.open.Entries, own)
 			n.on = append(n.on, &controlled{ControlInput: c, entry: i})
 		}
 	}
@@ -79,6 +85,9 @@ func (s *session) prepareNets() error {
 func (s *session) newNet(m dit.Control) *net {
 	n := &net{model: m, feeds: m.Feeds(s.model.Spec())}
 	o := OpenCommand{Plan: s.open.Plan.Beside(), DType: s.open.DType, Batch: s.open.Batch, Timesteps: s.open.Timesteps}
+	if f, follows := m.(dit.Follower); follows {
+		n.follows, o.Timesteps = f, nil // it has those of the model
+	}
 	o.Lanes = []plan.Lane{{Range: dit.Range{End: len(n.feeds)}}}
 	n.of = &session{
 		id: s.id, skips: s.skips, model: m, open: o, env: s.env, act: s.act, comm: s.comm, comms: s.comms, stop: s.stop,
@@ -94,18 +103,34 @@ func (s *session) newNet(m dit.Control) *net {
 
 // take takes the memory of an entry of a net: for its strength and its outputs for blocks of this lane.
 func (s *session) take(n *net, e *controlled, own *sessionEntry) {
-	own.like = s.textOf(s.entries[e.entry].p)
-	size, whole := plan.Sequence{Text: own.like, Image: own.grid.Tokens()}, EvaluateCommand{Whole: true}
+	base, whole := s.entries[e.entry], EvaluateCommand{Whole: true}
+	own.like = plan.Sequence{Text: s.textOf(base.p), Image: base.grid.Tokens()}
 	ulysses, ring := n.of.comms[plan.AxisUlysses], n.of.comms[plan.AxisRing]
-	e.rows = whole.Rows(size, n.of.open.Plan.Places(false))[ring.Rank()*ulysses.Size()+ulysses.Rank()].Image
+	e.rows = own.imageOf(whole.Rows(own.like, n.of.open.Plan.Places(false))[ring.Rank()*ulysses.Size()+ulysses.Rank()])
 	width := s.model.Spec().Width
 	e.gate = s.gate(e.Strength)
 	e.said = make([]engine.Tensor, len(n.feeds))
+	if n.follows != nil { // one output after the other
+		said := s.env.Arena.Alloc(s.env.DType, s.open.Batch, e.rows.Len(), width)
+		for k := range e.said {
+			if len(n.feeds[k]) > 0 {
+				e.said[k] = said
+			}
+		}
+		return
+	}
 	for k, blocks := range n.feeds {
 		if s.open.Plan.Spread || slices.ContainsFunc(blocks, s.held.Ends) {
 			e.said[k] = s.env.Arena.Alloc(s.env.DType, s.open.Batch, e.rows.Len(), width)
 		}
 	}
+}
+
+// imageOf is the image rows of a net's entry where the model computes rows r: the model may have tokens behind the
+// picture's.
+func (e *sessionEntry) imageOf(r dit.Rows) dit.Range {
+	n := e.grid.Tokens()
+	return dit.Range{Start: min(r.Image.Start, n), End: min(r.Image.End, n)}
 }
 
 // gate takes memory for a strength, [1, E], and fills it.
@@ -117,8 +142,8 @@ func (s *session) gate(strength float32) engine.Tensor {
 	return g
 }
 
-// controls runs the nets of the entries that an evaluation asks for.
-func (s *session) controls(env dit.Env, c *EvaluateCommand) error {
+// controls runs the nets of the entries that an evaluation asks for, and starts those that follow runs.
+func (s *session) controls(env dit.Env, c *EvaluateCommand, runs []*entryRun) error {
 	if !env.Arena.Measuring() && c.Latents == nil {
 		return nil
 	}
@@ -129,11 +154,21 @@ func (s *session) controls(env dit.Env, c *EvaluateCommand) error {
 			if e.works = measuring || at >= 0 && c.Sigma <= e.Start && c.Sigma >= e.End; !e.works {
 				continue
 			}
+			if n.follows != nil {
+				base := runs[slices.IndexFunc(runs, func(r *entryRun) bool { return r.entry == e.entry })]
+				e.run, e.next = n.of.begin(env, k, &own), 0
+				n.follows.Follow(e.run.state, base.state)
+				n.follows.Embed(env, e.run.state, engine.Tensor{})
+				continue
+			}
 			var x []float32
 			if !measuring {
 				x = c.Latents[at]
 			}
 			own.Entries, own.Inputs = append(own.Entries, k), append(own.Inputs, x)
+		}
+		if n.follows != nil {
+			continue
 		}
 		if err := n.run(env, &own); err != nil {
 			return err
@@ -142,12 +177,52 @@ func (s *session) controls(env dit.Env, c *EvaluateCommand) error {
 	return nil
 }
 
-// run evaluates a net for some of its entries; its outputs are in what they have taken.
-func (n *net) run(env dit.Env, c *EvaluateCommand) error {
-	s := n.of
+// follow runs the blocks of nets that read the model as it goes, up to those that feed block b, which is next.
+func (s *session) follow(env dit.Env, run *entryRun, b int) {
+	for _, n := range s.nets {
+		last := slices.IndexFunc(n.feeds, func(blocks []int) bool { return slices.Contains(blocks, b) })
+		if n.follows == nil || last < 0 {
+			continue
+		}
+		layer(env, "control")
+		env := n.of.reduced(env)
+		for _, e := range n.on {
+			if e.entry != run.entry || !e.works {
+				continue
+			}
+			for ; e.next <= last; e.next++ {
+				n.follows.Join(env, e.next, e.run.state, func() engine.Tensor { return run.wideImage(env, e.rows) })
+				n.of.block(env, e.run, e.next)
+			}
+		}
+		n.of.flight.land() // the model has exchanges of its own
+	}
+}
+
+// wideImage is the image rows [B, rows, E] of the model that its products see, brought together from the tensor ranks
+// where those share them.
+func (r *entryRun) wideImage(env dit.Env, rows dit.Range) engine.Tensor {
+	x, of := r.state.ImageRows(), r.state.Wide.ImageOnly()
+	if r.scattered != nil {
+		whole := env.Arena.Alloc(x.DType, x.Dim(0), of.Len(), x.Dim(2))
+		r.scattered.gather(whole, x, of)
+		x = whole
+	}
+	return x.Slice(1, 0, rows.Len())
+}
+
+// reduced is env with the sums that the products of a net need.
+func (s *session) reduced(env dit.Env) dit.Env {
 	if env.Reduce = nil; s.comms[plan.AxisTensor].Size() > 1 {
 		env.Reduce = s.comms[plan.AxisTensor].AllReduce
 	}
+	return env
+}
+
+// run evaluates a net for some of its entries; its outputs are in what they have taken.
+func (n *net) run(env dit.Env, c *EvaluateCommand) error {
+	s := n.of
+	env = s.reduced(env)
 	mark := env.Arena.Mark()
 	defer env.Arena.Release(mark)
 	runs := make([]*entryRun, len(c.Entries))
@@ -177,8 +252,12 @@ func (s *session) fromNets(env dit.Env, run *entryRun, b int) {
 	for _, n := range s.nets {
 		for _, e := range n.on {
 			for k, blocks := range n.feeds {
-				if e.entry == run.entry && e.works && slices.Contains(blocks, b) {
-					env.Ops.Add(x, x, e.said[k].Slice(1, r.Start-e.rows.Start, r.End-e.rows.Start))
+				if e.entry != run.entry || !e.works || !slices.Contains(blocks, b) {
+					continue
+				}
+				if end := min(r.End, e.rows.End); end > r.Start {
+					to := x.Slice(1, 0, end-r.Start)
+					env.Ops.Add(to, to, e.said[k].Slice(1, r.Start-e.rows.Start, end-e.rows.Start))
 				}
 			}
 		}

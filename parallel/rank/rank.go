@@ -93,7 +93,7 @@ type sessionEntry struct {
 	bias  *biasTable            // nil: none
 	// model patches, in the order in which they change rows
 	patches []patched
-	like    int // of a control net: the text tokens of the entry whose rows it computes
+	like    plan.Sequence // of a control net: that of the entry whose rows it computes
 }
 
 // errStopped ends an evaluation whose session was cancelled.

@@ -28,6 +28,7 @@ type Method string
 
 // The methods. Lanczos works on pictures of 1 to 4 channels with values in [0, 1]; 2 and 4 channels have alpha last.
 const (
+	Nearest      Method = "torch's nearest" // no node offers it
 	NearestExact Method = "nearest-exact"
 	Bilinear     Method = "bilinear"
 	Area         Method = "area"
@@ -79,8 +80,10 @@ func Upscale(m Image, width, height int, method Method, crop Crop) (Image, error
 	}
 	k := kernel(m, width, height, cropped)
 	switch method {
+	case Nearest:
+		return nearest(m, firstIndex(m.X, width), firstIndex(m.Y, height)), nil
 	case NearestExact:
-		return nearest(m, k, width, height), nil
+		return nearest(m, nearestIndex(m.X, width, k), nearestIndex(m.Y, height, k)), nil
 	case Bilinear:
 		return separable(m, linear(m.X, width, k), linear(m.Y, height, k)), nil
 	case Bicubic:

@@ -2,11 +2,11 @@ package resample
 
 import "math"
 
-// nearest copies the source pixel whose area holds the center of the output pixel.
-func nearest(m Image, k rounding, width, height int) Image {
+// nearest copies for every output column and row the source's of these indices.
+func nearest(m Image, xs, ys []int) Image {
+	width, height := len(xs), len(ys)
 	out := m.sized(width, height)
 	planes, inner := m.planes()
-	xs, ys := nearestIndex(m.X, width, k), nearestIndex(m.Y, height, k)
 	split(planes*height, width*inner, func(lo, hi int) {
 		for i := lo; i < hi; i++ {
 			src := m.Data[(i/height*m.Y+ys[i%height])*m.X*inner:][:m.X*inner]
@@ -27,8 +27,18 @@ func nearest(m Image, k rounding, width, height int) Image {
 	return out
 }
 
-// nearestIndex returns the source index of every output index. The two implementations agree but for centers that lie
-// on a boundary between source pixels up to rounding.
+// firstIndex returns for every output index the source index whose area holds its beginning.
+func firstIndex(from, to int) []int {
+	at := make([]int, to)
+	scale := float32(from) / float32(to)
+	for i := range at {
+		at[i] = min(int(float32(i)*scale), from-1)
+	}
+	return at
+}
+
+// nearestIndex returns for every output index the source index whose area holds its center. The two implementations
+// agree but for centers that lie on a boundary between source pixels up to rounding.
 func nearestIndex(from, to int, k rounding) []int {
 	at := make([]int, to)
 	scale := float32(from) / float32(to)

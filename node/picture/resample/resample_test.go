@@ -318,3 +318,23 @@ func BenchmarkGrow(b *testing.B) {
 		Grow(v, 1, 1024, 1024, 10, true)
 	}
 }
+
+// TestNearestEqualsTorch: torch.nn.functional.interpolate of 0 .. from-1, mode nearest.
+func TestNearestEqualsTorch(t *testing.T) {
+	for size, want := range map[[2]int][]float32{
+		{14, 6}: {0, 2, 4, 7, 9, 11},
+		{9, 8}:  {0, 1, 2, 3, 4, 5, 6, 7},
+		{50, 6}: {0, 8, 16, 25, 33, 41},
+		{3, 7}:  {0, 0, 0, 1, 1, 2, 2},
+		{7, 3}:  {0, 2, 4},
+	} {
+		m := Image{B: 1, C: 1, Y: 1, X: size[0]}
+		for i := range size[0] {
+			m.Data = append(m.Data, float32(i))
+		}
+		got, err := Upscale(m, size[1], 1, Nearest, CropDisabled)
+		if err != nil || !slices.Equal(got.Data, want) {
+			t.Errorf("%v: got %v (%v), want %v", size, got.Data, err, want)
+		}
+	}
+}

@@ -1,0 +1,87 @@
+package text
+
+import (
+	"fmt"
+
+	"patchbay/engine"
+	"patchbay/models/weights"
+)
+
+// Deep are the layers of a picture encoder, counted from the last (-1), whose states Features reads.
+func Deep() []int { return []int{-20, -11, -2} }
+
+// Features turns the states of three layers of SigLIP into rows that a FLUX.1 model reads in front of its text: the
+// feature projector of USO (arXiv:2508.18966; ComfyUI comfy_extras/nodes_model_patch.py). It holds weights only.
+type Features struct {
+	loaded[featureWeights]
+}
+
+type featureWeights struct {
+	Low  feature `weight:"low_"`
+	Mid  feature `weight:"mid_"`
+	High feature `weight:"high_"`
+}
+
+// feature projects the states [L, E] of a layer to S rows of T values. Sizes in the tags are those.
+type feature struct {
+	Tokens *engine.Weight `weight:"embedding_linear.0" shape:"S,L"`
+	Norm   affine         `weight:"layer_norm"`
+	Rows   *engine.Weight `weight:"projection" shape:"T,E"`
+}
+
+// featureEps is the epsilon of the norms.
+const featureEps = 1e-5
+
+// featurePrefix is what files put in front of the names.
+const featurePrefix = "feature_embedder."
+
+// FeatureSizes are the sizes of the projector that a set holds.
+type FeatureSizes struct{ Tokens, Width, Rows, Out int }
+
+// FeaturesIn describes the projector of a set; ok is false where it holds none.
+func FeaturesIn(set *weights.Set) (s FeatureSizes, ok bool) {
+	set = set.Prefix(featurePrefix)
+	const tokens, rows = "mid_embedding_linear.0.weight", "mid_projection.weight"
+	return FeatureSizes{
+		Tokens: set.Dim(tokens, 1), Width: set.Dim(rows, 1), Rows: set.Dim(tokens, 0), Out: set.Dim(rows, 0),
+	}, set.Has("mid_layer_norm.bias")
+}
+
+// OpenFeatures loads the projector in set. The caller closes the result.
+func OpenFeatures(ops engine.Ops, set *weights.Set) (*Features, error) {
+	s, _ := FeaturesIn(set)
+	m := &Features{}
+	return m, m.load(ops, set.Prefix(featurePrefix), weights.Options{
+		Model: "feature projector", Dims: map[string]int{"L": s.Tokens, "E": s.Width, "S": s.Rows, "T": s.Out},
+	})
+}
+
+// Project turns the states [3, L, E] behind the layers Deep into rows [3*S, T]: those of the last layer come first.
+func (m *Features) Project(env Env, states []float32) ([]float32, error) {
+	levels := []*feature{&m.weights.Low, &m.weights.Mid, &m.weights.High}
+	l, e, s, t := levels[0].Tokens.K(), levels[0].Rows.K(), levels[0].Tokens.N(), levels[0].Rows.N()
+	if len(states) != 3*l*e {
+		return nil, fmt.Errorf("feature projector: %d values, want three layers of [%d, %d]", len(states), l, e)
+	}
+	memory := func(a *engine.Arena) [5]engine.Tensor {
+		of := func(rows, cols int) engine.Tensor { return a.Alloc(env.DType, rows, cols) }
+		return [5]engine.Tensor{of(l, e), of(e, l), of(e, s), of(s, e), of(3*s, t)}
+	}
+	arena, free, err := network{name: "feature projector"}.arena(env, measured(func(a *engine.Arena) { memory(a) }))
+	if err != nil {
+		return nil, fmt.Errorf("feature projector: activations: %w", err)
+	}
+	defer free()
+	x := memory(arena)
+	for i, f := range levels {
+		at := (len(levels) - 1 - i) * s
+		env.Ops.Upload(x[0], states[i*l*e:(i+1)*l*e])
+		env.Ops.Copy(x[1], x[0].Transpose(0, 1))
+		env.Ops.Linear(x[2], x[1], f.Tokens, engine.Epilogue{Act: engine.SiLU})
+		env.Ops.Copy(x[3], x[2].Transpose(0, 1))
+		env.Ops.LayerNorm(x[3], x[3], f.Norm.Weight, f.Norm.Bias, featureEps)
+		env.Ops.Linear(x[4].Slice(0, at, at+s), x[3], f.Rows, engine.Epilogue{})
+	}
+	v := make([]float32, 3*s*t)
+	return v, env.Ops.Download(v, x[4]).Wait()
+}

@@ -1,0 +1,293 @@
+package zimage
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"slices"
+
+	"patchbay/engine"
+	"patchbay/models/dit"
+	"patchbay/models/family"
+	"patchbay/models/latent"
+	"patchbay/models/layers"
+	"patchbay/models/weights"
+)
+
+// The Fun control nets of alibaba-pai for Z-Image (ComfyUI comfy/ldm/lumina/controlnet.py and
+// comfy_extras/nodes_model_patch.py): the hint goes through blocks like the model's and takes in the model's image rows
+// twice, as they are before its first block and before its first block of both streams. Behind some blocks of the model
+// a product of the net's state is added to its image rows.
+
+// funHint names the layer that reads the hint.
+const funHint = "control_all_x_embedder.2-1"
+
+// funNet names the tensors of a Fun net.
+type funNet struct {
+	Hint     *engine.Weight `weight:"control_all_x_embedder.2-1" shape:"E,H*p*p"`
+	Refiners []funBlock     `weight:"control_noise_refiner"`
+	Layers   []funBlock     `weight:"control_layers"`
+}
+
+// funBlock is a block that may take in the rows of the model and may say something.
+type funBlock struct {
+	Of     modulated `weight:""`
+	Before *before   `weight:""`
+	After  *after    `weight:""`
+}
+
+type before struct {
+	Linear *engine.Weight `weight:"before_proj" shape:"E,E"`
+}
+
+type after struct {
+	Linear *engine.Weight `weight:"after_proj" shape:"E,E"`
+}
+
+// funConfig is what a file says of its net.
+type funConfig struct {
+	hidden, headDim, mlpHidden int
+	hint                       int // channels: a latent, or a latent, a mask and a latent to be filled in
+	refiners, layers           int
+	refines                    bool // refiners take in the model and say something; else they refine the hint alone
+	// broken: refiners were left out in training, and the layers stood in their places, the second one and all others in
+	// that of the second refiner.
+	broken bool
+}
+
+// funStep is a block of a net in the order they run.
+type funStep struct {
+	list string // of tensors
+	i    int    // in the list
+	// feeds is the model's block behind which it is added what the block says, from the first of the picture's
+	// (refines) or of both streams'; -1: none.
+	feeds   int
+	refines bool
+}
+
+// steps lists the blocks in the order they run. ComfyUI counts 30 blocks of the model, whatever it has.
+func (c funConfig) steps() (out []funStep) {
+	refiners, every := c.refiners, int(math.RoundToEven(30/float64(c.layers)))
+	list := "control_noise_refiner"
+	if c.broken {
+		refiners, list = c.layers, "control_layers"
+	}
+	for i := range refiners {
+		s := funStep{list: list, i: i, feeds: i, refines: true}
+		if !c.refines || i >= c.refiners {
+			s.feeds = -1
+		}
+		out = append(out, s)
+	}
+	for i := range c.layers {
+		out = append(out, funStep{list: "control_layers", i: i, feeds: i * every})
+	}
+	return out
+}
+
+// net makes the struct of the weights.
+func (c funConfig) net() *funNet {
+	n := &funNet{Refiners: make([]funBlock, c.refiners), Layers: make([]funBlock, c.layers)}
+	for k, list := range [][]funBlock{n.Refiners, n.Layers} {
+		for i := range list {
+			list[i].Of.Plain = &plainMod{}
+			if k == 0 && !c.refines {
+				continue
+			}
+			list[i].After = &after{}
+			if i == 0 {
+				list[i].Before = &before{}
+			}
+		}
+	}
+	return n
+}
+
+// detectFun reads the sizes of a net.
+func detectFun(set *weights.Set) (funConfig, error) {
+	const refiner = "control_noise_refiner.0.after_proj.weight"
+	c := funConfig{
+		hidden: set.Dim(funHint+".weight", 0), hint: set.Dim(funHint+".weight", 1) / 4,
+		headDim:   set.Dim("control_layers.0.attention.q_norm.weight", 0),
+		mlpHidden: set.Dim("control_layers.0.feed_forward.w1.weight", 0),
+		refiners:  set.Count("control_noise_refiner"), layers: set.Count("control_layers"), refines: set.Has(refiner),
+	}
+	channels := latent.FLUX().Channels
+	switch {
+	case !slices.Contains([]int{3, 6, 15}, c.layers) || c.refiners != 2:
+		return c, fmt.Errorf("a Fun net for Z-Image of %d layers behind %d that refine: want 3, 6 or 15 behind 2", c.layers,
+			c.refiners)
+	case c.hint != channels && c.hint != 2*channels+1:
+		return c, fmt.Errorf("a Fun net for Z-Image whose hint has %d channels: want %d, or %d with a mask and a picture to "+
+			"be filled in", c.hint, channels, 2*channels+1)
+	case c.headDim == 0 || c.hidden == 0 || c.hidden%c.headDim != 0:
+		return c, fmt.Errorf("a Fun net for Z-Image: width %d is not a multiple of the head dim %d", c.hidden, c.headDim)
+	}
+	if t, ok := set.Get(refiner); ok && c.layers == 15 {
+		c.broken = zeros(t)
+	}
+	return c, nil
+}
+
+// zeros reports whether a tensor has no value but zero.
+func zeros(t weights.Stored) bool {
+	const part = 1 << 16
+	for lo := 0; lo < t.Len(); lo += part {
+		if len(bytes.Trim(t.Elements(lo, min(lo+part, t.Len())), "\x00")) > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// describeFun describes the Fun net of a file and says how many channels its hint has.
+func describeFun(set *weights.Set) (*family.Diffusion, int, error) {
+	set, err := weights.Renamed(set, funAliases())
+	if err != nil {
+		return nil, 0, fmt.Errorf("a Fun net for Z-Image: %w", err)
+	}
+	c, err := detectFun(set)
+	if err != nil {
+		return nil, 0, err
+	}
+	s := dit.Spec{
+		Family: "zimage", Width: c.hidden, Heads: c.hidden / c.headDim, HeadDim: c.headDim, PatchSize: 2,
+		Channels: latent.FLUX().Channels, VectorDim: features, Rotates: true, Follows: true,
+		MLPRatio: 1.5 * float64(c.mlpHidden) / float64(c.hidden), // three products
+	}
+	numbers := map[string]int{}
+	for k, step := range c.steps() {
+		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Cross, Skip: -1, Attends: 1, Sandwich: true, Gated: true})
+		numbers[fmt.Sprint(step.list, step.i)] = k
+	}
+	tags := family.Tags{
+		Dims: map[string]int{"F": c.mlpHidden, "M": features, "H": c.hint},
+		Block: func(list string, i int) int {
+			if k, ok := numbers[fmt.Sprint(list, i)]; ok {
+				return k
+			}
+			return -1 // of a broken net
+		},
+	}
+	d, err := family.Describe("zimage", set, s, tags, c.net, func(l family.Loaded[funNet]) dit.Model {
+		return &Fun{l, c.hint, c.steps()}
+	})
+	return d, c.hint, err
+}
+
+// funAliases are the names of files in the layout of diffusers.
+func funAliases() (list []weights.Alias) {
+	for _, l := range []string{"control_layers.*.attention.", "control_noise_refiner.*.attention."} {
+		list = append(append(list, apart(l)...),
+			weights.Alias{File: l + "norm_q", Own: l + "q_norm"}, weights.Alias{File: l + "norm_k", Own: l + "k_norm"})
+	}
+	return list
+}
+
+// Fun is a Fun control net. It implements dit.Follower; Head must not be called.
+type Fun struct {
+	family.Loaded[funNet]
+	hint  int
+	steps []funStep
+}
+
+// Prepare embeds the hints of all entries, [n, Li, E]. It refuses hints of another size than the grid's.
+func (m *Fun) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.Range) (*dit.Prepared, error) {
+	n, li, cols := len(entries), grid.Tokens(), m.Net.Hint.K()
+	p := &dit.Prepared{N: n, Grid: grid, Hint: env.Arena.Alloc(env.DType, n, li, m.Spec().Width)}
+	mark := env.Arena.Mark()
+	x, by := env.Arena.Alloc(engine.F32, n, li, cols), env.Arena.Alloc(engine.F32, n, li, cols)
+	for i := range entries {
+		h := entries[i].Hint
+		if h.Rows != li || h.Cols != cols || len(h.Data) != li*cols {
+			return nil, fmt.Errorf("Fun net for Z-Image: entry %d: the hint is [%d, %d], want [%d, %d]", i, h.Rows, h.Cols, li,
+				cols)
+		}
+		env.Ops.Upload(x.Slice(0, i, i+1), h.Data)
+	}
+	env.Ops.Copy(by.Split(2, 4, m.hint), x.Split(2, m.hint, 4).Transpose(2, 3)) // as Embed of the model
+	layers.Project(env, p.Hint, by, m.Net.Hint)
+	env.Arena.Release(mark)
+	return p, nil
+}
+
+// Modulate makes room: Follow brings the embedded timestep.
+func (m *Fun) Modulate(dit.Env, *dit.Prepared, []float32, dit.Range) *dit.Modulation {
+	blocks := len(m.Spec().Blocks)
+	return &dit.Modulation{Image: make([]engine.Tensor, blocks), Text: make([]engine.Tensor, blocks)}
+}
+
+// ModulateBlock computes the modulation of block i.
+func (m *Fun) ModulateBlock(env dit.Env, out *dit.Modulation, i int) {
+	m.block(i).Of.modulate(env, out, i)
+}
+
+// Follow implements dit.Follower.
+func (m *Fun) Follow(s, base *dit.State) {
+	lt, li := base.Wide.Text.Len(), s.Wide.Image.Len()
+	s.RoPE = engine.RoPE{Cos: base.RoPE.Cos.Slice(0, lt, lt+li), Sin: base.RoPE.Sin.Slice(0, lt, lt+li)}
+	s.M.Vector = base.M.Vector.Slice(0, base.Step, base.Step+1)
+}
+
+// Feeds implements dit.Control.
+func (m *Fun) Feeds(base *dit.Spec) [][]int {
+	out, first := make([][]int, len(m.steps)), 0
+	for base.Blocks[first].Kind == dit.Cross {
+		first++
+	}
+	for k, step := range m.steps {
+		b := step.feeds
+		if !step.refines {
+			b += first
+		}
+		if step.feeds >= 0 && b < len(base.Blocks) {
+			out[k] = []int{b}
+		}
+	}
+	return out
+}
+
+// Embed starts with the hint.
+func (m *Fun) Embed(env dit.Env, s *dit.State, _ engine.Tensor) {
+	layers.Entries(env, s.ImageRows(), s.P.Hint.Slice(1, s.Rows.Image.Start, s.Rows.Image.End))
+}
+
+// Join implements dit.Follower: x = before(x) + the model's rows.
+func (m *Fun) Join(env dit.Env, k int, s *dit.State, rows func() engine.Tensor) {
+	b, x := m.block(k), s.ImageRows()
+	if b.Before == nil {
+		return
+	}
+	mark, base := env.Arena.Mark(), rows()
+	if x.Dim(1) > 0 {
+		h := layers.Scratch(env, x, x.Dim(0), x.Dim(1), x.Dim(2))
+		env.Ops.Linear(h, x, b.Before.Linear, engine.Epilogue{Residual: base})
+		env.Ops.Copy(x, h)
+	}
+	env.Arena.Release(mark)
+}
+
+// Block runs block i on the rows of the picture.
+func (m *Fun) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
+	m.block(i).Of.Block.run(env, s.X, s.M.Image[i].Index(0, s.Step), m.Spec(),
+		dit.Attention{Block: i, RoPE: s.RoPE, Rows: s.Wide, ImageOnly: true})
+}
+
+// Output implements dit.Control.
+func (m *Fun) Output(env dit.Env, k int, s *dit.State, out, gate engine.Tensor) {
+	if out.Dim(1) > 0 {
+		env.Ops.Linear(out, s.ImageRows(), m.block(k).After.Linear, engine.Epilogue{Gate: gate})
+	}
+}
+
+// Head is that of no net.
+func (m *Fun) Head(dit.Env, *dit.State, engine.Tensor) {}
+
+// block is what runs as block k.
+func (m *Fun) block(k int) *funBlock {
+	step := m.steps[k]
+	if step.list == "control_layers" {
+		return &m.Net.Layers[step.i]
+	}
+	return &m.Net.Refiners[step.i]
+}
