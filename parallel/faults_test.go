@@ -127,6 +127,11 @@ func TestRefusalsNameTheField(t *testing.T) {
 		"bias + reference": {func(r *Request) {
 			r.Branches[0].Entries[0].References = []dit.Reference{{Y: 2, X: 2, Data: make([]float32, 64)}}
 		}, "positive", "reference latents"},
+		"bias + prefix": {func(r *Request) {
+			biases := r.Branches[0].Entries[0].Biases
+			prefixed(r, 1)
+			r.Branches[0].Entries[0].Biases = biases
+		}, "positive", "USOStyleReference"},
 		"bias elsewhere": {func(r *Request) {
 			spec := *r.Model.Spec
 			spec.Biases, r.Model.Spec = false, &spec

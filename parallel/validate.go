@@ -133,9 +133,9 @@ func (r *Request) validateBiases(branch string, i int, e Entry) error {
 	case !spec.Biases:
 		return failure.Refuse(branch, "entry %d has a bias on attention (attn_bias of StyleModelApply), which %s models do "+
 			"not take: use multiply", i, spec.Family)
-	case len(e.References) > 0: // ComfyUI has no shape for it
+	case len(e.References) > 0, e.Prefix.Rows > 0: // ComfyUI has no shape for it
 		return failure.Refuse(branch, "entry %d has a bias on attention (attn_bias of StyleModelApply) and reference "+
-			"latents: want one of them", i)
+			"latents, or rows in front of its text (USOStyleReference): want one of them", i)
 	}
 	for k, b := range e.Biases {
 		if b.Rows.Start < at || b.Rows.End <= b.Rows.Start || b.Rows.End > e.Context.Rows {

@@ -107,9 +107,9 @@ type Control interface {
 	Output(env Env, k int, s *State, out, gate engine.Tensor)
 }
 
-// Follower is a Control that reads the base model as it goes and has rotation and modulations from it. Its blocks run in
-// order, each right before the block of the base that it feeds, or that the next block feeds which feeds any. They see
-// the tokens of the picture alone, without those that fill a base up.
+// Follower is a Control that reads the base model as it goes and has rotation and modulations from it. Its blocks run
+// in order, each right before the block of the base that it feeds; one that feeds none runs before the block that the
+// next feeding one does. They see the tokens of the picture alone, without those that fill a base up.
 type Follower interface {
 	Control
 	// Follow sets the state of the net up beside that of the base for the same rows.
@@ -302,7 +302,8 @@ func (s *Spec) FrameTokens(t, y, x int) Grid {
 	return g
 }
 
-// HintSize returns rows and columns of what a control net is shown for a latent: a Follower's are those of whole tokens.
+// HintSize returns rows and columns of what a control net is shown for a latent: a Follower's are those of whole
+// tokens.
 func (s *Spec) HintSize(y, x int) (int, int) {
 	if g := s.Tokens(y, x); s.Follows {
 		return g.Y * s.PatchSize, g.X * s.PatchSize
