@@ -46,10 +46,10 @@ func TestSwapAtAServerBehind(t *testing.T) {
 }
 
 // TestLostRecordsAreWrittenAgain: the server loses records that it had acknowledged, one of them or all from some point
-// on, as after a power failure. The daemon that remembers them says so and writes them again; what was dropped on
+// on, as after a power failure, also where older ones are there and new ones have had their numbers since. The daemon that remembers them says so and writes them again; what was dropped on
 // purpose stays away; and jobs go on.
 func TestLostRecordsAreWrittenAgain(t *testing.T) {
-	for _, how := range []string{"one", "all"} {
+	for _, how := range []string{"one", "all", "overtaken"} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
 			e := jetstreamServer(t, false)
@@ -79,7 +79,7 @@ func TestLostRecordsAreWrittenAgain(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			lose(ctx, t, l, how == "all")
+			lose(ctx, t, l, how)
 			eventually(ctx, t, "the records are back", func() bool {
 				waits, err := l.get(ctx, "waits")
 				done, err2 := l.get(ctx, "done")
@@ -112,22 +112,34 @@ func TestCopiesOfALoneServer(t *testing.T) {
 	}
 }
 
-// lose takes the records of two jobs out of the store, or all records and their numbers.
-func lose(ctx context.Context, t *testing.T, l *JetStream, all bool) {
+// lose takes the records of two jobs out of the store, or all records and their numbers. Overtaken: an older record of
+// a job is there, and others have numbers beyond those that were lost.
+func lose(ctx context.Context, t *testing.T, l *JetStream, how string) {
 	t.Helper()
-	var err error
-	if all {
-		config := l.book.CachedInfo().Config
-		if err = l.js.DeleteStream(ctx, config.Name); err == nil {
-			_, err = l.js.CreateStream(ctx, config)
+	subject := func(id string) string { return "$KV." + message.JobBucket + "." + id }
+	old, err := l.get(ctx, "done")
+	last := l.records.heard.Load()
+	if how == "one" {
+		for _, id := range []string{"waits", "done"} {
+			err = errors.Join(err, l.book.Purge(ctx, jetstream.WithPurgeSubject(subject(id))))
 		}
 	} else {
-		for _, id := range []string{"waits", "done"} {
-			subject := jetstream.WithPurgeSubject("$KV." + message.JobBucket + "." + id)
-			err = errors.Join(err, l.book.Purge(ctx, subject))
-		}
-		l.Returned() // as after a restart of the server
+		config := l.book.CachedInfo().Config
+		err = errors.Join(err, l.js.DeleteStream(ctx, config.Name))
+		_, failed := l.js.CreateStream(ctx, config)
+		err = errors.Join(err, failed)
 	}
+	if how == "overtaken" {
+		old.State = message.Running
+		first, failed := encodeRecord(old)
+		err = errors.Join(err, failed, l.nc.Publish(subject("done"), first))
+		filler, failed := encodeRecord(message.Record{V: old.V, Job: "filler", State: message.Done, Attempt: 1, Owner: "b"})
+		for err = errors.Join(err, failed); err == nil && last > 0; last-- {
+			err = l.nc.Publish(subject("filler"), filler)
+		}
+		err = errors.Join(err, l.nc.Flush())
+	}
+	l.Returned() // as after a restart of the server
 	if err != nil {
 		t.Fatal(err)
 	}

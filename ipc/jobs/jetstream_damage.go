@@ -249,19 +249,43 @@ func (l *JetStream) audit(ctx context.Context, j *Table) {
 	if !doubt {
 		return
 	}
-	root := "$KV." + message.JobBucket + "."
-	if info, err = l.book.Info(ctx, jetstream.WithSubjectFilter(root+">")); err != nil {
+	there, err := l.revisions(ctx)
+	if err != nil {
 		l.doubt()
 		return
 	}
 	l.leader, l.audited = leader, time.Now()
 	for _, rec := range known {
-		if info.State.Subjects[root+rec.Job] == 0 || rec.Rev > info.State.LastSeq {
+		if there[rec.Job] < rec.Rev { // whatever number the stream has come to since: it gives lost ones out again
 			if err := l.restore(ctx, j, rec); err != nil {
 				l.cfg.Log.Error().Err(err).Str("job", rec.Job).Msg("the NATS server has lost the record; it is written again later")
 				l.doubt()
 				return
 			}
+		}
+	}
+}
+
+// revisions is the newest revision of every record, which a server that is behind may not have yet.
+func (l *JetStream) revisions(ctx context.Context) (map[string]uint64, error) {
+	w, err := l.jobs.WatchAll(ctx, jetstream.MetaOnly())
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = w.Stop() }()
+	out := map[string]uint64{}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case e, ok := <-w.Updates():
+			switch {
+			case !ok:
+				return nil, errors.New("the records cannot be read")
+			case e == nil: // all that are there
+				return out, nil
+			}
+			out[e.Key()] = e.Revision()
 		}
 	}
 }

@@ -173,7 +173,7 @@ func indivisible() map[string][]int {
 	return map[string][]int{
 		"flux-dev": {5, 6, 7, 8}, "flux-schnell": {5, 6, 7, 8}, "sd3-medium": {5}, "sd3.5-large": {5, 6, 8},
 		"pixart-alpha": {3, 5, 6}, "pixart-sigma": {3, 5, 6}, "hunyuandit": {3, 6, 7},
-		"z-image-turbo": {3, 5, 6, 7}, "qwen-image": {7},
+		"z-image-turbo": {3, 5, 6, 7}, "qwen-image": {7}, "qwen-image-layered": {7},
 		"flux2-klein-4b": {2, 3, 4, 6}, "flux2-klein-9b": {3, 5, 6, 7}, "flux2-dev": {5, 6}, "krea2-turbo": {3, 5, 6},
 		"chroma1-hd": {5, 6, 7, 8}, "lumina-image-2": {3, 5, 6}, "auraflow-0.3": {5, 7, 8},
 	}
