@@ -46,8 +46,8 @@ func TestSwapAtAServerBehind(t *testing.T) {
 }
 
 // TestLostRecordsAreWrittenAgain: the server loses records that it had acknowledged, one of them or all from some point
-// on, as after a power failure, also where older ones are there and new ones have had their numbers since. The daemon that remembers them says so and writes them again; what was dropped on
-// purpose stays away; and jobs go on.
+// on, as after a power failure, also where older ones are there and new ones have had their numbers since. The daemon
+// that remembers them says so and writes them again; what was dropped on purpose stays away; and jobs go on.
 func TestLostRecordsAreWrittenAgain(t *testing.T) {
 	for _, how := range []string{"one", "all", "overtaken"} {
 		t.Run(how, func(t *testing.T) {

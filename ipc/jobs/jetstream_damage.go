@@ -249,14 +249,16 @@ func (l *JetStream) audit(ctx context.Context, j *Table) {
 	if !doubt {
 		return
 	}
-	there, err := l.revisions(ctx)
-	if err != nil {
+	root := "$KV." + message.JobBucket + "."
+	if info, err = l.book.Info(ctx, jetstream.WithSubjectFilter(root+">")); err != nil {
 		l.doubt()
 		return
 	}
+	there, err := l.revisions(ctx)
 	l.leader, l.audited = leader, time.Now()
 	for _, rec := range known {
-		if there[rec.Job] < rec.Rev { // whatever number the stream has come to since: it gives lost ones out again
+		// the stream gives lost numbers out again, and may be beyond them
+		if info.State.Subjects[root+rec.Job] == 0 || rec.Rev > info.State.LastSeq || err == nil && there[rec.Job] < rec.Rev {
 			if err := l.restore(ctx, j, rec); err != nil {
 				l.cfg.Log.Error().Err(err).Str("job", rec.Job).Msg("the NATS server has lost the record; it is written again later")
 				l.doubt()
@@ -266,8 +268,10 @@ func (l *JetStream) audit(ctx context.Context, j *Table) {
 	}
 }
 
-// revisions is the newest revision of every record, which a server that is behind may not have yet.
+// revisions is the newest revision of every record, as some server of the stream has them: it may be behind.
 func (l *JetStream) revisions(ctx context.Context) (map[string]uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, serverPatience/2)
+	defer cancel()
 	w, err := l.jobs.WatchAll(ctx, jetstream.MetaOnly())
 	if err != nil {
 		return nil, err
