@@ -250,8 +250,8 @@ func (e *Engine) share(req *Request, p plan.Plan, due, free int) (n int, text st
 // fastest is the fastest plan of a request on at most n places; Seconds are +Inf if it fits none. It is remembered.
 func (e *Engine) fastest(req *Request, p plan.Plan, n int) (forecast.Candidate, error) {
 	w := req.Workload()
-	key := fmt.Sprint(n, req.Model.Key, w.Y, w.X, w.Batch, w.Evaluations, w.Text, w.Prefix, w.Biases, w.Branches, p.Stale,
-		p.Overlap, p.Deterministic, req.hasArea())
+	key := fmt.Sprint(n, req.Model.Key, w.T, w.Y, w.X, w.Batch, w.Evaluations, w.Text, w.Prefix, w.Biases, w.Branches,
+		p.Stale, p.Overlap, p.Deterministic, req.hasArea())
 	for _, n := range w.Nets {
 		key += fmt.Sprint(" ", n.Key, n.Entries, n.Each)
 	}
