@@ -31,6 +31,7 @@ type Flags struct {
 	plan, timeline, rates      string
 	Steps, Batch, Warmup       int
 	text, entries, jobs        int
+	layers                     int
 	exact, json, all, blocking bool
 	table, checks              bool
 	controls, patches          []string
@@ -58,6 +59,7 @@ as serve takes them, cuda:0-3.` + deviceHelp(),
   patchbay plan --model flux-dev --devices 2xH100-pcie,2xL40
   patchbay plan --model flux-dev --devices 2x4090-pcie --control 5+10
   patchbay plan --model qwen-image --devices 4xL40-pcie --patch blocks
+  patchbay plan --model qwen-image-layered --size 640x640 --layers 3 --devices 4xL40-pcie
   patchbay plan --fits --exact
   patchbay plan --check --plan pipe=2,patches=4 --size 256x256`,
 		Args: console.ExactArgs(0),
@@ -77,6 +79,7 @@ as serve takes them, cuda:0-3.` + deviceHelp(),
 	fl.StringVar(&f.plan, "plan", "", "predict this plan instead of choosing one")
 	fl.IntVar(&f.Steps, "steps", 0, "evaluations of the network (default: those of the release; 20 for files)")
 	fl.IntVar(&f.Batch, "batch", 1, "pictures at once")
+	fl.IntVar(&f.layers, "layers", 0, "layers beside the whole picture, as Qwen-Image-Layered makes them")
 	fl.IntVar(&f.text, "text", 0, "text tokens (default: those of the release; 256 for files)")
 	fl.IntVar(&f.entries, "entries", 0,
 		"conditioning entries of an evaluation: 2 with cfg, 1 without (default: by the model)")
@@ -119,8 +122,11 @@ func deviceHelp() string {
 }
 
 func (f *Flags) run(cmd *cobra.Command) error {
-	if len(f.beside()) > 0 && f.checks {
+	switch {
+	case len(f.beside()) > 0 && f.checks:
 		return console.BadInput(errors.New("--check runs the model alone: leave out --control and --patch"))
+	case f.layers != 0 && (f.checks || f.table):
+		return console.BadInput(errors.New("--check and --fits are for pictures without layers: leave out --layers"))
 	}
 	if f.checks {
 		return f.check(cmd.Context(), cmd.OutOrStdout())
@@ -203,6 +209,16 @@ func (f *Flags) Search() (forecast.Search, error) {
 	s.Workload = forecast.Workload{
 		Spec: m.Spec, Y: (h + m.Scale - 1) / m.Scale, X: (w + m.Scale - 1) / m.Scale, Batch: f.Batch,
 		Text: slices.Repeat([]int{m.Text}, m.Entries), Evaluations: m.Steps,
+	}
+	switch {
+	case f.layers == 0:
+	case f.layers < 0 || f.layers > 64 || !m.Spec.Frames:
+		return s, fmt.Errorf("--layers %d: want 1 to 64 of a model that takes layers, 0 of others", f.layers)
+	case len(f.beside()) > 0:
+		return s, errors.New("no control nets and model patches run beside layers: leave out --layers, or --control and --patch")
+	default:
+		s.T = f.layers + 1
+		s.Y *= s.T
 	}
 	s.Exact, s.Warmup, s.Blocking = f.exact, f.Warmup, f.blocking
 	s.Nets, err = f.nets(&s.Workload, s.Cluster.Device.WeightBytes)
