@@ -215,7 +215,8 @@ func (f *Flags) Search() (forecast.Search, error) {
 	case f.layers < 0 || f.layers > 64 || !m.Spec.Frames:
 		return s, fmt.Errorf("--layers %d: want 1 to 64 of a model that takes layers, 0 of others", f.layers)
 	case len(f.beside()) > 0:
-		return s, errors.New("no control nets and model patches run beside layers: leave out --layers, or --control and --patch")
+		return s, errors.New("no control nets and model patches run beside layers: leave out --layers, or " +
+			"--control and --patch")
 	default:
 		s.T = f.layers + 1
 		s.Y *= s.T
