@@ -59,7 +59,7 @@ func goldenRoot(t *testing.T, models ...string) (dir string, fingerprints map[st
 	}
 	for _, name := range models {
 		folder := "diffusion_models"
-		if strings.HasPrefix(name, "diffsynth") {
+		if strings.HasPrefix(name, "diffsynth") || strings.HasPrefix(name, "fun") || strings.HasPrefix(name, "uso") {
 			folder = "model_patches"
 		}
 		set, config, err := goldenweights.Set(name)

@@ -21,6 +21,7 @@ import (
 	"patchbay/ipc/serve"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
+	"patchbay/models/latent"
 	"patchbay/node/pyjson"
 	"patchbay/tests/golden"
 )
@@ -394,5 +395,73 @@ func TestNetsOfHosts(t *testing.T) {
 	_, err = ipctest.Load(ctx, c, &message.LoadRequest{Model: q.Model})
 	if !errors.As(err, &e) || e.Input != "model.nets" {
 		t.Errorf("load with a patch: %v", err)
+	}
+}
+
+// TestFunNetsOfHosts: a Fun net of Z-Image follows a hint of whole tokens beside a latent of odd sides, and the run is
+// what ComfyUI's network makes of it. A patch without layers is refused by name.
+func TestFunNetsOfHosts(t *testing.T) {
+	const run, y, x, sigma, strength = "zimage-a/7x9-lite", 7, 9, 0.5, -0.6
+	dir, _ := goldenRoot(t, "zimage-a", "fun-lite-a", "uso-a")
+	c, ctx := ipctest.DialRig(t, realRig(t, dir)), wiretest.Within(t, 60*time.Second)
+	f, err := safetensors.Open(golden.Path("modern33/patches.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	entry, ok := f.Entry(run)
+	if !ok {
+		t.Fatalf("nothing is recorded as %s", run)
+	}
+	want, err := entry.F32()
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := golden.Input(run+"/x", 16*y*x)
+	noise := make([]float32, len(in))
+	for i, v := range in {
+		noise[i], want[i] = v/sigma, v-sigma*want[i]
+	}
+	hint, fill := golden.Input(run+"/hint0", 16*8*10), golden.Input(run+"/fill0", 16*8*10)
+	latent.FLUX().ToModel(hint, 8*10)
+	latent.FLUX().ToModel(fill, 8*10)
+	hint = slices.Concat(hint, make([]float32, 8*10), fill) // nothing of the picture to be filled in is kept
+	most := strength
+	q := &message.SampleRequest{
+		Model: message.ModelRef{File: "zimage-a.safetensors", Nets: []message.NetRef{{
+			File: "fun-lite-a.safetensors", Strength: &most, Hint: f32(hint, 1, 33, 8, 10),
+		}}},
+		Sampler: message.SamplerRef{Name: "euler"}, Sigmas: f32([]float32{sigma, 0}, 2),
+		Latent: f32(make([]float32, len(in)), 1, 16, y, x), Noise: f32(noise, 1, 16, y, x),
+		Conds: message.CondsRef{Positive: []message.CondRef{{ModelConds: map[string]*wire.Tensor{
+			"c_crossattn": f32(golden.Input(run+"/context", 40*56), 1, 40, 56),
+		}}}},
+	}
+	for _, q.Plan = range []string{"", "ulysses=3"} {
+		got, err := ipctest.Sample(ctx, c, q, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rel := apart(floats(t, got.X), want); !(rel <= 2e-5) {
+			t.Errorf("%q: %.3g from ComfyUI's network, bound 2e-5", q.Plan, rel)
+		}
+	}
+	for field, spoil := range map[string]func(n *message.NetRef){
+		"model.nets[0].hint": func(n *message.NetRef) { n.Hint = f32(make([]float32, 33*y*x), 1, 33, y, x) },
+		"model.nets[0].file": func(n *message.NetRef) { n.File = "uso-a.safetensors" },
+	} {
+		bad, n := *q, q.Model.Nets[0]
+		spoil(&n)
+		bad.Model.Nets = []message.NetRef{n}
+		var e *wire.Error
+		if _, err := ipctest.Sample(ctx, c, &bad, nil); !errors.As(err, &e) || e.Input != field {
+			t.Errorf("%q: got %v (%+v)", field, err, e)
+		}
+		_, err := ipctest.Load(ctx, c, &message.LoadRequest{
+			Model: bad.Model, Forecast: &message.WorkloadRef{Width: 72, Height: 56, Steps: 1},
+		})
+		if n.File == "uso-a.safetensors" && (!errors.As(err, &e) || e.Input != field) {
+			t.Errorf("forecast with %s: got %v", n.File, err)
+		}
 	}
 }

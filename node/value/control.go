@@ -203,12 +203,15 @@ func (m *Model) controls(c *Cond, branch string, l parallel.Latent, encode HintF
 
 // Forecast is what the planner must know of the net on all entries of a workload.
 func (n *ControlNet) Forecast(w *forecast.Workload) (forecast.Net, error) {
+	if err := n.fits(w.Spec); err != nil {
+		return forecast.Net{}, err
+	}
 	c := n.control(parallel.Latent{C: n.Hint}, 1)
 	out := c.Forecast()
 	for i := range w.Text {
 		out.Entries = append(out.Entries, i)
 	}
-	return out, n.fits(w.Spec)
+	return out, nil
 }
 
 // fits refuses a net that is not for a model.

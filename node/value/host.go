@@ -201,10 +201,11 @@ func (m *Model) nets(req *parallel.Request, roots files.Roots, list []NetFile) e
 	opened, err := m.openNets(roots, list)
 	var out []parallel.Control
 	for i, p := range opened {
-		if h, l := list[i].Hint, req.Latent; h.B != 1 || h.C != p.Hint || h.Y != l.Y || h.X != l.X {
+		y, x := p.Spec.HintSize(req.Latent.Y, req.Latent.X)
+		if h := list[i].Hint; h.B != 1 || h.C != p.Hint || h.Y != y || h.X != x {
 			field := fmt.Sprintf("model.nets[%d].hint", i)
 			return fault.At(fault.CodeBadInput, field, "%s: [%d, %d, %d, %d], %s reads [1, %d, %d, %d] for this latent", field,
-				h.B, h.C, h.Y, h.X, p.Name, p.Hint, l.Y, l.X)
+				h.B, h.C, h.Y, h.X, p.Name, p.Hint, y, x)
 		}
 		out = append(out, p.control(list[i].Hint, list[i].Strength))
 	}
