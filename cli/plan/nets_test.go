@@ -133,11 +133,11 @@ func TestNetsOfFiles(t *testing.T) {
 		"is for qwenimage models of width 120, the model is flux": {"--model", "flux-dev", "--patch", patch},
 		"no model patches run here for flux":                      {"--model", "flux-dev", "--patch", "blocks"},
 		"no control nets run here beside pixart":                  {"--model", "pixart-sigma", "--control", "5"},
-		"has not so many":                                         {"--model", "flux-dev", "--control", "5+39"},
-		"as in 5+10":                                              {"--model", "flux-dev", "--control", "union"},
-		`or "blocks"`:                                             {"--model", "qwen-image", "--patch", "diffsynth"},
-		"not a control net":                                       {"--model", "qwen-image", "--control", model},
-		"leave out --control":                                     {"--check", "--control", "5"},
+		"want at least one block, and at most 19 and 38":          {"--model", "flux-dev", "--control", "5+39"},
+		"as in 5+10":          {"--model", "flux-dev", "--control", "union"},
+		`or "blocks"`:         {"--model", "qwen-image", "--patch", "diffsynth"},
+		"not a control net":   {"--model", "qwen-image", "--control", model},
+		"leave out --control": {"--check", "--control", "5"},
 	} {
 		if _, err := answer(t, append([]string{"--devices", "2xH100-nvlink"}, more...)...); err == nil ||
 			!strings.Contains(err.Error(), want) {

@@ -219,8 +219,9 @@ func Copied(f *family.Family, base *dit.Spec, double, single int) (*Net, error) 
 	n := &Net{Family: f.Name, Spec: *base, Hint: base.Channels, kind: f.Control}
 	e := int64(base.Width)
 	n.Spec.Blocks, n.Spec.Params = nil, base.Params+e*int64(base.Channels*base.PatchSize*base.PatchSize+1)
-	want := map[dit.BlockKind]int{dit.Double: double, dit.Single: single}
+	want, has := map[dit.BlockKind]int{dit.Double: double, dit.Single: single}, map[dit.BlockKind]int{}
 	for _, b := range base.Blocks {
+		has[b.Kind]++
 		n.Spec.Params -= b.Params
 		if want[b.Kind] > 0 {
 			want[b.Kind]--
@@ -229,8 +230,8 @@ func Copied(f *family.Family, base *dit.Spec, double, single int) (*Net, error) 
 		}
 	}
 	if double < 0 || single < 0 || want[dit.Double]+want[dit.Single] > 0 || len(n.Spec.Blocks) == 0 {
-		return nil, fmt.Errorf("a control net of %d double and %d single blocks: the model has not so many, or there are "+
-			"none", double, single)
+		return nil, fmt.Errorf("a control net of %d double and %d single blocks: want at least one block, and at most "+
+			"%d and %d, which the model has", double, single, has[dit.Double], has[dit.Single])
 	}
 	return n, nil
 }
