@@ -128,6 +128,25 @@ type Patch interface {
 	Apply(env Env, k int, s *State, hint, gate engine.Tensor)
 }
 
+// Task is work beside diffusion that the ranks of a tensor group do together, each with its part of the weights: a text
+// encoder. Of Model it has Close.
+type Task interface {
+	Model
+	// Run answers a question, which every rank of the group is asked; all of them find the same answer.
+	Run(env TaskEnv, question []byte) (answer []byte, err error)
+}
+
+// TaskEnv is what a Task gets besides its weights. It belongs to one rank.
+type TaskEnv struct {
+	Ops engine.Ops
+	// Take gives an arena of so many bytes, which the next call may give away again.
+	Take func(bytes int) (*engine.Arena, error)
+	// Check is called between layers; an error ends the work and is returned as it is.
+	Check func() error
+	// Sum adds a contiguous tensor over all ranks of the group in place; nil: the rank is alone.
+	Sum func(engine.Tensor)
+}
+
 // MaskChannels is how many channels of Entry.Concat a mask takes: the 8 x 8 pixels of a latent's, row by row.
 const MaskChannels = 64
 

@@ -18,6 +18,7 @@ type Command struct {
 	Session  uint64
 	Open     *OpenCommand
 	Evaluate *EvaluateCommand
+	Task     *TaskCommand
 	Close    bool
 }
 
@@ -34,6 +35,13 @@ type OpenCommand struct {
 	Timesteps []float32 // timesteps that will come, modulations are computed ahead for them
 	Profile   int64     // start of a profile in nanoseconds of Unix time, 0: no profile
 	Budget    int64     // bytes that PeakBytes may be, 0: no limit
+}
+
+// TaskCommand has the rank do a dit.Task with the others of its tensor group, in no session: Cancel knows it by
+// Command.Session.
+type TaskCommand struct {
+	Model    string // key of the placement
+	Question []byte
 }
 
 // Fits refuses a session that takes so many bytes on a device, if its budget is smaller.
@@ -81,6 +89,8 @@ type Reply struct {
 	// Outputs are the predictions [B, L/P, OutChannels*p*p] of the entries asked for, flat.
 	// The last stage gives them.
 	Outputs [][]float32
+	// Answer is that of a Task, by the first rank of its group.
+	Answer []byte
 	// PeakBytes of activations, session buffers and a device's scratch memory, in the reply to Open.
 	PeakBytes int64
 	// Traffic is what the rank has sent in this session so far, by axis.

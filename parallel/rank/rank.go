@@ -250,6 +250,9 @@ func (r *Rank) handle(c Command) (reply Reply, outputs func() ([][]float32, erro
 		r.fix(s.open.Plan)
 		outputs, err = s.evaluate(s.env.Ops, *c.Evaluate)
 		return r.report(s, false), outputs, err
+	case c.Task != nil:
+		reply.Answer, err = r.task(c.Session, c.Task)
+		return reply, nil, err
 	case c.Close:
 		if s := r.sessions[c.Session]; s != nil {
 			s.close()
