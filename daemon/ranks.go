@@ -165,8 +165,8 @@ func (c *Config) exchange() remote.Exchange {
 }
 
 // lend takes half of the memory for the processes of ranks out of what this one may take, and returns the share of
-// each: the transformer is theirs, or what GPUs need of the machine's for it; encoders, autoencoder and values of nodes
-// stay here. 0: nobody counts.
+// each: the transformer is theirs with encoders that are cut, or what GPUs need of the machine's for them; other
+// encoders, autoencoder and values of nodes stay here. 0: nobody counts.
 func (c *children) lend() (int64, error) {
 	if c.ledger == nil {
 		return 0, nil

@@ -91,7 +91,7 @@ type Share struct {
 
 // Loaders are operations on the devices that the tensor group of a plan has, one for each of its ranks, which load the
 // weights that Shared works with. They stay as long as the engine. One rank alone where the ranks are in other
-// processes, as work beside the denoise loop is done in this one, and for a plan that Sample will refuse.
+// processes, which Task has work, and for a plan that Sample will refuse.
 func (l *Workspace) Loaders(p plan.Plan) ([]engine.Ops, error) {
 	if p.Tensor == 1 || l.cfg.Hosts != nil || l.cfg.fits(p) != nil {
 		return []engine.Ops{l.Ops}, nil

@@ -15,14 +15,16 @@ import (
 	"patchbay/models/source"
 	"patchbay/models/text"
 	"patchbay/models/tokenizer"
+	"patchbay/models/weights"
 	"patchbay/models/weights/goldenweights"
 	"patchbay/parallel/failure"
 	"patchbay/parallel/plan"
+	"patchbay/tests/golden"
 )
 
-// encoderFile writes a small Qwen3, of two heads of keys, as a file, and returns it with its sizes and what it makes of
-// a prompt on one rank.
-func encoderFile(t *testing.T) (m Model, whole, embeddings int64, question []byte, want []float32) {
+// encoderFile writes a small Qwen3, of two heads of keys, as a file, and returns it, bare and with an adapter, with its
+// sizes and what both make of a prompt on one rank.
+func encoderFile(t *testing.T) (m, with Model, whole, embeddings int64, question []byte, want, adapted []float32) {
 	t.Helper()
 	set, _, err := goldenweights.Set("qwen3-a")
 	if err != nil {
@@ -70,13 +72,37 @@ func encoderFile(t *testing.T) (m Model, whole, embeddings int64, question []byt
 	if err != nil {
 		t.Fatal(err)
 	}
+	want = states.Context.Data
 	if question, err = source.Prompt(chunks, form); err != nil {
 		t.Fatal(err)
 	}
+	const k, o = "model.layers.1.self_attn.k_proj", "model.layers.1.self_attn.o_proj" // cut by rows and by columns
+	var low []weights.LowRank
+	for _, name := range []string{k, o} {
+		out, in := set.Dim(name+".weight", 0), set.Dim(name+".weight", 1)
+		pair := func(what string, shape ...int) weights.Stored {
+			data := make([]byte, 4*shape[0]*shape[1])
+			engine.Narrow(data, golden.Input(name+what, shape[0]*shape[1]), engine.F32)
+			return weights.Stored{DType: engine.F32, Shape: shape, Data: data}
+		}
+		low = append(low, weights.LowRank{Name: name, Scale: 0.1, Down: pair("down", 3, in), Up: pair("up", out, 3)})
+	}
+	other, err := one.Adapt(ops, low)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	states, err = other.Encode(text.Env{Ops: ops}, chunks, form)
+	if err != nil {
+		t.Fatal(err)
+	}
+	adapted = states.Context.Data
 	w := source.Weights{Model: source.Model{File: f, Encoder: &source.Encoder{Kind: "qwen3", DType: engine.F32}}}
 	embeddings = 4 * int64(set.Dim("model.embed_tokens.weight", 0)*set.Dim("model.embed_tokens.weight", 1))
-	return Model{Key: w.Key(), Weights: w, WeightBytes: set.Bytes()}, one.Bytes(), embeddings, question,
-		states.Context.Data
+	m = Model{Key: w.Key(), Weights: w, WeightBytes: set.Bytes()}
+	w.Adapters = []source.Adapter{{ID: "more", Name: "more", Own: low}}
+	with = Model{Key: w.Key(), Weights: w, WeightBytes: set.Bytes()}
+	return m, with, one.Bytes(), embeddings, question, want, adapted
 }
 
 // TestEncodersAreCutOverProcesses: ranks of a tensor group that live in processes of their own encode a prompt together,
@@ -84,7 +110,7 @@ func encoderFile(t *testing.T) (m Model, whole, embeddings int64, question []byt
 // nothing. The file is read by them: one that they do not have is left to the leader. A cancelled prompt ends, and the
 // next one is encoded.
 func TestEncodersAreCutOverProcesses(t *testing.T) {
-	m, whole, embeddings, question, want := encoderFile(t)
+	m, with, whole, embeddings, question, want, adapted := encoderFile(t)
 	p := &processes{dir: t.TempDir()}
 	e, err := NewEngine(Config{NewOps: testOps, Hosts: p})
 	if err != nil {
@@ -105,7 +131,8 @@ func TestEncodersAreCutOverProcesses(t *testing.T) {
 		})
 		return answer, done, err
 	}
-	for _, text := range []string{"tensor=2", "ulysses=2,tensor=2", "tensor=4", "pipe=2,tensor=2,warmup=99"} {
+	equal := func(text string, m Model, want []float32) {
+		t.Helper()
 		answer, done, err := encode(context.Background(), text, m)
 		if err != nil || !done {
 			t.Fatalf("%s: done %v, %v", text, done, err)
@@ -116,10 +143,18 @@ func TestEncodersAreCutOverProcesses(t *testing.T) {
 		}
 		got := states.Context.Data
 		for i := range want {
-			if d := math.Abs(float64(got[i] - want[i])); len(got) != len(want) || !(d <= 1e-5) {
+			limit := 1e-5 * max(1, math.Abs(float64(want[i])))
+			if d := math.Abs(float64(got[i] - want[i])); len(got) != len(want) || !(d <= limit) {
 				t.Fatalf("%s: value %d of %d is %g, on one rank %g of %d", text, i, len(got), got[i], want[i], len(want))
 			}
 		}
+	}
+	equal("tensor=2", with, adapted)
+	for _, h := range e.hosts {
+		h.Evict("")
+	}
+	for _, text := range []string{"tensor=2", "ulysses=2,tensor=2", "tensor=4", "pipe=2,tensor=2,warmup=99"} {
+		equal(text, m, want)
 		for i, h := range e.hosts {
 			list := h.Resident()
 			if i > 1 {
@@ -158,5 +193,19 @@ func TestEncodersAreCutOverProcesses(t *testing.T) {
 	}
 	if _, done, err := encode(context.Background(), "tensor=2", m); !done || err != nil {
 		t.Errorf("behind a cancelled prompt: done %v, %v", done, err)
+	}
+	r := benchRequest(t, 16)
+	r.Model, r.Plan = benchModel(t, 192), "tensor=2"
+	r.Model.Weights = named{r.Model.Weights, "192"}
+	first, err := e.Sample(context.Background(), r, nil) // on the ranks that have encoded
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := e.Sample(context.Background(), r, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a, b := first.Stats.Traffic[0][plan.AxisTensor], again.Stats.Traffic[0][plan.AxisTensor]; a.Bytes != b.Bytes {
+		t.Errorf("a request behind a prompt is charged with %d bytes, the next with %d", a.Bytes, b.Bytes)
 	}
 }
