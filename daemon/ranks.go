@@ -225,7 +225,7 @@ func (c *children) startRank(i int, memory int64, listen string) (*remote.Client
 	}
 	cmd := exec.Command(self, args...)
 	cmd.Stderr, cmd.ExtraFiles = os.Stderr, []*os.File{there}
-	err = cmd.Start()
+	err = remote.Start(cmd)
 	_ = there.Close() // from now on conn ends with the process
 	if err != nil {
 		_ = conn.Close()

@@ -99,7 +99,7 @@ func (p *processes) process(i int) (*remote.Client, error) {
 	cmd := exec.Command(os.Args[0], "-test.run=^TestRankProcess$")
 	cmd.Env = append(os.Environ(), rankSocket+"="+filepath.Join(p.dir, fmt.Sprintf("%d-%d", p.room, i)))
 	cmd.Stderr, cmd.ExtraFiles = os.Stderr, []*os.File{there}
-	err = cmd.Start()
+	err = remote.Start(cmd)
 	if err = errors.Join(err, there.Close()); err != nil {
 		return nil, err
 	}

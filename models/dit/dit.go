@@ -57,7 +57,7 @@ func (g Grid) Tokens() int { return g.Y*g.X + g.Pad }
 // Array is host data of a conditioning: row-major f32 [Rows, Cols]. Read-only once it is inside an Entry.
 type Array struct {
 	Rows, Cols int
-	Data       []float32
+	Data       Floats
 }
 
 // Entry is the conditioning of one prediction: what the network gets besides latent and timestep. Field use by family:
@@ -65,9 +65,9 @@ type Array struct {
 // and Context2 (mT5) with Context2Len.
 type Entry struct {
 	Context     Array
-	Pooled      []float32 // [C]; nil: zeros
-	Guidance    *float32  // input of distilled models; nil: the argument is absent and nothing is embedded
-	ContextLen  int       // valid tokens of Context; 0: all
+	Pooled      Floats   // [C]; nil: zeros
+	Guidance    *float32 // input of distilled models; nil: the argument is absent and nothing is embedded
+	ContextLen  int      // valid tokens of Context; 0: all
 	Context2    Array
 	Context2Len int
 	// Size is the picture size that the network is told: HunyuanDiT image_meta_size [6], PixArt c_size [2] and c_ar [1];
@@ -153,7 +153,7 @@ const MaskChannels = 64
 // Reference is a latent [C, Y, X] in model space. Read-only.
 type Reference struct {
 	Y, X int
-	Data []float32
+	Data Floats
 }
 
 // BlockKind tells what a block exchanges.

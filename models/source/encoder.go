@@ -1,7 +1,6 @@
 package source
 
 import (
-	"encoding/binary"
 	"fmt"
 
 	"github.com/vmihailenco/msgpack/v5"
@@ -127,32 +126,11 @@ type prompt struct {
 type token struct {
 	ID     int
 	Weight float32
-	Vector floats
+	Vector dit.Floats
 }
 
 type encoding struct {
 	Rows, Cols   int
-	Data, Pooled floats
+	Data, Pooled dit.Floats
 	Valid        []int
-}
-
-// floats travel as little-endian f32; none stay nil.
-type floats []float32
-
-// MarshalBinary implements encoding.BinaryMarshaler.
-func (f floats) MarshalBinary() ([]byte, error) {
-	return binary.Append(nil, binary.LittleEndian, []float32(f))
-}
-
-// UnmarshalBinary implements encoding.BinaryUnmarshaler.
-func (f *floats) UnmarshalBinary(b []byte) error {
-	if *f = nil; len(b) == 0 {
-		return nil
-	}
-	if len(b)%4 != 0 {
-		return fmt.Errorf("%d bytes of a vector: want a multiple of 4", len(b))
-	}
-	*f = make(floats, len(b)/4)
-	_, err := binary.Decode(b, binary.LittleEndian, []float32(*f))
-	return err
 }

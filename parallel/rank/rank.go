@@ -114,7 +114,7 @@ func New(id int, ops engine.Ops, comms [plan.AxisCount]comm.Comm, skips *SkipSto
 type outcome struct {
 	call    call
 	reply   Reply
-	outputs func() ([][]float32, error)
+	outputs func() ([]dit.Floats, error)
 }
 
 // serve takes calls until the inbox closes. It issues the work of the next one while the results of the last ones are
@@ -237,7 +237,7 @@ func (r *Rank) flag(session uint64) *atomic.Bool {
 }
 
 // handle issues the work of a command. outputs, if not nil, waits for the predictions.
-func (r *Rank) handle(c Command) (reply Reply, outputs func() ([][]float32, error), err error) {
+func (r *Rank) handle(c Command) (reply Reply, outputs func() ([]dit.Floats, error), err error) {
 	switch {
 	case c.Open != nil:
 		reply, err = r.openSession(c.Session, *c.Open)
