@@ -2,9 +2,9 @@
 // link (link.go) in order: rank.go opens sessions and answers, evaluate.go runs the blocks of a stage, sequence.go is
 // attention over split tokens (Ulysses, ring), kvstore.go the keys and values of a pipeline (kvstore8.go in 8 bits),
 // skips.go what later blocks take, stage_link.go the way to the next stage, spread.go evaluations on all stages at
-// once, tensor.go rows shared between products, prefetcher.go weights in parts, task.go work beside sessions, position.go where it stands. It knows a
-// model, its Ops and its ends of exchanges, and the plan and the lanes that it is sent; it knows no request, no
-// sampler, no other rank, and asks no forecast.
+// once, tensor.go rows shared between products, prefetcher.go weights in parts, task.go work beside sessions,
+// position.go where it stands. It knows a model, its Ops and its ends of exchanges, and the plan and the lanes that it
+// is sent; it knows no request, no sampler, no other rank, and asks no forecast.
 package rank
 
 import (

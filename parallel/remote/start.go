@@ -13,7 +13,8 @@ import (
 // that Linux allows by default that takes 4 to 11 % of the processor time of small steps (docs/speed.md).
 const timerSlack = time.Millisecond
 
-// Start starts a process that computes. It inherits the slack of this thread, as no process may give it to its own threads.
+// Start starts a process that computes. It inherits the slack of this thread, as no process may give it to threads that
+// it has.
 func Start(cmd *exec.Cmd) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
