@@ -107,8 +107,8 @@ func encoderFile(t *testing.T) (m, with Model, whole, embeddings int64, question
 
 // TestEncodersAreCutOverProcesses: ranks of a tensor group that live in processes of their own encode a prompt
 // together, and get the states of one rank; each process holds its part of the encoder alone, and what is in no tensor
-// group nothing. The file is read by them: one that they do not have is left to the leader. A cancelled prompt ends, and
-// the next one is encoded.
+// group nothing. The file is read by them: one that they do not have is left to the leader. A cancelled prompt ends,
+// and the next one is encoded.
 func TestEncodersAreCutOverProcesses(t *testing.T) {
 	m, with, whole, embeddings, question, want, adapted := encoderFile(t)
 	p := &processes{dir: t.TempDir()}
