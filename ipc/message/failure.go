@@ -52,8 +52,7 @@ func ErrorOf(err error) *wire.Error {
 	if errors.As(err, &e) {
 		return e
 	}
-	var f *fault.Failure
-	if errors.As(err, &f) {
+	if f, ok := errors.AsType[*fault.Failure](err); ok {
 		if f == nil {
 			return nil
 		}
@@ -79,8 +78,7 @@ func Guarded[T any](f func() (T, error)) (out T, err error) {
 
 // StoreError tells a full disk from other faults of writing.
 func StoreError(err error) *wire.Error {
-	var fail *fault.Failure
-	if errors.As(err, &fail) {
+	if _, ok := errors.AsType[*fault.Failure](err); ok {
 		return ErrorOf(err)
 	}
 	code := wire.ErrInternal

@@ -86,8 +86,7 @@ func At(code, field, format string, args ...any) *Failure {
 // From turns any error into a Failure; one that is a Failure already is copied, so that the caller may fill in the
 // node.
 func From(err error) *Failure {
-	var f *Failure
-	if errors.As(err, &f) {
+	if f, ok := errors.AsType[*Failure](err); ok {
 		c := *f
 		return &c
 	}

@@ -80,8 +80,7 @@ func CommitStaged(outputDir string, out Output, path string) (FileRef, error) {
 	if ref.Filename == "" {
 		ref, err = publishNext(folder, sub, name, path, out, os.Link)
 	}
-	var link *os.LinkError
-	if errors.As(err, &link) {
+	if _, ok := errors.AsType[*os.LinkError](err); ok {
 		if out.Data, err = os.ReadFile(path); err != nil {
 			return FileRef{}, writeFailure(out, err)
 		}

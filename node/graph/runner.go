@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime/debug"
 	"strings"
 	"sync"
@@ -332,9 +333,7 @@ func (e *entry) bytes() int64 {
 // the event.
 func (x *execution) deliver(id string, e *entry) {
 	ui := map[string]any{}
-	for key, v := range e.ui {
-		ui[key] = v
-	}
+	maps.Copy(ui, e.ui)
 	for _, f := range e.files {
 		f.Node = id
 		x.result.Outputs = append(x.result.Outputs, f)
