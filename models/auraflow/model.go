@@ -19,7 +19,7 @@ type Model struct {
 }
 
 // Prepare embeds the text behind the registers and takes the positions of the picture.
-func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.Range) (*dit.Prepared, error) {
+func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.Prepared, error) {
 	spec := m.Spec()
 	if err := layers.CheckEntries(spec, entries); err != nil {
 		return nil, err
@@ -85,7 +85,7 @@ func (m *Model) positions(env dit.Env, pos engine.Tensor, g dit.Grid) {
 
 // Modulate embeds every timestep and computes of it the modulations of the held blocks, Image [S, n, 6E] and in double
 // ones Text [S, n, 6E], and Head [S, n, 2E] (shift, scale).
-func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held dit.Range) *dit.Modulation {
+func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit.Modulation {
 	n, e, blocks := p.N, m.cfg.Hidden, len(m.Spec().Blocks)
 	s := len(timesteps) / n
 	out := &dit.Modulation{Image: make([]engine.Tensor, blocks), Text: make([]engine.Tensor, blocks)}
@@ -100,9 +100,6 @@ func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held
 	env.Ops.Activate(out.Vector, out.Vector, engine.SiLU)
 	if !m.Held.NoHead {
 		env.Ops.Linear(out.Head, out.Vector, m.Net.Mod, engine.Epilogue{})
-	}
-	for i := held.Start; i < held.End; i++ {
-		m.ModulateBlock(env, out, i)
 	}
 	return out
 }

@@ -20,7 +20,7 @@ type Model struct {
 
 // Prepare embeds the text, the references, and the part of the conditioning vector that does not depend on the
 // timestep: pooled text and guidance.
-func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.Range) (*dit.Prepared, error) {
+func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.Prepared, error) {
 	spec := m.Spec()
 	if err := layers.CheckEntries(spec, entries); err != nil {
 		return nil, err
@@ -64,7 +64,7 @@ func (m *Model) positions(e *dit.Entry, g dit.Grid) [][4]int {
 // Modulate computes for every timestep and entry the vector (time + pooled + guidance) and from it the modulations of
 // the held blocks, or all as Chroma does: Image [S, n, 6E] and Text [S, n, 6E] of double blocks, Image [S, n, 3E] of
 // single ones, Head [S, n, 2E]; parts in the order of the checkpoint.
-func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held dit.Range) *dit.Modulation {
+func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit.Modulation {
 	n, e := p.N, m.cfg.Hidden
 	s := len(timesteps) / n
 	out := &dit.Modulation{
@@ -81,9 +81,6 @@ func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held
 			out.Head = env.Arena.Alloc(engine.F32, s, n, 2*e)
 			env.Ops.Linear(out.Head, out.Vector, m.Net.Final.Mod.Linear, engine.Epilogue{})
 		}
-	}
-	for i := held.Start; i < held.End; i++ {
-		m.ModulateBlock(env, out, i)
 	}
 	return out
 }

@@ -18,7 +18,7 @@ type Model struct {
 
 // Modulate computes time + extra for every timestep and entry, and from it: Image [S, n, 2E] of the held blocks,
 // (shift, scale) of the first norm with the norm's own bias and weight inside, and Head [S, n, 2E] (shift, scale).
-func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held dit.Range) *dit.Modulation {
+func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit.Modulation {
 	n, e := p.N, m.cfg.Hidden
 	s := len(timesteps) / n
 	out := &dit.Modulation{
@@ -38,9 +38,6 @@ func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held
 	env.Ops.Activate(vec, vec, engine.SiLU)
 	if !m.Held.NoHead {
 		env.Ops.Linear(out.Head, vec, m.Net.Final.Mod, engine.Epilogue{})
-	}
-	for i := held.Start; i < held.End; i++ {
-		m.ModulateBlock(env, out, i)
 	}
 	return out
 }

@@ -24,7 +24,7 @@ type Model struct {
 
 // Prepare computes positions, the keys and values of the text for every held block, and the size part of the timestep
 // vector.
-func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, held dit.Range) (*dit.Prepared, error) {
+func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.Prepared, error) {
 	if err := layers.CheckEntries(m.Spec(), entries); err != nil {
 		return nil, err
 	}
@@ -56,9 +56,6 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, held di
 	context := layers.Contexts(env, entries, func(e dit.Entry) dit.Array { return e.Context })
 	layers.MLP(env, p.Source, context, m.Net.Caption.Up, m.Net.Caption.Down, engine.GELUTanh)
 	env.Arena.Release(mark)
-	for i := held.Start; i < held.End; i++ {
-		m.PrepareBlock(env, p, i)
-	}
 	return p, nil
 }
 
@@ -113,7 +110,7 @@ func (m *Model) sizes(env dit.Env, p *dit.Prepared) {
 
 // Modulate computes t_block(time + size) once and adds every held block's table: Image [S, n, 6E]; Head [S, n, 2E] is
 // the last layer's table plus time + size itself.
-func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held dit.Range) *dit.Modulation {
+func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit.Modulation {
 	n, e := p.N, m.cfg.Hidden
 	s := len(timesteps) / n
 	out := &dit.Modulation{
@@ -137,9 +134,6 @@ func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held
 	env.Ops.Activate(vec, vec, engine.SiLU)
 	env.Ops.Linear(out.Vector, vec, m.Net.TBlock, engine.Epilogue{})
 	env.Arena.Release(mark)
-	for i := held.Start; i < held.End; i++ {
-		m.ModulateBlock(env, out, i)
-	}
 	return out
 }
 

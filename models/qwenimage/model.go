@@ -20,7 +20,7 @@ type Model struct {
 }
 
 // Prepare embeds the text and the references.
-func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.Range) (*dit.Prepared, error) {
+func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.Prepared, error) {
 	spec := m.Spec()
 	if err := layers.CheckEntries(spec, entries); err != nil {
 		return nil, err
@@ -41,7 +41,7 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.R
 // Modulate computes for every timestep the vector and from it the modulations of the held blocks: Image and Text [S, N,
 // 6E], Head [S, N, 2E] (scale, shift). N is n; where references are modulated as at timestep 0, it is 2n, and the
 // second half of the rows is for them.
-func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held dit.Range) *dit.Modulation {
+func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit.Modulation {
 	s, e, blocks := len(timesteps)/p.N, m.cfg.Hidden, len(m.Spec().Blocks)
 	timesteps, n := layers.Timesteps(timesteps, p.N, 1, m.zero(&p.Entries[0]))
 	out := &dit.Modulation{Image: make([]engine.Tensor, blocks), Text: make([]engine.Tensor, blocks)}
@@ -59,9 +59,6 @@ func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held
 	env.Ops.Activate(out.Vector, out.Vector, engine.SiLU)
 	if !m.Held.NoHead {
 		env.Ops.Linear(out.Head, out.Vector, m.Net.FinalMod, engine.Epilogue{})
-	}
-	for i := held.Start; i < held.End; i++ {
-		m.ModulateBlock(env, out, i)
 	}
 	return out
 }

@@ -33,7 +33,7 @@ func newModel(l family.Loaded[net], c Config) *Model {
 
 // Prepare embeds the text and the pooled vectors and crops the middle of the position table. Grids larger than the
 // table are refused.
-func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.Range) (*dit.Prepared, error) {
+func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.Prepared, error) {
 	if err := layers.CheckEntries(m.Spec(), entries); err != nil {
 		return nil, err
 	}
@@ -69,7 +69,7 @@ func (m *Model) PrepareBlock(dit.Env, *dit.Prepared, int) {}
 // Modulate computes for every timestep and entry the vector (time + pooled) and from it the modulations of the held
 // blocks: Image [S, n, 6E], or [S, n, 9E] where the block attends twice, Text [S, n, 6E], of the last block [S, n, 2E],
 // Head [S, n, 2E]; parts in the order of the checkpoint.
-func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held dit.Range) *dit.Modulation {
+func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit.Modulation {
 	n, blocks := p.N, len(m.Spec().Blocks)
 	s := len(timesteps) / n
 	out := &dit.Modulation{Image: make([]engine.Tensor, blocks), Text: make([]engine.Tensor, blocks)}
@@ -86,9 +86,6 @@ func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held
 	env.Ops.Activate(vec, vec, engine.SiLU)
 	if !m.Held.NoHead {
 		env.Ops.Linear(out.Head, vec, m.Net.Final.Mod, engine.Epilogue{})
-	}
-	for i := held.Start; i < held.End; i++ {
-		m.ModulateBlock(env, out, i)
 	}
 	return out
 }

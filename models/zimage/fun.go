@@ -192,7 +192,7 @@ type Fun struct {
 }
 
 // Prepare embeds the hints of all entries, [n, Li, E]. It refuses hints of another size than the grid's.
-func (m *Fun) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.Range) (*dit.Prepared, error) {
+func (m *Fun) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.Prepared, error) {
 	n, li, cols := len(entries), grid.Tokens(), m.Net.Hint.K()
 	p := &dit.Prepared{N: n, Grid: grid, Hint: env.Arena.Alloc(env.DType, n, li, m.Spec().Width)}
 	mark := env.Arena.Mark()
@@ -212,7 +212,7 @@ func (m *Fun) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.Ran
 }
 
 // Modulate makes room: Follow brings the embedded timestep.
-func (m *Fun) Modulate(dit.Env, *dit.Prepared, []float32, dit.Range) *dit.Modulation {
+func (m *Fun) Modulate(dit.Env, *dit.Prepared, []float32) *dit.Modulation {
 	blocks := len(m.Spec().Blocks)
 	return &dit.Modulation{Image: make([]engine.Tensor, blocks), Text: make([]engine.Tensor, blocks)}
 }

@@ -21,7 +21,7 @@ type Model struct {
 }
 
 // Prepare embeds the text and runs it, with its pads, through its own blocks.
-func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.Range) (*dit.Prepared, error) {
+func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.Prepared, error) {
 	spec := m.Spec()
 	if err := layers.CheckEntries(spec, entries); err != nil {
 		return nil, err
@@ -75,7 +75,7 @@ func position(row, lt int, g dit.Grid) [3]int {
 // Modulate embeds every timestep, [S, n, M], and computes of it Image [S, n, 4E] of the held blocks (scale and gate
 // of attention, then of the MLP, gates through tanh) and Head [S, n, E+N]: the last layer's scale, then -1 for each of
 // the N numbers that it writes.
-func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held dit.Range) *dit.Modulation {
+func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit.Modulation {
 	n, blocks := p.N, len(m.Spec().Blocks)
 	s := len(timesteps) / n
 	t := make([]float32, len(timesteps))
@@ -103,9 +103,6 @@ func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held
 		env.Ops.Copy(out.Head.Slice(2, m.cfg.Hidden, out.Head.Dim(2)), minus)
 	}
 	env.Arena.Release(mark)
-	for i := held.Start; i < held.End; i++ {
-		m.ModulateBlock(env, out, i)
-	}
 	return out
 }
 

@@ -103,7 +103,7 @@ type step struct {
 type model struct{ family.Loaded[net] }
 
 // Prepare embeds the text.
-func (m *model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.Range) (*dit.Prepared, error) {
+func (m *model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.Prepared, error) {
 	if err := layers.CheckEntries(m.Spec(), entries); err != nil {
 		return nil, err
 	}
@@ -126,7 +126,7 @@ func (m *model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.R
 func (m *model) PrepareBlock(dit.Env, *dit.Prepared, int) {}
 
 // Modulate computes shift and scale of all norms.
-func (m *model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, _ dit.Range) *dit.Modulation {
+func (m *model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit.Modulation {
 	s := len(timesteps) / p.N
 	out := &dit.Modulation{
 		Image: make([]engine.Tensor, len(m.Spec().Blocks)), Text: make([]engine.Tensor, len(m.Spec().Blocks)),
