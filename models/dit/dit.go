@@ -444,6 +444,11 @@ func (m *Modulation) OfRows(rows []engine.Tensor) *Modulation {
 	return out
 }
 
+// NewModulation has room for the modulations of every block of a model.
+func NewModulation(spec *Spec) *Modulation {
+	return &Modulation{Image: make([]engine.Tensor, len(spec.Blocks)), Text: make([]engine.Tensor, len(spec.Blocks))}
+}
+
 // State is one evaluation of some rows: B = n * latent batch, items of one entry are neighbours (item b belongs to
 // entry b/(B/n)).
 type State struct {

@@ -42,9 +42,9 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.P
 // each) and of single blocks (3E), Head [S, N, 2E] is (shift, scale). N is n; where references are modulated as at
 // timestep 0, it is 2n, and the second half of the rows is for them.
 func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit.Modulation {
-	s, e, blocks := len(timesteps)/p.N, m.cfg.Hidden, len(m.Spec().Blocks)
+	s, e := len(timesteps)/p.N, m.cfg.Hidden
 	t, n := layers.Timesteps(timesteps, p.N, factor, zero(&p.Entries[0]))
-	out := &dit.Modulation{Image: make([]engine.Tensor, blocks), Text: make([]engine.Tensor, blocks)}
+	out := dit.NewModulation(m.Spec())
 	if !m.Held.NoHead {
 		out.Head = env.Arena.Alloc(engine.F32, s, n, 2*e)
 	}

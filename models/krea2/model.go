@@ -43,10 +43,10 @@ func (m *Model) positions(e dit.Entry, g dit.Grid) [][4]int {
 // that they follow in them. N is n; where references are modulated as at timestep 0, it is 2n, and the second half of
 // the rows is for them.
 func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit.Modulation {
-	s, e, blocks, first := len(timesteps)/p.N, m.cfg.Hidden, len(m.Spec().Blocks), &p.Entries[0]
+	s, e, first := len(timesteps)/p.N, m.cfg.Hidden, &p.Entries[0]
 	t, n := layers.Timesteps(timesteps, p.N, factor,
 		first.Method == layers.AtZero && m.Spec().ReferenceTokens(first) > 0)
-	out := &dit.Modulation{Image: make([]engine.Tensor, blocks), Text: make([]engine.Tensor, blocks)}
+	out := dit.NewModulation(m.Spec())
 	if !m.Held.NoHead {
 		out.Head = env.Arena.Alloc(engine.F32, s, n, 2*e)
 	}

@@ -72,17 +72,17 @@ func position(row, lt int, g dit.Grid) [3]int {
 	return [3]int{}
 }
 
-// Modulate embeds every timestep, [S, n, M], and computes of it Image [S, n, 4E] of the held blocks (scale and gate
+// Modulate embeds every timestep, [S, n, M], and computes of it Image [S, n, 4E] of the blocks (scale and gate
 // of attention, then of the MLP, gates through tanh) and Head [S, n, E+N]: the last layer's scale, then -1 for each of
 // the N numbers that it writes.
 func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit.Modulation {
-	n, blocks := p.N, len(m.Spec().Blocks)
+	n := p.N
 	s := len(timesteps) / n
 	t := make([]float32, len(timesteps))
 	for i, v := range timesteps {
 		t[i] = (1 - v) * float32(m.cfg.TimeFactor)
 	}
-	out := &dit.Modulation{Image: make([]engine.Tensor, blocks), Text: make([]engine.Tensor, blocks)}
+	out := dit.NewModulation(m.Spec())
 	out.Vector = env.Arena.Alloc(engine.F32, s, n, m.cfg.vector())
 	if !m.Held.NoHead {
 		out.Head = env.Arena.Alloc(engine.F32, s, n, m.cfg.Hidden+m.Net.Final.Linear.N())

@@ -201,7 +201,8 @@ func (c *Clip) Encode(u Use, prompt func(key string) (words string, wanted bool)
 		}
 		done[e.kind] = &enc
 	}
-	entry, err := models.TextTypes()[c.Type].Join(done)
+	reader := models.TextTypes()[c.Type]
+	entry, err := reader.Entry(done)
 	if err != nil {
 		return out, missing, fault.New(fault.CodeWrongFamily, "%v", err)
 	}
