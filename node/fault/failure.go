@@ -83,6 +83,21 @@ func At(code, field, format string, args ...any) *Failure {
 	return f
 }
 
+// Named is At with the name of the input in front of the message.
+func Named(code, field, format string, args ...any) *Failure {
+	return At(code, field, "%s: %s", field, fmt.Sprintf(format, args...))
+}
+
+// Bad is Named of a value that only shows as wrong when the node runs.
+func Bad(field, format string, args ...any) *Failure {
+	return Named(CodeBadInput, field, format, args...)
+}
+
+// Family is Named of a file or value that is not what the node or its neighbours need.
+func Family(field, format string, args ...any) *Failure {
+	return Named(CodeWrongFamily, field, format, args...)
+}
+
 // From turns any error into a Failure; one that is a Failure already is copied, so that the caller may fill in the
 // node.
 func From(err error) *Failure {

@@ -374,7 +374,7 @@ func (x *execution) inputs(id string, k *Class) (map[string]any, error) {
 				continue
 			}
 			if e == nil || slot < 0 || slot >= len(e.outputs) {
-				return in, fault.At(fault.CodeInternal, decl.Name, "%s: node %s gave no output %d", decl.Name, l.id, l.slot)
+				return in, fault.Named(fault.CodeInternal, decl.Name, "node %s gave no output %d", l.id, l.slot)
 			}
 			v = e.outputs[slot]
 		}

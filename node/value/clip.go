@@ -156,7 +156,7 @@ func (c *Clip) prompts(s *Store, prompt func(key string) (words string, wanted b
 		}
 		p, err := l.Prompt(vocab, words, nil)
 		if err != nil {
-			return nil, missing, fault.At(fault.CodeBadInput, "text", "text: %v", err)
+			return nil, missing, fault.Bad("text", "%v", err)
 		}
 		missing = append(missing, p.Missing...)
 		if out[e.kind] = p; reader.EvenChunks && l.Fill {
