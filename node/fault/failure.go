@@ -1,6 +1,7 @@
 package fault
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -119,22 +120,11 @@ func From(err error) *Failure {
 
 // FromParallel takes over what the engine says.
 func (f *Failure) FromParallel(e *failure.Error) {
-	switch e.Code {
-	case failure.Cancelled:
-		f.Code = CodeCancelled
-	case failure.OutOfMemory:
-		f.Code = CodeOutOfMemory
-	case failure.Panic, failure.DeviceLost:
-		f.Code = CodePanic
-	case failure.LoadFailed:
-		f.Code = CodeBadCheckpoint
-	case failure.PlanRefused:
-		f.Code = CodePlanRefused
-	case failure.HostLost:
-		f.Code = CodeHostLost
-	case failure.BadRequest:
-		f.Code = CodeBadInput
-	}
+	f.Code = cmp.Or(map[failure.Code]string{
+		failure.Cancelled: CodeCancelled, failure.OutOfMemory: CodeOutOfMemory, failure.Panic: CodePanic,
+		failure.DeviceLost: CodePanic, failure.LoadFailed: CodeBadCheckpoint, failure.PlanRefused: CodePlanRefused,
+		failure.HostLost: CodeHostLost, failure.BadRequest: CodeBadInput,
+	}[e.Code], f.Code)
 	if f.Field == "" {
 		f.Field = e.Field
 	}
