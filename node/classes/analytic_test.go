@@ -81,7 +81,7 @@ func analyticModel(t *testing.T) *value.Model {
 		Blocks: []dit.BlockSpec{{Kind: dit.Cross, Skip: -1, Attends: 1}},
 	}}
 	return &value.Model{
-		Name: "analytic", Key: "analytic", Variant: "analytic", Spec: m.spec,
+		Name: "analytic", Key: "analytic", Spec: m.spec,
 		Format: latent.Format{Name: "plain", Channels: 4, Scale: 1}, Sampling: s,
 		Weights: parallel.LoadFunc(func(engine.Ops, dit.Held) (dit.Model, error) { return m, nil }),
 	}

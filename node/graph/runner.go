@@ -146,9 +146,6 @@ func (r *Runner) Free() {
 	r.store.Free()
 }
 
-// Catalogue returns the table of classes.
-func (r *Runner) Catalogue() *Catalogue { return r.cat }
-
 // Roots returns the folders that names refer to.
 func (r *Runner) Roots() files.Roots { return r.roots }
 
