@@ -470,8 +470,8 @@ type Model interface {
 	// Prepare computes what depends on the entries alone and on no block. All entries have equal shapes. It refuses
 	// (error) entries whose shapes do not fit the model, naming the field.
 	Prepare(env Env, entries []Entry, grid Grid) (*Prepared, error)
-	// PrepareBlock adds to p what depends on block i, cross K/V, for the half of it that env.Half names. Nothing for blocks
-	// that this value does not hold.
+	// PrepareBlock adds to p what depends on block i, cross K/V, for the half of it that env.Half names. Nothing for
+	// blocks that this value does not hold.
 	PrepareBlock(env Env, p *Prepared, i int)
 	// Modulate starts modulations for S timesteps of each entry, timesteps [S*n] ordered [S][n] as the network takes them
 	// (FLUX 0..1, the others 0..1000), with the head's.

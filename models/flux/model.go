@@ -62,8 +62,8 @@ func (m *Model) positions(e *dit.Entry, g dit.Grid) [][4]int {
 }
 
 // Modulate computes for every timestep and entry the vector (time + pooled + guidance) and from it the modulations of
-// the blocks, or all as Chroma does: Image [S, n, 6E] and Text [S, n, 6E] of double blocks, Image [S, n, 3E] of
-// single ones, Head [S, n, 2E]; parts in the order of the checkpoint.
+// the blocks, or all as Chroma does: Image [S, n, 6E] and Text [S, n, 6E] of double blocks, Image [S, n, 3E] of single
+// ones, Head [S, n, 2E]; parts in the order of the checkpoint.
 func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit.Modulation {
 	if m.Net.All != nil {
 		out := dit.NewModulation(m.Spec())

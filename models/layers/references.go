@@ -110,8 +110,8 @@ func Concat(env dit.Env, spec *dit.Spec, p *dit.Prepared) error {
 	return nil
 }
 
-// EmbedImage projects the tokens x [B, li, C*p*p] of the latent, with what Concat put behind them, to s's image rows and
-// adds their positions, if any.
+// EmbedImage projects the tokens x [B, li, C*p*p] of the latent, with what Concat put behind them, to s's image rows
+// and adds their positions, if any.
 func EmbedImage(env dit.Env, s *dit.State, x engine.Tensor, w *engine.Weight) {
 	rows := s.Rows.Image
 	if rows.Len() == 0 {

@@ -107,8 +107,8 @@ func (m *Model) sizes(env dit.Env, p *dit.Prepared) {
 	env.Arena.Release(mark)
 }
 
-// Modulate computes t_block(time + size) once, to which every block adds its table: Image [S, n, 6E]; Head [S, n, 2E] is
-// the last layer's table plus time + size itself.
+// Modulate computes t_block(time + size) once, to which every block adds its table: Image [S, n, 6E]; Head [S, n, 2E]
+// is the last layer's table plus time + size itself.
 func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit.Modulation {
 	n, e := p.N, m.cfg.Hidden
 	s := len(timesteps) / n

@@ -63,8 +63,9 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.P
 	return p, nil
 }
 
-// Modulate computes for every timestep and entry the vector (time + pooled) and from it those of the blocks: Image [S, n, 6E], or [S, n, 9E] where the block attends twice, Text [S, n, 6E], of the last block [S, n, 2E],
-// Head [S, n, 2E]; parts in the order of the checkpoint.
+// Modulate computes for every timestep and entry the vector (time + pooled) and from it those of the blocks: Image [S,
+// n, 6E], or [S, n, 9E] where the block attends twice, Text [S, n, 6E], of the last block [S, n, 2E], Head [S, n, 2E];
+// parts in the order of the checkpoint.
 func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit.Modulation {
 	return m.Modulation(env, p.N, layers.TimestepFeatures(timesteps, features), m.Net.Time.In, m.Net.Time.Out, p.Vector,
 		m.Net.Final.Mod)

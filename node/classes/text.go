@@ -2,6 +2,7 @@ package classes
 
 import (
 	"maps"
+
 	"patchbay/node/graph"
 	"patchbay/node/value"
 )

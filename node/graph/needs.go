@@ -1,8 +1,10 @@
 package graph
 
-import "slices"
+import (
+	"slices"
 
-import "patchbay/node/files"
+	"patchbay/node/files"
+)
 
 // Needs lists the files that the nodes above the outputs of a validated job name, each once, in the order of the
 // workflow. Files sent with the job are not among them. What the index has not seen has neither size nor hash.
