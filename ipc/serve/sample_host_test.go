@@ -399,7 +399,7 @@ func TestNetsOfHosts(t *testing.T) {
 }
 
 // TestFunNetsOfHosts: a Fun net of Z-Image follows a hint of whole tokens beside a latent of odd sides, and the run is
-// what ComfyUI's network makes of it. A patch without layers is refused by name.
+// what ComfyUI's network makes of it. A projector of style for another family is refused by name.
 func TestFunNetsOfHosts(t *testing.T) {
 	const run, y, x, sigma, strength = "zimage-a/7x9-lite", 7, 9, 0.5, -0.6
 	dir, _ := goldenRoot(t, "zimage-a", "fun-lite-a", "uso-a")

@@ -58,7 +58,7 @@ func OpenModelPatch(name string, f files.Checkpoint, set *weights.Set) (*ModelPa
 
 // Fits refuses a patch that is not for a model.
 func (p *ModelPatch) Fits(m *Model) error {
-	if err := p.fits(m.Spec); err != nil {
+	if err := p.ControlNet.fits(m.Spec); err != nil {
 		return fault.At(fault.CodeWrongFamily, "model_patch", "model_patch: %v", err)
 	}
 	return nil

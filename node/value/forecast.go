@@ -54,11 +54,9 @@ func (s *Store) Forecast(ctx context.Context, f ModelFile, plan string, p Pictur
 		return nil, err
 	}
 	for _, n := range opened {
-		net, err := n.Forecast(&w)
-		if err != nil {
+		if err := n.Forecast(&w); err != nil {
 			return nil, fault.At(fault.CodeWrongFamily, "model.nets", "model.nets: %v", err)
 		}
-		w.Nets = append(w.Nets, net)
 	}
 	out, err := s.engine.Forecast(m.Request(), w, plan)
 	if err != nil {
