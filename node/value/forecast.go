@@ -49,7 +49,7 @@ func (s *Store) Forecast(ctx context.Context, f ModelFile, plan string, p Pictur
 		Spec: m.Spec, Y: (p.Height + 7) / 8, X: (p.Width + 7) / 8, Batch: p.Batch,
 		Text: slices.Repeat([]int{p.Text}, p.Entries), Evaluations: p.Steps,
 	}
-	opened, err := m.openNets(s.roots, f.Nets)
+	opened, err := m.openNets(s.roots, f.Nets, true)
 	if err != nil {
 		return nil, err
 	}

@@ -163,22 +163,35 @@ func meant(part, name, fingerprint string, c files.Checkpoint) error {
 		"name is another one", part, name, c.Hash, fingerprint)
 }
 
-// openNets describes the model patches of a host for its model. Only headers are read. Errors are *Failure.
-func (m *Model) openNets(roots files.Roots, list []NetFile) ([]*ModelPatch, error) {
+// openNets describes the model patches of a host for its model, and where they are allowed control nets, which have no
+// patch of their name beside them. Only headers are read. Errors are *Failure.
+func (m *Model) openNets(roots files.Roots, list []NetFile, controls bool) ([]*ModelPatch, error) {
 	var out []*ModelPatch
 	for i, f := range list {
 		part := fmt.Sprintf("model.nets[%d]", i)
-		path, err := roots.Resolve(files.KindModelPatch, part+".file", f.Name)
+		kind := files.KindModelPatch
+		path, err := roots.Resolve(kind, part+".file", f.Name)
+		if other, second := roots.Resolve(files.KindControl, part+".file", f.Name); err != nil && controls && second == nil {
+			path, kind, err = other, files.KindControl, nil
+		}
 		if err != nil {
 			return nil, err
 		}
-		var p *ModelPatch
-		err = files.ReadHeader(files.KindModelPatch, path, false,
-			func(c files.Checkpoint, _ *weights.File, set *weights.Set) (err error) {
+		p := &ModelPatch{}
+		err = files.ReadHeader(kind, path, false,
+			func(c files.Checkpoint, open *weights.File, set *weights.Set) (err error) {
 				if err := meant(part, f.Name, f.Fingerprint, c); err != nil {
 					return err
 				}
-				if p, err = OpenModelPatch(f.Name, c, set); err == nil {
+				if kind == files.KindControl {
+					var n *ControlNet
+					if n, err = OpenControlNet(f.Name, c, open, set); err == nil {
+						p.ControlNet = *n
+					}
+				} else {
+					p, err = OpenModelPatch(f.Name, c, set)
+				}
+				if err == nil {
 					err = p.fits(m.Spec)
 				}
 				if err != nil {
@@ -200,7 +213,7 @@ func (m *Model) openNets(roots files.Roots, list []NetFile) ([]*ModelPatch, erro
 
 // nets puts the model patches of a host on all entries of a request.
 func (m *Model) nets(u Use, req *parallel.Request, list []NetFile) error {
-	opened, err := m.openNets(u.Store.roots, list)
+	opened, err := m.openNets(u.Store.roots, list, false)
 	var out []parallel.Control
 	for i, p := range opened {
 		h, part := list[i].Hint, fmt.Sprintf("model.nets[%d].", i)
