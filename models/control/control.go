@@ -1,9 +1,11 @@
-// Package control is control nets: ControlNets of InstantX and others (also union ones and for filling in) for FLUX, of
-// diffusers for SD3, of InstantX for Qwen-Image. Such a net is the beginning of a model of its family, a few blocks
-// without a head, which adds a hint to its image tokens and gives its state after each block through a linear layer.
+// Package control is control nets: ControlNets of InstantX and others (also union ones and for filling in), of XLabs and
+// MistoLine for FLUX, of diffusers for SD3, of InstantX for Qwen-Image. Such a net is the beginning of a model of its
+// family, a few blocks without a head, which adds a hint to its image tokens and gives its state after each block
+// through a linear layer.
 //
-// control.go recognises files, model.go computes. What differs between families is in family.Control. patch.go is model
-// patches, which are no nets of their own: layers behind every block of the base model, such as DiffSynth's.
+// control.go recognises files, model.go computes, picture.go is the layers of nets that read a picture themselves. What
+// differs between families is in family.Control. patch.go is model patches, which are no nets of their own: layers
+// behind every block of the base model, such as DiffSynth's.
 //
 // Facts that have caused bugs: the hint goes through the latent format of the base model, but SD3's without its shift;
 // SD3's nets get a pooled vector of zeros; a type of a union net is a row before the text, at the place of its first
@@ -35,6 +37,9 @@ type Net struct {
 	kind *family.Control
 	// Patch: it is a patch on a model, not a control net on a conditioning.
 	Patch bool
+	// Sees: what it reads in place of a latent is made of a picture by layers of its own, a Picture.
+	Sees bool
+	act  engine.Act // behind its outputs
 }
 
 // Masked reports whether the hint has a mask behind its latent.
@@ -43,8 +48,8 @@ func (n *Net) Masked() bool { return n.Hint > n.Spec.Channels }
 // Fills reports whether the hint has the latent of a picture that is to be filled in behind its mask.
 func (n *Net) Fills() bool { return n.Hint > n.Spec.Channels+1 }
 
-// mode is the name of the rows for types.
-const mode = "controlnet_mode_embedder.weight"
+// mode is the name of the rows for types, singles that of outputs behind single blocks in files of MistoLine.
+const mode, singles = "controlnet_mode_embedder.weight", "single_controlnet_blocks."
 
 // hints are the names of the layer that reads the hint.
 func hints() []string {
@@ -90,14 +95,14 @@ func formOf(all []family.Family, set *weights.Set) (f *family.Family, as *family
 		}
 	}
 	switch {
-	case kind == "" && !set.Has("controlnet_blocks.0.weight"):
+	case kind == "" && !set.Has("controlnet_blocks.0.weight") && f == nil:
 		kind = "a control net for Stable Diffusion 1, 2 or XL"
 	case kind == "" && f == nil:
 		kind = "a control net of an unknown kind"
 	case kind == "":
 		return f, as, nil
 	}
-	return nil, nil, fmt.Errorf("the file looks like %s; supported are control nets whose hint is a latent, for %s", kind,
+	return nil, nil, fmt.Errorf("the file looks like %s; supported are control nets for %s", kind,
 		strings.Join(supported, ", "))
 }
 
@@ -108,10 +113,16 @@ func Open(all []family.Family, set *weights.Set, meta map[string]string) (*Net, 
 	if err != nil {
 		return nil, err
 	}
+	picture, _, err := pictureIn(set)
+	if err != nil {
+		return nil, err
+	}
 	base, own := map[string]weights.Stored{}, map[string]weights.Stored{}
 	for _, key := range set.Names() {
 		t, _ := set.Get(key)
+		_, _, seen := convolved(key)
 		switch as, isHint := hintName(key); {
+		case seen:
 		case isHint:
 			if len(t.Shape) == 4 { // a convolution over patches that do not overlap
 				t.Shape = []int{t.Shape[0], t.Shape[1] * t.Shape[2] * t.Shape[3]}
@@ -119,9 +130,10 @@ func Open(all []family.Family, set *weights.Set, meta map[string]string) (*Net, 
 			own[as] = t
 		case key == mode:
 			own[key] = t
-		case strings.HasPrefix(key, "controlnet_"):
+		case strings.HasPrefix(key, "controlnet_"), strings.HasPrefix(key, singles):
+			key = strings.Replace(key, singles, "controlnet_single_blocks.", 1)
 			dot := strings.LastIndexByte(key, '.')
-			own[key[:dot]+".linear"+key[dot:]] = t
+			own[strings.TrimSuffix(key[:dot], ".linear")+".linear"+key[dot:]] = t
 		case key == "pos_embed.pos_embed": // of diffusers
 			base["pos_embed"] = t
 		default:
@@ -147,7 +159,14 @@ func Open(all []family.Family, set *weights.Set, meta map[string]string) (*Net, 
 	if err != nil {
 		return nil, err
 	}
-	return describe(d, f.Control, weights.FromMap(own))
+	n, err := describe(d, f.Control, weights.FromMap(own))
+	if err == nil && picture != nil {
+		n.Sees, n.Format = true, latent.Format{Channels: n.Hint, Scale: 1}
+		if !set.Has("controlnet_blocks.0.weight") { // of MistoLine
+			n.act = engine.SiLU
+		}
+	}
+	return n, err
 }
 
 // hintName is the one name of the layer that reads the hint.
@@ -251,7 +270,11 @@ func (n *Net) Feeds(base *dit.Spec) [][]int {
 		if outputs := to - from; outputs > 0 {
 			times := n.kind.Repeat(&n.Spec, kind, outputs)
 			for b := range min(hi-lo, outputs*times-n.kind.Short) {
-				out[from+b/times] = append(out[from+b/times], lo+b)
+				k := from + b/times
+				if n.Sees { // ComfyUI gives outputs of these in turn
+					k = from + b%outputs
+				}
+				out[k] = append(out[k], lo+b)
 			}
 		}
 		from, lo = to, hi

@@ -83,7 +83,7 @@ func tokens(v []float32, c, y, x int) []float32 {
 
 func TestOutputsMatchGolden(t *testing.T) {
 	for file, names := range map[string][]string{
-		"control": {"cn-union-a/0", "cn-union-a/1"}, "control_qwen": {"cn-qwen-a/0", "cn-qwen-inpaint-a/0"},
+		"control": {"cn-union-a/0", "cn-union-a/1", "cn-xlabs-a/0", "cn-mistoline-a/0"}, "control_qwen": {"cn-qwen-a/0", "cn-qwen-inpaint-a/0"},
 	} {
 		var runs map[string]run
 		if err := golden.JSON("modern/"+file+".json", &runs); err != nil {
@@ -115,14 +115,28 @@ func compare(t *testing.T, ops engine.Ops, name string, r run, results *safetens
 	if err != nil {
 		t.Fatal(err)
 	}
+	var eyes *control.Picture
+	if n.Sees {
+		set, _, err := goldenweights.Set(name[:len(name)-2])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if eyes, err = control.OpenPicture(ops, set); err != nil {
+			t.Fatal(err)
+		}
+		defer eyes.Close()
+	}
 	b, c, y, x := r.X[0], r.X[1], r.X[len(r.X)-2], r.X[len(r.X)-1]
 	grid := n.Spec.Tokens(y, x)
 	var entries []dit.Entry
 	var latents []float32
 	for i := range b {
 		e := dit.Entry{Context: dit.Array{Rows: r.Context[1], Cols: r.Context[2], Data: item(name+"/context", r.Context, i)}}
-		hint := tokens(item(name+"/hint", r.Hint, i), r.Hint[1], y, x)
-		e.Hint = dit.Array{Rows: grid.Tokens(), Cols: 4 * r.Hint[1], Data: hint}
+		hint, channels := item(name+"/hint", r.Hint, i), r.Hint[1]
+		if n.Sees {
+			hint, channels = seen(t, eyes, ops, name, r, i), n.Hint
+		}
+		e.Hint = dit.Array{Rows: grid.Tokens(), Cols: 4 * channels, Data: tokens(hint, channels, y, x)}
 		if r.Y != nil {
 			e.Pooled = item(name+"/y", r.Y, i)
 		}
@@ -176,6 +190,26 @@ func compare(t *testing.T, ops engine.Ops, name string, r run, results *safetens
 	}
 }
 
+// seen is what a net that reads pictures makes of recorded hint i.
+func seen(t *testing.T, eyes *control.Picture, ops engine.Ops, name string, r run, i int) []float32 {
+	t.Helper()
+	y, x := r.Hint[2], r.Hint[3]
+	planes := golden.Fill("input:"+name+"/hint", r.Hint[0]*3*y*x, 1, 0.5)[i*3*y*x : (i+1)*3*y*x]
+	rgb := make([]float32, len(planes))
+	for k, v := range planes {
+		rgb[k%(y*x)*3+k/(y*x)] = v
+	}
+	take := func(n int) (*engine.Arena, error) {
+		buf, err := ops.Alloc(n)
+		return engine.NewArena("hint", buf, n), err
+	}
+	out, err := eyes.Read(ops, take, nil, rgb, y, x)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
 // TestFeedsAreComfyUIs: the outputs of a net go to the blocks of the released models as ComfyUI gives them out.
 func TestFeedsAreComfyUIs(t *testing.T) {
 	blocks := func(kind dit.BlockKind, n int) []dit.BlockSpec {
@@ -199,14 +233,16 @@ func TestFeedsAreComfyUIs(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	want := map[int]int{}
-	for b, k := range flux["cn-union-a/0"].Feeds["input"] {
-		want[b] = k
+	for name, double := range map[string]int{"cn-union-a": 2, "cn-xlabs-a": 2, "cn-mistoline-a": 1} {
+		want := map[int]int{}
+		for b, k := range flux[name+"/0"].Feeds["input"] {
+			want[b] = k
+		}
+		for b, k := range flux[name+"/0"].Feeds["output"] {
+			want[19+b] = double + k
+		}
+		check(name, &dit.Spec{Blocks: append(blocks(dit.Double, 19), blocks(dit.Single, 38)...)}, want)
 	}
-	for b, k := range flux["cn-union-a/0"].Feeds["output"] {
-		want[19+b] = 2 + k
-	}
-	check("cn-union-a", &dit.Spec{Blocks: append(blocks(dit.Double, 19), blocks(dit.Single, 38)...)}, want)
 	for _, name := range []string{"cn-qwen-a", "cn-qwen-inpaint-a"} {
 		want := map[int]int{}
 		for b, k := range qwen[name+"/0"].Qwen {
@@ -218,16 +254,13 @@ func TestFeedsAreComfyUIs(t *testing.T) {
 
 // TestOtherNetsAreNamed: kinds that are not supported are refused by what they look like.
 func TestOtherNetsAreNamed(t *testing.T) {
-	for name, want := range map[string]string{
-		"cn-xlabs-a": "XLabs", "cn-mistoline-a": "MistoLine", "qwen-a": "not a control net",
-	} {
-		set, _, err := goldenweights.Set(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := control.Open(models.Families(), set, nil); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want an error with %q", name, err, want)
-		}
+	set, _, err := goldenweights.Set("qwen-a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const none = "not a control net"
+	if _, err := control.Open(models.Families(), set, nil); err == nil || !strings.Contains(err.Error(), none) {
+		t.Errorf("qwen-a: %v, want an error with %q", err, none)
 	}
 	for key, want := range map[string]string{
 		"control_blocks.0.after_proj.weight": "Fun net for Qwen-Image", "after_proj_list.18.bias": "HunyuanDiT",
@@ -240,7 +273,7 @@ func TestOtherNetsAreNamed(t *testing.T) {
 			set["controlnet_blocks.0.weight"] = one
 		}
 		_, err := control.Open(models.Families(), weights.FromMap(set), nil)
-		supported := "flux (InstantX, union, inpaint), sd3 (diffusers), qwenimage (InstantX, inpaint)"
+		supported := "flux (InstantX, union, inpaint, XLabs, MistoLine), sd3 (diffusers), qwenimage (InstantX, inpaint)"
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.HasSuffix(err.Error(), supported) {
 			t.Errorf("%s: %v, want an error with %q that ends with %q", key, err, want, supported)
 		}

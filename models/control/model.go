@@ -108,7 +108,7 @@ func (m *Model) Output(env dit.Env, k int, s *dit.State, out, gate engine.Tensor
 		k, list = k-len(list), m.extra.Singles
 	}
 	if out.Dim(1) > 0 {
-		env.Ops.Linear(out, s.ImageRows(), list[k].Linear, engine.Epilogue{Gate: gate})
+		env.Ops.Linear(out, s.ImageRows(), list[k].Linear, engine.Epilogue{Act: m.desc.act, Gate: gate})
 	}
 }
 

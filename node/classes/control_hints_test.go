@@ -50,7 +50,7 @@ func TestHintsOfSeveralPicturesMatchComfyUI(t *testing.T) {
 	check(t, golden.JSON("modern33/hints.json", &runs))
 	root, eng := t.TempDir(), engineOf(t, fastOps)
 	axes := map[string]any{"axes_dim": []int{8, 16, 16}, "axes_dims_rope": []int{8, 16, 16}}
-	for _, name := range []string{"cn-union-a", "cn-sd3-a", "cn-qwen-a", "cn-qwen-inpaint-a"} {
+	for _, name := range []string{"cn-union-a", "cn-xlabs-a", "cn-mistoline-a", "cn-sd3-a", "cn-qwen-a", "cn-qwen-inpaint-a"} {
 		writeNet(t, root, name, axes)
 	}
 	writeGolden(t, "redux-a", filepath.Join(root, "style_models", "redux.safetensors"))
@@ -136,7 +136,7 @@ func TestHintsOfSeveralPicturesMatchComfyUI(t *testing.T) {
 		}
 		run.Close()
 	}
-	if len(runs) != 8 {
-		t.Errorf("%d runs are recorded, want 8", len(runs))
+	if len(runs) != 10 {
+		t.Errorf("%d runs are recorded, want 10", len(runs))
 	}
 }

@@ -210,5 +210,8 @@ func encodeHint(
 			im.Data[i] = (v-0.5)*float32(math.RoundToEven(float64(keep.Data[i/im.C]))) + 0.5
 		}
 	}
+	if ctl.Net.Sees {
+		return ctl.Net.Look(c.Use(), im)
+	}
 	return encodeImage(c, ctl.VAE, im)
 }

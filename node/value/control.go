@@ -24,6 +24,7 @@ type ControlNet struct {
 	*control.Net
 	Type int // row of a union net from 1, 0: none
 	file source.File
+	eyes *lazy // its layers for a picture, where Sees
 }
 
 // OpenControlNet describes the control net of a file from its header.
@@ -32,7 +33,31 @@ func OpenControlNet(name string, f files.Checkpoint, open *weights.File, set *we
 	if err != nil {
 		return nil, err
 	}
-	return &ControlNet{Name: name, Net: n, file: f.File}, nil
+	return &ControlNet{Name: name, Net: n, file: f.File, eyes: &lazy{name, &files.Opener{Checkpoint: f}}}, nil
+}
+
+// Look returns what a net that sees makes of pictures [B, 8*Y, 8*X, 3], in place of their latent.
+func (n *ControlNet) Look(u Use, im *picture.Image) (out parallel.Latent, err error) {
+	open := func(l *parallel.Workspace, _ *weights.File, set *weights.Set) (*control.Picture, error) {
+		return control.OpenPicture(l.Ops, set)
+	}
+	out = parallel.Latent{B: im.B, C: n.Hint, Y: im.Y / 8, X: im.X / 8}
+	err = on(u, n.eyes, "control_net", open, func(p *control.Picture, env text.Env) error {
+		for b := range im.B {
+			rgb := make([]float32, 0, 3*im.Y*im.X)
+			for i := range im.Y * im.X {
+				at := (b*im.Y*im.X + i) * im.C
+				rgb = append(rgb, im.Data[at:at+3]...)
+			}
+			seen, err := p.Read(env.Ops, env.Take, env.Check, rgb, im.Y, im.X)
+			if err != nil {
+				return err
+			}
+			out.Data = append(out.Data, seen...)
+		}
+		return nil
+	})
+	return out, err
 }
 
 // ModelPatch is a MODEL_PATCH: layers for the blocks of a model that have been described but not loaded, or a network
@@ -159,6 +184,10 @@ func (m *Model) controls(c *Cond, branch string, l parallel.Latent, encode HintF
 		case n.Family != m.Spec.Family || n.Spec.Width != m.Spec.Width:
 			return nil, refused(fault.CodeWrongFamily, "it is for %s models of width %d, the model is %s of width %d", n.Family,
 				n.Spec.Width, m.Spec.Family, m.Spec.Width)
+		case n.Sees && (l.Y%n.Spec.PatchSize != 0 || l.X%n.Spec.PatchSize != 0):
+			return nil, refused(fault.CodeBadInput, "it reads pictures of whole tokens: the latent is %d x %d, want sides that "+
+				"are multiples of %d", l.X, l.Y, n.Spec.PatchSize)
+		case n.Sees && encode != nil:
 		case ctl.VAE == nil:
 			return nil, refused(fault.CodeBadInput, "it needs a VAE: connect the input vae of the node that applies it")
 		case ctl.Net.Patch && ctl.Image != nil && ctl.Image.B != 1:
@@ -170,7 +199,7 @@ func (m *Model) controls(c *Cond, branch string, l parallel.Latent, encode HintF
 			return nil, refused(fault.CodeBadInput, "hints are not for this sampling node")
 		}
 		pictures := 1
-		if ctl.Image != nil && !ctl.VAE.Frames {
+		if ctl.Image != nil && (n.Sees || !ctl.VAE.Frames) {
 			pictures = min(ctl.Image.B, l.B)
 		}
 		y, x := n.Spec.HintSize(l.Y, l.X)

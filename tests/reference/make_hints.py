@@ -88,12 +88,15 @@ def config(name):
 
 
 def net_of(name):
-    """Make a control net as ComfyUI's loaders do it: load_controlnet_flux_instantx, _mmdit and _qwen_instantx."""
-    if name.startswith("cn-union"):
+    """Make a control net as ComfyUI's loaders do it: load_controlnet_flux_instantx, _flux_xlabs_mistoline, _mmdit and _qwen_instantx."""
+    ratio = 1
+    if name.startswith(("cn-union", "cn-xlabs", "cn-mistoline")):
         known = KNOWN[name]
         fields = comfy.ldm.flux.model.FluxParams.__dataclass_fields__
         c = {k: v for k, v in {**config(known["main_model"]), **known["config"]}.items() if k in fields or k in known["config"]}
         net, channels, format, extra = comfy.ldm.flux.controlnet.ControlNetFlux(**c, **MADE), 16, comfy.latent_formats.Flux(), ["y", "guidance"]
+        if name != "cn-union-a":  # whose hint is a picture
+            ratio, format = 8, None
     elif name.startswith("cn-sd3"):
         net, channels, format, extra = comfy.cldm.mmdit.ControlNet(num_blocks=1, control_latent_channels=17, **config("sd3-b"), **MADE), 17, comfy.latent_formats.SD3(), ["y"]
         format.shift_factor = 0
@@ -113,7 +116,7 @@ def net_of(name):
         channels, format, extra = 16 + known["config"]["extra_condition_channels"] // 4, comfy.latent_formats.Wan21(), []
     own = net.state_dict()
     net.load_state_dict({k if k in own else k.replace("norm.scale", "norm.weight"): v for k, v in state(name).items()})
-    return comfy.controlnet.ControlNet(net, compression_ratio=1, latent_format=format, concat_mask=channels == 17, load_device=CPU, extra_conds=extra)
+    return comfy.controlnet.ControlNet(net, compression_ratio=ratio, latent_format=format, concat_mask=channels == 17, load_device=CPU, extra_conds=extra)
 
 
 def tiny_vae():
@@ -146,6 +149,8 @@ RUNS = {
     "flux-2-of-3": dict(model="kontext-a", cfg=2.0, latent=[3, 16, 6, 4], text=[5, 40], pooled=32, nets=[["cn-union-a", "depth", 0.6, 0.0, 1.0, 2, 0]]),
     "flux-3-of-2-and-one": dict(model="kontext-a", cfg=1.0, latent=[2, 16, 5, 7], text=[5, 40], pooled=32, nets=[["cn-union-a", "auto", 0.5, 0.0, 1.0, 3, 0], ["cn-union-a", "tile", 0.4, 0.0, 0.6, 1, 0]]),
     "flux-2-redux": dict(model="kontext-a", cfg=1.0, latent=[2, 16, 6, 4], text=[5, 40], pooled=32, nets=[["cn-union-a", "normal", 0.7, 0.0, 1.0, 2, 0]], redux=[0.3, "attn_bias"]),
+    "flux-xlabs-2-of-3": dict(model="kontext-a", cfg=2.0, latent=[3, 16, 6, 4], text=[5, 40], pooled=32, nets=[["cn-xlabs-a", "auto", 0.6, 0.0, 1.0, 2, 0]]),
+    "flux-mistoline": dict(model="kontext-a", cfg=1.0, latent=[2, 16, 4, 6], text=[5, 40], pooled=32, nets=[["cn-mistoline-a", "auto", 0.6, 0.0, 0.6, 1, 0], ["cn-union-a", "depth", 0.4, 0.0, 1.0, 1, 0]]),
     "sd3-2-of-3-mask": dict(model="sd3-b", cfg=2.0, latent=[3, 16, 6, 4], text=[6, 40], pooled=56, nets=[["cn-sd3-a", "auto", 0.7, 0.0, 1.0, 2, 1]]),
     "sd3-2-masks-of-one": dict(model="sd3-b", cfg=2.0, latent=[2, 16, 4, 6], text=[6, 40], pooled=56, nets=[["cn-sd3-a", "auto", 0.7, 0.0, 1.0, 1, 2]]),
     "sd3-3-with-masks": dict(model="sd3-b", cfg=1.0, latent=[3, 16, 4, 6], text=[6, 40], pooled=56, nets=[["cn-sd3-a", "auto", 0.6, 0.2, 1.0, 3, 3]]),
