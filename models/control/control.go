@@ -40,13 +40,44 @@ type Net struct {
 	// Sees: what it reads in place of a latent is made of a picture by layers of its own, a Picture.
 	Sees bool
 	act  engine.Act // behind its outputs
+	// Borrows: it is loaded with what its model has (Beside).
+	Borrows  bool
+	Borrowed int64 // bytes of that, where it is there
+	Root     bool  // its strength is the root of what is set
 }
+
+// Takes reports whether a net starts with that tensor of its model.
+func (n *Net) Takes(name string) bool { return n.kind.Takes(name) }
 
 // Masked reports whether the hint has a mask behind its latent.
 func (n *Net) Masked() bool { return n.Hint > n.Spec.Channels }
 
 // Fills reports whether the hint has the latent of a picture that is to be filled in behind its mask.
 func (n *Net) Fills() bool { return n.Hint > n.Spec.Channels+1 }
+
+// borrowed is put in front of the names of tensors of the model beside which a net runs.
+const borrowed = "model beside: "
+
+// Beside gives the net in set what it lacks and its model has, the whole model in its file's names.
+func Beside(all []family.Family, set, model *weights.Set) (*weights.Set, error) {
+	_, of, _, err := formOf(all, set)
+	if err != nil {
+		return nil, err
+	}
+	if model, err = family.Original(all, model); err != nil {
+		return nil, err
+	}
+	whole := map[string]weights.Stored{}
+	for _, key := range set.Names() {
+		whole[key], _ = set.Get(key)
+	}
+	for _, key := range model.Names() {
+		if of.Takes(key) {
+			whole[borrowed+key], _ = model.Get(key)
+		}
+	}
+	return weights.FromMap(whole), nil
+}
 
 // mode is the name of the rows for types, singles that of outputs behind single blocks in files of MistoLine.
 const mode, singles = "controlnet_mode_embedder.weight", "single_controlnet_blocks."
@@ -70,28 +101,33 @@ func Is(set *weights.Set) bool {
 }
 
 // formOf tells the family of a net and the layout of its file; what is not supported is named.
-func formOf(all []family.Family, set *weights.Set) (f *family.Family, as *family.Form, err error) {
+func formOf(all []family.Family, set *weights.Set) (f *family.Family, of *family.Control, as *family.Form, err error) {
 	if !Is(set) {
-		return nil, nil, fmt.Errorf("not a control net")
+		return nil, nil, nil, fmt.Errorf("not a control net")
 	}
 	kind, supported := "", []string{}
 	for i := range all {
-		c := all[i].Control
-		if c == nil {
+		if all[i].Control == nil {
 			continue
 		}
-		for name, what := range c.Refused {
-			if set.Has(name) {
-				kind = what
+		kinds := []string{}
+		for _, c := range append([]family.Control{*all[i].Control}, all[i].Control.More...) {
+			for name, what := range c.Refused {
+				if set.Has(name) {
+					kind = what
+				}
+			}
+			for k := range c.Forms {
+				if f == nil && c.Forms[k].Fits(set, "") {
+					f, of, as = &all[i], &c, &c.Forms[k]
+				}
+			}
+			if c.Kinds != "" {
+				kinds = append(kinds, c.Kinds)
 			}
 		}
-		for k := range c.Forms {
-			if f == nil && c.Forms[k].Fits(set, "") {
-				f, as = &all[i], &c.Forms[k]
-			}
-		}
-		if c.Kinds != "" {
-			supported = append(supported, fmt.Sprintf("%s (%s)", all[i].Name, c.Kinds))
+		if len(kinds) > 0 {
+			supported = append(supported, fmt.Sprintf("%s (%s)", all[i].Name, strings.Join(kinds, ", ")))
 		}
 	}
 	switch {
@@ -100,29 +136,35 @@ func formOf(all []family.Family, set *weights.Set) (f *family.Family, as *family
 	case kind == "" && f == nil:
 		kind = "a control net of an unknown kind"
 	case kind == "":
-		return f, as, nil
+		return f, of, as, nil
 	}
-	return nil, nil, fmt.Errorf("the file looks like %s; supported are control nets for %s", kind,
+	return nil, nil, nil, fmt.Errorf("the file looks like %s; supported are control nets for %s", kind,
 		strings.Join(supported, ", "))
 }
 
 // Open describes the control net that a set holds; meta is the file's metadata, read like that of a model of the
 // family.
 func Open(all []family.Family, set *weights.Set, meta map[string]string) (*Net, error) {
-	f, as, err := formOf(all, set)
+	f, of, as, err := formOf(all, set)
 	if err != nil {
 		return nil, err
+	}
+	if of.Names != nil {
+		set = set.Mapped(of.Names)
 	}
 	picture, _, err := pictureIn(set)
 	if err != nil {
 		return nil, err
 	}
-	base, own := map[string]weights.Stored{}, map[string]weights.Stored{}
+	base, own, taken := map[string]weights.Stored{}, map[string]weights.Stored{}, int64(0)
 	for _, key := range set.Names() {
 		t, _ := set.Get(key)
 		_, _, seen := convolved(key)
 		switch as, isHint := hintName(key); {
 		case seen:
+		case strings.HasPrefix(key, borrowed):
+			base[key[len(borrowed):]] = t
+			taken += t.Bytes()
 		case isHint:
 			if len(t.Shape) == 4 { // a convolution over patches that do not overlap
 				t.Shape = []int{t.Shape[0], t.Shape[1] * t.Shape[2] * t.Shape[3]}
@@ -150,7 +192,13 @@ func Open(all []family.Family, set *weights.Set, meta map[string]string) (*Net, 
 			return nil, fmt.Errorf("a control net for %s: %w", f.Name, err)
 		}
 	}
-	whole := completed(begin, f.Control.Rest(begin))
+	rest := of.Rest(begin)
+	for key := range rest {
+		if taken > 0 && of.Takes(key) && !begin.Has(key) {
+			return nil, fmt.Errorf("a control net for %s starts with %s of its model, which has none", f.Name, key)
+		}
+	}
+	whole := completed(begin, rest)
 	c, err := f.Detect(whole, meta)
 	if err != nil {
 		return nil, fmt.Errorf("a control net for %s: %w", f.Name, err)
@@ -159,7 +207,10 @@ func Open(all []family.Family, set *weights.Set, meta map[string]string) (*Net, 
 	if err != nil {
 		return nil, err
 	}
-	n, err := describe(d, f.Control, weights.FromMap(own))
+	n, err := describe(d, of, weights.FromMap(own))
+	if err == nil {
+		n.Borrowed = taken
+	}
 	if err == nil && picture != nil {
 		n.Sees, n.Format = true, latent.Format{Channels: n.Hint, Scale: 1}
 		if !set.Has("controlnet_blocks.0.weight") { // of MistoLine
@@ -186,7 +237,9 @@ func completed(begin *weights.Set, rest map[string][]int) *weights.Set {
 		all[key], _ = begin.Get(key)
 	}
 	for key, shape := range rest {
-		all[key] = weights.Stored{DType: engine.F32, Shape: shape}
+		if _, has := all[key]; !has {
+			all[key] = weights.Stored{DType: engine.F32, Shape: shape}
+		}
 	}
 	return weights.FromMap(all)
 }
@@ -201,17 +254,21 @@ func describe(d *family.Diffusion, c *family.Control, own *weights.Set) (*Net, e
 		n.Format.Shift = 0
 	}
 	token := d.Spec.PatchSize * d.Spec.PatchSize
-	n.Hint = own.Dim("hint.weight", 1) / token
+	n.Hint, n.Spec.WholeHint = own.Dim("hint.weight", 1)/token-c.Zeros, c.Zeros > 0
+	n.Borrows, n.Root = len(c.Borrows) > 0, c.Root
 	if n.Hint != d.Spec.Channels && n.Hint != d.Spec.Channels+1 {
 		return nil, fmt.Errorf("a control net for %s whose hint has %d channels: want %d, or %d with a mask", n.Family,
 			n.Hint, d.Spec.Channels, d.Spec.Channels+1)
 	}
 	rows, _ := own.Get(mode)
 	options := weights.Options{Model: "control net", Dims: map[string]int{
-		"E": d.Spec.Width, "H": n.Hint, "p": d.Spec.PatchSize, "M": n.Modes,
+		"E": d.Spec.Width, "H": n.Hint + c.Zeros, "p": d.Spec.PatchSize, "M": n.Modes,
 	}}
 	n.Load = func(ops engine.Ops, held dit.Held) (dit.Model, error) {
-		m := &Model{desc: n, extra: newExtra(n)}
+		m := &Model{desc: n, extra: newExtra(n, own.Has("controlnet_before.linear.weight"))}
+		if n.Borrows && n.Borrowed == 0 {
+			return nil, fmt.Errorf("a control net for %s that starts with weights of its model is loaded beside one", n.Family)
+		}
 		var err error
 		if m.mem, err = weights.Load(ops, own, m.extra, options); err != nil {
 			return nil, err
@@ -271,6 +328,9 @@ func (n *Net) Feeds(base *dit.Spec) [][]int {
 			times := n.kind.Repeat(&n.Spec, kind, outputs)
 			for b := range min(hi-lo, outputs*times-n.kind.Short) {
 				k := from + b/times
+				if n.kind.First && b%times > 0 {
+					continue
+				}
 				if n.Sees { // ComfyUI gives outputs of these in turn
 					k = from + b%outputs
 				}

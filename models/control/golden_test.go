@@ -50,6 +50,15 @@ func open(t *testing.T, name string) *control.Net {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if name == "cn-fun-a" {
+		base, _, err := goldenweights.Set("qwen-a")
+		if err == nil {
+			set, err = control.Beside(models.Families(), set, base)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
 	n, err := control.Open(models.Families(), set, map[string]string{"config": string(text)})
 	if err != nil {
 		t.Fatal(err)
@@ -66,14 +75,19 @@ func item(name string, shape []int, i int) []float32 {
 	return golden.Input(name, size)[i*size/shape[0] : (i+1)*size/shape[0]]
 }
 
-// tokens are those of a latent [C, Y, X], odd sides padded circularly.
-func tokens(v []float32, c, y, x int) []float32 {
+// tokens are those of a latent [C, Y, X], odd sides padded circularly, or with zeros.
+func tokens(v []float32, c, y, x int, zeros bool) []float32 {
 	var out []float32
 	for ty := range (y + 1) / 2 {
 		for tx := range (x + 1) / 2 {
 			for ci := range c {
 				for k := range 4 {
-					out = append(out, v[(ci*y+(2*ty+k/2)%y)*x+(2*tx+k%2)%x])
+					row, col := 2*ty+k/2, 2*tx+k%2
+					if zeros && (row >= y || col >= x) {
+						out = append(out, 0)
+						continue
+					}
+					out = append(out, v[(ci*y+row%y)*x+col%x])
 				}
 			}
 		}
@@ -99,6 +113,41 @@ func TestOutputsMatchGolden(t *testing.T) {
 				t.Run(name+"/"+ops.Name(), func(t *testing.T) { compare(t, ops, name, runs[name], results) })
 			}
 		}
+	}
+}
+
+// TestFunNetStartsAsItsModel: a net without a beginning, with the weights of its model, says what ComfyUI's says after
+// each of its blocks, also of latents of odd sides; without them it cannot be loaded.
+func TestFunNetStartsAsItsModel(t *testing.T) {
+	const name = "cn-fun-a/0"
+	results, err := safetensors.Open(golden.Path("modern33/hints.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = results.Close() }()
+	r := run{
+		X: []int{2, 16, 5, 7}, Hint: []int{2, 16, 5, 7}, Context: []int{2, 6, 56}, Timesteps: []float32{0.75, 0.25},
+	}
+	for _, ops := range []engine.Ops{ref.New(), goldenrun.NewOps()} {
+		compare(t, ops, name, r, results)
+	}
+	want := [][]int{{0}, {12}, {24}, {36}, {48}}
+	base := &dit.Spec{Blocks: slices.Repeat([]dit.BlockSpec{{Kind: dit.Double}}, 60)}
+	if got := open(t, "cn-fun-a").Feeds(base); !slices.EqualFunc(got, want, slices.Equal) {
+		t.Errorf("outputs go behind blocks %v, want %v", got, want)
+	}
+	set, _, err := goldenweights.Set("cn-fun-a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := map[string]string{"config": `{"axes_dims_rope": [8, 16, 16]}`}
+	n, err := control.Open(models.Families(), set, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m, err := n.Load(goldenrun.NewOps(), dit.Held{}); err == nil {
+		m.Close()
+		t.Error("a net without its beginning was loaded")
 	}
 }
 
@@ -136,7 +185,7 @@ func compare(t *testing.T, ops engine.Ops, name string, r run, results *safetens
 		if n.Sees {
 			hint, channels = seen(t, eyes, ops, name, r, i), n.Hint
 		}
-		e.Hint = dit.Array{Rows: grid.Tokens(), Cols: 4 * channels, Data: tokens(hint, channels, y, x)}
+		e.Hint = dit.Array{Rows: grid.Tokens(), Cols: 4 * channels, Data: tokens(hint, channels, y, x, n.Spec.WholeHint)}
 		if r.Y != nil {
 			e.Pooled = item(name+"/y", r.Y, i)
 		}
@@ -146,7 +195,7 @@ func compare(t *testing.T, ops engine.Ops, name string, r run, results *safetens
 		if len(r.Type) > 0 {
 			e.Mode = r.Type[0] + 1
 		}
-		entries, latents = append(entries, e), append(latents, tokens(item(name+"/x", r.X, i), c, y, x)...)
+		entries, latents = append(entries, e), append(latents, tokens(item(name+"/x", r.X, i), c, y, x, false)...)
 	}
 	p, err := m.Prepare(env, entries, grid, dit.Range{})
 	if err != nil {
@@ -263,7 +312,7 @@ func TestOtherNetsAreNamed(t *testing.T) {
 		t.Errorf("qwen-a: %v, want an error with %q", err, none)
 	}
 	for key, want := range map[string]string{
-		"control_blocks.0.after_proj.weight": "Fun net for Qwen-Image", "after_proj_list.18.bias": "HunyuanDiT",
+		"after_proj_list.18.bias":                      "HunyuanDiT",
 		"transformer_blocks.0.adaLN_modulation.1.bias": "Stability AI", "zero_convs.0.0.weight": "Stable Diffusion 1",
 		"other": "an unknown kind",
 	} {
@@ -273,7 +322,7 @@ func TestOtherNetsAreNamed(t *testing.T) {
 			set["controlnet_blocks.0.weight"] = one
 		}
 		_, err := control.Open(models.Families(), weights.FromMap(set), nil)
-		supported := "flux (InstantX, union, inpaint, XLabs, MistoLine), sd3 (diffusers), qwenimage (InstantX, inpaint)"
+		supported := "flux (InstantX, union, inpaint, XLabs, MistoLine), sd3 (diffusers), qwenimage (InstantX, inpaint, Fun)"
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.HasSuffix(err.Error(), supported) {
 			t.Errorf("%s: %v, want an error with %q that ends with %q", key, err, want, supported)
 		}

@@ -4,6 +4,9 @@
 package family
 
 import (
+	"slices"
+	"strings"
+
 	"patchbay/models/dit"
 	"patchbay/models/latent"
 	"patchbay/models/text"
@@ -99,9 +102,26 @@ type Control struct {
 	Added int
 	// Repeat is how many blocks of a model in a row each of the n outputs of a kind of blocks is added behind.
 	Repeat   func(net *dit.Spec, kind dit.BlockKind, n int) int
+	First    bool // behind the first of them alone
 	Short    int  // so many blocks fewer for the last output
 	NoShift  bool // the hint goes through the latent format without its shift
 	NoPooled bool // the net gets a pooled vector of zeros
+	// Names gives a tensor of a file the name that it has in those of the other nets of the family; nil: it has it.
+	Names func(key string) string
+	// Borrows are the beginnings of the names of tensors that a file lacks and the model beside which the net runs has, in
+	// the original names. Rest has their shapes too.
+	Borrows []string
+	// Zeros is how many channels of zeros the net reads behind those of its hint, and that it reads hints of odd sides with
+	// zeros beside them.
+	Zeros int
+	Root  bool // its strength is the root of what is set
+	// More are nets of other kinds.
+	More []Control
+}
+
+// Takes reports whether a net borrows a tensor, which may be named without its part.
+func (c *Control) Takes(name string) bool {
+	return slices.ContainsFunc(c.Borrows, func(begin string) bool { return strings.HasPrefix(name+".", begin) })
 }
 
 // Patch says what files of layers behind every block of a family are (dit.Patch).

@@ -50,10 +50,11 @@ func TestHintsOfSeveralPicturesMatchComfyUI(t *testing.T) {
 	check(t, golden.JSON("modern33/hints.json", &runs))
 	root, eng := t.TempDir(), engineOf(t, fastOps)
 	axes := map[string]any{"axes_dim": []int{8, 16, 16}, "axes_dims_rope": []int{8, 16, 16}}
-	for _, name := range []string{"cn-union-a", "cn-xlabs-a", "cn-mistoline-a", "cn-sd3-a", "cn-qwen-a", "cn-qwen-inpaint-a"} {
+	for _, name := range []string{"cn-union-a", "cn-xlabs-a", "cn-mistoline-a", "cn-sd3-a", "cn-qwen-a", "cn-qwen-inpaint-a", "cn-fun-a"} {
 		writeNet(t, root, name, axes)
 	}
 	writeGolden(t, "redux-a", filepath.Join(root, "style_models", "redux.safetensors"))
+	writeGoldenModel(t, "qwen-a", "", filepath.Join(root, "diffusion_models", "qwen-a.safetensors"))
 	writeGoldenModel(t, "wanvae-a", "", filepath.Join(root, "vae", "wan.safetensors"))
 	_, config, err := goldenweights.Set("vae-flux")
 	check(t, err)
@@ -107,7 +108,11 @@ func TestHintsOfSeveralPicturesMatchComfyUI(t *testing.T) {
 			positive = g.add(class, list...)
 			negative = second(positive)
 		}
-		g.add("Keep", "latent", g.add("KSampler", "model", g.add("TheModel"), "positive", positive, "negative", negative,
+		model := g.add("TheModel")
+		if name == "qwen-fun" { // the net reads its file
+			model = g.add("UNETLoader", "unet_name", "qwen-a.safetensors", "weight_dtype", "default")
+		}
+		g.add("Keep", "latent", g.add("KSampler", "model", model, "positive", positive, "negative", negative,
 			"latent_image", g.add("TheLatent"), "steps", int64(3), "cfg", r.CFG, "sampler_name", "euler", "scheduler",
 			"simple", "seed", int64(7), "denoise", 1.0), "as", "output")
 		run, err := graph.NewRunner(graph.Config{
@@ -136,7 +141,7 @@ func TestHintsOfSeveralPicturesMatchComfyUI(t *testing.T) {
 		}
 		run.Close()
 	}
-	if len(runs) != 10 {
-		t.Errorf("%d runs are recorded, want 10", len(runs))
+	if len(runs) != 11 {
+		t.Errorf("%d runs are recorded, want 11", len(runs))
 	}
 }

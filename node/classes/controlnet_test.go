@@ -39,7 +39,7 @@ func newNetRun(t *testing.T) *netRun {
 	r := &netRun{t: t, root: t.TempDir(), vae: "ae", eng: engineOf(t, fastOps), e2eCase: e2eCase{Model: "kontext-a"}}
 	for file, name := range map[string]string{
 		"union": "cn-union-a", "three": "cn-union-a", "qwen": "cn-qwen-a", "inpaint": "cn-qwen-inpaint-a",
-		"xlabs": "cn-xlabs-a",
+		"xlabs": "cn-xlabs-a", "fun": "cn-fun-a",
 	} {
 		set, config, err := goldenweights.Set(name)
 		check(t, err)
@@ -232,10 +232,14 @@ func TestNetsThatReadPictures(t *testing.T) {
 	}
 }
 
-// TestVideosAreNoHints: pictures that an autoencoder makes more than one latent of are refused by name.
+// TestVideosAreNoHints: nets that start as their model need its file; pictures that an autoencoder makes more than one latent of are refused by name.
 func TestVideosAreNoHints(t *testing.T) {
 	r := newNetRun(t)
 	r.Model, r.vae = "qwen-a", "wan"
+	const want = "fun.safetensors: it starts with weights of the model, which must be those of a file"
+	if _, err := r.run(netStep{advanced, "fun", "", nil}); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("a Fun net beside a model of no file: got %v, want %q", err, want)
+	}
 	for many, want := range map[int]string{
 		3: "", 4: "qwen.safetensors: the hint is 5 pictures, which its VAE reads as a video: give one",
 	} {

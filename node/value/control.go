@@ -25,6 +25,8 @@ type ControlNet struct {
 	Type int // row of a union net from 1, 0: none
 	file source.File
 	eyes *lazy // its layers for a picture, where Sees
+	// beginning is the file of the model that it runs beside, where it has weights of that.
+	beginning source.File
 }
 
 // OpenControlNet describes the control net of a file from its header.
@@ -198,11 +200,20 @@ func (m *Model) controls(c *Cond, branch string, l parallel.Latent, encode HintF
 		case encode == nil:
 			return nil, refused(fault.CodeBadInput, "hints are not for this sampling node")
 		}
+		if n.Borrows {
+			var err error
+			if n, err = n.beside(m); err != nil {
+				return nil, refused(fault.CodeWrongFamily, "%v", err)
+			}
+		}
 		pictures := 1
 		if ctl.Image != nil && (n.Sees || !ctl.VAE.Frames) {
 			pictures = min(ctl.Image.B, l.B)
 		}
 		y, x := n.Spec.HintSize(l.Y, l.X)
+		if n.Spec.WholeHint {
+			y, x = l.Y, l.X
+		}
 		hint, err := encode(ctl, pictures, y, x)
 		if err != nil {
 			return nil, err
@@ -222,12 +233,25 @@ func (m *Model) controls(c *Cond, branch string, l parallel.Latent, encode HintF
 			n.Format.ToModel(hint.Fill.Data, y*x)
 			hint.Data = append(hint.Data, hint.Fill.Data...)
 		}
+		if n.Spec.WholeHint {
+			hint.Latent = whole(hint.Latent, n.Spec)
+		}
 		made := n.control(hint.Latent, ctl.Strength)
 		made.SigmaStart = float32(m.Sampling.PercentToSigma(ctl.Start))
 		made.SigmaEnd = float32(m.Sampling.PercentToSigma(ctl.End))
 		out = append(out, made)
 	}
 	return out, nil
+}
+
+// whole puts zeros beside a hint of odd sides.
+func whole(h parallel.Latent, s dit.Spec) parallel.Latent {
+	y, x := s.HintSize(h.Y, h.X)
+	out := parallel.NewLatent(h.B, h.C, y, x)
+	for i := range h.B * h.C * h.Y {
+		copy(out.Data[(i/h.Y*y+i%h.Y)*x:], h.Data[i*h.X:(i+1)*h.X])
+	}
+	return out
 }
 
 // Forecast is what the planner must know of the net on all entries of a workload.
@@ -257,12 +281,48 @@ func (n *ControlNet) fits(base *dit.Spec) error {
 	return nil
 }
 
+// beside describes a net that starts with weights of the model, with these.
+func (n *ControlNet) beside(m *Model) (*ControlNet, error) {
+	if m.Weights != nil {
+		return nil, fmt.Errorf("it starts with weights of the model, which must be those of a file")
+	}
+	for _, a := range m.loras {
+		for _, add := range a.Additions {
+			if add.Part == "" && n.Takes(add.Name) {
+				return nil, fmt.Errorf("it starts with weights of the model, of which the LoRA %s changes %s: use the model without "+
+					"it", a.Name, add.Name)
+			}
+		}
+	}
+	file, err := n.file.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+	base, err := m.file.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = base.Close() }()
+	set, err := models.ControlBeside(file.Set(), base.Set())
+	if err != nil {
+		return nil, err
+	}
+	out := *n
+	out.beginning = m.file
+	out.Net, err = models.OpenControl(set, file.Metadata())
+	return &out, err
+}
+
 // control is the net on an entry of a request, with a hint in model space. It works always; what is no patch gets the
 // sigmas between which it does.
 func (n *ControlNet) control(hint parallel.Latent, strength float32) parallel.Control {
-	w := source.Weights{Model: source.Model{File: n.file}, Loader: &source.Loader{}}
+	w := source.Weights{Model: source.Model{File: n.file, Beside: n.beginning}, Loader: &source.Loader{}}
+	if n.Root {
+		strength = float32(math.Sqrt(math.Max(float64(strength), 0)))
+	}
 	return parallel.Control{
-		Net:   parallel.Model{Key: w.Key(), Spec: &n.Spec, Weights: w, WeightBytes: w.Bytes()},
+		Net:   parallel.Model{Key: w.Key(), Spec: &n.Spec, Weights: w, WeightBytes: w.Bytes() + n.Borrowed},
 		Patch: n.Patch && !n.Spec.Follows, Hint: hint, Mode: n.Type, Strength: strength,
 		SigmaStart: math.MaxFloat32,
 	}

@@ -87,6 +87,20 @@ def config(name):
     return {k: v for k, v in KNOWN[name]["config"].items() if k not in ("image_model", "num_layers", "num_blocks")}
 
 
+def listed(net):
+    """List the tensors of a net with what the formula makes of them."""
+    out = []
+    for key, t in sorted(net.state_dict().items()):
+        if key.endswith("bias") and t.dim() == 1:
+            kind = "bias", 0.4, 0.0
+        elif t.dim() <= 1:
+            kind = "norm", 0.2, 1.0
+        else:
+            kind = "matrix", 2 * math.sqrt(3.0 / math.prod(t.shape[1:])), 0.0
+        out.append([key, list(t.shape), *(("table", 1.0, 0.0) if key == "pos_embed" else kind)])
+    return out
+
+
 def net_of(name):
     """Make a control net as ComfyUI's loaders do it: load_controlnet_flux_instantx, _flux_xlabs_mistoline, _mmdit and _qwen_instantx."""
     ratio = 1
@@ -100,16 +114,13 @@ def net_of(name):
     elif name.startswith("cn-sd3"):
         net, channels, format, extra = comfy.cldm.mmdit.ControlNet(num_blocks=1, control_latent_channels=17, **config("sd3-b"), **MADE), 17, comfy.latent_formats.SD3(), ["y"]
         format.shift_factor = 0
-        listed = []
-        for key, t in sorted(net.state_dict().items()):
-            if key.endswith("bias") and t.dim() == 1:
-                kind = "bias", 0.4, 0.0
-            elif t.dim() <= 1:
-                kind = "norm", 0.2, 1.0
-            else:
-                kind = "matrix", 2 * math.sqrt(3.0 / math.prod(t.shape[1:])), 0.0
-            listed.append([key, list(t.shape), *(("table", 1.0, 0.0) if key == "pos_embed" else kind)])
-        WEIGHTS[name] = {"class": "ControlNet", "main_model": "sd3-b", "config": {}, "tensors": listed}
+        WEIGHTS[name] = {"class": "ControlNet", "main_model": "sd3-b", "config": {}, "tensors": listed(net)}
+    elif name == "cn-fun-a":  # load_controlnet_qwen_fun
+        c = config("qwen-a")
+        net = comfy.ldm.qwen_image.controlnet.QwenImageFunControlNetModel(132, c["num_attention_heads"] * c["attention_head_dim"], c["num_attention_heads"], c["attention_head_dim"], **MADE)
+        WEIGHTS[name] = {"class": "QwenImageFunControlNetModel", "main_model": "qwen-a", "config": {}, "tensors": listed(net)}
+        net.load_state_dict(state(name))
+        return comfy.controlnet.QwenFunControlNet(net, compression_ratio=1, latent_format=comfy.latent_formats.Wan21(), concat_mask=False, load_device=CPU, extra_conds=[])
     else:
         known = KNOWN[name]
         net = comfy.ldm.qwen_image.controlnet.QwenImageControlNetModel(**{**config("qwen-a"), **known["config"]}, **MADE)
@@ -155,6 +166,7 @@ RUNS = {
     "sd3-2-masks-of-one": dict(model="sd3-b", cfg=2.0, latent=[2, 16, 4, 6], text=[6, 40], pooled=56, nets=[["cn-sd3-a", "auto", 0.7, 0.0, 1.0, 1, 2]]),
     "sd3-3-with-masks": dict(model="sd3-b", cfg=1.0, latent=[3, 16, 4, 6], text=[6, 40], pooled=56, nets=[["cn-sd3-a", "auto", 0.6, 0.2, 1.0, 3, 3]]),
     "qwen-4": dict(model="qwen-a", cfg=2.0, latent=[2, 16, 6, 4], text=[6, 56], pooled=0, nets=[["cn-qwen-a", "auto", 0.7, 0.0, 1.0, 4, 0]]),
+    "qwen-fun": dict(model="qwen-a", cfg=2.0, latent=[2, 16, 5, 7], text=[6, 56], pooled=0, nets=[["cn-fun-a", "auto", 0.5, 0.0, 1.0, 1, 1]]),
     "qwen-3-with-masks": dict(model="qwen-a", cfg=2.0, latent=[2, 16, 4, 6], text=[6, 56], pooled=0, nets=[["cn-qwen-inpaint-a", "auto", 0.8, 0.0, 1.0, 3, 3]]),
 }  # fmt: skip
 for key, run in RUNS.items():
@@ -177,6 +189,13 @@ for key, run in RUNS.items():
     TENSORS[key] = got.reshape(run["latent"]).contiguous()
     run["rms"] = got.pow(2).mean().sqrt().item()
     print(key, "rms %.4f, pictures %.3g apart" % (run["rms"], (got - got[:1]).abs().max()))
+model, net, said = base("qwen-a").model.diffusion_model, net_of("cn-fun-a").control_model, {}
+for k, v in {"x": (2, 16, 1, 5, 7), "hint": (2, 16, 1, 5, 7), "context": (2, 6, 56)}.items():
+    said[k] = given(f"cn-fun-a/0/{k}", v)
+outputs = net(timesteps=torch.tensor([0.75, 0.25]), base_model=model, **said)["input"]
+for k, block in enumerate((0, 12, 24, 36, 48)):
+    TENSORS[f"cn-fun-a/0#input.{k}"] = outputs[block].contiguous()
+assert sum(t is not None for t in outputs) == 5
 for f, d in {"hints": RUNS, "weights_hints": WEIGHTS}.items():
     with open(f"{out}/modern33/{f}.json", "w") as file:
         file.write("{" + ",\n".join(json.dumps(k) + ": " + json.dumps(v, separators=(",", ": ")) for k, v in d.items()) + "}\n")
