@@ -314,7 +314,7 @@ func TestSampleIsAJob(t *testing.T) {
 // TestNetsOfHosts: a model patch and a control net count in forecasts; a patch is taken by its header's hash, and one that does not fit the
 // model or the latent is refused by its field. What a run gives with it is compared in TestComfyUIReplay.
 func TestNetsOfHosts(t *testing.T) {
-	dir, prints := goldenRoot(t, "qwen-a", "flux-b", "diffsynth-a", "diffsynth-inpaint-a", "cn-qwen-a")
+	dir, prints := goldenRoot(t, "qwen-a", "flux-b", "diffsynth-a", "diffsynth-inpaint-a", "cn-qwen-a", "cn-fun-a")
 	c, ctx := ipctest.DialRig(t, realRig(t, dir)), wiretest.Within(t, 60*time.Second)
 	ref := message.ModelRef{File: "qwen-a.safetensors"}
 	expect := func(nets ...message.NetRef) (message.Forecast, error) {
@@ -337,23 +337,29 @@ func TestNetsOfHosts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	more := func(folder, name string, with, without message.Forecast) {
+	more := func(folder, name string, with, without message.Forecast, borrowed int64) {
 		t.Helper()
 		file, err := os.Stat(filepath.Join(dir, folder, name))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if with.WeightBytes-without.WeightBytes != file.Size() || with.Bytes-without.Bytes <= file.Size() ||
+		if with.WeightBytes-without.WeightBytes != file.Size()+borrowed || with.Bytes-without.Bytes <= file.Size() ||
 			!(with.Seconds > 1.02*without.Seconds && with.StepSeconds > 1.02*without.StepSeconds) {
 			t.Errorf("%+v is forecast with %s of %d bytes, %+v without", with, name, file.Size(), without)
 		}
 	}
-	more("model_patches", net.File, two, one)
+	more("model_patches", net.File, two, one, 0)
 	three, err := expect(net, message.NetRef{File: "cn-qwen-a.safetensors"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	more("controlnet", "cn-qwen-a.safetensors", three, two)
+	more("controlnet", "cn-qwen-a.safetensors", three, two, 0)
+	fun, err := expect(message.NetRef{File: "cn-fun-a.safetensors"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const width, in, text, features = 120, 64, 56, 256 // of img_in, txt_in, txt_norm and the embedder of timesteps of qwen-a
+	more("controlnet", "cn-fun-a.safetensors", fun, one, 4*(width*(in+1)+width*(text+1)+text+width*(features+1)+width*(width+1)))
 	q := &message.SampleRequest{
 		Model: ref, Sampler: message.SamplerRef{Name: "euler"}, Sigmas: f32([]float32{1, 0}, 2),
 		Latent: f32(make([]float32, 16*64), 1, 16, 8, 8),

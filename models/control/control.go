@@ -1,7 +1,7 @@
 // Package control is control nets: ControlNets of InstantX and others (also union ones and for filling in), of XLabs and
-// MistoLine for FLUX, of diffusers for SD3, of InstantX for Qwen-Image. Such a net is the beginning of a model of its
-// family, a few blocks without a head, which adds a hint to its image tokens and gives its state after each block
-// through a linear layer.
+// MistoLine for FLUX, of diffusers and Stability AI for SD3, of InstantX and Fun nets for Qwen-Image. Such a net is the
+// beginning of a model of its family, or something like it, a few blocks without a head, which adds a hint to its image
+// tokens and gives its state after each block through a linear layer. Some start with weights of the model.
 //
 // control.go recognises files, model.go computes, picture.go is the layers of nets that read a picture themselves. What
 // differs between families is in family.Control. patch.go is model patches, which are no nets of their own: layers
@@ -14,6 +14,7 @@ package control
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -39,7 +40,9 @@ type Net struct {
 	Patch bool
 	// Sees: what it reads in place of a latent is made of a picture by layers of its own, a Picture.
 	Sees bool
-	act  engine.Act // behind its outputs
+	// Of pixels v of a picture Factor*v + Offset is encoded.
+	Factor, Offset float32
+	act            engine.Act // behind its outputs
 	// Borrows: it is loaded with what its model has (Beside).
 	Borrows  bool
 	Borrowed int64 // bytes of that, where it is there
@@ -199,7 +202,11 @@ func Open(all []family.Family, set *weights.Set, meta map[string]string) (*Net, 
 		}
 	}
 	whole := completed(begin, rest)
-	c, err := f.Detect(whole, meta)
+	detect := f.Detect
+	if of.Detect != nil {
+		detect = of.Detect
+	}
+	c, err := detect(whole, meta)
 	if err != nil {
 		return nil, fmt.Errorf("a control net for %s: %w", f.Name, err)
 	}
@@ -209,7 +216,10 @@ func Open(all []family.Family, set *weights.Set, meta map[string]string) (*Net, 
 	}
 	n, err := describe(d, of, weights.FromMap(own))
 	if err == nil {
-		n.Borrowed = taken
+		n.Borrowed, n.Factor = taken, 1
+		if t, ok := set.Get("control_type"); ok && of.Shown != nil && t.Len() == 1 {
+			n.Factor, n.Offset = of.Shown(int(math.Round(float64(t.F32()[0]))))
+		}
 	}
 	if err == nil && picture != nil {
 		n.Sees, n.Format = true, latent.Format{Channels: n.Hint, Scale: 1}
@@ -316,7 +326,7 @@ func Copied(f *family.Family, base *dit.Spec, double, single int) (*Net, error) 
 func (n *Net) Feeds(base *dit.Spec) [][]int {
 	out, from, lo := make([][]int, len(n.Spec.Blocks)), 0, 0
 	for _, kind := range []dit.BlockKind{dit.Double, dit.Single} {
-		is := func(b dit.BlockSpec) bool { return b.Kind == kind }
+		is := func(b dit.BlockSpec) bool { return b.Kind == kind || b.Kind == dit.Cross && kind == dit.Double }
 		to, hi := from, lo
 		for to < len(n.Spec.Blocks) && is(n.Spec.Blocks[to]) {
 			to++

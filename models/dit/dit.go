@@ -457,6 +457,8 @@ type State struct {
 	M    *Modulation
 	Step int         // row of M
 	RoPE engine.RoPE // tables of Wide, made by NewState
+	// First is for the image rows that a net begins with, where its blocks all start with them.
+	First engine.Tensor
 }
 
 // Model is a diffusion transformer, or the blocks of one that a rank holds. A value holds weights only and may be

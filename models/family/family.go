@@ -115,6 +115,10 @@ type Control struct {
 	// zeros beside them.
 	Zeros int
 	Root  bool // its strength is the root of what is set
+	// Detect takes the place of the family's where a net is no beginning of a model; nil: it is.
+	Detect func(set *weights.Set, meta map[string]string) (Config, error)
+	// Shown says what of a hint's pixels v is encoded, factor*v + offset, of a net of that control_type; nil: v.
+	Shown func(kind int) (factor, offset float32)
 	// More are nets of other kinds.
 	More []Control
 }

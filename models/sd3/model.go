@@ -78,12 +78,7 @@ func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held
 	if !m.Held.NoHead {
 		out.Head = env.Arena.Alloc(engine.F32, s, n, 2*m.cfg.Hidden)
 	}
-	mark := env.Arena.Mark()
-	f := layers.Upload(env, layers.TimestepFeatures(timesteps, features), s, n, features)
-	layers.MLP(env, vec, f, m.Net.Time.In, m.Net.Time.Out, engine.SiLU)
-	env.Arena.Release(mark)
-	env.Ops.Add(vec, vec, p.Vector.Unsqueeze(0))
-	env.Ops.Activate(vec, vec, engine.SiLU)
+	vectors(env, vec, p, timesteps, &m.Net.Time)
 	if !m.Held.NoHead {
 		env.Ops.Linear(out.Head, vec, m.Net.Final.Mod, engine.Epilogue{})
 	}
@@ -91,6 +86,16 @@ func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held
 		m.ModulateBlock(env, out, i)
 	}
 	return out
+}
+
+// vectors writes what modulations are made of to vec [S, n, E]: SiLU of embedded timesteps plus embedded pooled vectors.
+func vectors(env dit.Env, vec engine.Tensor, p *dit.Prepared, timesteps []float32, time *timeEmbedder) {
+	mark := env.Arena.Mark()
+	f := layers.Upload(env, layers.TimestepFeatures(timesteps, features), vec.Dim(0), vec.Dim(1), features)
+	layers.MLP(env, vec, f, time.In, time.Out, engine.SiLU)
+	env.Arena.Release(mark)
+	env.Ops.Add(vec, vec, p.Vector.Unsqueeze(0))
+	env.Ops.Activate(vec, vec, engine.SiLU)
 }
 
 // ModulateBlock computes the modulations of block i.

@@ -50,11 +50,15 @@ func TestHintsOfSeveralPicturesMatchComfyUI(t *testing.T) {
 	check(t, golden.JSON("modern33/hints.json", &runs))
 	root, eng := t.TempDir(), engineOf(t, fastOps)
 	axes := map[string]any{"axes_dim": []int{8, 16, 16}, "axes_dims_rope": []int{8, 16, 16}}
-	for _, name := range []string{"cn-union-a", "cn-xlabs-a", "cn-mistoline-a", "cn-sd3-a", "cn-qwen-a", "cn-qwen-inpaint-a", "cn-fun-a"} {
+	for _, name := range []string{"cn-union-a", "cn-xlabs-a", "cn-mistoline-a", "cn-sd3-a", "cn-qwen-a", "cn-qwen-inpaint-a", "cn-fun-a",
+		"cn-sd35-canny-a", "cn-sd35-depth-a",
+	} {
 		writeNet(t, root, name, axes)
 	}
 	writeGolden(t, "redux-a", filepath.Join(root, "style_models", "redux.safetensors"))
-	writeGoldenModel(t, "qwen-a", "", filepath.Join(root, "diffusion_models", "qwen-a.safetensors"))
+	for _, name := range []string{"qwen-a", "sd3-b"} {
+		writeGoldenModel(t, name, "", filepath.Join(root, "diffusion_models", name+".safetensors"))
+	}
 	writeGoldenModel(t, "wanvae-a", "", filepath.Join(root, "vae", "wan.safetensors"))
 	_, config, err := goldenweights.Set("vae-flux")
 	check(t, err)
@@ -109,8 +113,8 @@ func TestHintsOfSeveralPicturesMatchComfyUI(t *testing.T) {
 			negative = second(positive)
 		}
 		model := g.add("TheModel")
-		if name == "qwen-fun" { // the net reads its file
-			model = g.add("UNETLoader", "unet_name", "qwen-a.safetensors", "weight_dtype", "default")
+		if name == "qwen-fun" || strings.HasPrefix(name, "sd35") { // the net reads its file
+			model = g.add("UNETLoader", "unet_name", r.Model+".safetensors", "weight_dtype", "default")
 		}
 		g.add("Keep", "latent", g.add("KSampler", "model", model, "positive", positive, "negative", negative,
 			"latent_image", g.add("TheLatent"), "steps", int64(3), "cfg", r.CFG, "sampler_name", "euler", "scheduler",
@@ -141,7 +145,7 @@ func TestHintsOfSeveralPicturesMatchComfyUI(t *testing.T) {
 		}
 		run.Close()
 	}
-	if len(runs) != 11 {
-		t.Errorf("%d runs are recorded, want 11", len(runs))
+	if len(runs) != 13 {
+		t.Errorf("%d runs are recorded, want 13", len(runs))
 	}
 }

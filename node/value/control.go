@@ -201,10 +201,11 @@ func (m *Model) controls(c *Cond, branch string, l parallel.Latent, encode HintF
 			return nil, refused(fault.CodeBadInput, "hints are not for this sampling node")
 		}
 		if n.Borrows {
-			var err error
-			if n, err = n.beside(m); err != nil {
+			with, err := n.beside(m)
+			if err != nil {
 				return nil, refused(fault.CodeWrongFamily, "%v", err)
 			}
+			n = with
 		}
 		pictures := 1
 		if ctl.Image != nil && (n.Sees || !ctl.VAE.Frames) {

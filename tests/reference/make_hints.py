@@ -24,6 +24,7 @@ import comfy.options
 comfy.options.enable_args_parsing()
 import utils.extra_config  # noqa: F401
 import nodes
+import comfy.cldm.dit_embedder
 import comfy.cldm.mmdit
 import comfy.controlnet
 import comfy.latent_formats
@@ -115,6 +116,17 @@ def net_of(name):
         net, channels, format, extra = comfy.cldm.mmdit.ControlNet(num_blocks=1, control_latent_channels=17, **config("sd3-b"), **MADE), 17, comfy.latent_formats.SD3(), ["y"]
         format.shift_factor = 0
         WEIGHTS[name] = {"class": "ControlNet", "main_model": "sd3-b", "config": {}, "tensors": listed(net)}
+    elif name.startswith("cn-sd35"):  # load_controlnet_sd35
+        c = config("sd3-b")
+        depth = c["depth"]
+        net = comfy.cldm.dit_embedder.ControlNetEmbedder(
+            img_size=None, patch_size=2, in_chans=16, num_layers=2, main_model_double=depth, double_y_emb=True, attention_head_dim=64, num_attention_heads=depth, adm_in_channels=c["adm_in_channels"], **MADE)
+        own = [t for t in listed(net) if not t[0].startswith("orig_y_embedder.")]
+        kind = {"cn-sd35-canny-a": 1.0, "cn-sd35-depth-a": 2.0}[name]
+        WEIGHTS[name] = {"class": "ControlNetEmbedder", "main_model": "sd3-b", "config": {}, "tensors": [*own, ["control_type", [1], "kind", 0.0, kind]]}
+        net.load_state_dict({k: v for k, v in state(name).items() if k != "control_type"}, strict=False)
+        shown = (lambda a: (a * 255 * 0.5 + 0.5)) if kind == 1 else (lambda a: 1.0 - a)
+        return comfy.controlnet.ControlNetSD35(net, compression_ratio=1, latent_format=comfy.latent_formats.SD3(), load_device=CPU, preprocess_image=shown)
     elif name == "cn-fun-a":  # load_controlnet_qwen_fun
         c = config("qwen-a")
         net = comfy.ldm.qwen_image.controlnet.QwenImageFunControlNetModel(132, c["num_attention_heads"] * c["attention_head_dim"], c["num_attention_heads"], c["attention_head_dim"], **MADE)
@@ -165,6 +177,8 @@ RUNS = {
     "sd3-2-of-3-mask": dict(model="sd3-b", cfg=2.0, latent=[3, 16, 6, 4], text=[6, 40], pooled=56, nets=[["cn-sd3-a", "auto", 0.7, 0.0, 1.0, 2, 1]]),
     "sd3-2-masks-of-one": dict(model="sd3-b", cfg=2.0, latent=[2, 16, 4, 6], text=[6, 40], pooled=56, nets=[["cn-sd3-a", "auto", 0.7, 0.0, 1.0, 1, 2]]),
     "sd3-3-with-masks": dict(model="sd3-b", cfg=1.0, latent=[3, 16, 4, 6], text=[6, 40], pooled=56, nets=[["cn-sd3-a", "auto", 0.6, 0.2, 1.0, 3, 3]]),
+    "sd35-canny": dict(model="sd3-b", cfg=2.0, latent=[3, 16, 6, 4], text=[6, 40], pooled=56, nets=[["cn-sd35-canny-a", "auto", 0.7, 0.0, 1.0, 3, 0]]),
+    "sd35-depth-two": dict(model="sd3-b", cfg=1.0, latent=[2, 16, 4, 6], text=[6, 40], pooled=56, nets=[["cn-sd35-depth-a", "auto", 0.6, 0.0, 1.0, 1, 0], ["cn-sd3-a", "auto", 0.5, 0.0, 0.7, 1, 0]]),
     "qwen-4": dict(model="qwen-a", cfg=2.0, latent=[2, 16, 6, 4], text=[6, 56], pooled=0, nets=[["cn-qwen-a", "auto", 0.7, 0.0, 1.0, 4, 0]]),
     "qwen-fun": dict(model="qwen-a", cfg=2.0, latent=[2, 16, 5, 7], text=[6, 56], pooled=0, nets=[["cn-fun-a", "auto", 0.5, 0.0, 1.0, 1, 1]]),
     "qwen-3-with-masks": dict(model="qwen-a", cfg=2.0, latent=[2, 16, 4, 6], text=[6, 56], pooled=0, nets=[["cn-qwen-inpaint-a", "auto", 0.8, 0.0, 1.0, 3, 3]]),
