@@ -202,7 +202,7 @@ func (r *Request) validateResiduals(branch string, i int, e Entry) error {
 		return nil
 	case entryArea(e) != (Area{}):
 		return failure.Refuse(branch, "entry %d has a control net, or its model a patch, and an area: want one of them", i)
-	case !spec.JointText():
+	case !spec.JointText() && len(e.Residuals) > 0:
 		return failure.Refuse(branch, "entry %d has residuals of a control net, which %s models do not take", i, spec.Family)
 	}
 	return nil

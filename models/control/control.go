@@ -1,6 +1,6 @@
 // Package control is control nets: ControlNets of InstantX and others (also union ones and for filling in), of XLabs and
-// MistoLine for FLUX, of diffusers and Stability AI for SD3, of InstantX and Fun nets for Qwen-Image. Such a net is the
-// beginning of a model of its family, or something like it, a few blocks without a head, which adds a hint to its image
+// MistoLine for FLUX, of diffusers and Stability AI for SD3, of InstantX and Fun nets for Qwen-Image, of Tencent for HunyuanDiT. Such a net is
+// the beginning of a model of its family, or something like it, a few blocks without a head, which adds a hint to its image
 // tokens and gives its state after each block through a linear layer. Some start with weights of the model.
 //
 // control.go recognises files, model.go computes, picture.go is the layers of nets that read a picture themselves. What
@@ -94,7 +94,7 @@ func hints() []string {
 func Is(set *weights.Set) bool {
 	for _, name := range []string{
 		"controlnet_blocks.0.weight", "controlnet_blocks.0.linear.weight", "control_blocks.0.after_proj.weight",
-		"after_proj_list.18.bias", "zero_convs.0.0.weight", "controlnet_cond_embedding.conv_in.weight", "lora_controlnet",
+		"after_proj_list.0.bias", "zero_convs.0.0.weight", "controlnet_cond_embedding.conv_in.weight", "lora_controlnet",
 	} {
 		if set.Has(name) {
 			return true
@@ -185,6 +185,14 @@ func Open(all []family.Family, set *weights.Set, meta map[string]string) (*Net, 
 			base[key] = t
 		}
 	}
+	for _, part := range []string{"weight", "bias"} {
+		if t, ok := base[of.Hint+part]; ok && of.Hint != "" {
+			if len(t.Shape) == 4 {
+				t.Shape = []int{t.Shape[0], t.Shape[1] * t.Shape[2] * t.Shape[3]}
+			}
+			own["hint."+part] = t
+		}
+	}
 	begin := weights.FromMap(base)
 	if as.Aliases {
 		aliases := slices.Clone(f.Names.Diffusers)
@@ -259,7 +267,7 @@ func describe(d *family.Diffusion, c *family.Control, own *weights.Set) (*Net, e
 	n := &Net{
 		Family: d.Spec.Family, Spec: d.Spec, Format: d.Latent, Modes: own.Dim(mode, 0), kind: c,
 	}
-	n.Spec.Blocks = n.Spec.Blocks[:len(n.Spec.Blocks)-c.Added]
+	n.Spec.Blocks = n.Spec.Blocks[:own.Count("controlnet_blocks")+own.Count("controlnet_single_blocks")]
 	if c.NoShift {
 		n.Format.Shift = 0
 	}

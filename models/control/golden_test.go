@@ -312,9 +312,9 @@ func TestOtherNetsAreNamed(t *testing.T) {
 		t.Errorf("qwen-a: %v, want an error with %q", err, none)
 	}
 	for key, want := range map[string]string{
-		"after_proj_list.18.bias": "HunyuanDiT",
-		"zero_convs.0.0.weight":   "Stable Diffusion 1",
-		"other":                   "an unknown kind",
+
+		"zero_convs.0.0.weight": "Stable Diffusion 1",
+		"other":                 "an unknown kind",
 	} {
 		one := weights.Stored{DType: engine.F32, Shape: []int{1}}
 		set := map[string]weights.Stored{key: one}
@@ -322,7 +322,7 @@ func TestOtherNetsAreNamed(t *testing.T) {
 			set["controlnet_blocks.0.weight"] = one
 		}
 		_, err := control.Open(models.Families(), weights.FromMap(set), nil)
-		supported := "flux (InstantX, union, inpaint, XLabs, MistoLine), sd3 (diffusers, SD3.5 large of Stability AI), qwenimage (InstantX, inpaint, Fun)"
+		supported := "flux (InstantX, union, inpaint, XLabs, MistoLine), sd3 (diffusers, SD3.5 large of Stability AI), hunyuandit (1.2 of Tencent), qwenimage (InstantX, inpaint, Fun)"
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.HasSuffix(err.Error(), supported) {
 			t.Errorf("%s: %v, want an error with %q that ends with %q", key, err, want, supported)
 		}

@@ -96,10 +96,11 @@ type Control struct {
 	Forms []Form // the layouts of their files; Meta is not used
 	// Refused are tensor names that only nets have that do not run here, with what such a net is, for people.
 	Refused map[string]string
-	// Rest gives the shapes of what a net, in the original names, lacks of a model: the head, and Added blocks at the end.
-	// Nothing of it is loaded.
-	Rest  func(net *weights.Set) map[string][]int
-	Added int
+	// Rest gives the shapes of what a net, in the original names, lacks of a model: the head, and blocks at the end, which
+	// have no outputs. Nothing of it is loaded.
+	Rest func(net *weights.Set) map[string][]int
+	// Hint is the beginning of the names of the model's layer that reads hints too; empty: they have one of their own.
+	Hint string
 	// Repeat is how many blocks of a model in a row each of the n outputs of a kind of blocks is added behind.
 	Repeat   func(net *dit.Spec, kind dit.BlockKind, n int) int
 	First    bool // behind the first of them alone

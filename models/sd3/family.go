@@ -36,7 +36,7 @@ func Family() family.Family {
 				{Has: "joint_blocks.0.x_block.attn.qkv.weight"},
 				{Has: "pos_embed_input.proj.weight", Lacks: []string{embedderMark}, Aliases: true},
 			},
-			Rest: rest, Added: 1,
+			Rest:   rest,
 			Repeat: func(net *dit.Spec, _ dit.BlockKind, n int) int { return max(net.Heads/n, 1) }, // heads tell the depth
 			Short:  1,
 			// ComfyUI comfy/controlnet.py load_controlnet_mmdit
