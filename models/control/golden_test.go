@@ -97,7 +97,8 @@ func tokens(v []float32, c, y, x int, zeros bool) []float32 {
 
 func TestOutputsMatchGolden(t *testing.T) {
 	for file, names := range map[string][]string{
-		"control": {"cn-union-a/0", "cn-union-a/1", "cn-xlabs-a/0", "cn-mistoline-a/0"}, "control_qwen": {"cn-qwen-a/0", "cn-qwen-inpaint-a/0"},
+		"control":      {"cn-union-a/0", "cn-union-a/1", "cn-xlabs-a/0", "cn-mistoline-a/0"},
+		"control_qwen": {"cn-qwen-a/0", "cn-qwen-inpaint-a/0"},
 	} {
 		var runs map[string]run
 		if err := golden.JSON("modern/"+file+".json", &runs); err != nil {
@@ -322,7 +323,8 @@ func TestOtherNetsAreNamed(t *testing.T) {
 			set["controlnet_blocks.0.weight"] = one
 		}
 		_, err := control.Open(models.Families(), weights.FromMap(set), nil)
-		supported := "flux (InstantX, union, inpaint, XLabs, MistoLine), sd3 (diffusers, SD3.5 large of Stability AI), hunyuandit (1.2 of Tencent), qwenimage (InstantX, inpaint, Fun)"
+		supported := "flux (InstantX, union, inpaint, XLabs, MistoLine), sd3 (diffusers, SD3.5 large of Stability AI), " +
+			"hunyuandit (1.2 of Tencent), qwenimage (InstantX, inpaint, Fun)"
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.HasSuffix(err.Error(), supported) {
 			t.Errorf("%s: %v, want an error with %q that ends with %q", key, err, want, supported)
 		}
