@@ -239,8 +239,8 @@ func TestStyleReferencesThroughSample(t *testing.T) {
 	}
 	text := []goldenCond{{Tag: "positive", Context: []int{1, 6, 40}, Pooled: []int{1, 32}, Guidance: 3.5}}
 	q := (&goldenSample{
-		Node: "KSampler", Model: "kontext-a", Sampler: "euler", Scheduler: "simple", Latent: "zeros", Seed: 7, Steps: 2, CFG: 1,
-		Denoise: 1, Shape: []int{1, 16, 8, 6}, Positive: text,
+		Node: "KSampler", Model: "kontext-a", Sampler: "euler", Scheduler: "simple", Latent: "zeros", Seed: 7, Steps: 2,
+		CFG: 1, Denoise: 1, Shape: []int{1, 16, 8, 6}, Positive: text,
 	}).message(t, true)
 	q.Conds.Positive[0].ModelConds["c_crossattn"] = f32(golden.Input(name+"/positive", 6*40), 1, 6, 40)
 	q.Conds.Positive[0].ModelConds["y"] = f32(golden.Input(name+"/pooled", 32), 1, 32)

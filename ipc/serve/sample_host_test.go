@@ -311,8 +311,9 @@ func TestSampleIsAJob(t *testing.T) {
 	}
 }
 
-// TestNetsOfHosts: a model patch and a control net count in forecasts; a patch is taken by its header's hash, and one that does not fit the
-// model or the latent is refused by its field. What a run gives with it is compared in TestComfyUIReplay.
+// TestNetsOfHosts: a model patch and a control net count in forecasts; a patch is taken by its header's hash, and one
+// that does not fit the model or the latent is refused by its field. What a run gives with it is compared in
+// TestComfyUIReplay.
 func TestNetsOfHosts(t *testing.T) {
 	dir, prints := goldenRoot(t, "qwen-a", "flux-b", "diffsynth-a", "diffsynth-inpaint-a", "cn-qwen-a", "cn-fun-a")
 	c, ctx := ipctest.DialRig(t, realRig(t, dir)), wiretest.Within(t, 60*time.Second)
@@ -358,8 +359,9 @@ func TestNetsOfHosts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const width, in, text, features = 120, 64, 56, 256 // of img_in, txt_in, txt_norm and the embedder of timesteps of qwen-a
-	more("controlnet", "cn-fun-a.safetensors", fun, one, 4*(width*(in+1)+width*(text+1)+text+width*(features+1)+width*(width+1)))
+	const width, in, text, features = 120, 64, 56, 256 // of img_in, txt_in, txt_norm and the timesteps of qwen-a
+	borrowed := 4 * (width*(in+1) + width*(text+1) + text + width*(features+1) + width*(width+1))
+	more("controlnet", "cn-fun-a.safetensors", fun, one, int64(borrowed))
 	q := &message.SampleRequest{
 		Model: ref, Sampler: message.SamplerRef{Name: "euler"}, Sigmas: f32([]float32{1, 0}, 2),
 		Latent: f32(make([]float32, 16*64), 1, 16, 8, 8),

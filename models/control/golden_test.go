@@ -313,7 +313,6 @@ func TestOtherNetsAreNamed(t *testing.T) {
 		t.Errorf("qwen-a: %v, want an error with %q", err, none)
 	}
 	for key, want := range map[string]string{
-
 		"zero_convs.0.0.weight": "Stable Diffusion 1",
 		"other":                 "an unknown kind",
 	} {

@@ -62,8 +62,7 @@ func pictureIn(set *weights.Set) (p *Picture, own *weights.Set, err error) {
 	case 10: // MistoLine
 		p.halves = []int{3, 5, 7}
 	default:
-		return nil, nil, fmt.Errorf("a control net for FLUX that reads a picture by %d layers: want 8 (XLabs) or 10 (MistoLine)",
-			layers)
+		return nil, nil, fmt.Errorf("a control net that reads a picture by %d layers: want 8 (XLabs) or 10 (MistoLine)", layers)
 	}
 	for i := range layers {
 		s, in := own.Shape(fmt.Sprintf("list.%d.conv.weight", i)), pixelChannels
@@ -71,8 +70,8 @@ func pictureIn(set *weights.Set) (p *Picture, own *weights.Set, err error) {
 			in = own.Dim(fmt.Sprintf("list.%d.conv.weight", i-1), 0)
 		}
 		if len(s) != 4 || s[1] != in || s[2] != s[3] || s[2] != 1 && s[2] != 3 {
-			return nil, nil, fmt.Errorf("a control net for FLUX whose layer %d of its picture is %v: want [n, %d, 3, 3] or [n, "+
-				"%d, 1, 1]", i, s, in, in)
+			return nil, nil, fmt.Errorf("a control net whose layer %d of its picture is %v: want [n, %d, 3, 3] or [n, %d, 1, 1]",
+				i, s, in, in)
 		}
 		p.net.List = append(p.net.List, convolution{side: s[2]})
 	}

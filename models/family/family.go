@@ -112,8 +112,8 @@ type Control struct {
 	// Borrows are the beginnings of the names of tensors that a file lacks and the model beside which the net runs has, in
 	// the original names. Rest has their shapes too.
 	Borrows []string
-	// Zeros is how many channels of zeros the net reads behind those of its hint, and that it reads hints of odd sides with
-	// zeros beside them.
+	// Zeros is how many channels of zeros the net reads behind those of its hint, and that it reads hints of odd sides
+	// with zeros beside them.
 	Zeros int
 	Root  bool // its strength is the root of what is set
 	// Detect takes the place of the family's where a net is no beginning of a model; nil: it is.

@@ -68,7 +68,8 @@ func rest(net *weights.Set) map[string][]int {
 	token := 2 * net.Dim("x_embedder.proj.weight", 1) * net.Dim("x_embedder.proj.weight", 2) *
 		net.Dim("x_embedder.proj.weight", 3)
 	out["final_layer.linear.weight"], out["final_layer.linear.bias"] = []int{token, e}, []int{token}
-	out["final_layer.adaLN_modulation.1.weight"], out["final_layer.adaLN_modulation.1.bias"] = []int{2 * e, e}, []int{2 * e}
+	out["final_layer.adaLN_modulation.1.weight"] = []int{2 * e, e}
+	out["final_layer.adaLN_modulation.1.bias"] = []int{2 * e}
 	return out
 }
 

@@ -44,8 +44,8 @@ func detectEmbedder(set *weights.Set, _ map[string]string) (family.Config, error
 	case c.hidden == 0 || c.hidden%headDim != 0:
 		return nil, fmt.Errorf("width %d is not a multiple of %d", c.hidden, headDim)
 	case set.Dim("y_again.mlp.0.weight", 1) != c.hidden:
-		return nil, fmt.Errorf("it reads pooled vectors of %d values: only those of SD3.5 large are supported, which read what "+
-			"the model makes of them, %d", set.Dim("y_again.mlp.0.weight", 1), c.hidden)
+		return nil, fmt.Errorf("it reads pooled vectors of %d values: only those of SD3.5 large are supported, which read "+
+			"what the model makes of them, %d", set.Dim("y_again.mlp.0.weight", 1), c.hidden)
 	}
 	return c, nil
 }
@@ -54,7 +54,8 @@ func detectEmbedder(set *weights.Set, _ map[string]string) (family.Config, error
 func (c embedConfig) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
 		Family: "sd3", Width: c.hidden, Heads: c.hidden / headDim, HeadDim: headDim, PatchSize: embedPatch,
-		Channels: c.channels, OutChannels: c.channels, PooledDim: c.pooled, MLPRatio: float64(c.mlpHidden) / float64(c.hidden),
+		Channels: c.channels, OutChannels: c.channels, PooledDim: c.pooled,
+		MLPRatio: float64(c.mlpHidden) / float64(c.hidden),
 	}
 	for range c.blocks {
 		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Cross, Skip: -1, Attends: 1})
@@ -148,8 +149,10 @@ func (m *embedder) Head(dit.Env, *dit.State, engine.Tensor) {}
 func embedders() family.Control {
 	// names of diffusers, and of the net's embedder of the pooled vector, which would hide the model's
 	renamed := [][2]string{
-		{"pos_embed.proj.", "x_embedder.proj."}, {"time_text_embed.timestep_embedder.linear_1.", "t_embedder.mlp.0."},
-		{"time_text_embed.timestep_embedder.linear_2.", "t_embedder.mlp.2."}, {"y_embedder.", "y_again."},
+		{"pos_embed.proj.", "x_embedder.proj."},
+		{"time_text_embed.timestep_embedder.linear_1.", "t_embedder.mlp.0."},
+		{"time_text_embed.timestep_embedder.linear_2.", "t_embedder.mlp.2."},
+		{"y_embedder.", "y_again."},
 		{"time_text_embed.text_embedder.linear_1.", "y_again.mlp.0."},
 		{"time_text_embed.text_embedder.linear_2.", "y_again.mlp.2."},
 	}

@@ -88,7 +88,8 @@ func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held
 	return out
 }
 
-// vectors writes what modulations are made of to vec [S, n, E]: SiLU of embedded timesteps plus embedded pooled vectors.
+// vectors writes what modulations are made of to vec [S, n, E]: SiLU of embedded timesteps plus embedded pooled
+// vectors.
 func vectors(env dit.Env, vec engine.Tensor, p *dit.Prepared, timesteps []float32, time *timeEmbedder) {
 	mark := env.Arena.Mark()
 	f := layers.Upload(env, layers.TimestepFeatures(timesteps, features), vec.Dim(0), vec.Dim(1), features)

@@ -52,7 +52,9 @@ func TestHintsOfSeveralPicturesMatchComfyUI(t *testing.T) {
 	check(t, golden.JSON("modern33/hints.json", &runs))
 	root, eng := t.TempDir(), engineOf(t, fastOps)
 	axes := map[string]any{"axes_dim": []int{8, 16, 16}, "axes_dims_rope": []int{8, 16, 16}}
-	for _, name := range []string{"cn-union-a", "cn-xlabs-a", "cn-mistoline-a", "cn-sd3-a", "cn-qwen-a", "cn-qwen-inpaint-a", "cn-fun-a",
+	for _, name := range []string{
+		"cn-union-a", "cn-xlabs-a", "cn-mistoline-a", "cn-sd3-a", "cn-qwen-a",
+		"cn-qwen-inpaint-a", "cn-fun-a",
 		"cn-sd35-canny-a", "cn-sd35-depth-a", "cn-hydit-a",
 	} {
 		writeNet(t, root, name, axes)

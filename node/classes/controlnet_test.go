@@ -226,13 +226,14 @@ func TestNetsThatReadPictures(t *testing.T) {
 		t.Errorf("relative difference without a VAE %.3g, want 0; without the net %.3g, want more than 1e-3", same, moved)
 	}
 	r.wide = 1
-	const want = "xlabs.safetensors: it reads pictures of whole tokens: the latent is 5 x 6, want sides that are multiples of 2"
+	const want = "it reads pictures of whole tokens: the latent is 5 x 6, want sides that are multiples of 2"
 	if _, err := r.run(netStep{advanced, "xlabs", "", nil}); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("a latent of odd sides: got %v, want %q", err, want)
 	}
 }
 
-// TestVideosAreNoHints: nets that start as their model need its file; pictures that an autoencoder makes more than one latent of are refused by name.
+// TestVideosAreNoHints: nets that start as their model need its file; pictures that an autoencoder makes more than one
+// latent of are refused by name.
 func TestVideosAreNoHints(t *testing.T) {
 	r := newNetRun(t)
 	r.Model, r.vae = "qwen-a", "wan"

@@ -290,8 +290,8 @@ func (n *ControlNet) beside(m *Model) (*ControlNet, error) {
 	for _, a := range m.loras {
 		for _, add := range a.Additions {
 			if add.Part == "" && n.Takes(add.Name) {
-				return nil, fmt.Errorf("it starts with weights of the model, of which the LoRA %s changes %s: use the model without "+
-					"it", a.Name, add.Name)
+				return nil, fmt.Errorf("it starts with weights of the model, of which the LoRA %s changes %s: use the model "+
+					"without it", a.Name, add.Name)
 			}
 		}
 	}

@@ -191,8 +191,8 @@ func (p *ModelPatch) fits(base *dit.Spec) error {
 	case p.features == nil:
 		return p.ControlNet.fits(base)
 	case !base.Prefix || p.sizes.Out != base.Width:
-		return fmt.Errorf("%s makes rows of %d values in front of a text, the %s model of width %d takes none of them", p.Name,
-			p.sizes.Out, base.Family, base.Width)
+		return fmt.Errorf("%s makes rows of %d values in front of a text, the %s model of width %d takes none of them",
+			p.Name, p.sizes.Out, base.Family, base.Width)
 	}
 	return nil
 }
