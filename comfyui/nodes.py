@@ -127,6 +127,8 @@ class Plan:
         "tensor": "ranks that split heads and columns",
     }
 
+    NETS = ("model_patches", "controlnet")
+
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
         degree = {"default": 1, "min": 1, "max": 64}
@@ -144,10 +146,11 @@ class Plan:
                 "batch": ("INT", {"default": 1, "min": 1, "max": 4096}),
                 "steps": ("INT", {"default": 20, "min": 1, "max": 10000}),
                 "daemon": DAEMON,
+                **{f: (["none", *folder_paths.get_filename_list(f)], {"tooltip": "a net that the daemon runs beside it, counted as well"}) for f in cls.NETS},
             },
         }
 
-    def make(self, mode: str, warmup: int = 1, more: str = "", predict: str = "none", daemon: str = "", **k: int) -> dict[str, Any]:
+    def make(self, mode: str, warmup: int = 1, more: str = "", predict: str = "none", daemon: str = "", **k: Any) -> dict[str, Any]:
         parts = [p.strip() for p in more.split(",") if p.strip()]
         if mode == "degrees":
             given = [f"{d}={k[d]}" for d in self.DEGREES if k.get(d, 1) > 1] + [f"warmup={warmup}"] * (k.get("pipe", 1) > 1)
@@ -158,7 +161,8 @@ class Plan:
         if predict == "none":
             return {"result": (plan,)}
         size = (k.get("width", 1024), k.get("height", 1024))
-        f = asked(daemon, lambda c: c.forecast(predict, *size, plan=plan, batch=k.get("batch", 1), steps=k.get("steps", 20)))
+        nets = [k[f] for f in self.NETS if k.get(f, "none") != "none"]
+        f = asked(daemon, lambda c: c.forecast(predict, *size, nets=nets, plan=plan, batch=k.get("batch", 1), steps=k.get("steps", 20)))
         free = f" of {f['free_bytes'] / 2**30:.1f}" if f["free_bytes"] else ""
         text = f"{f['plan']} on {f['device']}: {f['seconds']:.3g} s, {1000 * f['step_seconds']:.3g} ms a step, {f['bytes'] / 2**30:.3g}{free} GiB a device"
         tell("Predicted: " + text)

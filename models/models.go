@@ -56,6 +56,11 @@ func OpenControl(set *weights.Set, meta map[string]string) (*control.Net, error)
 	return control.Open(Families(), set, meta)
 }
 
+// ControlBeside gives a control net what it lacks and the model beside which it runs has.
+func ControlBeside(set, model *weights.Set) (*weights.Set, error) {
+	return control.Beside(Families(), set, model)
+}
+
 // OpenPatch describes the model patch that a checkpoint holds; files of other kinds are errors that say what they look
 // like.
 func OpenPatch(set *weights.Set) (*control.Net, error) { return control.OpenPatch(Families(), set) }

@@ -182,7 +182,7 @@ func (r *Request) validateResiduals(branch string, i int, e Entry) error {
 		case c.Patch && len(net.Blocks) < len(spec.Blocks):
 			return failure.Refuse(branch, "entry %d has a model patch for %d blocks, the %s model has %d", i, len(net.Blocks),
 				spec.Family, len(spec.Blocks))
-		case !c.Patch && (!net.Follows && net.ContextDim != spec.ContextDim || net.Heads != spec.Heads ||
+		case !c.Patch && (net.ContextDim != spec.ContextDim && net.ContextDim != 0 || net.Heads != spec.Heads ||
 			net.Channels != spec.Channels):
 			return failure.Refuse(branch, "entry %d has control net %d, for text states of %d columns, %d heads and %d "+
 				"channels: the %s model has %d, %d and %d", i, k, net.ContextDim, net.Heads, net.Channels, spec.Family,
@@ -202,7 +202,7 @@ func (r *Request) validateResiduals(branch string, i int, e Entry) error {
 		return nil
 	case entryArea(e) != (Area{}):
 		return failure.Refuse(branch, "entry %d has a control net, or its model a patch, and an area: want one of them", i)
-	case !spec.JointText():
+	case !spec.JointText() && len(e.Residuals) > 0:
 		return failure.Refuse(branch, "entry %d has residuals of a control net, which %s models do not take", i, spec.Family)
 	}
 	return nil

@@ -62,7 +62,8 @@ type NetRef struct {
 	Fingerprint string   `json:"fingerprint,omitempty"` // as that of the model
 	Strength    *float64 `json:"strength,omitempty"`    // nil: 1
 	// [1, C, Y, X]: the latent of a picture in model space, and for files with a mask one channel more, 1 where the
-	// picture counts; a forecast needs none
+	// picture counts; for projectors of style [3, L, E]: the states of a picture encoder; a forecast needs none, and
+	// takes files of the folder controlnet as well
 	Hint *wire.Tensor `json:"hint,omitempty"`
 }
 

@@ -150,8 +150,11 @@ func (m *ModelRef) Resolve(look Numbers) (value.ModelFile, error) {
 			net.Strength = float32(*n.Strength)
 		}
 		if n.Hint != nil {
-			var err error
-			if net.Hint, err = look.latent(path+"hint", n.Hint, 4); err != nil {
+			dims, err := 4, error(nil)
+			if len(n.Hint.Shape) == 3 { // states of a picture encoder
+				dims = 3
+			}
+			if net.Hint, err = look.latent(path+"hint", n.Hint, dims); err != nil {
 				return out, err
 			}
 		}

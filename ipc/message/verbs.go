@@ -111,7 +111,7 @@ func nodeVerbs() []Verb {
 		{
 			Name: VerbLoad, About: "make the weights of a model resident",
 			Strict: true, Request: LoadRequest{}, Reply: LoadReply{},
-			Body: "{model: {file, fingerprint}, plan, forecast: {width, height, batch, steps, text, entries}}",
+			Body: "{model: {file, fingerprint, nets}, plan, forecast: {width, height, batch, steps, text, entries}}",
 			Answer: "{v, bytes, seconds, workers, latent, forecast: {plan, seconds, step_seconds, " +
 				"bytes, weight_bytes, free_bytes, device}}: the weights are resident on every worker of the daemon; latent is " +
 				"what describe says; with forecast such a run is predicted and nothing is loaded",

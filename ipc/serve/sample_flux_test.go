@@ -2,14 +2,18 @@ package serve_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
+	"time"
 
 	"patchbay/engine/safetensors"
 	"patchbay/ipc/ipctest"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
+	"patchbay/ipc/wire/wiretest"
 	"patchbay/models/latent"
 	encoders "patchbay/models/text"
 	"patchbay/models/weights/goldenweights"
@@ -200,6 +204,109 @@ func TestControlLorasThroughSample(t *testing.T) {
 		if _, err := ipctest.Sample(context.Background(), c, q, nil); err == nil || !strings.Contains(err.Error(), want) ||
 			!strings.Contains(err.Error(), "model.patches") {
 			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+}
+
+// TestStyleReferencesThroughSample sends the recorded run of a picture in front of the text as the states that USO's
+// projector reads, twice as what a list of two means, and what does not fit.
+func TestStyleReferencesThroughSample(t *testing.T) {
+	const name, side = "kontext-a/uso", 44
+	ops, err := testOps(0, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, config, err := goldenweights.Set("siglip-deep-a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	eyes, err := encoders.OpenSigLIP(ops, set, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer eyes.Close()
+	image := golden.Fill("input:"+name+"/image0", side*side*3, 1, 0.5)
+	pixels := make([]float32, 0, len(image))
+	for c := range 3 {
+		for i := range side * side {
+			level := math.RoundToEven(255 * min(max(float64(image[3*i+c]), 0), 1))
+			pixels = append(pixels, float32(level/127.5-1))
+		}
+	}
+	_, deep, err := eyes.See(encoders.Env{Ops: ops}, pixels)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := []goldenCond{{Tag: "positive", Context: []int{1, 6, 40}, Pooled: []int{1, 32}, Guidance: 3.5}}
+	q := (&goldenSample{
+		Node: "KSampler", Model: "kontext-a", Sampler: "euler", Scheduler: "simple", Latent: "zeros", Seed: 7, Steps: 2,
+		CFG: 1, Denoise: 1, Shape: []int{1, 16, 8, 6}, Positive: text,
+	}).message(t, true)
+	q.Conds.Positive[0].ModelConds["c_crossattn"] = f32(golden.Input(name+"/positive", 6*40), 1, 6, 40)
+	q.Conds.Positive[0].ModelConds["y"] = f32(golden.Input(name+"/pooled", 32), 1, 32)
+	dir, prints := goldenRoot(t, "kontext-a", "chroma-a", "uso-a", "uso-b")
+	net := message.NetRef{
+		File: "uso-a.safetensors", Fingerprint: prints["uso-a"], Hint: f32(deep, 3, 9, len(deep)/27),
+	}
+	c, ctx := ipctest.DialRig(t, realRig(t, dir)), wiretest.Within(t, 60*time.Second)
+	results, err := safetensors.Open(golden.Path("modern33/patches.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = results.Close() }()
+	e, _ := results.Entry(name)
+	want, err := e.F32()
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := func(nets ...message.NetRef) []float32 {
+		t.Helper()
+		q.Model.Nets = nets
+		done, err := ipctest.Sample(ctx, c, q, nil)
+		if err != nil {
+			t.Fatalf("%q: %v", q.Plan, err)
+		}
+		got := floats(t, done.X)
+		latent.FLUX().FromModel(got, 1)
+		return got
+	}
+	for _, q.Plan = range []string{"", "ulysses=3", "tensor=3", "pipe=2,patches=2,warmup=99"} {
+		if rel := apart(run(net), want); !(rel <= 1e-5) {
+			t.Errorf("%q: relative error %.3g, bound 1e-5", q.Plan, rel)
+		}
+	}
+	q.Plan = ""
+	other := net
+	other.File, other.Fingerprint = "uso-b.safetensors", ""
+	if rel := apart(run(other, net), run(net)); !(rel > 1e-3) {
+		t.Errorf("the second of two projectors moves the picture by %.3g", rel)
+	}
+	rows := func(nets ...message.NetRef) int64 {
+		model := q.Model
+		model.Nets = nets
+		out, err := ipctest.Load(ctx, c, &message.LoadRequest{
+			Model: model, Forecast: &message.WorkloadRef{Width: 256, Height: 256, Steps: 4},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out.Forecast.Bytes
+	}
+	if plain, with := rows(), rows(net); with <= plain {
+		t.Errorf("forecast of %d bytes with rows in front of the text, %d without", with, plain)
+	}
+	for field, spoil := range map[string]func(*message.SampleRequest, *message.NetRef){
+		"model.nets[0].hint":     func(_ *message.SampleRequest, n *message.NetRef) { n.Hint = f32(deep[:9*28], 1, 9, 28) },
+		"model.nets[0].hint ":    func(_ *message.SampleRequest, n *message.NetRef) { n.Hint = f32(deep, 1, 3, 9, 28) },
+		"model.nets[0].strength": func(_ *message.SampleRequest, n *message.NetRef) { s := 0.5; n.Strength = &s },
+		"model.nets[0].file":     func(q *message.SampleRequest, _ *message.NetRef) { q.Model.File = "chroma-a.safetensors" },
+	} {
+		bad, n := *q, net
+		spoil(&bad, &n)
+		bad.Model.Nets = []message.NetRef{n}
+		var e *wire.Error
+		if _, err := ipctest.Sample(ctx, c, &bad, nil); !errors.As(err, &e) || e.Input != strings.TrimSpace(field) {
+			t.Errorf("%q: got %v (%+v)", field, err, e)
 		}
 	}
 }

@@ -52,7 +52,7 @@ type goldenCond struct {
 func goldenRoot(t *testing.T, models ...string) (dir string, fingerprints map[string]string) {
 	t.Helper()
 	dir, fingerprints = t.TempDir(), map[string]string{}
-	for _, folder := range []string{"diffusion_models", "model_patches"} {
+	for _, folder := range []string{"diffusion_models", "model_patches", "controlnet"} {
 		if err := os.MkdirAll(filepath.Join(dir, folder), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -61,10 +61,15 @@ func goldenRoot(t *testing.T, models ...string) (dir string, fingerprints map[st
 		folder := "diffusion_models"
 		if strings.HasPrefix(name, "diffsynth") || strings.HasPrefix(name, "fun") || strings.HasPrefix(name, "uso") {
 			folder = "model_patches"
+		} else if strings.HasPrefix(name, "cn-") {
+			folder = "controlnet"
 		}
 		set, config, err := goldenweights.Set(name)
 		if err != nil {
 			t.Fatal(err)
+		}
+		if folder == "controlnet" { // what names and shapes do not tell of its model
+			config = []byte(`{"axes_dims_rope": [8, 16, 16]}`)
 		}
 		var entries []safetensors.Entry
 		for _, n := range set.Names() {

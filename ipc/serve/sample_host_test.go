@@ -311,10 +311,11 @@ func TestSampleIsAJob(t *testing.T) {
 	}
 }
 
-// TestNetsOfHosts: a model patch counts in forecasts, is taken by its header's hash, and one that does not fit the
-// model or the latent is refused by its field. What a run gives with it is compared in TestComfyUIReplay.
+// TestNetsOfHosts: a model patch and a control net count in forecasts; a patch is taken by its header's hash, and one
+// that does not fit the model or the latent is refused by its field. What a run gives with it is compared in
+// TestComfyUIReplay.
 func TestNetsOfHosts(t *testing.T) {
-	dir, prints := goldenRoot(t, "qwen-a", "flux-b", "diffsynth-a", "diffsynth-inpaint-a")
+	dir, prints := goldenRoot(t, "qwen-a", "flux-b", "diffsynth-a", "diffsynth-inpaint-a", "cn-qwen-a", "cn-fun-a")
 	c, ctx := ipctest.DialRig(t, realRig(t, dir)), wiretest.Within(t, 60*time.Second)
 	ref := message.ModelRef{File: "qwen-a.safetensors"}
 	expect := func(nets ...message.NetRef) (message.Forecast, error) {
@@ -337,14 +338,30 @@ func TestNetsOfHosts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	file, err := os.Stat(filepath.Join(dir, "model_patches", net.File))
+	more := func(folder, name string, with, without message.Forecast, borrowed int64) {
+		t.Helper()
+		file, err := os.Stat(filepath.Join(dir, folder, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if with.WeightBytes-without.WeightBytes != file.Size()+borrowed || with.Bytes-without.Bytes <= file.Size() ||
+			!(with.Seconds > 1.02*without.Seconds && with.StepSeconds > 1.02*without.StepSeconds) {
+			t.Errorf("%+v is forecast with %s of %d bytes, %+v without", with, name, file.Size(), without)
+		}
+	}
+	more("model_patches", net.File, two, one, 0)
+	three, err := expect(net, message.NetRef{File: "cn-qwen-a.safetensors"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if two.WeightBytes-one.WeightBytes != file.Size() || two.Bytes-one.Bytes <= file.Size() ||
-		!(two.Seconds > 1.02*one.Seconds && two.StepSeconds > 1.02*one.StepSeconds) {
-		t.Errorf("%+v is forecast with a patch of %d bytes, %+v without", two, file.Size(), one)
+	more("controlnet", "cn-qwen-a.safetensors", three, two, 0)
+	fun, err := expect(message.NetRef{File: "cn-fun-a.safetensors"})
+	if err != nil {
+		t.Fatal(err)
 	}
+	const width, in, text, features = 120, 64, 56, 256 // of img_in, txt_in, txt_norm and the timesteps of qwen-a
+	borrowed := 4 * (width*(in+1) + width*(text+1) + text + width*(features+1) + width*(width+1))
+	more("controlnet", "cn-fun-a.safetensors", fun, one, int64(borrowed))
 	q := &message.SampleRequest{
 		Model: ref, Sampler: message.SamplerRef{Name: "euler"}, Sigmas: f32([]float32{1, 0}, 2),
 		Latent: f32(make([]float32, 16*64), 1, 16, 8, 8),
@@ -375,6 +392,9 @@ func TestNetsOfHosts(t *testing.T) {
 		"model.nets[0].hint ": func(_ *message.SampleRequest, n *message.NetRef) {
 			n.Hint = f32(make([]float32, 16*32), 1, 16, 4, 8)
 		},
+		"model.nets[0].file  ": func(_ *message.SampleRequest, n *message.NetRef) {
+			n.File, n.Fingerprint = "cn-qwen-a.safetensors", "" // only forecasts take it
+		},
 		"model.nets[0].file ": func(q *message.SampleRequest, _ *message.NetRef) { q.Model.File = "flux-b.safetensors" },
 	} {
 		bad, n := *q, net
@@ -399,7 +419,7 @@ func TestNetsOfHosts(t *testing.T) {
 }
 
 // TestFunNetsOfHosts: a Fun net of Z-Image follows a hint of whole tokens beside a latent of odd sides, and the run is
-// what ComfyUI's network makes of it. A patch without layers is refused by name.
+// what ComfyUI's network makes of it. A projector of style for another family is refused by name.
 func TestFunNetsOfHosts(t *testing.T) {
 	const run, y, x, sigma, strength = "zimage-a/7x9-lite", 7, 9, 0.5, -0.6
 	dir, _ := goldenRoot(t, "zimage-a", "fun-lite-a", "uso-a")

@@ -1,9 +1,12 @@
-// Package control is control nets: ControlNets of InstantX and others (also union ones and for filling in) for FLUX, of
-// diffusers for SD3, of InstantX for Qwen-Image. Such a net is the beginning of a model of its family, a few blocks
-// without a head, which adds a hint to its image tokens and gives its state after each block through a linear layer.
+// Package control is control nets: ControlNets of InstantX and others (also union ones and for filling in), of XLabs
+// and MistoLine for FLUX, of diffusers and Stability AI for SD3, of InstantX and Fun nets for Qwen-Image, of Tencent for
+// HunyuanDiT. Such a net is the beginning of a model of its family, or something like it, a few blocks without a head,
+// which adds a hint to its image tokens and gives its state after each block through a linear layer. Some start with
+// weights of the model.
 //
-// control.go recognises files, model.go computes. What differs between families is in family.Control. patch.go is model
-// patches, which are no nets of their own: layers behind every block of the base model, such as DiffSynth's.
+// control.go recognises files, model.go computes, picture.go is the layers of nets that read a picture themselves. What
+// differs between families is in family.Control. patch.go is model patches, which are no nets of their own: layers
+// behind every block of the base model, such as DiffSynth's.
 //
 // Facts that have caused bugs: the hint goes through the latent format of the base model, but SD3's without its shift;
 // SD3's nets get a pooled vector of zeros; a type of a union net is a row before the text, at the place of its first
@@ -12,6 +15,7 @@ package control
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -35,7 +39,19 @@ type Net struct {
 	kind *family.Control
 	// Patch: it is a patch on a model, not a control net on a conditioning.
 	Patch bool
+	// Sees: what it reads in place of a latent is made of a picture by layers of its own, a Picture.
+	Sees bool
+	// Of pixels v of a picture Factor*v + Offset is encoded.
+	Factor, Offset float32
+	act            engine.Act // behind its outputs
+	// Borrows: it is loaded with what its model has (Beside).
+	Borrows  bool
+	Borrowed int64 // bytes of that, where it is there
+	Root     bool  // its strength is the root of what is set
 }
+
+// Takes reports whether a net starts with that tensor of its model.
+func (n *Net) Takes(name string) bool { return n.kind.Takes(name) }
 
 // Masked reports whether the hint has a mask behind its latent.
 func (n *Net) Masked() bool { return n.Hint > n.Spec.Channels }
@@ -43,8 +59,32 @@ func (n *Net) Masked() bool { return n.Hint > n.Spec.Channels }
 // Fills reports whether the hint has the latent of a picture that is to be filled in behind its mask.
 func (n *Net) Fills() bool { return n.Hint > n.Spec.Channels+1 }
 
-// mode is the name of the rows for types.
-const mode = "controlnet_mode_embedder.weight"
+// borrowed is put in front of the names of tensors of the model beside which a net runs.
+const borrowed = "model beside: "
+
+// Beside gives the net in set what it lacks and its model has, the whole model in its file's names.
+func Beside(all []family.Family, set, model *weights.Set) (*weights.Set, error) {
+	_, of, _, err := formOf(all, set)
+	if err != nil {
+		return nil, err
+	}
+	if model, err = family.Original(all, model); err != nil {
+		return nil, err
+	}
+	whole := map[string]weights.Stored{}
+	for _, key := range set.Names() {
+		whole[key], _ = set.Get(key)
+	}
+	for _, key := range model.Names() {
+		if of.Takes(key) {
+			whole[borrowed+key], _ = model.Get(key)
+		}
+	}
+	return weights.FromMap(whole), nil
+}
+
+// mode is the name of the rows for types, singles that of outputs behind single blocks in files of MistoLine.
+const mode, singles = "controlnet_mode_embedder.weight", "single_controlnet_blocks."
 
 // hints are the names of the layer that reads the hint.
 func hints() []string {
@@ -55,7 +95,7 @@ func hints() []string {
 func Is(set *weights.Set) bool {
 	for _, name := range []string{
 		"controlnet_blocks.0.weight", "controlnet_blocks.0.linear.weight", "control_blocks.0.after_proj.weight",
-		"after_proj_list.18.bias", "zero_convs.0.0.weight", "controlnet_cond_embedding.conv_in.weight", "lora_controlnet",
+		"after_proj_list.0.bias", "zero_convs.0.0.weight", "controlnet_cond_embedding.conv_in.weight", "lora_controlnet",
 	} {
 		if set.Has(name) {
 			return true
@@ -65,53 +105,70 @@ func Is(set *weights.Set) bool {
 }
 
 // formOf tells the family of a net and the layout of its file; what is not supported is named.
-func formOf(all []family.Family, set *weights.Set) (f *family.Family, as *family.Form, err error) {
+func formOf(all []family.Family, set *weights.Set) (f *family.Family, of *family.Control, as *family.Form, err error) {
 	if !Is(set) {
-		return nil, nil, fmt.Errorf("not a control net")
+		return nil, nil, nil, fmt.Errorf("not a control net")
 	}
 	kind, supported := "", []string{}
 	for i := range all {
-		c := all[i].Control
-		if c == nil {
+		if all[i].Control == nil {
 			continue
 		}
-		for name, what := range c.Refused {
-			if set.Has(name) {
-				kind = what
+		kinds := []string{}
+		for _, c := range append([]family.Control{*all[i].Control}, all[i].Control.More...) {
+			for name, what := range c.Refused {
+				if set.Has(name) {
+					kind = what
+				}
+			}
+			for k := range c.Forms {
+				if f == nil && c.Forms[k].Fits(set, "") {
+					f, of, as = &all[i], &c, &c.Forms[k]
+				}
+			}
+			if c.Kinds != "" {
+				kinds = append(kinds, c.Kinds)
 			}
 		}
-		for k := range c.Forms {
-			if f == nil && c.Forms[k].Fits(set, "") {
-				f, as = &all[i], &c.Forms[k]
-			}
-		}
-		if c.Kinds != "" {
-			supported = append(supported, fmt.Sprintf("%s (%s)", all[i].Name, c.Kinds))
+		if len(kinds) > 0 {
+			supported = append(supported, fmt.Sprintf("%s (%s)", all[i].Name, strings.Join(kinds, ", ")))
 		}
 	}
 	switch {
-	case kind == "" && !set.Has("controlnet_blocks.0.weight"):
+	case kind == "" && !set.Has("controlnet_blocks.0.weight") && f == nil:
 		kind = "a control net for Stable Diffusion 1, 2 or XL"
 	case kind == "" && f == nil:
 		kind = "a control net of an unknown kind"
 	case kind == "":
-		return f, as, nil
+		return f, of, as, nil
 	}
-	return nil, nil, fmt.Errorf("the file looks like %s; supported are control nets whose hint is a latent, for %s", kind,
+	return nil, nil, nil, fmt.Errorf("the file looks like %s; supported are control nets for %s", kind,
 		strings.Join(supported, ", "))
 }
 
 // Open describes the control net that a set holds; meta is the file's metadata, read like that of a model of the
 // family.
 func Open(all []family.Family, set *weights.Set, meta map[string]string) (*Net, error) {
-	f, as, err := formOf(all, set)
+	f, of, as, err := formOf(all, set)
 	if err != nil {
 		return nil, err
 	}
-	base, own := map[string]weights.Stored{}, map[string]weights.Stored{}
+	if of.Names != nil {
+		set = set.Mapped(of.Names)
+	}
+	picture, _, err := pictureIn(set)
+	if err != nil {
+		return nil, err
+	}
+	base, own, taken := map[string]weights.Stored{}, map[string]weights.Stored{}, int64(0)
 	for _, key := range set.Names() {
 		t, _ := set.Get(key)
+		_, _, seen := convolved(key)
 		switch as, isHint := hintName(key); {
+		case seen:
+		case strings.HasPrefix(key, borrowed):
+			base[key[len(borrowed):]] = t
+			taken += t.Bytes()
 		case isHint:
 			if len(t.Shape) == 4 { // a convolution over patches that do not overlap
 				t.Shape = []int{t.Shape[0], t.Shape[1] * t.Shape[2] * t.Shape[3]}
@@ -119,13 +176,22 @@ func Open(all []family.Family, set *weights.Set, meta map[string]string) (*Net, 
 			own[as] = t
 		case key == mode:
 			own[key] = t
-		case strings.HasPrefix(key, "controlnet_"):
+		case strings.HasPrefix(key, "controlnet_"), strings.HasPrefix(key, singles):
+			key = strings.Replace(key, singles, "controlnet_single_blocks.", 1)
 			dot := strings.LastIndexByte(key, '.')
-			own[key[:dot]+".linear"+key[dot:]] = t
+			own[strings.TrimSuffix(key[:dot], ".linear")+".linear"+key[dot:]] = t
 		case key == "pos_embed.pos_embed": // of diffusers
 			base["pos_embed"] = t
 		default:
 			base[key] = t
+		}
+	}
+	for _, part := range []string{"weight", "bias"} {
+		if t, ok := base[of.Hint+part]; ok && of.Hint != "" {
+			if len(t.Shape) == 4 {
+				t.Shape = []int{t.Shape[0], t.Shape[1] * t.Shape[2] * t.Shape[3]}
+			}
+			own["hint."+part] = t
 		}
 	}
 	begin := weights.FromMap(base)
@@ -138,8 +204,18 @@ func Open(all []family.Family, set *weights.Set, meta map[string]string) (*Net, 
 			return nil, fmt.Errorf("a control net for %s: %w", f.Name, err)
 		}
 	}
-	whole := completed(begin, f.Control.Rest(begin))
-	c, err := f.Detect(whole, meta)
+	rest := of.Rest(begin)
+	for key := range rest {
+		if taken > 0 && of.Takes(key) && !begin.Has(key) {
+			return nil, fmt.Errorf("a control net for %s starts with %s of its model, which has none", f.Name, key)
+		}
+	}
+	whole := completed(begin, rest)
+	detect := f.Detect
+	if of.Detect != nil {
+		detect = of.Detect
+	}
+	c, err := detect(whole, meta)
 	if err != nil {
 		return nil, fmt.Errorf("a control net for %s: %w", f.Name, err)
 	}
@@ -147,7 +223,20 @@ func Open(all []family.Family, set *weights.Set, meta map[string]string) (*Net, 
 	if err != nil {
 		return nil, err
 	}
-	return describe(d, f.Control, weights.FromMap(own))
+	n, err := describe(d, of, weights.FromMap(own))
+	if err == nil {
+		n.Borrowed, n.Factor = taken, 1
+		if t, ok := set.Get("control_type"); ok && of.Shown != nil && t.Len() == 1 {
+			n.Factor, n.Offset = of.Shown(int(math.Round(float64(t.F32()[0]))))
+		}
+	}
+	if err == nil && picture != nil {
+		n.Sees, n.Format = true, latent.Format{Channels: n.Hint, Scale: 1}
+		if !set.Has("controlnet_blocks.0.weight") { // of MistoLine
+			n.act = engine.SiLU
+		}
+	}
+	return n, err
 }
 
 // hintName is the one name of the layer that reads the hint.
@@ -167,7 +256,9 @@ func completed(begin *weights.Set, rest map[string][]int) *weights.Set {
 		all[key], _ = begin.Get(key)
 	}
 	for key, shape := range rest {
-		all[key] = weights.Stored{DType: engine.F32, Shape: shape}
+		if _, has := all[key]; !has {
+			all[key] = weights.Stored{DType: engine.F32, Shape: shape}
+		}
 	}
 	return weights.FromMap(all)
 }
@@ -177,22 +268,26 @@ func describe(d *family.Diffusion, c *family.Control, own *weights.Set) (*Net, e
 	n := &Net{
 		Family: d.Spec.Family, Spec: d.Spec, Format: d.Latent, Modes: own.Dim(mode, 0), kind: c,
 	}
-	n.Spec.Blocks = n.Spec.Blocks[:len(n.Spec.Blocks)-c.Added]
+	n.Spec.Blocks = n.Spec.Blocks[:own.Count("controlnet_blocks")+own.Count("controlnet_single_blocks")]
 	if c.NoShift {
 		n.Format.Shift = 0
 	}
 	token := d.Spec.PatchSize * d.Spec.PatchSize
-	n.Hint = own.Dim("hint.weight", 1) / token
+	n.Hint, n.Spec.WholeHint = own.Dim("hint.weight", 1)/token-c.Zeros, c.Zeros > 0
+	n.Borrows, n.Root = len(c.Borrows) > 0, c.Root
 	if n.Hint != d.Spec.Channels && n.Hint != d.Spec.Channels+1 {
 		return nil, fmt.Errorf("a control net for %s whose hint has %d channels: want %d, or %d with a mask", n.Family,
 			n.Hint, d.Spec.Channels, d.Spec.Channels+1)
 	}
 	rows, _ := own.Get(mode)
 	options := weights.Options{Model: "control net", Dims: map[string]int{
-		"E": d.Spec.Width, "H": n.Hint, "p": d.Spec.PatchSize, "M": n.Modes,
+		"E": d.Spec.Width, "H": n.Hint + c.Zeros, "p": d.Spec.PatchSize, "M": n.Modes,
 	}}
 	n.Load = func(ops engine.Ops, held dit.Held) (dit.Model, error) {
-		m := &Model{desc: n, extra: newExtra(n)}
+		m := &Model{desc: n, extra: newExtra(n, own.Has("controlnet_before.linear.weight"))}
+		if n.Borrows && n.Borrowed == 0 {
+			return nil, fmt.Errorf("a control net for %s that starts with weights of its model is loaded beside one", n.Family)
+		}
 		var err error
 		if m.mem, err = weights.Load(ops, own, m.extra, options); err != nil {
 			return nil, err
@@ -240,7 +335,7 @@ func Copied(f *family.Family, base *dit.Spec, double, single int) (*Net, error) 
 func (n *Net) Feeds(base *dit.Spec) [][]int {
 	out, from, lo := make([][]int, len(n.Spec.Blocks)), 0, 0
 	for _, kind := range []dit.BlockKind{dit.Double, dit.Single} {
-		is := func(b dit.BlockSpec) bool { return b.Kind == kind }
+		is := func(b dit.BlockSpec) bool { return b.Kind == kind || b.Kind == dit.Cross && kind == dit.Double }
 		to, hi := from, lo
 		for to < len(n.Spec.Blocks) && is(n.Spec.Blocks[to]) {
 			to++
@@ -251,7 +346,14 @@ func (n *Net) Feeds(base *dit.Spec) [][]int {
 		if outputs := to - from; outputs > 0 {
 			times := n.kind.Repeat(&n.Spec, kind, outputs)
 			for b := range min(hi-lo, outputs*times-n.kind.Short) {
-				out[from+b/times] = append(out[from+b/times], lo+b)
+				k := from + b/times
+				if n.kind.First && b%times > 0 {
+					continue
+				}
+				if n.Sees { // ComfyUI gives outputs of these in turn
+					k = from + b%outputs
+				}
+				out[k] = append(out[k], lo+b)
 			}
 		}
 		from, lo = to, hi

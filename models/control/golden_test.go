@@ -50,6 +50,15 @@ func open(t *testing.T, name string) *control.Net {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if name == "cn-fun-a" {
+		base, _, err := goldenweights.Set("qwen-a")
+		if err == nil {
+			set, err = control.Beside(models.Families(), set, base)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
 	n, err := control.Open(models.Families(), set, map[string]string{"config": string(text)})
 	if err != nil {
 		t.Fatal(err)
@@ -66,14 +75,19 @@ func item(name string, shape []int, i int) []float32 {
 	return golden.Input(name, size)[i*size/shape[0] : (i+1)*size/shape[0]]
 }
 
-// tokens are those of a latent [C, Y, X], odd sides padded circularly.
-func tokens(v []float32, c, y, x int) []float32 {
+// tokens are those of a latent [C, Y, X], odd sides padded circularly, or with zeros.
+func tokens(v []float32, c, y, x int, zeros bool) []float32 {
 	var out []float32
 	for ty := range (y + 1) / 2 {
 		for tx := range (x + 1) / 2 {
 			for ci := range c {
 				for k := range 4 {
-					out = append(out, v[(ci*y+(2*ty+k/2)%y)*x+(2*tx+k%2)%x])
+					row, col := 2*ty+k/2, 2*tx+k%2
+					if zeros && (row >= y || col >= x) {
+						out = append(out, 0)
+						continue
+					}
+					out = append(out, v[(ci*y+row%y)*x+col%x])
 				}
 			}
 		}
@@ -83,7 +97,8 @@ func tokens(v []float32, c, y, x int) []float32 {
 
 func TestOutputsMatchGolden(t *testing.T) {
 	for file, names := range map[string][]string{
-		"control": {"cn-union-a/0", "cn-union-a/1"}, "control_qwen": {"cn-qwen-a/0", "cn-qwen-inpaint-a/0"},
+		"control":      {"cn-union-a/0", "cn-union-a/1", "cn-xlabs-a/0", "cn-mistoline-a/0"},
+		"control_qwen": {"cn-qwen-a/0", "cn-qwen-inpaint-a/0"},
 	} {
 		var runs map[string]run
 		if err := golden.JSON("modern/"+file+".json", &runs); err != nil {
@@ -102,6 +117,41 @@ func TestOutputsMatchGolden(t *testing.T) {
 	}
 }
 
+// TestFunNetStartsAsItsModel: a net without a beginning, with the weights of its model, says what ComfyUI's says after
+// each of its blocks, also of latents of odd sides; without them it cannot be loaded.
+func TestFunNetStartsAsItsModel(t *testing.T) {
+	const name = "cn-fun-a/0"
+	results, err := safetensors.Open(golden.Path("modern33/hints.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = results.Close() }()
+	r := run{
+		X: []int{2, 16, 5, 7}, Hint: []int{2, 16, 5, 7}, Context: []int{2, 6, 56}, Timesteps: []float32{0.75, 0.25},
+	}
+	for _, ops := range []engine.Ops{ref.New(), goldenrun.NewOps()} {
+		compare(t, ops, name, r, results)
+	}
+	want := [][]int{{0}, {12}, {24}, {36}, {48}}
+	base := &dit.Spec{Blocks: slices.Repeat([]dit.BlockSpec{{Kind: dit.Double}}, 60)}
+	if got := open(t, "cn-fun-a").Feeds(base); !slices.EqualFunc(got, want, slices.Equal) {
+		t.Errorf("outputs go behind blocks %v, want %v", got, want)
+	}
+	set, _, err := goldenweights.Set("cn-fun-a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := map[string]string{"config": `{"axes_dims_rope": [8, 16, 16]}`}
+	n, err := control.Open(models.Families(), set, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m, err := n.Load(goldenrun.NewOps(), dit.Held{}); err == nil {
+		m.Close()
+		t.Error("a net without its beginning was loaded")
+	}
+}
+
 func compare(t *testing.T, ops engine.Ops, name string, r run, results *safetensors.File) {
 	t.Helper()
 	n := open(t, name[:len(name)-2])
@@ -115,14 +165,28 @@ func compare(t *testing.T, ops engine.Ops, name string, r run, results *safetens
 	if err != nil {
 		t.Fatal(err)
 	}
+	var eyes *control.Picture
+	if n.Sees {
+		set, _, err := goldenweights.Set(name[:len(name)-2])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if eyes, err = control.OpenPicture(ops, set); err != nil {
+			t.Fatal(err)
+		}
+		defer eyes.Close()
+	}
 	b, c, y, x := r.X[0], r.X[1], r.X[len(r.X)-2], r.X[len(r.X)-1]
 	grid := n.Spec.Tokens(y, x)
 	var entries []dit.Entry
 	var latents []float32
 	for i := range b {
 		e := dit.Entry{Context: dit.Array{Rows: r.Context[1], Cols: r.Context[2], Data: item(name+"/context", r.Context, i)}}
-		hint := tokens(item(name+"/hint", r.Hint, i), r.Hint[1], y, x)
-		e.Hint = dit.Array{Rows: grid.Tokens(), Cols: 4 * r.Hint[1], Data: hint}
+		hint, channels := item(name+"/hint", r.Hint, i), r.Hint[1]
+		if n.Sees {
+			hint, channels = seen(t, eyes, ops, name, r, i), n.Hint
+		}
+		e.Hint = dit.Array{Rows: grid.Tokens(), Cols: 4 * channels, Data: tokens(hint, channels, y, x, n.Spec.WholeHint)}
 		if r.Y != nil {
 			e.Pooled = item(name+"/y", r.Y, i)
 		}
@@ -132,7 +196,7 @@ func compare(t *testing.T, ops engine.Ops, name string, r run, results *safetens
 		if len(r.Type) > 0 {
 			e.Mode = r.Type[0] + 1
 		}
-		entries, latents = append(entries, e), append(latents, tokens(item(name+"/x", r.X, i), c, y, x)...)
+		entries, latents = append(entries, e), append(latents, tokens(item(name+"/x", r.X, i), c, y, x, false)...)
 	}
 	p, err := goldenrun.Prepare(env, m, entries, grid)
 	if err != nil {
@@ -176,6 +240,26 @@ func compare(t *testing.T, ops engine.Ops, name string, r run, results *safetens
 	}
 }
 
+// seen is what a net that reads pictures makes of recorded hint i.
+func seen(t *testing.T, eyes *control.Picture, ops engine.Ops, name string, r run, i int) []float32 {
+	t.Helper()
+	y, x := r.Hint[2], r.Hint[3]
+	planes := golden.Fill("input:"+name+"/hint", r.Hint[0]*3*y*x, 1, 0.5)[i*3*y*x : (i+1)*3*y*x]
+	rgb := make([]float32, len(planes))
+	for k, v := range planes {
+		rgb[k%(y*x)*3+k/(y*x)] = v
+	}
+	take := func(n int) (*engine.Arena, error) {
+		buf, err := ops.Alloc(n)
+		return engine.NewArena("hint", buf, n), err
+	}
+	out, err := eyes.Read(ops, take, nil, rgb, y, x)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
 // TestFeedsAreComfyUIs: the outputs of a net go to the blocks of the released models as ComfyUI gives them out.
 func TestFeedsAreComfyUIs(t *testing.T) {
 	blocks := func(kind dit.BlockKind, n int) []dit.BlockSpec {
@@ -199,14 +283,16 @@ func TestFeedsAreComfyUIs(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	want := map[int]int{}
-	for b, k := range flux["cn-union-a/0"].Feeds["input"] {
-		want[b] = k
+	for name, double := range map[string]int{"cn-union-a": 2, "cn-xlabs-a": 2, "cn-mistoline-a": 1} {
+		want := map[int]int{}
+		for b, k := range flux[name+"/0"].Feeds["input"] {
+			want[b] = k
+		}
+		for b, k := range flux[name+"/0"].Feeds["output"] {
+			want[19+b] = double + k
+		}
+		check(name, &dit.Spec{Blocks: append(blocks(dit.Double, 19), blocks(dit.Single, 38)...)}, want)
 	}
-	for b, k := range flux["cn-union-a/0"].Feeds["output"] {
-		want[19+b] = 2 + k
-	}
-	check("cn-union-a", &dit.Spec{Blocks: append(blocks(dit.Double, 19), blocks(dit.Single, 38)...)}, want)
 	for _, name := range []string{"cn-qwen-a", "cn-qwen-inpaint-a"} {
 		want := map[int]int{}
 		for b, k := range qwen[name+"/0"].Qwen {
@@ -218,29 +304,26 @@ func TestFeedsAreComfyUIs(t *testing.T) {
 
 // TestOtherNetsAreNamed: kinds that are not supported are refused by what they look like.
 func TestOtherNetsAreNamed(t *testing.T) {
-	for name, want := range map[string]string{
-		"cn-xlabs-a": "XLabs", "cn-mistoline-a": "MistoLine", "qwen-a": "not a control net",
-	} {
-		set, _, err := goldenweights.Set(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := control.Open(models.Families(), set, nil); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want an error with %q", name, err, want)
-		}
+	set, _, err := goldenweights.Set("qwen-a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const none = "not a control net"
+	if _, err := control.Open(models.Families(), set, nil); err == nil || !strings.Contains(err.Error(), none) {
+		t.Errorf("qwen-a: %v, want an error with %q", err, none)
 	}
 	for key, want := range map[string]string{
-		"control_blocks.0.after_proj.weight": "Fun net for Qwen-Image", "after_proj_list.18.bias": "HunyuanDiT",
-		"transformer_blocks.0.adaLN_modulation.1.bias": "Stability AI", "zero_convs.0.0.weight": "Stable Diffusion 1",
-		"other": "an unknown kind",
+		"zero_convs.0.0.weight": "Stable Diffusion 1",
+		"other":                 "an unknown kind",
 	} {
 		one := weights.Stored{DType: engine.F32, Shape: []int{1}}
 		set := map[string]weights.Stored{key: one}
-		if key == "other" || want == "Stability AI" {
+		if key == "other" {
 			set["controlnet_blocks.0.weight"] = one
 		}
 		_, err := control.Open(models.Families(), weights.FromMap(set), nil)
-		supported := "flux (InstantX, union, inpaint), sd3 (diffusers), qwenimage (InstantX, inpaint)"
+		supported := "flux (InstantX, union, inpaint, XLabs, MistoLine), sd3 (diffusers, SD3.5 large of Stability AI), " +
+			"hunyuandit (1.2 of Tencent), qwenimage (InstantX, inpaint, Fun)"
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.HasSuffix(err.Error(), supported) {
 			t.Errorf("%s: %v, want an error with %q that ends with %q", key, err, want, supported)
 		}

@@ -13,6 +13,7 @@ import (
 // patch size, M types of a union net.
 type extra struct {
 	Hint    *engine.Weight `weight:"hint" shape:"E,H*p*p"`
+	Before  *output        `weight:"controlnet_before"` // behind Hint; nil: most have none
 	Outputs []output       `weight:"controlnet_blocks"`
 	Singles []output       `weight:"controlnet_single_blocks"`
 	Modes   engine.Tensor  `weight:"controlnet_mode_embedder.weight,optional" shape:"M,E"`
@@ -23,8 +24,11 @@ type output struct {
 	Linear *engine.Weight `weight:"linear" shape:"E,E"`
 }
 
-func newExtra(n *Net) *extra {
+func newExtra(n *Net, before bool) *extra {
 	x := &extra{}
+	if before {
+		x.Before = &output{}
+	}
 	for _, b := range n.Spec.Blocks {
 		if b.Kind == dit.Single {
 			x.Singles = append(x.Singles, output{})
@@ -50,7 +54,8 @@ func (m *Model) Feeds(base *dit.Spec) [][]int { return m.desc.Feeds(base) }
 // Prepare embeds the hints, which do not depend on the timestep, beside what the family prepares. The type of a union
 // net is a row before the text.
 func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.Prepared, error) {
-	n, li, e, cols := len(entries), grid.Tokens(), m.Spec().Width, m.extra.Hint.K()
+	n, li, e, wide := len(entries), grid.Tokens(), m.Spec().Width, m.extra.Hint.K()
+	cols := m.desc.Hint * m.Spec().PatchSize * m.Spec().PatchSize
 	own, each := make([]dit.Entry, n), max(entries[0].Hint.Rows/li, 1) // hints of an entry
 	for i, in := range entries {
 		switch h := in.Hint; {
@@ -77,16 +82,33 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.P
 	}
 	p.Hint = env.Arena.Alloc(env.DType, n*each, li, e)
 	mark := env.Arena.Mark()
-	x := env.Arena.Alloc(engine.F32, n*each, li, cols)
+	x := env.Arena.Alloc(engine.F32, n*each, li, wide)
 	for i, in := range own {
-		env.Ops.Upload(x.Slice(0, i*each, (i+1)*each), in.Hint.Data)
+		env.Ops.Upload(x.Slice(0, i*each, (i+1)*each), widened(in.Hint.Data, cols, wide))
 		if in.Mode > 0 {
 			env.Ops.Upload(p.Text.Slice(0, i, i+1).Slice(1, 0, 1), m.modes[(in.Mode-1)*e:in.Mode*e])
 		}
 	}
 	layers.Project(env, p.Hint, x, m.extra.Hint)
+	if m.extra.Before != nil {
+		whole := env.Arena.Alloc(env.DType, n*each, li, e)
+		env.Ops.Copy(whole, p.Hint)
+		env.Ops.Linear(p.Hint, whole, m.extra.Before.Linear, engine.Epilogue{})
+	}
 	env.Arena.Release(mark)
 	return p, nil
+}
+
+// widened puts zeros behind rows of so many values.
+func widened(v []float32, cols, wide int) []float32 {
+	if cols == wide || v == nil {
+		return v
+	}
+	out := make([]float32, len(v)/cols*wide)
+	for i := range len(v) / cols {
+		copy(out[i*wide:], v[i*cols:(i+1)*cols])
+	}
+	return out
 }
 
 // Embed adds the hint to the image rows, one to those of all items of an entry or to each item its own.
@@ -108,7 +130,7 @@ func (m *Model) Output(env dit.Env, k int, s *dit.State, out, gate engine.Tensor
 		k, list = k-len(list), m.extra.Singles
 	}
 	if out.Dim(1) > 0 {
-		env.Ops.Linear(out, s.ImageRows(), list[k].Linear, engine.Epilogue{Gate: gate})
+		env.Ops.Linear(out, s.ImageRows(), list[k].Linear, engine.Epilogue{Act: m.desc.act, Gate: gate})
 	}
 }
 

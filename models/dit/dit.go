@@ -204,6 +204,8 @@ type Spec struct {
 	Concat int
 	// Follows: of a control net that is a Follower.
 	Follows bool
+	// WholeHint: a control net is shown whole tokens, as a Follower.
+	WholeHint bool
 	// OneModulation: Modulate makes the modulations of all blocks, one for all double blocks and one for all single ones.
 	OneModulation bool
 	// VectorDim is the columns of the vector that modulations of sandwich blocks are made of; others have E.
@@ -321,10 +323,10 @@ func (s *Spec) FrameTokens(t, y, x int) Grid {
 	return g
 }
 
-// HintSize returns rows and columns of what a control net is shown for a latent: a Follower's are those of whole
-// tokens.
+// HintSize returns rows and columns of what a control net is shown for a latent: those of a Follower, and of a net that
+// says so, are whole tokens.
 func (s *Spec) HintSize(y, x int) (int, int) {
-	if g := s.Tokens(y, x); s.Follows {
+	if g := s.Tokens(y, x); s.Follows || s.WholeHint {
 		return g.Y * s.PatchSize, g.X * s.PatchSize
 	}
 	return y, x
@@ -479,6 +481,8 @@ type State struct {
 	M    *Modulation
 	Step int         // row of M
 	RoPE engine.RoPE // tables of Wide, made by NewState
+	// First is for the image rows that a net begins with, where its blocks all start with them.
+	First engine.Tensor
 }
 
 // Model is a diffusion transformer, or the blocks of one that a rank holds. A value holds weights only and may be

@@ -87,24 +87,38 @@ func GuessKind(all []Family, set *weights.Set) string {
 	return "no kind of file that is known"
 }
 
-// Open describes the diffusion model of a set, alone or inside a full checkpoint; meta is the file's metadata. Files
-// that are of none of the families are errors that say what they look like and what is supported. changes are made of
-// the tensors in the original names first.
-func Open(all []Family, set *weights.Set, meta map[string]string, changes ...weights.Change) (*Diffusion, error) {
+// Original gives the diffusion model that a checkpoint holds in the original names of its family.
+func Original(all []Family, set *weights.Set) (*weights.Set, error) {
+	_, _, model, err := named(all, set)
+	return model, err
+}
+
+// named finds the family of a set, and its model in the original names.
+func named(all []Family, set *weights.Set) (f *Family, as *Form, model *weights.Set, err error) {
 	f, as, model, ok := form(all, set)
 	if !ok {
 		known := ""
 		for _, f := range all {
 			known += ", " + f.Name
 		}
-		return nil, fmt.Errorf("not a supported diffusion model: the file looks like %s (supported: %s)",
+		return nil, nil, nil, fmt.Errorf("not a supported diffusion model: the file looks like %s (supported: %s)",
 			GuessKind(all, set), known[2:])
 	}
-	var err error
 	if as.Aliases {
 		if model, err = weights.Renamed(model, f.Names.Diffusers); err != nil {
-			return nil, fmt.Errorf("%s: %w", f.Name, err)
+			return nil, nil, nil, fmt.Errorf("%s: %w", f.Name, err)
 		}
+	}
+	return f, as, model, nil
+}
+
+// Open describes the diffusion model of a set, alone or inside a full checkpoint; meta is the file's metadata. Files
+// that are of none of the families are errors that say what they look like and what is supported. changes are made of
+// the tensors in the original names first.
+func Open(all []Family, set *weights.Set, meta map[string]string, changes ...weights.Change) (*Diffusion, error) {
+	f, as, model, err := named(all, set)
+	if err != nil {
+		return nil, err
 	}
 	if as.Meta != nil {
 		if meta, err = as.Meta(meta); err != nil {

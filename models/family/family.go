@@ -5,6 +5,8 @@ package family
 
 import (
 	"errors"
+	"slices"
+	"strings"
 
 	"patchbay/models/dit"
 	"patchbay/models/latent"
@@ -106,15 +108,37 @@ type Control struct {
 	Forms []Form // the layouts of their files; Meta is not used
 	// Refused are tensor names that only nets have that do not run here, with what such a net is, for people.
 	Refused map[string]string
-	// Rest gives the shapes of what a net, in the original names, lacks of a model: the head, and Added blocks at the end.
-	// Nothing of it is loaded.
-	Rest  func(net *weights.Set) map[string][]int
-	Added int
+	// Rest gives the shapes of what a net, in the original names, lacks of a model: the head, and blocks at the end, which
+	// have no outputs. Nothing of it is loaded.
+	Rest func(net *weights.Set) map[string][]int
+	// Hint is the beginning of the names of the model's layer that reads hints too; empty: they have one of their own.
+	Hint string
 	// Repeat is how many blocks of a model in a row each of the n outputs of a kind of blocks is added behind.
 	Repeat   func(net *dit.Spec, kind dit.BlockKind, n int) int
+	First    bool // behind the first of them alone
 	Short    int  // so many blocks fewer for the last output
 	NoShift  bool // the hint goes through the latent format without its shift
 	NoPooled bool // the net gets a pooled vector of zeros
+	// Names gives a tensor of a file the name that it has in those of the other nets of the family; nil: it has it.
+	Names func(key string) string
+	// Borrows are the beginnings of the names of tensors that a file lacks and the model beside which the net runs has, in
+	// the original names. Rest has their shapes too.
+	Borrows []string
+	// Zeros is how many channels of zeros the net reads behind those of its hint, and that it reads hints of odd sides
+	// with zeros beside them.
+	Zeros int
+	Root  bool // its strength is the root of what is set
+	// Detect takes the place of the family's where a net is no beginning of a model; nil: it is.
+	Detect func(set *weights.Set, meta map[string]string) (Config, error)
+	// Shown says what of a hint's pixels v is encoded, factor*v + offset, of a net of that control_type; nil: v.
+	Shown func(kind int) (factor, offset float32)
+	// More are nets of other kinds.
+	More []Control
+}
+
+// Takes reports whether a net borrows a tensor, which may be named without its part.
+func (c *Control) Takes(name string) bool {
+	return slices.ContainsFunc(c.Borrows, func(begin string) bool { return strings.HasPrefix(name+".", begin) })
 }
 
 // Patch says what files of layers behind every block of a family are (dit.Patch).

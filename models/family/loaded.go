@@ -111,13 +111,14 @@ func (l *Loaded[N]) Spec() *dit.Spec { return l.spec }
 
 // Modulation starts the modulations of n entries, or of 2n where references have their own, from the sinusoidal
 // features of their timesteps, [S*n] rows as wide as in reads: Vector [S, n, E] is SiLU of out(SiLU(in(features))) +
-// add, and Head what head makes of it. add [n, E] or [1, E] may be absent.
+// add, and Head what head makes of it. add [n, E] or [1, E] and head may be absent.
 func (l *Loaded[N]) Modulation(
 	env dit.Env, n int, features []float32, in, out *engine.Weight, add engine.Tensor, head *engine.Weight,
 ) *dit.Modulation {
 	s, m := len(features)/in.K()/n, dit.NewModulation(l.spec)
 	m.Vector = env.Arena.Alloc(engine.F32, s, n, out.N())
-	if !l.Held.NoHead {
+	headed := head != nil && !l.Held.NoHead
+	if headed {
 		m.Head = env.Arena.Alloc(engine.F32, s, n, head.N())
 	}
 	mark := env.Arena.Mark()
@@ -127,7 +128,7 @@ func (l *Loaded[N]) Modulation(
 		env.Ops.Add(m.Vector, m.Vector, add.Unsqueeze(0))
 	}
 	env.Ops.Activate(m.Vector, m.Vector, engine.SiLU)
-	if !l.Held.NoHead {
+	if headed {
 		env.Ops.Linear(m.Head, m.Vector, head, engine.Epilogue{})
 	}
 	return m

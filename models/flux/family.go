@@ -43,11 +43,7 @@ func Family() family.Family {
 		},
 		Names: names(),
 		Control: &family.Control{
-			Kinds: "InstantX, union, inpaint",
-			Refused: map[string]string{
-				"input_hint_block.0.weight":         "an XLabs net for FLUX, whose hint is a picture",
-				"controlnet_blocks.0.linear.weight": "MistoLine for FLUX, whose hint is a picture",
-			},
+			Kinds: "InstantX, union, inpaint, XLabs, MistoLine",
 			Forms: []family.Form{
 				{Has: "double_blocks.0.img_attn.norm.key_norm.scale"},
 				{Has: "controlnet_x_embedder.weight", Aliases: true, Lacks: []string{

@@ -1,6 +1,9 @@
 package hunyuan
 
 import (
+	"fmt"
+	"strings"
+
 	"patchbay/models/dit"
 	"patchbay/models/family"
 	"patchbay/models/latent"
@@ -28,7 +31,14 @@ func Family() family.Family {
 		},
 		Names: weights.Names{Tables: []string{"style_embedder.weight"}},
 		Control: &family.Control{
-			Refused: map[string]string{"after_proj_list.18.bias": "a control net for HunyuanDiT, which has outputs of its own"},
+			Kinds: "1.2 of Tencent", Forms: []family.Form{{Has: "after_proj_list.0.bias"}}, Hint: "x_embedder.proj.",
+			Names: func(key string) string {
+				if out, ok := strings.CutPrefix(key, "after_proj_list."); ok {
+					return "controlnet_blocks." + out
+				}
+				return strings.Replace(key, "before_proj.", "controlnet_before.", 1)
+			},
+			Rest: rest, Repeat: func(*dit.Spec, dit.BlockKind, int) int { return 1 },
 		},
 		Releases: []family.Release{{Name: "hunyuandit", Steps: 50, Text: 333, Entries: 2, Config: Config{
 			Hidden: 1408, Heads: 16, Depth: 40, Channels: 4, PatchSize: 2, TextDim: 1024, T5Dim: 2048, MLPHidden: 6144,
@@ -39,6 +49,28 @@ func Family() family.Family {
 			PoolDim: 64, SizeCond: true, StyleCond: true,
 		},
 	}
+}
+
+// rest is what a control net lacks of a model: the blocks of which no result is taken later, and the head.
+func rest(net *weights.Set) map[string][]int {
+	n, e, out := net.Count("blocks"), net.Dim("x_embedder.proj.weight", 0), map[string][]int{}
+	for _, key := range net.Names() {
+		part, ok := strings.CutPrefix(key, "blocks.0.")
+		for i := n; ok && i < 2*n+2; i++ {
+			out[fmt.Sprintf("blocks.%d.%s", i, part)] = net.Shape(key)
+		}
+	}
+	for i := n + 2; i < 2*n+2; i++ {
+		at := fmt.Sprintf("blocks.%d.skip_", i)
+		out[at+"norm.weight"], out[at+"norm.bias"] = []int{2 * e}, []int{2 * e}
+		out[at+"linear.weight"], out[at+"linear.bias"] = []int{e, 2 * e}, []int{e}
+	}
+	token := 2 * net.Dim("x_embedder.proj.weight", 1) * net.Dim("x_embedder.proj.weight", 2) *
+		net.Dim("x_embedder.proj.weight", 3)
+	out["final_layer.linear.weight"], out["final_layer.linear.bias"] = []int{token, e}, []int{token}
+	out["final_layer.adaLN_modulation.1.weight"] = []int{2 * e, e}
+	out["final_layer.adaLN_modulation.1.bias"] = []int{2 * e}
+	return out
 }
 
 // join takes the states of both encoders, each with its number of valid tokens (ComfyUI comfy/text_encoders/hydit.py).

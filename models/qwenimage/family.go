@@ -1,6 +1,9 @@
 package qwenimage
 
 import (
+	"maps"
+	"strings"
+
 	"patchbay/models/dit"
 	"patchbay/models/family"
 	"patchbay/models/latent"
@@ -30,18 +33,12 @@ func Family() family.Family {
 		Names: weights.Names{Same: true},
 		Control: &family.Control{
 			Kinds: "InstantX, inpaint",
-			Refused: map[string]string{
-				"control_blocks.0.after_proj.weight": "a Fun net for Qwen-Image, which looks into the model",
-			},
 			Forms: []family.Form{{Has: "transformer_blocks.0.img_mlp.net.0.proj.weight"}},
 			Rest: func(net *weights.Set) map[string][]int {
-				e, in := net.Dim("img_in.weight", 0), net.Dim("img_in.weight", 1)
-				return map[string][]int{
-					"proj_out.weight": {in, e}, "proj_out.bias": {in},
-					"norm_out.linear.weight": {2 * e, e}, "norm_out.linear.bias": {2 * e},
-				}
+				return head(net.Dim("img_in.weight", 0), net.Dim("img_in.weight", 1))
 			},
 			Repeat: func(_ *dit.Spec, _ dit.BlockKind, n int) int { return (released.Depth + n - 1) / n },
+			More:   []family.Control{fun(released)},
 		},
 		Patch: &family.Patch{
 			Kinds: "DiffSynth", Form: family.Form{Has: "controlnet_blocks.0.y_rms.weight"}, Latent: latent.Wan21(),
@@ -54,6 +51,54 @@ func Family() family.Family {
 		Tiny: Config{
 			Hidden: 168, Heads: 7, Depth: 4, Axes: []int{8, 8, 8}, ContextDim: 56, Channels: 16, MLPHidden: 672,
 		}.layered(),
+	}
+}
+
+// head is the shapes of what a control net lacks at its end.
+func head(e, in int) map[string][]int {
+	return map[string][]int{
+		"proj_out.weight": {in, e}, "proj_out.bias": {in},
+		"norm_out.linear.weight": {2 * e, e}, "norm_out.linear.bias": {2 * e},
+	}
+}
+
+// fun is the Fun nets of alibaba-pai (ComfyUI comfy/ldm/qwen_image/controlnet.py): blocks without a beginning, which
+// start as the model does, with a hint that goes through two products. Masks and pictures to be filled in, for which
+// they have channels, are zeros in ComfyUI.
+func fun(released Config) family.Control {
+	const blocks = "control_blocks."
+	return family.Control{
+		Kinds: "Fun", Forms: []family.Form{{Has: "control_blocks.0.after_proj.weight"}},
+		Names: func(key string) string {
+			rest, ok := strings.CutPrefix(key, blocks)
+			if !ok {
+				return strings.Replace(key, "control_img_in.", "controlnet_x_embedder.", 1)
+			}
+			i, name, _ := strings.Cut(rest, ".")
+			if part, ok := strings.CutPrefix(name, "after_proj."); ok {
+				return "controlnet_blocks." + i + "." + part
+			}
+			if part, ok := strings.CutPrefix(name, "before_proj."); ok {
+				return "controlnet_before." + part
+			}
+			return "transformer_blocks." + rest
+		},
+		Borrows: []string{"img_in.", "txt_in.", "txt_norm.", "time_text_embed."},
+		Rest: func(net *weights.Set) map[string][]int {
+			e, in := net.Dim("transformer_blocks.0.attn.to_q.weight", 1), released.Channels*patch*patch
+			out := head(e, in)
+			maps.Copy(out, map[string][]int{
+				"img_in.weight": {e, in}, "img_in.bias": {e}, "txt_in.weight": {e, released.ContextDim}, "txt_in.bias": {e},
+				"txt_norm.weight": {released.ContextDim},
+				"time_text_embed.timestep_embedder.linear_1.weight": {e, features},
+				"time_text_embed.timestep_embedder.linear_1.bias":   {e},
+				"time_text_embed.timestep_embedder.linear_2.weight": {e, e},
+				"time_text_embed.timestep_embedder.linear_2.bias":   {e},
+			})
+			return out
+		},
+		Repeat: func(_ *dit.Spec, _ dit.BlockKind, n int) int { return released.Depth / n },
+		First:  true, Zeros: released.Channels + 1, Root: true,
 	}
 }
 

@@ -31,13 +31,12 @@ func Family() family.Family {
 		Names: weights.Names{Diffusers: diffusers()},
 		Control: &family.Control{
 			Kinds: "diffusers",
-			Refused: map[string]string{
-				"transformer_blocks.0.adaLN_modulation.1.bias": "a net of Stability AI for SD3.5, which reads weights of the model",
-			},
+			More:  []family.Control{embedders()},
 			Forms: []family.Form{
-				{Has: "joint_blocks.0.x_block.attn.qkv.weight"}, {Has: "pos_embed_input.proj.weight", Aliases: true},
+				{Has: "joint_blocks.0.x_block.attn.qkv.weight"},
+				{Has: "pos_embed_input.proj.weight", Lacks: []string{embedderMark}, Aliases: true},
 			},
-			Rest: rest, Added: 1,
+			Rest:   rest,
 			Repeat: func(net *dit.Spec, _ dit.BlockKind, n int) int { return max(net.Heads/n, 1) }, // heads tell the depth
 			Short:  1,
 			// ComfyUI comfy/controlnet.py load_controlnet_mmdit

@@ -16,6 +16,7 @@ import (
 // Model is the weights of a diffusion model, or of a text encoder.
 type Model struct {
 	File     File
+	Beside   File      // of the model beside which a control net runs that has its beginning; else none
 	Adapters []Adapter // in the order in which they were added
 	Encoder  *Encoder  // nil: a diffusion model
 }
@@ -39,11 +40,19 @@ func (a *Adapter) Brought() bool { return a.ID != "" }
 
 // Key identifies the weights: those with equal keys are equal.
 func (m Model) Key() string {
-	key := m.File.Key() + Keys(m.Adapters)
+	key := m.base() + Keys(m.Adapters)
 	if m.Encoder != nil {
 		key = m.Encoder.key() + key
 	}
 	return key
+}
+
+// base is the key of the weights without adapters.
+func (m Model) base() string {
+	if m.Beside.Path == "" {
+		return m.File.Key()
+	}
+	return m.File.Key() + " beside " + m.Beside.Key()
 }
 
 // Bytes is the size of all files.
@@ -182,8 +191,8 @@ func (l *Loader) Load(ops engine.Ops, m Model, held dit.Held) (dit.Model, error)
 	if err != nil {
 		return nil, err
 	}
-	base, release, err := Take(&l.Shared, fmt.Sprintf("%s %s %+v%s", m.File.Key(), location(ops), held, key),
-		func() (dit.Model, error) { return load(ops, m.File, held, changes) })
+	base, release, err := Take(&l.Shared, fmt.Sprintf("%s %s %+v%s", m.base(), location(ops), held, key),
+		func() (dit.Model, error) { return load(ops, m, held, changes) })
 	if err != nil {
 		return nil, err
 	}
@@ -248,8 +257,8 @@ func (w Weights) MarshalBinary() ([]byte, error) { return msgpack.Marshal(w.Mode
 // their last user goes.
 func (l *Loader) Pin(m Model) func() { return l.Shared.pin(m.File.Key() + " ") }
 
-func load(ops engine.Ops, f File, held dit.Held, changes []weights.Change) (dit.Model, error) {
-	file, err := f.Open()
+func load(ops engine.Ops, m Model, held dit.Held, changes []weights.Change) (dit.Model, error) {
+	file, err := m.File.Open()
 	if err != nil {
 		return nil, err
 	}
@@ -259,6 +268,16 @@ func load(ops engine.Ops, f File, held dit.Held, changes []weights.Change) (dit.
 	case control.IsPatch(models.Families(), set):
 		n, err = models.OpenPatch(set)
 	case control.Is(set):
+		if m.Beside.Path != "" {
+			base, err := m.Beside.Open()
+			if err != nil {
+				return nil, err
+			}
+			defer func() { _ = base.Close() }()
+			if set, err = models.ControlBeside(set, base.Set()); err != nil {
+				return nil, err
+			}
+		}
 		n, err = models.OpenControl(set, file.Metadata())
 	}
 	if err != nil {

@@ -25,6 +25,8 @@ type hintRun struct {
 	Pooled int
 	Nets   [][7]any
 	Redux  []any
+	MT5    []int // the second text of HunyuanDiT, Valid tokens of both
+	Valid  []int
 }
 
 // writeNet writes a recorded control net with what names and shapes do not tell of its model.
@@ -50,12 +52,22 @@ func TestHintsOfSeveralPicturesMatchComfyUI(t *testing.T) {
 	check(t, golden.JSON("modern33/hints.json", &runs))
 	root, eng := t.TempDir(), engineOf(t, fastOps)
 	axes := map[string]any{"axes_dim": []int{8, 16, 16}, "axes_dims_rope": []int{8, 16, 16}}
-	for _, name := range []string{"cn-union-a", "cn-sd3-a", "cn-qwen-a", "cn-qwen-inpaint-a"} {
+	for _, name := range []string{
+		"cn-union-a", "cn-xlabs-a", "cn-mistoline-a", "cn-sd3-a", "cn-qwen-a",
+		"cn-qwen-inpaint-a", "cn-fun-a",
+		"cn-sd35-canny-a", "cn-sd35-depth-a", "cn-hydit-a",
+	} {
 		writeNet(t, root, name, axes)
 	}
 	writeGolden(t, "redux-a", filepath.Join(root, "style_models", "redux.safetensors"))
+	for _, name := range []string{"qwen-a", "sd3-b"} {
+		writeGoldenModel(t, name, "", filepath.Join(root, "diffusion_models", name+".safetensors"))
+	}
 	writeGoldenModel(t, "wanvae-a", "", filepath.Join(root, "vae", "wan.safetensors"))
-	_, config, err := goldenweights.Set("vae-flux")
+	_, config, err := goldenweights.Set("vae-kl")
+	check(t, err)
+	writeGoldenWith(t, "vae-kl", filepath.Join(root, "vae", "kl.safetensors"), map[string]string{"config": string(config)})
+	_, config, err = goldenweights.Set("vae-flux")
 	check(t, err)
 	writeGoldenWith(t, "vae-flux", filepath.Join(root, "vae", "ae.safetensors"),
 		map[string]string{"config": string(config)})
@@ -69,6 +81,12 @@ func TestHintsOfSeveralPicturesMatchComfyUI(t *testing.T) {
 			if r.Pooled > 0 {
 				text.Pooled = golden.Input(key+"/pooled", r.Pooled)
 			}
+			if r.MT5 != nil {
+				text.Context2 = dit.Array{
+					Rows: r.MT5[0], Cols: r.MT5[1], Data: golden.Input(key+"/mt5", r.MT5[0]*r.MT5[1]),
+				}
+				text.ContextLen, text.Context2Len = r.Valid[0], r.Valid[1]
+			}
 			values[class] = given{"CONDITIONING", value.Conditioning{text}}
 		}
 		l := parallel.NewLatent(r.Latent[0], r.Latent[1], r.Latent[2], r.Latent[3])
@@ -78,8 +96,11 @@ func TestHintsOfSeveralPicturesMatchComfyUI(t *testing.T) {
 			Rows: 9, Cols: 28, Data: golden.Input("hints/"+name+"/seen", 9*28),
 		}}
 		positive, negative, vae := g.add("ThePositive"), g.add("TheNegative"), "ae.safetensors"
-		if r.Model == "qwen-a" {
+		switch r.Model {
+		case "qwen-a":
 			vae = "wan.safetensors"
+		case "hydit-a":
+			vae = "kl.safetensors"
 		}
 		if r.Redux != nil {
 			positive = g.add("StyleModelApply", "conditioning", positive, "style_model", g.add("StyleModelLoader",
@@ -107,7 +128,11 @@ func TestHintsOfSeveralPicturesMatchComfyUI(t *testing.T) {
 			positive = g.add(class, list...)
 			negative = second(positive)
 		}
-		g.add("Keep", "latent", g.add("KSampler", "model", g.add("TheModel"), "positive", positive, "negative", negative,
+		model := g.add("TheModel")
+		if name == "qwen-fun" || strings.HasPrefix(name, "sd35") { // the net reads its file
+			model = g.add("UNETLoader", "unet_name", r.Model+".safetensors", "weight_dtype", "default")
+		}
+		g.add("Keep", "latent", g.add("KSampler", "model", model, "positive", positive, "negative", negative,
 			"latent_image", g.add("TheLatent"), "steps", int64(3), "cfg", r.CFG, "sampler_name", "euler", "scheduler",
 			"simple", "seed", int64(7), "denoise", 1.0), "as", "output")
 		run, err := graph.NewRunner(graph.Config{
@@ -136,7 +161,7 @@ func TestHintsOfSeveralPicturesMatchComfyUI(t *testing.T) {
 		}
 		run.Close()
 	}
-	if len(runs) != 8 {
-		t.Errorf("%d runs are recorded, want 8", len(runs))
+	if len(runs) != 15 {
+		t.Errorf("%d runs are recorded, want 15", len(runs))
 	}
 }

@@ -199,5 +199,14 @@ func encodeHint(
 			im.Data[i] = (v-0.5)*float32(math.RoundToEven(float64(keep.Data[i/im.C]))) + 0.5
 		}
 	}
+	if n := ctl.Net; !n.Patch && (n.Factor != 1 || n.Offset != 0) {
+		im = &picture.Image{B: im.B, Y: y, X: x, C: im.C, Data: slices.Clone(im.Data)}
+		for i, v := range im.Data {
+			im.Data[i] = n.Factor*v + n.Offset
+		}
+	}
+	if ctl.Net.Sees {
+		return ctl.Net.Look(c.Use(), im)
+	}
 	return encodeImage(c, ctl.VAE, im)
 }

@@ -29,6 +29,7 @@ type netRun struct {
 	vae  string
 	mask *picture.Mask // of TheMask
 	many int           // pictures of TheHint but one
+	wide int           // columns of TheLatent beside 4
 	eng  *parallel.Engine
 	e2eCase
 }
@@ -38,6 +39,7 @@ func newNetRun(t *testing.T) *netRun {
 	r := &netRun{t: t, root: t.TempDir(), vae: "ae", eng: engineOf(t, fastOps), e2eCase: e2eCase{Model: "kontext-a"}}
 	for file, name := range map[string]string{
 		"union": "cn-union-a", "three": "cn-union-a", "qwen": "cn-qwen-a", "inpaint": "cn-qwen-inpaint-a",
+		"xlabs": "cn-xlabs-a", "fun": "cn-fun-a",
 	} {
 		set, config, err := goldenweights.Set(name)
 		check(t, err)
@@ -93,7 +95,7 @@ func (r *netRun) run(steps ...netStep) ([]float32, error) {
 				B: 1 + r.many, Y: 33, X: 21, C: 3, Data: golden.Fill("nets/hint", (1+r.many)*33*21*3, 1, 0.5),
 			}},
 			"TheMask":   {"MASK", r.mask},
-			"TheLatent": {"LATENT", &value.Latent{Samples: parallel.NewLatent(1, 16, 6, 4)}},
+			"TheLatent": {"LATENT", &value.Latent{Samples: parallel.NewLatent(1, 16, 6, 4+r.wide)}},
 		}, got)...),
 	})
 	check(r.t, err)
@@ -210,10 +212,35 @@ func TestControlNetsAreRefusedByName(t *testing.T) {
 	}
 }
 
-// TestVideosAreNoHints: pictures that an autoencoder makes more than one latent of are refused by name.
+// TestNetsThatReadPictures: a VAE says nothing to a net that reads a picture itself; latents of odd sides, of which it
+// would read half a token, are refused by name.
+func TestNetsThatReadPictures(t *testing.T) {
+	r := newNetRun(t)
+	with, err := r.run(netStep{advanced, "xlabs", "", nil})
+	check(t, err)
+	without, err := r.run(netStep{advanced, "xlabs", "", map[string]any{"vae": nil}})
+	check(t, err)
+	none, err := r.run()
+	check(t, err)
+	if same, moved := relative(without, with), relative(with, none); !(same == 0) || !(moved >= 1e-3) {
+		t.Errorf("relative difference without a VAE %.3g, want 0; without the net %.3g, want more than 1e-3", same, moved)
+	}
+	r.wide = 1
+	const want = "it reads pictures of whole tokens: the latent is 5 x 6, want sides that are multiples of 2"
+	if _, err := r.run(netStep{advanced, "xlabs", "", nil}); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("a latent of odd sides: got %v, want %q", err, want)
+	}
+}
+
+// TestVideosAreNoHints: nets that start as their model need its file; pictures that an autoencoder makes more than one
+// latent of are refused by name.
 func TestVideosAreNoHints(t *testing.T) {
 	r := newNetRun(t)
 	r.Model, r.vae = "qwen-a", "wan"
+	const want = "fun.safetensors: it starts with weights of the model, which must be those of a file"
+	if _, err := r.run(netStep{advanced, "fun", "", nil}); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("a Fun net beside a model of no file: got %v, want %q", err, want)
+	}
 	for many, want := range map[int]string{
 		3: "", 4: "qwen.safetensors: the hint is 5 pictures, which its VAE reads as a video: give one",
 	} {

@@ -59,16 +59,9 @@ func modelPatchClasses() []graph.Class {
 // styleReference puts the rows of a picture in front of those that the model has.
 func styleReference(c *graph.Call) ([]any, error) {
 	m, p := *graph.Arg[*value.Model](c, "model"), graph.Arg[*value.ModelPatch](c, "model_patch")
-	rows, err := p.Rows(c.Use(), graph.Arg[value.Seen](c, "clip_vision_output"))
-	if err != nil {
+	if err := p.Show(c.Use(), &m, graph.Arg[value.Seen](c, "clip_vision_output")); err != nil {
 		return nil, err
 	}
-	if !m.Spec.Prefix || rows.Cols != m.Spec.Width {
-		return nil, fault.At(fault.CodeWrongFamily, "model_patch", "model_patch: %s makes rows of %d values in front of a "+
-			"text, the %s model of width %d takes none of them", p.Name, rows.Cols, m.Spec.Family, m.Spec.Width)
-	}
-	rows.Rows, rows.Data = rows.Rows+m.Prefix.Rows, slices.Concat(rows.Data, m.Prefix.Data)
-	m.Prefix = rows
 	return []any{&m}, nil
 }
 

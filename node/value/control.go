@@ -24,6 +24,9 @@ type ControlNet struct {
 	*control.Net
 	Type int // row of a union net from 1, 0: none
 	file source.File
+	eyes *lazy // its layers for a picture, where Sees
+	// beginning is the file of the model that it runs beside, where it has weights of that.
+	beginning source.File
 }
 
 // OpenControlNet describes the control net of a file from its header.
@@ -32,7 +35,31 @@ func OpenControlNet(name string, f files.Checkpoint, open *weights.File, set *we
 	if err != nil {
 		return nil, err
 	}
-	return &ControlNet{Name: name, Net: n, file: f.File}, nil
+	return &ControlNet{Name: name, Net: n, file: f.File, eyes: &lazy{name, &files.Opener{Checkpoint: f}}}, nil
+}
+
+// Look returns what a net that sees makes of pictures [B, 8*Y, 8*X, 3], in place of their latent.
+func (n *ControlNet) Look(u Use, im *picture.Image) (out parallel.Latent, err error) {
+	open := func(l *parallel.Workspace, _ *weights.File, set *weights.Set) (*control.Picture, error) {
+		return control.OpenPicture(l.Ops, set)
+	}
+	out = parallel.Latent{B: im.B, C: n.Hint, Y: im.Y / 8, X: im.X / 8}
+	err = on(u, n.eyes, "control_net", open, func(p *control.Picture, env text.Env) error {
+		for b := range im.B {
+			rgb := make([]float32, 0, 3*im.Y*im.X)
+			for i := range im.Y * im.X {
+				at := (b*im.Y*im.X + i) * im.C
+				rgb = append(rgb, im.Data[at:at+3]...)
+			}
+			seen, err := p.Read(env.Ops, env.Take, env.Check, rgb, im.Y, im.X)
+			if err != nil {
+				return err
+			}
+			out.Data = append(out.Data, seen...)
+		}
+		return nil
+	})
+	return out, err
 }
 
 // ModelPatch is a MODEL_PATCH: layers for the blocks of a model that have been described but not loaded, or a network
@@ -58,7 +85,7 @@ func OpenModelPatch(name string, f files.Checkpoint, _ *weights.File, set *weigh
 
 // Fits refuses a patch that is not for a model.
 func (p *ModelPatch) Fits(m *Model) error {
-	if err := p.fits(m.Spec); err != nil {
+	if err := p.ControlNet.fits(m.Spec); err != nil {
 		return fault.At(fault.CodeWrongFamily, "model_patch", "model_patch: %v", err)
 	}
 	return nil
@@ -159,6 +186,10 @@ func (m *Model) controls(c *Cond, branch string, l parallel.Latent, encode HintF
 		case n.Family != m.Spec.Family || n.Spec.Width != m.Spec.Width:
 			return nil, refused(fault.CodeWrongFamily, "it is for %s models of width %d, the model is %s of width %d", n.Family,
 				n.Spec.Width, m.Spec.Family, m.Spec.Width)
+		case n.Sees && (l.Y%n.Spec.PatchSize != 0 || l.X%n.Spec.PatchSize != 0):
+			return nil, refused(fault.CodeBadInput, "it reads pictures of whole tokens: the latent is %d x %d, want sides that "+
+				"are multiples of %d", l.X, l.Y, n.Spec.PatchSize)
+		case n.Sees && encode != nil:
 		case ctl.VAE == nil:
 			return nil, refused(fault.CodeBadInput, "it needs a VAE: connect the input vae of the node that applies it")
 		case ctl.Net.Patch && ctl.Image != nil && ctl.Image.B != 1:
@@ -169,11 +200,21 @@ func (m *Model) controls(c *Cond, branch string, l parallel.Latent, encode HintF
 		case encode == nil:
 			return nil, refused(fault.CodeBadInput, "hints are not for this sampling node")
 		}
+		if n.Borrows {
+			with, err := n.beside(m)
+			if err != nil {
+				return nil, refused(fault.CodeWrongFamily, "%v", err)
+			}
+			n = with
+		}
 		pictures := 1
-		if ctl.Image != nil && !ctl.VAE.Frames {
+		if ctl.Image != nil && (n.Sees || !ctl.VAE.Frames) {
 			pictures = min(ctl.Image.B, l.B)
 		}
 		y, x := n.Spec.HintSize(l.Y, l.X)
+		if n.Spec.WholeHint {
+			y, x = l.Y, l.X
+		}
 		hint, err := encode(ctl, pictures, y, x)
 		if err != nil {
 			return nil, err
@@ -193,12 +234,25 @@ func (m *Model) controls(c *Cond, branch string, l parallel.Latent, encode HintF
 			n.Format.ToModel(hint.Fill.Data, y*x)
 			hint.Data = append(hint.Data, hint.Fill.Data...)
 		}
+		if n.Spec.WholeHint {
+			hint.Latent = whole(hint.Latent, n.Spec)
+		}
 		made := n.control(hint.Latent, ctl.Strength)
 		made.SigmaStart = float32(m.Sampling.PercentToSigma(ctl.Start))
 		made.SigmaEnd = float32(m.Sampling.PercentToSigma(ctl.End))
 		out = append(out, made)
 	}
 	return out, nil
+}
+
+// whole puts zeros beside a hint of odd sides.
+func whole(h parallel.Latent, s dit.Spec) parallel.Latent {
+	y, x := s.HintSize(h.Y, h.X)
+	out := parallel.NewLatent(h.B, h.C, y, x)
+	for i := range h.B * h.C * h.Y {
+		copy(out.Data[(i/h.Y*y+i%h.Y)*x:], h.Data[i*h.X:(i+1)*h.X])
+	}
+	return out
 }
 
 // Forecast is what the planner must know of the net on all entries of a workload.
@@ -228,12 +282,48 @@ func (n *ControlNet) fits(base *dit.Spec) error {
 	return nil
 }
 
+// beside describes a net that starts with weights of the model, with these.
+func (n *ControlNet) beside(m *Model) (*ControlNet, error) {
+	if m.Weights != nil {
+		return nil, fmt.Errorf("it starts with weights of the model, which must be those of a file")
+	}
+	for _, a := range m.loras {
+		for _, add := range a.Additions {
+			if add.Part == "" && n.Takes(add.Name) {
+				return nil, fmt.Errorf("it starts with weights of the model, of which the LoRA %s changes %s: use the model "+
+					"without it", a.Name, add.Name)
+			}
+		}
+	}
+	file, err := n.file.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+	base, err := m.file.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = base.Close() }()
+	set, err := models.ControlBeside(file.Set(), base.Set())
+	if err != nil {
+		return nil, err
+	}
+	out := *n
+	out.beginning = m.file
+	out.Net, err = models.OpenControl(set, file.Metadata())
+	return &out, err
+}
+
 // control is the net on an entry of a request, with a hint in model space. It works always; what is no patch gets the
 // sigmas between which it does.
 func (n *ControlNet) control(hint parallel.Latent, strength float32) parallel.Control {
-	w := source.Weights{Model: source.Model{File: n.file}, Loader: &source.Loader{}}
+	w := source.Weights{Model: source.Model{File: n.file, Beside: n.beginning}, Loader: &source.Loader{}}
+	if n.Root {
+		strength = float32(math.Sqrt(math.Max(float64(strength), 0)))
+	}
 	return parallel.Control{
-		Net:   parallel.Model{Key: w.Key(), Spec: &n.Spec, Weights: w, WeightBytes: w.Bytes()},
+		Net:   parallel.Model{Key: w.Key(), Spec: &n.Spec, Weights: w, WeightBytes: w.Bytes() + n.Borrowed},
 		Patch: n.Patch && !n.Spec.Follows, Hint: hint, Mode: n.Type, Strength: strength,
 		SigmaStart: math.MaxFloat32,
 	}

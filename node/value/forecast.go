@@ -49,16 +49,14 @@ func (s *Store) Forecast(ctx context.Context, f ModelFile, plan string, p Pictur
 		Spec: m.Spec, Y: (p.Height + 7) / 8, X: (p.Width + 7) / 8, Batch: p.Batch,
 		Text: slices.Repeat([]int{p.Text}, p.Entries), Evaluations: p.Steps,
 	}
-	opened, err := m.openNets(s.roots, f.Nets)
+	opened, err := m.openNets(s.roots, f.Nets, true)
 	if err != nil {
 		return nil, err
 	}
 	for _, n := range opened {
-		net, err := n.Forecast(&w)
-		if err != nil {
+		if err := n.Forecast(&w); err != nil {
 			return nil, fault.Family("model.nets", "%v", err)
 		}
-		w.Nets = append(w.Nets, net)
 	}
 	out, err := s.engine.Forecast(m.Request(), w, plan)
 	if err != nil {

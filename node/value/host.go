@@ -9,6 +9,7 @@ import (
 
 	"patchbay/models/latent"
 	"patchbay/models/sampling"
+	"patchbay/models/text"
 	"patchbay/models/weights"
 	"patchbay/node/fault"
 	"patchbay/node/files"
@@ -24,7 +25,8 @@ type ModelFile struct {
 	Nets        []NetFile // in the order in which they change what blocks say
 }
 
-// NetFile names a model patch in the models folders and gives it what it follows, in model space.
+// NetFile names a model patch in the models folders and gives it what it follows, in model space, or of a projector of
+// style the states that it reads, [text.Deep, 1, L, E].
 type NetFile struct {
 	Name, Fingerprint string
 	Hint              parallel.Latent
@@ -160,22 +162,38 @@ func meant(part, name, fingerprint string, c files.Checkpoint) error {
 		"name is another one", name, c.Hash, fingerprint)
 }
 
-// openNets describes the model patches of a host for its model. Only headers are read. Errors are *Failure.
-func (m *Model) openNets(roots files.Roots, list []NetFile) ([]*ModelPatch, error) {
+// openNets describes the model patches of a host for its model, and where they are allowed control nets, which have no
+// patch of their name beside them. Only headers are read. Errors are *Failure.
+func (m *Model) openNets(roots files.Roots, list []NetFile, controls bool) ([]*ModelPatch, error) {
 	var out []*ModelPatch
 	for i, f := range list {
 		part := fmt.Sprintf("model.nets[%d]", i)
-		path, err := roots.Resolve(files.KindModelPatch, part+".file", f.Name)
+		kind := files.KindModelPatch
+		path, err := roots.Resolve(kind, part+".file", f.Name)
+		if other, second := roots.Resolve(files.KindControl, part+".file", f.Name); err != nil && controls && second == nil {
+			path, kind, err = other, files.KindControl, nil
+		}
 		if err != nil {
 			return nil, err
 		}
-		var p *ModelPatch
-		err = files.ReadHeader(files.KindModelPatch, path, false,
+		p := &ModelPatch{}
+		err = files.ReadHeader(kind, path, false,
 			func(c files.Checkpoint, open *weights.File, set *weights.Set) (err error) {
 				if err := meant(part, f.Name, f.Fingerprint, c); err != nil {
 					return err
 				}
-				if p, err = OpenModelPatch(f.Name, c, open, set); err == nil {
+				if kind == files.KindControl {
+					var n *ControlNet
+					if n, err = OpenControlNet(f.Name, c, open, set); err == nil && n.Borrows && n.Family == m.Spec.Family {
+						n, err = n.beside(m)
+					}
+					if err == nil {
+						p.ControlNet = *n
+					}
+				} else {
+					p, err = OpenModelPatch(f.Name, c, open, set)
+				}
+				if err == nil {
 					err = p.fits(m.Spec)
 				}
 				if err != nil {
@@ -196,24 +214,42 @@ func (m *Model) openNets(roots files.Roots, list []NetFile) ([]*ModelPatch, erro
 }
 
 // nets puts the model patches of a host on all entries of a request.
-func (m *Model) nets(req *parallel.Request, roots files.Roots, list []NetFile) error {
-	opened, err := m.openNets(roots, list)
+func (m *Model) nets(u Use, req *parallel.Request, list []NetFile) error {
+	opened, err := m.openNets(u.Store.roots, list, false)
 	var out []parallel.Control
 	for i, p := range opened {
-		y, x := p.Spec.HintSize(req.Latent.Y, req.Latent.X)
-		if h := list[i].Hint; h.B != 1 || h.C != p.Hint || h.Y != y || h.X != x {
-			field := fmt.Sprintf("model.nets[%d].hint", i)
-			return fault.Bad(field, "[%d, %d, %d, %d], %s reads [1, %d, %d, %d] for this latent", h.B, h.C, h.Y, h.X, p.Name,
-				p.Hint, y, x)
+		h, part := list[i].Hint, fmt.Sprintf("model.nets[%d].", i)
+		if p.features != nil {
+			if err := m.shown(u, p, list[i], part); err != nil {
+				return err
+			}
+			continue
 		}
-		out = append(out, p.control(list[i].Hint, list[i].Strength))
+		y, x := p.Spec.HintSize(req.Latent.Y, req.Latent.X)
+		if h.B != 1 || h.C != p.Hint || h.Y != y || h.X != x {
+			return fault.Bad(part+"hint", "[%d, %d, %d, %d], %s reads [1, %d, %d, %d] for this latent", h.B, h.C, h.Y, h.X,
+				p.Name, p.Hint, y, x)
+		}
+		out = append(out, p.control(h, list[i].Strength))
 	}
 	for _, b := range req.Branches {
 		for i := range b.Entries {
-			b.Entries[i].Control = out
+			b.Entries[i].Control, b.Entries[i].Prefix = out, m.Prefix
 		}
 	}
 	return err
+}
+
+// shown puts what a projector makes of the states of a picture in front of the text of a host's model.
+func (m *Model) shown(u Use, p *ModelPatch, f NetFile, part string) error {
+	deep, h := len(text.Deep()), f.Hint
+	if h.B != deep || h.C != 1 || h.Y != p.sizes.Tokens || h.X != p.sizes.Width {
+		return fault.Bad(part+"hint", "%v, %s reads states [%d, %d, %d] of a picture encoder, those behind its layers %v", h.Shape(), p.Name, deep, p.sizes.Tokens, p.sizes.Width, text.Deep())
+	}
+	if f.Strength != 1 {
+		return fault.Bad(part+"strength", "%v, what %s makes of a picture has none: leave it out, or 1", f.Strength, p.Name)
+	}
+	return p.Show(u, m, Seen{Rows: h.Y, Cols: h.X, Deep: h.Data})
 }
 
 // build makes the time line of a host's model. Classes that are not known here are refused.
@@ -310,10 +346,11 @@ func (s *Store) Sample(ctx context.Context, q *HostRequest,
 	if err := m.fitsHost(&req); err != nil {
 		return nil, err
 	}
-	if err := m.nets(&req, s.roots, q.Model.Nets); err != nil {
-		return nil, err
+	u := Use{Context: ctx, Store: s, Loading: new(float64)}
+	if err := m.nets(u, &req, q.Model.Nets); err != nil {
+		return nil, hostFailure(ctx, err)
 	}
-	out, err := Use{Context: ctx, Store: s}.Sample(&req, m, func(p parallel.Progress) error {
+	out, err := u.Sample(&req, m, func(p parallel.Progress) error {
 		if observe == nil {
 			return ctx.Err()
 		}

@@ -2,7 +2,9 @@ package value
 
 import (
 	"errors"
+	"fmt"
 	"math"
+	"slices"
 
 	"patchbay/engine"
 	"patchbay/models"
@@ -16,6 +18,7 @@ import (
 	"patchbay/node/picture/resample"
 	"patchbay/parallel"
 	"patchbay/parallel/failure"
+	"patchbay/parallel/forecast"
 )
 
 // Eyes is a CLIP_VISION: a picture encoder whose weights are read when a node needs them.
@@ -164,6 +167,44 @@ func (p *ModelPatch) Rows(u Use, seen Seen) (out dit.Array, err error) {
 		return err
 	})
 	return out, err
+}
+
+// Show puts what p makes of the deep states of a picture in front of the rows that a model has.
+func (p *ModelPatch) Show(u Use, m *Model, seen Seen) error {
+	rows, err := p.Rows(u, seen)
+	if err != nil {
+		return err
+	}
+	if err := p.fits(m.Spec); err != nil {
+		return fault.At(fault.CodeWrongFamily, "model_patch", "model_patch: %v", err)
+	}
+	rows.Rows, rows.Data = rows.Rows+m.Prefix.Rows, slices.Concat(rows.Data, m.Prefix.Data)
+	m.Prefix = rows
+	return nil
+}
+
+// fits refuses a patch that is not for a model.
+func (p *ModelPatch) fits(base *dit.Spec) error {
+	switch {
+	case p.features == nil:
+		return p.ControlNet.fits(base)
+	case !base.Prefix || p.sizes.Out != base.Width:
+		return fmt.Errorf("%s makes rows of %d values in front of a text, the %s model of width %d takes none of them",
+			p.Name, p.sizes.Out, base.Family, base.Width)
+	}
+	return nil
+}
+
+// Forecast is what the planner must know of a patch on all entries of a workload: it goes to its nets, or the rows that
+// it makes before their text.
+func (p *ModelPatch) Forecast(w *forecast.Workload) error {
+	if p.features != nil {
+		w.Prefix += len(text.Deep()) * p.sizes.Rows
+		return p.fits(w.Spec)
+	}
+	net, err := p.ControlNet.Forecast(w)
+	w.Nets = append(w.Nets, net)
+	return err
 }
 
 // Upscaler is an UPSCALE_MODEL: a network that makes pictures larger, whose weights are read when a node needs them.

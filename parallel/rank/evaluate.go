@@ -150,6 +150,9 @@ func (s *session) prepareBlocks() {
 // in a pipeline, whose patches cut them anew, all rows; for spread evaluations also those of all other blocks, the rows
 // of this rank.
 func (s *session) keepSkips(entry int, e *sessionEntry, size plan.Sequence) {
+	if s.beside != nil { // of a net those blocks are not there
+		return
+	}
 	spec, tokens, spread := s.model.Spec(), size.Image, s.spreadRows(size)
 	if p := s.open.Plan; p.Pipe == 1 {
 		ulysses, ring := s.comms[plan.AxisUlysses], s.comms[plan.AxisRing]
@@ -411,7 +414,7 @@ func (s *session) upload(env dit.Env, run *entryRun, x []float32) engine.Tensor 
 // block runs block b of one entry and keeps its output if a later block takes it.
 func (s *session) block(env dit.Env, run *entryRun, b int) {
 	kept := func(block int) engine.Tensor {
-		if run.skips != nil {
+		if run.skips != nil || s.beside != nil { // of nets no block takes what another gave
 			return run.skips[block]
 		}
 		t := s.skips.get(skipKey{s.id, run.entry, block})
@@ -446,8 +449,12 @@ func (s *session) block(env dit.Env, run *entryRun, b int) {
 	env.Arena.Release(mark)
 	s.patch(env, run, b)
 	s.residuals(env, run, b)
-	s.fromNets(env, run, b)
-	if t := kept(b); !t.IsZero() {
-		env.Ops.Copy(t, run.state.X)
+	to := kept(b)
+	if !to.IsZero() {
+		env.Ops.Copy(to, run.state.X)
 	}
+	if !plan.Skips(s.model.Spec()) || s.beside != nil {
+		to = run.state.ImageRows()
+	}
+	s.fromNets(env, run, b, to)
 }

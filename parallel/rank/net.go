@@ -235,11 +235,11 @@ func (n *net) run(env dit.Env, c *EvaluateCommand) error {
 	return s.blocks(env, s.held, runs)
 }
 
-// fromNets adds to the image rows of a run what nets have for block b; in the session of a net it takes the output of
-// its block b.
-func (s *session) fromNets(env dit.Env, run *entryRun, b int) {
-	x, r := run.state.ImageRows(), run.state.Rows.Image
-	if env.Half == dit.AttentionHalf || r.Len() == 0 || s.beside == nil && len(s.nets) == 0 {
+// fromNets adds to x what nets have for block b: the image rows of a run, or what a later block takes of them; in the
+// session of a net it takes the output of its block b.
+func (s *session) fromNets(env dit.Env, run *entryRun, b int, x engine.Tensor) {
+	r := run.state.Rows.Image
+	if env.Half == dit.AttentionHalf || r.Len() == 0 || x.IsZero() || s.beside == nil && len(s.nets) == 0 {
 		return
 	}
 	layer(env, "control")

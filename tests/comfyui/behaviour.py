@@ -9,6 +9,7 @@ import math
 import os
 import pathlib
 import random
+import re
 import signal
 import struct
 from typing import Any
@@ -62,6 +63,13 @@ async def pictures(rig: Any, report: Any) -> None:  # noqa: ANN401
     error = (await rig.run(parts)).get("error") or {}
     bad = [f"got {error}"] * (error.get("node_type") != "PatchbayPlan" or "use pipe=" not in error.get("exception_message", ""))
     report.add("plan_refused", bad, said=error.get("exception_message"))
+    said = []
+    for patch in ("none", "diffsynth-a.safetensors"):
+        parts["2"]["inputs"] = {"mode": "degrees", "predict": "qwen-a.safetensors", "width": 256, "height": 256, "model_patches": patch}
+        said.append(str((await rig.run(parts)).get("shown_2")))
+    numbers = [[float(x) for x in re.findall(r"([0-9.e-]+) (?:s|GiB)\b", text)] for text in said]
+    bad = [f"got {said}"] * (not all(len(n) == 2 for n in numbers) or not all(b > a for a, b in zip(*numbers, strict=True)))
+    report.add("plan_nets", bad, said=said)
 
 
 def foreign(g: Graph) -> None:

@@ -463,10 +463,13 @@ class Client:
         body: Message = {"model": {"file": model, "fingerprint": fingerprint}, "plan": plan}
         return int(self._one("load", body)["bytes"])
 
-    def forecast(self, model: str, width: int, height: int, *, fingerprint: str = "", plan: str = "", **more: int) -> Message:
-        """Predict time and memory of a run without loading anything; more are batch, steps, text and entries. Return {"plan", "seconds", "bytes", ...}."""
+    def forecast(self, model: str, width: int, height: int, *, nets: Sequence[str] = (), fingerprint: str = "", plan: str = "", **more: int) -> Message:
+        """Predict time and memory of a run without loading anything; more are batch, steps, text and entries. Return {"plan", "seconds", "bytes", ...}.
+
+        nets are files of model patches and control nets that run beside the model, on all entries.
+        """
         picture = {"width": width, "height": height, **more}
-        body: Message = {"model": {"file": model, "fingerprint": fingerprint}, "plan": plan, "forecast": picture}
+        body: Message = {"model": {"file": model, "fingerprint": fingerprint, "nets": [{"file": n} for n in nets]}, "plan": plan, "forecast": picture}
         return cast(Message, self._one("load", body)["forecast"])
 
     def every_device(self) -> str:

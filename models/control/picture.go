@@ -1,0 +1,166 @@
+package control
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"patchbay/engine"
+	"patchbay/models/weights"
+)
+
+// Picture is the layers by which a net for FLUX reads a picture itself where others read its latent: convolutions with
+// SiLU between them, three of which halve it (ComfyUI comfy/ldm/flux/controlnet.py). It holds weights only.
+type Picture struct {
+	net    convolutions
+	halves []int // numbers of the layers that halve
+	mem    *weights.Loaded
+}
+
+type convolutions struct {
+	List []convolution `weight:"list"`
+}
+
+type convolution struct {
+	Conv *engine.Weight `weight:"conv,conv"`
+	side int            // of the kernel
+}
+
+// pixelChannels are those of a picture, pixels what a side of one of its values covers.
+const pixelChannels, pixels = 3, 8
+
+// convolved gives the number of a layer of Picture and the rest of its name: activations have numbers too.
+func convolved(key string) (n int, part string, ok bool) {
+	for _, list := range []string{"input_hint_block.", "input_cond_block.encoder."} { // of XLabs, of MistoLine
+		if rest, found := strings.CutPrefix(key, list); found {
+			number, part, _ := strings.Cut(rest, ".")
+			n, err := strconv.Atoi(number)
+			return n / 2, part, err == nil && n%2 == 0
+		}
+	}
+	return 0, "", false
+}
+
+// pictureIn describes the layers that a set holds; nil, nil: it holds none.
+func pictureIn(set *weights.Set) (p *Picture, own *weights.Set, err error) {
+	list := map[string]weights.Stored{}
+	p = &Picture{}
+	for _, key := range set.Names() {
+		if n, part, ok := convolved(key); ok {
+			list[fmt.Sprintf("list.%d.conv.%s", n, part)], _ = set.Get(key)
+		}
+	}
+	if len(list) == 0 {
+		return nil, nil, nil
+	}
+	own = weights.FromMap(list)
+	layers := own.Count("list")
+	switch layers {
+	case 8: // XLabs
+		p.halves = []int{2, 4, 6}
+	case 10: // MistoLine
+		p.halves = []int{3, 5, 7}
+	default:
+		return nil, nil, fmt.Errorf("a control net that reads a picture by %d layers: want 8 (XLabs) or 10 (MistoLine)", layers)
+	}
+	for i := range layers {
+		s, in := own.Shape(fmt.Sprintf("list.%d.conv.weight", i)), pixelChannels
+		if i > 0 {
+			in = own.Dim(fmt.Sprintf("list.%d.conv.weight", i-1), 0)
+		}
+		if len(s) != 4 || s[1] != in || s[2] != s[3] || s[2] != 1 && s[2] != 3 {
+			return nil, nil, fmt.Errorf("a control net whose layer %d of its picture is %v: want [n, %d, 3, 3] or [n, %d, 1, 1]",
+				i, s, in, in)
+		}
+		p.net.List = append(p.net.List, convolution{side: s[2]})
+	}
+	return p, own, nil
+}
+
+// OpenPicture loads the layers by which the net in a set reads a picture. The caller closes the result.
+func OpenPicture(ops engine.Ops, set *weights.Set) (*Picture, error) {
+	p, own, err := pictureIn(set)
+	switch {
+	case err != nil:
+		return nil, err
+	case p == nil:
+		return nil, fmt.Errorf("a control net without layers for a picture")
+	}
+	p.mem, err = weights.Load(ops, own, &p.net, weights.Options{Model: "control net"})
+	return p, err
+}
+
+// Bytes returns the memory of the weights where the backend tells it.
+func (p *Picture) Bytes() int64 { return p.mem.Bytes() }
+
+// Close gives the memory of the weights back.
+func (p *Picture) Close() { p.mem.Close() }
+
+// Read returns what a net is shown of a picture [y, x, 3] of 0..1, sides multiples of 8: [C, y/8, x/8]. take gives an
+// arena of so many bytes. Errors: another number of values, check's, those of the device, not enough memory.
+func (p *Picture) Read(
+	ops engine.Ops, take func(int) (*engine.Arena, error), check func() error, rgb []float32, y, x int,
+) ([]float32, error) {
+	if y%pixels != 0 || x%pixels != 0 || len(rgb) != y*x*pixelChannels {
+		return nil, fmt.Errorf("control net: %d values for a picture [%d, %d, %d]", len(rgb), y, x, pixelChannels)
+	}
+	in := make([]float32, len(rgb))
+	for i, v := range rgb {
+		in[i] = 2*v - 1
+	}
+	size := engine.NewMeasuringArena("control net")
+	if _, err := p.walk(engine.NewRecorder(), size, nil, in, y, x); err != nil {
+		return nil, err
+	}
+	arena, err := take(size.Peak())
+	if err != nil {
+		return nil, err
+	}
+	last, err := p.walk(ops, arena, check, in, y, x)
+	if err != nil {
+		return nil, err
+	}
+	n, c := last.Dim(1)*last.Dim(2), last.Dim(3)
+	rows, out := make([]float32, n*c), make([]float32, n*c)
+	err = ops.Download(rows, last).Wait()
+	for i, v := range rows {
+		out[i%c*n+i/c] = v
+	}
+	return out, err
+}
+
+// walk runs all layers; two tensors of the largest size are held at once.
+func (p *Picture) walk(
+	ops engine.Ops, arena *engine.Arena, check func() error, in []float32, y, x int,
+) (engine.Tensor, error) {
+	largest := 0
+	for _, l := range p.net.List {
+		largest = max(largest, l.Conv.N())
+	}
+	buffers := [2]engine.Tensor{arena.Alloc(engine.F32, largest*y*x), arena.Alloc(engine.F32, largest*y*x)}
+	at := func(k, y, x, c int) engine.Tensor { return buffers[k%2].Slice(0, 0, y*x*c).Split(0, 1, y, x, c) }
+	from := at(1, y, x, pixelChannels)
+	ops.Upload(from, in)
+	for i, l := range p.net.List {
+		if check != nil {
+			if err := check(); err != nil {
+				return from, err
+			}
+		}
+		args := engine.ConvArgs{KY: l.side, KX: l.side, Stride: 1}
+		if l.side == 3 {
+			args.Top, args.Bottom, args.Left, args.Right = 1, 1, 1, 1
+		}
+		if slices.Contains(p.halves, i) {
+			args.Stride, y, x = 2, y/2, x/2
+		}
+		to := at(i, y, x, l.Conv.N())
+		ops.Conv2D(to, from, l.Conv, args)
+		if i < len(p.net.List)-1 {
+			ops.Activate(to, to, engine.SiLU)
+		}
+		from = to
+	}
+	return from, nil
+}
