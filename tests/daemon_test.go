@@ -121,7 +121,7 @@ func rankLost(signal syscall.Signal, want string, args ...string) func(*testing.
 		c := s.client()
 		ctx, end := context.WithTimeout(context.Background(), patience)
 		defer end()
-		long := &message.RunRequest{ID: "k", Workflow: demoFlow(t, 300), Plan: "ulysses=2"}
+		long := &message.RunRequest{ID: "k", Workflow: demoFlow(t, 150), Plan: "ulysses=2"}
 		if _, err := client.Submit(ctx, c, long); err != nil {
 			t.Fatal(err)
 		}

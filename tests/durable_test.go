@@ -159,6 +159,7 @@ func natsProgram(t *testing.T) string {
 
 func (n *natsServer) start() {
 	n.cmd = exec.Command(n.path, "-c", n.conf)
+	n.cmd.Env = append(os.Environ(), passwords()...) // for configurations that ask for them
 	n.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := n.cmd.Start(); err != nil {
 		n.t.Fatal(err)

@@ -274,7 +274,7 @@ func frozenDaemon(t *testing.T, program string) {
 func drainWithoutServer(t *testing.T, program string) {
 	n := startNATS(t)
 	s := startServer(t, program, "", "--nats", n.url, "--drain", "1s")
-	submit(t, s.client(), chaosID(3), strings.Replace(chaosFlow(t, 3), `"steps": 4`, `"steps": 800`, 1))
+	submit(t, s.client(), chaosID(3), strings.Replace(chaosFlow(t, 3), `"steps": 4`, `"steps": 400`, 1))
 	s.waitState(s.client(), chaosID(3), message.Running)
 	n.kill()
 	if err := s.stop(); err != nil {

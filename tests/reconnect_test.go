@@ -21,7 +21,7 @@ func TestReconnect(t *testing.T) {
 	s := startServer(t, program, "")
 	s.line[slices.Index(s.line, "127.0.0.1:0")] = strings.TrimPrefix(s.url, "nats://")
 	flow := filepath.Join(t.TempDir(), "flow.json")
-	if err := os.WriteFile(flow, []byte(demoFlow(t, 600)), 0o644); err != nil {
+	if err := os.WriteFile(flow, []byte(demoFlow(t, 300)), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	start := func(args ...string) (*exec.Cmd, *output) {
