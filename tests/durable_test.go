@@ -108,10 +108,7 @@ func startNATS(t *testing.T, extra ...string) *natsServer {
 	t.Helper()
 	dir := t.TempDir()
 	n := &natsServer{t: t, path: natsProgram(t), conf: filepath.Join(dir, "nats.conf")}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := freePort(t)
 	addr := l.Addr().String()
 	_ = l.Close()
 	n.url = "nats://" + addr
