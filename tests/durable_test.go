@@ -30,13 +30,13 @@ import (
 // all pictures are those of a quiet run.
 func TestDurable(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("NOT RUN with -short: storms on 30 jobs, a nats-server outside, two daemons on one")
+	}
 	program := buildProgram(t)
 	want := quietRun(t, program, chaosJobs)
 	t.Run("FullDisk", func(t *testing.T) { fullDisk(t, program, want[:6]) })
 	t.Run("Embedded", func(t *testing.T) { storm(t, startServer(t, program, "", stormArgs()...), nil, nil, want) })
-	if testing.Short() {
-		t.Skip("NOT RUN with -short: the same on an external nats-server, and two daemons on one server")
-	}
 	t.Run("External", func(t *testing.T) {
 		n := startNATS(t)
 		l := startLossy(t, n, uint64(time.Now().UnixNano()))

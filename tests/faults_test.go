@@ -28,7 +28,7 @@ func TestFaults(t *testing.T) {
 		test  func(*testing.T, string)
 		short bool
 	}{
-		{"CancelStorm", cancelStorm, true},
+		{"CancelStorm", cancelStorm, false},
 		{"ClientVanishes", clientVanishes, true},
 		{"NoJetStream", noJetStream, true},
 		{"ServerAway", serverAway, false},
@@ -37,7 +37,7 @@ func TestFaults(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if testing.Short() && !c.short {
-				t.Skip("NOT RUN with -short: builds nats-server and waits for time limits")
+				t.Skip("NOT RUN with -short: a storm, or builds nats-server and waits for time limits")
 			}
 			if !c.short {
 				t.Parallel()

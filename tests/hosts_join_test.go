@@ -18,6 +18,9 @@ import (
 // done by the other; one that joins again is used again. Nobody restarts the daemon.
 func TestHostsJoin(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("NOT RUN with -short: TestHosts without NATS runs")
+	}
 	program := buildProgram(t)
 	key := filepath.Join(t.TempDir(), "cluster.key")
 	if out, err := exec.Command(program, "host", "--new-key", key).CombinedOutput(); err != nil {

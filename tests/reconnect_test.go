@@ -17,6 +17,9 @@ import (
 // the job under its id and end like it; when no daemon comes back they end with 3.
 func TestReconnect(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("NOT RUN with -short: a job of 300 steps, four times")
+	}
 	program := buildProgram(t)
 	s := startServer(t, program, "")
 	s.line[slices.Index(s.line, "127.0.0.1:0")] = strings.TrimPrefix(s.url, "nats://")
