@@ -12,7 +12,8 @@ import (
 )
 
 // TestEndToEndOnEveryLevel runs an end-to-end golden of each family through the nodes at every CPU level of this
-// machine. All of them run at its best level in TestEndToEndThroughNodes; engine/cpu compares every kernel of every level.
+// machine. All of them run at its best level in TestEndToEndThroughNodes; engine/cpu compares every kernel of every
+// level.
 func TestEndToEndOnEveryLevel(t *testing.T) {
 	var cases map[string]*e2eCase
 	if err := golden.JSON("e2e.json", &cases); err != nil {

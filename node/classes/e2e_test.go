@@ -116,8 +116,8 @@ func tensorOf(t *testing.T, file, name string) []float32 {
 	return v
 }
 
-// TestEndToEndThroughNodes runs all end-to-end goldens through the nodes. The families' own goldens run on the reference
-// operations, which take ten times as long as those here.
+// TestEndToEndThroughNodes runs all end-to-end goldens through the nodes. The families' own goldens run on the
+// reference operations, which take ten times as long as those here.
 func TestEndToEndThroughNodes(t *testing.T) {
 	cases := map[string]*e2eCase{}
 	for _, file := range []string{"e2e.json", "modern/e2e.json"} {
