@@ -23,7 +23,7 @@ func hostCmd(version string) *cobra.Command {
 		Short: "Offer this machine's devices to a daemon elsewhere",
 		Long: `host runs ranks of plans for "patchbay serve --hosts". Both have a copy of one file with a secret, by which
 they know each other and encrypt what they say. Each host has the model files in folders of its own; they are found by
-name and compared by content. Text encoders and VAE run where the daemon is.`,
+name and compared by content. The VAE runs where the daemon is, and so do text encoders that no plan cuts.`,
 		Example: `  patchbay host --new-key cluster.key           # once; copy it to all machines
   patchbay host --cluster-key cluster.key --models /models
   patchbay serve --hosts a,b --cluster-key cluster.key --models /models`,

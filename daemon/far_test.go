@@ -28,7 +28,7 @@ func TestOpenerForgets(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = file.Close()
-	named := &farModel{Model: source.Model{File: own}}
+	named := &farModel{Model: source.Model{File: own, Encoder: &source.Encoder{Kind: "qwen3", Prefix: "a."}}}
 	if err := named.names(&roots); err != nil {
 		t.Fatal(err)
 	}
@@ -36,6 +36,14 @@ func TestOpenerForgets(t *testing.T) {
 	body, err := msgpack.Marshal((*plainFar)(named))
 	if err != nil {
 		t.Fatal(err)
+	}
+	found, err := o.open("an encoder", body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := source.Model{File: own, Encoder: named.Model.Encoder}
+	if w, ok := found.(source.Weights); !ok || w.Key() != want.Key() || w.File.Path != path {
+		t.Errorf("a host finds %+v, want %+v", found, want)
 	}
 	for i := range 10 * recall {
 		if _, err := o.open(fmt.Sprint("weights ", i), body); err != nil {

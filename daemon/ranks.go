@@ -165,8 +165,8 @@ func (c *Config) exchange() remote.Exchange {
 }
 
 // lend takes half of the memory for the processes of ranks out of what this one may take, and returns the share of
-// each: the transformer is theirs, or what GPUs need of the machine's for it; encoders, autoencoder and values of nodes
-// stay here. 0: nobody counts.
+// each: the transformer is theirs with encoders that are cut, or what GPUs need of the machine's for them; other
+// encoders, autoencoder and values of nodes stay here. 0: nobody counts.
 func (c *children) lend() (int64, error) {
 	if c.ledger == nil {
 		return 0, nil
@@ -225,7 +225,7 @@ func (c *children) startRank(i int, memory int64, listen string) (*remote.Client
 	}
 	cmd := exec.Command(self, args...)
 	cmd.Stderr, cmd.ExtraFiles = os.Stderr, []*os.File{there}
-	err = cmd.Start()
+	err = remote.Start(cmd)
 	_ = there.Close() // from now on conn ends with the process
 	if err != nil {
 		_ = conn.Close()

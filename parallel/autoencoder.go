@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"patchbay/engine"
+	"patchbay/models/dit"
 	"patchbay/models/vae"
 	"patchbay/parallel/comm"
 	"patchbay/parallel/failure"
@@ -27,8 +28,10 @@ type Workspace struct {
 	// DType is the type of activations that text encoders and autoencoder have here.
 	DType engine.DType
 
-	cfg  *Config
-	home *host.Local
+	cfg    *Config
+	home   *host.Local
+	engine *Engine
+	ctx    context.Context
 }
 
 // Do runs f on the device with nothing else running there but requests that share its places. A panic in f becomes an
@@ -57,7 +60,7 @@ func (e *Engine) Do(ctx context.Context, what string, f func(*Workspace) error) 
 
 // do is one try of Do. The caller holds e.work.
 func (e *Engine) do(ctx context.Context, what string, f func(*Workspace) error) error {
-	l := &Workspace{Ops: e.ops, DType: e.cfg.Beside, cfg: &e.cfg, home: e.home, Check: func() error {
+	l := &Workspace{Ops: e.ops, DType: e.cfg.Beside, cfg: &e.cfg, home: e.home, engine: e, ctx: ctx, Check: func() error {
 		if err := ctx.Err(); err != nil {
 			return cancelled(err)
 		}
@@ -88,7 +91,7 @@ type Share struct {
 
 // Loaders are operations on the devices that the tensor group of a plan has, one for each of its ranks, which load the
 // weights that Shared works with. They stay as long as the engine. One rank alone where the ranks are in other
-// processes, as work beside the denoise loop is done in this one, and for a plan that Sample will refuse.
+// processes, which Task has work, and for a plan that Sample will refuse.
 func (l *Workspace) Loaders(p plan.Plan) ([]engine.Ops, error) {
 	if p.Tensor == 1 || l.cfg.Hosts != nil || l.cfg.fits(p) != nil {
 		return []engine.Ops{l.Ops}, nil
@@ -138,6 +141,73 @@ func (l *Workspace) joined(what string, ranks int, f func(r int, ops engine.Ops,
 		g.Go(fmt.Sprintf("%s, rank %d", what, r), func() error { return f(r, ops[r], end) })
 	}
 	return g.Wait()
+}
+
+// Apart is how many ranks of other processes could share a Task by a plan, those of its tensor group. 1 where all are
+// in this one, or jobs beside each other have the processes, and for a plan that Sample will refuse.
+func (l *Workspace) Apart(p plan.Plan) int {
+	if l.cfg.Hosts == nil || l.engine.shares != nil || l.cfg.fits(p) != nil {
+		return 1
+	}
+	return p.Tensor
+}
+
+// Task has so many ranks of other processes (Apart) do a dit.Task, each with its part of the weights that m names, and
+// returns the answer. done is false where they cannot: a process is missing, or has not the files or the memory.
+func (l *Workspace) Task(p plan.Plan, ranks int, m Model, question []byte) (answer []byte, done bool, err error) {
+	e := l.engine
+	if err := e.start(p.Ranks()); err != nil {
+		return nil, false, err
+	}
+	if n := e.places(); n > 0 && p.Ranks() > n {
+		return nil, false, nil
+	}
+	cut := plan.OneRank()
+	cut.Tensor = ranks
+	held := func(at plan.Coord) dit.Held { return cut.Held(nil, at) }
+	if _, err := e.hold(m, cut, nil, held); err != nil {
+		if code := group.AsError(err).Code; code == failure.LoadFailed || code == failure.OutOfMemory {
+			return nil, false, nil
+		}
+		return nil, false, e.abandon(e.because(err))
+	}
+	if p.Tensor == ranks && p.Pipe == 1 { // the ranks of the request
+		cut = p
+	}
+	if e.team == nil || e.team.Plan.Tensor != ranks {
+		if err := e.assemble(cut, nil); err != nil {
+			return nil, false, e.abandon(err)
+		}
+	}
+	answer, err = e.ask(l.ctx, ranks, m.Key, question)
+	if err != nil {
+		e.dismiss() // its exchanges may have been cut short
+		return nil, false, e.abandon(e.because(err))
+	}
+	return answer, true, nil
+}
+
+// ask has the first ranks of the team do a task. The caller holds e.work.
+func (e *Engine) ask(ctx context.Context, ranks int, key string, question []byte) ([]byte, error) {
+	e.next++
+	t, id := e.team, e.next
+	wait := t.all(func(r int) *rank.Command {
+		if r >= ranks {
+			return nil
+		}
+		own := plan.HeldKey(key, dit.Held{Rank: r, Ranks: ranks})
+		return &rank.Command{Session: id, Task: &rank.TaskCommand{Model: own, Question: question}}
+	})
+	stop := context.AfterFunc(ctx, (&session{team: t, id: id}).cancel)
+	defer stop()
+	replies, err := wait()
+	if ctx.Err() != nil {
+		return nil, cancelled(ctx.Err())
+	}
+	if err != nil {
+		return nil, err
+	}
+	return replies[0].Answer, nil
 }
 
 // Decode turns latents [b, C, y, x] in VAE space into pictures [b, S*y, S*x, 3] as vae.Decode does, split over ranks in

@@ -13,19 +13,20 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"patchbay/models/source"
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/host"
 	"patchbay/parallel/remote"
 )
 
-// rankSocket is where a process of BenchmarkPlacements listens, in its environment.
+// rankSocket is where a TestRankProcess listens, in its environment.
 const rankSocket = "PATCHBAY_TEST_RANK"
 
-// TestRankProcess is the process of a rank of BenchmarkPlacements, not a test of its own.
+// TestRankProcess is the process of a rank of other tests and of BenchmarkPlacements, not a test of its own.
 func TestRankProcess(t *testing.T) {
 	at := os.Getenv(rankSocket)
 	if at == "" {
-		t.Skip("a benchmark starts it")
+		t.Skip("others start it")
 	}
 	conn, err := net.FileConn(os.NewFile(3, "leader"))
 	if err != nil {
@@ -41,13 +42,17 @@ func TestRankProcess(t *testing.T) {
 	}
 	defer own.Close()
 	known := map[string]host.Weights{}
+	var loader source.Loader
 	open := func(_ string, model []byte) (host.Weights, error) {
 		name := string(model)
 		width, err := strconv.Atoi(name)
-		if known[name] == nil && err == nil {
+		if err != nil {
+			return loader.Decode(model)
+		}
+		if known[name] == nil {
 			known[name] = benchModel(t, width).Weights
 		}
-		return known[name], err
+		return known[name], nil
 	}
 	if err := remote.Serve(conn, remote.Config{Host: own, Listen: l, Open: open}); err != nil {
 		t.Fatal(err)
@@ -94,7 +99,7 @@ func (p *processes) process(i int) (*remote.Client, error) {
 	cmd := exec.Command(os.Args[0], "-test.run=^TestRankProcess$")
 	cmd.Env = append(os.Environ(), rankSocket+"="+filepath.Join(p.dir, fmt.Sprintf("%d-%d", p.room, i)))
 	cmd.Stderr, cmd.ExtraFiles = os.Stderr, []*os.File{there}
-	err = cmd.Start()
+	err = remote.Start(cmd)
 	if err = errors.Join(err, there.Close()); err != nil {
 		return nil, err
 	}

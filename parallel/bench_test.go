@@ -37,7 +37,7 @@ func benchModel(b testing.TB, width int) Model {
 }
 
 // benchRequest is 4 steps of a picture of so many latents a side (64 are 512 px and 1024 tokens), with 128 text tokens.
-func benchRequest(b *testing.B, side int) *Request {
+func benchRequest(b testing.TB, side int) *Request {
 	b.Helper()
 	flow, err := sampling.NewFlow(1, 1)
 	if err != nil {

@@ -198,7 +198,7 @@ func (s *session) begin(c rank.EvaluateCommand) func() ([][]float32, error) {
 		if s.merged > 1 && len(own.Entries) > 0 { // all read the same rows, also those that are not asked for now
 			own.Entries = []int{at.CFG}
 			if first(at) {
-				own.Inputs = [][]float32{slices.Repeat(own.Inputs[0], s.merged)}
+				own.Inputs = []dit.Floats{slices.Repeat(own.Inputs[0], s.merged)}
 			}
 		}
 		if len(own.Entries) == 0 && p.Parts() == 1 { // with nothing to compute it still gives its part of the weights
@@ -231,7 +231,7 @@ func (s *session) begin(c rank.EvaluateCommand) func() ([][]float32, error) {
 }
 
 // output is what a rank has computed for an entry, which is number i of those that it was asked for.
-func (s *session) output(all [][]float32, i, entry int) []float32 {
+func (s *session) output(all []dit.Floats, i, entry int) []float32 {
 	if s.merged == 1 {
 		return all[i]
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"patchbay/ipc/message"
@@ -13,7 +14,9 @@ import (
 
 // TestSilenceEndsStreams: a daemon that stops in the middle of a stream is noticed by jobs and samples alike, and only
 // when it has been silent for that long; where nobody minds the wait goes on.
-func TestSilenceEndsStreams(t *testing.T) {
+func TestSilenceEndsStreams(t *testing.T) { synctest.Test(t, silenceEndsStreams) }
+
+func silenceEndsStreams(t *testing.T) {
 	const silence = 100 * time.Millisecond
 	started := func() *Replies {
 		r := newReplies(nil)
@@ -38,7 +41,7 @@ func TestSilenceEndsStreams(t *testing.T) {
 			}
 		}()
 		began := time.Now()
-		if err := follow(t.Context(), r, silence); !errors.Is(err, ErrSilent) || time.Since(began) < 3*silence {
+		if err := follow(t.Context(), r, silence); !errors.Is(err, ErrSilent) || time.Since(began) != 3*silence {
 			t.Errorf("%s: after %s of which 200ms had heartbeats: %v, want ErrSilent after 300ms", name, time.Since(began), err)
 		}
 		ctx, stop := context.WithTimeout(t.Context(), 3*silence)

@@ -57,7 +57,7 @@ func (g Grid) Tokens() int { return g.Y*g.X + g.Pad }
 // Array is host data of a conditioning: row-major f32 [Rows, Cols]. Read-only once it is inside an Entry.
 type Array struct {
 	Rows, Cols int
-	Data       []float32
+	Data       Floats
 }
 
 // Entry is the conditioning of one prediction: what the network gets besides latent and timestep. Field use by family:
@@ -65,9 +65,9 @@ type Array struct {
 // and Context2 (mT5) with Context2Len.
 type Entry struct {
 	Context     Array
-	Pooled      []float32 // [C]; nil: zeros
-	Guidance    *float32  // input of distilled models; nil: the argument is absent and nothing is embedded
-	ContextLen  int       // valid tokens of Context; 0: all
+	Pooled      Floats   // [C]; nil: zeros
+	Guidance    *float32 // input of distilled models; nil: the argument is absent and nothing is embedded
+	ContextLen  int      // valid tokens of Context; 0: all
 	Context2    Array
 	Context2Len int
 	// Size is the picture size that the network is told: HunyuanDiT image_meta_size [6], PixArt c_size [2] and c_ar [1];
@@ -128,13 +128,32 @@ type Patch interface {
 	Apply(env Env, k int, s *State, hint, gate engine.Tensor)
 }
 
+// Task is work beside diffusion that the ranks of a tensor group do together, each with its part of the weights: a text
+// encoder. Of Model it has Close.
+type Task interface {
+	Model
+	// Run answers a question, which every rank of the group is asked; all of them find the same answer.
+	Run(env TaskEnv, question []byte) (answer []byte, err error)
+}
+
+// TaskEnv is what a Task gets besides its weights. It belongs to one rank.
+type TaskEnv struct {
+	Ops engine.Ops
+	// Take gives an arena of so many bytes, which the next call may give away again.
+	Take func(bytes int) (*engine.Arena, error)
+	// Check is called between layers; an error ends the work and is returned as it is.
+	Check func() error
+	// Sum adds a contiguous tensor over all ranks of the group in place; nil: the rank is alone.
+	Sum func(engine.Tensor)
+}
+
 // MaskChannels is how many channels of Entry.Concat a mask takes: the 8 x 8 pixels of a latent's, row by row.
 const MaskChannels = 64
 
 // Reference is a latent [C, Y, X] in model space. Read-only.
 type Reference struct {
 	Y, X int
-	Data []float32
+	Data Floats
 }
 
 // BlockKind tells what a block exchanges.

@@ -1,6 +1,6 @@
-// Package source says where the weights of a diffusion model come from, as plain data that can travel to another
-// process: a checkpoint with the hash of its header, and the adapters on it. A Loader makes models of it. It knows
-// files and families by way of package models; it knows no node, no rank and no plan.
+// Package source says where the weights of a diffusion model or a text encoder come from, as plain data that can travel
+// to another process: a checkpoint with the hash of its header, and the adapters on it. A Loader makes models of it. It
+// knows files and families by way of package models; it knows no node, no rank and no plan.
 package source
 
 import (

@@ -13,10 +13,11 @@ import (
 	"patchbay/models/weights"
 )
 
-// Model is the weights of a diffusion model.
+// Model is the weights of a diffusion model, or of a text encoder.
 type Model struct {
 	File     File
 	Adapters []Adapter // in the order in which they were added
+	Encoder  *Encoder  // nil: a diffusion model
 }
 
 // Adapter is one LoRA on a model or a text encoder: a file that has been matched, or pairs of matrices that a host
@@ -37,7 +38,13 @@ type Adapter struct {
 func (a *Adapter) Brought() bool { return a.ID != "" }
 
 // Key identifies the weights: those with equal keys are equal.
-func (m Model) Key() string { return m.File.Key() + Keys(m.Adapters) }
+func (m Model) Key() string {
+	key := m.File.Key() + Keys(m.Adapters)
+	if m.Encoder != nil {
+		key = m.Encoder.key() + key
+	}
+	return key
+}
 
 // Bytes is the size of all files.
 func (m Model) Bytes() int64 {
@@ -168,15 +175,14 @@ func (m *patch) Close() { m.free() }
 // Load reads and packs the held part of m's weights with ops. Errors: a file that is gone or has changed, one that does
 // not hold what its name promises, no memory.
 func (l *Loader) Load(ops engine.Ops, m Model, held dit.Held) (dit.Model, error) {
-	where := "" // every device has a base of its own
-	if device, ok := ops.(engine.Located); ok {
-		where = device.Location()
+	if m.Encoder != nil {
+		return l.encoder(ops, m, held)
 	}
 	changes, key, err := Changes(m.Adapters)
 	if err != nil {
 		return nil, err
 	}
-	base, release, err := Take(&l.Shared, fmt.Sprintf("%s %s %+v%s", m.File.Key(), where, held, key),
+	base, release, err := Take(&l.Shared, fmt.Sprintf("%s %s %+v%s", m.File.Key(), location(ops), held, key),
 		func() (dit.Model, error) { return load(ops, m.File, held, changes) })
 	if err != nil {
 		return nil, err
@@ -205,6 +211,14 @@ func (l *Loader) Load(ops engine.Ops, m Model, held dit.Held) (dit.Model, error)
 		return nil, err
 	}
 	return &adapted{with, func() { with.Close(); release() }}, nil
+}
+
+// location tells devices apart, each of which has a base of its own.
+func location(ops engine.Ops) string {
+	if device, ok := ops.(engine.Located); ok {
+		return device.Location()
+	}
+	return ""
 }
 
 // Decode is the inverse of Weights.MarshalBinary.

@@ -91,15 +91,21 @@ type lmHeadNorm struct {
 // lastNorm is the norm behind the last layer.
 const lastNorm = "model.norm.weight"
 
-// openLM loads a language model from set, whose names may have one of the usual prefixes (see Find), cut by heads and
-// MLP columns over ops, of which the first min(len(ops), KVHeads) get a part each. config is the JSON of the file's
-// metadata "config", empty when there is none.
-func openLM(ops []engine.Ops, set *weights.Set, config []byte) ([]Net, error) {
+// describeLM finds a language model in set, whose names may have one of the usual prefixes (see Find). config is the
+// JSON of the file's metadata "config", empty when there is none.
+func describeLM(set *weights.Set, config []byte) (Part, LMConfig, *weights.Set, error) {
 	part, set, err := findPart(set, "qwen3", "qwen3_8b", "qwen3vl_4b", "qwen25_7b", "mistral3", "gemma2_2b")
 	if err != nil {
-		return nil, err
+		return part, LMConfig{}, nil, err
 	}
 	c, err := inferLM(part.Kind, set, config)
+	return part, c, set, err
+}
+
+// openLM loads the language model that describeLM finds, cut by heads and MLP columns over ops, of which the first
+// min(len(ops), KVHeads) get a part each; those of nil Ops are left out.
+func openLM(ops []engine.Ops, set *weights.Set, config []byte) ([]Net, error) {
+	part, c, set, err := describeLM(set, config)
 	if err != nil {
 		return nil, err
 	}
@@ -126,6 +132,10 @@ func openLM(ops []engine.Ops, set *weights.Set, config []byte) ([]Net, error) {
 	}
 	var out []Net
 	for opt.Rank = range opt.Ranks {
+		if ops[opt.Rank] == nil {
+			out = append(out, nil)
+			continue
+		}
 		first := opt.Rank == 0
 		opt.Uses = func(_ int, u dit.Use) bool { return first || u != dit.ForEmbed }
 		m := &LM{Config: c}
@@ -144,7 +154,9 @@ func openLM(ops []engine.Ops, set *weights.Set, config []byte) ([]Net, error) {
 		}
 		if err := m.load(ops[opt.Rank], set, opt); err != nil {
 			for _, m := range out {
-				m.Close()
+				if m != nil {
+					m.Close()
+				}
 			}
 			return nil, err
 		}

@@ -60,9 +60,11 @@ type Kind struct {
 	Unit int
 	// layers is how many layers of a language model any family reads; those behind them stay on disk. 0: all.
 	layers int
+	lm     bool   // a language model, which is cut over Ops
 	anchor string // a name by which it is recognised
 	is     func(set *weights.Set, prefix string) bool
-	// open loads the encoder cut over ops, or whole by the first of them where it cannot be cut.
+	// open loads the encoder cut over ops, or whole by the first of them where it cannot be cut. Parts of nil Ops are left
+	// out.
 	open func(ops []engine.Ops, set *weights.Set, config []byte) ([]Net, error)
 }
 
@@ -107,7 +109,7 @@ func kinds() []Kind {
 		},
 		{
 			Name: "qwen3vl_4b", Prompt: "qwen3vl_4b", Vocabularies: []string{"qwen3vl", "qwen3", "qwen2.5", "qwen25"},
-			ComfyUI: "text_encoders/qwen25_tokenizer", anchor: queryNorm, open: openLM,
+			ComfyUI: "text_encoders/qwen25_tokenizer", anchor: queryNorm, open: openLM, lm: true,
 			Unit: deepPatch * visionMerge,
 			is: func(set *weights.Set, p string) bool {
 				return set.Has(p+"visual.deepstack_merger_list.0.norm.weight") && set.Dim(p+"model.embed_tokens.weight", 1) != 4096
@@ -115,29 +117,29 @@ func kinds() []Kind {
 		},
 		{
 			Name: "qwen3_8b", Prompt: "qwen3_8b", Vocabularies: []string{"qwen3_8b", "qwen3", "qwen2.5", "qwen25"},
-			ComfyUI: "text_encoders/qwen25_tokenizer", anchor: queryNorm, open: openLM, layers: 27,
+			ComfyUI: "text_encoders/qwen25_tokenizer", anchor: queryNorm, open: openLM, lm: true, layers: 27,
 			is: func(set *weights.Set, p string) bool { return set.Dim(p+"model.embed_tokens.weight", 1) == 4096 },
 		},
 		{
 			Name: "qwen3", Prompt: "qwen3", Vocabularies: []string{"qwen3", "qwen3_4b", "qwen2.5", "qwen25"},
-			ComfyUI: "text_encoders/qwen25_tokenizer", anchor: queryNorm, open: openLM,
+			ComfyUI: "text_encoders/qwen25_tokenizer", anchor: queryNorm, open: openLM, lm: true,
 			is: func(set *weights.Set, p string) bool { return !set.Has(p + sandwich) }, // Gemma 3
 		},
 		{
 			Name: "qwen25_7b", Prompt: "qwen25_7b", Vocabularies: []string{"qwen2.5", "qwen25", "qwen3"},
-			ComfyUI: "text_encoders/qwen25_tokenizer", anchor: keyBias, open: openLM,
+			ComfyUI: "text_encoders/qwen25_tokenizer", anchor: keyBias, open: openLM, lm: true,
 			Unit: visionPatch * visionMerge,
 		},
 		{
 			Name: "mistral3", Prompt: "mistral3", Vocabularies: []string{"mistral3", "mistral"},
-			anchor: "model.layers.0.post_attention_layernorm.weight", open: openLM, layers: 30,
+			anchor: "model.layers.0.post_attention_layernorm.weight", open: openLM, lm: true, layers: 30,
 			is: func(set *weights.Set, p string) bool {
 				return !set.Has(p+queryNorm) && !set.Has(p+keyBias) && !set.Has(p+sandwich)
 			},
 		},
 		{
 			Name: "gemma2_2b", Prompt: "gemma2_2b", Vocabularies: []string{"gemma2", "gemma"},
-			anchor: sandwich, open: openLM,
+			anchor: sandwich, open: openLM, lm: true,
 			is: func(set *weights.Set, p string) bool { return !set.Has(p + queryNorm) },
 		},
 	}
@@ -186,6 +188,31 @@ func OpenParts(ops []engine.Ops, kind string, set *weights.Set, config []byte) (
 		return nil, fmt.Errorf("text encoder: kind %q is unknown", kind)
 	}
 	return k.open(ops, set, config)
+}
+
+// Parts is how many parts OpenParts makes of an encoder for so many Ops. Nothing is loaded.
+func Parts(kind string, set *weights.Set, config []byte, ops int) (int, error) {
+	if !KindOf(kind).lm {
+		return 1, nil
+	}
+	_, c, _, err := describeLM(set, config)
+	return min(ops, c.KVHeads), err
+}
+
+// OpenPart is part i of the n that OpenParts makes for n Ops. An encoder that is not cut into so many is refused.
+func OpenPart(ops engine.Ops, kind string, set *weights.Set, config []byte, i, n int) (Net, error) {
+	if can, err := Parts(kind, set, config, n); err != nil {
+		return nil, err
+	} else if can != n || i < 0 || i >= n {
+		return nil, fmt.Errorf("text encoder: part %d of %d of a %s, which has %d", i, n, kind, can)
+	}
+	all := make([]engine.Ops, n)
+	all[i] = ops
+	parts, err := OpenParts(all, kind, set, config)
+	if err != nil {
+		return nil, err
+	}
+	return parts[i], nil
 }
 
 // loaded is what every encoder holds: its weights in a W, a struct with weight tags.

@@ -116,23 +116,26 @@ func chatRoots(t *testing.T, vocabulary string) files.Roots {
 	return files.Roots{Models: []string{root}}
 }
 
+// zImageFlow is the public turbo workflow of Z-Image, with a prompt.
+const zImageFlow = `{
+	"m": {"class_type": "UNETLoader", "inputs": {"unet_name": "z_image.safetensors", "weight_dtype": "default"}},
+	"a": {"class_type": "ModelSamplingAuraFlow", "inputs": {"model": ["m", 0], "shift": 3.0}},
+	"c": {"class_type": "CLIPLoader", "inputs": {"clip_name": "qwen_3.safetensors", "type": "lumina2",
+		"device": "default"}},
+	"v": {"class_type": "VAELoader", "inputs": {"vae_name": "ae.safetensors"}},
+	"l": {"class_type": "EmptySD3LatentImage", "inputs": {"width": 80, "height": 112, "batch_size": 1}},
+	"p": {"class_type": "CLIPTextEncode", "inputs": {"text": %q, "clip": ["c", 0]}},
+	"n": {"class_type": "ConditioningZeroOut", "inputs": {"conditioning": ["p", 0]}},
+	"s": {"class_type": "KSampler", "inputs": {"seed": 7, "steps": 4, "cfg": 1.0, "sampler_name": "res_multistep",
+		"scheduler": "simple", "denoise": 1.0, "model": ["a", 0], "positive": ["p", 0], "negative": ["n", 0],
+		"latent_image": ["l", 0]}},
+	"d": {"class_type": "VAEDecode", "inputs": {"samples": ["s", 0], "vae": ["v", 0]}},
+	"o": {"class_type": "SaveImage", "inputs": {"images": ["d", 0], "filename_prefix": "z"}}}`
+
 // TestZImageFromFilesToPicture runs the public turbo workflow from files to PNG: exact plans differ from one rank by at
 // most one level, another prompt by more.
 func TestZImageFromFilesToPicture(t *testing.T) {
-	planned(t, `{
-		"m": {"class_type": "UNETLoader", "inputs": {"unet_name": "z_image.safetensors", "weight_dtype": "default"}},
-		"a": {"class_type": "ModelSamplingAuraFlow", "inputs": {"model": ["m", 0], "shift": 3.0}},
-		"c": {"class_type": "CLIPLoader", "inputs": {"clip_name": "qwen_3.safetensors", "type": "lumina2",
-			"device": "default"}},
-		"v": {"class_type": "VAELoader", "inputs": {"vae_name": "ae.safetensors"}},
-		"l": {"class_type": "EmptySD3LatentImage", "inputs": {"width": 80, "height": 112, "batch_size": 1}},
-		"p": {"class_type": "CLIPTextEncode", "inputs": {"text": %q, "clip": ["c", 0]}},
-		"n": {"class_type": "ConditioningZeroOut", "inputs": {"conditioning": ["p", 0]}},
-		"s": {"class_type": "KSampler", "inputs": {"seed": 7, "steps": 4, "cfg": 1.0, "sampler_name": "res_multistep",
-			"scheduler": "simple", "denoise": 1.0, "model": ["a", 0], "positive": ["p", 0], "negative": ["n", 0],
-			"latent_image": ["l", 0]}},
-		"d": {"class_type": "VAEDecode", "inputs": {"samples": ["s", 0], "vae": ["v", 0]}},
-		"o": {"class_type": "SaveImage", "inputs": {"images": ["d", 0], "filename_prefix": "z"}}}`)
+	planned(t, zImageFlow)
 }
 
 // TestChromaFromFilesToPicture runs the public workflow with a guidance that is not the default.

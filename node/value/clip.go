@@ -228,6 +228,18 @@ func (c *Clip) runEncoder(u Use, e *encoder, prompt tokenizer.Prompt) (out text.
 		return out, err
 	}
 	err = u.do("text encoder "+e.name, func(l *parallel.Workspace) error {
+		env, chunks := text.Env{Ops: l.Ops, DType: l.DType, Check: l.Check, Take: l.Arena}, prompt.Chunks
+		if len(c.pictures) > 0 {
+			if chunks, err = c.look(u, l, env, e, chunks, &as.Form); err != nil {
+				return err
+			}
+		}
+		if ranks := l.Apart(p); ranks > 1 {
+			var done bool
+			if out, done, err = c.encodeApart(u, l, p, ranks, e, chunks, as.Form); done || err != nil {
+				return err
+			}
+		}
 		ops, err := l.Loaders(p)
 		if err != nil {
 			return err
@@ -235,12 +247,6 @@ func (c *Clip) runEncoder(u Use, e *encoder, prompt tokenizer.Prompt) (out text.
 		parts, err := lentEncoder(u, l, ops, c, e)
 		if err != nil {
 			return err
-		}
-		env, chunks := text.Env{Ops: l.Ops, DType: l.DType, Check: l.Check, Take: l.Arena}, prompt.Chunks
-		if len(c.pictures) > 0 {
-			if chunks, err = c.look(u, l, env, e, chunks, &as.Form); err != nil {
-				return err
-			}
 		}
 		if len(parts) == 1 {
 			out, err = parts[0].Encode(env, chunks, as.Form)
@@ -256,6 +262,41 @@ func (c *Clip) runEncoder(u Use, e *encoder, prompt tokenizer.Prompt) (out text.
 		})
 	})
 	return out, err
+}
+
+// encodeApart encodes one prompt by at most so many ranks of other processes, which read the file themselves. done is
+// false where the encoder is not cut, or they cannot.
+func (c *Clip) encodeApart(u Use, l *parallel.Workspace, p plan.Plan, ranks int, e *encoder,
+	chunks [][]tokenizer.Token, form text.Form,
+) (out text.Encoding, done bool, err error) {
+	w := source.Weights{Loader: u.Store.loader, Model: source.Model{
+		File: e.file.Checkpoint.File, Adapters: source.To(e.kind, c.loras),
+		Encoder: &source.Encoder{Kind: e.kind, Prefix: e.prefix, Config: e.config, DType: l.DType},
+	}}
+	m := parallel.Model{Key: w.Key(), Weights: w}
+	err = e.file.With(func(file *weights.File) (err error) {
+		set := file.Set().Prefix(e.prefix).For(l.DType)
+		wide := set.Widened(engine.BF16) // as it is loaded
+		m.WeightBytes, m.WideBytes = wide.Bytes(), wide.WideBytes()
+		ranks, err = text.Parts(e.kind, set, e.config, ranks)
+		return err
+	})
+	if err != nil {
+		return out, false, &fault.Failure{Code: fault.CodeBadCheckpoint, Message: err.Error(), Field: "clip", Cause: err}
+	}
+	if ranks < 2 {
+		return out, false, nil
+	}
+	question, err := source.Prompt(chunks, form)
+	if err != nil {
+		return out, false, err
+	}
+	answer, done, err := l.Task(p, ranks, m, question)
+	if !done || err != nil {
+		return out, done, err
+	}
+	out, err = source.Encoding(answer)
+	return out, true, err
 }
 
 // loadEncoder opens the file of an encoder and loads it, in a part for each of ops where it can be cut.

@@ -110,6 +110,9 @@ func (p *placements) acquire(name string, w Weights, need Need, limit, beside in
 		}
 		return false, &failure.Error{Code: failure.LoadFailed, Field: "model", Text: "load " + name, Cause: err}
 	}
+	if told, ok := model.(interface{ Bytes() int64 }); ok && told.Bytes() > 0 {
+		bytes = told.Bytes() // what it takes, not what was expected
+	}
 	made := placement{key: key, bytes: bytes, model: model}
 	by.add(p, &made)
 	p.models = slices.Insert(p.models, 0, made)

@@ -18,6 +18,7 @@ type Command struct {
 	Session  uint64
 	Open     *OpenCommand
 	Evaluate *EvaluateCommand
+	Task     *TaskCommand
 	Close    bool
 }
 
@@ -31,9 +32,16 @@ type OpenCommand struct {
 	Text      int          // longest text of any entry, for cutting patches
 	Lanes     []plan.Lane  // blocks of every lane of a pipeline, cut once for all ranks; none: all blocks on every rank
 	Entries   []EntryInput
-	Timesteps []float32 // timesteps that will come, modulations are computed ahead for them
-	Profile   int64     // start of a profile in nanoseconds of Unix time, 0: no profile
-	Budget    int64     // bytes that PeakBytes may be, 0: no limit
+	Timesteps dit.Floats // timesteps that will come, modulations are computed ahead for them
+	Profile   int64      // start of a profile in nanoseconds of Unix time, 0: no profile
+	Budget    int64      // bytes that PeakBytes may be, 0: no limit
+}
+
+// TaskCommand has the rank do a dit.Task with the others of its tensor group, in no session: Cancel knows it by
+// Command.Session.
+type TaskCommand struct {
+	Model    string // key of the placement
+	Question []byte
 }
 
 // Fits refuses a session that takes so many bytes on a device, if its budget is smaller.
@@ -69,18 +77,20 @@ type EvaluateCommand struct {
 	Tokens dit.Range
 	Text   bool
 	// Inputs are the rows [B, L/P, C*p*p] that this rank owns of each entry, flat; only for the first stage.
-	Inputs [][]float32
+	Inputs []dit.Floats
 	// Sigma of the evaluation, by which control nets work or not, and what they read of each entry that has one: rows [B,
 	// L, C*p*p] of this rank's place in the sequence, in a pipeline of the whole picture; nil: what they said last stays.
 	Sigma   float32
-	Latents [][]float32
+	Latents []dit.Floats
 }
 
 // Reply answers a command.
 type Reply struct {
 	// Outputs are the predictions [B, L/P, OutChannels*p*p] of the entries asked for, flat.
 	// The last stage gives them.
-	Outputs [][]float32
+	Outputs []dit.Floats
+	// Answer is that of a Task, by the first rank of its group.
+	Answer []byte
 	// PeakBytes of activations, session buffers and a device's scratch memory, in the reply to Open.
 	PeakBytes int64
 	// Traffic is what the rank has sent in this session so far, by axis.

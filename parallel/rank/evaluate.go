@@ -187,7 +187,7 @@ func (s *session) heads() int {
 
 // evaluate issues this rank's stage of the network for some entries. All entries go through a block before the next
 // block, so weights are read once per evaluation. outputs waits for the predictions; nil on stages that have none.
-func (s *session) evaluate(ops engine.Ops, c EvaluateCommand) (outputs func() ([][]float32, error), err error) {
+func (s *session) evaluate(ops engine.Ops, c EvaluateCommand) (outputs func() ([]dit.Floats, error), err error) {
 	env := s.env
 	env.Ops, env.Arena = ops, s.act
 	s.tokens.MicroSteps++
@@ -321,15 +321,15 @@ func (s *session) head(env dit.Env, runs []*entryRun) (out []engine.Tensor) {
 }
 
 // download issues the way of the predictions to the host, for which outputs waits.
-func (s *session) download(env dit.Env, predictions []engine.Tensor) (outputs func() ([][]float32, error)) {
-	out, pending := make([][]float32, len(predictions)), make([]engine.Pending, len(predictions))
+func (s *session) download(env dit.Env, predictions []engine.Tensor) (outputs func() ([]dit.Floats, error)) {
+	out, pending := make([]dit.Floats, len(predictions)), make([]engine.Pending, len(predictions))
 	for k, y := range predictions {
 		if !env.Arena.Measuring() {
 			out[k] = make([]float32, y.Len())
 			pending[k] = env.Ops.Download(out[k], y)
 		}
 	}
-	return func() ([][]float32, error) {
+	return func() ([]dit.Floats, error) {
 		for _, p := range pending {
 			if err := p.Wait(); err != nil {
 				return nil, err

@@ -2,9 +2,9 @@
 // link (link.go) in order: rank.go opens sessions and answers, evaluate.go runs the blocks of a stage, sequence.go is
 // attention over split tokens (Ulysses, ring), kvstore.go the keys and values of a pipeline (kvstore8.go in 8 bits),
 // skips.go what later blocks take, stage_link.go the way to the next stage, spread.go evaluations on all stages at
-// once, tensor.go rows shared between products, prefetcher.go weights in parts, position.go where it stands. It knows a
-// model, its Ops and its ends of exchanges, and the plan and the lanes that it is sent; it knows no request, no
-// sampler, no other rank, and asks no forecast.
+// once, tensor.go rows shared between products, prefetcher.go weights in parts, task.go work beside sessions,
+// position.go where it stands. It knows a model, its Ops and its ends of exchanges, and the plan and the lanes that it
+// is sent; it knows no request, no sampler, no other rank, and asks no forecast.
 package rank
 
 import (
@@ -114,7 +114,7 @@ func New(id int, ops engine.Ops, comms [plan.AxisCount]comm.Comm, skips *SkipSto
 type outcome struct {
 	call    call
 	reply   Reply
-	outputs func() ([][]float32, error)
+	outputs func() ([]dit.Floats, error)
 }
 
 // serve takes calls until the inbox closes. It issues the work of the next one while the results of the last ones are
@@ -237,7 +237,7 @@ func (r *Rank) flag(session uint64) *atomic.Bool {
 }
 
 // handle issues the work of a command. outputs, if not nil, waits for the predictions.
-func (r *Rank) handle(c Command) (reply Reply, outputs func() ([][]float32, error), err error) {
+func (r *Rank) handle(c Command) (reply Reply, outputs func() ([]dit.Floats, error), err error) {
 	switch {
 	case c.Open != nil:
 		reply, err = r.openSession(c.Session, *c.Open)
@@ -250,6 +250,9 @@ func (r *Rank) handle(c Command) (reply Reply, outputs func() ([][]float32, erro
 		r.fix(s.open.Plan)
 		outputs, err = s.evaluate(s.env.Ops, *c.Evaluate)
 		return r.report(s, false), outputs, err
+	case c.Task != nil:
+		reply.Answer, err = r.task(c.Session, c.Task)
+		return reply, nil, err
 	case c.Close:
 		if s := r.sessions[c.Session]; s != nil {
 			s.close()

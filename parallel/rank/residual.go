@@ -9,8 +9,8 @@ import (
 
 // Residual is what a control net adds to the image tokens behind some blocks, the same in every evaluation.
 type Residual struct {
-	Blocks []int     // indices into dit.Spec.Blocks; a block is in one residual of an entry at most
-	Rows   []float32 // [B, L, E] of the image rows that Own names, flat
+	Blocks []int      // indices into dit.Spec.Blocks; a block is in one residual of an entry at most
+	Rows   dit.Floats // [B, L, E] of the image rows that Own names, flat
 }
 
 // Own is the image rows of an entry's residuals that the rank at these places gets: without a pipeline those that it

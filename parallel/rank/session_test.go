@@ -136,7 +136,7 @@ func between(t *testing.T, f picture, batch int, p plan.Plan, rank int) (kept, p
 	}
 	if _, err := s.evaluate(s.env.Ops, EvaluateCommand{
 		Timestep: 0.5, Whole: true, Entries: []int{0},
-		Inputs: [][]float32{nil},
+		Inputs: []dit.Floats{nil},
 	}); err != nil {
 		t.Fatal(err)
 	}

@@ -360,14 +360,8 @@ type member struct {
 // Send implements host.Member.
 func (m *member) Send(c rank.Command, await func(<-chan rank.Reply) (rank.Reply, error),
 ) (func() (rank.Reply, error), error) {
-	q := command{Member: m.at, Command: c}
-	if c.Evaluate != nil {
-		own := *c.Evaluate
-		q.Inputs, own.Inputs = toBytes(own.Inputs), nil
-		q.Command.Evaluate = &own
-	}
 	got, done := make(chan answer, 1), make(chan rank.Reply, 1)
-	if err := m.client.post(&call{Command: &q}, got); err != nil {
+	if err := m.client.post(&call{Command: &command{m.at, c}}, got); err != nil {
 		return nil, err
 	}
 	m.client.run.Go("reply", func() error {
@@ -375,10 +369,6 @@ func (m *member) Send(c rank.Command, await func(<-chan rank.Reply) (rank.Reply,
 		r := rank.Reply{Err: a.Err}
 		if a.Reply != nil {
 			r = *a.Reply
-			var err error
-			if r.Outputs, err = toFloats(a.Outputs); err != nil {
-				r.Err = group.AsError(err)
-			}
 		}
 		done <- r
 		return nil

@@ -5,10 +5,6 @@
 package remote
 
 import (
-	"encoding/binary"
-	"fmt"
-	"math"
-
 	"patchbay/parallel/failure"
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/host"
@@ -16,7 +12,7 @@ import (
 )
 
 // Version is that of the protocol: both sides are the same program, or refuse each other.
-const Version = 6
+const Version = 7
 
 // call is what the leader asks: exactly one of the fields after ID is set. Calls are answered by ID, but for Cancel,
 // Abort and Alive, which are not.
@@ -55,11 +51,10 @@ type acquire struct {
 	Need  []host.Need
 }
 
-// command is for one member. Its tensors travel as bytes.
+// command is for one member.
 type command struct {
 	Member  int // place in Team.Here
 	Command rank.Command
-	Inputs  [][]byte // of Evaluate
 }
 
 type cancel struct {
@@ -85,7 +80,6 @@ type answer struct {
 	Loaded   bool
 	Resident []host.Resident
 	Reply    *rank.Reply
-	Outputs  [][]byte // of Reply
 	Status   []status // by place in Team.Here
 }
 
@@ -105,32 +99,4 @@ func flat(err *failure.Error) *failure.Error {
 	own := *err
 	own.Text, own.Cause = own.Text+": "+own.Cause.Error(), nil
 	return &own
-}
-
-// toBytes is vectors as little-endian f32.
-func toBytes(list [][]float32) [][]byte {
-	out := make([][]byte, len(list))
-	for i, v := range list {
-		out[i] = make([]byte, 0, 4*len(v))
-		for _, x := range v {
-			out[i] = binary.LittleEndian.AppendUint32(out[i], math.Float32bits(x))
-		}
-	}
-	return out
-}
-
-// toFloats is the inverse of toBytes.
-func toFloats(list [][]byte) ([][]float32, error) {
-	var out [][]float32
-	for _, b := range list {
-		if len(b)%4 != 0 {
-			return nil, fmt.Errorf("a vector of %d bytes: want a multiple of 4", len(b))
-		}
-		v := make([]float32, len(b)/4)
-		for i := range v {
-			v[i] = math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:]))
-		}
-		out = append(out, v)
-	}
-	return out, nil
 }

@@ -247,24 +247,16 @@ func (s *server) member(c *call) error {
 
 // command queues a command of a member and answers when it is done.
 func (s *server) command(id uint64, m host.Member, c *command) error {
-	if e := c.Command.Evaluate; e != nil {
-		var err error
-		if e.Inputs, err = toFloats(c.Inputs); err != nil {
-			return err
-		}
-	}
 	wait, err := m.Send(c.Command, func(done <-chan rank.Reply) (rank.Reply, error) { return <-done, nil })
 	if err != nil {
 		return err
 	}
 	s.run.Go("reply", func() error {
 		r, err := wait()
-		a := answer{ID: id, Reply: &r, Outputs: toBytes(r.Outputs)}
 		if err != nil {
 			r = rank.Reply{Err: flat(group.AsError(err))}
 		}
-		r.Outputs = nil
-		s.send(&a)
+		s.send(&answer{ID: id, Reply: &r})
 		return nil
 	})
 	return nil

@@ -1,0 +1,136 @@
+package source
+
+import (
+	"fmt"
+
+	"github.com/vmihailenco/msgpack/v5"
+
+	"patchbay/engine"
+	"patchbay/models/dit"
+	"patchbay/models/text"
+	"patchbay/models/tokenizer"
+	"patchbay/models/weights"
+)
+
+// Encoder makes a Model a text encoder in its file, which ranks run as a dit.Task, each with its part. The question is
+// a Prompt, the answer what Encoding reads.
+type Encoder struct {
+	Kind   string // of package text
+	Prefix string // of its names in the file
+	Config []byte // the file's metadata config; nil: none
+	DType  engine.DType
+}
+
+// key tells encoders of one file apart.
+func (e *Encoder) key() string { return fmt.Sprintf("%s at %q in %v of ", e.Kind, e.Prefix, e.DType) }
+
+// open loads part i of n of the encoder.
+func (e *Encoder) open(ops engine.Ops, f File, i, n int) (text.Net, error) {
+	file, err := f.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+	return text.OpenPart(ops, e.Kind, file.Set().Prefix(e.Prefix).For(e.DType), e.Config, i, n)
+}
+
+// encoder loads the held part of a text encoder.
+func (l *Loader) encoder(ops engine.Ops, m Model, held dit.Held) (dit.Model, error) {
+	e, bare := m.Encoder, m
+	bare.Adapters = nil
+	base, release, err := Take(&l.Shared, fmt.Sprintf("%s %s %+v", bare.Key(), location(ops), held),
+		func() (text.Net, error) { return e.open(ops, m.File, held.Rank, max(1, held.Ranks)) })
+	if err != nil {
+		return nil, err
+	}
+	if len(m.Adapters) == 0 {
+		return &encoder{net: base, dtype: e.DType, free: release}, nil
+	}
+	var net text.Net
+	err = With(e.Kind, m.Adapters, func(list []weights.LowRank) (err error) {
+		net, err = base.Adapt(ops, list)
+		return err
+	})
+	if err != nil {
+		release()
+		return nil, err
+	}
+	return &encoder{net: net, dtype: e.DType, free: func() { net.Close(); release() }}, nil
+}
+
+// encoder is a text encoder, or a part of one, as a dit.Task.
+type encoder struct {
+	dit.Model // nil: of a Task nobody asks for more than Close
+	net       text.Net
+	dtype     engine.DType
+	free      func()
+}
+
+// Close gives back what the encoder alone has, and its base if nobody else uses it.
+func (e *encoder) Close() { e.free() }
+
+// Bytes is the memory of the part where the backend tells it.
+func (e *encoder) Bytes() int64 { return e.net.Bytes() }
+
+// Run implements dit.Task.
+func (e *encoder) Run(env dit.TaskEnv, question []byte) ([]byte, error) {
+	var told prompt
+	if err := msgpack.Unmarshal(question, &told); err != nil {
+		return nil, fmt.Errorf("a prompt: %w", err)
+	}
+	chunks := make([][]tokenizer.Token, len(told.Chunks))
+	for i, c := range told.Chunks {
+		for _, t := range c {
+			chunks[i] = append(chunks[i], tokenizer.Token{ID: t.ID, Weight: t.Weight, Vector: t.Vector})
+		}
+	}
+	out, err := e.net.Encode(text.Env{
+		Ops: env.Ops, Take: env.Take, DType: e.dtype, Check: env.Check, Sum: env.Sum,
+	}, chunks, told.Form)
+	if err != nil {
+		return nil, err
+	}
+	return msgpack.Marshal(&encoding{out.Context.Rows, out.Context.Cols, out.Context.Data, out.Pooled, out.Valid})
+}
+
+// Prompt is what an Encoder is asked.
+func Prompt(chunks [][]tokenizer.Token, form text.Form) ([]byte, error) {
+	told := prompt{make([][]token, len(chunks)), form}
+	for i, c := range chunks {
+		for _, t := range c {
+			told.Chunks[i] = append(told.Chunks[i], token{t.ID, t.Weight, t.Vector})
+		}
+	}
+	return msgpack.Marshal(&told)
+}
+
+// Encoding is the answer of an Encoder.
+func Encoding(answer []byte) (out text.Encoding, err error) {
+	var told encoding
+	if err = msgpack.Unmarshal(answer, &told); err == nil && len(told.Data) != told.Rows*told.Cols {
+		err = fmt.Errorf("%d values of %d x %d", len(told.Data), told.Rows, told.Cols)
+	}
+	if err != nil {
+		return out, fmt.Errorf("the states of a text encoder: %w", err)
+	}
+	out.Context = dit.Array{Rows: told.Rows, Cols: told.Cols, Data: told.Data}
+	out.Pooled, out.Valid = told.Pooled, told.Valid
+	return out, nil
+}
+
+type prompt struct {
+	Chunks [][]token
+	Form   text.Form
+}
+
+type token struct {
+	ID     int
+	Weight float32
+	Vector dit.Floats
+}
+
+type encoding struct {
+	Rows, Cols   int
+	Data, Pooled dit.Floats
+	Valid        []int
+}

@@ -1,0 +1,92 @@
+package classes
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"patchbay/models/source"
+	"patchbay/node/graph"
+	"patchbay/parallel"
+	"patchbay/parallel/forecast"
+	"patchbay/parallel/host"
+	"patchbay/parallel/remote"
+)
+
+// pipedHosts are ranks that share nothing with their leader but what travels over pipes and sockets.
+type pipedHosts struct {
+	t      *testing.T
+	room   int
+	held   []*host.Local
+	served sync.WaitGroup
+}
+
+func (h *pipedHosts) Changed(ranks int) bool { return ranks > h.room }
+func (*pipedHosts) Missing() []string        { return nil }
+func (*pipedHosts) Met() forecast.Meeting    { return forecast.Meeting{} }
+
+func (h *pipedHosts) Start(ranks int) (out []host.Host, err error) {
+	h.room, h.held = ranks, nil
+	var clients []*remote.Client
+	for i := range ranks {
+		l, err := net.Listen("unix", filepath.Join(h.t.TempDir(), "rank.sock"))
+		check(h.t, err)
+		own, err := host.New(host.Config{NewOps: fastOps, Places: 1})
+		check(h.t, err)
+		h.held = append(h.held, own)
+		here, there := net.Pipe()
+		var loader source.Loader
+		offer := remote.Config{Host: own, Listen: l, Open: func(_ string, model []byte) (host.Weights, error) {
+			return loader.Decode(model)
+		}}
+		h.served.Go(func() {
+			_ = remote.Serve(there, offer)
+			own.Close()
+			_ = l.Close()
+		})
+		c, err := remote.NewClient(fmt.Sprint("process ", i), here, 0, nil)
+		check(h.t, err)
+		clients, out = append(clients, c), append(out, c)
+	}
+	_, err = remote.Meet(clients, remote.ByHost, false)
+	return out, err
+}
+
+// TestEncodersOfHostsDrawTheSamePicture: with ranks in processes of their own a workflow of a language model draws the
+// bits that it draws in one on the same plan; a part of the encoder is in each process of the tensor group, and none
+// where the plan has no such group.
+func TestEncodersOfHostsDrawTheSamePicture(t *testing.T) {
+	roots := chatRoots(t, "../../models/tokenizer/testdata/tiny_qwen")
+	draw := func(e *parallel.Engine, plan string) string {
+		runner, err := graph.NewRunner(graph.Config{Engine: e, Roots: roots, Catalogue: All()})
+		check(t, err)
+		defer runner.Close()
+		w := graphOf(t, fmt.Sprintf(zImageFlow, "a cat"))
+		result, err := runner.Run(context.Background(), graph.Job{ID: "z", Workflow: w, Plan: plan}, nil)
+		check(t, err)
+		return string(result.Outputs[0].Data)
+	}
+	for plan, parts := range map[string]int{"tensor=2": 2, "tensor=2,ulysses=2": 2, "ulysses=2": 0} {
+		h := &pipedHosts{t: t}
+		e, err := parallel.NewEngine(parallel.Config{NewOps: fastOps, Hosts: h})
+		check(t, err)
+		if got, want := draw(e, plan), draw(engineOf(t, fastOps), plan); got != want {
+			t.Errorf("%s: the pictures differ", plan)
+		}
+		for i, own := range h.held {
+			found := false
+			for _, r := range own.Resident() {
+				found = found || strings.HasPrefix(r.Key, "qwen3 ") && strings.Contains(r.Key, fmt.Sprintf("#tensor%d/2", i))
+			}
+			if found != (i < parts) {
+				t.Errorf("%s: process %d has a part of the encoder: %v", plan, i, found)
+			}
+		}
+		e.Close()
+		h.served.Wait()
+	}
+}

@@ -1,0 +1,39 @@
+package remote
+
+import (
+	"os/exec"
+	"runtime"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestStartGivesSlack: timers of what Start starts may come late, those of who calls it not.
+func TestStartGivesSlack(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	slack := func() int {
+		n, err := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0)
+		if err != nil {
+			t.Skip("NOT RUN: ", err)
+		}
+		return n
+	}
+	before := slack()
+	var out strings.Builder
+	cmd := exec.Command("cat", "/proc/self/timerslack_ns")
+	cmd.Stdout = &out
+	if err := Start(cmd); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Skip("NOT RUN: ", err)
+	}
+	if got := strings.TrimSpace(out.String()); got != "1000000" {
+		t.Errorf("the process has a slack of %s ns, want 1000000", got)
+	}
+	if after := slack(); after != before {
+		t.Errorf("this thread has a slack of %d ns, before %d", after, before)
+	}
+}
