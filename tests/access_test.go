@@ -26,6 +26,7 @@ import (
 // TestAccess runs daemon and commands against nats-server processes that ask who they are: by password, NKey,
 // credentials file and certificate.
 func TestAccess(t *testing.T) {
+	t.Parallel()
 	program := buildProgram(t)
 	flow := filepath.Join(t.TempDir(), "flow.json")
 	if err := os.WriteFile(flow, []byte(quick), 0o644); err != nil {
@@ -63,6 +64,11 @@ func try(t *testing.T, program string, env []string, args ...string) (int, strin
 	return cmd.ProcessState.ExitCode(), string(out)
 }
 
+// passwords are those of users whose server looks for them in its environment.
+func passwords() []string {
+	return []string{broker.PasswordVariable("root") + "=r00t", broker.PasswordVariable("alice") + "=wonderland"}
+}
+
 func passwordsAndKeys(t *testing.T, program, flow string) {
 	dir := t.TempDir()
 	daemonKey, daemonPublic := keyPair(t, dir, "daemon.nk", nkeys.CreateUser)
@@ -74,8 +80,6 @@ func passwordsAndKeys(t *testing.T, program, flow string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv(broker.PasswordVariable("root"), "r00t")
-	t.Setenv(broker.PasswordVariable("alice"), "wonderland")
 	tls := fmt.Sprintf("tls { cert_file: %q, key_file: %q, ca_file: %q, verify: true, timeout: 5 }\n",
 		filepath.Join(dir, "server.pem"), filepath.Join(dir, "server-key.pem"), filepath.Join(dir, "ca.pem"))
 	n := startNATS(t, broker.ServerConfig(users)+tls)
@@ -239,10 +243,8 @@ func usersInside(t *testing.T, program, flow string) {
 	if err := os.WriteFile(users, []byte(conf), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv(broker.PasswordVariable("root"), "r00t")
-	t.Setenv(broker.PasswordVariable("alice"), "wonderland")
-	s := startServer(t, program, "", "--listen", "0.0.0.0:0", "--users-file", users, "--tls-cert",
-		filepath.Join(dir, "server.pem"), "--tls-key", filepath.Join(dir, "server-key.pem"))
+	s := startServer(t, program, strings.Join(passwords(), " ")+` exec "$@"`, "--listen", "0.0.0.0:0", "--users-file",
+		users, "--tls-cert", filepath.Join(dir, "server.pem"), "--tls-key", filepath.Join(dir, "server-key.pem"))
 	_, port, err := net.SplitHostPort(strings.TrimPrefix(s.url, "nats://"))
 	if err != nil {
 		t.Fatal(err)

@@ -16,6 +16,7 @@ import (
 // that they make alone, on processes of their own too; one that is cancelled leaves the others alone; when the worker
 // is killed all of them are done in their second attempt.
 func TestJobsBesideEachOther(t *testing.T) {
+	t.Parallel()
 	program := buildProgram(t)
 	alone := startServer(t, program, "")
 	s := startServer(t, program, "", "--schedule", "each", "--ranks", "3")
@@ -44,7 +45,7 @@ func TestJobsBesideEachOther(t *testing.T) {
 	ids := []string{"a", "b", "c"}
 	moving := make(chan string, 64)
 	for i, id := range ids {
-		flow := demoFlow(t, 300+i) // no two are the same work
+		flow := demoFlow(t, 150+i) // no two are the same work
 		if _, err := client.Submit(t.Context(), c, &message.RunRequest{ID: id, Workflow: flow}); err != nil {
 			t.Fatal(err)
 		}
@@ -62,7 +63,7 @@ func TestJobsBesideEachOther(t *testing.T) {
 		}()
 	}
 	for seen := map[string]bool{}; len(seen) < len(ids); {
-		seen[<-moving] = true // none has ended: 300 steps take longer than the first of each
+		seen[<-moving] = true // none has ended: 150 steps take longer than the first of each
 	}
 	if _, _, err := client.Cancel(t.Context(), c, "b"); err != nil {
 		t.Fatal(err)
@@ -75,7 +76,7 @@ func TestJobsBesideEachOther(t *testing.T) {
 	_ = syscall.Kill(pids[0], syscall.SIGKILL)
 	for _, id := range []string{"a", "c"} {
 		if rec := s.waitState(c, id, message.Done); rec.Attempt != 2 {
-			t.Errorf("%s was done in attempt %d, want 2", id, rec.Attempt)
+			t.Errorf("%s was done in attempt %d, want 2: %v", id, rec.Attempt, rec.Causes)
 		}
 	}
 }

@@ -424,6 +424,7 @@ func clusterDaemon(t *testing.T) {
 		c.part(i)
 		others := c.nodes[(i+1)%3].url + "," + c.nodes[(i+2)%3].url
 		s.until("clients at the others reach the daemon", func() bool {
+			time.Sleep(200 * time.Millisecond) // an election takes seconds, and each try connects anew
 			return submitOnce(others, &message.RunRequest{ID: fmt.Sprint("part", i), Workflow: quick}) == nil
 		})
 		c.part()
@@ -435,6 +436,7 @@ func clusterDaemon(t *testing.T) {
 	gone := c.leader("KV_" + message.JobBucket)
 	c.nodes[gone].kill()
 	s.until("the job is taken", func() bool {
+		time.Sleep(200 * time.Millisecond)
 		return submitOnce(c.url(0), &message.RunRequest{ID: "without", Workflow: quick}) == nil
 	})
 	s.waitState(dialSocket(t, s), "without", message.Done)

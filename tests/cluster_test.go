@@ -3,6 +3,7 @@ package tests
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -100,13 +101,20 @@ func (c *natsCluster) ready() {
 	})
 }
 
+// freePort listens on a port that a server is to have later, when the listener is closed. It is none of those that the
+// system gives to connections and to listeners that name none, or they would take it in between.
 func freePort(t *testing.T) net.Listener {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	t.Helper()
+	var err error
+	for range 100 {
+		var l net.Listener
+		if l, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 15_000+rand.IntN(15_000))); err == nil {
+			t.Cleanup(func() { _ = l.Close() })
+			return l
+		}
 	}
-	t.Cleanup(func() { _ = l.Close() })
-	return l
+	t.Fatal(err)
+	return nil
 }
 
 func newRoute(t *testing.T, from, to int, address string) *route {

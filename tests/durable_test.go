@@ -30,13 +30,13 @@ import (
 // all pictures are those of a quiet run.
 func TestDurable(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("NOT RUN with -short: storms on 30 jobs, a nats-server outside, two daemons on one")
+	}
 	program := buildProgram(t)
 	want := quietRun(t, program, chaosJobs)
 	t.Run("FullDisk", func(t *testing.T) { fullDisk(t, program, want[:6]) })
 	t.Run("Embedded", func(t *testing.T) { storm(t, startServer(t, program, "", stormArgs()...), nil, nil, want) })
-	if testing.Short() {
-		t.Skip("NOT RUN with -short: the same on an external nats-server, and two daemons on one server")
-	}
 	t.Run("External", func(t *testing.T) {
 		n := startNATS(t)
 		l := startLossy(t, n, uint64(time.Now().UnixNano()))
@@ -108,10 +108,7 @@ func startNATS(t *testing.T, extra ...string) *natsServer {
 	t.Helper()
 	dir := t.TempDir()
 	n := &natsServer{t: t, path: natsProgram(t), conf: filepath.Join(dir, "nats.conf")}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := freePort(t)
 	addr := l.Addr().String()
 	_ = l.Close()
 	n.url = "nats://" + addr
@@ -159,6 +156,7 @@ func natsProgram(t *testing.T) string {
 
 func (n *natsServer) start() {
 	n.cmd = exec.Command(n.path, "-c", n.conf)
+	n.cmd.Env = append(os.Environ(), passwords()...) // for configurations that ask for them
 	n.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := n.cmd.Start(); err != nil {
 		n.t.Fatal(err)

@@ -28,7 +28,7 @@ func TestFaults(t *testing.T) {
 		test  func(*testing.T, string)
 		short bool
 	}{
-		{"CancelStorm", cancelStorm, true},
+		{"CancelStorm", cancelStorm, false},
 		{"ClientVanishes", clientVanishes, true},
 		{"NoJetStream", noJetStream, true},
 		{"ServerAway", serverAway, false},
@@ -37,7 +37,7 @@ func TestFaults(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if testing.Short() && !c.short {
-				t.Skip("NOT RUN with -short: builds nats-server and waits for time limits")
+				t.Skip("NOT RUN with -short: a storm, or builds nats-server and waits for time limits")
 			}
 			if !c.short {
 				t.Parallel()
@@ -274,7 +274,7 @@ func frozenDaemon(t *testing.T, program string) {
 func drainWithoutServer(t *testing.T, program string) {
 	n := startNATS(t)
 	s := startServer(t, program, "", "--nats", n.url, "--drain", "1s")
-	submit(t, s.client(), chaosID(3), strings.Replace(chaosFlow(t, 3), `"steps": 4`, `"steps": 800`, 1))
+	submit(t, s.client(), chaosID(3), strings.Replace(chaosFlow(t, 3), `"steps": 4`, `"steps": 400`, 1))
 	s.waitState(s.client(), chaosID(3), message.Running)
 	n.kill()
 	if err := s.stop(); err != nil {

@@ -17,6 +17,10 @@ import (
 // process; one of another version is named and left out; one that is killed costs its job an attempt, and the job is
 // done by the other; one that joins again is used again. Nobody restarts the daemon.
 func TestHostsJoin(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("NOT RUN with -short: TestHosts without NATS runs")
+	}
 	program := buildProgram(t)
 	key := filepath.Join(t.TempDir(), "cluster.key")
 	if out, err := exec.Command(program, "host", "--new-key", key).CombinedOutput(); err != nil {

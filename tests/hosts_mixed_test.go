@@ -18,6 +18,7 @@ import (
 // TestHostsThatDiffer: a machine whose file of rates says that it is four times as slow as the other gets a quarter of
 // the other's work, though it is first in the list, and the picture is that of one rank.
 func TestHostsThatDiffer(t *testing.T) {
+	t.Parallel()
 	m, err := forecast.NewMachine("cpu")
 	if err != nil {
 		t.Fatal(err)

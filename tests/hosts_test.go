@@ -73,6 +73,7 @@ func (m *machine) kill() {
 // the bits of one process. A machine that is killed costs its job an attempt, the next one runs on the other machine,
 // and it is used again when it is back; a file that differs or is missing on one is named.
 func TestHosts(t *testing.T) {
+	t.Parallel()
 	program := buildProgram(t)
 	key := filepath.Join(t.TempDir(), "cluster.key")
 	if out, err := exec.Command(program, "host", "--new-key", key).CombinedOutput(); err != nil {
@@ -167,7 +168,7 @@ func (s *server) machineKilled(m *machine) {
 	c := s.client()
 	ctx, end := context.WithTimeout(context.Background(), patience)
 	defer end()
-	long := &message.RunRequest{ID: "k", Workflow: demoFlow(s.t, 300), Plan: "ulysses=2"}
+	long := &message.RunRequest{ID: "k", Workflow: demoFlow(s.t, 150), Plan: "ulysses=2"}
 	if _, err := client.Submit(ctx, c, long); err != nil {
 		s.t.Fatal(err)
 	}
@@ -202,6 +203,7 @@ func (s *server) machineKilled(m *machine) {
 // TestHostsOfTwoDaemons: daemons on one NATS server with a host each share its queue: jobs run side by side, one on
 // each, and their pictures have the bits of one process.
 func TestHostsOfTwoDaemons(t *testing.T) {
+	t.Parallel()
 	program, n := buildProgram(t), startNATS(t)
 	key := filepath.Join(t.TempDir(), "cluster.key")
 	if out, err := exec.Command(program, "host", "--new-key", key).CombinedOutput(); err != nil {

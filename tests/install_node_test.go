@@ -12,6 +12,7 @@ import (
 // TestComfyUIInstallNode installs the node package into a folder that looks like ComfyUI, over an older one, and
 // nowhere else.
 func TestComfyUIInstallNode(t *testing.T) {
+	t.Parallel()
 	program, tree := buildProgram(t), t.TempDir()
 	install := func(dir string) (string, bool) {
 		out, err := exec.Command(program, "install-node", dir).CombinedOutput()

@@ -126,6 +126,7 @@ func (i *installer) files() []string {
 }
 
 func TestInstallTwiceThenUninstall(t *testing.T) {
+	t.Parallel()
 	i := newInstaller(t)
 	want := []string{
 		"bin/patchbay", "share/bash-completion/completions/patchbay", "share/fish/vendor_completions.d/patchbay.fish",
@@ -207,6 +208,7 @@ func TestInstalledExamplesRun(t *testing.T) {
 }
 
 func TestInstallDryRunChangesNothing(t *testing.T) {
+	t.Parallel()
 	i := newInstaller(t)
 	i.stand("gcc", "")
 	out := i.must("--dry-run")
@@ -229,6 +231,7 @@ func TestInstallDryRunChangesNothing(t *testing.T) {
 }
 
 func TestInstallFetchesCompilerWithApt(t *testing.T) {
+	t.Parallel()
 	i := newInstaller(t)
 	i.stand("gcc", "")
 	i.must()
@@ -239,6 +242,7 @@ func TestInstallFetchesCompilerWithApt(t *testing.T) {
 }
 
 func TestInstallExplainsWhatItCannotDo(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name, tool, body string
 		say              []string

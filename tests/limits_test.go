@@ -16,10 +16,10 @@ import (
 // refused before it is queued, what comes over links when its node would run, what a host asks for in either way, on
 // both carriers.
 func TestLimits(t *testing.T) {
+	t.Parallel()
 	program := buildProgram(t)
-	t.Setenv("PATCHBAY_MAX_STEPS", "5")
-	s := startServer(t, program, "", "--max-pixels", "16K", "--max-message", "64K", "--max-queue", "1",
-		"--max-client-jobs", "2")
+	s := startServer(t, program, `PATCHBAY_MAX_STEPS=5 exec "$@"`, "--max-pixels", "16K", "--max-message", "64K",
+		"--max-queue", "1", "--max-client-jobs", "2")
 	c := s.client()
 	sock, err := client.DialSocket(s.socket)
 	if err != nil {
@@ -112,6 +112,7 @@ func TestLimits(t *testing.T) {
 // TestNamesStayInTheirRoots sends paths that lead out wherever a message names a file, over all doors: none is opened,
 // and nothing is written outside.
 func TestNamesStayInTheirRoots(t *testing.T) {
+	t.Parallel()
 	s := startServer(t, buildProgram(t), "")
 	sock, err := client.DialSocket(s.socket)
 	if err != nil {

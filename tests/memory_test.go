@@ -19,6 +19,7 @@ import (
 // Jobs of changing sizes stay under it and a tenth, by what the system says of the worker; values that would pass it
 // are refused, and an idle worker gives back what it has.
 func TestJobsStayWithinMemory(t *testing.T) {
+	t.Parallel()
 	const limit = 128 << 10 // KiB
 	s := startServer(t, buildProgram(t), "", "--memory", "128M", "--free-after", "1s")
 	s.until("a worker is up", func() bool { return len(s.workerPIDs()) > 0 })
@@ -67,6 +68,7 @@ func TestJobsStayWithinMemory(t *testing.T) {
 // TestRanksStayWithinMemory: the processes of ranks and their worker are under --memory together, by what the system
 // says of each.
 func TestRanksStayWithinMemory(t *testing.T) {
+	t.Parallel()
 	const limit = 400 << 10 // KiB
 	s := startServer(t, buildProgram(t), "", "--memory", "400M", "--placement", "children")
 	s.until("a worker is up", func() bool { return len(s.workerPIDs()) > 0 })

@@ -115,6 +115,7 @@ func (m *measured) add(t *testing.T, ev message.Event) {
 
 // TestMetrics runs jobs in the real program and compares what it counts with what happened.
 func TestMetrics(t *testing.T) {
+	t.Parallel()
 	s := startServer(t, buildProgram(t), "", "--metrics", "127.0.0.1:0")
 	c := s.client()
 	m := measured{bytes: map[string]float64{}}
@@ -213,6 +214,7 @@ func TestMetrics(t *testing.T) {
 
 // TestHealthNamesTheServer stops the NATS server outside under a daemon.
 func TestHealthNamesTheServer(t *testing.T) {
+	t.Parallel()
 	n := startNATS(t)
 	s := startServer(t, buildProgram(t), "", "--metrics", "127.0.0.1:0", "--nats", n.url)
 	s.until("/healthz is well", func() bool { code, _ := s.look("/healthz"); return code == 200 })

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -33,14 +34,22 @@ var build = sync.OnceValues(func() (path string, err error) {
 	if err != nil {
 		return "", err
 	}
-	if out, err := exec.Command("go", "build", "-o", path, "..").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-ldflags=-s -w", "-o", path, "..").CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build: %w\n%s", err, out)
 	}
 	return path, nil
 })
 
-// TestMain makes and removes programDir.
+// atOnce is how many tests run beside each other: they wait for other processes most of the time.
+const atOnce = 6
+
+// TestMain makes and removes programDir, and has atOnce tests run beside each other unless the command line says
+// -parallel.
 func TestMain(m *testing.M) {
+	if err := flag.Set("test.parallel", fmt.Sprint(atOnce)); err != nil {
+		panic(err)
+	}
+	flag.Parse()
 	var err error
 	if programDir, err = os.MkdirTemp("", "patchbay-tests-"); err != nil {
 		panic(err)

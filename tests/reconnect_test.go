@@ -17,11 +17,14 @@ import (
 // the job under its id and end like it; when no daemon comes back they end with 3.
 func TestReconnect(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("NOT RUN with -short: a job of 300 steps, four times")
+	}
 	program := buildProgram(t)
 	s := startServer(t, program, "")
 	s.line[slices.Index(s.line, "127.0.0.1:0")] = strings.TrimPrefix(s.url, "nats://")
 	flow := filepath.Join(t.TempDir(), "flow.json")
-	if err := os.WriteFile(flow, []byte(demoFlow(t, 600)), 0o644); err != nil {
+	if err := os.WriteFile(flow, []byte(demoFlow(t, 300)), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	start := func(args ...string) (*exec.Cmd, *output) {

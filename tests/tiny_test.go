@@ -20,6 +20,9 @@ import (
 // first of them, what it and its worker hold does not grow any more.
 func TestTinyJobs(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("NOT RUN with -short: 600 jobs")
+	}
 	s := startServer(t, buildProgram(t), "", "--sync", "interval", "--keep-jobs", "100", "--log", "info",
 		"--metrics", "127.0.0.1:0")
 	c := s.client()

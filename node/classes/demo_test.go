@@ -37,10 +37,7 @@ func demoWorkflow(t *testing.T) *graph.Workflow {
 // TestDemoDrawsTheHeart runs examples/demo.json with the trained demo checkpoint and looks at the picture: a red blob
 // in the middle of a pale blue ground.
 func TestDemoDrawsTheHeart(t *testing.T) {
-	if testing.Short() {
-		t.Skip("runs a trained model in the reference engine; the long form does it")
-	}
-	runner, err := graph.NewRunner(graph.Config{Engine: refEngine(t), Roots: demoRoots(), Catalogue: All()})
+	runner, err := graph.NewRunner(graph.Config{Engine: engineOf(t, fastOps), Roots: demoRoots(), Catalogue: All()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -116,8 +116,8 @@ func tensorOf(t *testing.T, file, name string) []float32 {
 	return v
 }
 
-// TestEndToEndThroughNodes runs all end-to-end goldens through the nodes: the first of each model on the reference
-// operations, which take ten times as long, the others on fast ones.
+// TestEndToEndThroughNodes runs all end-to-end goldens through the nodes. The families' own goldens run on the
+// reference operations, which take ten times as long as those here.
 func TestEndToEndThroughNodes(t *testing.T) {
 	cases := map[string]*e2eCase{}
 	for _, file := range []string{"e2e.json", "modern/e2e.json"} {
@@ -133,7 +133,7 @@ func TestEndToEndThroughNodes(t *testing.T) {
 		names = append(names, name)
 	}
 	slices.Sort(names)
-	slow, fast, ran, seen := refEngine(t), engineOf(t, fastOps), 0, map[string]bool{}
+	eng, ran := engineOf(t, fastOps), 0
 	for _, name := range names {
 		c := cases[name]
 		if testing.Short() && !slices.Contains([]string{
@@ -143,11 +143,6 @@ func TestEndToEndThroughNodes(t *testing.T) {
 			continue
 		}
 		ran++
-		eng := fast
-		if m := c.model(t); m.Traits.MinText == 0 && !seen[c.Model] { // texts of 512 tokens take half a minute on ref
-			eng = slow
-		}
-		seen[c.Model] = true
 		t.Run(name, func(t *testing.T) { t.Logf("relative error %.2g, bound 1e-4", c.run(t, name, eng)) })
 	}
 	if want := map[bool]int{true: 7, false: 65}[testing.Short()]; ran < want {

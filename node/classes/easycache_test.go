@@ -43,7 +43,7 @@ func openCacheRecord(t *testing.T) cacheRecord {
 // TestCacheNodesMatchComfyUI runs recorded workflows with EasyCache and LazyCache: same latents, same number of
 // evaluations.
 func TestCacheNodesMatchComfyUI(t *testing.T) {
-	record, eng := openCacheRecord(t), refEngine(t)
+	record, eng := openCacheRecord(t), engineOf(t, fastOps)
 	names := []string{"flux-c/easy/cfg3-batched", "sd3-a/lazy/cfg4", "flux-a/easy/late", "sd3-a/easy/no-effect"}
 	if testing.Short() { // under the race detector each takes half a minute
 		names = names[:1]

@@ -139,7 +139,7 @@ def test_pictures_there_and_back(client: Client, size: int) -> None:
     image = np.random.default_rng(1).random((1, size, size, 3), np.float32)
     shared = client.empty(image.shape)
     shared[:] = image
-    for given in (image, shared, np.asfortranarray(image)):
+    for given in (image, shared, np.asfortranarray(image))[: 3 if size < 2000 else 2]:
         for _ in range(2 if size < 2000 else 1):
             (got,) = client.exec("ImageInvert", {"image": given}).outputs
             np.testing.assert_array_equal(got, np.float32(1) - image)
