@@ -265,7 +265,6 @@ func TestAHangingHostIsReplaced(t *testing.T) {
 // TestASilentHostIsNamed: a process that says nothing any more is the cause of what follows, though the ranks of the
 // others stand still for longer than ranks may before it is given up.
 func TestASilentHostIsNamed(t *testing.T) {
-	t.Parallel() // it waits most of the time
 	e, h := newPatientHosts(t, 500*time.Millisecond)
 	h.silence, h.mute = 2*time.Second, make(chan struct{})
 	r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", 1, 7, 6, 40)
