@@ -279,6 +279,11 @@ def cases() -> dict[str, Case]:
     refer = lambda g, *sizes: [g.conditioned(f"9{i}", "ReferenceLatent", latent=g.add(f"8{i}", "TestLatent", channels=CHANNELS[g.family], height=y, width=x, batch=1, seed=i, frame=g.family in ("qwen", "krea2"))) for i, (y, x) in enumerate(sizes)]  # noqa: E731
     out["qwen_reference"] = Case("qwen-a", lambda g: refer(g, (8, 12)), {"cfg": 2.0})
     out["qwen_references"] = Case("qwen-b", lambda g: (refer(g, (8, 12), (14, 6)), g.conditioned("94", "ConditioningSetTimestepRange", start=0.0, end=0.7)), {"batch": 2, "cfg": 2.0})
+    layered = lambda g, layers=2, batch=1: setattr(g, "latent", g.add("7", "EmptyQwenImageLayeredLatentImage", width=8 * g.size[1], height=8 * g.size[0], layers=layers, batch_size=batch))  # noqa: E731
+    frames = "EmptyQwenImageLayeredLatentImage"
+    out["qwen_layered"] = Case("qwen-c", lambda g: (layered(g), refer(g, (8, 12))), {"cfg": 2.0}, needs=frames)
+    out["qwen_layered_plan"] = Case("qwen-c", lambda g: (layered(g, 3, 2), refer(g, (6, 10), (8, 12))), {"cfg": 2.0}, plan="ulysses=3", needs=frames)
+    out["qwen_layered_evaluation"] = Case("qwen-c", lambda g: (layered(g, 1, 2), refer(g, (8, 12)), g.on_model("60", "RescaleCFG", multiplier=0.7)), {"cfg": 2.0}, mode="evaluation", needs=frames)
     out["qwen_reference_evaluation"] = Case("qwen-a", lambda g: (refer(g, (8, 12)), g.on_model("60", "RescaleCFG", multiplier=0.7)), {"cfg": 2.0, "batch": 2}, mode="evaluation")
     method = {"reference_latents_method": "index_timestep_zero"}
     out["qwen_reference_method"] = Case("qwen-a", lambda g: (refer(g, (8, 12)), g.conditioned("95", "FluxKontextMultiReferenceLatentMethod", **method)), {"cfg": 2.0})

@@ -33,11 +33,11 @@ import swap  # noqa: E402
 Graph = dict[str, dict[str, Any]]
 TINY = {
     "flux1-fill": "fill-a", "flux.1-fill": "fill-a", "flux1-canny-dev.": "depth-a", "flux1-depth-dev.": "depth-a", "flux1": "flux-c", "flux.1": "flux-c", "sd3": "sd3-a",
-    "qwen_image": "qwen-a", "z_image": "zimage-a", "flux2": "flux2-a", "flux-2": "flux2-b", "krea2": "krea2-a",
+    "qwen_image_layered": "qwen-c", "qwen_image": "qwen-a", "z_image": "zimage-a", "flux2": "flux2-a", "flux-2": "flux2-b", "krea2": "krea2-a",
 }  # fmt: skip
 """Tiny models by the start of the names of a family's files."""
 
-OTHERS = ("qwen_image_layered", "qwen_image_2.1")
+OTHERS = ("qwen_image_2.1",)
 """Starts of names of networks of other forms."""
 
 SAMPLERS = ("KSampler", "KSamplerAdvanced", "SamplerCustom", "SamplerCustomAdvanced")
