@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// TestStoresInEightBits: on all families, a pipeline with kv=fp8 stays close to kv=full where values are stale, and does
-// differ there; on some, it has the bits of kv=full where every evaluation is synchronous, and gives job A the same bits
-// before and after job B.
+// TestStoresInEightBits: on all families, a pipeline with kv=fp8 stays close to kv=full where values are stale, and
+// does differ there; on some, it has the bits of kv=full where every evaluation is synchronous, and gives job A the
+// same bits before and after job B.
 func TestStoresInEightBits(t *testing.T) {
 	for i, f := range families() {
 		e := newEngine(t)

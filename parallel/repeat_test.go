@@ -8,9 +8,9 @@ import (
 	"patchbay/engine"
 )
 
-// TestOrderOfRequestsDoesNotMatter: requests A, B, a larger one, A on one engine. The two of A have the same bits, and B has those
-// that a fresh engine gives: nothing of a request is left for the next one, neither with stale values, entries that
-// begin late and outputs kept for later, nor with other sizes and types in between.
+// TestOrderOfRequestsDoesNotMatter: requests A, B, a larger one, A on one engine. The two of A have the same bits, and
+// B has those that a fresh engine gives: nothing of a request is left for the next one, neither with stale values,
+// entries that begin late and outputs kept for later, nor with other sizes and types in between.
 func TestOrderOfRequestsDoesNotMatter(t *testing.T) {
 	for _, c := range []struct{ family, plan string }{
 		{"flux", "ulysses=3"},
