@@ -55,16 +55,17 @@ cuda-kernels:
 fmt: tools
 	bin/golangci-lint fmt ./...
 
-# The race detector slows arithmetic tenfold, so it watches the packages that have goroutines; models compute through engine's, forecasts and
-# plans are pure. Left out of the others: what runs the same goroutines many times for its numbers (TestLateRanks and TestExactPlans run every method),
-# and the fake device of make fake. Of packages that compute much, the tests of what runs side by side. Many tests wait more than they compute: four
-# packages at a time keep two processors busy.
+# The race detector slows Go tenfold, so it watches the packages that have goroutines; models compute through engine's, forecasts and plans are pure.
+# Left out of the others: REPEATS, what runs the same goroutines many times for its numbers (also left out of check), ALIKE, the same where check needs it
+# (TestExactPlansEqualOneRank runs every method under the detector) or ranks run one at a time, and the fake device of make fake. Of packages that
+# compute much, the tests of what runs side by side. Many tests wait more than they compute: four packages at a time keep two processors busy.
 RACED   := ./models/sampling ./parallel ./parallel/comm ./parallel/comm/deferred ./parallel/comm/stream ./parallel/group ./parallel/rank ./parallel/remote \
            ./node/files ./node/graph ./node/lru ./node/picture/resample ./ipc/...
 REPEATS := FakeGPU|ForecastEquals|BF16|MatchesComfyUI|Drift|StoresInEightBits|EverySampler|StoresHoldWhat|OrderOfRequests|SpreadFolded|ScatteredForm|StalePic|StaleValues|UnevenStages|OwnWeights|FoldedStages|CacheOn|ChosenPlanGives|DrawsDoNot|SkipsAre
+ALIKE   := LateRanksGive|LateAdapters|LateBands|ExactPlans(Run|Add)|SameBits|Entries(Together|Apart)|PartsAreWithin|ShardedPlansEqual|StagesRead|HalfBlocks|Halves|Interleaving|Overlap|PostedAhead|Patches(Match|Are|Add)|Int8|AreForecast|AdaptersGo|Prefixes|Nets(Say|Are)|StalePipeline|LateEntries|EntriesThat|EveryItem|SpansTell|ExecutorFollows|Measured(Rates|Stages)
 BESIDE  := Concurrent|Each|Stats|Steady|Exec|Plans|Cancel|Panic|Lora|Base
 race:
-	$(GO) test -count 1 -p 4 -vet off -timeout 40m -race -short -skip '$(REPEATS)' $(RACED)
+	$(GO) test -count 1 -p 4 -vet off -timeout 40m -race -short -skip '$(REPEATS)|$(ALIKE)' $(RACED)
 	$(GO) test -count 1 -vet off -timeout 20m -race -short -run '$(BESIDE)' ./engine/cpu ./models/tokenizer ./node/classes
 
 # Coverage fuzzing, seconds per target; the seeds run in every `go test`, and mutations of them without coverage (tests/hammer).

@@ -44,7 +44,7 @@ func TestCacheOnExactPlans(t *testing.T) {
 		}
 		other := *r
 		other.Seed, other.Cache = 5, nil
-		for _, plan := range everyNth(plans, k, 4) {
+		for _, plan := range everyNth(plans, k, 6) {
 			r := *r
 			r.Plan, other.Plan = plan, plan
 			var first []float32
@@ -141,7 +141,7 @@ func TestCachedStoresHoldWhatTheTableSays(t *testing.T) {
 		"pipe=2,patches=4", "pipe=3,patches=3,warmup=2",
 		"pipe=2,ulysses=2,patches=2,sync=spread",
 	} {
-		e, mu, seen := taggedEngine(t)
+		e, mu, seen := taggedEngine(t, false)
 		r := tinyRequest(t, "flux", 1, 8, 8, 9)
 		r.Branches, r.Guider = []Branch{{Name: "positive", Entries: r.Branches[0].Entries[:1]}}, Guider{Kind: GuideBasic}
 		r.Cache, r.Plan = &Cache{Threshold: 3, End: 1}, text

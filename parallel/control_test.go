@@ -203,7 +203,7 @@ func TestExactPlansRunNetsAsOneRank(t *testing.T) {
 		if rel := relative(want.Latent.Data, plain.Latent.Data); !(rel > 1e-2) {
 			t.Fatalf("control nets move the picture of %s by %.3g", c.name, rel)
 		}
-		some := append(somePlans(exactPlans(), k, 3), "ring=2,ulysses=2,deterministic=on",
+		some := append(somePlans(exactPlans(), k, 6), "ring=2,ulysses=2,deterministic=on",
 			"pipe=2,deterministic=on")
 		for _, plan := range some {
 			plan = planFor(g.model.Spec, plan)

@@ -101,7 +101,8 @@ func openGolden(t *testing.T, name string) goldenModel {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return goldenModel{Model{Key: name, Spec: &d.Spec, Weights: LoadFunc(d.Load)}, line, d.Latent, d.MinText}
+	m := Model{Key: name, Spec: &d.Spec, Weights: packedOnce(name, d.Load)}
+	return goldenModel{m, line, d.Latent, d.MinText}
 }
 
 func (e goldenEntry) lower(t *testing.T, run goldenRun, g goldenModel) Entry {

@@ -103,7 +103,7 @@ func TestShardedPlansEqualWholeWeights(t *testing.T) {
 		plans := everyNth([]string{
 			"ulysses=2", "ulysses=3", "ring=2", "cfg=2", "cfg=3", "data=2", "ring=2,ulysses=2", "data=2,cfg=2,ulysses=2",
 			"tensor=2,ulysses=2", "tensor=2,form=scatter,ring=3",
-		}, i, 8)
+		}, i, 12) // each on one family
 		for _, plan := range plans {
 			t.Run(f.name+"/"+plan, func(t *testing.T) {
 				whole, parts := *r, *r
@@ -138,7 +138,7 @@ func TestAdaptersGoWithParts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	width, load := r.Model.Spec.Width, r.Model.Weights.Load
+	width, load := r.Model.Spec.Width, describe(t, "flux").Load
 	stored := func(name string, shape ...int) weights.Stored {
 		n := shape[0] * shape[1]
 		s := weights.Stored{DType: engine.F32, Shape: shape, Data: make([]byte, 4*n)}
@@ -198,7 +198,7 @@ func firstDifference(a, b []float32) int {
 func TestPartsAreWithinTheirBounds(t *testing.T) {
 	for i, f := range families() {
 		e, h := newEngine(t), &holder{}
-		r := strictRequest(t, h, f.name, 2, f.y, f.x, 3)
+		r := strictRequest(t, h, f.name, 2, f.y, f.x, 2)
 		w := workloadOf(r)
 		if _, err := e.Sample(context.Background(), r, nil); err != nil { // whole weights, to compare with
 			t.Fatal(err)

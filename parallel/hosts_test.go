@@ -218,6 +218,7 @@ func TestALostHostEndsTheRun(t *testing.T) {
 // All processes are ended, the error names the rank and its process and has the run started again, and the next run has
 // new ones.
 func TestAHangingHostIsReplaced(t *testing.T) {
+	t.Parallel() // it waits most of the time
 	e, h := newPatientHosts(t, 5*time.Second)
 	r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", 1, 7, 6, 4)
 	h.weights(r)

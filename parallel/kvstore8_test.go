@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// TestStoresInEightBits: on all families, a pipeline with kv=fp8 has the bits of kv=full where every evaluation is
-// synchronous, stays close to it where values are stale, does differ there, and gives job A the same bits before and
-// after job B.
+// TestStoresInEightBits: on all families, a pipeline with kv=fp8 stays close to kv=full where values are stale, and
+// does differ there; on some, it has the bits of kv=full where every evaluation is synchronous, and gives job A the
+// same bits before and after job B.
 func TestStoresInEightBits(t *testing.T) {
 	for i, f := range families() {
 		e := newEngine(t)
@@ -22,9 +22,12 @@ func TestStoresInEightBits(t *testing.T) {
 			}
 			return res.Latent.Data
 		}
-		exact := "pipe=3,patches=2,warmup=99"
-		if at := firstDifference(sample(r, exact+",kv=fp8"), sample(r, exact)); at >= 0 {
-			t.Errorf("%s: synchronous evaluations use rounded values: element %d differs", f.name, at)
+		// blocks and folded stages differ in how they use stores, other differences of families do not matter here
+		some := i%3 == 0 || f.name == "hunyuandit" || soak
+		if exact := "pipe=3,patches=2,warmup=99"; some {
+			if at := firstDifference(sample(r, exact+",kv=fp8"), sample(r, exact)); at >= 0 {
+				t.Errorf("%s: synchronous evaluations use rounded values: element %d differs", f.name, at)
+			}
 		}
 		for _, plan := range everyNth([]string{
 			"pipe=2,patches=3", "pipe=2,ring=2,ulysses=2,patches=2",
@@ -38,6 +41,9 @@ func TestStoresInEightBits(t *testing.T) {
 			}
 			if firstDifference(got, want) < 0 {
 				t.Errorf("%s %s: kv=fp8 changes nothing", f.name, plan)
+			}
+			if !some {
+				continue
 			}
 			b := tinyRequest(t, f.name, 1, f.y+2, f.x, 3)
 			b.Latent.Data = append([]float32(nil), b.Latent.Data...)

@@ -76,7 +76,7 @@ func TestEntriesThatReturnAreSynchronous(t *testing.T) {
 // every evaluation.
 func checkReadings(t *testing.T, r *Request, text []int, active [][]int) {
 	t.Helper()
-	e, mu, seen := taggedEngine(t)
+	e, mu, seen := taggedEngine(t, true)
 	p := planOf(t, r.Plan)
 	if err := e.assemble(p, r.Model.Spec); err != nil {
 		t.Fatal(err)

@@ -43,6 +43,9 @@ func TestMixedPlaces(t *testing.T) {
 	} {
 		e := mixedEngine(t, schedule)
 		for _, name := range []string{"flux", "hunyuandit"} {
+			if name == "hunyuandit" && testing.Short() {
+				continue
+			}
 			r := tinyRequest(t, name, 1, 18, 20, 2)
 			want, err := e.Sample(context.Background(), r, nil)
 			if err != nil {

@@ -107,16 +107,15 @@ func planFor(spec *dit.Spec, text string) string {
 	return text
 }
 
-// TestExactPlansEqualOneRank: every exact plan gives the one-rank answer, any degree, odd shapes (design section 9).
+// TestExactPlansEqualOneRank: every exact plan gives the one-rank answer, any degree, odd shapes (design section 9). Of
+// more networks TestLateRanksGiveTheSameBits says so.
 func TestExactPlansEqualOneRank(t *testing.T) {
-	e := newEngine(t)
-	for k, c := range []struct {
+	type network struct {
 		name string
 		y, x int
-	}{
-		{"flux-c", 7, 11},
+	}
+	all, n := []network{
 		{"flux-a", 6, 5},
-		{"sd3-b", 5, 7},
 		{"sd3-c", 6, 5},
 		{"pixart-b", 4, 62},
 		{"hydit-a", 7, 6},
@@ -124,24 +123,26 @@ func TestExactPlansEqualOneRank(t *testing.T) {
 		{"zimage-b", 6, 5},
 		{"qwen-a", 7, 11},
 		{"qwen-b", 5, 6},
-		{"qwen-c", 9, 6},
 		{"kontext-a", 5, 7},
 		{"fill-a", 6, 9},
-		{"flux2-a", 5, 6},
 		{"klein-a", 4, 5},
 		{"krea2-b", 7, 8},
 		{"chroma-b", 5, 8},
 		{"lumina2-a", 7, 6},
 		{"aura-b", 6, 9},
-		{"krea2", 6, 7}, // groups of three heads
-	} {
+	}, 13
+	if testing.Short() { // small ones, and most plans on one of them
+		all, n = []network{{"sd3-c", 6, 5}, {"hydit-a", 7, 6}, {"qwen-a", 7, 11}, {"chroma-b", 5, 8}}, 2
+	}
+	e := newEngine(t)
+	for k, c := range all {
 		g := openGolden(t, c.name)
 		r := parityRequest(t, g, c.name, 2, c.y, c.x, 2)
 		want, err := e.Sample(context.Background(), r, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for i, plan := range somePlans(exactPlans(), k, 8) {
+		for i, plan := range somePlans(exactPlans(), k, n) {
 			plan = planFor(g.model.Spec, plan)
 			t.Run(fmt.Sprintf("%s/%s", c.name, plan), func(t *testing.T) {
 				r := *r
@@ -153,8 +154,8 @@ func TestExactPlansEqualOneRank(t *testing.T) {
 				if rel := relative(got.Latent.Data, want.Latent.Data); rel > 1e-5 {
 					t.Errorf("relative difference to one rank %.3g, bound 1e-5", rel)
 				}
-				if i%2 == 1 && !soak {
-					return // the second run, on every other plan
+				if i%3 > 0 && !soak {
+					return // the second run, on every third plan
 				}
 				again, err := e.Sample(context.Background(), &r, nil)
 				if err != nil {

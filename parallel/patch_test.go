@@ -200,14 +200,10 @@ func TestExactPlansRunPatchesAsOneRank(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			plans := append(somePlans(exactPlans(), k, 3), "pipe=3,patches=4,warmup=99,sync=spread")
+			plans := append(somePlans(exactPlans(), k, 6), "pipe=3,patches=4,warmup=99,sync=spread")
 			if r.follows() {
-				plans = []string{"ulysses=2,deterministic=on", "ring=3,deterministic=on"}
-				for _, plan := range exactPlans() {
-					if !strings.Contains(plan, "pipe") {
-						plans = append(plans, plan)
-					}
-				}
+				straight := slices.DeleteFunc(exactPlans(), func(plan string) bool { return strings.Contains(plan, "pipe") })
+				plans = append(somePlans(straight, k, 4), "ulysses=2,deterministic=on", "ring=3,deterministic=on")
 			}
 			for _, plan := range plans {
 				r.Plan = planFor(r.Model.Spec, plan)

@@ -41,7 +41,7 @@ func TestSameBits(t *testing.T) {
 		{"sd3-c", 6, 5},
 		{"pixart-b", 4, 62},
 		{"hydit-a", 7, 6},
-		{"zimage-a", 7, 11},
+		{"zimage", 7, 11},
 		{"qwen-c", 9, 7},
 		{"flux2-a", 5, 6},
 	} {
@@ -54,7 +54,7 @@ func TestSameBits(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for i, text := range somePlans(sameBitsPlans(), k, 8) {
+			for i, text := range somePlans(sameBitsPlans(), k, 12) {
 				if i%2 != half && !soak {
 					continue
 				}

@@ -16,24 +16,36 @@ func everyNth(plans []string, k, n int) (out []string) {
 	return out
 }
 
-// somePlans is everyNth and, but in the short form, the first plans with keys that network k would not meet at all.
+// somePlans is everyNth and, but in the short form, as few more plans as it takes for network k to meet every key, and
+// every value of a key that is a word.
 func somePlans(plans []string, k, n int) []string {
 	out, met := everyNth(plans, k, n), map[string]bool{}
-	news := func(plan string) (some bool) {
+	if soak || testing.Short() {
+		return out
+	}
+	news := func(plan string, meet bool) (count int) {
 		for pair := range strings.SplitSeq(plan, ",") {
-			key := strings.TrimRight(pair, "0123456789")
-			some = some || !met[key]
-			met[key] = true
+			if key := strings.TrimRight(pair, "0123456789:"); !met[key] {
+				count++
+				met[key] = meet
+			}
 		}
-		return some
+		return count
 	}
 	for _, plan := range out {
-		news(plan)
+		news(plan, true)
 	}
-	for i := range plans {
-		if plan := plans[(i+k)%len(plans)]; !soak && !testing.Short() && news(plan) {
-			out = append(out, plan)
+	for {
+		best, most := "", 0
+		for i := range plans {
+			if plan := plans[(i+k)%len(plans)]; news(plan, false) > most {
+				best, most = plan, news(plan, false)
+			}
 		}
+		if most == 0 {
+			return out
+		}
+		news(best, true)
+		out = append(out, best)
 	}
-	return out
 }

@@ -12,7 +12,7 @@ import (
 func TestScatteredFormOnFewRows(t *testing.T) {
 	e := newEngine(t)
 	for _, f := range []string{"flux", "sd3", "hunyuandit"} {
-		r := tinyRequest(t, f, 1, 6, 8, 2)
+		r := tinyRequest(t, f, 1, 6, 8, 1)
 		want, err := e.Sample(context.Background(), r, nil)
 		if err != nil {
 			t.Fatal(err)

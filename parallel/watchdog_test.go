@@ -3,6 +3,8 @@ package parallel
 import (
 	"context"
 	"errors"
+	"flag"
+	"os"
 	"regexp"
 	"strings"
 	"sync/atomic"
@@ -12,6 +14,16 @@ import (
 	"patchbay/engine"
 	"patchbay/parallel/failure"
 )
+
+// TestMain lets more tests run beside each other than there are processors: those of this package that do so wait, for
+// peers that say nothing and ranks that hang.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if err := flag.Set("test.parallel", "10"); err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
 
 // hangPatience is longer than any rank stands still on a machine that does other work too.
 const hangPatience = 5 * time.Second
@@ -38,6 +50,7 @@ func hangingEngine(t *testing.T, victim int, left *atomic.Int64, release chan st
 // the watchdog's patience and no longer one ends the request, and the engine is usable again once the rank has come
 // back, never before.
 func TestHangingRankIsNamed(t *testing.T) {
+	t.Parallel() // it waits most of the time
 	for _, c := range []struct {
 		plan   string
 		victim int
@@ -50,7 +63,7 @@ func TestHangingRankIsNamed(t *testing.T) {
 		{"cfg=2,pipe=2,patches=3,warmup=1", 2, 60, `no progress for 5s: rank 2 at evaluation [12], patch \d, block \d;`},
 	} {
 		t.Run(c.plan, func(t *testing.T) {
-			t.Parallel() // they wait most of the time
+			t.Parallel()
 			var left atomic.Int64
 			release := make(chan struct{})
 			e := hangingEngine(t, c.victim, &left, release)
