@@ -137,8 +137,7 @@ func wordChecks(store *value.Store, roots *files.Roots, kind, name string) []che
 
 // plain is the text of a failure without its code and its field.
 func plain(err error) string {
-	var f *fault.Failure
-	if errors.As(err, &f) {
+	if f, ok := errors.AsType[*fault.Failure](err); ok {
 		return strings.TrimPrefix(f.Message, "file: ")
 	}
 	return err.Error()

@@ -236,8 +236,7 @@ func (c *children) startRank(i int, memory int64, listen string) (*remote.Client
 		late := time.AfterFunc(leaving, func() { _ = cmd.Process.Kill() })
 		defer late.Stop()
 		err := cmd.Wait()
-		var exit *exec.ExitError
-		if errors.As(err, &exit) {
+		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 			return errors.New(strings.TrimSpace(exit.Error()))
 		}
 		return err

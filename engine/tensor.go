@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"unsafe"
 )
@@ -169,9 +170,9 @@ func (t Tensor) Split(i int, sizes ...int) Tensor {
 	u := t
 	u.rank = t.rank + len(sizes) - 1
 	step := t.stride[i]
-	for k := len(sizes) - 1; k >= 0; k-- {
-		u.shape[i+k], u.stride[i+k] = sizes[k], step
-		step *= sizes[k]
+	for k, size := range slices.Backward(sizes) {
+		u.shape[i+k], u.stride[i+k] = size, step
+		step *= size
 	}
 	copy(u.shape[i+len(sizes):u.rank], t.shape[i+1:t.rank])
 	copy(u.stride[i+len(sizes):u.rank], t.stride[i+1:t.rank])

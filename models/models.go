@@ -11,7 +11,6 @@ import (
 
 	"patchbay/models/auraflow"
 	"patchbay/models/control"
-	"patchbay/models/dit"
 	"patchbay/models/family"
 	"patchbay/models/flux"
 	"patchbay/models/flux2"
@@ -80,9 +79,6 @@ func TextTypes() map[string]family.Text {
 	out := map[string]family.Text{"stable_diffusion": {
 		Encoders: []family.Encoder{
 			{Kind: "clip_l", Layout: tokenizer.CLIPL(), Form: text.Form{Norm: true, Project: true}},
-		},
-		Join: func(done map[string]*text.Encoding) (dit.Entry, error) {
-			return dit.Entry{Context: done["clip_l"].Context, Pooled: done["clip_l"].Pooled}, nil
 		},
 	}}
 	for _, f := range Families() {

@@ -41,15 +41,13 @@ func (e *ExitError) Unwrap() error { return e.Err }
 
 // Report prints an error that nobody has printed yet and returns the exit code of the program.
 func Report(errs io.Writer, err error) int {
-	var exit *ExitError
-	if errors.As(err, &exit) {
+	if exit, ok := errors.AsType[*ExitError](err); ok {
 		if exit.Err != nil {
 			Printf(errs, "patchbay: %v\n", exit.Err)
 		}
 		return exit.Code
 	}
-	var input *wire.InputError
-	if errors.As(err, &input) {
+	if input, ok := errors.AsType[*wire.InputError](err); ok {
 		Printf(errs, "patchbay: %v\n", input.Err)
 		return ExitBadInput
 	}

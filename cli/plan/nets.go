@@ -76,7 +76,7 @@ func netOf(kind, path string) (n *value.ControlNet, err error) {
 			return err
 		}
 		var p *value.ModelPatch
-		if p, err = value.OpenModelPatch(path, c, set); err == nil {
+		if p, err = value.OpenModelPatch(path, c, open, set); err == nil {
 			n = &p.ControlNet
 		}
 		return err

@@ -65,8 +65,7 @@ as serve takes them, cuda:0-3.` + deviceHelp(),
 		Args: console.ExactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			err := f.run(cmd)
-			var e *failure.Error
-			if errors.As(err, &e) {
+			if _, ok := errors.AsType[*failure.Error](err); ok {
 				return console.BadInput(err)
 			}
 			return err

@@ -26,22 +26,10 @@ func (e Entry) Len() int {
 // DType returns the engine's name of the type when the elements are stored as the engine computes with them, so that
 // Data can be used as it is (f32, f16, bf16, f64, i32, i64). Quantised and exotic types give false.
 func (e Entry) DType() (engine.DType, bool) {
-	switch e.Type {
-	case F32:
-		return engine.F32, true
-	case F16:
-		return engine.F16, true
-	case BF16:
-		return engine.BF16, true
-	case F64:
-		return engine.F64, true
-	case I32:
-		return engine.I32, true
-	case I64:
-		return engine.I64, true
-	default:
-		return 0, false
-	}
+	d, ok := map[Type]engine.DType{
+		F32: engine.F32, F16: engine.F16, BF16: engine.BF16, F64: engine.F64, I32: engine.I32, I64: engine.I64,
+	}[e.Type]
+	return d, ok
 }
 
 // layout returns the storage of the entry, which must be one that can be widened.

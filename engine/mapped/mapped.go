@@ -1,11 +1,15 @@
 // Package mapped holds files in memory by mapping them, so that only what is read takes memory. It knows no format:
-// safetensors and gguf parse what it holds.
+// safetensors, gguf and torchfile parse what it holds.
 package mapped
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
 )
 
 // File is a file in memory. Its methods may be called from several goroutines, except Close, after which Data may not
@@ -62,4 +66,54 @@ func (f *File) Close() error {
 		return fmt.Errorf("close checkpoint: %w", err)
 	}
 	return nil
+}
+
+// Parsed maps the file at path and parses it. The caller keeps the File with what it is parsed into and closes it.
+// Errors name the path and what is wrong with the file.
+func Parsed[T any](path string, parse func(data []byte) (T, error)) (out T, f File, err error) {
+	if f, err = Open(path); err != nil {
+		return out, f, err
+	}
+	if out, err = parse(f.Data); err != nil {
+		_ = f.Close() // the first error is the one to report
+		return out, f, fmt.Errorf("read checkpoint %s: %w", path, err)
+	}
+	return out, f, nil
+}
+
+// Table is a file of named entries that point into it. Its methods may be called from several goroutines, except Close,
+// after which no data of an entry may be touched.
+type Table[E any] struct {
+	File
+
+	names   []string
+	entries map[string]E
+	hash    string
+}
+
+// NewTable is the table of a file that begins with, or is described by, header.
+func NewTable[E any](data, header []byte, entries map[string]E) Table[E] {
+	sum := sha256.Sum256(header)
+	return Table[E]{
+		File: File{Data: data}, names: slices.Sorted(maps.Keys(entries)), entries: entries, hash: hex.EncodeToString(sum[:]),
+	}
+}
+
+// Names returns the names of the entries in sorted order. The slice is the table's: do not change it.
+func (t *Table[E]) Names() []string { return t.names }
+
+// Entry returns the entry of that name, if there is one.
+func (t *Table[E]) Entry(name string) (E, bool) {
+	e, ok := t.entries[name]
+	return e, ok
+}
+
+// HeaderHash returns the SHA-256 of the header in hex. Files of equal hash have the same entries at the same places and
+// the same metadata.
+func (t *Table[E]) HeaderHash() string { return t.hash }
+
+// Close unmaps the file. Entries must not be used afterwards. A second Close does nothing.
+func (t *Table[E]) Close() error {
+	t.entries = nil
+	return t.File.Close()
 }

@@ -1,37 +1,24 @@
 package safetensors
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
-	"fmt"
-	"slices"
 
 	"patchbay/engine/mapped"
 )
 
-// File is an open checkpoint. Its methods may be called from several goroutines, except Close, after which no
+// File is an open checkpoint, hashed over its JSON header. Its methods may be called from several goroutines, except Close, after which no
 // Entry.Data may be touched.
 type File struct {
-	mapped.File
-
-	names    []string
-	entries  map[string]Entry
+	mapped.Table[Entry]
 	metadata map[string]string
-	hash     string
 }
 
 // Open maps the file at path and checks its header. Nothing but the header is read. Where mapping is not possible the
 // file is read whole. The file must not shrink while it is open. Errors name the path and what is wrong with the file.
 func Open(path string) (*File, error) {
-	m, err := mapped.Open(path)
+	f, m, err := mapped.Parsed(path, OpenBytes)
 	if err != nil {
 		return nil, err
-	}
-	f, err := OpenBytes(m.Data)
-	if err != nil {
-		_ = m.Close() // the header error is the one to report
-		return nil, fmt.Errorf("read checkpoint %s: %w", path, err)
 	}
 	f.File = m
 	return f, nil
@@ -51,35 +38,9 @@ func OpenBytes(data []byte) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
-	sum := sha256.Sum256(header)
-	f := &File{File: mapped.File{Data: data}, entries: entries, metadata: metadata, hash: hex.EncodeToString(sum[:])}
-	f.names = make([]string, 0, len(entries))
-	for name := range entries {
-		f.names = append(f.names, name)
-	}
-	slices.Sort(f.names)
-	return f, nil
-}
-
-// Names returns the tensor names in sorted order. The slice is the file's: do not change it.
-func (f *File) Names() []string { return f.names }
-
-// Entry returns the tensor of that name, if there is one.
-func (f *File) Entry(name string) (Entry, bool) {
-	e, ok := f.entries[name]
-	return e, ok
+	return &File{mapped.NewTable(data, header, entries), metadata}, nil
 }
 
 // Metadata returns the strings under __metadata__, an empty map when there are none. The map is the file's: do not
 // change it.
 func (f *File) Metadata() map[string]string { return f.metadata }
-
-// HeaderHash returns the SHA-256 of the JSON header in hex. Files of equal hash have the same tensors at the same
-// places and the same metadata.
-func (f *File) HeaderHash() string { return f.hash }
-
-// Close unmaps the file. Entries must not be used afterwards. A second Close does nothing.
-func (f *File) Close() error {
-	f.entries = nil
-	return f.File.Close()
-}

@@ -39,21 +39,13 @@ type File struct {
 
 // Open maps the file at path and reads its pickle. Errors name the path and what is wrong with the file.
 func Open(path string) (*File, error) {
-	m, err := mapped.Open(path)
+	f, m, err := mapped.Parsed(path, OpenBytes)
 	if err != nil {
 		return nil, err
-	}
-	f, err := OpenBytes(m.Data)
-	if err != nil {
-		_ = m.Close() // the first error is the one to report
-		return nil, fmt.Errorf("read checkpoint %s: %w", path, err)
 	}
 	f.mapped = m
 	return f, nil
 }
-
-// Is tells a file of torch.save by its first bytes.
-func Is(start []byte) bool { return bytes.HasPrefix(start, []byte("PK\x03\x04")) }
 
 // OpenBytes reads a file that is in memory, which must not change while the File is used.
 func OpenBytes(data []byte) (*File, error) {

@@ -272,8 +272,7 @@ func (b *Blobs) Pull(ctx context.Context, ref *wire.Ref) (*Region, error) {
 	}
 	if err := b.pullInto(ctx, ref, r); err != nil {
 		r.Release()
-		var known *wire.Error
-		if !errors.As(err, &known) {
+		if _, ok := errors.AsType[*wire.Error](err); !ok {
 			err = wire.Errorf(wire.ErrPayload, "payload %s: %v", wire.Shown(ref.ID), err)
 		}
 		return nil, err

@@ -192,8 +192,7 @@ func lost(end *message.Event, err error) bool {
 	if err == nil {
 		return end == nil
 	}
-	var told *wire.Error
-	if errors.As(err, &told) {
+	if told, ok := errors.AsType[*wire.Error](err); ok {
 		return told.Code == wire.ErrDraining
 	}
 	var network net.Error

@@ -1,6 +1,7 @@
 package message
 
 import (
+	"cmp"
 	"errors"
 	"runtime/debug"
 	"strings"
@@ -12,35 +13,16 @@ import (
 
 // failureCode maps the codes of package node that are not validation; everything else there is bad_workflow.
 func failureCode(code string) string {
-	switch code {
-	case fault.CodeTooLarge:
-		return wire.ErrTooLarge
-	case fault.CodeCancelled:
-		return wire.ErrCancelled
-	case fault.CodeOutOfMemory:
-		return wire.ErrOutOfMemory
-	case fault.CodeFileMissing, fault.CodeTokenizer:
-		return wire.ErrNoModel
-	case fault.CodeFileOutsideRoot:
-		return wire.ErrBadRequest
-	case fault.CodeBadCheckpoint, fault.CodeWrongFamily, fault.CodeBadImage:
-		return wire.ErrUnsupported
-	case fault.CodeDiskFull:
-		return wire.ErrDiskFull
-	case fault.CodeDeadline:
-		return wire.ErrDeadline
-	case fault.CodePanic, fault.CodeInternal:
-		return wire.ErrInternal
-	case fault.CodeUnknownHandle:
-		return wire.ErrNoHandle
-	case fault.CodeUnknownClass:
-		return wire.ErrNoNodeType
-	case fault.CodeHostLost:
-		return wire.ErrWorkerLost
-	case fault.CodePlanRefused:
-		return wire.ErrPlanRefused
-	}
-	return wire.ErrBadWorkflow
+	return cmp.Or(map[string]string{
+		fault.CodeTooLarge: wire.ErrTooLarge, fault.CodeCancelled: wire.ErrCancelled,
+		fault.CodeOutOfMemory: wire.ErrOutOfMemory, fault.CodeFileMissing: wire.ErrNoModel,
+		fault.CodeTokenizer: wire.ErrNoModel, fault.CodeFileOutsideRoot: wire.ErrBadRequest,
+		fault.CodeBadCheckpoint: wire.ErrUnsupported, fault.CodeWrongFamily: wire.ErrUnsupported,
+		fault.CodeBadImage: wire.ErrUnsupported, fault.CodeDiskFull: wire.ErrDiskFull, fault.CodeDeadline: wire.ErrDeadline,
+		fault.CodePanic: wire.ErrInternal, fault.CodeInternal: wire.ErrInternal, fault.CodeUnknownHandle: wire.ErrNoHandle,
+		fault.CodeUnknownClass: wire.ErrNoNodeType, fault.CodeHostLost: wire.ErrWorkerLost,
+		fault.CodePlanRefused: wire.ErrPlanRefused,
+	}[code], wire.ErrBadWorkflow)
 }
 
 // ErrorOf turns any error into an Error; a Failure keeps ComfyUI's type, details and node errors.
@@ -52,8 +34,7 @@ func ErrorOf(err error) *wire.Error {
 	if errors.As(err, &e) {
 		return e
 	}
-	var f *fault.Failure
-	if errors.As(err, &f) {
+	if f, ok := errors.AsType[*fault.Failure](err); ok {
 		if f == nil {
 			return nil
 		}
@@ -79,8 +60,7 @@ func Guarded[T any](f func() (T, error)) (out T, err error) {
 
 // StoreError tells a full disk from other faults of writing.
 func StoreError(err error) *wire.Error {
-	var fail *fault.Failure
-	if errors.As(err, &fail) {
+	if _, ok := errors.AsType[*fault.Failure](err); ok {
 		return ErrorOf(err)
 	}
 	code := wire.ErrInternal

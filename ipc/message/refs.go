@@ -34,8 +34,7 @@ func ReplaceRefs(verb string, o *pyjson.Object, f func(*wire.Ref) ([]byte, error
 			continue
 		}
 		v, err := wire.ReplaceRefs(v, f)
-		var known *wire.Error
-		if errors.As(err, &known) {
+		if _, ok := errors.AsType[*wire.Error](err); ok {
 			return err
 		}
 		if err != nil {

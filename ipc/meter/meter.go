@@ -1,6 +1,7 @@
 package meter
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
 	"slices"
@@ -137,15 +138,10 @@ func (m *Meter) leave(job string) {
 
 // endOf is the state in which a terminal event leaves its job.
 func endOf(kind string) message.State {
-	switch kind {
-	case message.EventSuccess:
-		return message.Done
-	case message.EventInterrupted:
-		return message.Cancelled
-	case message.EventExpired:
-		return message.Expired
-	}
-	return message.Failed
+	return cmp.Or(map[string]message.State{
+		message.EventSuccess: message.Done, message.EventInterrupted: message.Cancelled,
+		message.EventExpired: message.Expired,
+	}[kind], message.Failed)
 }
 
 // progress counts a step. The lock is held.

@@ -53,8 +53,7 @@ func (s *Service) limits() message.LimitsReply {
 
 // undecodable is the reply to a body that Decode refuses.
 func undecodable(err error) *wire.Error {
-	var long *wire.LongBody
-	if errors.As(err, &long) {
+	if long, ok := errors.AsType[*wire.LongBody](err); ok {
 		e := wire.Errorf(wire.ErrTooLarge, "%v; send large inputs as files in the input folder", err)
 		e.Extra = map[string]any{"max": long.Limit}
 		return e

@@ -76,8 +76,7 @@ func BadField(field, format string, args ...any) error {
 // BadRequest is the reply to a body that cannot be bound; its Input names the field where one is at fault.
 func BadRequest(err error) *Error {
 	e := Errorf(ErrBadRequest, "%v", err)
-	var f *fieldError
-	if errors.As(err, &f) {
+	if f, ok := errors.AsType[*fieldError](err); ok {
 		e.Input = f.field
 	}
 	return e

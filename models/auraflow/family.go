@@ -24,9 +24,6 @@ func Family() family.Family {
 				Kind: "pile_t5xl", Layout: tokenizer.PileT5("pile_t5xl"), Form: text.Form{Masked: true, Zeroed: true},
 				Under: func(string) bool { return true },
 			}},
-			Join: func(done map[string]*text.Encoding) (dit.Entry, error) {
-				return dit.Entry{Context: done["pile_t5xl"].Context}, nil
-			},
 		},
 		Names: weights.Names{Diffusers: diffusers(), Tables: []string{"positional_encoding", "register_tokens"}},
 		Releases: []family.Release{{Name: "auraflow-0.3", Steps: 50, Text: 256, Entries: 2, Config: Config{
@@ -91,20 +88,12 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 		s.Blocks = append(s.Blocks, b)
 	}
 	tags := family.Tags{
-		Dims: map[string]int{"F": c.MLPHidden, "N": c.Edge * c.Edge, "R": registers},
-		Block: func(list string, i int) int {
-			if list == "single_layers" {
-				i += c.Double
-			}
-			return i
-		},
+		Dims:   map[string]int{"F": c.MLPHidden, "N": c.Edge * c.Edge, "R": registers},
+		Blocks: map[string]int{"double_layers": 0, "single_layers": c.Double},
 	}
-	d, err := family.Describe("auraflow", set, s, tags, func() *net {
+	return family.Describe(set, family.Diffusion{
+		Spec: s, Latent: latent.SDXL(), Sampling: family.Sampling{Line: family.FlowLine, Shift: 1.73, Multiplier: 1},
+	}, tags, func() *net {
 		return &net{Double: make([]double, c.Double), Single: make([]single, c.Single)}
 	}, func(l family.Loaded[net]) dit.Model { return &Model{l, c} })
-	if err != nil {
-		return nil, err
-	}
-	d.Latent, d.Sampling = latent.SDXL(), family.Sampling{Line: family.FlowLine, Shift: 1.73, Multiplier: 1}
-	return d, nil
 }

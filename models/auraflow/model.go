@@ -19,7 +19,7 @@ type Model struct {
 }
 
 // Prepare embeds the text behind the registers and takes the positions of the picture.
-func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.Range) (*dit.Prepared, error) {
+func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.Prepared, error) {
 	spec := m.Spec()
 	if err := layers.CheckEntries(spec, entries); err != nil {
 		return nil, err
@@ -83,28 +83,11 @@ func (m *Model) positions(env dit.Env, pos engine.Tensor, g dit.Grid) {
 	}
 }
 
-// Modulate embeds every timestep and computes of it the modulations of the held blocks, Image [S, n, 6E] and in double
-// ones Text [S, n, 6E], and Head [S, n, 2E] (shift, scale).
-func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held dit.Range) *dit.Modulation {
-	n, e, blocks := p.N, m.cfg.Hidden, len(m.Spec().Blocks)
-	s := len(timesteps) / n
-	out := &dit.Modulation{Image: make([]engine.Tensor, blocks), Text: make([]engine.Tensor, blocks)}
-	out.Vector = env.Arena.Alloc(engine.F32, s, n, e)
-	if !m.Held.NoHead {
-		out.Head = env.Arena.Alloc(engine.F32, s, n, 2*e)
-	}
-	mark := env.Arena.Mark()
-	f := layers.Upload(env, layers.ScaledFeatures(timesteps, features, 1000), s, n, features)
-	layers.MLP(env, out.Vector, f, m.Net.Time.In, m.Net.Time.Out, engine.SiLU)
-	env.Arena.Release(mark)
-	env.Ops.Activate(out.Vector, out.Vector, engine.SiLU)
-	if !m.Held.NoHead {
-		env.Ops.Linear(out.Head, out.Vector, m.Net.Mod, engine.Epilogue{})
-	}
-	for i := held.Start; i < held.End; i++ {
-		m.ModulateBlock(env, out, i)
-	}
-	return out
+// Modulate embeds every timestep; of it come Image [S, n, 6E], in double blocks Text [S, n, 6E], and Head [S, n, 2E]
+// (shift, scale).
+func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit.Modulation {
+	return m.Modulation(env, p.N, layers.ScaledFeatures(timesteps, features, 1000), m.Net.Time.In, m.Net.Time.Out,
+		engine.Tensor{}, m.Net.Mod)
 }
 
 // ModulateBlock computes the modulations of block i.
@@ -121,12 +104,7 @@ func (m *Model) ModulateBlock(env dit.Env, out *dit.Modulation, i int) {
 
 // Embed projects the latent's tokens, adds their positions and copies the text rows.
 func (m *Model) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
-	layers.Entries(env, s.TextRows(), s.P.Text.Slice(1, s.Rows.Text.Start, s.Rows.Text.End))
-	if s.Rows.Image.Len() > 0 {
-		rows := s.ImageRows()
-		env.Ops.Linear(rows, x, m.Net.Patch, engine.Epilogue{})
-		env.Ops.Add(rows, rows, s.P.Pos.Slice(1, s.Rows.Image.Start, s.Rows.Image.End))
-	}
+	layers.EmbedJointRows(env, s, x, m.Net.Patch)
 }
 
 // Head modulates by (shift, scale) and projects the image rows.

@@ -134,11 +134,11 @@ func compare(t *testing.T, ops engine.Ops, name string, r run, results *safetens
 		}
 		entries, latents = append(entries, e), append(latents, tokens(item(name+"/x", r.X, i), c, y, x)...)
 	}
-	p, err := m.Prepare(env, entries, grid, dit.Range{})
+	p, err := goldenrun.Prepare(env, m, entries, grid)
 	if err != nil {
 		t.Fatal(err)
 	}
-	mod := m.Modulate(env, p, r.Timesteps, dit.Range{End: len(n.Spec.Blocks)})
+	mod := goldenrun.Modulate(env, m, p, r.Timesteps)
 	s := dit.NewState(env, &n.Spec, p, mod, 0, b, dit.Rows{
 		Text: dit.Range{End: p.Lt}, Image: dit.Range{End: grid.Tokens()},
 	})

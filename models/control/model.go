@@ -49,7 +49,7 @@ func (m *Model) Feeds(base *dit.Spec) [][]int { return m.desc.Feeds(base) }
 
 // Prepare embeds the hints, which do not depend on the timestep, beside what the family prepares. The type of a union
 // net is a row before the text.
-func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, held dit.Range) (*dit.Prepared, error) {
+func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.Prepared, error) {
 	n, li, e, cols := len(entries), grid.Tokens(), m.Spec().Width, m.extra.Hint.K()
 	own, each := make([]dit.Entry, n), max(entries[0].Hint.Rows/li, 1) // hints of an entry
 	for i, in := range entries {
@@ -71,7 +71,7 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, held di
 		}
 		own[i] = in
 	}
-	p, err := m.Model.Prepare(env, own, grid, held)
+	p, err := m.Model.Prepare(env, own, grid)
 	if err != nil {
 		return nil, err
 	}

@@ -155,7 +155,7 @@ func (m *Patch) Shards() *dit.Shards { return nil }
 func (m *Patch) Close() { m.mem.Close() }
 
 // Prepare embeds the hints of all entries, [n, Li, E]. It refuses hints of another size than the grid's.
-func (m *Patch) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.Range) (*dit.Prepared, error) {
+func (m *Patch) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.Prepared, error) {
 	n, li, cols := len(entries), grid.Y*grid.X, m.net.Hint.K()
 	p := &dit.Prepared{N: n, Grid: grid, Hint: env.Arena.Alloc(env.DType, n, li, m.spec.Width)}
 	mark := env.Arena.Mark()

@@ -463,6 +463,11 @@ func (m *Modulation) OfRows(rows []engine.Tensor) *Modulation {
 	return out
 }
 
+// NewModulation has room for the modulations of every block of a model.
+func NewModulation(spec *Spec) *Modulation {
+	return &Modulation{Image: make([]engine.Tensor, len(spec.Blocks)), Text: make([]engine.Tensor, len(spec.Blocks))}
+}
+
 // State is one evaluation of some rows: B = n * latent batch, items of one entry are neighbours (item b belongs to
 // entry b/(B/n)).
 type State struct {
@@ -481,17 +486,17 @@ type State struct {
 type Model interface {
 	// Spec describes the whole model, also if only some blocks are held.
 	Spec() *Spec
-	// Prepare computes what depends on the entries alone. All entries have equal shapes. Cross K/V are made for the blocks
-	// in held. It refuses (error) entries whose shapes do not fit the model, naming the field. Blocks of held that this
-	// value does not hold are left out.
-	Prepare(env Env, entries []Entry, grid Grid, held Range) (*Prepared, error)
-	// PrepareBlock adds to p what Prepare left out because block i was not in held, for the half of it that env.Half
-	// names.
+	// Prepare computes what depends on the entries alone and on no block. All entries have equal shapes. It refuses
+	// (error) entries whose shapes do not fit the model, naming the field.
+	Prepare(env Env, entries []Entry, grid Grid) (*Prepared, error)
+	// PrepareBlock adds to p what depends on block i, cross K/V, for the half of it that env.Half names. Nothing for
+	// blocks that this value does not hold.
 	PrepareBlock(env Env, p *Prepared, i int)
-	// Modulate computes modulations for S timesteps of each entry, timesteps [S*n] ordered [S][n] as the network takes
-	// them (FLUX 0..1, the others 0..1000), for the blocks in held; the head's too.
-	Modulate(env Env, p *Prepared, timesteps []float32, held Range) *Modulation
-	// ModulateBlock adds to m the modulations of block i, which was not in held, for the same timesteps.
+	// Modulate starts modulations for S timesteps of each entry, timesteps [S*n] ordered [S][n] as the network takes them
+	// (FLUX 0..1, the others 0..1000), with the head's.
+	Modulate(env Env, p *Prepared, timesteps []float32) *Modulation
+	// ModulateBlock adds to m the modulations of block i for the same timesteps. Nothing for blocks that this value does
+	// not hold.
 	ModulateBlock(env Env, m *Modulation, i int)
 	// Embed fills s.X: image rows from x [B, li, C*p*p] of env.DType, text rows from s.P.Text.
 	Embed(env Env, s *State, x engine.Tensor)

@@ -4,6 +4,8 @@
 package family
 
 import (
+	"errors"
+
 	"patchbay/models/dit"
 	"patchbay/models/latent"
 	"patchbay/models/text"
@@ -62,8 +64,19 @@ type Text struct {
 	// EvenChunks: prompts of CLIP encoders that are used together get the same number of chunks, the shorter ones empty
 	// prompts at the end.
 	EvenChunks bool
-	// Join makes an entry of the encodings by kind. Those of optional encoders may be absent.
+	// Join makes an entry of the encodings by kind; nil: there is one. Those of optional encoders may be absent.
 	Join func(done map[string]*text.Encoding) (dit.Entry, error)
+}
+
+// Entry makes an entry of the encodings by kind.
+func (t *Text) Entry(done map[string]*text.Encoding) (dit.Entry, error) {
+	if t.Join != nil {
+		return t.Join(done)
+	}
+	for _, e := range done {
+		return dit.Entry{Context: e.Context, Pooled: e.Pooled}, nil
+	}
+	return dit.Entry{}, errors.New("no text encoder was run")
 }
 
 // Encoder is one text encoder of a family.

@@ -1,6 +1,7 @@
 package family
 
 import (
+	"cmp"
 	"maps"
 
 	"patchbay/engine"
@@ -26,57 +27,58 @@ type Loaded[N any] struct {
 // layers.ChannelsFirst of the last layer.
 type Tags struct {
 	Dims   map[string]int
-	Ignore []string                     // prefixes of names that files may have without being used
-	Block  func(list string, i int) int // number of element i of a list, -1: no blocks; nil: the lists are the blocks
+	Ignore []string       // prefixes of names that files may have without being used
+	Blocks map[string]int // the number of a list's first block; lists without hold none; nil: every list is the blocks
 }
 
 // options are those of a whole model.
 func (t Tags) options(s *dit.Spec) weights.Options {
 	o := weights.Options{
-		Model: s.Family, Units: map[string]int{"E": s.HeadDim * s.Group(), "K": s.HeadDim}, Ignore: t.Ignore, Block: t.Block,
+		Model: s.Family, Units: map[string]int{"E": s.HeadDim * s.Group(), "K": s.HeadDim}, Ignore: t.Ignore,
 		Dims: map[string]int{
 			"E": s.Width, "K": s.Groups() * s.HeadDim, "D": s.HeadDim, "C": s.Channels, "p": s.PatchSize, "T": s.ContextDim,
 		},
 		Perms: map[string][]int{"patch": layers.ChannelsFirst(s.OutChannels, s.PatchSize)},
+		Block: func(list string, i int) int {
+			if first, ok := t.Blocks[list]; ok || t.Blocks == nil {
+				return first + i
+			}
+			return -1
+		},
 	}
 	maps.Copy(o.Dims, t.Dims)
-	if o.Block == nil {
-		o.Block = func(_ string, i int) int { return i }
-	}
 	return o
 }
 
-// Describe starts the description of a model. spec has no numbers of parameters: they follow from net, which makes the
-// struct of the weights. dims are the sizes that its tags name besides E (width), D (head), C (channels), p (patch) and
-// T (text); the row order "patch" is layers.ChannelsFirst of what the head writes. ignore are prefixes of names that
-// files may have. block is the number of an element of a list of blocks, -1 where the list has none; nil: every list is
-// the blocks. build makes the model of its loaded weights; missing, unexpected and misshapen tensors of the whole model
-// are reported in one *weights.MismatchError.
+// Describe completes the description of a model, which has no numbers of parameters: they follow from net, which makes
+// the struct of the weights; its Variant is the family's name where it has none. build makes the model of its loaded
+// weights; missing, unexpected and misshapen tensors of the whole model are reported in one *weights.MismatchError.
 func Describe[N any](
-	variant string, set *weights.Set, spec dit.Spec, tags Tags, net func() *N, build func(Loaded[N]) dit.Model,
+	set *weights.Set, d Diffusion, tags Tags, net func() *N, build func(Loaded[N]) dit.Model,
 ) (*Diffusion, error) {
+	spec := d.Spec
 	options := tags.options(&spec)
-	declare := func() ([]weights.Declared, error) { return weights.Declare(net(), options) }
-	declared, err := declare()
+	d.Variant = cmp.Or(d.Variant, spec.Family)
+	d.Declare = func() ([]weights.Declared, error) { return weights.Declare(net(), options) }
+	declared, err := d.Declare()
 	if err != nil {
 		return nil, err
 	}
 	count(&spec, declared)
-	return &Diffusion{
-		Variant: variant, Spec: spec, Declare: declare,
-		Load: func(ops engine.Ops, held dit.Held) (dit.Model, error) {
-			o := options
-			o.Held = func(list string, i int) bool { b := o.Block(list, i); return b < 0 || held.Has(b) }
-			o.Rank, o.Ranks, o.Part, o.Parts, o.Uses = held.Rank, held.Ranks, held.Part, held.Parts, held.Uses
-			l := Loaded[N]{Net: net(), Held: held, spec: &spec, options: o, build: build}
-			var err error
-			if l.mem, err = weights.Load(ops, set, l.Net, o); err != nil {
-				return nil, err
-			}
-			l.shards = l.mem.Shards()
-			return build(l), nil
-		},
-	}, nil
+	d.Spec = spec
+	d.Load = func(ops engine.Ops, held dit.Held) (dit.Model, error) {
+		o := options
+		o.Held = func(list string, i int) bool { b := o.Block(list, i); return b < 0 || held.Has(b) }
+		o.Rank, o.Ranks, o.Part, o.Parts, o.Uses = held.Rank, held.Ranks, held.Part, held.Parts, held.Uses
+		l := Loaded[N]{Net: net(), Held: held, spec: &spec, options: o, build: build}
+		var err error
+		if l.mem, err = weights.Load(ops, set, l.Net, o); err != nil {
+			return nil, err
+		}
+		l.shards = l.mem.Shards()
+		return build(l), nil
+	}
+	return &d, nil
 }
 
 // count fills in the numbers of parameters.
@@ -106,6 +108,30 @@ func count(s *dit.Spec, declared []weights.Declared) {
 
 // Spec describes the whole model.
 func (l *Loaded[N]) Spec() *dit.Spec { return l.spec }
+
+// Modulation starts the modulations of n entries, or of 2n where references have their own, from the sinusoidal
+// features of their timesteps, [S*n] rows as wide as in reads: Vector [S, n, E] is SiLU of out(SiLU(in(features))) +
+// add, and Head what head makes of it. add [n, E] or [1, E] may be absent.
+func (l *Loaded[N]) Modulation(
+	env dit.Env, n int, features []float32, in, out *engine.Weight, add engine.Tensor, head *engine.Weight,
+) *dit.Modulation {
+	s, m := len(features)/in.K()/n, dit.NewModulation(l.spec)
+	m.Vector = env.Arena.Alloc(engine.F32, s, n, out.N())
+	if !l.Held.NoHead {
+		m.Head = env.Arena.Alloc(engine.F32, s, n, head.N())
+	}
+	mark := env.Arena.Mark()
+	layers.MLP(env, m.Vector, layers.Upload(env, features, s, n, in.K()), in, out, engine.SiLU)
+	env.Arena.Release(mark)
+	if !add.IsZero() {
+		env.Ops.Add(m.Vector, m.Vector, add.Unsqueeze(0))
+	}
+	env.Ops.Activate(m.Vector, m.Vector, engine.SiLU)
+	if !l.Held.NoHead {
+		env.Ops.Linear(m.Head, m.Vector, head, engine.Epilogue{})
+	}
+	return m
+}
 
 // PrepareBlock adds nothing: joint attention needs nothing of the entries alone. Other families have their own.
 func (l *Loaded[N]) PrepareBlock(dit.Env, *dit.Prepared, int) {}

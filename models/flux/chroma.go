@@ -37,9 +37,6 @@ func Chroma() family.Family {
 		Text: family.Text{
 			Types:    []string{"chroma"},
 			Encoders: []family.Encoder{{Kind: "t5", Layout: tokenizer.T5("t5xxl", 1), Form: text.Form{PadReference: true}}},
-			Join: func(done map[string]*text.Encoding) (dit.Entry, error) {
-				return dit.Entry{Context: done["t5"].Context}, nil
-			},
 		},
 		Names: names(),
 		Releases: []family.Release{{Name: "chroma1-hd", Steps: 26, Text: 64, Entries: 2, Config: Config{

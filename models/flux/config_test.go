@@ -146,7 +146,7 @@ func TestPrepareNamesTheWrongField(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = m.Prepare(env, []dit.Entry{{Context: dit.Array{Rows: 2, Cols: 41, Data: make([]float32, 82)}}},
-		m.Spec().Tokens(8, 8), dit.Range{})
+		m.Spec().Tokens(8, 8))
 	if err == nil || !strings.Contains(err.Error(), "context has 41 columns, want 40") {
 		t.Errorf("got error %v", err)
 	}

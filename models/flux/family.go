@@ -105,13 +105,10 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	}
 	tags := family.Tags{Dims: map[string]int{
 		"F": c.MLPHidden, "V": c.VectorDim, "A": c.Distilled, "I": (c.Channels + c.Concat) * c.PatchSize * c.PatchSize,
-	}, Block: c.block}
-	d, err := family.Describe(c.name(), set, s, tags, func() *net { return newNet(c) },
-		func(l family.Loaded[net]) dit.Model { return &Model{l, c} })
-	if err != nil {
-		return nil, err
+	}, Blocks: map[string]int{"double_blocks": 0, "single_blocks": c.Depth}}
+	d := family.Diffusion{
+		Spec: s, Latent: latent.FLUX(), Sampling: family.Sampling{Line: family.MuLine, Shift: 1.15},
 	}
-	d.Latent, d.Sampling = latent.FLUX(), family.Sampling{Line: family.MuLine, Shift: 1.15}
 	switch {
 	case c.Distilled > 0: // guided or not, the network reads a number, 0 by default
 	case c.Guidance:
@@ -119,16 +116,6 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	default: // schnell
 		d.Sampling = family.Sampling{Line: family.FlowLine, Shift: 1, Multiplier: 1}
 	}
-	return d, nil
-}
-
-// block numbers the single blocks behind the double ones.
-func (c Config) block(list string, i int) int {
-	switch list {
-	case "double_blocks":
-		return i
-	case "single_blocks":
-		return c.Depth + i
-	}
-	return -1
+	return family.Describe(set, d, tags, func() *net { return newNet(c) },
+		func(l family.Loaded[net]) dit.Model { return &Model{l, c} })
 }

@@ -20,7 +20,7 @@ type Model struct {
 
 // Prepare embeds the text, the references, and the part of the conditioning vector that does not depend on the
 // timestep: pooled text and guidance.
-func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.Range) (*dit.Prepared, error) {
+func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.Prepared, error) {
 	spec := m.Spec()
 	if err := layers.CheckEntries(spec, entries); err != nil {
 		return nil, err
@@ -62,30 +62,18 @@ func (m *Model) positions(e *dit.Entry, g dit.Grid) [][4]int {
 }
 
 // Modulate computes for every timestep and entry the vector (time + pooled + guidance) and from it the modulations of
-// the held blocks, or all as Chroma does: Image [S, n, 6E] and Text [S, n, 6E] of double blocks, Image [S, n, 3E] of
-// single ones, Head [S, n, 2E]; parts in the order of the checkpoint.
-func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held dit.Range) *dit.Modulation {
-	n, e := p.N, m.cfg.Hidden
-	s := len(timesteps) / n
-	out := &dit.Modulation{
-		Image: make([]engine.Tensor, len(m.Spec().Blocks)),
-		Text:  make([]engine.Tensor, len(m.Spec().Blocks)),
-	}
-	switch {
-	case m.Net.All != nil:
+// the blocks, or all as Chroma does: Image [S, n, 6E] and Text [S, n, 6E] of double blocks, Image [S, n, 3E] of single
+// ones, Head [S, n, 2E]; parts in the order of the checkpoint.
+func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit.Modulation {
+	if m.Net.All != nil {
+		out := dit.NewModulation(m.Spec())
 		out.Vector = m.distilled(env, p, timesteps)
 		out.Head = m.share(out.Vector, len(m.Spec().Blocks), false)
-	default:
-		out.Vector = m.vectors(env, p, timesteps)
-		if !m.Held.NoHead {
-			out.Head = env.Arena.Alloc(engine.F32, s, n, 2*e)
-			env.Ops.Linear(out.Head, out.Vector, m.Net.Final.Mod.Linear, engine.Epilogue{})
-		}
+		return out
 	}
-	for i := held.Start; i < held.End; i++ {
-		m.ModulateBlock(env, out, i)
-	}
-	return out
+	t, _ := layers.Timesteps(timesteps, p.N, float32(m.cfg.TimeFactor), false)
+	return m.Modulation(env, p.N, layers.TimestepFeatures(t, features), m.Net.Time.In, m.Net.Time.Out, p.Vector,
+		m.Net.Final.Mod.Linear)
 }
 
 // ModulateBlock computes the modulations of block i.
@@ -105,20 +93,6 @@ func (m *Model) ModulateBlock(env dit.Env, out *dit.Modulation, i int) {
 	default:
 		out.Image[i] = linear(m.Net.Single[i-m.cfg.Depth].Mod.Linear)
 	}
-}
-
-// vectors returns SiLU(time + pooled + guidance), which every modulation layer reads: [S, n, E] in the arena.
-func (m *Model) vectors(env dit.Env, p *dit.Prepared, timesteps []float32) engine.Tensor {
-	t, _ := layers.Timesteps(timesteps, p.N, float32(m.cfg.TimeFactor), false)
-	s := len(t) / p.N
-	vec := env.Arena.Alloc(engine.F32, s, p.N, m.cfg.Hidden)
-	mark := env.Arena.Mark()
-	f := layers.Upload(env, layers.TimestepFeatures(t, features), s, p.N, features)
-	layers.MLP(env, vec, f, m.Net.Time.In, m.Net.Time.Out, engine.SiLU)
-	env.Arena.Release(mark)
-	env.Ops.Add(vec, vec, p.Vector.Unsqueeze(0))
-	env.Ops.Activate(vec, vec, engine.SiLU)
-	return vec
 }
 
 // Embed projects the latent's tokens and copies the text rows.

@@ -1,8 +1,6 @@
 package flux2
 
 import (
-	"fmt"
-
 	"patchbay/models/dit"
 	"patchbay/models/family"
 	"patchbay/models/latent"
@@ -28,7 +26,7 @@ func Family() family.Family {
 			{Has: "double_stream_modulation_img.linear.weight", Aliases: true},
 		},
 		Detect: Detect,
-		Text:   family.Text{Types: []string{"flux2"}, Encoders: encoders(), Join: join},
+		Text:   family.Text{Types: []string{"flux2"}, Encoders: encoders()},
 		Names:  names(),
 		Releases: []family.Release{
 			{Name: "flux2-klein-4b", Steps: 4, Text: minText, Entries: 1, Config: base},
@@ -72,14 +70,6 @@ func encoders() []family.Encoder {
 	}
 }
 
-// join takes the states of the encoder that is there.
-func join(done map[string]*text.Encoding) (dit.Entry, error) {
-	for _, e := range done {
-		return dit.Entry{Context: e.Context}, nil
-	}
-	return dit.Entry{}, fmt.Errorf("flux2: no encoder was run")
-}
-
 // minText is the number of rows that texts are filled up to.
 const minText = 512
 
@@ -97,21 +87,12 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	for range c.DepthSingle {
 		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Single, Skip: -1, Attends: 1, Gated: true})
 	}
-	tags := family.Tags{Dims: map[string]int{"F": c.MLPHidden}, Block: c.block}
-	d, err := family.Describe("flux2", set, s, tags, func() *net { return newNet(c) },
-		func(l family.Loaded[net]) dit.Model { return &Model{l, c} })
-	if err != nil {
-		return nil, err
+	tags := family.Tags{
+		Dims:   map[string]int{"F": c.MLPHidden},
+		Blocks: map[string]int{"double_blocks": 0, "single_blocks": c.Depth},
 	}
-	d.Latent, d.Sampling = latent.FLUX2(), family.Sampling{Line: family.MuLine, Shift: 2.02}
-	d.Guidance, d.MinText = 3.5, minText // ComfyUI model_base.Flux.extra_conds, Flux2.extra_conds
-	return d, nil
-}
-
-// block numbers the single blocks behind the double ones.
-func (c Config) block(list string, i int) int {
-	if list == "single_blocks" {
-		i += c.Depth
-	}
-	return i
+	return family.Describe(set, family.Diffusion{
+		Spec: s, Latent: latent.FLUX2(), Sampling: family.Sampling{Line: family.MuLine, Shift: 2.02},
+		Traits: family.Traits{Guidance: 3.5, MinText: minText}, // ComfyUI model_base.Flux.extra_conds, Flux2.extra_conds
+	}, tags, func() *net { return newNet(c) }, func(l family.Loaded[net]) dit.Model { return &Model{l, c} })
 }

@@ -20,7 +20,7 @@ type Model struct {
 }
 
 // Prepare embeds the text, the references and the guidance.
-func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.Range) (*dit.Prepared, error) {
+func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.Prepared, error) {
 	spec := m.Spec()
 	if err := layers.CheckEntries(spec, entries); err != nil {
 		return nil, err
@@ -41,10 +41,10 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.R
 // Modulate computes the modulations of all blocks: Vector [S, N, 15E] has those of image and text in double blocks (6E
 // each) and of single blocks (3E), Head [S, N, 2E] is (shift, scale). N is n; where references are modulated as at
 // timestep 0, it is 2n, and the second half of the rows is for them.
-func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held dit.Range) *dit.Modulation {
-	s, e, blocks := len(timesteps)/p.N, m.cfg.Hidden, len(m.Spec().Blocks)
+func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit.Modulation {
+	s, e := len(timesteps)/p.N, m.cfg.Hidden
 	t, n := layers.Timesteps(timesteps, p.N, factor, zero(&p.Entries[0]))
-	out := &dit.Modulation{Image: make([]engine.Tensor, blocks), Text: make([]engine.Tensor, blocks)}
+	out := dit.NewModulation(m.Spec())
 	if !m.Held.NoHead {
 		out.Head = env.Arena.Alloc(engine.F32, s, n, 2*e)
 	}
@@ -67,9 +67,6 @@ func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held
 		env.Ops.Linear(out.Head, vec, m.Net.FinalMod, engine.Epilogue{})
 	}
 	env.Arena.Release(mark)
-	for i := held.Start; i < held.End; i++ {
-		m.ModulateBlock(env, out, i)
-	}
 	return out
 }
 

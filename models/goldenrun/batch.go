@@ -35,8 +35,7 @@ func batch(t *testing.T, m dit.Model, c Case) {
 	spec, n := m.Spec(), c.N()
 	env := mustEnv(t, NewOps())
 	grid := spec.FrameTokens(c.T, c.X[2], c.X[3])
-	all := dit.Range{Start: 0, End: len(spec.Blocks)}
-	p, err := m.Prepare(env, c.Entries(), grid, all)
+	p, err := Prepare(env, m, c.Entries(), grid)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,12 +54,12 @@ func batch(t *testing.T, m dit.Model, c Case) {
 			two[2*e*li*in+i], two[(2*e+1)*li*in+i] = v, v/2
 		}
 	}
-	both := forward(env, m, p, m.Modulate(env, p, times, all), 1, 2*n, rows, two)
+	both := forward(env, m, p, Modulate(env, m, p, times), 1, 2*n, rows, two)
 	half := make([]float32, len(one))
 	for i, v := range one {
 		half[i] = v / 2
 	}
-	mod := m.Modulate(env, p, c.Timesteps, all)
+	mod := Modulate(env, m, p, c.Timesteps)
 	first, second := forward(env, m, p, mod, 0, n, rows, one), forward(env, m, p, mod, 0, n, rows, half)
 	for e := range n {
 		for k, want := range [][]float32{first[e*li*out : (e+1)*li*out], second[e*li*out : (e+1)*li*out]} {
@@ -136,8 +135,7 @@ func (f Family) Measured(t *testing.T) {
 func Once(env dit.Env, m dit.Model, e dit.Entry, y, x int, timestep float32) ([]float32, error) {
 	spec := m.Spec()
 	grid := spec.Tokens(y, x)
-	all := dit.Range{Start: 0, End: len(spec.Blocks)}
-	p, err := m.Prepare(env, []dit.Entry{e}, grid, all)
+	p, err := Prepare(env, m, []dit.Entry{e}, grid)
 	if err != nil {
 		return nil, err
 	}
@@ -146,5 +144,5 @@ func Once(env dit.Env, m dit.Model, e dit.Entry, y, x int, timestep float32) ([]
 		rows.Text = dit.Range{Start: 0, End: p.Lt}
 	}
 	values := goldenweights.Noise("once", grid.Tokens()*spec.Channels*spec.PatchSize*spec.PatchSize)
-	return forward(env, m, p, m.Modulate(env, p, []float32{timestep}, all), 0, 1, rows, values), nil
+	return forward(env, m, p, Modulate(env, m, p, []float32{timestep}), 0, 1, rows, values), nil
 }

@@ -14,7 +14,7 @@ type Seen func(block int, x []float32, rows dit.Rows)
 func Whole(env dit.Env, m dit.Model, c Case, seen Seen) ([]float32, error) {
 	spec := m.Spec()
 	grid := spec.FrameTokens(c.T, c.X[2], c.X[3])
-	p, err := m.Prepare(env, c.Entries(), grid, dit.Range{Start: 0, End: len(spec.Blocks)})
+	p, err := Prepare(env, m, c.Entries(), grid)
 	if err != nil {
 		return nil, err
 	}
@@ -24,6 +24,24 @@ func Whole(env dit.Env, m dit.Model, c Case, seen Seen) ([]float32, error) {
 	}
 	out := evaluate(env, func(int) dit.Model { return m }, p, c, rows, seen)
 	return latents(c, spec, grid, out), nil
+}
+
+// Prepare is m.Prepare with what every block adds that m holds.
+func Prepare(env dit.Env, m dit.Model, entries []dit.Entry, grid dit.Grid) (*dit.Prepared, error) {
+	p, err := m.Prepare(env, entries, grid)
+	for i := 0; err == nil && i < len(m.Spec().Blocks); i++ {
+		m.PrepareBlock(env, p, i)
+	}
+	return p, err
+}
+
+// Modulate is m.Modulate with what every block adds that m holds.
+func Modulate(env dit.Env, m dit.Model, p *dit.Prepared, timesteps []float32) *dit.Modulation {
+	out := m.Modulate(env, p, timesteps)
+	for i := range m.Spec().Blocks {
+		m.ModulateBlock(env, out, i)
+	}
+	return out
 }
 
 // rowsOf patchifies the latents of all items and takes image rows r: [n, li, C*p*p].
@@ -57,11 +75,10 @@ func evaluate(env dit.Env, holder func(block int) dit.Model, p *dit.Prepared, c 
 ) []float32 {
 	m := holder(0)
 	spec, n := m.Spec(), c.N()
-	all := dit.Range{Start: 0, End: len(spec.Blocks)}
 	mods := map[dit.Model]*dit.Modulation{}
 	for i := range spec.Blocks {
 		if h := holder(i); mods[h] == nil {
-			mods[h] = h.Modulate(env, p, c.Timesteps, all)
+			mods[h] = Modulate(env, h, p, c.Timesteps)
 		}
 	}
 	s := dit.NewState(env, spec, p, mods[m], 0, n, rows)

@@ -41,12 +41,11 @@ func staged(t *testing.T, c Case, spec *dit.Spec, outer, inner dit.Model, mid di
 	t.Helper()
 	env := mustEnv(t, NewOps())
 	grid := spec.FrameTokens(c.T, c.X[2], c.X[3])
-	all := dit.Range{Start: 0, End: len(spec.Blocks)}
-	p, err := outer.Prepare(env, c.Entries(), grid, all)
+	p, err := Prepare(env, outer, c.Entries(), grid)
 	if err != nil {
 		t.Fatal(err)
 	}
-	second, err := inner.Prepare(env, c.Entries(), grid, all)
+	second, err := Prepare(env, inner, c.Entries(), grid)
 	if err != nil {
 		t.Fatal(err)
 	}

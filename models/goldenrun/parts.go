@@ -63,7 +63,7 @@ func part(m dit.Model, c Case, grid dit.Grid, rows dit.Rows, meet *meeting, r in
 		meet.gather(r, shown{}) // nobody overwrites keys that others still read
 		env.Arena.Release(mark)
 	}
-	p, err := m.Prepare(env, c.Entries(), grid, dit.Range{Start: 0, End: len(m.Spec().Blocks)})
+	p, err := Prepare(env, m, c.Entries(), grid)
 	if err != nil {
 		return nil, err
 	}

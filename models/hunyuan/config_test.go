@@ -99,7 +99,7 @@ func TestWrongFilesAndTexts(t *testing.T) {
 		{dit.Entry{Context: text(77, 48), Context2: text(256, 64), Size: []float32{1}}, "size has 1 values, want 6"},
 		{dit.Entry{Context: text(77, 48)}, "second context has 0 columns, want 64"},
 	} {
-		if _, err := m.Prepare(env, []dit.Entry{k.e}, m.Spec().Tokens(8, 8), dit.Range{}); err == nil ||
+		if _, err := m.Prepare(env, []dit.Entry{k.e}, m.Spec().Tokens(8, 8)); err == nil ||
 			!strings.Contains(err.Error(), k.want) {
 			t.Errorf("got error %v, want one that says %q", err, k.want)
 		}

@@ -63,20 +63,15 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	tags := family.Tags{Dims: map[string]int{
 		"F": c.MLPHidden, "U": c.T5Dim, "W": c.T5Hidden, "O": c.PoolDim, "X": c.extra(),
 	}}
-	d, err := family.Describe("hunyuandit", set, s, tags, func() *net { return newNet(c) },
-		func(l family.Loaded[net]) dit.Model { return &Model{l, c} })
-	if err != nil {
-		return nil, err
-	}
-	d.Latent = latent.SDXL()
-	d.Sampling = family.Sampling{
+	line := family.Sampling{
 		Line: family.DiscreteLine, Prediction: sampling.V, Betas: sampling.ScaledLinear, BetaStart: 0.00085, BetaEnd: 0.018,
 	}
 	if c.SizeCond && c.StyleCond { // versions 1.0 and 1.1
-		d.Sampling.BetaEnd = 0.03
+		line.BetaEnd = 0.03
 	}
-	d.Traits = family.Traits{SizeCond: sizeCond, NoStepCache: true}
-	return d, nil
+	return family.Describe(set, family.Diffusion{
+		Spec: s, Latent: latent.SDXL(), Sampling: line, Traits: family.Traits{SizeCond: sizeCond, NoStepCache: true},
+	}, tags, func() *net { return newNet(c) }, func(l family.Loaded[net]) dit.Model { return &Model{l, c} })
 }
 
 // sizeCond is what versions 1.0 and 1.1 are told of the size: rows and columns of original and target, and no crop.

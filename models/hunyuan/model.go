@@ -16,33 +16,11 @@ type Model struct {
 	cfg Config
 }
 
-// Modulate computes time + extra for every timestep and entry, and from it: Image [S, n, 2E] of the held blocks,
+// Modulate computes time + extra for every timestep and entry, and from it: Image [S, n, 2E] of the blocks,
 // (shift, scale) of the first norm with the norm's own bias and weight inside, and Head [S, n, 2E] (shift, scale).
-func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held dit.Range) *dit.Modulation {
-	n, e := p.N, m.cfg.Hidden
-	s := len(timesteps) / n
-	out := &dit.Modulation{
-		Image: make([]engine.Tensor, len(m.Spec().Blocks)),
-		Text:  make([]engine.Tensor, len(m.Spec().Blocks)),
-	}
-	vec := env.Arena.Alloc(engine.F32, s, n, e)
-	out.Vector = vec
-	if !m.Held.NoHead {
-		out.Head = env.Arena.Alloc(engine.F32, s, n, 2*e)
-	}
-	mark := env.Arena.Mark()
-	f := layers.Upload(env, layers.TimestepFeatures(timesteps, features), s, n, features)
-	layers.MLP(env, vec, f, m.Net.Time.In, m.Net.Time.Out, engine.SiLU)
-	env.Arena.Release(mark)
-	env.Ops.Add(vec, vec, p.Vector.Unsqueeze(0))
-	env.Ops.Activate(vec, vec, engine.SiLU)
-	if !m.Held.NoHead {
-		env.Ops.Linear(out.Head, vec, m.Net.Final.Mod, engine.Epilogue{})
-	}
-	for i := held.Start; i < held.End; i++ {
-		m.ModulateBlock(env, out, i)
-	}
-	return out
+func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit.Modulation {
+	return m.Modulation(env, p.N, layers.TimestepFeatures(timesteps, features), m.Net.Time.In, m.Net.Time.Out, p.Vector,
+		m.Net.Final.Mod)
 }
 
 // ModulateBlock computes shift and scale of block i.
@@ -61,9 +39,7 @@ func (m *Model) ModulateBlock(env dit.Env, out *dit.Modulation, i int) {
 
 // Embed projects the latent's tokens.
 func (m *Model) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
-	if s.Rows.Image.Len() > 0 {
-		env.Ops.Linear(s.ImageRows(), x, m.Net.Patch, engine.Epilogue{})
-	}
+	layers.EmbedImage(env, s, x, m.Net.Patch)
 }
 
 // Block runs block i: x = linear(norm([x, skip])) where an earlier result comes in; x += attention(norm1(x) shifted), x

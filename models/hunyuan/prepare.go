@@ -11,7 +11,7 @@ import (
 // Prepare joins the states of both text encoders, computes their keys and values for every held block, the rotation
 // table, and the part of the conditioning vector that does not depend on the timestep (pooled mT5 states, sizes,
 // style). Contexts shorter than 77 BERT or 256 mT5 tokens are refused: learned padding has a place for each of them.
-func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, held dit.Range) (*dit.Prepared, error) {
+func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.Prepared, error) {
 	if err := m.check(entries); err != nil {
 		return nil, err
 	}
@@ -25,9 +25,6 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, held di
 	m.text(env, p.Source, entries, t5)
 	m.vector(env, p.Vector, t5, entries, grid)
 	env.Arena.Release(mark)
-	for i := held.Start; i < held.End; i++ {
-		m.PrepareBlock(env, p, i)
-	}
 	return p, nil
 }
 

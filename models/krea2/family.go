@@ -21,9 +21,6 @@ func Family() family.Family {
 				Kind: "qwen3vl_4b", Layout: tokenizer.Describing("qwen3vl_4b"),
 				Form: text.Form{Chat: true, Taps: []int{2, 5, 8, 11, 14, 17, 20, 23, 26, 29, 32, 35}},
 			}},
-			Join: func(done map[string]*text.Encoding) (dit.Entry, error) {
-				return dit.Entry{Context: done["qwen3vl_4b"].Context}, nil
-			},
 		},
 		Names: names(),
 		Releases: []family.Release{{Name: "krea2-turbo", Steps: 8, Text: 96, Entries: 1, Config: Config{
@@ -79,22 +76,14 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 		Dims: map[string]int{
 			"F": c.MLPHidden, "W": c.TextWidth, "G": c.TextMLP, "d": c.TextWidth / c.TextHeads, "n": c.Taps,
 		},
-		Block: func(list string, i int) int {
-			if list != "blocks" {
-				return -1
-			}
-			return i
-		},
+		Blocks: map[string]int{"blocks": 0},
 	}
-	d, err := family.Describe("krea2", set, s, tags, func() *net {
+	return family.Describe(set, family.Diffusion{
+		Spec: s, Latent: latent.Wan21(), Sampling: family.Sampling{Line: family.MuLine, Shift: 1.15},
+	}, tags, func() *net {
 		return &net{
 			Blocks: make([]block, c.Depth),
 			Fusion: fusion{Taps: make([]textBlock, c.Layerwise), Tokens: make([]textBlock, c.Refiners)},
 		}
 	}, func(l family.Loaded[net]) dit.Model { return &Model{l, c} })
-	if err != nil {
-		return nil, err
-	}
-	d.Latent, d.Sampling = latent.Wan21(), family.Sampling{Line: family.MuLine, Shift: 1.15}
-	return d, nil
 }

@@ -14,7 +14,7 @@ type Model struct {
 }
 
 // Prepare embeds the text and the references.
-func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.Range) (*dit.Prepared, error) {
+func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.Prepared, error) {
 	spec := m.Spec()
 	if err := layers.CheckEntries(spec, entries); err != nil {
 		return nil, err
@@ -42,11 +42,11 @@ func (m *Model) positions(e dit.Entry, g dit.Grid) [][4]int {
 // shift, gate) of the attention, then of the MLP, Head [S, N, 2E] (scale, shift); scales have the weights of the norms
 // that they follow in them. N is n; where references are modulated as at timestep 0, it is 2n, and the second half of
 // the rows is for them.
-func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held dit.Range) *dit.Modulation {
-	s, e, blocks, first := len(timesteps)/p.N, m.cfg.Hidden, len(m.Spec().Blocks), &p.Entries[0]
+func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit.Modulation {
+	s, e, first := len(timesteps)/p.N, m.cfg.Hidden, &p.Entries[0]
 	t, n := layers.Timesteps(timesteps, p.N, factor,
 		first.Method == layers.AtZero && m.Spec().ReferenceTokens(first) > 0)
-	out := &dit.Modulation{Image: make([]engine.Tensor, blocks), Text: make([]engine.Tensor, blocks)}
+	out := dit.NewModulation(m.Spec())
 	if !m.Held.NoHead {
 		out.Head = env.Arena.Alloc(engine.F32, s, n, 2*e)
 	}
@@ -64,9 +64,6 @@ func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held
 	env.Ops.Activate(vec, vec, engine.GELUTanh)
 	env.Ops.Linear(out.Vector, vec, m.Net.TimeMod, engine.Epilogue{})
 	env.Arena.Release(mark)
-	for i := held.Start; i < held.End; i++ {
-		m.ModulateBlock(env, out, i)
-	}
 	return out
 }
 

@@ -110,7 +110,8 @@ func Concat(env dit.Env, spec *dit.Spec, p *dit.Prepared) error {
 	return nil
 }
 
-// EmbedImage projects the tokens x [B, li, C*p*p] of the latent, with what Concat put behind them, to s's image rows.
+// EmbedImage projects the tokens x [B, li, C*p*p] of the latent, with what Concat put behind them, to s's image rows
+// and adds their positions, if any.
 func EmbedImage(env dit.Env, s *dit.State, x engine.Tensor, w *engine.Weight) {
 	rows := s.Rows.Image
 	if rows.Len() == 0 {
@@ -124,6 +125,9 @@ func EmbedImage(env dit.Env, s *dit.State, x engine.Tensor, w *engine.Weight) {
 		x = wide
 	}
 	env.Ops.Linear(s.ImageRows(), x, w, engine.Epilogue{})
+	if !s.P.Pos.IsZero() {
+		env.Ops.Add(s.ImageRows(), s.ImageRows(), s.P.Pos.Slice(1, rows.Start, rows.End))
+	}
 	env.Arena.Release(mark)
 }
 

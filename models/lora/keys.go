@@ -33,9 +33,9 @@ type target struct {
 // Join makes one table of several. Names are distinct by their prefixes; where two tables share one, the first counts.
 func Join(all ...*Keys) *Keys {
 	out := &Keys{targets: map[string]target{}, norms: map[string]target{}}
-	for i := len(all) - 1; i >= 0; i-- {
-		maps.Copy(out.targets, all[i].targets)
-		maps.Copy(out.norms, all[i].norms)
+	for _, a := range slices.Backward(all) {
+		maps.Copy(out.targets, a.targets)
+		maps.Copy(out.norms, a.norms)
 	}
 	for _, k := range all {
 		out.examples, out.what = append(out.examples, k.examples...), append(out.what, k.what...)

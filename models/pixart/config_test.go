@@ -94,7 +94,7 @@ func TestWrongFilesAndSizes(t *testing.T) {
 		want string
 	}{{35, 36, nil, "multiples of 2"}, {32, 32, nil, "too small"}, {36, 36, []float32{1, 2}, "size has 2 values"}} {
 		entry.Size = k.size
-		if _, err := m.Prepare(env, []dit.Entry{entry}, m.Spec().Tokens(k.y, k.x), dit.Range{}); err == nil ||
+		if _, err := m.Prepare(env, []dit.Entry{entry}, m.Spec().Tokens(k.y, k.x)); err == nil ||
 			!strings.Contains(err.Error(), k.want) {
 			t.Errorf("latent %d x %d: got error %v, want one that says %q", k.y, k.x, err, k.want)
 		}

@@ -27,9 +27,6 @@ func Family() family.Family {
 			Encoders: []family.Encoder{ // no padding
 				{Kind: "t5", Layout: tokenizer.T5("t5xxl", 1), Form: text.Form{PadReference: true}},
 			},
-			Join: func(done map[string]*text.Encoding) (dit.Entry, error) {
-				return dit.Entry{Context: done["t5"].Context}, nil
-			},
 		},
 		Names: weights.Names{Diffusers: diffusers()},
 		Releases: []family.Release{
@@ -59,20 +56,14 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 		// training.
 		Ignore: []string{"pos_embed", "y_embedder.y_embedding"},
 	}
-	d, err := family.Describe("pixart_sigma", set, s, tags, func() *net { return newNet(c) },
-		func(l family.Loaded[net]) dit.Model { return &Model{l, c} })
-	if err != nil {
-		return nil, err
-	}
-	d.Latent = latent.SDXL()
+	d := family.Diffusion{Variant: "pixart_sigma", Spec: s, Latent: latent.SDXL(), Sampling: family.Sampling{
+		Line: family.DiscreteLine, Prediction: sampling.Eps, Betas: sampling.Linear, BetaStart: 0.0001, BetaEnd: 0.02,
+	}, Traits: family.Traits{SizeCond: sizeCond, TextMask: true, NoStepCache: true}}
 	if c.MicroSize {
 		d.Variant, d.Latent = "pixart_alpha", latent.SD1()
 	}
-	d.Sampling = family.Sampling{
-		Line: family.DiscreteLine, Prediction: sampling.Eps, Betas: sampling.Linear, BetaStart: 0.0001, BetaEnd: 0.02,
-	}
-	d.Traits = family.Traits{SizeCond: sizeCond, TextMask: true, NoStepCache: true}
-	return d, nil
+	return family.Describe(set, d, tags, func() *net { return newNet(c) },
+		func(l family.Loaded[net]) dit.Model { return &Model{l, c} })
 }
 
 // sizeCond is what Alpha is told of the size: rows, columns and their ratio (ComfyUI model_base.PixArt.extra_conds).

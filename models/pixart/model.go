@@ -22,9 +22,8 @@ type Model struct {
 	cfg Config
 }
 
-// Prepare computes positions, the keys and values of the text for every held block, and the size part of the timestep
-// vector.
-func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, held dit.Range) (*dit.Prepared, error) {
+// Prepare computes positions, what the keys and values of the text come from, and the size part of the timestep vector.
+func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.Prepared, error) {
 	if err := layers.CheckEntries(m.Spec(), entries); err != nil {
 		return nil, err
 	}
@@ -56,9 +55,6 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, held di
 	context := layers.Contexts(env, entries, func(e dit.Entry) dit.Array { return e.Context })
 	layers.MLP(env, p.Source, context, m.Net.Caption.Up, m.Net.Caption.Down, engine.GELUTanh)
 	env.Arena.Release(mark)
-	for i := held.Start; i < held.End; i++ {
-		m.PrepareBlock(env, p, i)
-	}
 	return p, nil
 }
 
@@ -111,15 +107,12 @@ func (m *Model) sizes(env dit.Env, p *dit.Prepared) {
 	env.Arena.Release(mark)
 }
 
-// Modulate computes t_block(time + size) once and adds every held block's table: Image [S, n, 6E]; Head [S, n, 2E] is
-// the last layer's table plus time + size itself.
-func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held dit.Range) *dit.Modulation {
+// Modulate computes t_block(time + size) once, to which every block adds its table: Image [S, n, 6E]; Head [S, n, 2E]
+// is the last layer's table plus time + size itself.
+func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit.Modulation {
 	n, e := p.N, m.cfg.Hidden
 	s := len(timesteps) / n
-	out := &dit.Modulation{
-		Image: make([]engine.Tensor, len(m.Spec().Blocks)),
-		Text:  make([]engine.Tensor, len(m.Spec().Blocks)),
-	}
+	out := dit.NewModulation(m.Spec())
 	if !m.Held.NoHead {
 		out.Head = env.Arena.Alloc(engine.F32, s, n, 2*e)
 	}
@@ -137,9 +130,6 @@ func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held
 	env.Ops.Activate(vec, vec, engine.SiLU)
 	env.Ops.Linear(out.Vector, vec, m.Net.TBlock, engine.Epilogue{})
 	env.Arena.Release(mark)
-	for i := held.Start; i < held.End; i++ {
-		m.ModulateBlock(env, out, i)
-	}
 	return out
 }
 
@@ -154,12 +144,7 @@ func (m *Model) ModulateBlock(env dit.Env, out *dit.Modulation, i int) {
 
 // Embed projects the latent's tokens and adds their positions.
 func (m *Model) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
-	rows := s.ImageRows()
-	if rows.Dim(1) == 0 {
-		return
-	}
-	env.Ops.Linear(rows, x, m.Net.Patch, engine.Epilogue{})
-	env.Ops.Add(rows, rows, s.P.Pos.Slice(1, s.Rows.Image.Start, s.Rows.Image.End))
+	layers.EmbedImage(env, s, x, m.Net.Patch)
 }
 
 // Block runs block i: x += gate1 * attention(norm1(x)), x += cross-attention(x), x += gate2 * mlp(norm2(x)).

@@ -26,9 +26,6 @@ func Family() family.Family {
 				Kind: "qwen25_7b", Form: text.Form{Chat: true}, Layout: tokenizer.Describing("qwen25_7b"),
 				Under: func(string) bool { return true },
 			}},
-			Join: func(done map[string]*text.Encoding) (dit.Entry, error) {
-				return dit.Entry{Context: done["qwen25_7b"].Context}, nil
-			},
 		},
 		Names: weights.Names{Same: true},
 		Control: &family.Control{
@@ -85,15 +82,8 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	for range c.Depth {
 		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Double, Skip: -1, Attends: 1, Cuts: true})
 	}
-	tags := family.Tags{
-		Dims:   map[string]int{"F": c.MLPHidden},
-		Ignore: []string{marker},
-	}
-	d, err := family.Describe("qwenimage", set, s, tags, c.net,
-		func(l family.Loaded[net]) dit.Model { return &Model{l, c} })
-	if err != nil {
-		return nil, err
-	}
-	d.Latent, d.Sampling = latent.Wan21(), family.Sampling{Line: family.MuLine, Shift: 1.15}
-	return d, nil
+	tags := family.Tags{Dims: map[string]int{"F": c.MLPHidden}, Ignore: []string{marker}}
+	return family.Describe(set, family.Diffusion{
+		Spec: s, Latent: latent.Wan21(), Sampling: family.Sampling{Line: family.MuLine, Shift: 1.15},
+	}, tags, c.net, func(l family.Loaded[net]) dit.Model { return &Model{l, c} })
 }

@@ -20,7 +20,7 @@ type Model struct {
 }
 
 // Prepare embeds the text and the references.
-func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.Range) (*dit.Prepared, error) {
+func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.Prepared, error) {
 	spec := m.Spec()
 	if err := layers.CheckEntries(spec, entries); err != nil {
 		return nil, err
@@ -38,32 +38,17 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.R
 	return p, nil
 }
 
-// Modulate computes for every timestep the vector and from it the modulations of the held blocks: Image and Text [S, N,
-// 6E], Head [S, N, 2E] (scale, shift). N is n; where references are modulated as at timestep 0, it is 2n, and the
-// second half of the rows is for them.
-func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held dit.Range) *dit.Modulation {
-	s, e, blocks := len(timesteps)/p.N, m.cfg.Hidden, len(m.Spec().Blocks)
+// Modulate computes for every timestep the vector and from it those of the blocks: Image and Text [S, N, 6E], Head [S,
+// N, 2E] (scale, shift). N is n; where references are modulated as at timestep 0, it is 2n, and the second half of the
+// rows is for them.
+func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit.Modulation {
 	timesteps, n := layers.Timesteps(timesteps, p.N, 1, m.zero(&p.Entries[0]))
-	out := &dit.Modulation{Image: make([]engine.Tensor, blocks), Text: make([]engine.Tensor, blocks)}
-	out.Vector = env.Arena.Alloc(engine.F32, s, n, e)
-	if !m.Held.NoHead {
-		out.Head = env.Arena.Alloc(engine.F32, s, n, 2*e)
-	}
-	mark := env.Arena.Mark()
-	f := layers.Upload(env, layers.ScaledFeatures(timesteps, features, 1000), s, n, features)
-	layers.MLP(env, out.Vector, f, m.Net.Time.In, m.Net.Time.Out, engine.SiLU)
-	env.Arena.Release(mark)
+	var alpha engine.Tensor
 	if t := m.Net.Alpha; t != nil {
-		env.Ops.Add(out.Vector, out.Vector, t.Rows.Slice(0, 0, 1).Unsqueeze(0))
+		alpha = t.Rows.Slice(0, 0, 1)
 	}
-	env.Ops.Activate(out.Vector, out.Vector, engine.SiLU)
-	if !m.Held.NoHead {
-		env.Ops.Linear(out.Head, out.Vector, m.Net.FinalMod, engine.Epilogue{})
-	}
-	for i := held.Start; i < held.End; i++ {
-		m.ModulateBlock(env, out, i)
-	}
-	return out
+	return m.Modulation(env, n, layers.ScaledFeatures(timesteps, features, 1000), m.Net.Time.In, m.Net.Time.Out, alpha,
+		m.Net.FinalMod)
 }
 
 // ModulateBlock computes the modulations of block i.

@@ -52,23 +52,15 @@ func sampleEulerAncestral(r *Run) error {
 	if r.Model.IsFlow() {
 		return sampleEulerAncestralFlow(r)
 	}
-	for i := range r.steps() {
-		s := r.Sigmas[i]
-		x0, _, err := r.evaluate(i, s)
-		if err != nil {
-			return err
-		}
-		down, up := ancestralStep(s, r.Sigmas[i+1], r.Options.Float("eta"))
+	return r.each(r.Sigmas, func(i int, s, next float32, x0, _ []float32) error {
+		down, up := ancestralStep(s, next, r.Options.Float("eta"))
 		if down == 0 {
 			r.X = x0
-			continue
+			return nil
 		}
 		r.X = advance(r.X, derivative(r.X, x0, s), down-s)
-		if err := r.freshNoise(i, up); err != nil {
-			return err
-		}
-	}
-	return nil
+		return r.freshNoise(i, up)
+	})
 }
 
 func sampleEulerAncestralFlow(r *Run) error {

@@ -3,20 +3,7 @@ package sampling
 // sampleDPM2 is DPM-Solver-2 in sigma (Lu et al. 2022 and Karras et al. 2022, algorithm 2): the slope at the
 // geometric middle of a step carries the whole step.
 func sampleDPM2(r *Run) error {
-	for i := range r.steps() {
-		hat, err := r.churn(i, false)
-		if err != nil {
-			return err
-		}
-		x0, _, err := r.evaluate(i, hat)
-		if err != nil {
-			return err
-		}
-		if err := r.midpoint(x0, hat, r.Sigmas[i+1]); err != nil {
-			return err
-		}
-	}
-	return nil
+	return r.eachChurned(false, func(_ int, hat, next float32, x0 []float32) error { return r.midpoint(x0, hat, next) })
 }
 
 // midpoint moves X from sigma to next with the slope at their geometric middle; a step to 0 is Euler's.

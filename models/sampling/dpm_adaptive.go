@@ -109,10 +109,10 @@ func (v dpmSolver) compare(s, t float32, order int) (low, high, x0 []float32, er
 	x0 = v.estimate(x, eps, s)
 	if order == 2 {
 		low = v.first(x, eps, s, t)
-		high, _, err = v.second(x, eps, nil, s, t, 0.5)
+		high, _, err = v.second(x, eps, s, t, 0.5)
 		return low, high, x0, err
 	}
-	low, eps1, err := v.second(x, eps, nil, s, t, 1.0/3)
+	low, eps1, err := v.second(x, eps, s, t, 1.0/3)
 	if err != nil {
 		return nil, nil, nil, err
 	}

@@ -24,22 +24,20 @@ func (v dpmSolver) first(x, eps []float32, t, to float32) []float32 {
 	return out
 }
 
-// second is the second-order step with its middle at fraction r1; eps1 is the slope there, nil to evaluate it. It
-// returns the slope for another use.
-func (v dpmSolver) second(x, eps, eps1 []float32, t, to float32, r1 float64) (out, slope []float32, err error) {
+// second is the second-order step with its middle at fraction r1. It returns the slope there for another use.
+func (v dpmSolver) second(x, eps []float32, t, to float32, r1 float64) (out, slope []float32, err error) {
 	h := to - t
-	if eps1 == nil {
-		s1 := t + mul(float32(r1), h)
-		w := mul(exp32(-s1), expm132(mul(float32(r1), h)))
-		u := make([]float32, len(x))
-		for k := range x {
-			u[k] = x[k] - mul(w, eps[k])
-		}
-		if eps1, err = v.eps(u, s1); err != nil {
-			return nil, nil, err
-		}
+	s1 := t + mul(float32(r1), h)
+	w := mul(exp32(-s1), expm132(mul(float32(r1), h)))
+	u := make([]float32, len(x))
+	for k := range x {
+		u[k] = x[k] - mul(w, eps[k])
 	}
-	w := mul(exp32(-to), expm132(h))
+	eps1, err := v.eps(u, s1)
+	if err != nil {
+		return nil, nil, err
+	}
+	w = mul(exp32(-to), expm132(h))
 	w2 := mul(exp32(-to)/float32(2*r1), expm132(h))
 	out = make([]float32, len(x))
 	for k := range x {
@@ -139,7 +137,7 @@ func sampleDPMFast(r *Run) error {
 		case 1:
 			r.X = v.first(r.X, eps, t, to)
 		case 2:
-			r.X, _, err = v.second(r.X, eps, nil, t, to, 0.5)
+			r.X, _, err = v.second(r.X, eps, t, to, 0.5)
 		default:
 			r.X, err = v.third(r.X, eps, nil, t, to)
 		}

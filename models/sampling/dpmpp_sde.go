@@ -28,10 +28,8 @@ func sampleDPMPPSDE(r *Run) error {
 		}
 		mixed := make([]float32, len(x0))
 		combine(mixed, float32(1-share), x0, float32(share), x02)
-		if r.X, err = v.move(r.X, mixed, s, next, to); err != nil {
-			return err
-		}
-		return nil
+		r.X, err = v.move(r.X, mixed, s, next, to)
+		return err
 	})
 }
 

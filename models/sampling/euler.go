@@ -26,38 +26,42 @@ func (r *Run) churn(i int, always bool) (float32, error) {
 	return hat, nil
 }
 
-// sampleEuler is Euler's method on the probability-flow ODE (Karras et al. 2022, algorithm 2 without lines 7-9).
-func sampleEuler(r *Run) error {
+// eachChurned calls step for every interval, from the sigma that churn raised the state to, with the estimate there.
+func (r *Run) eachChurned(always bool, step func(i int, hat, next float32, x0 []float32) error) error {
 	for i := range r.steps() {
-		hat, err := r.churn(i, false)
+		hat, err := r.churn(i, always)
 		if err != nil {
 			return err
 		}
 		x0, _, err := r.evaluate(i, hat)
+		if err == nil {
+			err = step(i, hat, r.Sigmas[i+1], x0)
+		}
 		if err != nil {
 			return err
 		}
-		r.X = advance(r.X, derivative(r.X, x0, hat), r.Sigmas[i+1]-hat)
 	}
 	return nil
+}
+
+// sampleEuler is Euler's method on the probability-flow ODE (Karras et al. 2022, algorithm 2 without lines 7-9).
+func sampleEuler(r *Run) error {
+	return r.eachChurned(false, func(_ int, hat, next float32, x0 []float32) error {
+		r.X = advance(r.X, derivative(r.X, x0, hat), next-hat)
+		return nil
+	})
 }
 
 // sampleEulerPP is the alternative of the node SamplerEulerCFGpp: Euler's method from x shifted by the guidance
 // (Chung et al. 2024, "CFG++", in an earlier reading of ComfyUI).
 func sampleEulerPP(r *Run) error {
-	for i := range r.steps() {
-		s := r.Sigmas[i]
-		x0, uncond, err := r.evaluate(i, s)
-		if err != nil {
-			return err
-		}
-		dt := r.Sigmas[i+1] - s
+	return r.each(r.Sigmas, func(_ int, s, next float32, x0, uncond []float32) error {
 		out := make([]float32, len(r.X))
 		for k, x := range r.X {
 			shifted := x - x0[k] + uncond[k]
-			out[k] = x + mul((shifted-x0[k])/s, dt)
+			out[k] = x + mul((shifted-x0[k])/s, next-s)
 		}
 		r.X = out
-	}
-	return nil
+		return nil
+	})
 }

@@ -3,21 +3,12 @@ package sampling
 // sampleHeun is Heun's second-order method (Karras et al. 2022, algorithm 2): the slope is averaged over both ends
 // of a step; the step to 0 is Euler's.
 func sampleHeun(r *Run) error {
-	for i := range r.steps() {
-		hat, err := r.churn(i, false)
-		if err != nil {
-			return err
-		}
-		x0, _, err := r.evaluate(i, hat)
-		if err != nil {
-			return err
-		}
-		next := r.Sigmas[i+1]
+	return r.eachChurned(false, func(_ int, hat, next float32, x0 []float32) error {
 		d, dt := derivative(r.X, x0, hat), next-hat
 		guess := advance(r.X, d, dt)
 		if next == 0 {
 			r.X = guess
-			continue
+			return nil
 		}
 		x02, err := r.denoise(guess, next)
 		if err != nil {
@@ -27,24 +18,15 @@ func sampleHeun(r *Run) error {
 			d[k] = (d[k] + (guess[k]-x02[k])/next) / 2
 		}
 		r.X = advance(r.X, d, dt)
-	}
-	return nil
+		return nil
+	})
 }
 
 // sampleHeunPP2 is Heun++ (Carzit, sd-webui-samplers-scheduler): slopes at up to three sigmas, weighted by sigma
 // over the first sigma; fewer near the end of the list.
 func sampleHeunPP2(r *Run) error {
 	end := r.Sigmas[len(r.Sigmas)-1]
-	for i := range r.steps() {
-		hat, err := r.churn(i, true)
-		if err != nil {
-			return err
-		}
-		x0, _, err := r.evaluate(i, hat)
-		if err != nil {
-			return err
-		}
-		next := r.Sigmas[i+1]
+	return r.eachChurned(true, func(i int, hat, next float32, x0 []float32) (err error) {
 		d, dt := derivative(r.X, x0, hat), next-hat
 		if next != end {
 			if d, err = r.heunPPSlope(i, d, advance(r.X, d, dt), end); err != nil {
@@ -52,8 +34,8 @@ func sampleHeunPP2(r *Run) error {
 			}
 		}
 		r.X = advance(r.X, d, dt)
-	}
-	return nil
+		return nil
+	})
 }
 
 // heunPPSlope mixes d, the slope at the start of step i, with those at the next one or two sigmas; x2 is the Euler

@@ -15,6 +15,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 
 	"patchbay/models/family"
 	"patchbay/models/weights"
@@ -70,10 +71,5 @@ func Detect(set *weights.Set, meta map[string]string) (family.Config, error) {
 }
 
 func (c Config) dual(i int) bool {
-	for _, d := range c.Dual {
-		if d == i {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(c.Dual, i)
 }

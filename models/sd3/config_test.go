@@ -91,7 +91,7 @@ func TestWrongFilesAndSizes(t *testing.T) {
 		t.Fatal(err)
 	}
 	entry := dit.Entry{Context: dit.Array{Rows: 2, Cols: 40, Data: make([]float32, 80)}}
-	_, err = m.Prepare(env, []dit.Entry{entry}, m.Spec().Tokens(8, 50), dit.Range{})
+	_, err = m.Prepare(env, []dit.Entry{entry}, m.Spec().Tokens(8, 50))
 	if err == nil || !strings.Contains(err.Error(), "4 x 25 tokens, this model has positions for 24 x 24") {
 		t.Errorf("a latent wider than the position table: got error %v", err)
 	}

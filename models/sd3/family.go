@@ -97,12 +97,8 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 		s.Blocks = append(s.Blocks, b)
 	}
 	tags := family.Tags{Dims: map[string]int{"F": c.MLPHidden, "V": c.PooledDim, "G": c.PosSide}}
-	d, err := family.Describe("sd3", set, s, tags, func() *net { return newNet(c) },
-		func(l family.Loaded[net]) dit.Model { return newModel(l, c) })
-	if err != nil {
-		return nil, err
-	}
-	d.Latent, d.Sampling = format(), family.Sampling{Line: family.FlowLine, Shift: 3, Multiplier: 1000}
-	d.NoStepCache = true
-	return d, nil
+	return family.Describe(set, family.Diffusion{
+		Spec: s, Latent: format(), Sampling: family.Sampling{Line: family.FlowLine, Shift: 3, Multiplier: 1000},
+		Traits: family.Traits{NoStepCache: true},
+	}, tags, func() *net { return newNet(c) }, func(l family.Loaded[net]) dit.Model { return newModel(l, c) })
 }

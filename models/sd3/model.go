@@ -33,7 +33,7 @@ func newModel(l family.Loaded[net], c Config) *Model {
 
 // Prepare embeds the text and the pooled vectors and crops the middle of the position table. Grids larger than the
 // table are refused.
-func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.Range) (*dit.Prepared, error) {
+func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.Prepared, error) {
 	if err := layers.CheckEntries(m.Spec(), entries); err != nil {
 		return nil, err
 	}
@@ -63,34 +63,12 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.R
 	return p, nil
 }
 
-// PrepareBlock adds nothing: blocks of joint attention need nothing of the entries alone.
-func (m *Model) PrepareBlock(dit.Env, *dit.Prepared, int) {}
-
-// Modulate computes for every timestep and entry the vector (time + pooled) and from it the modulations of the held
-// blocks: Image [S, n, 6E], or [S, n, 9E] where the block attends twice, Text [S, n, 6E], of the last block [S, n, 2E],
-// Head [S, n, 2E]; parts in the order of the checkpoint.
-func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held dit.Range) *dit.Modulation {
-	n, blocks := p.N, len(m.Spec().Blocks)
-	s := len(timesteps) / n
-	out := &dit.Modulation{Image: make([]engine.Tensor, blocks), Text: make([]engine.Tensor, blocks)}
-	vec := env.Arena.Alloc(engine.F32, s, n, m.cfg.Hidden)
-	out.Vector = vec
-	if !m.Held.NoHead {
-		out.Head = env.Arena.Alloc(engine.F32, s, n, 2*m.cfg.Hidden)
-	}
-	mark := env.Arena.Mark()
-	f := layers.Upload(env, layers.TimestepFeatures(timesteps, features), s, n, features)
-	layers.MLP(env, vec, f, m.Net.Time.In, m.Net.Time.Out, engine.SiLU)
-	env.Arena.Release(mark)
-	env.Ops.Add(vec, vec, p.Vector.Unsqueeze(0))
-	env.Ops.Activate(vec, vec, engine.SiLU)
-	if !m.Held.NoHead {
-		env.Ops.Linear(out.Head, vec, m.Net.Final.Mod, engine.Epilogue{})
-	}
-	for i := held.Start; i < held.End; i++ {
-		m.ModulateBlock(env, out, i)
-	}
-	return out
+// Modulate computes for every timestep and entry the vector (time + pooled) and from it those of the blocks: Image [S,
+// n, 6E], or [S, n, 9E] where the block attends twice, Text [S, n, 6E], of the last block [S, n, 2E], Head [S, n, 2E];
+// parts in the order of the checkpoint.
+func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit.Modulation {
+	return m.Modulation(env, p.N, layers.TimestepFeatures(timesteps, features), m.Net.Time.In, m.Net.Time.Out, p.Vector,
+		m.Net.Final.Mod)
 }
 
 // ModulateBlock computes the modulations of block i.
@@ -104,12 +82,7 @@ func (m *Model) ModulateBlock(env dit.Env, out *dit.Modulation, i int) {
 
 // Embed projects the latent's tokens, adds their positions and copies the text rows.
 func (m *Model) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
-	layers.Entries(env, s.TextRows(), s.P.Text.Slice(1, s.Rows.Text.Start, s.Rows.Text.End))
-	if s.Rows.Image.Len() > 0 {
-		rows := s.ImageRows()
-		env.Ops.Linear(rows, x, m.Net.Patch, engine.Epilogue{})
-		env.Ops.Add(rows, rows, s.P.Pos.Slice(1, s.Rows.Image.Start, s.Rows.Image.End))
-	}
+	layers.EmbedJointRows(env, s, x, m.Net.Patch)
 }
 
 // Head normalises, modulates by (shift, scale) and projects the image rows.

@@ -116,13 +116,9 @@ func inferBERT(set *weights.Set, config []byte) (BERTConfig, error) {
 }
 
 // Adapt is Net.Adapt.
-func (b *BERT) Adapt(ops engine.Ops, additions []weights.LowRank) (Net, error) {
-	adapted := *b
-	var err error
-	if adapted.loaded, err = b.adapt(ops, additions); err != nil {
-		return nil, err
-	}
-	return &adapted, nil
+func (b BERT) Adapt(ops engine.Ops, additions []weights.LowRank) (_ Net, err error) {
+	b.loaded, err = b.adapt(ops, additions)
+	return &b, err
 }
 
 // Encode encodes chunks of at most Positions tokens; padding behind the end token is hidden from attention. Errors:

@@ -129,13 +129,9 @@ func inferCLIP(set *weights.Set, big bool, config []byte) (CLIPConfig, error) {
 }
 
 // Adapt is Net.Adapt.
-func (c *CLIP) Adapt(ops engine.Ops, additions []weights.LowRank) (Net, error) {
-	adapted := *c
-	var err error
-	if adapted.loaded, err = c.adapt(ops, additions); err != nil {
-		return nil, err
-	}
-	return &adapted, nil
+func (c CLIP) Adapt(ops engine.Ops, additions []weights.LowRank) (_ Net, err error) {
+	c.loaded, err = c.adapt(ops, additions)
+	return &c, err
 }
 
 // Encode encodes chunks of at most Positions tokens. Errors: token ids outside the vocabulary, Check's error, device

@@ -291,7 +291,7 @@ func compareMask(t *testing.T, key string, got text.Encoding, want []float32) {
 // entry is what a family makes of encodings.
 func entry(t *testing.T, f family.Family, done map[string]*text.Encoding) dit.Entry {
 	t.Helper()
-	e, err := f.Text.Join(done)
+	e, err := f.Text.Entry(done)
 	if err != nil {
 		t.Fatal(err)
 	}

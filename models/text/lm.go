@@ -211,13 +211,9 @@ func inferLM(kind string, set *weights.Set, config []byte) (LMConfig, error) {
 }
 
 // Adapt is Net.Adapt.
-func (m *LM) Adapt(ops engine.Ops, additions []weights.LowRank) (Net, error) {
-	adapted := *m
-	var err error
-	if adapted.loaded, err = m.adapt(ops, additions); err != nil {
-		return nil, err
-	}
-	return &adapted, nil
+func (m LM) Adapt(ops engine.Ops, additions []weights.LowRank) (_ Net, err error) {
+	m.loaded, err = m.adapt(ops, additions)
+	return &m, err
 }
 
 // Encode encodes chunks of any length. Tokens from the first pad on are computed but are no keys, as in ComfyUI. With

@@ -178,13 +178,9 @@ func inferT5(set *weights.Set, config []byte) (T5Config, error) {
 }
 
 // Adapt is Net.Adapt.
-func (t *T5) Adapt(ops engine.Ops, additions []weights.LowRank) (Net, error) {
-	adapted := *t
-	var err error
-	if adapted.loaded, err = t.adapt(ops, additions); err != nil {
-		return nil, err
-	}
-	return &adapted, nil
+func (t T5) Adapt(ops engine.Ops, additions []weights.LowRank) (_ Net, err error) {
+	t.loaded, err = t.adapt(ops, additions)
+	return &t, err
 }
 
 // Encode encodes chunks of any length. Errors: token ids outside the vocabulary, Check's error, device errors, not

@@ -82,17 +82,11 @@ func (s Special) valid(chunk []tokenizer.Token) int {
 
 // act translates the names that configs use for activations.
 func act(name string) (engine.Act, error) {
-	switch name {
-	case "quick_gelu":
-		return engine.QuickGELU, nil
-	case "gelu":
-		return engine.GELUErf, nil
-	case "gelu_pytorch_tanh", "gelu_new":
-		return engine.GELUTanh, nil
-	case "relu":
-		return engine.ReLU, nil
-	case "silu":
-		return engine.SiLU, nil
+	if a, ok := map[string]engine.Act{
+		"quick_gelu": engine.QuickGELU, "gelu": engine.GELUErf, "gelu_pytorch_tanh": engine.GELUTanh,
+		"gelu_new": engine.GELUTanh, "relu": engine.ReLU, "silu": engine.SiLU,
+	}[name]; ok {
+		return a, nil
 	}
 	return 0, fmt.Errorf("text encoder config: activation %q, allowed are quick_gelu, gelu, gelu_new, "+
 		"gelu_pytorch_tanh, relu, silu", name)

@@ -66,7 +66,7 @@ func TestWordsToStates(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				done, err := of.Text.Join(map[string]*text.Encoding{encoder.Kind: &e})
+				done, err := of.Text.Entry(map[string]*text.Encoding{encoder.Kind: &e})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -9,6 +9,7 @@ import (
 	"patchbay/engine"
 	"patchbay/engine/cpu"
 	"patchbay/models/dit"
+	"patchbay/models/goldenrun"
 )
 
 // blockAllocs is the most Go objects that one block of any family may allocate on the CPU: closures and tensor headers
@@ -57,7 +58,7 @@ func blockCounts(t *testing.T, ops engine.Ops, m dit.Model, side int) []float64 
 	defer ops.Free(buf)
 	spec := m.Spec()
 	env := dit.Env{Ops: ops, Arena: engine.NewArena("activations", buf, bytes), Attend: dit.Whole(ops)}
-	grid, all := spec.Tokens(side*spec.PatchSize, side*spec.PatchSize), dit.Range{End: len(spec.Blocks)}
+	grid := spec.Tokens(side*spec.PatchSize, side*spec.PatchSize)
 	entry := dit.Entry{
 		Context: dit.Array{Rows: 77, Cols: spec.ContextDim, Data: make([]float32, 77*spec.ContextDim)},
 		Pooled:  make([]float32, spec.PooledDim),
@@ -65,7 +66,7 @@ func blockCounts(t *testing.T, ops engine.Ops, m dit.Model, side int) []float64 
 	if spec.Context2Dim > 0 {
 		entry.Context2 = dit.Array{Rows: 256, Cols: spec.Context2Dim, Data: make([]float32, 256*spec.Context2Dim)}
 	}
-	p, err := m.Prepare(env, []dit.Entry{entry}, grid, all)
+	p, err := goldenrun.Prepare(env, m, []dit.Entry{entry}, grid)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +74,7 @@ func blockCounts(t *testing.T, ops engine.Ops, m dit.Model, side int) []float64 
 	if spec.JointText() {
 		rows.Text = dit.Range{End: p.Lt}
 	}
-	s := dit.NewState(env, spec, p, m.Modulate(env, p, []float32{0.5}, all), 0, 1, rows)
+	s := dit.NewState(env, spec, p, goldenrun.Modulate(env, m, p, []float32{0.5}), 0, 1, rows)
 	x := env.Arena.Alloc(engine.F32, 1, grid.Tokens(), spec.Channels*spec.PatchSize*spec.PatchSize)
 	ops.Upload(x, make([]float32, x.Len()))
 	m.Embed(env, s, x)

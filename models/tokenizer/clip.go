@@ -42,7 +42,7 @@ func newCLIP(vocab map[string]int32, pairs []mergePair, added []addedToken) (*To
 		return nil, fmt.Errorf("a CLIP vocabulary needs the pieces %s and %s", clipStart, clipEnd)
 	}
 	c.unknown = c.end
-	t.Start, t.End, t.Unknown = c.start, c.end, c.end
+	t.Start, t.End = c.start, c.end
 	// The slow tokenizer looks for its added tokens in the raw text, whatever the file says about normalising.
 	cut := []addedToken{{ID: c.start, Content: clipStart}, {ID: c.end, Content: clipEnd}}
 	for _, a := range added {

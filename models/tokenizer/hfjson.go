@@ -168,7 +168,7 @@ func unigramFromJSON(data, normal, pre json.RawMessage, added []addedToken) (*To
 	if err != nil {
 		return nil, err
 	}
-	t.added, t.Unknown = cutter, *m.Unknown
+	t.added = cutter
 	t.Size = max(t.Size, len(names))
 	return t, nil
 }

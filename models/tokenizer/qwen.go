@@ -54,7 +54,6 @@ func newQwen(vocab map[string]int32, pairs []mergePair, added []addedToken) (*To
 		return nil, err
 	}
 	q.unknown = t.idOr(clipEnd)
-	t.Unknown = q.unknown
 	if q.unknown == None && slices.Contains(q.bytes[:], None) {
 		return nil, fmt.Errorf("the vocabulary lacks pieces for single bytes and has no %s to use instead", clipEnd)
 	}

@@ -220,7 +220,7 @@ func (m *spModel) tokenizer() (*Tokenizer, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.Unknown, t.End, t.Size = unknown, end, len(m.pieces)
+	t.End, t.Size = end, len(m.pieces)
 	return t, nil
 }
 

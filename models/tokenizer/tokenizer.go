@@ -29,9 +29,8 @@ type Tokenizer struct {
 	Kind string
 	// Size is one more than the largest id, so an embedding table needs at least Size rows.
 	Size int
-	// Start, End and Unknown are the ids written before a text, after it, and for text outside the vocabulary; None if
-	// absent.
-	Start, End, Unknown int
+	// Start and End are the ids written before a text and after it; None if absent.
+	Start, End int
 
 	pieces map[string]int32
 	added  *addedTokens
@@ -80,7 +79,7 @@ func newTokenizer(kind string, pieces map[string]int32, m model) (*Tokenizer, er
 		}
 		size = max(size, int(id)+1)
 	}
-	return &Tokenizer{Kind: kind, Size: size, Start: None, End: None, Unknown: None, pieces: pieces, model: m}, nil
+	return &Tokenizer{Kind: kind, Size: size, Start: None, End: None, pieces: pieces, model: m}, nil
 }
 
 // idOr returns the id of piece, or None.

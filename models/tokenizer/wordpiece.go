@@ -55,7 +55,7 @@ func FromBERTVocab(data []byte) (*Tokenizer, error) {
 		first = append(first, entry{piece, id})
 	}
 	w.first, w.inner, w.unknown = buildTrie(first), buildTrie(inner), t.idOr("[UNK]")
-	t.Start, t.End, t.Unknown = t.idOr("[CLS]"), t.idOr("[SEP]"), w.unknown
+	t.Start, t.End = t.idOr("[CLS]"), t.idOr("[SEP]")
 	t.added, err = newAddedTokens(special, nil)
 	return t, err
 }

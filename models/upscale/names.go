@@ -30,14 +30,6 @@ type Config struct {
 // up is how much larger the network's last layer is than its first.
 func (c Config) up() int { return 1 << c.Ups }
 
-// Architecture names the network in words.
-func (c Config) Architecture() string {
-	if c.Compact {
-		return "SRVGGNetCompact"
-	}
-	return "RRDBNet"
-}
-
 // Names of the first convolution.
 const (
 	rrdbFirst    = "conv_first.weight"

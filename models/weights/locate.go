@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -139,9 +140,7 @@ func (f *File) openShards(p location) error {
 		f.close = append(f.close, file.Close)
 		f.size += file.Size()
 		hash = hashOf(hash, filepath.Base(path), file.HeaderHash())
-		for key, v := range file.Metadata() {
-			f.metadata[key] = v
-		}
+		maps.Copy(f.metadata, file.Metadata())
 		if err := f.addShard(p, filepath.Base(path), file); err != nil {
 			return fmt.Errorf("read checkpoint %s: %w", p.index, err)
 		}

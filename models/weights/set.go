@@ -14,6 +14,7 @@ package weights
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -32,9 +33,7 @@ type Set struct {
 // FromMap makes a Set of m (tests). Factors of quantised weights are joined to their weights (quantised.go).
 func FromMap(m map[string]Stored) *Set {
 	s := &Set{tensors: make(map[string]Stored, len(m))}
-	for name, t := range m {
-		s.tensors[name] = t
-	}
+	maps.Copy(s.tensors, m)
 	s.join("")
 	s.index()
 	return s

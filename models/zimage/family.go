@@ -1,8 +1,6 @@
 package zimage
 
 import (
-	"errors"
-
 	"patchbay/models/dit"
 	"patchbay/models/family"
 	"patchbay/models/latent"
@@ -53,12 +51,6 @@ func prompts() family.Text {
 				Under: func(string) bool { return true },
 			},
 		},
-		Join: func(done map[string]*text.Encoding) (dit.Entry, error) {
-			for _, e := range done {
-				return dit.Entry{Context: e.Context}, nil
-			}
-			return dit.Entry{}, errors.New("zimage: no encoder was run")
-		},
 	}
 }
 
@@ -97,27 +89,14 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Single, Skip: -1, Attends: 1, Sandwich: true, Gated: true})
 	}
 	tags := family.Tags{
-		Dims:  map[string]int{"F": c.MLPHidden, "W": c.TimeHidden, "M": c.vector()},
-		Block: c.block, Ignore: []string{"norm_final."}, // of Lumina 2, read by nobody
+		Dims:   map[string]int{"F": c.MLPHidden, "W": c.TimeHidden, "M": c.vector()},
+		Blocks: map[string]int{"noise_refiner": 0, "layers": c.Refiners}, // the text's are none
+		Ignore: []string{"norm_final."},                                  // of Lumina 2, read by nobody
 	}
-	d, err := family.Describe(c.name(), set, s, tags, func() *net { return newNet(c) },
-		func(l family.Loaded[net]) dit.Model { return &Model{l, c} })
-	if err != nil {
-		return nil, err
-	}
-	d.Latent, d.Sampling = latent.FLUX(), family.Sampling{Line: family.FlowLine, Shift: c.shift(), Multiplier: 1}
-	return d, nil
-}
-
-// block numbers the blocks of the picture, then those of both; the text's are none.
-func (c Config) block(list string, i int) int {
-	switch list {
-	case "noise_refiner":
-		return i
-	case "layers":
-		return c.Refiners + i
-	}
-	return -1
+	return family.Describe(set, family.Diffusion{
+		Spec: s, Latent: latent.FLUX(),
+		Sampling: family.Sampling{Line: family.FlowLine, Shift: c.shift(), Multiplier: 1},
+	}, tags, func() *net { return newNet(c) }, func(l family.Loaded[net]) dit.Model { return &Model{l, c} })
 }
 
 func newNet(c Config) *net {

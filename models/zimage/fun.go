@@ -155,21 +155,13 @@ func describeFun(set *weights.Set) (*family.Diffusion, int, error) {
 		Channels: latent.FLUX().Channels, VectorDim: features, Rotates: true, Follows: true,
 		MLPRatio: 1.5 * float64(c.mlpHidden) / float64(c.hidden), // three products
 	}
-	numbers := map[string]int{}
+	first := map[string]int{} // without the refiners of a broken net, whose layers run twice
 	for k, step := range c.steps() {
 		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Cross, Skip: -1, Attends: 1, Sandwich: true, Gated: true})
-		numbers[fmt.Sprint(step.list, step.i)] = k
+		first[step.list] = k - step.i
 	}
-	tags := family.Tags{
-		Dims: map[string]int{"F": c.mlpHidden, "M": features, "H": c.hint},
-		Block: func(list string, i int) int {
-			if k, ok := numbers[fmt.Sprint(list, i)]; ok {
-				return k
-			}
-			return -1 // of a broken net
-		},
-	}
-	d, err := family.Describe("zimage", set, s, tags, c.net, func(l family.Loaded[funNet]) dit.Model {
+	tags := family.Tags{Dims: map[string]int{"F": c.mlpHidden, "M": features, "H": c.hint}, Blocks: first}
+	d, err := family.Describe(set, family.Diffusion{Spec: s}, tags, c.net, func(l family.Loaded[funNet]) dit.Model {
 		return &Fun{l, c.hint, c.steps()}
 	})
 	return d, c.hint, err
@@ -192,7 +184,7 @@ type Fun struct {
 }
 
 // Prepare embeds the hints of all entries, [n, Li, E]. It refuses hints of another size than the grid's.
-func (m *Fun) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.Range) (*dit.Prepared, error) {
+func (m *Fun) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.Prepared, error) {
 	n, li, cols := len(entries), grid.Tokens(), m.Net.Hint.K()
 	p := &dit.Prepared{N: n, Grid: grid, Hint: env.Arena.Alloc(env.DType, n, li, m.Spec().Width)}
 	mark := env.Arena.Mark()
@@ -212,9 +204,8 @@ func (m *Fun) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.Ran
 }
 
 // Modulate makes room: Follow brings the embedded timestep.
-func (m *Fun) Modulate(dit.Env, *dit.Prepared, []float32, dit.Range) *dit.Modulation {
-	blocks := len(m.Spec().Blocks)
-	return &dit.Modulation{Image: make([]engine.Tensor, blocks), Text: make([]engine.Tensor, blocks)}
+func (m *Fun) Modulate(dit.Env, *dit.Prepared, []float32) *dit.Modulation {
+	return dit.NewModulation(m.Spec())
 }
 
 // ModulateBlock computes the modulation of block i.

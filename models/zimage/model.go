@@ -21,7 +21,7 @@ type Model struct {
 }
 
 // Prepare embeds the text and runs it, with its pads, through its own blocks.
-func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.Range) (*dit.Prepared, error) {
+func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.Prepared, error) {
 	spec := m.Spec()
 	if err := layers.CheckEntries(spec, entries); err != nil {
 		return nil, err
@@ -72,17 +72,17 @@ func position(row, lt int, g dit.Grid) [3]int {
 	return [3]int{}
 }
 
-// Modulate embeds every timestep, [S, n, M], and computes of it Image [S, n, 4E] of the held blocks (scale and gate
+// Modulate embeds every timestep, [S, n, M], and computes of it Image [S, n, 4E] of the blocks (scale and gate
 // of attention, then of the MLP, gates through tanh) and Head [S, n, E+N]: the last layer's scale, then -1 for each of
 // the N numbers that it writes.
-func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held dit.Range) *dit.Modulation {
-	n, blocks := p.N, len(m.Spec().Blocks)
+func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit.Modulation {
+	n := p.N
 	s := len(timesteps) / n
 	t := make([]float32, len(timesteps))
 	for i, v := range timesteps {
 		t[i] = (1 - v) * float32(m.cfg.TimeFactor)
 	}
-	out := &dit.Modulation{Image: make([]engine.Tensor, blocks), Text: make([]engine.Tensor, blocks)}
+	out := dit.NewModulation(m.Spec())
 	out.Vector = env.Arena.Alloc(engine.F32, s, n, m.cfg.vector())
 	if !m.Held.NoHead {
 		out.Head = env.Arena.Alloc(engine.F32, s, n, m.cfg.Hidden+m.Net.Final.Linear.N())
@@ -103,9 +103,6 @@ func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, held
 		env.Ops.Copy(out.Head.Slice(2, m.cfg.Hidden, out.Head.Dim(2)), minus)
 	}
 	env.Arena.Release(mark)
-	for i := held.Start; i < held.End; i++ {
-		m.ModulateBlock(env, out, i)
-	}
 	return out
 }
 

@@ -26,12 +26,12 @@ type analytic struct{ spec *dit.Spec }
 
 func (m analytic) Spec() *dit.Spec { return m.spec }
 
-func (m analytic) Prepare(_ dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.Range) (*dit.Prepared, error) {
+func (m analytic) Prepare(_ dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.Prepared, error) {
 	return &dit.Prepared{N: len(entries), Lt: 1, Grid: grid, Entries: entries, CrossKV: make([]engine.Tensor, 1)}, nil
 }
 
 // Modulate keeps the sigmas: timestep = 1000*sigma.
-func (m analytic) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, _ dit.Range) *dit.Modulation {
+func (m analytic) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit.Modulation {
 	head := env.Arena.Alloc(engine.F32, len(timesteps)/p.N, p.N, 1)
 	if head.Buf.Host == nil { // the pass that only measures memory
 		return &dit.Modulation{Image: make([]engine.Tensor, 1), Text: make([]engine.Tensor, 1), Head: head}
@@ -81,7 +81,7 @@ func analyticModel(t *testing.T) *value.Model {
 		Blocks: []dit.BlockSpec{{Kind: dit.Cross, Skip: -1, Attends: 1}},
 	}}
 	return &value.Model{
-		Name: "analytic", Key: "analytic", Variant: "analytic", Spec: m.spec,
+		Name: "analytic", Key: "analytic", Spec: m.spec,
 		Format: latent.Format{Name: "plain", Channels: 4, Scale: 1}, Sampling: s,
 		Weights: parallel.LoadFunc(func(engine.Ops, dit.Held) (dit.Model, error) { return m, nil }),
 	}

@@ -4,7 +4,6 @@ import (
 	"math"
 	"slices"
 
-	"patchbay/models/weights"
 	"patchbay/node/fault"
 	"patchbay/node/files"
 	"patchbay/node/graph"
@@ -38,8 +37,8 @@ func controlNetClasses() []graph.Class {
 			Name: "ControlNetLoader", Display: "Load ControlNet Model", Module: "nodes", Category: "model/loaders",
 			Aliases: "controlnet, control net, cn, load controlnet, controlnet loader", Heavy: graph.StageLoad,
 			Inputs:  []graph.Input{graph.File("control_net_name", files.KindControl)},
-			Outputs: graph.Slots("CONTROL_NET"), Run: loadControlNet,
-			Change: modelChange(files.KindControl, "control_net_name"),
+			Outputs: graph.Slots("CONTROL_NET"), Change: modelChange(files.KindControl, "control_net_name"),
+			Run: opened(files.KindControl, "control_net_name", value.OpenControlNet),
 		},
 		{
 			Name: "ControlNetApplyAdvanced", Display: "Apply ControlNet", Module: "nodes", Category: category,
@@ -77,16 +76,6 @@ func controlNetClasses() []graph.Class {
 			Outputs: graph.Slots("CONTROL_NET"), Run: setUnionType,
 		},
 	}
-}
-
-func loadControlNet(c *graph.Call) ([]any, error) {
-	var n *value.ControlNet
-	err := fromFile(c, files.KindControl, "control_net_name",
-		func(f files.Checkpoint, open *weights.File, set *weights.Set) (err error) {
-			n, err = value.OpenControlNet(c.Str("control_net_name"), f, open, set)
-			return err
-		})
-	return []any{n}, err
 }
 
 // setUnionType: nets that are no union ignore the type, as in ComfyUI.

@@ -79,7 +79,7 @@ func basicGuider(c *graph.Call) ([]any, error) {
 func cfgGuider(c *graph.Call) ([]any, error) {
 	cfg := c.Decimal("cfg")
 	if math.IsNaN(cfg) || math.IsInf(cfg, 0) {
-		return nil, fault.At(fault.CodeBadInput, "cfg", "cfg: %v is not a finite number", cfg)
+		return nil, fault.Bad("cfg", "%v is not a finite number", cfg)
 	}
 	return []any{&value.Guider{
 		Model: graph.Arg[*value.Model](c, "model"), Rule: parallel.Guider{Kind: parallel.GuideCFG, CFG: float32(cfg)},

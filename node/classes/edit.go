@@ -60,7 +60,7 @@ func referenceLatent(c *graph.Call) ([]any, error) {
 
 func cfgNorm(c *graph.Call) ([]any, error) {
 	if before, _ := c.Raw("pre_cfg").(bool); before {
-		return nil, fault.At(fault.CodeBadInput, "pre_cfg", "pre_cfg: true is not supported, only false")
+		return nil, fault.Bad("pre_cfg", "true is not supported, only false")
 	}
 	m, strength := *graph.Arg[*value.Model](c, "model"), float32(c.Decimal("strength"))
 	m.Norm = &strength

@@ -40,7 +40,7 @@ func mathExpression(c *graph.Call) (out []any, err error) {
 			if !ok {
 				panic(p)
 			}
-			err = fault.At(fault.CodeBadInput, "expression", "expression: %s: %s", pyjson.Excerpt(text), string(why))
+			err = fault.Bad("expression", "%s: %s", pyjson.Excerpt(text), string(why))
 		}
 	}()
 	names, values := c.Grown("values")

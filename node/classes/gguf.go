@@ -1,7 +1,6 @@
 package classes
 
 import (
-	"patchbay/models/weights"
 	"patchbay/node/files"
 	"patchbay/node/graph"
 	"patchbay/node/pyjson"
@@ -12,7 +11,7 @@ import (
 // stock loaders open the same files; these names let workflows that people have run unchanged.
 func ggufClasses() []graph.Class {
 	const module, category = "custom_nodes.ComfyUI-GGUF", "bootleg"
-	unet := graph.File("unet_name", files.KindGGUF)
+	unet, load := graph.File("unet_name", files.KindGGUF), opened(files.KindGGUF, "unet_name", value.OpenModel)
 	text := func(fields ...string) func(*graph.Call) ([]any, error) {
 		return func(c *graph.Call) ([]any, error) { return loadCLIP(c, c.Str("type"), fields...) }
 	}
@@ -20,7 +19,7 @@ func ggufClasses() []graph.Class {
 	return []graph.Class{
 		{
 			Name: "UnetLoaderGGUF", Display: "Unet Loader (GGUF)", Module: module, Category: category, Heavy: graph.StageLoad,
-			Inputs: []graph.Input{unet}, Outputs: graph.Slots("MODEL"), Run: loadQuantised,
+			Inputs: []graph.Input{unet}, Outputs: graph.Slots("MODEL"), Run: load,
 			Change: modelChange(files.KindGGUF, "unet_name"),
 		},
 		{
@@ -32,7 +31,7 @@ func ggufClasses() []graph.Class {
 				graph.Combo("patch_dtype", "adapters keep the type of their file", precision...).With("default", "default"),
 				graph.Bool("patch_on_device", "adapters are always on the device", false),
 			},
-			Outputs: graph.Slots("MODEL"), Check: checkWidened, Run: loadQuantised,
+			Outputs: graph.Slots("MODEL"), Check: checkWidened, Run: load,
 			Change: modelChange(files.KindGGUF, "unet_name"),
 		},
 		{
@@ -51,17 +50,6 @@ func ggufClasses() []graph.Class {
 			Run: text("clip_name1", "clip_name2"), Change: modelChange(files.KindText, "clip_name1", "clip_name2"),
 		},
 	}
-}
-
-// loadQuantised is loadUNET for the list of GGUF files.
-func loadQuantised(c *graph.Call) ([]any, error) {
-	var m *value.Model
-	err := fromFile(c, files.KindGGUF, "unet_name",
-		func(f files.Checkpoint, open *weights.File, set *weights.Set) (err error) {
-			m, err = value.OpenModel(c.Str("unet_name"), f, open, set)
-			return err
-		})
-	return []any{m}, err
 }
 
 // wantsWide reports whether the node asks for quantised weights in f32 instead of bf16.

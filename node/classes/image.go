@@ -99,7 +99,7 @@ func loadImage(c *graph.Call) ([]any, error) {
 	}
 	im, mask, err := picture.Decode(data)
 	if err != nil {
-		return nil, fault.At(fault.CodeBadImage, "image", "image: %s: %v", name, err)
+		return nil, fault.Named(fault.CodeBadImage, "image", "%s: %v", name, err)
 	}
 	return []any{im, mask}, nil
 }
@@ -115,12 +115,11 @@ func inputFile(c *graph.Call, field, name string) ([]byte, error) {
 	}
 	info, err := os.Stat(path)
 	if err == nil && info.Size() > maxInputFile {
-		return nil, fault.At(fault.CodeBadInput, field, "%s: %s has %d MiB, the limit is %d", field, name,
-			info.Size()>>20, maxInputFile>>20)
+		return nil, fault.Bad(field, "%s has %d MiB, the limit is %d", name, info.Size()>>20, maxInputFile>>20)
 	}
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fault.At(fault.CodeFileMissing, field, "%s: %s is gone", field, name)
+		return nil, fault.Named(fault.CodeFileMissing, field, "%s is gone", name)
 	}
 	return data, err
 }

@@ -2,6 +2,7 @@ package classes
 
 import (
 	"math"
+	"slices"
 
 	"patchbay/node/graph"
 	"patchbay/node/picture"
@@ -18,9 +19,7 @@ func imageBatchClasses() []graph.Class {
 			Name: "ImageFromBatch", Display: "Get Image from Batch", Module: module, Category: "image/batch",
 			Aliases: "select image, pick from batch, extract image", NewStyle: true,
 			Inputs: []graph.Input{
-				image,
-				graph.Int("batch_index", "", 0, -16384, 16384, 0),
-				graph.Int("length", "", 1, 1, 4096, 0),
+				image, graph.Int("batch_index", "", 0, -16384, 16384, 0), graph.Int("length", "", 1, 1, 4096, 0),
 			},
 			Outputs: graph.Slots("IMAGE"), Run: imageFromBatch,
 		},
@@ -36,9 +35,7 @@ func imageBatchClasses() []graph.Class {
 			Description: "Gives width, height and number of the pictures.",
 			Inputs:      []graph.Input{image}, Hidden: []graph.Hidden{{Name: "unique_id", Kind: "UNIQUE_ID"}},
 			Outputs: []graph.Slot{
-				{Name: "width", Type: "INT"},
-				{Name: "height", Type: "INT"},
-				{Name: "batch_size", Type: "INT"},
+				{Name: "width", Type: "INT"}, {Name: "height", Type: "INT"}, {Name: "batch_size", Type: "INT"},
 			}, Run: imageSize,
 		},
 		{
@@ -80,7 +77,7 @@ func repeatImage(c *graph.Call) ([]any, error) {
 	if err := checkSize("amount", amount, im.B, im.Y, im.X, im.C); err != nil {
 		return nil, err
 	}
-	im.B, im.Data = amount*im.B, repeated(im.Data, amount)
+	im.B, im.Data = amount*im.B, slices.Repeat(im.Data, amount)
 	return []any{&im}, nil
 }
 
@@ -117,20 +114,11 @@ func kontextScale(c *graph.Call) ([]any, error) {
 // kontextSizes are widths and heights of about 1024 x 1024 pixels, narrow ones first (the list in the inference code of
 // Black Forest Labs).
 func kontextSizes() [][2]int {
-	half := [][2]int{
-		{672, 1568},
-		{688, 1504},
-		{720, 1456},
-		{752, 1392},
-		{800, 1328},
-		{832, 1248},
-		{880, 1184},
-		{944, 1104},
-		{1024, 1024},
+	out := [][2]int{
+		{672, 1568}, {688, 1504}, {720, 1456}, {752, 1392}, {800, 1328}, {832, 1248}, {880, 1184}, {944, 1104}, {1024, 1024},
 	}
-	out := append([][2]int(nil), half...)
-	for i := len(half) - 2; i >= 0; i-- {
-		out = append(out, [2]int{half[i][1], half[i][0]})
+	for _, s := range slices.Backward(slices.Clone(out[:8])) {
+		out = append(out, [2]int{s[1], s[0]})
 	}
 	return out
 }

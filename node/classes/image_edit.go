@@ -2,6 +2,7 @@ package classes
 
 import (
 	"math"
+	"slices"
 
 	"patchbay/node/fault"
 	"patchbay/node/graph"
@@ -94,7 +95,7 @@ func asImage(c *graph.Call, name string) *picture.Image {
 	case *picture.Mask:
 		return &picture.Image{B: v.B, Y: v.Y, X: v.X, C: 1, Data: v.Data}
 	}
-	panic(fault.At(fault.CodeBadInput, name, "%s: takes IMAGE or MASK, got %s", name, graph.Describe(c.Raw(name))))
+	panic(fault.Bad(name, "takes IMAGE or MASK, got %s", graph.Describe(c.Raw(name))))
 }
 
 // resizeImageMask resizes to the sides that the choice gives; "scale to multiple" cuts what is left over, so that the
@@ -181,15 +182,13 @@ func batchImages(c *graph.Call) ([]any, error) {
 	out := &picture.Image{Y: first.Y, X: first.X, C: channels}
 	for _, v := range values {
 		im := v.(*picture.Image).Widened(channels)
-		if im.Y != out.Y || im.X != out.X {
-			var err error
-			im, err = resizedImage(im, out.X, out.Y, string(resample.Bilinear), string(resample.CropCenter), "images")
-			if err != nil {
-				return nil, err
-			}
+		im, err := fitted(im, out.X, out.Y, resample.Bilinear, resample.CropCenter, "images")
+		if err != nil {
+			return nil, err
 		}
-		if out.B += im.B; checkSize("images", out.B, out.Y, out.X, out.C) != nil {
-			return nil, checkSize("images", out.B, out.Y, out.X, out.C)
+		out.B += im.B
+		if err := checkSize("images", out.B, out.Y, out.X, out.C); err != nil {
+			return nil, err
 		}
 		out.Data = append(out.Data, im.Data...)
 	}
@@ -219,23 +218,21 @@ func compositeMasked(c *graph.Call) ([]any, error) {
 		from = from.First(to.C)
 	}
 	from = from.Widened(to.C)
-	if c.Flag("resize_source") && (from.Y != to.Y || from.X != to.X) {
-		var err error
-		from, err = resizedImage(from, to.X, to.Y, string(resample.Bilinear), string(resample.CropDisabled), "source")
-		if err != nil {
+	var err error
+	if c.Flag("resize_source") {
+		if from, err = fitted(from, to.X, to.Y, resample.Bilinear, resample.CropDisabled, "source"); err != nil {
 			return nil, err
 		}
 	}
 	mask := &picture.Mask{B: 1, Y: from.Y, X: from.X, Data: filled(from.Y*from.X, 1)}
 	if c.Given("mask") {
-		var err error
 		if mask, err = sizedMask(c.Mask("mask"), from.Y, from.X); err != nil {
 			return nil, err
 		}
 	}
 	left, top := min(c.Whole("x"), to.X), min(c.Whole("y"), to.Y)
 	out := *to
-	out.Data = append([]float32(nil), to.Data...)
+	out.Data = slices.Clone(to.Data)
 	for b := range to.B {
 		for y := range min(from.Y, to.Y-top) {
 			for x := range min(from.X, to.X-left) {

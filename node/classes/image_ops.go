@@ -2,6 +2,7 @@ package classes
 
 import (
 	"math"
+	"slices"
 
 	"patchbay/node/fault"
 	"patchbay/node/graph"
@@ -110,13 +111,7 @@ func imagePad(c *graph.Call) ([]any, error) {
 }
 
 // filled returns n times v.
-func filled(n int, v float32) []float32 {
-	out := make([]float32, n)
-	for i := range out {
-		out[i] = v
-	}
-	return out
-}
+func filled(n int, v float32) []float32 { return slices.Repeat([]float32{v}, n) }
 
 // inverted returns 1 - v.
 func inverted(v []float32) []float32 {
@@ -138,20 +133,14 @@ func imageInvert(c *graph.Call) ([]any, error) {
 func imageBatch(c *graph.Call) ([]any, error) {
 	a, b := graph.Arg[*picture.Image](c, "image1"), graph.Arg[*picture.Image](c, "image2")
 	a, b = a.Widened(b.C), b.Widened(a.C)
-	if a.Y != b.Y || a.X != b.X {
-		var err error
-		if b, err = resizedImage(b, a.X, a.Y, string(resample.Bilinear), string(resample.CropCenter), "image2"); err != nil {
-			return nil, err
-		}
+	b, err := fitted(b, a.X, a.Y, resample.Bilinear, resample.CropCenter, "image2")
+	if err != nil {
+		return nil, err
 	}
 	if err := checkSize("image2", a.B+b.B, a.Y, a.X, a.C); err != nil {
 		return nil, err
 	}
-	out := &picture.Image{
-		B: a.B + b.B, Y: a.Y, X: a.X, C: a.C,
-		Data: append(append(make([]float32, 0, len(a.Data)+len(b.Data)), a.Data...), b.Data...),
-	}
-	return []any{out}, nil
+	return []any{&picture.Image{B: a.B + b.B, Y: a.Y, X: a.X, C: a.C, Data: slices.Concat(a.Data, b.Data)}}, nil
 }
 
 func emptyImage(c *graph.Call) ([]any, error) {
@@ -172,8 +161,8 @@ func imageBlend(c *graph.Call) ([]any, error) {
 	a, b, f := graph.Arg[*picture.Image](c, "image1"), graph.Arg[*picture.Image](c, "image2"), c.Decimal("blend_factor")
 	blend := blendModes()[c.Str("blend_mode")]
 	if blend == nil {
-		return nil, fault.At(fault.CodeBadInput, "blend_mode",
-			"blend_mode: %q is not one of normal, multiply, screen, overlay, soft_light, difference", c.Str("blend_mode"))
+		return nil, fault.Bad("blend_mode", "%q is not one of normal, multiply, screen, overlay, soft_light, difference",
+			c.Str("blend_mode"))
 	}
 	if b.C > a.C {
 		b = b.First(a.C)
@@ -181,11 +170,9 @@ func imageBlend(c *graph.Call) ([]any, error) {
 	if err := sameBatch("image2", a.C, b.C, a.B, b.B); err != nil {
 		return nil, err
 	}
-	if a.Y != b.Y || a.X != b.X {
-		var err error
-		if b, err = resizedImage(b, a.X, a.Y, string(resample.Bicubic), string(resample.CropCenter), "image2"); err != nil {
-			return nil, err
-		}
+	b, err := fitted(b, a.X, a.Y, resample.Bicubic, resample.CropCenter, "image2")
+	if err != nil {
+		return nil, err
 	}
 	out := &picture.Image{B: max(a.B, b.B), Y: a.Y, X: a.X, C: a.C}
 	if err := checkSize("image1", out.B, out.Y, out.X, out.C); err != nil {
@@ -234,10 +221,9 @@ func canny(c *graph.Call) ([]any, error) {
 	im, low, high := graph.Arg[*picture.Image](c, "image"), c.Decimal("low_threshold"), c.Decimal("high_threshold")
 	switch {
 	case low > high:
-		return nil, fault.At(fault.CodeBadInput, "low_threshold", "low_threshold: %v is above high_threshold %v", low, high)
+		return nil, fault.Bad("low_threshold", "%v is above high_threshold %v", low, high)
 	case im.C != 3:
-		return nil, fault.At(fault.CodeBadInput, "image", "image: %d channels, want 3: SplitImageWithAlpha takes alpha off",
-			im.C)
+		return nil, fault.Bad("image", "%d channels, want 3: SplitImageWithAlpha takes alpha off", im.C)
 	case im.Y < picture.CannySide || im.X < picture.CannySide:
 		return nil, fault.At(fault.CodeBadInput, "image", "image: a picture of %d x %d, want at least %d x %[3]d", im.X, im.Y,
 			picture.CannySide)

@@ -88,10 +88,16 @@ func imageScaleToTotal(c *graph.Call) ([]any, error) {
 // resized gives the outputs of a node that resizes to x by y pixels; field is the input to blame for the size.
 func resized(im *picture.Image, x, y int, method, crop, field string) ([]any, error) {
 	out, err := resizedImage(im, x, y, method, crop, field)
-	if err != nil {
-		return nil, err
+	return []any{out}, err
+}
+
+// fitted is a picture of x by y pixels, im itself where it is of that size; field is the input to blame for the size.
+func fitted(im *picture.Image, x, y int, method resample.Method, crop resample.Crop, field string,
+) (*picture.Image, error) {
+	if im.X == x && im.Y == y {
+		return im, nil
 	}
-	return []any{out}, nil
+	return resizedImage(im, x, y, string(method), string(crop), field)
 }
 
 func resizedImage(im *picture.Image, x, y int, method, crop, field string) (*picture.Image, error) {
@@ -101,7 +107,7 @@ func resizedImage(im *picture.Image, x, y int, method, crop, field string) (*pic
 	source := resample.Image{Data: im.Data, B: im.B, C: im.C, Y: im.Y, X: im.X, Layout: resample.ChannelsLast}
 	m, err := resample.Upscale(source, x, y, resample.Method(method), resample.Crop(crop))
 	if err != nil {
-		return nil, fault.At(fault.CodeBadInput, field, "%s: %v", field, err)
+		return nil, fault.Bad(field, "%v", err)
 	}
 	return &picture.Image{B: m.B, Y: m.Y, X: m.X, C: m.C, Data: m.Data}, nil
 }

@@ -2,6 +2,7 @@ package classes
 
 import (
 	"math"
+	"slices"
 
 	"patchbay/engine"
 	"patchbay/models/vae"
@@ -15,6 +16,9 @@ import (
 
 // inpaintClasses are the rows that give a latent the mask of what may change.
 func inpaintClasses() []graph.Class {
+	outputs := []graph.Slot{
+		{Name: "positive", Type: "CONDITIONING"}, {Name: "negative", Type: "CONDITIONING"}, {Name: "latent", Type: "LATENT"},
+	}
 	return []graph.Class{
 		{
 			Name: "SetLatentNoiseMask", Display: "Set Latent Noise Mask", Module: "nodes", Category: "model/latent",
@@ -44,11 +48,7 @@ func inpaintClasses() []graph.Class {
 				graph.Bare("pixels", "IMAGE"), graph.Bare("mask", "MASK"),
 				graph.Bool("noise_mask", "only what is inside the mask changes", true).AsLater(),
 			},
-			Outputs: []graph.Slot{
-				{Name: "positive", Type: "CONDITIONING"},
-				{Name: "negative", Type: "CONDITIONING"},
-				{Name: "latent", Type: "LATENT"},
-			}, Run: inpaintConditioning,
+			Outputs: outputs, Run: inpaintConditioning,
 		},
 		{
 			Name: "InstructPixToPixConditioning", Module: "comfy_extras.nodes_ip2p", NewStyle: true,
@@ -57,11 +57,7 @@ func inpaintClasses() []graph.Class {
 				graph.Link("positive", "CONDITIONING", ""), graph.Link("negative", "CONDITIONING", ""),
 				graph.Link("vae", "VAE", ""), graph.Link("pixels", "IMAGE", ""),
 			},
-			Outputs: []graph.Slot{
-				{Name: "positive", Type: "CONDITIONING"},
-				{Name: "negative", Type: "CONDITIONING"},
-				{Name: "latent", Type: "LATENT"},
-			}, Run: pixToPix,
+			Outputs: outputs, Run: pixToPix,
 		},
 	}
 }
@@ -152,7 +148,7 @@ func sizedMask(m *picture.Mask, y, x int) (*picture.Mask, error) {
 	out, err := resample.Upscale(resample.Image{Data: m.Data, B: m.B, C: 1, Y: m.Y, X: m.X}, x, y, resample.Bilinear,
 		resample.CropDisabled)
 	if err != nil {
-		return nil, fault.At(fault.CodeBadInput, "mask", "mask: %v", err)
+		return nil, fault.Bad("mask", "%v", err)
 	}
 	return &picture.Mask{B: m.B, Y: y, X: x, Data: out.Data}, nil
 }
@@ -160,11 +156,10 @@ func sizedMask(m *picture.Mask, y, x int) (*picture.Mask, error) {
 // greyed returns a copy whose colours are (v - 0.5)*(1 - mask) + 0.5. One mask goes with all pictures.
 func greyed(im *picture.Image, m *picture.Mask) (*picture.Image, error) {
 	if m.B != 1 && m.B != im.B {
-		return nil, fault.At(fault.CodeBadInput, "mask",
-			"mask: has a batch of %d, pixels one of %d: want 1 or %d", m.B, im.B, im.B)
+		return nil, fault.Bad("mask", "has a batch of %d, pixels one of %d: want 1 or %d", m.B, im.B, im.B)
 	}
 	out := *im
-	out.Data = append([]float32(nil), im.Data...)
+	out.Data = slices.Clone(im.Data)
 	for i := range im.B * im.Y * im.X {
 		keep := 1 - m.Data[i%len(m.Data)]
 		for k := range 3 {

@@ -76,9 +76,8 @@ func latentClasses() []graph.Class {
 func emptyLatent(c *graph.Call, channels, pixels, t int) ([]any, error) {
 	b, y, x := c.Whole("batch_size"), c.Whole("height")/pixels, c.Whole("width")/pixels
 	if int64(b)*int64(channels)*int64(max(1, t))*int64(y)*int64(x) > value.MaxValues {
-		return nil, fault.At(fault.CodeBadInput, "batch_size",
-			"batch_size: %d latents of %d x %d are more than this program holds (%d values)", b*max(1, t), x, y,
-			value.MaxValues)
+		return nil, fault.Bad("batch_size", "%d latents of %d x %d are more than this program holds (%d values)", b*max(1, t),
+			x, y, value.MaxValues)
 	}
 	out := &value.Latent{Samples: parallel.NewLatent(b, channels, max(1, t)*y, x), Scale: pixels}
 	if t > 0 {
@@ -117,20 +116,18 @@ func loadLatent(c *graph.Call) ([]any, error) {
 	}
 	f, err := safetensors.OpenBytes(data)
 	if err != nil {
-		return nil, fault.At(fault.CodeBadInput, "latent", "latent: %s: %v", name, err)
+		return nil, fault.Bad("latent", "%s: %v", name, err)
 	}
 	e, ok := f.Entry("latent_tensor")
 	if !ok || len(e.Shape) != 4 && len(e.Shape) != 5 {
-		return nil, fault.At(fault.CodeBadInput, "latent",
-			"latent: %s holds no latent_tensor [B, C, Y, X] or [B, C, layers, Y, X]", name)
+		return nil, fault.Bad("latent", "%s holds no latent_tensor [B, C, Y, X] or [B, C, layers, Y, X]", name)
 	}
 	if e.Len() == 0 {
-		return nil, fault.At(fault.CodeBadInput, "latent",
-			"latent: %s holds a latent_tensor of shape %v: want 1 or more of each side", name, e.Shape)
+		return nil, fault.Bad("latent", "%s holds a latent_tensor of shape %v: want 1 or more of each side", name, e.Shape)
 	}
 	v, err := e.F32()
 	if err != nil {
-		return nil, fault.At(fault.CodeBadInput, "latent", "latent: %s: %v", name, err)
+		return nil, fault.Bad("latent", "%s: %v", name, err)
 	}
 	if _, current := f.Entry("latent_format_version_0"); !current {
 		for i := range v {
@@ -138,7 +135,7 @@ func loadLatent(c *graph.Call) ([]any, error) {
 		}
 	}
 	if err := value.Finite(v); err != nil {
-		return nil, fault.At(fault.CodeBadInput, "latent", "latent: %s: %v", name, err)
+		return nil, fault.Bad("latent", "%s: %v", name, err)
 	}
 	samples, _ := parallel.LatentOf(e.Shape, v)
 	return []any{&value.Latent{Samples: samples}}, nil

@@ -1,6 +1,8 @@
 package classes
 
 import (
+	"slices"
+
 	"patchbay/node/fault"
 	"patchbay/node/graph"
 	"patchbay/node/picture"
@@ -38,21 +40,17 @@ func repeatLatent(c *graph.Call) ([]any, error) {
 	if err := checkSize("amount", amount, s.B, s.C, s.Y, s.X); err != nil {
 		return nil, err
 	}
-	s.B, s.Data = amount*s.B, repeated(s.Data, amount)
+	s.B, s.Data = amount*s.B, slices.Repeat(s.Data, amount)
 	out := l.With(s)
 	if m := l.NoiseMask; m != nil && m.B > 1 {
-		out.NoiseMask = &picture.Mask{B: amount * m.B, Y: m.Y, X: m.X, Data: repeated(m.Data, amount)}
+		out.NoiseMask = &picture.Mask{B: amount * m.B, Y: m.Y, X: m.X, Data: slices.Repeat(m.Data, amount)}
 	}
 	if len(l.BatchIndex) == 0 {
 		return []any{out}, nil
 	}
-	lo, hi := l.BatchIndex[0], l.BatchIndex[0]
-	for _, n := range l.BatchIndex {
-		lo, hi = min(lo, n), max(hi, n)
-	}
+	lo, hi := slices.Min(l.BatchIndex), slices.Max(l.BatchIndex)
 	if last := hi + (amount-1)*(hi-lo+1); last > maxBatchIndex {
-		return nil, fault.At(fault.CodeBadInput, "amount", "amount: batch_index would reach %d, at most %d is allowed",
-			last, maxBatchIndex)
+		return nil, fault.Bad("amount", "batch_index would reach %d, at most %d is allowed", last, maxBatchIndex)
 	}
 	out.BatchIndex = nil
 	for i := range amount {
@@ -65,14 +63,6 @@ func repeatLatent(c *graph.Call) ([]any, error) {
 
 // maxBatchIndex bounds how far the noise of a run is drawn ahead for one item (importLatent has the same limit).
 const maxBatchIndex = 1 << 20
-
-func repeated(v []float32, n int) []float32 {
-	out := make([]float32, 0, n*len(v))
-	for range n {
-		out = append(out, v...)
-	}
-	return out
-}
 
 func latentFromBatch(c *graph.Call) ([]any, error) {
 	l := c.Layers("samples")

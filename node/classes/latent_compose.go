@@ -40,12 +40,9 @@ func latentBlend(c *graph.Call) ([]any, error) {
 	if err := sameBatch("samples2", a.C, b.C, a.B, b.B); err != nil {
 		return nil, err
 	}
-	if a.Y != b.Y || a.X != b.X {
-		var err error
-		if b, err = resizedLatent(b, a.X, a.Y, string(resample.Bicubic), string(resample.CropCenter),
-			"samples2"); err != nil {
-			return nil, err
-		}
+	b, err := fittedLatent(b, a, resample.Bicubic)
+	if err != nil {
+		return nil, err
 	}
 	out := parallel.NewLatent(max(a.B, b.B), a.C, a.Y, a.X)
 	wa, wb := float32(f), float32(1-f)
@@ -58,12 +55,10 @@ func latentBlend(c *graph.Call) ([]any, error) {
 // sameBatch refuses pairs that torch's broadcasting refuses: batches must be equal or one.
 func sameBatch(field string, wantC, gotC, wantB, gotB int) error {
 	if wantC != gotC {
-		return fault.At(fault.CodeWrongFamily, field, "%s: has %d channels, the other input %d: they must be equal",
-			field, gotC, wantC)
+		return fault.Family(field, "has %d channels, the other input %d: they must be equal", gotC, wantC)
 	}
 	if wantB != gotB && wantB != 1 && gotB != 1 {
-		return fault.At(fault.CodeBadInput, field,
-			"%s: has a batch of %d, the other input one of %d: they must be equal or 1", field, gotB, wantB)
+		return fault.Bad(field, "has a batch of %d, the other input one of %d: they must be equal or 1", gotB, wantB)
 	}
 	return nil
 }
@@ -77,8 +72,7 @@ func latentComposite(c *graph.Call) ([]any, error) {
 	case to.C != from.C:
 		return nil, sameBatch("samples_from", to.C, from.C, 1, 1)
 	case from.B != 1 && from.B != to.B:
-		return nil, fault.At(fault.CodeBadInput, "samples_from",
-			"samples_from: has a batch of %d, samples_to one of %d: want 1 or %d", from.B, to.B, to.B)
+		return nil, fault.Bad("samples_from", "has a batch of %d, samples_to one of %d: want 1 or %d", from.B, to.B, to.B)
 	case x > to.X || y > to.Y:
 		return nil, fault.At(fault.CodeBadInput, "x", "x, y: %d, %d lie outside a latent of %d x %d pixels", 8*x,
 			8*y, 8*to.X, 8*to.Y)
@@ -104,10 +98,7 @@ func latentComposite(c *graph.Call) ([]any, error) {
 // than the picture scales some lines twice, because negative bounds of Python slices count from the end: the numbers
 // follow ComfyUI there too.
 func compositeMask(h, w, feather int, inner [4]bool) []float32 {
-	mask := make([]float32, h*w)
-	for i := range mask {
-		mask[i] = 1
-	}
+	mask := filled(h*w, 1)
 	rows := func(from, to int, rate float32) {
 		from, to = sliced(h, from, to)
 		for i := from * w; i < to*w; i++ {

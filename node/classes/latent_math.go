@@ -45,15 +45,9 @@ func secondLatent(c *graph.Call, l *value.Latent, fill bool) (parallel.Latent, e
 	if err := sameBatch("samples2", a.C, b.C, 1, 1); err != nil {
 		return b, err
 	}
-	if a.Y != b.Y || a.X != b.X {
-		var err error
-		if b, err = resizedLatent(b, a.X, a.Y, string(resample.Bilinear), string(resample.CropCenter),
-			"samples2"); err != nil {
-			return b, err
-		}
-	}
-	if !fill || a.B == b.B {
-		return b, nil
+	b, err := fittedLatent(b, a, resample.Bilinear)
+	if err != nil || !fill || a.B == b.B {
+		return b, err
 	}
 	out := parallel.NewLatent(a.B, a.C, a.Y, a.X)
 	for i := range out.Data {

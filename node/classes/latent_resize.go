@@ -66,10 +66,15 @@ func latentUpscaleBy(c *graph.Call) ([]any, error) {
 // size.
 func resizedOutput(l *value.Latent, x, y int, method, crop, field string) ([]any, error) {
 	s, err := resizedLatent(l.Samples, x, y, method, crop, field)
-	if err != nil {
-		return nil, err
+	return []any{l.With(s)}, err
+}
+
+// fittedLatent is samples2, cropped in the middle and scaled to the size of samples1.
+func fittedLatent(s, to parallel.Latent, method resample.Method) (parallel.Latent, error) {
+	if s.Y == to.Y && s.X == to.X {
+		return s, nil
 	}
-	return []any{l.With(s)}, nil
+	return resizedLatent(s, to.X, to.Y, string(method), string(resample.CropCenter), "samples2")
 }
 
 func resizedLatent(s parallel.Latent, x, y int, method, crop, field string) (parallel.Latent, error) {
@@ -79,7 +84,7 @@ func resizedLatent(s parallel.Latent, x, y int, method, crop, field string) (par
 	m, err := resample.Upscale(resample.Image{Data: s.Data, B: s.B, C: s.C, Y: s.Y, X: s.X}, x, y, resample.Method(method),
 		resample.Crop(crop))
 	if err != nil {
-		return s, fault.At(fault.CodeBadInput, field, "%s: %v", field, err)
+		return s, fault.Bad(field, "%v", err)
 	}
 	return parallel.Latent{B: m.B, C: m.C, Y: m.Y, X: m.X, Data: m.Data}, nil
 }

@@ -49,8 +49,7 @@ func latentCrop(c *graph.Call) ([]any, error) {
 	left, right := sliced(s.X, x, x+c.Whole("width")/8)
 	top, bottom := sliced(s.Y, y, y+c.Whole("height")/8)
 	if left == right || top == bottom {
-		return nil, fault.At(fault.CodeBadInput, "samples",
-			"samples: nothing of a latent of %d x %d is inside the cut", s.X, s.Y)
+		return nil, fault.Bad("samples", "nothing of a latent of %d x %d is inside the cut", s.X, s.Y)
 	}
 	return []any{l.With(moved(s, bottom-top, right-left, func(r, k int) (int, int) { return top + r, left + k }))}, nil
 }

@@ -28,7 +28,7 @@ func loadClasses() []graph.Class {
 				graph.File("unet_name", files.KindDiffusion),
 				graph.BareCombo("weight_dtype", "default", "fp8_e4m3fn", "fp8_e4m3fn_fast", "fp8_e5m2").AsLater().AsAdvanced(),
 			},
-			Outputs: graph.Slots("MODEL"), Check: checkPrecision, Run: loadUNET,
+			Outputs: graph.Slots("MODEL"), Check: checkPrecision, Run: opened(files.KindDiffusion, "unet_name", value.OpenModel),
 			Change: modelChange(files.KindDiffusion, "unet_name"),
 		},
 		{
@@ -139,17 +139,21 @@ func fromFile(c *graph.Call, kind, field string,
 		known.Message = field + ": " + known.Message
 		return known
 	}
-	return fault.At(fault.CodeWrongFamily, field, "%s: %s: %v", field, name, err)
+	return fault.Family(field, "%s: %v", name, err)
 }
 
-func loadUNET(c *graph.Call) ([]any, error) {
-	var m *value.Model
-	err := fromFile(c, files.KindDiffusion, "unet_name",
-		func(f files.Checkpoint, open *weights.File, set *weights.Set) (err error) {
-			m, err = value.OpenModel(c.Str("unet_name"), f, open, set)
+// opened runs a class that gives what open makes of the model file that an input names.
+func opened[T any](
+	kind, field string, open func(name string, f files.Checkpoint, file *weights.File, set *weights.Set) (T, error),
+) func(*graph.Call) ([]any, error) {
+	return func(c *graph.Call) ([]any, error) {
+		var out T
+		err := fromFile(c, kind, field, func(f files.Checkpoint, file *weights.File, set *weights.Set) (err error) {
+			out, err = open(c.Str(field), f, file, set)
 			return err
 		})
-	return []any{m}, err
+		return []any{out}, err
+	}
 }
 
 // checkPrecision refuses weight types that would round the weights again: weights are computed in the precision of
@@ -192,13 +196,7 @@ func loadVAE(c *graph.Call) ([]any, error) {
 	if c.Str("vae_name") == value.PixelSpace {
 		return []any{&value.VAE{Name: value.PixelSpace, Key: value.PixelSpace, Channels: 3}}, nil
 	}
-	var v *value.VAE
-	err := fromFile(c, files.KindVAE, "vae_name",
-		func(f files.Checkpoint, open *weights.File, set *weights.Set) (err error) {
-			v, err = value.OpenVAE(c.Str("vae_name"), f, set)
-			return err
-		})
-	return []any{v}, err
+	return opened(files.KindVAE, "vae_name", value.OpenVAE)(c)
 }
 
 func loadCheckpoint(c *graph.Call) ([]any, error) {
@@ -214,7 +212,7 @@ func loadCheckpoint(c *graph.Call) ([]any, error) {
 			if err != nil {
 				return err
 			}
-			v, err := value.OpenVAE(name, f, set)
+			v, err := value.OpenVAE(name, f, open, set)
 			if err != nil {
 				return err
 			}

@@ -93,8 +93,7 @@ func resolution(c *graph.Call) ([]any, error) {
 	var w, h float64
 	ratio, multiple := c.Str("aspect_ratio"), float64(c.Whole("multiple"))
 	if _, err := fmt.Sscanf(ratio, "%g:%g", &w, &h); err != nil {
-		return nil, fault.At(fault.CodeBadInput, "aspect_ratio", "aspect_ratio: %q is not one of %s", ratio,
-			strings.Join(aspects(), ", "))
+		return nil, fault.Bad("aspect_ratio", "%q is not one of %s", ratio, strings.Join(aspects(), ", "))
 	}
 	scale := math.Sqrt(c.Decimal("megapixels") * 1024 * 1024 / (w * h))
 	length := func(part float64) int64 { return int64(rounded(part*scale/multiple)) * int64(multiple) }

@@ -126,8 +126,8 @@ func imageToMask(c *graph.Call) ([]any, error) {
 	im, channel := graph.Arg[*picture.Image](c, "image"), c.Str("channel")
 	at, known := map[string]int{"red": 0, "green": 1, "blue": 2, "alpha": 3}[channel]
 	if !known || at >= im.C {
-		return nil, fault.At(fault.CodeBadInput, "channel",
-			"channel: the picture has no %s; it has %d channels (red, green, blue, alpha in this order)", channel, im.C)
+		return nil, fault.Bad("channel", "the picture has no %s; it has %d channels (red, green, blue, alpha in this order)",
+			channel, im.C)
 	}
 	return []any{im.Channel(at)}, nil
 }
@@ -142,7 +142,7 @@ func loadImageMask(c *graph.Call) ([]any, error) {
 	}
 	im, alpha, err := picture.Decode(data)
 	if err != nil {
-		return nil, fault.At(fault.CodeBadImage, "image", "image: %s: %v", name, err)
+		return nil, fault.Named(fault.CodeBadImage, "image", "%s: %v", name, err)
 	}
 	n := im.Y * im.X
 	m := im

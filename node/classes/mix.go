@@ -44,16 +44,15 @@ func mixClasses() []graph.Class {
 func sourceOf(c *graph.Call, to value.Conditioning) (*value.Cond, error) {
 	from := graph.Arg[value.Conditioning](c, "conditioning_from")
 	if len(from) == 0 {
-		return nil, fault.At(fault.CodeBadInput, "conditioning_from", "conditioning_from: has no entries")
+		return nil, fault.Bad("conditioning_from", "has no entries")
 	}
 	if len(from) > 1 {
 		c.Warn("node %s: conditioning_from has %d entries, only the first is used", c.ID, len(from))
 	}
 	for i := range to {
 		if a, b := to[i].Context.Cols, from[0].Context.Cols; a != b {
-			return nil, fault.At(fault.CodeWrongFamily, "conditioning_from",
-				"conditioning_from: the text states have %d channels, those of conditioning_to %d: use the text encoders of "+
-					"one family", b, a)
+			return nil, fault.Family("conditioning_from", "the text states have %d channels, those of conditioning_to %d: use "+
+				"the text encoders of one family", b, a)
 		}
 	}
 	return &from[0], nil
@@ -69,13 +68,11 @@ func concat(c *graph.Call) ([]any, error) {
 	}
 	for i := range to {
 		if n := to[i].Context.Rows + from.Context.Rows; n > maxTokens {
-			return nil, fault.At(fault.CodeBadInput, "conditioning_from",
-				"conditioning_from: %d tokens together, at most %d are allowed", n, maxTokens)
+			return nil, fault.Bad("conditioning_from", "%d tokens together, at most %d are allowed", n, maxTokens)
 		}
 		if to[i].ContextLen > 0 || from.ContextLen > 0 {
-			return nil, fault.At(fault.CodeWrongFamily, "conditioning_to",
-				"conditioning_to: text with a mask (HunyuanDiT) cannot be concatenated; use ConditioningCombine or "+
-					"ConditioningAverage")
+			return nil, fault.Family("conditioning_to", "text with a mask (HunyuanDiT) cannot be concatenated; use "+
+				"ConditioningCombine or ConditioningAverage")
 		}
 	}
 	return []any{to.Each(func(e *value.Cond) {
@@ -99,8 +96,8 @@ func average(c *graph.Call) ([]any, error) {
 	}
 	for i := range to {
 		if a, b := len(to[i].Pooled), len(from.Pooled); a != b && a > 0 && b > 0 {
-			return nil, fault.At(fault.CodeWrongFamily, "conditioning_from",
-				"conditioning_from: %d pooled values, conditioning_to has %d: use the text encoders of one family", b, a)
+			return nil, fault.Family("conditioning_from", "%d pooled values, conditioning_to has %d: use the text encoders of "+
+				"one family", b, a)
 		}
 	}
 	return []any{to.Each(func(e *value.Cond) {

@@ -4,7 +4,6 @@ import (
 	"math"
 	"slices"
 
-	"patchbay/models/weights"
 	"patchbay/node/fault"
 	"patchbay/node/files"
 	"patchbay/node/graph"
@@ -20,15 +19,7 @@ func modelPatchClasses() []graph.Class {
 			Name: "ModelPatchLoader", Display: "Load Model Patch", Module: module, Category: "model/loaders",
 			Experimental: true, Heavy: graph.StageLoad, Inputs: []graph.Input{graph.File("name", files.KindModelPatch)},
 			Outputs: graph.Slots("MODEL_PATCH"), Change: modelChange(files.KindModelPatch, "name"),
-			Run: func(c *graph.Call) ([]any, error) {
-				var out *value.ModelPatch
-				err := fromFile(c, files.KindModelPatch, "name",
-					func(f files.Checkpoint, _ *weights.File, set *weights.Set) (err error) {
-						out, err = value.OpenModelPatch(c.Str("name"), f, set)
-						return err
-					})
-				return []any{out}, err
-			},
+			Run: opened(files.KindModelPatch, "name", value.OpenModelPatch),
 		},
 		{
 			Name: "QwenImageDiffsynthControlnet", Display: "Apply Qwen Image DiffSynth ControlNet", Module: module,

@@ -19,7 +19,7 @@ func modelSamplingClasses() []graph.Class {
 			Outputs: graph.Slots("MODEL"), Run: func(c *graph.Call) ([]any, error) {
 				s, err := sampling.NewFlow(c.Decimal("shift"), multiplier)
 				if err != nil {
-					return nil, fault.At(fault.CodeBadInput, "shift", "shift: %v", err)
+					return nil, fault.Bad("shift", "%v", err)
 				}
 				return []any{graph.Arg[*value.Model](c, "model").WithSampling(s)}, nil
 			},

@@ -106,7 +106,7 @@ func ksamplerAdvanced(c *graph.Call) ([]any, error) {
 // as it is.
 func lowerKSampler(k kSettings) (*parallel.Request, error) {
 	if math.IsNaN(k.CFG) || math.IsInf(k.CFG, 0) {
-		return nil, fault.At(fault.CodeBadInput, "cfg", "cfg: %v is not a finite number", k.CFG)
+		return nil, fault.Bad("cfg", "%v is not a finite number", k.CFG)
 	}
 	sigmas, err := sampling.KSamplerSigmas(k.Model.Sampling, k.Sampler, k.Scheduler, k.Steps, k.Denoise)
 	if err != nil {

@@ -94,7 +94,7 @@ func samplerRow(class, sampler string, inputs ...graph.Input) graph.Class {
 				}
 				v := optionOf(c, in)
 				if _, err := entry.NewOptions(map[string]any{in.Name: v}); err != nil {
-					return nil, fault.At(fault.CodeBadInput, in.Name, "%s: %v", in.Name, err)
+					return nil, fault.Bad(in.Name, "%v", err)
 				}
 				given[in.Name] = v
 			}

@@ -84,8 +84,7 @@ func showClasses() []graph.Class {
 
 func saveAdvanced(c *graph.Call) ([]any, error) {
 	if kind, depth := c.Chosen("format"), c.Str("format.bit_depth"); kind != "png" || depth != "8-bit" {
-		return nil, fault.At(fault.CodeBadInput, "format", "format: %s of %s is not supported, only png of 8-bit", kind,
-			depth)
+		return nil, fault.Bad("format", "%s of %s is not supported, only png of 8-bit", kind, depth)
 	}
 	return saveImages(c, c.Str("filename_prefix"), "output")
 }
@@ -116,16 +115,16 @@ func cropRegion(c *graph.Call) ([]any, error) {
 	im, region := graph.Arg[*picture.Image](c, "image"), map[string]int{"x": 0, "y": 0, "width": 512, "height": 512}
 	given, ok := c.Raw("crop_region").(*pyjson.Object)
 	if !ok {
-		return nil, fault.At(fault.CodeBadInput, "crop_region",
-			"crop_region: takes an object {x, y, width, height}, got %s", pyjson.Excerpt(pyjson.Repr(c.Raw("crop_region"))))
+		return nil, fault.Bad("crop_region", "takes an object {x, y, width, height}, got %s",
+			pyjson.Excerpt(pyjson.Repr(c.Raw("crop_region"))))
 	}
 	for name := range region {
 		v, there := given.Get(name)
 		n, whole := v.(int64)
 		lowest := map[bool]int64{true: 0, false: 1}[name == "x" || name == "y"]
 		if there && (!whole || n < lowest || n > 16384) {
-			return nil, fault.At(fault.CodeBadInput, "crop_region", "crop_region: %s is %s, want a whole number of %d to 16384",
-				name, pyjson.Excerpt(pyjson.Repr(v)), lowest)
+			return nil, fault.Bad("crop_region", "%s is %s, want a whole number of %d to 16384", name,
+				pyjson.Excerpt(pyjson.Repr(v)), lowest)
 		}
 		if there {
 			region[name] = int(n)

@@ -16,8 +16,7 @@ func checkSize(field string, sides ...int) error {
 	if n <= value.MaxValues {
 		return nil
 	}
-	return fault.At(fault.CodeBadInput, field, "%s: the result %v has %.0f values, this program holds at most %d", field,
-		sides, n, value.MaxValues)
+	return fault.Bad(field, "the result %v has %.0f values, this program holds at most %d", sides, n, value.MaxValues)
 }
 
 // sliced resolves the bounds of a Python slice [from:to] of n items: negative bounds count from the end, all are cut to

@@ -6,7 +6,6 @@ import (
 
 	"patchbay/engine"
 	"patchbay/models/dit"
-	"patchbay/models/weights"
 	"patchbay/node/fault"
 	"patchbay/node/files"
 	"patchbay/node/graph"
@@ -21,15 +20,7 @@ func styleClasses() []graph.Class {
 			Name: "CLIPVisionLoader", Display: "Load CLIP Vision", Module: "nodes", Category: "model/loaders",
 			Heavy: graph.StageLoad, Inputs: []graph.Input{graph.File("clip_name", files.KindClipVision)},
 			Outputs: graph.Slots("CLIP_VISION"), Change: modelChange(files.KindClipVision, "clip_name"),
-			Run: func(c *graph.Call) ([]any, error) {
-				var out *value.Eyes
-				err := fromFile(c, files.KindClipVision, "clip_name",
-					func(f files.Checkpoint, _ *weights.File, set *weights.Set) (err error) {
-						out, err = value.OpenEyes(c.Str("clip_name"), f, set)
-						return err
-					})
-				return []any{out}, err
-			},
+			Run: opened(files.KindClipVision, "clip_name", value.OpenEyes),
 		},
 		{
 			Name: "CLIPVisionEncode", Display: "CLIP Vision Encode", Module: "nodes", Category: "model/conditioning",
@@ -49,15 +40,7 @@ func styleClasses() []graph.Class {
 			Name: "StyleModelLoader", Display: "Load Style Model", Module: "nodes", Category: "model/loaders",
 			Heavy: graph.StageLoad, Inputs: []graph.Input{graph.File("style_model_name", files.KindStyle)},
 			Outputs: graph.Slots("STYLE_MODEL"), Change: modelChange(files.KindStyle, "style_model_name"),
-			Run: func(c *graph.Call) ([]any, error) {
-				var out *value.Style
-				err := fromFile(c, files.KindStyle, "style_model_name",
-					func(f files.Checkpoint, _ *weights.File, set *weights.Set) (err error) {
-						out, err = value.OpenStyle(c.Str("style_model_name"), f, set)
-						return err
-					})
-				return []any{out}, err
-			},
+			Run: opened(files.KindStyle, "style_model_name", value.OpenStyle),
 		},
 		{
 			Name: "StyleModelApply", Display: "Apply Style Model", Module: "nodes", Category: "model/conditioning",
@@ -92,8 +75,8 @@ func applyStyle(c *graph.Call) ([]any, error) {
 	}
 	out := list.Each(func(e *value.Cond) {
 		if e.Context.Cols != rows.Cols {
-			err = fault.At(fault.CodeWrongFamily, "style_model", "style_model: its rows have %d values, those of the text %d: "+
-				"load a style model of the model's family", rows.Cols, e.Context.Cols)
+			err = fault.Family("style_model", "its rows have %d values, those of the text %d: load a style model of the "+
+				"model's family", rows.Cols, e.Context.Cols)
 			return
 		}
 		at := dit.Range{Start: e.Context.Rows, End: e.Context.Rows + rows.Rows}

@@ -1,6 +1,8 @@
 package classes
 
 import (
+	"maps"
+
 	"patchbay/node/graph"
 	"patchbay/node/value"
 )
@@ -60,9 +62,7 @@ func encodeFlux(c *graph.Call) ([]any, error) {
 func t5Options(c *graph.Call) ([]any, error) {
 	clip := *graph.Arg[*value.Clip](c, "clip")
 	options := map[string]int{}
-	for k, v := range clip.TokenizerOptions {
-		options[k] = v
-	}
+	maps.Copy(options, clip.TokenizerOptions)
 	for _, kind := range []string{"t5xxl", "pile_t5xl", "t5base", "mt5xl", "umt5xxl"} {
 		options[kind+"_min_padding"] = c.Whole("min_padding")
 		options[kind+"_min_length"] = c.Whole("min_length")

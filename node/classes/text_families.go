@@ -75,8 +75,7 @@ func encodePixArtAlpha(c *graph.Call) ([]any, error) {
 	h, w := c.Whole("height"), c.Whole("width")
 	for _, side := range []string{"width", "height"} {
 		if c.Whole(side) < 1 {
-			return nil, fault.At(fault.CodeBadInput, side, "%s: %d, want a picture side in pixels, at least 1",
-				side, c.Whole(side))
+			return nil, fault.Bad(side, "%d, want a picture side in pixels, at least 1", c.Whole(side))
 		}
 	}
 	words := c.Str("text")

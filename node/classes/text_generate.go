@@ -42,7 +42,7 @@ func generateText(c *graph.Call) ([]any, error) {
 	clip, most := graph.Arg[*value.Clip](c, "clip"), c.Whole("max_length")
 	for _, name := range []string{"video", "audio"} {
 		if c.Given(name) {
-			return nil, fault.At(fault.CodeBadInput, name, "%s: not supported, only words and image", name)
+			return nil, fault.Bad(name, "not supported, only words and image")
 		}
 	}
 	d := text.Draw{Most: most, Greedy: c.Chosen("sampling_mode") == "off"}

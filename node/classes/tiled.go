@@ -79,16 +79,15 @@ func vaeEncodeTiled(c *graph.Call) ([]any, error) {
 		s := cfg.Scale()
 		switch {
 		case !cfg.CanEncode:
-			return 0, fault.At(fault.CodeWrongFamily, "vae", "vae: %s has no encoder", v.Name)
+			return 0, fault.Family("vae", "%s has no encoder", v.Name)
 		case t.Y%(2*s) != 0 || t.Overlap%s != 0:
-			return 0, fault.At(fault.CodeBadInput, "tile_size", "tile_size: %d with overlap %d: want multiples of %d and of %d",
-				t.Y, t.Overlap, 2*s, s)
+			return 0, fault.Bad("tile_size", "%d with overlap %d: want multiples of %d and of %d", t.Y, t.Overlap, 2*s, s)
 		case t.Overlap >= t.Y/2:
-			return 0, fault.At(fault.CodeBadInput, "overlap", "overlap: %d, want less than half of tile_size %d", t.Overlap, t.Y)
+			return 0, fault.Bad("overlap", "%d, want less than half of tile_size %d", t.Overlap, t.Y)
 		}
 		if pixels, y, x = cfg.CropToImage(im.Data, im.B, im.Y, im.X, im.C); y == 0 || x == 0 {
-			return 0, fault.At(fault.CodeBadInput, "pixels",
-				"pixels: a picture of %d x %d is smaller than the %d pixels that one latent value covers", im.X, im.Y, s)
+			return 0, fault.Bad("pixels", "a picture of %d x %d is smaller than the %d pixels that one latent value covers",
+				im.X, im.Y, s)
 		}
 		n := 0
 		for _, shape := range [][2]int{{t.Y, t.X}, {2 * t.Y, t.X / 2}, {t.Y / 2, 2 * t.X}} {

@@ -2,7 +2,6 @@ package classes
 
 import (
 	"patchbay/models/upscale"
-	"patchbay/models/weights"
 	"patchbay/node/fault"
 	"patchbay/node/files"
 	"patchbay/node/graph"
@@ -18,15 +17,7 @@ func upscaleClasses() []graph.Class {
 			Name: "UpscaleModelLoader", Display: "Load Upscale Model", Module: module, Category: "model/loaders",
 			NewStyle: true, Heavy: graph.StageLoad, Inputs: []graph.Input{graph.File("model_name", files.KindUpscale).With()},
 			Outputs: graph.Slots("UPSCALE_MODEL"), Change: modelChange(files.KindUpscale, "model_name"),
-			Run: func(c *graph.Call) ([]any, error) {
-				var out *value.Upscaler
-				err := fromFile(c, files.KindUpscale, "model_name",
-					func(f files.Checkpoint, _ *weights.File, set *weights.Set) (err error) {
-						out, err = value.OpenUpscaler(c.Str("model_name"), f, set)
-						return err
-					})
-				return []any{out}, err
-			},
+			Run: opened(files.KindUpscale, "model_name", value.OpenUpscaler),
 		},
 		{
 			Name: "ImageUpscaleWithModel", Display: "Upscale Image (using Model)", Module: module,
@@ -43,8 +34,8 @@ func upscaleClasses() []graph.Class {
 func upscaleImage(c *graph.Call) ([]any, error) {
 	net, im := graph.Arg[*value.Upscaler](c, "upscale_model"), graph.Arg[*picture.Image](c, "image")
 	if im.C != upscale.Channels {
-		return nil, fault.At(fault.CodeBadInput, "image", "image: %d channels, upscale models read %d: SplitImageWithAlpha "+
-			"takes alpha off", im.C, upscale.Channels)
+		return nil, fault.Bad("image", "%d channels, upscale models read %d: SplitImageWithAlpha takes alpha off", im.C,
+			upscale.Channels)
 	}
 	s := net.Config.Scale
 	if err := checkSize("image", im.B, s*im.Y, s*im.X, im.C); err != nil {

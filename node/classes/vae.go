@@ -59,12 +59,8 @@ func vaeDecode(c *graph.Call) ([]any, error) {
 }
 
 func vaeEncode(c *graph.Call) ([]any, error) {
-	im, v := graph.Arg[*picture.Image](c, "pixels"), graph.Arg[*value.VAE](c, "vae")
-	samples, err := encodeImage(c, v, im)
-	if err != nil {
-		return nil, err
-	}
-	return []any{&value.Latent{Samples: samples}}, nil
+	samples, err := encodeImage(c, graph.Arg[*value.VAE](c, "vae"), graph.Arg[*picture.Image](c, "pixels"))
+	return []any{&value.Latent{Samples: samples}}, err
 }
 
 // encodeImage crops pictures to what the autoencoder takes and encodes them; alpha is dropped where it takes none.
@@ -80,13 +76,13 @@ func encodeImage(c *graph.Call, v *value.VAE, im *picture.Image) (parallel.Laten
 	err = v.WithLoaded(c.Use(), func(d *parallel.Workspace, net *vae.VAE) error {
 		cfg := net.Config
 		if !cfg.CanEncode {
-			return fault.At(fault.CodeWrongFamily, "vae", "vae: %s has no encoder", v.Name)
+			return fault.Family("vae", "%s has no encoder", v.Name)
 		}
 		s := cfg.Scale()
 		pixels, y, x := cfg.CropToImage(im.Data, im.B, im.Y, im.X, im.C)
 		if y == 0 || x == 0 {
-			return fault.At(fault.CodeBadInput, "pixels",
-				"pixels: a picture of %d x %d is smaller than the %d pixels that one latent value covers", im.X, im.Y, s)
+			return fault.Bad("pixels", "a picture of %d x %d is smaller than the %d pixels that one latent value covers", im.X,
+				im.Y, s)
 		}
 		data, err := d.Encode(net, pixels, im.B, y, x, plan.Bands())
 		out = parallel.Latent{B: im.B, C: cfg.Latent(), Y: y / s, X: x / s, Data: data}
@@ -98,8 +94,7 @@ func encodeImage(c *graph.Call, v *value.VAE, im *picture.Image) (parallel.Laten
 // decodePixels is the identity with ComfyUI's clamp: [B, 3, Y, X] -> [B, Y, X, 3].
 func decodePixels(l parallel.Latent) ([]any, error) {
 	if l.C != 3 {
-		return nil, fault.At(fault.CodeWrongFamily, "vae", "vae: %s takes latents of 3 channels, got %d",
-			value.PixelSpace, l.C)
+		return nil, fault.Family("vae", "%s takes latents of 3 channels, got %d", value.PixelSpace, l.C)
 	}
 	out := make([]float32, l.Len())
 	n := l.Y * l.X

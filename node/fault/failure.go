@@ -1,6 +1,7 @@
 package fault
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -83,11 +84,25 @@ func At(code, field, format string, args ...any) *Failure {
 	return f
 }
 
+// Named is At with the name of the input in front of the message.
+func Named(code, field, format string, args ...any) *Failure {
+	return At(code, field, "%s: %s", field, fmt.Sprintf(format, args...))
+}
+
+// Bad is Named of a value that only shows as wrong when the node runs.
+func Bad(field, format string, args ...any) *Failure {
+	return Named(CodeBadInput, field, format, args...)
+}
+
+// Family is Named of a file or value that is not what the node or its neighbours need.
+func Family(field, format string, args ...any) *Failure {
+	return Named(CodeWrongFamily, field, format, args...)
+}
+
 // From turns any error into a Failure; one that is a Failure already is copied, so that the caller may fill in the
 // node.
 func From(err error) *Failure {
-	var f *Failure
-	if errors.As(err, &f) {
+	if f, ok := errors.AsType[*Failure](err); ok {
 		c := *f
 		return &c
 	}
@@ -105,22 +120,11 @@ func From(err error) *Failure {
 
 // FromParallel takes over what the engine says.
 func (f *Failure) FromParallel(e *failure.Error) {
-	switch e.Code {
-	case failure.Cancelled:
-		f.Code = CodeCancelled
-	case failure.OutOfMemory:
-		f.Code = CodeOutOfMemory
-	case failure.Panic, failure.DeviceLost:
-		f.Code = CodePanic
-	case failure.LoadFailed:
-		f.Code = CodeBadCheckpoint
-	case failure.PlanRefused:
-		f.Code = CodePlanRefused
-	case failure.HostLost:
-		f.Code = CodeHostLost
-	case failure.BadRequest:
-		f.Code = CodeBadInput
-	}
+	f.Code = cmp.Or(map[failure.Code]string{
+		failure.Cancelled: CodeCancelled, failure.OutOfMemory: CodeOutOfMemory, failure.Panic: CodePanic,
+		failure.DeviceLost: CodePanic, failure.LoadFailed: CodeBadCheckpoint, failure.PlanRefused: CodePlanRefused,
+		failure.HostLost: CodeHostLost, failure.BadRequest: CodeBadInput,
+	}[e.Code], f.Code)
 	if f.Field == "" {
 		f.Field = e.Field
 	}

@@ -139,11 +139,11 @@ func (r *Roots) folder(kind, field, name string) (string, error) {
 func (r *Roots) allInside(field, name, path string) error {
 	files, err := weights.Paths(path)
 	if err != nil {
-		return fault.At(fault.CodeBadCheckpoint, field, "%s: %v", field, err)
+		return fault.Named(fault.CodeBadCheckpoint, field, "%v", err)
 	}
 	for _, f := range files {
 		if !r.reachable(f) {
-			return fault.At(fault.CodeFileOutsideRoot, field, "%s: %q: %s %s", field, name, filepath.Base(f), r.outside())
+			return fault.Named(fault.CodeFileOutsideRoot, field, "%q: %s %s", name, filepath.Base(f), r.outside())
 		}
 	}
 	return nil

@@ -39,13 +39,13 @@ func CheckPrefix(prefix string, width, height int) (string, error) {
 	clean := path.Clean(prefix) // "" becomes "."
 	switch {
 	case !filepath.IsLocal(filepath.FromSlash(clean)):
-		return "", fault.At(fault.CodeFileOutsideRoot, "filename_prefix",
-			"filename_prefix: %q leaves the output folder; give a name or a path below it", prefix)
+		return "", fault.Named(fault.CodeFileOutsideRoot, "filename_prefix", "%q leaves the output folder; give a name or "+
+			"a path below it", prefix)
 	case strings.ContainsRune(clean, 0):
-		return "", fault.At(fault.CodeBadInput, "filename_prefix", "filename_prefix: %q holds a NUL character", prefix)
+		return "", fault.Bad("filename_prefix", "%q holds a NUL character", prefix)
 	case len(path.Base(clean)) > maxFileName:
-		return "", fault.At(fault.CodeBadInput, "filename_prefix",
-			"filename_prefix: file name of %d bytes, at most %d are allowed", len(path.Base(clean)), maxFileName)
+		return "", fault.Bad("filename_prefix", "file name of %d bytes, at most %d are allowed", len(path.Base(clean)),
+			maxFileName)
 	}
 	return clean, nil
 }
@@ -80,8 +80,7 @@ func CommitStaged(outputDir string, out Output, path string) (FileRef, error) {
 	if ref.Filename == "" {
 		ref, err = publishNext(folder, sub, name, path, out, os.Link)
 	}
-	var link *os.LinkError
-	if errors.As(err, &link) {
+	if _, ok := errors.AsType[*os.LinkError](err); ok {
 		if out.Data, err = os.ReadFile(path); err != nil {
 			return FileRef{}, writeFailure(out, err)
 		}

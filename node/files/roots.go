@@ -212,8 +212,8 @@ func within(base, path string) bool {
 // that are allowed.
 func (r *Roots) Resolve(kind, field, name string) (string, error) {
 	if !filepath.IsLocal(filepath.FromSlash(name)) {
-		return "", fault.At(fault.CodeFileOutsideRoot, field, "%s: %q leaves the folder of %s; allowed: %s", field, name,
-			kind, fault.List(r.List(kind)))
+		return "", fault.Named(fault.CodeFileOutsideRoot, field, "%q leaves the folder of %s; allowed: %s", name, kind,
+			fault.List(r.List(kind)))
 	}
 	for _, dir := range r.dirs(kind) {
 		path := filepath.Join(dir, filepath.FromSlash(name))
@@ -222,7 +222,7 @@ func (r *Roots) Resolve(kind, field, name string) (string, error) {
 			continue
 		}
 		if !r.reachable(path) {
-			return "", fault.At(fault.CodeFileOutsideRoot, field, "%s: %q %s; allowed: %s", field, name, r.outside(),
+			return "", fault.Named(fault.CodeFileOutsideRoot, field, "%q %s; allowed: %s", name, r.outside(),
 				fault.List(r.List(kind)))
 		}
 		if strings.HasSuffix(path, ".safetensors.index.json") {
@@ -233,7 +233,7 @@ func (r *Roots) Resolve(kind, field, name string) (string, error) {
 	if path, err := r.folder(kind, field, name); path != "" || err != nil {
 		return path, err
 	}
-	return "", fault.At(fault.CodeFileMissing, field, "%s: no file %q in %s; allowed: %s", field, name, kind,
+	return "", fault.Named(fault.CodeFileMissing, field, "no file %q in %s; allowed: %s", name, kind,
 		fault.List(r.List(kind)))
 }
 
@@ -263,20 +263,19 @@ func (r *Roots) Picture(field, name string) (string, error) {
 	base, kind := Annotated(name)
 	dir := map[string]string{"input": r.Input, "output": r.Output, "temp": r.Temp}[kind]
 	if base == "" || base == "." || !filepath.IsLocal(filepath.FromSlash(base)) {
-		return "", fault.At(fault.CodeFileOutsideRoot, field, "%s: %q is not a file name inside the %s folder; allowed: %s",
-			field, name, kind, fault.List(r.List(KindInputImage)))
+		return "", fault.Named(fault.CodeFileOutsideRoot, field, "%q is not a file name inside the %s folder; allowed: %s",
+			name, kind, fault.List(r.List(KindInputImage)))
 	}
 	path := filepath.Join(dir, filepath.FromSlash(base))
 	info, err := os.Stat(path)
 	switch {
 	case dir == "" || errors.Is(err, fs.ErrNotExist) || (err == nil && !info.Mode().IsRegular()):
-		return "", fault.At(fault.CodeFileMissing, field, "%s: no file %q in the %s folder; allowed: %s", field, base,
-			kind, fault.List(r.List(KindInputImage)))
+		return "", fault.Named(fault.CodeFileMissing, field, "no file %q in the %s folder; allowed: %s", base, kind,
+			fault.List(r.List(KindInputImage)))
 	case err != nil:
-		return "", fault.At(fault.CodeFileMissing, field, "%s: %v", field, err)
+		return "", fault.Named(fault.CodeFileMissing, field, "%v", err)
 	case !r.inside(path):
-		return "", fault.At(fault.CodeFileOutsideRoot, field,
-			"%s: %q is a link to a place outside the %s folder", field, name, kind)
+		return "", fault.Named(fault.CodeFileOutsideRoot, field, "%q is a link to a place outside the %s folder", name, kind)
 	}
 	return path, nil
 }

@@ -121,10 +121,10 @@ func (b Bounds) value(name string, v any) error {
 func (b Bounds) pixels(field string, n float64) error {
 	switch {
 	case b.Pixels > 0 && n > float64(b.Pixels):
-		return fault.At(fault.CodeTooLarge, field, "%s: %.0f pixels, at most %d are allowed here", field, n, b.Pixels)
+		return fault.Named(fault.CodeTooLarge, field, "%.0f pixels, at most %d are allowed here", n, b.Pixels)
 	case b.Room > 0 && n*pixelBytes > float64(b.Room-b.held): // how much that is changes from start to start
-		return fault.At(fault.CodeTooLarge, field, "%s: %.0f pixels are more than the memory of this worker (--memory) holds",
-			field, n)
+		return fault.Named(fault.CodeTooLarge, field, "%.0f pixels are more than the memory of this worker (--memory) holds",
+			n)
 	}
 	if b.Reserve != nil {
 		b.Reserve(int64(n * pixelBytes))
@@ -136,7 +136,7 @@ func (b Bounds) steps(field string, n float64) error {
 	if b.Steps == 0 || n <= float64(b.Steps) {
 		return nil
 	}
-	return fault.At(fault.CodeTooLarge, field, "%s: %.0f steps, at most %d are allowed here", field, n, b.Steps)
+	return fault.Named(fault.CodeTooLarge, field, "%.0f steps, at most %d are allowed here", n, b.Steps)
 }
 
 // wholeOf is the value of an INT, as a float64 that cannot overflow when sides are multiplied.

@@ -154,16 +154,14 @@ func (c *Call) Chosen(name string) string {
 	for _, a := range c.Class.Input(name).Alternatives {
 		allowed = append(allowed, a.Key)
 	}
-	panic(fault.At(fault.CodeBadInput, name, "%s: %s is not one of %s", name, pyjson.Excerpt(pyjson.Repr(got)),
-		strings.Join(allowed, ", ")))
+	panic(fault.Bad(name, "%s is not one of %s", pyjson.Excerpt(pyjson.Repr(got)), strings.Join(allowed, ", ")))
 }
 
 // beyond refuses a link of a list of inputs that grows to a name that the list does not have.
 func (k *Class) beyond(name string) error {
 	list, rest, ok := strings.Cut(name, ".")
 	if in := k.Input(list); ok && in != nil && in.Type == typeGrow {
-		return fault.At(fault.CodeBadInput, name, "%s: %s has no %s, but %s to %s", name, list, rest, in.grown[0],
-			in.grown[len(in.grown)-1])
+		return fault.Bad(name, "%s has no %s, but %s to %s", list, rest, in.grown[0], in.grown[len(in.grown)-1])
 	}
 	return nil
 }

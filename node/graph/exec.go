@@ -65,8 +65,7 @@ func (r *Runner) Exec(ctx context.Context, req ExecRequest, emit func(Event)) (*
 	}
 	for _, i := range want {
 		if i < 0 || i >= len(e.outputs) {
-			return nil, x.fail("", k, nil, fault.At(fault.CodeBadInput, "want", "want: %s has no output %d (it has %d)", k.Name,
-				i, len(e.outputs)))
+			return nil, x.fail("", k, nil, fault.Bad("want", "%s has no output %d (it has %d)", k.Name, i, len(e.outputs)))
 		}
 		v, travels := value.Export(e.outputs[i])
 		if !travels {
@@ -86,7 +85,7 @@ func (r *Runner) execInputs(k *Class, job *Job, given map[string]any) (map[strin
 	declared := k.declared(func(name string) (any, bool) { v, ok := given[name]; return v, ok })
 	for name := range given {
 		if find(declared, name) == nil {
-			return nil, fault.At(fault.CodeBadInput, name, "%s: %s has no such input", name, k.Name)
+			return nil, fault.Bad(name, "%s has no such input", k.Name)
 		}
 	}
 	for i := range declared {
@@ -103,8 +102,8 @@ func (r *Runner) execInputs(k *Class, job *Job, given map[string]any) (map[strin
 		if h, ok := raw.(Handle); ok {
 			held, ok := r.handles.use(h.ID)
 			if !ok {
-				return nil, fault.At(fault.CodeUnknownHandle, decl.Name,
-					"%s: no handle %q: it was freed or its lease ran out; make it again", decl.Name, h.ID)
+				return nil, fault.Named(fault.CodeUnknownHandle, decl.Name, "no handle %q: it was freed or its lease ran out; "+
+					"make it again", h.ID)
 			}
 			raw = held
 		} else if decl.Type != typeBranch && !decl.drawn() {

@@ -101,7 +101,7 @@ func checkType(in *Input, v any) error {
 		in.Type == "FLOAT" && got == "INT" {
 		return nil
 	}
-	return fault.At(fault.CodeBadInput, in.Name, "%s: takes %s, got %s", in.Name, in.Type, got)
+	return fault.Bad(in.Name, "takes %s, got %s", in.Type, got)
 }
 
 // Describe renders a value that travels along links in words, short.

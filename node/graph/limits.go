@@ -26,7 +26,7 @@ func (c *Call) Whole(name string) int {
 func (c *Call) Decimal(name string) float64 {
 	v := c.Float(name)
 	if math.IsNaN(v) || math.IsInf(v, 0) {
-		panic(fault.At(fault.CodeBadInput, name, "%s: %v is not a finite number", name, v))
+		panic(fault.Bad(name, "%v is not a finite number", v))
 	}
 	c.checkLimits(name, v)
 	return v
@@ -37,7 +37,7 @@ func (c *Call) checkLimits(name string, v any) {
 	lo, hasLo := in.Options.Get("min")
 	hi, hasHi := in.Options.Get("max")
 	if (hasLo && compare(v, lo) < 0) || (hasHi && compare(v, hi) > 0) {
-		panic(fault.At(fault.CodeBadInput, name, "%s: %v is not between %v and %v", name, v, lo, hi))
+		panic(fault.Bad(name, "%v is not between %v and %v", v, lo, hi))
 	}
 }
 
@@ -57,7 +57,7 @@ func (c *Call) Latent(name string) *value.Latent {
 func (c *Call) Layers(name string) *value.Latent {
 	l := Arg[*value.Latent](c, name)
 	if l.Samples.Len() == 0 {
-		panic(fault.At(fault.CodeBadInput, name, "%s: latent %v is empty", name, l.Samples.Shape()))
+		panic(fault.Bad(name, "latent %v is empty", l.Samples.Shape()))
 	}
 	return l
 }
@@ -66,7 +66,7 @@ func (c *Call) Layers(name string) *value.Latent {
 func (c *Call) Mask(name string) *picture.Mask {
 	m := Arg[*picture.Mask](c, name)
 	if len(m.Data) == 0 {
-		panic(fault.At(fault.CodeBadInput, name, "%s: mask [%d, %d, %d] is empty", name, m.B, m.Y, m.X))
+		panic(fault.Bad(name, "mask [%d, %d, %d] is empty", m.B, m.Y, m.X))
 	}
 	return m
 }

@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/big"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"patchbay/node/files"
@@ -43,10 +44,8 @@ func (v *validation) literal(k *Class, in *Input, val any) (any, *problem) {
 				"exception_message", pyjson.Excerpt(err.Error())),
 		}
 	}
-	for _, own := range k.Own {
-		if own == in.Name {
-			return val, nil
-		}
+	if slices.Contains(k.Own, in.Name) {
+		return val, nil
 	}
 	if p := v.limits(k, in, val); p != nil {
 		return nil, p
@@ -55,10 +54,8 @@ func (v *validation) literal(k *Class, in *Input, val any) (any, *problem) {
 		return val, nil
 	}
 	choices := v.choices(in)
-	for _, c := range choices {
-		if c == val {
-			return val, nil
-		}
+	if slices.Contains(choices, val) {
+		return val, nil
 	}
 	config := v.config(k, in)
 	allowed := pyjson.Repr(choices)

@@ -1,6 +1,10 @@
 package graph
 
-import "patchbay/node/files"
+import (
+	"slices"
+
+	"patchbay/node/files"
+)
 
 // Needs lists the files that the nodes above the outputs of a validated job name, each once, in the order of the
 // workflow. Files sent with the job are not among them. What the index has not seen has neither size nor hash.
@@ -44,10 +48,8 @@ func (in *Input) names(job Job, id string) (files.NeededFile, bool) {
 	if in.Files == "" || !ok || !text {
 		return files.NeededFile{}, false
 	}
-	for _, c := range in.Choices { // a name that is no file, as pixel_space
-		if c == name {
-			return files.NeededFile{}, false
-		}
+	if slices.Contains(in.Choices, name) {
+		return files.NeededFile{}, false
 	}
 	base, _ := files.Annotated(name)
 	_, sent := job.Inputs[base]

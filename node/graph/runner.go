@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime/debug"
 	"strings"
 	"sync"
@@ -144,9 +145,6 @@ func (r *Runner) Free() {
 	r.values.Clear()
 	r.store.Free()
 }
-
-// Catalogue returns the table of classes.
-func (r *Runner) Catalogue() *Catalogue { return r.cat }
 
 // Roots returns the folders that names refer to.
 func (r *Runner) Roots() files.Roots { return r.roots }
@@ -332,9 +330,7 @@ func (e *entry) bytes() int64 {
 // the event.
 func (x *execution) deliver(id string, e *entry) {
 	ui := map[string]any{}
-	for key, v := range e.ui {
-		ui[key] = v
-	}
+	maps.Copy(ui, e.ui)
 	for _, f := range e.files {
 		f.Node = id
 		x.result.Outputs = append(x.result.Outputs, f)
@@ -375,7 +371,7 @@ func (x *execution) inputs(id string, k *Class) (map[string]any, error) {
 				continue
 			}
 			if e == nil || slot < 0 || slot >= len(e.outputs) {
-				return in, fault.At(fault.CodeInternal, decl.Name, "%s: node %s gave no output %d", decl.Name, l.id, l.slot)
+				return in, fault.Named(fault.CodeInternal, decl.Name, "node %s gave no output %d", l.id, l.slot)
 			}
 			v = e.outputs[slot]
 		}

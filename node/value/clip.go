@@ -156,7 +156,7 @@ func (c *Clip) prompts(s *Store, prompt func(key string) (words string, wanted b
 		}
 		p, err := l.Prompt(vocab, words, nil)
 		if err != nil {
-			return nil, missing, fault.At(fault.CodeBadInput, "text", "text: %v", err)
+			return nil, missing, fault.Bad("text", "%v", err)
 		}
 		missing = append(missing, p.Missing...)
 		if out[e.kind] = p; reader.EvenChunks && l.Fill {
@@ -201,7 +201,8 @@ func (c *Clip) Encode(u Use, prompt func(key string) (words string, wanted bool)
 		}
 		done[e.kind] = &enc
 	}
-	entry, err := models.TextTypes()[c.Type].Join(done)
+	reader := models.TextTypes()[c.Type]
+	entry, err := reader.Entry(done)
 	if err != nil {
 		return out, missing, fault.New(fault.CodeWrongFamily, "%v", err)
 	}

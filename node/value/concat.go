@@ -20,15 +20,14 @@ func (m *Model) concat(c *Cond, branch string, l parallel.Latent, noise *picture
 		image = parallel.NewLatent(1, want, l.Y, l.X)
 	}
 	if image.B != 1 || image.C != want {
-		return out, fault.At(fault.CodeWrongFamily, branch,
-			"%s: concat_latent_image has %d pictures of %d channels, the %s model takes one of %d: encode one picture with the "+
-				"VAE of that family", branch, image.B, image.C, m.Spec.Family, want)
+		return out, fault.Family(branch, "concat_latent_image has %d pictures of %d channels, the %s model takes one of "+
+			"%d: encode one picture with the VAE of that family", image.B, image.C, m.Spec.Family, want)
 	}
 	scaled := func(what string, v []float32, channels, y, x, toY, toX int) ([]float32, error) {
 		r, err := resample.Upscale(resample.Image{Data: v, B: 1, C: channels, Y: y, X: x}, toX, toY, resample.Bilinear,
 			resample.CropCenter)
 		if err != nil {
-			return nil, fault.At(fault.CodeBadInput, branch, "%s: %s: %v", branch, what, err)
+			return nil, fault.Bad(branch, "%s: %v", what, err)
 		}
 		return r.Data, nil
 	}
@@ -49,7 +48,7 @@ func (m *Model) concat(c *Cond, branch string, l parallel.Latent, noise *picture
 		mask = &picture.Mask{B: fit.B, Y: fit.Y, X: fit.X, Data: fit.Data}
 	}
 	if mask.B != 1 {
-		return out, fault.At(fault.CodeBadInput, branch, "%s: concat_mask has a batch of %d: want one mask", branch, mask.B)
+		return out, fault.Bad(branch, "concat_mask has a batch of %d: want one mask", mask.B)
 	}
 	pixels, err := scaled("concat_mask", mask.Data, 1, mask.Y, mask.X, 8*l.Y, 8*l.X)
 	for ch := range dit.MaskChannels {

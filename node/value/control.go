@@ -44,7 +44,7 @@ type ModelPatch struct {
 }
 
 // OpenModelPatch describes the model patch of a file from its header.
-func OpenModelPatch(name string, f files.Checkpoint, set *weights.Set) (*ModelPatch, error) {
+func OpenModelPatch(name string, f files.Checkpoint, _ *weights.File, set *weights.Set) (*ModelPatch, error) {
 	if s, ok := text.FeaturesIn(set); ok {
 		own := lazy{name, &files.Opener{Checkpoint: f}}
 		return &ModelPatch{ControlNet: ControlNet{Name: name, file: f.File}, features: &own, sizes: s}, nil

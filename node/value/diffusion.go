@@ -32,7 +32,7 @@ func NewModel(name, key string, d *family.Diffusion, bytes int64, weights host.W
 		return nil, err
 	}
 	return &Model{
-		Name: name, Key: key, Variant: d.Variant, Spec: &d.Spec, Format: d.Latent, Sampling: s, Traits: d.Traits,
+		Name: name, Key: key, Spec: &d.Spec, Format: d.Latent, Sampling: s, Traits: d.Traits,
 		bytes: bytes, Weights: weights, declare: d.Declare,
 	}, nil
 }

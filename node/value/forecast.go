@@ -56,7 +56,7 @@ func (s *Store) Forecast(ctx context.Context, f ModelFile, plan string, p Pictur
 	for _, n := range opened {
 		net, err := n.Forecast(&w)
 		if err != nil {
-			return nil, fault.At(fault.CodeWrongFamily, "model.nets", "model.nets: %v", err)
+			return nil, fault.Family("model.nets", "%v", err)
 		}
 		w.Nets = append(w.Nets, net)
 	}

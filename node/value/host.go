@@ -62,7 +62,7 @@ func (m *Model) fitsHost(req *parallel.Request) error {
 			e.Context = m.filled(e.Context)
 			refused := func(key string) error {
 				field := "conds." + b.Name + "." + key
-				return fault.At(fault.CodeBadInput, field, "%s: the %s model takes no %s (entry %d)", field, m.Spec.Family, key, i)
+				return fault.Bad(field, "the %s model takes no %s (entry %d)", m.Spec.Family, key, i)
 			}
 			switch {
 			case e.Guidance != nil && !m.Spec.TakesGuidance:
@@ -87,9 +87,8 @@ func (m *Model) fitsHost(req *parallel.Request) error {
 			} else if m.Spec.Concat > 0 && (e.Concat.Y != l.Y || e.Concat.X != l.X ||
 				len(e.Concat.Data) != m.Spec.Concat*l.Y*l.X) {
 				field := "conds." + b.Name + ".c_concat"
-				return fault.At(fault.CodeBadInput, field, "%s: %d numbers for %d x %d: the %s model reads %d channels of the "+
-					"latent's %d x %d (entry %d)", field, len(e.Concat.Data), e.Concat.Y, e.Concat.X, m.Spec.Family, m.Spec.Concat,
-					l.Y, l.X, i)
+				return fault.Bad(field, "%d numbers for %d x %d: the %s model reads %d channels of the latent's %d x %d (entry %d)",
+					len(e.Concat.Data), e.Concat.Y, e.Concat.X, m.Spec.Family, m.Spec.Concat, l.Y, l.X, i)
 			}
 			for _, r := range e.References {
 				if want := m.Format.Channels; len(r.Data) != want*r.Y*r.X {
@@ -148,7 +147,7 @@ func OpenFile(roots files.Roots, f ModelFile) (*Model, error) {
 		}
 		return nil, known
 	}
-	return nil, fault.At(fault.CodeWrongFamily, "model.file", "model.file: %s: %v", f.Name, err)
+	return nil, fault.Family("model.file", "%s: %v", f.Name, err)
 }
 
 // meant refuses a file that is not the one whose header a request knows.
@@ -157,8 +156,8 @@ func meant(part, name, fingerprint string, c files.Checkpoint) error {
 		return nil
 	}
 	part += ".fingerprint"
-	return fault.At(fault.CodeFileMissing, part, "%s: %s has the header hash %s, the request means %s: the file of that "+
-		"name is another one", part, name, c.Hash, fingerprint)
+	return fault.Named(fault.CodeFileMissing, part, "%s has the header hash %s, the request means %s: the file of that "+
+		"name is another one", name, c.Hash, fingerprint)
 }
 
 // openNets describes the model patches of a host for its model. Only headers are read. Errors are *Failure.
@@ -172,15 +171,15 @@ func (m *Model) openNets(roots files.Roots, list []NetFile) ([]*ModelPatch, erro
 		}
 		var p *ModelPatch
 		err = files.ReadHeader(files.KindModelPatch, path, false,
-			func(c files.Checkpoint, _ *weights.File, set *weights.Set) (err error) {
+			func(c files.Checkpoint, open *weights.File, set *weights.Set) (err error) {
 				if err := meant(part, f.Name, f.Fingerprint, c); err != nil {
 					return err
 				}
-				if p, err = OpenModelPatch(f.Name, c, set); err == nil {
+				if p, err = OpenModelPatch(f.Name, c, open, set); err == nil {
 					err = p.fits(m.Spec)
 				}
 				if err != nil {
-					err = fault.At(fault.CodeWrongFamily, part+".file", "%s.file: %v", part, err)
+					err = fault.Family(part+".file", "%v", err)
 				}
 				return err
 			})
@@ -204,8 +203,8 @@ func (m *Model) nets(req *parallel.Request, roots files.Roots, list []NetFile) e
 		y, x := p.Spec.HintSize(req.Latent.Y, req.Latent.X)
 		if h := list[i].Hint; h.B != 1 || h.C != p.Hint || h.Y != y || h.X != x {
 			field := fmt.Sprintf("model.nets[%d].hint", i)
-			return fault.At(fault.CodeBadInput, field, "%s: [%d, %d, %d, %d], %s reads [1, %d, %d, %d] for this latent", field,
-				h.B, h.C, h.Y, h.X, p.Name, p.Hint, y, x)
+			return fault.Bad(field, "[%d, %d, %d, %d], %s reads [1, %d, %d, %d] for this latent", h.B, h.C, h.Y, h.X, p.Name,
+				p.Hint, y, x)
 		}
 		out = append(out, p.control(list[i].Hint, list[i].Strength))
 	}
@@ -232,14 +231,12 @@ func (t *TimeLine) build(own *sampling.ModelSampling) (*sampling.ModelSampling, 
 	}
 	for _, b := range t.Bases {
 		if !slices.Contains(known, b) {
-			return nil, fault.At(fault.CodeBadInput, "sampling.bases", "sampling.bases: %q is not known; the classes are %s", b,
-				strings.Join(known, ", "))
+			return nil, fault.Bad("sampling.bases", "%q is not known; the classes are %s", b, strings.Join(known, ", "))
 		}
 	}
 	has := func(name string) bool { return slices.Contains(t.Bases, name) }
 	if has("CONST") != own.IsFlow() && (has("CONST") || has("EPS") || has("V_PREDICTION")) {
-		return nil, fault.At(fault.CodeBadInput, "sampling.bases",
-			"sampling.bases: the model of the file predicts %s", own.Prediction())
+		return nil, fault.Bad("sampling.bases", "the model of the file predicts %s", own.Prediction())
 	}
 	var out *sampling.ModelSampling
 	var err error
@@ -249,8 +246,8 @@ func (t *TimeLine) build(own *sampling.ModelSampling) (*sampling.ModelSampling, 
 	case has("ModelSamplingDiscreteFlow"):
 		out, err = sampling.NewFlow(shift, multiplier)
 	case own.IsFlow() && (t.Shift != nil || t.Multiplier != nil || has("ModelSamplingDiscrete")):
-		return nil, fault.At(fault.CodeBadInput, "sampling.bases",
-			"sampling.bases: a shift belongs to ModelSamplingFlux or ModelSamplingDiscreteFlow: name one of them")
+		return nil, fault.Bad("sampling.bases", "a shift belongs to ModelSamplingFlux or ModelSamplingDiscreteFlow: name "+
+			"one of them")
 	case has("V_PREDICTION"):
 		return own.Predicting(sampling.V), nil
 	case has("EPS"):
@@ -259,11 +256,10 @@ func (t *TimeLine) build(own *sampling.ModelSampling) (*sampling.ModelSampling, 
 		return own, nil
 	}
 	if err != nil {
-		return nil, fault.At(fault.CodeBadInput, "sampling.shift", "sampling.shift: %v", err)
+		return nil, fault.Bad("sampling.shift", "%v", err)
 	}
 	if !own.IsFlow() {
-		return nil, fault.At(fault.CodeBadInput, "sampling.bases",
-			"sampling.bases: the model of the file is no flow model, it predicts %s", own.Prediction())
+		return nil, fault.Bad("sampling.bases", "the model of the file is no flow model, it predicts %s", own.Prediction())
 	}
 	return out, nil
 }
@@ -306,10 +302,10 @@ func (s *Store) Sample(ctx context.Context, q *HostRequest,
 	}
 	sampler, err := sampling.FindSampler(req.Sampler)
 	if err != nil {
-		return nil, fault.At(fault.CodeBadInput, "sampler.name", "sampler.name: %v", err)
+		return nil, fault.Bad("sampler.name", "%v", err)
 	}
 	if req.Options, err = sampler.NewOptions(q.Options); err != nil {
-		return nil, fault.At(fault.CodeBadInput, "sampler.options", "sampler.options: %v", err)
+		return nil, fault.Bad("sampler.options", "%v", err)
 	}
 	if err := m.fitsHost(&req); err != nil {
 		return nil, err

@@ -11,8 +11,8 @@ func (l *Latent) Single(field string) error {
 	if l.Samples.T <= 1 {
 		return nil
 	}
-	return fault.At(fault.CodeBadInput, field, "%s: has %d layers, this node takes one: cut them apart with "+
-		"LatentCutToBatch (dim t) first", field, l.Samples.T)
+	return fault.Bad(field, "has %d layers, this node takes one: cut them apart with LatentCutToBatch (dim t) first",
+		l.Samples.T)
 }
 
 // side is how many layers (t), rows (y) or columns (x) a latent has, and how many values lie between neighbours. One
@@ -80,8 +80,7 @@ func (m *Model) layered(l parallel.Latent, noise *picture.Mask, branches []Guide
 	const rule = "%s: has a mask, and the latent %d layers: want one of them"
 	switch {
 	case !m.Spec.Frames:
-		return fault.At(fault.CodeWrongFamily, "latent_image", "latent_image: has %d layers, which %s models do not take",
-			l.T, m.Spec.Family)
+		return fault.Family("latent_image", "has %d layers, which %s models do not take", l.T, m.Spec.Family)
 	case noise != nil:
 		return fault.At(fault.CodeBadInput, "latent_image", rule, "latent_image", l.T)
 	}

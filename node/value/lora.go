@@ -87,7 +87,7 @@ func lentEncoder(u Use, l *parallel.Workspace, ops []engine.Ops, clip *Clip, e *
 		if err != nil {
 			parts.Close()
 			release()
-			return nil, fault.At(fault.CodeBadCheckpoint, "clip", "clip: %v", err)
+			return nil, fault.Named(fault.CodeBadCheckpoint, "clip", "%v", err)
 		}
 		return &adaptedEncoder{parts, base.Bytes() + parts.Bytes(), func() { parts.Close(); release() }}, nil
 	})
@@ -100,7 +100,7 @@ func lentEncoder(u Use, l *parallel.Workspace, ops []engine.Ops, clip *Clip, e *
 // LoraKeys lists what files may call the weights of the handles.
 func LoraKeys(m *Model, clip *Clip) (*lora.Keys, error) {
 	if m.declare == nil {
-		return nil, fault.At(fault.CodeInternal, "model", "model: %s does not tell its weights", m.Name)
+		return nil, fault.Named(fault.CodeInternal, "model", "%s does not tell its weights", m.Name)
 	}
 	declared, err := m.declare()
 	if err != nil {

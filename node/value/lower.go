@@ -55,11 +55,10 @@ func Lower(r Lowering) (*parallel.Request, error) {
 		noise := start
 		item := start.C * start.Y * start.X
 		if noise.Data, _, err = sampling.PrepareNoise(r.Seed, start.B, item, r.Latent.BatchIndex); err != nil {
-			return nil, fault.At(fault.CodeBadInput, "latent_image", "latent_image: %v", err)
+			return nil, fault.Bad("latent_image", "%v", err)
 		}
 		if len(noise.Data) != start.Len() {
-			return nil, fault.At(fault.CodeBadInput, "latent_image", "latent_image: batch_index has %d entries, the batch %d",
-				len(r.Latent.BatchIndex), start.B)
+			return nil, fault.Bad("latent_image", "batch_index has %d entries, the batch %d", len(r.Latent.BatchIndex), start.B)
 		}
 		req.Noise, req.NoiseDraws = noise, noiseDraws(r.Latent.BatchIndex, start.B, item)
 	}
@@ -100,9 +99,8 @@ func (m *Model) widen(latent *Latent) (parallel.Latent, error) {
 	empty := allZero(l.Data)
 	switch {
 	case !empty && l.C != want:
-		return l, fault.At(fault.CodeWrongFamily, "latent_image",
-			"latent_image: has %d channels, the %s model takes %d: encode it with the VAE of that family", l.C,
-			m.Spec.Family, want)
+		return l, fault.Family("latent_image", "has %d channels, the %s model takes %d: encode it with the VAE of that "+
+			"family", l.C, m.Spec.Family, want)
 	case !empty:
 		return l, nil
 	}
@@ -129,9 +127,8 @@ func (m *Model) branch(b GuiderBranch, l parallel.Latent, noise *picture.Mask, h
 	for i := range b.Conditioning {
 		c := &b.Conditioning[i]
 		if c.Context.Cols != m.Spec.ContextDim {
-			return out, fault.At(fault.CodeWrongFamily, b.Name,
-				"%s: the text states have %d channels, the %s model takes %d: load the text encoders of that family", b.Name,
-				c.Context.Cols, m.Spec.Family, m.Spec.ContextDim)
+			return out, fault.Family(b.Name, "the text states have %d channels, the %s model takes %d: load the text encoders "+
+				"of that family", c.Context.Cols, m.Spec.Family, m.Spec.ContextDim)
 		}
 		e := parallel.Entry{Strength: 1, MaskStrength: 1}
 		e.Context, e.Pooled, e.ContextLen = m.filled(c.Context), c.Pooled, c.ContextLen
@@ -189,12 +186,10 @@ func (m *Model) references(c *Cond, branch string) (out []dit.Reference, err err
 	for _, l := range c.References {
 		switch {
 		case !m.Spec.References:
-			return nil, fault.At(fault.CodeWrongFamily, branch,
-				"%s: has a reference latent, which %s models do not take", branch, m.Spec.Family)
+			return nil, fault.Family(branch, "has a reference latent, which %s models do not take", m.Spec.Family)
 		case l.B != 1 || l.C != m.Format.Channels || l.T > 1:
-			return nil, fault.At(fault.CodeWrongFamily, branch,
-				"%s: a reference latent has %d pictures of %d channels, the %s model takes one of %d", branch, l.B*max(1, l.T),
-				l.C, m.Spec.Family, m.Format.Channels)
+			return nil, fault.Family(branch, "a reference latent has %d pictures of %d channels, the %s model takes one of %d",
+				l.B*max(1, l.T), l.C, m.Spec.Family, m.Format.Channels)
 		}
 		data := append([]float32(nil), l.Data...)
 		m.Format.ToModel(data, l.Y*l.X)

@@ -17,7 +17,6 @@ import (
 type Model struct {
 	Name     string // as the workflow calls it
 	Key      string // file and header hash: equal keys share weights
-	Variant  string // of package models: "flux", "pixart_sigma" ...
 	Spec     *dit.Spec
 	Format   latent.Format
 	Sampling *sampling.ModelSampling

@@ -46,12 +46,12 @@ func (m *Model) patched(patches []Patch) (*Model, error) {
 		p := &patches[i]
 		if err := p.join(&use, shapes, f.Names.Input); err != nil {
 			path := fmt.Sprintf("model.patches[%d]", i)
-			return nil, fault.At(fault.CodeBadInput, path, "%s: %s: %v", path, p.Key, err)
+			return nil, fault.Bad(path, "%s: %v", p.Key, err)
 		}
 	}
 	adapted, err := m.changed(use)
 	if err != nil {
-		return nil, fault.At(fault.CodeBadInput, "model.patches", "model.patches: %v", err)
+		return nil, fault.Bad("model.patches", "%v", err)
 	}
 	return adapted, nil
 }

@@ -41,7 +41,7 @@ type lazy struct {
 }
 
 // OpenEyes makes a handle after checking that the file holds a picture encoder of the type that is read.
-func OpenEyes(name string, f files.Checkpoint, set *weights.Set) (*Eyes, error) {
+func OpenEyes(name string, f files.Checkpoint, _ *weights.File, set *weights.Set) (*Eyes, error) {
 	if err := text.CheckSigLIP(set); err != nil {
 		return nil, fault.New(fault.CodeWrongFamily, "%s %v: it looks like %s", name, err, models.GuessKind(set))
 	}
@@ -49,7 +49,7 @@ func OpenEyes(name string, f files.Checkpoint, set *weights.Set) (*Eyes, error) 
 }
 
 // OpenStyle makes a handle after checking that the file holds a style model.
-func OpenStyle(name string, f files.Checkpoint, set *weights.Set) (*Style, error) {
+func OpenStyle(name string, f files.Checkpoint, _ *weights.File, set *weights.Set) (*Style, error) {
 	s := &Style{
 		lazy: lazy{name, &files.Opener{Checkpoint: f}},
 		In:   set.Dim("redux_up.weight", 1), Out: set.Dim("redux_down.weight", 0),
@@ -129,9 +129,8 @@ func eyeful(im *picture.Image, b, size int, crop bool) []float32 {
 // Rows turns what was seen into rows of a text.
 func (s *Style) Rows(u Use, seen Seen) (out dit.Array, err error) {
 	if seen.Cols != s.In {
-		return out, fault.At(fault.CodeWrongFamily, "style_model", "style_model: %s reads states of %d values, "+
-			"clip_vision_output has %d: use the picture encoder that it was made for (sigclip_vision_patch14_384)", s.name, s.In,
-			seen.Cols)
+		return out, fault.Family("style_model", "%s reads states of %d values, clip_vision_output has %d: use the picture "+
+			"encoder that it was made for (sigclip_vision_patch14_384)", s.name, s.In, seen.Cols)
 	}
 	open := func(l *parallel.Workspace, _ *weights.File, set *weights.Set) (*text.Redux, error) {
 		return text.OpenRedux(l.Ops, set)
@@ -148,14 +147,13 @@ func (s *Style) Rows(u Use, seen Seen) (out dit.Array, err error) {
 func (p *ModelPatch) Rows(u Use, seen Seen) (out dit.Array, err error) {
 	switch s := p.sizes; {
 	case p.features == nil:
-		return out, fault.At(fault.CodeWrongFamily, "model_patch", "model_patch: %s is layers for %s models: connect a "+
-			"feature projector", p.Name, p.Family)
+		return out, fault.Family("model_patch", "%s is layers for %s models: connect a feature projector", p.Name, p.Family)
 	case seen.Deep == nil:
-		return out, fault.At(fault.CodeBadInput, "clip_vision_output", "clip_vision_output: its encoder has fewer than %d "+
-			"layers: use sigclip_vision_patch14_384", -text.Deep()[0])
+		return out, fault.Bad("clip_vision_output", "its encoder has fewer than %d layers: use sigclip_vision_patch14_384",
+			-text.Deep()[0])
 	case seen.Rows != s.Tokens || seen.Cols != s.Width:
-		return out, fault.At(fault.CodeBadInput, "clip_vision_output", "clip_vision_output: %d rows of %d values, %s reads "+
-			"%d of %d: one picture, seen by sigclip_vision_patch14_384", seen.Rows, seen.Cols, p.Name, s.Tokens, s.Width)
+		return out, fault.Bad("clip_vision_output", "%d rows of %d values, %s reads %d of %d: one picture, seen by "+
+			"sigclip_vision_patch14_384", seen.Rows, seen.Cols, p.Name, s.Tokens, s.Width)
 	}
 	open := func(l *parallel.Workspace, _ *weights.File, set *weights.Set) (*text.Features, error) {
 		return text.OpenFeatures(l.Ops, set)
@@ -175,7 +173,7 @@ type Upscaler struct {
 }
 
 // OpenUpscaler makes a handle after checking that the file holds a network that is read.
-func OpenUpscaler(name string, f files.Checkpoint, set *weights.Set) (*Upscaler, error) {
+func OpenUpscaler(name string, f files.Checkpoint, _ *weights.File, set *weights.Set) (*Upscaler, error) {
 	cfg, err := upscale.Infer(set)
 	switch {
 	case errors.Is(err, upscale.ErrUnknown):

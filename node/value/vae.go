@@ -23,7 +23,7 @@ type VAE struct {
 const PixelSpace = "pixel_space"
 
 // OpenVAE makes a handle after checking that the file holds an autoencoder.
-func OpenVAE(name string, f files.Checkpoint, set *weights.Set) (*VAE, error) {
+func OpenVAE(name string, f files.Checkpoint, _ *weights.File, set *weights.Set) (*VAE, error) {
 	channels, err := vae.Latents(set)
 	if err != nil {
 		return nil, fault.New(fault.CodeWrongFamily, "%s holds no autoencoder (%v): it looks like %s", name, err,
@@ -76,6 +76,6 @@ func (v *VAE) Takes(channels, got int) error {
 	if channels == got {
 		return nil
 	}
-	return fault.At(fault.CodeWrongFamily, "vae",
-		"vae: %s takes latents of %d channels, got %d: use the VAE of the model's family", v.Name, channels, got)
+	return fault.Family("vae", "%s takes latents of %d channels, got %d: use the VAE of the model's family", v.Name,
+		channels, got)
 }

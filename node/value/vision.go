@@ -31,8 +31,8 @@ func (c *Clip) Seeing(template string, pictures []text.Picture) (*Clip, error) {
 			return &out, nil
 		}
 	}
-	return nil, fault.At(fault.CodeWrongFamily, "clip", "clip: %s has no encoder that looks at pictures: load that of "+
-		"Qwen-Image-Edit (Qwen2.5-VL) or Krea 2 (Qwen3-VL)", c.Name)
+	return nil, fault.Family("clip", "%s has no encoder that looks at pictures: load that of Qwen-Image-Edit "+
+		"(Qwen2.5-VL) or Krea 2 (Qwen3-VL)", c.Name)
 }
 
 // Unit is the pixels that the sides of pictures are multiples of; of handles without eyes that of any.
@@ -112,8 +112,7 @@ func (c *Clip) Write(u Use, a Ask, d text.Draw) (string, error) {
 		}
 	}
 	if e == nil {
-		return "", fault.At(fault.CodeWrongFamily, "clip", "clip: %s has no encoder that writes texts: load that of Krea 2 "+
-			"(Qwen3-VL-4B)", c.Name)
+		return "", fault.Family("clip", "%s has no encoder that writes texts: load that of Krea 2 (Qwen3-VL-4B)", c.Name)
 	}
 	reader := models.TextTypes()[c.Type]
 	as, _ := reader.Encoder(e.kind)

@@ -172,7 +172,7 @@ func (c *Cond) export() []any {
 
 // ImportValue takes the travelling form of a value of a type for an input; literals are left to the caller's checks.
 func ImportValue(kind, field string, v any) (any, error) {
-	wrong := func(err error) error { return fault.At(fault.CodeBadInput, field, "%s: %v", field, err) }
+	wrong := func(err error) error { return fault.Bad(field, "%v", err) }
 	if m, ok := v.(map[string]any); ok {
 		o := pyjson.NewObject()
 		for k, e := range m {

@@ -28,9 +28,7 @@ func New(abort func(cause error)) *Group { return &Group{abort: abort} }
 
 // Go starts f; where names it in the error of a panic ("rank 3", "sampler euler").
 func (g *Group) Go(where string, f func() error) {
-	g.wg.Add(1)
-	go func() {
-		defer g.wg.Done()
+	g.wg.Go(func() {
 		if err := Recovered(where, f); err != nil {
 			g.once.Do(func() {
 				g.cause = err
@@ -39,7 +37,7 @@ func (g *Group) Go(where string, f func() error) {
 				}
 			})
 		}
-	}()
+	})
 }
 
 // Wait blocks until all goroutines have returned and gives the first error.

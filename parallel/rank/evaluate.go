@@ -87,14 +87,14 @@ func (s *session) prepare() error {
 			s.entries = append(s.entries, sessionEntry{grid: in.Grid})
 			continue
 		}
-		p, err := s.model.Prepare(s.env, in.Entries, in.Grid, dit.Range{})
+		p, err := s.model.Prepare(s.env, in.Entries, in.Grid)
 		if err != nil {
 			return fmt.Errorf("entry %d: %w", i, err)
 		}
 		e := sessionEntry{grid: in.Grid, p: p}
 		layer(s.env, "modulation")
 		if len(rows) > 0 {
-			e.m = s.model.Modulate(s.env, p, forEach(p, rows), dit.Range{})
+			e.m = s.model.Modulate(s.env, p, forEach(p, rows))
 		}
 		if split.Pipe > 1 {
 			e.store = newKVStore(s.env, spec, split, s.held, s.textOf(p), in.Grid.Tokens(), s.open.Batch, s.heads())
@@ -361,7 +361,7 @@ func (s *session) begin(env dit.Env, entry int, c *EvaluateCommand) *entryRun {
 	}
 	layer(env, "modulation")
 	if !ok { // a timestep the sampler found on its way
-		m, row = s.model.Modulate(env, e.p, forEach(e.p, []float32{c.Timestep}), dit.Range{}), 0
+		m, row = s.model.Modulate(env, e.p, forEach(e.p, []float32{c.Timestep})), 0
 	}
 	ulysses, ring, places := s.comms[plan.AxisUlysses], s.outer(c), s.open.Plan.Places(s.spreads(c))
 	seq := &sequence{

@@ -22,7 +22,7 @@ func (s *session) preparePatch(i int, c ControlInput) error {
 	if !ok || !isPatch {
 		return fmt.Errorf("model patch %s is not resident", c.Model)
 	}
-	p, err := m.Prepare(s.env, []dit.Entry{c.Entry}, s.entries[i].grid, dit.Range{})
+	p, err := m.Prepare(s.env, []dit.Entry{c.Entry}, s.entries[i].grid)
 	if err != nil {
 		return fmt.Errorf("entry %d: %w", i, err)
 	}

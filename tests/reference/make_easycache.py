@@ -9,24 +9,16 @@ that type is a copy and all is well. So FLUX is handed a copy here too. The case
 """
 
 import asyncio
-import importlib.machinery
 import json
 import os
 import sys
-from unittest.mock import MagicMock
+
+import comfytree
+from comfytree import fill, given
 
 tree, out = os.path.abspath(sys.argv[1]), sys.argv[2]
-sys.argv = ["x", "--cpu", "--fp32-unet", "--use-pytorch-cross-attention"]
-sys.path.insert(0, tree)
-for m in ("torchvision", "torchvision.transforms", "torchvision.models", "torchaudio", "torchaudio.transforms", "torchaudio.functional"):  # imported, not used here
-    sys.modules[m] = MagicMock()
-    sys.modules[m].__spec__ = importlib.machinery.ModuleSpec(m, None)
-import comfy.options
-
-comfy.options.enable_args_parsing()
-import utils.extra_config
+comfytree.start(tree, "--fp32-unet", "--use-pytorch-cross-attention", vision=False)
 import nodes
-import numpy as np
 import torch
 import comfy.model_patcher
 import comfy.patcher_extension
@@ -34,26 +26,7 @@ import comfy.supported_models
 from comfy_extras.nodes_easycache import EasyCacheNode, LazyCacheNode
 from safetensors.torch import save_file
 
-torch.set_num_threads(1)
-torch.set_grad_enabled(False)
 WEIGHTS = json.load(open(os.path.join(out, "weights.json")))
-
-
-def fill(name, shape, scale, offset):
-    h = 0xCBF29CE484222325
-    for b in name.encode():
-        h = ((h ^ b) * 0x100000001B3) & (2**64 - 1)
-    with np.errstate(over="ignore"):
-        z = np.uint64(h) + np.arange(int(np.prod(shape)), dtype=np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        z = z ^ (z >> np.uint64(31))
-    v = ((z >> np.uint64(40)).astype(np.int64) - 2**23).astype(np.float64) / 2**24
-    return torch.from_numpy((offset + scale * v).astype(np.float32).reshape(shape))
-
-
-def given(name, shape):
-    return fill("input:" + name, shape, 2 * np.sqrt(3.0), 0)
 
 
 def model(name, copy):

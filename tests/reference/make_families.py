@@ -7,33 +7,22 @@ Weights and inputs are by the formula of tests/golden/README.md section 1. Only 
 """
 
 import importlib
-import importlib.machinery
 import json
 import math
 import os
 import sys
-from unittest.mock import MagicMock
+
+import comfytree
+from comfytree import fill, given
 
 tree, out, only = os.path.abspath(sys.argv[1]), sys.argv[2], sys.argv[3:]
-sys.argv = ["x", "--cpu", "--fp32-unet", "--fp32-text-enc", "--use-pytorch-cross-attention"]
-sys.path.insert(0, tree)
-for m in ("torchvision", "torchvision.transforms", "torchvision.models", "torchaudio", "torchaudio.transforms", "torchaudio.functional"):  # imported, not used here
-    sys.modules[m] = MagicMock()
-    sys.modules[m].__spec__ = importlib.machinery.ModuleSpec(m, None)
-import comfy.options
-
-comfy.options.enable_args_parsing()
-import utils.extra_config
+comfytree.start(tree, "--fp32-unet", "--fp32-text-enc", "--use-pytorch-cross-attention", vision=False)
 import nodes
 import comfy.model_patcher
 import comfy.supported_models
-import numpy as np
 import torch
 from comfy_extras.nodes_model_advanced import ModelSamplingAuraFlow
 from safetensors.torch import load_file, save_file
-
-torch.set_num_threads(1)
-torch.set_grad_enabled(False)
 
 CHROMA = {
     "image_model": "chroma", "in_channels": 64, "out_channels": 64, "in_dim": 64, "mlp_ratio": 4.0, "theta": 10000, "patch_size": 2, "qkv_bias": True,
@@ -69,23 +58,6 @@ RUNS = {
     "cfg4-lengths-b2": dict(seed=21, steps=5, cfg=4.0, sampler="dpmpp_2m", scheduler="beta", denoise=1.0, shape=(2, 8, 12), neg=5, what="text lengths 13 and 5, batch 2"),
     "img2img-0.6-shifted": dict(seed=3, steps=6, cfg=2.0, sampler="euler_ancestral", scheduler="normal", denoise=0.6, shape=(1, 10, 7), patch=["ModelSamplingAuraFlow", 2.5], what="latent in VAE space, odd side"),
 }
-
-
-def fill(name, shape, scale, offset):
-    h = 0xCBF29CE484222325
-    for b in name.encode():
-        h = ((h ^ b) * 0x100000001B3) & (2**64 - 1)
-    with np.errstate(over="ignore"):
-        z = np.uint64(h) + np.arange(int(np.prod(shape)), dtype=np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        z = z ^ (z >> np.uint64(31))
-    v = ((z >> np.uint64(40)).astype(np.int64) - 2**23).astype(np.float64) / 2**24
-    return torch.from_numpy((offset + scale * v).astype(np.float32).reshape(shape))
-
-
-def given(name, shape):
-    return fill("input:" + name, shape, 2 * math.sqrt(3.0), 0)
 
 
 def rule(key, shape):

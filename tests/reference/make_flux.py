@@ -6,51 +6,22 @@ Made with Python 3.11, torch 2.15.0, numpy 2.4.6 and the tree of ComfyUI 0.33.0,
 Weights, inputs and LoRA files are by the formula of tests/golden/README.md section 1; the network is kontext-a of tests/golden/modern.
 """
 
-import importlib.machinery
 import json
 import math
 import os
 import sys
-from unittest.mock import MagicMock
+
+import comfytree
+from comfytree import fill, given
 
 tree, out = os.path.abspath(sys.argv[1]), sys.argv[2]
-sys.argv = ["x", "--cpu", "--fp32-unet", "--use-split-cross-attention"]  # torch attention takes no bias of f16 beside f32
-sys.path.insert(0, tree)
-for m in ("torchaudio", "torchaudio.transforms", "torchaudio.functional"):  # imported, not used here
-    sys.modules[m] = MagicMock()
-    sys.modules[m].__spec__ = importlib.machinery.ModuleSpec(m, None)
-import comfy.options
-
-comfy.options.enable_args_parsing()
-import utils.extra_config
+comfytree.start(tree, "--fp32-unet", "--use-split-cross-attention")  # torch attention takes no bias of f16 beside f32
 import nodes
 import comfy.model_patcher
 import comfy.sd
 import comfy.supported_models
-import numpy as np
 import torch
 from safetensors.torch import save_file
-
-torch.set_num_threads(1)
-torch.set_grad_enabled(False)
-
-
-def fill(name, shape, scale, offset):
-    h = 0xCBF29CE484222325
-    for b in name.encode():
-        h = ((h ^ b) * 0x100000001B3) & (2**64 - 1)
-    with np.errstate(over="ignore"):
-        z = np.uint64(h) + np.arange(int(np.prod(shape)), dtype=np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        z = z ^ (z >> np.uint64(31))
-    v = ((z >> np.uint64(40)).astype(np.int64) - 2**23).astype(np.float64) / 2**24
-    return torch.from_numpy((offset + scale * v).astype(np.float32).reshape(shape))
-
-
-def given(name, shape):
-    return fill("input:" + name, shape, 2 * math.sqrt(3.0), 0)
-
 
 MODEL = json.load(open(f"{out}/modern/weights.json"))["kontext-a"]
 REDUX = json.load(open(f"{out}/modern/weights_control.json"))["redux-a"]

@@ -42,9 +42,6 @@ func Family() family.Family {
 		Text: family.Text{
 			Types:    []string{"ovis"}, // a type that ComfyUI's loader offers and no family here has
 			Encoders: []family.Encoder{{Kind: "clip_l", Layout: tokenizer.CLIPL(), Form: text.Form{Norm: true}}},
-			Join: func(done map[string]*text.Encoding) (dit.Entry, error) {
-				return dit.Entry{Context: done["clip_l"].Context}, nil
-			},
 		},
 		Names: weights.Names{Diffusers: []weights.Alias{{File: "transformer_blocks.*.ff", Own: "steps.*.up"}}},
 		Releases: []family.Release{
@@ -76,13 +73,10 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Single, Skip: -1, Attends: 1})
 	}
 	tags := family.Tags{Dims: map[string]int{"F": 2 * c.Hidden}}
-	d, err := family.Describe("sketch", set, s, tags, func() *net { return &net{Steps: make([]step, c.Depth)} },
+	return family.Describe(set, family.Diffusion{
+		Spec: s, Latent: latent.SDXL(), Sampling: family.Sampling{Line: family.FlowLine, Shift: 1, Multiplier: 1000},
+	}, tags, func() *net { return &net{Steps: make([]step, c.Depth)} },
 		func(l family.Loaded[net]) dit.Model { return &model{l} })
-	if err != nil {
-		return nil, err
-	}
-	d.Latent, d.Sampling = latent.SDXL(), family.Sampling{Line: family.FlowLine, Shift: 1, Multiplier: 1000}
-	return d, nil
 }
 
 type net struct {
@@ -103,7 +97,7 @@ type step struct {
 type model struct{ family.Loaded[net] }
 
 // Prepare embeds the text.
-func (m *model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.Range) (*dit.Prepared, error) {
+func (m *model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.Prepared, error) {
 	if err := layers.CheckEntries(m.Spec(), entries); err != nil {
 		return nil, err
 	}
@@ -126,11 +120,9 @@ func (m *model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid, _ dit.R
 func (m *model) PrepareBlock(dit.Env, *dit.Prepared, int) {}
 
 // Modulate computes shift and scale of all norms.
-func (m *model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32, _ dit.Range) *dit.Modulation {
+func (m *model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit.Modulation {
 	s := len(timesteps) / p.N
-	out := &dit.Modulation{
-		Image: make([]engine.Tensor, len(m.Spec().Blocks)), Text: make([]engine.Tensor, len(m.Spec().Blocks)),
-	}
+	out := dit.NewModulation(m.Spec())
 	out.Head = env.Arena.Alloc(engine.F32, s, p.N, 2*m.Spec().Width)
 	mark := env.Arena.Mark()
 	f := layers.Upload(env, layers.TimestepFeatures(timesteps, 64), s, p.N, 64)

@@ -7,6 +7,7 @@ package ggufwrite
 import (
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 
@@ -29,9 +30,7 @@ const align = 32
 // block, with its true shape under comfy.gguf.orig_shape.
 func File(metadata map[string]any, tensors []Tensor) []byte {
 	pairs := map[string]any{}
-	for key, v := range metadata {
-		pairs[key] = v
-	}
+	maps.Copy(pairs, metadata)
 	shapes := make([][]int, len(tensors))
 	for i, t := range tensors {
 		shapes[i] = t.Shape
@@ -55,8 +54,8 @@ func File(metadata map[string]any, tensors []Tensor) []byte {
 	at := 0
 	for i, t := range tensors {
 		b = binary.LittleEndian.AppendUint32(text(b, t.Name), uint32(len(shapes[i])))
-		for k := len(shapes[i]) - 1; k >= 0; k-- { // the format begins with the innermost dimension
-			b = binary.LittleEndian.AppendUint64(b, uint64(shapes[i][k]))
+		for _, v := range slices.Backward(shapes[i]) { // the format begins with the innermost dimension
+			b = binary.LittleEndian.AppendUint64(b, uint64(v))
 		}
 		b = binary.LittleEndian.AppendUint32(b, uint32(t.Type))
 		b = binary.LittleEndian.AppendUint64(b, uint64(at))
