@@ -147,7 +147,8 @@ func TestSwapOfALostRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.Returned()
-	if _, err = j.Update(ctx, "p", rec.Rev, func(r *message.Record) { r.State, r.Finished = message.Done, 1 }); err != nil {
+	_, err = j.Update(ctx, "p", rec.Rev, func(r *message.Record) { r.State, r.Finished = message.Done, 1 })
+	if err != nil {
 		t.Fatal(err)
 	}
 	if rec, err = l.get(ctx, "p"); err != nil || rec.State != message.Done || rec.Attempt != 1 {

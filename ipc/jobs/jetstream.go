@@ -90,7 +90,7 @@ type JetStream struct {
 
 	// Of the watches of records and daemons.
 	records, nodes following
-	audited        time.Time            // when the records were compared with the table last; watchOver only, as the next three
+	audited        time.Time            // when all records were compared last; watchOver only, as the next three
 	leader         string               // of the records, then
 	behind         time.Time            // since when the watch of the records has not told of all of them
 	reused         uint64               // the first number that the server has lost, and gives out again; 0: none is known
