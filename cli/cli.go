@@ -56,7 +56,7 @@ Environment:
 	root.AddCommand(serveCmd(version), workerCmd(version), hostCmd(version), rankCmd(),
 		runCmd(), submitCmd(), jobsCmd(), watchCmd(), getCmd(), cancelCmd(),
 		retryCmd(), freeCmd(), top.Command(), nodesCmd(), modelsCmd(),
-		demoCmd(), plan.Command(), bench.Command(), doctorCmd(version), installNodeCmd(), versionCmd(version))
+		demoCmd(), plan.Command(), bench.Command(version), doctorCmd(version), installNodeCmd(), versionCmd(version))
 	return root
 }
 

@@ -148,3 +148,24 @@ func (c *Config) newHosts(log zerolog.Logger) (*remote.Cluster, error) {
 	}
 	return there, nil
 }
+
+// Bench has the machines of --hosts meet, for measurements between them: all must be there, and work for nobody else.
+func (c *Config) Bench() (*remote.Bench, error) {
+	err := c.checkHosts()
+	if group, ok := groupOf(c.Hosts); ok && err == nil {
+		err = fmt.Errorf("--hosts %s: all must be there to be measured: name those of %s, as in a,b:%d, or list them in a "+
+			"file, @FILE", c.Hosts, group, HostPort)
+	}
+	if err != nil {
+		return nil, &InputError{Err: err}
+	}
+	list, err := parseHosts(c.Hosts)
+	if err != nil {
+		return nil, &InputError{Err: err}
+	}
+	key, err := readKey(c.ClusterKey)
+	if err != nil {
+		return nil, &InputError{Err: err}
+	}
+	return remote.NewBench(remote.Network{Key: key, Build: c.Version, Silence: c.silence()}, list, c.exchange())
+}

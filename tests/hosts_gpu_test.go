@@ -14,7 +14,8 @@ import (
 )
 
 // TestCUDAHosts: ranks on GPUs of two machines draw the picture of the processors, to one level of 255, through host
-// memory over TLS, and by NCCL where the network is trusted; without that word nobody may insist on NCCL.
+// memory over TLS, and by NCCL where the network is trusted; without that word nobody may insist on NCCL. bench comm
+// measures both ways.
 func TestCUDAHosts(t *testing.T) {
 	driver := fakegpu.Library(t)
 	t.Setenv("LD_LIBRARY_PATH", driver) // of the hosts and daemons of this test
@@ -32,6 +33,9 @@ func TestCUDAHosts(t *testing.T) {
 			fmt.Sprintf("cuda:%d", i))
 		machines, list = append(machines, m), list+","+m.address
 	}
+	names := []string{machines[0].address + " cuda:0", machines[1].address + " cuda:1"}
+	benchHosts(t, program, names, "nccl", "--hosts", list[1:], "--cluster-key", key, "--trusted-network")
+	benchHosts(t, program, names, "host memory over TLS", "--hosts", list[1:], "--cluster-key", key)
 	here := startServer(t, program, "", "--devices", "cpu", "--compute", "f32")
 	want, err := here.picture("here", "", 7)
 	if err != nil {

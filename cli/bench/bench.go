@@ -36,17 +36,17 @@ func (f *timing) check() error {
 }
 
 // Command is `patchbay bench` with a subcommand for each benchmark.
-func Command() *cobra.Command {
+func Command(version string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bench",
 		Short: "Measure this machine",
-		Long: `bench measures on this machine and prints median, 95th percentile and spread (median absolute deviation), with
-a line that says what is inside the time and what is not.`,
+		Long: `bench measures on this machine, and between hosts. It prints median, 95th percentile and spread (median
+absolute deviation), with a line that says what is inside the time and what is not.`,
 		Example: `  patchbay bench comm --ranks 4 --save here.json
   patchbay bench step --plan ulysses=2 --warmup 1 --runs 5
   patchbay bench plan --model flux-dev --devices 8xL40-pcie`,
 	}
-	cmd.AddCommand(commCmd(), stepCmd(), planCmd(), vaeCmd(), textCmd())
+	cmd.AddCommand(commCmd(version), stepCmd(), planCmd(), vaeCmd(), textCmd())
 	return cmd
 }
 

@@ -1,12 +1,11 @@
 package bench
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"runtime"
-	"slices"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -16,9 +15,10 @@ import (
 	"patchbay/engine"
 	"patchbay/parallel/comm"
 	"patchbay/parallel/comm/nccl"
+	"patchbay/parallel/comm/trial"
 	"patchbay/parallel/forecast"
-	"patchbay/parallel/group"
 	"patchbay/parallel/plan"
+	"patchbay/parallel/remote"
 )
 
 // commFlags are the flags of bench comm.
@@ -27,26 +27,36 @@ type commFlags struct {
 	ranks   int
 	size    string
 	save    string
-	devices daemon.Config // see settings.Devices
+	devices daemon.Config // see settings.Devices and settings.Hosts
 }
 
-func commCmd() *cobra.Command {
-	var f commFlags
+func commCmd(version string) *cobra.Command {
+	f := commFlags{devices: daemon.Config{Version: version}}
 	cmd := &cobra.Command{
-		Use:   "comm",
-		Short: "Measure exchanges between ranks of one process, and on the processors products and attention of one rank",
+		Use: "comm",
+		Short: "Measure exchanges between ranks of one process or of several hosts, and on the processors products and " +
+			"attention of one rank",
 		Long: `comm measures every exchange of the ranks of a process at several sizes: on the processors, with one large
 product and one large attention on all of them, or between GPUs by the transport that they use, with the way between
 each two. --save keeps the rates in a file, for --rates of plan and serve; what else a profile of that name holds
-stays.`,
+stays.
+
+With --hosts it measures between the devices of machines that run "patchbay host" and work for nobody else now: all of
+them together, and each two, through host memory over TLS or by NCCL with --trusted-network. It keeps nothing: serve
+measures the network itself when hosts meet.`,
 		Example: `  patchbay bench comm --ranks 4 --save here.json
-  patchbay bench comm --devices cuda:0-7 --save here.json`,
+  patchbay bench comm --devices cuda:0-7 --save here.json
+  patchbay bench comm --hosts a,b --cluster-key cluster.key`,
 		Args: console.ExactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := f.check(); err != nil {
 				return err
 			}
-			s, err := f.open(cmd.Flags().Changed("ranks"))
+			open := f.open
+			if f.devices.Hosts != "" {
+				open = f.openHosts
+			}
+			s, err := open(cmd.Flags().Changed("ranks"))
 			if err != nil {
 				return err
 			}
@@ -68,9 +78,10 @@ stays.`,
 	}
 	f.add(cmd.Flags(), 5, 20)
 	settings.Devices(cmd.Flags(), &f.devices)
+	settings.Hosts(cmd.Flags(), &f.devices)
 	cmd.Flags().IntVar(&f.ranks, "ranks", 2, "ranks that exchange on the processors")
 	cmd.Flags().StringVar(&f.size, "size", "", "bytes that a rank sends in the largest exchange, 64K to 1G (default 4M, "+
-		"on GPUs 64M)")
+		"on GPUs 64M, between hosts 16M)")
 	cmd.Flags().StringVar(&f.save, "save", "", "profile to keep the rates in")
 	return cmd
 }
@@ -78,13 +89,14 @@ stays.`,
 // site is ranks that exchange.
 type site struct {
 	by     comm.Transport
-	link   string       // its name for GPUs
-	ops    []engine.Ops // nil: the rank is on the processors
-	places []string     // GPUs of the ranks, nil on the processors
+	link   string       // its name for GPUs and hosts
+	ops    []engine.Ops // of every rank, nil: it is on the processors, or on a host
+	places []string     // GPUs of the ranks, or what they are called on hosts; nil on the processors
 	kinds  []forecast.Machine
 	again  int // exchanges that are timed together
 	most   int // bytes
 	team   uint64
+	hosts  *remote.Bench // where the ranks are, nil: here
 	close  func() error
 }
 
@@ -115,12 +127,8 @@ func (f *commFlags) open(ranks bool) (*site, error) {
 	case gpus != nil:
 		s.most = 64 << 20
 	}
-	if err == nil && f.size != "" {
-		var bytes int64
-		if bytes, err = daemon.ParseBytes(f.size); err == nil && (bytes < 64<<10 || bytes > 1<<30) {
-			err = fmt.Errorf("--size %s: want 64K to 1G", f.size)
-		}
-		s.most = int(bytes)
+	if err == nil {
+		err = f.sized(s)
 	}
 	if err != nil {
 		return nil, console.BadInput(err)
@@ -130,6 +138,80 @@ func (f *commFlags) open(ranks bool) (*site, error) {
 		return s, err
 	}
 	return s, s.onGPUs(&f.devices)
+}
+
+// sized gives a site the size that is asked for.
+func (f *commFlags) sized(s *site) error {
+	if f.size == "" {
+		return nil
+	}
+	bytes, err := daemon.ParseBytes(f.size)
+	if err == nil && (bytes < 64<<10 || bytes > trial.MostBytes) {
+		err = fmt.Errorf("--size %s: want 64K to 1G", f.size)
+	}
+	s.most = int(bytes)
+	return err
+}
+
+// openHosts has the machines of --hosts meet; ranks says that --ranks was given.
+func (f *commFlags) openHosts(ranks bool) (*site, error) {
+	s := &site{again: 8, most: 16 << 20, link: "host memory over TLS"}
+	err := f.sized(s)
+	switch {
+	case err != nil:
+	case ranks:
+		err = fmt.Errorf("--ranks %d --hosts: a host says how many ranks it has: patchbay host --ranks", f.ranks)
+	case f.devices.Devices != "auto":
+		err = fmt.Errorf("--devices %s --hosts: a host says what it computes on: patchbay host --devices", f.devices.Devices)
+	case f.save != "":
+		err = fmt.Errorf("--save %s --hosts: serve measures the network itself when hosts meet, and keeps it; rates of a "+
+			"host are measured there, and given to patchbay host --rates", f.save)
+	}
+	if err == nil {
+		err = f.devices.CheckDevices()
+	}
+	if err != nil {
+		return nil, console.BadInput(err)
+	}
+	if s.hosts, err = f.devices.Bench(); err != nil {
+		return nil, err
+	}
+	s.close = func() error { s.hosts.Close(); return nil }
+	if n := s.hosts.Ranks(); n < 2 || n > plan.MaxRanks {
+		return nil, errors.Join(console.BadInput(fmt.Errorf("--hosts %s: want 2 to %d ranks together, and there are %d",
+			f.devices.Hosts, plan.MaxRanks, n)), s.close())
+	}
+	if s.hosts.NCCL() {
+		s.link = "nccl"
+	}
+	s.ops, s.places = make([]engine.Ops, s.hosts.Ranks()), make([]string, s.hosts.Ranks())
+	return s, nil
+}
+
+// row is how many exchanges of so many bytes are timed together: small ones between hosts, too, as ranks there have not
+// met at the same moment.
+func (s *site) row(bytes int) int {
+	if s.hosts != nil && bytes > least {
+		return 1
+	}
+	return s.again
+}
+
+// time clocks an exchange of some ranks.
+func (s *site) time(t trial.Trial, who []int) ([]float64, error) {
+	if s.hosts != nil {
+		times, err := s.hosts.Time(who, t)
+		for r := range s.places {
+			s.places[r] = s.hosts.Name(r)
+		}
+		return times, err
+	}
+	ops := make([]engine.Ops, len(who))
+	for i, r := range who {
+		ops[i] = s.ops[r]
+	}
+	s.team++
+	return t.Run(context.Background(), s.by, comm.Group{Team: s.team, Ranks: who}, ops)
 }
 
 // onGPUs opens the GPUs of a site.
@@ -161,50 +243,7 @@ func (s *site) onGPUs(devices *daemon.Config) error {
 	return nil
 }
 
-// exchange is one operation of a Comm: n values leave every rank.
-type exchange struct {
-	name string
-	run  func(c comm.Comm, dst, src engine.Tensor, n int)
-}
-
-func exchanges() []exchange {
-	each := func(ranks, n int) []int {
-		out := make([]int, ranks)
-		for i := range out {
-			out[i] = n
-		}
-		return out
-	}
-	return []exchange{
-		{"all-to-all", func(c comm.Comm, dst, src engine.Tensor, n int) {
-			part := each(c.Size(), n/(c.Size()-1))
-			c.AllToAll(dst, src, part, part)
-		}},
-		{"ring", func(c comm.Comm, dst, src engine.Tensor, n int) {
-			c.SendRecv(dst.Slice(0, 0, n), (c.Rank()+c.Size()-1)%c.Size(), src.Slice(0, 0, n), (c.Rank()+1)%c.Size())
-		}},
-		{"all-gather", func(c comm.Comm, dst, src engine.Tensor, n int) {
-			n /= c.Size() - 1
-			c.AllGather(dst, src.Slice(0, 0, n), each(c.Size(), n))
-		}},
-		{"all-reduce", func(c comm.Comm, dst, _ engine.Tensor, n int) {
-			c.AllReduce(dst.Slice(0, 0, n*c.Size()/2/(c.Size()-1)))
-		}},
-		{"pipeline message", func(c comm.Comm, dst, src engine.Tensor, n int) {
-			if c.Rank() > 0 {
-				c.Post(dst.Slice(0, n, 2*n), c.Rank()-1)
-			}
-			if c.Rank() < c.Size()-1 {
-				c.Offer(src.Slice(0, n, 2*n), src.Slice(0, 0, n), c.Rank()+1)
-			}
-			if c.Rank() > 0 {
-				c.Await(dst.Slice(0, 0, n), c.Rank()-1)
-			}
-		}},
-	}
-}
-
-// measure runs all exchanges at all sizes, and on GPUs each pair alone.
+// measure runs all exchanges at all sizes, and on GPUs and hosts each pair alone.
 func (f *commFlags) measure(s *site) (*report, measured, error) {
 	r := &report{
 		Benchmark: "comm", Warmup: f.warmup,
@@ -214,16 +253,21 @@ func (f *commFlags) measure(s *site) (*report, measured, error) {
 		Extra:   map[string]any{"ranks": len(s.ops), "processors": runtime.GOMAXPROCS(0)},
 	}
 	if s.places != nil {
-		r.Inside = fmt.Sprintf("from a rank's exchange to the end of it by the clock of its GPU, of the rank that takes "+
+		r.Inside = fmt.Sprintf("from a rank's exchange to the end of it by the clock of its device, of the rank that takes "+
 			"longest, %d in a row", s.again)
+		if s.hosts != nil {
+			r.Inside += " where they are small"
+		}
 		r.Outside = "allocation, connecting the ranks"
 		r.Extra["transport"], r.Extra["devices"] = s.link, s.places
 	}
 	var m measured
-	one := func(what string, e exchange, bytes int, who ...int) (sample, error) {
-		times, err := f.time(s, e, bytes/4, who)
+	one := func(what, exchange string, bytes int, who ...int) (sample, error) {
+		times, err := s.time(trial.Trial{
+			Exchange: exchange, Bytes: bytes, Warmup: f.warmup, Runs: f.runs, Row: s.row(bytes),
+		}, who)
 		if err != nil {
-			return sample{}, fmt.Errorf("%s of %d bytes: %w", e.name, bytes, err)
+			return sample{}, fmt.Errorf("%s of %d bytes: %w", exchange, bytes, err)
 		}
 		got := summarise(fmt.Sprintf("%s, %d KiB a rank", what, bytes>>10), times)
 		got.Bytes, got.Rate = bytes, float64(bytes)/max(got.Median, 1e-9)
@@ -234,17 +278,17 @@ func (f *commFlags) measure(s *site) (*report, measured, error) {
 	for i := range all {
 		all[i] = i
 	}
-	for _, e := range exchanges() {
+	for _, e := range trial.Exchanges() {
 		for _, bytes := range []int{least, s.most / 16, s.most} {
-			got, err := one(e.name, e, bytes, all...)
+			got, err := one(e, e, bytes, all...)
 			switch {
 			case err != nil:
 				return nil, m, err
-			case e.name == "ring" && bytes == s.most:
+			case e == trial.Ring && bytes == s.most:
 				m.Bandwidth = got.Rate
-			case e.name == "all-to-all" && bytes == least:
+			case e == "all-to-all" && bytes == least:
 				m.Latency = got.Median
-			case e.name == "all-to-all" && bytes == s.most:
+			case e == "all-to-all" && bytes == s.most:
 				m.AllToAll = got.Rate
 			}
 		}
@@ -254,16 +298,15 @@ func (f *commFlags) measure(s *site) (*report, measured, error) {
 		r.Samples = append(r.Samples, products...)
 		return r, m, err
 	}
-	ring := exchanges()[slices.IndexFunc(exchanges(), func(e exchange) bool { return e.name == "ring" })]
 	for a := range all {
 		for b := a + 1; b < len(all); b++ {
 			p := forecast.Pair{A: s.places[a], B: s.places[b]}
 			what := p.A + " and " + p.B
-			small, err := one(what, ring, least, a, b)
+			small, err := one(what, trial.Ring, least, a, b)
 			if err != nil {
 				return nil, m, err
 			}
-			large, err := one(what, ring, s.most, a, b)
+			large, err := one(what, trial.Ring, s.most, a, b)
 			if err != nil {
 				return nil, m, err
 			}
@@ -276,96 +319,6 @@ func (f *commFlags) measure(s *site) (*report, measured, error) {
 
 // least is bytes of the smallest exchange.
 const least = 4 << 10
-
-// memory is two buffers of a rank, of n numbers each. The function gives them back.
-func memory(ops engine.Ops, n int) (dst, src engine.Tensor, free func(), err error) {
-	if ops == nil {
-		host := func() engine.Tensor { return engine.NewTensor(engine.Buf{Host: make([]byte, 4*n)}, engine.F32, n) }
-		return host(), host(), func() {}, nil
-	}
-	both, err := ops.Alloc(2 * 4 * n)
-	if err != nil {
-		return dst, src, nil, err
-	}
-	t := engine.NewTensor(both, engine.F32, 2*n)
-	return t.Slice(0, 0, n), t.Slice(0, n, 2*n), func() { ops.Free(both) }, nil
-}
-
-// stamper notes the time of a rank. What it returns tells it when all calls have run.
-func stamper(ops engine.Ops, start time.Time) func() func() time.Duration {
-	if s, ok := ops.(engine.Stamper); ok {
-		return s.Stamp
-	}
-	return func() func() time.Duration {
-		now := time.Since(start)
-		return func() time.Duration { return now }
-	}
-}
-
-// time clocks one exchange of n numbers on some ranks: they meet, then everyone notes when it starts and when it is
-// done. Seconds are those of the rank that took longest.
-func (f *commFlags) time(s *site, e exchange, n int, who []int) ([]float64, error) {
-	ops := make([]engine.Ops, len(who))
-	for i, r := range who {
-		ops[i] = s.ops[r]
-	}
-	s.team++
-	comms, err := s.by.Connect(comm.Group{
-		Team: s.team, Name: "bench", Ranks: who, Deadline: time.Minute, Pipe: e.name == "pipeline message",
-	}, ops)
-	if err != nil {
-		return nil, err
-	}
-	start, runs := time.Now(), f.warmup+f.runs
-	took := make([][]float64, len(who))
-	var dsts, srcs []engine.Tensor
-	for _, o := range ops {
-		dst, src, free, err := memory(o, n*len(who)+1)
-		if err != nil {
-			return nil, err
-		}
-		defer free()
-		dsts, srcs = append(dsts, dst), append(srcs, src)
-	}
-	g := group.New(func(cause error) {
-		for _, c := range comms {
-			c.Abort(cause)
-		}
-	})
-	for rank, c := range comms {
-		dst, src := dsts[rank], srcs[rank]
-		g.Go(fmt.Sprintf("rank %d", rank), func() error {
-			meet, now := dst.Slice(0, n*len(who), n*len(who)+1), stamper(ops[rank], start)
-			var begun, done []func() time.Duration
-			for range runs {
-				c.AllReduce(meet)
-				begun = append(begun, now())
-				for range s.again {
-					e.run(c, dst, src, n)
-				}
-				done = append(done, now())
-			}
-			if ops[rank] != nil {
-				if err := ops[rank].Sync(); err != nil {
-					return err
-				}
-			}
-			for i := f.warmup; i < runs; i++ {
-				took[rank] = append(took[rank], (done[i]()-begun[i]()).Seconds()/float64(s.again))
-			}
-			return nil
-		})
-	}
-	if err := g.Wait(); err != nil {
-		return nil, err
-	}
-	for _, other := range took[1:] {
-		for i, t := range other {
-			took[0][i] = max(took[0][i], t)
-		}
-	}
-	return took[0], nil
-}
 
 // compute clocks a product and an attention of the sizes of a small block on all processors.
 func (f *commFlags) compute(m *measured) ([]sample, error) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/rs/zerolog"
 
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire/wiretest"
@@ -46,10 +47,11 @@ func TestSwapAtAServerBehind(t *testing.T) {
 }
 
 // TestLostRecordsAreWrittenAgain: the server loses records that it had acknowledged, one of them or all from some point
-// on, as after a power failure, also where older ones are there and new ones have had their numbers since. The daemon
-// that remembers them says so and writes them again; what was dropped on purpose stays away; and jobs go on.
+// on, as after a power failure, also where older ones are there and new ones have had their numbers since, or the
+// events are lost too. The daemon that remembers them says so and writes them again; what was dropped on purpose stays
+// away; and jobs go on.
 func TestLostRecordsAreWrittenAgain(t *testing.T) {
-	for _, how := range []string{"one", "all", "overtaken"} {
+	for _, how := range []string{"one", "all", "overtaken", "all and events", "overtaken and events"} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
 			e := jetstreamServer(t, false)
@@ -73,12 +75,25 @@ func TestLostRecordsAreWrittenAgain(t *testing.T) {
 				return err == nil && ev != nil
 			})
 			dropped, err := j.Get(ctx, "dropped")
+			was := dropped
 			if err == nil {
 				err = l.drop(ctx, &dropped)
 			}
 			if err != nil {
 				t.Fatal(err)
 			}
+			deaf, err := OpenJetStream(ctx, JetStreamConfig{URL: e.URL(), Owner: "deaf", Log: zerolog.Nop()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer deaf.Close()
+			if err := deaf.restore(ctx, New(Config{Store: deaf}), was); err != nil {
+				t.Error(err)
+			}
+			if _, err := l.get(ctx, "dropped"); !errors.Is(err, ErrNoJob) {
+				t.Errorf("a daemon that has not heard of it writes a job that was dropped again: %v", err)
+			}
+			eventually(ctx, t, "it is heard that a job was dropped", func() bool { return !j.knows("dropped") })
 			lose(ctx, t, l, how)
 			eventually(ctx, t, "the records are back", func() bool {
 				waits, err := l.get(ctx, "waits")
@@ -103,6 +118,69 @@ func TestLostRecordsAreWrittenAgain(t *testing.T) {
 	}
 }
 
+// TestSwapOfALostRecord: a job ends while the server has an older record of it than it had acknowledged. What is
+// written again has another number, and the end goes on from there.
+func TestSwapOfALostRecord(t *testing.T) {
+	e := jetstreamServer(t, false)
+	j, _ := durable(t, e, "a")
+	l, ctx := storeOf(j), wiretest.Within(t, 10*time.Second)
+	mustCreate(t, j, &message.RunRequest{ID: "p"})
+	older, err := l.get(ctx, "p")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec, _, _, err := j.takeThis(ctx, "p", "w")
+	for range 3 { // what is written again has a lower number
+		if err == nil {
+			rec, err = j.Update(ctx, "p", rec.Rev, func(r *message.Record) { r.Started++ })
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	value, err := encodeRecord(older)
+	config := l.book.CachedInfo().Config
+	err = errors.Join(err, l.js.DeleteStream(ctx, config.Name))
+	_, failed := l.js.CreateStream(ctx, config)
+	_, put := l.js.Publish(ctx, "$KV."+message.JobBucket+".p", value)
+	if err = errors.Join(err, failed, put); err != nil {
+		t.Fatal(err)
+	}
+	l.Returned()
+	_, err = j.Update(ctx, "p", rec.Rev, func(r *message.Record) { r.State, r.Finished = message.Done, 1 })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rec, err = l.get(ctx, "p"); err != nil || rec.State != message.Done || rec.Attempt != 1 {
+		t.Errorf("the job is %s in attempt %d, %v", rec.State, rec.Attempt, err)
+	}
+}
+
+// TestEndsAreAskedOfTheLeader: whether the end of a job is told is no question for any server that has a copy: it may
+// be behind the others, or have what they have lost.
+func TestEndsAreAskedOfTheLeader(t *testing.T) {
+	e := jetstreamServer(t, false)
+	j, _ := durable(t, e, "a")
+	l, ctx := storeOf(j), wiretest.Within(t, 20*time.Second)
+	direct, err := l.nc.SubscribeSync("$JS.API.DIRECT.GET." + message.EventStream + ".>")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec := mustCreate(t, j, &message.RunRequest{ID: "p"})
+	rec.State = message.Done
+	if told, err := l.told(ctx, rec); told || err != nil {
+		t.Errorf("a job that waits has ended: %v, %v", told, err)
+	}
+	j.Append(ctx, "p", -1, terminalOf(rec))
+	eventually(ctx, t, "the end is told", func() bool {
+		told, err := l.told(ctx, rec)
+		return told && err == nil
+	})
+	if m, err := direct.NextMsg(50 * time.Millisecond); err == nil {
+		t.Errorf("any server is asked: %s", m.Subject)
+	}
+}
+
 // TestCopiesOfALoneServer: more than one copy is refused by a server that is alone, and not asked of it.
 func TestCopiesOfALoneServer(t *testing.T) {
 	e := jetstreamServer(t, false)
@@ -112,8 +190,8 @@ func TestCopiesOfALoneServer(t *testing.T) {
 	}
 }
 
-// lose takes the records of two jobs out of the store, or all records and their numbers. Overtaken: an older record of
-// a job is there, and others have numbers beyond those that were lost.
+// lose takes the records of two jobs out of the store, or all records and their numbers. Overtaken: others have numbers
+// beyond those that were lost, and an older record of a job is there unless the events are lost too.
 func lose(ctx context.Context, t *testing.T, l *JetStream, how string) {
 	t.Helper()
 	subject := func(id string) string { return "$KV." + message.JobBucket + "." + id }
@@ -129,13 +207,21 @@ func lose(ctx context.Context, t *testing.T, l *JetStream, how string) {
 		_, failed := l.js.CreateStream(ctx, config)
 		err = errors.Join(err, failed)
 	}
-	if how == "overtaken" {
+	rest, events := strings.CutSuffix(how, " and events")
+	if events {
+		err = errors.Join(err, l.events.Purge(ctx))
+	}
+	if rest == "overtaken" {
 		old.State = message.Running
 		first, failed := encodeRecord(old)
-		err = errors.Join(err, failed, l.nc.Publish(subject("done"), first))
-		filler, failed := encodeRecord(message.Record{V: old.V, Job: "filler", State: message.Done, Attempt: 1, Owner: "b"})
-		for err = errors.Join(err, failed); err == nil && last > 0; last-- {
-			err = l.nc.Publish(subject("filler"), filler)
+		err = errors.Join(err, failed)
+		if !events {
+			err = errors.Join(err, l.nc.Publish(subject("done"), first))
+		}
+		for ; err == nil && last > 0; last-- {
+			id := fmt.Sprint("filler", last)
+			filler, failed := encodeRecord(message.Record{V: old.V, Job: id, State: message.Done, Attempt: 1, Owner: "b"})
+			err = errors.Join(failed, l.nc.Publish(subject(id), filler))
 		}
 		err = errors.Join(err, l.nc.Flush())
 	}

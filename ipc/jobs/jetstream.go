@@ -90,13 +90,15 @@ type JetStream struct {
 
 	// Of the watches of records and daemons.
 	records, nodes following
-	audited        time.Time // when the records were compared with the table last; watchOver only, as the next two
-	leader         string    // of the records, then
-	behind         time.Time // since when the watch of the records has not told of all of them
-	doubtful       bool      // the server was away since
-	restored       int       // records that the server had lost, and that were written again
-	trouble        []string  // what is wrong with the copies of streams
-	copies         int       // of the records
+	audited        time.Time            // when all records were compared last; watchOver only, as the next three
+	leader         string               // of the records, then
+	behind         time.Time            // since when the watch of the records has not told of all of them
+	reused         uint64               // the first number that the server has lost, and gives out again; 0: none is known
+	doubtful       bool                 // the server was away since
+	renumbered     map[string][2]uint64 // what a record's number was that was lost, and is, by job
+	restored       int                  // records that the server had lost, and that were written again
+	trouble        []string             // what is wrong with the copies of streams
+	copies         int                  // of the records
 }
 
 // OpenJetStream connects and makes the streams and buckets that are missing. A server without JetStream is an error

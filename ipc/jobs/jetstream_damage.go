@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -231,6 +232,7 @@ func (l *JetStream) audit(ctx context.Context, j *Table) {
 	case last < newest:
 		l.cfg.Log.Error().Uint64("was", newest).Uint64("is", last).Str("leader", leader).Msg(
 			"the NATS server has lost records that it had acknowledged")
+		l.reused = last + 1
 		l.records.heard.Store(last)
 		l.records.anew()
 	case last <= heard:
@@ -256,6 +258,7 @@ func (l *JetStream) audit(ctx context.Context, j *Table) {
 	}
 	there, err := l.revisions(ctx)
 	l.leader, l.audited = leader, time.Now()
+	reused := l.reused
 	for _, rec := range known {
 		// the stream gives lost numbers out again, and may be beyond them
 		if info.State.Subjects[root+rec.Job] == 0 || rec.Rev > info.State.LastSeq || err == nil && there[rec.Job] < rec.Rev {
@@ -266,6 +269,11 @@ func (l *JetStream) audit(ctx context.Context, j *Table) {
 			}
 		}
 	}
+	if err == nil && l.reused == reused {
+		l.reused = 0
+		return
+	}
+	l.doubt() // not all could be compared, or what was taken for dropped is lost too
 }
 
 // revisions is the newest revision of every record, as some server of the stream has them: it may be behind.
@@ -301,6 +309,28 @@ func (l *JetStream) doubt() {
 	l.doubtful = true
 }
 
+// isLost tells the record of an ended job that the server has lost from one that was dropped, which takes the first
+// event of the job first. Where that event may be lost too, the number of the record says it: the server has given it
+// to another one, or is to do so.
+func (l *JetStream) isLost(ctx context.Context, rec message.Record) (bool, error) {
+	ev, _, err := l.last(ctx, rec.Job, message.EventQueued)
+	if ev != nil || err != nil {
+		return ev != nil, err
+	}
+	if l.reused > 0 && rec.Rev >= l.reused {
+		return true, nil
+	}
+	other, err := l.stored(ctx, "KV_"+message.JobBucket, map[string]any{"seq": rec.Rev})
+	if err != nil || other.Subject == "$KV."+message.JobBucket+"."+rec.Job {
+		if errors.Is(err, ErrNoJob) {
+			err = nil
+		}
+		return false, err
+	}
+	l.reused = rec.Rev
+	return true, nil
+}
+
 // restore writes a record again that the server has lost, or an older one of it again. What has come further meanwhile
 // stays.
 func (l *JetStream) restore(ctx context.Context, j *Table, rec message.Record) error {
@@ -311,15 +341,18 @@ func (l *JetStream) restore(ctx context.Context, j *Table, rec message.Record) e
 	there, err := l.get(ctx, rec.Job)
 	switch {
 	case errors.Is(err, ErrNoJob):
-		if rec.State.Final() { // or it was dropped, which takes the first event first
-			if ev, _, err := l.last(ctx, rec.Job, message.EventQueued); ev == nil || err != nil {
+		if rec.State.Final() {
+			if lost, err := l.isLost(ctx, rec); !lost || err != nil {
 				return err
 			}
 		}
 		there.Rev, err = l.jobs.Create(ctx, rec.Job, value)
 	case err != nil || there.Rev >= rec.Rev:
 		return err
-	case there.Attempt > rec.Attempt || there.State.Final() && !rec.State.Final():
+	case there.Attempt > rec.Attempt || there.State.Final() && !rec.State.Final() || same(there, value):
+		if same(there, value) {
+			l.renumber(rec, there.Rev)
+		}
 		j.turnBack(rec.Rev, there)
 		return nil
 	default:
@@ -331,6 +364,7 @@ func (l *JetStream) restore(ctx context.Context, j *Table, rec message.Record) e
 	if err != nil {
 		return err
 	}
+	l.renumber(rec, there.Rev)
 	was := rec.Rev
 	rec.Rev = there.Rev
 	j.turnBack(was, rec)
@@ -340,6 +374,30 @@ func (l *JetStream) restore(ctx context.Context, j *Table, rec message.Record) e
 	l.cfg.Log.Error().Str("job", rec.Job).Str("state", string(rec.State)).Msg(
 		"the NATS server had lost the record of the job; it is written again")
 	return nil
+}
+
+// renumber notes that a record has another number now, for a swap of it that is under way.
+func (l *JetStream) renumber(rec message.Record, now uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.renumbered == nil {
+		l.renumbered = map[string][2]uint64{}
+	}
+	l.renumbered[rec.Job] = [2]uint64{rec.Rev, now}
+}
+
+// renumberedTo is the number that a record has instead of the one that a swap expects, if it was written again.
+func (l *JetStream) renumberedTo(rec message.Record) (uint64, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n, ok := l.renumbered[rec.Job]
+	return n[1], ok && n[0] == rec.Rev
+}
+
+// same reports whether a record is written as value: another daemon has written it again.
+func same(rec message.Record, value []byte) bool {
+	b, err := encodeRecord(rec)
+	return err == nil && bytes.Equal(b, value)
 }
 
 // health notes how many copies the records have, which streams nobody leads, and which servers lack something.

@@ -247,15 +247,15 @@ func (l *JetStream) told(ctx context.Context, rec message.Record) (bool, error) 
 
 // last returns the newest event of a type of a job and its number in the stream; nil if there is none.
 func (l *JetStream) last(ctx context.Context, job, kind string) (*message.Event, uint64, error) {
-	m, err := l.events.GetLastMsgForSubject(ctx, message.EventSubject(job, kind))
-	if errors.Is(err, jetstream.ErrMsgNotFound) {
+	m, err := l.stored(ctx, message.EventStream, map[string]any{"last_by_subj": message.EventSubject(job, kind)})
+	if errors.Is(err, ErrNoJob) {
 		return nil, 0, nil
 	}
 	if err != nil {
 		return nil, 0, fmt.Errorf("read last event of job %s: %w", job, err)
 	}
 	ev, err := readEvent(m.Data)
-	return ev, m.Sequence, err
+	return ev, m.Seq, err
 }
 
 // log reads the events of a job from the stream, in order.

@@ -262,33 +262,47 @@ func (l *JetStream) get(ctx context.Context, job string) (message.Record, error)
 // latest reads a key of a bucket, and its revision, as the leader of the stream has it: the bucket's own Get may be
 // answered by a server that is behind it, and does not know the key yet. ErrNoJob if there is none.
 func (l *JetStream) latest(ctx context.Context, bucket, key string) ([]byte, uint64, error) {
-	ask, err := json.Marshal(map[string]string{"last_by_subj": "$KV." + bucket + "." + key})
-	if err != nil {
-		return nil, 0, err
+	m, err := l.stored(ctx, "KV_"+bucket, map[string]any{"last_by_subj": "$KV." + bucket + "." + key})
+	if err == nil && len(m.Hdrs) > 0 && len(m.Data) == 0 { // it was dropped
+		err = ErrNoJob
 	}
-	var m *nats.Msg
-	if m, err = l.nc.RequestWithContext(ctx, "$JS.API.STREAM.MSG.GET.KV_"+bucket, ask); err != nil {
-		return nil, 0, fmt.Errorf("read %s of %s: %w", key, bucket, err)
-	}
+	return m.Data, m.Seq, err
+}
+
+// storedMessage is one message of a stream.
+type storedMessage struct {
+	Subject string `json:"subject"`
+	Seq     uint64 `json:"seq"`
+	Hdrs    []byte `json:"hdrs"`
+	Data    []byte `json:"data"`
+}
+
+// stored reads one message of a stream from its leader. Any other server may be behind, or have what most of them have
+// lost. ErrNoJob if there is no such message.
+func (l *JetStream) stored(ctx context.Context, stream string, which map[string]any) (storedMessage, error) {
 	var got struct {
-		Message struct {
-			Seq  uint64 `json:"seq"`
-			Hdrs []byte `json:"hdrs"`
-			Data []byte `json:"data"`
-		} `json:"message"`
-		Error *jetstream.APIError `json:"error"`
+		Message storedMessage       `json:"message"`
+		Error   *jetstream.APIError `json:"error"`
 	}
-	if err = json.Unmarshal(m.Data, &got); err == nil && got.Error != nil {
-		err = got.Error
+	ask, err := json.Marshal(which)
+	if err != nil {
+		return got.Message, err
 	}
-	switch {
-	case got.Error != nil && got.Error.ErrorCode == jetstream.JSErrCodeMessageNotFound,
-		err == nil && len(got.Message.Hdrs) > 0 && len(got.Message.Data) == 0: // it was dropped
-		return nil, 0, ErrNoJob
-	case err != nil:
-		return nil, 0, fmt.Errorf("read %s of %s: %w", key, bucket, err)
+	ctx, cancel := context.WithTimeout(ctx, AskTime)
+	defer cancel()
+	m, err := l.nc.RequestWithContext(ctx, "$JS.API.STREAM.MSG.GET."+stream, ask)
+	if err == nil {
+		err = json.Unmarshal(m.Data, &got)
 	}
-	return got.Message.Data, got.Message.Seq, nil
+	if err == nil && got.Error != nil {
+		if err = got.Error; got.Error.ErrorCode == jetstream.JSErrCodeMessageNotFound {
+			return got.Message, ErrNoJob
+		}
+	}
+	if err != nil {
+		err = fmt.Errorf("read %s of %s: %w", ask, stream, err)
+	}
+	return got.Message, err
 }
 
 // swap writes rec if the record is still at rec.Rev, and returns it with its new revision; errConflict otherwise. While
@@ -315,6 +329,10 @@ func (l *JetStream) swap(ctx context.Context, rec message.Record) (message.Recor
 			rec.Rev = rev
 			l.release(rec)
 			return rec, nil
+		}
+		if now, ok := l.renumberedTo(rec); ok {
+			rec.Rev = now
+			continue
 		}
 		if errors.Is(err, errConflict) {
 			return message.Record{}, errConflict

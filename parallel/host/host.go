@@ -171,6 +171,9 @@ func (h *Local) OpsOf(rank int) (engine.Ops, error) {
 	return p.ops, nil
 }
 
+// NewOps makes operations of one rank of so many, for work beside teams. rank.CloseOps ends them.
+func (h *Local) NewOps(at, ranks int) (engine.Ops, error) { return h.cfg.NewOps(at, ranks) }
+
 // placesOf is the weights on the device of a rank.
 func (h *Local) placesOf(rank int) (*placements, error) {
 	h.resident.Lock()

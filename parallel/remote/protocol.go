@@ -12,7 +12,7 @@ import (
 )
 
 // Version is that of the protocol: both sides are the same program, or refuse each other.
-const Version = 7
+const Version = 8
 
 // call is what the leader asks: exactly one of the fields after ID is set. Calls are answered by ID, but for Cancel,
 // Abort and Alive, which are not.
@@ -29,6 +29,7 @@ type call struct {
 	Alive    bool // the leader is there
 	Evict    *string
 	Resident bool
+	Clock    *clock
 }
 
 // hello opens the connection.
@@ -80,7 +81,9 @@ type answer struct {
 	Loaded   bool
 	Resident []host.Resident
 	Reply    *rank.Reply
-	Status   []status // by place in Team.Here
+	Status   []status  // by place in Team.Here
+	Seconds  []float64 // to Clock: of each run
+	Devices  []string  // to Clock: of clock.Here, "" are the processors
 }
 
 // status is host.Member.Position and Waits.

@@ -2,6 +2,7 @@ package remote
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -29,9 +30,10 @@ const pulse = 200 * time.Millisecond
 type server struct {
 	Config
 	mesh *stream.Mesh
-	over comm.Transport // of the ranks: mesh, or NCCL
-	end  func() error   // gives over back
-	run  *group.Group   // waits for replies
+	over comm.Transport  // of the ranks: mesh, or NCCL
+	end  func() error    // gives over back
+	run  *group.Group    // waits for replies
+	led  context.Context // ends when the leader has gone
 
 	crew host.Crew // under mu
 	mu   sync.Mutex
@@ -62,12 +64,12 @@ type Config struct {
 // Serve runs ranks for the leader at the other end of conn until that goes. The error is why the connection was given
 // up, nil if the leader closed it.
 func Serve(conn io.ReadWriter, cfg Config) error {
-	s := &server{Config: cfg, run: group.New(nil), out: bufio.NewWriter(conn)}
+	led, gone := context.WithCancel(context.Background())
+	s := &server{Config: cfg, run: group.New(nil), out: bufio.NewWriter(conn), led: led}
 	if s.Dial == nil {
 		s.Dial = dialUnix
 	}
-	ended := make(chan struct{})
-	s.run.Go("pulse", func() error { s.pulse(ended); return nil })
+	s.run.Go("pulse", func() error { s.pulse(led.Done()); return nil })
 	in := msgpack.NewDecoder(conn)
 	var err error
 	for {
@@ -77,7 +79,7 @@ func Serve(conn io.ReadWriter, cfg Config) error {
 		}
 		s.take(&c)
 	}
-	close(ended)
+	gone()
 	if s.mesh != nil {
 		s.mesh.Close() // ends what waits for other processes
 	}
@@ -111,7 +113,8 @@ func (s *server) take(c *call) {
 	switch {
 	case c.Alive:
 		return
-	case c.Leave, c.Join != nil: // who waits for others must not keep this process from hearing that its leader has gone
+	case c.Leave, c.Join != nil, c.Clock != nil:
+		// who waits for others must not keep this process from hearing that its leader has gone
 		s.run.Go("members", func() error { s.reply(c); return nil })
 		return
 	}
@@ -174,6 +177,8 @@ func (s *server) handle(c *call, a *answer) (err error) {
 		}
 	case c.Leave:
 		s.leave()
+	case c.Clock != nil:
+		return s.clock(c.Clock, a)
 	case c.Evict != nil:
 		s.Host.Evict(*c.Evict)
 	case c.Resident:
