@@ -2,8 +2,8 @@ package gguf
 
 import "patchbay/engine/mapped"
 
-// File is an open checkpoint, hashed over everything before the tensor data. Its methods may be called from several goroutines, except Close, after which no
-// Entry.Data may be touched.
+// File is an open checkpoint, hashed over everything before the tensor data. Its methods may be called from several
+// goroutines, except Close, after which no Entry.Data may be touched.
 type File struct {
 	mapped.Table[Entry]
 	metadata map[string]any

@@ -6,8 +6,8 @@ import (
 	"patchbay/engine/mapped"
 )
 
-// File is an open checkpoint, hashed over its JSON header. Its methods may be called from several goroutines, except Close, after which no
-// Entry.Data may be touched.
+// File is an open checkpoint, hashed over its JSON header. Its methods may be called from several goroutines, except
+// Close, after which no Entry.Data may be touched.
 type File struct {
 	mapped.Table[Entry]
 	metadata map[string]string

@@ -1,6 +1,6 @@
 // Package control is control nets: ControlNets of InstantX and others (also union ones and for filling in), of XLabs
-// and MistoLine for FLUX, of diffusers and Stability AI for SD3, of InstantX and Fun nets for Qwen-Image, of Tencent for
-// HunyuanDiT. Such a net is the beginning of a model of its family, or something like it, a few blocks without a head,
+// and MistoLine for FLUX, of diffusers and Stability AI for SD3, of InstantX and Fun nets for Qwen-Image, of Tencent
+// for HunyuanDiT. Such a net is the beginning of a model of its family, or something like it, a few blocks without a head,
 // which adds a hint to its image tokens and gives its state after each block through a linear layer. Some start with
 // weights of the model.
 //

@@ -62,7 +62,8 @@ func pictureIn(set *weights.Set) (p *Picture, own *weights.Set, err error) {
 	case 10: // MistoLine
 		p.halves = []int{3, 5, 7}
 	default:
-		return nil, nil, fmt.Errorf("a control net that reads a picture by %d layers: want 8 (XLabs) or 10 (MistoLine)", layers)
+		return nil, nil, fmt.Errorf("a control net that reads a picture by %d layers: want 8 (XLabs) or 10 (MistoLine)",
+			layers)
 	}
 	for i := range layers {
 		s, in := own.Shape(fmt.Sprintf("list.%d.conv.weight", i)), pixelChannels

@@ -244,7 +244,8 @@ func (m *Model) nets(u Use, req *parallel.Request, list []NetFile) error {
 func (m *Model) shown(u Use, p *ModelPatch, f NetFile, part string) error {
 	deep, h := len(text.Deep()), f.Hint
 	if h.B != deep || h.C != 1 || h.Y != p.sizes.Tokens || h.X != p.sizes.Width {
-		return fault.Bad(part+"hint", "%v, %s reads states [%d, %d, %d] of a picture encoder, those behind its layers %v", h.Shape(), p.Name, deep, p.sizes.Tokens, p.sizes.Width, text.Deep())
+		return fault.Bad(part+"hint", "%v, %s reads states [%d, %d, %d] of a picture encoder, those behind its layers %v",
+			h.Shape(), p.Name, deep, p.sizes.Tokens, p.sizes.Width, text.Deep())
 	}
 	if f.Strength != 1 {
 		return fault.Bad(part+"strength", "%v, what %s makes of a picture has none: leave it out, or 1", f.Strength, p.Name)
