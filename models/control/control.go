@@ -1,8 +1,8 @@
 // Package control is control nets: ControlNets of InstantX and others (also union ones and for filling in), of XLabs
 // and MistoLine for FLUX, of diffusers and Stability AI for SD3, of InstantX and Fun nets for Qwen-Image, of Tencent
-// for HunyuanDiT. Such a net is the beginning of a model of its family, or something like it, a few blocks without a head,
-// which adds a hint to its image tokens and gives its state after each block through a linear layer. Some start with
-// weights of the model.
+// for HunyuanDiT. Such a net is the beginning of a model of its family, or something like it, a few blocks without a
+// head, which adds a hint to its image tokens and gives its state after each block through a linear layer. Some start
+// with weights of the model.
 //
 // control.go recognises files, model.go computes, picture.go is the layers of nets that read a picture themselves. What
 // differs between families is in family.Control. patch.go is model patches, which are no nets of their own: layers
