@@ -3,7 +3,7 @@
 Made with torch 2.15.0 and the tree of ComfyUI 0.33.0, whose networks, nodes, VAE code and KSampler are imported and run as they are:
     python tests/reference/make_hints.py COMFYUI_TREE tests/golden
 
-Weights and inputs are by the formula of tests/golden/README.md section 1, of models that are recorded there but for cn-sd3-a. Only tiny configurations differ from the published models.
+Weights and inputs are by the formula of tests/golden/README.md section 1, of models that are recorded there or beside the runs. Only tiny configurations differ from the published models.
 """
 
 import importlib.machinery
@@ -113,10 +113,6 @@ def net_of(name):
         net, channels, format, extra = comfy.ldm.flux.controlnet.ControlNetFlux(**c, **MADE), 16, comfy.latent_formats.Flux(), ["y", "guidance"]
         if name != "cn-union-a":  # whose hint is a picture
             ratio, format = 8, None
-    elif name.startswith("cn-sd3"):
-        net, channels, format, extra = comfy.cldm.mmdit.ControlNet(num_blocks=1, control_latent_channels=17, **config("sd3-b"), **MADE), 17, comfy.latent_formats.SD3(), ["y"]
-        format.shift_factor = 0
-        WEIGHTS[name] = {"class": "ControlNet", "main_model": "sd3-b", "config": {}, "tensors": listed(net)}
     elif name.startswith("cn-sd35"):  # load_controlnet_sd35
         c = config("sd3-b")
         depth = c["depth"]
@@ -128,6 +124,10 @@ def net_of(name):
         net.load_state_dict({k: v for k, v in state(name).items() if k != "control_type"}, strict=False)
         shown = (lambda a: (a * 255 * 0.5 + 0.5)) if kind == 1 else (lambda a: 1.0 - a)
         return comfy.controlnet.ControlNetSD35(net, compression_ratio=1, latent_format=comfy.latent_formats.SD3(), load_device=CPU, preprocess_image=shown)
+    elif name.startswith("cn-sd3"):
+        net, channels, format, extra = comfy.cldm.mmdit.ControlNet(num_blocks=1, control_latent_channels=17, **config("sd3-b"), **MADE), 17, comfy.latent_formats.SD3(), ["y"]
+        format.shift_factor = 0
+        WEIGHTS[name] = {"class": "ControlNet", "main_model": "sd3-b", "config": {}, "tensors": listed(net)}
     elif name == "cn-hydit-a":  # load_controlnet_hunyuandit, with as many blocks as the small model has skip connections
         c = config("hydit-a")
         net = comfy.ldm.hydit.controlnet.HunYuanControlNet(**c, **MADE)
