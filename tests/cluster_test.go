@@ -90,14 +90,17 @@ func startClusterWith(t *testing.T, extra string, disks ...serverDisk) *natsClus
 	return c
 }
 
-// ready waits until JetStream takes requests.
+// ready waits until JetStream keeps three copies: a leader may not know the other servers yet, and a daemon that begins
+// then has one copy.
 func (c *natsCluster) ready() {
 	c.t.Helper()
-	c.until("JetStream has a leader", func(js jetstream.JetStream) bool {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	c.until("JetStream keeps three copies", func(js jetstream.JetStream) bool {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 		defer cancel()
-		_, err := js.AccountInfo(ctx)
-		return err == nil
+		_, err := js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
+			Name: "READY", Subjects: []string{"ready"}, Replicas: len(c.nodes), Storage: jetstream.MemoryStorage,
+		})
+		return err == nil && js.DeleteStream(ctx, "READY") == nil
 	})
 }
 

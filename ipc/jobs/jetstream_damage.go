@@ -405,7 +405,7 @@ func (l *JetStream) health(ctx context.Context) {
 	var trouble []string
 	copies, servers := 0, map[string][]string{}
 	for i, name := range storeStreams() {
-		try, cancel := context.WithTimeout(ctx, serverPatience/4)
+		try, cancel := context.WithTimeout(ctx, serverPatience)
 		s, err := l.js.Stream(try, name)
 		cancel()
 		if err != nil {

@@ -175,7 +175,8 @@ func (j *Table) reconcile(ctx context.Context) {
 		j.handBack(ctx, rec, cause)
 	}
 	for _, rec := range silent {
-		if j.tell(ctx, rec) != nil {
+		if err := j.tell(ctx, rec); err != nil {
+			j.cfg.Log.Warn().Err(err).Str("job", rec.Job).Msg("the end of the job cannot be told yet")
 			return
 		}
 	}

@@ -42,6 +42,9 @@ func Family() family.Family {
 		Text: family.Text{
 			Types:    []string{"ovis"}, // a type that ComfyUI's loader offers and no family here has
 			Encoders: []family.Encoder{{Kind: "clip_l", Layout: tokenizer.CLIPL(), Form: text.Form{Norm: true}}},
+			Join: func(done map[string]*text.Encoding) (dit.Entry, error) { // without the pooled vector
+				return dit.Entry{Context: done["clip_l"].Context}, nil
+			},
 		},
 		Names: weights.Names{Diffusers: []weights.Alias{{File: "transformer_blocks.*.ff", Own: "steps.*.up"}}},
 		Releases: []family.Release{
