@@ -191,6 +191,11 @@ func (tr *trial) settled() {
 	end := time.Now().Add(patience)
 	for left := tr.open(); left != ""; left = tr.open() {
 		if time.Now().After(end) {
+			_ = tr.each("KV_"+message.JobBucket, "$KV."+message.JobBucket+".>", func(m jetstream.Msg, seq uint64) {
+				if id := m.Subject()[strings.LastIndexByte(m.Subject(), '.')+1:]; strings.Contains(left, id) {
+					tr.t.Logf("%d: %s", seq, m.Data())
+				}
+			})
 			tr.t.Fatalf("waited %s in vain: %s", patience, left)
 		}
 		time.Sleep(200 * time.Millisecond)

@@ -175,6 +175,7 @@ func (d *Dispatcher) finish(was message.Record, out *Outcome, fault *wire.Error)
 	})
 	if err != nil {
 		d.Log.Warn().Err(err).Str("job", job).Msg("result dropped")
+		d.Jobs.release(job, was.Attempt)
 		return
 	}
 	data := map[string]any{"prompt_id": job}
@@ -294,19 +295,27 @@ func endData(e *wire.Error, data map[string]any) map[string]any {
 }
 
 // swap applies change to the record of an attempt with compare-and-swap, as long as the attempt is still the current
-// one. A conflict with a change of something else (a wish to cancel) is tried again.
+// one. A conflict with a change of something else (a wish to cancel) is tried again. A write that was said to conflict
+// may come true all the same, where a server that leads no more has passed it on: it is recognised by what it says.
 func (d *Dispatcher) swap(ctx context.Context, was message.Record,
 	change func(*message.Record),
 ) (message.Record, error) {
+	var tried message.Record
 	for {
 		cur, err := d.Jobs.Get(ctx, was.Job)
 		if err != nil {
 			return message.Record{}, err
 		}
 		if cur.Attempt != was.Attempt || cur.State != was.State {
+			tried.Rev, tried.Finished, tried.Cancel, tried.Started = cur.Rev, cur.Finished, cur.Cancel, cur.Started
+			if value, err := encodeRecord(tried); err == nil && cur.State.Final() && same(cur, value) {
+				return cur, nil
+			}
 			return message.Record{}, fmt.Errorf("job %s is %s in attempt %d, not %s in attempt %d", was.Job, cur.State,
 				cur.Attempt, was.State, was.Attempt)
 		}
+		tried = cur.Clone()
+		change(&tried)
 		rec, err := d.Jobs.Update(ctx, was.Job, cur.Rev, change)
 		if !errors.Is(err, errConflict) {
 			return rec, err

@@ -174,6 +174,16 @@ func (j *Table) lose(e *entry) {
 	e.drop()
 }
 
+// release says that nobody here works on an attempt any more although its end was not recorded by who did: Reconcile
+// tells the end that the record has, or hands the job back.
+func (j *Table) release(id string, attempt int) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if e := j.jobs[id]; e != nil && e.held == attempt {
+		e.held = 0
+	}
+}
+
 // Hear takes in an event of another daemon.
 func (j *Table) Hear(ev message.Event) {
 	j.mu.Lock()

@@ -1,0 +1,79 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"patchbay/ipc/message"
+	"patchbay/ipc/wire/wiretest"
+)
+
+// late is a store whose first write of an end comes true after it was refused.
+type late struct {
+	*memory
+	refusal error
+	there   message.Record
+}
+
+func (s *late) swap(ctx context.Context, rec message.Record) (message.Record, error) {
+	out, err := s.memory.swap(ctx, rec)
+	if err == nil && rec.State.Final() && s.there.Job == "" {
+		s.there = out
+		return message.Record{}, s.refusal
+	}
+	return out, err
+}
+
+func (s *late) get(context.Context, string) (message.Record, error) {
+	if s.there.Job == "" {
+		return message.Record{}, ErrNoJob
+	}
+	return s.there, nil
+}
+
+// TestAnEndThatComesTrueLate: a NATS server refuses a write that another one has passed on. The job has its one end
+// with its files, from its worker where the record says what that wrote, and from reconcile where the worker gave up.
+func TestAnEndThatComesTrueLate(t *testing.T) {
+	for name, refusal := range map[string]error{"conflict": errConflict, "given up": errors.New("no server leads")} {
+		t.Run(name, func(t *testing.T) {
+			ctx := wiretest.Within(t, 20*time.Second)
+			store := &late{memory: &memory{revs: map[string]uint64{}}, refusal: refusal}
+			ends, now := 0, time.Now()
+			j := New(Config{Store: store, Now: func() time.Time { return now }, OnEvent: func(ev message.Event) {
+				if message.Terminal(ev.Type) {
+					ends++
+				}
+			}})
+			if _, _, err := j.Create(ctx, &message.RunRequest{ID: "a", Workflow: "{}"}, "hash"); err != nil {
+				t.Fatal(err)
+			}
+			rec, req, _, err := j.Take(ctx, "w")
+			if err != nil {
+				t.Fatal(err)
+			}
+			outputs, err := NewOutputs(OutputsConfig{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			d := &Dispatcher{Jobs: j, Outputs: outputs, Log: zerolog.Nop()}
+			d.run(ctx, &maker{files: manyFiles(1, "a")}, rec, req, nil)
+			if refusal != errConflict { //nolint:errorlint // the very one
+				if ends > 0 {
+					t.Fatal("who gave up has told the end")
+				}
+				j.observe(store.there) // as the watch of the records tells of it
+				now = now.Add(2 * settled)
+				j.reconcile(ctx)
+			}
+			got, err := j.Get(ctx, "a")
+			if err != nil || got.State != message.Done || len(got.Outputs) != 1 || ends != 1 {
+				t.Errorf("the job is %s with %d files and %d ends, %v; want done with one of each", got.State, len(got.Outputs),
+					ends, err)
+			}
+		})
+	}
+}
