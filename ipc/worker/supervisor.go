@@ -19,7 +19,6 @@ import (
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
-	"patchbay/parallel/remote"
 )
 
 // ChildConfig describes a worker process and how patient its supervisor is. Zero durations get the defaults in
@@ -148,7 +147,7 @@ func (c *Child) start(ctx context.Context) (*process, error) {
 	cmd.Env = append(cmd.Environ(), daemonVariable+"="+strconv.Itoa(os.Getpid()))
 	cmd.WaitDelay = 2 * time.Second                       // a grandchild may keep stderr open
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C in a terminal is for the daemon, which drains
-	err = remote.Start(cmd)
+	err = cmd.Start()
 	_ = theirs.Close() // at once: the end of a worker that dies before it has answered must show here
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("start worker: %w", err), ours.Close())
