@@ -6,23 +6,16 @@ Made with torch 2.15.0 and the tree of ComfyUI 0.33.0, whose networks, nodes, VA
 Weights and inputs are by the formula of tests/golden/README.md section 1, of models that are recorded there or beside the runs. Only tiny configurations differ from the published models.
 """
 
-import importlib.machinery
 import json
 import math
 import os
 import sys
-from unittest.mock import MagicMock
+
+import comfytree
+from comfytree import fill, given
 
 tree, out = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
-sys.argv = ["x", "--cpu", "--force-fp32", "--fp32-vae", "--use-pytorch-cross-attention", "--disable-all-custom-nodes"]
-sys.path.insert(0, tree)
-for m in ("torchaudio", "torchaudio.transforms", "torchaudio.functional"):  # imported, not used here
-    sys.modules[m] = MagicMock()
-    sys.modules[m].__spec__ = importlib.machinery.ModuleSpec(m, None)
-import comfy.options
-
-comfy.options.enable_args_parsing()
-import utils.extra_config  # noqa: F401
+comfytree.start(tree, "--force-fp32", "--fp32-vae", "--use-pytorch-cross-attention", "--disable-all-custom-nodes")
 import nodes
 import comfy.cldm.dit_embedder
 import comfy.cldm.mmdit
@@ -36,32 +29,12 @@ import comfy.model_patcher
 import comfy.ops
 import comfy.sd
 import comfy.supported_models
-import numpy as np
 import torch
 from comfy_extras import nodes_controlnet
 from safetensors.torch import save_file
 
-torch.set_num_threads(1)
-torch.set_grad_enabled(False)
 CPU = torch.device("cpu")
 MADE = {"device": CPU, "dtype": torch.float32, "operations": comfy.ops.manual_cast}
-
-
-def fill(name, shape, scale, offset):
-    h = 0xCBF29CE484222325
-    for b in name.encode():
-        h = ((h ^ b) * 0x100000001B3) & (2**64 - 1)
-    with np.errstate(over="ignore"):
-        z = np.uint64(h) + np.arange(int(np.prod(shape)), dtype=np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        z = z ^ (z >> np.uint64(31))
-    v = ((z >> np.uint64(40)).astype(np.int64) - 2**23).astype(np.float64) / 2**24
-    return torch.from_numpy((offset + scale * v).astype(np.float32).reshape(shape))
-
-
-def given(name, shape):
-    return fill("input:" + name, shape, 2 * math.sqrt(3.0), 0)
 
 
 def picture(name, shape):
