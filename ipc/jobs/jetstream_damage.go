@@ -391,7 +391,11 @@ func (l *JetStream) renumberedTo(rec message.Record) (uint64, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n, ok := l.renumbered[rec.Job]
-	return n[1], ok && n[0] == rec.Rev
+	if !ok || n[0] != rec.Rev {
+		return 0, false
+	}
+	delete(l.renumbered, rec.Job) // the server may give the old number out again
+	return n[1], true
 }
 
 // same reports whether a record is written as value: another daemon has written it again.
