@@ -36,6 +36,11 @@ func (e *Engine) run(ctx context.Context, req *Request, observe Observe, stats S
 	e.next++
 	cluster, _ := e.devices()
 	d.ctx, d.team, d.stats, d.device = ctx, e.team, stats, cluster.Device
+	if of := e.cfg.DeviceOf; of != nil {
+		for r := range e.team.Plan.Ranks() {
+			d.stats.Devices = append(d.stats.Devices, of(r))
+		}
+	}
 	d.session = &session{team: e.team, id: e.next}
 	d.progress = newProgress(d, observe)
 	stop := context.AfterFunc(ctx, d.session.cancel)

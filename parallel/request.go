@@ -221,6 +221,7 @@ type Stats struct {
 	PeakBytes   int64             // activations, session buffers and scratch memory of the busiest rank
 	Traffic     [][]comm.Traffic  // what each rank of the plan sent, by axis (AxisUlysses to AxisShard)
 	Tokens      []rank.TokenCount // what each rank's first block computed
+	Devices     []string          // of each rank, by Config.DeviceOf; nil: no device has memory of its own
 	Chosen      map[string]int64  // how devices have computed calls (engine.Chooser), over all ranks; nil: in one way
 	Spans       []profile.Span    // every operation and exchange of every rank, if Request.Profile
 }

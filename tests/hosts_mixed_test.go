@@ -61,10 +61,10 @@ func unlikeHosts(t *testing.T, slow, fast []string, least, most int, rates ...st
 		m := startMachine(t, program, key, demoModels(t), append(args, "--patience", "1m")...)
 		list = append(list, m.address)
 	}
-	want, _ := startServer(t, program, "", "--devices", "cpu", "--compute", "f32").small("here", "", 7, nil)
+	want, _ := startServer(t, program, "", "--devices", "cpu", "--compute", "f32").small("here", "", 7)
 	s := startServer(t, program, "", "--devices", "cpu", "--compute", "f32", "--cluster-key", key, "--patience", "1m",
 		"--hosts", strings.Join(list, ","))
-	got, metrics := s.small("both", "ring=2", 7, nil)
+	got, metrics := s.small("both", "ring=2", 7)
 	if t.Failed() {
 		return
 	}

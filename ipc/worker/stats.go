@@ -50,6 +50,9 @@ func statsOf(s parallel.Stats) map[string]any {
 			rank["text_tokens"], rank["image_tokens"], rank["micro_steps"] = s.Tokens[r].Text, s.Tokens[r].Image,
 				s.Tokens[r].MicroSteps
 		}
+		if r < len(s.Devices) {
+			rank["device"] = s.Devices[r]
+		}
 		ranks = append(ranks, rank)
 	}
 	out["ranks"] = ranks
