@@ -121,7 +121,10 @@ def entry_of(cond: Mapping[str, Any]) -> dict[str, Any]:
         if len(out["area"]) != 4:
             raise CannotSendError(f"an area of {len(out['area']) // 2} dimensions")
     if cond.get("mask") is not None:
-        out["mask"] = floats(cond["mask"])
+        mask = cond["mask"]
+        if mask.ndim == 4 and mask.shape[1] == 1:  # of a latent with frames
+            mask = mask[:, 0]
+        out["mask"] = floats(mask)
     return out
 
 

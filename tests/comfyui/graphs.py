@@ -275,6 +275,7 @@ def cases() -> dict[str, Case]:
     out["qwen_mask"] = Case("qwen-a", lambda g: g.start().masked(), {"denoise": 0.6, "steps": 6})
     out["qwen_lora"] = Case("qwen-a", lambda g: lora(g, name="tiny-lora-qwen"), {"cfg": 2.0, "y": 7, "x": 10})
     out["qwen_area"] = Case("qwen-b", area, {"cfg": 2.0, "x": 12})
+    out["qwen_cond_mask"] = Case("qwen-b", masked_cond, {"cfg": 2.0, "batch": 2})
     out["qwen_norm"] = Case("qwen-b", lambda g: g.on_model("60", "CFGNorm", strength=0.9), {"cfg": 3.0, "batch": 2})
     refer = lambda g, *sizes: [g.conditioned(f"9{i}", "ReferenceLatent", latent=g.add(f"8{i}", "TestLatent", channels=CHANNELS[g.family], height=y, width=x, batch=1, seed=i, frame=g.family in ("qwen", "krea2"))) for i, (y, x) in enumerate(sizes)]  # noqa: E731
     out["qwen_reference"] = Case("qwen-a", lambda g: refer(g, (8, 12)), {"cfg": 2.0})
