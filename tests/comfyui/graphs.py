@@ -283,6 +283,7 @@ def cases() -> dict[str, Case]:
     layered = lambda g, layers=2, batch=1: setattr(g, "latent", g.add("7", "EmptyQwenImageLayeredLatentImage", width=8 * g.size[1], height=8 * g.size[0], layers=layers, batch_size=batch))  # noqa: E731
     frames = "EmptyQwenImageLayeredLatentImage"
     out["qwen_layered"] = Case("qwen-c", lambda g: (layered(g), refer(g, (8, 12))), {"cfg": 2.0}, needs=frames)
+    out["qwen_layered_cond_mask"] = Case("qwen-c", lambda g: (layered(g, 2, 2), masked_cond(g)), {"cfg": 2.0}, needs=frames)
     out["qwen_layered_plan"] = Case("qwen-c", lambda g: (layered(g, 3, 2), refer(g, (6, 10), (8, 12))), {"cfg": 2.0}, plan="ulysses=3", needs=frames)
     out["qwen_layered_evaluation"] = Case("qwen-c", lambda g: (layered(g, 1, 2), refer(g, (8, 12)), g.on_model("60", "RescaleCFG", multiplier=0.7)), {"cfg": 2.0}, mode="evaluation", needs=frames)
     out["qwen_reference_evaluation"] = Case("qwen-a", lambda g: (refer(g, (8, 12)), g.on_model("60", "RescaleCFG", multiplier=0.7)), {"cfg": 2.0, "batch": 2}, mode="evaluation")
