@@ -179,7 +179,8 @@ func TestLanguageModelRefusals(t *testing.T) {
 	for config, want := range map[string]string{
 		`{"head_dim": 7}`: "head_dim is 7", `{"rope_theta": 0}`: "rope_theta 0", `{`: "text encoder config",
 	} {
-		if _, err := text.OpenPart(nil, "qwen3", set, []byte(config), 0, 1); err == nil || !strings.Contains(err.Error(), want) {
+		_, err := text.OpenPart(nil, "qwen3", set, []byte(config), 0, 1)
+		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got error %v, want one that says %q", config, err, want)
 		}
 	}
