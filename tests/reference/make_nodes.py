@@ -1,7 +1,7 @@
 """Makes node/classes/testdata/nodes.safetensors. Running the tests does not need this script.
 
 Made with Python 3.11, torch 2.9.1, numpy 2.4.6, scipy 1.17.1, Pillow 12.3.0 and the other requirements of ComfyUI 0.8.0, whose node classes are
-imported and run as they are:
+imported and run as they are (FeatherMask's result is 0.33.0's):
     python3 -m venv v && v/bin/pip install -r COMFYUI_TREE/requirements.txt "pillow<13"
     v/bin/python tests/reference/make_nodes.py COMFYUI_TREE node/classes/testdata
 

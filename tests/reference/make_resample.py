@@ -1,6 +1,6 @@
 """Makes node/picture/resample/testdata/cases.safetensors. Running the tests does not need this script.
 
-Made with Python 3.11, torch 2.15.0 (CPU capability AVX512), Pillow 12.3.0, numpy 2.4.6, scipy 1.17.1, safetensors 0.8.0, ComfyUI 0.8.0:
+Made with Python 3.11, torch 2.15.0 (CPU capability AVX512), Pillow 12.3.0, numpy 2.4.6, scipy 1.17.1, safetensors 0.8.0, ComfyUI 0.8.0; the results of FeatherMask by 0.33.0:
     python3 -m venv v && v/bin/pip install torch "pillow<13" numpy scipy safetensors
     v/bin/python tests/reference/make_resample.py COMFYUI_TREE node/picture/resample/testdata
 

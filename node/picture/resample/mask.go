@@ -66,10 +66,9 @@ func larger(a, b float32) float32 {
 	return a
 }
 
-// Feather returns a copy of the masks v [B, Y, X] whose borders rise linearly over so many pixels as ComfyUI's
-// FeatherMask does. As there, the ramps of the right and the bottom begin at index -0, which is the first column and
-// row: those are scaled by 1/right and 1/bottom, and the last column has the second value of its ramp. It panics when
-// the sizes do not fit; negative widths count as 0, too large ones as the side.
+// Feather returns a copy of the masks v [B, Y, X] whose borders rise linearly over so many pixels as ComfyUI 0.33.0's
+// FeatherMask does (0.8.0 began the ramps of the right and the bottom a column and a row too far). It panics when the
+// sizes do not fit; negative widths count as 0, too large ones as the side.
 func Feather(v []float32, b, y, x, left, top, right, bottom int) []float32 {
 	checkMask("Feather", v, b, y, x)
 	out := append([]float32(nil), v...)
@@ -94,9 +93,9 @@ func Feather(v []float32, b, y, x, left, top, right, bottom int) []float32 {
 	}
 	forward := func(i int) int { return i }
 	ramp(left, x, column, forward)
-	ramp(right, x, column, func(i int) int { return (x - i) % x })
+	ramp(right, x, column, func(i int) int { return x - 1 - i })
 	ramp(top, y, row, forward)
-	ramp(bottom, y, row, func(i int) int { return (y - i) % y })
+	ramp(bottom, y, row, func(i int) int { return y - 1 - i })
 	return out
 }
 
