@@ -96,7 +96,7 @@ func (m *Rendezvous) Moved() {
 	}
 }
 
-// OnWake has f called, with the lock held, whenever those who wait are to look again. It is called before anybody waits.
+// OnWake has f called, with the lock held, whenever those who wait are to look again. Call it before anybody waits.
 func (m *Rendezvous) OnWake(f func()) { m.woken = f }
 
 // Fail aborts the group with err, unless it was aborted before, and returns err; the lock is held.

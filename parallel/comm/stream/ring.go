@@ -2,6 +2,7 @@ package stream
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -12,10 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Frames to a process on this machine lie in a ring at the beginning of the memory that it shares. The rank that waits
-// for one takes it from there itself, and sleeps on a futex until there is something: no goroutine hands it over, and
-// one that comes while all ranks compute wakes nobody. Aborts and signs of life go through the socket, which a goroutine
-// reads all the time, and so does what finds no slot.
+// Frames for a process on this machine lie in a ring at the beginning of the memory that both share. The rank that waits
+// for one takes it from there itself, and sleeps on a futex meanwhile: no goroutine hands it over, and one that comes
+// while ranks compute wakes nobody. Aborts and signs of life go through the socket, which a goroutine reads all the
+// time, and so does what finds no slot.
 const (
 	slots     = 64  // of frames that nobody has taken
 	slotBytes = 256 // of a slot: after, length, and a frame without its payload
@@ -98,7 +99,7 @@ func (s *shared) next() (*frame, error) {
 	s.word(taken).Store(n + 1)
 	f, err := readFrame(strings.NewReader(slot[slotHead:slotHead+length]), s)
 	if err != nil {
-		err = fmt.Errorf("a frame in a ring: %v", err) // an end is not that of the connection
+		err = errors.New("a frame in a ring: " + err.Error()) // its end is not that of the connection
 	}
 	return f, err
 }
