@@ -13,10 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Frames for a process on this machine lie in a ring at the beginning of the memory that both share. The rank that waits
-// for one takes it from there itself, and sleeps on a futex meanwhile: no goroutine hands it over, and one that comes
-// while ranks compute wakes nobody. Aborts and signs of life go through the socket, which a goroutine reads all the
-// time, and so does what finds no slot.
+// Frames for a process on this machine lie in a ring at the beginning of the memory that both share. The rank that
+// waits for one takes it from there itself, and sleeps on a futex meanwhile: no goroutine hands it over, and one that
+// comes while ranks compute wakes nobody. Aborts and signs of life go through the socket, which a goroutine reads all
+// the time, and so does what finds no slot.
 const (
 	slots     = 64  // of frames that nobody has taken
 	slotBytes = 256 // of a slot: after, length, and a frame without its payload
