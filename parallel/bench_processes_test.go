@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -61,9 +62,10 @@ func TestRankProcess(t *testing.T) {
 
 // processes are the Hosts of ranks in processes of their own, each of them this program.
 type processes struct {
-	dir  string
-	room int
-	pids []int
+	dir     string
+	silence time.Duration // after which they are given up, 0: remote.Silence
+	room    int
+	pids    []int
 }
 
 func (p *processes) Changed(ranks int) bool { return ranks > p.room }
@@ -96,15 +98,22 @@ func (p *processes) process(i int) (*remote.Client, error) {
 	if err = errors.Join(err, here.Close()); err != nil {
 		return nil, err
 	}
+	at := filepath.Join(p.dir, fmt.Sprintf("%d-%d", p.room, i))
+	_ = os.Remove(at) // of one that was killed
 	cmd := exec.Command(os.Args[0], "-test.run=^TestRankProcess$")
-	cmd.Env = append(os.Environ(), rankSocket+"="+filepath.Join(p.dir, fmt.Sprintf("%d-%d", p.room, i)))
+	cmd.Env = append(os.Environ(), rankSocket+"="+at)
 	cmd.Stderr, cmd.ExtraFiles = os.Stderr, []*os.File{there}
 	err = remote.Start(cmd)
 	if err = errors.Join(err, there.Close()); err != nil {
 		return nil, err
 	}
 	p.pids = append(p.pids, cmd.Process.Pid)
-	return remote.NewClient(fmt.Sprintf("process %d", i), conn, 0, cmd.Wait)
+	return remote.NewClient(fmt.Sprintf("process %d", i), conn, p.silence, func() error {
+		if p.silence > 0 {
+			_ = cmd.Process.Kill() // it may have stopped
+		}
+		return cmd.Wait()
+	})
 }
 
 // processorTime is what the processes have used, in seconds.

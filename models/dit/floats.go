@@ -1,16 +1,17 @@
 package dit
 
 import (
-	"encoding/binary"
 	"fmt"
+
+	"patchbay/engine"
 )
 
 // Floats are values that travel between processes in one piece, as little-endian f32. None are none there too.
 type Floats []float32
 
-// MarshalBinary implements encoding.BinaryMarshaler.
+// MarshalBinary implements encoding.BinaryMarshaler: the bytes are f's own memory.
 func (f Floats) MarshalBinary() ([]byte, error) {
-	return binary.Append(nil, binary.LittleEndian, []float32(f))
+	return engine.FromF32(f, len(f)).Buf.Host, nil
 }
 
 // UnmarshalBinary implements encoding.BinaryUnmarshaler.
@@ -19,6 +20,6 @@ func (f *Floats) UnmarshalBinary(b []byte) error {
 		return fmt.Errorf("a vector of %d bytes: want a multiple of 4", len(b))
 	}
 	*f = make(Floats, len(b)/4)
-	_, err := binary.Decode(b, binary.LittleEndian, []float32(*f))
-	return err
+	engine.Widen(*f, b, engine.F32)
+	return nil
 }

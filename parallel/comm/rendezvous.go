@@ -18,6 +18,7 @@ type Rendezvous struct {
 	cond  *sync.Cond
 	cause error
 	told  func(error) // of the cause
+	woken func()      // wakes who does not wait by the condition
 	waits []string    // by rank: what it waits for
 }
 
@@ -42,6 +43,12 @@ func (m *Rendezvous) Locked(f func() error) {
 // Wait blocks until ready holds; the lock is held. It returns an *Error when the group is aborted or the deadline
 // passes. what says what rank waits for.
 func (m *Rendezvous) Wait(rank int, what string, ready func() bool) error {
+	return m.WaitBy(nil, rank, what, ready)
+}
+
+// WaitBy is Wait by another sleep than that of the condition, if not nil: it is called with the lock held, gives it up
+// meanwhile, and ends when what OnWake has set is called, or earlier. false: it cannot sleep, and has not given it up.
+func (m *Rendezvous) WaitBy(sleep func(sync.Locker) bool, rank int, what string, ready func() bool) error {
 	if m.cause == nil && ready() {
 		return nil
 	}
@@ -61,8 +68,8 @@ func (m *Rendezvous) Wait(rank int, what string, ready func() bool) error {
 		timer := time.AfterFunc(m.deadline, func() {
 			m.mu.Lock()
 			late = true
+			m.Moved()
 			m.mu.Unlock()
-			m.cond.Broadcast()
 		})
 		defer timer.Stop()
 	}
@@ -71,7 +78,9 @@ func (m *Rendezvous) Wait(rank int, what string, ready func() bool) error {
 			return m.Fail(&Error{Text: fmt.Sprintf("%s: rank %d waited %v for %s; waiting: %s", m.name, rank, m.deadline, what,
 				m.standing())})
 		}
-		m.cond.Wait()
+		if sleep == nil || !sleep(&m.mu) {
+			m.cond.Wait()
+		}
 	}
 	if m.cause != nil {
 		return &Error{Text: fmt.Sprintf("%s: rank %d stopped waiting for %s", m.name, rank, what), Cause: m.cause}
@@ -80,7 +89,15 @@ func (m *Rendezvous) Wait(rank int, what string, ready func() bool) error {
 }
 
 // Moved wakes everybody who waits, to look again; the lock is held.
-func (m *Rendezvous) Moved() { m.cond.Broadcast() }
+func (m *Rendezvous) Moved() {
+	m.cond.Broadcast()
+	if m.woken != nil {
+		m.woken()
+	}
+}
+
+// OnWake has f called, with the lock held, whenever those who wait are to look again. Call it before anybody waits.
+func (m *Rendezvous) OnWake(f func()) { m.woken = f }
 
 // Fail aborts the group with err, unless it was aborted before, and returns err; the lock is held.
 func (m *Rendezvous) Fail(err error) error {
@@ -90,7 +107,7 @@ func (m *Rendezvous) Fail(err error) error {
 			go m.told(err)
 		}
 	}
-	m.cond.Broadcast()
+	m.Moved()
 	return err
 }
 

@@ -52,7 +52,7 @@ func NewClient(name string, conn net.Conn, silence time.Duration, why func() err
 
 func newClient(name string, conn net.Conn, why func() error) (*Client, error) {
 	c := &Client{
-		name: name, conn: conn, why: why, run: group.New(nil), out: bufio.NewWriter(conn),
+		name: name, conn: conn, why: why, run: group.New(nil), out: bufio.NewWriterSize(conn, buffered),
 		waiting: map[uint64]chan<- answer{}, ended: make(chan struct{}),
 	}
 	c.run.Go("answers of "+name, func() error { c.read(); return nil })
@@ -177,7 +177,7 @@ func Meet(all []*Client, by Exchange, measure bool) (slowest Speed, err error) {
 
 // read takes answers until the connection ends.
 func (c *Client) read() {
-	in := msgpack.NewDecoder(c.conn)
+	in := msgpack.NewDecoder(bufio.NewReaderSize(c.conn, buffered))
 	var err error
 	for {
 		var a answer

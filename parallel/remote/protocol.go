@@ -12,7 +12,10 @@ import (
 )
 
 // Version is that of the protocol: both sides are the same program, or refuse each other.
-const Version = 8
+const Version = 9
+
+// buffered is what of a message goes in one write: every one more wakes the other side.
+const buffered = 64 << 10
 
 // call is what the leader asks: exactly one of the fields after ID is set. Calls are answered by ID, but for Cancel,
 // Abort and Alive, which are not.

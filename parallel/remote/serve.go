@@ -65,12 +65,12 @@ type Config struct {
 // up, nil if the leader closed it.
 func Serve(conn io.ReadWriter, cfg Config) error {
 	led, gone := context.WithCancel(context.Background())
-	s := &server{Config: cfg, run: group.New(nil), out: bufio.NewWriter(conn), led: led}
+	s := &server{Config: cfg, run: group.New(nil), out: bufio.NewWriterSize(conn, buffered), led: led}
 	if s.Dial == nil {
 		s.Dial = dialUnix
 	}
 	s.run.Go("pulse", func() error { s.pulse(led.Done()); return nil })
-	in := msgpack.NewDecoder(conn)
+	in := msgpack.NewDecoder(bufio.NewReaderSize(conn, buffered))
 	var err error
 	for {
 		var c call

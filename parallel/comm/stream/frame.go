@@ -1,8 +1,8 @@
 // Package stream is the transport of ranks in several processes: what they exchange travels as frames over one
-// connection between any two processes (mesh.go), a unix socket on one machine or TCP between machines. A group
-// (group.go) keeps what has arrived and was not taken yet, an end (end.go) is one rank's Comm. Tensors of ranks on GPUs
-// pass through host memory (stage.go). Sums are made in the order of the ranks, so that all transports give the same
-// bits.
+// connection between any two processes (mesh.go), a unix socket on one machine or TCP between machines. On one machine
+// payloads (shared.go) and frames (ring.go) lie in memory that both have mapped. A group (group.go) keeps what has
+// arrived and was not taken yet, an end (end.go) is one rank's Comm. Tensors of ranks on GPUs pass through host memory
+// (stage.go). Sums are made in the order of the ranks, so that all transports give the same bits.
 package stream
 
 import (
@@ -42,7 +42,7 @@ func (f *frame) done() {
 	if f.in == nil {
 		return
 	}
-	f.in.inUse(f.place - pieceHead).Store(0)
+	f.in.word(f.place - pieceHead).Store(0)
 	f.in.drop()
 	f.in, f.payload = nil, nil
 }
@@ -59,21 +59,8 @@ const headLength = 28
 
 // write sends a frame. A payload is written from where it lies, a short one with the head in one piece.
 func (f *frame) write(w io.Writer) error {
+	head := f.head()
 	short := f.place == 0 && len(f.payload) <= inlineBytes
-	length := headLength + len(f.group) + len(f.op) + len(f.site)
-	if short {
-		length += len(f.payload)
-	}
-	head := make([]byte, headLength, length)
-	binary.LittleEndian.PutUint16(head[0:], uint16(len(f.group)))
-	binary.LittleEndian.PutUint16(head[2:], uint16(len(f.op)))
-	binary.LittleEndian.PutUint16(head[4:], uint16(len(f.site)))
-	head[6], head[7] = byte(f.kind), byte(f.dtype)
-	binary.LittleEndian.PutUint16(head[8:], f.from)
-	binary.LittleEndian.PutUint16(head[10:], f.to)
-	binary.LittleEndian.PutUint64(head[12:], uint64(len(f.payload)))
-	binary.LittleEndian.PutUint64(head[20:], uint64(f.place))
-	head = append(append(append(head, f.group...), f.op...), f.site...)
 	if short {
 		head = append(head, f.payload...)
 	}
@@ -82,6 +69,20 @@ func (f *frame) write(w io.Writer) error {
 	}
 	_, err := w.Write(f.payload)
 	return err
+}
+
+// head is a frame without its payload.
+func (f *frame) head() []byte {
+	head := make([]byte, headLength, headLength+len(f.group)+len(f.op)+len(f.site)+min(len(f.payload), inlineBytes))
+	binary.LittleEndian.PutUint16(head[0:], uint16(len(f.group)))
+	binary.LittleEndian.PutUint16(head[2:], uint16(len(f.op)))
+	binary.LittleEndian.PutUint16(head[4:], uint16(len(f.site)))
+	head[6], head[7] = byte(f.kind), byte(f.dtype)
+	binary.LittleEndian.PutUint16(head[8:], f.from)
+	binary.LittleEndian.PutUint16(head[10:], f.to)
+	binary.LittleEndian.PutUint64(head[12:], uint64(len(f.payload)))
+	binary.LittleEndian.PutUint64(head[20:], uint64(f.place))
+	return append(append(append(head, f.group...), f.op...), f.site...)
 }
 
 // readFrame reads the next frame; payloads that do not go with it are in memory that the peer shares, nil if it shares
@@ -98,12 +99,13 @@ func readFrame(r io.Reader, in *shared) (*frame, error) {
 		return nil, fmt.Errorf("a frame of kind %d with texts of %d, %d and %d and a payload of %d bytes: not this protocol",
 			head[6], group, op, site, payload)
 	}
-	text := make([]byte, group+op+site)
-	if _, err := io.ReadFull(r, text); err != nil {
+	b := make([]byte, group+op+site)
+	if _, err := io.ReadFull(r, b); err != nil {
 		return nil, err
 	}
+	text := string(b)
 	f := &frame{
-		group: string(text[:group]), op: string(text[group : group+op]), site: string(text[group+op:]),
+		group: text[:group], op: text[group : group+op], site: text[group+op:],
 		kind: kind(head[6]), dtype: engine.DType(head[7]),
 		from: binary.LittleEndian.Uint16(head[8:]), to: binary.LittleEndian.Uint16(head[10:]),
 	}

@@ -2,6 +2,7 @@ package stream
 
 import (
 	"fmt"
+	"sync"
 
 	"patchbay/engine"
 	"patchbay/parallel/comm"
@@ -42,6 +43,7 @@ func newMembers(m *Mesh, key string, g comm.Group) *members {
 		}
 	}
 	own.Rendezvous = comm.NewRendezvous(g, len(g.Ranks), own.standing)
+	own.OnWake(own.wake)
 	return own
 }
 
@@ -64,6 +66,16 @@ func (g *members) take(f *frame) {
 	})
 }
 
+// wake wakes who sleeps on the rings of the group's processes.
+func (g *members) wake() {
+	for _, p := range g.process {
+		if l := g.mesh.links[p]; l != nil && l.in != nil && l.in.hold() {
+			l.in.wake()
+			l.in.drop()
+		}
+	}
+}
+
 // forget gives back what nobody has taken.
 func (g *members) forget() {
 	g.Locked(func() error {
@@ -81,8 +93,13 @@ func (g *members) forget() {
 // await waits for the oldest frame of a way and returns it; rank is who waits, what is its call. The caller is
 // done with it in the end.
 func (g *members) await(w way, rank int, what string) (f *frame, err error) {
+	var sleep func(sync.Locker) bool
+	if l := g.mesh.links[g.process[w.from]]; l != nil && l.in != nil {
+		l.look()
+		sleep = l.sleep
+	}
 	g.Locked(func() error {
-		if err = g.Wait(rank, what, func() bool { return len(g.arrived[w]) > 0 }); err == nil {
+		if err = g.WaitBy(sleep, rank, what, func() bool { return len(g.arrived[w]) > 0 }); err == nil {
 			f, g.arrived[w] = g.arrived[w][0], g.arrived[w][1:]
 		}
 		return nil

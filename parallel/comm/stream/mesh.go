@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"patchbay/engine"
@@ -32,9 +33,16 @@ type Mesh struct {
 
 // link is the connection to one process.
 type link struct {
-	conn io.ReadWriteCloser
-	out  *shared    // for payloads, nil: they go through the connection
-	mu   sync.Mutex // of writes
+	mesh    *Mesh
+	process int
+	conn    io.ReadWriteCloser
+	out, in *shared // for payloads and rings of frames, nil: they go through the connection
+
+	mu    sync.Mutex // of writes
+	wrote uint32     // frames, to the connection
+
+	taking sync.Mutex    // keeps the order of frames
+	read   atomic.Uint32 // frames, of the connection
 }
 
 // pulse is how often a process says that it is there.
@@ -54,13 +62,13 @@ func NewMesh(self int, conns []io.ReadWriteCloser, names []string) *Mesh {
 		if c == nil {
 			continue
 		}
-		var in *shared
-		m.links[p] = &link{conn: c}
+		l := &link{mesh: m, process: p, conn: c}
+		m.links[p] = l
 		if own, ok := c.(near); ok {
-			m.links[p].out, in = own.out, own.in
+			l.out, l.in = own.out, own.in
 		}
 		m.run.Go("frames of "+names[p], func() error {
-			m.gone(p, m.receive(c, in))
+			m.gone(p, l.receive())
 			return nil
 		})
 	}
@@ -80,7 +88,7 @@ func (m *Mesh) pulse() {
 		}
 		for _, l := range m.links {
 			if l != nil && l.mu.TryLock() {
-				_ = (&frame{kind: alive}).write(l.conn) // receive finds out that a process has gone
+				_ = l.write(&frame{kind: alive}) // receive finds out that a process has gone
 				l.mu.Unlock()
 			}
 		}
@@ -161,16 +169,22 @@ func teamOf(key string) (team uint64) {
 	return team
 }
 
+// write sends a frame through the connection. The lock of writes is held.
+func (l *link) write(f *frame) error {
+	l.wrote++
+	return f.write(l.conn)
+}
+
 // receive hands frames to their groups until the connection ends.
-func (m *Mesh) receive(conn io.Reader, in *shared) error {
-	r := bufio.NewReaderSize(conn, readBuffer)
+func (l *link) receive() error {
+	r := bufio.NewReaderSize(l.conn, readBuffer)
 	for {
-		f, err := readFrame(r, in)
+		f, err := readFrame(r, l.in)
+		if err == nil {
+			err = l.take(f)
+		}
 		if err != nil {
 			return err
-		}
-		if f.kind != alive {
-			m.deliver(f)
 		}
 	}
 }
@@ -223,12 +237,16 @@ func (m *Mesh) send(process int, f *frame) error {
 		return nil
 	}
 	l := m.links[process]
-	if l.out != nil && len(f.payload) > inlineBytes {
+	shares := l.out != nil && f.kind != abort
+	if shares && len(f.payload) > 0 {
 		f.place = l.out.put(f.payload)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if err := f.write(l.conn); err != nil {
+	if shares && (f.place > 0 || len(f.payload) == 0) && l.out.post(f.head(), l.wrote) {
+		return nil
+	}
+	if err := l.write(f); err != nil {
 		return &comm.Error{Text: "send to " + m.names[process], Cause: err}
 	}
 	return nil

@@ -8,9 +8,7 @@ import (
 	"net"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -92,12 +90,18 @@ func newShared(r room) (*shared, error) {
 	}
 	var s *shared
 	if err == nil {
+		err = unix.Fallocate(fd, 0, 0, ringBytes) // nobody counts so little
+	}
+	if err == nil {
 		s, err = r.mapShared(fd, r.bytes)
 	}
 	if err != nil {
 		return nil, errors.Join(err, unix.Close(fd))
 	}
-	s.fd = fd
+	if s.fd = fd; s.futex(futexWake, 0) != 0 {
+		s.drop()
+		return nil, errNoRoom // to wake anybody
+	}
 	return s, nil
 }
 
@@ -183,7 +187,8 @@ func (s *shared) put(payload []byte) (at int) {
 func (s *shared) take(n int) (at int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.pieces = slices.DeleteFunc(s.pieces, func(p piece) bool { return s.inUse(p.at).Load() == 0 })
+	s.pieces = slices.DeleteFunc(s.pieces, func(p piece) bool { return s.word(p.at).Load() == 0 })
+	at = ringBytes
 	need, i := pieceHead+(n+pieceHead-1)/pieceHead*pieceHead, 0
 	for ; i < len(s.pieces) && s.pieces[i].at-at < need; i++ {
 		at = s.pieces[i].at + s.pieces[i].n
@@ -191,7 +196,7 @@ func (s *shared) take(n int) (at int) {
 	if !s.back(at + need) {
 		return 0
 	}
-	s.inUse(at).Store(1)
+	s.word(at).Store(1)
 	s.pieces = slices.Insert(s.pieces, i, piece{at, need})
 	return at + pieceHead
 }
@@ -218,15 +223,12 @@ func (s *shared) back(n int) bool {
 	return true
 }
 
-// inUse is the word in the head of a piece.
-func (s *shared) inUse(at int) *atomic.Uint32 { return (*atomic.Uint32)(unsafe.Pointer(&s.data[at])) }
-
 // payload is n bytes that the other side has put at a place. The frame that has them holds the memory.
 func (s *shared) payload(at, n uint64) ([]byte, error) {
 	if !s.hold() {
 		return nil, net.ErrClosed
 	}
-	if all := uint64(len(s.data)); at < pieceHead || at%pieceHead != 0 || at > all || n > all-at {
+	if all := uint64(len(s.data)); at < ringBytes+pieceHead || at%pieceHead != 0 || at > all || n > all-at {
 		s.drop()
 		return nil, fmt.Errorf("a payload of %d bytes at %d of %d of shared memory: not this protocol", n, at, all)
 	}

@@ -20,8 +20,8 @@ import (
 	"patchbay/parallel/comm"
 )
 
-// pair is two ends of a unix socket.
-func pair(t *testing.T) (ends [2]*net.UnixConn) {
+// Pair is two ends of a unix socket.
+func Pair(t *testing.T) (ends [2]*net.UnixConn) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -143,7 +143,7 @@ func meet(t *testing.T, of [2]*engine.Ledger) [2]*Mesh {
 // meetUnder is meet under limits that are set when the two have been connected.
 func meetUnder(t *testing.T, of [2]*engine.Ledger, limit func(*testing.T)) (m [2]*Mesh) {
 	t.Helper()
-	ends, met := pair(t), make(chan error, 2)
+	ends, met := Pair(t), make(chan error, 2)
 	limit(t)
 	var conns [2][]io.ReadWriteCloser
 	for p := range ends {
@@ -320,7 +320,7 @@ func TestMalformedShares(t *testing.T) {
 		}, []byte{1}, "not the memory of a connection"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ends := pair(t)
+			ends := Pair(t)
 			before := openFiles(t)
 			files := c.files(t)
 			if _, _, err := ends[1].WriteMsgUnix([]byte{0}, unix.UnixRights(files...), nil); err != nil {
@@ -374,18 +374,19 @@ func TestPlacesOutsideSharedMemory(t *testing.T) {
 		in     *shared
 		want   string
 	}{
-		{pieceHead, 8, in, ""},
+		{ringBytes + pieceHead, 8, in, ""},
 		{1 << 19, 1 << 19, in, ""},
 		{1 << 20, 0, in, ""},
 		{pieceHead, 8, nil, "from who shares none"},
-		{pieceHead + 1, 8, in, "at 65 of 1048576"},
+		{ringBytes, 8, in, fmt.Sprintf("at %d of 1048576", ringBytes)},
+		{1<<19 + 1, 8, in, "at 524289 of 1048576"},
 		{8, 8, in, "at 8 of 1048576"},
 		{1 << 20, 1, in, "of 1 bytes at 1048576"},
-		{pieceHead, 1 << 20, in, "of 1048576 bytes at 64"},
+		{1 << 19, 1 << 20, in, "of 1048576 bytes at 524288"},
 		{1 << 21, 0, in, "at 2097152 of"},
 		{-pieceHead, 8, in, "of 8 bytes at 18446744073709551552"},
-		{pieceHead, 1 << 35, in, "of 34359738368 bytes"},
-		{pieceHead, 1 << 37, in, "a payload of 137438953472 bytes"},
+		{1 << 19, 1 << 35, in, "of 34359738368 bytes"},
+		{1 << 19, 1 << 37, in, "a payload of 137438953472 bytes"},
 	} {
 		var head strings.Builder
 		if err := (&frame{kind: plain, place: c.place}).write(&head); err != nil {

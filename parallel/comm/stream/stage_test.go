@@ -31,7 +31,7 @@ func TestStagedOnFakeGPUs(t *testing.T) {
 			}
 		})
 	}
-	s := &several{processes: 2, meshes: meshes(2)}
+	s := &several{processes: 2, meshes: meshes(t, 2, false)}
 	defer func() {
 		for _, m := range s.meshes {
 			m.Close()

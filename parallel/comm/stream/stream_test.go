@@ -24,15 +24,28 @@ type several struct {
 	team      uint64
 }
 
-// meshes connects so many processes with each other.
-func meshes(processes int) []*stream.Mesh {
+// meshes connects so many processes with each other, near ones by sockets and shared memory.
+func meshes(t *testing.T, processes int, near bool) []*stream.Mesh {
+	t.Helper()
 	conns := make([][]io.ReadWriteCloser, processes)
 	for p := range conns {
 		conns[p] = make([]io.ReadWriteCloser, processes)
 	}
 	for p := range conns {
 		for q := range p {
-			conns[p][q], conns[q][p] = net.Pipe()
+			if conns[p][q], conns[q][p] = net.Pipe(); near {
+				ends := stream.Pair(t)
+				conns[p][q], conns[q][p] = ends[0], ends[1]
+			}
+		}
+	}
+	shared := make(chan error, processes)
+	for p := range conns {
+		go func() { shared <- stream.Share(conns[p], nil) }()
+	}
+	for range conns {
+		if err := <-shared; err != nil {
+			t.Fatal(err)
 		}
 	}
 	out, names := make([]*stream.Mesh, processes), make([]string, processes)
@@ -74,11 +87,18 @@ func (s *several) Connect(g comm.Group, ops []engine.Ops) ([]comm.Comm, error) {
 	return out, nil
 }
 
-// TestStream: several processes keep what package comm promises, with one rank in each and with several.
+// TestStream: several processes keep what package comm promises, with one rank in each and with several, on one
+// machine and on several.
 func TestStream(t *testing.T) {
-	for name, processes := range map[string]int{"a process a rank": 6, "two processes": 2} {
+	for name, c := range map[string]struct {
+		processes int
+		near      bool
+	}{
+		"a process a rank": {6, false}, "two processes": {2, false},
+		"a process a rank, near": {6, true}, "two processes, near": {2, true},
+	} {
 		t.Run(name, func(t *testing.T) {
-			s := &several{processes: processes, meshes: meshes(processes)}
+			s := &several{processes: c.processes, meshes: meshes(t, c.processes, c.near)}
 			defer func() {
 				for _, m := range s.meshes {
 					m.Close()
@@ -95,34 +115,44 @@ func TestStream(t *testing.T) {
 	}
 }
 
-// TestAProcessThatGoesEndsItsGroups: ranks that wait for it, and groups that are connected later, are told which
-// process has gone; nobody waits for the deadline.
+// TestAProcessThatGoesEndsItsGroups: ranks that wait for it, or for another one, and groups that are connected later,
+// are told which process has gone; nobody waits for the deadline.
 func TestAProcessThatGoesEndsItsGroups(t *testing.T) {
-	all := meshes(2)
-	defer all[0].Close()
-	g := comm.Group{Team: 1, Name: "ring", Ranks: []int{0, 1}, Processes: []int{0, 1}, Deadline: time.Minute}
-	receive := func(g comm.Group) (err error) {
-		ends, err := all[0].Connect(g, []engine.Ops{ref.New(), nil})
-		if err != nil {
-			return err
-		}
-		if ends[1] != nil {
-			t.Error("there is an end of a rank in another process")
-		}
-		defer func() { err, _ = recover().(error) }()
-		ends[0].SendRecv(engine.FromF32([]float32{0}, 1), 1, engine.Tensor{}, -1)
-		return nil
-	}
-	done := make(chan error, 1)
-	go func() { done <- receive(g) }()
-	time.Sleep(10 * time.Millisecond)
-	all[1].Close()
-	later := g
-	later.Team = 2
-	for what, err := range map[string]error{"waiting": <-done, "later": receive(later)} {
-		var ce *comm.Error
-		if !errors.As(err, &ce) || !strings.Contains(err.Error(), "process 1 has gone") {
-			t.Errorf("%s: got %v, want an error that names process 1", what, err)
-		}
+	for name, near := range map[string]bool{"near": true, "far": false} {
+		t.Run(name, func(t *testing.T) {
+			all := meshes(t, 3, near)
+			defer all[0].Close()
+			defer all[2].Close()
+			g := comm.Group{
+				Team: 1, Name: "ring", Ranks: []int{0, 1, 2}, Processes: []int{0, 1, 2}, Deadline: time.Minute,
+			}
+			receive := func(g comm.Group, from int) (err error) {
+				ends, err := all[0].Connect(g, []engine.Ops{ref.New(), nil, nil})
+				if err != nil {
+					return err
+				}
+				if ends[1] != nil {
+					t.Error("there is an end of a rank in another process")
+				}
+				defer func() { err, _ = recover().(error) }()
+				ends[0].SendRecv(engine.FromF32([]float32{0}, 1), from, engine.Tensor{}, -1)
+				return nil
+			}
+			other, later := g, g
+			other.Name, later.Team = "pipe", 2
+			done := [2]chan error{make(chan error, 1), make(chan error, 1)}
+			go func() { done[0] <- receive(g, 1) }()
+			go func() { done[1] <- receive(other, 2) }()
+			time.Sleep(10 * time.Millisecond)
+			all[1].Close()
+			for what, err := range map[string]error{
+				"waiting": <-done[0], "waiting for another": <-done[1], "later": receive(later, 1),
+			} {
+				var ce *comm.Error
+				if !errors.As(err, &ce) || !strings.Contains(err.Error(), "process 1 has gone") {
+					t.Errorf("%s: got %v, want an error that names process 1", what, err)
+				}
+			}
+		})
 	}
 }

@@ -1,0 +1,60 @@
+package parallel
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"patchbay/models/sampling"
+	"patchbay/parallel/failure"
+)
+
+// TestKilledAndStoppedProcesses: a process that is killed, or stops, while the other one waits for what it sends ends
+// the run and is named; the next run has new processes and the same bits.
+func TestKilledAndStoppedProcesses(t *testing.T) {
+	for name, c := range map[string]struct {
+		signal syscall.Signal
+		want   string
+	}{
+		"killed":  {syscall.SIGKILL, "process 1 has gone: signal: killed"},
+		"stopped": {syscall.SIGSTOP, "process 1 has gone: it has said nothing for 2s"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel() // it waits most of the time
+			p := &processes{dir: t.TempDir(), silence: 2 * time.Second}
+			e, err := NewEngine(Config{NewOps: testOps, Hosts: p})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer e.Close()
+			r := benchRequest(t, 16)
+			r.Model, r.Plan = benchModel(t, 192), "ulysses=2"
+			r.Model.Weights = named{r.Model.Weights, "192"}
+			want, err := e.Sample(t.Context(), r, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			long := *r
+			if long.Sigmas, err = sampling.MakeSigmas(r.Sampling, "simple", 1000); err != nil {
+				t.Fatal(err)
+			}
+			_, err = e.Sample(t.Context(), &long, func(at Progress) error {
+				if at.Step == 2 {
+					_ = syscall.Kill(p.pids[1], c.signal)
+				}
+				return nil
+			})
+			var f *failure.Error
+			if !errors.As(err, &f) || f.Code != failure.HostLost || !strings.Contains(f.Error(), c.want) {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+			got, err := e.Sample(t.Context(), r, nil)
+			if err != nil || !slices.Equal(got.Latent.Data, want.Latent.Data) {
+				t.Errorf("the next run: %v, or other bits", err)
+			}
+		})
+	}
+}
