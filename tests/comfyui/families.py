@@ -452,7 +452,8 @@ SETS = {
     "auraflow-0.2": lambda c, w, n: auraflow(c, w, n, 64, whole=False),
     "auraflow-0.3": lambda c, w, n: auraflow(c, w, n, 96, whole=True),
 }
-NEWER = {"krea2": "comfy/ldm/krea2", "qwen-image-layered": "comfy/ldm/krea2"}  # sets that only newer trees know, by a folder of theirs
+# Sets that only newer trees know, by a folder of theirs; 0.8.0 has control nets of FLUX's released width alone.
+NEWER = dict.fromkeys(("krea2", "qwen-image-layered", "flux-control"), "comfy/ldm/krea2")
 
 
 def ours(program: str, tree: pathlib.Path, base: pathlib.Path, name: str, flow: Flow, plan: str) -> Any:  # noqa: ANN401
@@ -492,7 +493,7 @@ def main() -> int:
         for file in (base / "models").rglob("*.safetensors"):  # 6 GB at most
             file.unlink()
         if name in NEWER and not (tree / NEWER[name]).exists():
-            print(f"{name:20} NOT RUN: this ComfyUI has no {NEWER[name]}", flush=True)
+            print(f"{name:20} NOT RUN: this ComfyUI is older than its {NEWER[name]}", flush=True)
             continue
         start = time.time()
         comfy.keep("f32")
