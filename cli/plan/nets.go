@@ -24,7 +24,9 @@ func (f *Flags) nets(w *forecast.Workload, stored float64) ([]forecast.Net, erro
 	add := func(flag, name, kind string, shaped func(*family.Family) (*control.Net, error)) error {
 		n, bytes, err := (*value.ControlNet)(nil), int64(0), error(nil)
 		if _, missing := os.Stat(name); missing == nil {
-			n, err = netOf(kind, name)
+			if n, err = netOf(kind, name); err == nil && f.opened != nil {
+				n, err = n.Beside(f.opened)
+			}
 		} else if fam, ok := models.Named(base.Family); ok {
 			var made *control.Net
 			if made, err = shaped(&fam); err == nil {
@@ -41,6 +43,7 @@ func (f *Flags) nets(w *forecast.Workload, stored float64) ([]forecast.Net, erro
 		if bytes > 0 {
 			net.Key, net.Bytes = name, bytes
 		}
+		net.Bytes += int64(stored * float64(n.Lacks)) // of a released model
 		out = append(out, net)
 		return nil
 	}

@@ -15,11 +15,11 @@ import (
 
 	"patchbay/cli/console"
 	"patchbay/daemon"
-	"patchbay/engine"
-	"patchbay/models"
 	"patchbay/models/dit"
 	"patchbay/models/published"
 	"patchbay/models/weights"
+	"patchbay/node/files"
+	"patchbay/node/value"
 	"patchbay/parallel/failure"
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/plan"
@@ -35,7 +35,8 @@ type Flags struct {
 	exact, json, all, blocking bool
 	table, checks              bool
 	controls, patches          []string
-	weightBytes                float64 // of a quantised file, a weight; 0: the usual
+	weightBytes                float64      // of a quantised file, a weight; 0: the usual
+	opened                     *value.Model // that of a file; nil: a released one
 }
 
 // Command is `patchbay plan`.
@@ -258,20 +259,20 @@ func (f *Flags) open() (*published.Model, error) {
 // describeFile reads the header of a checkpoint. Of a quantised one it notes what a weight takes where it stays so, and
 // returns the form in parentheses.
 func (f *Flags) describeFile(path string) (spec *dit.Spec, stored string, err error) {
-	file, err := weights.Open(path, engine.BF16)
-	if err != nil {
+	read := func(c files.Checkpoint, open *weights.File, set *weights.Set) (err error) {
+		if f.opened, err = value.OpenModel(path, c, open, set); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		if form, quantised := set.Form(); quantised {
+			f.weightBytes = float64(set.Bytes()) / float64(f.opened.Spec.Params)
+			stored = " (" + form + ")"
+		}
+		return nil
+	}
+	if err := files.ReadHeader(files.KindDiffusion, path, false, read); err != nil {
 		return nil, "", err
 	}
-	defer console.CloseQuietly(file)
-	d, err := models.OpenDiffusion(file.Set(), file.Metadata())
-	if err != nil {
-		return nil, "", fmt.Errorf("%s: %w", path, err)
-	}
-	if form, quantised := file.Set().Form(); quantised {
-		f.weightBytes = float64(file.Set().Bytes()) / float64(d.Spec.Params)
-		stored = " (" + form + ")"
-	}
-	return &d.Spec, stored, nil
+	return f.opened.Spec, stored, nil
 }
 
 func writeTimeline(path string, s *forecast.Simulation) error {

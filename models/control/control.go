@@ -47,6 +47,7 @@ type Net struct {
 	// Borrows: it is loaded with what its model has (Beside).
 	Borrows  bool
 	Borrowed int64 // bytes of that, where it is there
+	Lacks    int64 // parameters of that, where it is not
 	Root     bool  // its strength is the root of what is set
 }
 
@@ -204,10 +205,14 @@ func Open(all []family.Family, set *weights.Set, meta map[string]string) (*Net, 
 			return nil, fmt.Errorf("a control net for %s: %w", f.Name, err)
 		}
 	}
-	rest := of.Rest(begin)
-	for key := range rest {
-		if taken > 0 && of.Takes(key) && !begin.Has(key) {
+	rest, lacks := of.Rest(begin), 0
+	for key, shape := range rest {
+		switch {
+		case begin.Has(key) || !of.Takes(key):
+		case taken > 0:
 			return nil, fmt.Errorf("a control net for %s starts with %s of its model, which has none", f.Name, key)
+		default:
+			lacks += weights.Stored{Shape: shape}.Len()
 		}
 	}
 	whole := completed(begin, rest)
@@ -225,7 +230,7 @@ func Open(all []family.Family, set *weights.Set, meta map[string]string) (*Net, 
 	}
 	n, err := describe(d, of, weights.FromMap(own))
 	if err == nil {
-		n.Borrowed, n.Factor = taken, 1
+		n.Borrowed, n.Lacks, n.Factor = taken, int64(lacks), 1
 		if t, ok := set.Get("control_type"); ok && of.Shown != nil && t.Len() == 1 {
 			n.Factor, n.Offset = of.Shown(int(math.Round(float64(t.F32()[0]))))
 		}

@@ -20,7 +20,10 @@ type Net struct {
 
 // beside is a net as a workload of its own and the plan that ranks compute it with (plan.Plan.Beside).
 func (w *Workload) beside(n *Net, p plan.Plan) (Workload, plan.Plan) {
-	own := Workload{Spec: n.Spec, Y: w.Y, X: w.X, Batch: w.Batch, Device: w.Device, Evaluations: w.Evaluations}
+	own := Workload{
+		Spec: n.Spec, Y: w.Y, X: w.X, Batch: w.Batch, Device: w.Device, Evaluations: w.Evaluations,
+		Unlike: true, // entries with nets are evaluated one by one
+	}
 	for _, i := range n.Entries {
 		branch := i
 		if w.Branches != nil {
