@@ -279,6 +279,7 @@ func describe(d *family.Diffusion, c *family.Control, own *weights.Set) (*Net, e
 	}
 	token := d.Spec.PatchSize * d.Spec.PatchSize
 	n.Hint, n.Spec.WholeHint = own.Dim("hint.weight", 1)/token-c.Zeros, c.Zeros > 0
+	n.Spec.HintZeros, n.Spec.HintTwice = c.Zeros, own.Has("controlnet_before.linear.weight")
 	n.Borrows, n.Root = len(c.Borrows) > 0, c.Root
 	if n.Hint != d.Spec.Channels && n.Hint != d.Spec.Channels+1 {
 		return nil, fmt.Errorf("a control net for %s whose hint has %d channels: want %d, or %d with a mask", n.Family,
@@ -289,7 +290,7 @@ func describe(d *family.Diffusion, c *family.Control, own *weights.Set) (*Net, e
 		"E": d.Spec.Width, "H": n.Hint + c.Zeros, "p": d.Spec.PatchSize, "M": n.Modes,
 	}}
 	n.Load = func(ops engine.Ops, held dit.Held) (dit.Model, error) {
-		m := &Model{desc: n, extra: newExtra(n, own.Has("controlnet_before.linear.weight"))}
+		m := &Model{desc: n, extra: newExtra(n)}
 		if n.Borrows && n.Borrowed == 0 {
 			return nil, fmt.Errorf("a control net for %s that starts with weights of its model is loaded beside one", n.Family)
 		}

@@ -259,7 +259,7 @@ func (n *ControlNet) Forecast(w *forecast.Workload) (forecast.Net, error) {
 		return forecast.Net{}, err
 	}
 	c := n.control(parallel.Latent{C: n.Hint}, 1)
-	out := c.Forecast()
+	out := c.Forecast(w.Spec)
 	for i := range w.Text {
 		out.Entries = append(out.Entries, i)
 	}
@@ -324,9 +324,13 @@ func (n *ControlNet) control(hint parallel.Latent, strength float32) parallel.Co
 	if n.Root {
 		strength = float32(math.Sqrt(math.Max(float64(strength), 0)))
 	}
-	return parallel.Control{
+	made := parallel.Control{
 		Net:   parallel.Model{Key: w.Key(), Spec: &n.Spec, Weights: w, WeightBytes: w.Bytes() + n.Borrowed},
 		Patch: n.Patch && !n.Spec.Follows, Hint: hint, Mode: n.Type, Strength: strength,
 		SigmaStart: math.MaxFloat32,
 	}
+	if !n.Patch {
+		made.Feeds = n.Feeds
+	}
+	return made
 }
