@@ -13,6 +13,7 @@ import (
 	"patchbay/engine/safetensors"
 	"patchbay/models/weights/goldenweights"
 	"patchbay/parallel/forecast"
+	"patchbay/parallel/plan"
 	"patchbay/tests/scratch"
 )
 
@@ -147,8 +148,8 @@ func TestBorrowedTensorsCount(t *testing.T) {
 		if (borrowed == 0) != (c.borrows == "") {
 			t.Fatalf("%s borrows %d bytes", net, borrowed)
 		}
-		for plan, ranks := range map[string]int64{"ulysses=2": 1, "pipe=2": 1, "tensor=2": 2} {
-			flags := []string{"--model", model, "--devices", "2xH100-nvlink", "--size", "256x256", "--plan", plan}
+		for text, ranks := range map[string]int64{"ulysses=2": 1, "pipe=2": 1, "tensor=2": 2} {
+			flags := []string{"--model", model, "--devices", "2xH100-nvlink", "--size", "256x256", "--plan", text}
 			bare, err := answer(t, flags...)
 			if err != nil {
 				t.Fatal(err)
@@ -158,7 +159,7 @@ func TestBorrowedTensorsCount(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got, want := with.Memory.Weights-bare.Memory.Weights, (info.Size()+borrowed)/ranks; got != want {
-				t.Errorf("%s %s: %d bytes of weights more, want %d", net, plan, got, want)
+				t.Errorf("%s %s: %d bytes of weights more, want %d", net, text, got, want)
 			}
 		}
 		released := Flags{Model: model, controls: []string{file}}
@@ -167,13 +168,56 @@ func TestBorrowedTensorsCount(t *testing.T) {
 			t.Fatal(err)
 		}
 		released.opened = nil
-		nets, err := released.nets(&forecast.Workload{Spec: m.Spec, Y: 32, X: 32, Text: []int{9}}, 2)
+		w := forecast.Workload{Spec: m.Spec, Y: 32, X: 32, Text: []int{9}}
+		if err := released.nets(&w, 2); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := w.Nets[0].Bytes, info.Size()+2*c.released; got != want {
+			t.Errorf("%s beside a released model: %d bytes, want %d", net, got, want)
+		}
+	}
+}
+
+// TestRowsInFrontOfTheTextCount: a projector of USO makes rows in front of the text, as many as its file says, which run
+// through the blocks (TestPrefixesAreForecast compares that with the executor); it has no weights beside the model's.
+func TestRowsInFrontOfTheTextCount(t *testing.T) {
+	dir := t.TempDir()
+	model, one, two := written(t, dir, "kontext-a"), written(t, dir, "uso-a"), written(t, dir, "uso-b")
+	flags := []string{"--model", model, "--devices", "2xH100-nvlink", "--size", "256x256"}
+	for _, text := range []string{"ulysses=2", "pipe=2,patches=2"} {
+		bare, err := answer(t, append(flags, "--plan", text)...)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, want := nets[0].Bytes, info.Size()+2*c.released; got != want {
-			t.Errorf("%s beside a released model: %d bytes, want %d", net, got, want)
+		for count, patches := range [][]string{1: {"--patch", one}, 2: {"--patch", one, "--patch", two}} {
+			with, err := answer(t, append(append(flags, "--plan", text), patches...)...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			f := Flags{Model: model, Devices: "2xH100-nvlink", Size: "256x256", Batch: 1, Warmup: 1}
+			s, err := f.Search()
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.Prefix = 3 * 4 * count // layers of the encoder, rows of each
+			p, err := plan.Parse(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want, err := s.Predict(p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if with.Memory != want.Best.Memory || with.Seconds != want.Simulation.Seconds ||
+				(with.Memory.Session <= bare.Memory.Session) != (count == 0) || with.Memory.Weights != bare.Memory.Weights {
+				t.Errorf("%s with %d projectors: %.6g s and %+v, want %.6g s and %+v; %+v without", text, count, with.Seconds,
+					with.Memory, want.Simulation.Seconds, want.Best.Memory, bare.Memory)
+			}
 		}
+	}
+	if _, err := answer(t, "--model", "flux-dev", "--devices", "2xH100-nvlink", "--patch", one); err == nil ||
+		!strings.Contains(err.Error(), "makes rows of 120 values in front of a text, the flux model of width 3072") {
+		t.Errorf("a projector for a model of width 120 beside FLUX.1: %v", err)
 	}
 }
 

@@ -85,7 +85,7 @@ as serve takes them, cuda:0-3.` + deviceHelp(),
 		"conditioning entries of an evaluation: 2 with cfg, 1 without (default: by the model)")
 	fl.StringArrayVar(&f.controls, "control", nil, "a control net beside the model in every evaluation, on all entries: "+
 		"a file, or how many double and single blocks of the model it has copied, as in 5+10; for each of several once")
-	fl.StringArrayVar(&f.patches, "patch", nil, "a model patch: a file, or "+behind+" for layers behind all blocks, as "+
+	fl.StringArrayVar(&f.patches, "patch", nil, "a model patch: a file (USO's too), or "+behind+" for layers behind all blocks, as "+
 		"DiffSynth's; for each of several once")
 	fl.IntVar(&f.Warmup, "warmup", 1, "synchronous evaluations at the start of pipelines")
 	fl.IntVar(&f.jobs, "jobs", 0, "predict so many equal jobs, side by side on groups of the devices")
@@ -222,8 +222,7 @@ func (f *Flags) Search() (forecast.Search, error) {
 		s.Y *= s.T
 	}
 	s.Exact, s.Warmup, s.Blocking = f.exact, f.Warmup, f.blocking
-	s.Nets, err = f.nets(&s.Workload, s.Cluster.Device.WeightBytes)
-	return s, err
+	return s, f.nets(&s.Workload, s.Cluster.Device.WeightBytes)
 }
 
 // onThisMachine reports whether devices are those of serve: GPUs of this machine by number.
