@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"patchbay/engine"
 	"patchbay/engine/safetensors"
 	"patchbay/models/weights/goldenweights"
 	"patchbay/parallel/forecast"
@@ -95,9 +94,7 @@ func written(t *testing.T, dir, name string) string {
 	var entries []safetensors.Entry
 	for _, n := range set.Names() {
 		st, _ := set.Get(n)
-		v := make([]float32, len(st.Data)/4)
-		engine.Widen(v, st.Data, engine.F32)
-		entries = append(entries, safetensors.FromF32(n, v, st.Shape...))
+		entries = append(entries, safetensors.Entry{Name: n, DType: st.DType, Shape: st.Shape, Data: st.Data})
 	}
 	text := string(config)
 	if name == "cn-fun-a" || name == "cn-qwen-a" { // what names and shapes do not tell
