@@ -175,8 +175,9 @@ func TestBorrowedTensorsCount(t *testing.T) {
 	}
 }
 
-// TestRowsInFrontOfTheTextCount: a projector of USO makes rows in front of the text, as many as its file says, which run
-// through the blocks (TestPrefixesAreForecast compares that with the executor); it has no weights beside the model's.
+// TestRowsInFrontOfTheTextCount: a projector of USO makes rows in front of the text, as many as its file says, which
+// run through the blocks (TestPrefixesAreForecast compares that with the executor); it has no weights beside the
+// model's.
 func TestRowsInFrontOfTheTextCount(t *testing.T) {
 	dir := t.TempDir()
 	model, one, two := written(t, dir, "kontext-a"), written(t, dir, "uso-a"), written(t, dir, "uso-b")

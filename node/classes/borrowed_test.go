@@ -45,8 +45,10 @@ func TestLoraOnBorrowedTensors(t *testing.T) {
 		text.Context.Data = golden.Input("borrowed/context", 6*m.Spec.ContextDim)
 		got, g := map[string]*value.Latent{}, newGraph()
 		values := map[string]given{
-			"TheText":   {"CONDITIONING", value.Conditioning{text}},
-			"TheHint":   {"IMAGE", &picture.Image{B: 1, Y: 45, X: 33, C: 3, Data: golden.Fill("borrowed/hint", 45*33*3, 1, 0.5)}},
+			"TheText": {"CONDITIONING", value.Conditioning{text}},
+			"TheHint": {"IMAGE", &picture.Image{
+				B: 1, Y: 45, X: 33, C: 3, Data: golden.Fill("borrowed/hint", 45*33*3, 1, 0.5),
+			}},
 			"TheLatent": {"LATENT", &value.Latent{Samples: parallel.NewLatent(1, 16, 6, 4)}},
 		}
 		positive, model := g.add("TheText"), g.add("UNETLoader", "unet_name", "qwen-a.safetensors", "weight_dtype", "default")
@@ -80,8 +82,9 @@ func TestLoraOnBorrowedTensors(t *testing.T) {
 		}
 		_, err := run(true, loras...)
 		var f *fault.Failure
-		if want := "of which the LoRA " + name + ".safetensors changes"; !errors.As(err, &f) || f.Code != fault.CodeWrongFamily ||
-			f.Field != "positive" || f.Class != "KSampler" || !strings.Contains(err.Error(), want) {
+		want := "of which the LoRA " + name + ".safetensors changes"
+		if !errors.As(err, &f) || f.Code != fault.CodeWrongFamily || f.Field != "positive" || f.Class != "KSampler" ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%v: got %v, want %s of positive with %q", loras, err, fault.CodeWrongFamily, want)
 		}
 		if _, err := run(false, loras...); err != nil {
