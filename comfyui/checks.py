@@ -15,7 +15,7 @@ from typing import Any
 import comfy.controlnet
 import comfy.samplers
 
-from .proxy import KEY, PatchProxy
+from .proxy import KEY, PatchProxy, StyleProxy
 
 RULE = ("__call__", "outer_predict_noise", "predict_noise", "inner_sample", "outer_sample", "sample")
 """Methods that make the rule of a guider. CFGGuider's is in the message, the difference of two predictions times cfg, or one; so is DualCFGGuider's."""
@@ -37,6 +37,9 @@ OBJECTS = frozenset(("model_sampling", "manual_cast_dtype"))
 
 CACHES = {"EasyCacheHolder": ("easy", "easycache"), "LazyCacheHolder": ("lazy", "lazycache")}
 """The caches that ComfyUI's own nodes set: their rule in the message, and what their wrappers go by."""
+
+PATCHES = {"double_block": ("DiffSynthCnetPatch", PatchProxy), "post_input": ("UsoStyleProjectorPatch", StyleProxy)}
+"""Where ComfyUI's own nodes put the model patches that are sent, and what those are."""
 
 BEHIND = "sampler_post_cfg_function"
 
@@ -111,11 +114,13 @@ def cache_of(options: Mapping[str, Any]) -> tuple[dict[str, Any] | None, str]:
 
 
 def model_patches(options: Mapping[str, Any]) -> list[Any]:
-    """Return what ComfyUI's node for DiffSynth ControlNets has put behind blocks, if nothing else patches the network and the files are the daemon's."""
-    places = options.get("patches") or {}
-    found = list(places.get("double_block", ()))
-    own = (type(p).__name__ == "DiffSynthCnetPatch" and is_extra(type(p), "nodes_model_patch.py") and type(p.model_patch.model) is PatchProxy for p in found)
-    return found if set(places) == {"double_block"} and all(own) else []
+    """Return what ComfyUI's nodes for DiffSynth ControlNets and USO have put there, if nothing else patches the network and the files are the daemon's."""
+    found = [(place, p) for place, patches in (options.get("patches") or {}).items() for p in patches]
+    for place, p in found:
+        kind, proxy = PATCHES.get(place, ("", None))
+        if type(p).__name__ != kind or not is_extra(type(p), "nodes_model_patch.py") or type(p.model_patch.model) is not proxy:
+            return []
+    return [p for _, p in found]
 
 
 def network_options(options: Mapping[str, Any], known: str = "") -> list[str]:
@@ -123,7 +128,8 @@ def network_options(options: Mapping[str, Any], known: str = "") -> list[str]:
     out = []
     for k, v in options.items():
         if k == "patches" and v and not model_patches(options):
-            out.append(f"transformer option patches ({next(iter(v))}; what runs is Qwen Image DiffSynth ControlNet with Load Model Patch (Patchbay))")
+            runs = "Qwen Image DiffSynth ControlNet and USO Style Reference with Load Model Patch (Patchbay)"
+            out.append(f"transformer option patches ({next(iter(v))}; what runs is {runs})")
         elif k != "patches" and k not in TOLD and k not in HARMLESS and v is not None and (v or not isinstance(v, (dict, list, tuple, set))):
             out.append(f"transformer option {k} ({next(iter(v))})" if isinstance(v, dict) else f"transformer option {k}")  # as in patches_replace (dit)
     for place, by_key in options.get("wrappers", {}).items():

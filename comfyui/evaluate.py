@@ -16,7 +16,7 @@ import torch
 from .checks import model_patches, network_options
 from .daemon import address_of
 from .message import SENT, CannotSendError, adapters, array, encoded, latent, sampling_of
-from .proxy import source_of
+from .proxy import StyleProxy, source_of
 from .run import sample
 
 ATTRIBUTE = "patchbay_session"
@@ -45,14 +45,20 @@ class Session:
         self.metrics: dict[str, Any] = {}
 
     def nets(self, x: torch.Tensor) -> list[dict[str, Any]]:
-        """Return the model patches for a latent. Each is asked for a block that there is not, upon which it brings its hint to the latent's size."""
+        """Return the model patches for a latent.
+
+        A DiffSynth ControlNet is asked for a block that there is not, upon which it brings its hint to the latent's size. USO has the states of an encoder.
+        """
         out = []
         for patch in self.patches:
-            patch({"x": x, "img": torch.zeros(1, 1), "block_index": -1})
-            source = source_of(patch.model_patch)
-            if patch.encoded_image.shape[0] != 1:
-                raise CannotSendError(f"{source.file} following {patch.encoded_image.shape[0]} pictures")
-            out.append({"file": source.file, "fingerprint": source.fingerprint, "hint": SENT.named(patch.encoded_image), "strength": float(patch.strength)})
+            source, style = source_of(patch.model_patch), type(patch.model_patch.model) is StyleProxy
+            if not style:
+                patch({"x": x, "img": torch.zeros(1, 1), "block_index": -1})
+            pictures = patch.encoded_image.shape[1 if style else 0]
+            if pictures != 1:
+                raise CannotSendError(f"{source.file} following {pictures} pictures")
+            strength = 1.0 if style else float(patch.strength)
+            out.append({"file": source.file, "fingerprint": source.fingerprint, "hint": SENT.named(patch.encoded_image), "strength": strength})
         return out
 
     def predict(self, x: torch.Tensor, sigma: float, values: dict[str, Any], control: list[dict[str, Any]]) -> torch.Tensor:

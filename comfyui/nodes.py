@@ -101,7 +101,7 @@ class LoadCheckpoint:
 
 
 class LoadModelPatch:
-    """In place of Load Model Patch, for Qwen-Image's DiffSynth ControlNets behind Patchbay's loaders: the layers run on Patchbay's devices."""
+    """In place of Load Model Patch, for Qwen-Image's DiffSynth ControlNets and USO behind Patchbay's loaders: the layers run on Patchbay's devices."""
 
     FUNCTION = "load"
     RETURN_TYPES = ("MODEL_PATCH",)

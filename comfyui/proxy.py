@@ -142,12 +142,25 @@ class PatchProxy(torch.nn.Module):
         return torch.zeros_like(img)
 
 
+class StyleProxy(torch.nn.Module):
+    """A projector of USO, which ComfyUI's node asks for nothing before a run."""
+
+    def forward(self, *_: Any) -> Any:
+        """Refuse what the network of a MODEL of ComfyUI's own would ask for."""
+        raise RuntimeError("Patchbay: a model patch of its loader is for a MODEL of its loader; use Load Model Patch with ComfyUI's own")
+
+
 def build_patch(path: str, name: str) -> Any:
     """Make the MODEL_PATCH of a file, of which only the header is read."""
     header, fingerprint = read_header(path)
-    if "controlnet_blocks.0.y_rms.weight" not in header:
-        raise RuntimeError(f"Patchbay: {name} is no DiffSynth ControlNet of Qwen-Image; use ComfyUI's own loaders for the model and this patch")
-    patcher = comfy.model_patcher.ModelPatcher(PatchProxy(header["img_in.weight"]["shape"][1] - 64), load_device=CPU, offload_device=CPU, size=1)
+    model: torch.nn.Module
+    if "controlnet_blocks.0.y_rms.weight" in header:
+        model = PatchProxy(header["img_in.weight"]["shape"][1] - 64)
+    elif "feature_embedder.mid_layer_norm.bias" in header:
+        model = StyleProxy()
+    else:
+        raise RuntimeError(f"Patchbay: {name} is no DiffSynth ControlNet of Qwen-Image and no USO; use ComfyUI's own loaders for the model and this patch")
+    patcher = comfy.model_patcher.ModelPatcher(model, load_device=CPU, offload_device=CPU, size=1)
     patcher.set_attachments(KEY, Source(name, fingerprint))
     return patcher
 

@@ -208,11 +208,12 @@ func (r *Request) Workload() forecast.Workload {
 			for _, c := range e.Control {
 				n := nets[c.Net.Key]
 				if n == nil {
-					made := c.Forecast()
+					made := c.Forecast(w.Spec)
 					n = &made
 					nets[c.Net.Key] = n
 				}
 				n.Entries, n.Each = append(n.Entries, len(w.Text)), n.Each || c.Hint.B > 1
+				n.Types = append(n.Types, min(c.Mode, 1))
 			}
 			w.Text = append(w.Text, e.Context.Rows+e.Context2.Rows)
 			w.Prefix = e.Prefix.Rows
@@ -230,13 +231,17 @@ func (r *Request) Workload() forecast.Workload {
 	return w
 }
 
-// Forecast is what the planner must know of the net, but for the entries that have it; of the hint its channels are
-// read.
-func (c *Control) Forecast() forecast.Net {
-	return forecast.Net{
+// Forecast is what the planner must know of the net beside a model, but for the entries that have it; of the hint its
+// channels are read.
+func (c *Control) Forecast(base *dit.Spec) forecast.Net {
+	n := forecast.Net{
 		Key: c.Net.Key, Spec: c.Net.Spec, Bytes: c.Net.WeightBytes, Patch: c.Patch,
 		Hint: c.Hint.C * c.Net.Spec.PatchSize * c.Net.Spec.PatchSize,
 	}
+	if c.Feeds != nil {
+		n.Feeds = c.Feeds(base)
+	}
+	return n
 }
 
 // unlike reports whether entries differ in more than the length of their texts, so that they cannot be one batch.

@@ -28,19 +28,22 @@ func bytesOf(v []float32) (out []byte) {
 	return out
 }
 
-// openNet opens a control net of a set; config is that of the base model.
-func openNet(t *testing.T, name string, set *weights.Set, config []byte) Model {
+// openNet opens a control net of a set, which works always; config is that of the base model.
+func openNet(t *testing.T, name string, set *weights.Set, config []byte) Control {
 	t.Helper()
 	n, err := control.Open(models.Families(), set, map[string]string{"config": string(config)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Model{Key: "net " + name, Spec: &n.Spec, Weights: LoadFunc(n.Load)}
+	return Control{
+		Net:   Model{Key: "net " + name, Spec: &n.Spec, Weights: LoadFunc(n.Load)},
+		Feeds: n.Feeds, Strength: 0.4, SigmaStart: 1e9, Hint: Latent{C: n.Hint},
+	}
 }
 
 // netOf makes a control net of the first blocks of a golden model and random layers: two blocks, of FLUX one single
 // too.
-func netOf(t *testing.T, base, name string, hint int) Model {
+func netOf(t *testing.T, base, name string, hint int) Control {
 	t.Helper()
 	set, config, err := goldenweights.Set(base)
 	if err != nil {
@@ -85,13 +88,7 @@ func netOf(t *testing.T, base, name string, hint int) Model {
 func netted(t *testing.T, r *Request, base string) {
 	t.Helper()
 	on := func(name string, hint, pictures int) Control {
-		return Control{
-			Net: netOf(t, base, name, hint), Strength: 0.4, SigmaStart: 1e9,
-			Hint: Latent{
-				B: pictures, C: hint, Y: r.Latent.Y, X: r.Latent.X,
-				Data: golden.Input(name, pictures*hint*r.Latent.Y*r.Latent.X),
-			},
-		}
+		return r.shown(netOf(t, base, name, hint), name, pictures)
 	}
 	both, second := on("one", 16, 1), on("two", 17, r.Latent.B)
 	second.SigmaEnd, second.Strength = r.Sigmas[0]-1e-6, -0.3
@@ -100,6 +97,14 @@ func netted(t *testing.T, r *Request, base string) {
 		both.Mode = 3
 	}
 	r.Branches[0].Entries[0].Control = []Control{both, second, both}
+}
+
+// shown gives a net so many hints.
+func (r *Request) shown(c Control, name string, pictures int) Control {
+	c.Hint.B = pictures
+	c.Hint.Y, c.Hint.X = c.Net.Spec.HintSize(r.Latent.Y, r.Latent.X)
+	c.Hint.Data = golden.Input(name, c.Hint.Len())
+	return c
 }
 
 // TestNetsSayWhatComfyUIsDo: a run with ComfyUI's control net here equals a run with what ComfyUI's control net said.
@@ -145,7 +150,7 @@ func TestNetsSayWhatComfyUIsDo(t *testing.T) {
 			all := golden.Input(run.name+"/hint", n*hint/4*y*x)
 			entry.Residuals = nil
 			entry.Control = []Control{{
-				Net: net, Strength: 0.7, SigmaStart: 1,
+				Net: net.Net, Strength: 0.7, SigmaStart: 1,
 				Hint: Latent{B: 1, C: hint / 4, Y: y, X: x, Data: all[i*len(all)/n : (i+1)*len(all)/n]},
 			}}
 			late := *r // before its net begins
@@ -230,7 +235,7 @@ func TestExactPlansRunNetsAsOneRank(t *testing.T) {
 func TestBadNetsAreRefused(t *testing.T) {
 	e := newEngine(t)
 	for want, spoil := range map[string]func(*Request, *Entry){
-		"not for a flux model":     func(_ *Request, e *Entry) { e.Control[0].Net = netOf(t, "sd3-b", "other", 16) },
+		"not for a flux model":     func(_ *Request, e *Entry) { e.Control[0].Net = netOf(t, "sd3-b", "other", 16).Net },
 		"strength NaN":             func(_ *Request, e *Entry) { e.Control[0].Strength = float32(math.NaN()) },
 		"want [1, channels, 4, 6]": func(_ *Request, e *Entry) { e.Control[0].Hint.Y-- },
 		"the hint is [6, 64]":      func(_ *Request, e *Entry) { e.Control[1].Hint = e.Control[0].Hint },

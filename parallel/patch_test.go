@@ -424,7 +424,7 @@ func TestPlansOfFollowersHaveNoStages(t *testing.T) {
 
 // TestBadPatchesAreRefused: by the branch and what is wrong.
 func TestBadPatchesAreRefused(t *testing.T) {
-	e, other := newEngine(t), netOf(t, "sd3-b", "other", 16)
+	e, other := newEngine(t), netOf(t, "sd3-b", "other", 16).Net
 	for want, spoil := range map[string]func(*Request, *Entry){
 		"has a model patch for 2 blocks, the qwenimage model has 3": func(_ *Request, e *Entry) {
 			short := *e.Control[0].Net.Spec

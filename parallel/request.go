@@ -152,6 +152,8 @@ type Control struct {
 	Hint     Latent // [1, channels of the hint, Y, X] in model space, of a net also [B, ...]: one for each item
 	Mode     int    // dit.Entry.Mode
 	Strength float32
+	// Feeds is the dit.Control's, for forecasts; nil: not known before it is loaded, or a patch.
+	Feeds func(base *dit.Spec) [][]int
 	// The net works while SigmaStart >= sigma >= SigmaEnd.
 	SigmaStart, SigmaEnd float32
 }

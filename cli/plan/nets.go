@@ -17,31 +17,35 @@ import (
 // behind is what --patch is given for the model patch of a family where there is no file of one.
 const behind = "blocks"
 
-// nets describes what --control and --patch name, on all entries of a workload. stored is what a weight takes that is
-// in no file.
-func (f *Flags) nets(w *forecast.Workload, stored float64) ([]forecast.Net, error) {
-	out, base := []forecast.Net{}, w.Spec
+// nets describes what --control and --patch name, on all entries of a workload: its nets, and the rows in front of its
+// text. stored is what a weight takes that is in no file.
+func (f *Flags) nets(w *forecast.Workload, stored float64) error {
+	base := w.Spec
 	add := func(flag, name, kind string, shaped func(*family.Family) (*control.Net, error)) error {
-		n, bytes, err := (*value.ControlNet)(nil), int64(0), error(nil)
+		n, bytes, err := (*value.ModelPatch)(nil), int64(0), error(nil)
 		if _, missing := os.Stat(name); missing == nil {
-			n, err = netOf(kind, name)
+			n, err = f.netOf(kind, name)
 		} else if fam, ok := models.Named(base.Family); ok {
 			var made *control.Net
 			if made, err = shaped(&fam); err == nil {
-				n, bytes = &value.ControlNet{Name: name, Net: made}, int64(stored*float64(made.Spec.Params))
+				n = &value.ModelPatch{ControlNet: value.ControlNet{Name: name, Net: made}}
+				bytes = int64(stored * float64(made.Spec.Params))
 			}
 		}
 		if err != nil {
 			return fmt.Errorf("--%s %s: %w", flag, name, err)
 		}
-		net, err := n.Forecast(w)
-		if err != nil {
+		if err := n.Forecast(w); err != nil {
 			return fmt.Errorf("--%s: %w", flag, err)
 		}
+		if n.Net == nil {
+			return nil
+		}
+		net := &w.Nets[len(w.Nets)-1]
 		if bytes > 0 {
 			net.Key, net.Bytes = name, bytes
 		}
-		out = append(out, net)
+		net.Bytes += int64(stored * float64(n.Lacks)) // of a released model
 		return nil
 	}
 	for _, name := range f.controls {
@@ -52,7 +56,7 @@ func (f *Flags) nets(w *forecast.Workload, stored float64) ([]forecast.Net, erro
 			}
 			return control.Copied(fam, base, double, single)
 		}); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	for _, name := range f.patches {
@@ -62,26 +66,29 @@ func (f *Flags) nets(w *forecast.Workload, stored float64) ([]forecast.Net, erro
 			}
 			return control.Behind(fam, base)
 		}); err != nil {
-			return nil, err
-		}
-	}
-	return out, nil
-}
-
-// netOf describes a file of a kind from its header.
-func netOf(kind, path string) (n *value.ControlNet, err error) {
-	err = files.ReadHeader(kind, path, false, func(c files.Checkpoint, open *weights.File, set *weights.Set) (err error) {
-		if kind == files.KindControl {
-			n, err = value.OpenControlNet(path, c, open, set)
 			return err
 		}
-		var p *value.ModelPatch
-		if p, err = value.OpenModelPatch(path, c, open, set); err == nil {
-			n = &p.ControlNet
+	}
+	return nil
+}
+
+// netOf describes a file of a kind from its header, beside the model's where that is a file too.
+func (f *Flags) netOf(kind, path string) (p *value.ModelPatch, err error) {
+	err = files.ReadHeader(kind, path, false, func(c files.Checkpoint, open *weights.File, set *weights.Set) (err error) {
+		if kind != files.KindControl {
+			p, err = value.OpenModelPatch(path, c, open, set)
+			return err
+		}
+		n, err := value.OpenControlNet(path, c, open, set)
+		if err == nil && f.opened != nil {
+			n, err = n.Beside(f.opened)
+		}
+		if err == nil {
+			p = &value.ModelPatch{ControlNet: *n}
 		}
 		return err
 	})
-	return n, err
+	return p, err
 }
 
 // beside names the nets of a run for people.

@@ -4,12 +4,15 @@ import (
 	"bytes"
 	"encoding/json"
 	"math"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"patchbay/engine/safetensors"
 	"patchbay/models/weights/goldenweights"
+	"patchbay/parallel/forecast"
+	"patchbay/parallel/plan"
 	"patchbay/tests/scratch"
 )
 
@@ -81,27 +84,145 @@ func TestNetsCount(t *testing.T) {
 	}
 }
 
-// TestNetsOfFiles takes a file's own shapes, which are those of the plain word too.
-func TestNetsOfFiles(t *testing.T) {
+// written is a recorded set as a file.
+func written(t *testing.T, dir, name string) string {
+	t.Helper()
+	set, config, err := goldenweights.Set(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var entries []safetensors.Entry
+	for _, n := range set.Names() {
+		st, _ := set.Get(n)
+		entries = append(entries, safetensors.Entry{Name: n, DType: st.DType, Shape: st.Shape, Data: st.Data})
+	}
+	text := string(config)
+	if name == "cn-fun-a" || name == "cn-qwen-a" { // what names and shapes do not tell
+		text = `{"axes_dims_rope": [8, 16, 16]}`
+	}
+	var b bytes.Buffer
+	if err := safetensors.Write(&b, map[string]string{"config": text}, entries); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, name+".safetensors")
+	scratch.Write(t, path, b.Bytes())
+	return path
+}
+
+// TestBorrowedTensorsCount: a net that starts with tensors of its model has them in memory of its own
+// (TestNetsHaveWhatTheyBorrow), so they count beside its file, as the model's file has them, in a tensor group by
+// shares; beside a released model, as its weights are stored.
+func TestBorrowedTensorsCount(t *testing.T) {
 	dir := t.TempDir()
-	write := func(name string) string {
-		set, config, err := goldenweights.Set(name)
+	const fun, sd35 = 120, 192 // widths
+	for net, c := range map[string]struct {
+		model, borrows string
+		released       int64 // parameters, where text states have 3584 columns and pooled vectors 2048
+	}{
+		"cn-fun-a": {
+			"qwen-a", "img_in. txt_in. txt_norm. time_text_embed.", (64+1)*fun + 3584 + (3584+1)*fun + (256+1+fun+1)*fun,
+		},
+		"cn-sd35-canny-a": {"sd3-b", "y_embedder.", (2048 + 1 + sd35 + 1) * sd35},
+		"cn-qwen-a":       {"qwen-a", "", 0},
+	} {
+		model, file := written(t, dir, c.model), written(t, dir, net)
+		set, _, err := goldenweights.Set(c.model)
 		if err != nil {
 			t.Fatal(err)
 		}
-		var entries []safetensors.Entry
-		for _, n := range set.Names() {
-			st, _ := set.Get(n)
-			entries = append(entries, safetensors.Entry{Name: n, DType: st.DType, Shape: st.Shape, Data: st.Data})
+		borrowed := int64(0)
+		for _, name := range set.Names() {
+			for _, begin := range strings.Fields(c.borrows) {
+				if s, _ := set.Get(name); strings.HasPrefix(name, begin) {
+					borrowed += 4 * int64(s.Len())
+				}
+			}
 		}
-		var b bytes.Buffer
-		if err := safetensors.Write(&b, map[string]string{"config": string(config)}, entries); err != nil {
+		info, err := os.Stat(file)
+		if err != nil {
 			t.Fatal(err)
 		}
-		path := filepath.Join(dir, name+".safetensors")
-		scratch.Write(t, path, b.Bytes())
-		return path
+		if (borrowed == 0) != (c.borrows == "") {
+			t.Fatalf("%s borrows %d bytes", net, borrowed)
+		}
+		for text, ranks := range map[string]int64{"ulysses=2": 1, "pipe=2": 1, "tensor=2": 2} {
+			flags := []string{"--model", model, "--devices", "2xH100-nvlink", "--size", "256x256", "--plan", text}
+			bare, err := answer(t, flags...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			with, err := answer(t, append(flags, "--control", file)...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, want := with.Memory.Weights-bare.Memory.Weights, (info.Size()+borrowed)/ranks; got != want {
+				t.Errorf("%s %s: %d bytes of weights more, want %d", net, text, got, want)
+			}
+		}
+		released := Flags{Model: model, controls: []string{file}}
+		m, err := released.open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		released.opened = nil
+		w := forecast.Workload{Spec: m.Spec, Y: 32, X: 32, Text: []int{9}}
+		if err := released.nets(&w, 2); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := w.Nets[0].Bytes, info.Size()+2*c.released; got != want {
+			t.Errorf("%s beside a released model: %d bytes, want %d", net, got, want)
+		}
 	}
+}
+
+// TestRowsInFrontOfTheTextCount: a projector of USO makes rows in front of the text, as many as its file says, which
+// run through the blocks (TestPrefixesAreForecast compares that with the executor); it has no weights beside the
+// model's.
+func TestRowsInFrontOfTheTextCount(t *testing.T) {
+	dir := t.TempDir()
+	model, one, two := written(t, dir, "kontext-a"), written(t, dir, "uso-a"), written(t, dir, "uso-b")
+	flags := []string{"--model", model, "--devices", "2xH100-nvlink", "--size", "256x256"}
+	for _, text := range []string{"ulysses=2", "pipe=2,patches=2"} {
+		bare, err := answer(t, append(flags, "--plan", text)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for count, patches := range [][]string{1: {"--patch", one}, 2: {"--patch", one, "--patch", two}} {
+			with, err := answer(t, append(append(flags, "--plan", text), patches...)...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			f := Flags{Model: model, Devices: "2xH100-nvlink", Size: "256x256", Batch: 1, Warmup: 1}
+			s, err := f.Search()
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.Prefix = 3 * 4 * count // layers of the encoder, rows of each
+			p, err := plan.Parse(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want, err := s.Predict(p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if with.Memory != want.Best.Memory || with.Seconds != want.Simulation.Seconds ||
+				(with.Memory.Session <= bare.Memory.Session) != (count == 0) || with.Memory.Weights != bare.Memory.Weights {
+				t.Errorf("%s with %d projectors: %.6g s and %+v, want %.6g s and %+v; %+v without", text, count, with.Seconds,
+					with.Memory, want.Simulation.Seconds, want.Best.Memory, bare.Memory)
+			}
+		}
+	}
+	if _, err := answer(t, "--model", "flux-dev", "--devices", "2xH100-nvlink", "--patch", one); err == nil ||
+		!strings.Contains(err.Error(), "makes rows of 120 values in front of a text, the flux model of width 3072") {
+		t.Errorf("a projector for a model of width 120 beside FLUX.1: %v", err)
+	}
+}
+
+// TestNetsOfFiles takes a file's own shapes, which are those of the plain word too.
+func TestNetsOfFiles(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name string) string { return written(t, dir, name) }
 	model, patch := write("qwen-a"), write("diffsynth-a")
 	flags := []string{"--model", model, "--devices", "2xH100-nvlink", "--size", "256x256", "--plan", "ulysses=2"}
 	bare, err := answer(t, flags...)

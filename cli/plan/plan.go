@@ -15,11 +15,11 @@ import (
 
 	"patchbay/cli/console"
 	"patchbay/daemon"
-	"patchbay/engine"
-	"patchbay/models"
 	"patchbay/models/dit"
 	"patchbay/models/published"
 	"patchbay/models/weights"
+	"patchbay/node/files"
+	"patchbay/node/value"
 	"patchbay/parallel/failure"
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/plan"
@@ -35,7 +35,8 @@ type Flags struct {
 	exact, json, all, blocking bool
 	table, checks              bool
 	controls, patches          []string
-	weightBytes                float64 // of a quantised file, a weight; 0: the usual
+	weightBytes                float64      // of a quantised file, a weight; 0: the usual
+	opened                     *value.Model // that of a file; nil: a released one
 }
 
 // Command is `patchbay plan`.
@@ -84,8 +85,8 @@ as serve takes them, cuda:0-3.` + deviceHelp(),
 		"conditioning entries of an evaluation: 2 with cfg, 1 without (default: by the model)")
 	fl.StringArrayVar(&f.controls, "control", nil, "a control net beside the model in every evaluation, on all entries: "+
 		"a file, or how many double and single blocks of the model it has copied, as in 5+10; for each of several once")
-	fl.StringArrayVar(&f.patches, "patch", nil, "a model patch: a file, or "+behind+" for layers behind all blocks, as "+
-		"DiffSynth's; for each of several once")
+	fl.StringArrayVar(&f.patches, "patch", nil, "a model patch: a file (USO's too), or "+behind+" for layers behind all "+
+		"blocks, as DiffSynth's; for each of several once")
 	fl.IntVar(&f.Warmup, "warmup", 1, "synchronous evaluations at the start of pipelines")
 	fl.IntVar(&f.jobs, "jobs", 0, "predict so many equal jobs, side by side on groups of the devices")
 	fl.BoolVar(&f.exact, "exact", false, "leave out pipelines with stale keys and values, whose pictures differ a little")
@@ -221,8 +222,7 @@ func (f *Flags) Search() (forecast.Search, error) {
 		s.Y *= s.T
 	}
 	s.Exact, s.Warmup, s.Blocking = f.exact, f.Warmup, f.blocking
-	s.Nets, err = f.nets(&s.Workload, s.Cluster.Device.WeightBytes)
-	return s, err
+	return s, f.nets(&s.Workload, s.Cluster.Device.WeightBytes)
 }
 
 // onThisMachine reports whether devices are those of serve: GPUs of this machine by number.
@@ -258,20 +258,20 @@ func (f *Flags) open() (*published.Model, error) {
 // describeFile reads the header of a checkpoint. Of a quantised one it notes what a weight takes where it stays so, and
 // returns the form in parentheses.
 func (f *Flags) describeFile(path string) (spec *dit.Spec, stored string, err error) {
-	file, err := weights.Open(path, engine.BF16)
-	if err != nil {
+	read := func(c files.Checkpoint, open *weights.File, set *weights.Set) (err error) {
+		if f.opened, err = value.OpenModel(path, c, open, set); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		if form, quantised := set.Form(); quantised {
+			f.weightBytes = float64(set.Bytes()) / float64(f.opened.Spec.Params)
+			stored = " (" + form + ")"
+		}
+		return nil
+	}
+	if err := files.ReadHeader(files.KindDiffusion, path, false, read); err != nil {
 		return nil, "", err
 	}
-	defer console.CloseQuietly(file)
-	d, err := models.OpenDiffusion(file.Set(), file.Metadata())
-	if err != nil {
-		return nil, "", fmt.Errorf("%s: %w", path, err)
-	}
-	if form, quantised := file.Set().Form(); quantised {
-		f.weightBytes = float64(file.Set().Bytes()) / float64(d.Spec.Params)
-		stored = " (" + form + ")"
-	}
-	return &d.Spec, stored, nil
+	return f.opened.Spec, stored, nil
 }
 
 func writeTimeline(path string, s *forecast.Simulation) error {

@@ -47,6 +47,7 @@ type Net struct {
 	// Borrows: it is loaded with what its model has (Beside).
 	Borrows  bool
 	Borrowed int64 // bytes of that, where it is there
+	Lacks    int64 // parameters of that, where it is not
 	Root     bool  // its strength is the root of what is set
 }
 
@@ -204,10 +205,14 @@ func Open(all []family.Family, set *weights.Set, meta map[string]string) (*Net, 
 			return nil, fmt.Errorf("a control net for %s: %w", f.Name, err)
 		}
 	}
-	rest := of.Rest(begin)
-	for key := range rest {
-		if taken > 0 && of.Takes(key) && !begin.Has(key) {
+	rest, lacks := of.Rest(begin), 0
+	for key, shape := range rest {
+		switch {
+		case begin.Has(key) || !of.Takes(key):
+		case taken > 0:
 			return nil, fmt.Errorf("a control net for %s starts with %s of its model, which has none", f.Name, key)
+		default:
+			lacks += weights.Stored{Shape: shape}.Len()
 		}
 	}
 	whole := completed(begin, rest)
@@ -225,7 +230,7 @@ func Open(all []family.Family, set *weights.Set, meta map[string]string) (*Net, 
 	}
 	n, err := describe(d, of, weights.FromMap(own))
 	if err == nil {
-		n.Borrowed, n.Factor = taken, 1
+		n.Borrowed, n.Lacks, n.Factor = taken, int64(lacks), 1
 		if t, ok := set.Get("control_type"); ok && of.Shown != nil && t.Len() == 1 {
 			n.Factor, n.Offset = of.Shown(int(math.Round(float64(t.F32()[0]))))
 		}
@@ -274,6 +279,7 @@ func describe(d *family.Diffusion, c *family.Control, own *weights.Set) (*Net, e
 	}
 	token := d.Spec.PatchSize * d.Spec.PatchSize
 	n.Hint, n.Spec.WholeHint = own.Dim("hint.weight", 1)/token-c.Zeros, c.Zeros > 0
+	n.Spec.HintZeros, n.Spec.HintTwice = c.Zeros, own.Has("controlnet_before.linear.weight")
 	n.Borrows, n.Root = len(c.Borrows) > 0, c.Root
 	if n.Hint != d.Spec.Channels && n.Hint != d.Spec.Channels+1 {
 		return nil, fmt.Errorf("a control net for %s whose hint has %d channels: want %d, or %d with a mask", n.Family,
@@ -284,7 +290,7 @@ func describe(d *family.Diffusion, c *family.Control, own *weights.Set) (*Net, e
 		"E": d.Spec.Width, "H": n.Hint + c.Zeros, "p": d.Spec.PatchSize, "M": n.Modes,
 	}}
 	n.Load = func(ops engine.Ops, held dit.Held) (dit.Model, error) {
-		m := &Model{desc: n, extra: newExtra(n, own.Has("controlnet_before.linear.weight"))}
+		m := &Model{desc: n, extra: newExtra(n)}
 		if n.Borrows && n.Borrowed == 0 {
 			return nil, fmt.Errorf("a control net for %s that starts with weights of its model is loaded beside one", n.Family)
 		}

@@ -152,6 +152,46 @@ func TestFunNetStartsAsItsModel(t *testing.T) {
 	}
 }
 
+// TestNetsHaveWhatTheyBorrow: tensors of the model are in memory again for the net that starts with them, as many bytes
+// as are forecast, but for the alignment of small ones.
+func TestNetsHaveWhatTheyBorrow(t *testing.T) {
+	n, ops := open(t, "cn-fun-a"), &counting{Ops: ref.New()}
+	m, err := n.Load(ops, dit.Held{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	own, _, err := goldenweights.Set("cn-fun-a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	most := int64(64 * len(own.Names()))
+	if more := ops.bytes - own.Bytes() - n.Borrowed; n.Borrowed <= most || more < 0 || more > most {
+		t.Errorf("%d bytes are taken, the net has %d of its own and borrows %d", ops.bytes, own.Bytes(), n.Borrowed)
+	}
+}
+
+// counting counts the bytes of weights.
+type counting struct {
+	engine.Ops
+	bytes int64
+}
+
+// Pack implements engine.Ops.
+func (c *counting) Pack(m engine.Matrix, n int) (*engine.Packed, error) {
+	p, err := c.Ops.Pack(m, n)
+	if err == nil {
+		c.bytes += int64(len(p.Buf.Host))
+	}
+	return p, err
+}
+
+// Alloc implements engine.Ops.
+func (c *counting) Alloc(n int) (engine.Buf, error) {
+	c.bytes += int64(n)
+	return c.Ops.Alloc(n)
+}
+
 func compare(t *testing.T, ops engine.Ops, name string, r run, results *safetensors.File) {
 	t.Helper()
 	n := open(t, name[:len(name)-2])

@@ -24,9 +24,9 @@ type output struct {
 	Linear *engine.Weight `weight:"linear" shape:"E,E"`
 }
 
-func newExtra(n *Net, before bool) *extra {
+func newExtra(n *Net) *extra {
 	x := &extra{}
-	if before {
+	if n.Spec.HintTwice {
 		x.Before = &output{}
 	}
 	for _, b := range n.Spec.Blocks {

@@ -206,6 +206,10 @@ type Spec struct {
 	Follows bool
 	// WholeHint: a control net is shown whole tokens, as a Follower.
 	WholeHint bool
+	// HintZeros is how many channels of zeros a control net reads behind those of its hint, HintTwice that what it reads
+	// goes through a second product.
+	HintZeros int
+	HintTwice bool
 	// OneModulation: Modulate makes the modulations of all blocks, one for all double blocks and one for all single ones.
 	OneModulation bool
 	// VectorDim is the columns of the vector that modulations of sandwich blocks are made of; others have E.

@@ -200,13 +200,11 @@ func (m *Model) controls(c *Cond, branch string, l parallel.Latent, encode HintF
 		case encode == nil:
 			return nil, refused(fault.CodeBadInput, "hints are not for this sampling node")
 		}
-		if n.Borrows {
-			with, err := n.beside(m)
-			if err != nil {
-				return nil, refused(fault.CodeWrongFamily, "%v", err)
-			}
-			n = with
+		with, err := n.Beside(m)
+		if err != nil {
+			return nil, refused(fault.CodeWrongFamily, "%v", err)
 		}
+		n = with
 		pictures := 1
 		if ctl.Image != nil && (n.Sees || !ctl.VAE.Frames) {
 			pictures = min(ctl.Image.B, l.B)
@@ -261,7 +259,7 @@ func (n *ControlNet) Forecast(w *forecast.Workload) (forecast.Net, error) {
 		return forecast.Net{}, err
 	}
 	c := n.control(parallel.Latent{C: n.Hint}, 1)
-	out := c.Forecast()
+	out := c.Forecast(w.Spec)
 	for i := range w.Text {
 		out.Entries = append(out.Entries, i)
 	}
@@ -282,8 +280,12 @@ func (n *ControlNet) fits(base *dit.Spec) error {
 	return nil
 }
 
-// beside describes a net that starts with weights of the model, with these.
-func (n *ControlNet) beside(m *Model) (*ControlNet, error) {
+// Beside describes a net that starts with weights of the model, with these, which it has in memory of its own. Other
+// nets, and those for other families, stay as they are.
+func (n *ControlNet) Beside(m *Model) (*ControlNet, error) {
+	if n.Net == nil || !n.Borrows || n.Family != m.Spec.Family {
+		return n, nil
+	}
 	if m.Weights != nil {
 		return nil, fmt.Errorf("it starts with weights of the model, which must be those of a file")
 	}
@@ -322,9 +324,13 @@ func (n *ControlNet) control(hint parallel.Latent, strength float32) parallel.Co
 	if n.Root {
 		strength = float32(math.Sqrt(math.Max(float64(strength), 0)))
 	}
-	return parallel.Control{
+	made := parallel.Control{
 		Net:   parallel.Model{Key: w.Key(), Spec: &n.Spec, Weights: w, WeightBytes: w.Bytes() + n.Borrowed},
 		Patch: n.Patch && !n.Spec.Follows, Hint: hint, Mode: n.Type, Strength: strength,
 		SigmaStart: math.MaxFloat32,
 	}
+	if !n.Patch {
+		made.Feeds = n.Feeds
+	}
+	return made
 }

@@ -184,8 +184,8 @@ func (m *Model) openNets(roots files.Roots, list []NetFile, controls bool) ([]*M
 				}
 				if kind == files.KindControl {
 					var n *ControlNet
-					if n, err = OpenControlNet(f.Name, c, open, set); err == nil && n.Borrows && n.Family == m.Spec.Family {
-						n, err = n.beside(m)
+					if n, err = OpenControlNet(f.Name, c, open, set); err == nil {
+						n, err = n.Beside(m)
 					}
 					if err == nil {
 						p.ControlNet = *n

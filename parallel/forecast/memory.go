@@ -27,26 +27,18 @@ func (m Memory) Total() int64 {
 // MemoryByRank returns what every rank of a plan needs, from the workload alone. weightBytes is the size of one weight,
 // valueBytes that of one activation (4 for f32, 2 for bf16; tables, vectors and modulations are f32 always). Session,
 // Activations and Exchange are the peaks that a recording pass of the executor finds; of a folded pipeline those of
-// both lanes of a stage together.
+// both lanes of a stage together. The weights of nets are not in it.
 func MemoryByRank(w Workload, p plan.Plan, weightBytes float64, valueBytes int) []Memory {
-	out, _ := memoryByRank(w, p, weightBytes, valueBytes)
-	return out
-}
-
-// memoryByRank is MemoryByRank, with what of each session is there when all of it is prepared.
-func memoryByRank(w Workload, p plan.Plan, weightBytes float64, valueBytes int) (out []Memory, stays []int64) {
-	o := NewPartition(w, p)
-	out, stays = make([]Memory, p.Ranks()), make([]int64, p.Ranks())
+	o, out := NewPartition(w, p), make([]Memory, p.Ranks())
 	bytes := func(params int64) int64 { return int64(float64(params) * weightBytes) }
 	for r := range out {
 		c := o.mesh.At(r)
 		if t := o.twin(c); t != c {
-			out[r], stays[r] = out[o.mesh.Rank(t)], stays[o.mesh.Rank(t)]
+			out[r] = out[o.mesh.Rank(t)]
 			continue
 		}
 		o.own(c, func(k int) {
-			m, top := o.laneMemory(c, k, valueBytes)
-			stays[r] += top
+			m := o.LaneMemory(c, k, valueBytes)
 			out[r].Session += m.Session
 			out[r].Activations += m.Activations
 			out[r].Exchange += m.Exchange
@@ -61,7 +53,7 @@ func memoryByRank(w Workload, p plan.Plan, weightBytes float64, valueBytes int) 
 			out[r].Weights = bytes(o.shardParams())
 		}
 	}
-	return out, stays
+	return out
 }
 
 // ends is the parameters outside the blocks.
@@ -74,13 +66,7 @@ func (o *Partition) ends() int64 {
 }
 
 // LaneMemory is what lane k of rank c needs; Weights counts parameters.
-func (o *Partition) LaneMemory(c plan.Coord, k, valueBytes int) Memory {
-	m, _ := o.laneMemory(c, k, valueBytes)
-	return m
-}
-
-// laneMemory is LaneMemory, with what of the session stays.
-func (o *Partition) laneMemory(c plan.Coord, k, valueBytes int) (m Memory, stays int64) {
+func (o *Partition) LaneMemory(c plan.Coord, k, valueBytes int) (m Memory) {
 	session, acts, comm := stack{value: valueBytes}, stack{value: valueBytes}, stack{value: valueBytes}
 	b, held := o.batch[c.Data].Len(), o.Lanes[k]
 	for i := range o.Text {
@@ -97,6 +83,7 @@ func (o *Partition) laneMemory(c plan.Coord, k, valueBytes int) (m Memory, stays
 			}
 		}
 	}
+	follow := o.sessionNets(&session, c, k)
 	if o.plan.Spread {
 		w, at := o.spreadOut, o.spreadCoord(c)
 		if o.spreads(k) {
@@ -113,16 +100,23 @@ func (o *Partition) laneMemory(c plan.Coord, k, valueBytes int) (m Memory, stays
 			o.evaluation(&acts, &comm, c, k, b, plan.Micro{Patch: j})
 		}
 	}
-	m.Session, m.Activations, m.Exchange = session.peak, acts.peak, comm.peak
+	m.Session, m.Activations, m.Exchange = session.peak, acts.peak+follow, comm.peak
 	for n := held.Start; n < held.End; n++ {
 		m.Weights += o.blockParams(n)
 	}
-	return m, session.top
+	return m
 }
 
 // evaluation adds one micro-step of lane k.
 func (o *Partition) evaluation(acts, comm *stack, c plan.Coord, k, b int, m plan.Micro) {
 	mark := acts.top
+	o.begin(acts, c, k, b, m)
+	for _, own := range o.nets {
+		if !own.net.Spec.Follows {
+			own.evaluation(acts, comm, own.at(c), 0, own.batch[c.Data].Len(), plan.Micro{Whole: true})
+		}
+	}
+	acts.top = mark
 	o.activations(acts, c, k, b, m)
 	acts.top = mark
 	for i := range o.Text {
@@ -199,12 +193,13 @@ func halfWeights(spec *dit.Spec, b dit.BlockSpec, half dit.Half) float64 {
 }
 
 // traits are what the shape of a model says about its tables: skip-connected models modulate by a shift alone; the text
-// of models of sandwich blocks goes through such blocks before the others.
-type traits struct{ shiftOnly, sandwich, gated, serial bool }
+// of models of sandwich blocks goes through such blocks before the others; bare control nets have neither text nor
+// positions.
+type traits struct{ shiftOnly, sandwich, gated, serial, bare bool }
 
 func traitsOf(spec *dit.Spec) traits {
 	first := &spec.Blocks[0]
-	return traits{plan.Skips(spec), first.Sandwich, first.Gated, first.Serial()}
+	return traits{plan.Skips(spec), first.Sandwich, first.Gated, first.Serial(), spec.ContextDim == 0}
 }
 
 // modulation is the values per timestep of block n, by stream.
@@ -215,7 +210,7 @@ func (o *Partition) modulation(n int) (image, text int) {
 		return 0, 0
 	case b.Sandwich:
 		return 4 * e, 0
-	case o.Spec.Tables:
+	case o.Spec.Tables, o.bare:
 		return 6 * e, 0
 	case b.Kind == dit.Single && b.Apart:
 		return 6 * e, 0
@@ -247,7 +242,7 @@ func (o *Partition) sessionEntry(s *stack, c plan.Coord, k, i, b int) (kv int64)
 	vector := !spec.JointText() || spec.PooledDim > 0 // of what does not depend on the timestep
 	embeds := !o.plan.Held(o.Lanes, c).NoEmbed
 	switch { // text, or what its keys and values are made of
-	case spec.JointText() && !embeds:
+	case spec.JointText() && !embeds || o.bare:
 	case spec.JointText():
 		s.alloc(n * o.Sequence(i).Text * e)
 	case o.shiftOnly:
@@ -258,7 +253,7 @@ func (o *Partition) sessionEntry(s *stack, c plan.Coord, k, i, b int) (kv int64)
 	if vector {
 		s.f32(n * e)
 	}
-	if !spec.Rotates && embeds {
+	if !spec.Rotates && embeds && !o.bare {
 		s.alloc(li * e)
 	}
 	if spec.Rotates {
@@ -271,7 +266,9 @@ func (o *Partition) sessionEntry(s *stack, c plan.Coord, k, i, b int) (kv int64)
 	}
 	// two text encoders of which the first gives 77 tokens; the second's states go through an MLP of four times their
 	// width
-	if o.shiftOnly {
+	if o.bare { // the pooled vector twice through two layers
+		s.f32Scratch(n*e, n*spec.PooledDim, n*e)
+	} else if o.shiftOnly {
 		second := max(lt-77*n, 0)
 		s.f32Scratch(second*spec.Context2Dim, min(lt, 77*n)*spec.ContextDim, 4*second*spec.Context2Dim)
 	} else if !vector {
@@ -289,6 +286,9 @@ func (o *Partition) sessionEntry(s *stack, c plan.Coord, k, i, b int) (kv int64)
 		s.f32Scratch(n*spec.PooledDim, n*e)
 	} else {
 		s.f32Scratch(lt*spec.ContextDim, lt*e)
+	}
+	if o.net != nil {
+		o.hints(s, b)
 	}
 	o.modulate(s, c, n*min(o.Evaluations, plan.ModulationRows))
 	before := s.top
@@ -376,7 +376,7 @@ func (o *Partition) keptImage(c plan.Coord, i int) int {
 // modulate adds what is computed for so many timesteps before the blocks: the head's modulation, and what those of the
 // blocks are made of.
 func (o *Partition) modulate(s *stack, c plan.Coord, rows int) {
-	e, head := o.Spec.Width, !o.plan.Held(o.Lanes, c).NoHead
+	e, head := o.Spec.Width, o.net == nil && !o.plan.Held(o.Lanes, c).NoHead
 	if o.sandwich { // a narrow vector; the head's scale, and -1 for each number that it writes
 		n := o.Spec.OutChannels * o.Spec.PatchSize * o.Spec.PatchSize
 		s.f32(rows * o.Spec.VectorDim)
@@ -411,7 +411,7 @@ func (o *Partition) modulate(s *stack, c plan.Coord, rows int) {
 // sessionBlock adds what stays of one entry for block n: keys and values of the text unless the MLP alone is computed,
 // modulations.
 func (o *Partition) sessionBlock(s *stack, c plan.Coord, n, entry int, mlp bool) {
-	if !o.Spec.JointText() && !mlp {
+	if !o.Spec.JointText() && !mlp && !o.bare {
 		kv := o.each * o.Text[entry] * 2 * o.localHeads(c) * o.Spec.HeadDim
 		s.alloc(kv)
 		s.f32Scratch(s.projected(kv))
@@ -429,11 +429,9 @@ func (o *Partition) modulated(s *stack, n, rows int) {
 	}
 }
 
-// activations adds one micro-step of all entries of a lane.
-func (o *Partition) activations(s *stack, c plan.Coord, k, b int, m plan.Micro) {
+// begin adds what all entries of a lane begin a micro-step with, and returns the rows that they keep and compute.
+func (o *Partition) begin(s *stack, c plan.Coord, k, b int, m plan.Micro) (mine, wide []dit.Rows) {
 	spec, e := o.Spec, o.Spec.Width
-	token := spec.PatchSize * spec.PatchSize
-	var mine, wide []dit.Rows
 	for i := range o.Text {
 		if o.cfgOf[i] != c.CFG {
 			continue
@@ -449,9 +447,20 @@ func (o *Partition) activations(s *stack, c plan.Coord, k, b int, m plan.Micro) 
 			s.f32(all.Len() * spec.HeadDim / 2)
 		}
 		if k == 0 {
-			s.alloc(b * r.Image.Len() * spec.Channels * token)
+			s.alloc(b * r.Image.Len() * spec.Channels * spec.PatchSize * spec.PatchSize)
+		}
+		if o.bare { // what blocks begin with
+			s.alloc(b * r.Image.Len() * e)
 		}
 	}
+	return mine, wide
+}
+
+// activations adds one micro-step of all entries of a lane.
+func (o *Partition) activations(s *stack, c plan.Coord, k, b int, m plan.Micro) {
+	spec, e := o.Spec, o.Spec.Width
+	token := spec.PatchSize * spec.PatchSize
+	mine, wide := o.begin(s, c, k, b, m)
 	for i, r := range mine {
 		if k == 0 && spec.Concat > 0 {
 			s.scratch(b * r.Image.Len() * (spec.Channels + spec.Concat) * token)
@@ -460,7 +469,7 @@ func (o *Partition) activations(s *stack, c plan.Coord, k, b int, m plan.Micro) 
 			o.blockScratch(s, c, n.block, n.half, wide[i], r, b)
 		}
 	}
-	if o.sends(k) {
+	if o.sends(k) || o.net != nil {
 		return
 	}
 	for _, r := range mine {

@@ -16,122 +16,150 @@ type Net struct {
 	Hint    int       // values of the hint for an image token
 	Each    bool      // every picture has a hint of its own
 	Entries []int     // of the workload that have it, more than once where it is on an entry twice
+	Types   []int     // rows in front of the text that say a type, by Entries; nil: none
+	Feeds   [][]int   // by block of the net, the blocks of the model behind which it is added; nil: any
+}
+
+// types is the rows in front of the text of the k-th of Entries.
+func (n *Net) types(k int) int {
+	if n.Types == nil {
+		return 0
+	}
+	return n.Types[k]
 }
 
 // beside is a net as a workload of its own and the plan that ranks compute it with (plan.Plan.Beside).
 func (w *Workload) beside(n *Net, p plan.Plan) (Workload, plan.Plan) {
-	own := Workload{Spec: n.Spec, Y: w.Y, X: w.X, Batch: w.Batch, Device: w.Device, Evaluations: w.Evaluations}
-	for _, i := range n.Entries {
+	own := Workload{
+		Spec: n.Spec, Y: w.Y, X: w.X, Batch: w.Batch, Device: w.Device, Evaluations: w.Evaluations,
+		Unlike: true, // entries with nets are evaluated one by one
+	}
+	for k, i := range n.Entries {
 		branch := i
 		if w.Branches != nil {
 			branch = w.Branches[i]
 		}
-		own.Text, own.Branches = append(own.Text, w.Text[i]), append(own.Branches, branch)
+		own.Text, own.Branches = append(own.Text, w.Text[i]+n.types(k)), append(own.Branches, branch)
 	}
 	p = p.Beside()
-	p.Shard, p.ByWeights = false, false
+	p.Shard, p.ByWeights, p.KV8 = false, false, false
 	return own, p
 }
 
-// addNets adds the memory of nets to that of all ranks: their weights, sessions with hints and outputs, behind what
-// stays of the model's, and activations, which lie above the rows of the model, where those of blocks lie later. All
-// ranks get what one needs most. Sessions are those of whole models, an output is counted for every block.
-func (s *Search) addNets(all []Memory, stays []int64, p plan.Plan) {
-	d := s.Cluster.Device
-	keep := func(r int, taken stack) {
-		all[r].Session, stays[r] = max(all[r].Session, stays[r]+taken.peak), stays[r]+taken.top
-	}
-	for i := range s.Nets {
-		n := &s.Nets[i]
-		if n.Patch {
-			taken := s.takenByPatch(n, p, d.ValueBytes)
-			for r := range all {
-				all[r].Weights += n.Bytes
-				keep(r, taken)
-			}
-			continue
-		}
-		if n.Spec.Follows {
-			s.addFollower(all, n, p, d.ValueBytes, keep)
-			continue
-		}
-		w, own := s.beside(n, p)
-		weights := n.Bytes
-		if p.Pipe == 1 {
-			weights /= int64(p.Tensor)
-		}
-		o, most := NewPartition(w, own), Memory{}
-		for r, net := range MemoryByRank(w, own, 0, d.ValueBytes) {
-			c := o.mesh.At(r)
-			rows := stack{value: d.ValueBytes}
-			taken := stack{value: d.ValueBytes, top: net.Session, peak: net.Session}
-			for i := range w.Text {
-				if o.cfgOf[i] != c.CFG {
-					continue
-				}
-				own, b := o.rows(plan.Micro{Whole: true}, i)[c.SequenceRank(own)], o.batch[c.Data].Len()
-				rows.alloc(b * own.Len() * n.Spec.Width)
-				hints := w.Tokens()
-				if n.Each {
-					hints *= b
-				}
-				taken.alloc(hints * n.Spec.Width)
-				mark := taken.top
-				taken.f32(hints * n.Hint)
-				taken.top = mark
-				for range n.Spec.Blocks {
-					taken.alloc(b * own.Image.Len() * n.Spec.Width)
-				}
-			}
-			net.Session, net.Activations = taken.peak, net.Activations+rows.peak
-			most.Session = max(most.Session, net.Session)
-			most.Activations = max(most.Activations, net.Activations)
-			most.Exchange = max(most.Exchange, net.Exchange)
-		}
-		for r := range all {
-			m := &all[r]
-			m.Weights += weights
-			keep(r, stack{top: most.Session, peak: most.Session})
-			m.Activations, m.Exchange = max(m.Activations, most.Activations), max(m.Exchange, most.Exchange)
+// besideOf is a net on the ranks of a model: its blocks on the rows of the model that ranks have, in a pipeline on the
+// whole picture.
+func (o *Partition) besideOf(n *Net) *Partition {
+	w, p := o.beside(n, o.plan)
+	own := NewPartition(w, p)
+	own.net, own.shiftOnly = n, o.shiftOnly && !own.bare // the beginning of a model
+	for k, entry := range n.Entries {
+		own.cfgOf[k] = o.cfgOf[entry]
+		base := plan.Part{Whole: true}.Rows(o.Sequence(entry), p.Places(false))
+		for at := range own.cut[0][k] {
+			image, li := &own.cut[0][k][at].Image, own.Tokens()
+			image.Start, image.End = min(base[at].Image.Start, li), min(base[at].Image.End, li)
 		}
 	}
+	return own
 }
 
-// addFollower adds the memory of a net that follows the model: its weights, of which a tensor group shares the products
-// of attention and MLP, hints of the whole picture, one output an entry, and its rows, which stay below the scratch of
-// the model's blocks. That of its own is never more: blocks are like the model's, of some of its rows.
-func (s *Search) addFollower(all []Memory, n *Net, p plan.Plan, value int, keep func(rank int, taken stack)) {
-	w, own := s.beside(n, p)
-	o, base := NewPartition(w, own), NewPartition(s.Workload, p)
-	params := o.ends()
-	for k := range n.Spec.Blocks {
-		params += o.blockParams(k)
+// at is the place of rank c of the model among those that compute a net.
+func (o *Partition) at(c plan.Coord) plan.Coord {
+	c.Pipe, c.Ring, c.Ulysses, c.Tensor = 0, min(c.Ring, o.plan.Ring-1), min(c.Ulysses, o.plan.Ulysses-1), min(c.Tensor,
+		o.plan.Tensor-1)
+	return c
+}
+
+// sessionNets adds the sessions of patches, then of nets, to that of lane k, and returns the rows of nets that follow,
+// which stay below the scratch of the model's blocks. That of their own is never more: blocks are like the model's, of
+// some of its rows.
+func (o *Partition) sessionNets(s *stack, c plan.Coord, k int) (rows int64) {
+	for i := range o.Nets {
+		if n := &o.Nets[i]; n.Patch {
+			o.sessionPatch(s, n, c)
+		}
 	}
-	width, tokens := n.Spec.Width, w.Tokens()
-	for r := range all {
-		c, session, rows := o.mesh.At(r), stack{value: value}, stack{value: value}
-		each := func(visit func(entry int)) {
-			for i, entry := range n.Entries {
-				if o.cfgOf[i] == c.CFG {
-					visit(entry)
+	for _, own := range o.nets {
+		n, at, b := own.net, own.at(c), own.batch[c.Data].Len()
+		width := n.Spec.Width
+		var mine []int
+		for i := range own.Text {
+			if own.cfgOf[i] != c.CFG {
+				continue
+			}
+			mine = append(mine, i)
+			if n.Spec.Follows {
+				own.hints(s, b)
+				continue
+			}
+			own.sessionEntry(s, at, 0, i, b)
+		}
+		for blk := 0; blk < len(n.Spec.Blocks) && !n.Spec.Follows; blk++ {
+			for _, i := range mine {
+				own.sessionBlock(s, at, blk, i, false)
+			}
+		}
+		for _, i := range mine {
+			said := b * own.rows(plan.Micro{Whole: true}, i)[at.SequenceRank(own.plan)].Image.Len() * width
+			s.f32(width)
+			if n.Spec.Follows { // one output after the other
+				s.alloc(said)
+				state := stack{value: s.value}
+				state.alloc(said)
+				rows += state.top
+				continue
+			}
+			for blk := range n.Spec.Blocks {
+				if n.Feeds == nil || o.plan.Spread || slices.ContainsFunc(n.Feeds[blk], o.Lanes[k].Ends) {
+					s.alloc(said)
 				}
 			}
 		}
-		each(func(int) {
-			session.alloc(tokens * width)
-			session.f32Scratch(tokens*n.Hint, tokens*n.Hint, session.projected(tokens*width))
-		})
-		each(func(entry int) {
-			image := base.rows(plan.Micro{Whole: true}, entry)[c.SequenceRank(p)].Image
-			x := o.batch[c.Data].Len() * max(0, min(image.End, tokens)-image.Start) * width
-			rows.alloc(x)
-			session.f32(width)
-			session.alloc(x)
-		})
-		m := &all[r]
-		m.Weights += int64(float64(n.Bytes) * float64(params) / float64(max(n.Spec.Params, 1)))
-		m.Activations += rows.top
-		keep(r, session)
+	}
+	return rows
+}
+
+// hints adds what a net makes of the hints of an entry, and the peak on the way.
+func (o *Partition) hints(s *stack, b int) {
+	rows, spec := o.Tokens(), o.net.Spec
+	if o.net.Each {
+		rows *= b
+	}
+	s.alloc(rows * spec.Width)
+	token := spec.PatchSize * spec.PatchSize
+	if spec.Follows { // as the picture and as tokens
+		s.f32Scratch(rows*o.net.Hint, rows*o.net.Hint, s.projected(rows*spec.Width))
+		return
+	}
+	mark := s.top
+	s.f32(rows * (o.net.Hint + spec.HintZeros*token))
+	s.f32Scratch(s.projected(rows * spec.Width))
+	if spec.HintTwice {
+		s.alloc(rows * spec.Width)
+	}
+	s.top = mark
+}
+
+// addNets adds the weights of nets to those of all ranks. Of a net that follows the model a tensor group shares the
+// products of attention and MLP.
+func (s *Search) addNets(all []Memory, p plan.Plan) {
+	for i := range s.Nets {
+		n, share := &s.Nets[i], 1.
+		switch {
+		case n.Spec.Follows:
+			w, own := s.beside(n, p)
+			o := NewPartition(w, own)
+			params := o.ends()
+			for k := range n.Spec.Blocks {
+				params += o.blockParams(k)
+			}
+			share = float64(params) / float64(max(n.Spec.Params, 1))
+		case !n.Patch && p.Pipe == 1:
+			share = 1 / float64(p.Tensor)
+		}
+		for r := range all {
+			all[r].Weights += int64(float64(n.Bytes) * share)
+		}
 	}
 }
 
@@ -172,21 +200,17 @@ func (s *Search) simulate(p plan.Plan) (*Simulation, error) {
 	return sim, nil
 }
 
-// takenByPatch is the session of a patch: for each entry, the hint of the whole picture, which is read in f32. Its
+// sessionPatch adds the session of a patch: for each entry, the hint of the whole picture, which is read in f32. Its
 // activations are fewer than those of the block before it, which have been given back.
-func (s *Search) takenByPatch(n *Net, p plan.Plan, value int) stack {
-	taken := stack{value: value}
-	for range s.patched(n, p) {
-		taken.alloc(s.Tokens() * n.Spec.Width)
-		mark := taken.top
-		taken.f32(s.Tokens() * n.Hint)
-		if value < 4 {
-			taken.f32(s.Tokens() * n.Spec.Width)
+func (o *Partition) sessionPatch(s *stack, n *Net, c plan.Coord) {
+	for _, i := range n.Entries {
+		if o.cfgOf[i] != c.CFG {
+			continue
 		}
-		taken.top = mark
-		taken.f32(n.Spec.Width)
+		s.alloc(o.Tokens() * n.Spec.Width)
+		s.f32Scratch(o.Tokens()*n.Hint, s.projected(o.Tokens()*n.Spec.Width))
+		s.f32(n.Spec.Width)
 	}
-	return taken
 }
 
 // patched is how many entries have a patch in the cfg group that has most of them.

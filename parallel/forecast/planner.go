@@ -159,14 +159,14 @@ func (s Search) Fits(p plan.Plan) error {
 
 // Memory is what every rank of a plan takes on the devices in question, nets included.
 func (s Search) Memory(p plan.Plan) []Memory {
-	out, stays := memoryByRank(s.Workload, p, s.Cluster.Device.WeightBytes, s.Cluster.Device.ValueBytes)
+	out := MemoryByRank(s.Workload, p, s.Cluster.Device.WeightBytes, s.Cluster.Device.ValueBytes)
 	for i := range out {
 		out[i].Workspace = s.Cluster.On(i).Workspace
 		if p.Pipe > 1 && plan.Skips(s.Spec) { // both lanes of a folded stage have one
 			out[i].Workspace *= 2
 		}
 	}
-	s.addNets(out, stays, p)
+	s.addNets(out, p)
 	return out
 }
 

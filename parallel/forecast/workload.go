@@ -39,7 +39,7 @@ type Workload struct {
 	Device Device
 	// Unlike tells that the entries differ in more than the length of their texts: in area, times, guidance ...
 	Unlike bool
-	// Nets run beside the model. Only Search reckons with them: Simulate, bytes and MemoryByRank are those of the model.
+	// Nets run beside the model. Simulate and bytes are those of the model alone, MemoryByRank counts all but weights.
 	Nets []Net
 	// Evaluations is how often the sampler calls the network, all entries active each time.
 	Evaluations int
@@ -151,6 +151,8 @@ type Partition struct {
 	like      []int                    // of each block the first one that costs the same
 	kinds     [][]kind                 // of the blocks of each lane
 	spreadOut *Partition               // of spread evaluations; nil: there are none
+	nets      []*Partition             // beside the model, without patches
+	net       *Net                     // that this is; nil: a model
 }
 
 // NewPartition cuts a workload by a plan that has passed plan.Check.
@@ -176,6 +178,11 @@ func NewPartition(w Workload, p plan.Plan) *Partition {
 	}
 	o.cutRows()
 	o.setLanes(o.cutLanes())
+	for i := range w.Nets {
+		if n := &w.Nets[i]; !n.Patch {
+			o.nets = append(o.nets, o.besideOf(n))
+		}
+	}
 	if p.Spread && p.Pipe > 1 {
 		o.spreadOut = o.spread()
 	}
@@ -263,6 +270,13 @@ func (o *Partition) twin(c plan.Coord) plan.Coord {
 	texts := func(group int) (out []int) {
 		for _, i := range o.entriesOf(group) {
 			out = append(out, o.Text[i], o.references(i), o.biases(i))
+			for k := range o.Nets {
+				for j, e := range o.Nets[k].Entries {
+					if e == i {
+						out = append(out, -k, o.Nets[k].types(j))
+					}
+				}
+			}
 		}
 		return out
 	}

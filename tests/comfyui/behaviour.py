@@ -14,7 +14,7 @@ import signal
 import struct
 from typing import Any
 
-from graphs import Case, Graph, area, cache, lora, model_patch
+from graphs import Case, Graph, area, cache, lora, model_patch, style
 
 LONG = {"steps": 400, "y": 48, "x": 48}
 INTERRUPTS = 100
@@ -176,6 +176,9 @@ async def refusals(rig: Any, report: Any) -> None:  # noqa: ANN401
         "patch_unswapped": (Case("qwen-a", model_patch, swaps=False), "with Load Model Patch (Patchbay)"),
         "patch_area": (Case("qwen-a", lambda g: area(model_patch(g))), "its model a patch, and an area"),
         "patch_other_family": (Case("flux-c", model_patch), "is for qwen"),
+        "style_unswapped": (Case("kontext-a", style, swaps=False), "with Load Model Patch (Patchbay)"),
+        "style_pictures": (Case("kontext-a", lambda g: style(g, pictures=2)), "uso-a.safetensors following 2 pictures"),
+        "style_other_family": (Case("qwen-a", style), "makes rows of 120 values in front of a text"),
         "bypass_lora": (Case("flux-c", on_model("LoraLoaderBypassModelOnly", lora_name="tiny-lora.safetensors", strength_model=0.8)), "injection"),
         "plan": (Case("flux-c", settings={"seed": 31}, plan="pipe=5"), "plan_refused"),
         "plan_syntax": (Case("flux-c", settings={"seed": 31}, plan="ulises=2"), "ulises"),
@@ -189,7 +192,7 @@ async def refusals(rig: Any, report: Any) -> None:  # noqa: ANN401
         "no_file": (Case("broken"), "no safetensors file"),
     }
     for name, (case, text) in table.items():
-        graph = rig.graph(case if case.model in ("flux-c", "sd3-a", "zimage-a", "pixart-b", "qwen-a") else Case("flux-c"), True)
+        graph = rig.graph(case if case.model in ("flux-c", "sd3-a", "zimage-a", "pixart-b", "qwen-a", "kontext-a") else Case("flux-c"), True)
         graph["1"]["inputs"]["unet_name"] = case.model + ".safetensors"
         kinds = {n["class_type"] for n in graph.values()} | {case.needs or "KSampler"}
         absent = [k for k in kinds if not await rig.has(k)]

@@ -30,7 +30,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 from behaviour import behaviour  # noqa: E402
 from editor import editor  # noqa: E402
-from graphs import Case, Graph, cases, controlled, lora, lora_control, model_patch  # noqa: E402
+from graphs import Case, Graph, cases, controlled, lora, lora_control, model_patch, style  # noqa: E402
 
 REPO = HERE.parents[1]
 GOLDEN = REPO / "tests" / "golden"
@@ -95,7 +95,7 @@ def write_models(base: pathlib.Path, names: set[str]) -> None:
             control[name + ".lora_A.weight"], control[name + ".lora_B.weight"] = fill("input:a/" + name, [3, columns], 0.5, 0), fill("input:b/" + name, [shape[0], 3], 0.2, 0)
             control[name + ".lora_B.bias"] = fill("input:bias/" + name, shape[:1], 0.2, 0)
     save_file(control, base / "models" / "loras" / "tiny-lora-control.safetensors")
-    for name in ("diffsynth-a", "diffsynth-inpaint-a"):
+    for name in ("diffsynth-a", "diffsynth-inpaint-a", "uso-a", "uso-b"):
         tensors = {k: fill(f"{name}/{k}", s, scale, offset) for k, s, _, scale, offset in weights[name]["tensors"]}
         save_file(tensors, base / "models" / "model_patches" / f"{name}.safetensors")
     write_forms(base / "models", weights)
@@ -339,9 +339,10 @@ async def compare(rig: Rig, name: str, case: Case, report: Report) -> None:
 async def controls(rig: Rig, report: Report) -> None:
     """Show that the comparison can fail: other steps are far away, as is what lacks a LoRA, a control net or a model patch."""
     changes = {"lora": lora, "control_lora": lora_control, "net": controlled}
-    table = {"control_steps": Case("flux-c", settings={"steps": 5}), **{"control_" + k: Case("flux-c", v) for k, v in changes.items()}, "control_patch": Case("qwen-a", model_patch)}
+    table = {"control_steps": Case("flux-c", settings={"steps": 5}), **{"control_" + k: Case("flux-c", v) for k, v in changes.items()}}
+    table |= {"control_patch": Case("qwen-a", model_patch, needs="QwenImageDiffsynthControlnet"), "control_style": Case("kontext-a", style, needs="USOStyleReference")}
     for name, case in table.items():
-        if case.model != "qwen-a" or await rig.has("QwenImageDiffsynthControlnet"):
+        if not case.needs or await rig.has(case.needs):
             base, other = [await rig.run(rig.graph(c, False)) for c in (Case(case.model), case)]
             rel = apart(other["latent"], base["latent"])
             report.add(name, [] if rel > 1e-2 else ["the difference is too small to tell anything"], rel=rel)

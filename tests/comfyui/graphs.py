@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-CHANNELS = {"flux": 16, "sd3": 16, "pixart": 4, "hydit": 4, "zimage": 16, "qwen": 16, "flux2": 128, "krea2": 16, "fill": 16, "depth": 16}
+CHANNELS = {"flux": 16, "sd3": 16, "pixart": 4, "hydit": 4, "zimage": 16, "qwen": 16, "flux2": 128, "krea2": 16, "fill": 16, "depth": 16, "kontext": 16}
 
 
 class Graph:
@@ -20,7 +20,7 @@ class Graph:
         self.add("4", "TestConditioning", model=model, seed=3, tokens=tokens)
         self.add("5", "TestConditioning", model=model, seed=4, tokens=tokens)
         self.positive, self.negative, self.source = ["4", 0], ["5", 0], ["1", 0]
-        if self.family.startswith(("flux", "fill", "depth")):
+        if self.family.startswith(("flux", "fill", "depth", "kontext")):
             self.positive = self.add("6", "FluxGuidance", guidance=3.0, conditioning=self.positive)
         if self.family == "flux2":
             self.latent = self.add("7", "EmptyFlux2LatentImage", width=16 * x, height=16 * y, batch_size=batch)
@@ -118,6 +118,12 @@ def model_patch(g: Graph, at: str = "8", strength: float = 0.8, name: str = "dif
     more = {"mask": g.add(at + "2", "TestMask", height=8 * g.size[0], width=8 * g.size[1], soft=True)} if mask else {}
     patch = g.add(at + "3", "ModelPatchLoader", name=f"{name}.safetensors")
     return g.on_model(at + "4", "QwenImageDiffsynthControlnet", model_patch=patch, vae=vae, image=pixels, strength=strength, **more)
+
+
+def style(g: Graph, at: str = "8", name: str = "uso-a", pictures: int = 1) -> Graph:
+    """Put what USO makes of a picture in front of the text."""
+    patch, seen = g.add(at + "3", "ModelPatchLoader", name=f"{name}.safetensors"), g.add(at + "1", "TestSight", seed=30 + int(at), pictures=pictures)
+    return g.on_model(at + "4", "USOStyleReference", model_patch=patch, clip_vision_output=seen)
 
 
 def combined(g: Graph) -> None:
@@ -289,6 +295,10 @@ def cases() -> dict[str, Case]:
     out["qwen_reference_evaluation"] = Case("qwen-a", lambda g: (refer(g, (8, 12)), g.on_model("60", "RescaleCFG", multiplier=0.7)), {"cfg": 2.0, "batch": 2}, mode="evaluation")
     method = {"reference_latents_method": "index_timestep_zero"}
     out["qwen_reference_method"] = Case("qwen-a", lambda g: (refer(g, (8, 12)), g.conditioned("95", "FluxKontextMultiReferenceLatentMethod", **method)), {"cfg": 2.0})
+    out["kontext_style"] = Case("kontext-a", style, needs="USOStyleReference")
+    out["kontext_styles"] = Case("kontext-a", lambda g: (refer(style(style(g), "6", "uso-b"), (8, 6)), g.conditioned("95", "FluxKontextMultiReferenceLatentMethod", reference_latents_method="uxo/uno")), {"y": 7, "x": 9}, needs="USOStyleReference")
+    out["kontext_style_plan"] = Case("kontext-a", style, plan="ulysses=3", needs="USOStyleReference", record=False)
+    out["kontext_style_evaluation"] = Case("kontext-a", lambda g: style(g).custom("CFGGuider", g.add("50", "TestForeignSampler")), mode="evaluation", needs="USOStyleReference")
     out["flux_reference"] = Case(f, lambda g: refer(g, (8, 12)), {"cfg": 2.0})
     out["flux_references"] = Case(f, lambda g: (refer(g, (7, 12), (14, 6)), g.conditioned("94", "ReferenceLatent", "negative", latent=["80", 0])), {"cfg": 2.0, "batch": 2, "x": 9})
     for m in ("index", "uxo/uno"):

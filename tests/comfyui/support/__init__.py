@@ -218,7 +218,7 @@ class TestConditioning:
         extra = {}
         if model.startswith("flux2"):
             width, extra["pooled_output"] = c["context_in_dim"], None  # older ones look for the key
-        elif model.startswith(("flux", "fill", "depth")):
+        elif model.startswith(("flux", "fill", "depth", "kontext")):
             width, extra["pooled_output"] = c["context_in_dim"], values(seed + 1000, 1, c["vec_in_dim"])
         elif model.startswith("sd3"):
             width, extra["pooled_output"] = c["context_embedder_config"]["params"]["in_features"], values(seed + 1000, 1, c["adm_in_channels"])
@@ -327,6 +327,28 @@ if extras is not None:
     shapes = {k: s for k, s, *_ in WEIGHTS["diffsynth-a"]["tensors"]}
     layers = sum(k.endswith("x_rms.weight") for k in shapes)
     extras.QwenImageBlockWiseControlNet = functools.partial(extras.QwenImageBlockWiseControlNet, num_layers=layers, dim=shapes["img_in.weight"][0])
+if hasattr(extras, "SigLIPMultiFeatProjModel"):
+    shapes = {k: s for k, s, *_ in WEIGHTS["uso-a"]["tensors"]}
+    (rows, tokens), (width, seen) = (shapes[f"feature_embedder.mid_{k}.weight"] for k in ("embedding_linear.0", "projection"))
+    sizes = {"siglip_token_nums": tokens, "style_token_nums": rows, "siglip_token_dims": seen, "hidden_size": width}
+    extras.SigLIPMultiFeatProjModel = functools.partial(extras.SigLIPMultiFeatProjModel, **sizes)
+
+
+class TestSight:
+    """What a picture encoder of 21 layers sees of pictures: 9 rows of 28 values behind each."""
+
+    RETURN_TYPES = ("CLIP_VISION_OUTPUT",)
+    FUNCTION = "make"
+    CATEGORY = "test"
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        i = ("INT", {"default": 1})
+        return {"required": {"seed": i, "pictures": i}}
+
+    def make(self, seed, pictures):
+        states = values(seed, pictures, 21, 9, 28)
+        return (MagicMock(all_hidden_states=states, penultimate_hidden_states=states[:, -2]),)
 
 
 class PatchNet(torch.nn.Module):
@@ -475,4 +497,4 @@ def sample_foreign(model, x, sigmas, extra_args=None, callback=None, disable=Non
     return x
 
 
-NODE_CLASS_MAPPINGS = {c.__name__: c for c in (TestConditioning, TestControlNet, TestLatent, TestMask, TestVAE, TestPatch, TestConcat, TestStyle, TestAttentionMask, TestPlan, TestKeep, TestForeignSampler)}
+NODE_CLASS_MAPPINGS = {c.__name__: c for c in (TestConditioning, TestControlNet, TestLatent, TestMask, TestVAE, TestSight, TestPatch, TestConcat, TestStyle, TestAttentionMask, TestPlan, TestKeep, TestForeignSampler)}
