@@ -110,8 +110,8 @@ def sampling_of(sampling: Any, own: Any) -> dict[str, Any]:
     return out
 
 
-def entry_of(cond: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one conditioning entry: the encoded values, and where and when it counts. The raw values beside them are not read by the network."""
+def entry_of(cond: Mapping[str, Any], frames: int) -> dict[str, Any]:
+    """Return one conditioning entry for a latent of so many frames: the encoded values, and where and when it counts. The raw values beside them are not read by the network."""
     out = encoded({k: v.cond for k, v in cond["model_conds"].items() if v is not None and v.cond is not None})
     for key in ("timestep_start", "timestep_end", "strength", "mask_strength"):
         if cond.get(key) is not None:
@@ -121,7 +121,10 @@ def entry_of(cond: Mapping[str, Any]) -> dict[str, Any]:
         if len(out["area"]) != 4:
             raise CannotSendError(f"an area of {len(out['area']) // 2} dimensions")
     if cond.get("mask") is not None:
-        out["mask"] = floats(cond["mask"])
+        mask = cond["mask"]
+        if mask.ndim == 4 and mask.shape[1] == 1:  # one for all frames, which the daemon has below each other
+            mask = mask[:, 0].repeat(1, frames, 1)
+        out["mask"] = floats(mask)
     return out
 
 

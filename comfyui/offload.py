@@ -99,7 +99,8 @@ def whole(
         raise CannotSendError(f"noise_scale {scale:g} with the sampler {name}, which draws noise")
     if extra_args.get("seed") is None:
         raise CannotSendError("a run without a seed")
-    conds = {k: [entry_of(c) for c in v] for k, v in guider.conds.items() if v is not None}
+    frames = noise.shape[2] if noise.ndim == 5 else 1
+    conds = {k: [entry_of(c, frames) for c in v] for k, v in guider.conds.items() if v is not None}
     middle = conds.pop("middle", []) if is_dual(guider) else None
     if set(conds) - {"negative"} != {"positive"}:
         raise CannotSendError(f"conditionings {', '.join(sorted(conds))}")

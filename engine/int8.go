@@ -39,45 +39,6 @@ func RotationRule(group, k int) string {
 	return ""
 }
 
-// QuantiseRow rounds a row of activations to 8 bits for a product with an I8 weight: q = x/scale, ties to even, scale =
-// max|x|/127 but at least 1e-30, x rotated before where the weight was; x is overwritten. narrow: x is bf16, and so are
-// the rotated row, the scale that divides and the quotient, as in the programs that made the weights. A row with a NaN
-// or an infinity gets NaN as its scale, so that all its products are NaN.
-func QuantiseRow(q []int8, x []float32, rotated int, narrow bool) (scale float32) {
-	if rotated > 0 {
-		Rotate(x, rotated)
-	}
-	if narrow && rotated > 0 {
-		for i, v := range x {
-			x[i] = F32FromBF16(BF16FromF32(v))
-		}
-	}
-	top := uint32(0)
-	for _, v := range x {
-		top = max(top, math.Float32bits(v)&0x7fffffff)
-	}
-	scale = math.Float32frombits(top) / 127
-	if scale < 1e-30 {
-		scale = 1e-30
-	}
-	if top >= 0x7f800000 {
-		clear(q)
-		return float32(math.NaN())
-	}
-	by := scale
-	if narrow {
-		by = F32FromBF16(BF16FromF32(scale))
-	}
-	for i, v := range x {
-		v /= by
-		if narrow {
-			v = F32FromBF16(BF16FromF32(v))
-		}
-		q[i] = int8(min(max(math.RoundToEven(float64(v)), -128), 127))
-	}
-	return scale
-}
-
 // Widened returns the values of m, factors applied and rotations undone, as a matrix of d (f32 or bf16) without gaps
 // between rows, for backends that have no product for its type.
 func (m Matrix) Widened(d DType) Matrix {

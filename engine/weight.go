@@ -13,7 +13,7 @@ type Matrix struct {
 	Scale float32 // factor of scaled fp8 files; 0 means 1
 
 	// Of I8: the factor of every row, and of how many inputs a group is that was rotated before the weight was rounded
-	// (Rotate; 0: none). Linear rounds the rows of x to 8 bits in the same basis (see QuantiseRow).
+	// (Rotate; 0: none). Linear rounds the rows of x to 8 bits in the same basis (see ref.QuantiseRow).
 	Scales  []float32
 	Rotated int
 

@@ -20,8 +20,9 @@ func cachedRequest(t *testing.T, name string, rule CacheRule, steps int) *Reques
 	return r
 }
 
-// TestCacheOnExactPlans: every exact plan reuses the evaluations that one rank does and gives its answer, bit for bit
-// the same in a second run after another job.
+// TestCacheOnExactPlans: every exact plan reuses the evaluations that one rank does, pipelines too, which decide from
+// the whole latent, and gives its answer, bit for bit the same in a second run after another job. Which evaluations
+// those are is TestCacheMatchesComfyUI's.
 func TestCacheOnExactPlans(t *testing.T) {
 	e := newEngine(t)
 	plans := []string{

@@ -97,7 +97,7 @@ func TestComputeIsChecked(t *testing.T) {
 
 // TestBF16PicturesOfPlans: in f32 pictures of exact plans are those of one rank; in bf16 each plan rounds in other
 // places, and few steps of a stochastic sampler make most of it. Pictures of two plans in bf16 are at most 6 dB farther
-// apart than bf16 is from f32 (seen: 3); the table of all plans is in docs/parallel.md.
+// apart than bf16 is from f32 (seen: 3).
 func TestBF16PicturesOfPlans(t *testing.T) {
 	b := newDriftBench(t)
 	plans := []string{

@@ -32,8 +32,12 @@ func TestExchangesOfHostsAreClocked(t *testing.T) {
 	}
 	took := func(exchange string, who ...int) float64 {
 		t.Helper()
-		times, err := b.Time(who, trial.Trial{Exchange: exchange, Bytes: 4096, Warmup: 1, Runs: 3, Row: 1})
-		if err != nil || len(times) != 3 {
+		runs := 3
+		if who[0]/2 == who[len(who)-1]/2 {
+			runs = 30 // of one host: on a busy machine a few may take as long as the cable, not all
+		}
+		times, err := b.Time(who, trial.Trial{Exchange: exchange, Bytes: 4096, Warmup: 1, Runs: runs, Row: 1})
+		if err != nil || len(times) != runs {
 			t.Fatalf("%s of %v: %v, %v", exchange, who, times, err)
 		}
 		return slices.Min(times)

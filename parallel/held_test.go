@@ -145,14 +145,14 @@ func TestStagesReadTheirOwnWeights(t *testing.T) {
 func TestOwnWeightsAreExactWithWarmUp(t *testing.T) {
 	for i, f := range families() {
 		e, l := newEngine(t), &library{}
-		r := watchedRequest(t, l, f.name, 1, f.y, f.x, 1)
+		r := watchedRequest(t, l, f.name, 1, f.y, f.x, 2)
 		want, err := e.Sample(context.Background(), r, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, text := range everyNth([]string{
-			"pipe=2,warmup=99,shard=on", "pipe=4,ulysses=3,warmup=99,shard=on,cut=weights",
-			"pipe=3,tensor=2,warmup=99,shard=on",
+			"pipe=4,ulysses=3,patches=3,warmup=99,shard=on,cut=weights", "pipe=2,patches=2,warmup=99,shard=on",
+			"pipe=3,tensor=2,patches=2,warmup=99,shard=on",
 		}, i, 3) {
 			own := *r
 			own.Plan = text

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"patchbay/engine"
+	"patchbay/engine/ref"
 	"patchbay/models"
 	"patchbay/models/goldenrun"
 	"patchbay/models/tiny"
@@ -33,7 +34,7 @@ func rounded8(t *testing.T, set *weights.Set) *weights.Set {
 		engine.Rotate(v, 64)
 		for row := range s.Shape[0] {
 			codes := make([]int8, k)
-			q.Scales[row] = engine.QuantiseRow(codes, v[row*k:(row+1)*k], 0, false)
+			q.Scales[row] = ref.QuantiseRow(codes, v[row*k:(row+1)*k], 0, false)
 			for i, c := range codes {
 				q.Data[row*k+i] = byte(c)
 			}

@@ -7,10 +7,12 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
+	"patchbay/engine"
 	"patchbay/engine/safetensors"
 	"patchbay/models/weights/goldenweights"
 )
@@ -110,13 +112,11 @@ func latentFile(t testing.TB, v float32, shape ...int) []byte {
 	for _, s := range shape {
 		n *= s
 	}
-	data := make([]float32, n)
-	for i := range data {
-		data[i] = v
-	}
+	data := make([]byte, 4*n)
+	engine.Narrow(data, slices.Repeat([]float32{v}, n), engine.F32)
 	return written(t, nil, map[string]safetensors.Entry{
-		"latent_tensor":           safetensors.FromF32("latent_tensor", data, shape...),
-		"latent_format_version_0": safetensors.FromF32("latent_format_version_0", nil, 0),
+		"latent_tensor":           {DType: engine.F32, Shape: shape, Data: data},
+		"latent_format_version_0": {DType: engine.F32, Shape: []int{0}},
 	})
 }
 
@@ -184,7 +184,7 @@ func newHostile(t testing.TB) *hostile {
 			familyFile(t, f.model, f.lacks))
 	}
 	h.write(t, h.root, "diffusion_models/radiance.safetensors", written(t, nil, map[string]safetensors.Entry{
-		"img_in_patch.weight": safetensors.FromF32("", make([]float32, 4), 4),
+		"img_in_patch.weight": {DType: engine.F32, Shape: []int{4}, Data: make([]byte, 16)},
 	}))
 	h.write(t, h.root, "text_encoders/wordless.safetensors",
 		changed(t, clip, func(meta map[string]string, _ map[string]safetensors.Entry) {

@@ -44,8 +44,8 @@ func TestJobsBesideEachOther(t *testing.T) {
 	c := s.client()
 	ids := []string{"a", "b", "c"}
 	moving := make(chan string, 64)
-	for i, id := range ids {
-		flow := demoFlow(t, 150+i) // no two are the same work
+	for _, id := range ids {
+		flow := demoFlow(t, map[string]int{"a": 150, "b": 5000, "c": 152}[id]) // b does not end before it is cancelled
 		if _, err := client.Submit(t.Context(), c, &message.RunRequest{ID: id, Workflow: flow}); err != nil {
 			t.Fatal(err)
 		}

@@ -87,7 +87,10 @@ func TestClockJumps(t *testing.T) {
 	for i, to := range []int64{hour, 0, 24 * hour, 0} {
 		n := fmt.Sprint(i)
 		run("deadline"+n, 10_000, 0, 1500)
-		s.waitState(c, "deadline"+n, message.Running)
+		s.until("deadline"+n+" has begun", func() bool { // it runs for no longer than that
+			rec, err := status(c, "deadline"+n)
+			return err == nil && rec.Attempt > 0
+		})
 		run("late"+n, 0, 300, 0)
 		run("patient"+n, 0, 20*60*1000, 0)
 		s.setClock(to)

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"patchbay/engine"
 	"patchbay/engine/safetensors"
 	"patchbay/models/weights/goldenweights"
 	"patchbay/tests/scratch"
@@ -93,9 +92,7 @@ func TestNetsOfFiles(t *testing.T) {
 		var entries []safetensors.Entry
 		for _, n := range set.Names() {
 			st, _ := set.Get(n)
-			v := make([]float32, len(st.Data)/4)
-			engine.Widen(v, st.Data, engine.F32)
-			entries = append(entries, safetensors.FromF32(n, v, st.Shape...))
+			entries = append(entries, safetensors.Entry{Name: n, DType: st.DType, Shape: st.Shape, Data: st.Data})
 		}
 		var b bytes.Buffer
 		if err := safetensors.Write(&b, map[string]string{"config": string(config)}, entries); err != nil {

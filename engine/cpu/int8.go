@@ -12,7 +12,7 @@ import "C"
 import "math"
 
 // rounded puts the rows of s, rounded to 8 bits, in the place of its x and returns the address of their factors. It is
-// the same sequence of operations as engine.QuantiseRow, so every level gives the same bits.
+// the same sequence of operations as ref.QuantiseRow, so every level gives the same bits.
 func (o *Ops) rounded(s *C.pb_seg, rows leading, rotated int) (scales C.uint64_t) {
 	count, k, words := rows.batch*rows.rows, int(s.k), (int(s.k)+3)/4
 	if !o.dot {

@@ -28,7 +28,7 @@ func roundedRoom(p *engine.Product) int {
 }
 
 // byRounding computes a product with int8 weights, whose epilogue is in a: the rows of x are rounded to 8 bits in the
-// basis of the weights, and their sums, which are exact, multiplied by both factors (engine.QuantiseRow). What adapters
+// basis of the weights, and their sums, which are exact, multiplied by both factors (ref.QuantiseRow). What adapters
 // add is made first, by products of their own.
 func (o *Ops) byRounding(a *C.struct_pb_linear, l left, w *engine.Weight, y engine.Tensor) {
 	rows, ld := l.batch*l.rows, byteRow(w.K())

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"patchbay/engine"
+	"patchbay/engine/ref"
 )
 
 // weight8 packs a matrix of any numbers of 8 bits, and returns it too.
@@ -91,7 +92,7 @@ func TestRoundedExactly(t *testing.T) {
 			}
 			q := make([]int8, k)
 			for i := range rows {
-				scale := engine.QuantiseRow(q, values[i*k:(i+1)*k], rotated, dtype == engine.BF16)
+				scale := ref.QuantiseRow(q, values[i*k:(i+1)*k], rotated, dtype == engine.BF16)
 				for j := range n {
 					sum := int32(0)
 					for c, v := range q {

@@ -24,6 +24,45 @@ func pack8(m engine.Matrix) *engine.Packed {
 	}
 }
 
+// QuantiseRow rounds a row of activations to 8 bits for a product with an I8 weight: q = x/scale, ties to even, scale =
+// max|x|/127 but at least 1e-30, x rotated before where the weight was; x is overwritten. narrow: x is bf16, and so are
+// the rotated row, the scale that divides and the quotient, as in the programs that made the weights. A row with a NaN
+// or an infinity gets NaN as its scale, so that all its products are NaN.
+func QuantiseRow(q []int8, x []float32, rotated int, narrow bool) (scale float32) {
+	if rotated > 0 {
+		engine.Rotate(x, rotated)
+	}
+	if narrow && rotated > 0 {
+		for i, v := range x {
+			x[i] = engine.F32FromBF16(engine.BF16FromF32(v))
+		}
+	}
+	top := uint32(0)
+	for _, v := range x {
+		top = max(top, math.Float32bits(v)&0x7fffffff)
+	}
+	scale = math.Float32frombits(top) / 127
+	if scale < 1e-30 {
+		scale = 1e-30
+	}
+	if top >= 0x7f800000 {
+		clear(q)
+		return float32(math.NaN())
+	}
+	by := scale
+	if narrow {
+		by = engine.F32FromBF16(engine.BF16FromF32(scale))
+	}
+	for i, v := range x {
+		v /= by
+		if narrow {
+			v = engine.F32FromBF16(engine.BF16FromF32(v))
+		}
+		q[i] = int8(min(max(math.RoundToEven(float64(v)), -128), 127))
+	}
+	return scale
+}
+
 // rounded is the product with weights of 8 bits.
 type rounded struct {
 	narrow bool // x comes from bf16
@@ -42,7 +81,7 @@ func (r *rounded) multiply(acc []float64, width int, x []float64, count int, w *
 		for k := range r.line {
 			r.line[k] = float32(x[i*w.K+k])
 		}
-		r.scales[i] = engine.QuantiseRow(r.q[i*w.K:(i+1)*w.K], r.line, w.Rotated, r.narrow)
+		r.scales[i] = QuantiseRow(r.q[i*w.K:(i+1)*w.K], r.line, w.Rotated, r.narrow)
 	}
 	for n := n0; n < n1; n++ {
 		row := w.Buf.Host[n*(w.K+4) : (n+1)*(w.K+4)]

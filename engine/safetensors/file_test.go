@@ -117,12 +117,18 @@ func TestMalformedFilesAreRefusedWithTheReason(t *testing.T) {
 	}
 }
 
+func fromF32(name string, v []float32, shape ...int) Entry {
+	data := make([]byte, 4*len(v))
+	engine.Narrow(data, v, engine.F32)
+	return Entry{Name: name, DType: engine.F32, Shape: shape, Data: data}
+}
+
 func TestWriteIsDeterministicAndReadsBack(t *testing.T) {
 	entries := []Entry{
 		{Name: "latent_format_version_0", FileType: "F32", Shape: []int{0}},
 		{Name: "mask", FileType: "BOOL", Shape: []int{3}, Data: []byte{1, 0, 1}},
 		{Name: "half", DType: engine.F16, Shape: []int{1}, Data: []byte{0, 0x3c}},
-		FromF32("latent_tensor", []float32{1, -2.5, 3, 4}, 1, 2, 2),
+		fromF32("latent_tensor", []float32{1, -2.5, 3, 4}, 1, 2, 2),
 	}
 	metadata := map[string]string{"prompt": `{"a":"<b> & \"c\""}`, "extra": "x"}
 	var first, second bytes.Buffer
@@ -157,10 +163,10 @@ func TestWriteIsDeterministicAndReadsBack(t *testing.T) {
 		t.Errorf("latent_tensor: got %v (%v)", v, err)
 	}
 	for _, bad := range [][]Entry{
-		{FromF32("a", []float32{1}, 2)},
-		{FromF32("a", []float32{1}, 1), FromF32("a", []float32{1}, 1)},
+		{fromF32("a", []float32{1}, 2)},
+		{fromF32("a", []float32{1}, 1), fromF32("a", []float32{1}, 1)},
 		{{Name: "a", DType: Other, Shape: []int{1}, Data: []byte{1}}},
-		{FromF32("__metadata__", []float32{1}, 1)},
+		{fromF32("__metadata__", []float32{1}, 1)},
 	} {
 		if err := Write(&bytes.Buffer{}, nil, bad); err == nil {
 			t.Errorf("writing %v must fail", bad)

@@ -10,8 +10,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-
-	"patchbay/engine"
 )
 
 // Write writes a file with the given metadata (may be nil) and tensors. Of each entry it uses Name, FileType (or, when
@@ -112,11 +110,4 @@ func quote(s string) string {
 	enc.SetEscapeHTML(false)
 	_ = enc.Encode(s) // a string always encodes
 	return strings.TrimSuffix(b.String(), "\n")
-}
-
-// FromF32 makes an entry of type F32 from v, which is copied.
-func FromF32(name string, v []float32, shape ...int) Entry {
-	data := make([]byte, 4*len(v))
-	engine.Narrow(data, v, engine.F32)
-	return Entry{Name: name, DType: engine.F32, FileType: "F32", Shape: shape, Data: data}
 }

@@ -119,7 +119,8 @@ func TestLostRecordsAreWrittenAgain(t *testing.T) {
 }
 
 // TestSwapOfALostRecord: a job ends while the server has an older record of it than it had acknowledged. What is
-// written again has another number, and the end goes on from there.
+// written again has another number, and the end goes on from there. Once: the server gives numbers out again, so a
+// later swap of a record with the lost one's is what it says.
 func TestSwapOfALostRecord(t *testing.T) {
 	e := jetstreamServer(t, false)
 	j, _ := durable(t, e, "a")
@@ -147,12 +148,18 @@ func TestSwapOfALostRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.Returned()
+	lost := rec
 	_, err = j.Update(ctx, "p", rec.Rev, func(r *message.Record) { r.State, r.Finished = message.Done, 1 })
 	if err != nil {
 		t.Fatal(err)
 	}
 	if rec, err = l.get(ctx, "p"); err != nil || rec.State != message.Done || rec.Attempt != 1 {
 		t.Errorf("the job is %s in attempt %d, %v", rec.State, rec.Attempt, err)
+	}
+	short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+	defer cancel()
+	if _, err := l.swap(short, lost); err == nil || errors.Is(err, errConflict) {
+		t.Errorf("a server that is behind is asked for the number of before: got %v, want another try until time is up", err)
 	}
 }
 

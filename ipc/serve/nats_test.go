@@ -281,8 +281,9 @@ func TestTiedRunOnNATS(t *testing.T) {
 			t.Fatal(err)
 		}
 		id := map[bool]string{true: "tied", false: "free"}[tied]
-		if _, err := c.Ask(wiretest.Within(t, time.Second), message.VerbRun, "",
-			&message.RunRequest{ID: id, Tied: tied, Workflow: messagetest.Graph("Wait 1200")}); err != nil {
+		if _, err := c.Ask(wiretest.Within(t, time.Second), message.VerbRun, "", &message.RunRequest{
+			ID: id, Tied: tied, Workflow: messagetest.Graph(map[bool]string{true: "Wait 60000", false: "Wait 1200"}[tied]),
+		}); err != nil {
 			t.Fatal(err)
 		}
 		ipctest.WaitState(t, r.Jobs, id, message.Running)

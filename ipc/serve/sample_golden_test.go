@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"patchbay/engine"
 	"patchbay/engine/safetensors"
 	"patchbay/ipc/ipctest"
 	"patchbay/ipc/jobs"
@@ -74,9 +73,7 @@ func goldenRoot(t *testing.T, models ...string) (dir string, fingerprints map[st
 		var entries []safetensors.Entry
 		for _, n := range set.Names() {
 			st, _ := set.Get(n)
-			v := make([]float32, len(st.Data)/4)
-			engine.Widen(v, st.Data, engine.F32)
-			entries = append(entries, safetensors.FromF32(n, v, st.Shape...))
+			entries = append(entries, safetensors.Entry{Name: n, DType: st.DType, Shape: st.Shape, Data: st.Data})
 		}
 		path := filepath.Join(dir, folder, name+".safetensors")
 		f, err := os.Create(path)

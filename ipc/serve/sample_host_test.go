@@ -65,9 +65,12 @@ func TestPatchesEqualTheLoraNode(t *testing.T) {
 		up, down := golden.Fill("up"+name, size[0]*4, 2, 0),
 			golden.Fill("down"+name, 4*size[1], 1/math.Sqrt(float64(size[1])), 0)
 		stem := "lora_unet_" + strings.ReplaceAll(name, ".", "_")
-		entries = append(entries, safetensors.FromF32(stem+".lora_up.weight", up, size[0], 4),
-			safetensors.FromF32(stem+".lora_down.weight", down, 4, size[1]),
-			safetensors.FromF32(stem+".alpha", []float32{float32(alpha)}, 1))
+		for part, v := range map[string]*wire.Tensor{
+			".lora_up.weight": f32(up, size[0], 4), ".lora_down.weight": f32(down, 4, size[1]),
+			".alpha": f32([]float32{float32(alpha)}, 1),
+		} {
+			entries = append(entries, safetensors.Entry{Name: stem + part, FileType: "F32", Shape: v.Shape, Data: v.Data})
+		}
 		rows := []int{0, size[0]}
 		if name == "double_blocks.0.img_attn.qkv" { // in two pieces, as ComfyUI has those of fused weights
 			rows = []int{0, 192, size[0]}

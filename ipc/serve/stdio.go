@@ -14,10 +14,7 @@ type Stdio struct {
 	Out io.Writer
 }
 
-// Name returns "stdio".
-func (c *Stdio) Name() string { return "stdio" }
-
-// Serve implements Carrier. It returns as soon as In ends.
+// Serve is that of a Carrier. It returns as soon as In ends.
 func (c *Stdio) Serve(ctx, drain context.Context, s *Service) error {
 	in, out := wire.ConnOf(c.In), wire.ConnOf(c.Out)
 	switch {

@@ -40,11 +40,7 @@ func TestOutputsBeforeAFailure(t *testing.T) {
 		} {
 			id := "j-" + end
 			if end == message.EventInterrupted {
-				go func() {
-					ipctest.WaitState(t, r.Jobs, id, message.Running)
-					time.Sleep(100 * time.Millisecond)
-					_, _, _ = client.Cancel(wiretest.Within(t, 10*time.Second), c, id)
-				}()
+				go cancelAt(t, r, c, id, "2")
 			}
 			evs, col, last := ipctest.RunJob(t, c, &message.RunRequest{ID: id, Workflow: messagetest.Graph(nodes...)})
 			types := ipctest.Types(evs)
@@ -70,6 +66,23 @@ func TestOutputsBeforeAFailure(t *testing.T) {
 				t.Errorf("%s: the file: %v", place, err)
 			}
 		}
+	}
+}
+
+// cancelAt cancels a job, which is to come, when it executes a node.
+func cancelAt(t *testing.T, r *ipctest.Rig, c client.Client, id, node string) {
+	ipctest.WaitState(t, r.Jobs, id, message.Running)
+	ctx := wiretest.Within(t, 10*time.Second)
+	cur, err := r.Jobs.Follow(ctx, id, 0, false)
+	for err == nil {
+		var it jobs.Item
+		if it, err = cur.Next(ctx); err == nil && it.Event.Type == message.EventExecuting && it.Event.Data["node"] == node {
+			_, _, err = client.Cancel(ctx, c, id)
+			break
+		}
+	}
+	if err != nil {
+		t.Errorf("%s is not cancelled at node %s: %v", id, node, err)
 	}
 }
 

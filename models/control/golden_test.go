@@ -203,9 +203,8 @@ func compare(t *testing.T, ops engine.Ops, name string, r run, results *safetens
 		t.Fatal(err)
 	}
 	mod := goldenrun.Modulate(env, m, p, r.Timesteps)
-	s := dit.NewState(env, &n.Spec, p, mod, 0, b, dit.Rows{
-		Text: dit.Range{End: p.Lt}, Image: dit.Range{End: grid.Tokens()},
-	})
+	rows := dit.Rows{Text: dit.Range{End: p.Lt}, Image: dit.Range{End: grid.Tokens()}}
+	s := dit.NewState(env, &n.Spec, p, mod, 0, b, rows, rows)
 	in := env.Arena.Alloc(env.DType, b, grid.Tokens(), 4*c)
 	ops.Upload(in, latents)
 	m.Embed(env, s, in)

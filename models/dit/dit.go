@@ -515,14 +515,9 @@ type Model interface {
 	Close()
 }
 
-// NewState allocates the state of one evaluation of rows: X of env.DType from the arena, and views of the prepared
-// tables.
-func NewState(env Env, spec *Spec, p *Prepared, m *Modulation, step, b int, rows Rows) *State {
-	return NewPart(env, spec, p, m, step, b, rows, rows)
-}
-
-// NewPart is NewState of rows between products, while products and attention see wide.
-func NewPart(env Env, spec *Spec, p *Prepared, m *Modulation, step, b int, rows, wide Rows) *State {
+// NewState allocates the state of one evaluation of rows, of which products and attention see wide: X of env.DType from
+// the arena, and views of the prepared tables.
+func NewState(env Env, spec *Spec, p *Prepared, m *Modulation, step, b int, rows, wide Rows) *State {
 	s := &State{B: b, Rows: rows, Wide: wide, P: p, M: m, Step: step}
 	s.X = env.Arena.Alloc(env.DType, b, rows.Len(), spec.Width)
 	s.RoPE = p.Tables(env, wide)

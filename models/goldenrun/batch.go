@@ -77,7 +77,7 @@ func forward(env dit.Env, m dit.Model, p *dit.Prepared, mod *dit.Modulation, ste
 ) []float32 {
 	spec := m.Spec()
 	mark := env.Arena.Mark()
-	s := dit.NewState(env, spec, p, mod, step, b, rows)
+	s := dit.NewState(env, spec, p, mod, step, b, rows, rows)
 	li, f := rows.Image.Len(), spec.PatchSize*spec.PatchSize
 	x, out := env.Arena.Alloc(env.DType, b, li, spec.Channels*f), env.Arena.Alloc(env.DType, b, li, spec.OutChannels*f)
 	env.Ops.Upload(x, values)

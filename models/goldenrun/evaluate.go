@@ -81,7 +81,7 @@ func evaluate(env dit.Env, holder func(block int) dit.Model, p *dit.Prepared, c 
 			mods[h] = Modulate(env, h, p, c.Timesteps)
 		}
 	}
-	s := dit.NewState(env, spec, p, mods[m], 0, n, rows)
+	s := dit.NewState(env, spec, p, mods[m], 0, n, rows, rows)
 	li := rows.Image.Len()
 	x := env.Arena.Alloc(env.DType, n, li, spec.Channels*spec.PatchSize*spec.PatchSize)
 	out := env.Arena.Alloc(env.DType, n, li, spec.OutChannels*spec.PatchSize*spec.PatchSize)

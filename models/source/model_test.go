@@ -20,7 +20,7 @@ func TestLoadedNetIsControl(t *testing.T) {
 	var entries []safetensors.Entry
 	for _, name := range set.Names() {
 		w, _ := set.Get(name)
-		entries = append(entries, safetensors.FromF32(name, w.F32(), w.Shape...))
+		entries = append(entries, safetensors.Entry{Name: name, DType: w.DType, Shape: w.Shape, Data: w.Data})
 	}
 	path := filepath.Join(t.TempDir(), "net.safetensors")
 	out, err := os.Create(path)

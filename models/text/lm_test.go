@@ -108,7 +108,7 @@ func languageModel(t *testing.T, model, kind, template string, form text.Form, c
 		t.Fatalf("%s is recognised as %v, want %s", model, found, kind)
 	}
 	for name, ops := range backends(t) {
-		m, err := text.Open(ops, kind, set, nil)
+		m, err := text.OpenPart(ops, kind, set, nil, 0, 1)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -158,7 +158,7 @@ func TestLayersThatNobodyReads(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m, err := text.Open(ops, "mistral3", set, nil)
+		m, err := text.OpenPart(ops, "mistral3", set, nil, 0, 1)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -179,11 +179,12 @@ func TestLanguageModelRefusals(t *testing.T) {
 	for config, want := range map[string]string{
 		`{"head_dim": 7}`: "head_dim is 7", `{"rope_theta": 0}`: "rope_theta 0", `{`: "text encoder config",
 	} {
-		if _, err := text.Open(nil, "qwen3", set, []byte(config)); err == nil || !strings.Contains(err.Error(), want) {
+		_, err := text.OpenPart(nil, "qwen3", set, []byte(config), 0, 1)
+		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got error %v, want one that says %q", config, err, want)
 		}
 	}
-	if _, err := text.Open(nil, "qwen3", weights.FromMap(nil), nil); err == nil {
+	if _, err := text.OpenPart(nil, "qwen3", weights.FromMap(nil), nil, 0, 1); err == nil {
 		t.Error("a file without tensors was opened")
 	}
 }
@@ -221,7 +222,7 @@ func TestLanguageModelFromGGUF(t *testing.T) {
 	}
 	ops := ref.New()
 	run := func(set *weights.Set) []float32 {
-		m, err := text.Open(ops, "qwen3", set, nil)
+		m, err := text.OpenPart(ops, "qwen3", set, nil, 0, 1)
 		if err != nil {
 			t.Fatal(err)
 		}

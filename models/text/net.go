@@ -167,21 +167,12 @@ func KindOf(name string) Kind {
 	return Kind{}
 }
 
-// Open loads an encoder of a kind from set, whose names may have one of the usual prefixes (see Find). config is the
-// JSON of the file's metadata "config", empty when there is none; it overrides what names and shapes say. The caller
-// closes the result.
-func Open(ops engine.Ops, kind string, set *weights.Set, config []byte) (Net, error) {
-	parts, err := OpenParts([]engine.Ops{ops}, kind, set, config)
-	if err != nil {
-		return nil, err
-	}
-	return parts[0], nil
-}
-
-// OpenParts is Open of an encoder in at most len(ops) parts, each loaded by one of ops: of a language model a part has
-// its share of the heads and MLP columns of every layer (arXiv:1909.08053, sec. 3) and makes partial sums. All parts
-// encode a prompt together, with Env.Sum, and get the same result. There are no more parts than heads of keys, and one
-// of encoders of other kinds.
+// OpenParts loads an encoder of a kind from set, whose names may have one of the usual prefixes (see Find). config is
+// the JSON of the file's metadata "config", empty when there is none; it overrides what names and shapes say. There are
+// at most len(ops) parts, each loaded by one of ops: of a language model a part has its share of the heads and MLP
+// columns of every layer (arXiv:1909.08053, sec. 3) and makes partial sums. All parts encode a prompt together, with
+// Env.Sum, and get the same result. There are no more parts than heads of keys, and one of encoders of other kinds. The
+// caller closes them.
 func OpenParts(ops []engine.Ops, kind string, set *weights.Set, config []byte) ([]Net, error) {
 	k := KindOf(kind)
 	if k.open == nil {

@@ -49,7 +49,7 @@ func TestVision(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m, err := text.Open(ops, "qwen25_7b", set, config)
+		m, err := text.OpenPart(ops, "qwen25_7b", set, config, 0, 1)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -169,7 +169,7 @@ func TestDeepVision(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m, err := text.Open(ops, "qwen3vl_4b", set, nil)
+		m, err := text.OpenPart(ops, "qwen3vl_4b", set, nil, 0, 1)
 		if err != nil {
 			t.Fatal(err)
 		}

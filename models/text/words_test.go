@@ -38,7 +38,7 @@ func TestWordsToStates(t *testing.T) {
 			t.Fatalf("%s is recognised as %v, want %s", model, found, encoder.Kind)
 		}
 		for name, ops := range backends(t) {
-			m, err := text.Open(ops, encoder.Kind, set, config)
+			m, err := text.OpenPart(ops, encoder.Kind, set, config, 0, 1)
 			if err != nil {
 				t.Fatal(err)
 			}

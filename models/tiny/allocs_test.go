@@ -74,7 +74,7 @@ func blockCounts(t *testing.T, ops engine.Ops, m dit.Model, side int) []float64 
 	if spec.JointText() {
 		rows.Text = dit.Range{End: p.Lt}
 	}
-	s := dit.NewState(env, spec, p, goldenrun.Modulate(env, m, p, []float32{0.5}), 0, 1, rows)
+	s := dit.NewState(env, spec, p, goldenrun.Modulate(env, m, p, []float32{0.5}), 0, 1, rows, rows)
 	x := env.Arena.Alloc(engine.F32, 1, grid.Tokens(), spec.Channels*spec.PatchSize*spec.PatchSize)
 	ops.Upload(x, make([]float32, x.Len()))
 	m.Embed(env, s, x)

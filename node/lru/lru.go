@@ -71,10 +71,3 @@ func (c *Cache[V]) Clear() {
 		c.remove(c.order.Back())
 	}
 }
-
-// bytes returns how much is held.
-func (c *Cache[V]) bytes() int64 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.used
-}

@@ -14,16 +14,16 @@ func TestLRUKeepsToItsBudget(t *testing.T) {
 		t.Fatal("a is gone")
 	}
 	c.Put("c", "C", 4) // b was used longest ago
-	if !slices.Equal(gone, []string{"B"}) || c.bytes() != 8 {
-		t.Errorf("dropped %v, %d bytes held, want B and 8", gone, c.bytes())
+	if !slices.Equal(gone, []string{"B"}) || c.used != 8 {
+		t.Errorf("dropped %v, %d bytes held, want B and 8", gone, c.used)
 	}
 	c.Put("a", "A2", 1)
 	c.Put("big", "BIG", 100) // larger than the budget: kept alone, for the job at hand
-	if v, ok := c.Get("big"); !ok || v != "BIG" || c.bytes() != 100 {
-		t.Errorf("the big value: %q, %v, %d bytes", v, ok, c.bytes())
+	if v, ok := c.Get("big"); !ok || v != "BIG" || c.used != 100 {
+		t.Errorf("the big value: %q, %v, %d bytes", v, ok, c.used)
 	}
 	c.Clear()
-	if c.bytes() != 0 || len(gone) != 5 {
-		t.Errorf("after clear: %d bytes, dropped %v", c.bytes(), gone)
+	if c.used != 0 || len(gone) != 5 {
+		t.Errorf("after clear: %d bytes, dropped %v", c.used, gone)
 	}
 }

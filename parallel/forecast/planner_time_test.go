@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// choices are searches whose time is promised (docs/parallel.md): one second for 8 devices and two for 16, measured by
+// choices are searches whose time is bounded: one second for 8 devices and two for 16, measured by
 // BenchmarkChoose. Machines differ, and a test cannot hold them to it: it holds the planner to the work that it did
 // when it was measured, and a tenth more.
 var choices = []struct {

@@ -380,7 +380,7 @@ func (s *session) begin(env dit.Env, entry int, c *EvaluateCommand) *entryRun {
 	wide, tensor := seq.mine(), s.comms[plan.AxisTensor]
 	rows := s.open.Plan.Kept(wide, tensor.Rank())
 	run := &entryRun{
-		entry: entry, state: dit.NewPart(env, spec, e.p, m, row, s.open.Batch, rows, wide),
+		entry: entry, state: dit.NewState(env, spec, e.p, m, row, s.open.Batch, rows, wide),
 		attend: seq.attend, fresh: !ok,
 	}
 	if s.open.Plan.Scatter {

@@ -275,6 +275,7 @@ def cases() -> dict[str, Case]:
     out["qwen_mask"] = Case("qwen-a", lambda g: g.start().masked(), {"denoise": 0.6, "steps": 6})
     out["qwen_lora"] = Case("qwen-a", lambda g: lora(g, name="tiny-lora-qwen"), {"cfg": 2.0, "y": 7, "x": 10})
     out["qwen_area"] = Case("qwen-b", area, {"cfg": 2.0, "x": 12})
+    out["qwen_cond_mask"] = Case("qwen-b", masked_cond, {"cfg": 2.0, "batch": 2})
     out["qwen_norm"] = Case("qwen-b", lambda g: g.on_model("60", "CFGNorm", strength=0.9), {"cfg": 3.0, "batch": 2})
     refer = lambda g, *sizes: [g.conditioned(f"9{i}", "ReferenceLatent", latent=g.add(f"8{i}", "TestLatent", channels=CHANNELS[g.family], height=y, width=x, batch=1, seed=i, frame=g.family in ("qwen", "krea2"))) for i, (y, x) in enumerate(sizes)]  # noqa: E731
     out["qwen_reference"] = Case("qwen-a", lambda g: refer(g, (8, 12)), {"cfg": 2.0})
@@ -282,6 +283,7 @@ def cases() -> dict[str, Case]:
     layered = lambda g, layers=2, batch=1: setattr(g, "latent", g.add("7", "EmptyQwenImageLayeredLatentImage", width=8 * g.size[1], height=8 * g.size[0], layers=layers, batch_size=batch))  # noqa: E731
     frames = "EmptyQwenImageLayeredLatentImage"
     out["qwen_layered"] = Case("qwen-c", lambda g: (layered(g), refer(g, (8, 12))), {"cfg": 2.0}, needs=frames)
+    out["qwen_layered_cond_mask"] = Case("qwen-c", lambda g: (layered(g, 2, 2), masked_cond(g)), {"cfg": 2.0}, needs=frames)
     out["qwen_layered_plan"] = Case("qwen-c", lambda g: (layered(g, 3, 2), refer(g, (6, 10), (8, 12))), {"cfg": 2.0}, plan="ulysses=3", needs=frames)
     out["qwen_layered_evaluation"] = Case("qwen-c", lambda g: (layered(g, 1, 2), refer(g, (8, 12)), g.on_model("60", "RescaleCFG", multiplier=0.7)), {"cfg": 2.0}, mode="evaluation", needs=frames)
     out["qwen_reference_evaluation"] = Case("qwen-a", lambda g: (refer(g, (8, 12)), g.on_model("60", "RescaleCFG", multiplier=0.7)), {"cfg": 2.0, "batch": 2}, mode="evaluation")

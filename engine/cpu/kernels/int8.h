@@ -59,7 +59,7 @@ VI vf vround_bf16(vf v) {
     return vload_bf16(h);
 }
 
-// quantise_rows rounds rows r0..r1 as engine.QuantiseRow does and stores them as words.
+// quantise_rows rounds rows r0..r1 as ref.QuantiseRow does and stores them as words.
 static void quantise_rows(const pb_quant* a) {
     const int narrow = a->x_dtype == PB_BF16;
     const int64_t k = a->k, full = (k + 3) / 4;

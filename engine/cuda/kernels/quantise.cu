@@ -49,7 +49,7 @@ KERNEL(256) pb_quantise_f32(ARGS(pb_quantise) a) { quantise<float>(a); }
 KERNEL(256) pb_dequantise_bf16(ARGS(pb_quantise) a) { dequantise<bf16>(a); }
 KERNEL(256) pb_dequantise_f32(ARGS(pb_quantise) a) { dequantise<float>(a); }
 
-// Rows of x in 8 bits (engine.QuantiseRow), a block a row. A rotation needs its whole group, so the row passes through shared memory in parts of whole
+// Rows of x in 8 bits (ref.QuantiseRow), a block a row. A rotation needs its whole group, so the row passes through shared memory in parts of whole
 // groups, twice: for the largest magnitude and for the numbers.
 #define PART PB_MAX_GROUP
 

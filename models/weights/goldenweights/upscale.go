@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"patchbay/engine"
-	"patchbay/engine/safetensors"
 	"patchbay/models/weights"
 	"patchbay/tests/golden"
 )
@@ -21,7 +20,9 @@ func Upscaler(name string) (*weights.Set, error) {
 	tensors := map[string]weights.Stored{}
 	for _, w := range all.Models[name] {
 		shape, v := w.Fill(name)
-		tensors[w.Name()] = weights.Stored{DType: engine.F32, Shape: shape, Data: safetensors.FromF32("", v, shape...).Data}
+		data := make([]byte, 4*len(v))
+		engine.Narrow(data, v, engine.F32)
+		tensors[w.Name()] = weights.Stored{DType: engine.F32, Shape: shape, Data: data}
 	}
 	return weights.FromMap(tensors), nil
 }
