@@ -15,7 +15,7 @@ func eachLevel(t *testing.T, threads int, f func(t *testing.T, o *Ops)) {
 	t.Helper()
 	for _, level := range append(kernels.Levels(), emulated.AVX512(), emulated.AVX512BF16()) {
 		if level.Table == nil {
-			t.Logf("level %s: NOT RUN, this program runs only %v on this CPU", level.Name, Levels())
+			t.Logf("level %s: NOT RUN, this program runs only %v on this CPU (portable: -tags emulated)", level.Name, Levels())
 			continue
 		}
 		t.Run(level.Name, func(t *testing.T) {

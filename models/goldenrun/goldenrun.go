@@ -56,7 +56,7 @@ func product(shape []int) int {
 }
 
 // arenaBytes is enough for every tiny model.
-const arenaBytes = 48 << 20
+const arenaBytes = 8 << 20
 
 // NewEnv makes an Env with an arena of its own and the given hook; nil: attention over all local rows.
 func NewEnv(ops engine.Ops, attend func(dit.Attention)) (dit.Env, error) {
@@ -64,6 +64,7 @@ func NewEnv(ops engine.Ops, attend func(dit.Attention)) (dit.Env, error) {
 	if err != nil {
 		return dit.Env{}, err
 	}
+	smallPages(buf.Host)
 	if attend == nil {
 		attend = dit.Whole(ops)
 	}

@@ -1,8 +1,9 @@
-//go:build !race
+//go:build emulated && !race
 
 // Package emulated is the AVX-512 levels of engine/cpu lowered to portable vectors: vector width, register tile,
 // packing and tails are those of AVX-512, only the intrinsics of vec.h and bf16.h are not. Every machine can test these
-// paths with it. They are slow, and only tests import this package.
+// paths with it. They are slow to compile, so they are there only with the build tag emulated, which `make test` gives
+// where the CPU lacks AVX-512 BF16, and only tests import this package.
 package emulated
 
 /*

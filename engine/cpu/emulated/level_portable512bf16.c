@@ -1,4 +1,4 @@
-//go:build !race
+//go:build emulated && !race
 
 // The AVX-512 BF16 code path (vector width, tile, packing) lowered to portable vectors: slow, but
 // it lets a machine without AVX-512 test everything except the intrinsics of vec.h and bf16.h.

@@ -4,12 +4,13 @@
 // Read kernels.h (arguments of every kernel), vec.h and bf16.h (the only texts that know instruction sets),
 // microkernel.h (the register tile that all products end in), gemm.h, conv.h and attention.h. level_*.c compile the
 // same kernels for generic (portable), avx2, avx512 and avx512bf16. engine/cpu/emulated compiles the AVX-512 forms for
-// any processor, for tests. Under the race detector, which sees nothing of C code, the last two are left out.
+// any processor, for tests. Under the race detector, which sees nothing of C code, the last two are left out, and on
+// x86 generic is compiled with few optimisations.
 package kernels
 
 /*
 #cgo CFLAGS: -std=c11 -O3 -g1 -Wall -Wextra -Wno-psabi
-#cgo race CFLAGS: -DPB_NO_AVX512
+#cgo race CFLAGS: -DPB_RACE
 #cgo LDFLAGS: -lm
 #include "kernels.h"
 */

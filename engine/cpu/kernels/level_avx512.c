@@ -1,5 +1,5 @@
 // AVX-512 F, BW, DQ and VL with f32 arithmetic: Intel from Skylake-X, AMD from Zen 4.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(PB_NO_AVX512)
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(PB_RACE)
 #define PB_ISA 3
 #define VW 16
 #define MR 14

@@ -1,6 +1,6 @@
 // AVX-512 F, BW, DQ, VL, VNNI (vpdpbusd) and BF16 (vdpbf16ps): Intel from Cooper Lake, AMD from
 // Zen 4.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(PB_NO_AVX512)
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(PB_RACE)
 #define PB_ISA 3
 #define VW 16
 #define MR 14

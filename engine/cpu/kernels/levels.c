@@ -17,7 +17,7 @@ static int has_avx512bf16(void) {
            __builtin_cpu_supports("avx512vnni");
 }
 #define AVX2 &pb_level_avx2
-#ifdef PB_NO_AVX512
+#ifdef PB_RACE
 #define AVX512 NONE
 #define AVX512BF16 NONE
 #else

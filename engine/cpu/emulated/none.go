@@ -1,7 +1,7 @@
-//go:build race
+//go:build !emulated || race
 
-// Package emulated has no levels under the race detector, which sees nothing of C code: compiling them once more would
-// only take time.
+// Package emulated has no levels without the build tag emulated, and none under the race detector, which sees nothing
+// of C code.
 package emulated
 
 import "patchbay/engine/cpu/kernels"
