@@ -82,7 +82,7 @@ class Graph:
 
 @dataclass
 class Case:
-    """One comparison. mode: "whole" or "evaluation"; bound is the relative error allowed; record puts it among the replayed ones."""
+    """One comparison. mode: "whole" or "evaluation", "" either; bound is the relative error allowed; record puts it among the replayed ones."""
 
     model: str
     change: Callable[[Graph], Any] = lambda g: g
