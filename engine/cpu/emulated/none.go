@@ -1,4 +1,4 @@
-//go:build !emulated || race
+//go:build cgo && (!emulated || race)
 
 // Package emulated has no levels without the build tag emulated, and none under the race detector, which sees nothing
 // of C code.
