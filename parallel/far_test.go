@@ -439,7 +439,8 @@ func TestHostsThatAreNotUsed(t *testing.T) {
 	cases := []struct{ address, want string }{
 		{good, ""},
 		{station(t, other, models), "another cluster key"},
-		{station(t, later, models), fmt.Sprintf("it runs version 1.1 (protocol %d), this machine 1.0 (protocol %[1]d)", remote.Version)},
+		{station(t, later, models), fmt.Sprintf("it runs version 1.1 (protocol %d), this machine 1.0 (protocol %[1]d)",
+			remote.Version)},
 		{taken, "it works for " + leader.LocalAddr().String()},
 		{silent.Addr().String(), "it does not answer within 5s"},
 		{garbage.Addr().String(), "tls: first record does not look like a TLS handshake"},

@@ -452,8 +452,8 @@ SETS = {
     "auraflow-0.2": lambda c, w, n: auraflow(c, w, n, 64, whole=False),
     "auraflow-0.3": lambda c, w, n: auraflow(c, w, n, 96, whole=True),
 }
-# Sets that only newer trees know, by a folder of theirs; 0.8.0 has control nets of FLUX's released width alone.
-NEWER = dict.fromkeys(("krea2", "qwen-image-layered", "flux-control"), "comfy/ldm/krea2")
+# Sets that only newer trees know, by a folder of theirs; 0.8.0 has FLUX.2 and control nets of FLUX at the released widths alone.
+NEWER = dict.fromkeys(("krea2", "qwen-image-layered", "flux-control", "flux2-klein"), "comfy/ldm/krea2")
 
 
 def ours(program: str, tree: pathlib.Path, base: pathlib.Path, name: str, flow: Flow, plan: str) -> Any:  # noqa: ANN401
