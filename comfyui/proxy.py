@@ -124,6 +124,9 @@ def build(path: str, name: str, disable_dynamic: bool = False) -> ProxyPatcher:
     return patcher
 
 
+ASTRAY = "Patchbay: a model patch of its loader is for a MODEL of its loader; use Load Model Patch with ComfyUI's own"
+
+
 class PatchProxy(torch.nn.Module):
     """As much of a DiffSynth ControlNet as ComfyUI's node asks for before a run: its hint stays a latent, in model space."""
 
@@ -138,7 +141,7 @@ class PatchProxy(torch.nn.Module):
     def control_block(self, img: torch.Tensor, hint: torch.Tensor, block: int) -> torch.Tensor:
         """Return zeros for block -1, which is asked so that the hint gets a latent's size; of others nothing is known here."""
         if block >= 0:
-            raise RuntimeError("Patchbay: a model patch of its loader is for a MODEL of its loader; use Load Model Patch with ComfyUI's own")
+            raise RuntimeError(ASTRAY)
         return torch.zeros_like(img)
 
 
@@ -147,7 +150,7 @@ class StyleProxy(torch.nn.Module):
 
     def forward(self, *_: Any) -> Any:
         """Refuse what the network of a MODEL of ComfyUI's own would ask for."""
-        raise RuntimeError("Patchbay: a model patch of its loader is for a MODEL of its loader; use Load Model Patch with ComfyUI's own")
+        raise RuntimeError(ASTRAY)
 
 
 def build_patch(path: str, name: str) -> Any:
