@@ -14,9 +14,10 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// Run implements Executor: the job is sent to the worker, whose events come back.
+// Run implements Executor: the job is sent to the worker, whose events come back. Where the worker has ended since Ready,
+// which may be long ago when jobs are few, the job waits for the next one: it has not cost anything.
 func (c *Child) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.Outcome, error) {
-	p, err := c.running()
+	p, err := c.next(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +96,7 @@ func (c *Child) stopOn(ctx context.Context, p *process, job string, done <-chan 
 	}
 }
 
-// running returns the process that answers. Where it has ended between Ready and now, the error is why.
+// running returns the process that answers. Where it has ended, the error is why.
 func (c *Child) running() (*process, error) {
 	c.mu.Lock()
 	p, last := c.proc, c.last

@@ -302,16 +302,22 @@ func (c *Child) current() *process {
 
 // Ready implements Executor.
 func (c *Child) Ready(ctx context.Context) error {
+	_, err := c.next(ctx)
+	return err
+}
+
+// next returns the process that answers, and waits for one; it fails only when ctx ends.
+func (c *Child) next(ctx context.Context) (*process, error) {
 	for {
 		c.mu.Lock()
 		p, up := c.proc, c.up
 		c.mu.Unlock()
 		if p != nil {
-			return ctx.Err()
+			return p, ctx.Err()
 		}
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			return nil, ctx.Err()
 		case <-up:
 		}
 	}

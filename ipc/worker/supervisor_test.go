@@ -120,27 +120,35 @@ func TestKillFromOutside(t *testing.T) {
 	}
 }
 
-// TestJobWhoseWorkerIsGoneNamesItsEnd: a worker that dies between the choice of it and the start of a job costs the job
-// an attempt, whose cause is why the worker ended.
-func TestJobWhoseWorkerIsGoneNamesItsEnd(t *testing.T) {
-	_, child := ipctest.ChildRig(t, func(c *worker.ChildConfig) { c.BackOff = time.Hour })
+// TestJobWaitsForTheNextWorker: a worker that dies between the choice of it and the start of a job does not cost the job
+// an attempt; a single node that is asked for then is told why the worker ended.
+func TestJobWaitsForTheNextWorker(t *testing.T) {
 	ctx := wiretest.Within(t, 20*time.Second)
-	if err := child.Ready(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Kill(child.PID(), syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
-	for child.PID() != 0 {
-		if ctx.Err() != nil {
-			t.Fatal("the worker is not missed")
+	dead := func(pause time.Duration) *worker.Child {
+		_, child := ipctest.ChildRig(t, func(c *worker.ChildConfig) { c.BackOff = pause })
+		if err := child.Ready(ctx); err != nil {
+			t.Fatal(err)
 		}
-		time.Sleep(time.Millisecond)
+		pid := child.PID()
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		for child.PID() == pid {
+			if ctx.Err() != nil {
+				t.Fatal("the worker is not missed")
+			}
+			time.Sleep(time.Millisecond)
+		}
+		return child
+	}
+	_, err := dead(time.Hour).Exec(ctx, &message.ExecRequest{Class: "Picture"})
+	if wiretest.Code(err) != wire.ErrWorkerLost || !strings.Contains(err.Error(), "SIGKILL") {
+		t.Errorf("a node: got %v, want %s with the signal", err, wire.ErrWorkerLost)
 	}
 	job := jobs.Task{Req: &message.RunRequest{ID: "late", Workflow: messagetest.Graph("Picture 3")}, Attempt: 1}
-	_, err := child.Run(ctx, job, jobs.Sink{Event: func(message.Event) {}})
-	if wiretest.Code(err) != wire.ErrWorkerLost || !strings.Contains(err.Error(), "SIGKILL") {
-		t.Errorf("got %v, want %s with the signal", err, wire.ErrWorkerLost)
+	out, err := dead(100*time.Millisecond).Run(ctx, job, jobs.Sink{Event: func(message.Event) {}})
+	if err != nil || len(out.Files) != 1 {
+		t.Errorf("a job: got %+v, %v, want its picture", out, err)
 	}
 }
 
