@@ -45,7 +45,7 @@ func fill(t *testing.T, j *Table, bytes int) (ids []string) {
 	t.Helper()
 	for i := range 100 {
 		id := fmt.Sprint("fill", bytes, "x", i)
-		err := create(t, j, weighing(id, bytes))
+		_, _, err := j.Create(t.Context(), weighing(id, bytes), "hash")
 		if errors.Is(err, ErrStore) {
 			return ids
 		}
