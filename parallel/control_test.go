@@ -80,7 +80,9 @@ func netOf(t *testing.T, base, name string, hint int) Control {
 	default:
 		layer("controlnet_x_embedder", e, 4*hint)
 	}
-	return openNet(t, name, weights.FromMap(all), config)
+	c := openNet(t, name, weights.FromMap(all), config)
+	c.Net.Weights = packedOnce("net of "+base+" "+name, c.Net.Weights.(LoadFunc))
+	return c
 }
 
 // netted puts control nets on the entries of a request: one on both sides, and another with a mask on the positive one

@@ -44,7 +44,8 @@ func patchNamed(t *testing.T, name string) (Model, *control.Net) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Model{Key: "patch " + name, Spec: &n.Spec, Weights: LoadFunc(n.Load), WeightBytes: 4 * n.Spec.Params}, n
+	key := "patch " + name
+	return Model{Key: key, Spec: &n.Spec, Weights: packedOnce(key, n.Load), WeightBytes: 4 * n.Spec.Params}, n
 }
 
 // patchOn is a patch with the hint of that name for a latent of y x x; mask is 0 where the picture is to be filled in.
