@@ -201,9 +201,9 @@ func TestExactPlansRunPatchesAsOneRank(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			plans := append(somePlans(exactPlans(), k, 6), "pipe=3,patches=4,warmup=99,sync=spread")
+			plans := append(somePlans(kinds(exactPlans()), k, 10), "pipe=3,patches=4,warmup=99,sync=spread")
 			if r.follows() {
-				straight := slices.DeleteFunc(exactPlans(), func(plan string) bool { return strings.Contains(plan, "pipe") })
+				straight := slices.DeleteFunc(kinds(exactPlans()), func(plan string) bool { return strings.Contains(plan, "pipe") })
 				plans = append(somePlans(straight, k, 4), "ulysses=2,deterministic=on", "ring=3,deterministic=on")
 			}
 			for _, plan := range plans {

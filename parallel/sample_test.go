@@ -5,6 +5,28 @@ import (
 	"testing"
 )
 
+// anyModel is the recorded model of tests to which all models are the same: one of the smallest, with five blocks and
+// four heads.
+const anyModel = "chroma-b"
+
+// kinds leaves one of the plans that differ in numbers alone, the first; the long form keeps all of them.
+func kinds(plans []string) (out []string) {
+	met := map[string]bool{}
+	for _, plan := range plans {
+		kind := strings.Map(func(r rune) rune {
+			if r >= '0' && r <= '9' {
+				return -1
+			}
+			return r
+		}, plan)
+		if soak || !met[kind] {
+			out = append(out, plan)
+		}
+		met[kind] = true
+	}
+	return out
+}
+
 // everyNth returns the plans that network k of a matrix runs: every n-th, beginning with another one for each network,
 // so that n networks run every plan. The short form has a third of them, the long form all plans.
 func everyNth(plans []string, k, n int) (out []string) {
