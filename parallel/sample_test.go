@@ -1,6 +1,7 @@
 package parallel
 
 import (
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -9,16 +10,17 @@ import (
 // four heads.
 const anyModel = "chroma-b"
 
-// kinds leaves one of the plans that differ in numbers alone, the first; the long form keeps all of them.
+// kinds leaves one of the plans that differ in numbers alone, the first; the long form keeps all of them. A group of two,
+// whose ranks have the same neighbour on both sides, is of another kind than a larger one.
 func kinds(plans []string) (out []string) {
 	met := map[string]bool{}
 	for _, plan := range plans {
-		kind := strings.Map(func(r rune) rune {
-			if r >= '0' && r <= '9' {
-				return -1
+		kind := regexp.MustCompile(`\d+`).ReplaceAllStringFunc(plan, func(n string) string {
+			if n > "2" || len(n) > 1 {
+				return "more"
 			}
-			return r
-		}, plan)
+			return "two"
+		})
 		if soak || !met[kind] {
 			out = append(out, plan)
 		}
