@@ -50,6 +50,7 @@ func fill(t *testing.T, j *Table) int {
 // TestStoreDoesNotStayFull: jobs that have ended take no room that new ones need, queued ones leave room for their own
 // ends, and a full store takes jobs again when they have ended; with a limit that is known and with one that is not.
 func TestStoreDoesNotStayFull(t *testing.T) {
+	t.Parallel()
 	for name, limit := range map[string]int64{"known": testSpace, "unknown": 0} {
 		t.Run(name, func(t *testing.T) {
 			j := tableOn(t, stockServer(t, testSpace).ClientURL(), "a", limit)
@@ -123,6 +124,7 @@ func (f *failing) Put(ctx context.Context, key string, value []byte) (uint64, er
 
 // TestFailedCreateLeavesNothing: the pieces of a job that could not be written down are removed.
 func TestFailedCreateLeavesNothing(t *testing.T) {
+	t.Parallel()
 	e := jetstreamServer(t, false)
 	j, _ := durable(t, e, "a")
 	l := storeOf(j)

@@ -16,6 +16,7 @@ import (
 // TestConnectionLeavesServerThatIsCutOff: a connection stays at a server where every other question to JetStream is
 // lost, leaves one where all are, for the next of its list, and stays there; one that knows no other server stays.
 func TestConnectionLeavesServerThatIsCutOff(t *testing.T) {
+	t.Parallel()
 	var lost atomic.Int32 // of the first server: 0 none, 1 every other, 2 all
 	var asked [2]atomic.Int32
 	front := func(i int) *natsproxy.Proxy {
