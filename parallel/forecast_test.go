@@ -140,9 +140,9 @@ func families() []struct {
 	}
 }
 
-// TestForecastEqualsExecutor computes a plan of every kind on one family and compares bytes and calls of each rank and axis, and
-// the memory that each rank took, with the formulas: to the byte. It shows that recorded runs (recorded_test.go) count
-// as real ones do.
+// TestForecastEqualsExecutor computes a plan of every kind on one family and compares bytes and calls of each rank and
+// axis, and the memory that each rank took, with the formulas: to the byte. It shows that recorded runs
+// (recorded_test.go) count as real ones do.
 func TestForecastEqualsExecutor(t *testing.T) {
 	for n, f := range families() {
 		e := newEngine(t)

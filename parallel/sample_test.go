@@ -10,8 +10,8 @@ import (
 // four heads.
 const anyModel = "chroma-b"
 
-// kinds leaves one of the plans that differ in numbers alone, the first; the long form keeps all of them. A group of two,
-// whose ranks have the same neighbour on both sides, is of another kind than a larger one.
+// kinds leaves one of the plans that differ in numbers alone, the first; the long form keeps all of them. A group of
+// two, whose ranks have the same neighbour on both sides, is of another kind than a larger one.
 func kinds(plans []string) (out []string) {
 	met := map[string]bool{}
 	for _, plan := range plans {

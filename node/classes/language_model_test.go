@@ -92,7 +92,7 @@ func chatRoots(t *testing.T, vocabulary string) files.Roots {
 	t.Helper()
 	chat.Do(func() {
 		var err error
-		chat.dir, err = os.MkdirTemp("", "chat")
+		chat.dir, err = os.MkdirTemp("", "chat") //nolint:usetesting // all tests read it
 		check(t, err)
 		writeChat(t, chat.dir)
 	})
