@@ -71,7 +71,7 @@ export WATCHED := ./ipc/jobs ./ipc/members ./ipc/worker ./ipc/broker
 RACED   := ./parallel ./ipc/serve ./ipc/client ./parallel/comm/stream ./models/sampling ./parallel/comm ./parallel/comm/deferred ./parallel/group ./parallel/rank ./parallel/remote \
            ./node/files ./node/graph ./node/lru ./node/picture/resample ./ipc/bulk ./ipc/message ./ipc/meter ./ipc/wire
 REPEATS := FakeGPU|ForecastEquals|BF16|MatchesComfyUI|Drift|StoresInEightBits|EverySampler|StoresHoldWhat|OrderOfRequests|SpreadFolded|ScatteredForm|StalePic|StaleValues|UnevenStages|OwnWeights|FoldedStages|CacheOn|ChosenPlanGives|DrawsDoNot
-ALIKE   := LateRanksGive|LateAdapters|LateBands|ExactPlans(Run|Add)|SameBits|Entries(Together|Apart)|PartsAreWithin|ShardedPlansEqual|StagesRead|HalfBlocks|Halves|Interleaving|Overlap|PostedAhead|Patches(Match|Are|Add)|Int8|AreForecast|AdaptersGo|Prefixes|Nets(Say|Are)|StalePipeline|LateEntries|EntriesThat|EveryItem|SpansTell|ExecutorFollows|Measured(Rates|Stages)
+ALIKE   := LateRanksGive|LateAdapters|LateBands|ExactPlans(Run|Add)|SameBits|Entries(Together|Apart)|PartsAreWithin|ShardedPlansEqual|StagesRead|HalfBlocks|Halves|Interleaving|Overlap|PostedAhead|Patches(Match|Are|Add)|Int8|AreForecast|AdaptersGo|Prefixes|Nets(Say|Are)|StalePipeline|LateEntries|EntriesThat|EveryItem|SpansTell|ExecutorFollows|PlansOfFollowers|ForecastsHold|ChooseMay|ChoiceFor|PlannerReckons|Measured(Rates|Stages)
 BESIDE  := Concurrent|Each|Stats|Steady|Exec|Plans|Cancel|Panic|Lora|Base
 # A race report needs no DWARF, and the detector has compiled packages of its own anyway: a quarter less to compile.
 RACE    := -race -gcflags=all=-dwarf=false

@@ -75,8 +75,8 @@ func BenchmarkHostCost(b *testing.B) {
 				b.Fatal(err)
 			}
 			defer e.Close()
-			r := benchRequest(b, 16)
-			r.Model, r.Plan = benchModel(b, 512), c.plan
+			r := benchRequest(b, 512, 16)
+			r.Plan = c.plan
 			if c.plan == "cfg=2,ulysses=4" {
 				r.Branches[0].Entries = append(r.Branches[0].Entries, r.Branches[0].Entries[0])
 			}

@@ -142,8 +142,8 @@ func BenchmarkPlacements(b *testing.B) {
 		{192, 16, "ulysses=2"},
 	} {
 		b.Run(fmt.Sprintf("%d-%d/%s", c.width, c.side, c.plan), func(b *testing.B) {
-			r := benchRequest(b, c.side)
-			r.Model, r.Plan = benchModel(b, c.width), c.plan
+			r := benchRequest(b, c.width, c.side)
+			r.Plan = c.plan
 			far := *r
 			far.Model.Weights = named{r.Model.Weights, strconv.Itoa(c.width)}
 			p := &processes{dir: b.TempDir()}

@@ -36,8 +36,9 @@ func benchModel(b testing.TB, width int) Model {
 	return Model{Key: fmt.Sprintf("bench-%d", width), Spec: &d.Spec, Weights: LoadFunc(d.Load)}
 }
 
-// benchRequest is 4 steps of a picture of so many latents a side (64 are 512 px and 1024 tokens), with 128 text tokens.
-func benchRequest(b testing.TB, side int) *Request {
+// benchRequest is 4 steps of a picture of so many latents a side (64 are 512 px and 1024 tokens), with 128 text tokens,
+// on a benchModel of that width.
+func benchRequest(b testing.TB, width, side int) *Request {
 	b.Helper()
 	flow, err := sampling.NewFlow(1, 1)
 	if err != nil {
@@ -55,7 +56,7 @@ func benchRequest(b testing.TB, side int) *Request {
 	entry := Entry{Strength: 1}
 	entry.Context = dit.Array{Rows: 128, Cols: 128, Data: golden.Input("bench", 128*128)}
 	return &Request{
-		Model: benchModel(b, 768), Sampling: flow, Sampler: "euler", Sigmas: sigmas, Latent: l,
+		Model: benchModel(b, width), Sampling: flow, Sampler: "euler", Sigmas: sigmas, Latent: l,
 		Noise:    Latent{B: 1, C: 16, Y: side, X: side, Data: noise},
 		Branches: []Branch{{Name: "positive", Entries: []Entry{entry}}},
 	}
@@ -64,7 +65,7 @@ func benchRequest(b testing.TB, side int) *Request {
 // BenchmarkSwitches runs each plan of a 256 px picture with and without a switch, in turn, and reports the median over
 // pairs of runs of time and processor time with it against without.
 func BenchmarkSwitches(b *testing.B) {
-	r := benchRequest(b, 32)
+	r := benchRequest(b, 768, 32)
 	e, err := NewEngine(Config{NewOps: testOps})
 	if err != nil {
 		b.Fatal(err)
@@ -107,7 +108,7 @@ func BenchmarkSwitches(b *testing.B) {
 // BenchmarkPlans runs 4 steps of benchRequest on plans of one and two ranks that share the same processors. ms/step is
 // the median step of all runs, cpu-ms/step the processor time of everything but loading.
 func BenchmarkPlans(b *testing.B) {
-	r := benchRequest(b, 64)
+	r := benchRequest(b, 768, 64)
 	e, err := NewEngine(Config{NewOps: testOps})
 	if err != nil {
 		b.Fatal(err)

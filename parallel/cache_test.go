@@ -34,7 +34,7 @@ func TestCacheOnExactPlans(t *testing.T) {
 	for k, c := range []struct {
 		model string
 		rule  CacheRule
-	}{{"flux-c", CacheEasy}, {"flux-c", CacheLazy}, {"sd3-a", CacheEasy}, {"hydit-a", CacheLazy}} {
+	}{{"flux-c", CacheEasy}, {anyModel, CacheLazy}, {"sd3-a", CacheEasy}, {"hydit-a", CacheLazy}} {
 		r := cachedRequest(t, c.model, c.rule, 8)
 		want, err := e.Sample(context.Background(), r, nil)
 		if err != nil {
@@ -92,7 +92,7 @@ func TestCacheOnPatches(t *testing.T) {
 			"pipe=2,patches=4", "pipe=3,patches=3,warmup=2", "cfg=2,pipe=2,patches=2,ulysses=2",
 			"pipe=2,patches=4,sync=spread",
 		} {
-			r := cachedRequest(t, "flux-c", rule, 12)
+			r := cachedRequest(t, anyModel, rule, 12)
 			r.Plan = text
 			p, err := plan.Parse(text)
 			if err != nil {
@@ -207,7 +207,7 @@ func TestCacheWithAreas(t *testing.T) {
 func TestCacheTakesInLateEntries(t *testing.T) {
 	e := newEngine(t)
 	for _, plan := range []string{"", "pipe=2,patches=4"} {
-		r := cachedRequest(t, "flux-c", CacheEasy, 12)
+		r := cachedRequest(t, anyModel, CacheEasy, 12)
 		r.Cache.Threshold, r.Plan = 100, plan
 		late := &r.Branches[0].Entries[1]
 		late.Ranged, late.SigmaStart, late.SigmaEnd = true, r.Sigmas[7], 0
@@ -237,7 +237,7 @@ func TestCacheRefusals(t *testing.T) {
 		{Cache{End: nan}, "cache"},
 		{Cache{Rule: 7}, "cache"},
 	} {
-		r := cachedRequest(t, "flux-c", CacheEasy, 2)
+		r := cachedRequest(t, anyModel, CacheEasy, 2)
 		r.Cache = &c.cache
 		_, err := e.Sample(context.Background(), r, nil)
 		var refused *failure.Error

@@ -80,7 +80,9 @@ func netOf(t *testing.T, base, name string, hint int) Control {
 	default:
 		layer("controlnet_x_embedder", e, 4*hint)
 	}
-	return openNet(t, name, weights.FromMap(all), config)
+	c := openNet(t, name, weights.FromMap(all), config)
+	c.Net.Weights = packedOnce("net of "+base+" "+name, c.Net.Weights.(LoadFunc))
+	return c
 }
 
 // netted puts control nets on the entries of a request: one on both sides, and another with a mask on the positive one
@@ -208,7 +210,7 @@ func TestExactPlansRunNetsAsOneRank(t *testing.T) {
 		if rel := relative(want.Latent.Data, plain.Latent.Data); !(rel > 1e-2) {
 			t.Fatalf("control nets move the picture of %s by %.3g", c.name, rel)
 		}
-		some := append(somePlans(exactPlans(), k, 6), "ring=2,ulysses=2,deterministic=on",
+		some := append(somePlans(kinds(exactPlans()), k, 8), "ring=2,ulysses=2,deterministic=on",
 			"pipe=2,deterministic=on")
 		for _, plan := range some {
 			plan = planFor(g.model.Spec, plan)

@@ -194,8 +194,8 @@ func TestEncodersAreCutOverProcesses(t *testing.T) {
 	if _, done, err := encode(context.Background(), "tensor=2", m); !done || err != nil {
 		t.Errorf("behind a cancelled prompt: done %v, %v", done, err)
 	}
-	r := benchRequest(t, 16)
-	r.Model, r.Plan = benchModel(t, 192), "tensor=2"
+	r := benchRequest(t, 192, 16)
+	r.Plan = "tensor=2"
 	r.Model.Weights = named{r.Model.Weights, "192"}
 	first, err := e.Sample(context.Background(), r, nil) // on the ranks that have encoded
 	if err != nil {

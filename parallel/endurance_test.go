@@ -43,7 +43,7 @@ func TestCancelAtAnyMicroStep(t *testing.T) {
 		each = 1
 	}
 	rng := rand.New(rand.NewPCG(5, 6))
-	g := openGolden(t, "flux-c")
+	g := openGolden(t, anyModel)
 	for _, plan := range plans {
 		var left atomic.Int64
 		var e *Engine
@@ -58,7 +58,7 @@ func TestCancelAtAnyMicroStep(t *testing.T) {
 			}
 			atStop = begun(e)
 		})
-		r := parityRequest(t, g, "flux-c", 1, 8, 8, 4)
+		r := parityRequest(t, g, anyModel, 1, 8, 8, 4)
 		r.Plan = plan
 		left.Store(1 << 40)
 		want, err := e.Sample(context.Background(), r, nil)
@@ -154,10 +154,10 @@ func TestManyJobsLeaveNothingBehind(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(e.Close)
-	g := openGolden(t, "flux-c")
+	g := openGolden(t, anyModel)
 	plans := []string{"", "ulysses=2", "cfg=2,pipe=2,patches=2,warmup=1", "ring=3", "tensor=2"}
 	run := func(i int) {
-		r := parityRequest(t, g, "flux-c", 1, 6+i%4, 6+i%3, 2)
+		r := parityRequest(t, g, anyModel, 1, 6+i%4, 6+i%3, 2)
 		r.Plan = plans[i%len(plans)]
 		if _, err := e.Sample(context.Background(), r, nil); err != nil {
 			t.Fatal(err)

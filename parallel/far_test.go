@@ -314,8 +314,7 @@ func TestFarHostsEqualOneProcess(t *testing.T) {
 	one := newEngine(t)
 	e, h, cables, _ := farHosts(t, 3, 0)
 	cables[1].set(func() { cables[1].delay = time.Millisecond })
-	g := openGolden(t, "flux-c")
-	r := parityRequest(t, g, "flux-c", 2, 7, 6, 3)
+	r := parityRequest(t, openGolden(t, anyModel), anyModel, 2, 7, 6, 3)
 	far := *r
 	h.weights(&far)
 	plans := []string{

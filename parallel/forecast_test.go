@@ -140,15 +140,15 @@ func families() []struct {
 	}
 }
 
-// TestForecastEqualsExecutor computes every plan on one family and compares bytes and calls of each rank and axis, and
-// the memory that each rank took, with the formulas: to the byte. It shows that recorded runs (recorded_test.go) count
-// as real ones do.
+// TestForecastEqualsExecutor computes a plan of every kind on one family and compares bytes and calls of each rank and
+// axis, and the memory that each rank took, with the formulas: to the byte. It shows that recorded runs
+// (recorded_test.go) count as real ones do.
 func TestForecastEqualsExecutor(t *testing.T) {
 	for n, f := range families() {
 		e := newEngine(t)
 		r := tinyRequest(t, f.name, 2, f.y, f.x, 3)
 		w := workloadOf(r)
-		for i, text := range everyNth(forecastPlans(), n, 12) { // recorded_test.go has them all
+		for i, text := range everyNth(kinds(forecastPlans()), n, 12) { // recorded_test.go has them all
 			p := planOf(t, text)
 			if p.Check(w.Spec, w.Batch, len(w.Text), w.Tokens()) != nil {
 				t.Errorf("%s %s is refused; every tiny model takes it", f.name, text)

@@ -164,7 +164,7 @@ func TestHostsEqualOneProcess(t *testing.T) {
 		r := parityRequest(t, g, name, 2, 7, 6, 3)
 		far := *r
 		h.weights(&far)
-		for _, text := range everyNth(plans, k, 8) {
+		for _, text := range everyNth(kinds(plans), k, 8) {
 			text = planFor(g.model.Spec, text)
 			r.Plan, far.Plan = text, text
 			want, err := one.Sample(context.Background(), r, nil)
@@ -192,7 +192,7 @@ func TestHostsEqualOneProcess(t *testing.T) {
 // TestALostHostEndsTheRun: a run whose process goes away fails at once and names it; the next one has a new group.
 func TestALostHostEndsTheRun(t *testing.T) {
 	e, h := newPatientHosts(t, 24*time.Hour) // no patience ends it
-	r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", 1, 7, 6, 40)
+	r := parityRequest(t, openGolden(t, anyModel), anyModel, 1, 7, 6, 40)
 	h.weights(r)
 	r.Plan = "ulysses=2"
 	_, err := e.Sample(context.Background(), r, func(p Progress) error {
@@ -267,7 +267,7 @@ func TestAHangingHostIsReplaced(t *testing.T) {
 func TestASilentHostIsNamed(t *testing.T) {
 	e, h := newPatientHosts(t, 500*time.Millisecond)
 	h.silence, h.mute = 2*time.Second, make(chan struct{})
-	r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", 1, 7, 6, 40)
+	r := parityRequest(t, openGolden(t, anyModel), anyModel, 1, 7, 6, 40)
 	h.weights(r)
 	r.Plan = "ulysses=2"
 	_, err := e.Sample(context.Background(), r, func(p Progress) error {
@@ -286,7 +286,7 @@ func TestASilentHostIsNamed(t *testing.T) {
 // TestHostsCancel: a cancelled run ends within a block on all processes, and they serve the next one.
 func TestHostsCancel(t *testing.T) {
 	e, h := newHosts(t)
-	r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", 1, 7, 6, 40)
+	r := parityRequest(t, openGolden(t, anyModel), anyModel, 1, 7, 6, 40)
 	h.weights(r)
 	r.Plan = "pipe=2,ulysses=2,patches=2,warmup=1"
 	ctx, cancel := context.WithCancel(context.Background())

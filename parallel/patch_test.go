@@ -44,7 +44,8 @@ func patchNamed(t *testing.T, name string) (Model, *control.Net) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Model{Key: "patch " + name, Spec: &n.Spec, Weights: LoadFunc(n.Load), WeightBytes: 4 * n.Spec.Params}, n
+	key := "patch " + name
+	return Model{Key: key, Spec: &n.Spec, Weights: packedOnce(key, n.Load), WeightBytes: 4 * n.Spec.Params}, n
 }
 
 // patchOn is a patch with the hint of that name for a latent of y x x; mask is 0 where the picture is to be filled in.
@@ -200,9 +201,9 @@ func TestExactPlansRunPatchesAsOneRank(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			plans := append(somePlans(exactPlans(), k, 6), "pipe=3,patches=4,warmup=99,sync=spread")
+			plans := append(somePlans(kinds(exactPlans()), k, 10), "pipe=3,patches=4,warmup=99,sync=spread")
 			if r.follows() {
-				straight := slices.DeleteFunc(exactPlans(), func(plan string) bool { return strings.Contains(plan, "pipe") })
+				straight := slices.DeleteFunc(kinds(exactPlans()), func(plan string) bool { return strings.Contains(plan, "pipe") })
 				plans = append(somePlans(straight, k, 4), "ulysses=2,deterministic=on", "ring=3,deterministic=on")
 			}
 			for _, plan := range plans {

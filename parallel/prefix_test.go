@@ -63,7 +63,7 @@ func TestExactPlansRunPrefixesAsOneRank(t *testing.T) {
 		if rel := relative(plain.Latent.Data, want.Latent.Data); !(rel > 1e-3) {
 			t.Errorf("%s: rows in front of the text move the picture by %.3g", name, rel)
 		}
-		for _, plan := range somePlans(exactPlans(), k, 4) {
+		for _, plan := range somePlans(kinds(exactPlans()), k, 6) {
 			r.Plan = planFor(r.Model.Spec, plan)
 			got, err := e.Sample(context.Background(), r, nil)
 			if err != nil {

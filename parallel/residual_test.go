@@ -189,7 +189,7 @@ func TestExactPlansAddResidualsAsOneRank(t *testing.T) {
 		if rel := relative(want.Latent.Data, plain.Latent.Data); !(rel > 1e-2) {
 			t.Fatalf("residuals move the picture of %s by %.3g", c.name, rel)
 		}
-		for _, plan := range somePlans(exactPlans(), k, 6) {
+		for _, plan := range somePlans(kinds(exactPlans()), k, 8) {
 			plan = planFor(g.model.Spec, plan)
 			t.Run(fmt.Sprintf("%s/%s", c.name, plan), func(t *testing.T) {
 				r := *r

@@ -54,7 +54,7 @@ func TestSameBits(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for i, text := range somePlans(sameBitsPlans(), k, 12) {
+			for i, text := range somePlans(kinds(sameBitsPlans()), k, 12) {
 				if i%2 != half && !soak {
 					continue
 				}

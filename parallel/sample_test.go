@@ -1,9 +1,33 @@
 package parallel
 
 import (
+	"regexp"
 	"strings"
 	"testing"
 )
+
+// anyModel is the recorded model of tests to which all models are the same: one of the smallest, with five blocks and
+// four heads.
+const anyModel = "chroma-b"
+
+// kinds leaves one of the plans that differ in numbers alone, the first; the long form keeps all of them. A group of
+// two, whose ranks have the same neighbour on both sides, is of another kind than a larger one.
+func kinds(plans []string) (out []string) {
+	met := map[string]bool{}
+	for _, plan := range plans {
+		kind := regexp.MustCompile(`\d+`).ReplaceAllStringFunc(plan, func(n string) string {
+			if n > "2" || len(n) > 1 {
+				return "more"
+			}
+			return "two"
+		})
+		if soak || !met[kind] {
+			out = append(out, plan)
+		}
+		met[kind] = true
+	}
+	return out
+}
 
 // everyNth returns the plans that network k of a matrix runs: every n-th, beginning with another one for each network,
 // so that n networks run every plan. The short form has a third of them, the long form all plans.

@@ -11,13 +11,13 @@ import (
 // latent gives, on an odd latent and with a mask, as long as all evaluations are synchronous.
 func TestEverySamplerOnPatches(t *testing.T) {
 	e := newEngine(t)
-	g := openGolden(t, "flux-c")
+	g := openGolden(t, anyModel)
 	for i, s := range sampling.Samplers() {
 		if testing.Short() && i%5 != 0 {
 			continue // the long form runs all 44
 		}
 		t.Run(s.Name, func(t *testing.T) {
-			r := parityRequest(t, g, "flux-c", 1, 5, 7, 4)
+			r := parityRequest(t, g, anyModel, 1, 5, 7, 4)
 			r.Sampler = s.Name
 			for _, b := range r.Branches {
 				b.Entries = b.Entries[:1]

@@ -17,7 +17,7 @@ import (
 // TestAnyInterleavingGivesTheSameBits runs ranks and samplers one at a time in orders of several seeds: a seed repeats
 // its order, seeds differ in their orders, and every order gives the bits of the free run.
 func TestAnyInterleavingGivesTheSameBits(t *testing.T) {
-	g := openGolden(t, "flux-c")
+	g := openGolden(t, anyModel)
 	free := newEngine(t)
 	seeds := []uint64{1, 2}
 	if soak {
@@ -30,7 +30,7 @@ func TestAnyInterleavingGivesTheSameBits(t *testing.T) {
 		"cfg=2,pipe=2,patches=3,warmup=0",
 		"pipe=2,ring=2,patches=5,warmup=2",
 	} {
-		r := parityRequest(t, g, "flux-c", 1, 8, 8, 4)
+		r := parityRequest(t, g, anyModel, 1, 8, 8, 4)
 		r.Plan = plan
 		want, err := free.Sample(context.Background(), r, nil)
 		if err != nil {
@@ -78,7 +78,7 @@ func TestDeadlockIsToldAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer e.Close()
-	r := parityRequest(t, openGolden(t, "flux-c"), "flux-c", 1, 8, 8, 4)
+	r := parityRequest(t, openGolden(t, anyModel), anyModel, 1, 8, 8, 4)
 	r.Plan = "pipe=2,patches=2,warmup=1"
 	p, err := plan.Parse(r.Plan)
 	if err != nil {

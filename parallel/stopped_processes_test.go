@@ -30,8 +30,8 @@ func TestKilledAndStoppedProcesses(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer e.Close()
-			r := benchRequest(t, 16)
-			r.Model, r.Plan = benchModel(t, 192), "ulysses=2"
+			r := benchRequest(t, 192, 16)
+			r.Plan = "ulysses=2"
 			r.Model.Weights = named{r.Model.Weights, "192"}
 			want, err := e.Sample(t.Context(), r, nil)
 			if err != nil {

@@ -68,7 +68,7 @@ func TestDetectFindsTheConfig(t *testing.T) {
 		}
 	}
 	small := tiny()
-	meta := map[string]string{"config": `{"in_channels": 64, "axes_dim": [8, 12, 12], "theta": 20000, "time_factor": ` +
+	meta := map[string]string{"config": `{"in_channels": 64, "axes_dim": [4, 6, 6], "theta": 20000, "time_factor": ` +
 		`500, "num_heads": 6}`}
 	small.Theta, small.TimeFactor = 20000, 500
 	if got, err := Detect(shapes(t, small, ""), meta); err != nil || !reflect.DeepEqual(got, small) {
@@ -88,7 +88,7 @@ func TestNormsCalledWeight(t *testing.T) {
 		w, _ := set.Get(name)
 		renamed[strings.Replace(name, "_norm.scale", "_norm.weight", 1)] = w
 	}
-	config := map[string]string{"config": `{"axes_dim": [8, 12, 12]}`}
+	config := map[string]string{"config": `{"axes_dim": [4, 6, 6]}`}
 	d, err := family.Open([]family.Family{Family()}, weights.FromMap(renamed), config)
 	if err != nil {
 		t.Fatal(err)
@@ -108,7 +108,7 @@ func TestDetectRefusesWithReasons(t *testing.T) {
 		wide[n] = s
 	}
 	wide["img_in.weight"] = weights.Stored{Shape: []int{192, 256}}
-	config := map[string]string{"config": `{"axes_dim": [8, 12, 12]}`}
+	config := map[string]string{"config": `{"axes_dim": [4, 6, 6]}`}
 	for _, c := range []struct {
 		set  *weights.Set
 		meta map[string]string
@@ -116,7 +116,7 @@ func TestDetectRefusesWithReasons(t *testing.T) {
 	}{
 		{fill, nil, "axes_dim"},
 		{fill, map[string]string{"config": `{"axes_dim": [9, 11, 12]}`}, "even"},
-		{fill, map[string]string{"config": `{"patch_size": 0, "axes_dim": [8, 12, 12]}`}, "patch_size"},
+		{fill, map[string]string{"config": `{"patch_size": 0, "axes_dim": [4, 6, 6]}`}, "patch_size"},
 		{fill, map[string]string{"config": `{`}, "metadata"},
 		{weights.FromMap(wide), config, "Fill"},
 	} {

@@ -72,8 +72,8 @@ func Family() family.Family {
 			{Name: "flux-schnell", Steps: 4, Text: 256, Entries: 1, Config: schnell},
 		},
 		Tiny: Config{ // with guidance
-			Hidden: 192, Heads: 6, Depth: 3, DepthSingle: 4, Axes: []int{8, 12, 12}, Theta: 10000, TimeFactor: 1000,
-			Channels: 16, PatchSize: 2, ContextDim: 40, VectorDim: 32, Guidance: true, MLPHidden: 768,
+			Hidden: 96, Heads: 6, Depth: 3, DepthSingle: 4, Axes: []int{4, 6, 6}, Theta: 10000, TimeFactor: 1000,
+			Channels: 16, PatchSize: 2, ContextDim: 40, VectorDim: 32, Guidance: true, MLPHidden: 384,
 		},
 	}
 }

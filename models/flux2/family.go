@@ -34,8 +34,8 @@ func Family() family.Family {
 			{Name: "flux2-dev", Steps: 20, Text: minText, Entries: 1, Config: dev},
 		},
 		Tiny: Config{ // with guidance
-			Hidden: 168, Heads: 7, Depth: 3, DepthSingle: 4, Axes: []int{6, 6, 6, 6}, Theta: 2000, Channels: 128,
-			ContextDim: 48, MLPHidden: 504, Guidance: true,
+			Hidden: 112, Heads: 7, Depth: 3, DepthSingle: 4, Axes: []int{4, 4, 4, 4}, Theta: 2000, Channels: 128,
+			ContextDim: 48, MLPHidden: 336, Guidance: true,
 		},
 	}
 }

@@ -35,9 +35,9 @@ type cutUp struct {
 	swapped bool
 }
 
-// fluxWeights are all matrices of flux.Tiny(): width 192, MLP 768.
+// fluxWeights are all matrices of flux.Tiny(): width 96, MLP 384.
 func fluxWeights() []cutUp {
-	const e, f = 192, 768
+	const e, f = 96, 384
 	one := func(own, file string, n, k int) cutUp { return cutUp{own, k, []piece{{file, n}}, false} }
 	list := []cutUp{
 		one("img_in", "x_embedder", e, 64), one("txt_in", "context_embedder", e, 40),
@@ -261,17 +261,17 @@ func firstDifference(a, b []float32) int {
 func TestOriginalExtras(t *testing.T) {
 	keys := fluxKeys(t)
 	for name, want := range map[string]Addition{
-		"diffusion_model.single_blocks.2.linear1_qkv.lora_%s.weight":     {Name: "single_blocks.2.linear1", Rows: 576},
-		"single_blocks.1.processor.qkv_lora.%s.weight":                   {Name: "single_blocks.1.linear1", Rows: 576},
-		"single_blocks.1.processor.proj_lora.%s.weight":                  {Name: "single_blocks.1.linear2", Rows: 192},
-		"double_blocks.0.processor.qkv_lora1.%s.weight":                  {Name: "double_blocks.0.img_attn.qkv", Rows: 576},
-		"double_blocks.0.processor.qkv_lora2.%s.weight":                  {Name: "double_blocks.0.txt_attn.qkv", Rows: 576},
-		"diffusion_model.double_blocks.2.processor.proj_lora1.%s.weight": {Name: "double_blocks.2.img_attn.proj", Rows: 192},
-		"double_blocks.2.processor.proj_lora2.%s.weight":                 {Name: "double_blocks.2.txt_attn.proj", Rows: 192},
+		"diffusion_model.single_blocks.2.linear1_qkv.lora_%s.weight":     {Name: "single_blocks.2.linear1", Rows: 288},
+		"single_blocks.1.processor.qkv_lora.%s.weight":                   {Name: "single_blocks.1.linear1", Rows: 288},
+		"single_blocks.1.processor.proj_lora.%s.weight":                  {Name: "single_blocks.1.linear2", Rows: 96},
+		"double_blocks.0.processor.qkv_lora1.%s.weight":                  {Name: "double_blocks.0.img_attn.qkv", Rows: 288},
+		"double_blocks.0.processor.qkv_lora2.%s.weight":                  {Name: "double_blocks.0.txt_attn.qkv", Rows: 288},
+		"diffusion_model.double_blocks.2.processor.proj_lora1.%s.weight": {Name: "double_blocks.2.img_attn.proj", Rows: 96},
+		"double_blocks.2.processor.proj_lora2.%s.weight":                 {Name: "double_blocks.2.txt_attn.proj", Rows: 96},
 	} {
-		k := 192
+		k := 96
 		if strings.HasSuffix(want.Name, "linear2") {
-			k = 960
+			k = 480
 		}
 		want.Up, want.Down, want.Scale = fmt.Sprintf(name, "up"), fmt.Sprintf(name, "down"), 1
 		set := weights.FromMap(map[string]weights.Stored{

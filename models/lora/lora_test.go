@@ -231,7 +231,7 @@ func merge(maps ...map[string]weights.Stored) map[string]weights.Stored {
 
 func TestAlphaAndRank(t *testing.T) {
 	const a, b = "lora_unet_double_blocks_0_img_attn_proj", "lora_unet_double_blocks_0_txt_attn_proj"
-	set := weights.FromMap(merge(zeros(a, 192, 192, 4), zeros(b, 192, 192, 7), map[string]weights.Stored{
+	set := weights.FromMap(merge(zeros(a, 96, 96, 4), zeros(b, 96, 96, 7), map[string]weights.Stored{
 		a + ".alpha": tensor([]float32{6}), "lora_te1_something.lora_up.weight": tensor([]float32{1}, 1, 1),
 		"lora_te1_something.alpha": tensor([]float32{1}), "emb_params": tensor([]float32{1}, 1),
 	}))
@@ -252,7 +252,7 @@ func TestAlphaAndRank(t *testing.T) {
 
 func TestMatchRefusesWithReasons(t *testing.T) {
 	const name = "lora_unet_double_blocks_0_img_attn_proj"
-	keys, good := Join(fluxKeys(t), Text([]Encoder{encoder("clip_l")})), zeros(name, 192, 192, 4)
+	keys, good := Join(fluxKeys(t), Text([]Encoder{encoder("clip_l")})), zeros(name, 96, 96, 4)
 	with := func(extra string, s weights.Stored) map[string]weights.Stored {
 		return merge(good, map[string]weights.Stored{extra: s})
 	}
@@ -263,36 +263,36 @@ func TestMatchRefusesWithReasons(t *testing.T) {
 			"lora_unet_blocks_0_attn.alpha": number,
 			"x.lora_up.weight":              number,
 		},
-		"lora_unet_double_blocks_0_img_attn_proj.lora_":                {"x.lora_up.weight": number},
-		"the text encoder clip_l":                                      {"lora_te3_a.lora_up.weight": number},
-		"has no tensors":                                               {},
-		up + ": got shape [192 3], want [192, 4]":                      with(up, tensor(make([]float32, 576), 192, 3)),
-		up + ": got shape [190 4], want [192, 4]":                      with(up, tensor(make([]float32, 760), 190, 4)),
-		down + ": got shape [4 191], want [4, 192]":                    with(down, tensor(make([]float32, 764), 4, 191)),
-		down + ": got shape [768], want up [192, R] and down [R, 192]": with(down, tensor(make([]float32, 768), 768)),
-		down + ": got shape [0 192]":                                   with(down, tensor(nil, 0, 192)),
-		up + " has no partner":                                         {up: good[up]},
-		down + " has no partner":                                       {down: good[down]},
-		name + ".alpha: got shape [2]":                                 with(name+".alpha", tensor([]float32{1, 2}, 2)),
-		name + ".alpha is NaN":                                         with(name+".alpha", tensor([]float32{float32nan()})),
+		"lora_unet_double_blocks_0_img_attn_proj.lora_":              {"x.lora_up.weight": number},
+		"the text encoder clip_l":                                    {"lora_te3_a.lora_up.weight": number},
+		"has no tensors":                                             {},
+		up + ": got shape [96 3], want [96, 4]":                      with(up, tensor(make([]float32, 288), 96, 3)),
+		up + ": got shape [94 4], want [96, 4]":                      with(up, tensor(make([]float32, 376), 94, 4)),
+		down + ": got shape [4 95], want [4, 96]":                    with(down, tensor(make([]float32, 380), 4, 95)),
+		down + ": got shape [384], want up [96, R] and down [R, 96]": with(down, tensor(make([]float32, 384), 384)),
+		down + ": got shape [0 96]":                                  with(down, tensor(nil, 0, 96)),
+		up + " has no partner":                                       {up: good[up]},
+		down + " has no partner":                                     {down: good[down]},
+		name + ".alpha: got shape [2]":                               with(name+".alpha", tensor([]float32{1, 2}, 2)),
+		name + ".alpha is NaN":                                       with(name+".alpha", tensor([]float32{float32nan()})),
 		"element type i64": with(up,
-			weights.Stored{DType: engine.I64, Shape: []int{192, 4}, Data: make([]byte, 192*4*8)}),
+			weights.Stored{DType: engine.I64, Shape: []int{96, 4}, Data: make([]byte, 96*4*8)}),
 		"both stand for double_blocks.0.img_attn.proj": merge(good,
-			zeros("double_blocks.0.img_attn.proj", 192, 192, 1)),
-		"are the same tensor of one module":       with(name+".lora_B.weight", good[up]),
-		"dora_scale (DoRA)":                       with(name+".dora_scale", number),
-		"hada_w1_a (LoHa)":                        with(name+".hada_w1_a", number),
-		"lokr_w1 (LoKr)":                          with(name+".lokr_w1", number),
-		"oft_blocks (OFT)":                        with(name+".oft_blocks", number),
-		"diff (a full difference)":                with(name+".diff", number),
-		"diff_b: got shape [] of f32, want [192]": with(name+".diff_b", number),
+			zeros("double_blocks.0.img_attn.proj", 96, 96, 1)),
+		"are the same tensor of one module":      with(name+".lora_B.weight", good[up]),
+		"dora_scale (DoRA)":                      with(name+".dora_scale", number),
+		"hada_w1_a (LoHa)":                       with(name+".hada_w1_a", number),
+		"lokr_w1 (LoKr)":                         with(name+".lokr_w1", number),
+		"oft_blocks (OFT)":                       with(name+".oft_blocks", number),
+		"diff (a full difference)":               with(name+".diff", number),
+		"diff_b: got shape [] of f32, want [96]": with(name+".diff_b", number),
 		"lora_B.bias changes a bias without a pair beside it": with("double_blocks.0.img_attn.proj.lora_B.bias",
-			tensor(make([]float32, 192), 192)),
-		"key_norm.scale: got shape [2] of f32, want [32]": with("single_blocks.0.norm.key_norm.scale",
+			tensor(make([]float32, 96), 96)),
+		"key_norm.scale: got shape [2] of f32, want [16]": with("single_blocks.0.norm.key_norm.scale",
 			tensor([]float32{1, 2}, 2)),
 		"both stand for single_blocks.0.norm.key_norm.scale": merge(good, map[string]weights.Stored{
-			"single_blocks.0.norm.key_norm.scale":                      tensor(make([]float32, 32), 32),
-			"diffusion_model.single_blocks.0.norm.key_norm.set_weight": tensor(make([]float32, 32), 32),
+			"single_blocks.0.norm.key_norm.scale":                      tensor(make([]float32, 16), 16),
+			"diffusion_model.single_blocks.0.norm.key_norm.set_weight": tensor(make([]float32, 16), 16),
 		}),
 		"other_norm.scale replaces a tensor": with("single_blocks.0.norm.other_norm.scale", number),
 		"changes a bias of text_model.encoder.layers.0.self_attn.q_proj, of which only": merge(
@@ -332,7 +332,7 @@ func FuzzNames(f *testing.F) {
 		odd := tensor(make([]float32, int(n)*int(k)), int(n), int(k))
 		for _, file := range []map[string]weights.Stored{
 			{name: odd},
-			merge(zeros("img_in", 192, 64, 2), map[string]weights.Stored{name: odd}),
+			merge(zeros("img_in", 96, 64, 2), map[string]weights.Stored{name: odd}),
 		} {
 			m, err := Match(weights.FromMap(file), keys)
 			if err != nil {
@@ -363,16 +363,16 @@ func float32nan() float32 {
 // of the fused bias.
 func TestBiasesOfPartsGoToTheirRows(t *testing.T) {
 	const keys, last = "transformer.transformer_blocks.1.attn.to_k", "transformer.norm_out.linear"
-	m, err := Match(weights.FromMap(merge(zeros(keys, 192, 192, 2), zeros(last, 384, 192, 2), map[string]weights.Stored{
-		keys + ".diff_b": tensor(make([]float32, 192), 192), last + ".diff_b": tensor(make([]float32, 384), 384),
+	m, err := Match(weights.FromMap(merge(zeros(keys, 96, 96, 2), zeros(last, 192, 96, 2), map[string]weights.Stored{
+		keys + ".diff_b": tensor(make([]float32, 96), 96), last + ".diff_b": tensor(make([]float32, 192), 192),
 	})), fluxKeys(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := []Change{
-		{Name: "final_layer.adaLN_modulation.1.bias", Tensor: last + ".diff_b", Rows: 192, Row: 192},
-		{Name: "final_layer.adaLN_modulation.1.bias", Tensor: last + ".diff_b", First: 192, Rows: 192},
-		{Name: "double_blocks.1.img_attn.qkv.bias", Tensor: keys + ".diff_b", First: 192, Rows: 192},
+		{Name: "final_layer.adaLN_modulation.1.bias", Tensor: last + ".diff_b", Rows: 96, Row: 96},
+		{Name: "final_layer.adaLN_modulation.1.bias", Tensor: last + ".diff_b", First: 96, Rows: 96},
+		{Name: "double_blocks.1.img_attn.qkv.bias", Tensor: keys + ".diff_b", First: 96, Rows: 96},
 	}
 	if !slices.Equal(m.Changes, want) {
 		t.Errorf("got %+v\nwant %+v", m.Changes, want)

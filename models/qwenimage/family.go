@@ -49,7 +49,7 @@ func Family() family.Family {
 			{Name: "qwen-image-layered", Steps: 50, Text: 64, Entries: 2, Config: released.layered()},
 		},
 		Tiny: Config{
-			Hidden: 168, Heads: 7, Depth: 4, Axes: []int{8, 8, 8}, ContextDim: 56, Channels: 16, MLPHidden: 672,
+			Hidden: 112, Heads: 7, Depth: 4, Axes: []int{4, 6, 6}, ContextDim: 56, Channels: 16, MLPHidden: 448,
 		}.layered(),
 	}
 }

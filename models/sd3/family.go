@@ -53,7 +53,7 @@ func Family() family.Family {
 			}},
 		},
 		Tiny: Config{ // the first two blocks attend twice
-			Hidden: 320, Blocks: 4, Channels: 16, PatchSize: 2, PosSide: 32, ContextDim: 48, PooledDim: 40, MLPHidden: 640,
+			Hidden: 256, Blocks: 4, Channels: 16, PatchSize: 2, PosSide: 32, ContextDim: 48, PooledDim: 40, MLPHidden: 512,
 			QKNorm: true, Dual: []int{0, 1},
 		},
 	}

@@ -109,8 +109,11 @@ func TestDecodeGolden(t *testing.T) {
 		set := checkpoint(t, model)
 		for name, ops := range all {
 			v := open(t, ops, set)
-			for _, size := range [][2]int{{8, 12}, {5, 7}} {
+			for _, size := range [][2]int{{5, 7}, {8, 12}} {
 				y, x := size[0], size[1]
+				if name == "ref" && y == 8 { // it takes ten times as long
+					break
+				}
 				key := fmt.Sprintf("%s/decode/%dx%d", model, y, x)
 				latent := golden.Input(fmt.Sprintf("%s/latent/%dx%d", model, y, x), v.Config.Latent()*y*x)
 				got, err := v.Decode(decodeEnv(t, ops, v, y, x), latent, 1, y, x)
@@ -136,7 +139,10 @@ func TestEncodeGolden(t *testing.T) {
 				key        string
 				b, y, x, c int
 				input      string
-			}{{"8x12", 1, 67, 101, 3, "image/8x12"}, {"5x7", 1, 43, 61, 3, "image/5x7"}, {"rgba-b2", 2, 16, 24, 4, "image4"}} {
+			}{{"rgba-b2", 2, 16, 24, 4, "image4"}, {"5x7", 1, 43, 61, 3, "image/5x7"}, {"8x12", 1, 67, 101, 3, "image/8x12"}} {
+				if name == "ref" && c.y == 67 {
+					break
+				}
 				image := golden.Fill("input:"+model+"/"+c.input, c.b*c.y*c.x*c.c, 1, 0.5)
 				picture, y, x := v.Config.CropToImage(image, c.b, c.y, c.x, c.c)
 				got, err := v.Encode(vae.Env{Ops: ops}, picture, c.b, y, x)
@@ -163,6 +169,7 @@ func TestLaterGolden(t *testing.T) {
 		sets[model] = checkpoint(t, model)
 	}
 	for name, ops := range backends(t) {
+		loaded := map[string]*vae.VAE{}
 		for _, c := range []struct {
 			model, size string
 			y, x        int // of the latent
@@ -178,7 +185,11 @@ func TestLaterGolden(t *testing.T) {
 			if name == "ref" && (c.size == "8x6" || c.size == "2x5") { // it takes ten times as long: one size of each
 				continue
 			}
-			v := open(t, ops, sets[c.model])
+			v := loaded[c.model]
+			if v == nil {
+				v = open(t, ops, sets[c.model])
+				loaded[c.model] = v
+			}
 			latent := golden.Input(c.model+"/latent/"+c.size, v.Config.Latent()*c.y*c.x)
 			got, err := v.Decode(decodeEnv(t, ops, v, c.y, c.x), latent, 1, c.y, c.x)
 			if err != nil {

@@ -140,11 +140,8 @@ func values(t *testing.T, v any) []float32 {
 // TestDemoMatchesPyTorch compares text states, the sampled latent and the decoded picture with those that PyTorch made
 // of the same files, through the one-node door. Bounds: a few times the error of f32 kernels against each other.
 func TestDemoMatchesPyTorch(t *testing.T) {
-	if testing.Short() {
-		t.Skip("runs a trained model in the reference engine; the long form does it")
-	}
 	want := demoReference(t)
-	engine := refEngine(t)
+	engine := engineOf(t, fastOps)
 	runner, err := graph.NewRunner(graph.Config{Engine: engine, Roots: demoRoots(), Catalogue: All()})
 	if err != nil {
 		t.Fatal(err)

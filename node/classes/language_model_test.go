@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"patchbay/engine"
@@ -45,9 +46,17 @@ func writeModel(t *testing.T, path string, set *weights.Set, config string, as f
 		s, _ := set.Get(n)
 		list = append(list, safetensors.Entry{Name: as(n), DType: s.DType, Shape: s.Shape, Data: s.Data})
 	}
-	var b bytes.Buffer
-	check(t, safetensors.Write(&b, map[string]string{"config": config}, list))
-	scratch.Write(t, path, b.Bytes())
+	writeTensors(t, path, map[string]string{"config": config}, list)
+}
+
+// writeTensors writes a file of tensors, and its folders.
+func writeTensors(t *testing.T, path string, meta map[string]string, list []safetensors.Entry) {
+	t.Helper()
+	check(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	f, err := os.Create(path)
+	check(t, err)
+	check(t, safetensors.Write(f, meta, list))
+	check(t, f.Close())
 }
 
 // writeKrea2 writes a small Krea 2, bare, and an encoder in the names that Hugging Face gives models with eyes.
@@ -63,11 +72,45 @@ func writeKrea2(t *testing.T, root string) {
 		"model.", "model.language_model.", "visual.", "model.visual.").Replace)
 }
 
+// chat are the files of chatRoots, which no test changes: writing them takes longer than drawing with them.
+var chat struct {
+	sync.Once
+	dir string
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if chat.dir != "" {
+		_ = os.RemoveAll(chat.dir)
+	}
+	os.Exit(code)
+}
+
 // chatRoots are the files of a small Z-Image, a small Qwen-Image, small FLUX.2s and a small Krea 2, with the vocabulary
 // that is in a folder.
 func chatRoots(t *testing.T, vocabulary string) files.Roots {
 	t.Helper()
-	root := t.TempDir()
+	chat.Do(func() {
+		var err error
+		chat.dir, err = os.MkdirTemp("", "chat") //nolint:usetesting // all tests read it
+		check(t, err)
+		writeChat(t, chat.dir)
+	})
+	found, err := filepath.Glob(filepath.Join(vocabulary, "*"))
+	if err != nil || len(found) == 0 {
+		t.Fatalf("%s holds no vocabulary: %v", vocabulary, err)
+	}
+	own := t.TempDir()
+	for _, path := range found {
+		data, err := os.ReadFile(path)
+		check(t, err)
+		scratch.Write(t, filepath.Join(own, "tokenizers/qwen3", filepath.Base(path)), data)
+	}
+	return files.Roots{Models: []string{chat.dir, own}}
+}
+
+func writeChat(t *testing.T, root string) {
+	t.Helper()
 	writeGoldenModel(t, "zimage-a", "model.diffusion_model.", filepath.Join(root, "diffusion_models/z_image.safetensors"))
 	writeGoldenModel(t, "qwen3-a", "", filepath.Join(root, "text_encoders/qwen_3.safetensors"))
 	pieces, err := os.ReadFile(filepath.Join("../../models/tokenizer/testdata/tiny_bpe.model"))
@@ -102,18 +145,6 @@ func chatRoots(t *testing.T, vocabulary string) files.Roots {
 		safetensors.Entry{
 			Name: "tekken_model", DType: engine.U8, Shape: []int{len(tekken.JSON)}, Data: []byte(tekken.JSON),
 		})
-	found, err := filepath.Glob(filepath.Join(vocabulary, "*"))
-	if err != nil || len(found) == 0 {
-		t.Fatalf("%s holds no vocabulary: %v", vocabulary, err)
-	}
-	for _, path := range found {
-		data, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		scratch.Write(t, filepath.Join(root, "tokenizers/qwen3", filepath.Base(path)), data)
-	}
-	return files.Roots{Models: []string{root}}
 }
 
 // zImageFlow is the public turbo workflow of Z-Image, with a prompt.

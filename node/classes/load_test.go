@@ -59,9 +59,6 @@ func fullCheckpoint(t *testing.T, path string) {
 }
 
 func TestCheckpointLoaderDrawsTheSamePicture(t *testing.T) {
-	if testing.Short() {
-		t.Skip("runs a trained model twice in the reference engine; the long form does it")
-	}
 	root := t.TempDir()
 	fullCheckpoint(t, filepath.Join(root, "checkpoints/all.safetensors"))
 	for _, f := range []string{"clip", "t5"} {
@@ -69,7 +66,7 @@ func TestCheckpointLoaderDrawsTheSamePicture(t *testing.T) {
 	}
 	draw := func(w *graph.Workflow, roots files.Roots) []byte {
 		t.Helper()
-		runner, err := graph.NewRunner(graph.Config{Engine: refEngine(t), Roots: roots, Catalogue: All()})
+		runner, err := graph.NewRunner(graph.Config{Engine: engineOf(t, fastOps), Roots: roots, Catalogue: All()})
 		if err != nil {
 			t.Fatal(err)
 		}

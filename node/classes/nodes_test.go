@@ -1,7 +1,6 @@
 package classes
 
 import (
-	"bytes"
 	"fmt"
 	"math"
 	"path/filepath"
@@ -17,7 +16,6 @@ import (
 	"patchbay/node/picture"
 	"patchbay/node/pyjson"
 	"patchbay/node/value"
-	"patchbay/tests/scratch"
 )
 
 // record is node/classes/testdata/nodes.safetensors: what ComfyUI's own classes gave (tests/reference/make_nodes.py
@@ -287,11 +285,7 @@ func writeGoldenWith(t *testing.T, name, path string, meta map[string]string) {
 		s, _ := set.Get(n)
 		entries = append(entries, safetensors.Entry{Name: n, DType: engine.F32, Shape: s.Shape, Data: s.Elements(0, s.Len())})
 	}
-	var b bytes.Buffer
-	if err := safetensors.Write(&b, meta, entries); err != nil {
-		t.Fatal(err)
-	}
-	scratch.Write(t, path, b.Bytes())
+	writeTensors(t, path, meta, entries)
 }
 
 // recordedCall is one call of a class.

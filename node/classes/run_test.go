@@ -430,7 +430,7 @@ func TestCancelInsideTheSampler(t *testing.T) {
 	}
 	c := cases["flux-a/euler-simple-8"]
 	c.Steps = 10000
-	runner, w := c.runner(t, refEngine(t), map[string]*value.Latent{})
+	runner, w := c.runner(t, engineOf(t, fastOps), map[string]*value.Latent{})
 	ctx, cancel := context.WithCancel(context.Background())
 	steps := 0
 	_, err := runner.Run(ctx, graph.Job{Workflow: w}, func(e graph.Event) {
