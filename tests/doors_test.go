@@ -379,8 +379,10 @@ func (d *door) events(t *testing.T) *output {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
-	d.until("nats sub has subscribed", func() bool { return strings.Contains(out.String(), "Subscribing on") })
-	time.Sleep(100 * time.Millisecond) // it says so before it has
+	d.until("nats sub hears a job", func() bool { // it says that it has subscribed before it has
+		d.run(t, program(d, "run", "quick.json", "--out", ""))
+		return strings.Contains(out.String(), ".execution_success")
+	})
 	return out
 }
 
