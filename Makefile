@@ -8,7 +8,7 @@ export PATCHBAY_TEST_TOKENIZERS ?= $(abspath ../shared/tokenizers)
 # Compilers live for seconds: less collecting takes a sixth of their processor time, more memory of the largest (1.4 GB). Cache entries are the same.
 export GOFLAGS += '-toolexec=env GOGC=400'
 
-.PHONY: build demo test check lint fmt race fuzz bench soak loc readme tools clean vendor-client comfyui-test comfyui-templates families-test fake cuda-check cuda-kernels gpu gpu-pack gpu-rehearse
+.PHONY: build demo test check lint fmt race fuzz bench soak loc readme tools clean vendor-client comfyui-test comfyui-templates families-test nats fake cuda-check cuda-kernels gpu gpu-pack gpu-rehearse
 
 build:
 	$(GO) build -ldflags "-X main.version=$(VERSION)" -o $(BIN) .
@@ -16,7 +16,7 @@ build:
 demo: build
 	$(BIN) demo --out demo.png
 
-# The whole proof, one line per part with its time. tests/run.sh prints a table at the end.
+# The whole proof but for `make nats` and `make fake`, one line per part with its time. tests/run.sh prints a table at the end.
 test:
 	@tests/run.sh
 
@@ -32,6 +32,11 @@ lint: tools
 	$(GO) mod tidy -diff
 	GOGC=400 bin/golangci-lint run --allow-parallel-runners ./...
 	@if command -v shellcheck >/dev/null; then shellcheck install.sh tests/*.sh .ci/run; else echo "shellcheck NOT RUN: not installed (apt-get install shellcheck)"; fi
+
+# Every command of ours and every request that docs/protocol.md shows, typed with the nats command, which takes as long to compile as a tenth of `make test`.
+export NATSCLI := ^Test(NATSCommand|EveryCommand|Examples)$$
+nats:
+	$(GO) test -count 1 -timeout 20m -run '$(NATSCLI)' ./tests
 
 # The CUDA backend on devices that need no GPU, with g++: conformance, streams, plans of several ranks, mistakes that must be noticed, and the program.
 fake:
@@ -61,15 +66,17 @@ fmt: tools
 # Left out of the others: REPEATS, what runs the same goroutines many times for its numbers (also left out of check), ALIKE, the same where check needs it
 # (TestExactPlansEqualOneRank runs every method under the detector) or ranks run one at a time, and the fake device of make fake. Of packages that
 # compute much, the tests of what runs side by side. Many tests wait more than they compute: four packages at a time keep two processors busy.
-RACED   := ./models/sampling ./parallel ./parallel/comm ./parallel/comm/deferred ./parallel/comm/stream ./parallel/group ./parallel/rank ./parallel/remote \
-           ./node/files ./node/graph ./node/lru ./node/picture/resample ./ipc/...
+# What waits longest starts first. WATCHED run whole, and only here: `make test` does not run them a second time without the detector.
+export WATCHED := ./ipc/jobs ./ipc/members ./ipc/worker ./ipc/broker
+RACED   := ./parallel ./ipc/serve ./ipc/client ./parallel/comm/stream ./models/sampling ./parallel/comm ./parallel/comm/deferred ./parallel/group ./parallel/rank ./parallel/remote \
+           ./node/files ./node/graph ./node/lru ./node/picture/resample ./ipc/bulk ./ipc/message ./ipc/meter ./ipc/wire
 REPEATS := FakeGPU|ForecastEquals|BF16|MatchesComfyUI|Drift|StoresInEightBits|EverySampler|StoresHoldWhat|OrderOfRequests|SpreadFolded|ScatteredForm|StalePic|StaleValues|UnevenStages|OwnWeights|FoldedStages|CacheOn|ChosenPlanGives|DrawsDoNot
 ALIKE   := LateRanksGive|LateAdapters|LateBands|ExactPlans(Run|Add)|SameBits|Entries(Together|Apart)|PartsAreWithin|ShardedPlansEqual|StagesRead|HalfBlocks|Halves|Interleaving|Overlap|PostedAhead|Patches(Match|Are|Add)|Int8|AreForecast|AdaptersGo|Prefixes|Nets(Say|Are)|StalePipeline|LateEntries|EntriesThat|EveryItem|SpansTell|ExecutorFollows|Measured(Rates|Stages)
 BESIDE  := Concurrent|Each|Stats|Steady|Exec|Plans|Cancel|Panic|Lora|Base
 # A race report needs no DWARF, and the detector has compiled packages of its own anyway: a quarter less to compile.
 RACE    := -race -gcflags=all=-dwarf=false
 race:
-	$(GO) test -count 1 -p 4 -vet off -timeout 40m $(RACE) -short -skip '$(REPEATS)|$(ALIKE)' $(RACED)
+	$(GO) test -count 1 -p 4 -parallel 6 -vet off -timeout 40m $(RACE) -short -skip '$(REPEATS)|$(ALIKE)' $(WATCHED) $(RACED)
 	$(GO) test -count 1 -vet off -timeout 20m $(RACE) -short -run '$(BESIDE)' ./engine/cpu ./models/tokenizer ./node/classes
 
 # Coverage fuzzing, seconds per target; the seeds run in every `go test`, and mutations of them without coverage (tests/hammer).

@@ -184,7 +184,7 @@ closing_words() {
     cat <<WORDS
 What this script does not do:
   - fetch models: put them into a folder laid out like ComfyUI's models folder and give it with --models or PATCHBAY_MODELS
-  - fetch tokenizer vocabularies of CLIP and T5: see docs/files.md
+  - fetch tokenizer vocabularies of CLIP and T5: see docs/comfyui.md
   - start a service: run "patchbay serve", or write a unit for your init system that does
   - install GPU drivers: where NVIDIA's is present, "patchbay serve" takes the GPUs, else the processors
 Try it: patchbay demo --out demo.png

@@ -162,7 +162,7 @@ func TestPlansAreRefusedBeforeLoading(t *testing.T) {
 		plan    string
 		devices int
 		field   string
-	}{{"", 1, "plan"}, {"ulysses=2", 2, "plan"}, {"pipe=2,patches=2,warmup=1", 2, "model"}, {"ulysses=2", 1, "model"}} {
+	}{{"", 1, "plan"}, {"ulysses=2", 2, "plan"}, {"pipe=2,patches=2,warmup=1", 2, "plan"}, {"ulysses=2", 1, "model"}} {
 		var loads, held int64
 		run := func(budget int64) (*Result, error) {
 			deviceOf := func(rank int) string { return fmt.Sprintf("d%d", rank%c.devices) }

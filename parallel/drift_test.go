@@ -190,15 +190,17 @@ func (b *driftBench) drift(plan string) float64 {
 	return meanPSNR(b.pictures(plan), b.whole())
 }
 
-// driftRows are the pairs of stages and patches of the table; its columns are warm-ups 1 to 4.
-func driftRows() [][2]int { return [][2]int{{2, 2}, {2, 4}, {2, 8}, {3, 3}, {3, 6}, {4, 4}, {4, 8}} }
+// driftRows are the stages that the rows of the table are measured with and the patches that they name; its columns are
+// warm-ups 1 to 4.
+func driftRows() [][2]int { return [][2]int{{2, 2}, {3, 3}, {2, 4}, {3, 6}, {2, 8}} }
 
 func driftPlan(stages, patches, warmup int) string {
 	return fmt.Sprintf("pipe=%d,patches=%d,warmup=%d", stages, patches, warmup)
 }
 
 // TestDriftOfTheDemo measures how far pictures of stale pipelines are from those of one rank, on some cells of the
-// table in docs/parallel.md: none may be more than 1 dB worse than the table says, and more warm-up may not be worse.
+// table in docs/parallel.md, which any number of stages has to hold to: none may be more than 1 dB better or worse than
+// the table says.
 // With -update-drift it measures all cells and writes the table.
 func TestDriftOfTheDemo(t *testing.T) {
 	page, err := os.ReadFile(driftPage)
@@ -212,9 +214,9 @@ func TestDriftOfTheDemo(t *testing.T) {
 	}
 	b := newDriftBench(t)
 	if *writeDrift {
-		table = "| stages | patches | warmup=1 | warmup=2 | warmup=3 | warmup=4 |\n|---|---|---|---|---|---|\n"
+		table = "| patches | warmup=1 | warmup=2 | warmup=3 | warmup=4 |\n|---|---|---|---|---|\n"
 		for _, r := range driftRows() {
-			table += fmt.Sprintf("| %d | %d |", r[0], r[1])
+			table += fmt.Sprintf("| %d |", r[1])
 			for w := 1; w <= 4; w++ {
 				table += fmt.Sprintf(" %.1f |", b.drift(driftPlan(r[0], r[1], w)))
 			}
@@ -225,14 +227,13 @@ func TestDriftOfTheDemo(t *testing.T) {
 		}
 		return
 	}
-	cells := map[[3]int]float64{}
+	cells := map[[2]int]float64{} // by patches and warm-up
 	for line := range strings.SplitSeq(table, "\n") {
-		var stages, patches int
+		var patches int
 		var db [4]float64
-		if n, _ := fmt.Sscanf(line, "| %d | %d | %g | %g | %g | %g |", &stages, &patches, &db[0], &db[1],
-			&db[2], &db[3]); n == 6 {
+		if n, _ := fmt.Sscanf(line, "| %d | %g | %g | %g | %g |", &patches, &db[0], &db[1], &db[2], &db[3]); n == 5 {
 			for w, v := range db {
-				cells[[3]int{stages, patches, w + 1}] = v
+				cells[[2]int{patches, w + 1}] = v
 			}
 		}
 	}
@@ -244,11 +245,11 @@ func TestDriftOfTheDemo(t *testing.T) {
 		tested = tested[:1]
 	}
 	for _, c := range tested {
-		got := b.drift(driftPlan(c[0], c[1], c[2]))
-		t.Logf("%s: %.2f dB, table %.1f dB", driftPlan(c[0], c[1], c[2]), got, cells[c])
-		if !near(got, cells[c], 1) {
-			t.Errorf("%s: PSNR to one rank %.2f dB, the table says %.1f: better or worse by more than 1 dB",
-				driftPlan(c[0], c[1], c[2]), got, cells[c])
+		plan := driftPlan(c[0], c[1], c[2])
+		got, want := b.drift(plan), cells[[2]int{c[1], c[2]}]
+		t.Logf("%s: %.2f dB, table %.1f dB", plan, got, want)
+		if !near(got, want, 1) {
+			t.Errorf("%s: PSNR to one rank %.2f dB, the table says %.1f: better or worse by more than 1 dB", plan, got, want)
 		}
 	}
 	if !soak { // TestExactPlansEqualOneRank says it of small networks

@@ -74,7 +74,7 @@ func TestNetsCount(t *testing.T) {
 			t.Errorf("%s %s: nets %v are told", c.plan, c.net, with.Nets)
 		}
 	}
-	fits := []string{"--model", "flux-dev", "--devices", "2x4090-pcie", "--plan", "pipe=2"}
+	fits := []string{"--model", "flux-dev", "--devices", "2x4090-pcie", "--plan", "pipe=2,shard=on"}
 	if _, err := answer(t, fits...); err != nil {
 		t.Error(err)
 	}

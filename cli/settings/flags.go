@@ -119,7 +119,7 @@ func Limits(f *pflag.FlagSet, l *daemon.Limits) {
 	f.IntVar(&l.Depth, "max-depth", envNumber(l, "PATCHBAY_MAX_DEPTH", 64),
 		"how deep lists and maps of a request may be nested")
 	f.StringVar(&l.Pixels, "max-pixels", os.Getenv("PATCHBAY_MAX_PIXELS"),
-		"largest picture or latent: width x height x batch, as in 4M (default: any)")
+		"largest picture or latent: width x height x batch, as in 4M (default: any, within the limits of the classes)")
 	f.IntVar(&l.Steps, "max-steps", envNumber(l, "PATCHBAY_MAX_STEPS", 10000), "most steps of one sampling run")
 }
 

@@ -190,7 +190,7 @@ class Client:
         reconnect: float = 60.0,
         **fields: Any,  # noqa: ANN401
     ) -> RunResult:
-        """Run a workflow in API format and return its files. fields are those of the table in docs/protocol.md: id, inputs, plan ...
+        """Run a workflow in API format and return its files. fields are those of docs/protocol.md: id, inputs, plan ...
 
         With reuse=True the files may be those of the last job with the same content; ``reused`` of the result names it.
 

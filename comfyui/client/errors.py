@@ -8,7 +8,7 @@ from typing import Any
 class PatchbayError(Exception):
     """An error that the daemon or worker answered with. The classes below are for those that callers treat differently.
 
-    ``code``, ``status`` and ``retryable`` are those of the table in docs/protocol.md; ``input`` names the field at fault, ``node`` and ``class_type`` the
+    ``code``, ``status`` and ``retryable`` are those of docs/protocol.md; ``input`` names the field at fault, ``node`` and ``class_type`` the
     node; ``node_errors`` is ComfyUI's map of them; ``retry_after`` is in seconds, 0 where nothing was said; ``body`` is the whole error map.
     """
 

@@ -18,6 +18,7 @@ import (
 // TestConflictsWhereThereAreCopies: a stream with copies refuses a swap by another code than one without. That is a
 // conflict, and not a record that the server will never take.
 func TestConflictsWhereThereAreCopies(t *testing.T) {
+	t.Parallel()
 	for _, code := range []jetstream.ErrorCode{10071, 10164} {
 		err := fmt.Errorf("write: %w", &jetstream.APIError{Code: 400, ErrorCode: code})
 		if !isConflict(err) || refused(err) {
@@ -31,6 +32,7 @@ func TestConflictsWhereThereAreCopies(t *testing.T) {
 
 // TestSwapAtAServerBehind: a server that has nothing newer than what a swap expects has not refused it for good.
 func TestSwapAtAServerBehind(t *testing.T) {
+	t.Parallel()
 	e := jetstreamServer(t, false)
 	j, _ := durable(t, e, "a")
 	rec := mustCreate(t, j, &message.RunRequest{ID: "p"})
@@ -51,6 +53,7 @@ func TestSwapAtAServerBehind(t *testing.T) {
 // events are lost too. The daemon that remembers them says so and writes them again; what was dropped on purpose stays
 // away; and jobs go on.
 func TestLostRecordsAreWrittenAgain(t *testing.T) {
+	t.Parallel()
 	for _, how := range []string{"one", "all", "overtaken", "all and events", "overtaken and events"} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
@@ -122,6 +125,7 @@ func TestLostRecordsAreWrittenAgain(t *testing.T) {
 // written again has another number, and the end goes on from there. Once: the server gives numbers out again, so a
 // later swap of a record with the lost one's is what it says.
 func TestSwapOfALostRecord(t *testing.T) {
+	t.Parallel()
 	e := jetstreamServer(t, false)
 	j, _ := durable(t, e, "a")
 	l, ctx := storeOf(j), wiretest.Within(t, 10*time.Second)
@@ -166,6 +170,7 @@ func TestSwapOfALostRecord(t *testing.T) {
 // TestEndsAreAskedOfTheLeader: whether the end of a job is told is no question for any server that has a copy: it may
 // be behind the others, or have what they have lost.
 func TestEndsAreAskedOfTheLeader(t *testing.T) {
+	t.Parallel()
 	e := jetstreamServer(t, false)
 	j, _ := durable(t, e, "a")
 	l, ctx := storeOf(j), wiretest.Within(t, 20*time.Second)
@@ -190,6 +195,7 @@ func TestEndsAreAskedOfTheLeader(t *testing.T) {
 
 // TestCopiesOfALoneServer: more than one copy is refused by a server that is alone, and not asked of it.
 func TestCopiesOfALoneServer(t *testing.T) {
+	t.Parallel()
 	e := jetstreamServer(t, false)
 	_, err := OpenJetStream(context.Background(), JetStreamConfig{URL: e.URL(), Owner: "a", Replicas: 3})
 	if err == nil || !strings.Contains(err.Error(), "--replicas 3: the NATS server at") {

@@ -38,6 +38,7 @@ func (s *late) get(context.Context, string) (message.Record, error) {
 // TestAnEndThatComesTrueLate: a NATS server refuses a write that another one has passed on. The job has its one end
 // with its files, from its worker where the record says what that wrote, and from reconcile where the worker gave up.
 func TestAnEndThatComesTrueLate(t *testing.T) {
+	t.Parallel()
 	for name, refusal := range map[string]error{"conflict": errConflict, "given up": errors.New("no server leads")} {
 		t.Run(name, func(t *testing.T) {
 			ctx := wiretest.Within(t, 20*time.Second)

@@ -39,6 +39,7 @@ func storeIn(t *testing.T, dir string) (*broker.Embedded, func()) {
 // TestDamagedRecords: bytes of the records' file are flipped, as by a disk, and its index is gone, as after a crash.
 // The server drops what it cannot read without a word, and the daemon names every job that is lost.
 func TestDamagedRecords(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	e, closeServer := storeIn(t, dir)
 	j, end := durable(t, e, "a")
@@ -131,6 +132,7 @@ func TestDamagedRecords(t *testing.T) {
 
 // TestStoreFolderRemoved: without its folder a store gives no receipts, whichever part of it was removed.
 func TestStoreFolderRemoved(t *testing.T) {
+	t.Parallel()
 	for _, part := range []string{"", "jetstream", "jetstream/$G/streams/KV_" + message.JobBucket} {
 		dir := filepath.Join(t.TempDir(), "nats")
 		e, _ := storeIn(t, dir)

@@ -13,6 +13,7 @@ import (
 // TestLostAnswers does every write of a job twice, as after a write that was stored and whose answer was lost: the
 // second one finds its own work.
 func TestLostAnswers(t *testing.T) {
+	t.Parallel()
 	e := jetstreamServer(t, false)
 	j, _ := durable(t, e, "a")
 	l := storeOf(j)
@@ -53,6 +54,7 @@ func TestLostAnswers(t *testing.T) {
 // TestCancelAtEveryState: a job that waits ends at once, one that runs is asked to stop, one that has ended stays as it
 // is; the id stays taken, and retry begins again, which no window of duplicates prevents.
 func TestCancelAtEveryState(t *testing.T) {
+	t.Parallel()
 	e := jetstreamServer(t, false)
 	j, _ := durable(t, e, "a")
 	ctx := wiretest.Within(t, 20*time.Second)
@@ -106,6 +108,7 @@ func TestCancelAtEveryState(t *testing.T) {
 
 // TestQueueTimeIsForTheQueue: a job that began in time is not ended by its queue_ttl_ms.
 func TestQueueTimeIsForTheQueue(t *testing.T) {
+	t.Parallel()
 	e := jetstreamServer(t, false)
 	j, _ := durable(t, e, "a")
 	ctx := wiretest.Within(t, 10*time.Second)
@@ -126,6 +129,7 @@ func TestQueueTimeIsForTheQueue(t *testing.T) {
 // TestHeartbeatsOutliveTheServer: after a restart of JetStream a daemon is known to be alive, and one that is gone is
 // known to be gone.
 func TestHeartbeatsOutliveTheServer(t *testing.T) {
+	t.Parallel()
 	e := jetstreamServer(t, false)
 	j, _ := durable(t, e, "a")
 	if err := e.RestartJetStream(); err != nil {
@@ -144,6 +148,7 @@ func TestHeartbeatsOutliveTheServer(t *testing.T) {
 // TestReferencesNobodyGivesOut: references that are in the stream and that the consumer has nothing to do with are
 // found and made anew, and removed where no job waits; what waits its turn stays, and what came just now.
 func TestReferencesNobodyGivesOut(t *testing.T) {
+	t.Parallel()
 	e := jetstreamServer(t, false)
 	j, _ := durable(t, e, "a")
 	l := storeOf(j)

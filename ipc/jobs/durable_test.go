@@ -88,6 +88,7 @@ func mustCreate(t testing.TB, j *Table, req *message.RunRequest) message.Record 
 }
 
 func TestDurableJobsAreTakenOnceByTwoDaemons(t *testing.T) {
+	t.Parallel()
 	e := jetstreamServer(t, false)
 	a, _ := durable(t, e, "a")
 	b, _ := durable(t, e, "b")
@@ -137,6 +138,7 @@ func TestDurableJobsAreTakenOnceByTwoDaemons(t *testing.T) {
 }
 
 func TestDurablePrioritiesAndLargeRequests(t *testing.T) {
+	t.Parallel()
 	e := jetstreamServer(t, false)
 	j, end := durable(t, e, "a")
 	big := bytes.Repeat([]byte("x"), 70<<20) // more than a message may have
@@ -159,6 +161,7 @@ func TestDurablePrioritiesAndLargeRequests(t *testing.T) {
 // TestCrashBetweenSwapAndNames ends a daemon at every point between the swap to done and the last event: there is one
 // file and one terminal event.
 func TestCrashBetweenSwapAndNames(t *testing.T) {
+	t.Parallel()
 	for point := range 3 {
 		t.Run(fmt.Sprint("point ", point), func(t *testing.T) {
 			e := jetstreamServer(t, false)
@@ -244,6 +247,7 @@ func checkTerminal(t *testing.T, e *broker.Embedded, job string, want ...string)
 // TestReconcileRepairs makes a record without reference, a reference without record, and running jobs whose daemon is
 // gone.
 func TestReconcileRepairs(t *testing.T) {
+	t.Parallel()
 	e := jetstreamServer(t, false)
 	j, _ := durable(t, e, "a")
 	ctx := wiretest.Within(t, 20*time.Second)

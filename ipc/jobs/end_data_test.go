@@ -11,6 +11,7 @@ import (
 
 // TestEndEventsHaveComfyUIsFields compares the names of the fields with the events of a recorded server.
 func TestEndEventsHaveComfyUIsFields(t *testing.T) {
+	t.Parallel()
 	var file struct {
 		Runs []struct {
 			Events map[string][]struct {

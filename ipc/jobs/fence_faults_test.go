@@ -37,6 +37,7 @@ func frozenTable(t *testing.T, e *broker.Embedded, owner string) *Table {
 // on and learns of that in any order, or of a part of it only. The job has one terminal event, which who follows it at
 // the first daemon is given; the lost run is stopped and says nothing more.
 func TestLostLease(t *testing.T) {
+	t.Parallel()
 	for _, order := range []string{"events, last record", "last record, events", "every record", "last record only"} {
 		t.Run(order, func(t *testing.T) {
 			e := jetstreamServer(t, false)
@@ -190,6 +191,7 @@ func ends(ctx context.Context, t *testing.T, cur *Cursor) string {
 // TestEndHasOneName: whoever tells the end of a job, the stream knows it for the same one; the end of a later start is
 // another.
 func TestEndHasOneName(t *testing.T) {
+	t.Parallel()
 	name := func(finished int64, before int) string {
 		var got string
 		j := New(Config{OnEvent: func(ev message.Event) {
@@ -220,6 +222,7 @@ func TestEndHasOneName(t *testing.T) {
 // TestPausedDaemonTakesNothing: a daemon that was stopped itself has heard nobody meanwhile, and thinks all alive until
 // its own heartbeats have come through for a while again.
 func TestPausedDaemonTakesNothing(t *testing.T) {
+	t.Parallel()
 	l := &JetStream{cfg: JetStreamConfig{Owner: "a"}, seen: map[string]time.Time{}}
 	now := time.Now()
 	l.steady, l.beaten, l.seen["a"] = now.Add(-time.Hour), now, now

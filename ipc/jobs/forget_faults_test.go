@@ -30,6 +30,7 @@ func failed(t *testing.T, j *Table, id string) message.Record {
 // TestRetryWhileForgotten: a job that is retried, here or by another daemon, while this one forgets it, runs: the retry
 // was answered with a receipt.
 func TestRetryWhileForgotten(t *testing.T) {
+	t.Parallel()
 	e := jetstreamServer(t, false)
 	a, _ := durable(t, e, "a")
 	b, _ := durable(t, e, "b")

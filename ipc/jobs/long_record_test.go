@@ -133,6 +133,7 @@ func work(t *testing.T, j *Table, job string, m *maker) message.Record {
 // TestManyPicturesOnAStockServer: 4,096 pictures with long names fit the record, its events and the dead letters of a
 // server that takes messages of 1 MiB.
 func TestManyPicturesOnAStockServer(t *testing.T) {
+	t.Parallel()
 	j := tableOn(t, stockServer(t, 0).ClientURL(), "a", 0)
 	mustCreate(t, j, &message.RunRequest{ID: "many"})
 	rec := work(t, j, "many", &maker{files: manyFiles(4096, strings.Repeat("long/", 20)+strings.Repeat("n", 200))})
@@ -158,6 +159,7 @@ func TestManyPicturesOnAStockServer(t *testing.T) {
 // TestRecordThatCannotBeWritten: a record that no message can hold ends its job, with the reason, and the worker takes
 // the next one.
 func TestRecordThatCannotBeWritten(t *testing.T) {
+	t.Parallel()
 	url := stockServer(t, 0).ClientURL()
 	j := tableOn(t, url, "a", 0)
 	prefixes := make([]string, 512)
@@ -179,6 +181,7 @@ func TestRecordThatCannotBeWritten(t *testing.T) {
 // TestLongNewRecord: what has no room for the changes that a record goes through is refused when it comes, and one that
 // an earlier version has taken in ends as soon as it cannot be written.
 func TestLongNewRecord(t *testing.T) {
+	t.Parallel()
 	j := tableOn(t, stockServer(t, 0).ClientURL(), "a", 0)
 	ctx := wiretest.Within(t, 20*time.Second)
 	_, _, err := j.Create(ctx, &message.RunRequest{ID: "long", Client: noise(1200_000)}, "hash")

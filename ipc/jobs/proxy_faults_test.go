@@ -22,6 +22,7 @@ import (
 // it: jobs that were taken are done once, in one attempt, and have one terminal event after the next start, whichever
 // message it is.
 func TestAnyMessageLost(t *testing.T) {
+	t.Parallel()
 	opened, all := lossy(t, func(int, string) natsproxy.Fault { return natsproxy.Pass })
 	if all < opened+20 {
 		t.Fatalf("a quiet run has %d messages, %d of them to begin: too few", all, opened)
@@ -79,6 +80,7 @@ func TestAnyMessageLost(t *testing.T) {
 // some of them, is not told that there is no such job; all events are given when the network is whole again, from the
 // first.
 func TestFollowBesideLoss(t *testing.T) {
+	t.Parallel()
 	for _, part := range []string{".CONSUMER.CREATE.", ".CONSUMER.MSG.NEXT."} {
 		t.Run(strings.Trim(part, "."), func(t *testing.T) {
 			t.Parallel()

@@ -30,6 +30,7 @@ func (s *shaky) Get(ctx context.Context, key string) (jetstream.KeyValueEntry, e
 // TestRequestThatCannotBeReadNow: a job whose request cannot be fetched for a moment, or is not known yet to the server
 // that was asked, runs in its first attempt; only one whose request is gone fails.
 func TestRequestThatCannotBeReadNow(t *testing.T) {
+	t.Parallel()
 	e := jetstreamServer(t, false)
 	a, _ := durable(t, e, "a")
 	mustCreate(t, a, &message.RunRequest{ID: "short"})

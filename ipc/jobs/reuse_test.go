@@ -15,6 +15,7 @@ import (
 // TestReuseOutlivesTheDaemon answers a job from one of an earlier life, and reads the answer in a third: what was never
 // run is in the store with its files, and one end.
 func TestReuseOutlivesTheDaemon(t *testing.T) {
+	t.Parallel()
 	e := jetstreamServer(t, false)
 	out := t.TempDir()
 	sc := OutputsConfig{Stage: out + "/.stage", Output: out, Keep: true}

@@ -17,6 +17,7 @@ import (
 // TestFoldersStayInTheLog: a client is told which files are missing and which daemons have looked; where their folders
 // are only the operator is.
 func TestFoldersStayInTheLog(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	var log bytes.Buffer
 	l := &JetStream{

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -15,11 +16,19 @@ import (
 	"patchbay/ipc/wire/wiretest"
 )
 
-const testSpace = 64 << 20
+const testSpace = 16 << 20
 
-// heavy is a job with inputs of 6 MB.
-func heavy(id string) *message.RunRequest {
-	return &message.RunRequest{ID: id, Inputs: map[string][]byte{"a.png": []byte(noise(6_000_000))}}
+// heavyBytes is nearly a tenth of testSpace.
+const heavyBytes = 1_500_000
+
+var heavyInput = sync.OnceValue(func() []byte { return []byte(noise(heavyBytes)) })
+
+// heavy is a job with so many bytes of inputs.
+func heavy(id string) *message.RunRequest { return weighing(id, heavyBytes) }
+
+// weighing is a job with inputs of so many bytes.
+func weighing(id string, bytes int) *message.RunRequest {
+	return &message.RunRequest{ID: id, Inputs: map[string][]byte{"a.png": heavyInput()[:bytes]}}
 }
 
 // create puts a job into a table whose reconciler has just been at work.
@@ -31,25 +40,28 @@ func create(t *testing.T, j *Table, req *message.RunRequest) error {
 	return err
 }
 
-// fill queues jobs until one is refused, and returns how many wait.
-func fill(t *testing.T, j *Table) int {
+// fill queues jobs of so many bytes until one is refused, and returns the ids of those that wait.
+func fill(t *testing.T, j *Table, bytes int) (ids []string) {
 	t.Helper()
-	for i := range 40 {
-		err := create(t, j, heavy(fmt.Sprint("fill", i)))
+	for i := range 100 {
+		id := fmt.Sprint("fill", bytes, "x", i)
+		err := create(t, j, weighing(id, bytes))
 		if errors.Is(err, ErrStore) {
-			return i
+			return ids
 		}
 		if err != nil {
-			t.Fatalf("job %d: %v, want it taken or refused because the store is full", i, err)
+			t.Fatalf("job %s: %v, want it taken or refused because the store is full", id, err)
 		}
+		ids = append(ids, id)
 	}
-	t.Fatal("40 jobs of 6 MB were taken")
-	return 0
+	t.Fatalf("100 jobs of %d bytes were taken", bytes)
+	return nil
 }
 
 // TestStoreDoesNotStayFull: jobs that have ended take no room that new ones need, queued ones leave room for their own
 // ends, and a full store takes jobs again when they have ended; with a limit that is known and with one that is not.
 func TestStoreDoesNotStayFull(t *testing.T) {
+	t.Parallel()
 	for name, limit := range map[string]int64{"known": testSpace, "unknown": 0} {
 		t.Run(name, func(t *testing.T) {
 			j := tableOn(t, stockServer(t, testSpace).ClientURL(), "a", limit)
@@ -87,13 +99,16 @@ func TestStoreDoesNotStayFull(t *testing.T) {
 			if _, err := j.Retry(ctx, "fail0"); message.ErrorOf(err) == nil || message.ErrorOf(err).Code != wire.ErrExpired {
 				t.Errorf("retry of a job whose request is gone: %v, want expired", err)
 			}
-			n := fill(t, j)
-			if n < 3 {
-				t.Errorf("only %d jobs of 6 MB wait in %d bytes", n, testSpace)
+			waiting := fill(t, j, heavyBytes)
+			if len(waiting) < 3 {
+				t.Errorf("only %d jobs of %d bytes wait in %d bytes", len(waiting), heavyBytes, testSpace)
 			}
-			for i := range n {
+			for _, bytes := range []int{heavyBytes / 16, heavyBytes / 256} { // to the last byte
+				waiting = append(waiting, fill(t, j, bytes)...)
+			}
+			for _, id := range waiting {
 				quick, stop := context.WithTimeout(ctx, AskTime)
-				if _, did, err := j.Cancel(quick, fmt.Sprint("fill", i)); err != nil || !did {
+				if _, did, err := j.Cancel(quick, id); err != nil || !did {
 					t.Fatalf("cancel in a full store: %v, %v", did, err)
 				}
 				stop()
@@ -123,12 +138,13 @@ func (f *failing) Put(ctx context.Context, key string, value []byte) (uint64, er
 
 // TestFailedCreateLeavesNothing: the pieces of a job that could not be written down are removed.
 func TestFailedCreateLeavesNothing(t *testing.T) {
+	t.Parallel()
 	e := jetstreamServer(t, false)
 	j, _ := durable(t, e, "a")
 	l := storeOf(j)
 	ctx := wiretest.Within(t, 20*time.Second)
 	real := l.requests
-	l.requests = &failing{real, 3}
+	l.requests = &failing{real, 2}
 	if _, _, err := j.Create(ctx, heavy("half"), "hash"); err == nil {
 		t.Fatal("a job was taken whose request is not whole")
 	}
@@ -144,7 +160,7 @@ func TestFailedCreateLeavesNothing(t *testing.T) {
 		time.Sleep(5 * time.Millisecond)
 	}
 	mustCreate(t, j, heavy("half"))
-	if _, req, _, err := j.Take(ctx, "w"); err != nil || len(req.Inputs["a.png"]) != 6_000_000 {
+	if _, req, _, err := j.Take(ctx, "w"); err != nil || len(req.Inputs["a.png"]) != heavyBytes {
 		t.Errorf("the job sent again: %v", err)
 	}
 }

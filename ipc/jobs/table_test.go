@@ -13,6 +13,7 @@ import (
 )
 
 func TestUpdateIsCompareAndSwap(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	j := New(Config{})
 	rec, created, err := j.Create(ctx, &message.RunRequest{ID: "a"}, "h")
@@ -43,6 +44,7 @@ func TestUpdateIsCompareAndSwap(t *testing.T) {
 }
 
 func TestStateMachine(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	all := []message.State{
 		message.Queued, message.Running, message.Done, message.Failed,
@@ -85,6 +87,7 @@ func TestStateMachine(t *testing.T) {
 }
 
 func TestTakeGivesEveryJobOnce(t *testing.T) {
+	t.Parallel()
 	j := New(Config{})
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
@@ -125,6 +128,7 @@ func TestTakeGivesEveryJobOnce(t *testing.T) {
 }
 
 func TestQueueOrder(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	j := New(Config{})
 	for _, r := range []*message.RunRequest{{ID: "a"}, {ID: "b"}, {ID: "f", Front: true}} {
@@ -154,6 +158,7 @@ func TestQueueOrder(t *testing.T) {
 }
 
 func TestOneTerminalEventAndNoLateOnes(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	var seen []message.Event
 	j := New(Config{OnEvent: func(e message.Event) { seen = append(seen, e) }})
@@ -188,6 +193,7 @@ func TestOneTerminalEventAndNoLateOnes(t *testing.T) {
 }
 
 func TestLogIsBoundedAndCursorsSkipGaps(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	j := New(Config{})
 	if _, _, err := j.Create(ctx, &message.RunRequest{ID: "a"}, "h"); err != nil {
@@ -225,6 +231,7 @@ func TestLogIsBoundedAndCursorsSkipGaps(t *testing.T) {
 }
 
 func TestForget(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	var gone []string
 	j := New(Config{Keep: 2, OnForget: func(id string) { gone = append(gone, id) }})
@@ -247,6 +254,7 @@ func TestForget(t *testing.T) {
 }
 
 func TestExpireOnlyWaitingJobs(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	now := time.Unix(1000, 0)
 	j := New(Config{Now: func() time.Time { return now }})

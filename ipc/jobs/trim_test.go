@@ -15,6 +15,7 @@ import (
 
 // TestResultsAreKeptForATime, also when the daemon ends between saying that they are dropped and dropping them.
 func TestResultsAreKeptForATime(t *testing.T) {
+	t.Parallel()
 	e := jetstreamServer(t, false)
 	out := t.TempDir()
 	sc := OutputsConfig{Stage: filepath.Join(out, ".stage"), Output: out, Keep: true}

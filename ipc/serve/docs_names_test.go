@@ -171,8 +171,8 @@ func TestNamesOnTheWire(t *testing.T) {
 	equalNames(t, "headers", slices.Collect(maps.Keys(headers)), namesIn(page, `(Patchbay-[A-Z][A-Za-z-]*)`))
 	for _, s := range broker.DurableStreams() {
 		name := strings.TrimPrefix(strings.TrimPrefix(s, "KV_"), "OBJ_")
-		if !strings.Contains(page, "| "+name+" | ") {
-			t.Errorf("the table of streams and buckets lacks %s", name)
+		if !strings.Contains(page, "\n- "+name+": ") {
+			t.Errorf("the lists of streams and buckets lack %s", name)
 		}
 	}
 	events := section(t, page, "Events")

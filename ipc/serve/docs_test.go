@@ -16,7 +16,7 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// TestProtocolPageIsTrue compares docs/protocol.md with the code: error table, verbs, fields of a job, and the frames
+// TestProtocolPageIsTrue compares docs/protocol.md with the code: errors, verbs, fields of a job, and the frames
 // byte for byte.
 func TestProtocolPageIsTrue(t *testing.T) {
 	b, err := os.ReadFile("../../docs/protocol.md")
@@ -26,27 +26,26 @@ func TestProtocolPageIsTrue(t *testing.T) {
 	page := string(b)
 	var rows strings.Builder
 	for _, c := range wire.ErrorTable() {
-		fmt.Fprintf(&rows, "| %s | %d | %s | %s |\n", c.Code, c.Status,
-			map[bool]string{true: "yes", false: "no"}[c.Retryable], c.When)
+		fmt.Fprintf(&rows, "- %s %d%s: %s\n", c.Code, c.Status,
+			map[bool]string{true: ", retryable", false: ""}[c.Retryable], c.When)
 	}
 	if !strings.HasSuffix(strings.TrimSpace(page), strings.TrimSpace(rows.String())) {
-		t.Errorf("the table of errors must end the page and read\n%s", rows.String())
+		t.Errorf("the list of errors must end the page and read\n%s", rows.String())
 	}
 	if table := verbTable(); !strings.Contains(page, table) {
 		t.Errorf("the table of verbs must read\n%s", table)
 	}
-	known := map[string]bool{}
-	for _, m := range regexp.MustCompile(`(?m)^\| (\w+) \| [^|]+ \| [^|]+ \|$`).FindAllStringSubmatch(page, -1) {
-		known[m[1]] = true
-	}
+	known := namesIn(section(t, page, "A job"), `(?m)^- (\w+): `)
 	fields := pyjson.NewObject()
+	for f := range known {
+		fields.Set(f, nil)
+	}
 	for _, f := range []string{
 		"workflow", "id", "targets", "inputs", "extra_pnginfo", "no_metadata", "plan", "preview",
 		"tied", "front", "priority", "queue_ttl_ms", "deadline_ms", "client", "attempt", "strict",
 	} {
-		fields.Set(f, nil)
 		if !known[f] {
-			t.Errorf("the table of a job lacks %s", f)
+			t.Errorf("the list of a job lacks %s", f)
 		}
 	}
 	if extra := wire.UnknownFields(fields, &message.RunRequest{}); len(extra) > 0 {
@@ -59,8 +58,8 @@ func TestProtocolPageIsTrue(t *testing.T) {
 		"want_x0", "plan",
 	} {
 		sample.Set(f, nil)
-		if !strings.Contains(page, "\n| "+f+" | ") {
-			t.Errorf("the table of sample lacks %s", f)
+		if !strings.Contains(section(t, page, "sample"), "\n- "+f+": ") {
+			t.Errorf("the list of sample lacks %s", f)
 		}
 	}
 	if extra := wire.UnknownFields(sample, &message.SampleRequest{}); len(extra) > 0 {

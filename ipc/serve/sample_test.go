@@ -321,10 +321,10 @@ func TestConditioningTableIsTrue(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, table, _ := strings.Cut(string(page), "How a ComfyUI conditioning becomes model_conds")
-	table, _, _ = strings.Cut(table, "A patch: {key")
+	_, rows, _ := strings.Cut(string(page), "How a ComfyUI conditioning becomes model_conds")
+	rows, _, _ = strings.Cut(rows, "A patch: {key")
 	var told []string
-	for _, row := range regexp.MustCompile(`(?m)^\| [^|]+ \| ([a-z0-9_, ]+) \| .*\[`).FindAllStringSubmatch(table, -1) {
+	for _, row := range regexp.MustCompile(`(?m)^- ([a-z0-9_, ]+) \[`).FindAllStringSubmatch(rows, -1) {
 		told = append(told, strings.Split(row[1], ", ")...)
 	}
 	refusal := func(key string, shape ...int) string {

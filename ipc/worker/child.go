@@ -14,8 +14,8 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// Run implements Executor: the job is sent to the worker, whose events come back. Where the worker has ended since Ready,
-// which may be long ago when jobs are few, the job waits for the next one: it has not cost anything.
+// Run implements Executor: the job is sent to the worker, whose events come back. Where the worker has ended since
+// Ready, which may be long ago when jobs are few, the job waits for the next one.
 func (c *Child) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.Outcome, error) {
 	p, err := c.next(ctx)
 	if err != nil {

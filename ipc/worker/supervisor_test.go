@@ -120,8 +120,8 @@ func TestKillFromOutside(t *testing.T) {
 	}
 }
 
-// TestJobWaitsForTheNextWorker: a worker that dies between the choice of it and the start of a job does not cost the job
-// an attempt; a single node that is asked for then is told why the worker ended.
+// TestJobWaitsForTheNextWorker: a worker that dies between the choice of it and the start of a job costs the job no
+// attempt; a single node that is asked for then is told why the worker ended.
 func TestJobWaitsForTheNextWorker(t *testing.T) {
 	ctx := wiretest.Within(t, 20*time.Second)
 	dead := func(pause time.Duration) *worker.Child {

@@ -6,6 +6,6 @@
 // unchanged subgraphs from its cache (signature.go). Exec runs one node for a host (exec.go, leases.go). What a node's
 // function may ask is a Call (call.go, limits.go).
 //
-// Names, order, defaults and error texts are ComfyUI's (0.33.0); docs/comfyui.md lists every deliberate difference.
+// Names, order, defaults and error texts are ComfyUI's (0.33.0); docs/comfyui.md lists the deliberate differences.
 // Nothing here writes into the output folder: nodes return outputs, and the caller stages and renames them.
 package graph

@@ -9,8 +9,8 @@ import (
 
 // Memory is what one rank needs, in bytes. Text encoder and VAE are not in it.
 type Memory struct {
-	// Weights are the blocks of the stage, cut by the tensor axis; embeddings, conditioning and head whole. With shard=on
-	// the stage's own alone, or 1/P and two blocks.
+	// Weights are all blocks, cut by the tensor axis; embeddings, conditioning and head whole. With shard=on those of the
+	// rank's stage alone, or 1/P and two blocks.
 	Weights     int64
 	Session     int64 // prepared text, positions, modulations and, in a pipeline, the K/V store
 	Activations int64
@@ -30,7 +30,6 @@ func (m Memory) Total() int64 {
 // both lanes of a stage together. The weights of nets are not in it.
 func MemoryByRank(w Workload, p plan.Plan, weightBytes float64, valueBytes int) []Memory {
 	o, out := NewPartition(w, p), make([]Memory, p.Ranks())
-	bytes := func(params int64) int64 { return int64(float64(params) * weightBytes) }
 	for r := range out {
 		c := o.mesh.At(r)
 		if t := o.twin(c); t != c {
@@ -43,15 +42,8 @@ func MemoryByRank(w Workload, p plan.Plan, weightBytes float64, valueBytes int) 
 			out[r].Activations += m.Activations
 			out[r].Exchange += m.Exchange
 			out[r].KV += m.KV
-			out[r].Weights += bytes(m.Weights)
 		})
-		out[r].Weights += bytes(o.ends())
-		switch {
-		case p.Owns():
-			out[r].Weights = bytes(o.stageParams(c))
-		case p.Shard:
-			out[r].Weights = bytes(o.shardParams())
-		}
+		out[r].Weights = int64(float64(o.heldParams(c)) * weightBytes)
 	}
 	return out
 }
@@ -65,7 +57,7 @@ func (o *Partition) ends() int64 {
 	return n
 }
 
-// LaneMemory is what lane k of rank c needs; Weights counts parameters.
+// LaneMemory is what lane k of rank c needs beside weights.
 func (o *Partition) LaneMemory(c plan.Coord, k, valueBytes int) (m Memory) {
 	session, acts, comm := stack{value: valueBytes}, stack{value: valueBytes}, stack{value: valueBytes}
 	b, held := o.batch[c.Data].Len(), o.Lanes[k]
@@ -88,9 +80,6 @@ func (o *Partition) LaneMemory(c plan.Coord, k, valueBytes int) (m Memory) {
 		w, at := o.spreadOut, o.spreadCoord(c)
 		if o.spreads(k) {
 			w.evaluation(&acts, &comm, at, 0, b, plan.Micro{Whole: true})
-			held = w.Lanes[0]
-		} else { // the weights are there for the down lane
-			held = plan.Lane{}
 		}
 	} else {
 		o.evaluation(&acts, &comm, c, k, b, plan.Micro{Whole: true})
@@ -101,9 +90,6 @@ func (o *Partition) LaneMemory(c plan.Coord, k, valueBytes int) (m Memory) {
 		}
 	}
 	m.Session, m.Activations, m.Exchange = session.peak, acts.peak+follow, comm.peak
-	for n := held.Start; n < held.End; n++ {
-		m.Weights += o.blockParams(n)
-	}
 	return m
 }
 

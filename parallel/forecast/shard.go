@@ -2,6 +2,20 @@ package forecast
 
 import "patchbay/parallel/plan"
 
+// heldParams is the parameters that rank c holds, as plan.Held cuts them.
+func (o *Partition) heldParams(c plan.Coord) (n int64) {
+	switch {
+	case o.plan.Owns():
+		return o.stageParams(c)
+	case o.plan.Shard:
+		return o.shardParams()
+	}
+	for _, unit := range o.unitParams() {
+		n += unit
+	}
+	return n
+}
+
 // unitParams is the parameters of every unit of weights in parts, on a tensor rank: the blocks, then what is outside of
 // them.
 func (o *Partition) unitParams() []int64 {
