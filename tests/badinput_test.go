@@ -114,7 +114,7 @@ func (b *badInput) makeGood(n int) ([]byte, error) {
 		"enable", 0, 10000-n, "disable"
 	in["steps"] = 2
 	nodes["3"] = graphNode{"KSamplerAdvanced", in}
-	nodes["5"].Inputs["width"], nodes["5"].Inputs["height"] = 96, 96
+	nodes["5"].Inputs["width"], nodes["5"].Inputs["height"] = 64, 64
 	ctx, stop := context.WithTimeout(context.Background(), patience)
 	defer stop()
 	var col client.Collector

@@ -27,7 +27,7 @@ import (
 func TestClockJumps(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
-		t.Skip("NOT RUN with -short: jobs that compute all the time for 10 s")
+		t.Skip("NOT RUN with -short: jobs that are under way for 10 s")
 	}
 	if runtime.GOARCH != "amd64" {
 		t.Skip("NOT RUN: the clock of a process can be set on amd64 only")
@@ -70,6 +70,10 @@ func TestClockJumps(t *testing.T) {
 	}
 	run("running", 10_000, 0, 0)
 	s.waitState(c, "running", message.Running)
+	s.until("both workers are up", func() bool { return len(s.workerPIDs()) == 2 })
+	for _, pid := range s.workerPIDs() {
+		throttle(t, pid)
+	}
 	var steps atomic.Int64 // the last that was told
 	follower := s.client()
 	go func() {
@@ -160,6 +164,8 @@ func (s *server) setClock(seconds int64) {
 // code that the kernel maps into every process (the vDSO), not the C library, which is what libfaketime replaces: so a
 // jump is written over its clock_gettime, to code that asks the kernel and adds. The monotonic clock stays.
 func setClock(pid int, seconds int64) error {
+	turns.Lock()
+	defer turns.Unlock()
 	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
 	if err != nil {
 		return err

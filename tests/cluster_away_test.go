@@ -194,13 +194,15 @@ func (tr *trial) awayRound(all []*server, names map[string]*server, first int) {
 	}
 	ids := []string{chaosID(first), chaosID(first + 1)}
 	var at [2]*server
+	var release func()
 	for k, id := range ids { // one after the other: the first one's daemon has no other worker
-		submit(id, strings.Replace(chaosFlow(t, first+k), `"steps": 4`, `"steps": 150`, 1))
+		submit(id, strings.Replace(chaosFlow(t, first+k), `"steps": 4`, `"steps": 60`, 1))
 		all[0].until("a daemon runs "+id, func() bool {
 			rec, err := status(c, id)
 			at[k] = names[rec.Owner]
 			return err == nil && rec.State == message.Running
 		})
+		release = throttle(t, at[k].worker())
 	}
 	if at[0] == at[1] {
 		t.Fatalf("one daemon runs both jobs")
@@ -209,10 +211,10 @@ func (tr *trial) awayRound(all []*server, names map[string]*server, first int) {
 		submit(fmt.Sprintf("quick-%d-%d", first, i), quick)
 	}
 	heir := all[slices.IndexFunc(all, func(s *server) bool { return s != at[0] && s != at[1] })]
-	workers := at[1].workerPIDs() // of all that it has started since
-	frozen := []int{at[1].cmd.Process.Pid, workers[len(workers)-1]}
+	frozen := []int{at[1].cmd.Process.Pid, at[1].worker()}
 	dropped := strings.Count(at[1].log.String(), resultDropped)
 	at[0].kill()
+	release()
 	for _, pid := range frozen {
 		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
 			t.Fatal(err)

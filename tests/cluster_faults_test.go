@@ -248,7 +248,8 @@ func (tr *trial) open() string {
 			return "the end of " + id + " is not told"
 		}
 	}
-	_, js := tr.dial()
+	nc, js := tr.dial()
+	defer nc.Close()
 	if in := tr.info(js, message.QueueStream); in == nil || in.State.Msgs > 0 {
 		return "the queue is not empty"
 	}
@@ -408,6 +409,9 @@ func TestCluster(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
+			if !soak && c.name == "EachCutOff" {
+				t.Skip("NOT RUN without -tags soak: 40 s, and Daemon cuts each server off, too")
+			}
 			tr := startTrial(startCluster(t))
 			tr.submit(0, clusterJobs/4)
 			c.hurt(tr, func() { tr.submit(clusterJobs/4, 3*clusterJobs/4) })

@@ -118,13 +118,13 @@ func workerKilled(t *testing.T, program string) {
 func rankLost(signal syscall.Signal, want string, args ...string) func(*testing.T, string) {
 	return func(t *testing.T, program string) {
 		if testing.Short() {
-			t.Skip("NOT RUN with -short: a job of 150 steps on two processes, twice")
+			t.Skip("NOT RUN with -short: a job of 60 steps on two processes, twice")
 		}
 		s := startServer(t, program, "", append([]string{"--placement", "children"}, args...)...)
 		c := s.client()
 		ctx, end := context.WithTimeout(context.Background(), patience)
 		defer end()
-		long := &message.RunRequest{ID: "k", Workflow: demoFlow(t, 150), Plan: "ulysses=2"}
+		long := &message.RunRequest{ID: "k", Workflow: demoFlow(t, 60), Plan: "ulysses=2"}
 		if _, err := client.Submit(ctx, c, long); err != nil {
 			t.Fatal(err)
 		}

@@ -212,10 +212,12 @@ func noJetStream(t *testing.T, program string) {
 func serverAway(t *testing.T, program string) {
 	n := startNATS(t)
 	s := startServer(t, program, "", "--nats", n.url)
-	submit(t, s.client(), "short", demoFlow(t, 400)) // ends while the server is away
+	submit(t, s.client(), "short", demoFlow(t, 100)) // ends while the server is away
 	submit(t, s.client(), "waits", quick)
 	s.waitState(s.client(), "short", message.Running)
+	release := throttle(t, s.worker())
 	n.kill()
+	release()
 	time.Sleep(7 * time.Second)
 	n.start()
 	c := s.client()
@@ -237,17 +239,20 @@ func frozenDaemon(t *testing.T, program string) {
 	n := startNATS(t)
 	a := startServer(t, program, "", "--nats", n.url)
 	c := a.client()
-	submit(t, c, chaosID(2), strings.Replace(chaosFlow(t, 2), `"steps": 4`, `"steps": 300`, 1))
+	submit(t, c, chaosID(2), strings.Replace(chaosFlow(t, 2), `"steps": 4`, `"steps": 100`, 1))
 	a.waitState(c, chaosID(2), message.Running)
+	release := throttle(t, a.worker())
 	b := startServer(t, program, "", "--nats", n.url, "--output", a.out)
-	frozen := []int{a.cmd.Process.Pid, a.workerPIDs()[0]}
+	release()
+	frozen := []int{a.cmd.Process.Pid, a.worker()}
 	for _, pid := range frozen {
 		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
 			t.Fatal(err)
 		}
 	}
+	bc := dialSocket(t, b) // a question on NATS may reach the daemon that is stopped
 	b.until("the other daemon has the job", func() bool {
-		rec, err := status(b.client(), chaosID(2))
+		rec, err := status(bc, chaosID(2))
 		return err == nil && rec.Attempt == 2
 	})
 	for _, pid := range frozen {
@@ -255,7 +260,7 @@ func frozenDaemon(t *testing.T, program string) {
 			t.Fatal(err)
 		}
 	}
-	rec := b.waitState(b.client(), chaosID(2), message.Done)
+	rec := b.waitState(bc, chaosID(2), message.Done)
 	name, err := os.ReadFile(filepath.Join(b.store, "daemon-name"))
 	if err != nil || rec.Attempt != 2 || rec.Owner != string(name) || len(rec.Causes) != 1 {
 		t.Errorf("got %+v, %v; want attempt 2 by %s", rec, err, name)
@@ -274,16 +279,18 @@ func frozenDaemon(t *testing.T, program string) {
 func drainWithoutServer(t *testing.T, program string) {
 	n := startNATS(t)
 	s := startServer(t, program, "", "--nats", n.url, "--drain", "1s")
-	submit(t, s.client(), chaosID(3), strings.Replace(chaosFlow(t, 3), `"steps": 4`, `"steps": 400`, 1))
+	submit(t, s.client(), chaosID(3), strings.Replace(chaosFlow(t, 3), `"steps": 4`, `"steps": 100`, 1))
 	s.waitState(s.client(), chaosID(3), message.Running)
+	throttle(t, s.worker()) // it has not drawn all when its time to end is over
 	n.kill()
 	if err := s.stop(); err != nil {
 		t.Errorf("the daemon ended with %v", err)
 	}
 	n.start()
 	s.launch()
+	c := s.client()
 	s.until("the job is done", func() bool {
-		rec, err := status(s.client(), chaosID(3))
+		rec, err := status(c, chaosID(3))
 		return err == nil && rec.State == message.Done
 	})
 	s.waitFiles(s.client(), chaosID(3))

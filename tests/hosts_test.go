@@ -168,7 +168,7 @@ func (s *server) machineKilled(m *machine) {
 	c := s.client()
 	ctx, end := context.WithTimeout(context.Background(), patience)
 	defer end()
-	long := &message.RunRequest{ID: "k", Workflow: demoFlow(s.t, 150), Plan: "ulysses=2"}
+	long := &message.RunRequest{ID: "k", Workflow: demoFlow(s.t, 60), Plan: "ulysses=2"}
 	if _, err := client.Submit(ctx, c, long); err != nil {
 		s.t.Fatal(err)
 	}

@@ -201,7 +201,7 @@ func (s *server) until(what string, done func() bool) {
 		if now.Sub(idle) > patience || now.Sub(began) > 5*patience {
 			s.t.Fatalf("not within %s, idle for %s: %s\n%s", now.Sub(began), now.Sub(idle), what, s.log)
 		}
-		time.Sleep(10 * time.Millisecond)
+		time.Sleep(min(10*time.Millisecond+now.Sub(began)/20, 100*time.Millisecond)) // an answer costs processor time
 	}
 }
 
@@ -283,26 +283,82 @@ func status(c client.Client, job string) (message.Record, error) {
 	return client.Status(ctx, c, job)
 }
 
-// workerPIDs returns the workers that the log tells of, in the order of their starts.
-func (s *server) workerPIDs() []int {
-	var pids []int
-	for _, line := range strings.Split(s.log.String(), "\n") {
-		var l struct {
-			Message string
-			PID     int
-		}
-		if json.Unmarshal([]byte(line), &l) == nil && l.Message == "worker ready" {
-			pids = append(pids, l.PID)
+// ready is the line of the log that tells of a worker.
+type ready struct {
+	Message, Worker string
+	PID             int
+}
+
+// workers returns those that the log tells of, in the order of their starts.
+func (s *server) workers() (all []ready) {
+	for line := range strings.Lines(s.log.String()) {
+		var l ready
+		if strings.Contains(line, "worker ready") && json.Unmarshal([]byte(line), &l) == nil && l.Message == "worker ready" {
+			all = append(all, l)
 		}
 	}
+	return all
+}
+
+// workerPIDs returns the process ids of the workers, in the order of their starts.
+func (s *server) workerPIDs() (pids []int) {
+	for _, l := range s.workers() {
+		pids = append(pids, l.PID)
+	}
 	return pids
+}
+
+// worker is the process id of the latest worker, or of the latest that has a name.
+func (s *server) worker(name ...string) (pid int) {
+	s.t.Helper()
+	s.until("a worker is up", func() bool {
+		for _, l := range s.workers() {
+			if len(name) == 0 || l.Worker == name[0] {
+				pid = l.PID
+			}
+		}
+		return pid != 0
+	})
+	return pid
+}
+
+// turns keeps throttle from letting a process go on that somebody else has stopped.
+var turns sync.Mutex
+
+// throttle gives a process a fifth of the time, until its end or until what is returned is called. A job that only has
+// to be under way costs little then, and lasts five times as long as its steps take, however fast the machine is.
+func throttle(t testing.TB, pid int) (release func()) {
+	t.Helper()
+	quit, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		defer func() { _ = syscall.Kill(pid, syscall.SIGCONT) }()
+		for turn := func() bool {
+			turns.Lock()
+			defer turns.Unlock()
+			if syscall.Kill(pid, syscall.SIGCONT) != nil {
+				return false
+			}
+			time.Sleep(10 * time.Millisecond)
+			return syscall.Kill(pid, syscall.SIGSTOP) == nil
+		}; turn(); {
+			select {
+			case <-quit:
+				return
+			case <-time.After(40 * time.Millisecond):
+			}
+		}
+	}()
+	release = sync.OnceFunc(func() { close(quit); <-done })
+	t.Cleanup(release)
+	return release
 }
 
 // quick is a workflow that needs no weights: an empty latent, saved.
 const quick = `{"1":{"class_type":"EmptyLatentImage","inputs":{"width":64,"height":64,"batch_size":1}},` +
 	`"2":{"class_type":"SaveLatent","inputs":{"samples":["1",0],"filename_prefix":"quick"}}}`
 
-// demoFlow is examples/demo.json with so many steps.
+// demoFlow is examples/demo.json with so many steps, 64 pixels wide and high.
 func demoFlow(t testing.TB, steps int) string {
 	t.Helper()
 	text := flowText(steps)
@@ -315,8 +371,9 @@ func demoFlow(t testing.TB, steps int) string {
 // flowText is demoFlow for goroutines that must not end the test: empty if there is no such flow.
 func flowText(steps int) string {
 	b, err := os.ReadFile("../examples/demo.json")
-	if err != nil || !strings.Contains(string(b), `"steps": 12`) {
-		return ""
+	const size, twelve = `"width": 128, "height": 128`, `"steps": 12`
+	if text := string(b); err == nil && strings.Contains(text, size) && strings.Contains(text, twelve) {
+		return strings.NewReplacer(size, `"width": 64, "height": 64`, twelve, fmt.Sprintf(`"steps": %d`, steps)).Replace(text)
 	}
-	return strings.Replace(string(b), `"steps": 12`, fmt.Sprintf(`"steps": %d`, steps), 1)
+	return ""
 }

@@ -47,6 +47,11 @@ class Daemon:
             time.sleep(0.05)
         self.nats = {k.lower(): v for k, v in json.loads(file.read_text()).items()}["nats"]
 
+    def workers(self) -> list[int]:
+        """Return the process ids of its workers."""
+        tasks = pathlib.Path(f"/proc/{self.process.pid}/task").glob("*/children")
+        return [int(pid) for task in tasks for pid in task.read_text().split()]
+
     def kill(self) -> None:
         """End it without a word."""
         self.process.kill()

@@ -176,11 +176,14 @@ def test_a_run_outlives_its_daemon(tmp_path: pathlib.Path, way: str) -> None:
         with Client.socket(d.socket) if way == "socket" else Client.nats(d.nats) as c:
             events: list[dict[str, object]] = []
             followed: queue.SimpleQueue[object] = queue.SimpleQueue()
-            going = threading.Event()
+            going, heard, held = threading.Event(), threading.Event(), list[int]()
 
             def see(event: dict[str, object]) -> None:
                 events.append(event)
-                if event["type"] == "progress":
+                if event["type"] == "progress" and not going.is_set():
+                    held.extend(d.workers())
+                    for pid in held:  # the job does not end before the daemon does
+                        os.kill(pid, signal.SIGSTOP)
                     going.set()
 
             result: queue.SimpleQueue[object] = queue.SimpleQueue()
@@ -196,10 +199,13 @@ def test_a_run_outlives_its_daemon(tmp_path: pathlib.Path, way: str) -> None:
                 thread.start()
                 return thread
 
-            threads = [work(result, lambda: c.run(workflow(steps=400), id="lasting", on_event=see))]
+            threads = [work(result, lambda: c.run(workflow(steps=40, size=64), id="lasting", on_event=see))]
             assert going.wait(20)
-            threads.append(work(followed, lambda: c.follow("lasting")))
+            threads.append(work(followed, lambda: c.follow("lasting", on_event=lambda _: heard.set())))
+            assert heard.wait(20) and result.empty()
             d.kill()
+            for pid in held:
+                os.kill(pid, signal.SIGCONT)
             d.start()
             got = result.get(timeout=90)
             assert isinstance(got, RunResult), got
