@@ -487,6 +487,13 @@ func (l *JetStream) alive(owner string) bool {
 	return time.Since(l.seen[owner]) < deadAfter
 }
 
+// heard implements Store.
+func (l *JetStream) heard(owner string, since time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.seen[owner].After(since)
+}
+
 // Up reports whether the connection to the server stands.
 func (l *JetStream) Up() bool { return l.nc.IsConnected() }
 

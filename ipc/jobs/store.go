@@ -20,6 +20,8 @@ type Store interface {
 	open(ctx context.Context, j *Table) error
 	// alive reports whether the daemon of that name shows signs of life.
 	alive(owner string) bool
+	// heard reports whether a daemon has shown signs of life since then.
+	heard(owner string, since time.Time) bool
 	// returned gives a value when the store could not be reached for a while: what was published may be lost.
 	returned() <-chan struct{}
 
@@ -72,6 +74,7 @@ type memory struct {
 func (m *memory) Owner() string                                        { return "" }
 func (m *memory) open(context.Context, *Table) error                   { return nil }
 func (m *memory) alive(string) bool                                    { return true }
+func (m *memory) heard(string, time.Time) bool                         { return true }
 func (m *memory) returned() <-chan struct{}                            { return nil }
 func (m *memory) admit([]files.NeededFile) *wire.Error                 { return nil }
 func (m *memory) lacks(message.Record) error                           { return nil }

@@ -209,18 +209,28 @@ func (j *Table) Hear(ev message.Event) {
 	j.touch(e)
 }
 
-// Mine reports whether this daemon is the one to answer for a job: it has it, or nobody else is there that could.
-// Elsewhere: another live daemon has it.
-func (j *Table) Mine(id string) (mine, elsewhere bool) {
+// Mine reports whether this daemon has a job.
+func (j *Table) Mine(id string) bool {
+	owner, ok := j.owner(id)
+	return ok && owner == j.store.Owner()
+}
+
+// Holder returns the other daemon that has a job and is thought alive, "" if there is none, and whether it has shown
+// signs of life since then.
+func (j *Table) Holder(id string, since time.Time) (daemon string, heard bool) {
+	owner, ok := j.owner(id)
+	if !ok || owner == j.store.Owner() || !j.store.alive(owner) {
+		return "", false
+	}
+	return owner, j.store.heard(owner, since)
+}
+
+// owner returns the daemon that a record names.
+func (j *Table) owner(id string) (daemon string, ok bool) {
 	j.mu.Lock()
-	e, ok := j.jobs[id]
-	owner := ""
-	if ok {
-		owner = e.rec.Owner
+	defer j.mu.Unlock()
+	if e := j.jobs[id]; e != nil {
+		return e.rec.Owner, true
 	}
-	j.mu.Unlock()
-	if !ok || owner == j.store.Owner() {
-		return ok, false
-	}
-	return false, j.store.alive(owner)
+	return "", false
 }

@@ -264,11 +264,13 @@ func (n *NATS) subscribe(s *Service) error {
 	return err
 }
 
-// strangerWait is how long the queue group's answer "no such job" waits for the daemon that has the job.
-const strangerWait = 100 * time.Millisecond
+// strangerWait is how long the queue group's answer "no such job" waits for the daemon that has the job, silentWait is
+// the time between looks at whether that daemon is alive.
+const strangerWait, silentWait = 100 * time.Millisecond, time.Second
 
 // handle is the handler of an endpoint. For verbs about a job it only answers for jobs that nobody has: the owner
-// answers from its own subscription.
+// answers from its own subscription. An owner that is not heard of again has not answered: once it is thought dead or
+// the job is another daemon's, the answer is given here.
 func (n *NATS) handle(s *Service, v message.Verb, req micro.Request) {
 	if !v.PerJob {
 		n.answer(s, v.Name, "", req.Data(), nats.Header(req.Headers()), req.Reply(), req)
@@ -278,12 +280,19 @@ func (n *NATS) handle(s *Service, v message.Verb, req micro.Request) {
 	if s.Owns(job) {
 		return
 	}
-	data, header, reply := req.Data(), nats.Header(req.Headers()), req.Reply()
-	time.AfterFunc(strangerWait, func() { // the job may have come here meanwhile: then this is its answer
-		if !s.Elsewhere(job) {
+	data, header, reply, asked := req.Data(), nats.Header(req.Headers()), req.Reply(), time.Now()
+	first, _ := s.cfg.Jobs.Holder(job, asked)
+	var look func()
+	look = func() {
+		switch now, heard := s.cfg.Jobs.Holder(job, asked); {
+		case n.nc.IsClosed():
+		case now == "" || now != first: // the job may have come here meanwhile: then this is its answer
 			n.answer(s, v.Name, job, data, header, reply, nil)
+		case !heard:
+			time.AfterFunc(silentWait, look)
 		}
-	})
+	}
+	time.AfterFunc(strangerWait, look)
 }
 
 // answer decodes a request and hands it to the service. req is nil when this is not the micro handler's own goroutine.

@@ -88,14 +88,13 @@ func (s *Service) Close() {
 
 // Owns reports whether this daemon has a job.
 func (s *Service) Owns(job string) bool {
-	mine, _ := s.cfg.Jobs.Mine(job)
-	return mine
+	return s.cfg.Jobs.Mine(job)
 }
 
 // Elsewhere reports whether another daemon on the same server, which is alive, has a job.
 func (s *Service) Elsewhere(job string) bool {
-	_, there := s.cfg.Jobs.Mine(job)
-	return there
+	there, _ := s.cfg.Jobs.Holder(job, time.Time{})
+	return there != ""
 }
 
 // Handle answers one request, or starts to.
