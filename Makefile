@@ -8,7 +8,7 @@ export PATCHBAY_TEST_TOKENIZERS ?= $(abspath ../shared/tokenizers)
 # Compilers live for seconds: less collecting takes a sixth of their processor time, more memory of the largest (1.4 GB). Cache entries are the same.
 export GOFLAGS += '-toolexec=env GOGC=400'
 
-.PHONY: build demo test check lint fmt race fuzz bench soak loc readme tools clean vendor-client comfyui-test comfyui-templates families-test nats fake cuda-check cuda-kernels gpu gpu-pack gpu-rehearse
+.PHONY: build demo test check lint fmt race fuzz bench soak loc readme tools clean vendor-client comfyui-test comfyui-templates families-test clients fake cuda-check cuda-kernels gpu gpu-pack gpu-rehearse
 
 build:
 	$(GO) build -ldflags "-X main.version=$(VERSION)" -o $(BIN) .
@@ -16,7 +16,7 @@ build:
 demo: build
 	$(BIN) demo --out demo.png
 
-# The whole proof but for `make nats` and `make fake`, one line per part with its time. tests/run.sh prints a table at the end.
+# The whole proof but for what needs other programs (`make clients`, `make fake`), one line per part with its time. tests/run.sh prints a table at the end.
 test:
 	@tests/run.sh
 
@@ -33,10 +33,10 @@ lint: tools
 	GOGC=400 bin/golangci-lint run --allow-parallel-runners ./...
 	@if command -v shellcheck >/dev/null; then shellcheck install.sh tests/*.sh .ci/run; else echo "shellcheck NOT RUN: not installed (apt-get install shellcheck)"; fi
 
-# Every command of ours and every request that docs/protocol.md shows, typed with the nats command, which takes as long to compile as a tenth of `make test`.
-export NATSCLI := ^Test(NATSCommand|EveryCommand|Examples)$$
-nats:
-	$(GO) test -count 1 -timeout 20m -run '$(NATSCLI)' ./tests
+# What drives the daemon from outside: the nats command, which takes as long to compile as a tenth of `make test`, Python with its packages (pip), the examples.
+export CLIENTS := ^Test(NATSCommand|EveryCommand|Examples|InstalledExamplesRun|PythonClient)$$
+clients:
+	$(GO) test -count 1 -timeout 20m -run '$(CLIENTS)' ./tests
 
 # The CUDA backend on devices that need no GPU, with g++: conformance, streams, plans of several ranks, mistakes that must be noticed, and the program.
 fake:

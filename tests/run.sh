@@ -3,7 +3,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 GO=${GO:-go}
-: "${WATCHED:?is set by the Makefile}" "${NATSCLI:?is set by the Makefile}"
+: "${WATCHED:?is set by the Makefile}" "${CLIENTS:?is set by the Makefile}"
 names=() times=() states=()
 failed=0
 
@@ -21,8 +21,8 @@ part() { # part NAME COMMAND...: run one part and remember its time and state
 part build make -s build
 part lint make -s lint # go vet is among its linters
 # Four packages at a time: many tests wait more than they compute. ./tests and ./parallel first: they take longest, and
-# what is listed first starts first. The CUDA backend on its fake device is `make fake`, what the nats command asks
-# `make nats`; the packages of WATCHED run under the race detector below.
+# what is listed first starts first. The CUDA backend on its fake device is `make fake`, programs that drive the
+# daemon `make clients`; the packages of WATCHED run under the race detector below.
 first=(./tests ./parallel)
 read -ra watched <<<"$WATCHED"
 mapfile -t packages < <("$GO" list ./... |
@@ -30,7 +30,7 @@ mapfile -t packages < <("$GO" list ./... |
 # The emulated forms of AVX-512 take 18 processor seconds to compile: only where the processor has not the real ones.
 levels=()
 [[ $(bin/patchbay version) == *avx512bf16* ]] || levels=(-tags emulated)
-part unit "$GO" test "${levels[@]}" -count 1 -p 4 -vet off -timeout 40m -skip "FakeGPU|^TestCUDA|$NATSCLI" "${first[@]}" "${packages[@]}"
+part unit "$GO" test "${levels[@]}" -count 1 -p 4 -vet off -timeout 40m -skip "FakeGPU|^TestCUDA|$CLIENTS" "${first[@]}" "${packages[@]}"
 # Everything below the network; the whole program without cgo, which compiles most dependencies again, is in `make soak`.
 part nocgo env CGO_ENABLED=0 "$GO" build ./engine/... ./models/... ./parallel/... ./node/...
 part race make -s race
