@@ -296,18 +296,35 @@ func (tr *trial) events() (map[string][]message.Event, error) {
 	return out, err
 }
 
-// each reads a stream. After an error, as while there is no leader, f has seen a part of it.
+// each reads a stream. After an error, as while there is no leader or the consumer's server is behind the leader, f has
+// seen a part of it.
 func (tr *trial) each(stream, subject string, f func(jetstream.Msg, uint64)) error {
 	tr.t.Helper()
 	nc, js := tr.dial()
 	defer nc.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	c, err := js.OrderedConsumer(ctx, stream, jetstream.OrderedConsumerConfig{FilterSubjects: []string{subject}})
+	st, err := js.Stream(ctx, stream)
 	if err != nil {
 		return err
 	}
-	for left := c.CachedInfo().NumPending; left > 0; {
+	leader, err := st.Info(ctx, jetstream.WithSubjectFilter(subject))
+	if err != nil {
+		return err
+	}
+	there := uint64(0)
+	for _, n := range leader.State.Subjects {
+		there += n
+	}
+	c, err := st.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{FilterSubjects: []string{subject}})
+	if err != nil {
+		return err
+	}
+	left := c.CachedInfo().NumPending
+	if left < there {
+		return fmt.Errorf("%s: the server of the consumer has %d messages, the leader %d", stream, left, there)
+	}
+	for left > 0 {
 		batch, err := c.Fetch(int(min(left, 500)), jetstream.FetchMaxWait(2*time.Second))
 		if err != nil {
 			return err
