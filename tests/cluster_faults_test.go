@@ -302,7 +302,7 @@ func (tr *trial) each(stream, subject string, f func(jetstream.Msg, uint64)) err
 	tr.t.Helper()
 	nc, js := tr.dial()
 	defer nc.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second) // nobody answers for a stream without leader
 	defer cancel()
 	st, err := js.Stream(ctx, stream)
 	if err != nil {
