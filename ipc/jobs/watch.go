@@ -215,14 +215,18 @@ func (j *Table) Mine(id string) bool {
 	return ok && owner == j.store.Owner()
 }
 
-// Holder returns the other daemon that has a job and is thought alive, "" if there is none, and whether it has shown
-// signs of life since then.
-func (j *Table) Holder(id string, since time.Time) (daemon string, heard bool) {
+// Holder returns the other daemon that has a job and is thought alive, "" if there is none.
+func (j *Table) Holder(id string) (daemon string) {
 	owner, ok := j.owner(id)
 	if !ok || owner == j.store.Owner() || !j.store.alive(owner) {
-		return "", false
+		return ""
 	}
-	return owner, j.store.heard(owner, since)
+	return owner
+}
+
+// Signs reports whether a daemon is thought alive, and whether it has shown signs of life since then.
+func (j *Table) Signs(daemon string, since time.Time) (alive, heard bool) {
+	return j.store.alive(daemon), j.store.heard(daemon, since)
 }
 
 // owner returns the daemon that a record names.

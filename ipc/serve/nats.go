@@ -269,8 +269,8 @@ func (n *NATS) subscribe(s *Service) error {
 const strangerWait, silentWait = 100 * time.Millisecond, time.Second
 
 // handle is the handler of an endpoint. For verbs about a job it only answers for jobs that nobody has: the owner
-// answers from its own subscription. An owner that is not heard of again has not answered: once it is thought dead or
-// the job is another daemon's, the answer is given here.
+// answers from its own subscription. An owner that is not heard of again until it is thought dead has not answered: then
+// the answer is given here, but to a retry, which might run a job twice that the owner had run again and that has failed.
 func (n *NATS) handle(s *Service, v message.Verb, req micro.Request) {
 	if !v.PerJob {
 		n.answer(s, v.Name, "", req.Data(), nats.Header(req.Headers()), req.Reply(), req)
@@ -281,18 +281,20 @@ func (n *NATS) handle(s *Service, v message.Verb, req micro.Request) {
 		return
 	}
 	data, header, reply, asked := req.Data(), nats.Header(req.Headers()), req.Reply(), time.Now()
-	first, _ := s.cfg.Jobs.Holder(job, asked)
-	var look func()
-	look = func() {
-		switch now, heard := s.cfg.Jobs.Holder(job, asked); {
-		case n.nc.IsClosed():
-		case now == "" || now != first: // the job may have come here meanwhile: then this is its answer
-			n.answer(s, v.Name, job, data, header, reply, nil)
-		case !heard:
-			time.AfterFunc(silentWait, look)
+	time.AfterFunc(strangerWait, func() { // the job may have come here meanwhile: then this is its answer
+		owner := s.cfg.Jobs.Holder(job)
+		var look func()
+		look = func() {
+			switch alive, heard := s.cfg.Jobs.Signs(owner, asked); {
+			case n.nc.IsClosed():
+			case owner == "" || !alive && v.Name != message.VerbRetry:
+				n.answer(s, v.Name, job, data, header, reply, nil)
+			case alive && !heard:
+				time.AfterFunc(silentWait, look)
+			}
 		}
-	}
-	time.AfterFunc(strangerWait, look)
+		look()
+	})
 }
 
 // answer decodes a request and hands it to the service. req is nil when this is not the micro handler's own goroutine.

@@ -93,8 +93,7 @@ func (s *Service) Owns(job string) bool {
 
 // Elsewhere reports whether another daemon on the same server, which is alive, has a job.
 func (s *Service) Elsewhere(job string) bool {
-	there, _ := s.cfg.Jobs.Holder(job, time.Time{})
-	return there != ""
+	return s.cfg.Jobs.Holder(job) != ""
 }
 
 // Handle answers one request, or starts to.
