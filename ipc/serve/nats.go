@@ -269,8 +269,8 @@ func (n *NATS) subscribe(s *Service) error {
 const strangerWait, silentWait = 100 * time.Millisecond, time.Second
 
 // handle is the handler of an endpoint. For verbs about a job it only answers for jobs that nobody has: the owner
-// answers from its own subscription. An owner that is not heard of again until it is thought dead has not answered: then
-// the answer is given here, but to a retry, which might run a job twice that the owner had run again and that has failed.
+// answers from its own subscription. An owner that is not heard of again until it is thought dead has not answered, and
+// the answer is given here; but not to a retry, which the owner may have begun, and which has perhaps failed again.
 func (n *NATS) handle(s *Service, v message.Verb, req micro.Request) {
 	if !v.PerJob {
 		n.answer(s, v.Name, "", req.Data(), nats.Header(req.Headers()), req.Reply(), req)
