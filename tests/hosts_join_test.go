@@ -51,9 +51,10 @@ func TestHostsJoin(t *testing.T) {
 		}
 	}
 	s.until("two hosts have joined", listed(2))
-	if log := s.log.String(); !strings.Contains(log, "left out") || !strings.Contains(log, "old.example:7117") {
-		t.Error("the log does not name the host of another version")
-	}
+	s.until("the log names the host of another version", func() bool {
+		log := s.log.String()
+		return strings.Contains(log, "left out") && strings.Contains(log, "old.example:7117")
+	})
 	want, err := startServer(t, program, "").picture("here", "ulysses=2", 4)
 	if err != nil {
 		t.Fatal(err)

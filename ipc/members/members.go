@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -53,9 +54,10 @@ type Config struct {
 
 // Group is a connection to the entries of a group. Close ends it.
 type Group struct {
-	nc   *nats.Conn
-	kv   jetstream.KeyValue
-	name string
+	nc     *nats.Conn
+	kv     jetstream.KeyValue
+	stream jetstream.Stream // of kv
+	name   string
 }
 
 // Join connects to a server, which may be away later on. One without JetStream is an error, and so is a name that is no
@@ -94,7 +96,12 @@ func Join(ctx context.Context, cfg Config) (*Group, error) {
 		}
 		return nil, err
 	}
-	return &Group{nc, kv, cfg.Group}, nil
+	stream, err := js.Stream(ctx, "KV_"+message.HostBucket)
+	if err != nil {
+		nc.Close()
+		return nil, err
+	}
+	return &Group{nc, kv, stream, cfg.Group}, nil
 }
 
 // Close ends the connection.
@@ -135,16 +142,18 @@ func (g *Group) Announce(ctx context.Context, m Member, files func() map[string]
 	}
 }
 
-// List returns who has joined and is alive, by address. Entries that cannot be read are left out.
+// List returns who has joined and is alive, by address. Entries that cannot be read are left out. The names come from
+// the state of the stream: a listing of keys by a consumer leaves out an entry that is written anew meanwhile.
 func (g *Group) List(ctx context.Context) (out []Member, err error) {
 	ctx, cancel := context.WithTimeout(ctx, beat)
 	defer cancel()
-	keys, err := g.kv.ListKeysFiltered(ctx, g.name+".*")
+	prefix := "$KV." + message.HostBucket + "."
+	info, err := g.stream.Info(ctx, jetstream.WithSubjectFilter(prefix+g.name+".*"))
 	if err != nil {
 		return nil, err
 	}
-	for k := range keys.Keys() {
-		e, err := g.kv.Get(ctx, k)
+	for subject := range info.State.Subjects {
+		e, err := g.kv.Get(ctx, strings.TrimPrefix(subject, prefix))
 		if errors.Is(err, jetstream.ErrKeyNotFound) {
 			continue // just gone
 		}

@@ -3,15 +3,19 @@ package members_test
 import (
 	"context"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
 
 	"patchbay/ipc/broker"
 	"patchbay/ipc/ipctest"
 	"patchbay/ipc/members"
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 )
 
@@ -81,6 +85,59 @@ func TestMembersComeAndGo(t *testing.T) {
 	await(t, "one says nothing any more", lists, func(l []members.Member) bool { return len(l) == 0 })
 	if _, err := members.Join(t.Context(), members.Config{URL: e.URL(), Group: "a.b"}); err == nil {
 		t.Error("a group with a dot in its name was joined")
+	}
+}
+
+// TestListMissesNobody: members whose entries are written anew while a list is made are all in it.
+func TestListMissesNobody(t *testing.T) {
+	e, err := broker.StartEmbedded(broker.EmbeddedConfig{Listen: "127.0.0.1:0", Store: t.TempDir(), Log: zerolog.Nop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	group, err := members.Join(t.Context(), members.Config{URL: e.URL(), Group: "cards"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer group.Close()
+	nc, err := nats.Connect(e.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kv, err := js.KeyValue(t.Context(), message.HostBucket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const hosts = 8
+	write := func(ctx context.Context, i int) error {
+		_, err := kv.Put(ctx, fmt.Sprintf("cards.%d", i), fmt.Appendf(nil, `{"address":"h%d:1"}`, i))
+		return err
+	}
+	for i := range hosts {
+		if err := write(t.Context(), i); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var writers sync.WaitGroup
+	for i := range hosts {
+		writers.Go(func() {
+			for ctx.Err() == nil {
+				_ = write(ctx, i) // fails when the test ends
+			}
+		})
+	}
+	defer writers.Wait()
+	defer stop()
+	for range 300 {
+		if list, err := group.List(t.Context()); err != nil || len(list) != hosts {
+			t.Fatalf("%d of %d hosts are listed, %v", len(list), hosts, err)
+		}
 	}
 }
 
