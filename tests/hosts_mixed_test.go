@@ -84,8 +84,6 @@ func unlikeHosts(t *testing.T, slow, fast []string, least, most int, rates ...st
 	}
 	for i, rate := range rates {
 		part := fmt.Sprintf(`"host":"host %s","rates":"%s`, list[i], rate)
-		if !strings.Contains(s.log.String(), part) {
-			t.Errorf("the log does not tell %s:\n%s", part, s.log)
-		}
+		s.until("the log tells "+part, func() bool { return strings.Contains(s.log.String(), part) })
 	}
 }
