@@ -63,20 +63,20 @@ fmt: tools
 	bin/golangci-lint fmt ./...
 
 # The race detector slows Go tenfold, so it watches the packages that have goroutines; models compute through engine's, forecasts and plans are pure.
-# Left out of the others: REPEATS, what runs the same goroutines many times for its numbers (also left out of check), ALIKE, the same where check needs it
-# (TestExactPlansEqualOneRank runs every method under the detector) or ranks run one at a time, and the fake device of make fake. Of packages that
-# compute much, the tests of what runs side by side. Many tests wait more than they compute: four packages at a time keep two processors busy.
-# What waits longest starts first. WATCHED run whole, and only here: `make test` does not run them a second time without the detector.
-export WATCHED := ./ipc/jobs ./ipc/members ./ipc/worker ./ipc/broker
-RACED   := ./parallel ./ipc/serve ./ipc/client ./parallel/comm/stream ./models/sampling ./parallel/comm ./parallel/comm/deferred ./parallel/group ./parallel/rank ./parallel/remote \
-           ./node/files ./node/graph ./node/lru ./node/picture/resample ./ipc/bulk ./ipc/message ./ipc/meter ./ipc/wire
-REPEATS := FakeGPU|ForecastEquals|BF16|MatchesComfyUI|Drift|StoresInEightBits|EverySampler|StoresHoldWhat|OrderOfRequests|SpreadFolded|ScatteredForm|StalePic|StaleValues|UnevenStages|OwnWeights|FoldedStages|CacheOn|ChosenPlanGives|DrawsDoNot
-ALIKE   := LateRanksGive|LateAdapters|LateBands|ExactPlans(Run|Add)|SameBits|Entries(Together|Apart)|PartsAreWithin|ShardedPlansEqual|StagesRead|HalfBlocks|Halves|Interleaving|Overlap|PostedAhead|Patches(Match|Are|Add)|Int8|AreForecast|AdaptersGo|Prefixes|Nets(Say|Are)|StalePipeline|LateEntries|EntriesThat|EveryItem|SpansTell|ExecutorFollows|PlansOfFollowers|ForecastsHold|ChooseMay|ChoiceFor|PlannerReckons|Measured(Rates|Stages)
+# WATCHED run whole, and only here: `make test` does not run them a second time without the detector. Of the others are left out: REPEATS, what runs
+# the same goroutines many times for its numbers (also left out of check), ALIKE, the same where check needs it (TestExactPlansEqualOneRank runs every
+# method under the detector) or ranks run one at a time, and the fake device of make fake. Of packages that compute much, the tests of what runs side
+# by side. Many tests wait more than they compute: four packages at a time keep two processors busy. What waits longest starts first.
+export WATCHED := ./ipc/jobs ./ipc/serve ./ipc/members ./ipc/worker ./ipc/broker ./ipc/client ./ipc/bulk ./ipc/message ./ipc/meter ./ipc/wire ./models/sampling \
+           ./node/files ./node/graph ./node/lru ./node/picture/resample ./parallel/comm ./parallel/group ./parallel/rank ./parallel/remote
+RACED   := ./parallel ./parallel/comm/stream ./parallel/comm/deferred
+REPEATS := FakeGPU|ForecastEquals|BF16|(End|Cache|Feather)MatchesComfyUI|Drift|StoresInEightBits|EverySampler|StoresHoldWhat|OrderOfRequests|SpreadFolded|ScatteredFormOn|StalePic|StaleValues|UnevenStages|OwnWeights|FoldedStages|CacheOn|ChosenPlanGives|DrawsDoNot
+ALIKE   := LateRanksGive|LateAdapters|LateBands|ExactPlans(Run|Add)|SameBits|Entries(Together|Apart)|PartsAreWithin|ShardedPlansEqual|StagesRead|HalfBlocks|Halves|Interleaving|Overlap|PostedAhead|Patches(Match|Are|Add)|Int8|AreForecast|AdaptersGo|Prefixes(AreF|AsOne)|BadPrefixes|Nets(Say|Are)|StalePipeline|LateEntries|EntriesThat|EveryItem|SpansTell|ExecutorFollows|PlansOfFollowers|ForecastsHold|ChooseMay|ChoiceFor|PlannerReckons|Measured(Rates|Stages)
 BESIDE  := Concurrent|Each|Stats|Steady|Exec|Plans|Cancel|Panic|Lora|Base
 # A race report needs no DWARF, and the detector has compiled packages of its own anyway: a quarter less to compile.
 RACE    := -race -gcflags=all=-dwarf=false
 race:
-	$(GO) test -count 1 -p 4 -parallel 6 -vet off -timeout 40m $(RACE) -short -skip '$(REPEATS)|$(ALIKE)' $(WATCHED) $(RACED)
+	$(GO) test -count 1 -p 4 -parallel 6 -vet off -timeout 40m $(RACE) -short -skip '$(REPEATS)|$(ALIKE)' ./ipc/jobs ./parallel $(WATCHED) $(RACED)
 	$(GO) test -count 1 -vet off -timeout 20m $(RACE) -short -run '$(BESIDE)' ./engine/cpu ./models/tokenizer ./node/classes
 
 # Coverage fuzzing, seconds per target; the seeds run in every `go test`, and mutations of them without coverage (tests/hammer).

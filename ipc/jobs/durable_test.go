@@ -141,7 +141,10 @@ func TestDurablePrioritiesAndLargeRequests(t *testing.T) {
 	t.Parallel()
 	e := jetstreamServer(t, false)
 	j, end := durable(t, e, "a")
-	big := bytes.Repeat([]byte("x"), 70<<20) // more than a message may have
+	big := make([]byte, 9<<20) // more than a message may have
+	for i := 0; i < len(big); i += 1000 {
+		big[i] = byte(i >> 16) // pieces differ
+	}
 	mustCreate(t, j, &message.RunRequest{ID: "low", Priority: "low", Inputs: map[string][]byte{"big": big}})
 	mustCreate(t, j, &message.RunRequest{ID: "normal"})
 	mustCreate(t, j, &message.RunRequest{ID: "high", Priority: "high"})
