@@ -92,12 +92,10 @@ func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit
 
 // ModulateBlock computes the modulations of block i.
 func (m *Model) ModulateBlock(env dit.Env, out *dit.Modulation, i int) {
-	switch {
-	case !m.Held.Has(i):
-	case i < m.cfg.Double:
+	if i < m.cfg.Double {
 		out.Image[i] = layers.Modulate(env, out.Vector, m.Net.Double[i].ImageMod)
 		out.Text[i] = layers.Modulate(env, out.Vector, m.Net.Double[i].TextMod)
-	default:
+	} else {
 		out.Image[i] = layers.Modulate(env, out.Vector, m.Net.Single[i-m.cfg.Double].Mod)
 	}
 }

@@ -55,9 +55,3 @@ type mlp struct {
 	Up   *engine.Weight `weight:"c_fc2,nobias" shape:"F,E" split:"rows F"`
 	Down *engine.Weight `weight:"c_proj,nobias" shape:"E,F" split:"cols F"`
 }
-
-// side is what one stream of a block is computed with.
-type side struct {
-	attention
-	mlp
-}

@@ -10,27 +10,19 @@ import (
 func (m *Model) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
 	mark := env.Arena.Mark()
 	if i < m.cfg.Depth {
-		m.double(env, i, s)
+		w := &m.Net.Double[i]
+		layers.Double(env, i, s, m.Spec().HeadDim, eps, w.Txt.side(), w.Img.side())
 	} else {
 		m.single(env, i, s)
 	}
 	env.Arena.Release(mark)
 }
 
-// double is a block of two streams.
-func (m *Model) double(env dit.Env, i int, s *dit.State) {
-	w := &m.Net.Double[i]
-	layers.Double[*stream]{
-		D: m.Spec().HeadDim, Eps: eps,
-		QKV:  []func(*stream) *engine.Weight{func(w *stream) *engine.Weight { return w.QKV }},
-		Out:  func(w *stream) *engine.Weight { return w.Proj },
-		Norm: func(w *stream) engine.QKNorm { return layers.RMS(w.Query, w.Key, eps) },
-		MLP: func(t layers.Stream[*stream]) {
-			t.MLP(env, 5, engine.GELUTanh, func(w *stream) (up, down *engine.Weight) { return w.Up, w.Down })
-		},
-	}.Run(env, i, s,
-		layers.Side[*stream]{W: &w.Txt, Mod: s.M.Text[i].Index(0, s.Step)},
-		layers.Side[*stream]{W: &w.Img, Mod: s.M.Image[i].Index(0, s.Step)})
+// side is the stream's weights as blocks of two streams take them.
+func (w *stream) side() *layers.Side {
+	return &layers.Side{
+		QKV: []*engine.Weight{w.QKV}, Norm: layers.RMS(w.Query, w.Key, eps), Out: w.Proj, Up: w.Up, Down: w.Down,
+	}
 }
 
 // single: x += gate * linear2([attention(norm(x)), gelu(mlp(norm(x)))]); both halves are written into one buffer, so

@@ -79,21 +79,15 @@ func (b *block) join(env dit.Env, x, skip engine.Tensor) {
 // attentions adds self-attention over the image and cross-attention to the text; h is scratch.
 func (m *Model) attentions(env dit.Env, i int, s *dit.State, h engine.Tensor) {
 	b, x, e, d := &m.Net.Blocks[i], s.X, m.cfg.Hidden, m.Spec().HeadDim
-	mod, l := s.M.Image[i].Index(0, s.Step), s.Wide.Len()
-	qkv := layers.Scratch(env, x, s.B, l, b.Attn.QKV.N())
-	attended := layers.Scratch(env, x, s.B, l, b.Attn.Proj.K())
+	mod, n := s.M.Image[i].Index(0, s.Step), b.Attn.Norm.both()
 	layers.AdaLN(env, h, x, layers.Chunk(mod, e, 0), layers.Chunk(mod, e, 1), eps)
-	layers.ColumnLinear(env, qkv, h, b.Attn.QKV, s.Wide, engine.ActNone)
-	q, k, v := layers.QKV(qkv, d)
-	n := b.Attn.Norm.both()
-	env.Attend(dit.Attention{
-		Block: i, Q: q, K: k, V: v, TextNorm: n, ImageNorm: n, RoPE: s.RoPE, Rows: s.Wide, ImageOnly: true,
-		Out: layers.Heads(attended, d),
-	})
+	attended, free := layers.Attended(env, dit.Attention{
+		Block: i, TextNorm: n, ImageNorm: n, RoPE: s.RoPE, Rows: s.Wide, ImageOnly: true,
+	}, h, b.Attn.QKV, d, 1)
 	layers.RowLinear(env, x, attended, b.Attn.Proj, engine.Tensor{}, s.Wide)
 
 	b.Norm3.apply(env, h, x)
-	query := qkv.Slice(2, 0, b.Cross.Query.N())
+	query := free.Slice(2, 0, b.Cross.Query.N())
 	layers.ColumnLinear(env, query, h, b.Cross.Query, s.Wide, engine.ActNone)
 	heads := layers.Heads(query, d)
 	// Queries go through as keys: the operation takes keys alone, and these are rotated like any.

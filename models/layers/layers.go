@@ -38,8 +38,12 @@ func Project(env dit.Env, y, x engine.Tensor, w *engine.Weight) {
 	env.Arena.Release(mark)
 }
 
-// Modulate takes memory for a block's modulation [S, n, w.N()] in f32 and computes it from vectors [S, n, K].
+// Modulate takes memory for a block's modulation [S, n, w.N()] in f32 and computes it from vectors [S, n, K]; that of a
+// weight that is not held is absent.
 func Modulate(env dit.Env, vector engine.Tensor, w *engine.Weight) engine.Tensor {
+	if w == nil {
+		return engine.Tensor{}
+	}
 	y := env.Arena.Alloc(engine.F32, vector.Dim(0), vector.Dim(1), w.N())
 	env.Ops.Linear(y, vector, w, engine.Epilogue{})
 	return y
@@ -81,17 +85,6 @@ type Part struct {
 	Gate   engine.Tensor // [G, E]; absent: 1
 	Wide   dit.Range     // its rows among those that products see
 	Kept   dit.Range     // and among those of them that X holds
-}
-
-// ColumnParts is ColumnLinear with a weight for each part.
-func ColumnParts(env dit.Env, y, h engine.Tensor, parts []Part, of dit.Rows, act engine.Act) {
-	mark := env.Arena.Mark()
-	whole := Gathered(env, h, of)
-	for _, p := range parts {
-		env.Ops.Linear(y.Slice(1, p.Wide.Start, p.Wide.End), whole.Slice(1, p.Wide.Start, p.Wide.End), p.Weight,
-			engine.Epilogue{Act: act})
-	}
-	env.Arena.Release(mark)
 }
 
 // ResidualMLP computes x += gate * out(act(in(h))); in holds rows and out holds columns of this rank's slice. x and h
@@ -152,15 +145,9 @@ func AdaLN(env dit.Env, y, x, shift, scale engine.Tensor, eps float32) {
 	}
 }
 
-// QKV views a fused projection as queries, keys and values: [B, L, 3*H*D] -> 3 x [B, L, H, D]. H follows from the
-// width, so a rank that holds some heads needs no other code.
-func QKV(t engine.Tensor, d int) (q, k, v engine.Tensor) {
-	five := t.Split(2, 3, t.Dim(2)/3/d, d)
-	return five.Index(2, 0), five.Index(2, 1), five.Index(2, 2)
-}
-
-// GroupedQKV is QKV of g heads of queries to one of keys: [B, L, (g+2)*K*D] -> [B, L, g*K, D], twice [B, L, K, D].
-func GroupedQKV(t engine.Tensor, d, g int) (q, k, v engine.Tensor) {
+// QKV views a fused projection as queries, keys and values, g heads of queries to one of keys: [B, L, (g+2)*K*D] -> [B,
+// L, g*K, D], twice [B, L, K, D]. K follows from the width, so a rank that holds some heads needs no other code.
+func QKV(t engine.Tensor, d, g int) (q, k, v engine.Tensor) {
 	n := t.Dim(2) / (g + 2)
 	return Heads(t.Slice(2, 0, g*n), d), Heads(t.Slice(2, g*n, (g+1)*n), d), Heads(t.Slice(2, (g+1)*n, (g+2)*n), d)
 }

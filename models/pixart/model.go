@@ -166,16 +166,12 @@ func (m *Model) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
 // attentions adds self-attention over the image and cross-attention to the text; h is scratch.
 func (m *Model) attentions(env dit.Env, i int, s *dit.State, h engine.Tensor) {
 	b, x, e, d := &m.Net.Blocks[i], s.X, m.cfg.Hidden, m.Spec().HeadDim
-	mod, l := s.M.Image[i].Index(0, s.Step), s.Wide.Len()
-	qkv := layers.Scratch(env, x, s.B, l, b.Attn.QKV.N())
-	attended := layers.Scratch(env, x, s.B, l, b.Attn.Proj.K())
+	mod := s.M.Image[i].Index(0, s.Step)
 	layers.AdaLN(env, h, x, layers.Chunk(mod, e, 0), layers.Chunk(mod, e, 1), eps)
-	layers.ColumnLinear(env, qkv, h, b.Attn.QKV, s.Wide, engine.ActNone)
-	q, k, v := layers.QKV(qkv, d)
-	env.Attend(dit.Attention{Block: i, Q: q, K: k, V: v, Rows: s.Wide, ImageOnly: true, Out: layers.Heads(attended, d)})
+	attended, free := layers.Attended(env, dit.Attention{Block: i, Rows: s.Wide, ImageOnly: true}, h, b.Attn.QKV, d, 1)
 	layers.RowLinear(env, x, attended, b.Attn.Proj, layers.Chunk(mod, e, 2), s.Wide)
 
-	query := qkv.Slice(2, 0, b.Cross.Query.N())
+	query := free.Slice(2, 0, b.Cross.Query.N())
 	layers.ColumnLinear(env, query, x, b.Cross.Query, s.Wide, engine.ActNone)
 	layers.CrossAttend(env, layers.Heads(attended, d), layers.Heads(query, d), s.P.CrossKV[i], s.P.KeyLen)
 	layers.RowLinear(env, x, attended, b.Cross.Proj, engine.Tensor{}, s.Wide)

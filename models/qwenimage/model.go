@@ -53,11 +53,8 @@ func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit
 
 // ModulateBlock computes the modulations of block i.
 func (m *Model) ModulateBlock(env dit.Env, out *dit.Modulation, i int) {
-	if !m.Held.Has(i) {
-		return
-	}
-	linear := func(w *engine.Weight) engine.Tensor { return layers.Modulate(env, out.Vector, w) }
-	out.Image[i], out.Text[i] = linear(m.Net.Blocks[i].ImageMod), linear(m.Net.Blocks[i].TextMod)
+	w := &m.Net.Blocks[i]
+	out.Image[i], out.Text[i] = layers.Modulate(env, out.Vector, w.ImageMod), layers.Modulate(env, out.Vector, w.TextMod)
 }
 
 // Embed projects the latent's tokens and copies the text rows.

@@ -96,9 +96,7 @@ func (m *embedder) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *
 
 // ModulateBlock computes the modulation of block i.
 func (m *embedder) ModulateBlock(env dit.Env, out *dit.Modulation, i int) {
-	if m.Held.Has(i) {
-		out.Image[i] = layers.Modulate(env, out.Vector, m.Net.Blocks[i].Mod)
-	}
+	out.Image[i] = layers.Modulate(env, out.Vector, m.Net.Blocks[i].Mod)
 }
 
 // Embed projects the latent's tokens, and makes room for what blocks begin with.
@@ -121,14 +119,12 @@ func (m *embedder) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
 	}
 	e, mod := m.Spec().Width, s.M.Image[i].Index(0, s.Step)
 	h := layers.Scratch(env, x, s.B, x.Dim(1), e)
-	qkv := layers.Scratch(env, x, s.B, of.Len(), w.Attn.QKV.N())
-	out := layers.Scratch(env, x, s.B, of.Len(), w.Attn.Proj.K())
-	project(env, h, qkv, x, mod, 0, w.Attn.QKV, of)
-	q, k, v := layers.QKV(qkv, headDim)
-	env.Attend(dit.Attention{Block: i, Q: q, K: k, V: v, Rows: of, ImageOnly: true, Out: layers.Heads(out, headDim)})
+	layers.AdaLN(env, h, x, layers.Chunk(mod, e, 0), layers.Chunk(mod, e, 1), eps)
+	out, _ := layers.Attended(env, dit.Attention{Block: i, Rows: of, ImageOnly: true}, h, w.Attn.QKV, headDim, 1)
 	if of.Len() > 0 {
 		layers.RowLinear(env, x, out, w.Attn.Proj, layers.Chunk(mod, e, 2), of)
-		feedForward(env, x, h, mod, w.MLP, of)
+		layers.AdaLN(env, h, x, layers.Chunk(mod, e, 3), layers.Chunk(mod, e, 4), eps)
+		layers.ResidualMLP(env, x, h, w.MLP.Up, w.MLP.Down, layers.Chunk(mod, e, 5), of, engine.GELUTanh)
 	}
 	env.Arena.Release(mark)
 }

@@ -99,5 +99,5 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	return family.Describe(set, family.Diffusion{
 		Spec: s, Latent: format(), Sampling: family.Sampling{Line: family.FlowLine, Shift: 3, Multiplier: 1000},
 		Traits: family.Traits{NoStepCache: true},
-	}, tags, func() *net { return newNet(c) }, func(l family.Loaded[net]) dit.Model { return newModel(l, c) })
+	}, tags, func() *net { return newNet(c) }, func(l family.Loaded[net]) dit.Model { return &Model{l, c} })
 }

@@ -19,16 +19,6 @@ const features = 256
 type Model struct {
 	family.Loaded[net]
 	cfg Config
-
-	blocks []block // views of Net.Blocks
-}
-
-func newModel(l family.Loaded[net], c Config) *Model {
-	m := &Model{Loaded: l, cfg: c}
-	for i := range m.Net.Blocks {
-		m.blocks = append(m.blocks, m.Net.Blocks[i].view())
-	}
-	return m
 }
 
 // Prepare embeds the text and the pooled vectors and crops the middle of the position table. Grids larger than the
@@ -73,11 +63,8 @@ func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit
 
 // ModulateBlock computes the modulations of block i.
 func (m *Model) ModulateBlock(env dit.Env, out *dit.Modulation, i int) {
-	if !m.Held.Has(i) {
-		return
-	}
-	linear := func(w *engine.Weight) engine.Tensor { return layers.Modulate(env, out.Vector, w) }
-	out.Text[i], out.Image[i] = linear(m.blocks[i].text.Mod), linear(m.blocks[i].image.Mod)
+	text, image, _ := m.Net.Blocks[i].view()
+	out.Text[i], out.Image[i] = layers.Modulate(env, out.Vector, text.Mod), layers.Modulate(env, out.Vector, image.Mod)
 }
 
 // Embed projects the latent's tokens, adds their positions and copies the text rows.

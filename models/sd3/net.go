@@ -34,26 +34,17 @@ type joint struct {
 	DualImage *dualStream `weight:"x_block"`
 }
 
-// block is a joint block as it is computed: plain and dual, middle and last blocks alike.
-type block struct {
-	text, image stream
-	second      *attention // image attends to image once more; nil: not in this block
-	last        bool       // text rows are not needed afterwards
-}
-
-func (j *joint) view() block {
-	b := block{}
-	if j.LastText != nil {
-		b.last, b.text = true, stream{Mod: j.LastText.Mod, Attn: attention{QKV: j.LastText.QKV, Norm: j.LastText.Norm}}
-	} else {
-		b.text = *j.Text
+// view is the block as it is computed, plain and dual, middle and last ones alike: what the text's side of the last lacks
+// is nil. second is the attention of image to image alone; nil: not in this block.
+func (j *joint) view() (text, image *stream, second *attention) {
+	text, image = j.Text, j.Image
+	if l := j.LastText; l != nil {
+		text = &stream{Mod: l.Mod, Attn: attention{QKV: l.QKV, Norm: l.Norm}}
 	}
 	if d := j.DualImage; d != nil {
-		b.image, b.second = stream{Mod: d.Mod, Attn: d.Attn, MLP: d.MLP}, &d.Attn2
-	} else {
-		b.image = *j.Image
+		image, second = &stream{Mod: d.Mod, Attn: d.Attn, MLP: d.MLP}, &d.Attn2
 	}
-	return b
+	return text, image, second
 }
 
 // stream is one side of a block. Mod gives shift, scale, gate of the attention, then of the MLP.

@@ -154,7 +154,7 @@ func (m *model) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
 	attended := layers.Scratch(env, s.X, s.B, s.Wide.Len(), w.Proj.K())
 	layers.AdaLN(env, h, s.X, layers.Chunk(mod, e, 0), layers.Chunk(mod, e, 1), eps)
 	layers.ColumnLinear(env, qkv, h, w.QKV, s.Wide, engine.ActNone)
-	q, k, v := layers.QKV(qkv, d)
+	q, k, v := layers.QKV(qkv, d, 1)
 	env.Attend(dit.Attention{Block: i, Q: q, K: k, V: v, RoPE: s.RoPE, Rows: s.Wide, Out: layers.Heads(attended, d)})
 	layers.RowLinear(env, s.X, attended, w.Proj, engine.Tensor{}, s.Wide)
 	layers.AdaLN(env, h, s.X, layers.Chunk(mod, e, 0), layers.Chunk(mod, e, 1), eps)
