@@ -76,16 +76,10 @@ func diffusers() []weights.Alias {
 // Describe describes the model.
 func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
-		Family: "auraflow", Width: c.Hidden, Heads: c.Heads, HeadDim: c.Hidden / c.Heads, PatchSize: c.PatchSize,
-		Channels: c.Channels, OutChannels: c.Channels, ContextDim: c.ContextDim, Registers: registers,
-		MLPRatio: 1.5 * float64(c.MLPHidden) / float64(c.Hidden), // three products
-	}
-	for i := range c.Double + c.Single {
-		b := dit.BlockSpec{Kind: dit.Double, Skip: -1, Attends: 1, Gated: true, Apart: true}
-		if i >= c.Double {
-			b.Kind = dit.Single
-		}
-		s.Blocks = append(s.Blocks, b)
+		Family: "auraflow", Width: c.Hidden, Heads: c.Heads, PatchSize: c.PatchSize, Channels: c.Channels,
+		ContextDim: c.ContextDim, Registers: registers,
+		Blocks: append(dit.Blocks(c.Double, dit.BlockSpec{Kind: dit.Double, Gated: true, Apart: true}),
+			dit.Blocks(c.Single, dit.BlockSpec{Kind: dit.Single, Gated: true, Apart: true})...),
 	}
 	tags := family.Tags{
 		Dims:   map[string]int{"F": c.MLPHidden, "N": c.Edge * c.Edge, "R": registers},

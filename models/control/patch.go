@@ -159,14 +159,9 @@ func (m *Patch) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.P
 	n, li, cols := len(entries), grid.Y*grid.X, m.net.Hint.K()
 	p := &dit.Prepared{N: n, Grid: grid, Hint: env.Arena.Alloc(env.DType, n, li, m.spec.Width)}
 	mark := env.Arena.Mark()
-	x := env.Arena.Alloc(engine.F32, n, li, cols)
-	for i := range entries {
-		h := entries[i].Hint
-		if h.Rows != li || h.Cols != cols || len(h.Data) != li*cols {
-			return nil, fmt.Errorf("model patch for %s: entry %d: the hint is [%d, %d], want [%d, %d]", m.spec.Family, i, h.Rows,
-				h.Cols, li, cols)
-		}
-		env.Ops.Upload(x.Slice(0, i, i+1), h.Data)
+	x, err := layers.Hints(env, "model patch for "+m.spec.Family, entries, li, cols)
+	if err != nil {
+		return nil, err
 	}
 	layers.Project(env, p.Hint, x, m.net.Hint)
 	env.Arena.Release(mark)

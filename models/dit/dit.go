@@ -254,6 +254,12 @@ type BlockSpec struct {
 	AttentionParams, MLPParams int64
 }
 
+// Blocks are n blocks alike, each of which attends once and takes no skip input.
+func Blocks(n int, b BlockSpec) []BlockSpec {
+	b.Skip, b.Attends = -1, 1
+	return slices.Repeat([]BlockSpec{b}, n)
+}
+
 // Serial reports whether a block of one stream has its MLP behind its attention; those of FLUX have them side by side.
 func (b *BlockSpec) Serial() bool { return b.Kind == Single && b.Cuts }
 

@@ -86,18 +86,12 @@ func join(done map[string]*text.Encoding) (dit.Entry, error) {
 // Describe describes the model: the guided ones with a time line of their own, schnell with a plain flow.
 func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
-		Family: c.name(), Distilled: c.Distilled,
-		Width: c.Hidden, Heads: c.Heads, HeadDim: c.Hidden / c.Heads, PatchSize: c.PatchSize,
-		Channels: c.Channels, OutChannels: c.Channels, ContextDim: c.ContextDim, PooledDim: c.VectorDim,
-		TakesGuidance: c.Guidance, Rotates: true, Biases: true, MLPRatio: float64(c.MLPHidden) / float64(c.Hidden),
-	}
-	// A reference lacks the channels of a mask or a second picture.
-	s.Concat, s.References, s.Prefix = c.Concat, c.Concat == 0 && c.Distilled == 0, c.Distilled == 0
-	for range c.Depth {
-		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Double, Skip: -1, Attends: 1, Cuts: true})
-	}
-	for range c.DepthSingle {
-		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Single, Skip: -1, Attends: 1})
+		Family: c.name(), Distilled: c.Distilled, Width: c.Hidden, Heads: c.Heads, PatchSize: c.PatchSize,
+		Channels: c.Channels, ContextDim: c.ContextDim, PooledDim: c.VectorDim, TakesGuidance: c.Guidance,
+		Rotates: true, Biases: true, Concat: c.Concat, Prefix: c.Distilled == 0,
+		References: c.Concat == 0 && c.Distilled == 0, // they lack the channels of a mask or a second picture
+		Blocks: append(dit.Blocks(c.Depth, dit.BlockSpec{Kind: dit.Double, Cuts: true}),
+			dit.Blocks(c.DepthSingle, dit.BlockSpec{Kind: dit.Single})...),
 	}
 	tags := family.Tags{Dims: map[string]int{
 		"F": c.MLPHidden, "V": c.VectorDim, "A": c.Distilled, "I": (c.Channels + c.Concat) * c.PatchSize * c.PatchSize,

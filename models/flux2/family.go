@@ -76,16 +76,10 @@ const minText = 512
 // Describe describes the model.
 func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
-		Family: "flux2", Width: c.Hidden, Heads: c.Heads, HeadDim: c.Hidden / c.Heads, PatchSize: 1,
-		Channels: c.Channels, OutChannels: c.Channels, ContextDim: c.ContextDim, TakesGuidance: c.Guidance,
-		Rotates: true, References: true, OneModulation: true,
-		MLPRatio: 1.5 * float64(c.MLPHidden) / float64(c.Hidden), // three products
-	}
-	for range c.Depth {
-		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Double, Skip: -1, Attends: 1, Cuts: true, Gated: true})
-	}
-	for range c.DepthSingle {
-		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Single, Skip: -1, Attends: 1, Gated: true})
+		Family: "flux2", Width: c.Hidden, Heads: c.Heads, PatchSize: 1, Channels: c.Channels, ContextDim: c.ContextDim,
+		TakesGuidance: c.Guidance, Rotates: true, References: true, OneModulation: true,
+		Blocks: append(dit.Blocks(c.Depth, dit.BlockSpec{Kind: dit.Double, Cuts: true, Gated: true}),
+			dit.Blocks(c.DepthSingle, dit.BlockSpec{Kind: dit.Single, Gated: true})...),
 	}
 	tags := family.Tags{
 		Dims:   map[string]int{"F": c.MLPHidden},

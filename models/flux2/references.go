@@ -16,9 +16,6 @@ func method(e *dit.Entry) string {
 	return layers.ByIndex
 }
 
-// zero reports whether the references of an entry are modulated as at timestep 0.
-func zero(e *dit.Entry) bool { return len(e.References) > 0 && method(e) == layers.AtZero }
-
 // positions lists where every token of an entry sits: own of text, those of the references, those of the picture.
 func (m *Model) positions(e *dit.Entry, g dit.Grid) [][4]int {
 	return layers.Positions(m.Spec(), e, g, method(e), step, func(k int) [4]int { return [4]int{0, 0, 0, k} })

@@ -85,12 +85,12 @@ func join(done map[string]*text.Encoding) (dit.Entry, error) {
 // Describe describes the model.
 func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
-		Family: "hunyuandit", Width: c.Hidden, Heads: c.Heads, HeadDim: c.Hidden / c.Heads, PatchSize: c.PatchSize,
-		Channels: c.Channels, OutChannels: 2 * c.Channels, ContextDim: c.TextDim, Context2Dim: c.T5Dim,
-		Rotates: true, MLPRatio: float64(c.MLPHidden) / float64(c.Hidden),
+		Family: "hunyuandit", Width: c.Hidden, Heads: c.Heads, PatchSize: c.PatchSize, Channels: c.Channels,
+		OutChannels: 2 * c.Channels, ContextDim: c.TextDim, Context2Dim: c.T5Dim, Rotates: true,
+		Blocks: dit.Blocks(c.Depth, dit.BlockSpec{Kind: dit.Cross, Cuts: true}),
 	}
-	for i := range c.Depth {
-		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Cross, Skip: c.skip(i), Attends: 1, Cuts: true})
+	for i := range s.Blocks {
+		s.Blocks[i].Skip = c.skip(i)
 	}
 	tags := family.Tags{Dims: map[string]int{
 		"F": c.MLPHidden, "U": c.T5Dim, "W": c.T5Hidden, "O": c.PoolDim, "X": c.extra(),

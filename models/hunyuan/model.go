@@ -19,8 +19,10 @@ type Model struct {
 // Modulate computes time + extra for every timestep and entry, and from it: Image [S, n, 2E] of the blocks,
 // (shift, scale) of the first norm with the norm's own bias and weight inside, and Head [S, n, 2E] (shift, scale).
 func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit.Modulation {
-	return m.Modulation(env, p.N, layers.TimestepFeatures(timesteps, features), m.Net.Time.In, m.Net.Time.Out, p.Vector,
-		m.Net.Final.Mod)
+	return m.Modulation(env, p.N, family.Conditioning{
+		Features: layers.TimestepFeatures(timesteps, features), In: m.Net.Time.In, Out: m.Net.Time.Out, Add: p.Vector,
+		Head: m.Net.Final.Mod,
+	})
 }
 
 // ModulateBlock computes shift and scale of block i.
@@ -120,5 +122,5 @@ func (h headNorm) query() engine.QKNorm {
 // Head normalises, modulates by (shift, scale) and projects the rows; the second half of the channels is a variance
 // that nobody uses.
 func (m *Model) Head(env dit.Env, s *dit.State, out engine.Tensor) {
-	layers.ModulatedHead(env, out, s.ImageRows(), s.M.Head.Index(0, s.Step), m.Net.Final.Linear, eps)
+	layers.ModulatedHead(env, s, out, m.Net.Final.Linear, 0, eps)
 }

@@ -106,11 +106,11 @@ func EmbedJointRows(env dit.Env, s *dit.State, x engine.Tensor, image *engine.We
 	EmbedImage(env, s, x, image)
 }
 
-// Timesteps returns timesteps [S][n] times factor, with n zeros behind each n of them where references are modulated as
-// at timestep 0: [S][N], and N.
-func Timesteps(timesteps []float32, n int, factor float32, zero bool) ([]float32, int) {
-	wide := n
-	if zero {
+// Timesteps returns timesteps [S][n] of the entries of p times factor, with n zeros behind each n of them where the
+// method by which references are placed modulates them as at timestep 0: [S][N], and N.
+func Timesteps(spec *dit.Spec, p *dit.Prepared, timesteps []float32, factor float32, method string) ([]float32, int) {
+	n, wide := p.N, p.N
+	if method == AtZero && spec.ReferenceTokens(&p.Entries[0]) > 0 {
 		wide = 2 * n
 	}
 	out := make([]float32, len(timesteps)/n*wide)

@@ -201,15 +201,17 @@ func ChannelsFirst(c, p int) []int {
 	return order
 }
 
-// ModulatedHead computes out = linear(norm(x)*(1+scale) + shift) with mod = [shift, scale] [n, 2E]: the last layer of
-// every family. x [B, L, E], out [B, L, N]; no rows, no work.
-func ModulatedHead(env dit.Env, out, x, mod engine.Tensor, linear *engine.Weight, eps float32) {
+// ModulatedHead computes out = linear(norm(x)*(1+scale) + shift) for the image rows x of s: the last layer of most
+// families. out is [B, li, N], shift the number of that chunk of the head's modulations, 0 or 1; the other is the
+// scale.
+func ModulatedHead(env dit.Env, s *dit.State, out engine.Tensor, linear *engine.Weight, shift int, eps float32) {
+	x := s.ImageRows()
 	if x.Dim(1) == 0 {
 		return
 	}
-	mark, e := env.Arena.Mark(), x.Dim(2)
+	mark, e, mod := env.Arena.Mark(), x.Dim(2), s.M.Head.Index(0, s.Step).Slice(0, 0, s.P.N)
 	h := Scratch(env, x, x.Dim(0), x.Dim(1), e)
-	env.Ops.AdaLN(h, x, Chunk(mod, e, 0), Chunk(mod, e, 1), eps)
+	env.Ops.AdaLN(h, x, Chunk(mod, e, shift), Chunk(mod, e, 1-shift), eps)
 	env.Ops.Linear(out, h, linear, engine.Epilogue{})
 	env.Arena.Release(mark)
 }

@@ -26,8 +26,11 @@ type Placed struct {
 // qwen_image/model.py). References are one after the other on the first axis, step apart, or below and right of the
 // picture and of each other (UXO), or all at 1, each right of those before or below them, where less is lost.
 func Place(spec *dit.Spec, e *dit.Entry, g dit.Grid, method string, step int) (out []Placed) {
-	high, wide, p := 0, 0, spec.PatchSize
-	for i, r := range e.References {
+	high, wide, p, references := 0, 0, spec.PatchSize, e.References
+	if spec.ReferenceTokens(e) == 0 {
+		references = nil
+	}
+	for i, r := range references {
 		at, down, right := (i+1)*step, 0, 0
 		switch method {
 		case ByIndex, AtZero:

@@ -24,7 +24,8 @@ type Model struct {
 
 // Prepare computes positions, what the keys and values of the text come from, and the size part of the timestep vector.
 func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.Prepared, error) {
-	if err := layers.CheckEntries(m.Spec(), entries); err != nil {
+	p, err := layers.Begin(m.Spec(), entries, grid)
+	if err != nil {
 		return nil, err
 	}
 	for i, e := range entries {
@@ -37,18 +38,15 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.P
 	if err != nil {
 		return nil, err
 	}
-	n, lt, e := len(entries), entries[0].Context.Rows, m.cfg.Hidden
-	p := &dit.Prepared{
-		N: n, Lt: lt, Grid: grid, Entries: entries, CrossKV: make([]engine.Tensor, len(m.Spec().Blocks)),
-		KeyLen: layers.KeyLen(entries),
-	}
+	e := m.cfg.Hidden
+	p.CrossKV, p.KeyLen = make([]engine.Tensor, m.cfg.Depth), layers.KeyLen(entries)
 	if !m.Held.NoEmbed {
 		p.Pos = env.Arena.Alloc(env.DType, 1, grid.Tokens(), e)
 		env.Ops.Upload(p.Pos, positions)
 	}
-	p.Source = env.Arena.Alloc(engine.F32, n, lt, e)
+	p.Source = env.Arena.Alloc(engine.F32, p.N, p.Lt, e)
 	if m.cfg.MicroSize {
-		p.Vector = env.Arena.Alloc(engine.F32, n, e)
+		p.Vector = env.Arena.Alloc(engine.F32, p.N, e)
 		m.sizes(env, p)
 	}
 	mark := env.Arena.Mark()
@@ -110,27 +108,10 @@ func (m *Model) sizes(env dit.Env, p *dit.Prepared) {
 // Modulate computes t_block(time + size) once, to which every block adds its table: Image [S, n, 6E]; Head [S, n, 2E]
 // is the last layer's table plus time + size itself.
 func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit.Modulation {
-	n, e := p.N, m.cfg.Hidden
-	s := len(timesteps) / n
-	out := dit.NewModulation(m.Spec())
-	if !m.Held.NoHead {
-		out.Head = env.Arena.Alloc(engine.F32, s, n, 2*e)
-	}
-	out.Vector = env.Arena.Alloc(engine.F32, s, n, 6*e)
-	mark := env.Arena.Mark()
-	vec := env.Arena.Alloc(engine.F32, s, n, e)
-	f := layers.Upload(env, layers.TimestepFeatures(timesteps, features), s, n, features)
-	layers.MLP(env, vec, f, m.Net.Time.In, m.Net.Time.Out, engine.SiLU)
-	if !p.Vector.IsZero() {
-		env.Ops.Add(vec, vec, p.Vector.Unsqueeze(0))
-	}
-	for i := 0; i < 2 && !m.Held.NoHead; i++ {
-		env.Ops.Add(out.Head.Slice(2, i*e, (i+1)*e), vec, m.Net.Final.Table.Slice(0, i, i+1).Unsqueeze(0))
-	}
-	env.Ops.Activate(vec, vec, engine.SiLU)
-	env.Ops.Linear(out.Vector, vec, m.Net.TBlock, engine.Epilogue{})
-	env.Arena.Release(mark)
-	return out
+	return m.Modulation(env, p.N, family.Conditioning{
+		Features: layers.TimestepFeatures(timesteps, features), In: m.Net.Time.In, Out: m.Net.Time.Out, Add: p.Vector,
+		Table: m.Net.Final.Table, Shared: []*engine.Weight{m.Net.TBlock},
+	})
 }
 
 // ModulateBlock adds the table of block i to the modulation that all blocks share.
@@ -180,5 +161,5 @@ func (m *Model) attentions(env dit.Env, i int, s *dit.State, h engine.Tensor) {
 // Head normalises, modulates by (shift, scale) and projects the rows; the second half of the channels is a variance
 // that nobody uses.
 func (m *Model) Head(env dit.Env, s *dit.State, out engine.Tensor) {
-	layers.ModulatedHead(env, out, s.ImageRows(), s.M.Head.Index(0, s.Step), m.Net.Final.Linear, eps)
+	layers.ModulatedHead(env, s, out, m.Net.Final.Linear, 0, eps)
 }

@@ -120,12 +120,9 @@ func (c Config) layered() Config {
 // Describe describes the model.
 func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
-		Family: "qwenimage", Width: c.Hidden, Heads: c.Heads, HeadDim: c.Hidden / c.Heads, PatchSize: patch,
-		Channels: c.Channels, OutChannels: c.Channels, ContextDim: c.ContextDim,
-		Rotates: true, References: true, Frames: true, MLPRatio: float64(c.MLPHidden) / float64(c.Hidden),
-	}
-	for range c.Depth {
-		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Double, Skip: -1, Attends: 1, Cuts: true})
+		Family: "qwenimage", Width: c.Hidden, Heads: c.Heads, PatchSize: patch, Channels: c.Channels,
+		ContextDim: c.ContextDim, Rotates: true, References: true, Frames: true,
+		Blocks: dit.Blocks(c.Depth, dit.BlockSpec{Kind: dit.Double, Cuts: true}),
 	}
 	tags := family.Tags{Dims: map[string]int{"F": c.MLPHidden}, Ignore: []string{marker}}
 	return family.Describe(set, family.Diffusion{

@@ -53,12 +53,8 @@ func detectEmbedder(set *weights.Set, _ map[string]string) (family.Config, error
 // Describe implements family.Config.
 func (c embedConfig) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
-		Family: "sd3", Width: c.hidden, Heads: c.hidden / headDim, HeadDim: headDim, PatchSize: embedPatch,
-		Channels: c.channels, OutChannels: c.channels, PooledDim: c.pooled,
-		MLPRatio: float64(c.mlpHidden) / float64(c.hidden),
-	}
-	for range c.blocks {
-		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Cross, Skip: -1, Attends: 1})
+		Family: "sd3", Width: c.hidden, Heads: c.hidden / headDim, PatchSize: embedPatch, Channels: c.channels,
+		PooledDim: c.pooled, Blocks: dit.Blocks(c.blocks, dit.BlockSpec{Kind: dit.Cross}),
 	}
 	tags := family.Tags{Dims: map[string]int{"F": c.mlpHidden, "V": c.pooled}, Ignore: []string{"control_type"}}
 	return family.Describe(set, family.Diffusion{Spec: s, Latent: format()}, tags,
@@ -90,8 +86,9 @@ func (m *embedder) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*di
 // Modulate computes for every timestep and entry the vector (time + pooled), and from it the modulation of each block:
 // Image [S, n, 6E].
 func (m *embedder) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit.Modulation {
-	return m.Modulation(env, p.N, layers.TimestepFeatures(timesteps, features), m.Net.Time.In, m.Net.Time.Out, p.Vector,
-		nil)
+	return m.Modulation(env, p.N, family.Conditioning{
+		Features: layers.TimestepFeatures(timesteps, features), In: m.Net.Time.In, Out: m.Net.Time.Out, Add: p.Vector,
+	})
 }
 
 // ModulateBlock computes the modulation of block i.

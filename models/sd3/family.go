@@ -84,16 +84,15 @@ func rest(net *weights.Set) map[string][]int {
 // Describe describes the model. The position table counts as parameters.
 func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
-		Family: "sd3", Width: c.Hidden, Heads: c.Hidden / headDim, HeadDim: headDim, PatchSize: c.PatchSize,
-		Channels: c.Channels, OutChannels: c.Channels, ContextDim: c.ContextDim, PooledDim: c.PooledDim,
-		MLPRatio: float64(c.MLPHidden) / float64(c.Hidden),
+		Family: "sd3", Width: c.Hidden, Heads: c.Hidden / headDim, PatchSize: c.PatchSize, Channels: c.Channels,
+		ContextDim: c.ContextDim, PooledDim: c.PooledDim,
+		Blocks: dit.Blocks(c.Blocks, dit.BlockSpec{Kind: dit.Double, Cuts: true}),
 	}
-	for i := range c.Blocks {
-		b := dit.BlockSpec{Kind: dit.Double, Skip: -1, Attends: 1, LastText: i == c.Blocks-1, Cuts: true}
+	for i := range s.Blocks {
+		s.Blocks[i].LastText = i == c.Blocks-1
 		if c.dual(i) {
-			b.Attends = 2
+			s.Blocks[i].Attends = 2
 		}
-		s.Blocks = append(s.Blocks, b)
 	}
 	tags := family.Tags{Dims: map[string]int{"F": c.MLPHidden, "V": c.PooledDim, "G": c.PosSide}}
 	return family.Describe(set, family.Diffusion{

@@ -77,16 +77,10 @@ func apart(l string) []weights.Alias {
 // Describe describes the model. The text's own blocks count as embedding.
 func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
-		Family: c.name(), Width: c.Hidden, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.Hidden / c.Heads,
-		PatchSize: c.PatchSize, VectorDim: c.vector(),
-		Channels: c.Channels, OutChannels: c.Channels, ContextDim: c.ContextDim, Multiple: c.Multiple,
-		Rotates: true, MLPRatio: 1.5 * float64(c.MLPHidden) / float64(c.Hidden), // three products
-	}
-	for range c.Refiners {
-		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Cross, Skip: -1, Attends: 1, Sandwich: true, Gated: true})
-	}
-	for range c.Depth {
-		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Single, Skip: -1, Attends: 1, Sandwich: true, Gated: true})
+		Family: c.name(), Width: c.Hidden, Heads: c.Heads, KVHeads: c.KVHeads, PatchSize: c.PatchSize,
+		VectorDim: c.vector(), Channels: c.Channels, ContextDim: c.ContextDim, Multiple: c.Multiple, Rotates: true,
+		Blocks: append(dit.Blocks(c.Refiners, dit.BlockSpec{Kind: dit.Cross, Sandwich: true, Gated: true}),
+			dit.Blocks(c.Depth, dit.BlockSpec{Kind: dit.Single, Sandwich: true, Gated: true})...),
 	}
 	tags := family.Tags{
 		Dims:   map[string]int{"F": c.MLPHidden, "W": c.TimeHidden, "M": c.vector()},
