@@ -7,10 +7,13 @@
 package models
 
 import (
+	"fmt"
 	"slices"
 
+	"patchbay/engine"
 	"patchbay/models/auraflow"
 	"patchbay/models/control"
+	"patchbay/models/dit"
 	"patchbay/models/family"
 	"patchbay/models/flux"
 	"patchbay/models/flux2"
@@ -92,4 +95,18 @@ func TextTypes() map[string]family.Text {
 		}
 	}
 	return out
+}
+
+// Adapt returns a model that computes with the weights of m plus additions (LoRA) and shares m's memory: nothing is
+// merged, nothing of m is packed again. m is a model that Diffusion.Load gave, whole or a part; m must stay open as
+// long as the result is used, and closing the result frees the additions alone. Errors: names and shapes that do not
+// fit, no memory.
+func Adapt(ops engine.Ops, m dit.Model, additions []weights.LowRank) (dit.Model, error) {
+	a, ok := m.(interface {
+		Adapt(ops engine.Ops, additions []weights.LowRank) (dit.Model, error)
+	})
+	if !ok {
+		return nil, fmt.Errorf("adapt %s: models of this family take no adapters", m.Spec().Family)
+	}
+	return a.Adapt(ops, additions)
 }

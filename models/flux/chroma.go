@@ -58,8 +58,7 @@ func (c Config) name() string {
 }
 
 // checkChroma is check of a Chroma model with the tensors of set.
-func (c *Config) checkChroma(set *weights.Set) error {
-	c.Guidance = true
+func (c Config) checkChroma(set *weights.Set) error {
 	if n := 3*c.DepthSingle + 12*c.Depth + 2; n > places {
 		return fmt.Errorf("chroma: %d double and %d single blocks have %d modulations, known are %d", c.Depth, c.DepthSingle,
 			n, places)

@@ -63,9 +63,9 @@ func Detect(set *weights.Set, meta map[string]string) (family.Config, error) {
 	c.Concat = set.Dim("img_in.weight", 1)/token - c.Channels
 	c.Depth, c.DepthSingle = set.Count("double_blocks"), set.Count("single_blocks")
 	c.ContextDim, c.VectorDim = set.Dim("txt_in.weight", 1), set.Dim("vector_in.in_layer.weight", 1)
-	c.Guidance = set.Has("guidance_in.in_layer.weight")
 	c.MLPHidden = set.Dim("double_blocks.0.img_mlp.0.weight", 0)
 	c.Distilled, c.Layers = set.Dim(keyApproximator+"in_proj.weight", 0), set.Count(keyApproximator+"layers")
+	c.Guidance = c.Distilled > 0 || set.Has("guidance_in.in_layer.weight")
 	d := max(set.Dim(keyNorm+"scale", 0), set.Dim(keyNorm+"weight", 0))
 	var err error
 	c.Heads, c.Axes, err = family.Heads(c.name(), "axes_dim", c.Axes, []int{16, 56, 56}, c.Hidden, d)

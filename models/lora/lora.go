@@ -14,6 +14,7 @@ package lora
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -80,7 +81,7 @@ func Match(set *weights.Set, keys *Keys) (*Matched, error) {
 		return nil, err
 	}
 	users := map[target]string{}
-	for _, name := range sortedNames(modules) {
+	for _, name := range slices.Sorted(maps.Keys(modules)) {
 		m := modules[name]
 		t, ok := keys.targets[name]
 		if !ok {
@@ -182,13 +183,16 @@ func (m *Matched) norms(set *weights.Set, keys *Keys, tensors []string) error {
 
 // vector checks a tensor that a bias gets or a norm becomes.
 func vector(set *weights.Set, name string, t target) error {
-	s, _ := set.Get(name)
-	if s.DType == engine.I32 || s.DType == engine.I64 || s.DType == engine.U8 || s.DType > engine.F64 ||
-		len(s.Shape) != 1 || s.Shape[0] != t.rows {
+	if s, _ := set.Get(name); !fractional(s) || len(s.Shape) != 1 || s.Shape[0] != t.rows {
 		return fmt.Errorf("lora: %s: got shape %v of %s, want [%d] of f32, bf16 or f16 for %s", name, s.Shape, s.DType,
 			t.rows, t.name)
 	}
 	return nil
+}
+
+// fractional reports whether a tensor has an element type that low-rank pairs may have.
+func fractional(s weights.Stored) bool {
+	return s.DType != engine.I32 && s.DType != engine.I64 && s.DType != engine.U8 && s.DType <= engine.F64
 }
 
 // check compares the shapes of a pair with the rows that it adds to. It returns alpha/rank, and how many columns the
@@ -215,7 +219,7 @@ func (m *module) check(set *weights.Set, name string, t target) (scale float32, 
 		name string
 		weights.Stored
 	}{{m.up, up}, {m.down, down}} {
-		if s.DType == engine.I32 || s.DType == engine.I64 || s.DType == engine.U8 || s.DType > engine.F64 {
+		if !fractional(s.Stored) {
 			return 0, 0, fmt.Errorf("lora: %s has element type %s, want f32, bf16, f16 or fp8", s.name, s.DType)
 		}
 		if len(s.Shape) < 2 || s.Len() == 0 {
@@ -305,13 +309,4 @@ func firstOf(names []string) string {
 		s += fmt.Sprintf(" and %d more", len(names)-shown)
 	}
 	return s
-}
-
-func sortedNames[V any](m map[string]V) []string {
-	names := make([]string, 0, len(m))
-	for n := range m {
-		names = append(names, n)
-	}
-	slices.Sort(names)
-	return names
 }

@@ -1,6 +1,7 @@
 package lora
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -56,7 +57,7 @@ func Text(encoders []Encoder) *Keys {
 			}
 		}
 		b.own(append(dotted, "text_encoders."+inside()[e.Kind]), flat)
-		if names := sortedNames(b.keys.targets); len(names) > 0 {
+		if names := slices.Sorted(maps.Keys(b.keys.targets)); len(names) > 0 {
 			b.keys.examples = []string{names[0] + ".lora_up.weight"}
 		}
 		all = append(all, b.keys)
@@ -82,12 +83,7 @@ func multiplied(name string) bool {
 	if strings.HasSuffix(name, "relative_attention_bias.weight") {
 		return false
 	}
-	for _, p := range []string{
+	return slices.ContainsFunc([]string{
 		"text_model.encoder.layers.", "text_projection.", "encoder.block.", "bert.encoder.layer.", "model.layers.",
-	} {
-		if strings.HasPrefix(name, p) {
-			return true
-		}
-	}
-	return false
+	}, func(p string) bool { return strings.HasPrefix(name, p) })
 }

@@ -216,17 +216,17 @@ func TestUpscalingStops(t *testing.T) {
 // more by each layer, four times as large.
 func TestMemoryOfATile(t *testing.T) {
 	const e, g, side = 64, 32, 512
-	cfg := Config{Width: e, Growth: g, Blocks: 2, Ups: 2, Scale: 4, Shuffle: 1, Unshuffle: 1}
-	net := newRRDB(cfg)
+	net := &rrdb{Block: make([]rrdbBlock, 2), Up: make([]doubled, 2)}
 	weight := func(n, c int) *engine.Weight {
 		return &engine.Weight{Base: &engine.Packed{DType: engine.F32, N: n, K: 9 * c}, Bias: engine.NewTensor(engine.Buf{},
 			engine.F32, n)}
 	}
 	net.First, net.Body, net.HR, net.Last = weight(e, 3), weight(e, e), weight(e, e), weight(3, e)
-	for _, u := range net.Up {
-		u.Conv = weight(e, e)
+	for i := range net.Up {
+		net.Up[i].Conv = weight(e, e)
 	}
-	for _, b := range net.Block {
+	for i := range net.Block {
+		b := &net.Block[i]
 		for _, d := range []*dense{&b.Dense1, &b.Dense2, &b.Dense3} {
 			d.Conv1, d.Conv2, d.Conv3 = weight(g, e), weight(g, e+g), weight(g, e+2*g)
 			d.Conv4, d.Conv5 = weight(g, e+3*g), weight(e, e+4*g)

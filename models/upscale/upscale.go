@@ -61,20 +61,15 @@ func Open(ops engine.Ops, set *weights.Set) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Model{Config: cfg}
+	m := &Model{Config: cfg, net: &rrdb{Block: make([]rrdbBlock, cfg.Blocks), Up: make([]doubled, cfg.Ups)}}
+	if cfg.Compact {
+		m.net = &compact{Layer: make([]sloped, cfg.Blocks)}
+	}
 	opt := weights.Options{Model: "upscale model", Dims: map[string]int{
 		"E": cfg.Width, "G": cfg.Growth, "C": Channels * cfg.Unshuffle * cfg.Unshuffle,
 		"N": Channels * cfg.Shuffle * cfg.Shuffle,
 	}}
-	var dst any
-	if cfg.Compact {
-		net := newCompact(cfg)
-		m.net, dst = net, net
-	} else {
-		net := newRRDB(cfg)
-		m.net, dst = net, net
-	}
-	m.loaded, err = weights.Load(ops, renamed(set), dst, opt)
+	m.loaded, err = weights.Load(ops, renamed(set), m.net, opt)
 	return m, err
 }
 
