@@ -58,7 +58,7 @@ func (m *Model) Block(env dit.Env, i int, s *dit.State, skip engine.Tensor) {
 	}
 	if env.Half != dit.AttentionHalf {
 		b.Norm2.apply(env, h, x)
-		layers.ResidualMLP(env, x, h, b.MLP.Up, b.MLP.Down, engine.Tensor{}, s.Wide, engine.GELUTanh)
+		b.MLP.Add(env, x, h, engine.Tensor{}, s.Wide)
 	}
 	env.Arena.Release(mark)
 }

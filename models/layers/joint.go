@@ -43,6 +43,31 @@ func Double(env dit.Env, i int, s *dit.State, d int, eps float32, text, image *S
 	}
 }
 
+// Single computes block i of one stream with attention and MLP side by side: x += gate * out([attention(norm(x)),
+// gelu(up(norm(x)))]), or silu(gate(norm(x))) * up(norm(x)) where w has a Gate. Both halves are written into one
+// buffer, so nothing is joined.
+func Single(env dit.Env, i int, s *dit.State, d int, eps float32, w *Side) {
+	t := OneStream(env, i, s, w)
+	t.Norm(env, 0, eps)
+	l, own, f := s.Wide.Len(), w.QKV[0].N()/3, w.Up.N() // E and F, or the heads and columns of this rank
+	qkv, both := Scratch(env, s.X, s.B, l, 3*own), Scratch(env, s.X, s.B, l, own+f)
+	mark, attended, up := env.Arena.Mark(), both.Slice(2, 0, own), both.Slice(2, own, own+f)
+	if w.Gate == nil {
+		whole := Gathered(env, t.H, t.Of)
+		env.Ops.Linear(qkv, whole, w.QKV[0], engine.Epilogue{})
+		env.Ops.Linear(up, whole, w.Up, engine.Epilogue{Act: engine.GELUTanh})
+	} else {
+		gate, whole := Scratch(env, s.X, s.B, l, f), Gathered(env, t.H, t.Of)
+		env.Ops.Linear(qkv, whole, w.QKV[0], engine.Epilogue{})
+		env.Ops.Linear(gate, whole, w.Gate, engine.Epilogue{})
+		env.Ops.Linear(up, whole, w.Up, engine.Epilogue{})
+		env.Ops.ActivateMul(up, gate, up, engine.SiLU)
+	}
+	env.Arena.Release(mark)
+	JointAttention(env, i, s, qkv, attended, d, w.Norm, w.Norm)
+	t.AddOut(env, both)
+}
+
 // Projections normalises the streams of s by the first shift and scale and computes their queries, keys and values:
 // [B, L, N] in the arena. w is a side of any stream, which tells N.
 func Projections(env dit.Env, s *dit.State, streams []Stream, w *Side, eps float32) engine.Tensor {

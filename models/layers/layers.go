@@ -87,15 +87,25 @@ type Part struct {
 	Kept   dit.Range     // and among those of them that X holds
 }
 
-// ResidualMLP computes x += gate * out(act(in(h))); in holds rows and out holds columns of this rank's slice. x and h
-// are [B, l, E], rows of X that are a part of the rows `of`. gate [G, E] may be absent.
-func ResidualMLP(env dit.Env, x, h engine.Tensor, in, out *engine.Weight, gate engine.Tensor,
-	of dit.Rows, act engine.Act,
-) {
+// TimeEmbedder makes a vector of width E of the sinusoidal features of a timestep.
+type TimeEmbedder struct {
+	In  *engine.Weight `weight:"0" shape:"E,256"`
+	Out *engine.Weight `weight:"2" shape:"E,E"`
+}
+
+// FeedForward is an MLP of blocks in the names of timm. Up holds rows and Down columns of this rank's slice.
+type FeedForward struct {
+	Up   *engine.Weight `weight:"fc1" shape:"F,E" split:"rows F"`
+	Down *engine.Weight `weight:"fc2" shape:"E,F" split:"cols F"`
+}
+
+// Add computes x += gate * down(gelu(up(h))). x and h are [B, l, E], rows of X that are a part of the rows `of`. gate
+// [G, E] may be absent.
+func (w FeedForward) Add(env dit.Env, x, h, gate engine.Tensor, of dit.Rows) {
 	mark := env.Arena.Mark()
-	hidden := Scratch(env, h, h.Dim(0), of.Len(), in.N())
-	ColumnLinear(env, hidden, h, in, of, act)
-	RowLinear(env, x, hidden, out, gate, of)
+	hidden := Scratch(env, h, h.Dim(0), of.Len(), w.Up.N())
+	ColumnLinear(env, hidden, h, w.Up, of, engine.GELUTanh)
+	RowLinear(env, x, hidden, w.Down, gate, of)
 	env.Arena.Release(mark)
 }
 

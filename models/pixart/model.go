@@ -139,7 +139,7 @@ func (m *Model) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
 	}
 	if env.Half != dit.AttentionHalf {
 		layers.AdaLN(env, h, x, layers.Chunk(mod, e, 3), layers.Chunk(mod, e, 4), eps)
-		layers.ResidualMLP(env, x, h, b.MLP.Up, b.MLP.Down, layers.Chunk(mod, e, 5), s.Wide, engine.GELUTanh)
+		b.MLP.Add(env, x, h, layers.Chunk(mod, e, 5), s.Wide)
 	}
 	env.Arena.Release(mark)
 }

@@ -17,9 +17,9 @@ import (
 
 // embedNet names the weights of such a net, beside the model's y_embedder.
 type embedNet struct {
-	Patch  *engine.Weight `weight:"x_embedder.proj" shape:"E,C,p,p" use:"embed"`
-	Time   timeEmbedder   `weight:"t_embedder"`
-	Vector vectorEmbedder `weight:"y_embedder"` // of the model
+	Patch  *engine.Weight      `weight:"x_embedder.proj" shape:"E,C,p,p" use:"embed"`
+	Time   layers.TimeEmbedder `weight:"t_embedder.mlp"`
+	Vector vectorEmbedder      `weight:"y_embedder"` // of the model
 	Again  struct {
 		In  *engine.Weight `weight:"mlp.0" shape:"E,E"`
 		Out *engine.Weight `weight:"mlp.2" shape:"E,E"`
@@ -121,7 +121,7 @@ func (m *embedder) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
 	if of.Len() > 0 {
 		layers.RowLinear(env, x, out, w.Attn.Proj, layers.Chunk(mod, e, 2), of)
 		layers.AdaLN(env, h, x, layers.Chunk(mod, e, 3), layers.Chunk(mod, e, 4), eps)
-		layers.ResidualMLP(env, x, h, w.MLP.Up, w.MLP.Down, layers.Chunk(mod, e, 5), of, engine.GELUTanh)
+		w.MLP.Add(env, x, h, layers.Chunk(mod, e, 5), of)
 	}
 	env.Arena.Release(mark)
 }

@@ -1,23 +1,20 @@
 package sd3
 
-import "patchbay/engine"
+import (
+	"patchbay/engine"
+	"patchbay/models/layers"
+)
 
 // net names the weights of the whole model. Sizes in the tags: E width, F MLP width, D head dim, C channels, p patch
 // size, T and V columns of context and pooled vector, G side of the position table.
 type net struct {
-	Patch   *engine.Weight `weight:"x_embedder.proj" shape:"E,C,p,p" use:"embed"`
-	Pos     engine.Tensor  `weight:"pos_embed" shape:"1,G*G,E" use:"embed"`
-	Context *engine.Weight `weight:"context_embedder" shape:"E,T" use:"embed"`
-	Time    timeEmbedder   `weight:"t_embedder"`
-	Vector  vectorEmbedder `weight:"y_embedder"`
-	Blocks  []joint        `weight:"joint_blocks"`
-	Final   final          `weight:"final_layer" use:"head"`
-}
-
-// timeEmbedder turns sinusoidal features into a vector of width E.
-type timeEmbedder struct {
-	In  *engine.Weight `weight:"mlp.0" shape:"E,256"`
-	Out *engine.Weight `weight:"mlp.2" shape:"E,E"`
+	Patch   *engine.Weight      `weight:"x_embedder.proj" shape:"E,C,p,p" use:"embed"`
+	Pos     engine.Tensor       `weight:"pos_embed" shape:"1,G*G,E" use:"embed"`
+	Context *engine.Weight      `weight:"context_embedder" shape:"E,T" use:"embed"`
+	Time    layers.TimeEmbedder `weight:"t_embedder.mlp"`
+	Vector  vectorEmbedder      `weight:"y_embedder"`
+	Blocks  []joint             `weight:"joint_blocks"`
+	Final   final               `weight:"final_layer" use:"head"`
 }
 
 // vectorEmbedder turns the pooled text vector into one of width E.
@@ -49,17 +46,17 @@ func (j *joint) view() (text, image *stream, second *attention) {
 
 // stream is one side of a block. Mod gives shift, scale, gate of the attention, then of the MLP.
 type stream struct {
-	Mod  *engine.Weight `weight:"adaLN_modulation.1" shape:"6E,E"`
-	Attn attention      `weight:"attn" use:"attention"`
-	MLP  mlp            `weight:"mlp" use:"mlp"`
+	Mod  *engine.Weight     `weight:"adaLN_modulation.1" shape:"6E,E"`
+	Attn attention          `weight:"attn" use:"attention"`
+	MLP  layers.FeedForward `weight:"mlp" use:"mlp"`
 }
 
 // dualStream is an image side that attends twice. Mod goes on with shift, scale, gate of the second attention.
 type dualStream struct {
-	Mod   *engine.Weight `weight:"adaLN_modulation.1" shape:"9E,E"`
-	Attn  attention      `weight:"attn" use:"attention"`
-	Attn2 attention      `weight:"attn2" use:"attention"`
-	MLP   mlp            `weight:"mlp" use:"mlp"`
+	Mod   *engine.Weight     `weight:"adaLN_modulation.1" shape:"9E,E"`
+	Attn  attention          `weight:"attn" use:"attention"`
+	Attn2 attention          `weight:"attn2" use:"attention"`
+	MLP   layers.FeedForward `weight:"mlp" use:"mlp"`
 }
 
 // lastText is the text side of the last block, which gives queries, keys and values and nothing else. Mod gives shift,
@@ -79,11 +76,6 @@ type attention struct {
 type qkNorm struct {
 	Query engine.Tensor `weight:"ln_q.weight" shape:"D"`
 	Key   engine.Tensor `weight:"ln_k.weight" shape:"D"`
-}
-
-type mlp struct {
-	Up   *engine.Weight `weight:"fc1" shape:"F,E" split:"rows F"`
-	Down *engine.Weight `weight:"fc2" shape:"E,F" split:"cols F"`
 }
 
 // final is the last layer. Mod gives shift, scale.

@@ -154,7 +154,7 @@ func (m *model) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
 	env.Attend(dit.Attention{Block: i, Q: q, K: k, V: v, RoPE: s.RoPE, Rows: s.Wide, Out: layers.Heads(attended, d)})
 	layers.RowLinear(env, s.X, attended, w.Proj, engine.Tensor{}, s.Wide)
 	layers.AdaLN(env, h, s.X, layers.Chunk(mod, e, 0), layers.Chunk(mod, e, 1), eps)
-	layers.ResidualMLP(env, s.X, h, w.Up, w.Down, engine.Tensor{}, s.Wide, engine.GELUTanh)
+	layers.FeedForward{Up: w.Up, Down: w.Down}.Add(env, s.X, h, engine.Tensor{}, s.Wide)
 	env.Arena.Release(mark)
 }
 
