@@ -95,15 +95,10 @@ const mode, singles = "controlnet_mode_embedder.weight", "single_controlnet_bloc
 
 // Is reports whether a set looks like a control net of any kind.
 func Is(set *weights.Set) bool {
-	for _, name := range []string{
+	return slices.ContainsFunc([]string{
 		"controlnet_blocks.0.weight", "controlnet_blocks.0.linear.weight", "control_blocks.0.after_proj.weight",
 		"after_proj_list.0.bias", "zero_convs.0.0.weight", "controlnet_cond_embedding.conv_in.weight", "lora_controlnet",
-	} {
-		if set.Has(name) {
-			return true
-		}
-	}
-	return false
+	}, set.Has)
 }
 
 // formOf tells the family of a net and the layout of its file; what is not supported is named.

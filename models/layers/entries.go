@@ -1,7 +1,9 @@
 package layers
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 
 	"patchbay/engine"
 	"patchbay/models/dit"
@@ -110,16 +112,11 @@ func Pooled(env dit.Env, entries []dit.Entry, dim int) engine.Tensor {
 // KeyLen is the number of valid tokens of every entry's context for cross-attention, nil when all entries use all of
 // them.
 func KeyLen(entries []dit.Entry) []int {
-	limited := false
 	out := make([]int, len(entries))
 	for i, e := range entries {
-		out[i] = e.Context.Rows
-		if e.ContextLen != 0 {
-			out[i] = e.ContextLen
-		}
-		limited = limited || out[i] != e.Context.Rows
+		out[i] = cmp.Or(e.ContextLen, e.Context.Rows)
 	}
-	if !limited {
+	if slices.Min(out) == entries[0].Context.Rows {
 		return nil
 	}
 	return out

@@ -81,7 +81,7 @@ func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit
 		t[i] = (1 - v) * float32(m.cfg.TimeFactor)
 	}
 	out := dit.NewModulation(m.Spec())
-	out.Vector = env.Arena.Alloc(engine.F32, s, n, m.cfg.vector())
+	out.Vector = env.Arena.Alloc(engine.F32, s, n, m.Net.Time.Out.N())
 	if !m.Held.NoHead {
 		out.Head = env.Arena.Alloc(engine.F32, s, n, m.cfg.Hidden+m.Net.Final.Linear.N())
 	}
