@@ -32,6 +32,14 @@ type Tags struct {
 	Blocks map[string]int // the number of a list's first block; lists without hold none; nil: every list is the blocks
 }
 
+// Only is a part of a model's struct of weights that not every model has: empty, or nil where this one has it not.
+func Only[T any](has bool) *T {
+	if has {
+		return new(T)
+	}
+	return nil
+}
+
 // options are those of a whole model.
 func (t Tags) options(s *dit.Spec) weights.Options {
 	o := weights.Options{

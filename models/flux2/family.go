@@ -88,5 +88,9 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	return family.Describe(set, family.Diffusion{
 		Spec: s, Latent: latent.FLUX2(), Sampling: family.Sampling{Line: family.MuLine, Shift: 2.02},
 		Traits: family.Traits{Guidance: 3.5, MinText: minText}, // ComfyUI model_base.Flux.extra_conds, Flux2.extra_conds
-	}, tags, func() *net { return newNet(c) }, func(l family.Loaded[net]) dit.Model { return &Model{l, c} })
+	}, tags, func() *net {
+		return &net{
+			Guidance: family.Only[embedder](c.Guidance), Double: make([]double, c.Depth), Single: make([]single, c.DepthSingle),
+		}
+	}, func(l family.Loaded[net]) dit.Model { return &Model{l, c} })
 }

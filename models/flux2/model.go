@@ -1,6 +1,8 @@
 package flux2
 
 import (
+	"cmp"
+
 	"patchbay/engine"
 	"patchbay/models/dit"
 	"patchbay/models/family"
@@ -11,6 +13,7 @@ const (
 	eps      = 1e-6 // of all norms
 	features = 256  // sinusoidal features of a timestep
 	factor   = 1000 // of timesteps and guidance
+	step     = 10   // from one reference to the next on the first axis
 )
 
 // Model is a FLUX.2 model or a part of one. It implements dit.Model.
@@ -34,6 +37,14 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.P
 		layers.EmbedJoint(env, spec, p, m.Net.TxtIn, m.Net.ImgIn, nil)
 	}
 	return p, nil
+}
+
+// method is where the references of an entry sit.
+func method(e *dit.Entry) string { return cmp.Or(e.Method, layers.ByIndex) }
+
+// positions lists where every token of an entry sits: own of text, those of the references, those of the picture.
+func (m *Model) positions(e *dit.Entry, g dit.Grid) [][4]int {
+	return layers.Positions(m.Spec(), e, g, method(e), step, func(k int) [4]int { return [4]int{0, 0, 0, k} })
 }
 
 // Modulate computes the modulations of all blocks: Vector [S, N, 15E] has those of image and text in double blocks (6E

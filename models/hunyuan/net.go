@@ -2,6 +2,7 @@ package hunyuan
 
 import (
 	"patchbay/engine"
+	"patchbay/models/family"
 	"patchbay/models/layers"
 )
 
@@ -105,14 +106,9 @@ type final struct {
 
 // newNet makes the empty structs of c.
 func newNet(c Config) *net {
-	n := &net{Blocks: make([]block, c.Depth)}
+	n := &net{Style: family.Only[style](c.StyleCond), Blocks: make([]block, c.Depth)}
 	for i := range n.Blocks {
-		if c.skip(i) >= 0 {
-			n.Blocks[i].Skip = &skip{}
-		}
-	}
-	if c.StyleCond {
-		n.Style = &style{}
+		n.Blocks[i].Skip = family.Only[skip](c.skip(i) >= 0)
 	}
 	return n
 }

@@ -59,8 +59,12 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	if c.MicroSize {
 		d.Variant, d.Latent = "pixart_alpha", latent.SD1()
 	}
-	return family.Describe(set, d, tags, func() *net { return newNet(c) },
-		func(l family.Loaded[net]) dit.Model { return &Model{l, c} })
+	return family.Describe(set, d, tags, func() *net {
+		return &net{
+			Size: family.Only[sizeEmbedder](c.MicroSize), Ratio: family.Only[sizeEmbedder](c.MicroSize),
+			Blocks: make([]block, c.Depth),
+		}
+	}, func(l family.Loaded[net]) dit.Model { return &Model{l, c} })
 }
 
 // sizeCond is what Alpha is told of the size: rows, columns and their ratio (ComfyUI model_base.PixArt.extra_conds).

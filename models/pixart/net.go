@@ -54,12 +54,3 @@ type final struct {
 	Table  engine.Tensor  `weight:"scale_shift_table" shape:"2,E"`
 	Linear *engine.Weight `weight:"linear,perm=patch" shape:"2C*p*p,E"`
 }
-
-// newNet makes the empty structs of c.
-func newNet(c Config) *net {
-	n := &net{Blocks: make([]block, c.Depth)}
-	if c.MicroSize {
-		n.Size, n.Ratio = &sizeEmbedder{}, &sizeEmbedder{}
-	}
-	return n
-}

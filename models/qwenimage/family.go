@@ -102,15 +102,6 @@ func fun(released Config) family.Control {
 	}
 }
 
-// net makes the empty structs of c.
-func (c Config) net() *net {
-	n := &net{Blocks: make([]joint, c.Depth)}
-	if c.Layered {
-		n.Alpha = &alphaTable{}
-	}
-	return n
-}
-
 // layered is c with what Qwen-Image-Layered has beside it.
 func (c Config) layered() Config {
 	c.Method, c.Layered = layers.Negative, true
@@ -127,5 +118,7 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	tags := family.Tags{Dims: map[string]int{"F": c.MLPHidden}, Ignore: []string{marker}}
 	return family.Describe(set, family.Diffusion{
 		Spec: s, Latent: latent.Wan21(), Sampling: family.Sampling{Line: family.MuLine, Shift: 1.15},
-	}, tags, c.net, func(l family.Loaded[net]) dit.Model { return &Model{l, c} })
+	}, tags, func() *net {
+		return &net{Alpha: family.Only[alphaTable](c.Layered), Blocks: make([]joint, c.Depth)}
+	}, func(l family.Loaded[net]) dit.Model { return &Model{l, c} })
 }

@@ -2,6 +2,7 @@ package sd3
 
 import (
 	"patchbay/engine"
+	"patchbay/models/family"
 	"patchbay/models/layers"
 )
 
@@ -86,24 +87,19 @@ type final struct {
 
 // newNet makes the empty structs of c.
 func newNet(c Config) *net {
-	norm := func() *qkNorm {
-		if c.QKNorm {
-			return &qkNorm{}
-		}
-		return nil
-	}
+	attend := func() attention { return attention{Norm: family.Only[qkNorm](c.QKNorm)} }
 	n := &net{Blocks: make([]joint, c.Blocks)}
 	for i := range n.Blocks {
 		b := &n.Blocks[i]
 		if i == c.Blocks-1 {
-			b.LastText = &lastText{Norm: norm()}
+			b.LastText = &lastText{Norm: attend().Norm}
 		} else {
-			b.Text = &stream{Attn: attention{Norm: norm()}}
+			b.Text = &stream{Attn: attend()}
 		}
 		if c.dual(i) {
-			b.DualImage = &dualStream{Attn: attention{Norm: norm()}, Attn2: attention{Norm: norm()}}
+			b.DualImage = &dualStream{Attn: attend(), Attn2: attend()}
 		} else {
-			b.Image = &stream{Attn: attention{Norm: norm()}}
+			b.Image = &stream{Attn: attend()}
 		}
 	}
 	return n

@@ -99,19 +99,13 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 
 func newNet(c Config) *net {
 	n := &net{
+		Pads: family.Only[pads](c.Multiple > 0),
 		Text: make([]textBlock, c.Refiners), Image: make([]modulated, c.Refiners), Layers: make([]modulated, c.Depth),
 	}
 	for _, blocks := range [][]modulated{n.Image, n.Layers} {
 		for i := range blocks {
-			if c.Plain {
-				blocks[i].Plain = &plainMod{}
-			} else {
-				blocks[i].Active = &activeMod{}
-			}
+			blocks[i].Plain, blocks[i].Active = family.Only[plainMod](c.Plain), family.Only[activeMod](!c.Plain)
 		}
-	}
-	if c.Multiple > 0 {
-		n.Pads = &pads{}
 	}
 	return n
 }

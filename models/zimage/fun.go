@@ -89,15 +89,10 @@ func (c funConfig) steps() (out []funStep) {
 func (c funConfig) net() *funNet {
 	n := &funNet{Refiners: make([]funBlock, c.refiners), Layers: make([]funBlock, c.layers)}
 	for k, list := range [][]funBlock{n.Refiners, n.Layers} {
+		joins := k > 0 || c.refines
 		for i := range list {
 			list[i].Of.Plain = &plainMod{}
-			if k == 0 && !c.refines {
-				continue
-			}
-			list[i].After = &after{}
-			if i == 0 {
-				list[i].Before = &before{}
-			}
+			list[i].Before, list[i].After = family.Only[before](joins && i == 0), family.Only[after](joins)
 		}
 	}
 	return n
