@@ -136,12 +136,12 @@ type Task interface {
 	Run(env TaskEnv, question []byte) (answer []byte, err error)
 }
 
-// TaskEnv is what a Task gets besides its weights. It belongs to one rank.
+// TaskEnv is what a Task, or a small network beside diffusion, gets besides its weights. It belongs to one rank.
 type TaskEnv struct {
 	Ops engine.Ops
 	// Take gives an arena of so many bytes, which the next call may give away again.
 	Take func(bytes int) (*engine.Arena, error)
-	// Check is called between layers; an error ends the work and is returned as it is.
+	// Check is called between layers; an error ends the work and is returned as it is. nil: nobody asks.
 	Check func() error
 	// Sum adds a contiguous tensor over all ranks of the group in place; nil: the rank is alone.
 	Sum func(engine.Tensor)
