@@ -99,7 +99,7 @@ func (m *Model) ModulateBlock(env dit.Env, out *dit.Modulation, i int) {
 
 // Embed projects the latent's tokens, adds their positions and copies the text rows.
 func (m *Model) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
-	layers.EmbedJointRows(env, s, x, m.Net.Patch)
+	layers.EmbedRows(env, s, x, m.Net.Patch)
 }
 
 // Head modulates by (shift, scale) and projects the image rows.

@@ -21,6 +21,10 @@ type Loaded[N any] struct {
 	mem     *weights.Loaded
 	shards  *dit.Shards // nil where all bytes of the held weights are here
 	build   func(Loaded[N]) dit.Model
+
+	patch, last *engine.Weight
+	shift       int
+	eps         float32
 }
 
 // Tags says what the weight tags of a family mean besides what the spec tells: E (width), K (width of keys and values),
@@ -172,6 +176,24 @@ func (l *Loaded[N]) Modulation(env dit.Env, n int, c Conditioning) *dit.Modulati
 	}
 	env.Arena.Release(mark)
 	return m
+}
+
+// Between is l with the layers in front of its blocks and behind them: patch embeds the tokens of a latent, last makes
+// the prediction of rows normalised with eps and modulated by two chunks, of which shift (0 or 1) is the shift. Models
+// that begin or end otherwise have an Embed or a Head of their own.
+func (l Loaded[N]) Between(patch, last *engine.Weight, shift int, eps float32) Loaded[N] {
+	l.patch, l.last, l.shift, l.eps = patch, last, shift, eps
+	return l
+}
+
+// Embed projects the latent's tokens, adds their positions, if any, and copies the text rows.
+func (l *Loaded[N]) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
+	layers.EmbedRows(env, s, x, l.patch)
+}
+
+// Head normalises, modulates and projects the image rows.
+func (l *Loaded[N]) Head(env dit.Env, s *dit.State, out engine.Tensor) {
+	layers.ModulatedHead(env, s, out, l.last, l.shift, l.eps)
 }
 
 // PrepareBlock adds nothing: joint attention needs nothing of the entries alone. Other families have their own.

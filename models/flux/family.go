@@ -106,6 +106,8 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	default: // schnell
 		d.Sampling = family.Sampling{Line: family.FlowLine, Shift: 1, Multiplier: 1}
 	}
-	return family.Describe(set, d, tags, func() *net { return newNet(c) },
-		func(l family.Loaded[net]) dit.Model { return &Model{l, c} })
+	return family.Describe(set, d, tags, c.net,
+		func(l family.Loaded[net]) dit.Model {
+			return &Model{l.Between(l.Net.ImgIn, l.Net.Final.Linear, 0, eps), c}
+		})
 }

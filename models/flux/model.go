@@ -95,13 +95,3 @@ func (m *Model) ModulateBlock(env dit.Env, out *dit.Modulation, i int) {
 		out.Image[i] = linear(m.Net.Single[i-m.cfg.Depth].Mod.Linear)
 	}
 }
-
-// Embed projects the latent's tokens and copies the text rows.
-func (m *Model) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
-	layers.EmbedJointRows(env, s, x, m.Net.ImgIn)
-}
-
-// Head normalises, modulates by (shift, scale) and projects the image rows.
-func (m *Model) Head(env dit.Env, s *dit.State, out engine.Tensor) {
-	layers.ModulatedHead(env, s, out, m.Net.Final.Linear, 0, eps)
-}

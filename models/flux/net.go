@@ -77,8 +77,8 @@ type finalMod struct {
 	Linear *engine.Weight `weight:"1" shape:"2E,E"`
 }
 
-// newNet makes the empty structs of c.
-func newNet(c Config) *net {
+// net makes the empty structs of c.
+func (c Config) net() *net {
 	n := &net{Double: make([]double, c.Depth), Single: make([]single, c.DepthSingle)}
 	if c.Distilled > 0 {
 		n.All = &approximator{Layers: make([]vectorLayer, c.Layers), Norms: make([]vectorNorm, c.Layers)}

@@ -92,5 +92,5 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 		return &net{
 			Guidance: family.Only[embedder](c.Guidance), Double: make([]double, c.Depth), Single: make([]single, c.DepthSingle),
 		}
-	}, func(l family.Loaded[net]) dit.Model { return &Model{l, c} })
+	}, func(l family.Loaded[net]) dit.Model { return &Model{l.Between(l.Net.ImgIn, l.Net.Out, 0, eps), c} })
 }

@@ -70,13 +70,3 @@ func (m *Model) ModulateBlock(_ dit.Env, out *dit.Modulation, i int) {
 	}
 	out.Image[i] = out.Vector.Slice(2, 12*e, 15*e)
 }
-
-// Embed projects the latent's tokens and copies the text rows.
-func (m *Model) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
-	layers.EmbedJointRows(env, s, x, m.Net.ImgIn)
-}
-
-// Head normalises, modulates by (shift, scale) and projects the image rows.
-func (m *Model) Head(env dit.Env, s *dit.State, out engine.Tensor) {
-	layers.ModulatedHead(env, s, out, m.Net.Out, 0, eps)
-}

@@ -103,7 +103,9 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	}
 	return family.Describe(set, family.Diffusion{
 		Spec: s, Latent: latent.SDXL(), Sampling: line, Traits: family.Traits{SizeCond: sizeCond, NoStepCache: true},
-	}, tags, func() *net { return newNet(c) }, func(l family.Loaded[net]) dit.Model { return &Model{l, c} })
+	}, tags, c.net, func(l family.Loaded[net]) dit.Model {
+		return &Model{l.Between(l.Net.Patch, l.Net.Final.Linear, 0, eps), c}
+	})
 }
 
 // sizeCond is what versions 1.0 and 1.1 are told of the size: rows and columns of original and target, and no crop.

@@ -39,11 +39,6 @@ func (m *Model) ModulateBlock(env dit.Env, out *dit.Modulation, i int) {
 	env.Ops.Copy(scale, b.Norm1.Scale.Unsqueeze(0).Unsqueeze(0).Broadcast(0, s).Broadcast(1, n))
 }
 
-// Embed projects the latent's tokens.
-func (m *Model) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
-	layers.EmbedImage(env, s, x, m.Net.Patch)
-}
-
 // Block runs block i: x = linear(norm([x, skip])) where an earlier result comes in; x += attention(norm1(x) shifted), x
 // += cross-attention(norm3(x)), which are its first half with what comes before; x += mlp(norm2(x)).
 func (m *Model) Block(env dit.Env, i int, s *dit.State, skip engine.Tensor) {
@@ -117,10 +112,4 @@ func (h headNorm) both() engine.QKNorm {
 // query is the norm of queries for a call that passes them as keys.
 func (h headNorm) query() engine.QKNorm {
 	return engine.QKNorm{Kind: engine.LayerNorm, KScale: h.QueryWeight, KBias: h.QueryBias, Eps: eps}
-}
-
-// Head normalises, modulates by (shift, scale) and projects the rows; the second half of the channels is a variance
-// that nobody uses.
-func (m *Model) Head(env dit.Env, s *dit.State, out engine.Tensor) {
-	layers.ModulatedHead(env, s, out, m.Net.Final.Linear, 0, eps)
 }

@@ -104,8 +104,8 @@ type final struct {
 	Linear *engine.Weight `weight:"linear,perm=patch" shape:"2C*p*p,E"`
 }
 
-// newNet makes the empty structs of c.
-func newNet(c Config) *net {
+// net makes the empty structs of c.
+func (c Config) net() *net {
 	n := &net{Style: family.Only[style](c.StyleCond), Blocks: make([]block, c.Depth)}
 	for i := range n.Blocks {
 		n.Blocks[i].Skip = family.Only[skip](c.skip(i) >= 0)

@@ -89,7 +89,7 @@ func modulated(env dit.Env, h, x, mod engine.Tensor, i int) {
 
 // Embed projects the latent's tokens and copies the text rows.
 func (m *Model) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
-	layers.EmbedJointRows(env, s, x, m.Net.Patch)
+	layers.EmbedRows(env, s, x, m.Net.Patch)
 }
 
 // Head normalises, modulates by (scale, shift) and projects the image rows.

@@ -124,13 +124,6 @@ func RMS(q, k engine.Tensor, eps float32) engine.QKNorm {
 	return engine.QKNorm{Kind: engine.RMSNorm, QScale: q, KScale: k, Eps: eps}
 }
 
-// EmbedJointRows fills the rows of s: the text and references that EmbedJoint embedded, and the latent's tokens x [B,
-// li, C*p*p] times the weight image.
-func EmbedJointRows(env dit.Env, s *dit.State, x engine.Tensor, image *engine.Weight) {
-	Entries(env, s.TextRows(), s.P.Text.Slice(1, s.Rows.Text.Start, s.Rows.Text.End))
-	EmbedImage(env, s, x, image)
-}
-
 // Timesteps returns timesteps [S][n] of the entries of p times factor, with n zeros behind each n of them where the
 // method by which references are placed modulates them as at timestep 0: [S][N], and N.
 func Timesteps(spec *dit.Spec, p *dit.Prepared, timesteps []float32, factor float32, method string) ([]float32, int) {

@@ -113,9 +113,12 @@ func Concat(env dit.Env, spec *dit.Spec, p *dit.Prepared) error {
 	return nil
 }
 
-// EmbedImage projects the tokens x [B, li, C*p*p] of the latent, with what Concat put behind them, to s's image rows
-// and adds their positions, if any.
-func EmbedImage(env dit.Env, s *dit.State, x engine.Tensor, w *engine.Weight) {
+// EmbedRows fills the rows of s: text and references as they were embedded, if there are any, and the tokens x [B, li,
+// C*p*p] of the latent, with what Concat put behind them, projected by w, with their positions, if any.
+func EmbedRows(env dit.Env, s *dit.State, x engine.Tensor, w *engine.Weight) {
+	if !s.P.Text.IsZero() {
+		Entries(env, s.TextRows(), s.P.Text.Slice(1, s.Rows.Text.Start, s.Rows.Text.End))
+	}
 	rows := s.Rows.Image
 	if rows.Len() == 0 {
 		return

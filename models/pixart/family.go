@@ -64,7 +64,9 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 			Size: family.Only[sizeEmbedder](c.MicroSize), Ratio: family.Only[sizeEmbedder](c.MicroSize),
 			Blocks: make([]block, c.Depth),
 		}
-	}, func(l family.Loaded[net]) dit.Model { return &Model{l, c} })
+	}, func(l family.Loaded[net]) dit.Model {
+		return &Model{l.Between(l.Net.Patch, l.Net.Final.Linear, 0, eps), c}
+	})
 }
 
 // sizeCond is what Alpha is told of the size: rows, columns and their ratio (ComfyUI model_base.PixArt.extra_conds).

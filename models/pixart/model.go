@@ -122,11 +122,6 @@ func (m *Model) ModulateBlock(env dit.Env, out *dit.Modulation, i int) {
 	}
 }
 
-// Embed projects the latent's tokens and adds their positions.
-func (m *Model) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
-	layers.EmbedImage(env, s, x, m.Net.Patch)
-}
-
 // Block runs block i: x += gate1 * attention(norm1(x)), x += cross-attention(x), x += gate2 * mlp(norm2(x)).
 func (m *Model) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
 	mark := env.Arena.Mark()
@@ -155,10 +150,4 @@ func (m *Model) attentions(env dit.Env, i int, s *dit.State, h engine.Tensor) {
 	layers.ColumnLinear(env, query, x, b.Cross.Query, s.Wide, engine.ActNone)
 	layers.CrossAttend(env, layers.Heads(attended, d), layers.Heads(query, d), s.P.CrossKV[i], s.P.KeyLen)
 	layers.RowLinear(env, x, attended, b.Cross.Proj, engine.Tensor{}, s.Wide)
-}
-
-// Head normalises, modulates by (shift, scale) and projects the rows; the second half of the channels is a variance
-// that nobody uses.
-func (m *Model) Head(env dit.Env, s *dit.State, out engine.Tensor) {
-	layers.ModulatedHead(env, s, out, m.Net.Final.Linear, 0, eps)
 }

@@ -120,5 +120,5 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 		Spec: s, Latent: latent.Wan21(), Sampling: family.Sampling{Line: family.MuLine, Shift: 1.15},
 	}, tags, func() *net {
 		return &net{Alpha: family.Only[alphaTable](c.Layered), Blocks: make([]joint, c.Depth)}
-	}, func(l family.Loaded[net]) dit.Model { return &Model{l, c} })
+	}, func(l family.Loaded[net]) dit.Model { return &Model{l.Between(l.Net.ImgIn, l.Net.Out, 1, eps), c} })
 }

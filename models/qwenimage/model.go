@@ -57,13 +57,3 @@ func (m *Model) ModulateBlock(env dit.Env, out *dit.Modulation, i int) {
 	w := &m.Net.Blocks[i]
 	out.Image[i], out.Text[i] = layers.Modulate(env, out.Vector, w.ImageMod), layers.Modulate(env, out.Vector, w.TextMod)
 }
-
-// Embed projects the latent's tokens and copies the text rows.
-func (m *Model) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
-	layers.EmbedJointRows(env, s, x, m.Net.ImgIn)
-}
-
-// Head normalises, modulates by (scale, shift) and projects the image rows.
-func (m *Model) Head(env dit.Env, s *dit.State, out engine.Tensor) {
-	layers.ModulatedHead(env, s, out, m.Net.Out, 1, eps)
-}

@@ -98,5 +98,7 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	return family.Describe(set, family.Diffusion{
 		Spec: s, Latent: format(), Sampling: family.Sampling{Line: family.FlowLine, Shift: 3, Multiplier: 1000},
 		Traits: family.Traits{NoStepCache: true},
-	}, tags, func() *net { return newNet(c) }, func(l family.Loaded[net]) dit.Model { return &Model{l, c} })
+	}, tags, c.net, func(l family.Loaded[net]) dit.Model {
+		return &Model{l.Between(l.Net.Patch, l.Net.Final.Linear, 0, eps), c}
+	})
 }

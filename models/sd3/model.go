@@ -63,13 +63,3 @@ func (m *Model) ModulateBlock(env dit.Env, out *dit.Modulation, i int) {
 	text, image, _ := m.Net.Blocks[i].view()
 	out.Text[i], out.Image[i] = layers.Modulate(env, out.Vector, text.Mod), layers.Modulate(env, out.Vector, image.Mod)
 }
-
-// Embed projects the latent's tokens, adds their positions and copies the text rows.
-func (m *Model) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
-	layers.EmbedJointRows(env, s, x, m.Net.Patch)
-}
-
-// Head normalises, modulates by (shift, scale) and projects the image rows.
-func (m *Model) Head(env dit.Env, s *dit.State, out engine.Tensor) {
-	layers.ModulatedHead(env, s, out, m.Net.Final.Linear, 0, eps)
-}

@@ -32,8 +32,8 @@ type joint struct {
 	DualImage *dualStream `weight:"x_block"`
 }
 
-// view is the block as it is computed, plain and dual, middle and last ones alike: what the text's side of the last lacks
-// is nil. second is the attention of image to image alone; nil: not in this block.
+// view is the block as it is computed, plain and dual, middle and last ones alike: what the text's side of the last
+// lacks is nil. second is the attention of image to image alone; nil: not in this block.
 func (j *joint) view() (text, image *stream, second *attention) {
 	text, image = j.Text, j.Image
 	if l := j.LastText; l != nil {
@@ -85,8 +85,8 @@ type final struct {
 	Linear *engine.Weight `weight:"linear,perm=patch" shape:"C*p*p,E"`
 }
 
-// newNet makes the empty structs of c.
-func newNet(c Config) *net {
+// net makes the empty structs of c.
+func (c Config) net() *net {
 	attend := func() attention { return attention{Norm: family.Only[qkNorm](c.QKNorm)} }
 	n := &net{Blocks: make([]joint, c.Blocks)}
 	for i := range n.Blocks {

@@ -73,7 +73,9 @@ func (m *Model) Bytes() int64 { return m.loaded.Bytes() }
 // Upscale returns a picture [Y, X, 3] of 0..1 as [Scale*Y, Scale*X, 3], cut to 0..1, in tiles of that side which are
 // blended. done, if not nil, is told of every tile. Errors: values that do not fill the picture, Check's, those of the
 // device, not enough memory.
-func (m *Model) Upscale(env dit.TaskEnv, pixels []float32, y, x, side int, done func(tiles, total int)) ([]float32, error) {
+func (m *Model) Upscale(
+	env dit.TaskEnv, pixels []float32, y, x, side int, done func(tiles, total int),
+) ([]float32, error) {
 	if y < 1 || x < 1 || len(pixels) != y*x*Channels {
 		return nil, fmt.Errorf("upscale: %d values for a picture [%d, %d, %d]", len(pixels), y, x, Channels)
 	}

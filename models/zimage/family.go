@@ -94,10 +94,10 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	return family.Describe(set, family.Diffusion{
 		Spec: s, Latent: latent.FLUX(),
 		Sampling: family.Sampling{Line: family.FlowLine, Shift: shift, Multiplier: 1},
-	}, tags, func() *net { return newNet(c) }, func(l family.Loaded[net]) dit.Model { return &Model{l, c} })
+	}, tags, c.net, func(l family.Loaded[net]) dit.Model { return &Model{l, c} })
 }
 
-func newNet(c Config) *net {
+func (c Config) net() *net {
 	n := &net{
 		Pads: family.Only[pads](c.Multiple > 0),
 		Text: make([]textBlock, c.Refiners), Image: make([]modulated, c.Refiners), Layers: make([]modulated, c.Depth),
