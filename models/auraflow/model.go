@@ -83,7 +83,7 @@ func (m *Model) positions(env dit.Env, pos engine.Tensor, g dit.Grid) {
 // (shift, scale).
 func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit.Modulation {
 	return m.Modulation(env, p.N, family.Conditioning{
-		Features: layers.ScaledFeatures(timesteps, features, 1000), In: m.Net.Time.In, Out: m.Net.Time.Out, Head: m.Net.Mod,
+		Timesteps: timesteps, Scale: 1000, In: m.Net.Time.In, Out: m.Net.Time.Out, Head: m.Net.Mod,
 	})
 }
 

@@ -131,12 +131,13 @@ func (l *Loaded[N]) Spec() *dit.Spec { return l.spec }
 // Conditioning is what the modulations of a model are made of: a vector of every timestep, and the products of it that
 // the head and all blocks need.
 type Conditioning struct {
-	Features []float32      // sinusoidal features of timesteps, [S*N] rows as wide as In reads
-	In, Out  *engine.Weight // make a vector of the features, with Act between them and behind them
-	Act      engine.Act     // none: SiLU
-	Add      engine.Tensor  // [n, E] or [1, E] to each so many vectors, before Act; may be absent
-	Head     *engine.Weight // makes the head's modulations [2E] of the vector,
-	Table    engine.Tensor  // or they are these rows [2, E] plus the vector before Act; both are absent where not held
+	Timesteps []float32      // [S*N]
+	Scale     float32        // of the phases of their features (layers.ScaledFeatures); 0: 1
+	In, Out   *engine.Weight // make a vector of sinusoidal features, with Act between them and behind them
+	Act       engine.Act     // none: SiLU
+	Add       engine.Tensor  // [n, E] or [1, E] to each so many vectors, before Act; may be absent
+	Head      *engine.Weight // makes the head's modulations [2E] of the vector,
+	Table     engine.Tensor  // or they are these rows [2, E] plus the vector before Act; both are absent where not held
 	// Shared make what all blocks read of the vector; none: blocks read the vector itself.
 	Shared []*engine.Weight
 }
@@ -144,7 +145,7 @@ type Conditioning struct {
 // Modulation starts the modulations of S timesteps of n entries, or of 2n where references have their own: Head [S, n,
 // 2E], and Vector [S, n, E], or what Shared make of it side by side.
 func (l *Loaded[N]) Modulation(env dit.Env, n int, c Conditioning) *dit.Modulation {
-	s, e, m, act := len(c.Features)/c.In.K()/n, c.Out.N(), dit.NewModulation(l.spec), cmp.Or(c.Act, engine.SiLU)
+	s, e, m, act := len(c.Timesteps)/n, c.Out.N(), dit.NewModulation(l.spec), cmp.Or(c.Act, engine.SiLU)
 	if c.Head != nil || !c.Table.IsZero() {
 		m.Head = env.Arena.Alloc(engine.F32, s, n, 2*e)
 	}
@@ -157,7 +158,8 @@ func (l *Loaded[N]) Modulation(env dit.Env, n int, c Conditioning) *dit.Modulati
 	if wide > 0 {
 		vec = env.Arena.Alloc(engine.F32, s, n, e)
 	}
-	layers.MLP(env, vec, layers.Upload(env, c.Features, s, n, c.In.K()), c.In, c.Out, act)
+	features := layers.ScaledFeatures(c.Timesteps, c.In.K(), cmp.Or(c.Scale, 1))
+	layers.MLP(env, vec, layers.Upload(env, features, s, n, c.In.K()), c.In, c.Out, act)
 	for at := 0; at < n && !c.Add.IsZero(); at += c.Add.Dim(0) {
 		rows := vec.Slice(1, at, at+c.Add.Dim(0))
 		env.Ops.Add(rows, rows, c.Add.Unsqueeze(0))

@@ -43,9 +43,6 @@ type Config struct {
 	Layers      int     `json:"n_layers"`            // 5 of that network
 }
 
-// features is the number of sinusoidal features of a timestep.
-const features = 256
-
 // Detect infers the config from names and shapes of a set with or without the prefix of full checkpoints. What shapes
 // do not tell (heads, axes, theta, time factor) comes from the JSON under meta["config"] where the file has one, else
 // the released values. A file of another family is an error that says what it looks like.

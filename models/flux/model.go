@@ -72,8 +72,7 @@ func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit
 	}
 	t, n := layers.Timesteps(m.Spec(), p, timesteps, float32(m.cfg.TimeFactor), "")
 	return m.Modulation(env, n, family.Conditioning{
-		Features: layers.TimestepFeatures(t, features), In: m.Net.Time.In, Out: m.Net.Time.Out, Add: p.Vector,
-		Head: m.Net.Final.Mod.Linear,
+		Timesteps: t, In: m.Net.Time.In, Out: m.Net.Time.Out, Add: p.Vector, Head: m.Net.Final.Mod.Linear,
 	})
 }
 

@@ -10,10 +10,9 @@ import (
 )
 
 const (
-	eps      = 1e-6 // of all norms
-	features = 256  // sinusoidal features of a timestep
-	factor   = 1000 // of timesteps and guidance
-	step     = 10   // from one reference to the next on the first axis
+	eps    = 1e-6 // of all norms
+	factor = 1000 // of timesteps and guidance
+	step   = 10   // from one reference to the next on the first axis
 )
 
 // Model is a FLUX.2 model or a part of one. It implements dit.Model.
@@ -53,7 +52,7 @@ func (m *Model) positions(e *dit.Entry, g dit.Grid) [][4]int {
 func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit.Modulation {
 	t, n := layers.Timesteps(m.Spec(), p, timesteps, factor, method(&p.Entries[0]))
 	return m.Modulation(env, n, family.Conditioning{
-		Features: layers.TimestepFeatures(t, features), In: m.Net.Time.In, Out: m.Net.Time.Out, Add: p.Vector,
+		Timesteps: t, In: m.Net.Time.In, Out: m.Net.Time.Out, Add: p.Vector,
 		Head: m.Net.FinalMod, Shared: []*engine.Weight{m.Net.ImageMod, m.Net.TextMod, m.Net.SingleMod},
 	})
 }

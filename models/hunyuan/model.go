@@ -20,8 +20,7 @@ type Model struct {
 // (shift, scale) of the first norm with the norm's own bias and weight inside, and Head [S, n, 2E] (shift, scale).
 func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit.Modulation {
 	return m.Modulation(env, p.N, family.Conditioning{
-		Features: layers.TimestepFeatures(timesteps, features), In: m.Net.Time.In, Out: m.Net.Time.Out, Add: p.Vector,
-		Head: m.Net.Final.Mod,
+		Timesteps: timesteps, In: m.Net.Time.In, Out: m.Net.Time.Out, Add: p.Vector, Head: m.Net.Final.Mod,
 	})
 }
 

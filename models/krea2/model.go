@@ -41,7 +41,7 @@ func (m *Model) positions(e *dit.Entry, g dit.Grid) [][4]int {
 func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit.Modulation {
 	t, n := layers.Timesteps(m.Spec(), p, timesteps, factor, p.Entries[0].Method)
 	out := m.Modulation(env, n, family.Conditioning{
-		Features: layers.TimestepFeatures(t, features), In: m.Net.TimeIn, Out: m.Net.TimeOut, Act: engine.GELUTanh,
+		Timesteps: t, In: m.Net.TimeIn, Out: m.Net.TimeOut, Act: engine.GELUTanh,
 		Table: m.Net.Table, Shared: []*engine.Weight{m.Net.TimeMod},
 	})
 	if !out.Head.IsZero() {

@@ -108,7 +108,7 @@ func (m *Model) sizes(env dit.Env, p *dit.Prepared) {
 // is the last layer's table plus time + size itself.
 func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit.Modulation {
 	return m.Modulation(env, p.N, family.Conditioning{
-		Features: layers.TimestepFeatures(timesteps, features), In: m.Net.Time.In, Out: m.Net.Time.Out, Add: p.Vector,
+		Timesteps: timesteps, In: m.Net.Time.In, Out: m.Net.Time.Out, Add: p.Vector,
 		Table: m.Net.Final.Table, Shared: []*engine.Weight{m.Net.TBlock},
 	})
 }

@@ -47,8 +47,7 @@ func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit
 		alpha = t.Rows.Slice(0, 0, 1)
 	}
 	return m.Modulation(env, n, family.Conditioning{
-		Features: layers.ScaledFeatures(timesteps, features, 1000), In: m.Net.Time.In, Out: m.Net.Time.Out, Add: alpha,
-		Head: m.Net.FinalMod,
+		Timesteps: timesteps, Scale: 1000, In: m.Net.Time.In, Out: m.Net.Time.Out, Add: alpha, Head: m.Net.FinalMod,
 	})
 }
 

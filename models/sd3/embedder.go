@@ -87,7 +87,7 @@ func (m *embedder) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*di
 // Image [S, n, 6E].
 func (m *embedder) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit.Modulation {
 	return m.Modulation(env, p.N, family.Conditioning{
-		Features: layers.TimestepFeatures(timesteps, features), In: m.Net.Time.In, Out: m.Net.Time.Out, Add: p.Vector,
+		Timesteps: timesteps, In: m.Net.Time.In, Out: m.Net.Time.Out, Add: p.Vector,
 	})
 }
 

@@ -12,9 +12,6 @@ import (
 // eps is the epsilon of all norms of SD3.
 const eps = 1e-6
 
-// features is the number of sinusoidal features of a timestep.
-const features = 256
-
 // Model is an SD3 model or a part of one. It implements dit.Model.
 type Model struct {
 	family.Loaded[net]
@@ -53,8 +50,7 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.P
 // parts in the order of the checkpoint.
 func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit.Modulation {
 	return m.Modulation(env, p.N, family.Conditioning{
-		Features: layers.TimestepFeatures(timesteps, features), In: m.Net.Time.In, Out: m.Net.Time.Out, Add: p.Vector,
-		Head: m.Net.Final.Mod,
+		Timesteps: timesteps, In: m.Net.Time.In, Out: m.Net.Time.Out, Add: p.Vector, Head: m.Net.Final.Mod,
 	})
 }
 
