@@ -19,6 +19,15 @@ func ReadConfig(name string, meta map[string]string, to any) error {
 	return nil
 }
 
+// Shapes are those of the weights [n, k] of some layers, and of their biases.
+func Shapes(of map[string][2]int) map[string][]int {
+	out := map[string][]int{}
+	for name, size := range of {
+		out[name+".weight"], out[name+".bias"] = size[:], size[:1]
+	}
+	return out
+}
+
 // Heads is the number of heads of d in a width, with the axes of their rotation: where the file's metadata has none,
 // the released ones if they add up to d. It refuses a width that is none of whole heads, and axes that are not as many
 // even, positive sizes as the released ones, with the sum d. name is the family's, member what their JSON is called.

@@ -52,10 +52,9 @@ func Family() family.Family {
 			},
 			Rest: func(net *weights.Set) map[string][]int {
 				e, in := net.Dim("img_in.weight", 0), net.Dim("img_in.weight", 1)
-				return map[string][]int{
-					"final_layer.linear.weight": {in, e}, "final_layer.linear.bias": {in},
-					"final_layer.adaLN_modulation.1.weight": {2 * e, e}, "final_layer.adaLN_modulation.1.bias": {2 * e},
-				}
+				return family.Shapes(map[string][2]int{
+					"final_layer.linear": {in, e}, "final_layer.adaLN_modulation.1": {2 * e, e},
+				})
 			},
 			Repeat: func(_ *dit.Spec, kind dit.BlockKind, n int) int {
 				if kind == dit.Single {

@@ -53,7 +53,11 @@ func Family() family.Family {
 
 // rest is what a control net lacks of a model: the blocks of which no result is taken later, and the head.
 func rest(net *weights.Set) map[string][]int {
-	n, e, out := net.Count("blocks"), net.Dim("x_embedder.proj.weight", 0), map[string][]int{}
+	n, e := net.Count("blocks"), net.Dim("x_embedder.proj.weight", 0)
+	token := 2 * net.Dim("x_embedder.proj.weight", 1) * net.Dim("x_embedder.proj.weight", 2) *
+		net.Dim("x_embedder.proj.weight", 3)
+	last := map[string][2]int{"final_layer.linear": {token, e}, "final_layer.adaLN_modulation.1": {2 * e, e}}
+	out := family.Shapes(last)
 	for _, key := range net.Names() {
 		part, ok := strings.CutPrefix(key, "blocks.0.")
 		for i := n; ok && i < 2*n+2; i++ {
@@ -65,11 +69,6 @@ func rest(net *weights.Set) map[string][]int {
 		out[at+"norm.weight"], out[at+"norm.bias"] = []int{2 * e}, []int{2 * e}
 		out[at+"linear.weight"], out[at+"linear.bias"] = []int{e, 2 * e}, []int{e}
 	}
-	token := 2 * net.Dim("x_embedder.proj.weight", 1) * net.Dim("x_embedder.proj.weight", 2) *
-		net.Dim("x_embedder.proj.weight", 3)
-	out["final_layer.linear.weight"], out["final_layer.linear.bias"] = []int{token, e}, []int{token}
-	out["final_layer.adaLN_modulation.1.weight"] = []int{2 * e, e}
-	out["final_layer.adaLN_modulation.1.bias"] = []int{2 * e}
 	return out
 }
 

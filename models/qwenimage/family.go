@@ -56,10 +56,7 @@ func Family() family.Family {
 
 // head is the shapes of what a control net lacks at its end.
 func head(e, in int) map[string][]int {
-	return map[string][]int{
-		"proj_out.weight": {in, e}, "proj_out.bias": {in},
-		"norm_out.linear.weight": {2 * e, e}, "norm_out.linear.bias": {2 * e},
-	}
+	return family.Shapes(map[string][2]int{"proj_out": {in, e}, "norm_out.linear": {2 * e, e}})
 }
 
 // fun is the Fun nets of alibaba-pai (ComfyUI comfy/ldm/qwen_image/controlnet.py): blocks without a beginning, which
@@ -87,14 +84,12 @@ func fun(released Config) family.Control {
 		Rest: func(net *weights.Set) map[string][]int {
 			e, in := net.Dim("transformer_blocks.0.attn.to_q.weight", 1), released.Channels*patch*patch
 			out := head(e, in)
-			maps.Copy(out, map[string][]int{
-				"img_in.weight": {e, in}, "img_in.bias": {e}, "txt_in.weight": {e, released.ContextDim}, "txt_in.bias": {e},
-				"txt_norm.weight": {released.ContextDim},
-				"time_text_embed.timestep_embedder.linear_1.weight": {e, features},
-				"time_text_embed.timestep_embedder.linear_1.bias":   {e},
-				"time_text_embed.timestep_embedder.linear_2.weight": {e, e},
-				"time_text_embed.timestep_embedder.linear_2.bias":   {e},
-			})
+			maps.Copy(out, family.Shapes(map[string][2]int{
+				"img_in": {e, in}, "txt_in": {e, released.ContextDim},
+				"time_text_embed.timestep_embedder.linear_1": {e, features},
+				"time_text_embed.timestep_embedder.linear_2": {e, e},
+			}))
+			out["txt_norm.weight"] = []int{released.ContextDim}
 			return out
 		},
 		Repeat: func(_ *dit.Spec, _ dit.BlockKind, n int) int { return released.Depth / n },

@@ -154,10 +154,7 @@ func embedders() family.Control {
 		Rest: func(net *weights.Set) map[string][]int {
 			const pooled = 2048
 			e := net.Dim("x_embedder.proj.weight", 0)
-			return map[string][]int{
-				"y_embedder.mlp.0.weight": {e, pooled}, "y_embedder.mlp.0.bias": {e}, "y_embedder.mlp.2.weight": {e, e},
-				"y_embedder.mlp.2.bias": {e},
-			}
+			return family.Shapes(map[string][2]int{"y_embedder.mlp.0": {e, pooled}, "y_embedder.mlp.2": {e, e}})
 		},
 		Repeat: func(net *dit.Spec, _ dit.BlockKind, n int) int { return (net.Heads + n - 1) / n },
 		Shown: func(kind int) (factor, offset float32) {

@@ -64,18 +64,15 @@ func rest(net *weights.Set) map[string][]int {
 	e, in := net.Dim("x_embedder.proj.weight", 0), net.Dim("x_embedder.proj.weight", 1)*4
 	last := net.Count("joint_blocks")
 	to := fmt.Sprintf("joint_blocks.%d.", last)
-	all := map[string][]int{
-		"final_layer.linear.weight": {in, e}, "final_layer.linear.bias": {in},
-		"final_layer.adaLN_modulation.1.weight": {2 * e, e}, "final_layer.adaLN_modulation.1.bias": {2 * e},
-		to + "context_block.adaLN_modulation.1.weight": {2 * e, e},
-		to + "context_block.adaLN_modulation.1.bias":   {2 * e},
-	}
+	all := family.Shapes(map[string][2]int{
+		"final_layer.linear": {in, e}, "final_layer.adaLN_modulation.1": {2 * e, e},
+		to + "context_block.adaLN_modulation.1": {2 * e, e},
+	})
 	for _, key := range net.Names() {
 		part, ok := strings.CutPrefix(key, fmt.Sprintf("joint_blocks.%d.", last-1))
 		text, of := strings.CutPrefix(part, "context_block.")
 		if ok && (!of || strings.HasPrefix(text, "attn.qkv.") || strings.HasPrefix(text, "attn.ln_")) {
-			t, _ := net.Get(key)
-			all[to+part] = t.Shape
+			all[to+part] = net.Shape(key)
 		}
 	}
 	return all
