@@ -8,7 +8,6 @@ package models
 
 import (
 	"fmt"
-	"slices"
 
 	"patchbay/engine"
 	"patchbay/models/auraflow"
@@ -73,12 +72,12 @@ func GuessKind(set *weights.Set) string { return family.GuessKind(Families(), se
 
 // Named returns the family of that name (dit.Spec.Family).
 func Named(name string) (family.Family, bool) {
-	all := Families()
-	i := slices.IndexFunc(all, func(f family.Family) bool { return f.Name == name })
-	if i < 0 {
-		return family.Family{}, false
+	for _, f := range Families() {
+		if f.Name == name {
+			return f, true
+		}
 	}
-	return all[i], true
+	return family.Family{}, false
 }
 
 // TextTypes are the types that loaders of text encoders take (ComfyUI's input "type"), with what each makes of prompts:

@@ -12,6 +12,7 @@
 package dit
 
 import (
+	"cmp"
 	"slices"
 
 	"patchbay/engine"
@@ -286,12 +287,7 @@ const (
 )
 
 // Groups is the number of heads that a rank can hold without the others: those of keys and values.
-func (s *Spec) Groups() int {
-	if s.KVHeads > 0 {
-		return s.KVHeads
-	}
-	return s.Heads
-}
+func (s *Spec) Groups() int { return cmp.Or(s.KVHeads, s.Heads) }
 
 // Group is how many heads of queries read one of keys and values.
 func (s *Spec) Group() int { return s.Heads / s.Groups() }

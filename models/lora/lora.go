@@ -53,15 +53,9 @@ type Matched struct {
 	Unused    []string   // tensors whose module is in neither model nor encoders, sorted
 }
 
-// Part returns the additions to one part.
-func (m *Matched) Part(part string) []Addition {
-	var out []Addition
-	for _, a := range m.Additions {
-		if a.Part == part {
-			out = append(out, a)
-		}
-	}
-	return out
+// To returns the additions to one part.
+func To(part string, all []Addition) []Addition {
+	return slices.DeleteFunc(slices.Clone(all), func(a Addition) bool { return a.Part != part })
 }
 
 // module is the names of what a file has for one module name, by role.

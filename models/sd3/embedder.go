@@ -126,9 +126,6 @@ func (m *embedder) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
 	env.Arena.Release(mark)
 }
 
-// Head is that of no net.
-func (m *embedder) Head(dit.Env, *dit.State, engine.Tensor) {}
-
 // embedders are these nets.
 func embedders() family.Control {
 	// names of diffusers, and of the net's embedder of the pooled vector, which would hide the model's

@@ -81,15 +81,11 @@ func Keys(list []Adapter) string {
 func To(part string, list []Adapter) []Adapter {
 	var out []Adapter
 	for _, a := range list {
-		if a.Brought() || len(additionsTo(part, a.Additions)) > 0 {
+		if a.Brought() || len(lora.To(part, a.Additions)) > 0 {
 			out = append(out, a)
 		}
 	}
 	return out
-}
-
-func additionsTo(part string, list []lora.Addition) []lora.Addition {
-	return (&lora.Matched{Additions: list}).Part(part)
 }
 
 // With runs f with what adapters add to one part; the data is valid until f returns.
@@ -105,7 +101,7 @@ func With(part string, list []Adapter, f func([]weights.LowRank) error) error {
 			return err
 		}
 		defer func() { _ = file.Close() }()
-		more, err := lora.Gather(file.Set(), additionsTo(part, a.Additions), a.Strength)
+		more, err := lora.Gather(file.Set(), lora.To(part, a.Additions), a.Strength)
 		if err != nil {
 			return fmt.Errorf("%s: %w", a.Name, err)
 		}

@@ -261,9 +261,6 @@ func (m *Fun) Output(env dit.Env, k int, s *dit.State, out, gate engine.Tensor) 
 	}
 }
 
-// Head is that of no net.
-func (m *Fun) Head(dit.Env, *dit.State, engine.Tensor) {}
-
 // block is what runs as block k.
 func (m *Fun) block(k int) *funBlock {
 	step := m.steps[k]
