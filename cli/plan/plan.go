@@ -235,7 +235,8 @@ func (f *Flags) open() (*published.Model, error) {
 		var spec *dit.Spec
 		var stored string
 		if spec, stored, err = f.describeFile(f.Model); err == nil {
-			m = &published.Model{Name: f.Model + stored, Spec: spec, Steps: 20, Text: 256, Entries: 2, Scale: 8}
+			m = &published.Model{Spec: spec, Scale: 8}
+			m.Name, m.Steps, m.Text, m.Entries = f.Model+stored, 20, 256, 2
 			if spec.TakesGuidance {
 				m.Entries = 1
 			}

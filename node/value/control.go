@@ -51,7 +51,7 @@ func (n *ControlNet) Look(u Use, im *picture.Image) (out parallel.Latent, err er
 				at := (b*im.Y*im.X + i) * im.C
 				rgb = append(rgb, im.Data[at:at+3]...)
 			}
-			seen, err := p.Read(env.Ops, env.Take, env.Check, rgb, im.Y, im.X)
+			seen, err := p.Read(dit.TaskEnv{Ops: env.Ops, Take: env.Take, Check: env.Check}, rgb, im.Y, im.X)
 			if err != nil {
 				return err
 			}

@@ -238,7 +238,7 @@ func (z *Upscaler) Upscale(u Use, im *picture.Image, done func(tiles, total int)
 		err = on(u, &z.lazy, "upscale_model", open, func(net *upscale.Model, env text.Env) error {
 			out.Data = make([]float32, 0, out.B*out.Y*out.X*out.C)
 			for b := range im.B {
-				pixels, err := net.Upscale(upscale.Env{Ops: env.Ops, Take: env.Take, Check: env.Check}, im.Data[b*n:(b+1)*n],
+				pixels, err := net.Upscale(dit.TaskEnv{Ops: env.Ops, Take: env.Take, Check: env.Check}, im.Data[b*n:(b+1)*n],
 					im.Y, im.X, side, func(tiles, total int) { done(b*total+tiles, im.B*total) })
 				if err != nil {
 					return err
