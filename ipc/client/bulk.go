@@ -49,7 +49,7 @@ func (c *NATSClient) offer(data []byte) (*wire.Ref, error) {
 
 func (c *NATSClient) drop(ref *wire.Ref) {
 	if b, err := c.Payloads(); err == nil {
-		b.Withdraw(ref.ID)
+		b.Drop(ref)
 	}
 }
 

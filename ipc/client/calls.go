@@ -93,16 +93,9 @@ func Retry(ctx context.Context, c Client, job string) error {
 func List(ctx context.Context, c Client, state message.State, limit int) ([]message.Record,
 	map[message.State]int, error,
 ) {
-	var out struct {
-		Jobs   []message.Record `json:"jobs"`
-		Counts map[string]int   `json:"counts"`
-	}
+	var out message.JobsReply
 	err := AskOne(ctx, c, message.VerbJobs, "", message.JobsRequest{State: string(state), Limit: limit}, &out)
-	counts := map[message.State]int{}
-	for k, v := range out.Counts {
-		counts[message.State(k)] = v
-	}
-	return out.Jobs, counts, err
+	return out.Jobs, out.Counts, err
 }
 
 // Describe returns object_info entries by class; "" asks for all.

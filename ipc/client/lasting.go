@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -160,32 +161,23 @@ func (l *Lasting) attend(ctx context.Context, job string, col *Collector,
 		}
 		if away.IsZero() || heard() != last {
 			away, last = time.Now(), heard()
-			l.Say("%v; job %s goes on if it was taken, waiting up to %s for a daemon that knows it", reason(err), job,
-				l.Patience)
+			l.Say("%v; job %s goes on if it was taken, waiting up to %s for a daemon that knows it",
+				cmp.Or(err, errNoEnd), job, l.Patience)
 		}
 		_ = l.hangUp()
 		col.restart()
 		if time.Since(away) >= l.Patience {
 			return nil, fmt.Errorf("%w: %w; once one is back, `patchbay watch %s` shows the job and `patchbay get %s` "+
-				"fetches its files", ErrNoDaemon, reason(err), job, job)
+				"fetches its files", ErrNoDaemon, cmp.Or(err, errNoEnd), job, job)
 		}
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-time.After(min(500*time.Millisecond, l.Patience)):
+		if err := wire.Pause(ctx, min(500*time.Millisecond, l.Patience)); err != nil {
+			return nil, err
 		}
 	}
 }
 
 // errNoEnd is what is said of a stream that ended in the middle.
 var errNoEnd = errors.New("the daemon went away before the job ended")
-
-func reason(err error) error {
-	if err == nil {
-		return errNoEnd
-	}
-	return err
-}
 
 // lost reports whether a stream of replies ended because its other side went away, and not because it answered.
 func lost(end *message.Event, err error) bool {

@@ -1,8 +1,6 @@
 package message
 
 import (
-	"fmt"
-
 	"patchbay/ipc/wire"
 	"patchbay/node/pyjson"
 )
@@ -63,23 +61,9 @@ func (e Event) Short() any {
 // EventOf reads an event.
 func EventOf(o *pyjson.Object) (*Event, error) {
 	ev := &Event{}
-	plain := wire.Without(wire.Without(wire.Without(o, "data"), "error"), "node_errors")
-	if err := wire.BindReply(plain, ev); err != nil {
-		return nil, err
+	err := wire.BindReply(o, ev)
+	if ev.Error != nil {
+		ev.Error.NodeErrors = ev.NodeErrors
 	}
-	if v, _ := o.Get("data"); v != nil {
-		d, ok := v.(*pyjson.Object)
-		if !ok {
-			return nil, fmt.Errorf("read reply: event data is %s", wire.KindOf(v))
-		}
-		ev.Data = map[string]any{}
-		for _, k := range d.Keys() {
-			ev.Data[k], _ = d.Get(k)
-		}
-	}
-	if v, _ := o.Get("error"); v != nil {
-		ev.Error = wire.ErrorFrom(v, o)
-		ev.NodeErrors = ev.Error.NodeErrors
-	}
-	return ev, nil
+	return ev, err
 }

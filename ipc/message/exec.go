@@ -54,11 +54,6 @@ type FreeReply struct {
 // HandleKey marks a handle in a message.
 const HandleKey = "$handle"
 
-// WalkHandles calls f with the id of every handle in a decoded value.
-func WalkHandles(v any, f func(id string)) {
-	EachHandle(v, func(id string, _ *pyjson.Object) { f(id) })
-}
-
 // EachHandle calls f with every handle in a decoded value.
 func EachHandle(v any, f func(id string, h *pyjson.Object)) {
 	switch x := v.(type) {
@@ -77,8 +72,7 @@ func EachHandle(v any, f func(id string, h *pyjson.Object)) {
 			return
 		}
 		for _, k := range x.Keys() {
-			e, _ := x.Get(k)
-			EachHandle(e, f)
+			EachHandle(x.At(k), f)
 		}
 	}
 }

@@ -167,9 +167,9 @@ type JobsRequest struct {
 
 // JobsReply answers jobs: the newest first, and how many there are in each state.
 type JobsReply struct {
-	V      int        `json:"v"`
-	Jobs   []Record   `json:"jobs"`
-	Counts stateCount `json:"counts"`
+	V      int           `json:"v"`
+	Jobs   []Record      `json:"jobs"`
+	Counts map[State]int `json:"counts"`
 }
 
 // Short returns the reply without the lists of its records.
@@ -180,8 +180,6 @@ func (r JobsReply) Short() any {
 	}
 	return r
 }
-
-type stateCount map[State]int
 
 // CancelReply answers cancel. Cancelled is false when the job had already ended.
 type CancelReply struct {

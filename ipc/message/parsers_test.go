@@ -81,7 +81,7 @@ func readRequest(data []byte) (request, error) {
 	if err := wire.Bind(o, &head); err != nil {
 		return request{}, err
 	}
-	q := request{verb: head.Op, fields: wire.Without(wire.Without(wire.Without(o, "op"), "tag"), "accept")}
+	q := request{verb: head.Op, fields: wire.Without(o, "op", "tag", "accept")}
 	if _, err := message.RefsOf(q.verb, q.fields); err != nil {
 		return q, err
 	}
@@ -104,7 +104,7 @@ func readRequest(data []byte) (request, error) {
 		if err := wire.Bind(q.fields, req); err != nil {
 			return q, err
 		}
-		message.WalkHandles(req.Inputs, func(string) {})
+		message.EachHandle(req.Inputs, func(string, *pyjson.Object) {})
 		q.body = req
 	case message.VerbLoad:
 		q.body = &message.LoadRequest{}

@@ -210,5 +210,5 @@ func Unwrap(o *pyjson.Object) (env Envelope, fields *pyjson.Object, err error) {
 	if err := Bind(o, &env); err != nil {
 		return env, nil, err
 	}
-	return env, Without(Without(Without(o, "op"), "tag"), "end"), nil
+	return env, Without(o, "op", "tag", "end"), nil
 }
