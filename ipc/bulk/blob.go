@@ -37,10 +37,7 @@ type PullRequest struct {
 // parsePull reads a pull and refuses chunks and windows that nobody should ask for.
 func parsePull(body []byte) (PullRequest, error) {
 	var q PullRequest
-	o, err := wire.Decode(body, wire.Msgpack, wire.Limits{Bytes: 4096, Depth: 4, Items: 32})
-	if err == nil {
-		err = wire.Bind(o, &q)
-	}
+	err := wire.Read(body, wire.Msgpack, wire.Limits{Bytes: 4096, Depth: 4, Items: 32}, &q)
 	if err == nil && (q.Chunk < 4096 || q.Window < 1 || q.Window > 1024) {
 		err = fmt.Errorf("a pull of chunks of %d bytes with a window of %d", q.Chunk, q.Window)
 	}
@@ -95,13 +92,9 @@ func (b *Blobs) Close() {
 	b.stop()
 	b.wg.Wait()
 	b.mu.Lock()
-	ids := make([]string, 0, len(b.offers))
+	defer b.mu.Unlock()
 	for id := range b.offers {
-		ids = append(ids, id)
-	}
-	b.mu.Unlock()
-	for _, id := range ids {
-		b.Withdraw(id)
+		b.withdraw(id)
 	}
 }
 
@@ -120,9 +113,10 @@ func (b *Blobs) Offer(data []byte, memory ...*Hold) *wire.Ref {
 	}
 	b.mu.Lock()
 	b.offers[id] = o
-	o.timer = time.AfterFunc(b.Life, func() { b.Withdraw(id) })
+	ref := &wire.Ref{Kind: wire.RefStream, Bytes: len(data), Subject: b.base + ".get", ID: id}
+	o.timer = time.AfterFunc(b.Life, func() { b.Drop(ref) })
 	b.mu.Unlock()
-	return &wire.Ref{Kind: wire.RefStream, Bytes: len(data), Subject: b.base + ".get", ID: id}
+	return ref
 }
 
 // Open counts the offers and transfers that are under way, and the bytes of regions that were pulled and are not
@@ -133,10 +127,15 @@ func (b *Blobs) Open() (transfers int, taken int64) {
 	return len(b.offers) + len(b.sending), b.taken.Load()
 }
 
-// Withdraw ends an offer; transfers that are under way go on.
-func (b *Blobs) Withdraw(id string) {
+// Drop ends the offer that a reference is to; transfers that are under way go on.
+func (b *Blobs) Drop(ref *wire.Ref) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.withdraw(ref.ID)
+}
+
+// withdraw is Drop with the lock held.
+func (b *Blobs) withdraw(id string) {
 	o := b.offers[id]
 	if o == nil {
 		return
@@ -186,10 +185,10 @@ func (b *Blobs) get(m *nats.Msg) {
 			of.free()
 		}
 		of.timer.Reset(b.Life)
-		b.mu.Unlock()
 		if whole {
-			b.Withdraw(q.ID)
+			b.withdraw(q.ID)
 		}
+		b.mu.Unlock()
 	}()
 }
 
@@ -328,7 +327,7 @@ func (b *Blobs) pullInto(ctx context.Context, ref *wire.Ref, out *Region) error 
 		if err != nil {
 			return err
 		}
-		if err := out.write(m.Data[chunkHead:], have); err != nil {
+		if err := write(out.fd, m.Data[chunkHead:], have); err != nil {
 			return err
 		}
 		have, number = have+n, number+1
@@ -396,6 +395,3 @@ func (c *NATSCargo) Done(sent bool) {
 		c.Drop(r)
 	}
 }
-
-// Drop is withdraw by the reference that offer gave.
-func (b *Blobs) Drop(ref *wire.Ref) { b.Withdraw(ref.ID) }
