@@ -1,9 +1,11 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -35,16 +37,10 @@ func (d *Dispatcher) Work(take, run context.Context, executors []Executor) {
 	for _, ex := range executors {
 		wg.Go(func() { d.serve(take, run, ex) })
 	}
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
-	for n := 1; take.Err() == nil; n++ {
-		select {
-		case <-take.Done():
-		case <-tick.C:
-			d.Jobs.Expire(take)
-			if n%10 == 0 {
-				d.trim(take)
-			}
+	for n := range wire.Every(take, 100*time.Millisecond) {
+		d.Jobs.Expire(take)
+		if n%10 == 0 {
+			d.trim(take)
 		}
 	}
 	wg.Wait()
@@ -70,21 +66,12 @@ func (d *Dispatcher) run(ctx context.Context, ex Executor, rec message.Record, r
 ) {
 	log := d.Log.With().Str("job", rec.Job).Str("worker", ex.Name()).Int("attempt", rec.Attempt).Logger()
 	log.Info().Msg("job started")
-	ctx, cancel := context.WithCancelCause(ctx)
+	ctx, cancel := Until(ctx, stop, errStopped)
 	defer cancel(nil)
 	if req.DeadlineMS > 0 {
 		timer := time.AfterFunc(time.Duration(req.DeadlineMS)*time.Millisecond, func() { cancel(errDeadline) })
 		defer timer.Stop()
 	}
-	watched := make(chan struct{})
-	defer close(watched)
-	go func() {
-		select {
-		case <-stop:
-			cancel(errStopped)
-		case <-watched:
-		}
-	}()
 	sink := Sink{
 		Event: func(ev message.Event) {
 			if d.Trace {
@@ -127,6 +114,19 @@ func (d *Dispatcher) run(ctx context.Context, ex Executor, rec message.Record, r
 		return
 	}
 	log.Info().Dur("took", time.Since(started)).Msg("job done")
+}
+
+// Until is a context that also ends, with cause, when stop is closed. cancel must be called.
+func Until(ctx context.Context, stop <-chan struct{}, cause error) (_ context.Context, cancel context.CancelCauseFunc) {
+	ctx, cancel = context.WithCancelCause(ctx)
+	go func() {
+		select {
+		case <-stop:
+			cancel(cause)
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
 }
 
 // at is the end of a run with the place that it had come to.
@@ -246,9 +246,7 @@ func executedEvents(job string, refs []message.OutputRef, ui map[string]map[stri
 		if files[r.Node] == nil {
 			order = append(order, r.Node)
 			files[r.Node] = map[string]any{}
-			for k, v := range ui[r.Node] {
-				files[r.Node][k] = v
-			}
+			maps.Copy(files[r.Node], ui[r.Node])
 			files[r.Node][r.Kind] = []any{}
 		}
 		list, _ := files[r.Node][r.Kind].([]any)
@@ -277,19 +275,12 @@ func endData(e *wire.Error, data map[string]any) map[string]any {
 				data[name] = v
 			}
 		}
-		kind := e.Type
-		if kind == "" {
-			kind = e.Code
-		}
-		trace := e.Trace
-		if trace == nil {
-			trace = []string{}
-		}
 		text := e.Message
 		if e.Details != "" {
 			text = fmt.Sprintf("%s: %s", text, e.Details)
 		}
-		data["exception_message"], data["exception_type"], data["traceback"] = text, kind, trace
+		data["exception_message"], data["exception_type"] = text, cmp.Or(e.Type, e.Code)
+		data["traceback"] = append([]string{}, e.Trace...)
 	}
 	return data
 }

@@ -104,26 +104,16 @@ type JetStream struct {
 // OpenJetStream connects and makes the streams and buckets that are missing. A server without JetStream is an error
 // that says what to do.
 func OpenJetStream(ctx context.Context, cfg JetStreamConfig) (*JetStream, error) {
-	opts, err := cfg.Access.Options(cfg.URL)
-	if err != nil {
-		return nil, err
-	}
-	opts = append(opts,
-		nats.Name("patchbay jobs"), nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond),
-		nats.ReconnectBufSize(-1),
-		nats.PingInterval(10*time.Second),
-	)
-	if cfg.InProcess != nil {
-		opts = append(opts, nats.InProcessServer(cfg.InProcess))
-	}
 	l := &JetStream{
 		cfg: cfg, turn: make(chan struct{}, 1), hint: make(chan struct{}, 1), hand: make(chan string),
 		back: make(chan struct{}, 1), seen: map[string]time.Time{}, places: map[string]resourceNote{},
 		records: following{again: make(chan struct{}, 1)}, nodes: following{again: make(chan struct{}, 1)},
 	}
-	opts = append(opts, nats.ReconnectHandler(func(*nats.Conn) { l.Returned() }))
-	if l.nc, err = nats.Connect(cfg.URL, opts...); err != nil {
-		return nil, fmt.Errorf("connect to NATS at %s: %w", wire.Redact(cfg.URL), wire.Trusted(err))
+	var err error
+	if l.nc, err = wire.Connect(cfg.URL, cfg.Access, cfg.InProcess, "patchbay jobs", nats.ReconnectBufSize(-1),
+		nats.ReconnectWait(100*time.Millisecond), nats.PingInterval(10*time.Second),
+		nats.ReconnectHandler(func(*nats.Conn) { l.Returned() })); err != nil {
+		return nil, err
 	}
 	l.ctx, l.end = context.WithCancel(context.WithoutCancel(ctx))
 	if err := l.prepare(ctx); err != nil {
@@ -274,10 +264,8 @@ func (l *JetStream) led(ctx context.Context) error {
 		if err == nil || errors.Is(err, jetstream.ErrJetStreamNotEnabled) || errors.As(err, &api) && api.Code < 500 {
 			return nil // whatever is wrong is said by what comes next
 		}
-		select {
-		case <-ctx.Done():
+		if wire.Pause(ctx, 100*time.Millisecond) != nil {
 			return err
-		case <-time.After(100 * time.Millisecond):
 		}
 	}
 }

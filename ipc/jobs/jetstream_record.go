@@ -16,7 +16,6 @@ import (
 
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
-	"patchbay/node/pyjson"
 )
 
 // longRecord is the length from which on a record is packed: lists of many files are alike line by line.
@@ -56,12 +55,8 @@ func decodeRecord(job string, value []byte, rev uint64) (message.Record, error) 
 			value, err = io.ReadAll(io.LimitReader(z, int64(lim.Bytes)))
 		}
 	}
-	var o *pyjson.Object
 	if err == nil {
-		o, err = wire.Decode(value, wire.JSON, lim)
-	}
-	if err == nil {
-		err = wire.Bind(o, &rec)
+		err = wire.Read(value, wire.JSON, lim, &rec)
 	}
 	if err != nil || rec.Job != job {
 		return message.Record{}, fmt.Errorf("record of job %s cannot be read: %w", job, err)
@@ -115,10 +110,7 @@ func (l *JetStream) insist(ctx context.Context, request func(context.Context) er
 			!errors.Is(err, nats.ErrDisconnected) {
 			return err
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(50 * time.Millisecond):
-		}
+		_ = wire.Pause(ctx, 50*time.Millisecond)
 	}
 }
 
@@ -142,12 +134,7 @@ func (l *JetStream) writable(ctx context.Context, n int) (context.Context, conte
 	}
 	go func() {
 		defer cancel()
-		for l.cfg.Full() == nil {
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(50 * time.Millisecond):
-			}
+		for l.cfg.Full() == nil && wire.Pause(ctx, 50*time.Millisecond) == nil {
 		}
 	}()
 	return ctx, cancel
@@ -240,11 +227,7 @@ func (l *JetStream) request(ctx context.Context, rec message.Record) (*message.R
 	req := &message.RunRequest{}
 	lim := wire.DefaultLimits()
 	lim.Bytes = len(body) // it came within the limits of its carrier, perhaps beside a message
-	o, err := wire.Decode(body, wire.Msgpack, lim)
-	if err == nil {
-		err = wire.Bind(o, req)
-	}
-	if err != nil {
+	if err := wire.Read(body, wire.Msgpack, lim, req); err != nil {
 		return nil, fmt.Errorf("read request of job %s: %w: %w", rec.Job, errGone, err)
 	}
 	return req, nil

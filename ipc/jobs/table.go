@@ -95,17 +95,10 @@ const maxLog = 2048
 
 // New returns an empty table.
 func New(cfg Config) *Table {
-	if cfg.MaxQueued == 0 {
-		cfg.MaxQueued = 10000
-	}
-	if cfg.Keep == 0 {
-		cfg.Keep = 1000
-	}
+	cfg.MaxQueued, cfg.Keep = cmp.Or(cfg.MaxQueued, 10000), cmp.Or(cfg.Keep, 1000)
+	cfg.MaxAttempts = cmp.Or(cfg.MaxAttempts, 3)
 	if cfg.Now == nil {
 		cfg.Now = time.Now
-	}
-	if cfg.MaxAttempts == 0 {
-		cfg.MaxAttempts = 3
 	}
 	if cfg.Store == nil {
 		cfg.Store = &memory{revs: map[string]uint64{}}
@@ -312,10 +305,7 @@ func (j *Table) List(_ context.Context, state message.State, limit int) ([]messa
 		}
 	}
 	slices.SortFunc(out, func(a, b message.Record) int {
-		if a.Created != b.Created {
-			return cmp.Compare(b.Created, a.Created)
-		}
-		return cmp.Compare(b.Job, a.Job)
+		return cmp.Or(cmp.Compare(b.Created, a.Created), cmp.Compare(b.Job, a.Job))
 	})
 	return out[:min(limit, len(out))], counts, nil
 }

@@ -100,7 +100,7 @@ func (c *conn) frame(body []byte, fds []int) {
 		return
 	}
 	env := wire.Envelope{Op: head.Op, Tag: wire.TagOf(head.Tag)}
-	fields := wire.Without(wire.Without(wire.Without(o, "op"), "tag"), "accept")
+	fields := wire.Without(o, "op", "tag", "accept")
 	if fields.Len() == 0 {
 		fields = nil
 	}

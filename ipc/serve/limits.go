@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"errors"
 
 	"patchbay/ipc/jobs"
@@ -22,15 +23,8 @@ type Limits struct {
 // orPreset fills in what is 0.
 func (b Limits) orPreset() Limits {
 	lim := wire.DefaultLimits()
-	for _, f := range []struct {
-		field  *int
-		preset int
-	}{{&b.Message, lim.Bytes}, {&b.Frame, wire.MaxFrame}, {&b.Depth, lim.Depth}, {&b.Values, lim.Items}} {
-		if *f.field == 0 {
-			*f.field = f.preset
-		}
-	}
-	b.Frame = min(b.Frame, wire.MaxFrame)
+	b.Message, b.Frame = cmp.Or(b.Message, lim.Bytes), min(cmp.Or(b.Frame, wire.MaxFrame), wire.MaxFrame)
+	b.Depth, b.Values = cmp.Or(b.Depth, lim.Depth), cmp.Or(b.Values, lim.Items)
 	return b
 }
 

@@ -31,18 +31,9 @@ func (s *Service) sample(r *Request) error {
 	case err != nil:
 		return wire.Errorf(wire.ErrDraining, "the daemon is shutting down")
 	}
-	ctx, cancel := context.WithCancelCause(context.Background())
 	s.spawn(r, func(conn context.Context) error {
+		ctx, cancel := jobs.Until(conn, stopped, errAsked)
 		defer cancel(nil)
-		stop := context.AfterFunc(conn, func() { cancel(context.Cause(conn)) })
-		defer stop()
-		go func() {
-			select {
-			case <-stopped:
-				cancel(errAsked)
-			case <-ctx.Done():
-			}
-		}()
 		return s.runSample(ctx, cancel, r.Reply, q, ex)
 	})
 	return nil
@@ -136,14 +127,7 @@ func (o *sampleStream) send(m *message.SampleReply) {
 // beat breaks every silence, and asks where that is possible whether the client still listens: nobody else wants the
 // result.
 func (o *sampleStream) beat(ctx context.Context, every time.Duration) {
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for range wire.Every(ctx, every) {
 		o.mu.Lock()
 		silent := time.Since(o.last) >= every
 		o.mu.Unlock()
