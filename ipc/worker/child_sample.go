@@ -2,11 +2,9 @@ package worker
 
 import (
 	"context"
-	"errors"
 
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
-	"patchbay/ipc/wire"
 )
 
 // Sample implements Executor: the request is sent to the worker, whose messages come back.
@@ -29,12 +27,8 @@ func (c *Child) Sample(ctx context.Context, q *message.SampleRequest,
 		emit(m)
 		m.Hold.Release()
 	})
-	var refused *wire.Error
-	switch {
-	case errors.As(err, &refused):
-		return nil, refused
-	case err != nil:
-		return nil, c.lost(p, err)
+	if err != nil {
+		return nil, c.fault(p, err)
 	}
 	return last, nil
 }

@@ -16,7 +16,7 @@ const maxSpans = 4000
 func statsOf(s parallel.Stats) map[string]any {
 	out := map[string]any{
 		"model": s.Model, "plan": s.Plan, "compute": s.Compute.String(), "evaluations": s.Evaluations, "latents": s.Rows,
-		"load_seconds": s.LoadSeconds, "step_seconds": orNone(s.StepSeconds), "peak_bytes": s.PeakBytes,
+		"load_seconds": s.LoadSeconds, "step_seconds": orEmpty(s.StepSeconds), "peak_bytes": s.PeakBytes,
 	}
 	if len(s.Reused) > 0 {
 		reused := []any{}
@@ -72,13 +72,6 @@ func statsOf(s parallel.Stats) map[string]any {
 	}
 	out["profile"], out["spans"], out["spans_total"] = table, spans, len(s.Spans)
 	return out
-}
-
-func orNone(v []float64) []float64 {
-	if v == nil {
-		return []float64{}
-	}
-	return v
 }
 
 // changesOf is what a verbose cache saw of each evaluation; numbers that are unknown are left out.
