@@ -49,13 +49,8 @@ func (c *Collector) Run(ctx context.Context, r *Replies) (*message.Event, error)
 // RunHeld is Run that leaves files in shared memory.
 func (c *Collector) RunHeld(ctx context.Context, r *Replies) (*message.Event, error) {
 	var last *message.Event
-	silence := max(receiptTime, c.Silence)
-	if c.Silence < 0 {
-		silence = 0
-	}
 	for {
-		m, err := r.within(ctx, silence)
-		silence = cmp.Or(c.Silence, Silence)
+		m, err := r.within(ctx, cmp.Or(c.Silence, Silence))
 		c.Hold = c.Hold.Join(m.Hold)
 		o := m.Fields
 		if errors.Is(err, io.EOF) {

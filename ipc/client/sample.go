@@ -17,13 +17,8 @@ func FollowSample(ctx context.Context, replies *Replies, silence time.Duration,
 	emit func(*message.SampleReply),
 ) (*message.SampleReply, error) {
 	var last *message.SampleReply
-	wait := silence
-	if silence > 0 {
-		wait = max(silence, receiptTime)
-	}
 	for {
-		got, err := replies.within(ctx, wait)
-		wait = silence
+		got, err := replies.within(ctx, silence)
 		if last != nil && err != nil {
 			return last, nil
 		}
