@@ -143,15 +143,7 @@ func previewOf(job, nodeID string, jpeg []byte) message.Preview {
 // finish records the end of an attempt: one compare-and-swap decides, and only its winner appends the terminal event.
 func (d *Dispatcher) finish(was message.Record, out *Outcome, fault *wire.Error) {
 	ctx := context.Background() // the end of a job is recorded even while the daemon stops
-	job := was.Job
-	state := message.Done
-	switch {
-	case fault == nil:
-	case fault.Code == wire.ErrCancelled:
-		state = message.Cancelled
-	default:
-		state = message.Failed
-	}
+	job, state := was.Job, endOf(fault)
 	rec, err := d.swap(ctx, was, func(r *message.Record) {
 		// it was to be cancelled, and is gone now
 		if r.Cancel && fault != nil && (fault.Code == wire.ErrWorkerLost || fault.Code == wire.ErrDraining) {
@@ -188,6 +180,17 @@ func (d *Dispatcher) finish(was message.Record, out *Outcome, fault *wire.Error)
 	default:
 		d.complete(ctx, rec, out)
 	}
+}
+
+// endOf is the state in which a run leaves its job.
+func endOf(fault *wire.Error) message.State {
+	switch {
+	case fault == nil:
+		return message.Done
+	case fault.Code == wire.ErrCancelled:
+		return message.Cancelled
+	}
+	return message.Failed
 }
 
 // unfinished ends a job that failed or was cancelled: what its nodes had made by then is kept.

@@ -158,14 +158,13 @@ func (l *JetStream) prepare(ctx context.Context) error {
 		return err
 	}
 	for _, p := range message.Priorities() {
-		var c jetstream.Consumer
-		if err := l.insist(ctx, func(ctx context.Context) (err error) {
-			c, err = l.queue.CreateOrUpdateConsumer(ctx, jetstream.ConsumerConfig{
+		c, err := insist(ctx, func(ctx context.Context) (jetstream.Consumer, error) {
+			return l.queue.CreateOrUpdateConsumer(ctx, jetstream.ConsumerConfig{
 				Durable: "patchbay-" + p, FilterSubject: message.QueueRoot + p + ".any.*", AckPolicy: jetstream.AckExplicitPolicy,
 				AckWait: ackWait, MaxDeliver: -1, MaxAckPending: -1,
 			})
-			return err
-		}); err != nil {
+		})
+		if err != nil {
 			return err
 		}
 		l.classes = append(l.classes, c)
@@ -173,7 +172,8 @@ func (l *JetStream) prepare(ctx context.Context) error {
 	if _, err := l.nc.Subscribe(message.HintSubject, func(*nats.Msg) { l.poke() }); err != nil {
 		return err
 	}
-	if err := l.insist(ctx, l.measure); err != nil {
+	measured := func(ctx context.Context) (struct{}, error) { return struct{}{}, l.measure(ctx) }
+	if _, err := insist(ctx, measured); err != nil {
 		return err
 	}
 	requests := l.requests
@@ -231,21 +231,13 @@ func (l *JetStream) makeQueue(ctx context.Context) (int, error) {
 }
 
 // stream makes a stream, or gives it its settings.
-func (l *JetStream) stream(ctx context.Context, cfg jetstream.StreamConfig) (s jetstream.Stream, err error) {
-	err = l.insist(ctx, func(ctx context.Context) (err error) {
-		s, err = l.js.CreateOrUpdateStream(ctx, cfg)
-		return err
-	})
-	return s, err
+func (l *JetStream) stream(ctx context.Context, cfg jetstream.StreamConfig) (jetstream.Stream, error) {
+	return insist(ctx, func(ctx context.Context) (jetstream.Stream, error) { return l.js.CreateOrUpdateStream(ctx, cfg) })
 }
 
 // existing looks a stream up.
-func (l *JetStream) existing(ctx context.Context, name string) (s jetstream.Stream, err error) {
-	err = l.insist(ctx, func(ctx context.Context) (err error) {
-		s, err = l.js.Stream(ctx, name)
-		return err
-	})
-	return s, err
+func (l *JetStream) existing(ctx context.Context, name string) (jetstream.Stream, error) {
+	return insist(ctx, func(ctx context.Context) (jetstream.Stream, error) { return l.js.Stream(ctx, name) })
 }
 
 // noPlace reports whether there are not enough servers for a stream, or not enough with room for it.
@@ -318,9 +310,8 @@ func (l *JetStream) makeBuckets(ctx context.Context, n int) error {
 	} {
 		b.cfg.Replicas = n
 		var err error
-		if err = l.insist(ctx, func(ctx context.Context) (err error) {
-			*b.kv, err = l.js.CreateOrUpdateKeyValue(ctx, b.cfg)
-			return err
+		if *b.kv, err = insist(ctx, func(ctx context.Context) (jetstream.KeyValue, error) {
+			return l.js.CreateOrUpdateKeyValue(ctx, b.cfg)
 		}); err != nil {
 			return err
 		}

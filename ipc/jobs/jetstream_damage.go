@@ -142,11 +142,7 @@ func (w *following) anew() {
 func (l *JetStream) follow(ctx context.Context, kv jetstream.KeyValue, w *following,
 	f func(jetstream.KeyValueEntry),
 ) error {
-	var watch jetstream.KeyWatcher
-	err := l.insist(ctx, func(context.Context) (err error) {
-		watch, err = kv.WatchAll(l.ctx)
-		return err
-	})
+	watch, err := insist(ctx, func(context.Context) (jetstream.KeyWatcher, error) { return kv.WatchAll(l.ctx) })
 	if err != nil {
 		return err
 	}

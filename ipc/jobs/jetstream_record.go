@@ -101,14 +101,14 @@ func (l *JetStream) keep(ctx context.Context, rec message.Record,
 }
 
 // insist repeats a request that may be made twice while it, or the answer, is lost on the way, until ctx ends.
-func (l *JetStream) insist(ctx context.Context, request func(context.Context) error) error {
+func insist[T any](ctx context.Context, request func(context.Context) (T, error)) (T, error) {
 	for {
 		try, cancel := context.WithTimeout(ctx, serverPatience)
-		err := request(try)
+		out, err := request(try)
 		cancel()
 		if ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, nats.ErrReconnectBufExceeded) &&
 			!errors.Is(err, nats.ErrDisconnected) {
-			return err
+			return out, err
 		}
 		_ = wire.Pause(ctx, 50*time.Millisecond)
 	}
@@ -150,24 +150,21 @@ func (l *JetStream) create(ctx context.Context, rec message.Record, body []byte)
 	}
 	size, last := min(requestPiece, int(l.nc.MaxPayload())/2), uint64(0)
 	for at := 0; at < len(body); at += size {
-		if err := l.insist(ctx, func(ctx context.Context) error {
-			seq, err := l.requests.Put(ctx, pieceKey(rec, rec.Pieces), body[at:min(at+size, len(body))])
-			last = max(last, seq)
-			return err
-		}); err != nil {
+		seq, err := insist(ctx, func(ctx context.Context) (uint64, error) {
+			return l.requests.Put(ctx, pieceKey(rec, rec.Pieces), body[at:min(at+size, len(body))])
+		})
+		if err != nil {
 			l.unmade(rec, last)
 			return rec, false, fmt.Errorf("keep request of job %s: %w", rec.Job, err)
 		}
+		last = seq
 		rec.Pieces++
 	}
 	value, err := encodeRecord(rec)
 	if err != nil {
 		return rec, false, err
 	}
-	err = l.insist(ctx, func(ctx context.Context) (err error) {
-		rec.Rev, err = l.jobs.Create(ctx, rec.Job, value)
-		return err
-	})
+	rec.Rev, err = insist(ctx, func(ctx context.Context) (uint64, error) { return l.jobs.Create(ctx, rec.Job, value) })
 	if err == nil {
 		return rec, true, nil
 	}

@@ -42,20 +42,13 @@ func (j *Table) Begin(id, kind, worker string) (<-chan struct{}, error) {
 
 // Finish ends a job of begin: done without a fault, cancelled or failed with one.
 func (j *Table) Finish(ctx context.Context, id string, fault *wire.Error, metrics map[string]any) {
-	state := message.Done
-	switch {
-	case fault != nil && fault.Code == wire.ErrCancelled:
-		state = message.Cancelled
-	case fault != nil:
-		state = message.Failed
-	}
 	for {
 		rec, err := j.Get(ctx, id)
 		if err != nil || rec.State.Final() {
 			return
 		}
 		rec, err = j.Update(ctx, id, rec.Rev, func(r *message.Record) {
-			r.State, r.Finished, r.Error, r.Metrics = state, time.Now().UnixMilli(), fault, metrics
+			r.State, r.Finished, r.Error, r.Metrics = endOf(fault), time.Now().UnixMilli(), fault, metrics
 		})
 		if err != nil {
 			continue // somebody wished to cancel it meanwhile

@@ -55,6 +55,8 @@ func undecodable(err error) *wire.Error {
 	return wire.Errorf(wire.ErrBadRequest, "%v", err)
 }
 
+func shuttingDown() *wire.Error { return wire.Errorf(wire.ErrDraining, "the daemon is shutting down") }
+
 // refusedJob is the reply to a job that the table did not take.
 func (s *Service) refusedJob(req *message.RunRequest, err error) *wire.Error {
 	after := func(e *wire.Error, ms int) *wire.Error {
@@ -76,7 +78,7 @@ func (s *Service) refusedJob(req *message.RunRequest, err error) *wire.Error {
 	case errors.Is(err, jobs.ErrStore):
 		return after(wire.Errorf(wire.ErrDiskFull, "%v; make room, then send the job again with the same id", err), 5000)
 	case errors.Is(err, jobs.ErrClosed):
-		return wire.Errorf(wire.ErrDraining, "the daemon is shutting down")
+		return shuttingDown()
 	}
 	return after(wire.Errorf(wire.ErrNoCapacity,
 		"the job could not be written down: %v; send it again with the same id", err), 1000)

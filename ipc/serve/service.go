@@ -90,11 +90,6 @@ func (s *Service) Owns(job string) bool {
 	return s.cfg.Jobs.Mine(job)
 }
 
-// Elsewhere reports whether another daemon on the same server, which is alive, has a job.
-func (s *Service) Elsewhere(job string) bool {
-	return s.cfg.Jobs.Holder(job) != ""
-}
-
 // Handle answers one request, or starts to.
 func (s *Service) Handle(r *Request) {
 	s.cfg.Meter.Asked(r.Verb)

@@ -103,7 +103,7 @@ func (s *Service) sendEvent(ctx context.Context, reply *Reply, st stream, ev *me
 
 // files returns what reads the files of a job: from the outputs, or from what the daemon that ran the job has sent.
 func (s *Service) files(ctx context.Context, job string) func(i int) ([]byte, error) {
-	if s.cfg.Fetch == nil || !s.Elsewhere(job) {
+	if s.cfg.Fetch == nil || s.cfg.Jobs.Holder(job) == "" {
 		return func(i int) ([]byte, error) { return s.cfg.Outputs.Read(job, i) }
 	}
 	got, err := s.cfg.Fetch(ctx, job)
