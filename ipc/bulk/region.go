@@ -183,13 +183,17 @@ func (h *Hold) Join(other *Hold) *Hold {
 	return h
 }
 
-// held is a message that knows the shared memory in which its tensors and bytes lie.
-type held interface{ Holds() *Hold }
+// Held is in messages that know the shared memory in which their tensors and bytes lie.
+type Held struct {
+	Hold *Hold `json:"-"` // nil: in none
+}
+
+func (h *Held) hold() *Hold { return h.Hold }
 
 // HoldOf is the memory that a message lies in; nil: it lies in none, or does not know.
 func HoldOf(v any) *Hold {
-	if h, ok := v.(held); ok {
-		return h.Holds()
+	if h, ok := v.(interface{ hold() *Hold }); ok {
+		return h.hold()
 	}
 	return nil
 }

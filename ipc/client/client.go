@@ -245,7 +245,7 @@ func (c *FrameClient) Ask(_ context.Context, verb, job string, body any) (*Repli
 	r := newReplies(func() { c.drop(tag) })
 	c.pending[tag] = r
 	c.mu.Unlock()
-	frame, err := wire.SpliceFirst(wire.Envelope{Op: verb, Tag: tag, Accept: accept}, b, c.Enc)
+	frame, err := wire.Splice(wire.Envelope{Op: verb, Tag: tag, Accept: accept}, b, c.Enc)
 	if err == nil {
 		var fds []int
 		if beside != nil {

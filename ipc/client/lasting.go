@@ -97,12 +97,13 @@ func (l *Lasting) run(ctx context.Context, req *message.RunRequest, col *Collect
 		case err != nil:
 			return nil, err
 		case !accepted:
-			return run(ctx, c, req, col)
+			return collect(ctx, c, message.VerbRun, "", req, col)
 		}
 		if err := l.revive(ctx, c, req.ID); err != nil {
 			return nil, err
 		}
-		return follow(ctx, c, req.ID, 1, true, col)
+		ask := message.JobRequest{Job: req.ID, Follow: true, From: 1, Outputs: true}
+		return collect(ctx, c, message.VerbStatus, req.ID, ask, col)
 	})
 }
 
@@ -124,15 +125,9 @@ func (l *Lasting) revive(ctx context.Context, c Client, job string) error {
 }
 
 // follow is Follow.
-func (l *Lasting) follow(ctx context.Context, job string, from uint64, files bool,
-	col *Collector,
-) (*message.Event, error) {
-	return l.attend(ctx, job, col, func() (*message.Event, error) {
-		c, err := l.client()
-		if err != nil {
-			return nil, err
-		}
-		return follow(ctx, c, job, from, files, col)
+func (l *Lasting) follow(ctx context.Context, ask message.JobRequest, col *Collector) (*message.Event, error) {
+	return l.attend(ctx, ask.Job, col, func() (*message.Event, error) {
+		return collect(ctx, l, message.VerbStatus, ask.Job, ask, col)
 	})
 }
 

@@ -37,7 +37,7 @@ func (j *Table) Cancel(ctx context.Context, id string) (message.State, bool, err
 
 // FailQueued ends all waiting jobs with fault: a table in memory does not survive the daemon.
 func (j *Table) FailQueued(ctx context.Context, fault *wire.Error) {
-	list, _, _ := j.List(ctx, message.Queued, j.cfg.MaxQueued)
+	list, _ := j.List(message.Queued, j.cfg.MaxQueued)
 	for _, rec := range list {
 		_, _ = j.end(ctx, rec, message.Failed, fault)
 	}

@@ -291,9 +291,7 @@ func (j *Table) Get(_ context.Context, id string) (message.Record, error) {
 
 // List returns the records in a state ("": all), newest first, at most limit of them, and how many jobs are in each
 // state.
-func (j *Table) List(_ context.Context, state message.State, limit int) ([]message.Record,
-	map[message.State]int, error,
-) {
+func (j *Table) List(state message.State, limit int) ([]message.Record, map[message.State]int) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	counts := map[message.State]int{}
@@ -307,7 +305,7 @@ func (j *Table) List(_ context.Context, state message.State, limit int) ([]messa
 	slices.SortFunc(out, func(a, b message.Record) int {
 		return cmp.Or(cmp.Compare(b.Created, a.Created), cmp.Compare(b.Job, a.Job))
 	})
-	return out[:min(limit, len(out))], counts, nil
+	return out[:min(limit, len(out))], counts
 }
 
 // Update changes a record if it is still at rev, and returns the new one; errConflict otherwise. change must not call

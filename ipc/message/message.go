@@ -67,11 +67,9 @@ type RunRequest struct {
 	Model string             `json:"-"` // by accept, for the record
 	// by accept, for the queued event: what people call the nodes
 	Titles map[string]string `json:"-"`
-	Hold   *bulk.Hold        `json:"-"` // shared memory that Inputs lie in
-}
 
-// Holds is the memory that tensors and bytes lie in; nil: none.
-func (q *RunRequest) Holds() *bulk.Hold { return q.Hold }
+	bulk.Held // of Inputs
+}
 
 // Receipt is the first reply of run and the only one of submit.
 type Receipt struct {

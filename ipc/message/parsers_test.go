@@ -37,7 +37,7 @@ func requestsTarget(tb testing.TB) *hammer.Target[request] {
 			if err != nil {
 				return fmt.Errorf("decode what was bound and encoded: %w", err)
 			}
-			parts, err := wire.Splice(wire.Envelope{Op: q.verb}, b, wire.Msgpack)
+			parts, err := wire.Splice(wire.Envelope{Op: q.verb}, [][]byte{b}, wire.Msgpack)
 			if err != nil {
 				return err
 			}

@@ -156,7 +156,7 @@ func (f frameReply) reply(done func()) *Reply {
 			}
 			env := f.env
 			env.End = end
-			frame, err := wire.SpliceFirst(env, parts, f.enc)
+			frame, err := wire.Splice(env, parts, f.enc)
 			if err != nil {
 				return err
 			}
