@@ -25,7 +25,7 @@ type Region struct {
 }
 
 // NewRegion makes a region of n bytes, zero and writable here. A host that fills it and sends a Tensor whose Data lies
-// in Bytes sends no copy.
+// in Bytes, in a message that is Held there, sends no copy.
 func NewRegion(n int) (*Region, error) {
 	if n <= 0 || n > wire.MaxRegion {
 		return nil, fmt.Errorf("shared memory of %d bytes: want 1 to %d", n, wire.MaxRegion)

@@ -81,11 +81,11 @@ type ShmCargo struct {
 	size  int
 }
 
-// NewShmCargo gathers for one frame; what lies in h or more goes without a copy.
-func NewShmCargo(h *Hold, more ...*Region) *ShmCargo {
-	c := &ShmCargo{own: -1, known: more}
+// NewShmCargo gathers for one frame; what lies in h goes without a copy.
+func NewShmCargo(h *Hold) *ShmCargo {
+	c := &ShmCargo{own: -1}
 	if h != nil {
-		c.known = append(c.known, h.regions...)
+		c.known = h.regions
 	}
 	return c
 }

@@ -181,16 +181,7 @@ type FrameClient struct {
 	mu      sync.Mutex
 	next    int64
 	pending map[int64]*Replies
-	shared  []*bulk.Region
 	err     error
-}
-
-// Share makes tensors and bytes that lie in the region go without a copy from now on. The region must stay until every
-// request that it is in is answered.
-func (c *FrameClient) Share(r *bulk.Region) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.shared = append(c.shared, r)
 }
 
 // DialSocket connects to the unix socket of a daemon.
@@ -225,9 +216,7 @@ func (c *FrameClient) Ask(_ context.Context, verb, job string, body any) (*Repli
 	beside, place := (*bulk.ShmCargo)(nil), wire.Carry(nil)
 	var accept []string
 	if c.w.TakesDescriptors() && c.Enc == wire.Msgpack {
-		c.mu.Lock()
-		beside = bulk.NewShmCargo(bulk.HoldOf(body), c.shared...)
-		c.mu.Unlock()
+		beside = bulk.NewShmCargo(bulk.HoldOf(body))
 		place, accept = beside.Put, []string{wire.RefShm}
 		defer beside.Done(true)
 	}

@@ -186,18 +186,6 @@ type SampleReply struct {
 	bulk.Held
 }
 
-// Detach copies what lies in shared memory, and releases that.
-func (m *SampleReply) Detach() {
-	if m.Hold == nil {
-		return
-	}
-	bulk.Disown(m.X, m.Hold)
-	bulk.Disown(m.X0, m.Hold)
-	m.JPEG, _ = bulk.Disown(m.JPEG, m.Hold).([]byte)
-	m.Hold.Release()
-	m.Hold = nil
-}
-
 // The types of a SampleReply beside "accepted" and "heartbeat".
 const (
 	SampleProgress  = "progress"

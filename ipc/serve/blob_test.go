@@ -118,7 +118,7 @@ func TestObjectsAsPayloads(t *testing.T) {
 	c, n := payloadRig(t, nil)
 	ctx := wiretest.Within(t, 60*time.Second)
 	data := wiretest.Noise(30<<20 + 17)
-	ref, err := c.Upload(ctx, "in/big", data)
+	ref, err := ipctest.Upload(ctx, c, "in/big", data)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -327,7 +327,7 @@ func TestUploadsAreReadByOthers(t *testing.T) {
 	c, _ := payloadRig(t, nil)
 	ctx := wiretest.Within(t, 30*time.Second)
 	data := wiretest.Noise(5<<20 + 1)
-	ref, err := c.Upload(ctx, "a b/ü", data)
+	ref, err := ipctest.Upload(ctx, c, "a b/ü", data)
 	if err != nil {
 		t.Fatal(err)
 	}

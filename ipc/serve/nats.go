@@ -352,18 +352,11 @@ func (n *NATS) reply(enc wire.Encoding, to string, req micro.Request) *Reply {
 		return err
 	}
 	r.Alive = func() bool {
-		_, err := n.nc.Request(to, heartbeatBody(enc), 200*time.Millisecond)
+		beat, _ := wire.Encode(map[string]string{"type": message.ReplyHeartbeat}, enc) // never fails
+		_, err := n.nc.Request(to, beat, 200*time.Millisecond)
 		return !errors.Is(err, nats.ErrNoResponders)
 	}
 	return r
-}
-
-func heartbeatBody(enc wire.Encoding) []byte {
-	b, err := wire.Encode(map[string]string{"type": message.ReplyHeartbeat}, enc)
-	if err != nil {
-		panic("ipc: " + err.Error())
-	}
-	return b
 }
 
 func replyHeader(enc wire.Encoding, fault *wire.Error) nats.Header {

@@ -166,6 +166,3 @@ func (t *Tensor) Sum() string {
 	sum := sha256.Sum256(t.Data)
 	return hex.EncodeToString(sum[:])
 }
-
-// Name sets the hash, by which the tensor is sent without its data where the other side has it (Sample).
-func (t *Tensor) Name() { t.Hash = t.Sum() }

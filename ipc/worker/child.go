@@ -75,6 +75,32 @@ func (c *Child) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.
 	return nil, wire.Errorf(wire.ErrCancelled, "the job was stopped in %s", c.cfg.Name)
 }
 
+// Sample implements Executor: the request is sent to the worker, whose messages come back.
+func (c *Child) Sample(ctx context.Context, q *message.SampleRequest,
+	emit func(*message.SampleReply),
+) (*message.SampleReply, error) {
+	p, err := c.running()
+	if err != nil {
+		return nil, err
+	}
+	replies, err := p.client.Ask(ctx, message.VerbSample, "", q)
+	if err != nil {
+		return nil, c.lost(p, err)
+	}
+	defer replies.Close()
+	done := make(chan struct{})
+	defer close(done)
+	go c.stopOn(ctx, p, q.ID, done)
+	last, err := client.FollowSample(context.WithoutCancel(ctx), replies, 0, func(m *message.SampleReply) {
+		emit(m)
+		m.Hold.Release()
+	})
+	if err != nil {
+		return nil, c.fault(p, err)
+	}
+	return last, nil
+}
+
 // stopOn cancels the job in the worker when ctx ends, and kills the worker if it does not obey.
 func (c *Child) stopOn(ctx context.Context, p *process, job string, done <-chan struct{}) {
 	select {
@@ -138,6 +164,13 @@ func (c *Child) Exec(ctx context.Context, req *message.ExecRequest) (out *messag
 func (c *Child) Free(ctx context.Context, req *message.FreeRequest) (*message.FreeReply, error) {
 	out := &message.FreeReply{}
 	_, err := c.ask(ctx, message.VerbFree, req, out)
+	return out, err
+}
+
+// Load implements Executor.
+func (c *Child) Load(ctx context.Context, req *message.LoadRequest) (*message.LoadReply, error) {
+	out := &message.LoadReply{}
+	_, err := c.ask(ctx, message.VerbLoad, req, out)
 	return out, err
 }
 

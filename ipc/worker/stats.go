@@ -19,21 +19,13 @@ func statsOf(s parallel.Stats) map[string]any {
 		"load_seconds": s.LoadSeconds, "step_seconds": orEmpty(s.StepSeconds), "peak_bytes": s.PeakBytes,
 	}
 	if len(s.Reused) > 0 {
-		reused := []any{}
-		for _, e := range s.Reused {
-			reused = append(reused, e)
-		}
-		out["reused"] = reused
+		out["reused"] = s.Reused
 	}
 	if s.Synchronous != nil {
 		out["synchronous"] = len(s.Synchronous)
 	}
 	if s.Chosen != nil {
-		ways := map[string]any{}
-		for way, n := range s.Chosen {
-			ways[way] = n
-		}
-		out["computed"] = ways
+		out["computed"] = s.Chosen
 	}
 	if len(s.Changes) > 0 {
 		out["changes"] = changesOf(s.Changes)
