@@ -67,8 +67,6 @@ type Blobs struct {
 type offer struct {
 	data  []byte
 	holds []*Hold
-	users int
-	gone  bool
 	timer *time.Timer
 }
 
@@ -98,7 +96,13 @@ func (b *Blobs) Close() {
 	}
 }
 
-func (o *offer) free() {
+func (o *offer) retain() {
+	for _, h := range o.holds {
+		h.Retain()
+	}
+}
+
+func (o *offer) release() {
 	for _, h := range o.holds {
 		h.Release()
 	}
@@ -107,10 +111,8 @@ func (o *offer) free() {
 // Offer makes data there to be pulled; the memory that it may lie in is kept as long.
 func (b *Blobs) Offer(data []byte, memory ...*Hold) *wire.Ref {
 	id := wire.NewID()
-	o := &offer{data: data}
-	for _, h := range memory {
-		o.holds = append(o.holds, h.Retain())
-	}
+	o := &offer{data: data, holds: memory}
+	o.retain()
 	b.mu.Lock()
 	b.offers[id] = o
 	ref := &wire.Ref{Kind: wire.RefStream, Bytes: len(data), Subject: b.base + ".get", ID: id}
@@ -142,10 +144,7 @@ func (b *Blobs) withdraw(id string) {
 	}
 	delete(b.offers, id)
 	o.timer.Stop()
-	o.gone = true
-	if o.users == 0 {
-		o.free()
-	}
+	o.release()
 }
 
 // get answers a pull.
@@ -168,7 +167,7 @@ func (b *Blobs) get(m *nats.Msg) {
 		_ = b.nc.PublishMsg(&nats.Msg{Subject: m.Reply, Header: nats.Header{headerFault: {err.Error()}}})
 		return
 	}
-	of.users++
+	of.retain()
 	of.timer.Stop()
 	name := wire.NewID()
 	credits := make(chan uint32, 64)
@@ -180,10 +179,7 @@ func (b *Blobs) get(m *nats.Msg) {
 		whole := b.send(of.data, q, m.Reply, b.base+".ack."+name, credits)
 		b.mu.Lock()
 		delete(b.sending, name)
-		of.users--
-		if of.users == 0 && of.gone {
-			of.free()
-		}
+		of.release()
 		of.timer.Reset(b.Life)
 		if whole {
 			b.withdraw(q.ID)

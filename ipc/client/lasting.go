@@ -52,8 +52,8 @@ func (l *Lasting) client() (Client, error) {
 	return l.c, err
 }
 
-// hangUp gives the connection up.
-func (l *Lasting) hangUp() error {
+// Close implements Client. What is asked later is asked on another connection.
+func (l *Lasting) Close() error {
 	l.mu.Lock()
 	c := l.c
 	l.c = nil
@@ -77,9 +77,6 @@ func (l *Lasting) Ask(ctx context.Context, verb, job string, body any) (*Replies
 	}
 	return c.Ask(ctx, verb, job, body)
 }
-
-// Close implements Client.
-func (l *Lasting) Close() error { return l.hangUp() }
 
 // run is Run: it sends the request again when nothing is known of its receipt, which is safe under its id.
 func (l *Lasting) run(ctx context.Context, req *message.RunRequest, col *Collector) (*message.Event, error) {
@@ -159,7 +156,7 @@ func (l *Lasting) attend(ctx context.Context, job string, col *Collector,
 			l.Say("%v; job %s goes on if it was taken, waiting up to %s for a daemon that knows it",
 				cmp.Or(err, errNoEnd), job, l.Patience)
 		}
-		_ = l.hangUp()
+		_ = l.Close()
 		col.restart()
 		if time.Since(away) >= l.Patience {
 			return nil, fmt.Errorf("%w: %w; once one is back, `patchbay watch %s` shows the job and `patchbay get %s` "+

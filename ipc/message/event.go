@@ -1,6 +1,8 @@
 package message
 
 import (
+	"slices"
+
 	"patchbay/ipc/wire"
 	"patchbay/node/pyjson"
 )
@@ -36,11 +38,7 @@ const (
 
 // Terminal reports whether an event type ends a job. Every job has exactly one such event.
 func Terminal(eventType string) bool {
-	switch eventType {
-	case EventSuccess, EventError, EventInterrupted, EventExpired:
-		return true
-	}
-	return false
+	return slices.Contains([]string{EventSuccess, EventError, EventInterrupted, EventExpired}, eventType)
 }
 
 // Short returns the event without the lists that make it long; data has left_out: true then.

@@ -85,21 +85,14 @@ func (c *conn) frame(body []byte, fds []int) {
 		c.reply(enc, wire.PeekEnvelope(body, enc)).send(undecodable(err))
 		return
 	}
-	var head struct {
-		Op     string   `json:"op"`
-		Tag    any      `json:"tag"`
-		Accept []string `json:"accept"`
+	var env, head wire.Envelope
+	for _, key := range []string{"op", "tag"} {
+		env.Take(key, o.At(key))
 	}
 	if err := wire.Bind(o, &head); err != nil {
-		env := wire.Envelope{}
-		for _, key := range []string{"op", "tag"} {
-			v, _ := o.Get(key)
-			env.Take(key, v)
-		}
 		c.reply(enc, env).send(wire.Errorf(wire.ErrBadRequest, "%v", err))
 		return
 	}
-	env := wire.Envelope{Op: head.Op, Tag: wire.TagOf(head.Tag)}
 	fields := wire.Without(o, "op", "tag", "accept")
 	if fields.Len() == 0 {
 		fields = nil
