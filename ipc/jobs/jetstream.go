@@ -479,8 +479,8 @@ func (l *JetStream) Up() bool { return l.nc.IsConnected() }
 // returned implements Store.
 func (l *JetStream) returned() <-chan struct{} { return l.back }
 
-// ordered implements Store: the queue is the server's, whose daemons share it.
-func (l *JetStream) ordered() bool { return false }
+// inside implements Store: records and queue are the server's, whose daemons share them.
+func (l *JetStream) inside() bool { return false }
 
 // retries implements Store: jobs outlive workers and daemons, and room on a disk may come back.
 func (l *JetStream) retries(code string) (time.Duration, bool) {

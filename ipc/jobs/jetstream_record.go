@@ -179,8 +179,7 @@ func (l *JetStream) create(ctx context.Context, rec message.Record, body []byte)
 	for i := 0; i < rec.Pieces && old.Hash != rec.Hash; i++ { // pieces of a request that is refused
 		_ = l.requests.Purge(ctx, pieceKey(rec, i))
 	}
-	stored, encErr := encodeRecord(old)
-	return old, encErr == nil && bytes.Equal(stored, value), encErr
+	return old, same(old, value), nil
 }
 
 // unmade drops the pieces up to the one of number last of a job that could not be written down, unless another daemon

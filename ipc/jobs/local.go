@@ -19,7 +19,7 @@ func (j *Table) Begin(id, kind, worker string) (<-chan struct{}, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if old, ok := j.jobs[id]; ok {
-		if !old.local || !old.ended {
+		if old.rec.Kind == "" || !old.ended {
 			return nil, ErrHash
 		}
 		j.ended = slices.DeleteFunc(j.ended, func(q string) bool { return q == id })
@@ -30,7 +30,7 @@ func (j *Table) Begin(id, kind, worker string) (<-chan struct{}, error) {
 	}
 	now := j.cfg.Now().UnixMilli()
 	e := j.entry(id)
-	e.local, e.held = true, 1
+	e.held = 1
 	e.rec = message.Record{
 		V: message.ProtocolVersion, Job: id, Kind: kind, State: message.Running, Rev: 1, Attempt: 1,
 		Worker: worker, Owner: j.store.Owner(), Created: now, Started: now, Tied: true,

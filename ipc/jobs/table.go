@@ -78,7 +78,6 @@ type entry struct {
 	taking                 int // swaps to running of this process that have no answer yet
 	// fenced is the last attempt of this process that another daemon has taken over: it says nothing any more.
 	fenced  int
-	local   bool // never in the store (begin)
 	cold    bool // the log is in the store, not here
 	left    bool // this daemon cannot run it, and has said so
 	warming sync.Mutex
@@ -101,7 +100,7 @@ func New(cfg Config) *Table {
 		cfg.Now = time.Now
 	}
 	if cfg.Store == nil {
-		cfg.Store = &memory{revs: map[string]uint64{}}
+		cfg.Store = memory{}
 	}
 	return &Table{
 		cfg: cfg, store: cfg.Store, jobs: map[string]*entry{}, coming: map[string]*arrival{}, wake: make(chan struct{}),
@@ -252,7 +251,7 @@ func (j *Table) fresh(req *message.RunRequest, hash string) message.Record {
 func (j *Table) added(rec message.Record, req *message.RunRequest) message.Record {
 	e := j.entry(rec.Job)
 	e.req, e.attempt = req, req.Attempt
-	if e.order == 0 && req.Front && j.store.ordered() {
+	if e.order == 0 && req.Front && j.store.inside() {
 		j.head--
 		e.order = j.head
 	}
@@ -334,7 +333,7 @@ func (j *Table) update(ctx context.Context, id string, rev uint64, next func(mes
 		j.mu.Unlock()
 		return message.Record{}, fmt.Errorf("job %s cannot go from %s to %s", id, was, r.State)
 	}
-	if e.local {
+	if j.local(e) {
 		defer j.mu.Unlock()
 		r.Rev++
 		j.settle(e, r)
@@ -375,6 +374,9 @@ func (j *Table) update(ctx context.Context, id string, rev uint64, next func(mes
 	}
 	return out, nil
 }
+
+// local reports whether a job is in no store: its record changes under the lock. The lock is held.
+func (j *Table) local(e *entry) bool { return e.rec.Kind != "" || j.store.inside() }
 
 // post queues a job that is to run once more, when its pause is over.
 func (j *Table) post(rec message.Record) {
@@ -420,7 +422,7 @@ func (j *Table) settle(e *entry, r message.Record) {
 // table keeps the order a retry goes first.
 func (j *Table) line(e *entry, was message.State) {
 	switch {
-	case was == message.Running && j.store.ordered():
+	case was == message.Running && j.store.inside():
 		j.head--
 		e.order = j.head
 	case e.order >= 0 && was != message.Queued:
@@ -458,7 +460,7 @@ func (j *Table) forget() {
 
 func (j *Table) forgetOldest() {
 	e := j.jobs[j.ended[0]]
-	if !e.local {
+	if !j.local(e) {
 		j.store.forget(e.rec)
 	}
 	j.remove(e.rec.Job)
