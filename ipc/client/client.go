@@ -213,12 +213,12 @@ func (c *FrameClient) Ask(_ context.Context, verb, job string, body any) (*Repli
 		}
 		body = of
 	}
-	beside, place := (*bulk.ShmCargo)(nil), wire.Carry(nil)
+	beside := bulk.NewShmCargo(bulk.HoldOf(body))
+	defer beside.Done(true)
+	var place wire.Carry
 	var accept []string
 	if c.w.TakesDescriptors() && c.Enc == wire.Msgpack {
-		beside = bulk.NewShmCargo(bulk.HoldOf(body))
 		place, accept = beside.Put, []string{wire.RefShm}
-		defer beside.Done(true)
 	}
 	b, err := wire.EncodeBeside(body, c.Enc, place, wire.BulkBytes)
 	if err != nil {
@@ -236,11 +236,7 @@ func (c *FrameClient) Ask(_ context.Context, verb, job string, body any) (*Repli
 	c.mu.Unlock()
 	frame, err := wire.Splice(wire.Envelope{Op: verb, Tag: tag, Accept: accept}, b, c.Enc)
 	if err == nil {
-		var fds []int
-		if beside != nil {
-			fds = beside.FDs()
-		}
-		err = c.w.Send(fds, frame)
+		err = c.w.Send(beside.FDs(), frame)
 	}
 	if err != nil {
 		c.drop(tag)

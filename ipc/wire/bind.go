@@ -150,24 +150,19 @@ func bindValue(v any, dst reflect.Value, path string) error {
 			return wrong("true or false")
 		}
 		dst.SetBool(b)
-	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64,
+		reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
 		n, ok := Integer(v)
-		if !ok {
+		switch {
+		case !ok:
 			return wrong("an integer")
-		}
-		if !n.IsInt64() || dst.OverflowInt(n.Int64()) {
+		case dst.CanInt() && n.IsInt64() && !dst.OverflowInt(n.Int64()):
+			dst.SetInt(n.Int64())
+		case dst.CanUint() && n.IsUint64() && !dst.OverflowUint(n.Uint64()):
+			dst.SetUint(n.Uint64())
+		default:
 			return BadField(path, "%s does not fit %s", n, dst.Kind())
 		}
-		dst.SetInt(n.Int64())
-	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
-		n, ok := Integer(v)
-		if !ok {
-			return wrong("an integer")
-		}
-		if !n.IsUint64() || dst.OverflowUint(n.Uint64()) {
-			return BadField(path, "%s does not fit %s", n, dst.Kind())
-		}
-		dst.SetUint(n.Uint64())
 	case reflect.Float64:
 		f, ok := float(v)
 		if !ok {
@@ -188,17 +183,12 @@ func bindValue(v any, dst reflect.Value, path string) error {
 		}
 		return bindStruct(o, dst, path)
 	case reflect.Pointer:
-		if o, ok := v.(*pyjson.Object); ok && dst.Type() == reflect.TypeOf(o) {
-			dst.Set(reflect.ValueOf(o))
+		switch dst.Type() {
+		case reflect.TypeOf(v): // an object, or a tensor
+			dst.Set(reflect.ValueOf(v))
 			return nil
-		}
-		if dst.Type() == reflect.TypeFor[*Tensor]() {
-			t, ok := v.(*Tensor)
-			if !ok {
-				return wrong("a tensor")
-			}
-			dst.Set(reflect.ValueOf(t))
-			return nil
+		case reflect.TypeFor[*Tensor]():
+			return wrong("a tensor")
 		}
 		p := reflect.New(dst.Type().Elem())
 		if err := bindValue(v, p.Elem(), path); err != nil {
