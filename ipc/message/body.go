@@ -76,8 +76,7 @@ func ParseRunWithin(o *pyjson.Object, lim wire.Limits) (*RunRequest, *graph.Work
 		return nil, nil, wire.Errorf(wire.ErrBadRequest, "field priority: want high, normal or low, got %q",
 			wire.Shown(req.Priority))
 	}
-	fail := convert(req, lim)
-	if fail != nil {
+	if fail := convert(req, lim); fail != nil {
 		return nil, nil, ErrorOf(fail)
 	}
 	w, fail := parseWorkflowWithin(req.Workflow, lim)
@@ -198,22 +197,15 @@ func isNode(v any) bool {
 }
 
 func isBareGraph(o *pyjson.Object) bool {
-	for _, k := range o.Keys() {
-		if v, _ := o.Get(k); !isNode(v) {
-			return isEditorGraph(o)
-		}
+	if slices.ContainsFunc(o.Keys(), func(k string) bool { return !isNode(o.At(k)) }) {
+		return isEditorGraph(o)
 	}
 	return o.Len() > 0
 }
 
 // holdsNode reports whether any value is a node.
 func holdsNode(o *pyjson.Object) bool {
-	for _, k := range o.Keys() {
-		if v, _ := o.Get(k); isNode(v) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(o.Keys(), func(k string) bool { return isNode(o.At(k)) })
 }
 
 // isEditorGraph recognises the format of ComfyUI's editor, see convert.
