@@ -119,15 +119,9 @@ func (l *JetStream) announce(ctx context.Context) error {
 // noticed takes in a heartbeat or a note.
 func (l *JetStream) noticed(e jetstream.KeyValueEntry) {
 	owner, isNote := strings.CutSuffix(e.Key(), hasSuffix)
+	gone := e.Operation() != jetstream.KeyValuePut
 	var n resourceNote
-	if e.Operation() != jetstream.KeyValuePut {
-		l.mu.Lock()
-		delete(l.seen, owner)
-		delete(l.places, owner)
-		l.mu.Unlock()
-		return
-	}
-	if isNote {
+	if isNote && !gone {
 		if err := wire.Read(e.Value(), wire.JSON, wire.DefaultLimits(), &n); err != nil {
 			l.cfg.Log.Warn().Err(err).Str("daemon", owner).Msg("its list of files cannot be read")
 			return
@@ -135,11 +129,15 @@ func (l *JetStream) noticed(e jetstream.KeyValueEntry) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if isNote {
+	switch {
+	case gone:
+		delete(l.seen, owner)
+		delete(l.places, owner)
+	case isNote:
 		l.places[owner] = n
-		return
+	default:
+		l.seen[owner] = time.Now()
 	}
-	l.seen[owner] = time.Now()
 }
 
 // others returns the notes of the daemons that are alive, this one's not among them, by name.
