@@ -65,13 +65,11 @@ func (s Search) Choose() (*Choice, error) {
 	if len(fit) == 0 {
 		return nil, s.refuse(not)
 	}
-	out := &Choice{Best: fit[0], Others: append(fit[1:], not...), Idle: s.Cluster.Ranks() - fit[0].Plan.Ranks()}
-	sim, err := s.simulate(out.Best.Plan)
+	out, err := s.answer(fit[0])
 	if err != nil {
 		return nil, err
 	}
-	out.Simulation = sim
-	out.Traffic = TrafficByRank(s.Workload, out.Best.Plan, s.Cluster.Device.WeightBytes, s.Cluster.Device.ValueBytes)
+	out.Others = append(fit[1:], not...)
 	for _, c := range fit {
 		if c.Plan.Ranks() > 1 {
 			continue
@@ -83,6 +81,19 @@ func (s Search) Choose() (*Choice, error) {
 		out.OneRank = one.Seconds
 	}
 	return out, nil
+}
+
+// answer is the Choice of one plan, without the others.
+func (s Search) answer(c Candidate) (*Choice, error) {
+	sim, err := s.simulate(c.Plan)
+	if err != nil {
+		return nil, err
+	}
+	c.Seconds = sim.Seconds
+	return &Choice{
+		Best: c, Simulation: sim, Idle: s.Cluster.Ranks() - c.Plan.Ranks(),
+		Traffic: TrafficByRank(s.Workload, c.Plan, s.Cluster.Device.WeightBytes, s.Cluster.Device.ValueBytes),
+	}, nil
 }
 
 // ranked weighs and times every plan: those that fit, fastest first, and the others, least memory first.
@@ -128,16 +139,7 @@ func (s Search) Predict(p plan.Plan) (*Choice, error) {
 	if err := s.Fits(p); err != nil {
 		return nil, err
 	}
-	c := s.weigh(p)
-	sim, err := s.simulate(p)
-	if err != nil {
-		return nil, err
-	}
-	c.Seconds = sim.Seconds
-	return &Choice{
-		Best: c, Simulation: sim, Idle: s.Cluster.Ranks() - p.Ranks(),
-		Traffic: TrafficByRank(s.Workload, p, s.Cluster.Device.WeightBytes, s.Cluster.Device.ValueBytes),
-	}, nil
+	return s.answer(s.weigh(p))
 }
 
 // Fits refuses a plan that takes more memory than its devices have, with what takes it and a plan that fits. The plan
@@ -170,7 +172,7 @@ func (s Search) Memory(p plan.Plan) []Memory {
 	return out
 }
 
-// refuse says what is missing when nothing fits.
+// refuse says what is missing when nothing fits; the plan that needs least memory is the first.
 func (s Search) refuse(not []Candidate) error {
 	if len(not) == 0 {
 		return &failure.Error{
@@ -178,7 +180,7 @@ func (s Search) refuse(not []Candidate) error {
 			Text: "no plan is possible: the workload has no pictures or no entries",
 		}
 	}
-	least := slices.MinFunc(not, func(a, b Candidate) int { return cmp.Compare(a.Memory.Total(), b.Memory.Total()) })
+	least := not[0]
 	text := fmt.Sprintf("nothing fits %s: the least, %s, needs %s a rank (weights %s), %s are free", s.Cluster, least.Plan,
 		gigabytes(least.Memory.Total()),
 		gigabytes(least.Memory.Weights), gigabytes(least.On.Free()))

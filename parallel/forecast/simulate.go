@@ -32,7 +32,7 @@ type RankTime struct {
 }
 
 // Simulate predicts a request without tensors. It follows the order of the executor (program.go) with the times that
-// time.go gives. The plan must have passed Check. The error is a *DeadlockError; Patchbay's own schedule has none
+// time.go gives. The plan must have passed Check. The error is a deadlock; Patchbay's own schedule has none
 // (proved in the tests for every size).
 func Simulate(w Workload, p plan.Plan, f Cluster) (*Simulation, error) {
 	w.Device = f.Device
@@ -46,7 +46,7 @@ func simulate(c *costs, quiet bool) (*Simulation, error) {
 		handover: c.cluster.Device.Handover, spread: c.plan.Spread,
 		work:     func(g, k int, m plan.Micro) float64 { s, _, _ := c.work(g, k, m); return s },
 		transfer: func(g, k int, m plan.Micro) float64 { _, s, _ := c.work(g, k, m); return s },
-		entries:  func(g int) int { return len(c.entriesOf(g % c.plan.CFG)) },
+		entries:  func(g int) int { return len(c.entries[g%c.plan.CFG]) },
 	}
 	if c.plan.Overlap {
 		t.slots = linkSlots
@@ -77,22 +77,21 @@ func simulate(c *costs, quiet bool) (*Simulation, error) {
 // steady fills in warm-up, step and hand-over times from the spans.
 func (s *Simulation) steady(c *costs, samplers int) {
 	ends := make([]float64, c.Evaluations) // of each evaluation at the last lane
-	type gap struct{ at, change float64 }
 	busy := 0.0
-	var working []gap
+	var working []Span
 	for _, sp := range s.Spans {
 		if sp.Actor >= samplers {
 			continue
 		}
 		ends[sp.Micro.Evaluation] = max(ends[sp.Micro.Evaluation], sp.End)
-		working = append(working, gap{sp.Start, sp.End})
+		working = append(working, sp)
 	}
-	sortBy(working, func(g gap) float64 { return g.at })
+	sortBy(working, func(sp Span) float64 { return sp.Start })
 	until := 0.0
-	for _, g := range working {
-		if g.change > until {
-			busy += g.change - max(until, g.at)
-			until = g.change
+	for _, sp := range working {
+		if sp.End > until {
+			busy += sp.End - max(until, sp.Start)
+			until = sp.End
 		}
 	}
 	s.HandoverSeconds = max(0, s.Seconds-busy)

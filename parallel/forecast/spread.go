@@ -10,7 +10,7 @@ func (o *Partition) spread() *Partition {
 	w := *o
 	w.plan.Ring, w.plan.Pipe, w.plan.Patches, w.stores = o.plan.Pipe*o.plan.Ring, 1, 1, true
 	w.mesh = plan.Mesh{Plan: w.plan}
-	w.setLanes(plan.WholeLanes([]dit.Range{{End: len(o.Spec.Blocks)}}))
+	w.setLanes(plan.OneLane(len(o.Spec.Blocks)))
 	w.cutRows()
 	return &w
 }

@@ -30,7 +30,7 @@ func (o *Partition) blockSeconds() (blocks []plan.BlockCost, ends [2]float64) {
 				continue
 			}
 			l := load{on: &c.cluster.Device}
-			for _, i := range o.entriesOf(0) {
+			for _, i := range o.entries[0] {
 				add(&l, o.cut[size][i], i)
 			}
 			total += float64(n) * c.compute(l)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"html"
 	"math"
+	"slices"
 	"strings"
 )
 
@@ -22,27 +23,24 @@ func (s *Simulation) Text(columns int) string {
 	step := s.Seconds / float64(columns)
 	var b strings.Builder
 	fmt.Fprintf(&b, "%*s %s\n", width, "", s.header(columns, step))
-	samplers := make([]bool, columns)
-	for a, name := range s.Actors {
-		if strings.HasPrefix(name, "sampler") {
-			for _, sp := range s.Spans {
-				if sp.Actor == a {
-					samplers[column(sp.Start, step, columns)] = true
-				}
-			}
-			continue
-		}
+	stages := s.stages()
+	for a, name := range s.Actors[:stages] {
 		fmt.Fprintf(&b, "%-*s %s\n", width, name, s.row(a, columns, step))
 	}
-	line := strings.Repeat(" ", columns)
-	for i, on := range samplers {
-		if on {
-			line = line[:i] + "|" + line[i+1:]
+	samplers := []byte(strings.Repeat(" ", columns))
+	for _, sp := range s.Spans {
+		if sp.Actor >= stages {
+			samplers[column(sp.Start, step, columns)] = '|'
 		}
 	}
-	fmt.Fprintf(&b, "%s\n", strings.TrimRight(fmt.Sprintf("%-*s %s", width, "samplers", line), " "))
+	fmt.Fprintf(&b, "%s\n", strings.TrimRight(fmt.Sprintf("%-*s %s", width, "samplers", samplers), " "))
 	fmt.Fprintf(&b, "%*s one column is %s, %s in all\n", width, "", milliseconds(step), milliseconds(s.Seconds))
 	return b.String()
+}
+
+// stages is how many actors are stages; the others are samplers.
+func (s *Simulation) stages() int {
+	return slices.IndexFunc(s.Actors, func(name string) bool { return strings.HasPrefix(name, "sampler") })
 }
 
 func column(at, step float64, columns int) int { return min(int(at/step), columns-1) }
@@ -110,12 +108,7 @@ func glyph(sp Span) byte {
 func (s *Simulation) SVG() string {
 	const left, top, lane, gap, width = 120, 40, 26, 6, 1400
 	scale := float64(width) / math.Max(s.Seconds, 1e-12)
-	stages := 0
-	for _, a := range s.Actors {
-		if !strings.HasPrefix(a, "sampler") {
-			stages++
-		}
-	}
+	stages := s.stages()
 	height := top + (stages+1)*(lane+gap) + 30
 	var b strings.Builder
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" font-family="sans-serif" `+
