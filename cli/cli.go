@@ -85,6 +85,19 @@ func askOfEach(cmd *cobra.Command, t *settings.Target, jobs []string,
 	return failed
 }
 
+// ask asks a daemon something that it answers at once.
+func ask[T any](cmd *cobra.Command, t *settings.Target, question func(context.Context, client.Client) (T, error),
+) (answer T, err error) {
+	c, err := t.Dial()
+	if err != nil {
+		return answer, err
+	}
+	defer console.CloseQuietly(c)
+	ctx, stop := asking(cmd.Context())
+	defer stop()
+	return question(ctx, c)
+}
+
 // asking is the time that one question to a daemon may take.
 func asking(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, 15*time.Second)

@@ -70,7 +70,7 @@ the job too).`,
 	fl.BoolVar(&f.local, "local", false, "start a worker for this job; no daemon is needed")
 	settings.Folders(fl, &f.cfg)
 	cmd.ValidArgsFunction = flowFiles
-	completePlan(cmd)
+	complete(cmd, "plan", plans)
 	return cmd
 }
 
@@ -163,10 +163,7 @@ func (f *runFlags) connect(cmd *cobra.Command) (client.Client, error) {
 	if !cmd.Flags().Changed("log") {
 		f.cfg.Log = "error" // the command itself says how the job ended
 	}
-	if err := f.cfg.Complete(); err != nil {
-		return nil, err
-	}
-	if err := f.cfg.CheckModels(); err != nil {
+	if err := f.cfg.CompleteModels(); err != nil {
 		return nil, err
 	}
 	return startLocal(&f.cfg)

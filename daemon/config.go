@@ -155,10 +155,7 @@ func (c *Config) CompleteDaemon() error {
 	if c.Workers < 1 || c.Workers > 64 {
 		return &InputError{Err: fmt.Errorf("--workers %d: want 1 to 64", c.Workers)}
 	}
-	if err := c.Complete(); err != nil {
-		return err
-	}
-	if err := c.CheckModels(); err != nil {
+	if err := c.CompleteModels(); err != nil {
 		return err
 	}
 	if list, _ := GPUs(c.Devices); list != nil && c.Workers > 1 {
@@ -228,9 +225,12 @@ func (c *Config) Complete() error {
 	return nil
 }
 
-// CheckModels refuses models folders that are named and not there, with an *InputError. The default one may come later.
-// Complete has made them absolute.
-func (c *Config) CheckModels() error {
+// CompleteModels is Complete, and refuses models folders that are named and not there, with an *InputError. The default
+// one may come later.
+func (c *Config) CompleteModels() error {
+	if err := c.Complete(); err != nil {
+		return err
+	}
 	for _, m := range c.Models {
 		info, err := os.Stat(m)
 		switch {

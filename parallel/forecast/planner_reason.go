@@ -34,7 +34,7 @@ func (s Search) Reason(best *Choice, c Candidate) string {
 	worst := slices.MaxFunc(parts, func(a, b part) int {
 		return cmp.Compare(a.mine-a.than, b.mine-b.than)
 	})
-	text := fmt.Sprintf("%s: %s %s against %s", over, worst.name, milliseconds(worst.mine), milliseconds(worst.than))
+	text := fmt.Sprintf("%s: %s %s against %s", over, worst.name, Duration(worst.mine), Duration(worst.than))
 	if c.Plan.Ranks() < best.Best.Plan.Ranks() && worst.name == "computing" {
 		text += fmt.Sprintf(" on %d of %d devices", c.Plan.Ranks(), s.Cluster.Ranks())
 	}
@@ -70,7 +70,8 @@ func (s *Simulation) Mean() RankTime {
 	return m
 }
 
-func milliseconds(s float64) string {
+// Duration is seconds for people.
+func Duration(s float64) string {
 	if s >= 1 {
 		return fmt.Sprintf("%.2f s", s)
 	}

@@ -20,15 +20,15 @@ type Simulation struct {
 
 // RankTime is where the time of one rank goes, in seconds. Compute + Exchange + Send + Idle is Simulation.Seconds.
 type RankTime struct {
-	Compute  float64 // arithmetic, memory, starting operations
-	Exchange float64 // exchanges inside a stage that nothing hides, and waiting there for slower ranks
-	Hidden   float64 // exchanges behind attention; already inside Compute
-	Send     float64 // standing still for a pipeline transfer
-	Idle     float64 // waiting for rows, for the sampler or for the end: bubbles
-	Micros   int
+	Compute  float64 `json:"compute"`  // arithmetic, memory, starting operations
+	Exchange float64 `json:"exchange"` // exchanges inside a stage that nothing hides, and waiting there for slower ranks
+	Hidden   float64 `json:"hidden"`   // exchanges behind attention; already inside Compute
+	Send     float64 `json:"send"`     // standing still for a pipeline transfer
+	Idle     float64 `json:"idle"`     // waiting for rows, for the sampler or for the end: bubbles
+	Micros   int     `json:"-"`
 	// Products, Attention and Other are what Compute is made of: matrix products, attention, and element-wise work. Where
 	// starting operations takes longer than they do, Compute is more than their sum.
-	Products, Attention, Other float64
+	Products, Attention, Other float64 `json:"-"`
 }
 
 // Simulate predicts a request without tensors. It follows the order of the executor (program.go) with the times that

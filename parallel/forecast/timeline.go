@@ -34,7 +34,7 @@ func (s *Simulation) Text(columns int) string {
 		}
 	}
 	fmt.Fprintf(&b, "%s\n", strings.TrimRight(fmt.Sprintf("%-*s %s", width, "samplers", samplers), " "))
-	fmt.Fprintf(&b, "%*s one column is %s, %s in all\n", width, "", milliseconds(step), milliseconds(s.Seconds))
+	fmt.Fprintf(&b, "%*s one column is %s, %s in all\n", width, "", Duration(step), Duration(s.Seconds))
 	return b.String()
 }
 
@@ -113,7 +113,7 @@ func (s *Simulation) SVG() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" font-family="sans-serif" `+
 		`font-size="12">`+"\n", left+width+20, height)
-	fmt.Fprintf(&b, `<text x="10" y="20">%s: %s</text>`+"\n", html.EscapeString(s.Plan.String()), milliseconds(s.Seconds))
+	fmt.Fprintf(&b, `<text x="10" y="20">%s: %s</text>`+"\n", html.EscapeString(s.Plan.String()), Duration(s.Seconds))
 	for i := range stages {
 		fmt.Fprintf(&b, `<text x="10" y="%d">%s</text>`+"\n", top+i*(lane+gap)+lane/2+4, html.EscapeString(s.Actors[i]))
 		fmt.Fprintf(&b, `<rect x="%d" y="%d" width="%d" height="%d" fill="#f2f2f2"/>`+"\n", left,
@@ -128,13 +128,13 @@ func (s *Simulation) SVG() string {
 		}
 		fmt.Fprintf(&b, `<rect x="%.2f" y="%d" width="%.2f" height="%d" fill="%s">`+
 			`<title>%s, %s: %s from %s</title></rect>`+"\n", x, y, w, h,
-			colour(sp, sp.Actor >= stages), html.EscapeString(s.Actors[sp.Actor]), sp.Micro, milliseconds(sp.End-sp.Start),
-			milliseconds(sp.Start))
+			colour(sp, sp.Actor >= stages), html.EscapeString(s.Actors[sp.Actor]), sp.Micro, Duration(sp.End-sp.Start),
+			Duration(sp.Start))
 	}
 	for i := range 11 {
 		x := left + i*width/10
 		fmt.Fprintf(&b, `<text x="%d" y="%d" text-anchor="middle">%s</text>`+"\n", x, height-10,
-			milliseconds(s.Seconds*float64(i)/10))
+			Duration(s.Seconds*float64(i)/10))
 	}
 	b.WriteString("</svg>\n")
 	return b.String()
