@@ -200,17 +200,15 @@ func (l *localWorker) cause(err error) error {
 
 func startLocal(cfg *daemon.Config) (*localWorker, error) {
 	cmd := daemon.WorkerCommand(cfg)()
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		return nil, fmt.Errorf("start worker: %w", err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return nil, fmt.Errorf("start worker: %w", err)
-	}
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for us; we cancel the job
-	if err := cmd.Start(); err != nil {
+	in, inErr := cmd.StdinPipe()
+	out, outErr := cmd.StdoutPipe()
+	err := errors.Join(inErr, outErr)
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
 		return nil, fmt.Errorf("start worker: %w", err)
 	}
 	l := &localWorker{FrameClient: client.NewFrameClient(out, in, in.Close), cmd: cmd, ended: make(chan struct{})}

@@ -72,12 +72,9 @@ func (o *Partition) LaneMemory(c plan.Coord, k, valueBytes int) (m Memory) {
 		}
 	}
 	follow := o.sessionNets(&session, c, k)
-	if o.plan.Spread {
-		w, at := o.spreadOut, o.spreadCoord(c)
-		if o.spreads(k) {
-			w.evaluation(&acts, &comm, at, 0, b, plan.Micro{Whole: true})
-		}
-	} else {
+	if o.spreads(k) {
+		o.spreadOut.evaluation(&acts, &comm, o.spreadCoord(c), 0, b, plan.Micro{Whole: true})
+	} else if !o.plan.Spread {
 		o.evaluation(&acts, &comm, c, k, b, plan.Micro{Whole: true})
 	}
 	if o.plan.PatchesMayTakeMore(o.Spec) {

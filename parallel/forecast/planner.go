@@ -349,10 +349,7 @@ func (c *costs) bound() float64 {
 			warmup++
 		}
 		for k := range c.Lanes {
-			lane := func(m plan.Micro) float64 {
-				t, _, _ := c.work(g, k, m)
-				return t
-			}
+			lane := func(m plan.Micro) float64 { return c.work(g, k, m).seconds }
 			if warmup > 0 && c.spread != nil { // all work together
 				through = float64(warmup) * lane(plan.Micro{Whole: true})
 			} else if warmup > 0 { // nobody else works in a synchronous evaluation

@@ -65,7 +65,6 @@ func (s *Simulation) Mean() RankTime {
 		m.Hidden += r.Hidden / n
 		m.Send += r.Send / n
 		m.Idle += r.Idle / n
-		m.Micros = max(m.Micros, r.Micros)
 	}
 	return m
 }

@@ -25,7 +25,6 @@ type RankTime struct {
 	Hidden   float64 `json:"hidden"`   // exchanges behind attention; already inside Compute
 	Send     float64 `json:"send"`     // standing still for a pipeline transfer
 	Idle     float64 `json:"idle"`     // waiting for rows, for the sampler or for the end: bubbles
-	Micros   int     `json:"-"`
 	// Products, Attention and Other are what Compute is made of: matrix products, attention, and element-wise work. Where
 	// starting operations takes longer than they do, Compute is more than their sum.
 	Products, Attention, Other float64 `json:"-"`
@@ -44,8 +43,8 @@ func simulate(c *costs, quiet bool) (*Simulation, error) {
 	t := timing{
 		groups: c.plan.Data * c.plan.CFG, shares: len(c.Patches), micros: c.micros(),
 		handover: c.cluster.Device.Handover, spread: c.plan.Spread,
-		work:     func(g, k int, m plan.Micro) float64 { s, _, _ := c.work(g, k, m); return s },
-		transfer: func(g, k int, m plan.Micro) float64 { _, s, _ := c.work(g, k, m); return s },
+		work:     func(g, k int, m plan.Micro) float64 { return c.work(g, k, m).seconds },
+		transfer: func(g, k int, m plan.Micro) float64 { return c.work(g, k, m).transfer },
 		entries:  func(g int) int { return len(c.entries[g%c.plan.CFG]) },
 	}
 	if c.plan.Overlap {
@@ -130,17 +129,16 @@ func (s *Simulation) ranks(c *costs, prog *program) {
 				}
 			}
 			for _, m := range prog.micros {
-				whole, _, loads := c.work(g, k, m)
-				for i, l := range loads {
+				work := c.work(g, k, m)
+				for i, l := range work.loads {
 					rt := &s.Ranks[members[i]]
 					compute := c.compute(l)
 					rt.Compute += compute
 					rt.Products += l.gemm / l.on.GEMM
 					rt.Attention += l.attention / l.on.Attention
 					rt.Other += l.bytes / l.on.Traffic
-					rt.Exchange += max(0, whole-compute)
+					rt.Exchange += max(0, work.seconds-compute)
 					rt.Hidden += l.sent - l.exchange
-					rt.Micros++
 				}
 			}
 			for _, r := range members {

@@ -54,17 +54,18 @@ func newCosts(o *Partition, f Cluster) *costs {
 	return c
 }
 
-// laneCost is what the micro-steps of a lane cost, by their size: seconds of its work, with the load of each of its
-// ranks, and of one entry's rows to the next lane.
-type laneCost [microSizes]struct {
+// laneCost is what the micro-steps of a lane cost, by their size.
+type laneCost [microSizes]microCost
+
+// microCost is seconds of a lane's work, with the load of each of its ranks, and of one entry's rows to the next lane.
+type microCost struct {
 	known             bool
 	seconds, transfer float64
 	loads             []load
 }
 
-// work returns the seconds of lane k of a group in a micro-step and the loads of its ranks, and the seconds that the
-// rows of an entry take to the next lane.
-func (c *costs) work(group, k int, m plan.Micro) (seconds, transfer float64, loads []load) {
+// work is the cost of a micro-step of lane k of a group.
+func (c *costs) work(group, k int, m plan.Micro) *microCost {
 	at := &c.lanes[group][k][c.size(m)]
 	if !at.known {
 		data, cfg := group/c.plan.CFG, group%c.plan.CFG
@@ -75,7 +76,7 @@ func (c *costs) work(group, k int, m plan.Micro) (seconds, transfer float64, loa
 			at.transfer += c.transfer(data, m, i) / float64(len(entries))
 		}
 	}
-	return at.seconds, at.transfer, at.loads
+	return at
 }
 
 // microSeconds is laneSeconds, and for spread evaluations the time that all stages take together, with the loads of
