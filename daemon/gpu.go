@@ -42,11 +42,8 @@ func GPUs(devices string) ([]int, error) {
 			last = first
 		}
 		from, err := strconv.ParseUint(first, 10, 8)
-		if err != nil {
-			return nil, bad
-		}
-		to, err := strconv.ParseUint(last, 10, 8)
-		if err != nil || to < from {
+		to, toErr := strconv.ParseUint(last, 10, 8)
+		if err != nil || toErr != nil || to < from {
 			return nil, bad
 		}
 		for n := int(from); n <= int(to); n++ {
@@ -324,8 +321,7 @@ func (c *Config) Kinds() (kinds []forecast.Machine, err error) {
 		return nil, err
 	}
 	if infos == nil {
-		cpu, err := forecast.NewMachine("cpu")
-		return []forecast.Machine{cpu}, err
+		return []forecast.Machine{forecast.CPU()}, nil
 	}
 	for _, info := range distinct(infos) {
 		one, err := usual([]cuda.Info{info})
@@ -407,10 +403,7 @@ func (c *Config) site(places int, ops engine.Ops) (s forecast.Site, err error) {
 		return s, err
 	}
 	if m == nil {
-		cpu, err := forecast.NewMachine("cpu")
-		if err != nil {
-			return s, err
-		}
+		cpu := forecast.CPU()
 		m = &cpu
 	}
 	memory, reserve, err := c.deviceMemory()

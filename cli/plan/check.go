@@ -63,10 +63,7 @@ func (f *Flags) machine(ctx context.Context, one parallel.Request) (forecast.Mac
 		}
 		return m, nil
 	}
-	m, err := forecast.NewMachine("cpu")
-	if err != nil {
-		return m, err
-	}
+	m := forecast.CPU()
 	stats, err := profiled(ctx, parallel.Config{NewOps: daemon.NewOps}, &one)
 	if err != nil {
 		return m, err

@@ -113,10 +113,7 @@ as serve takes them, cuda:0-3.` + deviceHelp(),
 
 // deviceHelp lists devices, links and networks.
 func deviceHelp() string {
-	devices, links, networks, err := forecast.Devices()
-	if err != nil {
-		return ""
-	}
+	devices, links, networks := forecast.Devices()
 	return fmt.Sprintf("\n  devices   %s\n  links     %s\n  networks  %s", strings.Join(devices, ", "),
 		strings.Join(links, ", "), strings.Join(networks, ", "))
 }

@@ -172,6 +172,12 @@ func NewMachine(device string) (Machine, error) {
 	return Machine{Device: f.Device, Link: f.Link}, err
 }
 
+// CPU is NewMachine of the processors, which are known.
+func CPU() Machine {
+	m, _ := NewMachine("cpu")
+	return m
+}
+
 // ReadMachine reads a file that Machine.JSON wrote: the fields of devices.json, all rates of the device given. Without
 // a link it is the usual one of a device of that name, or of "cpu". Errors name the field and what it may hold.
 func ReadMachine(data []byte) (Machine, error) {
@@ -194,11 +200,9 @@ func ReadMachine(data []byte) (Machine, error) {
 	} else {
 		usual, err := NewMachine(m.Device.Name)
 		if err != nil {
-			usual, err = NewMachine("cpu")
+			usual = CPU()
 		}
-		if m.Link = usual.Link; err != nil {
-			return m, err
-		}
+		m.Link = usual.Link
 	}
 	return m, m.Check()
 }

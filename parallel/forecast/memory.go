@@ -65,7 +65,10 @@ func (o *Partition) LaneMemory(c plan.Coord, k, valueBytes int) (m Memory) {
 		m.KV += o.sessionEntry(&session, c, k, i, b)
 	}
 	o.linkBuffers(&comm, c, k, b)
-	whole := o.prepared(k)
+	whole := held.Range
+	if o.spreads(k) {
+		whole = dit.Range{End: len(o.Spec.Blocks)}
+	}
 	for n := whole.Start; n < whole.End; n++ {
 		for _, i := range o.entries[c.CFG] {
 			o.sessionBlock(&session, c, n, i, !o.plan.Spread && held.Half(n) == dit.MLPHalf)
