@@ -121,10 +121,7 @@ func compare(r *parallel.Request, m forecast.Machine, stats parallel.Stats) (c c
 		c.plan = plan.OneRank()
 	}
 	n, size := c.plan.Ranks(), r.Compute.Size()
-	c.sim, err = forecast.Simulate(w, c.plan, forecast.Cluster{Device: m.Device, Link: m.Link, Hosts: 1, PerHost: n})
-	if err != nil {
-		return c, err
-	}
+	c.sim = forecast.Simulate(w, c.plan, forecast.Cluster{Device: m.Device, Link: m.Link, Hosts: 1, PerHost: n})
 	c.ran, c.says, c.counts = make([]forecast.RankTime, n), make([]int64, n), make([]int64, n)
 	o := forecast.NewPartition(w, c.plan)
 	for _, s := range stats.Spans {

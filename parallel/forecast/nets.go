@@ -170,11 +170,8 @@ func (s *Search) netSeconds(p plan.Plan) (sum float64) {
 }
 
 // simulate is Simulate with the time of nets in all times but those of Spans.
-func (s *Search) simulate(p plan.Plan) (*Simulation, error) {
-	sim, err := Simulate(s.Workload, p, s.Cluster)
-	if err != nil {
-		return nil, err
-	}
+func (s *Search) simulate(p plan.Plan) *Simulation {
+	sim := Simulate(s.Workload, p, s.Cluster)
 	n, sum, o := max(s.Evaluations, 1), s.netSeconds(p), NewPartition(s.Workload, p)
 	whole := 0
 	for whole < n && o.synchronous(whole) {
@@ -185,7 +182,7 @@ func (s *Search) simulate(p plan.Plan) (*Simulation, error) {
 	for r := range sim.Ranks {
 		sim.Ranks[r].Compute += sum
 	}
-	return sim, nil
+	return sim
 }
 
 // sessionPatch adds the session of a patch: for each entry, the hint of the whole picture, which is read in f32. Its

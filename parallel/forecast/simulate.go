@@ -1,6 +1,10 @@
 package forecast
 
-import "patchbay/parallel/plan"
+import (
+	"fmt"
+
+	"patchbay/parallel/plan"
+)
 
 // Simulation is the predicted course of one request on a plan.
 type Simulation struct {
@@ -31,15 +35,15 @@ type RankTime struct {
 }
 
 // Simulate predicts a request without tensors. It follows the order of the executor (program.go) with the times that
-// time.go gives. The plan must have passed Check. The error is a deadlock; Patchbay's own schedule has none
-// (proved in the tests for every size).
-func Simulate(w Workload, p plan.Plan, f Cluster) (*Simulation, error) {
+// time.go gives. The plan must have passed Check.
+func Simulate(w Workload, p plan.Plan, f Cluster) *Simulation {
 	w.Device = f.Device
 	return simulate(newCosts(NewPartition(w, p), f), false)
 }
 
-// simulate runs the program of c. quiet leaves out Spans, Ranks and the split of Seconds.
-func simulate(c *costs, quiet bool) (*Simulation, error) {
+// simulate runs the program of c, which has no deadlock (proved in the tests for every size). quiet leaves out Spans,
+// Ranks and the split of Seconds.
+func simulate(c *costs, quiet bool) *Simulation {
 	t := timing{
 		groups: c.plan.Data * c.plan.CFG, shares: len(c.Patches), micros: c.micros(),
 		handover: c.cluster.Device.Handover, spread: c.plan.Spread,
@@ -56,21 +60,21 @@ func simulate(c *costs, quiet bool) (*Simulation, error) {
 	prog := newProgram(t)
 	ends, spans, err := prog.net.run(quiet)
 	if err != nil {
-		return nil, err
+		panic(fmt.Sprintf("forecast: plan %s: %v", c.plan, err))
 	}
 	out := &Simulation{Plan: c.plan, Spans: spans}
 	for _, e := range ends {
 		out.Seconds = max(out.Seconds, e)
 	}
 	if quiet {
-		return out, nil
+		return out
 	}
 	for _, a := range prog.net.actors {
 		out.Actors = append(out.Actors, a.name)
 	}
 	out.steady(c, prog.samplers)
 	out.ranks(c, prog)
-	return out, nil
+	return out
 }
 
 // steady fills in warm-up, step and hand-over times from the spans.
