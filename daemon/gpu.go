@@ -215,22 +215,19 @@ func (o *opened) close() error {
 }
 
 // usual is the rates of GPUs of which no file tells: those of the built-in table, by their names.
-func usual(infos []cuda.Info) (*forecast.Machine, error) {
-	var m forecast.Machine
+func usual(infos []cuda.Info) *forecast.Machine {
+	var all forecast.Machine
 	for i, info := range distinct(infos) {
-		d, l, err := forecast.Usual(info.Name, 10*info.Major+info.Minor, info.Memory)
-		if err != nil {
-			return nil, err
-		}
+		m := forecast.Usual(info.Name, 10*info.Major+info.Minor, info.Memory)
 		if i == 0 {
-			m.Device, m.Link = d, l
+			all = m
 			continue
 		}
-		if m.Others = append(m.Others, d); l.Bandwidth < m.Link.Bandwidth {
-			m.Link = l
+		if all.Others = append(all.Others, m.Device); m.Link.Bandwidth < all.Link.Bandwidth {
+			all.Link = m.Link
 		}
 	}
-	return &m, nil
+	return &all
 }
 
 // distinct is the first GPU of each kind.
@@ -249,9 +246,7 @@ func distinct(infos []cuda.Info) (kinds []cuda.Info) {
 func rated(m *forecast.Machine, infos []cuda.Info,
 ) (of *forecast.Machine, mixed []forecast.Device, order []cuda.Info, err error) {
 	if m == nil && infos != nil {
-		if m, err = usual(infos); err != nil {
-			return nil, nil, nil, err
-		}
+		m = usual(infos)
 	}
 	if m == nil || m.Others == nil {
 		return m, nil, infos, nil
@@ -324,11 +319,7 @@ func (c *Config) Kinds() (kinds []forecast.Machine, err error) {
 		return []forecast.Machine{forecast.CPU()}, nil
 	}
 	for _, info := range distinct(infos) {
-		one, err := usual([]cuda.Info{info})
-		if err != nil {
-			return nil, err
-		}
-		kinds = append(kinds, *one)
+		kinds = append(kinds, *usual([]cuda.Info{info}))
 	}
 	return kinds, nil
 }

@@ -209,7 +209,7 @@ var ofNames = map[string]string{"A800": "A100", "GH200": "H200", "H800": "H100",
 // Usual is the table's row for a GPU that was not measured, with its usual link: by the name that its driver has for it
 // ("NVIDIA H100 80GB HBM3"), or where that is not there by its compute capability (90 for 9.0). Name and memory, bytes,
 // are those of the GPU; Source says which row it is.
-func Usual(name string, capability int, memory int64) (Device, Link, error) {
+func Usual(name string, capability int, memory int64) Machine {
 	table := known()
 	words := strings.FieldsFunc(strings.ToUpper(name), func(r rune) bool {
 		return !unicode.IsLetter(r) && !unicode.IsDigit(r)
@@ -242,9 +242,9 @@ func Usual(name string, capability int, memory int64) (Device, Link, error) {
 	if slices.Contains(words, "PCIE") {
 		link = "pcie4"
 	}
-	l, err := linkNamed(name, table.Links, link)
+	l, _ := linkNamed(name, table.Links, link) // which is there
 	l.Source = "of the built-in table: not measured here"
-	return d, l, err
+	return Machine{Device: d, Link: l}
 }
 
 // parseEqual is ParseCluster of equal devices.

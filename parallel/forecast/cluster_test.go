@@ -203,10 +203,8 @@ func TestUsualRows(t *testing.T) {
 		{"NVIDIA GeForce RTX 5090", 120, 32 * gib, "4090", "pcie4", "no row for"},
 		{"NVIDIA A30", 80, 24 * gib, "A100-80", "nvlink3", "no row for"},
 	} {
-		d, l, err := Usual(c.name, c.capability, c.memory)
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := Usual(c.name, c.capability, c.memory)
+		d, l := m.Device, m.Link
 		row, err := ParseCluster(c.row)
 		if err != nil {
 			t.Fatal(err)
