@@ -174,19 +174,13 @@ func (m *ModelSampling) MaxDenoise(sigma float32) bool {
 // NoiseScaling returns the noisy latent at sigma in a new slice: sigma*noise + (1-sigma)*latent for flow models,
 // else noise*sigma + latent, or noise*sqrt(1+sigma^2) + latent with maxDenoise. noise and latent have equal length.
 func (m *ModelSampling) NoiseScaling(sigma float32, noise, latent []float32, maxDenoise bool) []float32 {
-	out := make([]float32, len(noise))
-	if m.IsFlow() {
-		combine(out, sigma, noise, 1-sigma, latent)
-		return out
+	switch {
+	case m.IsFlow():
+		return combine(sigma, noise, 1-sigma, latent)
+	case maxDenoise:
+		return advance(latent, noise, sqrt32(1+sq(sigma)))
 	}
-	scale := sigma
-	if maxDenoise {
-		scale = sqrt32(1 + sq(sigma))
-	}
-	for k := range out {
-		out[k] = mul(noise[k], scale) + latent[k]
-	}
-	return out
+	return advance(latent, noise, sigma)
 }
 
 // InverseNoiseScaling undoes the latent's weight at the last sigma of a run, in place: x/(1-sigma) for flow models.
@@ -243,15 +237,4 @@ func (m *ModelSampling) sigmaFromLambda(lambda float32) float32 {
 		return 1 / (1 + exp32(lambda))
 	}
 	return exp32(-lambda)
-}
-
-// offsetFirstSigma returns sigmas with a first value of 1 or more replaced by the sigma at 0.01 % of a flow model,
-// where the log-SNR is finite; the argument is not changed.
-func (m *ModelSampling) offsetFirstSigma(sigmas []float32) []float32 {
-	if len(sigmas) <= 1 || !m.IsFlow() || sigmas[0] < 1 {
-		return sigmas
-	}
-	out := append([]float32(nil), sigmas...)
-	out[0] = float32(m.PercentToSigma(1e-4))
-	return out
 }

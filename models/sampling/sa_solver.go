@@ -19,7 +19,7 @@ type sa struct {
 	predictOrder int
 	correctOrder int
 	pece         bool
-	past         [][]float32 // estimates, newest last
+	past         [][]float32 // estimates
 	tau          float64     // of the last predictor
 	noise        []float32   // of the last predictor, scaled
 }
@@ -27,7 +27,7 @@ type sa struct {
 func saSolver(r *Run, pece bool) error {
 	o := r.Options
 	v := &sa{
-		r: r, sigmas: r.Model.offsetFirstSigma(r.Sigmas), simple: o.Bool("simple_order_2"), pece: pece,
+		r: r, sigmas: r.finiteSigmas(), simple: o.Bool("simple_order_2"), pece: pece,
 		startSigma:   r.Model.PercentToSigma(o.Float("sde_start_percent")),
 		endSigma:     r.Model.PercentToSigma(o.Float("sde_end_percent")),
 		predictOrder: o.Int("predictor_order"), correctOrder: o.Int("corrector_order"),
@@ -52,7 +52,7 @@ func saSolver(r *Run, pece bool) error {
 				if x0, err = r.denoise(corrected, v.sigmas[i]); err != nil {
 					return err
 				}
-				v.past[len(v.past)-1] = x0
+				v.past[0] = x0
 			}
 		}
 		if v.sigmas[i+1] == 0 {
@@ -126,12 +126,11 @@ func (v *sa) adams(x []float32, from, to, order, last int, corrector bool) []flo
 	h := v.lambdas[to] - v.lambdas[from]
 	b := v.coefficients(from, to, v.lambdas[last-order+1:last+1], corrector)
 	keep := mul(v.sigmas[to]/v.sigmas[from], exp32(mul(float32(-(v.tau*v.tau)), h)))
-	used := v.past[len(v.past)-order:]
 	out := make([]float32, len(x))
 	for k := range out {
-		sum := mul(used[0][k], b[0])
+		sum := mul(v.past[order-1][k], b[0])
 		for j := 1; j < order; j++ {
-			sum += mul(used[j][k], b[j])
+			sum += mul(v.past[order-1-j][k], b[j])
 		}
 		out[k] = mul(keep, x[k]) + sum
 	}
@@ -155,22 +154,9 @@ func (v *sa) coefficients(from, to int, lambdas []float32, corrector bool) []flo
 		b := mul(alpha, mul(float32(0.5*grow), sq(h))) / (lambdas[0] - start)
 		return []float32{b, whole - b}
 	}
-	n := len(lambdas)
-	integrals := exponentialIntegrals(float64(start), float64(end), grow, n)
-	matrix := make([][]float64, n)
-	for p := range matrix {
-		matrix[p] = make([]float64, n)
-		for j, l := range lambdas {
-			matrix[p][j] = 1
-			for range p {
-				matrix[p][j] *= float64(l)
-			}
-		}
-	}
-	solved := solveLinear(matrix, integrals)
-	out := make([]float32, n)
+	out := solveMoments(lambdas, exponentialIntegrals(float64(start), float64(end), grow, len(lambdas)))
 	for j := range out {
-		out[j] = mul(alpha, float32(solved[j]))
+		out[j] = mul(alpha, out[j])
 	}
 	return out
 }

@@ -69,61 +69,43 @@ func KSamplerSigmas(m *ModelSampling, sampler, schedule string, steps int, denoi
 	if err != nil {
 		return nil, err
 	}
-	if steps < 1 || steps > MaxSteps {
-		return nil, fmt.Errorf("steps %d: want 1 to %d", steps, MaxSteps)
-	}
-	if math.IsNaN(denoise) {
-		return nil, fmt.Errorf("denoise is not a number: want 0 to 1")
-	}
-	if denoise <= 0 {
-		return nil, nil
-	}
-	total := steps
-	if denoise <= 0.9999 {
-		total = divideSteps(steps, denoise)
-	}
-	if entry.DiscardPenultimate {
-		total++
-	}
-	sigmas, err := MakeSigmas(m, schedule, total)
-	if err != nil {
-		return nil, err
-	}
-	if n := len(sigmas); entry.DiscardPenultimate && n >= 2 {
-		sigmas = append(sigmas[:n-2], sigmas[n-1])
-	}
-	if denoise <= 0.9999 {
+	part := denoise <= 0.9999
+	sigmas, err := denoiseSigmas(m, schedule, steps, denoise, part, entry.DiscardPenultimate)
+	if part {
 		sigmas = tail(sigmas, steps+1)
 	}
-	return sigmas, nil
+	return sigmas, err
 }
 
 // BasicSchedulerSigmas is the node BasicScheduler: as KSamplerSigmas, but it never discards the penultimate sigma
 // and counts every denoise below 1.
 func BasicSchedulerSigmas(m *ModelSampling, schedule string, steps int, denoise float64) ([]float32, error) {
-	if steps < 1 || steps > MaxSteps {
-		return nil, fmt.Errorf("steps %d: want 1 to %d", steps, MaxSteps)
-	}
-	if math.IsNaN(denoise) {
-		return nil, fmt.Errorf("denoise is not a number: want 0 to 1")
-	}
-	total := steps
-	if denoise < 1 {
-		if denoise <= 0 {
-			return nil, nil
-		}
-		total = divideSteps(steps, denoise)
-	}
-	sigmas, err := MakeSigmas(m, schedule, total)
-	if err != nil {
-		return nil, err
-	}
-	return tail(sigmas, steps+1), nil
+	sigmas, err := denoiseSigmas(m, schedule, steps, denoise, denoise < 1, false)
+	return tail(sigmas, steps+1), err
 }
 
-// divideSteps is int(steps/denoise), kept in the range of an int32.
-func divideSteps(steps int, denoise float64) int {
-	return int(min(float64(steps)/denoise, math.MaxInt32))
+// denoiseSigmas is the schedule that a run with steps and denoise takes its last sigmas from: where only a part is
+// denoised that of int(steps/denoise) steps, and with discard without the last but one of one step more.
+func denoiseSigmas(m *ModelSampling, schedule string, steps int, denoise float64, part, discard bool,
+) ([]float32, error) {
+	switch {
+	case steps < 1 || steps > MaxSteps:
+		return nil, fmt.Errorf("steps %d: want 1 to %d", steps, MaxSteps)
+	case math.IsNaN(denoise):
+		return nil, fmt.Errorf("denoise is not a number: want 0 to 1")
+	case denoise <= 0:
+		return nil, nil
+	case part:
+		steps = int(min(float64(steps)/denoise, math.MaxInt32))
+	}
+	if discard {
+		steps++
+	}
+	sigmas, err := MakeSigmas(m, schedule, steps)
+	if n := len(sigmas); discard && n >= 2 {
+		sigmas = append(sigmas[:n-2], sigmas[n-1])
+	}
+	return sigmas, err
 }
 
 // CutSteps is KSamplerAdvanced's cut: sigmas up to index last (its value forced to 0 with forceFull), then without
