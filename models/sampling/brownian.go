@@ -8,8 +8,6 @@ import (
 )
 
 const (
-	brownianPool = 24 // pool size of the seed sequences
-
 	// Increments kept beside the root's. The next interval usually begins where the last one ended, so both halves
 	// of every node on two paths of some 25 levels are worth keeping, if they fit the byte budget.
 	brownianFewest = 50
@@ -54,7 +52,7 @@ func NewBrownianTree(seed uint64, elements int, a, b float32) (*BrownianTree, er
 	if t.root.start >= t.root.end {
 		return nil, fmt.Errorf("brownian interval %v..%v: shorter than the tolerance 1e-6", a, b)
 	}
-	w := t.randn(uint64(spawnedSeeds(seed, nil, brownianPool, 3)[0]))
+	w := t.randn(spawnedSeed(seed))
 	scale := float32(math.Sqrt(float64(b) - float64(a)))
 	for k := range w {
 		w[k] = mul(w[k], scale)
@@ -118,7 +116,7 @@ func (t *BrownianTree) sum(n *brownianNode, a, b float64, out []float32, started
 // split gives n its two halves and the seed that divides its increment.
 func (t *BrownianTree) split(n *brownianNode) {
 	n.middle = round6(0.5 * (n.end + n.start))
-	n.seed = uint64(spawnedSeeds(t.entropy, []uint64{n.key, n.depth}, brownianPool, 4)[0])
+	n.seed = spawnedSeed(t.entropy, n.key, n.depth)
 	n.left = &brownianNode{start: n.start, end: n.middle, key: 2 * n.key, depth: n.depth + 1, parent: n}
 	n.right = &brownianNode{start: n.middle, end: n.end, key: 2*n.key + 1, depth: n.depth + 1, parent: n}
 }

@@ -1,5 +1,7 @@
 package sampling
 
+import "slices"
+
 // dpmSolver is DPM-Solver in t = -log sigma with the noise prediction of Karras' view (Lu et al. 2022, arXiv
 // 2206.00927, algorithms 1 to 3): single steps of order one to three, the slope at the start given.
 type dpmSolver struct{ r *Run }
@@ -91,10 +93,7 @@ func sampleDPMFast(r *Run) error {
 	v, n := dpmSolver{r}, r.steps()
 	groups := n/3 + 1
 	times := linspace32(start, end, groups+1)
-	var orders []int
-	for range groups - 1 {
-		orders = append(orders, 3)
-	}
+	orders := slices.Repeat([]int{3}, groups-1)
 	if n%3 == 0 {
 		orders[len(orders)-1] = 2
 		orders = append(orders, 1)

@@ -64,6 +64,15 @@ func linspace32(a, b float32, n int) []float32 {
 	return out
 }
 
+// curve returns f at n even points from a to b.
+func curve(n int, a, b float32, f func(at float32) float32) []float32 {
+	out := linspace32(a, b, n)
+	for i, at := range out {
+		out[i] = f(at)
+	}
+	return out
+}
+
 // derivative is d = (x - x0) / sigma, the slope of the probability-flow ODE in sigma (Karras et al. 2022, eq. 3),
 // in a new slice.
 func derivative(x, x0 []float32, sigma float32) []float32 {

@@ -3,6 +3,7 @@ package sampling
 import (
 	"fmt"
 	"math"
+	"slices"
 )
 
 // MaxSteps bounds the steps of a schedule, as ComfyUI's widgets do.
@@ -39,12 +40,7 @@ func Schedules() []Schedule {
 
 // ScheduleNames returns the names of Schedules in order.
 func ScheduleNames() []string {
-	list := Schedules()
-	names := make([]string, len(list))
-	for i, s := range list {
-		names[i] = s.Name
-	}
-	return names
+	return names(Schedules(), func(s Schedule) string { return s.Name })
 }
 
 // MakeSigmas returns the sigmas of the named schedule for a model. Unknown names and step counts outside
@@ -148,25 +144,13 @@ func simpleSigmas(m *ModelSampling, steps int) ([]float32, error) {
 // for flow models, so their end point is shifted twice; that is what checkpoints are sampled with.
 func normalSigmas(m *ModelSampling, steps int, sgm bool) ([]float32, error) {
 	start, end := m.Timestep(m.SigmaMax()), m.Timestep(m.SigmaMin())
-	var times []float32
-	zero := true
-	if sgm {
-		times = linspace32(start, end, steps+1)[:steps]
-	} else {
-		if math.Abs(float64(m.Sigma(end))) <= 1e-5 {
-			steps++
-			zero = false
-		}
-		times = linspace32(start, end, steps)
+	switch {
+	case sgm:
+		return append(curve(steps+1, start, end, m.Sigma)[:steps], 0), nil
+	case math.Abs(float64(m.Sigma(end))) <= 1e-5:
+		return curve(steps+1, start, end, m.Sigma), nil
 	}
-	out := make([]float32, 0, steps+1)
-	for _, t := range times {
-		out = append(out, m.Sigma(t))
-	}
-	if zero {
-		out = append(out, 0)
-	}
-	return out, nil
+	return append(curve(steps, start, end, m.Sigma), 0), nil
 }
 
 // ddimSigmas walks the table upwards in strides of N/steps from index 1 and turns the walk round, so its length
@@ -182,7 +166,8 @@ func ddimSigmas(m *ModelSampling, steps int) ([]float32, error) {
 	for i := 1; i < n; i += max(n/steps, 1) {
 		up = append(up, m.sigmas[i])
 	}
-	return reversed(up), nil
+	slices.Reverse(up)
+	return up, nil
 }
 
 // linearQuadraticSigmas is Mochi's schedule: half the steps linear down to 1-0.025, then a quadratic to 0 with the
@@ -223,12 +208,4 @@ func klOptimal(steps int, lo, hi float64) ([]float32, error) {
 		out[i] = float32(math.Tan(float64(mul(w, low) + mul(1-w, high))))
 	}
 	return out, nil
-}
-
-// reversed turns s round in place and returns it.
-func reversed(s []float32) []float32 {
-	for i, j := 0, len(s)-1; i < j; i, j = i+1, j-1 {
-		s[i], s[j] = s[j], s[i]
-	}
-	return s
 }

@@ -104,24 +104,16 @@ func AlternativeEulerCFGPP() Method {
 
 // SamplerNames returns the names of Samplers in order.
 func SamplerNames() []string {
-	list := Samplers()
-	names := make([]string, len(list))
-	for i, e := range list {
-		names[i] = e.Name
-	}
-	return names
+	return names(Samplers(), func(e Method) string { return e.Name })
 }
 
 // FindSampler returns the entry of a name, that of AlternativeEulerCFGPP too; an unknown name is an error that lists
 // the known ones.
 func FindSampler(name string) (Method, error) {
-	for _, e := range Samplers() {
+	for _, e := range append(Samplers(), AlternativeEulerCFGPP()) {
 		if e.Name == name {
 			return e, nil
 		}
-	}
-	if e := AlternativeEulerCFGPP(); e.Name == name {
-		return e, nil
 	}
 	return Method{}, fmt.Errorf("sampler %q is unknown: want one of %q", name, SamplerNames())
 }
