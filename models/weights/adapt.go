@@ -2,6 +2,7 @@ package weights
 
 import (
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -76,14 +77,8 @@ func Adapt[T any](ops engine.Ops, src *T, opt Options, additions []LowRank) (*T,
 		l.Close()
 		return nil, nil, fmt.Errorf("adapt %s: %w", opt.Model, err)
 	}
-	var strange []string
-	for name := range byName {
-		if !known[name] {
-			strange = append(strange, name)
-		}
-	}
-	if len(strange) > 0 {
-		slices.Sort(strange)
+	maps.DeleteFunc(byName, func(name string, _ []LowRank) bool { return known[name] })
+	if strange := slices.Sorted(maps.Keys(byName)); len(strange) > 0 {
 		l.Close()
 		return nil, nil, fmt.Errorf("adapt %s: %d names are no matrices of it: %s", opt.Model, len(strange),
 			strings.Join(strange[:min(len(strange), listed)], ", "))
@@ -175,7 +170,7 @@ func (c *selection) join(additions []LowRank) joined {
 		}
 		down, up := a.Down.F32(), a.Up.F32()
 		for i := range r {
-			j.down = c.appendColumns(j.down, down[i*c.k:(i+1)*c.k])
+			j.down = appendRow(c, j.down, down[i*c.k:(i+1)*c.k], 1)
 		}
 		for i := range c.count {
 			row := c.row(i) - a.First
@@ -202,22 +197,6 @@ func (c *selection) touches(a LowRank) bool {
 		}
 	}
 	return false
-}
-
-// appendColumns appends what c takes of one stored row, as matrix does for a weight.
-func (c *selection) appendColumns(dst, row []float32) []float32 {
-	for tap := range c.taps {
-		for ch := range c.channels {
-			dst = append(dst, row[ch*c.taps+tap])
-		}
-	}
-	if c.channels != 0 {
-		return dst
-	}
-	for _, s := range c.cols {
-		dst = append(dst, row[s.lo:s.hi]...)
-	}
-	return dst
 }
 
 // duplicate copies structs, and slices of and pointers to structs. Weights and tensors stay the same ones.

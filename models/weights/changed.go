@@ -84,14 +84,13 @@ func (s Stored) widened(columns int) (Stored, error) {
 	out, own, size := s, s.Shape[1], s.DType.Size()
 	out.Shape, out.Data, out.packed, out.padded = []int{s.Shape[0], columns}, nil, nil, false
 	out.make = func(dst []byte, lo, hi int) {
-		var scratch []byte
 		clear(dst[:(hi-lo)*size]) // a zero of every element type is zero bytes
 		for at := lo; at < hi; {
 			row, from := at/columns, at%columns
 			n := min(hi-at, columns-from)
 			if k := min(n, own-from); k > 0 {
 				first := row*own + from
-				copy(dst[(at-lo)*size:], s.elements(&scratch, first, first+k))
+				s.put(dst[(at-lo)*size:(at-lo+k)*size], first, first+k)
 			}
 			at += n
 		}

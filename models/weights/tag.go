@@ -53,19 +53,16 @@ func parseTag(f reflect.StructField) (tag, bool, error) {
 	if s := f.Tag.Get("shape"); s != "" {
 		t.shape = strings.Split(s, ",")
 	}
+	flags := map[string]*bool{
+		"nobias": &t.noBias, "optbias": &t.optBias, "optional": &t.optional, "conv": &t.conv, "keep": &t.keep,
+	}
 	for _, p := range parts[1:] {
 		key, value, _ := strings.Cut(p, "=")
+		if flag := flags[key]; flag != nil {
+			*flag = true
+			continue
+		}
 		switch key {
-		case "nobias":
-			t.noBias = true
-		case "optbias":
-			t.optBias = true
-		case "optional":
-			t.optional = true
-		case "conv":
-			t.conv = true
-		case "keep":
-			t.keep = true
 		case "minus1":
 			t.add = -1
 		case "plus1":
