@@ -2,7 +2,6 @@ package weights
 
 import (
 	"fmt"
-	"reflect"
 	"slices"
 
 	"patchbay/engine"
@@ -158,12 +157,12 @@ func (f *filler) units(items []item) ([]unit, error) {
 		if at < 0 {
 			at = last + 1
 		}
-		add := f.addTensor
 		if isWeight(it.field) {
-			add = f.addWeight
-		}
-		if err := add(&units[at], it); err != nil {
-			return nil, fmt.Errorf("%s: %w", it.full, err)
+			if err := f.addWeight(&units[at], it); err != nil {
+				return nil, fmt.Errorf("%s: %w", it.full, err)
+			}
+		} else if s, ok := f.tensor(it); ok {
+			f.addSmall(&units[at], s)
 		}
 	}
 	return units, nil
@@ -171,13 +170,8 @@ func (f *filler) units(items []item) ([]unit, error) {
 
 // addWeight adds a matrix and its bias.
 func (f *filler) addWeight(u *unit, it item) error {
-	s, ok := f.set.Get(it.full + ".weight")
-	s = s.within(it.want)
-	if !ok {
-		return nil
-	}
-	c, err := f.cut(it, s)
-	if err != nil {
+	s, c, ok, err := f.stored(it)
+	if !ok || err != nil {
 		return err
 	}
 	none := c.part(0, 0)
@@ -188,20 +182,15 @@ func (f *filler) addWeight(u *unit, it item) error {
 	f.ops.Free(empty.Buf)
 	p := *empty // type, layout and sizes of pieces
 	p.N, p.Buf = c.count, engine.Buf{}
-	w := &engine.Weight{Name: it.full, Base: &p}
-	it.field.Set(reflect.ValueOf(w))
 	pieces := (c.count + p.PieceRows - 1) / p.PieceRows
 	u.add(region{
 		size: p.Head + pieces*p.PieceBytes, head: p.Head, piece: p.PieceBytes, name: it.full, packed: &p,
 		bind: func(b engine.Buf) { p.Buf = b },
 		read: func(dst engine.Buf, lo, hi int) error { return f.pieces(dst, s, c, p, lo, hi) },
 	})
-	bias, ok := f.set.Get(it.full + ".bias")
-	if !ok || it.noBias {
-		return nil
+	if bias, ok := f.bind(it, c, &p); ok {
+		f.addSmall(u, bias)
 	}
-	f.addSmall(u, it.full+".bias", engine.F32, []int{c.count}, func(dst []float32, lo int) { c.pickInto(dst, bias, lo) },
-		func(t engine.Tensor) { w.Bias = t })
 	return nil
 }
 
@@ -225,44 +214,16 @@ func (f *filler) pieces(dst engine.Buf, s Stored, c selection, p engine.Packed, 
 	return nil
 }
 
-// addTensor adds an engine.Tensor field.
-func (f *filler) addTensor(u *unit, it item) error {
-	s, ok := f.set.Get(it.full)
-	if !ok {
-		return nil
-	}
-	dtype, shape := engine.F32, s.Shape
-	if it.keep && s.DType == engine.BF16 {
-		dtype = engine.BF16
-	}
-	if len(shape) == 0 {
-		shape = []int{1}
-	}
-	values := func(dst []float32, lo int) {
-		s.wide(dst, lo)
-		for i := 0; i < len(dst) && it.add != 0; i++ {
-			dst[i] += it.add
-		}
-	}
-	f.addSmall(u, it.full, dtype, shape, values, func(t engine.Tensor) { it.field.Set(reflect.ValueOf(t)) })
-	return nil
-}
-
-// addSmall adds a tensor that is not packed; values writes elements from lo on.
-func (f *filler) addSmall(u *unit, name string, dtype engine.DType, shape []int, values func(dst []float32, lo int),
-	put func(engine.Tensor),
-) {
-	n, size := 1, dtype.Size()
-	for _, d := range shape {
-		n *= d
-	}
+// addSmall adds a tensor that is not packed.
+func (f *filler) addSmall(u *unit, s small) {
+	size := s.dtype.Size()
 	u.add(region{
-		size: n * size, piece: regionAlign, name: name,
-		bind: func(b engine.Buf) { put(engine.NewTensor(b, dtype, shape...)) },
+		size: s.count() * size, piece: regionAlign, name: s.name,
+		bind: func(b engine.Buf) { s.put(engine.NewTensor(b, s.dtype, s.shape...)) },
 		read: func(dst engine.Buf, lo, hi int) error {
 			v := make([]float32, (hi-lo)/size)
-			values(v, lo/size)
-			f.ops.Upload(engine.NewTensor(dst, dtype, len(v)), v)
+			s.values(v, lo/size)
+			f.ops.Upload(engine.NewTensor(dst, s.dtype, len(v)), v)
 			return nil
 		},
 	})
