@@ -1,7 +1,6 @@
 package text
 
 import (
-	"encoding/json"
 	"fmt"
 
 	"patchbay/engine"
@@ -86,33 +85,15 @@ func inferBERT(set *weights.Set, config []byte) (BERTConfig, error) {
 	}
 	c.Heads = max(c.Width/64, 1)
 	stored := c
-	if len(config) > 0 {
-		if err := json.Unmarshal(config, &c); err != nil {
-			return c, fmt.Errorf("text encoder config: %w", err)
-		}
+	if err := override(config, &c); err != nil {
+		return c, err
 	}
-	for _, v := range []struct {
-		name      string
-		got, want int
-	}{
-		{"hidden_size", c.Width, stored.Width},
-		{"vocab_size", c.Vocab, stored.Vocab},
-		{"intermediate_size", c.MLP, stored.MLP},
-		{"max_position_embeddings", c.Positions, stored.Positions},
-	} {
-		if v.got != v.want || v.want < 1 {
-			return c, fmt.Errorf("text encoder config: %s is %d, the file has %d", v.name, v.got, v.want)
-		}
-	}
-	switch {
-	case c.Heads < 1 || c.Width%c.Heads != 0:
+	if c.Heads < 1 || c.Width%c.Heads != 0 {
 		return c, fmt.Errorf("text encoder config: num_attention_heads is %d, must divide the width %d", c.Heads, c.Width)
-	case c.Layers < 1 || c.Layers > 1<<10:
-		return c, fmt.Errorf("text encoder config: num_hidden_layers is %d, allowed are 1..1024", c.Layers)
-	case !(c.Eps > 0):
-		return c, fmt.Errorf("text encoder config: layer_norm_eps is %g, must be above 0", c.Eps)
 	}
-	return c, nil
+	return c, checkConfig("num_hidden_layers", c.Layers, "layer_norm_eps", c.Eps,
+		size{"hidden_size", c.Width, stored.Width}, size{"vocab_size", c.Vocab, stored.Vocab},
+		size{"intermediate_size", c.MLP, stored.MLP}, size{"max_position_embeddings", c.Positions, stored.Positions})
 }
 
 // Adapt is Net.Adapt.
@@ -128,15 +109,9 @@ func (b *BERT) Encode(env Env, chunks [][]tokenizer.Token, f Form) (Encoding, er
 	special := Special{cfg.Start, cfg.End, cfg.Pad}
 	return encode(env, network{
 		name: "bert", special: special, width: cfg.Width, vocab: cfg.Vocab, maxLength: cfg.Positions,
-		bytes: func(dtype engine.DType, n, l int) int {
-			return measured(func(a *engine.Arena) { b.work(a, dtype, n, l) })
-		},
+		memory: func(a *engine.Arena, dtype engine.DType, n, l int) { b.work(a, dtype, n, l) },
 		run: func(env Env, chunks [][]tokenizer.Token) (engine.Tensor, engine.Tensor, error) {
-			var keys []int
-			for _, chunk := range chunks {
-				keys = append(keys, special.valid(chunk))
-			}
-			h, err := b.run(env, chunks, keys, f.Layer)
+			h, err := b.run(env, chunks, special.lengths(chunks), f)
 			return h, engine.Tensor{}, err
 		},
 	}, chunks)
@@ -152,7 +127,7 @@ func (b *BERT) work(a *engine.Arena, dtype engine.DType, n, l int) work {
 }
 
 // run is the encoder: post-norm blocks.
-func (b *BERT) run(env Env, chunks [][]tokenizer.Token, keys []int, layer int) (engine.Tensor, error) {
+func (b *BERT) run(env Env, chunks [][]tokenizer.Token, keys []int, f Form) (engine.Tensor, error) {
 	ops, cfg, l := env.Ops, b.Config, len(chunks[0])
 	w := b.work(env.Arena, env.DType, len(chunks), l)
 	env.embed(w.x, b.weights.Token, chunks)
@@ -161,7 +136,7 @@ func (b *BERT) run(env Env, chunks [][]tokenizer.Token, keys []int, layer int) (
 	ops.Copy(w.position, b.weights.Type.Slice(0, 0, 1).Broadcast(0, l).Unsqueeze(0))
 	ops.Add(w.x, w.x, w.position)
 	ops.LayerNorm(w.x, w.x, b.weights.Norm.Weight, b.weights.Norm.Bias, cfg.Eps)
-	want, _ := form{layer, cfg.Layers}.index()
+	want, _ := f.read(cfg.Layers)
 	for i, layer := range b.weights.Layer {
 		if err := env.step(); err != nil {
 			return engine.Tensor{}, err
@@ -176,10 +151,7 @@ func (b *BERT) run(env Env, chunks [][]tokenizer.Token, keys []int, layer int) (
 
 func (b *BERT) layer(ops engine.Ops, layer *bertLayer, w work, keys []int) {
 	eps, h := b.Config.Eps, b.Config.Heads
-	ops.Linear(w.q, w.x, layer.Q, engine.Epilogue{})
-	ops.Linear(w.k, w.x, layer.K, engine.Epilogue{})
-	ops.Linear(w.v, w.x, layer.V, engine.Epilogue{})
-	ops.Attention(heads(w.o, h), heads(w.q, h), heads(w.k, h), heads(w.v, h), engine.AttentionArgs{KeyLen: keys})
+	w.attend(ops, w.x, layer.Q, layer.K, layer.V, h, engine.AttentionArgs{KeyLen: keys})
 	ops.Linear(w.x, w.o, layer.Out, engine.Epilogue{Residual: w.x})
 	ops.LayerNorm(w.x, w.x, layer.Norm1.Weight, layer.Norm1.Bias, eps)
 	ops.Linear(w.hidden, w.x, layer.FC1, engine.Epilogue{Act: engine.GELUErf})

@@ -1,7 +1,6 @@
 package text
 
 import (
-	"encoding/json"
 	"fmt"
 
 	"patchbay/engine"
@@ -103,29 +102,16 @@ func inferCLIP(set *weights.Set, big bool, config []byte) (CLIPConfig, error) {
 	if big {
 		c.Act, c.Pad = "gelu", 0
 	}
-	if len(config) > 0 {
-		if err := json.Unmarshal(config, &c); err != nil {
-			return c, fmt.Errorf("text encoder config: %w", err)
-		}
+	stored := c
+	if err := override(config, &c); err != nil {
+		return c, err
 	}
-	if c.Vocab != set.Dim(token, 0) || c.Width != set.Dim(token, 1) {
-		return c, fmt.Errorf("text encoder config: vocab_size %d and hidden_size %d, the file's table is %v", c.Vocab,
-			c.Width, set.Shape(token))
-	}
-	switch {
-	case c.Heads < 1 || c.Width%c.Heads != 0:
+	if c.Heads < 1 || c.Width%c.Heads != 0 {
 		return c, fmt.Errorf("text encoder config: num_attention_heads is %d, must divide the width %d", c.Heads, c.Width)
-	case c.Layers < 1 || c.Layers > 1<<10:
-		return c, fmt.Errorf("text encoder config: num_hidden_layers is %d, allowed are 1..1024", c.Layers)
-	case c.MLP != set.Dim(mlp, 0) || c.MLP < 1:
-		return c, fmt.Errorf("text encoder config: intermediate_size is %d, %s has %d rows", c.MLP, mlp, set.Dim(mlp, 0))
-	case c.Positions != set.Dim("text_model.embeddings.position_embedding.weight", 0) || c.Positions < 1:
-		return c, fmt.Errorf("text encoder config: max_position_embeddings is %d, the file has %d", c.Positions,
-			set.Dim("text_model.embeddings.position_embedding.weight", 0))
-	case !(c.Eps > 0):
-		return c, fmt.Errorf("text encoder config: layer_norm_eps is %g, must be above 0", c.Eps)
 	}
-	return c, nil
+	return c, checkConfig("num_hidden_layers", c.Layers, "layer_norm_eps", c.Eps,
+		size{"hidden_size", c.Width, stored.Width}, size{"vocab_size", c.Vocab, stored.Vocab},
+		size{"intermediate_size", c.MLP, stored.MLP}, size{"max_position_embeddings", c.Positions, stored.Positions})
 }
 
 // Adapt is Net.Adapt.
@@ -141,9 +127,7 @@ func (c *CLIP) Encode(env Env, chunks [][]tokenizer.Token, f Form) (Encoding, er
 	return encode(env, network{
 		name: "clip", special: Special{cfg.Start, cfg.End, cfg.Pad}, width: cfg.Width, vocab: cfg.Vocab,
 		maxLength: cfg.Positions,
-		bytes: func(dtype engine.DType, b, l int) int {
-			return measured(func(a *engine.Arena) { c.work(a, dtype, b, l) })
-		},
+		memory:    func(a *engine.Arena, dtype engine.DType, b, l int) { c.work(a, dtype, b, l) },
 		run: func(env Env, chunks [][]tokenizer.Token) (engine.Tensor, engine.Tensor, error) {
 			return c.run(env, chunks, f)
 		},
@@ -166,7 +150,7 @@ func (c *CLIP) run(env Env, chunks [][]tokenizer.Token, f Form) (hidden, pooled 
 	env.embed(w.x, c.weights.Token, chunks)
 	ops.Copy(w.position, c.weights.Position.Slice(0, 0, l).Unsqueeze(0))
 	ops.Add(w.x, w.x, w.position)
-	want, finished := form{f.Layer, cfg.Layers}.index()
+	want, finished := f.read(cfg.Layers)
 	for i, layer := range c.weights.Layer {
 		if err := env.step(); err != nil {
 			return hidden, pooled, err
@@ -199,10 +183,7 @@ func (c *CLIP) run(env Env, chunks [][]tokenizer.Token, f Form) (hidden, pooled 
 // run is a pre-norm block on w.x.
 func (layer *clipLayer) run(ops engine.Ops, w work, h int, eps float32, act engine.Act, causal bool) {
 	ops.LayerNorm(w.norm, w.x, layer.Norm1.Weight, layer.Norm1.Bias, eps)
-	ops.Linear(w.q, w.norm, layer.Q, engine.Epilogue{})
-	ops.Linear(w.k, w.norm, layer.K, engine.Epilogue{})
-	ops.Linear(w.v, w.norm, layer.V, engine.Epilogue{})
-	ops.Attention(heads(w.o, h), heads(w.q, h), heads(w.k, h), heads(w.v, h), engine.AttentionArgs{Causal: causal})
+	w.attend(ops, w.norm, layer.Q, layer.K, layer.V, h, engine.AttentionArgs{Causal: causal})
 	ops.Linear(w.x, w.o, layer.Out, engine.Epilogue{Residual: w.x})
 	ops.LayerNorm(w.norm, w.x, layer.Norm2.Weight, layer.Norm2.Bias, eps)
 	ops.Linear(w.hidden, w.norm, layer.FC1, engine.Epilogue{Act: act})

@@ -74,12 +74,12 @@ func (m *LM) Generate(env Env, h *Head, chunk []tokenizer.Token, f Form, d Draw)
 	if m.weights.Final == nil {
 		return nil, fmt.Errorf("the file lacks %s: it encodes, and writes no texts", lastNorm)
 	}
-	arena, free, err := n.arena(env, measured(func(a *engine.Arena) { m.room(a, env.DType, len(chunk), d.Most, f) }))
+	env, free, err := env.holding("generate text", func(a *engine.Arena) { m.room(a, env.DType, len(chunk), d.Most, f) })
 	if err != nil {
-		return nil, fmt.Errorf("generate text: activations: %w", err)
+		return nil, err
 	}
 	defer free()
-	w, step, kept, logits := m.room(arena, env.DType, len(chunk), d.Most, f)
+	w, step, kept, logits := m.room(env.Arena, env.DType, len(chunk), d.Most, f)
 	at := positions(chunk, f.Pictures)
 	next := 0
 	for _, p := range at {

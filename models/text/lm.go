@@ -1,7 +1,6 @@
 package text
 
 import (
-	"encoding/json"
 	"fmt"
 	"math"
 	"slices"
@@ -188,10 +187,8 @@ func inferLM(kind string, set *weights.Set, config []byte) (LMConfig, error) {
 	case "gemma2_2b":
 		c.HeadDim, c.Theta, c.Pad, c.gemma = 256, 1e4, 0, true
 	}
-	if len(config) > 0 {
-		if err := json.Unmarshal(config, &c); err != nil {
-			return c, fmt.Errorf("text encoder config: %w", err)
-		}
+	if err := override(config, &c); err != nil {
+		return c, err
 	}
 	c.Width, c.Vocab = set.Dim("model.embed_tokens.weight", 1), set.Dim("model.embed_tokens.weight", 0)
 	c.Layers, c.MLP = set.Count("model.layers"), set.Dim(mlp+"gate_proj.weight", 0)
@@ -229,9 +226,7 @@ func (m *LM) Encode(env Env, chunks [][]tokenizer.Token, f Form) (Encoding, erro
 	out, err := encode(env, network{
 		name: "language model", special: Special{cfg.start(), tokenizer.None, cfg.Pad},
 		width: cfg.Width, columns: len(f.Taps) * cfg.Width, vocab: cfg.Vocab, deep: len(f.Pictures) > 0,
-		bytes: func(dtype engine.DType, b, l int) int {
-			return measured(func(a *engine.Arena) { m.work(a, dtype, b, l, f) })
-		},
+		memory: func(a *engine.Arena, dtype engine.DType, b, l int) { m.work(a, dtype, b, l, f) },
 		run: func(env Env, chunks [][]tokenizer.Token) (engine.Tensor, engine.Tensor, error) {
 			h, err := m.run(env, chunks, f)
 			return h, engine.Tensor{}, err
@@ -322,7 +317,7 @@ func (m *LM) run(env Env, chunks [][]tokenizer.Token, f Form) (engine.Tensor, er
 	for _, chunk := range chunks {
 		keys = append(keys, cfg.keys(chunk))
 	}
-	want, finished := form{f.Layer, cfg.Layers}.index()
+	want, finished := f.read(cfg.Layers)
 	for i, layer := range m.weights.Layer {
 		if m.tap(ops, w, f, i) {
 			return w.kept, nil

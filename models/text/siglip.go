@@ -99,16 +99,12 @@ func (m *SigLIP) See(env Env, pixels []float32) (last, deep []float32, err error
 			x: row(e), norm: row(e), q: row(e), k: row(e), v: row(e), o: row(e), hidden: row(m.weights.Layer[0].FC1.N()),
 		}, row(3 * m.patch * m.patch)
 	}
-	if env.Arena == nil {
-		arena, free, err := network{name: "siglip"}.arena(env, measured(func(a *engine.Arena) { memory(a) }))
-		if err != nil {
-			return nil, nil, fmt.Errorf("siglip: activations: %w", err)
-		}
-		defer free()
-		env.Arena = arena
+	env, free, err := env.holding("siglip", func(a *engine.Arena) { memory(a) })
+	if err != nil {
+		return nil, nil, err
 	}
-	mark, ops := env.Arena.Mark(), env.Ops
-	defer env.Arena.Release(mark)
+	defer free()
+	ops := env.Ops
 	w, in := memory(env.Arena)
 	ops.Upload(in, m.patches(pixels))
 	ops.Copy(w.x, m.weights.Position.Unsqueeze(0))
@@ -172,12 +168,12 @@ func (m *Redux) Project(env Env, states []float32) ([]float32, error) {
 		row := func(n int) engine.Tensor { return a.Alloc(env.DType, rows, n) }
 		return [3]engine.Tensor{row(in), row(m.weights.Up.N()), row(out)}
 	}
-	arena, free, err := network{name: "redux"}.arena(env, measured(func(a *engine.Arena) { memory(a) }))
+	env, free, err := env.holding("redux", func(a *engine.Arena) { memory(a) })
 	if err != nil {
-		return nil, fmt.Errorf("redux: activations: %w", err)
+		return nil, err
 	}
 	defer free()
-	t := memory(arena)
+	t := memory(env.Arena)
 	env.Ops.Upload(t[0], states)
 	env.Ops.Linear(t[1], t[0], m.weights.Up, engine.Epilogue{Act: engine.SiLU})
 	env.Ops.Linear(t[2], t[1], m.weights.Down, engine.Epilogue{})
