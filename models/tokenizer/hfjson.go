@@ -8,7 +8,6 @@ import (
 	"math"
 	"strconv"
 	"strings"
-	"unicode"
 	"unicode/utf8"
 )
 
@@ -141,11 +140,10 @@ func unigramFromJSON(data, normal, pre json.RawMessage, added []addedToken) (*To
 		names[id], scores[id] = v.piece, v.score
 		lowest = min(lowest, v.score)
 	}
-	words, err := newUnigram(names, scores, *m.Unknown, nil)
+	words, err := newUnigram(names, scores, lowest, *m.Unknown, nil)
 	if err != nil {
 		return nil, fmt.Errorf("model: %w", err)
 	}
-	words.setLowest(lowest)
 	if m.Bytes {
 		words.bytes = byteTable(func(s string) (int32, bool) { id, ok := ids[s]; return id, ok })
 	}
@@ -161,8 +159,8 @@ func unigramFromJSON(data, normal, pre json.RawMessage, added []addedToken) (*To
 	if err != nil {
 		return nil, err
 	}
-	for _, a := range added {
-		ids[a.Content] = int32(a.ID)
+	if err := join(ids, added); err != nil {
+		return nil, err
 	}
 	t, err := newTokenizer("unigram", ids, body)
 	if err != nil {
@@ -187,12 +185,11 @@ func bpeFromJSON(data, pre json.RawMessage, added []addedToken) (*Tokenizer, err
 	if m.Prefix != "" {
 		return nil, fmt.Errorf("model: continuing_subword_prefix is %.20q, allowed is an empty one", m.Prefix)
 	}
-	for _, a := range added {
-		if m.Vocab == nil || a.ID < 0 || a.ID >= maxID {
-			return nil, fmt.Errorf("added token %.40q has id %d, allowed are 0..%d beside a vocabulary",
-				a.Content, a.ID, maxID-1)
-		}
-		m.Vocab[a.Content] = int32(a.ID)
+	if m.Vocab == nil {
+		return nil, errors.New("model: vocab is missing")
+	}
+	if err := join(m.Vocab, added); err != nil {
+		return nil, err
 	}
 	switch {
 	case m.Suffix == wordEnd:
@@ -247,12 +244,6 @@ func (p *mergePair) UnmarshalJSON(data []byte) error {
 
 // parse reads the form of merges.txt.
 func (p *mergePair) parse(line string) error {
-	left, right, two := strings.Cut(line, " ")
-	if two && left != "" && right != "" && !strings.ContainsFunc(left, unicode.IsSpace) &&
-		!strings.ContainsFunc(right, unicode.IsSpace) { // nearly all are, and there may be a million
-		p.left, p.right = left, right
-		return nil
-	}
 	fields := strings.Fields(line)
 	if len(fields) != 2 {
 		return fmt.Errorf("merge %.40q has %d parts, want 2", line, len(fields))

@@ -38,15 +38,20 @@ type spModel struct {
 // FromSentencePiece reads a .model file of type unigram or BPE. Control pieces ("</s>") written out in a text stay
 // text, as in the original library. End is "</s>" if the file has it; Start is None (T5 has none).
 func FromSentencePiece(data []byte) (*Tokenizer, error) {
+	var t *Tokenizer
 	m, err := parseSPModel(data)
-	if err != nil {
-		return nil, fmt.Errorf("sentencepiece model: %w", err)
+	if err == nil {
+		t, err = m.tokenizer()
 	}
-	t, err := m.tokenizer()
 	if err != nil {
 		return nil, fmt.Errorf("sentencepiece model: %w", err)
 	}
 	return t, nil
+}
+
+// newSPModel has the defaults of the format, and no pieces.
+func newSPModel() *spModel {
+	return &spModel{modelType: 1, endPiece: "</s>", dummyPrefix: true, dropSpaces: true, markSpaces: true}
 }
 
 func parseSPModel(data []byte) (*spModel, error) {
@@ -62,7 +67,7 @@ func parseSPModel(data []byte) (*spModel, error) {
 	if count > maxPieces {
 		return nil, fmt.Errorf("%d pieces, allowed are %d", count, maxPieces)
 	}
-	m := &spModel{modelType: 1, endPiece: "</s>", dummyPrefix: true, dropSpaces: true, markSpaces: true}
+	m := newSPModel()
 	m.pieces, m.scores, m.types = make([]string, 0, count), make([]float64, 0, count), make([]uint8, 0, count)
 	readPiece := m.reader.field
 	err := eachField(data, func(f protoField) error {
@@ -107,19 +112,20 @@ func (p *spPiece) field(f protoField) error {
 // addPiece reads one piece; read is m.reader.field, bound once for all pieces.
 func (m *spModel) addPiece(message []byte, read func(protoField) error) error {
 	m.reader = spPiece{kind: pieceNormal}
-	err := eachField(message, read)
-	piece, score, kind := m.reader.piece, m.reader.score, m.reader.kind
-	switch {
-	case err != nil:
+	if err := eachField(message, read); err != nil {
 		return err
-	case !utf8.ValidString(piece):
-		return fmt.Errorf("piece %d is not UTF-8", len(m.pieces))
+	}
+	return m.add(m.reader.piece, m.reader.score, m.reader.kind)
+}
+
+// add appends a piece.
+func (m *spModel) add(piece string, score float64, kind uint8) error {
+	n := len(m.pieces)
+	switch {
+	case piece == "" || !utf8.ValidString(piece) || len(piece) > longestPiece:
+		return fmt.Errorf("piece %d has %d bytes; it must be UTF-8 of 1 to %d bytes", n, len(piece), longestPiece)
 	case math.IsNaN(score) || math.IsInf(score, 0):
-		return fmt.Errorf("piece %d (%.40q) has score %v", len(m.pieces), piece, score)
-	case len(piece) > longestPiece:
-		return fmt.Errorf("piece %d has %d bytes, allowed are %d", len(m.pieces), len(piece), longestPiece)
-	case piece == "":
-		return fmt.Errorf("piece %d is empty", len(m.pieces))
+		return fmt.Errorf("piece %d (%.40q) has score %v", n, piece, score)
 	}
 	m.pieces, m.scores, m.types = append(m.pieces, piece), append(m.scores, score), append(m.types, kind)
 	return nil
@@ -197,7 +203,7 @@ func (m *spModel) tokenizer() (*Tokenizer, error) {
 	kind := "sentencepiece-unigram"
 	switch m.modelType {
 	case 1:
-		words, err := newUnigram(m.pieces, m.scores, unknown,
+		words, err := newUnigram(m.pieces, m.scores, lowest, unknown,
 			func(id int) bool { return m.types[id] == pieceNormal || m.types[id] == pieceUser })
 		if err != nil {
 			return nil, err
@@ -208,7 +214,6 @@ func (m *spModel) tokenizer() (*Tokenizer, error) {
 			}
 		}
 		words.single, words.bytes = true, bytePieces
-		words.setLowest(lowest)
 		body = &spUnigram{norm: norm, words: words}
 	case 2:
 		kind = "sentencepiece-bpe"
@@ -231,6 +236,5 @@ type spUnigram struct {
 }
 
 func (s *spUnigram) encode(text string, _ bool, ids []int) []int {
-	ids, _ = s.words.segment(s.norm.apply(text), ids, nil)
-	return ids
+	return s.words.segment(s.norm.apply(text), ids)
 }

@@ -45,9 +45,6 @@ func (n *spNormalizer) prefix(text string) (string, int) {
 		return text[:length], length
 	}
 	if n.table != nil {
-		if text[0] < utf8.RuneSelf && len(text) > 1 && text[1] < utf8.RuneSelf && !n.table.ascii[text[0]].mapped {
-			return text[:1], 1
-		}
 		if replacement, length, ok := n.table.match(text, true); ok {
 			return replacement, length
 		}

@@ -2,6 +2,7 @@ package tokenizer
 
 import (
 	"fmt"
+	"slices"
 	"unicode/utf8"
 )
 
@@ -20,12 +21,14 @@ type unigram struct {
 	bytes   *[256]int32 // ids of the byte pieces, nil without byte fallback
 }
 
-// newUnigram builds the model from pieces whose index is their id. inTrie tells which may appear in text (nil: all).
-func newUnigram(pieces []string, scores []float64, unknown int, inTrie func(id int) bool) (*unigram, error) {
+// newUnigram builds the model from pieces whose index is their id; lowest is the worst of the scores that count. inTrie
+// tells which may appear in text (nil: all).
+func newUnigram(pieces []string, scores []float64, lowest float64, unknown int, inTrie func(id int) bool,
+) (*unigram, error) {
 	if unknown < 0 || unknown >= len(pieces) {
 		return nil, fmt.Errorf("unk_id is %d, allowed are 0..%d", unknown, len(pieces)-1)
 	}
-	u := &unigram{scores: scores, unknown: int32(unknown)}
+	u := &unigram{scores: scores, unknown: int32(unknown), penalty: lowest - unknownPenalty}
 	entries := make([]entry, 0, len(pieces))
 	for id, piece := range pieces {
 		if len(piece) > longestPiece {
@@ -38,9 +41,6 @@ func newUnigram(pieces []string, scores []float64, unknown int, inTrie func(id i
 	u.trie = buildTrie(entries)
 	return u, nil
 }
-
-// setLowest fixes the score of unknown characters from the worst piece.
-func (u *unigram) setLowest(lowest float64) { u.penalty = lowest - unknownPenalty }
 
 // byteTable finds the 256 pieces <0x00>..<0xFF>; nil unless all are there.
 func byteTable(find func(string) (int32, bool)) *[256]int32 {
@@ -62,15 +62,12 @@ type cell struct {
 	id    int32
 }
 
-// segment appends the ids of text (valid UTF-8). cells is scratch space that the caller passes on from call to call.
-func (u *unigram) segment(text string, ids []int, cells []cell) ([]int, []cell) {
-	if text == "" {
-		return ids, cells
-	}
-	if cap(cells) < len(text)+1 {
-		cells = make([]cell, len(text)+1)
-	}
-	cells = cells[:len(text)+1]
+// segment appends the ids of text (valid UTF-8).
+func (u *unigram) segment(text string, ids []int) []int { return u.collect(text, ids, u.best(text)) }
+
+// best returns the best ways to all byte positions of text.
+func (u *unigram) best(text string) []cell {
+	cells := make([]cell, len(text)+1)
 	for i := range cells {
 		cells[i] = cell{start: -1}
 	}
@@ -95,7 +92,7 @@ func (u *unigram) segment(text string, ids []int, cells []cell) ([]int, []cell) 
 		}
 		at += width
 	}
-	return u.collect(text, ids, cells), cells
+	return cells
 }
 
 // offer keeps the better of two ways to a position; the first found wins a tie.
@@ -130,8 +127,6 @@ func (u *unigram) collect(text string, ids []int, cells []cell) []int {
 		unknownBefore = c.id == u.unknown
 		end = start
 	}
-	for i, j := first, len(ids)-1; i < j; i, j = i+1, j-1 {
-		ids[i], ids[j] = ids[j], ids[i]
-	}
+	slices.Reverse(ids[first:])
 	return ids
 }

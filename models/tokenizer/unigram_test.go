@@ -76,17 +76,16 @@ func TestUnigramFindsTheBestCut(t *testing.T) {
 			table[string(b)], lowest = score, min(lowest, score)
 			names, scores = append(names, string(b)), append(scores, score)
 		}
-		u, err := newUnigram(names, scores, 0, nil)
+		u, err := newUnigram(names, scores, lowest, 0, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		u.setLowest(lowest)
 		text := make([]byte, random.IntN(11))
 		for i := range text {
 			text[i] = "abcd"[random.IntN(4)]
 		}
-		cells := make([]cell, len(text)+1)
-		ids, cells := u.segment(string(text), nil, cells)
+		cells := u.best(string(text))
+		ids := u.collect(string(text), nil, cells)
 		want := bestScore(string(text), table, lowest-unknownPenalty)
 		if got := cells[len(text)].score; len(text) > 0 && !(math.Abs(got-want) <= 1e-9) {
 			t.Fatalf("%q with %v: score %v, want %v", text, table, got, want)
@@ -108,19 +107,18 @@ func TestUnigramUnknownAndBytes(t *testing.T) {
 		names = append(names, "<0x"+strings.ToUpper(string("0123456789abcdef"[b>>4])+string("0123456789abcdef"[b&15]))+">")
 		scores = append(scores, -20)
 	}
-	u, err := newUnigram(names, scores, 0, nil)
+	u, err := newUnigram(names, scores, -20, 0, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	u.setLowest(-20)
-	if ids, _ := u.segment("aé√a", nil, nil); !slices.Equal(ids, []int{2, 0, 2}) {
+	if ids := u.segment("aé√a", nil); !slices.Equal(ids, []int{2, 0, 2}) {
 		t.Errorf("without byte pieces: %v, want one unknown token between two a", ids)
 	}
 	u.bytes = byteTable(func(s string) (int32, bool) { i := slices.Index(names, s); return int32(i), i >= 0 })
-	if ids, _ := u.segment("aéa", nil, nil); !slices.Equal(ids, []int{2, 3 + 0xc3, 3 + 0xa9, 2}) {
+	if ids := u.segment("aéa", nil); !slices.Equal(ids, []int{2, 3 + 0xc3, 3 + 0xa9, 2}) {
 		t.Errorf("with byte pieces: %v, want the two bytes of é", ids)
 	}
-	if _, err := newUnigram(names, scores, len(names), nil); err == nil {
+	if _, err := newUnigram(names, scores, -20, len(names), nil); err == nil {
 		t.Error("an unk_id outside the vocabulary was accepted")
 	}
 }
