@@ -11,12 +11,7 @@ import (
 // Names it does not know stay and are reported as unexpected.
 func renamed(set *weights.Set) *weights.Set {
 	levels := set.Count("decoder.up_blocks")
-	out := map[string]weights.Stored{}
-	for _, name := range set.Names() {
-		t, _ := set.Get(name)
-		out[original(name, levels)] = t
-	}
-	return weights.FromMap(out)
+	return set.Mapped(func(name string) string { return original(name, levels) })
 }
 
 // original maps one name. Diffusers counts decoder levels from the deepest, the original from full resolution.
