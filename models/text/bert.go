@@ -34,7 +34,7 @@ type bertWeights struct {
 	// [2, E], only row 0 is used
 	Type  engine.Tensor `weight:"bert.embeddings.token_type_embeddings.weight" shape:"2,E"`
 	Norm  affine        `weight:"bert.embeddings.LayerNorm"`
-	Layer []*bertLayer  `weight:"bert.encoder.layer"`
+	Layer []bertLayer   `weight:"bert.encoder.layer"`
 }
 
 type bertLayer struct {
@@ -59,9 +59,7 @@ func OpenBERT(ops engine.Ops, set *weights.Set, config []byte) (*BERT, error) {
 	if b.Config, err = inferBERT(set, config); err != nil {
 		return nil, err
 	}
-	for range b.Config.Layers {
-		b.weights.Layer = append(b.weights.Layer, &bertLayer{})
-	}
+	b.weights.Layer = make([]bertLayer, b.Config.Layers)
 	opt := weights.Options{
 		Model: "bert",
 		Dims: map[string]int{
@@ -137,11 +135,11 @@ func (b *BERT) run(env Env, chunks [][]tokenizer.Token, keys []int, f Form) (eng
 	ops.Add(w.x, w.x, w.position)
 	ops.LayerNorm(w.x, w.x, b.weights.Norm.Weight, b.weights.Norm.Bias, cfg.Eps)
 	want, _ := f.read(cfg.Layers)
-	for i, layer := range b.weights.Layer {
+	for i := range b.weights.Layer {
 		if err := env.step(); err != nil {
 			return engine.Tensor{}, err
 		}
-		b.layer(ops, layer, w, keys)
+		b.layer(ops, &b.weights.Layer[i], w, keys)
 		if i == want {
 			break // nothing reads the later layers
 		}

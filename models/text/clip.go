@@ -35,7 +35,7 @@ type CLIP struct {
 type clipWeights struct {
 	Token      engine.Tensor  `weight:"text_model.embeddings.token_embedding.weight,keep" shape:"V,E"` // [V, E]
 	Position   engine.Tensor  `weight:"text_model.embeddings.position_embedding.weight" shape:"P,E"`   // [77, E]
-	Layer      []*clipLayer   `weight:"text_model.encoder.layers"`
+	Layer      []clipLayer    `weight:"text_model.encoder.layers"`
 	Final      affine         `weight:"text_model.final_layer_norm"`
 	Projection *engine.Weight `weight:"text_projection,optional,nobias" shape:"E,E"` // [E, E]
 }
@@ -72,10 +72,7 @@ func OpenCLIP(ops engine.Ops, set *weights.Set, config []byte) (*CLIP, error) {
 	if c.act, err = act(c.Config.Act); err != nil {
 		return nil, err
 	}
-	c.weights.Layer = make([]*clipLayer, c.Config.Layers)
-	for i := range c.weights.Layer {
-		c.weights.Layer[i] = &clipLayer{}
-	}
+	c.weights.Layer = make([]clipLayer, c.Config.Layers)
 	opt := weights.Options{
 		Model: part.Kind,
 		Dims: map[string]int{
@@ -151,11 +148,11 @@ func (c *CLIP) run(env Env, chunks [][]tokenizer.Token, f Form) (hidden, pooled 
 	ops.Copy(w.position, c.weights.Position.Slice(0, 0, l).Unsqueeze(0))
 	ops.Add(w.x, w.x, w.position)
 	want, finished := f.read(cfg.Layers)
-	for i, layer := range c.weights.Layer {
+	for i := range c.weights.Layer {
 		if err := env.step(); err != nil {
 			return hidden, pooled, err
 		}
-		layer.run(ops, w, cfg.Heads, cfg.Eps, c.act, true)
+		c.weights.Layer[i].run(ops, w, cfg.Heads, cfg.Eps, c.act, true)
 		if i == want && !finished {
 			if f.Norm {
 				ops.LayerNorm(w.kept, w.x, c.weights.Final.Weight, c.weights.Final.Bias, cfg.Eps)
