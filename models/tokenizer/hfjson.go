@@ -207,13 +207,9 @@ func bpeFromJSON(data, pre json.RawMessage, added []addedToken) (*Tokenizer, err
 type mergeList []mergePair
 
 // UnmarshalJSON reads the array; null gives an empty one.
-func (l *mergeList) UnmarshalJSON(data []byte) error {
-	return eachMember(data, maxMerges, func(d *json.Decoder) error {
-		var p mergePair
-		err := d.Decode(&p)
-		*l = append(*l, p)
-		return err
-	})
+func (l *mergeList) UnmarshalJSON(data []byte) (err error) {
+	*l, err = decodeList[mergePair](data, maxMerges)
+	return err
 }
 
 // mergePair is one merge, written "a b" or ["a", "b"].

@@ -2,6 +2,7 @@ package tokenizer
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -176,26 +177,18 @@ func findEmbedding(text string, lookup Embedding, p *Prompt) (vectors [][]float3
 // chunk packs the groups into chunks with start and end token. A group of fewer than 8 tokens that does not fit
 // begins the next chunk, a longer one is broken (ComfyUI comfy/sd1_clip.py, SDTokenizer.tokenize_with_weights).
 func (l Layout) chunk(groups [][]Token) [][]Token {
-	open := func() []Token {
-		if l.Start == None {
+	edge := func(id int) []Token {
+		if id == None {
 			return nil
 		}
-		return []Token{{ID: l.Start, Weight: 1}}
+		return []Token{{ID: id, Weight: 1}}
 	}
-	shut := func(chunk []Token) []Token {
-		if l.End == None {
-			return chunk
-		}
-		return append(chunk, Token{ID: l.End, Weight: 1})
-	}
-	room := l.MaxLength
-	if l.End != None {
-		room--
-	}
+	start, end := edge(l.Start), edge(l.End)
+	room := l.MaxLength - len(end)
 	var chunks [][]Token
-	current := open()
+	current := slices.Clone(start)
 	for _, group := range groups {
-		breakable := len(group) >= wordLength || len(group) > room-len(open())
+		breakable := len(group) >= wordLength || len(group) > room-len(start)
 		for len(group) > 0 {
 			if len(current)+len(group) <= room {
 				current = append(current, group...)
@@ -203,19 +196,19 @@ func (l Layout) chunk(groups [][]Token) [][]Token {
 			}
 			left := room - len(current)
 			if breakable {
-				current = shut(append(current, group[:left]...))
+				current = slices.Concat(current, group[:left], end)
 				group = group[left:]
 			} else {
-				current = shut(current)
+				current = append(current, end...)
 				if l.Fill {
 					current = l.pad(current, left)
 				}
 			}
 			chunks = append(chunks, current)
-			current = open()
+			current = slices.Clone(start)
 		}
 	}
-	current = l.pad(shut(current), l.MinPadding)
+	current = l.pad(append(current, end...), l.MinPadding)
 	if l.Truncate && len(chunks) > 0 {
 		current = chunks[0]
 	}
