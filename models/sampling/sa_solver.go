@@ -10,31 +10,19 @@ func sampleSASolverPECE(r *Run) error { return saSolver(r, true) }
 
 // sa is the state of one run of the solver.
 type sa struct {
-	r            *Run
-	sigmas       []float32
-	lambdas      []float32
-	simple       bool
-	startSigma   float64
-	endSigma     float64
-	predictOrder int
-	correctOrder int
-	pece         bool
-	past         [][]float32 // estimates
-	tau          float64     // of the last predictor
-	noise        []float32   // of the last predictor, scaled
+	r       *Run
+	sigmas  []float32
+	lambdas []float32
+	pece    bool
+	past    [][]float32 // estimates
+	tau     float64     // of the last predictor
+	noise   []float32   // of the last predictor, scaled
 }
 
 func saSolver(r *Run, pece bool) error {
-	o := r.Options
-	v := &sa{
-		r: r, sigmas: r.finiteSigmas(), simple: o.Bool("simple_order_2"), pece: pece,
-		startSigma:   r.Model.PercentToSigma(o.Float("sde_start_percent")),
-		endSigma:     r.Model.PercentToSigma(o.Float("sde_end_percent")),
-		predictOrder: o.Int("predictor_order"), correctOrder: o.Int("corrector_order"),
-	}
-	v.lambdas = make([]float32, len(v.sigmas))
-	for i, s := range v.sigmas {
-		v.lambdas[i] = r.Model.halfLogSNR(s)
+	v := &sa{r: r, sigmas: r.finiteSigmas(), pece: pece}
+	for _, s := range v.sigmas {
+		v.lambdas = append(v.lambdas, r.Model.halfLogSNR(s))
 	}
 	corrected := r.X // the state before the predictor moved it
 	for i := range r.steps() {
@@ -42,7 +30,7 @@ func saSolver(r *Run, pece bool) error {
 		if err != nil {
 			return err
 		}
-		v.past = remember(v.past, x0, max(v.predictOrder, v.correctOrder))
+		v.past = remember(v.past, x0, max(r.Options.Int("predictor_order"), r.Options.Int("corrector_order")))
 		predict, correct := v.orders(i)
 		if correct == 0 {
 			corrected = r.X
@@ -68,8 +56,8 @@ func saSolver(r *Run, pece bool) error {
 
 // orders returns the orders of step i: limited by the estimates there are, and lowered towards a final 0.
 func (v *sa) orders(i int) (predict, correct int) {
-	n := len(v.sigmas)
-	predict, correct = min(v.predictOrder, len(v.past)), min(v.correctOrder, len(v.past))
+	n, o := len(v.sigmas), v.r.Options
+	predict, correct = min(o.Int("predictor_order"), len(v.past)), min(o.Int("corrector_order"), len(v.past))
 	if i == 0 || v.sigmas[i+1] == 0 && !v.pece {
 		correct = 0
 	}
@@ -81,9 +69,10 @@ func (v *sa) orders(i int) (predict, correct int) {
 
 // strength is tau at a sigma: eta inside the stochastic interval, else 0.
 func (v *sa) strength(sigma float32) float64 {
-	eta := v.r.Options.Float("eta")
-	if eta > 0 && v.startSigma >= float64(sigma) && float64(sigma) >= v.endSigma {
-		return eta
+	o, at := v.r.Options, float64(sigma)
+	if v.r.Model.PercentToSigma(o.Float("sde_start_percent")) >= at &&
+		at >= v.r.Model.PercentToSigma(o.Float("sde_end_percent")) {
+		return o.Float("eta")
 	}
 	return 0
 }
@@ -145,7 +134,7 @@ func (v *sa) coefficients(from, to int, lambdas []float32, corrector bool) []flo
 	alpha := mul(v.sigmas[to], exp32(end))
 	grow := 1 + v.tau*v.tau
 	h := end - start
-	if v.simple && len(lambdas) == 2 {
+	if v.r.Options.Bool("simple_order_2") && len(lambdas) == 2 {
 		whole := mul(alpha, -expm132(mul(-h, float32(grow))))
 		if corrector {
 			b := mul(alpha, mul(float32(0.5*grow), h))

@@ -89,10 +89,10 @@ func (c Config) validate() error {
 	for _, v := range []struct {
 		name string
 		n    int
-	}{{"ch", c.Channels}, {"num_res_blocks", c.Blocks}, {"z_channels", c.Z}, {"embed_dim", c.Embed}, {
-		"in_channels",
-		c.In,
-	}, {"out_ch", c.Out}, {"norm_num_groups", c.Groups}} {
+	}{
+		{"ch", c.Channels}, {"num_res_blocks", c.Blocks}, {"z_channels", c.Z}, {"embed_dim", c.Embed},
+		{"in_channels", c.In}, {"out_ch", c.Out}, {"norm_num_groups", c.Groups},
+	} {
 		if v.n < 1 || v.n > 1<<16 {
 			return bad(v.name, v.n, "1..65536")
 		}

@@ -11,11 +11,10 @@ import (
 // Loaded owns the memory of one filled struct.
 type Loaded struct {
 	ops    engine.Ops
-	small  engine.Buf
 	packed []*engine.Packed
+	owned  []engine.Buf // memory of small tensors, or of shards
 	bytes  int64
 	shards *dit.Shards
-	owned  []engine.Buf // memory of shards
 }
 
 // Shards tells how weights that were loaded in parts are brought together; nil: all bytes are here.
@@ -29,13 +28,10 @@ func (l *Loaded) Close() {
 	for _, p := range l.packed {
 		l.ops.Free(p.Buf)
 	}
-	if !l.small.IsZero() {
-		l.ops.Free(l.small)
-	}
 	for _, b := range l.owned {
 		l.ops.Free(b)
 	}
-	l.packed, l.small, l.owned = nil, engine.Buf{}, nil
+	l.packed, l.owned = nil, nil
 }
 
 // Load fills dst, a pointer to a struct with weight tags, from set. Matrices are packed by ops, small tensors become
@@ -127,12 +123,10 @@ func (f *filler) fill(items []item) error {
 	if measure.Peak() == 0 {
 		return nil
 	}
-	buf, err := f.ops.Alloc(measure.Peak())
+	buf, err := f.take(measure.Peak())
 	if err != nil {
 		return err
 	}
-	f.loaded.small = buf
-	f.loaded.bytes += int64(measure.Peak())
 	arena := engine.NewArena("weights", buf, measure.Peak())
 	for _, s := range smalls {
 		t, v := arena.Alloc(s.dtype, s.shape...), make([]float32, s.count())

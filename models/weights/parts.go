@@ -2,6 +2,7 @@ package weights
 
 import (
 	"fmt"
+	"math"
 	"slices"
 
 	"patchbay/engine"
@@ -42,7 +43,7 @@ func (u *unit) add(r region) {
 func (u *unit) near(at float64, low int) int {
 	best := u.size
 	try := func(cut int) {
-		if cut >= low && distance(cut, at) < distance(best, at) {
+		if cut >= low && math.Abs(float64(cut)-at) < math.Abs(float64(best)-at) {
 			best = cut
 		}
 	}
@@ -59,11 +60,6 @@ func (u *unit) near(at float64, low int) int {
 		}
 	}
 	return best
-}
-
-func distance(cut int, at float64) float64 {
-	d := float64(cut) - at
-	return max(d, -d)
 }
 
 // divide cuts all units so that no part holds more than its share of everything before by more than a piece.
