@@ -1,31 +1,15 @@
 package text
 
 import (
-	"fmt"
-
 	"patchbay/engine"
 	"patchbay/models/tokenizer"
 	"patchbay/models/weights"
 )
 
-// BERTConfig describes a BERT encoder (arXiv:1810.04805) in the names of Hugging Face's config.json.
-type BERTConfig struct {
-	Width     int     `json:"hidden_size"`             // 1024
-	Heads     int     `json:"num_attention_heads"`     // 16
-	Layers    int     `json:"num_hidden_layers"`       // 24
-	MLP       int     `json:"intermediate_size"`       // 4096
-	Vocab     int     `json:"vocab_size"`              // 47020
-	Positions int     `json:"max_position_embeddings"` // 512
-	Eps       float32 `json:"layer_norm_eps"`          // 1e-12
-	Start     int     `json:"bos_token_id"`            // 101, [CLS]
-	End       int     `json:"eos_token_id"`            // 102, [SEP]
-	Pad       int     `json:"pad_token_id"`            // 0
-}
-
 // BERT is a loaded BERT encoder. It holds weights only and may be shared.
 type BERT struct {
 	loaded[bertWeights]
-	Config BERTConfig
+	Config EncoderConfig
 }
 
 type bertWeights struct {
@@ -55,43 +39,19 @@ func OpenBERT(ops engine.Ops, set *weights.Set, config []byte) (*BERT, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &BERT{}
-	if b.Config, err = inferBERT(set, config); err != nil {
+	b := &BERT{Config: EncoderConfig{Eps: 1e-12, Start: 101, End: 102}} // [CLS], [SEP]
+	b.Config, err = b.Config.infer(set, "bert.embeddings.word_embeddings.weight",
+		"bert.embeddings.position_embeddings.weight", "bert.encoder.layer", "intermediate.dense.weight", config)
+	if err != nil {
 		return nil, err
 	}
 	b.weights.Layer = make([]bertLayer, b.Config.Layers)
-	opt := weights.Options{
-		Model: "bert",
-		Dims: map[string]int{
-			"E": b.Config.Width, "F": b.Config.MLP, "V": b.Config.Vocab, "P": b.Config.Positions,
-		},
-		Ignore: []string{"bert.pooler.", "cls.", "bert.embeddings.position_ids"},
-	}
-	if err := b.load(ops, set, opt); err != nil {
+	if err := b.load(ops, set, weights.Options{
+		Model: "bert", Dims: b.Config.dims(), Ignore: []string{"bert.pooler.", "cls.", "bert.embeddings.position_ids"},
+	}); err != nil {
 		return nil, err
 	}
 	return b, nil
-}
-
-// inferBERT reads the configuration from names and shapes, then from config.
-func inferBERT(set *weights.Set, config []byte) (BERTConfig, error) {
-	const table, mlp, position = "bert.embeddings.word_embeddings.weight",
-		"bert.encoder.layer.0.intermediate.dense.weight", "bert.embeddings.position_embeddings.weight"
-	c := BERTConfig{
-		Width: set.Dim(table, 1), Vocab: set.Dim(table, 0), Layers: set.Count("bert.encoder.layer"), MLP: set.Dim(mlp, 0),
-		Positions: set.Dim(position, 0), Eps: 1e-12, Start: 101, End: 102,
-	}
-	c.Heads = max(c.Width/64, 1)
-	stored := c
-	if err := override(config, &c); err != nil {
-		return c, err
-	}
-	if c.Heads < 1 || c.Width%c.Heads != 0 {
-		return c, fmt.Errorf("text encoder config: num_attention_heads is %d, must divide the width %d", c.Heads, c.Width)
-	}
-	return c, checkConfig("num_hidden_layers", c.Layers, "layer_norm_eps", c.Eps,
-		size{"hidden_size", c.Width, stored.Width}, size{"vocab_size", c.Vocab, stored.Vocab},
-		size{"intermediate_size", c.MLP, stored.MLP}, size{"max_position_embeddings", c.Positions, stored.Positions})
 }
 
 // Adapt is Net.Adapt.
@@ -103,16 +63,13 @@ func (b BERT) Adapt(ops engine.Ops, additions []weights.LowRank) (_ Net, err err
 // Encode encodes chunks of at most Positions tokens; padding behind the end token is hidden from attention. Errors:
 // token ids outside the vocabulary, Check's error, device errors.
 func (b *BERT) Encode(env Env, chunks [][]tokenizer.Token, f Form) (Encoding, error) {
-	cfg := b.Config
-	special := Special{cfg.Start, cfg.End, cfg.Pad}
-	return encode(env, network{
-		name: "bert", special: special, width: cfg.Width, vocab: cfg.Vocab, maxLength: cfg.Positions,
-		memory: func(a *engine.Arena, dtype engine.DType, n, l int) { b.work(a, dtype, n, l) },
-		run: func(env Env, chunks [][]tokenizer.Token) (engine.Tensor, engine.Tensor, error) {
-			h, err := b.run(env, chunks, special.lengths(chunks), f)
-			return h, engine.Tensor{}, err
-		},
-	}, chunks)
+	n := b.Config.network("bert")
+	n.memory = func(a *engine.Arena, dtype engine.DType, items, l int) { b.work(a, dtype, items, l) }
+	n.run = func(env Env, chunks [][]tokenizer.Token) (engine.Tensor, engine.Tensor, error) {
+		h, err := b.run(env, chunks, n.special.lengths(chunks), f)
+		return h, engine.Tensor{}, err
+	}
+	return encode(env, n, chunks)
 }
 
 func (b *BERT) work(a *engine.Arena, dtype engine.DType, n, l int) work {
