@@ -57,33 +57,32 @@ func Adapt[T any](ops engine.Ops, src *T, opt Options, additions []LowRank) (*T,
 	}
 	l := &Loaded{ops: ops}
 	f := filler{ops: ops, opt: opt, loaded: l}
-	known := map[string]bool{}
-	for _, it := range p.items {
+	if err := f.adaptAll(p.items, byName); err != nil {
+		l.Close()
+		return nil, nil, fmt.Errorf("adapt %s: %w", opt.Model, err)
+	}
+	return dst, l, nil
+}
+
+// adaptAll gives the fields of items weights with additions.
+func (f *filler) adaptAll(items []item, additions map[string][]LowRank) error {
+	strange := maps.Clone(additions)
+	for _, it := range items {
 		if !isWeight(it.field) {
 			continue
 		}
 		for _, name := range []string{it.full, it.alt} {
-			if name == "" {
-				continue
-			}
-			known[name] = true
-			if err := f.adapt(it, byName[name]); err != nil {
-				l.Close()
-				return nil, nil, fmt.Errorf("adapt %s: %s: %w", opt.Model, name, err)
+			delete(strange, name)
+			if err := f.adapt(it, additions[name]); err != nil {
+				return fmt.Errorf("%s: %w", name, err)
 			}
 		}
 	}
-	if err := ops.Sync(); err != nil {
-		l.Close()
-		return nil, nil, fmt.Errorf("adapt %s: %w", opt.Model, err)
+	if names := slices.Sorted(maps.Keys(strange)); len(names) > 0 {
+		return fmt.Errorf("%d names are no matrices of it: %s", len(names),
+			strings.Join(names[:min(len(names), listed)], ", "))
 	}
-	maps.DeleteFunc(byName, func(name string, _ []LowRank) bool { return known[name] })
-	if strange := slices.Sorted(maps.Keys(byName)); len(strange) > 0 {
-		l.Close()
-		return nil, nil, fmt.Errorf("adapt %s: %d names are no matrices of it: %s", opt.Model, len(strange),
-			strings.Join(strange[:min(len(strange), listed)], ", "))
-	}
-	return dst, l, nil
+	return f.ops.Sync()
 }
 
 // adapt gives the field of it a weight with additions, if it is held.

@@ -68,9 +68,7 @@ func (c *Change) on(t Stored) (Stored, error) {
 			v[c.First+i] += c.Scale * add
 		}
 	}
-	out := Stored{DType: engine.F32, Shape: t.Shape, Data: make([]byte, 4*len(v))}
-	engine.Narrow(out.Data, v, engine.F32)
-	return out, nil
+	return Floats(v, t.Shape...), nil
 }
 
 // widened returns a matrix with columns of zeros behind its own, without reading it.

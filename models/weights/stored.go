@@ -26,6 +26,13 @@ type Stored struct {
 	drop func()                       // gives the mapped pages of the file back to the system; nil: not from a file
 }
 
+// Floats is a tensor of f32 with the values v, which must fill shape.
+func Floats(v []float32, shape ...int) Stored {
+	s := Stored{DType: engine.F32, Shape: shape, Data: make([]byte, 4*len(v))}
+	engine.Narrow(s.Data, v, engine.F32)
+	return s
+}
+
 // Len returns the number of elements.
 func (s Stored) Len() int {
 	n := 1
