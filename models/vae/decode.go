@@ -80,13 +80,9 @@ func (v *VAE) DecodeBand(env Env, z engine.Tensor, band Band) (engine.Tensor, er
 	if err := env.alone("decode", band); err != nil {
 		return engine.Tensor{}, err
 	}
-	return decodeBand(env, &v.Config, &v.layers, z, band)
-}
-
-func decodeBand(env Env, cfg *Config, l *layers, z engine.Tensor, band Band) (engine.Tensor, error) {
-	s := cfg.Scale()
-	picture := env.Arena.Alloc(env.DType, 1, s*z.Dim(1), s*z.Dim(2), cfg.Out)
-	return picture, runWalk(env, cfg, band, func(w *walk) error { return w.decode(l, z, picture) })
+	s := v.Config.Scale()
+	picture := env.Arena.Alloc(env.DType, 1, s*z.Dim(1), s*z.Dim(2), v.Config.Out)
+	return picture, runWalk(env, &v.Config, band, func(w *walk) error { return w.decode(&v.layers, z, picture) })
 }
 
 // decode walks from the latent rows z to the picture.

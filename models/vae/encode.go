@@ -64,14 +64,8 @@ func (v *VAE) EncodeBand(env Env, picture engine.Tensor, band Band) (engine.Tens
 	if err := env.alone("encode", band); err != nil {
 		return engine.Tensor{}, err
 	}
-	return encode(env, &v.Config, &v.layers, picture, band)
-}
-
-// encode returns the moments [1, L, X/S, 2C] of a band of one picture [1, S*L, X, 3].
-func encode(env Env, cfg *Config, l *layers, picture engine.Tensor, band Band) (engine.Tensor, error) {
-	s := cfg.Scale()
-	moments := env.Arena.Alloc(env.DType, 1, picture.Dim(1)/s, picture.Dim(2)/s, 2*cfg.Embed)
-	return moments, runWalk(env, cfg, band, func(w *walk) error { return w.encode(l, picture, moments) })
+	moments := env.Arena.Alloc(env.DType, 1, band.Len(), picture.Dim(2)/s, 2*v.Config.Embed)
+	return moments, runWalk(env, &v.Config, band, func(w *walk) error { return w.encode(&v.layers, picture, moments) })
 }
 
 // encode walks from a band of a picture to its moments.

@@ -10,10 +10,7 @@ func DecodeBytes(cfg Config, dtype engine.DType, y, x int) int {
 
 // BandBytes returns the size of the arena that DecodeBand needs on the rank of that band, z and the result included.
 func BandBytes(cfg Config, dtype engine.DType, band Band, x int) int {
-	return measured(cfg, dtype, band, func(env Env, l *layers) error {
-		_, err := decodeBand(env, &cfg, l, env.Arena.Alloc(dtype, 1, band.Len(), x, cfg.Latent()), band)
-		return err
-	})
+	return measured(cfg, dtype, band, (*VAE).DecodeBand, band.Len(), x, cfg.Latent())
 }
 
 // EncodeBytes returns the size of the arena that Encode needs for pictures of y rows and x columns.
@@ -25,20 +22,19 @@ func EncodeBytes(cfg Config, dtype engine.DType, y, x int) int {
 // EncodeBandBytes returns the size of the arena that EncodeBand needs for pictures of x columns on the rank of that
 // band of latent rows, picture and result included.
 func EncodeBandBytes(cfg Config, dtype engine.DType, band Band, x int) int {
-	return measured(cfg, dtype, band, func(env Env, l *layers) error {
-		_, err := encode(env, &cfg, l, env.Arena.Alloc(dtype, 1, cfg.Scale()*band.Len(), x, cfg.In), band)
-		return err
-	})
+	return measured(cfg, dtype, band, (*VAE).EncodeBand, cfg.Scale()*band.Len(), x, cfg.In)
 }
 
-// measured returns the bytes that pass takes for a band, without weights.
-func measured(cfg Config, dtype engine.DType, band Band, pass func(Env, *layers) error) int {
+// measured returns the bytes that f takes for a band [1, y, x, c], without weights.
+func measured(cfg Config, dtype engine.DType, band Band,
+	f func(*VAE, Env, engine.Tensor, Band) (engine.Tensor, error), y, x, c int,
+) int {
 	env := Env{Ops: silent{}, Arena: engine.NewMeasuringArena("vae"), DType: dtype}
 	if band.Len() != band.Total {
 		env.Exchange = silentExchange()
 	}
-	l := newLayers(cfg)
-	_ = pass(env, &l) // without Check there is no error
+	v := &VAE{Config: cfg, layers: newLayers(cfg)}
+	_, _ = f(v, env, env.Arena.Alloc(dtype, 1, y, x, c), band) // without Check there is no error
 	return env.Arena.Peak()
 }
 
