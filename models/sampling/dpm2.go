@@ -3,7 +3,7 @@ package sampling
 // sampleDPM2 is DPM-Solver-2 in sigma (Lu et al. 2022 and Karras et al. 2022, algorithm 2): the slope at the
 // geometric middle of a step carries the whole step.
 func sampleDPM2(r *Run) error {
-	return r.eachChurned(false, func(_ int, hat, next float32, x0 []float32) ([]float32, error) {
+	return r.eachChurned(false, func(_ int, hat, next float32, x0, _ []float32) ([]float32, error) {
 		return r.midpoint(x0, hat, next)
 	})
 }

@@ -21,27 +21,14 @@ func (r *Run) churn(i int, always bool) (float32, error) {
 	return hat, r.addNoise(r.X, sigma, hat, r.f32("s_noise"), sqrt32(sq(hat)-sq(sigma)), 1)
 }
 
-// eachChurned makes a step for every interval, from the sigma that churn raised the state to, with the estimate there.
-func (r *Run) eachChurned(always bool, f func(i int, hat, next float32, x0 []float32) ([]float32, error)) error {
-	for i := range r.steps() {
-		hat, err := r.churn(i, always)
-		if err != nil {
-			return err
-		}
-		x0, _, err := r.evaluate(i, hat)
-		if err != nil {
-			return err
-		}
-		if r.X, err = f(i, hat, r.Sigmas[i+1], x0); err != nil {
-			return err
-		}
-	}
-	return nil
+// eachChurned is each from the sigmas that churn raises the state to.
+func (r *Run) eachChurned(always bool, f step) error {
+	return r.eachFrom(r.Sigmas, func(i int) (float32, error) { return r.churn(i, always) }, f)
 }
 
 // sampleEuler is Euler's method on the probability-flow ODE (Karras et al. 2022, algorithm 2 without lines 7-9).
 func sampleEuler(r *Run) error {
-	return r.eachChurned(false, func(_ int, hat, next float32, x0 []float32) ([]float32, error) {
+	return r.eachChurned(false, func(_ int, hat, next float32, x0, _ []float32) ([]float32, error) {
 		return euler(r.X, x0, nil, hat, next), nil
 	})
 }

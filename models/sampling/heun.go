@@ -3,7 +3,7 @@ package sampling
 // sampleHeun is Heun's second-order method (Karras et al. 2022, algorithm 2): the slope is averaged over both ends
 // of a step; the step to 0 is Euler's.
 func sampleHeun(r *Run) error {
-	return r.eachChurned(false, func(_ int, hat, next float32, x0 []float32) ([]float32, error) {
+	return r.eachChurned(false, func(_ int, hat, next float32, x0, _ []float32) ([]float32, error) {
 		d, dt := derivative(r.X, x0, hat), next-hat
 		guess := advance(r.X, d, dt)
 		if next == 0 {
@@ -24,7 +24,7 @@ func sampleHeun(r *Run) error {
 // over the first sigma; fewer near the end of the list.
 func sampleHeunPP2(r *Run) error {
 	end := r.Sigmas[len(r.Sigmas)-1]
-	return r.eachChurned(true, func(i int, hat, next float32, x0 []float32) (_ []float32, err error) {
+	return r.eachChurned(true, func(i int, hat, next float32, x0, _ []float32) (_ []float32, err error) {
 		d, dt := derivative(r.X, x0, hat), next-hat
 		if next != end {
 			if d, err = r.heunPPSlope(i, d, advance(r.X, d, dt), end); err != nil {

@@ -119,12 +119,21 @@ type step func(i int, s, next float32, x0, uncond []float32) ([]float32, error)
 
 // each makes a step for every interval of sigmas.
 func (r *Run) each(sigmas []float32, f step) error {
+	return r.eachFrom(sigmas, func(i int) (float32, error) { return sigmas[i], nil }, f)
+}
+
+// eachFrom is each whose steps begin at start(i), which may raise X to another sigma.
+func (r *Run) eachFrom(sigmas []float32, start func(i int) (float32, error), f step) error {
 	for i := range len(sigmas) - 1 {
-		x0, uncond, err := r.evaluate(i, sigmas[i])
+		s, err := start(i)
 		if err != nil {
 			return err
 		}
-		if r.X, err = f(i, sigmas[i], sigmas[i+1], x0, uncond); err != nil {
+		x0, uncond, err := r.evaluate(i, s)
+		if err != nil {
+			return err
+		}
+		if r.X, err = f(i, s, sigmas[i+1], x0, uncond); err != nil {
 			return err
 		}
 	}

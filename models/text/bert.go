@@ -46,12 +46,9 @@ func OpenBERT(ops engine.Ops, set *weights.Set, config []byte) (*BERT, error) {
 		return nil, err
 	}
 	b.weights.Layer = make([]bertLayer, b.Config.Layers)
-	if err := b.load(ops, set, weights.Options{
+	return b, b.load(ops, set, weights.Options{
 		Model: "bert", Dims: b.Config.dims(), Ignore: []string{"bert.pooler.", "cls.", "bert.embeddings.position_ids"},
-	}); err != nil {
-		return nil, err
-	}
-	return b, nil
+	})
 }
 
 // Adapt is Net.Adapt.

@@ -110,13 +110,10 @@ func OpenCLIP(ops engine.Ops, set *weights.Set, config []byte) (*CLIP, error) {
 		return nil, err
 	}
 	c.weights.Layer = make([]clipLayer, c.Config.Layers)
-	if err := c.load(ops, set, weights.Options{
+	return c, c.load(ops, set, weights.Options{
 		Model: part.Kind, Dims: c.Config.dims(),
 		Ignore: []string{"text_model.embeddings.position_ids", "logit_scale", "vision_model.", "visual_projection."},
-	}); err != nil {
-		return nil, err
-	}
-	return c, nil
+	})
 }
 
 // Adapt is Net.Adapt.

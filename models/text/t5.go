@@ -100,12 +100,9 @@ func OpenT5(ops engine.Ops, set *weights.Set, config []byte) (*T5, error) {
 		ignore = append(ignore, "encoder.embed_tokens.weight") // the same table again
 	}
 	c := t.Config
-	if err := t.load(ops, set, weights.Options{Model: part.Kind, Ignore: ignore, Dims: map[string]int{
+	return t, t.load(ops, set, weights.Options{Model: part.Kind, Ignore: ignore, Dims: map[string]int{
 		"E": c.Width, "I": c.Heads * c.HeadDim, "F": c.MLP, "V": c.Vocab, "N": c.Buckets, "H": c.Heads,
-	}}); err != nil {
-		return nil, err
-	}
-	return t, nil
+	}})
 }
 
 // inferT5 reads the configuration from names and shapes, then from config.
