@@ -90,7 +90,7 @@ func sampleDPMFast(r *Run) error {
 	if err != nil {
 		return err
 	}
-	v, n := dpmSolver{r}, r.steps()
+	v, n := dpmSolver{r}, len(r.Sigmas)-1
 	groups := n/3 + 1
 	times := linspace32(start, end, groups+1)
 	orders := slices.Repeat([]int{3}, groups-1)

@@ -9,7 +9,7 @@ func (r *Run) churn(i int, always bool) (float32, error) {
 	gamma := 0.0
 	amount := r.Options.Float("s_churn")
 	if amount > 0 && r.f32("s_tmin") <= sigma && sigma <= r.f32("s_tmax") {
-		gamma = min(amount/float64(r.steps()), math.Sqrt2-1)
+		gamma = min(amount/float64(len(r.Sigmas)-1), math.Sqrt2-1)
 	}
 	if gamma <= 0 {
 		if always {

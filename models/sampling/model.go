@@ -84,9 +84,6 @@ func (m *ModelSampling) Shift() float64 { return m.shift }
 // Multiplier returns the factor between t in 0..1 and the network's timestep (1 where there is none).
 func (m *ModelSampling) Multiplier() float64 { return m.multiplier }
 
-// Sigmas returns the table of sigmas, ascending. The caller must not change it.
-func (m *ModelSampling) Sigmas() []float32 { return m.sigmas }
-
 // SigmaMin returns the smallest sigma of the table.
 func (m *ModelSampling) SigmaMin() float32 { return m.sigmas[0] }
 
@@ -96,10 +93,7 @@ func (m *ModelSampling) SigmaMax() float32 { return m.sigmas[len(m.sigmas)-1] }
 // Timestep returns the network's timestep for sigma. For flow time lines this is not the inverse of Sigma: the
 // shift is already inside sigma. Discrete models give the index of the nearest sigma in log space.
 func (m *ModelSampling) Timestep(sigma float32) float32 {
-	switch m.line {
-	case lineFlux:
-		return sigma
-	case lineFlow:
+	if m.line != lineDiscrete {
 		return mul(sigma, float32(m.multiplier))
 	}
 	ls := log32(sigma)

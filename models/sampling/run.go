@@ -101,9 +101,6 @@ func (e Method) EvaluationSigmas(m *ModelSampling, sigmas []float32, o Options) 
 	return seen, err
 }
 
-// steps is the number of intervals.
-func (r *Run) steps() int { return len(r.Sigmas) - 1 }
-
 // evaluate is estimates on X followed by Step.
 func (r *Run) evaluate(i int, sigma float32) (x0, uncond []float32, err error) {
 	x0, uncond, err = r.estimates(r.X, sigma)

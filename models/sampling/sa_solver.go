@@ -25,7 +25,7 @@ func saSolver(r *Run, pece bool) error {
 		v.lambdas = append(v.lambdas, r.Model.halfLogSNR(s))
 	}
 	corrected := r.X // the state before the predictor moved it
-	for i := range r.steps() {
+	for i := range len(r.Sigmas) - 1 {
 		x0, _, err := r.evaluate(i, v.sigmas[i])
 		if err != nil {
 			return err

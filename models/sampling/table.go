@@ -84,7 +84,9 @@ func Samplers() []Method {
 		pp(ancestral("res_multistep_ancestral_cfg_pp", sampleResMultistep, etaOptions()...)),
 		plain("gradient_estimation", sampleGradientEstimation, gamma),
 		pp(plain("gradient_estimation_cfg_pp", sampleGradientEstimation, gamma)),
-		ancestral("er_sde", sampleERSDE, erOptions()...),
+		ancestral("er_sde", sampleERSDE, append([]Option{
+			solverOption("ER-SDE", "ER-SDE", "Reverse-time SDE", "ODE"), orderOption("max_stage", 3, 1, 3),
+		}, etaOptions()...)...),
 		ancestral("seeds_2", sampleSEEDS2, etaOptions(fractionOption("r", 0.5, 1), phi1)...),
 		ancestral("seeds_3", sampleSEEDS3,
 			etaOptions(fractionOption("r_1", 1.0/3, 1), fractionOption("r_2", 2.0/3, 1))...),
@@ -157,15 +159,6 @@ func adaptiveOptions() []Option {
 		{Name: "dcoeff", Default: 0.0, Max: 100},
 		{Name: "accept_safety", Default: 0.81, Max: 100},
 		{Name: "eta", Default: 0.0, Max: 100},
-		{Name: "s_noise", Default: 1.0, Max: 100},
-	}
-}
-
-func erOptions() []Option {
-	return []Option{
-		solverOption("ER-SDE", "ER-SDE", "Reverse-time SDE", "ODE"),
-		orderOption("max_stage", 3, 1, 3),
-		{Name: "eta", Default: 1.0, Max: 100},
 		{Name: "s_noise", Default: 1.0, Max: 100},
 	}
 }

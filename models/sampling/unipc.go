@@ -35,7 +35,7 @@ func uniPC(r *Run, bh2 bool) error {
 	for k := range r.X {
 		r.X[k] /= first
 	}
-	steps := r.steps()
+	steps := n - 1
 	order := min(3, n-2)
 	for i := range steps {
 		p := newVPPoint(r.Sigmas[i])

@@ -51,17 +51,9 @@ func OpenEyes(ops engine.Ops, set *weights.Set, config []byte) (Eyes, error) {
 			heads, w)
 	}
 	if part.Kind == "qwen3vl_4b" {
-		return opened(openDeepVision(ops, set, c.Vision))
+		return openDeepVision(ops, set, c.Vision)
 	}
-	return opened(openVision(ops, set, c.Vision))
-}
-
-// opened is a result as Eyes; an error comes with no interface that holds a nil pointer.
-func opened[T Eyes](eyes T, err error) (Eyes, error) {
-	if err != nil {
-		return nil, err
-	}
-	return eyes, nil
+	return openVision(ops, set, c.Vision)
 }
 
 // visionConfig is what the metadata of a file may say of its eyes.
@@ -117,7 +109,7 @@ type visionBlock struct {
 func visionWhole(i int) bool { return i%8 == 7 }
 
 // openVision loads the eyes of Qwen2.5-VL.
-func openVision(ops engine.Ops, set *weights.Set, c visionConfig) (*vision, error) {
+func openVision(ops engine.Ops, set *weights.Set, c visionConfig) (Eyes, error) {
 	m := &vision{visionConfig: c}
 	m.weights.Blocks = make([]visionBlock, set.Count("blocks"))
 	return m, m.load(ops, set, weights.Options{

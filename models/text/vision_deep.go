@@ -51,7 +51,7 @@ type tapMerger struct {
 const deepPatch = 16
 
 // openDeepVision loads the eyes of Qwen3-VL.
-func openDeepVision(ops engine.Ops, set *weights.Set, c visionConfig) (*deepVision, error) {
+func openDeepVision(ops engine.Ops, set *weights.Set, c visionConfig) (Eyes, error) {
 	m := &deepVision{visionConfig: c}
 	if s, ok := set.Get("pos_embed.weight"); ok {
 		m.table = slices.Clone(s.F32())

@@ -166,13 +166,10 @@ func readFile(path string) ([]byte, error) {
 	}
 	defer func() { _ = f.Close() }()
 	data, err := io.ReadAll(io.LimitReader(f, longestFile+1))
-	if err != nil {
-		return nil, err
-	}
 	if len(data) > longestFile {
-		return nil, fmt.Errorf("%s: more than %d MiB", path, longestFile>>20)
+		err = fmt.Errorf("%s: more than %d MiB", path, longestFile>>20)
 	}
-	return data, nil
+	return data, err
 }
 
 // Find opens the first of places where a vocabulary is and returns that place too. If there is none the error names

@@ -81,18 +81,12 @@ func (n *spNormalizer) apply(text string) string {
 		if form == "" {
 			continue
 		}
-		if n.space == " " {
-			out.WriteString(form)
-		} else {
-			out.WriteString(strings.ReplaceAll(form, " ", n.space))
-		}
+		out.WriteString(strings.ReplaceAll(form, " ", n.space))
 		afterSpace = n.dropSpaces && form[len(form)-1] == ' '
 	}
 	result := out.String()
 	if n.dropSpaces {
-		for strings.HasSuffix(result, n.space) {
-			result = result[:len(result)-len(n.space)]
-		}
+		result = strings.TrimRight(result, n.space)
 	}
 	if n.dummyPrefix && n.suffix {
 		result += n.space

@@ -3,7 +3,6 @@ package weights
 import (
 	"fmt"
 	"math"
-	"slices"
 
 	"patchbay/engine"
 	"patchbay/models/dit"
@@ -24,6 +23,7 @@ type region struct {
 	read        func(dst engine.Buf, lo, hi int) error // bytes [lo, hi), which are cuts
 	bind        func(engine.Buf)                       // points the field at its bytes in the unit's place
 	packed      *engine.Packed                         // of a matrix
+	layout      string                                 // of it, where its bytes are there
 }
 
 // unit is a block, or everything outside of blocks.
@@ -112,9 +112,9 @@ func (f *filler) fillParts(items []item) error {
 			return err
 		}
 	}
-	for i, u := range units {
+	for i := range units {
 		place := placeOf(i, len(units))
-		all.Units = append(all.Units, u.shard(parts[i], slots[place], f.opt.Part, place))
+		all.Units = append(all.Units, units[i].shard(parts[i], slots[place], f.opt.Part, place))
 	}
 	f.loaded.shards = all
 	return nil
@@ -180,7 +180,7 @@ func (f *filler) addWeight(u *unit, it item) error {
 	p.N, p.Buf = c.count, engine.Buf{}
 	pieces := (c.count + p.PieceRows - 1) / p.PieceRows
 	u.add(region{
-		size: p.Head + pieces*p.PieceBytes, head: p.Head, piece: p.PieceBytes, name: it.full, packed: &p,
+		size: p.Head + pieces*p.PieceBytes, head: p.Head, piece: p.PieceBytes, name: it.full, packed: &p, layout: p.Layout,
 		bind: func(b engine.Buf) { p.Buf = b },
 		read: func(dst engine.Buf, lo, hi int) error { return f.pieces(dst, s, c, p, lo, hi) },
 	})
@@ -254,20 +254,15 @@ func (u *unit) shard(mine, whole engine.Buf, part, place int) dit.Unit {
 	for r := range len(u.cuts) - 1 {
 		out.Counts = append(out.Counts, u.cuts[r+1]-u.cuts[r])
 	}
-	layouts := make([]string, len(u.regions))
-	for i, r := range u.regions {
+	for _, r := range u.regions {
 		r.bind(whole.Piece(r.start, r.size))
-		if r.packed != nil {
-			layouts[i] = r.packed.Layout
-		}
 	}
-	regions := slices.Clone(u.regions)
 	out.Open = func(open bool) {
-		for i, r := range regions {
+		for _, r := range u.regions {
 			switch {
 			case r.packed == nil:
 			case open:
-				r.packed.Layout = layouts[i]
+				r.packed.Layout = r.layout
 				r.bind(whole.Piece(r.start, r.size))
 			default:
 				r.packed.Layout, r.packed.Buf = shut, engine.Buf{}
