@@ -58,22 +58,15 @@ func runWalk(env Env, cfg *Config, band Band, pass func(*walk) error) error {
 	return pass(w)
 }
 
-// step is called before every layer.
-func (w *walk) step() error {
-	done := w.done
-	w.done++
-	if w.env.Check == nil {
-		return nil
-	}
-	return w.env.Check(done, w.total)
-}
-
-// steps runs layers with a step before each. What a layer takes of the arena is free behind it.
+// steps runs layers, each of which Check is asked for. What a layer takes of the arena is free behind it.
 func (w *walk) steps(layers ...func()) error {
 	for _, layer := range layers {
-		if err := w.step(); err != nil {
-			return err
+		if w.env.Check != nil {
+			if err := w.env.Check(w.done, w.total); err != nil {
+				return err
+			}
 		}
+		w.done++
 		mark := w.env.Arena.Mark()
 		layer()
 		w.env.Arena.Release(mark)

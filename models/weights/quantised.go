@@ -49,8 +49,8 @@ func (q *quantisation) group() int {
 // tensors of layer X to one. The factors of inputs of fp8, nvfp4 and mxfp8 belong to products that we do not compute.
 func formats() map[string]func(s *Set, x string, q *quantisation) error {
 	return map[string]func(s *Set, x string, q *quantisation) error{
-		"float8_e4m3fn": joinFP8, "float8_e5m2": joinFP8, "int8_tensorwise": joinInt8, "nvfp4": joinNVFP4,
-		"mxfp8": joinMXFP8,
+		"float8_e4m3fn": nil, "float8_e5m2": nil, // joinOldFP8 knows the names of theirs too
+		"int8_tensorwise": joinInt8, "nvfp4": joinNVFP4, "mxfp8": joinMXFP8,
 	}
 }
 
@@ -75,8 +75,8 @@ func (s *Set) join(metadata string) {
 				strings.Join(Supported(), ", "))
 			return
 		}
-		if _, ok := s.tensors[x+".weight"]; !ok {
-			continue // reported as missing by Load
+		if _, ok := s.tensors[x+".weight"]; !ok || join == nil {
+			continue // one that is missing is reported by Load
 		}
 		if err := join(s, x, q); err != nil {
 			s.refused = fmt.Errorf("layer %s, quantised as %s: %w", x, q.Format, err)
@@ -124,9 +124,6 @@ func (s *Set) take(name string) (Stored, bool) {
 	delete(s.tensors, name)
 	return t, ok
 }
-
-// joinFP8 leaves the work to joinOldFP8, which knows the names too.
-func joinFP8(*Set, string, *quantisation) error { return nil }
 
 // joinInt8: one factor, or one for each row, for weights of 8 bits, which may be rotated.
 func joinInt8(s *Set, x string, q *quantisation) error {
