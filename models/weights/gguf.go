@@ -110,8 +110,8 @@ func widen(e gguf.Entry, dst []byte, lo, hi int, form engine.DType) {
 	}
 }
 
-// naming is how llama.cpp calls the tensors of an architecture (gguf-py's tensor_mapping.py) that Hugging Face has other
-// names for.
+// naming is how llama.cpp calls the tensors of an architecture (gguf-py's tensor_mapping.py) for which Hugging Face has
+// other names.
 type naming struct {
 	heads      map[string]string // beginnings of names outside of blocks
 	block, own string            // what names of blocks begin with, before the number

@@ -82,8 +82,8 @@ func ParseIndex(data []byte) (Index, error) {
 	return index, nil
 }
 
-// members reads an object and calls read in front of the value of every member: encoding/json would keep the last of two
-// equal keys without a word.
+// members reads an object and calls read in front of the value of every member: encoding/json would keep the last of
+// two equal keys without a word.
 func members(d *json.Decoder, what string, read func(key string) error) error {
 	tok, err := d.Token()
 	if err == nil && tok != json.Delim('{') {

@@ -177,8 +177,8 @@ func readSmall(path string, limit int64) ([]byte, error) {
 	return text, err
 }
 
-// begins reports whether a file can be read and begins with four bytes. One that cannot be read is left to the reader of
-// safetensors, which says why.
+// begins reports whether a file can be read and begins with four bytes. One that cannot be read is left to the reader
+// of safetensors, which says why.
 func begins(path, with string) bool {
 	file, err := os.Open(path)
 	if err != nil {
