@@ -5,8 +5,6 @@ import (
 	"math"
 )
 
-var errSigmaZero = errors.New("the first and the last positive sigma must be above 0")
-
 // stepControl is the PID controller of the step size (Crowson, k-diffusion, after torchdiffeq and Hairer).
 type stepControl struct {
 	h, b1, b2, b3, safety float64
@@ -34,10 +32,7 @@ func (c *stepControl) propose(err float64) bool {
 // are compared over the whole latent, so its steps are the same for every part and known only as it runs.
 func sampleDPMAdaptive(r *Run) error {
 	o := r.Options
-	start, end, err := r.dpmRange()
-	if err != nil {
-		return err
-	}
+	start, end := r.dpmRange()
 	forward := end > start
 	eta := o.Float("eta")
 	if !forward && eta != 0 {
@@ -129,7 +124,7 @@ func (v dpmSolver) difference(low, high, prev []float32) (float64, error) {
 		e := float64((low[k] - high[k]) / max(atol, mul(rtol, top)))
 		sum += e * e
 	}
-	total, err := v.r.norm(sum)
+	total, err := v.r.Norm(sum)
 	if err != nil {
 		return 0, err
 	}

@@ -72,24 +72,18 @@ func (v dpmSolver) estimate(x, eps []float32, t float32) []float32 {
 }
 
 // dpmRange returns the run's interval in t = -log sigma; a final 0 is replaced by the sigma before it.
-func (r *Run) dpmRange() (start, end float32, err error) {
+func (r *Run) dpmRange() (start, end float32) {
 	low := r.Sigmas[len(r.Sigmas)-1]
 	if low == 0 {
 		low = r.Sigmas[len(r.Sigmas)-2]
 	}
-	if low <= 0 || r.Sigmas[0] <= 0 {
-		return 0, 0, errSigmaZero
-	}
-	return -log32(r.Sigmas[0]), -log32(low), nil
+	return -log32(r.Sigmas[0]), -log32(low)
 }
 
 // sampleDPMFast is DPM-Solver-fast (section 3.4 of the paper): as many evaluations as there are steps, grouped by
 // three, evenly spaced in log sigma whatever the list says in between.
 func sampleDPMFast(r *Run) error {
-	start, end, err := r.dpmRange()
-	if err != nil {
-		return err
-	}
+	start, end := r.dpmRange()
 	v, n := dpmSolver{r}, len(r.Sigmas)-1
 	groups := n/3 + 1
 	times := linspace32(start, end, groups+1)

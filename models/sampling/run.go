@@ -62,6 +62,9 @@ func (e Method) Sample(r *Run) error {
 	if r.Elements == 0 {
 		r.Elements = len(r.X)
 	}
+	if r.Norm == nil {
+		r.Norm = func(partial float64) (float64, error) { return partial, nil }
+	}
 	r.guided, r.draws = e.NeedsUncond, 0
 	if err := e.Func(r); err != nil {
 		return fmt.Errorf("sampler %s: %w", e.Name, err)
@@ -199,14 +202,6 @@ func (r *Run) addNoise(x []float32, s0, s1, a, b, c float32) error {
 		x[k] += mul(mul(mul(noise[k], a), b), c)
 	}
 	return nil
-}
-
-// norm sums over the whole latent.
-func (r *Run) norm(partial float64) (float64, error) {
-	if r.Norm == nil {
-		return partial, nil
-	}
-	return r.Norm(partial)
 }
 
 // f32 returns a number option as torch uses it beside a tensor.
