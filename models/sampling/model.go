@@ -36,7 +36,7 @@ type timeLine int
 
 const (
 	lineFlux     timeLine = iota // sigma(t) = e^mu / (e^mu + 1/t - 1), timestep = sigma
-	lineFlow                     // sigma(t) = a*t / (1 + (a-1)*t), timestep = sigma*multiplier
+	lineFlow                     // sigma(t) = a*t / (1 + (a-1)*t) (Esser et al. 2024, 5.3.2), timestep = sigma*multiplier
 	lineDiscrete                 // table of DDPM sigmas, interpolated in log sigma
 )
 
@@ -112,7 +112,11 @@ func (m *ModelSampling) Sigma(timestep float32) float32 {
 	case lineFlux:
 		return fluxSigma(m.shift, timestep)
 	case lineFlow:
-		return flowSigma(m.shift, timestep/float32(m.multiplier))
+		t := timestep / float32(m.multiplier)
+		if m.shift == 1 {
+			return t
+		}
+		return mul(float32(m.shift), t) / (1 + mul(float32(m.shift-1), t))
 	}
 	t := min(max(timestep, 0), float32(len(m.sigmas)-1))
 	low := float32(math.Floor(float64(t)))

@@ -105,9 +105,6 @@ type visionBlock struct {
 	Down  *engine.Weight `weight:"mlp.down_proj" shape:"E,F"`
 }
 
-// visionWhole tells the blocks that attend over the whole picture.
-func visionWhole(i int) bool { return i%8 == 7 }
-
 // openVision loads the eyes of Qwen2.5-VL.
 func openVision(ops engine.Ops, set *weights.Set, c visionConfig) (Eyes, error) {
 	m := &vision{visionConfig: c}
@@ -290,7 +287,7 @@ func (m *vision) run(env Env, w eyeWork, g visionGrid, p Picture) error {
 			return err
 		}
 		windows := g.windows
-		if visionWhole(i) {
+		if i%8 == 7 { // these attend over the whole picture
 			windows = []int{len(g.order)}
 		}
 		m.block(ops, w, &m.weights.Blocks[i], windows)

@@ -52,11 +52,10 @@ func contraction(text string) int {
 	return 0
 }
 
-// letterOrNumber is the class [\p{L}\p{N}].
-func letterOrNumber(r rune) bool { return unicode.IsLetter(r) || unicode.IsNumber(r) }
-
 // symbolRune is the class [^\s\p{L}\p{N}].
-func symbolRune(r rune) bool { return !unicode.IsSpace(r) && !letterOrNumber(r) }
+func symbolRune(r rune) bool {
+	return !unicode.IsSpace(r) && !unicode.IsLetter(r) && !unicode.IsNumber(r)
+}
 
 // span returns the length in bytes of the run of characters of one class that begins text.
 func span(text string, class func(rune) bool) int {

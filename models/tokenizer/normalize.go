@@ -49,8 +49,15 @@ func parseNormalizer(data json.RawMessage, depth int) (normalizer, error) {
 		}
 		return table.normalizeGraphemes, nil
 	case "Strip":
-		left, right := n.Left == nil || *n.Left, n.Right == nil || *n.Right
-		return func(s string) string { return strip(s, left, right) }, nil
+		return func(s string) string {
+			if n.Left == nil || *n.Left {
+				s = strings.TrimLeftFunc(s, unicode.IsSpace)
+			}
+			if n.Right == nil || *n.Right {
+				s = strings.TrimRightFunc(s, unicode.IsSpace)
+			}
+			return s
+		}, nil
 	case "Replace":
 		return parseReplace(n.Pattern.String, n.Pattern.Regex, n.Content)
 	case "Prepend":
@@ -114,17 +121,6 @@ func parseReplace(literal, pattern *string, content string) (normalizer, error) 
 		return nil, fmt.Errorf("normalizer Replace: %w", err)
 	}
 	return func(s string) string { return re.ReplaceAllLiteralString(s, content) }, nil
-}
-
-// strip removes white space at the chosen sides.
-func strip(s string, left, right bool) string {
-	if left {
-		s = strings.TrimLeftFunc(s, unicode.IsSpace)
-	}
-	if right {
-		s = strings.TrimRightFunc(s, unicode.IsSpace)
-	}
-	return s
 }
 
 // memberList is a JSON array of members of a pipeline. It stops at listLimit while decoding, because millions of

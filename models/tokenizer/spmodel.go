@@ -69,14 +69,18 @@ func parseSPModel(data []byte) (*spModel, error) {
 	}
 	m := newSPModel()
 	m.pieces, m.scores, m.types = make([]string, 0, count), make([]float64, 0, count), make([]uint8, 0, count)
-	readPiece := m.reader.field
+	readPiece := m.reader.field // bound once for all pieces
 	err := eachField(data, func(f protoField) error {
 		if f.wire != wireBytes {
 			return nil
 		}
 		switch f.number {
 		case 1:
-			return m.addPiece(f.bytes, readPiece)
+			m.reader = spPiece{kind: pieceNormal}
+			if err := eachField(f.bytes, readPiece); err != nil {
+				return err
+			}
+			return m.add(m.reader.piece, m.reader.score, m.reader.kind)
 		case 2:
 			return eachField(f.bytes, m.trainerField)
 		case 3:
@@ -107,15 +111,6 @@ func (p *spPiece) field(f protoField) error {
 		p.kind = uint8(min(f.value, 7))
 	}
 	return nil
-}
-
-// addPiece reads one piece; read is m.reader.field, bound once for all pieces.
-func (m *spModel) addPiece(message []byte, read func(protoField) error) error {
-	m.reader = spPiece{kind: pieceNormal}
-	if err := eachField(message, read); err != nil {
-		return err
-	}
-	return m.add(m.reader.piece, m.reader.score, m.reader.kind)
 }
 
 // add appends a piece.

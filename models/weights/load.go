@@ -76,14 +76,6 @@ type filler struct {
 // needs the packed weights and this, not every weight twice.
 const dropEvery = 16 << 20
 
-// passed counts a tensor that has been packed and gives pages back when enough have been read.
-func (f *filler) passed(s Stored) {
-	if f.read += s.Bytes(); f.read >= dropEvery && s.drop != nil {
-		s.drop()
-		f.read = 0
-	}
-}
-
 // small is one tensor that is not packed. values writes its elements from lo on when their turn comes, so that only one
 // is held.
 type small struct {
@@ -176,7 +168,10 @@ func (f *filler) weight(it item) (_ small, ok bool, _ error) {
 	if err != nil {
 		return small{}, false, err
 	}
-	f.passed(s)
+	if f.read += s.Bytes(); f.read >= dropEvery && s.drop != nil {
+		s.drop()
+		f.read = 0
+	}
 	f.loaded.packed = append(f.loaded.packed, packed)
 	f.loaded.bytes += int64(packed.Bytes)
 	bias, ok := f.bind(it, c, packed)
