@@ -44,7 +44,7 @@ func ggufModel(metadata map[string]any, key string) (*Tokenizer, error) {
 		if kind < pieceNormal || kind > pieceByte {
 			return nil, fmt.Errorf("piece %d has type %d, allowed are %d..%d", i, kind, pieceNormal, pieceByte)
 		}
-		if err := m.add(piece, float64(scores[i]), uint8(kind)); err != nil {
+		if err := m.add(scoredPiece{piece, float64(scores[i]), uint8(kind)}); err != nil {
 			return nil, err
 		}
 		m.byteFallback = m.byteFallback || kind == pieceByte // the format has no flag for it; T5 has no such pieces, UMT5 has

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -67,13 +66,7 @@ func FromJSON(data []byte) (*Tokenizer, error) {
 	return t, nil
 }
 
-// scoredPiece is one ["piece", score] pair of a Unigram vocabulary.
-type scoredPiece struct {
-	piece string
-	score float64
-}
-
-// UnmarshalJSON reads the pair.
+// UnmarshalJSON reads a ["piece", score] pair of a Unigram vocabulary.
 func (s *scoredPiece) UnmarshalJSON(data []byte) error {
 	// Written by hand because a vocabulary has up to a quarter of a million pairs; data is known to be valid JSON.
 	wrong := func() error { return fmt.Errorf("vocabulary entry %.40q must be a piece and a score", data) }
@@ -99,7 +92,7 @@ func (s *scoredPiece) UnmarshalJSON(data []byte) error {
 	if !found || err != nil {
 		return wrong()
 	}
-	s.score = score
+	s.score, s.kind = score, pieceNormal
 	return nil
 }
 
@@ -127,20 +120,11 @@ func unigramFromJSON(data, normal, pre json.RawMessage, added []addedToken) (*To
 	if len(m.Vocab) > maxPieces {
 		return nil, fmt.Errorf("model: %d pieces, allowed are %d", len(m.Vocab), maxPieces)
 	}
-	ids := map[string]int32{}
-	for id, v := range m.Vocab {
-		if first, twice := ids[v.piece]; twice {
-			return nil, fmt.Errorf("model: piece %.40q stands twice, as %d and %d", v.piece, first, id)
-		}
-		ids[v.piece] = int32(id)
+	ids, err := pieceIDs(m.Vocab)
+	if err != nil {
+		return nil, fmt.Errorf("model: %w", err)
 	}
-	names, scores := make([]string, len(m.Vocab)), make([]float64, len(m.Vocab))
-	lowest := math.Inf(1)
-	for id, v := range m.Vocab {
-		names[id], scores[id] = v.piece, v.score
-		lowest = min(lowest, v.score)
-	}
-	words, err := newUnigram(names, scores, lowest, *m.Unknown, nil)
+	words, err := newUnigram(m.Vocab, *m.Unknown)
 	if err != nil {
 		return nil, fmt.Errorf("model: %w", err)
 	}
@@ -167,7 +151,7 @@ func unigramFromJSON(data, normal, pre json.RawMessage, added []addedToken) (*To
 		return nil, err
 	}
 	t.added = cutter
-	t.Size = max(t.Size, len(names))
+	t.Size = max(t.Size, len(m.Vocab))
 	return t, nil
 }
 

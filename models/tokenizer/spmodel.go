@@ -19,10 +19,8 @@ const (
 
 // spModel is what a SentencePiece .model file says; defaults are those of sentencepiece_model.proto.
 type spModel struct {
-	pieces []string
-	scores []float64
-	types  []uint8
-	reader spPiece
+	pieces []scoredPiece
+	reader scoredPiece
 
 	modelType    int // 1 unigram, 2 bpe
 	byteFallback bool
@@ -68,7 +66,7 @@ func parseSPModel(data []byte) (*spModel, error) {
 		return nil, fmt.Errorf("%d pieces, allowed are %d", count, maxPieces)
 	}
 	m := newSPModel()
-	m.pieces, m.scores, m.types = make([]string, 0, count), make([]float64, 0, count), make([]uint8, 0, count)
+	m.pieces = make([]scoredPiece, 0, count)
 	readPiece := m.reader.field // bound once for all pieces
 	err := eachField(data, func(f protoField) error {
 		if f.wire != wireBytes {
@@ -76,11 +74,11 @@ func parseSPModel(data []byte) (*spModel, error) {
 		}
 		switch f.number {
 		case 1:
-			m.reader = spPiece{kind: pieceNormal}
+			m.reader = scoredPiece{kind: pieceNormal}
 			if err := eachField(f.bytes, readPiece); err != nil {
 				return err
 			}
-			return m.add(m.reader.piece, m.reader.score, m.reader.kind)
+			return m.add(m.reader)
 		case 2:
 			return eachField(f.bytes, m.trainerField)
 		case 3:
@@ -94,14 +92,8 @@ func parseSPModel(data []byte) (*spModel, error) {
 	return m, err
 }
 
-// spPiece is one SentencePiece message: 1 piece, 2 score, 3 type.
-type spPiece struct {
-	piece string
-	score float64
-	kind  uint8
-}
-
-func (p *spPiece) field(f protoField) error {
+// field reads a SentencePiece message: 1 piece, 2 score, 3 type.
+func (p *scoredPiece) field(f protoField) error {
 	switch {
 	case f.number == 1 && f.wire == wireBytes:
 		p.piece = string(f.bytes)
@@ -114,15 +106,15 @@ func (p *spPiece) field(f protoField) error {
 }
 
 // add appends a piece.
-func (m *spModel) add(piece string, score float64, kind uint8) error {
+func (m *spModel) add(p scoredPiece) error {
 	n := len(m.pieces)
 	switch {
-	case piece == "" || !utf8.ValidString(piece) || len(piece) > longestPiece:
-		return fmt.Errorf("piece %d has %d bytes; it must be UTF-8 of 1 to %d bytes", n, len(piece), longestPiece)
-	case math.IsNaN(score) || math.IsInf(score, 0):
-		return fmt.Errorf("piece %d (%.40q) has score %v", n, piece, score)
+	case p.piece == "" || !utf8.ValidString(p.piece) || len(p.piece) > longestPiece:
+		return fmt.Errorf("piece %d has %d bytes; it must be UTF-8 of 1 to %d bytes", n, len(p.piece), longestPiece)
+	case math.IsNaN(p.score) || math.IsInf(p.score, 0):
+		return fmt.Errorf("piece %d (%.40q) has score %v", n, p.piece, p.score)
 	}
-	m.pieces, m.scores, m.types = append(m.pieces, piece), append(m.scores, score), append(m.types, kind)
+	m.pieces = append(m.pieces, p)
 	return nil
 }
 
@@ -157,23 +149,18 @@ func (m *spModel) normalizerField(f protoField) error {
 	return nil
 }
 
-// tokenizer builds the Tokenizer. Scores of user-defined pieces and the unknown penalty follow
-// SentencePiece src/unigram_model.cc (EncodeOptimized) and src/bpe_model.cc.
+// tokenizer builds the Tokenizer.
 func (m *spModel) tokenizer() (*Tokenizer, error) {
 	unknown, end := None, None
-	lowest, highest := math.MaxFloat32, -math.MaxFloat32
-	ids := map[string]int32{}
-	for id, kind := range m.types {
-		if first, twice := ids[m.pieces[id]]; twice {
-			return nil, fmt.Errorf("piece %.40q stands twice, as %d and %d", m.pieces[id], first, id)
-		}
-		ids[m.pieces[id]] = int32(id)
+	ids, err := pieceIDs(m.pieces)
+	if err != nil {
+		return nil, err
+	}
+	for id, p := range m.pieces {
 		switch {
-		case kind == pieceUnknown && unknown == None:
+		case p.kind == pieceUnknown && unknown == None:
 			unknown = id
-		case kind == pieceNormal:
-			lowest, highest = min(lowest, m.scores[id]), max(highest, m.scores[id])
-		case kind == pieceControl && m.pieces[id] == m.endPiece:
+		case p.kind == pieceControl && p.piece == m.endPiece:
 			end = id
 		}
 	}
@@ -188,7 +175,7 @@ func (m *spModel) tokenizer() (*Tokenizer, error) {
 	if m.byteFallback {
 		bytePieces = byteTable(func(s string) (int32, bool) {
 			id, ok := ids[s]
-			return id, ok && m.types[id] == pieceByte
+			return id, ok && m.pieces[id].kind == pieceByte
 		})
 		if bytePieces == nil {
 			return nil, errors.New("byte_fallback is set but not all of <0x00>..<0xFF> are byte pieces")
@@ -198,15 +185,9 @@ func (m *spModel) tokenizer() (*Tokenizer, error) {
 	kind := "sentencepiece-unigram"
 	switch m.modelType {
 	case 1:
-		words, err := newUnigram(m.pieces, m.scores, lowest, unknown,
-			func(id int) bool { return m.types[id] == pieceNormal || m.types[id] == pieceUser })
+		words, err := newUnigram(m.pieces, unknown)
 		if err != nil {
 			return nil, err
-		}
-		for id, kind := range m.types {
-			if kind == pieceUser {
-				words.scores[id] = float64(len(m.pieces[id]))*highest - 0.1
-			}
 		}
 		words.single, words.bytes = true, bytePieces
 		body = &spUnigram{norm: norm, words: words}

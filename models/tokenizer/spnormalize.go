@@ -30,9 +30,9 @@ func newSPNormalizer(m *spModel) (*spNormalizer, error) {
 		n.space = spaceMark
 	}
 	var user []entry
-	for id, kind := range m.types {
-		if kind == pieceUser {
-			user = append(user, entry{m.pieces[id], int32(id)})
+	for id, p := range m.pieces {
+		if p.kind == pieceUser {
+			user = append(user, entry{p.piece, int32(id)})
 		}
 	}
 	n.user = buildTrie(user)
