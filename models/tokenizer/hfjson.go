@@ -67,7 +67,7 @@ func FromJSON(data []byte) (*Tokenizer, error) {
 }
 
 // UnmarshalJSON reads a ["piece", score] pair of a Unigram vocabulary.
-func (s *scoredPiece) UnmarshalJSON(data []byte) error {
+func (p *scoredPiece) UnmarshalJSON(data []byte) error {
 	// Written by hand because a vocabulary has up to a quarter of a million pairs; data is known to be valid JSON.
 	wrong := func() error { return fmt.Errorf("vocabulary entry %.40q must be a piece and a score", data) }
 	if len(data) < 2 || data[0] != '[' {
@@ -84,7 +84,7 @@ func (s *scoredPiece) UnmarshalJSON(data []byte) error {
 	if len(rest) == 0 || rest[0] != '"' || end >= len(rest) {
 		return wrong()
 	}
-	if err := s.setPiece(rest[:end+1]); err != nil {
+	if err := p.setPiece(rest[:end+1]); err != nil {
 		return err
 	}
 	number, found := bytes.CutPrefix(bytes.TrimSpace(rest[end+1:]), []byte(","))
@@ -92,16 +92,16 @@ func (s *scoredPiece) UnmarshalJSON(data []byte) error {
 	if !found || err != nil {
 		return wrong()
 	}
-	s.score, s.kind = score, pieceNormal
+	p.score, p.kind = score, pieceNormal
 	return nil
 }
 
 // setPiece takes a JSON string with its quotes; only escapes and broken UTF-8 need the full decoder.
-func (s *scoredPiece) setPiece(quoted []byte) error {
+func (p *scoredPiece) setPiece(quoted []byte) error {
 	if bytes.IndexByte(quoted, '\\') >= 0 || !utf8.Valid(quoted) {
-		return json.Unmarshal(quoted, &s.piece)
+		return json.Unmarshal(quoted, &p.piece)
 	}
-	s.piece = string(quoted[1 : len(quoted)-1])
+	p.piece = string(quoted[1 : len(quoted)-1])
 	return nil
 }
 

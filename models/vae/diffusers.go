@@ -6,8 +6,8 @@ import (
 )
 
 // original spells a name of diffusers (AutoencoderKL of diffusers 0.39) like the original checkpoints. Names that it
-// does not know stay and are reported as unexpected. Diffusers counts decoder levels from the deepest, the original from
-// full resolution.
+// does not know stay and are reported as unexpected. Diffusers counts decoder levels from the deepest, the original
+// from full resolution.
 func original(name string, levels int) string {
 	for i := range levels {
 		name = strings.Replace(name, fmt.Sprintf("decoder.up_blocks.%d.", i), fmt.Sprintf("decoder.up.%d.", levels-1-i), 1)
