@@ -82,14 +82,7 @@ func (l *Layout) resolve(t *Tokenizer) error {
 	if l.Pad == FromVocabulary {
 		l.Pad = l.End
 	}
-	ends := 0
-	if l.Start != None {
-		ends++
-	}
-	if l.End != None {
-		ends++
-	}
-	switch {
+	switch ends := len(edge(l.Start)) + len(edge(l.End)); {
 	case l.MaxLength <= ends:
 		return fmt.Errorf("layout %s: max length is %d, must be above %d (start and end token)", l.Key, l.MaxLength, ends)
 	case l.MinLength < 0 || l.MinLength > longestPrompt || l.MinPadding < 0 || l.MinPadding > longestPrompt:
@@ -174,15 +167,17 @@ func findEmbedding(text string, lookup Embedding, p *Prompt) (vectors [][]float3
 	return vectors, rest, err
 }
 
+// edge is the start or end of a chunk.
+func edge(id int) []Token {
+	if id == None {
+		return nil
+	}
+	return []Token{{ID: id, Weight: 1}}
+}
+
 // chunk packs the groups into chunks with start and end token. A group of fewer than 8 tokens that does not fit
 // begins the next chunk, a longer one is broken (ComfyUI comfy/sd1_clip.py, SDTokenizer.tokenize_with_weights).
 func (l Layout) chunk(groups [][]Token) [][]Token {
-	edge := func(id int) []Token {
-		if id == None {
-			return nil
-		}
-		return []Token{{ID: id, Weight: 1}}
-	}
 	start, end := edge(l.Start), edge(l.End)
 	room := l.MaxLength - len(end)
 	var chunks [][]Token
