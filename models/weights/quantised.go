@@ -1,6 +1,7 @@
 package weights
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -30,19 +31,14 @@ type rotation struct {
 func (q *quantisation) group() int {
 	inner := rotation{}
 	_ = json.Unmarshal(q.Params, &inner) // anything but an object counts as none
-	if q.Rotated == nil {
-		q.Rotated = inner.Rotated
-	}
-	if q.Group == nil {
-		q.Group = inner.Group
-	}
+	rotated, group := cmp.Or(q.Rotated, inner.Rotated), cmp.Or(q.Group, inner.Group)
 	switch {
-	case q.Rotated == nil || !*q.Rotated:
+	case rotated == nil || !*rotated:
 		return 0
-	case q.Group == nil:
+	case group == nil:
 		return 256
 	}
-	return *q.Group
+	return *group
 }
 
 // formats are the quantisations of safetensors files that are read (ComfyUI QUANTIZATION.md), with what joins the
