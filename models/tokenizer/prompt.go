@@ -23,14 +23,7 @@ type Prompt struct {
 
 // Weighted tells whether any weight differs from 1, in which case the empty prompt is needed too.
 func (p Prompt) Weighted() bool {
-	for _, chunk := range p.Chunks {
-		for _, t := range chunk {
-			if t.Weight != 1 {
-				return true
-			}
-		}
-	}
-	return false
+	return slices.ContainsFunc(slices.Concat(p.Chunks...), func(t Token) bool { return t.Weight != 1 })
 }
 
 // Embedding looks up a textual-inversion embedding by name: [vectors][E] in float32, nil if there is none of that
