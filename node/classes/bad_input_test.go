@@ -269,11 +269,12 @@ func processorTime() time.Duration {
 // TestMixedFamiliesFailBeforeSampling: an entry of another family is refused by the sampling node, by its branch.
 func TestMixedFamiliesFailBeforeSampling(t *testing.T) {
 	m := analyticModel(t)
+	of := func(text dit.Array) value.Conditioning { return value.Conditioning{{Entry: dit.Entry{Context: text}}} }
 	g := &value.Guider{
 		Model: m, Rule: parallel.Guider{Kind: parallel.GuideDual, CFG: 1, CFG2: 1},
 		Branches: []value.GuiderBranch{
-			{Name: "cond1", Conditioning: value.Conditioning{{Context: dit.Array{Rows: 1, Cols: 1, Data: []float32{1}}}}},
-			{Name: "cond2", Conditioning: value.Conditioning{{Context: dit.Array{Rows: 1, Cols: 2, Data: []float32{1, 2}}}}},
+			{Name: "cond1", Conditioning: of(dit.Array{Rows: 1, Cols: 1, Data: []float32{1}})},
+			{Name: "cond2", Conditioning: of(dit.Array{Rows: 1, Cols: 2, Data: []float32{1, 2}})},
 			{Name: "negative", Conditioning: nil},
 		},
 	}

@@ -1,12 +1,12 @@
 package classes
 
 import (
+	"slices"
 	"strings"
 
 	"patchbay/node/fault"
 	"patchbay/node/graph"
 	"patchbay/node/value"
-	"patchbay/parallel"
 )
 
 // editClasses are the rows of models that change pictures: what they refer to, and the guidance their workflows use.
@@ -54,7 +54,7 @@ func referenceLatent(c *graph.Call) ([]any, error) {
 	}
 	l := graph.Arg[*value.Latent](c, "latent").Samples
 	return []any{list.Each(func(e *value.Cond) {
-		e.References = append(append([]parallel.Latent(nil), e.References...), l)
+		e.Latents = append(slices.Clip(e.Latents), l)
 	})}, nil
 }
 

@@ -106,7 +106,7 @@ func encodeAbout(c *graph.Call, template, words string, seen, kept []*picture.Im
 		if err != nil {
 			return nil, err
 		}
-		cond.References = append(cond.References, l)
+		cond.Latents = append(cond.Latents, l)
 	}
 	return []any{value.Conditioning{cond}}, nil
 }

@@ -57,7 +57,7 @@ func wantsWide(c *graph.Call) bool { return c.Raw("dequant_dtype") == "float32" 
 
 // checkWidened refuses a type that weights are not widened to.
 func checkWidened(_ *graph.Job, _ *files.Roots, in *pyjson.Object) (field, text string) {
-	if d, _ := in.Get("dequant_dtype"); d == "float16" {
+	if in.At("dequant_dtype") == "float16" {
 		return "dequant_dtype", `float16 is not supported: quantised weights are widened to bfloat16 ("default", ` +
 			`"target") or "float32"`
 	}

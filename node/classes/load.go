@@ -1,7 +1,6 @@
 package classes
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -9,8 +8,6 @@ import (
 
 	"patchbay/engine"
 	"patchbay/models"
-	"patchbay/models/weights"
-	"patchbay/node/fault"
 	"patchbay/node/files"
 	"patchbay/node/graph"
 	"patchbay/node/pyjson"
@@ -97,22 +94,17 @@ func dualClipTypeInput() graph.Input {
 // modelChange makes the headers of model files part of the cache signature, so that a file that was replaced is read
 // again.
 func modelChange(kind string, fields ...string) func(*graph.Call) (string, error) {
-	return func(c *graph.Call) (string, error) {
-		text := ""
+	return func(c *graph.Call) (text string, err error) {
 		for _, field := range fields {
 			name, ok := c.Raw(field).(string)
 			if !ok || (kind == files.KindVAE && name == value.PixelSpace) {
 				continue
 			}
-			path, err := c.Roots().Resolve(kind, field, name)
-			if err != nil {
-				return "", err
-			}
-			add := func(f files.Checkpoint, _ *weights.File, _ *weights.Set) error {
-				text += fmt.Sprintf("%s %d\n", f.Key(), f.Size)
+			err = c.Roots().Header(kind, field, name, wantsWide(c), func(h files.Header) error {
+				text += fmt.Sprintf("%s %d\n", h.Key(), h.Size)
 				return nil
-			}
-			if err := files.ReadHeader(kind, path, wantsWide(c), add); err != nil {
+			})
+			if err != nil {
 				return "", err
 			}
 		}
@@ -120,36 +112,17 @@ func modelChange(kind string, fields ...string) func(*graph.Call) (string, error
 	}
 }
 
-// fromFile resolves a model file and reads its header; errors name the input.
-func fromFile(c *graph.Call, kind, field string,
-	f func(file files.Checkpoint, open *weights.File, set *weights.Set) error,
-) error {
-	name := c.Str(field)
-	path, err := c.Roots().Resolve(kind, field, name)
-	if err != nil {
-		return err
-	}
-	err = files.ReadHeader(kind, path, wantsWide(c), f)
-	var known *fault.Failure
-	switch {
-	case err == nil:
-		return nil
-	case errors.As(err, &known):
-		known.Field = field
-		known.Message = field + ": " + known.Message
-		return known
-	}
-	return fault.Family(field, "%s: %v", name, err)
+// fromFile lets f look at the header of the model file that an input names; errors name the input.
+func fromFile(c *graph.Call, kind, field string, f func(files.Header) error) error {
+	return c.Roots().Header(kind, field, c.Str(field), wantsWide(c), f)
 }
 
 // opened runs a class that gives what open makes of the model file that an input names.
-func opened[T any](
-	kind, field string, open func(name string, f files.Checkpoint, file *weights.File, set *weights.Set) (T, error),
-) func(*graph.Call) ([]any, error) {
+func opened[T any](kind, field string, open func(files.Header) (T, error)) func(*graph.Call) ([]any, error) {
 	return func(c *graph.Call) ([]any, error) {
 		var out T
-		err := fromFile(c, kind, field, func(f files.Checkpoint, file *weights.File, set *weights.Set) (err error) {
-			out, err = open(c.Str(field), f, file, set)
+		err := fromFile(c, kind, field, func(h files.Header) (err error) {
+			out, err = open(h)
 			return err
 		})
 		return []any{out}, err
@@ -160,22 +133,15 @@ func opened[T any](
 // their file. A type that all weights of the file have already changes nothing. What cannot be read is left to the
 // loader's own words.
 func checkPrecision(_ *graph.Job, roots *files.Roots, in *pyjson.Object) (field, text string) {
-	d, _ := in.Get("weight_dtype")
-	want, narrow := map[any]engine.DType{
-		"fp8_e4m3fn": engine.F8E4M3, "fp8_e4m3fn_fast": engine.F8E4M3,
-		"fp8_e5m2": engine.F8E5M2,
-	}[d]
-	name, ok := in.Get("unet_name")
-	words, isText := name.(string)
-	if !narrow || !ok || !isText {
-		return "", ""
-	}
-	path, err := roots.Resolve(files.KindDiffusion, "unet_name", words)
-	if err != nil {
+	want, narrow := map[string]engine.DType{
+		"fp8_e4m3fn": engine.F8E4M3, "fp8_e4m3fn_fast": engine.F8E4M3, "fp8_e5m2": engine.F8E5M2,
+	}[in.Text("weight_dtype")]
+	if !narrow {
 		return "", ""
 	}
 	other := ""
-	compare := func(_ files.Checkpoint, _ *weights.File, set *weights.Set) error {
+	err := roots.Header(files.KindDiffusion, "unet_name", in.Text("unet_name"), false, func(h files.Header) error {
+		set := h.Weights.Set()
 		for _, n := range set.Names() {
 			if s, _ := set.Get(n); s.DType != want {
 				other = fmt.Sprintf("%s of the file is %s", n, s.DType)
@@ -183,13 +149,12 @@ func checkPrecision(_ *graph.Job, roots *files.Roots, in *pyjson.Object) (field,
 			}
 		}
 		return nil
-	}
-	err = files.ReadHeader(files.KindDiffusion, path, false, compare)
+	})
 	if err != nil || other == "" {
 		return "", ""
 	}
 	return "weight_dtype", fmt.Sprintf("%s would round the weights (%s), which is not supported: weights keep the "+
-		"type of their file; use \"default\" (with a file of that type to save memory)", pyjson.Str(d), other)
+		"type of their file; use \"default\" (with a file of that type to save memory)", in.Text("weight_dtype"), other)
 }
 
 func loadVAE(c *graph.Call) ([]any, error) {
@@ -199,26 +164,20 @@ func loadVAE(c *graph.Call) ([]any, error) {
 	return opened(files.KindVAE, "vae_name", value.OpenVAE)(c)
 }
 
-func loadCheckpoint(c *graph.Call) ([]any, error) {
-	name := c.Str("ckpt_name")
-	var out []any
-	err := fromFile(c, files.KindCheckpoint, "ckpt_name",
-		func(f files.Checkpoint, open *weights.File, set *weights.Set) error {
-			m, err := value.OpenModel(name, f, open, set)
-			if err != nil {
-				return err
-			}
-			clip, err := value.OpenCheckpointCLIP(name, f, open, set, m.Spec.Family)
-			if err != nil {
-				return err
-			}
-			v, err := value.OpenVAE(name, f, open, set)
-			if err != nil {
-				return err
-			}
-			out = []any{m, clip, v}
-			return nil
-		})
+func loadCheckpoint(c *graph.Call) (out []any, err error) {
+	err = fromFile(c, files.KindCheckpoint, "ckpt_name", func(h files.Header) error {
+		m, err := value.OpenModel(h)
+		if err != nil {
+			return err
+		}
+		clip, err := value.OpenCheckpointCLIP(h, m.Spec.Family)
+		if err != nil {
+			return err
+		}
+		v, err := value.OpenVAE(h)
+		out = []any{m, clip, v}
+		return err
+	})
 	return out, err
 }
 
@@ -226,20 +185,16 @@ func loadCheckpoint(c *graph.Call) ([]any, error) {
 func loadCLIP(c *graph.Call, kind string, fields ...string) ([]any, error) {
 	clip := &value.Clip{Type: kind}
 	for _, field := range fields {
-		err := fromFile(c, files.KindText, field, func(f files.Checkpoint, open *weights.File, set *weights.Set) error {
-			return clip.Add(c.Str(field), f, open, set)
-		})
-		if err != nil {
+		if err := fromFile(c, files.KindText, field, clip.Add); err != nil {
 			return nil, err
 		}
 	}
-	return []any{clip}, clip.Check(c.Class.Name)
+	return []any{clip}, clip.Check(c.Class.Name, "type")
 }
 
 // checkClipType refuses types that cannot be encoded before anything runs.
 func checkClipType(_ *graph.Job, _ *files.Roots, in *pyjson.Object) (field, text string) {
-	t, _ := in.Get("type")
-	name, ok := t.(string)
+	name, ok := in.At("type").(string)
 	all := models.TextTypes()
 	if _, known := all[name]; !ok || known {
 		return "", ""

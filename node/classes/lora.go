@@ -4,7 +4,6 @@ import (
 	"strings"
 
 	"patchbay/models/lora"
-	"patchbay/models/weights"
 	"patchbay/node/fault"
 	"patchbay/node/files"
 	"patchbay/node/graph"
@@ -68,14 +67,14 @@ func withLora(c *graph.Call, m *value.Model, clip *value.Clip, onModel, onClip f
 	if err != nil {
 		return nil, nil, err
 	}
-	err = fromFile(c, files.KindLora, "lora_name", func(f files.Checkpoint, _ *weights.File, set *weights.Set) error {
-		found, err := lora.Match(set, keys)
+	err = fromFile(c, files.KindLora, "lora_name", func(h files.Header) error {
+		found, err := lora.Match(h.Weights.Set(), keys)
 		if err != nil {
 			return err
 		}
 		warnUnused(c, found.Unused, clip == nil)
-		clip = clip.WithLora(c.Str("lora_name"), f, onClip, found)
-		m, err = m.WithLora(c.Str("lora_name"), f, onModel, found)
+		clip = clip.WithLora(h, onClip, found)
+		m, err = m.WithLora(h, onModel, found)
 		return err
 	})
 	return m, clip, err

@@ -1,8 +1,7 @@
 package graph
 
 import (
-	"fmt"
-	"sort"
+	"slices"
 	"strings"
 
 	"patchbay/node/files"
@@ -112,12 +111,12 @@ func NewCatalogue(groups ...[]Class) *Catalogue {
 			c.order = append(c.order, k.Name)
 		}
 	}
-	sort.Strings(c.order)
+	slices.Sort(c.order)
 	return c
 }
 
 // Classes returns the names of all classes, sorted.
-func (c *Catalogue) Classes() []string { return append([]string(nil), c.order...) }
+func (c *Catalogue) Classes() []string { return slices.Clone(c.order) }
 
 // Class returns a row of the table, or nil.
 func (c *Catalogue) Class(name string) *Class { return c.classes[name] }
@@ -175,31 +174,16 @@ func (k *Class) info(roots *files.Roots) *pyjson.Object {
 	if k.NewStyle {
 		o.Set("output_matchtypes", matches)
 	}
-	o.Set("name", k.Name)
-	o.Set("display_name", nil)
-	if k.Display != "" {
-		o.Set("display_name", k.Display)
-	}
-	o.Set("description", k.Description)
-	o.Set("python_module", k.Module)
-	o.Set("category", k.Category)
-	o.Set("output_node", k.Output)
+	o.SetAll("name", k.Name, "display_name", orNil(k.Display), "description", k.Description, "python_module", k.Module,
+		"category", k.Category, "output_node", k.Output)
 	aliases := k.aliases()
 	if k.NewStyle {
-		o.Set("deprecated", k.Deprecated)
-		o.Set("experimental", k.Experimental)
-		o.Set("dev_only", false)
-		o.Set("api_node", false)
-		o.Set("price_badge", nil)
-		o.Set("search_aliases", nil)
+		o.SetAll("deprecated", k.Deprecated, "experimental", k.Experimental, "dev_only", false, "api_node", false,
+			"price_badge", nil, "search_aliases", nil, "essentials_category", orNil(k.Essential),
+			"has_intermediate_output", k.Shows)
 		if len(aliases) > 0 {
 			o.Set("search_aliases", aliases)
 		}
-		o.Set("essentials_category", nil)
-		if k.Essential != "" {
-			o.Set("essentials_category", k.Essential)
-		}
-		o.Set("has_intermediate_output", k.Shows)
 		return o
 	}
 	o.Set("has_intermediate_output", k.Shows)
@@ -216,70 +200,61 @@ func (k *Class) info(roots *files.Roots) *pyjson.Object {
 	return o
 }
 
+// orNil is a text, nil where it is empty.
+func orNil(text string) any {
+	if text == "" {
+		return nil
+	}
+	return text
+}
+
 func (k *Class) aliases() []any {
-	out := []any{}
-	for word := range strings.SplitSeq(k.Aliases, ", ") {
-		if word != "" {
-			out = append(out, word)
-		}
+	if k.Aliases == "" {
+		return []any{}
+	}
+	return anys(strings.Split(k.Aliases, ", "))
+}
+
+// anys are texts as a list of any values.
+func anys(texts []string) []any {
+	out := make([]any, len(texts))
+	for i := range texts {
+		out[i] = texts[i]
 	}
 	return out
 }
 
 // config is the [type, options] pair of an input as object_info shows it.
 func (in *Input) config(k *Class, roots *files.Roots) []any {
-	options := in.Options
+	options, advanced := in.Options, pyjson.NewObject("advanced", true)
 	if options != nil && in.Tip != "" {
-		options = pyjson.Clone(options).(*pyjson.Object)
-		options.Set("tooltip", in.Tip)
+		options = pyjson.Joined(options, pyjson.NewObject("tooltip", in.Tip))
 	}
 	if in.Lazy {
-		given := options
-		options = pyjson.NewObject("lazy", true)
-		for _, key := range given.Keys() {
-			options.Set(key, given.At(key))
-		}
+		options = pyjson.Joined(pyjson.NewObject("lazy", true), options)
 	}
-	if in.Advanced {
-		given := options
-		options = pyjson.NewObject()
-		if k.NewStyle {
-			options.Set("advanced", true)
-		}
-		if given != nil {
-			for _, key := range given.Keys() {
-				options.Set(key, given.At(key))
-			}
-		}
-		options.Set("advanced", true) // a key that is there keeps its place
-	}
-	if in.Type == typeBranch {
-		options = pyjson.Clone(options).(*pyjson.Object)
-		options.Set("options", in.alternatives(k))
+	switch {
+	case in.Advanced && k.NewStyle:
+		options = pyjson.Joined(advanced, options, advanced) // a key that is there keeps its place
+	case in.Advanced:
+		options = pyjson.Joined(options, advanced)
 	}
 	var kind any = in.Type
-	if in.Type == "COMBO" {
-		choices := in.choices(roots)
-		if k.NewStyle {
-			o := pyjson.NewObject()
-			if in.Advanced {
-				o.Set("advanced", true)
-			}
-			if options != nil {
-				if d, ok := options.Get("default"); ok {
-					o.Set("default", d)
-				}
-			}
-			o.Set("multiselect", false)
-			o.Set("options", choices)
-			if options != nil {
-				for _, key := range options.Keys() {
-					o.Set(key, options.At(key))
-				}
-			}
-			return []any{"COMBO", o}
+	switch {
+	case in.Type == typeBranch:
+		options = pyjson.Joined(options, pyjson.NewObject("options", in.alternatives(k)))
+	case in.Type == "COMBO" && k.NewStyle:
+		head := pyjson.NewObject()
+		if in.Advanced {
+			head = advanced
 		}
-		kind = choices
+		if d, ok := options.Get("default"); ok {
+			head.Set("default", d)
+		}
+		choices := pyjson.NewObject("multiselect", false, "options", in.choices(roots))
+		options = pyjson.Joined(head, choices, options)
+	case in.Type == "COMBO":
+		kind = in.choices(roots)
 	}
 	if options == nil {
 		return []any{kind}
@@ -289,15 +264,10 @@ func (in *Input) config(k *Class, roots *files.Roots) []any {
 
 // choices returns the allowed values of a COMBO.
 func (in *Input) choices(roots *files.Roots) []any {
-	names := in.Choices
-	if in.Files != "" {
-		names = append(roots.List(in.Files), names...)
+	if in.Files == "" {
+		return anys(in.Choices)
 	}
-	out := make([]any, len(names))
-	for i := range names {
-		out[i] = names[i]
-	}
-	return out
+	return anys(append(roots.List(in.Files), in.Choices...))
 }
 
 // Input finds a declared input.
@@ -363,14 +333,7 @@ func Prompt(name, tip string) Input {
 
 // With returns the input with further options.
 func (in Input) With(options ...any) Input {
-	o := pyjson.NewObject()
-	if in.Options != nil {
-		o = pyjson.Clone(in.Options).(*pyjson.Object)
-	}
-	for i := 0; i+1 < len(options); i += 2 {
-		o.Set(fmt.Sprint(options[i]), options[i+1])
-	}
-	in.Options = o
+	in.Options = pyjson.Joined(in.Options, pyjson.NewObject(options...))
 	return in
 }
 
@@ -401,10 +364,8 @@ func (in Input) AsAdvanced() Input {
 
 // preset is the value that a widget starts with.
 func (in *Input) preset() any {
-	if in.Options != nil {
-		if v, ok := in.Options.Get("default"); ok {
-			return v
-		}
+	if v, ok := in.Options.Get("default"); ok {
+		return v
 	}
 	if len(in.Choices) > 0 {
 		return in.Choices[0]

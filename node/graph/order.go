@@ -57,8 +57,7 @@ func (p *worklist) add(id string) {
 
 // wait makes a node wait for the source of an input, which it returns; "" if there is none to wait for.
 func (p *worklist) wait(id, name string) string {
-	v, _ := p.w.Input(id, name)
-	l, linked := asLink(v)
+	l, linked := asLink(p.w.inputs(id).At(name))
 	if !linked || p.isCached(l.id) {
 		return ""
 	}
@@ -117,12 +116,8 @@ func (p *worklist) reaches(id string, hops int) bool {
 
 // finish takes a node off the list.
 func (p *worklist) finish(id string) {
-	for i := range p.pending {
-		if p.pending[i] == id {
-			p.pending = append(p.pending[:i], p.pending[i+1:]...)
-			break
-		}
-	}
+	at := slices.Index(p.pending, id)
+	p.pending = slices.Delete(p.pending, at, at+1)
 	for _, b := range p.blocks[id] {
 		p.waits[b]--
 	}

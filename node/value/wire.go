@@ -144,9 +144,9 @@ func (c *Cond) export() []any {
 		}
 		o.Set("attention_biases", list)
 	}
-	if c.References != nil {
+	if c.Latents != nil {
 		var list []any
-		for _, l := range c.References {
+		for _, l := range c.Latents {
 			list = append(list, NewTensor(l.Data, l.Shape()...))
 		}
 		o.Set("reference_latents", list)
@@ -353,8 +353,8 @@ func importBiases(v any) (out []dit.Bias, err error) {
 	return out, nil
 }
 
-// importReferences reads a list of latents [B, C, Y, X] or [B, C, 1, Y, X].
-func importReferences(v any) (out []parallel.Latent, err error) {
+// importLatents reads a list of latents [B, C, Y, X] or [B, C, 1, Y, X].
+func importLatents(v any) (out []parallel.Latent, err error) {
 	list, ok := v.([]any)
 	if !ok {
 		return nil, fmt.Errorf("takes a list of tensors")
@@ -454,7 +454,7 @@ func (c *Cond) set(key string, v any) (err error) {
 	case "attention_biases":
 		c.Biases, err = importBiases(v)
 	case "reference_latents":
-		c.References, err = importReferences(v)
+		c.Latents, err = importLatents(v)
 	case "concat_latent_image":
 		c.ConcatImage, err = importPlanes(v)
 	case "concat_mask":
