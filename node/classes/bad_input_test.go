@@ -278,8 +278,10 @@ func TestMixedFamiliesFailBeforeSampling(t *testing.T) {
 			{Name: "negative", Conditioning: nil},
 		},
 	}
-	_, err := lowerCustom(value.Noise{}, g, value.Sampler{Name: "euler"}, value.Sigmas{1, 0},
-		&value.Latent{Samples: parallel.NewLatent(1, 4, 2, 2)}, nil)
+	_, err := value.Lower(value.Lowering{
+		Guider: *g, Sampler: value.Sampler{Name: "euler"}, Sigmas: value.Sigmas{1, 0},
+		Latent: &value.Latent{Samples: parallel.NewLatent(1, 4, 2, 2)},
+	})
 	var f *fault.Failure
 	if !errors.As(err, &f) || f.Code != fault.CodeWrongFamily || f.Field != "cond2" {
 		t.Errorf("got %v, want wrong_family at cond2", err)

@@ -3,6 +3,7 @@ package classes
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -19,7 +20,7 @@ func expressionClasses() []graph.Class {
 	}
 	return []graph.Class{{
 		Name: "ComfyMathExpression", Display: "Math Expression", Module: "comfy_extras.nodes_math", Category: "utilities",
-		Aliases: "expression, formula, calculate, calculator, eval, math", NewStyle: true,
+		Aliases: "expression, formula, calculate, calculator, eval, math",
 		Description: "Computes an expression of Python: numbers, a to z, values, + - * / // % **, comparisons, and, or, " +
 			"not, x if c else y, and sum, min, max, abs, round, pow, sqrt, ceil, floor, log, log2, log10, sin, cos, tan, " +
 			"int and float.",
@@ -77,6 +78,12 @@ type expr struct {
 // maxExprDepth bounds parentheses inside parentheses.
 const maxExprDepth = 100
 
+func deepen(depth int) {
+	if depth > maxExprDepth {
+		wrong("it is nested deeper than %d", maxExprDepth)
+	}
+}
+
 // exprTokens cuts a text into names, numbers and signs.
 func exprTokens(s string) (out []string) {
 	word := func(r byte) bool {
@@ -103,22 +110,14 @@ func exprTokens(s string) (out []string) {
 	return out
 }
 
-func (e *expr) next() string {
-	if len(e.tokens) == 0 {
-		return ""
-	}
-	return e.tokens[0]
-}
-
 // take takes the next token if it is one of these.
 func (e *expr) take(signs ...string) string {
-	for _, s := range signs {
-		if len(e.tokens) > 0 && e.tokens[0] == s {
-			e.tokens = e.tokens[1:]
-			return s
-		}
+	if len(e.tokens) == 0 || !slices.Contains(signs, e.tokens[0]) {
+		return ""
 	}
-	return ""
+	s := e.tokens[0]
+	e.tokens = e.tokens[1:]
+	return s
 }
 
 func (e *expr) need(sign string) {
@@ -129,9 +128,7 @@ func (e *expr) need(sign string) {
 
 // choice is the loosest: x if c else y.
 func (e *expr) choice(depth int) func() any {
-	if depth > maxExprDepth {
-		wrong("it is nested deeper than %d", maxExprDepth)
-	}
+	deepen(depth)
 	yes := e.logic(depth, 0)
 	if e.take("if") == "" {
 		return yes
@@ -151,9 +148,7 @@ func (e *expr) choice(depth int) func() any {
 func (e *expr) logic(depth, level int) func() any {
 	if level == 2 {
 		if e.take("not") != "" {
-			if depth > maxExprDepth {
-				wrong("it is nested deeper than %d", maxExprDepth)
-			}
+			deepen(depth)
 			x := e.logic(depth+1, 2)
 			return func() any { return !truth(x()) }
 		}
@@ -214,9 +209,7 @@ func (e *expr) chain(part func() func() any, signs ...string) func() any {
 
 // signed is -x, weaker than **.
 func (e *expr) signed(depth int) func() any {
-	if depth > maxExprDepth {
-		wrong("it is nested deeper than %d", maxExprDepth)
-	}
+	deepen(depth)
 	if s := e.take("-", "+"); s != "" {
 		x := e.signed(depth + 1)
 		return func() any { return apply(s, int64(0), x()) }
@@ -231,10 +224,10 @@ func (e *expr) signed(depth int) func() any {
 
 // value is a number, a name, a call, or an expression in parentheses, with [index] behind it.
 func (e *expr) value(depth int) func() any {
-	t := e.next()
-	if t == "" {
+	if len(e.tokens) == 0 {
 		wrong("it ends too early")
 	}
+	t := e.tokens[0]
 	e.tokens = e.tokens[1:]
 	var x func() any
 	switch {

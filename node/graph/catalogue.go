@@ -1,6 +1,7 @@
 package graph
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -19,14 +20,11 @@ type Catalogue struct {
 
 // Class describes one node class: the row of the table.
 type Class struct {
-	Name, Display, Module, Category, Description string
+	Name, Display, Module, Category, Description string // Module: "nodes" where it is empty
 	// Aliases are further words under which ComfyUI's editor finds the class, separated by ", ".
 	Aliases string
 	// Essential is the class's place in the editor's short menu; most have none.
 	Essential string
-	// NewStyle classes are written with ComfyUI's newer node API: their object_info entry has other keys and combos look
-	// different.
-	NewStyle bool
 	// Experimental marks classes whose meaning may change.
 	Experimental bool
 	// Deprecated classes are left out of ComfyUI's menus; workflows that have them still run.
@@ -52,6 +50,29 @@ type Class struct {
 	// Wants returns the lazy inputs that a node needs, once the others are there; nil: the class has none.
 	Wants func(c *Call) []string
 	Run   func(c *Call) ([]any, error)
+}
+
+// NewStyle reports whether a class is written with ComfyUI's newer node API, as all of most modules are: its object_info
+// entry has other keys and its combos look different.
+func (k *Class) NewStyle() bool {
+	switch name, extra := strings.CutPrefix(k.Module, "comfy_extras."); name {
+	case "nodes_model_advanced", "nodes_model_patch", "nodes_preview_any":
+		return false
+	default:
+		return extra
+	}
+}
+
+// Rows gives classes what they have in common: module, category, stage and outputs of base, where a row has none.
+func Rows(base Class, rows ...Class) []Class {
+	for i := range rows {
+		k := &rows[i]
+		k.Module, k.Category = cmp.Or(k.Module, base.Module), cmp.Or(k.Category, base.Category)
+		if k.Heavy = cmp.Or(k.Heavy, base.Heavy); k.Outputs == nil {
+			k.Outputs = base.Outputs
+		}
+	}
+	return rows
 }
 
 // Stage is a part of a job's time.
@@ -104,8 +125,9 @@ func NewCatalogue(groups ...[]Class) *Catalogue {
 			if _, twice := c.classes[k.Name]; twice {
 				panic("node class " + k.Name + " is in the catalogue twice")
 			}
-			if k.Display == "" && !k.NewStyle {
-				k.Display = k.Name
+			k.Module = cmp.Or(k.Module, "nodes")
+			if !k.NewStyle() {
+				k.Display = cmp.Or(k.Display, k.Name)
 			}
 			c.classes[k.Name] = k
 			c.order = append(c.order, k.Name)
@@ -141,7 +163,7 @@ func (k *Class) info(roots *files.Roots) *pyjson.Object {
 		group, names := pyjson.NewObject(), []any{}
 		for i := range k.Inputs {
 			if in := &k.Inputs[i]; in.Optional == optional {
-				group.Set(in.Name, in.config(k, roots))
+				group.Set(in.Name, in.config(k.NewStyle(), roots))
 				names = append(names, in.Name)
 			}
 		}
@@ -153,7 +175,7 @@ func (k *Class) info(roots *files.Roots) *pyjson.Object {
 	if len(k.Hidden) > 0 {
 		group, names := pyjson.NewObject(), []any{}
 		for _, h := range k.Hidden {
-			if group.Set(h.Name, h.Kind); k.NewStyle {
+			if group.Set(h.Name, h.Kind); k.NewStyle() {
 				group.Set(h.Name, []any{h.Kind})
 			}
 			names = append(names, h.Name)
@@ -171,13 +193,13 @@ func (k *Class) info(roots *files.Roots) *pyjson.Object {
 	}
 	o := pyjson.NewObject("input", input, "input_order", order, "is_input_list", false, "output", types,
 		"output_is_list", lists, "output_name", names)
-	if k.NewStyle {
+	if k.NewStyle() {
 		o.Set("output_matchtypes", matches)
 	}
 	o.SetAll("name", k.Name, "display_name", orNil(k.Display), "description", k.Description, "python_module", k.Module,
 		"category", k.Category, "output_node", k.Output)
 	aliases := k.aliases()
-	if k.NewStyle {
+	if k.NewStyle() {
 		o.SetAll("deprecated", k.Deprecated, "experimental", k.Experimental, "dev_only", false, "api_node", false,
 			"price_badge", nil, "search_aliases", nil, "essentials_category", orNil(k.Essential),
 			"has_intermediate_output", k.Shows)
@@ -225,7 +247,7 @@ func anys(texts []string) []any {
 }
 
 // config is the [type, options] pair of an input as object_info shows it.
-func (in *Input) config(k *Class, roots *files.Roots) []any {
+func (in *Input) config(newStyle bool, roots *files.Roots) []any {
 	options, advanced := in.Options, pyjson.NewObject("advanced", true)
 	if options != nil && in.Tip != "" {
 		options = pyjson.Joined(options, pyjson.NewObject("tooltip", in.Tip))
@@ -234,7 +256,7 @@ func (in *Input) config(k *Class, roots *files.Roots) []any {
 		options = pyjson.Joined(pyjson.NewObject("lazy", true), options)
 	}
 	switch {
-	case in.Advanced && k.NewStyle:
+	case in.Advanced && newStyle:
 		options = pyjson.Joined(advanced, options, advanced) // a key that is there keeps its place
 	case in.Advanced:
 		options = pyjson.Joined(options, advanced)
@@ -242,8 +264,8 @@ func (in *Input) config(k *Class, roots *files.Roots) []any {
 	var kind any = in.Type
 	switch {
 	case in.Type == typeBranch:
-		options = pyjson.Joined(options, pyjson.NewObject("options", in.alternatives(k)))
-	case in.Type == "COMBO" && k.NewStyle:
+		options = pyjson.Joined(options, pyjson.NewObject("options", in.alternatives(newStyle)))
+	case in.Type == "COMBO" && newStyle:
 		head := pyjson.NewObject()
 		if in.Advanced {
 			head = advanced

@@ -43,7 +43,7 @@ func GrowNamed(name string, names []string, each Input) Input {
 }
 
 func (in Input) template(options ...any) Input {
-	config := in.each.config(&Class{NewStyle: true}, nil)
+	config := in.each.config(true, nil)
 	template := pyjson.NewObject("input", pyjson.NewObject("required", pyjson.NewObject(in.each.Name, config)))
 	template.SetAll(options...)
 	in.Options = pyjson.NewObject("template", template)
@@ -60,7 +60,7 @@ func Match(name, template, allowed string) Input {
 func MatchSlot(name, template string) Slot { return Slot{Name: name, Type: typeMatch, match: template} }
 
 // alternatives are the choices as object_info shows them.
-func (in *Input) alternatives(k *Class) []any {
+func (in *Input) alternatives(newStyle bool) []any {
 	var out []any
 	for _, a := range in.Alternatives {
 		inputs, optional := pyjson.NewObject("required", pyjson.NewObject()), pyjson.NewObject()
@@ -70,7 +70,7 @@ func (in *Input) alternatives(k *Class) []any {
 				group = optional
 				inputs.Set("optional", optional)
 			}
-			group.Set(a.Inputs[i].Name, a.Inputs[i].config(k, nil))
+			group.Set(a.Inputs[i].Name, a.Inputs[i].config(newStyle, nil))
 		}
 		out = append(out, pyjson.NewObject("key", a.Key, "inputs", inputs))
 	}

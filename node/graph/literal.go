@@ -138,7 +138,7 @@ func (v *validation) choices(in *Input) []any {
 // config is the [type, options] pair as ComfyUI puts it into error bodies: always two items; combos of new-style
 // classes show their options.
 func (v *validation) config(k *Class, in *Input) any {
-	c := in.config(k, v.roots)
+	c := in.config(k.NewStyle(), v.roots)
 	if len(c) == 1 {
 		c = append(c, pyjson.NewObject())
 	}

@@ -333,7 +333,7 @@ func (v *validation) link(k *Class, in *Input, l []any, r *verdict) *exception {
 	}
 	if !typesFit(received, in.Type) {
 		shown := in.Type
-		if in.Type == "COMBO" && !k.NewStyle {
+		if in.Type == "COMBO" && !k.NewStyle() {
 			shown = pyjson.Repr(v.choices(in))
 		}
 		r.errors = append(r.errors, problem{
@@ -360,7 +360,7 @@ func (v *validation) link(k *Class, in *Input, l []any, r *verdict) *exception {
 // outputType indexes the outputs of a class as Python indexes a tuple: -1 is the last.
 func outputType(k *Class, slot any) (string, *exception) {
 	container := "tuple"
-	if k.NewStyle {
+	if k.NewStyle() {
 		container = "list"
 	}
 	if b, ok := slot.(bool); ok {

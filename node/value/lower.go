@@ -14,15 +14,12 @@ import (
 
 // Lowering is what every sampling node comes down to.
 type Lowering struct {
-	Model    *Model
-	Sampler  Sampler
-	Sigmas   []float32 // empty: the latent stays as it is
-	Latent   *Latent   // in the VAE's space; its batch index and mask count
-	Seed     uint64
-	NoNoise  bool // start from the latent alone
-	Rule     parallel.Guider
-	Branches []GuiderBranch
-	Hint     HintFunc // encodes hints of control nets; nil: there are none
+	Guider
+	Noise
+	Sampler Sampler
+	Sigmas  []float32 // empty: the latent stays as it is
+	Latent  *Latent   // in the VAE's space; its batch index and mask count
+	Hint    HintFunc  // encodes hints of control nets; nil: there are none
 }
 
 // Lower makes the request: latent in model space, noise for the whole batch, mask at latent size, entries with their
@@ -48,11 +45,10 @@ func Lower(r Lowering) (*parallel.Request, error) {
 		return req, nil
 	}
 	if !allZero(start.Data) { // an empty latent is not shifted
-		data := append([]float32(nil), start.Data...)
-		m.Format.ToModel(data, start.Y*start.X)
-		req.Latent.Data = data
+		req.Latent.Data = slices.Clone(start.Data)
+		m.Format.ToModel(req.Latent.Data, start.Y*start.X)
 	}
-	if !r.NoNoise {
+	if !r.None {
 		noise := start
 		item := start.C * start.Y * start.X
 		if noise.Data, _, err = sampling.PrepareNoise(r.Seed, start.B, item, r.Latent.BatchIndex); err != nil {
@@ -82,11 +78,7 @@ func noiseDraws(index []int, batch, item int) []int {
 	if index == nil {
 		return []int{batch * item}
 	}
-	out := make([]int, slices.Max(index)+1)
-	for i := range out {
-		out[i] = item
-	}
-	return out
+	return slices.Repeat([]int{item}, slices.Max(index)+1)
 }
 
 // widen gives an empty latent the channels of the model, and the size of the picture that it was made for; others must
@@ -184,7 +176,7 @@ func (m *Model) references(c *Cond, branch string) (out []dit.Reference, err err
 			return nil, fault.Family(branch, "a reference latent has %d pictures of %d channels, the %s model takes one of %d",
 				l.B*max(1, l.T), l.C, m.Spec.Family, m.Format.Channels)
 		}
-		data := append([]float32(nil), l.Data...)
+		data := slices.Clone(l.Data)
 		m.Format.ToModel(data, l.Y*l.X)
 		out = append(out, dit.Reference{Y: l.Y, X: l.X, Data: data})
 	}
