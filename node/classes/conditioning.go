@@ -11,9 +11,17 @@ import (
 	"patchbay/parallel"
 )
 
-// conditioningClasses are the rows that change conditionings.
+// conditioningClasses are the rows that change conditionings, and what models make of them.
 func conditioningClasses() []graph.Class {
-	return []graph.Class{
+	in := graph.Bare("conditioning", "CONDITIONING")
+	strength := graph.Float("strength", "weight against other conditionings", 1, 0, 10, 0.01).AsLater()
+	part := func(name string, preset any) graph.Input {
+		return graph.Number(name, "FLOAT", "part of the picture", "default", preset, "min", int64(0),
+			"max", 1.0, "step", 0.01)
+	}
+	to, from := graph.Bare("conditioning_to", "CONDITIONING"), graph.Bare("conditioning_from", "CONDITIONING")
+	base := graph.Class{Category: "model/conditioning/transform", Outputs: graph.Slots("CONDITIONING")}
+	return graph.Rows(base, []graph.Class{
 		{
 			Name: "FluxGuidance", Module: "comfy_extras.nodes_flux", Category: "model/conditioning/flux",
 			Description: "Sets the guidance input of distilled models such as FLUX.1 dev.",
@@ -21,35 +29,115 @@ func conditioningClasses() []graph.Class {
 				graph.Link("conditioning", "CONDITIONING", ""),
 				graph.Float("guidance", "higher follows the prompt more closely", 3.5, 0, 100, 0.1),
 			},
-			Outputs: graph.Slots("CONDITIONING"), Run: fluxGuidance,
+			Run: fluxGuidance,
 		},
 		{
-			Name: "ConditioningZeroOut", Display: "Conditioning Zero Out", Category: "model/conditioning/transform",
-			Aliases: "null conditioning, clear conditioning", Description: "Replaces text states and pooled vector by zeros.",
-			Inputs: []graph.Input{graph.Bare("conditioning", "CONDITIONING")}, Outputs: graph.Slots("CONDITIONING"),
-			Run: zeroOut,
+			Name: "ConditioningZeroOut", Display: "Conditioning Zero Out", Aliases: "null conditioning, clear conditioning",
+			Description: "Replaces text states and pooled vector by zeros.",
+			Inputs:      []graph.Input{graph.Bare("conditioning", "CONDITIONING")}, Run: zeroOut,
 		},
 		{
-			Name: "ConditioningSetTimestepRange", Category: "model/conditioning/transform",
-			Description: "Limits a conditioning to a part of the run; 0 is its start.",
+			Name: "ConditioningSetTimestepRange", Description: "Limits a conditioning to a part of the run; 0 is its start.",
 			Inputs: []graph.Input{
-				graph.Bare("conditioning", "CONDITIONING"),
-				graph.Float("start", "", 0, 0, 1, 0.001),
+				graph.Bare("conditioning", "CONDITIONING"), graph.Float("start", "", 0, 0, 1, 0.001),
 				graph.Float("end", "", 1, 0, 1, 0.001),
 			},
-			Outputs: graph.Slots("CONDITIONING"), Run: setTimestepRange,
+			Run: setTimestepRange,
 		},
 		{
-			Name: "ConditioningCombine", Display: "Conditioning (Combine)", Category: "model/conditioning/transform",
+			Name: "ConditioningCombine", Display: "Conditioning (Combine)",
 			Aliases:   "combine, merge conditioning, combine prompts, merge prompts, mix prompts, add prompt",
 			Essential: "Image Generation", Description: "Predicts both conditionings and averages the results.",
-			Inputs: []graph.Input{
-				graph.Bare("conditioning_1", "CONDITIONING"),
-				graph.Bare("conditioning_2", "CONDITIONING"),
-			},
-			Outputs: graph.Slots("CONDITIONING"), Run: combine,
+			Inputs: []graph.Input{graph.Bare("conditioning_1", "CONDITIONING"), graph.Bare("conditioning_2", "CONDITIONING")},
+			Run:    combine,
 		},
-	}
+		{
+			Name: "ConditioningSetArea", Display: "Conditioning (Set Area)",
+			Aliases: "regional prompt, area prompt, spatial conditioning, localized prompt",
+			Inputs: []graph.Input{
+				in, pixels("width", 64, 64, 8), pixels("height", 64, 64, 8), pixels("x", 0, 0, 8), pixels("y", 0, 0, 8), strength,
+			},
+			Run: setArea,
+		},
+		{
+			Name: "ConditioningSetAreaPercentage", Display: "Conditioning (Set Area with Percentage)",
+			Inputs: []graph.Input{
+				in, part("width", 1.0), part("height", 1.0), part("x", int64(0)), part("y", int64(0)), strength,
+			},
+			Run: setAreaPart,
+		},
+		{
+			Name: "ConditioningSetMask", Display: "Conditioning (Set Mask)",
+			Aliases: "masked prompt, regional inpaint conditioning, mask conditioning",
+			Inputs: []graph.Input{
+				in, graph.Bare("mask", "MASK"), strength, graph.BareCombo("set_cond_area", "default", "mask bounds"),
+			},
+			Run: setMask,
+		},
+		{
+			Name: "ConditioningConcat", Display: "Conditioning (Concat)",
+			Description: "Puts the tokens of the second behind those of the first.", Inputs: []graph.Input{to, from},
+			Run: concat,
+		},
+		{
+			Name: "ConditioningAverage", Display: "Conditioning (Average)",
+			Aliases:     "blend prompts, interpolate conditioning, mix prompts, style fusion, weighted blend",
+			Description: "Mixes text states and pooled vectors.",
+			Inputs:      []graph.Input{to, from, graph.Float("conditioning_to_strength", "", 1, 0, 1, 0.01)}, Run: average,
+		},
+		{
+			Name: "FluxDisableGuidance", Module: "comfy_extras.nodes_flux", Category: "model/conditioning/flux",
+			Description: "Leaves the guidance input of distilled models out.",
+			Inputs:      []graph.Input{graph.Link("conditioning", "CONDITIONING", "")}, Run: func(c *graph.Call) ([]any, error) {
+				return []any{c.Conditioning("conditioning").Each(func(e *value.Cond) {
+					e.Guidance, e.NoGuidance = nil, true
+				})}, nil
+			},
+		},
+		{
+			Name: "ReferenceLatent", Display: "Set Reference Latent", Module: "comfy_extras.nodes_edit_model",
+			Category:    "model/conditioning",
+			Description: "Gives the network a latent that the picture refers to, one more each time.",
+			Inputs: []graph.Input{
+				graph.Link("conditioning", "CONDITIONING", ""), graph.Link("latent", "LATENT", "").AsOptional(),
+			},
+			Run: referenceLatent,
+		},
+		{
+			Name: "FluxKontextMultiReferenceLatentMethod", Display: "Edit Model Reference Method",
+			Module: "comfy_extras.nodes_flux", Category: "model/conditioning/flux", Experimental: true,
+			Description: "Sets where latents that the picture refers to sit beside it.",
+			Inputs: []graph.Input{
+				graph.Link("conditioning", "CONDITIONING", ""),
+				graph.Combo("reference_latents_method", "", "offset", "index", "uxo/uno", "index_timestep_zero").AsAdvanced(),
+			},
+			Run: func(c *graph.Call) ([]any, error) {
+				method, _, _ := strings.Cut(c.Str("reference_latents_method"), "/")
+				return []any{c.Conditioning("conditioning").Each(func(e *value.Cond) { e.Method = method })}, nil
+			},
+		},
+		{
+			Name: "CFGNorm", Module: "comfy_extras.nodes_cfg", Category: "advanced/guidance", Experimental: true,
+			Description: "Scales what guidance makes of a pixel of the latent down to the length of the positive prediction.",
+			Inputs: []graph.Input{
+				graph.Link("model", "MODEL", ""), graph.Float("strength", "", 1, 0, 100, 0.01),
+				graph.Bool("pre_cfg", "", false).AsOptional(),
+			},
+			Outputs: []graph.Slot{{Name: "patched_model", Type: "MODEL"}}, Run: onModel(cfgNorm),
+		},
+		{
+			Name: "CLIPSetLastLayer", Display: "CLIP Set Last Layer", Category: "model/conditioning",
+			Description: "Takes the text states of an earlier layer: -1 is the last, -2 the last but one.",
+			Inputs: []graph.Input{
+				graph.Bare("clip", "CLIP"), graph.Int("stop_at_clip_layer", "", -1, -24, -1, 1).AsAdvanced(),
+			},
+			Outputs: graph.Slots("CLIP"), Run: func(c *graph.Call) ([]any, error) {
+				clip := *graph.Arg[*value.Clip](c, "clip")
+				clip.Layer = c.Whole("stop_at_clip_layer")
+				return []any{&clip}, nil
+			},
+		},
+	})
 }
 
 func fluxGuidance(c *graph.Call) ([]any, error) {
@@ -68,8 +156,9 @@ func zeroOut(c *graph.Call) ([]any, error) {
 
 func setTimestepRange(c *graph.Call) ([]any, error) {
 	start, end := c.Decimal("start"), c.Decimal("end")
-	return []any{graph.Arg[value.Conditioning](c,
-		"conditioning").Each(func(e *value.Cond) { e.Start, e.End, e.Ranged = start, end, true })}, nil
+	return []any{c.Conditioning("conditioning").Each(func(e *value.Cond) {
+		e.Start, e.End, e.Ranged = start, end, true
+	})}, nil
 }
 
 func combine(c *graph.Call) ([]any, error) {
@@ -84,45 +173,6 @@ func combine(c *graph.Call) ([]any, error) {
 // maxEntries bounds a conditioning: forty nodes that each combine the one before with itself would ask for 2^40
 // entries.
 const maxEntries = 1024
-
-// areaClasses are the rows that limit a conditioning to a part of the picture.
-func areaClasses() []graph.Class {
-	in := graph.Bare("conditioning", "CONDITIONING")
-	strength := graph.Float("strength", "weight against other conditionings", 1, 0, 10, 0.01).AsLater()
-	part := func(name string, preset any) graph.Input {
-		return graph.Number(name, "FLOAT", "part of the picture", "default", preset, "min", int64(0),
-			"max", 1.0, "step", 0.01)
-	}
-	return []graph.Class{
-		{
-			Name: "ConditioningSetArea", Display: "Conditioning (Set Area)", Category: "model/conditioning/transform",
-			Aliases: "regional prompt, area prompt, spatial conditioning, localized prompt",
-			Inputs: []graph.Input{
-				in, pixels("width", 64, 64, 8), pixels("height", 64, 64, 8), pixels("x", 0, 0, 8), pixels("y", 0, 0, 8),
-				strength,
-			},
-			Outputs: graph.Slots("CONDITIONING"), Run: setArea,
-		},
-		{
-			Name: "ConditioningSetAreaPercentage", Display: "Conditioning (Set Area with Percentage)",
-			Category: "model/conditioning/transform",
-			Inputs: []graph.Input{
-				in, part("width", 1.0), part("height", 1.0), part("x", int64(0)),
-				part("y", int64(0)), strength,
-			},
-			Outputs: graph.Slots("CONDITIONING"), Run: setAreaPart,
-		},
-		{
-			Name: "ConditioningSetMask", Display: "Conditioning (Set Mask)", Category: "model/conditioning/transform",
-			Aliases: "masked prompt, regional inpaint conditioning, mask conditioning",
-			Inputs: []graph.Input{
-				in, graph.Bare("mask", "MASK"), strength,
-				graph.BareCombo("set_cond_area", "default", "mask bounds"),
-			},
-			Outputs: graph.Slots("CONDITIONING"), Run: setMask,
-		},
-	}
-}
 
 // setArea takes pixels and keeps latent pixels.
 func setArea(c *graph.Call) ([]any, error) {
@@ -148,32 +198,6 @@ func setMask(c *graph.Call) ([]any, error) {
 	return []any{c.Conditioning("conditioning").Each(func(e *value.Cond) {
 		e.Mask, e.MaskStrength, e.MaskBounds = m, strength, bounds
 	})}, nil
-}
-
-// mixClasses are the rows that make one conditioning of two, and FLUX's switch for the guidance input.
-func mixClasses() []graph.Class {
-	to, from := graph.Bare("conditioning_to", "CONDITIONING"), graph.Bare("conditioning_from", "CONDITIONING")
-	return graph.Rows(graph.Class{Outputs: graph.Slots("CONDITIONING")}, []graph.Class{
-		{
-			Name: "ConditioningConcat", Display: "Conditioning (Concat)", Category: "model/conditioning/transform",
-			Description: "Puts the tokens of the second behind those of the first.", Inputs: []graph.Input{to, from},
-			Run: concat,
-		},
-		{
-			Name: "ConditioningAverage", Display: "Conditioning (Average)", Category: "model/conditioning/transform",
-			Aliases:     "blend prompts, interpolate conditioning, mix prompts, style fusion, weighted blend",
-			Description: "Mixes text states and pooled vectors.",
-			Inputs:      []graph.Input{to, from, graph.Float("conditioning_to_strength", "", 1, 0, 1, 0.01)}, Run: average,
-		},
-		{
-			Name: "FluxDisableGuidance", Module: "comfy_extras.nodes_flux", Category: "model/conditioning/flux",
-			Description: "Leaves the guidance input of distilled models out.",
-			Inputs:      []graph.Input{graph.Link("conditioning", "CONDITIONING", "")}, Run: func(c *graph.Call) ([]any, error) {
-				return []any{graph.Arg[value.Conditioning](c,
-					"conditioning").Each(func(e *value.Cond) { e.Guidance, e.NoGuidance = nil, true })}, nil
-			},
-		},
-	}...)
 }
 
 // sourceOf returns the entry of conditioning_from that is mixed into every entry of conditioning_to: the first.
@@ -261,43 +285,6 @@ func weighted(a, b []float32, wa, wb float32) []float32 {
 	return out
 }
 
-// editClasses are the rows of models that change pictures: what they refer to, and the guidance their workflows use.
-func editClasses() []graph.Class {
-	return []graph.Class{
-		{
-			Name: "ReferenceLatent", Display: "Set Reference Latent", Module: "comfy_extras.nodes_edit_model",
-			Category:    "model/conditioning",
-			Description: "Gives the network a latent that the picture refers to, one more each time.",
-			Inputs: []graph.Input{
-				graph.Link("conditioning", "CONDITIONING", ""), graph.Link("latent", "LATENT", "").AsOptional(),
-			},
-			Outputs: graph.Slots("CONDITIONING"), Run: referenceLatent,
-		},
-		{
-			Name: "FluxKontextMultiReferenceLatentMethod", Display: "Edit Model Reference Method",
-			Module: "comfy_extras.nodes_flux", Category: "model/conditioning/flux", Experimental: true,
-			Description: "Sets where latents that the picture refers to sit beside it.",
-			Inputs: []graph.Input{
-				graph.Link("conditioning", "CONDITIONING", ""),
-				graph.Combo("reference_latents_method", "", "offset", "index", "uxo/uno", "index_timestep_zero").AsAdvanced(),
-			},
-			Outputs: graph.Slots("CONDITIONING"), Run: func(c *graph.Call) ([]any, error) {
-				method, _, _ := strings.Cut(c.Str("reference_latents_method"), "/")
-				return []any{c.Conditioning("conditioning").Each(func(e *value.Cond) { e.Method = method })}, nil
-			},
-		},
-		{
-			Name: "CFGNorm", Module: "comfy_extras.nodes_cfg", Category: "advanced/guidance", Experimental: true,
-			Description: "Scales what guidance makes of a pixel of the latent down to the length of the positive prediction.",
-			Inputs: []graph.Input{
-				graph.Link("model", "MODEL", ""), graph.Float("strength", "", 1, 0, 100, 0.01),
-				graph.Bool("pre_cfg", "", false).AsOptional(),
-			},
-			Outputs: []graph.Slot{{Name: "patched_model", Type: "MODEL"}}, Run: cfgNorm,
-		},
-	}
-}
-
 func referenceLatent(c *graph.Call) ([]any, error) {
 	list := c.Conditioning("conditioning")
 	if !c.Given("latent") {
@@ -309,28 +296,11 @@ func referenceLatent(c *graph.Call) ([]any, error) {
 	})}, nil
 }
 
-func cfgNorm(c *graph.Call) ([]any, error) {
+func cfgNorm(c *graph.Call, m *value.Model) error {
 	if before, _ := c.Raw("pre_cfg").(bool); before {
-		return nil, fault.Bad("pre_cfg", "true is not supported, only false")
+		return fault.Bad("pre_cfg", "true is not supported, only false")
 	}
-	m, strength := *c.Model("model"), float32(c.Decimal("strength"))
+	strength := float32(c.Decimal("strength"))
 	m.Norm = &strength
-	return []any{&m}, nil
-}
-
-// clipLayerClasses is the row that chooses the layer of the text encoders.
-func clipLayerClasses() []graph.Class {
-	return []graph.Class{{
-		Name: "CLIPSetLastLayer", Display: "CLIP Set Last Layer", Category: "model/conditioning",
-		Description: "Takes the text states of an earlier layer: -1 is the last, -2 the last but one.",
-		Inputs: []graph.Input{
-			graph.Bare("clip", "CLIP"),
-			graph.Int("stop_at_clip_layer", "", -1, -24, -1, 1).AsAdvanced(),
-		},
-		Outputs: graph.Slots("CLIP"), Run: func(c *graph.Call) ([]any, error) {
-			clip := *graph.Arg[*value.Clip](c, "clip")
-			clip.Layer = c.Whole("stop_at_clip_layer")
-			return []any{&clip}, nil
-		},
-	}}
+	return nil
 }

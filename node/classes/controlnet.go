@@ -40,8 +40,8 @@ func controlNetClasses() []graph.Class {
 			Name: "ControlNetApplyAdvanced", Display: "Apply ControlNet", Category: category,
 			Aliases: "controlnet, apply controlnet, use controlnet, control net",
 			Inputs: append(append([]graph.Input{
-				graph.Bare("positive", "CONDITIONING"), graph.Bare("negative", "CONDITIONING"), graph.Bare("control_net", "CONTROL_NET"),
-				graph.Bare("image", "IMAGE"),
+				graph.Bare("positive", "CONDITIONING"), graph.Bare("negative", "CONDITIONING"),
+				graph.Bare("control_net", "CONTROL_NET"), graph.Bare("image", "IMAGE"),
 			}, part...), graph.Bare("vae", "VAE").AsOptional()),
 			Outputs: sides, Run: applyControlNet,
 		},
@@ -117,7 +117,7 @@ func hide(ctl *value.Control, mask *picture.Mask) error {
 		return fault.Bad("mask", "%d masks for %d pictures, want one of either, or as many", mask.B,
 			ctl.Image.B)
 	}
-	ctl.Mask = &picture.Image{B: mask.B, Y: mask.Y, X: mask.X, C: 1, Data: inverted(mask.Data)}
+	ctl.Mask = mask.Like(inverted(mask.Data)).Image()
 	im := *ctl.Image
 	keep, err := resizedImage(ctl.Mask, im.X, im.Y, resample.Bilinear, resample.CropCenter, "mask")
 	if err != nil {

@@ -20,12 +20,17 @@ import (
 	"patchbay/parallel"
 )
 
-// imageClasses are the rows that load and save pictures.
+// imageClasses are the rows that load, save and show pictures.
 func imageClasses() []graph.Class {
-	hidden := workflowTexts()
-	return []graph.Class{
+	kind := func(depth string, depths, spaces []string) []graph.Input {
+		return []graph.Input{
+			graph.Combo("bit_depth", "", depths...).With("default", depth).AsAdvanced(),
+			graph.Combo("input_color_space", "", spaces...).With("default", "sRGB").AsAdvanced(),
+		}
+	}
+	return graph.Rows(graph.Class{Category: "image"}, []graph.Class{
 		{
-			Name: "SaveImage", Display: "Save Image", Category: "image",
+			Name: "SaveImage", Display: "Save Image",
 			Aliases: "save, save image, export image, output image, write image, download", Essential: "Basics", Output: true,
 			Description: "Saves the pictures to the output folder.",
 			Inputs: []graph.Input{
@@ -34,27 +39,81 @@ func imageClasses() []graph.Class {
 					"start of the file name; %width%, %height%, %year%, %month%, %day%, %hour%, %minute%, %second% are replaced",
 					"default", "ComfyUI"),
 			},
-			Outputs: []graph.Slot{{Name: "images", Type: "IMAGE"}}, Hidden: hidden, Check: checkSavePrefix,
+			Outputs: []graph.Slot{{Name: "images", Type: "IMAGE"}}, Hidden: workflowTexts(), Check: checkSavePrefix,
 			Run: func(c *graph.Call) ([]any, error) { return saveImages(c, c.Str("filename_prefix"), "output") },
 		},
 		{
-			Name: "PreviewImage", Display: "Preview Image", Category: "image",
+			Name: "PreviewImage", Display: "Preview Image",
 			Aliases: "preview, preview image, show image, view image, display image, image viewer", Essential: "Basics",
 			Output: true, Description: "Saves the pictures to the temp folder.",
 			Inputs: []graph.Input{graph.Bare("images", "IMAGE")}, Outputs: []graph.Slot{{Name: "images", Type: "IMAGE"}},
-			Hidden: hidden, Run: func(c *graph.Call) ([]any, error) {
-				return saveImages(c,
-					"ComfyUI_temp_"+randomSuffix(), "temp")
-			},
+			Hidden: workflowTexts(),
+			Run:    func(c *graph.Call) ([]any, error) { return saveImages(c, tempPrefix(), "temp") },
 		},
 		{
-			Name: "LoadImage", Display: "Load Image", Category: "image",
+			Name: "LoadImage", Display: "Load Image",
 			Aliases:   "load image, open image, import image, image input, upload image, read image, image loader",
 			Essential: "Basics", Inputs: []graph.Input{graph.File("image", files.KindInputImage).With("image_upload", true)},
 			Outputs: graph.Slots("IMAGE", "MASK"), Run: loadImage, Own: []string{"image"},
 			Check: checkFile("image", "Invalid image file: "), Change: fileChange("image"),
 		},
-	}
+		{
+			Name: "SaveImageAdvanced", Display: "Save Image (Advanced)", Module: "comfy_extras.nodes_images",
+			Aliases: "save, save image, export image, output image, write image", Essential: "Basics", Output: true,
+			Description: "Saves the pictures to the output folder.",
+			Inputs: []graph.Input{
+				graph.Link("images", "IMAGE", "the pictures to save"),
+				graph.Number("filename_prefix", "STRING", "start of the file name, as in SaveImage", "default", "ComfyUI",
+					"multiline", false),
+				graph.Branch("format", "", graph.Alternative{
+					Key: "png", Inputs: kind("8-bit", []string{"8-bit", "16-bit"}, []string{"sRGB"}),
+				}, graph.Alternative{
+					Key:    "exr",
+					Inputs: kind("32-bit float", []string{"32-bit float"}, []string{"sRGB", "HDR", "linear"}),
+				}),
+			},
+			Outputs: []graph.Slot{{Name: "images", Type: "IMAGE"}}, Hidden: workflowTexts(), Run: saveAdvanced,
+			Check: func(job *graph.Job, roots *files.Roots, in *pyjson.Object) (string, string) {
+				for name, only := range map[string]string{"format": "png", "format.bit_depth": "8-bit"} {
+					if v, ok := in.At(name).(string); ok && v != only {
+						return name, v + " is not supported, only " + only
+					}
+				}
+				return checkSavePrefix(job, roots, in)
+			},
+		},
+		{
+			Name: "ImageCompare", Display: "Compare Images", Module: "comfy_extras.nodes_image_compare",
+			Essential: "Image Tools", Experimental: true, Output: true, Description: "Shows two pictures behind a slider.",
+			Inputs: []graph.Input{
+				graph.Number("compare_view", "IMAGECOMPARE", "", "socketless", true).AsLater(),
+				graph.Link("image_a", "IMAGE", "").AsOptional(), graph.Link("image_b", "IMAGE", "").AsOptional(),
+			},
+			Hidden: workflowTexts(), Run: compareImages,
+		},
+		{
+			Name: "MaskPreview", Display: "Preview Mask", Module: "comfy_extras.nodes_mask", Category: "image/mask",
+			Aliases: "show mask, view mask, inspect mask, debug mask", Output: true,
+			Description: "Saves the masks to the temp folder, as pictures.",
+			Inputs:      []graph.Input{graph.Link("mask", "MASK", "")}, Hidden: workflowTexts(),
+			Outputs: []graph.Slot{{Name: "mask", Type: "MASK"}}, Run: func(c *graph.Call) ([]any, error) {
+				m := c.Mask("mask")
+				return []any{m}, saveTemp(c, grey(m))
+			},
+		},
+		{
+			Name: "ImageCropV2", Display: "Crop Image", Module: "comfy_extras.nodes_images", Category: "image/transform",
+			Aliases: "crop, cut, trim", Essential: "Image Tools", Shows: true,
+			Description: "Cuts a rectangle out of the pictures.",
+			Inputs: []graph.Input{
+				graph.Link("image", "IMAGE", ""),
+				graph.Number("crop_region", "BOUNDING_BOX", "", "default",
+					pyjson.NewObject("x", int64(0), "y", int64(0), "width", int64(512), "height", int64(512)),
+					"socketless", true, "component", "ImageCrop"),
+			},
+			Outputs: graph.Slots("IMAGE"), Run: cropRegion,
+		},
+	})
 }
 
 func saveImages(c *graph.Call, prefix, kind string) ([]any, error) {
@@ -192,11 +251,11 @@ func encodeLatent(s parallel.Latent, meta map[string]string) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// randomSuffix makes PreviewImage's names unlike each other: five letters.
-func randomSuffix() string {
-	b := make([]byte, 5)
-	for i := range b {
-		b[i] = byte('a' + rand.IntN(26))
+// tempPrefix makes PreviewImage's names unlike each other: five letters.
+func tempPrefix() string {
+	b := []byte("ComfyUI_temp_")
+	for range 5 {
+		b = append(b, byte('a'+rand.IntN(26)))
 	}
 	return string(b)
 }
@@ -204,74 +263,6 @@ func randomSuffix() string {
 // workflowTexts are the hidden inputs of classes that write the workflow into their files.
 func workflowTexts() []graph.Hidden {
 	return []graph.Hidden{{Name: "prompt", Kind: "PROMPT"}, {Name: "extra_pnginfo", Kind: "EXTRA_PNGINFO"}}
-}
-
-// showClasses are the rows that save pictures in a chosen form and show them in the editor.
-func showClasses() []graph.Class {
-	kind := func(depth string, depths, spaces []string) []graph.Input {
-		return []graph.Input{
-			graph.Combo("bit_depth", "", depths...).With("default", depth).AsAdvanced(),
-			graph.Combo("input_color_space", "", spaces...).With("default", "sRGB").AsAdvanced(),
-		}
-	}
-	return []graph.Class{
-		{
-			Name: "SaveImageAdvanced", Display: "Save Image (Advanced)", Module: "comfy_extras.nodes_images", Category: "image",
-			Aliases: "save, save image, export image, output image, write image", Essential: "Basics", Output: true,
-			Description: "Saves the pictures to the output folder.",
-			Inputs: []graph.Input{
-				graph.Link("images", "IMAGE", "the pictures to save"),
-				graph.Number("filename_prefix", "STRING", "start of the file name, as in SaveImage", "default", "ComfyUI",
-					"multiline", false),
-				graph.Branch("format", "", graph.Alternative{
-					Key: "png", Inputs: kind("8-bit", []string{"8-bit", "16-bit"}, []string{"sRGB"}),
-				}, graph.Alternative{
-					Key:    "exr",
-					Inputs: kind("32-bit float", []string{"32-bit float"}, []string{"sRGB", "HDR", "linear"}),
-				}),
-			},
-			Outputs: []graph.Slot{{Name: "images", Type: "IMAGE"}}, Hidden: workflowTexts(), Run: saveAdvanced,
-			Check: func(job *graph.Job, roots *files.Roots, in *pyjson.Object) (string, string) {
-				for name, only := range map[string]string{"format": "png", "format.bit_depth": "8-bit"} {
-					if v, ok := in.At(name).(string); ok && v != only {
-						return name, v + " is not supported, only " + only
-					}
-				}
-				return checkSavePrefix(job, roots, in)
-			},
-		},
-		{
-			Name: "ImageCompare", Display: "Compare Images", Module: "comfy_extras.nodes_image_compare", Category: "image",
-			Essential: "Image Tools", Experimental: true, Output: true, Description: "Shows two pictures behind a slider.",
-			Inputs: []graph.Input{
-				graph.Number("compare_view", "IMAGECOMPARE", "", "socketless", true).AsLater(),
-				graph.Link("image_a", "IMAGE", "").AsOptional(), graph.Link("image_b", "IMAGE", "").AsOptional(),
-			},
-			Hidden: workflowTexts(), Run: compareImages,
-		},
-		{
-			Name: "MaskPreview", Display: "Preview Mask", Module: "comfy_extras.nodes_mask", Category: "image/mask",
-			Aliases: "show mask, view mask, inspect mask, debug mask", Output: true,
-			Description: "Saves the masks to the temp folder, as pictures.",
-			Inputs:      []graph.Input{graph.Link("mask", "MASK", "")}, Hidden: workflowTexts(),
-			Outputs: []graph.Slot{{Name: "mask", Type: "MASK"}}, Run: func(c *graph.Call) ([]any, error) {
-				m := c.Mask("mask")
-				return []any{m}, saveTemp(c, grey(m))
-			},
-		},
-		{
-			Name: "ImageCropV2", Display: "Crop Image", Module: "comfy_extras.nodes_images", Category: "image/transform",
-			Aliases: "crop, cut, trim", Essential: "Image Tools", Shows: true,
-			Description: "Cuts a rectangle out of the pictures.",
-			Inputs: []graph.Input{
-				graph.Link("image", "IMAGE", ""),
-				graph.Number("crop_region", "BOUNDING_BOX", "", "default",
-					pyjson.NewObject("x", int64(0), "y", int64(0), "width", int64(512), "height", int64(512)),
-					"socketless", true, "component", "ImageCrop"),
-			},
-			Outputs: graph.Slots("IMAGE"), Run: cropRegion,
-		},
-	}
 }
 
 func saveAdvanced(c *graph.Call) ([]any, error) {
@@ -299,7 +290,7 @@ func compareImages(c *graph.Call) ([]any, error) {
 // saveTemp shows pictures as classes do that are no PreviewImage.
 func saveTemp(c *graph.Call, im *picture.Image) error {
 	c.Show("animated", []any{false})
-	return saveAs(c, im, "ComfyUI_temp_"+randomSuffix(), "temp", "images")
+	return saveAs(c, im, tempPrefix(), "temp", "images")
 }
 
 // cropRegion cuts what lies inside the picture; an origin outside moves to the last pixel.

@@ -15,8 +15,10 @@ func pixels(name string, preset, lo, step int64) graph.Input {
 	return graph.Int(name, "in pixels", preset, lo, 16384, step)
 }
 
-// imageOpClasses are the rows that make and combine pictures.
+// imageOpClasses are the rows that make, change and combine pictures, and resize pictures and masks alike.
 func imageOpClasses() []graph.Class {
+	const processing = "comfy_extras.nodes_post_processing"
+	image := graph.Link("image", "IMAGE", "")
 	return graph.Rows(graph.Class{Outputs: graph.Slots("IMAGE")}, []graph.Class{
 		{
 			Name: "ImagePadForOutpaint", Display: "Pad Image for Outpainting", Category: "image/transform",
@@ -49,8 +51,7 @@ func imageOpClasses() []graph.Class {
 			Name: "Canny", Display: "Detect Edges (Canny)", Module: "comfy_extras.nodes_canny", Category: "image/filters",
 			Aliases: "edge detection, outline, contour detection, line art", Essential: "Image Tools",
 			Inputs: []graph.Input{
-				graph.Link("image", "IMAGE", ""),
-				graph.Float("low_threshold", "weaker edges are none", 0.4, 0.01, 0.99, 0.01),
+				graph.Link("image", "IMAGE", ""), graph.Float("low_threshold", "weaker edges are none", 0.4, 0.01, 0.99, 0.01),
 				graph.Float("high_threshold", "edges above it draw weaker ones in", 0.8, 0.01, 0.99, 0.01),
 			},
 			Run: canny,
@@ -65,7 +66,48 @@ func imageOpClasses() []graph.Class {
 			},
 			Run: imageBlend,
 		},
-	}...)
+		{
+			Name: "ResizeImageMaskNode", Display: "Resize Image/Mask", Module: processing, Category: "image/transform",
+			Aliases: "resize, resize image, resize mask, scale, scale image, scale mask, image resize, change size, " +
+				"dimensions, shrink, enlarge",
+			Description: "Resizes pictures or masks to sides, by a factor, or to an area.",
+			Inputs: []graph.Input{
+				graph.Match("input", "input_type", "IMAGE,MASK"), resizeTypes(),
+				graph.Combo("scale_method", "", resizeMethods()...).With("default", "area"),
+			},
+			Outputs: []graph.Slot{graph.MatchSlot("resized", "input_type")}, Run: resizeImageMask,
+		},
+		{
+			Name: "BatchImagesNode", Display: "Batch Images", Module: processing, Category: "image/batch",
+			Aliases: "batch, image batch, batch images, combine images, merge images, stack images", Essential: "Image Tools",
+			Inputs: []graph.Input{graph.Grow("images", "image", 50, image)}, Run: batchImages,
+		},
+		{
+			Name: "ImageFlip", Display: "Flip Image", Module: "comfy_extras.nodes_images", Category: "image/transform",
+			Aliases: "mirror, reflect",
+			Inputs:  []graph.Input{image, graph.Combo("flip_method", "", "x-axis: vertically", "y-axis: horizontally")},
+			Run:     imageFlip,
+		},
+		{
+			Name: "ImageCompositeMasked", Display: "Image Composite Masked", Module: "comfy_extras.nodes_mask",
+			Category: "image/compositing", Aliases: "overlay, layer, paste image, images composition",
+			Inputs: []graph.Input{
+				graph.Link("destination", "IMAGE", ""), graph.Link("source", "IMAGE", ""), pixels("x", 0, 0, 1),
+				pixels("y", 0, 0, 1), graph.Bool("resize_source", "", false), graph.Link("mask", "MASK", "").AsOptional(),
+			},
+			Run: compositeMasked,
+		},
+		{
+			Name: "JoinImageWithAlpha", Display: "Join Image with Alpha", Module: "comfy_extras.nodes_compositing",
+			Category: "image/compositing", Aliases: "add transparency, apply alpha, composite alpha, RGBA",
+			Inputs: []graph.Input{image, graph.Link("alpha", "MASK", "")}, Run: joinAlpha,
+		},
+		{
+			Name: "SplitImageWithAlpha", Display: "Split Image with Alpha", Module: "comfy_extras.nodes_compositing",
+			Category: "image/compositing", Aliases: "extract alpha, separate transparency, remove alpha",
+			Inputs: []graph.Input{image}, Outputs: graph.Slots("IMAGE", "MASK"), Run: splitAlpha,
+		},
+	})
 }
 
 // imagePad puts grey around the pictures. The mask is 1 there and falls with the square of the distance inside, towards
@@ -73,15 +115,11 @@ func imageOpClasses() []graph.Class {
 func imagePad(c *graph.Call) ([]any, error) {
 	im, left, top, feather := c.Image("image"), c.Whole("left"), c.Whole("top"), c.Whole("feathering")
 	right, bottom := c.Whole("right"), c.Whole("bottom")
-	out := &picture.Image{B: im.B, Y: im.Y + top + bottom, X: im.X + left + right, C: im.C}
-	if err := checkSize("left", out.B, out.Y, out.X, out.C); err != nil {
+	y, x := im.Y+top+bottom, im.X+left+right
+	if err := checkSize("left", im.B, y, x, im.C); err != nil {
 		return nil, err
 	}
-	out.Data = filled(out.B*out.Y*out.X*out.C, 0.5)
-	for i := range im.B * im.Y {
-		at := ((i/im.Y*out.Y+top+i%im.Y)*out.X + left) * im.C
-		copy(out.Data[at:], im.Data[i*im.X*im.C:(i+1)*im.X*im.C])
-	}
+	out := framed(im, y, x, top, left, 0.5)
 	mask := &picture.Mask{B: 1, Y: out.Y, X: out.X, Data: filled(out.Y*out.X, 1)}
 	distance := func(i, n, before, after int) int { // to the nearest padded edge, n where none is
 		d := n
@@ -232,56 +270,6 @@ func canny(c *graph.Call) ([]any, error) {
 // resizeMethods are the ways in which pictures are resized, in ComfyUI's order.
 func resizeMethods() []string {
 	return []string{"nearest-exact", "bilinear", "area", "bicubic", "lanczos"}
-}
-
-// editImageClasses are the rows that resize pictures and masks alike, and put pictures together.
-func editImageClasses() []graph.Class {
-	const processing = "comfy_extras.nodes_post_processing"
-	image := graph.Link("image", "IMAGE", "")
-	return []graph.Class{
-		{
-			Name: "ResizeImageMaskNode", Display: "Resize Image/Mask", Module: processing, Category: "image/transform",
-			Aliases: "resize, resize image, resize mask, scale, scale image, scale mask, image resize, change size, " +
-				"dimensions, shrink, enlarge",
-			Description: "Resizes pictures or masks to sides, by a factor, or to an area.",
-			Inputs: []graph.Input{
-				graph.Match("input", "input_type", "IMAGE,MASK"), resizeTypes(),
-				graph.Combo("scale_method", "", resizeMethods()...).With("default", "area"),
-			},
-			Outputs: []graph.Slot{graph.MatchSlot("resized", "input_type")}, Run: resizeImageMask,
-		},
-		{
-			Name: "BatchImagesNode", Display: "Batch Images", Module: processing, Category: "image/batch",
-			Aliases: "batch, image batch, batch images, combine images, merge images, stack images", Essential: "Image Tools",
-			Inputs: []graph.Input{graph.Grow("images", "image", 50, image)}, Outputs: graph.Slots("IMAGE"), Run: batchImages,
-		},
-		{
-			Name: "ImageFlip", Display: "Flip Image", Module: "comfy_extras.nodes_images", Category: "image/transform",
-			Aliases: "mirror, reflect",
-			Inputs:  []graph.Input{image, graph.Combo("flip_method", "", "x-axis: vertically", "y-axis: horizontally")},
-			Outputs: graph.Slots("IMAGE"), Run: imageFlip,
-		},
-		{
-			Name: "ImageCompositeMasked", Display: "Image Composite Masked", Module: "comfy_extras.nodes_mask",
-			Category: "image/compositing", Aliases: "overlay, layer, paste image, images composition",
-			Inputs: []graph.Input{
-				graph.Link("destination", "IMAGE", ""), graph.Link("source", "IMAGE", ""),
-				pixels("x", 0, 0, 1), pixels("y", 0, 0, 1), graph.Bool("resize_source", "", false),
-				graph.Link("mask", "MASK", "").AsOptional(),
-			},
-			Outputs: graph.Slots("IMAGE"), Run: compositeMasked,
-		},
-		{
-			Name: "JoinImageWithAlpha", Display: "Join Image with Alpha", Module: "comfy_extras.nodes_compositing",
-			Category: "image/compositing", Aliases: "add transparency, apply alpha, composite alpha, RGBA",
-			Inputs: []graph.Input{image, graph.Link("alpha", "MASK", "")}, Outputs: graph.Slots("IMAGE"), Run: joinAlpha,
-		},
-		{
-			Name: "SplitImageWithAlpha", Display: "Split Image with Alpha", Module: "comfy_extras.nodes_compositing",
-			Category: "image/compositing", Aliases: "extract alpha, separate transparency, remove alpha",
-			Inputs: []graph.Input{image}, Outputs: graph.Slots("IMAGE", "MASK"), Run: splitAlpha,
-		},
-	}
 }
 
 func resizeTypes() graph.Input {

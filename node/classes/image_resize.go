@@ -10,50 +10,100 @@ import (
 	"patchbay/node/picture/resample"
 )
 
-// resizeImageClasses are the rows that enlarge, shrink and cut pictures.
+// resizeImageClasses are the rows that enlarge, shrink, cut, stitch and measure pictures, and take batches apart.
 func resizeImageClasses() []graph.Class {
 	methods := resizeMethods()
 	side := func(name string, preset, lo int64) graph.Input {
 		return graph.Int(name, "in pixels", preset, lo, 16384, 1)
 	}
-	return []graph.Class{
+	const module = "comfy_extras.nodes_images"
+	image := graph.Link("image", "IMAGE", "")
+	return graph.Rows(graph.Class{Category: "image/upscaling", Outputs: graph.Slots("IMAGE")}, []graph.Class{
 		{
-			Name: "ImageScale", Display: "Upscale Image", Category: "image/upscaling",
+			Name: "ImageScale", Display: "Upscale Image",
 			Aliases: "resize, resize image, scale image, image resize, zoom, zoom in, change size", Essential: "Image Tools",
 			Inputs: []graph.Input{
 				graph.Bare("image", "IMAGE"), graph.BareCombo("upscale_method", methods...),
 				side("width", 512, 0), side("height", 512, 0), graph.BareCombo("crop", "disabled", "center"),
 			},
-			Outputs: graph.Slots("IMAGE"), Run: imageScale,
+			Run: imageScale,
 		},
 		{
-			Name: "ImageScaleBy", Display: "Upscale Image By", Category: "image/upscaling", Essential: "Image Tools",
+			Name: "ImageScaleBy", Display: "Upscale Image By", Essential: "Image Tools",
 			Inputs: []graph.Input{
 				graph.Bare("image", "IMAGE"), graph.BareCombo("upscale_method", methods...),
 				graph.Float("scale_by", "", 1, 0.01, 8, 0.01),
 			},
-			Outputs: graph.Slots("IMAGE"), Run: imageScaleBy,
+			Run: imageScaleBy,
 		},
 		{
 			Name: "ImageScaleToTotalPixels", Display: "Scale Image to Total Pixels",
-			Module: "comfy_extras.nodes_post_processing", Category: "image/upscaling",
+			Module: "comfy_extras.nodes_post_processing",
 			Inputs: []graph.Input{
 				graph.Link("image", "IMAGE", ""), graph.Combo("upscale_method", "", methods...),
 				graph.Float("megapixels", "of 1024 x 1024", 1, 0.01, 16, 0.01),
 				graph.Int("resolution_steps", "sides become multiples of this", 1, 1, 256, 0).AsAdvanced().AsLater(),
 			},
-			Outputs: graph.Slots("IMAGE"), Run: imageScaleToTotal,
+			Run: imageScaleToTotal,
 		},
 		{
-			Name: "ImageCrop", Deprecated: true, Display: "Crop Image (DEPRECATED)", Module: "comfy_extras.nodes_images",
-			Category: "image/transform", Aliases: "trim", Essential: "Image Tools",
+			Name: "ImageCrop", Display: "Crop Image (DEPRECATED)", Module: "comfy_extras.nodes_images",
+			Category: "image/transform", Aliases: "trim", Essential: "Image Tools", Deprecated: true,
 			Inputs: []graph.Input{
-				graph.Link("image", "IMAGE", ""), side("width", 512, 1), side("height", 512, 1),
-				side("x", 0, 0), side("y", 0, 0),
+				graph.Link("image", "IMAGE", ""), side("width", 512, 1), side("height", 512, 1), side("x", 0, 0), side("y", 0, 0),
 			},
-			Outputs: graph.Slots("IMAGE"), Run: imageCrop,
+			Run: imageCrop,
 		},
-	}
+		{
+			Name: "ImageFromBatch", Display: "Get Image from Batch", Module: module, Category: "image/batch",
+			Aliases: "select image, pick from batch, extract image",
+			Inputs: []graph.Input{
+				image, graph.Int("batch_index", "", 0, -16384, 16384, 0), graph.Int("length", "", 1, 1, 4096, 0),
+			},
+			Run: imageFromBatch,
+		},
+		{
+			Name: "RepeatImageBatch", Display: "Repeat Image Batch", Module: module, Category: "image/batch",
+			Aliases: "duplicate image, clone image", Inputs: []graph.Input{image, graph.Int("amount", "", 1, 1, 4096, 0)},
+			Run: repeatImage,
+		},
+		{
+			Name: "GetImageSize", Display: "Get Image Size", Module: module, Category: "image",
+			Aliases: "dimensions, resolution, image info", Description: "Gives width, height and number of the pictures.",
+			Inputs: []graph.Input{image}, Hidden: []graph.Hidden{{Name: "unique_id", Kind: "UNIQUE_ID"}},
+			Outputs: []graph.Slot{
+				{Name: "width", Type: "INT"}, {Name: "height", Type: "INT"}, {Name: "batch_size", Type: "INT"},
+			},
+			Run: imageSize,
+		},
+		{
+			Name: "ImageScaleToMaxDimension", Display: "Scale Image to Max Dimension", Module: module,
+			Inputs: []graph.Input{
+				image, graph.Combo("upscale_method", "", "area", "lanczos", "bilinear", "nearest-exact", "bilinear", "bicubic"),
+				graph.Int("largest_size", "the longer side, in pixels", 512, 0, 16384, 1),
+			},
+			Run: imageScaleToMax,
+		},
+		{
+			Name: "FluxKontextImageScale", Module: "comfy_extras.nodes_flux", Category: "model/conditioning/flux",
+			Description: "Scales and crops pictures to the nearest of the sizes that FLUX.1 Kontext was trained on.",
+			Inputs:      []graph.Input{image}, Run: kontextScale,
+		},
+		{
+			Name: "ImageStitch", Display: "Stitch Images", Module: "comfy_extras.nodes_images", Category: "image/transform",
+			Aliases:     "combine images, join images, concatenate images, side by side",
+			Description: "Puts the second picture beside, below or above the first, with a strip between them.",
+			Inputs: []graph.Input{
+				graph.Link("image1", "IMAGE", ""),
+				graph.Combo("direction", "", "right", "down", "left", "up").With("default", "right"),
+				graph.Bool("match_image_size", "scale the second picture to the side where they meet", true),
+				graph.Int("spacing_width", "in pixels", 0, 0, 1024, 2).AsAdvanced(),
+				graph.Combo("spacing_color", "", "white", "black", "red", "green", "blue").With("default", "white").AsAdvanced(),
+				graph.Link("image2", "IMAGE", "").AsOptional(),
+			},
+			Run: stitch,
+		},
+	})
 }
 
 // imageScale: a side of 0 follows from the aspect, both 0 leave the picture as it is.
@@ -115,48 +165,6 @@ func imageCrop(c *graph.Call) ([]any, error) {
 	x, y := min(c.Whole("x"), im.X-1), min(c.Whole("y"), im.Y-1)
 	w, h := min(c.Whole("width"), im.X-x), min(c.Whole("height"), im.Y-y)
 	return []any{im.Cut(x, y, w, h)}, nil
-}
-
-// imageBatchClasses are the rows that take batches of pictures apart, measure pictures, and scale them to sizes that
-// models like.
-func imageBatchClasses() []graph.Class {
-	const module = "comfy_extras.nodes_images"
-	image := graph.Link("image", "IMAGE", "")
-	return graph.Rows(graph.Class{Module: module, Category: "image/batch", Outputs: graph.Slots("IMAGE")}, []graph.Class{
-		{
-			Name: "ImageFromBatch", Display: "Get Image from Batch", Aliases: "select image, pick from batch, extract image",
-			Inputs: []graph.Input{
-				image, graph.Int("batch_index", "", 0, -16384, 16384, 0), graph.Int("length", "", 1, 1, 4096, 0),
-			},
-			Run: imageFromBatch,
-		},
-		{
-			Name: "RepeatImageBatch", Display: "Repeat Image Batch", Aliases: "duplicate image, clone image",
-			Inputs: []graph.Input{image, graph.Int("amount", "", 1, 1, 4096, 0)}, Run: repeatImage,
-		},
-		{
-			Name: "GetImageSize", Display: "Get Image Size", Category: "image", Aliases: "dimensions, resolution, image info",
-			Description: "Gives width, height and number of the pictures.", Inputs: []graph.Input{image},
-			Hidden: []graph.Hidden{{Name: "unique_id", Kind: "UNIQUE_ID"}},
-			Outputs: []graph.Slot{
-				{Name: "width", Type: "INT"}, {Name: "height", Type: "INT"}, {Name: "batch_size", Type: "INT"},
-			},
-			Run: imageSize,
-		},
-		{
-			Name: "ImageScaleToMaxDimension", Display: "Scale Image to Max Dimension", Category: "image/upscaling",
-			Inputs: []graph.Input{
-				image, graph.Combo("upscale_method", "", "area", "lanczos", "bilinear", "nearest-exact", "bilinear", "bicubic"),
-				graph.Int("largest_size", "the longer side, in pixels", 512, 0, 16384, 1),
-			},
-			Run: imageScaleToMax,
-		},
-		{
-			Name: "FluxKontextImageScale", Module: "comfy_extras.nodes_flux", Category: "model/conditioning/flux",
-			Description: "Scales and crops pictures to the nearest of the sizes that FLUX.1 Kontext was trained on.",
-			Inputs:      []graph.Input{image}, Run: kontextScale,
-		},
-	}...)
 }
 
 func imageFromBatch(c *graph.Call) ([]any, error) {
@@ -224,24 +232,6 @@ func kontextSizes() [][2]int {
 	return out
 }
 
-// stitchClasses are the rows that put pictures beside each other.
-func stitchClasses() []graph.Class {
-	return []graph.Class{{
-		Name: "ImageStitch", Display: "Stitch Images", Module: "comfy_extras.nodes_images", Category: "image/transform",
-		Aliases:     "combine images, join images, concatenate images, side by side",
-		Description: "Puts the second picture beside, below or above the first, with a strip between them.",
-		Inputs: []graph.Input{
-			graph.Link("image1", "IMAGE", ""),
-			graph.Combo("direction", "", "right", "down", "left", "up").With("default", "right"),
-			graph.Bool("match_image_size", "scale the second picture to the side where they meet", true),
-			graph.Int("spacing_width", "in pixels", 0, 0, 1024, 2).AsAdvanced(),
-			graph.Combo("spacing_color", "", "white", "black", "red", "green", "blue").With("default", "white").AsAdvanced(),
-			graph.Link("image2", "IMAGE", "").AsOptional(),
-		},
-		Outputs: graph.Slots("IMAGE"), Run: stitch,
-	}}
-}
-
 func stitch(c *graph.Call) ([]any, error) {
 	a := c.Image("image1")
 	if !c.Given("image2") {
@@ -271,9 +261,9 @@ func stitch(c *graph.Call) ([]any, error) {
 	}
 	strip := &picture.Image{B: a.B, Y: y, X: gap, C: channels}
 	if across {
-		a, b = framed(a, y, a.X, edge), framed(b, y, b.X, edge)
+		a, b = centred(a, y, a.X, edge), centred(b, y, b.X, edge)
 	} else {
-		a, b, strip.Y, strip.X = framed(a, a.Y, x, edge), framed(b, b.Y, x, edge), gap, x
+		a, b, strip.Y, strip.X = centred(a, a.Y, x, edge), centred(b, b.Y, x, edge), gap, x
 	}
 	strip.Data = slices.Repeat(colour[:channels], strip.B*strip.Y*strip.X)
 	parts := []*picture.Image{a.Widened(channels), strip, b.Widened(channels)}
@@ -309,14 +299,18 @@ func lengthened(im *picture.Image, n int) *picture.Image {
 	return &out
 }
 
-// framed puts pictures in the middle of y by x pixels of a value.
-func framed(im *picture.Image, y, x int, v float32) *picture.Image {
+// centred puts pictures in the middle of y by x pixels of a value.
+func centred(im *picture.Image, y, x int, v float32) *picture.Image {
+	return framed(im, y, x, (y-im.Y)/2, (x-im.X)/2, v)
+}
+
+// framed puts pictures at a place on y by x pixels of a value.
+func framed(im *picture.Image, y, x, top, left int, v float32) *picture.Image {
 	if im.Y == y && im.X == x {
 		return im
 	}
-	out := &picture.Image{B: im.B, Y: y, X: x, C: im.C, Data: slices.Repeat([]float32{v}, im.B*y*x*im.C)}
-	top, left, n := (y-im.Y)/2, (x-im.X)/2, im.X*im.C
-	for i := range im.B * im.Y {
+	out := &picture.Image{B: im.B, Y: y, X: x, C: im.C, Data: filled(im.B*y*x*im.C, v)}
+	for i, n := 0, im.X*im.C; i < im.B*im.Y; i++ {
 		copy(out.Data[((i/im.Y*y+top+i%im.Y)*x+left)*im.C:], im.Data[i*n:(i+1)*n])
 	}
 	return out

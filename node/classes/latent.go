@@ -14,20 +14,22 @@ import (
 	"patchbay/parallel"
 )
 
-// latentClasses are the rows that make, save and load latents.
+// latentClasses are the rows that make, save and load latents, take batches and latents apart, and calculate with them.
 func latentClasses() []graph.Class {
 	size := func(width int64, step int64) []graph.Input {
 		side := func(name string) graph.Input {
 			return graph.Int(name, "in pixels", width, 16, 16384, step)
 		}
-		return []graph.Input{
-			side("width"), side("height"),
-			graph.Int("batch_size", "pictures made at once", 1, 1, 4096, 0),
-		}
+		return []graph.Input{side("width"), side("height"), graph.Int("batch_size", "pictures made at once", 1, 1, 4096, 0)}
 	}
-	return graph.Rows(graph.Class{Outputs: graph.Slots("LATENT")}, []graph.Class{
+	const hint = "layers, columns or rows"
+	samples := graph.Link("samples", "LATENT", "")
+	first, second := graph.Link("samples1", "LATENT", ""), graph.Link("samples2", "LATENT", "")
+	batch := latentRow("LatentBatch", "batch", "combine latents, merge latents, join latents", latentBatch, first, second)
+	batch.Display, batch.Deprecated = "Batch Latents (DEPRECATED)", true
+	return graph.Rows(graph.Class{Category: "model/latent", Outputs: graph.Slots("LATENT")}, []graph.Class{
 		{
-			Name: "EmptyLatentImage", Display: "Empty Latent Image", Category: "model/latent",
+			Name: "EmptyLatentImage", Display: "Empty Latent Image",
 			Aliases:     "empty, empty latent, new latent, create latent, blank latent, blank",
 			Description: "Zeros with 4 channels; models with more channels widen them.", Inputs: size(512, 8),
 			Run: func(c *graph.Call) ([]any, error) { return emptyLatent(c, 4, 8, 0) },
@@ -53,21 +55,51 @@ func latentClasses() []graph.Class {
 			Run: func(c *graph.Call) ([]any, error) { return emptyLatent(c, 16, 8, c.Whole("layers")+1) },
 		},
 		{
-			Name: "SaveLatent", Display: "Save Latent", Category: "model/latent", Aliases: "export latent", Output: true,
+			Name: "SaveLatent", Display: "Save Latent", Aliases: "export latent", Output: true,
 			Outputs: []graph.Slot{{Name: "samples", Type: "LATENT"}},
 			Inputs: []graph.Input{
-				graph.Bare("samples", "LATENT"),
-				graph.Number("filename_prefix", "STRING", "", "default", "latents/ComfyUI"),
+				graph.Bare("samples", "LATENT"), graph.Number("filename_prefix", "STRING", "", "default", "latents/ComfyUI"),
 			},
-			Hidden: []graph.Hidden{{Name: "prompt", Kind: "PROMPT"}, {Name: "extra_pnginfo", Kind: "EXTRA_PNGINFO"}},
-			Check:  checkSavePrefix, Run: saveLatent,
+			Hidden: workflowTexts(), Check: checkSavePrefix, Run: saveLatent,
 		},
 		{
-			Name: "LoadLatent", Display: "Load Latent", Category: "model/latent", Aliases: "import latent, open latent",
+			Name: "LoadLatent", Display: "Load Latent", Aliases: "import latent, open latent",
 			Inputs: []graph.Input{graph.File("latent", files.KindInputLatent)}, Run: loadLatent, Own: []string{"latent"},
 			Check: checkFile("latent", "Invalid latent file: "), Change: fileChange("latent"),
 		},
-	}...)
+		{
+			Name: "RepeatLatentBatch", Display: "Repeat Latent Batch", Category: "model/latent/batch",
+			Aliases: "duplicate latent, clone latent",
+			Inputs:  []graph.Input{graph.Bare("samples", "LATENT"), graph.Int("amount", "", 1, 1, 64, 0)}, Run: repeatLatent,
+		},
+		{
+			Name: "LatentFromBatch", Display: "Get Latent From Batch", Category: "model/latent/batch",
+			Aliases:     "select from batch, pick latent, batch subset",
+			Description: "Takes some latents of a batch; they keep the noise that they would have had in it.",
+			Inputs: []graph.Input{
+				graph.Bare("samples", "LATENT"), graph.Int("batch_index", "", 0, -16384, 16384, 0),
+				graph.Int("length", "", 1, 1, 64, 0),
+			},
+			Run: latentFromBatch,
+		},
+		latentRow("LatentCut", "advanced", "crop latent, slice latent, extract region", latentCut, samples,
+			graph.Combo("dim", hint, "x", "y", "t"),
+			graph.Int("index", "a negative one counts from the end", 0, -16384, 16384, 1),
+			graph.Int("amount", "", 1, 1, 16384, 1)),
+		latentRow("LatentCutToBatch", "advanced", "slice to batch, split latent, tile latent", latentCutToBatch, samples,
+			graph.Combo("dim", hint, "t", "x", "y"), graph.Int("slice_size", "", 1, 1, 16384, 1)),
+		latentRow("LatentAdd", "advanced", "combine latents, sum latents", func(c *graph.Call) ([]any, error) {
+			return combineLatents(c, func(a, b float32) float32 { return a + b })
+		}, first, second),
+		latentRow("LatentSubtract", "advanced", "difference latent, remove features", func(c *graph.Call) ([]any, error) {
+			return combineLatents(c, func(a, b float32) float32 { return a - b })
+		}, first, second),
+		latentRow("LatentMultiply", "advanced", "scale latent, amplify latent, latent gain", latentMultiply,
+			graph.Link("samples", "LATENT", ""), graph.Float("multiplier", "", 1, -10, 10, 0.01)),
+		latentRow("LatentInterpolate", "advanced", "blend latent, mix latent, lerp latent, transition", latentInterpolate,
+			first, second, graph.Float("ratio", "part of the first", 1, 0, 1, 0.01)),
+		batch,
+	})
 }
 
 // emptyLatent makes zeros [B, C, height/pixels, width/pixels], or [B, C, t, ...] of t layers, for which the sampler is
@@ -140,29 +172,6 @@ func loadLatent(c *graph.Call) ([]any, error) {
 	return []any{&value.Latent{Samples: samples}}, nil
 }
 
-// latentBatchClasses are the rows that change how many latents a batch has.
-func latentBatchClasses() []graph.Class {
-	return graph.Rows(graph.Class{Category: "model/latent/batch"}, []graph.Class{
-		{
-			Name: "RepeatLatentBatch", Display: "Repeat Latent Batch", Aliases: "duplicate latent, clone latent",
-			Inputs: []graph.Input{
-				graph.Bare("samples", "LATENT"),
-				graph.Int("amount", "", 1, 1, 64, 0),
-			},
-			Outputs: graph.Slots("LATENT"), Run: repeatLatent,
-		},
-		{
-			Name: "LatentFromBatch", Display: "Get Latent From Batch", Aliases: "select from batch, pick latent, batch subset",
-			Description: "Takes some latents of a batch; they keep the noise that they would have had in it.",
-			Inputs: []graph.Input{
-				graph.Bare("samples", "LATENT"), graph.Int("batch_index", "", 0, -16384, 16384, 0),
-				graph.Int("length", "", 1, 1, 64, 0),
-			},
-			Outputs: graph.Slots("LATENT"), Run: latentFromBatch,
-		},
-	}...)
-}
-
 // repeatLatent repeats the whole batch; the copies get noise of their own: batch_index goes on behind the largest.
 func repeatLatent(c *graph.Call) ([]any, error) {
 	l, amount := c.Layers("samples"), c.Whole("amount")
@@ -200,40 +209,23 @@ func latentFromBatch(c *graph.Call) ([]any, error) {
 	from := fromIndex(c.Whole("batch_index"), s.B)
 	length := min(s.B-from, c.Whole("length"))
 	item := s.C * s.Y * s.X
-	all := s.B
 	s.B, s.Data = length, s.Data[from*item:(from+length)*item]
 	out := l.With(s)
 	if m := l.NoiseMask; m != nil && m.B > 1 {
-		out.NoiseMask = m.Items(from, length, all)
+		out.NoiseMask = m.Items(from, length, l.Samples.B)
 	}
-	if l.BatchIndex != nil {
-		lo, hi := sliced(len(l.BatchIndex), from, from+length)
-		out.BatchIndex = l.BatchIndex[lo:hi]
-		return []any{out}, nil
-	}
-	for i := range length {
-		out.BatchIndex = append(out.BatchIndex, from+i)
-	}
+	places := l.Places()
+	lo, hi := sliced(len(places), from, from+length)
+	out.BatchIndex = places[lo:hi]
 	return []any{out}, nil
 }
 
-// cutLatentClasses are the rows that take layers, rows or columns out of latents.
-func cutLatentClasses() []graph.Class {
-	row := func(name, aliases string, run func(*graph.Call) ([]any, error), inputs ...graph.Input) graph.Class {
-		return graph.Class{
-			Name: name, Module: "comfy_extras.nodes_latent", Category: "model/latent/advanced", Aliases: aliases,
-			Inputs:  append([]graph.Input{graph.Link("samples", "LATENT", "")}, inputs...),
-			Outputs: graph.Slots("LATENT"), Run: run,
-		}
-	}
-	const hint = "layers, columns or rows"
-	return []graph.Class{
-		row("LatentCut", "crop latent, slice latent, extract region", latentCut,
-			graph.Combo("dim", hint, "x", "y", "t"),
-			graph.Int("index", "a negative one counts from the end", 0, -16384, 16384, 1),
-			graph.Int("amount", "", 1, 1, 16384, 1)),
-		row("LatentCutToBatch", "slice to batch, split latent, tile latent", latentCutToBatch,
-			graph.Combo("dim", hint, "t", "x", "y"), graph.Int("slice_size", "", 1, 1, 16384, 1)),
+// latentRow is a class of ComfyUI's nodes_latent, which all give a latent.
+func latentRow(name, category, aliases string, run func(*graph.Call) ([]any, error), inputs ...graph.Input,
+) graph.Class {
+	return graph.Class{
+		Name: name, Module: "comfy_extras.nodes_latent", Category: "model/latent/" + category, Aliases: aliases,
+		Inputs: inputs, Outputs: graph.Slots("LATENT"), Run: run,
 	}
 }
 
@@ -245,36 +237,6 @@ func latentCut(c *graph.Call) ([]any, error) {
 func latentCutToBatch(c *graph.Call) ([]any, error) {
 	l := c.Layers("samples")
 	return []any{l.With(value.Apart(l.Samples, c.Str("dim"), c.Whole("slice_size")))}, nil
-}
-
-// latentMathClasses are the rows that calculate with latents. The second one is scaled to the size of the first
-// (bilinear, center crop).
-func latentMathClasses() []graph.Class {
-	two := []graph.Input{graph.Link("samples1", "LATENT", ""), graph.Link("samples2", "LATENT", "")}
-	row := func(name, category, aliases string, run func(*graph.Call) ([]any, error), inputs ...graph.Input) graph.Class {
-		return graph.Class{
-			Name: name, Module: "comfy_extras.nodes_latent", Category: category, Aliases: aliases,
-			Inputs: inputs, Outputs: graph.Slots("LATENT"), Run: run,
-		}
-	}
-	const category = "model/latent/advanced"
-	batch := row("LatentBatch", "model/latent/batch", "combine latents, merge latents, join latents", latentBatch, two...)
-	batch.Display, batch.Deprecated = "Batch Latents (DEPRECATED)", true
-	return []graph.Class{
-		row("LatentAdd", category, "combine latents, sum latents", func(c *graph.Call) ([]any, error) {
-			return combineLatents(c, func(a, b float32) float32 { return a + b })
-		}, two...),
-		row("LatentSubtract", category, "difference latent, remove features", func(c *graph.Call) ([]any, error) {
-			return combineLatents(c, func(a, b float32) float32 { return a - b })
-		}, two...),
-		row("LatentMultiply", category, "scale latent, amplify latent, latent gain", latentMultiply, graph.Link("samples",
-			"LATENT", ""),
-			graph.Float("multiplier", "", 1, -10, 10, 0.01)),
-		row("LatentInterpolate", category, "blend latent, mix latent, lerp latent, transition", latentInterpolate, two[0],
-			two[1],
-			graph.Float("ratio", "part of the first", 1, 0, 1, 0.01)),
-		batch,
-	}
 }
 
 // secondLatent returns samples2 at the size of samples1; with fill it has as many items too: it is repeated, or cut.
@@ -377,7 +339,7 @@ func latentBatch(c *graph.Call) ([]any, error) {
 	}
 	out := l.With(parallel.Latent{
 		B: a.B + b.B, C: a.C, Y: a.Y, X: a.X,
-		Data: append(append(make([]float32, 0, len(a.Data)+len(b.Data)), a.Data...), b.Data...),
+		Data: slices.Concat(a.Data, b.Data),
 	})
 	out.BatchIndex = append(l.Places(), c.Latent("samples2").Places()...)
 	return []any{out}, nil

@@ -8,36 +8,67 @@ import (
 	"patchbay/parallel"
 )
 
-// transformLatentClasses are the rows that move the pixels of latents: crop, flip and rotate. Noise masks stay as they
-// are,
-// as in ComfyUI.
+// transformLatentClasses are the rows that crop, flip, rotate, combine and resize latents. Noise masks stay as they
+// are, as in ComfyUI.
 func transformLatentClasses() []graph.Class {
-	return []graph.Class{
+	method := graph.BareCombo("upscale_method", "nearest-exact", "bilinear", "area", "bicubic", "bislerp")
+	side := func(name string) graph.Input {
+		return graph.Int(name, "in pixels; 0 keeps the aspect", 512, 0, 16384, 8)
+	}
+	return graph.Rows(graph.Class{Category: "model/latent", Outputs: graph.Slots("LATENT")}, []graph.Class{
 		{
 			Name: "LatentCrop", Display: "Crop Latent", Category: "model/latent/transform", Aliases: "trim latent, cut latent",
 			Inputs: []graph.Input{
 				graph.Bare("samples", "LATENT"), pixels("width", 512, 64, 8), pixels("height", 512, 64, 8),
 				pixels("x", 0, 0, 8), pixels("y", 0, 0, 8),
 			},
-			Outputs: graph.Slots("LATENT"), Run: latentCrop,
+			Run: latentCrop,
 		},
 		{
 			Name: "LatentFlip", Display: "Flip Latent", Category: "model/latent/transform", Aliases: "mirror latent",
 			Inputs: []graph.Input{
-				graph.Bare("samples", "LATENT"),
-				graph.BareCombo("flip_method", "x-axis: vertically", "y-axis: horizontally"),
+				graph.Bare("samples", "LATENT"), graph.BareCombo("flip_method", "x-axis: vertically", "y-axis: horizontally"),
 			},
-			Outputs: graph.Slots("LATENT"), Run: latentFlip,
+			Run: latentFlip,
 		},
 		{
 			Name: "LatentRotate", Display: "Rotate Latent", Category: "model/latent/transform",
 			Inputs: []graph.Input{
-				graph.Bare("samples", "LATENT"),
-				graph.BareCombo("rotation", "none", "90 degrees", "180 degrees", "270 degrees"),
+				graph.Bare("samples", "LATENT"), graph.BareCombo("rotation", "none", "90 degrees", "180 degrees", "270 degrees"),
 			},
-			Outputs: graph.Slots("LATENT"), Run: latentRotate,
+			Run: latentRotate,
 		},
-	}
+		{
+			Name: "LatentBlend", Display: "Latent Blend", Category: "experimental", Aliases: "mix latents, interpolate latents",
+			Inputs: []graph.Input{
+				graph.Bare("samples1", "LATENT"), graph.Bare("samples2", "LATENT"),
+				graph.Number("blend_factor", "FLOAT", "part of the first", "default", 0.5, "min", int64(0), "max",
+					int64(1), "step", 0.01),
+			},
+			Run: latentBlend,
+		},
+		{
+			Name: "LatentComposite", Display: "Latent Composite", Aliases: "overlay latent, layer latent, paste latent",
+			Inputs: []graph.Input{
+				graph.Bare("samples_to", "LATENT"), graph.Bare("samples_from", "LATENT"), pixels("x", 0, 0, 8),
+				pixels("y", 0, 0, 8), pixels("feather", 0, 0, 8),
+			},
+			Run: latentComposite,
+		},
+		{
+			Name: "LatentUpscale", Display: "Upscale Latent", Aliases: "enlarge latent, resize latent",
+			Inputs: []graph.Input{
+				graph.Bare("samples", "LATENT"), method, side("width"), side("height"),
+				graph.BareCombo("crop", "disabled", "center"),
+			},
+			Run: latentUpscale,
+		},
+		{
+			Name: "LatentUpscaleBy", Display: "Upscale Latent By", Aliases: "enlarge latent, resize latent, scale latent",
+			Inputs: []graph.Input{graph.Bare("samples", "LATENT"), method, graph.Float("scale_by", "", 1.5, 0.01, 8, 0.01)},
+			Run:    latentUpscaleBy,
+		},
+	})
 }
 
 // latentCrop moves the origin so that 8 rows and columns are left. In a latent smaller than that the origin becomes
@@ -91,30 +122,6 @@ func moved(s parallel.Latent, y, x int, from func(r, k int) (row, column int)) p
 		}
 	}
 	return out
-}
-
-// composeLatentClasses are the rows that make one latent of two.
-func composeLatentClasses() []graph.Class {
-	return []graph.Class{
-		{
-			Name: "LatentBlend", Display: "Latent Blend", Category: "experimental", Aliases: "mix latents, interpolate latents",
-			Inputs: []graph.Input{
-				graph.Bare("samples1", "LATENT"), graph.Bare("samples2", "LATENT"),
-				graph.Number("blend_factor", "FLOAT", "part of the first", "default", 0.5, "min", int64(0), "max",
-					int64(1), "step", 0.01),
-			},
-			Outputs: graph.Slots("LATENT"), Run: latentBlend,
-		},
-		{
-			Name: "LatentComposite", Display: "Latent Composite", Category: "model/latent",
-			Aliases: "overlay latent, layer latent, paste latent",
-			Inputs: []graph.Input{
-				graph.Bare("samples_to", "LATENT"), graph.Bare("samples_from", "LATENT"), pixels("x", 0, 0, 8),
-				pixels("y", 0, 0, 8), pixels("feather", 0, 0, 8),
-			},
-			Outputs: graph.Slots("LATENT"), Run: latentComposite,
-		},
-	}
 }
 
 // latentBlend scales the second latent to the size of the first (bicubic, center crop); a batch of one goes with every
@@ -214,33 +221,6 @@ func compositeMask(h, w, feather int, inner [4]bool) []float32 {
 		}
 	}
 	return mask
-}
-
-// resizeLatentClasses are the rows that enlarge or shrink latents.
-func resizeLatentClasses() []graph.Class {
-	method := graph.BareCombo("upscale_method", "nearest-exact", "bilinear", "area", "bicubic", "bislerp")
-	side := func(name string) graph.Input {
-		return graph.Int(name, "in pixels; 0 keeps the aspect", 512, 0, 16384, 8)
-	}
-	return []graph.Class{
-		{
-			Name: "LatentUpscale", Display: "Upscale Latent", Category: "model/latent", Aliases: "enlarge latent, resize latent",
-			Inputs: []graph.Input{
-				graph.Bare("samples", "LATENT"), method, side("width"), side("height"),
-				graph.BareCombo("crop", "disabled", "center"),
-			},
-			Outputs: graph.Slots("LATENT"), Run: latentUpscale,
-		},
-		{
-			Name: "LatentUpscaleBy", Display: "Upscale Latent By", Category: "model/latent",
-			Aliases: "enlarge latent, resize latent, scale latent",
-			Inputs: []graph.Input{
-				graph.Bare("samples", "LATENT"), method,
-				graph.Float("scale_by", "", 1.5, 0.01, 8, 0.01),
-			},
-			Outputs: graph.Slots("LATENT"), Run: latentUpscaleBy,
-		},
-	}
 }
 
 // latentUpscale takes pixels, at least 64 a side; a side of 0 follows from the aspect, both 0 leave the latent as it

@@ -17,9 +17,14 @@ import (
 	"patchbay/node/value"
 )
 
-// loadClasses are the rows that name model files. They read headers only.
+// loadClasses are the rows that name model files, of which they read headers only, and those that add low-rank
+// adapters to handles. Nothing is merged: handles with different adapters share the packed weights.
 func loadClasses() []graph.Class {
 	device := graph.BareCombo("device", "default", "cpu").AsAdvanced().AsOptional()
+	strength := func(name, tip string) graph.Input {
+		return graph.Float(name, tip, 1, -100, 100, 0.01)
+	}
+	const words = "lora, load lora, apply lora, lora loader, lora model"
 	return []graph.Class{
 		loader(graph.Class{
 			Name: "UNETLoader", Display: "Load Diffusion Model", Outputs: graph.Slots("MODEL"), Check: checkPrecision,
@@ -49,6 +54,32 @@ func loadClasses() []graph.Class {
 			Name: "TripleCLIPLoader", Display: "Load CLIP (Triple)", Module: "comfy_extras.nodes_sd3",
 			Description: "Loads the three text encoders of SD3: CLIP-L, CLIP-G and T5, in any order.",
 		}, "sd3", "clip_name1", "clip_name2", "clip_name3"),
+		reading(graph.Class{
+			Name: "LoraLoader", Display: "Load LoRA (Model and CLIP)", Aliases: words, Essential: "Image Generation",
+			Description: "Adds the low-rank adapters of a LoRA file to the diffusion model and to the text encoders. " +
+				"Several can follow each other.",
+			Inputs: []graph.Input{
+				graph.Link("model", "MODEL", "the diffusion model that is adapted"),
+				graph.Link("clip", "CLIP", "the text encoders that are adapted"), graph.File("lora_name", files.KindLora).With(),
+				strength("strength_model", "how much of it the diffusion model gets; may be negative"),
+				strength("strength_clip", "how much of it the text encoders get; may be negative"),
+			},
+			Outputs: graph.Slots("MODEL", "CLIP"), Run: func(c *graph.Call) ([]any, error) {
+				m, clip, err := withLora(c, graph.Arg[*value.Clip](c, "clip"), c.Float("strength_clip"))
+				return []any{m, clip}, err
+			},
+		}, files.KindLora, "lora_name"),
+		reading(graph.Class{
+			Name: "LoraLoaderModelOnly", Display: "Load LoRA", Aliases: words, Essential: "Image Generation",
+			Description: "Adds the low-rank adapters of a LoRA file to the diffusion model.",
+			Inputs: []graph.Input{
+				graph.Bare("model", "MODEL"), graph.File("lora_name", files.KindLora), strength("strength_model", ""),
+			},
+			Outputs: graph.Slots("MODEL"), Run: func(c *graph.Call) ([]any, error) {
+				m, _, err := withLora(c, nil, 0)
+				return []any{m}, err
+			},
+		}, files.KindLora, "lora_name"),
 	}
 }
 
@@ -223,8 +254,7 @@ func ggufClasses() []graph.Class {
 		loader(graph.Class{
 			Name: "UnetLoaderGGUFAdvanced", Display: "Unet Loader (GGUF/Advanced)", Module: module, Category: category,
 			Inputs: []graph.Input{
-				graph.File("unet_name", files.KindGGUF),
-				precision("dequant_dtype", "type that quantised weights are widened to"),
+				graph.File("unet_name", files.KindGGUF), precision("dequant_dtype", "type that quantised weights are widened to"),
 				precision("patch_dtype", "adapters keep the type of their file"),
 				graph.Bool("patch_on_device", "adapters are always on the device", false),
 			},
@@ -251,44 +281,6 @@ func checkWidened(_ *graph.Job, _ *files.Roots, in *pyjson.Object) (field, text 
 			`"target") or "float32"`
 	}
 	return "", ""
-}
-
-// loraClasses are the rows that add low-rank adapters to handles. Nothing is merged: handles with different adapters
-// share the packed weights.
-func loraClasses() []graph.Class {
-	strength := func(name, tip string) graph.Input {
-		return graph.Float(name, tip, 1, -100, 100, 0.01)
-	}
-	const words = "lora, load lora, apply lora, lora loader, lora model"
-	return []graph.Class{
-		reading(graph.Class{
-			Name: "LoraLoader", Display: "Load LoRA (Model and CLIP)", Aliases: words, Essential: "Image Generation",
-			Description: "Adds the low-rank adapters of a LoRA file to the diffusion model and to the text encoders. " +
-				"Several can follow each other.",
-			Inputs: []graph.Input{
-				graph.Link("model", "MODEL", "the diffusion model that is adapted"),
-				graph.Link("clip", "CLIP", "the text encoders that are adapted"),
-				graph.File("lora_name", files.KindLora).With(),
-				strength("strength_model", "how much of it the diffusion model gets; may be negative"),
-				strength("strength_clip", "how much of it the text encoders get; may be negative"),
-			},
-			Outputs: graph.Slots("MODEL", "CLIP"), Run: func(c *graph.Call) ([]any, error) {
-				m, clip, err := withLora(c, graph.Arg[*value.Clip](c, "clip"), c.Float("strength_clip"))
-				return []any{m, clip}, err
-			},
-		}, files.KindLora, "lora_name"),
-		reading(graph.Class{
-			Name: "LoraLoaderModelOnly", Display: "Load LoRA", Aliases: words, Essential: "Image Generation",
-			Description: "Adds the low-rank adapters of a LoRA file to the diffusion model.",
-			Inputs: []graph.Input{
-				graph.Bare("model", "MODEL"), graph.File("lora_name", files.KindLora), strength("strength_model", ""),
-			},
-			Outputs: graph.Slots("MODEL"), Run: func(c *graph.Call) ([]any, error) {
-				m, _, err := withLora(c, nil, 0)
-				return []any{m}, err
-			},
-		}, files.KindLora, "lora_name"),
-	}
 }
 
 // withLora returns copies of the handles with the adapters of the file that the input lora_name names. A strength of 0

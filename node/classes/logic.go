@@ -10,12 +10,24 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// logicClasses are the rows that choose between inputs, join texts and show values.
+// logicClasses are the rows that choose between inputs, join texts, show values and hand literals on.
 func logicClasses() []graph.Class {
 	text := func(name string) graph.Input { return graph.Number(name, "STRING", "", "multiline", true) }
-	return graph.Rows(graph.Class{Module: "comfy_extras.nodes_logic", Outputs: graph.Slots("STRING")}, []graph.Class{
+	row := func(name, display, kind string, options ...any) graph.Class {
+		return graph.Class{
+			Name: name, Display: display, Module: "comfy_extras.nodes_primitive", Category: "utilities/primitive",
+			Inputs: []graph.Input{graph.Number("value", kind, "", options...)}, Outputs: graph.Slots(kind),
+			Run: func(c *graph.Call) ([]any, error) { return []any{c.Raw("value")}, nil },
+		}
+	}
+	const most = int64(math.MaxInt64)
+	words := row("PrimitiveString", "Text", "STRING", "multiline", false)
+	words.Aliases = "text, string, text box, prompt"
+	lines := row("PrimitiveStringMultiline", "Text (Multiline)", "STRING", "multiline", true)
+	lines.Aliases, lines.Essential = "text, string, text multiline, string multiline, text box, prompt", "Basics"
+	return []graph.Class{
 		{
-			Name: "ComfySwitchNode", Display: "If/Else Switch", Category: "utilities/logic",
+			Name: "ComfySwitchNode", Display: "If/Else Switch", Module: "comfy_extras.nodes_logic", Category: "utilities/logic",
 			Aliases: "if, then, switch, conditional, branch", Experimental: true,
 			Inputs: []graph.Input{
 				graph.Number("switch", "BOOLEAN", ""),
@@ -26,7 +38,8 @@ func logicClasses() []graph.Class {
 			Run:     func(c *graph.Call) ([]any, error) { return []any{c.Raw(side(c))}, nil },
 		},
 		{
-			Name: "ComfyNotNode", Display: "Not", Category: "utilities/logic", Aliases: "invert, toggle, negate, flip boolean",
+			Name: "ComfyNotNode", Display: "Not", Module: "comfy_extras.nodes_logic", Category: "utilities/logic",
+			Aliases:     "invert, toggle, negate, flip boolean",
 			Description: "Turns true into false; 0, an empty text and false are false.",
 			Inputs:      []graph.Input{graph.Link("value", "*", "")}, Outputs: graph.Slots("BOOLEAN"),
 			Run: func(c *graph.Call) ([]any, error) { return []any{!pyjson.Bool(c.Raw("value"))}, nil },
@@ -36,17 +49,17 @@ func logicClasses() []graph.Class {
 			Aliases: "concatenate, text concat, join text, merge text, combine strings, string concat, append text, " +
 				"combine text",
 			Inputs: []graph.Input{
-				text("string_a"), text("string_b"),
-				graph.Number("delimiter", "STRING", "", "default", "", "multiline", false),
+				text("string_a"), text("string_b"), graph.Number("delimiter", "STRING", "", "default", "", "multiline", false),
 			},
-			Run: func(c *graph.Call) ([]any, error) {
+			Outputs: graph.Slots("STRING"), Run: func(c *graph.Call) ([]any, error) {
 				return []any{c.Str("string_a") + c.Str("delimiter") + c.Str("string_b")}, nil
 			},
 		},
 		{
 			Name: "PreviewAny", Display: "Preview as Text", Module: "comfy_extras.nodes_preview_any", Category: "utilities",
 			Aliases: "show output, inspect, debug, print value, show text", Output: true,
-			Description: "Shows any value as text.", Inputs: []graph.Input{graph.Link("source", "*", "")}, Run: previewAny,
+			Description: "Shows any value as text.", Inputs: []graph.Input{graph.Link("source", "*", "")},
+			Outputs: graph.Slots("STRING"), Run: previewAny,
 		},
 		{
 			Name: "ResolutionSelector", Display: "Resolution Selector", Module: "comfy_extras.nodes_resolution",
@@ -58,7 +71,12 @@ func logicClasses() []graph.Class {
 			},
 			Outputs: []graph.Slot{{Name: "width", Type: "INT"}, {Name: "height", Type: "INT"}}, Run: resolution,
 		},
-	}...)
+		row("PrimitiveInt", "Int", "INT", "min", -most, "max", most, "control_after_generate", "fixed"),
+		row("PrimitiveFloat", "Float", "FLOAT", "min", -most, "max", most, "step", 0.1),
+		words,
+		lines,
+		row("PrimitiveBoolean", "Boolean", "BOOLEAN"),
+	}
 }
 
 // side is the input that a switch hands on.
@@ -95,28 +113,4 @@ func resolution(c *graph.Call) ([]any, error) {
 	scale := math.Sqrt(c.Decimal("megapixels") * 1024 * 1024 / (w * h))
 	length := func(part float64) int64 { return int64(rounded(part*scale/multiple)) * int64(multiple) }
 	return []any{length(w), length(h)}, nil
-}
-
-// primitiveClasses are the rows that hand a literal on.
-func primitiveClasses() []graph.Class {
-	row := func(name, display, kind string, options ...any) graph.Class {
-		return graph.Class{
-			Name: name, Display: display, Module: "comfy_extras.nodes_primitive", Category: "utilities/primitive",
-
-			Inputs: []graph.Input{graph.Number("value", kind, "", options...)}, Outputs: graph.Slots(kind),
-			Run: func(c *graph.Call) ([]any, error) { return []any{c.Raw("value")}, nil },
-		}
-	}
-	const most = int64(math.MaxInt64)
-	words := row("PrimitiveString", "Text", "STRING", "multiline", false)
-	words.Aliases = "text, string, text box, prompt"
-	lines := row("PrimitiveStringMultiline", "Text (Multiline)", "STRING", "multiline", true)
-	lines.Aliases, lines.Essential = "text, string, text multiline, string multiline, text box, prompt", "Basics"
-	return []graph.Class{
-		row("PrimitiveInt", "Int", "INT", "min", -most, "max", most, "control_after_generate", "fixed"),
-		row("PrimitiveFloat", "Float", "FLOAT", "min", -most, "max", most, "step", 0.1),
-		words,
-		lines,
-		row("PrimitiveBoolean", "Boolean", "BOOLEAN"),
-	}
 }

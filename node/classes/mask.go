@@ -18,8 +18,7 @@ func maskClasses() []graph.Class {
 		{
 			Name: "SolidMask", Display: "Create Solid Mask", Module: module,
 			Inputs: []graph.Input{
-				graph.Float("value", "", 1, 0, 1, 0.01),
-				pixels("width", 512, 1, 1), pixels("height", 512, 1, 1),
+				graph.Float("value", "", 1, 0, 1, 0.01), pixels("width", 512, 1, 1), pixels("height", 512, 1, 1),
 			},
 			Outputs: graph.Slots("MASK"), Run: func(c *graph.Call) ([]any, error) {
 				v, x, y := c.Decimal("value"), c.Whole("width"), c.Whole("height")
@@ -73,7 +72,7 @@ func maskClasses() []graph.Class {
 					c.Whole("bottom")))}, nil
 			},
 		},
-	}...)
+	})
 }
 
 // growMask grows some pixels at a time, so that a large mask can be cancelled, and stops where nothing changes any

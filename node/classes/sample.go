@@ -146,9 +146,13 @@ func reportProgress(c *graph.Call, m *value.Model, p parallel.Progress) error {
 	return nil
 }
 
-// customClasses are the rows of the custom-sampling chain: noise, guider, sampler, sigmas, and the node that runs them.
+// customClasses are the rows of the custom-sampling chain: noise, guider, sampler, sigmas, and the nodes that run them.
 func customClasses() []graph.Class {
 	const module, category = "comfy_extras.nodes_custom_sampler", "model/sampling"
+	cfg := func(name string) graph.Input {
+		return graph.Float(name, "", 8, 0, 100, 0.1).With("round", 0.01)
+	}
+	conditioning := func(name string) graph.Input { return graph.Link(name, "CONDITIONING", "") }
 	return []graph.Class{
 		{
 			Name: "SamplerCustomAdvanced", Module: module, Category: category + "/custom", Heavy: graph.StageDenoise,
@@ -168,8 +172,7 @@ func customClasses() []graph.Class {
 			Name: "BasicScheduler", Module: module, Category: category + "/schedulers",
 			Inputs: []graph.Input{
 				graph.Link("model", "MODEL", ""), graph.Combo("scheduler", "", sampling.ScheduleNames()...),
-				graph.Int("steps", "", 20, 1, 10000, 0),
-				graph.Float("denoise", "", 1, 0, 1, 0.01).AsLater(),
+				graph.Int("steps", "", 20, 1, 10000, 0), graph.Float("denoise", "", 1, 0, 1, 0.01).AsLater(),
 			},
 			Outputs: graph.Slots("SIGMAS"), Run: basicScheduler,
 		},
@@ -182,8 +185,7 @@ func customClasses() []graph.Class {
 			Name: "CFGGuider", Display: "CFG Guider", Module: module, Category: category + "/guiders",
 			Inputs: []graph.Input{
 				graph.Link("model", "MODEL", ""), graph.Link("positive", "CONDITIONING", ""),
-				graph.Link("negative", "CONDITIONING", ""),
-				graph.Float("cfg", "", 8, 0, 100, 0.1).With("round", 0.01),
+				graph.Link("negative", "CONDITIONING", ""), graph.Float("cfg", "", 8, 0, 100, 0.1).With("round", 0.01),
 			},
 			Outputs: graph.Slots("GUIDER"), Run: func(c *graph.Call) ([]any, error) { return []any{guided(c)}, nil },
 		},
@@ -192,46 +194,11 @@ func customClasses() []graph.Class {
 			Inputs: []graph.Input{graph.SeedInput("noise_seed")}, Outputs: graph.Slots("NOISE"),
 			Run: func(c *graph.Call) ([]any, error) { return []any{value.Noise{Seed: c.Seed("noise_seed")}}, nil },
 		},
-	}
-}
-
-func basicScheduler(c *graph.Call) ([]any, error) {
-	m := c.Model("model")
-	sigmas, err := sampling.BasicSchedulerSigmas(m.Sampling, c.Str("scheduler"), c.Whole("steps"), c.Decimal("denoise"))
-	if err != nil {
-		return nil, fault.At(fault.CodeBadInput, "scheduler", "%v", err)
-	}
-	return []any{value.Sigmas(sigmas)}, nil
-}
-
-func basicGuider(c *graph.Call) ([]any, error) {
-	return []any{&value.Guider{
-		Model: c.Model("model"), Rule: parallel.Guider{Kind: parallel.GuideBasic, CFG: 1},
-		Branches: []value.GuiderBranch{{Name: "positive", Conditioning: c.Conditioning("conditioning")}},
-	}}, nil
-}
-
-func samplerCustomAdvanced(c *graph.Call) ([]any, error) {
-	out, denoised, err := runSampling(c, graph.Arg[value.Noise](c, "noise"), graph.Arg[*value.Guider](c, "guider"),
-		graph.Arg[value.Sampler](c, "sampler"), c.Sigmas("sigmas"))
-	return []any{out, denoised}, err
-}
-
-// guidanceClasses are the rows of guided sampling beyond the basic chain: two positives, no noise, and the chain in one
-// node.
-func guidanceClasses() []graph.Class {
-	const module, category = "comfy_extras.nodes_custom_sampler", "model/sampling"
-	cfg := func(name string) graph.Input {
-		return graph.Float(name, "", 8, 0, 100, 0.1).With("round", 0.01)
-	}
-	conditioning := func(name string) graph.Input { return graph.Link(name, "CONDITIONING", "") }
-	return []graph.Class{
 		{
 			Name: "SamplerCustom", Module: module, Category: category + "/custom", Heavy: graph.StageDenoise,
 			Inputs: []graph.Input{
-				graph.Link("model", "MODEL", ""), graph.Bool("add_noise", "", true).AsAdvanced(),
-				graph.SeedInput("noise_seed"), cfg("cfg"),
-				conditioning("positive"), conditioning("negative"), graph.Link("sampler", "SAMPLER", ""),
+				graph.Link("model", "MODEL", ""), graph.Bool("add_noise", "", true).AsAdvanced(), graph.SeedInput("noise_seed"),
+				cfg("cfg"), conditioning("positive"), conditioning("negative"), graph.Link("sampler", "SAMPLER", ""),
 				graph.Link("sigmas", "SIGMAS", ""), graph.Link("latent_image", "LATENT", ""),
 			},
 			Outputs: []graph.Slot{{Name: "output", Type: "LATENT"}, {Name: "denoised_output", Type: "LATENT"}},
@@ -265,6 +232,28 @@ func guidanceClasses() []graph.Class {
 			},
 		},
 	}
+}
+
+func basicScheduler(c *graph.Call) ([]any, error) {
+	m := c.Model("model")
+	sigmas, err := sampling.BasicSchedulerSigmas(m.Sampling, c.Str("scheduler"), c.Whole("steps"), c.Decimal("denoise"))
+	if err != nil {
+		return nil, fault.At(fault.CodeBadInput, "scheduler", "%v", err)
+	}
+	return []any{value.Sigmas(sigmas)}, nil
+}
+
+func basicGuider(c *graph.Call) ([]any, error) {
+	return []any{&value.Guider{
+		Model: c.Model("model"), Rule: parallel.Guider{Kind: parallel.GuideBasic, CFG: 1},
+		Branches: []value.GuiderBranch{{Name: "positive", Conditioning: c.Conditioning("conditioning")}},
+	}}, nil
+}
+
+func samplerCustomAdvanced(c *graph.Call) ([]any, error) {
+	out, denoised, err := runSampling(c, graph.Arg[value.Noise](c, "noise"), graph.Arg[*value.Guider](c, "guider"),
+		graph.Arg[value.Sampler](c, "sampler"), c.Sigmas("sigmas"))
+	return []any{out, denoised}, err
 }
 
 // samplerCustom is SamplerCustomAdvanced with a CFGGuider and noise of its own. The seed also decides what samplers

@@ -156,8 +156,7 @@ func schedulerClasses() []graph.Class {
 		{
 			Name: "Flux2Scheduler", Module: "comfy_extras.nodes_flux", Category: category,
 			Inputs: []graph.Input{
-				graph.Int("steps", "", 20, 1, 4096, 0),
-				pixels("width", 1024, 16, 1), pixels("height", 1024, 16, 1),
+				graph.Int("steps", "", 20, 1, 4096, 0), pixels("width", 1024, 16, 1), pixels("height", 1024, 16, 1),
 			},
 			Outputs: graph.Slots("SIGMAS"), Run: func(c *graph.Call) ([]any, error) {
 				return sigmasOf(sampling.Flux2(c.Whole("steps"), c.Whole("width"), c.Whole("height")))
@@ -243,7 +242,7 @@ func sigmaClasses() []graph.Class {
 				return sigmasOf(sampling.ManualSigmas(c.Str("sigmas")))
 			},
 		},
-	}...)
+	})
 }
 
 // sigmasOf makes the outputs of a node that gives one list. Errors of package sampling begin with the name of the

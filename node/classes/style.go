@@ -13,8 +13,10 @@ import (
 	"patchbay/node/value"
 )
 
-// styleClasses are the rows that let a picture speak beside the text (Redux).
+// styleClasses are the rows that let a picture speak beside the text (Redux), and those of networks that make pictures
+// larger.
 func styleClasses() []graph.Class {
+	const module = "comfy_extras.nodes_upscale_model"
 	return []graph.Class{
 		loader(graph.Class{
 			Name: "CLIPVisionLoader", Display: "Load CLIP Vision", Outputs: graph.Slots("CLIP_VISION"),
@@ -22,8 +24,7 @@ func styleClasses() []graph.Class {
 		{
 			Name: "CLIPVisionEncode", Display: "CLIP Vision Encode", Category: "model/conditioning", Heavy: graph.StageText,
 			Inputs: []graph.Input{
-				graph.Bare("clip_vision", "CLIP_VISION"), graph.Bare("image", "IMAGE"),
-				graph.BareCombo("crop", "center", "none"),
+				graph.Bare("clip_vision", "CLIP_VISION"), graph.Bare("image", "IMAGE"), graph.BareCombo("crop", "center", "none"),
 			},
 			Outputs: graph.Slots("CLIP_VISION_OUTPUT"), Run: func(c *graph.Call) ([]any, error) {
 				out, err := graph.Arg[*value.Eyes](c, "clip_vision").See(c.Use(), c.Image("image"), c.Str("crop") == "center")
@@ -42,6 +43,16 @@ func styleClasses() []graph.Class {
 				graph.BareCombo("strength_type", "multiply", "attn_bias"),
 			},
 			Outputs: graph.Slots("CONDITIONING"), Run: applyStyle,
+		},
+		loader(graph.Class{
+			Name: "UpscaleModelLoader", Display: "Load Upscale Model", Module: module, Outputs: graph.Slots("UPSCALE_MODEL"),
+		}, files.KindUpscale, "model_name", value.OpenUpscaler),
+		{
+			Name: "ImageUpscaleWithModel", Display: "Upscale Image (using Model)", Module: module, Category: "image/upscaling",
+			Aliases: "upscale, upscaler, upsc, enlarge image, super resolution, hires, superres, increase resolution",
+			Heavy:   graph.StageVAE,
+			Inputs:  []graph.Input{graph.Link("upscale_model", "UPSCALE_MODEL", ""), graph.Link("image", "IMAGE", "")},
+			Outputs: graph.Slots("IMAGE"), Run: upscaleImage,
 		},
 	}
 }
@@ -76,25 +87,6 @@ func applyStyle(c *graph.Call) ([]any, error) {
 		}
 	})
 	return []any{out}, err
-}
-
-// upscaleClasses are the rows of networks that make pictures larger.
-func upscaleClasses() []graph.Class {
-	const module = "comfy_extras.nodes_upscale_model"
-	return []graph.Class{
-		loader(graph.Class{
-			Name: "UpscaleModelLoader", Display: "Load Upscale Model", Module: module, Outputs: graph.Slots("UPSCALE_MODEL"),
-		}, files.KindUpscale, "model_name", value.OpenUpscaler),
-		{
-			Name: "ImageUpscaleWithModel", Display: "Upscale Image (using Model)", Module: module, Category: "image/upscaling",
-			Heavy:   graph.StageVAE,
-			Aliases: "upscale, upscaler, upsc, enlarge image, super resolution, hires, superres, increase resolution",
-			Inputs: []graph.Input{
-				graph.Link("upscale_model", "UPSCALE_MODEL", ""), graph.Link("image", "IMAGE", ""),
-			},
-			Outputs: graph.Slots("IMAGE"), Run: upscaleImage,
-		},
-	}
 }
 
 func upscaleImage(c *graph.Call) ([]any, error) {

@@ -13,43 +13,73 @@ import (
 	"patchbay/node/value"
 )
 
-// textClasses are the rows of the text encoders.
+// textClasses are the rows that encode prompts, give the encoders of a family one each, or tell its network more than
+// the prompt.
 func textClasses() []graph.Class {
-	prompt := func(name string) graph.Input { return graph.Prompt(name, "") }
-	return []graph.Class{
+	clip := graph.Link("clip", "CLIP", "")
+	return graph.Rows(graph.Class{Outputs: graph.Slots("CONDITIONING")}, []graph.Class{
 		{
 			Name: "CLIPTextEncode", Display: "CLIP Text Encode (Prompt)", Category: "model/conditioning",
 			Aliases: "text, prompt, text prompt, positive prompt, negative prompt, encode text, text encoder, encode prompt",
 			Heavy:   graph.StageText, Description: "Encodes a prompt for the diffusion model.",
 			Inputs: []graph.Input{
-				graph.Prompt("text", "the prompt; (x:1.2) weighs a part of it"),
-				graph.Link("clip", "CLIP", "the text encoders"),
+				graph.Prompt("text", "the prompt; (x:1.2) weighs a part of it"), graph.Link("clip", "CLIP", "the text encoders"),
 			},
-			Outputs: graph.Slots("CONDITIONING"), Run: func(c *graph.Call) ([]any, error) {
-				t := c.Str("text")
-				return encodePrompts(c, func(string) string { return t })
+			Run: func(c *graph.Call) ([]any, error) {
+				return encodeText(c, c.Str("text"))
 			},
 		},
 		{
 			Name: "CLIPTextEncodeFlux", Module: "comfy_extras.nodes_flux", Category: "model/conditioning/flux",
 			Heavy: graph.StageText,
 			Inputs: []graph.Input{
-				graph.Link("clip", "CLIP", ""), prompt("clip_l"), prompt("t5xxl"),
-				graph.Float("guidance", "", 3.5, 0, 100, 0.1),
+				clip, graph.Prompt("clip_l", ""), graph.Prompt("t5xxl", ""), graph.Float("guidance", "", 3.5, 0, 100, 0.1),
 			},
-			Outputs: graph.Slots("CONDITIONING"), Run: encodeFlux,
+			Run: encodeFlux,
 		},
 		{
 			Name: "T5TokenizerOptions", Display: "T5 Tokenizer Options", Module: "comfy_extras.nodes_cond",
 			Category: "model/conditioning", Experimental: true,
 			Inputs: []graph.Input{
-				graph.Link("clip", "CLIP", ""),
-				graph.Int("min_padding", "", 0, 0, 10000, 1),
-				graph.Int("min_length", "", 0, 0, 10000, 1),
+				clip, graph.Int("min_padding", "", 0, 0, 10000, 1), graph.Int("min_length", "", 0, 0, 10000, 1),
 			},
 			Outputs: graph.Slots("CLIP"), Run: t5Options,
 		},
-	}
+		{
+			Name: "CLIPTextEncodeSD3", Display: "CLIP Text Encode (SD3)", Module: "comfy_extras.nodes_sd3",
+			Category: "model/conditioning/stable diffusion", Aliases: "sd3 prompt", Heavy: graph.StageText,
+			Inputs: []graph.Input{
+				clip, graph.Prompt("clip_l", ""), graph.Prompt("clip_g", ""), graph.Prompt("t5xxl", ""),
+				graph.Combo("empty_padding", "", "none", "empty_prompt").AsAdvanced(),
+			},
+			Run: encodeSD3,
+		},
+		{
+			Name: "CLIPTextEncodeHunyuanDiT", Display: "CLIP Text Encode (Hunyuan Image)", Module: "comfy_extras.nodes_hunyuan",
+			Category: "model/conditioning/hunyuan image", Heavy: graph.StageText,
+			Inputs: []graph.Input{clip, graph.Prompt("bert", ""), graph.Prompt("mt5xl", "")},
+			Run:    func(c *graph.Call) ([]any, error) { return perEncoder(c, "bert") },
+		},
+		{
+			Name: "CLIPTextEncodePixArtAlpha", Display: "CLIP Text Encode (PixArt Alpha)", Module: "comfy_extras.nodes_pixart",
+			Category: "model/conditioning/pixart", Aliases: "pixart prompt", Heavy: graph.StageText,
+			Description: "Encodes a prompt and tells PixArt-Alpha another picture size than the latent's. PixArt-Sigma has " +
+				"no such input.",
+			Inputs: []graph.Input{pixels("width", 1024, 0, 0), pixels("height", 1024, 0, 0), graph.Prompt("text", ""), clip},
+			Run:    encodePixArtAlpha,
+		},
+		{
+			Name: "CLIPTextEncodeLumina2", Display: "CLIP Text Encode (Lumina 2)", Module: "comfy_extras.nodes_lumina2",
+			Category: "model/conditioning/lumina", Aliases: "lumina prompt", Heavy: graph.StageText,
+			Description: "Puts one of two instructions in front of a prompt and encodes both.",
+			Inputs: []graph.Input{
+				graph.Combo("system_prompt", "superior asks for a good picture, alignment for one that follows the text",
+					"superior", "alignment"),
+				graph.Prompt("user_prompt", "the text to encode"), clip,
+			},
+			Run: encodeLumina2,
+		},
+	})
 }
 
 // encodeFlux gives the two encoders of FLUX a prompt each.
@@ -72,48 +102,6 @@ func t5Options(c *graph.Call) ([]any, error) {
 	}
 	clip.TokenizerOptions = options
 	return []any{&clip}, nil
-}
-
-// textFamilyClasses are the rows that give the encoders of one family a prompt each, or tell its network more than the
-// prompt.
-func textFamilyClasses() []graph.Class {
-	clip := graph.Link("clip", "CLIP", "")
-	return []graph.Class{
-		{
-			Name: "CLIPTextEncodeSD3", Display: "CLIP Text Encode (SD3)", Module: "comfy_extras.nodes_sd3",
-			Category: "model/conditioning/stable diffusion", Aliases: "sd3 prompt", Heavy: graph.StageText,
-			Inputs: []graph.Input{
-				clip, graph.Prompt("clip_l", ""), graph.Prompt("clip_g", ""), graph.Prompt("t5xxl", ""),
-				graph.Combo("empty_padding", "", "none", "empty_prompt").AsAdvanced(),
-			},
-			Outputs: graph.Slots("CONDITIONING"), Run: encodeSD3,
-		},
-		{
-			Name: "CLIPTextEncodeHunyuanDiT", Display: "CLIP Text Encode (Hunyuan Image)", Module: "comfy_extras.nodes_hunyuan",
-			Category: "model/conditioning/hunyuan image", Heavy: graph.StageText,
-			Inputs:  []graph.Input{clip, graph.Prompt("bert", ""), graph.Prompt("mt5xl", "")},
-			Outputs: graph.Slots("CONDITIONING"), Run: func(c *graph.Call) ([]any, error) { return perEncoder(c, "bert") },
-		},
-		{
-			Name: "CLIPTextEncodePixArtAlpha", Display: "CLIP Text Encode (PixArt Alpha)", Module: "comfy_extras.nodes_pixart",
-			Category: "model/conditioning/pixart", Aliases: "pixart prompt", Heavy: graph.StageText,
-			Description: "Encodes a prompt and tells PixArt-Alpha another picture size than the latent's. PixArt-Sigma has " +
-				"no such input.",
-			Inputs:  []graph.Input{pixels("width", 1024, 0, 0), pixels("height", 1024, 0, 0), graph.Prompt("text", ""), clip},
-			Outputs: graph.Slots("CONDITIONING"), Run: encodePixArtAlpha,
-		},
-		{
-			Name: "CLIPTextEncodeLumina2", Display: "CLIP Text Encode (Lumina 2)", Module: "comfy_extras.nodes_lumina2",
-			Category: "model/conditioning/lumina", Aliases: "lumina prompt", Heavy: graph.StageText,
-			Description: "Puts one of two instructions in front of a prompt and encodes both.",
-			Inputs: []graph.Input{
-				graph.Combo("system_prompt", "superior asks for a good picture, alignment for one that follows the text",
-					"superior", "alignment"),
-				graph.Prompt("user_prompt", "the text to encode"), clip,
-			},
-			Outputs: graph.Slots("CONDITIONING"), Run: encodeLumina2,
-		},
-	}
 }
 
 // encodeSD3 gives the three encoders of SD3 a prompt each. With empty_padding "none" an empty T5 prompt gives no
@@ -140,8 +128,7 @@ func encodePixArtAlpha(c *graph.Call) ([]any, error) {
 			return nil, fault.Bad(side, "%d, want a picture side in pixels, at least 1", c.Whole(side))
 		}
 	}
-	words := c.Str("text")
-	out, err := encodePrompts(c, func(string) string { return words })
+	out, err := encodeText(c, c.Str("text"))
 	if err != nil {
 		return nil, err
 	}
@@ -158,26 +145,26 @@ func encodeLumina2(c *graph.Call) ([]any, error) {
 		text = start + "high-quality images with the highest degree of image-text alignment based on textual prompts."
 	}
 	text += " <Prompt Start> " + c.Str("user_prompt")
-	return encodePrompts(c, func(string) string { return text })
+	return encodeText(c, text)
 }
 
-// encodePrompts runs the prompts through the encoders of the clip input; prompt gives the text for an encoder by its
-// key.
-func encodePrompts(c *graph.Call, prompt func(key string) string) ([]any, error) {
-	return encodeWanted(c, func(key string) (string, bool) { return prompt(key), true })
+// encodeText gives all encoders of the clip input one prompt.
+func encodeText(c *graph.Call, words string) ([]any, error) {
+	return encodeWanted(c, func(string) (string, bool) { return words, true })
 }
 
 // perEncoder gives every encoder the input that has its key's name; the others read the first, as in ComfyUI.
 func perEncoder(c *graph.Call, first string) ([]any, error) {
-	return encodePrompts(c, func(key string) string {
+	return encodeWanted(c, func(key string) (string, bool) {
 		if own, ok := c.Raw(key).(string); ok {
-			return own
+			return own, true
 		}
-		return c.Str(first)
+		return c.Str(first), true
 	})
 }
 
-// encodeWanted leaves out the encoders that prompt does not want.
+// encodeWanted runs prompts through the encoders of the clip input; prompt gives the text for an encoder by its key,
+// and leaves out those that it does not want.
 func encodeWanted(c *graph.Call, prompt func(key string) (words string, wanted bool)) ([]any, error) {
 	cond, err := encoded(c, graph.Arg[*value.Clip](c, "clip"), prompt)
 	if err != nil {
@@ -336,9 +323,8 @@ func generateClasses() []graph.Class {
 			graph.Int("max_length", "tokens at most", 512, 1, 32768, 0),
 			graph.Branch("sampling_mode", "", graph.Alternative{Key: "on", Inputs: []graph.Input{
 				graph.Float("temperature", "", 0.7, 0.01, 2, 1e-6),
-				graph.Int("top_k", "drawn from so many of the likeliest; 0: all", 64, 0, 1000, 0),
-				part("top_p", "", 0.95, 0, 1), part("min_p", "", 0.05, 0, 1),
-				part("repetition_penalty", "", 1.05, 0, 5),
+				graph.Int("top_k", "drawn from so many of the likeliest; 0: all", 64, 0, 1000, 0), part("top_p", "", 0.95, 0, 1),
+				part("min_p", "", 0.05, 0, 1), part("repetition_penalty", "", 1.05, 0, 5),
 				graph.Number("seed", "INT", "", "default", int64(0), "min", int64(0), "max", uint64(1<<64-1)),
 				part("presence_penalty", "", 0, 0, 5).AsOptional(),
 			}}, graph.Alternative{Key: "off"}).With("display_name", "Sampling Mode"),

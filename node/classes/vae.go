@@ -15,25 +15,84 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// vaeClasses are the rows that encode and decode.
+// vaeClasses are the rows that encode and decode, at once and in tiles, and those that give a latent the mask of what
+// may change.
 func vaeClasses() []graph.Class {
-	return []graph.Class{
+	tile := func(step int64) []graph.Input {
+		return []graph.Input{
+			graph.Int("tile_size", "in pixels", 512, 64, 4096, step).AsAdvanced(),
+			graph.Int("overlap", "in pixels", 64, 0, 4096, 32).AsLater().AsAdvanced(),
+			graph.Int("temporal_size", "for video autoencoders only", 64, 8, 4096, 4).AsLater().AsAdvanced(),
+			graph.Int("temporal_overlap", "for video autoencoders only", 8, 4, 4096, 4).AsLater().AsAdvanced(),
+		}
+	}
+	outputs := []graph.Slot{
+		{Name: "positive", Type: "CONDITIONING"}, {Name: "negative", Type: "CONDITIONING"}, {Name: "latent", Type: "LATENT"},
+	}
+	return graph.Rows(graph.Class{Category: "model/latent"}, []graph.Class{
 		{
-			Name: "VAEDecode", Display: "VAE Decode", Category: "model/latent",
-			Aliases: "decode, decode latent, latent to image, render latent", Heavy: graph.StageVAE,
-			Description: "Decodes latents into pictures.",
+			Name: "VAEDecode", Display: "VAE Decode", Aliases: "decode, decode latent, latent to image, render latent",
+			Heavy: graph.StageVAE, Description: "Decodes latents into pictures.",
 			Inputs: []graph.Input{
-				graph.Link("samples", "LATENT", "the latent to decode"),
-				graph.Link("vae", "VAE", "the autoencoder"),
+				graph.Link("samples", "LATENT", "the latent to decode"), graph.Link("vae", "VAE", "the autoencoder"),
 			},
 			Outputs: graph.Slots("IMAGE"), Run: vaeDecode,
 		},
 		{
-			Name: "VAEEncode", Display: "VAE Encode", Category: "model/latent", Aliases: "encode, encode image, image to latent",
-			Heavy: graph.StageVAE, Inputs: []graph.Input{graph.Bare("pixels", "IMAGE"), graph.Bare("vae", "VAE")},
-			Outputs: graph.Slots("LATENT"), Run: vaeEncode,
+			Name: "VAEEncode", Display: "VAE Encode", Aliases: "encode, encode image, image to latent", Heavy: graph.StageVAE,
+			Inputs: []graph.Input{graph.Bare("pixels", "IMAGE"), graph.Bare("vae", "VAE")}, Outputs: graph.Slots("LATENT"),
+			Run: vaeEncode,
 		},
-	}
+		{
+			Name: "VAEDecodeTiled", Display: "VAE Decode (Tiled)", Heavy: graph.StageVAE,
+			Description: "Decodes in tiles: needs less memory, and differs a little from VAEDecode.",
+			Inputs:      append([]graph.Input{graph.Bare("samples", "LATENT"), graph.Bare("vae", "VAE")}, tile(32)...),
+			Outputs:     graph.Slots("IMAGE"), Run: vaeDecodeTiled,
+		},
+		{
+			Name: "VAEEncodeTiled", Display: "VAE Encode (Tiled)", Heavy: graph.StageVAE,
+			Inputs:  append([]graph.Input{graph.Bare("pixels", "IMAGE"), graph.Bare("vae", "VAE")}, tile(64)...),
+			Outputs: graph.Slots("LATENT"), Run: vaeEncodeTiled,
+		},
+		{
+			Name: "SetLatentNoiseMask", Display: "Set Latent Noise Mask",
+			Inputs: []graph.Input{graph.Bare("samples", "LATENT"), graph.Bare("mask", "MASK")}, Outputs: graph.Slots("LATENT"),
+			Run: func(c *graph.Call) ([]any, error) {
+				l := graph.Arg[*value.Latent](c, "samples")
+				if err := l.Single("samples"); err != nil {
+					return nil, err
+				}
+				return []any{&value.Latent{Samples: l.Samples, NoiseMask: c.Mask("mask"), BatchIndex: l.BatchIndex}}, nil
+			},
+		},
+		{
+			Name: "VAEEncodeForInpaint", Display: "VAE Encode (for Inpainting)", Heavy: graph.StageVAE,
+			Description: "Encodes pictures with grey where the mask is, and keeps the mask, grown a little, with the latent.",
+			Inputs: []graph.Input{
+				graph.Bare("pixels", "IMAGE"), graph.Bare("vae", "VAE"), graph.Bare("mask", "MASK"),
+				graph.Int("grow_mask_by", "in pixels", 6, 0, 64, 1).AsLater(),
+			},
+			Outputs: graph.Slots("LATENT"), Run: encodeForInpaint,
+		},
+		{
+			Name: "InpaintModelConditioning", Category: "model/conditioning", Heavy: graph.StageVAE,
+			Inputs: []graph.Input{
+				graph.Bare("positive", "CONDITIONING"), graph.Bare("negative", "CONDITIONING"), graph.Bare("vae", "VAE"),
+				graph.Bare("pixels", "IMAGE"), graph.Bare("mask", "MASK"),
+				graph.Bool("noise_mask", "only what is inside the mask changes", true).AsLater(),
+			},
+			Outputs: outputs, Run: inpaintConditioning,
+		},
+		{
+			Name: "InstructPixToPixConditioning", Module: "comfy_extras.nodes_ip2p",
+			Category: "model/conditioning/instructpix2pix", Heavy: graph.StageVAE,
+			Inputs: []graph.Input{
+				graph.Link("positive", "CONDITIONING", ""), graph.Link("negative", "CONDITIONING", ""),
+				graph.Link("vae", "VAE", ""), graph.Link("pixels", "IMAGE", ""),
+			},
+			Outputs: outputs, Run: pixToPix,
+		},
+	})
 }
 
 func vaeDecode(c *graph.Call) ([]any, error) {
@@ -114,31 +173,6 @@ func encodePixels(im *picture.Image) parallel.Latent {
 	return out
 }
 
-// tiledClasses are the rows that decode and encode in tiles.
-func tiledClasses() []graph.Class {
-	tile := func(step int64) []graph.Input {
-		return []graph.Input{
-			graph.Int("tile_size", "in pixels", 512, 64, 4096, step).AsAdvanced(),
-			graph.Int("overlap", "in pixels", 64, 0, 4096, 32).AsLater().AsAdvanced(),
-			graph.Int("temporal_size", "for video autoencoders only", 64, 8, 4096, 4).AsLater().AsAdvanced(),
-			graph.Int("temporal_overlap", "for video autoencoders only", 8, 4, 4096, 4).AsLater().AsAdvanced(),
-		}
-	}
-	return []graph.Class{
-		{
-			Name: "VAEDecodeTiled", Display: "VAE Decode (Tiled)", Category: "model/latent", Heavy: graph.StageVAE,
-			Description: "Decodes in tiles: needs less memory, and differs a little from VAEDecode.",
-			Inputs:      append([]graph.Input{graph.Bare("samples", "LATENT"), graph.Bare("vae", "VAE")}, tile(32)...),
-			Outputs:     graph.Slots("IMAGE"), Run: vaeDecodeTiled,
-		},
-		{
-			Name: "VAEEncodeTiled", Display: "VAE Encode (Tiled)", Category: "model/latent", Heavy: graph.StageVAE,
-			Inputs:  append([]graph.Input{graph.Bare("pixels", "IMAGE"), graph.Bare("vae", "VAE")}, tile(64)...),
-			Outputs: graph.Slots("LATENT"), Run: vaeEncodeTiled,
-		},
-	}
-}
-
 func vaeDecodeTiled(c *graph.Call) ([]any, error) {
 	l, v := c.Latent("samples").Samples, c.VAE("vae")
 	size, overlap := c.Whole("tile_size"), c.Whole("overlap")
@@ -211,53 +245,6 @@ func covered(v *value.VAE, cfg vae.Config, im *picture.Image) (pixels []float32,
 			im.Y, cfg.Scale())
 	}
 	return pixels, y, x, err
-}
-
-// inpaintClasses are the rows that give a latent the mask of what may change.
-func inpaintClasses() []graph.Class {
-	outputs := []graph.Slot{
-		{Name: "positive", Type: "CONDITIONING"}, {Name: "negative", Type: "CONDITIONING"}, {Name: "latent", Type: "LATENT"},
-	}
-	return []graph.Class{
-		{
-			Name: "SetLatentNoiseMask", Display: "Set Latent Noise Mask", Category: "model/latent",
-			Inputs: []graph.Input{graph.Bare("samples", "LATENT"), graph.Bare("mask", "MASK")}, Outputs: graph.Slots("LATENT"),
-			Run: func(c *graph.Call) ([]any, error) {
-				l := graph.Arg[*value.Latent](c, "samples")
-				if err := l.Single("samples"); err != nil {
-					return nil, err
-				}
-				return []any{&value.Latent{Samples: l.Samples, NoiseMask: c.Mask("mask"), BatchIndex: l.BatchIndex}}, nil
-			},
-		},
-		{
-			Name: "VAEEncodeForInpaint", Display: "VAE Encode (for Inpainting)", Category: "model/latent", Heavy: graph.StageVAE,
-			Description: "Encodes pictures with grey where the mask is, and keeps the mask, grown a little, with the latent.",
-			Inputs: []graph.Input{
-				graph.Bare("pixels", "IMAGE"), graph.Bare("vae", "VAE"), graph.Bare("mask", "MASK"),
-				graph.Int("grow_mask_by", "in pixels", 6, 0, 64, 1).AsLater(),
-			},
-			Outputs: graph.Slots("LATENT"), Run: encodeForInpaint,
-		},
-		{
-			Name: "InpaintModelConditioning", Category: "model/conditioning", Heavy: graph.StageVAE,
-			Inputs: []graph.Input{
-				graph.Bare("positive", "CONDITIONING"), graph.Bare("negative", "CONDITIONING"), graph.Bare("vae", "VAE"),
-				graph.Bare("pixels", "IMAGE"), graph.Bare("mask", "MASK"),
-				graph.Bool("noise_mask", "only what is inside the mask changes", true).AsLater(),
-			},
-			Outputs: outputs, Run: inpaintConditioning,
-		},
-		{
-			Name: "InstructPixToPixConditioning", Module: "comfy_extras.nodes_ip2p",
-			Category: "model/conditioning/instructpix2pix", Heavy: graph.StageVAE,
-			Inputs: []graph.Input{
-				graph.Link("positive", "CONDITIONING", ""), graph.Link("negative", "CONDITIONING", ""),
-				graph.Link("vae", "VAE", ""), graph.Link("pixels", "IMAGE", ""),
-			},
-			Outputs: outputs, Run: pixToPix,
-		},
-	}
 }
 
 // encodeForInpaint encodes the picture with grey inside the mask and keeps the grown mask.

@@ -52,8 +52,8 @@ type Class struct {
 	Run   func(c *Call) ([]any, error)
 }
 
-// NewStyle reports whether a class is written with ComfyUI's newer node API, as all of most modules are: its object_info
-// entry has other keys and its combos look different.
+// NewStyle reports whether a class is written with ComfyUI's newer node API, as most modules are: its object_info entry
+// has other keys and its combos look different.
 func (k *Class) NewStyle() bool {
 	switch name, extra := strings.CutPrefix(k.Module, "comfy_extras."); name {
 	case "nodes_model_advanced", "nodes_model_patch", "nodes_preview_any":
@@ -64,7 +64,7 @@ func (k *Class) NewStyle() bool {
 }
 
 // Rows gives classes what they have in common: module, category, stage and outputs of base, where a row has none.
-func Rows(base Class, rows ...Class) []Class {
+func Rows(base Class, rows []Class) []Class {
 	for i := range rows {
 		k := &rows[i]
 		k.Module, k.Category = cmp.Or(k.Module, base.Module), cmp.Or(k.Category, base.Category)
@@ -311,16 +311,16 @@ func Number(name, kind, tip string, options ...any) Input {
 
 // Int is a whole number of lo to hi; step 0: none is told.
 func Int(name, tip string, preset, lo, hi, step int64) Input {
-	in := Number(name, "INT", tip, "default", preset, "min", lo, "max", hi)
-	if step != 0 {
-		in.Options.Set("step", step)
-	}
-	return in
+	return limited(name, "INT", tip, preset, lo, hi, step)
 }
 
 // Float is a number of lo to hi; step 0: none is told.
 func Float(name, tip string, preset, lo, hi, step float64) Input {
-	in := Number(name, "FLOAT", tip, "default", preset, "min", lo, "max", hi)
+	return limited(name, "FLOAT", tip, preset, lo, hi, step)
+}
+
+func limited[T int64 | float64](name, kind, tip string, preset, lo, hi, step T) Input {
+	in := Number(name, kind, tip, "default", preset, "min", lo, "max", hi)
 	if step != 0 {
 		in.Options.Set("step", step)
 	}

@@ -16,7 +16,8 @@ func TestConditioningsCountAllTheyHold(t *testing.T) {
 	for name, c := range map[string]value.Cond{
 		"context":        {Entry: dit.Entry{Context: dit.Array{Data: data}}},
 		"second context": {Entry: dit.Entry{Context2: dit.Array{Data: data}}},
-		"pooled":         {Entry: dit.Entry{Pooled: data}}, "size": {Entry: dit.Entry{Size: data}}, "mask": {Mask: &picture.Mask{Data: data}},
+		"pooled":         {Entry: dit.Entry{Pooled: data}}, "size": {Entry: dit.Entry{Size: data}},
+		"mask":                {Mask: &picture.Mask{Data: data}},
 		"references":          {Latents: []parallel.Latent{{Data: data[:400]}, {Data: data[400:]}}},
 		"concatenated latent": {ConcatImage: parallel.Latent{Data: data}},
 		"concatenated mask":   {ConcatMask: &picture.Mask{Data: data}},

@@ -43,15 +43,15 @@ type Config struct {
 
 // Runner executes workflows, one or a few at a time; caches, weights and handles survive between jobs.
 type Runner struct {
-	roots   files.Roots
-	cat     *Catalogue
-	work    sync.RWMutex  // of jobs; written by what must not meet one
-	turns   chan struct{} // one value a running job
-	alone   sync.Mutex    // of who fills turns
-	values  *lru.Cache[*entry]
-	store   *value.Store
-	handles *handles
-	bounds  Bounds
+	roots  files.Roots
+	cat    *Catalogue
+	work   sync.RWMutex  // of jobs; written by what must not meet one
+	turns  chan struct{} // one value a running job
+	alone  sync.Mutex    // of who fills turns
+	values *lru.Cache[*entry]
+	store  *value.Store
+	*handles
+	bounds Bounds
 }
 
 // entry is the cached result of one node.
@@ -103,7 +103,7 @@ func (r *Runner) Close() {
 	defer r.work.Unlock()
 	r.values.Clear()
 	r.store.Drop()
-	r.handles.clear()
+	r.FreeHandles()
 }
 
 // ShedValues drops the cached results of nodes, also while a job runs, which keeps those that it has used.
@@ -209,11 +209,7 @@ func (x *execution) walk(outputs []string) error {
 	if err := x.planFits(); err != nil {
 		return err
 	}
-	for {
-		id, ok := p.next()
-		if !ok {
-			break
-		}
+	for id, ok := p.next(); ok; id, ok = p.next() {
 		done, err := x.node(id)
 		if err != nil {
 			return err

@@ -337,8 +337,10 @@ func (v *validation) link(k *Class, in *Input, l []any, r *verdict) *exception {
 			shown = pyjson.Repr(v.choices(in))
 		}
 		r.errors = append(r.errors, problem{
-			codeTypeMismatch, messageTypeMismatch, fmt.Sprintf("%s, received_type(%s) mismatch input_type(%s)", in.Name, received, shown),
-			pyjson.NewObject("input_name", in.Name, "input_config", v.config(k, in), "received_type", received, "linked_node", l),
+			codeTypeMismatch, messageTypeMismatch,
+			fmt.Sprintf("%s, received_type(%s) mismatch input_type(%s)", in.Name, received, shown),
+			pyjson.NewObject("input_name", in.Name, "input_config", v.config(k, in), "received_type", received,
+				"linked_node", l),
 		})
 		return nil
 	}

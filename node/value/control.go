@@ -15,7 +15,6 @@ import (
 	"patchbay/node/files"
 	"patchbay/node/picture"
 	"patchbay/parallel"
-	"patchbay/parallel/forecast"
 )
 
 // ControlNet is a CONTROL_NET: a net that has been described but not loaded, and the type that a union net is set to.
@@ -244,19 +243,6 @@ func whole(h parallel.Latent, s dit.Spec) parallel.Latent {
 		copy(out.Data[(i/h.Y*y+i%h.Y)*x:], h.Data[i*h.X:(i+1)*h.X])
 	}
 	return out
-}
-
-// Forecast is what the planner must know of the net on all entries of a workload.
-func (n *ControlNet) Forecast(w *forecast.Workload) (forecast.Net, error) {
-	if err := n.fits(w.Spec); err != nil {
-		return forecast.Net{}, err
-	}
-	c := n.control(parallel.Latent{C: n.Hint}, 1)
-	out := c.Forecast(w.Spec)
-	for i := range w.Text {
-		out.Entries = append(out.Entries, i)
-	}
-	return out, nil
 }
 
 // fits refuses a net that is not for a model.

@@ -55,13 +55,6 @@ func (m *Model) Request() parallel.Model {
 	return out
 }
 
-// WithSampling returns a copy with another model sampling.
-func (m *Model) WithSampling(s *sampling.ModelSampling) *Model {
-	c := *m
-	c.Sampling = s
-	return &c
-}
-
 // Preview makes a JPEG of the first item, and its first layer, of a model-space latent: ComfyUI's latent2rgb. nil if
 // the format has no preview.
 func (m *Model) Preview(x0 parallel.Latent) []byte {

@@ -154,41 +154,32 @@ func (s *Style) Rows(u Use, seen Seen) (out dit.Array, err error) {
 	return out, err
 }
 
-// Rows turns the deep states of a picture into rows in front of a text.
-func (p *ModelPatch) Rows(u Use, seen Seen) (out dit.Array, err error) {
-	switch s := p.sizes; {
-	case s == nil:
-		return out, fault.Family("model_patch", "%s is layers for %s models: connect a feature projector", p.Name, p.Family)
-	case seen.Deep == nil:
-		return out, fault.Bad("clip_vision_output", "its encoder has fewer than %d layers: use sigclip_vision_patch14_384",
-			-text.Deep()[0])
-	case seen.Rows != s.Tokens || seen.Cols != s.Width:
-		return out, fault.Bad("clip_vision_output", "%d rows of %d values, %s reads %d of %d: one picture, seen by "+
-			"sigclip_vision_patch14_384", seen.Rows, seen.Cols, p.Name, s.Tokens, s.Width)
-	}
-	open := func(l *parallel.Workspace, file *weights.File) (*text.Features, error) {
-		return text.OpenFeatures(l.Ops, file.Set().For(l.DType))
-	}
-	err = on(u, lazy{p.Name, p.file}, "model_patch", open, func(l *parallel.Workspace, net *text.Features) (err error) {
-		out = dit.Array{Rows: len(text.Deep()) * p.sizes.Rows, Cols: p.sizes.Out}
-		out.Data, err = net.Project(envOf(l), seen.Deep)
-		return err
-	})
-	return out, err
-}
-
 // Show puts what p makes of the deep states of a picture in front of the rows that a model has.
 func (p *ModelPatch) Show(u Use, m *Model, seen Seen) error {
-	rows, err := p.Rows(u, seen)
-	if err != nil {
-		return err
+	switch s := p.sizes; {
+	case s == nil:
+		return fault.Family("model_patch", "%s is layers for %s models: connect a feature projector", p.Name, p.Family)
+	case seen.Deep == nil:
+		return fault.Bad("clip_vision_output", "its encoder has fewer than %d layers: use sigclip_vision_patch14_384",
+			-text.Deep()[0])
+	case seen.Rows != s.Tokens || seen.Cols != s.Width:
+		return fault.Bad("clip_vision_output", "%d rows of %d values, %s reads %d of %d: one picture, seen by "+
+			"sigclip_vision_patch14_384", seen.Rows, seen.Cols, p.Name, s.Tokens, s.Width)
 	}
 	if err := p.fits(m.Spec); err != nil {
 		return fault.Family("model_patch", "%v", err)
 	}
-	rows.Rows, rows.Data = rows.Rows+m.Prefix.Rows, slices.Concat(rows.Data, m.Prefix.Data)
-	m.Prefix = rows
-	return nil
+	open := func(l *parallel.Workspace, file *weights.File) (*text.Features, error) {
+		return text.OpenFeatures(l.Ops, file.Set().For(l.DType))
+	}
+	return on(u, lazy{p.Name, p.file}, "model_patch", open, func(l *parallel.Workspace, net *text.Features) error {
+		rows, err := net.Project(envOf(l), seen.Deep)
+		m.Prefix = dit.Array{
+			Rows: len(text.Deep())*p.sizes.Rows + m.Prefix.Rows, Cols: p.sizes.Out,
+			Data: slices.Concat(rows, m.Prefix.Data),
+		}
+		return err
+	})
 }
 
 // fits refuses a patch that is not for a model.
@@ -206,13 +197,20 @@ func (p *ModelPatch) fits(base *dit.Spec) error {
 // Forecast is what the planner must know of a patch on all entries of a workload: it goes to its nets, or the rows that
 // it makes before their text.
 func (p *ModelPatch) Forecast(w *forecast.Workload) error {
+	if err := p.fits(w.Spec); err != nil {
+		return err
+	}
 	if p.sizes != nil {
 		w.Prefix += len(text.Deep()) * p.sizes.Rows
-		return p.fits(w.Spec)
+		return nil
 	}
-	net, err := p.ControlNet.Forecast(w)
+	c := p.control(parallel.Latent{C: p.Hint}, 1)
+	net := c.Forecast(w.Spec)
+	for i := range w.Text {
+		net.Entries = append(net.Entries, i)
+	}
 	w.Nets = append(w.Nets, net)
-	return err
+	return nil
 }
 
 // Upscaler is an UPSCALE_MODEL: a network that makes pictures larger, whose weights are read when a node needs them.

@@ -33,7 +33,8 @@ func TestValuesTravel(t *testing.T) {
 	g := float32(2.5)
 	list := Conditioning{
 		{
-			Entry: dit.Entry{Context: rows(2, 3), Pooled: []float32{1, 2}, Guidance: &g}, Start: 0.25, End: 0.5, Ranged: true, Strength: 0.5,
+			Entry: dit.Entry{Context: rows(2, 3), Pooled: []float32{1, 2}, Guidance: &g}, Start: 0.25,
+			End: 0.5, Ranged: true, Strength: 0.5,
 			HasStrength: true, MaskStrength: 1,
 		},
 		{

@@ -23,8 +23,8 @@ type Image struct {
 	Layout     Layout
 }
 
-// The ways to resize, spelled as in ComfyUI's nodes. Lanczos works on pictures of 1 to 4 channels with values in [0, 1];
-// 2 and 4 channels have alpha last.
+// The methods, spelled as in ComfyUI's nodes. Lanczos works on pictures of 1 to 4 channels with values in [0, 1]; 2 and
+// 4 channels have alpha last.
 const (
 	Nearest      = "torch's nearest" // no node offers it
 	NearestExact = "nearest-exact"
