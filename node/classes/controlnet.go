@@ -149,7 +149,7 @@ func hints(c *graph.Call) value.HintFunc {
 			some = some.Items(0, n)
 		}
 		if ctl.Mask != nil {
-			small, err := resizedImage(ctl.Mask, x, y, string(masks), crop, "mask")
+			small, err := resizedImage(ctl.Mask, x, y, masks, crop, "mask")
 			if err != nil {
 				return hint, err
 			}

@@ -19,7 +19,7 @@ func sampleClasses() []graph.Class {
 	cfg := graph.Float("cfg", "scale of classifier-free guidance; 1 leaves the negative out", 8, 0, 100, 0.1).
 		With("round", 0.01)
 	step := func(name string, preset int64) graph.Input {
-		return graph.Int(name, "", preset, 0, 10000, 0)
+		return graph.Int(name, "", preset, 0, 10000, 0).AsAdvanced()
 	}
 	return []graph.Class{
 		{
@@ -44,8 +44,7 @@ func sampleClasses() []graph.Class {
 				graph.SeedInput("noise_seed"), steps, cfg,
 				graph.BareCombo("sampler_name", samplers...), graph.BareCombo("scheduler", schedules...),
 				graph.Bare("positive", "CONDITIONING"), graph.Bare("negative", "CONDITIONING"),
-				graph.Bare("latent_image", "LATENT"), step("start_at_step", 0).AsAdvanced(), step("end_at_step",
-					10000).AsAdvanced(),
+				graph.Bare("latent_image", "LATENT"), step("start_at_step", 0), step("end_at_step", 10000),
 				graph.BareCombo("return_with_leftover_noise", "disable", "enable").AsAdvanced(),
 			},
 			Outputs: graph.Slots("LATENT"), Run: ksamplerAdvanced,
