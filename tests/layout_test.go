@@ -38,9 +38,6 @@ func rooms() map[string][]string {
 // roomCap is how many files that are no tests a room may have.
 const roomCap = 20
 
-// manyFiles are the rooms that may have more: one file for each group of node classes.
-var manyFiles = []string{"node/classes"}
-
 // testOnly reports whether a folder is a package that only tests import: ipc/ipctest, ipc/wire/wiretest.
 func testOnly(dir string) bool { return roomOf(dir) != "" && strings.HasSuffix(dir, "test") }
 
@@ -276,7 +273,7 @@ func TestLayoutRoomsAreSmall(t *testing.T) {
 	for layer, names := range rooms() {
 		for _, name := range names {
 			dir := path.Join(layer, name)
-			if n := count[dir]; n == 0 || n > roomCap && !slices.Contains(manyFiles, dir) {
+			if n := count[dir]; n == 0 || n > roomCap {
 				t.Errorf("%s has %d files, want 1 to %d", dir, n, roomCap)
 			}
 			delete(count, dir)

@@ -17,7 +17,6 @@ import (
 	"patchbay/daemon"
 	"patchbay/models/dit"
 	"patchbay/models/published"
-	"patchbay/models/weights"
 	"patchbay/node/files"
 	"patchbay/node/value"
 	"patchbay/parallel/failure"
@@ -253,12 +252,12 @@ func (f *Flags) open() (*published.Model, error) {
 // describeFile reads the header of a checkpoint. Of a quantised one it notes what a weight takes where it stays so, and
 // returns the form in parentheses.
 func (f *Flags) describeFile(path string) (spec *dit.Spec, stored string, err error) {
-	read := func(c files.Checkpoint, open *weights.File, set *weights.Set) (err error) {
-		if f.opened, err = value.OpenModel(path, c, open, set); err != nil {
+	read := func(h files.Header) (err error) {
+		if f.opened, err = value.OpenModel(h); err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
-		if form, quantised := set.Form(); quantised {
-			f.weightBytes = float64(set.Bytes()) / float64(f.opened.Spec.Params)
+		if form, quantised := h.Weights.Set().Form(); quantised {
+			f.weightBytes = float64(h.Weights.Set().Bytes()) / float64(f.opened.Spec.Params)
 			stored = " (" + form + ")"
 		}
 		return nil
