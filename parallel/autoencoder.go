@@ -113,7 +113,7 @@ func (l *Workspace) Shared(what string, ranks int, f func(Share) error) error {
 		check = nil
 	}
 	return l.joined(what, ranks, func(r int, ops engine.Ops, end comm.Comm) error {
-		return f(Share{Rank: r, Ops: ops, Sum: end.AllReduce, Check: check})
+		return f(Share{Rank: r, Ops: ops, Sum: sum(end), Check: check})
 	})
 }
 
@@ -141,6 +141,11 @@ func (l *Workspace) joined(what string, ranks int, f func(r int, ops engine.Ops,
 		g.Go(fmt.Sprintf("%s, rank %d", what, r), func() error { return f(r, ops[r], end) })
 	}
 	return g.Wait()
+}
+
+// sum adds a tensor over the ranks of a group in place.
+func sum(end comm.Comm) func(engine.Tensor) {
+	return func(t engine.Tensor) { end.Run(comm.NewAllReduce(t)) }
 }
 
 // Apart is how many ranks of other processes could share a Task by a plan, those of its tensor group. 1 where all are
@@ -375,13 +380,13 @@ func (d *band) exchange() *vae.Exchange {
 			d.comm.SendRecv(above, up, x.Slice(1, x.Dim(1)-1, x.Dim(1)), down)
 			d.comm.SendRecv(below, down, x.Slice(1, 0, 1), up)
 		},
-		Sum: func(stats engine.Tensor) { d.comm.AllReduce(stats) },
+		Sum: sum(d.comm),
 		Gather: func(full, part engine.Tensor) {
 			counts := make([]int, size)
 			for r, rows := range plan.Balanced(d.rows.Total, size) {
 				counts[r] = full.Len() / d.rows.Total * rows.Len()
 			}
-			d.comm.AllGather(full, part, counts)
+			d.comm.Run(comm.NewAllGather(full, part, counts))
 		},
 	}
 }

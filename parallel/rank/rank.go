@@ -391,9 +391,7 @@ func (r *Rank) report(s *session, last bool) Reply {
 			continue
 		}
 		now, was, sum := c.Traffic(), r.charged[a], &s.sent[a]
-		sum.Calls, sum.Bytes, sum.Wait = sum.Calls+now.Calls-was.Calls, sum.Bytes+now.Bytes-was.Bytes,
-			sum.Wait+now.Wait-was.Wait
-		sum.Posted += now.Posted - was.Posted
+		sum.Add(now.Less(was))
 		r.charged[a], out.Traffic[a] = now, *sum
 	}
 	if c, ok := r.Ops.(engine.Chooser); ok && last {

@@ -117,10 +117,8 @@ func (s *session) values(c *EvaluateCommand, entry int) int {
 	if e.p == nil {
 		return 0
 	}
-	ulysses, ring := s.comms[plan.AxisUlysses], s.comms[plan.AxisRing]
-	rows := c.Rows(plan.Sequence{Text: s.textOf(e.p), Image: e.grid.Tokens()},
-		s.open.Plan.Places(false))[ring.Rank()*ulysses.Size()+ulysses.Rank()]
-	return s.open.Batch * s.open.Plan.Kept(rows, s.comms[plan.AxisTensor].Rank()).Len() * s.model.Spec().Width
+	_, _, kept := s.rows(c, e)
+	return s.open.Batch * kept.Len() * s.model.Spec().Width
 }
 
 // lookAhead posts receives for commands that wait already.

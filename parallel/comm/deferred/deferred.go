@@ -212,30 +212,11 @@ func (e *end) streams() []*late.Stream {
 	return out
 }
 
-func (e *end) AllToAll(dst, src engine.Tensor, recv, send []int) {
-	e.collective(e.stream, comm.NewAllToAll(dst, src, recv, send))
-}
+// Run implements comm.Comm.
+func (e *end) Run(c *comm.Call) { e.collective(e.stream, c) }
 
-func (e *end) AllGather(dst, src engine.Tensor, counts []int) {
-	e.collective(e.stream, comm.NewAllGather(dst, src, counts))
-}
-
-func (e *end) ReduceScatter(dst, src engine.Tensor, counts []int) {
-	e.collective(e.stream, comm.NewReduceScatter(dst, src, counts))
-}
-
-func (e *end) AllReduce(buf engine.Tensor) { e.collective(e.stream, comm.NewAllReduce(buf)) }
-
-func (e *end) Prefetch(dst, src engine.Tensor, counts []int) {
-	e.begin(comm.NewAllGather(dst, src, counts))
-}
-
-func (e *end) Exchange(dst, src engine.Tensor, recv, send []int) {
-	e.begin(comm.NewAllToAll(dst, src, recv, send))
-}
-
-// begin issues a collective beside the calls of the rank that follow.
-func (e *end) begin(c *comm.Call) {
+// Begin implements comm.Comm on a stream of its own.
+func (e *end) Begin(c *comm.Call) {
 	if e.beside == nil {
 		s := e.group.device.Stream()
 		e.group.device.Locked(func() { e.beside = s })

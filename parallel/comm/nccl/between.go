@@ -24,9 +24,7 @@ type talk struct {
 func meet(over comm.Transport, of comm.Group, ops []engine.Ops) (*talk, error) {
 	of.Name += " by NCCL"
 	of.Pipe = false
-	if of.Deadline == 0 || of.Deadline > patience {
-		of.Deadline = patience
-	}
+	of.Deadline = patienceOf(of)
 	hosts := make([]engine.Ops, len(ops))
 	for r, o := range ops {
 		if o != nil {
@@ -65,7 +63,7 @@ func (k *talk) gather(words [][]byte, counts []int) (all [][]byte, err error) {
 					errs[r] = lost
 				}
 			}()
-			e.AllGather(vector(out), vector(words[r]), counts)
+			e.Run(comm.NewAllGather(vector(out), vector(words[r]), counts))
 		})
 	}
 	wait.Wait()

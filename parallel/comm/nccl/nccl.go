@@ -16,6 +16,7 @@
 package nccl
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -100,9 +101,10 @@ func (t *Transport) Connect(of comm.Group, ops []engine.Ops) ([]comm.Comm, error
 		streams[r] = stream
 	}
 	g := &group{
-		name: of.Name, deadline: of.Deadline, calls: map[int][]*comm.Call{}, ways: map[[2]int]*way{},
-		waits: make([]string, len(ops)), ends: make([]*end, len(ops)),
+		Rendezvous: comm.NewRendezvous(of, len(ops), nil), limit: cmp.Or(of.Deadline, patience),
+		calls: map[int][]*comm.Call{}, ends: make([]*end, len(ops)),
 	}
+	g.mail = comm.Mail[cuda.Point]{Name: of.Name, Elsewhere: func(r int) bool { return g.ends[r] == nil }}
 	out := make([]comm.Comm, len(ops))
 	for r, s := range streams {
 		if s == nil {
@@ -112,7 +114,7 @@ func (t *Transport) Connect(of comm.Group, ops []engine.Ops) ([]comm.Comm, error
 		if err := s.Join(slices.Repeat([]*cuda.Ops{s}, len(ops))); err != nil { // for sums of so many parts on one device
 			return nil, fmt.Errorf("%s: %w", of.Name, err)
 		}
-		g.ends[r] = &end{group: g, rank: r, stream: s}
+		g.ends[r] = &end{Seat: comm.NewSeat(g.Rendezvous, r), group: g, stream: s}
 		out[r] = g.ends[r]
 	}
 	if len(streams) == 1 {

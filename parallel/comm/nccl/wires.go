@@ -16,6 +16,14 @@ import (
 // patience is how long communicators may take to be made, or given back.
 const patience = 2 * time.Minute
 
+// patienceOf is how long hosts of a group wait for each other.
+func patienceOf(g comm.Group) time.Duration {
+	if g.Deadline > 0 {
+		return min(g.Deadline, patience)
+	}
+	return patience
+}
+
 // wires are the communicators of a group: of all ranks, and of each rank with the next one where messages pass.
 type wires struct {
 	all   communicators
@@ -71,7 +79,7 @@ func (w *wires) look() {
 				continue
 			}
 			if _, err := c.Pending(r); err != nil {
-				g.abort(&comm.Error{Text: fmt.Sprintf("%s: NCCL lost a rank", g.name), Cause: err})
+				g.abort(&comm.Error{Text: fmt.Sprintf("%s: NCCL lost a rank", g.Name), Cause: err})
 				return
 			}
 		}
@@ -135,7 +143,7 @@ func (t *Transport) wires(of comm.Group, streams []*cuda.Ops, where string, g *g
 		return nil, fmt.Errorf("make communicators on %s: %w", where, err)
 	}
 	w := &wires{all: made[0], edges: made[1:], where: where, team: of.Team, name: short(ids[0])}
-	if err := w.begin(groups, of.Deadline, g.broken); err != nil {
+	if err := w.begin(groups, patienceOf(of), g.Cause); err != nil {
 		w.abort(err)
 		return nil, fmt.Errorf("make communicators on %s: %w", where, err)
 	}
@@ -230,9 +238,6 @@ func (t *Transport) look() {
 // begin waits until the communicators are made and passes a word between any two ranks of each: the first one takes
 // both hosts, and later ones shall not. broken tells that the group has ended meanwhile.
 func (w *wires) begin(groups [][]*cuda.Ops, deadline time.Duration, broken func() error) error {
-	if deadline == 0 || deadline > patience {
-		deadline = patience
-	}
 	end := time.Now().Add(deadline)
 	for i, c := range w.cliques() {
 		for r, s := range groups[i] {

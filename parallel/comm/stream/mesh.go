@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -132,13 +133,13 @@ func (m *Mesh) Connect(g comm.Group, ops []engine.Ops) ([]comm.Comm, error) {
 	delete(m.early, key)
 	for _, p := range own.process {
 		if err := m.lost[p]; err != nil {
-			own.Abort(err)
+			own.End(err)
 		}
 	}
 	out := make([]comm.Comm, len(ops))
 	for i, o := range ops {
 		if o != nil {
-			out[i] = &end{members: own, rank: i, device: onDevice(o)}
+			out[i] = &end{Seat: comm.NewSeat(own.Rendezvous, i), group: own, device: onDevice(o)}
 		}
 	}
 	return out, nil
@@ -215,16 +216,13 @@ func (m *Mesh) gone(process int, cause error) {
 	m.lost[process] = err
 	var hit []*members
 	for _, g := range m.groups {
-		for _, p := range g.process {
-			if p == process {
-				hit = append(hit, g)
-				break
-			}
+		if slices.Contains(g.process, process) {
+			hit = append(hit, g)
 		}
 	}
 	m.mu.Unlock()
 	for _, g := range hit {
-		g.Abort(err)
+		g.End(err)
 	}
 }
 
