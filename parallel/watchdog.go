@@ -84,8 +84,7 @@ func (t *team) stalled() error {
 	}
 	var moves int64
 	for _, l := range t.members {
-		n, _, _ := l.Position()
-		moves += n
+		moves += l.Standing().Moves
 	}
 	if now := time.Now(); moves != w.moves || w.since.IsZero() {
 		w.moves, w.since = moves, now
@@ -122,21 +121,20 @@ func (t *team) abort(cause error) {
 func (t *team) accuse(verdict string) *failure.Error {
 	var guilty, waiting, all []string
 	for r, l := range t.members {
-		_, busy, place := l.Position()
-		name := fmt.Sprintf("rank %d at %s", r, place)
+		at := l.Standing()
+		name := fmt.Sprintf("rank %d at %s", r, at.Place)
 		if t.names != nil {
-			name = fmt.Sprintf("rank %d in %s at %s", r, t.names[r], place)
+			name = fmt.Sprintf("rank %d in %s at %s", r, t.names[r], at.Place)
 		}
-		waits := l.Waits()
 		switch {
-		case !busy:
-			all = append(all, fmt.Sprintf("[rank %d has nothing to do after %s]", r, place))
+		case !at.Busy:
+			all = append(all, fmt.Sprintf("[rank %d has nothing to do after %s]", r, at.Place))
 			continue
-		case waits == "":
+		case at.Waits == "":
 			guilty = append(guilty, name)
 		default:
 			waiting = append(waiting, name)
-			name += ", waits in " + waits
+			name += ", waits in " + at.Waits
 		}
 		all = append(all, "["+name+"]")
 	}

@@ -102,8 +102,7 @@ type Crew interface {
 type Member interface {
 	Send(c rank.Command, await func(<-chan rank.Reply) (rank.Reply, error)) (func() (rank.Reply, error), error)
 	Cancel(session uint64)
-	Position() (moves int64, busy bool, place string)
-	Waits() string
+	Standing() rank.Standing
 	Abort(cause error)
 }
 

@@ -26,11 +26,12 @@ func (l *Link) Close() {
 // any goroutine.
 func (l *Link) Cancel(session uint64) { l.Rank.cancel(session) }
 
-// Position returns how far the rank has come, whether it works, and the place in words.
-func (l *Link) Position() (moves int64, busy bool, place string) { return l.Rank.Pos.read() }
-
-// Waits tells in which exchanges the rank stands, "" if in none.
-func (l *Link) Waits() string { return l.Rank.waits() }
+// Standing is how far the rank has come.
+func (l *Link) Standing() Standing {
+	s := l.Rank.Pos.read()
+	s.Waits = l.Rank.waits()
+	return s
+}
 
 // Abort ends all exchanges of the rank with a cause.
 func (l *Link) Abort(cause error) {

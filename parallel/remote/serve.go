@@ -69,7 +69,7 @@ func Serve(conn io.ReadWriter, cfg Config) error {
 	if s.Dial == nil {
 		s.Dial = dialUnix
 	}
-	s.run.Go("pulse", func() error { s.pulse(led.Done()); return nil })
+	s.run.Every("pulse", pulse, led.Done(), s.pulse)
 	in := msgpack.NewDecoder(bufio.NewReaderSize(conn, buffered))
 	var err error
 	for {
@@ -183,8 +183,15 @@ func (s *server) handle(c *call, a *answer) (err error) {
 		s.Host.Evict(*c.Evict)
 	case c.Resident:
 		a.Resident = s.Host.Resident()
-	default:
-		return s.member(c)
+	case c.Command != nil:
+		return s.member(c.Command.Member, func(m host.Member) error { return s.command(c.ID, m, c.Command) })
+	case c.Cancel != nil:
+		return s.member(c.Cancel.Member, func(m host.Member) error { m.Cancel(c.Cancel.Session); return nil })
+	case c.Abort != nil:
+		return s.member(c.Abort.Member, func(m host.Member) error {
+			m.Abort(&failure.Error{Code: failure.PeerLost, Text: c.Abort.Cause})
+			return nil
+		})
 	}
 	return err
 }
@@ -222,32 +229,14 @@ func (n nested) Connect(g comm.Group, ops []engine.Ops) ([]comm.Comm, error) {
 }
 
 // member hands a call to a member.
-func (s *server) member(c *call) error {
-	at := 0
-	switch {
-	case c.Command != nil:
-		at = c.Command.Member
-	case c.Cancel != nil:
-		at = c.Cancel.Member
-	case c.Abort != nil:
-		at = c.Abort.Member
-	}
+func (s *server) member(at int, f func(host.Member) error) error {
 	s.mu.Lock()
 	crew := s.crew
 	s.mu.Unlock()
 	if crew == nil || at < 0 || at >= len(crew.Members()) {
 		return fmt.Errorf("a call for member %d, which is not here", at)
 	}
-	m := crew.Members()[at]
-	switch {
-	case c.Cancel != nil:
-		m.Cancel(c.Cancel.Session)
-	case c.Abort != nil:
-		m.Abort(&failure.Error{Code: failure.PeerLost, Text: c.Abort.Cause})
-	case c.Command != nil:
-		return s.command(c.ID, m, c.Command)
-	}
-	return nil
+	return f(crew.Members()[at])
 }
 
 // command queues a command of a member and answers when it is done.
@@ -278,28 +267,16 @@ func (s *server) leave() {
 	}
 }
 
-// pulse says where the members are until ended.
-func (s *server) pulse(ended <-chan struct{}) {
-	tick := time.NewTicker(pulse)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ended:
-			return
-		case <-tick.C:
+// pulse says where the members are.
+func (s *server) pulse() {
+	s.mu.Lock()
+	crew := s.crew
+	s.mu.Unlock()
+	var a answer // a sign of life without members too
+	if crew != nil {
+		for _, m := range crew.Members() {
+			a.Status = append(a.Status, m.Standing())
 		}
-		s.mu.Lock()
-		crew := s.crew
-		s.mu.Unlock()
-		var a answer // a sign of life without members too
-		if crew != nil {
-			for _, m := range crew.Members() {
-				var st status
-				st.Moves, st.Busy, st.Place = m.Position()
-				st.Waits = m.Waits()
-				a.Status = append(a.Status, st)
-			}
-		}
-		s.send(&a)
 	}
+	s.send(&a)
 }

@@ -2,16 +2,15 @@ package nccl
 
 import (
 	"bytes"
-	"errors"
 	"hash/fnv"
 	"os"
 	"slices"
 	"strings"
-	"sync"
 
 	"patchbay/engine"
 	"patchbay/engine/cuda"
 	"patchbay/parallel/comm"
+	"patchbay/parallel/group"
 )
 
 // talk is what ranks of several processes say to each other in host memory, beside NCCL: by which names their
@@ -40,37 +39,24 @@ type hostSide struct{ engine.Ops }
 
 // gather brings the words of all ranks together, counts[i] bytes of rank i. Nothing else is said meanwhile.
 func (k *talk) gather(words [][]byte, counts []int) (all [][]byte, err error) {
-	total := 0
-	for _, n := range counts {
-		total += n
-	}
 	var got []byte
-	errs := make([]error, len(k.ends))
-	var wait sync.WaitGroup
+	wait := group.New(nil)
 	for r, e := range k.ends {
 		if e == nil {
 			continue
 		}
-		out := make([]byte, total)
+		out := make([]byte, comm.Total(counts))
 		got = out
-		wait.Go(func() {
-			defer func() {
-				if v := recover(); v != nil {
-					lost, ok := v.(*comm.Error)
-					if !ok {
-						panic(v)
-					}
-					errs[r] = lost
-				}
-			}()
+		wait.Go("words of ranks", func() error {
 			e.Run(comm.NewAllGather(vector(out), vector(words[r]), counts))
+			return nil
 		})
 	}
-	wait.Wait()
+	err = wait.Wait()
 	for _, n := range counts {
 		all, got = append(all, got[:n]), got[n:]
 	}
-	return all, errors.Join(errs...)
+	return all, err
 }
 
 func vector(b []byte) engine.Tensor {

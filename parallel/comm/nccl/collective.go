@@ -32,7 +32,7 @@ func (e *end) Fetched() {
 
 // counted compares a call with those of the peers and counts it.
 func (e *end) counted(c *comm.Call) {
-	e.compared(func(g *group) error { return g.note(e, c) })
+	e.compared(func(g *members) error { return g.note(e, c) })
 	e.Sent(c.Sent(e.Rank(), e.Size()), c.Src.DType)
 }
 

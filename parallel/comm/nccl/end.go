@@ -9,8 +9,8 @@ import (
 	"patchbay/parallel/comm"
 )
 
-// group is what the ends share.
-type group struct {
+// members is what the ends share.
+type members struct {
 	*comm.Rendezvous
 	limit  time.Duration // of a wait
 	ends   []*end        // by rank, nil: in another process
@@ -25,7 +25,7 @@ type group struct {
 // communicators are connected.
 type end struct {
 	comm.Seat
-	group   *group
+	group   *members
 	stream  *cuda.Ops // of the rank
 	beside  *cuda.Ops // of collectives beside; nil before the first one
 	in, out *cuda.Ops // of messages of the rank before and to the next one; nil before the first one
@@ -37,7 +37,7 @@ type end struct {
 func (e *end) Abort(cause error) { e.group.abort(cause) }
 
 // abort ends the group with its first cause.
-func (g *group) abort(cause error) {
+func (g *members) abort(cause error) {
 	if !g.End(cause) {
 		return
 	}
@@ -58,7 +58,7 @@ func (g *group) abort(cause error) {
 }
 
 // use makes w what the group exchanges by, unless it was aborted meanwhile.
-func (g *group) use(w *wires) error {
+func (g *members) use(w *wires) error {
 	g.Locked(func() { g.wires = w })
 	w.serve(g)
 	if cause := g.Cause(); cause != nil {
@@ -87,7 +87,7 @@ func (e *end) alive() {
 }
 
 // compared runs f, which notes a call beside those of the peers, with the lock held, and fails with its error.
-func (e *end) compared(f func(g *group) error) {
+func (e *end) compared(f func(g *members) error) {
 	e.alive()
 	var err error
 	e.Locked(func() { err = f(e.group) })
@@ -135,7 +135,7 @@ func follow(s, other *cuda.Ops) {
 }
 
 // note adds a rank's part of a collective to those of its peers and compares when all are there.
-func (g *group) note(e *end, c *comm.Call) error {
+func (g *members) note(e *end, c *comm.Call) error {
 	if err := c.Fits(g.Name, e.Rank(), len(g.ends)); err != nil {
 		return err
 	}

@@ -14,7 +14,7 @@ type side = comm.Side[cuda.Point]
 func (e *end) SendRecv(dst engine.Tensor, from int, src engine.Tensor, to int) {
 	out, in := comm.NewSide[cuda.Point](src), comm.NewSide[cuda.Point](dst)
 	send, recv := make([]engine.Tensor, e.Size()), make([]engine.Tensor, e.Size())
-	e.compared(func(g *group) error {
+	e.compared(func(g *members) error {
 		if to >= 0 {
 			send[to] = src
 			if err := g.mail.Send(e.Rank(), to, out); err != nil {
@@ -44,7 +44,7 @@ func (e *end) edges() []communicators {
 // Offer implements comm.Comm.
 func (e *end) Offer(slot, src engine.Tensor, to int) {
 	out := comm.NewSide[cuda.Point](src)
-	e.compared(func(g *group) error {
+	e.compared(func(g *members) error {
 		if to != e.Rank()+1 || e.edges() == nil {
 			return g.Errorf("rank %d offers to rank %d at %s: messages go to the next rank of a pipeline", e.Rank(), to,
 				out.Site)
@@ -84,7 +84,7 @@ func (e *end) vacate(slot engine.Tensor) {
 // Post implements comm.Comm.
 func (e *end) Post(slot engine.Tensor, from int) {
 	in := comm.NewSide[cuda.Point](slot)
-	e.compared(func(g *group) error {
+	e.compared(func(g *members) error {
 		if from != e.Rank()-1 || e.edges() == nil {
 			return g.Errorf("rank %d posts memory for rank %d at %s: messages come from the rank before", e.Rank(), from,
 				in.Site)
@@ -104,7 +104,7 @@ func (e *end) Post(slot engine.Tensor, from int) {
 func (e *end) Await(dst engine.Tensor, from int) {
 	into := comm.NewMessage(dst)
 	var in *side
-	e.compared(func(g *group) (err error) {
+	e.compared(func(g *members) (err error) {
 		in, err = g.mail.Await(from, e.Rank(), into)
 		return err
 	})

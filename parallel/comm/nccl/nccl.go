@@ -26,6 +26,7 @@ import (
 	"patchbay/engine"
 	"patchbay/engine/cuda"
 	"patchbay/parallel/comm"
+	"patchbay/parallel/group"
 )
 
 // communicators are those of one group, one for each of its ranks: *cuda.Clique, whose comments say more. What tests
@@ -56,7 +57,7 @@ type Transport struct {
 	kept  []*wires
 	team  uint64 // that is at work
 	ended chan struct{}
-	watch sync.WaitGroup
+	watch *group.Group
 }
 
 var _ comm.Transport = (*Transport)(nil)
@@ -74,7 +75,7 @@ func New(lib *cuda.NCCL, local comm.Transport) *Transport {
 			}
 			return out, err
 		},
-		local: local, period: time.Second, ended: make(chan struct{}),
+		local: local, period: time.Second, ended: make(chan struct{}), watch: group.New(nil),
 	}
 }
 
@@ -100,7 +101,7 @@ func (t *Transport) Connect(of comm.Group, ops []engine.Ops) ([]comm.Comm, error
 		}
 		streams[r] = stream
 	}
-	g := &group{
+	g := &members{
 		Rendezvous: comm.NewRendezvous(of, len(ops), nil), limit: cmp.Or(of.Deadline, patience),
 		calls: map[int][]*comm.Call{}, ends: make([]*end, len(ops)),
 	}
@@ -146,7 +147,7 @@ func (t *Transport) Connect(of comm.Group, ops []engine.Ops) ([]comm.Comm, error
 
 // introduce finds out where the ranks of a group are. Where they live in several processes, these meet for that, and
 // known are the names of kept communicators that all of them have.
-func (t *Transport) introduce(of comm.Group, g *group, ops []engine.Ops, streams []*cuda.Ops,
+func (t *Transport) introduce(of comm.Group, g *members, ops []engine.Ops, streams []*cuda.Ops,
 ) (where []string, known [][]byte, err error) {
 	if !g.shared {
 		for _, s := range streams {

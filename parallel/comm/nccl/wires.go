@@ -33,15 +33,15 @@ type wires struct {
 	name  []byte          // of those of several processes, see short
 
 	mu    sync.Mutex
-	group *group // that uses them
-	cause error  // they were aborted
+	group *members // that uses them
+	cause error    // they were aborted
 }
 
 // cliques are all communicators.
 func (w *wires) cliques() []communicators { return append([]communicators{w.all}, w.edges...) }
 
 // serve makes g the group that is told of failures.
-func (w *wires) serve(g *group) {
+func (w *wires) serve(g *members) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.group = g
@@ -120,7 +120,7 @@ func (t *Transport) usable() (out []*wires) {
 
 // wires finds or makes communicators for a group g. Ranks of several processes take what all of them have kept, by a
 // name that is known.
-func (t *Transport) wires(of comm.Group, streams []*cuda.Ops, where string, g *group, known [][]byte,
+func (t *Transport) wires(of comm.Group, streams []*cuda.Ops, where string, g *members, known [][]byte,
 ) (*wires, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -148,7 +148,7 @@ func (t *Transport) wires(of comm.Group, streams []*cuda.Ops, where string, g *g
 		return nil, fmt.Errorf("make communicators on %s: %w", where, err)
 	}
 	if t.kept == nil {
-		t.watch.Go(t.look)
+		t.watch.Every("look at communicators", t.period, t.ended, t.look)
 	}
 	t.kept = append(t.kept, w)
 	return w, nil
@@ -173,7 +173,7 @@ func (t *Transport) find(team uint64, where string, shared bool, known [][]byte)
 }
 
 // names makes the names of so many groups, or hears them from the process of rank 0.
-func (t *Transport) names(g *group, groups int) (ids [][]byte, err error) {
+func (t *Transport) names(g *members, groups int) (ids [][]byte, err error) {
 	if g.shared {
 		return g.talk.share(groups, t.newID)
 	}
@@ -216,22 +216,13 @@ func (t *Transport) drop(which func(*wires) bool) error {
 	return errors.Join(errs...)
 }
 
-// look watches the communicators until Close: what goes wrong between hosts, or inside NCCL, wakes nobody by itself.
+// look looks at all communicators: what goes wrong between hosts, or inside NCCL, wakes nobody by itself.
 func (t *Transport) look() {
-	tick := time.NewTicker(t.period)
-	defer tick.Stop()
-	for {
-		select {
-		case <-t.ended:
-			return
-		case <-tick.C:
-		}
-		t.mu.Lock()
-		kept := slices.Clone(t.kept)
-		t.mu.Unlock()
-		for _, w := range kept {
-			w.look()
-		}
+	t.mu.Lock()
+	kept := slices.Clone(t.kept)
+	t.mu.Unlock()
+	for _, w := range kept {
+		w.look()
 	}
 }
 

@@ -73,25 +73,16 @@ func NewMesh(self int, conns []io.ReadWriteCloser, names []string) *Mesh {
 			return nil
 		})
 	}
-	m.run.Go("pulse", func() error { m.pulse(); return nil })
+	m.run.Every("pulse", pulse, m.ended, m.pulse)
 	return m
 }
 
 // pulse says that this process is there on every connection on which nothing else is being said.
 func (m *Mesh) pulse() {
-	tick := time.NewTicker(pulse)
-	defer tick.Stop()
-	for {
-		select {
-		case <-m.ended:
-			return
-		case <-tick.C:
-		}
-		for _, l := range m.links {
-			if l != nil && l.mu.TryLock() {
-				_ = l.write(&frame{kind: alive}) // receive finds out that a process has gone
-				l.mu.Unlock()
-			}
+	for _, l := range m.links {
+		if l != nil && l.mu.TryLock() {
+			_ = l.write(&frame{kind: alive}) // receive finds out that a process has gone
+			l.mu.Unlock()
 		}
 	}
 }
