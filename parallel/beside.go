@@ -172,9 +172,12 @@ func (e *Engine) beside(ctx context.Context, turn *Turn, req *Request, observe O
 		e.shares.give(places)
 		return nil, failed
 	}
-	on := e.on(places)
-	result, err := on.Sample(ctx, &own, observe)
-	on.home.Release()
+	sample := func() (*Result, error) {
+		on := e.on(places)
+		defer on.home.Release()
+		return on.Sample(ctx, &own, observe)
+	}
+	result, err := sample()
 	e.shares.give(places)
 	if err == nil || !isFull(err) {
 		return result, err
@@ -187,9 +190,7 @@ func (e *Engine) beside(ctx context.Context, turn *Turn, req *Request, observe O
 	if err := e.relieve(); err != nil {
 		return nil, err
 	}
-	on = e.on(places)
-	defer on.home.Release()
-	return on.Sample(ctx, &own, observe)
+	return sample()
 }
 
 // isFull reports whether work failed for want of memory.

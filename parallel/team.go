@@ -76,27 +76,27 @@ func (t *team) join(of host.Team, e *Engine, here [][]int, first []int) error {
 			}
 		}
 	})
-	crews := make([]host.Crew, len(e.hosts))
+	t.crews = make([]host.Crew, len(e.hosts))
 	for at, h := range e.hosts {
 		if len(here[at]) == 0 {
 			continue
 		}
 		own := of
 		own.Here, own.First = here[at], first[at]
-		joining.Go("start ranks", func() (err error) {
-			crews[at], err = h.Join(own)
-			return err
+		joining.Go("start ranks", func() error {
+			crew, err := h.Join(own)
+			if err != nil {
+				return err
+			}
+			t.crews[at] = crew
+			for i, m := range crew.Members() {
+				t.members[own.Here[i]] = m
+			}
+			return nil
 		})
 	}
 	err := joining.Wait()
-	for at, crew := range crews {
-		if err == nil && crew != nil {
-			t.crews = append(t.crews, crew)
-			for i, m := range crew.Members() {
-				t.members[here[at][i]] = m
-			}
-		}
-	}
+	t.crews = slices.DeleteFunc(t.crews, func(c host.Crew) bool { return c == nil })
 	return err
 }
 

@@ -95,25 +95,23 @@ func (t *team) stalled() error {
 	if slices.ContainsFunc(t.crews, host.Crew.Silent) {
 		return nil // the others may stand still for its sake, and its connection ends soon if it stays silent
 	}
-	w.lost = t.accuse(fmt.Sprintf("no progress for %v", w.limit))
-	t.abort(w.lost)
-	return w.lost
+	return t.condemn(fmt.Sprintf("no progress for %v", w.limit))
 }
 
 // deadlock is told by the scheduler that nobody can go on.
 func (t *team) deadlock() {
-	w := &t.watch
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.lost = t.accuse("deadlock")
-	t.abort(w.lost)
+	t.watch.mu.Lock()
+	defer t.watch.mu.Unlock()
+	_ = t.condemn("deadlock")
 }
 
-// abort ends all exchanges with a cause.
-func (t *team) abort(cause error) {
+// condemn makes a verdict on who stands still and ends all exchanges with it; the watchdog is locked.
+func (t *team) condemn(verdict string) error {
+	t.watch.lost = t.accuse(verdict)
 	for _, l := range t.members {
-		l.Abort(cause)
+		l.Abort(t.watch.lost)
 	}
+	return t.watch.lost
 }
 
 // accuse makes the error of ranks that stand still: those that work and wait for nobody, or if there are none everybody
