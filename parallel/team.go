@@ -124,11 +124,11 @@ func (t *team) close() {
 // all queues cut(rank) on every rank for which it is not nil and returns a function that waits for the replies, by
 // rank. The first error that is not the echo of another rank's failure wins.
 func (t *team) all(cut func(rank int) *rank.Command) func() ([]rank.Reply, error) {
-	waits := make([]func() (rank.Reply, error), len(t.members))
+	waits := make([]<-chan rank.Reply, len(t.members))
 	errs := make([]error, len(t.members))
 	for r, l := range t.members {
 		if c := cut(r); c != nil {
-			waits[r], errs[r] = l.Send(*c, t.await)
+			waits[r], errs[r] = l.Send(*c)
 		}
 	}
 	return func() ([]rank.Reply, error) {
@@ -136,7 +136,10 @@ func (t *team) all(cut func(rank int) *rank.Command) func() ([]rank.Reply, error
 		var first error
 		for r, wait := range waits {
 			if wait != nil {
-				replies[r], errs[r] = wait()
+				replies[r], errs[r] = t.await(wait)
+			}
+			if told := replies[r].Err; errs[r] == nil && told != nil {
+				errs[r] = told
 			}
 			if errs[r] == nil {
 				continue

@@ -1,5 +1,7 @@
 package rank
 
+import "patchbay/parallel/group"
+
 // Link sends commands to one rank and waits for the reply.
 type Link struct {
 	Rank   *Rank // for tests; the leader asks by the methods
@@ -40,41 +42,33 @@ func (l *Link) Abort(cause error) {
 	}
 }
 
-// call is a command and where its reply goes.
+// call is a command and what takes the reply.
 type call struct {
 	command Command
-	reply   chan Reply
+	reply   func(Reply)
 }
 
-// Send queues c and returns a function that waits for the answer by way of await. Commands run in the order of send. A
-// rank that panics answers with the panic as an error.
-func (l *Link) Send(c Command, await func(<-chan Reply) (Reply, error)) (func() (Reply, error), error) {
+// Send queues c and returns where the reply comes. Commands run in the order of send. A rank that panics answers with
+// the panic as an error.
+func (l *Link) Send(c Command) (<-chan Reply, error) {
+	done := make(chan Reply, 1)
+	reply := func(r Reply) { done <- r }
 	if l.recode != nil {
 		v, err := l.recode(c)
 		if err != nil {
 			return nil, err
 		}
 		c = v.(Command)
-	}
-	done := make(chan Reply, 1)
-	l.inbox <- call{c, done}
-	return func() (Reply, error) {
-		r, err := await(done)
-		if err != nil {
-			return Reply{}, err
-		}
-		if l.recode != nil {
+		reply = func(r Reply) {
 			v, err := l.recode(r)
 			if err != nil {
-				return Reply{}, err
+				v = Reply{Err: group.AsError(err)}
 			}
-			r = v.(Reply)
+			done <- v.(Reply)
 		}
-		if r.Err != nil {
-			return Reply{}, r.Err
-		}
-		return r, nil
-	}, nil
+	}
+	l.inbox <- call{c, reply}
+	return done, nil
 }
 
 // queueLength bounds the commands that wait for one rank: pipelines queue one for each patch of at most two

@@ -189,7 +189,7 @@ func (r *Rank) answer(o outcome) {
 	if r.at.Add(-1) == 0 {
 		r.Pos.idle()
 	}
-	o.call.reply <- o.reply
+	o.call.reply(o.reply)
 }
 
 // fail makes an error the reply to a command. Peers that wait for this rank must not wait for ever.

@@ -37,7 +37,7 @@ type Client struct {
 
 	mu      sync.Mutex // of all below
 	next    uint64
-	waiting map[uint64]chan<- answer
+	waiting map[uint64]func(answer)
 	crew    *crew
 	heard   time.Time // when the last answer came
 	lost    error
@@ -53,7 +53,7 @@ func NewClient(name string, conn net.Conn, silence time.Duration, why func() err
 func newClient(name string, conn net.Conn, why func() error) (*Client, error) {
 	c := &Client{
 		name: name, conn: conn, why: why, run: group.New(nil), out: bufio.NewWriterSize(conn, buffered),
-		waiting: map[uint64]chan<- answer{}, ended: make(chan struct{}),
+		waiting: map[uint64]func(answer){}, ended: make(chan struct{}),
 	}
 	c.run.Go("answers of "+name, func() error { c.read(); return nil })
 	c.run.Every("pulse", time.Second, c.ended, func() {
@@ -173,7 +173,7 @@ func (c *Client) read() {
 		delete(c.waiting, a.ID)
 		c.mu.Unlock()
 		if done != nil {
-			done <- a
+			done(a)
 		}
 	}
 	_ = c.conn.Close()
@@ -189,13 +189,13 @@ func (c *Client) read() {
 	defer c.mu.Unlock()
 	c.lost = &failure.Error{Code: failure.HostLost, Text: c.name + " has gone", Cause: err}
 	for _, done := range c.waiting {
-		done <- answer{Err: &failure.Error{Code: failure.HostLost, Text: c.lost.Error()}}
+		done(answer{Err: &failure.Error{Code: failure.HostLost, Text: c.lost.Error()}})
 	}
 	c.waiting = nil
 }
 
-// post sends a call; its answer, if the call is to have one, comes to done.
-func (c *Client) post(q *call, done chan<- answer) error {
+// post sends a call; done, if not nil, takes the answer, and does not wait.
+func (c *Client) post(q *call, done func(answer)) error {
 	c.mu.Lock()
 	if c.lost != nil {
 		defer c.mu.Unlock()
@@ -230,7 +230,7 @@ func (c *Client) write(q *call) error {
 // ask sends a call and waits for the answer.
 func (c *Client) ask(q *call) (answer, error) {
 	done := make(chan answer, 1)
-	if err := c.post(q, done); err != nil {
+	if err := c.post(q, func(a answer) { done <- a }); err != nil {
 		return answer{}, err
 	}
 	a := <-done
@@ -338,28 +338,19 @@ type member struct {
 }
 
 // Send implements host.Member.
-func (m *member) Send(c rank.Command, await func(<-chan rank.Reply) (rank.Reply, error),
-) (func() (rank.Reply, error), error) {
-	got, done := make(chan answer, 1), make(chan rank.Reply, 1)
-	if err := m.client.post(&call{Command: &command{m.at, c}}, got); err != nil {
-		return nil, err
-	}
-	m.client.run.Go("reply", func() error {
-		a := <-got
+func (m *member) Send(c rank.Command) (<-chan rank.Reply, error) {
+	done := make(chan rank.Reply, 1)
+	err := m.client.post(&call{Command: &command{m.at, c}}, func(a answer) {
 		r := rank.Reply{Err: a.Err}
 		if a.Reply != nil {
 			r = *a.Reply
 		}
 		done <- r
-		return nil
 	})
-	return func() (rank.Reply, error) {
-		r, err := await(done)
-		if err == nil && r.Err != nil {
-			err = r.Err
-		}
-		return r, err
-	}, nil
+	if err != nil {
+		return nil, err
+	}
+	return done, nil
 }
 
 // Cancel implements host.Member.

@@ -20,7 +20,6 @@ import (
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/group"
 	"patchbay/parallel/host"
-	"patchbay/parallel/rank"
 )
 
 // pulse is how often a process says where its members are.
@@ -241,15 +240,13 @@ func (s *server) member(at int, f func(host.Member) error) error {
 
 // command queues a command of a member and answers when it is done.
 func (s *server) command(id uint64, m host.Member, c *command) error {
-	wait, err := m.Send(c.Command, func(done <-chan rank.Reply) (rank.Reply, error) { return <-done, nil })
+	wait, err := m.Send(c.Command)
 	if err != nil {
 		return err
 	}
 	s.run.Go("reply", func() error {
-		r, err := wait()
-		if err != nil {
-			r = rank.Reply{Err: flat(group.AsError(err))}
-		}
+		r := <-wait
+		r.Err = flat(r.Err)
 		s.send(&answer{ID: id, Reply: &r})
 		return nil
 	})
