@@ -127,17 +127,25 @@ func (s *Seat) Traffic() Traffic {
 	return s.traffic
 }
 
-// Count changes what is counted of the rank.
-func (s *Seat) Count(f func(*Traffic)) { s.Locked(func() { f(&s.traffic) }) }
+// Took counts a message received by Await.
+func (s *Seat) Took() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.traffic.Posted++
+}
 
 // Sent counts a call that sent so many elements to others.
 func (s *Seat) Sent(elements int, d engine.DType) {
-	s.Count(func(t *Traffic) { t.Sent(elements, d) })
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.traffic.Sent(elements, d)
 }
 
 // Spent counts the time since start as spent waiting.
 func (s *Seat) Spent(start time.Time) {
-	s.Count(func(t *Traffic) { t.Wait += time.Since(start) })
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.traffic.Wait += time.Since(start)
 }
 
 // Do runs f with the lock held. Its error ends the group and is what Do panics with, as methods of Comm do; in a group

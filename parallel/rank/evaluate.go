@@ -10,27 +10,19 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// sessionNeed is the memory of a session in bytes, and the calls of its Ops.
-type sessionNeed struct {
-	session, acts, comm int
-	calls               *engine.Recorder
-}
-
 // measure runs a whole session on recording ops: every allocation of Prepare, Modulate, Embed, Block and Head, with no
-// arithmetic.
-func measure(model dit.Model, o OpenCommand, comms [plan.AxisCount]comm.Comm,
-	resident func(key string) (dit.Model, bool),
-) (sessionNeed, error) {
+// arithmetic. It returns the bytes that each buffer needs, and the calls.
+func (r *Rank) measure(model dit.Model, o OpenCommand) (need map[*Buffer]int, calls *engine.Recorder, err error) {
 	rec := engine.NewRecorder()
 	s := &session{
-		model: model, open: o, replies: map[string][]engine.Tensor{}, comms: silentLike(comms), skips: NewSkipStore(),
-		resident: resident,
+		model: model, open: o, replies: map[string][]engine.Tensor{}, comms: silentLike(r.comms), skips: NewSkipStore(),
+		resident: r.weights,
 		env:      dit.Env{Ops: rec, Arena: engine.NewMeasuringArena("session"), DType: o.DType},
 		act:      engine.NewMeasuringArena("activations"),
 		comm:     engine.NewMeasuringArena("communication"),
 	}
 	if err := s.prepare(); err != nil {
-		return sessionNeed{}, err
+		return nil, nil, err
 	}
 	ev := EvaluateCommand{Timestep: -1, Whole: true}
 	for i, in := range o.Entries {
@@ -42,18 +34,18 @@ func measure(model dit.Model, o OpenCommand, comms [plan.AxisCount]comm.Comm,
 	}
 	if !o.Plan.Spread || !s.up() {
 		if _, err := s.evaluate(rec, ev); err != nil {
-			return sessionNeed{}, err
+			return nil, nil, err
 		}
 	}
 	if o.Plan.PatchesMayTakeMore(model.Spec()) && len(ev.Entries) > 0 {
 		for m, tokens := range plan.PatchRanges(o.Text, o.Entries[0].Grid, o.Plan.Patches) {
 			ev.Whole, ev.Patch, ev.Tokens, ev.Text = false, m, tokens, m == 0
 			if _, err := s.evaluate(rec, ev); err != nil {
-				return sessionNeed{}, err
+				return nil, nil, err
 			}
 		}
 	}
-	return sessionNeed{session: s.env.Arena.Peak(), acts: s.act.Peak(), comm: s.comm.Peak(), calls: rec}, nil
+	return map[*Buffer]int{&r.session: s.env.Arena.Peak(), &r.acts: s.act.Peak(), &r.exchange: s.comm.Peak()}, rec, nil
 }
 
 // silentLike makes recording ends with the places of real ones.

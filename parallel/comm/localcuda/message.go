@@ -140,5 +140,5 @@ func (e *end) Await(dst engine.Tensor, from int) {
 		e.stream.Take(dst, in.Tensor, e.stream)
 		return nil
 	})
-	e.Count(func(t *comm.Traffic) { t.Posted++ })
+	e.Took()
 }

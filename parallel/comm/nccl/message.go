@@ -111,5 +111,5 @@ func (e *end) Await(dst engine.Tensor, from int) {
 	e.stream.After(in.Note)
 	e.stream.Forget(in.Note)
 	e.stream.Take(dst, in.Tensor, e.stream)
-	e.Count(func(t *comm.Traffic) { t.Posted++ })
+	e.Took()
 }

@@ -65,7 +65,7 @@ func NewMesh(self int, conns []io.ReadWriteCloser, names []string) *Mesh {
 		}
 		l := &link{mesh: m, process: p, conn: c}
 		m.links[p] = l
-		if own, ok := c.(near); ok {
+		if own, ok := c.(*near); ok {
 			l.out, l.in = own.out, own.in
 		}
 		m.run.Go("frames of "+names[p], func() error {

@@ -338,7 +338,7 @@ func TestMalformedShares(t *testing.T) {
 			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
-			own := conns[1].(near)
+			own := conns[1].(*near)
 			if err == nil && ((own.out == nil) != (c.word[0] == 0) || (own.in == nil) != (len(files) == 0)) {
 				t.Errorf("sends through %v and takes from %v", own.out != nil, own.in != nil)
 			}
