@@ -86,8 +86,8 @@ func (d *denoiser) calls(active []int) [][]int {
 
 // alike tells whether two entries have inputs of the same shapes.
 func (d *denoiser) alike(i, j int) bool {
-	g, h := d.preds[i].layout.grid, d.preds[j].layout.grid
-	a, b := &d.entries[i], &d.entries[j]
+	a, b := d.preds[i], d.preds[j]
+	g, h := a.layout.grid, b.layout.grid
 	return g.LatentY == h.LatentY && g.LatentX == h.LatentX && a.Context.Rows == b.Context.Rows &&
 		a.Context2.Rows == b.Context2.Rows &&
 		(a.Pooled == nil) == (b.Pooled == nil) && (a.Guidance == nil) == (b.Guidance == nil)

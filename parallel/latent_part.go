@@ -46,8 +46,8 @@ func (d *denoiser) latentParts() ([]*latentPart, *evaluator) {
 func (d *denoiser) textTokens() int {
 	n := 0
 	if spec := d.req.Model.Spec; spec.JointText() {
-		for _, e := range d.entries {
-			n = max(n, spec.JointTokens(&e.Entry))
+		for _, p := range d.preds {
+			n = max(n, spec.JointTokens(&p.Entry.Entry))
 		}
 	}
 	return n

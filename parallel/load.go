@@ -59,7 +59,8 @@ func (e *Engine) acquire(m Model, split plan.Plan, r *Request) (seconds float64,
 	start := time.Now()
 	cluster, _ := e.devices()
 	lanes := forecast.OwnLanes(m.Spec, split, cluster.Device)
-	loaded, err := e.hold(m, split, e.besideWeights(r, split), func(at plan.Coord) dit.Held { return split.Held(lanes, at) })
+	beside := e.besideWeights(r, split)
+	loaded, err := e.hold(m, split, beside, func(at plan.Coord) dit.Held { return split.Held(lanes, at) })
 	if loaded {
 		seconds = time.Since(start).Seconds()
 	}

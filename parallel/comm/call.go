@@ -153,8 +153,8 @@ func (c *Call) Fits(name string, rank, ranks int) error {
 	if ok {
 		return nil
 	}
-	return &Error{Text: fmt.Sprintf("%s: rank %d at %s: %s of %v -> %v does not fit %s -> %s or %d ranks", name, rank, c.Site,
-		c.Op, c.Send, c.Recv, c.Src, c.Dst, ranks)}
+	return &Error{Text: fmt.Sprintf("%s: rank %d at %s: %s of %v -> %v does not fit %s -> %s or %d ranks", name, rank,
+		c.Site, c.Op, c.Send, c.Recv, c.Src, c.Dst, ranks)}
 }
 
 // Shares is how many of n elements each of so many ranks has when they are split: multiples of 8, so that parts are as

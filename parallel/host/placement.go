@@ -70,8 +70,8 @@ func (p *placements) limit() (int64, error) {
 	return min(p.budget, free), nil
 }
 
-// acquire makes a part of a model resident, for a view if by is one, and reports whether it had to be loaded. Models that were used
-// longest ago go until there is room for it and beside bytes more within limit (0: none).
+// acquire makes a part of a model resident, for a view if by is one, and reports whether it had to be loaded. Models
+// that were used longest ago go until there is room for it and beside bytes more within limit (0: none).
 func (p *placements) acquire(name string, w Weights, need Need, limit, beside int64, by *Local) (bool, error) {
 	key, bytes := plan.HeldKey(name, need.Held), need.Bytes
 	hit := p.find(key)
@@ -140,7 +140,8 @@ func (p *placements) refuse(name string, weights, beside, limit int64) error {
 
 // acquireAll makes parts of the weights resident together, and reports whether any had to be loaded. It refuses what
 // does not fit with beside bytes more before reading any.
-func (p *placements) acquireAll(name string, w Weights, parts []Need, beside int64, by *Local) (loaded bool, err error) {
+func (p *placements) acquireAll(name string, w Weights, parts []Need, beside int64, by *Local,
+) (loaded bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	limit, total, missing := p.budget, int64(0), false

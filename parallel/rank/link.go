@@ -79,7 +79,6 @@ const queueLength = 1024
 type peekable struct {
 	inbox <-chan call
 	ahead []call
-	ended bool // the inbox is closed
 }
 
 // next takes the oldest call; ok is false when there is none and will be none.
@@ -88,29 +87,22 @@ func (p *peekable) next() (call call, ok bool) {
 		call, p.ahead = p.ahead[0], p.ahead[1:]
 		return call, true
 	}
-	if p.ended {
-		return call, false
-	}
 	call, ok = <-p.inbox
 	return call, ok
 }
 
 // peek returns the i-th call that waits, nil if there is none yet.
 func (p *peekable) peek(i int) *Command {
-	for len(p.ahead) <= i && !p.ended {
+	for len(p.ahead) <= i {
 		select {
 		case call, ok := <-p.inbox:
 			if !ok {
-				p.ended = true
 				return nil
 			}
 			p.ahead = append(p.ahead, call)
 		default:
 			return nil
 		}
-	}
-	if i >= len(p.ahead) {
-		return nil
 	}
 	return &p.ahead[i].command
 }

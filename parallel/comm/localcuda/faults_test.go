@@ -38,13 +38,20 @@ func TestPlantedFaults(t *testing.T) {
 			one + "ReductionsInRankOrder", "want",
 		},
 		{"a message read before it is written", "message.go", "	s.After(out.Note.ready)\n", "", ordered, "want"},
-		{"a message overwritten before it is taken", "message.go", "			e.stream.After(out.Note.moved)\n", "", ordered, "want"},
-		{"a slot used again early", "message.go", "		e.stream.After(s.Note.moved)\n", "", one + "SlotsAreNotOverwritten", "want"},
 		{
-			"memory filled again early", "message.go", "	s.After(in.Note.ready)\n", "", one + "PostsAreReadBeforeTheyAreFilledAgain",
+			"a message overwritten before it is taken", "message.go", "			e.stream.After(out.Note.moved)\n", "", ordered, "want",
+		},
+		{
+			"a slot used again early", "message.go", "		e.stream.After(s.Note.moved)\n", "", one + "SlotsAreNotOverwritten",
 			"want",
 		},
-		{"a slot read before it is filled", "message.go", "		e.stream.After(in.Note.moved)\n", "", one + "OffersInOrder", "want"},
+		{
+			"memory filled again early", "message.go", "	s.After(in.Note.ready)\n", "",
+			one + "PostsAreReadBeforeTheyAreFilledAgain", "want",
+		},
+		{
+			"a slot read before it is filled", "message.go", "		e.stream.After(in.Note.moved)\n", "", one + "OffersInOrder", "want",
+		},
 		{
 			"a prefetch that begins too early", "collective.go", "		e.beside.After(here)\n", "", one + "Prefetch", "want",
 		},

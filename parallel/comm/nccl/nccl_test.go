@@ -126,7 +126,8 @@ func TestEvenExchanges(t *testing.T) {
 			}, [2]float32{1, 2},
 		},
 		"ReduceScatter": {
-			func(c comm.Comm, dst, src engine.Tensor) { c.Run(comm.NewReduceScatter(dst, src, even)) }, [2]float32{3, 9}, // 9 stays
+			func(c comm.Comm, dst, src engine.Tensor) { c.Run(comm.NewReduceScatter(dst, src, even)) },
+			[2]float32{3, 9}, // 9 stays
 		},
 		"AllReduce": {
 			func(c comm.Comm, dst, src engine.Tensor) { c.Run(comm.NewAllReduce(src)); move(c, dst, src) }, [2]float32{3, 3},
