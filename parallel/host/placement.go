@@ -82,12 +82,8 @@ func (p *placements) acquire(name string, w Weights, need Need, limit, beside in
 		p.models = slices.Insert(slices.Delete(p.models, hit, hit+1), 0, used)
 	}
 	if limit > 0 {
-		last := 0
-		if hit >= 0 {
-			last = 1 // itself stays
-		}
-		for i := len(p.models) - 1; p.total()+bytes+beside > limit && i >= last; i-- {
-			if len(p.models[i].views) == 0 {
+		for i := len(p.models) - 1; p.total()+bytes+beside > limit && i >= 0; i-- {
+			if len(p.models[i].views) == 0 && p.models[i].key != key {
 				p.drop(i)
 			}
 		}

@@ -114,15 +114,17 @@ func (c *Cluster) Start(int) ([]host.Host, error) {
 		}
 		speed, err := Meet(clients, c.by, true)
 		if err == nil {
-			m := meeting{Bandwidth: speed.Bandwidth, Latency: speed.Latency, At: time.Now().UTC()}
+			m := meeting{Speed: speed, At: time.Now().UTC()}
 			var sites []forecast.Site
+			var hosts []host.Host
 			for _, cl := range clients {
 				m.Hosts = append(m.Hosts, cl.host())
 				m.Places, sites = append(m.Places, cl.places), append(sites, cl.site)
+				hosts = append(hosts, c.wrap(cl))
 			}
 			m.Site = forecast.Join(sites)
 			c.keep(m)
-			return c.wrapped(clients), nil
+			return hosts, nil
 		}
 		for _, cl := range clients {
 			cl.Close()
@@ -134,13 +136,6 @@ func (c *Cluster) Start(int) ([]host.Host, error) {
 		c.lacks(apart.client.host(), err)
 		left = append(left, apart.client.host())
 	}
-}
-
-func (c *Cluster) wrapped(clients []*Client) (out []host.Host) {
-	for _, cl := range clients {
-		out = append(out, c.wrap(cl))
-	}
-	return out
 }
 
 // greet connects to all hosts but those left out, at the same time, and returns who answers: whoever has the fastest

@@ -229,13 +229,21 @@ func (n nested) Connect(g comm.Group, ops []engine.Ops) ([]comm.Comm, error) {
 
 // member hands a call to a member.
 func (s *server) member(at int, f func(host.Member) error) error {
-	s.mu.Lock()
-	crew := s.crew
-	s.mu.Unlock()
-	if crew == nil || at < 0 || at >= len(crew.Members()) {
+	all := s.members()
+	if at < 0 || at >= len(all) {
 		return fmt.Errorf("a call for member %d, which is not here", at)
 	}
-	return f(crew.Members()[at])
+	return f(all[at])
+}
+
+// members are the ranks that live here now.
+func (s *server) members() []host.Member {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.crew == nil {
+		return nil
+	}
+	return s.crew.Members()
 }
 
 // command queues a command of a member and answers when it is done.
@@ -266,14 +274,9 @@ func (s *server) leave() {
 
 // pulse says where the members are.
 func (s *server) pulse() {
-	s.mu.Lock()
-	crew := s.crew
-	s.mu.Unlock()
 	var a answer // a sign of life without members too
-	if crew != nil {
-		for _, m := range crew.Members() {
-			a.Status = append(a.Status, m.Standing())
-		}
+	for _, m := range s.members() {
+		a.Status = append(a.Status, m.Standing())
 	}
 	s.send(&a)
 }

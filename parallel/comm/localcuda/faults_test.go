@@ -50,7 +50,8 @@ func TestPlantedFaults(t *testing.T) {
 			one + "PostsAreReadBeforeTheyAreFilledAgain", "want",
 		},
 		{
-			"a slot read before it is filled", "message.go", "		e.stream.After(in.Note.moved)\n", "", one + "OffersInOrder", "want",
+			"a slot read before it is filled", "message.go", "		e.stream.After(in.Note.moved)\n", "",
+			one + "OffersInOrder", "want",
 		},
 		{
 			"a prefetch that begins too early", "collective.go", "		e.beside.After(here)\n", "", one + "Prefetch", "want",
