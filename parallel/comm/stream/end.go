@@ -14,9 +14,10 @@ import (
 type end struct {
 	comm.Seat
 	group  *members
-	device *cuda.Ops // where tensors lie; nil: in host memory
-	arrive func()    // puts what the collective that goes on beside has brought where it belongs
-	over   chan any  // gets what it panicked with, nil if it did not
+	device *cuda.Ops              // where tensors lie; nil: in host memory
+	posts  map[int][]comm.Message // memory by sender that was not awaited yet, oldest first
+	arrive func()                 // puts what the collective that goes on beside has brought where it belongs
+	over   chan any               // gets what it panicked with, nil if it did not
 }
 
 // Abort implements comm.Comm: ranks in other processes are told the text of cause.

@@ -12,10 +12,9 @@ type members struct {
 	*comm.Rendezvous
 	mesh    *Mesh
 	key     string
-	process []int                  // of each member
-	arrived map[way][]*frame       // not taken yet, oldest first
-	posts   map[way][]comm.Message // posted memory that was not awaited yet, oldest first
-	over    bool                   // nobody takes anything any more
+	process []int            // of each member
+	arrived map[way][]*frame // not taken yet, oldest first
+	over    bool             // nobody takes anything any more
 }
 
 // way is the frames from one rank to another: of collectives, or messages.
@@ -25,9 +24,7 @@ type way struct {
 }
 
 func newMembers(m *Mesh, key string, g comm.Group) *members {
-	own := &members{
-		mesh: m, key: key, process: g.Processes, arrived: map[way][]*frame{}, posts: map[way][]comm.Message{},
-	}
+	own := &members{mesh: m, key: key, process: g.Processes, arrived: map[way][]*frame{}}
 	if own.process == nil {
 		own.process = slices.Repeat([]int{m.self}, len(g.Ranks))
 	}

@@ -130,7 +130,9 @@ func (m *Mesh) Connect(g comm.Group, ops []engine.Ops) ([]comm.Comm, error) {
 	out := make([]comm.Comm, len(ops))
 	for i, o := range ops {
 		if o != nil {
-			out[i] = &end{Seat: comm.NewSeat(own.Rendezvous, i), group: own, device: onDevice(o)}
+			out[i] = &end{
+				Seat: comm.NewSeat(own.Rendezvous, i), group: own, device: onDevice(o), posts: map[int][]comm.Message{},
+			}
 		}
 	}
 	return out, nil

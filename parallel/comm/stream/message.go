@@ -17,29 +17,26 @@ func (e *end) SendRecv(dst engine.Tensor, from int, src engine.Tensor, to int) {
 		e.Sent(src.Len(), src.DType)
 	}
 	if from >= 0 {
-		w := way{from: from, to: e.Rank()}
-		e.Do(func() error {
-			if len(e.group.posts[w]) > 0 {
-				return e.Errorf("rank %d receives from rank %d at %s and has posted memory for it before", e.Rank(), from, in.Site)
-			}
-			return nil
-		})
-		f := e.message(plain, w, in.Site)
+		if len(e.posts[from]) > 0 {
+			e.fail(e.Errorf("rank %d receives from rank %d at %s and has posted memory for it before", e.Rank(), from, in.Site))
+		}
+		f := e.message(plain, from, in.Site)
 		defer f.done()
 		e.fill(in, f)
 	}
 }
 
-// message takes the oldest message of a way, which must be of the kind that its receiver expects.
-func (e *end) message(k kind, w way, at comm.Site) *frame {
-	f := e.await(w, fmt.Sprintf("a send of rank %d", w.from))
+// message takes the oldest message of a rank, which must be of the kind that its receiver expects.
+func (e *end) message(k kind, from int, at comm.Site) *frame {
+	f := e.await(way{from: from, to: e.Rank()}, fmt.Sprintf("a send of rank %d", from))
 	switch {
 	case f.kind == k:
 	case k == offered:
-		e.fail(e.Errorf("rank %d sends to rank %d at %s, which posts memory at %s: that takes an Offer", w.from, w.to, f.site,
-			at))
+		e.fail(e.Errorf("rank %d sends to rank %d at %s, which posts memory at %s: that takes an Offer", from, e.Rank(),
+			f.site, at))
 	default:
-		e.fail(e.Errorf("rank %d offers to rank %d at %s, which receives at %s: that takes a Post", w.from, w.to, f.site, at))
+		e.fail(e.Errorf("rank %d offers to rank %d at %s, which receives at %s: that takes a Post", from, e.Rank(), f.site,
+			at))
 	}
 	return f
 }
@@ -63,28 +60,19 @@ func (e *end) Offer(_, src engine.Tensor, to int) {
 
 // Post implements comm.Comm: the memory is filled by Await.
 func (e *end) Post(slot engine.Tensor, from int) {
-	in := comm.NewMessage(slot)
-	e.Do(func() error {
-		w := way{from: from, to: e.Rank()}
-		e.group.posts[w] = append(e.group.posts[w], in)
-		return nil
-	})
+	e.posts[from] = append(e.posts[from], comm.NewMessage(slot))
 }
 
 // Await implements comm.Comm.
 func (e *end) Await(dst engine.Tensor, from int) {
 	defer e.Spent(time.Now())
-	w, in := way{from: from, to: e.Rank()}, comm.NewMessage(dst)
-	var slot comm.Message
-	e.Do(func() error {
-		posts := e.group.posts[w]
-		if len(posts) == 0 {
-			return e.Errorf("rank %d awaits a message of rank %d at %s and has posted no memory for it", e.Rank(), from, in.Site)
-		}
-		slot, e.group.posts[w] = posts[0], posts[1:]
-		return nil
-	})
-	f := e.message(offered, w, slot.Site)
+	in, posts := comm.NewMessage(dst), e.posts[from]
+	if len(posts) == 0 {
+		e.fail(e.Errorf("rank %d awaits a message of rank %d at %s and has posted no memory for it", e.Rank(), from, in.Site))
+	}
+	slot := posts[0]
+	e.posts[from] = posts[1:]
+	f := e.message(offered, from, slot.Site)
 	defer f.done()
 	e.fill(slot, f)
 	e.fill(in, f)
