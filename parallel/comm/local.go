@@ -119,33 +119,10 @@ func (h *hub) move(_, _ int, out, in *Side[struct{}]) error {
 func (l *localEnd) SendRecv(dst engine.Tensor, from int, src engine.Tensor, to int) {
 	defer l.Spent(time.Now())
 	out, in := NewSide[struct{}](src), NewSide[struct{}](dst)
-	l.Do(func() error {
-		if to >= 0 {
-			if err := l.hub.mail.Send(l.rank, to, out); err != nil {
-				return err
-			}
-		}
-		if from >= 0 {
-			if err := l.hub.mail.Receive(from, l.rank, in); err != nil {
-				return err
-			}
-			if err := l.met(in, fmt.Sprintf("a send of rank %d", from)); err != nil {
-				return err
-			}
-		}
-		if to >= 0 {
-			return l.met(out, fmt.Sprintf("rank %d to receive", to))
-		}
-		return nil
-	})
+	l.Do(func() error { return l.hub.mail.Swap(&l.Seat, in, from, out, to) })
 	if to >= 0 {
 		l.Sent(src.Len(), src.DType)
 	}
-}
-
-// met waits for the other side of a message; the lock is held.
-func (l *localEnd) met(s *Side[struct{}], what string) error {
-	return l.Wait(what, func() bool { return s.Met })
 }
 
 // Offer implements Comm: a message that finds posted memory goes there at once, any other one waits in its slot.
@@ -155,7 +132,7 @@ func (l *localEnd) Offer(slot, src engine.Tensor, to int) {
 	l.Do(func() error {
 		for _, s := range l.sending {
 			if engine.Overlaps(s.Tensor, slot) {
-				if err := l.met(s, fmt.Sprintf("rank %d to take what is in a slot", to)); err != nil {
+				if err := Meet(&l.Seat, s, fmt.Sprintf("rank %d to take what is in a slot", to)); err != nil {
 					return err
 				}
 			}
@@ -190,7 +167,7 @@ func (l *localEnd) Await(dst engine.Tensor, from int) {
 		if err != nil {
 			return err
 		}
-		if err := l.met(in, fmt.Sprintf("a send of rank %d", from)); err != nil {
+		if err := Meet(&l.Seat, in, fmt.Sprintf("a send of rank %d", from)); err != nil {
 			return err
 		}
 		copyElements(dst, 0, in.Tensor, 0, dst.Len())

@@ -99,6 +99,32 @@ func (m *Mail[T]) Receive(from, to int, in *Side[T]) error {
 	return m.match(from, to, &w.sends, &w.receives)
 }
 
+// Swap is SendRecv of a rank with these sides, as far as the host is concerned: it waits until both have met.
+func (m *Mail[T]) Swap(s *Seat, in *Side[T], from int, out *Side[T], to int) error {
+	if to >= 0 {
+		if err := m.Send(s.rank, to, out); err != nil {
+			return err
+		}
+	}
+	if from >= 0 {
+		if err := m.Receive(from, s.rank, in); err != nil {
+			return err
+		}
+		if err := Meet(s, in, fmt.Sprintf("a send of rank %d", from)); err != nil {
+			return err
+		}
+	}
+	if to >= 0 {
+		return Meet(s, out, fmt.Sprintf("rank %d to receive", to))
+	}
+	return nil
+}
+
+// Meet waits until a side has met the other one.
+func Meet[T any](s *Seat, side *Side[T], what string) error {
+	return s.Wait(what, func() bool { return side.Met })
+}
+
 // Offer comes with a message that is offered.
 func (m *Mail[T]) Offer(from, to int, out *Side[T]) error {
 	w := m.way(from, to)

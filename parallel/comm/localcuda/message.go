@@ -18,37 +18,22 @@ type points struct {
 
 type side = comm.Side[points]
 
-// copied waits until the copy of a message is enqueued; the lock is held.
-func (e *end) copied(s *side, what string) error {
-	return e.Wait(what, func() bool { return s.Met })
-}
-
 // SendRecv implements comm.Comm: the stream of the receiver copies, that of the sender goes on afterwards.
 func (e *end) SendRecv(dst engine.Tensor, from int, src engine.Tensor, to int) {
 	out, in := comm.NewSide[points](src), comm.NewSide[points](dst)
 	e.do(func() error {
-		g := e.group
 		if to >= 0 {
 			out.Note.ready = e.stream.Record()
-			if err := g.mail.Send(e.Rank(), to, out); err != nil {
-				return err
-			}
 		}
 		if from >= 0 {
 			in.Note.ready, in.Note.on = e.stream.Record(), e.stream
-			if err := g.mail.Receive(from, e.Rank(), in); err != nil {
-				return err
-			}
-			if err := e.copied(in, fmt.Sprintf("a send of rank %d", from)); err != nil {
-				return err
-			}
+		}
+		if err := e.group.mail.Swap(&e.Seat, in, from, out, to); err != nil {
+			return err
 		}
 		if to >= 0 {
-			if err := e.copied(out, fmt.Sprintf("rank %d to receive", to)); err != nil {
-				return err
-			}
 			e.stream.After(out.Note.moved)
-			g.streams[to].Forget(out.Note.moved)
+			e.group.streams[to].Forget(out.Note.moved)
 		}
 		return nil
 	})
@@ -100,7 +85,7 @@ func (e *end) vacate(slot engine.Tensor, to int) error {
 			i++
 			continue
 		}
-		if err := e.copied(s, fmt.Sprintf("rank %d to take what is in a slot", to)); err != nil {
+		if err := comm.Meet(&e.Seat, s, fmt.Sprintf("rank %d to take what is in a slot", to)); err != nil {
 			return err
 		}
 		e.stream.After(s.Note.moved)
@@ -132,7 +117,7 @@ func (e *end) Await(dst engine.Tensor, from int) {
 		if err != nil {
 			return err
 		}
-		if err := e.copied(in, fmt.Sprintf("a send of rank %d", from)); err != nil {
+		if err := comm.Meet(&e.Seat, in, fmt.Sprintf("a send of rank %d", from)); err != nil {
 			return err
 		}
 		e.stream.After(in.Note.moved)
