@@ -140,9 +140,10 @@ func (l *localEnd) Offer(slot, src engine.Tensor, to int) {
 		l.sending = slices.DeleteFunc(l.sending, func(s *Side[struct{}]) bool { return s.Met })
 		if !l.hub.mail.Wanted(l.rank, to) {
 			in := Message{slot, out.Site}
-			if err := Deliver(l.Name, in, l.rank, out.Message, l.rank); err != nil {
+			if err := Agree(l.Name, in, l.rank, out.Message, l.rank); err != nil {
 				return err
 			}
+			copyElements(slot, 0, src, 0, src.Len())
 			out.Message = in
 			l.sending = append(l.sending, out)
 		}

@@ -25,15 +25,6 @@ func Agree(name string, dst Message, to int, src Message, from int) error {
 	return nil
 }
 
-// Deliver copies a message, whose sides must agree, in host memory.
-func Deliver(name string, dst Message, to int, src Message, from int) error {
-	if err := Agree(name, dst, to, src, from); err != nil {
-		return err
-	}
-	copyElements(dst.Tensor, 0, src.Tensor, 0, src.Tensor.Len())
-	return nil
-}
-
 // Side is one side of a message that a rank has come with, and what the transport notes of it.
 type Side[T any] struct {
 	Message

@@ -185,7 +185,10 @@ func (s *server) handle(c *call, a *answer) (err error) {
 	case c.Command != nil:
 		return s.member(c.Command.Member, func(m host.Member) error { return s.command(c.ID, m, c.Command) })
 	case c.Cancel != nil:
-		return s.member(c.Cancel.Member, func(m host.Member) error { m.Cancel(c.Cancel.Session); return nil })
+		return s.member(c.Cancel.Member, func(m host.Member) error {
+			m.Cancel(c.Cancel.Session)
+			return nil
+		})
 	case c.Abort != nil:
 		return s.member(c.Abort.Member, func(m host.Member) error {
 			m.Abort(&failure.Error{Code: failure.PeerLost, Text: c.Abort.Cause})

@@ -133,18 +133,15 @@ func (k *talk) introduce(streams []*cuda.Ops, kept []*wires) (where []string, kn
 }
 
 // share brings names for so many groups, which rank 0 makes, to all ranks.
-func (k *talk) share(groups int, newID func() ([]byte, error)) (ids [][]byte, err error) {
+func (k *talk) share(groups int, newIDs func() ([][]byte, error)) (ids [][]byte, err error) {
 	counts, words := make([]int, len(k.ends)), make([][]byte, len(k.ends))
 	counts[0] = groups * cuda.IDLength
 	if k.ends[0] != nil {
-		for range groups {
-			id, err := newID()
-			if err != nil {
-				k.abort(err)
-				return nil, err
-			}
-			words[0] = append(words[0], id...)
+		if ids, err = newIDs(); err != nil {
+			k.abort(err)
+			return nil, err
 		}
+		words[0] = slices.Concat(ids...)
 	}
 	all, err := k.gather(words, counts)
 	if err != nil {

@@ -174,17 +174,20 @@ func (t *Transport) find(team uint64, where string, shared bool, known [][]byte)
 
 // names makes the names of so many groups, or hears them from the process of rank 0.
 func (t *Transport) names(g *members, groups int) (ids [][]byte, err error) {
-	if g.shared {
-		return g.talk.share(groups, t.newID)
-	}
-	for range groups {
-		id, err := t.newID()
-		if err != nil {
-			return nil, err
+	newIDs := func() (ids [][]byte, err error) {
+		for range groups {
+			id, err := t.newID()
+			if err != nil {
+				return nil, err
+			}
+			ids = append(ids, id)
 		}
-		ids = append(ids, id)
+		return ids, nil
 	}
-	return ids, nil
+	if g.shared {
+		return g.talk.share(groups, newIDs)
+	}
+	return newIDs()
 }
 
 // broken reports whether they were aborted.

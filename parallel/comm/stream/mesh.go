@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"patchbay/engine"
+	"patchbay/engine/cuda"
 	"patchbay/parallel/comm"
 	"patchbay/parallel/group"
 )
@@ -129,11 +130,11 @@ func (m *Mesh) Connect(g comm.Group, ops []engine.Ops) ([]comm.Comm, error) {
 	}
 	out := make([]comm.Comm, len(ops))
 	for i, o := range ops {
-		if o != nil {
-			out[i] = &end{
-				Seat: comm.NewSeat(own.Rendezvous, i), group: own, device: onDevice(o), posts: map[int][]comm.Message{},
-			}
+		if o == nil {
+			continue
 		}
+		device, _ := o.(*cuda.Ops) // nil of a rank that works in host memory
+		out[i] = &end{Seat: comm.NewSeat(own.Rendezvous, i), group: own, device: device, posts: map[int][]comm.Message{}}
 	}
 	return out, nil
 }

@@ -2,7 +2,6 @@ package stream
 
 import (
 	"patchbay/engine"
-	"patchbay/engine/cuda"
 	"patchbay/parallel/comm"
 )
 
@@ -53,10 +52,4 @@ func (e *end) put(t engine.Tensor, b []byte) {
 	default:
 		e.device.Write(t, b)
 	}
-}
-
-// onDevice is the stream of a rank whose tensors lie on a GPU, nil of one that works in host memory.
-func onDevice(o engine.Ops) *cuda.Ops {
-	d, _ := o.(*cuda.Ops)
-	return d
 }
