@@ -186,7 +186,7 @@ func (s *session) evaluate(ops engine.Ops, c EvaluateCommand) (outputs func() ([
 	s.tokens.MicroSteps++
 	mark := s.act.Mark()
 	defer s.act.Release(mark)
-	s.pos.start(c.micro())
+	s.pos.start(plan.Micro{Evaluation: c.Index, Patch: c.Patch, Whole: c.Whole})
 	pipe, held := s.comms[plan.AxisPipe], s.held
 	first, last := pipe.Rank() == 0, pipe.Rank() == pipe.Size()-1
 	if s.spreads(&c) {
@@ -208,7 +208,7 @@ func (s *session) evaluate(ops engine.Ops, c EvaluateCommand) (outputs func() ([
 	}
 	if !first {
 		s.pos.at("rows of stage %d", pipe.Rank()-1)
-		s.link.receive(c.micro(), c.Entries, rows)
+		s.link.receive(c.Whole, c.Entries, rows)
 	}
 	var predictions []engine.Tensor
 	if err := s.controls(env, &c, runs); err != nil {
@@ -233,7 +233,7 @@ func (s *session) evaluate(ops engine.Ops, c EvaluateCommand) (outputs func() ([
 	}
 	s.pos.at("after block %d", held.End-1)
 	if !last {
-		s.link.send(c.micro(), c.Entries, rows)
+		s.link.send(c.Whole, c.Entries, rows)
 		return nil, nil
 	}
 	return s.download(env, predictions), nil
