@@ -337,7 +337,8 @@ func (d *band) each(bytes, items int, f func(env vae.Env, item int) error) error
 	defer d.ops.Free(mem)
 	arena := engine.NewArena("vae band", mem, bytes)
 	env := vae.Env{
-		Ops: d.ops, Arena: arena, DType: d.l.DType, Check: func(int, int) error { return d.l.Check() }, Exchange: d.exchange(),
+		Ops: d.ops, Arena: arena, DType: d.l.DType, Exchange: d.exchange(),
+		Check: func(int, int) error { return d.l.Check() },
 	}
 	for i := range items {
 		mark := arena.Mark()
