@@ -18,7 +18,7 @@ const patience = 10 * time.Minute
 
 // watchdog ends requests whose ranks have stopped: it looks at their positions while a leader waits for replies.
 type watchdog struct {
-	limit time.Duration // 0: patience
+	limit time.Duration
 
 	mu    sync.Mutex
 	moves int64     // of all ranks together, when last looked at
@@ -57,11 +57,9 @@ func (t *team) await(done <-chan rank.Reply) (rank.Reply, error) {
 		if err == nil {
 			continue
 		}
-		grace := time.NewTimer(min(t.watch.limit, time.Second))
-		defer grace.Stop()
 		select {
 		case <-done:
-		case <-grace.C:
+		case <-time.After(min(t.watch.limit, time.Second)):
 			t.left.Store(true)
 		}
 		return rank.Reply{}, err
