@@ -246,11 +246,11 @@ func (s *session) stopped() bool { return s.stop != nil && s.stop.Load() }
 func (s *session) blocks(env dit.Env, held plan.Lane, runs []*entryRun) error {
 	for b := held.Start; b < held.End; b++ {
 		s.pos.block(b)
-		s.lookAhead()
 		if s.stopped() {
 			s.pos.count(-1)
 			return errStopped
 		}
+		s.lookAhead()
 		env.Half = held.Half(b)
 		s.weights.use(b, b+1)
 		for _, run := range runs {
