@@ -101,7 +101,7 @@ func (p *pair) run(f func(rank int)) error {
 // swap exchanges half of the memory by the first group.
 func (p *pair) swap(rank int) {
 	half := []int{pairLen / 2, pairLen / 2}
-	p.groups[0][rank].AllToAll(p.dst[rank], p.src[rank], half, half)
+	p.groups[0][rank].Run(comm.NewAllToAll(p.dst[rank], p.src[rank], half, half))
 }
 
 // TestAbortedResultsAreErrors: a rank that waits on its device for a peer that never comes is woken by an abort, and
@@ -169,7 +169,7 @@ func TestMistakesAreFound(t *testing.T) {
 		}, want: "the communicators were given back"},
 		"axes in other orders": {run: func(p *pair, rank int) {
 			for i := range p.groups {
-				p.groups[(i+rank)%2][rank].AllReduce(p.dst[rank])
+				p.groups[(i+rank)%2][rank].Run(comm.NewAllReduce(p.dst[rank]))
 			}
 		}, want: "deadlock: stream"},
 		"another device's stream": {bend: swapped, want: "a stream of another context"},

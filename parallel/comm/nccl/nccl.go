@@ -16,6 +16,7 @@
 package nccl
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -25,6 +26,7 @@ import (
 	"patchbay/engine"
 	"patchbay/engine/cuda"
 	"patchbay/parallel/comm"
+	"patchbay/parallel/group"
 )
 
 // communicators are those of one group, one for each of its ranks: *cuda.Clique, whose comments say more. What tests
@@ -55,7 +57,7 @@ type Transport struct {
 	kept  []*wires
 	team  uint64 // that is at work
 	ended chan struct{}
-	watch sync.WaitGroup
+	watch *group.Group
 }
 
 var _ comm.Transport = (*Transport)(nil)
@@ -73,7 +75,7 @@ func New(lib *cuda.NCCL, local comm.Transport) *Transport {
 			}
 			return out, err
 		},
-		local: local, period: time.Second, ended: make(chan struct{}),
+		local: local, period: time.Second, ended: make(chan struct{}), watch: group.New(nil),
 	}
 }
 
@@ -99,10 +101,11 @@ func (t *Transport) Connect(of comm.Group, ops []engine.Ops) ([]comm.Comm, error
 		}
 		streams[r] = stream
 	}
-	g := &group{
-		name: of.Name, deadline: of.Deadline, calls: map[int][]*comm.Call{}, ways: map[[2]int]*way{},
-		waits: make([]string, len(ops)), ends: make([]*end, len(ops)),
+	g := &members{
+		Rendezvous: comm.NewRendezvous(of, len(ops), nil), limit: cmp.Or(of.Deadline, patience),
+		calls: map[int][]*comm.Call{}, ends: make([]*end, len(ops)),
 	}
+	g.mail = comm.Mail[cuda.Point]{Name: of.Name, Elsewhere: func(r int) bool { return g.ends[r] == nil }}
 	out := make([]comm.Comm, len(ops))
 	for r, s := range streams {
 		if s == nil {
@@ -112,7 +115,7 @@ func (t *Transport) Connect(of comm.Group, ops []engine.Ops) ([]comm.Comm, error
 		if err := s.Join(slices.Repeat([]*cuda.Ops{s}, len(ops))); err != nil { // for sums of so many parts on one device
 			return nil, fmt.Errorf("%s: %w", of.Name, err)
 		}
-		g.ends[r] = &end{group: g, rank: r, stream: s}
+		g.ends[r] = &end{Seat: comm.NewSeat(g.Rendezvous, r), group: g, stream: s}
 		out[r] = g.ends[r]
 	}
 	if len(streams) == 1 {
@@ -144,7 +147,7 @@ func (t *Transport) Connect(of comm.Group, ops []engine.Ops) ([]comm.Comm, error
 
 // introduce finds out where the ranks of a group are. Where they live in several processes, these meet for that, and
 // known are the names of kept communicators that all of them have.
-func (t *Transport) introduce(of comm.Group, g *group, ops []engine.Ops, streams []*cuda.Ops,
+func (t *Transport) introduce(of comm.Group, g *members, ops []engine.Ops, streams []*cuda.Ops,
 ) (where []string, known [][]byte, err error) {
 	if !g.shared {
 		for _, s := range streams {

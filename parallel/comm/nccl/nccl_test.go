@@ -121,13 +121,16 @@ func TestEvenExchanges(t *testing.T) {
 		want [2]float32 // of both ranks: first and last element of dst
 	}{
 		"AllGather": {
-			func(c comm.Comm, dst, src engine.Tensor) { c.AllGather(dst, comm.Piece(src, 0, half), even) }, [2]float32{1, 2},
+			func(c comm.Comm, dst, src engine.Tensor) {
+				c.Run(comm.NewAllGather(dst, comm.Piece(src, 0, half), even))
+			}, [2]float32{1, 2},
 		},
 		"ReduceScatter": {
-			func(c comm.Comm, dst, src engine.Tensor) { c.ReduceScatter(dst, src, even) }, [2]float32{3, 9}, // 9 stays
+			func(c comm.Comm, dst, src engine.Tensor) { c.Run(comm.NewReduceScatter(dst, src, even)) },
+			[2]float32{3, 9}, // 9 stays
 		},
 		"AllReduce": {
-			func(c comm.Comm, dst, src engine.Tensor) { c.AllReduce(src); move(c, dst, src) }, [2]float32{3, 3},
+			func(c comm.Comm, dst, src engine.Tensor) { c.Run(comm.NewAllReduce(src)); move(c, dst, src) }, [2]float32{3, 3},
 		},
 	} {
 		var got [2][]float32
