@@ -18,7 +18,7 @@ type around struct {
 
 func (w around) Run(c *comm.Call) { w.call(w.Comm, c.Op, func() { w.Comm.Run(c) }) }
 
-func (w around) Begin(c *comm.Call) { w.call(w.Comm, "Begin", func() { w.Comm.Begin(c) }) }
+func (w around) Begin(c *comm.Call) { w.call(w.Comm, "Begin "+c.Op, func() { w.Comm.Begin(c) }) }
 
 func (w around) Fetched() { w.call(w.Comm, "Fetched", w.Comm.Fetched) }
 
