@@ -216,13 +216,7 @@ func (c *children) startRank(i int, memory int64, listen string) (*remote.Client
 	if c.infos != nil {
 		device = c.infos[i].Location()
 	}
-	own := *c.Config
-	own.Devices, own.Rates, own.Placement = device, "", PlacementThreads
-	args := append([]string{"rank", "--listen", listen}, own.DeviceArgs()...)
-	if memory > 0 {
-		args = append(args, "--memory", strconv.FormatInt(memory, 10))
-	}
-	cmd := exec.Command(self, args...)
+	cmd := exec.Command(self, c.rankArgs(listen, device, memory)...)
 	cmd.Stderr, cmd.ExtraFiles = os.Stderr, []*os.File{there}
 	err = remote.Start(cmd)
 	_ = there.Close() // from now on conn ends with the process
@@ -240,6 +234,17 @@ func (c *children) startRank(i int, memory int64, listen string) (*remote.Client
 		}
 		return err
 	})
+}
+
+// rankArgs is the command line of a rank's process on a device: it computes as its worker would. memory 0 is no bound.
+func (c *Config) rankArgs(listen, device string, memory int64) []string {
+	own := *c
+	own.Devices, own.Rates, own.Placement = device, "", PlacementThreads
+	args := append([]string{"rank", "--listen", listen}, own.DeviceArgs()...)
+	if memory > 0 {
+		args = append(args, "--memory", strconv.FormatInt(memory, 10))
+	}
+	return args
 }
 
 // RunRank computes what a leader at file descriptor 3 asks until that ends; it listens at a path for the processes of
