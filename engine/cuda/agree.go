@@ -24,10 +24,10 @@ func (o *Ops) borrow(sizes ...int) (part []uint64, done func(), err error) {
 	for _, size := range sizes {
 		total += room(size)
 	}
-	memory, err := o.dev.alloc(total)
+	memory, err := o.dev.Alloc(total)
 	if err != nil {
 		if !errors.Is(err, engine.ErrOutOfMemory) {
-			o.note(fmt.Errorf("compare a library with the kernel of this program: %w", err))
+			o.Note(fmt.Errorf("compare a library with the kernel of this program: %w", err))
 		}
 		return nil, nil, err
 	}
@@ -36,7 +36,7 @@ func (o *Ops) borrow(sizes ...int) (part []uint64, done func(), err error) {
 	for i, size := range sizes {
 		part[i], at = at, at+uint64(room(size))
 	}
-	return part, func() { o.note(o.dev.free(memory)) }, nil
+	return part, func() { o.Note(o.dev.Free(memory)) }, nil
 }
 
 // difference compares two tensors [1, m, n] on the device: the largest difference and the largest of ours, in the same
@@ -51,7 +51,7 @@ func (o *Ops) difference(ours, theirs engine.Tensor, ones, codes, scales uint64)
 	most := func(x engine.Tensor) float64 { // the largest number, by the scales of the rows
 		o.Quantise(q, scale, x)
 		got, largest := make([]float32, m), 0.0
-		o.note(o.Download(got, scale).Wait())
+		o.Note(o.Download(got, scale).Wait())
 		for _, v := range got {
 			largest = max(largest, float64(v)) // NaN stays
 		}
@@ -71,6 +71,6 @@ func (o *Ops) noise(at uint64, n int) {
 	}
 	o.Upload(engine.NewTensor(engine.Buf{Dev: at}, engine.BF16, len(values)), values)
 	for have := len(values); have < n; have *= 2 {
-		o.move(at+uint64(2*have), at, 2*min(have, n-have))
+		o.Move(at+uint64(2*have), at, 2*min(have, n-have))
 	}
 }

@@ -139,7 +139,7 @@ func (o *Ops) attendByProducts(out, q, k, v engine.Tensor, a engine.AttentionArg
 	ld := rowStride(lk)
 	rows := o.scoreRows(lq, lk)
 	if err := o.mem.need(scoreRoom(rows, lk, d)); err != nil {
-		o.note(err)
+		o.Note(err)
 		return
 	}
 	scores, probabilities := o.mem.take(4*rows*ld), o.mem.take(2*rows*ld)

@@ -46,7 +46,7 @@ func (o *Ops) Conv2D(y, x engine.Tensor, w *engine.Weight, a engine.ConvArgs) {
 			}
 			r := o.route(out, seen, w, e)
 			if err := o.mem.need(pixels + r.scratch); err != nil {
-				o.note(err)
+				o.Note(err)
 				return
 			}
 			if !direct {

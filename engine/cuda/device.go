@@ -38,7 +38,7 @@ type Device struct {
 	Eager     bool // streams made from now on issue every call (engine.Replayer)
 	c         *C.pb_device
 	modules   []C.uint64_t
-	functions [kernelCount]C.uint64_t
+	functions [kernelCount]Function
 	launches  atomic.Int64
 	allocs    atomic.Int64
 	waits     atomic.Int64
@@ -48,7 +48,7 @@ type Device struct {
 	blas      blas
 	dnn       *C.pb_dnn                     // nil: no cuDNN
 	host      atomic.Pointer[engine.Ledger] // counts pinned memory; nil: nobody does
-	still     sync.Mutex                    // waits for the whole device, and captures
+	Still     sync.Mutex                    // held by waits for the whole device, and while a stream captures
 }
 
 // Device opens device number index and loads the kernels into it. It refuses GPUs that are too old by name.
@@ -101,24 +101,15 @@ func (dev *Device) load() error {
 		if err != nil {
 			return err
 		}
-		source := C.CString(string(text))
-		var module C.uint64_t
-		err = try(func(e *C.pb_error) { C.pb_module_load(dev.c, source, &module, e) })
-		C.free(unsafe.Pointer(source))
+		module, err := dev.Load(string(text))
 		if err != nil {
 			return fmt.Errorf("load %s: %w", file, err)
 		}
-		dev.modules = append(dev.modules, module)
 		for k := range kernelCount {
 			if !strings.Contains(string(text), ".entry "+kernels[k].name+"(") {
 				continue
 			}
-			name := C.CString(kernels[k].name)
-			err = try(func(e *C.pb_error) {
-				C.pb_function(dev.c, module, name, C.int(kernels[k].shared), &dev.functions[k], e)
-			})
-			C.free(unsafe.Pointer(name))
-			if err != nil {
+			if dev.functions[k], err = dev.Function(module, kernels[k].name, kernels[k].shared); err != nil {
 				return fmt.Errorf("load %s: %s: %w", file, kernels[k].name, err)
 			}
 		}
@@ -130,6 +121,36 @@ func (dev *Device) load() error {
 	}
 	return nil
 }
+
+// Module is PTX that the driver has compiled for a device, Function a kernel of it.
+type (
+	Module   uint64
+	Function uint64
+)
+
+// Load gives PTX to the driver; the device keeps it until Close.
+func (dev *Device) Load(ptx string) (Module, error) {
+	source := C.CString(ptx)
+	defer C.free(unsafe.Pointer(source))
+	var module C.uint64_t
+	err := try(func(e *C.pb_error) { C.pb_module_load(dev.c, source, &module, e) })
+	if err == nil {
+		dev.modules = append(dev.modules, module)
+	}
+	return Module(module), err
+}
+
+// Function looks a kernel up, whose launches ask for so many bytes of shared memory at most.
+func (dev *Device) Function(m Module, kernel string, shared int) (Function, error) {
+	name := C.CString(kernel)
+	defer C.free(unsafe.Pointer(name))
+	var f C.uint64_t
+	err := try(func(e *C.pb_error) { C.pb_function(dev.c, C.uint64_t(m), name, C.int(shared), &f, e) })
+	return Function(f), err
+}
+
+// Handle returns the pb_device of shim.h, which the shims of libraries on top of the driver are given.
+func (dev *Device) Handle() unsafe.Pointer { return unsafe.Pointer(dev.c) }
 
 // Close gives the kernels and the context back. Everything allocated on the device must have been freed.
 func (dev *Device) Close() error {
@@ -156,17 +177,17 @@ func (dev *Device) Memory() (free, total int64, err error) {
 	return int64(f), int64(t), err
 }
 
-// alloc takes bytes of memory, at least 1.
-func (dev *Device) alloc(bytes int) (uint64, error) {
+// Alloc takes bytes of memory, at least 1.
+func (dev *Device) Alloc(bytes int) (uint64, error) {
 	dev.allocs.Add(1)
 	var at C.uint64_t
 	err := try(func(e *C.pb_error) { C.pb_alloc(dev.c, &at, C.uint64_t(max(1, bytes)), e) })
 	return uint64(at), err
 }
 
-// free waits until nothing on the device, or on others that exchange with it, can use the memory any more and gives it
+// Free waits until nothing on the device, or on others that exchange with it, can use the memory any more and gives it
 // back.
-func (dev *Device) free(at uint64) error {
+func (dev *Device) Free(at uint64) error {
 	if err := dev.Sync(); err != nil {
 		return err
 	}
@@ -177,53 +198,17 @@ func (dev *Device) free(at uint64) error {
 // Sync waits for everything that was enqueued on the device.
 func (dev *Device) Sync() error {
 	dev.waits.Add(1)
-	dev.still.Lock()
-	defer dev.still.Unlock()
+	dev.Still.Lock()
+	defer dev.Still.Unlock()
 	return try(func(e *C.pb_error) { C.pb_device_sync(dev.c, e) })
 }
 
-// pinned is host memory that the device copies from and to by itself.
-type pinned struct {
-	at    unsafe.Pointer
-	bytes []byte
-	event C.uint64_t // recorded behind the last copy
-	used  bool       // the event was recorded
-
-	ledger *engine.Ledger // that counts it; nil: none does
+// newEvent makes an event, with timing: 1, or without: 0.
+func (dev *Device) newEvent(timing C.int) (event C.uint64_t, err error) {
+	err = try(func(e *C.pb_error) { C.pb_event_new(dev.c, &event, timing, e) })
+	return event, err
 }
 
-// newPinned takes pinned memory and an event.
-func (dev *Device) newPinned(bytes int) (*pinned, error) {
-	dev.allocs.Add(1)
-	p := &pinned{ledger: dev.host.Load()}
-	if err := p.ledger.Take(int64(bytes)); err != nil {
-		return nil, err
-	}
-	if err := try(func(e *C.pb_error) { C.pb_host_alloc(dev.c, &p.at, C.uint64_t(bytes), e) }); err != nil {
-		p.ledger.Give(int64(bytes))
-		return nil, err
-	}
-	p.bytes = unsafe.Slice((*byte)(p.at), bytes)
-	if err := try(func(e *C.pb_error) { C.pb_event_new(dev.c, &p.event, 0, e) }); err != nil {
-		p.ledger.Give(int64(bytes))
-		return nil, errors.Join(err, try(func(e *C.pb_error) { C.pb_host_free(dev.c, p.at, e) }))
-	}
-	return p, nil
-}
-
-// wait blocks until the last copy of p is done.
-func (dev *Device) wait(p *pinned) error {
-	if !p.used {
-		return nil
-	}
-	dev.waits.Add(1)
-	return try(func(e *C.pb_error) { C.pb_event_sync(dev.c, p.event, e) })
-}
-
-// release gives pinned memory back.
-func (dev *Device) release(p *pinned) error {
-	defer p.ledger.Give(int64(len(p.bytes)))
-	return errors.Join(dev.wait(p),
-		try(func(e *C.pb_error) { C.pb_event_free(dev.c, p.event, e) }),
-		try(func(e *C.pb_error) { C.pb_host_free(dev.c, p.at, e) }))
+func (dev *Device) freeEvent(event C.uint64_t) error {
+	return try(func(e *C.pb_error) { C.pb_event_free(dev.c, event, e) })
 }

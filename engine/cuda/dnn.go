@@ -72,10 +72,10 @@ func (o *Ops) plan(a *engine.AttentionShape) *C.pb_dnn_plan {
 	}
 	p, known := o.sdpa.plans[s]
 	if !known && o.graphs.within != nil { // comparing waits
-		o.note(errMoved)
-	} else if !known && o.err == nil {
+		o.Note(errMoved)
+	} else if !known && o.Err() == nil {
 		p = o.planned(s)
-		if o.err == nil {
+		if o.Err() == nil {
 			o.sdpa.plans[s] = p
 		}
 	}
@@ -85,7 +85,7 @@ func (o *Ops) plan(a *engine.AttentionShape) *C.pb_dnn_plan {
 // planned asks the library for a plan and compares it.
 func (o *Ops) planned(s C.pb_dnn_shape) (p *C.pb_dnn_plan) {
 	if o.sdpa.c == nil {
-		o.sdpa.why = try(func(e *C.pb_error) { C.pb_dnn_open(o.sdpa.dnn, o.dev.c, o.stream, &o.sdpa.c, e) })
+		o.sdpa.why = try(func(e *C.pb_error) { C.pb_dnn_open(o.sdpa.dnn, o.dev.c, o.at, &o.sdpa.c, e) })
 		if o.sdpa.why != nil {
 			o.sdpa.dnn = nil // as without the library
 			o.chosen.unplanned++
@@ -125,7 +125,7 @@ func (o *Ops) byCUDNN(out, q, k, v engine.Tensor, a engine.AttentionArgs) bool {
 		return false
 	}
 	if err := o.mem.need(room(sdpaSpace)); err != nil {
-		o.note(err)
+		o.Note(err)
 		return true
 	}
 	const op = "Attention"
@@ -143,14 +143,10 @@ func (o *Ops) byCUDNN(out, q, k, v engine.Tensor, a engine.AttentionArgs) bool {
 
 // attend enqueues attention by a plan on q, k, v, o and the log-sum-exp, whose scratch memory is there.
 func (o *Ops) attend(p *C.pb_dnn_plan, scale float32, at [5]uint64) {
-	if o.err != nil {
-		return
-	}
-	o.dev.launches.Add(1)
-	if C.pb_dnn_attend(o.sdpa.c, p, C.float(scale), C.uint64_t(at[0]), C.uint64_t(at[1]), C.uint64_t(at[2]),
-		C.uint64_t(at[3]), C.uint64_t(at[4]), C.uint64_t(o.mem.take(sdpaSpace)), &o.args.e) != 0 {
-		o.note(errorOf(&o.args.e))
-	}
+	o.Issue(func(_ uint64, e unsafe.Pointer) {
+		C.pb_dnn_attend(o.sdpa.c, p, C.float(scale), C.uint64_t(at[0]), C.uint64_t(at[1]), C.uint64_t(at[2]),
+			C.uint64_t(at[3]), C.uint64_t(at[4]), C.uint64_t(o.mem.take(sdpaSpace)), (*C.pb_error)(e))
+	})
 }
 
 // attends computes attention of the shape by the library and by our kernel and compares what both give, and their
@@ -179,8 +175,8 @@ func (o *Ops) attends(s *C.pb_dnn_shape, p *C.pb_dnn_plan) error {
 	o.attendShape(s, scale, at)
 	at[3], at[4] = part[2], part[4]
 	o.attend(p, scale, at)
-	if refusal := (*Error)(nil); errors.As(o.err, &refusal) && refusal.Code >= C.PB_DNN_CODES && !refusal.Sticky() {
-		o.err = nil // our kernel computes
+	if refusal := (*Error)(nil); errors.As(o.Err(), &refusal) && refusal.OfLibrary() && !refusal.Sticky() {
+		o.Forgive() // our kernel computes
 		return refusal
 	}
 	dense := func(to, from uint64, dtype engine.DType, dims, strides [3]int) engine.Tensor { // dims x cols of one tensor
@@ -198,11 +194,11 @@ func (o *Ops) attends(s *C.pb_dnn_shape, p *C.pb_dnn_plan) error {
 		diff, whole := o.difference(dense(part[5], ours, dtype, dims, strides), dense(part[6], theirs, dtype, dims,
 			strides), part[7],
 			part[8], part[9])
-		if o.err == nil && !(diff <= bound*whole) {
+		if o.Err() == nil && !(diff <= bound*whole) {
 			return fmt.Errorf("%w: %s of %d x %d queries of %d heads, %d keys of %d: by %.3g of %.3g", errDisagrees, what, b,
 				lq, h, lk, d, diff, whole)
 		}
-		return o.err
+		return o.Err()
 	}
 	err = agree("attention", part[1], part[2], 1.0/64, engine.BF16, [3]int{lq, h, d}, ints(s.o)) // both round
 	if err == nil && s.stats != 0 {

@@ -161,22 +161,22 @@ func TestPlantedFaults(t *testing.T) {
 			"shared memory is not asked for", "shim.c", "if (shared > 48 << 10)", "if (shared > 480 << 10)", "TestEveryTile",
 			"bytes of shared memory, allowed are 49152",
 		},
-		{"pinned memory reused early", "scratch.go", "return p, r.dev.wait(p)", "return p, nil", "TestUploadsInARow", "got"},
-		{"weights read before they are there", "pack.go", "	o.After(end)\n", "", "TestPackBeside", "got NaN"},
-		{"weights on the stream that computes", "pack.go", "	o.stream = o.weights\n", "", "TestPackBeside", "waited for all"},
-		{"a copy's event is not recorded", "ops.go", "	p.used = true\n", "", "TestUploadsInARow", "got"},
+		{"pinned memory reused early", "pinned.go", "return p, r.dev.wait(p)", "return p, nil", "TestUploadsInARow", "got"},
+		{"weights read before they are there", "stream.go", "	s.After(end)\n", "", "TestPackBeside", "got NaN"},
+		{"weights on the stream that computes", "stream.go", "	s.at = s.aloft\n", "", "TestPackBeside", "waited for all"},
+		{"a copy's event is not recorded", "pinned.go", "	p.used = true\n", "", "TestUploadsInARow", "got"},
 		{
 			"freed before the stream is done", "device.go",
 			"	if err := dev.Sync(); err != nil {\n		return err\n	}\n	dev.links.sync()",
 			"	dev.links.sync()", "TestFreeWaits", "got",
 		},
 		{
-			"zeros that other streams do not see", "ops.go",
-			"	if err := o.drain(); err != nil {\n		return engine.Buf{}, errors.Join(err, o.dev.free(at))\n	}\n", "",
+			"zeros that other streams do not see", "stream.go",
+			"	if err := s.Drain(); err != nil {\n		return engine.Buf{}, errors.Join(err, s.dev.Free(at))\n	}\n", "",
 			"TestAllocIsZeroForAll", "got",
 		},
 		{
-			"a download read before it is there", "transfer.go", "		if err := o.dev.wait(p); err != nil {\n			return err\n		}\n",
+			"a download read before it is there", "transfer.go", "		if err := s.dev.wait(p); err != nil {\n			return err\n		}\n",
 			"", "TestUploadsInARow", "got",
 		},
 		{
@@ -202,7 +202,7 @@ func TestPlantedFaults(t *testing.T) {
 			"return room(2 * rows * ld)", "TestReserve", "more scratch memory than it asked for",
 		},
 		{
-			"one pinned buffer for two downloads", "reserve.go", "	for range 2 {", "	for range 1 {",
+			"one pinned buffer for two downloads", "transfer.go", "i < 2 && download > 0", "i < 1 && download > 0",
 			"TestReserve", "took memory",
 		},
 		{
@@ -243,7 +243,7 @@ func TestPlantedFaults(t *testing.T) {
 			"replayed: true, want false",
 		},
 		{
-			"a mark in a graph", "mark.go", " || o.graphs.within != nil", "", "TestGraphs", "replayed: false",
+			"a mark in a graph", "mark.go", "	if !s.capture {\n", "	{\n", "TestGraphs", "replayed: false",
 		},
 		{
 			"places too close", "graph.go", "a.ds[3], a.ds[4], a.ss[3], a.ss[4] = C.pb_i64(room(size)/per)",

@@ -35,7 +35,7 @@ func (o *Ops) GroupNormStats(stats, x engine.Tensor, groups int) {
 	items := x.Dim(0) * groups
 	bytes := 16 * items * int(a.slices)
 	if err := o.mem.need(room(bytes)); err != nil {
-		o.note(err)
+		o.Note(err)
 		return
 	}
 	a.part = C.pb_u64(o.mem.take(bytes))
@@ -63,7 +63,7 @@ func (o *Ops) GroupNormApply(y, x, stats, w, b engine.Tensor, count int, eps flo
 	a.yb, a.yy, a.yx = strides3(y)
 	items := x.Dim(0) * stats.Dim(1)
 	if err := o.mem.need(room(8 * items)); err != nil {
-		o.note(err)
+		o.Note(err)
 		return
 	}
 	a.part = C.pb_u64(o.mem.take(8 * items))

@@ -163,10 +163,10 @@ func (o *Ops) route(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue) rou
 func (o *Ops) algorithm(s C.pb_lt_shape) *C.pb_lt_plan {
 	a, known := o.plans[s]
 	if !known && o.graphs.within != nil { // comparing waits
-		o.note(errMoved)
-	} else if !known && o.err == nil {
+		o.Note(errMoved)
+	} else if !known && o.Err() == nil {
 		a = o.choose(s)
-		if o.err == nil {
+		if o.Err() == nil {
 			o.plans[s] = a
 		}
 	}
@@ -175,7 +175,7 @@ func (o *Ops) algorithm(s C.pb_lt_shape) *C.pb_lt_plan {
 
 // choose asks the library for an algorithm and compares it.
 func (o *Ops) choose(s C.pb_lt_shape) (a *C.pb_lt_plan) {
-	o.note(try(func(e *C.pb_error) { C.pb_lt_plan_new(o.dev.blas.c, &s, C.uint64_t(o.dev.blas.space), &a, e) }))
+	o.Note(try(func(e *C.pb_error) { C.pb_lt_plan_new(o.dev.blas.c, &s, C.uint64_t(o.dev.blas.space), &a, e) }))
 	if a == nil {
 		return nil
 	}
@@ -273,15 +273,11 @@ type call struct {
 
 // matmul enqueues a product.
 func (o *Ops) matmul(a *C.pb_lt_plan, c *call) {
-	if o.err != nil {
-		return
-	}
-	o.dev.launches.Add(1)
-	if C.pb_lt_matmul(o.dev.blas.c, o.stream, a, C.float(c.alpha), C.uint64_t(c.x), C.uint64_t(c.w), C.float(c.beta),
-		C.uint64_t(c.c), C.uint64_t(c.y), C.uint64_t(c.bias), C.uint64_t(c.workspace), C.uint64_t(o.dev.blas.space),
-		&o.args.e) != 0 {
-		o.note(errorOf(&o.args.e))
-	}
+	o.Issue(func(stream uint64, e unsafe.Pointer) {
+		C.pb_lt_matmul(o.dev.blas.c, C.uint64_t(stream), a, C.float(c.alpha), C.uint64_t(c.x), C.uint64_t(c.w),
+			C.float(c.beta), C.uint64_t(c.c), C.uint64_t(c.y), C.uint64_t(c.bias), C.uint64_t(c.workspace),
+			C.uint64_t(o.dev.blas.space), (*C.pb_error)(e))
+	})
 }
 
 // agrees computes a product of the shape, with every operand that it has, by the library and by our kernel and compares
@@ -319,10 +315,10 @@ func (o *Ops) agrees(s C.pb_lt_shape, a *C.pb_lt_plan) (err error) {
 	}
 	diff, whole := o.difference(rows(ours), rows(theirs), ones, part[5], part[6])
 	const bound = 1.0 / 64 // each rounds to bf16, an activation may be an approximation
-	if o.err == nil && !(diff <= bound*whole) {
+	if o.Err() == nil && !(diff <= bound*whole) {
 		return fmt.Errorf("%w: m %d, n %d, k %d: by %.3g of %.3g", errDisagrees, m, n, k, diff, whole)
 	}
-	return o.err
+	return o.Err()
 }
 
 // epilogueOf is the epilogue of an activation without a bias, 0: there is none.

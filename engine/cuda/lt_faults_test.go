@@ -33,7 +33,8 @@ func TestPlantedFaultsOfProducts(t *testing.T) {
 			"got NaN",
 		},
 		{
-			"no stream", "lt.go", "C.pb_lt_matmul(o.dev.blas.c, o.stream,", "C.pb_lt_matmul(o.dev.blas.c, 0,", "TestLibrary",
+			"no stream", "lt.go", "C.pb_lt_matmul(o.dev.blas.c, C.uint64_t(stream),",
+			"C.pb_lt_matmul(o.dev.blas.c, 0*C.uint64_t(stream),", "TestLibrary",
 			"not a stream",
 		},
 		{

@@ -16,26 +16,23 @@ import (
 // marks is how far the stream has come: the device writes the low half of a mark into pinned memory, which the host
 // reads without asking the driver.
 type marks struct {
-	place  *pinned // 4 bytes
+	place  *Pinned // 4 bytes
 	issued atomic.Int64
 }
 
 // Mark implements engine.Marker. Marks grow, by less than 2^32 while one is under way. Those of calls that are captured
 // are left out: the next one behind them stands for them.
-func (o *Ops) Mark(n int64) {
-	o.marks.issued.Store(n) // first: what Marked finds in the memory is never ahead of it
-	if o.err != nil || o.graphs.within != nil {
-		return
-	}
-	if C.pb_write(o.dev.c, o.stream, o.marks.place.at, C.uint32_t(uint32(n)), &o.args.e) != 0 {
-		o.note(errorOf(&o.args.e))
+func (s *Stream) Mark(n int64) {
+	s.marks.issued.Store(n) // first: what Marked finds in the memory is never ahead of it
+	if !s.capture {
+		s.do(func(e *C.pb_error) { C.pb_write(s.dev.c, s.at, s.marks.place.at, C.uint32_t(uint32(n)), e) })
 	}
 }
 
 // Marked implements engine.Marker. After Close it may be called until the device is closed, and says nothing any more.
-func (o *Ops) Marked() int64 {
-	low := atomic.LoadUint32((*uint32)(o.marks.place.at))
-	n := o.marks.issued.Load()
+func (s *Stream) Marked() int64 {
+	low := atomic.LoadUint32((*uint32)(s.marks.place.at))
+	n := s.marks.issued.Load()
 	return n - int64(uint32(n)-low)
 }
 
@@ -43,11 +40,11 @@ func (o *Ops) Marked() int64 {
 // while it is closed.
 type places struct {
 	mu   sync.Mutex
-	idle []*pinned
+	idle []*Pinned
 }
 
 // take returns a place that holds 0.
-func (p *places) take(dev *Device) (*pinned, error) {
+func (p *places) take(dev *Device) (*Pinned, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if n := len(p.idle); n > 0 {
@@ -65,7 +62,7 @@ func (p *places) take(dev *Device) (*pinned, error) {
 }
 
 // put takes a place back, of a stream that has ended.
-func (p *places) put(place *pinned) {
+func (p *places) put(place *Pinned) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.idle = append(p.idle, place)

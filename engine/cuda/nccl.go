@@ -164,12 +164,12 @@ func (c *Clique) issue(rank int, on *Ops, parts func(*communicator)) (bool, erro
 	}
 	k.parts = k.parts[:0]
 	parts(k)
-	if len(k.parts) == 0 || on.err != nil {
+	if len(k.parts) == 0 || on.Err() != nil {
 		return false, nil
 	}
 	var pending C.int
 	err := tryNCCL(func(e *C.pb_error) {
-		C.pb_nccl_exchange(c.lib.api, k.device.c, k.at, on.stream, &k.parts[0], C.int(len(k.parts)), &pending, e)
+		C.pb_nccl_exchange(c.lib.api, k.device.c, k.at, on.at, &k.parts[0], C.int(len(k.parts)), &pending, e)
 	})
 	return pending != 0, err
 }

@@ -17,7 +17,7 @@ func TestPackBeside(t *testing.T) {
 	for i, c := range []struct {
 		n, k  int
 		scale float32
-	}{{5, ringBytes / 8, 1}, {5, ringBytes/8 - 3, 2}} {
+	}{{5, SlotBytes / 8, 1}, {5, SlotBytes/8 - 3, 2}} {
 		values := make([]float32, c.n*c.k)
 		for j := range values {
 			values[j] = float32((j*7+j/c.k)%251) - 100 // as bf16 has them

@@ -20,25 +20,26 @@ type Point struct{ event C.uint64_t }
 type points struct {
 	mu   sync.Mutex
 	idle []C.uint64_t
-	used map[C.uint64_t]*Ops
+	used map[C.uint64_t]*Stream
 }
 
-func (p *points) take(o *Ops) (C.uint64_t, error) {
+func (p *points) take(s *Stream) (C.uint64_t, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var event C.uint64_t
 	if n := len(p.idle); n > 0 {
 		event, p.idle = p.idle[n-1], p.idle[:n-1]
 	} else {
-		o.dev.allocs.Add(1)
-		if err := try(func(e *C.pb_error) { C.pb_event_new(o.dev.c, &event, 0, e) }); err != nil {
+		s.dev.allocs.Add(1)
+		var err error
+		if event, err = s.dev.newEvent(0); err != nil {
 			return 0, err
 		}
 	}
 	if p.used == nil {
-		p.used = map[C.uint64_t]*Ops{}
+		p.used = map[C.uint64_t]*Stream{}
 	}
-	p.used[event] = o
+	p.used[event] = s
 	return event, nil
 }
 
@@ -52,11 +53,11 @@ func (p *points) put(event C.uint64_t) {
 }
 
 // drop takes back what a stream has recorded and nobody has forgotten: its exchanges have ended.
-func (p *points) drop(o *Ops) {
+func (p *points) drop(s *Stream) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for event, by := range p.used {
-		if by == o {
+		if by == s {
 			delete(p.used, event)
 			p.idle = append(p.idle, event)
 		}
@@ -66,7 +67,7 @@ func (p *points) drop(o *Ops) {
 func (p *points) free(dev *Device) error {
 	var errs []error
 	for _, event := range p.idle {
-		errs = append(errs, try(func(e *C.pb_error) { C.pb_event_free(dev.c, event, e) }))
+		errs = append(errs, dev.freeEvent(event))
 	}
 	p.idle = nil
 	return errors.Join(errs...)
@@ -74,29 +75,28 @@ func (p *points) free(dev *Device) error {
 
 // Record returns the end of what was issued so far. It stays taken until Forget; what goes wrong is an error of the
 // stream.
-func (o *Ops) Record() Point {
-	if o.err != nil {
+func (s *Stream) Record() Point {
+	if s.err != nil {
 		return Point{}
 	}
-	event, err := o.dev.points.take(o)
+	event, err := s.dev.points.take(s)
 	if err == nil {
-		err = try(func(e *C.pb_error) { C.pb_event_record(o.dev.c, event, o.stream, e) })
+		err = try(func(e *C.pb_error) { C.pb_event_record(s.dev.c, event, s.at, e) })
 	}
-	o.note(err)
+	s.Note(err)
 	return Point{event}
 }
 
 // After holds back what is issued next until the stream of p, which may be another device's, has come to p.
-func (o *Ops) After(p Point) {
-	if o.err != nil || p.event == 0 {
-		return
+func (s *Stream) After(p Point) {
+	if p.event != 0 {
+		s.do(func(e *C.pb_error) { C.pb_stream_wait(s.dev.c, s.at, p.event, e) })
 	}
-	o.note(try(func(e *C.pb_error) { C.pb_stream_wait(o.dev.c, o.stream, p.event, e) }))
 }
 
-// Forget gives a point of this Ops' device back. Streams that were told to wait for it still do.
-func (o *Ops) Forget(p Point) {
+// Forget gives a point of this stream's device back. Streams that were told to wait for it still do.
+func (s *Stream) Forget(p Point) {
 	if p.event != 0 {
-		o.dev.points.put(p.event)
+		s.dev.points.put(p.event)
 	}
 }

@@ -5,7 +5,6 @@ package cuda
 import (
 	"errors"
 	"fmt"
-	"math/bits"
 
 	"patchbay/engine"
 )
@@ -23,7 +22,7 @@ func (o *Ops) Reserve(calls *engine.Recorder) error {
 			o.plan(a)
 		}
 	}
-	if o.err != nil {
+	if o.Err() != nil {
 		return o.Sync()
 	}
 	bytes := int(o.Scratch(calls))
@@ -34,24 +33,9 @@ func (o *Ops) Reserve(calls *engine.Recorder) error {
 	if err := errors.Join(o.graphs.fixed.need(fixed), o.mem.need(bytes-fixed)); err != nil {
 		return fmt.Errorf("%s: take %d MB of scratch memory: %w", o.Location(), bytes>>20, err)
 	}
-	if calls.Uploads+calls.Gathered > 0 {
-		if err := o.up.fill(); err != nil {
-			return fmt.Errorf("%s: take pinned memory: %w", o.Location(), err)
-		}
+	if err := o.ReservePinned(calls.Uploads+calls.Gathered > 0, calls.Read*engine.F32.Size()); err != nil {
+		return fmt.Errorf("%s: take pinned memory: %w", o.Location(), err)
 	}
-	if calls.Read == 0 {
-		return nil
-	}
-	var taken []*pinned
-	for range 2 {
-		p, err := o.receiver(calls.Read * engine.F32.Size())
-		if err != nil {
-			o.down = append(o.down, taken...)
-			return fmt.Errorf("%s: take pinned memory: %w", o.Location(), err)
-		}
-		taken = append(taken, p)
-	}
-	o.down = append(o.down, taken...)
 	return nil
 }
 
@@ -102,6 +86,3 @@ func (o *Ops) Workspace(blocks bool) int64 {
 	}
 	return int64(bytes)
 }
-
-// receiverBytes returns the size of the pinned memory for a download of so many bytes.
-func receiverBytes(bytes int) int { return 1 << bits.Len(uint(max(bytes, 4096)-1)) }

@@ -30,22 +30,22 @@ type stamp struct {
 
 // Stamp implements engine.Stamper. Times count from the first stamp; the resolution of the device is half a
 // microsecond.
-func (o *Ops) Stamp() func() time.Duration {
-	s := &stamp{}
-	if o.err == nil {
-		event, err := o.clock.event(o.dev)
+func (s *Stream) Stamp() func() time.Duration {
+	st := &stamp{}
+	if s.err == nil {
+		event, err := s.clock.event(s.dev)
 		if err == nil {
-			err = try(func(e *C.pb_error) { C.pb_event_record(o.dev.c, event, o.stream, e) })
-			s.event = event
-			o.clock.open = append(o.clock.open, s)
+			err = try(func(e *C.pb_error) { C.pb_event_record(s.dev.c, event, s.at, e) })
+			st.event = event
+			s.clock.open = append(s.clock.open, st)
 		}
-		o.note(err)
+		s.Note(err)
 	}
 	return func() time.Duration {
-		if o.err == nil {
-			o.note(o.clock.read(o.dev))
+		if s.err == nil {
+			s.Note(s.clock.read(s.dev))
 		}
-		return s.at
+		return st.at
 	}
 }
 
@@ -56,9 +56,7 @@ func (c *clock) event(dev *Device) (C.uint64_t, error) {
 		c.idle = c.idle[:n-1]
 		return event, nil
 	}
-	var event C.uint64_t
-	err := try(func(e *C.pb_error) { C.pb_event_new(dev.c, &event, 1, e) })
-	return event, err
+	return dev.newEvent(1)
 }
 
 // read finds the times of all stamps; the stream is synced.
@@ -89,7 +87,7 @@ func (c *clock) free(dev *Device) error {
 	}
 	var errs []error
 	for _, event := range events {
-		errs = append(errs, try(func(e *C.pb_error) { C.pb_event_free(dev.c, event, e) }))
+		errs = append(errs, dev.freeEvent(event))
 	}
 	*c = clock{}
 	return errors.Join(errs...)

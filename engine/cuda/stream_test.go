@@ -73,7 +73,7 @@ func TestUploadsInARow(t *testing.T) {
 
 func TestLongUploadsPassInPieces(t *testing.T) {
 	o := openOps(t)
-	n := ringBytes/4*2 + 1000
+	n := SlotBytes/4*2 + 1000
 	x := vector(t, o, n)
 	src := make([]float32, n)
 	for i := range src {

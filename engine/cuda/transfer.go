@@ -4,77 +4,77 @@ package cuda
 
 /*
 #include "shim.h"
-#include "kernels/args.h"
 */
 import "C"
 
 import (
 	"cmp"
+	"math/bits"
 
 	"patchbay/engine"
 )
 
 // Upload implements engine.Ops: src is rounded into pinned memory at once and copied from there when the stream gets to
 // it.
-func (o *Ops) Upload(dst engine.Tensor, src []float32) {
+func (s *Stream) Upload(dst engine.Tensor, src []float32) {
 	engine.CheckUpload(dst, len(src))
 	size := dst.DType.Size()
-	o.fill(dst, len(src)*size, func(p []byte, at int) { engine.Narrow(p, src[at/size:(at+len(p))/size], dst.DType) })
+	s.fill(dst, len(src)*size, func(p []byte, at int) { engine.Narrow(p, src[at/size:(at+len(p))/size], dst.DType) })
 }
 
 // Write copies the bytes of a contiguous tensor of any type to it, as Upload does values. src may be used again at
 // once.
-func (o *Ops) Write(dst engine.Tensor, src []byte) {
-	o.fill(dst, len(src), func(p []byte, at int) { copy(p, src[at:]) })
+func (s *Stream) Write(dst engine.Tensor, src []byte) {
+	s.fill(dst, len(src), func(p []byte, at int) { copy(p, src[at:]) })
 }
 
 // fill copies so many bytes to a tensor, which from puts into pinned memory piece by piece.
-func (o *Ops) fill(dst engine.Tensor, bytes int, from func(p []byte, at int)) {
-	to := uint64(address("Upload", dst))
-	for at := 0; at < bytes; at += ringBytes {
-		n := min(bytes-at, ringBytes)
-		p, err := o.up.take()
+func (s *Stream) fill(dst engine.Tensor, bytes int, from func(p []byte, at int)) {
+	to := Address("Upload", dst)
+	for at := 0; at < bytes; at += SlotBytes {
+		n := min(bytes-at, SlotBytes)
+		p, err := s.Slot()
 		if err != nil {
-			o.note(err)
+			s.Note(err)
 			return
 		}
-		from(p.bytes[:n], at)
-		o.send(to+uint64(at), p, n)
+		from(p.Bytes[:n], at)
+		s.Send(to+uint64(at), p, n)
 	}
 }
 
 // Download implements engine.Ops: the elements are copied to pinned memory in stream order and widened by Wait.
-func (o *Ops) Download(dst []float32, src engine.Tensor) engine.Pending {
+func (s *Stream) Download(dst []float32, src engine.Tensor) engine.Pending {
 	engine.CheckDownload(len(dst), src)
-	return o.fetch(src, len(dst)*src.DType.Size(), func(p []byte) { engine.Widen(dst, p, src.DType) })
+	return s.fetch(src, len(dst)*src.DType.Size(), func(p []byte) { engine.Widen(dst, p, src.DType) })
 }
 
 // Read copies the bytes of a contiguous tensor of any type to dst, as Download does values.
-func (o *Ops) Read(dst []byte, src engine.Tensor) engine.Pending {
-	return o.fetch(src, len(dst), func(p []byte) { copy(dst, p) })
+func (s *Stream) Read(dst []byte, src engine.Tensor) engine.Pending {
+	return s.fetch(src, len(dst), func(p []byte) { copy(dst, p) })
 }
 
 // fetch copies the first so many bytes of a tensor to pinned memory, which Wait gives to the function.
-func (o *Ops) fetch(src engine.Tensor, size int, to func(p []byte)) engine.Pending {
+func (s *Stream) fetch(src engine.Tensor, size int, to func(p []byte)) engine.Pending {
 	if size == 0 {
-		err := o.err
+		err := s.err
 		return engine.NewPending(func() error { return err })
 	}
-	var p *pinned
-	if o.err == nil {
+	var p *Pinned
+	if s.err == nil {
 		var err error
-		p, err = o.receiver(size)
-		o.note(err)
+		p, err = s.receiver(size)
+		s.Note(err)
 	}
-	if o.err == nil {
-		o.note(try(func(e *C.pb_error) {
-			C.pb_download(o.dev.c, o.stream, p.at, C.uint64_t(address("Download", src)), C.uint64_t(size), e)
-		}))
-		o.record(p)
+	if s.err == nil {
+		s.do(func(e *C.pb_error) {
+			C.pb_download(s.dev.c, s.at, p.at, C.uint64_t(Address("Download", src)), C.uint64_t(size), e)
+		})
+		s.record(p)
 	}
-	if err := o.err; err != nil {
+	if err := s.err; err != nil {
 		if p != nil {
-			o.down = append(o.down, p)
+			s.down = append(s.down, p)
 		}
 		return engine.NewPending(func() error { return err })
 	}
@@ -83,40 +83,64 @@ func (o *Ops) fetch(src engine.Tensor, size int, to func(p []byte)) engine.Pendi
 		if finished {
 			return broken
 		}
-		if err := o.dev.wait(p); err != nil {
+		if err := s.dev.wait(p); err != nil {
 			return err
 		}
-		if broken = o.ending(); broken == nil {
-			to(p.bytes[:size])
+		if broken = s.ending(); broken == nil {
+			to(p.Bytes[:size])
 		}
 		finished = true
 		select {
-		case o.done <- p:
+		case s.done <- p:
 		default:
-			return cmp.Or(broken, o.dev.release(p))
+			return cmp.Or(broken, s.dev.release(p))
 		}
 		return broken
 	})
 }
 
 // receiver returns pinned memory of at least the given bytes that no download uses.
-func (o *Ops) receiver(bytes int) (*pinned, error) {
-	o.takeBack()
-	for i, p := range o.down {
-		if len(p.bytes) >= bytes && len(p.bytes) <= 4*bytes+4096 {
-			o.down = append(o.down[:i], o.down[i+1:]...)
+func (s *Stream) receiver(bytes int) (*Pinned, error) {
+	s.takeBack()
+	for i, p := range s.down {
+		if len(p.Bytes) >= bytes && len(p.Bytes) <= 4*bytes+4096 {
+			s.down = append(s.down[:i], s.down[i+1:]...)
 			return p, nil
 		}
 	}
-	return o.dev.newPinned(receiverBytes(bytes))
+	return s.dev.newPinned(receiverBytes(bytes))
+}
+
+// receiverBytes returns the size of the pinned memory for a download of so many bytes.
+func receiverBytes(bytes int) int { return 1 << bits.Len(uint(max(bytes, 4096)-1)) }
+
+// ReservePinned takes the pinned memory of uploads, and that of two downloads under way at once of at most so many
+// bytes; 0: there are none.
+func (s *Stream) ReservePinned(uploads bool, download int) error {
+	if uploads {
+		if err := s.up.fill(); err != nil {
+			return err
+		}
+	}
+	var taken []*Pinned
+	for i := 0; i < 2 && download > 0; i++ {
+		p, err := s.receiver(download)
+		if err != nil {
+			s.down = append(s.down, taken...)
+			return err
+		}
+		taken = append(taken, p)
+	}
+	s.down = append(s.down, taken...)
+	return nil
 }
 
 // takeBack collects the buffers that Wait is done with.
-func (o *Ops) takeBack() {
+func (s *Stream) takeBack() {
 	for {
 		select {
-		case p := <-o.done:
-			o.down = append(o.down, p)
+		case p := <-s.done:
+			s.down = append(s.down, p)
 		default:
 			return
 		}

@@ -2,11 +2,6 @@
 // stub whose loads succeed, so all is proved but that the kernels run. Arguments: the path of libcudnn.so.9.
 #include "../../../engine/cuda/dnn.c"
 
-int pb_current(pb_device *d, pb_error *e) {
-  (void)d, (void)e;
-  return 0;
-}
-
 // What cuDNN asks of a device, as JSON: the names are its own.
 static const char *properties =
     "{\"deviceVer\": %d, \"driverVer\": 12040, \"cudaDeviceId\": 0, \"pciDeviceId\": 0, \"deviceName\": \"GPU\", \"maxGridSize\": [2147483647, 65535, 65535], "
