@@ -18,6 +18,7 @@ import (
 
 	"patchbay/engine"
 	"patchbay/engine/cuda"
+	ncclib "patchbay/engine/cuda/nccl"
 	"patchbay/models/source"
 	"patchbay/parallel"
 	"patchbay/parallel/comm"
@@ -304,7 +305,7 @@ func (c *Config) offer(places int, trusted bool, log zerolog.Logger) (remote.Con
 	}
 	offer := remote.Config{Host: h, Ledger: ledger, Within: ec.Transport}
 	offer.Site, err = c.site(places, h.Ops())
-	var lib *cuda.NCCL
+	var lib *ncclib.Library
 	if err == nil && trusted {
 		lib, err = c.between()
 	}

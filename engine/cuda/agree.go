@@ -17,6 +17,25 @@ import (
 // errDisagrees says that a library gives other numbers than our kernel.
 var errDisagrees = errors.New("a library and the kernel of this program give different numbers")
 
+// choices are what a library does for shapes, each looked up, and compared, once; nil: our kernel computes.
+type choices[S comparable, P any] map[S]*P
+
+// of returns the choice for a shape, which choose makes when it is first seen.
+func (c choices[S, P]) of(o *Ops, s S, choose func(*S) *P) *P {
+	p, known := c[s]
+	switch {
+	case known || o.Err() != nil:
+	case o.graphs.within != nil: // comparing waits
+		o.Note(errMoved)
+	default:
+		shape := s // only here it may leave the stack
+		if p = choose(&shape); o.Err() == nil {
+			c[s] = p
+		}
+	}
+	return p
+}
+
 // borrow takes memory in pieces of the given sizes for a comparison, and returns their addresses and what gives them
 // back. Where there is none the error is engine.ErrOutOfMemory, and no error of the stream: our kernels need none.
 func (o *Ops) borrow(sizes ...int) (part []uint64, done func(), err error) {

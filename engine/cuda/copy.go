@@ -12,6 +12,7 @@ import (
 	"unsafe"
 
 	"patchbay/engine"
+	"patchbay/engine/cuda/driver"
 )
 
 // Copy implements engine.Ops: a plain copy where both sides are contiguous, else a kernel, in 16-byte pieces where
@@ -101,7 +102,7 @@ func (o *Ops) Gather(y, table engine.Tensor, ids []int32) {
 	if y.Len() == 0 {
 		return
 	}
-	const most = SlotBytes / 4
+	const most = driver.SlotBytes / 4
 	if len(ids) > most {
 		panic(&engine.ShapeError{Op: "Gather", Rule: "at most 2^21 rows", Shapes: y.String()})
 	}

@@ -13,13 +13,14 @@ import (
 	"unsafe"
 
 	"patchbay/engine"
+	"patchbay/engine/cuda/driver"
 )
 
 // graphs are sequences of calls that a stream has issued and will issue again (CUDA graphs): each as one graph, or as
 // several where calls that are none of the stream's come in between. A capture issues nothing: it may be given up.
 type graphs struct {
 	of     map[string]*graph // by the key of Replay
-	idle   [][]Exec          // graphs of keys that were dropped: one of the same shape is changed sooner than made
+	idle   [][]driver.Exec   // graphs of keys that were dropped: one of the same shape is changed sooner than made
 	fixed  scratch           // the places of what moves, the same for all keys
 	eager  bool              // this stream calls every time: --graphs off, or CUDA has refused
 	within *capture          // calls are captured now; nil: they are issued
@@ -35,15 +36,15 @@ type graph struct {
 
 // piece is a part of a sequence.
 type piece struct {
-	exec Exec
+	exec driver.Exec
 	then func() // what comes between it and the next one; nil: the end
 }
 
 // capture is a sequence that is being captured.
 type capture struct {
-	made  []Graph  // of each piece
-	thens []func() // behind each piece
-	err   error    // the first that the driver gave
+	made  []driver.Graph // of each piece
+	thens []func()       // behind each piece
+	err   error          // the first that the driver gave
 }
 
 // idleGraphs is how many sequences of dropped keys are kept.
@@ -124,7 +125,7 @@ func (o *Ops) Drop() {
 	}
 }
 
-func execs(pieces []piece) (out []Exec) {
+func execs(pieces []piece) (out []driver.Exec) {
 	for _, p := range pieces {
 		out = append(out, p.exec)
 	}
@@ -132,7 +133,7 @@ func execs(pieces []piece) (out []Exec) {
 }
 
 // forget gives what launches graphs back.
-func (o *Ops) forget(execs []Exec) error {
+func (o *Ops) forget(execs []driver.Exec) error {
 	var errs []error
 	for _, exec := range execs {
 		if exec != 0 {
@@ -163,7 +164,7 @@ func (o *Ops) begin(c *capture) {
 
 // cut ends a piece.
 func (o *Ops) cut(c *capture) {
-	var made Graph
+	var made driver.Graph
 	if c.err == nil {
 		made, c.err = o.EndCapture()
 		o.Note(c.err)
@@ -246,7 +247,7 @@ func (o *Ops) build(g *graph, c *capture) {
 // refusal returns the first of the errors if it is about the capture: of the driver, of cuBLASLt, or of ours.
 func (o *Ops) refusal(errs ...error) error {
 	for _, err := range errs {
-		var e *Error
+		var e *driver.Error
 		if errors.As(err, &e) && (e.OfCapture() || e.OfLibrary()) || errors.Is(err, errMoved) {
 			return err
 		}

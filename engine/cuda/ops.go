@@ -3,8 +3,6 @@
 package cuda
 
 /*
-#include "dnn.h"
-#include "lt.h"
 #include "kernels/args.h"
 */
 import "C"
@@ -14,6 +12,9 @@ import (
 	"unsafe"
 
 	"patchbay/engine"
+	"patchbay/engine/cuda/dnn"
+	"patchbay/engine/cuda/driver"
+	"patchbay/engine/cuda/lt"
 )
 
 var (
@@ -29,18 +30,18 @@ var (
 
 // Ops is a stream of a device that computes. One goroutine uses a value at a time.
 type Ops struct {
-	*Stream
+	*driver.Stream
 	dev  *Device
 	args *arguments
 	mem  scratch
 	// most bytes of scratch for the rows of a convolution or the scores of two-product attention, see stripBytes
-	strip  int
-	wide   int     // most bytes of scratch for rows of a weight in blocks, see wideBytes
-	staged scratch // of Pack: device memory that rows are widened from
-	aside  []*Ops  // see Beside
-	plans  map[C.pb_lt_shape]*C.pb_lt_plan
-	sdpa   sdpa
-	fixed  bool // one kernel a pair of types, whatever the rows
+	strip    int
+	wide     int     // most bytes of scratch for rows of a weight in blocks, see wideBytes
+	staged   scratch // of Pack: device memory that rows are widened from
+	aside    []*Ops  // see Beside
+	products choices[lt.Shape, lt.Plan]
+	sdpa     sdpa
+	fixed    bool // one kernel a pair of types, whatever the rows
 	chosen
 	graphs graphs
 }
@@ -76,9 +77,9 @@ func (dev *Device) NewOps() (*Ops, error) {
 		return nil, err
 	}
 	o := &Ops{Stream: s, dev: dev, strip: stripBytes, wide: wideBytes, args: new(arguments)}
-	o.sdpa.dnn, o.sdpa.plans = dev.dnn, map[C.pb_dnn_shape]*C.pb_dnn_plan{}
-	o.graphs.fixed.dev, o.graphs.eager = dev, dev.Eager
-	o.mem.dev, o.staged.dev, o.plans = dev, dev, map[C.pb_lt_shape]*C.pb_lt_plan{}
+	o.sdpa.lib, o.sdpa.plans = dev.dnn, choices[engine.AttentionShape, dnn.Plan]{}
+	o.graphs.fixed.dev, o.graphs.eager = dev.Device, dev.Eager
+	o.mem.dev, o.staged.dev, o.products = dev.Device, dev.Device, choices[lt.Shape, lt.Plan]{}
 	return o, nil
 }
 
@@ -88,10 +89,8 @@ func (o *Ops) Close() error {
 	for _, b := range o.aside {
 		errs = append(errs, b.Close())
 	}
-	for _, p := range o.plans {
-		if p != nil {
-			C.pb_lt_plan_free(o.dev.blas.c, p)
-		}
+	for _, p := range o.products {
+		o.dev.lt.Drop(p)
 	}
 	return errors.Join(append(errs, o.sdpa.free(), o.graphs.free(o), o.mem.free(), o.staged.free(), o.Stream.Close())...)
 }
@@ -101,6 +100,25 @@ func (*Ops) Name() string { return "cuda" }
 
 // Device returns the device of the stream.
 func (o *Ops) Device() *Device { return o.dev }
+
+// chosen counts what was computed which way: products of linear layers and convolutions by cuBLASLt and by our kernels,
+// shapes for which the two disagree, products with f16 weights that meet bf16 activations; attention by cuDNN and by
+// our kernels, shapes that cuDNN has no plan for, and shapes for which the two disagree.
+type chosen struct {
+	library, own, refused, rounded                int64
+	attended, attendedOwn, unplanned, misattended int64
+}
+
+// Chosen implements engine.Chooser.
+func (o *Ops) Chosen() map[string]int64 {
+	return map[string]int64{
+		"linear by cuBLASLt": o.chosen.library, "linear by own kernels": o.chosen.own,
+		"shapes that cuBLASLt gets wrong": o.chosen.refused, "products that lose 3 bits of f16": o.chosen.rounded,
+		"attention by cuDNN": o.chosen.attended, "attention by own kernels": o.chosen.attendedOwn,
+		"shapes without a plan of cuDNN": o.chosen.unplanned, "shapes that cuDNN gets wrong": o.chosen.misattended,
+		"evaluations by graphs": o.graphs.count.launched, "graphs that CUDA refuses": o.graphs.count.refused,
+	}
+}
 
 // launch enqueues kernel k. grid is at least 1 in every direction; args points into o.args.
 func (o *Ops) launch(k kernel, x, y, z, threads, shared int, args unsafe.Pointer) {
@@ -125,4 +143,4 @@ func typed(k kernel, d engine.DType) kernel {
 }
 
 // address returns where the first element of t is, 0 for absent tensors.
-func address(op string, t engine.Tensor) C.pb_u64 { return C.pb_u64(Address(op, t)) }
+func address(op string, t engine.Tensor) C.pb_u64 { return C.pb_u64(driver.Address(op, t)) }

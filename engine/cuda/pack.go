@@ -15,6 +15,7 @@ import (
 	"unsafe"
 
 	"patchbay/engine"
+	"patchbay/engine/cuda/driver"
 )
 
 // layout names the packed form: rows of K elements, filled up with zeros to a multiple of rowAlign, as f32, bf16 or
@@ -69,8 +70,8 @@ func (o *Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 		p.PieceBytes, p.Rotated = byteRow(m.K)+factorRoom, m.Rotated
 	}
 	p.Bytes = m.N * p.PieceBytes
-	if line := m.K*m.DType.Size() + 2*factorRoom; line > SlotBytes {
-		return nil, fmt.Errorf("cuda pack: rows of %d bytes, at most %d fit through", line, SlotBytes)
+	if line := m.K*m.DType.Size() + 2*factorRoom; line > driver.SlotBytes {
+		return nil, fmt.Errorf("cuda pack: rows of %d bytes, at most %d fit through", line, driver.SlotBytes)
 	}
 	at, err := o.dev.Alloc(p.Bytes)
 	if err != nil {
@@ -103,13 +104,13 @@ func (o *Ops) rows(p *engine.Packed, m engine.Matrix, row int, scale float32) er
 	straight := p.DType == m.DType && scale == 1 && line == p.PieceBytes
 	staged := uint64(0)
 	if !straight {
-		if err := o.staged.need(room(SlotBytes)); err != nil {
+		if err := o.staged.need(room(driver.SlotBytes)); err != nil {
 			return err
 		}
-		staged = o.staged.take(SlotBytes)
+		staged = o.staged.take(driver.SlotBytes)
 	}
 	for from := 0; from < m.N; {
-		rows := min(m.N-from, max(1, SlotBytes/line))
+		rows := min(m.N-from, max(1, driver.SlotBytes/line))
 		slot, err := o.Slot()
 		if err != nil {
 			return err
@@ -144,7 +145,7 @@ func byteRow(k int) int { return (k + 15) / 16 * 16 }
 // lines enqueues the rows of p, whose bytes fill makes.
 func (o *Ops) lines(p *engine.Packed, fill func(piece []byte, row int)) error {
 	for from := 0; from < p.N; {
-		rows := min(p.N-from, max(1, SlotBytes/p.PieceBytes))
+		rows := min(p.N-from, max(1, driver.SlotBytes/p.PieceBytes))
 		slot, err := o.Slot()
 		if err != nil {
 			return err

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"patchbay/engine"
+	"patchbay/engine/cuda/dnn"
 )
 
 // Reserve implements engine.Reserver: scratch memory for the greediest of the calls, the pinned memory of uploads, and
@@ -45,8 +46,8 @@ func (o *Ops) Scratch(calls *engine.Recorder) int64 {
 	bytes := max(o.mem.bytes, room(4*calls.Gathered), room(16*groupSlices*calls.Groups))
 	product := func(p *engine.Product) int {
 		own := ownRoom(p)
-		if pl, ok := o.dev.blas.planOf(p); ok {
-			return max(own, o.dev.blas.room(p, &pl))
+		if pl, ok := o.dev.planOf(p); ok {
+			return max(own, o.dev.planRoom(p, &pl))
 		}
 		return own
 	}
@@ -58,7 +59,7 @@ func (o *Ops) Scratch(calls *engine.Recorder) int64 {
 	for i := range calls.Attentions {
 		a := &calls.Attentions[i]
 		if o.sdpa.takes(a) {
-			bytes = max(bytes, room(sdpaSpace))
+			bytes = max(bytes, room(dnn.Space))
 		}
 		if a.D > attendMost && a.DType == engine.BF16 && a.Lk > 0 {
 			bytes = max(bytes, scoreRoom(o.scoreRows(a.Lq, a.Lk), a.Lk, a.D))
@@ -80,7 +81,10 @@ func (o *Ops) Scratch(calls *engine.Recorder) int64 {
 
 // Workspace implements engine.Reserver: that of cuBLASLt, and widened rows.
 func (o *Ops) Workspace(blocks bool) int64 {
-	bytes := room(o.dev.blas.space)
+	bytes := 0
+	if o.dev.lt != nil {
+		bytes = room(o.dev.lt.Space)
+	}
 	if blocks {
 		bytes += room(o.wide)
 	}

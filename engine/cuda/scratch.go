@@ -2,10 +2,12 @@
 
 package cuda
 
+import "patchbay/engine/cuda/driver"
+
 // scratch is device memory for the inside of one call. It grows when a call needs more than any before, which waits for
 // the device; a call hands it out piece by piece and the next call starts over: the stream keeps them apart.
 type scratch struct {
-	dev   *Device
+	dev   *driver.Device
 	at    uint64
 	bytes int
 	used  int

@@ -5,6 +5,7 @@ import (
 
 	"patchbay/engine"
 	"patchbay/engine/cuda"
+	"patchbay/engine/cuda/driver"
 	"patchbay/parallel/comm"
 )
 
@@ -13,7 +14,7 @@ import (
 type call struct {
 	*comm.Call
 	stream *cuda.Ops
-	ready  cuda.Point
+	ready  driver.Point
 }
 
 // AllToAll implements comm.Comm.
@@ -120,7 +121,7 @@ func (e *end) met(op string, round int) error {
 // run enqueues a collective on the streams of all ranks.
 func (g *group) run(parts []*call, calls []*comm.Call) error {
 	streams := make([]*cuda.Ops, len(parts))
-	ready := make([]cuda.Point, len(parts))
+	ready := make([]driver.Point, len(parts))
 	for r, p := range parts {
 		streams[r], ready[r] = p.stream, p.ready
 	}
@@ -136,7 +137,7 @@ func (g *group) run(parts []*call, calls []*comm.Call) error {
 		default:
 			c.Pieces(r, calls, func(at, peer, off, n int) {
 				if n > 0 {
-					s.Take(comm.Piece(c.Dst, at, n), comm.Piece(calls[peer].Src, off, n), g.streams[peer])
+					s.Take(comm.Piece(c.Dst, at, n), comm.Piece(calls[peer].Src, off, n), g.streams[peer].Stream)
 				}
 			})
 		}
@@ -146,7 +147,7 @@ func (g *group) run(parts []*call, calls []*comm.Call) error {
 		for r, c := range calls {
 			for p := range calls {
 				if mine := comm.Share(c.Dst, p, len(calls)); p != r && mine.Len() > 0 {
-					streams[r].Take(mine, comm.Share(calls[p].Dst, p, len(calls)), g.streams[p])
+					streams[r].Take(mine, comm.Share(calls[p].Dst, p, len(calls)), g.streams[p].Stream)
 				}
 			}
 		}
@@ -156,8 +157,8 @@ func (g *group) run(parts []*call, calls []*comm.Call) error {
 }
 
 // record returns the ends of all streams.
-func record(streams []*cuda.Ops) []cuda.Point {
-	out := make([]cuda.Point, len(streams))
+func record(streams []*cuda.Ops) []driver.Point {
+	out := make([]driver.Point, len(streams))
 	for r, s := range streams {
 		out[r] = s.Record()
 	}
@@ -165,7 +166,7 @@ func record(streams []*cuda.Ops) []cuda.Point {
 }
 
 // meet holds every stream back until all have come to their points.
-func meet(streams []*cuda.Ops, at []cuda.Point) {
+func meet(streams []*cuda.Ops, at []driver.Point) {
 	for r, s := range streams {
 		for p, point := range at {
 			if p != r {

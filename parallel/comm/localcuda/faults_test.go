@@ -54,7 +54,7 @@ func TestPlantedFaults(t *testing.T) {
 			"if missing < 0 {\n				here", apart + "ReductionsInRankOrder", "does not reach",
 		},
 		{
-			"memory freed while another device reads it", "../../../engine/cuda/device.go", "	dev.links.sync()\n", "",
+			"memory freed while another device reads it", "../../../engine/cuda/driver/device.go", "	dev.links.sync()\n", "",
 			"TestFreeWaitsForOtherDevices", "want",
 		},
 	})

@@ -6,13 +6,14 @@ import (
 
 	"patchbay/engine"
 	"patchbay/engine/cuda"
+	"patchbay/engine/cuda/driver"
 	"patchbay/parallel/comm"
 )
 
 // side is one side of a message: ready is where its stream had come when it was issued, moved where the copy is done.
 type side struct {
 	comm.Message
-	ready, moved cuda.Point
+	ready, moved driver.Point
 	met          bool // the copy is enqueued
 }
 
@@ -104,7 +105,7 @@ func (g *group) carry(s *cuda.Ops, out *side, from int, in *side, to int) error 
 	}
 	s.After(out.ready)
 	s.After(in.ready)
-	s.Take(in.Tensor, out.Tensor, g.streams[from])
+	s.Take(in.Tensor, out.Tensor, g.streams[from].Stream)
 	g.streams[from].Forget(out.ready)
 	g.streams[to].Forget(in.ready)
 	out.met, in.met = true, true
@@ -141,7 +142,7 @@ func (e *end) Offer(slot, src engine.Tensor, to int) {
 		if err := comm.Agree(g.name, comm.Message{Tensor: slot, Site: out.Site}, e.rank, out.Message, e.rank); err != nil {
 			return g.Fail(err)
 		}
-		e.stream.Take(slot, src, e.stream)
+		e.stream.Take(slot, src, e.stream.Stream)
 		out.Tensor, out.ready = slot, e.stream.Record()
 		e.sending = append(e.sending, out)
 		e.traffic.Sent(src.Len(), src.DType)
@@ -212,7 +213,7 @@ func (e *end) Await(dst engine.Tensor, from int) {
 		}
 		e.stream.After(p.moved)
 		e.stream.Forget(p.moved)
-		e.stream.Take(dst, p.Tensor, e.stream)
+		e.stream.Take(dst, p.Tensor, e.stream.Stream)
 		e.traffic.Posted++
 		return nil
 	})

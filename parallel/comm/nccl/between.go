@@ -10,7 +10,8 @@ import (
 	"sync"
 
 	"patchbay/engine"
-	"patchbay/engine/cuda"
+	"patchbay/engine/cuda/driver"
+	"patchbay/engine/cuda/nccl"
 	"patchbay/parallel/comm"
 )
 
@@ -115,7 +116,7 @@ func short(id []byte) []byte {
 }
 
 // introduce gathers where all ranks are, and which kept communicators all their processes know, in the order of rank 0.
-func (k *talk) introduce(streams []*cuda.Ops, kept []*wires) (where []string, known [][]byte, err error) {
+func (k *talk) introduce(streams []*driver.Stream, kept []*wires) (where []string, known [][]byte, err error) {
 	machine, _ := os.Hostname()
 	words := make([][]byte, len(streams))
 	for r, s := range streams {
@@ -151,7 +152,7 @@ func (k *talk) introduce(streams []*cuda.Ops, kept []*wires) (where []string, kn
 // share brings names for so many groups, which rank 0 makes, to all ranks.
 func (k *talk) share(groups int, newID func() ([]byte, error)) (ids [][]byte, err error) {
 	counts, words := make([]int, len(k.ends)), make([][]byte, len(k.ends))
-	counts[0] = groups * cuda.IDLength
+	counts[0] = groups * nccl.IDLength
 	if k.ends[0] != nil {
 		for range groups {
 			id, err := newID()
@@ -166,5 +167,5 @@ func (k *talk) share(groups int, newID func() ([]byte, error)) (ids [][]byte, er
 	if err != nil {
 		return nil, err
 	}
-	return slices.Collect(slices.Chunk(all[0], cuda.IDLength)), nil
+	return slices.Collect(slices.Chunk(all[0], nccl.IDLength)), nil
 }

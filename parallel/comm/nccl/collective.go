@@ -5,6 +5,7 @@ import (
 
 	"patchbay/engine"
 	"patchbay/engine/cuda"
+	"patchbay/engine/cuda/driver"
 	"patchbay/parallel/comm"
 )
 
@@ -16,7 +17,7 @@ func (e *end) collective(c *comm.Call, run func()) {
 }
 
 // exchange sends parts to the ranks they are numbered by and receives parts from them; the own one is a copy.
-func (e *end) exchange(what string, on *cuda.Ops, dst, src []engine.Tensor) {
+func (e *end) exchange(what string, on *driver.Stream, dst, src []engine.Tensor) {
 	if own := dst[e.rank]; !own.IsZero() && own.Len() > 0 {
 		on.Take(own, src[e.rank], on)
 	}
@@ -58,7 +59,7 @@ func (e *end) AllGather(dst, src engine.Tensor, counts []int) {
 }
 
 // gather brings the sources of all ranks together: by NCCL's own where they are equally long.
-func (e *end) gather(what string, on *cuda.Ops, dst, src engine.Tensor, counts []int) {
+func (e *end) gather(what string, on *driver.Stream, dst, src engine.Tensor, counts []int) {
 	if e.Size() > 1 && even(counts) {
 		all, n := e.group.wires.all, counts[0]
 		dst, src := comm.Piece(dst, 0, n*e.Size()), comm.Piece(src, 0, n)
@@ -165,6 +166,6 @@ func (e *end) scatter(what string, dst engine.Tensor, src []engine.Tensor) {
 	sum[e.rank] = own
 	e.exchange(what, e.stream, in, src)
 	if n > 0 {
-		e.stream.Sum(comm.Piece(dst, 0, n), sum, slices.Repeat([]*cuda.Ops{e.stream}, size))
+		e.ops.Sum(comm.Piece(dst, 0, n), sum, slices.Repeat([]*cuda.Ops{e.ops}, size))
 	}
 }

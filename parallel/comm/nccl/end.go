@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"patchbay/engine/cuda"
+	"patchbay/engine/cuda/driver"
 	"patchbay/parallel/comm"
 )
 
@@ -30,12 +31,13 @@ type group struct {
 type end struct {
 	group   *group
 	rank    int
-	stream  *cuda.Ops // of the rank
-	beside  *cuda.Ops // of prefetches; nil before the first one
-	in, out *cuda.Ops // of messages of the rank before and to the next one; nil before the first one
-	sending []sent    // offers whose slots may still be read
-	posted  []sent    // slots that are filled, oldest first
-	issued  int       // collectives
+	ops     *cuda.Ops      // of the rank
+	stream  *driver.Stream // its own
+	beside  *driver.Stream // of prefetches; nil before the first one
+	in, out *driver.Stream // of messages of the rank before and to the next one; nil before the first one
+	sending []sent         // offers whose slots may still be read
+	posted  []sent         // slots that are filled, oldest first
+	issued  int            // collectives
 
 	mu      sync.Mutex
 	traffic comm.Traffic
@@ -153,7 +155,7 @@ func (e *end) compared(f func(g *group) error) {
 
 // issue runs f, which enqueues something on a stream by a rank of c, and waits until it is enqueued. The first error of
 // the stream ends the group too: what is left out then is missing elsewhere.
-func (e *end) issue(what string, c communicators, rank int, on *cuda.Ops, f func() (bool, error)) {
+func (e *end) issue(what string, c communicators, rank int, on *driver.Stream, f func() (bool, error)) {
 	pending, err := f()
 	if err == nil && pending {
 		start := time.Now()
@@ -181,19 +183,19 @@ func (e *end) waits(what string) {
 }
 
 // aside makes sure that there is a stream beside the rank's, at first use.
-func (e *end) aside(s **cuda.Ops) *cuda.Ops {
+func (e *end) aside(s **driver.Stream) *driver.Stream {
 	if *s == nil {
-		made, err := e.stream.Beside()
+		made, err := e.ops.Beside()
 		if err != nil {
 			e.fail(&comm.Error{Text: fmt.Sprintf("%s: rank %d has no stream for messages", e.group.name, e.rank), Cause: err})
 		}
-		*s = made
+		*s = made.Stream
 	}
 	return *s
 }
 
 // follow holds what is issued next on a stream back until another one of this rank's device has come to its end.
-func follow(s, other *cuda.Ops) {
+func follow(s, other *driver.Stream) {
 	here := other.Record()
 	s.After(here)
 	other.Forget(here)

@@ -5,14 +5,14 @@ import (
 	"slices"
 
 	"patchbay/engine"
-	"patchbay/engine/cuda"
+	"patchbay/engine/cuda/driver"
 	"patchbay/parallel/comm"
 )
 
 // sent is a slot that a message leaves from or comes into, and where its stream is done with it.
 type sent struct {
 	comm.Message
-	over cuda.Point
+	over driver.Point
 }
 
 // way is what one side has issued of the messages from one rank to another and the other side has not, oldest first:

@@ -24,17 +24,19 @@ import (
 
 	"patchbay/engine"
 	"patchbay/engine/cuda"
+	"patchbay/engine/cuda/driver"
+	"patchbay/engine/cuda/nccl"
 	"patchbay/parallel/comm"
 )
 
-// communicators are those of one group, one for each of its ranks: *cuda.Clique, whose comments say more. What tests
+// communicators are those of one group, one for each of its ranks: *nccl.Clique, whose comments say more. What tests
 // plant mistakes in is the other one.
 type communicators interface {
 	Pending(rank int) (bool, error)
-	Exchange(rank int, on *cuda.Ops, send, recv []engine.Tensor) (pending bool, err error)
-	AllGather(rank int, on *cuda.Ops, dst, src engine.Tensor) (pending bool, err error)
-	ReduceScatter(rank int, on *cuda.Ops, dst, src engine.Tensor) (pending bool, err error)
-	AllReduce(rank int, on *cuda.Ops, buf engine.Tensor) (pending bool, err error)
+	Exchange(rank int, on *driver.Stream, send, recv []engine.Tensor) (pending bool, err error)
+	AllGather(rank int, on *driver.Stream, dst, src engine.Tensor) (pending bool, err error)
+	ReduceScatter(rank int, on *driver.Stream, dst, src engine.Tensor) (pending bool, err error)
+	AllReduce(rank int, on *driver.Stream, buf engine.Tensor) (pending bool, err error)
 	Abort()
 	Close(patience time.Duration) error
 }
@@ -45,7 +47,7 @@ type Transport struct {
 	// Beside says that several teams may be at work, on other GPUs each: communicators are kept until Close.
 	Beside bool
 
-	connect func(ids [][]byte, groups ...[]*cuda.Ops) ([]communicators, error)
+	connect func(ids [][]byte, groups ...[]*driver.Stream) ([]communicators, error)
 	newID   func() ([]byte, error)
 	local   comm.Transport
 	between comm.Transport // of host memory, where ranks live in several processes; nil: they share this one
@@ -62,10 +64,10 @@ var _ comm.Transport = (*Transport)(nil)
 
 // New makes a transport by a library. Groups with two members on one GPU, which NCCL does not serve, are connected by
 // local, and refused if it is nil.
-func New(lib *cuda.NCCL, local comm.Transport) *Transport {
+func New(lib *nccl.Library, local comm.Transport) *Transport {
 	return &Transport{
 		newID: lib.NewID,
-		connect: func(ids [][]byte, groups ...[]*cuda.Ops) ([]communicators, error) {
+		connect: func(ids [][]byte, groups ...[]*driver.Stream) ([]communicators, error) {
 			cliques, err := lib.Connect(ids, groups...)
 			out := make([]communicators, len(cliques))
 			for i, c := range cliques {
@@ -79,7 +81,7 @@ func New(lib *cuda.NCCL, local comm.Transport) *Transport {
 
 // NewBetween makes a transport of ranks in several processes. They talk over a transport of host memory, and exchange
 // by it in groups that NCCL does not serve. Close gives up communicators without the other processes.
-func NewBetween(lib *cuda.NCCL, host comm.Transport) *Transport {
+func NewBetween(lib *nccl.Library, host comm.Transport) *Transport {
 	t := New(lib, host)
 	t.between = host
 	return t
@@ -91,28 +93,32 @@ func (*Transport) Interruptible() bool { return false }
 // Connect implements comm.Transport. It refuses Ops of other kinds and groups of more than 32 ranks. Where
 // communicators have to be made it waits for that, and for the other processes, at most two minutes.
 func (t *Transport) Connect(of comm.Group, ops []engine.Ops) ([]comm.Comm, error) {
-	streams := make([]*cuda.Ops, len(ops))
+	streams := make([]*driver.Stream, len(ops)) // nil: of another process
 	for r, o := range ops {
+		if o == nil {
+			continue
+		}
 		stream, ok := o.(*cuda.Ops)
-		if !ok && o != nil {
+		if !ok {
 			return nil, fmt.Errorf("%s: rank %d runs on %s, which is no stream of a GPU", of.Name, r, o.Name())
 		}
-		streams[r] = stream
+		streams[r] = stream.Stream
 	}
 	g := &group{
 		name: of.Name, deadline: of.Deadline, calls: map[int][]*comm.Call{}, ways: map[[2]int]*way{},
 		waits: make([]string, len(ops)), ends: make([]*end, len(ops)),
 	}
 	out := make([]comm.Comm, len(ops))
-	for r, s := range streams {
-		if s == nil {
+	for r, o := range ops {
+		s, ok := o.(*cuda.Ops)
+		if !ok {
 			g.shared = true
 			continue
 		}
 		if err := s.Join(slices.Repeat([]*cuda.Ops{s}, len(ops))); err != nil { // for sums of so many parts on one device
 			return nil, fmt.Errorf("%s: %w", of.Name, err)
 		}
-		g.ends[r] = &end{group: g, rank: r, stream: s}
+		g.ends[r] = &end{group: g, rank: r, ops: s, stream: s.Stream}
 		out[r] = g.ends[r]
 	}
 	if len(streams) == 1 {
@@ -144,7 +150,7 @@ func (t *Transport) Connect(of comm.Group, ops []engine.Ops) ([]comm.Comm, error
 
 // introduce finds out where the ranks of a group are. Where they live in several processes, these meet for that, and
 // known are the names of kept communicators that all of them have.
-func (t *Transport) introduce(of comm.Group, g *group, ops []engine.Ops, streams []*cuda.Ops,
+func (t *Transport) introduce(of comm.Group, g *group, ops []engine.Ops, streams []*driver.Stream,
 ) (where []string, known [][]byte, err error) {
 	if !g.shared {
 		for _, s := range streams {

@@ -12,7 +12,9 @@ import (
 
 	"patchbay/engine"
 	"patchbay/engine/cuda"
+	"patchbay/engine/cuda/driver"
 	"patchbay/engine/cuda/library"
+	"patchbay/engine/cuda/nccl"
 	"patchbay/engine/ref"
 	"patchbay/parallel/comm"
 	"patchbay/parallel/comm/commtest"
@@ -23,7 +25,7 @@ import (
 type rig struct {
 	*Transport
 	devices []*cuda.Device
-	lib     *cuda.NCCL
+	lib     *nccl.Library
 	teams   uint64
 	made    int // calls that made communicators
 }
@@ -39,29 +41,29 @@ func newRig(t *testing.T, devices int) *rig {
 		dir = fakegpu.Library(t)
 		search.Folders = filepath.Join(dir, "nccl")
 	}
-	driver, err := cuda.Open(dir)
+	d, err := cuda.Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	list, err := driver.Devices()
+	list, err := d.Devices()
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(list) < devices {
 		t.Skipf("NOT RUN: %d GPUs are here, this needs %d", len(list), devices)
 	}
-	lib, err := driver.NCCL(search)
+	lib, err := nccl.Open(d.Driver, search)
 	if err != nil {
 		t.Fatal(err)
 	}
 	r := &rig{lib: lib, Transport: New(lib, nil), devices: make([]*cuda.Device, devices)}
 	connect := r.connect
-	r.Transport.connect = func(ids [][]byte, groups ...[]*cuda.Ops) ([]communicators, error) {
+	r.Transport.connect = func(ids [][]byte, groups ...[]*driver.Stream) ([]communicators, error) {
 		r.made++
 		return connect(ids, groups...)
 	}
 	for i := range r.devices {
-		if r.devices[i], err = driver.Device(i); err != nil {
+		if r.devices[i], err = d.Device(i); err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() {
@@ -113,7 +115,7 @@ func TestNCCL(t *testing.T) {
 // TestEvenExchanges: exchanges that NCCL has a call of its own for, of two ranks.
 func TestEvenExchanges(t *testing.T) {
 	p := newPair(t)
-	move := func(c comm.Comm, dst, src engine.Tensor) { p.streams[c.Rank()].Copy(dst, src) }
+	move := func(c comm.Comm, dst, src engine.Tensor) { c.(*end).ops.Copy(dst, src) }
 	const half = pairLen / 2
 	even := []int{half, half}
 	for name, c := range map[string]struct {
@@ -132,7 +134,7 @@ func TestEvenExchanges(t *testing.T) {
 	} {
 		var got [2][]float32
 		err := p.run(func(rank int) {
-			o := p.streams[rank]
+			o := p.groups[0][rank].(*end).ops
 			o.Fill(p.dst[rank], 9)
 			o.Fill(p.src[rank], float32(rank+1))
 			c.call(p.groups[0][rank], p.dst[rank], p.src[rank])

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"patchbay/engine"
-	"patchbay/engine/cuda"
+	"patchbay/engine/cuda/driver"
 	"patchbay/parallel/comm"
 )
 
@@ -112,7 +112,7 @@ func (t *Transport) usable() (out []*wires) {
 
 // wires finds or makes communicators for a group g. Ranks of several processes take what all of them have kept, by a
 // name that is known.
-func (t *Transport) wires(of comm.Group, streams []*cuda.Ops, where string, g *group, known [][]byte,
+func (t *Transport) wires(of comm.Group, streams []*driver.Stream, where string, g *group, known [][]byte,
 ) (*wires, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -120,7 +120,7 @@ func (t *Transport) wires(of comm.Group, streams []*cuda.Ops, where string, g *g
 		w.team = of.Team
 		return w, nil
 	}
-	groups := [][]*cuda.Ops{streams}
+	groups := [][]*driver.Stream{streams}
 	for r := range len(streams) - 1 {
 		if of.Pipe {
 			groups = append(groups, streams[r:r+2])
@@ -229,7 +229,7 @@ func (t *Transport) look() {
 
 // begin waits until the communicators are made and passes a word between any two ranks of each: the first one takes
 // both hosts, and later ones shall not. broken tells that the group has ended meanwhile.
-func (w *wires) begin(groups [][]*cuda.Ops, deadline time.Duration, broken func() error) error {
+func (w *wires) begin(groups [][]*driver.Stream, deadline time.Duration, broken func() error) error {
 	if deadline == 0 || deadline > patience {
 		deadline = patience
 	}
@@ -253,7 +253,7 @@ func (w *wires) begin(groups [][]*cuda.Ops, deadline time.Duration, broken func(
 }
 
 // greet passes a word from every rank to every other one.
-func greet(c communicators, streams []*cuda.Ops, end time.Time, broken func() error) error {
+func greet(c communicators, streams []*driver.Stream, end time.Time, broken func() error) error {
 	n := len(streams)
 	errs := make([]error, n)
 	words := make([]engine.Buf, n)

@@ -1,6 +1,6 @@
 //go:build cgo
 
-package cuda
+package driver
 
 /*
 #cgo noescape pb_launch
@@ -71,6 +71,12 @@ func (s *Stream) Close() error {
 	s.dev.points.drop(s)
 	return errors.Join(append(errs, s.dev.freeStream(s.aloft), s.dev.freeStream(s.at))...)
 }
+
+// Device returns the device of the stream.
+func (s *Stream) Device() *Device { return s.dev }
+
+// Handle returns the CUstream, for the shims of libraries on top of the driver.
+func (s *Stream) Handle() uint64 { return uint64(s.at) }
 
 // CountHost has pinned memory that is taken from now on, by all streams of the device, count as memory of the process.
 func (s *Stream) CountHost(l *engine.Ledger) { s.dev.host.Store(l) }

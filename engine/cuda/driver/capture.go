@@ -1,6 +1,6 @@
 //go:build cgo
 
-package cuda
+package driver
 
 /*
 #cgo noescape pb_graph_launch

@@ -1,6 +1,6 @@
 //go:build cgo
 
-package cuda
+package driver
 
 /*
 #include "shim.h"
@@ -36,7 +36,8 @@ func (dev *Device) newPinned(bytes int) (*Pinned, error) {
 		return nil, err
 	}
 	p.Bytes = unsafe.Slice((*byte)(p.at), bytes)
-	if err := try(func(e *C.pb_error) { C.pb_event_new(dev.c, &p.event, 0, e) }); err != nil {
+	var err error
+	if p.event, err = dev.newEvent(0); err != nil {
 		p.ledger.Give(int64(bytes))
 		return nil, errors.Join(err, try(func(e *C.pb_error) { C.pb_host_free(dev.c, p.at, e) }))
 	}
