@@ -1,5 +1,5 @@
 // Package library says which shared libraries of NVIDIA the program opens when they are there, what each is for, and
-// where they are looked for. It opens nothing: package cuda does.
+// where they are looked for. It opens nothing: package driver does.
 package library
 
 import "fmt"
