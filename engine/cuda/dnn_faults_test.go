@@ -41,7 +41,7 @@ func TestPlantedFaultsOfAttention(t *testing.T) {
 			fine, "counted",
 		},
 		{
-			"a workspace that is not forecast", "reserve.go", "bytes = max(bytes, room(dnn.Space))", "_ = bytes", reserved,
+			"a workspace that is not forecast", "reserve.go", "bytes = max(bytes, room(dnn.Space))", "_ = dnn.Space", reserved,
 			"promised",
 		},
 		{"plans that Reserve does not make", "reserve.go", "			o.plan(a)\n", "			_ = a\n", reserved, "plans before"},

@@ -214,8 +214,8 @@ func TestPlantedFaults(t *testing.T) {
 			"TestMarks", "marked",
 		},
 		{
-			"an event used again too early", "driver/stamp.go", "c.idle = append(c.idle, c.last)",
-			"c.idle = append(c.idle, s.event)", "TestStamps", "",
+			"an event used again too early", "driver/stamp.go", "dev.timed.put(c.last)\n		}\n		c.last",
+			"dev.timed.put(s.event)\n		}\n		c.last", "TestStamps", "",
 		},
 		{"times of the last stamp alone", "driver/stamp.go", "c.now += ", "c.now = ", "TestStamps", "after"},
 		{

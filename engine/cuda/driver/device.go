@@ -31,7 +31,8 @@ type Device struct {
 	launches atomic.Int64
 	allocs   atomic.Int64
 	waits    atomic.Int64
-	places   places
+	places   pool[*Pinned]    // of marks, which whoever watches a stream may read while it is closed
+	timed    pool[C.uint64_t] // events of stamps
 	points   points
 	links    links
 	host     atomic.Pointer[engine.Ledger] // counts pinned memory; nil: nobody does
@@ -76,7 +77,9 @@ func (dev *Device) Handle() unsafe.Pointer { return unsafe.Pointer(dev.c) }
 
 // Close gives what was loaded and the context back. Everything allocated on the device must have been freed.
 func (dev *Device) Close() error {
-	errs := []error{dev.places.free(dev), dev.points.free(dev)}
+	errs := []error{
+		dev.places.free(dev.release), dev.timed.free(dev.freeEvent), dev.points.idle.free(dev.freeEvent),
+	}
 	for _, m := range dev.modules {
 		errs = append(errs, try(func(e *C.pb_error) { C.pb_module_free(dev.c, m, e) }))
 	}
@@ -125,8 +128,11 @@ func (dev *Device) Sync() error {
 	return try(func(e *C.pb_error) { C.pb_device_sync(dev.c, e) })
 }
 
-// newEvent makes an event, with timing: 1, or without: 0.
-func (dev *Device) newEvent(timing C.int) (event C.uint64_t, err error) {
+// newEvent makes an event without timing, newTimed one that has it.
+func (dev *Device) newEvent() (C.uint64_t, error) { return dev.event(0) }
+func (dev *Device) newTimed() (C.uint64_t, error) { return dev.event(1) }
+
+func (dev *Device) event(timing C.int) (event C.uint64_t, err error) {
 	dev.allocs.Add(1)
 	err = try(func(e *C.pb_error) { C.pb_event_new(dev.c, &event, timing, e) })
 	return event, err

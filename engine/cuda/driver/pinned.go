@@ -37,7 +37,7 @@ func (dev *Device) newPinned(bytes int) (*Pinned, error) {
 	}
 	p.Bytes = unsafe.Slice((*byte)(p.at), bytes)
 	var err error
-	if p.event, err = dev.newEvent(0); err != nil {
+	if p.event, err = dev.newEvent(); err != nil {
 		p.ledger.Give(int64(bytes))
 		return nil, errors.Join(err, try(func(e *C.pb_error) { C.pb_host_free(dev.c, p.at, e) }))
 	}

@@ -7,10 +7,7 @@ package driver
 */
 import "C"
 
-import (
-	"errors"
-	"sync"
-)
+import "sync"
 
 // Point is a place in a stream that other streams can wait for. The zero Point is in no stream.
 type Point struct{ event C.uint64_t }
@@ -18,23 +15,18 @@ type Point struct{ event C.uint64_t }
 // points are events of a device, those that nobody uses and those in use, by the stream that recorded them. Any
 // goroutine takes and puts.
 type points struct {
+	idle pool[C.uint64_t]
 	mu   sync.Mutex
-	idle []C.uint64_t
 	used map[C.uint64_t]*Stream
 }
 
 func (p *points) take(s *Stream) (C.uint64_t, error) {
+	event, err := p.idle.take(s.dev.newEvent)
+	if err != nil {
+		return 0, err
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var event C.uint64_t
-	if n := len(p.idle); n > 0 {
-		event, p.idle = p.idle[n-1], p.idle[:n-1]
-	} else {
-		var err error
-		if event, err = s.dev.newEvent(0); err != nil {
-			return 0, err
-		}
-	}
 	if p.used == nil {
 		p.used = map[C.uint64_t]*Stream{}
 	}
@@ -47,7 +39,7 @@ func (p *points) put(event C.uint64_t) {
 	defer p.mu.Unlock()
 	if p.used[event] != nil {
 		delete(p.used, event)
-		p.idle = append(p.idle, event)
+		p.idle.put(event)
 	}
 }
 
@@ -58,18 +50,9 @@ func (p *points) drop(s *Stream) {
 	for event, by := range p.used {
 		if by == s {
 			delete(p.used, event)
-			p.idle = append(p.idle, event)
+			p.idle.put(event)
 		}
 	}
-}
-
-func (p *points) free(dev *Device) error {
-	var errs []error
-	for _, event := range p.idle {
-		errs = append(errs, dev.freeEvent(event))
-	}
-	p.idle = nil
-	return errors.Join(errs...)
 }
 
 // Record returns the end of what was issued so far. It stays taken until Forget; what goes wrong is an error of the

@@ -8,7 +8,6 @@ package driver
 import "C"
 
 import (
-	"errors"
 	"math"
 	"time"
 )
@@ -19,7 +18,6 @@ type clock struct {
 	now  time.Duration // of last
 	last C.uint64_t    // the event of the newest stamp whose time is known, 0: none is
 	open []*stamp      // in stream order, times not known
-	idle []C.uint64_t  // events for stamps to come
 }
 
 // stamp is an event in the stream and, once somebody has asked, its time.
@@ -33,7 +31,7 @@ type stamp struct {
 func (s *Stream) Stamp() func() time.Duration {
 	st := &stamp{}
 	if s.err == nil {
-		event, err := s.clock.event(s.dev)
+		event, err := s.dev.timed.take(s.dev.newTimed)
 		if err == nil {
 			err = try(func(e *C.pb_error) { C.pb_event_record(s.dev.c, event, s.at, e) })
 			st.event = event
@@ -49,16 +47,6 @@ func (s *Stream) Stamp() func() time.Duration {
 	}
 }
 
-// event returns one that nobody uses.
-func (c *clock) event(dev *Device) (C.uint64_t, error) {
-	if n := len(c.idle); n > 0 {
-		event := c.idle[n-1]
-		c.idle = c.idle[:n-1]
-		return event, nil
-	}
-	return dev.newEvent(1)
-}
-
 // read finds the times of all stamps; the stream is synced.
 func (c *clock) read(dev *Device) error {
 	for len(c.open) > 0 {
@@ -69,26 +57,20 @@ func (c *clock) read(dev *Device) error {
 				return err
 			}
 			c.now += time.Duration(math.Round(float64(ms) * float64(time.Millisecond)))
-			c.idle = append(c.idle, c.last)
+			dev.timed.put(c.last)
 		}
 		c.last, s.at, c.open = s.event, c.now, c.open[1:]
 	}
 	return nil
 }
 
-// free gives the events back.
-func (c *clock) free(dev *Device) error {
-	events := c.idle
+// free gives the events back to the device.
+func (c *clock) free(dev *Device) {
 	if c.last != 0 {
-		events = append(events, c.last)
+		dev.timed.put(c.last)
 	}
 	for _, s := range c.open {
-		events = append(events, s.event)
-	}
-	var errs []error
-	for _, event := range events {
-		errs = append(errs, dev.freeEvent(event))
+		dev.timed.put(s.event)
 	}
 	*c = clock{}
-	return errors.Join(errs...)
 }

@@ -44,10 +44,11 @@ func (dev *Device) NewStream() (*Stream, error) {
 	if err := try(func(e *C.pb_error) { C.pb_stream_new(dev.c, &s.at, e) }); err != nil {
 		return nil, err
 	}
-	place, err := dev.places.take(dev)
+	place, err := dev.places.take(func() (*Pinned, error) { return dev.newPinned(4) })
 	if err != nil {
 		return nil, errors.Join(err, dev.freeStream(s.at))
 	}
+	atomic.StoreUint32((*uint32)(place.at), 0)
 	s.marks.place = place
 	return s, nil
 }
@@ -66,7 +67,7 @@ func (s *Stream) Close() error {
 	for _, p := range s.down {
 		errs = append(errs, s.dev.release(p))
 	}
-	errs = append(errs, s.clock.free(s.dev))
+	s.clock.free(s.dev)
 	s.dev.places.put(s.marks.place)
 	s.dev.points.drop(s)
 	return errors.Join(append(errs, s.dev.freeStream(s.aloft), s.dev.freeStream(s.at))...)

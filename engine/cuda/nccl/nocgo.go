@@ -1,6 +1,6 @@
 //go:build !cgo
 
-// Package nccl exchanges between streams by NCCL; without cgo it cannot open it.
+// Package nccl exchanges between streams by NCCL; without cgo it cannot open it, and none of its types is ever made.
 package nccl
 
 import (
@@ -11,51 +11,32 @@ import (
 	"patchbay/engine/cuda/library"
 )
 
-// Library is never opened without cgo.
-type Library struct{ driver.Found }
-
-// Clique is never made without cgo.
-type Clique struct{}
-
 // Open fails.
 func Open(*driver.Driver, *library.Search) (*Library, error) { return nil, driver.ErrNotOpened }
+
+// Library is the opened library.
+type Library struct {
+	driver.Found
+	connecter
+}
+
+type connecter interface {
+	NewID() ([]byte, error)
+	Connect(ids [][]byte, groups ...[]*driver.Stream) ([]*Clique, error)
+}
 
 // IDLength is the bytes of the name of a group of communicators.
 const IDLength = 128
 
-// NewID fails.
-func (*Library) NewID() ([]byte, error) { return nil, driver.ErrNotOpened }
+// Clique is the communicators of a group.
+type Clique struct{ exchanger }
 
-// Connect fails.
-func (*Library) Connect([][]byte, ...[]*driver.Stream) ([]*Clique, error) {
-	return nil, driver.ErrNotOpened
+type exchanger interface {
+	Pending(rank int) (bool, error)
+	Exchange(rank int, on *driver.Stream, send, recv []engine.Tensor) (bool, error)
+	AllGather(rank int, on *driver.Stream, dst, src engine.Tensor) (bool, error)
+	ReduceScatter(rank int, on *driver.Stream, dst, src engine.Tensor) (bool, error)
+	AllReduce(rank int, on *driver.Stream, buf engine.Tensor) (bool, error)
+	Abort()
+	Close(patience time.Duration) error
 }
-
-// Pending fails.
-func (*Clique) Pending(int) (bool, error) { return false, driver.ErrNotOpened }
-
-// Exchange fails.
-func (*Clique) Exchange(int, *driver.Stream, []engine.Tensor, []engine.Tensor) (bool, error) {
-	return false, driver.ErrNotOpened
-}
-
-// AllGather fails.
-func (*Clique) AllGather(int, *driver.Stream, engine.Tensor, engine.Tensor) (bool, error) {
-	return false, driver.ErrNotOpened
-}
-
-// ReduceScatter fails.
-func (*Clique) ReduceScatter(int, *driver.Stream, engine.Tensor, engine.Tensor) (bool, error) {
-	return false, driver.ErrNotOpened
-}
-
-// AllReduce fails.
-func (*Clique) AllReduce(int, *driver.Stream, engine.Tensor) (bool, error) {
-	return false, driver.ErrNotOpened
-}
-
-// Abort does nothing.
-func (*Clique) Abort() {}
-
-// Close does nothing.
-func (*Clique) Close(time.Duration) error { return nil }
