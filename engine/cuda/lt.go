@@ -184,9 +184,8 @@ func (o *Ops) apart(op string, product uint64, y engine.Tensor, w *engine.Weight
 	if p.Bias && p.Act == engine.ActNone {
 		bias = w.Bias
 	}
-	a := &o.args.pointwise
-	*a = C.struct_pb_pointwise{r: rowsOf(op, y), op: C.PB_GATED, bias: address(op, bias)}
-	a.r.vec = pieces(y, e.Residual, e.Gate, bias)
+	a := o.into(op, C.PB_GATED, y, e.Residual, e.Gate, bias)
+	a.bias = address(op, bias)
 	a.a, a.gate = viewOf(op, &a.r, e.Residual), modulationOf(op, e.Gate, p.Batch)
 	a.b = C.struct_pb_view{at: C.pb_u64(product), div: 1}
 	outer := y.Dims() - 1
@@ -196,7 +195,7 @@ func (o *Ops) apart(op string, product uint64, y engine.Tensor, w *engine.Weight
 	} else {
 		a.gate.stride[0] = 0 // one item, whose rows stand where others have items
 	}
-	o.pointwise(op, y)
+	o.pointwise(y.DType)
 }
 
 // convert converts n neighbouring elements.

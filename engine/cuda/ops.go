@@ -120,7 +120,7 @@ func (o *Ops) Chosen() map[string]int64 {
 	}
 }
 
-// launch enqueues kernel k. grid is at least 1 in every direction; args points into o.args.
+// launch enqueues kernel k (see driver.Stream.Launch); args points into o.args.
 func (o *Ops) launch(k kernel, x, y, z, threads, shared int, args unsafe.Pointer) {
 	o.Launch(o.dev.functions[k], x, y, z, threads, shared, args)
 }
@@ -128,9 +128,12 @@ func (o *Ops) launch(k kernel, x, y, z, threads, shared int, args unsafe.Pointer
 // threads is the size of the blocks of most kernels.
 const threads = 256
 
-// flat launches a grid-stride kernel with one thread an item, at most waves blocks a multiprocessor.
+// flat launches a grid-stride kernel with one thread an item, if there are any, at most waves blocks a multiprocessor.
 func (o *Ops) flat(k kernel, items int, args unsafe.Pointer) {
 	const waves = 32
+	if items == 0 {
+		return
+	}
 	o.launch(k, min((items+threads-1)/threads, waves*o.dev.Multiprocessors), 1, 1, threads, 0, args)
 }
 

@@ -96,75 +96,58 @@ func inPieces(t *engine.Tensor) bool {
 	return true
 }
 
-// pointwise launches o.args.pointwise, whose operation and operands but y are set.
-func (o *Ops) pointwise(op string, y engine.Tensor) {
+// into begins o.args.pointwise with the output y; inputs are all that the call reads.
+func (o *Ops) into(op string, code C.int, y engine.Tensor, inputs ...engine.Tensor) *C.struct_pb_pointwise {
 	a := &o.args.pointwise
-	a.y = viewOf(op, &a.r, y)
-	o.flat(typed(kPointwise, y.DType), int(a.r.rows)*((int(a.r.cols)+7)/8), unsafe.Pointer(a))
+	*a = C.struct_pb_pointwise{r: rowsOf(op, y), op: code}
+	a.y, a.r.vec = viewOf(op, &a.r, y), pieces(y)&pieces(inputs...)
+	return a
+}
+
+// pointwise launches o.args.pointwise.
+func (o *Ops) pointwise(d engine.DType) {
+	a := &o.args.pointwise
+	o.flat(typed(kPointwise, d), int(a.r.rows)*((int(a.r.cols)+7)/8), unsafe.Pointer(a))
 }
 
 // Fill implements engine.Ops.
 func (o *Ops) Fill(dst engine.Tensor, v float32) {
 	engine.CheckFill(dst)
-	if dst.Len() == 0 {
-		return
-	}
-	a := &o.args.pointwise
-	*a = C.struct_pb_pointwise{r: rowsOf("Fill", dst), op: C.PB_FILL, value: C.float(v)}
-	a.r.vec = pieces(dst)
-	o.pointwise("Fill", dst)
+	o.into("Fill", C.PB_FILL, dst).value = C.float(v)
+	o.pointwise(dst.DType)
 }
 
 // Add implements engine.Ops.
 func (o *Ops) Add(y, x, b engine.Tensor) {
 	engine.CheckAdd(y, x, b)
-	if y.Len() == 0 {
-		return
-	}
-	a := &o.args.pointwise
-	*a = C.struct_pb_pointwise{r: rowsOf("Add", y), op: C.PB_ADD}
-	a.r.vec = pieces(y, x, b)
+	a := o.into("Add", C.PB_ADD, y, x, b)
 	a.a, a.b = viewOf("Add", &a.r, x), viewOf("Add", &a.r, b)
-	o.pointwise("Add", y)
+	o.pointwise(y.DType)
 }
 
 // GatedAdd implements engine.Ops.
 func (o *Ops) GatedAdd(y, x, gate, r, bias engine.Tensor) {
 	engine.CheckGatedAdd(y, x, gate, r, bias)
-	if y.Len() == 0 {
-		return
-	}
-	a := &o.args.pointwise
-	*a = C.struct_pb_pointwise{r: rowsOf("GatedAdd", y), op: C.PB_GATED, bias: address("GatedAdd", bias)}
-	a.r.vec = pieces(y, x, gate, r, bias)
+	a := o.into("GatedAdd", C.PB_GATED, y, x, gate, r, bias)
 	a.a, a.b, a.gate = viewOf("GatedAdd", &a.r, x), viewOf("GatedAdd", &a.r, r), modulationOf("GatedAdd", gate, y.Dim(0))
-	o.pointwise("GatedAdd", y)
+	a.bias = address("GatedAdd", bias)
+	o.pointwise(y.DType)
 }
 
 // Activate implements engine.Ops.
 func (o *Ops) Activate(y, x engine.Tensor, act engine.Act) {
 	engine.CheckActivate(y, x, act)
-	if y.Len() == 0 {
-		return
-	}
-	a := &o.args.pointwise
-	*a = C.struct_pb_pointwise{r: rowsOf("Activate", y), op: C.PB_ACT, act: C.int(act)}
-	a.r.vec = pieces(y, x)
-	a.a = viewOf("Activate", &a.r, x)
-	o.pointwise("Activate", y)
+	a := o.into("Activate", C.PB_ACT, y, x)
+	a.act, a.a = C.int(act), viewOf("Activate", &a.r, x)
+	o.pointwise(y.DType)
 }
 
 // ActivateMul implements engine.Ops.
 func (o *Ops) ActivateMul(y, x, b engine.Tensor, act engine.Act) {
 	engine.CheckActivateMul(y, x, b, act)
-	if y.Len() == 0 {
-		return
-	}
-	a := &o.args.pointwise
-	*a = C.struct_pb_pointwise{r: rowsOf("ActivateMul", y), op: C.PB_ACT_MUL, act: C.int(act)}
-	a.r.vec = pieces(y, x, b)
-	a.a, a.b = viewOf("ActivateMul", &a.r, x), viewOf("ActivateMul", &a.r, b)
-	o.pointwise("ActivateMul", y)
+	a := o.into("ActivateMul", C.PB_ACT_MUL, y, x, b)
+	a.act, a.a, a.b = C.int(act), viewOf("ActivateMul", &a.r, x), viewOf("ActivateMul", &a.r, b)
+	o.pointwise(y.DType)
 }
 
 // normScratch is the shared memory of a norm: a number a warp.

@@ -31,7 +31,7 @@ func Table(spans []Span) []Row {
 		layer string
 	}
 	at := map[key]int{}
-	var rows []Row
+	rows := []Row{}
 	for _, s := range spans {
 		k := key{s.Rank, s.Layer}
 		i, seen := at[k]
