@@ -87,15 +87,11 @@ func (o *Ops) planned(a *engine.AttentionShape) *dnn.Plan {
 }
 
 // byCUDNN computes attention by cuDNN where it has a plan for the shape.
-func (o *Ops) byCUDNN(out, q, k, v engine.Tensor, a engine.AttentionArgs) bool {
-	if o.sdpa.lib == nil || o.fixed || pieces(out, q, k, v) == 0 || !(a.Scale >= 0) {
+func (o *Ops) byCUDNN(shape *engine.AttentionShape, scale float32, at [5]uint64) bool {
+	if !o.sdpa.takes(shape) || o.fixed || !(scale >= 0) {
 		return false
 	}
-	shape := engine.AttentionOf(out, q, k, v, a)
-	if !o.sdpa.takes(&shape) {
-		return false
-	}
-	p := o.plan(&shape)
+	p := o.plan(shape)
 	if p == nil {
 		return false
 	}
@@ -103,15 +99,7 @@ func (o *Ops) byCUDNN(out, q, k, v engine.Tensor, a engine.AttentionArgs) bool {
 		o.Note(err)
 		return true
 	}
-	const op = "Attention"
-	scale := a.Scale
-	if scale == 0 {
-		scale = float32(1 / math.Sqrt(float64(shape.D)))
-	}
-	o.sdpa.on.Attend(p, scale, [5]uint64{
-		driver.Address(op, q), driver.Address(op, k), driver.Address(op, v), driver.Address(op, out),
-		driver.Address(op, a.LSE),
-	}, o.mem.take(dnn.Space))
+	o.sdpa.on.Attend(p, scale, at, o.mem.take(dnn.Space))
 	o.chosen.attended++
 	return true
 }
@@ -137,7 +125,7 @@ func (o *Ops) attends(s *engine.AttentionShape, p *dnn.Plan) error {
 	o.noise(part[0], factors/2)
 	scale := 6 / float32(math.Sqrt(float64(d)))
 	at := [5]uint64{part[0], part[0] + 2*apart, part[0] + 4*apart, part[1], part[3]}
-	o.attendShape(s, scale, at)
+	o.attend(flashKernel(d), flashQueries, s, scale, at, engine.AttentionArgs{})
 	at[3], at[4] = part[2], part[4]
 	o.sdpa.on.Attend(p, scale, at, o.mem.take(dnn.Space))
 	if refusal := (*driver.Error)(nil); errors.As(o.Err(), &refusal) && refusal.OfLibrary() && !refusal.Sticky() {
@@ -172,24 +160,4 @@ func (o *Ops) attends(s *engine.AttentionShape, p *dnn.Plan) error {
 			[3]int{s.LSE[0], 0, s.LSE[1]})
 	}
 	return err
-}
-
-// attendShape computes attention of a shape by our kernel, on q, k, v, o and the log-sum-exp.
-func (o *Ops) attendShape(s *engine.AttentionShape, scale float32, at [5]uint64) {
-	kernel := flashKernel(s.D)
-	long := func(t [3]int) [3]C.pb_i64 { return [3]C.pb_i64{C.pb_i64(t[0]), C.pb_i64(t[1]), C.pb_i64(t[2])} }
-	for from := 0; from < s.B; from += C.PB_MAX_ITEMS {
-		item := func(i, size, stride int) C.pb_u64 { return C.pb_u64(at[i] + uint64(size*from*stride)) }
-		p := &o.args.attend
-		*p = C.struct_pb_attend{
-			q: item(0, 2, s.Q[0]), k: item(1, 2, s.K[0]), v: item(2, 2, s.V[0]), o: item(3, 2, s.O[0]),
-			qs: long(s.Q), ks: long(s.K), vs: long(s.V), os: long(s.O),
-			lq: C.int(s.Lq), lk: C.int(s.Lk), h: C.int(s.H), d: C.int(s.D), scale: C.float(scale),
-		}
-		if s.Sums {
-			p.lse, p.lse_s = item(4, 4, s.LSE[0]), [2]C.pb_i64{C.pb_i64(s.LSE[0]), C.pb_i64(s.LSE[1])}
-		}
-		n := min(C.PB_MAX_ITEMS, s.B-from)
-		o.launch(kernel, (s.Lq+flashQueries-1)/flashQueries, s.H, n, threads, kernels[kernel].shared, unsafe.Pointer(p))
-	}
 }

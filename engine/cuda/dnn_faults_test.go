@@ -25,7 +25,8 @@ func TestPlantedFaultsOfAttention(t *testing.T) {
 			"a scale in device memory", "dnn/dnn.c", "PB_DNN_FLOAT, one, one, true, e)", "PB_DNN_FLOAT, one, one, false, e)", fine,
 			"counted",
 		},
-		{"the wrong scale", "dnn.go", "o.sdpa.on.Attend(p, scale, [5]uint64{\n", "o.sdpa.on.Attend(p, scale*1.2, [5]uint64{\n", fine, "got"},
+		{"the wrong scale", "dnn.go", "o.sdpa.on.Attend(p, scale, at, o.mem.take(dnn.Space))\n	o.chosen",
+			"o.sdpa.on.Attend(p, scale*1.2, at, o.mem.take(dnn.Space))\n	o.chosen", fine, "got"},
 		{"no statistics", "dnn/dnn.c", "  if (!s->stats) return 0;\n", "  if (s->d) return 0;\n", fine, "counted"},
 		{
 			"statistics by the strides of rows", "dnn/dnn.c", "{s->lse[0], s->lse[1], 1, 1}", "{s->lse[1], s->lse[0], 1, 1}",
@@ -53,7 +54,8 @@ func TestPlantedFaultsOfAttention(t *testing.T) {
 		{"sums that are not compared", "dnn.go", "err == nil && s.Sums", "err == nil && s.Sums && s.B < 0", wrong, "counted"},
 		{"a mask that the library does not see", "dnn.go", "!a.Plain || ", "", fine, "got"},
 		{
-			"compared on one item alone", "dnn.go", "C.PB_MAX_ITEMS, s.B-from)", "1, s.B-from)", fine, "counted",
+			"compared on one item alone", "dnn.go", "	o.attend(flashKernel(d), flashQueries, s,",
+			"	one := *s\n	one.B = 1\n	o.attend(flashKernel(d), flashQueries, &one,", fine, "counted",
 		},
 	})
 }

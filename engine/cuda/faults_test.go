@@ -183,7 +183,7 @@ func TestPlantedFaults(t *testing.T) {
 			"an odd row left out by the grid", "linear.go", "(m+t.m-1)/t.m, (r.n", "max(1, m/t.m), (r.n",
 			"TestEveryTile", "got",
 		},
-		{"the wrong stride of the keys", "attention.go", "p.k, p.ks = part(k)", "p.k, p.ks = part(q)", "TestEveryHead", ""},
+		{"the wrong stride of the keys", "attention.go", "ks: long(s.K)", "ks: long(s.Q)", "TestEveryHead", ""},
 		{
 			"every strip written to the first lines", "image.go", "out, e := part(y), engine.Epilogue{}",
 			"out, e := y.Index(0, b).Slice(0, 0, n), engine.Epilogue{}", "TestStrips", "got",
@@ -232,7 +232,7 @@ func TestPlantedFaults(t *testing.T) {
 			"TestEveryHead/.*/.*/lse", "got",
 		},
 		{
-			"Q and O strides swapped", "attention.go", "p.o, p.os = part(out)", "p.o, _ = part(out)\n\t\tp.os = p.qs",
+			"Q and O strides swapped", "attention.go", "os: long(s.O)", "os: long(s.Q)",
 			"TestEveryHead", "",
 		},
 		{
