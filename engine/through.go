@@ -64,7 +64,8 @@ func (t Through) ActivateMul(y, a, b Tensor, act Act) {
 
 // QKNormRoPE implements Ops.
 func (t Through) QKNormRoPE(dq, dk, dv, q, k, v Tensor, n QKNorm, r RoPE) {
-	t.Do("QKNormRoPE", func() { CheckQKNormRoPE(dq, dk, dv, q, k, v, n, r) }, func(ops Ops) { ops.QKNormRoPE(dq, dk, dv, q, k, v, n, r) })
+	t.Do("QKNormRoPE", func() { CheckQKNormRoPE(dq, dk, dv, q, k, v, n, r) },
+		func(ops Ops) { ops.QKNormRoPE(dq, dk, dv, q, k, v, n, r) })
 }
 
 // Attention implements Ops.
@@ -74,7 +75,8 @@ func (t Through) Attention(o, q, k, v Tensor, a AttentionArgs) {
 
 // MergeAttention implements Ops.
 func (t Through) MergeAttention(o, lse, o2, lse2 Tensor) {
-	t.Do("MergeAttention", func() { CheckMergeAttention(o, lse, o2, lse2) }, func(ops Ops) { ops.MergeAttention(o, lse, o2, lse2) })
+	t.Do("MergeAttention", func() { CheckMergeAttention(o, lse, o2, lse2) },
+		func(ops Ops) { ops.MergeAttention(o, lse, o2, lse2) })
 }
 
 // Quantise implements Ops.
@@ -104,12 +106,14 @@ func (t Through) Conv2D(y, x Tensor, w *Weight, a ConvArgs) {
 
 // GroupNormStats implements Ops.
 func (t Through) GroupNormStats(stats, x Tensor, groups int) {
-	t.Do("GroupNormStats", func() { CheckGroupNormStats(stats, x, groups) }, func(ops Ops) { ops.GroupNormStats(stats, x, groups) })
+	t.Do("GroupNormStats", func() { CheckGroupNormStats(stats, x, groups) },
+		func(ops Ops) { ops.GroupNormStats(stats, x, groups) })
 }
 
 // GroupNormApply implements Ops.
 func (t Through) GroupNormApply(y, x, stats, w, b Tensor, count int, eps float32, act Act) {
-	t.Do("GroupNormApply", func() { CheckGroupNormApply(y, x, stats, w, b, count, act) }, func(ops Ops) { ops.GroupNormApply(y, x, stats, w, b, count, eps, act) })
+	t.Do("GroupNormApply", func() { CheckGroupNormApply(y, x, stats, w, b, count, act) },
+		func(ops Ops) { ops.GroupNormApply(y, x, stats, w, b, count, eps, act) })
 }
 
 // Upsample2x implements Ops.

@@ -6,9 +6,9 @@
 // nccl.
 //
 // The kernels are PTX text made beforehand from kernels/*.cu, which the driver compiles for the device at hand. The Go
-// files check operands, fill the argument structs of kernels/args.h, choose a kernel and a grid and launch; nothing here
-// waits for the device except Sync, the Wait of a Download, and a library's first use of a shape, which is compared.
-// Kernels compute in f32 whatever the type of the activations and round once when they store.
+// files check operands, fill the argument structs of kernels/args.h, choose a kernel and a grid and launch; nothing
+// here waits for the device but what driver says, and a library's first use of a shape, which is compared. Kernels
+// compute in f32 whatever the type of the activations and round once when they store.
 package cuda
 
 import (

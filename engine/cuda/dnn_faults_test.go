@@ -12,7 +12,10 @@ import (
 func TestPlantedFaultsOfAttention(t *testing.T) {
 	const fine, wrong, reserved = "TestAttentionByCUDNN", "TestCUDNNThatIsWrong", "TestAttentionByCUDNNReserved"
 	fakegpu.Faults(t, []struct{ Name, File, Old, New, Test, Want string }{
-		{"strides of rows and heads swapped", "dnn/dnn.c", "{t[0], t[2], t[1], 1};", "{t[0], t[1], t[2], 1};", fine, "counted"},
+		{
+			"strides of rows and heads swapped", "dnn/dnn.c", "{t[0], t[2], t[1], 1};", "{t[0], t[1], t[2], 1};", fine,
+			"counted",
+		},
 		{"keys' strides for the values", "dnn/dnn.c", "s->q, s->k, s->v, s->o}", "s->q, s->k, s->k, s->o}", fine, "counted"},
 		{"dimensions in our order", "dnn/dnn.c", "dims[] = {s->b, s->h, i", "dims[] = {s->h, s->b, i", fine, "counted"},
 		{"queries counted as keys", "dnn/dnn.c", "i == K || i == V ?", "i == V ?", fine, "counted"},
@@ -22,7 +25,8 @@ func TestPlantedFaultsOfAttention(t *testing.T) {
 			"counted",
 		},
 		{
-			"a scale in device memory", "dnn/dnn.c", "PB_DNN_FLOAT, one, one, true, e)", "PB_DNN_FLOAT, one, one, false, e)", fine,
+			"a scale in device memory", "dnn/dnn.c", "PB_DNN_FLOAT, one, one, true, e)", "PB_DNN_FLOAT, one, one, false, e)",
+			fine,
 			"counted",
 		},
 		{"the wrong scale", "dnn.go", "o.sdpa.on.Attend(p, scale, at, o.mem.take(dnn.Space))\n	o.chosen",

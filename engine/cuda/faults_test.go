@@ -158,12 +158,19 @@ func TestPlantedFaults(t *testing.T) {
 			"TestManyThreads", "context",
 		},
 		{
-			"shared memory is not asked for", "driver/shim.c", "if (shared > 48 << 10)", "if (shared > 480 << 10)", "TestEveryTile",
+			"shared memory is not asked for", "driver/shim.c", "if (shared > 48 << 10)", "if (shared > 480 << 10)",
+			"TestEveryTile",
 			"bytes of shared memory, allowed are 49152",
 		},
-		{"pinned memory reused early", "driver/pinned.go", "return p, r.dev.wait(p)", "return p, nil", "TestUploadsInARow", "got"},
+		{
+			"pinned memory reused early", "driver/pinned.go", "return p, r.dev.wait(p)", "return p, nil", "TestUploadsInARow",
+			"got",
+		},
 		{"weights read before they are there", "driver/stream.go", "	s.After(end)\n", "", "TestPackBeside", "got NaN"},
-		{"weights on the stream that computes", "driver/stream.go", "	s.at = s.aloft\n", "", "TestPackBeside", "waited for all"},
+		{
+			"weights on the stream that computes", "driver/stream.go", "	s.at = s.aloft\n", "", "TestPackBeside",
+			"waited for all",
+		},
 		{"a copy's event is not recorded", "driver/pinned.go", "	p.used = true\n", "", "TestUploadsInARow", "got"},
 		{
 			"freed before the stream is done", "driver/device.go",
@@ -176,7 +183,8 @@ func TestPlantedFaults(t *testing.T) {
 			"TestAllocIsZeroForAll", "got",
 		},
 		{
-			"a download read before it is there", "driver/transfer.go", "		if err := s.dev.wait(p); err != nil {\n			return err\n		}\n",
+			"a download read before it is there", "driver/transfer.go",
+			"		if err := s.dev.wait(p); err != nil {\n			return err\n		}\n",
 			"", "TestUploadsInARow", "got",
 		},
 		{
@@ -219,7 +227,8 @@ func TestPlantedFaults(t *testing.T) {
 		},
 		{"times of the last stamp alone", "driver/stamp.go", "c.now += ", "c.now = ", "TestStamps", "after"},
 		{
-			"free and whole memory swapped", "driver/device.go", "return int64(f), int64(t), err", "return int64(t), int64(f), err",
+			"free and whole memory swapped", "driver/device.go", "return int64(f), int64(t), err",
+			"return int64(t), int64(f), err",
 			"TestLocation", "memory",
 		},
 		{

@@ -33,7 +33,8 @@ func TestPlantedFaultsOfProducts(t *testing.T) {
 			"got NaN",
 		},
 		{
-			"no stream", "lt/lt.go", "C.pb_lt_matmul(d.c, C.uint64_t(stream),", "C.pb_lt_matmul(d.c, 0*C.uint64_t(stream),", "TestLibrary",
+			"no stream", "lt/lt.go", "C.pb_lt_matmul(d.c, C.uint64_t(stream),", "C.pb_lt_matmul(d.c, 0*C.uint64_t(stream),",
+			"TestLibrary",
 			"not a stream",
 		},
 		{

@@ -45,11 +45,11 @@ func (d *Driver) Device(info Info) (*Device, error) {
 	return dev, try(func(e *C.pb_error) { C.pb_device_open(d.api, C.int(info.Index), &dev.c, e) })
 }
 
-// Module is PTX that the driver has compiled for a device, Function a kernel of it.
-type (
-	Module   uint64
-	Function uint64
-)
+// Module is PTX that the driver has compiled for a device.
+type Module uint64
+
+// Function is a kernel of a module.
+type Function uint64
 
 // Load gives PTX to the driver; the device keeps it until Close.
 func (dev *Device) Load(ptx string) (Module, error) {

@@ -1,13 +1,13 @@
 //go:build cgo
 
-// Package driver is NVIDIA's driver, libcuda, as this program uses it: devices, their memory, streams and what is ordered
-// on them (copies, kernels, events, graphs, exchanges with other devices). Tensors are places in memory to it; it knows
-// no operation and no kernel, and none of the libraries that work on top of the driver.
+// Package driver is NVIDIA's driver, libcuda, as this program uses it: devices, their memory, streams and what is
+// ordered on them (copies, kernels, events, graphs, exchanges with other devices). Tensors are places in memory to it;
+// it knows no operation and no kernel, and none of the libraries that work on top of the driver.
 //
-// Nothing of CUDA is needed to build it: the library is opened when the program runs (driver.h lists what is used of it,
-// shim.h what Go calls). A Driver is the opened library, a Device one GPU, a Stream one stream on it; nothing waits for
-// the device but Sync, Drain, the Wait of a Download and what gives memory back. Addresses of the device are numbers in
-// Go, never pointers.
+// Nothing of CUDA is needed to build it: the library is opened when the program runs (driver.h lists what is used of
+// it, shim.h what Go calls). A Driver is the opened library, a Device one GPU, a Stream one stream on it; nothing waits
+// for the device but Sync, Drain, the Wait of a Download and what gives memory back. Addresses of the device are
+// numbers in Go, never pointers.
 package driver
 
 /*

@@ -1,8 +1,8 @@
 //go:build cgo
 
-// Package nccl exchanges between streams by NCCL, which is opened when the program runs (nccl.h lists what is used of it,
-// nccl_shim.h what Go calls). It knows communicators, what they move and how they end; it does not know groups of ranks,
-// the order of their calls, or what an exchange is for.
+// Package nccl exchanges between streams by NCCL, which is opened when the program runs (nccl.h lists what is used of
+// it, nccl_shim.h what Go calls). It knows communicators, what they move and how they end; it does not know groups of
+// ranks, the order of their calls, or what an exchange is for.
 package nccl
 
 /*
@@ -89,7 +89,8 @@ func (n *Library) Connect(ids [][]byte, groups ...[]*driver.Stream) ([]*Clique, 
 		names = append(names, ids[g]...)
 		for r, s := range streams {
 			if s != nil {
-				ends = append(ends, C.pb_nccl_end{device: (*C.pb_device)(s.Device().Handle()), id: C.int(g), rank: C.int(r), size: C.int(len(streams))})
+				device := (*C.pb_device)(s.Device().Handle())
+				ends = append(ends, C.pb_nccl_end{device: device, id: C.int(g), rank: C.int(r), size: C.int(len(streams))})
 			}
 		}
 	}
@@ -177,7 +178,8 @@ func (c *Clique) issue(rank int, on *driver.Stream, parts func(*communicator)) (
 	}
 	var pending C.int
 	err := try(func(e *C.pb_error) {
-		C.pb_nccl_exchange(c.lib.api, k.handle(), k.at, C.uint64_t(on.Handle()), &k.parts[0], C.int(len(k.parts)), &pending, e)
+		C.pb_nccl_exchange(c.lib.api, k.handle(), k.at, C.uint64_t(on.Handle()), &k.parts[0], C.int(len(k.parts)),
+			&pending, e)
 	})
 	return pending != 0, err
 }
@@ -185,8 +187,8 @@ func (c *Clique) issue(rank int, on *driver.Stream, parts func(*communicator)) (
 // add notes a call, whose count and type are those of like. Types that are only moved are bytes.
 func (k *communicator) add(call, peer int, dst, src, like engine.Tensor) {
 	p := C.pb_nccl_part{
-		dst: C.uint64_t(driver.Address("NCCL", dst)), src: C.uint64_t(driver.Address("NCCL", src)), count: C.uint64_t(like.Len()),
-		call: C.int(call), peer: C.int(peer),
+		dst: C.uint64_t(driver.Address("NCCL", dst)), src: C.uint64_t(driver.Address("NCCL", src)),
+		count: C.uint64_t(like.Len()), call: C.int(call), peer: C.int(peer),
 	}
 	switch like.DType {
 	case engine.F32:

@@ -74,7 +74,9 @@ func newPair(t *testing.T) *pair {
 }
 
 // bend plants a mistake into the first group.
-func (p *pair) bend(exchange func(c communicators, rank int, on *driver.Stream, send, recv []engine.Tensor) (bool, error)) {
+func (p *pair) bend(
+	exchange func(c communicators, rank int, on *driver.Stream, send, recv []engine.Tensor) (bool, error),
+) {
 	w := p.groups[0][0].(*end).group.wires
 	w.all = bent{w.all, exchange}
 }
@@ -138,7 +140,9 @@ func TestMistakesAreFound(t *testing.T) {
 		run  func(p *pair, rank int) // nil: swap
 		want string
 	}{
-		"mismatched counts": {bend: func(c communicators, rank int, on *driver.Stream, send, recv []engine.Tensor) (bool, error) {
+		"mismatched counts": {bend: func(
+			c communicators, rank int, on *driver.Stream, send, recv []engine.Tensor,
+		) (bool, error) {
 			if rank == 0 {
 				send[1] = comm.Piece(send[1], 0, send[1].Len()-1)
 			}
