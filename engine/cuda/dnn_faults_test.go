@@ -29,8 +29,10 @@ func TestPlantedFaultsOfAttention(t *testing.T) {
 			fine,
 			"counted",
 		},
-		{"the wrong scale", "dnn.go", "o.sdpa.on.Attend(p, scale, at, o.mem.take(dnn.Space))\n	o.chosen",
-			"o.sdpa.on.Attend(p, scale*1.2, at, o.mem.take(dnn.Space))\n	o.chosen", fine, "got"},
+		{
+			"the wrong scale", "dnn.go", "o.sdpa.on.Attend(p, scale, at, o.mem.take(dnn.Space))\n	o.chosen",
+			"o.sdpa.on.Attend(p, scale*1.2, at, o.mem.take(dnn.Space))\n	o.chosen", fine, "got",
+		},
 		{"no statistics", "dnn/dnn.c", "  if (!s->stats) return 0;\n", "  if (s->d) return 0;\n", fine, "counted"},
 		{
 			"statistics by the strides of rows", "dnn/dnn.c", "{s->lse[0], s->lse[1], 1, 1}", "{s->lse[1], s->lse[0], 1, 1}",
