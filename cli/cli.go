@@ -20,6 +20,7 @@ import (
 	"patchbay/cli/settings"
 	"patchbay/cli/top"
 	"patchbay/ipc/client"
+	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 )
 
@@ -60,29 +61,48 @@ Environment:
 	return root
 }
 
-// askOfEach asks the daemon something about every job; answer is printed behind its id. Errors do not keep it from the
-// next.
-func askOfEach(cmd *cobra.Command, t *settings.Target, jobs []string,
-	f func(ctx context.Context, c client.Client, job string) (answer string, err error),
-) error {
+// ofEach makes cmd one that asks the daemon something about every job that is named, of those in some states; answer is
+// printed behind its id. Errors do not keep it from the next.
+func ofEach(cmd *cobra.Command, f func(ctx context.Context, c client.Client, job string) (answer string, err error),
+	states ...message.State,
+) *cobra.Command {
+	var t settings.Target
+	t.Add(cmd.Flags())
+	cmd.Args, cmd.ValidArgsFunction = console.Args(cobra.MinimumNArgs(1)), jobIDs(&t, states...)
+	cmd.RunE = func(cmd *cobra.Command, jobs []string) error {
+		c, err := t.Dial()
+		if err != nil {
+			return err
+		}
+		defer console.CloseQuietly(c)
+		var failed error
+		for _, job := range jobs {
+			ctx, stop := asking(cmd.Context())
+			answer := ""
+			if job, err = client.Find(ctx, c, job); err == nil {
+				answer, err = f(ctx, c, job)
+			}
+			if stop(); err == nil {
+				console.Printf(cmd.OutOrStdout(), "%s %s\n", job, answer)
+			}
+			failed = errors.Join(failed, err)
+		}
+		return failed
+	}
+	return cmd
+}
+
+// ask asks a daemon something that it answers at once.
+func ask[T any](cmd *cobra.Command, t *settings.Target, question func(context.Context, client.Client) (T, error),
+) (answer T, err error) {
 	c, err := t.Dial()
 	if err != nil {
-		return err
+		return answer, err
 	}
 	defer console.CloseQuietly(c)
-	var failed error
-	for _, job := range jobs {
-		ctx, stop := asking(cmd.Context())
-		answer := ""
-		if job, err = client.Find(ctx, c, job); err == nil {
-			answer, err = f(ctx, c, job)
-		}
-		if stop(); err == nil {
-			console.Printf(cmd.OutOrStdout(), "%s %s\n", job, answer)
-		}
-		failed = errors.Join(failed, err)
-	}
-	return failed
+	ctx, stop := asking(cmd.Context())
+	defer stop()
+	return question(ctx, c)
 }
 
 // asking is the time that one question to a daemon may take.

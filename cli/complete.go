@@ -14,10 +14,6 @@ import (
 	"patchbay/node/classes"
 )
 
-// completer gives what may stand at a place of the command line, for the shell's completion. A text behind a tab
-// describes it.
-type completer = func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective)
-
 // flowFiles completes names of workflows and of pictures that hold one.
 func flowFiles(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	return []string{"json", "png"}, cobra.ShellCompDirectiveFilterFileExt
@@ -31,8 +27,15 @@ func classNames(_ *cobra.Command, args []string, start string) ([]string, cobra.
 	return beginning(classes.All().Classes(), start), cobra.ShellCompDirectiveNoFileComp
 }
 
+// complete makes a flag of a command complete. A text behind a tab describes what stands before it.
+func complete(cmd *cobra.Command, flag string, by cobra.CompletionFunc) {
+	if err := cmd.RegisterFlagCompletionFunc(flag, by); err != nil {
+		panic("cli: " + err.Error()) // the flag is not there
+	}
+}
+
 // jobIDs completes the ids of jobs in some states (none: all) of the daemon that answers within half a second.
-func jobIDs(t *settings.Target, states ...message.State) completer {
+func jobIDs(t *settings.Target, states ...message.State) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, start string) ([]string, cobra.ShellCompDirective) {
 		const none = cobra.ShellCompDirectiveNoFileComp
 		c, err := t.Dial()
@@ -74,26 +77,7 @@ func plans(_ *cobra.Command, _ []string, start string) ([]string, cobra.ShellCom
 	return beginning(out, start), cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
 }
 
-// completeState makes --state of a command complete.
-func completeState(cmd *cobra.Command) {
-	var all []string
-	for _, s := range message.States() {
-		all = append(all, string(s))
-	}
-	err := cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(all, cobra.ShellCompDirectiveNoFileComp))
-	if err != nil {
-		panic("cli: " + err.Error()) // the flag is not there
-	}
-}
-
 // beginning keeps what begins with start.
 func beginning(list []string, start string) []string {
 	return slices.DeleteFunc(list, func(s string) bool { return !strings.HasPrefix(s, start) })
-}
-
-// completePlan makes --plan of a command complete.
-func completePlan(cmd *cobra.Command) {
-	if err := cmd.RegisterFlagCompletionFunc("plan", plans); err != nil {
-		panic("cli: " + err.Error()) // the flag is not there
-	}
 }

@@ -21,7 +21,6 @@ import (
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/node/graph"
-	"patchbay/node/pyjson"
 )
 
 // demoFlags are the flags of demo.
@@ -53,7 +52,7 @@ for this: simple shapes in plain colours.`,
 	fl.IntVar(&f.ranks, "ranks", 0,
 		"split the picture over at most so many ranks; the plan is chosen among those that give the same picture")
 	fl.StringVar(&f.plan, "plan", "", "how to split the work, instead of --ranks")
-	completePlan(cmd)
+	complete(cmd, "plan", plans)
 	settings.Devices(fl, &f.devices)
 	fl.StringVar(&f.out, "out", "demo.png", "file to write")
 	fl.BoolVar(&f.json, "json", false, "print one JSON object a line for every event")
@@ -123,15 +122,10 @@ func demo(cmd *cobra.Command, f *demoFlags) error {
 	shows := console.NewProgress(cmd.OutOrStdout(), f.json)
 	defer shows.Close()
 	shows.Names(w)
-	var metrics map[string]any
 	var work console.RunStats
-	col := &client.Collector{Accepted: shows.Accepted, Event: func(ev message.Event) {
-		if ev.Type == message.EventMetrics {
-			metrics = ev.Data
-		}
-		work.Take(ev)
-		shows.Event(ev)
-	}}
+	col := &client.Collector{
+		Accepted: shows.Accepted, Event: func(ev message.Event) { work.Take(ev); shows.Event(ev) },
+	}
 	ctx, done := cancelOnSignal(cmd.Context(), c, req.ID)
 	defer done()
 	sent := time.Now()
@@ -147,12 +141,12 @@ func demo(cmd *cobra.Command, f *demoFlags) error {
 		return err
 	}
 	if f.json {
-		shows.PrintJSON(map[string]any{"type": "saved", "job": end.Job, "path": f.out})
+		console.PrintJSON(cmd.OutOrStdout(), map[string]any{"type": "saved", "job": end.Job, "path": f.out})
 		return nil
 	}
 	shows.Say("%s: %dx%d pixels", f.out, col.Files[0].Ref.Width, col.Files[0].Ref.Height)
 	work.ShowWork(shows)
-	showTimes(shows, ready, total, metrics)
+	showTimes(shows, ready, total, work.Timings)
 	return nil
 }
 
@@ -204,35 +198,25 @@ func startDemoDaemon(temp, models string, devices *daemon.Config) (string, func(
 }
 
 // showTimes prints where the time went: what the worker says of its parts, and what is left for transport and graph.
-func showTimes(s *console.Progress, ready, total time.Duration, metrics map[string]any) {
-	t, _ := metrics["timings"].(*pyjson.Object)
+func showTimes(s *console.Progress, ready, total time.Duration, t *console.Timings) {
 	if t == nil {
 		return
 	}
-	part := func(name string) time.Duration {
-		v, _ := t.Get(name)
-		f, ok := v.(float64)
-		if n, isInt := v.(int64); !ok && isInt {
-			f = float64(n)
-		}
-		return time.Duration(f * float64(time.Second))
-	}
+	part := func(seconds float64) time.Duration { return time.Duration(seconds * float64(time.Second)) }
+	load, text, denoise, decode := part(t.Load), part(t.Text), part(t.Denoise), part(t.VAE)
 	line := func(name string, d time.Duration, more string) {
 		s.Say("  %-18s %9.1f ms%s", name, float64(d.Microseconds())/1000, more)
 	}
 	s.Say("time:")
 	line("daemon start", ready, " (once)")
-	line("load weights", part("load"), "")
-	line("text encoders", part("text"), "")
-	v, _ := t.Get("steps")
-	steps, _ := v.([]any)
+	line("load weights", load, "")
+	line("text encoders", text, "")
 	per := ""
-	if len(steps) > 0 {
-		per = fmt.Sprintf(" (%d steps, %.1f ms each)", len(steps),
-			float64(part("denoise").Microseconds())/1000/float64(len(steps)))
+	if n := len(t.Steps); n > 0 {
+		per = fmt.Sprintf(" (%d steps, %.1f ms each)", n, float64(denoise.Microseconds())/1000/float64(n))
 	}
-	line("denoise", part("denoise"), per)
-	line("VAE", part("vae"), "")
-	line("transport, graph", total-part("load")-part("text")-part("denoise")-part("vae"), "")
+	line("denoise", denoise, per)
+	line("VAE", decode, "")
+	line("transport, graph", total-load-text-denoise-decode, "")
 	line("total", total, "")
 }

@@ -169,13 +169,7 @@ func libraryChecks(driver *cuda.Driver, cfg *daemon.Config) []check {
 
 // folderCheck tells whether a folder, or the nearest one above it that exists, can be written, and what space it has.
 func folderCheck(what, dir string) check {
-	have := dir
-	for {
-		if _, err := os.Stat(have); err == nil || have == filepath.Dir(have) {
-			break
-		}
-		have = filepath.Dir(have)
-	}
+	have := console.Nearest(dir)
 	if err := unix.Access(have, unix.W_OK); err != nil {
 		return check{"wrong", what, fmt.Sprintf("%s cannot be written: %v", have, err)}
 	}

@@ -10,7 +10,6 @@ import (
 
 	"patchbay/cli/console"
 	"patchbay/daemon"
-	"patchbay/models/weights"
 	"patchbay/node/classes"
 	"patchbay/node/fault"
 	"patchbay/node/files"
@@ -97,11 +96,7 @@ func fileCheck(roots *files.Roots, kind, name string) check {
 
 // unreadable tells why the header of a model file cannot be read, "" if it can.
 func unreadable(roots *files.Roots, kind, name string) string {
-	path, err := roots.Resolve(kind, "file", name)
-	if err == nil {
-		err = files.ReadHeader(kind, path, false, func(files.Checkpoint, *weights.File, *weights.Set) error { return nil })
-	}
-	if err != nil {
+	if err := roots.Header(kind, "file", name, false, func(files.Header) error { return nil }); err != nil {
 		return plain(err)
 	}
 	return ""
@@ -110,13 +105,7 @@ func unreadable(roots *files.Roots, kind, name string) string {
 // wordChecks looks for the vocabularies of the encoders in a file.
 func wordChecks(store *value.Store, roots *files.Roots, kind, name string) []check {
 	var clip value.Clip
-	path, err := roots.Resolve(kind, "file", name)
-	if err == nil {
-		err = files.ReadHeader(kind, path, false, func(f files.Checkpoint, open *weights.File, set *weights.Set) error {
-			return clip.Add(name, f, open, set)
-		})
-	}
-	if err != nil {
+	if err := roots.Header(kind, "file", name, false, clip.Add); err != nil {
 		if kind == files.KindCheckpoint {
 			return nil // it may have none
 		}

@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"context"
+
 	"github.com/spf13/cobra"
 
 	"patchbay/cli/console"
@@ -18,14 +20,9 @@ func freeCmd() *cobra.Command {
 			"the memory to the system.",
 		Example: "  patchbay free\n  patchbay free flux1-dev.safetensors",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := t.Dial()
-			if err != nil {
-				return err
-			}
-			defer console.CloseQuietly(c)
-			ctx, stop := asking(cmd.Context())
-			defer stop()
-			out, err := client.Free(ctx, c, &message.FreeRequest{Models: args})
+			out, err := ask(cmd, &t, func(ctx context.Context, c client.Client) (message.FreeReply, error) {
+				return client.Free(ctx, c, &message.FreeRequest{Models: args})
+			})
 			if err != nil {
 				return err
 			}

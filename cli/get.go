@@ -38,7 +38,7 @@ func getCmd() *cobra.Command {
 			if asJSON {
 				rec, err := client.Status(ctx, c, job)
 				if err == nil {
-					console.NewProgress(cmd.OutOrStdout(), true).PrintJSON(rec)
+					console.PrintJSON(cmd.OutOrStdout(), rec)
 				}
 				return err
 			}

@@ -32,10 +32,7 @@ name and compared by content. The VAE runs where the daemon is, and so do text e
 			if newKey != "" {
 				return daemon.NewKeyFile(newKey)
 			}
-			if err := cfg.Complete(); err != nil {
-				return err
-			}
-			if err := cfg.CheckModels(); err != nil {
+			if err := cfg.CompleteModels(); err != nil {
 				return err
 			}
 			log := console.Logger(cmd.ErrOrStderr(), cfg.Log)

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"cmp"
+	"context"
 
 	"github.com/spf13/cobra"
 
@@ -24,21 +25,17 @@ func jobsCmd() *cobra.Command {
 		Example: "  patchbay jobs --state failed",
 		Args:    console.ExactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := t.Dial()
-			if err != nil {
-				return err
-			}
-			defer console.CloseQuietly(c)
-			ctx, stop := asking(cmd.Context())
-			defer stop()
-			list, counts, err := client.List(ctx, c, message.State(state), limit)
+			var counts map[message.State]int
+			list, err := ask(cmd, &t, func(ctx context.Context, c client.Client) (list []message.Record, err error) {
+				list, counts, err = client.List(ctx, c, message.State(state), limit)
+				return list, err
+			})
 			if err != nil {
 				return err
 			}
 			if asJSON {
-				shows := console.NewProgress(cmd.OutOrStdout(), true)
 				for _, r := range list {
-					shows.PrintJSON(r)
+					console.PrintJSON(cmd.OutOrStdout(), r)
 				}
 				return nil
 			}
@@ -61,7 +58,11 @@ func jobsCmd() *cobra.Command {
 	f := cmd.Flags()
 	t.Add(f)
 	f.StringVar(&state, "state", "", "only jobs in this state: queued, running, done, failed, cancelled, expired")
-	completeState(cmd)
+	var states []cobra.Completion
+	for _, s := range message.States() {
+		states = append(states, string(s))
+	}
+	complete(cmd, "state", cobra.FixedCompletions(states, cobra.ShellCompDirectiveNoFileComp))
 	f.IntVar(&limit, "limit", 100, "at most so many")
 	f.BoolVar(&asJSON, "json", false, "print one JSON object a line")
 	return cmd

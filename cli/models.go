@@ -29,7 +29,7 @@ func modelsCmd() *cobra.Command {
 				return err
 			}
 			if asJSON {
-				console.NewProgress(cmd.OutOrStdout(), true).PrintJSON(files)
+				console.PrintJSON(cmd.OutOrStdout(), files)
 				return nil
 			}
 			var rows [][]string
@@ -54,19 +54,9 @@ func modelsCmd() *cobra.Command {
 
 func modelFiles(cmd *cobra.Command, t *settings.Target, cfg *daemon.Config) (map[string][]string, error) {
 	if t.Given() {
-		c, err := t.Dial()
-		if err != nil {
-			return nil, err
-		}
-		defer console.CloseQuietly(c)
-		ctx, stop := asking(cmd.Context())
-		defer stop()
-		return client.Models(ctx, c)
+		return ask(cmd, t, client.Models)
 	}
-	if err := cfg.Complete(); err != nil {
-		return nil, err
-	}
-	if err := cfg.CheckModels(); err != nil {
+	if err := cfg.CompleteModels(); err != nil {
 		return nil, err
 	}
 	roots := cfg.Roots()

@@ -1,8 +1,8 @@
 package cli
 
 import (
+	"context"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -43,7 +43,7 @@ func nodesCmd() *cobra.Command {
 				return console.BadInput(fmt.Errorf("no node class %q; patchbay nodes lists them", class))
 			}
 			if asJSON {
-				console.NewProgress(cmd.OutOrStdout(), true).PrintJSON(info)
+				console.PrintJSON(cmd.OutOrStdout(), info)
 				return nil
 			}
 			if class != "" {
@@ -69,14 +69,9 @@ func nodesCmd() *cobra.Command {
 // objectInfo asks a daemon if one is named, or else the catalogue of this program.
 func objectInfo(cmd *cobra.Command, t *settings.Target, cfg *daemon.Config, class string) (*pyjson.Object, error) {
 	if t.Given() {
-		c, err := t.Dial()
-		if err != nil {
-			return nil, err
-		}
-		defer console.CloseQuietly(c)
-		ctx, stop := asking(cmd.Context())
-		defer stop()
-		return client.Describe(ctx, c, class)
+		return ask(cmd, t, func(ctx context.Context, c client.Client) (*pyjson.Object, error) {
+			return client.Describe(ctx, c, class)
+		})
 	}
 	if err := cfg.Complete(); err != nil {
 		return nil, err
@@ -90,16 +85,14 @@ func objectInfo(cmd *cobra.Command, t *settings.Target, cfg *daemon.Config, clas
 }
 
 func object(o *pyjson.Object, key string) *pyjson.Object {
-	v, _ := o.Get(key)
-	if c, ok := v.(*pyjson.Object); ok {
+	if c, ok := o.At(key).(*pyjson.Object); ok {
 		return c
 	}
 	return pyjson.NewObject()
 }
 
 func text(o *pyjson.Object, key string) string {
-	v, _ := o.Get(key)
-	s, _ := v.(string)
+	s, _ := o.At(key).(string)
 	return s
 }
 
@@ -111,62 +104,48 @@ func showClass(cmd *cobra.Command, info *pyjson.Object, class string) {
 		console.Printf(out, "%s\n", d)
 	}
 	var rows [][]string
+	choices := "" // of inputs that take one of a list, a line each
 	for _, group := range []string{"required", "optional"} {
 		g := object(object(o, "input"), group)
 		for _, name := range g.Keys() {
-			v, _ := g.Get(name)
-			pair, _ := v.([]any)
-			rows = append(rows, append([]string{name, group}, inputText(pair)...))
-		}
-	}
-	console.PrintTable(out, []string{"input", "", "type", "default", "range"}, rows)
-	showChoices(out, object(o, "input"))
-	v, _ := o.Get("output")
-	console.Printf(out, "outputs: %v\n", v)
-}
-
-// showChoices lists the values of inputs that take one of a list, a line each.
-func showChoices(out io.Writer, input *pyjson.Object) {
-	for _, group := range []string{"required", "optional"} {
-		g := object(input, group)
-		for _, name := range g.Keys() {
-			v, _ := g.Get(name)
-			pair, _ := v.([]any)
+			pair, _ := g.At(name).([]any)
+			kind, preset, limits := inputText(pair)
+			rows = append(rows, []string{name, group, kind, preset, limits})
 			if len(pair) == 0 {
 				continue
 			}
 			if list, ok := pair[0].([]any); ok && len(list) > 0 {
-				console.Printf(out, "%s: %s\n", name, strings.TrimSpace(fmt.Sprintln(list...)))
+				choices += fmt.Sprintf("%s: %s\n", name, strings.TrimSpace(fmt.Sprintln(list...)))
 			}
 		}
 	}
+	console.PrintTable(out, []string{"input", "", "type", "default", "range"}, rows)
+	console.Printf(out, "%soutputs: %v\n", choices, o.At("output"))
 }
 
-// inputText describes a [type, options] pair: type, default, range.
-func inputText(pair []any) []string {
-	out := []string{"", "", ""}
+// inputText describes a [type, options] pair.
+func inputText(pair []any) (kind, preset, limits string) {
 	if len(pair) == 0 {
-		return out
+		return "", "", ""
 	}
+	kind = fmt.Sprint(pair[0])
 	if list, ok := pair[0].([]any); ok {
-		out[0] = fmt.Sprintf("one of %d", len(list))
-	} else {
-		out[0] = fmt.Sprint(pair[0])
+		kind = fmt.Sprintf("one of %d", len(list))
 	}
 	if len(pair) < 2 {
-		return out
+		return kind, "", ""
 	}
 	opts, ok := pair[1].(*pyjson.Object)
 	if !ok {
-		return out
+		return kind, "", ""
 	}
 	if d, ok := opts.Get("default"); ok {
-		out[1] = fmt.Sprint(d)
+		preset = fmt.Sprint(d)
 	}
 	low, has := opts.Get("min")
 	high, hasHigh := opts.Get("max")
 	if has || hasHigh {
-		out[2] = fmt.Sprintf("%v..%v", low, high)
+		limits = fmt.Sprintf("%v..%v", low, high)
 	}
-	return out
+	return kind, preset, limits
 }

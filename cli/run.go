@@ -70,7 +70,7 @@ the job too).`,
 	fl.BoolVar(&f.local, "local", false, "start a worker for this job; no daemon is needed")
 	settings.Folders(fl, &f.cfg)
 	cmd.ValidArgsFunction = flowFiles
-	completePlan(cmd)
+	complete(cmd, "plan", plans)
 	return cmd
 }
 
@@ -163,10 +163,7 @@ func (f *runFlags) connect(cmd *cobra.Command) (client.Client, error) {
 	if !cmd.Flags().Changed("log") {
 		f.cfg.Log = "error" // the command itself says how the job ended
 	}
-	if err := f.cfg.Complete(); err != nil {
-		return nil, err
-	}
-	if err := f.cfg.CheckModels(); err != nil {
+	if err := f.cfg.CompleteModels(); err != nil {
 		return nil, err
 	}
 	return startLocal(&f.cfg)
@@ -203,17 +200,15 @@ func (l *localWorker) cause(err error) error {
 
 func startLocal(cfg *daemon.Config) (*localWorker, error) {
 	cmd := daemon.WorkerCommand(cfg)()
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		return nil, fmt.Errorf("start worker: %w", err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return nil, fmt.Errorf("start worker: %w", err)
-	}
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for us; we cancel the job
-	if err := cmd.Start(); err != nil {
+	in, inErr := cmd.StdinPipe()
+	out, outErr := cmd.StdoutPipe()
+	err := errors.Join(inErr, outErr)
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
 		return nil, fmt.Errorf("start worker: %w", err)
 	}
 	l := &localWorker{FrameClient: client.NewFrameClient(out, in, in.Close), cmd: cmd, ended: make(chan struct{})}

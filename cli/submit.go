@@ -2,6 +2,7 @@ package cli
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"patchbay/cli/settings"
 	"patchbay/cli/workflow"
 	"patchbay/ipc/client"
+	"patchbay/ipc/message"
 )
 
 const reuseHelp = "answer from the last job with the same content, if its files are still there"
@@ -49,23 +51,17 @@ func submitCmd() *cobra.Command {
 			if ttl > 0 {
 				req.QueueTTLMS = int(ttl.Milliseconds())
 			}
-			c, err := t.Dial()
-			if err != nil {
-				return err
+			r, err := ask(cmd, &t, func(ctx context.Context, c client.Client) (message.Receipt, error) {
+				return client.Submit(ctx, c, req)
+			})
+			switch {
+			case err != nil:
+				return console.NewProgress(cmd.OutOrStdout(), asJSON).Finish(nil, err, nil, "")
+			case asJSON:
+				console.PrintJSON(cmd.OutOrStdout(), r)
+			default:
+				console.Printf(cmd.OutOrStdout(), "%s\n", r.Job)
 			}
-			defer console.CloseQuietly(c)
-			ctx, stop := asking(cmd.Context())
-			defer stop()
-			r, err := client.Submit(ctx, c, req)
-			shows := console.NewProgress(cmd.OutOrStdout(), asJSON)
-			if err != nil {
-				return shows.Finish(nil, err, nil, "")
-			}
-			if asJSON {
-				shows.PrintJSON(r)
-				return nil
-			}
-			console.Printf(cmd.OutOrStdout(), "%s\n", r.Job)
 			return nil
 		},
 	}
@@ -80,7 +76,7 @@ func submitCmd() *cobra.Command {
 	f.BoolVar(&front, "front", false, "ahead of all waiting jobs")
 	f.BoolVar(&reuse, "reuse", false, reuseHelp)
 	cmd.ValidArgsFunction = flowFiles
-	completePlan(cmd)
+	complete(cmd, "plan", plans)
 	f.BoolVar(&asJSON, "json", false, "print the receipt as JSON")
 	return cmd
 }

@@ -26,10 +26,7 @@ closes, it exits within a second.`,
 		Example: `  patchbay worker --models ~/ComfyUI/models`,
 		Args:    console.ExactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := cfg.Complete(); err != nil {
-				return err
-			}
-			if err := cfg.CheckModels(); err != nil {
+			if err := cfg.CompleteModels(); err != nil {
 				return err
 			}
 			in, out, err := frameFiles(cmd)

@@ -19,6 +19,9 @@ import (
 // InputError is a setting that is refused before anything is started.
 type InputError = wire.InputError
 
+// refuse is an *InputError.
+func refuse(format string, args ...any) error { return &InputError{Err: fmt.Errorf(format, args...)} }
+
 // Config is what a daemon or worker runs with: defaults, then environment, then flags. It is printed when the process
 // starts.
 type Config struct {
@@ -89,27 +92,26 @@ const (
 )
 
 func (c *Config) checkJobs() error {
-	bad := func(format string, args ...any) error { return &InputError{Err: fmt.Errorf(format, args...)} }
 	if _, err := ParseBytes(c.KeepBytes); err != nil {
-		return bad("--keep-bytes %w", err)
+		return refuse("--keep-bytes %w", err)
 	}
 	switch {
 	case c.Queue != QueueDurable && c.Queue != queueMemory:
-		return bad("--queue %s: want durable or memory", c.Queue)
+		return refuse("--queue %s: want durable or memory", c.Queue)
 	case c.Sync != SyncAlways && c.Sync != syncInterval:
-		return bad("--sync %s: want always or interval", c.Sync)
+		return refuse("--sync %s: want always or interval", c.Sync)
 	case c.Attempts < 1 || c.Attempts > 100:
-		return bad("--attempts %d: want 1 to 100", c.Attempts)
+		return refuse("--attempts %d: want 1 to 100", c.Attempts)
 	case c.KeepJobs < 1 || c.KeepJobs > 100000:
-		return bad("--keep-jobs %d: want 1 to 100000", c.KeepJobs)
+		return refuse("--keep-jobs %d: want 1 to 100000", c.KeepJobs)
 	case c.KeepFiles < 0:
-		return bad("--keep-results %s: want 0 or more", c.KeepFiles)
+		return refuse("--keep-results %s: want 0 or more", c.KeepFiles)
 	case c.KeepFor < 0:
-		return bad("--keep-for %s: want 0 or more", c.KeepFor)
+		return refuse("--keep-for %s: want 0 or more", c.KeepFor)
 	case c.Replicas < 0 || c.Replicas > 5:
-		return bad("--replicas %d: want 1 to 5, or 0 for as many as fit the NATS server", c.Replicas)
+		return refuse("--replicas %d: want 1 to 5, or 0 for as many as fit the NATS server", c.Replicas)
 	case c.Replicas > 1 && c.NATS == "":
-		return bad("--replicas %d: the NATS server inside is alone; name a cluster with --nats URL,URL,URL", c.Replicas)
+		return refuse("--replicas %d: the NATS server inside is alone; name a cluster with --nats URL,URL,URL", c.Replicas)
 	}
 	return nil
 }
@@ -153,16 +155,13 @@ func (c *Config) CompleteDaemon() error {
 		return err
 	}
 	if c.Workers < 1 || c.Workers > 64 {
-		return &InputError{Err: fmt.Errorf("--workers %d: want 1 to 64", c.Workers)}
+		return refuse("--workers %d: want 1 to 64", c.Workers)
 	}
-	if err := c.Complete(); err != nil {
-		return err
-	}
-	if err := c.CheckModels(); err != nil {
+	if err := c.CompleteModels(); err != nil {
 		return err
 	}
 	if list, _ := GPUs(c.Devices); list != nil && c.Workers > 1 {
-		return &InputError{Err: fmt.Errorf("--workers %d --devices %s: one worker uses a GPU", c.Workers, c.Devices)}
+		return refuse("--workers %d --devices %s: one worker uses a GPU", c.Workers, c.Devices)
 	}
 	return CheckLevel()
 }
@@ -178,14 +177,14 @@ func (c *Config) Complete() error {
 	}
 	if c.ComfyUI != "" {
 		if _, err := os.Stat(filepath.Join(c.ComfyUI, "models")); err != nil {
-			return &InputError{Err: fmt.Errorf("--comfyui %s: there is no models folder in it", c.ComfyUI)}
+			return refuse("--comfyui %s: there is no models folder in it", c.ComfyUI)
 		}
 		if own := filepath.Join(c.ComfyUI, "models"); !slices.Contains(c.Models, own) { // a worker is given both
 			c.Models = append(c.Models, own)
 		}
 		var err error
 		if c.Extra, err = files.ReadExtra(c.ComfyUI); err != nil {
-			return &InputError{Err: fmt.Errorf("--comfyui: %w", err)}
+			return refuse("--comfyui: %w", err)
 		}
 		c.Input = cmp.Or(c.Input, filepath.Join(c.ComfyUI, "input"))
 		c.Output = cmp.Or(c.Output, filepath.Join(c.ComfyUI, "output"))
@@ -198,24 +197,28 @@ func (c *Config) Complete() error {
 		return &InputError{Err: err}
 	}
 	if _, err := value.ParseCompute(cmp.Or(c.Compute, string(value.ComputeAuto))); err != nil {
-		return &InputError{Err: fmt.Errorf("--compute %w", err)}
+		return refuse("--compute %w", err)
 	}
-	if n, err := ParseBytes(c.Memory); err == nil && n > 0 && n < leastMemory {
-		return &InputError{Err: fmt.Errorf("--memory %s: want %dM or more, which a worker needs to begin", c.Memory,
-			leastMemory>>20)}
-	} else if err != nil {
-		return &InputError{Err: fmt.Errorf("--memory %w", err)}
-	} else if err := checkAddresses(addressSpace(), n); err != nil {
+	n, err := ParseBytes(c.Memory)
+	switch {
+	case err != nil:
+		return refuse("--memory %w", err)
+	case n > 0 && n < leastMemory:
+		return refuse("--memory %s: want %dM or more, which a worker needs to begin", c.Memory, leastMemory>>20)
+	case c.FreeAfter < 0:
+		return refuse("--free-after %s: want 0 or more", c.FreeAfter)
+	}
+	if err := checkAddresses(addressSpace(), n); err != nil {
 		return &InputError{Err: err}
 	}
-	if c.FreeAfter < 0 {
-		return &InputError{Err: fmt.Errorf("--free-after %s: want 0 or more", c.FreeAfter)}
-	}
 	if _, err := zerolog.ParseLevel(c.Log); err != nil {
-		return &InputError{Err: fmt.Errorf("--log %s: want debug, info, warn or error", c.Log)}
+		return refuse("--log %s: want debug, info, warn or error", c.Log)
 	}
-	own := []*string{&c.ComfyUI, &c.Input, &c.Output, &c.Temp, &c.Store, &c.ClusterKey}
-	for _, p := range append(own, pointers(c.Models)...) {
+	paths := []*string{&c.ComfyUI, &c.Input, &c.Output, &c.Temp, &c.Store, &c.ClusterKey}
+	for i := range c.Models {
+		paths = append(paths, &c.Models[i])
+	}
+	for _, p := range paths {
 		if *p == "" {
 			continue
 		}
@@ -228,17 +231,20 @@ func (c *Config) Complete() error {
 	return nil
 }
 
-// CheckModels refuses models folders that are named and not there, with an *InputError. The default one may come later.
-// Complete has made them absolute.
-func (c *Config) CheckModels() error {
+// CompleteModels is Complete, and refuses models folders that are named and not there, with an *InputError. The default
+// one may come later.
+func (c *Config) CompleteModels() error {
+	if err := c.Complete(); err != nil {
+		return err
+	}
 	for _, m := range c.Models {
 		info, err := os.Stat(m)
 		switch {
 		case err == nil && info.IsDir() || m == filepath.Join(Home(), "models"):
 		case err == nil:
-			return &InputError{Err: fmt.Errorf("--models %s: it is no folder", m)}
+			return refuse("--models %s: it is no folder", m)
 		default:
-			return &InputError{Err: fmt.Errorf("--models (or PATCHBAY_MODELS): %w", err)}
+			return refuse("--models (or PATCHBAY_MODELS): %w", err)
 		}
 	}
 	return nil
@@ -248,47 +254,26 @@ func (c *Config) CheckModels() error {
 // *InputError. auto becomes what is here, the path of --rates absolute.
 func (c *Config) CheckDevices() error {
 	c.Devices = c.chosen()
-	m, err := c.Machine()
-	if err != nil {
-		return &InputError{Err: err}
-	}
-	driver, infos, err := c.gpus()
+	_, _, driver, infos, err := c.known()
 	if err == nil {
 		_, err = c.nccl(driver, infos)
 	}
-	if err == nil && m != nil {
-		if _, _, _, err = rated(m, infos); err != nil {
-			err = fmt.Errorf("--rates %s: %w", c.Rates, err)
-		}
+	if err == nil {
+		_, _, err = c.deviceMemory()
+	}
+	switch {
+	case err != nil:
+		return &InputError{Err: err}
+	case !slices.Contains([]string{"", PlacementThreads, placementChildren}, c.Placement):
+		return refuse("--placement %s: want threads or children", c.Placement)
+	case !slices.Contains([]string{"", GraphsOn, graphsOff}, c.Graphs):
+		return refuse("--graphs %s: want on or off", c.Graphs)
+	case c.Patience != 0 && c.Patience < time.Second:
+		return refuse("--patience %s: want 1s or more, longer than the longest operation", c.Patience)
+	case c.Rates != "":
 		c.Rates, _ = filepath.Abs(c.Rates) // a worker may start elsewhere
 	}
-	if err != nil {
-		return &InputError{Err: err}
-	}
-	if _, err := ParseBytes(c.DeviceMemory); err != nil {
-		return &InputError{Err: fmt.Errorf("--device-memory %w", err)}
-	}
-	if !slices.Contains([]string{"", PlacementThreads, placementChildren}, c.Placement) {
-		return &InputError{Err: fmt.Errorf("--placement %s: want threads or children", c.Placement)}
-	}
-	if !slices.Contains([]string{"", GraphsOn, graphsOff}, c.Graphs) {
-		return &InputError{Err: fmt.Errorf("--graphs %s: want on or off", c.Graphs)}
-	}
-	if _, err := ParseBytes(c.Reserve); err != nil {
-		return &InputError{Err: fmt.Errorf("--reserve %w", err)}
-	}
-	if c.Patience != 0 && c.Patience < time.Second {
-		return &InputError{Err: fmt.Errorf("--patience %s: want 1s or more, longer than the longest operation", c.Patience)}
-	}
 	return nil
-}
-
-func pointers(s []string) []*string {
-	out := make([]*string, len(s))
-	for i := range s {
-		out[i] = &s[i]
-	}
-	return out
 }
 
 // Roots returns the folders as package node takes them.
@@ -301,22 +286,15 @@ func (c *Config) Roots() files.Roots {
 
 // workerArgs is the command line of a worker with the same folders.
 func (c *Config) workerArgs() []string {
-	args := append([]string{
+	args := slices.Concat([]string{
 		"worker", "--input", c.Input, "--output", c.Output, "--save=false",
 		"--compute", cmp.Or(c.Compute, string(value.ComputeAuto)), "--log", c.Log,
-	}, c.DeviceArgs()...)
+	}, c.DeviceArgs(), given([2]string{"--comfyui", c.ComfyUI}, [2]string{"--memory", c.Memory}), c.Limits.workerArgs())
 	for _, m := range c.Models {
 		args = append(args, "--models", m)
 	}
-	if c.ComfyUI != "" {
-		args = append(args, "--comfyui", c.ComfyUI)
-	}
 	if c.StrictLinks {
 		args = append(args, "--strict-links")
-	}
-	args = append(args, c.Limits.workerArgs()...)
-	if c.Memory != "" {
-		args = append(args, "--memory", c.Memory)
 	}
 	if c.FreeAfter > 0 {
 		args = append(args, "--free-after", c.FreeAfter.String())
@@ -333,8 +311,8 @@ func (c *Config) workerArgs() []string {
 
 // DeviceArgs is the part of a command line that says what to compute on and how.
 func (c *Config) DeviceArgs() []string {
-	args := []string{"--devices", c.Devices}
-	for _, f := range [][2]string{
+	args := given([][2]string{
+		{"--devices", c.Devices},
 		{"--rates", c.Rates},
 		{"--device-memory", c.DeviceMemory},
 		{"--reserve", c.Reserve},
@@ -342,11 +320,7 @@ func (c *Config) DeviceArgs() []string {
 		{"--transport", c.Transport},
 		{"--graphs", c.Graphs},
 		{"--cuda-libs", c.CUDALibs},
-	} {
-		if f[1] != "" {
-			args = append(args, f[:]...)
-		}
-	}
+	}...)
 	if c.Deterministic {
 		args = append(args, "--deterministic")
 	}
@@ -356,17 +330,26 @@ func (c *Config) DeviceArgs() []string {
 	return args
 }
 
+// given are the flags that have a value.
+func given(flags ...[2]string) (args []string) {
+	for _, f := range flags {
+		if f[1] != "" {
+			args = append(args, f[:]...)
+		}
+	}
+	return args
+}
+
 // checkAccess refuses flags of serve that do not go together.
 func (c *Config) checkAccess() error {
-	bad := func(format string, args ...any) error { return &InputError{Err: fmt.Errorf(format, args...)} }
 	if err := c.Access.Check(); err != nil {
-		return bad("%w", err)
+		return &InputError{Err: err}
 	}
 	switch {
 	case c.UsersFile != "" && c.TokenFile != "":
-		return bad("--users-file and --token-file exclude each other")
+		return refuse("--users-file and --token-file exclude each other")
 	case c.NATS != "" && c.UsersFile != "":
-		return bad("--users-file is for the server inside; the one of --nats has users of its own")
+		return refuse("--users-file is for the server inside; the one of --nats has users of its own")
 	}
 	return nil
 }

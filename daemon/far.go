@@ -101,17 +101,14 @@ type far struct {
 	roots files.Roots
 }
 
-// MarshalBinary makes a farModel what a Client sends.
-func (m *farModel) MarshalBinary() ([]byte, error) { return msgpack.Marshal((*plainFar)(m)) }
-
-// plainFar is farModel without MarshalBinary, which msgpack would call again.
-type plainFar farModel
-
 // farWeights are weights that a Client sends by their names alone.
 type farWeights struct {
 	host.Weights
-	*farModel
+	named *farModel
 }
+
+// MarshalBinary is what a Client sends.
+func (w farWeights) MarshalBinary() ([]byte, error) { return msgpack.Marshal(w.named) }
 
 // Acquire implements host.Host: files are named by their place in the models folders.
 func (f far) Acquire(key string, w host.Weights, need []host.Need) (loaded bool, err error) {
@@ -158,7 +155,7 @@ const recall = 64
 // open is remote.Config.Open.
 func (o *opener) open(key string, model []byte) (host.Weights, error) {
 	var m farModel
-	if err := msgpack.Unmarshal(model, (*plainFar)(&m)); err != nil {
+	if err := msgpack.Unmarshal(model, &m); err != nil {
 		return nil, fmt.Errorf("the name of a model's weights: %w", err)
 	}
 	if err := m.find(&o.roots); err != nil {

@@ -33,7 +33,7 @@ func TestOpenerForgets(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := &opener{roots: roots, host: local, known: map[string]knownFiles{}}
-	body, err := msgpack.Marshal((*plainFar)(named))
+	body, err := msgpack.Marshal(named)
 	if err != nil {
 		t.Fatal(err)
 	}

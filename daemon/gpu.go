@@ -42,11 +42,8 @@ func GPUs(devices string) ([]int, error) {
 			last = first
 		}
 		from, err := strconv.ParseUint(first, 10, 8)
-		if err != nil {
-			return nil, bad
-		}
-		to, err := strconv.ParseUint(last, 10, 8)
-		if err != nil || to < from {
+		to, toErr := strconv.ParseUint(last, 10, 8)
+		if err != nil || toErr != nil || to < from {
 			return nil, bad
 		}
 		for n := int(from); n <= int(to); n++ {
@@ -81,24 +78,19 @@ func (c *Config) gpus() (*cuda.Driver, []cuda.Info, error) {
 	if list == nil || err != nil {
 		return nil, nil, err
 	}
-	driver, err := cuda.Open(c.Libraries().Named()...)
+	driver, have, usable, err := c.here()
 	switch {
 	case errors.Is(err, cuda.ErrNotOpened):
 		return nil, nil, fmt.Errorf("--devices %s: no NVIDIA driver: %w: want cpu", c.Devices, err)
-	case err != nil:
+	case driver == nil:
 		return nil, nil, fmt.Errorf("--devices %s: %w: want cpu", c.Devices, err)
-	}
-	have, err := driver.Devices()
-	if err != nil {
+	case err != nil:
 		return nil, nil, fmt.Errorf("--devices %s: %w", c.Devices, err)
 	}
-	names := []string{"cpu"}
-	for i := range have {
-		if driver.Refusal(&have[i]) == nil {
-			names = append(names, have[i].Location()+" ("+have[i].Name+")")
-		}
+	allowed := "cpu"
+	for _, i := range usable {
+		allowed += ", " + i.Location() + " (" + i.Name + ")"
 	}
-	allowed := strings.Join(names, ", ")
 	infos := make([]cuda.Info, len(list))
 	for i, n := range list {
 		if n >= len(have) {
@@ -110,6 +102,20 @@ func (c *Config) gpus() (*cuda.Driver, []cuda.Info, error) {
 		infos[i] = have[n]
 	}
 	return driver, infos, nil
+}
+
+// here are the driver, the GPUs of this machine, and those of them that can be used.
+func (c *Config) here() (driver *cuda.Driver, all, usable []cuda.Info, err error) {
+	if driver, err = cuda.Open(c.Libraries().Named()...); err != nil {
+		return nil, nil, nil, err
+	}
+	all, err = driver.Devices()
+	for i := range all {
+		if driver.Refusal(&all[i]) == nil {
+			usable = append(usable, all[i])
+		}
+	}
+	return driver, all, usable, err
 }
 
 // autoDevices is the value of --devices for every GPU that can be used, and the processors where there is none.
@@ -124,24 +130,11 @@ func (c *Config) chosen() string {
 	if c.Workers > 1 {
 		return "cpu"
 	}
-	driver, err := cuda.Open(c.Libraries().Named()...)
-	if err != nil {
+	_, _, usable, err := c.here()
+	if err != nil || usable == nil {
 		return "cpu"
 	}
-	have, err := driver.Devices()
-	if err != nil {
-		return "cpu"
-	}
-	var names []string
-	for i := range have {
-		if driver.Refusal(&have[i]) == nil {
-			names = append(names, have[i].Location())
-		}
-	}
-	if names == nil {
-		return "cpu"
-	}
-	return strings.Join(names, ",")
+	return strings.Join(locations(usable), ",")
 }
 
 // checkSchedule refuses a --schedule whose places are not on the worker's machine, and --ranks that nobody shares out.
@@ -222,25 +215,29 @@ func (o *opened) close() error {
 }
 
 // usual is the rates of GPUs of which no file tells: those of the built-in table, by their names.
-func usual(infos []cuda.Info) (*forecast.Machine, error) {
-	var m forecast.Machine
-	for i, info := range infos {
-		if slices.ContainsFunc(infos[:i], func(o cuda.Info) bool { return o.Name == info.Name }) {
-			continue
-		}
-		d, l, err := forecast.Usual(info.Name, 10*info.Major+info.Minor, info.Memory)
-		if err != nil {
-			return nil, err
-		}
+func usual(infos []cuda.Info) *forecast.Machine {
+	var all forecast.Machine
+	for i, info := range distinct(infos) {
+		m := forecast.Usual(info.Name, 10*info.Major+info.Minor, info.Memory)
 		if i == 0 {
-			m.Device, m.Link = d, l
+			all = m
 			continue
 		}
-		if m.Others = append(m.Others, d); l.Bandwidth < m.Link.Bandwidth {
-			m.Link = l
+		if all.Others = append(all.Others, m.Device); m.Link.Bandwidth < all.Link.Bandwidth {
+			all.Link = m.Link
 		}
 	}
-	return &m, nil
+	return &all
+}
+
+// distinct is the first GPU of each kind.
+func distinct(infos []cuda.Info) (kinds []cuda.Info) {
+	for _, info := range infos {
+		if !slices.ContainsFunc(kinds, func(o cuda.Info) bool { return o.Name == info.Name }) {
+			kinds = append(kinds, info)
+		}
+	}
+	return kinds
 }
 
 // rated puts GPUs in order, fastest first, where the rates of a machine tell kinds apart (nil: those of the table), and
@@ -249,9 +246,7 @@ func usual(infos []cuda.Info) (*forecast.Machine, error) {
 func rated(m *forecast.Machine, infos []cuda.Info,
 ) (of *forecast.Machine, mixed []forecast.Device, order []cuda.Info, err error) {
 	if m == nil && infos != nil {
-		if m, err = usual(infos); err != nil {
-			return nil, nil, nil, err
-		}
+		m = usual(infos)
 	}
 	if m == nil || m.Others == nil {
 		return m, nil, infos, nil
@@ -320,21 +315,13 @@ func (c *Config) Kinds() (kinds []forecast.Machine, err error) {
 	if err != nil {
 		return nil, err
 	}
-	for i, info := range infos {
-		if slices.ContainsFunc(infos[:i], func(o cuda.Info) bool { return o.Name == info.Name }) {
-			continue
-		}
-		one, err := usual(infos[i : i+1])
-		if err != nil {
-			return nil, err
-		}
-		kinds = append(kinds, *one)
-	}
 	if infos == nil {
-		kinds = make([]forecast.Machine, 1)
-		kinds[0], err = forecast.NewMachine("cpu")
+		return []forecast.Machine{forecast.CPU()}, nil
 	}
-	return kinds, err
+	for _, info := range distinct(infos) {
+		kinds = append(kinds, *usual([]cuda.Info{info}))
+	}
+	return kinds, nil
 }
 
 // EngineConfig makes what the ranks compute with of --devices, --transport and the flags of memory. The function
@@ -360,10 +347,7 @@ func (c *Config) EngineConfig() (cfg parallel.Config, closing func() error, err 
 		}
 		return cfg, closing, nil
 	}
-	if cfg.DeviceMemory, err = ParseBytes(c.DeviceMemory); err != nil {
-		return cfg, closing, err
-	}
-	if cfg.Reserve, err = ParseBytes(c.Reserve); err != nil {
+	if cfg.DeviceMemory, cfg.Reserve, err = c.deviceMemory(); err != nil {
 		return cfg, closing, err
 	}
 	if _, _, err := driver.Use(c.Libraries()); err != nil {
@@ -391,6 +375,17 @@ func (c *Config) EngineConfig() (cfg parallel.Config, closing func() error, err 
 	return cfg, func() error { return errors.Join(ranks.close(), release()) }, nil
 }
 
+// deviceMemory is what weights and buffers may take on a GPU, and what they leave to others.
+func (c *Config) deviceMemory() (most, reserve int64, err error) {
+	if most, err = ParseBytes(c.DeviceMemory); err != nil {
+		return 0, 0, fmt.Errorf("--device-memory %w", err)
+	}
+	if reserve, err = ParseBytes(c.Reserve); err != nil {
+		return 0, 0, fmt.Errorf("--reserve %w", err)
+	}
+	return most, reserve, nil
+}
+
 // site is what a process tells a leader of the devices of so many places. On the processors its ranks share what one
 // of them has alone.
 func (c *Config) site(places int, ops engine.Ops) (s forecast.Site, err error) {
@@ -399,17 +394,10 @@ func (c *Config) site(places int, ops engine.Ops) (s forecast.Site, err error) {
 		return s, err
 	}
 	if m == nil {
-		cpu, err := forecast.NewMachine("cpu")
-		if err != nil {
-			return s, err
-		}
+		cpu := forecast.CPU()
 		m = &cpu
 	}
-	memory, err := ParseBytes(c.DeviceMemory)
-	if err != nil {
-		return s, err
-	}
-	reserve, err := ParseBytes(c.Reserve)
+	memory, reserve, err := c.deviceMemory()
 	s.Link, s.GPUs = m.Link, infos != nil
 	for i := range places {
 		d := m.Device

@@ -24,7 +24,7 @@ func NewKeyFile(path string) error {
 	_, _ = rand.Read(secret) // never fails
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
-		return &InputError{Err: fmt.Errorf("--new-key: %w", err)}
+		return refuse("--new-key: %w", err)
 	}
 	_, err = fmt.Fprintln(f, hex.EncodeToString(secret))
 	return errors.Join(err, f.Close())
@@ -47,17 +47,17 @@ func RunHost(parent context.Context, cfg *Config, listen string, places int, gro
 		places = max(1, len(gpus))
 	}
 	if places < 1 || places > 64 {
-		return &InputError{Err: fmt.Errorf("--ranks %d: want 1 to 64, or 0: one a GPU", places)}
+		return refuse("--ranks %d: want 1 to 64, or 0: one a GPU", places)
 	}
 	if cfg.Transport == transportNCCL && !cfg.TrustedNetwork {
-		return &InputError{Err: errors.New("--transport nccl: NCCL neither encrypts nor authenticates what machines " +
-			"exchange: add --trusted-network where nobody else is on their network, or want --transport auto")}
+		return refuse("--transport nccl: NCCL neither encrypts nor authenticates what machines exchange: add " +
+			"--trusted-network where nobody else is on their network, or want --transport auto")
 	}
 	if group.Group != "" && cfg.NATS == "" {
-		return &InputError{Err: fmt.Errorf("--join %s: --nats is missing: the server of the daemon that leads", group.Group)}
+		return refuse("--join %s: --nats is missing: the server of the daemon that leads", group.Group)
 	}
 	if _, err := remote.Address(group.Address, HostPort); group.Address != "" && err != nil {
-		return &InputError{Err: fmt.Errorf("--address %w", err)}
+		return refuse("--address %w", err)
 	}
 	key, err := readKey(cfg.ClusterKey)
 	if err != nil {
@@ -70,7 +70,7 @@ func RunHost(parent context.Context, cfg *Config, listen string, places int, gro
 	defer release()
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", listen)
 	if err != nil {
-		return &InputError{Err: fmt.Errorf("--listen: %w", err)}
+		return refuse("--listen: %w", err)
 	}
 	open := &opener{roots: cfg.Roots(), host: offer.Host, known: map[string]knownFiles{}}
 	offer.Open = open.open

@@ -103,17 +103,22 @@ func (c *Config) checkHosts() error {
 	return err
 }
 
+// network is the machines of --hosts as they are listed now, and how they are reached.
+func (c *Config) network() (list []string, n remote.Network, err error) {
+	if list, err = parseHosts(c.Hosts); err != nil {
+		return nil, n, err
+	}
+	n.Build, n.Silence = c.Version, c.silence()
+	n.Key, err = readKey(c.ClusterKey)
+	return list, n, err
+}
+
 // newHosts makes the machines of --hosts ready to be asked.
 func (c *Config) newHosts(log zerolog.Logger) (*remote.Cluster, error) {
-	last, err := parseHosts(c.Hosts)
+	last, n, err := c.network()
 	if err != nil {
 		return nil, err
 	}
-	key, err := readKey(c.ClusterKey)
-	if err != nil {
-		return nil, err
-	}
-	n := remote.Network{Key: key, Build: c.Version, Silence: c.silence()}
 	roots := c.Roots()
 	var mu sync.Mutex
 	list := func() []string { // of a file that cannot be read now, what it was
@@ -159,13 +164,9 @@ func (c *Config) Bench() (*remote.Bench, error) {
 	if err != nil {
 		return nil, &InputError{Err: err}
 	}
-	list, err := parseHosts(c.Hosts)
+	list, n, err := c.network()
 	if err != nil {
 		return nil, &InputError{Err: err}
 	}
-	key, err := readKey(c.ClusterKey)
-	if err != nil {
-		return nil, &InputError{Err: err}
-	}
-	return remote.NewBench(remote.Network{Key: key, Build: c.Version, Silence: c.silence()}, list, c.exchange())
+	return remote.NewBench(n, list, c.exchange())
 }

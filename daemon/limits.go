@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"fmt"
 	"strconv"
 
 	"patchbay/ipc/serve"
@@ -24,9 +23,7 @@ type Limits struct {
 
 // Check returns the limits as the service takes them.
 func (l *Limits) Check() (serve.Limits, error) {
-	bad := func(format string, args ...any) (serve.Limits, error) {
-		return serve.Limits{}, &InputError{Err: fmt.Errorf(format, args...)}
-	}
+	bad := func(format string, args ...any) (serve.Limits, error) { return serve.Limits{}, refuse(format, args...) }
 	if l.Err != nil {
 		return bad("%w", l.Err)
 	}

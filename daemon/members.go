@@ -82,10 +82,7 @@ func (d *daemon) write(file string, now []members.Member) error {
 		d.log.Info().Str("host", m.Address).Str("devices", m.Devices).Int("ranks", m.Ranks).Msg("a host is in the group")
 		fmt.Fprintln(&list, m.Address)
 	}
-	if err := os.WriteFile(file+".new", []byte(list.String()), 0o600); err != nil {
-		return err
-	}
-	return os.Rename(file+".new", file)
+	return replace(file, []byte(list.String()))
 }
 
 // mostFiles is how many files an entry of a group names: it must fit a message.

@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"net/url"
 	"regexp"
@@ -20,10 +19,8 @@ func (d *daemon) stats() message.Stats {
 	s := message.Stats{Daemon: d.owner, Version: semantic(d.version), Devices: d.cfg.places()}
 	s.Queued, s.Running = d.jobs.Busy()
 	at := map[string][]string{}
-	running, counts, err := d.jobs.List(context.Background(), message.Running, runningShown)
-	if err == nil {
-		s.Jobs = counts
-	}
+	running, counts := d.jobs.List(message.Running, runningShown)
+	s.Jobs = counts
 	for _, r := range running {
 		if r.Owner == "" || r.Owner == d.owner { // other daemons on the server have workers of the same names
 			at[r.Worker] = append(at[r.Worker], r.Job)

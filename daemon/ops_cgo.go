@@ -3,7 +3,6 @@
 package daemon
 
 import (
-	"fmt"
 	"os"
 	"runtime"
 	"slices"
@@ -28,7 +27,7 @@ func countedOps(l *engine.Ledger, ranks int) (engine.Ops, error) {
 func CheckLevel() error {
 	level, have := os.Getenv("PATCHBAY_CPU"), cpu.Levels()
 	if level != "" && !slices.Contains(have, level) {
-		return &InputError{Err: fmt.Errorf("PATCHBAY_CPU=%s: this processor runs %s", level, strings.Join(have, ", "))}
+		return refuse("PATCHBAY_CPU=%s: this processor runs %s", level, strings.Join(have, ", "))
 	}
 	return nil
 }

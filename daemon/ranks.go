@@ -217,10 +217,9 @@ func (c *children) startRank(i int, memory int64, listen string) (*remote.Client
 	if c.infos != nil {
 		device = c.infos[i].Location()
 	}
-	args := []string{
-		"rank", "--listen", listen, "--devices", device, "--cuda-libs", c.CUDALibs, "--transport", c.Transport,
-		"--device-memory", c.DeviceMemory, "--reserve", c.Reserve, "--graphs", c.Graphs,
-	}
+	own := *c.Config
+	own.Devices, own.Rates, own.Placement = device, "", PlacementThreads
+	args := append([]string{"rank", "--listen", listen}, own.DeviceArgs()...)
 	if memory > 0 {
 		args = append(args, "--memory", strconv.FormatInt(memory, 10))
 	}
@@ -250,8 +249,7 @@ func RunRank(ctx context.Context, cfg *Config, listen string, log zerolog.Logger
 	file := os.NewFile(controlFD, "leader")
 	conn, err := net.FileConn(file)
 	if err != nil {
-		return &InputError{Err: fmt.Errorf("rank: there is no leader at file descriptor %d: a worker starts this command",
-			controlFD)}
+		return refuse("rank: there is no leader at file descriptor %d: a worker starts this command", controlFD)
 	}
 	_ = file.Close()
 	l, err := (&net.ListenConfig{}).Listen(ctx, "unix", listen)
@@ -282,35 +280,34 @@ func (c *Config) offer(places int, trusted bool, log zerolog.Logger) (remote.Con
 	if memory > 0 {
 		own.Memory = strconv.FormatInt(memory, 10)
 	}
-	ec, release, err := own.EngineConfig()
+	ec, back, err := own.EngineConfig()
 	if err != nil {
 		return remote.Config{}, nil, err
 	}
-	closing := func() {
-		if err := release(); err != nil {
+	release := func() {
+		if err := back(); err != nil {
 			log.Warn().Err(err).Msg("the device was not given back whole")
 		}
 	}
-	var ledger *engine.Ledger
+	offer := remote.Config{Within: ec.Transport}
 	if memory > 0 {
-		ledger = count(memory, &ec, nil)
+		offer.Ledger = count(memory, &ec, nil)
 	}
-	h, err := host.New(host.Config{
+	offer.Host, err = host.New(host.Config{
 		NewOps: ec.NewOps, DeviceOf: ec.DeviceOf, MemoryBytes: ec.MemoryBytes, DeviceMemory: ec.DeviceMemory,
 		Reserve: ec.Reserve, Places: places,
 	})
 	if err != nil {
-		closing()
+		release()
 		return remote.Config{}, nil, err
 	}
-	offer := remote.Config{Host: h, Ledger: ledger, Within: ec.Transport}
-	offer.Site, err = c.site(places, h.Ops())
+	closing := func() { offer.Host.Close(); release() }
+	offer.Site, err = c.site(places, offer.Host.Ops())
 	var lib *ncclib.Library
 	if err == nil && trusted {
 		lib, err = c.between()
 	}
 	if err != nil {
-		h.Close()
 		closing()
 		return remote.Config{}, nil, err
 	}
@@ -321,5 +318,5 @@ func (c *Config) offer(places int, trusted bool, log zerolog.Logger) (remote.Con
 			return t, t.Close
 		}
 	}
-	return offer, func() { h.Close(); closing() }, nil
+	return offer, closing, nil
 }

@@ -79,9 +79,16 @@ func (d *daemon) announce() error {
 	if err != nil {
 		return err
 	}
-	path := RuntimePath(d.cfg.Store)
-	if err := os.WriteFile(path+".new", b, 0o600); err != nil {
+	if err := replace(RuntimePath(d.cfg.Store), b); err != nil {
 		return fmt.Errorf("write runtime file: %w", err)
+	}
+	return nil
+}
+
+// replace writes a file that nobody else reads, old or new but never in part.
+func replace(path string, b []byte) error {
+	if err := os.WriteFile(path+".new", b, 0o600); err != nil {
+		return err
 	}
 	return os.Rename(path+".new", path)
 }

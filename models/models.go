@@ -7,10 +7,12 @@
 package models
 
 import (
-	"slices"
+	"fmt"
 
+	"patchbay/engine"
 	"patchbay/models/auraflow"
 	"patchbay/models/control"
+	"patchbay/models/dit"
 	"patchbay/models/family"
 	"patchbay/models/flux"
 	"patchbay/models/flux2"
@@ -70,12 +72,12 @@ func GuessKind(set *weights.Set) string { return family.GuessKind(Families(), se
 
 // Named returns the family of that name (dit.Spec.Family).
 func Named(name string) (family.Family, bool) {
-	all := Families()
-	i := slices.IndexFunc(all, func(f family.Family) bool { return f.Name == name })
-	if i < 0 {
-		return family.Family{}, false
+	for _, f := range Families() {
+		if f.Name == name {
+			return f, true
+		}
 	}
-	return all[i], true
+	return family.Family{}, false
 }
 
 // TextTypes are the types that loaders of text encoders take (ComfyUI's input "type"), with what each makes of prompts:
@@ -92,4 +94,18 @@ func TextTypes() map[string]family.Text {
 		}
 	}
 	return out
+}
+
+// Adapt returns a model that computes with the weights of m plus additions (LoRA) and shares m's memory: nothing is
+// merged, nothing of m is packed again. m is a model that Diffusion.Load gave, whole or a part; m must stay open as
+// long as the result is used, and closing the result frees the additions alone. Errors: names and shapes that do not
+// fit, no memory.
+func Adapt(ops engine.Ops, m dit.Model, additions []weights.LowRank) (dit.Model, error) {
+	a, ok := m.(interface {
+		Adapt(ops engine.Ops, additions []weights.LowRank) (dit.Model, error)
+	})
+	if !ok {
+		return nil, fmt.Errorf("adapt %s: models of this family take no adapters", m.Spec().Family)
+	}
+	return a.Adapt(ops, additions)
 }

@@ -211,11 +211,7 @@ func (e *Engine) share(req *Request, p plan.Plan, due, free int) (n int, text st
 	if p.Choose > 0 {
 		most = min(free, p.Choose)
 	}
-	seconds := func(n int) float64 {
-		c, failed := e.fastest(req, p, n)
-		err = errors.Join(err, failed)
-		return c.Seconds
-	}
+	seconds := func(n int) float64 { return e.fastest(req, p, n).Seconds }
 	if e.cfg.Schedule == ScheduleEach {
 		for n = 1; n <= most && math.IsInf(seconds(n), 1); n++ {
 		}
@@ -225,9 +221,6 @@ func (e *Engine) share(req *Request, p plan.Plan, due, free int) (n int, text st
 	} else if sizes := forecast.Groups(due, most, seconds); len(sizes) > 0 {
 		n = sizes[0]
 	}
-	if err != nil {
-		return 0, "", err
-	}
 	if n == 0 {
 		if free == e.shares.all { // more will not come: the run says what it lacks
 			p.Choose = most
@@ -235,7 +228,7 @@ func (e *Engine) share(req *Request, p plan.Plan, due, free int) (n int, text st
 		}
 		return 0, "", nil
 	}
-	c, err := e.fastest(req, p, n)
+	c := e.fastest(req, p, n)
 	if e.cfg.DeviceOf != nil { // else its ranks have the processors of all its places
 		n = c.Plan.Ranks()
 	}
@@ -244,11 +237,11 @@ func (e *Engine) share(req *Request, p plan.Plan, due, free int) (n int, text st
 	} else if p.Deterministic {
 		text = "deterministic=on"
 	}
-	return n, text, err
+	return n, text, nil
 }
 
 // fastest is the fastest plan of a request on at most n places; Seconds are +Inf if it fits none. It is remembered.
-func (e *Engine) fastest(req *Request, p plan.Plan, n int) (forecast.Candidate, error) {
+func (e *Engine) fastest(req *Request, p plan.Plan, n int) forecast.Candidate {
 	w := req.Workload()
 	key := fmt.Sprint(n, req.Model.Key, w.T, w.Y, w.X, w.Batch, w.Evaluations, w.Text, w.Prefix, w.Biases, w.Branches,
 		p.Stale, p.Overlap, p.Deterministic, req.hasArea())
@@ -259,13 +252,12 @@ func (e *Engine) fastest(req *Request, p plan.Plan, n int) (forecast.Candidate, 
 	c, ok := e.chosen[key]
 	e.resident.Unlock()
 	if ok {
-		return c, nil
+		return c
 	}
 	p.Choose = n
 	s := e.search(req.Model, w, p)
 	s.Flat = req.hasArea()
-	c, ok, err := s.Fastest()
-	if !ok {
+	if c, ok = s.Fastest(); !ok {
 		c.Seconds = math.Inf(1)
 	}
 	e.resident.Lock()
@@ -274,7 +266,7 @@ func (e *Engine) fastest(req *Request, p plan.Plan, n int) (forecast.Candidate, 
 		clear(e.chosen)
 	}
 	e.chosen[key] = c
-	return c, err
+	return c
 }
 
 // on is the engine of a share of the places, which its caller has. Ranks of shares that had some of them end.

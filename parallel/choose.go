@@ -81,7 +81,7 @@ func (e *Engine) advised(err error, r *Request, p plan.Plan) error {
 	if free, _, err := device.DeviceMemory(); err == nil && free > s.Cluster.Device.Reserved {
 		s.Cluster.Device.Memory = min(s.Cluster.Device.Memory, free)
 	}
-	if best, ok, err := s.Fastest(); err == nil && ok && best.Plan != p {
+	if best, ok := s.Fastest(); ok && best.Plan != p {
 		told := *full
 		told.Text += fmt.Sprintf("; %s would fit", best.Plan)
 		return &told

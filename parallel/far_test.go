@@ -225,9 +225,9 @@ func TestFarPlansKnowTheNetwork(t *testing.T) {
 	}
 	s := e.search(r.Model, r.Workload(), planOf(t, "ranks=4"))
 	s.Cluster.Network = forecast.Link{Bandwidth: 1e15}
-	if best, ok, err := s.Fastest(); err != nil || !ok || best.Plan.Ranks() <= 2 ||
+	if best, ok := s.Fastest(); !ok || best.Plan.Ranks() <= 2 ||
 		!slices.Equal(s.Cluster.Places, []int{2, 2}) {
-		t.Errorf("on %v with a free network %s, %v: the test shows nothing", s.Cluster.Places, best.Plan, err)
+		t.Errorf("on %v with a free network %s: the test shows nothing", s.Cluster.Places, best.Plan)
 	}
 }
 

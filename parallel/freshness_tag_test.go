@@ -185,7 +185,7 @@ func compareTagsWith(t *testing.T, name string, w forecast.Workload, p plan.Plan
 		want := map[string]int{}
 		for i := range w.Text {
 			for _, b := range w.Spec.Blocks {
-				plan.EachAttention(b, func(_ int, imageOnly bool) {
+				plan.EachAttention(b, func(imageOnly bool) {
 					n := p.Ulysses * p.Ring
 					if f.Micro.Whole && p.Spread { // all stages read it
 						n *= p.Pipe

@@ -229,13 +229,23 @@ func TestAdaptersGoToTheirStage(t *testing.T) {
 	}
 }
 
+// holdings lists the part of the weights that each rank of a plan holds.
+func holdings(t *testing.T, p plan.Plan, spec *dit.Spec) (out []dit.Held) {
+	t.Helper()
+	lanes := cpuLanes(t, p, spec)
+	for r := range p.Ranks() {
+		out = append(out, p.Held(lanes, plan.Mesh{Plan: p}.At(r)))
+	}
+	return out
+}
+
 // TestPartsOfStagesFollowTheBudget: every stage is a placement; a plan that needs other parts loads them, the oldest
 // go, and Evict takes all of a model.
 func TestPartsOfStagesFollowTheBudget(t *testing.T) {
 	l := &library{}
 	r := watchedRequest(t, l, "flux", 1, 9, 8, 1)
 	need := func(plan string) (n int64) {
-		for _, h := range planOf(t, plan).Holdings(cpuLanes(t, planOf(t, plan), r.Model.Spec)) {
+		for _, h := range holdings(t, planOf(t, plan), r.Model.Spec) {
 			n += r.Model.heldBytes(h)
 		}
 		return n
@@ -257,7 +267,7 @@ func TestPartsOfStagesFollowTheBudget(t *testing.T) {
 			t.Fatal(err)
 		}
 		var want, got []string
-		for _, h := range p.Holdings(cpuLanes(t, p, r.Model.Spec)) {
+		for _, h := range holdings(t, p, r.Model.Spec) {
 			want = append(want, plan.HeldKey(r.Model.Key, h))
 		}
 		for _, m := range e.Resident() {

@@ -134,10 +134,7 @@ func TestExecutorFollowsTheProgram(t *testing.T) {
 				t.Fatal(err)
 			}
 			cpu.PerHost = p.Ranks()
-			sim, err := forecast.Simulate(r.Workload(), p, cpu)
-			if err != nil {
-				t.Fatal(err)
-			}
+			sim := forecast.Simulate(r.Workload(), p, cpu)
 			program, lanes := make([][]plan.Micro, len(sim.Actors)), e.team.mesh.Plan.Pipe
 			for _, s := range sim.Spans {
 				if s.Kind == forecast.Working {

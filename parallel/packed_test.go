@@ -13,35 +13,6 @@ import (
 // run the same few models, and packing them takes as long as many a run. They stay until the tests end.
 var packed sync.Map
 
-// kept is a model that is not freed, as other engines read it.
-type kept struct{ dit.Model }
-
-func (kept) Close() {}
-
-// keptNet, keptFollower and keptPatch are that of control nets and model patches.
-type (
-	keptNet      struct{ dit.Control }
-	keptFollower struct{ dit.Follower }
-	keptPatch    struct{ dit.Patch }
-)
-
-func (keptNet) Close()      {}
-func (keptFollower) Close() {}
-func (keptPatch) Close()    {}
-
-// keeping wraps a model in the interface that ranks ask of it.
-func keeping(m dit.Model) dit.Model {
-	switch m := m.(type) {
-	case dit.Follower:
-		return keptFollower{m}
-	case dit.Control:
-		return keptNet{m}
-	case dit.Patch:
-		return keptPatch{m}
-	}
-	return kept{m}
-}
-
 // packedOnce loads the parts of a model once for all engines that compute with plain testOps. Other operations, which
 // count, delay or move memory, and models whose parts are brought together get weights of their own.
 func packedOnce(name string, load LoadFunc) LoadFunc {
@@ -54,6 +25,6 @@ func packedOnce(name string, load LoadFunc) LoadFunc {
 			return load(own, held)
 		}))
 		m, err := made.(func() (dit.Model, error))()
-		return keeping(m), err
+		return &dit.Shared{Model: m, Free: func() {}}, err // other engines read it
 	}
 }

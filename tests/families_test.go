@@ -16,7 +16,6 @@ import (
 // reason.
 var namedAnyway = map[string]string{
 	"node/classes/controlnet.go":      "ComfyUI's name of a class",
-	"node/classes/model_patch.go":     aClass,
 	"cli/":                            anExample,
 	"models/family/diffusion.go":      aFormula,
 	"models/family/detect.go":         "kinds of files that are not supported, whose names begin like those of relatives",
@@ -24,11 +23,9 @@ var namedAnyway = map[string]string{
 	"models/sampling/model.go":        aFormula,
 	"models/sampling/model_tables.go": aFormula, "models/sampling/schedule_curves.go": aFormula,
 	"node/value/host.go":           aClass,
-	"node/classes/conditioning.go": aClass, "node/classes/edit.go": aClass,
-	"node/classes/image_batch.go": aClass, "node/classes/latent.go": aClass,
-	"node/classes/load.go": aClass, "node/classes/mix.go": aClass, "node/classes/model.go": aClass,
-	"node/classes/model_sampling.go": aClass, "node/classes/schedulers.go": aClass, "node/classes/text.go": aClass,
-	"node/classes/text_families.go": aClass, "node/classes/edit_text.go": aClass,
+	"node/classes/conditioning.go": aClass, "node/classes/image_resize.go": aClass, "node/classes/latent.go": aClass,
+	"node/classes/load.go": aClass, "node/classes/model.go": aClass, "node/classes/samplers.go": aClass,
+	"node/classes/text.go": aClass,
 }
 
 const (

@@ -38,8 +38,8 @@ func rooms() map[string][]string {
 // packageCap is how many files that are no tests a package may have.
 const packageCap = 20
 
-// manyFiles are the packages that may have more: one file for each group of node classes, samplers, kind of tokenizer.
-var manyFiles = []string{"node/classes", "models/sampling", "models/tokenizer"}
+// manyFiles are the packages that may have more: one file for each group of samplers, kind of tokenizer.
+var manyFiles = []string{"models/sampling", "models/tokenizer"}
 
 // testOnly reports whether a folder is a package that only tests import: ipc/ipctest, ipc/wire/wiretest.
 func testOnly(dir string) bool { return roomOf(dir) != "" && strings.HasSuffix(dir, "test") }

@@ -5,28 +5,57 @@ cd "$(dirname "$0")/.." || exit 1
 GO=${GO:-go}
 : "${WATCHED:?is set by the Makefile}" "${CLIENTS:?is set by the Makefile}"
 names=() times=() states=()
+declare -A pids
 failed=0
+work=$(mktemp -d)
+trap 'kill "${pids[@]}" 2>/dev/null; rm -rf "$work"' EXIT
 
-part() { # part NAME COMMAND...: run one part and remember its time and state
-  local name=$1 start=$SECONDS state=ok
-  shift
-  echo "=== $name: $*"
-  if ! "$@"; then
+told() { # told NAME SECONDS STATUS: remember how a part ended
+  local state=ok
+  if (($3)); then
     state=FAILED
     failed=1
   fi
-  names+=("$name") times+=($((SECONDS - start))) states+=("$state")
+  names+=("$1") times+=("$2") states+=("$state")
+}
+
+part() { # part NAME COMMAND...: run one part and remember its time and state
+  local name=$1 start=$SECONDS
+  shift
+  echo "=== $name: $*"
+  "$@"
+  told "$name" $((SECONDS - start)) $?
+}
+
+beside() { # beside NAME COMMAND...: begin a part that runs beside those that follow; meet waits for it
+  local name=$1 start=$SECONDS
+  shift
+  (
+    echo "=== $name: $*"
+    "$@" &
+    trap 'kill $!' TERM
+    wait $!
+    status=$?
+    echo $((SECONDS - start)) >"$work/$name.time"
+    exit "$status"
+  ) &>"$work/$name" &
+  pids[$name]=$!
+}
+
+meet() { # meet NAME: wait for a part that beside began, print what it printed
+  local status
+  wait "${pids[$1]}"
+  status=$?
+  cat "$work/$1"
+  told "$1" "$(<"$work/$1.time")" "$status"
 }
 
 part build make -s build
-# The race part shares no compiled package with the others and waits more than it computes: it runs beside them, and its
-# time in the table is what it takes longer.
-beside=$(mktemp)
-make -s race &>"$beside" &
-race=$!
-trap 'kill "$race" 2>/dev/null; rm -f "$beside"' EXIT
-part lint make -s lint # go vet is among its linters
-# Four packages at a time: many tests wait more than they compute. ./tests and ./parallel first: they take longest, and
+# Tests wait more than they compute, and what the race part compiles is shared with no other: three parts side by side
+# keep two processors busy.
+beside race make -s race
+beside lint nice make -s lint # go vet is among its linters
+# Four packages at a time. ./tests and ./parallel first: they take longest, and
 # what is listed first starts first. The CUDA backend on its fake device is `make fake`, programs that drive the
 # daemon `make clients`; the packages of WATCHED run under the race detector.
 first=(./tests ./parallel)
@@ -39,14 +68,12 @@ levels=()
 part unit "$GO" test "${levels[@]}" -count 1 -p 4 -vet off -timeout 40m -skip "FakeGPU|^TestCUDA|$CLIENTS" "${first[@]}" "${packages[@]}"
 # Everything below the network; the whole program without cgo, which compiles most dependencies again, is in `make soak`.
 part nocgo env CGO_ENABLED=0 "$GO" build ./engine/... ./models/... ./parallel/... ./node/...
-part race wait "$race"
-cat "$beside"
+meet lint
+meet race
 
 echo
-total=0
 for i in "${!names[@]}"; do
   printf '%-8s %5ds  %s\n' "${names[$i]}" "${times[$i]}" "${states[$i]}"
-  total=$((total + times[i]))
 done
-printf '%-8s %5ds\n' total "$total"
+printf '%-8s %5ds  (race and lint beside unit)\n' total "$SECONDS"
 exit $failed

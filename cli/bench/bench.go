@@ -2,7 +2,7 @@
 package bench
 
 import (
-	"encoding/json"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"patchbay/cli/console"
 )
@@ -22,17 +21,25 @@ type timing struct {
 	json         bool
 }
 
-func (f *timing) add(fl *pflag.FlagSet, warmup, runs int) {
+// command makes cmd one that prints what measure reports.
+func (f *timing) command(cmd *cobra.Command, warmup, runs int, measure func(context.Context) (*report, error),
+) *cobra.Command {
+	cmd.Args = console.ExactArgs(0)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if f.warmup < 0 || f.runs < 1 || f.runs > 100000 {
+			return console.BadInput(errors.New("want --warmup 0 or more and --runs 1 to 100000"))
+		}
+		r, err := measure(cmd.Context())
+		if err != nil {
+			return err
+		}
+		return r.print(cmd.OutOrStdout(), f.json)
+	}
+	fl := cmd.Flags()
 	fl.IntVar(&f.warmup, "warmup", warmup, "runs before the clock counts")
 	fl.IntVar(&f.runs, "runs", runs, "runs that are counted")
 	fl.BoolVar(&f.json, "json", false, "print JSON")
-}
-
-func (f *timing) check() error {
-	if f.warmup < 0 || f.runs < 1 || f.runs > 100000 {
-		return console.BadInput(errors.New("want --warmup 0 or more and --runs 1 to 100000"))
-	}
-	return nil
+	return cmd
 }
 
 // Command is `patchbay bench` with a subcommand for each benchmark.
@@ -105,9 +112,7 @@ func (f *timing) clocked(run func() error) ([]float64, error) {
 // print shows a report.
 func (r *report) print(out io.Writer, asJSON bool) error {
 	if asJSON {
-		enc := json.NewEncoder(out)
-		enc.SetIndent("", "  ")
-		return enc.Encode(r)
+		return console.PrintIndented(out, r)
 	}
 	var rows [][]string
 	for _, s := range r.Samples {

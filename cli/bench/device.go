@@ -1,12 +1,16 @@
 package bench
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"runtime"
 
 	"github.com/spf13/pflag"
 
 	"patchbay/cli/console"
 	"patchbay/cli/settings"
+	"patchbay/cli/workflow"
 	"patchbay/daemon"
 	"patchbay/engine"
 	"patchbay/models/weights"
@@ -16,6 +20,7 @@ import (
 // device is the flags of benchmarks of what is not the denoise loop: what to compute on, and with which weights.
 type device struct {
 	daemon.Config
+	file   string // empty: the demo's
 	random bool
 }
 
@@ -25,29 +30,40 @@ func (d *device) add(fl *pflag.FlagSet, what string) {
 	fl.BoolVar(&d.random, "random-weights", false, "measure "+what+" with random weights: no file is needed")
 }
 
-// engine starts what the flags name. The function ends it.
-func (d *device) engine() (*parallel.Engine, func() error, error) {
+// run has measure clock a network on what the flags name: of the file, or the demo's in a folder of that name, or a
+// random one. It gets the tensors and the config of the file's metadata. What was used is told in the report.
+func (d *device) run(ctx context.Context, r *report, folder, demo string, random func() []weights.Declared,
+	measure func(l *parallel.Workspace, set *weights.Set, config []byte) error,
+) (err error) {
+	if d.file == "" {
+		if d.file, err = workflow.Demo(folder, demo); err != nil {
+			return err
+		}
+	}
+	var set *weights.Set
+	var config []byte
+	if d.random {
+		set = weights.Random(random())
+	} else {
+		file, err := weights.Open(d.file, engine.F32)
+		if err != nil {
+			return console.BadInput(err)
+		}
+		defer console.CloseQuietly(file)
+		set, config = file.Set(), []byte(file.Metadata()["config"])
+	}
 	cfg, release, err := d.EngineConfig()
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
+	defer func() { err = errors.Join(err, release()) }()
 	eng, err := parallel.NewEngine(cfg)
 	if err != nil {
-		return nil, nil, fmt.Errorf("%w, %w", err, release())
+		return err
 	}
-	return eng, func() error { eng.Close(); return release() }, nil
-}
-
-// open returns the tensors of a file, or random ones, with the config of its metadata. The function closes it.
-func (d *device) open(path string, random func() []weights.Declared) (*weights.Set, []byte, func(), error) {
-	if d.random {
-		return weights.Random(random()), nil, func() {}, nil
-	}
-	file, err := weights.Open(path, engine.F32)
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	return file.Set(), []byte(file.Metadata()["config"]), func() { console.CloseQuietly(file) }, nil
+	defer eng.Close()
+	r.Extra["processors"], r.Extra["engine"], r.Extra["random"] = runtime.GOMAXPROCS(0), eng.Name(), d.random
+	return eng.Do(ctx, r.Benchmark, func(l *parallel.Workspace) error { return measure(l, set.For(l.DType), config) })
 }
 
 // tensors collects the names and shapes of a network.

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"cmp"
+	"context"
 
 	"github.com/spf13/cobra"
 
@@ -12,44 +13,37 @@ import (
 func planCmd() *cobra.Command {
 	var f plan.Flags
 	var b timing
-	cmd := &cobra.Command{
+	cmd := b.command(&cobra.Command{
 		Use:     "plan",
 		Short:   "Measure how long choosing a plan takes",
 		Example: "  patchbay bench plan --model flux-dev --devices 8xL40-pcie",
-		Args:    console.ExactArgs(0),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := b.check(); err != nil {
-				return err
+	}, 1, 5, func(context.Context) (*report, error) {
+		f.Batch, f.Warmup, f.Size = 1, 1, cmp.Or(f.Size, "1024x1024")
+		search, err := f.Search()
+		if err != nil {
+			return nil, console.BadInput(err)
+		}
+		chosen := ""
+		times, err := b.clocked(func() error {
+			choice, err := search.Choose()
+			if err == nil {
+				chosen = choice.Best.Plan.String()
 			}
-			f.Batch, f.Warmup, f.Size = 1, 1, cmp.Or(f.Size, "1024x1024")
-			search, err := f.Search()
-			if err != nil {
-				return console.BadInput(err)
-			}
-			chosen := ""
-			times, err := b.clocked(func() error {
-				choice, err := search.Choose()
-				if err == nil {
-					chosen = choice.Best.Plan.String()
-				}
-				return err
-			})
-			if err != nil {
-				return err
-			}
-			r := report{
-				Benchmark: "plan", Warmup: b.warmup, Samples: []sample{summarise("choose "+chosen, times)},
-				Inside: "listing, weighing and simulating every plan", Outside: "reading the model's description",
-				Extra: map[string]any{"plan": chosen},
-			}
-			return r.print(cmd.OutOrStdout(), b.json)
-		},
-	}
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		return &report{
+			Benchmark: "plan", Warmup: b.warmup, Samples: []sample{summarise("choose "+chosen, times)},
+			Inside: "listing, weighing and simulating every plan", Outside: "reading the model's description",
+			Extra: map[string]any{"plan": chosen},
+		}, nil
+	})
 	fl := cmd.Flags()
 	fl.StringVar(&f.Model, "model", "flux-dev", "name of a released model, or a file")
 	fl.StringVar(&f.Size, "size", "1024x1024", "width x height in pixels")
 	fl.StringVar(&f.Devices, "devices", "8xH100-nvlink", "devices")
 	fl.IntVar(&f.Steps, "steps", 0, "evaluations of the network")
-	b.add(fl, 1, 5)
 	return cmd
 }

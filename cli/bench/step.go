@@ -28,7 +28,7 @@ type stepFlags struct {
 
 func stepCmd() *cobra.Command {
 	var f stepFlags
-	cmd := &cobra.Command{
+	cmd := f.command(&cobra.Command{
 		Use:   "step",
 		Short: "Measure sampler steps of a model on this machine",
 		Long: `step runs the denoise loop of a model on noise with made-up conditioning and prints the time of its steps,
@@ -36,25 +36,7 @@ what each rank sent and how long it waited. Without --model it takes the model o
 its products, attention and element-wise work in a file, for --rates of plan and serve: stages of pipelines
 are balanced and plans chosen by them. Rates depend on the model and the size: measure what you run.`,
 		Example: "  patchbay bench step --plan pipe=2,patches=4 --steps 8",
-		Args:    console.ExactArgs(0),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := f.check(); err != nil {
-				return err
-			}
-			if err := f.devices.CheckDevices(); err != nil {
-				return err
-			}
-			if f.save != "" && f.Plan != "" {
-				return console.BadInput(fmt.Errorf("--save measures one rank: leave --plan out"))
-			}
-			r, err := f.measure(cmd.Context())
-			if err != nil {
-				return err
-			}
-			return r.print(cmd.OutOrStdout(), f.json)
-		},
-	}
-	f.add(cmd.Flags(), 1, 5)
+	}, 1, 5, f.measure)
 	fl := cmd.Flags()
 	settings.Devices(fl, &f.devices)
 	fl.StringVar(&f.Model, "model", "", "file of a diffusion model (default: the demo's)")
@@ -72,6 +54,12 @@ are balanced and plans chosen by them. Rates depend on the model and the size: m
 }
 
 func (f *stepFlags) measure(ctx context.Context) (_ *report, err error) {
+	if err := f.devices.CheckDevices(); err != nil {
+		return nil, err
+	}
+	if f.save != "" && f.Plan != "" {
+		return nil, console.BadInput(fmt.Errorf("--save measures one rank: leave --plan out"))
+	}
 	req, err := f.Open()
 	if err != nil {
 		return nil, err

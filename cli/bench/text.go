@@ -4,84 +4,55 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
-	"runtime"
 
 	"github.com/spf13/cobra"
 
 	"patchbay/cli/console"
-	"patchbay/cli/workflow"
 	"patchbay/models/text"
 	"patchbay/models/tokenizer"
+	"patchbay/models/weights"
 	"patchbay/parallel"
 )
 
 // textFlags are the flags of bench text.
 type textFlags struct {
 	timing
-	file   string
 	tokens int
 	device
 }
 
 func textCmd() *cobra.Command {
 	var f textFlags
-	cmd := &cobra.Command{
+	cmd := f.command(&cobra.Command{
 		Use:     "text",
 		Short:   "Measure a T5 encoder on this machine",
 		Long:    `text encodes a prompt of made-up tokens by a T5 encoder. Without --encoder it takes that of the demo.`,
 		Example: "  patchbay bench text --encoder models/text_encoders/t5xxl_fp16.safetensors --tokens 512",
-		Args:    console.ExactArgs(0),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := errors.Join(f.check(), f.device.CheckDevices()); err != nil {
-				return err
-			}
-			if f.tokens < 1 || f.tokens > 4096 {
-				return console.BadInput(errors.New("want --tokens 1 to 4096"))
-			}
-			r, err := f.measure(cmd.Context())
-			if err != nil {
-				return err
-			}
-			return r.print(cmd.OutOrStdout(), f.json)
-		},
-	}
-	f.timing.add(cmd.Flags(), 1, 5)
+	}, 1, 5, f.measure)
 	f.device.add(cmd.Flags(), "T5 XXL")
 	cmd.Flags().StringVar(&f.file, "encoder", "", "file of a T5 encoder (default: the demo's)")
 	cmd.Flags().IntVar(&f.tokens, "tokens", 512, "tokens of the prompt")
 	return cmd
 }
 
-func (f *textFlags) measure(ctx context.Context) (_ *report, err error) {
-	path := f.file
-	if path == "" {
-		examples, err := workflow.Examples()
-		if err != nil {
-			return nil, err
-		}
-		path = filepath.Join(examples, "demo", "text_encoders", "demo_t5.safetensors")
-	}
-	set, config, done, err := f.open(path, t5XXL)
-	if err != nil {
-		return nil, console.BadInput(err)
-	}
-	defer done()
-	eng, release, err := f.engine()
-	if err != nil {
+func (f *textFlags) measure(ctx context.Context) (*report, error) {
+	if err := f.CheckDevices(); err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, release()) }()
+	if f.tokens < 1 || f.tokens > 4096 {
+		return nil, console.BadInput(errors.New("want --tokens 1 to 4096"))
+	}
 	r := &report{
 		Benchmark: "text", Warmup: f.warmup,
 		Inside:  "upload of the tokens, the encoder's layers, download of its states",
 		Outside: "reading and packing weights, splitting prompts into tokens",
-		Extra: map[string]any{
-			"encoder": path, "random": f.random, "tokens": f.tokens, "processors": runtime.GOMAXPROCS(0), "engine": eng.Name(),
-		},
+		Extra:   map[string]any{"tokens": f.tokens},
 	}
-	return r, eng.Do(ctx, "text", func(l *parallel.Workspace) error {
-		net, err := text.OpenT5(l.Ops, set.For(l.DType), config)
+	return r, f.run(ctx, r, "text_encoders", "demo_t5.safetensors", t5XXL, func(l *parallel.Workspace, set *weights.Set,
+		config []byte,
+	) error {
+		r.Extra["encoder"] = f.file
+		net, err := text.OpenT5(l.Ops, set, config)
 		if err != nil {
 			return err
 		}

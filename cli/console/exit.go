@@ -75,8 +75,6 @@ func codeFor(err error) int {
 	case errors.As(err, &e) && (e.Status == 400 || e.Status == 409 || e.Status == 413 || e.Status == 415 ||
 		e.Status == 422):
 		return ExitBadInput
-	case errors.As(err, &e):
-		return ExitFailed
 	}
 	return ExitFailed
 }

@@ -45,16 +45,6 @@ func NewProgress(out io.Writer, json bool) *Progress {
 	return s
 }
 
-// PrintJSON writes one JSON line.
-func (s *Progress) PrintJSON(v any) {
-	b, err := wire.Encode(v, wire.JSON)
-	if err != nil {
-		Printf(s.out, "{\"type\":\"unprintable\",\"message\":%q}\n", err.Error())
-		return
-	}
-	Printf(s.out, "%s\n", b)
-}
-
 // Say writes a line for people; programs that read JSON get none.
 func (s *Progress) Say(format string, args ...any) {
 	if s.json {
@@ -104,7 +94,7 @@ func (s *Progress) Ahead(n int) {
 func (s *Progress) Accepted(r message.Receipt) {
 	s.job = r.Job
 	if s.json {
-		s.PrintJSON(r)
+		PrintJSON(s.out, r)
 		return
 	}
 	s.ahead = -1
@@ -127,7 +117,7 @@ func (s *Progress) Accepted(r message.Receipt) {
 // Event shows an event of the job.
 func (s *Progress) Event(ev message.Event) {
 	if s.json {
-		s.PrintJSON(ev)
+		PrintJSON(s.out, ev)
 		return
 	}
 	if ev.Type != message.EventQueued {
@@ -135,8 +125,7 @@ func (s *Progress) Event(ev message.Event) {
 	} else if told, ok := ev.Data["titles"].(*pyjson.Object); ok && s.titles == nil {
 		s.titles = map[string]string{}
 		for _, id := range told.Keys() {
-			title, _ := told.Get(id)
-			s.titles[id], _ = title.(string)
+			s.titles[id], _ = told.At(id).(string)
 		}
 	}
 	switch ev.Type {
@@ -229,7 +218,7 @@ func (s *Progress) Finish(end *message.Event, err error, files []message.File, d
 	paths, err := SaveFiles(files, dir)
 	for _, p := range paths {
 		if s.json {
-			s.PrintJSON(map[string]any{"type": "saved", "job": end.Job, "path": p})
+			PrintJSON(s.out, map[string]any{"type": "saved", "job": end.Job, "path": p})
 		} else {
 			s.Say("%s", p)
 		}
@@ -245,7 +234,7 @@ func (s *Progress) Finish(end *message.Event, err error, files []message.File, d
 
 func (s *Progress) refused(e *wire.Error) error {
 	if s.json {
-		s.PrintJSON(map[string]any{"type": "refused", "error": e, "node_errors": e.NodeErrors})
+		PrintJSON(s.out, map[string]any{"type": "refused", "error": e, "node_errors": e.NodeErrors})
 		return &ExitError{codeFor(e), nil}
 	}
 	return &ExitError{codeFor(e), describeError(e)}
@@ -259,8 +248,7 @@ func describeError(e *wire.Error) error {
 	text := Describe(e.Error(), "", e.NodeErrors)
 	if all, ok := e.Extra["unknown_classes"].(*pyjson.Object); ok {
 		for _, class := range all.Keys() {
-			nodes, _ := all.Get(class)
-			text += fmt.Sprintf("\n  not here: %s (node %s)", class, strings.Trim(fmt.Sprint(nodes), "[]"))
+			text += fmt.Sprintf("\n  not here: %s (node %s)", class, strings.Trim(fmt.Sprint(all.At(class)), "[]"))
 		}
 	}
 	return errors.New(text)
@@ -284,15 +272,12 @@ func nodeErrorText(v any) string {
 	if !ok {
 		return fmt.Sprint(v)
 	}
-	class, _ := o.Get("class_type")
-	list, _ := o.Get("errors")
-	errs, _ := list.([]any)
+	class := o.At("class_type")
+	errs, _ := o.At("errors").([]any)
 	var out []string
 	for _, e := range errs {
 		if eo, ok := e.(*pyjson.Object); ok {
-			message, _ := eo.Get("message")
-			details, _ := eo.Get("details")
-			out = append(out, strings.TrimSuffix(fmt.Sprintf("%v: %v", message, details), ": "))
+			out = append(out, strings.TrimSuffix(fmt.Sprintf("%v: %v", eo.At("message"), eo.At("details")), ": "))
 		}
 	}
 	line := fmt.Sprintf("%v: %s", class, strings.Join(out, "; "))
@@ -306,8 +291,10 @@ func nodeErrorText(v any) string {
 // unless there is nothing else.
 func SaveFiles(files []message.File, dir string) ([]string, error) {
 	var paths []string
+	temp := func(f message.File) bool { return f.Ref.Type == "temp" }
+	more := slices.ContainsFunc(files, func(f message.File) bool { return !temp(f) })
 	for _, f := range files {
-		if f.Ref.Type == "temp" && !onlyTemp(files) {
+		if temp(f) && more {
 			continue
 		}
 		name, err := f.Save(dir)
@@ -319,27 +306,21 @@ func SaveFiles(files []message.File, dir string) ([]string, error) {
 	return paths, nil
 }
 
+// Nearest is a folder, or if it is not there the nearest one above it that is.
+func Nearest(dir string) string {
+	for {
+		if _, err := os.Stat(dir); err == nil || dir == filepath.Dir(dir) {
+			return dir
+		}
+		dir = filepath.Dir(dir)
+	}
+}
+
 // CheckFolder tells why files cannot be written into a folder, which need not be there yet.
 func CheckFolder(dir string) error {
-	have := dir
-	for {
-		if _, err := os.Stat(have); err == nil || have == filepath.Dir(have) {
-			break
-		}
-		have = filepath.Dir(have)
-	}
-	f, err := os.CreateTemp(have, ".patchbay-")
+	f, err := os.CreateTemp(Nearest(dir), ".patchbay-")
 	if err != nil {
 		return fmt.Errorf("%s cannot be written: %w", dir, err)
 	}
 	return errors.Join(f.Close(), os.Remove(f.Name()))
-}
-
-func onlyTemp(files []message.File) bool {
-	for _, f := range files {
-		if f.Ref.Type != "temp" {
-			return false
-		}
-	}
-	return true
 }

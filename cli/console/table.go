@@ -1,6 +1,7 @@
 package console
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -9,10 +10,28 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/mattn/go-isatty"
+
+	"patchbay/ipc/wire"
 )
 
 // Printf writes to a stream of the command. When that is gone, as in a pipe to head, nobody is left to be told.
 func Printf(w io.Writer, format string, args ...any) { _, _ = fmt.Fprintf(w, format, args...) }
+
+// PrintJSON writes one JSON line.
+func PrintJSON(w io.Writer, v any) {
+	b, err := wire.Encode(v, wire.JSON)
+	if err != nil {
+		b = fmt.Appendf(nil, `{"type":"unprintable","message":%q}`, err.Error())
+	}
+	Printf(w, "%s\n", b)
+}
+
+// PrintIndented writes JSON for people and programs.
+func PrintIndented(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}
 
 // CloseQuietly closes what was only read, or whose end nobody waits for.
 func CloseQuietly(c io.Closer) { _ = c.Close() }

@@ -63,10 +63,7 @@ func (f *Flags) machine(ctx context.Context, one parallel.Request) (forecast.Mac
 		}
 		return m, nil
 	}
-	m, err := forecast.NewMachine("cpu")
-	if err != nil {
-		return m, err
-	}
+	m := forecast.CPU()
 	stats, err := profiled(ctx, parallel.Config{NewOps: daemon.NewOps}, &one)
 	if err != nil {
 		return m, err
@@ -124,10 +121,7 @@ func compare(r *parallel.Request, m forecast.Machine, stats parallel.Stats) (c c
 		c.plan = plan.OneRank()
 	}
 	n, size := c.plan.Ranks(), r.Compute.Size()
-	c.sim, err = forecast.Simulate(w, c.plan, forecast.Cluster{Device: m.Device, Link: m.Link, Hosts: 1, PerHost: n})
-	if err != nil {
-		return c, err
-	}
+	c.sim = forecast.Simulate(w, c.plan, forecast.Cluster{Device: m.Device, Link: m.Link, Hosts: 1, PerHost: n})
 	c.ran, c.says, c.counts = make([]forecast.RankTime, n), make([]int64, n), make([]int64, n)
 	o := forecast.NewPartition(w, c.plan)
 	for _, s := range stats.Spans {

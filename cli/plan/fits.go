@@ -70,25 +70,17 @@ func (f *Flags) fitting(model string, kind fileKind) (rows [][]string, err error
 	table := make([][]string, len(sizes)) // by size, then by number of cards
 	for _, n := range cardCounts() {
 		search.Cluster.PerHost = n
-		best := func(i int) (string, error) {
+		best := func(i int) string {
 			d.Memory = sizes[i] << 30
-			choice, ok, err := search.Fastest()
-			if err != nil || !ok {
-				return "-", err
+			if choice, ok := search.Fastest(); ok {
+				return choice.Plan.String()
 			}
-			return choice.Plan.String(), nil
+			return "-"
 		}
 		cells := make([]string, len(sizes))
 		last := len(sizes) - 1
-		if cells[0], err = best(0); err == nil {
-			cells[last], err = best(last)
-		}
-		if err == nil {
-			err = between(cells, 0, last, best)
-		}
-		if err != nil {
-			return nil, err
-		}
+		cells[0], cells[last] = best(0), best(last)
+		between(cells, 0, last, best)
 		for i, c := range cells {
 			table[i] = append(table[i], c)
 		}
@@ -107,18 +99,14 @@ func (f *Flags) fitting(model string, kind fileKind) (rows [][]string, err error
 
 // between fills in the cells between two that are known. What is fastest with less memory and with more is so with any
 // size between.
-func between(cells []string, low, high int, best func(int) (string, error)) (err error) {
+func between(cells []string, low, high int, best func(int) string) {
 	if high-low < 2 {
-		return nil
+		return
 	}
 	mid := (low + high) / 2
-	if cells[low] == cells[high] {
-		cells[mid] = cells[low]
-	} else if cells[mid], err = best(mid); err != nil {
-		return err
+	if cells[mid] = cells[low]; cells[low] != cells[high] {
+		cells[mid] = best(mid)
 	}
-	if err = between(cells, low, mid, best); err != nil {
-		return err
-	}
-	return between(cells, mid, high, best)
+	between(cells, low, mid, best)
+	between(cells, mid, high, best)
 }

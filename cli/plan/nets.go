@@ -8,7 +8,6 @@ import (
 	"patchbay/models"
 	"patchbay/models/control"
 	"patchbay/models/family"
-	"patchbay/models/weights"
 	"patchbay/node/files"
 	"patchbay/node/value"
 	"patchbay/parallel/forecast"
@@ -74,18 +73,8 @@ func (f *Flags) nets(w *forecast.Workload, stored float64) error {
 
 // netOf describes a file of a kind from its header, beside the model's where that is a file too.
 func (f *Flags) netOf(kind, path string) (p *value.ModelPatch, err error) {
-	err = files.ReadHeader(kind, path, false, func(c files.Checkpoint, open *weights.File, set *weights.Set) (err error) {
-		if kind != files.KindControl {
-			p, err = value.OpenModelPatch(path, c, open, set)
-			return err
-		}
-		n, err := value.OpenControlNet(path, c, open, set)
-		if err == nil && f.opened != nil {
-			n, err = n.Beside(f.opened)
-		}
-		if err == nil {
-			p = &value.ModelPatch{ControlNet: *n}
-		}
+	err = files.ReadHeader(kind, path, false, func(h files.Header) (err error) {
+		p, err = value.OpenNet(kind, h, f.opened)
 		return err
 	})
 	return p, err

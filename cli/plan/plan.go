@@ -3,7 +3,6 @@ package plan
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,10 +13,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"patchbay/cli/console"
+	"patchbay/cli/settings"
 	"patchbay/daemon"
 	"patchbay/models/dit"
 	"patchbay/models/published"
-	"patchbay/models/weights"
 	"patchbay/node/files"
 	"patchbay/node/value"
 	"patchbay/parallel/failure"
@@ -113,10 +112,7 @@ as serve takes them, cuda:0-3.` + deviceHelp(),
 
 // deviceHelp lists devices, links and networks.
 func deviceHelp() string {
-	devices, links, networks, err := forecast.Devices()
-	if err != nil {
-		return ""
-	}
+	devices, links, networks := forecast.Devices()
 	return fmt.Sprintf("\n  devices   %s\n  links     %s\n  networks  %s", strings.Join(devices, ", "),
 		strings.Join(links, ", "), strings.Join(networks, ", "))
 }
@@ -165,9 +161,7 @@ func (f *Flags) run(cmd *cobra.Command) error {
 		}
 	}
 	if f.json {
-		enc := json.NewEncoder(out)
-		enc.SetIndent("", "  ")
-		return enc.Encode(f.report(search, choice))
+		return console.PrintIndented(out, f.report(search, choice))
 	}
 	f.show(out, search, choice)
 	return nil
@@ -196,10 +190,9 @@ func (f *Flags) Search() (forecast.Search, error) {
 	if f.weightBytes > 0 {
 		s.Cluster.Device.WeightBytes = f.weightBytes
 	}
-	w, h := 0, 0
-	if n, err := fmt.Sscanf(f.Size, "%dx%d", &w, &h); n != 2 || err != nil || w < m.Scale || h < m.Scale || w > 65536 ||
-		h > 65536 {
-		return s, fmt.Errorf("--size %s: want width x height from %d to 65536 pixels, for example 1024x1024", f.Size, m.Scale)
+	w, h, err := settings.Pixels(f.Size, m.Scale, 65536)
+	if err != nil {
+		return s, fmt.Errorf("%w, for example 1024x1024", err)
 	}
 	if f.Batch < 1 || f.Batch > 1024 || f.Warmup < 0 || m.Steps < 1 || m.Steps > 10000 || m.Text < 1 || m.Text > 65536 ||
 		m.Entries < 1 || m.Entries > 64 {
@@ -235,7 +228,8 @@ func (f *Flags) open() (*published.Model, error) {
 		var spec *dit.Spec
 		var stored string
 		if spec, stored, err = f.describeFile(f.Model); err == nil {
-			m = &published.Model{Name: f.Model + stored, Spec: spec, Steps: 20, Text: 256, Entries: 2, Scale: 8}
+			m = &published.Model{Spec: spec, Scale: 8}
+			m.Name, m.Steps, m.Text, m.Entries = f.Model+stored, 20, 256, 2
 			if spec.TakesGuidance {
 				m.Entries = 1
 			}
@@ -258,12 +252,12 @@ func (f *Flags) open() (*published.Model, error) {
 // describeFile reads the header of a checkpoint. Of a quantised one it notes what a weight takes where it stays so, and
 // returns the form in parentheses.
 func (f *Flags) describeFile(path string) (spec *dit.Spec, stored string, err error) {
-	read := func(c files.Checkpoint, open *weights.File, set *weights.Set) (err error) {
-		if f.opened, err = value.OpenModel(path, c, open, set); err != nil {
+	read := func(h files.Header) (err error) {
+		if f.opened, err = value.OpenModel(h); err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
-		if form, quantised := set.Form(); quantised {
-			f.weightBytes = float64(set.Bytes()) / float64(f.opened.Spec.Params)
+		if form, quantised := h.Weights.Set().Form(); quantised {
+			f.weightBytes = float64(h.Weights.Set().Bytes()) / float64(f.opened.Spec.Params)
 			stored = " (" + form + ")"
 		}
 		return nil
@@ -357,13 +351,10 @@ func (f *Flags) show(out io.Writer, s forecast.Search, c *forecast.Choice) {
 func gb(n int64) float64 { return float64(n) / 1e9 }
 
 func seconds(v float64) string {
-	switch {
-	case v == 0:
+	if v == 0 {
 		return "-"
-	case v < 1:
-		return fmt.Sprintf("%.1f ms", 1000*v)
 	}
-	return fmt.Sprintf("%.2f s", v)
+	return forecast.Duration(v)
 }
 
 // useRates replaces the rates of a cluster by measured ones; names, memory and counts stay.

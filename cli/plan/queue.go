@@ -18,10 +18,7 @@ func (f *Flags) queue(out io.Writer, s forecast.Search) error {
 	if err != nil {
 		return err
 	}
-	all, _, err := s.Fastest()
-	if err != nil {
-		return err
-	}
+	all, _ := s.Fastest()
 	last, sum := 0.0, 0.0
 	var rows [][]string
 	count := 0

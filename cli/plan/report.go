@@ -7,25 +7,25 @@ import (
 
 // report is what plan --json prints. Times are seconds.
 type report struct {
-	Model          string          `json:"model"`
-	Nets           []string        `json:"nets,omitempty"` // control nets and model patches
-	Size           string          `json:"size"`
-	Devices        string          `json:"devices"`
-	Rates          string          `json:"rates"` // where they come from
-	Plan           string          `json:"plan"`
-	Exact          bool            `json:"exact"`
-	Seconds        float64         `json:"seconds"`
-	StepSeconds    float64         `json:"step_seconds"`
-	WarmupSeconds  float64         `json:"warmup_seconds"`
-	OneRankSeconds float64         `json:"one_rank_seconds,omitempty"`
-	Memory         forecast.Memory `json:"memory_bytes"`
-	FreeBytes      int64           `json:"free_bytes,omitempty"`
-	Traffic        []axisReport    `json:"traffic_per_step"`
-	Ranks          []rankReport    `json:"ranks"`
-	Idle           int             `json:"idle_devices"`
-	IdleReason     string          `json:"idle_reason,omitempty"`
-	Others         []otherReport   `json:"other_plans,omitempty"`
-	NotIncluded    string          `json:"not_included"`
+	Model          string              `json:"model"`
+	Nets           []string            `json:"nets,omitempty"` // control nets and model patches
+	Size           string              `json:"size"`
+	Devices        string              `json:"devices"`
+	Rates          string              `json:"rates"` // where they come from
+	Plan           string              `json:"plan"`
+	Exact          bool                `json:"exact"`
+	Seconds        float64             `json:"seconds"`
+	StepSeconds    float64             `json:"step_seconds"`
+	WarmupSeconds  float64             `json:"warmup_seconds"`
+	OneRankSeconds float64             `json:"one_rank_seconds,omitempty"`
+	Memory         forecast.Memory     `json:"memory_bytes"`
+	FreeBytes      int64               `json:"free_bytes,omitempty"`
+	Traffic        []axisReport        `json:"traffic_per_step"`
+	Ranks          []forecast.RankTime `json:"ranks"`
+	Idle           int                 `json:"idle_devices"`
+	IdleReason     string              `json:"idle_reason,omitempty"`
+	Others         []otherReport       `json:"other_plans,omitempty"`
+	NotIncluded    string              `json:"not_included"`
 }
 
 // axisReport is what the rank that sends most sends on one axis in the mean evaluation.
@@ -33,14 +33,6 @@ type axisReport struct {
 	Axis      string `json:"axis"`
 	MostBytes int64  `json:"bytes"`
 	Calls     int64  `json:"exchanges"`
-}
-
-type rankReport struct {
-	Compute  float64 `json:"compute"`
-	Exchange float64 `json:"exchange"`
-	Hidden   float64 `json:"hidden"`
-	Send     float64 `json:"send"`
-	Idle     float64 `json:"idle"`
 }
 
 type otherReport struct {
@@ -71,7 +63,7 @@ func (f *Flags) report(s forecast.Search, c *forecast.Choice) report {
 		Plan: c.Best.Plan.String(), Exact: c.Best.Exact, Seconds: c.Simulation.Seconds,
 		StepSeconds: c.Simulation.StepSeconds, WarmupSeconds: c.Simulation.WarmupSeconds,
 		OneRankSeconds: c.OneRank, Memory: c.Best.Memory,
-		FreeBytes: c.Best.On.Free(), Idle: c.Idle,
+		FreeBytes: c.Best.On.Free(), Ranks: c.Simulation.Ranks, Idle: c.Idle,
 		NotIncluded: "text encoders, VAE, loading",
 	}
 	if f.plan == "" {
@@ -84,9 +76,6 @@ func (f *Flags) report(s forecast.Search, c *forecast.Choice) report {
 			a.Calls = max(a.Calls, rank[axis].Calls/int64(s.Evaluations))
 		}
 		r.Traffic = append(r.Traffic, a)
-	}
-	for _, t := range c.Simulation.Ranks {
-		r.Ranks = append(r.Ranks, rankReport{t.Compute, t.Exchange, t.Hidden, t.Send, t.Idle})
 	}
 	for i, o := range c.Others {
 		if i == shownOthers && !f.all {

@@ -4,9 +4,9 @@ import (
 	"cmp"
 	"fmt"
 	"math"
-	"path/filepath"
 
 	"patchbay/cli/console"
+	"patchbay/cli/settings"
 	"patchbay/cli/workflow"
 	"patchbay/engine"
 	"patchbay/models"
@@ -39,11 +39,10 @@ func (f *Trial) Open() (*parallel.Request, error) {
 	}
 	f.Text, f.Entries = cmp.Or(f.Text, 32), cmp.Or(f.Entries, 2)
 	if f.Model == "" {
-		examples, err := workflow.Examples()
-		if err != nil {
+		var err error
+		if f.Model, err = workflow.Demo("diffusion_models", "demo_flux.safetensors"); err != nil {
 			return nil, err
 		}
-		f.Model = filepath.Join(examples, "demo", "diffusion_models", "demo_flux.safetensors")
 	}
 	stat, file, err := source.Stat(f.Model, true)
 	if err != nil {
@@ -61,6 +60,15 @@ func (f *Trial) Open() (*parallel.Request, error) {
 	w := source.Weights{Model: source.Model{File: stat}, Loader: &source.Loader{}}
 	r.Model = parallel.Model{Key: w.Key(), Spec: &d.Spec, Weights: w}
 	return r, nil
+}
+
+// Wave is n values of a sine, in the place of what nobody looks at.
+func Wave(n int) []float32 {
+	v := make([]float32, n)
+	for i := range v {
+		v[i] = float32(math.Sin(float64(i)))
+	}
+	return v
 }
 
 // random makes the request of a release with random weights.
@@ -82,9 +90,9 @@ func (f *Trial) random() (*parallel.Request, error) {
 
 // request makes a run on noise.
 func (f *Trial) request(d *family.Diffusion) (*parallel.Request, error) {
-	w, h := 0, 0
-	if n, err := fmt.Sscanf(f.Size, "%dx%d", &w, &h); n != 2 || err != nil || w < 16 || h < 16 || w > 4096 || h > 4096 {
-		return nil, fmt.Errorf("--size %s: want width x height from 16 to 4096 pixels", f.Size)
+	w, h, err := settings.Pixels(f.Size, 16, 4096)
+	if err != nil {
+		return nil, err
 	}
 	if f.Steps < 1 || f.Steps > 1000 || f.Text < 1 || f.Text > 4096 || f.Entries < 1 || f.Entries > 2 {
 		return nil, fmt.Errorf("want --steps 1 to 1000, --text 1 to 4096, --entries 1 or 2")
@@ -102,24 +110,17 @@ func (f *Trial) request(d *family.Diffusion) (*parallel.Request, error) {
 		return nil, err
 	}
 	spec := d.Spec
-	wave := func(n int) []float32 {
-		v := make([]float32, n)
-		for i := range v {
-			v[i] = float32(math.Sin(float64(i)))
-		}
-		return v
-	}
 	entry := parallel.Entry{Strength: 1}
-	entry.Context = dit.Array{Rows: f.Text, Cols: spec.ContextDim, Data: wave(f.Text * spec.ContextDim)}
-	entry.Pooled = wave(spec.PooledDim)
+	entry.Context = dit.Array{Rows: f.Text, Cols: spec.ContextDim, Data: Wave(f.Text * spec.ContextDim)}
+	entry.Pooled = Wave(spec.PooledDim)
 	if spec.Context2Dim > 0 { // HunyuanDiT has a place for 77 and 256 tokens
-		entry.Context = dit.Array{Rows: 77, Cols: spec.ContextDim, Data: wave(77 * spec.ContextDim)}
-		entry.Context2 = dit.Array{Rows: 256, Cols: spec.Context2Dim, Data: wave(256 * spec.Context2Dim)}
+		entry.Context = dit.Array{Rows: 77, Cols: spec.ContextDim, Data: Wave(77 * spec.ContextDim)}
+		entry.Context2 = dit.Array{Rows: 256, Cols: spec.Context2Dim, Data: Wave(256 * spec.Context2Dim)}
 	}
 	scale := d.Latent.Pixels()
 	latent := parallel.NewLatent(1, spec.Channels, h/scale, w/scale)
 	noise := parallel.NewLatent(1, spec.Channels, h/scale, w/scale)
-	noise.Data = wave(noise.Len())
+	noise.Data = Wave(noise.Len())
 	r := &parallel.Request{
 		Sampling: line, Sampler: "euler", Sigmas: sigmas, Latent: latent, Noise: noise, Plan: f.Plan, Compute: compute,
 		Branches: []parallel.Branch{{Name: "positive", Entries: []parallel.Entry{entry}}},

@@ -144,6 +144,14 @@ func envNumber(l *daemon.Limits, variable string, preset int) int {
 	return n
 }
 
+// Pixels reads a --size.
+func Pixels(size string, least, most int) (w, h int, err error) {
+	if n, err := fmt.Sscanf(size, "%dx%d", &w, &h); n != 2 || err != nil || min(w, h) < least || max(w, h) > most {
+		return 0, 0, fmt.Errorf("--size %s: want width x height from %d to %d pixels", size, least, most)
+	}
+	return w, h, nil
+}
+
 // Access adds the flags that say who a connection to a NATS server is and whom it trusts.
 func Access(f *pflag.FlagSet, a *wire.Access) {
 	f.StringVar(&a.Creds, "creds", os.Getenv("PATCHBAY_NATS_CREDS"), "NATS credentials file (JWT and seed of a user)")

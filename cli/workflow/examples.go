@@ -28,3 +28,9 @@ func Examples() (string, error) {
 	return "", fmt.Errorf(
 		"examples/demo.json is not beside the program or here; run it from the source folder, or install with install.sh")
 }
+
+// Demo is the path of a file of the demo's model.
+func Demo(folder, name string) (string, error) {
+	examples, err := Examples()
+	return filepath.Join(examples, "demo", folder, name), err
+}

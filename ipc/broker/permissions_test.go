@@ -172,7 +172,8 @@ func TestEveryActionOfEveryRole(t *testing.T) {
 			}
 		}
 	}
-	if _, err := g.Client(t, "admin").Upload(wiretest.Within(t, 5*time.Second), "in", make([]byte, 1<<20)); err != nil {
+	ask := wiretest.Within(t, 5*time.Second)
+	if _, err := ipctest.Upload(ask, g.Client(t, "admin"), "in", make([]byte, 1<<20)); err != nil {
 		t.Errorf("admin: object: %v", err)
 	}
 	nc, _ := g.Raw(t, "admin")

@@ -37,10 +37,7 @@ type PullRequest struct {
 // parsePull reads a pull and refuses chunks and windows that nobody should ask for.
 func parsePull(body []byte) (PullRequest, error) {
 	var q PullRequest
-	o, err := wire.Decode(body, wire.Msgpack, wire.Limits{Bytes: 4096, Depth: 4, Items: 32})
-	if err == nil {
-		err = wire.Bind(o, &q)
-	}
+	err := wire.Read(body, wire.Msgpack, wire.Limits{Bytes: 4096, Depth: 4, Items: 32}, &q)
 	if err == nil && (q.Chunk < 4096 || q.Window < 1 || q.Window > 1024) {
 		err = fmt.Errorf("a pull of chunks of %d bytes with a window of %d", q.Chunk, q.Window)
 	}
@@ -70,8 +67,6 @@ type Blobs struct {
 type offer struct {
 	data  []byte
 	holds []*Hold
-	users int
-	gone  bool
 	timer *time.Timer
 }
 
@@ -95,17 +90,19 @@ func (b *Blobs) Close() {
 	b.stop()
 	b.wg.Wait()
 	b.mu.Lock()
-	ids := make([]string, 0, len(b.offers))
+	defer b.mu.Unlock()
 	for id := range b.offers {
-		ids = append(ids, id)
-	}
-	b.mu.Unlock()
-	for _, id := range ids {
-		b.Withdraw(id)
+		b.withdraw(id)
 	}
 }
 
-func (o *offer) free() {
+func (o *offer) retain() {
+	for _, h := range o.holds {
+		h.Retain()
+	}
+}
+
+func (o *offer) release() {
 	for _, h := range o.holds {
 		h.Release()
 	}
@@ -114,15 +111,14 @@ func (o *offer) free() {
 // Offer makes data there to be pulled; the memory that it may lie in is kept as long.
 func (b *Blobs) Offer(data []byte, memory ...*Hold) *wire.Ref {
 	id := wire.NewID()
-	o := &offer{data: data}
-	for _, h := range memory {
-		o.holds = append(o.holds, h.Retain())
-	}
+	o := &offer{data: data, holds: memory}
+	o.retain()
 	b.mu.Lock()
 	b.offers[id] = o
-	o.timer = time.AfterFunc(b.Life, func() { b.Withdraw(id) })
+	ref := &wire.Ref{Kind: wire.RefStream, Bytes: len(data), Subject: b.base + ".get", ID: id}
+	o.timer = time.AfterFunc(b.Life, func() { b.Drop(ref) })
 	b.mu.Unlock()
-	return &wire.Ref{Kind: wire.RefStream, Bytes: len(data), Subject: b.base + ".get", ID: id}
+	return ref
 }
 
 // Open counts the offers and transfers that are under way, and the bytes of regions that were pulled and are not
@@ -133,20 +129,22 @@ func (b *Blobs) Open() (transfers int, taken int64) {
 	return len(b.offers) + len(b.sending), b.taken.Load()
 }
 
-// Withdraw ends an offer; transfers that are under way go on.
-func (b *Blobs) Withdraw(id string) {
+// Drop ends the offer that a reference is to; transfers that are under way go on.
+func (b *Blobs) Drop(ref *wire.Ref) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.withdraw(ref.ID)
+}
+
+// withdraw is Drop with the lock held.
+func (b *Blobs) withdraw(id string) {
 	o := b.offers[id]
 	if o == nil {
 		return
 	}
 	delete(b.offers, id)
 	o.timer.Stop()
-	o.gone = true
-	if o.users == 0 {
-		o.free()
-	}
+	o.release()
 }
 
 // get answers a pull.
@@ -169,7 +167,7 @@ func (b *Blobs) get(m *nats.Msg) {
 		_ = b.nc.PublishMsg(&nats.Msg{Subject: m.Reply, Header: nats.Header{headerFault: {err.Error()}}})
 		return
 	}
-	of.users++
+	of.retain()
 	of.timer.Stop()
 	name := wire.NewID()
 	credits := make(chan uint32, 64)
@@ -181,15 +179,12 @@ func (b *Blobs) get(m *nats.Msg) {
 		whole := b.send(of.data, q, m.Reply, b.base+".ack."+name, credits)
 		b.mu.Lock()
 		delete(b.sending, name)
-		of.users--
-		if of.users == 0 && of.gone {
-			of.free()
-		}
+		of.release()
 		of.timer.Reset(b.Life)
-		b.mu.Unlock()
 		if whole {
-			b.Withdraw(q.ID)
+			b.withdraw(q.ID)
 		}
+		b.mu.Unlock()
 	}()
 }
 
@@ -328,7 +323,7 @@ func (b *Blobs) pullInto(ctx context.Context, ref *wire.Ref, out *Region) error 
 		if err != nil {
 			return err
 		}
-		if err := out.write(m.Data[chunkHead:], have); err != nil {
+		if err := write(out.fd, m.Data[chunkHead:], have); err != nil {
 			return err
 		}
 		have, number = have+n, number+1
@@ -396,6 +391,3 @@ func (c *NATSCargo) Done(sent bool) {
 		c.Drop(r)
 	}
 }
-
-// Drop is withdraw by the reference that offer gave.
-func (b *Blobs) Drop(ref *wire.Ref) { b.Withdraw(ref.ID) }

@@ -25,12 +25,12 @@ type Region struct {
 }
 
 // NewRegion makes a region of n bytes, zero and writable here. A host that fills it and sends a Tensor whose Data lies
-// in Bytes sends no copy.
+// in Bytes, in a message that is Held there, sends no copy.
 func NewRegion(n int) (*Region, error) {
 	if n <= 0 || n > wire.MaxRegion {
 		return nil, fmt.Errorf("shared memory of %d bytes: want 1 to %d", n, wire.MaxRegion)
 	}
-	fd, err := unix.MemfdCreate("patchbay", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	fd, err := memfd()
 	if err != nil {
 		return nil, fmt.Errorf("shared memory: %w", err)
 	}
@@ -44,11 +44,12 @@ func NewRegion(n int) (*Region, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("shared memory of %d bytes: %w", n, err), unix.Close(fd))
 	}
-	return newRegion(fd, data), nil
+	return &Region{fd: fd, data: data}, nil
 }
 
-func newRegion(fd int, data []byte) *Region {
-	return &Region{fd: fd, data: data}
+// memfd makes an anonymous file that may be sealed.
+func memfd() (int, error) {
+	return unix.MemfdCreate("patchbay", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 }
 
 // openRegion maps a descriptor of the other side to be read. It takes the descriptor, and closes it if it is not what
@@ -59,7 +60,7 @@ func openRegion(fd int) (*Region, error) {
 		_ = unix.Close(fd)
 		return nil, err
 	}
-	return newRegion(fd, data), nil
+	return &Region{fd: fd, data: data}, nil
 }
 
 func mapSealed(fd int) ([]byte, error) {
@@ -87,11 +88,11 @@ func mapSealed(fd int) ([]byte, error) {
 // Bytes is the memory. It must not be touched after Release.
 func (r *Region) Bytes() []byte { return r.data }
 
-// write copies data into the region at an offset. Through the file, pages that are written whole need not be zeroed
+// write copies data into shared memory at an offset. Through the file, pages that are written whole need not be zeroed
 // first.
-func (r *Region) write(data []byte, at int) error {
+func write(fd int, data []byte, at int) error {
 	for len(data) > 0 {
-		n, err := unix.Pwrite(r.fd, data, int64(at))
+		n, err := unix.Pwrite(fd, data, int64(at))
 		if err != nil && !errors.Is(err, unix.EINTR) {
 			return fmt.Errorf("shared memory: %w", err)
 		}
@@ -182,13 +183,17 @@ func (h *Hold) Join(other *Hold) *Hold {
 	return h
 }
 
-// held is a message that knows the shared memory in which its tensors and bytes lie.
-type held interface{ Holds() *Hold }
+// Held is in messages that know the shared memory in which their tensors and bytes lie.
+type Held struct {
+	Hold *Hold `json:"-"` // nil: in none
+}
+
+func (h *Held) hold() *Hold { return h.Hold }
 
 // HoldOf is the memory that a message lies in; nil: it lies in none, or does not know.
 func HoldOf(v any) *Hold {
-	if h, ok := v.(held); ok {
-		return h.Holds()
+	if h, ok := v.(interface{ hold() *Hold }); ok {
+		return h.hold()
 	}
 	return nil
 }

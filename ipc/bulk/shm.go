@@ -81,11 +81,11 @@ type ShmCargo struct {
 	size  int
 }
 
-// NewShmCargo gathers for one frame; what lies in h or more goes without a copy.
-func NewShmCargo(h *Hold, more ...*Region) *ShmCargo {
-	c := &ShmCargo{own: -1, known: more}
+// NewShmCargo gathers for one frame; what lies in h goes without a copy.
+func NewShmCargo(h *Hold) *ShmCargo {
+	c := &ShmCargo{own: -1}
 	if h != nil {
-		c.known = append(c.known, h.regions...)
+		c.known = h.regions
 	}
 	return c
 }
@@ -108,21 +108,17 @@ func (c *ShmCargo) Put(data []byte) (*wire.Ref, error) {
 		return nil, nil
 	}
 	if c.own < 0 {
-		fd, err := unix.MemfdCreate("patchbay", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+		fd, err := memfd()
 		if err != nil {
 			return nil, nil // it goes inside the message
 		}
 		c.own, c.list = fd, append(c.list, fd)
 	}
 	at := c.size
-	for left := data; len(left) > 0; {
-		n, err := unix.Pwrite(c.own, left, int64(c.size))
-		if err != nil && !errors.Is(err, unix.EINTR) {
-			return nil, fmt.Errorf("shared memory: %w", err)
-		}
-		left, c.size = left[max(n, 0):], c.size+max(n, 0)
+	if err := write(c.own, data, at); err != nil {
+		return nil, err
 	}
-	c.size = (c.size + 63) &^ 63
+	c.size = (at + len(data) + 63) &^ 63
 	return &wire.Ref{Kind: wire.RefShm, Bytes: len(data), FD: slices.Index(c.list, c.own), Offset: at}, nil
 }
 

@@ -2,14 +2,13 @@ package bulk
 
 import (
 	"bytes"
-	"container/list"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
 	"strings"
-	"sync"
 
 	"patchbay/ipc/wire"
+	"patchbay/node/lru"
 	"patchbay/node/pyjson"
 )
 
@@ -19,52 +18,22 @@ const TensorBytes = 512 << 20
 // TensorCache keeps the data of tensors that came with a hash, so that hosts send text states and adapters once: later
 // the hash is enough. What was not used for longest goes first when the budget is spent. Safe for concurrent use.
 type TensorCache struct {
-	mu     sync.Mutex
 	budget int
-	used   int
-	order  *list.List // of *cachedTensor, newest first
-	held   map[string]*list.Element
-}
-
-type cachedTensor struct {
-	hash string
-	data []byte
+	held   *lru.Cache[[]byte]
 }
 
 // NewTensorCache returns an empty cache that holds at most so many bytes.
 func NewTensorCache(budget int) *TensorCache {
-	return &TensorCache{budget: budget, order: list.New(), held: map[string]*list.Element{}}
-}
-
-func (c *TensorCache) get(hash string) []byte {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	e := c.held[hash]
-	if e == nil {
-		return nil
-	}
-	c.order.MoveToFront(e)
-	return e.Value.(*cachedTensor).data
+	return &TensorCache{budget, lru.New[[]byte](int64(budget), nil)}
 }
 
 // put keeps a copy of data under the hash that was proved to be its own, and returns that.
 func (c *TensorCache) put(hash string, data []byte) []byte {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if e := c.held[hash]; e != nil {
-		return e.Value.(*cachedTensor).data
-	}
 	if len(data) > c.budget {
 		return data
 	}
 	own := bytes.Clone(data)
-	c.held[hash] = c.order.PushFront(&cachedTensor{hash, own})
-	for c.used += len(own); c.used > c.budget; {
-		last := c.order.Back()
-		old := c.order.Remove(last).(*cachedTensor)
-		delete(c.held, old.hash)
-		c.used -= len(old.data)
-	}
+	c.held.Put(hash, own, int64(len(own)))
 	return own
 }
 
@@ -79,7 +48,7 @@ func (c *TensorCache) Fill(o *pyjson.Object) error {
 			return nil
 		}
 		t.Hash = strings.ToLower(t.Hash)
-		data := c.get(t.Hash)
+		data, _ := c.held.Get(t.Hash)
 		switch {
 		case data != nil && len(data) != t.Bytes():
 			return fmt.Errorf("tensor of shape %v and dtype %s needs %d bytes, that of the hash %s has %d", t.Shape, t.DType,
@@ -111,22 +80,9 @@ func (c *TensorCache) Fill(o *pyjson.Object) error {
 
 // eachTensor calls f with every tensor in a decoded value.
 func eachTensor(v any, f func(*wire.Tensor) error) error {
-	switch x := v.(type) {
-	case *wire.Tensor:
-		return f(x)
-	case []any:
-		for _, e := range x {
-			if err := eachTensor(e, f); err != nil {
-				return err
-			}
-		}
-	case *pyjson.Object:
-		for _, k := range x.Keys() {
-			e, _ := x.Get(k)
-			if err := eachTensor(e, f); err != nil {
-				return err
-			}
-		}
+	if t, ok := v.(*wire.Tensor); ok {
+		return f(t)
 	}
-	return nil
+	_, err := pyjson.Replace(v, func(e any) (any, error) { return e, eachTensor(e, f) })
+	return err
 }

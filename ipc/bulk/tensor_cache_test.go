@@ -11,15 +11,20 @@ import (
 // budget.
 func TestTensorCacheKeepsItsBudget(t *testing.T) {
 	cache := NewTensorCache(1000)
+	var hashes []string
 	for i := range 20 {
 		v := &wire.Tensor{DType: "f32", Shape: []int{50}, Data: wiretest.Noise(200 + i)[i:]}
-		v.Name()
+		v.Hash = v.Sum()
 		cache.put(v.Hash, v.Data)
-		if cache.used > 1000 || cache.order.Len() != len(cache.held) {
-			t.Fatalf("%d bytes in %d tensors, the budget is 1000", cache.used, len(cache.held))
+		hashes = append(hashes, v.Hash)
+	}
+	for i, hash := range hashes {
+		if _, held := cache.held.Get(hash); held != (i >= 15) {
+			t.Errorf("tensor %d of 20 is held: %v; five of 200 bytes fit 1000", i, held)
 		}
 	}
-	if len(cache.held) != 5 {
-		t.Errorf("%d tensors of 200 bytes fit 1000", len(cache.held))
+	cache.put("large", make([]byte, 1001))
+	if _, held := cache.held.Get("large"); held {
+		t.Error("a tensor over the budget is held")
 	}
 }

@@ -49,7 +49,7 @@ func (c *NATSClient) offer(data []byte) (*wire.Ref, error) {
 
 func (c *NATSClient) drop(ref *wire.Ref) {
 	if b, err := c.Payloads(); err == nil {
-		b.Withdraw(ref.ID)
+		b.Drop(ref)
 	}
 }
 
@@ -67,14 +67,4 @@ func (c *NATSClient) pull(ctx context.Context, ref *wire.Ref) (*bulk.Region, err
 		return nil, err
 	}
 	return store.Get(ctx, ref, b.Region)
-}
-
-// Upload puts bytes into the bucket patchbay-blobs under a name, from where requests may take them for a day:
-// {"$bytes": ref} in place of a file of inputs.
-func (c *NATSClient) Upload(ctx context.Context, name string, data []byte) (*wire.Ref, error) {
-	store, err := bulk.NewObjects(c.nc)
-	if err != nil {
-		return nil, err
-	}
-	return store.Put(ctx, name, data)
 }

@@ -23,11 +23,12 @@ func Run(ctx context.Context, c Client, req *message.RunRequest, col *Collector)
 	if l, ok := c.(*Lasting); ok {
 		return l.run(ctx, req, col)
 	}
-	return run(ctx, c, req, col)
+	return collect(ctx, c, message.VerbRun, "", req, col)
 }
 
-func run(ctx context.Context, c Client, req *message.RunRequest, col *Collector) (*message.Event, error) {
-	r, err := c.Ask(ctx, message.VerbRun, "", req)
+// collect feeds col with the replies to a request.
+func collect(ctx context.Context, c Client, verb, job string, body any, col *Collector) (*message.Event, error) {
+	r, err := c.Ask(ctx, verb, job, body)
 	if err != nil {
 		return nil, err
 	}
@@ -47,32 +48,17 @@ func Status(ctx context.Context, c Client, job string) (message.Record, error) {
 func Follow(ctx context.Context, c Client, job string, from uint64, files bool,
 	col *Collector,
 ) (*message.Event, error) {
+	ask := message.JobRequest{Job: job, Follow: true, From: from, Outputs: files}
 	if l, ok := c.(*Lasting); ok {
-		return l.follow(ctx, job, from, files, col)
+		return l.follow(ctx, ask, col)
 	}
-	return follow(ctx, c, job, from, files, col)
-}
-
-func follow(ctx context.Context, c Client, job string, from uint64, files bool,
-	col *Collector,
-) (*message.Event, error) {
-	r, err := c.Ask(ctx, message.VerbStatus, job, message.JobRequest{Job: job, Follow: true, From: from, Outputs: files})
-	if err != nil {
-		return nil, err
-	}
-	defer r.Close()
-	return col.Run(ctx, r)
+	return collect(ctx, c, message.VerbStatus, job, ask, col)
 }
 
 // Fetch returns the files of a job that is done.
 func Fetch(ctx context.Context, c Client, job string) ([]message.File, error) {
-	r, err := c.Ask(ctx, message.VerbStatus, job, message.JobRequest{Job: job, Outputs: true})
-	if err != nil {
-		return nil, err
-	}
-	defer r.Close()
 	col := &Collector{}
-	_, err = col.Run(ctx, r)
+	_, err := collect(ctx, c, message.VerbStatus, job, message.JobRequest{Job: job, Outputs: true}, col)
 	return col.Files, err
 }
 
@@ -93,16 +79,9 @@ func Retry(ctx context.Context, c Client, job string) error {
 func List(ctx context.Context, c Client, state message.State, limit int) ([]message.Record,
 	map[message.State]int, error,
 ) {
-	var out struct {
-		Jobs   []message.Record `json:"jobs"`
-		Counts map[string]int   `json:"counts"`
-	}
+	var out message.JobsReply
 	err := AskOne(ctx, c, message.VerbJobs, "", message.JobsRequest{State: string(state), Limit: limit}, &out)
-	counts := map[message.State]int{}
-	for k, v := range out.Counts {
-		counts[message.State(k)] = v
-	}
-	return out.Jobs, counts, err
+	return out.Jobs, out.Counts, err
 }
 
 // Describe returns object_info entries by class; "" asks for all.

@@ -28,6 +28,7 @@ type Replies struct {
 	queue  []Reply
 	err    error // why nothing follows; io.EOF after the last reply
 	closed bool
+	begun  bool // within was called
 	wake   chan struct{}
 	cancel func()
 	// fetches what replies refer to; nil: they refer to nothing else
@@ -95,11 +96,16 @@ func (r *Replies) next(ctx context.Context) (Reply, error) {
 	}
 }
 
-// within is next that waits no longer than this (0 and less: any time) and then returns ErrSilent.
+// within is next that waits no longer than this (0 and less: any time) and then returns ErrSilent. The first reply may
+// take receiptTime.
 func (r *Replies) within(ctx context.Context, silence time.Duration) (Reply, error) {
 	if silence <= 0 {
 		return r.next(ctx)
 	}
+	if !r.begun {
+		silence = max(silence, receiptTime)
+	}
+	r.begun = true
 	wait, stop := context.WithTimeout(ctx, silence)
 	defer stop()
 	m, err := r.next(wait)
@@ -147,9 +153,7 @@ func (r *Replies) Close() {
 	r.queue, r.closed = nil, true
 }
 
-func (r *Replies) put(o *pyjson.Object, end error) { r.putHeld(Reply{Fields: o}, end) }
-
-func (r *Replies) putHeld(m Reply, end error) {
+func (r *Replies) put(m Reply, end error) {
 	r.mu.Lock()
 	switch {
 	case r.closed:
@@ -177,16 +181,7 @@ type FrameClient struct {
 	mu      sync.Mutex
 	next    int64
 	pending map[int64]*Replies
-	shared  []*bulk.Region
 	err     error
-}
-
-// Share makes tensors and bytes that lie in the region go without a copy from now on. The region must stay until every
-// request that it is in is answered.
-func (c *FrameClient) Share(r *bulk.Region) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.shared = append(c.shared, r)
 }
 
 // DialSocket connects to the unix socket of a daemon.
@@ -211,30 +206,23 @@ func (c *FrameClient) Gone() <-chan struct{} { return c.gone }
 
 // Ask implements Client.
 func (c *FrameClient) Ask(_ context.Context, verb, job string, body any) (*Replies, error) {
-	b := [][]byte{wire.EmptyMap(c.Enc)}
-	beside, place := (*bulk.ShmCargo)(nil), wire.Carry(nil)
+	if body == nil { // a body names its job itself
+		of := map[string]string{}
+		if job != "" {
+			of["job"] = job
+		}
+		body = of
+	}
+	beside := bulk.NewShmCargo(bulk.HoldOf(body))
+	defer beside.Done(true)
+	var place wire.Carry
 	var accept []string
 	if c.w.TakesDescriptors() && c.Enc == wire.Msgpack {
-		c.mu.Lock()
-		beside = bulk.NewShmCargo(bulk.HoldOf(body), c.shared...)
-		c.mu.Unlock()
 		place, accept = beside.Put, []string{wire.RefShm}
-		defer beside.Done(true)
 	}
-	if body != nil {
-		var err error
-		if b, err = wire.EncodeBeside(body, c.Enc, place, wire.BulkBytes); err != nil {
-			return nil, err
-		}
-	}
-	if job != "" && body == nil { // a body names its job itself
-		extra, err := wire.Encode(map[string]string{"job": job}, c.Enc)
-		if err != nil {
-			return nil, err
-		}
-		if b, err = wire.SpliceParts(extra, b[0], c.Enc); err != nil {
-			return nil, err
-		}
+	b, err := wire.EncodeBeside(body, c.Enc, place, wire.BulkBytes)
+	if err != nil {
+		return nil, err
 	}
 	c.mu.Lock()
 	if c.err != nil {
@@ -246,13 +234,9 @@ func (c *FrameClient) Ask(_ context.Context, verb, job string, body any) (*Repli
 	r := newReplies(func() { c.drop(tag) })
 	c.pending[tag] = r
 	c.mu.Unlock()
-	frame, err := wire.SpliceFirst(wire.Envelope{Op: verb, Tag: tag, Accept: accept}, b, c.Enc)
+	frame, err := wire.Splice(wire.Envelope{Op: verb, Tag: tag, Accept: accept}, b, c.Enc)
 	if err == nil {
-		var fds []int
-		if beside != nil {
-			fds = beside.FDs()
-		}
-		err = c.w.Send(fds, frame)
+		err = c.w.Send(beside.FDs(), frame)
 	}
 	if err != nil {
 		c.drop(tag)
@@ -298,7 +282,7 @@ func (c *FrameClient) read(r io.Reader) {
 	c.mu.Lock()
 	c.err = err
 	for _, p := range c.pending {
-		p.put(nil, err)
+		p.put(Reply{}, err)
 	}
 	clear(c.pending)
 	c.mu.Unlock()
@@ -338,7 +322,7 @@ func (c *FrameClient) frame(body []byte, fds []int) error {
 	memory, err := bulk.MappedReply(fields, fds)
 	fds = nil
 	if err != nil {
-		r.put(nil, fmt.Errorf("read reply: %w", err))
+		r.put(Reply{}, fmt.Errorf("read reply: %w", err))
 		return nil
 	}
 	var end error
@@ -348,6 +332,6 @@ func (c *FrameClient) frame(body []byte, fds []int) error {
 	if fields.Len() == 0 {
 		fields = nil
 	}
-	r.putHeld(Reply{fields, memory}, end)
+	r.put(Reply{fields, memory}, end)
 	return nil
 }

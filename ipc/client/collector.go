@@ -22,8 +22,7 @@ type Collector struct {
 	Accepted func(message.Receipt)       // nil: ignored
 	Beat     func()                      // a sign of life while nothing happens; nil: ignored
 	Files    []message.File
-	partial  map[int]int // bytes that are still missing of a file
-	Hold     *bulk.Hold  // shared memory that Files lie in; of run
+	Hold     *bulk.Hold // shared memory that Files lie in; of run
 	// longest pause between two messages, after which the daemon counts as lost; 0: Silence, negative: any
 	Silence time.Duration
 }
@@ -31,7 +30,7 @@ type Collector struct {
 // restart forgets the files: the next stream carries them again.
 func (c *Collector) restart() {
 	c.Hold.Release()
-	c.Files, c.partial, c.Hold = nil, nil, nil
+	c.Files, c.Hold = nil, nil
 }
 
 // Run reads replies until the end and returns the terminal event; nil if there was none.
@@ -50,13 +49,8 @@ func (c *Collector) Run(ctx context.Context, r *Replies) (*message.Event, error)
 // RunHeld is Run that leaves files in shared memory.
 func (c *Collector) RunHeld(ctx context.Context, r *Replies) (*message.Event, error) {
 	var last *message.Event
-	silence := max(receiptTime, c.Silence)
-	if c.Silence < 0 {
-		silence = 0
-	}
 	for {
-		m, err := r.within(ctx, silence)
-		silence = cmp.Or(c.Silence, Silence)
+		m, err := r.within(ctx, cmp.Or(c.Silence, Silence))
 		c.Hold = c.Hold.Join(m.Hold)
 		o := m.Fields
 		if errors.Is(err, io.EOF) {
@@ -88,22 +82,18 @@ func (c *Collector) Add(o *pyjson.Object) (*message.Event, error) {
 		return nil, nil
 	case message.ReplyAccepted:
 		var r message.Receipt
-		if err := wire.BindReply(o, &r); err != nil {
-			return nil, err
-		}
-		if c.Accepted != nil {
+		err := wire.BindReply(o, &r)
+		if err == nil && c.Accepted != nil {
 			c.Accepted(r)
 		}
-		return nil, nil
+		return nil, err
 	case message.ReplyPreview:
 		var p message.Preview
-		if err := wire.BindReply(o, &p); err != nil {
-			return nil, err
-		}
-		if c.Preview != nil {
+		err := wire.BindReply(o, &p)
+		if err == nil && c.Preview != nil {
 			c.Preview(p.Node, p.Data)
 		}
-		return nil, nil
+		return nil, err
 	case message.ReplyOutput:
 		return nil, c.output(o)
 	case message.ReplyChunk:
@@ -127,15 +117,12 @@ func (c *Collector) output(o *pyjson.Object) error {
 	if m.Output != len(c.Files) || m.Ref.Bytes < 0 || m.Ref.Bytes > maxOutput {
 		return fmt.Errorf("read reply: output %d of %d bytes does not follow %d outputs", m.Output, m.Ref.Bytes, len(c.Files))
 	}
-	f := message.File{Ref: m.Ref, Data: m.Data}
-	if m.Chunks > 0 {
-		if c.partial == nil {
-			c.partial = map[int]int{}
+	f := message.File{Ref: m.Ref}
+	if m.Chunks == 0 {
+		f.Data = m.Data
+		if err := checkFile(f); err != nil {
+			return err
 		}
-		c.partial[m.Output] = m.Ref.Bytes
-		f.Data = nil
-	} else if err := checkFile(f); err != nil {
-		return err
 	}
 	c.Files = append(c.Files, f)
 	return nil
@@ -149,18 +136,19 @@ func (c *Collector) chunk(o *pyjson.Object) error {
 	if err := wire.BindReply(o, &m); err != nil {
 		return err
 	}
-	left, ok := c.partial[m.Output]
-	if !ok || m.Offset != len(c.Files[m.Output].Data) || len(m.Data) == 0 || len(m.Data) > left {
+	if m.Output < 0 || m.Output >= len(c.Files) || m.Offset != len(c.Files[m.Output].Data) || len(m.Data) == 0 ||
+		len(m.Data) > missing(c.Files[m.Output]) {
 		return fmt.Errorf("read reply: a piece of output %d at %d does not fit", m.Output, m.Offset)
 	}
 	f := &c.Files[m.Output]
-	f.Data = append(f.Data, m.Data...)
-	if c.partial[m.Output] = left - len(m.Data); c.partial[m.Output] > 0 {
+	if f.Data = append(f.Data, m.Data...); missing(*f) > 0 {
 		return nil
 	}
-	delete(c.partial, m.Output)
 	return checkFile(*f)
 }
+
+// missing is how many bytes of a file are still to come.
+func missing(f message.File) int { return f.Ref.Bytes - len(f.Data) }
 
 func checkFile(f message.File) error {
 	if len(f.Data) != f.Ref.Bytes || message.Checksum(f.Data) != f.Ref.CRC32C {
@@ -170,8 +158,14 @@ func checkFile(f message.File) error {
 }
 
 func (c *Collector) complete() error {
-	if len(c.partial) > 0 {
-		return fmt.Errorf("read reply: %d files are incomplete", len(c.partial))
+	n := 0
+	for _, f := range c.Files {
+		if missing(f) > 0 {
+			n++
+		}
+	}
+	if n > 0 {
+		return fmt.Errorf("read reply: %d files are incomplete", n)
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -51,8 +52,8 @@ func (l *Lasting) client() (Client, error) {
 	return l.c, err
 }
 
-// hangUp gives the connection up.
-func (l *Lasting) hangUp() error {
+// Close implements Client. What is asked later is asked on another connection.
+func (l *Lasting) Close() error {
 	l.mu.Lock()
 	c := l.c
 	l.c = nil
@@ -77,9 +78,6 @@ func (l *Lasting) Ask(ctx context.Context, verb, job string, body any) (*Replies
 	return c.Ask(ctx, verb, job, body)
 }
 
-// Close implements Client.
-func (l *Lasting) Close() error { return l.hangUp() }
-
 // run is Run: it sends the request again when nothing is known of its receipt, which is safe under its id.
 func (l *Lasting) run(ctx context.Context, req *message.RunRequest, col *Collector) (*message.Event, error) {
 	receipt, accepted := col.Accepted, false
@@ -96,12 +94,13 @@ func (l *Lasting) run(ctx context.Context, req *message.RunRequest, col *Collect
 		case err != nil:
 			return nil, err
 		case !accepted:
-			return run(ctx, c, req, col)
+			return collect(ctx, c, message.VerbRun, "", req, col)
 		}
 		if err := l.revive(ctx, c, req.ID); err != nil {
 			return nil, err
 		}
-		return follow(ctx, c, req.ID, 1, true, col)
+		ask := message.JobRequest{Job: req.ID, Follow: true, From: 1, Outputs: true}
+		return collect(ctx, c, message.VerbStatus, req.ID, ask, col)
 	})
 }
 
@@ -123,15 +122,9 @@ func (l *Lasting) revive(ctx context.Context, c Client, job string) error {
 }
 
 // follow is Follow.
-func (l *Lasting) follow(ctx context.Context, job string, from uint64, files bool,
-	col *Collector,
-) (*message.Event, error) {
-	return l.attend(ctx, job, col, func() (*message.Event, error) {
-		c, err := l.client()
-		if err != nil {
-			return nil, err
-		}
-		return follow(ctx, c, job, from, files, col)
+func (l *Lasting) follow(ctx context.Context, ask message.JobRequest, col *Collector) (*message.Event, error) {
+	return l.attend(ctx, ask.Job, col, func() (*message.Event, error) {
+		return collect(ctx, l, message.VerbStatus, ask.Job, ask, col)
 	})
 }
 
@@ -160,32 +153,23 @@ func (l *Lasting) attend(ctx context.Context, job string, col *Collector,
 		}
 		if away.IsZero() || heard() != last {
 			away, last = time.Now(), heard()
-			l.Say("%v; job %s goes on if it was taken, waiting up to %s for a daemon that knows it", reason(err), job,
-				l.Patience)
+			l.Say("%v; job %s goes on if it was taken, waiting up to %s for a daemon that knows it",
+				cmp.Or(err, errNoEnd), job, l.Patience)
 		}
-		_ = l.hangUp()
+		_ = l.Close()
 		col.restart()
 		if time.Since(away) >= l.Patience {
 			return nil, fmt.Errorf("%w: %w; once one is back, `patchbay watch %s` shows the job and `patchbay get %s` "+
-				"fetches its files", ErrNoDaemon, reason(err), job, job)
+				"fetches its files", ErrNoDaemon, cmp.Or(err, errNoEnd), job, job)
 		}
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-time.After(min(500*time.Millisecond, l.Patience)):
+		if err := wire.Pause(ctx, min(500*time.Millisecond, l.Patience)); err != nil {
+			return nil, err
 		}
 	}
 }
 
 // errNoEnd is what is said of a stream that ended in the middle.
 var errNoEnd = errors.New("the daemon went away before the job ended")
-
-func reason(err error) error {
-	if err == nil {
-		return errNoEnd
-	}
-	return err
-}
 
 // lost reports whether a stream of replies ended because its other side went away, and not because it answered.
 func lost(end *message.Event, err error) bool {

@@ -69,7 +69,7 @@ func (c *NATSClient) fault(_ *nats.Conn, _ *nats.Subscription, err error) {
 	for r, subjects := range c.live {
 		for _, s := range subjects {
 			if strings.Contains(err.Error(), `"`+s+`"`) {
-				r.put(nil, fmt.Errorf("the NATS server does not allow this user to use %s: %w", s, err))
+				r.put(Reply{}, fmt.Errorf("the NATS server does not allow this user to use %s: %w", s, err))
 			}
 		}
 	}
@@ -80,7 +80,7 @@ func (c *NATSClient) unplugged(*nats.Conn, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for r := range c.live {
-		r.put(nil, errUnplugged)
+		r.put(Reply{}, errUnplugged)
 	}
 }
 
@@ -156,24 +156,19 @@ func (c *NATSClient) ask(verb, job string, body any, stream bool) (*Replies, err
 
 // natsReply sorts one message of an inbox into r.
 func natsReply(r *Replies, m *nats.Msg, stream bool) {
-	if m.Header.Get("Status") == "503" {
-		r.put(nil, fmt.Errorf("%w: the NATS server has no patchbay service", ErrNoDaemon))
+	switch {
+	case m.Header.Get("Status") == "503":
+		r.put(Reply{}, fmt.Errorf("%w: the NATS server has no patchbay service", ErrNoDaemon))
 		return
-	}
-	if len(m.Data) == 0 {
-		r.put(nil, io.EOF)
+	case len(m.Data) == 0:
+		r.put(Reply{}, io.EOF)
 		return
 	}
 	o, err := natsBody(m)
-	if err != nil {
-		r.put(nil, err)
-		return
+	if err == nil && !stream {
+		err = io.EOF
 	}
-	if stream {
-		r.put(o, nil)
-		return
-	}
-	r.put(o, io.EOF)
+	r.put(Reply{Fields: o}, err)
 }
 
 func natsBody(m *nats.Msg) (*pyjson.Object, error) {
@@ -183,7 +178,7 @@ func natsBody(m *nats.Msg) (*pyjson.Object, error) {
 	}
 	o, err := wire.Decode(m.Data, enc, wire.DefaultLimits())
 	if err != nil {
-		return nil, fmt.Errorf("read reply: %w", err)
+		err = fmt.Errorf("read reply: %w", err)
 	}
-	return o, nil
+	return o, err
 }

@@ -126,7 +126,7 @@ func repliesTarget(tb testing.TB) *hammer.Target[taken] {
 			if err != nil {
 				tb.Fatal(err)
 			}
-			parts, err := wire.Splice(wire.Envelope{Tag: 1, End: i == len(bodies)-1}, b, enc)
+			parts, err := wire.Splice(wire.Envelope{Tag: 1, End: i == len(bodies)-1}, [][]byte{b}, enc)
 			if err != nil {
 				tb.Fatal(err)
 			}

@@ -17,13 +17,8 @@ func FollowSample(ctx context.Context, replies *Replies, silence time.Duration,
 	emit func(*message.SampleReply),
 ) (*message.SampleReply, error) {
 	var last *message.SampleReply
-	wait := silence
-	if silence > 0 {
-		wait = max(silence, receiptTime)
-	}
 	for {
-		got, err := replies.within(ctx, wait)
-		wait = silence
+		got, err := replies.within(ctx, silence)
 		if last != nil && err != nil {
 			return last, nil
 		}
@@ -47,23 +42,11 @@ func FollowSample(ctx context.Context, replies *Replies, silence time.Duration,
 
 func sampleReplyOf(o *pyjson.Object) (*message.SampleReply, error) {
 	m := &message.SampleReply{}
-	metrics, _ := o.Get("metrics")
-	if err := wire.BindReply(wire.Without(wire.Without(o, "error"), "metrics"), m); err != nil {
-		return m, err
+	err := wire.BindReply(o, m)
+	if err == nil && m.Type == "" {
+		err = fmt.Errorf("read reply: a message of a run without a type")
 	}
-	if mo, ok := metrics.(*pyjson.Object); ok {
-		m.Metrics = map[string]any{}
-		for _, k := range mo.Keys() {
-			m.Metrics[k], _ = mo.Get(k)
-		}
-	}
-	if v, _ := o.Get("error"); v != nil {
-		m.Error = wire.ErrorFrom(v, o)
-	}
-	if m.Type == "" {
-		return m, fmt.Errorf("read reply: a message of a run without a type")
-	}
-	return m, nil
+	return m, err
 }
 
 // Free gives up handles or models, or with none named everything.

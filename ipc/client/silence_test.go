@@ -20,7 +20,7 @@ func silenceEndsStreams(t *testing.T) {
 	const silence = 100 * time.Millisecond
 	started := func() *Replies {
 		r := newReplies(nil)
-		r.put(pyjson.NewObject("type", "accepted", "job", "j", "state", "running"), nil)
+		r.put(Reply{Fields: pyjson.NewObject("type", "accepted", "job", "j", "state", "running")}, nil)
 		return r
 	}
 	for name, follow := range map[string]func(context.Context, *Replies, time.Duration) error{
@@ -37,7 +37,7 @@ func silenceEndsStreams(t *testing.T) {
 		go func() {
 			for range 4 { // signs of life keep it
 				time.Sleep(silence / 2)
-				r.put(pyjson.NewObject("type", "heartbeat", "job", "j"), nil)
+				r.put(Reply{Fields: pyjson.NewObject("type", "heartbeat", "job", "j")}, nil)
 			}
 		}()
 		began := time.Now()

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 
+	"patchbay/ipc/bulk"
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
@@ -14,7 +15,7 @@ import (
 // Sample runs one sampler on tensors and returns the message with the result. Progress goes to progress, which may be
 // nil.
 //
-// Tensors that have a hash (Tensor.Name) are sent without their data first, and with it when the worker lacks one of
+// Tensors that have a hash are sent without their data first, and with it when the worker lacks one of
 // them.
 func Sample(ctx context.Context, c client.Client, req *message.SampleRequest,
 	progress func(*message.SampleReply),
@@ -38,14 +39,26 @@ func sampleOnce(ctx context.Context, c client.Client, req *message.SampleRequest
 	}
 	defer r.Close()
 	last, err := client.FollowSample(ctx, r, client.Silence, func(m *message.SampleReply) {
-		if m.Detach(); progress != nil {
+		if detach(m); progress != nil {
 			progress(m)
 		}
 	})
 	if last != nil {
-		last.Detach()
+		detach(last)
 	}
 	return last, err
+}
+
+// detach copies what lies in shared memory, and releases that.
+func detach(m *message.SampleReply) {
+	if m.Hold == nil {
+		return
+	}
+	bulk.Disown(m.X, m.Hold)
+	bulk.Disown(m.X0, m.Hold)
+	m.JPEG, _ = bulk.Disown(m.JPEG, m.Hold).([]byte)
+	m.Hold.Release()
+	m.Hold = nil
 }
 
 // Load makes the weights of a model resident.
@@ -100,4 +113,14 @@ func light(q *message.SampleRequest) *message.SampleRequest {
 		return nil
 	}
 	return &out
+}
+
+// Upload puts bytes into the bucket patchbay-blobs under a name, from where requests may take them for a day:
+// {"$bytes": ref} in place of a file of inputs.
+func Upload(ctx context.Context, c *client.NATSClient, name string, data []byte) (*wire.Ref, error) {
+	store, err := bulk.NewObjects(c.Conn())
+	if err != nil {
+		return nil, err
+	}
+	return store.Put(ctx, name, data)
 }

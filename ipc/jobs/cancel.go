@@ -23,40 +23,39 @@ func (j *Table) Cancel(ctx context.Context, id string) (message.State, bool, err
 		if rec.State.Final() {
 			return rec.State, false, nil
 		}
-		fault := wire.Errorf(wire.ErrCancelled, "the job was cancelled")
-		next, err := j.Update(ctx, id, rec.Rev, func(r *message.Record) {
-			if r.State == message.Running {
-				r.Cancel = true
-				return
-			}
-			r.State, r.Error, r.Finished = message.Cancelled, fault, time.Now().UnixMilli()
-		})
-		if errors.Is(err, errConflict) {
-			continue
+		var next message.Record
+		if rec.State == message.Running {
+			next, err = j.Update(ctx, id, rec.Rev, func(r *message.Record) { r.Cancel = true })
+		} else {
+			next, err = j.end(ctx, rec, message.Cancelled, wire.Errorf(wire.ErrCancelled, "the job was cancelled"))
 		}
-		if err == nil && next.State == message.Cancelled {
-			j.Append(ctx, id, -1, message.Event{
-				Type: message.EventInterrupted, Error: fault,
-				Data: endData(fault, map[string]any{"prompt_id": id}),
-			})
+		if !errors.Is(err, errConflict) {
+			return next.State, true, err
 		}
-		return next.State, true, err
 	}
 }
 
 // FailQueued ends all waiting jobs with fault: a table in memory does not survive the daemon.
 func (j *Table) FailQueued(ctx context.Context, fault *wire.Error) {
-	list, _, _ := j.List(ctx, message.Queued, j.cfg.MaxQueued)
+	list, _ := j.List(message.Queued, j.cfg.MaxQueued)
 	for _, rec := range list {
-		_, err := j.Update(ctx, rec.Job, rec.Rev,
-			func(r *message.Record) { r.State, r.Error, r.Finished = message.Failed, fault, time.Now().UnixMilli() })
-		if err == nil {
-			j.Append(ctx, rec.Job, -1, message.Event{
-				Type: message.EventError, Error: fault,
-				Data: endData(fault, map[string]any{"prompt_id": rec.Job}),
-			})
-		}
+		_, _ = j.end(ctx, rec, message.Failed, fault)
 	}
+}
+
+// end ends a job that no worker has, if its record is still as it was, and tells of it.
+func (j *Table) end(ctx context.Context, was message.Record, state message.State, fault *wire.Error,
+) (message.Record, error) {
+	rec, err := j.Update(ctx, was.Job, was.Rev,
+		func(r *message.Record) { r.State, r.Error, r.Finished = state, fault, j.cfg.Now().UnixMilli() })
+	if err != nil {
+		return rec, err
+	}
+	j.Append(ctx, rec.Job, -1, terminalOf(rec))
+	if state == message.Failed {
+		j.bury(ctx, rec)
+	}
+	return rec, nil
 }
 
 // terminalOf makes the terminal event of a job from its record.

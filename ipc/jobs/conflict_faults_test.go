@@ -12,20 +12,27 @@ import (
 	"patchbay/ipc/wire/wiretest"
 )
 
-// late is a store whose first write of an end comes true after it was refused.
+// late is a store of one job whose first write of an end comes true after it was refused.
 type late struct {
-	*memory
+	memory
 	refusal error
+	rev     uint64
 	there   message.Record
 }
 
-func (s *late) swap(ctx context.Context, rec message.Record) (message.Record, error) {
-	out, err := s.memory.swap(ctx, rec)
-	if err == nil && rec.State.Final() && s.there.Job == "" {
-		s.there = out
+func (s *late) inside() bool { return false }
+
+func (s *late) swap(_ context.Context, rec message.Record) (message.Record, error) {
+	if rec.Rev != s.rev {
+		return message.Record{}, errConflict
+	}
+	s.rev++
+	rec.Rev = s.rev
+	if rec.State.Final() && s.there.Job == "" {
+		s.there = rec
 		return message.Record{}, s.refusal
 	}
-	return out, err
+	return rec, nil
 }
 
 func (s *late) get(context.Context, string) (message.Record, error) {
@@ -42,7 +49,7 @@ func TestAnEndThatComesTrueLate(t *testing.T) {
 	for name, refusal := range map[string]error{"conflict": errConflict, "given up": errors.New("no server leads")} {
 		t.Run(name, func(t *testing.T) {
 			ctx := wiretest.Within(t, 20*time.Second)
-			store := &late{memory: &memory{revs: map[string]uint64{}}, refusal: refusal}
+			store := &late{refusal: refusal, rev: 1}
 			ends, now := 0, time.Now()
 			j := New(Config{Store: store, Now: func() time.Time { return now }, OnEvent: func(ev message.Event) {
 				if message.Terminal(ev.Type) {

@@ -1,9 +1,11 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -35,16 +37,10 @@ func (d *Dispatcher) Work(take, run context.Context, executors []Executor) {
 	for _, ex := range executors {
 		wg.Go(func() { d.serve(take, run, ex) })
 	}
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
-	for n := 1; take.Err() == nil; n++ {
-		select {
-		case <-take.Done():
-		case <-tick.C:
-			d.Jobs.Expire(take)
-			if n%10 == 0 {
-				d.trim(take)
-			}
+	for n := range wire.Every(take, 100*time.Millisecond) {
+		d.Jobs.Expire(take)
+		if n%10 == 0 {
+			d.trim(take)
 		}
 	}
 	wg.Wait()
@@ -70,21 +66,12 @@ func (d *Dispatcher) run(ctx context.Context, ex Executor, rec message.Record, r
 ) {
 	log := d.Log.With().Str("job", rec.Job).Str("worker", ex.Name()).Int("attempt", rec.Attempt).Logger()
 	log.Info().Msg("job started")
-	ctx, cancel := context.WithCancelCause(ctx)
+	ctx, cancel := Until(ctx, stop, errStopped)
 	defer cancel(nil)
 	if req.DeadlineMS > 0 {
 		timer := time.AfterFunc(time.Duration(req.DeadlineMS)*time.Millisecond, func() { cancel(errDeadline) })
 		defer timer.Stop()
 	}
-	watched := make(chan struct{})
-	defer close(watched)
-	go func() {
-		select {
-		case <-stop:
-			cancel(errStopped)
-		case <-watched:
-		}
-	}()
 	sink := Sink{
 		Event: func(ev message.Event) {
 			if d.Trace {
@@ -129,6 +116,19 @@ func (d *Dispatcher) run(ctx context.Context, ex Executor, rec message.Record, r
 	log.Info().Dur("took", time.Since(started)).Msg("job done")
 }
 
+// Until is a context that also ends, with cause, when stop is closed. cancel must be called.
+func Until(ctx context.Context, stop <-chan struct{}, cause error) (_ context.Context, cancel context.CancelCauseFunc) {
+	ctx, cancel = context.WithCancelCause(ctx)
+	go func() {
+		select {
+		case <-stop:
+			cancel(cause)
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
+}
+
 // at is the end of a run with the place that it had come to.
 func at(end *wire.Error, err error) *wire.Error {
 	was := message.ErrorOf(err)
@@ -143,15 +143,7 @@ func previewOf(job, nodeID string, jpeg []byte) message.Preview {
 // finish records the end of an attempt: one compare-and-swap decides, and only its winner appends the terminal event.
 func (d *Dispatcher) finish(was message.Record, out *Outcome, fault *wire.Error) {
 	ctx := context.Background() // the end of a job is recorded even while the daemon stops
-	job := was.Job
-	state := message.Done
-	switch {
-	case fault == nil:
-	case fault.Code == wire.ErrCancelled:
-		state = message.Cancelled
-	default:
-		state = message.Failed
-	}
+	job, state := was.Job, endOf(fault)
 	rec, err := d.swap(ctx, was, func(r *message.Record) {
 		// it was to be cancelled, and is gone now
 		if r.Cancel && fault != nil && (fault.Code == wire.ErrWorkerLost || fault.Code == wire.ErrDraining) {
@@ -188,6 +180,17 @@ func (d *Dispatcher) finish(was message.Record, out *Outcome, fault *wire.Error)
 	default:
 		d.complete(ctx, rec, out)
 	}
+}
+
+// endOf is the state in which a run leaves its job.
+func endOf(fault *wire.Error) message.State {
+	switch {
+	case fault == nil:
+		return message.Done
+	case fault.Code == wire.ErrCancelled:
+		return message.Cancelled
+	}
+	return message.Failed
 }
 
 // unfinished ends a job that failed or was cancelled: what its nodes had made by then is kept.
@@ -246,9 +249,7 @@ func executedEvents(job string, refs []message.OutputRef, ui map[string]map[stri
 		if files[r.Node] == nil {
 			order = append(order, r.Node)
 			files[r.Node] = map[string]any{}
-			for k, v := range ui[r.Node] {
-				files[r.Node][k] = v
-			}
+			maps.Copy(files[r.Node], ui[r.Node])
 			files[r.Node][r.Kind] = []any{}
 		}
 		list, _ := files[r.Node][r.Kind].([]any)
@@ -277,19 +278,12 @@ func endData(e *wire.Error, data map[string]any) map[string]any {
 				data[name] = v
 			}
 		}
-		kind := e.Type
-		if kind == "" {
-			kind = e.Code
-		}
-		trace := e.Trace
-		if trace == nil {
-			trace = []string{}
-		}
 		text := e.Message
 		if e.Details != "" {
 			text = fmt.Sprintf("%s: %s", text, e.Details)
 		}
-		data["exception_message"], data["exception_type"], data["traceback"] = text, kind, trace
+		data["exception_message"], data["exception_type"] = text, cmp.Or(e.Type, e.Code)
+		data["traceback"] = append([]string{}, e.Trace...)
 	}
 	return data
 }

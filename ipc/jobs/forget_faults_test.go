@@ -20,7 +20,7 @@ func failed(t *testing.T, j *Table, id string) message.Record {
 	if err != nil {
 		t.Fatal(err)
 	}
-	j.fail(ctx, rec, wire.Errorf(wire.ErrInternal, "it was to fail"))
+	_, _ = j.end(ctx, rec, message.Failed, wire.Errorf(wire.ErrInternal, "it was to fail"))
 	if rec, err = j.Get(ctx, id); err != nil || rec.State != message.Failed {
 		t.Fatalf("%s is %s, %v", id, rec.State, err)
 	}

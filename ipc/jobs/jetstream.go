@@ -104,26 +104,16 @@ type JetStream struct {
 // OpenJetStream connects and makes the streams and buckets that are missing. A server without JetStream is an error
 // that says what to do.
 func OpenJetStream(ctx context.Context, cfg JetStreamConfig) (*JetStream, error) {
-	opts, err := cfg.Access.Options(cfg.URL)
-	if err != nil {
-		return nil, err
-	}
-	opts = append(opts,
-		nats.Name("patchbay jobs"), nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond),
-		nats.ReconnectBufSize(-1),
-		nats.PingInterval(10*time.Second),
-	)
-	if cfg.InProcess != nil {
-		opts = append(opts, nats.InProcessServer(cfg.InProcess))
-	}
 	l := &JetStream{
 		cfg: cfg, turn: make(chan struct{}, 1), hint: make(chan struct{}, 1), hand: make(chan string),
 		back: make(chan struct{}, 1), seen: map[string]time.Time{}, places: map[string]resourceNote{},
 		records: following{again: make(chan struct{}, 1)}, nodes: following{again: make(chan struct{}, 1)},
 	}
-	opts = append(opts, nats.ReconnectHandler(func(*nats.Conn) { l.Returned() }))
-	if l.nc, err = nats.Connect(cfg.URL, opts...); err != nil {
-		return nil, fmt.Errorf("connect to NATS at %s: %w", wire.Redact(cfg.URL), wire.Trusted(err))
+	var err error
+	if l.nc, err = wire.Connect(cfg.URL, cfg.Access, cfg.InProcess, "patchbay jobs", nats.ReconnectBufSize(-1),
+		nats.ReconnectWait(100*time.Millisecond), nats.PingInterval(10*time.Second),
+		nats.ReconnectHandler(func(*nats.Conn) { l.Returned() })); err != nil {
+		return nil, err
 	}
 	l.ctx, l.end = context.WithCancel(context.WithoutCancel(ctx))
 	if err := l.prepare(ctx); err != nil {
@@ -168,14 +158,13 @@ func (l *JetStream) prepare(ctx context.Context) error {
 		return err
 	}
 	for _, p := range message.Priorities() {
-		var c jetstream.Consumer
-		if err := l.insist(ctx, func(ctx context.Context) (err error) {
-			c, err = l.queue.CreateOrUpdateConsumer(ctx, jetstream.ConsumerConfig{
+		c, err := insist(ctx, func(ctx context.Context) (jetstream.Consumer, error) {
+			return l.queue.CreateOrUpdateConsumer(ctx, jetstream.ConsumerConfig{
 				Durable: "patchbay-" + p, FilterSubject: message.QueueRoot + p + ".any.*", AckPolicy: jetstream.AckExplicitPolicy,
 				AckWait: ackWait, MaxDeliver: -1, MaxAckPending: -1,
 			})
-			return err
-		}); err != nil {
+		})
+		if err != nil {
 			return err
 		}
 		l.classes = append(l.classes, c)
@@ -183,7 +172,8 @@ func (l *JetStream) prepare(ctx context.Context) error {
 	if _, err := l.nc.Subscribe(message.HintSubject, func(*nats.Msg) { l.poke() }); err != nil {
 		return err
 	}
-	if err := l.insist(ctx, l.measure); err != nil {
+	measured := func(ctx context.Context) (struct{}, error) { return struct{}{}, l.measure(ctx) }
+	if _, err := insist(ctx, measured); err != nil {
 		return err
 	}
 	requests := l.requests
@@ -241,21 +231,13 @@ func (l *JetStream) makeQueue(ctx context.Context) (int, error) {
 }
 
 // stream makes a stream, or gives it its settings.
-func (l *JetStream) stream(ctx context.Context, cfg jetstream.StreamConfig) (s jetstream.Stream, err error) {
-	err = l.insist(ctx, func(ctx context.Context) (err error) {
-		s, err = l.js.CreateOrUpdateStream(ctx, cfg)
-		return err
-	})
-	return s, err
+func (l *JetStream) stream(ctx context.Context, cfg jetstream.StreamConfig) (jetstream.Stream, error) {
+	return insist(ctx, func(ctx context.Context) (jetstream.Stream, error) { return l.js.CreateOrUpdateStream(ctx, cfg) })
 }
 
 // existing looks a stream up.
-func (l *JetStream) existing(ctx context.Context, name string) (s jetstream.Stream, err error) {
-	err = l.insist(ctx, func(ctx context.Context) (err error) {
-		s, err = l.js.Stream(ctx, name)
-		return err
-	})
-	return s, err
+func (l *JetStream) existing(ctx context.Context, name string) (jetstream.Stream, error) {
+	return insist(ctx, func(ctx context.Context) (jetstream.Stream, error) { return l.js.Stream(ctx, name) })
 }
 
 // noPlace reports whether there are not enough servers for a stream, or not enough with room for it.
@@ -274,10 +256,8 @@ func (l *JetStream) led(ctx context.Context) error {
 		if err == nil || errors.Is(err, jetstream.ErrJetStreamNotEnabled) || errors.As(err, &api) && api.Code < 500 {
 			return nil // whatever is wrong is said by what comes next
 		}
-		select {
-		case <-ctx.Done():
+		if wire.Pause(ctx, 100*time.Millisecond) != nil {
 			return err
-		case <-time.After(100 * time.Millisecond):
 		}
 	}
 }
@@ -330,9 +310,8 @@ func (l *JetStream) makeBuckets(ctx context.Context, n int) error {
 	} {
 		b.cfg.Replicas = n
 		var err error
-		if err = l.insist(ctx, func(ctx context.Context) (err error) {
-			*b.kv, err = l.js.CreateOrUpdateKeyValue(ctx, b.cfg)
-			return err
+		if *b.kv, err = insist(ctx, func(ctx context.Context) (jetstream.KeyValue, error) {
+			return l.js.CreateOrUpdateKeyValue(ctx, b.cfg)
 		}); err != nil {
 			return err
 		}
@@ -500,8 +479,8 @@ func (l *JetStream) Up() bool { return l.nc.IsConnected() }
 // returned implements Store.
 func (l *JetStream) returned() <-chan struct{} { return l.back }
 
-// ordered implements Store: the queue is the server's, whose daemons share it.
-func (l *JetStream) ordered() bool { return false }
+// inside implements Store: records and queue are the server's, whose daemons share them.
+func (l *JetStream) inside() bool { return false }
 
 // retries implements Store: jobs outlive workers and daemons, and room on a disk may come back.
 func (l *JetStream) retries(code string) (time.Duration, bool) {

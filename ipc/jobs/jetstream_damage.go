@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"patchbay/ipc/message"
+	"patchbay/ipc/wire"
 )
 
 // named returns the jobs that have begun a log in the store, and whether they are done.
@@ -141,11 +142,7 @@ func (w *following) anew() {
 func (l *JetStream) follow(ctx context.Context, kv jetstream.KeyValue, w *following,
 	f func(jetstream.KeyValueEntry),
 ) error {
-	var watch jetstream.KeyWatcher
-	err := l.insist(ctx, func(context.Context) (err error) {
-		watch, err = kv.WatchAll(l.ctx)
-		return err
-	})
+	watch, err := insist(ctx, func(context.Context) (jetstream.KeyWatcher, error) { return kv.WatchAll(l.ctx) })
 	if err != nil {
 		return err
 	}
@@ -154,10 +151,8 @@ func (l *JetStream) follow(ctx context.Context, kv jetstream.KeyValue, w *follow
 			listen(l.ctx, watch, w, f)
 			_ = watch.Stop()
 			for first := true; first || err != nil; first = false {
-				select {
-				case <-l.ctx.Done():
+				if wire.Pause(l.ctx, 100*time.Millisecond) != nil {
 					return
-				case <-time.After(100 * time.Millisecond):
 				}
 				watch, err = kv.WatchAll(l.ctx)
 			}
@@ -195,18 +190,11 @@ const (
 
 // watchOver looks after the records until the store is closed: see audit and health.
 func (l *JetStream) watchOver(j *Table) {
-	tick := time.NewTicker(auditEvery)
-	defer tick.Stop()
-	for n := 0; ; n++ {
-		select {
-		case <-l.ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for n := range wire.Every(l.ctx, auditEvery) {
 		ctx, cancel := context.WithTimeout(l.ctx, 2*serverPatience)
 		l.audit(ctx, j)
 		cancel()
-		if n%healthEvery == 0 {
+		if n%healthEvery == 1 {
 			l.health(l.ctx)
 		}
 	}

@@ -16,7 +16,6 @@ import (
 
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
-	"patchbay/node/pyjson"
 )
 
 // longRecord is the length from which on a record is packed: lists of many files are alike line by line.
@@ -56,12 +55,8 @@ func decodeRecord(job string, value []byte, rev uint64) (message.Record, error) 
 			value, err = io.ReadAll(io.LimitReader(z, int64(lim.Bytes)))
 		}
 	}
-	var o *pyjson.Object
 	if err == nil {
-		o, err = wire.Decode(value, wire.JSON, lim)
-	}
-	if err == nil {
-		err = wire.Bind(o, &rec)
+		err = wire.Read(value, wire.JSON, lim, &rec)
 	}
 	if err != nil || rec.Job != job {
 		return message.Record{}, fmt.Errorf("record of job %s cannot be read: %w", job, err)
@@ -106,19 +101,16 @@ func (l *JetStream) keep(ctx context.Context, rec message.Record,
 }
 
 // insist repeats a request that may be made twice while it, or the answer, is lost on the way, until ctx ends.
-func (l *JetStream) insist(ctx context.Context, request func(context.Context) error) error {
+func insist[T any](ctx context.Context, request func(context.Context) (T, error)) (T, error) {
 	for {
 		try, cancel := context.WithTimeout(ctx, serverPatience)
-		err := request(try)
+		out, err := request(try)
 		cancel()
 		if ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, nats.ErrReconnectBufExceeded) &&
 			!errors.Is(err, nats.ErrDisconnected) {
-			return err
+			return out, err
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(50 * time.Millisecond):
-		}
+		_ = wire.Pause(ctx, 50*time.Millisecond)
 	}
 }
 
@@ -142,12 +134,7 @@ func (l *JetStream) writable(ctx context.Context, n int) (context.Context, conte
 	}
 	go func() {
 		defer cancel()
-		for l.cfg.Full() == nil {
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(50 * time.Millisecond):
-			}
+		for l.cfg.Full() == nil && wire.Pause(ctx, 50*time.Millisecond) == nil {
 		}
 	}()
 	return ctx, cancel
@@ -163,24 +150,21 @@ func (l *JetStream) create(ctx context.Context, rec message.Record, body []byte)
 	}
 	size, last := min(requestPiece, int(l.nc.MaxPayload())/2), uint64(0)
 	for at := 0; at < len(body); at += size {
-		if err := l.insist(ctx, func(ctx context.Context) error {
-			seq, err := l.requests.Put(ctx, pieceKey(rec, rec.Pieces), body[at:min(at+size, len(body))])
-			last = max(last, seq)
-			return err
-		}); err != nil {
+		seq, err := insist(ctx, func(ctx context.Context) (uint64, error) {
+			return l.requests.Put(ctx, pieceKey(rec, rec.Pieces), body[at:min(at+size, len(body))])
+		})
+		if err != nil {
 			l.unmade(rec, last)
 			return rec, false, fmt.Errorf("keep request of job %s: %w", rec.Job, err)
 		}
+		last = seq
 		rec.Pieces++
 	}
 	value, err := encodeRecord(rec)
 	if err != nil {
 		return rec, false, err
 	}
-	err = l.insist(ctx, func(ctx context.Context) (err error) {
-		rec.Rev, err = l.jobs.Create(ctx, rec.Job, value)
-		return err
-	})
+	rec.Rev, err = insist(ctx, func(ctx context.Context) (uint64, error) { return l.jobs.Create(ctx, rec.Job, value) })
 	if err == nil {
 		return rec, true, nil
 	}
@@ -195,8 +179,7 @@ func (l *JetStream) create(ctx context.Context, rec message.Record, body []byte)
 	for i := 0; i < rec.Pieces && old.Hash != rec.Hash; i++ { // pieces of a request that is refused
 		_ = l.requests.Purge(ctx, pieceKey(rec, i))
 	}
-	stored, encErr := encodeRecord(old)
-	return old, encErr == nil && bytes.Equal(stored, value), encErr
+	return old, same(old, value), nil
 }
 
 // unmade drops the pieces up to the one of number last of a job that could not be written down, unless another daemon
@@ -240,11 +223,7 @@ func (l *JetStream) request(ctx context.Context, rec message.Record) (*message.R
 	req := &message.RunRequest{}
 	lim := wire.DefaultLimits()
 	lim.Bytes = len(body) // it came within the limits of its carrier, perhaps beside a message
-	o, err := wire.Decode(body, wire.Msgpack, lim)
-	if err == nil {
-		err = wire.Bind(o, req)
-	}
-	if err != nil {
+	if err := wire.Read(body, wire.Msgpack, lim, req); err != nil {
 		return nil, fmt.Errorf("read request of job %s: %w: %w", rec.Job, errGone, err)
 	}
 	return req, nil

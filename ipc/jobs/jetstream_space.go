@@ -89,15 +89,8 @@ func (l *JetStream) spaceFor(ctx context.Context, n int) error {
 		l.used += int64(n) // until the next look
 		return nil
 	}
-	return fmt.Errorf("%w: it is full: %d bytes are used%s", ErrStore, l.used, l.ofLimit())
-}
-
-// ofLimit says what the limit is. The lock is held.
-func (l *JetStream) ofLimit() string {
-	if l.limit == 0 {
-		return ""
-	}
-	return fmt.Sprintf(" of %d, and a part is kept for the ends of jobs", l.limit)
+	return fmt.Errorf("%w: it is full: %d bytes are used of %d, and a part is kept for the ends of jobs", ErrStore, l.used,
+		l.limit)
 }
 
 // noRoom reports whether the server refused a write because its files may not grow.

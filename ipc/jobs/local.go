@@ -19,7 +19,7 @@ func (j *Table) Begin(id, kind, worker string) (<-chan struct{}, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if old, ok := j.jobs[id]; ok {
-		if !old.local || !old.ended {
+		if old.rec.Kind == "" || !old.ended {
 			return nil, ErrHash
 		}
 		j.ended = slices.DeleteFunc(j.ended, func(q string) bool { return q == id })
@@ -30,7 +30,7 @@ func (j *Table) Begin(id, kind, worker string) (<-chan struct{}, error) {
 	}
 	now := j.cfg.Now().UnixMilli()
 	e := j.entry(id)
-	e.local, e.held = true, 1
+	e.held = 1
 	e.rec = message.Record{
 		V: message.ProtocolVersion, Job: id, Kind: kind, State: message.Running, Rev: 1, Attempt: 1,
 		Worker: worker, Owner: j.store.Owner(), Created: now, Started: now, Tied: true,
@@ -42,20 +42,13 @@ func (j *Table) Begin(id, kind, worker string) (<-chan struct{}, error) {
 
 // Finish ends a job of begin: done without a fault, cancelled or failed with one.
 func (j *Table) Finish(ctx context.Context, id string, fault *wire.Error, metrics map[string]any) {
-	state := message.Done
-	switch {
-	case fault != nil && fault.Code == wire.ErrCancelled:
-		state = message.Cancelled
-	case fault != nil:
-		state = message.Failed
-	}
 	for {
 		rec, err := j.Get(ctx, id)
 		if err != nil || rec.State.Final() {
 			return
 		}
 		rec, err = j.Update(ctx, id, rec.Rev, func(r *message.Record) {
-			r.State, r.Finished, r.Error, r.Metrics = state, time.Now().UnixMilli(), fault, metrics
+			r.State, r.Finished, r.Error, r.Metrics = endOf(fault), time.Now().UnixMilli(), fault, metrics
 		})
 		if err != nil {
 			continue // somebody wished to cancel it meanwhile

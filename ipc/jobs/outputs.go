@@ -84,10 +84,22 @@ func (s *Outputs) Stage(job string, files []message.File) error {
 		}
 		list[i].path, list[i].staged, list[i].Data = path, true, nil
 	}
+	s.put(job, list)
+	return nil
+}
+
+// of returns the files of a job.
+func (s *Outputs) of(job string) []output {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.jobs[job]
+}
+
+// put notes the files of a job.
+func (s *Outputs) put(job string, list []output) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.jobs[job] = list
-	return nil
 }
 
 // patience is how long a file waits for a free descriptor.
@@ -126,9 +138,7 @@ func (s *Outputs) Adopt(job string, refs []message.OutputRef) {
 			}
 		}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.jobs[job] = list
+	s.put(job, list)
 }
 
 // Sweep empties the stage of everything but files that stay there because they have no folder. It is called when no job
@@ -147,9 +157,7 @@ func (s *Outputs) Sweep() {
 // only returns them. The staged copies stay until Clean, which is called when the names are recorded: so a Commit that
 // was cut short can be done again and makes no file twice.
 func (s *Outputs) Commit(job string) ([]message.OutputRef, error) {
-	s.mu.Lock()
-	list := s.jobs[job]
-	s.mu.Unlock()
+	list := s.of(job)
 	var first error
 	refs := make([]message.OutputRef, len(list))
 	for i := range list {
@@ -208,9 +216,7 @@ func (s *Outputs) folder(kind string) string {
 
 // Read returns file i of a job. A file that is gone or was changed is expired.
 func (s *Outputs) Read(job string, i int) ([]byte, error) {
-	s.mu.Lock()
-	list := s.jobs[job]
-	s.mu.Unlock()
+	list := s.of(job)
 	if i >= len(list) {
 		return nil, wire.Errorf(wire.ErrExpired, "the files of job %s are gone", job)
 	}
@@ -237,9 +243,7 @@ func (s *Outputs) Read(job string, i int) ([]byte, error) {
 
 // Share lets a job have the files of another. All must still be as they were made.
 func (s *Outputs) Share(from, to string) error {
-	s.mu.Lock()
-	list := slices.Clone(s.jobs[from])
-	s.mu.Unlock()
+	list := slices.Clone(s.of(from))
 	for i := range list {
 		f := &list[i]
 		data, err := s.Read(from, i)
@@ -252,9 +256,7 @@ func (s *Outputs) Share(from, to string) error {
 			return err
 		}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.jobs[to] = list
+	s.put(to, list)
 	return nil
 }
 

@@ -216,7 +216,7 @@ func checkRestarted(ctx context.Context, t *testing.T, e *broker.Embedded, jobs 
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, counts, _ := j.List(ctx, "", 0)
+	_, counts := j.List("", 0)
 	if counts[message.Done] != jobs || len(counts) != 1 {
 		t.Errorf("jobs are %v, want %d done", counts, jobs)
 	}

@@ -15,13 +15,12 @@ import (
 // Publisher sends messages in order from a goroutine of its own, so that whoever makes an event never waits for the
 // network.
 type Publisher struct {
-	nc   *nats.Conn
-	log  zerolog.Logger
-	done chan struct{}
+	nc    *nats.Conn
+	log   zerolog.Logger
+	queue chan *nats.Msg
+	done  chan struct{}
 
-	mu    sync.Mutex
-	queue []*nats.Msg
-	wake  chan struct{}
+	mu    sync.RWMutex
 	ended bool
 }
 
@@ -34,56 +33,41 @@ const headRoom = 4096
 
 // NewPublisher starts the goroutine; close ends it.
 func NewPublisher(nc *nats.Conn, log zerolog.Logger) *Publisher {
-	p := &Publisher{nc: nc, log: log, done: make(chan struct{}), wake: make(chan struct{}, 1)}
+	p := &Publisher{nc: nc, log: log, queue: make(chan *nats.Msg, publishQueue), done: make(chan struct{})}
 	go p.run()
 	return p
 }
 
 // Put queues a message. It does not block.
 func (p *Publisher) Put(m *nats.Msg) {
-	p.mu.Lock()
-	if len(p.queue) < publishQueue && !p.ended {
-		p.queue = append(p.queue, m)
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	if p.ended {
+		return
 	}
-	p.mu.Unlock()
-	p.poke()
-}
-
-func (p *Publisher) poke() {
 	select {
-	case p.wake <- struct{}{}:
+	case p.queue <- m:
 	default:
 	}
 }
 
 func (p *Publisher) run() {
 	defer close(p.done)
-	for {
-		p.mu.Lock()
-		batch, ended := p.queue, p.ended
-		p.queue = nil
-		p.mu.Unlock()
-		for _, m := range batch {
-			if err := p.nc.PublishMsg(m); err != nil {
-				p.log.Warn().Err(err).Str("subject", m.Subject).Msg("not published")
-			}
+	for m := range p.queue {
+		if err := p.nc.PublishMsg(m); err != nil {
+			p.log.Warn().Err(err).Str("subject", m.Subject).Msg("not published")
 		}
-		if len(batch) > 0 {
-			continue
-		}
-		if ended {
-			return
-		}
-		<-p.wake
 	}
 }
 
-// Close sends what waits and ends the goroutine.
+// Close sends what waits and ends the goroutine. A second call does nothing.
 func (p *Publisher) Close() {
 	p.mu.Lock()
-	p.ended = true
+	if !p.ended {
+		p.ended = true
+		close(p.queue)
+	}
 	p.mu.Unlock()
-	p.poke()
 	<-p.done
 }
 

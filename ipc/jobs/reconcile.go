@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"patchbay/ipc/message"
@@ -55,35 +56,24 @@ func (j *Table) requeued(r *message.Record, fault *wire.Error, counts bool) {
 func (j *Table) handBack(ctx context.Context, rec message.Record, cause string) {
 	fault := wire.Errorf(wire.ErrDraining, "%s", cause)
 	retry, _ := j.again(rec, fault)
-	end := message.Failed
+	var err error
 	switch {
 	case rec.Cancel || rec.Tied:
-		end, fault = message.Cancelled, wire.Errorf(wire.ErrCancelled, "the job was cancelled")
+		_, err = j.end(ctx, rec, message.Cancelled, wire.Errorf(wire.ErrCancelled, "the job was cancelled"))
 	case !retry:
-		fault = wire.Errorf(wire.ErrWorkerLost, "%d daemons ended while the job ran; the last one: %s",
-			rec.HandedBack+1, cause)
-	}
-	rec, err := j.Update(ctx, rec.Job, rec.Rev, func(r *message.Record) {
-		if retry {
-			j.requeued(r, fault, false)
-			return
-		}
-		r.State, r.Error, r.Finished = end, fault, j.cfg.Now().UnixMilli()
-	})
-	switch {
-	case errors.Is(err, errConflict):
-	case err != nil:
-		j.cfg.Log.Error().Err(err).Msg("job not handed back")
-	case retry:
-		j.Append(ctx, rec.Job, -1, message.Event{
-			Type: message.EventRetrying,
-			Data: map[string]any{"prompt_id": rec.Job, "cause": cause}, Error: fault,
-		})
+		_, err = j.end(ctx, rec, message.Failed, wire.Errorf(wire.ErrWorkerLost,
+			"%d daemons ended while the job ran; the last one: %s", rec.HandedBack+1, cause))
 	default:
-		j.Append(ctx, rec.Job, -1, terminalOf(rec))
-		if rec.State == message.Failed {
-			j.bury(ctx, rec)
+		_, err = j.Update(ctx, rec.Job, rec.Rev, func(r *message.Record) { j.requeued(r, fault, false) })
+		if err == nil {
+			j.Append(ctx, rec.Job, -1, message.Event{
+				Type: message.EventRetrying,
+				Data: map[string]any{"prompt_id": rec.Job, "cause": cause}, Error: fault,
+			})
 		}
+	}
+	if err != nil && !errors.Is(err, errConflict) {
+		j.cfg.Log.Error().Err(err).Msg("job not handed back")
 	}
 }
 
@@ -259,12 +249,7 @@ func (j *Table) reopen(ctx context.Context, job string) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.entry(job).ended = false
-	for i, id := range j.ended {
-		if id == job {
-			j.ended = append(j.ended[:i:i], j.ended[i+1:]...)
-			break
-		}
-	}
+	j.ended = slices.DeleteFunc(j.ended, func(id string) bool { return id == job })
 	return nil
 }
 

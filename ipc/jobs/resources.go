@@ -99,7 +99,7 @@ func (l *JetStream) announce(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if int64(len(b)) > l.nc.MaxPayload()-4096 {
+	if len(b) > l.room() {
 		l.cfg.Log.Warn().Int("bytes", len(b)).Msg("the list of model files is longer than a message; other daemons do " +
 			"not know what is here")
 		b = []byte("{}")
@@ -119,31 +119,25 @@ func (l *JetStream) announce(ctx context.Context) error {
 // noticed takes in a heartbeat or a note.
 func (l *JetStream) noticed(e jetstream.KeyValueEntry) {
 	owner, isNote := strings.CutSuffix(e.Key(), hasSuffix)
+	gone := e.Operation() != jetstream.KeyValuePut
 	var n resourceNote
-	if e.Operation() != jetstream.KeyValuePut {
-		l.mu.Lock()
-		delete(l.seen, owner)
-		delete(l.places, owner)
-		l.mu.Unlock()
-		return
-	}
-	if isNote {
-		o, err := wire.Decode(e.Value(), wire.JSON, wire.DefaultLimits())
-		if err == nil {
-			err = wire.Bind(o, &n)
-		}
-		if err != nil {
+	if isNote && !gone {
+		if err := wire.Read(e.Value(), wire.JSON, wire.DefaultLimits(), &n); err != nil {
 			l.cfg.Log.Warn().Err(err).Str("daemon", owner).Msg("its list of files cannot be read")
 			return
 		}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if isNote {
+	switch {
+	case gone:
+		delete(l.seen, owner)
+		delete(l.places, owner)
+	case isNote:
 		l.places[owner] = n
-		return
+	default:
+		l.seen[owner] = time.Now()
 	}
-	l.seen[owner] = time.Now()
 }
 
 // others returns the notes of the daemons that are alive, this one's not among them, by name.
@@ -184,11 +178,7 @@ func (l *JetStream) admit(needed []files.NeededFile) *wire.Error {
 		return nil
 	}
 	others := l.others()
-	owners := make([]string, 0, len(others))
-	for o := range others {
-		owners = append(owners, o)
-	}
-	slices.Sort(owners)
+	owners := slices.Sorted(maps.Keys(others))
 	memory := int64(0)
 	for i := range needed {
 		for _, o := range owners {
@@ -260,42 +250,30 @@ func (j *Table) Located(err error) error {
 	return e
 }
 
-// missingFiles returns the names of files in the errors of a workflow that are in no list.
+// missingFiles returns the names of files, which have extensions, in the errors of a workflow that are in no list.
 func missingFiles(e *wire.Error) []string {
 	var out []string
 	for _, v := range e.NodeErrors {
+		var node struct {
+			Errors []struct {
+				Type  string         `json:"type"`
+				Extra *pyjson.Object `json:"extra_info"`
+			} `json:"errors"`
+		}
 		o, ok := v.(*pyjson.Object)
-		if !ok {
+		if !ok || wire.Bind(o, &node) != nil {
 			continue
 		}
-		list, _ := o.Get("errors")
-		errs, _ := list.([]any)
-		for _, one := range errs {
-			if name := missingFile(one); name != "" && !slices.Contains(out, name) {
+		for _, one := range node.Errors {
+			if one.Type != "value_not_in_list" || one.Extra == nil {
+				continue
+			}
+			name, _ := one.Extra.At("received_value").(string)
+			if path.Ext(name) != "" && !slices.Contains(out, name) {
 				out = append(out, name)
 			}
 		}
 	}
 	slices.Sort(out)
 	return out
-}
-
-// missingFile returns the name of a file, which has an extension, that one error says is in no list.
-func missingFile(v any) string {
-	e, ok := v.(*pyjson.Object)
-	if !ok {
-		return ""
-	}
-	kind, _ := e.Get("type")
-	extra, _ := e.Get("extra_info")
-	x, ok := extra.(*pyjson.Object)
-	if kind != "value_not_in_list" || !ok {
-		return ""
-	}
-	received, _ := x.Get("received_value")
-	name, _ := received.(string)
-	if path.Ext(name) == "" {
-		return ""
-	}
-	return name
 }

@@ -143,10 +143,7 @@ func (j *Table) surplus() []message.Record {
 // Drop removes the files of a job, named ones too. A file that is not as the job made it is somebody else's by now and
 // stays.
 func (s *Outputs) Drop(job string) {
-	s.mu.Lock()
-	list := s.jobs[job]
-	s.mu.Unlock()
-	kept := slices.Clone(list)
+	kept := slices.Clone(s.of(job))
 	for i := range kept {
 		f := &kept[i]
 		if f.path != "" {
@@ -157,7 +154,5 @@ func (s *Outputs) Drop(job string) {
 		f.Data, f.gone = nil, true
 	}
 	s.Forget(job)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.jobs[job] = kept
+	s.put(job, kept)
 }

@@ -94,7 +94,7 @@ func TestStoreDoesNotStayFull(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				j.fail(ctx, rec, wire.Errorf(wire.ErrInternal, "it was to fail"))
+				_, _ = j.end(ctx, rec, message.Failed, wire.Errorf(wire.ErrInternal, "it was to fail"))
 			}
 			if _, err := j.Retry(ctx, "fail0"); message.ErrorOf(err) == nil || message.ErrorOf(err).Code != wire.ErrExpired {
 				t.Errorf("retry of a job whose request is gone: %v, want expired", err)

@@ -3,7 +3,6 @@ package jobs
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"patchbay/ipc/message"
@@ -45,8 +44,9 @@ type Store interface {
 	forget(rec message.Record)
 	sweep(ctx context.Context)
 
-	// ordered reports whether jobs are taken in the order of this table: then one can be put in front of all.
-	ordered() bool
+	// inside reports whether all there is of a job is in this table. Jobs are taken in its order then, and one can be put
+	// in front of all.
+	inside() bool
 	// offer tells those who take jobs of one that waits; first says that none is before it.
 	offer(ctx context.Context, rec message.Record, first bool) error
 	// next waits for a job that the table may take. Only ctx ends the wait.
@@ -64,68 +64,49 @@ type Store interface {
 	bury(ctx context.Context, rec message.Record) error
 }
 
-// memory is the Store of jobs that end with their process: the table has all there is of them, and only the revisions
-// are here.
-type memory struct {
-	mu   sync.Mutex
-	revs map[string]uint64
-}
+// memory is the Store of jobs that end with their process.
+type memory struct{}
 
-func (m *memory) Owner() string                                        { return "" }
-func (m *memory) open(context.Context, *Table) error                   { return nil }
-func (m *memory) alive(string) bool                                    { return true }
-func (m *memory) heard(string, time.Time) bool                         { return true }
-func (m *memory) returned() <-chan struct{}                            { return nil }
-func (m *memory) admit([]files.NeededFile) *wire.Error                 { return nil }
-func (m *memory) lacks(message.Record) error                           { return nil }
-func (m *memory) sought([]string) string                               { return "" }
-func (m *memory) sweep(context.Context)                                {}
-func (m *memory) ordered() bool                                        { return true }
-func (m *memory) offer(context.Context, message.Record, bool) error    { return nil }
-func (m *memory) bury(context.Context, message.Record) error           { return nil }
-func (m *memory) log(context.Context, string) ([]message.Event, error) { return nil, nil }
-func (m *memory) told(context.Context, message.Record) (bool, error)   { return false, nil }
+func (m memory) Owner() string                                        { return "" }
+func (m memory) open(context.Context, *Table) error                   { return nil }
+func (m memory) alive(string) bool                                    { return true }
+func (m memory) heard(string, time.Time) bool                         { return true }
+func (m memory) returned() <-chan struct{}                            { return nil }
+func (m memory) admit([]files.NeededFile) *wire.Error                 { return nil }
+func (m memory) lacks(message.Record) error                           { return nil }
+func (m memory) sought([]string) string                               { return "" }
+func (m memory) sweep(context.Context)                                {}
+func (m memory) inside() bool                                         { return true }
+func (m memory) forget(message.Record)                                {}
+func (m memory) offer(context.Context, message.Record, bool) error    { return nil }
+func (m memory) bury(context.Context, message.Record) error           { return nil }
+func (m memory) log(context.Context, string) ([]message.Event, error) { return nil, nil }
+func (m memory) told(context.Context, message.Record) (bool, error)   { return false, nil }
 
-func (m *memory) remind(context.Context, []message.Record, time.Time) error { return nil }
+func (m memory) remind(context.Context, []message.Record, time.Time) error { return nil }
 
-func (m *memory) get(context.Context, string) (message.Record, error) {
+func (m memory) get(context.Context, string) (message.Record, error) {
 	return message.Record{}, ErrNoJob
 }
 
-func (m *memory) keep(_ context.Context, rec message.Record, _ *message.RunRequest) (message.Record, bool, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.revs[rec.Job] = rec.Rev
+func (m memory) keep(_ context.Context, rec message.Record, _ *message.RunRequest) (message.Record, bool, error) {
 	return rec, true, nil
 }
 
-func (m *memory) swap(_ context.Context, rec message.Record) (message.Record, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.revs[rec.Job] != rec.Rev {
-		return message.Record{}, errConflict
-	}
-	rec.Rev++
-	m.revs[rec.Job] = rec.Rev
-	return rec, nil
+func (m memory) swap(context.Context, message.Record) (message.Record, error) {
+	return message.Record{}, ErrNoJob
 }
 
-func (m *memory) request(ctx context.Context, rec message.Record) (*message.RunRequest, error) {
+func (m memory) request(ctx context.Context, rec message.Record) (*message.RunRequest, error) {
 	return nil, errors.Join(errGone, m.kept(ctx, rec))
 }
 
-func (m *memory) kept(context.Context, message.Record) error {
+func (m memory) kept(context.Context, message.Record) error {
 	return wire.Errorf(wire.ErrExpired,
 		"the jobs of this daemon are kept in memory only, without what they asked for; submit the job again")
 }
 
-func (m *memory) forget(rec message.Record) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.revs, rec.Job)
-}
-
-func (m *memory) next(ctx context.Context, j *Table) (reference, error) {
+func (m memory) next(ctx context.Context, j *Table) (reference, error) {
 	for {
 		id, wake := j.first()
 		if id != "" {
@@ -140,4 +121,4 @@ func (m *memory) next(ctx context.Context, j *Table) (reference, error) {
 }
 
 // retries implements Store: nothing outlives the daemon, so only another worker may try.
-func (m *memory) retries(code string) (time.Duration, bool) { return 0, code == wire.ErrWorkerLost }
+func (m memory) retries(code string) (time.Duration, bool) { return 0, code == wire.ErrWorkerLost }

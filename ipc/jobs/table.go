@@ -78,7 +78,6 @@ type entry struct {
 	taking                 int // swaps to running of this process that have no answer yet
 	// fenced is the last attempt of this process that another daemon has taken over: it says nothing any more.
 	fenced  int
-	local   bool // never in the store (begin)
 	cold    bool // the log is in the store, not here
 	left    bool // this daemon cannot run it, and has said so
 	warming sync.Mutex
@@ -95,20 +94,13 @@ const maxLog = 2048
 
 // New returns an empty table.
 func New(cfg Config) *Table {
-	if cfg.MaxQueued == 0 {
-		cfg.MaxQueued = 10000
-	}
-	if cfg.Keep == 0 {
-		cfg.Keep = 1000
-	}
+	cfg.MaxQueued, cfg.Keep = cmp.Or(cfg.MaxQueued, 10000), cmp.Or(cfg.Keep, 1000)
+	cfg.MaxAttempts = cmp.Or(cfg.MaxAttempts, 3)
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	if cfg.MaxAttempts == 0 {
-		cfg.MaxAttempts = 3
-	}
 	if cfg.Store == nil {
-		cfg.Store = &memory{revs: map[string]uint64{}}
+		cfg.Store = memory{}
 	}
 	return &Table{
 		cfg: cfg, store: cfg.Store, jobs: map[string]*entry{}, coming: map[string]*arrival{}, wake: make(chan struct{}),
@@ -259,7 +251,7 @@ func (j *Table) fresh(req *message.RunRequest, hash string) message.Record {
 func (j *Table) added(rec message.Record, req *message.RunRequest) message.Record {
 	e := j.entry(rec.Job)
 	e.req, e.attempt = req, req.Attempt
-	if e.order == 0 && req.Front && j.store.ordered() {
+	if e.order == 0 && req.Front && j.store.inside() {
 		j.head--
 		e.order = j.head
 	}
@@ -298,9 +290,7 @@ func (j *Table) Get(_ context.Context, id string) (message.Record, error) {
 
 // List returns the records in a state ("": all), newest first, at most limit of them, and how many jobs are in each
 // state.
-func (j *Table) List(_ context.Context, state message.State, limit int) ([]message.Record,
-	map[message.State]int, error,
-) {
+func (j *Table) List(state message.State, limit int) ([]message.Record, map[message.State]int) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	counts := map[message.State]int{}
@@ -312,12 +302,9 @@ func (j *Table) List(_ context.Context, state message.State, limit int) ([]messa
 		}
 	}
 	slices.SortFunc(out, func(a, b message.Record) int {
-		if a.Created != b.Created {
-			return cmp.Compare(b.Created, a.Created)
-		}
-		return cmp.Compare(b.Job, a.Job)
+		return cmp.Or(cmp.Compare(b.Created, a.Created), cmp.Compare(b.Job, a.Job))
 	})
-	return out[:min(limit, len(out))], counts, nil
+	return out[:min(limit, len(out))], counts
 }
 
 // Update changes a record if it is still at rev, and returns the new one; errConflict otherwise. change must not call
@@ -346,7 +333,7 @@ func (j *Table) update(ctx context.Context, id string, rev uint64, next func(mes
 		j.mu.Unlock()
 		return message.Record{}, fmt.Errorf("job %s cannot go from %s to %s", id, was, r.State)
 	}
-	if e.local {
+	if j.local(e) {
 		defer j.mu.Unlock()
 		r.Rev++
 		j.settle(e, r)
@@ -387,6 +374,9 @@ func (j *Table) update(ctx context.Context, id string, rev uint64, next func(mes
 	}
 	return out, nil
 }
+
+// local reports whether a job is in no store: its record changes under the lock. The lock is held.
+func (j *Table) local(e *entry) bool { return e.rec.Kind != "" || j.store.inside() }
 
 // post queues a job that is to run once more, when its pause is over.
 func (j *Table) post(rec message.Record) {
@@ -432,7 +422,7 @@ func (j *Table) settle(e *entry, r message.Record) {
 // table keeps the order a retry goes first.
 func (j *Table) line(e *entry, was message.State) {
 	switch {
-	case was == message.Running && j.store.ordered():
+	case was == message.Running && j.store.inside():
 		j.head--
 		e.order = j.head
 	case e.order >= 0 && was != message.Queued:
@@ -470,7 +460,7 @@ func (j *Table) forget() {
 
 func (j *Table) forgetOldest() {
 	e := j.jobs[j.ended[0]]
-	if !e.local {
+	if !j.local(e) {
 		j.store.forget(e.rec)
 	}
 	j.remove(e.rec.Job)

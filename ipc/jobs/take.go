@@ -88,7 +88,7 @@ func (j *Table) takeThis(ctx context.Context, id, worker string) (message.Record
 		}
 		// before the attempt begins: what cannot be fetched now costs none
 		if fetched, err = j.fetch(ctx, cur, fetched); errors.Is(err, errGone) {
-			j.fail(ctx, cur, wire.Errorf(wire.ErrInternal, "%v", err))
+			_, _ = j.end(ctx, cur, message.Failed, wire.Errorf(wire.ErrInternal, "%v", err))
 			return message.Record{}, nil, nil, errConflict
 		} else if err != nil {
 			return message.Record{}, nil, nil, err
@@ -155,16 +155,6 @@ func (j *Table) leave(id string, why error) {
 	}
 }
 
-// fail ends a job that was not given to any worker.
-func (j *Table) fail(ctx context.Context, rec message.Record, fault *wire.Error) {
-	rec, err := j.Update(ctx, rec.Job, rec.Rev,
-		func(r *message.Record) { r.State, r.Error, r.Finished = message.Failed, fault, j.cfg.Now().UnixMilli() })
-	if err == nil {
-		j.Append(ctx, rec.Job, -1, terminalOf(rec))
-		j.bury(ctx, rec)
-	}
-}
-
 func (j *Table) bury(ctx context.Context, rec message.Record) {
 	if err := j.store.bury(ctx, rec); err != nil {
 		j.cfg.Log.Warn().Err(err).Str("job", rec.Job).Msg("no dead letter written; the record has the cause")
@@ -183,13 +173,6 @@ func (j *Table) Expire(ctx context.Context) {
 	}
 	j.mu.Unlock()
 	for _, r := range due {
-		fault := wire.Errorf(wire.ErrExpired, "the job waited longer than its queue_ttl_ms")
-		if _, err := j.Update(ctx, r.Job, r.Rev,
-			func(r *message.Record) { r.State, r.Finished, r.Error = message.Expired, now.UnixMilli(), fault }); err == nil {
-			j.Append(ctx, r.Job, -1, message.Event{
-				Type: message.EventExpired, Error: fault,
-				Data: map[string]any{"prompt_id": r.Job},
-			})
-		}
+		_, _ = j.end(ctx, r, message.Expired, wire.Errorf(wire.ErrExpired, "the job waited longer than its queue_ttl_ms"))
 	}
 }

@@ -60,7 +60,7 @@ func (j *Table) written() []message.Record {
 	defer j.mu.Unlock()
 	out := make([]message.Record, 0, len(j.jobs))
 	for _, e := range j.jobs {
-		if !e.local && e.rec.Rev > 0 {
+		if !j.local(e) && e.rec.Rev > 0 {
 			out = append(out, e.rec.Clone())
 		}
 	}

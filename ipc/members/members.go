@@ -66,18 +66,10 @@ func Join(ctx context.Context, cfg Config) (*Group, error) {
 	if !wire.ValidID(cfg.Group) {
 		return nil, fmt.Errorf("group %q: a name is 1 to 64 of A-Z a-z 0-9 _ -", cfg.Group)
 	}
-	opts, err := cfg.Access.Options(cfg.URL)
+	nc, err := wire.Connect(cfg.URL, cfg.Access, cfg.InProcess, "patchbay hosts", nats.ReconnectBufSize(-1),
+		nats.ReconnectWait(100*time.Millisecond), nats.PingInterval(10*time.Second))
 	if err != nil {
 		return nil, err
-	}
-	opts = append(opts, nats.Name("patchbay hosts"), nats.MaxReconnects(-1), nats.ReconnectBufSize(-1),
-		nats.ReconnectWait(100*time.Millisecond), nats.PingInterval(10*time.Second))
-	if cfg.InProcess != nil {
-		opts = append(opts, nats.InProcessServer(cfg.InProcess))
-	}
-	nc, err := nats.Connect(cfg.URL, opts...)
-	if err != nil {
-		return nil, fmt.Errorf("connect to NATS at %s: %w", wire.Redact(cfg.URL), wire.Trusted(err))
 	}
 	js, err := jetstream.New(nc)
 	if err != nil {

@@ -1,11 +1,13 @@
 package message
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -36,9 +38,11 @@ func ParseRunWithin(o *pyjson.Object, lim wire.Limits) (*RunRequest, *graph.Work
 	case isBareGraph(o):
 		req.Workflow = o
 	case HasField(o, "workflow"):
-		err = wire.Bind(o, req)
-		if extra := wire.UnknownFields(o, req); err == nil && len(extra) > 0 { // a typo must not run without its plan
-			return nil, nil, wire.BadRequest(wire.BadField(wire.Shown(extra[0]),
+		if err = wire.Bind(o, req); err != nil {
+			break
+		}
+		if bad := wire.UnknownField(o, reflect.TypeFor[RunRequest]()); bad != "" { // a typo must not run without its plan
+			return nil, nil, wire.BadRequest(wire.BadField(bad,
 				"is not known here and would be passed over: leave it out; there are %s", strings.Join(wire.Fields(req), ", ")))
 		}
 	case HasField(o, "prompt"):
@@ -72,8 +76,7 @@ func ParseRunWithin(o *pyjson.Object, lim wire.Limits) (*RunRequest, *graph.Work
 		return nil, nil, wire.Errorf(wire.ErrBadRequest, "field priority: want high, normal or low, got %q",
 			wire.Shown(req.Priority))
 	}
-	fail := convert(req, lim)
-	if fail != nil {
+	if fail := convert(req, lim); fail != nil {
 		return nil, nil, ErrorOf(fail)
 	}
 	w, fail := parseWorkflowWithin(req.Workflow, lim)
@@ -194,22 +197,15 @@ func isNode(v any) bool {
 }
 
 func isBareGraph(o *pyjson.Object) bool {
-	for _, k := range o.Keys() {
-		if v, _ := o.Get(k); !isNode(v) {
-			return isEditorGraph(o)
-		}
+	if slices.ContainsFunc(o.Keys(), func(k string) bool { return !isNode(o.At(k)) }) {
+		return isEditorGraph(o)
 	}
 	return o.Len() > 0
 }
 
 // holdsNode reports whether any value is a node.
 func holdsNode(o *pyjson.Object) bool {
-	for _, k := range o.Keys() {
-		if v, _ := o.Get(k); isNode(v) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(o.Keys(), func(k string) bool { return isNode(o.At(k)) })
 }
 
 // isEditorGraph recognises the format of ComfyUI's editor, see convert.
@@ -242,21 +238,10 @@ func Hash(req *RunRequest, w *graph.Workflow) string {
 // where that tells; or else what the request calls itself, in client (text, or a map with id). All who have no name are
 // one.
 func ClientName(from string, req *RunRequest) string {
-	name := from
-	switch c := req.Client.(type) {
-	case string:
-		name = orText(name, c)
-	case *pyjson.Object:
-		id, _ := c.Get("id")
-		text, _ := id.(string)
-		name = orText(name, text)
+	own, _ := req.Client.(string)
+	if c, ok := req.Client.(*pyjson.Object); ok {
+		own, _ = c.At("id").(string)
 	}
+	name := cmp.Or(from, own)
 	return name[:min(len(name), 128)]
-}
-
-func orText(text, preset string) string {
-	if text == "" {
-		return preset
-	}
-	return text
 }

@@ -1,7 +1,7 @@
 package message
 
 import (
-	"fmt"
+	"slices"
 
 	"patchbay/ipc/wire"
 	"patchbay/node/pyjson"
@@ -38,11 +38,7 @@ const (
 
 // Terminal reports whether an event type ends a job. Every job has exactly one such event.
 func Terminal(eventType string) bool {
-	switch eventType {
-	case EventSuccess, EventError, EventInterrupted, EventExpired:
-		return true
-	}
-	return false
+	return slices.Contains([]string{EventSuccess, EventError, EventInterrupted, EventExpired}, eventType)
 }
 
 // Short returns the event without the lists that make it long; data has left_out: true then.
@@ -63,23 +59,9 @@ func (e Event) Short() any {
 // EventOf reads an event.
 func EventOf(o *pyjson.Object) (*Event, error) {
 	ev := &Event{}
-	plain := wire.Without(wire.Without(wire.Without(o, "data"), "error"), "node_errors")
-	if err := wire.BindReply(plain, ev); err != nil {
-		return nil, err
+	err := wire.BindReply(o, ev)
+	if ev.Error != nil {
+		ev.Error.NodeErrors = ev.NodeErrors
 	}
-	if v, _ := o.Get("data"); v != nil {
-		d, ok := v.(*pyjson.Object)
-		if !ok {
-			return nil, fmt.Errorf("read reply: event data is %s", wire.KindOf(v))
-		}
-		ev.Data = map[string]any{}
-		for _, k := range d.Keys() {
-			ev.Data[k], _ = d.Get(k)
-		}
-	}
-	if v, _ := o.Get("error"); v != nil {
-		ev.Error = wire.ErrorFrom(v, o)
-		ev.NodeErrors = ev.Error.NodeErrors
-	}
-	return ev, nil
+	return ev, err
 }

@@ -15,11 +15,8 @@ type ExecRequest struct {
 	// Files are found by LoadImage and LoadLatent, by name.
 	Files map[string][]byte `json:"files,omitempty"`
 
-	Hold *bulk.Hold `json:"-"`
+	bulk.Held
 }
-
-// Holds is the memory that tensors and bytes lie in; nil: none.
-func (q *ExecRequest) Holds() *bulk.Hold { return q.Hold }
 
 // ExecReply carries the wanted outputs in order: by value, except MODEL, CLIP and VAE (and what holds them), which are
 // handles {"$handle": id, "type": "MODEL", "expires": Unix milliseconds}.
@@ -31,11 +28,8 @@ type ExecReply struct {
 	Warnings []string       `json:"warnings,omitempty"`
 	Worker   string         `json:"worker,omitempty"`
 
-	Hold *bulk.Hold `json:"-"`
+	bulk.Held
 }
-
-// Holds is the memory that tensors and bytes lie in; nil: none.
-func (q *ExecReply) Holds() *bulk.Hold { return q.Hold }
 
 // FreeRequest gives up handles and the weights of models; without any named, the worker drops all handles, caches and
 // weights.
@@ -53,11 +47,6 @@ type FreeReply struct {
 
 // HandleKey marks a handle in a message.
 const HandleKey = "$handle"
-
-// WalkHandles calls f with the id of every handle in a decoded value.
-func WalkHandles(v any, f func(id string)) {
-	EachHandle(v, func(id string, _ *pyjson.Object) { f(id) })
-}
 
 // EachHandle calls f with every handle in a decoded value.
 func EachHandle(v any, f func(id string, h *pyjson.Object)) {
@@ -77,8 +66,7 @@ func EachHandle(v any, f func(id string, h *pyjson.Object)) {
 			return
 		}
 		for _, k := range x.Keys() {
-			e, _ := x.Get(k)
-			EachHandle(e, f)
+			EachHandle(x.At(k), f)
 		}
 	}
 }

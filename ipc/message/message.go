@@ -67,11 +67,9 @@ type RunRequest struct {
 	Model string             `json:"-"` // by accept, for the record
 	// by accept, for the queued event: what people call the nodes
 	Titles map[string]string `json:"-"`
-	Hold   *bulk.Hold        `json:"-"` // shared memory that Inputs lie in
-}
 
-// Holds is the memory that tensors and bytes lie in; nil: none.
-func (q *RunRequest) Holds() *bulk.Hold { return q.Hold }
+	bulk.Held // of Inputs
+}
 
 // Receipt is the first reply of run and the only one of submit.
 type Receipt struct {
@@ -167,9 +165,9 @@ type JobsRequest struct {
 
 // JobsReply answers jobs: the newest first, and how many there are in each state.
 type JobsReply struct {
-	V      int        `json:"v"`
-	Jobs   []Record   `json:"jobs"`
-	Counts stateCount `json:"counts"`
+	V      int           `json:"v"`
+	Jobs   []Record      `json:"jobs"`
+	Counts map[State]int `json:"counts"`
 }
 
 // Short returns the reply without the lists of its records.
@@ -180,8 +178,6 @@ func (r JobsReply) Short() any {
 	}
 	return r
 }
-
-type stateCount map[State]int
 
 // CancelReply answers cancel. Cancelled is false when the job had already ended.
 type CancelReply struct {

@@ -37,7 +37,7 @@ func requestsTarget(tb testing.TB) *hammer.Target[request] {
 			if err != nil {
 				return fmt.Errorf("decode what was bound and encoded: %w", err)
 			}
-			parts, err := wire.Splice(wire.Envelope{Op: q.verb}, b, wire.Msgpack)
+			parts, err := wire.Splice(wire.Envelope{Op: q.verb}, [][]byte{b}, wire.Msgpack)
 			if err != nil {
 				return err
 			}
@@ -81,7 +81,7 @@ func readRequest(data []byte) (request, error) {
 	if err := wire.Bind(o, &head); err != nil {
 		return request{}, err
 	}
-	q := request{verb: head.Op, fields: wire.Without(wire.Without(wire.Without(o, "op"), "tag"), "accept")}
+	q := request{verb: head.Op, fields: wire.Without(o, "op", "tag", "accept")}
 	if _, err := message.RefsOf(q.verb, q.fields); err != nil {
 		return q, err
 	}
@@ -104,7 +104,7 @@ func readRequest(data []byte) (request, error) {
 		if err := wire.Bind(q.fields, req); err != nil {
 			return q, err
 		}
-		message.WalkHandles(req.Inputs, func(string) {})
+		message.EachHandle(req.Inputs, func(string, *pyjson.Object) {})
 		q.body = req
 	case message.VerbLoad:
 		q.body = &message.LoadRequest{}

@@ -1,6 +1,7 @@
 package message
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -105,12 +106,7 @@ func (r *Record) Because(cause string) {
 func Priorities() []string { return []string{"high", "normal", "low"} }
 
 // OrNormal is the class of jobs that a request without one is in.
-func OrNormal(priority string) string {
-	if priority == "" {
-		return "normal"
-	}
-	return priority
-}
+func OrNormal(priority string) string { return cmp.Or(priority, "normal") }
 
 // PriorityRank is the place of a class among the others, 0 first.
 func PriorityRank(priority string) int { return slices.Index(Priorities(), OrNormal(priority)) }

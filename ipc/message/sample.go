@@ -37,11 +37,8 @@ type SampleRequest struct {
 	Plan    string `json:"plan,omitempty"`    // "ulysses=2,cfg=2"; empty: one rank
 
 	Built *value.HostRequest `json:"-"` // by parseSample
-	Hold  *bulk.Hold         `json:"-"`
+	bulk.Held
 }
-
-// Holds is the memory that tensors and bytes lie in; nil: none.
-func (q *SampleRequest) Holds() *bulk.Hold { return q.Hold }
 
 // ModelRef names a diffusion model in the models folders.
 type ModelRef struct {
@@ -186,22 +183,7 @@ type SampleReply struct {
 	Worker  string         `json:"worker,omitempty"`
 	Error   *wire.Error    `json:"error,omitempty"`
 
-	Hold *bulk.Hold `json:"-"`
-}
-
-// Holds is the memory that tensors and bytes lie in; nil: none.
-func (m *SampleReply) Holds() *bulk.Hold { return m.Hold }
-
-// Detach copies what lies in shared memory, and releases that.
-func (m *SampleReply) Detach() {
-	if m.Hold == nil {
-		return
-	}
-	bulk.Disown(m.X, m.Hold)
-	bulk.Disown(m.X0, m.Hold)
-	m.JPEG, _ = bulk.Disown(m.JPEG, m.Hold).([]byte)
-	m.Hold.Release()
-	m.Hold = nil
+	bulk.Held
 }
 
 // The types of a SampleReply beside "accepted" and "heartbeat".

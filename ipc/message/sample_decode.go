@@ -118,36 +118,25 @@ func (m *ModelRef) Resolve(look Numbers) (value.ModelFile, error) {
 			return out, wire.BadField(path+"tensors", "a lora has up and down, and no value")
 		case p.Adapter != "lora" && (p.Tensors.Value == nil || p.Tensors.Up != nil || p.Tensors.Down != nil):
 			return out, wire.BadField(path+"tensors", "%s has a value, and neither up nor down", p.Adapter)
-		case p.Strength != nil && !finite(*p.Strength) || p.Tensors.Alpha != nil && !finite(*p.Tensors.Alpha):
-			return out, wire.BadField(path+"strength", "strength and alpha are finite numbers")
 		}
-		low := value.Patch{Key: p.Key, Offset: p.Offset, Strength: 1, Alpha: p.Tensors.Alpha, Set: p.Adapter == "set"}
-		if p.Strength != nil {
-			low.Strength = *p.Strength
+		low := value.Patch{
+			Key: p.Key, Offset: p.Offset, Strength: or(p.Strength, 1), Alpha: p.Tensors.Alpha, Set: p.Adapter == "set",
 		}
-		if !look.forward {
-			for to, t := range map[**value.Tensor]*wire.Tensor{
-				&low.Up: p.Tensors.Up, &low.Down: p.Tensors.Down, &low.Value: p.Tensors.Value,
-			} {
-				if t != nil {
-					*to = &value.Tensor{DType: t.DType, Shape: t.Shape, Data: t.Data}
-				}
+		take := func(t *wire.Tensor) *value.Tensor {
+			if t == nil || look.forward {
+				return nil
 			}
-			for _, t := range []*wire.Tensor{p.Tensors.Up, p.Tensors.Down, p.Tensors.Value} {
-				if t != nil {
-					low.ID += t.DType + t.Sum()
-				}
-			}
+			low.ID += t.DType + t.Sum()
+			return &value.Tensor{DType: t.DType, Shape: t.Shape, Data: t.Data}
 		}
+		low.Up, low.Down, low.Value = take(p.Tensors.Up), take(p.Tensors.Down), take(p.Tensors.Value)
 		out.Patches = append(out.Patches, low)
 	}
 	for i, n := range m.Nets {
-		path, net := fmt.Sprintf("model.nets[%d].", i), value.NetFile{Name: n.File, Fingerprint: n.Fingerprint, Strength: 1}
+		path := fmt.Sprintf("model.nets[%d].", i)
+		net := value.NetFile{Name: n.File, Fingerprint: n.Fingerprint, Strength: float32(or(n.Strength, 1))}
 		if n.File == "" {
 			return out, wire.BadField(path+"file", "is missing")
-		}
-		if n.Strength != nil {
-			net.Strength = float32(*n.Strength)
 		}
 		if n.Hint != nil {
 			dims, err := 4, error(nil)
@@ -163,7 +152,13 @@ func (m *ModelRef) Resolve(look Numbers) (value.ModelFile, error) {
 	return out, nil
 }
 
-func finite(v float64) bool { return !math.IsNaN(v) && !math.IsInf(v, 0) }
+// or is the number of a field that may be left out.
+func or(p *float64, preset float64) float64 {
+	if p == nil {
+		return preset
+	}
+	return *p
+}
 
 // plain checks and copies what is no tensor.
 func (q *SampleRequest) plain(r *parallel.Request) error {
@@ -208,24 +203,15 @@ func (c *CacheRef) lower() (*parallel.Cache, error) {
 	case c.Threshold == nil:
 		return nil, wire.BadField("cache.threshold", "is missing")
 	}
-	out := &parallel.Cache{
-		Rule: parallel.CacheRule(rule), Threshold: float32(*c.Threshold), End: 1, Verbose: c.Verbose,
-	}
-	if c.Start != nil {
-		out.Start = *c.Start
-	}
-	if c.End != nil {
-		out.End = *c.End
-	}
-	return out, nil
+	return &parallel.Cache{
+		Rule: parallel.CacheRule(rule), Threshold: float32(*c.Threshold), Start: or(c.Start, 0), End: or(c.End, 1),
+		Verbose: c.Verbose,
+	}, nil
 }
 
 // guide fills in guider and branches.
 func (q *SampleRequest) guide(r *parallel.Request, look Numbers) error {
-	cfg := 1.0
-	if q.CFG != nil {
-		cfg = *q.CFG
-	}
+	cfg := or(q.CFG, 1)
 	positive, err := q.branch("conds.positive", q.Conds.Positive, look)
 	if err != nil {
 		return err
@@ -279,15 +265,9 @@ func (look Numbers) away(t *wire.Tensor) bool {
 const always = 999999999.9
 
 func (c *CondRef) entry(path string, look Numbers) (parallel.Entry, error) {
-	or := func(p *float64, preset float64) float32 {
-		if p == nil {
-			return float32(preset)
-		}
-		return float32(*p)
-	}
-	e := parallel.Entry{Strength: or(c.Strength, 1), MaskStrength: or(c.MaskStrength, 1)}
+	e := parallel.Entry{Strength: float32(or(c.Strength, 1)), MaskStrength: float32(or(c.MaskStrength, 1))}
 	if c.TimestepStart != nil || c.TimestepEnd != nil {
-		e.Ranged, e.SigmaStart, e.SigmaEnd = true, or(c.TimestepStart, always), or(c.TimestepEnd, 0)
+		e.Ranged, e.SigmaStart, e.SigmaEnd = true, float32(or(c.TimestepStart, always)), float32(or(c.TimestepEnd, 0))
 	}
 	if c.Area != nil {
 		if len(c.Area) != 4 {

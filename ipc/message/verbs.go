@@ -40,11 +40,6 @@ func anyBody(*pyjson.Object) bool { return true }
 
 // Verbs is the table of verbs, in the order of docs/protocol.md. ping, which only frames have, is not in it.
 func Verbs() []Verb {
-	return append(jobVerbs(), nodeVerbs()...)
-}
-
-// jobVerbs are the rows about jobs.
-func jobVerbs() []Verb {
 	return []Verb{
 		{
 			Name: VerbRun, About: "run a workflow; replies: receipt, events, files, terminal event, empty message",
@@ -77,12 +72,6 @@ func jobVerbs() []Verb {
 			Everyone: true, Request: JobsRequest{}, Reply: JobsReply{},
 			Body: "none, or {state, limit}", Answer: "{v, jobs: [record], counts: {state: n}}, newest first",
 		},
-	}
-}
-
-// nodeVerbs are the rows about classes, models and runs of one node or one sampler.
-func nodeVerbs() []Verb {
-	return []Verb{
 		{
 			Name: VerbDescribe, About: "node classes as ComfyUI's object_info",
 			Everyone: true, Request: DescribeRequest{}, Reply: DescribeReply{},

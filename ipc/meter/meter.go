@@ -18,7 +18,7 @@ import (
 
 // Meter counts what a daemon does. Everything comes from the events of its jobs (the worker measures, its metrics event
 // tells), from the replies to hosts, and from the refusals of its service. It keeps the numbers for /metrics in a
-// registry of its own and those for the verb stats. A nil Meter counts nothing. Safe for concurrent use.
+// registry of its own and those for the verb stats. Safe for concurrent use.
 type Meter struct {
 	reg         *prometheus.Registry
 	jobSeconds  *prometheus.HistogramVec // by model and plan
@@ -108,9 +108,6 @@ func (m *Meter) Watch(source func() message.Stats) { m.source = source }
 
 // Event counts an event of a job of this daemon.
 func (m *Meter) Event(ev message.Event) {
-	if m == nil {
-		return
-	}
 	m.mu.Lock()
 	m.events[ev.Type]++
 	switch {
@@ -242,9 +239,6 @@ func axes() []string {
 
 // Sampled counts a run of the verb sample that is done; its steps were counted as they came.
 func (m *Meter) Sampled(job string, metrics map[string]any) {
-	if m == nil {
-		return
-	}
 	var s samplingMetrics
 	m.mu.Lock()
 	if readMetrics(metrics, &s) == nil {
@@ -257,9 +251,6 @@ func (m *Meter) Sampled(job string, metrics map[string]any) {
 
 // Asked counts a request.
 func (m *Meter) Asked(verb string) {
-	if m == nil {
-		return
-	}
 	if !slices.Contains(message.VerbNames(), verb) {
 		verb = "unknown" // clients must not be able to make up names of counters
 	}
@@ -270,9 +261,6 @@ func (m *Meter) Asked(verb string) {
 
 // Refuse counts an error that a request was answered with.
 func (m *Meter) Refuse(e *wire.Error) {
-	if m == nil || e == nil {
-		return
-	}
 	m.mu.Lock()
 	m.refused[e.Code]++
 	m.mu.Unlock()

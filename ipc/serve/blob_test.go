@@ -118,7 +118,7 @@ func TestObjectsAsPayloads(t *testing.T) {
 	c, n := payloadRig(t, nil)
 	ctx := wiretest.Within(t, 60*time.Second)
 	data := wiretest.Noise(30<<20 + 17)
-	ref, err := c.Upload(ctx, "in/big", data)
+	ref, err := ipctest.Upload(ctx, c, "in/big", data)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -246,12 +246,12 @@ func TestHostileStreams(t *testing.T) {
 		_ = sub.Unsubscribe()
 	}
 	refused := map[string]*wire.Ref{
-		"gone":         {Kind: wire.RefStream, Bytes: 3 << 20, Subject: c.Conn().NewInbox(), ID: "x"}, // nobody listens
-		"inbox":        {Kind: wire.RefStream, Bytes: 3 << 20, Subject: "$JS.API.STREAM.PURGE.X", ID: "x"},
-		"under your":   {Kind: wire.RefStream, Bytes: 3 << 20, Subject: wire.SubjectRoot + "free", ID: "x"},
-		"want 1 to":    {Kind: wire.RefStream, Bytes: wire.MaxRegion + 1, Subject: "a", ID: "x"},
-		"on a unix":    {Kind: wire.RefShm, Bytes: 3 << 20},
-		"does not fit": {Kind: wire.RefStream, Bytes: 4, Subject: "a", ID: "x"},
+		"gone":       {Kind: wire.RefStream, Bytes: 3 << 20, Subject: c.Conn().NewInbox(), ID: "x"}, // nobody listens
+		"inbox":      {Kind: wire.RefStream, Bytes: 3 << 20, Subject: "$JS.API.STREAM.PURGE.X", ID: "x"},
+		"under your": {Kind: wire.RefStream, Bytes: 3 << 20, Subject: wire.SubjectRoot + "free", ID: "x"},
+		"want 1 to":  {Kind: wire.RefStream, Bytes: wire.MaxRegion + 1, Subject: "a", ID: "x"},
+		"on a unix":  {Kind: wire.RefShm, Bytes: 3 << 20},
+		"got 4":      {Kind: wire.RefStream, Bytes: 4, Subject: "a", ID: "x"},
 	}
 	for want, ref := range refused {
 		err := client.AskOne(ctx, c, message.VerbExec, "",
@@ -327,7 +327,7 @@ func TestUploadsAreReadByOthers(t *testing.T) {
 	c, _ := payloadRig(t, nil)
 	ctx := wiretest.Within(t, 30*time.Second)
 	data := wiretest.Noise(5<<20 + 1)
-	ref, err := c.Upload(ctx, "a b/ü", data)
+	ref, err := ipctest.Upload(ctx, c, "a b/ü", data)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -104,31 +104,28 @@ func (r *Reply) put(v any, fault *wire.Error, end bool) error {
 		defer func() { beside.Done(sent) }()
 	}
 	b, err := wire.EncodeBeside(v, r.Enc, place, wire.BulkBytes)
-	if beside != nil && err == nil && r.Limit > 0 && wire.LengthOf(b) > r.Limit { // many that are small: those go too
+	if beside != nil && err == nil && wire.LengthOf(b) > r.Limit { // many that are small: those go too
 		beside.Done(false)
 		beside = r.Beside(bulk.HoldOf(v))
 		b, err = wire.EncodeBeside(v, r.Enc, beside.Put, wire.SmallBytes)
 	}
-	n := wire.LengthOf(b)
-	if l, ok := v.(long); ok && err == nil && r.Limit > 0 && n > r.Limit {
+	if l, ok := v.(long); ok && err == nil && wire.LengthOf(b) > r.Limit {
 		b, err = wire.EncodeBeside(l.Short(), r.Enc, nil, wire.BulkBytes)
-		n = wire.LengthOf(b)
 	}
-	if err != nil {
-		fault = message.ErrorOf(err)
-	} else if r.Limit > 0 && n > r.Limit {
-		fault = wire.Errorf(wire.ErrTooLarge, "the reply has %d bytes, a message may have %d; accept references to get "+
+	if n := wire.LengthOf(b); err == nil && n > r.Limit {
+		err = wire.Errorf(wire.ErrTooLarge, "the reply has %d bytes, a message may have %d; accept references to get "+
 			"it beside the message", n, r.Limit)
-		err = fault
 	}
 	var fds []int
-	if err != nil {
+	switch {
+	case err != nil:
+		fault = message.ErrorOf(err)
 		whole, err := wire.Encode(fault.Body(), r.Enc)
 		if err != nil {
 			return err
 		}
 		b = [][]byte{whole}
-	} else if beside != nil {
+	case beside != nil:
 		fds = beside.FDs()
 	}
 	if !end {
@@ -143,10 +140,7 @@ func (r *Reply) put(v any, fault *wire.Error, end bool) error {
 // inlineLimit is the largest file that travels inside one message: 512 KiB, or half of what a message may have; text
 // encodings need a third more.
 func (r *Reply) inlineLimit() int {
-	n := 512 << 10
-	if r.Limit > 0 {
-		n = min(n, r.Limit/2)
-	}
+	n := min(512<<10, r.Limit/2)
 	if r.Enc == wire.JSON {
 		n = n / 4 * 3
 	}

@@ -57,11 +57,11 @@ func (c *conn) read() error {
 		}
 		switch {
 		case err == nil && many != nil:
-			c.reply(wire.Msgpack, wire.Envelope{}).send(wire.Errorf(wire.ErrBadRequest, "%v", many))
+			c.refuse(wire.Msgpack, wire.Envelope{}, wire.Errorf(wire.ErrBadRequest, "%v", many))
 		case err == nil:
 			c.frame(body, fds)
 		case errors.Is(err, wire.ErrFrameTooLarge):
-			c.reply(wire.Msgpack, wire.Envelope{}).send(wire.Errorf(wire.ErrTooLarge, "%v", err))
+			c.refuse(wire.Msgpack, wire.Envelope{}, wire.Errorf(wire.ErrTooLarge, "%v", err))
 			return err
 		case errors.Is(err, io.EOF), errors.Is(err, os.ErrClosed):
 			return nil
@@ -76,59 +76,50 @@ func (c *conn) frame(body []byte, fds []int) {
 	defer func() { wire.CloseFDs(fds) }()
 	enc, ok := wire.Sniff(body)
 	if !ok {
-		c.reply(wire.Msgpack, wire.Envelope{}).send(wire.Errorf(wire.ErrUnsupported,
+		c.refuse(wire.Msgpack, wire.Envelope{}, wire.Errorf(wire.ErrUnsupported,
 			"a frame holds one msgpack map (or one JSON object), this one of %d bytes does not", len(body)))
 		return
 	}
 	o, err := wire.Decode(body, enc, c.s.cfg.Limits.frame())
 	if err != nil {
-		c.reply(enc, wire.PeekEnvelope(body, enc)).send(undecodable(err))
+		c.refuse(enc, wire.PeekEnvelope(body, enc), undecodable(err))
 		return
 	}
-	var head struct {
-		Op     string   `json:"op"`
-		Tag    any      `json:"tag"`
-		Accept []string `json:"accept"`
+	var env, head wire.Envelope
+	for _, key := range []string{"op", "tag"} {
+		env.Take(key, o.At(key))
 	}
 	if err := wire.Bind(o, &head); err != nil {
-		env := wire.Envelope{}
-		for _, key := range []string{"op", "tag"} {
-			v, _ := o.Get(key)
-			env.Take(key, v)
-		}
-		c.reply(enc, env).send(wire.Errorf(wire.ErrBadRequest, "%v", err))
+		c.refuse(enc, env, wire.Errorf(wire.ErrBadRequest, "%v", err))
 		return
 	}
-	env := wire.Envelope{Op: head.Op, Tag: wire.TagOf(head.Tag)}
-	fields := wire.Without(wire.Without(wire.Without(o, "op"), "tag"), "accept")
+	fields := wire.Without(o, "op", "tag", "accept")
 	if fields.Len() == 0 {
 		fields = nil
 	}
 	if head.Op == message.VerbPing {
-		c.reply(enc, env).pong()
+		c.s.sent(c.reply(enc, env, nil).Last(message.PongReply{V: message.ProtocolVersion, PID: os.Getpid()}))
 		return
 	}
 	if head.Op == "" {
-		c.reply(enc, env).send(wire.Errorf(wire.ErrBadRequest, "field op is missing; it names the verb"))
+		c.refuse(enc, env, wire.Errorf(wire.ErrBadRequest, "field op is missing; it names the verb"))
 		return
 	}
 	memory, err := bulk.Mapped(fds, func(f func(*wire.Ref) ([]byte, error)) error {
-		return message.ReplaceRefs(head.Op,
-			fields, f)
+		return message.ReplaceRefs(head.Op, fields, f)
 	})
 	fds = nil
 	if err != nil {
-		c.reply(enc, env).send(wire.BadRequest(err))
+		c.refuse(enc, env, wire.BadRequest(err))
 		return
 	}
 	c.open.begin()
 	var job string
 	if fields != nil && message.VerbOf(head.Op).PerJob {
-		v, _ := fields.Get("job")
-		job, _ = v.(string)
+		job, _ = fields.At("job").(string)
 	}
 	r := &Request{Verb: head.Op, Job: job, Fields: fields, Tied: true, Gone: c.gone, hold: memory}
-	r.Reply = c.reply(enc, env).reply(func() {
+	r.Reply = c.reply(enc, env, func() {
 		r.hold.Release()
 		c.open.end()
 	})
@@ -138,38 +129,26 @@ func (c *conn) frame(body []byte, fds []int) {
 	c.s.Handle(r)
 }
 
-// frameReply writes replies to one request.
-type frameReply struct {
-	c   *conn
-	enc wire.Encoding
-	env wire.Envelope
-}
-
-func (c *conn) reply(enc wire.Encoding, env wire.Envelope) frameReply { return frameReply{c, enc, env} }
-
-func (f frameReply) reply(done func()) *Reply {
+// reply writes replies to one request.
+func (c *conn) reply(enc wire.Encoding, env wire.Envelope, done func()) *Reply {
 	return &Reply{
-		Enc: f.enc, Limit: wire.MaxFrame - 1024, Done: done,
+		Enc: enc, Limit: wire.MaxFrame - 1024, Done: done,
 		Send: func(parts [][]byte, fds []int, _ *wire.Error, end bool) error {
 			if parts == nil {
-				parts = [][]byte{wire.EmptyMap(f.enc)}
+				parts = [][]byte{wire.EmptyMap(enc)}
 			}
-			env := f.env
-			env.End = end
-			frame, err := wire.SpliceFirst(env, parts, f.enc)
+			of := env
+			of.End = end
+			frame, err := wire.Splice(of, parts, enc)
 			if err != nil {
 				return err
 			}
-			return f.c.w.Send(fds, frame)
+			return c.w.Send(fds, frame)
 		},
 	}
 }
 
-// send answers a request that did not reach the service.
-func (f frameReply) send(e *wire.Error) {
-	f.c.s.fail(f.reply(nil), e)
-}
-
-func (f frameReply) pong() {
-	f.c.s.sent(f.reply(nil).Last(message.PongReply{V: message.ProtocolVersion, PID: os.Getpid()}))
+// refuse answers a request that did not reach the service.
+func (c *conn) refuse(enc wire.Encoding, env wire.Envelope, e *wire.Error) {
+	c.s.fail(c.reply(enc, env, nil), e)
 }

@@ -85,13 +85,12 @@ func TestTensorsThroughSharedMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	copy(region.Bytes(), wiretest.Noise(64<<20))
-	c.Share(region)
 	var was, is runtime.MemStats
 	runtime.ReadMemStats(&was)
 	sum := pyjson.NewObject("value", &wire.Tensor{DType: "u8", Shape: []int{32 << 20}, Data: region.Bytes()[32<<20:]})
 	var out message.ExecReply
-	if err := client.AskOne(ctx, c, message.VerbExec, "", &message.ExecRequest{Class: "Sum", Inputs: sum},
-		&out); err != nil {
+	held := &message.ExecRequest{Class: "Sum", Inputs: sum, Held: bulk.Held{Hold: bulk.Holding(region)}}
+	if err := client.AskOne(ctx, c, message.VerbExec, "", held, &out); err != nil {
 		t.Fatal(err)
 	}
 	runtime.ReadMemStats(&is)
@@ -278,19 +277,18 @@ func BenchmarkTensorThroughSharedMemory(b *testing.B) {
 			if err := child.Ready(b.Context()); err != nil {
 				b.Fatal(err)
 			}
-			data := make([]byte, 64<<20)
+			data, held := make([]byte, 64<<20), bulk.Held{}
 			if way == "in place" {
 				region, err := bulk.NewRegion(64 << 20)
 				if err != nil {
 					b.Fatal(err)
 				}
 				defer region.Release()
-				data = region.Bytes()
-				c.Share(region)
+				data, held.Hold = region.Bytes(), bulk.Holding(region)
 			}
 			copy(data, wiretest.Noise(64<<20))
 			body := &message.ExecRequest{
-				Class:  "Sum",
+				Class: "Sum", Held: held,
 				Inputs: pyjson.NewObject("value", &wire.Tensor{DType: "f32", Shape: []int{16, 1024, 1024}, Data: data}),
 			}
 			b.SetBytes(64 << 20)

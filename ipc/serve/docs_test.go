@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"os"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -48,8 +49,8 @@ func TestProtocolPageIsTrue(t *testing.T) {
 			t.Errorf("the list of a job lacks %s", f)
 		}
 	}
-	if extra := wire.UnknownFields(fields, &message.RunRequest{}); len(extra) > 0 {
-		t.Errorf("fields %v are in the page and not in RunRequest", extra)
+	if extra := wire.UnknownField(fields, reflect.TypeFor[message.RunRequest]()); extra != "" {
+		t.Errorf("the field %s is in the page and not in RunRequest", extra)
 	}
 	sample := pyjson.NewObject()
 	for _, f := range []string{
@@ -62,8 +63,8 @@ func TestProtocolPageIsTrue(t *testing.T) {
 			t.Errorf("the list of sample lacks %s", f)
 		}
 	}
-	if extra := wire.UnknownFields(sample, &message.SampleRequest{}); len(extra) > 0 {
-		t.Errorf("fields %v are in the page and not in SampleRequest", extra)
+	if extra := wire.UnknownField(sample, reflect.TypeFor[message.SampleRequest]()); extra != "" {
+		t.Errorf("the field %s is in the page and not in SampleRequest", extra)
 	}
 	frame := regexp.MustCompile("(?s)```hex\n(.*?)```").FindStringSubmatch(page)
 	if frame == nil {

@@ -76,7 +76,7 @@ func (s *Service) free(r *Request) error {
 // executorFor returns the worker that holds the handles among the inputs, or the next one in turn.
 func (s *Service) executorFor(inputs any) (jobs.Executor, error) {
 	var ids []string
-	message.WalkHandles(inputs, func(id string) { ids = append(ids, id) })
+	message.EachHandle(inputs, func(id string, _ *pyjson.Object) { ids = append(ids, id) })
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var owner jobs.Executor
@@ -114,7 +114,7 @@ const forgetLate = time.Minute
 func (s *Service) renew(inputs any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	message.WalkHandles(inputs, func(id string) {
+	message.EachHandle(inputs, func(id string, _ *pyjson.Object) {
 		if o := s.owners[id]; o != nil {
 			o.until = s.cfg.Jobs.Config().Now().Add(o.lease)
 		}

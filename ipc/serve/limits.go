@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"errors"
 
 	"patchbay/ipc/jobs"
@@ -22,15 +23,8 @@ type Limits struct {
 // orPreset fills in what is 0.
 func (b Limits) orPreset() Limits {
 	lim := wire.DefaultLimits()
-	for _, f := range []struct {
-		field  *int
-		preset int
-	}{{&b.Message, lim.Bytes}, {&b.Frame, wire.MaxFrame}, {&b.Depth, lim.Depth}, {&b.Values, lim.Items}} {
-		if *f.field == 0 {
-			*f.field = f.preset
-		}
-	}
-	b.Frame = min(b.Frame, wire.MaxFrame)
+	b.Message, b.Frame = cmp.Or(b.Message, lim.Bytes), min(cmp.Or(b.Frame, wire.MaxFrame), wire.MaxFrame)
+	b.Depth, b.Values = cmp.Or(b.Depth, lim.Depth), cmp.Or(b.Values, lim.Items)
 	return b
 }
 
@@ -61,6 +55,8 @@ func undecodable(err error) *wire.Error {
 	return wire.Errorf(wire.ErrBadRequest, "%v", err)
 }
 
+func shuttingDown() *wire.Error { return wire.Errorf(wire.ErrDraining, "the daemon is shutting down") }
+
 // refusedJob is the reply to a job that the table did not take.
 func (s *Service) refusedJob(req *message.RunRequest, err error) *wire.Error {
 	after := func(e *wire.Error, ms int) *wire.Error {
@@ -82,7 +78,7 @@ func (s *Service) refusedJob(req *message.RunRequest, err error) *wire.Error {
 	case errors.Is(err, jobs.ErrStore):
 		return after(wire.Errorf(wire.ErrDiskFull, "%v; make room, then send the job again with the same id", err), 5000)
 	case errors.Is(err, jobs.ErrClosed):
-		return wire.Errorf(wire.ErrDraining, "the daemon is shutting down")
+		return shuttingDown()
 	}
 	return after(wire.Errorf(wire.ErrNoCapacity,
 		"the job could not be written down: %v; send it again with the same id", err), 1000)

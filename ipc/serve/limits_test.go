@@ -1,7 +1,6 @@
 package serve_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -146,7 +145,7 @@ func TestBoundsOfMessages(t *testing.T) {
 			t.Errorf("%s: describe tells %+v (%v), want %+v", name, b, err, want)
 		}
 	}
-	if list, _, _ := r.Jobs.List(context.Background(), "", 100); len(list) != 2 {
+	if list, _ := r.Jobs.List("", 100); len(list) != 2 {
 		t.Errorf("%d jobs in the table, want the two that fit", len(list))
 	}
 }

@@ -67,16 +67,8 @@ type NATS struct {
 func ConnectNATS(cfg NATSConfig) (*NATS, error) {
 	n := &NATS{cfg: cfg, closed: make(chan struct{}), ready: make(chan struct{}), asked: map[string]time.Time{}}
 	log := cfg.Log
-	opts, err := cfg.Access.Options(cfg.URL)
-	if err != nil {
-		return nil, err
-	}
-	if cfg.InProcess != nil {
-		opts = append(opts, nats.InProcessServer(cfg.InProcess))
-	}
-	nc, err := nats.Connect(cfg.URL, append(opts,
-		nats.Name("patchbay daemon"), nats.MaxReconnects(-1), nats.ReconnectWait(250*time.Millisecond),
-		nats.PingInterval(15*time.Second),
+	nc, err := wire.Connect(cfg.URL, cfg.Access, cfg.InProcess, "patchbay daemon",
+		nats.ReconnectWait(250*time.Millisecond), nats.PingInterval(15*time.Second),
 		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
 			ev := log.Error().Err(err)
 			if sub != nil {
@@ -91,16 +83,15 @@ func ConnectNATS(cfg NATSConfig) (*NATS, error) {
 			}
 		}),
 		nats.ReconnectHandler(func(c *nats.Conn) {
-			log.Info().Str("server",
-				c.ConnectedUrlRedacted()).Msg("NATS connection is back")
+			log.Info().Str("server", c.ConnectedUrlRedacted()).Msg("NATS connection is back")
 		}),
 		nats.ClosedHandler(func(*nats.Conn) { close(n.closed) }),
-	)...)
+	)
 	if err != nil {
-		return nil, fmt.Errorf("connect to NATS at %s: %w", wire.Redact(cfg.URL), wire.Trusted(err))
+		return nil, err
 	}
 	n.nc = nc
-	if err := n.openBulk(opts); err != nil {
+	if err := n.openBulk(); err != nil {
 		nc.Close()
 		return nil, err
 	}
@@ -361,18 +352,11 @@ func (n *NATS) reply(enc wire.Encoding, to string, req micro.Request) *Reply {
 		return err
 	}
 	r.Alive = func() bool {
-		_, err := n.nc.Request(to, heartbeatBody(enc), 200*time.Millisecond)
+		beat, _ := wire.Encode(map[string]string{"type": message.ReplyHeartbeat}, enc) // never fails
+		_, err := n.nc.Request(to, beat, 200*time.Millisecond)
 		return !errors.Is(err, nats.ErrNoResponders)
 	}
 	return r
-}
-
-func heartbeatBody(enc wire.Encoding) []byte {
-	b, err := wire.Encode(map[string]string{"type": message.ReplyHeartbeat}, enc)
-	if err != nil {
-		panic("ipc: " + err.Error())
-	}
-	return b
 }
 
 func replyHeader(enc wire.Encoding, fault *wire.Error) nats.Header {

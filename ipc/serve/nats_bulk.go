@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -14,17 +15,13 @@ import (
 )
 
 // openBulk makes the connection of payloads.
-func (n *NATS) openBulk(opts []nats.Option) error {
+func (n *NATS) openBulk() error {
 	var err error
-	if n.bulk, err = nats.Connect(n.cfg.URL,
-		append(opts, nats.Name("patchbay daemon payloads"), nats.MaxReconnects(-1),
-			nats.ReconnectWait(250*time.Millisecond))...); err != nil {
-		return fmt.Errorf("connect to NATS: %w", err)
+	if n.bulk, err = wire.Connect(n.cfg.URL, n.cfg.Access, n.cfg.InProcess, "patchbay daemon payloads",
+		nats.ReconnectWait(250*time.Millisecond)); err != nil {
+		return err
 	}
-	name := n.cfg.Owner
-	if name == "" {
-		name = wire.NewID()
-	}
+	name := cmp.Or(n.cfg.Owner, wire.NewID())
 	if n.blobs, err = bulk.NewBlobs(n.bulk, message.BlobRoot+name); err == nil {
 		n.store, err = bulk.NewObjects(n.bulk)
 	}

@@ -29,20 +29,11 @@ func (s *Service) sample(r *Request) error {
 	case errors.Is(err, jobs.ErrHash):
 		return wire.Errorf(wire.ErrDuplicate, "a job %s exists; choose another id", q.ID)
 	case err != nil:
-		return wire.Errorf(wire.ErrDraining, "the daemon is shutting down")
+		return shuttingDown()
 	}
-	ctx, cancel := context.WithCancelCause(context.Background())
 	s.spawn(r, func(conn context.Context) error {
+		ctx, cancel := jobs.Until(conn, stopped, errAsked)
 		defer cancel(nil)
-		stop := context.AfterFunc(conn, func() { cancel(context.Cause(conn)) })
-		defer stop()
-		go func() {
-			select {
-			case <-stopped:
-				cancel(errAsked)
-			case <-ctx.Done():
-			}
-		}()
 		return s.runSample(ctx, cancel, r.Reply, q, ex)
 	})
 	return nil
@@ -87,20 +78,14 @@ func (s *Service) runSample(ctx context.Context, cancel context.CancelCauseFunc,
 		s.cfg.Jobs.Finish(context.Background(), q.ID,
 			wire.Errorf(wire.ErrCancelled, "the client that the run was tied to went away"), nil)
 		return nil
-	case errors.Is(cause, errAsked) && err != nil:
-		last = &message.SampleReply{
-			Type:  message.SampleCancelled,
-			Error: wire.Errorf(wire.ErrCancelled, "the run was cancelled"),
-		}
-	case cause != nil && err != nil:
-		last = &message.SampleReply{
-			Type:  message.SampleError,
-			Error: wire.Errorf(wire.ErrDraining, "the daemon is shutting down"),
-		}
-	case err != nil:
-		last = &message.SampleReply{Type: message.SampleError, Error: message.ErrorOf(err)}
-	default:
+	case err == nil:
 		s.cfg.Meter.Sampled(q.ID, last.Metrics)
+	case errors.Is(cause, errAsked):
+		last = &message.SampleReply{Type: message.SampleCancelled, Error: wire.Errorf(wire.ErrCancelled, "%v", errAsked)}
+	case cause != nil:
+		last = &message.SampleReply{Type: message.SampleError, Error: shuttingDown()}
+	default:
+		last = &message.SampleReply{Type: message.SampleError, Error: message.ErrorOf(err)}
 	}
 	last.Worker = ex.Name()
 	// before the last message: whoever has that may use the id again
@@ -136,14 +121,7 @@ func (o *sampleStream) send(m *message.SampleReply) {
 // beat breaks every silence, and asks where that is possible whether the client still listens: nobody else wants the
 // result.
 func (o *sampleStream) beat(ctx context.Context, every time.Duration) {
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for range wire.Every(ctx, every) {
 		o.mu.Lock()
 		silent := time.Since(o.last) >= every
 		o.mu.Unlock()

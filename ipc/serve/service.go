@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -68,9 +69,7 @@ type Service struct {
 
 // NewService returns a service. Close ends its streams.
 func NewService(cfg ServiceConfig) *Service {
-	if cfg.Heartbeat == 0 {
-		cfg.Heartbeat = 2 * time.Second
-	}
+	cfg.Heartbeat = cmp.Or(cfg.Heartbeat, 2*time.Second)
 	cfg.Limits = cfg.Limits.orPreset()
 	if cfg.Meter == nil {
 		cfg.Meter = meter.New()
@@ -89,11 +88,6 @@ func (s *Service) Close() {
 // Owns reports whether this daemon has a job.
 func (s *Service) Owns(job string) bool {
 	return s.cfg.Jobs.Mine(job)
-}
-
-// Elsewhere reports whether another daemon on the same server, which is alive, has a job.
-func (s *Service) Elsewhere(job string) bool {
-	return s.cfg.Jobs.Holder(job) != ""
 }
 
 // Handle answers one request, or starts to.
@@ -136,11 +130,21 @@ func (s *Service) verb(r *Request) error {
 // handlers are the functions that answer the verbs of the table.
 func (s *Service) handlers() map[string]func(*Request) error {
 	return map[string]func(*Request) error{
-		message.VerbRun: s.run, message.VerbSubmit: s.submit, message.VerbStatus: s.status, message.VerbCancel: s.cancel,
-		message.VerbRetry: s.retry,
-		message.VerbJobs:  s.jobs, message.VerbDescribe: s.describe, message.VerbModels: s.models, message.VerbExec: s.exec,
-		message.VerbSample: s.sample,
-		message.VerbLoad:   s.load, message.VerbFree: s.free, message.VerbStats: s.stats,
+		message.VerbRun: s.run, message.VerbSubmit: s.once(s.submit), message.VerbStatus: s.status,
+		message.VerbCancel: s.once(s.cancel), message.VerbRetry: s.once(s.retry), message.VerbJobs: s.once(s.jobs),
+		message.VerbDescribe: s.once(s.describe), message.VerbModels: s.once(s.models), message.VerbExec: s.exec,
+		message.VerbSample: s.sample, message.VerbLoad: s.load, message.VerbFree: s.free, message.VerbStats: s.once(s.stats),
+	}
+}
+
+// once answers a verb with what f returns, at once.
+func (s *Service) once(f func(*Request) (any, error)) func(*Request) error {
+	return func(r *Request) error {
+		out, err := f(r)
+		if err == nil {
+			s.sent(r.Reply.Last(out))
+		}
+		return err
 	}
 }
 
@@ -186,19 +190,8 @@ func (s *Service) spawn(r *Request, f func(ctx context.Context) error) {
 	}
 	s.wg.Go(func() {
 		defer r.Reply.Abandon()
-		ctx, cancel := context.WithCancelCause(s.ctx)
+		ctx, cancel := jobs.Until(s.ctx, r.Gone, errGone)
 		defer cancel(nil)
-		if r.Gone != nil {
-			stop := make(chan struct{})
-			defer close(stop)
-			go func() {
-				select {
-				case <-r.Gone:
-					cancel(errGone)
-				case <-stop:
-				}
-			}()
-		}
 		_, err := message.Guarded(func() (struct{}, error) { return struct{}{}, f(ctx) })
 		if err != nil && !errors.Is(context.Cause(ctx), errGone) {
 			s.fail(r.Reply, err)

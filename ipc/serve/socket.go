@@ -108,10 +108,7 @@ func (c *Socket) Serve(ctx, drain context.Context, s *Service) error {
 				s.cfg.Log.Error().Err(err).Str("carrier", c.Name()).Msg("no connections are taken for now")
 			}
 			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
-			select {
-			case <-ctx.Done():
-			case <-time.After(pause):
-			}
+			_ = wire.Pause(ctx, pause)
 			continue
 		}
 		pause = 0
@@ -132,14 +129,7 @@ func (c *Socket) listener() *net.UnixListener {
 
 // watch makes the socket's file again when it is gone.
 func (c *Socket) watch(ctx context.Context, log zerolog.Logger) {
-	tick := time.NewTicker(socketEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for range wire.Every(ctx, socketEvery) {
 		if _, err := os.Lstat(c.path); !errors.Is(err, os.ErrNotExist) {
 			continue
 		}

@@ -10,20 +10,17 @@ import (
 	"patchbay/ipc/wire"
 )
 
-// stream says what of a job a client is shown.
+// stream says what of a job a client is shown: its events, and with Outputs its files before the terminal one.
 type stream struct {
-	job     string
-	from    uint64
-	preview bool
-	outputs bool // send the files before the terminal event
-	tied    bool // cancel the job when the client goes away
+	message.JobRequest
+	tied bool // cancel the job when the client goes away
 }
 
 // stream sends the events of a job until the terminal one. Something is sent at least every Heartbeat.
 func (s *Service) stream(ctx context.Context, r *Request, st stream) error {
-	cur, err := s.cfg.Jobs.Follow(ctx, st.job, st.from, st.preview)
+	cur, err := s.cfg.Jobs.Follow(ctx, st.Job, st.From, st.Preview)
 	if err != nil {
-		return wire.Errorf(wire.ErrNoJob, "no job %q here", st.job)
+		return wire.Errorf(wire.ErrNoJob, "no job %q here", st.Job)
 	}
 	defer cur.Close()
 	if st.tied && r.Reply.Alive != nil {
@@ -44,9 +41,9 @@ func (s *Service) stream(ctx context.Context, r *Request, st stream) error {
 			if errors.Is(context.Cause(ctx), errGone) {
 				return nil
 			}
-			return wire.Errorf(wire.ErrDraining, "the daemon is shutting down; ask for the status of job %s", st.job)
+			return wire.Errorf(wire.ErrDraining, "the daemon is shutting down; ask for the status of job %s", st.Job)
 		case err != nil: // silence for Heartbeat
-			err = r.Reply.Message(message.Heartbeat{Type: message.ReplyHeartbeat, Job: st.job, TS: time.Now().UnixMilli()})
+			err = r.Reply.Message(message.Heartbeat{Type: message.ReplyHeartbeat, Job: st.Job, TS: time.Now().UnixMilli()})
 		case it.Preview != nil:
 			err = r.Reply.Message(it.Preview)
 		default:
@@ -66,14 +63,7 @@ func (s *Service) stream(ctx context.Context, r *Request, st stream) error {
 // listens ends ctx when the client does not listen any more. It asks in its own time: a job that talks all the while
 // leaves no silence to ask in.
 func (s *Service) listens(ctx context.Context, alive func() bool, gone context.CancelCauseFunc) {
-	tick := time.NewTicker(s.cfg.Heartbeat)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for range wire.Every(ctx, s.cfg.Heartbeat) {
 		if !alive() {
 			gone(errGone)
 			return
@@ -86,20 +76,20 @@ func (s *Service) untie(ctx context.Context, st stream, cause error) {
 	if !st.tied || !errors.Is(cause, errGone) {
 		return
 	}
-	if _, did, err := s.cfg.Jobs.Cancel(context.WithoutCancel(ctx), st.job); err == nil && did {
-		s.cfg.Log.Info().Str("job", st.job).Msg("job cancelled: the client it was tied to went away")
+	if _, did, err := s.cfg.Jobs.Cancel(context.WithoutCancel(ctx), st.Job); err == nil && did {
+		s.cfg.Log.Info().Str("job", st.Job).Msg("job cancelled: the client it was tied to went away")
 	}
 }
 
 // sendEvent sends an event, and the files before the last one. A wire.Error is one that the client is to be told.
 func (s *Service) sendEvent(ctx context.Context, reply *Reply, st stream, ev *message.Event) error {
-	if message.Terminal(ev.Type) && st.outputs {
-		rec, err := s.cfg.Jobs.Ended(ctx, st.job)
+	if message.Terminal(ev.Type) && st.Outputs {
+		rec, err := s.cfg.Jobs.Ended(ctx, st.Job)
 		switch {
 		case errors.Is(err, jobs.ErrNoJob):
-			return wire.Errorf(wire.ErrNoJob, "job %q was forgotten before its files were sent", st.job)
+			return wire.Errorf(wire.ErrNoJob, "job %q was forgotten before its files were sent", st.Job)
 		case err != nil: // who is told of it asks again
-			return wire.Errorf(wire.ErrDraining, "job %s has ended, and what it made cannot be read now: %v", st.job, err)
+			return wire.Errorf(wire.ErrDraining, "job %s has ended, and what it made cannot be read now: %v", st.Job, err)
 		}
 		if ev.Type != message.EventSuccess && rec.Dropped > 0 {
 			rec.Outputs = nil
@@ -113,7 +103,7 @@ func (s *Service) sendEvent(ctx context.Context, reply *Reply, st stream, ev *me
 
 // files returns what reads the files of a job: from the outputs, or from what the daemon that ran the job has sent.
 func (s *Service) files(ctx context.Context, job string) func(i int) ([]byte, error) {
-	if s.cfg.Fetch == nil || !s.Elsewhere(job) {
+	if s.cfg.Fetch == nil || s.cfg.Jobs.Holder(job) == "" {
 		return func(i int) ([]byte, error) { return s.cfg.Outputs.Read(job, i) }
 	}
 	got, err := s.cfg.Fetch(ctx, job)

@@ -78,13 +78,9 @@ func (s *Service) validate(req *message.RunRequest, w *graph.Workflow) (nodeErro
 	return nodeErrors, nil
 }
 
-func (s *Service) submit(r *Request) error {
+func (s *Service) submit(r *Request) (any, error) {
 	_, receipt, err := s.accept(r)
-	if err != nil {
-		return err
-	}
-	s.sent(r.Reply.Last(receipt))
-	return nil
+	return receipt, err
 }
 
 func (s *Service) run(r *Request) error {
@@ -95,7 +91,9 @@ func (s *Service) run(r *Request) error {
 	if err := r.Reply.Message(receipt); err != nil {
 		s.sent(err)
 	}
-	st := stream{job: receipt.Job, preview: req.Preview, outputs: true, tied: !receipt.Duplicate && req.Tied}
+	st := stream{
+		message.JobRequest{Job: receipt.Job, Preview: req.Preview, Outputs: true}, !receipt.Duplicate && req.Tied,
+	}
 	s.spawn(r, func(ctx context.Context) error { return s.stream(ctx, r, st) })
 	return nil
 }
@@ -103,7 +101,7 @@ func (s *Service) run(r *Request) error {
 func (s *Service) jobRequest(r *Request) (message.JobRequest, message.Record, error) {
 	var q message.JobRequest
 	if err := wire.Bind(r.Fields, &q); err != nil {
-		return q, message.Record{}, wire.Errorf(wire.ErrBadRequest, "%v", err)
+		return q, message.Record{}, wire.BadRequest(err)
 	}
 	if r.Job != "" {
 		q.Job = r.Job
@@ -133,7 +131,7 @@ func (s *Service) status(r *Request) error {
 	}
 	s.spawn(r, func(ctx context.Context) error {
 		if q.Follow {
-			return s.stream(ctx, r, stream{job: q.Job, from: q.From, preview: q.Preview, outputs: q.Outputs})
+			return s.stream(ctx, r, stream{JobRequest: q})
 		}
 		if rec.State != message.Done && len(rec.Outputs) == 0 {
 			return wire.Errorf(wire.ErrExpired, "job %s is %s and has no files", q.Job, rec.State)
@@ -146,99 +144,74 @@ func (s *Service) status(r *Request) error {
 	return nil
 }
 
-func (s *Service) jobs(r *Request) error {
+func (s *Service) jobs(r *Request) (any, error) {
 	var q message.JobsRequest
 	if err := wire.Bind(r.Fields, &q); err != nil {
-		return wire.Errorf(wire.ErrBadRequest, "%v", err)
+		return nil, wire.BadRequest(err)
 	}
 	if q.State != "" && !slices.Contains(message.States(), message.State(q.State)) {
-		return wire.BadRequest(wire.BadField("state", "%q: want one of %v, or leave it out", q.State, message.States()))
+		return nil, wire.BadRequest(wire.BadField("state", "%q: want one of %v, or leave it out", q.State, message.States()))
 	}
 	if q.Limit <= 0 {
 		q.Limit = 100
 	}
-	list, counts, err := s.cfg.Jobs.List(s.ctx, message.State(q.State), q.Limit)
-	if err != nil {
-		return err
-	}
+	list, counts := s.cfg.Jobs.List(message.State(q.State), q.Limit)
 	for i := range list { // a list shows what a table shows; the rest is in status
 		list[i].Metrics, list[i].NodeError, list[i].Files = nil, nil, nil
 	}
-	s.sent(r.Reply.Last(message.JobsReply{V: message.ProtocolVersion, Jobs: list, Counts: counts}))
-	return nil
+	return message.JobsReply{V: message.ProtocolVersion, Jobs: list, Counts: counts}, nil
 }
 
-func (s *Service) cancel(r *Request) error {
+func (s *Service) cancel(r *Request) (any, error) {
 	q, _, err := s.jobRequest(r)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	state, did, err := s.cfg.Jobs.Cancel(s.ctx, q.Job)
-	if err != nil {
-		return err
-	}
-	s.sent(r.Reply.Last(message.CancelReply{V: message.ProtocolVersion, Job: q.Job, Cancelled: did, State: state}))
-	return nil
+	return message.CancelReply{V: message.ProtocolVersion, Job: q.Job, Cancelled: did, State: state}, err
 }
 
-func (s *Service) retry(r *Request) error {
+func (s *Service) retry(r *Request) (any, error) {
 	q, _, err := s.jobRequest(r)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	ctx, stop := context.WithTimeout(s.ctx, jobs.AskTime)
 	defer stop()
 	rec, err := s.cfg.Jobs.Retry(ctx, q.Job)
-	if err != nil {
-		return err
-	}
-	s.sent(r.Reply.Last(message.RetryReply{V: message.ProtocolVersion, Job: q.Job, State: rec.State}))
-	return nil
+	return message.RetryReply{V: message.ProtocolVersion, Job: q.Job, State: rec.State}, err
 }
 
-func (s *Service) describe(r *Request) error {
+func (s *Service) describe(r *Request) (any, error) {
 	var q message.DescribeRequest
 	if err := wire.Bind(r.Fields, &q); err != nil {
-		return wire.Errorf(wire.ErrBadRequest, "%v", err)
+		return nil, wire.BadRequest(err)
 	}
-	if q.Schema {
-		s.sent(r.Reply.Last(message.DescribeReply{V: message.ProtocolVersion, Schema: Schema()}))
-		return nil
-	}
-	limits := s.limits()
-	if q.Limits {
-		s.sent(r.Reply.Last(message.DescribeReply{V: message.ProtocolVersion, Limits: &limits}))
-		return nil
-	}
-	if q.Model != nil {
+	out, limits := message.DescribeReply{V: message.ProtocolVersion}, s.limits()
+	switch {
+	case q.Schema:
+		out.Schema = Schema()
+	case q.Limits:
+		out.Limits = &limits
+	case q.Model != nil:
 		file, err := q.Model.Resolve(message.Numbers{})
 		if err != nil {
-			return wire.BadRequest(err)
+			return nil, wire.BadRequest(err)
 		}
-		told, err := s.cfg.Model(file)
-		if err != nil {
-			return err
+		if out.Model, err = s.cfg.Model(file); err != nil {
+			return nil, err
 		}
-		s.sent(r.Reply.Last(message.DescribeReply{V: message.ProtocolVersion, Model: told}))
-		return nil
+	default:
+		out.Compat, out.Info, out.Limits = graph.Compat, s.cfg.Describe(q.Class), &limits
+		if q.Class != "" && len(out.Info) == 0 {
+			return nil, wire.Errorf(wire.ErrNoNodeType, "no node class %q", wire.Shown(q.Class))
+		}
 	}
-	info := s.cfg.Describe(q.Class)
-	if q.Class != "" && len(info) == 0 {
-		return wire.Errorf(wire.ErrNoNodeType, "no node class %q", wire.Shown(q.Class))
-	}
-	s.sent(r.Reply.Last(message.DescribeReply{
-		V: message.ProtocolVersion, Compat: graph.Compat,
-		Info: info, Limits: &limits,
-	}))
-	return nil
+	return out, nil
 }
 
-func (s *Service) models(r *Request) error {
-	s.sent(r.Reply.Last(message.ModelsReply{V: message.ProtocolVersion, Models: s.cfg.Models()}))
-	return nil
+func (s *Service) models(*Request) (any, error) {
+	return message.ModelsReply{V: message.ProtocolVersion, Models: s.cfg.Models()}, nil
 }
 
-func (s *Service) stats(r *Request) error {
-	s.sent(r.Reply.Last(s.cfg.Meter.Stats()))
-	return nil
-}
+func (s *Service) stats(*Request) (any, error) { return s.cfg.Meter.Stats(), nil }

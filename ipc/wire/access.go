@@ -80,6 +80,24 @@ func (a Access) Options(server string) ([]nats.Option, error) {
 	return opts, nil
 }
 
+// Connect makes a connection, by its URL or to the server inside this process, that is tried again for ever once it
+// stood. name is how the server lists it.
+func Connect(url string, access Access, inside nats.InProcessConnProvider, name string, more ...nats.Option,
+) (*nats.Conn, error) {
+	opts, err := access.Options(url)
+	if err != nil {
+		return nil, err
+	}
+	if inside != nil {
+		opts = append(opts, nats.InProcessServer(inside))
+	}
+	nc, err := nats.Connect(url, append(append(opts, nats.Name(name), nats.MaxReconnects(-1)), more...)...)
+	if err != nil {
+		return nil, fmt.Errorf("connect to NATS at %s: %w", Redact(url), Trusted(err))
+	}
+	return nc, nil
+}
+
 // user is the name under which the server knows the connection: that of the URL, or the public key of the NKey or of
 // the JWT; empty: none.
 func (a Access) user(server string) (string, error) {

@@ -1,9 +1,10 @@
 package wire
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
-	"maps"
+	"iter"
 	"math"
 	"math/big"
 	"reflect"
@@ -21,45 +22,37 @@ func Bind(o *pyjson.Object, dst any) error {
 	return bindStruct(o, reflect.ValueOf(dst).Elem(), "")
 }
 
-// UnknownFields returns the keys of o that the struct dst has no field for, for requests that say strict:true.
-func UnknownFields(o *pyjson.Object, dst any) []string {
-	known := map[string]bool{}
-	collectFields(reflect.TypeOf(dst).Elem(), known)
-	var out []string
-	for _, k := range o.Keys() {
-		if !known[k] {
-			out = append(out, k)
+// fieldsOf gives the fields of a struct type that messages have by their names there, those of embedded structs among
+// them.
+func fieldsOf(t reflect.Type) iter.Seq2[string, reflect.StructField] {
+	return func(yield func(string, reflect.StructField) bool) {
+		for i := range t.NumField() {
+			f := t.Field(i)
+			if f.Anonymous {
+				for name, in := range fieldsOf(f.Type) {
+					in.Index = append(f.Index, in.Index...)
+					if !yield(name, in) {
+						return
+					}
+				}
+				continue
+			}
+			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			if name != "" && name != "-" && !yield(name, f) {
+				return
+			}
 		}
 	}
-	return out
 }
 
 // Fields lists the names of the fields that Bind would fill, sorted.
 func Fields(dst any) []string {
-	known := map[string]bool{}
-	collectFields(reflect.TypeOf(dst).Elem(), known)
-	delete(known, "")
-	return slices.Sorted(maps.Keys(known))
-}
-
-func collectFields(t reflect.Type, known map[string]bool) {
-	for i := range t.NumField() {
-		f := t.Field(i)
-		if f.Anonymous {
-			collectFields(f.Type, known)
-			continue
-		}
-		known[fieldName(f)] = true
+	var out []string
+	for name := range fieldsOf(reflect.TypeOf(dst).Elem()) {
+		out = append(out, name)
 	}
-}
-
-// fieldName is the name of a field in messages, empty for a field that stays here.
-func fieldName(f reflect.StructField) string {
-	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-	if name == "-" {
-		return ""
-	}
-	return name
+	slices.Sort(out)
+	return out
 }
 
 // fieldError is why a field of a message was refused.
@@ -102,16 +95,15 @@ func UnknownField(v any, t reflect.Type) string {
 		if t.Kind() != reflect.Struct || t == reflect.TypeFor[pyjson.Object]() {
 			return ""
 		}
+		fields := map[string]reflect.Type{}
+		for name, f := range fieldsOf(t) {
+			fields[name] = f.Type
+		}
 		for _, k := range x.Keys() {
-			f := fieldNamed(t, k)
-			switch {
-			case f == nil && k == "":
-				return `""`
-			case f == nil:
-				return k
+			if fields[k] == nil {
+				return cmp.Or(k, `""`)
 			}
-			e, _ := x.Get(k)
-			switch bad := UnknownField(e, f); {
+			switch bad := UnknownField(x.At(k), fields[k]); {
 			case bad == "":
 			case bad[0] == '[':
 				return k + bad
@@ -123,44 +115,12 @@ func UnknownField(v any, t reflect.Type) string {
 	return ""
 }
 
-// fieldNamed returns the type of the field with a json name, those of embedded structs among them; nil if there is
-// none.
-func fieldNamed(t reflect.Type, name string) reflect.Type {
-	for i := range t.NumField() {
-		f := t.Field(i)
-		if f.Anonymous {
-			if in := fieldNamed(f.Type, name); in != nil {
-				return in
-			}
-			continue
-		}
-		if name != "" && fieldName(f) == name {
-			return f.Type
-		}
-	}
-	return nil
-}
-
 func bindStruct(o *pyjson.Object, dst reflect.Value, path string) error {
-	t := dst.Type()
-	for i := range t.NumField() {
-		f := t.Field(i)
-		if f.Anonymous {
-			if err := bindStruct(o, dst.Field(i), path); err != nil {
+	for name, f := range fieldsOf(dst.Type()) {
+		if v := o.At(name); v != nil {
+			if err := bindValue(v, dst.FieldByIndex(f.Index), join(path, name)); err != nil {
 				return err
 			}
-			continue
-		}
-		name := fieldName(f)
-		if name == "" {
-			continue
-		}
-		v, ok := o.Get(name)
-		if !ok || v == nil {
-			continue
-		}
-		if err := bindValue(v, dst.Field(i), join(path, name)); err != nil {
-			return err
 		}
 	}
 	return nil
@@ -190,24 +150,19 @@ func bindValue(v any, dst reflect.Value, path string) error {
 			return wrong("true or false")
 		}
 		dst.SetBool(b)
-	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64,
+		reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
 		n, ok := Integer(v)
-		if !ok {
+		switch {
+		case !ok:
 			return wrong("an integer")
-		}
-		if !n.IsInt64() || dst.OverflowInt(n.Int64()) {
+		case dst.CanInt() && n.IsInt64() && !dst.OverflowInt(n.Int64()):
+			dst.SetInt(n.Int64())
+		case dst.CanUint() && n.IsUint64() && !dst.OverflowUint(n.Uint64()):
+			dst.SetUint(n.Uint64())
+		default:
 			return BadField(path, "%s does not fit %s", n, dst.Kind())
 		}
-		dst.SetInt(n.Int64())
-	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
-		n, ok := Integer(v)
-		if !ok {
-			return wrong("an integer")
-		}
-		if !n.IsUint64() || dst.OverflowUint(n.Uint64()) {
-			return BadField(path, "%s does not fit %s", n, dst.Kind())
-		}
-		dst.SetUint(n.Uint64())
 	case reflect.Float64:
 		f, ok := float(v)
 		if !ok {
@@ -228,17 +183,12 @@ func bindValue(v any, dst reflect.Value, path string) error {
 		}
 		return bindStruct(o, dst, path)
 	case reflect.Pointer:
-		if o, ok := v.(*pyjson.Object); ok && dst.Type() == reflect.TypeOf(o) {
-			dst.Set(reflect.ValueOf(o))
+		switch dst.Type() {
+		case reflect.TypeOf(v): // an object, or a tensor
+			dst.Set(reflect.ValueOf(v))
 			return nil
-		}
-		if dst.Type() == reflect.TypeFor[*Tensor]() {
-			t, ok := v.(*Tensor)
-			if !ok {
-				return wrong("a tensor")
-			}
-			dst.Set(reflect.ValueOf(t))
-			return nil
+		case reflect.TypeFor[*Tensor]():
+			return wrong("a tensor")
 		}
 		p := reflect.New(dst.Type().Elem())
 		if err := bindValue(v, p.Elem(), path); err != nil {
@@ -337,16 +287,24 @@ func float(v any) (float64, bool) {
 	return f, true
 }
 
-// Without returns a copy of o that lacks one field; the values are shared.
-func Without(o *pyjson.Object, name string) *pyjson.Object {
+// Without returns a copy of o that lacks some fields; the values are shared.
+func Without(o *pyjson.Object, names ...string) *pyjson.Object {
 	out := pyjson.NewObject()
 	for _, k := range o.Keys() {
-		if k != name {
-			v, _ := o.Get(k)
-			out.Set(k, v)
+		if !slices.Contains(names, k) {
+			out.Set(k, o.At(k))
 		}
 	}
 	return out
+}
+
+// Read is Decode and Bind.
+func Read(body []byte, enc Encoding, lim Limits, dst any) error {
+	o, err := Decode(body, enc, lim)
+	if err != nil {
+		return err
+	}
+	return Bind(o, dst)
 }
 
 // BindReply is Bind for what the other side answered.

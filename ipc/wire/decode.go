@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"encoding/binary"
 	"fmt"
 	"math"
 	"unicode/utf8"
@@ -114,30 +113,18 @@ func (d *mpReader) object(at, n int) (any, error) {
 
 // number widens the msgpack number of kind c to int64, uint64 or float64 without loss.
 func number(c byte, p []byte) any {
-	switch c {
-	case 0xca:
-		return float64(math.Float32frombits(binary.BigEndian.Uint32(p)))
-	case 0xcb:
-		return math.Float64frombits(binary.BigEndian.Uint64(p))
-	case 0xcc:
-		return int64(p[0])
-	case 0xcd:
-		return int64(binary.BigEndian.Uint16(p))
-	case 0xce:
-		return int64(binary.BigEndian.Uint32(p))
-	case 0xcf:
-		if u := binary.BigEndian.Uint64(p); u > math.MaxInt64 {
-			return u
-		}
-		return int64(binary.BigEndian.Uint64(p))
-	case 0xd0:
-		return int64(int8(p[0]))
-	case 0xd1:
-		return int64(int16(binary.BigEndian.Uint16(p)))
-	case 0xd2:
-		return int64(int32(binary.BigEndian.Uint32(p)))
+	u := bigEndian(p)
+	switch unused := 64 - 8*len(p); {
+	case c == 0xca:
+		return float64(math.Float32frombits(uint32(u)))
+	case c == 0xcb:
+		return math.Float64frombits(u)
+	case c >= 0xd0: // with a sign
+		return int64(u<<unused) >> unused
+	case u > math.MaxInt64:
+		return u
 	}
-	return int64(binary.BigEndian.Uint64(p))
+	return int64(u)
 }
 
 // KindOf names the kind of a decoded value for error texts.

@@ -76,8 +76,12 @@ func (c *Conn) keep(oob []byte) {
 	}
 }
 
-// take returns the descriptors of the frame that was read, which are the caller's now.
-func (c *Conn) take() ([]int, error) {
+// TakeFDs returns the descriptors that came with the frame just read from r, which are the caller's now.
+func TakeFDs(r io.Reader) ([]int, error) {
+	c, ok := r.(*Conn)
+	if !ok {
+		return nil, nil
+	}
 	fds, cut := c.got, c.cut
 	c.got, c.cut = nil, false
 	if cut {
@@ -85,14 +89,6 @@ func (c *Conn) take() ([]int, error) {
 		return nil, fmt.Errorf("a frame brought more than %d descriptors", MaxFDs)
 	}
 	return fds, nil
-}
-
-// TakeFDs returns the descriptors that came with the frame just read from r.
-func TakeFDs(r io.Reader) ([]int, error) {
-	if c, ok := r.(*Conn); ok {
-		return c.take()
-	}
-	return nil, nil
 }
 
 // CloseFDs closes descriptors that nobody takes.

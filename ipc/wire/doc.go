@@ -2,5 +2,6 @@
 // checked before anything is decoded, msgpack and JSON, tensors and references to bytes beside a message, error codes,
 // and how one connects to a NATS server. It knows no job and no verb.
 //
-// Reading order: guard, decode, bind, encode, tensor, payload, errors; frame, descriptors, peek; nats, access, id.
+// Reading order: guard, decode, bind, encode, tensor, payload, errors; frame, descriptors, peek; nats, access; id,
+// every.
 package wire

@@ -4,8 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-
-	"github.com/vmihailenco/msgpack/v5"
+	"math"
 )
 
 // Encode writes a message: a struct with json tags, a map, a *node.Object. Byte strings are bin in msgpack, base64 text
@@ -26,13 +25,7 @@ func Encode(v any, enc Encoding) ([]byte, error) {
 
 // EncodeMsgpack writes v as msgpack: struct fields by their json tags, keys of Go maps sorted.
 func EncodeMsgpack(v any) ([]byte, error) {
-	var b bytes.Buffer
-	e := msgpack.NewEncoder(&b)
-	e.SetCustomStructTag("json")
-	e.UseCompactInts(true)
-	e.SetSortMapKeys(true)
-	if err := e.Encode(v); err != nil {
-		return nil, fmt.Errorf("encode msgpack: %w", err)
-	}
-	return b.Bytes(), nil
+	w := &packer{least: math.MaxInt}
+	err := w.encode(v)
+	return w.buf, err
 }

@@ -171,30 +171,13 @@ func ReplyError(o *pyjson.Object) error {
 	if _, ok := o.Get("type"); ok {
 		return nil
 	}
-	v, ok := o.Get("error")
-	if !ok {
+	var body ErrorBody
+	switch err := Bind(o, &body); {
+	case err != nil:
+		return Errorf(ErrInternal, "an error that cannot be read: %v", err)
+	case body.Error == nil:
 		return nil
 	}
-	return ErrorFrom(v, o)
-}
-
-// ErrorFrom reads the value of "error"; body is the message around it.
-func ErrorFrom(v any, body *pyjson.Object) *Error {
-	e := &Error{}
-	o, ok := v.(*pyjson.Object)
-	if !ok {
-		return Errorf(ErrInternal, "an error that is %s", KindOf(v))
-	}
-	if err := Bind(o, e); err != nil {
-		return Errorf(ErrInternal, "an error that cannot be read: %v", err)
-	}
-	if n, _ := body.Get("node_errors"); n != nil {
-		if no, ok := n.(*pyjson.Object); ok {
-			e.NodeErrors = map[string]any{}
-			for _, k := range no.Keys() {
-				e.NodeErrors[k], _ = no.Get(k)
-			}
-		}
-	}
-	return e
+	body.Error.NodeErrors = body.NodeErrors
+	return body.Error
 }

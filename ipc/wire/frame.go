@@ -139,23 +139,18 @@ func (env Envelope) object() *pyjson.Object {
 }
 
 // Splice puts the fields of the envelope in front of those of an encoded map, without decoding or copying it: the parts
-// after each other are the map.
-func Splice(env Envelope, body []byte, enc Encoding) ([][]byte, error) {
+// after each other are the map, of which the first has the head.
+func Splice(env Envelope, parts [][]byte, enc Encoding) ([][]byte, error) {
 	front, err := Encode(env.object(), enc)
 	if err != nil {
 		return nil, err
 	}
-	return SpliceParts(front, body, enc)
+	head, err := spliced(front, parts[0], enc)
+	return append(head, parts[1:]...), err
 }
 
-// SpliceFirst is splice for a map that is in parts, whose head is in the first.
-func SpliceFirst(env Envelope, parts [][]byte, enc Encoding) ([][]byte, error) {
-	front, err := Splice(env, parts[0], enc)
-	return append(front, parts[1:]...), err
-}
-
-// SpliceParts returns, in parts, one encoded map with the fields of two, which have no key in common.
-func SpliceParts(front, body []byte, enc Encoding) ([][]byte, error) {
+// spliced returns, in parts, one encoded map with the fields of two, which have no key in common.
+func spliced(front, body []byte, enc Encoding) ([][]byte, error) {
 	if enc == JSON {
 		switch {
 		case len(body) <= 2:
@@ -210,5 +205,5 @@ func Unwrap(o *pyjson.Object) (env Envelope, fields *pyjson.Object, err error) {
 	if err := Bind(o, &env); err != nil {
 		return env, nil, err
 	}
-	return env, Without(Without(Without(o, "op"), "tag"), "end"), nil
+	return env, Without(o, "op", "tag", "end"), nil
 }

@@ -59,7 +59,7 @@ func TestSplice(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			parts, err := wire.Splice(wire.Envelope{Op: "run", Tag: "t", End: true}, body, enc)
+			parts, err := wire.Splice(wire.Envelope{Op: "run", Tag: "t", End: true}, [][]byte{body}, enc)
 			whole := bytes.Join(parts, nil)
 			if err != nil {
 				t.Fatal(err)
@@ -73,7 +73,7 @@ func TestSplice(t *testing.T) {
 				t.Errorf("encoding %d, %d fields: got %+v, %d fields, %v", enc, n, env, rest.Len(), err)
 			}
 			for _, tag := range []any{int64(0), ""} { // a tag all the same
-				parts, err = wire.Splice(wire.Envelope{Tag: tag}, body, enc)
+				parts, err = wire.Splice(wire.Envelope{Tag: tag}, [][]byte{body}, enc)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -84,7 +84,7 @@ func TestSplice(t *testing.T) {
 					t.Errorf("encoding %d, %d fields: the tag %#v came out as %#v", enc, n, tag, got)
 				}
 			}
-			parts, err = wire.Splice(wire.Envelope{}, body, enc)
+			parts, err = wire.Splice(wire.Envelope{}, [][]byte{body}, enc)
 			same := bytes.Join(parts, nil)
 			if err != nil || !bytes.Equal(same, body) {
 				t.Errorf("encoding %d, %d fields: an empty envelope changed the body (%v)", enc, n, err)

@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"encoding/binary"
 	"fmt"
 	"unicode/utf8"
 )
@@ -159,7 +158,7 @@ func msgpackHead(b []byte, i int) (head, error) {
 		if length > len(b)-h.body {
 			return head{}, fmt.Errorf("msgpack value is cut off at byte %d", i)
 		}
-		n := lengthAt(b[h.body:], length)
+		n := int(bigEndian(b[h.body : h.body+length]))
 		h.body += length
 		switch {
 		case c >= 0xde:
@@ -179,14 +178,12 @@ func msgpackHead(b []byte, i int) (head, error) {
 	return h, nil
 }
 
-func lengthAt(b []byte, n int) int {
-	switch n {
-	case 1:
-		return int(b[0])
-	case 2:
-		return int(binary.BigEndian.Uint16(b))
+// bigEndian reads a number of at most eight bytes.
+func bigEndian(b []byte) (n uint64) {
+	for _, c := range b {
+		n = n<<8 | uint64(c)
 	}
-	return int(binary.BigEndian.Uint32(b))
+	return n
 }
 
 // guardJSON checks depth, the number of values and UTF-8; the grammar is left to the decoder, which cannot go deeper

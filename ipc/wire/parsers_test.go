@@ -210,7 +210,7 @@ func framed(body []byte) error {
 	if _, _, err := wire.Unwrap(o); err != nil {
 		return nil
 	}
-	if _, err := wire.Splice(wire.Envelope{Op: "x"}, body, enc); err != nil {
+	if _, err := wire.Splice(wire.Envelope{Op: "x"}, [][]byte{body}, enc); err != nil {
 		return fmt.Errorf("splice a body that decodes: %w", err)
 	}
 	return nil

@@ -64,14 +64,8 @@ func EncodeBeside(v any, enc Encoding, put Carry, least int) ([][]byte, error) {
 		return [][]byte{b}, err
 	}
 	w := &packer{put: put, least: least}
-	e := msgpack.NewEncoder(w)
-	e.SetCustomStructTag("json")
-	e.UseCompactInts(true)
-	e.SetSortMapKeys(true)
-	if err := e.Encode(v); err != nil {
-		return nil, fmt.Errorf("encode msgpack: %w", err)
-	}
-	return append(w.parts, w.buf), nil
+	err := w.encode(v)
+	return append(w.parts, w.buf), err
 }
 
 // packer is the writer of an encoder. It sees large byte strings pass.
@@ -79,7 +73,19 @@ type packer struct {
 	parts [][]byte
 	buf   []byte
 	put   Carry
-	least int // bytes that put is asked for
+	least int // bytes that put is asked for, and that are a part of their own
+}
+
+// encode writes v as msgpack: struct fields by their json tags, keys of Go maps sorted.
+func (p *packer) encode(v any) error {
+	e := msgpack.NewEncoder(p)
+	e.SetCustomStructTag("json")
+	e.UseCompactInts(true)
+	e.SetSortMapKeys(true)
+	if err := e.Encode(v); err != nil {
+		return fmt.Errorf("encode msgpack: %w", err)
+	}
+	return nil
 }
 
 // WriteByte implements the writer of msgpack.
@@ -90,12 +96,8 @@ func (p *packer) WriteByte(c byte) error {
 
 // Write implements io.Writer.
 func (p *packer) Write(b []byte) (int, error) {
-	if len(b) < p.least {
-		p.buf = append(p.buf, b...)
-		return len(b), nil
-	}
 	// the header of a byte string; that of a text differs
-	if at := len(p.buf) - 5; p.put != nil && at >= 0 && p.buf[at] == 0xc6 {
+	if at := len(p.buf) - 5; len(b) >= p.least && p.put != nil && at >= 0 && p.buf[at] == 0xc6 {
 		ref, err := p.put(b)
 		if err != nil {
 			return 0, err
@@ -106,29 +108,30 @@ func (p *packer) Write(b []byte) (int, error) {
 			return len(b), err
 		}
 	}
-	p.parts = append(p.parts, p.buf, b)
-	p.buf = nil
+	p.add(b)
 	return len(b), nil
 }
 
-// tensor writes the extension.
-func (p *packer) tensor(t *Tensor) (*Tensor, error) {
-	if p.put == nil || len(t.Data) < p.least {
-		return t, nil
+// add takes bytes that stay inside the message.
+func (p *packer) add(b []byte) {
+	if len(b) < p.least {
+		p.buf = append(p.buf, b...)
+		return
 	}
-	ref, err := p.put(t.Data)
-	if err != nil || ref == nil {
-		return t, err
-	}
-	return &Tensor{DType: t.DType, Shape: t.Shape, Hash: t.Hash, Ref: ref}, nil
+	p.parts = append(p.parts, p.buf, b)
+	p.buf = nil
 }
 
-// EncodeMsgpack writes the extension.
+// EncodeMsgpack writes the extension, with an encoder of this package.
 func (t *Tensor) EncodeMsgpack(enc *msgpack.Encoder) error {
-	if p, ok := enc.Writer().(*packer); ok {
-		var err error
-		if t, err = p.tensor(t); err != nil {
+	p, ref, data := enc.Writer().(*packer), t.Ref, t.Data
+	if p.put != nil && len(data) >= p.least {
+		beside, err := p.put(data)
+		if err != nil {
 			return err
+		}
+		if beside != nil {
+			ref, data = beside, nil
 		}
 	}
 	head, err := EncodeMsgpack(struct {
@@ -136,28 +139,21 @@ func (t *Tensor) EncodeMsgpack(enc *msgpack.Encoder) error {
 		Shape []int  `json:"shape"`
 		Hash  string `json:"hash,omitempty"`
 		Ref   *Ref   `json:"ref,omitempty"`
-	}{t.DType, t.Shape, t.Hash, t.Ref})
+	}{t.DType, t.Shape, t.Hash, ref})
 	if err != nil {
 		return err
 	}
-	if t.Ref == nil && (t.Hash == "" || t.Data != nil) {
+	if ref == nil && (t.Hash == "" || data != nil) {
 		head[0]++ // one field more: data follows, written without a copy of its own
 		head = append(head, "\xa4data\xc6"...)
-		head = binary.BigEndian.AppendUint32(head, uint32(len(t.Data)))
+		head = binary.BigEndian.AppendUint32(head, uint32(len(data)))
 	}
-	if err := enc.EncodeExtHeader(extTensor, len(head)+len(t.Data)); err != nil {
+	if err := enc.EncodeExtHeader(extTensor, len(head)+len(data)); err != nil {
 		return err
 	}
-	if p, ok := enc.Writer().(*packer); ok {
-		p.buf = append(p.buf, head...)
-		put := p.put
-		p.put = nil // it was asked
-		defer func() { p.put = put }()
-	} else if _, err := enc.Writer().Write(head); err != nil {
-		return err
-	}
-	_, err = enc.Writer().Write(t.Data)
-	return err
+	p.add(head)
+	p.add(data)
+	return nil
 }
 
 // ReplaceRefs calls f with every reference in a decoded value. Bytes that it returns take the reference's place, in

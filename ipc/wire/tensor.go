@@ -36,57 +36,43 @@ func DTypeSize(dtype string) int {
 
 // Check returns an error if dtype, shape and length of the data do not belong together.
 func (t *Tensor) Check() error {
-	size := DTypeSize(t.DType)
-	if size == 0 {
+	if DTypeSize(t.DType) == 0 {
 		return fmt.Errorf("tensor has dtype %q; the dtypes are f32, f16, bf16, i64, u8", Shown(t.DType))
 	}
 	if len(t.Shape) > 8 {
 		return fmt.Errorf("tensor has %d dimensions, the limit is 8", len(t.Shape))
 	}
-	bytes := len(t.Data)
+	if slices.ContainsFunc(t.Shape, func(d int) bool { return d < 0 }) {
+		return fmt.Errorf("tensor has shape %v", t.Shape)
+	}
+	have, need := len(t.Data), t.Bytes()
 	switch {
 	case t.Ref != nil && t.Data != nil:
 		return fmt.Errorf("tensor has data and a ref")
 	case t.Hash != "" && len(t.Hash) != 64:
 		return fmt.Errorf("tensor has hash %q: want SHA-256 in 64 hexadecimal digits", Shown(t.Hash))
 	case t.Ref != nil:
-		bytes = t.Ref.Bytes
+		have = t.Ref.Bytes
 	case t.Data == nil && t.Hash != "":
-		bytes = t.Bytes()
+		have = need
 	}
-	if bytes > MaxRegion {
+	switch {
+	case have > MaxRegion || need > MaxRegion:
 		return fmt.Errorf("tensor of shape %v and dtype %s is larger than %d bytes", t.Shape, t.DType, MaxRegion)
-	}
-	n := bytes / size
-	have := 1
-	if slices.Contains(t.Shape, 0) {
-		have = 0
-	}
-	for _, d := range t.Shape {
-		if d < 0 {
-			return fmt.Errorf("tensor has shape %v", t.Shape)
-		}
-		if have == 0 {
-			continue
-		}
-		if d > (n+1)/have { // have*d would pass n; checked by division, so that the product cannot overflow
-			return fmt.Errorf("tensor of shape %v and dtype %s does not fit %d bytes", t.Shape, t.DType, bytes)
-		}
-		have *= d
-	}
-	if have*size != bytes {
-		return fmt.Errorf("tensor of shape %v and dtype %s needs %d bytes, got %d", t.Shape, t.DType, have*size, bytes)
+	case have != need:
+		return fmt.Errorf("tensor of shape %v and dtype %s needs %d bytes, got %d", t.Shape, t.DType, need, have)
 	}
 	return nil
 }
 
-// Bytes is the size that dtype and shape ask for, at most maxRegion + 1.
+// Bytes is the size that dtype and shape, which has nothing negative, ask for: at most MaxRegion + 1, checked by
+// division so that the product cannot overflow.
 func (t *Tensor) Bytes() int {
+	if slices.Contains(t.Shape, 0) {
+		return 0
+	}
 	n := DTypeSize(t.DType)
 	for _, d := range t.Shape {
-		if d <= 0 {
-			return 0
-		}
 		if n > MaxRegion/d {
 			return MaxRegion + 1
 		}
@@ -166,6 +152,3 @@ func (t *Tensor) Sum() string {
 	sum := sha256.Sum256(t.Data)
 	return hex.EncodeToString(sum[:])
 }
-
-// Name sets the hash, by which the tensor is sent without its data where the other side has it (Sample).
-func (t *Tensor) Name() { t.Hash = t.Sum() }

@@ -57,12 +57,9 @@ func (c *Child) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.
 	}
 	defer func() { col.Hold.Release() }()
 	end, err := col.RunHeld(context.WithoutCancel(ctx), replies)
-	var refused *wire.Error
 	switch {
-	case errors.As(err, &refused):
-		return nil, refused
 	case err != nil:
-		return nil, c.lost(p, err)
+		return nil, c.fault(p, err)
 	case end == nil:
 		return nil, wire.Errorf(wire.ErrInternal, "%s ended the job without saying how", c.cfg.Name)
 	}
@@ -76,6 +73,32 @@ func (c *Child) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.
 	}
 	out.Hold.Release()
 	return nil, wire.Errorf(wire.ErrCancelled, "the job was stopped in %s", c.cfg.Name)
+}
+
+// Sample implements Executor: the request is sent to the worker, whose messages come back.
+func (c *Child) Sample(ctx context.Context, q *message.SampleRequest,
+	emit func(*message.SampleReply),
+) (*message.SampleReply, error) {
+	p, err := c.running()
+	if err != nil {
+		return nil, err
+	}
+	replies, err := p.client.Ask(ctx, message.VerbSample, "", q)
+	if err != nil {
+		return nil, c.lost(p, err)
+	}
+	defer replies.Close()
+	done := make(chan struct{})
+	defer close(done)
+	go c.stopOn(ctx, p, q.ID, done)
+	last, err := client.FollowSample(context.WithoutCancel(ctx), replies, 0, func(m *message.SampleReply) {
+		emit(m)
+		m.Hold.Release()
+	})
+	if err != nil {
+		return nil, c.fault(p, err)
+	}
+	return last, nil
 }
 
 // stopOn cancels the job in the worker when ctx ends, and kills the worker if it does not obey.
@@ -110,6 +133,14 @@ func (c *Child) running() (*process, error) {
 	return nil, wire.Errorf(wire.ErrWorkerLost, "%s is not running", c.cfg.Name)
 }
 
+// fault is the error that a worker has answered with, or why it is lost.
+func (c *Child) fault(p *process, err error) error {
+	if refused, ok := errors.AsType[*wire.Error](err); ok {
+		return refused
+	}
+	return c.lost(p, err)
+}
+
 // lost waits for the end of a process whose link broke and returns why it ended.
 func (c *Child) lost(p *process, err error) error {
 	select {
@@ -123,9 +154,8 @@ func (c *Child) lost(p *process, err error) error {
 }
 
 // Exec implements Executor.
-func (c *Child) Exec(ctx context.Context, req *message.ExecRequest) (*message.ExecReply, error) {
-	out := &message.ExecReply{}
-	var err error
+func (c *Child) Exec(ctx context.Context, req *message.ExecRequest) (out *message.ExecReply, err error) {
+	out = &message.ExecReply{}
 	out.Hold, err = c.ask(ctx, message.VerbExec, req, out)
 	return out, err
 }
@@ -134,6 +164,13 @@ func (c *Child) Exec(ctx context.Context, req *message.ExecRequest) (*message.Ex
 func (c *Child) Free(ctx context.Context, req *message.FreeRequest) (*message.FreeReply, error) {
 	out := &message.FreeReply{}
 	_, err := c.ask(ctx, message.VerbFree, req, out)
+	return out, err
+}
+
+// Load implements Executor.
+func (c *Child) Load(ctx context.Context, req *message.LoadRequest) (*message.LoadReply, error) {
+	out := &message.LoadReply{}
+	_, err := c.ask(ctx, message.VerbLoad, req, out)
 	return out, err
 }
 
@@ -148,14 +185,11 @@ func (c *Child) ask(ctx context.Context, verb string, req, out any) (*bulk.Hold,
 		return nil, c.lost(p, err)
 	}
 	m, err := r.OneHeld(ctx)
-	var refused *wire.Error
-	switch {
-	case errors.As(err, &refused):
-		return nil, refused
-	case err != nil && ctx.Err() != nil:
+	switch _, refused := errors.AsType[*wire.Error](err); {
+	case err != nil && !refused && ctx.Err() != nil:
 		return nil, wire.Errorf(wire.ErrCancelled, "the request was given up")
 	case err != nil:
-		return nil, c.lost(p, err)
+		return nil, c.fault(p, err)
 	}
 	return m.Hold, wire.BindReply(m.Fields, out)
 }

@@ -2,5 +2,5 @@
 // requests on to it, the child's side answers the same protocol and hands jobs to the runner. It knows the two ends and
 // nothing of where requests come from.
 //
-// Reading order: supervisor, child, child_sample; worker, local, local_sample, stats.
+// Reading order: supervisor, child; worker, local, local_sample, stats.
 package worker

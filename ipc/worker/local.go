@@ -108,7 +108,7 @@ func nodeJob(req *message.RunRequest, w *graph.Workflow) graph.Job {
 	if req.ExtraPNG != nil {
 		job.ExtraPNGInfo = map[string]any{}
 		for _, k := range req.ExtraPNG.Keys() {
-			job.ExtraPNGInfo[k], _ = req.ExtraPNG.Get(k)
+			job.ExtraPNGInfo[k] = req.ExtraPNG.At(k)
 		}
 	}
 	return job
@@ -137,8 +137,7 @@ func metricsOf(r *graph.Result) map[string]any {
 		stats = append(stats, statsOf(s))
 	}
 	out := map[string]any{
-		"timings": timingsOf(r.Timings), "executed": orEmpty(r.Executed),
-		"cached": orEmpty(r.Cached), "stats": stats,
+		"timings": timingsOf(r.Timings), "executed": orEmpty(r.Executed), "cached": orEmpty(r.Cached), "stats": stats,
 	}
 	if len(r.Warnings) > 0 {
 		out["warnings"] = r.Warnings
@@ -147,22 +146,14 @@ func metricsOf(r *graph.Result) map[string]any {
 }
 
 func timingsOf(t graph.Timings) map[string]any {
-	steps := t.Steps
-	if steps == nil {
-		steps = []float64{}
-	}
 	return map[string]any{
-		"total": t.Total, "load": t.Load, "text": t.Text, "denoise": t.Denoise, "vae": t.VAE,
-		"other": t.Other, "steps": steps,
+		"total": t.Total, "load": t.Load, "text": t.Text, "denoise": t.Denoise, "vae": t.VAE, "other": t.Other,
+		"steps": orEmpty(t.Steps),
 	}
 }
 
-func orEmpty(s []string) []string {
-	if s == nil {
-		return []string{}
-	}
-	return s
-}
+// orEmpty is a list that is never null in a message.
+func orEmpty[T any](s []T) []T { return append([]T{}, s...) }
 
 // Exec implements Executor.
 func (l *Local) Exec(ctx context.Context, req *message.ExecRequest) (*message.ExecReply, error) {
@@ -170,8 +161,7 @@ func (l *Local) Exec(ctx context.Context, req *message.ExecRequest) (*message.Ex
 	inputs := map[string]any{}
 	if req.Inputs != nil {
 		for _, k := range req.Inputs.Keys() {
-			v, _ := req.Inputs.Get(k)
-			inputs[k] = toNode(v)
+			inputs[k] = toNode(req.Inputs.At(k))
 		}
 	}
 	res, err := l.runner.Exec(ctx, graph.ExecRequest{

@@ -16,24 +16,16 @@ const maxSpans = 4000
 func statsOf(s parallel.Stats) map[string]any {
 	out := map[string]any{
 		"model": s.Model, "plan": s.Plan, "compute": s.Compute.String(), "evaluations": s.Evaluations, "latents": s.Rows,
-		"load_seconds": s.LoadSeconds, "step_seconds": orNone(s.StepSeconds), "peak_bytes": s.PeakBytes,
+		"load_seconds": s.LoadSeconds, "step_seconds": orEmpty(s.StepSeconds), "peak_bytes": s.PeakBytes,
 	}
 	if len(s.Reused) > 0 {
-		reused := []any{}
-		for _, e := range s.Reused {
-			reused = append(reused, e)
-		}
-		out["reused"] = reused
+		out["reused"] = s.Reused
 	}
 	if s.Synchronous != nil {
 		out["synchronous"] = len(s.Synchronous)
 	}
 	if s.Chosen != nil {
-		ways := map[string]any{}
-		for way, n := range s.Chosen {
-			ways[way] = n
-		}
-		out["computed"] = ways
+		out["computed"] = s.Chosen
 	}
 	if len(s.Changes) > 0 {
 		out["changes"] = changesOf(s.Changes)
@@ -72,13 +64,6 @@ func statsOf(s parallel.Stats) map[string]any {
 	}
 	out["profile"], out["spans"], out["spans_total"] = table, spans, len(s.Spans)
 	return out
-}
-
-func orNone(v []float64) []float64 {
-	if v == nil {
-		return []float64{}
-	}
-	return v
 }
 
 // changesOf is what a verbose cache saw of each evaluation; numbers that are unknown are left out.

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -59,20 +60,9 @@ type process struct {
 
 // NewChild returns a child that is not running; Supervise runs it.
 func NewChild(cfg ChildConfig) *Child {
-	for _, d := range []struct {
-		field *time.Duration
-		value time.Duration
-	}{
-		{&cfg.Start, time.Minute},
-		{&cfg.Beat, 2 * time.Second},
-		{&cfg.Silence, 15 * time.Second},
-		{&cfg.Grace, 15 * time.Second},
-		{&cfg.BackOff, 100 * time.Millisecond},
-	} {
-		if *d.field == 0 {
-			*d.field = d.value
-		}
-	}
+	cfg.Start, cfg.Beat = cmp.Or(cfg.Start, time.Minute), cmp.Or(cfg.Beat, 2*time.Second)
+	cfg.Silence, cfg.Grace = cmp.Or(cfg.Silence, 15*time.Second), cmp.Or(cfg.Grace, 15*time.Second)
+	cfg.BackOff = cmp.Or(cfg.BackOff, 100*time.Millisecond)
 	return &Child{cfg: cfg, up: make(chan struct{})}
 }
 
@@ -81,8 +71,10 @@ func (c *Child) Name() string { return c.cfg.Name }
 
 // PID returns the process id of the worker, 0 while there is none.
 func (c *Child) PID() int {
-	if p := c.current(); p != nil {
-		return p.cmd.Process.Pid
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.proc != nil {
+		return c.proc.cmd.Process.Pid
 	}
 	return 0
 }
@@ -105,7 +97,7 @@ func (c *Child) Supervise(ctx context.Context) error {
 			ever = true
 			c.set(p)
 			c.watch(ctx, p)
-			c.set(nil)
+			c.drop(p)
 			p.stop(ctx.Err() != nil)
 			err = p.cause
 		}
@@ -120,10 +112,7 @@ func (c *Child) Supervise(ctx context.Context) error {
 		}
 		c.cfg.Log.Error().Err(err).Str("worker", c.cfg.Name).Dur("restart_in", pause).Msg("worker lost")
 		c.restarts.Add(1)
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause):
-		}
+		_ = wire.Pause(ctx, pause)
 		pause = min(2*pause, 10*time.Second)
 	}
 	return nil
@@ -273,18 +262,12 @@ func exitText(st *os.ProcessState, err error) string {
 func (c *Child) set(p *process) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if p != nil {
-		c.proc, c.last = p, p
-		close(c.up)
-		return
-	}
-	if c.proc != nil { // not when drop was faster: somebody waits for the channel that it made
-		c.proc = nil
-		c.up = make(chan struct{})
-	}
+	c.proc, c.last = p, p
+	close(c.up)
 }
 
-// drop takes a dead process out of use before Supervise notices, so that a retry waits for the next one.
+// drop takes a dead process out of use. Who asked it may be faster than Supervise, so that a retry waits for the next
+// one.
 func (c *Child) drop(p *process) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -292,12 +275,6 @@ func (c *Child) drop(p *process) {
 		c.proc = nil
 		c.up = make(chan struct{})
 	}
-}
-
-func (c *Child) current() *process {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.proc
 }
 
 // Ready implements Executor.

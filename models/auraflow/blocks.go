@@ -10,40 +10,40 @@ import (
 // with one attention over both, or on one.
 func (m *Model) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
 	mark := env.Arena.Mark()
-	image := s.M.Image[i].Index(0, s.Step)
-	var streams []layers.Stream[side]
-	var w side
+	var streams []layers.Stream
+	var w *layers.Side
 	if i < m.cfg.Double {
 		both := &m.Net.Double[i]
-		w = side{attention(both.Image), both.ImageMLP}
-		streams = layers.Streams(env, s,
-			layers.Side[side]{W: side{both.Text, both.TextMLP}, Mod: s.M.Text[i].Index(0, s.Step)},
-			layers.Side[side]{W: w, Mod: image})
+		w = side(attention(both.Image), both.ImageMLP)
+		streams = layers.Streams(env, i, s, side(both.Text, both.TextMLP), w)
 	} else {
 		one := &m.Net.Single[i-m.cfg.Double]
-		w = side{one.Attn, one.MLP}
-		streams = append(streams, layers.OneStream(env, s, layers.Side[side]{W: w, Mod: image}))
+		w = side(one.Attn, one.MLP)
+		streams = []layers.Stream{layers.OneStream(env, i, s, w)}
 	}
 	beside := layers.Scratch(env, s.X, s.B, s.Rows.Len(), m.cfg.Hidden) // the stream with the attention's result
 	if s.Rows.Len() > 0 {
 		env.Ops.Copy(beside, s.X)
 	}
-	qkv := layers.Projections(env, s, streams, w, eps, []func(side) *engine.Weight{
-		func(w side) *engine.Weight { return w.Q },
-		func(w side) *engine.Weight { return w.K },
-		func(w side) *engine.Weight { return w.V },
-	})
-	attended, n := layers.Scratch(env, s.X, s.B, s.Wide.Len(), w.Q.N()), engine.QKNorm{Kind: engine.LayerNorm, Eps: eps}
-	layers.JointAttention(env, i, s, qkv, attended, m.Spec().HeadDim, n, n)
+	qkv := layers.Projections(env, s, streams, w, eps)
+	attended := layers.Scratch(env, s.X, s.B, s.Wide.Len(), w.Out.K())
+	layers.JointAttention(env, i, s, qkv, attended, m.Spec().HeadDim, w.Norm, w.Norm)
 	at := 0 // rows of X
 	for _, t := range streams {
 		x := t
 		x.X = beside.Slice(1, at, at+t.X.Dim(1))
-		layers.RowParts(env, x.X, attended.Slice(1, t.To.Start, t.To.End),
-			t.Weights(2, func(w side) *engine.Weight { return w.Out }), t.Of)
+		x.AddOut(env, attended.Slice(1, t.To.Start, t.To.End))
 		x.Norm(env, 3, eps)
-		t.GatedMLP(env, 5, func(w side) (gate, up, down *engine.Weight) { return w.Gate, w.Up, w.Down })
+		t.AddMLP(env)
 		at += t.X.Dim(1)
 	}
 	env.Arena.Release(mark)
+}
+
+// side is a stream's weights as blocks take them.
+func side(w attention, m mlp) *layers.Side {
+	return &layers.Side{
+		QKV: []*engine.Weight{w.Q, w.K, w.V}, Norm: engine.QKNorm{Kind: engine.LayerNorm, Eps: eps}, Out: w.Out,
+		Gate: m.Gate, Up: m.Up, Down: m.Down,
+	}
 }

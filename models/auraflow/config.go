@@ -30,7 +30,6 @@ type Config struct {
 }
 
 const (
-	features  = 256 // sinusoidal features of a timestep
 	headDim   = 256 // of released models
 	registers = 8
 )

@@ -39,36 +39,31 @@ func Family() family.Family {
 
 // diffusers are the names of diffusers' AuraFlowTransformer2DModel.
 func diffusers() []weights.Alias {
-	list := []weights.Alias{
-		{File: "pos_embed.pos_embed", Own: "positional_encoding"},
-		{File: "pos_embed.proj", Own: "init_x_linear"},
-		{File: "context_embedder", Own: "cond_seq_linear"},
-		{File: "proj_out", Own: "final_linear"},
-		{File: "norm_out.linear", Own: "modF.1", Swapped: true},
+	const d, s, double, single = "joint_transformer_blocks.*.", "single_transformer_blocks.*.", "double_layers.*.",
+		"single_layers.*."
+	list := append(weights.MLP2("time_step_proj", "t_embedder.mlp.0", "t_embedder.mlp.2"),
+		weights.Alias{File: "norm_out.linear", Own: "modF.1", Swapped: true})
+	add := func(file, own string, names map[string]string) {
+		for theirs, ours := range names {
+			list = append(list, weights.Alias{File: file + theirs, Own: own + ours})
+		}
 	}
-	list = append(list, weights.MLP2("time_step_proj", "t_embedder.mlp.0", "t_embedder.mlp.2")...)
-	for own, theirs := range map[string]string{
-		"double_layers.*.": "joint_transformer_blocks.*.", "single_layers.*.": "single_transformer_blocks.*.",
+	add("", "", map[string]string{
+		"pos_embed.pos_embed": "positional_encoding", "pos_embed.proj": "init_x_linear",
+		"context_embedder": "cond_seq_linear", "proj_out": "final_linear",
+	})
+	queries := map[string]string{"to_q": "q", "to_k": "k", "to_v": "v", "to_out.0": "o"}
+	add(s+"attn.", single+"attn.w1", queries)
+	add(d+"attn.", double+"attn.w2", queries)
+	add(d+"attn.", double+"attn.w1", map[string]string{
+		"add_q_proj": "q", "add_k_proj": "k", "add_v_proj": "v", "to_add_out": "o",
+	})
+	add(s, single, map[string]string{"norm1.linear": "modCX.1"})
+	add(d, double, map[string]string{"norm1.linear": "modX.1", "norm1_context.linear": "modC.1"})
+	for file, own := range map[string]string{
+		s + "ff.": single + "mlp.", d + "ff.": double + "mlpX.", d + "ff_context.": double + "mlpC.",
 	} {
-		mlps, parts := map[string]string{"mlp": "ff"}, map[string]string{
-			"attn.w1q": "attn.to_q", "attn.w1k": "attn.to_k", "attn.w1v": "attn.to_v", "attn.w1o": "attn.to_out.0",
-			"modCX.1": "norm1.linear",
-		}
-		if own == "double_layers.*." {
-			mlps, parts = map[string]string{"mlpX": "ff", "mlpC": "ff_context"}, map[string]string{
-				"attn.w1q": "attn.add_q_proj", "attn.w1k": "attn.add_k_proj", "attn.w1v": "attn.add_v_proj",
-				"attn.w1o": "attn.to_add_out",
-				"attn.w2q": "attn.to_q", "attn.w2k": "attn.to_k", "attn.w2v": "attn.to_v", "attn.w2o": "attn.to_out.0",
-				"modX.1": "norm1.linear", "modC.1": "norm1_context.linear",
-			}
-		}
-		for name, file := range mlps {
-			parts[name+".c_fc1"], parts[name+".c_fc2"] = file+".linear_1", file+".linear_2"
-			parts[name+".c_proj"] = file + ".out_projection"
-		}
-		for name, file := range parts {
-			list = append(list, weights.Alias{File: theirs + file, Own: own + name})
-		}
+		add(file, own, map[string]string{"linear_1": "c_fc1", "linear_2": "c_fc2", "out_projection": "c_proj"})
 	}
 	return list
 }
@@ -76,16 +71,10 @@ func diffusers() []weights.Alias {
 // Describe describes the model.
 func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
-		Family: "auraflow", Width: c.Hidden, Heads: c.Heads, HeadDim: c.Hidden / c.Heads, PatchSize: c.PatchSize,
-		Channels: c.Channels, OutChannels: c.Channels, ContextDim: c.ContextDim, Registers: registers,
-		MLPRatio: 1.5 * float64(c.MLPHidden) / float64(c.Hidden), // three products
-	}
-	for i := range c.Double + c.Single {
-		b := dit.BlockSpec{Kind: dit.Double, Skip: -1, Attends: 1, Gated: true, Apart: true}
-		if i >= c.Double {
-			b.Kind = dit.Single
-		}
-		s.Blocks = append(s.Blocks, b)
+		Family: "auraflow", Width: c.Hidden, Heads: c.Heads, PatchSize: c.PatchSize, Channels: c.Channels,
+		ContextDim: c.ContextDim, Registers: registers,
+		Blocks: append(dit.Blocks(c.Double, dit.BlockSpec{Kind: dit.Double, Gated: true, Apart: true}),
+			dit.Blocks(c.Single, dit.BlockSpec{Kind: dit.Single, Gated: true, Apart: true})...),
 	}
 	tags := family.Tags{
 		Dims:   map[string]int{"F": c.MLPHidden, "N": c.Edge * c.Edge, "R": registers},

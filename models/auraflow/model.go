@@ -20,15 +20,11 @@ type Model struct {
 
 // Prepare embeds the text behind the registers and takes the positions of the picture.
 func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.Prepared, error) {
-	spec := m.Spec()
-	if err := layers.CheckEntries(spec, entries); err != nil {
-		return nil, err
+	p, err := layers.Begin(m.Spec(), entries, grid)
+	if err != nil || m.Held.NoEmbed {
+		return p, err
 	}
-	n, own, lt, e := len(entries), entries[0].Context.Rows, spec.TextTokens(entries[0].Context.Rows), m.cfg.Hidden
-	p := &dit.Prepared{N: n, Lt: lt, Grid: grid, Entries: entries}
-	if m.Held.NoEmbed {
-		return p, nil
-	}
+	n, own, lt, e := p.N, entries[0].Context.Rows, p.Lt, m.cfg.Hidden
 	p.Text, p.Pos = env.Arena.Alloc(env.DType, n, lt, e), env.Arena.Alloc(env.DType, 1, grid.Tokens(), e)
 	mark := env.Arena.Mark()
 	env.Ops.Copy(p.Text.Slice(1, 0, lt-own), m.Net.Registers.Broadcast(0, n))
@@ -86,25 +82,24 @@ func (m *Model) positions(env dit.Env, pos engine.Tensor, g dit.Grid) {
 // Modulate embeds every timestep; of it come Image [S, n, 6E], in double blocks Text [S, n, 6E], and Head [S, n, 2E]
 // (shift, scale).
 func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit.Modulation {
-	return m.Modulation(env, p.N, layers.ScaledFeatures(timesteps, features, 1000), m.Net.Time.In, m.Net.Time.Out,
-		engine.Tensor{}, m.Net.Mod)
+	return m.Modulation(env, p.N, family.Conditioning{
+		Timesteps: timesteps, Scale: 1000, In: m.Net.Time.In, Out: m.Net.Time.Out, Head: m.Net.Mod,
+	})
 }
 
 // ModulateBlock computes the modulations of block i.
 func (m *Model) ModulateBlock(env dit.Env, out *dit.Modulation, i int) {
-	switch {
-	case !m.Held.Has(i):
-	case i < m.cfg.Double:
+	if i < m.cfg.Double {
 		out.Image[i] = layers.Modulate(env, out.Vector, m.Net.Double[i].ImageMod)
 		out.Text[i] = layers.Modulate(env, out.Vector, m.Net.Double[i].TextMod)
-	default:
+	} else {
 		out.Image[i] = layers.Modulate(env, out.Vector, m.Net.Single[i-m.cfg.Double].Mod)
 	}
 }
 
 // Embed projects the latent's tokens, adds their positions and copies the text rows.
 func (m *Model) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
-	layers.EmbedJointRows(env, s, x, m.Net.Patch)
+	layers.EmbedRows(env, s, x, m.Net.Patch)
 }
 
 // Head modulates by (shift, scale) and projects the image rows.

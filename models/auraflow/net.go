@@ -1,23 +1,21 @@
 package auraflow
 
-import "patchbay/engine"
+import (
+	"patchbay/engine"
+	"patchbay/models/layers"
+)
 
 // net is the whole model: N rows of positions, R registers, F columns between the products of an MLP.
 type net struct {
-	Patch     *engine.Weight `weight:"init_x_linear" shape:"E,C*p*p" use:"embed"`
-	Positions engine.Tensor  `weight:"positional_encoding" shape:"1,N,E" use:"embed"`
-	Registers engine.Tensor  `weight:"register_tokens" shape:"1,R,E" use:"embed"`
-	Text      *engine.Weight `weight:"cond_seq_linear,nobias" shape:"E,T" use:"embed"`
-	Time      timeEmbedder   `weight:"t_embedder.mlp"`
-	Double    []double       `weight:"double_layers"`
-	Single    []single       `weight:"single_layers"`
-	Mod       *engine.Weight `weight:"modF.1,nobias" shape:"2E,E" use:"head"`
-	Final     *engine.Weight `weight:"final_linear,nobias,perm=patch" shape:"C*p*p,E" use:"head"`
-}
-
-type timeEmbedder struct {
-	In  *engine.Weight `weight:"0" shape:"E,256"`
-	Out *engine.Weight `weight:"2" shape:"E,E"`
+	Patch     *engine.Weight      `weight:"init_x_linear" shape:"E,C*p*p" use:"embed"`
+	Positions engine.Tensor       `weight:"positional_encoding" shape:"1,N,E" use:"embed"`
+	Registers engine.Tensor       `weight:"register_tokens" shape:"1,R,E" use:"embed"`
+	Text      *engine.Weight      `weight:"cond_seq_linear,nobias" shape:"E,T" use:"embed"`
+	Time      layers.TimeEmbedder `weight:"t_embedder.mlp"`
+	Double    []double            `weight:"double_layers"`
+	Single    []single            `weight:"single_layers"`
+	Mod       *engine.Weight      `weight:"modF.1,nobias" shape:"2E,E" use:"head"`
+	Final     *engine.Weight      `weight:"final_linear,nobias,perm=patch" shape:"C*p*p,E" use:"head"`
 }
 
 type double struct {
@@ -54,10 +52,4 @@ type mlp struct {
 	Gate *engine.Weight `weight:"c_fc1,nobias" shape:"F,E" split:"rows F"`
 	Up   *engine.Weight `weight:"c_fc2,nobias" shape:"F,E" split:"rows F"`
 	Down *engine.Weight `weight:"c_proj,nobias" shape:"E,F" split:"cols F"`
-}
-
-// side is what one stream of a block is computed with.
-type side struct {
-	attention
-	mlp
 }

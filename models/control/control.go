@@ -72,10 +72,7 @@ func Beside(all []family.Family, set, model *weights.Set) (*weights.Set, error) 
 	if model, err = family.Original(all, model); err != nil {
 		return nil, err
 	}
-	whole := map[string]weights.Stored{}
-	for _, key := range set.Names() {
-		whole[key], _ = set.Get(key)
-	}
+	whole := tensors(set)
 	for _, key := range model.Names() {
 		if of.Takes(key) {
 			whole[borrowed+key], _ = model.Get(key)
@@ -84,25 +81,24 @@ func Beside(all []family.Family, set, model *weights.Set) (*weights.Set, error) 
 	return weights.FromMap(whole), nil
 }
 
+// tensors lists those of a set by name.
+func tensors(set *weights.Set) map[string]weights.Stored {
+	all := map[string]weights.Stored{}
+	for _, key := range set.Names() {
+		all[key], _ = set.Get(key)
+	}
+	return all
+}
+
 // mode is the name of the rows for types, singles that of outputs behind single blocks in files of MistoLine.
 const mode, singles = "controlnet_mode_embedder.weight", "single_controlnet_blocks."
 
-// hints are the names of the layer that reads the hint.
-func hints() []string {
-	return []string{"controlnet_x_embedder.", "pos_embed_input.", "pos_embed_input.proj."}
-}
-
 // Is reports whether a set looks like a control net of any kind.
 func Is(set *weights.Set) bool {
-	for _, name := range []string{
+	return slices.ContainsFunc([]string{
 		"controlnet_blocks.0.weight", "controlnet_blocks.0.linear.weight", "control_blocks.0.after_proj.weight",
 		"after_proj_list.0.bias", "zero_convs.0.0.weight", "controlnet_cond_embedding.conv_in.weight", "lora_controlnet",
-	} {
-		if set.Has(name) {
-			return true
-		}
-	}
-	return false
+	}, set.Has)
 }
 
 // formOf tells the family of a net and the layout of its file; what is not supported is named.
@@ -149,8 +145,8 @@ func formOf(all []family.Family, set *weights.Set) (f *family.Family, of *family
 
 // Open describes the control net that a set holds; meta is the file's metadata, read like that of a model of the
 // family.
-func Open(all []family.Family, set *weights.Set, meta map[string]string) (*Net, error) {
-	f, of, as, err := formOf(all, set)
+func Open(known []family.Family, set *weights.Set, meta map[string]string) (*Net, error) {
+	f, of, as, err := formOf(known, set)
 	if err != nil {
 		return nil, err
 	}
@@ -205,17 +201,21 @@ func Open(all []family.Family, set *weights.Set, meta map[string]string) (*Net, 
 			return nil, fmt.Errorf("a control net for %s: %w", f.Name, err)
 		}
 	}
-	rest, lacks := of.Rest(begin), 0
-	for key, shape := range rest {
+	all, lacks := tensors(begin), 0 // with the rest of a model, as shapes alone
+	for key, shape := range of.Rest(begin) {
+		t := weights.Stored{DType: engine.F32, Shape: shape}
 		switch {
-		case begin.Has(key) || !of.Takes(key):
+		case begin.Has(key):
+			continue
+		case !of.Takes(key):
 		case taken > 0:
 			return nil, fmt.Errorf("a control net for %s starts with %s of its model, which has none", f.Name, key)
 		default:
-			lacks += weights.Stored{Shape: shape}.Len()
+			lacks += t.Len()
 		}
+		all[key] = t
 	}
-	whole := completed(begin, rest)
+	whole := weights.FromMap(all)
 	detect := f.Detect
 	if of.Detect != nil {
 		detect = of.Detect
@@ -246,26 +246,12 @@ func Open(all []family.Family, set *weights.Set, meta map[string]string) (*Net, 
 
 // hintName is the one name of the layer that reads the hint.
 func hintName(key string) (string, bool) {
-	for _, h := range slices.Backward(hints()) { // the longest first
+	for _, h := range []string{"pos_embed_input.proj.", "pos_embed_input.", "controlnet_x_embedder."} {
 		if part, ok := strings.CutPrefix(key, h); ok {
 			return "hint." + part, true
 		}
 	}
 	return "", false
-}
-
-// completed gives a net, as shapes alone, the rest of a model.
-func completed(begin *weights.Set, rest map[string][]int) *weights.Set {
-	all := map[string]weights.Stored{}
-	for _, key := range begin.Names() {
-		all[key], _ = begin.Get(key)
-	}
-	for key, shape := range rest {
-		if _, has := all[key]; !has {
-			all[key] = weights.Stored{DType: engine.F32, Shape: shape}
-		}
-	}
-	return weights.FromMap(all)
 }
 
 // describe puts the parts of a net together.

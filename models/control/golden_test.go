@@ -292,7 +292,7 @@ func seen(t *testing.T, eyes *control.Picture, ops engine.Ops, name string, r ru
 		buf, err := ops.Alloc(n)
 		return engine.NewArena("hint", buf, n), err
 	}
-	out, err := eyes.Read(ops, take, nil, rgb, y, x)
+	out, err := eyes.Read(dit.TaskEnv{Ops: ops, Take: take}, rgb, y, x)
 	if err != nil {
 		t.Fatal(err)
 	}

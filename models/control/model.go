@@ -5,6 +5,7 @@ import (
 
 	"patchbay/engine"
 	"patchbay/models/dit"
+	"patchbay/models/family"
 	"patchbay/models/layers"
 	"patchbay/models/weights"
 )
@@ -25,10 +26,7 @@ type output struct {
 }
 
 func newExtra(n *Net) *extra {
-	x := &extra{}
-	if n.Spec.HintTwice {
-		x.Before = &output{}
-	}
+	x := &extra{Before: family.Only[output](n.Spec.HintTwice)}
 	for _, b := range n.Spec.Blocks {
 		if b.Kind == dit.Single {
 			x.Singles = append(x.Singles, output{})

@@ -62,30 +62,15 @@ func OpenPatch(all []family.Family, set *weights.Set) (*Net, error) {
 		}
 		return &Net{Family: f.Name, Format: f.Patch.Latent, Hint: hint, Patch: true, Spec: d.Spec, Load: d.Load}, nil
 	}
-	token := f.Patch.PatchSize * f.Patch.PatchSize
-	n := &Net{
-		Family: f.Name, Format: f.Patch.Latent, Hint: set.Dim("img_in.weight", 1) / token, Patch: true,
-		Spec: dit.Spec{
-			Family: f.Name, Width: set.Dim("img_in.weight", 0), PatchSize: f.Patch.PatchSize,
-			Channels: f.Patch.Latent.Channels,
-		},
-	}
+	blocks, token := set.Count("controlnet_blocks"), f.Patch.PatchSize*f.Patch.PatchSize
+	n := patchOf(f, set.Dim("img_in.weight", 0), set.Dim("img_in.weight", 1)/token, blocks)
 	if n.Hint != n.Spec.Channels && n.Hint != n.Spec.Channels+1 {
 		return nil, fmt.Errorf("a model patch for %s whose hint has %d channels: want %d, or %d with a mask", f.Name, n.Hint,
 			n.Spec.Channels, n.Spec.Channels+1)
 	}
-	blocks := set.Count("controlnet_blocks")
 	options := weights.Options{Model: "model patch", Dims: map[string]int{
 		"E": n.Spec.Width, "H": n.Hint, "p": n.Spec.PatchSize,
 	}}
-	declared, err := weights.Declare(&layered{Blocks: make([]behind, blocks)}, options)
-	if err != nil {
-		return nil, err
-	}
-	for _, d := range declared {
-		n.Spec.Params += d.Params()
-	}
-	n.Spec.Blocks = layersOf(n.Spec.Width, blocks)
 	n.Load = func(ops engine.Ops, _ dit.Held) (dit.Model, error) {
 		m := &Patch{spec: &n.Spec, net: &layered{Blocks: make([]behind, blocks)}}
 		var err error
@@ -95,10 +80,17 @@ func OpenPatch(all []family.Family, set *weights.Set) (*Net, error) {
 	return n, nil
 }
 
-// layersOf are the blocks of a patch of so many layers.
-func layersOf(width, n int) []dit.BlockSpec {
-	e := int64(width)
-	return slices.Repeat([]dit.BlockSpec{{Kind: dit.Double, Skip: -1, Params: 2*e*(e+1) + 2*e}}, n)
+// patchOf describes a patch of so many layers for models of a width, without its weights.
+func patchOf(f *family.Family, width, hint, layers int) *Net {
+	e, p := int64(width), f.Patch.PatchSize
+	n := &Net{Family: f.Name, Format: f.Patch.Latent, Hint: hint, Patch: true, Spec: dit.Spec{
+		Family: f.Name, Width: width, PatchSize: p, Channels: f.Patch.Latent.Channels, Params: e * int64(hint*p*p+1),
+		Blocks: slices.Repeat([]dit.BlockSpec{{Kind: dit.Double, Skip: -1, Params: 2*e*(e+1) + 2*e}}, layers),
+	}}
+	for _, b := range n.Spec.Blocks {
+		n.Spec.Params += b.Params
+	}
+	return n
 }
 
 // Behind describes the model patch for a model of a family that people have, without a file: it cannot be loaded.
@@ -106,18 +98,7 @@ func Behind(f *family.Family, base *dit.Spec) (*Net, error) {
 	if f.Patch == nil || f.Patch.Kinds == "" {
 		return nil, fmt.Errorf("no model patches run here for %s models", f.Name)
 	}
-	n := &Net{
-		Family: f.Name, Format: f.Patch.Latent, Hint: f.Patch.Latent.Channels, Patch: true,
-		Spec: dit.Spec{
-			Family: f.Name, Width: base.Width, PatchSize: f.Patch.PatchSize, Channels: f.Patch.Latent.Channels,
-			Blocks: layersOf(base.Width, len(base.Blocks)),
-		},
-	}
-	n.Spec.Params = int64(base.Width) * int64(n.Hint*n.Spec.PatchSize*n.Spec.PatchSize+1)
-	for _, b := range n.Spec.Blocks {
-		n.Spec.Params += b.Params
-	}
-	return n, nil
+	return patchOf(f, base.Width, f.Patch.Latent.Channels, len(base.Blocks)), nil
 }
 
 // patchKind is what a file seems to be that is no patch.
@@ -159,14 +140,9 @@ func (m *Patch) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.P
 	n, li, cols := len(entries), grid.Y*grid.X, m.net.Hint.K()
 	p := &dit.Prepared{N: n, Grid: grid, Hint: env.Arena.Alloc(env.DType, n, li, m.spec.Width)}
 	mark := env.Arena.Mark()
-	x := env.Arena.Alloc(engine.F32, n, li, cols)
-	for i := range entries {
-		h := entries[i].Hint
-		if h.Rows != li || h.Cols != cols || len(h.Data) != li*cols {
-			return nil, fmt.Errorf("model patch for %s: entry %d: the hint is [%d, %d], want [%d, %d]", m.spec.Family, i, h.Rows,
-				h.Cols, li, cols)
-		}
-		env.Ops.Upload(x.Slice(0, i, i+1), h.Data)
+	x, err := layers.Hints(env, "model patch for "+m.spec.Family, entries, li, cols)
+	if err != nil {
+		return nil, err
 	}
 	layers.Project(env, p.Hint, x, m.net.Hint)
 	env.Arena.Release(mark)

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"patchbay/engine"
+	"patchbay/models/dit"
 	"patchbay/models/weights"
 )
 
@@ -98,11 +99,9 @@ func (p *Picture) Bytes() int64 { return p.mem.Bytes() }
 // Close gives the memory of the weights back.
 func (p *Picture) Close() { p.mem.Close() }
 
-// Read returns what a net is shown of a picture [y, x, 3] of 0..1, sides multiples of 8: [C, y/8, x/8]. take gives an
-// arena of so many bytes. Errors: another number of values, check's, those of the device, not enough memory.
-func (p *Picture) Read(
-	ops engine.Ops, take func(int) (*engine.Arena, error), check func() error, rgb []float32, y, x int,
-) ([]float32, error) {
+// Read returns what a net is shown of a picture [y, x, 3] of 0..1, sides multiples of 8: [C, y/8, x/8]. Errors:
+// another number of values, Check's, those of the device, not enough memory.
+func (p *Picture) Read(env dit.TaskEnv, rgb []float32, y, x int) ([]float32, error) {
 	if y%pixels != 0 || x%pixels != 0 || len(rgb) != y*x*pixelChannels {
 		return nil, fmt.Errorf("control net: %d values for a picture [%d, %d, %d]", len(rgb), y, x, pixelChannels)
 	}
@@ -111,20 +110,20 @@ func (p *Picture) Read(
 		in[i] = 2*v - 1
 	}
 	size := engine.NewMeasuringArena("control net")
-	if _, err := p.walk(engine.NewRecorder(), size, nil, in, y, x); err != nil {
+	if _, err := p.walk(dit.TaskEnv{Ops: engine.NewRecorder()}, size, in, y, x); err != nil {
 		return nil, err
 	}
-	arena, err := take(size.Peak())
+	arena, err := env.Take(size.Peak())
 	if err != nil {
 		return nil, err
 	}
-	last, err := p.walk(ops, arena, check, in, y, x)
+	last, err := p.walk(env, arena, in, y, x)
 	if err != nil {
 		return nil, err
 	}
 	n, c := last.Dim(1)*last.Dim(2), last.Dim(3)
 	rows, out := make([]float32, n*c), make([]float32, n*c)
-	err = ops.Download(rows, last).Wait()
+	err = env.Ops.Download(rows, last).Wait()
 	for i, v := range rows {
 		out[i%c*n+i/c] = v
 	}
@@ -132,9 +131,7 @@ func (p *Picture) Read(
 }
 
 // walk runs all layers; two tensors of the largest size are held at once.
-func (p *Picture) walk(
-	ops engine.Ops, arena *engine.Arena, check func() error, in []float32, y, x int,
-) (engine.Tensor, error) {
+func (p *Picture) walk(env dit.TaskEnv, arena *engine.Arena, in []float32, y, x int) (engine.Tensor, error) {
 	largest := 0
 	for _, l := range p.net.List {
 		largest = max(largest, l.Conv.N())
@@ -142,10 +139,10 @@ func (p *Picture) walk(
 	buffers := [2]engine.Tensor{arena.Alloc(engine.F32, largest*y*x), arena.Alloc(engine.F32, largest*y*x)}
 	at := func(k, y, x, c int) engine.Tensor { return buffers[k%2].Slice(0, 0, y*x*c).Split(0, 1, y, x, c) }
 	from := at(1, y, x, pixelChannels)
-	ops.Upload(from, in)
+	env.Ops.Upload(from, in)
 	for i, l := range p.net.List {
-		if check != nil {
-			if err := check(); err != nil {
+		if env.Check != nil {
+			if err := env.Check(); err != nil {
 				return from, err
 			}
 		}
@@ -157,9 +154,9 @@ func (p *Picture) walk(
 			args.Stride, y, x = 2, y/2, x/2
 		}
 		to := at(i, y, x, l.Conv.N())
-		ops.Conv2D(to, from, l.Conv, args)
+		env.Ops.Conv2D(to, from, l.Conv, args)
 		if i < len(p.net.List)-1 {
-			ops.Activate(to, to, engine.SiLU)
+			env.Ops.Activate(to, to, engine.SiLU)
 		}
 		from = to
 	}

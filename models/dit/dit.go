@@ -12,6 +12,7 @@
 package dit
 
 import (
+	"cmp"
 	"slices"
 
 	"patchbay/engine"
@@ -136,12 +137,12 @@ type Task interface {
 	Run(env TaskEnv, question []byte) (answer []byte, err error)
 }
 
-// TaskEnv is what a Task gets besides its weights. It belongs to one rank.
+// TaskEnv is what a Task, or a small network beside diffusion, gets besides its weights. It belongs to one rank.
 type TaskEnv struct {
 	Ops engine.Ops
 	// Take gives an arena of so many bytes, which the next call may give away again.
 	Take func(bytes int) (*engine.Arena, error)
-	// Check is called between layers; an error ends the work and is returned as it is.
+	// Check is called between layers; an error ends the work and is returned as it is. nil: nobody asks.
 	Check func() error
 	// Sum adds a contiguous tensor over all ranks of the group in place; nil: the rank is alone.
 	Sum func(engine.Tensor)
@@ -254,6 +255,12 @@ type BlockSpec struct {
 	AttentionParams, MLPParams int64
 }
 
+// Blocks are n blocks alike, each of which attends once and takes no skip input.
+func Blocks(n int, b BlockSpec) []BlockSpec {
+	b.Skip, b.Attends = -1, 1
+	return slices.Repeat([]BlockSpec{b}, n)
+}
+
 // Serial reports whether a block of one stream has its MLP behind its attention; those of FLUX have them side by side.
 func (b *BlockSpec) Serial() bool { return b.Kind == Single && b.Cuts }
 
@@ -280,12 +287,7 @@ const (
 )
 
 // Groups is the number of heads that a rank can hold without the others: those of keys and values.
-func (s *Spec) Groups() int {
-	if s.KVHeads > 0 {
-		return s.KVHeads
-	}
-	return s.Heads
-}
+func (s *Spec) Groups() int { return cmp.Or(s.KVHeads, s.Heads) }
 
 // Group is how many heads of queries read one of keys and values.
 func (s *Spec) Group() int { return s.Heads / s.Groups() }

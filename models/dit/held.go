@@ -22,15 +22,8 @@ type Held struct {
 
 // Has reports whether block i is held, whole or a half of it.
 func (h Held) Has(i int) bool {
-	if h.Blocks == nil {
-		return true
-	}
-	for _, r := range h.Blocks {
-		if i >= r.Start && i < r.End {
-			return true
-		}
-	}
-	return false
+	in := func(r Range) bool { return i >= r.Start && i < r.End }
+	return h.Blocks == nil || slices.ContainsFunc(h.Blocks, in)
 }
 
 // Half is the part of block i that is held, if it is.

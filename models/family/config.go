@@ -3,6 +3,7 @@ package family
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 )
 
 // ReadConfig fills in the members of a Config that the JSON under meta["config"] has; without it nothing changes. to is
@@ -18,18 +19,37 @@ func ReadConfig(name string, meta map[string]string, to any) error {
 	return nil
 }
 
-// CheckAxes refuses axes of a rotation that are not n even, positive sizes whose sum is the head dim d. name is the
-// family's, member what their JSON is called.
-func CheckAxes(name, member string, axes []int, n, d int) error {
-	sum := 0
-	for _, a := range axes {
-		if sum += a; a <= 0 || a%2 != 0 {
-			return fmt.Errorf("%s: %s %v: each must be even and positive", name, member, axes)
+// Shapes are those of the weights [n, k] of some layers, and of their biases.
+func Shapes(of map[string][2]int) map[string][]int {
+	out := map[string][]int{}
+	for name, size := range of {
+		out[name+".weight"], out[name+".bias"] = size[:], size[:1]
+	}
+	return out
+}
+
+// Heads is the number of heads of d in a width, with the axes of their rotation: where the file's metadata has none,
+// the released ones if they add up to d. It refuses a width that is none of whole heads, and axes that are not as many
+// even, positive sizes as the released ones, with the sum d. name is the family's, member what their JSON is called.
+func Heads(name, member string, axes, released []int, width, d int) (int, []int, error) {
+	if d == 0 || width == 0 || width%d != 0 {
+		return 0, nil, fmt.Errorf("%s: width %d is not a multiple of the head dim %d", name, width, d)
+	}
+	sum := func(sizes []int) (n int) {
+		for _, a := range sizes {
+			n += a
 		}
+		return n
 	}
-	if sum != d || len(axes) != n {
-		return fmt.Errorf("%s: %s %v must be %d sizes that add up to the head dim %d; files of other sizes carry them in "+
-			"their metadata under config", name, member, axes, n, d)
+	if axes == nil && sum(released) == d {
+		axes = released
 	}
-	return nil
+	if slices.ContainsFunc(axes, func(a int) bool { return a <= 0 || a%2 != 0 }) {
+		return 0, nil, fmt.Errorf("%s: %s %v: each must be even and positive", name, member, axes)
+	}
+	if sum(axes) != d || len(axes) != len(released) {
+		return 0, nil, fmt.Errorf("%s: %s %v must be %d sizes that add up to the head dim %d; files of other sizes carry "+
+			"them in their metadata under config", name, member, axes, len(released), d)
+	}
+	return width / d, axes, nil
 }

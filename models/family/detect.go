@@ -2,6 +2,7 @@ package family
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"patchbay/models/weights"
@@ -46,15 +47,8 @@ func form(all []Family, set *weights.Set) (f *Family, as *Form, model *weights.S
 
 // Fits reports whether a set holds a model of this layout under a prefix.
 func (f *Form) Fits(set *weights.Set, prefix string) bool {
-	if !set.Has(prefix + f.Has) {
-		return false
-	}
-	for _, other := range f.Lacks {
-		if set.Has(prefix + other) {
-			return false
-		}
-	}
-	return true
+	has := func(name string) bool { return set.Has(prefix + name) }
+	return has(f.Has) && !slices.ContainsFunc(f.Lacks, has)
 }
 
 // GuessKind tells what a file seems to be, for the error of whoever wanted another kind: a diffusion model of one of

@@ -1,7 +1,6 @@
 package family
 
 import (
-	"encoding/json"
 	"fmt"
 
 	"patchbay/engine"
@@ -78,22 +77,20 @@ func (s Sampling) Build() (*sampling.ModelSampling, error) {
 
 // override applies the parts of the metadata's config that concern latents and sampling.
 func (d *Diffusion) override(meta map[string]string) error {
-	text, ok := meta["config"]
-	if !ok {
-		return nil
-	}
-	format, err := d.Latent.WithConfig([]byte(text))
-	if err != nil {
-		return fmt.Errorf("%s: metadata config: %w", d.Variant, err)
-	}
-	d.Latent = format
 	var c struct {
 		Sampling struct {
 			Shift *float64 `json:"shift"`
 		} `json:"sampling"`
 	}
-	if err := json.Unmarshal([]byte(text), &c); err != nil {
-		return fmt.Errorf("%s: metadata config: %w", d.Variant, err)
+	if err := ReadConfig(d.Variant, meta, &c); err != nil {
+		return err
+	}
+	if text, ok := meta["config"]; ok {
+		format, err := d.Latent.WithConfig([]byte(text))
+		if err != nil {
+			return fmt.Errorf("%s: metadata config: %w", d.Variant, err)
+		}
+		d.Latent = format
 	}
 	if c.Sampling.Shift != nil && d.Sampling.Line != DiscreteLine {
 		d.Sampling.Shift = *c.Sampling.Shift

@@ -54,7 +54,8 @@ type Release struct {
 	// Text is the number of text tokens that go with a picture: inside the joint sequence, or as keys of the
 	// cross-attention.
 	Text int
-	// Entries is how many conditioning entries an evaluation has: 2 with classifier-free guidance, 1 for distilled models.
+	// Entries is how many conditioning entries an evaluation has: 2 with classifier-free guidance, 1 for distilled
+	// models.
 	Entries int
 	Config  Config
 }
@@ -108,8 +109,8 @@ type Control struct {
 	Forms []Form // the layouts of their files; Meta is not used
 	// Refused are tensor names that only nets have that do not run here, with what such a net is, for people.
 	Refused map[string]string
-	// Rest gives the shapes of what a net, in the original names, lacks of a model: the head, and blocks at the end, which
-	// have no outputs. Nothing of it is loaded.
+	// Rest gives the shapes of what a net, in the original names, lacks of a model: the head, and blocks at the end,
+	// which have no outputs. Nothing of it is loaded.
 	Rest func(net *weights.Set) map[string][]int
 	// Hint is the beginning of the names of the model's layer that reads hints too; empty: they have one of their own.
 	Hint string
@@ -121,8 +122,8 @@ type Control struct {
 	NoPooled bool // the net gets a pooled vector of zeros
 	// Names gives a tensor of a file the name that it has in those of the other nets of the family; nil: it has it.
 	Names func(key string) string
-	// Borrows are the beginnings of the names of tensors that a file lacks and the model beside which the net runs has, in
-	// the original names. Rest has their shapes too.
+	// Borrows are the beginnings of the names of tensors that a file lacks and the model beside which the net runs has,
+	// in the original names. Rest has their shapes too.
 	Borrows []string
 	// Zeros is how many channels of zeros the net reads behind those of its hint, and that it reads hints of odd sides
 	// with zeros beside them.

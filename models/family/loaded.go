@@ -3,6 +3,7 @@ package family
 import (
 	"cmp"
 	"maps"
+	"slices"
 
 	"patchbay/engine"
 	"patchbay/models/dit"
@@ -20,15 +21,27 @@ type Loaded[N any] struct {
 	mem     *weights.Loaded
 	shards  *dit.Shards // nil where all bytes of the held weights are here
 	build   func(Loaded[N]) dit.Model
+
+	patch, last *engine.Weight
+	shift       int
+	eps         float32
 }
 
 // Tags says what the weight tags of a family mean besides what the spec tells: E (width), K (width of keys and values),
 // D (head), C (channels), p (patch) and T (text) are sizes, E and K are split by heads, "patch" is the row order
 // layers.ChannelsFirst of the last layer.
 type Tags struct {
-	Dims   map[string]int
+	Dims   map[string]int // F, the columns between the products of MLPs, and others
 	Ignore []string       // prefixes of names that files may have without being used
 	Blocks map[string]int // the number of a list's first block; lists without hold none; nil: every list is the blocks
+}
+
+// Only is a part of a model's struct of weights that not every model has: empty, or nil where this one has it not.
+func Only[T any](has bool) *T {
+	if has {
+		return new(T)
+	}
+	return nil
 }
 
 // options are those of a whole model.
@@ -50,13 +63,19 @@ func (t Tags) options(s *dit.Spec) weights.Options {
 	return o
 }
 
-// Describe completes the description of a model, which has no numbers of parameters: they follow from net, which makes
-// the struct of the weights; its Variant is the family's name where it has none. build makes the model of its loaded
-// weights; missing, unexpected and misshapen tensors of the whole model are reported in one *weights.MismatchError.
+// Describe completes the description of a model. Its spec lacks numbers of parameters, which follow from net, which
+// makes the struct of the weights, HeadDim, MLPRatio, and OutChannels where they are Channels; its Variant is the
+// family's name where it has none. build makes the model of its loaded weights; missing, unexpected and misshapen
+// tensors of the whole model are reported in one *weights.MismatchError.
 func Describe[N any](
 	set *weights.Set, d Diffusion, tags Tags, net func() *N, build func(Loaded[N]) dit.Model,
 ) (*Diffusion, error) {
 	spec := d.Spec
+	spec.HeadDim, spec.OutChannels = spec.Width/spec.Heads, cmp.Or(spec.OutChannels, spec.Channels)
+	spec.MLPRatio = float64(tags.Dims["F"]) / float64(spec.Width)
+	if slices.ContainsFunc(spec.Blocks, func(b dit.BlockSpec) bool { return b.Gated }) { // three products
+		spec.MLPRatio = 1.5 * float64(tags.Dims["F"]) / float64(spec.Width)
+	}
 	options := tags.options(&spec)
 	d.Variant = cmp.Or(d.Variant, spec.Family)
 	d.Declare = func() ([]weights.Declared, error) { return weights.Declare(net(), options) }
@@ -109,29 +128,74 @@ func count(s *dit.Spec, declared []weights.Declared) {
 // Spec describes the whole model.
 func (l *Loaded[N]) Spec() *dit.Spec { return l.spec }
 
-// Modulation starts the modulations of n entries, or of 2n where references have their own, from the sinusoidal
-// features of their timesteps, [S*n] rows as wide as in reads: Vector [S, n, E] is SiLU of out(SiLU(in(features))) +
-// add, and Head what head makes of it. add [n, E] or [1, E] and head may be absent.
-func (l *Loaded[N]) Modulation(
-	env dit.Env, n int, features []float32, in, out *engine.Weight, add engine.Tensor, head *engine.Weight,
-) *dit.Modulation {
-	s, m := len(features)/in.K()/n, dit.NewModulation(l.spec)
-	m.Vector = env.Arena.Alloc(engine.F32, s, n, out.N())
-	headed := head != nil && !l.Held.NoHead
-	if headed {
-		m.Head = env.Arena.Alloc(engine.F32, s, n, head.N())
+// Conditioning is what the modulations of a model are made of: a vector of every timestep, and the products of it that
+// the head and all blocks need.
+type Conditioning struct {
+	Timesteps []float32      // [S*N]
+	Scale     float32        // of the phases of their features (layers.ScaledFeatures); 0: 1
+	In, Out   *engine.Weight // make a vector of sinusoidal features, with Act between them and behind them
+	Act       engine.Act     // none: SiLU
+	Add       engine.Tensor  // [n, E] or [1, E] to each so many vectors, before Act; may be absent
+	Head      *engine.Weight // makes the head's modulations [2E] of the vector,
+	Table     engine.Tensor  // or they are these rows [2, E] plus the vector before Act; both are absent where not held
+	// Shared make what all blocks read of the vector; none: blocks read the vector itself.
+	Shared []*engine.Weight
+}
+
+// Modulation starts the modulations of S timesteps of n entries, or of 2n where references have their own: Head [S, n,
+// 2E], and Vector [S, n, E], or what Shared make of it side by side.
+func (l *Loaded[N]) Modulation(env dit.Env, n int, c Conditioning) *dit.Modulation {
+	s, e, m, act := len(c.Timesteps)/n, c.Out.N(), dit.NewModulation(l.spec), cmp.Or(c.Act, engine.SiLU)
+	if c.Head != nil || !c.Table.IsZero() {
+		m.Head = env.Arena.Alloc(engine.F32, s, n, 2*e)
 	}
-	mark := env.Arena.Mark()
-	layers.MLP(env, m.Vector, layers.Upload(env, features, s, n, in.K()), in, out, engine.SiLU)
+	wide := 0
+	for _, w := range c.Shared {
+		wide += w.N()
+	}
+	m.Vector = env.Arena.Alloc(engine.F32, s, n, cmp.Or(wide, e))
+	mark, vec := env.Arena.Mark(), m.Vector
+	if wide > 0 {
+		vec = env.Arena.Alloc(engine.F32, s, n, e)
+	}
+	features := layers.ScaledFeatures(c.Timesteps, c.In.K(), cmp.Or(c.Scale, 1))
+	layers.MLP(env, vec, layers.Upload(env, features, s, n, c.In.K()), c.In, c.Out, act)
+	for at := 0; at < n && !c.Add.IsZero(); at += c.Add.Dim(0) {
+		rows := vec.Slice(1, at, at+c.Add.Dim(0))
+		env.Ops.Add(rows, rows, c.Add.Unsqueeze(0))
+	}
+	for i := 0; i < 2 && !c.Table.IsZero(); i++ {
+		env.Ops.Add(m.Head.Slice(2, i*e, (i+1)*e), vec, c.Table.Slice(0, i, i+1).Unsqueeze(0))
+	}
+	env.Ops.Activate(vec, vec, act)
+	at := 0
+	for _, w := range c.Shared {
+		env.Ops.Linear(m.Vector.Slice(2, at, at+w.N()), vec, w, engine.Epilogue{})
+		at += w.N()
+	}
+	if c.Head != nil {
+		env.Ops.Linear(m.Head, vec, c.Head, engine.Epilogue{})
+	}
 	env.Arena.Release(mark)
-	if !add.IsZero() {
-		env.Ops.Add(m.Vector, m.Vector, add.Unsqueeze(0))
-	}
-	env.Ops.Activate(m.Vector, m.Vector, engine.SiLU)
-	if headed {
-		env.Ops.Linear(m.Head, m.Vector, head, engine.Epilogue{})
-	}
 	return m
+}
+
+// Between is l with the layers in front of its blocks and behind them: patch embeds the tokens of a latent, last makes
+// the prediction of rows normalised with eps and modulated by two chunks, of which shift (0 or 1) is the shift. Models
+// that begin or end otherwise have an Embed or a Head of their own.
+func (l Loaded[N]) Between(patch, last *engine.Weight, shift int, eps float32) Loaded[N] {
+	l.patch, l.last, l.shift, l.eps = patch, last, shift, eps
+	return l
+}
+
+// Embed projects the latent's tokens, adds their positions, if any, and copies the text rows.
+func (l *Loaded[N]) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
+	layers.EmbedRows(env, s, x, l.patch)
+}
+
+// Head normalises, modulates and projects the image rows.
+func (l *Loaded[N]) Head(env dit.Env, s *dit.State, out engine.Tensor) {
+	layers.ModulatedHead(env, s, out, l.last, l.shift, l.eps)
 }
 
 // PrepareBlock adds nothing: joint attention needs nothing of the entries alone. Other families have their own.

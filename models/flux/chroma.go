@@ -58,8 +58,7 @@ func (c Config) name() string {
 }
 
 // checkChroma is check of a Chroma model with the tensors of set.
-func (c *Config) checkChroma(d int, set *weights.Set) error {
-	c.Guidance = true
+func (c Config) checkChroma(set *weights.Set) error {
 	if n := 3*c.DepthSingle + 12*c.Depth + 2; n > places {
 		return fmt.Errorf("chroma: %d double and %d single blocks have %d modulations, known are %d", c.Depth, c.DepthSingle,
 			n, places)
@@ -70,7 +69,7 @@ func (c *Config) checkChroma(d int, set *weights.Set) error {
 	if in := set.Dim(keyApproximator+"in_proj.weight", 1); in != approximated {
 		return fmt.Errorf("chroma: %sin_proj.weight has %d columns, want %d", keyApproximator, in, approximated)
 	}
-	return family.CheckAxes("chroma", "axes_dim", c.Axes, 3, d)
+	return nil
 }
 
 // approximated is what the approximator reads: 16 features of the timestep, 16 of the guidance, 32 of a place.

@@ -43,9 +43,6 @@ type Config struct {
 	Layers      int     `json:"n_layers"`            // 5 of that network
 }
 
-// features is the number of sinusoidal features of a timestep.
-const features = 256
-
 // Detect infers the config from names and shapes of a set with or without the prefix of full checkpoints. What shapes
 // do not tell (heads, axes, theta, time factor) comes from the JSON under meta["config"] where the file has one, else
 // the released values. A file of another family is an error that says what it looks like.
@@ -63,23 +60,21 @@ func Detect(set *weights.Set, meta map[string]string) (family.Config, error) {
 	c.Concat = set.Dim("img_in.weight", 1)/token - c.Channels
 	c.Depth, c.DepthSingle = set.Count("double_blocks"), set.Count("single_blocks")
 	c.ContextDim, c.VectorDim = set.Dim("txt_in.weight", 1), set.Dim("vector_in.in_layer.weight", 1)
-	c.Guidance = set.Has("guidance_in.in_layer.weight")
 	c.MLPHidden = set.Dim("double_blocks.0.img_mlp.0.weight", 0)
-	d := max(set.Dim(keyNorm+"scale", 0), set.Dim(keyNorm+"weight", 0))
-	if d == 0 || c.Hidden == 0 || c.Hidden%d != 0 {
-		return nil, fmt.Errorf("flux: width %d is not a multiple of the head dim %d", c.Hidden, d)
-	}
-	c.Heads = c.Hidden / d
-	if c.Axes == nil && d == 128 {
-		c.Axes = []int{16, 56, 56}
-	}
 	c.Distilled, c.Layers = set.Dim(keyApproximator+"in_proj.weight", 0), set.Count(keyApproximator+"layers")
-	if c.Distilled > 0 {
-		return c, c.checkChroma(d, set)
+	c.Guidance = c.Distilled > 0 || set.Has("guidance_in.in_layer.weight")
+	d := max(set.Dim(keyNorm+"scale", 0), set.Dim(keyNorm+"weight", 0))
+	var err error
+	c.Heads, c.Axes, err = family.Heads(c.name(), "axes_dim", c.Axes, []int{16, 56, 56}, c.Hidden, d)
+	switch {
+	case err != nil:
+		return nil, err
+	case c.Distilled > 0:
+		return c, c.checkChroma(set)
 	}
 	if more := []int{0, c.Channels, c.Channels + dit.MaskChannels}; !slices.Contains(more, c.Concat) {
 		return nil, fmt.Errorf("flux: the model reads %d channels and writes %d; known are as many, %d more (Canny, "+
 			"Depth) and %d more (Fill)", c.Channels+c.Concat, c.Channels, more[1], more[2])
 	}
-	return c, family.CheckAxes("flux", "axes_dim", c.Axes, 3, d)
+	return c, nil
 }

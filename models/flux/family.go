@@ -52,10 +52,9 @@ func Family() family.Family {
 			},
 			Rest: func(net *weights.Set) map[string][]int {
 				e, in := net.Dim("img_in.weight", 0), net.Dim("img_in.weight", 1)
-				return map[string][]int{
-					"final_layer.linear.weight": {in, e}, "final_layer.linear.bias": {in},
-					"final_layer.adaLN_modulation.1.weight": {2 * e, e}, "final_layer.adaLN_modulation.1.bias": {2 * e},
-				}
+				return family.Shapes(map[string][2]int{
+					"final_layer.linear": {in, e}, "final_layer.adaLN_modulation.1": {2 * e, e},
+				})
 			},
 			Repeat: func(_ *dit.Spec, kind dit.BlockKind, n int) int {
 				if kind == dit.Single {
@@ -86,18 +85,12 @@ func join(done map[string]*text.Encoding) (dit.Entry, error) {
 // Describe describes the model: the guided ones with a time line of their own, schnell with a plain flow.
 func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
-		Family: c.name(), Distilled: c.Distilled,
-		Width: c.Hidden, Heads: c.Heads, HeadDim: c.Hidden / c.Heads, PatchSize: c.PatchSize,
-		Channels: c.Channels, OutChannels: c.Channels, ContextDim: c.ContextDim, PooledDim: c.VectorDim,
-		TakesGuidance: c.Guidance, Rotates: true, Biases: true, MLPRatio: float64(c.MLPHidden) / float64(c.Hidden),
-	}
-	// A reference lacks the channels of a mask or a second picture.
-	s.Concat, s.References, s.Prefix = c.Concat, c.Concat == 0 && c.Distilled == 0, c.Distilled == 0
-	for range c.Depth {
-		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Double, Skip: -1, Attends: 1, Cuts: true})
-	}
-	for range c.DepthSingle {
-		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Single, Skip: -1, Attends: 1})
+		Family: c.name(), Distilled: c.Distilled, Width: c.Hidden, Heads: c.Heads, PatchSize: c.PatchSize,
+		Channels: c.Channels, ContextDim: c.ContextDim, PooledDim: c.VectorDim, TakesGuidance: c.Guidance,
+		Rotates: true, Biases: true, Concat: c.Concat, Prefix: c.Distilled == 0,
+		References: c.Concat == 0 && c.Distilled == 0, // they lack the channels of a mask or a second picture
+		Blocks: append(dit.Blocks(c.Depth, dit.BlockSpec{Kind: dit.Double, Cuts: true}),
+			dit.Blocks(c.DepthSingle, dit.BlockSpec{Kind: dit.Single})...),
 	}
 	tags := family.Tags{Dims: map[string]int{
 		"F": c.MLPHidden, "V": c.VectorDim, "A": c.Distilled, "I": (c.Channels + c.Concat) * c.PatchSize * c.PatchSize,
@@ -112,6 +105,8 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	default: // schnell
 		d.Sampling = family.Sampling{Line: family.FlowLine, Shift: 1, Multiplier: 1}
 	}
-	return family.Describe(set, d, tags, func() *net { return newNet(c) },
-		func(l family.Loaded[net]) dit.Model { return &Model{l, c} })
+	return family.Describe(set, d, tags, c.net,
+		func(l family.Loaded[net]) dit.Model {
+			return &Model{l.Between(l.Net.ImgIn, l.Net.Final.Linear, 0, eps), c}
+		})
 }

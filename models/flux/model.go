@@ -22,12 +22,11 @@ type Model struct {
 // timestep: pooled text and guidance.
 func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.Prepared, error) {
 	spec := m.Spec()
-	if err := layers.CheckEntries(spec, entries); err != nil {
+	p, err := layers.Begin(spec, entries, grid)
+	if err != nil {
 		return nil, err
 	}
-	p := &dit.Prepared{N: len(entries), Lt: spec.JointTokens(&entries[0]), Grid: grid, Entries: entries}
-	at := m.positions(&entries[0], grid)
-	p.RoPE = layers.PositionRotation(m.cfg.Axes, m.cfg.Theta, len(at), func(row int) [4]int { return at[row] }).Upload(env)
+	p.RoPE = layers.PositionRotation(m.cfg.Axes, m.cfg.Theta, m.positions(&entries[0], grid)).Upload(env)
 	if m.Net.Vector != nil {
 		p.Vector = env.Arena.Alloc(engine.F32, p.N, m.cfg.Hidden)
 	}
@@ -71,9 +70,10 @@ func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit
 		out.Head = m.share(out.Vector, len(m.Spec().Blocks), false)
 		return out
 	}
-	t, _ := layers.Timesteps(timesteps, p.N, float32(m.cfg.TimeFactor), false)
-	return m.Modulation(env, p.N, layers.TimestepFeatures(t, features), m.Net.Time.In, m.Net.Time.Out, p.Vector,
-		m.Net.Final.Mod.Linear)
+	t, n := layers.Timesteps(m.Spec(), p, timesteps, float32(m.cfg.TimeFactor), "")
+	return m.Modulation(env, n, family.Conditioning{
+		Timesteps: t, In: m.Net.Time.In, Out: m.Net.Time.Out, Add: p.Vector, Head: m.Net.Final.Mod.Linear,
+	})
 }
 
 // ModulateBlock computes the modulations of block i.
@@ -93,14 +93,4 @@ func (m *Model) ModulateBlock(env dit.Env, out *dit.Modulation, i int) {
 	default:
 		out.Image[i] = linear(m.Net.Single[i-m.cfg.Depth].Mod.Linear)
 	}
-}
-
-// Embed projects the latent's tokens and copies the text rows.
-func (m *Model) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
-	layers.EmbedJointRows(env, s, x, m.Net.ImgIn)
-}
-
-// Head normalises, modulates by (shift, scale) and projects the image rows.
-func (m *Model) Head(env dit.Env, s *dit.State, out engine.Tensor) {
-	layers.ModulatedHead(env, out, s.ImageRows(), s.M.Head.Index(0, s.Step), m.Net.Final.Linear, eps)
 }

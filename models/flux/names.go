@@ -60,24 +60,15 @@ func fromDiffusers(meta map[string]string) (map[string]string, error) {
 		return meta, nil
 	}
 	var members map[string]json.RawMessage
-	var theirs struct {
-		Axes  []int `json:"axes_dims_rope"`
-		Patch *int  `json:"patch_size"`
-		Heads *int  `json:"num_attention_heads"`
-	}
-	err := json.Unmarshal([]byte(text), &members)
-	if err == nil {
-		err = json.Unmarshal([]byte(text), &theirs)
-	}
-	if err != nil {
+	if err := json.Unmarshal([]byte(text), &members); err != nil {
 		return nil, fmt.Errorf("flux: config of a diffusers model: %w", err)
 	}
-	if theirs.Patch != nil && *theirs.Patch != 1 {
-		return nil, fmt.Errorf("flux: config of a diffusers model: patch_size is %d, only 1 is supported", *theirs.Patch)
+	if patch, ok := members["patch_size"]; ok && string(patch) != "1" {
+		return nil, fmt.Errorf("flux: config of a diffusers model: patch_size is %s, only 1 is supported", patch)
 	}
 	delete(members, "patch_size")
-	if theirs.Axes != nil {
-		members["axes_dim"], _ = json.Marshal(theirs.Axes) // integers
+	if axes, ok := members["axes_dims_rope"]; ok {
+		members["axes_dim"] = axes
 	}
 	all, err := json.Marshal(members)
 	if err != nil {

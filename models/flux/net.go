@@ -1,6 +1,9 @@
 package flux
 
-import "patchbay/engine"
+import (
+	"patchbay/engine"
+	"patchbay/models/family"
+)
 
 // net names the weights of the whole model. Sizes in the tags: E width, F MLP width, D head dim, C channels, p patch
 // size, I columns of a token with the concatenated channels, T and V columns of context and pooled vector.
@@ -74,22 +77,20 @@ type finalMod struct {
 	Linear *engine.Weight `weight:"1" shape:"2E,E"`
 }
 
-// newNet makes the empty structs of c.
-func newNet(c Config) *net {
+// net makes the empty structs of c.
+func (c Config) net() *net {
 	n := &net{Double: make([]double, c.Depth), Single: make([]single, c.DepthSingle)}
 	if c.Distilled > 0 {
 		n.All = &approximator{Layers: make([]vectorLayer, c.Layers), Norms: make([]vectorNorm, c.Layers)}
 		return n
 	}
 	n.Time, n.Vector, n.Final.Mod = &timeEmbedder{}, &vectorEmbedder{}, &finalMod{}
+	n.Guidance = family.Only[timeEmbedder](c.Guidance)
 	for i := range n.Double {
 		n.Double[i].Img.Mod, n.Double[i].Txt.Mod = &doubleMod{}, &doubleMod{}
 	}
 	for i := range n.Single {
 		n.Single[i].Mod = &singleMod{}
-	}
-	if c.Guidance {
-		n.Guidance = &timeEmbedder{}
 	}
 	return n
 }

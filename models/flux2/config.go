@@ -44,19 +44,11 @@ func Detect(set *weights.Set, meta map[string]string) (family.Config, error) {
 	c.MLPHidden = set.Dim("double_blocks.0.img_mlp.2.weight", 1)
 	const norm = "double_blocks.0.img_attn.norm.key_norm."
 	d := max(set.Dim(norm+"scale", 0), set.Dim(norm+"weight", 0))
-	if c.Axes == nil && d == 128 {
-		c.Axes = []int{32, 32, 32, 32}
+	if out := set.Dim("final_layer.linear.weight", 0); out != c.Channels {
+		return nil, fmt.Errorf("flux2: img_in reads %d channels and final_layer.linear writes %d, want as many", c.Channels,
+			out)
 	}
-	switch {
-	case d == 0 || c.Hidden == 0 || c.Hidden%d != 0:
-		return nil, fmt.Errorf("flux2: width %d is not a multiple of the head dim %d", c.Hidden, d)
-	case set.Dim("final_layer.linear.weight", 0) != c.Channels:
-		return nil, fmt.Errorf("flux2: img_in reads %d channels and final_layer.linear writes %d, want as many",
-			c.Channels, set.Dim("final_layer.linear.weight", 0))
-	}
-	if err := family.CheckAxes("flux2", "axes_dim", c.Axes, 4, d); err != nil {
-		return nil, err
-	}
-	c.Heads = c.Hidden / d
-	return c, nil
+	var err error
+	c.Heads, c.Axes, err = family.Heads("flux2", "axes_dim", c.Axes, []int{32, 32, 32, 32}, c.Hidden, d)
+	return c, err
 }

@@ -76,16 +76,10 @@ const minText = 512
 // Describe describes the model.
 func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
-		Family: "flux2", Width: c.Hidden, Heads: c.Heads, HeadDim: c.Hidden / c.Heads, PatchSize: 1,
-		Channels: c.Channels, OutChannels: c.Channels, ContextDim: c.ContextDim, TakesGuidance: c.Guidance,
-		Rotates: true, References: true, OneModulation: true,
-		MLPRatio: 1.5 * float64(c.MLPHidden) / float64(c.Hidden), // three products
-	}
-	for range c.Depth {
-		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Double, Skip: -1, Attends: 1, Cuts: true, Gated: true})
-	}
-	for range c.DepthSingle {
-		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Single, Skip: -1, Attends: 1, Gated: true})
+		Family: "flux2", Width: c.Hidden, Heads: c.Heads, PatchSize: 1, Channels: c.Channels, ContextDim: c.ContextDim,
+		TakesGuidance: c.Guidance, Rotates: true, References: true, OneModulation: true,
+		Blocks: append(dit.Blocks(c.Depth, dit.BlockSpec{Kind: dit.Double, Cuts: true, Gated: true}),
+			dit.Blocks(c.DepthSingle, dit.BlockSpec{Kind: dit.Single, Gated: true})...),
 	}
 	tags := family.Tags{
 		Dims:   map[string]int{"F": c.MLPHidden},
@@ -94,5 +88,9 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	return family.Describe(set, family.Diffusion{
 		Spec: s, Latent: latent.FLUX2(), Sampling: family.Sampling{Line: family.MuLine, Shift: 2.02},
 		Traits: family.Traits{Guidance: 3.5, MinText: minText}, // ComfyUI model_base.Flux.extra_conds, Flux2.extra_conds
-	}, tags, func() *net { return newNet(c) }, func(l family.Loaded[net]) dit.Model { return &Model{l, c} })
+	}, tags, func() *net {
+		return &net{
+			Guidance: family.Only[embedder](c.Guidance), Double: make([]double, c.Depth), Single: make([]single, c.DepthSingle),
+		}
+	}, func(l family.Loaded[net]) dit.Model { return &Model{l.Between(l.Net.ImgIn, l.Net.Out, 0, eps), c} })
 }

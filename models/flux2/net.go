@@ -51,12 +51,3 @@ type single struct {
 	Key   engine.Tensor  `weight:"norm.key_norm.scale,alt=norm.key_norm.weight" shape:"D"`
 	Down  *engine.Weight `weight:"linear2,nobias" shape:"E,E+F" split:"cols E+F"`
 }
-
-// newNet makes the empty structs of c.
-func newNet(c Config) *net {
-	n := &net{Double: make([]double, c.Depth), Single: make([]single, c.DepthSingle)}
-	if c.Guidance {
-		n.Guidance = &embedder{}
-	}
-	return n
-}

@@ -53,7 +53,11 @@ func Family() family.Family {
 
 // rest is what a control net lacks of a model: the blocks of which no result is taken later, and the head.
 func rest(net *weights.Set) map[string][]int {
-	n, e, out := net.Count("blocks"), net.Dim("x_embedder.proj.weight", 0), map[string][]int{}
+	n, e := net.Count("blocks"), net.Dim("x_embedder.proj.weight", 0)
+	token := 2 * net.Dim("x_embedder.proj.weight", 1) * net.Dim("x_embedder.proj.weight", 2) *
+		net.Dim("x_embedder.proj.weight", 3)
+	last := map[string][2]int{"final_layer.linear": {token, e}, "final_layer.adaLN_modulation.1": {2 * e, e}}
+	out := family.Shapes(last)
 	for _, key := range net.Names() {
 		part, ok := strings.CutPrefix(key, "blocks.0.")
 		for i := n; ok && i < 2*n+2; i++ {
@@ -65,11 +69,6 @@ func rest(net *weights.Set) map[string][]int {
 		out[at+"norm.weight"], out[at+"norm.bias"] = []int{2 * e}, []int{2 * e}
 		out[at+"linear.weight"], out[at+"linear.bias"] = []int{e, 2 * e}, []int{e}
 	}
-	token := 2 * net.Dim("x_embedder.proj.weight", 1) * net.Dim("x_embedder.proj.weight", 2) *
-		net.Dim("x_embedder.proj.weight", 3)
-	out["final_layer.linear.weight"], out["final_layer.linear.bias"] = []int{token, e}, []int{token}
-	out["final_layer.adaLN_modulation.1.weight"] = []int{2 * e, e}
-	out["final_layer.adaLN_modulation.1.bias"] = []int{2 * e}
 	return out
 }
 
@@ -85,12 +84,12 @@ func join(done map[string]*text.Encoding) (dit.Entry, error) {
 // Describe describes the model.
 func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
-		Family: "hunyuandit", Width: c.Hidden, Heads: c.Heads, HeadDim: c.Hidden / c.Heads, PatchSize: c.PatchSize,
-		Channels: c.Channels, OutChannels: 2 * c.Channels, ContextDim: c.TextDim, Context2Dim: c.T5Dim,
-		Rotates: true, MLPRatio: float64(c.MLPHidden) / float64(c.Hidden),
+		Family: "hunyuandit", Width: c.Hidden, Heads: c.Heads, PatchSize: c.PatchSize, Channels: c.Channels,
+		OutChannels: 2 * c.Channels, ContextDim: c.TextDim, Context2Dim: c.T5Dim, Rotates: true,
+		Blocks: dit.Blocks(c.Depth, dit.BlockSpec{Kind: dit.Cross, Cuts: true}),
 	}
-	for i := range c.Depth {
-		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Cross, Skip: c.skip(i), Attends: 1, Cuts: true})
+	for i := range s.Blocks {
+		s.Blocks[i].Skip = c.skip(i)
 	}
 	tags := family.Tags{Dims: map[string]int{
 		"F": c.MLPHidden, "U": c.T5Dim, "W": c.T5Hidden, "O": c.PoolDim, "X": c.extra(),
@@ -103,7 +102,9 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	}
 	return family.Describe(set, family.Diffusion{
 		Spec: s, Latent: latent.SDXL(), Sampling: line, Traits: family.Traits{SizeCond: sizeCond, NoStepCache: true},
-	}, tags, func() *net { return newNet(c) }, func(l family.Loaded[net]) dit.Model { return &Model{l, c} })
+	}, tags, c.net, func(l family.Loaded[net]) dit.Model {
+		return &Model{l.Between(l.Net.Patch, l.Net.Final.Linear, 0, eps), c}
+	})
 }
 
 // sizeCond is what versions 1.0 and 1.1 are told of the size: rows and columns of original and target, and no crop.

@@ -19,8 +19,9 @@ type Model struct {
 // Modulate computes time + extra for every timestep and entry, and from it: Image [S, n, 2E] of the blocks,
 // (shift, scale) of the first norm with the norm's own bias and weight inside, and Head [S, n, 2E] (shift, scale).
 func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit.Modulation {
-	return m.Modulation(env, p.N, layers.TimestepFeatures(timesteps, features), m.Net.Time.In, m.Net.Time.Out, p.Vector,
-		m.Net.Final.Mod)
+	return m.Modulation(env, p.N, family.Conditioning{
+		Timesteps: timesteps, In: m.Net.Time.In, Out: m.Net.Time.Out, Add: p.Vector, Head: m.Net.Final.Mod,
+	})
 }
 
 // ModulateBlock computes shift and scale of block i.
@@ -37,11 +38,6 @@ func (m *Model) ModulateBlock(env dit.Env, out *dit.Modulation, i int) {
 	env.Ops.Copy(scale, b.Norm1.Scale.Unsqueeze(0).Unsqueeze(0).Broadcast(0, s).Broadcast(1, n))
 }
 
-// Embed projects the latent's tokens.
-func (m *Model) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
-	layers.EmbedImage(env, s, x, m.Net.Patch)
-}
-
 // Block runs block i: x = linear(norm([x, skip])) where an earlier result comes in; x += attention(norm1(x) shifted), x
 // += cross-attention(norm3(x)), which are its first half with what comes before; x += mlp(norm2(x)).
 func (m *Model) Block(env dit.Env, i int, s *dit.State, skip engine.Tensor) {
@@ -56,7 +52,7 @@ func (m *Model) Block(env dit.Env, i int, s *dit.State, skip engine.Tensor) {
 	}
 	if env.Half != dit.AttentionHalf {
 		b.Norm2.apply(env, h, x)
-		layers.ResidualMLP(env, x, h, b.MLP.Up, b.MLP.Down, engine.Tensor{}, s.Wide, engine.GELUTanh)
+		b.MLP.Add(env, x, h, engine.Tensor{}, s.Wide)
 	}
 	env.Arena.Release(mark)
 }
@@ -79,21 +75,15 @@ func (b *block) join(env dit.Env, x, skip engine.Tensor) {
 // attentions adds self-attention over the image and cross-attention to the text; h is scratch.
 func (m *Model) attentions(env dit.Env, i int, s *dit.State, h engine.Tensor) {
 	b, x, e, d := &m.Net.Blocks[i], s.X, m.cfg.Hidden, m.Spec().HeadDim
-	mod, l := s.M.Image[i].Index(0, s.Step), s.Wide.Len()
-	qkv := layers.Scratch(env, x, s.B, l, b.Attn.QKV.N())
-	attended := layers.Scratch(env, x, s.B, l, b.Attn.Proj.K())
+	mod, n := s.M.Image[i].Index(0, s.Step), b.Attn.Norm.both()
 	layers.AdaLN(env, h, x, layers.Chunk(mod, e, 0), layers.Chunk(mod, e, 1), eps)
-	layers.ColumnLinear(env, qkv, h, b.Attn.QKV, s.Wide, engine.ActNone)
-	q, k, v := layers.QKV(qkv, d)
-	n := b.Attn.Norm.both()
-	env.Attend(dit.Attention{
-		Block: i, Q: q, K: k, V: v, TextNorm: n, ImageNorm: n, RoPE: s.RoPE, Rows: s.Wide, ImageOnly: true,
-		Out: layers.Heads(attended, d),
-	})
+	attended, free := layers.Attended(env, dit.Attention{
+		Block: i, TextNorm: n, ImageNorm: n, RoPE: s.RoPE, Rows: s.Wide, ImageOnly: true,
+	}, h, b.Attn.QKV, d, 1)
 	layers.RowLinear(env, x, attended, b.Attn.Proj, engine.Tensor{}, s.Wide)
 
 	b.Norm3.apply(env, h, x)
-	query := qkv.Slice(2, 0, b.Cross.Query.N())
+	query := free.Slice(2, 0, b.Cross.Query.N())
 	layers.ColumnLinear(env, query, h, b.Cross.Query, s.Wide, engine.ActNone)
 	heads := layers.Heads(query, d)
 	// Queries go through as keys: the operation takes keys alone, and these are rotated like any.
@@ -121,10 +111,4 @@ func (h headNorm) both() engine.QKNorm {
 // query is the norm of queries for a call that passes them as keys.
 func (h headNorm) query() engine.QKNorm {
 	return engine.QKNorm{Kind: engine.LayerNorm, KScale: h.QueryWeight, KBias: h.QueryBias, Eps: eps}
-}
-
-// Head normalises, modulates by (shift, scale) and projects the rows; the second half of the channels is a variance
-// that nobody uses.
-func (m *Model) Head(env dit.Env, s *dit.State, out engine.Tensor) {
-	layers.ModulatedHead(env, out, s.ImageRows(), s.M.Head.Index(0, s.Step), m.Net.Final.Linear, eps)
 }

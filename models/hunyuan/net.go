@@ -1,25 +1,23 @@
 package hunyuan
 
-import "patchbay/engine"
+import (
+	"patchbay/engine"
+	"patchbay/models/family"
+	"patchbay/models/layers"
+)
 
 // net names the weights of the whole model. Sizes in the tags: E width, F MLP width, D head dim, C channels, p patch
 // size, T and U columns of the BERT and mT5 states, W mT5 MLP width, O pooler output, X input of the extra embedder.
 type net struct {
-	Patch   *engine.Weight `weight:"x_embedder.proj" shape:"E,C,p,p" use:"embed"`
-	Time    timeEmbedder   `weight:"t_embedder"`
-	T5      t5Projection   `weight:"mlp_t5"`
-	Padding engine.Tensor  `weight:"text_embedding_padding" shape:"333,T"` // 77 for BERT, then 256 for mT5
-	Pooler  pooler         `weight:"pooler"`
-	Style   *style         `weight:"style_embedder"` // nil: 1.2
-	Extra   extraEmbedder  `weight:"extra_embedder"`
-	Blocks  []block        `weight:"blocks"`
-	Final   final          `weight:"final_layer" use:"head"`
-}
-
-// timeEmbedder turns sinusoidal features into a vector of width E.
-type timeEmbedder struct {
-	In  *engine.Weight `weight:"mlp.0" shape:"E,256"`
-	Out *engine.Weight `weight:"mlp.2" shape:"E,E"`
+	Patch   *engine.Weight      `weight:"x_embedder.proj" shape:"E,C,p,p" use:"embed"`
+	Time    layers.TimeEmbedder `weight:"t_embedder.mlp"`
+	T5      t5Projection        `weight:"mlp_t5"`
+	Padding engine.Tensor       `weight:"text_embedding_padding" shape:"333,T"` // 77 for BERT, then 256 for mT5
+	Pooler  pooler              `weight:"pooler"`
+	Style   *style              `weight:"style_embedder"` // nil: 1.2
+	Extra   extraEmbedder       `weight:"extra_embedder"`
+	Blocks  []block             `weight:"blocks"`
+	Final   final               `weight:"final_layer" use:"head"`
 }
 
 // t5Projection brings mT5 states to the width of BERT's.
@@ -49,14 +47,14 @@ type extraEmbedder struct {
 
 // block attends to the image, then to the text. Shift is the only modulation.
 type block struct {
-	Skip  *skip          `weight:"" use:"attention"` // nil: the block takes no earlier result
-	Norm1 shifted        `weight:"norm1"`
-	Shift *engine.Weight `weight:"default_modulation.1" shape:"E,E"`
-	Attn  self           `weight:"attn1" use:"attention"`
-	Norm3 norm           `weight:"norm3" use:"attention"`
-	Cross cross          `weight:"attn2" use:"attention"`
-	Norm2 norm           `weight:"norm2" use:"mlp"`
-	MLP   mlp            `weight:"mlp" use:"mlp"`
+	Skip  *skip              `weight:"" use:"attention"` // nil: the block takes no earlier result
+	Norm1 shifted            `weight:"norm1"`
+	Shift *engine.Weight     `weight:"default_modulation.1" shape:"E,E"`
+	Attn  self               `weight:"attn1" use:"attention"`
+	Norm3 norm               `weight:"norm3" use:"attention"`
+	Cross cross              `weight:"attn2" use:"attention"`
+	Norm2 norm               `weight:"norm2" use:"mlp"`
+	MLP   layers.FeedForward `weight:"mlp" use:"mlp"`
 }
 
 // skip joins a block's input with an earlier result.
@@ -100,27 +98,17 @@ type cross struct {
 	Proj  *engine.Weight `weight:"out_proj" shape:"E,E" split:"cols E"`
 }
 
-type mlp struct {
-	Up   *engine.Weight `weight:"fc1" shape:"F,E" split:"rows F"`
-	Down *engine.Weight `weight:"fc2" shape:"E,F" split:"cols F"`
-}
-
 // final is the last layer. Mod gives shift, scale.
 type final struct {
 	Mod    *engine.Weight `weight:"adaLN_modulation.1" shape:"2E,E"`
 	Linear *engine.Weight `weight:"linear,perm=patch" shape:"2C*p*p,E"`
 }
 
-// newNet makes the empty structs of c.
-func newNet(c Config) *net {
-	n := &net{Blocks: make([]block, c.Depth)}
+// net makes the empty structs of c.
+func (c Config) net() *net {
+	n := &net{Style: family.Only[style](c.StyleCond), Blocks: make([]block, c.Depth)}
 	for i := range n.Blocks {
-		if c.skip(i) >= 0 {
-			n.Blocks[i].Skip = &skip{}
-		}
-	}
-	if c.StyleCond {
-		n.Style = &style{}
+		n.Blocks[i].Skip = family.Only[skip](c.skip(i) >= 0)
 	}
 	return n
 }

@@ -12,14 +12,18 @@ import (
 // table, and the part of the conditioning vector that does not depend on the timestep (pooled mT5 states, sizes,
 // style). Contexts shorter than 77 BERT or 256 mT5 tokens are refused: learned padding has a place for each of them.
 func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.Prepared, error) {
-	if err := m.check(entries); err != nil {
+	p, err := layers.Begin(m.Spec(), entries, grid)
+	if err == nil {
+		err = check(entries)
+	}
+	if err != nil {
 		return nil, err
 	}
-	n, d, lt := len(entries), m.Spec().HeadDim, entries[0].Context.Rows+entries[0].Context2.Rows
-	p := &dit.Prepared{N: n, Lt: lt, Grid: grid, Entries: entries, CrossKV: make([]engine.Tensor, len(m.Spec().Blocks))}
-	p.Source = env.Arena.Alloc(engine.F32, n, lt, m.cfg.TextDim)
-	p.Vector = env.Arena.Alloc(engine.F32, n, m.cfg.Hidden)
-	p.RoPE = layers.FillRotation(d, ropeBase, grid).Upload(env)
+	p.Lt += entries[0].Context2.Rows
+	p.CrossKV = make([]engine.Tensor, m.cfg.Depth)
+	p.Source = env.Arena.Alloc(engine.F32, p.N, p.Lt, m.cfg.TextDim)
+	p.Vector = env.Arena.Alloc(engine.F32, p.N, m.cfg.Hidden)
+	p.RoPE = layers.FillRotation(m.Spec().HeadDim, ropeBase, grid).Upload(env)
 	mark := env.Arena.Mark()
 	t5 := layers.Contexts(env, entries, func(e dit.Entry) dit.Array { return e.Context2 })
 	m.text(env, p.Source, entries, t5)
@@ -42,10 +46,7 @@ func (m *Model) PrepareBlock(env dit.Env, p *dit.Prepared, i int) {
 	p.CrossKV[i] = kv
 }
 
-func (m *Model) check(entries []dit.Entry) error {
-	if err := layers.CheckEntries(m.Spec(), entries); err != nil {
-		return err
-	}
+func check(entries []dit.Entry) error {
 	for i, e := range entries {
 		switch {
 		case e.Context.Rows < textLen:
@@ -96,8 +97,7 @@ func (m *Model) vector(env dit.Env, dst, t5 engine.Tensor, entries []dit.Entry, 
 		for _, e := range entries {
 			size := e.Size
 			if size == nil {
-				h, w := float32(8*grid.LatentY), float32(8*grid.LatentX)
-				size = []float32{h, w, h, w, 0, 0}
+				size = sizeCond(8*grid.LatentY, 8*grid.LatentX)
 			}
 			sizes = append(sizes, layers.TimestepFeatures(size, features)...)
 		}

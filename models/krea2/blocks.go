@@ -9,20 +9,20 @@ import (
 // Block runs block i on the rows of s: x += gate1 * out(attention(norm1(x)) * sigmoid(gate of norm1(x))), x += gate2 *
 // mlp(norm2(x)).
 func (m *Model) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
-	mark := env.Arena.Mark()
-	t := layers.OneStream(env, s, layers.Side[*block]{W: &m.Net.Blocks[i], Mod: s.M.Image[i].Index(0, s.Step)})
+	mark, w := env.Arena.Mark(), &m.Net.Blocks[i]
+	t := layers.OneStream(env, i, s, &layers.Side{Out: w.Attn.Out, Gate: w.MLP.Gate, Up: w.MLP.Up, Down: w.MLP.Down})
 	if env.Half != dit.MLPHalf {
 		m.attend(env, i, s, t)
 	}
 	if env.Half != dit.AttentionHalf {
 		normalise(env, t, 3)
-		t.GatedMLP(env, 5, func(w *block) (gate, up, down *engine.Weight) { return w.MLP.Gate, w.MLP.Up, w.MLP.Down })
+		t.AddMLP(env)
 	}
 	env.Arena.Release(mark)
 }
 
 // attend is the attention half.
-func (m *Model) attend(env dit.Env, i int, s *dit.State, t layers.Stream[*block]) {
+func (m *Model) attend(env dit.Env, i int, s *dit.State, t layers.Stream) {
 	mark, w, d := env.Arena.Mark(), &m.Net.Blocks[i].Attn, m.Spec().HeadDim
 	normalise(env, t, 0)
 	row := func(n int) engine.Tensor { return layers.Scratch(env, s.X, s.B, t.Of.Len(), n) }
@@ -42,12 +42,12 @@ func (m *Model) attend(env dit.Env, i int, s *dit.State, t layers.Stream[*block]
 		RoPE: s.RoPE, Rows: s.Wide, Out: layers.Heads(out, d),
 	})
 	env.Ops.ActivateMul(out, gate, out, engine.Sigmoid)
-	layers.RowParts(env, t.X, out, t.Weights(2, func(w *block) *engine.Weight { return w.Attn.Out }), t.Of)
+	t.AddOut(env, out)
 	env.Arena.Release(mark)
 }
 
 // normalise writes the modulated rows of X to H; chunk of the modulations is the scale.
-func normalise(env dit.Env, t layers.Stream[*block], chunk int) {
+func normalise(env dit.Env, t layers.Stream, chunk int) {
 	for _, p := range t.Parts {
 		modulated(env, t.H.Slice(1, p.Kept.Start, p.Kept.End), t.X.Slice(1, p.Kept.Start, p.Kept.End), p.Mod, chunk)
 	}

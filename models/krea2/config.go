@@ -34,11 +34,10 @@ type Config struct {
 }
 
 const (
-	patch    = 2    // side of a token in the latent
-	eps      = 1e-5 // of all norms
-	features = 256  // sinusoidal features of a timestep
-	factor   = 1000 // of timesteps
-	theta    = 1000
+	patch  = 2    // side of a token in the latent
+	eps    = 1e-5 // of all norms
+	factor = 1000 // of timesteps
+	theta  = 1000
 )
 
 // Detect infers the config from names and shapes.

@@ -62,15 +62,10 @@ func names() weights.Names {
 // Describe describes the model. The text's own blocks count as embedding.
 func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
-		Family: "krea2", Width: c.Hidden, Heads: c.Heads, HeadDim: c.Hidden / c.Heads, KVHeads: c.KVHeads,
-		PatchSize: patch, Channels: c.Channels, OutChannels: c.Channels, ContextDim: c.Taps * c.TextWidth,
-		Taps: c.Taps, TapsMLP: c.TextMLP, Rotates: true, References: true, NeedsMethod: true, Tables: true,
-		MLPRatio: 1.5 * float64(c.MLPHidden) / float64(c.Hidden), // three products
-	}
-	for range c.Depth {
-		s.Blocks = append(s.Blocks, dit.BlockSpec{
-			Kind: dit.Single, Skip: -1, Attends: 1, Cuts: true, Gated: true, GatedAttention: true,
-		})
+		Family: "krea2", Width: c.Hidden, Heads: c.Heads, KVHeads: c.KVHeads, PatchSize: patch, Channels: c.Channels,
+		ContextDim: c.Taps * c.TextWidth, Taps: c.Taps, TapsMLP: c.TextMLP, Rotates: true, References: true,
+		NeedsMethod: true, Tables: true,
+		Blocks: dit.Blocks(c.Depth, dit.BlockSpec{Kind: dit.Single, Cuts: true, Gated: true, GatedAttention: true}),
 	}
 	tags := family.Tags{
 		Dims: map[string]int{

@@ -34,7 +34,7 @@ func TestHalfPrecision(t *testing.T)               { goldens().Half(t) }
 func TestPositions(t *testing.T) {
 	goldens().Positions(t, func(m dit.Model, c goldenrun.Case) [][]float32 {
 		spec, e := m.Spec(), c.Entries()[0]
-		at := m.(*Model).positions(e, spec.Tokens(c.X[2], c.X[3]))
+		at := m.(*Model).positions(&e, spec.Tokens(c.X[2], c.X[3]))
 		own, lt := e.Context.Rows, spec.JointTokens(&e)
 		var three [][3]int
 		for _, p := range slices.Concat(at[:own], at[lt:], at[own:lt]) {

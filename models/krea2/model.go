@@ -16,12 +16,11 @@ type Model struct {
 // Prepare embeds the text and the references.
 func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.Prepared, error) {
 	spec := m.Spec()
-	if err := layers.CheckEntries(spec, entries); err != nil {
+	p, err := layers.Begin(spec, entries, grid)
+	if err != nil {
 		return nil, err
 	}
-	p := &dit.Prepared{N: len(entries), Lt: spec.JointTokens(&entries[0]), Grid: grid, Entries: entries}
-	at := m.positions(entries[0], grid)
-	p.RoPE = layers.PositionRotation(axes(spec.HeadDim), theta, len(at), func(i int) [4]int { return at[i] }).Upload(env)
+	p.RoPE = layers.PositionRotation(axes(spec.HeadDim), theta, m.positions(&entries[0], grid)).Upload(env)
 	if !m.Held.NoEmbed {
 		layers.EmbedJoint(env, spec, p, m.Net.TextOut, m.Net.Patch, func(context engine.Tensor) engine.Tensor {
 			return m.text(env, context)
@@ -31,11 +30,8 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.P
 }
 
 // positions lists where every token of an entry sits: own of text, those of the references, those of the picture.
-func (m *Model) positions(e dit.Entry, g dit.Grid) [][4]int {
-	if m.Spec().ReferenceTokens(&e) == 0 {
-		e.References = nil
-	}
-	return layers.Positions(m.Spec(), &e, g, layers.ByIndex, 1, func(int) [4]int { return [4]int{} })
+func (m *Model) positions(e *dit.Entry, g dit.Grid) [][4]int {
+	return layers.Positions(m.Spec(), e, g, layers.ByIndex, 1, func(int) [4]int { return [4]int{} })
 }
 
 // Modulate embeds every timestep and computes what the modulations of all blocks share: Image [S, N, 6E] is (scale,
@@ -43,27 +39,14 @@ func (m *Model) positions(e dit.Entry, g dit.Grid) [][4]int {
 // that they follow in them. N is n; where references are modulated as at timestep 0, it is 2n, and the second half of
 // the rows is for them.
 func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit.Modulation {
-	s, e, first := len(timesteps)/p.N, m.cfg.Hidden, &p.Entries[0]
-	t, n := layers.Timesteps(timesteps, p.N, factor,
-		first.Method == layers.AtZero && m.Spec().ReferenceTokens(first) > 0)
-	out := dit.NewModulation(m.Spec())
-	if !m.Held.NoHead {
-		out.Head = env.Arena.Alloc(engine.F32, s, n, 2*e)
+	t, n := layers.Timesteps(m.Spec(), p, timesteps, factor, p.Entries[0].Method)
+	out := m.Modulation(env, n, family.Conditioning{
+		Timesteps: t, In: m.Net.TimeIn, Out: m.Net.TimeOut, Act: engine.GELUTanh,
+		Table: m.Net.Table, Shared: []*engine.Weight{m.Net.TimeMod},
+	})
+	if !out.Head.IsZero() {
+		weigh(env, out.Head.Slice(2, 0, m.cfg.Hidden), m.Net.FinalNorm)
 	}
-	out.Vector = env.Arena.Alloc(engine.F32, s, n, 6*e)
-	mark := env.Arena.Mark()
-	vec := env.Arena.Alloc(engine.F32, s, n, e)
-	f := layers.Upload(env, layers.TimestepFeatures(t, features), s, n, features)
-	layers.MLP(env, vec, f, m.Net.TimeIn, m.Net.TimeOut, engine.GELUTanh)
-	if !m.Held.NoHead {
-		for i := range 2 {
-			env.Ops.Add(out.Head.Slice(2, i*e, (i+1)*e), vec, m.Net.Table.Slice(0, i, i+1).Unsqueeze(0))
-		}
-		weigh(env, out.Head.Slice(2, 0, e), m.Net.FinalNorm)
-	}
-	env.Ops.Activate(vec, vec, engine.GELUTanh)
-	env.Ops.Linear(out.Vector, vec, m.Net.TimeMod, engine.Epilogue{})
-	env.Arena.Release(mark)
 	return out
 }
 
@@ -106,7 +89,7 @@ func modulated(env dit.Env, h, x, mod engine.Tensor, i int) {
 
 // Embed projects the latent's tokens and copies the text rows.
 func (m *Model) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
-	layers.EmbedJointRows(env, s, x, m.Net.Patch)
+	layers.EmbedRows(env, s, x, m.Net.Patch)
 }
 
 // Head normalises, modulates by (scale, shift) and projects the image rows.

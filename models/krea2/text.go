@@ -60,5 +60,3 @@ func (b *textBlock) run(env dit.Env, x engine.Tensor, heads int) {
 	env.Ops.Linear(x, up, b.Down, engine.Epilogue{Residual: x})
 	env.Arena.Release(mark)
 }
-
-// norm is that of queries and keys.

@@ -12,6 +12,7 @@
 package latent
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -80,15 +81,8 @@ func (f Format) WithConfig(config []byte) (Format, error) {
 	if err := json.Unmarshal(config, &c); err != nil {
 		return f, fmt.Errorf("latent config: %w", err)
 	}
-	if c.ModelScale != nil {
-		c.Scale = c.ModelScale
-	}
-	if c.ModelShift != nil {
-		c.Shift = c.ModelShift
-	}
-	if c.ModelChannels != nil {
-		c.Channels = c.ModelChannels
-	}
+	c.Scale, c.Shift = cmp.Or(c.ModelScale, c.Scale), cmp.Or(c.ModelShift, c.Shift)
+	c.Channels = cmp.Or(c.ModelChannels, c.Channels)
 	if c.Channels != nil && *c.Channels != f.Channels {
 		return f, fmt.Errorf("latent config: z_channels is %d, latents of %s have %d", *c.Channels, f.Name, f.Channels)
 	}

@@ -1,7 +1,9 @@
 package layers
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 
 	"patchbay/engine"
 	"patchbay/models/dit"
@@ -68,6 +70,26 @@ func CheckEntries(spec *dit.Spec, entries []dit.Entry) error {
 	return nil
 }
 
+// Begin checks the entries of a call (CheckEntries) and starts what is prepared of them.
+func Begin(spec *dit.Spec, entries []dit.Entry, grid dit.Grid) (*dit.Prepared, error) {
+	if err := CheckEntries(spec, entries); err != nil {
+		return nil, err
+	}
+	return &dit.Prepared{N: len(entries), Lt: spec.JointTokens(&entries[0]), Grid: grid, Entries: entries}, nil
+}
+
+// Hints uploads the hint of every entry, [n, rows, cols] in the arena. It refuses those of another size; whose is whom
+// they are for.
+func Hints(env dit.Env, whose string, entries []dit.Entry, rows, cols int) (engine.Tensor, error) {
+	for i := range entries {
+		if h := &entries[i].Hint; h.Rows != rows || h.Cols != cols || len(h.Data) != rows*cols {
+			return engine.Tensor{}, fmt.Errorf("%s: entry %d: the hint is [%d, %d], want [%d, %d]", whose, i, h.Rows, h.Cols,
+				rows, cols)
+		}
+	}
+	return Contexts(env, entries, func(e dit.Entry) dit.Array { return e.Hint }), nil
+}
+
 // Contexts uploads a context of every entry: [n, Lt, C].
 func Contexts(env dit.Env, entries []dit.Entry, pick func(dit.Entry) dit.Array) engine.Tensor {
 	first := pick(entries[0])
@@ -90,16 +112,11 @@ func Pooled(env dit.Env, entries []dit.Entry, dim int) engine.Tensor {
 // KeyLen is the number of valid tokens of every entry's context for cross-attention, nil when all entries use all of
 // them.
 func KeyLen(entries []dit.Entry) []int {
-	limited := false
 	out := make([]int, len(entries))
 	for i, e := range entries {
-		out[i] = e.Context.Rows
-		if e.ContextLen != 0 {
-			out[i] = e.ContextLen
-		}
-		limited = limited || out[i] != e.Context.Rows
+		out[i] = cmp.Or(e.ContextLen, e.Context.Rows)
 	}
-	if !limited {
+	if slices.Min(out) == entries[0].Context.Rows {
 		return nil
 	}
 	return out

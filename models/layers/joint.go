@@ -5,67 +5,114 @@ import (
 	"patchbay/models/dit"
 )
 
-// Double is a block of two streams with one attention over both: x += gate1 * out(attention(norm1(x))), then x += gate2
-// * mlp(norm2(x)), the modulations being (shift, scale, gate) of the one, then of the other. W is the weights of a
-// stream, D the width of a head, Eps that of the norms. QKV picks the projections to queries, keys and values, all in
-// one or three, Out the one behind the attention, Norm that of queries and keys; MLP adds the second half to a stream
-// whose H is normalised.
-type Double[W any] struct {
-	D    int
-	Eps  float32
-	QKV  []func(W) *engine.Weight
-	Out  func(W) *engine.Weight
-	Norm func(W) engine.QKNorm
-	MLP  func(t Stream[W])
-}
-
-// Run computes block i, or the half of it that env.Half names, on the rows of s. Its scratch is from the arena.
-func (b Double[W]) Run(env dit.Env, i int, s *dit.State, text, image Side[W]) {
-	streams := Streams(env, s, text, image)
-	var attended engine.Tensor
-	if env.Half != dit.MLPHalf {
-		qkv := Projections(env, s, streams, image.W, b.Eps, b.QKV)
-		attended = Scratch(env, s.X, s.B, s.Wide.Len(), b.Out(image.W).K())
-		JointAttention(env, i, s, qkv, attended, b.D, b.Norm(text.W), b.Norm(image.W))
+// Double computes block i of two streams with one attention over both, or the half of it that env.Half names, on the
+// rows of s: x += gate1 * out(attention(norm1(x))), then x += gate2 * mlp(norm2(x)), the modulations being (shift,
+// scale, gate) of the one, of the other, then of a second attention. d is the width of a head, eps the epsilon of the
+// norms.
+func Double(env dit.Env, i int, s *dit.State, d int, eps float32, text, image *Side) {
+	streams, attends := Streams(env, i, s, text, image), env.Half != dit.MLPHalf
+	var attended, again engine.Tensor // both attentions read X before either is added
+	if attends {
+		qkv := Projections(env, s, streams, image, eps)
+		attended = Scratch(env, s.X, s.B, s.Wide.Len(), image.Out.K())
+		JointAttention(env, i, s, qkv, attended, d, text.Norm, image.Norm)
+	}
+	if w := image.Again; w != nil && attends {
+		h := s.ImageRows() // where there are none
+		if s.Wide.Image.Len() > 0 {
+			t := &streams[len(streams)-1]
+			t.Norm(env, 6, eps)
+			h = t.H
+		}
+		again, _ = Attended(env, dit.Attention{
+			Block: i, Index: 1, TextNorm: w.Norm, ImageNorm: w.Norm, Rows: s.Wide.ImageOnly(), ImageOnly: true,
+		}, h, w.QKV[0], d, 1)
 	}
 	for _, t := range streams {
-		if env.Half != dit.MLPHalf {
-			RowParts(env, t.X, attended.Slice(1, t.To.Start, t.To.End), t.Weights(2, b.Out), t.Of)
+		w := t.Parts[0]
+		if attends && w.Out != nil {
+			t.AddOut(env, attended.Slice(1, t.To.Start, t.To.End))
 		}
-		if env.Half != dit.AttentionHalf {
-			t.Norm(env, 3, b.Eps)
-			b.MLP(t)
+		if attends && w.Again != nil {
+			RowLinear(env, t.X, again, w.Again.Out, Chunk(w.Mod, t.X.Dim(2), 8), t.Of)
+		}
+		if env.Half != dit.AttentionHalf && w.Up != nil {
+			t.Norm(env, 3, eps)
+			t.AddMLP(env)
 		}
 	}
 }
 
-// Projections normalises the streams of s by the first shift and scale and computes the products that picks choose side
-// by side: [B, L, N] in the arena. w is the weights of any stream, which tell N.
-func Projections[W any](
-	env dit.Env, s *dit.State, streams []Stream[W], w W, eps float32, picks []func(W) *engine.Weight,
-) engine.Tensor {
+// Single computes block i of one stream with attention and MLP side by side: x += gate * out([attention(norm(x)),
+// gelu(up(norm(x)))]), or silu(gate(norm(x))) * up(norm(x)) where w has a Gate. Both halves are written into one
+// buffer, so nothing is joined.
+func Single(env dit.Env, i int, s *dit.State, d int, eps float32, w *Side) {
+	t := OneStream(env, i, s, w)
+	t.Norm(env, 0, eps)
+	l, own, f := s.Wide.Len(), w.QKV[0].N()/3, w.Up.N() // E and F, or the heads and columns of this rank
+	qkv, both := Scratch(env, s.X, s.B, l, 3*own), Scratch(env, s.X, s.B, l, own+f)
+	mark, attended, up := env.Arena.Mark(), both.Slice(2, 0, own), both.Slice(2, own, own+f)
+	if w.Gate == nil {
+		whole := Gathered(env, t.H, t.Of)
+		env.Ops.Linear(qkv, whole, w.QKV[0], engine.Epilogue{})
+		env.Ops.Linear(up, whole, w.Up, engine.Epilogue{Act: engine.GELUTanh})
+	} else {
+		gate, whole := Scratch(env, s.X, s.B, l, f), Gathered(env, t.H, t.Of)
+		env.Ops.Linear(qkv, whole, w.QKV[0], engine.Epilogue{})
+		env.Ops.Linear(gate, whole, w.Gate, engine.Epilogue{})
+		env.Ops.Linear(up, whole, w.Up, engine.Epilogue{})
+		env.Ops.ActivateMul(up, gate, up, engine.SiLU)
+	}
+	env.Arena.Release(mark)
+	JointAttention(env, i, s, qkv, attended, d, w.Norm, w.Norm)
+	t.AddOut(env, both)
+}
+
+// Projections normalises the streams of s by the first shift and scale and computes their queries, keys and values:
+// [B, L, N] in the arena. w is a side of any stream, which tells N.
+func Projections(env dit.Env, s *dit.State, streams []Stream, w *Side, eps float32) engine.Tensor {
 	n := 0
-	for _, pick := range picks {
-		n += pick(w).N()
+	for _, w := range w.QKV {
+		n += w.N()
 	}
 	out := Scratch(env, s.X, s.B, s.Wide.Len(), n)
 	for _, t := range streams {
 		t.Norm(env, 0, eps)
 		mark := env.Arena.Mark()
 		rows, whole, at := out.Slice(1, t.To.Start, t.To.End), Gathered(env, t.H, t.Of), 0
-		for _, pick := range picks {
-			t.Linear(env, rows.Slice(2, at, at+pick(w).N()), whole, pick)
-			at += pick(w).N()
+		for k, part := range w.QKV {
+			to := at + part.N()
+			t.linear(env, rows.Slice(2, at, to), whole, engine.ActNone, func(w *Side) *engine.Weight { return w.QKV[k] })
+			at = to
 		}
 		env.Arena.Release(mark)
 	}
 	return out
 }
 
+// Attended is the attention a, which lacks its tensors, over rows that all ranks of a tensor group compute: h [B, l, E]
+// is those that this rank keeps, normalised, w their projection to queries, keys and values with heads of d, g of
+// queries to one of keys. The result [B, L, H*D] is in the arena, and so is scratch [B, L, (H+2*H/g)*D], which is free
+// again.
+func Attended(
+	env dit.Env, a dit.Attention, h engine.Tensor, w *engine.Weight, d, g int,
+) (out, scratch engine.Tensor) {
+	l := a.Rows.Len()
+	qkv := Scratch(env, h, h.Dim(0), l, w.N())
+	out = Scratch(env, h, h.Dim(0), l, w.N()*g/(g+2))
+	if l > 0 {
+		ColumnLinear(env, qkv, h, w, a.Rows, engine.ActNone)
+	}
+	a.Q, a.K, a.V = QKV(qkv, d, g)
+	a.Out = Heads(out, d)
+	env.Attend(a)
+	return out, qkv
+}
+
 // JointAttention is the attention of block i over all rows of s, text, references and picture, with the projections qkv
 // [B, L, 3*H*D] and heads of d: it writes out [B, L, H*D]. text and image are the norms of queries and keys.
 func JointAttention(env dit.Env, i int, s *dit.State, qkv, out engine.Tensor, d int, text, image engine.QKNorm) {
-	q, k, v := QKV(qkv, d)
+	q, k, v := QKV(qkv, d, 1)
 	env.Attend(dit.Attention{
 		Block: i, Q: q, K: k, V: v, TextNorm: text, ImageNorm: image,
 		References: s.Wide.Text.Len() - OwnText(s, s.Wide), RoPE: s.RoPE, Rows: s.Wide, Out: Heads(out, d),
@@ -77,18 +124,11 @@ func RMS(q, k engine.Tensor, eps float32) engine.QKNorm {
 	return engine.QKNorm{Kind: engine.RMSNorm, QScale: q, KScale: k, Eps: eps}
 }
 
-// EmbedJointRows fills the rows of s: the text and references that EmbedJoint embedded, and the latent's tokens x [B,
-// li, C*p*p] times the weight image.
-func EmbedJointRows(env dit.Env, s *dit.State, x engine.Tensor, image *engine.Weight) {
-	Entries(env, s.TextRows(), s.P.Text.Slice(1, s.Rows.Text.Start, s.Rows.Text.End))
-	EmbedImage(env, s, x, image)
-}
-
-// Timesteps returns timesteps [S][n] times factor, with n zeros behind each n of them where references are modulated as
-// at timestep 0: [S][N], and N.
-func Timesteps(timesteps []float32, n int, factor float32, zero bool) ([]float32, int) {
-	wide := n
-	if zero {
+// Timesteps returns timesteps [S][n] of the entries of p times factor, with n zeros behind each n of them where the
+// method by which references are placed modulates them as at timestep 0: [S][N], and N.
+func Timesteps(spec *dit.Spec, p *dit.Prepared, timesteps []float32, factor float32, method string) ([]float32, int) {
+	n, wide := p.N, p.N
+	if method == AtZero && spec.ReferenceTokens(&p.Entries[0]) > 0 {
 		wide = 2 * n
 	}
 	out := make([]float32, len(timesteps)/n*wide)

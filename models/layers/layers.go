@@ -38,8 +38,12 @@ func Project(env dit.Env, y, x engine.Tensor, w *engine.Weight) {
 	env.Arena.Release(mark)
 }
 
-// Modulate takes memory for a block's modulation [S, n, w.N()] in f32 and computes it from vectors [S, n, K].
+// Modulate takes memory for a block's modulation [S, n, w.N()] in f32 and computes it from vectors [S, n, K]; that of a
+// weight that is not held is absent.
 func Modulate(env dit.Env, vector engine.Tensor, w *engine.Weight) engine.Tensor {
+	if w == nil {
+		return engine.Tensor{}
+	}
 	y := env.Arena.Alloc(engine.F32, vector.Dim(0), vector.Dim(1), w.N())
 	env.Ops.Linear(y, vector, w, engine.Epilogue{})
 	return y
@@ -83,26 +87,25 @@ type Part struct {
 	Kept   dit.Range     // and among those of them that X holds
 }
 
-// ColumnParts is ColumnLinear with a weight for each part.
-func ColumnParts(env dit.Env, y, h engine.Tensor, parts []Part, of dit.Rows, act engine.Act) {
-	mark := env.Arena.Mark()
-	whole := Gathered(env, h, of)
-	for _, p := range parts {
-		env.Ops.Linear(y.Slice(1, p.Wide.Start, p.Wide.End), whole.Slice(1, p.Wide.Start, p.Wide.End), p.Weight,
-			engine.Epilogue{Act: act})
-	}
-	env.Arena.Release(mark)
+// TimeEmbedder makes a vector of width E of the sinusoidal features of a timestep.
+type TimeEmbedder struct {
+	In  *engine.Weight `weight:"0" shape:"E,256"`
+	Out *engine.Weight `weight:"2" shape:"E,E"`
 }
 
-// ResidualMLP computes x += gate * out(act(in(h))); in holds rows and out holds columns of this rank's slice. x and h
-// are [B, l, E], rows of X that are a part of the rows `of`. gate [G, E] may be absent.
-func ResidualMLP(env dit.Env, x, h engine.Tensor, in, out *engine.Weight, gate engine.Tensor,
-	of dit.Rows, act engine.Act,
-) {
+// FeedForward is an MLP of blocks in the names of timm. Up holds rows and Down columns of this rank's slice.
+type FeedForward struct {
+	Up   *engine.Weight `weight:"fc1" shape:"F,E" split:"rows F"`
+	Down *engine.Weight `weight:"fc2" shape:"E,F" split:"cols F"`
+}
+
+// Add computes x += gate * down(gelu(up(h))). x and h are [B, l, E], rows of X that are a part of the rows `of`. gate
+// [G, E] may be absent.
+func (w FeedForward) Add(env dit.Env, x, h, gate engine.Tensor, of dit.Rows) {
 	mark := env.Arena.Mark()
-	hidden := Scratch(env, h, h.Dim(0), of.Len(), in.N())
-	ColumnLinear(env, hidden, h, in, of, act)
-	RowLinear(env, x, hidden, out, gate, of)
+	hidden := Scratch(env, h, h.Dim(0), of.Len(), w.Up.N())
+	ColumnLinear(env, hidden, h, w.Up, of, engine.GELUTanh)
+	RowLinear(env, x, hidden, w.Down, gate, of)
 	env.Arena.Release(mark)
 }
 
@@ -152,15 +155,9 @@ func AdaLN(env dit.Env, y, x, shift, scale engine.Tensor, eps float32) {
 	}
 }
 
-// QKV views a fused projection as queries, keys and values: [B, L, 3*H*D] -> 3 x [B, L, H, D]. H follows from the
-// width, so a rank that holds some heads needs no other code.
-func QKV(t engine.Tensor, d int) (q, k, v engine.Tensor) {
-	five := t.Split(2, 3, t.Dim(2)/3/d, d)
-	return five.Index(2, 0), five.Index(2, 1), five.Index(2, 2)
-}
-
-// GroupedQKV is QKV of g heads of queries to one of keys: [B, L, (g+2)*K*D] -> [B, L, g*K, D], twice [B, L, K, D].
-func GroupedQKV(t engine.Tensor, d, g int) (q, k, v engine.Tensor) {
+// QKV views a fused projection as queries, keys and values, g heads of queries to one of keys: [B, L, (g+2)*K*D] -> [B,
+// L, g*K, D], twice [B, L, K, D]. K follows from the width, so a rank that holds some heads needs no other code.
+func QKV(t engine.Tensor, d, g int) (q, k, v engine.Tensor) {
 	n := t.Dim(2) / (g + 2)
 	return Heads(t.Slice(2, 0, g*n), d), Heads(t.Slice(2, g*n, (g+1)*n), d), Heads(t.Slice(2, (g+1)*n, (g+2)*n), d)
 }
@@ -214,15 +211,17 @@ func ChannelsFirst(c, p int) []int {
 	return order
 }
 
-// ModulatedHead computes out = linear(norm(x)*(1+scale) + shift) with mod = [shift, scale] [n, 2E]: the last layer of
-// every family. x [B, L, E], out [B, L, N]; no rows, no work.
-func ModulatedHead(env dit.Env, out, x, mod engine.Tensor, linear *engine.Weight, eps float32) {
+// ModulatedHead computes out = linear(norm(x)*(1+scale) + shift) for the image rows x of s: the last layer of most
+// families. out is [B, li, N], shift the number of that chunk of the head's modulations, 0 or 1; the other is the
+// scale.
+func ModulatedHead(env dit.Env, s *dit.State, out engine.Tensor, linear *engine.Weight, shift int, eps float32) {
+	x := s.ImageRows()
 	if x.Dim(1) == 0 {
 		return
 	}
-	mark, e := env.Arena.Mark(), x.Dim(2)
+	mark, e, mod := env.Arena.Mark(), x.Dim(2), s.M.Head.Index(0, s.Step).Slice(0, 0, s.P.N)
 	h := Scratch(env, x, x.Dim(0), x.Dim(1), e)
-	env.Ops.AdaLN(h, x, Chunk(mod, e, 0), Chunk(mod, e, 1), eps)
+	env.Ops.AdaLN(h, x, Chunk(mod, e, shift), Chunk(mod, e, 1-shift), eps)
 	env.Ops.Linear(out, h, linear, engine.Epilogue{})
 	env.Arena.Release(mark)
 }

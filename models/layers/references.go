@@ -26,8 +26,11 @@ type Placed struct {
 // qwen_image/model.py). References are one after the other on the first axis, step apart, or below and right of the
 // picture and of each other (UXO), or all at 1, each right of those before or below them, where less is lost.
 func Place(spec *dit.Spec, e *dit.Entry, g dit.Grid, method string, step int) (out []Placed) {
-	high, wide, p := 0, 0, spec.PatchSize
-	for i, r := range e.References {
+	high, wide, p, references := 0, 0, spec.PatchSize, e.References
+	if spec.ReferenceTokens(e) == 0 {
+		references = nil
+	}
+	for i, r := range references {
 		at, down, right := (i+1)*step, 0, 0
 		switch method {
 		case ByIndex, AtZero:
@@ -110,9 +113,12 @@ func Concat(env dit.Env, spec *dit.Spec, p *dit.Prepared) error {
 	return nil
 }
 
-// EmbedImage projects the tokens x [B, li, C*p*p] of the latent, with what Concat put behind them, to s's image rows
-// and adds their positions, if any.
-func EmbedImage(env dit.Env, s *dit.State, x engine.Tensor, w *engine.Weight) {
+// EmbedRows fills the rows of s: text and references as they were embedded, if there are any, and the tokens x [B, li,
+// C*p*p] of the latent, with what Concat put behind them, projected by w, with their positions, if any.
+func EmbedRows(env dit.Env, s *dit.State, x engine.Tensor, w *engine.Weight) {
+	if !s.P.Text.IsZero() {
+		Entries(env, s.TextRows(), s.P.Text.Slice(1, s.Rows.Text.Start, s.Rows.Text.End))
+	}
 	rows := s.Rows.Image
 	if rows.Len() == 0 {
 		return

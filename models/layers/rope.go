@@ -13,28 +13,36 @@ type Rotation struct {
 	Pairs    int // D/2
 }
 
+func newRotation(l, pairs int) Rotation {
+	return Rotation{Cos: make([]float32, l*pairs), Sin: make([]float32, l*pairs), Pairs: pairs}
+}
+
+// set fills in value i, of a phase.
+func (r Rotation) set(i int, phase float64) {
+	sin, cos := math.Sincos(phase)
+	r.Cos[i], r.Sin[i] = float32(cos), float32(sin)
+}
+
 // Upload copies the table to the device as f32 tensors [L, D/2] of the arena.
 func (r Rotation) Upload(env dit.Env) engine.RoPE {
 	l := len(r.Cos) / r.Pairs
 	return engine.RoPE{Cos: Upload(env, r.Cos, l, r.Pairs), Sin: Upload(env, r.Sin, l, r.Pairs)}
 }
 
-// PositionRotation makes FLUX's table for l tokens at the positions that position tells, a coordinate for each axis:
-// axis a rotates axes[a]/2 pairs with frequencies theta^(-2i/axes[a]) by the token's position on that axis (RoFormer,
+// PositionRotation makes FLUX's table for tokens at these positions, a coordinate for each axis: axis a rotates
+// axes[a]/2 pairs with frequencies theta^(-2i/axes[a]) by the token's position on that axis (RoFormer,
 // arXiv:2104.09864, section 3.3, one block of frequencies per axis). Computed in f64, stored in f32.
-func PositionRotation[P [3]int | [4]int](axes []int, theta float64, l int, position func(row int) P) Rotation {
+func PositionRotation[P [3]int | [4]int](axes []int, theta float64, positions []P) Rotation {
 	pairs := 0
 	for _, a := range axes {
 		pairs += a / 2
 	}
-	r := Rotation{Cos: make([]float32, l*pairs), Sin: make([]float32, l*pairs), Pairs: pairs}
+	r := newRotation(len(positions), pairs)
 	at := 0
-	for row := range l {
-		pos := position(row)
+	for _, pos := range positions {
 		for a, d := range axes {
 			for i := range d / 2 {
-				sin, cos := math.Sincos(float64(pos[a]) * math.Pow(theta, -float64(2*i)/float64(d)))
-				r.Cos[at], r.Sin[at] = float32(cos), float32(sin)
+				r.set(at, float64(pos[a])*math.Pow(theta, -float64(2*i)/float64(d)))
 				at++
 			}
 		}
@@ -61,16 +69,14 @@ func FillRotation(d, base int, g dit.Grid) Rotation {
 		freqs[i] = 1 / float32(math.Pow(10000, float64(exp)))
 	}
 	l := g.Tokens()
-	r := Rotation{Cos: make([]float32, l*2*quarter), Sin: make([]float32, l*2*quarter), Pairs: 2 * quarter}
+	r := newRotation(l, 2*quarter)
 	for token := range l {
 		y := float32(float64(top) + float64(token/g.X)*(float64(high)/float64(g.Y)))
 		x := float32(float64(left) + float64(token%g.X)*(float64(wide)/float64(g.X)))
 		for i, f := range freqs {
 			at := token*2*quarter + i
-			sin, cos := math.Sincos(float64(x * f))
-			r.Cos[at], r.Sin[at] = float32(cos), float32(sin)
-			sin, cos = math.Sincos(float64(y * f))
-			r.Cos[at+quarter], r.Sin[at+quarter] = float32(cos), float32(sin)
+			r.set(at, float64(x*f))
+			r.set(at+quarter, float64(y*f))
 		}
 	}
 	return r

@@ -80,7 +80,7 @@ func TestPositionRotation(t *testing.T) {
 		want, shape := recorded(t, f, c.name) // [1, 1, L, D/2, 2, 2], matrices [[cos, -sin], [sin, cos]]
 		e := dit.Entry{Context: dit.Array{Rows: c.lt}}
 		at := Positions(&dit.Spec{PatchSize: 2}, &e, c.g, "", 1, func(int) [4]int { return [4]int{} })
-		r := PositionRotation(c.axes, 10000, len(at), func(row int) [4]int { return at[row] })
+		r := PositionRotation(c.axes, 10000, at)
 		if len(r.Cos) != shape[2]*shape[3] || r.Pairs != shape[3] {
 			t.Fatalf("%s: got %d values in rows of %d, want %v", c.name, len(r.Cos), r.Pairs, shape)
 		}

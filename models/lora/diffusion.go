@@ -1,6 +1,7 @@
 package lora
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -37,15 +38,14 @@ func Diffusion(family string, names weights.Names, tensors []weights.Declared) *
 // samples picks a name of every kind for error texts.
 func (b *builder) samples() []string {
 	var out []string
-	names := sortedNames(b.keys.targets)
+	names := slices.Sorted(maps.Keys(b.keys.targets))
 	for _, kind := range []struct{ prefix, end string }{
 		{"lora_unet_", ".lora_up.weight"},
 		{"transformer.", ".lora_B.weight"},
 		{"base_model.model.", ".lora_A.default.weight"},
 		{"diffusion_model.", ".lora_A.weight"},
 	} {
-		if i, _ := slices.BinarySearch(names, kind.prefix); i < len(names) && len(names[i]) > len(kind.prefix) &&
-			names[i][:len(kind.prefix)] == kind.prefix {
+		if i, _ := slices.BinarySearch(names, kind.prefix); i < len(names) && strings.HasPrefix(names[i], kind.prefix) {
 			out = append(out, names[i]+kind.end)
 		}
 	}

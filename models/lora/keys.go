@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 
 	"patchbay/models/weights"
@@ -142,24 +141,18 @@ func (b *builder) aliases(list []weights.Alias, prefixes, flat []string) {
 	}
 }
 
-// numbers lists the block numbers that a name with a star can have; for a name without one, one empty number.
+// numbers lists what the star of a name can stand for, block numbers; for a name without one, an empty number.
 func (b *builder) numbers(pattern string) []string {
 	head, _, starred := strings.Cut(pattern, "*")
 	if !starred {
 		return []string{""}
 	}
-	found := map[int]bool{}
+	found := map[string]bool{}
 	for name := range b.matrices {
 		if rest, ok := strings.CutPrefix(name, head); ok {
-			digits, _, _ := strings.Cut(rest, ".")
-			if i, err := strconv.Atoi(digits); err == nil {
-				found[i] = true
-			}
+			number, _, _ := strings.Cut(rest, ".")
+			found[number] = true
 		}
 	}
-	var out []string
-	for _, i := range slices.Sorted(maps.Keys(found)) {
-		out = append(out, strconv.Itoa(i))
-	}
-	return out
+	return slices.Collect(maps.Keys(found))
 }

@@ -14,6 +14,7 @@ package lora
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -52,19 +53,13 @@ type Matched struct {
 	Unused    []string   // tensors whose module is in neither model nor encoders, sorted
 }
 
-// Part returns the additions to one part.
-func (m *Matched) Part(part string) []Addition {
-	var out []Addition
-	for _, a := range m.Additions {
-		if a.Part == part {
-			out = append(out, a)
-		}
-	}
-	return out
+// To returns the additions to one part.
+func To(part string, all []Addition) []Addition {
+	return slices.DeleteFunc(slices.Clone(all), func(a Addition) bool { return a.Part != part })
 }
 
-// module is what a file has for one module name.
-type module struct{ up, down, alpha, bias string }
+// module is the names of what a file has for one module name, by role.
+type module [roles]string
 
 // Match pairs the tensors of set and finds what they add to. Only shapes and alphas are read. Errors: a file without
 // any match (the text has its first names and examples of what was expected), halves of pairs, shapes that do not fit,
@@ -80,15 +75,11 @@ func Match(set *weights.Set, keys *Keys) (*Matched, error) {
 		return nil, err
 	}
 	users := map[target]string{}
-	for _, name := range sortedNames(modules) {
+	for _, name := range slices.Sorted(maps.Keys(modules)) {
 		m := modules[name]
 		t, ok := keys.targets[name]
 		if !ok {
-			for _, tensor := range []string{m.up, m.down, m.alpha, m.bias} {
-				if tensor != "" {
-					out.Unused = append(out.Unused, tensor)
-				}
-			}
+			out.Unused = append(out.Unused, slices.DeleteFunc(m[:], func(tensor string) bool { return tensor == "" })...)
 			continue
 		}
 		if first, twice := users[t]; twice {
@@ -104,9 +95,9 @@ func Match(set *weights.Set, keys *Keys) (*Matched, error) {
 		}
 		more := t.additions(m, scale)
 		for _, a := range more {
-			if m.bias != "" {
+			if m[roleBias] != "" {
 				out.Changes = append(out.Changes,
-					Change{Name: a.Name + ".bias", Tensor: m.bias, First: a.First, Rows: a.Rows, Row: a.UpRow})
+					Change{Name: a.Name + ".bias", Tensor: m[roleBias], First: a.First, Rows: a.Rows, Row: a.UpRow})
 			}
 		}
 		out.Additions = append(out.Additions, more...)
@@ -119,8 +110,8 @@ func Match(set *weights.Set, keys *Keys) (*Matched, error) {
 }
 
 // pairs sorts the tensors of a file into modules. Names that no format has are unused.
-func pairs(set *weights.Set) (map[string]*module, []string, error) {
-	modules := map[string]*module{}
+func pairs(set *weights.Set) (map[string]module, []string, error) {
+	modules := map[string]module{}
 	var unused, refused []string
 	for _, name := range set.Names() {
 		if why := unsupported(name); why != "" {
@@ -133,23 +124,19 @@ func pairs(set *weights.Set) (map[string]*module, []string, error) {
 			continue
 		}
 		m := modules[stem]
-		if m == nil {
-			m = &module{}
-			modules[stem] = m
+		if m[r] != "" {
+			return nil, nil, fmt.Errorf("lora: %s and %s are the same tensor of one module", m[r], name)
 		}
-		place := map[role]*string{roleUp: &m.up, roleDown: &m.down, roleAlpha: &m.alpha, roleBias: &m.bias}[r]
-		if *place != "" {
-			return nil, nil, fmt.Errorf("lora: %s and %s are the same tensor of one module", *place, name)
-		}
-		*place = name
+		m[r] = name
+		modules[stem] = m
 	}
 	if len(refused) > 0 {
 		return nil, nil, fmt.Errorf("lora: %d tensors are neither of low-rank pairs nor changes of biases and norms beside "+
 			"them, which are all that is supported: %s", len(refused), firstOf(refused))
 	}
 	for stem, m := range modules {
-		if m.up == "" && m.down == "" && m.bias == "" { // an alpha of something else
-			unused = append(unused, m.alpha)
+		if m[roleUp] == "" && m[roleDown] == "" && m[roleBias] == "" { // an alpha of something else
+			unused = append(unused, m[roleAlpha])
 			delete(modules, stem)
 		}
 	}
@@ -182,40 +169,43 @@ func (m *Matched) norms(set *weights.Set, keys *Keys, tensors []string) error {
 
 // vector checks a tensor that a bias gets or a norm becomes.
 func vector(set *weights.Set, name string, t target) error {
-	s, _ := set.Get(name)
-	if s.DType == engine.I32 || s.DType == engine.I64 || s.DType == engine.U8 || s.DType > engine.F64 ||
-		len(s.Shape) != 1 || s.Shape[0] != t.rows {
+	if s, _ := set.Get(name); !fractional(s) || len(s.Shape) != 1 || s.Shape[0] != t.rows {
 		return fmt.Errorf("lora: %s: got shape %v of %s, want [%d] of f32, bf16 or f16 for %s", name, s.Shape, s.DType,
 			t.rows, t.name)
 	}
 	return nil
 }
 
+// fractional reports whether a tensor has an element type that low-rank pairs may have.
+func fractional(s weights.Stored) bool {
+	return s.DType != engine.I32 && s.DType != engine.I64 && s.DType != engine.U8 && s.DType <= engine.F64
+}
+
 // check compares the shapes of a pair with the rows that it adds to. It returns alpha/rank, and how many columns the
 // matrix gets, 0: it keeps its own.
-func (m *module) check(set *weights.Set, name string, t target) (scale float32, columns int, err error) {
+func (m module) check(set *weights.Set, name string, t target) (scale float32, columns int, err error) {
 	switch {
-	case m.up == "" && m.down == "":
-		return 0, 0, fmt.Errorf("lora: %s changes a bias without a pair beside it, which is not supported", m.bias)
-	case m.up == "":
-		return 0, 0, fmt.Errorf("lora: %s has no partner (the up or B matrix of %s)", m.down, name)
-	case m.down == "":
-		return 0, 0, fmt.Errorf("lora: %s has no partner (the down or A matrix of %s)", m.up, name)
-	case m.bias != "" && !t.biased:
+	case m[roleUp] == "" && m[roleDown] == "":
+		return 0, 0, fmt.Errorf("lora: %s changes a bias without a pair beside it, which is not supported", m[roleBias])
+	case m[roleUp] == "":
+		return 0, 0, fmt.Errorf("lora: %s has no partner (the up or B matrix of %s)", m[roleDown], name)
+	case m[roleDown] == "":
+		return 0, 0, fmt.Errorf("lora: %s has no partner (the down or A matrix of %s)", m[roleUp], name)
+	case m[roleBias] != "" && !t.biased:
 		return 0, 0, fmt.Errorf("lora: %s changes a bias of %s, of which only those of diffusion models can be changed",
-			m.bias, t.name)
-	case m.bias != "":
-		if err := vector(set, m.bias, t); err != nil {
+			m[roleBias], t.name)
+	case m[roleBias] != "":
+		if err := vector(set, m[roleBias], t); err != nil {
 			return 0, 0, err
 		}
 	}
-	up, _ := set.Get(m.up)
-	down, _ := set.Get(m.down)
+	up, _ := set.Get(m[roleUp])
+	down, _ := set.Get(m[roleDown])
 	for _, s := range []struct {
 		name string
 		weights.Stored
-	}{{m.up, up}, {m.down, down}} {
-		if s.DType == engine.I32 || s.DType == engine.I64 || s.DType == engine.U8 || s.DType > engine.F64 {
+	}{{m[roleUp], up}, {m[roleDown], down}} {
+		if !fractional(s.Stored) {
 			return 0, 0, fmt.Errorf("lora: %s has element type %s, want f32, bf16, f16 or fp8", s.name, s.DType)
 		}
 		if len(s.Shape) < 2 || s.Len() == 0 {
@@ -228,29 +218,29 @@ func (m *module) check(set *weights.Set, name string, t target) (scale float32, 
 		t.columns, columns = k, k
 	}
 	if down.Len() != r*t.columns {
-		return 0, 0, fmt.Errorf("lora: %s: got shape %v, want [%d, %d] to add to %s", m.down, down.Shape, r, t.columns,
+		return 0, 0, fmt.Errorf("lora: %s: got shape %v, want [%d, %d] to add to %s", m[roleDown], down.Shape, r, t.columns,
 			t.name)
 	}
 	if up.Shape[0] != t.rows || up.Len() != t.rows*r {
-		return 0, 0, fmt.Errorf("lora: %s: got shape %v, want [%d, %d] to add to %s", m.up, up.Shape, t.rows, r, t.name)
+		return 0, 0, fmt.Errorf("lora: %s: got shape %v, want [%d, %d] to add to %s", m[roleUp], up.Shape, t.rows, r, t.name)
 	}
-	if m.alpha == "" {
+	if m[roleAlpha] == "" {
 		return 1, columns, nil
 	}
-	a, _ := set.Get(m.alpha)
+	a, _ := set.Get(m[roleAlpha])
 	if a.Len() != 1 || a.DType > engine.F64 {
-		return 0, 0, fmt.Errorf("lora: %s: got shape %v of %s, want one number", m.alpha, a.Shape, a.DType)
+		return 0, 0, fmt.Errorf("lora: %s: got shape %v of %s, want one number", m[roleAlpha], a.Shape, a.DType)
 	}
 	alpha := float64(a.F32()[0])
 	if math.IsNaN(alpha) || math.IsInf(alpha, 0) {
-		return 0, 0, fmt.Errorf("lora: %s is %v, want a finite number", m.alpha, alpha)
+		return 0, 0, fmt.Errorf("lora: %s is %v, want a finite number", m[roleAlpha], alpha)
 	}
 	return float32(alpha / float64(r)), columns, nil
 }
 
 // additions says what a matched pair adds: one range, or two where the halves are stored the other way round.
-func (t target) additions(m *module, scale float32) []Addition {
-	a := Addition{Part: t.part, Name: t.name, First: t.first, Rows: t.rows, Up: m.up, Down: m.down, Scale: scale}
+func (t target) additions(m module, scale float32) []Addition {
+	a := Addition{Part: t.part, Name: t.name, First: t.first, Rows: t.rows, Up: m[roleUp], Down: m[roleDown], Scale: scale}
 	if !t.swapped {
 		return []Addition{a}
 	}
@@ -305,13 +295,4 @@ func firstOf(names []string) string {
 		s += fmt.Sprintf(" and %d more", len(names)-shown)
 	}
 	return s
-}
-
-func sortedNames[V any](m map[string]V) []string {
-	names := make([]string, 0, len(m))
-	for n := range m {
-		names = append(names, n)
-	}
-	slices.Sort(names)
-	return names
 }

@@ -11,6 +11,7 @@ const (
 	roleDown
 	roleAlpha
 	roleBias // what is added to the module's bias
+	roles
 )
 
 // endings are the spellings of a pair, in the order in which they are tried: longer ones contain later ones.

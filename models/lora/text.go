@@ -1,6 +1,8 @@
 package lora
 
 import (
+	"cmp"
+	"maps"
 	"slices"
 	"strings"
 
@@ -14,14 +16,11 @@ type Encoder struct {
 }
 
 // inside is what ComfyUI puts before the names of an encoder.
-func inside() map[string]string {
-	return map[string]string{
-		"clip_l": "clip_l.transformer.", "clip_g": "clip_g.transformer.", "t5": "t5xxl.transformer.",
-		"mt5": "mt5xl.transformer.", "bert": "hydit_clip.transformer.", "qwen3": "qwen3_4b.transformer.",
-		"qwen25_7b": "qwen25_7b.transformer.", "qwen3_8b": "qwen3_8b.transformer.",
-		"qwen3vl_4b": "qwen3vl_4b.transformer.", "mistral3": "mistral3_24b.transformer.",
-		"gemma2_2b": "gemma2_2b.transformer.", "pile_t5xl": "pile_t5xl.transformer.",
+func inside(kind string) string {
+	others := map[string]string{
+		"t5": "t5xxl", "mt5": "mt5xl", "bert": "hydit_clip", "qwen3": "qwen3_4b", "mistral3": "mistral3_24b",
 	}
+	return cmp.Or(others[kind], kind) + ".transformer."
 }
 
 // Text returns the module names for a set of text encoders that are used together. Files number encoders ("lora_te2_"),
@@ -55,8 +54,8 @@ func Text(encoders []Encoder) *Keys {
 				b.aliases([]weights.Alias{{File: strings.TrimPrefix(name, "bert."), Own: name}}, nil, []string{"lora_te1_"})
 			}
 		}
-		b.own(append(dotted, "text_encoders."+inside()[e.Kind]), flat)
-		if names := sortedNames(b.keys.targets); len(names) > 0 {
+		b.own(append(dotted, "text_encoders."+inside(e.Kind)), flat)
+		if names := slices.Sorted(maps.Keys(b.keys.targets)); len(names) > 0 {
 			b.keys.examples = []string{names[0] + ".lora_up.weight"}
 		}
 		all = append(all, b.keys)
@@ -82,12 +81,7 @@ func multiplied(name string) bool {
 	if strings.HasSuffix(name, "relative_attention_bias.weight") {
 		return false
 	}
-	for _, p := range []string{
+	return slices.ContainsFunc([]string{
 		"text_model.encoder.layers.", "text_projection.", "encoder.block.", "bert.encoder.layer.", "model.layers.",
-	} {
-		if strings.HasPrefix(name, p) {
-			return true
-		}
-	}
-	return false
+	}, func(p string) bool { return strings.HasPrefix(name, p) })
 }

@@ -43,12 +43,9 @@ func Family() family.Family {
 // Describe describes the model: Sigma, or Alpha where the network is told sizes.
 func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
-		Family: "pixart", Width: c.Hidden, Heads: c.Heads, HeadDim: c.Hidden / c.Heads, PatchSize: c.PatchSize,
-		Channels: c.Channels, OutChannels: 2 * c.Channels, ContextDim: c.ContextDim,
-		Tables: true, MLPRatio: float64(c.MLPHidden) / float64(c.Hidden),
-	}
-	for range c.Depth {
-		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Cross, Skip: -1, Attends: 1, Cuts: true})
+		Family: "pixart", Width: c.Hidden, Heads: c.Heads, PatchSize: c.PatchSize, Channels: c.Channels,
+		OutChannels: 2 * c.Channels, ContextDim: c.ContextDim, Tables: true,
+		Blocks: dit.Blocks(c.Depth, dit.BlockSpec{Kind: dit.Cross, Cuts: true}),
 	}
 	tags := family.Tags{
 		Dims: map[string]int{"F": c.MLPHidden, "R": c.Hidden / 3},
@@ -62,8 +59,14 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	if c.MicroSize {
 		d.Variant, d.Latent = "pixart_alpha", latent.SD1()
 	}
-	return family.Describe(set, d, tags, func() *net { return newNet(c) },
-		func(l family.Loaded[net]) dit.Model { return &Model{l, c} })
+	return family.Describe(set, d, tags, func() *net {
+		return &net{
+			Size: family.Only[sizeEmbedder](c.MicroSize), Ratio: family.Only[sizeEmbedder](c.MicroSize),
+			Blocks: make([]block, c.Depth),
+		}
+	}, func(l family.Loaded[net]) dit.Model {
+		return &Model{l.Between(l.Net.Patch, l.Net.Final.Linear, 0, eps), c}
+	})
 }
 
 // sizeCond is what Alpha is told of the size: rows, columns and their ratio (ComfyUI model_base.PixArt.extra_conds).

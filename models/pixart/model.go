@@ -24,7 +24,8 @@ type Model struct {
 
 // Prepare computes positions, what the keys and values of the text come from, and the size part of the timestep vector.
 func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.Prepared, error) {
-	if err := layers.CheckEntries(m.Spec(), entries); err != nil {
+	p, err := layers.Begin(m.Spec(), entries, grid)
+	if err != nil {
 		return nil, err
 	}
 	for i, e := range entries {
@@ -37,18 +38,15 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.P
 	if err != nil {
 		return nil, err
 	}
-	n, lt, e := len(entries), entries[0].Context.Rows, m.cfg.Hidden
-	p := &dit.Prepared{
-		N: n, Lt: lt, Grid: grid, Entries: entries, CrossKV: make([]engine.Tensor, len(m.Spec().Blocks)),
-		KeyLen: layers.KeyLen(entries),
-	}
+	e := m.cfg.Hidden
+	p.CrossKV, p.KeyLen = make([]engine.Tensor, m.cfg.Depth), layers.KeyLen(entries)
 	if !m.Held.NoEmbed {
 		p.Pos = env.Arena.Alloc(env.DType, 1, grid.Tokens(), e)
 		env.Ops.Upload(p.Pos, positions)
 	}
-	p.Source = env.Arena.Alloc(engine.F32, n, lt, e)
+	p.Source = env.Arena.Alloc(engine.F32, p.N, p.Lt, e)
 	if m.cfg.MicroSize {
-		p.Vector = env.Arena.Alloc(engine.F32, n, e)
+		p.Vector = env.Arena.Alloc(engine.F32, p.N, e)
 		m.sizes(env, p)
 	}
 	mark := env.Arena.Mark()
@@ -93,13 +91,12 @@ func (m *Model) sizes(env dit.Env, p *dit.Prepared) {
 	mark := env.Arena.Mark()
 	third := m.cfg.Hidden / 3
 	for i, entry := range p.Entries {
-		h, w := float32(8*p.Grid.LatentY), float32(8*p.Grid.LatentX)
-		ratio := float32(float64(p.Grid.LatentY) / float64(p.Grid.LatentX))
-		if entry.Size != nil {
-			h, w, ratio = entry.Size[0], entry.Size[1], entry.Size[2]
+		told := entry.Size
+		if told == nil {
+			told = sizeCond(8*p.Grid.LatentY, 8*p.Grid.LatentX)
 		}
 		row := p.Vector.Slice(0, i, i+1)
-		f := layers.Upload(env, layers.TimestepFeatures([]float32{h, w, ratio}, features), 3, features)
+		f := layers.Upload(env, layers.TimestepFeatures(told, features), 3, features)
 		size := row.Slice(1, 0, 2*third).Split(1, 2, third) // [1, 2E/3] -> [1, 2, E/3]
 		layers.MLP(env, size, f.Slice(0, 0, 2).Unsqueeze(0), m.Net.Size.In, m.Net.Size.Out, engine.SiLU)
 		layers.MLP(env, row.Slice(1, 2*third, 3*third), f.Slice(0, 2, 3), m.Net.Ratio.In, m.Net.Ratio.Out, engine.SiLU)
@@ -110,27 +107,10 @@ func (m *Model) sizes(env dit.Env, p *dit.Prepared) {
 // Modulate computes t_block(time + size) once, to which every block adds its table: Image [S, n, 6E]; Head [S, n, 2E]
 // is the last layer's table plus time + size itself.
 func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit.Modulation {
-	n, e := p.N, m.cfg.Hidden
-	s := len(timesteps) / n
-	out := dit.NewModulation(m.Spec())
-	if !m.Held.NoHead {
-		out.Head = env.Arena.Alloc(engine.F32, s, n, 2*e)
-	}
-	out.Vector = env.Arena.Alloc(engine.F32, s, n, 6*e)
-	mark := env.Arena.Mark()
-	vec := env.Arena.Alloc(engine.F32, s, n, e)
-	f := layers.Upload(env, layers.TimestepFeatures(timesteps, features), s, n, features)
-	layers.MLP(env, vec, f, m.Net.Time.In, m.Net.Time.Out, engine.SiLU)
-	if !p.Vector.IsZero() {
-		env.Ops.Add(vec, vec, p.Vector.Unsqueeze(0))
-	}
-	for i := 0; i < 2 && !m.Held.NoHead; i++ {
-		env.Ops.Add(out.Head.Slice(2, i*e, (i+1)*e), vec, m.Net.Final.Table.Slice(0, i, i+1).Unsqueeze(0))
-	}
-	env.Ops.Activate(vec, vec, engine.SiLU)
-	env.Ops.Linear(out.Vector, vec, m.Net.TBlock, engine.Epilogue{})
-	env.Arena.Release(mark)
-	return out
+	return m.Modulation(env, p.N, family.Conditioning{
+		Timesteps: timesteps, In: m.Net.Time.In, Out: m.Net.Time.Out, Add: p.Vector,
+		Table: m.Net.Final.Table, Shared: []*engine.Weight{m.Net.TBlock},
+	})
 }
 
 // ModulateBlock adds the table of block i to the modulation that all blocks share.
@@ -140,11 +120,6 @@ func (m *Model) ModulateBlock(env dit.Env, out *dit.Modulation, i int) {
 		// [6, E] -> [1, 1, 6E]
 		env.Ops.Add(out.Image[i], out.Vector, m.Net.Blocks[i].Table.Merge(0).Unsqueeze(0).Unsqueeze(0))
 	}
-}
-
-// Embed projects the latent's tokens and adds their positions.
-func (m *Model) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
-	layers.EmbedImage(env, s, x, m.Net.Patch)
 }
 
 // Block runs block i: x += gate1 * attention(norm1(x)), x += cross-attention(x), x += gate2 * mlp(norm2(x)).
@@ -158,7 +133,7 @@ func (m *Model) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
 	}
 	if env.Half != dit.AttentionHalf {
 		layers.AdaLN(env, h, x, layers.Chunk(mod, e, 3), layers.Chunk(mod, e, 4), eps)
-		layers.ResidualMLP(env, x, h, b.MLP.Up, b.MLP.Down, layers.Chunk(mod, e, 5), s.Wide, engine.GELUTanh)
+		b.MLP.Add(env, x, h, layers.Chunk(mod, e, 5), s.Wide)
 	}
 	env.Arena.Release(mark)
 }
@@ -166,23 +141,13 @@ func (m *Model) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
 // attentions adds self-attention over the image and cross-attention to the text; h is scratch.
 func (m *Model) attentions(env dit.Env, i int, s *dit.State, h engine.Tensor) {
 	b, x, e, d := &m.Net.Blocks[i], s.X, m.cfg.Hidden, m.Spec().HeadDim
-	mod, l := s.M.Image[i].Index(0, s.Step), s.Wide.Len()
-	qkv := layers.Scratch(env, x, s.B, l, b.Attn.QKV.N())
-	attended := layers.Scratch(env, x, s.B, l, b.Attn.Proj.K())
+	mod := s.M.Image[i].Index(0, s.Step)
 	layers.AdaLN(env, h, x, layers.Chunk(mod, e, 0), layers.Chunk(mod, e, 1), eps)
-	layers.ColumnLinear(env, qkv, h, b.Attn.QKV, s.Wide, engine.ActNone)
-	q, k, v := layers.QKV(qkv, d)
-	env.Attend(dit.Attention{Block: i, Q: q, K: k, V: v, Rows: s.Wide, ImageOnly: true, Out: layers.Heads(attended, d)})
+	attended, free := layers.Attended(env, dit.Attention{Block: i, Rows: s.Wide, ImageOnly: true}, h, b.Attn.QKV, d, 1)
 	layers.RowLinear(env, x, attended, b.Attn.Proj, layers.Chunk(mod, e, 2), s.Wide)
 
-	query := qkv.Slice(2, 0, b.Cross.Query.N())
+	query := free.Slice(2, 0, b.Cross.Query.N())
 	layers.ColumnLinear(env, query, x, b.Cross.Query, s.Wide, engine.ActNone)
 	layers.CrossAttend(env, layers.Heads(attended, d), layers.Heads(query, d), s.P.CrossKV[i], s.P.KeyLen)
 	layers.RowLinear(env, x, attended, b.Cross.Proj, engine.Tensor{}, s.Wide)
-}
-
-// Head normalises, modulates by (shift, scale) and projects the rows; the second half of the channels is a variance
-// that nobody uses.
-func (m *Model) Head(env dit.Env, s *dit.State, out engine.Tensor) {
-	layers.ModulatedHead(env, out, s.ImageRows(), s.M.Head.Index(0, s.Step), m.Net.Final.Linear, eps)
 }

@@ -1,24 +1,21 @@
 package pixart
 
-import "patchbay/engine"
+import (
+	"patchbay/engine"
+	"patchbay/models/layers"
+)
 
 // net names the weights of the whole model. Sizes in the tags: E width, F MLP width, R = E/3, C channels, p patch size,
 // T columns of the context.
 type net struct {
-	Patch   *engine.Weight `weight:"x_embedder.proj" shape:"E,C,p,p" use:"embed"`
-	Time    timeEmbedder   `weight:"t_embedder"`
-	Size    *sizeEmbedder  `weight:"csize_embedder"` // nil: sigma
-	Ratio   *sizeEmbedder  `weight:"ar_embedder"`    // nil: sigma
-	TBlock  *engine.Weight `weight:"t_block.1" shape:"6E,E"`
-	Caption caption        `weight:"y_embedder.y_proj"`
-	Blocks  []block        `weight:"blocks"`
-	Final   final          `weight:"final_layer" use:"head"`
-}
-
-// timeEmbedder turns sinusoidal features into a vector of width E.
-type timeEmbedder struct {
-	In  *engine.Weight `weight:"mlp.0" shape:"E,256"`
-	Out *engine.Weight `weight:"mlp.2" shape:"E,E"`
+	Patch   *engine.Weight      `weight:"x_embedder.proj" shape:"E,C,p,p" use:"embed"`
+	Time    layers.TimeEmbedder `weight:"t_embedder.mlp"`
+	Size    *sizeEmbedder       `weight:"csize_embedder"` // nil: sigma
+	Ratio   *sizeEmbedder       `weight:"ar_embedder"`    // nil: sigma
+	TBlock  *engine.Weight      `weight:"t_block.1" shape:"6E,E"`
+	Caption caption             `weight:"y_embedder.y_proj"`
+	Blocks  []block             `weight:"blocks"`
+	Final   final               `weight:"final_layer" use:"head"`
 }
 
 // sizeEmbedder turns the features of one number into a third of a vector.
@@ -35,10 +32,10 @@ type caption struct {
 // block attends to the image, then to the text. Table is added to the shared modulation: shift, scale, gate of the
 // attention, then of the MLP.
 type block struct {
-	Table engine.Tensor `weight:"scale_shift_table" shape:"6,E"`
-	Attn  self          `weight:"attn" use:"attention"`
-	Cross cross         `weight:"cross_attn" use:"attention"`
-	MLP   mlp           `weight:"mlp" use:"mlp"`
+	Table engine.Tensor      `weight:"scale_shift_table" shape:"6,E"`
+	Attn  self               `weight:"attn" use:"attention"`
+	Cross cross              `weight:"cross_attn" use:"attention"`
+	MLP   layers.FeedForward `weight:"mlp" use:"mlp"`
 }
 
 type self struct {
@@ -52,22 +49,8 @@ type cross struct {
 	Proj  *engine.Weight `weight:"proj" shape:"E,E" split:"cols E"`
 }
 
-type mlp struct {
-	Up   *engine.Weight `weight:"fc1" shape:"F,E" split:"rows F"`
-	Down *engine.Weight `weight:"fc2" shape:"E,F" split:"cols F"`
-}
-
 // final is the last layer. Table is added to the timestep embedding: shift, scale.
 type final struct {
 	Table  engine.Tensor  `weight:"scale_shift_table" shape:"2,E"`
 	Linear *engine.Weight `weight:"linear,perm=patch" shape:"2C*p*p,E"`
-}
-
-// newNet makes the empty structs of c.
-func newNet(c Config) *net {
-	n := &net{Blocks: make([]block, c.Depth)}
-	if c.MicroSize {
-		n.Size, n.Ratio = &sizeEmbedder{}, &sizeEmbedder{}
-	}
-	return n
 }

@@ -15,23 +15,15 @@ import (
 	"patchbay/models/weights"
 )
 
-// Model is one released model, or another that a run is planned for.
+// Model is one released model, or another that a run is planned for. Of its release, Config may be absent.
 type Model struct {
-	Name  string
+	family.Release
 	Spec  *dit.Spec
-	Steps int // of the release's own example
-	// Text is the number of text tokens that go with a picture: inside the joint sequence, or as keys of the
-	// cross-attention.
-	Text int
-	// Entries is how many conditioning entries an evaluation has: 2 with classifier-free guidance, 1 for distilled models.
-	Entries int
-	// Scale is the number of picture pixels per latent pixel.
-	Scale int
+	Scale int // pixels of the picture per latent pixel
 }
 
 // Names lists the models.
-func Names() []string {
-	var out []string
+func Names() (out []string) {
 	for _, f := range models.Families() {
 		for _, r := range f.Releases {
 			out = append(out, r.Name)
@@ -62,9 +54,7 @@ func Find(name string) (*Model, error) {
 	if err != nil {
 		return nil, fmt.Errorf("model %s: %w", name, err)
 	}
-	return &Model{
-		Name: name, Spec: &d.Spec, Steps: r.Steps, Text: r.Text, Entries: r.Entries, Scale: d.Latent.Pixels(),
-	}, nil
+	return &Model{r, &d.Spec, d.Latent.Pixels()}, nil
 }
 
 // Random returns the model of that name, which loads random weights and needs no file; for the name of a family

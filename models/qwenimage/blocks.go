@@ -6,29 +6,18 @@ import (
 	"patchbay/models/layers"
 )
 
-// side is the weights of one stream, in a form that both share.
-type side struct {
-	attn *imageAttention
-	mlp  *mlp
-}
-
 // Block runs block i on the rows of s.
 func (m *Model) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
 	mark, w := env.Arena.Mark(), &m.Net.Blocks[i]
-	layers.Double[side]{
-		D: m.Spec().HeadDim, Eps: eps,
-		QKV: []func(side) *engine.Weight{
-			func(w side) *engine.Weight { return w.attn.Q },
-			func(w side) *engine.Weight { return w.attn.K },
-			func(w side) *engine.Weight { return w.attn.V },
-		},
-		Out:  func(w side) *engine.Weight { return w.attn.Out },
-		Norm: func(w side) engine.QKNorm { return layers.RMS(w.attn.QueryNorm, w.attn.KeyNorm, eps) },
-		MLP: func(t layers.Stream[side]) {
-			t.MLP(env, 5, engine.GELUTanh, func(w side) (up, down *engine.Weight) { return w.mlp.Up, w.mlp.Down })
-		},
-	}.Run(env, i, s,
-		layers.Side[side]{W: side{(*imageAttention)(&w.Text), &w.TextMLP}, Mod: s.M.Text[i].Index(0, s.Step)},
-		layers.Side[side]{W: side{&w.Image, &w.ImageMLP}, Mod: s.M.Image[i].Index(0, s.Step)})
+	layers.Double(env, i, s, m.Spec().HeadDim, eps, side((*imageAttention)(&w.Text), &w.TextMLP),
+		side(&w.Image, &w.ImageMLP))
 	env.Arena.Release(mark)
+}
+
+// side is a stream's weights as blocks of two streams take them.
+func side(w *imageAttention, m *mlp) *layers.Side {
+	return &layers.Side{
+		QKV: []*engine.Weight{w.Q, w.K, w.V}, Norm: layers.RMS(w.QueryNorm, w.KeyNorm, eps), Out: w.Out,
+		Up: m.Up, Down: m.Down,
+	}
 }

@@ -63,19 +63,11 @@ func Detect(set *weights.Set, meta map[string]string) (family.Config, error) {
 	case set.Has(marker):
 		c.Method = layers.AtZero
 	}
-	if c.Axes == nil && d == 128 {
-		c.Axes = []int{16, 56, 56}
+	if in := set.Dim("img_in.weight", 1); in != c.Channels*patch*patch {
+		return nil, fmt.Errorf("qwenimage: img_in reads %d numbers of a token and proj_out writes %d, want as many", in,
+			c.Channels*patch*patch)
 	}
-	switch {
-	case d == 0 || c.Hidden == 0 || c.Hidden%d != 0:
-		return nil, fmt.Errorf("qwenimage: width %d is not a multiple of the head dim %d", c.Hidden, d)
-	case set.Dim("img_in.weight", 1) != c.Channels*patch*patch:
-		return nil, fmt.Errorf("qwenimage: img_in reads %d numbers of a token and proj_out writes %d, want as many",
-			set.Dim("img_in.weight", 1), c.Channels*patch*patch)
-	}
-	if err := family.CheckAxes("qwenimage", "axes_dims_rope", c.Axes, 3, d); err != nil {
-		return nil, err
-	}
-	c.Heads = c.Hidden / d
-	return c, nil
+	var err error
+	c.Heads, c.Axes, err = family.Heads("qwenimage", "axes_dims_rope", c.Axes, []int{16, 56, 56}, c.Hidden, d)
+	return c, err
 }

@@ -56,10 +56,7 @@ func Family() family.Family {
 
 // head is the shapes of what a control net lacks at its end.
 func head(e, in int) map[string][]int {
-	return map[string][]int{
-		"proj_out.weight": {in, e}, "proj_out.bias": {in},
-		"norm_out.linear.weight": {2 * e, e}, "norm_out.linear.bias": {2 * e},
-	}
+	return family.Shapes(map[string][2]int{"proj_out": {in, e}, "norm_out.linear": {2 * e, e}})
 }
 
 // fun is the Fun nets of alibaba-pai (ComfyUI comfy/ldm/qwen_image/controlnet.py): blocks without a beginning, which
@@ -87,28 +84,17 @@ func fun(released Config) family.Control {
 		Rest: func(net *weights.Set) map[string][]int {
 			e, in := net.Dim("transformer_blocks.0.attn.to_q.weight", 1), released.Channels*patch*patch
 			out := head(e, in)
-			maps.Copy(out, map[string][]int{
-				"img_in.weight": {e, in}, "img_in.bias": {e}, "txt_in.weight": {e, released.ContextDim}, "txt_in.bias": {e},
-				"txt_norm.weight": {released.ContextDim},
-				"time_text_embed.timestep_embedder.linear_1.weight": {e, features},
-				"time_text_embed.timestep_embedder.linear_1.bias":   {e},
-				"time_text_embed.timestep_embedder.linear_2.weight": {e, e},
-				"time_text_embed.timestep_embedder.linear_2.bias":   {e},
-			})
+			maps.Copy(out, family.Shapes(map[string][2]int{
+				"img_in": {e, in}, "txt_in": {e, released.ContextDim},
+				"time_text_embed.timestep_embedder.linear_1": {e, features},
+				"time_text_embed.timestep_embedder.linear_2": {e, e},
+			}))
+			out["txt_norm.weight"] = []int{released.ContextDim}
 			return out
 		},
 		Repeat: func(_ *dit.Spec, _ dit.BlockKind, n int) int { return released.Depth / n },
 		First:  true, Zeros: released.Channels + 1, Root: true,
 	}
-}
-
-// net makes the empty structs of c.
-func (c Config) net() *net {
-	n := &net{Blocks: make([]joint, c.Depth)}
-	if c.Layered {
-		n.Alpha = &alphaTable{}
-	}
-	return n
 }
 
 // layered is c with what Qwen-Image-Layered has beside it.
@@ -120,15 +106,14 @@ func (c Config) layered() Config {
 // Describe describes the model.
 func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
-		Family: "qwenimage", Width: c.Hidden, Heads: c.Heads, HeadDim: c.Hidden / c.Heads, PatchSize: patch,
-		Channels: c.Channels, OutChannels: c.Channels, ContextDim: c.ContextDim,
-		Rotates: true, References: true, Frames: true, MLPRatio: float64(c.MLPHidden) / float64(c.Hidden),
-	}
-	for range c.Depth {
-		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Double, Skip: -1, Attends: 1, Cuts: true})
+		Family: "qwenimage", Width: c.Hidden, Heads: c.Heads, PatchSize: patch, Channels: c.Channels,
+		ContextDim: c.ContextDim, Rotates: true, References: true, Frames: true,
+		Blocks: dit.Blocks(c.Depth, dit.BlockSpec{Kind: dit.Double, Cuts: true}),
 	}
 	tags := family.Tags{Dims: map[string]int{"F": c.MLPHidden}, Ignore: []string{marker}}
 	return family.Describe(set, family.Diffusion{
 		Spec: s, Latent: latent.Wan21(), Sampling: family.Sampling{Line: family.MuLine, Shift: 1.15},
-	}, tags, c.net, func(l family.Loaded[net]) dit.Model { return &Model{l, c} })
+	}, tags, func() *net {
+		return &net{Alpha: family.Only[alphaTable](c.Layered), Blocks: make([]joint, c.Depth)}
+	}, func(l family.Loaded[net]) dit.Model { return &Model{l.Between(l.Net.ImgIn, l.Net.Out, 1, eps), c} })
 }

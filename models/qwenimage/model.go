@@ -22,12 +22,11 @@ type Model struct {
 // Prepare embeds the text and the references.
 func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.Prepared, error) {
 	spec := m.Spec()
-	if err := layers.CheckEntries(spec, entries); err != nil {
+	p, err := layers.Begin(spec, entries, grid)
+	if err != nil {
 		return nil, err
 	}
-	p := &dit.Prepared{N: len(entries), Lt: spec.JointTokens(&entries[0]), Grid: grid, Entries: entries}
-	at := m.positions(&entries[0], grid)
-	p.RoPE = layers.PositionRotation(m.cfg.Axes, theta, len(at), func(row int) [3]int { return at[row] }).Upload(env)
+	p.RoPE = layers.PositionRotation(m.cfg.Axes, theta, m.positions(&entries[0], grid)).Upload(env)
 	if m.Held.NoEmbed {
 		return p, nil
 	}
@@ -42,38 +41,18 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.P
 // N, 2E] (scale, shift). N is n; where references are modulated as at timestep 0, it is 2n, and the second half of the
 // rows is for them.
 func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit.Modulation {
-	timesteps, n := layers.Timesteps(timesteps, p.N, 1, m.zero(&p.Entries[0]))
+	timesteps, n := layers.Timesteps(m.Spec(), p, timesteps, 1, m.method(&p.Entries[0]))
 	var alpha engine.Tensor
 	if t := m.Net.Alpha; t != nil {
 		alpha = t.Rows.Slice(0, 0, 1)
 	}
-	return m.Modulation(env, n, layers.ScaledFeatures(timesteps, features, 1000), m.Net.Time.In, m.Net.Time.Out, alpha,
-		m.Net.FinalMod)
+	return m.Modulation(env, n, family.Conditioning{
+		Timesteps: timesteps, Scale: 1000, In: m.Net.Time.In, Out: m.Net.Time.Out, Add: alpha, Head: m.Net.FinalMod,
+	})
 }
 
 // ModulateBlock computes the modulations of block i.
 func (m *Model) ModulateBlock(env dit.Env, out *dit.Modulation, i int) {
-	if !m.Held.Has(i) {
-		return
-	}
-	linear := func(w *engine.Weight) engine.Tensor { return layers.Modulate(env, out.Vector, w) }
-	out.Image[i], out.Text[i] = linear(m.Net.Blocks[i].ImageMod), linear(m.Net.Blocks[i].TextMod)
-}
-
-// Embed projects the latent's tokens and copies the text rows.
-func (m *Model) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
-	layers.EmbedJointRows(env, s, x, m.Net.ImgIn)
-}
-
-// Head normalises, modulates by (scale, shift) and projects the image rows.
-func (m *Model) Head(env dit.Env, s *dit.State, out engine.Tensor) {
-	x := s.ImageRows()
-	if x.Dim(1) == 0 {
-		return
-	}
-	mark, e, mod := env.Arena.Mark(), m.cfg.Hidden, s.M.Head.Index(0, s.Step).Slice(0, 0, s.P.N)
-	h := layers.Scratch(env, x, x.Dim(0), x.Dim(1), e)
-	env.Ops.AdaLN(h, x, layers.Chunk(mod, e, 1), layers.Chunk(mod, e, 0), eps)
-	env.Ops.Linear(out, h, m.Net.Out, engine.Epilogue{})
-	env.Arena.Release(mark)
+	w := &m.Net.Blocks[i]
+	out.Image[i], out.Text[i] = layers.Modulate(env, out.Vector, w.ImageMod), layers.Modulate(env, out.Vector, w.TextMod)
 }

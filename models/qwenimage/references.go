@@ -16,9 +16,6 @@ func (m *Model) method(e *dit.Entry) string {
 	return e.Method
 }
 
-// zero reports whether the references of an entry are modulated as at timestep 0.
-func (m *Model) zero(e *dit.Entry) bool { return len(e.References) > 0 && m.method(e) == layers.AtZero }
-
 // positions lists where every token of an entry sits: own of text, those of the references, those of the picture, frame
 // after frame. Rows and columns are counted from the middle of each.
 func (m *Model) positions(e *dit.Entry, g dit.Grid) (out [][3]int) {

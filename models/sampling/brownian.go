@@ -8,8 +8,6 @@ import (
 )
 
 const (
-	brownianPool = 24 // pool size of the seed sequences
-
 	// Increments kept beside the root's. The next interval usually begins where the last one ended, so both halves
 	// of every node on two paths of some 25 levels are worth keeping, if they fit the byte budget.
 	brownianFewest = 50
@@ -54,7 +52,7 @@ func NewBrownianTree(seed uint64, elements int, a, b float32) (*BrownianTree, er
 	if t.root.start >= t.root.end {
 		return nil, fmt.Errorf("brownian interval %v..%v: shorter than the tolerance 1e-6", a, b)
 	}
-	w := t.randn(uint64(spawnedSeeds(seed, nil, brownianPool, 3)[0]))
+	w := NewGenerator(spawnedSeed(seed)).Randn(elements)
 	scale := float32(math.Sqrt(float64(b) - float64(a)))
 	for k := range w {
 		w[k] = mul(w[k], scale)
@@ -71,8 +69,8 @@ func (t *BrownianTree) Increment(s0, s1 float32) []float32 {
 		a, b, sign = s1, s0, -1
 	}
 	out := make([]float32, t.elements)
-	low := round6(t.clamp(float64(a)))
-	high := round6(t.clamp(float64(b)))
+	within := func(v float32) float64 { return round6(min(max(float64(v), t.root.start), t.root.end)) }
+	low, high := within(a), within(b)
 	if low < high {
 		t.sum(t.root, low, high, out, new(bool))
 	}
@@ -81,10 +79,6 @@ func (t *BrownianTree) Increment(s0, s1 float32) []float32 {
 		out[k] = mul(out[k], sign) / root
 	}
 	return out
-}
-
-func (t *BrownianTree) clamp(v float64) float64 {
-	return min(max(v, t.root.start), t.root.end)
 }
 
 // sum adds to out the increments of the dyadic intervals that make up [a, b] below n, from left to right.
@@ -118,7 +112,7 @@ func (t *BrownianTree) sum(n *brownianNode, a, b float64, out []float32, started
 // split gives n its two halves and the seed that divides its increment.
 func (t *BrownianTree) split(n *brownianNode) {
 	n.middle = round6(0.5 * (n.end + n.start))
-	n.seed = uint64(spawnedSeeds(t.entropy, []uint64{n.key, n.depth}, brownianPool, 4)[0])
+	n.seed = spawnedSeed(t.entropy, n.key, n.depth)
 	n.left = &brownianNode{start: n.start, end: n.middle, key: 2 * n.key, depth: n.depth + 1, parent: n}
 	n.right = &brownianNode{start: n.middle, end: n.end, key: 2*n.key + 1, depth: n.depth + 1, parent: n}
 }
@@ -140,7 +134,7 @@ func (t *BrownianTree) increment(n *brownianNode) []float32 {
 	left, right := p.middle-p.start, p.end-p.middle
 	spread := float32(math.Sqrt(left * right * inverse))
 	part, scale := float32(left), float32(inverse)
-	first, second := t.randn(p.seed), make([]float32, t.elements)
+	first, second := NewGenerator(p.seed).Randn(t.elements), make([]float32, t.elements)
 	for k, z := range first {
 		v := mul(mul(part, whole[k]), scale) + mul(spread, z)
 		first[k], second[k] = v, whole[k]-v
@@ -163,15 +157,8 @@ func (t *BrownianTree) store(n *brownianNode, w []float32) {
 	}
 }
 
-func (t *BrownianTree) randn(seed uint64) []float32 {
-	return NewGenerator(seed).Randn(t.elements)
-}
-
 // round6 rounds to six decimals, ties to even on the exact value: the tree's tolerance.
 func round6(v float64) float64 {
-	r, err := strconv.ParseFloat(strconv.FormatFloat(v, 'f', 6, 64), 64)
-	if err != nil {
-		return v
-	}
+	r, _ := strconv.ParseFloat(strconv.FormatFloat(v, 'f', 6, 64), 64) // it is a number
 	return r
 }

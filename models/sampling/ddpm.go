@@ -3,7 +3,7 @@ package sampling
 // sampleDDPM is the ancestral sampler of DDPM (Ho et al. 2020, algorithm 2) in the variance-preserving view of
 // sigma.
 func sampleDDPM(r *Run) error {
-	return r.each(r.Sigmas, func(_ int, s, next float32, x0, _ []float32) error {
+	return r.each(r.Sigmas, func(_ int, s, next float32, x0, _ []float32) ([]float32, error) {
 		kept, keptNext := 1/(mul(s, s)+1), 1/(mul(next, next)+1)
 		alpha := kept / keptNext
 		shrink, grow := sqrt32(1+sq(s)), sqrt32(1/alpha)
@@ -13,39 +13,27 @@ func sampleDDPM(r *Run) error {
 			eps := (x - x0[k]) / s
 			out[k] = mul(grow, x/shrink-mul(1-alpha, eps)/root)
 		}
-		if next > 0 {
-			noise, err := r.noise(s, next)
-			if err != nil {
-				return err
-			}
-			spread := sqrt32(mul(1-alpha, 1-keptNext) / (1 - kept))
-			for k := range out {
-				out[k] += mul(spread, noise[k])
-			}
+		if next == 0 {
+			return out, nil
 		}
-		if next != 0 {
-			up := sqrt32(1 + sq(next))
-			for k := range out {
-				out[k] = mul(out[k], up)
-			}
+		spread := sqrt32(mul(1-alpha, 1-keptNext) / (1 - kept))
+		err := r.addNoise(out, s, next, spread, 1, 1)
+		up := sqrt32(1 + sq(next))
+		for k := range out {
+			out[k] = mul(out[k], up)
 		}
-		r.X = out
-		return nil
+		return out, err
 	})
 }
 
 // sampleLCM is the multistep sampler of latent consistency models (Luo et al. 2023, algorithm 3): x0, noised again
 // to the next sigma.
 func sampleLCM(r *Run) error {
-	return r.each(r.Sigmas, func(_ int, s, next float32, x0, _ []float32) error {
-		r.X = x0
-		if next > 0 {
-			noise, err := r.noise(s, next)
-			if err != nil {
-				return err
-			}
-			r.X = r.Model.NoiseScaling(next, noise, x0, false)
+	return r.untilZero(r.Sigmas, func(_ int, s, next float32, x0, _ []float32) ([]float32, error) {
+		noise, err := r.noise(s, next)
+		if err != nil {
+			return nil, err
 		}
-		return nil
+		return r.Model.NoiseScaling(next, noise, x0, false), nil
 	})
 }

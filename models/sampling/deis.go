@@ -9,22 +9,17 @@ const deisPoints = 10000
 func sampleDEIS(r *Run) error {
 	highest := r.Options.Int("max_order")
 	line := newVPTime(r.Sigmas)
-	var past [][]float32
-	return r.each(r.Sigmas, func(i int, s, next float32, x0, _ []float32) error {
+	var past [][]float32 // slopes
+	return r.each(r.Sigmas, func(i int, s, next float32, x0, _ []float32) ([]float32, error) {
 		past = remember(past, derivative(r.X, x0, s), highest)
-		order := min(highest, i+1)
-		if next <= 0 || order == 1 {
-			r.X = advance(r.X, past[len(past)-1], next-s)
-			return nil
+		if next <= 0 || len(past) == 1 {
+			return advance(r.X, past[0], next-s), nil
 		}
-		out := append([]float32(nil), r.X...)
-		for j, c := range line.weights(i, order) {
-			for k, d := range past[len(past)-1-j] {
-				out[k] += mul(c, d)
-			}
+		out := r.X
+		for j, c := range line.weights(i, len(past)) {
+			out = advance(out, past[j], c)
 		}
-		r.X = out
-		return nil
+		return out, nil
 	})
 }
 
@@ -59,13 +54,7 @@ func (t vpTime) weights(i, order int) []float32 {
 		slope := -tau*(t.betaEnd-t.beta0) - t.beta0
 		weight := -0.5 * slope / math.Sqrt(alpha*(1-alpha))
 		for j := range sums {
-			p := 1.0
-			for k := range order {
-				if k != j {
-					p *= (tau - float64(t.times[i-k])) / (float64(t.times[i-j]) - float64(t.times[i-k]))
-				}
-			}
-			sums[j] += weight * p
+			sums[j] += weight * lagrange(t.times, i, j, order, tau)
 		}
 	}
 	out := make([]float32, order)

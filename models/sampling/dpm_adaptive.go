@@ -5,8 +5,6 @@ import (
 	"math"
 )
 
-var errSigmaZero = errors.New("the first and the last positive sigma must be above 0")
-
 // stepControl is the PID controller of the step size (Crowson, k-diffusion, after torchdiffeq and Hairer).
 type stepControl struct {
 	h, b1, b2, b3, safety float64
@@ -34,10 +32,7 @@ func (c *stepControl) propose(err float64) bool {
 // are compared over the whole latent, so its steps are the same for every part and known only as it runs.
 func sampleDPMAdaptive(r *Run) error {
 	o := r.Options
-	start, end, err := r.dpmRange()
-	if err != nil {
-		return err
-	}
+	start, end := r.dpmRange()
 	forward := end > start
 	eta := o.Float("eta")
 	if !forward && eta != 0 {
@@ -86,7 +81,7 @@ func sampleDPMAdaptive(r *Run) error {
 		if c.propose(size) {
 			prev = low
 			if eta != 0 {
-				if err := v.accept(high, up, s, t); err != nil {
+				if err := r.addNoise(high, exp32(-s), exp32(-t), mul(up, r.f32("s_noise")), 1, 1); err != nil {
 					return err
 				}
 			}
@@ -108,7 +103,7 @@ func (v dpmSolver) compare(s, t float32, order int) (low, high, x0 []float32, er
 	}
 	x0 = v.estimate(x, eps, s)
 	if order == 2 {
-		low = v.first(x, eps, s, t)
+		low = v.first(x, eps, t, t-s)
 		high, _, err = v.second(x, eps, s, t, 0.5)
 		return low, high, x0, err
 	}
@@ -129,7 +124,7 @@ func (v dpmSolver) difference(low, high, prev []float32) (float64, error) {
 		e := float64((low[k] - high[k]) / max(atol, mul(rtol, top)))
 		sum += e * e
 	}
-	total, err := v.r.norm(sum)
+	total, err := v.r.Norm(sum)
 	if err != nil {
 		return 0, err
 	}
@@ -138,17 +133,4 @@ func (v dpmSolver) difference(low, high, prev []float32) (float64, error) {
 		return 0, errors.New("the error estimate is not a number")
 	}
 	return size, nil
-}
-
-// accept adds the ancestral noise of an accepted step to x.
-func (v dpmSolver) accept(x []float32, up, s, t float32) error {
-	noise, err := v.r.noise(exp32(-s), exp32(-t))
-	if err != nil {
-		return err
-	}
-	scale := mul(up, v.r.f32("s_noise"))
-	for k := range x {
-		x[k] += mul(scale, noise[k])
-	}
-	return nil
 }

@@ -1,5 +1,7 @@
 package sampling
 
+import "slices"
+
 // dpmSolver is DPM-Solver in t = -log sigma with the noise prediction of Karras' view (Lu et al. 2022, arXiv
 // 2206.00927, algorithms 1 to 3): single steps of order one to three, the slope at the start given.
 type dpmSolver struct{ r *Run }
@@ -14,36 +16,34 @@ func (v dpmSolver) eps(x []float32, t float32) ([]float32, error) {
 	return derivative(x, x0, sigma), nil
 }
 
-// first is the first-order step, x - sigma'*expm1(h)*eps.
-func (v dpmSolver) first(x, eps []float32, t, to float32) []float32 {
-	w := mul(exp32(-to), expm132(to-t))
-	out := make([]float32, len(x))
-	for k := range x {
-		out[k] = x[k] - mul(w, eps[k])
+// first is the first-order step of size h to t, x - sigma*expm1(h)*eps.
+func (v dpmSolver) first(x, eps []float32, to, h float32) []float32 {
+	return advance(x, eps, -mul(exp32(-to), expm132(h)))
+}
+
+// corrected is the first-order step less w times how eps1, the slope inside the step, differs from that at its start.
+func (v dpmSolver) corrected(x, eps, eps1 []float32, to, h, w float32) []float32 {
+	out := v.first(x, eps, to, h)
+	for k := range out {
+		out[k] -= mul(w, eps1[k]-eps[k])
 	}
 	return out
+}
+
+// inner is the slope at fraction part of the step of size h from t, after a first-order step.
+func (v dpmSolver) inner(x, eps []float32, t, h float32, part float64) ([]float32, error) {
+	s := t + mul(float32(part), h)
+	return v.eps(v.first(x, eps, s, mul(float32(part), h)), s)
 }
 
 // second is the second-order step with its middle at fraction r1. It returns the slope there for another use.
 func (v dpmSolver) second(x, eps []float32, t, to float32, r1 float64) (out, slope []float32, err error) {
 	h := to - t
-	s1 := t + mul(float32(r1), h)
-	w := mul(exp32(-s1), expm132(mul(float32(r1), h)))
-	u := make([]float32, len(x))
-	for k := range x {
-		u[k] = x[k] - mul(w, eps[k])
-	}
-	eps1, err := v.eps(u, s1)
+	eps1, err := v.inner(x, eps, t, h, r1)
 	if err != nil {
 		return nil, nil, err
 	}
-	w = mul(exp32(-to), expm132(h))
-	w2 := mul(exp32(-to)/float32(2*r1), expm132(h))
-	out = make([]float32, len(x))
-	for k := range x {
-		out[k] = x[k] - mul(w, eps[k]) - mul(w2, eps1[k]-eps[k])
-	}
-	return out, eps1, nil
+	return v.corrected(x, eps, eps1, to, h, mul(exp32(-to)/float32(2*r1), expm132(h))), eps1, nil
 }
 
 // third is the third-order step with its inner points at one and two thirds; eps1 is the slope at one third, nil to
@@ -51,73 +51,43 @@ func (v dpmSolver) second(x, eps []float32, t, to float32, r1 float64) (out, slo
 func (v dpmSolver) third(x, eps, eps1 []float32, t, to float32) (out []float32, err error) {
 	const r1, r2 = 1.0 / 3, 2.0 / 3
 	h := to - t
-	s1, s2 := t+mul(float32(r1), h), t+mul(float32(r2), h)
 	if eps1 == nil {
-		w := mul(exp32(-s1), expm132(mul(float32(r1), h)))
-		u1 := make([]float32, len(x))
-		for k := range x {
-			u1[k] = x[k] - mul(w, eps[k])
-		}
-		if eps1, err = v.eps(u1, s1); err != nil {
+		if eps1, err = v.inner(x, eps, t, h, r1); err != nil {
 			return nil, err
 		}
 	}
 	part := mul(float32(r2), h)
-	w := mul(exp32(-s2), expm132(part))
-	w2 := mul(mul(exp32(-s2), float32(r2/r1)), expm132(part)/part-1)
-	u2 := make([]float32, len(x))
-	for k := range x {
-		u2[k] = x[k] - mul(w, eps[k]) - mul(w2, eps1[k]-eps[k])
-	}
-	eps2, err := v.eps(u2, s2)
+	s2 := t + part
+	w := mul(mul(exp32(-s2), float32(r2/r1)), expm132(part)/part-1)
+	eps2, err := v.eps(v.corrected(x, eps, eps1, s2, part, w), s2)
 	if err != nil {
 		return nil, err
 	}
-	w = mul(exp32(-to), expm132(h))
-	w2 = mul(exp32(-to)/float32(r2), expm132(h)/h-1)
-	out = make([]float32, len(x))
-	for k := range x {
-		out[k] = x[k] - mul(w, eps[k]) - mul(w2, eps2[k]-eps[k])
-	}
-	return out, nil
+	return v.corrected(x, eps, eps2, to, h, mul(exp32(-to)/float32(r2), expm132(h)/h-1)), nil
 }
 
 // estimate is x0 = x - sigma*eps at t, as the callback shows it.
 func (v dpmSolver) estimate(x, eps []float32, t float32) []float32 {
-	sigma := exp32(-t)
-	out := make([]float32, len(x))
-	for k := range x {
-		out[k] = x[k] - mul(sigma, eps[k])
-	}
-	return out
+	return advance(x, eps, -exp32(-t))
 }
 
 // dpmRange returns the run's interval in t = -log sigma; a final 0 is replaced by the sigma before it.
-func (r *Run) dpmRange() (start, end float32, err error) {
+func (r *Run) dpmRange() (start, end float32) {
 	low := r.Sigmas[len(r.Sigmas)-1]
 	if low == 0 {
 		low = r.Sigmas[len(r.Sigmas)-2]
 	}
-	if low <= 0 || r.Sigmas[0] <= 0 {
-		return 0, 0, errSigmaZero
-	}
-	return -log32(r.Sigmas[0]), -log32(low), nil
+	return -log32(r.Sigmas[0]), -log32(low)
 }
 
 // sampleDPMFast is DPM-Solver-fast (section 3.4 of the paper): as many evaluations as there are steps, grouped by
 // three, evenly spaced in log sigma whatever the list says in between.
 func sampleDPMFast(r *Run) error {
-	start, end, err := r.dpmRange()
-	if err != nil {
-		return err
-	}
-	v, n := dpmSolver{r}, r.steps()
+	start, end := r.dpmRange()
+	v, n := dpmSolver{r}, len(r.Sigmas)-1
 	groups := n/3 + 1
 	times := linspace32(start, end, groups+1)
-	var orders []int
-	for range groups - 1 {
-		orders = append(orders, 3)
-	}
+	orders := slices.Repeat([]int{3}, groups-1)
 	if n%3 == 0 {
 		orders[len(orders)-1] = 2
 		orders = append(orders, 1)
@@ -135,7 +105,7 @@ func sampleDPMFast(r *Run) error {
 		}
 		switch order {
 		case 1:
-			r.X = v.first(r.X, eps, t, to)
+			r.X = v.first(r.X, eps, to, to-t)
 		case 2:
 			r.X, _, err = v.second(r.X, eps, t, to, 0.5)
 		default:

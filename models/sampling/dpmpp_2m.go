@@ -4,26 +4,17 @@ package sampling
 // too: a multistep method that extrapolates x0 from the two last evaluations.
 func sampleDPMPP2M(r *Run) error {
 	var old []float32
-	return r.each(r.Sigmas, func(i int, s, next float32, x0, _ []float32) error {
+	return r.each(r.Sigmas, func(i int, s, next float32, x0, _ []float32) ([]float32, error) {
 		t, tNext := -log32(s), -log32(next)
 		h := tNext - t
-		scale := exp32(-tNext) / exp32(-t)
-		weight := expm132(-h)
-		out := make([]float32, len(r.X))
-		if old == nil || next == 0 {
-			for k, x := range r.X {
-				out[k] = mul(scale, x) - mul(weight, x0[k])
-			}
-		} else {
+		d := x0
+		if old != nil && next != 0 {
 			ratio := (t + log32(r.Sigmas[i-1])) / h
 			share := 1 / mul(2, ratio)
-			for k, x := range r.X {
-				d := mul(1+share, x0[k]) - mul(share, old[k])
-				out[k] = mul(scale, x) - mul(weight, d)
-			}
+			d = combine(1+share, x0, -share, old)
 		}
-		r.X, old = out, x0
-		return nil
+		old = x0
+		return combine(exp32(-tNext)/exp32(-t), r.X, -expm132(-h), d), nil
 	})
 }
 
@@ -31,24 +22,25 @@ func sampleDPMPP2M(r *Run) error {
 // direction.
 func sampleDPMPP2MCFGPP(r *Run) error {
 	var old []float32
-	return r.each(r.Sigmas, func(i int, s, next float32, x0, uncond []float32) error {
+	return r.each(r.Sigmas, func(i int, s, next float32, x0, uncond []float32) ([]float32, error) {
 		t := -log32(s)
 		h := -log32(next) - t
 		keep := exp32(-h)
-		out := make([]float32, len(r.X))
-		if old == nil || next == 0 {
-			for k, x := range r.X {
-				out[k] = x0[k] + mul(-keep, uncond[k]) + mul(keep, x)
-			}
-		} else {
+		mix := make([]float32, len(r.X))
+		for k := range mix {
+			mix[k] = mul(-keep, uncond[k])
+		}
+		if old != nil && next != 0 {
 			ratio := (t + log32(r.Sigmas[i-1])) / h
 			share := mul(expm132(-h), 1/mul(2, ratio))
-			for k, x := range r.X {
-				mix := mul(-keep, uncond[k]) - mul(share, x0[k]-old[k])
-				out[k] = x0[k] + mix + mul(keep, x)
+			for k := range mix {
+				mix[k] -= mul(share, x0[k]-old[k])
 			}
 		}
-		r.X, old = out, uncond
-		return nil
+		old = uncond
+		for k, x := range r.X {
+			mix[k] = x0[k] + mix[k] + mul(keep, x)
+		}
+		return mix, nil
 	})
 }

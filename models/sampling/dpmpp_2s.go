@@ -1,22 +1,22 @@
 package sampling
 
 // sampleDPMPP2SAncestral is DPM-Solver++(2S) (Lu et al. 2022, "DPM-Solver++", algorithm 1) with ancestral noise: a
-// second evaluation halfway in log sigma.
+// second evaluation halfway in log sigma. Under CFG++ (Chung et al. 2024) it is the same for flow models.
 func sampleDPMPP2SAncestral(r *Run) error {
-	if r.Model.IsFlow() {
+	if r.Model.IsFlow() && !r.guided {
 		return sampleDPMPP2SAncestralFlow(r)
 	}
-	return r.each(r.Sigmas, func(i int, s, next float32, x0, _ []float32) error {
+	return r.each(r.Sigmas, func(_ int, s, next float32, x0, uncond []float32) (x []float32, err error) {
 		down, up := ancestralStep(s, next, r.Options.Float("eta"))
 		if down == 0 {
-			r.X = advance(r.X, derivative(r.X, x0, s), down-s)
-		} else if err := r.twoStage(x0, nil, s, down); err != nil {
-			return err
+			x = euler(r.X, x0, uncond, s, down)
+		} else if x, err = r.twoStage(x0, uncond, s, down); err != nil {
+			return nil, err
 		}
 		if next > 0 {
-			return r.freshNoise(i, up)
+			err = r.addNoise(x, s, next, r.f32("s_noise"), up, 1)
 		}
-		return nil
+		return x, err
 	})
 }
 
@@ -34,72 +34,41 @@ func guided(x, x0, uncond []float32) []float32 {
 
 // twoStage moves X by the DPM-Solver++(2S) step from sigma s to down, x0 being the estimate at s. With uncond (CFG++)
 // the state is moved by the guidance first; as in ComfyUI the second stage takes the uncond of its own evaluation.
-func (r *Run) twoStage(x0, uncond []float32, s, down float32) error {
+func (r *Run) twoStage(x0, uncond []float32, s, down float32) ([]float32, error) {
 	t, tNext := -log32(s), -log32(down)
 	h := tNext - t
 	middle := exp32(-(t + mul(0.5, h)))
 	at := exp32(-t)
-	guess := make([]float32, len(r.X))
-	combine(guess, middle/at, guided(r.X, x0, uncond), -expm132(mul(-h, 0.5)), x0)
-	x02, uncond2, err := r.Denoise(guess, middle)
+	guess := combine(middle/at, guided(r.X, x0, uncond), -expm132(mul(-h, 0.5)), x0)
+	x02, uncond, err := r.estimates(guess, middle)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if uncond == nil {
-		uncond2 = nil
-	}
-	out := make([]float32, len(r.X))
-	combine(out, exp32(-tNext)/at, guided(r.X, x0, uncond2), -expm132(-h), x02)
-	r.X = out
-	return nil
+	return combine(exp32(-tNext)/at, guided(r.X, x0, uncond), -expm132(-h), x02), nil
 }
 
 func sampleDPMPP2SAncestralFlow(r *Run) error {
-	eta := r.Options.Float("eta")
 	lambda := func(s float32) float32 { return log32((1 - s) / s) }
-	return r.each(r.Sigmas, func(i int, s, next float32, x0, _ []float32) error {
-		down, scale, renoise := flowAncestralStep(s, next, eta)
+	return r.each(r.Sigmas, func(_ int, s, next float32, x0, _ []float32) ([]float32, error) {
+		v := r.ancestry(s, next)
 		if next == 0 {
-			r.X = advance(r.X, derivative(r.X, x0, s), down-s)
-			return nil
+			return euler(r.X, x0, nil, s, v.down), nil
 		}
 		middle := float32(0.9999)
 		if s != 1 {
 			from := lambda(s)
-			middle = 1 / (exp32(from+mul(0.5, lambda(down)-from)) + 1)
+			middle = 1 / (exp32(from+mul(0.5, lambda(v.down)-from)) + 1)
 		}
-		guess, ratio := make([]float32, len(r.X)), middle/s
-		combine(guess, ratio, r.X, 1-ratio, x0)
-		x02, err := r.denoise(guess, middle)
+		ratio := middle / s
+		x02, err := r.denoise(combine(ratio, r.X, 1-ratio, x0), middle)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		out, ratio := make([]float32, len(r.X)), down/s
-		combine(out, ratio, r.X, 1-ratio, x02)
-		r.X = out
-		if eta > 0 {
-			return r.rescaleAndNoise(i, scale, renoise)
+		ratio = v.down / s
+		x := combine(ratio, r.X, 1-ratio, x02)
+		if r.eta() > 0 {
+			return r.renew(x, v, s, next)
 		}
-		return nil
-	})
-}
-
-// sampleDPMPP2SAncestralCFGPP is the same under CFG++ (Chung et al. 2024).
-func sampleDPMPP2SAncestralCFGPP(r *Run) error {
-	return r.each(r.Sigmas, func(i int, s, next float32, x0, uncond []float32) error {
-		down, up := ancestralStep(s, next, r.Options.Float("eta"))
-		if down == 0 {
-			out := make([]float32, len(r.X))
-			for k, x := range r.X {
-				out[k] = x0[k] + mul((x-uncond[k])/s, down)
-			}
-			r.X = out
-		} else if err := r.twoStage(x0, uncond, s, down); err != nil {
-			return err
-		}
-		if next > 0 {
-			return r.freshNoise(i, up)
-		}
-		return nil
+		return x, nil
 	})
 }

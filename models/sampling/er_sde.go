@@ -20,22 +20,17 @@ func sampleERSDE(r *Run) error {
 	const points = 200
 	scale, noiseSize := r.erNoiseScale()
 	stages := r.Options.Int("max_stage")
-	sigmas := r.Model.offsetFirstSigma(r.Sigmas)
+	sigmas := r.finiteSigmas()
 	lambdas := make([]float32, len(sigmas))
 	for i, s := range sigmas {
 		lambdas[i] = exp32(-r.Model.halfLogSNR(s))
 	}
 	var old, oldSlope []float32
-	return r.each(sigmas, func(i int, s, next float32, x0, _ []float32) error {
-		if next == 0 {
-			r.X, old = x0, x0
-			return nil
-		}
+	return r.untilZero(sigmas, func(i int, s, next float32, x0, _ []float32) ([]float32, error) {
 		from, to := lambdas[i], lambdas[i+1]
 		alphaS, alphaT := s/from, next/to
 		ratio := scale(to) / scale(from)
-		out := make([]float32, len(r.X))
-		combine(out, mul(alphaT/alphaS, ratio), r.X, mul(alphaT, 1-ratio), x0)
+		out := combine(mul(alphaT/alphaS, ratio), r.X, mul(alphaT, 1-ratio), x0)
 		if stage := min(stages, i+1); stage >= 2 {
 			dt := to - from
 			width := -dt / points
@@ -60,20 +55,14 @@ func sampleERSDE(r *Run) error {
 			}
 			oldSlope = slope
 		}
-		r.X, old = out, x0
-		if noiseSize > 0 {
-			noise, err := r.noise(s, next)
-			if err != nil {
-				return err
-			}
-			spread := sqrt32(sq(to) - mul(sq(from), sq(ratio)))
-			if spread != spread {
-				spread = 0
-			}
-			for k := range out {
-				out[k] += mul(mul(mul(alphaT, noise[k]), noiseSize), spread)
-			}
+		old = x0
+		if noiseSize <= 0 {
+			return out, nil
 		}
-		return nil
+		spread := sqrt32(sq(to) - mul(sq(from), sq(ratio)))
+		if spread != spread {
+			spread = 0
+		}
+		return out, r.addNoise(out, s, next, alphaT, noiseSize, spread)
 	})
 }

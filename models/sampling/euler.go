@@ -9,7 +9,7 @@ func (r *Run) churn(i int, always bool) (float32, error) {
 	gamma := 0.0
 	amount := r.Options.Float("s_churn")
 	if amount > 0 && r.f32("s_tmin") <= sigma && sigma <= r.f32("s_tmax") {
-		gamma = min(amount/float64(r.steps()), math.Sqrt2-1)
+		gamma = min(amount/float64(len(r.Sigmas)-1), math.Sqrt2-1)
 	}
 	if gamma <= 0 {
 		if always {
@@ -18,50 +18,30 @@ func (r *Run) churn(i int, always bool) (float32, error) {
 		return sigma, nil
 	}
 	hat := mul(sigma, float32(gamma+1))
-	noise, err := r.noise(sigma, hat)
-	if err != nil {
-		return 0, err
-	}
-	addNoise(r.X, noise, r.f32("s_noise"), sqrt32(sq(hat)-sq(sigma)))
-	return hat, nil
+	return hat, r.addNoise(r.X, sigma, hat, r.f32("s_noise"), sqrt32(sq(hat)-sq(sigma)), 1)
 }
 
-// eachChurned calls step for every interval, from the sigma that churn raised the state to, with the estimate there.
-func (r *Run) eachChurned(always bool, step func(i int, hat, next float32, x0 []float32) error) error {
-	for i := range r.steps() {
-		hat, err := r.churn(i, always)
-		if err != nil {
-			return err
-		}
-		x0, _, err := r.evaluate(i, hat)
-		if err == nil {
-			err = step(i, hat, r.Sigmas[i+1], x0)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+// eachChurned is each from the sigmas that churn raises the state to.
+func (r *Run) eachChurned(always bool, f step) error {
+	return r.eachFrom(r.Sigmas, func(i int) (float32, error) { return r.churn(i, always) }, f)
 }
 
 // sampleEuler is Euler's method on the probability-flow ODE (Karras et al. 2022, algorithm 2 without lines 7-9).
 func sampleEuler(r *Run) error {
-	return r.eachChurned(false, func(_ int, hat, next float32, x0 []float32) error {
-		r.X = advance(r.X, derivative(r.X, x0, hat), next-hat)
-		return nil
+	return r.eachChurned(false, func(_ int, hat, next float32, x0, _ []float32) ([]float32, error) {
+		return euler(r.X, x0, nil, hat, next), nil
 	})
 }
 
 // sampleEulerPP is the alternative of the node SamplerEulerCFGpp: Euler's method from x shifted by the guidance
 // (Chung et al. 2024, "CFG++", in an earlier reading of ComfyUI).
 func sampleEulerPP(r *Run) error {
-	return r.each(r.Sigmas, func(_ int, s, next float32, x0, uncond []float32) error {
+	return r.each(r.Sigmas, func(_ int, s, next float32, x0, uncond []float32) ([]float32, error) {
 		out := make([]float32, len(r.X))
 		for k, x := range r.X {
 			shifted := x - x0[k] + uncond[k]
 			out[k] = x + mul((shifted-x0[k])/s, next-s)
 		}
-		r.X = out
-		return nil
+		return out, nil
 	})
 }

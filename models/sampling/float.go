@@ -64,6 +64,15 @@ func linspace32(a, b float32, n int) []float32 {
 	return out
 }
 
+// curve returns f at n even points from a to b.
+func curve(n int, a, b float32, f func(at float32) float32) []float32 {
+	out := linspace32(a, b, n)
+	for i, at := range out {
+		out[i] = f(at)
+	}
+	return out
+}
+
 // derivative is d = (x - x0) / sigma, the slope of the probability-flow ODE in sigma (Karras et al. 2022, eq. 3),
 // in a new slice.
 func derivative(x, x0 []float32, sigma float32) []float32 {
@@ -83,16 +92,26 @@ func advance(x, d []float32, dt float32) []float32 {
 	return out
 }
 
-// combine sets dst = a*x + b*y; dst may be x or y.
-func combine(dst []float32, a float32, x []float32, b float32, y []float32) {
-	for k := range dst {
-		dst[k] = mul(a, x[k]) + mul(b, y[k])
+// euler returns x, a state at sigma, at next: Euler's step along the slope towards x0, or, under CFG++ (Chung et al.
+// 2024), x0 noised along the slope towards uncond.
+func euler(x, x0, uncond []float32, sigma, next float32) []float32 {
+	if uncond != nil {
+		return advance(x0, derivative(x, uncond, sigma), next)
 	}
+	return advance(x, derivative(x, x0, sigma), next-sigma)
 }
 
-// addNoise adds (noise*scale)*amount to x in place, in that order.
-func addNoise(x, noise []float32, scale, amount float32) {
+// combine returns a*x + b*y in a new slice.
+func combine(a float32, x []float32, b float32, y []float32) []float32 {
+	out := make([]float32, len(x))
 	for k := range x {
-		x[k] += mul(mul(noise[k], scale), amount)
+		out[k] = mul(a, x[k]) + mul(b, y[k])
 	}
+	return out
+}
+
+// remember puts v in front of a history, which is newest first, and keeps n.
+func remember[T any](history []T, v T, n int) []T {
+	history = append([]T{v}, history...)
+	return history[:min(len(history), n)]
 }

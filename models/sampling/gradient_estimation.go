@@ -1,37 +1,21 @@
 package sampling
 
 // sampleGradientEstimation is Euler's method with a slope extrapolated from the last two (Permenter and Yuan 2024,
-// "Interpreting and Improving Diffusion Models from an Optimization Perspective").
-func sampleGradientEstimation(r *Run) error { return gradientEstimation(r, false) }
-
-// sampleGradientEstimationCFGPP is the same under CFG++ (Chung et al. 2024).
-func sampleGradientEstimationCFGPP(r *Run) error { return gradientEstimation(r, true) }
-
-func gradientEstimation(r *Run, cfgPP bool) error {
+// "Interpreting and Improving Diffusion Models from an Optimization Perspective"), also under CFG++ (Chung et al.).
+func sampleGradientEstimation(r *Run) error {
 	push := float32(r.Options.Float("ge_gamma") - 1)
 	var old []float32
-	return r.each(r.Sigmas, func(i int, s, next float32, x0, uncond []float32) error {
-		base := x0
-		if cfgPP {
-			base = uncond
+	return r.untilZero(r.Sigmas, func(_ int, s, next float32, x0, uncond []float32) ([]float32, error) {
+		from, towards, by := r.X, x0, next-s
+		if uncond != nil {
+			from, towards, by = x0, uncond, next
 		}
-		d, dt := derivative(r.X, base, s), next-s
-		out := make([]float32, len(r.X))
-		for k, x := range r.X {
-			switch {
-			case next == 0:
-				out[k] = x0[k]
-				continue
-			case cfgPP:
-				out[k] = x0[k] + mul(d[k], next)
-			default:
-				out[k] = x + mul(d[k], dt)
-			}
-			if i >= 1 {
-				out[k] += mul(mul(push, d[k]-old[k]), dt)
-			}
+		d := derivative(r.X, towards, s)
+		out := advance(from, d, by)
+		for k := range old {
+			out[k] += mul(mul(push, d[k]-old[k]), next-s)
 		}
-		r.X, old = out, d
-		return nil
+		old = d
+		return out, nil
 	})
 }

@@ -1,73 +1,36 @@
 package sampling
 
-// remember appends d to the history and keeps the last n.
-func remember(history [][]float32, d []float32, n int) [][]float32 {
-	history = append(history, d)
-	return history[max(0, len(history)-n):]
-}
-
 // sampleIPNDM is the improved pseudo numerical method (Liu et al. 2022, PNDM, and Zhang and Chen 2023): Adams-
 // Bashforth with the coefficients of equal steps.
 func sampleIPNDM(r *Run) error {
-	highest := r.Options.Int("max_order")
-	var past [][]float32 // slopes, newest last
-	return r.each(r.Sigmas, func(i int, s, next float32, x0, _ []float32) error {
-		d, dt := derivative(r.X, x0, s), next-s
-		out, n := make([]float32, len(r.X)), len(past)
-		order := min(highest, i+1)
-		for k, x := range r.X {
-			switch {
-			case next == 0:
-				out[k] = x0[k]
-			case order == 1:
-				out[k] = x + mul(dt, d[k])
-			case order == 2:
-				out[k] = x + mul(dt, mul(3, d[k])-past[n-1][k])/2
-			case order == 3:
-				out[k] = x + mul(dt, mul(23, d[k])-mul(16, past[n-1][k])+mul(5, past[n-2][k]))/12
-			default:
-				sum := mul(55, d[k]) - mul(59, past[n-1][k]) + mul(37, past[n-2][k]) - mul(9, past[n-3][k])
-				out[k] = x + mul(dt, sum)/24
-			}
-		}
-		r.X = out
-		past = remember(past, d, highest-1)
-		return nil
-	})
+	weights := [][]float32{{1}, {3, -1}, {23, -16, 5}, {55, -59, 37, -9}}
+	divisors := []float32{1, 2, 12, 24}
+	return r.adamsBashforth(func(_, order int) ([]float32, float32) { return weights[order-1], divisors[order-1] })
 }
 
 // sampleIPNDMV is the same method with the coefficients of unequal steps.
 func sampleIPNDMV(r *Run) error {
-	highest := r.Options.Int("max_order")
-	var past [][]float32
-	return r.each(r.Sigmas, func(i int, s, next float32, x0, _ []float32) error {
-		d, dt := derivative(r.X, x0, s), next-s
-		order := min(highest, i+1)
-		slopes := append([][]float32{d}, reversedSlopes(past)...)[:order]
-		if next == 0 {
-			r.X = x0
-		} else {
-			out, c := make([]float32, len(r.X)), unequalAdams(r.Sigmas, i, order)
-			for k, x := range r.X {
-				sum := mul(c[0], slopes[0][k])
-				for j := 1; j < order; j++ {
-					sum += mul(c[j], slopes[j][k])
-				}
-				out[k] = x + mul(dt, sum)
-			}
-			r.X = out
-		}
-		past = remember(past, d, highest-1)
-		return nil
-	})
+	return r.adamsBashforth(func(i, order int) ([]float32, float32) { return unequalAdams(r.Sigmas, i, order), 1 })
 }
 
-func reversedSlopes(past [][]float32) [][]float32 {
-	out := make([][]float32, len(past))
-	for i := range past {
-		out[i] = past[len(past)-1-i]
-	}
-	return out
+// adamsBashforth makes the steps of a linear multistep method: weights returns those of the last slopes, newest first,
+// for step i, and what their sum is divided by.
+func (r *Run) adamsBashforth(weights func(i, order int) (w []float32, divisor float32)) error {
+	highest := r.Options.Int("max_order")
+	var past [][]float32 // slopes
+	return r.untilZero(r.Sigmas, func(i int, s, next float32, x0, _ []float32) ([]float32, error) {
+		past = remember(past, derivative(r.X, x0, s), highest)
+		w, divisor := weights(i, len(past))
+		out, dt := make([]float32, len(r.X)), next-s
+		for k, x := range r.X {
+			sum := mul(w[0], past[0][k])
+			for j := 1; j < len(w); j++ {
+				sum += mul(w[j], past[j][k])
+			}
+			out[k] = x + mul(dt, sum)/divisor
+		}
+		return out, nil
+	})
 }
 
 // unequalAdams returns the Adams-Bashforth weights, newest first, for step i of the given order over uneven sigmas;

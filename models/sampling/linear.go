@@ -1,6 +1,9 @@
 package sampling
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // exponentialIntegrals returns, for p < n, grow times the integral of exp(grow*(x-t)) * x^p from s to t, by parts:
 // I_p = t^p - s^p*exp(-grow*(t-s)) - p/grow * I_(p-1).
@@ -15,6 +18,25 @@ func exponentialIntegrals(s, t, grow float64, n int) []float64 {
 		}
 		tp *= t
 		sp *= s
+	}
+	return out
+}
+
+// solveMoments returns w with sum over j of w_j * points_j^i = moments_i.
+func solveMoments(points []float32, moments []float64) []float32 {
+	matrix := make([][]float64, len(moments))
+	for i := range matrix {
+		matrix[i] = make([]float64, len(points))
+		for j, point := range points {
+			matrix[i][j] = 1
+			for range i {
+				matrix[i][j] *= float64(point)
+			}
+		}
+	}
+	out := make([]float32, len(points))
+	for j, w := range solveLinear(matrix, slices.Clone(moments)) {
+		out[j] = float32(w)
 	}
 	return out
 }

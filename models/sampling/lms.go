@@ -6,44 +6,40 @@ import "math"
 // Lagrange polynomial is integrated over each step.
 func sampleLMS(r *Run) error {
 	highest := r.Options.Int("order")
-	var past [][]float32
-	return r.each(r.Sigmas, func(i int, s, next float32, x0, _ []float32) error {
+	var past [][]float32 // slopes
+	return r.untilZero(r.Sigmas, func(i int, s, _ float32, x0, _ []float32) ([]float32, error) {
 		past = remember(past, derivative(r.X, x0, s), highest)
-		if next == 0 {
-			r.X = x0
-			return nil
-		}
-		order := min(i+1, highest)
 		sum := make([]float32, len(r.X))
-		for j := range order {
-			c := float32(lagrangeIntegral(r.Sigmas, i, j, order))
-			for k, d := range past[len(past)-1-j] {
+		for j, slope := range past {
+			c := float32(lagrangeIntegral(r.Sigmas, i, j, len(past)))
+			for k, d := range slope {
 				sum[k] += mul(c, d)
 			}
 		}
-		for k := range sum {
-			sum[k] += r.X[k]
-		}
-		r.X = sum
-		return nil
+		return advance(r.X, sum, 1), nil
 	})
 }
 
-// lagrangeIntegral integrates, from sigmas[i] to sigmas[i+1], the polynomial of degree order-1 that is 1 at
-// sigmas[i-j] and 0 at the other sigmas[i-k], k < order, by a Gauss-Legendre rule that is exact for it.
+// lagrange is the value at x of the polynomial of degree order-1 that is 1 at points[i-j] and 0 at the other
+// points[i-k], k < order.
+func lagrange(points []float32, i, j, order int, x float64) float64 {
+	p := 1.0
+	for k := range order {
+		if k != j {
+			p *= (x - float64(points[i-k])) / (float64(points[i-j]) - float64(points[i-k]))
+		}
+	}
+	return p
+}
+
+// lagrangeIntegral integrates lagrange from sigmas[i] to sigmas[i+1], by a Gauss-Legendre rule that is exact for it.
 func lagrangeIntegral(sigmas []float32, i, j, order int) float64 {
 	a, b := float64(sigmas[i]), float64(sigmas[i+1])
 	nodes, weights := gaussLegendre(order/2 + 1)
 	sum := 0.0
 	for n, node := range nodes {
 		tau := (a+b)/2 + (b-a)/2*node
-		p := 1.0
-		for k := range order {
-			if k != j {
-				p *= (tau - float64(sigmas[i-k])) / (float64(sigmas[i-j]) - float64(sigmas[i-k]))
-			}
-		}
-		sum += weights[n] * p
+		sum += weights[n] * lagrange(sigmas, i, j, order, tau)
 	}
 	return sum * (b - a) / 2
 }

@@ -36,7 +36,7 @@ type timeLine int
 
 const (
 	lineFlux     timeLine = iota // sigma(t) = e^mu / (e^mu + 1/t - 1), timestep = sigma
-	lineFlow                     // sigma(t) = a*t / (1 + (a-1)*t), timestep = sigma*multiplier
+	lineFlow                     // sigma(t) = a*t / (1 + (a-1)*t) (Esser et al. 2024, 5.3.2), timestep = sigma*multiplier
 	lineDiscrete                 // table of DDPM sigmas, interpolated in log sigma
 )
 
@@ -84,9 +84,6 @@ func (m *ModelSampling) Shift() float64 { return m.shift }
 // Multiplier returns the factor between t in 0..1 and the network's timestep (1 where there is none).
 func (m *ModelSampling) Multiplier() float64 { return m.multiplier }
 
-// Sigmas returns the table of sigmas, ascending. The caller must not change it.
-func (m *ModelSampling) Sigmas() []float32 { return m.sigmas }
-
 // SigmaMin returns the smallest sigma of the table.
 func (m *ModelSampling) SigmaMin() float32 { return m.sigmas[0] }
 
@@ -96,10 +93,7 @@ func (m *ModelSampling) SigmaMax() float32 { return m.sigmas[len(m.sigmas)-1] }
 // Timestep returns the network's timestep for sigma. For flow time lines this is not the inverse of Sigma: the
 // shift is already inside sigma. Discrete models give the index of the nearest sigma in log space.
 func (m *ModelSampling) Timestep(sigma float32) float32 {
-	switch m.line {
-	case lineFlux:
-		return sigma
-	case lineFlow:
+	if m.line != lineDiscrete {
 		return mul(sigma, float32(m.multiplier))
 	}
 	ls := log32(sigma)
@@ -118,7 +112,11 @@ func (m *ModelSampling) Sigma(timestep float32) float32 {
 	case lineFlux:
 		return fluxSigma(m.shift, timestep)
 	case lineFlow:
-		return flowSigma(m.shift, timestep/float32(m.multiplier))
+		t := timestep / float32(m.multiplier)
+		if m.shift == 1 {
+			return t
+		}
+		return mul(float32(m.shift), t) / (1 + mul(float32(m.shift-1), t))
 	}
 	t := min(max(timestep, 0), float32(len(m.sigmas)-1))
 	low := float32(math.Floor(float64(t)))
@@ -174,19 +172,13 @@ func (m *ModelSampling) MaxDenoise(sigma float32) bool {
 // NoiseScaling returns the noisy latent at sigma in a new slice: sigma*noise + (1-sigma)*latent for flow models,
 // else noise*sigma + latent, or noise*sqrt(1+sigma^2) + latent with maxDenoise. noise and latent have equal length.
 func (m *ModelSampling) NoiseScaling(sigma float32, noise, latent []float32, maxDenoise bool) []float32 {
-	out := make([]float32, len(noise))
-	if m.IsFlow() {
-		combine(out, sigma, noise, 1-sigma, latent)
-		return out
+	switch {
+	case m.IsFlow():
+		return combine(sigma, noise, 1-sigma, latent)
+	case maxDenoise:
+		return advance(latent, noise, sqrt32(1+sq(sigma)))
 	}
-	scale := sigma
-	if maxDenoise {
-		scale = sqrt32(1 + sq(sigma))
-	}
-	for k := range out {
-		out[k] = mul(noise[k], scale) + latent[k]
-	}
-	return out
+	return advance(latent, noise, sigma)
 }
 
 // InverseNoiseScaling undoes the latent's weight at the last sigma of a run, in place: x/(1-sigma) for flow models.
@@ -243,15 +235,4 @@ func (m *ModelSampling) sigmaFromLambda(lambda float32) float32 {
 		return 1 / (1 + exp32(lambda))
 	}
 	return exp32(-lambda)
-}
-
-// offsetFirstSigma returns sigmas with a first value of 1 or more replaced by the sigma at 0.01 % of a flow model,
-// where the log-SNR is finite; the argument is not changed.
-func (m *ModelSampling) offsetFirstSigma(sigmas []float32) []float32 {
-	if len(sigmas) <= 1 || !m.IsFlow() || sigmas[0] < 1 {
-		return sigmas
-	}
-	out := append([]float32(nil), sigmas...)
-	out[0] = float32(m.PercentToSigma(1e-4))
-	return out
 }

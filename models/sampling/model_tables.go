@@ -11,14 +11,6 @@ func fluxSigma(mu float64, t float32) float32 {
 	return mul(1/(e+(1/t-1)), e)
 }
 
-// flowSigma is a*t / (1 + (a-1)*t) in float32 (Esser et al. 2024, section 5.3.2).
-func flowSigma(alpha float64, t float32) float32 {
-	if alpha == 1 {
-		return t
-	}
-	return mul(float32(alpha), t) / (1 + mul(float32(alpha-1), t))
-}
-
 // NewFlux returns the time line of FLUX.1 dev, Chroma, Qwen-Image (mu 1.15) and FLUX.2 (mu 2.02): 10000 sigmas,
 // flow prediction, timestep = sigma. mu must be finite.
 func NewFlux(mu float64) (*ModelSampling, error) {

@@ -70,7 +70,7 @@ type Draws struct {
 // starts with; Brownian needs a positive one and two different ones. stream is the generator PrepareNoise returned;
 // only Continued uses it, and it must not be used elsewhere afterwards. Nil, for a run whose initial noise was not
 // drawn, means a fresh generator of the seed (torch would go on from whatever ran before).
-func NewDraws(kind NoiseKind, seed uint64, elements int, sigmas []float32, stream *Generator) (*Draws, error) {
+func NewDraws(kind NoiseKind, seed uint64, elements int, sigmas []float32, stream *Generator) (_ *Draws, err error) {
 	d := &Draws{elements: elements, drawn: map[int][]float32{}}
 	switch kind {
 	case NoNoise:
@@ -82,18 +82,13 @@ func NewDraws(kind NoiseKind, seed uint64, elements int, sigmas []float32, strea
 	case Ancestral:
 		d.stream = NewGenerator(seed + 1)
 	case Brownian:
-		low, high := sigmaRange(sigmas)
-		if low < high {
-			tree, err := NewBrownianTree(seed, elements, low, high)
-			if err != nil {
-				return nil, err
-			}
-			d.tree = tree
+		if low, high := sigmaRange(sigmas); low < high {
+			d.tree, err = NewBrownianTree(seed, elements, low, high)
 		}
 	default:
-		return nil, fmt.Errorf("noise kind %d: want 0 to 3", int(kind))
+		err = fmt.Errorf("noise kind %d: want 0 to 3", int(kind))
 	}
-	return d, nil
+	return d, err
 }
 
 // sigmaRange returns the smallest positive and the largest of sigmas.
@@ -119,9 +114,8 @@ func (d *Draws) Draw(n int, s0, s1 float32) ([]float32, error) {
 		if s0 == s1 {
 			return nil, fmt.Errorf("noise between equal sigmas %v: want two different ones", s0)
 		}
-		v := d.tree.Increment(s0, s1)
-		d.drawn[n] = v
-		return v, nil
+		d.drawn[n] = d.tree.Increment(s0, s1)
+		return d.drawn[n], nil
 	}
 	if d.stream == nil {
 		return nil, fmt.Errorf("noise between sigmas %v and %v: this run has no noise", s0, s1)

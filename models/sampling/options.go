@@ -61,7 +61,8 @@ func (e Method) NewOptions(given map[string]any) (Options, error) {
 	for name, value := range given {
 		at := slices.IndexFunc(e.Options, func(opt Option) bool { return opt.Name == name })
 		if at < 0 {
-			return Options{}, fmt.Errorf("sampler %s: option %q is unknown: want one of %q", e.Name, name, e.optionNames())
+			return Options{}, fmt.Errorf("sampler %s: option %q is unknown: want one of %q", e.Name, name,
+				names(e.Options, func(opt Option) string { return opt.Name }))
 		}
 		v, err := e.Options[at].convert(value)
 		if err != nil {
@@ -72,12 +73,13 @@ func (e Method) NewOptions(given map[string]any) (Options, error) {
 	return o, nil
 }
 
-func (e Method) optionNames() []string {
-	names := make([]string, len(e.Options))
-	for i, opt := range e.Options {
-		names[i] = opt.Name
+// names are those of the rows of a table, in order.
+func names[T any](list []T, of func(T) string) []string {
+	out := make([]string, len(list))
+	for i, e := range list {
+		out[i] = of(e)
 	}
-	return names
+	return out
 }
 
 // convert returns value in the option's type.

@@ -3,56 +3,28 @@ package sampling
 import "math"
 
 // sampleResMultistep is the second-order exponential multistep method of "Improved Order Analysis and Design of
-// Exponential Integrator for Diffusion Models Sampling" (Zhang et al. 2023, arXiv 2308.02157), deterministic.
-func sampleResMultistep(r *Run) error { return resMultistep(r, 0, false) }
-
-// sampleResMultistepAncestral is the same with ancestral noise.
-func sampleResMultistepAncestral(r *Run) error {
-	return resMultistep(r, r.Options.Float("eta"), false)
-}
-
-// sampleResMultistepCFGPP is the deterministic form under CFG++ (Chung et al. 2024).
-func sampleResMultistepCFGPP(r *Run) error { return resMultistep(r, 0, true) }
-
-// sampleResMultistepAncestralCFGPP is the ancestral form under CFG++.
-func sampleResMultistepAncestralCFGPP(r *Run) error {
-	return resMultistep(r, r.Options.Float("eta"), true)
-}
-
-func resMultistep(r *Run, eta float64, cfgPP bool) error {
+// Exponential Integrator for Diffusion Models Sampling" (Zhang et al. 2023, arXiv 2308.02157): with an eta by ancestral
+// noise, and under CFG++ (Chung et al. 2024) too.
+func sampleResMultistep(r *Run) error {
 	var old []float32 // the estimate of the step before
 	var oldDown float32
-	return r.each(r.Sigmas, func(i int, s, next float32, x0, uncond []float32) error {
+	return r.each(r.Sigmas, func(i int, s, next float32, x0, uncond []float32) (out []float32, err error) {
 		used := x0
-		if cfgPP {
+		if uncond != nil {
 			used = uncond
 		}
-		down, up := ancestralStep(s, next, eta)
-		out := make([]float32, len(r.X))
-		switch {
-		case (down == 0 || old == nil) && cfgPP:
-			for k, x := range r.X {
-				out[k] = x0[k] + mul((x-uncond[k])/s, down)
-			}
-		case down == 0 || old == nil:
-			out = advance(r.X, derivative(r.X, x0, s), down-s)
-		default:
+		down, up := ancestralStep(s, next, r.eta())
+		if down == 0 || old == nil {
+			out = euler(r.X, x0, uncond, s, down)
+		} else {
 			h, keep, b1, b2 := resWeights(r.Sigmas[i-1], s, oldDown, down)
-			for k, x := range r.X {
-				if cfgPP {
-					x += x0[k] - uncond[k]
-				}
-				out[k] = mul(keep, x) + mul(h, mul(b1, used[k])+mul(b2, old[k]))
-			}
-		}
-		r.X = out
-		if next > 0 && eta != 0 {
-			if err := r.freshNoise(i, up); err != nil {
-				return err
-			}
+			out = combine(keep, guided(r.X, x0, uncond), h, combine(b1, used, b2, old))
 		}
 		old, oldDown = used, down
-		return nil
+		if next > 0 && r.eta() != 0 {
+			err = r.addNoise(out, s, next, r.f32("s_noise"), up, 1)
+		}
+		return out, err
 	})
 }
 
@@ -69,13 +41,8 @@ func resWeights(before, s, oldDown, down float32) (h, keep, b1, b2 float32) {
 
 // finite maps NaN to 0 and infinities to the largest float32.
 func finite(v float32) float32 {
-	switch {
-	case v != v:
+	if v != v {
 		return 0
-	case math.IsInf(float64(v), 1):
-		return math.MaxFloat32
-	case math.IsInf(float64(v), -1):
-		return -math.MaxFloat32
 	}
-	return v
+	return min(max(v, -math.MaxFloat32), math.MaxFloat32)
 }

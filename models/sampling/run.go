@@ -38,7 +38,8 @@ type Run struct {
 	// Elements is the number of elements of the whole latent; 0 means len(X).
 	Elements int
 
-	draws int
+	guided bool // the sampler reads uncond
+	draws  int
 }
 
 // Sample runs the entry's sampler over r after checking it. A list of fewer than two sigmas leaves X as it is.
@@ -61,7 +62,10 @@ func (e Method) Sample(r *Run) error {
 	if r.Elements == 0 {
 		r.Elements = len(r.X)
 	}
-	r.draws = 0
+	if r.Norm == nil {
+		r.Norm = func(partial float64) (float64, error) { return partial, nil }
+	}
+	r.guided, r.draws = e.NeedsUncond, 0
 	if err := e.Func(r); err != nil {
 		return fmt.Errorf("sampler %s: %w", e.Name, err)
 	}
@@ -100,30 +104,70 @@ func (e Method) EvaluationSigmas(m *ModelSampling, sigmas []float32, o Options) 
 	return seen, err
 }
 
-// steps is the number of intervals.
-func (r *Run) steps() int { return len(r.Sigmas) - 1 }
-
-// evaluate is Denoise on X followed by Step.
+// evaluate is estimates on X followed by Step.
 func (r *Run) evaluate(i int, sigma float32) (x0, uncond []float32, err error) {
-	x0, uncond, err = r.Denoise(r.X, sigma)
+	x0, uncond, err = r.estimates(r.X, sigma)
 	if err != nil {
 		return nil, nil, err
 	}
 	return x0, uncond, r.report(i, r.X, x0)
 }
 
-// each calls step for every interval of sigmas, from s to next, with the estimates at s.
-func (r *Run) each(sigmas []float32, step func(i int, s, next float32, x0, uncond []float32) error) error {
+// step is one step of a sampler: from s to next, with the estimates at s (uncond is nil unless the sampler's Method
+// says NeedsUncond). It returns X at next.
+type step func(i int, s, next float32, x0, uncond []float32) ([]float32, error)
+
+// each makes a step for every interval of sigmas.
+func (r *Run) each(sigmas []float32, f step) error {
+	return r.eachFrom(sigmas, func(i int) (float32, error) { return sigmas[i], nil }, f)
+}
+
+// eachFrom is each whose steps begin at start(i), which may raise X to another sigma.
+func (r *Run) eachFrom(sigmas []float32, start func(i int) (float32, error), f step) error {
 	for i := range len(sigmas) - 1 {
-		x0, uncond, err := r.evaluate(i, sigmas[i])
-		if err == nil {
-			err = step(i, sigmas[i], sigmas[i+1], x0, uncond)
-		}
+		s, err := start(i)
 		if err != nil {
+			return err
+		}
+		x0, uncond, err := r.evaluate(i, s)
+		if err != nil {
+			return err
+		}
+		if r.X, err = f(i, s, sigmas[i+1], x0, uncond); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// untilZero is each for samplers whose step to 0 ends in x0.
+func (r *Run) untilZero(sigmas []float32, f step) error {
+	return r.each(sigmas, func(i int, s, next float32, x0, uncond []float32) ([]float32, error) {
+		if next == 0 {
+			return x0, nil
+		}
+		return f(i, s, next, x0, uncond)
+	})
+}
+
+// finiteSigmas is Sigmas with a first value of 1 or more replaced by the sigma at 0.01 % of a flow model, where the
+// log-SNR is finite.
+func (r *Run) finiteSigmas() []float32 {
+	if !r.Model.IsFlow() || r.Sigmas[0] < 1 {
+		return r.Sigmas
+	}
+	out := append([]float32(nil), r.Sigmas...)
+	out[0] = float32(r.Model.PercentToSigma(1e-4))
+	return out
+}
+
+// estimates is Denoise, without the negative's x0 where the sampler does not read it.
+func (r *Run) estimates(x []float32, sigma float32) (x0, uncond []float32, err error) {
+	x0, uncond, err = r.Denoise(x, sigma)
+	if !r.guided {
+		uncond = nil
+	}
+	return x0, uncond, err
 }
 
 // denoise is Denoise without the negative's x0.
@@ -148,13 +192,26 @@ func (r *Run) noise(s0, s1 float32) ([]float32, error) {
 	return r.Noise(r.draws-1, s0, s1)
 }
 
-// norm sums over the whole latent.
-func (r *Run) norm(partial float64) (float64, error) {
-	if r.Norm == nil {
-		return partial, nil
+// addNoise adds ((noise*a)*b)*c of the next draw to x in place, in that order.
+func (r *Run) addNoise(x []float32, s0, s1, a, b, c float32) error {
+	noise, err := r.noise(s0, s1)
+	if err != nil {
+		return err
 	}
-	return r.Norm(partial)
+	for k := range x {
+		x[k] += mul(mul(mul(noise[k], a), b), c)
+	}
+	return nil
 }
 
 // f32 returns a number option as torch uses it beside a tensor.
 func (r *Run) f32(name string) float32 { return float32(r.Options.Float(name)) }
+
+// eta is the strength of the noise, 0 of samplers without that option.
+func (r *Run) eta() float64 {
+	eta, _ := r.Options.values["eta"].(float64)
+	return eta
+}
+
+// noisy says whether the options ask for noise at all.
+func (r *Run) noisy() bool { return r.eta() > 0 && r.f32("s_noise") > 0 }

@@ -10,39 +10,27 @@ func sampleSASolverPECE(r *Run) error { return saSolver(r, true) }
 
 // sa is the state of one run of the solver.
 type sa struct {
-	r            *Run
-	sigmas       []float32
-	lambdas      []float32
-	simple       bool
-	startSigma   float64
-	endSigma     float64
-	predictOrder int
-	correctOrder int
-	pece         bool
-	past         [][]float32 // estimates, newest last
-	tau          float64     // of the last predictor
-	noise        []float32   // of the last predictor, scaled
+	r       *Run
+	sigmas  []float32
+	lambdas []float32
+	pece    bool
+	past    [][]float32 // estimates
+	tau     float64     // of the last predictor
+	noise   []float32   // of the last predictor, scaled
 }
 
 func saSolver(r *Run, pece bool) error {
-	o := r.Options
-	v := &sa{
-		r: r, sigmas: r.Model.offsetFirstSigma(r.Sigmas), simple: o.Bool("simple_order_2"), pece: pece,
-		startSigma:   r.Model.PercentToSigma(o.Float("sde_start_percent")),
-		endSigma:     r.Model.PercentToSigma(o.Float("sde_end_percent")),
-		predictOrder: o.Int("predictor_order"), correctOrder: o.Int("corrector_order"),
-	}
-	v.lambdas = make([]float32, len(v.sigmas))
-	for i, s := range v.sigmas {
-		v.lambdas[i] = r.Model.halfLogSNR(s)
+	v := &sa{r: r, sigmas: r.finiteSigmas(), pece: pece}
+	for _, s := range v.sigmas {
+		v.lambdas = append(v.lambdas, r.Model.halfLogSNR(s))
 	}
 	corrected := r.X // the state before the predictor moved it
-	for i := range r.steps() {
+	for i := range len(r.Sigmas) - 1 {
 		x0, _, err := r.evaluate(i, v.sigmas[i])
 		if err != nil {
 			return err
 		}
-		v.past = remember(v.past, x0, max(v.predictOrder, v.correctOrder))
+		v.past = remember(v.past, x0, max(r.Options.Int("predictor_order"), r.Options.Int("corrector_order")))
 		predict, correct := v.orders(i)
 		if correct == 0 {
 			corrected = r.X
@@ -52,7 +40,7 @@ func saSolver(r *Run, pece bool) error {
 				if x0, err = r.denoise(corrected, v.sigmas[i]); err != nil {
 					return err
 				}
-				v.past[len(v.past)-1] = x0
+				v.past[0] = x0
 			}
 		}
 		if v.sigmas[i+1] == 0 {
@@ -68,8 +56,8 @@ func saSolver(r *Run, pece bool) error {
 
 // orders returns the orders of step i: limited by the estimates there are, and lowered towards a final 0.
 func (v *sa) orders(i int) (predict, correct int) {
-	n := len(v.sigmas)
-	predict, correct = min(v.predictOrder, len(v.past)), min(v.correctOrder, len(v.past))
+	n, o := len(v.sigmas), v.r.Options
+	predict, correct = min(o.Int("predictor_order"), len(v.past)), min(o.Int("corrector_order"), len(v.past))
 	if i == 0 || v.sigmas[i+1] == 0 && !v.pece {
 		correct = 0
 	}
@@ -81,9 +69,10 @@ func (v *sa) orders(i int) (predict, correct int) {
 
 // strength is tau at a sigma: eta inside the stochastic interval, else 0.
 func (v *sa) strength(sigma float32) float64 {
-	eta := v.r.Options.Float("eta")
-	if eta > 0 && v.startSigma >= float64(sigma) && float64(sigma) >= v.endSigma {
-		return eta
+	o, at := v.r.Options, float64(sigma)
+	if v.r.Model.PercentToSigma(o.Float("sde_start_percent")) >= at &&
+		at >= v.r.Model.PercentToSigma(o.Float("sde_end_percent")) {
+		return o.Float("eta")
 	}
 	return 0
 }
@@ -126,12 +115,11 @@ func (v *sa) adams(x []float32, from, to, order, last int, corrector bool) []flo
 	h := v.lambdas[to] - v.lambdas[from]
 	b := v.coefficients(from, to, v.lambdas[last-order+1:last+1], corrector)
 	keep := mul(v.sigmas[to]/v.sigmas[from], exp32(mul(float32(-(v.tau*v.tau)), h)))
-	used := v.past[len(v.past)-order:]
 	out := make([]float32, len(x))
 	for k := range out {
-		sum := mul(used[0][k], b[0])
+		sum := mul(v.past[order-1][k], b[0])
 		for j := 1; j < order; j++ {
-			sum += mul(used[j][k], b[j])
+			sum += mul(v.past[order-1-j][k], b[j])
 		}
 		out[k] = mul(keep, x[k]) + sum
 	}
@@ -146,7 +134,7 @@ func (v *sa) coefficients(from, to int, lambdas []float32, corrector bool) []flo
 	alpha := mul(v.sigmas[to], exp32(end))
 	grow := 1 + v.tau*v.tau
 	h := end - start
-	if v.simple && len(lambdas) == 2 {
+	if v.r.Options.Bool("simple_order_2") && len(lambdas) == 2 {
 		whole := mul(alpha, -expm132(mul(-h, float32(grow))))
 		if corrector {
 			b := mul(alpha, mul(float32(0.5*grow), h))
@@ -155,22 +143,9 @@ func (v *sa) coefficients(from, to int, lambdas []float32, corrector bool) []flo
 		b := mul(alpha, mul(float32(0.5*grow), sq(h))) / (lambdas[0] - start)
 		return []float32{b, whole - b}
 	}
-	n := len(lambdas)
-	integrals := exponentialIntegrals(float64(start), float64(end), grow, n)
-	matrix := make([][]float64, n)
-	for p := range matrix {
-		matrix[p] = make([]float64, n)
-		for j, l := range lambdas {
-			matrix[p][j] = 1
-			for range p {
-				matrix[p][j] *= float64(l)
-			}
-		}
-	}
-	solved := solveLinear(matrix, integrals)
-	out := make([]float32, n)
+	out := solveMoments(lambdas, exponentialIntegrals(float64(start), float64(end), grow, len(lambdas)))
 	for j := range out {
-		out[j] = mul(alpha, float32(solved[j]))
+		out[j] = mul(alpha, out[j])
 	}
 	return out
 }

@@ -3,6 +3,7 @@ package sampling
 import (
 	"fmt"
 	"math"
+	"slices"
 )
 
 // MaxSteps bounds the steps of a schedule, as ComfyUI's widgets do.
@@ -39,12 +40,7 @@ func Schedules() []Schedule {
 
 // ScheduleNames returns the names of Schedules in order.
 func ScheduleNames() []string {
-	list := Schedules()
-	names := make([]string, len(list))
-	for i, s := range list {
-		names[i] = s.Name
-	}
-	return names
+	return names(Schedules(), func(s Schedule) string { return s.Name })
 }
 
 // MakeSigmas returns the sigmas of the named schedule for a model. Unknown names and step counts outside
@@ -69,61 +65,43 @@ func KSamplerSigmas(m *ModelSampling, sampler, schedule string, steps int, denoi
 	if err != nil {
 		return nil, err
 	}
-	if steps < 1 || steps > MaxSteps {
-		return nil, fmt.Errorf("steps %d: want 1 to %d", steps, MaxSteps)
-	}
-	if math.IsNaN(denoise) {
-		return nil, fmt.Errorf("denoise is not a number: want 0 to 1")
-	}
-	if denoise <= 0 {
-		return nil, nil
-	}
-	total := steps
-	if denoise <= 0.9999 {
-		total = divideSteps(steps, denoise)
-	}
-	if entry.DiscardPenultimate {
-		total++
-	}
-	sigmas, err := MakeSigmas(m, schedule, total)
-	if err != nil {
-		return nil, err
-	}
-	if n := len(sigmas); entry.DiscardPenultimate && n >= 2 {
-		sigmas = append(sigmas[:n-2], sigmas[n-1])
-	}
-	if denoise <= 0.9999 {
+	part := denoise <= 0.9999
+	sigmas, err := denoiseSigmas(m, schedule, steps, denoise, part, entry.DiscardPenultimate)
+	if part {
 		sigmas = tail(sigmas, steps+1)
 	}
-	return sigmas, nil
+	return sigmas, err
 }
 
 // BasicSchedulerSigmas is the node BasicScheduler: as KSamplerSigmas, but it never discards the penultimate sigma
 // and counts every denoise below 1.
 func BasicSchedulerSigmas(m *ModelSampling, schedule string, steps int, denoise float64) ([]float32, error) {
-	if steps < 1 || steps > MaxSteps {
-		return nil, fmt.Errorf("steps %d: want 1 to %d", steps, MaxSteps)
-	}
-	if math.IsNaN(denoise) {
-		return nil, fmt.Errorf("denoise is not a number: want 0 to 1")
-	}
-	total := steps
-	if denoise < 1 {
-		if denoise <= 0 {
-			return nil, nil
-		}
-		total = divideSteps(steps, denoise)
-	}
-	sigmas, err := MakeSigmas(m, schedule, total)
-	if err != nil {
-		return nil, err
-	}
-	return tail(sigmas, steps+1), nil
+	sigmas, err := denoiseSigmas(m, schedule, steps, denoise, denoise < 1, false)
+	return tail(sigmas, steps+1), err
 }
 
-// divideSteps is int(steps/denoise), kept in the range of an int32.
-func divideSteps(steps int, denoise float64) int {
-	return int(min(float64(steps)/denoise, math.MaxInt32))
+// denoiseSigmas is the schedule that a run with steps and denoise takes its last sigmas from: where only a part is
+// denoised that of int(steps/denoise) steps, and with discard without the last but one of one step more.
+func denoiseSigmas(m *ModelSampling, schedule string, steps int, denoise float64, part, discard bool,
+) ([]float32, error) {
+	switch {
+	case steps < 1 || steps > MaxSteps:
+		return nil, fmt.Errorf("steps %d: want 1 to %d", steps, MaxSteps)
+	case math.IsNaN(denoise):
+		return nil, fmt.Errorf("denoise is not a number: want 0 to 1")
+	case denoise <= 0:
+		return nil, nil
+	case part:
+		steps = int(min(float64(steps)/denoise, math.MaxInt32))
+	}
+	if discard {
+		steps++
+	}
+	sigmas, err := MakeSigmas(m, schedule, steps)
+	if n := len(sigmas); discard && n >= 2 {
+		sigmas = append(sigmas[:n-2], sigmas[n-1])
+	}
+	return sigmas, err
 }
 
 // CutSteps is KSamplerAdvanced's cut: sigmas up to index last (its value forced to 0 with forceFull), then without
@@ -166,25 +144,13 @@ func simpleSigmas(m *ModelSampling, steps int) ([]float32, error) {
 // for flow models, so their end point is shifted twice; that is what checkpoints are sampled with.
 func normalSigmas(m *ModelSampling, steps int, sgm bool) ([]float32, error) {
 	start, end := m.Timestep(m.SigmaMax()), m.Timestep(m.SigmaMin())
-	var times []float32
-	zero := true
-	if sgm {
-		times = linspace32(start, end, steps+1)[:steps]
-	} else {
-		if math.Abs(float64(m.Sigma(end))) <= 1e-5 {
-			steps++
-			zero = false
-		}
-		times = linspace32(start, end, steps)
+	switch {
+	case sgm:
+		return append(curve(steps+1, start, end, m.Sigma)[:steps], 0), nil
+	case math.Abs(float64(m.Sigma(end))) <= 1e-5:
+		return curve(steps+1, start, end, m.Sigma), nil
 	}
-	out := make([]float32, 0, steps+1)
-	for _, t := range times {
-		out = append(out, m.Sigma(t))
-	}
-	if zero {
-		out = append(out, 0)
-	}
-	return out, nil
+	return append(curve(steps, start, end, m.Sigma), 0), nil
 }
 
 // ddimSigmas walks the table upwards in strides of N/steps from index 1 and turns the walk round, so its length
@@ -200,7 +166,8 @@ func ddimSigmas(m *ModelSampling, steps int) ([]float32, error) {
 	for i := 1; i < n; i += max(n/steps, 1) {
 		up = append(up, m.sigmas[i])
 	}
-	return reversed(up), nil
+	slices.Reverse(up)
+	return up, nil
 }
 
 // linearQuadraticSigmas is Mochi's schedule: half the steps linear down to 1-0.025, then a quadratic to 0 with the
@@ -241,12 +208,4 @@ func klOptimal(steps int, lo, hi float64) ([]float32, error) {
 		out[i] = float32(math.Tan(float64(mul(w, low) + mul(1-w, high))))
 	}
 	return out, nil
-}
-
-// reversed turns s round in place and returns it.
-func reversed(s []float32) []float32 {
-	for i, j := 0, len(s)-1; i < j; i, j = i+1, j-1 {
-		s[i], s[j] = s[j], s[i]
-	}
-	return s
 }

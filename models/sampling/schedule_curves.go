@@ -1,6 +1,7 @@
 package sampling
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 )
@@ -29,11 +30,9 @@ func Karras(steps int, lo, hi, rho float64) ([]float32, error) {
 		return nil, fmt.Errorf("rho %v: want a number above 0", rho)
 	}
 	low, high := math.Pow(lo, 1/rho), math.Pow(hi, 1/rho)
-	out := make([]float32, 0, steps+1)
-	for _, w := range linspace32(0, 1, steps) {
-		out = append(out, pow32(float32(high)+mul(w, float32(low-high)), float32(rho)))
-	}
-	return append(out, 0), nil
+	return append(curve(steps, 0, 1, func(w float32) float32 {
+		return pow32(float32(high)+mul(w, float32(low-high)), float32(rho))
+	}), 0), nil
 }
 
 // Exponential returns sigmas evenly spaced in log sigma from hi to lo, then 0.
@@ -41,11 +40,7 @@ func Exponential(steps int, lo, hi float64) ([]float32, error) {
 	if err := checkCurve(steps, lo, hi, true); err != nil {
 		return nil, err
 	}
-	out := make([]float32, 0, steps+1)
-	for _, l := range linspace32(float32(math.Log(hi)), float32(math.Log(lo)), steps) {
-		out = append(out, exp32(l))
-	}
-	return append(out, 0), nil
+	return append(curve(steps, float32(math.Log(hi)), float32(math.Log(lo)), exp32), 0), nil
 }
 
 // Polyexponential returns exp(log(lo) + ramp^rho*(log(hi)-log(lo))) for a ramp from 1 to 0, then 0.
@@ -57,11 +52,9 @@ func Polyexponential(steps int, lo, hi, rho float64) ([]float32, error) {
 		return nil, fmt.Errorf("rho %v: want 0 or more", rho)
 	}
 	span, low := float32(math.Log(hi)-math.Log(lo)), float32(math.Log(lo))
-	out := make([]float32, 0, steps+1)
-	for _, w := range linspace32(1, 0, steps) {
-		out = append(out, exp32(mul(pow32(w, float32(rho)), span)+low))
-	}
-	return append(out, 0), nil
+	return append(curve(steps, 1, 0, func(w float32) float32 {
+		return exp32(mul(pow32(w, float32(rho)), span) + low)
+	}), 0), nil
 }
 
 // Laplace returns the quantiles of a Laplace distribution of log sigma with location mu and scale beta, clamped to
@@ -74,20 +67,13 @@ func Laplace(steps int, lo, hi, mu, beta float64) ([]float32, error) {
 	if math.IsNaN(mu) || math.IsNaN(beta) {
 		return nil, fmt.Errorf("mu %v, beta %v: want numbers", mu, beta)
 	}
-	out := make([]float32, 0, steps)
-	for _, w := range linspace32(0, 1, steps) {
+	return curve(steps, 0, 1, func(w float32) float32 {
 		half := 0.5 - w
-		sign := float32(0)
-		if half > 0 {
-			sign = 1
-		} else if half < 0 {
-			sign = -1
-		}
+		sign := float32(cmp.Compare(half, 0))
 		inside := 1 - mul(2, float32(math.Abs(float64(half)))) + float32(1e-5)
 		l := float32(mu) - mul(mul(float32(beta), sign), log32(inside))
-		out = append(out, min(max(exp32(l), float32(lo)), float32(hi)))
-	}
-	return out, nil
+		return min(max(exp32(l), float32(lo)), float32(hi))
+	}), nil
 }
 
 // VP returns sqrt(exp(betaD*t^2/2 + betaMin*t) - 1) for t from 1 to epsS, then 0 (Song et al. 2021, the
@@ -99,12 +85,9 @@ func VP(steps int, betaD, betaMin, epsS float64) ([]float32, error) {
 	if !(betaD >= 0) || !(betaMin >= 0) || !(epsS >= 0) {
 		return nil, fmt.Errorf("beta_d %v, beta_min %v, eps_s %v: want 0 or more", betaD, betaMin, epsS)
 	}
-	out := make([]float32, 0, steps+1)
-	for _, t := range linspace32(1, float32(epsS), steps) {
-		e := mul(float32(betaD), sq(t))/2 + mul(float32(betaMin), t)
-		out = append(out, sqrt32(expm132(e)))
-	}
-	return append(out, 0), nil
+	return append(curve(steps, 1, float32(epsS), func(t float32) float32 {
+		return sqrt32(expm132(mul(float32(betaD), sq(t))/2 + mul(float32(betaMin), t)))
+	}), 0), nil
 }
 
 // Flux2 returns the sigmas of the node Flux2Scheduler for a picture of width x height pixels: the Flux time line
@@ -124,11 +107,7 @@ func Flux2(steps, width, height int) ([]float32, error) {
 		slope := (at200 - at10) / 190
 		mu = slope*float64(steps) + (at200 - 200*slope)
 	}
-	out := make([]float32, 0, steps+1)
-	for _, t := range linspace32(1, 0, steps+1) {
-		out = append(out, fluxSigma(mu, t))
-	}
-	return out, nil
+	return curve(steps+1, 1, 0, func(t float32) float32 { return fluxSigma(mu, t) }), nil
 }
 
 // SDTurbo returns the sigmas of the node SDTurboScheduler: steps of the ten timesteps 999, 899 .. 99, beginning

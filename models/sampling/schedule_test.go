@@ -70,7 +70,7 @@ func TestSigmaTables(t *testing.T) {
 	for _, name := range names {
 		model, table, _ := strings.Cut(name, "/")
 		m := goldenModel(t, model)
-		got := m.Sigmas()
+		got := m.sigmas
 		if table == "log_sigmas" {
 			got = m.logSigmas
 		}
@@ -101,8 +101,8 @@ func TestModelSamplingGoldens(t *testing.T) {
 			t.Fatal(err)
 		}
 		m := goldenModel(t, model)
-		if m.Prediction().String() != c.Prediction || len(m.Sigmas()) != c.N {
-			t.Errorf("%s: got %v with %d sigmas, want %s with %d", model, m.Prediction(), len(m.Sigmas()), c.Prediction, c.N)
+		if m.Prediction().String() != c.Prediction || len(m.sigmas) != c.N {
+			t.Errorf("%s: got %v with %d sigmas, want %s with %d", model, m.Prediction(), len(m.sigmas), c.Prediction, c.N)
 		}
 		if c.Shift != nil && !(math.Abs(m.Shift()-*c.Shift) <= 1e-15) {
 			t.Errorf("%s: shift %v, want %v", model, m.Shift(), *c.Shift)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"regexp"
+	"slices"
 	"strconv"
 )
 
@@ -29,7 +30,8 @@ func SplitSigmasDenoise(sigmas []float32, denoise float64) (high, low []float32)
 
 // FlipSigmas is the node of that name: a reversed copy whose first value is 0.0001 where it would be 0.
 func FlipSigmas(sigmas []float32) []float32 {
-	out := reversed(append([]float32(nil), sigmas...))
+	out := slices.Clone(sigmas)
+	slices.Reverse(out)
 	if len(out) > 0 && out[0] == 0 {
 		out[0] = 0.0001
 	}

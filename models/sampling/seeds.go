@@ -8,162 +8,130 @@ func hPhi2(h float32) float32 { return (expm132(h) - h) / h }
 // seeds is one step of a SEEDS sampler.
 type seeds struct {
 	r            *Run
-	s            float32 // sigma at the start of the step
-	from, h      float32 // lambda at the start and step size
-	hEta         float32
-	eta          float64
-	noisy        bool
+	s            float32   // sigma at the start of the step
+	from, to     float32   // lambda at its start and end
+	h, hEta      float32   // step size, times 1+eta
 	accumulated  []float32 // noise of the step so far
 	lastFraction float64   // where it stands
 	lastSigma    float32
 }
 
 // newSeeds prepares the step from s to next.
-func newSeeds(r *Run, s, next float32, eta float64, noise float32) seeds {
-	from := r.Model.halfLogSNR(s)
-	h := r.Model.halfLogSNR(next) - from
-	return seeds{
-		r: r, s: s, from: from, h: h, hEta: mul(h, float32(eta+1)), eta: eta, noisy: eta > 0 && noise > 0, lastSigma: s,
-	}
+func newSeeds(r *Run, s, next float32) *seeds {
+	v := &seeds{r: r, s: s, from: r.Model.halfLogSNR(s), to: r.Model.halfLogSNR(next), lastSigma: s}
+	v.h = v.to - v.from
+	v.hEta = mul(v.h, float32(r.eta()+1))
+	return v
+}
+
+// at returns sigma and alpha at a fraction of the step.
+func (v *seeds) at(fraction float64) (sigma, alpha float32) {
+	lambda := lerp32(v.from, v.to, float32(fraction))
+	sigma = v.r.Model.sigmaFromLambda(lambda)
+	return sigma, mul(sigma, exp32(lambda))
 }
 
 // keep is the weight of the state at a fraction of the step whose sigma is given.
-func (v seeds) keep(sigma float32, fraction float64) float32 {
-	return mul(sigma/v.s, exp32(mul(mul(float32(-fraction), v.h), float32(v.eta))))
+func (v *seeds) keep(sigma float32, fraction float64) float32 {
+	return mul(sigma/v.s, exp32(mul(mul(float32(-fraction), v.h), float32(v.r.eta()))))
 }
 
 // addNoise adds to x the noise of the step up to a fraction of it, whose sigma is given: the part already there
-// decays, a fresh part joins.
-func (v *seeds) addNoise(x []float32, sigma float32, fraction float64, scale float32) error {
-	if !v.noisy {
-		return nil
+// decays, a fresh part joins. It returns x.
+func (v *seeds) addNoise(x []float32, sigma float32, fraction float64) ([]float32, error) {
+	if !v.r.noisy() {
+		return x, nil
 	}
-	noise, err := v.r.noise(v.lastSigma, sigma)
+	fresh, err := v.r.noise(v.lastSigma, sigma)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	next := make([]float32, len(x))
-	if v.accumulated == nil {
-		spread := sqrt32(-expm132(mul(mul(float32(-2*fraction), v.h), float32(v.eta))))
-		for k := range next {
-			next[k] = mul(spread, noise[k])
-		}
-	} else {
-		part := mul(mul(float32(v.lastFraction-fraction), v.h), float32(v.eta))
-		combine(next, exp32(part), v.accumulated, sqrt32(-expm132(mul(part, 2))), noise)
+	part := mul(mul(float32(v.lastFraction-fraction), v.h), float32(v.r.eta()))
+	noise, spread := make([]float32, len(x)), sqrt32(-expm132(mul(part, 2)))
+	for k := range noise {
+		noise[k] = mul(spread, fresh[k])
 	}
-	v.accumulated, v.lastFraction, v.lastSigma = next, fraction, sigma
-	addNoise(x, next, sigma, scale)
-	return nil
+	if v.accumulated != nil {
+		noise = advance(noise, v.accumulated, exp32(part))
+	}
+	v.accumulated, v.lastFraction, v.lastSigma = noise, fraction, sigma
+	scale := v.r.f32("s_noise")
+	for k := range x {
+		x[k] += mul(mul(noise[k], sigma), scale)
+	}
+	return x, nil
+}
+
+// first evaluates at a fraction of the step the state that x0 alone leads to.
+func (v *seeds) first(x0 []float32, fraction float64) ([]float32, error) {
+	sigma, alpha := v.at(fraction)
+	gain := mul(alpha, hPhi1(mul(float32(-fraction), v.hEta)))
+	guess, err := v.addNoise(combine(v.keep(sigma, fraction), v.r.X, -gain, x0), sigma, fraction)
+	if err != nil {
+		return nil, err
+	}
+	return v.r.denoise(guess, sigma)
+}
+
+// blend returns keep*X - alpha*(a*x0 + b*x1) with the noise at a fraction of the step whose sigma and alpha are given.
+func (v *seeds) blend(sigma, alpha float32, fraction float64, a float32, x0 []float32, b float32,
+	x1 []float32,
+) ([]float32, error) {
+	mixed := combine(a, x0, b, x1)
+	return v.addNoise(combine(v.keep(sigma, fraction), v.r.X, -alpha, mixed), sigma, fraction)
 }
 
 // sampleSEEDS2 is SEEDS-2 with the middle stage at fraction r.
-func sampleSEEDS2(r *Run) error {
-	return seedsTwo(r, r.Options.Float("eta"), r.f32("s_noise"), r.Options.Float("r"))
-}
+func sampleSEEDS2(r *Run) error { return seedsTwo(r, r.Options.Float("r")) }
 
-// sampleExpHeun2X0 is the deterministic exponential Heun method in data prediction: SEEDS-2 with its stage at the end.
-func sampleExpHeun2X0(r *Run) error { return seedsTwo(r, 0, 0, 1) }
+// sampleExpHeun2X0 is the exponential Heun method in data prediction: SEEDS-2 with its stage at the end; without an eta
+// it is deterministic.
+func sampleExpHeun2X0(r *Run) error { return seedsTwo(r, 1) }
 
-// sampleExpHeun2X0SDE is the stochastic one.
-func sampleExpHeun2X0SDE(r *Run) error {
-	return seedsTwo(r, r.Options.Float("eta"), r.f32("s_noise"), 1)
-}
-
-func seedsTwo(r *Run, eta float64, noise float32, part float64) error {
+func seedsTwo(r *Run, part float64) error {
 	phi2 := r.Options.Text("solver_type") == "phi_2"
-	sigmas := r.Model.offsetFirstSigma(r.Sigmas)
 	share := float32(1 / (2 * part))
-	return r.each(sigmas, func(_ int, s, next float32, x0, _ []float32) error {
-		if next == 0 {
-			r.X = x0
-			return nil
-		}
-		v := newSeeds(r, s, next, eta, noise)
-		to := r.Model.halfLogSNR(next)
-		middle := lerp32(v.from, to, float32(part))
-		sMiddle := r.Model.sigmaFromLambda(middle)
-		alphaMiddle, alphaT := mul(sMiddle, exp32(middle)), mul(next, exp32(to))
-
-		guess := make([]float32, len(r.X))
-		combine(guess, v.keep(sMiddle, part), r.X, -mul(alphaMiddle, hPhi1(mul(float32(-part), v.hEta))), x0)
-		if err := v.addNoise(guess, sMiddle, part, noise); err != nil {
-			return err
-		}
-		x02, err := r.denoise(guess, sMiddle)
+	return r.untilZero(r.finiteSigmas(), func(_ int, s, next float32, x0, _ []float32) ([]float32, error) {
+		v := newSeeds(r, s, next)
+		x02, err := v.first(x0, part)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		out, keep := make([]float32, len(r.X)), v.keep(next, 1)
-		b2 := hPhi2(-v.hEta) / float32(part)
-		b1 := hPhi1(-v.hEta) - b2
-		whole := mul(alphaT, hPhi1(-v.hEta))
+		alpha := mul(next, exp32(v.to))
+		if phi2 {
+			b2 := hPhi2(-v.hEta) / float32(part)
+			return v.blend(next, alpha, 1, hPhi1(-v.hEta)-b2, x0, b2, x02)
+		}
+		keep, whole := v.keep(next, 1), mul(alpha, hPhi1(-v.hEta))
+		out := make([]float32, len(r.X))
 		for k, x := range r.X {
-			if phi2 {
-				out[k] = mul(keep, x) - mul(alphaT, mul(b1, x0[k])+mul(b2, x02[k]))
-			} else {
-				out[k] = mul(keep, x) - mul(whole, lerp32(x0[k], x02[k], share))
-			}
+			out[k] = mul(keep, x) - mul(whole, lerp32(x0[k], x02[k], share))
 		}
-		if err := v.addNoise(out, next, 1, noise); err != nil {
-			return err
-		}
-		r.X = out
-		return nil
+		return v.addNoise(out, next, 1)
 	})
 }
 
 // sampleSEEDS3 is SEEDS-3 with its stages at one and two thirds.
 func sampleSEEDS3(r *Run) error {
-	eta, noise := r.Options.Float("eta"), r.f32("s_noise")
 	first, second := r.Options.Float("r_1"), r.Options.Float("r_2")
-	sigmas := r.Model.offsetFirstSigma(r.Sigmas)
-	return r.each(sigmas, func(_ int, s, next float32, x0, _ []float32) error {
-		if next == 0 {
-			r.X = x0
-			return nil
-		}
-		v := newSeeds(r, s, next, eta, noise)
-		to := r.Model.halfLogSNR(next)
-		l1, l2 := lerp32(v.from, to, float32(first)), lerp32(v.from, to, float32(second))
-		s1, s2 := r.Model.sigmaFromLambda(l1), r.Model.sigmaFromLambda(l2)
-
-		x2 := make([]float32, len(r.X))
-		combine(x2, v.keep(s1, first), r.X, -mul(mul(s1, exp32(l1)), hPhi1(mul(float32(-first), v.hEta))), x0)
-		if err := v.addNoise(x2, s1, first, noise); err != nil {
-			return err
-		}
-		x02, err := r.denoise(x2, s1)
+	return r.untilZero(r.finiteSigmas(), func(_ int, s, next float32, x0, _ []float32) ([]float32, error) {
+		v := newSeeds(r, s, next)
+		x02, err := v.first(x0, first)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		part := mul(float32(-second), v.hEta)
 		a2 := mul(float32(second/first), hPhi2(part))
-		x3 := v.blend(s2, second, mul(s2, exp32(l2)), hPhi1(part)-a2, x0, a2, x02)
-		if err := v.addNoise(x3, s2, second, noise); err != nil {
-			return err
+		s2, alpha2 := v.at(second)
+		x3, err := v.blend(s2, alpha2, second, hPhi1(part)-a2, x0, a2, x02)
+		if err != nil {
+			return nil, err
 		}
 		x03, err := r.denoise(x3, s2)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		b3 := hPhi2(-v.hEta) / float32(second)
-		out := v.blend(next, 1, mul(next, exp32(to)), hPhi1(-v.hEta)-b3, x0, b3, x03)
-		if err := v.addNoise(out, next, 1, noise); err != nil {
-			return err
-		}
-		r.X = out
-		return nil
+		return v.blend(next, mul(next, exp32(v.to)), 1, hPhi1(-v.hEta)-b3, x0, b3, x03)
 	})
-}
-
-// blend returns keep*X - alpha*(a*x0 + b*x1) at a fraction of the step whose sigma is given.
-func (v seeds) blend(sigma float32, fraction float64, alpha, a float32, x0 []float32, b float32,
-	x1 []float32,
-) []float32 {
-	out, keep := make([]float32, len(x0)), v.keep(sigma, fraction)
-	for k, x := range v.r.X {
-		out[k] = mul(keep, x) - mul(alpha, mul(a, x0[k])+mul(b, x1[k]))
-	}
-	return out
 }

@@ -1,5 +1,7 @@
 package sampling
 
+import "math"
+
 // The constants of numpy's SeedSequence, after O'Neill's seed_seq_fe (2015).
 const (
 	seedInitA  = 0x43b0d7e5
@@ -9,6 +11,8 @@ const (
 	seedMixL   = 0xca01f9dd
 	seedMixR   = 0x4973f715
 	seedXShift = 16
+
+	brownianPool = 24 // pool size of torchsde's seed sequences
 )
 
 // seedWords splits v into 32-bit words, low first, at least one.
@@ -19,32 +23,21 @@ func seedWords(v uint64) []uint32 {
 	return []uint32{uint32(v), uint32(v >> 32)}
 }
 
-// spawnedSeeds returns n words of numpy.random.SeedSequence(entropy, spawn_key=key, pool_size=pool).
-// generate_state(n).
-func spawnedSeeds(entropy uint64, key []uint64, pool, n int) []uint32 {
+// spawnedSeed returns numpy.random.SeedSequence(entropy, spawn_key=key, pool_size=brownianPool).generate_state(1)[0].
+func spawnedSeed(entropy uint64, key ...uint64) uint64 {
 	words := seedWords(entropy)
 	if len(key) > 0 {
-		for len(words) < pool {
-			words = append(words, 0)
-		}
+		words = append(words, make([]uint32, brownianPool-len(words))...)
 		for _, k := range key {
 			words = append(words, seedWords(k)...)
 		}
 	}
-	state := mixSeeds(words, pool)
-	out := make([]uint32, n)
-	hash := uint32(seedInitB)
-	for i := range out {
-		v := state[i%pool] ^ hash
-		hash *= seedMultB
-		v *= hash
-		out[i] = v ^ v>>seedXShift
-	}
-	return out
+	v := (mixSeeds(words) ^ seedInitB) * uint32(seedInitB*seedMultB&math.MaxUint32)
+	return uint64(v ^ v>>seedXShift)
 }
 
-// mixSeeds spreads words over a pool so that every word touches every place.
-func mixSeeds(words []uint32, pool int) []uint32 {
+// mixSeeds spreads words over the pool so that every word touches every place, and returns the first one.
+func mixSeeds(words []uint32) uint32 {
 	hash := uint32(seedInitA)
 	hashed := func(v uint32) uint32 {
 		v ^= hash
@@ -56,12 +49,9 @@ func mixSeeds(words []uint32, pool int) []uint32 {
 		v := seedMixL*a - seedMixR*b
 		return v ^ v>>seedXShift
 	}
-	state := make([]uint32, pool)
-	for i := range state {
-		w := uint32(0)
-		if i < len(words) {
-			w = words[i]
-		}
+	var state [brownianPool]uint32
+	copy(state[:], words)
+	for i, w := range state {
 		state[i] = hashed(w)
 	}
 	for from := range state {
@@ -71,10 +61,10 @@ func mixSeeds(words []uint32, pool int) []uint32 {
 			}
 		}
 	}
-	for _, w := range words[min(pool, len(words)):] {
+	for _, w := range words[min(len(state), len(words)):] {
 		for to := range state {
 			state[to] = mix(state[to], hashed(w))
 		}
 	}
-	return state
+	return state[0]
 }

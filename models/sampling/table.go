@@ -50,18 +50,18 @@ func Samplers() []Method {
 		churned("euler", sampleEuler),
 		pp(plain("euler_cfg_pp", sampleEulerCFGPP)),
 		ancestral("euler_ancestral", sampleEulerAncestral, etaOptions()...),
-		pp(ancestral("euler_ancestral_cfg_pp", sampleEulerAncestralCFGPP, etaOptions()...)),
+		pp(ancestral("euler_ancestral_cfg_pp", sampleEulerCFGPP, etaOptions()...)),
 		churned("heun", sampleHeun),
 		churned("heunpp2", sampleHeunPP2),
 		plain("exp_heun_2_x0", sampleExpHeun2X0, phi2),
-		ancestral("exp_heun_2_x0_sde", sampleExpHeun2X0SDE, etaOptions(phi2)...),
+		ancestral("exp_heun_2_x0_sde", sampleExpHeun2X0, etaOptions(phi2)...),
 		discard(churned("dpm_2", sampleDPM2)),
 		discard(ancestral("dpm_2_ancestral", sampleDPM2Ancestral, etaOptions()...)),
 		plain("lms", sampleLMS, Option{Name: "order", Default: 4, Min: 1, Max: 100}),
 		plain("dpm_fast", sampleDPMFast),
 		adaptive,
 		ancestral("dpmpp_2s_ancestral", sampleDPMPP2SAncestral, etaOptions()...),
-		pp(ancestral("dpmpp_2s_ancestral_cfg_pp", sampleDPMPP2SAncestralCFGPP, etaOptions()...)),
+		pp(ancestral("dpmpp_2s_ancestral_cfg_pp", sampleDPMPP2SAncestral, etaOptions()...)),
 		sde("dpmpp_sde", sampleDPMPPSDE, half),
 		sde("dpmpp_sde_gpu", sampleDPMPPSDE, half),
 		plain("dpmpp_2m", sampleDPMPP2M),
@@ -79,12 +79,14 @@ func Samplers() []Method {
 		plain("deis", sampleDEIS, orderOption("max_order", 3, 1, 4),
 			Option{Name: "deis_mode", Default: "tab", Allowed: []string{"tab"}}),
 		plain("res_multistep", sampleResMultistep),
-		pp(plain("res_multistep_cfg_pp", sampleResMultistepCFGPP)),
-		ancestral("res_multistep_ancestral", sampleResMultistepAncestral, etaOptions()...),
-		pp(ancestral("res_multistep_ancestral_cfg_pp", sampleResMultistepAncestralCFGPP, etaOptions()...)),
+		pp(plain("res_multistep_cfg_pp", sampleResMultistep)),
+		ancestral("res_multistep_ancestral", sampleResMultistep, etaOptions()...),
+		pp(ancestral("res_multistep_ancestral_cfg_pp", sampleResMultistep, etaOptions()...)),
 		plain("gradient_estimation", sampleGradientEstimation, gamma),
-		pp(plain("gradient_estimation_cfg_pp", sampleGradientEstimationCFGPP, gamma)),
-		ancestral("er_sde", sampleERSDE, erOptions()...),
+		pp(plain("gradient_estimation_cfg_pp", sampleGradientEstimation, gamma)),
+		ancestral("er_sde", sampleERSDE, append([]Option{
+			solverOption("ER-SDE", "ER-SDE", "Reverse-time SDE", "ODE"), orderOption("max_stage", 3, 1, 3),
+		}, etaOptions()...)...),
 		ancestral("seeds_2", sampleSEEDS2, etaOptions(fractionOption("r", 0.5, 1), phi1)...),
 		ancestral("seeds_3", sampleSEEDS3,
 			etaOptions(fractionOption("r_1", 1.0/3, 1), fractionOption("r_2", 2.0/3, 1))...),
@@ -104,24 +106,16 @@ func AlternativeEulerCFGPP() Method {
 
 // SamplerNames returns the names of Samplers in order.
 func SamplerNames() []string {
-	list := Samplers()
-	names := make([]string, len(list))
-	for i, e := range list {
-		names[i] = e.Name
-	}
-	return names
+	return names(Samplers(), func(e Method) string { return e.Name })
 }
 
 // FindSampler returns the entry of a name, that of AlternativeEulerCFGPP too; an unknown name is an error that lists
 // the known ones.
 func FindSampler(name string) (Method, error) {
-	for _, e := range Samplers() {
+	for _, e := range append(Samplers(), AlternativeEulerCFGPP()) {
 		if e.Name == name {
 			return e, nil
 		}
-	}
-	if e := AlternativeEulerCFGPP(); e.Name == name {
-		return e, nil
 	}
 	return Method{}, fmt.Errorf("sampler %q is unknown: want one of %q", name, SamplerNames())
 }
@@ -165,15 +159,6 @@ func adaptiveOptions() []Option {
 		{Name: "dcoeff", Default: 0.0, Max: 100},
 		{Name: "accept_safety", Default: 0.81, Max: 100},
 		{Name: "eta", Default: 0.0, Max: 100},
-		{Name: "s_noise", Default: 1.0, Max: 100},
-	}
-}
-
-func erOptions() []Option {
-	return []Option{
-		solverOption("ER-SDE", "ER-SDE", "Reverse-time SDE", "ODE"),
-		orderOption("max_stage", 3, 1, 3),
-		{Name: "eta", Default: 1.0, Max: 100},
 		{Name: "s_noise", Default: 1.0, Max: 100},
 	}
 }

@@ -17,7 +17,7 @@ func newVPPoint(sigma float32) vpPoint {
 	return vpPoint{sigma: sigma, alpha: exp32(mean), std: sqrt32(rest), lambda: mean - mul(0.5, log32(rest))}
 }
 
-// unipc is the state of a run: the last estimates and where they were made, newest last.
+// unipc is the state of a run: the last estimates and where they were made.
 type unipc struct {
 	r      *Run
 	bh2    bool
@@ -35,34 +35,30 @@ func uniPC(r *Run, bh2 bool) error {
 	for k := range r.X {
 		r.X[k] /= first
 	}
-	steps := r.steps()
+	steps := n - 1
 	order := min(3, n-2)
 	for i := range steps {
 		p := newVPPoint(r.Sigmas[i])
-		if i == 0 {
-			x0, err := v.estimate(r.X, p)
-			if err != nil {
-				return err
-			}
-			v.points, v.past = []vpPoint{p}, [][]float32{x0}
-		} else {
-			used := i
-			if i >= order {
-				used = min(order, steps+1-i)
-			}
-			x0, err := v.update(p, used, true)
-			if err != nil {
-				return err
-			}
-			v.points = append(v.points, p)[max(0, len(v.points)+1-max(order, 1)):]
-			v.past = remember(v.past, x0, max(order, 1))
+		var x0 []float32
+		var err error
+		switch {
+		case i == 0:
+			x0, err = v.estimate(r.X, p)
+		case i < order:
+			x0, err = v.update(p, i, true)
+		default:
+			x0, err = v.update(p, min(order, steps+1-i), true)
 		}
+		if err != nil {
+			return err
+		}
+		v.points, v.past = remember(v.points, p, max(order, 1)), remember(v.past, x0, max(order, 1))
 		if i == steps-1 && i >= order && i > 0 {
 			if _, err := v.update(newVPPoint(r.Sigmas[steps]), min(order, 1), false); err != nil {
 				return err
 			}
 		}
-		if err := r.report(i, r.X, v.past[len(v.past)-1]); err != nil {
+		if err := r.report(i, r.X, x0); err != nil {
 			return err
 		}
 	}
@@ -93,23 +89,17 @@ func (v *unipc) estimate(x []float32, p vpPoint) ([]float32, error) {
 // update moves Run.X to p with the given order; with correct it also evaluates there, returns that estimate and
 // corrects the state with it.
 func (v *unipc) update(p vpPoint, order int, correct bool) ([]float32, error) {
-	last := v.points[len(v.points)-1]
-	newest := v.past[len(v.past)-1]
+	last, newest := v.points[0], v.past[0]
 	h := p.lambda - last.lambda
 	var ratios []float32
 	var diffs [][]float32
 	for j := 1; j < order; j++ {
-		ratio := (v.points[len(v.points)-1-j].lambda - last.lambda) / h
-		d := make([]float32, len(newest))
-		for k := range d {
-			d[k] = (v.past[len(v.past)-1-j][k] - newest[k]) / ratio
-		}
-		ratios, diffs = append(ratios, ratio), append(diffs, d)
+		ratio := (v.points[j].lambda - last.lambda) / h
+		ratios, diffs = append(ratios, ratio), append(diffs, derivative(v.past[j], newest, ratio))
 	}
 	predictor, corrector, b := v.weights(ratios, -h, order, correct)
 
-	base := make([]float32, len(newest))
-	combine(base, p.std/last.std, v.r.X, -mul(p.alpha, expm132(-h)), newest)
+	base := combine(p.std/last.std, v.r.X, -mul(p.alpha, expm132(-h)), newest)
 	gain := mul(p.alpha, b)
 	guess := make([]float32, len(base))
 	for k := range base {
@@ -171,24 +161,4 @@ func (v *unipc) weights(ratios []float32, hh float32, order int, correct bool) (
 		}
 	}
 	return predictor, corrector, b
-}
-
-// solveMoments returns w with sum over j of w_j * ratios_j^(i) = moments_i.
-func solveMoments(ratios []float32, moments []float64) []float32 {
-	matrix := make([][]float64, len(moments))
-	for i := range matrix {
-		matrix[i] = make([]float64, len(ratios))
-		for j, ratio := range ratios {
-			matrix[i][j] = 1
-			for range i {
-				matrix[i][j] *= float64(ratio)
-			}
-		}
-	}
-	solved := solveLinear(matrix, append([]float64(nil), moments...))
-	out := make([]float32, len(solved))
-	for j, w := range solved {
-		out[j] = float32(w)
-	}
-	return out
 }

@@ -17,9 +17,9 @@ import (
 
 // embedNet names the weights of such a net, beside the model's y_embedder.
 type embedNet struct {
-	Patch  *engine.Weight `weight:"x_embedder.proj" shape:"E,C,p,p" use:"embed"`
-	Time   timeEmbedder   `weight:"t_embedder"`
-	Vector vectorEmbedder `weight:"y_embedder"` // of the model
+	Patch  *engine.Weight      `weight:"x_embedder.proj" shape:"E,C,p,p" use:"embed"`
+	Time   layers.TimeEmbedder `weight:"t_embedder.mlp"`
+	Vector vectorEmbedder      `weight:"y_embedder"` // of the model
 	Again  struct {
 		In  *engine.Weight `weight:"mlp.0" shape:"E,E"`
 		Out *engine.Weight `weight:"mlp.2" shape:"E,E"`
@@ -53,12 +53,8 @@ func detectEmbedder(set *weights.Set, _ map[string]string) (family.Config, error
 // Describe implements family.Config.
 func (c embedConfig) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
-		Family: "sd3", Width: c.hidden, Heads: c.hidden / headDim, HeadDim: headDim, PatchSize: embedPatch,
-		Channels: c.channels, OutChannels: c.channels, PooledDim: c.pooled,
-		MLPRatio: float64(c.mlpHidden) / float64(c.hidden),
-	}
-	for range c.blocks {
-		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Cross, Skip: -1, Attends: 1})
+		Family: "sd3", Width: c.hidden, Heads: c.hidden / headDim, PatchSize: embedPatch, Channels: c.channels,
+		PooledDim: c.pooled, Blocks: dit.Blocks(c.blocks, dit.BlockSpec{Kind: dit.Cross}),
 	}
 	tags := family.Tags{Dims: map[string]int{"F": c.mlpHidden, "V": c.pooled}, Ignore: []string{"control_type"}}
 	return family.Describe(set, family.Diffusion{Spec: s, Latent: format()}, tags,
@@ -90,15 +86,14 @@ func (m *embedder) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*di
 // Modulate computes for every timestep and entry the vector (time + pooled), and from it the modulation of each block:
 // Image [S, n, 6E].
 func (m *embedder) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit.Modulation {
-	return m.Modulation(env, p.N, layers.TimestepFeatures(timesteps, features), m.Net.Time.In, m.Net.Time.Out, p.Vector,
-		nil)
+	return m.Modulation(env, p.N, family.Conditioning{
+		Timesteps: timesteps, In: m.Net.Time.In, Out: m.Net.Time.Out, Add: p.Vector,
+	})
 }
 
 // ModulateBlock computes the modulation of block i.
 func (m *embedder) ModulateBlock(env dit.Env, out *dit.Modulation, i int) {
-	if m.Held.Has(i) {
-		out.Image[i] = layers.Modulate(env, out.Vector, m.Net.Blocks[i].Mod)
-	}
+	out.Image[i] = layers.Modulate(env, out.Vector, m.Net.Blocks[i].Mod)
 }
 
 // Embed projects the latent's tokens, and makes room for what blocks begin with.
@@ -121,20 +116,15 @@ func (m *embedder) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
 	}
 	e, mod := m.Spec().Width, s.M.Image[i].Index(0, s.Step)
 	h := layers.Scratch(env, x, s.B, x.Dim(1), e)
-	qkv := layers.Scratch(env, x, s.B, of.Len(), w.Attn.QKV.N())
-	out := layers.Scratch(env, x, s.B, of.Len(), w.Attn.Proj.K())
-	project(env, h, qkv, x, mod, 0, w.Attn.QKV, of)
-	q, k, v := layers.QKV(qkv, headDim)
-	env.Attend(dit.Attention{Block: i, Q: q, K: k, V: v, Rows: of, ImageOnly: true, Out: layers.Heads(out, headDim)})
+	layers.AdaLN(env, h, x, layers.Chunk(mod, e, 0), layers.Chunk(mod, e, 1), eps)
+	out, _ := layers.Attended(env, dit.Attention{Block: i, Rows: of, ImageOnly: true}, h, w.Attn.QKV, headDim, 1)
 	if of.Len() > 0 {
 		layers.RowLinear(env, x, out, w.Attn.Proj, layers.Chunk(mod, e, 2), of)
-		feedForward(env, x, h, mod, w.MLP, of)
+		layers.AdaLN(env, h, x, layers.Chunk(mod, e, 3), layers.Chunk(mod, e, 4), eps)
+		w.MLP.Add(env, x, h, layers.Chunk(mod, e, 5), of)
 	}
 	env.Arena.Release(mark)
 }
-
-// Head is that of no net.
-func (m *embedder) Head(dit.Env, *dit.State, engine.Tensor) {}
 
 // embedders are these nets.
 func embedders() family.Control {
@@ -161,10 +151,7 @@ func embedders() family.Control {
 		Rest: func(net *weights.Set) map[string][]int {
 			const pooled = 2048
 			e := net.Dim("x_embedder.proj.weight", 0)
-			return map[string][]int{
-				"y_embedder.mlp.0.weight": {e, pooled}, "y_embedder.mlp.0.bias": {e}, "y_embedder.mlp.2.weight": {e, e},
-				"y_embedder.mlp.2.bias": {e},
-			}
+			return family.Shapes(map[string][2]int{"y_embedder.mlp.0": {e, pooled}, "y_embedder.mlp.2": {e, e}})
 		},
 		Repeat: func(net *dit.Spec, _ dit.BlockKind, n int) int { return (net.Heads + n - 1) / n },
 		Shown: func(kind int) (factor, offset float32) {

@@ -64,18 +64,15 @@ func rest(net *weights.Set) map[string][]int {
 	e, in := net.Dim("x_embedder.proj.weight", 0), net.Dim("x_embedder.proj.weight", 1)*4
 	last := net.Count("joint_blocks")
 	to := fmt.Sprintf("joint_blocks.%d.", last)
-	all := map[string][]int{
-		"final_layer.linear.weight": {in, e}, "final_layer.linear.bias": {in},
-		"final_layer.adaLN_modulation.1.weight": {2 * e, e}, "final_layer.adaLN_modulation.1.bias": {2 * e},
-		to + "context_block.adaLN_modulation.1.weight": {2 * e, e},
-		to + "context_block.adaLN_modulation.1.bias":   {2 * e},
-	}
+	all := family.Shapes(map[string][2]int{
+		"final_layer.linear": {in, e}, "final_layer.adaLN_modulation.1": {2 * e, e},
+		to + "context_block.adaLN_modulation.1": {2 * e, e},
+	})
 	for _, key := range net.Names() {
 		part, ok := strings.CutPrefix(key, fmt.Sprintf("joint_blocks.%d.", last-1))
 		text, of := strings.CutPrefix(part, "context_block.")
 		if ok && (!of || strings.HasPrefix(text, "attn.qkv.") || strings.HasPrefix(text, "attn.ln_")) {
-			t, _ := net.Get(key)
-			all[to+part] = t.Shape
+			all[to+part] = net.Shape(key)
 		}
 	}
 	return all
@@ -84,20 +81,21 @@ func rest(net *weights.Set) map[string][]int {
 // Describe describes the model. The position table counts as parameters.
 func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
-		Family: "sd3", Width: c.Hidden, Heads: c.Hidden / headDim, HeadDim: headDim, PatchSize: c.PatchSize,
-		Channels: c.Channels, OutChannels: c.Channels, ContextDim: c.ContextDim, PooledDim: c.PooledDim,
-		MLPRatio: float64(c.MLPHidden) / float64(c.Hidden),
+		Family: "sd3", Width: c.Hidden, Heads: c.Hidden / headDim, PatchSize: c.PatchSize, Channels: c.Channels,
+		ContextDim: c.ContextDim, PooledDim: c.PooledDim,
+		Blocks: dit.Blocks(c.Blocks, dit.BlockSpec{Kind: dit.Double, Cuts: true}),
 	}
-	for i := range c.Blocks {
-		b := dit.BlockSpec{Kind: dit.Double, Skip: -1, Attends: 1, LastText: i == c.Blocks-1, Cuts: true}
+	for i := range s.Blocks {
+		s.Blocks[i].LastText = i == c.Blocks-1
 		if c.dual(i) {
-			b.Attends = 2
+			s.Blocks[i].Attends = 2
 		}
-		s.Blocks = append(s.Blocks, b)
 	}
 	tags := family.Tags{Dims: map[string]int{"F": c.MLPHidden, "V": c.PooledDim, "G": c.PosSide}}
 	return family.Describe(set, family.Diffusion{
 		Spec: s, Latent: format(), Sampling: family.Sampling{Line: family.FlowLine, Shift: 3, Multiplier: 1000},
 		Traits: family.Traits{NoStepCache: true},
-	}, tags, func() *net { return newNet(c) }, func(l family.Loaded[net]) dit.Model { return newModel(l, c) })
+	}, tags, c.net, func(l family.Loaded[net]) dit.Model {
+		return &Model{l.Between(l.Net.Patch, l.Net.Final.Linear, 0, eps), c}
+	})
 }

@@ -12,29 +12,17 @@ import (
 // eps is the epsilon of all norms of SD3.
 const eps = 1e-6
 
-// features is the number of sinusoidal features of a timestep.
-const features = 256
-
 // Model is an SD3 model or a part of one. It implements dit.Model.
 type Model struct {
 	family.Loaded[net]
 	cfg Config
-
-	blocks []block // views of Net.Blocks
-}
-
-func newModel(l family.Loaded[net], c Config) *Model {
-	m := &Model{Loaded: l, cfg: c}
-	for i := range m.Net.Blocks {
-		m.blocks = append(m.blocks, m.Net.Blocks[i].view())
-	}
-	return m
 }
 
 // Prepare embeds the text and the pooled vectors and crops the middle of the position table. Grids larger than the
 // table are refused.
 func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.Prepared, error) {
-	if err := layers.CheckEntries(m.Spec(), entries); err != nil {
+	p, err := layers.Begin(m.Spec(), entries, grid)
+	if err != nil {
 		return nil, err
 	}
 	side := m.cfg.PosSide
@@ -42,22 +30,16 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.P
 		return nil, fmt.Errorf("sd3: latent of %d x %d has %d x %d tokens, this model has positions for %d x %d",
 			grid.LatentY, grid.LatentX, grid.Y, grid.X, side, side)
 	}
-	n, lt, e := len(entries), entries[0].Context.Rows, m.cfg.Hidden
-	p := &dit.Prepared{N: n, Lt: lt, Grid: grid, Entries: entries}
-	p.Vector = env.Arena.Alloc(engine.F32, n, e)
+	p.Vector = env.Arena.Alloc(engine.F32, p.N, m.cfg.Hidden)
 	if !m.Held.NoEmbed {
-		p.Text, p.Pos = env.Arena.Alloc(env.DType, n, lt, e), env.Arena.Alloc(env.DType, 1, grid.Tokens(), e)
+		p.Pos = env.Arena.Alloc(env.DType, 1, grid.Tokens(), m.cfg.Hidden)
 		top, left := (side-grid.Y)/2, (side-grid.X)/2
 		// [1, G*G, E] -> [1, G, G, E] -> crop [1, Y, X, E] -> [1, Y*X, E]
 		env.Ops.Copy(p.Pos.Split(1, grid.Y, grid.X),
 			m.Net.Pos.Split(1, side, side).Slice(1, top, top+grid.Y).Slice(2, left, left+grid.X))
+		layers.EmbedJoint(env, m.Spec(), p, m.Net.Context, nil, nil)
 	}
 	mark := env.Arena.Mark()
-	if !m.Held.NoEmbed {
-		context := layers.Contexts(env, entries, func(e dit.Entry) dit.Array { return e.Context })
-		layers.Project(env, p.Text, context, m.Net.Context)
-		env.Arena.Release(mark)
-	}
 	layers.MLP(env, p.Vector, layers.Pooled(env, entries, m.cfg.PooledDim), m.Net.Vector.In, m.Net.Vector.Out, engine.SiLU)
 	env.Arena.Release(mark)
 	return p, nil
@@ -67,25 +49,13 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.P
 // n, 6E], or [S, n, 9E] where the block attends twice, Text [S, n, 6E], of the last block [S, n, 2E], Head [S, n, 2E];
 // parts in the order of the checkpoint.
 func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit.Modulation {
-	return m.Modulation(env, p.N, layers.TimestepFeatures(timesteps, features), m.Net.Time.In, m.Net.Time.Out, p.Vector,
-		m.Net.Final.Mod)
+	return m.Modulation(env, p.N, family.Conditioning{
+		Timesteps: timesteps, In: m.Net.Time.In, Out: m.Net.Time.Out, Add: p.Vector, Head: m.Net.Final.Mod,
+	})
 }
 
 // ModulateBlock computes the modulations of block i.
 func (m *Model) ModulateBlock(env dit.Env, out *dit.Modulation, i int) {
-	if !m.Held.Has(i) {
-		return
-	}
-	linear := func(w *engine.Weight) engine.Tensor { return layers.Modulate(env, out.Vector, w) }
-	out.Text[i], out.Image[i] = linear(m.blocks[i].text.Mod), linear(m.blocks[i].image.Mod)
-}
-
-// Embed projects the latent's tokens, adds their positions and copies the text rows.
-func (m *Model) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
-	layers.EmbedJointRows(env, s, x, m.Net.Patch)
-}
-
-// Head normalises, modulates by (shift, scale) and projects the image rows.
-func (m *Model) Head(env dit.Env, s *dit.State, out engine.Tensor) {
-	layers.ModulatedHead(env, out, s.ImageRows(), s.M.Head.Index(0, s.Step), m.Net.Final.Linear, eps)
+	text, image, _ := m.Net.Blocks[i].view()
+	out.Text[i], out.Image[i] = layers.Modulate(env, out.Vector, text.Mod), layers.Modulate(env, out.Vector, image.Mod)
 }

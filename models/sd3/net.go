@@ -1,23 +1,21 @@
 package sd3
 
-import "patchbay/engine"
+import (
+	"patchbay/engine"
+	"patchbay/models/family"
+	"patchbay/models/layers"
+)
 
 // net names the weights of the whole model. Sizes in the tags: E width, F MLP width, D head dim, C channels, p patch
 // size, T and V columns of context and pooled vector, G side of the position table.
 type net struct {
-	Patch   *engine.Weight `weight:"x_embedder.proj" shape:"E,C,p,p" use:"embed"`
-	Pos     engine.Tensor  `weight:"pos_embed" shape:"1,G*G,E" use:"embed"`
-	Context *engine.Weight `weight:"context_embedder" shape:"E,T" use:"embed"`
-	Time    timeEmbedder   `weight:"t_embedder"`
-	Vector  vectorEmbedder `weight:"y_embedder"`
-	Blocks  []joint        `weight:"joint_blocks"`
-	Final   final          `weight:"final_layer" use:"head"`
-}
-
-// timeEmbedder turns sinusoidal features into a vector of width E.
-type timeEmbedder struct {
-	In  *engine.Weight `weight:"mlp.0" shape:"E,256"`
-	Out *engine.Weight `weight:"mlp.2" shape:"E,E"`
+	Patch   *engine.Weight      `weight:"x_embedder.proj" shape:"E,C,p,p" use:"embed"`
+	Pos     engine.Tensor       `weight:"pos_embed" shape:"1,G*G,E" use:"embed"`
+	Context *engine.Weight      `weight:"context_embedder" shape:"E,T" use:"embed"`
+	Time    layers.TimeEmbedder `weight:"t_embedder.mlp"`
+	Vector  vectorEmbedder      `weight:"y_embedder"`
+	Blocks  []joint             `weight:"joint_blocks"`
+	Final   final               `weight:"final_layer" use:"head"`
 }
 
 // vectorEmbedder turns the pooled text vector into one of width E.
@@ -34,41 +32,32 @@ type joint struct {
 	DualImage *dualStream `weight:"x_block"`
 }
 
-// block is a joint block as it is computed: plain and dual, middle and last blocks alike.
-type block struct {
-	text, image stream
-	second      *attention // image attends to image once more; nil: not in this block
-	last        bool       // text rows are not needed afterwards
-}
-
-func (j *joint) view() block {
-	b := block{}
-	if j.LastText != nil {
-		b.last, b.text = true, stream{Mod: j.LastText.Mod, Attn: attention{QKV: j.LastText.QKV, Norm: j.LastText.Norm}}
-	} else {
-		b.text = *j.Text
+// view is the block as it is computed, plain and dual, middle and last ones alike: what the text's side of the last
+// lacks is nil. second is the attention of image to image alone; nil: not in this block.
+func (j *joint) view() (text, image *stream, second *attention) {
+	text, image = j.Text, j.Image
+	if l := j.LastText; l != nil {
+		text = &stream{Mod: l.Mod, Attn: attention{QKV: l.QKV, Norm: l.Norm}}
 	}
 	if d := j.DualImage; d != nil {
-		b.image, b.second = stream{Mod: d.Mod, Attn: d.Attn, MLP: d.MLP}, &d.Attn2
-	} else {
-		b.image = *j.Image
+		image, second = &stream{Mod: d.Mod, Attn: d.Attn, MLP: d.MLP}, &d.Attn2
 	}
-	return b
+	return text, image, second
 }
 
 // stream is one side of a block. Mod gives shift, scale, gate of the attention, then of the MLP.
 type stream struct {
-	Mod  *engine.Weight `weight:"adaLN_modulation.1" shape:"6E,E"`
-	Attn attention      `weight:"attn" use:"attention"`
-	MLP  mlp            `weight:"mlp" use:"mlp"`
+	Mod  *engine.Weight     `weight:"adaLN_modulation.1" shape:"6E,E"`
+	Attn attention          `weight:"attn" use:"attention"`
+	MLP  layers.FeedForward `weight:"mlp" use:"mlp"`
 }
 
 // dualStream is an image side that attends twice. Mod goes on with shift, scale, gate of the second attention.
 type dualStream struct {
-	Mod   *engine.Weight `weight:"adaLN_modulation.1" shape:"9E,E"`
-	Attn  attention      `weight:"attn" use:"attention"`
-	Attn2 attention      `weight:"attn2" use:"attention"`
-	MLP   mlp            `weight:"mlp" use:"mlp"`
+	Mod   *engine.Weight     `weight:"adaLN_modulation.1" shape:"9E,E"`
+	Attn  attention          `weight:"attn" use:"attention"`
+	Attn2 attention          `weight:"attn2" use:"attention"`
+	MLP   layers.FeedForward `weight:"mlp" use:"mlp"`
 }
 
 // lastText is the text side of the last block, which gives queries, keys and values and nothing else. Mod gives shift,
@@ -90,37 +79,27 @@ type qkNorm struct {
 	Key   engine.Tensor `weight:"ln_k.weight" shape:"D"`
 }
 
-type mlp struct {
-	Up   *engine.Weight `weight:"fc1" shape:"F,E" split:"rows F"`
-	Down *engine.Weight `weight:"fc2" shape:"E,F" split:"cols F"`
-}
-
 // final is the last layer. Mod gives shift, scale.
 type final struct {
 	Mod    *engine.Weight `weight:"adaLN_modulation.1" shape:"2E,E"`
 	Linear *engine.Weight `weight:"linear,perm=patch" shape:"C*p*p,E"`
 }
 
-// newNet makes the empty structs of c.
-func newNet(c Config) *net {
-	norm := func() *qkNorm {
-		if c.QKNorm {
-			return &qkNorm{}
-		}
-		return nil
-	}
+// net makes the empty structs of c.
+func (c Config) net() *net {
+	attend := func() attention { return attention{Norm: family.Only[qkNorm](c.QKNorm)} }
 	n := &net{Blocks: make([]joint, c.Blocks)}
 	for i := range n.Blocks {
 		b := &n.Blocks[i]
 		if i == c.Blocks-1 {
-			b.LastText = &lastText{Norm: norm()}
+			b.LastText = &lastText{Norm: attend().Norm}
 		} else {
-			b.Text = &stream{Attn: attention{Norm: norm()}}
+			b.Text = &stream{Attn: attend()}
 		}
 		if c.dual(i) {
-			b.DualImage = &dualStream{Attn: attention{Norm: norm()}, Attn2: attention{Norm: norm()}}
+			b.DualImage = &dualStream{Attn: attend(), Attn2: attend()}
 		} else {
-			b.Image = &stream{Attn: attention{Norm: norm()}}
+			b.Image = &stream{Attn: attend()}
 		}
 	}
 	return n

@@ -20,35 +20,37 @@ const (
 // missing CLIP gives zeros in its place, a missing T5 no tokens; without all three the context is 77 zero tokens
 // (ComfyUI comfy/text_encoders/sd3_clip.py). Errors: encodings wider than 4096 channels or a T5 of other width.
 func join(done map[string]*text.Encoding) (dit.Entry, error) {
-	clipL, clipG, t5 := done["clip_l"], done["clip_g"], done["t5"]
-	e := dit.Entry{Pooled: append(pooled(clipL, widthL), pooled(clipG, widthG)...)}
-	e.Context.Cols = width
-	rows := 0
-	for _, c := range []*text.Encoding{clipL, clipG} {
-		if c != nil && (rows == 0 || c.Context.Rows < rows) {
+	t5, clips := done["t5"], []struct {
+		*text.Encoding
+		wide int
+	}{{done["clip_l"], widthL}, {done["clip_g"], widthG}}
+	var e dit.Entry
+	rows, at := 0, 0
+	for _, c := range clips {
+		if c.Encoding == nil {
+			e.Pooled = append(e.Pooled, make([]float32, c.wide)...)
+			continue
+		}
+		e.Pooled = append(e.Pooled, c.Pooled...)
+		if rows == 0 || c.Context.Rows < rows {
 			rows = c.Context.Rows
 		}
 	}
-	if clipL == nil && clipG == nil && t5 == nil {
+	if rows == 0 && t5 == nil {
 		rows = tokens
 	}
-	e.Context.Rows = rows
-	e.Context.Data = make([]float32, rows*width)
-	at := 0
-	for _, c := range []struct {
-		e    *text.Encoding
-		wide int
-	}{{clipL, widthL}, {clipG, widthG}} {
-		if c.e == nil {
+	e.Context = dit.Array{Rows: rows, Cols: width, Data: make([]float32, rows*width)}
+	for _, c := range clips {
+		if c.Encoding == nil {
 			at += c.wide
 			continue
 		}
-		n := c.e.Context.Cols
+		n := c.Context.Cols
 		if at+n > width {
 			return e, fmt.Errorf("encode sd3: the CLIP states have %d channels together, at most %d fit", at+n, width)
 		}
 		for r := range rows {
-			copy(e.Context.Data[r*width+at:], c.e.Context.Data[r*n:(r+1)*n])
+			copy(e.Context.Data[r*width+at:], c.Context.Data[r*n:(r+1)*n])
 		}
 		at += n
 	}
@@ -61,12 +63,4 @@ func join(done map[string]*text.Encoding) (dit.Entry, error) {
 	e.Context.Data = append(e.Context.Data, t5.Context.Data...)
 	e.Context.Rows += t5.Context.Rows
 	return e, nil
-}
-
-// pooled returns a copy of the pooled state, or n zeros.
-func pooled(e *text.Encoding, n int) []float32 {
-	if e == nil {
-		return make([]float32, n)
-	}
-	return append([]float32(nil), e.Pooled...)
 }

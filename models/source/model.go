@@ -81,15 +81,11 @@ func Keys(list []Adapter) string {
 func To(part string, list []Adapter) []Adapter {
 	var out []Adapter
 	for _, a := range list {
-		if a.Brought() || len(additionsTo(part, a.Additions)) > 0 {
+		if a.Brought() || len(lora.To(part, a.Additions)) > 0 {
 			out = append(out, a)
 		}
 	}
 	return out
-}
-
-func additionsTo(part string, list []lora.Addition) []lora.Addition {
-	return (&lora.Matched{Additions: list}).Part(part)
 }
 
 // With runs f with what adapters add to one part; the data is valid until f returns.
@@ -105,7 +101,7 @@ func With(part string, list []Adapter, f func([]weights.LowRank) error) error {
 			return err
 		}
 		defer func() { _ = file.Close() }()
-		more, err := lora.Gather(file.Set(), additionsTo(part, a.Additions), a.Strength)
+		more, err := lora.Gather(file.Set(), lora.To(part, a.Additions), a.Strength)
 		if err != nil {
 			return fmt.Errorf("%s: %w", a.Name, err)
 		}
@@ -145,42 +141,6 @@ func Changes(list []Adapter) (all []weights.Change, key string, err error) {
 // base; changes of biases, norms and columns make another one. Safe for concurrent use.
 type Loader struct{ Shared Shared }
 
-// adapted is a model that shares its base with others.
-type adapted struct {
-	dit.Model
-	free func()
-}
-
-// Close gives back what the model alone has, and the base if nobody else uses it.
-func (m *adapted) Close() { m.free() }
-
-// net is a control net that may be shared. Ranks look for a dit.Control, which adapted hides.
-type net struct {
-	dit.Control
-	free func()
-}
-
-// Close gives the net back.
-func (m *net) Close() { m.free() }
-
-// follower is a dit.Follower that may be shared.
-type follower struct {
-	dit.Follower
-	free func()
-}
-
-// Close gives the net back.
-func (f *follower) Close() { f.free() }
-
-// patch is a dit.Patch that may be shared.
-type patch struct {
-	dit.Patch
-	free func()
-}
-
-// Close gives the patch back.
-func (m *patch) Close() { m.free() }
-
 // Load reads and packs the held part of m's weights with ops. Errors: a file that is gone or has changed, one that does
 // not hold what its name promises, no memory.
 func (l *Loader) Load(ops engine.Ops, m Model, held dit.Held) (dit.Model, error) {
@@ -196,17 +156,8 @@ func (l *Loader) Load(ops engine.Ops, m Model, held dit.Held) (dit.Model, error)
 	if err != nil {
 		return nil, err
 	}
-	if f, ok := base.(dit.Follower); ok {
-		return &follower{f, release}, nil
-	}
-	if c, ok := base.(dit.Control); ok {
-		return &net{c, release}, nil
-	}
-	if p, ok := base.(dit.Patch); ok {
-		return &patch{p, release}, nil
-	}
 	if len(m.Adapters) == 0 {
-		return &adapted{base, release}, nil
+		return &dit.Shared{Model: base, Free: release}, nil
 	}
 	var with dit.Model
 	err = With("", m.Adapters, func(list []weights.LowRank) (err error) {
@@ -219,7 +170,7 @@ func (l *Loader) Load(ops engine.Ops, m Model, held dit.Held) (dit.Model, error)
 		release()
 		return nil, err
 	}
-	return &adapted{with, func() { with.Close(); release() }}, nil
+	return &dit.Shared{Model: with, Free: func() { with.Close(); release() }}, nil
 }
 
 // location tells devices apart, each of which has a base of its own.

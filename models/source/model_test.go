@@ -47,7 +47,7 @@ func TestLoadedNetIsControl(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer m.Close()
-		n, ok := m.(dit.Control)
+		n, ok := dit.As[dit.Control](m)
 		if !ok {
 			t.Fatalf("%T is no dit.Control", m)
 		}

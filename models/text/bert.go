@@ -1,32 +1,15 @@
 package text
 
 import (
-	"encoding/json"
-	"fmt"
-
 	"patchbay/engine"
 	"patchbay/models/tokenizer"
 	"patchbay/models/weights"
 )
 
-// BERTConfig describes a BERT encoder (arXiv:1810.04805) in the names of Hugging Face's config.json.
-type BERTConfig struct {
-	Width     int     `json:"hidden_size"`             // 1024
-	Heads     int     `json:"num_attention_heads"`     // 16
-	Layers    int     `json:"num_hidden_layers"`       // 24
-	MLP       int     `json:"intermediate_size"`       // 4096
-	Vocab     int     `json:"vocab_size"`              // 47020
-	Positions int     `json:"max_position_embeddings"` // 512
-	Eps       float32 `json:"layer_norm_eps"`          // 1e-12
-	Start     int     `json:"bos_token_id"`            // 101, [CLS]
-	End       int     `json:"eos_token_id"`            // 102, [SEP]
-	Pad       int     `json:"pad_token_id"`            // 0
-}
-
 // BERT is a loaded BERT encoder. It holds weights only and may be shared.
 type BERT struct {
 	loaded[bertWeights]
-	Config BERTConfig
+	Config EncoderConfig
 }
 
 type bertWeights struct {
@@ -35,7 +18,7 @@ type bertWeights struct {
 	// [2, E], only row 0 is used
 	Type  engine.Tensor `weight:"bert.embeddings.token_type_embeddings.weight" shape:"2,E"`
 	Norm  affine        `weight:"bert.embeddings.LayerNorm"`
-	Layer []*bertLayer  `weight:"bert.encoder.layer"`
+	Layer []bertLayer   `weight:"bert.encoder.layer"`
 }
 
 type bertLayer struct {
@@ -56,63 +39,16 @@ func OpenBERT(ops engine.Ops, set *weights.Set, config []byte) (*BERT, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &BERT{}
-	if b.Config, err = inferBERT(set, config); err != nil {
+	b := &BERT{Config: EncoderConfig{Eps: 1e-12, Start: 101, End: 102}} // [CLS], [SEP]
+	b.Config, err = b.Config.infer(set, "bert.embeddings.word_embeddings.weight",
+		"bert.embeddings.position_embeddings.weight", "bert.encoder.layer", "intermediate.dense.weight", config)
+	if err != nil {
 		return nil, err
 	}
-	for range b.Config.Layers {
-		b.weights.Layer = append(b.weights.Layer, &bertLayer{})
-	}
-	opt := weights.Options{
-		Model: "bert",
-		Dims: map[string]int{
-			"E": b.Config.Width, "F": b.Config.MLP, "V": b.Config.Vocab, "P": b.Config.Positions,
-		},
-		Ignore: []string{"bert.pooler.", "cls.", "bert.embeddings.position_ids"},
-	}
-	if err := b.load(ops, set, opt); err != nil {
-		return nil, err
-	}
-	return b, nil
-}
-
-// inferBERT reads the configuration from names and shapes, then from config.
-func inferBERT(set *weights.Set, config []byte) (BERTConfig, error) {
-	const table, mlp, position = "bert.embeddings.word_embeddings.weight",
-		"bert.encoder.layer.0.intermediate.dense.weight", "bert.embeddings.position_embeddings.weight"
-	c := BERTConfig{
-		Width: set.Dim(table, 1), Vocab: set.Dim(table, 0), Layers: set.Count("bert.encoder.layer"), MLP: set.Dim(mlp, 0),
-		Positions: set.Dim(position, 0), Eps: 1e-12, Start: 101, End: 102,
-	}
-	c.Heads = max(c.Width/64, 1)
-	stored := c
-	if len(config) > 0 {
-		if err := json.Unmarshal(config, &c); err != nil {
-			return c, fmt.Errorf("text encoder config: %w", err)
-		}
-	}
-	for _, v := range []struct {
-		name      string
-		got, want int
-	}{
-		{"hidden_size", c.Width, stored.Width},
-		{"vocab_size", c.Vocab, stored.Vocab},
-		{"intermediate_size", c.MLP, stored.MLP},
-		{"max_position_embeddings", c.Positions, stored.Positions},
-	} {
-		if v.got != v.want || v.want < 1 {
-			return c, fmt.Errorf("text encoder config: %s is %d, the file has %d", v.name, v.got, v.want)
-		}
-	}
-	switch {
-	case c.Heads < 1 || c.Width%c.Heads != 0:
-		return c, fmt.Errorf("text encoder config: num_attention_heads is %d, must divide the width %d", c.Heads, c.Width)
-	case c.Layers < 1 || c.Layers > 1<<10:
-		return c, fmt.Errorf("text encoder config: num_hidden_layers is %d, allowed are 1..1024", c.Layers)
-	case !(c.Eps > 0):
-		return c, fmt.Errorf("text encoder config: layer_norm_eps is %g, must be above 0", c.Eps)
-	}
-	return c, nil
+	b.weights.Layer = make([]bertLayer, b.Config.Layers)
+	return b, b.load(ops, set, weights.Options{
+		Model: "bert", Dims: b.Config.dims(), Ignore: []string{"bert.pooler.", "cls.", "bert.embeddings.position_ids"},
+	})
 }
 
 // Adapt is Net.Adapt.
@@ -124,22 +60,13 @@ func (b BERT) Adapt(ops engine.Ops, additions []weights.LowRank) (_ Net, err err
 // Encode encodes chunks of at most Positions tokens; padding behind the end token is hidden from attention. Errors:
 // token ids outside the vocabulary, Check's error, device errors.
 func (b *BERT) Encode(env Env, chunks [][]tokenizer.Token, f Form) (Encoding, error) {
-	cfg := b.Config
-	special := Special{cfg.Start, cfg.End, cfg.Pad}
-	return encode(env, network{
-		name: "bert", special: special, width: cfg.Width, vocab: cfg.Vocab, maxLength: cfg.Positions,
-		bytes: func(dtype engine.DType, n, l int) int {
-			return measured(func(a *engine.Arena) { b.work(a, dtype, n, l) })
-		},
-		run: func(env Env, chunks [][]tokenizer.Token) (engine.Tensor, engine.Tensor, error) {
-			var keys []int
-			for _, chunk := range chunks {
-				keys = append(keys, special.valid(chunk))
-			}
-			h, err := b.run(env, chunks, keys, f.Layer)
-			return h, engine.Tensor{}, err
-		},
-	}, chunks)
+	n := b.Config.network("bert")
+	n.memory = func(a *engine.Arena, dtype engine.DType, items, l int) { b.work(a, dtype, items, l) }
+	n.run = func(env Env, chunks [][]tokenizer.Token) (engine.Tensor, engine.Tensor, error) {
+		h, err := b.run(env, chunks, n.special.lengths(chunks), f)
+		return h, engine.Tensor{}, err
+	}
+	return encode(env, n, chunks)
 }
 
 func (b *BERT) work(a *engine.Arena, dtype engine.DType, n, l int) work {
@@ -152,7 +79,7 @@ func (b *BERT) work(a *engine.Arena, dtype engine.DType, n, l int) work {
 }
 
 // run is the encoder: post-norm blocks.
-func (b *BERT) run(env Env, chunks [][]tokenizer.Token, keys []int, layer int) (engine.Tensor, error) {
+func (b *BERT) run(env Env, chunks [][]tokenizer.Token, keys []int, f Form) (engine.Tensor, error) {
 	ops, cfg, l := env.Ops, b.Config, len(chunks[0])
 	w := b.work(env.Arena, env.DType, len(chunks), l)
 	env.embed(w.x, b.weights.Token, chunks)
@@ -161,12 +88,12 @@ func (b *BERT) run(env Env, chunks [][]tokenizer.Token, keys []int, layer int) (
 	ops.Copy(w.position, b.weights.Type.Slice(0, 0, 1).Broadcast(0, l).Unsqueeze(0))
 	ops.Add(w.x, w.x, w.position)
 	ops.LayerNorm(w.x, w.x, b.weights.Norm.Weight, b.weights.Norm.Bias, cfg.Eps)
-	want, _ := form{layer, cfg.Layers}.index()
-	for i, layer := range b.weights.Layer {
+	want, _ := f.read(cfg.Layers)
+	for i := range b.weights.Layer {
 		if err := env.step(); err != nil {
 			return engine.Tensor{}, err
 		}
-		b.layer(ops, layer, w, keys)
+		b.layer(ops, &b.weights.Layer[i], w, keys)
 		if i == want {
 			break // nothing reads the later layers
 		}
@@ -176,10 +103,7 @@ func (b *BERT) run(env Env, chunks [][]tokenizer.Token, keys []int, layer int) (
 
 func (b *BERT) layer(ops engine.Ops, layer *bertLayer, w work, keys []int) {
 	eps, h := b.Config.Eps, b.Config.Heads
-	ops.Linear(w.q, w.x, layer.Q, engine.Epilogue{})
-	ops.Linear(w.k, w.x, layer.K, engine.Epilogue{})
-	ops.Linear(w.v, w.x, layer.V, engine.Epilogue{})
-	ops.Attention(heads(w.o, h), heads(w.q, h), heads(w.k, h), heads(w.v, h), engine.AttentionArgs{KeyLen: keys})
+	w.attend(ops, w.x, layer.Q, layer.K, layer.V, h, engine.AttentionArgs{KeyLen: keys})
 	ops.Linear(w.x, w.o, layer.Out, engine.Epilogue{Residual: w.x})
 	ops.LayerNorm(w.x, w.x, layer.Norm1.Weight, layer.Norm1.Bias, eps)
 	ops.Linear(w.hidden, w.x, layer.FC1, engine.Epilogue{Act: engine.GELUErf})

@@ -1,7 +1,6 @@
 package text
 
 import (
-	"encoding/json"
 	"fmt"
 
 	"patchbay/engine"
@@ -9,34 +8,64 @@ import (
 	"patchbay/models/weights"
 )
 
-// CLIPConfig describes a CLIP text model (arXiv:2103.00020, sec. 2.4) in the names of Hugging Face's config.json.
-type CLIPConfig struct {
-	Width     int     `json:"hidden_size"`             // 768 (CLIP-L), 1280 (CLIP-G)
-	Heads     int     `json:"num_attention_heads"`     // 12, 20
-	Layers    int     `json:"num_hidden_layers"`       // 12, 32
-	MLP       int     `json:"intermediate_size"`       // 3072, 5120
-	Act       string  `json:"hidden_act"`              // "quick_gelu", "gelu"
-	Vocab     int     `json:"vocab_size"`              // 49408
-	Positions int     `json:"max_position_embeddings"` // 77
-	Eps       float32 `json:"layer_norm_eps"`          // 1e-5
-	Start     int     `json:"bos_token_id"`            // 49406
-	End       int     `json:"eos_token_id"`            // 49407
-	Pad       int     `json:"pad_token_id"`            // 49407, CLIP-G: 0
+// EncoderConfig describes a CLIP text model (arXiv:2103.00020, sec. 2.4) or a BERT encoder (arXiv:1810.04805) in the
+// names of Hugging Face's config.json. Sizes are those of CLIP-L, CLIP-G and the BERT of HunyuanDiT.
+type EncoderConfig struct {
+	Width     int     `json:"hidden_size"`             // 768, 1280, 1024
+	Heads     int     `json:"num_attention_heads"`     // 12, 20, 16
+	Layers    int     `json:"num_hidden_layers"`       // 12, 32, 24
+	MLP       int     `json:"intermediate_size"`       // 3072, 5120, 4096
+	Act       string  `json:"hidden_act"`              // of CLIP: "quick_gelu", "gelu"
+	Vocab     int     `json:"vocab_size"`              // 49408, 49408, 47020
+	Positions int     `json:"max_position_embeddings"` // 77, 77, 512
+	Eps       float32 `json:"layer_norm_eps"`          // 1e-5, 1e-5, 1e-12
+	Start     int     `json:"bos_token_id"`            // 49406, 49406, 101
+	End       int     `json:"eos_token_id"`            // 49407, 49407, 102
+	Pad       int     `json:"pad_token_id"`            // 49407, 0, 0
+}
+
+// infer reads sizes from the shapes of the tables of words and positions and of the first matrix of the MLPs, "mlp" of
+// the elements of a list, then everything from config.
+func (c EncoderConfig) infer(set *weights.Set, words, positions, list, mlp string, config []byte,
+) (EncoderConfig, error) {
+	c.Width, c.Vocab, c.Positions = set.Dim(words, 1), set.Dim(words, 0), set.Dim(positions, 0)
+	c.Layers, c.MLP = set.Count(list), set.Dim(list+".0."+mlp, 0)
+	c.Heads = max(c.Width/64, 1) // all published models have heads of 64
+	stored := c
+	if err := override(config, &c); err != nil {
+		return c, err
+	}
+	if c.Heads < 1 || c.Width%c.Heads != 0 {
+		return c, fmt.Errorf("text encoder config: num_attention_heads is %d, must divide the width %d", c.Heads, c.Width)
+	}
+	return c, checkConfig("num_hidden_layers", c.Layers, "layer_norm_eps", c.Eps,
+		size{"hidden_size", c.Width, stored.Width}, size{"vocab_size", c.Vocab, stored.Vocab},
+		size{"intermediate_size", c.MLP, stored.MLP}, size{"max_position_embeddings", c.Positions, stored.Positions})
+}
+
+// dims names the sizes of the shape tags.
+func (c EncoderConfig) dims() map[string]int {
+	return map[string]int{"E": c.Width, "F": c.MLP, "V": c.Vocab, "P": c.Positions}
+}
+
+// network is what encode needs to know.
+func (c EncoderConfig) network(name string) network {
+	return network{
+		name: name, special: Special{c.Start, c.End, c.Pad}, width: c.Width, vocab: c.Vocab, maxLength: c.Positions,
+	}
 }
 
 // CLIP is a loaded CLIP text model. It holds weights only and may be shared.
 type CLIP struct {
 	loaded[clipWeights]
-	Config CLIPConfig
-	// Big is true for the form of CLIP-G (32 layers); it decides the defaults of activation and pad token only.
-	Big bool
-	act engine.Act
+	Config EncoderConfig
+	act    engine.Act
 }
 
 type clipWeights struct {
 	Token      engine.Tensor  `weight:"text_model.embeddings.token_embedding.weight,keep" shape:"V,E"` // [V, E]
 	Position   engine.Tensor  `weight:"text_model.embeddings.position_embedding.weight" shape:"P,E"`   // [77, E]
-	Layer      []*clipLayer   `weight:"text_model.encoder.layers"`
+	Layer      []clipLayer    `weight:"text_model.encoder.layers"`
 	Final      affine         `weight:"text_model.final_layer_norm"`
 	Projection *engine.Weight `weight:"text_projection,optional,nobias" shape:"E,E"` // [E, E]
 }
@@ -66,66 +95,25 @@ func OpenCLIP(ops engine.Ops, set *weights.Set, config []byte) (*CLIP, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &CLIP{Big: part.Kind == "clip_g"}
-	if c.Config, err = inferCLIP(set, c.Big, config); err != nil {
+	const words = "text_model.embeddings.token_embedding.weight"
+	last := set.Dim(words, 0) - 1
+	c := &CLIP{Config: EncoderConfig{Act: "quick_gelu", Eps: 1e-5, Start: last - 1, End: last, Pad: last}}
+	if part.Kind == "clip_g" {
+		c.Config.Act, c.Config.Pad = "gelu", 0
+	}
+	c.Config, err = c.Config.infer(set, words, "text_model.embeddings.position_embedding.weight",
+		"text_model.encoder.layers", "mlp.fc1.weight", config)
+	if err != nil {
 		return nil, err
 	}
 	if c.act, err = act(c.Config.Act); err != nil {
 		return nil, err
 	}
-	c.weights.Layer = make([]*clipLayer, c.Config.Layers)
-	for i := range c.weights.Layer {
-		c.weights.Layer[i] = &clipLayer{}
-	}
-	opt := weights.Options{
-		Model: part.Kind,
-		Dims: map[string]int{
-			"E": c.Config.Width, "F": c.Config.MLP, "V": c.Config.Vocab, "P": c.Config.Positions,
-		},
+	c.weights.Layer = make([]clipLayer, c.Config.Layers)
+	return c, c.load(ops, set, weights.Options{
+		Model: part.Kind, Dims: c.Config.dims(),
 		Ignore: []string{"text_model.embeddings.position_ids", "logit_scale", "vision_model.", "visual_projection."},
-	}
-	if err := c.load(ops, set, opt); err != nil {
-		return nil, err
-	}
-	return c, nil
-}
-
-// inferCLIP reads the configuration from names and shapes, then from config.
-func inferCLIP(set *weights.Set, big bool, config []byte) (CLIPConfig, error) {
-	const token, mlp = "text_model.embeddings.token_embedding.weight", "text_model.encoder.layers.0.mlp.fc1.weight"
-	c := CLIPConfig{
-		Width: set.Dim(token, 1), Vocab: set.Dim(token, 0), Layers: set.Count("text_model.encoder.layers"),
-		MLP:       set.Dim(mlp, 0),
-		Positions: set.Dim("text_model.embeddings.position_embedding.weight", 0), Act: "quick_gelu", Eps: 1e-5,
-	}
-	c.Heads = max(c.Width/64, 1) // all published models have heads of 64
-	c.Start, c.End, c.Pad = c.Vocab-2, c.Vocab-1, c.Vocab-1
-	if big {
-		c.Act, c.Pad = "gelu", 0
-	}
-	if len(config) > 0 {
-		if err := json.Unmarshal(config, &c); err != nil {
-			return c, fmt.Errorf("text encoder config: %w", err)
-		}
-	}
-	if c.Vocab != set.Dim(token, 0) || c.Width != set.Dim(token, 1) {
-		return c, fmt.Errorf("text encoder config: vocab_size %d and hidden_size %d, the file's table is %v", c.Vocab,
-			c.Width, set.Shape(token))
-	}
-	switch {
-	case c.Heads < 1 || c.Width%c.Heads != 0:
-		return c, fmt.Errorf("text encoder config: num_attention_heads is %d, must divide the width %d", c.Heads, c.Width)
-	case c.Layers < 1 || c.Layers > 1<<10:
-		return c, fmt.Errorf("text encoder config: num_hidden_layers is %d, allowed are 1..1024", c.Layers)
-	case c.MLP != set.Dim(mlp, 0) || c.MLP < 1:
-		return c, fmt.Errorf("text encoder config: intermediate_size is %d, %s has %d rows", c.MLP, mlp, set.Dim(mlp, 0))
-	case c.Positions != set.Dim("text_model.embeddings.position_embedding.weight", 0) || c.Positions < 1:
-		return c, fmt.Errorf("text encoder config: max_position_embeddings is %d, the file has %d", c.Positions,
-			set.Dim("text_model.embeddings.position_embedding.weight", 0))
-	case !(c.Eps > 0):
-		return c, fmt.Errorf("text encoder config: layer_norm_eps is %g, must be above 0", c.Eps)
-	}
-	return c, nil
+	})
 }
 
 // Adapt is Net.Adapt.
@@ -137,17 +125,12 @@ func (c CLIP) Adapt(ops engine.Ops, additions []weights.LowRank) (_ Net, err err
 // Encode encodes chunks of at most Positions tokens. Errors: token ids outside the vocabulary, Check's error, device
 // errors.
 func (c *CLIP) Encode(env Env, chunks [][]tokenizer.Token, f Form) (Encoding, error) {
-	cfg := c.Config
-	return encode(env, network{
-		name: "clip", special: Special{cfg.Start, cfg.End, cfg.Pad}, width: cfg.Width, vocab: cfg.Vocab,
-		maxLength: cfg.Positions,
-		bytes: func(dtype engine.DType, b, l int) int {
-			return measured(func(a *engine.Arena) { c.work(a, dtype, b, l) })
-		},
-		run: func(env Env, chunks [][]tokenizer.Token) (engine.Tensor, engine.Tensor, error) {
-			return c.run(env, chunks, f)
-		},
-	}, chunks)
+	n := c.Config.network("clip")
+	n.memory = func(a *engine.Arena, dtype engine.DType, b, l int) { c.work(a, dtype, b, l) }
+	n.run = func(env Env, chunks [][]tokenizer.Token) (engine.Tensor, engine.Tensor, error) {
+		return c.run(env, n.special, chunks, f)
+	}
+	return encode(env, n, chunks)
 }
 
 func (c *CLIP) work(a *engine.Arena, dtype engine.DType, b, l int) work {
@@ -160,18 +143,19 @@ func (c *CLIP) work(a *engine.Arena, dtype engine.DType, b, l int) work {
 }
 
 // run is the transformer: pre-norm blocks with causal attention.
-func (c *CLIP) run(env Env, chunks [][]tokenizer.Token, f Form) (hidden, pooled engine.Tensor, err error) {
+func (c *CLIP) run(env Env, special Special, chunks [][]tokenizer.Token, f Form,
+) (hidden, pooled engine.Tensor, err error) {
 	ops, cfg, l := env.Ops, c.Config, len(chunks[0])
 	w := c.work(env.Arena, env.DType, len(chunks), l)
 	env.embed(w.x, c.weights.Token, chunks)
 	ops.Copy(w.position, c.weights.Position.Slice(0, 0, l).Unsqueeze(0))
 	ops.Add(w.x, w.x, w.position)
-	want, finished := form{f.Layer, cfg.Layers}.index()
-	for i, layer := range c.weights.Layer {
+	want, finished := f.read(cfg.Layers)
+	for i := range c.weights.Layer {
 		if err := env.step(); err != nil {
 			return hidden, pooled, err
 		}
-		layer.run(ops, w, cfg.Heads, cfg.Eps, c.act, true)
+		c.weights.Layer[i].run(ops, w, cfg.Heads, cfg.Eps, c.act, true)
 		if i == want && !finished {
 			if f.Norm {
 				ops.LayerNorm(w.kept, w.x, c.weights.Final.Weight, c.weights.Final.Bias, cfg.Eps)
@@ -182,7 +166,7 @@ func (c *CLIP) run(env Env, chunks [][]tokenizer.Token, f Form) (hidden, pooled 
 	}
 	ops.LayerNorm(w.x, w.x, c.weights.Final.Weight, c.weights.Final.Bias, cfg.Eps)
 	for b, chunk := range chunks {
-		at := Special{cfg.Start, cfg.End, cfg.Pad}.valid(chunk) - 1
+		at := special.valid(chunk) - 1
 		ops.Copy(w.pooled.Index(0, b), w.x.Index(0, b).Index(0, at))
 	}
 	pooled = w.pooled
@@ -199,10 +183,7 @@ func (c *CLIP) run(env Env, chunks [][]tokenizer.Token, f Form) (hidden, pooled 
 // run is a pre-norm block on w.x.
 func (layer *clipLayer) run(ops engine.Ops, w work, h int, eps float32, act engine.Act, causal bool) {
 	ops.LayerNorm(w.norm, w.x, layer.Norm1.Weight, layer.Norm1.Bias, eps)
-	ops.Linear(w.q, w.norm, layer.Q, engine.Epilogue{})
-	ops.Linear(w.k, w.norm, layer.K, engine.Epilogue{})
-	ops.Linear(w.v, w.norm, layer.V, engine.Epilogue{})
-	ops.Attention(heads(w.o, h), heads(w.q, h), heads(w.k, h), heads(w.v, h), engine.AttentionArgs{Causal: causal})
+	w.attend(ops, w.norm, layer.Q, layer.K, layer.V, h, engine.AttentionArgs{Causal: causal})
 	ops.Linear(w.x, w.o, layer.Out, engine.Epilogue{Residual: w.x})
 	ops.LayerNorm(w.norm, w.x, layer.Norm2.Weight, layer.Norm2.Bias, eps)
 	ops.Linear(w.hidden, w.norm, layer.FC1, engine.Epilogue{Act: act})

@@ -3,6 +3,7 @@ package text
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"patchbay/engine"
 	"patchbay/models/tokenizer"
@@ -20,8 +21,8 @@ type network struct {
 	deep      bool // vectors of tokens may be several E long (Eyes.See)
 	vocab     int  // rows of the embedding table
 	maxLength int  // longest chunk, 0: no limit
-	// bytes is the arena that run needs for b chunks of l tokens.
-	bytes func(dtype engine.DType, b, l int) int
+	// memory takes what run needs for b chunks of l tokens.
+	memory func(a *engine.Arena, dtype engine.DType, b, l int)
 	// run encodes chunks of equal length: hidden [B, L, E], pooled [B, E] or absent. They lie in the arena until the
 	// caller releases it.
 	run func(env Env, chunks [][]tokenizer.Token) (hidden, pooled engine.Tensor, err error)
@@ -62,13 +63,7 @@ func encode(env Env, n network, chunks [][]tokenizer.Token) (Encoding, error) {
 		out.Context.Data = append(out.Context.Data, z...)
 		out.Context.Rows += len(chunk)
 		last := n.special.valid(chunk)
-		for k := range chunk {
-			v := 0
-			if k < last {
-				v = 1
-			}
-			out.Valid = append(out.Valid, v)
-		}
+		out.Valid = append(append(out.Valid, slices.Repeat([]int{1}, last)...), make([]int, len(chunk)-last)...)
 	}
 	return out, nil
 }
@@ -124,32 +119,38 @@ func (n network) runAll(env Env, chunks [][]tokenizer.Token) (hidden [][]float32
 	return hidden, pooled, nil
 }
 
-// arena takes memory for one batch; free gives it back.
-func (n network) arena(env Env, size int) (arena *engine.Arena, free func(), err error) {
+// holding returns env with an arena that has room for what memory takes, and a function that gives it back. An arena of
+// the caller's is kept.
+func (env Env) holding(name string, memory func(*engine.Arena)) (_ Env, free func(), err error) {
+	if env.Arena != nil {
+		mark := env.Arena.Mark()
+		return env, func() { env.Arena.Release(mark) }, nil
+	}
+	measure := engine.NewMeasuringArena(name)
+	memory(measure)
+	size := measure.Peak()
 	if env.Take != nil {
-		arena, err = env.Take(size)
-		return arena, func() {}, err
+		if env.Arena, err = env.Take(size); err != nil {
+			return env, nil, fmt.Errorf("%s: activations: %w", name, err)
+		}
+		return env, func() {}, nil
 	}
 	buf, err := env.Ops.Alloc(size)
 	if err != nil {
-		return nil, nil, fmt.Errorf("%d bytes: %w", size, err)
+		return env, nil, fmt.Errorf("%s: activations: %d bytes: %w", name, size, err)
 	}
-	return engine.NewArena(n.name, buf, size), func() { env.Ops.Free(buf) }, nil
+	env.Arena = engine.NewArena(name, buf, size)
+	return env, func() { env.Ops.Free(buf) }, nil
 }
 
 // runBatch encodes chunks of equal length and brings the results to the host.
 func (n network) runBatch(env Env, chunks [][]tokenizer.Token) (hidden [][]float32, pooled []float32, err error) {
 	b, l := len(chunks), len(chunks[0])
-	if env.Arena == nil {
-		arena, free, err := n.arena(env, n.bytes(env.DType, b, l))
-		if err != nil {
-			return nil, nil, fmt.Errorf("encode %s: activations: %w", n.name, err)
-		}
-		defer free()
-		env.Arena = arena
+	env, free, err := env.holding("encode "+n.name, func(a *engine.Arena) { n.memory(a, env.DType, b, l) })
+	if err != nil {
+		return nil, nil, err
 	}
-	mark := env.Arena.Mark()
-	defer env.Arena.Release(mark)
+	defer free()
 	h, p, err := n.run(env, chunks)
 	if err != nil {
 		return nil, nil, err
@@ -217,26 +218,22 @@ type work struct {
 	bias, buckets       engine.Tensor // [H, L, L], [L*L, H] f32
 }
 
-// measured returns the bytes that f allocates.
-func measured(f func(*engine.Arena)) int {
-	a := engine.NewMeasuringArena("text")
-	f(a)
-	return a.Peak()
+// attend writes attention over x, in heads of so many, to w.o.
+func (w work) attend(ops engine.Ops, x engine.Tensor, q, k, v *engine.Weight, h int, args engine.AttentionArgs) {
+	ops.Linear(w.q, x, q, engine.Epilogue{})
+	ops.Linear(w.k, x, k, engine.Epilogue{})
+	ops.Linear(w.v, x, v, engine.Epilogue{})
+	ops.Attention(heads(w.o, h), heads(w.q, h), heads(w.k, h), heads(w.v, h), args)
 }
 
-// form says which states an encoder returns.
-type form struct {
-	layer int // 0: the last; -1: the last, -2: the last but one, and so on; beyond the layers: the last
-	count int // layers
-}
-
-// index returns the layer whose output is wanted, and whether it is that of a finished run (layer 0).
-func (f form) index() (layer int, finished bool) {
-	if f.layer == 0 || f.layer < -f.count || f.layer > f.count {
-		return f.count - 1, true
+// read returns which of so many layers has the states that f wants, and whether they are those of a finished run: 0 and
+// layers that there are not.
+func (f Form) read(layers int) (layer int, finished bool) {
+	switch {
+	case f.Layer == 0 || f.Layer < -layers || f.Layer > layers:
+		return layers - 1, true
+	case f.Layer > 0:
+		return min(f.Layer, layers-1), false
 	}
-	if f.layer > 0 {
-		return min(f.layer, f.count-1), false
-	}
-	return f.count + f.layer, false
+	return layers + f.Layer, false
 }

@@ -67,12 +67,12 @@ func (m *Features) Project(env Env, states []float32) ([]float32, error) {
 		of := func(rows, cols int) engine.Tensor { return a.Alloc(env.DType, rows, cols) }
 		return [5]engine.Tensor{of(l, e), of(e, l), of(e, s), of(s, e), of(3*s, t)}
 	}
-	arena, free, err := network{name: "feature projector"}.arena(env, measured(func(a *engine.Arena) { memory(a) }))
+	env, free, err := env.holding("feature projector", func(a *engine.Arena) { memory(a) })
 	if err != nil {
-		return nil, fmt.Errorf("feature projector: activations: %w", err)
+		return nil, err
 	}
 	defer free()
-	x := memory(arena)
+	x := memory(env.Arena)
 	for i, f := range levels {
 		at := (len(levels) - 1 - i) * s
 		env.Ops.Upload(x[0], states[i*l*e:(i+1)*l*e])

@@ -74,12 +74,12 @@ func (m *LM) Generate(env Env, h *Head, chunk []tokenizer.Token, f Form, d Draw)
 	if m.weights.Final == nil {
 		return nil, fmt.Errorf("the file lacks %s: it encodes, and writes no texts", lastNorm)
 	}
-	arena, free, err := n.arena(env, measured(func(a *engine.Arena) { m.room(a, env.DType, len(chunk), d.Most, f) }))
+	env, free, err := env.holding("generate text", func(a *engine.Arena) { m.room(a, env.DType, len(chunk), d.Most, f) })
 	if err != nil {
-		return nil, fmt.Errorf("generate text: activations: %w", err)
+		return nil, err
 	}
 	defer free()
-	w, step, kept, logits := m.room(arena, env.DType, len(chunk), d.Most, f)
+	w, step, kept, logits := m.room(env.Arena, env.DType, len(chunk), d.Most, f)
 	at := positions(chunk, f.Pictures)
 	next := 0
 	for _, p := range at {
@@ -89,7 +89,7 @@ func (m *LM) Generate(env Env, h *Head, chunk []tokenizer.Token, f Form, d Draw)
 	random := sampling.NewGenerator(d.Seed)
 	row := make([]float32, m.Config.Vocab)
 	for len(out) < d.Most {
-		if err := m.forward(env, w, chunk, at, kept, f); err != nil {
+		if _, err := m.run(env, w, [][]tokenizer.Token{chunk}, at, nil, kept, f); err != nil {
 			return nil, err
 		}
 		last := w.x.Dim(1) - 1
@@ -125,26 +125,6 @@ func (m *LM) room(a *engine.Arena, dtype engine.DType, l, most int, f Form) (pro
 		kept = append(kept, past{k: row(), v: row()})
 	}
 	return prompt, step, kept, a.Alloc(dtype, 1, m.Config.Vocab)
-}
-
-// forward runs tokens at their positions through all layers and the last norm.
-func (m *LM) forward(env Env, w lmWork, chunk []tokenizer.Token, at [][3]int, kept []past, f Form) error {
-	chunks := [][]tokenizer.Token{chunk}
-	env.embed(w.x, m.weights.Token, chunks)
-	cos, sin := m.Config.rotation(at)
-	env.Ops.Upload(w.rope.Cos, cos)
-	env.Ops.Upload(w.rope.Sin, sin)
-	for i, layer := range m.weights.Layer {
-		if err := env.step(); err != nil {
-			return err
-		}
-		m.layer(env, layer, w, nil, kept[i])
-		if len(f.Pictures) > 0 {
-			w.deepen(env.Ops, chunks, i+1)
-		}
-	}
-	env.Ops.RMSNorm(w.x, w.x, m.weights.Final.Weight, m.Config.Eps)
-	return nil
 }
 
 // choose draws a token as ComfyUI does (comfy/text_encoders/llama.py) with torch's multinomial on a CPU: the largest of

@@ -1,7 +1,6 @@
 package text
 
 import (
-	"encoding/json"
 	"fmt"
 	"math"
 	"slices"
@@ -188,10 +187,8 @@ func inferLM(kind string, set *weights.Set, config []byte) (LMConfig, error) {
 	case "gemma2_2b":
 		c.HeadDim, c.Theta, c.Pad, c.gemma = 256, 1e4, 0, true
 	}
-	if len(config) > 0 {
-		if err := json.Unmarshal(config, &c); err != nil {
-			return c, fmt.Errorf("text encoder config: %w", err)
-		}
+	if err := override(config, &c); err != nil {
+		return c, err
 	}
 	c.Width, c.Vocab = set.Dim("model.embed_tokens.weight", 1), set.Dim("model.embed_tokens.weight", 0)
 	c.Layers, c.MLP = set.Count("model.layers"), set.Dim(mlp+"gate_proj.weight", 0)
@@ -229,11 +226,14 @@ func (m *LM) Encode(env Env, chunks [][]tokenizer.Token, f Form) (Encoding, erro
 	out, err := encode(env, network{
 		name: "language model", special: Special{cfg.start(), tokenizer.None, cfg.Pad},
 		width: cfg.Width, columns: len(f.Taps) * cfg.Width, vocab: cfg.Vocab, deep: len(f.Pictures) > 0,
-		bytes: func(dtype engine.DType, b, l int) int {
-			return measured(func(a *engine.Arena) { m.work(a, dtype, b, l, f) })
-		},
+		memory: func(a *engine.Arena, dtype engine.DType, b, l int) { m.work(a, dtype, b, l, f) },
 		run: func(env Env, chunks [][]tokenizer.Token) (engine.Tensor, engine.Tensor, error) {
-			h, err := m.run(env, chunks, f)
+			var keys []int
+			for _, chunk := range chunks {
+				keys = append(keys, cfg.keys(chunk))
+			}
+			w := m.work(env.Arena, env.DType, len(chunks), len(chunks[0]), f)
+			h, err := m.run(env, w, chunks, positions(chunks[0], f.Pictures), keys, nil, f)
 			return h, engine.Tensor{}, err
 		},
 	}, chunks)
@@ -299,10 +299,11 @@ func (m *LM) work(a *engine.Arena, dtype engine.DType, b, l int, f Form) lmWork 
 	return w
 }
 
-// run is the decoder: pre-norm layers with causal attention.
-func (m *LM) run(env Env, chunks [][]tokenizer.Token, f Form) (engine.Tensor, error) {
-	ops, cfg, l := env.Ops, m.Config, len(chunks[0])
-	w := m.work(env.Arena, env.DType, len(chunks), l, f)
+// run is the decoder over tokens at their positions: pre-norm layers with causal attention. keys are how many of each
+// chunk are attended to, nil: all; before is the past of every layer, nil: there is none.
+func (m *LM) run(env Env, w lmWork, chunks [][]tokenizer.Token, at [][3]int, keys []int, before []past, f Form,
+) (engine.Tensor, error) {
+	ops, cfg := env.Ops, m.Config
 	if m.weights.Token.IsZero() {
 		ops.Fill(w.x, 0)
 	} else {
@@ -315,14 +316,13 @@ func (m *LM) run(env Env, chunks [][]tokenizer.Token, f Form) (engine.Tensor, er
 		ops.Fill(w.root, float32(math.Sqrt(float64(cfg.Width)))-1)
 		ops.GatedAdd(w.x, w.x, w.root, w.x, engine.Tensor{})
 	}
-	cos, sin := cfg.rotation(positions(chunks[0], f.Pictures))
+	cos, sin := cfg.rotation(at)
 	ops.Upload(w.rope.Cos, cos)
 	ops.Upload(w.rope.Sin, sin)
-	var keys []int
-	for _, chunk := range chunks {
-		keys = append(keys, cfg.keys(chunk))
+	if before == nil {
+		before = make([]past, len(m.weights.Layer))
 	}
-	want, finished := form{f.Layer, cfg.Layers}.index()
+	want, finished := f.read(cfg.Layers)
 	for i, layer := range m.weights.Layer {
 		if m.tap(ops, w, f, i) {
 			return w.kept, nil
@@ -330,7 +330,7 @@ func (m *LM) run(env Env, chunks [][]tokenizer.Token, f Form) (engine.Tensor, er
 		if err := env.step(); err != nil {
 			return engine.Tensor{}, err
 		}
-		m.layer(env, layer, w, keys, past{})
+		m.layer(env, layer, w, keys, before[i])
 		if len(f.Pictures) > 0 {
 			w.deepen(ops, chunks, i+1)
 		}

@@ -25,7 +25,7 @@ const siglipEps = 1e-5
 type siglipWeights struct {
 	Patch    *engine.Weight `weight:"embeddings.patch_embedding" shape:"E,3,P,P"`
 	Position engine.Tensor  `weight:"embeddings.position_embedding.weight" shape:"L,E"`
-	Layer    []*clipLayer   `weight:"encoder.layers"`
+	Layer    []clipLayer    `weight:"encoder.layers"`
 	Final    affine         `weight:"post_layernorm"`
 }
 
@@ -57,10 +57,7 @@ func OpenSigLIP(ops engine.Ops, set *weights.Set, config []byte) (*SigLIP, error
 		return nil, fmt.Errorf("picture encoder: num_attention_heads %d, image_size %d: the file has a width of %d, %d "+
 			"positions and patches of %d pixels", m.heads, m.Size, e, l, p)
 	}
-	m.weights.Layer = make([]*clipLayer, set.Count("encoder.layers"))
-	for i := range m.weights.Layer {
-		m.weights.Layer[i] = &clipLayer{}
-	}
+	m.weights.Layer = make([]clipLayer, set.Count("encoder.layers"))
 	return m, m.load(ops, set, weights.Options{
 		Model:  "siglip",
 		Dims:   map[string]int{"E": e, "L": l, "P": p, "F": set.Dim("encoder.layers.0.mlp.fc1.weight", 0)},
@@ -99,25 +96,21 @@ func (m *SigLIP) See(env Env, pixels []float32) (last, deep []float32, err error
 			x: row(e), norm: row(e), q: row(e), k: row(e), v: row(e), o: row(e), hidden: row(m.weights.Layer[0].FC1.N()),
 		}, row(3 * m.patch * m.patch)
 	}
-	if env.Arena == nil {
-		arena, free, err := network{name: "siglip"}.arena(env, measured(func(a *engine.Arena) { memory(a) }))
-		if err != nil {
-			return nil, nil, fmt.Errorf("siglip: activations: %w", err)
-		}
-		defer free()
-		env.Arena = arena
+	env, free, err := env.holding("siglip", func(a *engine.Arena) { memory(a) })
+	if err != nil {
+		return nil, nil, err
 	}
-	mark, ops := env.Arena.Mark(), env.Ops
-	defer env.Arena.Release(mark)
+	defer free()
+	ops := env.Ops
 	w, in := memory(env.Arena)
 	ops.Upload(in, m.patches(pixels))
 	ops.Copy(w.x, m.weights.Position.Unsqueeze(0))
 	ops.Linear(w.x, in, m.weights.Patch, engine.Epilogue{Residual: w.x})
-	for i, layer := range m.weights.Layer {
+	for i := range m.weights.Layer {
 		if err := env.step(); err != nil {
 			return nil, nil, err
 		}
-		layer.run(ops, w, m.heads, siglipEps, engine.GELUTanh, false)
+		m.weights.Layer[i].run(ops, w, m.heads, siglipEps, engine.GELUTanh, false)
 		if n := len(m.weights.Layer); n >= -Deep()[0] && slices.Contains(Deep(), i-n) {
 			states := make([]float32, l*e)
 			if err := ops.Download(states, w.x).Wait(); err != nil {
@@ -172,12 +165,12 @@ func (m *Redux) Project(env Env, states []float32) ([]float32, error) {
 		row := func(n int) engine.Tensor { return a.Alloc(env.DType, rows, n) }
 		return [3]engine.Tensor{row(in), row(m.weights.Up.N()), row(out)}
 	}
-	arena, free, err := network{name: "redux"}.arena(env, measured(func(a *engine.Arena) { memory(a) }))
+	env, free, err := env.holding("redux", func(a *engine.Arena) { memory(a) })
 	if err != nil {
-		return nil, fmt.Errorf("redux: activations: %w", err)
+		return nil, err
 	}
 	defer free()
-	t := memory(arena)
+	t := memory(env.Arena)
 	env.Ops.Upload(t[0], states)
 	env.Ops.Linear(t[1], t[0], m.weights.Up, engine.Epilogue{Act: engine.SiLU})
 	env.Ops.Linear(t[2], t[1], m.weights.Down, engine.Epilogue{})

@@ -1,7 +1,6 @@
 package text
 
 import (
-	"encoding/json"
 	"fmt"
 	"strings"
 
@@ -100,16 +99,10 @@ func OpenT5(ops engine.Ops, set *weights.Set, config []byte) (*T5, error) {
 	if set.Has("shared.weight") {
 		ignore = append(ignore, "encoder.embed_tokens.weight") // the same table again
 	}
-	if err := t.load(ops, set, weights.Options{Model: part.Kind, Ignore: ignore, Dims: t.dims()}); err != nil {
-		return nil, err
-	}
-	return t, nil
-}
-
-// dims names the sizes of the shape tags.
-func (t *T5) dims() map[string]int {
 	c := t.Config
-	return map[string]int{"E": c.Width, "I": c.Heads * c.HeadDim, "F": c.MLP, "V": c.Vocab, "N": c.Buckets, "H": c.Heads}
+	return t, t.load(ops, set, weights.Options{Model: part.Kind, Ignore: ignore, Dims: map[string]int{
+		"E": c.Width, "I": c.Heads * c.HeadDim, "F": c.MLP, "V": c.Vocab, "N": c.Buckets, "H": c.Heads,
+	}})
 }
 
 // inferT5 reads the configuration from names and shapes, then from config.
@@ -137,42 +130,28 @@ func inferT5(set *weights.Set, config []byte) (T5Config, error) {
 		Proj string `json:"feed_forward_proj"` // "gated-gelu", "relu"
 		Dtac string `json:"dense_act_fn"`
 	}
-	if len(config) > 0 {
-		if err := json.Unmarshal(config, &c); err != nil {
-			return c, fmt.Errorf("text encoder config: %w", err)
-		}
-		if err := json.Unmarshal(config, &also); err != nil {
-			return c, fmt.Errorf("text encoder config: %w", err)
-		}
-		if name, ok := strings.CutPrefix(also.Proj, "gated-"); ok && also.Dtac == "" && name != "gelu" {
-			c.Act = name
-		}
+	err := override(config, &c)
+	if err == nil {
+		err = override(config, &also)
 	}
-	for _, v := range []struct {
-		name      string
-		got, want int
-	}{
-		{"d_model", c.Width, stored.Width},
-		{"vocab_size", c.Vocab, stored.Vocab},
-		{"d_ff", c.MLP, stored.MLP},
-		{"num_heads", c.Heads, stored.Heads},
-		{"relative_attention_num_buckets", c.Buckets, stored.Buckets},
-		{"d_kv*num_heads", c.HeadDim * c.Heads, inner},
-	} {
-		if v.got != v.want || v.want < 1 {
-			return c, fmt.Errorf("text encoder config: %s is %d, the file has %d", v.name, v.got, v.want)
-		}
+	if err != nil {
+		return c, err
 	}
+	if name, ok := strings.CutPrefix(also.Proj, "gated-"); ok && also.Dtac == "" && name != "gelu" {
+		c.Act = name
+	}
+	err = checkConfig("num_layers", c.Layers, "layer_norm_epsilon", c.Eps, size{"d_model", c.Width, stored.Width},
+		size{"vocab_size", c.Vocab, stored.Vocab}, size{"d_ff", c.MLP, stored.MLP}, size{"num_heads", c.Heads, stored.Heads},
+		size{"relative_attention_num_buckets", c.Buckets, stored.Buckets},
+		size{"d_kv*num_heads", c.HeadDim * c.Heads, inner})
 	switch {
-	case c.Layers < 1 || c.Layers > 1<<10:
-		return c, fmt.Errorf("text encoder config: num_layers is %d, allowed are 1..1024", c.Layers)
+	case err != nil:
+		return c, err
 	case c.Buckets < 4 || c.Buckets%2 != 0 || c.MaxDistance <= c.Buckets/4:
 		return c, fmt.Errorf("text encoder config: %d buckets up to distance %d: buckets must be even, at least 4, the "+
 			"distance above a quarter of them", c.Buckets, c.MaxDistance)
 	case c.Gated != stored.Gated:
 		return c, fmt.Errorf("text encoder config: is_gated_act is %v, the file has %v", c.Gated, stored.Gated)
-	case !(c.Eps > 0):
-		return c, fmt.Errorf("text encoder config: layer_norm_epsilon is %g, must be above 0", c.Eps)
 	}
 	return c, nil
 }
@@ -190,15 +169,11 @@ func (t *T5) Encode(env Env, chunks [][]tokenizer.Token, f Form) (Encoding, erro
 	special := Special{tokenizer.None, cfg.End, cfg.Pad}
 	n := network{
 		name: "t5", special: special, width: cfg.Width, vocab: cfg.Vocab, maxLength: t5MaxLength,
-		bytes: func(dtype engine.DType, b, l int) int {
-			return measured(func(a *engine.Arena) { t.work(a, dtype, b, l) })
-		},
+		memory: func(a *engine.Arena, dtype engine.DType, b, l int) { t.work(a, dtype, b, l) },
 		run: func(env Env, chunks [][]tokenizer.Token) (engine.Tensor, engine.Tensor, error) {
 			var keys []int
 			if f.Masked {
-				for _, chunk := range chunks {
-					keys = append(keys, special.valid(chunk))
-				}
+				keys = special.lengths(chunks)
 			}
 			h, err := t.run(env, chunks, keys, f)
 			for b := 0; b < len(keys) && f.Zeroed && err == nil; b++ {
@@ -235,7 +210,7 @@ func (t *T5) run(env Env, chunks [][]tokenizer.Token, keys []int, f Form) (engin
 	w := t.work(env.Arena, env.DType, len(chunks), l)
 	env.embed(w.x, t.weights.Token, chunks)
 	byHead := w.buckets.Split(0, l, l).Transpose(1, 2).Transpose(0, 1) // [Lq, Lk, H] -> [H, Lq, Lk]
-	want, finished := form{f.Layer, cfg.Layers}.index()
+	want, finished := f.read(cfg.Layers)
 	for i, b := range t.weights.Block {
 		if err := env.step(); err != nil {
 			return engine.Tensor{}, err
@@ -257,11 +232,7 @@ func (t *T5) run(env Env, chunks [][]tokenizer.Token, keys []int, f Form) (engin
 func (t *T5) block(ops engine.Ops, b *t5Block, w work, keys []int) {
 	eps, h := t.Config.Eps, t.Config.Heads
 	ops.RMSNorm(w.norm, w.x, b.Norm1, eps)
-	ops.Linear(w.q, w.norm, b.Q, engine.Epilogue{})
-	ops.Linear(w.k, w.norm, b.K, engine.Epilogue{})
-	ops.Linear(w.v, w.norm, b.V, engine.Epilogue{})
-	ops.Attention(heads(w.o, h), heads(w.q, h), heads(w.k, h), heads(w.v, h),
-		engine.AttentionArgs{Scale: 1, Bias: w.bias, KeyLen: keys})
+	w.attend(ops, w.norm, b.Q, b.K, b.V, h, engine.AttentionArgs{Scale: 1, Bias: w.bias, KeyLen: keys})
 	ops.Linear(w.x, w.o, b.O, engine.Epilogue{Residual: w.x})
 	ops.RMSNorm(w.norm, w.x, b.Norm2, eps)
 	if b.Gated != nil {

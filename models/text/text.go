@@ -13,6 +13,7 @@
 package text
 
 import (
+	"encoding/json"
 	"fmt"
 
 	"patchbay/engine"
@@ -78,6 +79,47 @@ func (s Special) valid(chunk []tokenizer.Token) int {
 		}
 	}
 	return len(chunk)
+}
+
+// lengths is valid of every chunk.
+func (s Special) lengths(chunks [][]tokenizer.Token) (out []int) {
+	for _, chunk := range chunks {
+		out = append(out, s.valid(chunk))
+	}
+	return out
+}
+
+// override lets config, the JSON of a file's metadata "config" that may be empty, replace members of c.
+func override(config []byte, c any) error {
+	if len(config) == 0 {
+		return nil
+	}
+	if err := json.Unmarshal(config, c); err != nil {
+		return fmt.Errorf("text encoder config: %w", err)
+	}
+	return nil
+}
+
+// size is one that a config says and that a file has.
+type size struct {
+	name         string
+	said, stored int
+}
+
+// checkConfig refuses sizes that are not those of the file, and what no file can mean.
+func checkConfig(layers string, n int, epsilon string, eps float32, sizes ...size) error {
+	for _, s := range sizes {
+		if s.said != s.stored || s.stored < 1 {
+			return fmt.Errorf("text encoder config: %s is %d, the file has %d", s.name, s.said, s.stored)
+		}
+	}
+	if n < 1 || n > 1<<10 {
+		return fmt.Errorf("text encoder config: %s is %d, allowed are 1..1024", layers, n)
+	}
+	if !(eps > 0) {
+		return fmt.Errorf("text encoder config: %s is %g, must be above 0", epsilon, eps)
+	}
+	return nil
 }
 
 // act translates the names that configs use for activations.

@@ -241,7 +241,7 @@ func TestRefusals(t *testing.T) {
 		{"clip-l-tiny", `{"num_attention_heads": 3}`, "num_attention_heads is 3, must divide"},
 		{"clip-l-tiny", `{"hidden_act": "tanh"}`, `activation "tanh", allowed are`},
 		{"clip-l-tiny", `{"num_hidden_layers": 4}`, "missing"},
-		{"clip-l-tiny", `{"vocab_size": 5}`, "vocab_size 5"},
+		{"clip-l-tiny", `{"vocab_size": 5}`, "vocab_size is 5"},
 		{"clip-l-tiny", `[]`, "text encoder config"},
 		{"t5-tiny", `{"num_heads": 2}`, "num_heads is 2, the file has 4"},
 		{"t5-tiny", `{"is_gated_act": false}`, "is_gated_act is false"},

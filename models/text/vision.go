@@ -1,7 +1,6 @@
 package text
 
 import (
-	"encoding/json"
 	"fmt"
 	"math"
 
@@ -39,10 +38,8 @@ func OpenEyes(ops engine.Ops, set *weights.Set, config []byte) (Eyes, error) {
 	c := struct {
 		Vision visionConfig `json:"vision"`
 	}{visionConfig{Heads: 16, Taps: []int{5, 11, 17}}}
-	if len(config) > 0 {
-		if err := json.Unmarshal(config, &c); err != nil {
-			return nil, fmt.Errorf("text encoder config: %w", err)
-		}
+	if err := override(config, &c); err != nil {
+		return nil, err
 	}
 	set = set.Prefix("visual.")
 	c.Vision.width = set.Dim("patch_embed.proj.weight", 0)
@@ -54,17 +51,9 @@ func OpenEyes(ops engine.Ops, set *weights.Set, config []byte) (Eyes, error) {
 			heads, w)
 	}
 	if part.Kind == "qwen3vl_4b" {
-		return opened(openDeepVision(ops, set, c.Vision))
+		return openDeepVision(ops, set, c.Vision)
 	}
-	return opened(openVision(ops, set, c.Vision))
-}
-
-// opened is a result as Eyes; an error comes with no interface that holds a nil pointer.
-func opened[T Eyes](eyes T, err error) (Eyes, error) {
-	if err != nil {
-		return nil, err
-	}
-	return eyes, nil
+	return openVision(ops, set, c.Vision)
 }
 
 // visionConfig is what the metadata of a file may say of its eyes.
@@ -88,7 +77,7 @@ func (c visionConfig) order() []int {
 // in windows of 112 pixels, but for a few blocks, and joins four patches to a row for the language model.
 type vision struct {
 	loaded[visionWeights]
-	width, heads int
+	visionConfig
 }
 
 const (
@@ -116,17 +105,14 @@ type visionBlock struct {
 	Down  *engine.Weight `weight:"mlp.down_proj" shape:"E,F"`
 }
 
-// visionWhole tells the blocks that attend over the whole picture.
-func visionWhole(i int) bool { return i%8 == 7 }
-
 // openVision loads the eyes of Qwen2.5-VL.
-func openVision(ops engine.Ops, set *weights.Set, c visionConfig) (*vision, error) {
-	m := &vision{width: c.width, heads: c.Heads}
+func openVision(ops engine.Ops, set *weights.Set, c visionConfig) (Eyes, error) {
+	m := &vision{visionConfig: c}
 	m.weights.Blocks = make([]visionBlock, set.Count("blocks"))
 	return m, m.load(ops, set, weights.Options{
 		Model: "vision", Perms: map[string][]int{"qkv": c.order()},
 		Dims: map[string]int{
-			"E": m.width, "T": set.Dim("merger.mlp.2.weight", 0), "F": set.Dim("blocks.0.mlp.gate_proj.weight", 0),
+			"E": c.width, "T": set.Dim("merger.mlp.2.weight", 0), "F": set.Dim("blocks.0.mlp.gate_proj.weight", 0),
 		},
 	})
 }
@@ -201,32 +187,79 @@ func (g visionGrid) rotation(d int) (cos, sin []float32) {
 	return cos, sin
 }
 
-// see runs eyes with memory of what they allocate, and brings rows of so many values in the picture's order.
-func see(env Env, g visionGrid, width int, memory func(*engine.Arena), run func(Env) (engine.Tensor, error),
-) (rows [][]float32, err error) {
-	if env.Arena == nil {
-		arena, free, err := network{name: "vision"}.arena(env, measured(memory))
-		if err != nil {
-			return nil, fmt.Errorf("vision: activations: %w", err)
-		}
-		defer free()
-		env.Arena = arena
+// eyeWork is the memory of one run of eyes over L patches.
+type eyeWork struct {
+	pixels, x, norm, qkv, hidden engine.Tensor // [1, L, columns]
+	gate                         engine.Tensor // [1, L, F] of vision
+	joined                       engine.Tensor // [1, L/4, 4E] of deepVision
+	merged, out                  engine.Tensor // [1, L/4, 4E], [1, L/4, columns]
+	rope                         engine.RoPE
+}
+
+// work takes the memory that eyes of both kinds need, for pixels, hidden states and results of so many columns.
+func (c visionConfig) work(a *engine.Arena, dtype engine.DType, g visionGrid, pixels, hidden, out int) eyeWork {
+	n, d := len(g.order), c.width/c.Heads
+	l := n * visionMerge * visionMerge
+	row := func(rows, cols int) engine.Tensor { return a.Alloc(dtype, 1, rows, cols) }
+	return eyeWork{
+		pixels: row(l, pixels), x: row(l, c.width), norm: row(l, c.width), qkv: row(l, 3*c.width), hidden: row(l, hidden),
+		merged: row(n, 4*c.width), out: row(n, out),
+		rope: engine.RoPE{Cos: a.Alloc(engine.F32, l, d/2), Sin: a.Alloc(engine.F32, l, d/2)},
 	}
-	mark := env.Arena.Mark()
-	defer env.Arena.Release(mark)
-	out, err := run(env)
+}
+
+// load brings a picture, less mean and divided by std, and the rotation of its patches to the device.
+func (w eyeWork) load(ops engine.Ops, c visionConfig, g visionGrid, p Picture, mean, std [3]float32) {
+	cos, sin := g.rotation(c.width / c.Heads)
+	ops.Upload(w.rope.Cos, cos)
+	ops.Upload(w.rope.Sin, sin)
+	ops.Upload(w.pixels, g.input(p, mean, std))
+}
+
+// attend is x += proj(attention(norm)) in windows of so many joined patches.
+func (w eyeWork) attend(ops engine.Ops, c visionConfig, qkv, proj *engine.Weight, windows []int) {
+	ops.Linear(w.qkv, w.norm, qkv, engine.Epilogue{})
+	five, none := w.qkv.Split(2, 3, c.Heads, c.width/c.Heads), engine.Tensor{}
+	q, k, v, out := five.Index(2, 0), five.Index(2, 1), five.Index(2, 2), heads(w.norm, c.Heads)
+	ops.QKNormRoPE(q, k, none, q, k, none, engine.QKNorm{}, w.rope)
+	at := 0
+	for _, n := range windows {
+		to := at + n*visionMerge*visionMerge
+		ops.Attention(out.Slice(1, at, to), q.Slice(1, at, to), k.Slice(1, at, to), v.Slice(1, at, to),
+			engine.AttentionArgs{})
+		at = to
+	}
+	ops.Linear(w.x, w.norm, proj, engine.Epilogue{Residual: w.x})
+}
+
+// fours joins four patches to a row: [1, L, E] -> [1, L/4, 4E].
+func fours(x engine.Tensor) engine.Tensor {
+	const four = visionMerge * visionMerge
+	return x.Split(1, x.Dim(1)/four, four).Merge(2)
+}
+
+// see runs eyes in the memory that they take, and brings the rows in the picture's order.
+func see(env Env, g visionGrid, memory func(*engine.Arena) eyeWork, run func(Env, eyeWork) error,
+) (rows [][]float32, y, x int, err error) {
+	env, free, err := env.holding("vision", func(a *engine.Arena) { memory(a) })
 	if err != nil {
-		return nil, err
+		return nil, 0, 0, err
 	}
+	defer free()
+	w := memory(env.Arena)
+	if err := run(env, w); err != nil {
+		return nil, 0, 0, err
+	}
+	width := w.out.Dim(2)
 	flat := make([]float32, len(g.order)*width)
-	if err := env.Ops.Download(flat, out).Wait(); err != nil {
-		return nil, err
+	if err := env.Ops.Download(flat, w.out).Wait(); err != nil {
+		return nil, 0, 0, err
 	}
 	rows = make([][]float32, len(g.order))
 	for i, at := range g.order {
 		rows[at] = flat[i*width : (i+1)*width]
 	}
-	return rows, nil
+	return rows, g.y, g.x, nil
 }
 
 // See is Eyes.See.
@@ -235,75 +268,40 @@ func (m *vision) See(env Env, p Picture) (rows [][]float32, y, x int, err error)
 	if err != nil {
 		return nil, 0, 0, err
 	}
-	memory := func(a *engine.Arena) { m.memory(a, env.DType, g) }
-	rows, err = see(env, g, m.weights.Out.N(), memory, func(env Env) (engine.Tensor, error) {
-		w := m.memory(env.Arena, env.DType, g)
-		return w.out, m.run(env, w, g, g.input(p, [3]float32{0.48145466, 0.4578275, 0.40821073},
-			[3]float32{0.26862954, 0.26130258, 0.27577711})) // CLIP's
-	})
-	return rows, g.y, g.x, err
-}
-
-// visionWork is the memory of one run.
-type visionWork struct {
-	pixels, x, norm, qkv, hidden, gate, merged, out engine.Tensor
-	rope                                            engine.RoPE
-}
-
-func (m *vision) memory(a *engine.Arena, dtype engine.DType, g visionGrid) visionWork {
-	l, w := len(g.order)*visionMerge*visionMerge, &m.weights
-	row := func(rows, n int) engine.Tensor { return a.Alloc(dtype, 1, rows, n) }
-	f := w.Blocks[0].Gate.N()
-	return visionWork{
-		pixels: row(l, w.Patch.K()), x: row(l, m.width), norm: row(l, m.width), qkv: row(l, 3*m.width), hidden: row(l, f),
-		gate: row(l, f), merged: row(len(g.order), 4*m.width), out: row(len(g.order), w.Out.N()),
-		rope: engine.RoPE{
-			Cos: a.Alloc(engine.F32, l, m.width/m.heads/2), Sin: a.Alloc(engine.F32, l, m.width/m.heads/2),
-		},
+	memory := func(a *engine.Arena) eyeWork {
+		f := m.weights.Blocks[0].Gate.N()
+		w := m.work(a, env.DType, g, m.weights.Patch.K(), f, m.weights.Out.N())
+		w.gate = a.Alloc(env.DType, 1, w.x.Dim(1), f)
+		return w
 	}
+	return see(env, g, memory, func(env Env, w eyeWork) error { return m.run(env, w, g, p) })
 }
 
-func (m *vision) run(env Env, w visionWork, g visionGrid, pixels []float32) error {
-	ops, d := env.Ops, m.width/m.heads
-	cos, sin := g.rotation(d)
-	ops.Upload(w.rope.Cos, cos)
-	ops.Upload(w.rope.Sin, sin)
-	ops.Upload(w.pixels, pixels)
+func (m *vision) run(env Env, w eyeWork, g visionGrid, p Picture) error {
+	ops := env.Ops
+	w.load(ops, m.visionConfig, g, p, [3]float32{0.48145466, 0.4578275, 0.40821073},
+		[3]float32{0.26862954, 0.26130258, 0.27577711}) // CLIP's
 	ops.Linear(w.x, w.pixels, m.weights.Patch, engine.Epilogue{})
 	for i := range m.weights.Blocks {
 		if err := env.step(); err != nil {
 			return err
 		}
-		m.block(ops, w, g, i)
+		windows := g.windows
+		if i%8 == 7 { // these attend over the whole picture
+			windows = []int{len(g.order)}
+		}
+		m.block(ops, w, &m.weights.Blocks[i], windows)
 	}
 	ops.RMSNorm(w.norm, w.x, m.weights.Norm, visionEps)
-	four := w.norm.Split(1, len(g.order), visionMerge*visionMerge).Merge(2) // [1, L, E] -> [1, L/4, 4E]
-	ops.Linear(w.merged, four, m.weights.In, engine.Epilogue{Act: engine.GELUErf})
+	ops.Linear(w.merged, fours(w.norm), m.weights.In, engine.Epilogue{Act: engine.GELUErf})
 	ops.Linear(w.out, w.merged, m.weights.Out, engine.Epilogue{})
 	return nil
 }
 
 // block is x += proj(attention(norm1(x))), x += down(silu(gate) * up of norm2(x)).
-func (m *vision) block(ops engine.Ops, w visionWork, g visionGrid, i int) {
-	b, d := &m.weights.Blocks[i], m.width/m.heads
+func (m *vision) block(ops engine.Ops, w eyeWork, b *visionBlock, windows []int) {
 	ops.RMSNorm(w.norm, w.x, b.Norm1, visionEps)
-	ops.Linear(w.qkv, w.norm, b.QKV, engine.Epilogue{})
-	five := w.qkv.Split(2, 3, m.heads, d)
-	q, k, v, out := five.Index(2, 0), five.Index(2, 1), five.Index(2, 2), heads(w.norm, m.heads)
-	none := engine.Tensor{}
-	ops.QKNormRoPE(q, k, none, q, k, none, engine.QKNorm{}, w.rope)
-	windows := g.windows
-	if visionWhole(i) {
-		windows = []int{len(g.order)}
-	}
-	at := 0
-	for _, n := range windows {
-		to := at + n*visionMerge*visionMerge
-		ops.Attention(out.Slice(1, at, to), q.Slice(1, at, to), k.Slice(1, at, to), v.Slice(1, at, to),
-			engine.AttentionArgs{})
-		at = to
-	}
-	ops.Linear(w.x, w.norm, b.Proj, engine.Epilogue{Residual: w.x})
+	w.attend(ops, m.visionConfig, b.QKV, b.Proj, windows)
 	ops.RMSNorm(w.norm, w.x, b.Norm2, visionEps)
 	ops.Linear(w.gate, w.norm, b.Gate, engine.Epilogue{})
 	ops.Linear(w.hidden, w.norm, b.Up, engine.Epilogue{})

@@ -25,20 +25,17 @@ type deepWeights struct {
 }
 
 type deepBlock struct {
-	Norm1 engine.Tensor  `weight:"norm1.weight" shape:"E"`
-	Bias1 engine.Tensor  `weight:"norm1.bias" shape:"E"`
+	Norm1 affine         `weight:"norm1"`
 	QKV   *engine.Weight `weight:"attn.qkv,perm=qkv" shape:"3E,E"`
 	Proj  *engine.Weight `weight:"attn.proj" shape:"E,E"`
-	Norm2 engine.Tensor  `weight:"norm2.weight" shape:"E"`
-	Bias2 engine.Tensor  `weight:"norm2.bias" shape:"E"`
+	Norm2 affine         `weight:"norm2"`
 	Up    *engine.Weight `weight:"mlp.linear_fc1" shape:"F,E"`
 	Down  *engine.Weight `weight:"mlp.linear_fc2" shape:"E,F"`
 }
 
 // deepMerger normalises patches, then joins them.
 type deepMerger struct {
-	Norm engine.Tensor  `weight:"norm.weight" shape:"E"`
-	Bias engine.Tensor  `weight:"norm.bias" shape:"E"`
+	Norm affine         `weight:"norm"`
 	In   *engine.Weight `weight:"linear_fc1" shape:"4E,4E"`
 	Out  *engine.Weight `weight:"linear_fc2" shape:"T,4E"`
 }
@@ -54,7 +51,7 @@ type tapMerger struct {
 const deepPatch = 16
 
 // openDeepVision loads the eyes of Qwen3-VL.
-func openDeepVision(ops engine.Ops, set *weights.Set, c visionConfig) (*deepVision, error) {
+func openDeepVision(ops engine.Ops, set *weights.Set, c visionConfig) (Eyes, error) {
 	m := &deepVision{visionConfig: c}
 	if s, ok := set.Get("pos_embed.weight"); ok {
 		m.table = slices.Clone(s.F32())
@@ -96,44 +93,24 @@ func (m *deepVision) positions(g visionGrid) []float32 {
 	return out
 }
 
-// deepWork is the memory of one run.
-type deepWork struct {
-	pixels, x, norm, qkv, hidden, joined, merged, out engine.Tensor
-	rope                                              engine.RoPE
-}
-
-func (m *deepVision) memory(a *engine.Arena, dtype engine.DType, g visionGrid) deepWork {
-	n, w, d := len(g.order), &m.weights, m.width/m.Heads
-	l := n * visionMerge * visionMerge
-	row := func(rows, n int) engine.Tensor { return a.Alloc(dtype, 1, rows, n) }
-	return deepWork{
-		pixels: row(l, w.Patch.K()), x: row(l, m.width), norm: row(l, m.width), qkv: row(l, 3*m.width),
-		hidden: row(l, w.Blocks[0].Up.N()), joined: row(n, 4*m.width), merged: row(n, 4*m.width),
-		out:  row(n, w.Merger.Out.N()*(1+len(m.Taps))),
-		rope: engine.RoPE{Cos: a.Alloc(engine.F32, l, d/2), Sin: a.Alloc(engine.F32, l, d/2)},
-	}
-}
-
 // See is Eyes.See.
 func (m *deepVision) See(env Env, p Picture) (rows [][]float32, y, x int, err error) {
 	g, err := newVisionGrid(p, deepPatch, max(p.Y, p.X, 1))
 	if err != nil {
 		return nil, 0, 0, err
 	}
-	memory := func(a *engine.Arena) { m.memory(a, env.DType, g) }
-	rows, err = see(env, g, m.weights.Merger.Out.N()*(1+len(m.Taps)), memory, func(env Env) (engine.Tensor, error) {
-		return m.run(env, g, p)
-	})
-	return rows, g.y, g.x, err
+	memory := func(a *engine.Arena) eyeWork {
+		e := &m.weights
+		w := m.work(a, env.DType, g, e.Patch.K(), e.Blocks[0].Up.N(), e.Merger.Out.N()*(1+len(m.Taps)))
+		w.joined = a.Alloc(env.DType, 1, len(g.order), 4*m.width)
+		return w
+	}
+	return see(env, g, memory, func(env Env, w eyeWork) error { return m.run(env, w, g, p) })
 }
 
-func (m *deepVision) run(env Env, g visionGrid, p Picture) (engine.Tensor, error) {
-	ops, w := env.Ops, m.memory(env.Arena, env.DType, g)
-	half := [3]float32{0.5, 0.5, 0.5}
-	cos, sin := g.rotation(m.width / m.Heads)
-	ops.Upload(w.rope.Cos, cos)
-	ops.Upload(w.rope.Sin, sin)
-	ops.Upload(w.pixels, g.input(p, half, half))
+func (m *deepVision) run(env Env, w eyeWork, g visionGrid, p Picture) error {
+	ops, half := env.Ops, [3]float32{0.5, 0.5, 0.5}
+	w.load(ops, m.visionConfig, g, p, half, half)
 	ops.Upload(w.norm, m.positions(g))
 	ops.Linear(w.x, w.pixels, m.weights.Patch, engine.Epilogue{Residual: w.norm})
 	t := m.weights.Merger.Out.N()
@@ -141,38 +118,29 @@ func (m *deepVision) run(env Env, g visionGrid, p Picture) (engine.Tensor, error
 		ops.Linear(w.merged, w.joined, in, engine.Epilogue{Act: engine.GELUErf})
 		ops.Linear(w.out.Slice(2, k*t, (k+1)*t), w.merged, out, engine.Epilogue{})
 	}
-	four := func(x engine.Tensor) engine.Tensor { // [1, L, E] -> [1, L/4, 4E]
-		return x.Split(1, len(g.order), visionMerge*visionMerge).Merge(2)
-	}
 	for i := range m.weights.Blocks {
 		if err := env.step(); err != nil {
-			return engine.Tensor{}, err
+			return err
 		}
-		m.block(ops, w, i)
+		m.block(ops, w, &m.weights.Blocks[i], g.windows)
 		if k := slices.Index(m.Taps, i); k >= 0 {
 			tap := &m.weights.Taps[k]
-			ops.LayerNorm(w.joined, four(w.x), tap.Norm, tap.Bias, visionEps)
+			ops.LayerNorm(w.joined, fours(w.x), tap.Norm, tap.Bias, visionEps)
 			merge(1+k, tap.In, tap.Out)
 		}
 	}
 	last := &m.weights.Merger
-	ops.LayerNorm(w.norm, w.x, last.Norm, last.Bias, visionEps)
-	ops.Copy(w.joined, four(w.norm))
+	ops.LayerNorm(w.norm, w.x, last.Norm.Weight, last.Norm.Bias, visionEps)
+	ops.Copy(w.joined, fours(w.norm))
 	merge(0, last.In, last.Out)
-	return w.out, nil
+	return nil
 }
 
-// block is x += proj(attention(norm1(x))), x += down(gelu(up(norm2(x)))).
-func (m *deepVision) block(ops engine.Ops, w deepWork, i int) {
-	b, none := &m.weights.Blocks[i], engine.Tensor{}
-	ops.LayerNorm(w.norm, w.x, b.Norm1, b.Bias1, visionEps)
-	ops.Linear(w.qkv, w.norm, b.QKV, engine.Epilogue{})
-	five := w.qkv.Split(2, 3, m.Heads, m.width/m.Heads)
-	q, k, v := five.Index(2, 0), five.Index(2, 1), five.Index(2, 2)
-	ops.QKNormRoPE(q, k, none, q, k, none, engine.QKNorm{}, w.rope)
-	ops.Attention(heads(w.norm, m.Heads), q, k, v, engine.AttentionArgs{})
-	ops.Linear(w.x, w.norm, b.Proj, engine.Epilogue{Residual: w.x})
-	ops.LayerNorm(w.norm, w.x, b.Norm2, b.Bias2, visionEps)
+// block is x += proj(attention(norm1(x))), x += down(gelu(up(norm2(x)))). The whole picture is one window.
+func (m *deepVision) block(ops engine.Ops, w eyeWork, b *deepBlock, windows []int) {
+	ops.LayerNorm(w.norm, w.x, b.Norm1.Weight, b.Norm1.Bias, visionEps)
+	w.attend(ops, m.visionConfig, b.QKV, b.Proj, windows)
+	ops.LayerNorm(w.norm, w.x, b.Norm2.Weight, b.Norm2.Bias, visionEps)
 	ops.Linear(w.hidden, w.norm, b.Up, engine.Epilogue{Act: engine.GELUTanh})
 	ops.Linear(w.x, w.hidden, b.Down, engine.Epilogue{Residual: w.x})
 }

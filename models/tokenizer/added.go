@@ -30,6 +30,28 @@ func (t *addedToken) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
+// check refuses tokens that no vocabulary has.
+func (t *addedToken) check() error {
+	if t.ID < 0 || t.ID >= maxID {
+		return fmt.Errorf("added token %.40q has id %d, allowed are 0..%d", t.Content, t.ID, maxID-1)
+	}
+	if len(t.Content) > longestPiece {
+		return fmt.Errorf("added token %d has %d bytes, allowed are %d", t.ID, len(t.Content), longestPiece)
+	}
+	return nil
+}
+
+// join writes tokens into a vocabulary.
+func join(vocab map[string]int32, added []addedToken) error {
+	for i := range added {
+		if err := added[i].check(); err != nil {
+			return err
+		}
+		vocab[added[i].Content] = int32(added[i].ID)
+	}
+	return nil
+}
+
 // addedTokens cuts a text at its added tokens, leftmost and longest first.
 type addedTokens struct {
 	list  []addedToken
@@ -43,11 +65,8 @@ func newAddedTokens(list []addedToken, prep normalizer) (*addedTokens, error) {
 	a := &addedTokens{list: list, prep: prep}
 	var exact, after []entry
 	for i, t := range list {
-		if t.ID < 0 || t.ID >= maxID {
-			return nil, fmt.Errorf("added token %.40q has id %d, allowed are 0..%d", t.Content, t.ID, maxID-1)
-		}
-		if len(t.Content) > longestPiece {
-			return nil, fmt.Errorf("added token %d has %d bytes, allowed are %d", t.ID, len(t.Content), longestPiece)
+		if err := t.check(); err != nil {
+			return nil, err
 		}
 		if t.Normalized && prep != nil {
 			after = append(after, entry{prep(t.Content), int32(i)})
@@ -64,19 +83,17 @@ func newAddedTokens(list []addedToken, prep normalizer) (*addedTokens, error) {
 
 // encode appends the ids of text: added tokens as themselves, what lies between through the normaliser and the model.
 func (a *addedTokens) encode(text string, m model, ids []int) []int {
-	inner := func(part string, atStart bool) { ids = m.encode(part, atStart, ids) }
-	outer := func(part string, atStart bool) {
+	token := func(t *addedToken) { ids = append(ids, t.ID) }
+	a.cut(a.exact, text, token, func(part string, atStart bool) {
 		if a.prep != nil {
 			part = a.prep(part)
 		}
 		if a.after == nil {
-			inner(part, atStart)
+			ids = m.encode(part, atStart, ids)
 			return
 		}
-		a.cut(a.after, part, func(t *addedToken) { ids = append(ids, t.ID) },
-			func(rest string, first bool) { inner(rest, first && atStart) })
-	}
-	a.cut(a.exact, text, func(t *addedToken) { ids = append(ids, t.ID) }, outer)
+		a.cut(a.after, part, token, func(rest string, first bool) { ids = m.encode(rest, first && atStart, ids) })
+	})
 	return ids
 }
 

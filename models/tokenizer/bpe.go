@@ -112,6 +112,29 @@ func (b *bpe) offer(j *joiner, at int32) {
 	}
 }
 
+// byteBPE joins the bytes of words.
+type byteBPE struct {
+	merges      *bpe
+	inner, last [256]int32 // ids of a byte inside and at the end of a word
+	unknown     int
+}
+
+// newByteBPE takes the bytes from a vocabulary whose last piece of a word has a suffix.
+func newByteBPE(vocab map[string]int32, pairs []mergePair, suffix string) (byteBPE, error) {
+	merges, err := newBPE(vocab, pairs)
+	return byteBPE{merges, byteIDs(vocab, ""), byteIDs(vocab, suffix), None}, err
+}
+
+// word appends the ids of a word that is not empty.
+func (b *byteBPE) word(j *joiner, word string, ids []int) []int {
+	j.symbols = j.symbols[:0]
+	for i := range len(word) - 1 {
+		j.symbols = append(j.symbols, b.inner[word[i]])
+	}
+	j.symbols = append(j.symbols, b.last[word[len(word)-1]])
+	return b.merges.join(j, b.unknown, ids)
+}
+
 // pop takes the smallest entry off the heap.
 func (j *joiner) pop() uint64 {
 	top, last := j.heap[0], len(j.heap)-1

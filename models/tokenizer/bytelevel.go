@@ -1,6 +1,9 @@
 package tokenizer
 
-import "unicode"
+import (
+	"strings"
+	"unicode"
+)
 
 // byteRune returns the printable character that stands for a byte in byte-level vocabularies (GPT-2, encoder.py):
 // printable Latin-1 stands for itself, the others follow from U+0100 on.
@@ -52,18 +55,12 @@ func contraction(text string) int {
 	return 0
 }
 
-// letterOrNumber is the class [\p{L}\p{N}].
-func letterOrNumber(r rune) bool { return unicode.IsLetter(r) || unicode.IsNumber(r) }
-
 // symbolRune is the class [^\s\p{L}\p{N}].
-func symbolRune(r rune) bool { return !unicode.IsSpace(r) && !letterOrNumber(r) }
+func symbolRune(r rune) bool {
+	return !unicode.IsSpace(r) && !unicode.IsLetter(r) && !unicode.IsNumber(r)
+}
 
 // span returns the length in bytes of the run of characters of one class that begins text.
 func span(text string, class func(rune) bool) int {
-	for i, r := range text {
-		if !class(r) {
-			return i
-		}
-	}
-	return len(text)
+	return len(text) - len(strings.TrimLeftFunc(text, class))
 }

@@ -11,18 +11,12 @@ import (
 // lowerEach lowers character by character without context, as Rust's char::to_lowercase: only U+0130 becomes two
 // characters (Unicode SpecialCasing.txt, unconditional lower mappings).
 func lowerEach(s string) string {
-	if !strings.ContainsRune(s, 'İ') {
-		return strings.Map(unicode.ToLower, s)
-	}
 	return strings.Map(unicode.ToLower, strings.ReplaceAll(s, "İ", "i\u0307"))
 }
 
 // lowerText lowers as Python's str.lower does: lowerEach, and a capital sigma at the end of a word becomes the
 // final form (Unicode standard, table 3-17, Final_Sigma).
 func lowerText(s string) string {
-	if !strings.ContainsRune(s, 'Σ') {
-		return lowerEach(s)
-	}
 	var out strings.Builder
 	for i, r := range s {
 		if r == 'Σ' && casedBefore(s[:i]) && !casedAfter(s[i+utf8.RuneLen(r):]) {

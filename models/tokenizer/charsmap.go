@@ -16,10 +16,6 @@ import (
 type charsmap struct {
 	units []uint32
 	blob  []byte
-	ascii [128]struct {
-		text   string
-		mapped bool
-	}
 }
 
 // longestReplacement bounds one replacement, so that a hostile table cannot blow a text up. NFKC's longest is 33 bytes.
@@ -41,9 +37,6 @@ func parseCharsmap(data []byte) (*charsmap, error) {
 	c := &charsmap{units: make([]uint32, size/4), blob: bytes.Clone(data[4+size:])}
 	for i := range c.units {
 		c.units[i] = binary.LittleEndian.Uint32(data[4+4*i:])
-	}
-	for b := range c.ascii {
-		c.ascii[b].text, _, c.ascii[b].mapped = c.match(string(rune(b)), false)
 	}
 	return c, nil
 }
@@ -88,9 +81,6 @@ func (c *charsmap) match(text string, longest bool) (replacement string, length 
 // normalizeGraphemes applies the table as the tokenizers library does: a grapheme cluster shorter than 6 bytes is
 // replaced whole by the shortest prefix found in it, otherwise each of its characters is looked up alone.
 func (c *charsmap) normalizeGraphemes(text string) string {
-	if plain, ok := c.normalizeASCII(text); ok {
-		return plain
-	}
 	var out strings.Builder
 	out.Grow(len(text))
 	state := -1
@@ -112,28 +102,4 @@ func (c *charsmap) normalizeGraphemes(text string) string {
 		}
 	}
 	return out.String()
-}
-
-// normalizeASCII is the fast way for texts whose clusters are single bytes; a carriage return may begin a pair.
-func (c *charsmap) normalizeASCII(text string) (string, bool) {
-	changed := false
-	for i := 0; i < len(text); i++ {
-		if text[i] >= utf8.RuneSelf || text[i] == '\r' {
-			return "", false
-		}
-		changed = changed || c.ascii[text[i]].mapped
-	}
-	if !changed {
-		return text, true
-	}
-	var out strings.Builder
-	out.Grow(len(text))
-	for i := 0; i < len(text); i++ {
-		if a := &c.ascii[text[i]]; a.mapped {
-			out.WriteString(a.text)
-		} else {
-			out.WriteByte(text[i])
-		}
-	}
-	return out.String(), true
 }

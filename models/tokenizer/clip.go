@@ -20,19 +20,17 @@ const (
 // clip is CLIP's tokenizer (Radford et al. 2021, simple_tokenizer.py) with the text cleaning that the slow Python
 // tokenizer falls back on when ftfy is not installed; ComfyUI's pictures depend on exactly that.
 type clip struct {
-	merges      *bpe
-	inner, last [256]int32 // ids of a byte inside and at the end of a word
-	start, end  int
-	unknown     int
+	byteBPE
+	start, end int
 }
 
 // newCLIP builds the tokenizer; vocab already holds the added tokens.
 func newCLIP(vocab map[string]int32, pairs []mergePair, added []addedToken) (*Tokenizer, error) {
-	merges, err := newBPE(vocab, pairs)
+	bytes, err := newByteBPE(vocab, pairs, wordEnd)
 	if err != nil {
 		return nil, err
 	}
-	c := &clip{merges: merges, inner: byteIDs(vocab, ""), last: byteIDs(vocab, wordEnd)}
+	c := &clip{byteBPE: bytes}
 	t, err := newTokenizer("clip-bpe", vocab, c)
 	if err != nil {
 		return nil, err
@@ -94,13 +92,4 @@ func (c *clip) piece(text string) int {
 		return width
 	}
 	return max(width, span(text, func(r rune) bool { return symbolRune(r) && r != '\u0345' }))
-}
-
-func (c *clip) word(j *joiner, word string, ids []int) []int {
-	j.symbols = j.symbols[:0]
-	for i := range len(word) - 1 {
-		j.symbols = append(j.symbols, c.inner[word[i]])
-	}
-	j.symbols = append(j.symbols, c.last[word[len(word)-1]])
-	return c.merges.join(j, c.unknown, ids)
 }

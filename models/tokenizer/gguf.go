@@ -3,9 +3,7 @@ package tokenizer
 import (
 	"errors"
 	"fmt"
-	"math"
 	"slices"
-	"unicode/utf8"
 )
 
 // FromGGUF makes the vocabulary that the metadata of a GGUF file describes (docs/gguf.md of the ggml project, section
@@ -32,26 +30,24 @@ func ggufModel(metadata map[string]any, key string) (*Tokenizer, error) {
 		return nil, fmt.Errorf("%stokens has %d texts and %sscores %d numbers; as many of both are needed, 1..%d", key,
 			len(pieces), key, len(scores), maxPieces)
 	}
-	m := &spModel{modelType: 1, endPiece: "</s>", dummyPrefix: true, dropSpaces: true, markSpaces: true}
+	m := newSPModel()
 	kinds, typed := metadata[key+"token_type"].([]int32)
 	if !typed || len(kinds) != len(pieces) {
 		return nil, fmt.Errorf("%stoken_type has %d numbers, %d are needed", key, len(kinds), len(pieces))
 	}
 	for i, piece := range pieces {
-		kind, score := kinds[i], float64(scores[i])
-		switch {
-		case kind == pieceUnused:
+		kind := kinds[i]
+		if kind == pieceUnused {
 			// Converters fill the table up to the rows of the embedding; the names of these pieces need not differ.
-			piece, kind = fmt.Sprintf("<unused %d>", i), pieceUnused
-		case kind < pieceNormal || kind > pieceByte:
+			piece = fmt.Sprintf("<unused %d>", i)
+		}
+		if kind < pieceNormal || kind > pieceByte {
 			return nil, fmt.Errorf("piece %d has type %d, allowed are %d..%d", i, kind, pieceNormal, pieceByte)
-		case piece == "" || !utf8.ValidString(piece) || len(piece) > longestPiece:
-			return nil, fmt.Errorf("piece %d has %d bytes; it must be UTF-8 of 1 to %d bytes", i, len(piece), longestPiece)
-		case math.IsNaN(score) || math.IsInf(score, 0):
-			return nil, fmt.Errorf("piece %d (%.40q) has score %v", i, piece, score)
+		}
+		if err := m.add(scoredPiece{piece, float64(scores[i]), uint8(kind)}); err != nil {
+			return nil, err
 		}
 		m.byteFallback = m.byteFallback || kind == pieceByte // the format has no flag for it; T5 has no such pieces, UMT5 has
-		m.pieces, m.scores, m.types = append(m.pieces, piece), append(m.scores, score), append(m.types, uint8(kind))
 	}
 	if err := m.ggufNormalizer(metadata, key); err != nil {
 		return nil, err

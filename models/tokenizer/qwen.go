@@ -12,10 +12,8 @@ import (
 
 // qwen is Qwen2's byte-level BPE: NFC, words cut by qwenWords, bytes joined by rank.
 type qwen struct {
-	merges  *bpe
-	bytes   [256]int32
-	unknown int
-	llama   bool // LLaMA 3's: no NFC, up to three digits are a word
+	byteBPE
+	llama bool // LLaMA 3's: no NFC, up to three digits are a word
 }
 
 // qwenWords is the pattern that cuts words, as Qwen2's tokenizer.json writes it (`Qwen2TokenizerFast`).
@@ -44,17 +42,17 @@ func qwenSpecials() []string {
 
 // newQwen builds the tokenizer; vocab already holds the added tokens.
 func newQwen(vocab map[string]int32, pairs []mergePair, added []addedToken) (*Tokenizer, error) {
-	merges, err := newBPE(vocab, pairs)
+	bytes, err := newByteBPE(vocab, pairs, "")
 	if err != nil {
 		return nil, err
 	}
-	q := &qwen{merges: merges, bytes: byteIDs(vocab, "")}
+	q := &qwen{byteBPE: bytes}
 	t, err := newTokenizer("qwen2-bpe", vocab, q)
 	if err != nil {
 		return nil, err
 	}
 	q.unknown = t.idOr(clipEnd)
-	if q.unknown == None && slices.Contains(q.bytes[:], None) {
+	if q.unknown == None && slices.Contains(q.inner[:], None) {
 		return nil, fmt.Errorf("the vocabulary lacks pieces for single bytes and has no %s to use instead", clipEnd)
 	}
 	t.added, err = newAddedTokens(added, nil)
@@ -69,11 +67,7 @@ func (q *qwen) encode(text string, _ bool, ids []int) []int {
 	}
 	for text != "" {
 		n := qwenWord(text, digits)
-		j.symbols = j.symbols[:0]
-		for i := range n {
-			j.symbols = append(j.symbols, q.bytes[text[i]])
-		}
-		ids = q.merges.join(&j, q.unknown, ids)
+		ids = q.word(&j, text[:n], ids)
 		text = text[n:]
 	}
 	return ids

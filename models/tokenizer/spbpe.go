@@ -10,17 +10,16 @@ import (
 type spBPE struct {
 	norm    *spNormalizer
 	ids     map[string]int32
-	scores  []float64
-	types   []uint8
+	pieces  []scoredPiece
 	unknown int
 	bytes   *[256]int32
 }
 
 func newSPBPE(m *spModel, norm *spNormalizer, unknown int, bytePieces *[256]int32) *spBPE {
-	s := &spBPE{norm: norm, scores: m.scores, types: m.types, unknown: unknown, bytes: bytePieces, ids: map[string]int32{}}
-	for id, kind := range m.types {
-		if kind == pieceNormal || kind == pieceUser || kind == pieceUnused {
-			s.ids[m.pieces[id]] = int32(id)
+	s := &spBPE{norm: norm, pieces: m.pieces, unknown: unknown, bytes: bytePieces, ids: map[string]int32{}}
+	for id, p := range m.pieces {
+		if p.kind == pieceNormal || p.kind == pieceUser || p.kind == pieceUnused {
+			s.ids[p.piece] = int32(id)
 		}
 	}
 	return s
@@ -79,8 +78,8 @@ func (s *spBPE) encode(text string, _ bool, ids []int) []int {
 		}
 		start, middle, end := symbols[left].start, symbols[left].end, symbols[right].end
 		if id, ok := s.ids[text[start:end]]; ok {
-			heap.Push(&queue, spPair{s.scores[id], left, right, start, end})
-			if s.types[id] == pieceUnused {
+			heap.Push(&queue, spPair{s.pieces[id].score, left, right, start, end})
+			if s.pieces[id].kind == pieceUnused {
 				unused[text[start:end]] = unusedJoin{text[start:middle], text[middle:end]}
 			}
 		}
@@ -113,7 +112,7 @@ func (s *spBPE) encode(text string, _ bool, ids []int) []int {
 // emit appends one symbol: its id, its parts if it is unused, its bytes or one unknown token for a run of them.
 func (s *spBPE) emit(piece string, unused map[string]unusedJoin, unknownBefore bool, ids []int) ([]int, bool) {
 	id, ok := s.ids[piece]
-	if ok && s.types[id] == pieceUnused {
+	if ok && s.pieces[id].kind == pieceUnused {
 		if parts, made := unused[piece]; made {
 			ids, unknownBefore = s.emit(parts.left, unused, unknownBefore, ids)
 			return s.emit(parts.right, unused, unknownBefore, ids)

@@ -19,10 +19,8 @@ const (
 
 // spModel is what a SentencePiece .model file says; defaults are those of sentencepiece_model.proto.
 type spModel struct {
-	pieces []string
-	scores []float64
-	types  []uint8
-	reader spPiece
+	pieces []scoredPiece
+	reader scoredPiece
 
 	modelType    int // 1 unigram, 2 bpe
 	byteFallback bool
@@ -38,15 +36,20 @@ type spModel struct {
 // FromSentencePiece reads a .model file of type unigram or BPE. Control pieces ("</s>") written out in a text stay
 // text, as in the original library. End is "</s>" if the file has it; Start is None (T5 has none).
 func FromSentencePiece(data []byte) (*Tokenizer, error) {
+	var t *Tokenizer
 	m, err := parseSPModel(data)
-	if err != nil {
-		return nil, fmt.Errorf("sentencepiece model: %w", err)
+	if err == nil {
+		t, err = m.tokenizer()
 	}
-	t, err := m.tokenizer()
 	if err != nil {
 		return nil, fmt.Errorf("sentencepiece model: %w", err)
 	}
 	return t, nil
+}
+
+// newSPModel has the defaults of the format, and no pieces.
+func newSPModel() *spModel {
+	return &spModel{modelType: 1, endPiece: "</s>", dummyPrefix: true, dropSpaces: true, markSpaces: true}
 }
 
 func parseSPModel(data []byte) (*spModel, error) {
@@ -62,16 +65,20 @@ func parseSPModel(data []byte) (*spModel, error) {
 	if count > maxPieces {
 		return nil, fmt.Errorf("%d pieces, allowed are %d", count, maxPieces)
 	}
-	m := &spModel{modelType: 1, endPiece: "</s>", dummyPrefix: true, dropSpaces: true, markSpaces: true}
-	m.pieces, m.scores, m.types = make([]string, 0, count), make([]float64, 0, count), make([]uint8, 0, count)
-	readPiece := m.reader.field
+	m := newSPModel()
+	m.pieces = make([]scoredPiece, 0, count)
+	readPiece := m.reader.field // bound once for all pieces
 	err := eachField(data, func(f protoField) error {
 		if f.wire != wireBytes {
 			return nil
 		}
 		switch f.number {
 		case 1:
-			return m.addPiece(f.bytes, readPiece)
+			m.reader = scoredPiece{kind: pieceNormal}
+			if err := eachField(f.bytes, readPiece); err != nil {
+				return err
+			}
+			return m.add(m.reader)
 		case 2:
 			return eachField(f.bytes, m.trainerField)
 		case 3:
@@ -85,14 +92,8 @@ func parseSPModel(data []byte) (*spModel, error) {
 	return m, err
 }
 
-// spPiece is one SentencePiece message: 1 piece, 2 score, 3 type.
-type spPiece struct {
-	piece string
-	score float64
-	kind  uint8
-}
-
-func (p *spPiece) field(f protoField) error {
+// field reads a SentencePiece message: 1 piece, 2 score, 3 type.
+func (p *scoredPiece) field(f protoField) error {
 	switch {
 	case f.number == 1 && f.wire == wireBytes:
 		p.piece = string(f.bytes)
@@ -104,24 +105,16 @@ func (p *spPiece) field(f protoField) error {
 	return nil
 }
 
-// addPiece reads one piece; read is m.reader.field, bound once for all pieces.
-func (m *spModel) addPiece(message []byte, read func(protoField) error) error {
-	m.reader = spPiece{kind: pieceNormal}
-	err := eachField(message, read)
-	piece, score, kind := m.reader.piece, m.reader.score, m.reader.kind
+// add appends a piece.
+func (m *spModel) add(p scoredPiece) error {
+	n := len(m.pieces)
 	switch {
-	case err != nil:
-		return err
-	case !utf8.ValidString(piece):
-		return fmt.Errorf("piece %d is not UTF-8", len(m.pieces))
-	case math.IsNaN(score) || math.IsInf(score, 0):
-		return fmt.Errorf("piece %d (%.40q) has score %v", len(m.pieces), piece, score)
-	case len(piece) > longestPiece:
-		return fmt.Errorf("piece %d has %d bytes, allowed are %d", len(m.pieces), len(piece), longestPiece)
-	case piece == "":
-		return fmt.Errorf("piece %d is empty", len(m.pieces))
+	case p.piece == "" || !utf8.ValidString(p.piece) || len(p.piece) > longestPiece:
+		return fmt.Errorf("piece %d has %d bytes; it must be UTF-8 of 1 to %d bytes", n, len(p.piece), longestPiece)
+	case math.IsNaN(p.score) || math.IsInf(p.score, 0):
+		return fmt.Errorf("piece %d (%.40q) has score %v", n, p.piece, p.score)
 	}
-	m.pieces, m.scores, m.types = append(m.pieces, piece), append(m.scores, score), append(m.types, kind)
+	m.pieces = append(m.pieces, p)
 	return nil
 }
 
@@ -156,23 +149,18 @@ func (m *spModel) normalizerField(f protoField) error {
 	return nil
 }
 
-// tokenizer builds the Tokenizer. Scores of user-defined pieces and the unknown penalty follow
-// SentencePiece src/unigram_model.cc (EncodeOptimized) and src/bpe_model.cc.
+// tokenizer builds the Tokenizer.
 func (m *spModel) tokenizer() (*Tokenizer, error) {
 	unknown, end := None, None
-	lowest, highest := math.MaxFloat32, -math.MaxFloat32
-	ids := map[string]int32{}
-	for id, kind := range m.types {
-		if first, twice := ids[m.pieces[id]]; twice {
-			return nil, fmt.Errorf("piece %.40q stands twice, as %d and %d", m.pieces[id], first, id)
-		}
-		ids[m.pieces[id]] = int32(id)
+	ids, err := pieceIDs(m.pieces)
+	if err != nil {
+		return nil, err
+	}
+	for id, p := range m.pieces {
 		switch {
-		case kind == pieceUnknown && unknown == None:
+		case p.kind == pieceUnknown && unknown == None:
 			unknown = id
-		case kind == pieceNormal:
-			lowest, highest = min(lowest, m.scores[id]), max(highest, m.scores[id])
-		case kind == pieceControl && m.pieces[id] == m.endPiece:
+		case p.kind == pieceControl && p.piece == m.endPiece:
 			end = id
 		}
 	}
@@ -187,7 +175,7 @@ func (m *spModel) tokenizer() (*Tokenizer, error) {
 	if m.byteFallback {
 		bytePieces = byteTable(func(s string) (int32, bool) {
 			id, ok := ids[s]
-			return id, ok && m.types[id] == pieceByte
+			return id, ok && m.pieces[id].kind == pieceByte
 		})
 		if bytePieces == nil {
 			return nil, errors.New("byte_fallback is set but not all of <0x00>..<0xFF> are byte pieces")
@@ -197,18 +185,11 @@ func (m *spModel) tokenizer() (*Tokenizer, error) {
 	kind := "sentencepiece-unigram"
 	switch m.modelType {
 	case 1:
-		words, err := newUnigram(m.pieces, m.scores, unknown,
-			func(id int) bool { return m.types[id] == pieceNormal || m.types[id] == pieceUser })
+		words, err := newUnigram(m.pieces, unknown)
 		if err != nil {
 			return nil, err
 		}
-		for id, kind := range m.types {
-			if kind == pieceUser {
-				words.scores[id] = float64(len(m.pieces[id]))*highest - 0.1
-			}
-		}
 		words.single, words.bytes = true, bytePieces
-		words.setLowest(lowest)
 		body = &spUnigram{norm: norm, words: words}
 	case 2:
 		kind = "sentencepiece-bpe"
@@ -231,6 +212,5 @@ type spUnigram struct {
 }
 
 func (s *spUnigram) encode(text string, _ bool, ids []int) []int {
-	ids, _ = s.words.segment(s.norm.apply(text), ids, nil)
-	return ids
+	return s.words.segment(s.norm.apply(text), ids)
 }

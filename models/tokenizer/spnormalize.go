@@ -30,9 +30,9 @@ func newSPNormalizer(m *spModel) (*spNormalizer, error) {
 		n.space = spaceMark
 	}
 	var user []entry
-	for id, kind := range m.types {
-		if kind == pieceUser {
-			user = append(user, entry{m.pieces[id], int32(id)})
+	for id, p := range m.pieces {
+		if p.kind == pieceUser {
+			user = append(user, entry{p.piece, int32(id)})
 		}
 	}
 	n.user = buildTrie(user)
@@ -45,9 +45,6 @@ func (n *spNormalizer) prefix(text string) (string, int) {
 		return text[:length], length
 	}
 	if n.table != nil {
-		if text[0] < utf8.RuneSelf && len(text) > 1 && text[1] < utf8.RuneSelf && !n.table.ascii[text[0]].mapped {
-			return text[:1], 1
-		}
 		if replacement, length, ok := n.table.match(text, true); ok {
 			return replacement, length
 		}
@@ -84,18 +81,12 @@ func (n *spNormalizer) apply(text string) string {
 		if form == "" {
 			continue
 		}
-		if n.space == " " {
-			out.WriteString(form)
-		} else {
-			out.WriteString(strings.ReplaceAll(form, " ", n.space))
-		}
+		out.WriteString(strings.ReplaceAll(form, " ", n.space))
 		afterSpace = n.dropSpaces && form[len(form)-1] == ' '
 	}
 	result := out.String()
 	if n.dropSpaces {
-		for strings.HasSuffix(result, n.space) {
-			result = result[:len(result)-len(n.space)]
-		}
+		result = strings.TrimRight(result, n.space)
 	}
 	if n.dummyPrefix && n.suffix {
 		result += n.space

@@ -58,8 +58,9 @@ func FromTekken(data []byte) (*Tokenizer, error) {
 			added = append(added, addedToken{ID: s.Rank, Content: s.Text})
 		}
 	}
-	m := &qwen{merges: tekkenMerges(raw, pieces), bytes: byteIDs(vocab, ""), unknown: None, llama: true}
-	if slices.Contains(m.bytes[:], None) {
+	bytes := byteIDs(vocab, "")
+	m := &qwen{byteBPE{tekkenMerges(raw, pieces), bytes, bytes, None}, true}
+	if slices.Contains(bytes[:], None) {
 		return nil, errors.New("tekken.json: the vocabulary lacks pieces for single bytes")
 	}
 	t, err := newTokenizer("tekken-bpe", vocab, m)

@@ -2,6 +2,8 @@ package tokenizer
 
 import (
 	"fmt"
+	"math"
+	"slices"
 	"unicode/utf8"
 )
 
@@ -20,27 +22,53 @@ type unigram struct {
 	bytes   *[256]int32 // ids of the byte pieces, nil without byte fallback
 }
 
-// newUnigram builds the model from pieces whose index is their id. inTrie tells which may appear in text (nil: all).
-func newUnigram(pieces []string, scores []float64, unknown int, inTrie func(id int) bool) (*unigram, error) {
+// scoredPiece is one piece of a vocabulary.
+type scoredPiece struct {
+	piece string
+	score float64
+	kind  uint8 // pieceNormal ...
+}
+
+// pieceIDs are the ids of pieces, which are their indexes. No piece may stand twice.
+func pieceIDs(pieces []scoredPiece) (map[string]int32, error) {
+	ids := map[string]int32{}
+	for id, p := range pieces {
+		if first, twice := ids[p.piece]; twice {
+			return nil, fmt.Errorf("piece %.40q stands twice, as %d and %d", p.piece, first, id)
+		}
+		ids[p.piece] = int32(id)
+	}
+	return ids, nil
+}
+
+// newUnigram builds the model from pieces whose index is their id. Normal and user-defined ones may appear in text;
+// scores of user-defined ones and the unknown penalty follow SentencePiece src/unigram_model.cc (EncodeOptimized).
+func newUnigram(pieces []scoredPiece, unknown int) (*unigram, error) {
 	if unknown < 0 || unknown >= len(pieces) {
 		return nil, fmt.Errorf("unk_id is %d, allowed are 0..%d", unknown, len(pieces)-1)
 	}
-	u := &unigram{scores: scores, unknown: int32(unknown)}
-	entries := make([]entry, 0, len(pieces))
-	for id, piece := range pieces {
-		if len(piece) > longestPiece {
-			return nil, fmt.Errorf("piece %d has %d bytes, allowed are %d", id, len(piece), longestPiece)
+	lowest, highest := math.MaxFloat32, -math.MaxFloat32
+	for _, p := range pieces {
+		if p.kind == pieceNormal {
+			lowest, highest = min(lowest, p.score), max(highest, p.score)
 		}
-		if inTrie == nil || inTrie(id) {
-			entries = append(entries, entry{piece, int32(id)})
+	}
+	u := &unigram{scores: make([]float64, len(pieces)), unknown: int32(unknown), penalty: lowest - unknownPenalty}
+	entries := make([]entry, 0, len(pieces))
+	for id, p := range pieces {
+		if len(p.piece) > longestPiece {
+			return nil, fmt.Errorf("piece %d has %d bytes, allowed are %d", id, len(p.piece), longestPiece)
+		}
+		if p.kind == pieceUser {
+			p.score = float64(len(p.piece))*highest - 0.1
+		}
+		if u.scores[id] = p.score; p.kind == pieceNormal || p.kind == pieceUser {
+			entries = append(entries, entry{p.piece, int32(id)})
 		}
 	}
 	u.trie = buildTrie(entries)
 	return u, nil
 }
-
-// setLowest fixes the score of unknown characters from the worst piece.
-func (u *unigram) setLowest(lowest float64) { u.penalty = lowest - unknownPenalty }
 
 // byteTable finds the 256 pieces <0x00>..<0xFF>; nil unless all are there.
 func byteTable(find func(string) (int32, bool)) *[256]int32 {
@@ -62,15 +90,12 @@ type cell struct {
 	id    int32
 }
 
-// segment appends the ids of text (valid UTF-8). cells is scratch space that the caller passes on from call to call.
-func (u *unigram) segment(text string, ids []int, cells []cell) ([]int, []cell) {
-	if text == "" {
-		return ids, cells
-	}
-	if cap(cells) < len(text)+1 {
-		cells = make([]cell, len(text)+1)
-	}
-	cells = cells[:len(text)+1]
+// segment appends the ids of text (valid UTF-8).
+func (u *unigram) segment(text string, ids []int) []int { return u.collect(text, ids, u.best(text)) }
+
+// best returns the best ways to all byte positions of text.
+func (u *unigram) best(text string) []cell {
+	cells := make([]cell, len(text)+1)
 	for i := range cells {
 		cells[i] = cell{start: -1}
 	}
@@ -95,7 +120,7 @@ func (u *unigram) segment(text string, ids []int, cells []cell) ([]int, []cell) 
 		}
 		at += width
 	}
-	return u.collect(text, ids, cells), cells
+	return cells
 }
 
 // offer keeps the better of two ways to a position; the first found wins a tie.
@@ -130,8 +155,6 @@ func (u *unigram) collect(text string, ids []int, cells []cell) []int {
 		unknownBefore = c.id == u.unknown
 		end = start
 	}
-	for i, j := first, len(ids)-1; i < j; i, j = i+1, j-1 {
-		ids[i], ids[j] = ids[j], ids[i]
-	}
+	slices.Reverse(ids[first:])
 	return ids
 }

@@ -62,9 +62,9 @@ func bestScore(text string, pieces map[string]float64, unknown float64) float64 
 func TestUnigramFindsTheBestCut(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	for range 100 {
-		names, scores := []string{"<unk>"}, []float64{0}
+		pieces := []scoredPiece{{"<unk>", 0, pieceNormal}}
 		table, lowest := map[string]float64{}, 0.0
-		for len(names) < 12 {
+		for len(pieces) < 12 {
 			b := make([]byte, 1+random.IntN(4))
 			for i := range b {
 				b[i] = "abcd"[random.IntN(3)]
@@ -74,19 +74,18 @@ func TestUnigramFindsTheBestCut(t *testing.T) {
 			}
 			score := -8 * random.Float64()
 			table[string(b)], lowest = score, min(lowest, score)
-			names, scores = append(names, string(b)), append(scores, score)
+			pieces = append(pieces, scoredPiece{string(b), score, pieceNormal})
 		}
-		u, err := newUnigram(names, scores, 0, nil)
+		u, err := newUnigram(pieces, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		u.setLowest(lowest)
 		text := make([]byte, random.IntN(11))
 		for i := range text {
 			text[i] = "abcd"[random.IntN(4)]
 		}
-		cells := make([]cell, len(text)+1)
-		ids, cells := u.segment(string(text), nil, cells)
+		cells := u.best(string(text))
+		ids := u.collect(string(text), nil, cells)
 		want := bestScore(string(text), table, lowest-unknownPenalty)
 		if got := cells[len(text)].score; len(text) > 0 && !(math.Abs(got-want) <= 1e-9) {
 			t.Fatalf("%q with %v: score %v, want %v", text, table, got, want)
@@ -103,24 +102,27 @@ func TestUnigramFindsTheBestCut(t *testing.T) {
 }
 
 func TestUnigramUnknownAndBytes(t *testing.T) {
-	names, scores := []string{"<unk>", "▁", "a"}, []float64{0, -1, -1}
+	pieces := []scoredPiece{{"<unk>", 0, pieceNormal}, {"▁", -1, pieceNormal}, {"a", -1, pieceNormal}}
 	for b := range 256 {
-		names = append(names, "<0x"+strings.ToUpper(string("0123456789abcdef"[b>>4])+string("0123456789abcdef"[b&15]))+">")
-		scores = append(scores, -20)
+		name := "<0x" + strings.ToUpper(string("0123456789abcdef"[b>>4])+string("0123456789abcdef"[b&15])) + ">"
+		pieces = append(pieces, scoredPiece{name, -20, pieceNormal})
 	}
-	u, err := newUnigram(names, scores, 0, nil)
+	u, err := newUnigram(pieces, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	u.setLowest(-20)
-	if ids, _ := u.segment("aé√a", nil, nil); !slices.Equal(ids, []int{2, 0, 2}) {
+	if ids := u.segment("aé√a", nil); !slices.Equal(ids, []int{2, 0, 2}) {
 		t.Errorf("without byte pieces: %v, want one unknown token between two a", ids)
 	}
-	u.bytes = byteTable(func(s string) (int32, bool) { i := slices.Index(names, s); return int32(i), i >= 0 })
-	if ids, _ := u.segment("aéa", nil, nil); !slices.Equal(ids, []int{2, 3 + 0xc3, 3 + 0xa9, 2}) {
+	ids, err := pieceIDs(pieces)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.bytes = byteTable(func(s string) (int32, bool) { id, ok := ids[s]; return id, ok })
+	if ids := u.segment("aéa", nil); !slices.Equal(ids, []int{2, 3 + 0xc3, 3 + 0xa9, 2}) {
 		t.Errorf("with byte pieces: %v, want the two bytes of é", ids)
 	}
-	if _, err := newUnigram(names, scores, len(names), nil); err == nil {
+	if _, err := newUnigram(pieces, len(pieces)); err == nil {
 		t.Error("an unk_id outside the vocabulary was accepted")
 	}
 }

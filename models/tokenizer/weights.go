@@ -128,21 +128,12 @@ func pythonFloat(s string) (float64, bool) {
 
 // digit returns the value of a decimal digit of any script, or -1. Unicode keeps each set of ten together and in order.
 func digit(r rune) (int, bool) {
-	if r < 0x80 {
-		if r >= '0' && r <= '9' {
-			return int(r - '0'), true
-		}
+	if !unicode.IsDigit(r) {
 		return -1, false
 	}
-	for _, span := range unicode.Nd.R16 {
-		if r >= rune(span.Lo) && r <= rune(span.Hi) {
-			return int(r-rune(span.Lo)) % 10, true
-		}
+	first := r
+	for unicode.IsDigit(first - 1) {
+		first--
 	}
-	for _, span := range unicode.Nd.R32 {
-		if r >= rune(span.Lo) && r <= rune(span.Hi) {
-			return int(r-rune(span.Lo)) % 10, true
-		}
-	}
-	return -1, false
+	return int(r-first) % 10, true
 }

@@ -6,7 +6,7 @@ import "patchbay/engine"
 type compact struct {
 	First *engine.Weight `weight:"first,conv" shape:"E,C,3,3"`
 	Slope engine.Tensor  `weight:"first_slope" shape:"E"`
-	Layer []*sloped      `weight:"layer"`
+	Layer []sloped       `weight:"layer"`
 	Last  *engine.Weight `weight:"last,conv" shape:"N,E,3,3"`
 }
 
@@ -14,14 +14,6 @@ type compact struct {
 type sloped struct {
 	Conv  *engine.Weight `weight:"conv,conv" shape:"E,E,3,3"`
 	Slope engine.Tensor  `weight:"slope" shape:"E"`
-}
-
-func newCompact(c Config) *compact {
-	net := &compact{Layer: make([]*sloped, c.Blocks)}
-	for i := range net.Layer {
-		net.Layer[i] = &sloped{}
-	}
-	return net
 }
 
 func (n *compact) walk(w *walk, in engine.Tensor, sink func(engine.Tensor) error) error {

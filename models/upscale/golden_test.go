@@ -10,6 +10,7 @@ import (
 	"patchbay/engine"
 	"patchbay/engine/deferred"
 	"patchbay/engine/ref"
+	"patchbay/models/dit"
 	"patchbay/models/goldenrun"
 	"patchbay/models/weights"
 	"patchbay/models/weights/goldenweights"
@@ -32,7 +33,7 @@ func recordedCases(t *testing.T) []golden.Upscaled {
 }
 
 // opened loads a recorded model and returns it with an environment whose arenas are poisoned where ops runs late.
-func opened(t *testing.T, ops engine.Ops, name string) (*Model, Env) {
+func opened(t *testing.T, ops engine.Ops, name string) (*Model, dit.TaskEnv) {
 	t.Helper()
 	set, err := goldenweights.Upscaler(name)
 	if err != nil {
@@ -43,7 +44,7 @@ func opened(t *testing.T, ops engine.Ops, name string) (*Model, Env) {
 		t.Fatal(err)
 	}
 	t.Cleanup(m.Close)
-	return m, Env{Ops: ops, Take: func(bytes int) (*engine.Arena, error) {
+	return m, dit.TaskEnv{Ops: ops, Take: func(bytes int) (*engine.Arena, error) {
 		buf, err := ops.Alloc(bytes)
 		arena := engine.NewArena("test", buf, bytes)
 		if late, ok := ops.(*deferred.Ops); ok {
@@ -57,7 +58,7 @@ func opened(t *testing.T, ops engine.Ops, name string) (*Model, Env) {
 func draw(t *testing.T, ops engine.Ops, c golden.Upscaled, strip int) []float32 {
 	t.Helper()
 	m, env := opened(t, ops, c.Model)
-	env.StripBytes = strip
+	m.strip = strip
 	if m.Config.Scale != c.Scale {
 		t.Errorf("%s: scale %d, want %d", c.Model, m.Config.Scale, c.Scale)
 	}
@@ -102,13 +103,13 @@ func TestPicturesEqualComfyUIs(t *testing.T) {
 	cases := recordedCases(t)
 	goldenrun.EachOps(t, func(t *testing.T, ops engine.Ops) {
 		for _, c := range cases {
-			compare(t, ops, c, draw(t, ops, c, 0))
+			compare(t, ops, c, draw(t, ops, c, stripBytes))
 		}
 	})
 	for _, ops := range []engine.Ops{ref.New(), deferred.New(ref.New())} {
 		for _, c := range cases {
 			if c.Shape[1]*c.Shape[2] < 400 {
-				compare(t, ops, c, draw(t, ops, c, 0))
+				compare(t, ops, c, draw(t, ops, c, stripBytes))
 			}
 		}
 	}
@@ -121,7 +122,7 @@ func TestStripsChangeNothing(t *testing.T) {
 			continue
 		}
 		ops := goldenrun.NewOps()
-		if got, want := draw(t, ops, c, 1), draw(t, ops, c, 0); !slices.Equal(got, want) {
+		if got, want := draw(t, ops, c, 1), draw(t, ops, c, stripBytes); !slices.Equal(got, want) {
 			t.Errorf("%s %v: strips of two rows give another picture", c.Model, c.Shape)
 		}
 	}
@@ -216,23 +217,23 @@ func TestUpscalingStops(t *testing.T) {
 // more by each layer, four times as large.
 func TestMemoryOfATile(t *testing.T) {
 	const e, g, side = 64, 32, 512
-	cfg := Config{Width: e, Growth: g, Blocks: 2, Ups: 2, Scale: 4, Shuffle: 1, Unshuffle: 1}
-	net := newRRDB(cfg)
+	net := &rrdb{Block: make([]rrdbBlock, 2), Up: make([]doubled, 2)}
 	weight := func(n, c int) *engine.Weight {
 		return &engine.Weight{Base: &engine.Packed{DType: engine.F32, N: n, K: 9 * c}, Bias: engine.NewTensor(engine.Buf{},
 			engine.F32, n)}
 	}
 	net.First, net.Body, net.HR, net.Last = weight(e, 3), weight(e, e), weight(e, e), weight(3, e)
-	for _, u := range net.Up {
-		u.Conv = weight(e, e)
+	for i := range net.Up {
+		net.Up[i].Conv = weight(e, e)
 	}
-	for _, b := range net.Block {
+	for i := range net.Block {
+		b := &net.Block[i]
 		for _, d := range []*dense{&b.Dense1, &b.Dense2, &b.Dense3} {
 			d.Conv1, d.Conv2, d.Conv3 = weight(g, e), weight(g, e+g), weight(g, e+2*g)
 			d.Conv4, d.Conv5 = weight(g, e+3*g), weight(e, e+4*g)
 		}
 	}
-	w := &walk{ops: engine.NewRecorder(), arena: engine.NewMeasuringArena("upscale")}
+	w := &walk{ops: engine.NewRecorder(), arena: engine.NewMeasuringArena("upscale"), strip: stripBytes}
 	if err := net.walk(w, w.alloc(side, side, 3), func(engine.Tensor) error { return nil }); err != nil {
 		t.Fatal(err)
 	}

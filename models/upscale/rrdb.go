@@ -5,9 +5,9 @@ import "patchbay/engine"
 // rrdb is RRDBNet: first(x) + body(blocks(first(x))), doublings, two convolutions.
 type rrdb struct {
 	First *engine.Weight `weight:"conv_first,conv" shape:"E,C,3,3"`
-	Block []*rrdbBlock   `weight:"body"`
+	Block []rrdbBlock    `weight:"body"`
 	Body  *engine.Weight `weight:"conv_body,conv" shape:"E,E,3,3"`
-	Up    []*doubled     `weight:"up"`
+	Up    []doubled      `weight:"up"`
 	HR    *engine.Weight `weight:"conv_hr,conv" shape:"E,E,3,3"`
 	Last  *engine.Weight `weight:"conv_last,conv" shape:"N,E,3,3"`
 }
@@ -36,17 +36,6 @@ type dense struct {
 // leak is the slope of values below 0, and the factor of residuals.
 const leak = 0.2
 
-func newRRDB(c Config) *rrdb {
-	net := &rrdb{Block: make([]*rrdbBlock, c.Blocks), Up: make([]*doubled, c.Ups)}
-	for i := range net.Block {
-		net.Block[i] = &rrdbBlock{}
-	}
-	for i := range net.Up {
-		net.Up[i] = &doubled{}
-	}
-	return net
-}
-
 func (n *rrdb) walk(w *walk, in engine.Tensor, sink func(engine.Tensor) error) error {
 	y, x, e, g := in.Dim(1), in.Dim(2), n.First.N(), n.Block[0].Dense1.Conv1.N()
 	w.minus = w.constant(max(e, g), -1)
@@ -56,7 +45,8 @@ func (n *rrdb) walk(w *walk, in engine.Tensor, sink func(engine.Tensor) error) e
 	all, cur, start := w.alloc(y, x, e+4*g), w.alloc(y, x, e), w.alloc(y, x, e)
 	w.conv(first, in, n.First, nil)
 	w.ops.Copy(cur, first)
-	for _, b := range n.Block {
+	for i := range n.Block {
+		b := &n.Block[i]
 		w.ops.Copy(start, cur)
 		for _, d := range []*dense{&b.Dense1, &b.Dense2, &b.Dense3} {
 			if err := w.step(); err != nil {

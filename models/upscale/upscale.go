@@ -15,6 +15,7 @@ import (
 	"fmt"
 
 	"patchbay/engine"
+	"patchbay/models/dit"
 	"patchbay/models/tile"
 	"patchbay/models/weights"
 )
@@ -29,23 +30,12 @@ var Tiles = [...]int{512, 256, 128}
 // Overlap of tiles in pixels, see Tiles.
 const Overlap = 32
 
-// Env is what a network gets besides weights.
-type Env struct {
-	Ops engine.Ops
-	// Take gives an arena of so many bytes, which the next call may give away again.
-	Take func(bytes int) (*engine.Arena, error)
-	// Check is called between layers; an error stops the network and is returned as it is. nil: nobody asks.
-	Check func() error
-	// StripBytes is about how much the result of a layer may take that is not kept as a whole; 0: 32 MiB. Results do not
-	// depend on it.
-	StripBytes int
-}
-
 // Model is a loaded network. It holds weights only and may be shared by callers that use the same kind of Ops.
 type Model struct {
 	Config Config
 	net    network
 	loaded *weights.Loaded
+	strip  int // bytes of the result of a layer that is not kept as a whole, about; the result is the same
 }
 
 // network computes one picture on a device.
@@ -61,20 +51,16 @@ func Open(ops engine.Ops, set *weights.Set) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Model{Config: cfg}
+	m := &Model{Config: cfg, strip: stripBytes}
+	m.net = &rrdb{Block: make([]rrdbBlock, cfg.Blocks), Up: make([]doubled, cfg.Ups)}
+	if cfg.Compact {
+		m.net = &compact{Layer: make([]sloped, cfg.Blocks)}
+	}
 	opt := weights.Options{Model: "upscale model", Dims: map[string]int{
 		"E": cfg.Width, "G": cfg.Growth, "C": Channels * cfg.Unshuffle * cfg.Unshuffle,
 		"N": Channels * cfg.Shuffle * cfg.Shuffle,
 	}}
-	var dst any
-	if cfg.Compact {
-		net := newCompact(cfg)
-		m.net, dst = net, net
-	} else {
-		net := newRRDB(cfg)
-		m.net, dst = net, net
-	}
-	m.loaded, err = weights.Load(ops, renamed(set), dst, opt)
+	m.loaded, err = weights.Load(ops, renamed(set), m.net, opt)
 	return m, err
 }
 
@@ -87,7 +73,9 @@ func (m *Model) Bytes() int64 { return m.loaded.Bytes() }
 // Upscale returns a picture [Y, X, 3] of 0..1 as [Scale*Y, Scale*X, 3], cut to 0..1, in tiles of that side which are
 // blended. done, if not nil, is told of every tile. Errors: values that do not fill the picture, Check's, those of the
 // device, not enough memory.
-func (m *Model) Upscale(env Env, pixels []float32, y, x, side int, done func(tiles, total int)) ([]float32, error) {
+func (m *Model) Upscale(
+	env dit.TaskEnv, pixels []float32, y, x, side int, done func(tiles, total int),
+) ([]float32, error) {
 	if y < 1 || x < 1 || len(pixels) != y*x*Channels {
 		return nil, fmt.Errorf("upscale: %d values for a picture [%d, %d, %d]", len(pixels), y, x, Channels)
 	}
@@ -109,7 +97,7 @@ func (m *Model) Upscale(env Env, pixels []float32, y, x, side int, done func(til
 }
 
 // tile computes one tile [y, x, 3].
-func (m *Model) tile(env Env, pixels []float32, y, x int) ([]float32, error) {
+func (m *Model) tile(env dit.TaskEnv, pixels []float32, y, x int) ([]float32, error) {
 	c := m.Config
 	tall, wide, in := y, x, pixels
 	if !c.Compact { // what spandrel asks for
@@ -127,7 +115,7 @@ func (m *Model) tile(env Env, pixels []float32, y, x int) ([]float32, error) {
 		w.ops.Upload(t, in)
 		return m.net.walk(w, t, sink)
 	}
-	size := &walk{ops: engine.NewRecorder(), arena: engine.NewMeasuringArena("upscale"), strip: env.StripBytes}
+	size := &walk{ops: engine.NewRecorder(), arena: engine.NewMeasuringArena("upscale"), strip: m.strip}
 	if err := run(size, func(engine.Tensor) error { return nil }); err != nil {
 		return nil, err
 	}
@@ -138,7 +126,7 @@ func (m *Model) tile(env Env, pixels []float32, y, x int) ([]float32, error) {
 	large := c.up() * c.Shuffle // than in
 	out := make([]float32, large*tall*large*wide*Channels)
 	rest := out
-	w := &walk{ops: env.Ops, arena: arena, check: env.Check, strip: env.StripBytes}
+	w := &walk{ops: env.Ops, arena: arena, check: env.Check, strip: m.strip}
 	if err := run(w, func(strip engine.Tensor) error {
 		n := strip.Len()
 		defer func() { rest = rest[n:] }()

@@ -2,7 +2,7 @@ package upscale
 
 import "patchbay/engine"
 
-// stripBytes is the default of Env.StripBytes.
+// stripBytes is how much the result of a layer may take, about, that is not kept as a whole.
 const stripBytes = 32 << 20
 
 // walk is one pass over the layers of a network.
@@ -10,7 +10,7 @@ type walk struct {
 	ops   engine.Ops
 	arena *engine.Arena
 	check func() error
-	strip int           // Env.StripBytes
+	strip int           // bytes
 	minus engine.Tensor // [1, n] of -1, as wide as any layer with slopes
 }
 
@@ -39,11 +39,7 @@ func gate(t engine.Tensor, n int) engine.Tensor { return t.Slice(1, 0, n) }
 
 // stripRows is how many rows of a width and so many channels make a strip.
 func (w *walk) stripRows(x, c int) int {
-	n := w.strip
-	if n <= 0 {
-		n = stripBytes
-	}
-	return max(2, n/(4*x*c))
+	return max(2, w.strip/(4*x*c))
 }
 
 // finish writes what becomes of the result t of a convolution to dst; t may be dst, and is lost.

@@ -5,7 +5,6 @@ import "patchbay/engine"
 // resnet replaces x by the residual block's output. With equal channels the sum is built in place; where channels
 // shrink the shortcut is packed over x, which is not needed any more.
 func (w *walk) resnet(r *resnet) {
-	mark := w.env.Arena.Mark()
 	y, x := w.x.Dim(1), w.x.Dim(2)
 	h := w.in(1, y, x, r.out)
 	w.conv3(h, w.normalised(w.x, r.Norm1), r.Conv1, false)
@@ -18,7 +17,6 @@ func (w *walk) resnet(r *resnet) {
 		w.moved(2, wide)
 	}
 	w.conv3(w.x, w.normalised(h, r.Norm2), r.Conv2, true)
-	w.env.Arena.Release(mark)
 }
 
 // shrink replaces x by shortcut(x) in the same buffer. Rows are read before anything is written over them, because a
@@ -40,16 +38,13 @@ func (w *walk) shrink(r *resnet) {
 
 // upsample doubles the picture: [1, Y, X, C] -> [1, 2Y, 2X, C], then a convolution, of Wan 2.1 to half the channels.
 func (w *walk) upsample(s *sample) {
-	mark := w.env.Arena.Mark()
 	y := w.in(1, 2*w.x.Dim(1), 2*w.x.Dim(2), s.out)
 	w.conv3(y, w.upsampled(w.x), s.Conv, false)
-	w.env.Arena.Release(mark)
 	w.moved(1, y)
 }
 
 // downsample halves the picture, padding only on the right and at the bottom: [1, Y, X, C] -> [1, Y/2, X/2, C].
 func (w *walk) downsample(s *sample) {
-	mark := w.env.Arena.Mark()
 	rows := w.x.Dim(1)
 	y := w.in(1, rows/2, w.x.Dim(2)/2, w.x.Dim(3))
 	in := w.plain(w.x)
@@ -61,18 +56,16 @@ func (w *walk) downsample(s *sample) {
 		if to > rows && !in.below {
 			to, args.Bottom = rows, 1
 		}
-		inner := w.env.Arena.Mark()
+		mark := w.env.Arena.Mark()
 		w.env.Ops.Conv2D(y.Slice(1, lo/2, hi/2), in.rows(lo, to), s.Conv, args)
-		w.env.Arena.Release(inner)
+		w.env.Arena.Release(mark)
 	}
-	w.env.Arena.Release(mark)
 	w.moved(1, y)
 }
 
 // attention adds attention over all pixels of the picture to x.
 func (w *walk) attention(a *attention) {
 	ops, arena := w.env.Ops, w.env.Arena
-	mark := arena.Mark()
 	y, x, c := w.x.Dim(1), w.x.Dim(2), w.x.Dim(3)
 	l := y * x
 	n := w.in(1, y, x, c)
@@ -90,7 +83,6 @@ func (w *walk) attention(a *attention) {
 	o := rows.Split(0, 1, l).Split(2, 1, c) // the normalised pixels are not needed any more
 	ops.Attention(o, q, kv.Slice(2, 0, 1), kv.Slice(2, 1, 2), engine.AttentionArgs{})
 	ops.Linear(pixels(w.x), rows, a.Out, engine.Epilogue{Residual: pixels(w.x)})
-	arena.Release(mark)
 }
 
 // pixels views [1, Y, X, C] as [Y*X, C].

@@ -86,15 +86,10 @@ func (c Config) validate() error {
 	if len(c.Mult) < 1 || len(c.Mult) > maxLevels {
 		return bad("number of levels", len(c.Mult), fmt.Sprintf("1..%d", maxLevels))
 	}
-	for _, v := range []struct {
-		name string
-		n    int
-	}{{"ch", c.Channels}, {"num_res_blocks", c.Blocks}, {"z_channels", c.Z}, {"embed_dim", c.Embed}, {
-		"in_channels",
-		c.In,
-	}, {"out_ch", c.Out}, {"norm_num_groups", c.Groups}} {
-		if v.n < 1 || v.n > 1<<16 {
-			return bad(v.name, v.n, "1..65536")
+	names := []string{"ch", "num_res_blocks", "z_channels", "embed_dim", "in_channels", "out_ch", "norm_num_groups"}
+	for i, n := range []int{c.Channels, c.Blocks, c.Z, c.Embed, c.In, c.Out, c.Groups} {
+		if n < 1 || n > 1<<16 {
+			return bad(names[i], n, "1..65536")
 		}
 	}
 	for i, m := range c.Mult {

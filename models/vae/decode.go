@@ -12,9 +12,8 @@ import (
 // Check's error, device errors.
 func (v *VAE) Decode(env Env, latent []float32, b, y, x int) ([]float32, error) {
 	c, s := v.Config.Latent(), v.Config.Scale()
-	if b < 0 || y < 1 || x < 1 || len(latent) != b*c*y*x {
-		return nil, fmt.Errorf("vae decode: %d values for a latent [%d, %d, %d, %d]: sides must be at least 1 and the "+
-			"product must fit", len(latent), b, c, y, x)
+	if err := v.checkLatent(latent, b, y, x); err != nil {
+		return nil, err
 	}
 	env, free, err := env.arena(DecodeBytes(v.Config, env.DType, y, x))
 	if err != nil {
@@ -24,21 +23,47 @@ func (v *VAE) Decode(env Env, latent []float32, b, y, x int) ([]float32, error) 
 	size := s * y * s * x * v.Config.Out
 	out := make([]float32, b*size)
 	for i := range b {
-		mark := env.Arena.Mark()
-		z := env.Arena.Alloc(env.DType, 1, y, x, c)
-		env.Ops.Upload(z, channelsLast(latent[i*c*y*x:(i+1)*c*y*x], c, y*x))
 		item := env
 		item.Check = tile.Part(env.Check, i, b)
-		picture, err := v.DecodeBand(item, z, Band{0, y, y})
-		if err == nil {
-			err = env.Ops.Download(out[i*size:(i+1)*size], picture).Wait()
-		}
-		env.Arena.Release(mark)
-		if err != nil {
+		z := channelsLast(latent[i*c*y*x:(i+1)*c*y*x], c, y*x)
+		if err := item.run(out[i*size:(i+1)*size], z, v.DecodeBand, Band{0, y, y}, y, x, c); err != nil {
 			return nil, err
 		}
 	}
 	return out, nil
+}
+
+// checkLatent refuses latents whose values are not those of b items of y rows and x columns.
+func (v *VAE) checkLatent(latent []float32, b, y, x int) error {
+	if c := v.Config.Latent(); b < 0 || y < 1 || x < 1 || len(latent) != b*c*y*x {
+		return fmt.Errorf("vae decode: %d values for a latent [%d, %d, %d, %d]: sides must be at least 1 and the "+
+			"product must fit", len(latent), b, c, y, x)
+	}
+	return nil
+}
+
+// run brings what f makes of one item in [1, y, x, c] to out.
+func (env Env) run(out, in []float32, f func(Env, engine.Tensor, Band) (engine.Tensor, error), band Band,
+	y, x, c int,
+) error {
+	mark := env.Arena.Mark()
+	defer env.Arena.Release(mark)
+	t := env.Arena.Alloc(env.DType, 1, y, x, c)
+	env.Ops.Upload(t, in)
+	made, err := f(env, t, band)
+	if err != nil {
+		return err
+	}
+	return env.Ops.Download(out, made).Wait()
+}
+
+// alone refuses a part of a latent without the other bands.
+func (env Env) alone(what string, band Band) error {
+	if env.Exchange == nil && band.Len() != band.Total {
+		return fmt.Errorf("vae %s: rows %d..%d of %d without an exchange with the other bands", what, band.Start, band.End,
+			band.Total)
+	}
+	return nil
 }
 
 // DecodeBand decodes the rows of one band: z [1, L, X, C] holds them, the result [1, S*L, S*X, 3] lies in env.Arena
@@ -52,24 +77,12 @@ func (v *VAE) DecodeBand(env Env, z engine.Tensor, band Band) (engine.Tensor, er
 			Shapes: engine.Describe(z),
 		})
 	}
-	if env.Exchange == nil && band.Len() != band.Total {
-		return engine.Tensor{}, fmt.Errorf("vae decode: rows %d..%d of %d without an exchange with the other bands",
-			band.Start, band.End, band.Total)
-	}
-	return decodeBand(env, &v.Config, &v.layers, z, band)
-}
-
-func decodeBand(env Env, cfg *Config, l *layers, z engine.Tensor, band Band) (engine.Tensor, error) {
-	s := cfg.Scale()
-	picture := env.Arena.Alloc(env.DType, 1, s*z.Dim(1), s*z.Dim(2), cfg.Out)
-	mark := env.Arena.Mark()
-	defer env.Arena.Release(mark)
-	pass := func(w *walk) error { return w.decode(l, z, picture) }
-	w, err := newWalk(env, cfg, band, pass)
-	if err != nil {
+	if err := env.alone("decode", band); err != nil {
 		return engine.Tensor{}, err
 	}
-	return picture, pass(w)
+	s := v.Config.Scale()
+	picture := env.Arena.Alloc(env.DType, 1, s*z.Dim(1), s*z.Dim(2), v.Config.Out)
+	return picture, runWalk(env, &v.Config, band, func(w *walk) error { return w.decode(&v.layers, z, picture) })
 }
 
 // decode walks from the latent rows z to the picture.
@@ -90,11 +103,7 @@ func (w *walk) decode(l *layers, z, picture engine.Tensor) error {
 	if err != nil {
 		return err
 	}
-	return w.steps(func() {
-		mark := w.env.Arena.Mark()
-		w.conv3(picture, w.normalised(w.x, d.NormOut), d.ConvOut, false)
-		w.env.Arena.Release(mark)
-	})
+	return w.steps(func() { w.conv3(picture, w.normalised(w.x, d.NormOut), d.ConvOut, false) })
 }
 
 // blocks runs residual blocks.
@@ -109,7 +118,6 @@ func (w *walk) blocks(blocks []*resnet) error {
 
 // convIn makes the first activation from z.
 func (w *walk) convIn(conv, quant *engine.Weight, z engine.Tensor) {
-	mark := w.env.Arena.Mark()
 	if w.cfg.Quant {
 		t := w.alloc(z.Dim(1), z.Dim(2), w.cfg.positions()*w.cfg.Z)
 		w.env.Ops.Linear(pixels(t), pixels(z), quant, engine.Epilogue{})
@@ -120,7 +128,6 @@ func (w *walk) convIn(conv, quant *engine.Weight, z engine.Tensor) {
 	}
 	x := w.in(0, z.Dim(1), z.Dim(2), w.cfg.Channels*w.cfg.Mult[len(w.cfg.Mult)-1])
 	w.conv3(x, w.plain(z), conv, false)
-	w.env.Arena.Release(mark)
 	w.x = x
 }
 

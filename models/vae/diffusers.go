@@ -3,23 +3,11 @@ package vae
 import (
 	"fmt"
 	"strings"
-
-	"patchbay/models/weights"
 )
 
-// renamed returns a set with diffusers' names (AutoencoderKL of diffusers 0.39) spelled like the original checkpoints.
-// Names it does not know stay and are reported as unexpected.
-func renamed(set *weights.Set) *weights.Set {
-	levels := set.Count("decoder.up_blocks")
-	out := map[string]weights.Stored{}
-	for _, name := range set.Names() {
-		t, _ := set.Get(name)
-		out[original(name, levels)] = t
-	}
-	return weights.FromMap(out)
-}
-
-// original maps one name. Diffusers counts decoder levels from the deepest, the original from full resolution.
+// original spells a name of diffusers (AutoencoderKL of diffusers 0.39) like the original checkpoints. Names that it
+// does not know stay and are reported as unexpected. Diffusers counts decoder levels from the deepest, the original
+// from full resolution.
 func original(name string, levels int) string {
 	for i := range levels {
 		name = strings.Replace(name, fmt.Sprintf("decoder.up_blocks.%d.", i), fmt.Sprintf("decoder.up.%d.", levels-1-i), 1)

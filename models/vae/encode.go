@@ -28,19 +28,12 @@ func (v *VAE) Encode(env Env, picture []float32, b, y, x int) ([]float32, error)
 	defer free()
 	n, moments := y/s*(x/s), 2*v.Config.Embed
 	out := make([]float32, 0, b*n*v.Config.Embed)
+	host := make([]float32, n*moments)
 	for i := range b {
-		mark := env.Arena.Mark()
-		p := env.Arena.Alloc(env.DType, 1, y, x, c)
-		env.Ops.Upload(p, picture[i*y*x*c:(i+1)*y*x*c])
 		item := env
 		item.Check = tile.Part(env.Check, i, b)
-		m, err := encode(item, &v.Config, &v.layers, p, Band{0, y / s, y / s})
-		host := make([]float32, n*moments)
-		if err == nil {
-			err = env.Ops.Download(host, m).Wait()
-		}
-		env.Arena.Release(mark)
-		if err != nil {
+		p := picture[i*y*x*c : (i+1)*y*x*c]
+		if err := item.run(host, p, v.EncodeBand, Band{0, y / s, y / s}, y, x, c); err != nil {
 			return nil, err
 		}
 		for k := range v.Config.Embed { // the first half of the moments is the mean; [n, 2C] -> [C, n]
@@ -68,25 +61,11 @@ func (v *VAE) EncodeBand(env Env, picture engine.Tensor, band Band) (engine.Tens
 	if !v.Config.CanEncode {
 		return engine.Tensor{}, fmt.Errorf("vae encode: the file has no encoder")
 	}
-	if env.Exchange == nil && band.Len() != band.Total {
-		return engine.Tensor{}, fmt.Errorf("vae encode: rows %d..%d of %d without an exchange with the other bands",
-			band.Start, band.End, band.Total)
-	}
-	return encode(env, &v.Config, &v.layers, picture, band)
-}
-
-// encode returns the moments [1, L, X/S, 2C] of a band of one picture [1, S*L, X, 3].
-func encode(env Env, cfg *Config, l *layers, picture engine.Tensor, band Band) (engine.Tensor, error) {
-	s := cfg.Scale()
-	moments := env.Arena.Alloc(env.DType, 1, picture.Dim(1)/s, picture.Dim(2)/s, 2*cfg.Embed)
-	mark := env.Arena.Mark()
-	defer env.Arena.Release(mark)
-	pass := func(w *walk) error { return w.encode(l, picture, moments) }
-	w, err := newWalk(env, cfg, band, pass)
-	if err != nil {
+	if err := env.alone("encode", band); err != nil {
 		return engine.Tensor{}, err
 	}
-	return moments, pass(w)
+	moments := env.Arena.Alloc(env.DType, 1, band.Len(), picture.Dim(2)/s, 2*v.Config.Embed)
+	return moments, runWalk(env, &v.Config, band, func(w *walk) error { return w.encode(&v.layers, picture, moments) })
 }
 
 // encode walks from a band of a picture to its moments.
@@ -111,7 +90,6 @@ func (w *walk) encode(l *layers, picture, moments engine.Tensor) error {
 		func() { w.attention(&e.Mid.Attn) },
 		func() { w.resnet(&e.Mid.Block2) },
 		func() {
-			mark := w.env.Arena.Mark()
 			t := w.alloc(w.x.Dim(1), w.x.Dim(2), 2*w.cfg.Z)
 			w.conv3(t, w.normalised(w.x, e.NormOut), e.ConvOut, false)
 			if w.cfg.Packed {
@@ -124,7 +102,6 @@ func (w *walk) encode(l *layers, picture, moments engine.Tensor) error {
 			} else {
 				w.env.Ops.Copy(moments, t)
 			}
-			w.env.Arena.Release(mark)
 		},
 	)
 }

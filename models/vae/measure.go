@@ -10,14 +10,7 @@ func DecodeBytes(cfg Config, dtype engine.DType, y, x int) int {
 
 // BandBytes returns the size of the arena that DecodeBand needs on the rank of that band, z and the result included.
 func BandBytes(cfg Config, dtype engine.DType, band Band, x int) int {
-	env := Env{Ops: silent{}, Arena: engine.NewMeasuringArena("vae"), DType: dtype}
-	if band.Len() != band.Total {
-		env.Exchange = silentExchange()
-	}
-	l := newLayers(cfg)
-	z := env.Arena.Alloc(dtype, 1, band.Len(), x, cfg.Latent())
-	_, _ = decodeBand(env, &cfg, &l, z, band) // without Check there is no error
-	return env.Arena.Peak()
+	return measured(cfg, dtype, band, (*VAE).DecodeBand, band.Len(), x, cfg.Latent())
 }
 
 // EncodeBytes returns the size of the arena that Encode needs for pictures of y rows and x columns.
@@ -29,13 +22,19 @@ func EncodeBytes(cfg Config, dtype engine.DType, y, x int) int {
 // EncodeBandBytes returns the size of the arena that EncodeBand needs for pictures of x columns on the rank of that
 // band of latent rows, picture and result included.
 func EncodeBandBytes(cfg Config, dtype engine.DType, band Band, x int) int {
+	return measured(cfg, dtype, band, (*VAE).EncodeBand, cfg.Scale()*band.Len(), x, cfg.In)
+}
+
+// measured returns the bytes that f takes for a band [1, y, x, c], without weights.
+func measured(cfg Config, dtype engine.DType, band Band,
+	f func(*VAE, Env, engine.Tensor, Band) (engine.Tensor, error), y, x, c int,
+) int {
 	env := Env{Ops: silent{}, Arena: engine.NewMeasuringArena("vae"), DType: dtype}
 	if band.Len() != band.Total {
 		env.Exchange = silentExchange()
 	}
-	l := newLayers(cfg)
-	// without Check there is no error
-	_, _ = encode(env, &cfg, &l, env.Arena.Alloc(dtype, 1, cfg.Scale()*band.Len(), x, cfg.In), band)
+	v := &VAE{Config: cfg, layers: newLayers(cfg)}
+	_, _ = f(v, env, env.Arena.Alloc(dtype, 1, y, x, c), band) // without Check there is no error
 	return env.Arena.Peak()
 }
 
@@ -46,38 +45,17 @@ func silentExchange() *Exchange {
 	}
 }
 
-// silent is an Ops that does nothing, for walks that only measure. It needs no weights and no memory.
-type silent struct{}
+// silent is an Ops whose operations do nothing, for walks that only measure. It needs no weights and no memory, and has
+// no other operations than those of walks.
+type silent struct{ engine.Ops }
 
-func (silent) Name() string                                               { return "silent" }
-func (silent) Alloc(int) (engine.Buf, error)                              { return engine.Buf{}, nil }
-func (silent) Free(engine.Buf)                                            {}
-func (silent) Sync() error                                                { return nil }
-func (silent) Pack(engine.Matrix, int) (*engine.Packed, error)            { return &engine.Packed{}, nil }
-func (silent) Upload(engine.Tensor, []float32)                            {}
-func (silent) Download([]float32, engine.Tensor) engine.Pending           { return engine.NewPending(nil) }
-func (silent) Copy(_, _ engine.Tensor)                                    {}
-func (silent) Fill(engine.Tensor, float32)                                {}
-func (silent) LayerNorm(_, _, _, _ engine.Tensor, _ float32)              {}
-func (silent) AdaLN(_, _, _, _ engine.Tensor, _ float32)                  {}
-func (silent) RMSNorm(_, _, _ engine.Tensor, _ float32)                   {}
-func (silent) GatedAdd(_, _, _, _, _ engine.Tensor)                       {}
-func (silent) Add(_, _, _ engine.Tensor)                                  {}
-func (silent) Activate(_, _ engine.Tensor, _ engine.Act)                  {}
-func (silent) ActivateMul(_, _, _ engine.Tensor, _ engine.Act)            {}
-func (silent) MergeAttention(_, _, _, _ engine.Tensor)                    {}
-func (silent) Gather(_, _ engine.Tensor, _ []int32)                       {}
-func (silent) MeanRows(_, _ engine.Tensor)                                {}
-func (silent) Quantise(_, _, _ engine.Tensor)                             {}
-func (silent) Dequantise(_, _, _ engine.Tensor)                           {}
-func (silent) GroupNormStats(_, _ engine.Tensor, _ int)                   {}
-func (silent) Upsample2x(_, _ engine.Tensor)                              {}
-func (silent) Attention(_, _, _, _ engine.Tensor, _ engine.AttentionArgs) {}
-
+func (silent) Copy(_, _ engine.Tensor)                                        {}
+func (silent) RMSNorm(_, _, _ engine.Tensor, _ float32)                       {}
+func (silent) Activate(_, _ engine.Tensor, _ engine.Act)                      {}
+func (silent) GroupNormStats(_, _ engine.Tensor, _ int)                       {}
+func (silent) Upsample2x(_, _ engine.Tensor)                                  {}
+func (silent) Attention(_, _, _, _ engine.Tensor, _ engine.AttentionArgs)     {}
 func (silent) Linear(_, _ engine.Tensor, _ *engine.Weight, _ engine.Epilogue) {}
-
-func (silent) QKNormRoPE(_, _, _, _, _, _ engine.Tensor, _ engine.QKNorm, _ engine.RoPE) {}
-
 func (silent) Conv2D(_, _ engine.Tensor, _ *engine.Weight, _ engine.ConvArgs) {}
 
 func (silent) GroupNormApply(_, _, _, _, _ engine.Tensor, _ int, _ float32, _ engine.Act) {}

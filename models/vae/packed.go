@@ -3,6 +3,8 @@ package vae
 import (
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 
 	"patchbay/engine"
 	"patchbay/models/weights"
@@ -24,7 +26,7 @@ const square = 4
 func packed(set *weights.Set) (*weights.Set, error) {
 	out := map[string]weights.Stored{}
 	for _, name := range set.Names() {
-		if len(name) < 3 || name[:3] != "bn." {
+		if !strings.HasPrefix(name, "bn.") {
 			out[name], _ = set.Get(name)
 		}
 	}
@@ -116,15 +118,9 @@ func (a *affine) put(out map[string]weights.Stored, name string) {
 		for i, x := range v {
 			narrow[i] = float32(x)
 		}
-		s := weights.Stored{DType: engine.F32, Shape: shape, Data: make([]byte, 4*len(v))}
-		engine.Narrow(s.Data, narrow, engine.F32)
-		return s
+		return weights.Floats(narrow, shape...)
 	}
-	var all []float64
-	for _, r := range a.rows {
-		all = append(all, r...)
-	}
-	out[name+".weight"] = stored(all, len(a.rows), len(a.rows[0]), 1, 1)
+	out[name+".weight"] = stored(slices.Concat(a.rows...), len(a.rows), len(a.rows[0]), 1, 1)
 	out[name+".bias"] = stored(a.bias, len(a.bias))
 }
 

@@ -26,9 +26,8 @@ func DecodeTiles(size, overlap, scale int) Tiles {
 // because tiles do not see each other.
 func (v *VAE) DecodeTiled(env Env, latent []float32, b, y, x int, t Tiles) ([]float32, error) {
 	c, s := v.Config.Latent(), v.Config.Scale()
-	if b < 0 || y < 1 || x < 1 || len(latent) != b*c*y*x {
-		return nil, fmt.Errorf("vae decode: %d values for a latent [%d, %d, %d, %d]: sides must be at least 1 and the "+
-			"product must fit", len(latent), b, c, y, x)
+	if err := v.checkLatent(latent, b, y, x); err != nil {
+		return nil, err
 	}
 	g := tile.Grid{C: c, Out: v.Config.Out, Y: y, X: x, Up: float64(s)}
 	size := s * y * s * x * v.Config.Out

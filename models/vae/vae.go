@@ -128,7 +128,8 @@ func strip(set *weights.Set) (*weights.Set, error) {
 		if set.Has(prefix + "decoder.conv_in.weight") {
 			part := set.Prefix(prefix)
 			if part.Has("decoder.mid_block.resnets.0.norm1.weight") {
-				part = renamed(part)
+				levels := part.Count("decoder.up_blocks")
+				part = part.Mapped(func(name string) string { return original(name, levels) })
 			}
 			return part, nil
 		}

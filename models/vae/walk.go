@@ -38,8 +38,10 @@ type walk struct {
 	total  int
 }
 
-// newWalk measures what pass needs and allocates it. pass is run once on a measuring walk.
-func newWalk(env Env, cfg *Config, band Band, pass func(*walk) error) (*walk, error) {
+// runWalk measures what pass needs, on a walk that only measures, and runs it in memory that the arena has back then.
+func runWalk(env Env, cfg *Config, band Band, pass func(*walk) error) error {
+	mark := env.Arena.Mark()
+	defer env.Arena.Release(mark)
 	quiet := env
 	quiet.Ops, quiet.Arena, quiet.Check = silent{}, engine.NewMeasuringArena("vae strips"), nil
 	if env.Exchange != nil {
@@ -47,32 +49,27 @@ func newWalk(env Env, cfg *Config, band Band, pass func(*walk) error) (*walk, er
 	}
 	size := &walk{env: quiet, cfg: cfg, band: band, sizing: true, order: [3]int{0, 1, 2}}
 	if err := pass(size); err != nil {
-		return nil, err
+		return err
 	}
 	w := &walk{env: env, cfg: cfg, band: band, order: [3]int{0, 1, 2}, total: size.done}
 	for i, n := range size.need {
 		w.bufs[i] = env.Arena.Alloc(engine.U8, n)
 	}
-	return w, nil
+	return pass(w)
 }
 
-// step is called before every layer.
-func (w *walk) step() error {
-	done := w.done
-	w.done++
-	if w.env.Check == nil {
-		return nil
-	}
-	return w.env.Check(done, w.total)
-}
-
-// steps runs layers with a step before each.
+// steps runs layers, each of which Check is asked for. What a layer takes of the arena is free behind it.
 func (w *walk) steps(layers ...func()) error {
 	for _, layer := range layers {
-		if err := w.step(); err != nil {
-			return err
+		if w.env.Check != nil {
+			if err := w.env.Check(w.done, w.total); err != nil {
+				return err
+			}
 		}
+		w.done++
+		mark := w.env.Arena.Mark()
 		layer()
+		w.env.Arena.Release(mark)
 	}
 	return nil
 }
@@ -159,51 +156,43 @@ func (h haloed) each(lo, hi int, f func(piece engine.Tensor, at int)) {
 	}
 }
 
-// input describes h as a convolution's input with rows made by f.
-func (h haloed) input(scale int, f func(lo, hi int) engine.Tensor) input {
+// made is the input whose rows f makes of those of x, as scale rows and columns of each.
+func (w *walk) made(x engine.Tensor, scale int, f func(dst, rows engine.Tensor)) input {
+	h := w.halo(x)
 	return input{
-		y: h.x.Dim(1) * scale, x: h.x.Dim(2) * scale, c: h.x.Dim(3), above: !h.above.IsZero(),
-		below: !h.below.IsZero(), rows: f,
+		y: scale * x.Dim(1), x: scale * x.Dim(2), c: x.Dim(3), above: !h.above.IsZero(), below: !h.below.IsZero(),
+		rows: func(lo, hi int) engine.Tensor {
+			shift := scale - 1                       // scale is 1 or 2
+			from, to := lo>>shift, (hi+shift)>>shift // rows of x; -1 >> 1 is -1
+			t := w.alloc(scale*(to-from), scale*x.Dim(2), x.Dim(3))
+			h.each(from, to, func(piece engine.Tensor, at int) {
+				f(t.Slice(1, scale*at, scale*(at+piece.Dim(1))), piece)
+			})
+			return t.Slice(1, lo-scale*from, hi-scale*from)
+		},
 	}
 }
 
 // plain is x itself.
 func (w *walk) plain(x engine.Tensor) input {
-	h := w.halo(x)
-	return h.input(1, func(lo, hi int) engine.Tensor {
+	in := w.made(x, 1, w.env.Ops.Copy)
+	copied := in.rows
+	in.rows = func(lo, hi int) engine.Tensor {
 		if lo >= 0 && hi <= x.Dim(1) {
 			return x.Slice(1, lo, hi)
 		}
-		t := w.alloc(hi-lo, x.Dim(2), x.Dim(3))
-		h.each(lo, hi, func(piece engine.Tensor, at int) { w.env.Ops.Copy(t.Slice(1, at, at+piece.Dim(1)), piece) })
-		return t
-	})
+		return copied(lo, hi)
+	}
+	return in
 }
 
 // normalised is silu(norm(x)).
 func (w *walk) normalised(x engine.Tensor, n norm) input {
-	norm := w.norm(x, n, engine.SiLU)
-	h := w.halo(x)
-	return h.input(1, func(lo, hi int) engine.Tensor {
-		t := w.alloc(hi-lo, x.Dim(2), x.Dim(3))
-		h.each(lo, hi, func(piece engine.Tensor, at int) { norm(t.Slice(1, at, at+piece.Dim(1)), piece) })
-		return t
-	})
+	return w.made(x, 1, w.norm(x, n, engine.SiLU))
 }
 
 // upsampled is x with every pixel doubled.
-func (w *walk) upsampled(x engine.Tensor) input {
-	h := w.halo(x)
-	return h.input(2, func(lo, hi int) engine.Tensor {
-		from, to := lo>>1, (hi+1)>>1 // rows of x; -1 >> 1 is -1
-		t := w.alloc(2*(to-from), 2*x.Dim(2), x.Dim(3))
-		h.each(from, to, func(piece engine.Tensor, at int) {
-			w.env.Ops.Upsample2x(t.Slice(1, 2*at, 2*(at+piece.Dim(1))),
-				piece)
-		})
-		return t.Slice(1, lo-2*from, hi-2*from)
-	})
-}
+func (w *walk) upsampled(x engine.Tensor) input { return w.made(x, 2, w.env.Ops.Upsample2x) }
 
 // norm prepares a norm of x and returns what writes act(norm(some of its rows)).
 func (w *walk) norm(x engine.Tensor, n norm, act engine.Act) func(dst, rows engine.Tensor) {

@@ -55,17 +55,11 @@ func wanLevel(set *weights.Set, list string) int {
 // wanName maps one name; levels have down and up entries in the lists.
 func wanName(name string, down, up, levels int) string {
 	var n int
-	if rest, ok := strings.CutPrefix(name, "encoder.downsamples."); ok {
-		if _, err := fmt.Sscanf(rest, "%d.", &n); err == nil {
-			_, rest, _ = strings.Cut(rest, ".")
-			name = fmt.Sprintf("encoder.down.%d.block.%d.%s", n/down, n%down, rest)
-		}
-	}
-	if rest, ok := strings.CutPrefix(name, "decoder.upsamples."); ok {
-		if _, err := fmt.Sscanf(rest, "%d.", &n); err == nil {
-			_, rest, _ = strings.Cut(rest, ".")
-			name = fmt.Sprintf("decoder.up.%d.block.%d.%s", levels-1-n/up, n%up, rest)
-		}
+	var rest string
+	if got, _ := fmt.Sscanf(name, "encoder.downsamples.%d.%s", &n, &rest); got == 2 {
+		name = fmt.Sprintf("encoder.down.%d.block.%d.%s", n/down, n%down, rest)
+	} else if got, _ := fmt.Sscanf(name, "decoder.upsamples.%d.%s", &n, &rest); got == 2 {
+		name = fmt.Sprintf("decoder.up.%d.block.%d.%s", levels-1-n/up, n%up, rest)
 	}
 	if head, tail, ok := strings.Cut(name, ".resample.1."); ok {
 		level, _, _ := strings.Cut(head, ".block.")

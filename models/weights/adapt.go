@@ -2,6 +2,7 @@ package weights
 
 import (
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -56,39 +57,32 @@ func Adapt[T any](ops engine.Ops, src *T, opt Options, additions []LowRank) (*T,
 	}
 	l := &Loaded{ops: ops}
 	f := filler{ops: ops, opt: opt, loaded: l}
-	known := map[string]bool{}
-	for _, it := range p.items {
+	if err := f.adaptAll(p.items, byName); err != nil {
+		l.Close()
+		return nil, nil, fmt.Errorf("adapt %s: %w", opt.Model, err)
+	}
+	return dst, l, nil
+}
+
+// adaptAll gives the fields of items weights with additions.
+func (f *filler) adaptAll(items []item, additions map[string][]LowRank) error {
+	strange := maps.Clone(additions)
+	for _, it := range items {
 		if !isWeight(it.field) {
 			continue
 		}
 		for _, name := range []string{it.full, it.alt} {
-			if name == "" {
-				continue
-			}
-			known[name] = true
-			if err := f.adapt(it, byName[name]); err != nil {
-				l.Close()
-				return nil, nil, fmt.Errorf("adapt %s: %s: %w", opt.Model, name, err)
+			delete(strange, name)
+			if err := f.adapt(it, additions[name]); err != nil {
+				return fmt.Errorf("%s: %w", name, err)
 			}
 		}
 	}
-	if err := ops.Sync(); err != nil {
-		l.Close()
-		return nil, nil, fmt.Errorf("adapt %s: %w", opt.Model, err)
+	if names := slices.Sorted(maps.Keys(strange)); len(names) > 0 {
+		return fmt.Errorf("%d names are no matrices of it: %s", len(names),
+			strings.Join(names[:min(len(names), listed)], ", "))
 	}
-	var strange []string
-	for name := range byName {
-		if !known[name] {
-			strange = append(strange, name)
-		}
-	}
-	if len(strange) > 0 {
-		slices.Sort(strange)
-		l.Close()
-		return nil, nil, fmt.Errorf("adapt %s: %d names are no matrices of it: %s", opt.Model, len(strange),
-			strings.Join(strange[:min(len(strange), listed)], ", "))
-	}
-	return dst, l, nil
+	return f.ops.Sync()
 }
 
 // adapt gives the field of it a weight with additions, if it is held.
@@ -175,7 +169,7 @@ func (c *selection) join(additions []LowRank) joined {
 		}
 		down, up := a.Down.F32(), a.Up.F32()
 		for i := range r {
-			j.down = c.appendColumns(j.down, down[i*c.k:(i+1)*c.k])
+			j.down = appendRow(c, j.down, down[i*c.k:(i+1)*c.k], 1)
 		}
 		for i := range c.count {
 			row := c.row(i) - a.First
@@ -202,22 +196,6 @@ func (c *selection) touches(a LowRank) bool {
 		}
 	}
 	return false
-}
-
-// appendColumns appends what c takes of one stored row, as matrix does for a weight.
-func (c *selection) appendColumns(dst, row []float32) []float32 {
-	for tap := range c.taps {
-		for ch := range c.channels {
-			dst = append(dst, row[ch*c.taps+tap])
-		}
-	}
-	if c.channels != 0 {
-		return dst
-	}
-	for _, s := range c.cols {
-		dst = append(dst, row[s.lo:s.hi]...)
-	}
-	return dst
 }
 
 // duplicate copies structs, and slices of and pointers to structs. Weights and tensors stay the same ones.

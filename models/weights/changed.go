@@ -68,9 +68,7 @@ func (c *Change) on(t Stored) (Stored, error) {
 			v[c.First+i] += c.Scale * add
 		}
 	}
-	out := Stored{DType: engine.F32, Shape: t.Shape, Data: make([]byte, 4*len(v))}
-	engine.Narrow(out.Data, v, engine.F32)
-	return out, nil
+	return Floats(v, t.Shape...), nil
 }
 
 // widened returns a matrix with columns of zeros behind its own, without reading it.
@@ -84,14 +82,13 @@ func (s Stored) widened(columns int) (Stored, error) {
 	out, own, size := s, s.Shape[1], s.DType.Size()
 	out.Shape, out.Data, out.packed, out.padded = []int{s.Shape[0], columns}, nil, nil, false
 	out.make = func(dst []byte, lo, hi int) {
-		var scratch []byte
 		clear(dst[:(hi-lo)*size]) // a zero of every element type is zero bytes
 		for at := lo; at < hi; {
 			row, from := at/columns, at%columns
 			n := min(hi-at, columns-from)
 			if k := min(n, own-from); k > 0 {
 				first := row*own + from
-				copy(dst[(at-lo)*size:], s.elements(&scratch, first, first+k))
+				s.put(dst[(at-lo)*size:(at-lo+k)*size], first, first+k)
 			}
 			at += n
 		}

@@ -25,16 +25,16 @@ func FromGGUF(f *gguf.File, form engine.DType) (*Set, error) {
 	if err := widens(f); err != nil {
 		return nil, err
 	}
-	rename := func(name string) string { return name }
-	if looksT5(f) {
-		rename = huggingT5
+	var names naming
+	if _, encoder := f.Entry("enc.blk.0.attn_q.weight"); encoder {
+		names = t5Naming()
 	} else if _, decoder := f.Entry("blk.0.ffn_gate.weight"); decoder {
-		rename = huggingDecoder
+		names = decoderNaming()
 	}
 	s := &Set{tensors: make(map[string]Stored, len(f.Names()))}
 	for _, name := range f.Names() {
 		e, _ := f.Entry(name)
-		as := rename(name)
+		as := names.hugging(name)
 		if _, twice := s.tensors[as]; twice {
 			return nil, fmt.Errorf("two tensors are called %q, one of them %q in the file", as, name)
 		}
@@ -110,69 +110,58 @@ func widen(e gguf.Entry, dst []byte, lo, hi int, form engine.DType) {
 	}
 }
 
-// looksT5 tells a T5 encoder in the names of llama.cpp.
-func looksT5(f *gguf.File) bool {
-	_, encoder := f.Entry("enc.blk.0.attn_q.weight")
-	return encoder
+// naming is how llama.cpp calls the tensors of an architecture (gguf-py's tensor_mapping.py) for which Hugging Face has
+// other names.
+type naming struct {
+	heads      map[string]string // beginnings of names outside of blocks
+	block, own string            // what names of blocks begin with, before the number
+	inner      map[string]string // modules of a block
 }
 
-// huggingT5 maps llama.cpp's tensor names of T5 (gguf-py's tensor_mapping.py, architectures T5 and T5ENCODER) to those
-// of Hugging Face. Other names stay, those of the decoder get its prefix, which T5 encoders ignore.
-func huggingT5(name string) string {
-	switch {
-	case strings.HasPrefix(name, "token_embd."):
-		return "shared." + strings.TrimPrefix(name, "token_embd.")
-	case strings.HasPrefix(name, "enc.output_norm."):
-		return "encoder.final_layer_norm." + strings.TrimPrefix(name, "enc.output_norm.")
-	case strings.HasPrefix(name, "dec."):
-		return "decoder." + strings.TrimPrefix(name, "dec.")
-	case name == "output.weight":
-		return "lm_head.weight"
+// hugging gives a tensor the name of Hugging Face; others stay.
+func (n naming) hugging(name string) string {
+	for head, own := range n.heads {
+		if rest, ok := strings.CutPrefix(name, head); ok {
+			return own + rest
+		}
 	}
-	rest, ok := strings.CutPrefix(name, "enc.blk.")
-	if !ok {
-		return name
-	}
+	rest, ok := strings.CutPrefix(name, n.block)
 	parts := strings.SplitN(rest, ".", 3) // number, name, "weight"
-	if len(parts) != 3 {
+	if !ok || len(parts) != 3 || n.inner[parts[1]] == "" {
 		return name
 	}
-	inner, ok := map[string]string{
-		"attn_norm": "layer.0.layer_norm", "attn_q": "layer.0.SelfAttention.q", "attn_k": "layer.0.SelfAttention.k",
-		"attn_v": "layer.0.SelfAttention.v",
-		"attn_o": "layer.0.SelfAttention.o", "attn_rel_b": "layer.0.SelfAttention.relative_attention_bias",
-		"ffn_norm": "layer.1.layer_norm",
-		"ffn_gate": "layer.1.DenseReluDense.wi_0", "ffn_up": "layer.1.DenseReluDense.wi_1",
-		"ffn_down": "layer.1.DenseReluDense.wo",
-	}[parts[1]]
-	if !ok {
-		return name
-	}
-	return "encoder.block." + parts[0] + "." + inner + "." + parts[2]
+	return n.own + parts[0] + "." + n.inner[parts[1]] + "." + parts[2]
 }
 
-// huggingDecoder maps llama.cpp's tensor names of language models (gguf-py's tensor_mapping.py, architectures QWEN3 and
-// its like, whose rows of queries and keys are stored as in the original) to those of Hugging Face. Other names stay.
-func huggingDecoder(name string) string {
-	stem, kind, _ := strings.Cut(name, ".")
-	if as, ok := map[string]string{
-		"token_embd": "model.embed_tokens.", "output_norm": "model.norm.", "output": "lm_head.",
-	}[stem]; ok {
-		return as + kind
+// t5Naming is that of T5 and T5ENCODER. Names of the decoder get the prefix that T5 encoders ignore.
+func t5Naming() naming {
+	return naming{
+		heads: map[string]string{
+			"token_embd.": "shared.", "enc.output_norm.": "encoder.final_layer_norm.", "dec.": "decoder.", "output.": "lm_head.",
+		},
+		block: "enc.blk.", own: "encoder.block.",
+		inner: map[string]string{
+			"attn_norm": "layer.0.layer_norm", "attn_q": "layer.0.SelfAttention.q", "attn_k": "layer.0.SelfAttention.k",
+			"attn_v": "layer.0.SelfAttention.v", "attn_o": "layer.0.SelfAttention.o",
+			"attn_rel_b": "layer.0.SelfAttention.relative_attention_bias", "ffn_norm": "layer.1.layer_norm",
+			"ffn_gate": "layer.1.DenseReluDense.wi_0", "ffn_up": "layer.1.DenseReluDense.wi_1",
+			"ffn_down": "layer.1.DenseReluDense.wo",
+		},
 	}
-	rest, ok := strings.CutPrefix(name, "blk.")
-	parts := strings.SplitN(rest, ".", 3) // number, name, "weight"
-	if !ok || len(parts) != 3 {
-		return name
+}
+
+// decoderNaming is that of QWEN3 and its like, whose rows of queries and keys are stored as in the original.
+func decoderNaming() naming {
+	return naming{
+		heads: map[string]string{
+			"token_embd.": "model.embed_tokens.", "output_norm.": "model.norm.", "output.": "lm_head.",
+		},
+		block: "blk.", own: "model.layers.",
+		inner: map[string]string{
+			"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm", "attn_q": "self_attn.q_proj",
+			"attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj",
+			"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm", "ffn_gate": "mlp.gate_proj",
+			"ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
+		},
 	}
-	inner, ok := map[string]string{
-		"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm", "attn_q": "self_attn.q_proj",
-		"attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj",
-		"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm", "ffn_gate": "mlp.gate_proj",
-		"ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
-	}[parts[1]]
-	if !ok {
-		return name
-	}
-	return "model.layers." + parts[0] + "." + inner + "." + parts[2]
 }

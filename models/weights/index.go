@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -51,31 +52,23 @@ func ParseIndex(data []byte) (Index, error) {
 		return nil, fmt.Errorf("index of %d bytes, at most %d are allowed", len(data), maxIndex)
 	}
 	d := json.NewDecoder(bytes.NewReader(data))
-	if err := opening(d, "the index"); err != nil {
-		return nil, err
-	}
 	var index Index
-	for d.More() {
-		key, err := d.Token()
-		if err != nil {
-			return nil, fmt.Errorf("index JSON at byte %d: %w", d.InputOffset(), err)
-		}
+	err := members(d, "the index", func(key string) error {
 		if key != "weight_map" {
 			var skipped json.RawMessage
 			if err := d.Decode(&skipped); err != nil {
-				return nil, fmt.Errorf("index JSON: %v: %w", key, err)
+				return fmt.Errorf("index JSON: %v: %w", key, err)
 			}
-			continue
+			return nil
 		}
 		if index != nil {
-			return nil, errors.New("index JSON: weight_map occurs twice")
+			return errors.New("index JSON: weight_map occurs twice")
 		}
-		if index, err = weightMap(d); err != nil {
-			return nil, err
-		}
-	}
-	if _, err := d.Token(); err != nil {
-		return nil, fmt.Errorf("index JSON at byte %d: %w", d.InputOffset(), err)
+		index = Index{}
+		return members(d, "weight_map", func(name string) error { return index.add(d, name) })
+	})
+	if err != nil {
+		return nil, err
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("index JSON: something follows the closing brace at byte %d", d.InputOffset())
@@ -89,50 +82,46 @@ func ParseIndex(data []byte) (Index, error) {
 	return index, nil
 }
 
-// opening reads the brace that begins an object.
-func opening(d *json.Decoder, what string) error {
+// members reads an object and calls read in front of the value of every member: encoding/json would keep the last of
+// two equal keys without a word.
+func members(d *json.Decoder, what string, read func(key string) error) error {
 	tok, err := d.Token()
+	if err == nil && tok != json.Delim('{') {
+		return fmt.Errorf("index JSON: %s is not an object", what)
+	}
+	for err == nil && d.More() {
+		if tok, err = d.Token(); err == nil {
+			key, _ := tok.(string) // the decoder lets only strings pass as keys
+			if err := read(key); err != nil {
+				return err
+			}
+		}
+	}
+	if err == nil {
+		_, err = d.Token() // the closing brace, or where the text ends too early
+	}
 	if err != nil {
 		return fmt.Errorf("index JSON at byte %d: %w", d.InputOffset(), err)
-	}
-	if tok != json.Delim('{') {
-		return fmt.Errorf("index JSON: %s is not an object", what)
 	}
 	return nil
 }
 
-// weightMap reads the object under "weight_map" key by key: encoding/json would keep the last of two equal keys without
-// a word.
-func weightMap(d *json.Decoder) (Index, error) {
-	if err := opening(d, "weight_map"); err != nil {
-		return nil, err
+// add reads the file of a tensor.
+func (x Index) add(d *json.Decoder, name string) error {
+	if _, twice := x[name]; twice {
+		return fmt.Errorf("index lists tensor %q twice", name)
 	}
-	index := Index{}
-	for d.More() {
-		tok, err := d.Token()
-		if err != nil {
-			return nil, fmt.Errorf("index JSON at byte %d: %w", d.InputOffset(), err)
-		}
-		name, _ := tok.(string) // the decoder lets only strings pass as keys
-		if _, twice := index[name]; twice {
-			return nil, fmt.Errorf("index lists tensor %q twice", name)
-		}
-		var file *string
-		if err := d.Decode(&file); err != nil || file == nil {
-			return nil, fmt.Errorf("index: tensor %q must have the name of a file (%w)", name, err)
-		}
-		if err := checkShard(*file); err != nil {
-			return nil, fmt.Errorf("index: tensor %q: %w", name, err)
-		}
-		if index[name] = *file; len(index) > maxListed {
-			return nil, fmt.Errorf("index lists more than %d tensors", maxListed)
-		}
+	var file *string
+	if err := d.Decode(&file); err != nil || file == nil {
+		return fmt.Errorf("index: tensor %q must have the name of a file (%w)", name, err)
 	}
-	_, err := d.Token() // the closing brace, or where the text ends too early
-	if err != nil {
-		return nil, fmt.Errorf("index JSON at byte %d: %w", d.InputOffset(), err)
+	if err := checkShard(*file); err != nil {
+		return fmt.Errorf("index: tensor %q: %w", name, err)
 	}
-	return index, nil
+	if x[name] = *file; len(x) > maxListed {
+		return fmt.Errorf("index lists more than %d tensors", maxListed)
+	}
+	return nil
 }
 
 // checkShard lets only plain names of safetensors files pass, on every system alike.
@@ -144,15 +133,4 @@ func checkShard(file string) error {
 }
 
 // Files returns the names of the shards, sorted.
-func (x Index) Files() []string {
-	seen := map[string]bool{}
-	var files []string
-	for _, f := range x {
-		if !seen[f] {
-			seen[f] = true
-			files = append(files, f)
-		}
-	}
-	slices.Sort(files)
-	return files
-}
+func (x Index) Files() []string { return slices.Compact(slices.Sorted(maps.Values(x))) }

@@ -3,7 +3,6 @@ package weights
 import (
 	"fmt"
 	"reflect"
-	"slices"
 
 	"patchbay/engine"
 	"patchbay/models/dit"
@@ -12,11 +11,10 @@ import (
 // Loaded owns the memory of one filled struct.
 type Loaded struct {
 	ops    engine.Ops
-	small  engine.Buf
 	packed []*engine.Packed
+	owned  []engine.Buf // memory of small tensors, or of shards
 	bytes  int64
 	shards *dit.Shards
-	owned  []engine.Buf // memory of shards
 }
 
 // Shards tells how weights that were loaded in parts are brought together; nil: all bytes are here.
@@ -30,13 +28,10 @@ func (l *Loaded) Close() {
 	for _, p := range l.packed {
 		l.ops.Free(p.Buf)
 	}
-	if !l.small.IsZero() {
-		l.ops.Free(l.small)
-	}
 	for _, b := range l.owned {
 		l.ops.Free(b)
 	}
-	l.packed, l.small, l.owned = nil, engine.Buf{}, nil
+	l.packed, l.owned = nil, nil
 }
 
 // Load fills dst, a pointer to a struct with weight tags, from set. Matrices are packed by ops, small tensors become
@@ -81,22 +76,19 @@ type filler struct {
 // needs the packed weights and this, not every weight twice.
 const dropEvery = 16 << 20
 
-// passed counts a tensor that has been packed and gives pages back when enough have been read.
-func (f *filler) passed(s Stored) {
-	if f.read += s.Bytes(); f.read >= dropEvery && s.drop != nil {
-		s.drop()
-		f.read = 0
-	}
+// small is one tensor that is not packed. values writes its elements from lo on when their turn comes, so that only one
+// is held.
+type small struct {
+	name   string
+	from   Stored
+	dtype  engine.DType
+	shape  []int
+	values func(dst []float32, lo int)
+	put    func(engine.Tensor)
 }
 
-// small is one tensor for the arena. data reads it when its turn comes, so that only one is held.
-type small struct {
-	from  Stored
-	data  func() []float32
-	dtype engine.DType
-	shape []int
-	put   func(engine.Tensor)
-}
+// count returns the number of elements.
+func (s small) count() int { return Stored{Shape: s.shape}.Len() }
 
 func (f *filler) fill(items []item) error {
 	var smalls []small
@@ -104,11 +96,16 @@ func (f *filler) fill(items []item) error {
 		if !it.held {
 			continue
 		}
+		var s small
+		var ok bool
 		var err error
 		if isTensor(it.field) {
-			smalls = f.tensor(smalls, it)
-		} else if smalls, err = f.weight(smalls, it); err != nil {
+			s, ok = f.tensor(it)
+		} else if s, ok, err = f.weight(it); err != nil {
 			return fmt.Errorf("%s: %w", it.full, err)
+		}
+		if ok {
+			smalls = append(smalls, s)
 		}
 	}
 	measure := engine.NewMeasuringArena("weights")
@@ -118,16 +115,15 @@ func (f *filler) fill(items []item) error {
 	if measure.Peak() == 0 {
 		return nil
 	}
-	buf, err := f.ops.Alloc(measure.Peak())
+	buf, err := f.take(measure.Peak())
 	if err != nil {
 		return err
 	}
-	f.loaded.small = buf
-	f.loaded.bytes += int64(measure.Peak())
 	arena := engine.NewArena("weights", buf, measure.Peak())
 	for _, s := range smalls {
-		t := arena.Alloc(s.dtype, s.shape...)
-		f.ops.Upload(t, s.data())
+		t, v := arena.Alloc(s.dtype, s.shape...), make([]float32, s.count())
+		s.values(v, 0)
+		f.ops.Upload(t, v)
 		s.put(t)
 	}
 	if last := smalls[len(smalls)-1].from; last.drop != nil {
@@ -136,64 +132,68 @@ func (f *filler) fill(items []item) error {
 	return nil
 }
 
-// tensor queues an engine.Tensor field.
-func (f *filler) tensor(smalls []small, it item) []small {
+// tensor describes an engine.Tensor field; ok is false where the file has none.
+func (f *filler) tensor(it item) (_ small, ok bool) {
 	s, ok := f.set.Get(it.full)
-	if !ok {
-		return smalls
-	}
-	dtype := engine.F32
+	dtype, shape := engine.F32, s.Shape
 	if it.keep && s.DType == engine.BF16 {
 		dtype = engine.BF16
 	}
-	shape := s.Shape
 	if len(shape) == 0 {
 		shape = []int{1}
 	}
-	values := func() []float32 {
-		v := s.F32()
-		if it.perm != "" {
-			stored := slices.Clone(v)
-			for i, from := range f.opt.Perms[it.perm] {
-				v[i] = stored[from]
+	values := func(dst []float32, lo int) {
+		if order := f.opt.Perms[it.perm]; order != nil {
+			stored := s.F32()
+			for i := range dst {
+				dst[i] = stored[order[lo+i]]
 			}
+		} else {
+			s.wide(dst, lo)
 		}
-		for i := 0; i < len(v) && it.add != 0; i++ {
-			v[i] += it.add
+		for i := 0; i < len(dst) && it.add != 0; i++ {
+			dst[i] += it.add
 		}
-		return v
 	}
-	return append(smalls, small{s, values, dtype, shape, func(t engine.Tensor) { it.field.Set(reflect.ValueOf(t)) }})
+	return small{it.full, s, dtype, shape, values, func(t engine.Tensor) { it.field.Set(reflect.ValueOf(t)) }}, ok
 }
 
-// weight packs a matrix and queues its bias.
-func (f *filler) weight(smalls []small, it item) ([]small, error) {
-	s, ok := f.set.Get(it.full + ".weight")
-	s = s.within(it.want)
-	if !ok {
-		return smalls, nil
-	}
-	c, err := f.cut(it, s)
-	if err != nil {
-		return smalls, err
+// weight packs a matrix and describes its bias; ok is false where the file has none.
+func (f *filler) weight(it item) (_ small, ok bool, _ error) {
+	s, c, ok, err := f.stored(it)
+	if !ok || err != nil {
+		return small{}, false, err
 	}
 	packed, err := f.ops.Pack(c.matrix(s, &f.bytes), c.channels)
 	if err != nil {
-		return smalls, err
+		return small{}, false, err
 	}
-	f.passed(s)
+	if f.read += s.Bytes(); f.read >= dropEvery && s.drop != nil {
+		s.drop()
+		f.read = 0
+	}
 	f.loaded.packed = append(f.loaded.packed, packed)
 	f.loaded.bytes += int64(packed.Bytes)
+	bias, ok := f.bind(it, c, packed)
+	return bias, ok, nil
+}
+
+// stored returns the stored matrix of a field and what is taken of it; ok is false where the file has none.
+func (f *filler) stored(it item) (s Stored, c selection, ok bool, err error) {
+	if s, ok = f.set.Get(it.full + ".weight"); !ok {
+		return s, c, false, nil
+	}
+	s = s.within(it.want)
+	c, err = f.cut(it, s)
+	return s, c, true, err
+}
+
+// bind sets a field to its packed matrix and describes the bias; ok is false where there is none.
+func (f *filler) bind(it item, c selection, packed *engine.Packed) (_ small, ok bool) {
 	w := &engine.Weight{Name: it.full, Base: packed}
 	it.field.Set(reflect.ValueOf(w))
-	bias, ok := f.set.Get(it.full + ".bias")
-	if !ok || it.noBias {
-		return smalls, nil
-	}
-	values := func() []float32 {
-		v := make([]float32, c.count)
-		c.pickInto(v, bias, 0)
-		return v
-	}
-	return append(smalls, small{bias, values, engine.F32, []int{c.count}, func(t engine.Tensor) { w.Bias = t }}), nil
+	name := it.full + ".bias"
+	bias, ok := f.set.Get(name)
+	values := func(dst []float32, lo int) { c.pickInto(dst, bias, lo) }
+	return small{name, bias, engine.F32, []int{c.count}, values, func(t engine.Tensor) { w.Bias = t }}, ok && !it.noBias
 }

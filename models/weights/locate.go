@@ -17,22 +17,16 @@ import (
 
 // location is what belongs to one checkpoint on disk.
 type location struct {
-	weights   string // the one file with tensors; "" with an index
-	quantised bool
-	index     string
-	shards    []string // beside the index
-	tensors   Index
-	config    string // config.json; "" if there is none
+	weights string // the one file with tensors; "" with an index
+	index   string
+	shards  []string // beside the index
+	tensors Index
+	config  string // config.json; "" if there is none
 }
 
 func (p location) files() []string {
-	var out []string
-	for _, f := range append([]string{p.weights, p.index, p.config}, p.shards...) {
-		if f != "" {
-			out = append(out, f)
-		}
-	}
-	return out
+	all := append([]string{p.weights, p.index, p.config}, p.shards...)
+	return slices.DeleteFunc(all, func(name string) bool { return name == "" })
 }
 
 // find says what to open for path; see Open.
@@ -59,7 +53,7 @@ func find(path string) (location, error) {
 		return location{}, fmt.Errorf("open checkpoint %s: is one of several files; name their index %s instead, which must "+
 			"lie beside them", path, index)
 	default:
-		p.weights, p.quantised = path, isGGUF(path)
+		p.weights = path
 	}
 	if config := filepath.Join(filepath.Dir(path), "config.json"); folder || p.index != "" {
 		if _, err := os.Stat(config); err == nil {

@@ -8,25 +8,21 @@ func (s *Set) For(d engine.DType) *Set {
 	if d != engine.BF16 {
 		return s
 	}
-	out := make(map[string]Stored, len(s.tensors))
-	for name, t := range s.tensors {
+	return s.view(func(name string, t Stored) (string, Stored, bool) {
 		if t.DType == engine.F32 && len(t.Shape) > 1 {
 			t = t.as(engine.BF16)
 		}
-		out[name] = t
-	}
-	return FromMap(out)
+		return name, t, true
+	})
 }
 
 // Widened returns the same tensors with matrices of i8 as d (f32 or bf16), for what multiplies them with activations
 // that are not rounded: text encoders.
 func (s *Set) Widened(d engine.DType) *Set {
-	out := make(map[string]Stored, len(s.tensors))
-	for name, t := range s.tensors {
+	return s.view(func(name string, t Stored) (string, Stored, bool) {
 		if t.DType == engine.I8 && t.usable() {
 			t = t.as(d)
 		}
-		out[name] = t
-	}
-	return FromMap(out)
+		return name, t, true
+	})
 }

@@ -44,7 +44,7 @@ func Open(path string, form engine.DType) (*File, error) {
 	switch {
 	case p.index != "":
 		err = f.openShards(p)
-	case p.quantised:
+	case begins(p.weights, "GGUF"):
 		err = f.openGGUF(p.weights, form)
 	default:
 		err = f.openPlain(p.weights)
@@ -178,11 +178,8 @@ func readSmall(path string, limit int64) ([]byte, error) {
 	return text, err
 }
 
-// isGGUF looks at the first bytes of a file. One that cannot be read is left to the reader of safetensors, which says
-// why.
-func isGGUF(path string) bool { return begins(path, "GGUF") }
-
-// begins reports whether a file can be read and begins with four bytes.
+// begins reports whether a file can be read and begins with four bytes. One that cannot be read is left to the reader
+// of safetensors, which says why.
 func begins(path, with string) bool {
 	file, err := os.Open(path)
 	if err != nil {

@@ -2,8 +2,7 @@ package weights
 
 import (
 	"fmt"
-	"reflect"
-	"slices"
+	"math"
 
 	"patchbay/engine"
 	"patchbay/models/dit"
@@ -24,6 +23,7 @@ type region struct {
 	read        func(dst engine.Buf, lo, hi int) error // bytes [lo, hi), which are cuts
 	bind        func(engine.Buf)                       // points the field at its bytes in the unit's place
 	packed      *engine.Packed                         // of a matrix
+	layout      string                                 // of it, where its bytes are there
 }
 
 // unit is a block, or everything outside of blocks.
@@ -43,7 +43,7 @@ func (u *unit) add(r region) {
 func (u *unit) near(at float64, low int) int {
 	best := u.size
 	try := func(cut int) {
-		if cut >= low && distance(cut, at) < distance(best, at) {
+		if cut >= low && math.Abs(float64(cut)-at) < math.Abs(float64(best)-at) {
 			best = cut
 		}
 	}
@@ -60,11 +60,6 @@ func (u *unit) near(at float64, low int) int {
 		}
 	}
 	return best
-}
-
-func distance(cut int, at float64) float64 {
-	d := float64(cut) - at
-	return max(d, -d)
 }
 
 // divide cuts all units so that no part holds more than its share of everything before by more than a piece.
@@ -117,9 +112,9 @@ func (f *filler) fillParts(items []item) error {
 			return err
 		}
 	}
-	for i, u := range units {
+	for i := range units {
 		place := placeOf(i, len(units))
-		all.Units = append(all.Units, u.shard(parts[i], slots[place], f.opt.Part, place))
+		all.Units = append(all.Units, units[i].shard(parts[i], slots[place], f.opt.Part, place))
 	}
 	f.loaded.shards = all
 	return nil
@@ -158,12 +153,12 @@ func (f *filler) units(items []item) ([]unit, error) {
 		if at < 0 {
 			at = last + 1
 		}
-		add := f.addTensor
 		if isWeight(it.field) {
-			add = f.addWeight
-		}
-		if err := add(&units[at], it); err != nil {
-			return nil, fmt.Errorf("%s: %w", it.full, err)
+			if err := f.addWeight(&units[at], it); err != nil {
+				return nil, fmt.Errorf("%s: %w", it.full, err)
+			}
+		} else if s, ok := f.tensor(it); ok {
+			f.addSmall(&units[at], s)
 		}
 	}
 	return units, nil
@@ -171,13 +166,8 @@ func (f *filler) units(items []item) ([]unit, error) {
 
 // addWeight adds a matrix and its bias.
 func (f *filler) addWeight(u *unit, it item) error {
-	s, ok := f.set.Get(it.full + ".weight")
-	s = s.within(it.want)
-	if !ok {
-		return nil
-	}
-	c, err := f.cut(it, s)
-	if err != nil {
+	s, c, ok, err := f.stored(it)
+	if !ok || err != nil {
 		return err
 	}
 	none := c.part(0, 0)
@@ -188,20 +178,15 @@ func (f *filler) addWeight(u *unit, it item) error {
 	f.ops.Free(empty.Buf)
 	p := *empty // type, layout and sizes of pieces
 	p.N, p.Buf = c.count, engine.Buf{}
-	w := &engine.Weight{Name: it.full, Base: &p}
-	it.field.Set(reflect.ValueOf(w))
 	pieces := (c.count + p.PieceRows - 1) / p.PieceRows
 	u.add(region{
-		size: p.Head + pieces*p.PieceBytes, head: p.Head, piece: p.PieceBytes, name: it.full, packed: &p,
+		size: p.Head + pieces*p.PieceBytes, head: p.Head, piece: p.PieceBytes, name: it.full, packed: &p, layout: p.Layout,
 		bind: func(b engine.Buf) { p.Buf = b },
 		read: func(dst engine.Buf, lo, hi int) error { return f.pieces(dst, s, c, p, lo, hi) },
 	})
-	bias, ok := f.set.Get(it.full + ".bias")
-	if !ok || it.noBias {
-		return nil
+	if bias, ok := f.bind(it, c, &p); ok {
+		f.addSmall(u, bias)
 	}
-	f.addSmall(u, it.full+".bias", engine.F32, []int{c.count}, func(dst []float32, lo int) { c.pickInto(dst, bias, lo) },
-		func(t engine.Tensor) { w.Bias = t })
 	return nil
 }
 
@@ -225,44 +210,16 @@ func (f *filler) pieces(dst engine.Buf, s Stored, c selection, p engine.Packed, 
 	return nil
 }
 
-// addTensor adds an engine.Tensor field.
-func (f *filler) addTensor(u *unit, it item) error {
-	s, ok := f.set.Get(it.full)
-	if !ok {
-		return nil
-	}
-	dtype, shape := engine.F32, s.Shape
-	if it.keep && s.DType == engine.BF16 {
-		dtype = engine.BF16
-	}
-	if len(shape) == 0 {
-		shape = []int{1}
-	}
-	values := func(dst []float32, lo int) {
-		s.wide(dst, lo)
-		for i := 0; i < len(dst) && it.add != 0; i++ {
-			dst[i] += it.add
-		}
-	}
-	f.addSmall(u, it.full, dtype, shape, values, func(t engine.Tensor) { it.field.Set(reflect.ValueOf(t)) })
-	return nil
-}
-
-// addSmall adds a tensor that is not packed; values writes elements from lo on.
-func (f *filler) addSmall(u *unit, name string, dtype engine.DType, shape []int, values func(dst []float32, lo int),
-	put func(engine.Tensor),
-) {
-	n, size := 1, dtype.Size()
-	for _, d := range shape {
-		n *= d
-	}
+// addSmall adds a tensor that is not packed.
+func (f *filler) addSmall(u *unit, s small) {
+	size := s.dtype.Size()
 	u.add(region{
-		size: n * size, piece: regionAlign, name: name,
-		bind: func(b engine.Buf) { put(engine.NewTensor(b, dtype, shape...)) },
+		size: s.count() * size, piece: regionAlign, name: s.name,
+		bind: func(b engine.Buf) { s.put(engine.NewTensor(b, s.dtype, s.shape...)) },
 		read: func(dst engine.Buf, lo, hi int) error {
 			v := make([]float32, (hi-lo)/size)
-			values(v, lo/size)
-			f.ops.Upload(engine.NewTensor(dst, dtype, len(v)), v)
+			s.values(v, lo/size)
+			f.ops.Upload(engine.NewTensor(dst, s.dtype, len(v)), v)
 			return nil
 		},
 	})
@@ -297,20 +254,15 @@ func (u *unit) shard(mine, whole engine.Buf, part, place int) dit.Unit {
 	for r := range len(u.cuts) - 1 {
 		out.Counts = append(out.Counts, u.cuts[r+1]-u.cuts[r])
 	}
-	layouts := make([]string, len(u.regions))
-	for i, r := range u.regions {
+	for _, r := range u.regions {
 		r.bind(whole.Piece(r.start, r.size))
-		if r.packed != nil {
-			layouts[i] = r.packed.Layout
-		}
 	}
-	regions := slices.Clone(u.regions)
 	out.Open = func(open bool) {
-		for i, r := range regions {
+		for _, r := range u.regions {
 			switch {
 			case r.packed == nil:
 			case open:
-				r.packed.Layout = layouts[i]
+				r.packed.Layout = r.layout
 				r.bind(whole.Piece(r.start, r.size))
 			default:
 				r.packed.Layout, r.packed.Buf = shut, engine.Buf{}

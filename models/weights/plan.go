@@ -1,6 +1,7 @@
 package weights
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 	"slices"
@@ -88,14 +89,6 @@ type spot struct {
 	use   dit.Use
 }
 
-// with is the place of a field of some use, or of the same use as the struct around it.
-func (s spot) with(u dit.Use) spot {
-	if u != "" {
-		s.use = u
-	}
-	return s
-}
-
 func (p *planner) walk(v reflect.Value, prefix string, at spot) error {
 	for i := range v.NumField() {
 		t, ok, err := parseTag(v.Type().Field(i))
@@ -114,7 +107,8 @@ func (p *planner) walk(v reflect.Value, prefix string, at spot) error {
 
 func (p *planner) field(f reflect.Value, t tag, prefix string, at spot) error {
 	full := prefix + t.name
-	if at = at.with(t.use); p.opt.Uses != nil && !p.opt.Uses(at.block, at.use) {
+	at.use = cmp.Or(t.use, at.use)
+	if p.opt.Uses != nil && !p.opt.Uses(at.block, at.use) {
 		at.held = false
 	}
 	if !f.CanSet() {
@@ -149,7 +143,8 @@ func (p *planner) field(f reflect.Value, t tag, prefix string, at spot) error {
 			if e.Kind() == reflect.Pointer {
 				e = e.Elem()
 			}
-			in := spot{held: at.held && (p.opt.Held == nil || p.opt.Held(full, i)), block: at.block, use: at.use}
+			in := at
+			in.held = at.held && (p.opt.Held == nil || p.opt.Held(full, i))
 			if p.opt.Block != nil {
 				in.block = p.opt.Block(full, i)
 			}

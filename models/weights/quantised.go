@@ -1,6 +1,7 @@
 package weights
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -30,38 +31,28 @@ type rotation struct {
 func (q *quantisation) group() int {
 	inner := rotation{}
 	_ = json.Unmarshal(q.Params, &inner) // anything but an object counts as none
-	if q.Rotated == nil {
-		q.Rotated = inner.Rotated
-	}
-	if q.Group == nil {
-		q.Group = inner.Group
-	}
+	rotated, group := cmp.Or(q.Rotated, inner.Rotated), cmp.Or(q.Group, inner.Group)
 	switch {
-	case q.Rotated == nil || !*q.Rotated:
+	case rotated == nil || !*rotated:
 		return 0
-	case q.Group == nil:
+	case group == nil:
 		return 256
 	}
-	return *q.Group
+	return *group
 }
 
 // formats are the quantisations of safetensors files that are read (ComfyUI QUANTIZATION.md), with what joins the
 // tensors of layer X to one. The factors of inputs of fp8, nvfp4 and mxfp8 belong to products that we do not compute.
 func formats() map[string]func(s *Set, x string, q *quantisation) error {
 	return map[string]func(s *Set, x string, q *quantisation) error{
-		"float8_e4m3fn": joinFP8, "float8_e5m2": joinFP8, "int8_tensorwise": joinInt8, "nvfp4": joinNVFP4,
-		"mxfp8": joinMXFP8,
+		"float8_e4m3fn": nil, "float8_e5m2": nil, // joinOldFP8 knows the names of theirs too
+		"int8_tensorwise": joinInt8, "nvfp4": joinNVFP4, "mxfp8": joinMXFP8,
 	}
 }
 
 // Supported lists the quantisations of safetensors files that are read.
 func Supported() []string {
-	var names []string
-	for name := range formats() {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
+	return slices.Sorted(maps.Keys(formats()))
 }
 
 // join makes one tensor of each quantised layer out of the several that its file has: weight, factors, marks. The first
@@ -80,8 +71,8 @@ func (s *Set) join(metadata string) {
 				strings.Join(Supported(), ", "))
 			return
 		}
-		if _, ok := s.tensors[x+".weight"]; !ok {
-			continue // reported as missing by Load
+		if _, ok := s.tensors[x+".weight"]; !ok || join == nil {
+			continue // one that is missing is reported by Load
 		}
 		if err := join(s, x, q); err != nil {
 			s.refused = fmt.Errorf("layer %s, quantised as %s: %w", x, q.Format, err)
@@ -129,9 +120,6 @@ func (s *Set) take(name string) (Stored, bool) {
 	delete(s.tensors, name)
 	return t, ok
 }
-
-// joinFP8 leaves the work to joinOldFP8, which knows the names too.
-func joinFP8(*Set, string, *quantisation) error { return nil }
 
 // joinInt8: one factor, or one for each row, for weights of 8 bits, which may be rotated.
 func joinInt8(s *Set, x string, q *quantisation) error {
@@ -197,22 +185,28 @@ func joinNVFP4(s *Set, x string, _ *quantisation) error {
 		return fmt.Errorf("weight_scale_2 is missing or is no single number")
 	}
 	codes := [8]float32{0, 0.5, 1, 1.5, 2, 3, 4, 6}
-	data := w
 	s.take(x + ".input_scale")
 	s.store(x, Stored{
 		DType: engine.BF16, Shape: []int{n, k}, Scale: whole.F32()[0], drop: w.drop,
-		make: func(dst []byte, lo, hi int) {
-			for i := lo; i < hi; i++ {
-				code := data.Data[i/2] >> (4 * (1 - i%2))
-				v := codes[code&7] * engine.F32FromF8E4M3(b.at(i/k, i%k/16))
-				if code&8 != 0 {
-					v = -v
-				}
-				engine.Narrow(dst[2*(i-lo):], []float32{v}, engine.BF16)
+		make: eachBF16(func(i int) float32 {
+			code := w.Data[i/2] >> (4 * (1 - i%2))
+			v := codes[code&7] * engine.F32FromF8E4M3(b.at(i/k, i%k/16))
+			if code&8 != 0 {
+				v = -v
 			}
-		},
+			return v
+		}),
 	})
 	return nil
+}
+
+// eachBF16 is a Stored.make whose element i is value(i).
+func eachBF16(value func(i int) float32) func(dst []byte, lo, hi int) {
+	return func(dst []byte, lo, hi int) {
+		for i := lo; i < hi; i++ {
+			engine.Narrow(dst[2*(i-lo):], []float32{value(i)}, engine.BF16)
+		}
+	}
 }
 
 // joinMXFP8: E4M3 with a power of two for 32 inputs, together exact in bf16.
@@ -229,15 +223,13 @@ func joinMXFP8(s *Set, x string, _ *quantisation) error {
 	data := w.Data
 	s.take(x + ".input_scale")
 	w.DType, w.Data = engine.BF16, nil
-	w.make = func(dst []byte, lo, hi int) {
-		for i := lo; i < hi; i++ {
-			v := float32(0)
-			if e := b.at(i/k, i%k/32); e != 0 {
-				v = engine.F32FromF8E4M3(data[i]) * engine.F32FromBF16(uint16(e)<<7)
-			}
-			engine.Narrow(dst[2*(i-lo):], []float32{v}, engine.BF16)
+	w.make = eachBF16(func(i int) float32 {
+		e := b.at(i/k, i%k/32)
+		if e == 0 {
+			return 0
 		}
-	}
+		return engine.F32FromF8E4M3(data[i]) * engine.F32FromBF16(uint16(e)<<7)
+	})
 	s.store(x, w)
 	return nil
 }
@@ -270,18 +262,8 @@ func (s Stored) within(shape []int) Stored {
 	if !s.padded || len(shape) != 2 || shape[0] > s.Shape[0] || shape[1] > s.Shape[1] || slices.Equal(shape, s.Shape) {
 		return s
 	}
-	from, k, size := s.make, shape[1], s.DType.Size()
 	wide := s.Shape[1]
-	s.Shape = slices.Clone(shape)
-	s.make = func(dst []byte, lo, hi int) {
-		for at := lo; at < hi; {
-			n := min(hi-at, k-at%k)
-			start := at/k*wide + at%k
-			from(dst[(at-lo)*size:(at-lo+n)*size], start, start+n)
-			at += n
-		}
-	}
-	return s
+	return s.gathered(slices.Clone(shape), shape[1], func(row int) int { return row * wide })
 }
 
 // wide8 is wide for i8: factors of rows applied, rotations undone.

@@ -120,14 +120,7 @@ func (c *selection) matrix(s Stored, scratch *[]byte) engine.Matrix {
 		n := c.run(i)
 		rows := s.elements(scratch, c.row(i)*c.k, (c.row(i)+n)*c.k)
 		for r := range n {
-			row := rows[r*c.k*size : (r+1)*c.k*size]
-			if c.channels != 0 {
-				m.Data = c.appendTaps(m.Data, row, size)
-				continue
-			}
-			for _, span := range c.cols {
-				m.Data = append(m.Data, row[span.lo*size:span.hi*size]...)
-			}
+			m.Data = appendRow(c, m.Data, rows[r*c.k*size:(r+1)*c.k*size], size)
 		}
 		i += n
 	}
@@ -154,8 +147,15 @@ func (c *selection) run(i int) int {
 	return n
 }
 
-// appendTaps appends one convolution row, [C, KY*KX] -> [KY*KX, C].
-func (c *selection) appendTaps(dst, row []byte, size int) []byte {
+// appendRow appends what c takes of one stored row, whose elements are size T each: its columns, of a convolution
+// [C, KY*KX] -> [KY*KX, C].
+func appendRow[T any](c *selection, dst, row []T, size int) []T {
+	if c.channels == 0 {
+		for _, s := range c.cols {
+			dst = append(dst, row[s.lo*size:s.hi*size]...)
+		}
+		return dst
+	}
 	for tap := range c.taps {
 		for ch := range c.channels {
 			at := (ch*c.taps + tap) * size

@@ -56,21 +56,24 @@ func (s *Set) Prefix(p string) *Set {
 	if p == "" {
 		return s
 	}
-	sub := &Set{tensors: map[string]Stored{}, refused: s.refused}
-	for name, t := range s.tensors {
-		if rest, ok := strings.CutPrefix(name, p); ok {
-			sub.tensors[rest] = t
-		}
-	}
-	sub.index()
-	return sub
+	return s.view(func(name string, t Stored) (string, Stored, bool) {
+		rest, ok := strings.CutPrefix(name, p)
+		return rest, t, ok
+	})
 }
 
 // Mapped returns the same tensors under other names.
 func (s *Set) Mapped(name func(string) string) *Set {
+	return s.view(func(own string, t Stored) (string, Stored, bool) { return name(own), t, true })
+}
+
+// view returns the tensors that f keeps, as what and under the names that it makes of them.
+func (s *Set) view(f func(name string, t Stored) (as string, made Stored, keep bool)) *Set {
 	out := &Set{tensors: make(map[string]Stored, len(s.tensors)), refused: s.refused}
-	for own, t := range s.tensors {
-		out.tensors[name(own)] = t
+	for name, t := range s.tensors {
+		if as, made, keep := f(name, t); keep {
+			out.tensors[as] = made
+		}
 	}
 	out.index()
 	return out
@@ -181,13 +184,7 @@ func (s *Set) Form() (name string, quantised bool) {
 	return name, 2*narrow > s.Bytes()
 }
 
-func (s *Set) index() {
-	s.names = make([]string, 0, len(s.tensors))
-	for name := range s.tensors {
-		s.names = append(s.names, name)
-	}
-	slices.Sort(s.names)
-}
+func (s *Set) index() { s.names = slices.Sorted(maps.Keys(s.tensors)) }
 
 // joinOldFP8 moves the factors of scaled fp8 files into their weights, in both spellings that are about:
 // `X.scale_weight` with `X.scale_input` and the marker `scaled_fp8`, and `X.weight_scale` with `X.input_scale`

@@ -26,6 +26,13 @@ type Stored struct {
 	drop func()                       // gives the mapped pages of the file back to the system; nil: not from a file
 }
 
+// Floats is a tensor of f32 with the values v, which must fill shape.
+func Floats(v []float32, shape ...int) Stored {
+	s := Stored{DType: engine.F32, Shape: shape, Data: make([]byte, 4*len(v))}
+	engine.Narrow(s.Data, v, engine.F32)
+	return s
+}
+
 // Len returns the number of elements.
 func (s Stored) Len() int {
 	n := 1
@@ -63,6 +70,15 @@ func (s Stored) elements(scratch *[]byte, lo, hi int) []byte {
 	dst := (*scratch)[:n]
 	s.make(dst, lo, hi)
 	return dst
+}
+
+// put writes elements [lo, hi) to dst.
+func (s Stored) put(dst []byte, lo, hi int) {
+	if s.make != nil {
+		s.make(dst, lo, hi)
+		return
+	}
+	copy(dst, s.Elements(lo, hi))
 }
 
 // F32 returns a copy of the elements widened to f32, Scale applied.
@@ -120,23 +136,27 @@ func (s Stored) LastTap() (Stored, error) {
 	if len(s.Shape) != 5 {
 		return s, nil
 	}
-	taps, plane, whole := s.Shape[2], s.Shape[3]*s.Shape[4], s
+	taps, plane := s.Shape[2], s.Shape[3]*s.Shape[4]
 	if taps < 1 || plane < 1 {
 		return s, fmt.Errorf("shape %v has no taps", s.Shape)
 	}
-	size := s.DType.Size()
-	s.Shape, s.Data, s.packed = []int{s.Shape[0], s.Shape[1], s.Shape[3], s.Shape[4]}, nil, nil
+	shape := []int{s.Shape[0], s.Shape[1], s.Shape[3], s.Shape[4]}
+	return s.gathered(shape, plane, func(kernel int) int { return (kernel*taps + taps - 1) * plane }), nil
+}
+
+// gathered returns a tensor of another shape without reading it: its rows of k elements, one behind the other, begin at
+// the elements start(row) of s.
+func (s Stored) gathered(shape []int, k int, start func(row int) int) Stored {
+	from, size := s, s.DType.Size()
+	s.Shape, s.Data, s.packed = shape, nil, nil
 	s.make = func(dst []byte, lo, hi int) {
-		var scratch []byte
 		for at := lo; at < hi; {
-			kernel, from := at/plane, at%plane
-			n := min(hi-at, plane-from)
-			first := (kernel*taps+taps-1)*plane + from
-			copy(dst[(at-lo)*size:], whole.elements(&scratch, first, first+n))
+			n, first := min(hi-at, k-at%k), start(at/k)+at%k
+			from.put(dst[(at-lo)*size:(at-lo+n)*size], first, first+n)
 			at += n
 		}
 	}
-	return s, nil
+	return s
 }
 
 // Concat returns the rows of the pieces, one below the other, without reading them. All but the outermost dimension
@@ -162,41 +182,24 @@ func Concat(pieces ...Stored) (Stored, error) {
 		same = same && p.DType == out.DType && p.Scale == out.Scale && p.Rotated == out.Rotated
 		out.Scales = append(out.Scales, p.Scales...)
 	}
-	if !same {
-		out.DType, out.Scale, out.Scales, out.Rotated = engine.F32, 0, nil, 0
-	}
 	if same {
 		out.packed = joinBlocks(pieces)
+	} else {
+		out.DType, out.Scale, out.Scales, out.Rotated = engine.F32, 0, nil, 0
+		pieces = slices.Clone(pieces)
+		for i, p := range pieces {
+			pieces[i] = p.as(engine.F32)
+		}
 	}
 	size := out.DType.Size()
 	out.make = func(dst []byte, lo, hi int) {
 		at := 0 // first element of the piece
 		for _, p := range pieces {
-			a, b := max(lo, at), min(hi, at+p.Len())
-			if a < b {
-				part := dst[(a-lo)*size : (b-lo)*size]
-				switch {
-				case !same:
-					p.narrow(part, a-at, b-at)
-				case p.make != nil:
-					p.make(part, a-at, b-at)
-				default:
-					copy(part, p.Elements(a-at, b-at))
-				}
+			if a, b := max(lo, at), min(hi, at+p.Len()); a < b {
+				p.put(dst[(a-lo)*size:(b-lo)*size], a-at, b-at)
 			}
 			at += p.Len()
 		}
 	}
 	return out, nil
-}
-
-// narrow writes elements [lo, hi) as bytes of f32, Scale applied.
-func (s Stored) narrow(dst []byte, lo, hi int) {
-	v := make([]float32, min(hi-lo, wideChunk))
-	for at := lo; at < hi; {
-		n := min(hi-at, len(v))
-		s.wide(v[:n], at)
-		engine.Narrow(dst[(at-lo)*4:], v[:n], engine.F32)
-		at += n
-	}
 }

@@ -53,19 +53,16 @@ func parseTag(f reflect.StructField) (tag, bool, error) {
 	if s := f.Tag.Get("shape"); s != "" {
 		t.shape = strings.Split(s, ",")
 	}
+	flags := map[string]*bool{
+		"nobias": &t.noBias, "optbias": &t.optBias, "optional": &t.optional, "conv": &t.conv, "keep": &t.keep,
+	}
 	for _, p := range parts[1:] {
 		key, value, _ := strings.Cut(p, "=")
+		if flag := flags[key]; flag != nil {
+			*flag = true
+			continue
+		}
 		switch key {
-		case "nobias":
-			t.noBias = true
-		case "optbias":
-			t.optBias = true
-		case "optional":
-			t.optional = true
-		case "conv":
-			t.conv = true
-		case "keep":
-			t.keep = true
 		case "minus1":
 			t.add = -1
 		case "plus1":
@@ -102,25 +99,27 @@ func (d dims) eval(expr string) (int, error) {
 
 // factor evaluates "3", "E" or "3E".
 func (d dims) factor(s string) (int, error) {
-	at := 0
-	for at < len(s) && s[at] >= '0' && s[at] <= '9' {
-		at++
-	}
-	n := 1
-	if at > 0 {
-		n, _ = strconv.Atoi(s[:at]) // digits only
-	}
-	if at == len(s) {
-		if at == 0 {
-			return 0, fmt.Errorf("empty factor")
-		}
+	n, size := coefficient(s)
+	v, ok := d[size]
+	switch {
+	case s == "":
+		return 0, fmt.Errorf("empty factor")
+	case size == "":
 		return n, nil
-	}
-	v, ok := d[s[at:]]
-	if !ok {
-		return 0, fmt.Errorf("size %q is not in Options.Dims", s[at:])
+	case !ok:
+		return 0, fmt.Errorf("size %q is not in Options.Dims", size)
 	}
 	return n * v, nil
+}
+
+// coefficient cuts "3E" into 3 and "E"; no number is 1.
+func coefficient(s string) (n int, size string) {
+	size = strings.TrimLeft(s, "0123456789")
+	if digits := s[:len(s)-len(size)]; digits != "" {
+		n, _ = strconv.Atoi(digits) // nothing else is in it
+		return n, size
+	}
+	return 1, size
 }
 
 // shape evaluates every dimension.
@@ -158,11 +157,7 @@ func (d dims) groups(expr string, units map[string]int, rank, ranks int) ([]span
 	var out []span
 	at := 0
 	for term := range strings.SplitSeq(expr, "+") {
-		letter := strings.TrimLeft(term, "0123456789")
-		count := 1
-		if digits := term[:len(term)-len(letter)]; digits != "" {
-			count, _ = strconv.Atoi(digits) // digits only
-		}
+		count, letter := coefficient(term)
 		size, ok := d[letter]
 		if !ok {
 			return nil, 0, fmt.Errorf("split %q: size %q is not in Options.Dims", expr, letter)

@@ -3,15 +3,13 @@ package weights
 // Watched returns the same tensors as s and calls read with every range of elements [lo, hi) that is taken from one of
 // them, before it is. What is read is copied, so that nothing can be taken unseen.
 func (s *Set) Watched(read func(name string, lo, hi int)) *Set {
-	out := make(map[string]Stored, len(s.tensors))
-	for name, t := range s.tensors {
+	return s.view(func(name string, t Stored) (string, Stored, bool) {
 		from := t
 		t.Data, t.packed = nil, nil
 		t.make = func(dst []byte, lo, hi int) {
 			read(name, lo, hi)
-			copy(dst, from.Elements(lo, hi))
+			from.put(dst, lo, hi)
 		}
-		out[name] = t
-	}
-	return FromMap(out)
+		return name, t, true
+	})
 }

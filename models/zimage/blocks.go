@@ -33,13 +33,10 @@ func (b *block) run(env dit.Env, x, mod engine.Tensor, spec *dit.Spec, a dit.Att
 	h := layers.Scratch(env, x, x.Dim(0), x.Dim(1), e)
 	result := layers.Scratch(env, x, x.Dim(0), x.Dim(1), e)
 	half := env.Arena.Mark()
-	qkv := layers.Scratch(env, x, x.Dim(0), of.Len(), b.QKV.N())
-	attended := layers.Scratch(env, x, x.Dim(0), of.Len(), b.Out.K())
 	scaled(env, h, x, b.Norm1, part(0))
-	layers.ColumnLinear(env, qkv, h, b.QKV, of, engine.ActNone)
-	a.Q, a.K, a.V = layers.GroupedQKV(qkv, spec.HeadDim, spec.Group())
-	a.TextNorm, a.ImageNorm, a.Out = b.norm(), b.norm(), layers.Heads(attended, spec.HeadDim)
-	env.Attend(a)
+	a.TextNorm = layers.RMS(b.Query, b.Key, headEps)
+	a.ImageNorm = a.TextNorm
+	attended, _ := layers.Attended(env, a, h, b.QKV, spec.HeadDim, spec.Group())
 	env.Ops.Fill(result, 0)
 	layers.RowLinear(env, result, attended, b.Out, engine.Tensor{}, of)
 	gated(env, x, result, b.Norm2, part(1))
@@ -76,9 +73,4 @@ func gated(env dit.Env, x, r, norm, gate engine.Tensor) {
 	}
 	env.Ops.RMSNorm(r, r, norm, eps)
 	env.Ops.GatedAdd(x, x, gate, r, engine.Tensor{})
-}
-
-// norm is that of queries and keys.
-func (b *block) norm() engine.QKNorm {
-	return engine.QKNorm{Kind: engine.RMSNorm, QScale: b.Query, KScale: b.Key, Eps: headEps}
 }

@@ -46,9 +46,9 @@ const (
 // under meta["config"] where the file has one, else the released values.
 func Detect(set *weights.Set, meta map[string]string) (family.Config, error) {
 	c := Config{Theta: 10000, TimeFactor: 1, PatchSize: 2}
-	plain := set.Has(keyPlain)
+	plain, axes := set.Has(keyPlain), []int{32, 32, 32}
 	if plain {
-		c.Theta, c.TimeFactor = 256, 1000
+		c.Theta, c.TimeFactor, axes = 256, 1000, []int{32, 48, 48}
 	}
 	if err := family.ReadConfig("zimage", meta, &c); err != nil {
 		return nil, err
@@ -65,25 +65,16 @@ func Detect(set *weights.Set, meta map[string]string) (family.Config, error) {
 		c.Multiple = padTo
 	}
 	d := set.Dim("layers.0.attention.q_norm.weight", 0)
-	switch {
-	case c.Axes != nil:
-	case plain && d == 128:
-		c.Axes = []int{32, 48, 48}
-	case !plain && d == 96:
-		c.Axes = []int{32, 32, 32}
+	if n := set.Count("context_refiner"); n != c.Refiners {
+		return nil, fmt.Errorf("zimage: %d blocks refine the picture and %d the text, want as many", c.Refiners, n)
 	}
-	switch {
-	case d == 0 || c.Hidden == 0 || c.Hidden%d != 0:
-		return nil, fmt.Errorf("zimage: width %d is not a multiple of the head dim %d", c.Hidden, d)
-	case set.Count("context_refiner") != c.Refiners:
-		return nil, fmt.Errorf("zimage: %d blocks refine the picture and %d the text, want as many", c.Refiners,
-			set.Count("context_refiner"))
-	}
-	if err := family.CheckAxes("zimage", "axes_dims", c.Axes, 3, d); err != nil {
+	var err error
+	c.Heads, c.Axes, err = family.Heads("zimage", "axes_dims", c.Axes, axes, c.Hidden, d)
+	if err != nil {
 		return nil, err
 	}
-	c.Heads, c.KVHeads = c.Hidden/d, (set.Dim("layers.0.attention.qkv.weight", 0)-c.Hidden)/2/d
-	if c.KVHeads < 1 || c.Heads%c.KVHeads != 0 {
+	if c.KVHeads = (set.Dim("layers.0.attention.qkv.weight", 0) - c.Hidden) / 2 / d; c.KVHeads < 1 ||
+		c.Heads%c.KVHeads != 0 {
 		return nil, fmt.Errorf("zimage: %d heads of queries and %d of keys, the second must divide the first", c.Heads,
 			c.KVHeads)
 	}

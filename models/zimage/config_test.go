@@ -92,10 +92,6 @@ func TestDetectRefusesWithReasons(t *testing.T) {
 func TestPositions(t *testing.T) {
 	goldens().Positions(t, func(m dit.Model, c goldenrun.Case) [][]float32 {
 		lt, g := m.Spec().TextTokens(c.Context[1]), m.Spec().Tokens(c.X[2], c.X[3])
-		at := make([][3]int, lt+g.Tokens())
-		for row := range at {
-			at[row] = position(row, lt, g)
-		}
-		return goldenrun.Axes(at)
+		return goldenrun.Axes(positions(lt, g))
 	})
 }

@@ -76,44 +76,36 @@ func apart(l string) []weights.Alias {
 
 // Describe describes the model. The text's own blocks count as embedding.
 func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
+	name, shift, vector := "lumina2", 6., c.TimeHidden // the columns of the embedding of a timestep
+	if c.Plain {
+		name, shift, vector = "zimage", 3, features
+	}
 	s := dit.Spec{
-		Family: c.name(), Width: c.Hidden, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.Hidden / c.Heads,
-		PatchSize: c.PatchSize, VectorDim: c.vector(),
-		Channels: c.Channels, OutChannels: c.Channels, ContextDim: c.ContextDim, Multiple: c.Multiple,
-		Rotates: true, MLPRatio: 1.5 * float64(c.MLPHidden) / float64(c.Hidden), // three products
-	}
-	for range c.Refiners {
-		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Cross, Skip: -1, Attends: 1, Sandwich: true, Gated: true})
-	}
-	for range c.Depth {
-		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Single, Skip: -1, Attends: 1, Sandwich: true, Gated: true})
+		Family: name, Width: c.Hidden, Heads: c.Heads, KVHeads: c.KVHeads, PatchSize: c.PatchSize,
+		VectorDim: vector, Channels: c.Channels, ContextDim: c.ContextDim, Multiple: c.Multiple, Rotates: true,
+		Blocks: append(dit.Blocks(c.Refiners, dit.BlockSpec{Kind: dit.Cross, Sandwich: true, Gated: true}),
+			dit.Blocks(c.Depth, dit.BlockSpec{Kind: dit.Single, Sandwich: true, Gated: true})...),
 	}
 	tags := family.Tags{
-		Dims:   map[string]int{"F": c.MLPHidden, "W": c.TimeHidden, "M": c.vector()},
+		Dims:   map[string]int{"F": c.MLPHidden, "W": c.TimeHidden, "M": vector},
 		Blocks: map[string]int{"noise_refiner": 0, "layers": c.Refiners}, // the text's are none
 		Ignore: []string{"norm_final."},                                  // of Lumina 2, read by nobody
 	}
 	return family.Describe(set, family.Diffusion{
 		Spec: s, Latent: latent.FLUX(),
-		Sampling: family.Sampling{Line: family.FlowLine, Shift: c.shift(), Multiplier: 1},
-	}, tags, func() *net { return newNet(c) }, func(l family.Loaded[net]) dit.Model { return &Model{l, c} })
+		Sampling: family.Sampling{Line: family.FlowLine, Shift: shift, Multiplier: 1},
+	}, tags, c.net, func(l family.Loaded[net]) dit.Model { return &Model{l, c} })
 }
 
-func newNet(c Config) *net {
+func (c Config) net() *net {
 	n := &net{
+		Pads: family.Only[pads](c.Multiple > 0),
 		Text: make([]textBlock, c.Refiners), Image: make([]modulated, c.Refiners), Layers: make([]modulated, c.Depth),
 	}
 	for _, blocks := range [][]modulated{n.Image, n.Layers} {
 		for i := range blocks {
-			if c.Plain {
-				blocks[i].Plain = &plainMod{}
-			} else {
-				blocks[i].Active = &activeMod{}
-			}
+			blocks[i].Plain, blocks[i].Active = family.Only[plainMod](c.Plain), family.Only[activeMod](!c.Plain)
 		}
-	}
-	if c.Multiple > 0 {
-		n.Pads = &pads{}
 	}
 	return n
 }

@@ -89,15 +89,10 @@ func (c funConfig) steps() (out []funStep) {
 func (c funConfig) net() *funNet {
 	n := &funNet{Refiners: make([]funBlock, c.refiners), Layers: make([]funBlock, c.layers)}
 	for k, list := range [][]funBlock{n.Refiners, n.Layers} {
+		joins := k > 0 || c.refines
 		for i := range list {
 			list[i].Of.Plain = &plainMod{}
-			if k == 0 && !c.refines {
-				continue
-			}
-			list[i].After = &after{}
-			if i == 0 {
-				list[i].Before = &before{}
-			}
+			list[i].Before, list[i].After = family.Only[before](joins && i == 0), family.Only[after](joins)
 		}
 	}
 	return n
@@ -151,13 +146,12 @@ func describeFun(set *weights.Set) (*family.Diffusion, int, error) {
 		return nil, 0, err
 	}
 	s := dit.Spec{
-		Family: "zimage", Width: c.hidden, Heads: c.hidden / c.headDim, HeadDim: c.headDim, PatchSize: 2,
-		Channels: latent.FLUX().Channels, VectorDim: features, Rotates: true, Follows: true,
-		MLPRatio: 1.5 * float64(c.mlpHidden) / float64(c.hidden), // three products
+		Family: "zimage", Width: c.hidden, Heads: c.hidden / c.headDim, PatchSize: 2, Channels: latent.FLUX().Channels,
+		VectorDim: features, Rotates: true, Follows: true,
+		Blocks: dit.Blocks(len(c.steps()), dit.BlockSpec{Kind: dit.Cross, Sandwich: true, Gated: true}),
 	}
 	first := map[string]int{} // without the refiners of a broken net, whose layers run twice
 	for k, step := range c.steps() {
-		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Cross, Skip: -1, Attends: 1, Sandwich: true, Gated: true})
 		first[step.list] = k - step.i
 	}
 	tags := family.Tags{Dims: map[string]int{"F": c.mlpHidden, "M": features, "H": c.hint}, Blocks: first}
@@ -188,15 +182,11 @@ func (m *Fun) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.Pre
 	n, li, cols := len(entries), grid.Tokens(), m.Net.Hint.K()
 	p := &dit.Prepared{N: n, Grid: grid, Hint: env.Arena.Alloc(env.DType, n, li, m.Spec().Width)}
 	mark := env.Arena.Mark()
-	x, by := env.Arena.Alloc(engine.F32, n, li, cols), env.Arena.Alloc(engine.F32, n, li, cols)
-	for i := range entries {
-		h := entries[i].Hint
-		if h.Rows != li || h.Cols != cols || len(h.Data) != li*cols {
-			return nil, fmt.Errorf("Fun net for Z-Image: entry %d: the hint is [%d, %d], want [%d, %d]", i, h.Rows, h.Cols, li,
-				cols)
-		}
-		env.Ops.Upload(x.Slice(0, i, i+1), h.Data)
+	x, err := layers.Hints(env, "Fun net for Z-Image", entries, li, cols)
+	if err != nil {
+		return nil, err
 	}
+	by := env.Arena.Alloc(engine.F32, n, li, cols)
 	env.Ops.Copy(by.Split(2, 4, m.hint), x.Split(2, m.hint, 4).Transpose(2, 3)) // as Embed of the model
 	layers.Project(env, p.Hint, by, m.Net.Hint)
 	env.Arena.Release(mark)
@@ -270,9 +260,6 @@ func (m *Fun) Output(env dit.Env, k int, s *dit.State, out, gate engine.Tensor) 
 		env.Ops.Linear(out, s.ImageRows(), m.block(k).After.Linear, engine.Epilogue{Gate: gate})
 	}
 }
-
-// Head is that of no net.
-func (m *Fun) Head(dit.Env, *dit.State, engine.Tensor) {}
 
 // block is what runs as block k.
 func (m *Fun) block(k int) *funBlock {

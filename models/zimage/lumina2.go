@@ -27,26 +27,3 @@ func Lumina2() family.Family {
 		},
 	}
 }
-
-func (c Config) name() string {
-	if c.Plain {
-		return "zimage"
-	}
-	return "lumina2"
-}
-
-// shift is that of the time line.
-func (c Config) shift() float64 {
-	if c.Plain {
-		return 3
-	}
-	return 6
-}
-
-// vector is the columns of the embedding of a timestep.
-func (c Config) vector() int {
-	if c.Plain {
-		return features
-	}
-	return c.TimeHidden
-}

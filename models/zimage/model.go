@@ -23,15 +23,12 @@ type Model struct {
 // Prepare embeds the text and runs it, with its pads, through its own blocks.
 func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.Prepared, error) {
 	spec := m.Spec()
-	if err := layers.CheckEntries(spec, entries); err != nil {
+	p, err := layers.Begin(spec, entries, grid)
+	if err != nil {
 		return nil, err
 	}
-	n, own := len(entries), entries[0].Context.Rows
-	lt := spec.TextTokens(own)
-	p := &dit.Prepared{N: n, Lt: lt, Grid: grid, Entries: entries}
-	p.RoPE = layers.PositionRotation(m.cfg.Axes, m.cfg.Theta, lt+grid.Tokens(), func(row int) [3]int {
-		return position(row, lt, grid)
-	}).Upload(env)
+	n, own, lt := p.N, entries[0].Context.Rows, p.Lt
+	p.RoPE = layers.PositionRotation(m.cfg.Axes, m.cfg.Theta, positions(lt, grid)).Upload(env)
 	if m.Held.NoEmbed {
 		return p, nil
 	}
@@ -60,16 +57,17 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.P
 	return p, nil
 }
 
-// position is where token row of lt text tokens, then image tokens, sits: text token k at (k+1, 0, 0), image tokens at
-// (lt+1, row, column), pads of the image at (0, 0, 0).
-func position(row, lt int, g dit.Grid) [3]int {
-	switch i := row - lt; {
-	case i < 0:
-		return [3]int{row + 1}
-	case i < g.Y*g.X:
-		return [3]int{lt + 1, i / g.X, i % g.X}
+// positions lists where tokens sit: text token k of lt at (k+1, 0, 0), image tokens at (lt+1, row, column), pads of the
+// image at (0, 0, 0).
+func positions(lt int, g dit.Grid) [][3]int {
+	at := make([][3]int, lt+g.Tokens())
+	for k := range lt {
+		at[k][0] = k + 1
 	}
-	return [3]int{}
+	for i := range g.Y * g.X {
+		at[lt+i] = [3]int{lt + 1, i / g.X, i % g.X}
+	}
+	return at
 }
 
 // Modulate embeds every timestep, [S, n, M], and computes of it Image [S, n, 4E] of the blocks (scale and gate
@@ -83,7 +81,7 @@ func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit
 		t[i] = (1 - v) * float32(m.cfg.TimeFactor)
 	}
 	out := dit.NewModulation(m.Spec())
-	out.Vector = env.Arena.Alloc(engine.F32, s, n, m.cfg.vector())
+	out.Vector = env.Arena.Alloc(engine.F32, s, n, m.Net.Time.Out.N())
 	if !m.Held.NoHead {
 		out.Head = env.Arena.Alloc(engine.F32, s, n, m.cfg.Hidden+m.Net.Final.Linear.N())
 	}

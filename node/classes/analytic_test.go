@@ -166,7 +166,7 @@ func (c *samplerCase) samplerNode(t *testing.T, g *graphMaker, model []any) []an
 func (c *samplerCase) graph(t *testing.T, m *value.Model) (*graphMaker, map[string]given) {
 	one := func(v float32) given {
 		return given{"CONDITIONING", value.Conditioning{{
-			Context:      dit.Array{Rows: 1, Cols: 1, Data: []float32{v}},
+			Entry:        dit.Entry{Context: dit.Array{Rows: 1, Cols: 1, Data: []float32{v}}},
 			MaskStrength: 1,
 		}}}
 	}
@@ -269,7 +269,7 @@ func TestGuidersMatchGolden(t *testing.T) {
 			noise = g.add("RandomNoise", "noise_seed", c.Seed)
 			for k, v := range map[string]float32{"One": c.Cond1, "Two": c.Cond2, "Three": c.Negative} {
 				values[k] = given{"CONDITIONING", value.Conditioning{{
-					Context:      dit.Array{Rows: 1, Cols: 1, Data: []float32{v}},
+					Entry:        dit.Entry{Context: dit.Array{Rows: 1, Cols: 1, Data: []float32{v}}},
 					MaskStrength: 1,
 				}}}
 			}

@@ -269,16 +269,19 @@ func processorTime() time.Duration {
 // TestMixedFamiliesFailBeforeSampling: an entry of another family is refused by the sampling node, by its branch.
 func TestMixedFamiliesFailBeforeSampling(t *testing.T) {
 	m := analyticModel(t)
+	of := func(text dit.Array) value.Conditioning { return value.Conditioning{{Entry: dit.Entry{Context: text}}} }
 	g := &value.Guider{
 		Model: m, Rule: parallel.Guider{Kind: parallel.GuideDual, CFG: 1, CFG2: 1},
 		Branches: []value.GuiderBranch{
-			{Name: "cond1", Conditioning: value.Conditioning{{Context: dit.Array{Rows: 1, Cols: 1, Data: []float32{1}}}}},
-			{Name: "cond2", Conditioning: value.Conditioning{{Context: dit.Array{Rows: 1, Cols: 2, Data: []float32{1, 2}}}}},
+			{Name: "cond1", Conditioning: of(dit.Array{Rows: 1, Cols: 1, Data: []float32{1}})},
+			{Name: "cond2", Conditioning: of(dit.Array{Rows: 1, Cols: 2, Data: []float32{1, 2}})},
 			{Name: "negative", Conditioning: nil},
 		},
 	}
-	_, err := lowerCustom(value.Noise{}, g, value.Sampler{Name: "euler"}, value.Sigmas{1, 0},
-		&value.Latent{Samples: parallel.NewLatent(1, 4, 2, 2)}, nil)
+	_, err := value.Lower(value.Lowering{
+		Guider: *g, Sampler: value.Sampler{Name: "euler"}, Sigmas: value.Sigmas{1, 0},
+		Latent: &value.Latent{Samples: parallel.NewLatent(1, 4, 2, 2)},
+	})
 	var f *fault.Failure
 	if !errors.As(err, &f) || f.Code != fault.CodeWrongFamily || f.Field != "cond2" {
 		t.Errorf("got %v, want wrong_family at cond2", err)

@@ -117,7 +117,7 @@ func withFiles(k *graph.Class, v any) any {
 		for _, name := range g.(*pyjson.Object).Keys() {
 			if in := k.Input(name); in.Files != "" {
 				config := g.(*pyjson.Object).At(name).([]any)
-				if k.NewStyle {
+				if k.NewStyle() {
 					config[1].(*pyjson.Object).Set("options", []any{"<files>"})
 					continue
 				}

@@ -75,9 +75,10 @@ func TestHintsOfSeveralPicturesMatchComfyUI(t *testing.T) {
 		values, got, g := map[string]given{}, map[string]*value.Latent{}, newGraph()
 		for class, side := range map[string]string{"ThePositive": "positive", "TheNegative": "negative"} {
 			key := "hints/" + name + "/" + side
-			text := value.Cond{MaskStrength: 1, Context: dit.Array{
+			text := value.Cond{MaskStrength: 1}
+			text.Context = dit.Array{
 				Rows: r.Text[0], Cols: r.Text[1], Data: golden.Input(key, r.Text[0]*r.Text[1]),
-			}}
+			}
 			if r.Pooled > 0 {
 				text.Pooled = golden.Input(key+"/pooled", r.Pooled)
 			}

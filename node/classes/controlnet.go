@@ -24,7 +24,6 @@ func unionTypes() []string {
 // controlNetClasses are the rows of control nets.
 func controlNetClasses() []graph.Class {
 	const category = "model/conditioning/controlnet"
-	bare := func(name, kind string) graph.Input { return graph.Bare(name, kind) }
 	link := func(name, kind string) graph.Input { return graph.Link(name, kind, "") }
 	part := []graph.Input{
 		graph.Float("strength", "", 1, 0, 10, 0.01), graph.Float("start_percent", "", 0, 0, 1, 0.001),
@@ -33,25 +32,22 @@ func controlNetClasses() []graph.Class {
 	advancedPart := []graph.Input{part[0], part[1].AsAdvanced(), part[2].AsAdvanced()}
 	sides := []graph.Slot{{Name: "positive", Type: "CONDITIONING"}, {Name: "negative", Type: "CONDITIONING"}}
 	return []graph.Class{
+		loader(graph.Class{
+			Name: "ControlNetLoader", Display: "Load ControlNet Model", Outputs: graph.Slots("CONTROL_NET"),
+			Aliases: "controlnet, control net, cn, load controlnet, controlnet loader",
+		}, files.KindControl, "control_net_name", value.OpenControlNet),
 		{
-			Name: "ControlNetLoader", Display: "Load ControlNet Model", Module: "nodes", Category: "model/loaders",
-			Aliases: "controlnet, control net, cn, load controlnet, controlnet loader", Heavy: graph.StageLoad,
-			Inputs:  []graph.Input{graph.File("control_net_name", files.KindControl)},
-			Outputs: graph.Slots("CONTROL_NET"), Change: modelChange(files.KindControl, "control_net_name"),
-			Run: opened(files.KindControl, "control_net_name", value.OpenControlNet),
-		},
-		{
-			Name: "ControlNetApplyAdvanced", Display: "Apply ControlNet", Module: "nodes", Category: category,
+			Name: "ControlNetApplyAdvanced", Display: "Apply ControlNet", Category: category,
 			Aliases: "controlnet, apply controlnet, use controlnet, control net",
 			Inputs: append(append([]graph.Input{
-				bare("positive", "CONDITIONING"), bare("negative", "CONDITIONING"), bare("control_net", "CONTROL_NET"),
-				bare("image", "IMAGE"),
-			}, part...), bare("vae", "VAE").AsOptional()),
+				graph.Bare("positive", "CONDITIONING"), graph.Bare("negative", "CONDITIONING"),
+				graph.Bare("control_net", "CONTROL_NET"), graph.Bare("image", "IMAGE"),
+			}, part...), graph.Bare("vae", "VAE").AsOptional()),
 			Outputs: sides, Run: applyControlNet,
 		},
 		{
 			Name: "ControlNetApplySD3", Display: "Apply Controlnet with VAE", Module: "comfy_extras.nodes_sd3",
-			Category: category, NewStyle: true, Deprecated: true,
+			Category: category, Deprecated: true,
 			Inputs: append([]graph.Input{
 				link("positive", "CONDITIONING"), link("negative", "CONDITIONING"), link("control_net", "CONTROL_NET"),
 				link("vae", "VAE"), link("image", "IMAGE"),
@@ -60,7 +56,7 @@ func controlNetClasses() []graph.Class {
 		},
 		{
 			Name: "ControlNetInpaintingAliMamaApply", Display: "Apply ControlNet Inpainting (AliMama)",
-			Module: "comfy_extras.nodes_controlnet", Category: category, Aliases: "masked controlnet", NewStyle: true,
+			Module: "comfy_extras.nodes_controlnet", Category: category, Aliases: "masked controlnet",
 			Inputs: append([]graph.Input{
 				link("positive", "CONDITIONING"), link("negative", "CONDITIONING"), link("control_net", "CONTROL_NET"),
 				link("vae", "VAE"), link("image", "IMAGE"), link("mask", "MASK"),
@@ -69,7 +65,7 @@ func controlNetClasses() []graph.Class {
 		},
 		{
 			Name: "SetUnionControlNetType", Display: "Set Union ControlNet Type", Module: "comfy_extras.nodes_controlnet",
-			Category: category, Aliases: "set controlnet type, union controlnet type", NewStyle: true,
+			Category: category, Aliases: "set controlnet type, union controlnet type",
 			Inputs: []graph.Input{
 				link("control_net", "CONTROL_NET"), graph.Combo("type", "", append([]string{"auto"}, unionTypes()...)...),
 			},
@@ -84,7 +80,7 @@ func setUnionType(c *graph.Call) ([]any, error) {
 	n.Type = 0
 	if row := slices.Index(unionTypes(), c.Str("type")) + 1; n.Modes > 0 {
 		if row > n.Modes {
-			return nil, fault.At(fault.CodeBadInput, "type", "type: %s is row %d, %s has types for rows 0 to %d", c.Str("type"),
+			return nil, fault.Bad("type", "%s is row %d, %s has types for rows 0 to %d", c.Str("type"),
 				row-1, n.Name, n.Modes-1)
 		}
 		n.Type = row
@@ -94,20 +90,17 @@ func setUnionType(c *graph.Call) ([]any, error) {
 
 // applyControlNet puts a net behind those that both conditionings have.
 func applyControlNet(c *graph.Call) ([]any, error) {
-	positive, negative := graph.Arg[value.Conditioning](c, "positive"), graph.Arg[value.Conditioning](c, "negative")
+	positive, negative := c.Conditioning("positive"), c.Conditioning("negative")
 	strength := c.Decimal("strength")
-	if math.IsNaN(strength) || math.IsInf(strength, 0) {
-		return nil, fault.At(fault.CodeBadInput, "strength", "strength: %v is not a finite number, want 0 to 10", strength)
-	}
 	if strength == 0 {
 		return []any{positive, negative}, nil
 	}
 	ctl := value.Control{
-		Net: graph.Arg[*value.ControlNet](c, "control_net"), Image: graph.Arg[*picture.Image](c, "image"),
+		Net: graph.Arg[*value.ControlNet](c, "control_net"), Image: c.Image("image"),
 		Strength: float32(strength), Start: c.Decimal("start_percent"), End: c.Decimal("end_percent"),
 	}
 	if c.Given("vae") {
-		ctl.VAE = graph.Arg[*value.VAE](c, "vae")
+		ctl.VAE = c.VAE("vae")
 	}
 	if c.Given("mask") && ctl.Net.Masked() {
 		if err := hide(&ctl, graph.Arg[*picture.Mask](c, "mask")); err != nil {
@@ -121,15 +114,12 @@ func applyControlNet(c *graph.Call) ([]any, error) {
 // hide blackens what a mask says is to be filled in of a hint (ComfyUI comfy_extras/nodes_controlnet.py).
 func hide(ctl *value.Control, mask *picture.Mask) error {
 	if mask.B != 1 && ctl.Image.B != 1 && mask.B != ctl.Image.B {
-		return fault.At(fault.CodeBadInput, "mask", "mask: %d masks for %d pictures, want one of either, or as many", mask.B,
+		return fault.Bad("mask", "%d masks for %d pictures, want one of either, or as many", mask.B,
 			ctl.Image.B)
 	}
-	ctl.Mask = &picture.Image{B: mask.B, Y: mask.Y, X: mask.X, C: 1}
-	for _, v := range mask.Data {
-		ctl.Mask.Data = append(ctl.Mask.Data, 1-v)
-	}
+	ctl.Mask = mask.Like(inverted(mask.Data)).Image()
 	im := *ctl.Image
-	keep, err := resizedImage(ctl.Mask, im.X, im.Y, string(resample.Bilinear), string(resample.CropCenter), "mask")
+	keep, err := resizedImage(ctl.Mask, im.X, im.Y, resample.Bilinear, resample.CropCenter, "mask")
 	if err != nil {
 		return err
 	}
@@ -156,10 +146,10 @@ func hints(c *graph.Call) value.HintFunc {
 		}
 		some := ctl.Image
 		if some != nil {
-			some = &picture.Image{B: n, Y: some.Y, X: some.X, C: some.C, Data: some.Data[:n*some.Y*some.X*some.C]}
+			some = some.Items(0, n)
 		}
 		if ctl.Mask != nil {
-			small, err := resizedImage(ctl.Mask, x, y, string(masks), string(crop), "mask")
+			small, err := resizedImage(ctl.Mask, x, y, masks, crop, "mask")
 			if err != nil {
 				return hint, err
 			}
@@ -179,18 +169,18 @@ func hints(c *graph.Call) value.HintFunc {
 // encodeHint encodes a picture, gray where there is none, at the size of a latent. Where a mask says that it is not
 // kept, it is gray too.
 func encodeHint(
-	c *graph.Call, ctl *value.Control, im, keep *picture.Image, y, x int, method resample.Method,
+	c *graph.Call, ctl *value.Control, im, keep *picture.Image, y, x int, method string,
 ) (parallel.Latent, error) {
 	y, x = 8*y, 8*x
 	if im == nil {
 		im = &picture.Image{B: 1, Y: y, X: x, C: 3, Data: slices.Repeat([]float32{0.5}, 3*y*x)}
 	}
-	im, err := resizedImage(im, x, y, string(method), string(resample.CropCenter), "image")
+	im, err := resizedImage(im, x, y, method, resample.CropCenter, "image")
 	if err != nil {
 		return parallel.Latent{}, err
 	}
 	if keep != nil {
-		keep, err = resizedImage(keep, x, y, string(resample.Bilinear), string(resample.CropCenter), "mask")
+		keep, err = resizedImage(keep, x, y, resample.Bilinear, resample.CropCenter, "mask")
 		if err != nil {
 			return parallel.Latent{}, err
 		}

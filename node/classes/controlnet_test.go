@@ -82,8 +82,9 @@ func (r *netRun) run(steps ...netStep) ([]float32, error) {
 	r.t.Helper()
 	m := r.model(r.t)
 	text := value.Conditioning{{
-		Context:      dit.Array{Rows: 5, Cols: m.Spec.ContextDim, Data: golden.Input("nets/context", 5*m.Spec.ContextDim)},
-		Pooled:       golden.Input("nets/pooled", m.Spec.PooledDim),
+		Entry: dit.Entry{Context: dit.Array{
+			Rows: 5, Cols: m.Spec.ContextDim, Data: golden.Input("nets/context", 5*m.Spec.ContextDim),
+		}, Pooled: golden.Input("nets/pooled", m.Spec.PooledDim)},
 		MaskStrength: 1,
 	}}
 	got := map[string]*value.Latent{}

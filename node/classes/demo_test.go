@@ -186,8 +186,10 @@ func TestDemoMatchesPyTorch(t *testing.T) {
 			{Name: "negative", Conditioning: neg.(value.Conditioning)},
 		},
 	}
-	req, err := lowerCustom(value.Noise{Seed: 1}, g, value.Sampler{Name: "euler"}, value.Sigmas(want("sigmas")),
-		&value.Latent{Samples: parallel.NewLatent(1, 16, 16, 16)}, nil)
+	req, err := value.Lower(value.Lowering{
+		Guider: *g, Noise: value.Noise{Seed: 1}, Sampler: value.Sampler{Name: "euler"}, Sigmas: want("sigmas"),
+		Latent: &value.Latent{Samples: parallel.NewLatent(1, 16, 16, 16)},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -45,7 +45,8 @@ func (c *e2eCase) raw(e e2eEntry) value.Conditioning {
 	array := func(name string, shape []int) dit.Array {
 		return dit.Array{Rows: shape[1], Cols: shape[2], Data: golden.Input(base+name, shape[1]*shape[2])}
 	}
-	cond := value.Cond{Context: array("context", e.Context), MaskStrength: 1, ContextLen: e.MaskLength}
+	cond := value.Cond{MaskStrength: 1}
+	cond.Context, cond.ContextLen = array("context", e.Context), e.MaskLength
 	if e.Input != "" {
 		cond.Context.Data = golden.Input(e.Input, len(cond.Context.Data))
 	}

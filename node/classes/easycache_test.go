@@ -61,11 +61,11 @@ func TestCacheNodesMatchComfyUI(t *testing.T) {
 			}
 			base := "easycache/" + c.Model + "/" + e.Tag + "/"
 			cols := m.Spec.ContextDim
-			return value.Conditioning{{
+			return value.Conditioning{{Entry: dit.Entry{
 				Context:  dit.Array{Rows: e.Tokens, Cols: cols, Data: golden.Input(base+"context", e.Tokens*cols)},
 				Pooled:   golden.Input(base+"pooled", m.Spec.PooledDim),
-				Guidance: e.Guidance, MaskStrength: 1,
-			}}
+				Guidance: e.Guidance,
+			}, MaskStrength: 1}}
 		}
 		got := map[string]*value.Latent{}
 		values := map[string]given{

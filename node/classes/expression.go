@@ -3,8 +3,9 @@ package classes
 import (
 	"fmt"
 	"math"
+	"regexp"
+	"slices"
 	"strconv"
-	"strings"
 
 	"patchbay/node/fault"
 	"patchbay/node/graph"
@@ -19,7 +20,7 @@ func expressionClasses() []graph.Class {
 	}
 	return []graph.Class{{
 		Name: "ComfyMathExpression", Display: "Math Expression", Module: "comfy_extras.nodes_math", Category: "utilities",
-		Aliases: "expression, formula, calculate, calculator, eval, math", NewStyle: true,
+		Aliases: "expression, formula, calculate, calculator, eval, math",
 		Description: "Computes an expression of Python: numbers, a to z, values, + - * / // % **, comparisons, and, or, " +
 			"not, x if c else y, and sum, min, max, abs, round, pow, sqrt, ceil, floor, log, log2, log10, sin, cos, tan, " +
 			"int and float.",
@@ -44,7 +45,8 @@ func mathExpression(c *graph.Call) (out []any, err error) {
 		}
 	}()
 	names, values := c.Grown("values")
-	e := &expr{tokens: exprTokens(text), names: map[string]any{"values": values, "True": true, "False": false}}
+	known := map[string]any{"values": values, "True": true, "False": false}
+	e := &expr{tokens: exprToken.FindAllString(text, -1), names: known}
 	for i, name := range names {
 		e.names[name] = values[i]
 	}
@@ -77,48 +79,23 @@ type expr struct {
 // maxExprDepth bounds parentheses inside parentheses.
 const maxExprDepth = 100
 
-// exprTokens cuts a text into names, numbers and signs.
-func exprTokens(s string) (out []string) {
-	word := func(r byte) bool {
-		return r == '_' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z'
+func deepen(depth int) {
+	if depth > maxExprDepth {
+		wrong("it is nested deeper than %d", maxExprDepth)
 	}
-	for i := 0; i < len(s); {
-		n := 1
-		switch {
-		case strings.ContainsRune(" \t\r\n", rune(s[i])):
-			i++
-			continue
-		case word(s[i]) || s[i] == '.' && i+1 < len(s) && s[i+1] >= '0' && s[i+1] <= '9':
-			number := s[i] <= '9'
-			for i+n < len(s) && (word(s[i+n]) || number && (s[i+n] == '.' ||
-				strings.ContainsRune("+-", rune(s[i+n])) && strings.ContainsRune("eE", rune(s[i+n-1])))) {
-				n++
-			}
-		case i+1 < len(s) && strings.Contains(" ** // <= >= == != ", " "+s[i:i+2]+" "):
-			n = 2
-		}
-		out = append(out, s[i:i+n])
-		i += n
-	}
-	return out
 }
 
-func (e *expr) next() string {
-	if len(e.tokens) == 0 {
-		return ""
-	}
-	return e.tokens[0]
-}
+// exprToken is a sign, a number or a name.
+var exprToken = regexp.MustCompile(`\*\*|//|[<>=!]=|\.?[0-9](?:[eE][+-]|[\w.])*|[A-Za-z_]\w*|[^ \t\r\n]`)
 
 // take takes the next token if it is one of these.
 func (e *expr) take(signs ...string) string {
-	for _, s := range signs {
-		if len(e.tokens) > 0 && e.tokens[0] == s {
-			e.tokens = e.tokens[1:]
-			return s
-		}
+	if len(e.tokens) == 0 || !slices.Contains(signs, e.tokens[0]) {
+		return ""
 	}
-	return ""
+	s := e.tokens[0]
+	e.tokens = e.tokens[1:]
+	return s
 }
 
 func (e *expr) need(sign string) {
@@ -129,9 +106,7 @@ func (e *expr) need(sign string) {
 
 // choice is the loosest: x if c else y.
 func (e *expr) choice(depth int) func() any {
-	if depth > maxExprDepth {
-		wrong("it is nested deeper than %d", maxExprDepth)
-	}
+	deepen(depth)
 	yes := e.logic(depth, 0)
 	if e.take("if") == "" {
 		return yes
@@ -140,7 +115,7 @@ func (e *expr) choice(depth int) func() any {
 	e.need("else")
 	no := e.choice(depth + 1)
 	return func() any {
-		if truth(test()) {
+		if pyjson.Bool(test()) {
 			return yes()
 		}
 		return no()
@@ -151,11 +126,9 @@ func (e *expr) choice(depth int) func() any {
 func (e *expr) logic(depth, level int) func() any {
 	if level == 2 {
 		if e.take("not") != "" {
-			if depth > maxExprDepth {
-				wrong("it is nested deeper than %d", maxExprDepth)
-			}
+			deepen(depth)
 			x := e.logic(depth+1, 2)
-			return func() any { return !truth(x()) }
+			return func() any { return !pyjson.Bool(x()) }
 		}
 		return e.compare(depth)
 	}
@@ -163,7 +136,7 @@ func (e *expr) logic(depth, level int) func() any {
 	for e.take([]string{"or", "and"}[level]) != "" {
 		a, b := x, e.logic(depth, level+1)
 		x = func() any {
-			if v := a(); truth(v) == (level == 0) {
+			if v := a(); pyjson.Bool(v) == (level == 0) {
 				return v
 			}
 			return b()
@@ -214,9 +187,7 @@ func (e *expr) chain(part func() func() any, signs ...string) func() any {
 
 // signed is -x, weaker than **.
 func (e *expr) signed(depth int) func() any {
-	if depth > maxExprDepth {
-		wrong("it is nested deeper than %d", maxExprDepth)
-	}
+	deepen(depth)
 	if s := e.take("-", "+"); s != "" {
 		x := e.signed(depth + 1)
 		return func() any { return apply(s, int64(0), x()) }
@@ -231,10 +202,10 @@ func (e *expr) signed(depth int) func() any {
 
 // value is a number, a name, a call, or an expression in parentheses, with [index] behind it.
 func (e *expr) value(depth int) func() any {
-	t := e.next()
-	if t == "" {
+	if len(e.tokens) == 0 {
 		wrong("it ends too early")
 	}
+	t := e.tokens[0]
 	e.tokens = e.tokens[1:]
 	var x func() any
 	switch {
@@ -296,29 +267,12 @@ func number(t string) any {
 	return f
 }
 
-func truth(v any) bool {
-	if l, ok := v.([]any); ok {
-		return len(l) > 0
-	}
-	return float(v) != 0
-}
-
 func float(v any) float64 {
-	switch x := v.(type) {
-	case int64:
-		return float64(x)
-	case uint64:
-		return float64(x)
-	case float64:
-		return x
-	case bool:
-		if x {
-			return 1
-		}
-		return 0
+	f, err := pyjson.Float(v)
+	if _, text := v.(string); text || err != nil {
+		wrong("%s is no number", pyjson.Excerpt(pyjson.Repr(v)))
 	}
-	wrong("%s is no number", pyjson.Excerpt(pyjson.Repr(v)))
-	return 0
+	return f
 }
 
 // whole is Python's int().

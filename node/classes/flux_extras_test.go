@@ -8,7 +8,6 @@ import (
 	"patchbay/engine"
 	"patchbay/engine/safetensors"
 	"patchbay/models/lora"
-	"patchbay/models/weights"
 	"patchbay/node/files"
 	"patchbay/node/graph"
 	"patchbay/node/value"
@@ -150,10 +149,10 @@ func withoutStrength(t *testing.T, roots files.Roots, name string) *value.Model 
 	check(t, err)
 	check(t, files.ReadHeader(files.KindLora, filepath.Join(roots.Models[0], "loras", name+".safetensors"),
 		false,
-		func(f files.Checkpoint, _ *weights.File, set *weights.Set) error {
-			found, err := lora.Match(set, keys)
+		func(h files.Header) error {
+			found, err := lora.Match(h.Weights.Set(), keys)
 			if err == nil {
-				m, err = m.WithLora(name, f, 0, found)
+				m, err = m.WithLora(h, 0, found)
 			}
 			return err
 		}))

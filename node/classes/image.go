@@ -20,12 +20,17 @@ import (
 	"patchbay/parallel"
 )
 
-// imageClasses are the rows that load and save pictures.
+// imageClasses are the rows that load, save and show pictures.
 func imageClasses() []graph.Class {
-	hidden := workflowTexts()
-	return []graph.Class{
+	kind := func(depth string, depths, spaces []string) []graph.Input {
+		return []graph.Input{
+			graph.Combo("bit_depth", "", depths...).With("default", depth).AsAdvanced(),
+			graph.Combo("input_color_space", "", spaces...).With("default", "sRGB").AsAdvanced(),
+		}
+	}
+	return graph.Rows(graph.Class{Category: "image"}, []graph.Class{
 		{
-			Name: "SaveImage", Display: "Save Image", Module: "nodes", Category: "image",
+			Name: "SaveImage", Display: "Save Image",
 			Aliases: "save, save image, export image, output image, write image, download", Essential: "Basics", Output: true,
 			Description: "Saves the pictures to the output folder.",
 			Inputs: []graph.Input{
@@ -34,34 +39,85 @@ func imageClasses() []graph.Class {
 					"start of the file name; %width%, %height%, %year%, %month%, %day%, %hour%, %minute%, %second% are replaced",
 					"default", "ComfyUI"),
 			},
-			Outputs: []graph.Slot{{Name: "images", Type: "IMAGE"}}, Hidden: hidden, Check: checkSavePrefix,
+			Outputs: []graph.Slot{{Name: "images", Type: "IMAGE"}}, Hidden: workflowTexts(), Check: checkSavePrefix,
 			Run: func(c *graph.Call) ([]any, error) { return saveImages(c, c.Str("filename_prefix"), "output") },
 		},
 		{
-			Name: "PreviewImage", Display: "Preview Image", Module: "nodes", Category: "image",
+			Name: "PreviewImage", Display: "Preview Image",
 			Aliases: "preview, preview image, show image, view image, display image, image viewer", Essential: "Basics",
-			Output:      true,
-			Description: "Saves the pictures to the temp folder.",
-			Inputs:      []graph.Input{graph.Bare("images", "IMAGE")},
-			Outputs:     []graph.Slot{{Name: "images", Type: "IMAGE"}},
-			Hidden:      hidden, Run: func(c *graph.Call) ([]any, error) {
-				return saveImages(c,
-					"ComfyUI_temp_"+randomSuffix(), "temp")
+			Output: true, Description: "Saves the pictures to the temp folder.",
+			Inputs: []graph.Input{graph.Bare("images", "IMAGE")}, Outputs: []graph.Slot{{Name: "images", Type: "IMAGE"}},
+			Hidden: workflowTexts(),
+			Run:    func(c *graph.Call) ([]any, error) { return saveImages(c, tempPrefix(), "temp") },
+		},
+		{
+			Name: "LoadImage", Display: "Load Image",
+			Aliases:   "load image, open image, import image, image input, upload image, read image, image loader",
+			Essential: "Basics", Inputs: []graph.Input{graph.File("image", files.KindInputImage).With("image_upload", true)},
+			Outputs: graph.Slots("IMAGE", "MASK"), Run: loadImage, Own: []string{"image"},
+			Check: checkFile("image", "Invalid image file: "), Change: fileChange("image"),
+		},
+		{
+			Name: "SaveImageAdvanced", Display: "Save Image (Advanced)", Module: "comfy_extras.nodes_images",
+			Aliases: "save, save image, export image, output image, write image", Essential: "Basics", Output: true,
+			Description: "Saves the pictures to the output folder.",
+			Inputs: []graph.Input{
+				graph.Link("images", "IMAGE", "the pictures to save"),
+				graph.Number("filename_prefix", "STRING", "start of the file name, as in SaveImage", "default", "ComfyUI",
+					"multiline", false),
+				graph.Branch("format", "", graph.Alternative{
+					Key: "png", Inputs: kind("8-bit", []string{"8-bit", "16-bit"}, []string{"sRGB"}),
+				}, graph.Alternative{
+					Key:    "exr",
+					Inputs: kind("32-bit float", []string{"32-bit float"}, []string{"sRGB", "HDR", "linear"}),
+				}),
+			},
+			Outputs: []graph.Slot{{Name: "images", Type: "IMAGE"}}, Hidden: workflowTexts(), Run: saveAdvanced,
+			Check: func(job *graph.Job, roots *files.Roots, in *pyjson.Object) (string, string) {
+				for name, only := range map[string]string{"format": "png", "format.bit_depth": "8-bit"} {
+					if v, ok := in.At(name).(string); ok && v != only {
+						return name, v + " is not supported, only " + only
+					}
+				}
+				return checkSavePrefix(job, roots, in)
 			},
 		},
 		{
-			Name: "LoadImage", Display: "Load Image", Module: "nodes", Category: "image",
-			Aliases:   "load image, open image, import image, image input, upload image, read image, image loader",
-			Essential: "Basics",
-			Inputs:    []graph.Input{graph.File("image", files.KindInputImage).With("image_upload", true)},
-			Outputs:   graph.Slots("IMAGE", "MASK"), Run: loadImage,
-			Own: []string{"image"}, Check: checkFile("image", "Invalid image file: "), Change: fileChange("image"),
+			Name: "ImageCompare", Display: "Compare Images", Module: "comfy_extras.nodes_image_compare",
+			Essential: "Image Tools", Experimental: true, Output: true, Description: "Shows two pictures behind a slider.",
+			Inputs: []graph.Input{
+				graph.Number("compare_view", "IMAGECOMPARE", "", "socketless", true).AsLater(),
+				graph.Link("image_a", "IMAGE", "").AsOptional(), graph.Link("image_b", "IMAGE", "").AsOptional(),
+			},
+			Hidden: workflowTexts(), Run: compareImages,
 		},
-	}
+		{
+			Name: "MaskPreview", Display: "Preview Mask", Module: "comfy_extras.nodes_mask", Category: "image/mask",
+			Aliases: "show mask, view mask, inspect mask, debug mask", Output: true,
+			Description: "Saves the masks to the temp folder, as pictures.",
+			Inputs:      []graph.Input{graph.Link("mask", "MASK", "")}, Hidden: workflowTexts(),
+			Outputs: []graph.Slot{{Name: "mask", Type: "MASK"}}, Run: func(c *graph.Call) ([]any, error) {
+				m := c.Mask("mask")
+				return []any{m}, saveTemp(c, grey(m))
+			},
+		},
+		{
+			Name: "ImageCropV2", Display: "Crop Image", Module: "comfy_extras.nodes_images", Category: "image/transform",
+			Aliases: "crop, cut, trim", Essential: "Image Tools", Shows: true,
+			Description: "Cuts a rectangle out of the pictures.",
+			Inputs: []graph.Input{
+				graph.Link("image", "IMAGE", ""),
+				graph.Number("crop_region", "BOUNDING_BOX", "", "default",
+					pyjson.NewObject("x", int64(0), "y", int64(0), "width", int64(512), "height", int64(512)),
+					"socketless", true, "component", "ImageCrop"),
+			},
+			Outputs: graph.Slots("IMAGE"), Run: cropRegion,
+		},
+	})
 }
 
 func saveImages(c *graph.Call, prefix, kind string) ([]any, error) {
-	im := graph.Arg[*picture.Image](c, "images")
+	im := c.Image("images")
 	return []any{im}, saveAs(c, im, prefix, kind, "images")
 }
 
@@ -92,16 +148,22 @@ func metadataOf(c *graph.Call) [][2]string {
 
 // loadImage gives picture and mask (1 - alpha; zeros [1, 64, 64] where the file has no alpha).
 func loadImage(c *graph.Call) ([]any, error) {
+	im, mask, err := decoded(c)
+	return []any{im, mask}, err
+}
+
+// decoded reads the picture file that the input image names.
+func decoded(c *graph.Call) (*picture.Image, *picture.Mask, error) {
 	name := c.Str("image")
 	data, err := inputFile(c, "image", name)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	im, mask, err := picture.Decode(data)
 	if err != nil {
-		return nil, fault.Named(fault.CodeBadImage, "image", "%s: %v", name, err)
+		return nil, nil, fault.Named(fault.CodeBadImage, "image", "%s: %v", name, err)
 	}
-	return []any{im, mask}, nil
+	return im, mask, nil
 }
 
 // inputFile returns the content of a file that came with the job or lies in one of the picture folders.
@@ -189,11 +251,69 @@ func encodeLatent(s parallel.Latent, meta map[string]string) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// randomSuffix makes PreviewImage's names unlike each other: five letters.
-func randomSuffix() string {
-	b := make([]byte, 5)
-	for i := range b {
-		b[i] = byte('a' + rand.IntN(26))
+// tempPrefix makes PreviewImage's names unlike each other: five letters.
+func tempPrefix() string {
+	b := []byte("ComfyUI_temp_")
+	for range 5 {
+		b = append(b, byte('a'+rand.IntN(26)))
 	}
 	return string(b)
+}
+
+// workflowTexts are the hidden inputs of classes that write the workflow into their files.
+func workflowTexts() []graph.Hidden {
+	return []graph.Hidden{{Name: "prompt", Kind: "PROMPT"}, {Name: "extra_pnginfo", Kind: "EXTRA_PNGINFO"}}
+}
+
+func saveAdvanced(c *graph.Call) ([]any, error) {
+	if kind, depth := c.Chosen("format"), c.Str("format.bit_depth"); kind != "png" || depth != "8-bit" {
+		return nil, fault.Bad("format", "%s of %s is not supported, only png of 8-bit", kind, depth)
+	}
+	return saveImages(c, c.Str("filename_prefix"), "output")
+}
+
+// compareImages hands both over as temporary files; the editor takes them from a_images and b_images.
+func compareImages(c *graph.Call) ([]any, error) {
+	for _, side := range []string{"a", "b"} {
+		if !c.Given("image_" + side) {
+			c.Show(side+"_images", []any{})
+			continue
+		}
+		im := c.Image("image_" + side)
+		if err := saveAs(c, im, "comfy.compare."+side, "temp", side+"_images"); err != nil {
+			return nil, err
+		}
+	}
+	return nil, nil
+}
+
+// saveTemp shows pictures as classes do that are no PreviewImage.
+func saveTemp(c *graph.Call, im *picture.Image) error {
+	c.Show("animated", []any{false})
+	return saveAs(c, im, tempPrefix(), "temp", "images")
+}
+
+// cropRegion cuts what lies inside the picture; an origin outside moves to the last pixel.
+func cropRegion(c *graph.Call) ([]any, error) {
+	im, region := c.Image("image"), map[string]int{"x": 0, "y": 0, "width": 512, "height": 512}
+	given, ok := c.Raw("crop_region").(*pyjson.Object)
+	if !ok {
+		return nil, fault.Bad("crop_region", "takes an object {x, y, width, height}, got %s",
+			pyjson.Excerpt(pyjson.Repr(c.Raw("crop_region"))))
+	}
+	for name := range region {
+		v, there := given.Get(name)
+		n, whole := v.(int64)
+		lowest := map[bool]int64{true: 0, false: 1}[name == "x" || name == "y"]
+		if there && (!whole || n < lowest || n > 16384) {
+			return nil, fault.Bad("crop_region", "%s is %s, want a whole number of %d to 16384", name,
+				pyjson.Excerpt(pyjson.Repr(v)), lowest)
+		}
+		if there {
+			region[name] = int(n)
+		}
+	}
+	x, y := min(region["x"], im.X-1), min(region["y"], im.Y-1)
+	out := im.Cut(x, y, min(region["width"], im.X-x), min(region["height"], im.Y-y))
+	return []any{out}, saveTemp(c, out)
 }

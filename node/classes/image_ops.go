@@ -15,11 +15,13 @@ func pixels(name string, preset, lo, step int64) graph.Input {
 	return graph.Int(name, "in pixels", preset, lo, 16384, step)
 }
 
-// imageOpClasses are the rows that make and combine pictures.
+// imageOpClasses are the rows that make, change and combine pictures, and resize pictures and masks alike.
 func imageOpClasses() []graph.Class {
-	return []graph.Class{
+	const processing = "comfy_extras.nodes_post_processing"
+	image := graph.Link("image", "IMAGE", "")
+	return graph.Rows(graph.Class{Outputs: graph.Slots("IMAGE")}, []graph.Class{
 		{
-			Name: "ImagePadForOutpaint", Display: "Pad Image for Outpainting", Module: "nodes", Category: "image/transform",
+			Name: "ImagePadForOutpaint", Display: "Pad Image for Outpainting", Category: "image/transform",
 			Aliases: "extend canvas, expand image",
 			Inputs: []graph.Input{
 				graph.Bare("image", "IMAGE"), pixels("left", 0, 0, 8), pixels("top", 0, 0, 8),
@@ -29,61 +31,95 @@ func imageOpClasses() []graph.Class {
 			Outputs: graph.Slots("IMAGE", "MASK"), Run: imagePad,
 		},
 		{
-			Name: "ImageInvert", Display: "Invert Image Colors", Module: "nodes", Category: "image/color",
-			Aliases: "reverse colors", Essential: "Image Tools",
-			Inputs: []graph.Input{graph.Bare("image", "IMAGE")}, Outputs: graph.Slots("IMAGE"), Run: imageInvert,
+			Name: "ImageInvert", Display: "Invert Image Colors", Category: "image/color", Aliases: "reverse colors",
+			Essential: "Image Tools", Inputs: []graph.Input{graph.Bare("image", "IMAGE")}, Run: imageInvert,
 		},
 		{
-			Name: "ImageBatch", Display: "Batch Images (DEPRECATED)", Module: "nodes", Category: "image/batch",
+			Name: "ImageBatch", Display: "Batch Images (DEPRECATED)", Category: "image/batch",
 			Aliases: "combine images, merge images, stack images", Deprecated: true,
-			Inputs:  []graph.Input{graph.Bare("image1", "IMAGE"), graph.Bare("image2", "IMAGE")},
-			Outputs: graph.Slots("IMAGE"), Run: imageBatch,
+			Inputs: []graph.Input{graph.Bare("image1", "IMAGE"), graph.Bare("image2", "IMAGE")}, Run: imageBatch,
 		},
 		{
-			Name: "EmptyImage", Display: "Empty Image", Module: "nodes", Category: "image",
+			Name: "EmptyImage", Display: "Empty Image", Category: "image",
 			Inputs: []graph.Input{
 				pixels("width", 512, 1, 1), pixels("height", 512, 1, 1), graph.Int("batch_size", "", 1, 1, 4096, 0),
 				graph.Int("color", "0xRRGGBB", 0, 0, 0xFFFFFF, 1).With("display", "color"),
 			},
-			Outputs: graph.Slots("IMAGE"), Run: emptyImage,
+			Run: emptyImage,
 		},
 		{
 			Name: "Canny", Display: "Detect Edges (Canny)", Module: "comfy_extras.nodes_canny", Category: "image/filters",
-			Aliases: "edge detection, outline, contour detection, line art", Essential: "Image Tools", NewStyle: true,
+			Aliases: "edge detection, outline, contour detection, line art", Essential: "Image Tools",
 			Inputs: []graph.Input{
-				graph.Link("image", "IMAGE", ""),
-				graph.Float("low_threshold", "weaker edges are none", 0.4, 0.01, 0.99, 0.01),
+				graph.Link("image", "IMAGE", ""), graph.Float("low_threshold", "weaker edges are none", 0.4, 0.01, 0.99, 0.01),
 				graph.Float("high_threshold", "edges above it draw weaker ones in", 0.8, 0.01, 0.99, 0.01),
 			},
-			Outputs: graph.Slots("IMAGE"), Run: canny,
+			Run: canny,
 		},
 		{
 			Name: "ImageBlend", Display: "Blend Images", Module: "comfy_extras.nodes_post_processing", Category: "image/filters",
-			Aliases: "mix images", Essential: "Image Tools", NewStyle: true,
+			Aliases: "mix images", Essential: "Image Tools",
 			Inputs: []graph.Input{
 				graph.Link("image1", "IMAGE", ""), graph.Link("image2", "IMAGE", ""),
 				graph.Float("blend_factor", "part of the blended picture", 0.5, 0, 1, 0.01),
 				graph.Combo("blend_mode", "", "normal", "multiply", "screen", "overlay", "soft_light", "difference"),
 			},
-			Outputs: graph.Slots("IMAGE"), Run: imageBlend,
+			Run: imageBlend,
 		},
-	}
+		{
+			Name: "ResizeImageMaskNode", Display: "Resize Image/Mask", Module: processing, Category: "image/transform",
+			Aliases: "resize, resize image, resize mask, scale, scale image, scale mask, image resize, change size, " +
+				"dimensions, shrink, enlarge",
+			Description: "Resizes pictures or masks to sides, by a factor, or to an area.",
+			Inputs: []graph.Input{
+				graph.Match("input", "input_type", "IMAGE,MASK"), resizeTypes(),
+				graph.Combo("scale_method", "", resizeMethods()...).With("default", "area"),
+			},
+			Outputs: []graph.Slot{graph.MatchSlot("resized", "input_type")}, Run: resizeImageMask,
+		},
+		{
+			Name: "BatchImagesNode", Display: "Batch Images", Module: processing, Category: "image/batch",
+			Aliases: "batch, image batch, batch images, combine images, merge images, stack images", Essential: "Image Tools",
+			Inputs: []graph.Input{graph.Grow("images", "image", 50, image)}, Run: batchImages,
+		},
+		{
+			Name: "ImageFlip", Display: "Flip Image", Module: "comfy_extras.nodes_images", Category: "image/transform",
+			Aliases: "mirror, reflect",
+			Inputs:  []graph.Input{image, graph.Combo("flip_method", "", "x-axis: vertically", "y-axis: horizontally")},
+			Run:     imageFlip,
+		},
+		{
+			Name: "ImageCompositeMasked", Display: "Image Composite Masked", Module: "comfy_extras.nodes_mask",
+			Category: "image/compositing", Aliases: "overlay, layer, paste image, images composition",
+			Inputs: []graph.Input{
+				graph.Link("destination", "IMAGE", ""), graph.Link("source", "IMAGE", ""), pixels("x", 0, 0, 1),
+				pixels("y", 0, 0, 1), graph.Bool("resize_source", "", false), graph.Link("mask", "MASK", "").AsOptional(),
+			},
+			Run: compositeMasked,
+		},
+		{
+			Name: "JoinImageWithAlpha", Display: "Join Image with Alpha", Module: "comfy_extras.nodes_compositing",
+			Category: "image/compositing", Aliases: "add transparency, apply alpha, composite alpha, RGBA",
+			Inputs: []graph.Input{image, graph.Link("alpha", "MASK", "")}, Run: joinAlpha,
+		},
+		{
+			Name: "SplitImageWithAlpha", Display: "Split Image with Alpha", Module: "comfy_extras.nodes_compositing",
+			Category: "image/compositing", Aliases: "extract alpha, separate transparency, remove alpha",
+			Inputs: []graph.Input{image}, Outputs: graph.Slots("IMAGE", "MASK"), Run: splitAlpha,
+		},
+	})
 }
 
 // imagePad puts grey around the pictures. The mask is 1 there and falls with the square of the distance inside, towards
 // padded edges only.
 func imagePad(c *graph.Call) ([]any, error) {
-	im, left, top, feather := graph.Arg[*picture.Image](c, "image"), c.Whole("left"), c.Whole("top"), c.Whole("feathering")
+	im, left, top, feather := c.Image("image"), c.Whole("left"), c.Whole("top"), c.Whole("feathering")
 	right, bottom := c.Whole("right"), c.Whole("bottom")
-	out := &picture.Image{B: im.B, Y: im.Y + top + bottom, X: im.X + left + right, C: im.C}
-	if err := checkSize("left", out.B, out.Y, out.X, out.C); err != nil {
+	y, x := im.Y+top+bottom, im.X+left+right
+	if err := checkSize("left", im.B, y, x, im.C); err != nil {
 		return nil, err
 	}
-	out.Data = filled(out.B*out.Y*out.X*out.C, 0.5)
-	for i := range im.B * im.Y {
-		at := ((i/im.Y*out.Y+top+i%im.Y)*out.X + left) * im.C
-		copy(out.Data[at:], im.Data[i*im.X*im.C:(i+1)*im.X*im.C])
-	}
+	out := framed(im, y, x, top, left, 0.5)
 	mask := &picture.Mask{B: 1, Y: out.Y, X: out.X, Data: filled(out.Y*out.X, 1)}
 	distance := func(i, n, before, after int) int { // to the nearest padded edge, n where none is
 		d := n
@@ -123,7 +159,7 @@ func inverted(v []float32) []float32 {
 }
 
 func imageInvert(c *graph.Call) ([]any, error) {
-	im := *graph.Arg[*picture.Image](c, "image")
+	im := *c.Image("image")
 	im.Data = inverted(im.Data)
 	return []any{&im}, nil
 }
@@ -131,7 +167,7 @@ func imageInvert(c *graph.Call) ([]any, error) {
 // imageBatch puts the second batch behind the first, scaled to its size (bilinear, center crop). Where one has alpha,
 // the other gets an opaque one.
 func imageBatch(c *graph.Call) ([]any, error) {
-	a, b := graph.Arg[*picture.Image](c, "image1"), graph.Arg[*picture.Image](c, "image2")
+	a, b := c.Image("image1"), c.Image("image2")
 	a, b = a.Widened(b.C), b.Widened(a.C)
 	b, err := fitted(b, a.X, a.Y, resample.Bilinear, resample.CropCenter, "image2")
 	if err != nil {
@@ -158,7 +194,7 @@ func emptyImage(c *graph.Call) ([]any, error) {
 // imageBlend scales the second picture to the size of the first (bicubic, center crop) and mixes the first with the
 // blend of both. ComfyUI fails where only the first has alpha; here that is refused in words.
 func imageBlend(c *graph.Call) ([]any, error) {
-	a, b, f := graph.Arg[*picture.Image](c, "image1"), graph.Arg[*picture.Image](c, "image2"), c.Decimal("blend_factor")
+	a, b, f := c.Image("image1"), c.Image("image2"), c.Decimal("blend_factor")
 	blend := blendModes()[c.Str("blend_mode")]
 	if blend == nil {
 		return nil, fault.Bad("blend_mode", "%q is not one of normal, multiply, screen, overlay, soft_light, difference",
@@ -218,7 +254,7 @@ func blendModes() map[string]func(a, b float32) float32 {
 
 // canny draws edges; what kornia refuses is refused in words.
 func canny(c *graph.Call) ([]any, error) {
-	im, low, high := graph.Arg[*picture.Image](c, "image"), c.Decimal("low_threshold"), c.Decimal("high_threshold")
+	im, low, high := c.Image("image"), c.Decimal("low_threshold"), c.Decimal("high_threshold")
 	switch {
 	case low > high:
 		return nil, fault.Bad("low_threshold", "%v is above high_threshold %v", low, high)
@@ -229,4 +265,214 @@ func canny(c *graph.Call) ([]any, error) {
 			picture.CannySide)
 	}
 	return []any{picture.Canny(im, float32(low), float32(high))}, nil
+}
+
+// resizeMethods are the ways in which pictures are resized, in ComfyUI's order.
+func resizeMethods() []string {
+	return []string{"nearest-exact", "bilinear", "area", "bicubic", "lanczos"}
+}
+
+func resizeTypes() graph.Input {
+	crop := graph.Combo("crop", "disabled stretches", "disabled", "center").With("default", "center")
+	side := func(name string) graph.Input {
+		return graph.Int(name, "in pixels; 0: as the other side demands", 512, 0, 16384, 1)
+	}
+	one := func(key string, inputs ...graph.Input) graph.Alternative {
+		return graph.Alternative{Key: key, Inputs: inputs}
+	}
+	return graph.Branch("resize_type", "",
+		one("scale dimensions", side("width"), side("height"), crop),
+		one("scale by multiplier", graph.Float("multiplier", "", 1, 0.01, 8, 0.01)),
+		one("scale longer dimension", side("longer_size")),
+		one("scale shorter dimension", side("shorter_size")),
+		one("scale width", side("width")), one("scale height", side("height")),
+		one("scale total pixels", graph.Float("megapixels", "of 1024 x 1024", 1, 0.01, 16, 0.01)),
+		one("match size", graph.Link("match", "IMAGE,MASK", ""), crop),
+		one("scale to multiple", graph.Int("multiple", "", 8, 1, 16384, 1)))
+}
+
+// asImage is a picture, or a mask as one of one channel.
+func asImage(c *graph.Call, name string) *picture.Image {
+	switch v := c.Raw(name).(type) {
+	case *picture.Image:
+		return v
+	case *picture.Mask:
+		return v.Image()
+	}
+	panic(fault.Bad(name, "takes IMAGE or MASK, got %s", graph.Describe(c.Raw(name))))
+}
+
+// resizeImageMask resizes to the sides that the choice gives; "scale to multiple" cuts what is left over, so that the
+// aspect stays.
+func resizeImageMask(c *graph.Call) ([]any, error) {
+	im, method, kind := asImage(c, "input"), c.Str("scale_method"), c.Chosen("resize_type")
+	out, err := resizedTo(c, im, kind, method)
+	if err != nil {
+		return nil, err
+	}
+	if _, mask := c.Raw("input").(*picture.Mask); mask {
+		return []any{out.Channel(0)}, nil
+	}
+	return []any{out}, nil
+}
+
+func resizedTo(c *graph.Call, im *picture.Image, kind, method string) (*picture.Image, error) {
+	crop, w, h := "disabled", 0, 0
+	wide, high := float64(im.X), float64(im.Y)
+	other := func(n int, ratio float64) int { return max(1, rounded(ratio*float64(n))) }
+	switch kind {
+	case "scale by multiplier":
+		by := c.Decimal("resize_type.multiplier")
+		w, h = rounded(wide*by), rounded(high*by)
+	case "scale dimensions":
+		w, h, crop = c.Whole("resize_type.width"), c.Whole("resize_type.height"), c.Str("resize_type.crop")
+	case "scale width":
+		w, h = c.Whole("resize_type.width"), 0
+	case "scale height":
+		w, h = 0, c.Whole("resize_type.height")
+	case "scale total pixels":
+		by := math.Sqrt(math.Floor(c.Decimal("resize_type.megapixels")*1024*1024) / (wide * high))
+		w, h = rounded(wide*by), rounded(high*by)
+	case "match size":
+		match := asImage(c, "resize_type.match")
+		w, h, crop = match.X, match.Y, c.Str("resize_type.crop")
+	case "scale to multiple":
+		return toMultiple(im, c.Whole("resize_type.multiple"), method)
+	default: // "scale longer dimension" or "scale shorter dimension"
+		longer := kind == "scale longer dimension"
+		n := c.Whole("resize_type." + map[bool]string{true: "longer_size", false: "shorter_size"}[longer])
+		if w, h = n, n; im.Y > im.X == longer && im.Y != im.X {
+			w = rounded(wide / high * float64(n))
+		} else if im.Y != im.X {
+			h = rounded(high / wide * float64(n))
+		}
+		return resizedImage(im, w, h, method, crop, "resize_type")
+	}
+	switch {
+	case w == 0 && h == 0 && kind != "scale by multiplier":
+		return im, nil
+	case w == 0 && h != 0:
+		w = other(h, wide/high)
+	case h == 0 && w != 0:
+		h = other(w, high/wide)
+	}
+	return resizedImage(im, w, h, method, crop, "resize_type")
+}
+
+func toMultiple(im *picture.Image, n int, method string) (*picture.Image, error) {
+	w, h := im.X/n*n, im.Y/n*n
+	if w == 0 || h == 0 || w == im.X && h == im.Y {
+		return im, nil
+	}
+	by := [2]float64{float64(w) / float64(im.X), float64(h) / float64(im.Y)}
+	x, y := w, max(h, int(math.Ceil(float64(im.Y)*by[0])))
+	if by[0] < by[1] {
+		x, y = max(w, int(math.Ceil(float64(im.X)*by[1]))), h
+	}
+	out, err := resizedImage(im, x, y, method, resample.CropDisabled, "resize_type")
+	if err != nil {
+		return nil, err
+	}
+	return out.Cut((x-w)/2, (y-h)/2, w, h), nil
+}
+
+// batchImages puts pictures behind each other, all of the size of the first and with alpha where one has it.
+func batchImages(c *graph.Call) ([]any, error) {
+	_, values := c.Grown("images")
+	first, channels := *values[0].(*picture.Image), 0
+	for _, v := range values {
+		channels = max(channels, v.(*picture.Image).C)
+	}
+	out := &picture.Image{Y: first.Y, X: first.X, C: channels}
+	for _, v := range values {
+		im := v.(*picture.Image).Widened(channels)
+		im, err := fitted(im, out.X, out.Y, resample.Bilinear, resample.CropCenter, "images")
+		if err != nil {
+			return nil, err
+		}
+		out.B += im.B
+		if err := checkSize("images", out.B, out.Y, out.X, out.C); err != nil {
+			return nil, err
+		}
+		out.Data = append(out.Data, im.Data...)
+	}
+	return []any{out}, nil
+}
+
+func imageFlip(c *graph.Call) ([]any, error) {
+	im := *c.Image("image")
+	upsideDown := c.Str("flip_method")[0] == 'x'
+	data := make([]float32, 0, len(im.Data))
+	for i := range im.B * im.Y * im.X {
+		b, y, x := i/im.X/im.Y, i/im.X%im.Y, im.X-1-i%im.X
+		if upsideDown {
+			y, x = im.Y-1-y, i%im.X
+		}
+		at := ((b*im.Y+y)*im.X + x) * im.C
+		data = append(data, im.Data[at:at+im.C]...)
+	}
+	im.Data = data
+	return []any{&im}, nil
+}
+
+// compositeMasked puts the source at (x, y) over the destination where the mask says so, cut at the edges.
+func compositeMasked(c *graph.Call) ([]any, error) {
+	to, from := c.Image("destination"), c.Image("source")
+	if from.C > to.C {
+		from = from.First(to.C)
+	}
+	from = from.Widened(to.C)
+	var err error
+	if c.Flag("resize_source") {
+		if from, err = fitted(from, to.X, to.Y, resample.Bilinear, resample.CropDisabled, "source"); err != nil {
+			return nil, err
+		}
+	}
+	mask := &picture.Mask{B: 1, Y: from.Y, X: from.X, Data: filled(from.Y*from.X, 1)}
+	if c.Given("mask") {
+		if mask, err = sizedMask(c.Mask("mask"), from.Y, from.X); err != nil {
+			return nil, err
+		}
+	}
+	left, top := min(c.Whole("x"), to.X), min(c.Whole("y"), to.Y)
+	out := *to
+	out.Data = slices.Clone(to.Data)
+	for b := range to.B {
+		for y := range min(from.Y, to.Y-top) {
+			for x := range min(from.X, to.X-left) {
+				m := mask.Data[(b%mask.B*from.Y+y)*from.X+x]
+				src := from.Data[((b%from.B*from.Y+y)*from.X+x)*from.C:][:to.C]
+				dst := out.Data[((b*to.Y+top+y)*to.X+left+x)*to.C:][:to.C]
+				for i := range dst {
+					dst[i] = float32(m*src[i]) + float32((1-m)*dst[i])
+				}
+			}
+		}
+	}
+	return []any{&out}, nil
+}
+
+// joinAlpha gives pictures 1 - alpha as their fourth channel.
+func joinAlpha(c *graph.Call) ([]any, error) {
+	im := c.Image("image")
+	alpha, err := sizedMask(c.Mask("alpha"), im.Y, im.X)
+	if err != nil {
+		return nil, err
+	}
+	out := &picture.Image{B: max(im.B, alpha.B), Y: im.Y, X: im.X, C: 4}
+	if err := checkSize("alpha", out.B, out.Y, out.X, out.C); err != nil {
+		return nil, err
+	}
+	n := im.Y * im.X
+	for i := range out.B * n {
+		p := im.Data[(i/n%im.B*n+i%n)*im.C:]
+		out.Data = append(out.Data, p[0], p[1], p[2], 1-alpha.Data[i/n%alpha.B*n+i%n])
+	}
+	return []any{out}, nil
+}
+
+func splitAlpha(c *graph.Call) ([]any, error) {
+	im := c.Image("image")
+	alpha := im.Widened(4).Channel(3)
+	return []any{im.First(3), alpha.Like(inverted(alpha.Data))}, nil
 }

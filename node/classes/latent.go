@@ -1,74 +1,105 @@
 package classes
 
 import (
+	"math"
+	"slices"
+
 	"patchbay/engine/safetensors"
 	"patchbay/node/fault"
 	"patchbay/node/files"
 	"patchbay/node/graph"
+	"patchbay/node/picture"
+	"patchbay/node/picture/resample"
 	"patchbay/node/value"
 	"patchbay/parallel"
 )
 
-// latentClasses are the rows that make, save and load latents.
+// latentClasses are the rows that make, save and load latents, take batches and latents apart, and calculate with them.
 func latentClasses() []graph.Class {
 	size := func(width int64, step int64) []graph.Input {
 		side := func(name string) graph.Input {
 			return graph.Int(name, "in pixels", width, 16, 16384, step)
 		}
-		return []graph.Input{
-			side("width"), side("height"),
-			graph.Int("batch_size", "pictures made at once", 1, 1, 4096, 0),
-		}
+		return []graph.Input{side("width"), side("height"), graph.Int("batch_size", "pictures made at once", 1, 1, 4096, 0)}
 	}
-	return []graph.Class{
+	const hint = "layers, columns or rows"
+	samples := graph.Link("samples", "LATENT", "")
+	first, second := graph.Link("samples1", "LATENT", ""), graph.Link("samples2", "LATENT", "")
+	batch := latentRow("LatentBatch", "batch", "combine latents, merge latents, join latents", latentBatch, first, second)
+	batch.Display, batch.Deprecated = "Batch Latents (DEPRECATED)", true
+	return graph.Rows(graph.Class{Category: "model/latent", Outputs: graph.Slots("LATENT")}, []graph.Class{
 		{
-			Name: "EmptyLatentImage", Display: "Empty Latent Image", Module: "nodes", Category: "model/latent",
+			Name: "EmptyLatentImage", Display: "Empty Latent Image",
 			Aliases:     "empty, empty latent, new latent, create latent, blank latent, blank",
-			Description: "Zeros with 4 channels; models with more channels widen them.",
-			Inputs:      size(512, 8), Outputs: graph.Slots("LATENT"),
+			Description: "Zeros with 4 channels; models with more channels widen them.", Inputs: size(512, 8),
 			Run: func(c *graph.Call) ([]any, error) { return emptyLatent(c, 4, 8, 0) },
 		},
 		{
 			Name: "EmptySD3LatentImage", Module: "comfy_extras.nodes_sd3", Category: "model/latent/stable diffusion",
-			NewStyle: true,
-			Inputs:   size(1024, 16), Outputs: graph.Slots("LATENT"),
-			Run: func(c *graph.Call) ([]any, error) { return emptyLatent(c, 16, 8, 0) },
+			Inputs: size(1024, 16), Run: func(c *graph.Call) ([]any, error) { return emptyLatent(c, 16, 8, 0) },
 		},
 		{
 			Name: "EmptyFlux2LatentImage", Display: "Empty Flux 2 Latent", Module: "comfy_extras.nodes_flux",
-			Category: "model/latent/flux", NewStyle: true,
-			Inputs: size(1024, 16), Outputs: graph.Slots("LATENT"),
+			Category: "model/latent/flux", Inputs: size(1024, 16),
 			Run: func(c *graph.Call) ([]any, error) { return emptyLatent(c, 128, 16, 0) },
 		},
 		{
 			Name: "EmptyQwenImageLayeredLatentImage", Display: "Empty Qwen Image Layered Latent",
-			Module: "comfy_extras.nodes_qwen", Category: "model/latent/qwen", NewStyle: true,
+			Module: "comfy_extras.nodes_qwen", Category: "model/latent/qwen",
 			Description: "Zeros for a picture and the layers that it is taken apart into.",
 			Inputs: []graph.Input{
 				graph.Int("width", "in pixels", 640, 16, 16384, 16), graph.Int("height", "in pixels", 640, 16, 16384, 16),
 				graph.Int("layers", "beside the whole picture", 3, 0, 16384, 1),
 				graph.Int("batch_size", "pictures made at once", 1, 1, 4096, 0),
 			},
-			Outputs: graph.Slots("LATENT"),
-			Run:     func(c *graph.Call) ([]any, error) { return emptyLatent(c, 16, 8, c.Whole("layers")+1) },
+			Run: func(c *graph.Call) ([]any, error) { return emptyLatent(c, 16, 8, c.Whole("layers")+1) },
 		},
 		{
-			Name: "SaveLatent", Display: "Save Latent", Module: "nodes", Category: "model/latent",
-			Aliases: "export latent", Output: true, Outputs: []graph.Slot{{Name: "samples", Type: "LATENT"}},
+			Name: "SaveLatent", Display: "Save Latent", Aliases: "export latent", Output: true,
+			Outputs: []graph.Slot{{Name: "samples", Type: "LATENT"}},
 			Inputs: []graph.Input{
-				graph.Bare("samples", "LATENT"),
-				graph.Number("filename_prefix", "STRING", "", "default", "latents/ComfyUI"),
+				graph.Bare("samples", "LATENT"), graph.Number("filename_prefix", "STRING", "", "default", "latents/ComfyUI"),
 			},
-			Hidden: []graph.Hidden{{Name: "prompt", Kind: "PROMPT"}, {Name: "extra_pnginfo", Kind: "EXTRA_PNGINFO"}},
-			Check:  checkSavePrefix, Run: saveLatent,
+			Hidden: workflowTexts(), Check: checkSavePrefix, Run: saveLatent,
 		},
 		{
-			Name: "LoadLatent", Display: "Load Latent", Module: "nodes", Category: "model/latent",
-			Aliases: "import latent, open latent",
-			Inputs:  []graph.Input{graph.File("latent", files.KindInputLatent)}, Outputs: graph.Slots("LATENT"), Run: loadLatent,
-			Own: []string{"latent"}, Check: checkFile("latent", "Invalid latent file: "), Change: fileChange("latent"),
+			Name: "LoadLatent", Display: "Load Latent", Aliases: "import latent, open latent",
+			Inputs: []graph.Input{graph.File("latent", files.KindInputLatent)}, Run: loadLatent, Own: []string{"latent"},
+			Check: checkFile("latent", "Invalid latent file: "), Change: fileChange("latent"),
 		},
-	}
+		{
+			Name: "RepeatLatentBatch", Display: "Repeat Latent Batch", Category: "model/latent/batch",
+			Aliases: "duplicate latent, clone latent",
+			Inputs:  []graph.Input{graph.Bare("samples", "LATENT"), graph.Int("amount", "", 1, 1, 64, 0)}, Run: repeatLatent,
+		},
+		{
+			Name: "LatentFromBatch", Display: "Get Latent From Batch", Category: "model/latent/batch",
+			Aliases:     "select from batch, pick latent, batch subset",
+			Description: "Takes some latents of a batch; they keep the noise that they would have had in it.",
+			Inputs: []graph.Input{
+				graph.Bare("samples", "LATENT"), graph.Int("batch_index", "", 0, -16384, 16384, 0),
+				graph.Int("length", "", 1, 1, 64, 0),
+			},
+			Run: latentFromBatch,
+		},
+		latentRow("LatentCut", "advanced", "crop latent, slice latent, extract region", latentCut, samples,
+			graph.Combo("dim", hint, "x", "y", "t"),
+			graph.Int("index", "a negative one counts from the end", 0, -16384, 16384, 1),
+			graph.Int("amount", "", 1, 1, 16384, 1)),
+		latentRow("LatentCutToBatch", "advanced", "slice to batch, split latent, tile latent", latentCutToBatch, samples,
+			graph.Combo("dim", hint, "t", "x", "y"), graph.Int("slice_size", "", 1, 1, 16384, 1)),
+		latentRow("LatentAdd", "advanced", "combine latents, sum latents", func(c *graph.Call) ([]any, error) {
+			return combineLatents(c, func(a, b float32) float32 { return a + b })
+		}, first, second),
+		latentRow("LatentSubtract", "advanced", "difference latent, remove features", func(c *graph.Call) ([]any, error) {
+			return combineLatents(c, func(a, b float32) float32 { return a - b })
+		}, first, second),
+		latentRow("LatentMultiply", "advanced", "scale latent, amplify latent, latent gain", latentMultiply,
+			graph.Link("samples", "LATENT", ""), graph.Float("multiplier", "", 1, -10, 10, 0.01)),
+		latentRow("LatentInterpolate", "advanced", "blend latent, mix latent, lerp latent, transition", latentInterpolate,
+			first, second, graph.Float("ratio", "part of the first", 1, 0, 1, 0.01)),
+		batch,
+	})
 }
 
 // emptyLatent makes zeros [B, C, height/pixels, width/pixels], or [B, C, t, ...] of t layers, for which the sampler is
@@ -139,4 +170,177 @@ func loadLatent(c *graph.Call) ([]any, error) {
 	}
 	samples, _ := parallel.LatentOf(e.Shape, v)
 	return []any{&value.Latent{Samples: samples}}, nil
+}
+
+// repeatLatent repeats the whole batch; the copies get noise of their own: batch_index goes on behind the largest.
+func repeatLatent(c *graph.Call) ([]any, error) {
+	l, amount := c.Layers("samples"), c.Whole("amount")
+	s := l.Samples
+	if err := checkSize("amount", amount, s.B, s.C, s.Y, s.X); err != nil {
+		return nil, err
+	}
+	s.B, s.Data = amount*s.B, slices.Repeat(s.Data, amount)
+	out := l.With(s)
+	if m := l.NoiseMask; m != nil && m.B > 1 {
+		out.NoiseMask = &picture.Mask{B: amount * m.B, Y: m.Y, X: m.X, Data: slices.Repeat(m.Data, amount)}
+	}
+	if len(l.BatchIndex) == 0 {
+		return []any{out}, nil
+	}
+	lo, hi := slices.Min(l.BatchIndex), slices.Max(l.BatchIndex)
+	if last := hi + (amount-1)*(hi-lo+1); last > maxBatchIndex {
+		return nil, fault.Bad("amount", "batch_index would reach %d, at most %d is allowed", last, maxBatchIndex)
+	}
+	out.BatchIndex = nil
+	for i := range amount {
+		for _, n := range l.BatchIndex {
+			out.BatchIndex = append(out.BatchIndex, n+i*(hi-lo+1))
+		}
+	}
+	return []any{out}, nil
+}
+
+// maxBatchIndex bounds how far the noise of a run is drawn ahead for one item (importLatent has the same limit).
+const maxBatchIndex = 1 << 20
+
+func latentFromBatch(c *graph.Call) ([]any, error) {
+	l := c.Layers("samples")
+	s := l.Samples
+	from := fromIndex(c.Whole("batch_index"), s.B)
+	length := min(s.B-from, c.Whole("length"))
+	item := s.C * s.Y * s.X
+	s.B, s.Data = length, s.Data[from*item:(from+length)*item]
+	out := l.With(s)
+	if m := l.NoiseMask; m != nil && m.B > 1 {
+		out.NoiseMask = m.Items(from, length, l.Samples.B)
+	}
+	places := l.Places()
+	lo, hi := sliced(len(places), from, from+length)
+	out.BatchIndex = places[lo:hi]
+	return []any{out}, nil
+}
+
+// latentRow is a class of ComfyUI's nodes_latent, which all give a latent.
+func latentRow(name, category, aliases string, run func(*graph.Call) ([]any, error), inputs ...graph.Input,
+) graph.Class {
+	return graph.Class{
+		Name: name, Module: "comfy_extras.nodes_latent", Category: "model/latent/" + category, Aliases: aliases,
+		Inputs: inputs, Outputs: graph.Slots("LATENT"), Run: run,
+	}
+}
+
+func latentCut(c *graph.Call) ([]any, error) {
+	l := c.Layers("samples")
+	return []any{l.With(value.Cut(l.Samples, c.Str("dim"), c.Whole("index"), c.Whole("amount")))}, nil
+}
+
+func latentCutToBatch(c *graph.Call) ([]any, error) {
+	l := c.Layers("samples")
+	return []any{l.With(value.Apart(l.Samples, c.Str("dim"), c.Whole("slice_size")))}, nil
+}
+
+// secondLatent returns samples2 at the size of samples1; with fill it has as many items too: it is repeated, or cut.
+func secondLatent(c *graph.Call, l *value.Latent, fill bool) (parallel.Latent, error) {
+	a, b := l.Samples, c.Latent("samples2").Samples
+	if err := sameBatch("samples2", a.C, b.C, 1, 1); err != nil {
+		return b, err
+	}
+	b, err := fittedLatent(b, a, resample.Bilinear)
+	if err != nil || !fill || a.B == b.B {
+		return b, err
+	}
+	out := parallel.NewLatent(a.B, a.C, a.Y, a.X)
+	for i := range out.Data {
+		out.Data[i] = b.Data[i%len(b.Data)]
+	}
+	return out, nil
+}
+
+// combineLatents combines two latents value by value.
+func combineLatents(c *graph.Call, f func(a, b float32) float32) ([]any, error) {
+	l := c.Latent("samples1")
+	b, err := secondLatent(c, l, true)
+	if err != nil {
+		return nil, err
+	}
+	out := parallel.NewLatent(b.B, b.C, b.Y, b.X)
+	for i, v := range l.Samples.Data {
+		out.Data[i] = f(v, b.Data[i])
+	}
+	return []any{l.With(out)}, nil
+}
+
+func latentMultiply(c *graph.Call) ([]any, error) {
+	l, by := c.Layers("samples"), float32(c.Decimal("multiplier"))
+	s := l.Samples
+	s.Data = make([]float32, len(s.Data))
+	for i, v := range l.Samples.Data {
+		s.Data[i] = v * by
+	}
+	return []any{l.With(s)}, nil
+}
+
+// latentInterpolate mixes direction and length of the channels of every latent pixel by themselves: unit vectors u1, u2
+// and lengths m1, m2 give unit(r*u1 + (1-r)*u2) * (r*m1 + (1-r)*m2), a vector of length 0 having no direction (ComfyUI
+// nodes_latent). ComfyUI fails for batches; here every item is taken by itself.
+func latentInterpolate(c *graph.Call) ([]any, error) {
+	l, ratio := c.Latent("samples1"), c.Decimal("ratio")
+	b, err := secondLatent(c, l, true)
+	if err != nil {
+		return nil, err
+	}
+	a, plane := l.Samples, b.Y*b.X
+	out := parallel.NewLatent(a.B, a.C, a.Y, a.X)
+	r, rest := float32(ratio), float32(1-ratio)
+	mixed := make([]float32, a.C)
+	for i := range a.B * plane {
+		at := i/plane*a.C*plane + i%plane
+		m1, m2 := channelNorm(a.Data[at:], plane, a.C), channelNorm(b.Data[at:], plane, a.C)
+		for k := range mixed {
+			u1, u2 := direction(a.Data[at+k*plane], m1), direction(b.Data[at+k*plane], m2)
+			mixed[k] = float32(u1*r) + float32(u2*rest)
+		}
+		length, m := channelNorm(mixed, 1, a.C), float32(m1*r)+float32(m2*rest)
+		for k, v := range mixed {
+			out.Data[at+k*plane] = direction(v, length) * m
+		}
+	}
+	return []any{l.With(out)}, nil
+}
+
+// channelNorm is the length of the vector v[0], v[stride] ... of n values.
+func channelNorm(v []float32, stride, n int) float32 {
+	sum := 0.0
+	for i := range n {
+		x := float64(v[i*stride])
+		sum += x * x
+	}
+	return float32(math.Sqrt(sum))
+}
+
+func direction(v, length float32) float32 {
+	if length == 0 {
+		return 0
+	}
+	return v / length
+}
+
+// latentBatch puts the second batch behind the first. Every item keeps the noise that it would have had in its own
+// batch.
+func latentBatch(c *graph.Call) ([]any, error) {
+	l := c.Latent("samples1")
+	b, err := secondLatent(c, l, false)
+	if err != nil {
+		return nil, err
+	}
+	a := l.Samples
+	if err := checkSize("samples2", a.B+b.B, a.C, a.Y, a.X); err != nil {
+		return nil, err
+	}
+	out := l.With(parallel.Latent{
+		B: a.B + b.B, C: a.C, Y: a.Y, X: a.X,
+		Data: slices.Concat(a.Data, b.Data),
+	})
+	out.BatchIndex = append(l.Places(), c.Latent("samples2").Places()...)
+	return []any{out}, nil
 }

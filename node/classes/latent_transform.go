@@ -3,41 +3,72 @@ package classes
 import (
 	"patchbay/node/fault"
 	"patchbay/node/graph"
+	"patchbay/node/picture/resample"
+	"patchbay/node/value"
 	"patchbay/parallel"
 )
 
-// transformLatentClasses are the rows that move the pixels of latents: crop, flip and rotate. Noise masks stay as they
-// are,
-// as in ComfyUI.
+// transformLatentClasses are the rows that crop, flip, rotate, combine and resize latents. Noise masks stay as they
+// are, as in ComfyUI.
 func transformLatentClasses() []graph.Class {
-	return []graph.Class{
+	method := graph.BareCombo("upscale_method", "nearest-exact", "bilinear", "area", "bicubic", "bislerp")
+	side := func(name string) graph.Input {
+		return graph.Int(name, "in pixels; 0 keeps the aspect", 512, 0, 16384, 8)
+	}
+	return graph.Rows(graph.Class{Category: "model/latent", Outputs: graph.Slots("LATENT")}, []graph.Class{
 		{
-			Name: "LatentCrop", Display: "Crop Latent", Module: "nodes", Category: "model/latent/transform",
-			Aliases: "trim latent, cut latent",
+			Name: "LatentCrop", Display: "Crop Latent", Category: "model/latent/transform", Aliases: "trim latent, cut latent",
 			Inputs: []graph.Input{
 				graph.Bare("samples", "LATENT"), pixels("width", 512, 64, 8), pixels("height", 512, 64, 8),
 				pixels("x", 0, 0, 8), pixels("y", 0, 0, 8),
 			},
-			Outputs: graph.Slots("LATENT"), Run: latentCrop,
+			Run: latentCrop,
 		},
 		{
-			Name: "LatentFlip", Display: "Flip Latent", Module: "nodes", Category: "model/latent/transform",
-			Aliases: "mirror latent",
+			Name: "LatentFlip", Display: "Flip Latent", Category: "model/latent/transform", Aliases: "mirror latent",
 			Inputs: []graph.Input{
-				graph.Bare("samples", "LATENT"),
-				graph.BareCombo("flip_method", "x-axis: vertically", "y-axis: horizontally"),
+				graph.Bare("samples", "LATENT"), graph.BareCombo("flip_method", "x-axis: vertically", "y-axis: horizontally"),
 			},
-			Outputs: graph.Slots("LATENT"), Run: latentFlip,
+			Run: latentFlip,
 		},
 		{
-			Name: "LatentRotate", Display: "Rotate Latent", Module: "nodes", Category: "model/latent/transform",
+			Name: "LatentRotate", Display: "Rotate Latent", Category: "model/latent/transform",
 			Inputs: []graph.Input{
-				graph.Bare("samples", "LATENT"),
-				graph.BareCombo("rotation", "none", "90 degrees", "180 degrees", "270 degrees"),
+				graph.Bare("samples", "LATENT"), graph.BareCombo("rotation", "none", "90 degrees", "180 degrees", "270 degrees"),
 			},
-			Outputs: graph.Slots("LATENT"), Run: latentRotate,
+			Run: latentRotate,
 		},
-	}
+		{
+			Name: "LatentBlend", Display: "Latent Blend", Category: "experimental", Aliases: "mix latents, interpolate latents",
+			Inputs: []graph.Input{
+				graph.Bare("samples1", "LATENT"), graph.Bare("samples2", "LATENT"),
+				graph.Number("blend_factor", "FLOAT", "part of the first", "default", 0.5, "min", int64(0), "max",
+					int64(1), "step", 0.01),
+			},
+			Run: latentBlend,
+		},
+		{
+			Name: "LatentComposite", Display: "Latent Composite", Aliases: "overlay latent, layer latent, paste latent",
+			Inputs: []graph.Input{
+				graph.Bare("samples_to", "LATENT"), graph.Bare("samples_from", "LATENT"), pixels("x", 0, 0, 8),
+				pixels("y", 0, 0, 8), pixels("feather", 0, 0, 8),
+			},
+			Run: latentComposite,
+		},
+		{
+			Name: "LatentUpscale", Display: "Upscale Latent", Aliases: "enlarge latent, resize latent",
+			Inputs: []graph.Input{
+				graph.Bare("samples", "LATENT"), method, side("width"), side("height"),
+				graph.BareCombo("crop", "disabled", "center"),
+			},
+			Run: latentUpscale,
+		},
+		{
+			Name: "LatentUpscaleBy", Display: "Upscale Latent By", Aliases: "enlarge latent, resize latent, scale latent",
+			Inputs: []graph.Input{graph.Bare("samples", "LATENT"), method, graph.Float("scale_by", "", 1.5, 0.01, 8, 0.01)},
+			Run:    latentUpscaleBy,
+		},
+	})
 }
 
 // latentCrop moves the origin so that 8 rows and columns are left. In a latent smaller than that the origin becomes
@@ -91,4 +122,156 @@ func moved(s parallel.Latent, y, x int, from func(r, k int) (row, column int)) p
 		}
 	}
 	return out
+}
+
+// latentBlend scales the second latent to the size of the first (bicubic, center crop); a batch of one goes with every
+// other.
+func latentBlend(c *graph.Call) ([]any, error) {
+	l, f := c.Latent("samples1"), c.Decimal("blend_factor")
+	a, b := l.Samples, c.Latent("samples2").Samples
+	if err := sameBatch("samples2", a.C, b.C, a.B, b.B); err != nil {
+		return nil, err
+	}
+	b, err := fittedLatent(b, a, resample.Bicubic)
+	if err != nil {
+		return nil, err
+	}
+	out := parallel.NewLatent(max(a.B, b.B), a.C, a.Y, a.X)
+	wa, wb := float32(f), float32(1-f)
+	for i := range out.Data {
+		out.Data[i] = float32(a.Data[i%len(a.Data)]*wa) + float32(b.Data[i%len(b.Data)]*wb)
+	}
+	return []any{l.With(out)}, nil
+}
+
+// sameBatch refuses pairs that torch's broadcasting refuses: batches must be equal or one.
+func sameBatch(field string, wantC, gotC, wantB, gotB int) error {
+	if wantC != gotC {
+		return fault.Family(field, "has %d channels, the other input %d: they must be equal", gotC, wantC)
+	}
+	if wantB != gotB && wantB != 1 && gotB != 1 {
+		return fault.Bad(field, "has a batch of %d, the other input one of %d: they must be equal or 1", gotB, wantB)
+	}
+	return nil
+}
+
+// latentComposite pastes samples_from at (x, y); what does not fit is cut off.
+func latentComposite(c *graph.Call) ([]any, error) {
+	l := c.Latent("samples_to")
+	to, from := l.Samples, c.Latent("samples_from").Samples
+	x, y, feather := c.Whole("x")/8, c.Whole("y")/8, c.Whole("feather")/8
+	switch {
+	case to.C != from.C:
+		return nil, sameBatch("samples_from", to.C, from.C, 1, 1)
+	case from.B != 1 && from.B != to.B:
+		return nil, fault.Bad("samples_from", "has a batch of %d, samples_to one of %d: want 1 or %d", from.B, to.B, to.B)
+	case x > to.X || y > to.Y:
+		return nil, fault.At(fault.CodeBadInput, "x", "x, y: %d, %d lie outside a latent of %d x %d pixels", 8*x,
+			8*y, 8*to.X, 8*to.Y)
+	}
+	h, w := min(from.Y, to.Y-y), min(from.X, to.X-x)
+	mask := compositeMask(h, w, feather, [4]bool{y != 0, y+h < to.Y, x != 0, x+w < to.X})
+	out := parallel.NewLatent(to.B, to.C, to.Y, to.X)
+	copy(out.Data, to.Data)
+	for p := range to.B * to.C {
+		source := from.Data[p%(from.B*from.C)*from.Y*from.X:]
+		for r := range h {
+			line := out.Data[(p*to.Y+y+r)*to.X+x:][:w]
+			for k := range line {
+				m := mask[r*w+k]
+				line[k] = float32(source[r*from.X+k]*m) + float32(line[k]*(1-m))
+			}
+		}
+	}
+	return []any{l.With(out)}, nil
+}
+
+// compositeMask is 1, falling to 1/feather at the edges that lie inside (top, bottom, left, right). A feather wider
+// than the picture scales some lines twice, because negative bounds of Python slices count from the end: the numbers
+// follow ComfyUI there too.
+func compositeMask(h, w, feather int, inner [4]bool) []float32 {
+	mask := filled(h*w, 1)
+	rows := func(from, to int, rate float32) {
+		from, to = sliced(h, from, to)
+		for i := from * w; i < to*w; i++ {
+			mask[i] *= rate
+		}
+	}
+	columns := func(from, to int, rate float32) {
+		from, to = sliced(w, from, to)
+		for r := range h {
+			for k := from; k < to; k++ {
+				mask[r*w+k] *= rate
+			}
+		}
+	}
+	for t := range feather {
+		rate := float32(1 / float64(feather) * float64(t+1))
+		if inner[0] {
+			rows(t, t+1, rate)
+		}
+		if inner[1] {
+			rows(h-1-t, h-t, rate)
+		}
+		if inner[2] {
+			columns(t, t+1, rate)
+		}
+		if inner[3] {
+			columns(w-1-t, w-t, rate)
+		}
+	}
+	return mask
+}
+
+// latentUpscale takes pixels, at least 64 a side; a side of 0 follows from the aspect, both 0 leave the latent as it
+// is.
+func latentUpscale(c *graph.Call) ([]any, error) {
+	l, w, h := c.Latent("samples"), c.Whole("width"), c.Whole("height")
+	s := l.Samples
+	switch {
+	case w == 0 && h == 0:
+		return []any{l}, nil
+	case w == 0:
+		h = max(64, h)
+		w = max(64, rounded(float64(s.X*h)/float64(s.Y)))
+	case h == 0:
+		w = max(64, w)
+		h = max(64, rounded(float64(s.Y*w)/float64(s.X)))
+	default:
+		w, h = max(64, w), max(64, h)
+	}
+	return resizedOutput(l, w/8, h/8, c.Str("upscale_method"), c.Str("crop"), "width")
+}
+
+func latentUpscaleBy(c *graph.Call) ([]any, error) {
+	l, by := c.Latent("samples"), c.Decimal("scale_by")
+	return resizedOutput(l, rounded(float64(l.Samples.X)*by), rounded(float64(l.Samples.Y)*by), c.Str("upscale_method"),
+		resample.CropDisabled, "scale_by")
+}
+
+// resizedOutput gives the outputs of a node that resizes to x by y latent pixels; field is the input to blame for the
+// size.
+func resizedOutput(l *value.Latent, x, y int, method, crop, field string) ([]any, error) {
+	s, err := resizedLatent(l.Samples, x, y, method, crop, field)
+	return []any{l.With(s)}, err
+}
+
+// fittedLatent is samples2, cropped in the middle and scaled to the size of samples1.
+func fittedLatent(s, to parallel.Latent, method string) (parallel.Latent, error) {
+	if s.Y == to.Y && s.X == to.X {
+		return s, nil
+	}
+	return resizedLatent(s, to.X, to.Y, method, resample.CropCenter, "samples2")
+}
+
+func resizedLatent(s parallel.Latent, x, y int, method, crop, field string) (parallel.Latent, error) {
+	if err := checkSize(field, s.B, s.C, y, x); err != nil {
+		return s, err
+	}
+	m, err := resample.Upscale(resample.Image{Data: s.Data, B: s.B, C: s.C, Y: s.Y, X: s.X}, x, y, method,
+		crop)
+	if err != nil {
+		return s, fault.Bad(field, "%v", err)
+	}
+	return parallel.Latent{B: m.B, C: m.C, Y: m.Y, X: m.X, Data: m.Data}, nil
 }

@@ -1,7 +1,7 @@
 package classes
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -9,7 +9,7 @@ import (
 
 	"patchbay/engine"
 	"patchbay/models"
-	"patchbay/models/weights"
+	"patchbay/models/lora"
 	"patchbay/node/fault"
 	"patchbay/node/files"
 	"patchbay/node/graph"
@@ -17,69 +17,113 @@ import (
 	"patchbay/node/value"
 )
 
-// loadClasses are the rows that name model files. They read headers only.
+// loadClasses are the rows that name model files, of which they read headers only, and those that add low-rank
+// adapters to handles. Nothing is merged: handles with different adapters share the packed weights.
 func loadClasses() []graph.Class {
 	device := graph.BareCombo("device", "default", "cpu").AsAdvanced().AsOptional()
+	strength := func(name, tip string) graph.Input {
+		return graph.Float(name, tip, 1, -100, 100, 0.01)
+	}
+	const words = "lora, load lora, apply lora, lora loader, lora model"
 	return []graph.Class{
-		{
-			Name: "UNETLoader", Display: "Load Diffusion Model", Module: "nodes", Category: "model/loaders",
-			Heavy: graph.StageLoad,
+		loader(graph.Class{
+			Name: "UNETLoader", Display: "Load Diffusion Model", Outputs: graph.Slots("MODEL"), Check: checkPrecision,
 			Inputs: []graph.Input{
 				graph.File("unet_name", files.KindDiffusion),
 				graph.BareCombo("weight_dtype", "default", "fp8_e4m3fn", "fp8_e4m3fn_fast", "fp8_e5m2").AsLater().AsAdvanced(),
 			},
-			Outputs: graph.Slots("MODEL"), Check: checkPrecision, Run: opened(files.KindDiffusion, "unet_name", value.OpenModel),
-			Change: modelChange(files.KindDiffusion, "unet_name"),
-		},
-		{
-			Name: "VAELoader", Display: "Load VAE", Module: "nodes", Category: "model/loaders", Heavy: graph.StageLoad,
-			Inputs:  []graph.Input{{Name: "vae_name", Type: "COMBO", Files: files.KindVAE, Choices: []string{value.PixelSpace}}},
-			Outputs: graph.Slots("VAE"), Run: loadVAE, Change: modelChange(files.KindVAE, "vae_name"),
-		},
-		{
-			Name: "CheckpointLoaderSimple", Display: "Load Checkpoint", Module: "nodes", Category: "model/loaders",
+		}, files.KindDiffusion, "unet_name", value.OpenModel),
+		reading(graph.Class{
+			Name: "VAELoader", Display: "Load VAE", Outputs: graph.Slots("VAE"), Run: loadVAE,
+			Inputs: []graph.Input{{Name: "vae_name", Type: "COMBO", Files: files.KindVAE, Choices: []string{value.PixelSpace}}},
+		}, files.KindVAE, "vae_name"),
+		reading(graph.Class{
+			Name: "CheckpointLoaderSimple", Display: "Load Checkpoint",
 			Aliases:     "load model, checkpoint, model loader, load checkpoint, ckpt, model",
-			Heavy:       graph.StageLoad,
 			Description: "Loads diffusion model, text encoders and VAE from one file.",
 			Inputs:      []graph.Input{graph.File("ckpt_name", files.KindCheckpoint).With()},
 			Outputs:     graph.Slots("MODEL", "CLIP", "VAE"), Run: loadCheckpoint,
-			Change: modelChange(files.KindCheckpoint, "ckpt_name"),
-		},
-		{
-			Name: "CLIPLoader", Display: "Load CLIP", Module: "nodes", Category: "model/loaders", Heavy: graph.StageLoad,
-			Inputs:  []graph.Input{graph.File("clip_name", files.KindText), clipTypeInput().AsLater(), device},
-			Outputs: graph.Slots("CLIP"), Check: checkClipType,
-			Run:    func(c *graph.Call) ([]any, error) { return loadCLIP(c, c.Str("type"), "clip_name") },
-			Change: modelChange(files.KindText, "clip_name"),
-		},
-		{
-			Name: "DualCLIPLoader", Display: "Load CLIP (Dual)", Module: "nodes", Category: "model/loaders",
-			Heavy: graph.StageLoad,
-			Inputs: []graph.Input{
-				graph.File("clip_name1", files.KindText), graph.File("clip_name2", files.KindText),
-				dualClipTypeInput(), device,
-			},
-			Outputs: graph.Slots("CLIP"), Check: checkClipType,
-			Run:    func(c *graph.Call) ([]any, error) { return loadCLIP(c, c.Str("type"), "clip_name1", "clip_name2") },
-			Change: modelChange(files.KindText, "clip_name1", "clip_name2"),
-		},
-		{
+		}, files.KindCheckpoint, "ckpt_name"),
+		clipLoader(graph.Class{
+			Name: "CLIPLoader", Display: "Load CLIP", Inputs: []graph.Input{clipTypeInput().AsLater(), device},
+		}, "", "clip_name"),
+		clipLoader(graph.Class{
+			Name: "DualCLIPLoader", Display: "Load CLIP (Dual)", Inputs: []graph.Input{dualClipTypeInput(), device},
+		}, "", "clip_name1", "clip_name2"),
+		clipLoader(graph.Class{
 			Name: "TripleCLIPLoader", Display: "Load CLIP (Triple)", Module: "comfy_extras.nodes_sd3",
-			Category: "model/loaders", NewStyle: true,
-			Heavy:       graph.StageLoad,
 			Description: "Loads the three text encoders of SD3: CLIP-L, CLIP-G and T5, in any order.",
-			Inputs:      []graph.Input{encoderIn("clip_name1"), encoderIn("clip_name2"), encoderIn("clip_name3")},
-			Outputs:     graph.Slots("CLIP"),
-			Run: func(c *graph.Call) ([]any, error) {
-				return loadCLIP(c, "sd3", "clip_name1", "clip_name2", "clip_name3")
+		}, "sd3", "clip_name1", "clip_name2", "clip_name3"),
+		reading(graph.Class{
+			Name: "LoraLoader", Display: "Load LoRA (Model and CLIP)", Aliases: words, Essential: "Image Generation",
+			Description: "Adds the low-rank adapters of a LoRA file to the diffusion model and to the text encoders. " +
+				"Several can follow each other.",
+			Inputs: []graph.Input{
+				graph.Link("model", "MODEL", "the diffusion model that is adapted"),
+				graph.Link("clip", "CLIP", "the text encoders that are adapted"), graph.File("lora_name", files.KindLora).With(),
+				strength("strength_model", "how much of it the diffusion model gets; may be negative"),
+				strength("strength_clip", "how much of it the text encoders get; may be negative"),
 			},
-			Change: modelChange(files.KindText, "clip_name1", "clip_name2", "clip_name3"),
-		},
+			Outputs: graph.Slots("MODEL", "CLIP"), Run: func(c *graph.Call) ([]any, error) {
+				m, clip, err := withLora(c, graph.Arg[*value.Clip](c, "clip"), c.Float("strength_clip"))
+				return []any{m, clip}, err
+			},
+		}, files.KindLora, "lora_name"),
+		reading(graph.Class{
+			Name: "LoraLoaderModelOnly", Display: "Load LoRA", Aliases: words, Essential: "Image Generation",
+			Description: "Adds the low-rank adapters of a LoRA file to the diffusion model.",
+			Inputs: []graph.Input{
+				graph.Bare("model", "MODEL"), graph.File("lora_name", files.KindLora), strength("strength_model", ""),
+			},
+			Outputs: graph.Slots("MODEL"), Run: func(c *graph.Call) ([]any, error) {
+				m, _, err := withLora(c, nil, 0)
+				return []any{m}, err
+			},
+		}, files.KindLora, "lora_name"),
 	}
 }
 
-// encoderIn is a choice of text encoder files in a class of the newer kind.
-func encoderIn(name string) graph.Input { return graph.File(name, files.KindText).With() }
+// reading completes the row of a class that reads model files of a kind, named by some inputs.
+func reading(row graph.Class, kind string, fields ...string) graph.Class {
+	row.Category, row.Heavy = cmp.Or(row.Category, "model/loaders"), graph.StageLoad
+	row.Change = modelChange(kind, fields...)
+	if row.Inputs == nil {
+		row.Inputs = []graph.Input{graph.File(fields[0], kind)}
+	}
+	return row
+}
+
+// loader completes the row of a class that gives what open makes of the file that an input names.
+func loader[T any](row graph.Class, kind, field string, open func(files.Header) (T, error)) graph.Class {
+	row.Run = opened(kind, field, open)
+	return reading(row, kind, field)
+}
+
+// clipLoader completes the row of a class that opens text encoders, which come before the inputs of the row; told is
+// their type, "" where an input has it.
+func clipLoader(row graph.Class, told string, fields ...string) graph.Class {
+	var in []graph.Input
+	for _, field := range fields {
+		in = append(in, graph.File(field, files.KindText))
+	}
+	if told == "" {
+		row.Check = checkClipType
+	}
+	row.Inputs, row.Outputs = append(in, row.Inputs...), graph.Slots("CLIP")
+	row.Run = func(c *graph.Call) ([]any, error) {
+		clip := &value.Clip{Type: told}
+		if told == "" {
+			clip.Type = c.Str("type")
+		}
+		for _, field := range fields {
+			if err := fromFile(c, files.KindText, field, clip.Add); err != nil {
+				return nil, err
+			}
+		}
+		return []any{clip}, clip.Check(c.Class.Name, "type")
+	}
+	return reading(row, files.KindText, fields...)
+}
 
 // clipTypeInput and dualClipTypeInput are the types that ComfyUI's loaders of one and of two encoders offer.
 func clipTypeInput() graph.Input {
@@ -97,22 +141,17 @@ func dualClipTypeInput() graph.Input {
 // modelChange makes the headers of model files part of the cache signature, so that a file that was replaced is read
 // again.
 func modelChange(kind string, fields ...string) func(*graph.Call) (string, error) {
-	return func(c *graph.Call) (string, error) {
-		text := ""
+	return func(c *graph.Call) (text string, err error) {
 		for _, field := range fields {
 			name, ok := c.Raw(field).(string)
 			if !ok || (kind == files.KindVAE && name == value.PixelSpace) {
 				continue
 			}
-			path, err := c.Roots().Resolve(kind, field, name)
-			if err != nil {
-				return "", err
-			}
-			add := func(f files.Checkpoint, _ *weights.File, _ *weights.Set) error {
-				text += fmt.Sprintf("%s %d\n", f.Key(), f.Size)
+			err = c.Roots().Header(kind, field, name, wantsWide(c), func(h files.Header) error {
+				text += fmt.Sprintf("%s %d\n", h.Key(), h.Size)
 				return nil
-			}
-			if err := files.ReadHeader(kind, path, wantsWide(c), add); err != nil {
+			})
+			if err != nil {
 				return "", err
 			}
 		}
@@ -120,36 +159,17 @@ func modelChange(kind string, fields ...string) func(*graph.Call) (string, error
 	}
 }
 
-// fromFile resolves a model file and reads its header; errors name the input.
-func fromFile(c *graph.Call, kind, field string,
-	f func(file files.Checkpoint, open *weights.File, set *weights.Set) error,
-) error {
-	name := c.Str(field)
-	path, err := c.Roots().Resolve(kind, field, name)
-	if err != nil {
-		return err
-	}
-	err = files.ReadHeader(kind, path, wantsWide(c), f)
-	var known *fault.Failure
-	switch {
-	case err == nil:
-		return nil
-	case errors.As(err, &known):
-		known.Field = field
-		known.Message = field + ": " + known.Message
-		return known
-	}
-	return fault.Family(field, "%s: %v", name, err)
+// fromFile lets f look at the header of the model file that an input names; errors name the input.
+func fromFile(c *graph.Call, kind, field string, f func(files.Header) error) error {
+	return c.Roots().Header(kind, field, c.Str(field), wantsWide(c), f)
 }
 
 // opened runs a class that gives what open makes of the model file that an input names.
-func opened[T any](
-	kind, field string, open func(name string, f files.Checkpoint, file *weights.File, set *weights.Set) (T, error),
-) func(*graph.Call) ([]any, error) {
+func opened[T any](kind, field string, open func(files.Header) (T, error)) func(*graph.Call) ([]any, error) {
 	return func(c *graph.Call) ([]any, error) {
 		var out T
-		err := fromFile(c, kind, field, func(f files.Checkpoint, file *weights.File, set *weights.Set) (err error) {
-			out, err = open(c.Str(field), f, file, set)
+		err := fromFile(c, kind, field, func(h files.Header) (err error) {
+			out, err = open(h)
 			return err
 		})
 		return []any{out}, err
@@ -160,22 +180,15 @@ func opened[T any](
 // their file. A type that all weights of the file have already changes nothing. What cannot be read is left to the
 // loader's own words.
 func checkPrecision(_ *graph.Job, roots *files.Roots, in *pyjson.Object) (field, text string) {
-	d, _ := in.Get("weight_dtype")
-	want, narrow := map[any]engine.DType{
-		"fp8_e4m3fn": engine.F8E4M3, "fp8_e4m3fn_fast": engine.F8E4M3,
-		"fp8_e5m2": engine.F8E5M2,
-	}[d]
-	name, ok := in.Get("unet_name")
-	words, isText := name.(string)
-	if !narrow || !ok || !isText {
-		return "", ""
-	}
-	path, err := roots.Resolve(files.KindDiffusion, "unet_name", words)
-	if err != nil {
+	want, narrow := map[string]engine.DType{
+		"fp8_e4m3fn": engine.F8E4M3, "fp8_e4m3fn_fast": engine.F8E4M3, "fp8_e5m2": engine.F8E5M2,
+	}[in.Text("weight_dtype")]
+	if !narrow {
 		return "", ""
 	}
 	other := ""
-	compare := func(_ files.Checkpoint, _ *weights.File, set *weights.Set) error {
+	err := roots.Header(files.KindDiffusion, "unet_name", in.Text("unet_name"), false, func(h files.Header) error {
+		set := h.Weights.Set()
 		for _, n := range set.Names() {
 			if s, _ := set.Get(n); s.DType != want {
 				other = fmt.Sprintf("%s of the file is %s", n, s.DType)
@@ -183,13 +196,12 @@ func checkPrecision(_ *graph.Job, roots *files.Roots, in *pyjson.Object) (field,
 			}
 		}
 		return nil
-	}
-	err = files.ReadHeader(files.KindDiffusion, path, false, compare)
+	})
 	if err != nil || other == "" {
 		return "", ""
 	}
 	return "weight_dtype", fmt.Sprintf("%s would round the weights (%s), which is not supported: weights keep the "+
-		"type of their file; use \"default\" (with a file of that type to save memory)", pyjson.Str(d), other)
+		"type of their file; use \"default\" (with a file of that type to save memory)", in.Text("weight_dtype"), other)
 }
 
 func loadVAE(c *graph.Call) ([]any, error) {
@@ -199,51 +211,113 @@ func loadVAE(c *graph.Call) ([]any, error) {
 	return opened(files.KindVAE, "vae_name", value.OpenVAE)(c)
 }
 
-func loadCheckpoint(c *graph.Call) ([]any, error) {
-	name := c.Str("ckpt_name")
-	var out []any
-	err := fromFile(c, files.KindCheckpoint, "ckpt_name",
-		func(f files.Checkpoint, open *weights.File, set *weights.Set) error {
-			m, err := value.OpenModel(name, f, open, set)
-			if err != nil {
-				return err
-			}
-			clip, err := value.OpenCheckpointCLIP(name, f, open, set, m.Spec.Family)
-			if err != nil {
-				return err
-			}
-			v, err := value.OpenVAE(name, f, open, set)
-			if err != nil {
-				return err
-			}
-			out = []any{m, clip, v}
-			return nil
-		})
-	return out, err
-}
-
-// loadCLIP opens the text encoders of a type; fields name the files.
-func loadCLIP(c *graph.Call, kind string, fields ...string) ([]any, error) {
-	clip := &value.Clip{Type: kind}
-	for _, field := range fields {
-		err := fromFile(c, files.KindText, field, func(f files.Checkpoint, open *weights.File, set *weights.Set) error {
-			return clip.Add(c.Str(field), f, open, set)
-		})
+func loadCheckpoint(c *graph.Call) (out []any, err error) {
+	err = fromFile(c, files.KindCheckpoint, "ckpt_name", func(h files.Header) error {
+		m, err := value.OpenModel(h)
 		if err != nil {
-			return nil, err
+			return err
 		}
-	}
-	return []any{clip}, clip.Check(c.Class.Name)
+		clip, err := value.OpenCheckpointCLIP(h, m.Spec.Family)
+		if err != nil {
+			return err
+		}
+		v, err := value.OpenVAE(h)
+		out = []any{m, clip, v}
+		return err
+	})
+	return out, err
 }
 
 // checkClipType refuses types that cannot be encoded before anything runs.
 func checkClipType(_ *graph.Job, _ *files.Roots, in *pyjson.Object) (field, text string) {
-	t, _ := in.Get("type")
-	name, ok := t.(string)
+	name, ok := in.At("type").(string)
 	all := models.TextTypes()
 	if _, known := all[name]; !ok || known {
 		return "", ""
 	}
 	return "type", fmt.Sprintf("text encoders of type %s are not supported (supported: %s)", name,
 		strings.Join(slices.Sorted(maps.Keys(all)), ", "))
+}
+
+// ggufClasses are the rows of the custom node package ComfyUI-GGUF that load models of families that Patchbay has. The
+// stock loaders open the same files; these names let workflows that people have run unchanged.
+func ggufClasses() []graph.Class {
+	const module, category = "custom_nodes.ComfyUI-GGUF", "bootleg"
+	precision := func(name, tip string) graph.Input {
+		return graph.Combo(name, tip, "default", "target", "float32", "float16", "bfloat16").With("default", "default")
+	}
+	return []graph.Class{
+		loader(graph.Class{
+			Name: "UnetLoaderGGUF", Display: "Unet Loader (GGUF)", Module: module, Category: category,
+			Outputs: graph.Slots("MODEL"),
+		}, files.KindGGUF, "unet_name", value.OpenModel),
+		loader(graph.Class{
+			Name: "UnetLoaderGGUFAdvanced", Display: "Unet Loader (GGUF/Advanced)", Module: module, Category: category,
+			Inputs: []graph.Input{
+				graph.File("unet_name", files.KindGGUF), precision("dequant_dtype", "type that quantised weights are widened to"),
+				precision("patch_dtype", "adapters keep the type of their file"),
+				graph.Bool("patch_on_device", "adapters are always on the device", false),
+			},
+			Outputs: graph.Slots("MODEL"), Check: checkWidened,
+		}, files.KindGGUF, "unet_name", value.OpenModel),
+		clipLoader(graph.Class{
+			Name: "CLIPLoaderGGUF", Display: "CLIPLoader (GGUF)", Module: module, Category: category,
+			Inputs: []graph.Input{clipTypeInput()},
+		}, "", "clip_name"),
+		clipLoader(graph.Class{
+			Name: "DualCLIPLoaderGGUF", Display: "DualCLIPLoader (GGUF)", Module: module, Category: category,
+			Inputs: []graph.Input{dualClipTypeInput()},
+		}, "", "clip_name1", "clip_name2"),
+	}
+}
+
+// wantsWide reports whether the node asks for quantised weights in f32 instead of bf16.
+func wantsWide(c *graph.Call) bool { return c.Raw("dequant_dtype") == "float32" }
+
+// checkWidened refuses a type that weights are not widened to.
+func checkWidened(_ *graph.Job, _ *files.Roots, in *pyjson.Object) (field, text string) {
+	if in.At("dequant_dtype") == "float16" {
+		return "dequant_dtype", `float16 is not supported: quantised weights are widened to bfloat16 ("default", ` +
+			`"target") or "float32"`
+	}
+	return "", ""
+}
+
+// withLora returns copies of the handles with the adapters of the file that the input lora_name names. A strength of 0
+// leaves a handle as it is, both 0 do not even open the file (ComfyUI nodes.py, LoraLoader). clip may be nil.
+func withLora(c *graph.Call, clip *value.Clip, onClip float64) (*value.Model, *value.Clip, error) {
+	m, onModel := c.Model("model"), c.Float("strength_model")
+	if onModel == 0 && onClip == 0 {
+		return m, clip, nil
+	}
+	keys, err := value.LoraKeys(m, clip)
+	if err != nil {
+		return nil, nil, err
+	}
+	err = fromFile(c, files.KindLora, "lora_name", func(h files.Header) error {
+		found, err := lora.Match(h.Weights.Set(), keys)
+		if err != nil {
+			return err
+		}
+		warnUnused(c, found.Unused, clip == nil)
+		clip = clip.WithLora(h, onClip, found)
+		m, err = m.WithLora(h, onModel, found)
+		return err
+	})
+	return m, clip, err
+}
+
+// warnUnused tells of tensors that fit nothing. Those of text encoders are left out where the node adapts the model
+// only.
+func warnUnused(c *graph.Call, names []string, modelOnly bool) {
+	var odd []string
+	for _, n := range names {
+		if !modelOnly || !strings.HasPrefix(n, "lora_te") && !strings.HasPrefix(n, "text_encoder") {
+			odd = append(odd, n)
+		}
+	}
+	if len(odd) > 0 {
+		c.Warn("node %s: %d tensors of %s fit nothing here and are not used: %s", c.ID, len(odd),
+			c.Str("lora_name"), fault.List(odd))
+	}
 }

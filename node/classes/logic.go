@@ -10,14 +10,25 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// logicClasses are the rows that choose between inputs, join texts and show values.
+// logicClasses are the rows that choose between inputs, join texts, show values and hand literals on.
 func logicClasses() []graph.Class {
 	text := func(name string) graph.Input { return graph.Number(name, "STRING", "", "multiline", true) }
+	row := func(name, display, kind string, options ...any) graph.Class {
+		return graph.Class{
+			Name: name, Display: display, Module: "comfy_extras.nodes_primitive", Category: "utilities/primitive",
+			Inputs: []graph.Input{graph.Number("value", kind, "", options...)}, Outputs: graph.Slots(kind),
+			Run: func(c *graph.Call) ([]any, error) { return []any{c.Raw("value")}, nil },
+		}
+	}
+	const most = int64(math.MaxInt64)
+	words := row("PrimitiveString", "Text", "STRING", "multiline", false)
+	words.Aliases = "text, string, text box, prompt"
+	lines := row("PrimitiveStringMultiline", "Text (Multiline)", "STRING", "multiline", true)
+	lines.Aliases, lines.Essential = "text, string, text multiline, string multiline, text box, prompt", "Basics"
 	return []graph.Class{
 		{
-			Name: "ComfySwitchNode", Display: "If/Else Switch", Module: "comfy_extras.nodes_logic",
-			Category: "utilities/logic", Aliases: "if, then, switch, conditional, branch", NewStyle: true,
-			Experimental: true,
+			Name: "ComfySwitchNode", Display: "If/Else Switch", Module: "comfy_extras.nodes_logic", Category: "utilities/logic",
+			Aliases: "if, then, switch, conditional, branch", Experimental: true,
 			Inputs: []graph.Input{
 				graph.Number("switch", "BOOLEAN", ""),
 				graph.Match("on_false", "switch", "*").AsLazy(), graph.Match("on_true", "switch", "*").AsLazy(),
@@ -28,7 +39,7 @@ func logicClasses() []graph.Class {
 		},
 		{
 			Name: "ComfyNotNode", Display: "Not", Module: "comfy_extras.nodes_logic", Category: "utilities/logic",
-			Aliases: "invert, toggle, negate, flip boolean", NewStyle: true,
+			Aliases:     "invert, toggle, negate, flip boolean",
 			Description: "Turns true into false; 0, an empty text and false are false.",
 			Inputs:      []graph.Input{graph.Link("value", "*", "")}, Outputs: graph.Slots("BOOLEAN"),
 			Run: func(c *graph.Call) ([]any, error) { return []any{!pyjson.Bool(c.Raw("value"))}, nil },
@@ -36,10 +47,9 @@ func logicClasses() []graph.Class {
 		{
 			Name: "StringConcatenate", Display: "Concatenate Text", Module: "comfy_extras.nodes_string", Category: "text",
 			Aliases: "concatenate, text concat, join text, merge text, combine strings, string concat, append text, " +
-				"combine text", NewStyle: true,
+				"combine text",
 			Inputs: []graph.Input{
-				text("string_a"), text("string_b"),
-				graph.Number("delimiter", "STRING", "", "default", "", "multiline", false),
+				text("string_a"), text("string_b"), graph.Number("delimiter", "STRING", "", "default", "", "multiline", false),
 			},
 			Outputs: graph.Slots("STRING"), Run: func(c *graph.Call) ([]any, error) {
 				return []any{c.Str("string_a") + c.Str("delimiter") + c.Str("string_b")}, nil
@@ -48,12 +58,12 @@ func logicClasses() []graph.Class {
 		{
 			Name: "PreviewAny", Display: "Preview as Text", Module: "comfy_extras.nodes_preview_any", Category: "utilities",
 			Aliases: "show output, inspect, debug, print value, show text", Output: true,
-			Description: "Shows any value as text.",
-			Inputs:      []graph.Input{graph.Link("source", "*", "")}, Outputs: graph.Slots("STRING"), Run: previewAny,
+			Description: "Shows any value as text.", Inputs: []graph.Input{graph.Link("source", "*", "")},
+			Outputs: graph.Slots("STRING"), Run: previewAny,
 		},
 		{
 			Name: "ResolutionSelector", Display: "Resolution Selector", Module: "comfy_extras.nodes_resolution",
-			Category: "utilities", NewStyle: true, Description: "Gives the sides of a picture of an aspect and an area.",
+			Category: "utilities", Description: "Gives the sides of a picture of an aspect and an area.",
 			Inputs: []graph.Input{
 				graph.Combo("aspect_ratio", "", aspects()...).With("default", aspects()[0]),
 				graph.Float("megapixels", "of 1024 x 1024", 1, 0.1, 16, 0.1),
@@ -61,6 +71,11 @@ func logicClasses() []graph.Class {
 			},
 			Outputs: []graph.Slot{{Name: "width", Type: "INT"}, {Name: "height", Type: "INT"}}, Run: resolution,
 		},
+		row("PrimitiveInt", "Int", "INT", "min", -most, "max", most, "control_after_generate", "fixed"),
+		row("PrimitiveFloat", "Float", "FLOAT", "min", -most, "max", most, "step", 0.1),
+		words,
+		lines,
+		row("PrimitiveBoolean", "Boolean", "BOOLEAN"),
 	}
 }
 

@@ -244,7 +244,7 @@ func TestBaseOutlivesItsHandle(t *testing.T) {
 		t.Fatalf("resident: %v, want the plain and the adapted model", list)
 	}
 	count := *b.packs.count
-	b.DropValues()
+	b.ShedValues()
 	b.engine.Evict(list[1].Key)
 	if again, _ := b.draw(t, "one*1", 1, ""); !slices.Equal(again, adapted) {
 		t.Error("the adapted model changed when the plain one went")
@@ -271,7 +271,7 @@ func TestLoraOnPlans(t *testing.T) {
 		if !(worst <= 1e-4*top) {
 			t.Errorf("%s: error %.3g relative to the largest value, bound 1e-4", plan, worst/top)
 		}
-		b.DropValues()
+		b.ShedValues()
 	}
 }
 
@@ -322,9 +322,9 @@ func TestLoraNodes(t *testing.T) {
 			t.Errorf("%s: %v", c.name, err)
 			continue
 		}
-		if len(gotModel.Adapters()) != c.model || len(gotClip.Adapters()) != c.clip {
+		if len(gotModel.Loras) != c.model || len(gotClip.Loras) != c.clip {
 			t.Errorf("%s at %v and %v: %d adapters on the model and %d on the text encoders, want %d and %d", c.name, c.onModel,
-				c.onClip, len(gotModel.Adapters()), len(gotClip.Adapters()), c.model, c.clip)
+				c.onClip, len(gotModel.Loras), len(gotClip.Loras), c.model, c.clip)
 		}
 		if got := strings.Join(warnings, "; "); !strings.Contains(got, c.warns) || (c.warns == "") != (got == "") {
 			t.Errorf("%s: warnings %q, want %q", c.name, got, c.warns)
@@ -351,7 +351,7 @@ func TestLoraNodes(t *testing.T) {
 	if _, _, _, err := load("absent", 1, 1); err == nil || !strings.Contains(err.Error(), "absent.safetensors") {
 		t.Errorf("a file that is not there: %v", err)
 	}
-	if base, _ := b.Value(m.ID); len(base.(*value.Model).Adapters()) != 0 {
+	if base, _ := b.Value(m.ID); len(base.(*value.Model).Loras) != 0 {
 		t.Error("the handle that was given has adapters now")
 	}
 }

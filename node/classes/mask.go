@@ -14,12 +14,11 @@ import (
 func maskClasses() []graph.Class {
 	const module = "comfy_extras.nodes_mask"
 	in := graph.Link("mask", "MASK", "")
-	return []graph.Class{
+	return graph.Rows(graph.Class{Category: "image/mask"}, []graph.Class{
 		{
-			Name: "SolidMask", Display: "Create Solid Mask", Module: module, Category: "image/mask", NewStyle: true,
+			Name: "SolidMask", Display: "Create Solid Mask", Module: module,
 			Inputs: []graph.Input{
-				graph.Float("value", "", 1, 0, 1, 0.01),
-				pixels("width", 512, 1, 1), pixels("height", 512, 1, 1),
+				graph.Float("value", "", 1, 0, 1, 0.01), pixels("width", 512, 1, 1), pixels("height", 512, 1, 1),
 			},
 			Outputs: graph.Slots("MASK"), Run: func(c *graph.Call) ([]any, error) {
 				v, x, y := c.Decimal("value"), c.Whole("width"), c.Whole("height")
@@ -27,28 +26,24 @@ func maskClasses() []graph.Class {
 			},
 		},
 		{
-			Name: "InvertMask", Display: "Invert Mask", Module: module, Category: "image/mask",
-			Aliases: "reverse mask, flip mask", NewStyle: true,
+			Name: "InvertMask", Display: "Invert Mask", Module: module, Aliases: "reverse mask, flip mask",
 			Inputs: []graph.Input{in}, Outputs: graph.Slots("MASK"), Run: func(c *graph.Call) ([]any, error) {
-				m := *graph.Arg[*picture.Mask](c, "mask")
-				m.Data = inverted(m.Data)
-				return []any{&m}, nil
+				m := graph.Arg[*picture.Mask](c, "mask")
+				return []any{m.Like(inverted(m.Data))}, nil
 			},
 		},
 		{
-			Name: "MaskToImage", Display: "Convert Mask to Image", Module: module, Category: "image/mask",
-			Aliases: "convert mask", NewStyle: true,
+			Name: "MaskToImage", Display: "Convert Mask to Image", Module: module, Aliases: "convert mask",
 			Inputs: []graph.Input{in}, Outputs: graph.Slots("IMAGE"), Run: maskToImage,
 		},
 		{
-			Name: "ImageToMask", Display: "Convert Image to Mask", Module: module, Category: "image/mask",
-			Aliases: "extract channel, channel to mask", NewStyle: true,
+			Name: "ImageToMask", Display: "Convert Image to Mask", Module: module, Aliases: "extract channel, channel to mask",
 			Inputs: []graph.Input{graph.Link("image", "IMAGE", ""), graph.Combo("channel", "", "red", "green", "blue",
 				"alpha")},
 			Outputs: graph.Slots("MASK"), Run: imageToMask,
 		},
 		{
-			Name: "LoadImageMask", Display: "Load Image (as Mask)", Module: "nodes", Category: "image",
+			Name: "LoadImageMask", Display: "Load Image (as Mask)", Category: "image",
 			Aliases: "import mask, alpha mask, channel mask", Essential: "Image Tools",
 			Inputs: []graph.Input{
 				graph.File("image", files.KindInputImage).With("image_upload", true),
@@ -58,8 +53,7 @@ func maskClasses() []graph.Class {
 			Check: checkFile("image", "Invalid image file: "), Change: fileChange("image"),
 		},
 		{
-			Name: "GrowMask", Display: "Grow Mask", Module: module, Category: "image/mask",
-			Aliases: "expand mask, shrink mask", NewStyle: true,
+			Name: "GrowMask", Display: "Grow Mask", Module: module, Aliases: "expand mask, shrink mask",
 			Inputs: []graph.Input{
 				in, graph.Int("expand", "in pixels; below 0 shrinks", 0, -16384, 16384, 1),
 				graph.Bool("tapered_corners", "", true).AsAdvanced(),
@@ -67,19 +61,18 @@ func maskClasses() []graph.Class {
 			Outputs: graph.Slots("MASK"), Run: growMask,
 		},
 		{
-			Name: "FeatherMask", Display: "Feather Mask", Module: module, Category: "image/mask",
-			Aliases: "soft edge mask, blur mask edges, gradient mask edge", NewStyle: true,
+			Name: "FeatherMask", Display: "Feather Mask", Module: module,
+			Aliases: "soft edge mask, blur mask edges, gradient mask edge",
 			Inputs: []graph.Input{
 				in, pixels("left", 0, 0, 1), pixels("top", 0, 0, 1), pixels("right", 0, 0, 1), pixels("bottom", 0, 0, 1),
 			},
-			Outputs: graph.Slots("MASK"),
-			Run: func(c *graph.Call) ([]any, error) {
+			Outputs: graph.Slots("MASK"), Run: func(c *graph.Call) ([]any, error) {
 				m := c.Mask("mask")
 				return []any{m.Like(resample.Feather(m.Data, m.B, m.Y, m.X, c.Whole("left"), c.Whole("top"), c.Whole("right"),
 					c.Whole("bottom")))}, nil
 			},
 		},
-	}
+	})
 }
 
 // growMask grows some pixels at a time, so that a large mask can be cancelled, and stops where nothing changes any
@@ -123,7 +116,7 @@ func grey(m *picture.Mask) *picture.Image {
 }
 
 func imageToMask(c *graph.Call) ([]any, error) {
-	im, channel := graph.Arg[*picture.Image](c, "image"), c.Str("channel")
+	im, channel := c.Image("image"), c.Str("channel")
 	at, known := map[string]int{"red": 0, "green": 1, "blue": 2, "alpha": 3}[channel]
 	if !known || at >= im.C {
 		return nil, fault.Bad("channel", "the picture has no %s; it has %d channels (red, green, blue, alpha in this order)",
@@ -135,24 +128,16 @@ func imageToMask(c *graph.Call) ([]any, error) {
 // loadImageMask reads one channel of the first frame of a picture file; alpha is turned round, and a file without alpha
 // gives zeros.
 func loadImageMask(c *graph.Call) ([]any, error) {
-	name := c.Str("image")
-	data, err := inputFile(c, "image", name)
+	im, alpha, err := decoded(c)
 	if err != nil {
 		return nil, err
 	}
-	im, alpha, err := picture.Decode(data)
-	if err != nil {
-		return nil, fault.Named(fault.CodeBadImage, "image", "%s: %v", name, err)
+	if at, colour := map[string]int{"red": 0, "green": 1, "blue": 2}[c.Str("channel")]; colour {
+		return []any{im.Items(0, 1).Channel(at)}, nil
 	}
-	n := im.Y * im.X
-	m := im
-	m.B, m.Data = 1, im.Data[:n*im.C]
-	at, colour := map[string]int{"red": 0, "green": 1, "blue": 2}[c.Str("channel")]
-	switch {
-	case colour:
-		return []any{m.Channel(at)}, nil
-	case alpha.Y == im.Y && alpha.X == im.X:
-		return []any{&picture.Mask{B: 1, Y: im.Y, X: im.X, Data: alpha.Data[:n]}}, nil
+	m := &picture.Mask{B: 1, Y: im.Y, X: im.X, Data: make([]float32, im.Y*im.X)}
+	if alpha.Y == im.Y && alpha.X == im.X {
+		copy(m.Data, alpha.Data)
 	}
-	return []any{&picture.Mask{B: 1, Y: im.Y, X: im.X, Data: make([]float32, n)}}, nil
+	return []any{m}, nil
 }

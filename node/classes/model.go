@@ -1,36 +1,203 @@
 package classes
 
 import (
+	"slices"
+
 	"patchbay/models/sampling"
 	"patchbay/node/fault"
+	"patchbay/node/files"
 	"patchbay/node/graph"
+	"patchbay/node/picture"
 	"patchbay/node/value"
+	"patchbay/parallel"
 )
 
-// modelClasses are the rows that change a MODEL handle.
+// modelClasses are the rows that give a MODEL another time line or another treatment of masks.
 func modelClasses() []graph.Class {
+	const module = "comfy_extras.nodes_model_advanced"
 	shift := func(name string, preset float64) graph.Input {
-		return graph.Float(name, "", preset, 0, 100, 0.01).AsAdvanced()
+		return graph.Float(name, "", preset, 0, 100, 0.01)
 	}
-	side := func(name string) graph.Input {
-		return graph.Int(name, "", 1024, 16, 16384, 8)
+	side := func(name string) graph.Input { return graph.Int(name, "", 1024, 16, 16384, 8) }
+	flow := func(name, category string, preset, multiplier float64) graph.Class {
+		return graph.Class{
+			Name: name, Module: module, Category: category,
+			Inputs:  []graph.Input{graph.Bare("model", "MODEL"), shift("shift", preset)},
+			Outputs: graph.Slots("MODEL"), Run: onModel(func(c *graph.Call, m *value.Model) (err error) {
+				if m.Sampling, err = sampling.NewFlow(c.Decimal("shift"), multiplier); err != nil {
+					return fault.Bad("shift", "%v", err)
+				}
+				return nil
+			}),
+		}
 	}
-	return []graph.Class{{
-		Name: "ModelSamplingFlux", Module: "comfy_extras.nodes_model_advanced", Category: "model/patch/flux",
-		Inputs: []graph.Input{
-			graph.Bare("model", "MODEL"), shift("max_shift", 1.15), shift("base_shift", 0.5),
-			side("width"), side("height"),
+	return []graph.Class{
+		{
+			Name: "ModelSamplingFlux", Module: module, Category: "model/patch/flux",
+			Inputs: []graph.Input{
+				graph.Bare("model", "MODEL"), shift("max_shift", 1.15).AsAdvanced(), shift("base_shift", 0.5).AsAdvanced(),
+				side("width"), side("height"),
+			},
+			Outputs: graph.Slots("MODEL"), Run: onModel(modelSamplingFlux),
 		},
-		Outputs: graph.Slots("MODEL"), Run: modelSamplingFlux,
-	}}
+		flow("ModelSamplingSD3", "model/patch/stable diffusion", 3, 1000),
+		flow("ModelSamplingAuraFlow", "model/patch", 1.73, 1),
+		{
+			Name: "DifferentialDiffusion", Display: "Differential Diffusion",
+			Module: "comfy_extras.nodes_differential_diffusion", Category: "experimental",
+			Aliases: "inpaint gradient, variable denoise strength", Experimental: true,
+			Description: "Lets grey parts of a noise mask change later in the run than white ones.",
+			Inputs: []graph.Input{
+				graph.Link("model", "MODEL", ""),
+				graph.Float("strength", "below 1 blends with the mask as it is", 1, 0, 1, 0.01).AsOptional(),
+			},
+			Outputs: graph.Slots("MODEL"), Run: onModel(func(c *graph.Call, m *value.Model) error {
+				strength := float32(1)
+				if c.Given("strength") {
+					strength = float32(c.Decimal("strength"))
+				}
+				m.Differential = &strength
+				return nil
+			}),
+		},
+		cacheRow("EasyCache", "measured at the network.", parallel.CacheEasy),
+		cacheRow("LazyCache", "measured at the latent; for every model.", parallel.CacheLazy),
+	}
+}
+
+// onModel runs a class that gives a changed copy of the input model.
+func onModel(change func(c *graph.Call, m *value.Model) error) func(*graph.Call) ([]any, error) {
+	return func(c *graph.Call) ([]any, error) {
+		m := *c.Model("model")
+		err := change(c, &m)
+		return []any{&m}, err
+	}
 }
 
 // modelSamplingFlux sets the shift from the size of the picture.
-func modelSamplingFlux(c *graph.Call) ([]any, error) {
-	s, err := sampling.NewFlux(sampling.FluxShift(c.Decimal("max_shift"), c.Decimal("base_shift"), c.Whole("width"),
-		c.Whole("height")))
+func modelSamplingFlux(c *graph.Call, m *value.Model) (err error) {
+	m.Sampling, err = sampling.NewFlux(sampling.FluxShift(c.Decimal("max_shift"), c.Decimal("base_shift"),
+		c.Whole("width"), c.Whole("height")))
 	if err != nil {
-		return nil, fault.At(fault.CodeBadInput, "max_shift", "max_shift, base_shift: %v", err)
+		return fault.At(fault.CodeBadInput, "max_shift", "max_shift, base_shift: %v", err)
 	}
-	return []any{graph.Arg[*value.Model](c, "model").WithSampling(s)}, nil
+	return nil
+}
+
+// cacheRow lets a MODEL reuse predictions between steps. One cache replaces another. EasyCache is for networks that
+// ComfyUI calls through wrappers; others go on without one, there and here.
+func cacheRow(name, measured string, rule parallel.CacheRule) graph.Class {
+	part := func(name string, preset float64, tip string) graph.Input {
+		return graph.Float(name, tip, preset, 0, 1, 0.01).AsAdvanced()
+	}
+	return graph.Class{
+		Name: name, Display: name, Module: "comfy_extras.nodes_easycache", Category: "advanced/debug", Experimental: true,
+		Description: "Leaves out steps whose prediction is expected to change little, " + measured,
+		Inputs: []graph.Input{
+			graph.Link("model", "MODEL", "the model that may reuse"),
+			graph.Float("reuse_threshold", "more reuses more steps and changes the picture more", 0.2, 0, 3, 0.01).AsAdvanced(),
+			part("start_percent", 0.15, "part of the run before which every step runs"),
+			part("end_percent", 0.95, "part of the run behind which every step runs"),
+			graph.Bool("verbose", "tell for every step what was expected and measured", false).AsAdvanced(),
+		},
+		Outputs: graph.Slots("MODEL"), Run: onModel(func(c *graph.Call, m *value.Model) error {
+			if rule == parallel.CacheEasy && m.Traits.NoStepCache {
+				c.Warn("node %s: EasyCache has no effect on %s models, as in ComfyUI; LazyCache works on all", c.ID,
+					m.Spec.Family)
+				return nil
+			}
+			verbose, _ := c.Raw("verbose").(bool)
+			m.Cache = &parallel.Cache{
+				Rule: rule, Threshold: float32(c.Decimal("reuse_threshold")),
+				Start: c.Decimal("start_percent"), End: c.Decimal("end_percent"), Verbose: verbose,
+			}
+			return nil
+		}),
+	}
+}
+
+// modelPatchClasses are the rows of model patches.
+func modelPatchClasses() []graph.Class {
+	const module = "comfy_extras.nodes_model_patch"
+	return []graph.Class{
+		loader(graph.Class{
+			Name: "ModelPatchLoader", Display: "Load Model Patch", Module: module, Experimental: true,
+			Outputs: graph.Slots("MODEL_PATCH"),
+		}, files.KindModelPatch, "name", value.OpenModelPatch),
+		{
+			Name: "QwenImageDiffsynthControlnet", Display: "Apply Qwen Image DiffSynth ControlNet", Module: module,
+			Category: "model/patch/qwen", Experimental: true,
+			Description: "Puts the layers of a patch behind the blocks of a model, which follow a picture.",
+			Inputs: []graph.Input{
+				graph.Bare("model", "MODEL"), graph.Bare("model_patch", "MODEL_PATCH"), graph.Bare("vae", "VAE"),
+				graph.Bare("image", "IMAGE"), graph.Float("strength", "", 1, -10, 10, 0.01),
+				graph.Bare("mask", "MASK").AsOptional(),
+			},
+			Outputs: graph.Slots("MODEL"), Run: onModel(patchModel),
+		},
+		{
+			Name: "ZImageFunControlnet", Display: "Apply Z-Image Fun ControlNet", Module: module,
+			Category: "model/patch/z-image", Experimental: true,
+			Description: "Puts a control net beside the blocks of a model, which follows a picture or fills one in.",
+			Inputs: []graph.Input{
+				graph.Bare("model", "MODEL"), graph.Bare("model_patch", "MODEL_PATCH"), graph.Bare("vae", "VAE"),
+				graph.Float("strength", "", 1, -10, 10, 0.01), graph.Bare("image", "IMAGE").AsOptional(),
+				graph.Bare("inpaint_image", "IMAGE").AsOptional(), graph.Bare("mask", "MASK").AsOptional(),
+			},
+			Outputs: graph.Slots("MODEL"), Run: onModel(patchModel),
+		},
+		{
+			Name: "USOStyleReference", Display: "Apply USO Style Reference", Module: module, Category: "model/patch/flux",
+			Experimental: true, Heavy: graph.StageText,
+			Description: "Puts what a picture encoder sees of a picture in front of the text, for its style.",
+			Inputs: []graph.Input{
+				graph.Bare("model", "MODEL"), graph.Bare("model_patch", "MODEL_PATCH"),
+				graph.Bare("clip_vision_output", "CLIP_VISION_OUTPUT"),
+			},
+			Outputs: graph.Slots("MODEL"), Run: onModel(styleReference),
+		},
+	}
+}
+
+// styleReference puts the rows of a picture in front of those that the model has.
+func styleReference(c *graph.Call, m *value.Model) error {
+	p := graph.Arg[*value.ModelPatch](c, "model_patch")
+	return p.Show(c.Use(), m, graph.Arg[value.Seen](c, "clip_vision_output"))
+}
+
+// patchModel puts a patch behind those that the model has. A mask is 1 where the picture is to be filled in, patches
+// read the opposite, and nets without channels for it and for what is filled in do not read them.
+func patchModel(c *graph.Call, m *value.Model) error {
+	p := graph.Arg[*value.ModelPatch](c, "model_patch")
+	if err := p.Fits(m); err != nil {
+		return err
+	}
+	var im, fill *picture.Image
+	if c.Given("image") {
+		im = c.Image("image")
+	}
+	if p.Fills() && c.Given("inpaint_image") {
+		fill = c.Image("inpaint_image")
+	}
+	switch {
+	case im == nil && fill == nil:
+		return fault.Bad("image", "none is connected, and %s fills in no inpaint_image: connect one", p.Name)
+	case im != nil && im.B != 1:
+		return fault.Bad("image", "%d pictures, a patch takes one", im.B)
+	case fill != nil && fill.B != 1:
+		return fault.Bad("inpaint_image", "%d pictures, a patch takes one", fill.B)
+	}
+	ctl := &value.Control{
+		Net: &p.ControlNet, Image: im, Fill: fill, VAE: c.VAE("vae"), End: 1,
+		Strength: float32(c.Decimal("strength")),
+	}
+	if c.Given("mask") && p.Masked() {
+		mask := graph.Arg[*picture.Mask](c, "mask")
+		if mask.B != 1 {
+			return fault.Bad("mask", "%d masks, a patch takes one", mask.B)
+		}
+		ctl.Mask = mask.Like(inverted(mask.Data)).Image()
+	}
+	m.Patches = append(slices.Clip(m.Patches), ctl)
+	return nil
 }

@@ -43,7 +43,8 @@ func (r *patchNodes) run(t *testing.T, eng *parallel.Engine, root, name string) 
 	text := func(side string) value.Conditioning {
 		data := golden.Input(name+"/"+side, r.Context[1]*r.Context[2])
 		return value.Conditioning{{
-			Context: dit.Array{Rows: r.Context[1], Cols: r.Context[2], Data: data}, Strength: 1, MaskStrength: 1,
+			Entry:    dit.Entry{Context: dit.Array{Rows: r.Context[1], Cols: r.Context[2], Data: data}},
+			Strength: 1, MaskStrength: 1,
 		}}
 	}
 	shown := func(what string, shape []int, c int) []float32 {

@@ -2,6 +2,7 @@ package classes
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"patchbay/models/sampling"
@@ -18,11 +19,11 @@ func sampleClasses() []graph.Class {
 	cfg := graph.Float("cfg", "scale of classifier-free guidance; 1 leaves the negative out", 8, 0, 100, 0.1).
 		With("round", 0.01)
 	step := func(name string, preset int64) graph.Input {
-		return graph.Int(name, "", preset, 0, 10000, 0)
+		return graph.Int(name, "", preset, 0, 10000, 0).AsAdvanced()
 	}
 	return []graph.Class{
 		{
-			Name: "KSampler", Module: "nodes", Category: "model/sampling",
+			Name: "KSampler", Category: "model/sampling",
 			Aliases: "sampler, sample, generate, denoise, diffuse, txt2img, img2img", Heavy: graph.StageDenoise,
 			Description: "Denoises the latent with model and conditionings.",
 			Inputs: []graph.Input{
@@ -37,15 +38,13 @@ func sampleClasses() []graph.Class {
 			Outputs: graph.Slots("LATENT"), Run: ksampler,
 		},
 		{
-			Name: "KSamplerAdvanced", Display: "KSampler (Advanced)", Module: "nodes", Category: "model/sampling",
-			Heavy: graph.StageDenoise,
+			Name: "KSamplerAdvanced", Display: "KSampler (Advanced)", Category: "model/sampling", Heavy: graph.StageDenoise,
 			Inputs: []graph.Input{
 				graph.Bare("model", "MODEL"), graph.BareCombo("add_noise", "enable", "disable").AsAdvanced(),
 				graph.SeedInput("noise_seed"), steps, cfg,
 				graph.BareCombo("sampler_name", samplers...), graph.BareCombo("scheduler", schedules...),
 				graph.Bare("positive", "CONDITIONING"), graph.Bare("negative", "CONDITIONING"),
-				graph.Bare("latent_image", "LATENT"), step("start_at_step", 0).AsAdvanced(), step("end_at_step",
-					10000).AsAdvanced(),
+				graph.Bare("latent_image", "LATENT"), step("start_at_step", 0), step("end_at_step", 10000),
 				graph.BareCombo("return_with_leftover_noise", "disable", "enable").AsAdvanced(),
 			},
 			Outputs: graph.Slots("LATENT"), Run: ksamplerAdvanced,
@@ -53,93 +52,63 @@ func sampleClasses() []graph.Class {
 	}
 }
 
-// kSettings are what the two KSamplers have in common. Start and Last below 0 are absent.
-type kSettings struct {
-	Model              *value.Model
-	Seed               uint64
-	Steps              int
-	CFG                float64
-	Sampler, Scheduler string
-	Positive, Negative value.Conditioning
-	Latent             *value.Latent
-	Denoise            float64
-	NoNoise            bool
-	Start, Last        int
-	ForceFull          bool // the last sigma becomes 0 where Last cuts the schedule
-	Hint               value.HintFunc
-}
-
-func readKSettings(c *graph.Call, seed string) kSettings {
-	return kSettings{
-		Model: graph.Arg[*value.Model](c, "model"), Seed: c.Seed(seed), Steps: c.Whole("steps"), CFG: c.Decimal("cfg"),
-		Sampler: c.Str("sampler_name"), Scheduler: c.Str("scheduler"), Latent: graph.Arg[*value.Latent](c, "latent_image"),
-		Positive: graph.Arg[value.Conditioning](c, "positive"), Negative: graph.Arg[value.Conditioning](c, "negative"),
-		Denoise: 1, Start: -1, Last: -1, Hint: hints(c),
-	}
-}
-
 func ksampler(c *graph.Call) ([]any, error) {
-	k := readKSettings(c, "seed")
-	k.Denoise = c.Decimal("denoise")
-	req, err := lowerKSampler(k)
-	if err != nil {
-		return nil, err
-	}
-	out, _, err := runSampling(c, req, k.Model, k.Latent)
-	return []any{out}, err
+	return runKSampler(c, value.Noise{Seed: c.Seed("seed")}, c.Decimal("denoise"), -1, -1, false)
 }
 
 func ksamplerAdvanced(c *graph.Call) ([]any, error) {
-	k := readKSettings(c, "noise_seed")
-	k.NoNoise = c.Str("add_noise") == "disable"
-	k.Start, k.Last = c.Whole("start_at_step"), c.Whole("end_at_step")
-	k.ForceFull = c.Str("return_with_leftover_noise") == "disable"
-	req, err := lowerKSampler(k)
-	if err != nil {
-		return nil, err
-	}
-	out, _, err := runSampling(c, req, k.Model, k.Latent)
-	return []any{out}, err
+	noise := value.Noise{Seed: c.Seed("noise_seed"), None: c.Str("add_noise") == "disable"}
+	full := c.Str("return_with_leftover_noise") == "disable"
+	return runKSampler(c, noise, 1, c.Whole("start_at_step"), c.Whole("end_at_step"), full)
 }
 
-// lowerKSampler turns the settings of a KSampler into a request. A request without sigmas means that the latent stays
-// as it is.
-func lowerKSampler(k kSettings) (*parallel.Request, error) {
-	if math.IsNaN(k.CFG) || math.IsInf(k.CFG, 0) {
-		return nil, fault.Bad("cfg", "%v is not a finite number", k.CFG)
-	}
-	sigmas, err := sampling.KSamplerSigmas(k.Model.Sampling, k.Sampler, k.Scheduler, k.Steps, k.Denoise)
+// runKSampler runs the steps from start to last of a schedule; below 0 they are absent. full makes the last sigma 0
+// where last cuts the schedule.
+func runKSampler(c *graph.Call, noise value.Noise, denoise float64, start, last int, full bool) ([]any, error) {
+	g, name := guided(c), c.Str("sampler_name")
+	sigmas, err := sampling.KSamplerSigmas(g.Model.Sampling, name, c.Str("scheduler"), c.Whole("steps"), denoise)
 	if err != nil {
 		return nil, fault.At(fault.CodeBadInput, "scheduler", "%v", err)
 	}
-	return value.Lower(value.Lowering{
-		Model: k.Model, Sampler: value.Sampler{Name: k.Sampler},
-		Sigmas: sampling.CutSteps(sigmas, k.Start, k.Last, k.ForceFull),
-		Latent: k.Latent, Seed: k.Seed, NoNoise: k.NoNoise,
-		Rule: parallel.Guider{Kind: parallel.GuideCFG, CFG: float32(k.CFG)}, Hint: k.Hint,
-		Branches: []value.GuiderBranch{
-			{Name: "positive", Conditioning: k.Positive},
-			{Name: "negative", Conditioning: k.Negative},
-		},
-	})
+	out, _, err := runSampling(c, noise, g, value.Sampler{Name: name}, sampling.CutSteps(sigmas, start, last, full))
+	return []any{out}, err
 }
 
-// runSampling runs a request and brings its results back into the VAE's space: the result and the last denoised latent.
-func runSampling(c *graph.Call, req *parallel.Request, m *value.Model, source *value.Latent) (out,
+// guided is the guider of a node with a model, two conditionings and a scale.
+func guided(c *graph.Call) *value.Guider {
+	return &value.Guider{
+		Model: c.Model("model"), Rule: parallel.Guider{Kind: parallel.GuideCFG, CFG: float32(c.Decimal("cfg"))},
+		Branches: branches(c, "positive", "negative"),
+	}
+}
+
+// branches are conditionings by the names of their inputs.
+func branches(c *graph.Call, names ...string) (out []value.GuiderBranch) {
+	for _, name := range names {
+		out = append(out, value.GuiderBranch{Name: name, Conditioning: c.Conditioning(name)})
+	}
+	return out
+}
+
+// runSampling samples the input latent_image and brings the results into the VAE's space: the result and the last
+// denoised latent. Without sigmas the latent stays as it is.
+func runSampling(c *graph.Call, noise value.Noise, g *value.Guider, sampler value.Sampler, sigmas []float32) (out,
 	denoised *value.Latent, err error,
 ) {
-	keep := func(s parallel.Latent) *value.Latent {
-		return &value.Latent{Samples: s, NoiseMask: source.NoiseMask, BatchIndex: source.BatchIndex}
+	m, source := g.Model, graph.Arg[*value.Latent](c, "latent_image")
+	req, err := value.Lower(value.Lowering{
+		Guider: *g, Noise: noise, Sampler: sampler, Sigmas: slices.Clone(sigmas), Latent: source, Hint: hints(c),
+	})
+	if err != nil {
+		return nil, nil, err
 	}
 	if len(req.Sigmas) == 0 {
-		l := keep(req.Latent)
+		l := source.With(req.Latent)
 		return l, l, nil
 	}
 	req.Plan, req.Preview, req.Profile = c.Job.Plan, c.Job.Preview, c.Job.Profile
 	began := time.Now()
-	result, err := c.Use().Sample(req, m, func(p parallel.Progress) error {
-		return reportProgress(c, m, p)
-	})
+	result, err := c.Use().Sample(req, m, func(p parallel.Progress) error { return reportProgress(c, m, p) })
 	if err != nil {
 		return nil, nil, err
 	}
@@ -150,12 +119,12 @@ func runSampling(c *graph.Call, req *parallel.Request, m *value.Model, source *v
 		return nil, nil, fault.New(fault.CodeBadInput,
 			"the %s sampler gave no usable latent (%v); other schedulers or fewer changes to sigmas may help", req.Sampler, err)
 	}
-	out = keep(result.Latent)
+	out = source.With(result.Latent)
 	if result.X0.Len() == 0 {
 		return out, out, nil
 	}
 	m.Format.FromModel(result.X0.Data, result.X0.Y*result.X0.X)
-	return out, keep(result.X0), nil
+	return out, source.With(result.X0), nil
 }
 
 // reportProgress tells of a step, and shows it where somebody asked for previews.
@@ -174,4 +143,163 @@ func reportProgress(c *graph.Call, m *value.Model, p parallel.Progress) error {
 	}
 	c.Emit(graph.Event{Type: "progress", Data: data})
 	return nil
+}
+
+// customClasses are the rows of the custom-sampling chain: noise, guider, sampler, sigmas, and the nodes that run them.
+func customClasses() []graph.Class {
+	const module, category = "comfy_extras.nodes_custom_sampler", "model/sampling"
+	cfg := func(name string) graph.Input {
+		return graph.Float(name, "", 8, 0, 100, 0.1).With("round", 0.01)
+	}
+	conditioning := func(name string) graph.Input { return graph.Link(name, "CONDITIONING", "") }
+	return []graph.Class{
+		{
+			Name: "SamplerCustomAdvanced", Module: module, Category: category + "/custom", Heavy: graph.StageDenoise,
+			Inputs: []graph.Input{
+				graph.Link("noise", "NOISE", ""), graph.Link("guider", "GUIDER", ""), graph.Link("sampler", "SAMPLER", ""),
+				graph.Link("sigmas", "SIGMAS", ""), graph.Link("latent_image", "LATENT", ""),
+			},
+			Outputs: []graph.Slot{{Name: "output", Type: "LATENT"}, {Name: "denoised_output", Type: "LATENT"}},
+			Run:     samplerCustomAdvanced,
+		},
+		{
+			Name: "KSamplerSelect", Module: module, Category: category + "/samplers",
+			Inputs: []graph.Input{graph.Combo("sampler_name", "", sampling.SamplerNames()...)}, Outputs: graph.Slots("SAMPLER"),
+			Run: func(c *graph.Call) ([]any, error) { return []any{value.Sampler{Name: c.Str("sampler_name")}}, nil },
+		},
+		{
+			Name: "BasicScheduler", Module: module, Category: category + "/schedulers",
+			Inputs: []graph.Input{
+				graph.Link("model", "MODEL", ""), graph.Combo("scheduler", "", sampling.ScheduleNames()...),
+				graph.Int("steps", "", 20, 1, 10000, 0), graph.Float("denoise", "", 1, 0, 1, 0.01).AsLater(),
+			},
+			Outputs: graph.Slots("SIGMAS"), Run: basicScheduler,
+		},
+		{
+			Name: "BasicGuider", Display: "Basic Guider", Module: module, Category: category + "/guiders",
+			Inputs:  []graph.Input{graph.Link("model", "MODEL", ""), graph.Link("conditioning", "CONDITIONING", "")},
+			Outputs: graph.Slots("GUIDER"), Run: basicGuider,
+		},
+		{
+			Name: "CFGGuider", Display: "CFG Guider", Module: module, Category: category + "/guiders",
+			Inputs: []graph.Input{
+				graph.Link("model", "MODEL", ""), graph.Link("positive", "CONDITIONING", ""),
+				graph.Link("negative", "CONDITIONING", ""), graph.Float("cfg", "", 8, 0, 100, 0.1).With("round", 0.01),
+			},
+			Outputs: graph.Slots("GUIDER"), Run: func(c *graph.Call) ([]any, error) { return []any{guided(c)}, nil },
+		},
+		{
+			Name: "RandomNoise", Module: module, Category: category + "/noise",
+			Inputs: []graph.Input{graph.SeedInput("noise_seed")}, Outputs: graph.Slots("NOISE"),
+			Run: func(c *graph.Call) ([]any, error) { return []any{value.Noise{Seed: c.Seed("noise_seed")}}, nil },
+		},
+		{
+			Name: "SamplerCustom", Module: module, Category: category + "/custom", Heavy: graph.StageDenoise,
+			Inputs: []graph.Input{
+				graph.Link("model", "MODEL", ""), graph.Bool("add_noise", "", true).AsAdvanced(), graph.SeedInput("noise_seed"),
+				cfg("cfg"), conditioning("positive"), conditioning("negative"), graph.Link("sampler", "SAMPLER", ""),
+				graph.Link("sigmas", "SIGMAS", ""), graph.Link("latent_image", "LATENT", ""),
+			},
+			Outputs: []graph.Slot{{Name: "output", Type: "LATENT"}, {Name: "denoised_output", Type: "LATENT"}},
+			Run:     samplerCustom,
+		},
+		{
+			Name: "DualCFGGuider", Display: "Dual CFG Guider", Module: module, Category: category + "/guiders",
+			Aliases:     "dual prompt guidance",
+			Description: "Guides with two conditionings: one scale between them, one between the second and the negative.",
+			Inputs: []graph.Input{
+				graph.Link("model", "MODEL", ""), conditioning("cond1"), conditioning("cond2"), conditioning("negative"),
+				cfg("cfg_conds"), cfg("cfg_cond2_negative"), graph.Combo("style", "", "regular", "nested").AsLater(),
+			},
+			Outputs: graph.Slots("GUIDER"), Run: dualGuider,
+		},
+		{
+			Name: "AddNoise", Module: module, Category: "model/sampling/noise", Experimental: true,
+			Description: "Puts noise on a latent as a run from the first sigma down to the last would have taken it away.",
+			Inputs: []graph.Input{
+				graph.Link("model", "MODEL", ""), graph.Link("noise", "NOISE", ""),
+				graph.Link("sigmas", "SIGMAS", ""), graph.Link("latent_image", "LATENT", ""),
+			},
+			Outputs: graph.Slots("LATENT"), Run: addNoise,
+		},
+		{
+			Name: "DisableNoise", Module: module, Category: category + "/noise", Aliases: "zero noise",
+			Description: "Starts from the latent as it is.", Outputs: graph.Slots("NOISE"),
+			Run: func(*graph.Call) ([]any, error) {
+				return []any{value.Noise{None: true}},
+					nil
+			},
+		},
+	}
+}
+
+func basicScheduler(c *graph.Call) ([]any, error) {
+	m := c.Model("model")
+	sigmas, err := sampling.BasicSchedulerSigmas(m.Sampling, c.Str("scheduler"), c.Whole("steps"), c.Decimal("denoise"))
+	if err != nil {
+		return nil, fault.At(fault.CodeBadInput, "scheduler", "%v", err)
+	}
+	return []any{value.Sigmas(sigmas)}, nil
+}
+
+func basicGuider(c *graph.Call) ([]any, error) {
+	return []any{&value.Guider{
+		Model: c.Model("model"), Rule: parallel.Guider{Kind: parallel.GuideBasic, CFG: 1},
+		Branches: []value.GuiderBranch{{Name: "positive", Conditioning: c.Conditioning("conditioning")}},
+	}}, nil
+}
+
+func samplerCustomAdvanced(c *graph.Call) ([]any, error) {
+	out, denoised, err := runSampling(c, graph.Arg[value.Noise](c, "noise"), graph.Arg[*value.Guider](c, "guider"),
+		graph.Arg[value.Sampler](c, "sampler"), c.Sigmas("sigmas"))
+	return []any{out, denoised}, err
+}
+
+// samplerCustom is SamplerCustomAdvanced with a CFGGuider and noise of its own. The seed also decides what samplers
+// draw on the way, with or without noise at the start.
+func samplerCustom(c *graph.Call) ([]any, error) {
+	noise := value.Noise{Seed: c.Seed("noise_seed"), None: !c.Flag("add_noise")}
+	out, denoised, err := runSampling(c, noise, guided(c), graph.Arg[value.Sampler](c, "sampler"), c.Sigmas("sigmas"))
+	return []any{out, denoised}, err
+}
+
+func dualGuider(c *graph.Call) ([]any, error) {
+	return []any{&value.Guider{
+		Model: c.Model("model"), Rule: parallel.Guider{
+			Kind: parallel.GuideDual, CFG: float32(c.Decimal("cfg_conds")), CFG2: float32(c.Decimal("cfg_cond2_negative")),
+			Nested: c.Str("style") == "nested",
+		},
+		Branches: branches(c, "cond1", "cond2", "negative"),
+	}}, nil
+}
+
+// addNoise scales the noise of the whole batch with |first - last| of the sigmas (with the only one, where there is
+// one) and mixes it with the latent as the model's family does at that sigma. An empty latent is not shifted. Values
+// that are not finite become 0 (ComfyUI nodes_custom_sampler.AddNoise).
+func addNoise(c *graph.Call) ([]any, error) {
+	m, sigmas, l := c.Model("model"), c.Sigmas("sigmas"), c.Layers("latent_image")
+	if len(sigmas) == 0 {
+		return []any{l}, nil
+	}
+	noise := graph.Arg[value.Noise](c, "noise")
+	req, err := value.Lower(value.Lowering{Guider: value.Guider{Model: m}, Noise: noise, Sigmas: sigmas, Latent: l})
+	if err != nil {
+		return nil, err
+	}
+	if noise.None {
+		req.Noise = parallel.NewLatent(req.Latent.B, req.Latent.C, req.Latent.Y, req.Latent.X)
+	}
+	scale := sigmas[0]
+	if len(sigmas) > 1 {
+		scale = float32(math.Abs(float64(sigmas[0] - sigmas[len(sigmas)-1])))
+	}
+	out := req.Latent
+	out.Data = m.Sampling.NoiseScaling(scale, req.Noise.Data, req.Latent.Data, false)
+	m.Format.FromModel(out.Data, out.Y*out.X)
+	for i, v := range out.Data {
+		if math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) {
+			out.Data[i] = 0
+		}
+	}
+	return []any{l.With(out)}, nil
 }

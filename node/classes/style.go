@@ -6,52 +6,53 @@ import (
 
 	"patchbay/engine"
 	"patchbay/models/dit"
+	"patchbay/models/upscale"
 	"patchbay/node/fault"
 	"patchbay/node/files"
 	"patchbay/node/graph"
-	"patchbay/node/picture"
 	"patchbay/node/value"
 )
 
-// styleClasses are the rows that let a picture speak beside the text (Redux).
+// styleClasses are the rows that let a picture speak beside the text (Redux), and those of networks that make pictures
+// larger.
 func styleClasses() []graph.Class {
+	const module = "comfy_extras.nodes_upscale_model"
 	return []graph.Class{
+		loader(graph.Class{
+			Name: "CLIPVisionLoader", Display: "Load CLIP Vision", Outputs: graph.Slots("CLIP_VISION"),
+		}, files.KindClipVision, "clip_name", value.OpenEyes),
 		{
-			Name: "CLIPVisionLoader", Display: "Load CLIP Vision", Module: "nodes", Category: "model/loaders",
-			Heavy: graph.StageLoad, Inputs: []graph.Input{graph.File("clip_name", files.KindClipVision)},
-			Outputs: graph.Slots("CLIP_VISION"), Change: modelChange(files.KindClipVision, "clip_name"),
-			Run: opened(files.KindClipVision, "clip_name", value.OpenEyes),
-		},
-		{
-			Name: "CLIPVisionEncode", Display: "CLIP Vision Encode", Module: "nodes", Category: "model/conditioning",
-			Heavy: graph.StageText,
+			Name: "CLIPVisionEncode", Display: "CLIP Vision Encode", Category: "model/conditioning", Heavy: graph.StageText,
 			Inputs: []graph.Input{
-				graph.Bare("clip_vision", "CLIP_VISION"), graph.Bare("image", "IMAGE"),
-				graph.BareCombo("crop", "center", "none"),
+				graph.Bare("clip_vision", "CLIP_VISION"), graph.Bare("image", "IMAGE"), graph.BareCombo("crop", "center", "none"),
 			},
-			Outputs: graph.Slots("CLIP_VISION_OUTPUT"),
-			Run: func(c *graph.Call) ([]any, error) {
-				out, err := graph.Arg[*value.Eyes](c, "clip_vision").See(c.Use(), graph.Arg[*picture.Image](c, "image"),
-					c.Str("crop") == "center")
+			Outputs: graph.Slots("CLIP_VISION_OUTPUT"), Run: func(c *graph.Call) ([]any, error) {
+				out, err := graph.Arg[*value.Eyes](c, "clip_vision").See(c.Use(), c.Image("image"), c.Str("crop") == "center")
 				return []any{out}, err
 			},
 		},
+		loader(graph.Class{
+			Name: "StyleModelLoader", Display: "Load Style Model", Outputs: graph.Slots("STYLE_MODEL"),
+		}, files.KindStyle, "style_model_name", value.OpenStyle),
 		{
-			Name: "StyleModelLoader", Display: "Load Style Model", Module: "nodes", Category: "model/loaders",
-			Heavy: graph.StageLoad, Inputs: []graph.Input{graph.File("style_model_name", files.KindStyle)},
-			Outputs: graph.Slots("STYLE_MODEL"), Change: modelChange(files.KindStyle, "style_model_name"),
-			Run: opened(files.KindStyle, "style_model_name", value.OpenStyle),
-		},
-		{
-			Name: "StyleModelApply", Display: "Apply Style Model", Module: "nodes", Category: "model/conditioning",
-			Aliases: "style transfer", Heavy: graph.StageText,
-			Description: "Puts what was seen in pictures behind the text.",
+			Name: "StyleModelApply", Display: "Apply Style Model", Category: "model/conditioning", Aliases: "style transfer",
+			Heavy: graph.StageText, Description: "Puts what was seen in pictures behind the text.",
 			Inputs: []graph.Input{
 				graph.Bare("conditioning", "CONDITIONING"), graph.Bare("style_model", "STYLE_MODEL"),
 				graph.Bare("clip_vision_output", "CLIP_VISION_OUTPUT"), graph.Float("strength", "", 1, 0, 10, 0.001),
 				graph.BareCombo("strength_type", "multiply", "attn_bias"),
 			},
 			Outputs: graph.Slots("CONDITIONING"), Run: applyStyle,
+		},
+		loader(graph.Class{
+			Name: "UpscaleModelLoader", Display: "Load Upscale Model", Module: module, Outputs: graph.Slots("UPSCALE_MODEL"),
+		}, files.KindUpscale, "model_name", value.OpenUpscaler),
+		{
+			Name: "ImageUpscaleWithModel", Display: "Upscale Image (using Model)", Module: module, Category: "image/upscaling",
+			Aliases: "upscale, upscaler, upsc, enlarge image, super resolution, hires, superres, increase resolution",
+			Heavy:   graph.StageVAE,
+			Inputs:  []graph.Input{graph.Link("upscale_model", "UPSCALE_MODEL", ""), graph.Link("image", "IMAGE", "")},
+			Outputs: graph.Slots("IMAGE"), Run: upscaleImage,
 		},
 	}
 }
@@ -60,7 +61,7 @@ func styleClasses() []graph.Class {
 // bias on attention to them, which ComfyUI keeps in f16. A strength of 0, of which ComfyUI makes no numbers, is e to
 // the smallest of them.
 func applyStyle(c *graph.Call) ([]any, error) {
-	list, style := graph.Arg[value.Conditioning](c, "conditioning"), graph.Arg[*value.Style](c, "style_model")
+	list, style := c.Conditioning("conditioning"), graph.Arg[*value.Style](c, "style_model")
 	strength, bias := float32(c.Decimal("strength")), float32(0)
 	if c.Str("strength_type") == "attn_bias" {
 		log := max(math.Log(float64(strength)), -65504)
@@ -84,6 +85,22 @@ func applyStyle(c *graph.Call) ([]any, error) {
 		if bias != 0 {
 			e.Biases = append(slices.Clone(e.Biases), dit.Bias{Rows: at, Value: bias})
 		}
+	})
+	return []any{out}, err
+}
+
+func upscaleImage(c *graph.Call) ([]any, error) {
+	net, im := graph.Arg[*value.Upscaler](c, "upscale_model"), c.Image("image")
+	if im.C != upscale.Channels {
+		return nil, fault.Bad("image", "%d channels, upscale models read %d: SplitImageWithAlpha takes alpha off", im.C,
+			upscale.Channels)
+	}
+	s := net.Config.Scale
+	if err := checkSize("image", im.B, s*im.Y, s*im.X, im.C); err != nil {
+		return nil, err
+	}
+	out, err := net.Upscale(c.Use(), im, func(tiles, total int) {
+		c.Emit(graph.Event{Type: "progress", Data: map[string]any{"value": tiles, "max": total, "node": c.ID}})
 	})
 	return []any{out}, err
 }

@@ -181,7 +181,7 @@ func TestReduxInARowMatchesComfyUI(t *testing.T) {
 // TestStylesAreRefusedByName: files of another type, widths that do not fit.
 func TestStylesAreRefusedByName(t *testing.T) {
 	text := func(cols int) value.Conditioning {
-		return value.Conditioning{{Context: dit.Array{Rows: 1, Cols: cols, Data: make([]float32, cols)}}}
+		return value.Conditioning{{Entry: dit.Entry{Context: dit.Array{Rows: 1, Cols: cols, Data: make([]float32, cols)}}}}
 	}
 	for want, c := range map[string]struct {
 		file       string

@@ -1,52 +1,85 @@
 package classes
 
 import (
+	"fmt"
 	"maps"
+	"math"
+	"strings"
 
+	"patchbay/models/text"
+	"patchbay/node/fault"
 	"patchbay/node/graph"
+	"patchbay/node/picture"
 	"patchbay/node/value"
 )
 
-// textClasses are the rows of the text encoders.
+// textClasses are the rows that encode prompts, give the encoders of a family one each, or tell its network more than
+// the prompt.
 func textClasses() []graph.Class {
-	prompt := func(name string) graph.Input { return graph.Prompt(name, "") }
-	return []graph.Class{
+	clip := graph.Link("clip", "CLIP", "")
+	return graph.Rows(graph.Class{Outputs: graph.Slots("CONDITIONING")}, []graph.Class{
 		{
-			Name: "CLIPTextEncode", Display: "CLIP Text Encode (Prompt)", Module: "nodes", Category: "model/conditioning",
-			Aliases:     "text, prompt, text prompt, positive prompt, negative prompt, encode text, text encoder, encode prompt",
-			Heavy:       graph.StageText,
-			Description: "Encodes a prompt for the diffusion model.",
+			Name: "CLIPTextEncode", Display: "CLIP Text Encode (Prompt)", Category: "model/conditioning",
+			Aliases: "text, prompt, text prompt, positive prompt, negative prompt, encode text, text encoder, encode prompt",
+			Heavy:   graph.StageText, Description: "Encodes a prompt for the diffusion model.",
 			Inputs: []graph.Input{
-				graph.Prompt("text", "the prompt; (x:1.2) weighs a part of it"),
-				graph.Link("clip", "CLIP", "the text encoders"),
+				graph.Prompt("text", "the prompt; (x:1.2) weighs a part of it"), graph.Link("clip", "CLIP", "the text encoders"),
 			},
-			Outputs: graph.Slots("CONDITIONING"),
 			Run: func(c *graph.Call) ([]any, error) {
-				t := c.Str("text")
-				return encodePrompts(c, func(string) string { return t })
+				return encodeText(c, c.Str("text"))
 			},
 		},
 		{
 			Name: "CLIPTextEncodeFlux", Module: "comfy_extras.nodes_flux", Category: "model/conditioning/flux",
-			NewStyle: true, Heavy: graph.StageText,
+			Heavy: graph.StageText,
 			Inputs: []graph.Input{
-				graph.Link("clip", "CLIP", ""), prompt("clip_l"), prompt("t5xxl"),
-				graph.Float("guidance", "", 3.5, 0, 100, 0.1),
+				clip, graph.Prompt("clip_l", ""), graph.Prompt("t5xxl", ""), graph.Float("guidance", "", 3.5, 0, 100, 0.1),
 			},
-			Outputs: graph.Slots("CONDITIONING"), Run: encodeFlux,
+			Run: encodeFlux,
 		},
 		{
 			Name: "T5TokenizerOptions", Display: "T5 Tokenizer Options", Module: "comfy_extras.nodes_cond",
-			Category: "model/conditioning", NewStyle: true,
-			Experimental: true,
+			Category: "model/conditioning", Experimental: true,
 			Inputs: []graph.Input{
-				graph.Link("clip", "CLIP", ""),
-				graph.Int("min_padding", "", 0, 0, 10000, 1),
-				graph.Int("min_length", "", 0, 0, 10000, 1),
+				clip, graph.Int("min_padding", "", 0, 0, 10000, 1), graph.Int("min_length", "", 0, 0, 10000, 1),
 			},
 			Outputs: graph.Slots("CLIP"), Run: t5Options,
 		},
-	}
+		{
+			Name: "CLIPTextEncodeSD3", Display: "CLIP Text Encode (SD3)", Module: "comfy_extras.nodes_sd3",
+			Category: "model/conditioning/stable diffusion", Aliases: "sd3 prompt", Heavy: graph.StageText,
+			Inputs: []graph.Input{
+				clip, graph.Prompt("clip_l", ""), graph.Prompt("clip_g", ""), graph.Prompt("t5xxl", ""),
+				graph.Combo("empty_padding", "", "none", "empty_prompt").AsAdvanced(),
+			},
+			Run: encodeSD3,
+		},
+		{
+			Name: "CLIPTextEncodeHunyuanDiT", Display: "CLIP Text Encode (Hunyuan Image)", Module: "comfy_extras.nodes_hunyuan",
+			Category: "model/conditioning/hunyuan image", Heavy: graph.StageText,
+			Inputs: []graph.Input{clip, graph.Prompt("bert", ""), graph.Prompt("mt5xl", "")},
+			Run:    func(c *graph.Call) ([]any, error) { return perEncoder(c, "bert") },
+		},
+		{
+			Name: "CLIPTextEncodePixArtAlpha", Display: "CLIP Text Encode (PixArt Alpha)", Module: "comfy_extras.nodes_pixart",
+			Category: "model/conditioning/pixart", Aliases: "pixart prompt", Heavy: graph.StageText,
+			Description: "Encodes a prompt and tells PixArt-Alpha another picture size than the latent's. PixArt-Sigma has " +
+				"no such input.",
+			Inputs: []graph.Input{pixels("width", 1024, 0, 0), pixels("height", 1024, 0, 0), graph.Prompt("text", ""), clip},
+			Run:    encodePixArtAlpha,
+		},
+		{
+			Name: "CLIPTextEncodeLumina2", Display: "CLIP Text Encode (Lumina 2)", Module: "comfy_extras.nodes_lumina2",
+			Category: "model/conditioning/lumina", Aliases: "lumina prompt", Heavy: graph.StageText,
+			Description: "Puts one of two instructions in front of a prompt and encodes both.",
+			Inputs: []graph.Input{
+				graph.Combo("system_prompt", "superior asks for a good picture, alignment for one that follows the text",
+					"superior", "alignment"),
+				graph.Prompt("user_prompt", "the text to encode"), clip,
+			},
+			Run: encodeLumina2,
+		},
+	})
 }
 
 // encodeFlux gives the two encoders of FLUX a prompt each.
@@ -69,4 +102,284 @@ func t5Options(c *graph.Call) ([]any, error) {
 	}
 	clip.TokenizerOptions = options
 	return []any{&clip}, nil
+}
+
+// encodeSD3 gives the three encoders of SD3 a prompt each. With empty_padding "none" an empty T5 prompt gives no
+// tokens, and two empty CLIP prompts give zeros; one empty CLIP prompt beside another that is not is encoded, because
+// both must have as many chunks (ComfyUI nodes_sd3).
+func encodeSD3(c *graph.Call) ([]any, error) {
+	l, g, none := c.Str("clip_l"), c.Str("clip_g"), c.Str("empty_padding") == "none"
+	return encodeWanted(c, func(encoder string) (string, bool) {
+		switch encoder {
+		case "clip_l":
+			return l, !none || l+g != ""
+		case "clip_g":
+			return g, !none || l+g != ""
+		}
+		t := c.Str("t5xxl")
+		return t, !none || t != ""
+	})
+}
+
+func encodePixArtAlpha(c *graph.Call) ([]any, error) {
+	h, w := c.Whole("height"), c.Whole("width")
+	for _, side := range []string{"width", "height"} {
+		if c.Whole(side) < 1 {
+			return nil, fault.Bad(side, "%d, want a picture side in pixels, at least 1", c.Whole(side))
+		}
+	}
+	out, err := encodeText(c, c.Str("text"))
+	if err != nil {
+		return nil, err
+	}
+	return []any{out[0].(value.Conditioning).Each(func(e *value.Cond) { e.Pixels = [2]int{h, w} })}, nil
+}
+
+// encodeLumina2 encodes a prompt behind the instruction that the network was trained with (arXiv:2503.21758;
+// ComfyUI comfy_extras/nodes_lumina2.py).
+func encodeLumina2(c *graph.Call) ([]any, error) {
+	const start = "You are an assistant designed to generate "
+	text := start + "superior images with the superior degree of image-text alignment based on textual prompts or user " +
+		"prompts."
+	if c.Str("system_prompt") == "alignment" {
+		text = start + "high-quality images with the highest degree of image-text alignment based on textual prompts."
+	}
+	text += " <Prompt Start> " + c.Str("user_prompt")
+	return encodeText(c, text)
+}
+
+// encodeText gives all encoders of the clip input one prompt.
+func encodeText(c *graph.Call, words string) ([]any, error) {
+	return encodeWanted(c, func(string) (string, bool) { return words, true })
+}
+
+// perEncoder gives every encoder the input that has its key's name; the others read the first, as in ComfyUI.
+func perEncoder(c *graph.Call, first string) ([]any, error) {
+	return encodeWanted(c, func(key string) (string, bool) {
+		if own, ok := c.Raw(key).(string); ok {
+			return own, true
+		}
+		return c.Str(first), true
+	})
+}
+
+// encodeWanted runs prompts through the encoders of the clip input; prompt gives the text for an encoder by its key,
+// and leaves out those that it does not want.
+func encodeWanted(c *graph.Call, prompt func(key string) (words string, wanted bool)) ([]any, error) {
+	cond, err := encoded(c, graph.Arg[*value.Clip](c, "clip"), prompt)
+	if err != nil {
+		return nil, err
+	}
+	return []any{value.Conditioning{cond}}, nil
+}
+
+// encoded runs prompts through the encoders of a handle, and warns of embeddings that are not there.
+func encoded(c *graph.Call, clip *value.Clip, prompt func(key string) (string, bool)) (value.Cond, error) {
+	cond, missing, err := clip.Encode(c.Use(), prompt)
+	for _, name := range missing {
+		c.Warn("node %s: no embedding %q; the rest of the prompt is used", c.ID, name)
+	}
+	return cond, err
+}
+
+// The template of prompts about pictures, and the place of one.
+const (
+	editTemplate = "<|im_start|>system\nDescribe the key features of the input image (color, shape, size, texture, " +
+		"objects, background), then explain how the user's text instruction should alter or modify the image. Generate a " +
+		"new image that meets the user's requirements while maintaining consistency with the original input where " +
+		"appropriate.<|im_end|>\n<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
+	pictureInText = value.PictureInText
+)
+
+// editTextClasses are the rows that encode prompts about pictures.
+func editTextClasses() []graph.Class {
+	row := func(name, description string, run func(*graph.Call) ([]any, error), images ...string) graph.Class {
+		in := []graph.Input{
+			graph.Link("clip", "CLIP", ""), graph.Prompt("prompt", ""), graph.Link("vae", "VAE", "").AsOptional(),
+		}
+		for _, image := range images {
+			in = append(in, graph.Link(image, "IMAGE", "").AsOptional())
+		}
+		return graph.Class{
+			Name: name, Module: "comfy_extras.nodes_qwen", Category: "model/conditioning/qwen image",
+			Heavy: graph.StageText, Description: description, Inputs: in, Outputs: graph.Slots("CONDITIONING"), Run: run,
+		}
+	}
+	return []graph.Class{
+		row("TextEncodeQwenImageEdit", "Encodes what is to be done with a picture.", encodeEdit, "image"),
+		row("TextEncodeQwenImageEditPlus", "Encodes what is to be done with up to three pictures.", encodeEditPlus,
+			"image1", "image2", "image3"),
+	}
+}
+
+// encodeEdit shows the encoder the picture that becomes the reference: both of a megapixel.
+func encodeEdit(c *graph.Call) ([]any, error) {
+	if !c.Given("image") {
+		return encodeAbout(c, "", c.Str("prompt"), nil, nil)
+	}
+	im, err := ofArea(c.Image("image"), 1024, 1, "image")
+	if err != nil {
+		return nil, err
+	}
+	one := []*picture.Image{im}
+	return encodeAbout(c, strings.Replace(editTemplate, "{}", pictureInText+"{}", 1), c.Str("prompt"), one, one)
+}
+
+// encodeEditPlus shows the encoder smaller ones; sides of references are multiples of 8.
+func encodeEditPlus(c *graph.Call) ([]any, error) {
+	var seen, kept []*picture.Image
+	words := ""
+	for i := 1; i <= 3; i++ {
+		name := fmt.Sprintf("image%d", i)
+		if !c.Given(name) {
+			continue
+		}
+		im := c.Image(name)
+		small, err := ofArea(im, 384, 1, name)
+		if err != nil {
+			return nil, err
+		}
+		large, err := ofArea(im, 1024, 8, name)
+		if err != nil {
+			return nil, err
+		}
+		seen, kept = append(seen, small), append(kept, large)
+		words += fmt.Sprintf("Picture %d: %s", i, pictureInText)
+	}
+	return encodeAbout(c, editTemplate, words+c.Str("prompt"), seen, kept)
+}
+
+// encodeAbout encodes a prompt about the pictures that are seen; those kept are references where there is a VAE.
+func encodeAbout(c *graph.Call, template, words string, seen, kept []*picture.Image) ([]any, error) {
+	var pictures []text.Picture
+	eyes := graph.Arg[*value.Clip](c, "clip")
+	for _, im := range seen {
+		y, x := visionSides(im.Y, im.X, eyes.Unit())
+		im, err := resizedImage(im, x, y, "bilinear", "disabled", "prompt")
+		if err != nil {
+			return nil, err
+		}
+		pictures = append(pictures, text.Picture{Y: y, X: x, Data: im.Data})
+	}
+	clip, err := eyes.Seeing(template, pictures)
+	if err != nil {
+		return nil, err
+	}
+	cond, err := encoded(c, clip, func(string) (string, bool) { return words, true })
+	if err != nil {
+		return nil, err
+	}
+	for _, im := range kept {
+		if !c.Given("vae") {
+			break
+		}
+		l, err := encodeImage(c, c.VAE("vae"), im)
+		if err != nil {
+			return nil, err
+		}
+		cond.Latents = append(cond.Latents, l)
+	}
+	return []any{value.Conditioning{cond}}, nil
+}
+
+// ofArea is the first picture of a batch without alpha, scaled to about side x side pixels, sides being multiples of
+// unit.
+func ofArea(im *picture.Image, side float64, unit int, field string) (*picture.Image, error) {
+	by := math.Sqrt(side * side / float64(im.X*im.Y))
+	scaled := func(n int) int { return rounded(float64(n)*by/float64(unit)) * unit }
+	return resizedImage(im.Items(0, 1).First(3), scaled(im.X), scaled(im.Y), "area", "disabled", field)
+}
+
+// visionSides rounds the sides of a picture to what the encoder sees: multiples of unit, 3136 to 12845056 pixels.
+func visionSides(y, x, unit int) (high, wide int) {
+	const least, most = 3136, 12845056
+	to := func(n int, by float64, round func(float64) float64) int {
+		return int(round(float64(n)*by/float64(unit))) * unit
+	}
+	high, wide = to(y, 1, math.RoundToEven), to(x, 1, math.RoundToEven)
+	switch area := float64(y) * float64(x); {
+	case high*wide > most:
+		by := math.Sqrt(most / area)
+		high, wide = max(unit, to(y, by, math.Floor)), max(unit, to(x, by, math.Floor))
+	case high*wide < least:
+		by := math.Sqrt(least / area)
+		high, wide = to(y, by, math.Ceil), to(x, by, math.Ceil)
+	}
+	return high, wide
+}
+
+// generateClasses are the rows that have a language model write.
+func generateClasses() []graph.Class {
+	part := func(name, tip string, preset, lo, hi float64) graph.Input {
+		return graph.Float(name, tip, preset, lo, hi, 0.01)
+	}
+	return []graph.Class{{
+		Name: "TextGenerate", Display: "Generate Text", Module: "comfy_extras.nodes_textgen", Category: "text",
+		Aliases: "LLM, gemma", Heavy: graph.StageText,
+		Description: "Has the language model of an encoder write a text; Krea 2's can.",
+		Inputs: []graph.Input{
+			graph.Link("clip", "CLIP", ""),
+			graph.Number("prompt", "STRING", "", "default", "", "multiline", true, "dynamicPrompts", true),
+			graph.Int("max_length", "tokens at most", 512, 1, 32768, 0),
+			graph.Branch("sampling_mode", "", graph.Alternative{Key: "on", Inputs: []graph.Input{
+				graph.Float("temperature", "", 0.7, 0.01, 2, 1e-6),
+				graph.Int("top_k", "drawn from so many of the likeliest; 0: all", 64, 0, 1000, 0), part("top_p", "", 0.95, 0, 1),
+				part("min_p", "", 0.05, 0, 1), part("repetition_penalty", "", 1.05, 0, 5),
+				graph.Number("seed", "INT", "", "default", int64(0), "min", int64(0), "max", uint64(1<<64-1)),
+				part("presence_penalty", "", 0, 0, 5).AsOptional(),
+			}}, graph.Alternative{Key: "off"}).With("display_name", "Sampling Mode"),
+			graph.Link("image", "IMAGE", "").AsOptional(), graph.Link("video", "IMAGE", "not supported").AsOptional(),
+			graph.Link("audio", "AUDIO", "not supported").AsOptional(),
+			graph.Bool("thinking", "lets the model think first", false).AsOptional(),
+			graph.Bool("use_default_template", "", true).AsOptional().AsAdvanced(),
+		},
+		Outputs: []graph.Slot{{Name: "generated_text", Type: "STRING"}}, Run: generateText,
+	}}
+}
+
+func generateText(c *graph.Call) ([]any, error) {
+	clip, most := graph.Arg[*value.Clip](c, "clip"), c.Whole("max_length")
+	for _, name := range []string{"video", "audio"} {
+		if c.Given(name) {
+			return nil, fault.Bad(name, "not supported, only words and image")
+		}
+	}
+	d := text.Draw{Most: most, Greedy: c.Chosen("sampling_mode") == "off"}
+	if !d.Greedy {
+		in := func(name string) float64 { return c.Decimal("sampling_mode." + name) }
+		d.TopK, d.Temperature, d.TopP, d.MinP = c.Whole("sampling_mode.top_k"), in("temperature"), in("top_p"), in("min_p")
+		d.Repetition, d.Seed = in("repetition_penalty"), c.Seed("sampling_mode.seed")
+		if c.Given("sampling_mode.presence_penalty") {
+			d.Presence = in("presence_penalty")
+		}
+	}
+	d.Drawn = func(n int) error {
+		c.Emit(graph.Event{Type: "progress", Data: map[string]any{"value": n, "max": most, "node": c.ID}})
+		return c.Context.Err()
+	}
+	flag := func(name string, preset bool) bool {
+		if c.Given(name) {
+			return c.Flag(name)
+		}
+		return preset
+	}
+	a := value.Ask{
+		Words: c.Str("prompt"), Bare: !flag("use_default_template", true), Thinking: flag("thinking", false),
+	}
+	if c.Given("image") {
+		im := c.Image("image").First(3)
+		y, x := visionSides(im.Y, im.X, clip.Unit())
+		sized, err := resizedImage(im, x, y, "bilinear", "disabled", "image")
+		if err != nil {
+			return nil, err
+		}
+		for b := range sized.B {
+			a.Pictures = append(a.Pictures, text.Picture{Y: y, X: x, Data: sized.Items(b, 1).Data})
+		}
+	}
+	out, err := clip.Write(c.Use(), a, d)
+	if err != nil {
+		return nil, err
+	}
+	return []any{out}, nil
 }

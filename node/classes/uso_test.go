@@ -64,10 +64,10 @@ func (r *usoRun) run(
 	values := map[string]given{
 		"TheModel": {"MODEL", m},
 		"ThePrompt": {"CONDITIONING", value.Conditioning{{
-			Context: dit.Array{
+			Entry: dit.Entry{Context: dit.Array{
 				Rows: r.Context[1], Cols: r.Context[2], Data: golden.Input(name+"/positive", r.Context[1]*r.Context[2]),
-			},
-			Pooled: golden.Input(name+"/pooled", 32), Strength: 1, MaskStrength: 1,
+			}, Pooled: golden.Input(name+"/pooled", 32)},
+			Strength: 1, MaskStrength: 1,
 		}}},
 		"TheLatent": {"LATENT", &value.Latent{Samples: parallel.NewLatent(1, r.Shape[1], r.Shape[2], r.Shape[3])}},
 	}

@@ -1,39 +1,102 @@
 package classes
 
 import (
+	"math"
+	"slices"
+
+	"patchbay/engine"
 	"patchbay/models/vae"
 	"patchbay/node/fault"
 	"patchbay/node/graph"
 	"patchbay/node/picture"
+	"patchbay/node/picture/resample"
 	"patchbay/node/value"
 	"patchbay/parallel"
 	"patchbay/parallel/plan"
 )
 
-// vaeClasses are the rows that encode and decode.
+// vaeClasses are the rows that encode and decode, at once and in tiles, and those that give a latent the mask of what
+// may change.
 func vaeClasses() []graph.Class {
-	return []graph.Class{
+	tile := func(step int64) []graph.Input {
+		return []graph.Input{
+			graph.Int("tile_size", "in pixels", 512, 64, 4096, step).AsAdvanced(),
+			graph.Int("overlap", "in pixels", 64, 0, 4096, 32).AsLater().AsAdvanced(),
+			graph.Int("temporal_size", "for video autoencoders only", 64, 8, 4096, 4).AsLater().AsAdvanced(),
+			graph.Int("temporal_overlap", "for video autoencoders only", 8, 4, 4096, 4).AsLater().AsAdvanced(),
+		}
+	}
+	outputs := []graph.Slot{
+		{Name: "positive", Type: "CONDITIONING"}, {Name: "negative", Type: "CONDITIONING"}, {Name: "latent", Type: "LATENT"},
+	}
+	return graph.Rows(graph.Class{Category: "model/latent"}, []graph.Class{
 		{
-			Name: "VAEDecode", Display: "VAE Decode", Module: "nodes", Category: "model/latent",
-			Aliases: "decode, decode latent, latent to image, render latent", Heavy: graph.StageVAE,
-			Description: "Decodes latents into pictures.",
+			Name: "VAEDecode", Display: "VAE Decode", Aliases: "decode, decode latent, latent to image, render latent",
+			Heavy: graph.StageVAE, Description: "Decodes latents into pictures.",
 			Inputs: []graph.Input{
-				graph.Link("samples", "LATENT", "the latent to decode"),
-				graph.Link("vae", "VAE", "the autoencoder"),
+				graph.Link("samples", "LATENT", "the latent to decode"), graph.Link("vae", "VAE", "the autoencoder"),
 			},
 			Outputs: graph.Slots("IMAGE"), Run: vaeDecode,
 		},
 		{
-			Name: "VAEEncode", Display: "VAE Encode", Module: "nodes", Category: "model/latent",
-			Aliases: "encode, encode image, image to latent", Heavy: graph.StageVAE,
-			Inputs:  []graph.Input{graph.Bare("pixels", "IMAGE"), graph.Bare("vae", "VAE")},
-			Outputs: graph.Slots("LATENT"), Run: vaeEncode,
+			Name: "VAEEncode", Display: "VAE Encode", Aliases: "encode, encode image, image to latent", Heavy: graph.StageVAE,
+			Inputs: []graph.Input{graph.Bare("pixels", "IMAGE"), graph.Bare("vae", "VAE")}, Outputs: graph.Slots("LATENT"),
+			Run: vaeEncode,
 		},
-	}
+		{
+			Name: "VAEDecodeTiled", Display: "VAE Decode (Tiled)", Heavy: graph.StageVAE,
+			Description: "Decodes in tiles: needs less memory, and differs a little from VAEDecode.",
+			Inputs:      append([]graph.Input{graph.Bare("samples", "LATENT"), graph.Bare("vae", "VAE")}, tile(32)...),
+			Outputs:     graph.Slots("IMAGE"), Run: vaeDecodeTiled,
+		},
+		{
+			Name: "VAEEncodeTiled", Display: "VAE Encode (Tiled)", Heavy: graph.StageVAE,
+			Inputs:  append([]graph.Input{graph.Bare("pixels", "IMAGE"), graph.Bare("vae", "VAE")}, tile(64)...),
+			Outputs: graph.Slots("LATENT"), Run: vaeEncodeTiled,
+		},
+		{
+			Name: "SetLatentNoiseMask", Display: "Set Latent Noise Mask",
+			Inputs: []graph.Input{graph.Bare("samples", "LATENT"), graph.Bare("mask", "MASK")}, Outputs: graph.Slots("LATENT"),
+			Run: func(c *graph.Call) ([]any, error) {
+				l := graph.Arg[*value.Latent](c, "samples")
+				if err := l.Single("samples"); err != nil {
+					return nil, err
+				}
+				return []any{&value.Latent{Samples: l.Samples, NoiseMask: c.Mask("mask"), BatchIndex: l.BatchIndex}}, nil
+			},
+		},
+		{
+			Name: "VAEEncodeForInpaint", Display: "VAE Encode (for Inpainting)", Heavy: graph.StageVAE,
+			Description: "Encodes pictures with grey where the mask is, and keeps the mask, grown a little, with the latent.",
+			Inputs: []graph.Input{
+				graph.Bare("pixels", "IMAGE"), graph.Bare("vae", "VAE"), graph.Bare("mask", "MASK"),
+				graph.Int("grow_mask_by", "in pixels", 6, 0, 64, 1).AsLater(),
+			},
+			Outputs: graph.Slots("LATENT"), Run: encodeForInpaint,
+		},
+		{
+			Name: "InpaintModelConditioning", Category: "model/conditioning", Heavy: graph.StageVAE,
+			Inputs: []graph.Input{
+				graph.Bare("positive", "CONDITIONING"), graph.Bare("negative", "CONDITIONING"), graph.Bare("vae", "VAE"),
+				graph.Bare("pixels", "IMAGE"), graph.Bare("mask", "MASK"),
+				graph.Bool("noise_mask", "only what is inside the mask changes", true).AsLater(),
+			},
+			Outputs: outputs, Run: inpaintConditioning,
+		},
+		{
+			Name: "InstructPixToPixConditioning", Module: "comfy_extras.nodes_ip2p",
+			Category: "model/conditioning/instructpix2pix", Heavy: graph.StageVAE,
+			Inputs: []graph.Input{
+				graph.Link("positive", "CONDITIONING", ""), graph.Link("negative", "CONDITIONING", ""),
+				graph.Link("vae", "VAE", ""), graph.Link("pixels", "IMAGE", ""),
+			},
+			Outputs: outputs, Run: pixToPix,
+		},
+	})
 }
 
 func vaeDecode(c *graph.Call) ([]any, error) {
-	l, v := c.Latent("samples").Samples, graph.Arg[*value.VAE](c, "vae")
+	l, v := c.Latent("samples").Samples, c.VAE("vae")
 	if v.Key == value.PixelSpace {
 		return decodePixels(l)
 	}
@@ -50,42 +113,34 @@ func vaeDecode(c *graph.Call) ([]any, error) {
 		if err != nil {
 			return err
 		}
-		vae.ToImage(out)
-		s := net.Config.Scale()
-		im = &picture.Image{B: l.B, Y: s * l.Y, X: s * l.X, C: net.Config.Out, Data: out}
+		im = pictures(l, net.Config, out)
 		return nil
 	})
 	return []any{im}, err
 }
 
 func vaeEncode(c *graph.Call) ([]any, error) {
-	samples, err := encodeImage(c, graph.Arg[*value.VAE](c, "vae"), graph.Arg[*picture.Image](c, "pixels"))
+	samples, err := encodeImage(c, c.VAE("vae"), c.Image("pixels"))
 	return []any{&value.Latent{Samples: samples}}, err
 }
 
 // encodeImage crops pictures to what the autoencoder takes and encodes them; alpha is dropped where it takes none.
-func encodeImage(c *graph.Call, v *value.VAE, im *picture.Image) (parallel.Latent, error) {
+func encodeImage(c *graph.Call, v *value.VAE, im *picture.Image) (out parallel.Latent, err error) {
 	if v.Key == value.PixelSpace {
 		return encodePixels(im), nil
 	}
 	plan, err := plan.Parse(c.Job.Plan)
 	if err != nil {
-		return parallel.Latent{}, err
+		return out, err
 	}
-	var out parallel.Latent
 	err = v.WithLoaded(c.Use(), func(d *parallel.Workspace, net *vae.VAE) error {
-		cfg := net.Config
-		if !cfg.CanEncode {
-			return fault.Family("vae", "%s has no encoder", v.Name)
+		pixels, y, x, err := covered(v, net.Config, im)
+		if err != nil {
+			return err
 		}
-		s := cfg.Scale()
-		pixels, y, x := cfg.CropToImage(im.Data, im.B, im.Y, im.X, im.C)
-		if y == 0 || x == 0 {
-			return fault.Bad("pixels", "a picture of %d x %d is smaller than the %d pixels that one latent value covers", im.X,
-				im.Y, s)
-		}
-		data, err := d.Encode(net, pixels, im.B, y, x, plan.Bands())
-		out = parallel.Latent{B: im.B, C: cfg.Latent(), Y: y / s, X: x / s, Data: data}
+		s := net.Config.Scale()
+		out = parallel.Latent{B: im.B, C: net.Config.Latent(), Y: y / s, X: x / s}
+		out.Data, err = d.Encode(net, pixels, im.B, y, x, plan.Bands())
 		return err
 	})
 	return out, err
@@ -116,4 +171,192 @@ func encodePixels(im *picture.Image) parallel.Latent {
 		}
 	}
 	return out
+}
+
+func vaeDecodeTiled(c *graph.Call) ([]any, error) {
+	l, v := c.Latent("samples").Samples, c.VAE("vae")
+	size, overlap := c.Whole("tile_size"), c.Whole("overlap")
+	if v.Key == value.PixelSpace {
+		return decodePixels(l)
+	}
+	var im *picture.Image
+	err := v.With(c.Use(), func(cfg vae.Config, dtype engine.DType) (int, error) {
+		if err := v.Takes(cfg.Latent(), l.C); err != nil {
+			return 0, err
+		}
+		s := cfg.Scale()
+		if err := checkSize("samples", l.B, s*l.Y, s*l.X, cfg.Out); err != nil {
+			return 0, err
+		}
+		return vae.DecodeTiledBytes(cfg, dtype, l.Y, l.X, vae.DecodeTiles(size, overlap, s)), nil
+	}, func(net *vae.VAE, env vae.Env) error {
+		out, err := net.DecodeTiled(env, l.Data, l.B, l.Y, l.X, vae.DecodeTiles(size, overlap, net.Config.Scale()))
+		im = pictures(l, net.Config, out)
+		return err
+	})
+	return []any{im}, err
+}
+
+// pictures are what an autoencoder has made of latents.
+func pictures(l parallel.Latent, cfg vae.Config, out []float32) *picture.Image {
+	vae.ToImage(out)
+	return &picture.Image{B: l.B, Y: cfg.Scale() * l.Y, X: cfg.Scale() * l.X, C: cfg.Out, Data: out}
+}
+
+func vaeEncodeTiled(c *graph.Call) ([]any, error) {
+	im, v := c.Image("pixels"), c.VAE("vae")
+	t := vae.Tiles{Y: c.Whole("tile_size"), X: c.Whole("tile_size"), Overlap: c.Whole("overlap")}
+	if v.Key == value.PixelSpace {
+		return []any{&value.Latent{Samples: encodePixels(im)}}, nil
+	}
+	var out parallel.Latent
+	var pixels []float32
+	var y, x int
+	err := v.With(c.Use(), func(cfg vae.Config, dtype engine.DType) (n int, err error) {
+		if pixels, y, x, err = covered(v, cfg, im); err != nil {
+			return 0, err
+		}
+		switch s := cfg.Scale(); {
+		case t.Y%(2*s) != 0 || t.Overlap%s != 0:
+			return 0, fault.Bad("tile_size", "%d with overlap %d: want multiples of %d and of %d", t.Y, t.Overlap, 2*s, s)
+		case t.Overlap >= t.Y/2:
+			return 0, fault.Bad("overlap", "%d, want less than half of tile_size %d", t.Overlap, t.Y)
+		}
+		for _, shape := range [][2]int{{t.Y, t.X}, {2 * t.Y, t.X / 2}, {t.Y / 2, 2 * t.X}} {
+			n = max(n, vae.EncodeBytes(cfg, dtype, min(y, shape[0]), min(x, shape[1])))
+		}
+		return n, nil
+	}, func(net *vae.VAE, env vae.Env) (err error) {
+		s := net.Config.Scale()
+		out = parallel.Latent{B: im.B, C: net.Config.Latent(), Y: y / s, X: x / s}
+		out.Data, err = net.EncodeTiled(env, pixels, im.B, y, x, t)
+		return err
+	})
+	return []any{&value.Latent{Samples: out}}, err
+}
+
+// covered are the pixels of pictures that an autoencoder covers with whole latent values.
+func covered(v *value.VAE, cfg vae.Config, im *picture.Image) (pixels []float32, y, x int, err error) {
+	if !cfg.CanEncode {
+		return nil, 0, 0, fault.Family("vae", "%s has no encoder", v.Name)
+	}
+	if pixels, y, x = cfg.CropToImage(im.Data, im.B, im.Y, im.X, im.C); y == 0 || x == 0 {
+		err = fault.Bad("pixels", "a picture of %d x %d is smaller than the %d pixels that one latent value covers", im.X,
+			im.Y, cfg.Scale())
+	}
+	return pixels, y, x, err
+}
+
+// encodeForInpaint encodes the picture with grey inside the mask and keeps the grown mask.
+func encodeForInpaint(c *graph.Call) ([]any, error) {
+	im, v, grow := c.Image("pixels"), c.VAE("vae"), c.Whole("grow_mask_by")
+	mask, err := sizedMask(c.Mask("mask"), im.Y, im.X)
+	if err != nil {
+		return nil, err
+	}
+	scale, err := scaleOf(c, v)
+	if err != nil {
+		return nil, err
+	}
+	grey, noise, err := inpainted(im, mask, grow, scale)
+	if err != nil {
+		return nil, err
+	}
+	samples, err := encodeImage(c, v, grey)
+	return []any{&value.Latent{Samples: samples, NoiseMask: noise}}, err
+}
+
+// inpainted returns pictures that are grey where the rounded mask is 1, and the rounded mask, cut to what an encoder of
+// that scale covers and grown by a box of grow pixels.
+func inpainted(im *picture.Image, mask *picture.Mask, grow, scale int) (*picture.Image, *picture.Mask, error) {
+	whole := mask.Like(make([]float32, len(mask.Data)))
+	for i, f := range mask.Data {
+		whole.Data[i] = float32(math.RoundToEven(float64(f)))
+	}
+	grey, err := greyed(im, whole)
+	return grey, whole.Centred(scale).Dilated(grow), err
+}
+
+// inpaintConditioning encodes the picture, keeps the mask, not rounded, with the latent, and gives both conditionings
+// mask and masked picture, for networks that read them (FLUX Fill).
+func inpaintConditioning(c *graph.Call) ([]any, error) {
+	im, v := c.Image("pixels"), c.VAE("vae")
+	mask, err := sizedMask(c.Mask("mask"), im.Y, im.X)
+	if err != nil {
+		return nil, err
+	}
+	grey, _, err := inpainted(im, mask, 0, 8)
+	if err != nil {
+		return nil, err
+	}
+	masked, err := encodeImage(c, v, grey)
+	if err != nil {
+		return nil, err
+	}
+	samples, err := encodeImage(c, v, im)
+	if err != nil {
+		return nil, err
+	}
+	out := &value.Latent{Samples: samples}
+	mask = mask.Centred(8)
+	if c.Flag("noise_mask") {
+		out.NoiseMask = mask
+	}
+	return beside(c, masked, mask, out), nil
+}
+
+// pixToPix gives both conditionings the encoded picture, for networks that read one beside the noise (FLUX Canny and
+// Depth), and an empty latent of its size.
+func pixToPix(c *graph.Call) ([]any, error) {
+	l, err := encodeImage(c, c.VAE("vae"), c.Image("pixels"))
+	return beside(c, l, nil, &value.Latent{Samples: parallel.NewLatent(l.B, l.C, l.Y, l.X)}), err
+}
+
+// beside gives both conditionings a picture and a mask to read, and a latent.
+func beside(c *graph.Call, l parallel.Latent, mask *picture.Mask, latent *value.Latent) (out []any) {
+	for _, side := range []string{"positive", "negative"} {
+		out = append(out, c.Conditioning(side).Each(func(e *value.Cond) {
+			e.ConcatImage = l
+			if mask != nil {
+				e.ConcatMask = mask
+			}
+		}))
+	}
+	return append(out, latent)
+}
+
+// sizedMask returns a copy scaled to y rows and x columns (bilinear).
+func sizedMask(m *picture.Mask, y, x int) (*picture.Mask, error) {
+	im, err := resizedImage(m.Image(), x, y, resample.Bilinear, resample.CropDisabled, "mask")
+	if err != nil {
+		return nil, err
+	}
+	return &picture.Mask{B: m.B, Y: y, X: x, Data: im.Data}, nil
+}
+
+// greyed returns a copy whose colours are (v - 0.5)*(1 - mask) + 0.5. One mask goes with all pictures.
+func greyed(im *picture.Image, m *picture.Mask) (*picture.Image, error) {
+	if m.B != 1 && m.B != im.B {
+		return nil, fault.Bad("mask", "has a batch of %d, pixels one of %d: want 1 or %d", m.B, im.B, im.B)
+	}
+	out := *im
+	out.Data = slices.Clone(im.Data)
+	for i := range im.B * im.Y * im.X {
+		keep := 1 - m.Data[i%len(m.Data)]
+		for k := range 3 {
+			v := &out.Data[i*im.C+k]
+			*v = float32((*v-0.5)*keep) + 0.5
+		}
+	}
+	return &out, nil
+}
+
+// scaleOf returns how many pixels one latent value covers.
+func scaleOf(c *graph.Call, v *value.VAE) (scale int, err error) {
+	if v.Key == value.PixelSpace {
+		return 1, nil
+	}
+	err = v.With(c.Use(), func(cfg vae.Config, _ engine.DType) (int, error) { scale = cfg.Scale(); return 0, nil },
+		func(*vae.VAE, vae.Env) error { return nil })
+	return scale, err
 }

@@ -1,7 +1,8 @@
 package editor
 
 import (
-	"sort"
+	"cmp"
+	"slices"
 
 	"patchbay/node/pyjson"
 )
@@ -36,7 +37,7 @@ type canvas struct {
 // node is a box on a canvas.
 type node struct {
 	id, kind, title string
-	mode            int64
+	mode, order     int64
 	inputs, outputs []port
 	values          any // widgets_values: a list, or an object by name
 	properties      *pyjson.Object
@@ -59,25 +60,23 @@ type link struct {
 // parse reads a canvas. Whatever has another type than it should is left out.
 func parse(o *pyjson.Object) *canvas {
 	c := &canvas{
-		id: key(o.At("id")), name: str(o.At("name")), byID: map[string]*node{}, links: map[string]link{},
+		id: key(o.At("id")), name: o.Text("name"), byID: map[string]*node{}, links: map[string]link{},
 		inputs: ports(o.At("inputs")), outputs: ports(o.At("outputs")),
 	}
-	order := map[*node]int64{}
 	for _, v := range list(o.At("nodes")) {
 		n, ok := v.(*pyjson.Object)
 		if !ok {
 			continue
 		}
 		b := &node{
-			id: key(n.At("id")), kind: str(n.At("type")), title: str(n.At("title")), mode: integer(n.At("mode")),
+			id: key(n.At("id")), kind: n.Text("type"), title: n.Text("title"), mode: integer(n.At("mode")),
 			inputs: ports(n.At("inputs")), outputs: ports(n.At("outputs")), values: n.At("widgets_values"),
+			properties: n.In("properties"), order: integer(n.At("order")),
 		}
-		b.properties, _ = n.At("properties").(*pyjson.Object)
-		order[b] = integer(n.At("order"))
 		c.nodes = append(c.nodes, b)
 		c.byID[b.id] = b
 	}
-	sort.SliceStable(c.nodes, func(i, j int) bool { return order[c.nodes[i]] < order[c.nodes[j]] })
+	slices.SortStableFunc(c.nodes, func(a, b *node) int { return cmp.Compare(a.order, b.order) })
 	for _, v := range list(o.At("links")) {
 		switch l := v.(type) {
 		case []any: // [id, from, slot, to, slot, type]
@@ -97,14 +96,8 @@ func parse(o *pyjson.Object) *canvas {
 func ports(v any) []port {
 	var out []port
 	for _, item := range list(v) {
-		o, ok := item.(*pyjson.Object)
-		if !ok {
-			o = pyjson.NewObject() // keeps the places of the others
-		}
-		p := port{name: str(o.At("name")), kind: str(o.At("type")), link: key(o.At("link"))}
-		if w, ok := o.At("widget").(*pyjson.Object); ok {
-			p.widget = str(w.At("name"))
-		}
+		o, _ := item.(*pyjson.Object) // what is none keeps the places of the others
+		p := port{name: o.Text("name"), kind: o.Text("type"), link: key(o.At("link")), widget: o.In("widget").Text("name")}
 		for _, id := range list(o.At("linkIds")) {
 			p.links = append(p.links, key(id))
 		}
@@ -113,11 +106,9 @@ func ports(v any) []port {
 	return out
 }
 
-func (n *node) property(name string) any {
-	if n.properties == nil {
-		return nil
-	}
-	return n.properties.At(name)
+// named is the place of the port of a name, -1 if there is none.
+func named(ports []port, name string) int {
+	return slices.IndexFunc(ports, func(p port) bool { return p.name == name })
 }
 
 // key is an id as text; ids are numbers or text.

@@ -1,7 +1,8 @@
 package editor
 
 import (
-	"sort"
+	"cmp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -39,12 +40,10 @@ type conversion struct {
 // or workflow_too_large.
 func Convert(graph *pyjson.Object, describe func(class string) *pyjson.Object) (*pyjson.Object, *fault.Failure) {
 	c := &conversion{describe: describe, defs: map[string]*canvas{}, out: map[string]*pyjson.Object{}, left: maxSteps}
-	if d, ok := graph.At("definitions").(*pyjson.Object); ok {
-		for _, v := range list(d.At("subgraphs")) {
-			if o, ok := v.(*pyjson.Object); ok {
-				def := parse(o)
-				c.defs[def.id] = def
-			}
+	for _, v := range list(graph.In("definitions").At("subgraphs")) {
+		if o, ok := v.(*pyjson.Object); ok {
+			def := parse(o)
+			c.defs[def.id] = def
 		}
 	}
 	root := &frame{canvas: parse(graph)}
@@ -99,8 +98,8 @@ func refused(n *node, format string, args ...any) *fault.Failure {
 // those of its inputs that stand for widgets, in order.
 func (c *conversion) hold(f *frame) {
 	values := list(f.instance.values)
-	proxies, named := f.instance.property("proxyWidgets").([]any)
-	if !named {
+	proxies, listed := f.instance.properties.At("proxyWidgets").([]any)
+	if !listed {
 		i := 0
 		for slot := range f.inputs {
 			if _, isWidget := c.promoted(f, slot); isWidget && i < len(values) {
@@ -141,11 +140,9 @@ func (c *conversion) holdOne(f *frame, id, name string, value any) {
 		f.host[[2]string{id, name}] = value
 		return
 	}
-	for i := range child.inputs {
-		if child.inputs[i].name == name {
-			child.given[name] = value
-			return
-		}
+	if named(child.inputs, name) >= 0 {
+		child.given[name] = value
+		return
 	}
 	for { // older files write the ids of the nodes in front: "5: seed"
 		head, rest, ok := strings.Cut(name, ":")
@@ -155,16 +152,11 @@ func (c *conversion) holdOne(f *frame, id, name string, value any) {
 		id, name = head, strings.TrimSpace(rest)
 	}
 	for _, n := range child.nodes {
-		if n.id == id || c.describe(n.kind) != nil && has(c.widgets(child, n), name) {
+		if n.id == id || c.describe(n.kind) != nil && c.widgets(child, n).Has(name) {
 			c.holdOne(child, n.id, name, value)
 			return
 		}
 	}
-}
-
-func has(o *pyjson.Object, name string) bool {
-	_, ok := o.Get(name)
-	return ok
 }
 
 // emit writes the nodes of a frame.
@@ -187,11 +179,8 @@ func (c *conversion) emit(f *frame) *fault.Failure {
 			return refused(n, "node %s is a group node (%s), which ComfyUI's editor no longer has: open the workflow there "+
 				"and convert it to a subgraph, or export it in API format", n.id, pyjson.Excerpt(n.kind))
 		}
-		if n.kind == "" {
-			return unknown(f, n)
-		}
 		entry := c.describe(n.kind)
-		if entry == nil {
+		if n.kind == "" || entry == nil {
 			return unknown(f, n)
 		}
 		c.node(f, n, entry)
@@ -201,10 +190,7 @@ func (c *conversion) emit(f *frame) *fault.Failure {
 
 // unknown is the failure for a class without a description, as validation words it.
 func unknown(f *frame, n *node) *fault.Failure {
-	title, id := n.title, f.path+n.id
-	if title == "" {
-		title = n.kind
-	}
+	title, id := cmp.Or(n.title, n.kind), f.path+n.id
 	return &fault.Failure{
 		Code: fault.CodeMissingNodeType, Node: id, Class: pyjson.Excerpt(n.kind),
 		Message: "Node '" + pyjson.Excerpt(title) + "' not found. The custom node may not be installed.",
@@ -231,15 +217,9 @@ func (c *conversion) node(f *frame, n *node, entry *pyjson.Object) {
 		}
 	}
 	for _, group := range []string{"required", "optional"} {
-		dynamicTexts(inputs, entry, group)
+		dynamicTexts(inputs, entry.In("input").In(group))
 	}
-	title := n.title
-	if title == "" {
-		title = str(entry.At("display_name"))
-	}
-	if title == "" {
-		title = n.kind
-	}
+	title := cmp.Or(n.title, entry.Text("display_name"), n.kind)
 	id := f.path + n.id
 	c.order = append(c.order, id)
 	c.out[id] = pyjson.NewObject("inputs", inputs, "class_type", n.kind, "_meta", pyjson.NewObject("title", title))
@@ -254,15 +234,7 @@ func wrapped(v any) any {
 }
 
 // dynamicTexts resolves the texts whose inputs are declared with dynamicPrompts.
-func dynamicTexts(inputs, entry *pyjson.Object, group string) {
-	input, _ := entry.At("input").(*pyjson.Object)
-	if input == nil {
-		return
-	}
-	specs, _ := input.At(group).(*pyjson.Object)
-	if specs == nil {
-		return
-	}
+func dynamicTexts(inputs, specs *pyjson.Object) {
 	for _, name := range specs.Keys() {
 		text, isText := inputs.At(name).(string)
 		if _, options := config(specs.At(name)); isText && options.At("dynamicPrompts") == true {
@@ -280,10 +252,10 @@ func (c *conversion) result() *pyjson.Object {
 		}
 		return n
 	}
-	sort.SliceStable(c.order, func(i, j int) bool { return number(c.order[i]) < number(c.order[j]) })
+	slices.SortStableFunc(c.order, func(a, b string) int { return cmp.Compare(number(a), number(b)) })
 	out := pyjson.NewObject()
 	for _, id := range c.order {
-		inputs := c.out[id].At("inputs").(*pyjson.Object)
+		inputs := c.out[id].In("inputs")
 		kept := pyjson.NewObject()
 		for _, name := range inputs.Keys() {
 			v := inputs.At(name)

@@ -1,6 +1,7 @@
 package editor
 
 import (
+	"slices"
 	"strings"
 
 	"patchbay/node/pyjson"
@@ -48,7 +49,7 @@ func (c *conversion) input(f *frame, n *node, slot int, kind string) *origin {
 	if l.fromSlot < 0 || l.fromSlot >= len(f.inputs) {
 		return nil
 	}
-	outer := f.instanceInput(l.fromSlot)
+	outer := named(f.instance.inputs, f.inputs[l.fromSlot].name) // what stands for it outside
 	if outer >= 0 && f.instance.inputs[outer].link != "" {
 		return c.input(f.parent, f.instance, outer, kind)
 	}
@@ -56,16 +57,6 @@ func (c *conversion) input(f *frame, n *node, slot int, kind string) *origin {
 		return &origin{value: v}
 	}
 	return nil
-}
-
-// instanceInput is the input of the instance that stands for an input of its subgraph, -1 if it has none.
-func (f *frame) instanceInput(slot int) int {
-	for i, p := range f.instance.inputs {
-		if p.name == f.inputs[slot].name {
-			return i
-		}
-	}
-	return -1
 }
 
 // promoted is the value that an instance shows as its own widget for an input of its subgraph: what the instance holds,
@@ -94,10 +85,8 @@ func (c *conversion) shown(f *frame, n *node, slot int) (any, bool) {
 	}
 	p := n.inputs[slot]
 	if child := f.children[n.id]; child != nil {
-		for i := range child.inputs {
-			if child.inputs[i].name == p.name {
-				return c.promoted(child, i)
-			}
+		if i := named(child.inputs, p.name); i >= 0 {
+			return c.promoted(child, i)
 		}
 		return nil, false
 	}
@@ -164,17 +153,10 @@ func bypass(n *node, slot int, kind string) int {
 	if slot < len(n.inputs) && fits(n.inputs[slot]) {
 		return slot
 	}
-	for i := range n.inputs {
-		if n.inputs[i].kind == kind {
-			return i
-		}
+	if i := slices.IndexFunc(n.inputs, func(p port) bool { return p.kind == kind }); i >= 0 {
+		return i
 	}
-	for i := range n.inputs {
-		if fits(n.inputs[i]) {
-			return i
-		}
-	}
-	return -1
+	return slices.IndexFunc(n.inputs, fits)
 }
 
 // connects reports whether the editor lets two types be linked: equal but for case, any, or a member in common.

@@ -1,6 +1,9 @@
 package editor
 
 import (
+	"cmp"
+	"regexp"
+	"slices"
 	"strings"
 
 	"patchbay/node/pyjson"
@@ -27,18 +30,10 @@ type reader struct {
 func widgetsOf(n *node, entry *pyjson.Object) *pyjson.Object {
 	r := &reader{values: list(n.values), out: pyjson.NewObject()}
 	r.named, _ = n.values.(*pyjson.Object)
-	input, _ := entry.At("input").(*pyjson.Object)
-	if input == nil {
-		return r.out
-	}
-	order, _ := entry.At("input_order").(*pyjson.Object)
 	uploads := false
 	for _, group := range []string{"required", "optional"} {
-		specs, _ := input.At(group).(*pyjson.Object)
-		if specs == nil {
-			continue
-		}
-		for _, name := range names(specs, order, group) {
+		specs := entry.In("input").In(group)
+		for _, name := range names(specs, list(entry.In("input_order").At(group))) {
 			if _, options := config(specs.At(name)); hasUpload(options) && group == "required" {
 				uploads = true
 			}
@@ -52,46 +47,37 @@ func widgetsOf(n *node, entry *pyjson.Object) *pyjson.Object {
 }
 
 // names are the inputs of a group in the order of the class.
-func names(specs, order *pyjson.Object, group string) []string {
-	if order == nil || len(list(order.At(group))) != specs.Len() {
+func names(specs *pyjson.Object, order []any) []string {
+	if len(order) != specs.Len() {
 		return specs.Keys()
 	}
 	var out []string
-	for _, v := range list(order.At(group)) {
+	for _, v := range order {
 		out = append(out, str(v))
 	}
 	return out
 }
 
 // config splits the [type, options] pair of an input; the type of a list of choices is COMBO.
-func config(spec any) (string, *pyjson.Object) {
+func config(spec any) (kind string, options *pyjson.Object) {
 	pair := list(spec)
-	options := pyjson.NewObject()
 	if len(pair) > 1 {
-		if o, ok := pair[1].(*pyjson.Object); ok {
-			options = o
-		}
+		options, _ = pair[1].(*pyjson.Object)
 	}
 	if len(pair) == 0 {
 		return "", options
 	}
-	kind := str(pair[0])
+	kind = str(pair[0])
 	if _, choices := pair[0].([]any); choices {
 		kind = "COMBO"
 	}
-	if t := str(options.At("widgetType")); t != "" {
-		kind = t
-	}
-	return kind, options
+	return cmp.Or(options.Text("widgetType"), kind), options
 }
 
 func hasUpload(options *pyjson.Object) bool {
-	for _, name := range []string{"image_upload", "animated_image_upload", "video_upload", "audio_upload", "mesh_upload"} {
-		if options.At(name) == true {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc([]string{"image", "animated_image", "video", "audio", "mesh"}, func(kind string) bool {
+		return options.At(kind+"_upload") == true
+	})
 }
 
 // take gives an input its value, if it is a widget.
@@ -154,19 +140,14 @@ func (r *reader) skipControl(kind string) {
 // takeChoice gives the inputs of the chosen alternative their values.
 func (r *reader) takeChoice(name string, chosen any, options *pyjson.Object) {
 	for _, v := range list(options.At("options")) {
-		o, ok := v.(*pyjson.Object)
-		if !ok || o.At("key") != chosen {
+		o, _ := v.(*pyjson.Object)
+		if key, ok := o.At("key").(string); !ok || key != chosen {
 			continue
 		}
-		inputs, _ := o.At("inputs").(*pyjson.Object)
-		if inputs == nil {
-			return
-		}
 		for _, group := range []string{"required", "optional"} {
-			if specs, ok := inputs.At(group).(*pyjson.Object); ok {
-				for _, k := range specs.Keys() {
-					r.take(name+"."+k, specs.At(k))
-				}
+			specs := o.In("inputs").In(group)
+			for _, k := range specs.Keys() {
+				r.take(name+"."+k, specs.At(k))
 			}
 		}
 		return
@@ -176,7 +157,7 @@ func (r *reader) takeChoice(name string, chosen any, options *pyjson.Object) {
 // plainPrompt is a text with dynamic prompts as the editor sends it: comments left out, one of {a|b} chosen. The editor
 // draws; here it is the first, so that the same file asks for the same picture.
 func plainPrompt(s string) string {
-	s = withoutComments(s)
+	s = comment.ReplaceAllString(s, "")
 	var b strings.Builder
 	for i := 0; i < len(s); i++ {
 		switch {
@@ -227,26 +208,5 @@ func choice(s string, i int) (end int, first string) {
 	return len(s), s[start:bar]
 }
 
-// withoutComments leaves out /* ... */ and // to the end of the line.
-func withoutComments(s string) string {
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		rest := s[i:]
-		if strings.HasPrefix(rest, "/*") {
-			if end := strings.Index(rest[2:], "*/"); end >= 0 {
-				i += end + 3
-				continue
-			}
-		}
-		if strings.HasPrefix(rest, "//") {
-			line := strings.IndexAny(rest, "\n\r\u2028\u2029")
-			if line < 0 {
-				break
-			}
-			i += line - 1
-			continue
-		}
-		b.WriteByte(s[i])
-	}
-	return b.String()
-}
+// comment is /* ... */, or // to the end of the line.
+var comment = regexp.MustCompile("(?s)/\\*.*?\\*/|//[^\n\r\u2028\u2029]*")

@@ -99,6 +99,11 @@ func Family(field, format string, args ...any) *Failure {
 	return Named(CodeWrongFamily, field, format, args...)
 }
 
+// Wrap returns a Failure with the text of the error that caused it.
+func Wrap(code, field string, err error) *Failure {
+	return &Failure{Code: code, Message: err.Error(), Field: field, Cause: err}
+}
+
 // From turns any error into a Failure; one that is a Failure already is copied, so that the caller may fill in the
 // node.
 func From(err error) *Failure {
@@ -115,22 +120,27 @@ func From(err error) *Failure {
 	case IsDiskFull(err):
 		code = CodeDiskFull
 	}
-	return &Failure{Code: code, Message: err.Error(), Cause: err}
+	return Wrap(code, "", err)
 }
 
-// FromParallel takes over what the engine says.
-func (f *Failure) FromParallel(e *failure.Error) {
-	f.Code = cmp.Or(map[failure.Code]string{
-		failure.Cancelled: CodeCancelled, failure.OutOfMemory: CodeOutOfMemory, failure.Panic: CodePanic,
-		failure.DeviceLost: CodePanic, failure.LoadFailed: CodeBadCheckpoint, failure.PlanRefused: CodePlanRefused,
-		failure.HostLost: CodeHostLost, failure.BadRequest: CodeBadInput,
-	}[e.Code], f.Code)
-	if f.Field == "" {
-		f.Field = e.Field
+// Of is From of an error of the engine, whose codes, fields and stacks are taken over; who ended ctx has cancelled.
+func Of(ctx context.Context, err error) *Failure {
+	f := From(err)
+	if e, ok := errors.AsType[*failure.Error](err); ok && f.Code == CodeInternal {
+		f.Code = cmp.Or(map[failure.Code]string{
+			failure.Cancelled: CodeCancelled, failure.OutOfMemory: CodeOutOfMemory, failure.Panic: CodePanic,
+			failure.DeviceLost: CodePanic, failure.LoadFailed: CodeBadCheckpoint, failure.PlanRefused: CodePlanRefused,
+			failure.HostLost: CodeHostLost, failure.BadRequest: CodeBadInput,
+		}[e.Code], f.Code)
+		f.Field = cmp.Or(f.Field, e.Field)
+		if e.Stack != "" {
+			f.Trace = strings.Split(strings.TrimSpace(e.Stack), "\n")
+		}
 	}
-	if e.Stack != "" {
-		f.Trace = strings.Split(strings.TrimSpace(e.Stack), "\n")
+	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		f.Code = CodeCancelled
 	}
+	return f
 }
 
 // List joins names for an error, cut at twenty.

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
-	"sort"
 	"strings"
 
 	"patchbay/models/weights"
@@ -39,15 +38,8 @@ func isTransformer(dir string) bool {
 	if !isFile(filepath.Join(dir, "config.json")) {
 		return false
 	}
-	for _, name := range []string{
-		"diffusion_pytorch_model.safetensors",
-		"diffusion_pytorch_model.safetensors.index.json",
-	} {
-		if isFile(filepath.Join(dir, name)) {
-			return true
-		}
-	}
-	return false
+	const weights = "diffusion_pytorch_model.safetensors"
+	return isFile(filepath.Join(dir, weights)) || isFile(filepath.Join(dir, weights+".index.json"))
 }
 
 func isFile(path string) bool {
@@ -90,18 +82,15 @@ func (r *Roots) subfolders(dir string) []string {
 
 // parts returns the sub-folders of a pipeline that are of a kind; "" is the pipeline itself.
 func (r *Roots) parts(kind, pipeline string) []string {
-	var out []string
-	switch kind {
-	case KindDiffusion:
+	if kind == KindDiffusion {
 		return []string{""}
-	case KindText, KindVAE:
-		for _, name := range r.subfolders(pipeline) {
-			if partKind(name) == kind && isFile(filepath.Join(pipeline, name, "config.json")) {
-				out = append(out, name)
-			}
+	}
+	var out []string
+	for _, name := range r.subfolders(pipeline) {
+		if partKind(name) == kind && isFile(filepath.Join(pipeline, name, "config.json")) {
+			out = append(out, name)
 		}
 	}
-	sort.Strings(out)
 	return out
 }
 

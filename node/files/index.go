@@ -115,7 +115,7 @@ func (x *Index) Find(kind, name string) (NeededFile, bool) {
 }
 
 // hashFile hashes the header of a model file, or the whole of an input; "" if it cannot be read.
-func hashFile(f NeededFile, path string) string {
+func hashFile(f NeededFile, path string) (hash string) {
 	if !f.Shared() {
 		data, err := os.ReadFile(path)
 		if err != nil {
@@ -124,14 +124,10 @@ func hashFile(f NeededFile, path string) string {
 		sum := sha256.Sum256(data)
 		return hex.EncodeToString(sum[:])
 	}
-	hash := ""
-	err := ReadHeader(f.Kind, path, false, func(c Checkpoint, _ *weights.File, _ *weights.Set) error {
-		hash = c.Hash
+	_ = ReadHeader(f.Kind, path, false, func(h Header) error {
+		hash = h.Hash
 		return nil
 	})
-	if err != nil {
-		return ""
-	}
 	return hash
 }
 

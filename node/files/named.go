@@ -11,7 +11,7 @@ import (
 // and on others that have it. It fails for a file that lies in no folder of models.
 func (r *Roots) Named(path string) (kind, name string, err error) {
 	for _, kind := range append(Kinds(), KindGGUF) {
-		for _, dir := range append(r.dirs(kind), r.folderRoots()...) {
+		for _, dir := range append(r.Dirs(kind), r.folderRoots()...) {
 			rel, err := filepath.Rel(dir, path)
 			if err != nil || !filepath.IsLocal(rel) {
 				continue

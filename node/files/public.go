@@ -1,8 +1,9 @@
 package files
 
 import (
+	"maps"
 	"path/filepath"
-	"sort"
+	"slices"
 	"strings"
 
 	"patchbay/node/fault"
@@ -36,12 +37,8 @@ func (r *Roots) Public(text string) string {
 	add(r.Output, "output")
 	add(r.Temp, "temp")
 	add(r.ComfyUI, "ComfyUI")
-	paths := make([]string, 0, len(names))
-	for p := range names {
-		paths = append(paths, p)
-	}
-	sort.Slice(paths, func(i, j int) bool { return len(paths[i]) > len(paths[j]) }) // one may lie inside another
-	for _, p := range paths {
+	longest := func(a, b string) int { return len(b) - len(a) } // one may lie inside another
+	for _, p := range slices.SortedFunc(maps.Keys(names), longest) {
 		text = strings.ReplaceAll(text, p, names[p])
 	}
 	return text

@@ -3,9 +3,10 @@ package files
 import (
 	"errors"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
-	"sort"
+	"slices"
 	"strings"
 
 	"patchbay/node/fault"
@@ -63,32 +64,26 @@ func folders(kind string) []string {
 	return []string{kind}
 }
 
-// dirs returns the absolute folders of a kind.
-func (r *Roots) dirs(kind string) []string {
-	var out []string
-	switch kind {
-	case KindInputImage, KindInputLatent:
-		if r.Input != "" {
-			out = append(out, r.Input)
-		}
-	default:
-		extra := kind
-		if kind == KindGGUF {
-			extra = KindDiffusion
-		}
-		out = append(out, r.Extra.First[extra]...)
-		for _, m := range r.Models {
-			for _, f := range folders(kind) {
-				out = append(out, filepath.Join(m, f))
-			}
-		}
-		out = append(out, r.Extra.Then[extra]...)
-	}
-	return out
-}
-
 // Dirs returns the absolute folders that files of a kind are looked for in, in that order.
-func (r *Roots) Dirs(kind string) []string { return r.dirs(kind) }
+func (r *Roots) Dirs(kind string) []string {
+	if kind == KindInputImage || kind == KindInputLatent {
+		if r.Input == "" {
+			return nil
+		}
+		return []string{r.Input}
+	}
+	extra := kind
+	if kind == KindGGUF {
+		extra = KindDiffusion
+	}
+	out := slices.Clone(r.Extra.First[extra])
+	for _, m := range r.Models {
+		for _, f := range folders(kind) {
+			out = append(out, filepath.Join(m, f))
+		}
+	}
+	return append(out, r.Extra.Then[extra]...)
+}
 
 // places returns every folder that names may lie in.
 func (r *Roots) places() []string {
@@ -115,7 +110,7 @@ func (r *Roots) List(kind string) []string {
 			seen[n] = true
 		}
 	}
-	for _, dir := range r.dirs(kind) {
+	for _, dir := range r.Dirs(kind) {
 		r.walk(kind, dir, "", 0, seen)
 	}
 	if kind == KindDiffusion || kind == KindText || kind == KindVAE {
@@ -123,12 +118,7 @@ func (r *Roots) List(kind string) []string {
 			r.walkFolders(kind, dir, "", 0, seen)
 		}
 	}
-	names := make([]string, 0, len(seen))
-	for n := range seen {
-		names = append(names, n)
-	}
-	sort.Strings(names)
-	return names
+	return slices.Sorted(maps.Keys(seen))
 }
 
 // walk collects names below dir/sub. Links to folders are followed, to a depth that ends loops.
@@ -215,7 +205,7 @@ func (r *Roots) Resolve(kind, field, name string) (string, error) {
 		return "", fault.Named(fault.CodeFileOutsideRoot, field, "%q leaves the folder of %s; allowed: %s", name, kind,
 			fault.List(r.List(kind)))
 	}
-	for _, dir := range r.dirs(kind) {
+	for _, dir := range r.Dirs(kind) {
 		path := filepath.Join(dir, filepath.FromSlash(name))
 		info, err := os.Stat(path)
 		if err != nil || !info.Mode().IsRegular() { // a named pipe would wait for its writer for ever

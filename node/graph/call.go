@@ -19,20 +19,14 @@ type Call struct {
 	ID      string
 	Class   *Class
 	in      map[string]any
-	run     *Runner
-	turn    *parallel.Turn
-	emit    func(Event)
-	outputs *[]files.Output
+	of      *execution
+	saved   []files.Output
 	ui      map[string]any
-	spent   *Timings
-	stats   *[]parallel.Stats
-	// warnings are things that the user should know though the node went on.
-	warnings *[]string
 }
 
 // Warn adds a line to the warnings of the job: something that the user should know though the node went on.
 func (c *Call) Warn(format string, args ...any) {
-	*c.warnings = append(*c.warnings, fmt.Sprintf(format, args...))
+	c.of.result.Warnings = append(c.of.result.Warnings, fmt.Sprintf(format, args...))
 }
 
 // Arg returns an input as T; the executor has checked the type, so a mismatch is a mistake in a row of the catalogue.
@@ -56,12 +50,12 @@ func (c *Call) Given(name string) bool {
 }
 
 // Roots are the folders that names refer to.
-func (c *Call) Roots() *files.Roots { return &c.run.roots }
+func (c *Call) Roots() *files.Roots { return &c.of.run.roots }
 
 // Emit emits an event of this node.
 func (c *Call) Emit(e Event) {
 	e.Node = c.ID
-	c.emit(e)
+	c.of.emit(e)
 }
 
 // Str returns a STRING or COMBO input.
@@ -102,29 +96,22 @@ func (c *Call) Show(key string, v any) { c.ui[key] = v }
 
 // Save hands a file to the caller of the job.
 func (c *Call) Save(out files.Output) {
-	out.Node = c.ID
-	out.Index = len(*c.outputs)
-	for i := range *c.outputs {
-		if (*c.outputs)[i].Node != c.ID {
-			out.Index--
-		}
-	}
-	*c.outputs = append(*c.outputs, out)
+	out.Node, out.Index = c.ID, len(c.saved)
+	c.saved = append(c.saved, out)
 }
 
 // Use is what handles need of this call to load and run their weights.
 func (c *Call) Use() value.Use {
-	u := value.Use{Context: c.Context}
-	if c.run != nil {
-		u.Store, u.Turn, u.Plan, u.Loading = c.run.store, c.turn, c.Job.Plan, &c.spent.Load
+	return value.Use{
+		Context: c.Context, Store: c.of.run.store, Turn: c.of.turn, Plan: c.Job.Plan, Loading: &c.of.result.Timings.Load,
 	}
-	return u
 }
 
 // Sampled counts a run of the denoise loop that took so many seconds, loading included.
 func (c *Call) Sampled(stats parallel.Stats, seconds float64) {
-	*c.stats = append(*c.stats, stats)
-	c.spent.Load += stats.LoadSeconds
-	c.spent.Denoise += seconds - stats.LoadSeconds
-	c.spent.Steps = append(c.spent.Steps, stats.StepSeconds...)
+	r := c.of.result
+	r.Stats = append(r.Stats, stats)
+	r.Timings.Load += stats.LoadSeconds
+	r.Timings.Denoise += seconds - stats.LoadSeconds
+	r.Timings.Steps = append(r.Timings.Steps, stats.StepSeconds...)
 }

@@ -1,8 +1,8 @@
 package graph
 
 import (
-	"fmt"
-	"sort"
+	"cmp"
+	"slices"
 	"strings"
 
 	"patchbay/node/files"
@@ -20,14 +20,11 @@ type Catalogue struct {
 
 // Class describes one node class: the row of the table.
 type Class struct {
-	Name, Display, Module, Category, Description string
+	Name, Display, Module, Category, Description string // Module: "nodes" where it is empty
 	// Aliases are further words under which ComfyUI's editor finds the class, separated by ", ".
 	Aliases string
 	// Essential is the class's place in the editor's short menu; most have none.
 	Essential string
-	// NewStyle classes are written with ComfyUI's newer node API: their object_info entry has other keys and combos look
-	// different.
-	NewStyle bool
 	// Experimental marks classes whose meaning may change.
 	Experimental bool
 	// Deprecated classes are left out of ComfyUI's menus; workflows that have them still run.
@@ -53,6 +50,29 @@ type Class struct {
 	// Wants returns the lazy inputs that a node needs, once the others are there; nil: the class has none.
 	Wants func(c *Call) []string
 	Run   func(c *Call) ([]any, error)
+}
+
+// NewStyle reports whether a class is written with ComfyUI's newer node API, as most modules are: its object_info entry
+// has other keys and its combos look different.
+func (k *Class) NewStyle() bool {
+	switch name, extra := strings.CutPrefix(k.Module, "comfy_extras."); name {
+	case "nodes_model_advanced", "nodes_model_patch", "nodes_preview_any":
+		return false
+	default:
+		return extra
+	}
+}
+
+// Rows gives classes what they have in common: module, category, stage and outputs of base, where a row has none.
+func Rows(base Class, rows []Class) []Class {
+	for i := range rows {
+		k := &rows[i]
+		k.Module, k.Category = cmp.Or(k.Module, base.Module), cmp.Or(k.Category, base.Category)
+		if k.Heavy = cmp.Or(k.Heavy, base.Heavy); k.Outputs == nil {
+			k.Outputs = base.Outputs
+		}
+	}
+	return rows
 }
 
 // Stage is a part of a job's time.
@@ -105,19 +125,20 @@ func NewCatalogue(groups ...[]Class) *Catalogue {
 			if _, twice := c.classes[k.Name]; twice {
 				panic("node class " + k.Name + " is in the catalogue twice")
 			}
-			if k.Display == "" && !k.NewStyle {
-				k.Display = k.Name
+			k.Module = cmp.Or(k.Module, "nodes")
+			if !k.NewStyle() {
+				k.Display = cmp.Or(k.Display, k.Name)
 			}
 			c.classes[k.Name] = k
 			c.order = append(c.order, k.Name)
 		}
 	}
-	sort.Strings(c.order)
+	slices.Sort(c.order)
 	return c
 }
 
 // Classes returns the names of all classes, sorted.
-func (c *Catalogue) Classes() []string { return append([]string(nil), c.order...) }
+func (c *Catalogue) Classes() []string { return slices.Clone(c.order) }
 
 // Class returns a row of the table, or nil.
 func (c *Catalogue) Class(name string) *Class { return c.classes[name] }
@@ -142,7 +163,7 @@ func (k *Class) info(roots *files.Roots) *pyjson.Object {
 		group, names := pyjson.NewObject(), []any{}
 		for i := range k.Inputs {
 			if in := &k.Inputs[i]; in.Optional == optional {
-				group.Set(in.Name, in.config(k, roots))
+				group.Set(in.Name, in.config(k.NewStyle(), roots))
 				names = append(names, in.Name)
 			}
 		}
@@ -154,7 +175,7 @@ func (k *Class) info(roots *files.Roots) *pyjson.Object {
 	if len(k.Hidden) > 0 {
 		group, names := pyjson.NewObject(), []any{}
 		for _, h := range k.Hidden {
-			if group.Set(h.Name, h.Kind); k.NewStyle {
+			if group.Set(h.Name, h.Kind); k.NewStyle() {
 				group.Set(h.Name, []any{h.Kind})
 			}
 			names = append(names, h.Name)
@@ -172,34 +193,19 @@ func (k *Class) info(roots *files.Roots) *pyjson.Object {
 	}
 	o := pyjson.NewObject("input", input, "input_order", order, "is_input_list", false, "output", types,
 		"output_is_list", lists, "output_name", names)
-	if k.NewStyle {
+	if k.NewStyle() {
 		o.Set("output_matchtypes", matches)
 	}
-	o.Set("name", k.Name)
-	o.Set("display_name", nil)
-	if k.Display != "" {
-		o.Set("display_name", k.Display)
-	}
-	o.Set("description", k.Description)
-	o.Set("python_module", k.Module)
-	o.Set("category", k.Category)
-	o.Set("output_node", k.Output)
+	o.SetAll("name", k.Name, "display_name", orNil(k.Display), "description", k.Description, "python_module", k.Module,
+		"category", k.Category, "output_node", k.Output)
 	aliases := k.aliases()
-	if k.NewStyle {
-		o.Set("deprecated", k.Deprecated)
-		o.Set("experimental", k.Experimental)
-		o.Set("dev_only", false)
-		o.Set("api_node", false)
-		o.Set("price_badge", nil)
-		o.Set("search_aliases", nil)
+	if k.NewStyle() {
+		o.SetAll("deprecated", k.Deprecated, "experimental", k.Experimental, "dev_only", false, "api_node", false,
+			"price_badge", nil, "search_aliases", nil, "essentials_category", orNil(k.Essential),
+			"has_intermediate_output", k.Shows)
 		if len(aliases) > 0 {
 			o.Set("search_aliases", aliases)
 		}
-		o.Set("essentials_category", nil)
-		if k.Essential != "" {
-			o.Set("essentials_category", k.Essential)
-		}
-		o.Set("has_intermediate_output", k.Shows)
 		return o
 	}
 	o.Set("has_intermediate_output", k.Shows)
@@ -216,70 +222,61 @@ func (k *Class) info(roots *files.Roots) *pyjson.Object {
 	return o
 }
 
+// orNil is a text, nil where it is empty.
+func orNil(text string) any {
+	if text == "" {
+		return nil
+	}
+	return text
+}
+
 func (k *Class) aliases() []any {
-	out := []any{}
-	for word := range strings.SplitSeq(k.Aliases, ", ") {
-		if word != "" {
-			out = append(out, word)
-		}
+	if k.Aliases == "" {
+		return []any{}
+	}
+	return anys(strings.Split(k.Aliases, ", "))
+}
+
+// anys are texts as a list of any values.
+func anys(texts []string) []any {
+	out := make([]any, len(texts))
+	for i := range texts {
+		out[i] = texts[i]
 	}
 	return out
 }
 
 // config is the [type, options] pair of an input as object_info shows it.
-func (in *Input) config(k *Class, roots *files.Roots) []any {
-	options := in.Options
+func (in *Input) config(newStyle bool, roots *files.Roots) []any {
+	options, advanced := in.Options, pyjson.NewObject("advanced", true)
 	if options != nil && in.Tip != "" {
-		options = pyjson.Clone(options).(*pyjson.Object)
-		options.Set("tooltip", in.Tip)
+		options = pyjson.Joined(options, pyjson.NewObject("tooltip", in.Tip))
 	}
 	if in.Lazy {
-		given := options
-		options = pyjson.NewObject("lazy", true)
-		for _, key := range given.Keys() {
-			options.Set(key, given.At(key))
-		}
+		options = pyjson.Joined(pyjson.NewObject("lazy", true), options)
 	}
-	if in.Advanced {
-		given := options
-		options = pyjson.NewObject()
-		if k.NewStyle {
-			options.Set("advanced", true)
-		}
-		if given != nil {
-			for _, key := range given.Keys() {
-				options.Set(key, given.At(key))
-			}
-		}
-		options.Set("advanced", true) // a key that is there keeps its place
-	}
-	if in.Type == typeBranch {
-		options = pyjson.Clone(options).(*pyjson.Object)
-		options.Set("options", in.alternatives(k))
+	switch {
+	case in.Advanced && newStyle:
+		options = pyjson.Joined(advanced, options, advanced) // a key that is there keeps its place
+	case in.Advanced:
+		options = pyjson.Joined(options, advanced)
 	}
 	var kind any = in.Type
-	if in.Type == "COMBO" {
-		choices := in.choices(roots)
-		if k.NewStyle {
-			o := pyjson.NewObject()
-			if in.Advanced {
-				o.Set("advanced", true)
-			}
-			if options != nil {
-				if d, ok := options.Get("default"); ok {
-					o.Set("default", d)
-				}
-			}
-			o.Set("multiselect", false)
-			o.Set("options", choices)
-			if options != nil {
-				for _, key := range options.Keys() {
-					o.Set(key, options.At(key))
-				}
-			}
-			return []any{"COMBO", o}
+	switch {
+	case in.Type == typeBranch:
+		options = pyjson.Joined(options, pyjson.NewObject("options", in.alternatives(newStyle)))
+	case in.Type == "COMBO" && newStyle:
+		head := pyjson.NewObject()
+		if in.Advanced {
+			head = advanced
 		}
-		kind = choices
+		if d, ok := options.Get("default"); ok {
+			head.Set("default", d)
+		}
+		choices := pyjson.NewObject("multiselect", false, "options", in.choices(roots))
+		options = pyjson.Joined(head, choices, options)
+	case in.Type == "COMBO":
+		kind = in.choices(roots)
 	}
 	if options == nil {
 		return []any{kind}
@@ -289,15 +286,10 @@ func (in *Input) config(k *Class, roots *files.Roots) []any {
 
 // choices returns the allowed values of a COMBO.
 func (in *Input) choices(roots *files.Roots) []any {
-	names := in.Choices
-	if in.Files != "" {
-		names = append(roots.List(in.Files), names...)
+	if in.Files == "" {
+		return anys(in.Choices)
 	}
-	out := make([]any, len(names))
-	for i := range names {
-		out[i] = names[i]
-	}
-	return out
+	return anys(append(roots.List(in.Files), in.Choices...))
 }
 
 // Input finds a declared input.
@@ -319,16 +311,16 @@ func Number(name, kind, tip string, options ...any) Input {
 
 // Int is a whole number of lo to hi; step 0: none is told.
 func Int(name, tip string, preset, lo, hi, step int64) Input {
-	in := Number(name, "INT", tip, "default", preset, "min", lo, "max", hi)
-	if step != 0 {
-		in.Options.Set("step", step)
-	}
-	return in
+	return limited(name, "INT", tip, preset, lo, hi, step)
 }
 
 // Float is a number of lo to hi; step 0: none is told.
 func Float(name, tip string, preset, lo, hi, step float64) Input {
-	in := Number(name, "FLOAT", tip, "default", preset, "min", lo, "max", hi)
+	return limited(name, "FLOAT", tip, preset, lo, hi, step)
+}
+
+func limited[T int64 | float64](name, kind, tip string, preset, lo, hi, step T) Input {
+	in := Number(name, kind, tip, "default", preset, "min", lo, "max", hi)
 	if step != 0 {
 		in.Options.Set("step", step)
 	}
@@ -363,14 +355,7 @@ func Prompt(name, tip string) Input {
 
 // With returns the input with further options.
 func (in Input) With(options ...any) Input {
-	o := pyjson.NewObject()
-	if in.Options != nil {
-		o = pyjson.Clone(in.Options).(*pyjson.Object)
-	}
-	for i := 0; i+1 < len(options); i += 2 {
-		o.Set(fmt.Sprint(options[i]), options[i+1])
-	}
-	in.Options = o
+	in.Options = pyjson.Joined(in.Options, pyjson.NewObject(options...))
 	return in
 }
 
@@ -401,10 +386,8 @@ func (in Input) AsAdvanced() Input {
 
 // preset is the value that a widget starts with.
 func (in *Input) preset() any {
-	if in.Options != nil {
-		if v, ok := in.Options.Get("default"); ok {
-			return v
-		}
+	if v, ok := in.Options.Get("default"); ok {
+		return v
 	}
 	if len(in.Choices) > 0 {
 		return in.Choices[0]

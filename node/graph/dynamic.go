@@ -39,17 +39,14 @@ func Grow(name, prefix string, most int, each Input) Input {
 
 // GrowNamed is a list of inputs as Grow makes it, with these names.
 func GrowNamed(name string, names []string, each Input) Input {
-	list := make([]any, len(names))
-	for i := range names {
-		list[i] = names[i]
-	}
-	return Input{Name: name, Type: typeGrow, each: &each, grown: names}.template("names", list, "min", int64(1))
+	return Input{Name: name, Type: typeGrow, each: &each, grown: names}.template("names", anys(names), "min", int64(1))
 }
 
 func (in Input) template(options ...any) Input {
-	config := in.each.config(&Class{NewStyle: true}, nil)
-	one := pyjson.NewObject("required", pyjson.NewObject(in.each.Name, config))
-	in.Options = pyjson.NewObject("template", pyjson.NewObject(append([]any{"input", one}, options...)...))
+	config := in.each.config(true, nil)
+	template := pyjson.NewObject("input", pyjson.NewObject("required", pyjson.NewObject(in.each.Name, config)))
+	template.SetAll(options...)
+	in.Options = pyjson.NewObject("template", template)
 	return in
 }
 
@@ -63,19 +60,17 @@ func Match(name, template, allowed string) Input {
 func MatchSlot(name, template string) Slot { return Slot{Name: name, Type: typeMatch, match: template} }
 
 // alternatives are the choices as object_info shows them.
-func (in *Input) alternatives(k *Class) []any {
+func (in *Input) alternatives(newStyle bool) []any {
 	var out []any
 	for _, a := range in.Alternatives {
-		inputs := pyjson.NewObject("required", pyjson.NewObject())
+		inputs, optional := pyjson.NewObject("required", pyjson.NewObject()), pyjson.NewObject()
 		for i := range a.Inputs {
-			group := "required"
+			group := inputs.In("required")
 			if a.Inputs[i].Optional {
-				group = "optional"
+				group = optional
+				inputs.Set("optional", optional)
 			}
-			if _, ok := inputs.Get(group); !ok {
-				inputs.Set(group, pyjson.NewObject())
-			}
-			inputs.At(group).(*pyjson.Object).Set(a.Inputs[i].Name, a.Inputs[i].config(k, nil))
+			group.Set(a.Inputs[i].Name, a.Inputs[i].config(newStyle, nil))
 		}
 		out = append(out, pyjson.NewObject("key", a.Key, "inputs", inputs))
 	}
@@ -128,14 +123,12 @@ func (in *Input) takesAny() bool {
 }
 
 // drawn reports whether the editor draws the value of an input itself.
-func (in *Input) drawn() bool { return in.Options != nil && in.Options.At("socketless") == true }
+func (in *Input) drawn() bool { return in.Options.At("socketless") == true }
 
 // find finds a declared input of a node, by its whole name.
 func find(inputs []Input, name string) *Input {
-	for i := range inputs {
-		if inputs[i].Name == name {
-			return &inputs[i]
-		}
+	if i := slices.IndexFunc(inputs, func(in Input) bool { return in.Name == name }); i >= 0 {
+		return &inputs[i]
 	}
 	return nil
 }

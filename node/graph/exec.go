@@ -69,7 +69,7 @@ func (r *Runner) Exec(ctx context.Context, req ExecRequest, emit func(Event)) (*
 		}
 		v, travels := value.Export(e.outputs[i])
 		if !travels {
-			v = r.handles.grant(e.outputs[i], req.Lease)
+			v = r.Hold(e.outputs[i], req.Lease)
 		}
 		out.Outputs = append(out.Outputs, v)
 	}
@@ -100,7 +100,7 @@ func (r *Runner) execInputs(k *Class, job *Job, given map[string]any) (map[strin
 			return nil, f
 		}
 		if h, ok := raw.(Handle); ok {
-			held, ok := r.handles.use(h.ID)
+			held, ok := r.Value(h.ID)
 			if !ok {
 				return nil, fault.Named(fault.CodeUnknownHandle, decl.Name, "no handle %q: it was freed or its lease ran out; "+
 					"make it again", h.ID)

@@ -1,9 +1,10 @@
 package graph
 
 import (
+	"slices"
+
 	"patchbay/models"
 	"patchbay/models/dit"
-	"patchbay/models/weights"
 	"patchbay/node/files"
 	"patchbay/node/value"
 	"patchbay/parallel/plan"
@@ -46,27 +47,19 @@ func (x *execution) specs(id string) (out []*dit.Spec) {
 	inputs := x.job.Workflow.inputs(id)
 	for _, name := range inputs.Keys() {
 		if l, linked := asLink(inputs.At(name)); linked {
-			if e := x.local[l.id]; e != nil && l.slot >= 0 && l.slot < len(e.outputs) {
-				if m, ok := e.outputs[l.slot].(*value.Model); ok {
-					out = append(out, m.Spec)
-				}
+			made, _ := x.local[l.id].output(l.slot)
+			if m, ok := made.(*value.Model); ok {
+				out = append(out, m.Spec)
 			}
 			continue
 		}
-		in, file := x.class(id).Input(name), ""
-		if in != nil && (in.Files == files.KindDiffusion || in.Files == files.KindGGUF || in.Files == files.KindCheckpoint) {
-			file, _ = inputs.At(name).(string)
-		}
-		if file == "" {
-			continue
-		}
-		path, err := x.run.roots.Resolve(in.Files, name, file)
-		if err != nil {
+		in := x.class(id).Input(name)
+		if in == nil || !slices.Contains([]string{files.KindDiffusion, files.KindGGUF, files.KindCheckpoint}, in.Files) {
 			continue
 		}
 		// what is wrong with the file, its loader tells
-		_ = files.ReadHeader(in.Files, path, false, func(_ files.Checkpoint, open *weights.File, set *weights.Set) error {
-			d, err := models.OpenDiffusion(set, open.Metadata())
+		_ = x.run.roots.Header(in.Files, name, inputs.Text(name), false, func(h files.Header) error {
+			d, err := models.OpenDiffusion(h.Weights.Set(), h.Weights.Metadata())
 			if err == nil {
 				out = append(out, &d.Spec)
 			}

@@ -1,7 +1,9 @@
 package graph
 
 import (
+	"cmp"
 	"fmt"
+	"reflect"
 
 	"patchbay/node/fault"
 	"patchbay/node/picture"
@@ -12,87 +14,55 @@ import (
 // sizeOf estimates the host memory of a value that travels along links.
 func sizeOf(v any) int64 {
 	const small = 256
+	n := 0 // numbers of 4 bytes
 	switch x := v.(type) {
 	case *picture.Image:
-		return small + 4*int64(len(x.Data))
+		n = len(x.Data)
 	case *picture.Mask:
-		return small + 4*int64(len(x.Data))
+		n = len(x.Data)
 	case *value.Latent:
-		n := small + 4*int64(len(x.Samples.Data))
+		n = len(x.Samples.Data)
 		if x.NoiseMask != nil {
-			n += 4 * int64(len(x.NoiseMask.Data))
+			n += len(x.NoiseMask.Data)
 		}
-		return n
 	case value.Conditioning:
-		n := int64(small)
+		bytes := int64(small)
 		for i := range x {
-			n += small + x[i].Bytes()
+			bytes += small + x[i].Bytes()
 		}
-		return n
+		return bytes
 	case value.Seen:
-		return small + 4*int64(len(x.Data)+len(x.Deep))
+		n = len(x.Data) + len(x.Deep)
 	case *value.Model:
-		n := small + 4*int64(len(x.Prefix.Data))
+		bytes := small + 4*int64(len(x.Prefix.Data))
 		for _, p := range x.Patches {
-			n += p.Bytes()
+			bytes += p.Bytes()
 		}
-		return n
+		return bytes
 	case value.Sigmas:
-		return small + 4*int64(len(x))
+		n = len(x)
 	case string:
 		return small + int64(len(x))
 	}
-	return small
+	return small + 4*int64(n)
+}
+
+// types are ComfyUI's names of the types that travel along links.
+var types = map[reflect.Type]string{
+	reflect.TypeFor[*value.Model](): "MODEL", reflect.TypeFor[*value.Clip](): "CLIP",
+	reflect.TypeFor[*value.ControlNet](): "CONTROL_NET", reflect.TypeFor[*value.ModelPatch](): "MODEL_PATCH",
+	reflect.TypeFor[*value.VAE](): "VAE", reflect.TypeFor[value.Conditioning](): "CONDITIONING",
+	reflect.TypeFor[*value.Latent](): "LATENT", reflect.TypeFor[*picture.Image](): "IMAGE",
+	reflect.TypeFor[*picture.Mask](): "MASK", reflect.TypeFor[value.Sigmas](): "SIGMAS",
+	reflect.TypeFor[value.Noise](): "NOISE", reflect.TypeFor[value.Sampler](): "SAMPLER",
+	reflect.TypeFor[*value.Guider](): "GUIDER", reflect.TypeFor[*value.Eyes](): "CLIP_VISION",
+	reflect.TypeFor[value.Seen](): "CLIP_VISION_OUTPUT", reflect.TypeFor[*value.Style](): "STYLE_MODEL",
+	reflect.TypeFor[*value.Upscaler](): "UPSCALE_MODEL", reflect.TypeFor[int64](): "INT", reflect.TypeFor[uint64](): "INT",
+	reflect.TypeFor[float64](): "FLOAT", reflect.TypeFor[string](): "STRING", reflect.TypeFor[bool](): "BOOLEAN",
 }
 
 // typeOf names the ComfyUI type of a value that travels along links.
-func typeOf(v any) string {
-	switch v.(type) {
-	case *value.Model:
-		return "MODEL"
-	case *value.Clip:
-		return "CLIP"
-	case *value.ControlNet:
-		return "CONTROL_NET"
-	case *value.ModelPatch:
-		return "MODEL_PATCH"
-	case *value.VAE:
-		return "VAE"
-	case value.Conditioning:
-		return "CONDITIONING"
-	case *value.Latent:
-		return "LATENT"
-	case *picture.Image:
-		return "IMAGE"
-	case *picture.Mask:
-		return "MASK"
-	case value.Sigmas:
-		return "SIGMAS"
-	case value.Noise:
-		return "NOISE"
-	case value.Sampler:
-		return "SAMPLER"
-	case *value.Guider:
-		return "GUIDER"
-	case *value.Eyes:
-		return "CLIP_VISION"
-	case value.Seen:
-		return "CLIP_VISION_OUTPUT"
-	case *value.Style:
-		return "STYLE_MODEL"
-	case *value.Upscaler:
-		return "UPSCALE_MODEL"
-	case int64, uint64:
-		return "INT"
-	case float64:
-		return "FLOAT"
-	case string:
-		return "STRING"
-	case bool:
-		return "BOOLEAN"
-	}
-	return "unknown"
-}
+func typeOf(v any) string { return cmp.Or(types[reflect.TypeOf(v)], "unknown") }
 
 // checkType refuses values whose type is not the one that an input declares.
 func checkType(in *Input, v any) error {

@@ -14,9 +14,11 @@ func TestConditioningsCountAllTheyHold(t *testing.T) {
 	const n = 1000
 	data, bare := make([]float32, n), sizeOf(value.Conditioning{{}})
 	for name, c := range map[string]value.Cond{
-		"context": {Context: dit.Array{Data: data}}, "second context": {Context2: dit.Array{Data: data}},
-		"pooled": {Pooled: data}, "size": {Size: data}, "mask": {Mask: &picture.Mask{Data: data}},
-		"references":          {References: []parallel.Latent{{Data: data[:400]}, {Data: data[400:]}}},
+		"context":        {Entry: dit.Entry{Context: dit.Array{Data: data}}},
+		"second context": {Entry: dit.Entry{Context2: dit.Array{Data: data}}},
+		"pooled":         {Entry: dit.Entry{Pooled: data}}, "size": {Entry: dit.Entry{Size: data}},
+		"mask":                {Mask: &picture.Mask{Data: data}},
+		"references":          {Latents: []parallel.Latent{{Data: data[:400]}, {Data: data[400:]}}},
 		"concatenated latent": {ConcatImage: parallel.Latent{Data: data}},
 		"concatenated mask":   {ConcatMask: &picture.Mask{Data: data}},
 		"hints": {Controls: []*value.Control{

@@ -35,8 +35,8 @@ func newHandles(lease time.Duration, now func() time.Time) *handles {
 	return &handles{lease: lease, now: now, held: map[string]*held{}}
 }
 
-// grant keeps a value and returns its handle; lease 0 is the runner's.
-func (h *handles) grant(v any, lease time.Duration) Handle {
+// Hold keeps a value as Exec keeps its results, and returns its handle; lease 0 is the runner's.
+func (h *handles) Hold(v any, lease time.Duration) Handle {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.expire()
@@ -51,8 +51,8 @@ func (h *handles) grant(v any, lease time.Duration) Handle {
 	return out
 }
 
-// use returns the value of a handle and renews its lease.
-func (h *handles) use(id string) (any, bool) {
+// Value returns what a handle stands for and renews its lease.
+func (h *handles) Value(id string) (any, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.expire()
@@ -64,7 +64,8 @@ func (h *handles) use(id string) (any, bool) {
 	return e.value, true
 }
 
-func (h *handles) free(id string) bool {
+// FreeHandle gives up a handle and reports whether it was there.
+func (h *handles) FreeHandle(id string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.expire()
@@ -73,7 +74,8 @@ func (h *handles) free(id string) bool {
 	return ok
 }
 
-func (h *handles) clear() int {
+// FreeHandles gives up all handles and returns how many there were.
+func (h *handles) FreeHandles() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	n := len(h.held)
@@ -82,7 +84,8 @@ func (h *handles) clear() int {
 	return n
 }
 
-func (h *handles) list() []Handle {
+// Handles lists the handles whose lease has not run out, in no order.
+func (h *handles) Handles() []Handle {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.expire()
@@ -122,18 +125,3 @@ func (h *handles) wind() {
 		h.wind()
 	})
 }
-
-// Hold keeps a value as Exec keeps its results, and returns its handle; lease 0 is the runner's.
-func (r *Runner) Hold(v any, lease time.Duration) Handle { return r.handles.grant(v, lease) }
-
-// Value returns what a handle stands for and renews its lease.
-func (r *Runner) Value(id string) (any, bool) { return r.handles.use(id) }
-
-// FreeHandle gives up a handle and reports whether it was there.
-func (r *Runner) FreeHandle(id string) bool { return r.handles.free(id) }
-
-// FreeHandles gives up all handles and returns how many there were.
-func (r *Runner) FreeHandles() int { return r.handles.clear() }
-
-// Handles lists the handles whose lease has not run out, in no order.
-func (r *Runner) Handles() []Handle { return r.handles.list() }

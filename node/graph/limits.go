@@ -9,15 +9,12 @@ import (
 )
 
 // Linked values of INT and FLOAT inputs are not checked by Validate (ComfyUI does not either): a node that takes sizes
-// from a PrimitiveInt must look at them itself. whole and decimal return an input after that check; what they throw
+// from a PrimitiveInt must look at them itself. Whole and Decimal return an input after that check; what they throw
 // becomes the failure of the node.
 
 // Whole returns an INT input that lies between the limits that its class declares.
 func (c *Call) Whole(name string) int {
 	n := c.Integer(name)
-	if v, isBig := c.in[name].(uint64); isBig && v > math.MaxInt64 {
-		n = math.MaxInt64
-	}
 	c.checkLimits(name, int64(n))
 	return n
 }
@@ -70,3 +67,18 @@ func (c *Call) Mask(name string) *picture.Mask {
 	}
 	return m
 }
+
+// Image returns an IMAGE input.
+func (c *Call) Image(name string) *picture.Image { return Arg[*picture.Image](c, name) }
+
+// Model returns a MODEL input.
+func (c *Call) Model(name string) *value.Model { return Arg[*value.Model](c, name) }
+
+// Conditioning returns a CONDITIONING input.
+func (c *Call) Conditioning(name string) value.Conditioning { return Arg[value.Conditioning](c, name) }
+
+// VAE returns a VAE input.
+func (c *Call) VAE(name string) *value.VAE { return Arg[*value.VAE](c, name) }
+
+// Sigmas returns a SIGMAS input.
+func (c *Call) Sigmas(name string) value.Sigmas { return Arg[value.Sigmas](c, name) }

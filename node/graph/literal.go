@@ -1,6 +1,7 @@
 package graph
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/big"
@@ -30,19 +31,14 @@ func (v *validation) literal(k *Class, in *Input, val any) (any, *problem) {
 		if in.takesAny() {
 			return val, nil
 		}
-		return nil, &problem{
-			codeExpectedLink, fmt.Sprintf("Input %s takes a link [node id, slot] to a node that gives %s", in.Name, in.Type),
-			fmt.Sprintf("%s, got %s", in.Name, pyjson.Excerpt(pyjson.Repr(val))),
-			pyjson.NewObject("input_name", in.Name, "input_config", v.config(k, in), "received_value", val),
-		}
+		return nil, v.wrong(k, in, val, codeExpectedLink,
+			fmt.Sprintf("Input %s takes a link [node id, slot] to a node that gives %s", in.Name, in.Type),
+			fmt.Sprintf("%s, got %s", in.Name, pyjson.Excerpt(pyjson.Repr(val))))
 	}
 	if err != nil {
-		return nil, &problem{
-			codeInvalidInput, "Failed to convert an input value to a " + in.Type + " value",
-			fmt.Sprintf("%s, %s, %s", in.Name, pyjson.Excerpt(pyjson.Str(given)), pyjson.Excerpt(err.Error())),
-			pyjson.NewObject("input_name", in.Name, "input_config", v.config(k, in), "received_value", given,
-				"exception_message", pyjson.Excerpt(err.Error())),
-		}
+		why := pyjson.Excerpt(err.Error())
+		return nil, v.wrong(k, in, given, codeInvalidInput, "Failed to convert an input value to a "+in.Type+" value",
+			fmt.Sprintf("%s, %s, %s", in.Name, pyjson.Excerpt(pyjson.Str(given)), why), "exception_message", why)
 	}
 	if slices.Contains(k.Own, in.Name) {
 		return val, nil
@@ -57,16 +53,22 @@ func (v *validation) literal(k *Class, in *Input, val any) (any, *problem) {
 	if slices.Contains(choices, val) {
 		return val, nil
 	}
-	config := v.config(k, in)
 	allowed := pyjson.Repr(choices)
 	if len(choices) > 20 {
-		config, allowed = nil, fmt.Sprintf("(list of length %d)", len(choices))
+		allowed = fmt.Sprintf("(list of length %d)", len(choices))
 	}
-	return nil, &problem{
-		codeNotInList, messageNotInList,
-		fmt.Sprintf("%s: %s not in %s%s", in.Name, pyjson.Excerpt(pyjson.Repr(val)), allowed, pickled(in, val)),
-		pyjson.NewObject("input_name", in.Name, "input_config", config, "received_value", val),
+	p := v.wrong(k, in, val, codeNotInList, messageNotInList,
+		fmt.Sprintf("%s: %s not in %s%s", in.Name, pyjson.Excerpt(pyjson.Repr(val)), allowed, pickled(in, val)))
+	if len(choices) > 20 {
+		p.extra.Set("input_config", nil)
 	}
+	return nil, p
+}
+
+// wrong is a problem of an input that has a value; more joins what ComfyUI tells of every one.
+func (v *validation) wrong(k *Class, in *Input, val any, code, message, details string, more ...any) *problem {
+	extra := []any{"input_name", in.Name, "input_config", v.config(k, in), "received_value", val}
+	return &problem{code, message, details, pyjson.NewObject(append(extra, more...)...)}
 }
 
 // pickled tells who names a model file that Python would have to run why it is in no list, "" for others.
@@ -83,27 +85,19 @@ func pickled(in *Input, val any) string {
 
 // limits checks min and max, and that a float is a number at all.
 func (v *validation) limits(k *Class, in *Input, val any) *problem {
-	if in.Options == nil {
-		return nil
+	if f, ok := val.(float64); ok && in.Type == "FLOAT" && in.Options != nil && math.IsNaN(f) {
+		return v.wrong(k, in, val, codeInvalidInput, "Failed to convert an input value to a FLOAT value",
+			in.Name+", nan, not a number")
 	}
-	extra := func() *pyjson.Object {
-		return pyjson.NewObject("input_name", in.Name, "input_config", v.config(k, in), "received_value", val)
-	}
-	if f, ok := val.(float64); ok && in.Type == "FLOAT" && math.IsNaN(f) {
-		return &problem{
-			codeInvalidInput, "Failed to convert an input value to a FLOAT value",
-			in.Name + ", nan, not a number", extra(),
+	beyond := func(key string, side int, code, message string) *problem {
+		limit, ok := in.Options.Get(key)
+		if !ok || compare(val, limit) != side {
+			return nil
 		}
+		return v.wrong(k, in, val, code, fmt.Sprintf(message, pyjson.Excerpt(pyjson.Str(val)), pyjson.Str(limit)), in.Name)
 	}
-	if lo, ok := in.Options.Get("min"); ok && compare(val, lo) < 0 {
-		return &problem{codeTooSmall, fmt.Sprintf("Value %s smaller than min of %s", pyjson.Excerpt(pyjson.Str(val)),
-			pyjson.Str(lo)), in.Name, extra()}
-	}
-	if hi, ok := in.Options.Get("max"); ok && compare(val, hi) > 0 {
-		return &problem{codeTooBig, fmt.Sprintf("Value %s bigger than max of %s", pyjson.Excerpt(pyjson.Str(val)),
-			pyjson.Str(hi)), in.Name, extra()}
-	}
-	return nil
+	return cmp.Or(beyond("min", -1, codeTooSmall, "Value %s smaller than min of %s"),
+		beyond("max", 1, codeTooBig, "Value %s bigger than max of %s"))
 }
 
 // compare orders two numbers of any type exactly; text is never out of limits.
@@ -135,18 +129,16 @@ func (v *validation) choices(in *Input) []any {
 	if in.Files == "" {
 		return in.choices(v.roots)
 	}
-	if l, ok := v.lists[in.Files]; ok {
-		return l
+	if v.lists[in.Files] == nil {
+		v.lists[in.Files] = in.choices(v.roots)
 	}
-	l := in.choices(v.roots)
-	v.lists[in.Files] = l
-	return l
+	return v.lists[in.Files]
 }
 
 // config is the [type, options] pair as ComfyUI puts it into error bodies: always two items; combos of new-style
 // classes show their options.
 func (v *validation) config(k *Class, in *Input) any {
-	c := in.config(k, v.roots)
+	c := in.config(k.NewStyle(), v.roots)
 	if len(c) == 1 {
 		c = append(c, pyjson.NewObject())
 	}

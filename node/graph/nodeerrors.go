@@ -1,7 +1,9 @@
 package graph
 
 import (
-	"sort"
+	"cmp"
+	"maps"
+	"slices"
 
 	"patchbay/node/fault"
 	"patchbay/node/pyjson"
@@ -42,18 +44,13 @@ func (v *validation) report(bad []string) map[string]any {
 
 // blame points the failure at the first node with errors, for readers that show one line.
 func (v *validation) blame(f *fault.Failure) {
-	ids := make([]string, 0, len(f.NodeErrors))
-	for id := range f.NodeErrors {
-		ids = append(ids, id)
-	}
+	ids := slices.Collect(maps.Keys(f.NodeErrors))
 	pyjson.SortKeys(ids)
 	if len(ids) == 0 {
 		return
 	}
 	f.Node, f.Class = ids[0], v.w.Class(ids[0])
 	errs := v.done[ids[0]].errors
-	sort.SliceStable(errs, func(i, j int) bool { return errs[i].details < errs[j].details })
-	if name, ok := errs[0].extra.Get("input_name"); ok {
-		f.Field, _ = name.(string)
-	}
+	slices.SortStableFunc(errs, func(a, b problem) int { return cmp.Compare(a.details, b.details) })
+	f.Field = errs[0].extra.Text("input_name")
 }

@@ -11,7 +11,6 @@ type worklist struct {
 	waits    map[string]int      // unfinished sources
 	blocks   map[string][]string // nodes that wait for a node, each once
 	isCached func(id string) bool
-	isOutput func(id string) bool
 	lazy     bool            // lazy inputs are needed, too
 	asked    map[string]bool // nodes with lazy inputs that have named those that they want
 }
@@ -25,7 +24,6 @@ func newWorklist(
 		w: w, cat: cat, waits: map[string]int{}, blocks: map[string][]string{}, isCached: cached, lazy: lazy,
 		asked: map[string]bool{},
 	}
-	p.isOutput = func(id string) bool { return cat.classes[w.Class(id)].Output }
 	for _, o := range outputs {
 		p.add(o)
 	}
@@ -57,8 +55,7 @@ func (p *worklist) add(id string) {
 
 // wait makes a node wait for the source of an input, which it returns; "" if there is none to wait for.
 func (p *worklist) wait(id, name string) string {
-	v, _ := p.w.Input(id, name)
-	l, linked := asLink(v)
+	l, linked := asLink(p.w.inputs(id).At(name))
 	if !linked || p.isCached(l.id) {
 		return ""
 	}
@@ -105,7 +102,7 @@ func (p *worklist) next() (string, bool) {
 // reaches reports whether an output lies exactly so many links behind a node.
 func (p *worklist) reaches(id string, hops int) bool {
 	if hops == 0 {
-		return p.isOutput(id)
+		return p.cat.classes[p.w.Class(id)].Output
 	}
 	for _, b := range p.blocks[id] {
 		if p.reaches(b, hops-1) {
@@ -117,12 +114,8 @@ func (p *worklist) reaches(id string, hops int) bool {
 
 // finish takes a node off the list.
 func (p *worklist) finish(id string) {
-	for i := range p.pending {
-		if p.pending[i] == id {
-			p.pending = append(p.pending[:i], p.pending[i+1:]...)
-			break
-		}
-	}
+	at := slices.Index(p.pending, id)
+	p.pending = slices.Delete(p.pending, at, at+1)
 	for _, b := range p.blocks[id] {
 		p.waits[b]--
 	}

@@ -1,8 +1,8 @@
 package graph
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"runtime/debug"
@@ -15,7 +15,6 @@ import (
 	"patchbay/node/lru"
 	"patchbay/node/value"
 	"patchbay/parallel"
-	"patchbay/parallel/failure"
 )
 
 // Config is what a Runner works with.
@@ -44,15 +43,15 @@ type Config struct {
 
 // Runner executes workflows, one or a few at a time; caches, weights and handles survive between jobs.
 type Runner struct {
-	roots   files.Roots
-	cat     *Catalogue
-	work    sync.RWMutex  // of jobs; written by what must not meet one
-	turns   chan struct{} // one value a running job
-	alone   sync.Mutex    // of who fills turns
-	values  *lru.Cache[*entry]
-	store   *value.Store
-	handles *handles
-	bounds  Bounds
+	roots  files.Roots
+	cat    *Catalogue
+	work   sync.RWMutex  // of jobs; written by what must not meet one
+	turns  chan struct{} // one value a running job
+	alone  sync.Mutex    // of who fills turns
+	values *lru.Cache[*entry]
+	store  *value.Store
+	*handles
+	bounds Bounds
 }
 
 // entry is the cached result of one node.
@@ -64,20 +63,11 @@ type entry struct {
 
 // NewRunner makes a Runner. The engine stays the caller's; Close gives back weights that the runner loaded.
 func NewRunner(cfg Config) (*Runner, error) {
-	orElse := func(v, preset int64) int64 {
-		if v == 0 {
-			return preset
-		}
-		return v
-	}
 	if cfg.Catalogue == nil {
 		return nil, fmt.Errorf("node runner: no catalogue of classes")
 	}
 	if cfg.Now == nil {
 		cfg.Now = time.Now
-	}
-	if cfg.Lease == 0 {
-		cfg.Lease = 15 * time.Minute
 	}
 	if cfg.CacheBytes < 0 || cfg.WeightBytes < 0 || cfg.Lease < 0 {
 		return nil, fmt.Errorf("node runner: cache %d, weights %d and lease %s must not be negative", cfg.CacheBytes,
@@ -85,9 +75,9 @@ func NewRunner(cfg Config) (*Runner, error) {
 	}
 	return &Runner{
 		bounds: cfg.Bounds, roots: cfg.Roots, cat: cfg.Catalogue, turns: make(chan struct{}, max(1, cfg.Jobs)),
-		values:  lru.New[*entry](orElse(cfg.CacheBytes, 2<<30), nil),
-		store:   value.NewStore(cfg.Engine, cfg.Compute, cfg.Roots, orElse(cfg.WeightBytes, 16<<30)),
-		handles: newHandles(cfg.Lease, cfg.Now),
+		values:  lru.New[*entry](cmp.Or(cfg.CacheBytes, 2<<30), nil),
+		store:   value.NewStore(cfg.Engine, cfg.Compute, cfg.Roots, cmp.Or(cfg.WeightBytes, 16<<30)),
+		handles: newHandles(cmp.Or(cfg.Lease, 15*time.Minute), cfg.Now),
 	}, nil
 }
 
@@ -113,14 +103,7 @@ func (r *Runner) Close() {
 	defer r.work.Unlock()
 	r.values.Clear()
 	r.store.Drop()
-	r.handles.clear()
-}
-
-// DropValues drops the cached results of nodes. Weights and handles stay.
-func (r *Runner) DropValues() {
-	r.work.Lock()
-	defer r.work.Unlock()
-	r.values.Clear()
+	r.FreeHandles()
 }
 
 // ShedValues drops the cached results of nodes, also while a job runs, which keeps those that it has used.
@@ -169,8 +152,7 @@ func (r *Runner) Run(ctx context.Context, job Job, emit func(Event)) (*Result, e
 	}
 	x := &execution{
 		run: r, job: &job, ctx: ctx, turn: turn, emit: emit, began: time.Now(), local: map[string]*entry{},
-		sign:   &signer{run: r, job: &job, cat: r.cat, done: map[string]string{}},
-		result: &Result{UI: map[string]map[string]any{}},
+		signed: map[string]string{}, result: &Result{UI: map[string]map[string]any{}},
 	}
 	err := x.walk(outputs)
 	x.result.Timings.Total = seconds(x.began)
@@ -190,7 +172,7 @@ type execution struct {
 	turn   *parallel.Turn // nil: not a job
 	emit   func(Event)
 	began  time.Time
-	sign   *signer
+	signed map[string]string // signatures by node id, "" while a node is being looked at
 	work   *worklist
 	local  map[string]*entry // values of this run by node id: nothing that is still needed can be evicted
 	result *Result
@@ -201,16 +183,13 @@ func (x *execution) cached(id string) *entry {
 	if e := x.local[id]; e != nil {
 		return e
 	}
-	sig := x.sign.of(id)
-	if sig == "" {
-		return nil
+	if sig := x.signature(id); sig != "" {
+		if e, ok := x.run.values.Get(sig); ok {
+			x.local[id] = e
+			return e
+		}
 	}
-	e, ok := x.run.values.Get(sig)
-	if !ok {
-		return nil
-	}
-	x.local[id] = e
-	return e
+	return nil
 }
 
 func (x *execution) walk(outputs []string) error {
@@ -230,11 +209,7 @@ func (x *execution) walk(outputs []string) error {
 	if err := x.planFits(); err != nil {
 		return err
 	}
-	for {
-		id, ok := p.next()
-		if !ok {
-			break
-		}
+	for id, ok := p.next(); ok; id, ok = p.next() {
 		done, err := x.node(id)
 		if err != nil {
 			return err
@@ -256,7 +231,7 @@ func (x *execution) walk(outputs []string) error {
 
 // node executes one node, or takes its value from the cache. It is not done if it waits for lazy inputs now.
 func (x *execution) node(id string) (done bool, failure error) {
-	k := x.run.cat.classes[x.job.Workflow.Class(id)]
+	k := x.class(id)
 	e := x.cached(id)
 	if e == nil {
 		if err := x.ctx.Err(); err != nil {
@@ -264,12 +239,12 @@ func (x *execution) node(id string) (done bool, failure error) {
 		}
 		x.emit(Event{Type: "executing", Node: id, Data: map[string]any{"node": id, "display_node": id}})
 		in, err := x.inputs(id, k)
-		if err == nil && k.Wants != nil && !x.work.asked[id] && x.work.ask(id, k.Wants(&Call{Class: k, in: in})) {
+		if err == nil && k.Wants != nil && !x.work.asked[id] && x.work.ask(id, k.Wants(x.newCall(id, k, in))) {
 			return false, nil
 		}
 		if err == nil && k.Heavy == StageDenoise {
 			if bad, why := x.preflight(id, in); why != nil {
-				return false, x.fail(bad, x.run.cat.classes[x.job.Workflow.Class(bad)], nil, why)
+				return false, x.fail(bad, x.class(bad), nil, why)
 			}
 		}
 		if err == nil {
@@ -280,7 +255,7 @@ func (x *execution) node(id string) (done bool, failure error) {
 		}
 		x.local[id] = e
 		x.result.Executed = append(x.result.Executed, id)
-		if sig := x.sign.of(id); sig != "" {
+		if sig := x.signature(id); sig != "" {
 			x.run.values.Put(sig, e, e.bytes())
 		}
 	}
@@ -301,17 +276,30 @@ func (x *execution) preflight(id string, in map[string]any) (string, error) {
 		if class := x.job.Workflow.Class(next); model == nil || (class != "VAEDecode" && class != "VAEDecodeTiled") {
 			continue
 		}
-		v, _ := x.job.Workflow.Input(next, "vae")
-		l, linked := asLink(v)
-		if e := x.cached(l.id); linked && e != nil && l.slot >= 0 && l.slot < len(e.outputs) {
-			if v, ok := e.outputs[l.slot].(*value.VAE); ok {
-				if err := v.Takes(v.Channels, model.Format.Channels); err != nil {
-					return next, err
-				}
+		l, _ := asLink(x.job.Workflow.inputs(next).At("vae"))
+		made, _ := x.cached(l.id).output(l.slot)
+		if v, ok := made.(*value.VAE); ok {
+			if err := v.Takes(v.Channels, model.Format.Channels); err != nil {
+				return next, err
 			}
 		}
 	}
 	return "", nil
+}
+
+// output is one output of a node, as Python indexes a list: -1 is the last. ok is false where there is none of that
+// number, or the node has not run.
+func (e *entry) output(slot int) (v any, ok bool) {
+	if e == nil {
+		return nil, false
+	}
+	if slot < 0 {
+		slot += len(e.outputs)
+	}
+	if slot < 0 || slot >= len(e.outputs) {
+		return nil, false
+	}
+	return e.outputs[slot], true
 }
 
 // bytes estimates the host memory of a cached result.
@@ -363,17 +351,12 @@ func (x *execution) inputs(id string, k *Class) (map[string]any, error) {
 		}
 		if l, linked := asLink(v); linked {
 			e := x.cached(l.id)
-			slot := l.slot
-			if e != nil && slot < 0 {
-				slot += len(e.outputs)
-			}
 			if e == nil && decl.Lazy {
 				continue
 			}
-			if e == nil || slot < 0 || slot >= len(e.outputs) {
+			if v, ok = e.output(l.slot); !ok {
 				return in, fault.Named(fault.CodeInternal, decl.Name, "node %s gave no output %d", l.id, l.slot)
 			}
-			v = e.outputs[slot]
 		}
 		if err := checkType(decl, v); err != nil {
 			return in, err
@@ -383,13 +366,14 @@ func (x *execution) inputs(id string, k *Class) (map[string]any, error) {
 	return in, nil
 }
 
+// newCall is one execution of a node.
+func (x *execution) newCall(id string, k *Class, in map[string]any) *Call {
+	return &Call{Context: x.ctx, Job: x.job, ID: id, Class: k, in: in, of: x, ui: map[string]any{}}
+}
+
 // call runs the function of a class. A panic becomes a failure with the stack.
 func (x *execution) call(id string, k *Class, in map[string]any) (e *entry, err error) {
-	var saved []files.Output
-	c := &Call{
-		Context: x.ctx, Job: x.job, ID: id, Class: k, in: in, run: x.run, turn: x.turn, emit: x.emit, outputs: &saved,
-		ui: map[string]any{}, spent: &x.result.Timings, stats: &x.result.Stats, warnings: &x.result.Warnings,
-	}
+	c := x.newCall(id, k, in)
 	began, before := time.Now(), x.result.Timings
 	defer func() {
 		if p := recover(); p != nil {
@@ -415,7 +399,7 @@ func (x *execution) call(id string, k *Class, in map[string]any) (e *entry, err 
 	if err := bounds.outputs(k, outputs); err != nil {
 		return nil, err
 	}
-	return &entry{outputs: outputs, files: saved, ui: c.ui}, nil
+	return &entry{outputs: outputs, files: c.saved, ui: c.ui}, nil
 }
 
 // charge adds the time of a node to the part that its class counts for, without what the node has charged to other
@@ -448,15 +432,7 @@ func recovered(p any) error {
 
 // fail fills a failure with where it happened and with what ComfyUI's execution_error event carries.
 func (x *execution) fail(id string, k *Class, in map[string]any, err error) error {
-	f := fault.From(err)
-	var pe *failure.Error
-	if errors.As(err, &pe) && f.Code == fault.CodeInternal {
-		f.FromParallel(pe)
-	}
-	if f.Code != fault.CodeCancelled && x.ctx.Err() != nil && errors.Is(err, x.ctx.Err()) {
-		f.Code = fault.CodeCancelled
-	}
-	f = x.run.roots.Publish(f)
+	f := x.run.roots.Publish(fault.Of(x.ctx, err))
 	f.Node, f.Class = id, k.Name
 	current, all := map[string]any{}, []string{}
 	for name, v := range in {

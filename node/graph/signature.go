@@ -12,43 +12,34 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// signer computes cache signatures: what decides whether a node gives the same as another one did before. ComfyUI's
-// rules (comfy_execution/caching.py): class, change value, all inputs given (undeclared ones too), the same for all
-// ancestors; node ids do not count but for classes that are told theirs; 1, 1.0 and true are equal.
-type signer struct {
-	run  *Runner
-	job  *Job
-	cat  *Catalogue
-	done map[string]string // "" while a node is being looked at
-}
-
-// of returns the signature of a node, "" if it must run in any case.
-func (s *signer) of(id string) string {
-	if sig, ok := s.done[id]; ok {
+// signature is the cache signature of a node: what decides whether it gives the same as another one did before. ""
+// means that it must run in any case. ComfyUI's rules (comfy_execution/caching.py): class, change value, all inputs
+// given (undeclared ones too), the same for all ancestors; node ids do not count but for classes that are told theirs;
+// 1, 1.0 and true are equal.
+func (x *execution) signature(id string) string {
+	if sig, ok := x.signed[id]; ok {
 		return sig
 	}
-	s.done[id] = "" // a cycle ends here
-	sig := s.compute(id)
-	s.done[id] = sig
-	return sig
+	x.signed[id] = "" // a cycle ends here
+	x.signed[id] = x.sign(id)
+	return x.signed[id]
 }
 
-func (s *signer) compute(id string) string {
-	w := s.job.Workflow
-	k := s.cat.classes[w.Class(id)]
+func (x *execution) sign(id string) string {
+	w, k := x.job.Workflow, x.class(id)
 	inputs := w.inputs(id)
 	if k == nil || k.Fresh || inputs == nil {
 		return ""
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "class %q\n", k.Name)
-	change, ok := s.change(id, k, inputs)
-	if !ok {
+	change, err := x.change(id, k, inputs)
+	if err != nil {
 		return ""
 	}
 	fmt.Fprintf(&b, "change %q\n", change)
 	if k.Heavy == StageDenoise || k.Heavy == StageText {
-		plan, err := plan.Parse(s.job.Plan)
+		plan, err := plan.Parse(x.job.Plan)
 		if err != nil {
 			return ""
 		}
@@ -63,21 +54,18 @@ func (s *signer) compute(id string) string {
 			fmt.Fprintf(&b, "id %q\n", id)
 		}
 	}
-	if k.Output && s.job.NoMetadata {
+	if k.Output && x.job.NoMetadata {
 		b.WriteString("no metadata\n")
 	}
-	keys := slices.Sorted(slices.Values(inputs.Keys()))
-	for _, name := range keys {
+	for _, name := range slices.Sorted(slices.Values(inputs.Keys())) {
 		v := inputs.At(name)
-		if l, ok := asLink(v); ok {
-			if _, there := w.node(l.id); there {
-				up := s.of(l.id)
-				if up == "" {
-					return ""
-				}
-				fmt.Fprintf(&b, "link %q %s %d\n", name, up, l.slot)
-				continue
+		if l, ok := asLink(v); ok && w.root.Has(l.id) {
+			up := x.signature(l.id)
+			if up == "" {
+				return ""
 			}
+			fmt.Fprintf(&b, "link %q %s %d\n", name, up, l.slot)
+			continue
 		}
 		fmt.Fprintf(&b, "input %q %s\n", name, canonical(v))
 	}
@@ -87,23 +75,20 @@ func (s *signer) compute(id string) string {
 
 // change is the change value of a node: the one stored in the graph, or what the class computes from its literal
 // inputs. An error means: run.
-func (s *signer) change(id string, k *Class, inputs *pyjson.Object) (string, bool) {
-	node, _ := s.job.Workflow.node(id)
-	if stored, ok := node.Get("is_changed"); ok {
-		return canonical(stored), true
+func (x *execution) change(id string, k *Class, inputs *pyjson.Object) (string, error) {
+	if stored, ok := x.job.Workflow.root.In(id).Get("is_changed"); ok {
+		return canonical(stored), nil
 	}
 	if k.Change == nil {
-		return "", true
+		return "", nil
 	}
 	in := map[string]any{}
 	for _, name := range inputs.Keys() {
-		v := inputs.At(name)
-		if _, linked := asLink(v); !linked {
+		if v := inputs.At(name); !IsLink(v) {
 			in[name] = v
 		}
 	}
-	text, err := k.Change(&Call{Job: s.job, ID: id, Class: k, in: in, run: s.run})
-	return text, err == nil
+	return k.Change(x.newCall(id, k, in))
 }
 
 // canonical renders a literal so that values which Python calls equal look equal.

@@ -134,14 +134,15 @@ func (v *validation) shape(id string) *fault.Failure {
 	class, typed := node.Get("class_type")
 	switch class.(type) {
 	case []any, *pyjson.Object:
-		f := fault.New(fault.CodeInvalidPrompt, "class_type of node %s is %s, want a string", id, pyjson.Kind(class))
-		f.Node, f.Field = id, "class_type"
+		f := fault.At(fault.CodeInvalidPrompt, "class_type", "class_type of node %s is %s, want a string", id,
+			pyjson.Kind(class))
+		f.Node = id
 		return f
 	}
-	inputs, given := node.Get("inputs")
-	if _, isObject := inputs.(*pyjson.Object); typed && given && !isObject {
-		f := fault.New(fault.CodeInvalidPrompt, "inputs of node %s are %s, want an object", id, pyjson.Kind(inputs))
-		f.Node, f.Class, f.Field = id, v.w.Class(id), "inputs"
+	if typed && node.Has("inputs") && node.In("inputs") == nil {
+		f := fault.At(fault.CodeInvalidPrompt, "inputs", "inputs of node %s are %s, want an object", id,
+			pyjson.Kind(node.At("inputs")))
+		f.Node, f.Class = id, v.w.Class(id)
 		return f
 	}
 	return nil
@@ -149,17 +150,12 @@ func (v *validation) shape(id string) *fault.Failure {
 
 // class returns the class of a node; the failure names the node by the title that the editor gave it.
 func (v *validation) class(id string) (*Class, *fault.Failure) {
-	node, _ := v.w.node(id)
+	node := v.w.root.In(id)
+	if k := v.cat.classes[node.Text("class_type")]; k != nil {
+		return k, nil
+	}
 	class, typed := node.Get("class_type")
-	if name, ok := class.(string); ok && v.cat.classes[name] != nil {
-		return v.cat.classes[name], nil
-	}
-	var title any
-	meta, _ := node.Get("_meta")
-	named := false
-	if o, ok := meta.(*pyjson.Object); ok {
-		title, named = o.Get("title")
-	}
+	title, named := node.In("_meta").Get("title")
 	message := "Node '%s' not found. The custom node may not be installed."
 	switch {
 	case !typed:
@@ -171,10 +167,9 @@ func (v *validation) class(id string) (*Class, *fault.Failure) {
 	if !typed && !pyjson.Bool(title) {
 		shown = "ID #" + id
 	}
-	name, _ := class.(string)
 	return nil, &fault.Failure{
 		Code: fault.CodeMissingNodeType, Message: fmt.Sprintf(message, pyjson.Excerpt(pyjson.Str(shown))),
-		Details: fmt.Sprintf("Node ID '#%s'", id), Node: id, Class: pyjson.Excerpt(name),
+		Details: fmt.Sprintf("Node ID '#%s'", id), Node: id, Class: pyjson.Excerpt(node.Text("class_type")),
 		Extra: map[string]any{"node_id": id, "class_type": brief(class), "node_title": brief(title)},
 	}
 }
@@ -305,11 +300,9 @@ func (v *validation) input(k *Class, in *Input, inputs *pyjson.Object, r *verdic
 	if l, ok := val.([]any); ok {
 		return v.link(k, in, l, r)
 	}
-	if o, ok := val.(*pyjson.Object); ok {
-		if inner, ok := o.Get("__value__"); ok {
-			val = inner
-			inputs.Set(in.Name, val)
-		}
+	if inner, ok := inputs.In(in.Name).Get("__value__"); ok {
+		val = inner
+		inputs.Set(in.Name, val)
 	}
 	val, p := v.literal(k, in, val)
 	if p != nil {
@@ -323,10 +316,7 @@ func (v *validation) input(k *Class, in *Input, inputs *pyjson.Object, r *verdic
 // link validates an input that names another node.
 func (v *validation) link(k *Class, in *Input, l []any, r *verdict) *exception {
 	if len(l) != 2 {
-		r.errors = append(r.errors, problem{
-			codeBadLink, messageBadLink, in.Name,
-			pyjson.NewObject("input_name", in.Name, "input_config", v.config(k, in), "received_value", l),
-		})
+		r.errors = append(r.errors, *v.wrong(k, in, l, codeBadLink, messageBadLink, in.Name))
 		return nil
 	}
 	switch l[0].(type) {
@@ -334,7 +324,7 @@ func (v *validation) link(k *Class, in *Input, l []any, r *verdict) *exception {
 		return &exception{"TypeError", fmt.Sprintf("unhashable type: '%s'", pyjson.TypeName(l[0]))}
 	}
 	id, isText := l[0].(string)
-	if _, found := v.w.node(id); !isText || !found {
+	if !isText || !v.w.root.Has(id) {
 		return &exception{"KeyError", pyjson.Excerpt(pyjson.Repr(l[0]))}
 	}
 	received, ex := outputType(v.cat.classes[v.w.Class(id)], l[1])
@@ -343,14 +333,14 @@ func (v *validation) link(k *Class, in *Input, l []any, r *verdict) *exception {
 	}
 	if !typesFit(received, in.Type) {
 		shown := in.Type
-		if in.Type == "COMBO" && !k.NewStyle {
+		if in.Type == "COMBO" && !k.NewStyle() {
 			shown = pyjson.Repr(v.choices(in))
 		}
 		r.errors = append(r.errors, problem{
 			codeTypeMismatch, messageTypeMismatch,
 			fmt.Sprintf("%s, received_type(%s) mismatch input_type(%s)", in.Name, received, shown),
-			pyjson.NewObject("input_name", in.Name, "input_config", v.config(k, in), "received_type",
-				received, "linked_node", l),
+			pyjson.NewObject("input_name", in.Name, "input_config", v.config(k, in), "received_type", received,
+				"linked_node", l),
 		})
 		return nil
 	}
@@ -372,7 +362,7 @@ func (v *validation) link(k *Class, in *Input, l []any, r *verdict) *exception {
 // outputType indexes the outputs of a class as Python indexes a tuple: -1 is the last.
 func outputType(k *Class, slot any) (string, *exception) {
 	container := "tuple"
-	if k.NewStyle {
+	if k.NewStyle() {
 		container = "list"
 	}
 	if b, ok := slot.(bool); ok {

@@ -1,6 +1,7 @@
 package graph
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -32,11 +33,25 @@ func ParseWorkflow(v any) (*Workflow, *fault.Failure) {
 			Details: err.Error(), Cause: err,
 		}
 	}
-	if root, ok := n.(*pyjson.Object); ok {
-		return newWorkflow(root)
+	root, ok := n.(*pyjson.Object)
+	switch {
+	case !ok:
+		return nil, fault.New(fault.CodeInvalidPrompt,
+			"a workflow is an object {node id: {\"class_type\": ..., \"inputs\": {...}}}, got %s", pyjson.Kind(n))
+	case root.Has("nodes") && root.Has("links"):
+		return nil, fault.New(fault.CodeWorkflowFormatUI,
+			"this looks like a workflow in the editor's format, and nodes or links are no lists; export it in API format "+
+				"(Workflow > Export (API))")
+	case root.Len() > maxWorkflowNodes:
+		return nil, fault.New(fault.CodeTooLarge, "workflow has %d nodes, the limit is %d", root.Len(), maxWorkflowNodes)
 	}
-	return nil, fault.New(fault.CodeInvalidPrompt,
-		"a workflow is an object {node id: {\"class_type\": ..., \"inputs\": {...}}}, got %s", pyjson.Kind(n))
+	for _, id := range root.Keys() {
+		if len(id) > maxNodeID {
+			return nil, fault.New(fault.CodeTooLarge, "node id %s has %d bytes, the limit is %d", pyjson.Excerpt(id),
+				len(id), maxNodeID)
+		}
+	}
+	return &Workflow{root: root}, nil
 }
 
 // ParseWorkflowJSON parses the JSON text of a graph and keeps the order of its keys. Python's NaN and Infinity are read
@@ -52,26 +67,6 @@ func ParseWorkflowJSON(data []byte) (*Workflow, *fault.Failure) {
 	return ParseWorkflow(v)
 }
 
-func newWorkflow(root *pyjson.Object) (*Workflow, *fault.Failure) {
-	if _, ok := root.Get("nodes"); ok {
-		if _, ok := root.Get("links"); ok {
-			return nil, fault.New(fault.CodeWorkflowFormatUI,
-				"this looks like a workflow in the editor's format, and nodes or links are no lists; export it in API format "+
-					"(Workflow > Export (API))")
-		}
-	}
-	if root.Len() > maxWorkflowNodes {
-		return nil, fault.New(fault.CodeTooLarge, "workflow has %d nodes, the limit is %d", root.Len(), maxWorkflowNodes)
-	}
-	for _, id := range root.Keys() {
-		if len(id) > maxNodeID {
-			return nil, fault.New(fault.CodeTooLarge, "node id %s has %d bytes, the limit is %d", pyjson.Excerpt(id),
-				len(id), maxNodeID)
-		}
-	}
-	return &Workflow{root: root}, nil
-}
-
 // IDs returns the node ids in the order of the source.
 func (w *Workflow) IDs() []string { return append([]string(nil), w.root.Keys()...) }
 
@@ -79,40 +74,15 @@ func (w *Workflow) IDs() []string { return append([]string(nil), w.root.Keys()..
 func (w *Workflow) Len() int { return w.root.Len() }
 
 // Class returns the class_type of a node, "" if there is none.
-func (w *Workflow) Class(id string) string {
-	n, _ := w.node(id)
-	if n == nil {
-		return ""
-	}
-	c, _ := n.Get("class_type")
-	s, _ := c.(string)
-	return s
-}
+func (w *Workflow) Class(id string) string { return w.root.In(id).Text("class_type") }
 
 // Title returns the title that the editor stored for a node, or its class.
 func (w *Workflow) Title(id string) string {
-	if n, _ := w.node(id); n != nil {
-		if m, ok := n.Get("_meta"); ok {
-			if o, ok := m.(*pyjson.Object); ok {
-				if t, ok := o.Get("title"); ok {
-					if s, ok := t.(string); ok && s != "" {
-						return s
-					}
-				}
-			}
-		}
-	}
-	return w.Class(id)
+	return cmp.Or(w.root.In(id).In("_meta").Text("title"), w.Class(id))
 }
 
 // Input returns a literal or link of a node: nil, bool, int64, uint64, *big.Int, float64, string, []any or *Object.
-func (w *Workflow) Input(id, name string) (any, bool) {
-	in := w.inputs(id)
-	if in == nil {
-		return nil, false
-	}
-	return in.Get(name)
-}
+func (w *Workflow) Input(id, name string) (any, bool) { return w.inputs(id).Get(name) }
 
 // Unknown returns the classes of the workflow that are not in a catalogue, with the ids of their nodes
 // ([]string), in the order of the workflow.
@@ -129,8 +99,7 @@ func (w *Workflow) Unknown(cat *Catalogue) *pyjson.Object {
 
 // Source returns the node that an input of a node is linked to; false if it is not linked, or to nothing.
 func (w *Workflow) Source(id, name string) (string, bool) {
-	v, _ := w.Input(id, name)
-	l, ok := asLink(v)
+	l, ok := asLink(w.inputs(id).At(name))
 	return l.id, ok && w.Class(l.id) != ""
 }
 
@@ -194,24 +163,7 @@ func (w *Workflow) Clone() *Workflow {
 	return &Workflow{root: o}
 }
 
-func (w *Workflow) node(id string) (*pyjson.Object, bool) {
-	v, ok := w.root.Get(id)
-	if !ok {
-		return nil, false
-	}
-	o, _ := v.(*pyjson.Object)
-	return o, true
-}
-
-func (w *Workflow) inputs(id string) *pyjson.Object {
-	n, _ := w.node(id)
-	if n == nil {
-		return nil
-	}
-	v, _ := n.Get("inputs")
-	o, _ := v.(*pyjson.Object)
-	return o
-}
+func (w *Workflow) inputs(id string) *pyjson.Object { return w.root.In(id).In("inputs") }
 
 // link is a reference to an output of another node.
 type link struct {
@@ -228,22 +180,19 @@ func IsLink(v any) bool {
 // asLink reports whether a value is a link as ComfyUI's executor recognises one: [string, integer]. Validate has
 // refused every other list.
 func asLink(v any) (link, bool) {
-	l, ok := v.([]any)
-	if !ok || len(l) != 2 {
+	l, _ := v.([]any)
+	if len(l) != 2 {
 		return link{}, false
 	}
 	id, ok := l[0].(string)
-	if !ok {
-		return link{}, false
-	}
 	switch n := l[1].(type) {
 	case int64:
-		return link{id, int(n)}, true
+		return link{id, int(n)}, ok
 	case bool:
 		if n {
-			return link{id, 1}, true
+			return link{id, 1}, ok
 		}
-		return link{id, 0}, true
+		return link{id, 0}, ok
 	}
 	return link{}, false
 }

@@ -10,6 +10,7 @@ import (
 	"image/gif"
 	"image/jpeg"
 	"image/png"
+	"io"
 	"slices"
 
 	"golang.org/x/image/bmp"
@@ -23,57 +24,44 @@ const (
 	maxSide   = 1 << 15
 )
 
-// codec is how one file format is recognised and read.
+// codec is how one file format is recognised, by how its files begin, and read.
 type codec struct {
 	name   string
-	magic  func([]byte) bool
-	config func([]byte) (image.Config, error)
-	decode func([]byte) ([]image.Image, error)
+	begins []string // "?" is any byte
+	config func(io.Reader) (image.Config, error)
+	decode func(io.Reader) (image.Image, error)
 }
 
 func codecs() []codec {
-	starts := func(s string) func([]byte) bool {
-		return func(b []byte) bool { return bytes.HasPrefix(b, []byte(s)) }
-	}
-	still := func(f func(*bytes.Reader) (image.Image, error)) func([]byte) ([]image.Image, error) {
-		return func(b []byte) ([]image.Image, error) {
-			im, err := f(bytes.NewReader(b))
-			return []image.Image{im}, err
-		}
-	}
 	return []codec{
-		{
-			"PNG", starts(pngSignature), func(b []byte) (image.Config, error) {
-				return png.DecodeConfig(bytes.NewReader(onlyPixels(b)))
-			},
-			func(b []byte) ([]image.Image, error) {
-				im, err := png.Decode(bytes.NewReader(onlyPixels(b)))
-				return []image.Image{im}, err
-			},
-		},
-		{
-			"JPEG", starts("\xff\xd8"), func(b []byte) (image.Config, error) { return jpeg.DecodeConfig(bytes.NewReader(b)) },
-			still(func(r *bytes.Reader) (image.Image, error) { return jpeg.Decode(r) }),
-		},
-		{
-			"WebP", func(b []byte) bool { return len(b) > 12 && string(b[:4]) == "RIFF" && string(b[8:12]) == "WEBP" },
-			func(b []byte) (image.Config, error) { return webp.DecodeConfig(bytes.NewReader(b)) },
-			still(func(r *bytes.Reader) (image.Image, error) { return webp.Decode(r) }),
-		},
-		{
-			"BMP", starts("BM"), func(b []byte) (image.Config, error) { return bmp.DecodeConfig(bytes.NewReader(b)) },
-			still(func(r *bytes.Reader) (image.Image, error) { return bmp.Decode(r) }),
-		},
-		{
-			"TIFF", func(b []byte) bool { return starts("II*\x00")(b) || starts("MM\x00*")(b) },
-			func(b []byte) (image.Config, error) { return tiff.DecodeConfig(bytes.NewReader(b)) },
-			still(func(r *bytes.Reader) (image.Image, error) { return tiff.Decode(r) }),
-		},
-		{
-			"GIF", starts("GIF8"), func(b []byte) (image.Config, error) { return gif.DecodeConfig(bytes.NewReader(b)) },
-			decodeGIF,
-		},
+		{"PNG", []string{pngSignature}, png.DecodeConfig, png.Decode},
+		{"JPEG", []string{"\xff\xd8"}, jpeg.DecodeConfig, jpeg.Decode},
+		{"WebP", []string{"RIFF????WEBP?"}, webp.DecodeConfig, webp.Decode},
+		{"BMP", []string{"BM"}, bmp.DecodeConfig, bmp.Decode},
+		{"TIFF", []string{"II*\x00", "MM\x00*"}, tiff.DecodeConfig, tiff.Decode},
+		{"GIF", []string{"GIF8"}, gif.DecodeConfig, nil}, // a GIF has many pictures: decodeGIF
 	}
+}
+
+// is reports whether a file is of the format.
+func (c *codec) is(data []byte) bool {
+	return slices.ContainsFunc(c.begins, func(start string) bool {
+		for i := range len(start) {
+			if i == len(data) || start[i] != '?' && start[i] != data[i] {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// pictures reads the pictures of a file.
+func (c *codec) pictures(data []byte) ([]image.Image, error) {
+	if c.decode == nil {
+		return decodeGIF(data)
+	}
+	im, err := c.decode(bytes.NewReader(data))
+	return []image.Image{im}, err
 }
 
 // Decode reads a picture file (PNG, JPEG, WebP, BMP, GIF, TIFF) as ComfyUI's LoadImage does: pixels [B, Y, X, 3]
@@ -87,10 +75,14 @@ func Decode(data []byte) (im *Image, mask *Mask, err error) {
 // GIF may have very many small ones.
 func decodeWithin(data []byte, most int64) (im *Image, mask *Mask, err error) {
 	for _, c := range codecs() {
-		if !c.magic(data) {
+		if !c.is(data) {
 			continue
 		}
-		cfg, err := c.config(data)
+		pixels := data
+		if c.name == "PNG" {
+			pixels = onlyPixels(data)
+		}
+		cfg, err := c.config(bytes.NewReader(pixels))
 		if err != nil {
 			return nil, nil, fmt.Errorf("%s: %w", c.name, err)
 		}
@@ -103,7 +95,7 @@ func decodeWithin(data []byte, most int64) (im *Image, mask *Mask, err error) {
 			return nil, nil, fmt.Errorf("%s of %d x %d pixels, %d frames: at most %d pixels in all and %d a side are allowed",
 				c.name, cfg.Width, cfg.Height, frames, most, maxSide)
 		}
-		pictures, err := c.decode(data)
+		pictures, err := c.pictures(pixels)
 		if err != nil {
 			return nil, nil, fmt.Errorf("%s: %w", c.name, err)
 		}
@@ -155,24 +147,19 @@ func toTensors(frames []image.Image, turn int) (*Image, *Mask) {
 func straight(f image.Image) *image.NRGBA {
 	b := f.Bounds()
 	out := image.NewNRGBA(image.Rect(0, 0, b.Dx(), b.Dy()))
-	if g, ok := f.(*image.Gray16); ok {
-		for y := range b.Dy() {
-			for x := range b.Dx() {
-				v := uint8(min(g.Gray16At(b.Min.X+x, b.Min.Y+y).Y/255, 255))
-				out.SetNRGBA(x, y, color.NRGBA{v, v, v, 255})
-			}
-		}
-		return out
-	}
-	if n, ok := f.(*image.NRGBA); ok {
-		for y := range b.Dy() {
-			copy(out.Pix[y*out.Stride:y*out.Stride+4*b.Dx()], n.Pix[n.PixOffset(b.Min.X, b.Min.Y+y):])
-		}
-		return out
-	}
 	for y := range b.Dy() {
+		line := out.Pix[y*out.Stride:]
+		if n, ok := f.(*image.NRGBA); ok {
+			copy(line[:4*b.Dx()], n.Pix[n.PixOffset(b.Min.X, b.Min.Y+y):])
+			continue
+		}
 		for x := range b.Dx() {
-			out.SetNRGBA(x, y, color.NRGBAModel.Convert(f.At(b.Min.X+x, b.Min.Y+y)).(color.NRGBA))
+			at := f.At(b.Min.X+x, b.Min.Y+y)
+			if g, ok := at.(color.Gray16); ok {
+				at = color.Gray{uint8(min(g.Y/255, 255))}
+			}
+			p := color.NRGBAModel.Convert(at).(color.NRGBA)
+			copy(line[4*x:], []uint8{p.R, p.G, p.B, p.A})
 		}
 	}
 	return out
@@ -181,25 +168,17 @@ func straight(f image.Image) *image.NRGBA {
 // hasAlpha reports whether the file's own pixel format has an alpha channel or a transparent palette entry.
 func hasAlpha(f image.Image) bool {
 	switch p := f.(type) {
-	case *image.NRGBA, *image.NRGBA64, *image.RGBA, *image.RGBA64, *image.NYCbCrA:
-		if o, ok := f.(interface{ Opaque() bool }); ok && isRGBA(f) {
-			return !o.Opaque() // Go reads opaque true-colour files into RGBA too
-		}
+	case *image.RGBA:
+		return !p.Opaque() // Go reads opaque true-colour files into RGBA too
+	case *image.RGBA64:
+		return !p.Opaque()
+	case *image.NRGBA, *image.NRGBA64, *image.NYCbCrA:
 		return true
 	case *image.Paletted:
-		for _, c := range p.Palette {
-			if _, _, _, a := c.RGBA(); a != 0xffff {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-func isRGBA(f image.Image) bool {
-	switch f.(type) {
-	case *image.RGBA, *image.RGBA64:
-		return true
+		return slices.ContainsFunc(p.Palette, func(c color.Color) bool {
+			_, _, _, a := c.RGBA()
+			return a != 0xffff
+		})
 	}
 	return false
 }

@@ -2,6 +2,13 @@ package picture
 
 import "slices"
 
+// Items returns n pictures of a batch from one on; they share its memory.
+func (im *Image) Items(from, n int) *Image {
+	out, size := *im, im.Y*im.X*im.C
+	out.B, out.Data = n, im.Data[from*size:(from+n)*size:(from+n)*size]
+	return &out
+}
+
 // First returns pictures with the first c channels only.
 func (im *Image) First(c int) *Image {
 	out := &Image{B: im.B, Y: im.Y, X: im.X, C: c, Data: make([]float32, 0, im.B*im.Y*im.X*c)}
@@ -44,27 +51,22 @@ func (im *Image) Channel(at int) *Mask {
 	return m
 }
 
+// Image returns the masks as pictures of one channel, which share their memory.
+func (m *Mask) Image() *Image { return &Image{B: m.B, Y: m.Y, X: m.X, C: 1, Data: m.Data} }
+
 // Like returns masks of the same shape with other values.
 func (m *Mask) Like(v []float32) *Mask { return &Mask{B: m.B, Y: m.Y, X: m.X, Data: v} }
 
 // Centred cuts equal margins off until the sides are multiples of n, as the encoder does with pictures.
 func (m *Mask) Centred(n int) *Mask {
-	y, x := m.Y/n*n, m.X/n*n
-	top, left := m.Y%n/2, m.X%n/2
-	out := &Mask{B: m.B, Y: y, X: x, Data: make([]float32, 0, m.B*y*x)}
-	for b := range m.B {
-		for r := range y {
-			at := (b*m.Y+top+r)*m.X + left
-			out.Data = append(out.Data, m.Data[at:at+x]...)
-		}
-	}
-	return out
+	cut := m.Image().Cut(m.X%n/2, m.Y%n/2, m.X/n*n, m.Y/n*n)
+	return &Mask{B: m.B, Y: cut.Y, X: cut.X, Data: cut.Data}
 }
 
 // Dilated sums the rounded mask over boxes of n x n pixels (rows and columns i-p .. i-p+n-1 with p = ceil((n-1)/2)) and
 // cuts to 0..1; n of 0 or 1 leaves the values. Sums of whole numbers are exact in f64, so the order does not matter.
 func (m *Mask) Dilated(n int) *Mask {
-	out := m.Like(append([]float32(nil), m.Data...))
+	out := m.Like(slices.Clone(m.Data))
 	if n < 1 {
 		return out
 	}

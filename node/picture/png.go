@@ -8,7 +8,8 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
-	"sort"
+	"maps"
+	"slices"
 	"unicode/utf8"
 
 	"patchbay/node/fault"
@@ -290,26 +291,24 @@ func latin1(b []byte) string {
 }
 
 // ExtraTexts renders extra_pnginfo as text chunks: "workflow" first, the others by name.
-func ExtraTexts(extra map[string]any) [][2]string {
-	keys := make([]string, 0, len(extra))
-	for k := range extra {
-		keys = append(keys, k)
-	}
-	sort.Slice(keys, func(i, j int) bool {
-		if (keys[i] == "workflow") != (keys[j] == "workflow") {
-			return keys[i] == "workflow"
-		}
-		return keys[i] < keys[j]
-	})
-	var out [][2]string
-	for _, k := range keys {
-		v := extra[k]
+func ExtraTexts(extra map[string]any) (out [][2]string) {
+	text := func(key string) {
+		v := extra[key]
 		if raw, ok := v.(json.RawMessage); ok {
 			if decoded, err := pyjson.Decode(raw); err == nil {
 				v = decoded
 			}
 		}
-		out = append(out, [2]string{k, string(pyjson.Dump(v))})
+		out = append(out, [2]string{key, string(pyjson.Dump(v))})
+	}
+	const first = "workflow"
+	if _, ok := extra[first]; ok {
+		text(first)
+	}
+	for _, key := range slices.Sorted(maps.Keys(extra)) {
+		if key != first {
+			text(key)
+		}
 	}
 	return out
 }

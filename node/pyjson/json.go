@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"reflect"
+	"math/big"
 	"strconv"
 	"strings"
 	"unicode/utf16"
@@ -101,60 +101,53 @@ func (p *jsonParser) word(w string) bool {
 
 func (p *jsonParser) object(depth int) (any, error) {
 	o := NewObject()
-	p.i++
-	p.space()
-	if p.word("}") {
-		return o, nil
-	}
-	for {
-		p.space()
+	return o, p.parts("}", func() error {
 		if p.i >= len(p.s) || p.s[p.i] != '"' {
-			return nil, p.errorf("expected a key in double quotes")
+			return p.errorf("expected a key in double quotes")
 		}
 		k, err := p.text()
 		if err != nil {
-			return nil, err
+			return err
 		}
 		p.space()
 		if !p.word(":") {
-			return nil, p.errorf("expected ':'")
+			return p.errorf("expected ':'")
 		}
 		p.space()
 		v, err := p.value(depth + 1)
-		if err != nil {
-			return nil, err
-		}
 		o.Set(k, v)
-		p.space()
-		if p.word("}") {
-			return o, nil
-		}
-		if !p.word(",") {
-			return nil, p.errorf("expected ',' or '}'")
-		}
-	}
+		return err
+	})
 }
 
 func (p *jsonParser) list(depth int) (any, error) {
 	l := []any{}
+	err := p.parts("]", func() error {
+		v, err := p.value(depth + 1)
+		l = append(l, v)
+		return err
+	})
+	return l, err
+}
+
+// parts reads what stands between a bracket and its end, part by part with commas between them.
+func (p *jsonParser) parts(end string, part func() error) error {
 	p.i++
 	p.space()
-	if p.word("]") {
-		return l, nil
+	if p.word(end) {
+		return nil
 	}
 	for {
 		p.space()
-		v, err := p.value(depth + 1)
-		if err != nil {
-			return nil, err
+		if err := part(); err != nil {
+			return err
 		}
-		l = append(l, v)
 		p.space()
-		if p.word("]") {
-			return l, nil
+		if p.word(end) {
+			return nil
 		}
 		if !p.word(",") {
-			return nil, p.errorf("expected ',' or ']'")
+			return p.errorf("expected ',' or '%s'", end)
 		}
 	}
 }
@@ -193,86 +186,28 @@ func (p *jsonParser) number() (any, error) {
 	return v, nil
 }
 
-func (p *jsonParser) text() (string, error) {
-	p.i++
-	start := p.i
-	for p.i < len(p.s) && p.s[p.i] != '"' && p.s[p.i] != '\\' && p.s[p.i] >= 0x20 {
-		p.i++
-	}
-	if p.word(`"`) {
-		return string(p.s[start : p.i-1]), nil
-	}
-	end := p.i
-	for end < len(p.s) && p.s[end] != '"' {
-		if end++; p.s[end-1] == '\\' {
-			end++
-		}
-	}
-	var b strings.Builder
-	b.Grow(min(end, len(p.s)) - start) // no escape is shorter than what it stands for
-	b.Write(p.s[start:p.i])
-	for p.i < len(p.s) {
-		c := p.s[p.i]
-		switch {
-		case c == '"':
-			p.i++
-			return b.String(), nil
-		case c == '\\':
-			r, err := p.escape()
-			if err != nil {
-				return "", err
-			}
-			b.WriteRune(r)
-		case c < 0x20:
+// text reads a string; encoding/json knows the escapes.
+func (p *jsonParser) text() (s string, err error) {
+	start, plain := p.i, true
+	for p.i++; p.i < len(p.s) && p.s[p.i] != '"'; p.i++ {
+		if c := p.s[p.i]; c < 0x20 {
 			return "", p.errorf("control character in a string")
-		default:
-			b.WriteByte(c)
+		} else if c == '\\' {
+			plain = false
 			p.i++
 		}
 	}
-	return "", p.errorf("string without an end")
-}
-
-func (p *jsonParser) escape() (rune, error) {
-	p.i++
-	if p.i >= len(p.s) {
-		return 0, p.errorf("string without an end")
+	if p.i++; p.i > len(p.s) {
+		p.i = len(p.s)
+		return "", p.errorf("string without an end")
 	}
-	c := p.s[p.i]
-	p.i++
-	if k := strings.IndexByte(`"\/bfnrt`, c); k >= 0 {
-		return rune("\"\\/\b\f\n\r\t"[k]), nil
+	if plain {
+		return string(p.s[start+1 : p.i-1]), nil
 	}
-	if c != 'u' {
-		return 0, p.errorf("bad escape \\%c", c)
+	if err = json.Unmarshal(p.s[start:p.i], &s); err != nil {
+		return "", p.errorf("%v in the string that ends", err)
 	}
-	r, err := p.hex4()
-	if err != nil || !utf16.IsSurrogate(r) {
-		return r, err
-	}
-	if at := p.i; p.word(`\u`) {
-		low, err := p.hex4()
-		if err != nil {
-			return 0, err
-		}
-		if full := utf16.DecodeRune(r, low); full != utf8.RuneError {
-			return full, nil
-		}
-		p.i = at
-	}
-	return utf8.RuneError, nil
-}
-
-func (p *jsonParser) hex4() (rune, error) {
-	if len(p.s)-p.i < 4 {
-		return 0, p.errorf("bad \\u escape")
-	}
-	n, err := strconv.ParseUint(string(p.s[p.i:p.i+4]), 16, 16)
-	if err != nil {
-		return 0, p.errorf("bad \\u escape")
-	}
-	p.i += 4
-	return rune(n), nil
+	return s, nil
 }
 
 // Dump writes a value as Python's json.dumps with default settings does: separators ", " and ": ", everything outside
@@ -292,6 +227,8 @@ func dumpValue(b *strings.Builder, v any) {
 		b.WriteString(strconv.FormatBool(x))
 	case string:
 		dumpText(b, x)
+	case int64, uint64, *big.Int:
+		fmt.Fprint(b, x)
 	case float64:
 		switch {
 		case math.IsNaN(x):
@@ -326,19 +263,10 @@ func dumpValue(b *strings.Builder, v any) {
 	}
 }
 
-// dumpOther writes maps, integers of any kind and foreign values.
+// dumpOther writes maps, small numbers and foreign values.
 func dumpOther(b *strings.Builder, v any) {
 	if n, err := Normalize(v); err == nil {
-		switch n.(type) {
-		case int64, uint64:
-			fmt.Fprint(b, n)
-			return
-		}
-		if reflect.TypeOf(n) != reflect.TypeOf(v) {
-			dumpValue(b, n)
-			return
-		}
-		fmt.Fprint(b, n) // *big.Int
+		dumpValue(b, n)
 		return
 	}
 	text, err := json.Marshal(v)
@@ -355,12 +283,9 @@ func dumpText(b *strings.Builder, s string) {
 	b.WriteByte('"')
 	for _, r := range s {
 		switch {
-		case r == '"' || r == '\\':
+		case strings.ContainsRune("\"\\\b\f\n\r\t", r):
 			b.WriteByte('\\')
-			b.WriteRune(r)
-		case strings.ContainsRune("\b\f\n\r\t", r):
-			b.WriteByte('\\')
-			b.WriteByte("bfnrt"[strings.IndexRune("\b\f\n\r\t", r)])
+			b.WriteByte("\"\\bfnrt"[strings.IndexRune("\"\\\b\f\n\r\t", r)])
 		case r >= 0x20 && r < 0x7f:
 			b.WriteRune(r)
 		case r > 0xffff:

@@ -2,13 +2,13 @@ package pyjson
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math"
 	"math/big"
 	"reflect"
 	"slices"
-	"sort"
 	"strconv"
 	"strings"
 
@@ -25,20 +25,54 @@ type Object struct {
 // NewObject returns an object of the given alternating keys and values; a key that is not a string panics.
 func NewObject(pairs ...any) *Object {
 	o := &Object{values: make(map[string]any, len(pairs)/2)}
-	for i := 0; i+1 < len(pairs); i += 2 {
-		o.Set(pairs[i].(string), pairs[i+1])
-	}
+	o.SetAll(pairs...)
 	return o
 }
 
-// Get returns the value of a key.
+// Joined returns an object with the keys of all, which may be nil, in order; of a key that comes twice the last value
+// counts.
+func Joined(parts ...*Object) *Object {
+	out := NewObject()
+	for _, o := range parts {
+		for _, k := range o.Keys() {
+			out.Set(k, o.values[k])
+		}
+	}
+	return out
+}
+
+// Get returns the value of a key; a nil object has none.
 func (o *Object) Get(key string) (any, bool) {
+	if o == nil {
+		return nil, false
+	}
 	v, ok := o.values[key]
 	return v, ok
 }
 
+// Has reports whether a key is there.
+func (o *Object) Has(key string) bool {
+	_, ok := o.Get(key)
+	return ok
+}
+
 // At returns the value of a key, nil if it is not there.
-func (o *Object) At(key string) any { return o.values[key] }
+func (o *Object) At(key string) any {
+	v, _ := o.Get(key)
+	return v
+}
+
+// In returns the object that is the value of a key, nil if there is none.
+func (o *Object) In(key string) *Object {
+	in, _ := o.At(key).(*Object)
+	return in
+}
+
+// Text returns the text that is the value of a key, "" if there is none.
+func (o *Object) Text(key string) string {
+	text, _ := o.At(key).(string)
+	return text
+}
 
 // Set adds a key at the end, or replaces the value of one that is there.
 func (o *Object) Set(key string, value any) {
@@ -48,11 +82,23 @@ func (o *Object) Set(key string, value any) {
 	o.values[key] = value
 }
 
-// Len returns the number of keys.
-func (o *Object) Len() int { return len(o.keys) }
+// SetAll sets alternating keys and values.
+func (o *Object) SetAll(pairs ...any) {
+	for i := 0; i+1 < len(pairs); i += 2 {
+		o.Set(pairs[i].(string), pairs[i+1])
+	}
+}
 
-// Keys returns the keys in order; the slice is the object's own and must not be changed.
-func (o *Object) Keys() []string { return o.keys }
+// Len returns the number of keys.
+func (o *Object) Len() int { return len(o.Keys()) }
+
+// Keys returns the keys in order, none of a nil object; the slice is the object's own and must not be changed.
+func (o *Object) Keys() []string {
+	if o == nil {
+		return nil
+	}
+	return o.keys
+}
 
 // MarshalJSON writes the object in the order of its keys, as encoding/json would write the values (NaN and infinities
 // as null).
@@ -172,20 +218,15 @@ func normalizeKind(r reflect.Value, depth int, left *int) (any, error) {
 		return out, nil
 	case reflect.Map:
 		o := &Object{values: make(map[string]any, r.Len())}
-		for _, k := range r.MapKeys() {
+		for it := r.MapRange(); it.Next(); {
+			k := it.Key()
 			if k.Kind() == reflect.Interface {
 				k = k.Elem()
 			}
-			if !k.IsValid() || k.Kind() != reflect.String {
+			if k.Kind() != reflect.String {
 				return nil, fmt.Errorf("keys of objects must be strings, got %v", k)
 			}
-			var key reflect.Value
-			if r.Type().Key().Kind() == reflect.Interface {
-				key = k
-			} else {
-				key = k.Convert(r.Type().Key())
-			}
-			n, err := normalizeAt(r.MapIndex(key).Interface(), depth+1, left)
+			n, err := normalizeAt(it.Value().Interface(), depth+1, left)
 			if err != nil {
 				return nil, err
 			}
@@ -199,18 +240,13 @@ func normalizeKind(r reflect.Value, depth int, left *int) (any, error) {
 
 // SortKeys gives keys of an unordered map a stable order: whole numbers by value first, then the others by bytes.
 func SortKeys(keys []string) {
-	sort.Slice(keys, func(i, j int) bool {
-		a, b := keys[i], keys[j]
-		na, ea := strconv.ParseUint(a, 10, 63)
-		nb, eb := strconv.ParseUint(b, 10, 63)
-		switch {
-		case ea == nil && eb == nil && na != nb:
-			return na < nb
-		case (ea == nil) != (eb == nil):
-			return ea == nil
+	number := func(key string) uint64 {
+		if n, err := strconv.ParseUint(key, 10, 63); err == nil {
+			return n
 		}
-		return a < b
-	})
+		return math.MaxUint64
+	}
+	slices.SortFunc(keys, func(a, b string) int { return cmp.Or(cmp.Compare(number(a), number(b)), cmp.Compare(a, b)) })
 }
 
 // parseNumber reads a JSON number without losing digits of integers.
@@ -240,21 +276,15 @@ func parseNumber(s string) (any, error) {
 
 // Plain converts Objects to maps, recursively.
 func Plain(v any) any {
-	switch x := v.(type) {
-	case *Object:
-		m := make(map[string]any, len(x.keys))
-		for _, k := range x.keys {
-			m[k] = Plain(x.values[k])
-		}
-		return m
-	case []any:
-		l := make([]any, len(x))
-		for i := range x {
-			l[i] = Plain(x[i])
-		}
-		return l
+	o, ok := v.(*Object)
+	if !ok {
+		return Mapped(v, Plain)
 	}
-	return v
+	m := make(map[string]any, len(o.keys))
+	for k, e := range o.values {
+		m[k] = Plain(e)
+	}
+	return m
 }
 
 // Clone copies Objects and lists, recursively.

@@ -107,38 +107,32 @@ func Quote(s string) string {
 
 // TypeName is the name of a value's Python type.
 func TypeName(v any) string {
-	switch v.(type) {
-	case nil:
-		return "NoneType"
-	case bool:
-		return "bool"
-	case string:
-		return "str"
-	case float64:
-		return "float"
-	case []any:
-		return "list"
-	case *Object:
-		return "dict"
-	}
-	return "int"
+	python, _ := kind(v)
+	return python
 }
 
 // Kind names a value for people.
 func Kind(v any) string {
+	_, people := kind(v)
+	return people
+}
+
+func kind(v any) (python, people string) {
 	switch v.(type) {
 	case nil:
-		return "null"
+		return "NoneType", "null"
 	case bool:
-		return "a boolean"
+		return "bool", "a boolean"
 	case string:
-		return "a string"
+		return "str", "a string"
+	case float64:
+		return "float", "a number"
 	case []any:
-		return "a list"
+		return "list", "a list"
 	case *Object:
-		return "an object"
+		return "dict", "an object"
 	}
-	return "a number"
+	return "int", "a number"
 }
 
 // Int is Python's int(): numbers are cut towards zero, text is parsed. The result is int64, uint64 or *big.Int.

@@ -10,7 +10,6 @@ import (
 
 	"patchbay/engine"
 	"patchbay/models"
-	"patchbay/models/dit"
 	"patchbay/models/source"
 	"patchbay/models/text"
 	"patchbay/models/tokenizer"
@@ -27,7 +26,7 @@ type Clip struct {
 	Type             string // what reads the result, of models.TextTypes
 	parts            []encoder
 	TokenizerOptions map[string]int   // T5TokenizerOptions
-	loras            []source.Adapter // adapters, in the order in which they were added
+	Loras            []source.Adapter // adapters, in the order in which they were added
 	seeing
 	Layer int // CLIPSetLastLayer: -1 the last, -2 the last but one; 0: what the type reads
 }
@@ -37,32 +36,40 @@ type encoder struct {
 	kind   string // of package text: "clip_l", "t5" ...
 	prefix string
 	name   string // file name as the workflow says it
-	file   *files.Opener
+	file   source.File
 	config []byte // the file's metadata config; nil for encoders inside a full checkpoint
 }
 
+// set are the weights of the encoder in its open file.
+func (e *encoder) set(file *weights.File, dtype engine.DType) *weights.Set {
+	return file.Set().Prefix(e.prefix).For(dtype)
+}
+
+// key tells the encoder apart from all others.
+func (e *encoder) key() string { return e.file.Key() + " " + e.prefix }
+
 // Add takes the encoders of one file.
-func (c *Clip) Add(name string, f files.Checkpoint, open *weights.File, set *weights.Set) error {
-	found := text.Find(set)
+func (c *Clip) Add(h files.Header) error {
+	found := text.Find(h.Weights.Set())
 	if len(found) == 0 {
-		return fault.New(fault.CodeWrongFamily, "%s holds no text encoder: it looks like %s", name, models.GuessKind(set))
+		return fault.New(fault.CodeWrongFamily, "%s holds no text encoder: it looks like %s", h.Name,
+			models.GuessKind(h.Weights.Set()))
 	}
 	if c.Name != "" {
 		c.Name += " + "
 	}
-	c.Name += name
+	c.Name += h.Name
 	for _, p := range found {
 		c.parts = append(c.parts, encoder{
-			kind: p.Kind, prefix: p.Prefix, name: name, file: &files.Opener{Checkpoint: f},
-			config: files.Config(open, p.Kind),
+			kind: p.Kind, prefix: p.Prefix, name: h.Name, file: h.File, config: files.Config(h.Weights, p.Kind),
 		})
 	}
 	return nil
 }
 
-// Check makes sure that the encoders that the type needs are there, once each. An encoder that is known by its file has
-// the type of its family.
-func (c *Clip) Check(class string) error {
+// Check makes sure that the encoders that the type needs are there, once each; field is the input that names the type.
+// An encoder that is known by its file has the type of its family.
+func (c *Clip) Check(class, field string) error {
 	told := c.Type
 	for _, f := range models.Families() {
 		if len(c.parts) != 1 {
@@ -72,49 +79,48 @@ func (c *Clip) Check(class string) error {
 			c.Type = f.Text.Types[0]
 		}
 	}
-	want := models.TextTypes()[c.Type]
+	wrong := func(format string, args ...any) error {
+		return fault.At(fault.CodeWrongFamily, field, class+": "+format, args...)
+	}
 	var have, must, may []string
 	for _, p := range c.parts {
 		if slices.Contains(have, p.kind) {
-			return fault.At(fault.CodeWrongFamily, "type", "%s: two files are %s encoders (%s)", class, p.kind, c.Name)
+			return wrong("two files are %s encoders (%s)", p.kind, c.Name)
 		}
 		have = append(have, p.kind)
 	}
-	missing := false
-	for _, e := range want.Encoders {
+	for _, e := range models.TextTypes()[c.Type].Encoders {
 		may = append(may, e.Kind)
 		if !e.Optional {
-			must, missing = append(must, e.Kind), missing || !slices.Contains(have, e.Kind)
+			must = append(must, e.Kind)
 		}
 	}
-	if missing {
-		return fault.At(fault.CodeWrongFamily, "type", "%s: type %s needs the encoders %s, the files hold %s", class, c.Type,
-			strings.Join(must, " and "), strings.Join(have, " and "))
+	has := func(kind string) bool { return slices.Contains(have, kind) }
+	if slices.ContainsFunc(must, func(kind string) bool { return !has(kind) }) {
+		return wrong("type %s needs the encoders %s, the files hold %s", c.Type, strings.Join(must, " and "),
+			strings.Join(have, " and "))
 	}
-	if !slices.ContainsFunc(have, func(k string) bool { return slices.Contains(may, k) }) {
-		return fault.At(fault.CodeWrongFamily, "type", "%s: type %s reads %s, the files hold %s", class, c.Type,
-			strings.Join(may, ", "), strings.Join(have, " and "))
+	if !slices.ContainsFunc(may, has) {
+		return wrong("type %s reads %s, the files hold %s", c.Type, strings.Join(may, ", "), strings.Join(have, " and "))
 	}
 	return nil
 }
 
 // OpenCheckpointCLIP takes the encoders inside a full checkpoint.
-func OpenCheckpointCLIP(name string, f files.Checkpoint, open *weights.File, set *weights.Set,
-	family string,
-) (*Clip, error) {
+func OpenCheckpointCLIP(h files.Header, family string) (*Clip, error) {
 	c := &Clip{}
 	if f, ok := models.Named(family); ok {
 		c.Type = f.Text.Types[0]
 	}
-	if err := c.Add(name, f, open, set); err != nil {
+	if err := c.Add(h); err != nil {
 		return nil, err
 	}
 	for i, p := range c.parts { // "config" of a full checkpoint is the diffusion model's
-		if _, own := open.Metadata()[p.kind+".config"]; !own {
+		if _, own := h.Weights.Metadata()[p.kind+".config"]; !own {
 			c.parts[i].config = nil
 		}
 	}
-	return c, c.Check("CheckpointLoaderSimple")
+	return c, c.Check("CheckpointLoaderSimple", "")
 }
 
 // layout is how a prompt is laid out for an encoder of this clip, l as its file and nodes change it.
@@ -206,15 +212,7 @@ func (c *Clip) Encode(u Use, prompt func(key string) (words string, wanted bool)
 	if err != nil {
 		return out, missing, fault.New(fault.CodeWrongFamily, "%v", err)
 	}
-	return condOf(entry), missing, nil
-}
-
-// condOf starts a conditioning from what a family reads.
-func condOf(e dit.Entry) Cond {
-	return Cond{
-		Context: e.Context, Pooled: e.Pooled, ContextLen: e.ContextLen, Context2: e.Context2,
-		Context2Len: e.Context2Len, Size: e.Size, MaskStrength: 1,
-	}
+	return Cond{Entry: entry, MaskStrength: 1}, missing, nil
 }
 
 // runEncoder encodes one prompt on the device, or on those of the plan's tensor group.
@@ -229,11 +227,9 @@ func (c *Clip) runEncoder(u Use, e *encoder, prompt tokenizer.Prompt) (out text.
 		return out, err
 	}
 	err = u.do("text encoder "+e.name, func(l *parallel.Workspace) error {
-		env, chunks := text.Env{Ops: l.Ops, DType: l.DType, Check: l.Check, Take: l.Arena}, prompt.Chunks
-		if len(c.pictures) > 0 {
-			if chunks, err = c.look(u, l, env, e, chunks, &as.Form); err != nil {
-				return err
-			}
+		chunks, err := c.look(u, l, e, prompt.Chunks, &as.Form)
+		if err != nil {
+			return err
 		}
 		if ranks := l.Apart(p); ranks > 1 {
 			var done bool
@@ -250,7 +246,7 @@ func (c *Clip) runEncoder(u Use, e *encoder, prompt tokenizer.Prompt) (out text.
 			return err
 		}
 		if len(parts) == 1 {
-			out, err = parts[0].Encode(env, chunks, as.Form)
+			out, err = parts[0].Encode(envOf(l), chunks, as.Form)
 			return err
 		}
 		return l.Shared("text encoder "+e.name, len(parts), func(s parallel.Share) error {
@@ -271,22 +267,18 @@ func (c *Clip) encodeApart(u Use, l *parallel.Workspace, p plan.Plan, ranks int,
 	chunks [][]tokenizer.Token, form text.Form,
 ) (out text.Encoding, done bool, err error) {
 	w := source.Weights{Loader: u.Store.loader, Model: source.Model{
-		File: e.file.Checkpoint.File, Adapters: source.To(e.kind, c.loras),
+		File: e.file, Adapters: source.To(e.kind, c.Loras),
 		Encoder: &source.Encoder{Kind: e.kind, Prefix: e.prefix, Config: e.config, DType: l.DType},
 	}}
 	m := parallel.Model{Key: w.Key(), Weights: w}
-	err = e.file.With(func(file *weights.File) (err error) {
-		set := file.Set().Prefix(e.prefix).For(l.DType)
+	ranks, err = read(e.file, "clip", func(file *weights.File) (int, error) {
+		set := e.set(file, l.DType)
 		wide := set.Widened(engine.BF16) // as it is loaded
 		m.WeightBytes, m.WideBytes = wide.Bytes(), wide.WideBytes()
-		ranks, err = text.Parts(e.kind, set, e.config, ranks)
-		return err
+		return text.Parts(e.kind, set, e.config, ranks)
 	})
-	if err != nil {
-		return out, false, &fault.Failure{Code: fault.CodeBadCheckpoint, Message: err.Error(), Field: "clip", Cause: err}
-	}
-	if ranks < 2 {
-		return out, false, nil
+	if err != nil || ranks < 2 {
+		return out, false, err
 	}
 	question, err := source.Prompt(chunks, form)
 	if err != nil {
@@ -300,26 +292,14 @@ func (c *Clip) encodeApart(u Use, l *parallel.Workspace, p plan.Plan, ranks int,
 	return out, true, err
 }
 
-// loadEncoder opens the file of an encoder and loads it, in a part for each of ops where it can be cut.
-func loadEncoder(l *parallel.Workspace, ops []engine.Ops, e *encoder) (parts encoderParts, err error) {
-	err = e.file.With(func(file *weights.File) error {
-		parts, err = text.OpenParts(ops, e.kind, file.Set().Prefix(e.prefix).For(l.DType), e.config)
-		return err
-	})
-	if err != nil {
-		return nil, &fault.Failure{Code: fault.CodeBadCheckpoint, Message: err.Error(), Field: "clip", Cause: err}
-	}
-	return parts, nil
-}
-
 // tokenizer finds the vocabulary of an encoder: in its file, else in one of the places of vocabularyPlaces.
 func (s *Store) tokenizer(e *encoder) (*tokenizer.Tokenizer, error) {
-	key := e.kind + " " + e.file.Checkpoint.Key()
+	key := e.kind + " " + e.file.Key()
 	if t, ok := s.vocabularies.Get(key); ok {
 		return t, nil
 	}
 	var t *tokenizer.Tokenizer
-	err := e.file.With(func(file *weights.File) (err error) {
+	err := files.With(e.file, func(file *weights.File) (err error) {
 		t, err = vocabularyInside(e, file)
 		return err
 	})
@@ -327,7 +307,7 @@ func (s *Store) tokenizer(e *encoder) (*tokenizer.Tokenizer, error) {
 		t, _, err = tokenizer.Find(fmt.Sprintf("the %s encoder %s", e.kind, e.name), s.vocabularyPlaces(e)...)
 	}
 	if err != nil {
-		return nil, &fault.Failure{Code: fault.CodeTokenizer, Message: err.Error(), Field: "clip", Cause: err}
+		return nil, fault.Wrap(fault.CodeTokenizer, "clip", err)
 	}
 	s.vocabularies.Put(key, t, 1)
 	return t, nil
@@ -371,22 +351,20 @@ func vocabularyInside(e *encoder, file *weights.File) (*tokenizer.Tokenizer, err
 // every folder, before that of its kind, in the diffusers folder that the file is part of, in an installed ComfyUI.
 func (s *Store) vocabularyPlaces(e *encoder) []string {
 	var out []string
-	stem := strings.TrimSuffix(filepath.Base(e.file.Checkpoint.Path), filepath.Ext(e.file.Checkpoint.Path))
 	kind := text.KindOf(e.kind)
-	for _, root := range s.roots.Models {
-		dir := filepath.Join(root, "tokenizers")
-		out = append(out, filepath.Join(dir, stem+".tokenizer.json"), filepath.Join(dir, stem))
-	}
-	for _, root := range s.roots.Models {
-		dir := filepath.Join(root, "tokenizers")
-		for _, k := range kind.Vocabularies {
-			out = append(out, filepath.Join(dir, k+".tokenizer.json"), filepath.Join(dir, k))
+	beside := func(names ...string) {
+		for _, root := range s.roots.Models {
+			for _, name := range names {
+				at := filepath.Join(root, "tokenizers", name)
+				out = append(out, at+".tokenizer.json", at)
+			}
 		}
 	}
-	folder := files.FolderOf(e.file.Checkpoint.Path)
-	if base := filepath.Base(folder); strings.HasPrefix(base, "text_encoder") &&
-		!strings.HasPrefix(base, "text_encoders") {
-		out = append(out, filepath.Join(filepath.Dir(folder), "tokenizer"+strings.TrimPrefix(base, "text_encoder")))
+	beside(strings.TrimSuffix(filepath.Base(e.file.Path), filepath.Ext(e.file.Path)))
+	beside(kind.Vocabularies...)
+	folder := files.FolderOf(e.file.Path)
+	if rest, ok := strings.CutPrefix(filepath.Base(folder), "text_encoder"); ok && !strings.HasPrefix(rest, "s") {
+		out = append(out, filepath.Join(filepath.Dir(folder), "tokenizer"+rest))
 	}
 	if s.roots.ComfyUI != "" && kind.ComfyUI != "" {
 		out = append(out, filepath.Join(s.roots.ComfyUI, "comfy", filepath.FromSlash(kind.ComfyUI)))

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"patchbay/models/tokenizer"
-	"patchbay/models/weights"
 	"patchbay/node/files"
 )
 
@@ -21,9 +20,7 @@ func TestSD3Prompts(t *testing.T) {
 	}
 	root, clip := filepath.Join("..", "..", "examples", "demo"), &Clip{Type: "sd3"}
 	path := filepath.Join(root, "text_encoders", "demo_clip.safetensors")
-	check(files.ReadHeader(files.KindText, path, false, func(c files.Checkpoint, f *weights.File, set *weights.Set) error {
-		return clip.Add("demo_clip.safetensors", c, f, set)
-	}))
+	check(files.ReadHeader(files.KindText, path, false, clip.Add))
 	clip.parts = append(clip.parts, clip.parts[0])
 	clip.parts[1].kind = "clip_g"
 	s := NewStore(nil, ComputeF32, files.Roots{Models: []string{root}}, 1<<20)

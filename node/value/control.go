@@ -15,7 +15,6 @@ import (
 	"patchbay/node/files"
 	"patchbay/node/picture"
 	"patchbay/parallel"
-	"patchbay/parallel/forecast"
 )
 
 // ControlNet is a CONTROL_NET: a net that has been described but not loaded, and the type that a union net is set to.
@@ -24,34 +23,29 @@ type ControlNet struct {
 	*control.Net
 	Type int // row of a union net from 1, 0: none
 	file source.File
-	eyes *lazy // its layers for a picture, where Sees
 	// beginning is the file of the model that it runs beside, where it has weights of that.
 	beginning source.File
 }
 
 // OpenControlNet describes the control net of a file from its header.
-func OpenControlNet(name string, f files.Checkpoint, open *weights.File, set *weights.Set) (*ControlNet, error) {
-	n, err := models.OpenControl(set, open.Metadata())
+func OpenControlNet(h files.Header) (*ControlNet, error) {
+	n, err := models.OpenControl(h.Weights.Set(), h.Weights.Metadata())
 	if err != nil {
 		return nil, err
 	}
-	return &ControlNet{Name: name, Net: n, file: f.File, eyes: &lazy{name, &files.Opener{Checkpoint: f}}}, nil
+	return &ControlNet{Name: h.Name, Net: n, file: h.File}, nil
 }
 
 // Look returns what a net that sees makes of pictures [B, 8*Y, 8*X, 3], in place of their latent.
 func (n *ControlNet) Look(u Use, im *picture.Image) (out parallel.Latent, err error) {
-	open := func(l *parallel.Workspace, _ *weights.File, set *weights.Set) (*control.Picture, error) {
-		return control.OpenPicture(l.Ops, set)
+	open := func(l *parallel.Workspace, file *weights.File) (*control.Picture, error) {
+		return control.OpenPicture(l.Ops, file.Set().For(l.DType))
 	}
 	out = parallel.Latent{B: im.B, C: n.Hint, Y: im.Y / 8, X: im.X / 8}
-	err = on(u, n.eyes, "control_net", open, func(p *control.Picture, env text.Env) error {
+	err = on(u, lazy{n.Name, n.file}, "control_net", open, func(l *parallel.Workspace, p *control.Picture) error {
+		rgb, size := im.First(3).Data, 3*im.Y*im.X
 		for b := range im.B {
-			rgb := make([]float32, 0, 3*im.Y*im.X)
-			for i := range im.Y * im.X {
-				at := (b*im.Y*im.X + i) * im.C
-				rgb = append(rgb, im.Data[at:at+3]...)
-			}
-			seen, err := p.Read(env.Ops, env.Take, env.Check, rgb, im.Y, im.X)
+			seen, err := p.Read(taskEnv(l), rgb[b*size:(b+1)*size], im.Y, im.X)
 			if err != nil {
 				return err
 			}
@@ -63,30 +57,28 @@ func (n *ControlNet) Look(u Use, im *picture.Image) (out parallel.Latent, err er
 }
 
 // ModelPatch is a MODEL_PATCH: layers for the blocks of a model that have been described but not loaded, or a network
-// that makes rows of a text of what a picture encoder sees, which has no Net.
+// that makes rows of a text of what a picture encoder sees, which has sizes and no Net.
 type ModelPatch struct {
 	ControlNet
-	features *lazy
-	sizes    text.FeatureSizes
+	sizes *text.FeatureSizes
 }
 
 // OpenModelPatch describes the model patch of a file from its header.
-func OpenModelPatch(name string, f files.Checkpoint, _ *weights.File, set *weights.Set) (*ModelPatch, error) {
-	if s, ok := text.FeaturesIn(set); ok {
-		own := lazy{name, &files.Opener{Checkpoint: f}}
-		return &ModelPatch{ControlNet: ControlNet{Name: name, file: f.File}, features: &own, sizes: s}, nil
+func OpenModelPatch(h files.Header) (*ModelPatch, error) {
+	p := &ModelPatch{ControlNet: ControlNet{Name: h.Name, file: h.File}}
+	if s, ok := text.FeaturesIn(h.Weights.Set()); ok {
+		p.sizes = &s
+		return p, nil
 	}
-	n, err := models.OpenPatch(set)
-	if err != nil {
-		return nil, err
-	}
-	return &ModelPatch{ControlNet: ControlNet{Name: name, Net: n, file: f.File}}, nil
+	var err error
+	p.Net, err = models.OpenPatch(h.Weights.Set())
+	return p, err
 }
 
 // Fits refuses a patch that is not for a model.
 func (p *ModelPatch) Fits(m *Model) error {
 	if err := p.ControlNet.fits(m.Spec); err != nil {
-		return fault.At(fault.CodeWrongFamily, "model_patch", "model_patch: %v", err)
+		return fault.Family("model_patch", "%v", err)
 	}
 	return nil
 }
@@ -253,19 +245,6 @@ func whole(h parallel.Latent, s dit.Spec) parallel.Latent {
 	return out
 }
 
-// Forecast is what the planner must know of the net on all entries of a workload.
-func (n *ControlNet) Forecast(w *forecast.Workload) (forecast.Net, error) {
-	if err := n.fits(w.Spec); err != nil {
-		return forecast.Net{}, err
-	}
-	c := n.control(parallel.Latent{C: n.Hint}, 1)
-	out := c.Forecast(w.Spec)
-	for i := range w.Text {
-		out.Entries = append(out.Entries, i)
-	}
-	return out, nil
-}
-
 // fits refuses a net that is not for a model.
 func (n *ControlNet) fits(base *dit.Spec) error {
 	switch {
@@ -289,7 +268,7 @@ func (n *ControlNet) Beside(m *Model) (*ControlNet, error) {
 	if m.Weights != nil {
 		return nil, fmt.Errorf("it starts with weights of the model, which must be those of a file")
 	}
-	for _, a := range m.loras {
+	for _, a := range m.Loras {
 		for _, add := range a.Additions {
 			if add.Part == "" && n.Takes(add.Name) {
 				return nil, fmt.Errorf("it starts with weights of the model, of which the LoRA %s changes %s: use the model "+

@@ -3,23 +3,23 @@ package value
 import (
 	"patchbay/models"
 	"patchbay/models/family"
-	"patchbay/models/weights"
 	"patchbay/node/files"
 	"patchbay/parallel/host"
 )
 
 // OpenModel describes the diffusion model of a file from its header. Its weights are read from the file, opened again,
 // when ranks ask for them.
-func OpenModel(name string, f files.Checkpoint, open *weights.File, set *weights.Set) (*Model, error) {
-	d, err := models.OpenDiffusion(set, open.Metadata())
+func OpenModel(h files.Header) (*Model, error) {
+	set := h.Weights.Set()
+	d, err := models.OpenDiffusion(set, h.Weights.Metadata())
 	if err != nil {
 		return nil, err
 	}
-	m, err := NewModel(name, f.Key(), d, f.Size, nil)
+	m, err := NewModel(h.Name, h.Key(), d, h.Size, nil)
 	if err != nil {
 		return nil, err
 	}
-	m.file = f.File
+	m.file = h.File
 	m.narrow, m.half = widths(set)
 	m.wide, m.blocks = set.WideBytes(), set.Blocks()
 	return m, nil

@@ -24,7 +24,7 @@ func (p Picture) Usual() Picture {
 // file is read. Errors are *Failure.
 func (s *Store) Forecast(ctx context.Context, f ModelFile, plan string, p Picture) (*parallel.Forecast, error) {
 	if s.engine == nil {
-		return nil, fault.New(fault.CodeInternal, "a forecast needs a device, and this runner has none")
+		return nil, noDevice("a forecast")
 	}
 	m, err := OpenFile(s.roots, f)
 	if err != nil {
@@ -60,7 +60,7 @@ func (s *Store) Forecast(ctx context.Context, f ModelFile, plan string, p Pictur
 	}
 	out, err := s.engine.Forecast(m.Request(), w, plan)
 	if err != nil {
-		return nil, hostFailure(ctx, err)
+		return nil, fault.Of(ctx, err)
 	}
 	return out, nil
 }

@@ -2,7 +2,6 @@ package value
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,11 +9,9 @@ import (
 	"patchbay/models/latent"
 	"patchbay/models/sampling"
 	"patchbay/models/text"
-	"patchbay/models/weights"
 	"patchbay/node/fault"
 	"patchbay/node/files"
 	"patchbay/parallel"
-	"patchbay/parallel/failure"
 )
 
 // ModelFile names a diffusion model in the models folders.
@@ -60,43 +57,37 @@ type HostProgress struct {
 func (m *Model) fitsHost(req *parallel.Request) error {
 	for _, b := range req.Branches {
 		for i := range b.Entries {
-			e := &b.Entries[i]
+			e, l := &b.Entries[i], req.Latent
 			e.Context = m.filled(e.Context)
-			refused := func(key string) error {
-				field := "conds." + b.Name + "." + key
-				return fault.Bad(field, "the %s model takes no %s (entry %d)", m.Spec.Family, key, i)
-			}
-			switch {
-			case e.Guidance != nil && !m.Spec.TakesGuidance:
+			if !m.Spec.TakesGuidance {
 				e.Guidance = nil // ComfyUI sends it to every FLUX; those without the input drop it
-			case e.ContextLen > 0 && e.ContextLen < e.Context.Rows && m.Spec.Context2Dim == 0 && !m.Traits.TextMask:
-				return refused("attention_mask")
 			}
-			switch {
-			case e.References != nil && !m.Spec.References:
-				return refused("references")
-			case e.Biases != nil && !m.Spec.Biases:
-				return refused("biases")
-			case e.Context2.Rows > 0 && m.Spec.Context2Dim == 0:
-				return refused("encoder_hidden_states_t5")
-			case e.Size != nil && m.Traits.SizeCond == nil:
-				return refused("size")
-			case e.Size == nil:
-				e.Size = m.sizeCond([2]int{}, req.Latent)
+			for _, input := range []struct {
+				key          string
+				given, taken bool
+			}{
+				{"attention_mask", e.ContextLen > 0 && e.ContextLen < e.Context.Rows, m.Spec.Context2Dim > 0 || m.Traits.TextMask},
+				{"references", e.References != nil, m.Spec.References},
+				{"biases", e.Biases != nil, m.Spec.Biases},
+				{"encoder_hidden_states_t5", e.Context2.Rows > 0, m.Spec.Context2Dim > 0},
+				{"size", e.Size != nil, m.Traits.SizeCond != nil},
+				{"c_concat", e.Concat.Data != nil, m.Spec.Concat > 0},
+			} {
+				if input.given && !input.taken {
+					return fault.Bad("conds."+b.Name+"."+input.key, "the %s model takes no %s (entry %d)", m.Spec.Family, input.key, i)
+				}
 			}
-			if l := req.Latent; e.Concat.Data != nil && m.Spec.Concat == 0 {
-				return refused("c_concat")
-			} else if m.Spec.Concat > 0 && (e.Concat.Y != l.Y || e.Concat.X != l.X ||
-				len(e.Concat.Data) != m.Spec.Concat*l.Y*l.X) {
-				field := "conds." + b.Name + ".c_concat"
-				return fault.Bad(field, "%d numbers for %d x %d: the %s model reads %d channels of the latent's %d x %d (entry %d)",
-					len(e.Concat.Data), e.Concat.Y, e.Concat.X, m.Spec.Family, m.Spec.Concat, l.Y, l.X, i)
+			if e.Size == nil {
+				e.Size = m.sizeCond([2]int{}, l)
+			}
+			if c := e.Concat; m.Spec.Concat > 0 && (c.Y != l.Y || c.X != l.X || len(c.Data) != m.Spec.Concat*l.Y*l.X) {
+				return fault.Bad("conds."+b.Name+".c_concat", "%d numbers for %d x %d: the %s model reads %d channels of the "+
+					"latent's %d x %d (entry %d)", len(c.Data), c.Y, c.X, m.Spec.Family, m.Spec.Concat, l.Y, l.X, i)
 			}
 			for _, r := range e.References {
 				if want := m.Format.Channels; len(r.Data) != want*r.Y*r.X {
-					return fault.At(fault.CodeBadInput, "conds."+b.Name+".references",
-						"conds.%s.references: a latent of %d numbers for %d x %d: the %s model has %d channels", b.Name, len(r.Data),
-						r.Y, r.X, m.Spec.Family, want)
+					return fault.Bad("conds."+b.Name+".references", "a latent of %d numbers for %d x %d: the %s model has %d channels",
+						len(r.Data), r.Y, r.X, m.Spec.Family, want)
 				}
 			}
 		}
@@ -104,62 +95,40 @@ func (m *Model) fitsHost(req *parallel.Request) error {
 	return nil
 }
 
-// hostFailure turns an error of the engine into a Failure.
-func hostFailure(ctx context.Context, err error) error {
-	f := fault.From(err)
-	var pe *failure.Error
-	if errors.As(err, &pe) && f.Code == fault.CodeInternal {
-		f.FromParallel(pe)
-	}
-	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-		f.Code = fault.CodeCancelled
-	}
-	return f
-}
-
 // OpenFile describes the diffusion model of a file: of the folder for those alone, else of a full checkpoint. Only the
 // header is read. Errors are *Failure.
-func OpenFile(roots files.Roots, f ModelFile) (*Model, error) {
-	path, err := roots.Resolve(files.KindDiffusion, "model.file", f.Name)
-	var missing *fault.Failure
-	if errors.As(err, &missing) && missing.Code == fault.CodeFileMissing {
-		if other, second := roots.Resolve(files.KindCheckpoint, "model.file", f.Name); second == nil {
-			path, err = other, nil
+func OpenFile(roots files.Roots, f ModelFile) (m *Model, err error) {
+	kind := eitherKind(roots, f.Name, files.KindDiffusion, files.KindCheckpoint)
+	err = roots.Header(kind, "model.file", f.Name, false, func(h files.Header) (err error) {
+		if err := meant("model", f.Fingerprint, h); err != nil {
+			return err
 		}
-	}
+		m, err = OpenModel(h)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
-	var m *Model
-	read := func(c files.Checkpoint, open *weights.File, set *weights.Set) (err error) {
-		if err := meant("model", f.Name, f.Fingerprint, c); err != nil {
-			return err
+	return m.patched(f.Patches)
+}
+
+// eitherKind is the first kind of file, or the second where that alone has one of a name.
+func eitherKind(roots files.Roots, name, first, second string) string {
+	if _, err := roots.Resolve(first, "", name); err != nil {
+		if _, err := roots.Resolve(second, "", name); err == nil {
+			return second
 		}
-		m, err = OpenModel(f.Name, c, open, set)
-		return err
 	}
-	err = files.ReadHeader(files.KindDiffusion, path, false, read)
-	var known *fault.Failure
-	switch {
-	case err == nil:
-		return m.patched(f.Patches)
-	case errors.As(err, &known):
-		if known.Field == "" {
-			known.Field = "model.file"
-		}
-		return nil, known
-	}
-	return nil, fault.Family("model.file", "%s: %v", f.Name, err)
+	return first
 }
 
 // meant refuses a file that is not the one whose header a request knows.
-func meant(part, name, fingerprint string, c files.Checkpoint) error {
-	if fingerprint == "" || strings.EqualFold(fingerprint, c.Hash) {
+func meant(part, fingerprint string, h files.Header) error {
+	if fingerprint == "" || strings.EqualFold(fingerprint, h.Hash) {
 		return nil
 	}
-	part += ".fingerprint"
-	return fault.Named(fault.CodeFileMissing, part, "%s has the header hash %s, the request means %s: the file of that "+
-		"name is another one", name, c.Hash, fingerprint)
+	return fault.Named(fault.CodeFileMissing, part+".fingerprint", "%s has the header hash %s, the request means %s: the "+
+		"file of that name is another one", h.Name, h.Hash, fingerprint)
 }
 
 // openNets describes the model patches of a host for its model, and where they are allowed control nets, which have no
@@ -167,50 +136,45 @@ func meant(part, name, fingerprint string, c files.Checkpoint) error {
 func (m *Model) openNets(roots files.Roots, list []NetFile, controls bool) ([]*ModelPatch, error) {
 	var out []*ModelPatch
 	for i, f := range list {
-		part := fmt.Sprintf("model.nets[%d]", i)
-		kind := files.KindModelPatch
-		path, err := roots.Resolve(kind, part+".file", f.Name)
-		if other, second := roots.Resolve(files.KindControl, part+".file", f.Name); err != nil && controls && second == nil {
-			path, kind, err = other, files.KindControl, nil
+		part, kind := fmt.Sprintf("model.nets[%d]", i), files.KindModelPatch
+		if controls {
+			kind = eitherKind(roots, f.Name, kind, files.KindControl)
 		}
-		if err != nil {
-			return nil, err
-		}
-		p := &ModelPatch{}
-		err = files.ReadHeader(kind, path, false,
-			func(c files.Checkpoint, open *weights.File, set *weights.Set) (err error) {
-				if err := meant(part, f.Name, f.Fingerprint, c); err != nil {
-					return err
-				}
-				if kind == files.KindControl {
-					var n *ControlNet
-					if n, err = OpenControlNet(f.Name, c, open, set); err == nil {
-						n, err = n.Beside(m)
-					}
-					if err == nil {
-						p.ControlNet = *n
-					}
-				} else {
-					p, err = OpenModelPatch(f.Name, c, open, set)
-				}
-				if err == nil {
-					err = p.fits(m.Spec)
-				}
-				if err != nil {
-					err = fault.Family(part+".file", "%v", err)
-				}
+		err := roots.Header(kind, part+".file", f.Name, false, func(h files.Header) error {
+			if err := meant(part, f.Fingerprint, h); err != nil {
 				return err
-			})
-		var known *fault.Failure
-		if errors.As(err, &known) && known.Field == "" {
-			known.Field = part + ".file"
-		}
+			}
+			p, err := OpenNet(kind, h, m)
+			if err == nil {
+				err = p.fits(m.Spec)
+			}
+			if err != nil {
+				return fault.Family(part+".file", "%v", err)
+			}
+			out = append(out, p)
+			return nil
+		})
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, p)
 	}
 	return out, nil
+}
+
+// OpenNet describes what works beside a model: a model patch, or a control net in the form of one, which may start with
+// weights of base; nil: it is not known.
+func OpenNet(kind string, h files.Header, base *Model) (*ModelPatch, error) {
+	if kind != files.KindControl {
+		return OpenModelPatch(h)
+	}
+	n, err := OpenControlNet(h)
+	if err == nil && base != nil {
+		n, err = n.Beside(base)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &ModelPatch{ControlNet: *n}, nil
 }
 
 // nets puts the model patches of a host on all entries of a request.
@@ -219,7 +183,7 @@ func (m *Model) nets(u Use, req *parallel.Request, list []NetFile) error {
 	var out []parallel.Control
 	for i, p := range opened {
 		h, part := list[i].Hint, fmt.Sprintf("model.nets[%d].", i)
-		if p.features != nil {
+		if p.sizes != nil {
 			if err := m.shown(u, p, list[i], part); err != nil {
 				return err
 			}
@@ -321,7 +285,7 @@ func (s *Store) Sample(ctx context.Context, q *HostRequest,
 	observe func(HostProgress) error,
 ) (*parallel.Result, error) {
 	if s.engine == nil {
-		return nil, fault.New(fault.CodeInternal, "sampling needs a device, and this runner has none")
+		return nil, noDevice("sampling")
 	}
 	m, err := OpenFile(s.roots, q.Model)
 	if err != nil {
@@ -349,7 +313,7 @@ func (s *Store) Sample(ctx context.Context, q *HostRequest,
 	}
 	u := Use{Context: ctx, Store: s, Loading: new(float64)}
 	if err := m.nets(u, &req, q.Model.Nets); err != nil {
-		return nil, hostFailure(ctx, err)
+		return nil, fault.Of(ctx, err)
 	}
 	out, err := u.Sample(&req, m, func(p parallel.Progress) error {
 		if observe == nil {
@@ -362,7 +326,7 @@ func (s *Store) Sample(ctx context.Context, q *HostRequest,
 		return observe(h)
 	})
 	if err != nil {
-		return nil, hostFailure(ctx, err)
+		return nil, fault.Of(ctx, err)
 	}
 	if err := Finite(out.Latent.Data); err != nil {
 		return nil, fault.New(fault.CodeBadInput, "the %s sampler gave no usable latent (%v)", req.Sampler, err)
@@ -381,7 +345,7 @@ type Loaded struct {
 // Load makes the weights of a model file resident for a plan.
 func (s *Store) Load(ctx context.Context, f ModelFile, plan string) (out Loaded, err error) {
 	if s.engine == nil {
-		return out, fault.New(fault.CodeInternal, "loading needs a device, and this runner has none")
+		return out, noDevice("loading")
 	}
 	m, err := OpenFile(s.roots, f)
 	if err != nil {
@@ -391,7 +355,7 @@ func (s *Store) Load(ctx context.Context, f ModelFile, plan string) (out Loaded,
 	defer s.use(&what)()
 	out.Latent = m.Format
 	if out.Loaded, err = s.engine.Load(ctx, what, plan); err != nil {
-		return out, hostFailure(ctx, err)
+		return out, fault.Of(ctx, err)
 	}
 	return out, nil
 }

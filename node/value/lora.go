@@ -61,11 +61,13 @@ func (e *adaptedEncoder) Close() { e.free() }
 // lentEncoder takes an encoder, cut over ops, with the adapters of its clip from the cache, or loads what is missing of
 // it.
 func lentEncoder(u Use, l *parallel.Workspace, ops []engine.Ops, clip *Clip, e *encoder) (encoderParts, error) {
-	key := fmt.Sprintf("%s %s %s/%d", e.kind, e.file.Checkpoint.Key(), e.prefix, len(ops))
-	uses := source.To(e.kind, clip.loras)
+	key := fmt.Sprintf("%s %s %s/%d", e.kind, e.file.Key(), e.prefix, len(ops))
+	uses := source.To(e.kind, clip.Loras)
 	kept, err := lent(u, key+source.Keys(uses), func() (*adaptedEncoder, error) {
 		base, release, err := source.Take(&u.Store.loader.Shared, key, func() (encoderParts, error) {
-			return loadEncoder(l, ops, e)
+			return read(e.file, "clip", func(file *weights.File) (encoderParts, error) {
+				return text.OpenParts(ops, e.kind, e.set(file, l.DType), e.config)
+			})
 		})
 		if err != nil {
 			return nil, err
@@ -114,7 +116,7 @@ func LoraKeys(m *Model, clip *Clip) (*lora.Keys, error) {
 	var encoders []lora.Encoder
 	for i := range clip.parts {
 		e := lora.Encoder{Kind: clip.parts[i].kind, Shapes: map[string][]int{}}
-		if err := clip.parts[i].file.With(func(file *weights.File) error {
+		if err := files.With(clip.parts[i].file, func(file *weights.File) error {
 			set := file.Set().Prefix(clip.parts[i].prefix)
 			for _, name := range set.Names() {
 				e.Shapes[name] = set.Shape(name)
@@ -128,17 +130,15 @@ func LoraKeys(m *Model, clip *Clip) (*lora.Keys, error) {
 	return lora.Join(keys, lora.Text(encoders)), nil
 }
 
-// loraUses is the use of a file for the parts that has accepts; nil if it changes none of them.
-func loraUses(name string, f files.Checkpoint, strength float64, found *lora.Matched,
-	has func(part string) bool,
-) []source.Adapter {
-	u := source.Adapter{Name: name, File: f.File, Strength: float32(strength)}
+// loraUses is the use of a file for the model, or for text encoders; nil if it changes nothing of them.
+func loraUses(h files.Header, strength float64, found *lora.Matched, model bool) []source.Adapter {
+	u := source.Adapter{Name: h.Name, File: h.File, Strength: float32(strength)}
 	for _, a := range found.Additions {
-		if has(a.Part) {
+		if (a.Part == "") == model {
 			u.Additions = append(u.Additions, a)
 		}
 	}
-	if has("") {
+	if model {
 		u.Changes = found.Changes // norms and columns whatever the strength is, as in ComfyUI
 	}
 	if (strength == 0 || len(u.Additions) == 0) && len(u.Changes) == 0 {
@@ -147,24 +147,10 @@ func loraUses(name string, f files.Checkpoint, strength float64, found *lora.Mat
 	return []source.Adapter{u}
 }
 
-// Adapters names the adapters of the handle in the order in which they were added.
-func (m *Model) Adapters() []string { return loraNames(m.loras) }
-
-// Adapters names the adapters of the handle in the order in which they were added.
-func (c *Clip) Adapters() []string { return loraNames(c.loras) }
-
-func loraNames(uses []source.Adapter) []string {
-	var out []string
-	for i := range uses {
-		out = append(out, uses[i].Name)
-	}
-	return out
-}
-
 // WithLora returns a copy of the handle with the adapters of a file, or m itself where they change nothing of it. It
 // fails where the family has no model with the columns that they give a matrix.
-func (m *Model) WithLora(name string, f files.Checkpoint, strength float64, found *lora.Matched) (*Model, error) {
-	return m.changed(loraUses(name, f, strength, found, func(part string) bool { return part == "" })...)
+func (m *Model) WithLora(h files.Header, strength float64, found *lora.Matched) (*Model, error) {
+	return m.changed(loraUses(h, strength, found, true)...)
 }
 
 // changed returns a copy of the handle with more adapters, described anew where they widen a matrix.
@@ -173,8 +159,8 @@ func (m *Model) changed(more ...source.Adapter) (*Model, error) {
 		return m, nil
 	}
 	adapted := *m
-	adapted.loras = append(slices.Clone(m.loras), more...)
-	changes, _, err := source.Changes(adapted.loras)
+	adapted.Loras = slices.Concat(m.Loras, more)
+	changes, _, err := source.Changes(adapted.Loras)
 	if err != nil || !slices.ContainsFunc(changes, func(c weights.Change) bool { return c.Columns > 0 }) {
 		return &adapted, err
 	}
@@ -192,12 +178,12 @@ func (m *Model) changed(more ...source.Adapter) (*Model, error) {
 }
 
 // WithLora returns a copy of the handle with the adapters of a file, or c itself where they change nothing of it.
-func (c *Clip) WithLora(name string, f files.Checkpoint, strength float64, found *lora.Matched) *Clip {
-	more := loraUses(name, f, strength, found, func(part string) bool { return part != "" })
+func (c *Clip) WithLora(h files.Header, strength float64, found *lora.Matched) *Clip {
+	more := loraUses(h, strength, found, false)
 	if c == nil || more == nil {
 		return c
 	}
 	adapted := *c
-	adapted.loras = append(append([]source.Adapter{}, c.loras...), more...)
+	adapted.Loras = slices.Concat(c.Loras, more)
 	return &adapted
 }

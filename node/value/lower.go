@@ -8,20 +8,18 @@ import (
 	"patchbay/models/sampling"
 	"patchbay/node/fault"
 	"patchbay/node/picture"
+	"patchbay/node/picture/resample"
 	"patchbay/parallel"
 )
 
 // Lowering is what every sampling node comes down to.
 type Lowering struct {
-	Model    *Model
-	Sampler  Sampler
-	Sigmas   []float32 // empty: the latent stays as it is
-	Latent   *Latent   // in the VAE's space; its batch index and mask count
-	Seed     uint64
-	NoNoise  bool // start from the latent alone
-	Rule     parallel.Guider
-	Branches []GuiderBranch
-	Hint     HintFunc // encodes hints of control nets; nil: there are none
+	Guider
+	Noise
+	Sampler Sampler
+	Sigmas  []float32 // empty: the latent stays as it is
+	Latent  *Latent   // in the VAE's space; its batch index and mask count
+	Hint    HintFunc  // encodes hints of control nets; nil: there are none
 }
 
 // Lower makes the request: latent in model space, noise for the whole batch, mask at latent size, entries with their
@@ -47,11 +45,10 @@ func Lower(r Lowering) (*parallel.Request, error) {
 		return req, nil
 	}
 	if !allZero(start.Data) { // an empty latent is not shifted
-		data := append([]float32(nil), start.Data...)
-		m.Format.ToModel(data, start.Y*start.X)
-		req.Latent.Data = data
+		req.Latent.Data = slices.Clone(start.Data)
+		m.Format.ToModel(req.Latent.Data, start.Y*start.X)
 	}
-	if !r.NoNoise {
+	if !r.None {
 		noise := start
 		item := start.C * start.Y * start.X
 		if noise.Data, _, err = sampling.PrepareNoise(r.Seed, start.B, item, r.Latent.BatchIndex); err != nil {
@@ -81,11 +78,7 @@ func noiseDraws(index []int, batch, item int) []int {
 	if index == nil {
 		return []int{batch * item}
 	}
-	out := make([]int, slices.Max(index)+1)
-	for i := range out {
-		out[i] = item
-	}
-	return out
+	return slices.Repeat([]int{item}, slices.Max(index)+1)
 }
 
 // widen gives an empty latent the channels of the model, and the size of the picture that it was made for; others must
@@ -113,12 +106,7 @@ func (m *Model) widen(latent *Latent) (parallel.Latent, error) {
 }
 
 func allZero(v []float32) bool {
-	for _, x := range v {
-		if x != 0 {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(v, func(x float32) bool { return x != 0 })
 }
 
 // branch lowers one conditioning list; noise is the mask of the latent, nil: none.
@@ -130,18 +118,18 @@ func (m *Model) branch(b GuiderBranch, l parallel.Latent, noise *picture.Mask, h
 			return out, fault.Family(b.Name, "the text states have %d channels, the %s model takes %d: load the text encoders "+
 				"of that family", c.Context.Cols, m.Spec.Family, m.Spec.ContextDim)
 		}
-		e := parallel.Entry{Strength: 1, MaskStrength: 1}
-		e.Context, e.Pooled, e.ContextLen = m.filled(c.Context), c.Pooled, c.ContextLen
-		e.Context2, e.Context2Len, e.Size, e.Biases = c.Context2, c.Context2Len, c.Size, c.Biases
+		e := parallel.Entry{
+			Entry: c.Entry, Strength: 1, MaskStrength: 1, Area: c.area(l), Ranged: c.Ranged,
+		}
+		e.Context, e.Prefix = m.filled(c.Context), m.Prefix
 		if e.Size == nil {
 			e.Size = m.sizeCond(c.Pixels, l)
 		}
-		if m.Spec.TakesGuidance && !c.NoGuidance {
-			g := m.Traits.Guidance
-			if c.Guidance != nil {
-				g = *c.Guidance
-			}
-			e.Guidance = &g
+		switch {
+		case !m.Spec.TakesGuidance || c.NoGuidance:
+			e.Guidance = nil
+		case c.Guidance == nil:
+			e.Guidance = &m.Traits.Guidance
 		}
 		if e.References, err = m.references(c, b.Name); err != nil {
 			return out, err
@@ -149,7 +137,6 @@ func (m *Model) branch(b GuiderBranch, l parallel.Latent, noise *picture.Mask, h
 		if e.Control, err = m.controls(c, b.Name, l, hint); err != nil {
 			return out, err
 		}
-		e.Method, e.Prefix = c.Method, m.Prefix
 		if e.Concat, err = m.concat(c, b.Name, l, noise); err != nil {
 			return out, err
 		}
@@ -157,10 +144,8 @@ func (m *Model) branch(b GuiderBranch, l parallel.Latent, noise *picture.Mask, h
 			e.Strength = c.Strength
 		}
 		if c.Ranged {
-			e.Ranged = true
 			e.SigmaStart, e.SigmaEnd = float32(m.Sampling.PercentToSigma(c.Start)), float32(m.Sampling.PercentToSigma(c.End))
 		}
-		e.Area = c.area(l)
 		if c.Mask != nil {
 			e.Mask = fitMask(c.Mask, l.Y, l.X, min(c.Mask.B, l.B))
 			e.MaskStrength, e.MaskBounds = c.MaskStrength, c.MaskBounds
@@ -183,7 +168,7 @@ func (m *Model) filled(text dit.Array) dit.Array {
 
 // references brings what an entry refers to into model space.
 func (m *Model) references(c *Cond, branch string) (out []dit.Reference, err error) {
-	for _, l := range c.References {
+	for _, l := range c.Latents {
 		switch {
 		case !m.Spec.References:
 			return nil, fault.Family(branch, "has a reference latent, which %s models do not take", m.Spec.Family)
@@ -191,7 +176,7 @@ func (m *Model) references(c *Cond, branch string) (out []dit.Reference, err err
 			return nil, fault.Family(branch, "a reference latent has %d pictures of %d channels, the %s model takes one of %d",
 				l.B*max(1, l.T), l.C, m.Spec.Family, m.Format.Channels)
 		}
-		data := append([]float32(nil), l.Data...)
+		data := slices.Clone(l.Data)
 		m.Format.ToModel(data, l.Y*l.X)
 		out = append(out, dit.Reference{Y: l.Y, X: l.X, Data: data})
 	}
@@ -222,48 +207,10 @@ func (c *Cond) area(l parallel.Latent) parallel.Area {
 
 // fitMask scales a mask to the size of a latent and repeats or cuts its batch: [B, Y, X] -> [b, 1, y, x].
 func fitMask(m *picture.Mask, y, x, b int) parallel.Latent {
+	scaled := resample.Linear(resample.Image{Data: m.Data, B: m.B, C: 1, Y: m.Y, X: m.X}, x, y)
 	out := parallel.NewLatent(b, 1, y, x)
-	scaled := m.Data
-	if m.Y != y || m.X != x {
-		scaled = bilinear(m.Data, m.B, m.Y, m.X, y, x)
-	}
 	for i := range b {
-		copy(out.Data[i*y*x:(i+1)*y*x], scaled[(i%m.B)*y*x:])
-	}
-	return out
-}
-
-// bilinear resizes planes [n, y, x] to [n, toY, toX] as torch's interpolate(mode="bilinear", align_corners=False) does:
-// no antialiasing, f32.
-func bilinear(v []float32, n, y, x, toY, toX int) []float32 {
-	out := make([]float32, 0, n*toY*toX)
-	rows, cols := taps(y, toY), taps(x, toX)
-	for i := range n {
-		plane := v[i*y*x:]
-		for _, r := range rows {
-			for _, c := range cols {
-				top := (1-c.part)*plane[r.at*x+c.at] + c.part*plane[r.at*x+c.next]
-				bottom := (1-c.part)*plane[r.next*x+c.at] + c.part*plane[r.next*x+c.next]
-				out = append(out, (1-r.part)*top+r.part*bottom)
-			}
-		}
-	}
-	return out
-}
-
-// tap is where one output position reads: two neighbours and the weight of the second.
-type tap struct {
-	at, next int
-	part     float32
-}
-
-func taps(from, to int) []tap {
-	out := make([]tap, to)
-	scale := float32(from) / float32(to)
-	for i := range out {
-		s := max(scale*(float32(i)+0.5)-0.5, 0)
-		at := min(int(s), from-1)
-		out[i] = tap{at, min(at+1, from-1), s - float32(at)}
+		copy(out.Data[i*y*x:(i+1)*y*x], scaled.Data[(i%m.B)*y*x:])
 	}
 	return out
 }

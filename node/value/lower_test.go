@@ -27,7 +27,8 @@ func TestTellsTheWholePicture(t *testing.T) {
 		m := tinyModel(t, c.family)
 		n := m.Spec.ContextDim
 		b, err := m.branch(GuiderBranch{"positive", Conditioning{{
-			Context: dit.Array{Rows: 1, Cols: n, Data: make([]float32, n)}, Area: parallel.Area{H: 8, W: 8}, Pixels: c.pixels,
+			Entry: dit.Entry{Context: dit.Array{Rows: 1, Cols: n, Data: make([]float32, n)}},
+			Area:  parallel.Area{H: 8, W: 8}, Pixels: c.pixels,
 		}}}, latent, nil, nil)
 		if err != nil {
 			t.Fatal(err)

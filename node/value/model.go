@@ -39,7 +39,7 @@ type Model struct {
 	blocks  bool             // some weights are in blocks
 	narrow  bool             // most weights are packed as bf16
 	half    bool             // most weights are bf16 or f16
-	loras   []source.Adapter // adapters, in the order in which they were added
+	Loras   []source.Adapter // adapters, in the order in which they were added
 }
 
 // Request returns what parallel needs to know of the model.
@@ -47,19 +47,12 @@ func (m *Model) Request() parallel.Model {
 	if m.Weights != nil {
 		return parallel.Model{Key: m.Key, Spec: m.Spec, Weights: m.Weights, WeightBytes: m.bytes}
 	}
-	w := source.Weights{Model: source.Model{File: m.file, Adapters: m.loras}, Loader: &source.Loader{}}
+	w := source.Weights{Model: source.Model{File: m.file, Adapters: m.Loras}, Loader: &source.Loader{}}
 	out := parallel.Model{Key: w.Key(), Spec: m.Spec, Weights: w, WeightBytes: w.Bytes(), Blocks: m.blocks}
 	if m.wide > 0 {
 		out.WideBytes = m.wide + w.Bytes() - m.file.Size // adapters
 	}
 	return out
-}
-
-// WithSampling returns a copy with another model sampling.
-func (m *Model) WithSampling(s *sampling.ModelSampling) *Model {
-	c := *m
-	c.Sampling = s
-	return &c
 }
 
 // Preview makes a JPEG of the first item, and its first layer, of a model-space latent: ComfyUI's latent2rgb. nil if

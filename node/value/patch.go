@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"patchbay/engine"
 	"patchbay/models"
 	"patchbay/models/source"
 	"patchbay/models/weights"
@@ -93,9 +92,7 @@ func (p *Patch) change(shapes map[string][]int) (weights.Change, error) {
 		return c, fmt.Errorf("the model has no %s of that name", kind)
 	}
 	var err error
-	if c.Values, err = p.Value.F32(); err == nil {
-		err = Finite(c.Values)
-	}
+	c.Values, err = p.Value.finite()
 	switch {
 	case err != nil:
 		return c, fmt.Errorf("value: %w", err)
@@ -151,9 +148,9 @@ func someMatrix(shapes map[string][]int) string {
 
 // stored is a tensor of a host as a file would hold it.
 func (t *Tensor) stored(name string) (weights.Stored, error) {
-	dtype, ok := map[string]engine.DType{"f32": engine.F32, "f16": engine.F16, "bf16": engine.BF16}[t.DType]
-	if !ok {
-		return weights.Stored{}, fmt.Errorf("%s is of dtype %q: f32, f16 and bf16 are taken", name, t.DType)
+	dtype, err := t.float()
+	if err != nil {
+		return weights.Stored{}, fmt.Errorf("%s: %w", name, err)
 	}
 	s := weights.Stored{DType: dtype, Shape: t.Shape, Data: t.Data}
 	if len(t.Shape) < 2 || s.Len() == 0 || s.Len()*dtype.Size() != len(t.Data) {

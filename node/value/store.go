@@ -6,6 +6,7 @@ import (
 
 	"patchbay/models/source"
 	"patchbay/models/tokenizer"
+	"patchbay/models/weights"
 	"patchbay/node/fault"
 	"patchbay/node/files"
 	"patchbay/node/lru"
@@ -64,10 +65,15 @@ type Use struct {
 	Loading *float64
 }
 
+// noDevice refuses what needs the engine.
+func noDevice(what string) error {
+	return fault.New(fault.CodeInternal, "%s needs a device, and this runner has none", what)
+}
+
 // do runs f on the device.
 func (u Use) do(what string, f func(*parallel.Workspace) error) error {
 	if u.Store == nil || u.Store.engine == nil {
-		return fault.New(fault.CodeInternal, "%s needs a device, and this runner has none", what)
+		return noDevice(what)
 	}
 	return u.Store.engine.Do(u.Context, what, f)
 }
@@ -76,7 +82,7 @@ func (u Use) do(what string, f func(*parallel.Workspace) error) error {
 func (u Use) Sample(req *parallel.Request, m *Model, observe func(parallel.Progress) error) (*parallel.Result, error) {
 	s := u.Store
 	if s == nil || s.engine == nil {
-		return nil, fault.New(fault.CodeInternal, "sampling needs a device, and this runner has none")
+		return nil, noDevice("sampling")
 	}
 	req.Compute = s.compute.of(s.engine.Name(), m)
 	defer s.use(&req.Model)()
@@ -110,4 +116,21 @@ func lent[T resident](u Use, key string, load func() (T, error)) (T, error) {
 	}
 	u.Store.weights.Put(key, t, t.Bytes())
 	return t, nil
+}
+
+// lentFrom is lent of what open makes of a file; what is wrong with the file is told of an input.
+func lentFrom[T resident](u Use, key, field string, c source.File, open func(*weights.File) (T, error)) (T, error) {
+	return lent(u, key, func() (T, error) { return read(c, field, open) })
+}
+
+// read returns what open makes of a file; what is wrong with the file is told of an input.
+func read[T any](c source.File, field string, open func(*weights.File) (T, error)) (out T, err error) {
+	err = files.With(c, func(file *weights.File) (err error) {
+		out, err = open(file)
+		return err
+	})
+	if err != nil {
+		return out, fault.Wrap(fault.CodeBadCheckpoint, field, err)
+	}
+	return out, nil
 }

@@ -9,6 +9,7 @@ import (
 	"patchbay/engine"
 	"patchbay/models"
 	"patchbay/models/dit"
+	"patchbay/models/source"
 	"patchbay/models/text"
 	"patchbay/models/upscale"
 	"patchbay/models/weights"
@@ -40,57 +41,64 @@ type Seen struct {
 // lazy is a file with a small network.
 type lazy struct {
 	name string
-	file *files.Opener
+	file source.File
 }
 
 // OpenEyes makes a handle after checking that the file holds a picture encoder of the type that is read.
-func OpenEyes(name string, f files.Checkpoint, _ *weights.File, set *weights.Set) (*Eyes, error) {
-	if err := text.CheckSigLIP(set); err != nil {
-		return nil, fault.New(fault.CodeWrongFamily, "%s %v: it looks like %s", name, err, models.GuessKind(set))
+func OpenEyes(h files.Header) (*Eyes, error) {
+	if err := text.CheckSigLIP(h.Weights.Set()); err != nil {
+		return nil, fault.New(fault.CodeWrongFamily, "%s %v: it looks like %s", h.Name, err,
+			models.GuessKind(h.Weights.Set()))
 	}
-	return &Eyes{lazy{name, &files.Opener{Checkpoint: f}}}, nil
+	return &Eyes{lazy{h.Name, h.File}}, nil
 }
 
 // OpenStyle makes a handle after checking that the file holds a style model.
-func OpenStyle(name string, f files.Checkpoint, _ *weights.File, set *weights.Set) (*Style, error) {
+func OpenStyle(h files.Header) (*Style, error) {
+	set := h.Weights.Set()
 	s := &Style{
-		lazy: lazy{name, &files.Opener{Checkpoint: f}},
-		In:   set.Dim("redux_up.weight", 1), Out: set.Dim("redux_down.weight", 0),
+		lazy: lazy{h.Name, h.File}, In: set.Dim("redux_up.weight", 1), Out: set.Dim("redux_down.weight", 0),
 	}
 	if s.In == 0 || s.Out == 0 || set.Dim("redux_up.weight", 0) != set.Dim("redux_down.weight", 1) {
 		return nil, fault.New(fault.CodeWrongFamily, "%s holds no style model: redux_up and redux_down are read, "+
-			"it looks like %s", name, models.GuessKind(set))
+			"it looks like %s", h.Name, models.GuessKind(set))
 	}
 	return s, nil
 }
 
-// on runs f on the device with the network of a file, which open loads.
-func on[T resident](u Use, z *lazy, field string,
-	open func(*parallel.Workspace, *weights.File, *weights.Set) (T, error), f func(T, text.Env) error,
+// on runs f on the device with the network of a file, which open loads; field is the input that gave it.
+func on[T resident](u Use, z lazy, field string, open func(*parallel.Workspace, *weights.File) (T, error),
+	f func(*parallel.Workspace, T) error,
 ) error {
 	return u.do(field+" "+z.name, func(l *parallel.Workspace) error {
-		net, err := lent(u, field+" "+z.file.Checkpoint.Key(), func() (net T, err error) {
-			err = z.file.With(func(file *weights.File) error {
-				net, err = open(l, file, file.Set().For(l.DType))
-				return err
-			})
-			return net, err
+		net, err := lentFrom(u, field+" "+z.file.Key(), field, z.file, func(file *weights.File) (T, error) {
+			return open(l, file)
 		})
 		if err != nil {
-			return &fault.Failure{Code: fault.CodeBadCheckpoint, Message: err.Error(), Field: field, Cause: err}
+			return err
 		}
-		return f(net, text.Env{Ops: l.Ops, DType: l.DType, Check: l.Check, Take: l.Arena})
+		return f(l, net)
 	})
+}
+
+// envOf is what networks of package text work with on the device.
+func envOf(l *parallel.Workspace) text.Env {
+	return text.Env{Ops: l.Ops, DType: l.DType, Check: l.Check, Take: l.Arena}
+}
+
+// taskEnv is what other networks work with on the device.
+func taskEnv(l *parallel.Workspace) dit.TaskEnv {
+	return dit.TaskEnv{Ops: l.Ops, Take: l.Arena, Check: l.Check}
 }
 
 // See looks at every picture of a batch; crop cuts the sides of those that are not square, else they are squeezed.
 func (e *Eyes) See(u Use, im *picture.Image, crop bool) (out Seen, err error) {
-	open := func(l *parallel.Workspace, file *weights.File, set *weights.Set) (*text.SigLIP, error) {
-		return text.OpenSigLIP(l.Ops, set, files.Config(file, "clip_vision"))
+	open := func(l *parallel.Workspace, file *weights.File) (*text.SigLIP, error) {
+		return text.OpenSigLIP(l.Ops, file.Set().For(l.DType), files.Config(file, "clip_vision"))
 	}
-	err = on(u, &e.lazy, "clip_vision", open, func(net *text.SigLIP, env text.Env) error {
+	err = on(u, e.lazy, "clip_vision", open, func(l *parallel.Workspace, net *text.SigLIP) error {
 		for b := range im.B {
-			states, deep, err := net.See(env, eyeful(im, b, net.Size, crop))
+			states, deep, err := net.See(envOf(l), eyeful(im, b, net.Size, crop))
 			if err != nil {
 				return err
 			}
@@ -135,35 +143,12 @@ func (s *Style) Rows(u Use, seen Seen) (out dit.Array, err error) {
 		return out, fault.Family("style_model", "%s reads states of %d values, clip_vision_output has %d: use the picture "+
 			"encoder that it was made for (sigclip_vision_patch14_384)", s.name, s.In, seen.Cols)
 	}
-	open := func(l *parallel.Workspace, _ *weights.File, set *weights.Set) (*text.Redux, error) {
-		return text.OpenRedux(l.Ops, set)
+	open := func(l *parallel.Workspace, file *weights.File) (*text.Redux, error) {
+		return text.OpenRedux(l.Ops, file.Set().For(l.DType))
 	}
-	err = on(u, &s.lazy, "style_model", open, func(net *text.Redux, env text.Env) (err error) {
+	err = on(u, s.lazy, "style_model", open, func(l *parallel.Workspace, net *text.Redux) (err error) {
 		out = dit.Array{Rows: seen.Rows, Cols: s.Out}
-		out.Data, err = net.Project(env, seen.Data)
-		return err
-	})
-	return out, err
-}
-
-// Rows turns the deep states of a picture into rows in front of a text.
-func (p *ModelPatch) Rows(u Use, seen Seen) (out dit.Array, err error) {
-	switch s := p.sizes; {
-	case p.features == nil:
-		return out, fault.Family("model_patch", "%s is layers for %s models: connect a feature projector", p.Name, p.Family)
-	case seen.Deep == nil:
-		return out, fault.Bad("clip_vision_output", "its encoder has fewer than %d layers: use sigclip_vision_patch14_384",
-			-text.Deep()[0])
-	case seen.Rows != s.Tokens || seen.Cols != s.Width:
-		return out, fault.Bad("clip_vision_output", "%d rows of %d values, %s reads %d of %d: one picture, seen by "+
-			"sigclip_vision_patch14_384", seen.Rows, seen.Cols, p.Name, s.Tokens, s.Width)
-	}
-	open := func(l *parallel.Workspace, _ *weights.File, set *weights.Set) (*text.Features, error) {
-		return text.OpenFeatures(l.Ops, set)
-	}
-	err = on(u, p.features, "model_patch", open, func(net *text.Features, env text.Env) (err error) {
-		out = dit.Array{Rows: len(text.Deep()) * p.sizes.Rows, Cols: p.sizes.Out}
-		out.Data, err = net.Project(env, seen.Deep)
+		out.Data, err = net.Project(envOf(l), seen.Data)
 		return err
 	})
 	return out, err
@@ -171,22 +156,36 @@ func (p *ModelPatch) Rows(u Use, seen Seen) (out dit.Array, err error) {
 
 // Show puts what p makes of the deep states of a picture in front of the rows that a model has.
 func (p *ModelPatch) Show(u Use, m *Model, seen Seen) error {
-	rows, err := p.Rows(u, seen)
-	if err != nil {
-		return err
+	switch s := p.sizes; {
+	case s == nil:
+		return fault.Family("model_patch", "%s is layers for %s models: connect a feature projector", p.Name, p.Family)
+	case seen.Deep == nil:
+		return fault.Bad("clip_vision_output", "its encoder has fewer than %d layers: use sigclip_vision_patch14_384",
+			-text.Deep()[0])
+	case seen.Rows != s.Tokens || seen.Cols != s.Width:
+		return fault.Bad("clip_vision_output", "%d rows of %d values, %s reads %d of %d: one picture, seen by "+
+			"sigclip_vision_patch14_384", seen.Rows, seen.Cols, p.Name, s.Tokens, s.Width)
 	}
 	if err := p.fits(m.Spec); err != nil {
-		return fault.At(fault.CodeWrongFamily, "model_patch", "model_patch: %v", err)
+		return fault.Family("model_patch", "%v", err)
 	}
-	rows.Rows, rows.Data = rows.Rows+m.Prefix.Rows, slices.Concat(rows.Data, m.Prefix.Data)
-	m.Prefix = rows
-	return nil
+	open := func(l *parallel.Workspace, file *weights.File) (*text.Features, error) {
+		return text.OpenFeatures(l.Ops, file.Set().For(l.DType))
+	}
+	return on(u, lazy{p.Name, p.file}, "model_patch", open, func(l *parallel.Workspace, net *text.Features) error {
+		rows, err := net.Project(envOf(l), seen.Deep)
+		m.Prefix = dit.Array{
+			Rows: len(text.Deep())*p.sizes.Rows + m.Prefix.Rows, Cols: p.sizes.Out,
+			Data: slices.Concat(rows, m.Prefix.Data),
+		}
+		return err
+	})
 }
 
 // fits refuses a patch that is not for a model.
 func (p *ModelPatch) fits(base *dit.Spec) error {
 	switch {
-	case p.features == nil:
+	case p.sizes == nil:
 		return p.ControlNet.fits(base)
 	case !base.Prefix || p.sizes.Out != base.Width:
 		return fmt.Errorf("%s makes rows of %d values in front of a text, the %s model of width %d takes none of them",
@@ -198,13 +197,20 @@ func (p *ModelPatch) fits(base *dit.Spec) error {
 // Forecast is what the planner must know of a patch on all entries of a workload: it goes to its nets, or the rows that
 // it makes before their text.
 func (p *ModelPatch) Forecast(w *forecast.Workload) error {
-	if p.features != nil {
-		w.Prefix += len(text.Deep()) * p.sizes.Rows
-		return p.fits(w.Spec)
+	if err := p.fits(w.Spec); err != nil {
+		return err
 	}
-	net, err := p.ControlNet.Forecast(w)
+	if p.sizes != nil {
+		w.Prefix += len(text.Deep()) * p.sizes.Rows
+		return nil
+	}
+	c := p.control(parallel.Latent{C: p.Hint}, 1)
+	net := c.Forecast(w.Spec)
+	for i := range w.Text {
+		net.Entries = append(net.Entries, i)
+	}
 	w.Nets = append(w.Nets, net)
-	return err
+	return nil
 }
 
 // Upscaler is an UPSCALE_MODEL: a network that makes pictures larger, whose weights are read when a node needs them.
@@ -214,31 +220,31 @@ type Upscaler struct {
 }
 
 // OpenUpscaler makes a handle after checking that the file holds a network that is read.
-func OpenUpscaler(name string, f files.Checkpoint, _ *weights.File, set *weights.Set) (*Upscaler, error) {
-	cfg, err := upscale.Infer(set)
+func OpenUpscaler(h files.Header) (*Upscaler, error) {
+	cfg, err := upscale.Infer(h.Weights.Set())
 	switch {
 	case errors.Is(err, upscale.ErrUnknown):
-		return nil, fault.New(fault.CodeWrongFamily, "%s %v: it looks like %s", name, err, models.GuessKind(set))
+		return nil, fault.New(fault.CodeWrongFamily, "%s %v: it looks like %s", h.Name, err,
+			models.GuessKind(h.Weights.Set()))
 	case err != nil:
-		return nil, fault.New(fault.CodeWrongFamily, "%s %v", name, err)
+		return nil, fault.New(fault.CodeWrongFamily, "%s %v", h.Name, err)
 	}
-	return &Upscaler{lazy{name, &files.Opener{Checkpoint: f}}, cfg}, nil
+	return &Upscaler{lazy{h.Name, h.File}, cfg}, nil
 }
 
 // Upscale makes every picture of a batch [B, Y, X, 3] larger, in smaller tiles where memory is short for larger ones.
 // done is told of every tile.
 func (z *Upscaler) Upscale(u Use, im *picture.Image, done func(tiles, total int)) (*picture.Image, error) {
 	out := &picture.Image{B: im.B, Y: z.Config.Scale * im.Y, X: z.Config.Scale * im.X, C: upscale.Channels}
-	open := func(l *parallel.Workspace, file *weights.File, _ *weights.Set) (*upscale.Model, error) {
+	open := func(l *parallel.Workspace, file *weights.File) (*upscale.Model, error) {
 		return upscale.Open(l.Ops, file.Set())
 	}
 	n, err := im.Y*im.X*im.C, error(nil)
 	for _, side := range upscale.Tiles {
-		out.Data = nil
-		err = on(u, &z.lazy, "upscale_model", open, func(net *upscale.Model, env text.Env) error {
+		err = on(u, z.lazy, "upscale_model", open, func(l *parallel.Workspace, net *upscale.Model) error {
 			out.Data = make([]float32, 0, out.B*out.Y*out.X*out.C)
 			for b := range im.B {
-				pixels, err := net.Upscale(upscale.Env{Ops: env.Ops, Take: env.Take, Check: env.Check}, im.Data[b*n:(b+1)*n],
+				pixels, err := net.Upscale(taskEnv(l), im.Data[b*n:(b+1)*n],
 					im.Y, im.X, side, func(tiles, total int) { done(b*total+tiles, im.B*total) })
 				if err != nil {
 					return err
@@ -250,13 +256,14 @@ func (z *Upscaler) Upscale(u Use, im *picture.Image, done func(tiles, total int)
 		if err == nil || !isFull(err) {
 			break
 		}
+		out.Data = nil // room for the smaller tiles
 	}
 	return out, err
 }
 
 // isFull reports whether memory was short for an activation.
 func isFull(err error) bool {
-	var told *failure.Error
+	told, ok := errors.AsType[*failure.Error](err)
 	return !errors.Is(err, engine.ErrDeviceLost) &&
-		(errors.Is(err, engine.ErrOutOfMemory) || errors.As(err, &told) && told.Code == failure.OutOfMemory)
+		(errors.Is(err, engine.ErrOutOfMemory) || ok && told.Code == failure.OutOfMemory)
 }

@@ -3,6 +3,7 @@ package value
 import (
 	"patchbay/engine"
 	"patchbay/models"
+	"patchbay/models/source"
 	"patchbay/models/vae"
 	"patchbay/models/weights"
 	"patchbay/node/fault"
@@ -16,22 +17,21 @@ type VAE struct {
 	Key      string // file and header hash, or PixelSpace
 	Channels int    // of the latents it takes
 	Frames   bool   // pictures of a batch are frames of a video (Wan 2.1)
-	file     *files.Opener
+	file     source.File
 }
 
 // PixelSpace is ComfyUI's built-in autoencoder of models that work on pixels: values -1..1, no compression.
 const PixelSpace = "pixel_space"
 
 // OpenVAE makes a handle after checking that the file holds an autoencoder.
-func OpenVAE(name string, f files.Checkpoint, _ *weights.File, set *weights.Set) (*VAE, error) {
+func OpenVAE(h files.Header) (*VAE, error) {
+	set := h.Weights.Set()
 	channels, err := vae.Latents(set)
 	if err != nil {
-		return nil, fault.New(fault.CodeWrongFamily, "%s holds no autoencoder (%v): it looks like %s", name, err,
+		return nil, fault.New(fault.CodeWrongFamily, "%s holds no autoencoder (%v): it looks like %s", h.Name, err,
 			models.GuessKind(set))
 	}
-	return &VAE{
-		Name: name, Key: f.Key(), Channels: channels, Frames: vae.Frames(set), file: &files.Opener{Checkpoint: f},
-	}, nil
+	return &VAE{Name: h.Name, Key: h.Key(), Channels: channels, Frames: vae.Frames(set), file: h.File}, nil
 }
 
 // With runs f on the device with the loaded autoencoder and an arena of the size that need tells.
@@ -53,22 +53,10 @@ func (v *VAE) With(u Use, need func(vae.Config, engine.DType) (int, error), f fu
 
 // WithLoaded runs f on the device with the loaded autoencoder.
 func (v *VAE) WithLoaded(u Use, f func(*parallel.Workspace, *vae.VAE) error) error {
-	return u.do("vae "+v.Name, func(l *parallel.Workspace) error {
-		net, err := lent(u, "vae "+v.Key, func() (net *vae.VAE, err error) {
-			err = v.file.With(func(file *weights.File) error {
-				net, err = vae.Open(l.Ops, file.Set().For(l.DType), files.Config(file, "vae"))
-				return err
-			})
-			if err != nil {
-				return nil, &fault.Failure{Code: fault.CodeBadCheckpoint, Message: err.Error(), Field: "vae", Cause: err}
-			}
-			return net, nil
-		})
-		if err != nil {
-			return err
-		}
-		return f(l, net)
-	})
+	open := func(l *parallel.Workspace, file *weights.File) (*vae.VAE, error) {
+		return vae.Open(l.Ops, file.Set().For(l.DType), files.Config(file, "vae"))
+	}
+	return on(u, lazy{v.Name, v.file}, "vae", open, f)
 }
 
 // Takes refuses latents of another number of channels than the autoencoder's.

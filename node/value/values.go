@@ -3,6 +3,7 @@ package value
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"patchbay/models/dit"
 	"patchbay/models/sampling"
@@ -29,27 +30,19 @@ type Conditioning []Cond
 
 // Cond is one entry of a conditioning. Fields by name as ComfyUI's dictionary keys.
 type Cond struct {
-	Context     dit.Array // [Lt, D]
-	Pooled      []float32 // [C]; nil: zeros
-	ContextLen  int       // valid tokens, 0: all
-	Context2    dit.Array
-	Context2Len int
-	Biases      []dit.Bias // on attention to rows of Context
-	Size        []float32
+	// Of what the network sees the text, the guidance of distilled models, Size and Method; the lowering adds the rest.
+	dit.Entry
+	NoGuidance bool // guidance is None: the input is left out (FluxDisableGuidance)
 	// height and width that the network is told instead of the picture's (CLIPTextEncodePixArtAlpha); 0: the picture's
 	Pixels [2]int
 
-	References []parallel.Latent // that the picture refers to, in the VAE's space
-	Method     string            // where they sit; empty: where the model has them
+	Latents []parallel.Latent // that the picture refers to (reference_latents), in the VAE's space
 
 	// What networks with more channels than a latent read beside it: a latent in the VAE's space (B = 0: zeros), and a
 	// mask in pixels of any size (nil: that of the run's latent, else all ones).
 	ConcatImage parallel.Latent
 	ConcatMask  *picture.Mask
 	Controls    []*Control // control nets, in the order they were applied
-
-	Guidance   *float32 // guidance of distilled models
-	NoGuidance bool     // guidance is None: the input is left out (FluxDisableGuidance)
 
 	Start, End float64 // part of the run where the entry is active, 0..1 of the timesteps
 	Ranged     bool    // Start and End are set
@@ -66,7 +59,7 @@ type Cond struct {
 // Bytes is the host memory of what an entry refers to.
 func (c *Cond) Bytes() int64 {
 	n := len(c.Context.Data) + len(c.Context2.Data) + len(c.Pooled) + len(c.Size) + len(c.ConcatImage.Data)
-	for _, l := range c.References {
+	for _, l := range c.Latents {
 		n += len(l.Data)
 	}
 	for _, m := range []*picture.Mask{c.Mask, c.ConcatMask} {
@@ -127,7 +120,7 @@ func (l *Latent) With(s parallel.Latent) *Latent {
 // Places returns BatchIndex, or 0, 1 ... where there is none.
 func (l *Latent) Places() []int {
 	if l.BatchIndex != nil {
-		return append([]int(nil), l.BatchIndex...)
+		return slices.Clone(l.BatchIndex)
 	}
 	out := make([]int, l.Samples.B)
 	for i := range out {
@@ -138,9 +131,8 @@ func (l *Latent) Places() []int {
 
 // Each applies f to a copy of every entry.
 func (list Conditioning) Each(f func(*Cond)) Conditioning {
-	out := make(Conditioning, len(list))
-	for i := range list {
-		out[i] = list[i]
+	out := slices.Clone(list)
+	for i := range out {
 		f(&out[i])
 	}
 	return out

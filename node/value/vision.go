@@ -45,18 +45,17 @@ func (c *Clip) Unit() int {
 }
 
 // look replaces the places of pictures in a prompt by what the encoder sees in them, and tells form of their sizes.
-func (c *Clip) look(u Use, l *parallel.Workspace, env text.Env, e *encoder, chunks [][]tokenizer.Token,
-	form *text.Form,
-) ([][]tokenizer.Token, error) {
-	eyes, err := lent(u, "vision "+e.file.Checkpoint.Key()+" "+e.prefix, func() (eyes text.Eyes, err error) {
-		err = e.file.With(func(file *weights.File) error {
-			eyes, err = text.OpenEyes(l.Ops, file.Set().Prefix(e.prefix).For(l.DType), e.config)
-			return err
-		})
-		return eyes, err
+func (c *Clip) look(u Use, l *parallel.Workspace, e *encoder, chunks [][]tokenizer.Token, form *text.Form) (
+	[][]tokenizer.Token, error,
+) {
+	if len(c.pictures) == 0 {
+		return chunks, nil
+	}
+	eyes, err := lentFrom(u, "vision "+e.key(), "clip", e.file, func(file *weights.File) (text.Eyes, error) {
+		return text.OpenEyes(l.Ops, e.set(file, l.DType), e.config)
 	})
 	if err != nil {
-		return nil, &fault.Failure{Code: fault.CodeBadCheckpoint, Message: err.Error(), Field: "clip", Cause: err}
+		return nil, err
 	}
 	out, left := make([][]tokenizer.Token, len(chunks)), c.pictures
 	for i, chunk := range chunks {
@@ -65,7 +64,7 @@ func (c *Clip) look(u Use, l *parallel.Workspace, env text.Env, e *encoder, chun
 				out[i] = append(out[i], t)
 				continue
 			}
-			rows, y, x, err := eyes.See(env, left[0])
+			rows, y, x, err := eyes.See(envOf(l), left[0])
 			if err != nil {
 				return nil, err
 			}
@@ -145,26 +144,20 @@ func (c *Clip) write(u Use, l *parallel.Workspace, e *encoder, chunks [][]tokeni
 	if err != nil {
 		return nil, err
 	}
-	head, err := lent(u, "head "+e.file.Checkpoint.Key()+" "+e.prefix, func() (head *text.Head, err error) {
-		err = e.file.With(func(file *weights.File) error {
-			head, err = text.OpenHead(l.Ops, file.Set().Prefix(e.prefix).For(l.DType))
-			return err
-		})
-		return head, err
+	head, err := lentFrom(u, "head "+e.key(), "clip", e.file, func(file *weights.File) (*text.Head, error) {
+		return text.OpenHead(l.Ops, e.set(file, l.DType))
 	})
 	if err != nil {
-		return nil, &fault.Failure{Code: fault.CodeBadCheckpoint, Message: err.Error(), Field: "clip", Cause: err}
+		return nil, err
 	}
-	env, form := text.Env{Ops: l.Ops, DType: l.DType, Check: l.Check, Take: l.Arena}, text.Form{}
-	if len(c.pictures) > 0 {
-		if chunks, err = c.look(u, l, env, e, chunks, &form); err != nil {
-			return nil, err
-		}
+	form := text.Form{}
+	if chunks, err = c.look(u, l, e, chunks, &form); err != nil {
+		return nil, err
 	}
 	lm, ok := parts[0].(*text.LM)
 	if !ok || len(chunks) != 1 {
 		return nil, fault.New(fault.CodeInternal, "%s is no language model, or its prompt is in %d chunks", e.name,
 			len(chunks))
 	}
-	return lm.Generate(env, head, chunks[0], form, d)
+	return lm.Generate(envOf(l), head, chunks[0], form, d)
 }

@@ -39,9 +39,9 @@ func NewTensor(v []float32, shape ...int) *Tensor {
 
 // F32 returns the values of a Tensor of any float type. The error names shape and length where they do not fit.
 func (t *Tensor) F32() ([]float32, error) {
-	dtype, ok := map[string]engine.DType{"f32": engine.F32, "f16": engine.F16, "bf16": engine.BF16}[t.DType]
-	if !ok {
-		return nil, fmt.Errorf("tensor of dtype %q: f32, f16 and bf16 are taken", t.DType)
+	dtype, err := t.float()
+	if err != nil {
+		return nil, err
 	}
 	n := 1
 	for _, s := range t.Shape {
@@ -58,20 +58,38 @@ func (t *Tensor) F32() ([]float32, error) {
 	return v, nil
 }
 
+// float is the type of a Tensor of floats.
+func (t *Tensor) float() (engine.DType, error) {
+	dtype, ok := map[string]engine.DType{"f32": engine.F32, "f16": engine.F16, "bf16": engine.BF16}[t.DType]
+	if !ok {
+		return dtype, fmt.Errorf("tensor of dtype %q: f32, f16 and bf16 are taken", t.DType)
+	}
+	return dtype, nil
+}
+
+// finite returns the values of a Tensor without NaN and infinities.
+func (t *Tensor) finite() ([]float32, error) {
+	v, err := t.F32()
+	if err == nil {
+		err = Finite(v)
+	}
+	return v, err
+}
+
 // Export gives the form of a value that travels to hosts; false: it does not travel, a handle stands for it.
 func Export(v any) (any, bool) {
 	switch x := v.(type) {
 	case *picture.Image:
 		return NewTensor(x.Data, x.B, x.Y, x.X, x.C), true
 	case *picture.Mask:
-		return NewTensor(x.Data, x.B, x.Y, x.X), true
+		return maskTensor(x), true
 	case Sigmas:
 		return NewTensor(x, len(x)), true
 	case *Latent:
 		s := x.Samples
 		o := pyjson.NewObject("samples", NewTensor(s.Data, s.Shape()...))
 		if m := x.NoiseMask; m != nil {
-			o.Set("noise_mask", NewTensor(m.Data, m.B, m.Y, m.X))
+			o.Set("noise_mask", maskTensor(m))
 		}
 		if x.BatchIndex != nil {
 			o.Set("batch_index", integers(x.BatchIndex))
@@ -92,6 +110,8 @@ func Export(v any) (any, bool) {
 	return nil, false
 }
 
+func maskTensor(m *picture.Mask) *Tensor { return NewTensor(m.Data, m.B, m.Y, m.X) }
+
 func integers(v []int) []any {
 	out := make([]any, len(v))
 	for i := range v {
@@ -103,111 +123,83 @@ func integers(v []int) []any {
 // export is [context, {keys}] with ComfyUI's keys where it has them.
 func (c *Cond) export() []any {
 	o := pyjson.NewObject()
-	if c.Pooled != nil {
-		o.Set("pooled_output", NewTensor(c.Pooled, 1, len(c.Pooled)))
+	put := func(given bool, key string, v any) {
+		if given {
+			o.Set(key, v)
+		}
 	}
+	put(c.Pooled != nil, "pooled_output", NewTensor(c.Pooled, 1, len(c.Pooled)))
 	switch {
 	case c.NoGuidance:
 		o.Set("guidance", nil)
 	case c.Guidance != nil:
 		o.Set("guidance", float64(*c.Guidance))
 	}
-	if c.Ranged {
-		o.Set("start_percent", c.Start)
-		o.Set("end_percent", c.End)
-	}
-	if c.HasStrength {
-		o.Set("strength", float64(c.Strength))
-	}
-	if c.Area != (parallel.Area{}) {
-		o.Set("area", integers([]int{c.Area.H, c.Area.W, c.Area.Y, c.Area.X}))
-	}
+	put(c.Ranged, "start_percent", c.Start)
+	put(c.Ranged, "end_percent", c.End)
+	put(c.HasStrength, "strength", float64(c.Strength))
+	put(c.Area != parallel.Area{}, "area", integers([]int{c.Area.H, c.Area.W, c.Area.Y, c.Area.X}))
 	if p := c.AreaPart; p != nil {
 		o.Set("area", []any{"percentage", p[0], p[1], p[2], p[3]})
 	}
 	if c.Mask != nil {
-		o.Set("mask", NewTensor(c.Mask.Data, c.Mask.B, c.Mask.Y, c.Mask.X))
-		o.Set("mask_strength", float64(c.MaskStrength))
-		o.Set("set_area_to_bounds", c.MaskBounds)
+		o.SetAll("mask", maskTensor(c.Mask), "mask_strength", float64(c.MaskStrength), "set_area_to_bounds", c.MaskBounds)
 	}
-	if c.ContextLen > 0 {
-		o.Set("context_len", int64(c.ContextLen))
+	put(c.ContextLen > 0, "context_len", int64(c.ContextLen))
+	put(c.Context2.Rows > 0, "context2", NewTensor(c.Context2.Data, 1, c.Context2.Rows, c.Context2.Cols))
+	put(c.Context2.Rows > 0, "context2_len", int64(c.Context2Len))
+	var biases, latents []any
+	for _, b := range c.Biases {
+		biases = append(biases, []any{int64(b.Rows.Start), int64(b.Rows.End), float64(b.Value)})
 	}
-	if c.Context2.Rows > 0 {
-		o.Set("context2", NewTensor(c.Context2.Data, 1, c.Context2.Rows, c.Context2.Cols))
-		o.Set("context2_len", int64(c.Context2Len))
+	for _, l := range c.Latents {
+		latents = append(latents, NewTensor(l.Data, l.Shape()...))
 	}
-	if c.Biases != nil {
-		var list []any
-		for _, b := range c.Biases {
-			list = append(list, []any{int64(b.Rows.Start), int64(b.Rows.End), float64(b.Value)})
-		}
-		o.Set("attention_biases", list)
-	}
-	if c.References != nil {
-		var list []any
-		for _, l := range c.References {
-			list = append(list, NewTensor(l.Data, l.Shape()...))
-		}
-		o.Set("reference_latents", list)
-	}
-	if l := c.ConcatImage; l.B > 0 {
-		o.Set("concat_latent_image", NewTensor(l.Data, l.Shape()...))
-	}
+	put(c.Biases != nil, "attention_biases", biases)
+	put(c.Latents != nil, "reference_latents", latents)
+	put(c.ConcatImage.B > 0, "concat_latent_image", NewTensor(c.ConcatImage.Data, c.ConcatImage.Shape()...))
 	if m := c.ConcatMask; m != nil {
 		o.Set("concat_mask", NewTensor(m.Data, m.B, 1, m.Y, m.X))
 	}
-	if c.Method != "" {
-		o.Set("reference_latents_method", c.Method)
-	}
-	if c.Pixels != [2]int{} {
-		o.Set("height", int64(c.Pixels[0]))
-		o.Set("width", int64(c.Pixels[1]))
-	}
-	if c.Size != nil {
-		o.Set("size", NewTensor(c.Size, len(c.Size)))
-	}
+	put(c.Method != "", "reference_latents_method", c.Method)
+	put(c.Pixels != [2]int{}, "height", int64(c.Pixels[0]))
+	put(c.Pixels != [2]int{}, "width", int64(c.Pixels[1]))
+	put(c.Size != nil, "size", NewTensor(c.Size, len(c.Size)))
 	return []any{NewTensor(c.Context.Data, 1, c.Context.Rows, c.Context.Cols), o}
 }
 
 // ImportValue takes the travelling form of a value of a type for an input; literals are left to the caller's checks.
-func ImportValue(kind, field string, v any) (any, error) {
-	wrong := func(err error) error { return fault.Bad(field, "%v", err) }
-	if m, ok := v.(map[string]any); ok {
-		o := pyjson.NewObject()
-		for k, e := range m {
-			o.Set(k, e)
-		}
-		v = o
+func ImportValue(kind, field string, v any) (out any, err error) {
+	v = ordered(v)
+	switch {
+	case kind == "IMAGE" || kind == "MASK" || kind == "SIGMAS":
+		out, err = importTensor(kind, v)
+	case kind == "LATENT":
+		out, err = importLatent(v)
+	case kind == "CONDITIONING":
+		out, err = importConditioning(v)
+	case IsWidget(kind):
+		out, err = pyjson.Normalize(v)
+	default:
+		err = fmt.Errorf("takes a handle of type %s", kind)
 	}
-	switch kind {
-	case "IMAGE", "MASK", "SIGMAS":
-		out, err := importTensor(kind, v)
-		if err != nil {
-			return nil, wrong(err)
-		}
-		return out, nil
-	case "LATENT":
-		out, err := importLatent(v)
-		if err != nil {
-			return nil, wrong(err)
-		}
-		return out, nil
-	case "CONDITIONING":
-		out, err := importConditioning(v)
-		if err != nil {
-			return nil, wrong(err)
-		}
-		return out, nil
+	if err != nil {
+		return nil, fault.Bad(field, "%v", err)
 	}
-	if IsWidget(kind) {
-		n, err := pyjson.Normalize(v)
-		if err != nil {
-			return nil, wrong(err)
-		}
-		return n, nil
+	return out, nil
+}
+
+// ordered makes an Object of a map.
+func ordered(v any) any {
+	m, ok := v.(map[string]any)
+	if !ok {
+		return v
 	}
-	return nil, wrong(fmt.Errorf("takes a handle of type %s", kind))
+	o := pyjson.NewObject()
+	for k, e := range m {
+		o.Set(k, e)
+	}
+	return o
 }
 
 func importTensor(kind string, v any) (any, error) {
@@ -215,11 +207,8 @@ func importTensor(kind string, v any) (any, error) {
 	if !ok {
 		return nil, fmt.Errorf("takes a tensor (%s), got %T", kind, v)
 	}
-	data, err := t.F32()
+	data, err := t.finite()
 	if err != nil {
-		return nil, err
-	}
-	if err := Finite(data); err != nil {
 		return nil, err
 	}
 	s := t.Shape
@@ -242,28 +231,24 @@ func importLatent(v any) (*Latent, error) {
 	if !ok {
 		return nil, fmt.Errorf("takes {samples: tensor [B, C, Y, X]}, got %T", v)
 	}
-	raw, _ := o.Get("samples")
-	t, ok := raw.(*Tensor)
+	t, ok := o.At("samples").(*Tensor)
 	if !ok || len(t.Shape) != 4 && len(t.Shape) != 5 {
 		return nil, fmt.Errorf("samples must be a tensor [B, C, Y, X] or [B, C, layers, Y, X]")
 	}
-	data, err := t.F32()
-	if err == nil {
-		err = Finite(data)
-	}
+	data, err := t.finite()
 	if err != nil {
 		return nil, fmt.Errorf("samples: %w", err)
 	}
 	l := &Latent{}
 	l.Samples, _ = parallel.LatentOf(t.Shape, data)
-	if m, ok := o.Get("noise_mask"); ok && m != nil {
+	if m := o.At("noise_mask"); m != nil {
 		mask, err := importTensor("MASK", squeezed(m))
 		if err != nil {
 			return nil, fmt.Errorf("noise_mask: %w", err)
 		}
 		l.NoiseMask, _ = mask.(*picture.Mask)
 	}
-	if b, ok := o.Get("batch_index"); ok && b != nil {
+	if b := o.At("batch_index"); b != nil {
 		list, _ := b.([]any)
 		l.BatchIndex = []int{}
 		for _, e := range list {
@@ -313,13 +298,7 @@ func importCond(context, keys any) (Cond, error) {
 	if c.Context, err = importArray(context); err != nil {
 		return c, fmt.Errorf("context: %w", err)
 	}
-	o, ok := keys.(*pyjson.Object)
-	if m, isMap := keys.(map[string]any); isMap {
-		o, ok = pyjson.NewObject(), true
-		for k, e := range m {
-			o.Set(k, e)
-		}
-	}
+	o, ok := ordered(keys).(*pyjson.Object)
 	if !ok {
 		return c, fmt.Errorf("the second item must be an object")
 	}
@@ -353,8 +332,8 @@ func importBiases(v any) (out []dit.Bias, err error) {
 	return out, nil
 }
 
-// importReferences reads a list of latents [B, C, Y, X] or [B, C, 1, Y, X].
-func importReferences(v any) (out []parallel.Latent, err error) {
+// importLatents reads a list of latents [B, C, Y, X] or [B, C, 1, Y, X].
+func importLatents(v any) (out []parallel.Latent, err error) {
 	list, ok := v.([]any)
 	if !ok {
 		return nil, fmt.Errorf("takes a list of tensors")
@@ -379,9 +358,7 @@ func importPlanes(v any) (l parallel.Latent, err error) {
 		return l, fmt.Errorf("takes a tensor [1, channels, rows, columns]")
 	}
 	l = parallel.Latent{B: t.Shape[0], C: t.Shape[1], Y: t.Shape[2], X: t.Shape[3]}
-	if l.Data, err = t.F32(); err == nil {
-		err = Finite(l.Data)
-	}
+	l.Data, err = t.finite()
 	return l, err
 }
 
@@ -391,10 +368,7 @@ func importArray(v any) (dit.Array, error) {
 	if !ok || len(t.Shape) < 2 || len(t.Shape) > 3 || (len(t.Shape) == 3 && t.Shape[0] != 1) {
 		return dit.Array{}, fmt.Errorf("takes a tensor [1, tokens, channels]")
 	}
-	data, err := t.F32()
-	if err == nil {
-		err = Finite(data)
-	}
+	data, err := t.finite()
 	n := len(t.Shape)
 	return dit.Array{Rows: t.Shape[n-2], Cols: t.Shape[n-1], Data: data}, err
 }
@@ -415,9 +389,7 @@ func (c *Cond) set(key string, v any) (err error) {
 			return nil
 		}
 		var data []float32
-		if data, err = t.F32(); err == nil {
-			err = Finite(data)
-		}
+		data, err = t.finite()
 		return data
 	}
 	switch key {
@@ -454,7 +426,7 @@ func (c *Cond) set(key string, v any) (err error) {
 	case "attention_biases":
 		c.Biases, err = importBiases(v)
 	case "reference_latents":
-		c.References, err = importReferences(v)
+		c.Latents, err = importLatents(v)
 	case "concat_latent_image":
 		c.ConcatImage, err = importPlanes(v)
 	case "concat_mask":

@@ -2,6 +2,7 @@ package value
 
 import (
 	"reflect"
+	"slices"
 	"testing"
 
 	"patchbay/models/dit"
@@ -32,13 +33,14 @@ func TestValuesTravel(t *testing.T) {
 	g := float32(2.5)
 	list := Conditioning{
 		{
-			Context: rows(2, 3), Pooled: []float32{1, 2}, Guidance: &g, Start: 0.25, End: 0.5, Ranged: true, Strength: 0.5,
+			Entry: dit.Entry{Context: rows(2, 3), Pooled: []float32{1, 2}, Guidance: &g}, Start: 0.25,
+			End: 0.5, Ranged: true, Strength: 0.5,
 			HasStrength: true, MaskStrength: 1,
 		},
 		{
-			Context: rows(1, 3), NoGuidance: true, AreaPart: &[4]float64{0.5, 0.25, 0, 1},
+			Entry:      dit.Entry{Context: rows(1, 3), ContextLen: 1, Context2: rows(2, 2), Context2Len: 2},
+			NoGuidance: true, AreaPart: &[4]float64{0.5, 0.25, 0, 1},
 			Mask: &picture.Mask{B: 1, Y: 2, X: 2, Data: []float32{0, 1, 1, 0}}, MaskStrength: 0.75, MaskBounds: true,
-			ContextLen: 1, Context2: rows(2, 2), Context2Len: 2,
 		},
 	}
 	back, err := importConditioning(exported(t, list))
@@ -74,17 +76,22 @@ func TestConditioningsTravelWhole(t *testing.T) {
 	mask, g := &picture.Mask{B: 1, Y: 1, X: 2, Data: []float32{0, 1}}, float32(2.5)
 	list := Conditioning{
 		{
-			Context: rows(2, 3), Pooled: []float32{1, 2}, ContextLen: 1, Context2: rows(2, 2), Context2Len: 2,
-			Biases: []dit.Bias{{Rows: dit.Range{Start: 0, End: 1}, Value: 0.5}, {Rows: dit.Range{Start: 1, End: 2}, Value: -2}},
-			Size:   []float32{4, 5}, Pixels: [2]int{64, 96}, References: []parallel.Latent{plane(2), plane(1)}, Method: "index",
-			ConcatImage: plane(3), ConcatMask: mask, Guidance: &g, Start: 0.25, End: 0.5, Ranged: true, Strength: 0.5,
+			Entry: dit.Entry{
+				Context: rows(2, 3), Pooled: []float32{1, 2}, ContextLen: 1, Context2: rows(2, 2), Context2Len: 2,
+				Biases: []dit.Bias{{Rows: dit.Range{Start: 0, End: 1}, Value: 0.5}, {Rows: dit.Range{Start: 1, End: 2}, Value: -2}},
+				Size:   []float32{4, 5}, Method: "index", Guidance: &g,
+			},
+			Pixels: [2]int{64, 96}, Latents: []parallel.Latent{plane(2), plane(1)},
+			ConcatImage: plane(3), ConcatMask: mask, Start: 0.25, End: 0.5, Ranged: true, Strength: 0.5,
 			HasStrength: true, Area: parallel.Area{H: 1, W: 2, Y: 3, X: 4}, Mask: mask, MaskStrength: 0.75, MaskBounds: true,
 		},
-		{Context: rows(1, 3), NoGuidance: true, AreaPart: &[4]float64{0.5, 0.25, 0, 1}, MaskStrength: 1},
+		{Entry: dit.Entry{Context: rows(1, 3)}, NoGuidance: true, AreaPart: &[4]float64{0.5, 0.25, 0, 1}, MaskStrength: 1},
 	}
-	for i := range reflect.TypeFor[Cond]().NumField() {
-		name := reflect.TypeFor[Cond]().Field(i).Name
-		if name != "Controls" && reflect.ValueOf(list[0]).Field(i).IsZero() && reflect.ValueOf(list[1]).Field(i).IsZero() {
+	// what no node attaches, and control nets, which are tried below
+	others := []string{"Controls", "Entry", "Concat", "References", "Prefix", "Hint", "Mode"}
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[Cond]()) {
+		zero := func(c Cond) bool { return reflect.ValueOf(c).FieldByIndex(f.Index).IsZero() }
+		if name := f.Name; !slices.Contains(others, name) && zero(list[0]) && zero(list[1]) {
 			t.Errorf("%s is not tried", name)
 		}
 	}

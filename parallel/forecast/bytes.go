@@ -86,7 +86,7 @@ func reductions(b dit.BlockSpec, half dit.Half, r dit.Rows) []dit.Rows {
 func (o *Partition) block(v *[plan.AxisCount]volume, c plan.Coord, i int, half dit.Half, rows []dit.Rows, b int) {
 	spec := o.Spec.Blocks[i]
 	if half != dit.MLPHalf {
-		plan.EachAttention(spec, func(_ int, imageOnly bool) { o.attention(v, c, rows, b, imageOnly) })
+		plan.EachAttention(spec, func(imageOnly bool) { o.attention(v, c, rows, b, imageOnly) })
 	}
 	mine := rows[c.SequenceRank(o.plan)]
 	if t := int64(o.plan.Tensor); t > 1 && !o.plan.Scatter {
@@ -139,10 +139,7 @@ func (o *Partition) volumes(c plan.Coord, m plan.Micro) (v [plan.AxisCount]volum
 		return o.spreadVolumes(c)
 	}
 	b := o.batch[c.Data].Len()
-	for i := range o.Text {
-		if o.cfgOf[i] != c.CFG {
-			continue
-		}
+	for _, i := range o.entries[c.CFG] {
 		rows := o.rows(m, i)
 		o.own(c, func(k int) {
 			for _, n := range o.kinds[k] {

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"unicode"
 
 	"patchbay/parallel/plan"
@@ -108,13 +109,13 @@ type deviceTable struct {
 	Networks []Link   `json:"networks"`
 }
 
-func readDevices() (deviceTable, error) {
-	var p deviceTable
-	if err := json.Unmarshal(devicesJSON, &p); err != nil {
-		return p, fmt.Errorf("read the embedded table of devices: %w", err)
+// known is the embedded table.
+var known = sync.OnceValue(func() (t deviceTable) {
+	if err := json.Unmarshal(devicesJSON, &t); err != nil {
+		panic("forecast: devices.json: " + err.Error()) // of this program
 	}
-	return p, nil
-}
+	return t
+})
 
 // Ranks returns the number of devices.
 func (f Cluster) Ranks() int { return f.Hosts * f.PerHost }
@@ -208,11 +209,8 @@ var ofNames = map[string]string{"A800": "A100", "GH200": "H200", "H800": "H100",
 // Usual is the table's row for a GPU that was not measured, with its usual link: by the name that its driver has for it
 // ("NVIDIA H100 80GB HBM3"), or where that is not there by its compute capability (90 for 9.0). Name and memory, bytes,
 // are those of the GPU; Source says which row it is.
-func Usual(name string, capability int, memory int64) (Device, Link, error) {
-	table, err := readDevices()
-	if err != nil {
-		return Device{}, Link{}, err
-	}
+func Usual(name string, capability int, memory int64) Machine {
+	table := known()
 	words := strings.FieldsFunc(strings.ToUpper(name), func(r rune) bool {
 		return !unicode.IsLetter(r) && !unicode.IsDigit(r)
 	})
@@ -244,18 +242,15 @@ func Usual(name string, capability int, memory int64) (Device, Link, error) {
 	if slices.Contains(words, "PCIE") {
 		link = "pcie4"
 	}
-	l, err := linkNamed(name, table.Links, link)
+	l, _ := linkNamed(name, table.Links, link) // which is there
 	l.Source = "of the built-in table: not measured here"
-	return d, l, err
+	return Machine{Device: d, Link: l}
 }
 
 // parseEqual is ParseCluster of equal devices.
 func parseEqual(text string) (Cluster, error) {
 	const example = "write for example 8xH100-nvlink or 2x8xL40-pcie+ethernet100"
-	p, err := readDevices()
-	if err != nil {
-		return Cluster{}, err
-	}
+	p := known()
 	m := regexp.MustCompile(`^(?:(?:(\d+)x)?(\d+)x)?([^+]+)(?:\+(.+))?$`).FindStringSubmatch(text)
 	if m == nil {
 		return Cluster{}, fmt.Errorf("devices %q: %s", text, example)
@@ -282,10 +277,8 @@ func parseEqual(text string) (Cluster, error) {
 		return f, fmt.Errorf("devices %q: unknown device %q: want one of %s", text, m[3],
 			strings.Join(names(p.Devices, func(d Device) string { return d.Name }), ", "))
 	}
-	if f.Link, err = linkNamed(text, p.Links, orName(link, usualLink(f.Device.Name))); err != nil {
-		return f, err
-	}
-	if f.Hosts > 1 {
+	var err error
+	if f.Link, err = linkNamed(text, p.Links, orName(link, usualLink(f.Device.Name))); err == nil && f.Hosts > 1 {
 		f.Network, err = linkNamed(text, p.Networks, orName(m[4], "ethernet100"))
 	}
 	return f, err
@@ -345,13 +338,10 @@ func names[T any](list []T, name func(T) string) []string {
 }
 
 // Devices lists the names of the known devices, of their links and of the networks between hosts.
-func Devices() (devices, links, networks []string, err error) {
-	p, err := readDevices()
-	if err != nil {
-		return nil, nil, nil, err
-	}
+func Devices() (devices, links, networks []string) {
 	link := func(l Link) string { return l.Name }
-	return names(p.Devices, func(d Device) string { return d.Name }), names(p.Links, link), names(p.Networks, link), nil
+	return names(known().Devices, func(d Device) string { return d.Name }), names(known().Links, link),
+		names(known().Networks, link)
 }
 
 // pattern is how the members of a group talk to each other.

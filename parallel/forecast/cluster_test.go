@@ -45,10 +45,7 @@ func TestParseFabric(t *testing.T) {
 
 // TestProfilesAreComplete: every device and link has positive rates and says where they come from.
 func TestProfilesAreComplete(t *testing.T) {
-	p, err := readDevices()
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := known()
 	for _, d := range p.Devices {
 		if d.GEMM <= 0 || d.Attention <= 0 || d.Traffic <= 0 || d.Launch <= 0 || d.Handover <= 0 || d.WeightBytes == 0 ||
 			d.ValueBytes == 0 || len(d.Source) < 20 {
@@ -206,10 +203,8 @@ func TestUsualRows(t *testing.T) {
 		{"NVIDIA GeForce RTX 5090", 120, 32 * gib, "4090", "pcie4", "no row for"},
 		{"NVIDIA A30", 80, 24 * gib, "A100-80", "nvlink3", "no row for"},
 	} {
-		d, l, err := Usual(c.name, c.capability, c.memory)
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := Usual(c.name, c.capability, c.memory)
+		d, l := m.Device, m.Link
 		row, err := ParseCluster(c.row)
 		if err != nil {
 			t.Fatal(err)

@@ -35,10 +35,7 @@ func TestHalvesHideExchanges(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s, err := Simulate(w, p, f)
-			if err != nil {
-				t.Fatal(err)
-			}
+			s := Simulate(w, p, f)
 			seconds[i] = s.Seconds
 		}
 		if saved := 1 - seconds[1]/seconds[0]; !(saved > c.low && saved < c.high) {

@@ -58,20 +58,23 @@ func (m *Machine) Paired() (devices []string) {
 
 // Kind is the device of a name, in any case of letters, or the only one.
 func (m *Machine) Kind(name string) (Device, error) {
-	for _, d := range append([]Device{m.Device}, m.Others...) {
+	for _, d := range m.kinds() {
 		if strings.EqualFold(d.Name, name) || m.Others == nil {
 			return d, nil
 		}
 	}
 	return Device{}, fmt.Errorf("no rates of %s, but of %s: `patchbay bench step --save` on it adds them", name,
-		strings.Join(names(append([]Device{m.Device}, m.Others...), func(d Device) string { return d.Name }), ", "))
+		strings.Join(names(m.kinds(), func(d Device) string { return d.Name }), ", "))
 }
+
+// kinds is a device of each kind.
+func (m *Machine) kinds() []Device { return append([]Device{m.Device}, m.Others...) }
 
 // For is m with a device in the first place, of whose kind there is no other one then.
 func (m *Machine) For(d Device) *Machine {
 	out := *m
 	out.Device, out.Others = d, nil
-	for _, o := range append([]Device{m.Device}, m.Others...) {
+	for _, o := range m.kinds() {
 		if !strings.EqualFold(o.Name, d.Name) {
 			out.Others = append(out.Others, o)
 		}
@@ -95,7 +98,7 @@ func (s *Site) Check(places int) error {
 		return fmt.Errorf("it tells of %d devices for %d places", len(s.Devices), places)
 	}
 	for i, d := range s.Devices {
-		if err := (Machine{Device: d, Link: s.Link}).check(i); err != nil {
+		if err := d.check(s.Link, i); err != nil {
 			return err
 		}
 	}
@@ -169,6 +172,12 @@ func NewMachine(device string) (Machine, error) {
 	return Machine{Device: f.Device, Link: f.Link}, err
 }
 
+// CPU is NewMachine of the processors, which are known.
+func CPU() Machine {
+	m, _ := NewMachine("cpu")
+	return m
+}
+
 // ReadMachine reads a file that Machine.JSON wrote: the fields of devices.json, all rates of the device given. Without
 // a link it is the usual one of a device of that name, or of "cpu". Errors name the field and what it may hold.
 func ReadMachine(data []byte) (Machine, error) {
@@ -184,18 +193,14 @@ func ReadMachine(data []byte) (Machine, error) {
 		return m, fmt.Errorf("devices has %d entries and links %d: want a device of each kind and at most one link",
 			len(file.Devices), len(file.Links))
 	}
-	m.Device, m.Others, m.Pairs = file.Devices[0], slices.Clip(file.Devices[1:]), file.Pairs
-	if len(m.Others) == 0 {
-		m.Others = nil
-	}
+	m.Device, m.Pairs = file.Devices[0], file.Pairs
+	m.Others = append(m.Others, file.Devices[1:]...) // nil where there is one
 	if len(file.Links) == 1 {
 		m.Link = file.Links[0]
 	} else {
-		usual, err := NewMachine("cpu")
-		if known, e := NewMachine(m.Device.Name); e == nil {
-			usual = known
-		} else if err != nil {
-			return m, err
+		usual, err := NewMachine(m.Device.Name)
+		if err != nil {
+			usual = CPU()
 		}
 		m.Link = usual.Link
 	}
@@ -215,23 +220,19 @@ func (m Machine) Check() error {
 			return fmt.Errorf("%slatency is %v: want seconds from 0 to 1", at, p.Latency)
 		}
 	}
-	if err := m.check(0); err != nil || len(m.Others) == 0 {
-		return err
-	}
-	seen := map[string]bool{strings.ToLower(m.Device.Name): true}
-	for i, d := range m.Others {
+	seen := map[string]bool{}
+	for i, d := range m.kinds() {
 		name := strings.ToLower(d.Name)
-		if err := (Machine{Device: d, Link: m.Link}).check(i + 1); err != nil || seen[name] {
-			return cmp.Or(err, fmt.Errorf("devices[%d].name is %q again: want one device of each name", i+1, d.Name))
+		if err := d.check(m.Link, i); err != nil || seen[name] {
+			return cmp.Or(err, fmt.Errorf("devices[%d].name is %q again: want one device of each name", i, d.Name))
 		}
 		seen[name] = true
 	}
 	return nil
 }
 
-// check is Check of Device, which is entry n of the file.
-func (m Machine) check(n int) error {
-	d, l := m.Device, m.Link
+// check is Machine.Check of one device, which is entry n of the file, and the link.
+func (d *Device) check(l Link, n int) error {
 	at := fmt.Sprintf("devices[%d].", n)
 	for _, f := range []struct {
 		field string
@@ -279,7 +280,7 @@ func (m Machine) check(n int) error {
 
 // JSON returns the file that ReadMachine reads.
 func (m Machine) JSON() ([]byte, error) {
-	b, err := json.MarshalIndent(machineFile{append([]Device{m.Device}, m.Others...), []Link{m.Link}, m.Pairs}, "", " ")
+	b, err := json.MarshalIndent(machineFile{m.kinds(), []Link{m.Link}, m.Pairs}, "", " ")
 	return append(b, '\n'), err
 }
 

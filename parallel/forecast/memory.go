@@ -61,27 +61,23 @@ func (o *Partition) ends() int64 {
 func (o *Partition) LaneMemory(c plan.Coord, k, valueBytes int) (m Memory) {
 	session, acts, comm := stack{value: valueBytes}, stack{value: valueBytes}, stack{value: valueBytes}
 	b, held := o.batch[c.Data].Len(), o.Lanes[k]
-	for i := range o.Text {
-		if o.cfgOf[i] == c.CFG {
-			m.KV += o.sessionEntry(&session, c, k, i, b)
-		}
+	for _, i := range o.entries[c.CFG] {
+		m.KV += o.sessionEntry(&session, c, k, i, b)
 	}
 	o.linkBuffers(&comm, c, k, b)
-	whole := o.prepared(k)
+	whole := held.Range
+	if o.spreads(k) {
+		whole = dit.Range{End: len(o.Spec.Blocks)}
+	}
 	for n := whole.Start; n < whole.End; n++ {
-		for i := range o.Text {
-			if o.cfgOf[i] == c.CFG {
-				o.sessionBlock(&session, c, n, i, !o.plan.Spread && held.Half(n) == dit.MLPHalf)
-			}
+		for _, i := range o.entries[c.CFG] {
+			o.sessionBlock(&session, c, n, i, !o.plan.Spread && held.Half(n) == dit.MLPHalf)
 		}
 	}
 	follow := o.sessionNets(&session, c, k)
-	if o.plan.Spread {
-		w, at := o.spreadOut, o.spreadCoord(c)
-		if o.spreads(k) {
-			w.evaluation(&acts, &comm, at, 0, b, plan.Micro{Whole: true})
-		}
-	} else {
+	if o.spreads(k) {
+		o.spreadOut.evaluation(&acts, &comm, o.spreadCoord(c), 0, b, plan.Micro{Whole: true})
+	} else if !o.plan.Spread {
 		o.evaluation(&acts, &comm, c, k, b, plan.Micro{Whole: true})
 	}
 	if o.plan.PatchesMayTakeMore(o.Spec) {
@@ -105,26 +101,24 @@ func (o *Partition) evaluation(acts, comm *stack, c plan.Coord, k, b int, m plan
 	acts.top = mark
 	o.activations(acts, c, k, b, m)
 	acts.top = mark
-	for i := range o.Text {
-		if o.cfgOf[i] == c.CFG {
-			rows := o.rows(m, i)
-			for _, n := range o.kinds[k] {
-				if n.half == dit.MLPHalf {
-					continue
-				}
-				plan.EachAttention(o.Spec.Blocks[n.block], func(_ int, imageOnly bool) {
-					before := comm.top
-					if o.plan.KV8 || o.plan.InOrder() && o.plan.Pipe == 1 && !o.stores { // of the attention alone
-						l := plan.StoreRows(o.Sequence(i).Text, o.Tokens(), 0)
-						if imageOnly {
-							l = o.Tokens()
-						}
-						comm.alloc(b * l * 2 * o.heads(c)[c.Ulysses].Len() * o.Spec.HeadDim)
-					}
-					o.exchangeBuffers(comm, c, rows, b, imageOnly)
-					comm.top = before
-				})
+	for _, i := range o.entries[c.CFG] {
+		rows := o.rows(m, i)
+		for _, n := range o.kinds[k] {
+			if n.half == dit.MLPHalf {
+				continue
 			}
+			plan.EachAttention(o.Spec.Blocks[n.block], func(imageOnly bool) {
+				before := comm.top
+				if o.plan.KV8 || o.plan.InOrder() && o.plan.Pipe == 1 && !o.stores { // of the attention alone
+					l := o.Tokens()
+					if !imageOnly {
+						l += o.Sequence(i).Text
+					}
+					comm.alloc(b * l * 2 * o.heads(c)[c.Ulysses].Len() * o.Spec.HeadDim)
+				}
+				o.exchangeBuffers(comm, c, rows, b, imageOnly)
+				comm.top = before
+			})
 		}
 	}
 }
@@ -309,7 +303,7 @@ func (o *Partition) sessionEntry(s *stack, c plan.Coord, k, i, b int) (kv int64)
 			s.alloc(b * o.spreadOut.keptImage(o.spreadCoord(c), i) * e)
 		}
 	}
-	s.f32(o.biases(i) * (o.Sequence(i).Text + li))
+	s.f32(valueOf(o.Biases, i) * (o.Sequence(i).Text + li))
 	return kv
 }
 
@@ -332,7 +326,7 @@ func (o *Partition) textScratch(s *stack, i int) {
 		s.alloc(own * e)
 	}
 	s.f32Scratch(s.projected(own * e))
-	if r := o.each * o.references(i); r > 0 {
+	if r := o.each * valueOf(o.References, i); r > 0 {
 		s.top = mark
 		s.f32Scratch(r*o.Spec.Channels*o.Spec.PatchSize*o.Spec.PatchSize, s.projected(r*e))
 	}
@@ -418,10 +412,7 @@ func (o *Partition) modulated(s *stack, n, rows int) {
 // begin adds what all entries of a lane begin a micro-step with, and returns the rows that they keep and compute.
 func (o *Partition) begin(s *stack, c plan.Coord, k, b int, m plan.Micro) (mine, wide []dit.Rows) {
 	spec, e := o.Spec, o.Spec.Width
-	for i := range o.Text {
-		if o.cfgOf[i] != c.CFG {
-			continue
-		}
+	for _, i := range o.entries[c.CFG] {
 		all := o.rows(m, i)[c.SequenceRank(o.plan)]
 		r := o.plan.Kept(all, c.Tensor)
 		mine, wide = append(mine, r), append(wide, all)
@@ -506,12 +497,10 @@ func (o *Partition) linkBuffers(s *stack, c plan.Coord, k, b int) {
 		sides = 1
 	}
 	for range sides * plan.PostsAhead {
-		for i := range o.Text {
+		for _, i := range o.entries[c.CFG] {
 			most := 0
 			for _, j := range []int{0, 1, len(o.Patches) - 1} {
-				if o.cfgOf[i] == c.CFG {
-					most = max(most, o.plan.Kept(o.rows(plan.Micro{Patch: j}, i)[c.SequenceRank(o.plan)], c.Tensor).Len())
-				}
+				most = max(most, o.plan.Kept(o.rows(plan.Micro{Patch: j}, i)[c.SequenceRank(o.plan)], c.Tensor).Len())
 			}
 			s.alloc(b * most * o.Spec.Width)
 		}

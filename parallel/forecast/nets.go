@@ -20,26 +20,16 @@ type Net struct {
 	Feeds   [][]int   // by block of the net, the blocks of the model behind which it is added; nil: any
 }
 
-// types is the rows in front of the text of the k-th of Entries.
-func (n *Net) types(k int) int {
-	if n.Types == nil {
-		return 0
-	}
-	return n.Types[k]
-}
-
 // beside is a net as a workload of its own and the plan that ranks compute it with (plan.Plan.Beside).
 func (w *Workload) beside(n *Net, p plan.Plan) (Workload, plan.Plan) {
 	own := Workload{
 		Spec: n.Spec, Y: w.Y, X: w.X, Batch: w.Batch, Device: w.Device, Evaluations: w.Evaluations,
 		Unlike: true, // entries with nets are evaluated one by one
 	}
+	branches := w.branches()
 	for k, i := range n.Entries {
-		branch := i
-		if w.Branches != nil {
-			branch = w.Branches[i]
-		}
-		own.Text, own.Branches = append(own.Text, w.Text[i]+n.types(k)), append(own.Branches, branch)
+		own.Text = append(own.Text, w.Text[i]+valueOf(n.Types, k))
+		own.Branches = append(own.Branches, branches[i])
 	}
 	p = p.Beside()
 	p.Shard, p.ByWeights, p.KV8 = false, false, false
@@ -52,8 +42,10 @@ func (o *Partition) besideOf(n *Net) *Partition {
 	w, p := o.beside(n, o.plan)
 	own := NewPartition(w, p)
 	own.net, own.shiftOnly = n, o.shiftOnly && !own.bare // the beginning of a model
+	own.entries = make([][]int, len(o.entries))          // where those of the model are
 	for k, entry := range n.Entries {
-		own.cfgOf[k] = o.cfgOf[entry]
+		g := slices.IndexFunc(o.entries, func(group []int) bool { return slices.Contains(group, entry) })
+		own.entries[g] = append(own.entries[g], k)
 		base := plan.Part{Whole: true}.Rows(o.Sequence(entry), p.Places(false))
 		for at := range own.cut[0][k] {
 			image, li := &own.cut[0][k][at].Image, own.Tokens()
@@ -82,12 +74,8 @@ func (o *Partition) sessionNets(s *stack, c plan.Coord, k int) (rows int64) {
 	for _, own := range o.nets {
 		n, at, b := own.net, own.at(c), own.batch[c.Data].Len()
 		width := n.Spec.Width
-		var mine []int
-		for i := range own.Text {
-			if own.cfgOf[i] != c.CFG {
-				continue
-			}
-			mine = append(mine, i)
+		mine := own.entries[c.CFG]
+		for _, i := range mine {
 			if n.Spec.Follows {
 				own.hints(s, b)
 				continue
@@ -182,11 +170,8 @@ func (s *Search) netSeconds(p plan.Plan) (sum float64) {
 }
 
 // simulate is Simulate with the time of nets in all times but those of Spans.
-func (s *Search) simulate(p plan.Plan) (*Simulation, error) {
-	sim, err := Simulate(s.Workload, p, s.Cluster)
-	if err != nil {
-		return nil, err
-	}
+func (s *Search) simulate(p plan.Plan) *Simulation {
+	sim := Simulate(s.Workload, p, s.Cluster)
 	n, sum, o := max(s.Evaluations, 1), s.netSeconds(p), NewPartition(s.Workload, p)
 	whole := 0
 	for whole < n && o.synchronous(whole) {
@@ -197,14 +182,14 @@ func (s *Search) simulate(p plan.Plan) (*Simulation, error) {
 	for r := range sim.Ranks {
 		sim.Ranks[r].Compute += sum
 	}
-	return sim, nil
+	return sim
 }
 
 // sessionPatch adds the session of a patch: for each entry, the hint of the whole picture, which is read in f32. Its
 // activations are fewer than those of the block before it, which have been given back.
 func (o *Partition) sessionPatch(s *stack, n *Net, c plan.Coord) {
 	for _, i := range n.Entries {
-		if o.cfgOf[i] != c.CFG {
+		if !slices.Contains(o.entries[c.CFG], i) {
 			continue
 		}
 		s.alloc(o.Tokens() * n.Spec.Width)
@@ -215,12 +200,7 @@ func (o *Partition) sessionPatch(s *stack, n *Net, c plan.Coord) {
 
 // patched is how many entries have a patch in the cfg group that has most of them.
 func (s *Search) patched(n *Net, p plan.Plan) int {
-	groups, branches := make([]int, p.CFG), s.Branches
-	for i := range s.Text {
-		if s.Branches == nil {
-			branches = append(branches, i)
-		}
-	}
+	groups, branches := make([]int, p.CFG), s.branches()
 	for _, i := range n.Entries {
 		groups[plan.CFGGroup(branches, i, p.CFG)]++
 	}

@@ -2,9 +2,7 @@ package forecast
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
-	"strings"
 
 	"patchbay/parallel/plan"
 )
@@ -27,6 +25,11 @@ type actor struct {
 	device int
 }
 
+// do adds an action.
+func (a *actor) do(kind SpanKind, channel int, seconds float64, m plan.Micro) {
+	a.actions = append(a.actions, action{kind, channel, seconds, m})
+}
+
 // unbounded is the number of slots of a channel that never makes its sender wait.
 const unbounded = -1
 
@@ -35,7 +38,6 @@ const unbounded = -1
 type channel struct {
 	from, to int // actors
 	slots    int
-	what     string
 }
 
 // action is one thing that an actor does.
@@ -66,21 +68,6 @@ type Span struct {
 	Micro      plan.Micro
 }
 
-// DeadlockError tells why a schedule cannot finish.
-type DeadlockError struct {
-	Waits []string // every line: who waits for what of whom
-	// Cycle is true if the lines close a circle; false if the last one waits for an actor that has nothing more to do.
-	Cycle bool
-}
-
-// Error lists the circle of waiting actors.
-func (e *DeadlockError) Error() string {
-	if e.Cycle {
-		return "deadlock: " + strings.Join(e.Waits, "; ")
-	}
-	return "starvation: " + strings.Join(e.Waits, "; ")
-}
-
 // channelState is the state of a channel during a run.
 type channelState struct {
 	sent, received int
@@ -103,8 +90,20 @@ type networkRun struct {
 	quiet bool // keep no spans
 }
 
+// stuckError is a schedule that cannot finish: the tests prove that no plan has one, and tell of others who waits for
+// whom.
+type stuckError struct {
+	run   *networkRun
+	actor int // one that waits for ever
+}
+
+// Error names the actor.
+func (e *stuckError) Error() string {
+	return "deadlock: " + e.run.n.actors[e.actor].name + " waits for ever"
+}
+
 // run executes all actions and returns the end time of every actor and, unless quiet, the spans. The error is a
-// *DeadlockError.
+// *stuckError.
 func (n *network) run(quiet bool) (ends []float64, spans []Span, err error) {
 	r := &networkRun{
 		n: n, now: make([]float64, len(n.actors)), next: make([]int, len(n.actors)),
@@ -143,7 +142,7 @@ func (n *network) run(quiet bool) (ends []float64, spans []Span, err error) {
 	}
 	for a := range n.actors {
 		if !r.done(a) {
-			return nil, nil, r.explain(a)
+			return nil, nil, &stuckError{r, a}
 		}
 	}
 	return r.now, r.spans, nil
@@ -261,30 +260,6 @@ func (r *networkRun) receive(a int, do action) (int, bool) {
 func (r *networkRun) record(a int, do action, start, end float64) {
 	if !r.quiet && end > start {
 		r.spans = append(r.spans, Span{Actor: a, Kind: do.kind, Start: start, End: end, Micro: do.micro})
-	}
-}
-
-// explain follows who waits for whom from a stuck actor until the circle closes or an actor has nothing more to do.
-func (r *networkRun) explain(a int) *DeadlockError {
-	seen := map[int]int{}
-	var lines []string
-	for {
-		if from, ok := seen[a]; ok {
-			return &DeadlockError{Waits: lines[from:], Cycle: true}
-		}
-		seen[a] = len(lines)
-		if r.done(a) {
-			return &DeadlockError{Waits: append(lines, r.n.actors[a].name+" has nothing more to do")}
-		}
-		do := r.head(a)
-		c := r.n.channels[do.channel]
-		peer, verb := c.to, "to take"
-		if do.kind == Receiving {
-			peer, verb = c.from, "for"
-		}
-		lines = append(lines, fmt.Sprintf("%s waits %s %s (%s) of %s", r.n.actors[a].name, verb, c.what, do.micro,
-			r.n.actors[peer].name))
-		a = peer
 	}
 }
 

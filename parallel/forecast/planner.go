@@ -58,35 +58,32 @@ func (d *Device) Free() int64 { return max(0, d.Memory-d.Reserved) }
 // is a candidate too. The error, an *Error, says how much memory is missing and how many devices would do.
 func (s Search) Choose() (*Choice, error) {
 	s.Device = s.Cluster.Device
-	fit, not, err := s.ranked()
-	if err != nil {
-		return nil, err
-	}
+	fit, not := s.ranked()
 	if len(fit) == 0 {
 		return nil, s.refuse(not)
 	}
-	out := &Choice{Best: fit[0], Others: append(fit[1:], not...), Idle: s.Cluster.Ranks() - fit[0].Plan.Ranks()}
-	sim, err := s.simulate(out.Best.Plan)
-	if err != nil {
-		return nil, err
-	}
-	out.Simulation = sim
-	out.Traffic = TrafficByRank(s.Workload, out.Best.Plan, s.Cluster.Device.WeightBytes, s.Cluster.Device.ValueBytes)
+	out := s.answer(fit[0])
+	out.Others = append(fit[1:], not...)
 	for _, c := range fit {
-		if c.Plan.Ranks() > 1 {
-			continue
+		if c.Plan.Ranks() == 1 { // its Seconds may be a bound
+			out.OneRank = s.simulate(c.Plan).Seconds
 		}
-		one, err := s.simulate(c.Plan) // its Seconds may be a bound
-		if err != nil {
-			return nil, err
-		}
-		out.OneRank = one.Seconds
 	}
 	return out, nil
 }
 
+// answer is the Choice of one plan, without the others.
+func (s Search) answer(c Candidate) *Choice {
+	sim := s.simulate(c.Plan)
+	c.Seconds = sim.Seconds
+	return &Choice{
+		Best: c, Simulation: sim, Idle: s.Cluster.Ranks() - c.Plan.Ranks(),
+		Traffic: TrafficByRank(s.Workload, c.Plan, s.Cluster.Device.WeightBytes, s.Cluster.Device.ValueBytes),
+	}
+}
+
 // ranked weighs and times every plan: those that fit, fastest first, and the others, least memory first.
-func (s Search) ranked() (fit, not []Candidate, err error) {
+func (s Search) ranked() (fit, not []Candidate) {
 	for _, c := range s.candidates(s.Cluster.Ranks()) {
 		if c.Fits {
 			fit = append(fit, c)
@@ -94,24 +91,22 @@ func (s Search) ranked() (fit, not []Candidate, err error) {
 			not = append(not, c)
 		}
 	}
-	if err := s.time(fit); err != nil {
-		return nil, nil, err
-	}
+	s.time(fit)
 	slices.SortStableFunc(fit, func(a, b Candidate) int {
 		return cmp.Or(cmp.Compare(a.Seconds, b.Seconds), cmp.Compare(a.Plan.Ranks(), b.Plan.Ranks()))
 	})
 	slices.SortStableFunc(not, func(a, b Candidate) int { return cmp.Compare(a.Memory.Total(), b.Memory.Total()) })
-	return fit, not, nil
+	return fit, not
 }
 
 // Fastest is the fastest plan that fits; ok is false if none does.
-func (s Search) Fastest() (best Candidate, ok bool, err error) {
+func (s Search) Fastest() (best Candidate, ok bool) {
 	s.Device = s.Cluster.Device
-	fit, _, err := s.ranked()
-	if err != nil || len(fit) == 0 {
-		return Candidate{}, false, err
+	fit, _ := s.ranked()
+	if len(fit) == 0 {
+		return Candidate{}, false
 	}
-	return fit[0], true, nil
+	return fit[0], true
 }
 
 // Predict is the answer for a given plan. It refuses a plan that cannot run or does not fit, with an alternative.
@@ -128,16 +123,7 @@ func (s Search) Predict(p plan.Plan) (*Choice, error) {
 	if err := s.Fits(p); err != nil {
 		return nil, err
 	}
-	c := s.weigh(p)
-	sim, err := s.simulate(p)
-	if err != nil {
-		return nil, err
-	}
-	c.Seconds = sim.Seconds
-	return &Choice{
-		Best: c, Simulation: sim, Idle: s.Cluster.Ranks() - p.Ranks(),
-		Traffic: TrafficByRank(s.Workload, p, s.Cluster.Device.WeightBytes, s.Cluster.Device.ValueBytes),
-	}, nil
+	return s.answer(s.weigh(p)), nil
 }
 
 // Fits refuses a plan that takes more memory than its devices have, with what takes it and a plan that fits. The plan
@@ -151,7 +137,7 @@ func (s Search) Fits(p plan.Plan) error {
 	text := fmt.Sprintf("%s needs %s a rank (weights %s, kept keys and values %s, activations, exchanges and workspaces "+
 		"%s)", p, gigabytes(m.Total()), gigabytes(m.Weights), gigabytes(m.KV), gigabytes(m.Total()-m.Weights-m.KV))
 	text += fmt.Sprintf(", %s are free on %s", gigabytes(c.On.Free()), c.On.Name)
-	if best, ok, err := s.Fastest(); err == nil && ok {
+	if best, ok := s.Fastest(); ok {
 		text += fmt.Sprintf(": use %s (%s)", best.Plan, gigabytes(best.Memory.Total()))
 	}
 	return &failure.Error{Code: failure.OutOfMemory, Field: "plan", Text: text}
@@ -170,7 +156,7 @@ func (s Search) Memory(p plan.Plan) []Memory {
 	return out
 }
 
-// refuse says what is missing when nothing fits.
+// refuse says what is missing when nothing fits; the plan that needs least memory is the first.
 func (s Search) refuse(not []Candidate) error {
 	if len(not) == 0 {
 		return &failure.Error{
@@ -178,7 +164,7 @@ func (s Search) refuse(not []Candidate) error {
 			Text: "no plan is possible: the workload has no pictures or no entries",
 		}
 	}
-	least := slices.MinFunc(not, func(a, b Candidate) int { return cmp.Compare(a.Memory.Total(), b.Memory.Total()) })
+	least := not[0]
 	text := fmt.Sprintf("nothing fits %s: the least, %s, needs %s a rank (weights %s), %s are free", s.Cluster, least.Plan,
 		gigabytes(least.Memory.Total()),
 		gigabytes(least.Memory.Weights), gigabytes(least.On.Free()))
@@ -313,7 +299,7 @@ func (s Search) patchCounts(stages int) []int {
 
 // time predicts all candidates, cheapest bound first; once a bound is half as much again as the best time, the rest
 // keep their bounds.
-func (s Search) time(list []Candidate) error {
+func (s Search) time(list []Candidate) {
 	bounded := make([]*costs, len(list))
 	order, beside := make([]int, len(list)), make([]float64, len(list))
 	for i := range list {
@@ -327,14 +313,9 @@ func (s Search) time(list []Candidate) error {
 		if list[i].Seconds > 1.5*best {
 			break
 		}
-		sim, err := simulate(bounded[i], true)
-		if err != nil {
-			return fmt.Errorf("plan %s: %w", list[i].Plan, err)
-		}
-		list[i].Seconds, list[i].Bound = sim.Seconds+beside[i], false
+		list[i].Seconds, list[i].Bound = simulate(bounded[i], true).Seconds+beside[i], false
 		best = min(best, list[i].Seconds)
 	}
-	return nil
 }
 
 // bound is a time that no schedule of the plan can undercut: the busiest device has to do all its micro-steps.
@@ -347,10 +328,7 @@ func (c *costs) bound() float64 {
 			warmup++
 		}
 		for k := range c.Lanes {
-			lane := func(m plan.Micro) float64 {
-				t, _, _ := c.work(g, k, m)
-				return t
-			}
+			lane := func(m plan.Micro) float64 { return c.work(g, k, m).seconds }
 			if warmup > 0 && c.spread != nil { // all work together
 				through = float64(warmup) * lane(plan.Micro{Whole: true})
 			} else if warmup > 0 { // nobody else works in a synchronous evaluation

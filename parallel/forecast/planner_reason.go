@@ -16,11 +16,7 @@ func (s Search) Reason(best *Choice, c Candidate) string {
 	if c.Bound {
 		return over + " at least: its busiest device alone takes that long"
 	}
-	sim, err := s.simulate(c.Plan)
-	if err != nil {
-		return err.Error()
-	}
-	mine, his := sim.Mean(), best.Simulation.Mean()
+	mine, his := s.simulate(c.Plan).Mean(), best.Simulation.Mean()
 	type part struct {
 		name       string
 		mine, than float64
@@ -34,7 +30,7 @@ func (s Search) Reason(best *Choice, c Candidate) string {
 	worst := slices.MaxFunc(parts, func(a, b part) int {
 		return cmp.Compare(a.mine-a.than, b.mine-b.than)
 	})
-	text := fmt.Sprintf("%s: %s %s against %s", over, worst.name, milliseconds(worst.mine), milliseconds(worst.than))
+	text := fmt.Sprintf("%s: %s %s against %s", over, worst.name, Duration(worst.mine), Duration(worst.than))
 	if c.Plan.Ranks() < best.Best.Plan.Ranks() && worst.name == "computing" {
 		text += fmt.Sprintf(" on %d of %d devices", c.Plan.Ranks(), s.Cluster.Ranks())
 	}
@@ -65,12 +61,12 @@ func (s *Simulation) Mean() RankTime {
 		m.Hidden += r.Hidden / n
 		m.Send += r.Send / n
 		m.Idle += r.Idle / n
-		m.Micros = max(m.Micros, r.Micros)
 	}
 	return m
 }
 
-func milliseconds(s float64) string {
+// Duration is seconds for people.
+func Duration(s float64) string {
 	if s >= 1 {
 		return fmt.Sprintf("%.2f s", s)
 	}

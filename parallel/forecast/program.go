@@ -54,7 +54,7 @@ func newProgram(t timing) *program {
 	for g := range t.groups {
 		var link []int
 		for k := range p.lanes - 1 {
-			link = append(link, p.channel(g*p.lanes+k, g*p.lanes+k+1, p.slots*p.entries(g), "rows"))
+			link = append(link, p.channel(g*p.lanes+k, g*p.lanes+k+1, p.slots*p.entries(g)))
 		}
 		p.link = append(p.link, link)
 	}
@@ -81,8 +81,8 @@ func (p *program) laneName(g, k int) string {
 	return name
 }
 
-func (p *program) channel(from, to, slots int, what string) int {
-	p.net.channels = append(p.net.channels, channel{from: from, to: to, slots: slots, what: what})
+func (p *program) channel(from, to, slots int) int {
+	p.net.channels = append(p.net.channels, channel{from, to, slots})
 	return len(p.net.channels) - 1
 }
 
@@ -90,19 +90,19 @@ func (p *program) channel(from, to, slots int, what string) int {
 func (p *program) connect() {
 	first, last := p.samplers, p.shares-1
 	for m := range p.shares {
-		p.turn = append(p.turn, p.channel(first+m, first+(m+1)%p.shares, unbounded, "the turn"))
-		p.done = append(p.done, p.channel(first+last, first+m, unbounded, "the synchronous result"))
+		p.turn = append(p.turn, p.channel(first+m, first+(m+1)%p.shares, unbounded))
+		p.done = append(p.done, p.channel(first+last, first+m, unbounded))
 	}
 	for g := range p.groups {
 		var command, result, order, part []int
 		lane := g * p.lanes
 		for m := range p.shares {
-			command = append(command, p.channel(first+m, lane, unbounded, "a command"))
-			result = append(result, p.channel(lane+p.lanes-1, first+m, unbounded, "a result"))
+			command = append(command, p.channel(first+m, lane, unbounded))
+			result = append(result, p.channel(lane+p.lanes-1, first+m, unbounded))
 		}
 		for k := range p.downLanes() {
-			order = append(order, p.channel(first+last, lane+k, unbounded, "a command"))
-			part = append(part, p.channel(lane+k, first+last, unbounded, "a part of the result"))
+			order = append(order, p.channel(first+last, lane+k, unbounded))
+			part = append(part, p.channel(lane+k, first+last, unbounded))
 		}
 		p.order, p.part = append(p.order, order), append(p.part, part)
 		p.command, p.result = append(p.command, command), append(p.result, result)
@@ -122,12 +122,9 @@ func (p *program) downLanes() int {
 // lane is what lane k of group g does.
 func (p *program) lane(g, k int) {
 	a := &p.net.actors[g*p.lanes+k]
-	do := func(kind SpanKind, channel int, seconds float64, m plan.Micro) {
-		a.actions = append(a.actions, action{kind, channel, seconds, m})
-	}
 	a.actions = make([]action, 0, len(p.micros)*(2+2*p.entries(g)))
 	for _, m := range p.micros {
-		p.micro(g, k, m, do)
+		p.micro(g, k, m, a.do)
 	}
 }
 
@@ -165,10 +162,7 @@ func (p *program) micro(g, k int, m plan.Micro, do func(SpanKind, int, float64, 
 
 // sampler is what the sampler of patch i does.
 func (p *program) sampler(i int) {
-	a, last := &p.net.actors[p.samplers+i], i == p.shares-1
-	do := func(kind SpanKind, channel int, seconds float64, m plan.Micro) {
-		a.actions = append(a.actions, action{kind, channel, seconds, m})
-	}
+	do, last := p.net.actors[p.samplers+i].do, i == p.shares-1
 	each := func(kind SpanKind, all, one [][]int, m plan.Micro) {
 		for g := range p.groups {
 			if m.Whole && p.spread {

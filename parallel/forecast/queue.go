@@ -51,10 +51,7 @@ func (s Search) Queue(jobs int) ([]Job, error) {
 	if s.Cluster.Hosts > 1 || s.Cluster.Mixed != nil {
 		return nil, fmt.Errorf("%s: want equal devices of one host for jobs side by side", s.Cluster)
 	}
-	best, err := s.byDevices()
-	if err != nil {
-		return nil, err
-	}
+	best := s.byDevices()
 	if math.IsInf(best[len(best)-1].Seconds, 1) {
 		_, err := s.Choose() // says what is missing
 		return nil, err
@@ -63,20 +60,17 @@ func (s Search) Queue(jobs int) ([]Job, error) {
 }
 
 // byDevices is the fastest plan that fits each number of devices; its Seconds are +Inf where none does.
-func (s Search) byDevices() ([]Candidate, error) {
+func (s Search) byDevices() []Candidate {
 	best := make([]Candidate, s.Cluster.Ranks()+1)
 	best[0].Seconds = math.Inf(1)
 	for n := 1; n < len(best); n++ {
 		s.Cluster.PerHost = n
-		c, ok, err := s.Fastest()
-		if err != nil {
-			return nil, err
-		}
-		if best[n] = c; !ok {
+		var ok bool
+		if best[n], ok = s.Fastest(); !ok {
 			best[n].Seconds = math.Inf(1)
 		}
 	}
-	return best, nil
+	return best
 }
 
 // sideBySide shares devices out whenever some are free.

@@ -13,10 +13,7 @@ func TestJobsSideBySide(t *testing.T) {
 		{"flux-dev", "8xH100-nvlink"}, {"pixart-alpha", "8xL40-pcie"}, {"flux-dev", "8x4090-pcie"},
 	} {
 		s := searchFor(t, c.model, 1024, 28, c.devices)
-		best, err := s.byDevices()
-		if err != nil {
-			t.Fatal(err)
-		}
+		best := s.byDevices()
 		for n := 1; n <= 50; n++ {
 			jobs, last := sideBySide(n, best), 0.0
 			if len(jobs) != n {

@@ -1,6 +1,10 @@
 package forecast
 
-import "patchbay/parallel/plan"
+import (
+	"fmt"
+
+	"patchbay/parallel/plan"
+)
 
 // Simulation is the predicted course of one request on a plan.
 type Simulation struct {
@@ -20,33 +24,32 @@ type Simulation struct {
 
 // RankTime is where the time of one rank goes, in seconds. Compute + Exchange + Send + Idle is Simulation.Seconds.
 type RankTime struct {
-	Compute  float64 // arithmetic, memory, starting operations
-	Exchange float64 // exchanges inside a stage that nothing hides, and waiting there for slower ranks
-	Hidden   float64 // exchanges behind attention; already inside Compute
-	Send     float64 // standing still for a pipeline transfer
-	Idle     float64 // waiting for rows, for the sampler or for the end: bubbles
-	Micros   int
+	Compute  float64 `json:"compute"`  // arithmetic, memory, starting operations
+	Exchange float64 `json:"exchange"` // exchanges inside a stage that nothing hides, and waiting there for slower ranks
+	Hidden   float64 `json:"hidden"`   // exchanges behind attention; already inside Compute
+	Send     float64 `json:"send"`     // standing still for a pipeline transfer
+	Idle     float64 `json:"idle"`     // waiting for rows, for the sampler or for the end: bubbles
 	// Products, Attention and Other are what Compute is made of: matrix products, attention, and element-wise work. Where
 	// starting operations takes longer than they do, Compute is more than their sum.
-	Products, Attention, Other float64
+	Products, Attention, Other float64 `json:"-"`
 }
 
 // Simulate predicts a request without tensors. It follows the order of the executor (program.go) with the times that
-// time.go gives. The plan must have passed Check. The error is a *DeadlockError; Patchbay's own schedule has none
-// (proved in the tests for every size).
-func Simulate(w Workload, p plan.Plan, f Cluster) (*Simulation, error) {
+// time.go gives. The plan must have passed Check.
+func Simulate(w Workload, p plan.Plan, f Cluster) *Simulation {
 	w.Device = f.Device
 	return simulate(newCosts(NewPartition(w, p), f), false)
 }
 
-// simulate runs the program of c. quiet leaves out Spans, Ranks and the split of Seconds.
-func simulate(c *costs, quiet bool) (*Simulation, error) {
+// simulate runs the program of c, which has no deadlock (proved in the tests for every size). quiet leaves out Spans,
+// Ranks and the split of Seconds.
+func simulate(c *costs, quiet bool) *Simulation {
 	t := timing{
 		groups: c.plan.Data * c.plan.CFG, shares: len(c.Patches), micros: c.micros(),
 		handover: c.cluster.Device.Handover, spread: c.plan.Spread,
-		work:     func(g, k int, m plan.Micro) float64 { s, _, _ := c.work(g, k, m); return s },
-		transfer: func(g, k int, m plan.Micro) float64 { _, s, _ := c.work(g, k, m); return s },
-		entries:  func(g int) int { return len(c.entriesOf(g % c.plan.CFG)) },
+		work:     func(g, k int, m plan.Micro) float64 { return c.work(g, k, m).seconds },
+		transfer: func(g, k int, m plan.Micro) float64 { return c.work(g, k, m).transfer },
+		entries:  func(g int) int { return len(c.entries[g%c.plan.CFG]) },
 	}
 	if c.plan.Overlap {
 		t.slots = linkSlots
@@ -57,42 +60,41 @@ func simulate(c *costs, quiet bool) (*Simulation, error) {
 	prog := newProgram(t)
 	ends, spans, err := prog.net.run(quiet)
 	if err != nil {
-		return nil, err
+		panic(fmt.Sprintf("forecast: plan %s: %v", c.plan, err))
 	}
 	out := &Simulation{Plan: c.plan, Spans: spans}
 	for _, e := range ends {
 		out.Seconds = max(out.Seconds, e)
 	}
 	if quiet {
-		return out, nil
+		return out
 	}
 	for _, a := range prog.net.actors {
 		out.Actors = append(out.Actors, a.name)
 	}
 	out.steady(c, prog.samplers)
 	out.ranks(c, prog)
-	return out, nil
+	return out
 }
 
 // steady fills in warm-up, step and hand-over times from the spans.
 func (s *Simulation) steady(c *costs, samplers int) {
 	ends := make([]float64, c.Evaluations) // of each evaluation at the last lane
-	type gap struct{ at, change float64 }
 	busy := 0.0
-	var working []gap
+	var working []Span
 	for _, sp := range s.Spans {
 		if sp.Actor >= samplers {
 			continue
 		}
 		ends[sp.Micro.Evaluation] = max(ends[sp.Micro.Evaluation], sp.End)
-		working = append(working, gap{sp.Start, sp.End})
+		working = append(working, sp)
 	}
-	sortBy(working, func(g gap) float64 { return g.at })
+	sortBy(working, func(sp Span) float64 { return sp.Start })
 	until := 0.0
-	for _, g := range working {
-		if g.change > until {
-			busy += g.change - max(until, g.at)
-			until = g.change
+	for _, sp := range working {
+		if sp.End > until {
+			busy += sp.End - max(until, sp.Start)
+			until = sp.End
 		}
 	}
 	s.HandoverSeconds = max(0, s.Seconds-busy)
@@ -131,17 +133,16 @@ func (s *Simulation) ranks(c *costs, prog *program) {
 				}
 			}
 			for _, m := range prog.micros {
-				whole, _, loads := c.work(g, k, m)
-				for i, l := range loads {
+				work := c.work(g, k, m)
+				for i, l := range work.loads {
 					rt := &s.Ranks[members[i]]
 					compute := c.compute(l)
 					rt.Compute += compute
 					rt.Products += l.gemm / l.on.GEMM
 					rt.Attention += l.attention / l.on.Attention
 					rt.Other += l.bytes / l.on.Traffic
-					rt.Exchange += max(0, whole-compute)
+					rt.Exchange += max(0, work.seconds-compute)
 					rt.Hidden += l.sent - l.exchange
-					rt.Micros++
 				}
 			}
 			for _, r := range members {

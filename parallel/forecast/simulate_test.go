@@ -3,6 +3,7 @@ package forecast
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -63,7 +64,7 @@ func returnRing(stages, patches, evaluations, slots int) *network {
 	n := &network{}
 	for s := range stages {
 		n.actors = append(n.actors, actor{name: fmt.Sprintf("stage %d", s)})
-		n.channels = append(n.channels, channel{from: s, to: (s + 1) % stages, slots: slots, what: "rows"})
+		n.channels = append(n.channels, channel{from: s, to: (s + 1) % stages, slots: slots})
 	}
 	for s := range stages {
 		for e := range evaluations {
@@ -83,6 +84,29 @@ func returnRing(stages, patches, evaluations, slots int) *network {
 	return n
 }
 
+// explain follows who waits for whom from a stuck actor until the circle closes or an actor has nothing more to do.
+func (e *stuckError) explain() (waits []string, cycle bool) {
+	seen := map[int]int{}
+	r, a := e.run, e.actor
+	for {
+		if from, ok := seen[a]; ok {
+			return waits[from:], true
+		}
+		seen[a] = len(waits)
+		if r.done(a) {
+			return append(waits, r.n.actors[a].name+" has nothing more to do"), false
+		}
+		do := r.head(a)
+		c := r.n.channels[do.channel]
+		peer, verb := c.to, "to send"
+		if do.kind == Receiving {
+			peer, verb = c.from, "to receive"
+		}
+		waits = append(waits, fmt.Sprintf("%s waits %s %s: %s", r.n.actors[a].name, verb, do.micro, r.n.actors[peer].name))
+		a = peer
+	}
+}
+
 // TestDeadlockIsFound plants orders that hang: the return ring needs floor(patches/stages) messages of buffer on each
 // link, no more and no less, and a message that nobody sends is told apart from a circle.
 func TestDeadlockIsFound(t *testing.T) {
@@ -91,24 +115,30 @@ func TestDeadlockIsFound(t *testing.T) {
 			need := patches / stages
 			for slots := range need + 2 {
 				_, _, err := returnRing(stages, patches, 4, slots).run(true)
-				var dead *DeadlockError
+				var dead *stuckError
 				if hangs := errors.As(err, &dead); hangs != (slots < need) {
 					t.Fatalf("%d stages, %d patches, %d slots: deadlock %v, want %v", stages, patches, slots, hangs, slots < need)
 				}
-				if dead != nil && (!dead.Cycle || len(dead.Waits) < 2) {
-					t.Fatalf("%d stages, %d patches, %d slots: %v names no circle", stages, patches, slots, dead)
+				if dead == nil {
+					continue
+				}
+				if waits, cycle := dead.explain(); !cycle || len(waits) < 2 {
+					t.Fatalf("%d stages, %d patches, %d slots: %v, %q is no circle", stages, patches, slots, dead, waits)
 				}
 			}
 		}
 	}
 	n := &network{
 		actors:   []actor{{name: "a"}, {name: "b", actions: []action{{kind: Receiving}}}},
-		channels: []channel{{from: 0, to: 1, what: "rows"}},
+		channels: []channel{{from: 0, to: 1}},
 	}
 	_, _, err := n.run(true)
-	var dead *DeadlockError
-	if !errors.As(err, &dead) || dead.Cycle || !strings.Contains(dead.Error(), "a has nothing more to do") {
-		t.Errorf("missing sender: got %v", err)
+	var dead *stuckError
+	if !errors.As(err, &dead) || !strings.Contains(err.Error(), "b waits") {
+		t.Fatalf("missing sender: got %v", err)
+	}
+	if waits, cycle := dead.explain(); cycle || !slices.Contains(waits, "a has nothing more to do") {
+		t.Errorf("missing sender: %q", waits)
 	}
 }
 

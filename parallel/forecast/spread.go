@@ -1,16 +1,13 @@
 package forecast
 
-import (
-	"patchbay/models/dit"
-	"patchbay/parallel/plan"
-)
+import "patchbay/parallel/plan"
 
 // spread is the partition of spread evaluations: the ranks are the same, stages count as places of the ring.
 func (o *Partition) spread() *Partition {
 	w := *o
 	w.plan.Ring, w.plan.Pipe, w.plan.Patches, w.stores = o.plan.Pipe*o.plan.Ring, 1, 1, true
 	w.mesh = plan.Mesh{Plan: w.plan}
-	w.setLanes(plan.WholeLanes([]dit.Range{{End: len(o.Spec.Blocks)}}))
+	w.setLanes(plan.OneLane(len(o.Spec.Blocks)))
 	w.cutRows()
 	return &w
 }
@@ -26,14 +23,6 @@ func (o *Partition) spreadVolumes(c plan.Coord) [plan.AxisCount]volume {
 	v := o.spreadOut.volumes(o.spreadCoord(c), plan.Micro{Whole: true})
 	v[plan.AxisSpread], v[plan.AxisRing] = v[plan.AxisRing], volume{}
 	return v
-}
-
-// prepared is the blocks that entries are prepared for on lane k.
-func (o *Partition) prepared(k int) dit.Range {
-	if o.spreads(k) {
-		return dit.Range{End: len(o.Spec.Blocks)}
-	}
-	return o.Lanes[k].Range
 }
 
 // spreads tells whether lane k takes part in spread evaluations.

@@ -7,16 +7,13 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// plainDevice counts every multiply-add alike and nothing else: for partitions of workloads that name no device.
-func plainDevice() Device { return Device{GEMM: 1, Attention: 1, Traffic: math.Inf(1)} }
-
 // blockSeconds is the cost of every block, and of embedding and head, on the first rank of a stage by the rates of the
 // workload's device: what the patches of one evaluation take one after the other, all entries of the rank, exchanges
 // not counted. It is the cost that the simulator works with, so what it predicts for stages is what they were cut by.
 func (o *Partition) blockSeconds() (blocks []plan.BlockCost, ends [2]float64) {
 	c := &costs{Partition: o, cluster: Cluster{Device: o.Device}}
 	if o.Device == (Device{}) {
-		c.cluster.Device = plainDevice()
+		c.cluster.Device = Device{GEMM: 1, Attention: 1, Traffic: math.Inf(1)} // every multiply-add alike, and nothing else
 	}
 	at, b := plan.Coord{}, o.batch[0].Len()
 	patches := [microSizes]int{}
@@ -30,7 +27,7 @@ func (o *Partition) blockSeconds() (blocks []plan.BlockCost, ends [2]float64) {
 				continue
 			}
 			l := load{on: &c.cluster.Device}
-			for _, i := range o.entriesOf(0) {
+			for _, i := range o.entries[0] {
 				add(&l, o.cut[size][i], i)
 			}
 			total += float64(n) * c.compute(l)

@@ -1,8 +1,6 @@
 package forecast
 
 import (
-	"slices"
-
 	"patchbay/models/dit"
 	"patchbay/parallel/plan"
 )
@@ -38,11 +36,8 @@ type costs struct {
 func newCosts(o *Partition, f Cluster) *costs {
 	c := &costs{Partition: o, cluster: f}
 	for a := range plan.AxisCount {
-		p := map[plan.Axis]pattern{
-			plan.AxisUlysses: toAll, plan.AxisRing: toNeighbour, plan.AxisPipe: toNext, plan.AxisTensor: toNeighbour,
-			plan.AxisSpread: toNeighbour, plan.AxisShard: toNeighbour,
-		}[a]
-		c.wires[a] = f.wire(o.groups(a), p)
+		pattern := map[plan.Axis]pattern{plan.AxisUlysses: toAll, plan.AxisPipe: toNext}[a] // others: toNeighbour
+		c.wires[a] = f.wire(o.groups(a), pattern)
 	}
 	c.lanes = make([][]laneCost, o.plan.Data*o.plan.CFG)
 	for g := range c.lanes {
@@ -59,28 +54,29 @@ func newCosts(o *Partition, f Cluster) *costs {
 	return c
 }
 
-// laneCost is what the micro-steps of a lane cost, by their size: seconds of its work, with the load of each of its
-// ranks, and of one entry's rows to the next lane.
-type laneCost [microSizes]struct {
+// laneCost is what the micro-steps of a lane cost, by their size.
+type laneCost [microSizes]microCost
+
+// microCost is seconds of a lane's work, with the load of each of its ranks, and of one entry's rows to the next lane.
+type microCost struct {
 	known             bool
 	seconds, transfer float64
 	loads             []load
 }
 
-// work returns the seconds of lane k of a group in a micro-step and the loads of its ranks, and the seconds that the
-// rows of an entry take to the next lane.
-func (c *costs) work(group, k int, m plan.Micro) (seconds, transfer float64, loads []load) {
+// work is the cost of a micro-step of lane k of a group.
+func (c *costs) work(group, k int, m plan.Micro) *microCost {
 	at := &c.lanes[group][k][c.size(m)]
 	if !at.known {
 		data, cfg := group/c.plan.CFG, group%c.plan.CFG
 		at.known = true
 		at.seconds, at.loads = c.microSeconds(data, cfg, k, m)
-		entries := c.entriesOf(cfg)
+		entries := c.entries[cfg]
 		for _, i := range entries { // the mean of all, which follow each other on one link
 			at.transfer += c.transfer(data, m, i) / float64(len(entries))
 		}
 	}
-	return at.seconds, at.transfer, at.loads
+	return at
 }
 
 // microSeconds is laneSeconds, and for spread evaluations the time that all stages take together, with the loads of
@@ -159,7 +155,7 @@ func (c *costs) addBlock(l *load, at plan.Coord, n int, half dit.Half, rows []di
 		l.attention += 4 * image * float64(c.Text[entry]) * e * share
 	}
 	if half != dit.MLPHalf {
-		plan.EachAttention(blk, func(_ int, imageOnly bool) { c.addAttention(l, at, rows, entry, b, imageOnly) })
+		plan.EachAttention(blk, func(imageOnly bool) { c.addAttention(l, at, rows, entry, b, imageOnly) })
 	}
 	c.addExchanges(l, at, n, half, rows, b)
 }
@@ -209,10 +205,7 @@ func (c *costs) addExchanges(l *load, at plan.Coord, n int, half dit.Half, rows 
 func (c *costs) laneLoad(at plan.Coord, k int, m plan.Micro) (l load) {
 	b := c.batch[at.Data].Len()
 	l.on = c.cluster.On(c.mesh.Rank(at))
-	for i := range c.Text {
-		if c.cfgOf[i] != at.CFG {
-			continue
-		}
+	for _, i := range c.entries[at.CFG] {
 		rows := c.rows(m, i)
 		for _, n := range c.kinds[k] {
 			one := load{on: l.on}
@@ -275,15 +268,4 @@ func (c *costs) transfer(data int, m plan.Micro, entry int) float64 {
 	}
 	bytes := c.batch[data].Len() * most * c.Spec.Width * c.cluster.Device.ValueBytes
 	return c.wires[plan.AxisPipe].seconds(float64(bytes))
-}
-
-// entriesOf lists the entries of a cfg group.
-func (o *Partition) entriesOf(cfg int) []int {
-	var out []int
-	for i := range o.Text {
-		if o.cfgOf[i] == cfg {
-			out = append(out, i)
-		}
-	}
-	return slices.Clip(out)
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"html"
 	"math"
+	"slices"
 	"strings"
 )
 
@@ -22,27 +23,24 @@ func (s *Simulation) Text(columns int) string {
 	step := s.Seconds / float64(columns)
 	var b strings.Builder
 	fmt.Fprintf(&b, "%*s %s\n", width, "", s.header(columns, step))
-	samplers := make([]bool, columns)
-	for a, name := range s.Actors {
-		if strings.HasPrefix(name, "sampler") {
-			for _, sp := range s.Spans {
-				if sp.Actor == a {
-					samplers[column(sp.Start, step, columns)] = true
-				}
-			}
-			continue
-		}
+	stages := s.stages()
+	for a, name := range s.Actors[:stages] {
 		fmt.Fprintf(&b, "%-*s %s\n", width, name, s.row(a, columns, step))
 	}
-	line := strings.Repeat(" ", columns)
-	for i, on := range samplers {
-		if on {
-			line = line[:i] + "|" + line[i+1:]
+	samplers := []byte(strings.Repeat(" ", columns))
+	for _, sp := range s.Spans {
+		if sp.Actor >= stages {
+			samplers[column(sp.Start, step, columns)] = '|'
 		}
 	}
-	fmt.Fprintf(&b, "%s\n", strings.TrimRight(fmt.Sprintf("%-*s %s", width, "samplers", line), " "))
-	fmt.Fprintf(&b, "%*s one column is %s, %s in all\n", width, "", milliseconds(step), milliseconds(s.Seconds))
+	fmt.Fprintf(&b, "%s\n", strings.TrimRight(fmt.Sprintf("%-*s %s", width, "samplers", samplers), " "))
+	fmt.Fprintf(&b, "%*s one column is %s, %s in all\n", width, "", Duration(step), Duration(s.Seconds))
 	return b.String()
+}
+
+// stages is how many actors are stages; the others are samplers.
+func (s *Simulation) stages() int {
+	return slices.IndexFunc(s.Actors, func(name string) bool { return strings.HasPrefix(name, "sampler") })
 }
 
 func column(at, step float64, columns int) int { return min(int(at/step), columns-1) }
@@ -110,17 +108,12 @@ func glyph(sp Span) byte {
 func (s *Simulation) SVG() string {
 	const left, top, lane, gap, width = 120, 40, 26, 6, 1400
 	scale := float64(width) / math.Max(s.Seconds, 1e-12)
-	stages := 0
-	for _, a := range s.Actors {
-		if !strings.HasPrefix(a, "sampler") {
-			stages++
-		}
-	}
+	stages := s.stages()
 	height := top + (stages+1)*(lane+gap) + 30
 	var b strings.Builder
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" font-family="sans-serif" `+
 		`font-size="12">`+"\n", left+width+20, height)
-	fmt.Fprintf(&b, `<text x="10" y="20">%s: %s</text>`+"\n", html.EscapeString(s.Plan.String()), milliseconds(s.Seconds))
+	fmt.Fprintf(&b, `<text x="10" y="20">%s: %s</text>`+"\n", html.EscapeString(s.Plan.String()), Duration(s.Seconds))
 	for i := range stages {
 		fmt.Fprintf(&b, `<text x="10" y="%d">%s</text>`+"\n", top+i*(lane+gap)+lane/2+4, html.EscapeString(s.Actors[i]))
 		fmt.Fprintf(&b, `<rect x="%d" y="%d" width="%d" height="%d" fill="#f2f2f2"/>`+"\n", left,
@@ -135,13 +128,13 @@ func (s *Simulation) SVG() string {
 		}
 		fmt.Fprintf(&b, `<rect x="%.2f" y="%d" width="%.2f" height="%d" fill="%s">`+
 			`<title>%s, %s: %s from %s</title></rect>`+"\n", x, y, w, h,
-			colour(sp, sp.Actor >= stages), html.EscapeString(s.Actors[sp.Actor]), sp.Micro, milliseconds(sp.End-sp.Start),
-			milliseconds(sp.Start))
+			colour(sp, sp.Actor >= stages), html.EscapeString(s.Actors[sp.Actor]), sp.Micro, Duration(sp.End-sp.Start),
+			Duration(sp.Start))
 	}
 	for i := range 11 {
 		x := left + i*width/10
 		fmt.Fprintf(&b, `<text x="%d" y="%d" text-anchor="middle">%s</text>`+"\n", x, height-10,
-			milliseconds(s.Seconds*float64(i)/10))
+			Duration(s.Seconds*float64(i)/10))
 	}
 	b.WriteString("</svg>\n")
 	return b.String()

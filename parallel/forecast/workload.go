@@ -45,20 +45,12 @@ type Workload struct {
 	Evaluations int
 }
 
-// references is the number of tokens of the references of entry i.
-func (w *Workload) references(i int) int {
-	if w.References == nil {
+// valueOf is what a list by entry says of entry i: 0 where there is none.
+func valueOf(list []int, i int) int {
+	if list == nil {
 		return 0
 	}
-	return w.References[i]
-}
-
-// biases is the number of ranges of entry i that have a bias.
-func (w *Workload) biases(i int) int {
-	if w.Biases == nil {
-		return 0
-	}
-	return w.Biases[i]
+	return list[i]
 }
 
 // jointText is the longest text that runs through the blocks.
@@ -73,7 +65,7 @@ func (w *Workload) jointText() (n int) {
 func (w *Workload) Sequence(i int) plan.Sequence {
 	e := plan.Sequence{Image: w.Tokens()}
 	if w.Spec.JointText() {
-		e.Text = w.Prefix + w.Spec.TextTokens(w.Text[i]) + w.references(i)
+		e.Text = w.Prefix + w.Spec.TextTokens(w.Text[i]) + valueOf(w.References, i)
 	}
 	return e
 }
@@ -86,17 +78,13 @@ func (w *Workload) Together(p plan.Plan) int {
 	if w.Unlike || len(w.Nets) > 0 || p.Deterministic || n*p.CFG != len(w.Text) || n < 2 {
 		return 1
 	}
-	groups := make([]int, p.CFG)
-	for i, branches := 0, w.branches(); i < len(w.Text); i++ {
-		groups[plan.CFGGroup(branches, i, p.CFG)]++
-		if w.Text[i] != w.Text[0] || w.references(i) != w.references(0) {
+	for i := range w.Text {
+		if w.Text[i] != w.Text[0] || valueOf(w.References, i) != valueOf(w.References, 0) {
 			return 1
 		}
 	}
-	for _, have := range groups {
-		if have != n {
-			return 1
-		}
+	if slices.ContainsFunc(w.groups(p.CFG), func(entries []int) bool { return len(entries) != n }) {
+		return 1
 	}
 	size := w.Sequence(0)
 	rows := p.Items(w.Batch)[0].Len() * (size.Text + size.Image)
@@ -130,6 +118,16 @@ func (w *Workload) branches() []int {
 	return out
 }
 
+// groups lists the entries of each of n cfg groups.
+func (w *Workload) groups(n int) [][]int {
+	out, branches := make([][]int, n), w.branches()
+	for i := range w.Text {
+		g := plan.CFGGroup(branches, i, n)
+		out[g] = append(out[g], i)
+	}
+	return out
+}
+
 // Tokens is the number of image tokens of one picture.
 func (w *Workload) Tokens() int { return w.grid().Tokens() }
 
@@ -143,7 +141,7 @@ type Partition struct {
 	Patches []dit.Range // image tokens of each patch
 	Lanes   []plan.Lane // blocks of each stop of a micro-step
 	batch   []dit.Range // items of each data part
-	cfgOf   []int       // cfg group of each entry
+	entries [][]int     // of each cfg group
 	each    int         // entries that are evaluated as one, whose items batch counts
 	stores  bool        // K/V stores in use although there is one stage
 	traits
@@ -163,7 +161,7 @@ func NewPartition(w Workload, p plan.Plan) *Partition {
 	}
 	o := &Partition{
 		Workload: w, plan: p, mesh: plan.Mesh{Plan: p}, batch: p.Items(w.Batch), traits: traitsOf(w.Spec),
-		like: alike(w.Spec), each: n,
+		like: alike(w.Spec), each: n, entries: w.groups(p.CFG),
 	}
 	for i, items := range o.batch { // the items of all entries
 		o.batch[i] = dit.Range{Start: n * items.Start, End: n * items.End}
@@ -172,9 +170,6 @@ func NewPartition(w Workload, p plan.Plan) *Partition {
 	o.Patches = []dit.Range{{End: li}}
 	if p.Pipe > 1 {
 		o.Patches = plan.PatchRanges(lt, w.grid(), p.Patches)
-	}
-	for i, branches := 0, w.branches(); i < len(w.Text); i++ {
-		o.cfgOf = append(o.cfgOf, plan.CFGGroup(branches, i, p.CFG))
 	}
 	o.cutRows()
 	o.setLanes(o.cutLanes())
@@ -268,12 +263,12 @@ func (o *Partition) setLanes(lanes []plan.Lane) {
 // twin is the first place of the mesh whose rank does the same as that of c for other pictures or entries.
 func (o *Partition) twin(c plan.Coord) plan.Coord {
 	texts := func(group int) (out []int) {
-		for _, i := range o.entriesOf(group) {
-			out = append(out, o.Text[i], o.references(i), o.biases(i))
+		for _, i := range o.entries[group] {
+			out = append(out, o.Text[i], valueOf(o.References, i), valueOf(o.Biases, i))
 			for k := range o.Nets {
 				for j, e := range o.Nets[k].Entries {
 					if e == i {
-						out = append(out, -k, o.Nets[k].types(j))
+						out = append(out, -k, valueOf(o.Nets[k].Types, j))
 					}
 				}
 			}
@@ -370,9 +365,8 @@ func attended(r dit.Rows, imageOnly bool) int {
 
 // cutLanes cuts the blocks over the lanes of a plan by what they cost.
 func (o *Partition) cutLanes() []plan.Lane {
-	n, lanes := len(o.Spec.Blocks), o.plan.Stops(plan.Skips(o.Spec))
-	if lanes == 1 {
-		return plan.WholeLanes([]dit.Range{{End: n}})
+	if o.plan.Stops(plan.Skips(o.Spec)) == 1 {
+		return plan.OneLane(len(o.Spec.Blocks))
 	}
 	if o.plan.Owns() {
 		return OwnLanes(o.Spec, o.plan, o.Device)

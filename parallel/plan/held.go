@@ -116,15 +116,6 @@ func (p Plan) Beside() Plan {
 	return p
 }
 
-// Holdings lists the part of the weights that each rank of the plan holds; lanes are those of stages that own theirs.
-func (p Plan) Holdings(lanes []Lane) []dit.Held {
-	out := make([]dit.Held, p.Ranks())
-	for r := range out {
-		out[r] = p.Held(lanes, Mesh{Plan: p}.At(r))
-	}
-	return out
-}
-
 // HeldKey names a part of a model's weights.
 func HeldKey(key string, held dit.Held) string {
 	if held.Ranks <= 1 && held.Parts <= 1 && held.Blocks == nil {

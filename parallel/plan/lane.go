@@ -32,14 +32,8 @@ func (l Lane) Keeps(b int) bool { return b >= l.Start && b < l.End && l.Attends(
 // Ends tells whether the output of block b comes out of the lane's work on it.
 func (l Lane) Ends(b int) bool { return b >= l.Start && b < l.End && l.Half(b) != dit.AttentionHalf }
 
-// WholeLanes makes lanes of whole blocks.
-func WholeLanes(ranges []dit.Range) []Lane {
-	out := make([]Lane, len(ranges))
-	for i, r := range ranges {
-		out[i] = Lane{Range: r}
-	}
-	return out
-}
+// OneLane is the lane of all of n blocks.
+func OneLane(n int) []Lane { return []Lane{{Range: dit.Range{End: n}}} }
 
 // Stops returns how many stops a micro-step makes on its way through the pipeline.
 func (p Plan) Stops(folded bool) int {

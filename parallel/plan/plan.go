@@ -60,46 +60,68 @@ func OneRank() Plan {
 	return Plan{Data: 1, CFG: 1, Pipe: 1, Ring: 1, Ulysses: 1, Tensor: 1, Patches: 1, Overlap: true}
 }
 
-// field is one key of the plan syntax.
-type field struct {
-	name    string
-	at      func(*Plan) *int
-	low     int
-	high    int
-	purpose string
+// key is one key of the plan syntax; a value that it does not take is refused.
+type key struct {
+	name string
+	set  func(p *Plan, value string) error
+	get  func(p *Plan) string
 }
 
-func fields() []field {
-	return []field{
-		{"data", func(p *Plan) *int { return &p.Data }, 1, MaxRanks, "parts of the batch"},
-		{"cfg", func(p *Plan) *int { return &p.CFG }, 1, MaxRanks, "groups of conditioning entries"},
-		{"pipe", func(p *Plan) *int { return &p.Pipe }, 1, MaxRanks, "stages"},
-		{"ring", func(p *Plan) *int { return &p.Ring }, 1, MaxRanks, "ranks of a ring"},
-		{"ulysses", func(p *Plan) *int { return &p.Ulysses }, 1, MaxRanks, "ranks that exchange heads"},
-		{"tensor", func(p *Plan) *int { return &p.Tensor }, 1, MaxRanks, "ranks that split weights"},
-		{"patches", func(p *Plan) *int { return &p.Patches }, 1, 10000, "patches of a pipeline"},
-		{"warmup", func(p *Plan) *int { return &p.Warmup }, 0, throughout, "synchronous evaluations at the start"},
-		{"ranks", func(p *Plan) *int { return &p.Choose }, 1, MaxRanks, "ranks to choose a plan for"},
-	}
+// number is a key with a whole number.
+func number(name string, at func(*Plan) *int, low, high int, purpose string) key {
+	return key{name, func(p *Plan, value string) error {
+		n, err := strconv.Atoi(value)
+		if err != nil || n < low || n > high {
+			return Refuse(name, "is %q: want a whole number from %d to %d (%s)", value, low, high, purpose)
+		}
+		*at(p) = n
+		return nil
+	}, func(p *Plan) string { return strconv.Itoa(*at(p)) }}
 }
 
-// choice is one key of the plan syntax that has two values.
-type choice struct {
-	name, off, on string
-	at            func(*Plan) *bool
+// choice is a key with two values.
+func choice(name, off, on string, at func(*Plan) *bool) key {
+	return key{name, func(p *Plan, value string) error {
+		if value != off && value != on {
+			return Refuse(name, "is %q: want %s or %s", value, off, on)
+		}
+		*at(p) = value == on
+		return nil
+	}, func(p *Plan) string { return map[bool]string{false: off, true: on}[*at(p)] }}
 }
 
-func choices() []choice {
-	return []choice{
-		{"form", "reduce", "scatter", func(p *Plan) *bool { return &p.Scatter }},
-		{"sync", "stages", "spread", func(p *Plan) *bool { return &p.Spread }},
-		{"stale", "off", "on", func(p *Plan) *bool { return &p.Stale }},
-		{"shard", "off", "on", func(p *Plan) *bool { return &p.Shard }},
-		{"kv", "full", "fp8", func(p *Plan) *bool { return &p.KV8 }},
-		{"cut", "time", "weights", func(p *Plan) *bool { return &p.ByWeights }},
-		{"deterministic", "off", "on", func(p *Plan) *bool { return &p.Deterministic }},
-		{"heads", "whole", "halves", func(p *Plan) *bool { return &p.Halves }},
-		{"overlap", "off", "on", func(p *Plan) *bool { return &p.Overlap }},
+// speeds is the key of Plan.Speeds.
+func speeds() key {
+	return key{"speeds", func(p *Plan, value string) error {
+		var ok bool
+		if p.Speeds, ok = ParseSpeeds(value); !ok {
+			return Refuse("speeds", "is %q: want whole numbers from 1 to 100, one for each rank, as in 100:32", value)
+		}
+		return nil
+	}, func(p *Plan) string { return p.Speeds.String() }}
+}
+
+func keys() []key {
+	return []key{
+		number("data", func(p *Plan) *int { return &p.Data }, 1, MaxRanks, "parts of the batch"),
+		number("cfg", func(p *Plan) *int { return &p.CFG }, 1, MaxRanks, "groups of conditioning entries"),
+		number("pipe", func(p *Plan) *int { return &p.Pipe }, 1, MaxRanks, "stages"),
+		number("ring", func(p *Plan) *int { return &p.Ring }, 1, MaxRanks, "ranks of a ring"),
+		number("ulysses", func(p *Plan) *int { return &p.Ulysses }, 1, MaxRanks, "ranks that exchange heads"),
+		number("tensor", func(p *Plan) *int { return &p.Tensor }, 1, MaxRanks, "ranks that split weights"),
+		number("patches", func(p *Plan) *int { return &p.Patches }, 1, 10000, "patches of a pipeline"),
+		number("warmup", func(p *Plan) *int { return &p.Warmup }, 0, throughout, "synchronous evaluations at the start"),
+		number("ranks", func(p *Plan) *int { return &p.Choose }, 1, MaxRanks, "ranks to choose a plan for"),
+		choice("form", "reduce", "scatter", func(p *Plan) *bool { return &p.Scatter }),
+		choice("sync", "stages", "spread", func(p *Plan) *bool { return &p.Spread }),
+		choice("stale", "off", "on", func(p *Plan) *bool { return &p.Stale }),
+		choice("shard", "off", "on", func(p *Plan) *bool { return &p.Shard }),
+		choice("kv", "full", "fp8", func(p *Plan) *bool { return &p.KV8 }),
+		choice("cut", "time", "weights", func(p *Plan) *bool { return &p.ByWeights }),
+		choice("deterministic", "off", "on", func(p *Plan) *bool { return &p.Deterministic }),
+		choice("heads", "whole", "halves", func(p *Plan) *bool { return &p.Halves }),
+		choice("overlap", "off", "on", func(p *Plan) *bool { return &p.Overlap }),
+		speeds(),
 	}
 }
 
@@ -190,43 +212,18 @@ func (p Plan) degrees() string {
 	return p.String()
 }
 
-func (p *Plan) set(key, value string) error {
-	if key == "resync" {
-		return Refuse(key, "was removed: it hardly moved the picture; use warmup=2 (or more) instead")
-	}
-	if key == "speeds" {
-		var ok bool
-		if p.Speeds, ok = ParseSpeeds(value); !ok {
-			return Refuse(key, "is %q: want whole numbers from 1 to 100, one for each rank, as in 100:32", value)
-		}
-		return nil
-	}
-	for _, f := range choices() {
-		if f.name != key {
-			continue
-		}
-		if value != f.off && value != f.on {
-			return Refuse(key, "is %q: want %s or %s", value, f.off, f.on)
-		}
-		*f.at(p) = value == f.on
-		return nil
+func (p *Plan) set(name, value string) error {
+	if name == "resync" {
+		return Refuse(name, "was removed: it hardly moved the picture; use warmup=2 (or more) instead")
 	}
 	var names []string
-	for _, f := range fields() {
-		if f.name == key {
-			n, err := strconv.Atoi(value)
-			if err != nil || n < f.low || n > f.high {
-				return Refuse(key, "is %q: want a whole number from %d to %d (%s)", value, f.low, f.high, f.purpose)
-			}
-			*f.at(p) = n
-			return nil
+	for _, k := range keys() {
+		if k.name == name {
+			return k.set(p, value)
 		}
-		names = append(names, f.name)
+		names = append(names, k.name)
 	}
-	for _, f := range choices() {
-		names = append(names, f.name)
-	}
-	return Refuse(key, "unknown key: want one of %s", strings.Join(append(names, "speeds"), ", "))
+	return Refuse(name, "unknown key: want one of %s", strings.Join(names, ", "))
 }
 
 // String returns the plan in the syntax of Parse, which gives the plan back ("one rank" apart), without defaults.
@@ -236,18 +233,10 @@ func (p Plan) String() string {
 	if p.Pipe > 1 { // whose defaults are others
 		one.Patches, one.Warmup = 0, -1
 	}
-	for _, f := range fields() {
-		if v := *f.at(&p); v != *f.at(&one) {
-			parts = append(parts, fmt.Sprintf("%s=%d", f.name, v))
+	for _, k := range keys() {
+		if v := k.get(&p); v != k.get(&one) {
+			parts = append(parts, k.name+"="+v)
 		}
-	}
-	for _, f := range choices() {
-		if v := *f.at(&p); v != *f.at(&one) {
-			parts = append(parts, f.name+"="+map[bool]string{false: f.off, true: f.on}[v])
-		}
-	}
-	if p.Speeds != (Speeds{}) {
-		parts = append(parts, "speeds="+p.Speeds.String())
 	}
 	if len(parts) == 0 {
 		return "one rank"

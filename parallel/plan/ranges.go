@@ -11,17 +11,15 @@ import (
 // be empty when parts > n.
 func Balanced(n, parts int) []dit.Range {
 	out := make([]dit.Range, parts)
-	at := 0
+	start := func(i int) int { return i*(n/parts) + min(i, n%parts) }
 	for i := range out {
-		size := n / parts
-		if i < n%parts {
-			size++
-		}
-		out[i] = dit.Range{Start: at, End: at + size}
-		at += size
+		out[i] = dit.Range{Start: start(i), End: start(i + 1)}
 	}
 	return out
 }
+
+// behind is r as it comes behind at things more.
+func behind(at int, r dit.Range) dit.Range { return dit.Range{Start: at + r.Start, End: at + r.End} }
 
 // Heads is which heads every rank of a Ulysses group exchanges at once, of n: all of its own, or with Halves, where
 // every rank has two, first one half of them and then the other.
@@ -33,7 +31,7 @@ func (p Plan) Heads(n int) [][]dit.Range {
 	halves := [][]dit.Range{make([]dit.Range, p.Ulysses), make([]dit.Range, p.Ulysses)}
 	for u, r := range whole {
 		for i, h := range Balanced(r.Len(), len(halves)) {
-			halves[i][u] = dit.Range{Start: r.Start + h.Start, End: r.Start + h.End}
+			halves[i][u] = behind(r.Start, h)
 		}
 	}
 	return halves
@@ -57,11 +55,9 @@ func sequenceRows(lt, li int, shares []int) []dit.Rows {
 // reversedSizes gives the ranges the sizes in reverse order.
 func reversedSizes(r []dit.Range) []dit.Range {
 	out := make([]dit.Range, len(r))
-	at := 0
-	for i := range out {
-		n := r[len(r)-1-i].Len()
-		out[i] = dit.Range{Start: at, End: at + n}
-		at += n
+	end := r[len(r)-1].End
+	for i, v := range r {
+		out[len(r)-1-i] = dit.Range{Start: end - v.End, End: end - v.Start}
 	}
 	return out
 }
@@ -130,7 +126,7 @@ func PatchRanges(lt int, g dit.Grid, patches int) []dit.Range {
 	first = min(max(first, 1), li-(patches-1))
 	out := []dit.Range{{End: first}}
 	for _, r := range Balanced(li-first, patches-1) {
-		out = append(out, dit.Range{Start: first + r.Start, End: first + r.End})
+		out = append(out, behind(first, r))
 	}
 	out[len(out)-1].End += g.Pad
 	return out

@@ -29,8 +29,7 @@ func (p Part) Rows(e Sequence, places []int) []dit.Rows {
 	}
 	out := sequenceRows(text, p.Tokens.Len(), places)
 	for i := range out {
-		out[i].Image.Start += p.Tokens.Start
-		out[i].Image.End += p.Tokens.Start
+		out[i].Image = behind(p.Tokens.Start, out[i].Image)
 	}
 	return out
 }
@@ -55,10 +54,7 @@ func (p Plan) Kept(rows dit.Rows, t int) dit.Rows {
 		return rows
 	}
 	r := sequenceRows(rows.Text.Len(), rows.Image.Len(), slices.Repeat([]int{1}, p.Tensor))[t]
-	return dit.Rows{
-		Text:  dit.Range{Start: rows.Text.Start + r.Text.Start, End: rows.Text.Start + r.Text.End},
-		Image: dit.Range{Start: rows.Image.Start + r.Image.Start, End: rows.Image.Start + r.Image.End},
-	}
+	return dit.Rows{Text: behind(rows.Text.Start, r.Text), Image: behind(rows.Image.Start, r.Image)}
 }
 
 // PatchesMayTakeMore reports whether a micro-step of a patch may take more memory than one of the whole picture: where
@@ -78,8 +74,8 @@ func StoreRows(lt, li, a int) int {
 }
 
 // EachAttention visits the attentions of a block.
-func EachAttention(b dit.BlockSpec, visit func(index int, imageOnly bool)) {
+func EachAttention(b dit.BlockSpec, visit func(imageOnly bool)) {
 	for i := range max(b.Attends, 1) {
-		visit(i, b.Kind == dit.Cross || i > 0)
+		visit(b.Kind == dit.Cross || i > 0)
 	}
 }

@@ -58,7 +58,7 @@ func (s *session) prepareNets() error {
 			n := byKey[c.Model]
 			if n == nil {
 				model, ok := s.resident(c.Model)
-				m, isNet := model.(dit.Control)
+				m, isNet := dit.As[dit.Control](model)
 				if !ok || !isNet {
 					return fmt.Errorf("control net %s is not resident", c.Model)
 				}

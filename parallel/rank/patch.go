@@ -18,7 +18,7 @@ type patched struct {
 // preparePatch embeds the hint of a patch on entry i.
 func (s *session) preparePatch(i int, c ControlInput) error {
 	model, ok := s.resident(c.Model)
-	m, isPatch := model.(dit.Patch)
+	m, isPatch := dit.As[dit.Patch](model)
 	if !ok || !isPatch {
 		return fmt.Errorf("model patch %s is not resident", c.Model)
 	}

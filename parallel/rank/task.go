@@ -16,7 +16,7 @@ func (r *Rank) task(id uint64, c *TaskCommand) ([]byte, error) {
 	if !ok {
 		return nil, fmt.Errorf("rank %d: %s is not resident", r.id, c.Model)
 	}
-	task, ok := model.(dit.Task)
+	task, ok := dit.As[dit.Task](model)
 	if !ok {
 		return nil, fmt.Errorf("rank %d: %s is no task: %T", r.id, c.Model, model)
 	}

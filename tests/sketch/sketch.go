@@ -69,11 +69,8 @@ func detect(set *weights.Set, meta map[string]string) (family.Config, error) {
 // Describe describes a sketch.
 func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
-		Family: "sketch", Width: c.Hidden, Heads: c.Heads, HeadDim: c.Hidden / c.Heads, PatchSize: patch,
-		Channels: channels, OutChannels: channels, ContextDim: c.Context, MLPRatio: 2,
-	}
-	for range c.Depth {
-		s.Blocks = append(s.Blocks, dit.BlockSpec{Kind: dit.Single, Skip: -1, Attends: 1})
+		Family: "sketch", Width: c.Hidden, Heads: c.Heads, PatchSize: patch, Channels: channels, ContextDim: c.Context,
+		Blocks: dit.Blocks(c.Depth, dit.BlockSpec{Kind: dit.Single}),
 	}
 	tags := family.Tags{Dims: map[string]int{"F": 2 * c.Hidden}}
 	return family.Describe(set, family.Diffusion{
@@ -101,14 +98,13 @@ type model struct{ family.Loaded[net] }
 
 // Prepare embeds the text.
 func (m *model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.Prepared, error) {
-	if err := layers.CheckEntries(m.Spec(), entries); err != nil {
+	p, err := layers.Begin(m.Spec(), entries, grid)
+	if err != nil {
 		return nil, err
 	}
-	p := &dit.Prepared{N: len(entries), Lt: entries[0].Context.Rows, Grid: grid, Entries: entries}
 	d := m.Spec().HeadDim
 	at := layers.Positions(m.Spec(), &entries[0], grid, "", 1, func(int) [4]int { return [4]int{} })
-	place := func(row int) [4]int { return at[row] }
-	p.RoPE = layers.PositionRotation([]int{0, d / 2, d / 2}, 100, len(at), place).Upload(env)
+	p.RoPE = layers.PositionRotation([]int{0, d / 2, d / 2}, 100, at).Upload(env)
 	if !m.Held.NoEmbed {
 		p.Text = env.Arena.Alloc(env.DType, p.N, p.Lt, m.Spec().Width)
 		mark := env.Arena.Mark()
@@ -154,15 +150,15 @@ func (m *model) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
 	attended := layers.Scratch(env, s.X, s.B, s.Wide.Len(), w.Proj.K())
 	layers.AdaLN(env, h, s.X, layers.Chunk(mod, e, 0), layers.Chunk(mod, e, 1), eps)
 	layers.ColumnLinear(env, qkv, h, w.QKV, s.Wide, engine.ActNone)
-	q, k, v := layers.QKV(qkv, d)
+	q, k, v := layers.QKV(qkv, d, 1)
 	env.Attend(dit.Attention{Block: i, Q: q, K: k, V: v, RoPE: s.RoPE, Rows: s.Wide, Out: layers.Heads(attended, d)})
 	layers.RowLinear(env, s.X, attended, w.Proj, engine.Tensor{}, s.Wide)
 	layers.AdaLN(env, h, s.X, layers.Chunk(mod, e, 0), layers.Chunk(mod, e, 1), eps)
-	layers.ResidualMLP(env, s.X, h, w.Up, w.Down, engine.Tensor{}, s.Wide, engine.GELUTanh)
+	layers.FeedForward{Up: w.Up, Down: w.Down}.Add(env, s.X, h, engine.Tensor{}, s.Wide)
 	env.Arena.Release(mark)
 }
 
 // Head projects the image rows.
 func (m *model) Head(env dit.Env, s *dit.State, out engine.Tensor) {
-	layers.ModulatedHead(env, out, s.ImageRows(), s.M.Head.Index(0, s.Step), m.Net.Out, eps)
+	layers.ModulatedHead(env, s, out, m.Net.Out, 0, eps)
 }

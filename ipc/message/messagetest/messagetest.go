@@ -63,7 +63,7 @@ func Frames(tb testing.TB) []hammer.Input {
 			if err != nil {
 				tb.Fatal(err)
 			}
-			parts, err := wire.Splice(wire.Envelope{Op: verb, Tag: 1, Accept: []string{wire.RefShm}}, b, enc)
+			parts, err := wire.Splice(wire.Envelope{Op: verb, Tag: 1, Accept: []string{wire.RefShm}}, [][]byte{b}, enc)
 			if err != nil {
 				tb.Fatal(err)
 			}

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 
-	"patchbay/engine"
 	"patchbay/models/weights"
 	"patchbay/tests/golden"
 )
@@ -123,11 +122,6 @@ func rule(d weights.Declared) (scale, offset float64) {
 }
 
 func stored(name string, shape []int, scale, offset float64) weights.Stored {
-	n := 1
-	for _, s := range shape {
-		n *= s
-	}
-	data := make([]byte, 4*n)
-	engine.Narrow(data, golden.Fill(name, n, scale, offset), engine.F32)
-	return weights.Stored{DType: engine.F32, Shape: shape, Data: data}
+	n := weights.Stored{Shape: shape}.Len()
+	return weights.Floats(golden.Fill(name, n, scale, offset), shape...)
 }

@@ -3,7 +3,6 @@ package goldenweights
 import (
 	"fmt"
 
-	"patchbay/engine"
 	"patchbay/models/weights"
 	"patchbay/tests/golden"
 )
@@ -20,9 +19,7 @@ func Upscaler(name string) (*weights.Set, error) {
 	tensors := map[string]weights.Stored{}
 	for _, w := range all.Models[name] {
 		shape, v := w.Fill(name)
-		data := make([]byte, 4*len(v))
-		engine.Narrow(data, v, engine.F32)
-		tensors[w.Name()] = weights.Stored{DType: engine.F32, Shape: shape, Data: data}
+		tensors[w.Name()] = weights.Floats(v, shape...)
 	}
 	return weights.FromMap(tensors), nil
 }

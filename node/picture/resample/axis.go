@@ -128,3 +128,8 @@ func mix4(out, a, b, c, d, w []float32) {
 		out[i] = float32(wa*a[i]) + float32(wb*b[i]) + float32(wc*c[i]) + float32(wd*d[i])
 	}
 }
+
+// Linear resizes m to width x height as Bilinear does, rounded as torch rounds large results whatever the size is.
+func Linear(m Image, width, height int) Image {
+	return separable(m, linear(m.X, width, generic), linear(m.Y, height, generic))
+}

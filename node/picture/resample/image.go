@@ -23,27 +23,22 @@ type Image struct {
 	Layout     Layout
 }
 
-// Method is the name of a way to resize, spelled as in ComfyUI's nodes.
-type Method string
-
-// The methods. Lanczos works on pictures of 1 to 4 channels with values in [0, 1]; 2 and 4 channels have alpha last.
+// The methods, spelled as in ComfyUI's nodes. Lanczos works on pictures of 1 to 4 channels with values in [0, 1]; 2 and
+// 4 channels have alpha last.
 const (
-	Nearest      Method = "torch's nearest" // no node offers it
-	NearestExact Method = "nearest-exact"
-	Bilinear     Method = "bilinear"
-	Area         Method = "area"
-	Bicubic      Method = "bicubic"
-	Lanczos      Method = "lanczos"
-	Bislerp      Method = "bislerp"
+	Nearest      = "torch's nearest" // no node offers it
+	NearestExact = "nearest-exact"
+	Bilinear     = "bilinear"
+	Area         = "area"
+	Bicubic      = "bicubic"
+	Lanczos      = "lanczos"
+	Bislerp      = "bislerp"
 )
 
-// Crop says what happens when the new aspect ratio is another one.
-type Crop string
-
-// The crops, spelled as in ComfyUI's nodes.
+// The crops, what happens when the new aspect ratio is another one, spelled as in ComfyUI's nodes.
 const (
-	CropDisabled Crop = "disabled" // stretch
-	CropCenter   Crop = "center"   // cut equal margins off first
+	CropDisabled = "disabled" // stretch
+	CropCenter   = "center"   // cut equal margins off first
 )
 
 // maxValues bounds a result to 16 GiB.
@@ -52,7 +47,7 @@ const maxValues = 1 << 32
 // Upscale resizes m to width x height, up or down, in its own layout, like common_upscale. m is not changed; the result
 // is new memory. Errors are wrong arguments: an unknown method or crop, empty sizes, a channel count that lanczos
 // cannot take, more values than 16 GiB.
-func Upscale(m Image, width, height int, method Method, crop Crop) (Image, error) {
+func Upscale(m Image, width, height int, method, crop string) (Image, error) {
 	if m.B < 1 || m.C < 1 || m.Y < 1 || m.X < 1 || len(m.Data) != m.B*m.C*m.Y*m.X {
 		return Image{}, fmt.Errorf("resize: %d values are no picture of %d channels, %d x %d, batch %d", len(m.Data),
 			m.C, m.X, m.Y, m.B)
