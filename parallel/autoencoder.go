@@ -11,7 +11,6 @@ import (
 	"patchbay/parallel/comm"
 	"patchbay/parallel/failure"
 	"patchbay/parallel/group"
-	"patchbay/parallel/host"
 	"patchbay/parallel/plan"
 	"patchbay/parallel/rank"
 )
@@ -28,8 +27,6 @@ type Workspace struct {
 	// DType is the type of activations that text encoders and autoencoder have here.
 	DType engine.DType
 
-	cfg    *Config
-	home   *host.Local
 	engine *Engine
 	ctx    context.Context
 }
@@ -60,7 +57,7 @@ func (e *Engine) Do(ctx context.Context, what string, f func(*Workspace) error) 
 
 // do is one try of Do. The caller holds e.work.
 func (e *Engine) do(ctx context.Context, what string, f func(*Workspace) error) error {
-	l := &Workspace{Ops: e.ops, DType: e.cfg.Beside, cfg: &e.cfg, home: e.home, engine: e, ctx: ctx, Check: func() error {
+	l := &Workspace{Ops: e.ops, DType: e.cfg.Beside, engine: e, ctx: ctx, Check: func() error {
 		if err := ctx.Err(); err != nil {
 			return cancelled(err)
 		}
@@ -93,13 +90,13 @@ type Share struct {
 // weights that Shared works with. They stay as long as the engine. One rank alone where the ranks are in other
 // processes, which Task has work, and for a plan that Sample will refuse.
 func (l *Workspace) Loaders(p plan.Plan) ([]engine.Ops, error) {
-	if p.Tensor == 1 || l.cfg.Hosts != nil || l.cfg.fits(p) != nil {
+	if p.Tensor == 1 || l.engine.cfg.Hosts != nil || l.engine.cfg.fits(p) != nil {
 		return []engine.Ops{l.Ops}, nil
 	}
 	out := make([]engine.Ops, p.Tensor)
 	for r := range out {
 		var err error
-		if out[r], err = l.home.OpsOf(r); err != nil {
+		if out[r], err = l.engine.home.OpsOf(r); err != nil {
 			return nil, err
 		}
 	}
@@ -109,11 +106,11 @@ func (l *Workspace) Loaders(p plan.Plan) ([]engine.Ops, error) {
 // Shared runs f on so many ranks at once. The first error ends all of them.
 func (l *Workspace) Shared(what string, ranks int, f func(Share) error) error {
 	check := l.Check
-	if !l.cfg.transport().Interruptible() {
+	if !l.engine.cfg.transport().Interruptible() {
 		check = nil
 	}
 	return l.joined(what, ranks, func(r int, ops engine.Ops, end comm.Comm) error {
-		return f(Share{Rank: r, Ops: ops, Sum: end.AllReduce, Check: check})
+		return f(Share{Rank: r, Ops: ops, Sum: sum(end), Check: check})
 	})
 }
 
@@ -122,7 +119,7 @@ func (l *Workspace) joined(what string, ranks int, f func(r int, ops engine.Ops,
 	ops := make([]engine.Ops, ranks)
 	for r := range ops {
 		var err error
-		if ops[r], err = l.cfg.NewOps(r, ranks); err != nil {
+		if ops[r], err = l.engine.cfg.NewOps(r, ranks); err != nil {
 			rank.CloseOps(ops[:r]...)
 			return err
 		}
@@ -132,7 +129,7 @@ func (l *Workspace) joined(what string, ranks int, f func(r int, ops engine.Ops,
 	for r := range all.Ranks {
 		all.Ranks[r] = r
 	}
-	ends, err := l.cfg.transport().Connect(all, ops)
+	ends, err := l.engine.cfg.transport().Connect(all, ops)
 	if err != nil {
 		return err
 	}
@@ -143,10 +140,15 @@ func (l *Workspace) joined(what string, ranks int, f func(r int, ops engine.Ops,
 	return g.Wait()
 }
 
+// sum adds a tensor over the ranks of a group in place.
+func sum(end comm.Comm) func(engine.Tensor) {
+	return func(t engine.Tensor) { end.Run(comm.NewAllReduce(t)) }
+}
+
 // Apart is how many ranks of other processes could share a Task by a plan, those of its tensor group. 1 where all are
 // in this one, or jobs beside each other have the processes, and for a plan that Sample will refuse.
 func (l *Workspace) Apart(p plan.Plan) int {
-	if l.cfg.Hosts == nil || l.engine.shares != nil || l.cfg.fits(p) != nil {
+	if l.engine.cfg.Hosts == nil || l.engine.shares != nil || l.engine.cfg.fits(p) != nil {
 		return 1
 	}
 	return p.Tensor
@@ -290,7 +292,7 @@ func (l *Workspace) Encode(net *vae.VAE, picture []float32, b, y, x, ranks int) 
 // takes less time for the whole picture than others would to read them from there. Deterministic engines have no
 // bands either, whose group-norm sums end in other bits.
 func (l *Workspace) bands() int {
-	if l.cfg.DeviceOf != nil || l.cfg.Deterministic {
+	if l.engine.cfg.DeviceOf != nil || l.engine.cfg.Deterministic {
 		return 1
 	}
 	return math.MaxInt
@@ -308,21 +310,18 @@ func (l *Workspace) autoencoder(bytes int) (vae.Env, error) {
 func (l *Workspace) banded(what string, ranks, y int, f func(*band) error) error {
 	rows := plan.Balanced(y, ranks)
 	return l.joined("vae", ranks, func(r int, ops engine.Ops, end comm.Comm) error {
-		return f(&band{
-			what: what, ops: ops, comm: end, rows: vae.Band{Start: rows[r].Start, End: rows[r].End, Total: y},
-			check: l.Check, dtype: l.DType,
-		})
+		own := vae.Band{Start: rows[r].Start, End: rows[r].End, Total: y}
+		return f(&band{l, what, ops, end, own})
 	})
 }
 
 // band is one rank's part of a split decode or encode.
 type band struct {
-	what  string // "decoding" or "encoding", for errors
-	ops   engine.Ops
-	comm  comm.Comm
-	rows  vae.Band
-	check func() error
-	dtype engine.DType
+	l    *Workspace
+	what string // "decoding" or "encoding", for errors
+	ops  engine.Ops
+	comm comm.Comm
+	rows vae.Band
 }
 
 // each runs f for every item of a batch with an arena of so many bytes.
@@ -338,7 +337,8 @@ func (d *band) each(bytes, items int, f func(env vae.Env, item int) error) error
 	defer d.ops.Free(mem)
 	arena := engine.NewArena("vae band", mem, bytes)
 	env := vae.Env{
-		Ops: d.ops, Arena: arena, DType: d.dtype, Check: func(int, int) error { return d.check() }, Exchange: d.exchange(),
+		Ops: d.ops, Arena: arena, DType: d.l.DType, Exchange: d.exchange(),
+		Check: func(int, int) error { return d.l.Check() },
 	}
 	for i := range items {
 		mark := arena.Mark()
@@ -375,13 +375,13 @@ func (d *band) exchange() *vae.Exchange {
 			d.comm.SendRecv(above, up, x.Slice(1, x.Dim(1)-1, x.Dim(1)), down)
 			d.comm.SendRecv(below, down, x.Slice(1, 0, 1), up)
 		},
-		Sum: func(stats engine.Tensor) { d.comm.AllReduce(stats) },
+		Sum: sum(d.comm),
 		Gather: func(full, part engine.Tensor) {
 			counts := make([]int, size)
 			for r, rows := range plan.Balanced(d.rows.Total, size) {
 				counts[r] = full.Len() / d.rows.Total * rows.Len()
 			}
-			d.comm.AllGather(full, part, counts)
+			d.comm.Run(comm.NewAllGather(full, part, counts))
 		},
 	}
 }

@@ -31,24 +31,19 @@ const (
 type shares struct {
 	all     int
 	mu      sync.Mutex
-	free    []int         // ascending
-	due     int           // requests that want places, now or soon: a turn counts from Enter on
-	queue   []*byte       // who waits, by identity
-	changed chan struct{} // closed, and made anew, when one of these is another
+	free    []int      // ascending
+	due     int        // requests that want places, now or soon: a turn counts from Enter on
+	queue   []*byte    // who waits, by identity
+	changed *sync.Cond // one of these is another
 }
 
 func newShares(places int) *shares {
-	s := &shares{all: places, changed: make(chan struct{})}
+	s := &shares{all: places}
+	s.changed = sync.NewCond(&s.mu)
 	for i := range places {
 		s.free = append(s.free, i)
 	}
 	return s
-}
-
-// tell wakes who waits; mu is held.
-func (s *shares) tell() {
-	close(s.changed)
-	s.changed = make(chan struct{})
 }
 
 // take waits until it is its caller's turn and size, which is told how many requests want places and how many places
@@ -61,14 +56,19 @@ func (s *shares) take(ctx context.Context, turn *Turn, size func(due, free int) 
 	extra := turn == nil || turn.counted // turns that have had places are counted no more
 	if extra {
 		s.due++
-		s.tell()
+		s.changed.Broadcast()
 	}
+	defer context.AfterFunc(ctx, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.changed.Broadcast()
+	})()
 	leave := func() {
 		s.queue = slices.DeleteFunc(s.queue, func(w *byte) bool { return w == me })
-		s.tell()
+		s.changed.Broadcast()
 	}
 	for ctx.Err() == nil {
-		due, free, changed := s.due, len(s.free), s.changed
+		due, free := s.due, len(s.free)
 		if s.queue[0] == me && free > 0 {
 			s.mu.Unlock()
 			n := size(due, free) // may take a while, when a plan is looked for
@@ -87,12 +87,7 @@ func (s *shares) take(ctx context.Context, turn *Turn, size func(due, free int) 
 				return got, nil
 			}
 		}
-		s.mu.Unlock()
-		select {
-		case <-changed:
-		case <-ctx.Done():
-		}
-		s.mu.Lock()
+		s.changed.Wait()
 	}
 	if extra {
 		s.due--
@@ -107,7 +102,7 @@ func (s *shares) give(places []int) {
 	defer s.mu.Unlock()
 	s.free = append(s.free, places...)
 	slices.Sort(s.free)
-	s.tell()
+	s.changed.Broadcast()
 }
 
 // Turn is a job that is going to run a request: those that come soon are reckoned with when places are shared out.
@@ -123,7 +118,7 @@ func (e *Engine) Enter() *Turn {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.due++
-		s.tell()
+		s.changed.Broadcast()
 	}
 	return t
 }
@@ -139,7 +134,7 @@ func (t *Turn) Leave() {
 	if !t.counted {
 		t.counted = true
 		s.due--
-		s.tell()
+		s.changed.Broadcast()
 	}
 }
 
@@ -172,9 +167,12 @@ func (e *Engine) beside(ctx context.Context, turn *Turn, req *Request, observe O
 		e.shares.give(places)
 		return nil, failed
 	}
-	on := e.on(places)
-	result, err := on.Sample(ctx, &own, observe)
-	on.home.Release()
+	sample := func() (*Result, error) {
+		on := e.on(places)
+		defer on.home.Release()
+		return on.Sample(ctx, &own, observe)
+	}
+	result, err := sample()
 	e.shares.give(places)
 	if err == nil || !isFull(err) {
 		return result, err
@@ -187,9 +185,7 @@ func (e *Engine) beside(ctx context.Context, turn *Turn, req *Request, observe O
 	if err := e.relieve(); err != nil {
 		return nil, err
 	}
-	on = e.on(places)
-	defer on.home.Release()
-	return on.Sample(ctx, &own, observe)
+	return sample()
 }
 
 // isFull reports whether work failed for want of memory.

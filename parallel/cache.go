@@ -111,8 +111,11 @@ func (r *reuser) decide(s *latentPart, q question, evaluation int) answer {
 	switch {
 	case !(q.sigma > r.to):
 		a = answer{run: q.active}
-	case r.cache.Rule == CacheLazy:
-		a = r.decideLazy(s, q)
+	case r.cache.Rule == CacheLazy: // everything between the latent and the guided prediction of it is left out
+		a = answer{run: q.active, lazy: true}
+		if q.sigma <= r.from && r.small(s, r.d.whole, q.x) {
+			a = answer{lazy: true, reused: true}
+		}
 	default:
 		a = r.decideEasy(s, q)
 	}
@@ -141,7 +144,7 @@ type meter struct {
 	total         float32   // expected changes since the last evaluation that ran
 }
 
-// small adds what is expected for input x and reports whether the sum stays below the threshold.
+// small adds what is expected for input x and reports whether the sum stays below the threshold, else it begins again.
 func (m *meter) small(x []float32, c *CacheChange) bool {
 	if m.input == nil {
 		return false
@@ -153,7 +156,11 @@ func (m *meter) small(x []float32, c *CacheChange) bool {
 	c.Expected = m.rate * c.Input / m.norm
 	m.total += c.Expected
 	c.Total = m.total
-	return m.total < m.threshold // not so if a mean was 0 and the sum is no number
+	small := m.total < m.threshold // not so if a mean was 0 and the sum is no number
+	if !small {
+		m.total = 0
+	}
+	return small
 }
 
 // learn takes in an evaluation that ran: elements compared of input and output, and the mean absolute output.
@@ -175,6 +182,17 @@ func meanDistance(a, b []float32) float32 {
 		sum += math.Abs(float64(v - b[i]))
 	}
 	return float32(sum / float64(len(a)))
+}
+
+// small is meter.small for what the part reads of the elements that l covers.
+func (r *reuser) small(s *latentPart, l *layout, x []float32) bool {
+	return r.meter.small(s.take(x, r.placesOf(s, l).compared), &r.change)
+}
+
+// learn is meter.learn likewise; norm is the mean of |y|, which adds up to so much over n elements.
+func (r *reuser) learn(s *latentPart, l *layout, x, y []float32, sum float64, n int) {
+	at := r.placesOf(s, l).compared
+	r.meter.learn(s.take(x, at), s.take(y, at), float32(sum/float64(n)), &r.change)
 }
 
 // places are elements of a part's vector, of one item: those compared, and all that a layout covers.

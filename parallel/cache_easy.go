@@ -27,10 +27,7 @@ func (r *reuser) decideEasy(s *latentPart, q question) answer {
 		}
 		call.measured = slices.Contains(entries, r.first)
 		if open && call.measured && !marked {
-			l := r.d.preds[r.first].layout
-			if marked = r.meter.small(s.take(q.input, r.placesOf(s, l).compared), &r.change); !marked && r.meter.rated {
-				r.meter.total = 0
-			}
+			marked = r.small(s, r.d.preds[r.first].layout, q.input)
 		}
 		// ComfyUI stops with a KeyError where an entry is new in this evaluation; here its call runs
 		call.reused = marked && s.knows(entries)
@@ -89,8 +86,8 @@ func (d *denoiser) calls(active []int) [][]int {
 
 // alike tells whether two entries have inputs of the same shapes.
 func (d *denoiser) alike(i, j int) bool {
-	g, h := d.preds[i].layout.grid, d.preds[j].layout.grid
-	a, b := &d.entries[i], &d.entries[j]
+	a, b := d.preds[i], d.preds[j]
+	g, h := a.layout.grid, b.layout.grid
 	return g.LatentY == h.LatentY && g.LatentX == h.LatentX && a.Context.Rows == b.Context.Rows &&
 		a.Context2.Rows == b.Context2.Rows &&
 		(a.Pooled == nil) == (b.Pooled == nil) && (a.Guidance == nil) == (b.Guidance == nil)
@@ -136,8 +133,21 @@ func (r *reuser) learnEasy(s *latentPart, calls []easyCall, input []float32, out
 			v, count := s.size(outputs[i], r.placesOf(s, r.d.preds[i].layout).covered)
 			sum, n = sum+v, n+count
 		}
-		at := r.placesOf(s, r.d.preds[r.first].layout).compared
-		r.meter.learn(s.take(input, at), s.take(outputs[r.first], at), float32(sum/float64(n)), &r.change)
+		r.learn(s, r.d.preds[r.first].layout, input, outputs[r.first], sum, n)
 	}
 	r.note()
+}
+
+// guided stands for the guided prediction where a part keeps something by prediction.
+const guided = -1
+
+// keepLazy stores what the guided prediction adds to the latent and lets the first part measure it.
+func (s *latentPart) keepLazy(r *reuser, x, x0, uncond []float32) {
+	s.keep(guided, x, x0)
+	s.uncond = append(s.uncond[:0], uncond...)
+	if s.index == 0 {
+		sum, n := s.size(x0, r.placesOf(s, r.d.whole).covered)
+		r.learn(s, r.d.whole, x, x0, sum, n)
+		r.note()
+	}
 }

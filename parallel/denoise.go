@@ -74,7 +74,6 @@ type denoiser struct {
 	whole   *layout
 	n       int // vector elements of one item
 	preds   []*prediction
-	entries []Entry
 
 	noise, latent []float32 // vectors of all items
 	mask          []float32 // nil: everything may change
@@ -93,7 +92,7 @@ func newDenoiser(req *Request) (*denoiser, error) {
 	l, spec := req.Latent, req.Model.Spec
 	d := &denoiser{req: req, sampler: sampler, whole: newLayout(l.C, spec.PatchSize, l.grid(spec))}
 	d.n = len(d.whole.order)
-	d.preds, d.entries = newPredictions(req, d.whole)
+	d.preds = newPredictions(req, d.whole)
 	d.latent = d.whole.toVector(l.B, l.Data)
 	d.noise = make([]float32, len(d.latent))
 	if len(req.Noise.Data) > 0 {
@@ -135,8 +134,9 @@ func (d *denoiser) open(budget int64) error {
 		o.Lanes = forecast.NewPartition(w, d.team.Plan).Lanes
 	}
 	branches := make([]int, len(d.preds))
-	for i, e := range d.entries {
-		in := rank.EntryInput{Entries: []dit.Entry{e.Entry}, Grid: d.preds[i].layout.grid}
+	for i, p := range d.preds {
+		e := p.Entry
+		in := rank.EntryInput{Entries: []dit.Entry{e.Entry}, Grid: p.layout.grid}
 		for _, r := range e.Residuals {
 			for n := in.Grid.Tokens() * d.req.Model.Spec.Width * o.Batch; len(r.Rows) < n; { // one for all items
 				r.Rows = slices.Concat(r.Rows, r.Rows[:min(len(r.Rows), n-len(r.Rows))])
@@ -156,7 +156,7 @@ func (d *denoiser) open(budget int64) error {
 			d.session.nets = d.session.nets || !c.Patch
 		}
 		o.Entries = append(o.Entries, in)
-		branches[i] = d.preds[i].branch
+		branches[i] = p.branch
 	}
 	if d.req.Profile {
 		o.Profile = time.Now().UnixNano()

@@ -167,8 +167,12 @@ func NewEngine(cfg Config) (*Engine, error) {
 	return e, nil
 }
 
-// start starts the processes for so many ranks where there are not enough, or one has gone. The caller holds e.work.
+// start starts the processes for so many ranks where there are not enough, or one has gone. It refuses as usable does.
+// The caller holds e.work.
 func (e *Engine) start(ranks int) error {
+	if err := e.usable(); err != nil {
+		return err
+	}
 	if e.cfg.Hosts == nil || e.hosts != nil && !e.cfg.Hosts.Changed(ranks) && !slices.ContainsFunc(e.hosts, gone) {
 		return nil
 	}
@@ -500,9 +504,6 @@ func (e *Engine) sample(ctx context.Context, turn *Turn, req *Request, observe O
 		return nil, err
 	}
 	defer release()
-	if err := e.usable(); err != nil {
-		return nil, err
-	}
 	if err := e.start(plan.Ranks()); err != nil {
 		return nil, err
 	}
@@ -519,14 +520,10 @@ func (e *Engine) sample(ctx context.Context, turn *Turn, req *Request, observe O
 
 // attempt makes weights and ranks ready and runs a request. The caller holds e.work.
 func (e *Engine) attempt(ctx context.Context, req *Request, plan plan.Plan, observe Observe) (*Result, error) {
-	start := time.Now()
 	var stats Stats
-	loaded, err := e.acquire(req.Model, plan, req)
-	if err != nil {
+	var err error
+	if stats.LoadSeconds, err = e.acquire(req.Model, plan, req); err != nil {
 		return nil, err
-	}
-	if loaded {
-		stats.LoadSeconds = time.Since(start).Seconds()
 	}
 	if err := e.acquireNets(req, plan); err != nil {
 		return nil, err

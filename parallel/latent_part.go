@@ -2,6 +2,7 @@ package parallel
 
 import (
 	"math"
+	"slices"
 
 	"patchbay/models/dit"
 	"patchbay/parallel/plan"
@@ -20,9 +21,8 @@ type latentPart struct {
 
 	evaluations, predicted int
 
-	kept map[int][]float32 // CacheEasy: what the network added to its input, by prediction, [B, n]
-	// CacheLazy: what prediction added to the latent, and the last unconditional one, [B, n]
-	lazy, uncond []float32
+	kept   map[int][]float32 // what the network added to its input, by prediction, or to the latent under guided, [B, n]
+	uncond []float32         // CacheLazy: the last unconditional prediction, [B, n]
 }
 
 // latentParts cuts the run into sampler instances and says who evaluates for them.
@@ -46,8 +46,8 @@ func (d *denoiser) latentParts() ([]*latentPart, *evaluator) {
 func (d *denoiser) textTokens() int {
 	n := 0
 	if spec := d.req.Model.Spec; spec.JointText() {
-		for _, e := range d.entries {
-			n = max(n, spec.JointTokens(&e.Entry))
+		for _, p := range d.preds {
+			n = max(n, spec.JointTokens(&p.Entry.Entry))
 		}
 	}
 	return n
@@ -102,7 +102,7 @@ func (s *latentPart) denoise(ev *evaluator, x []float32, sigma float32) (x0, unc
 		return nil, nil, err
 	}
 	if a.lazy && a.reused {
-		x0, uncond = s.reuseLazy(in)
+		x0, uncond = s.reuse(guided, in), slices.Clone(s.uncond) // samplers that ask for it get that of the last one that ran
 	} else {
 		x0, uncond = d.req.Guider.mix(len(x), branches)
 		if d.req.Guider.Norm != nil && branches[0] != nil {

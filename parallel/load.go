@@ -40,9 +40,6 @@ func (e *Engine) Load(ctx context.Context, m Model, text string) (Loaded, error)
 		return out, err
 	}
 	defer release()
-	if err := e.usable(); err != nil {
-		return out, err
-	}
 	if err := e.start(p.Ranks()); err != nil {
 		return out, err
 	}
@@ -51,24 +48,23 @@ func (e *Engine) Load(ctx context.Context, m Model, text string) (Loaded, error)
 	}
 	cluster, _ := e.devices()
 	p = cluster.Share(m.Spec, p)
-	start := time.Now()
-	loaded, err := e.acquire(m, p, nil)
-	if err != nil {
-		return out, err
-	}
-	if loaded {
-		out.Seconds = time.Since(start).Seconds()
-	}
-	return out, nil
+	out.Seconds, err = e.acquire(m, p, nil)
+	return out, err
 }
 
 // acquire makes the weights that ranks of a plan hold resident, each on the rank's device, with room for what a request
-// takes beside them there (nil: none is known), and reports whether any had to be loaded. All processes load at the
+// takes beside them there (nil: none is known). seconds is how long that took, 0 if all were. All processes load at the
 // same time.
-func (e *Engine) acquire(m Model, split plan.Plan, r *Request) (loaded bool, err error) {
+func (e *Engine) acquire(m Model, split plan.Plan, r *Request) (seconds float64, err error) {
+	start := time.Now()
 	cluster, _ := e.devices()
 	lanes := forecast.OwnLanes(m.Spec, split, cluster.Device)
-	return e.hold(m, split, e.besideWeights(r, split), func(at plan.Coord) dit.Held { return split.Held(lanes, at) })
+	beside := e.besideWeights(r, split)
+	loaded, err := e.hold(m, split, beside, func(at plan.Coord) dit.Held { return split.Held(lanes, at) })
+	if loaded {
+		seconds = time.Since(start).Seconds()
+	}
+	return seconds, err
 }
 
 // hold makes what held says of each rank resident, with room for beside, which is by rank, or nil.
@@ -150,11 +146,11 @@ func (e *Engine) acquireNets(r *Request, split plan.Plan) error {
 		if len(nets) == 0 {
 			return nil
 		}
-		loaded, err := e.acquire(r.Model, split, r)
+		seconds, err := e.acquire(r.Model, split, r)
 		if err != nil {
 			return err
 		}
-		evicted = evicted || loaded
+		evicted = evicted || seconds > 0
 	}
 	if !evicted {
 		return nil

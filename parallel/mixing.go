@@ -8,36 +8,33 @@ import (
 
 // prediction is one conditioning entry as the mixer sees it: where it applies and with what weight.
 type prediction struct {
-	branch     int
-	layout     *layout
-	weight     []float32 // per vector element of one item, or of all items (masks per item); nil: 1 everywhere
-	start, end float32   // active where end <= sigma <= start
-	ranged     bool
+	Entry
+	branch int
+	layout *layout
+	weight []float32 // per vector element of one item, or of all items (masks per item); nil: 1 everywhere
 }
 
 // active reports whether the entry takes part at sigma (ComfyUI get_area_and_mult: both ends included).
 func (p *prediction) active(sigma float32) bool {
-	return !p.ranged || (sigma <= p.start && sigma >= p.end)
+	return !p.Ranged || (sigma <= p.SigmaStart && sigma >= p.SigmaEnd)
 }
 
 // newPredictions resolves areas, masks and strengths of all entries of a request over a latent of b items.
-func newPredictions(r *Request, whole *layout) ([]*prediction, []Entry) {
-	var out []*prediction
-	var entries []Entry
+func newPredictions(r *Request, whole *layout) (out []*prediction) {
 	for bi, br := range withEqualAreas(r.Branches) {
 		for _, e := range br {
-			p := &prediction{branch: bi, layout: whole, start: e.SigmaStart, end: e.SigmaEnd, ranged: e.Ranged}
+			p := &prediction{Entry: e, branch: bi, layout: whole}
 			area := clipArea(entryArea(e), r.Latent.Y, r.Latent.X)
 			if area != (Area{}) {
 				spec := r.Model.Spec
-				e.Concat = cropped(e.Concat, area)
+				p.Concat = cropped(e.Concat, area)
 				p.layout = whole.area(area, r.Latent.C, spec.PatchSize, spec.Tokens(area.H, area.W))
 			}
 			p.weight = weightOf(e, area, r.Latent, whole)
-			out, entries = append(out, p), append(entries, e)
+			out = append(out, p)
 		}
 	}
-	return out, entries
+	return out
 }
 
 // cropped cuts a latent of any number of channels to an area.

@@ -19,29 +19,9 @@ type countingEnd struct {
 	traffic   *comm.Traffic
 }
 
-func (e countingEnd) sent(c *comm.Call) {
-	e.traffic.Sent(c.Sent(e.Rank(), e.Size()), c.Src.DType)
-}
+func (e countingEnd) Run(c *comm.Call) { e.traffic.Sent(c.Sent(e.Rank(), e.Size()), c.Src.DType) }
 
-func (e countingEnd) AllToAll(dst, src engine.Tensor, recv, send []int) {
-	e.sent(comm.NewAllToAll(dst, src, recv, send))
-}
-
-func (e countingEnd) AllGather(dst, src engine.Tensor, counts []int) {
-	e.sent(comm.NewAllGather(dst, src, counts))
-}
-
-func (e countingEnd) Prefetch(dst, src engine.Tensor, counts []int) { e.AllGather(dst, src, counts) }
-
-func (e countingEnd) Exchange(dst, src engine.Tensor, recv, send []int) {
-	e.AllToAll(dst, src, recv, send)
-}
-
-func (e countingEnd) ReduceScatter(dst, src engine.Tensor, counts []int) {
-	e.sent(comm.NewReduceScatter(dst, src, counts))
-}
-
-func (e countingEnd) AllReduce(buf engine.Tensor) { e.sent(comm.NewAllReduce(buf)) }
+func (e countingEnd) Begin(c *comm.Call) { e.Run(c) }
 
 func (e countingEnd) Offer(_, src engine.Tensor, _ int) { e.traffic.Sent(src.Len(), src.DType) }
 

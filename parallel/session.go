@@ -282,9 +282,7 @@ func (s *session) close(stats *Stats) error {
 			stats.Traffic[at] = make([]comm.Traffic, len(r.Traffic))
 		}
 		for a, v := range r.Traffic {
-			sum := &stats.Traffic[at][a]
-			sum.Calls, sum.Bytes, sum.Wait = sum.Calls+v.Calls, sum.Bytes+v.Bytes, sum.Wait+v.Wait
-			sum.Posted += v.Posted
+			stats.Traffic[at][a].Add(v)
 		}
 		if down { // a token goes through both lanes of a folded stage and is counted once
 			stats.Tokens[at] = r.Tokens

@@ -76,27 +76,27 @@ func (t *team) join(of host.Team, e *Engine, here [][]int, first []int) error {
 			}
 		}
 	})
-	crews := make([]host.Crew, len(e.hosts))
+	t.crews = make([]host.Crew, len(e.hosts))
 	for at, h := range e.hosts {
 		if len(here[at]) == 0 {
 			continue
 		}
 		own := of
 		own.Here, own.First = here[at], first[at]
-		joining.Go("start ranks", func() (err error) {
-			crews[at], err = h.Join(own)
-			return err
+		joining.Go("start ranks", func() error {
+			crew, err := h.Join(own)
+			if err != nil {
+				return err
+			}
+			t.crews[at] = crew
+			for i, m := range crew.Members() {
+				t.members[own.Here[i]] = m
+			}
+			return nil
 		})
 	}
 	err := joining.Wait()
-	for at, crew := range crews {
-		if err == nil && crew != nil {
-			t.crews = append(t.crews, crew)
-			for i, m := range crew.Members() {
-				t.members[here[at][i]] = m
-			}
-		}
-	}
+	t.crews = slices.DeleteFunc(t.crews, func(c host.Crew) bool { return c == nil })
 	return err
 }
 
@@ -124,11 +124,11 @@ func (t *team) close() {
 // all queues cut(rank) on every rank for which it is not nil and returns a function that waits for the replies, by
 // rank. The first error that is not the echo of another rank's failure wins.
 func (t *team) all(cut func(rank int) *rank.Command) func() ([]rank.Reply, error) {
-	waits := make([]func() (rank.Reply, error), len(t.members))
+	waits := make([]<-chan rank.Reply, len(t.members))
 	errs := make([]error, len(t.members))
 	for r, l := range t.members {
 		if c := cut(r); c != nil {
-			waits[r], errs[r] = l.Send(*c, t.await)
+			waits[r], errs[r] = l.Send(*c)
 		}
 	}
 	return func() ([]rank.Reply, error) {
@@ -136,7 +136,10 @@ func (t *team) all(cut func(rank int) *rank.Command) func() ([]rank.Reply, error
 		var first error
 		for r, wait := range waits {
 			if wait != nil {
-				replies[r], errs[r] = wait()
+				replies[r], errs[r] = t.await(wait)
+			}
+			if told := replies[r].Err; errs[r] == nil && told != nil {
+				errs[r] = told
 			}
 			if errs[r] == nil {
 				continue

@@ -13,6 +13,8 @@ import (
 // maxSteps bounds the length of a sigma list.
 const maxSteps = 10000
 
+func finite(v float32) bool { return math.Abs(float64(v)) <= math.MaxFloat32 }
+
 // validate refuses requests that cannot run, naming the field. It reads no weights.
 func (r *Request) validate() error {
 	switch l := r.Latent; {
@@ -37,7 +39,7 @@ func (r *Request) validate() error {
 		return failure.Refuse("sigmas", "%d steps, at most %d are allowed", len(r.Sigmas)-1, maxSteps)
 	}
 	for i, s := range r.Sigmas {
-		if math.IsNaN(float64(s)) || math.IsInf(float64(s), 0) || s < 0 {
+		if !finite(s) || s < 0 {
 			return failure.Refuse("sigmas", "value %d is %v: want finite values >= 0", i, s)
 		}
 	}
@@ -67,7 +69,7 @@ func (r *Request) validateGuidance() error {
 		return failure.Refuse("branches", "this guider takes %d, got %d", want, len(r.Branches))
 	}
 	for _, v := range []float32{r.Guider.CFG, r.Guider.CFG2} {
-		if math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) {
+		if !finite(v) {
 			return failure.Refuse("cfg", "is %v: want a finite number", v)
 		}
 	}
@@ -99,7 +101,7 @@ func (r *Request) validateEntry(branch string, i int, e Entry) error {
 		e.Prefix.Rows > 0 && (!spec.Prefix || e.Prefix.Cols != spec.Width):
 		return failure.Refuse(branch, "entry %d has a prefix of [%d, %d]: want [%d, %d], as other entries have, and a model "+
 			"that takes one", i, e.Prefix.Rows, e.Prefix.Cols, r.Branches[0].Entries[0].Prefix.Rows, spec.Width)
-	case math.IsNaN(float64(e.Strength)) || math.IsInf(float64(e.Strength), 0):
+	case !finite(e.Strength):
 		return failure.Refuse(branch, "entry %d has strength %v: want a finite number", i, e.Strength)
 	}
 	if c, l := e.Concat, r.Latent; (spec.Concat > 0 || c.Data != nil) && (c.Y != l.Y || c.X != l.X ||
@@ -142,7 +144,7 @@ func (r *Request) validateBiases(branch string, i int, e Entry) error {
 			return failure.Refuse(branch, "entry %d has a bias %d on rows %d to %d of its text: want rows of %d, behind those "+
 				"of the bias before", i, k, b.Rows.Start, b.Rows.End, e.Context.Rows)
 		}
-		if !(math.Abs(float64(b.Value)) <= math.MaxFloat32) {
+		if !finite(b.Value) {
 			return failure.Refuse(branch, "entry %d has a bias %d of %v: want a finite number", i, k, b.Value)
 		}
 		at = b.Rows.End
@@ -160,7 +162,7 @@ func (r *Request) validateResiduals(branch string, i int, e Entry) error {
 				"the control net one of another family?", i, k, len(c.Rows), spec.Family, r.Latent.B, n, spec.Width)
 		}
 		for _, v := range c.Rows {
-			if !(math.Abs(float64(v)) <= math.MaxFloat32) {
+			if !finite(v) {
 				return failure.Refuse(branch, "entry %d has a residual %d that is not finite: what are strength and hint of the "+
 					"control net?", i, k)
 			}
@@ -187,7 +189,7 @@ func (r *Request) validateResiduals(branch string, i int, e Entry) error {
 			return failure.Refuse(branch, "entry %d has control net %d, for text states of %d columns, %d heads and %d "+
 				"channels: the %s model has %d, %d and %d", i, k, net.ContextDim, net.Heads, net.Channels, spec.Family,
 				spec.ContextDim, spec.Heads, spec.Channels)
-		case math.IsNaN(float64(c.Strength)) || math.IsInf(float64(c.Strength), 0):
+		case !finite(c.Strength):
 			return failure.Refuse(branch, "entry %d has a control net of strength %v: want a finite number", i, c.Strength)
 		}
 		y, x := net.HintSize(r.Latent.Y, r.Latent.X)

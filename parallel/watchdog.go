@@ -18,7 +18,7 @@ const patience = 10 * time.Minute
 
 // watchdog ends requests whose ranks have stopped: it looks at their positions while a leader waits for replies.
 type watchdog struct {
-	limit time.Duration // 0: patience
+	limit time.Duration
 
 	mu    sync.Mutex
 	moves int64     // of all ranks together, when last looked at
@@ -57,11 +57,9 @@ func (t *team) await(done <-chan rank.Reply) (rank.Reply, error) {
 		if err == nil {
 			continue
 		}
-		grace := time.NewTimer(min(t.watch.limit, time.Second))
-		defer grace.Stop()
 		select {
 		case <-done:
-		case <-grace.C:
+		case <-time.After(min(t.watch.limit, time.Second)):
 			t.left.Store(true)
 		}
 		return rank.Reply{}, err
@@ -84,8 +82,7 @@ func (t *team) stalled() error {
 	}
 	var moves int64
 	for _, l := range t.members {
-		n, _, _ := l.Position()
-		moves += n
+		moves += l.Standing().Moves
 	}
 	if now := time.Now(); moves != w.moves || w.since.IsZero() {
 		w.moves, w.since = moves, now
@@ -96,25 +93,23 @@ func (t *team) stalled() error {
 	if slices.ContainsFunc(t.crews, host.Crew.Silent) {
 		return nil // the others may stand still for its sake, and its connection ends soon if it stays silent
 	}
-	w.lost = t.accuse(fmt.Sprintf("no progress for %v", w.limit))
-	t.abort(w.lost)
-	return w.lost
+	return t.condemn(fmt.Sprintf("no progress for %v", w.limit))
 }
 
 // deadlock is told by the scheduler that nobody can go on.
 func (t *team) deadlock() {
-	w := &t.watch
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.lost = t.accuse("deadlock")
-	t.abort(w.lost)
+	t.watch.mu.Lock()
+	defer t.watch.mu.Unlock()
+	_ = t.condemn("deadlock")
 }
 
-// abort ends all exchanges with a cause.
-func (t *team) abort(cause error) {
+// condemn makes a verdict on who stands still and ends all exchanges with it; the watchdog is locked.
+func (t *team) condemn(verdict string) error {
+	t.watch.lost = t.accuse(verdict)
 	for _, l := range t.members {
-		l.Abort(cause)
+		l.Abort(t.watch.lost)
 	}
+	return t.watch.lost
 }
 
 // accuse makes the error of ranks that stand still: those that work and wait for nobody, or if there are none everybody
@@ -122,21 +117,20 @@ func (t *team) abort(cause error) {
 func (t *team) accuse(verdict string) *failure.Error {
 	var guilty, waiting, all []string
 	for r, l := range t.members {
-		_, busy, place := l.Position()
-		name := fmt.Sprintf("rank %d at %s", r, place)
+		at := l.Standing()
+		name := fmt.Sprintf("rank %d at %s", r, at.Place)
 		if t.names != nil {
-			name = fmt.Sprintf("rank %d in %s at %s", r, t.names[r], place)
+			name = fmt.Sprintf("rank %d in %s at %s", r, t.names[r], at.Place)
 		}
-		waits := l.Waits()
 		switch {
-		case !busy:
-			all = append(all, fmt.Sprintf("[rank %d has nothing to do after %s]", r, place))
+		case !at.Busy:
+			all = append(all, fmt.Sprintf("[rank %d has nothing to do after %s]", r, at.Place))
 			continue
-		case waits == "":
+		case at.Waits == "":
 			guilty = append(guilty, name)
 		default:
 			waiting = append(waiting, name)
-			name += ", waits in " + waits
+			name += ", waits in " + at.Waits
 		}
 		all = append(all, "["+name+"]")
 	}

@@ -28,7 +28,7 @@ func rooms() map[string][]string {
 		"daemon": {"."},
 		"node":   {"pyjson", "lru", "fault", "picture/resample", "picture", "editor", "files", "value", "graph", "classes"},
 		"parallel": {
-			"failure", "comm", "comm/deferred", "comm/localcuda", "comm/nccl", "plan", "group", "comm/stream", "comm/trial",
+			"failure", "comm", "comm/deferred", "comm/localcuda", "plan", "group", "comm/nccl", "comm/stream", "comm/trial",
 			"rank", "host", "forecast", "remote", ".",
 		},
 		"ipc": {"wire", "bulk", "message", "members", "client", "meter", "broker", "jobs", "serve", "worker"},

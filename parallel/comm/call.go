@@ -9,59 +9,73 @@ import (
 	"patchbay/engine"
 )
 
-// Call is one rank's part of a collective on host memory: what transports inside a process compare and carry out.
+// Call is one rank's part of a collective.
 type Call struct {
-	Op       string // method of Comm
+	Op       string // the constructor without New
 	Dst, Src engine.Tensor
-	Recv     []int   // counts of Dst: AllToAll, AllGather
-	Send     []int   // counts of Src: AllToAll, ReduceScatter
-	Site     uintptr // who called, for errors
+	Recv     []int // counts of Dst: AllToAll, AllGather
+	Send     []int // counts of Src: AllToAll, ReduceScatter
+	Site     Site
 }
 
-// NewAllToAll is the part of a rank in Comm.AllToAll.
+// NewAllToAll sends send[i] elements of src to rank i, in rank order, and receives recv[i] elements from it into dst,
+// in rank order.
 func NewAllToAll(dst, src engine.Tensor, recv, send []int) *Call {
-	return &Call{Op: "AllToAll", Dst: dst, Src: src, Recv: recv, Send: send, Site: caller()}
+	return &Call{Op: "AllToAll", Dst: dst, Src: src, Recv: recv, Send: send, Site: caller(1)}
 }
 
-// NewAllGather is the part of a rank in Comm.AllGather.
+// NewAllGather receives every rank's src, counts[i] elements from rank i, in rank order into dst.
 func NewAllGather(dst, src engine.Tensor, counts []int) *Call {
-	return &Call{Op: "AllGather", Dst: dst, Src: src, Recv: counts, Site: caller()}
+	return &Call{Op: "AllGather", Dst: dst, Src: src, Recv: counts, Site: caller(1)}
 }
 
-// NewReduceScatter is the part of a rank in Comm.ReduceScatter.
+// NewReduceScatter sums src over the ranks and leaves part i, counts[i] elements, in dst of rank i. f32 or bf16, which
+// is summed in f32.
 func NewReduceScatter(dst, src engine.Tensor, counts []int) *Call {
-	return &Call{Op: "ReduceScatter", Dst: dst, Src: src, Send: counts, Site: caller()}
+	return &Call{Op: "ReduceScatter", Dst: dst, Src: src, Send: counts, Site: caller(1)}
 }
 
-// NewAllReduce is the part of a rank in Comm.AllReduce.
+// NewAllReduce sums buf over the ranks in place. f32, f64 or bf16, which is summed in f32; every rank gets the same
+// bits.
 func NewAllReduce(buf engine.Tensor) *Call {
-	return &Call{Op: "AllReduce", Dst: buf, Src: buf, Site: caller()}
+	return &Call{Op: "AllReduce", Dst: buf, Src: buf, Site: caller(1)}
 }
 
 // Sent is the elements that a rank sends to others.
 func (c *Call) Sent(rank, size int) int {
 	switch c.Op {
-	case "AllToAll":
-		return sum(c.Send) - c.Send[rank]
+	case "AllToAll", "ReduceScatter":
+		return Total(c.Send) - c.Send[rank]
 	case "AllGather":
 		return c.Recv[rank] * (size - 1)
-	case "ReduceScatter":
-		return sum(c.Send) - c.Send[rank]
 	}
 	return 2 * (size - 1) * c.Src.Len() / size
 }
 
-// Transfer fills Dst of a rank from the parts of all ranks. It only reads what others may be reading; finish, which may
-// be called when all ranks have transferred, writes what they read.
+// Lengths is how many elements of Dst and Src a rank's part is about, from their beginnings.
+func (c *Call) Lengths(rank int) (dst, src int) {
+	switch c.Op {
+	case "AllToAll":
+		return Total(c.Recv), Total(c.Send)
+	case "AllGather":
+		return Total(c.Recv), c.Recv[rank]
+	case "ReduceScatter":
+		return c.Send[rank], Total(c.Send)
+	}
+	return c.Dst.Len(), c.Src.Len()
+}
+
+// Transfer fills Dst of a rank from the parts of all ranks in host memory. It only reads what others may be reading;
+// finish, which may be called when all ranks have transferred, writes what they read.
 func (c *Call) Transfer(rank int, calls []*Call) (finish func()) {
 	switch c.Op {
 	case "AllToAll", "AllGather":
 		c.Pieces(rank, calls, func(at, peer, off, n int) { copyElements(c.Dst, at, calls[peer].Src, off, n) })
 	case "ReduceScatter":
-		addElements(c.Dst, calls, sum(c.Send[:rank]), c.Send[rank])
+		Sum(Piece(c.Dst, 0, c.Send[rank]), Sources(calls, Total(c.Send[:rank]), c.Send[rank]))
 	case "AllReduce":
 		total := engine.NewTensor(engine.Buf{Host: make([]byte, c.Dst.Bytes())}, c.Dst.DType, c.Dst.Len())
-		addElements(total, calls, 0, total.Len())
+		Sum(total, Sources(calls, 0, total.Len()))
 		return func() { copyElements(c.Dst, 0, total, 0, total.Len()) }
 	}
 	return func() {}
@@ -74,11 +88,20 @@ func (c *Call) Pieces(rank int, calls []*Call, move func(at, peer, off, n int)) 
 	for peer, n := range c.Recv {
 		off := 0
 		if c.Op == "AllToAll" {
-			off = sum(calls[peer].Send[:rank])
+			off = Total(calls[peer].Send[:rank])
 		}
 		move(at, peer, off, n)
 		at += n
 	}
+}
+
+// Sources are n elements of the source of every rank, from element at on.
+func Sources(calls []*Call, at, n int) []engine.Tensor {
+	out := make([]engine.Tensor, len(calls))
+	for r, c := range calls {
+		out[r] = Piece(c.Src, at, n)
+	}
+	return out
 }
 
 // Check compares the parts of all ranks before any byte moves; name is the group's.
@@ -87,7 +110,7 @@ func Check(name string, calls []*Call) error {
 	differ := func(r int, what string) error {
 		b := calls[r]
 		return &Error{Text: fmt.Sprintf("%s: ranks 0 and %d disagree in %s: %s %s at %s, %s %s at %s",
-			name, r, what, a.Op, a.Src, where(a.Site), b.Op, b.Src, where(b.Site))}
+			name, r, what, a.Op, a.Src, a.Site, b.Op, b.Src, b.Site)}
 	}
 	for i, b := range calls[1:] {
 		switch r := i + 1; {
@@ -100,8 +123,8 @@ func Check(name string, calls []*Call) error {
 		}
 	}
 	for r, c := range calls {
-		if err := c.Sizes(len(calls)); err != nil {
-			return &Error{Text: fmt.Sprintf("%s: rank %d at %s: %v", name, r, where(c.Site), err)}
+		if err := c.Fits(name, r, len(calls)); err != nil {
+			return err
 		}
 		if c.Op != "AllToAll" {
 			continue
@@ -109,43 +132,40 @@ func Check(name string, calls []*Call) error {
 		for p, q := range calls {
 			if q.Send[r] != c.Recv[p] {
 				return &Error{Text: fmt.Sprintf("%s: AllToAll: rank %d sends %d elements to rank %d at %s, which expects %d at %s",
-					name, p, q.Send[r], r, where(q.Site), c.Recv[p], where(c.Site))}
+					name, p, q.Send[r], r, q.Site, c.Recv[p], c.Site)}
 			}
 		}
 	}
 	return nil
 }
 
-// At says where the call was.
-func (c *Call) At() string { return where(c.Site) }
-
-// Sizes checks a call's counts against its tensors.
-func (c *Call) Sizes(ranks int) error {
-	fits := func(t engine.Tensor, n int) bool { return n == 0 || (t.Contiguous() && t.Len() >= n) }
-	switch c.Op {
-	case "AllToAll":
-		if len(c.Recv) != ranks || len(c.Send) != ranks || !fits(c.Dst, sum(c.Recv)) || !fits(c.Src, sum(c.Send)) {
-			return fmt.Errorf("AllToAll of %v -> %v does not fit %s -> %s or %d ranks", c.Send, c.Recv, c.Src, c.Dst, ranks)
-		}
-	case "AllGather":
-		if len(c.Recv) != ranks || !fits(c.Dst, sum(c.Recv)) {
-			return fmt.Errorf("AllGather of %v does not fit %s or %d ranks", c.Recv, c.Dst, ranks)
-		}
-	case "ReduceScatter":
-		if len(c.Send) != ranks || !fits(c.Src, sum(c.Send)) {
-			return fmt.Errorf("ReduceScatter of %v does not fit %s or %d ranks", c.Send, c.Src, ranks)
-		}
+// Fits checks the counts of a rank's part against its tensors; name is the group's.
+func (c *Call) Fits(name string, rank, ranks int) error {
+	ok := true
+	for _, counts := range [][]int{c.Recv, c.Send} {
+		ok = ok && (counts == nil || len(counts) == ranks)
 	}
-	return nil
+	if ok {
+		dst, src := c.Lengths(rank)
+		fits := func(t engine.Tensor, n int) bool { return n == 0 || t.Contiguous() && t.Len() >= n }
+		ok = fits(c.Dst, dst) && fits(c.Src, src)
+	}
+	if ok {
+		return nil
+	}
+	return &Error{Text: fmt.Sprintf("%s: rank %d at %s: %s of %v -> %v does not fit %s -> %s or %d ranks", name, rank,
+		c.Site, c.Op, c.Send, c.Recv, c.Src, c.Dst, ranks)}
 }
 
-// Share is part r of t when it is split among so many ranks, in multiples of 8 elements, so that parts are as aligned
-// as t.
-func Share(t engine.Tensor, r, of int) engine.Tensor {
-	n := t.Len()
-	each := ((n+of-1)/of + 7) / 8 * 8
-	from, to := min(r*each, n), min((r+1)*each, n)
-	return Piece(t, from, to-from)
+// Shares is how many of n elements each of so many ranks has when they are split: multiples of 8, so that parts are as
+// aligned as the whole.
+func Shares(n, ranks int) []int {
+	each, out := ((n+ranks-1)/ranks+7)/8*8, make([]int, ranks)
+	for r := range out {
+		out[r] = min(each, n)
+		n -= out[r]
+	}
+	return out
 }
 
 // Piece is n elements of a contiguous tensor, from element at on.
@@ -155,119 +175,86 @@ func Piece(t engine.Tensor, at, n int) engine.Tensor {
 	return out
 }
 
-// Message is one side of a transfer from one rank to another.
-type Message struct {
-	Tensor engine.Tensor
-	Site   uintptr // who called, for errors
-}
-
-// NewMessage is t with the address of the code that called a method of Comm.
-func NewMessage(t engine.Tensor) Message { return Message{t, caller()} }
-
-// Deliver copies a message to the memory that rank to has for it. Both must agree on count and dtype; name is the
-// group's.
-func Deliver(name string, dst Message, to int, src Message, from int) error {
-	if err := Agree(name, dst, to, src, from); err != nil {
-		return err
-	}
-	copyElements(dst.Tensor, 0, src.Tensor, 0, src.Tensor.Len())
-	return nil
-}
-
-// Agree refuses a message whose sides differ in count or dtype.
-func Agree(name string, dst Message, to int, src Message, from int) error {
-	if src.Tensor.Len() != dst.Tensor.Len() || src.Tensor.DType != dst.Tensor.DType {
-		return &Error{Text: fmt.Sprintf("%s: rank %d sends %s at %s, rank %d receives %s at %s",
-			name, from, src.Tensor, where(src.Site), to, dst.Tensor, where(dst.Site))}
-	}
-	return nil
-}
-
-// At says where the call was.
-func (m Message) At() string { return where(m.Site) }
-
-// caller is the code address that called the Comm method that called a constructor here.
-func caller() uintptr {
-	var pc [1]uintptr
-	runtime.Callers(4, pc[:])
-	return pc[0]
-}
-
-func where(pc uintptr) string {
-	f, _ := runtime.CallersFrames([]uintptr{pc}).Next()
-	return fmt.Sprintf("%s:%d", f.Function, f.Line)
-}
-
-func sum(v []int) int {
-	n := 0
-	for _, x := range v {
-		n += x
+// Total adds up counts.
+func Total(counts []int) (n int) {
+	for _, c := range counts {
+		n += c
 	}
 	return n
 }
 
+// Site is where a call was made, for errors.
+type Site uintptr
+
+// caller is where the function that is so many calls above its caller's caller was called.
+func caller(above int) Site {
+	var pc [1]uintptr
+	runtime.Callers(2+above, pc[:])
+	return Site(pc[0])
+}
+
+// String is the function and the line.
+func (s Site) String() string {
+	f, _ := runtime.CallersFrames([]uintptr{uintptr(s)}).Next()
+	return fmt.Sprintf("%s:%d", f.Function, f.Line)
+}
+
 // copyElements copies n elements between host tensors that are contiguous.
 func copyElements(dst engine.Tensor, at int, src engine.Tensor, off, n int) {
+	copy(HostBytes(dst, at, n), HostBytes(src, off, n))
+}
+
+// HostBytes is the memory of n elements of a contiguous host tensor, from element at on.
+func HostBytes(t engine.Tensor, at, n int) []byte {
 	if n == 0 {
-		return
+		return nil
 	}
-	s := dst.DType.Size()
-	copy(dst.Buf.Host[(dst.Off+at)*s:(dst.Off+at+n)*s], src.Buf.Host[(src.Off+off)*s:(src.Off+off+n)*s])
+	s := t.DType.Size()
+	return t.Buf.Host[(t.Off+at)*s : (t.Off+at+n)*s]
 }
 
 // Sum stores in dst the sum of parts, in their order: f32, f64, or bf16, which is summed in f32 and rounded once. All
 // are contiguous host tensors of one length.
 func Sum(dst engine.Tensor, parts []engine.Tensor) {
-	calls := make([]*Call, len(parts))
-	for i, p := range parts {
-		calls[i] = &Call{Src: p}
-	}
-	addElements(dst, calls, 0, dst.Len())
-}
-
-// addElements stores in dst the sum over calls of n elements from off, in rank order.
-func addElements(dst engine.Tensor, calls []*Call, off, n int) {
-	if n == 0 {
-		return
-	}
-	switch dst.DType {
-	case engine.F64:
-		add(host[float64](dst, 0, n), calls, off)
-	case engine.BF16:
-		addNarrow(dst, calls, off, n)
+	switch {
+	case dst.Len() == 0:
+	case dst.DType == engine.F64:
+		add[float64](dst, parts)
+	case dst.DType == engine.BF16:
+		addNarrow(dst, parts)
 	default:
-		add(host[float32](dst, 0, n), calls, off)
+		add[float32](dst, parts)
 	}
 }
 
-// addNarrow is addElements for bf16: summed in f32, rounded once.
-func addNarrow(dst engine.Tensor, calls []*Call, off, n int) {
+// addNarrow is Sum of bf16.
+func addNarrow(dst engine.Tensor, parts []engine.Tensor) {
 	const chunk = 4096
 	total, part := make([]float32, chunk), make([]float32, chunk)
-	bytes := func(t engine.Tensor, at, m int) []byte { return t.Buf.Host[2*(t.Off+at) : 2*(t.Off+at+m)] }
-	for at := 0; at < n; at += chunk {
-		m := min(chunk, n-at)
+	for at := 0; at < dst.Len(); at += chunk {
+		m := min(chunk, dst.Len()-at)
 		clear(total[:m])
-		for _, c := range calls {
-			engine.Widen(part[:m], bytes(c.Src, off+at, m), engine.BF16)
+		for _, p := range parts {
+			engine.Widen(part[:m], HostBytes(p, at, m), engine.BF16)
 			for i, v := range part[:m] {
 				total[i] += v
 			}
 		}
-		engine.Narrow(bytes(dst, at, m), total[:m], engine.BF16)
+		engine.Narrow(HostBytes(dst, at, m), total[:m], engine.BF16)
 	}
 }
 
-func add[T float32 | float64](out []T, calls []*Call, off int) {
+func add[T float32 | float64](dst engine.Tensor, parts []engine.Tensor) {
+	out := host[T](dst)
 	clear(out)
-	for _, c := range calls {
-		for i, v := range host[T](c.Src, off, len(out)) {
+	for _, p := range parts {
+		for i, v := range host[T](p) {
 			out[i] += v
 		}
 	}
 }
 
-// host views n elements of a contiguous host tensor.
-func host[T float32 | float64](t engine.Tensor, off, n int) []T {
-	return unsafe.Slice((*T)(unsafe.Pointer(&t.Buf.Host[(t.Off+off)*t.DType.Size()])), n)
+// host views a contiguous host tensor that is not empty.
+func host[T float32 | float64](t engine.Tensor) []T {
+	return unsafe.Slice((*T)(unsafe.Pointer(&t.Buf.Host[t.Off*t.DType.Size()])), t.Len())
 }

@@ -15,17 +15,21 @@ import (
 // needs no error paths; what a device finds out later is an error of its Ops' next wait.
 //
 // Calls are ordered with the calls of the rank's Ops: on a device they are enqueued on its stream and return, on the
-// CPU they have happened when they return. So AllToAll, SendRecv, AllGather, ReduceScatter and AllReduce may read and
-// write any memory of the rank. Offer, Post, Prefetch and Exchange go on beside what the rank does next; what they are
-// given is communication memory, which nothing else touches until they are over.
+// CPU they have happened when they return. So Run and SendRecv may read and write any memory of the rank. Offer, Post
+// and Begin go on beside what the rank does next; what they are given is communication memory, which nothing else
+// touches until they are over.
 //
 // Bytes are counted as sent to other ranks; what a rank keeps for itself is not traffic.
 type Comm interface {
 	Rank() int
 	Size() int
-	// AllToAll sends send[i] elements of src to rank i, in rank order, and receives recv[i] elements from it into dst, in
-	// rank order.
-	AllToAll(dst, src engine.Tensor, recv, send []int)
+	// Run does a collective.
+	Run(c *Call)
+	// Begin is Run of an AllToAll or AllGather beside what follows: it begins when the calls issued before have run, and
+	// Dst may be read after Fetched. One at a time; no other call of this end comes in between.
+	Begin(c *Call)
+	// Fetched holds the calls that follow back until what has begun is over.
+	Fetched()
 	// SendRecv sends src to rank to and receives dst from rank from in one call, so a ring of them cannot deadlock; -1
 	// leaves a side out.
 	SendRecv(dst engine.Tensor, from int, src engine.Tensor, to int)
@@ -37,20 +41,6 @@ type Comm interface {
 	Post(slot engine.Tensor, from int)
 	// Await copies the oldest slot posted for rank from to dst once it is filled; the slot may be posted again then.
 	Await(dst engine.Tensor, from int)
-	// AllGather receives every rank's src, counts[i] elements from rank i, in rank order into dst.
-	AllGather(dst, src engine.Tensor, counts []int)
-	// Prefetch is AllGather beside what follows: it begins when the calls issued before have run, and dst may be read
-	// after Fetched. One at a time; no other call of this end comes in between.
-	Prefetch(dst, src engine.Tensor, counts []int)
-	// Exchange is AllToAll beside what follows, by the rules of Prefetch.
-	Exchange(dst, src engine.Tensor, recv, send []int)
-	// Fetched holds the calls that follow back until the Prefetch or Exchange is over.
-	Fetched()
-	// ReduceScatter sums src over the ranks and leaves part i, counts[i] elements, in dst of rank i. f32 or bf16, which is
-	// summed in f32.
-	ReduceScatter(dst, src engine.Tensor, counts []int)
-	// AllReduce sums buf over the ranks in place. f32, f64 or bf16, which is summed in f32; every rank gets the same bits.
-	AllReduce(buf engine.Tensor)
 	// Abort wakes every rank that waits in this group, and every later call, with cause. It is safe from any goroutine,
 	// any number of times.
 	Abort(cause error)
@@ -89,6 +79,16 @@ type Traffic struct {
 	Wait  time.Duration // spent waiting for other ranks
 	// Posted counts messages received by Await.
 	Posted int64
+}
+
+// Add adds what another has counted.
+func (t *Traffic) Add(o Traffic) {
+	t.Calls, t.Bytes, t.Wait, t.Posted = t.Calls+o.Calls, t.Bytes+o.Bytes, t.Wait+o.Wait, t.Posted+o.Posted
+}
+
+// Less is what was counted since.
+func (t Traffic) Less(since Traffic) Traffic {
+	return Traffic{t.Calls - since.Calls, t.Bytes - since.Bytes, t.Wait - since.Wait, t.Posted - since.Posted}
 }
 
 // Sent adds a call that sent so many elements.

@@ -8,16 +8,15 @@ import (
 	"patchbay/engine"
 )
 
-// hub connects the ranks of one group inside a process. Transfers are plain copies, done by the receiver while the
-// sender waits: nothing is buffered, so a schedule that runs here needs no buffering anywhere.
+// hub connects the ranks of one group inside a process. Transfers are plain copies, done by one rank while the other
+// waits: nothing is buffered, so a schedule that runs here needs no buffering anywhere.
 type hub struct {
 	*Rendezvous
-	size   int
-	calls  []*Call         // collective in progress, by rank
-	round  int             // collectives that all ranks have joined
-	left   int             // ranks that have not finished copying in this one
-	parted int             // last round that all ranks have finished
-	ways   map[[2]int]*way // by sender and receiver
+	calls  []*Call // collective in progress, by rank
+	round  int     // collectives that all ranks have joined
+	left   int     // ranks that have not finished copying in this one
+	parted int     // last round that all ranks have finished
+	mail   Mail[struct{}]
 }
 
 // Local is the Transport of ranks that share a process and its memory, on Ops whose calls have happened when they
@@ -30,13 +29,13 @@ type Local struct {
 
 // Connect implements Transport.
 func (l Local) Connect(g Group, ops []engine.Ops) ([]Comm, error) {
-	size := len(ops)
-	h := &hub{size: size, calls: make([]*Call, size), ways: map[[2]int]*way{}}
-	h.Rendezvous = NewRendezvous(g, size, h.dump)
+	h := &hub{calls: make([]*Call, len(ops))}
+	h.Rendezvous = NewRendezvous(g, len(ops), func() string { return h.mail.Standing(h.calls) })
 	h.block = l.Block
-	out := make([]Comm, size)
+	h.mail = Mail[struct{}]{Name: g.Name, Move: h.move}
+	out := make([]Comm, len(ops))
 	for i := range out {
-		out[i] = &localEnd{hub: h, rank: i}
+		out[i] = &localEnd{Seat: NewSeat(h.Rendezvous, i), hub: h}
 	}
 	return out, nil
 }
@@ -46,61 +45,28 @@ func (Local) Interruptible() bool { return true }
 
 // localEnd is one rank's end of a group.
 type localEnd struct {
-	hub      *hub
-	rank     int
-	traffic  Traffic
-	prefetch *Call    // under way
-	fetched  chan any // gets what the prefetch panicked with, nil if it did not
+	Seat
+	hub     *hub
+	sending []*Side[struct{}] // offers that may still be in their slots
+	begun   chan any          // gets what the collective that goes on beside panicked with, nil if it did not
 }
 
-// Rank returns this end's number in the group.
-func (l *localEnd) Rank() int { return l.rank }
-
-// Size returns the number of ranks in the group.
-func (l *localEnd) Size() int { return l.hub.size }
-
-// Traffic returns what this rank has sent so far.
-func (l *localEnd) Traffic() Traffic { return l.traffic }
-
-// Abort wakes all ranks of the group with cause.
-func (l *localEnd) Abort(cause error) { l.hub.Abort(cause) }
-
-// AllToAll implements Comm.
-func (l *localEnd) AllToAll(dst, src engine.Tensor, recv, send []int) {
-	l.do(NewAllToAll(dst, src, recv, send))
+// Run implements Comm.
+func (l *localEnd) Run(c *Call) {
+	defer l.Spent(time.Now())
+	l.collective(c)
+	l.Sent(c.Sent(l.rank, l.Size()), c.Src.DType)
 }
 
-// AllGather implements Comm.
-func (l *localEnd) AllGather(dst, src engine.Tensor, counts []int) {
-	l.do(NewAllGather(dst, src, counts))
-}
-
-// ReduceScatter implements Comm.
-func (l *localEnd) ReduceScatter(dst, src engine.Tensor, counts []int) {
-	l.do(NewReduceScatter(dst, src, counts))
-}
-
-// AllReduce implements Comm.
-func (l *localEnd) AllReduce(buf engine.Tensor) { l.do(NewAllReduce(buf)) }
-
-// Prefetch implements Comm.
-func (l *localEnd) Prefetch(dst, src engine.Tensor, counts []int) {
-	l.begin(NewAllGather(dst, src, counts))
-}
-
-// Exchange implements Comm.
-func (l *localEnd) Exchange(dst, src engine.Tensor, recv, send []int) {
-	l.begin(NewAllToAll(dst, src, recv, send))
-}
-
-// begin runs a collective in a goroutine of its own.
-func (l *localEnd) begin(c *Call) {
-	l.prefetch, l.fetched = c, make(chan any, 1)
+// Begin implements Comm by a goroutine.
+func (l *localEnd) Begin(c *Call) {
+	l.Sent(c.Sent(l.rank, l.Size()), c.Src.DType)
+	l.begun = make(chan any, 1)
 	run := func() {
-		defer func() { l.fetched <- recover() }()
+		defer func() { l.begun <- recover() }()
 		l.collective(c)
 	}
-	if l.hub.block != nil { // ranks run one at a time
+	if l.block != nil { // ranks run one at a time
 		run()
 		return
 	}
@@ -109,89 +75,104 @@ func (l *localEnd) begin(c *Call) {
 
 // Fetched implements Comm.
 func (l *localEnd) Fetched() {
-	start := time.Now()
-	if v := <-l.fetched; v != nil {
+	defer l.Spent(time.Now())
+	if v := <-l.begun; v != nil {
 		panic(v)
 	}
-	l.count(l.prefetch, start)
-}
-
-// do runs a collective and counts it.
-func (l *localEnd) do(c *Call) {
-	start := time.Now()
-	l.collective(c)
-	l.count(c, start)
-}
-
-func (l *localEnd) count(c *Call, start time.Time) {
-	l.traffic.Sent(c.Sent(l.rank, l.hub.size), c.Src.DType)
-	l.traffic.Wait += time.Since(start)
 }
 
 // collective meets all ranks of the group twice: when all calls are posted, and when all have copied.
 func (l *localEnd) collective(c *Call) {
-	calls, err := l.meet(c)
-	if err != nil {
-		panic(err)
-	}
-	finish := c.Transfer(l.rank, calls)
-	if err := l.part(c); err != nil {
-		panic(err)
-	}
+	h, round := l.hub, 0
+	l.Do(func() error {
+		round = h.round + 1
+		h.calls[l.rank] = c
+		if !slices.Contains(h.calls, nil) {
+			if err := Check(h.Name, h.calls); err != nil {
+				return err
+			}
+			h.left, h.round = len(h.calls), round
+			h.Moved()
+		}
+		return l.Wait(c.Op, func() bool { return h.round >= round })
+	})
+	finish := c.Transfer(l.rank, h.calls)
+	l.Do(func() error { // buffers may be reused then, and the next exchange may begin
+		if h.left--; h.left == 0 {
+			h.calls, h.parted = make([]*Call, len(h.calls)), round
+			h.Moved()
+		}
+		return l.Wait(c.Op+" of the others", func() bool { return h.parted >= round })
+	})
 	finish()
 }
 
-// meet posts a call and returns those of all ranks once everyone has come.
-func (l *localEnd) meet(c *Call) ([]*Call, error) {
-	h := l.hub
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	round := h.round
-	h.calls[l.rank] = c
-	if !slices.Contains(h.calls, nil) {
-		if err := Check(h.name, h.calls); err != nil {
-			return nil, h.Fail(err)
-		}
-		h.left = h.size
-		h.round++
-		h.Moved()
-	}
-	if err := h.Wait(l.rank, c.Op, func() bool { return h.round > round }); err != nil {
-		return nil, err
-	}
-	return h.calls, nil
+// move copies a message; the lock is held, so that memory is not given back meanwhile: whoever fails ends the group
+// first.
+func (h *hub) move(_, _ int, out, in *Side[struct{}]) error {
+	copyElements(in.Tensor, 0, out.Tensor, 0, out.Tensor.Len())
+	h.Moved()
+	return nil
 }
 
-// part waits until all ranks have copied, so that buffers may be reused and the next exchange may begin.
-func (l *localEnd) part(c *Call) error {
-	h := l.hub
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	round := h.round
-	h.left--
-	if h.left == 0 {
-		h.calls = make([]*Call, h.size)
-		h.parted = round
-		h.Moved()
+// SendRecv implements Comm: the rank that comes last copies.
+func (l *localEnd) SendRecv(dst engine.Tensor, from int, src engine.Tensor, to int) {
+	defer l.Spent(time.Now())
+	out, in := NewSide[struct{}](src), NewSide[struct{}](dst)
+	l.Do(func() error { return l.hub.mail.Swap(&l.Seat, in, from, out, to) })
+	if to >= 0 {
+		l.Sent(src.Len(), src.DType)
 	}
-	return h.Wait(l.rank, c.Op+" of the others", func() bool { return h.parted >= round })
 }
 
-// Waiting implements Comm.
-func (l *localEnd) Waiting() string { return l.hub.Waiting(l.rank) }
+// Offer implements Comm: a message that finds posted memory goes there at once, any other one waits in its slot.
+func (l *localEnd) Offer(slot, src engine.Tensor, to int) {
+	defer l.Spent(time.Now())
+	out := NewSide[struct{}](src)
+	l.Do(func() error {
+		for _, s := range l.sending {
+			if engine.Overlaps(s.Tensor, slot) {
+				if err := Meet(&l.Seat, s, fmt.Sprintf("rank %d to take what is in a slot", to)); err != nil {
+					return err
+				}
+			}
+		}
+		l.sending = slices.DeleteFunc(l.sending, func(s *Side[struct{}]) bool { return s.Met })
+		if !l.hub.mail.Wanted(l.rank, to) {
+			in := Message{slot, out.Site}
+			if err := Agree(l.Name, in, l.rank, out.Message, l.rank); err != nil {
+				return err
+			}
+			copyElements(slot, 0, src, 0, src.Len())
+			out.Message = in
+			l.sending = append(l.sending, out)
+		}
+		return l.hub.mail.Offer(l.rank, to, out)
+	})
+	l.Sent(src.Len(), src.DType)
+}
 
-// dump lists who waits where.
-func (h *hub) dump() string {
-	s := ""
-	for r, c := range h.calls {
-		if c != nil {
-			s += fmt.Sprintf("[rank %d %s at %s]", r, c.Op, where(c.Site))
+// Post implements Comm.
+func (l *localEnd) Post(slot engine.Tensor, from int) {
+	defer l.Spent(time.Now())
+	in := NewSide[struct{}](slot)
+	l.Do(func() error { return l.hub.mail.Post(from, l.rank, in) })
+}
+
+// Await implements Comm.
+func (l *localEnd) Await(dst engine.Tensor, from int) {
+	defer l.Spent(time.Now())
+	into := NewMessage(dst)
+	l.Do(func() error {
+		in, err := l.hub.mail.Await(from, l.rank, into)
+		if err != nil {
+			return err
 		}
-	}
-	for k, w := range h.ways {
-		if w.sent != nil {
-			s += fmt.Sprintf("[rank %d sends to %d at %s]", k[0], k[1], where(w.sent.Site))
+		if err := Meet(&l.Seat, in, fmt.Sprintf("a send of rank %d", from)); err != nil {
+			return err
 		}
-	}
-	return s
+		copyElements(dst, 0, in.Tensor, 0, dst.Len())
+		return nil
+	})
+	l.Took()
 }

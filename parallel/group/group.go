@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"runtime/debug"
 	"sync"
+	"time"
 
 	"patchbay/engine"
 	"patchbay/parallel/comm"
@@ -36,6 +37,22 @@ func (g *Group) Go(where string, f func() error) {
 					g.abort(err)
 				}
 			})
+		}
+	})
+}
+
+// Every starts calling f again and again, until ended is closed.
+func (g *Group) Every(where string, period time.Duration, ended <-chan struct{}, f func()) {
+	g.Go(where, func() error {
+		tick := time.NewTicker(period)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ended:
+				return nil
+			case <-tick.C:
+				f()
+			}
 		}
 	})
 }

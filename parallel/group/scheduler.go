@@ -2,6 +2,7 @@ package group
 
 import (
 	"math/rand/v2"
+	"slices"
 	"sync"
 )
 
@@ -70,12 +71,7 @@ func (b *Scheduler) Leave(s *task) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for i, other := range b.tasks {
-		if other == s {
-			b.tasks = append(b.tasks[:i], b.tasks[i+1:]...)
-			break
-		}
-	}
+	b.tasks = slices.DeleteFunc(b.tasks, func(other *task) bool { return other == s })
 	b.pass()
 }
 

@@ -33,17 +33,18 @@ func (h *Local) JoinOver(transport comm.Transport, t Team) (Crew, error) {
 	}
 	m := t.Mesh()
 	ops := make([]engine.Ops, m.Plan.Ranks()) // nil: elsewhere
-	for i, member := range t.Here {
+	for _, member := range t.Here {
 		at, _ := t.Device(member) // both ways of a folded stage work on one device
-		var err error
-		if ops[member], err = h.cfg.NewOps(at-t.First, cmp.Or(t.Beside, t.Plan.Ranks())); err != nil {
-			closeOps(ops, t.Here[:i])
+		o, err := h.cfg.NewOps(at-t.First, cmp.Or(t.Beside, t.Plan.Ranks()))
+		if err != nil {
+			rank.CloseOps(ops...)
 			return nil, fmt.Errorf("start rank %d: %w", member, err)
 		}
+		ops[member] = o
 	}
 	ends, err := connect(transport, m, ops, &t)
 	if err != nil {
-		closeOps(ops, t.Here)
+		rank.CloseOps(ops...)
 		return nil, err
 	}
 	stores := make([]*rank.SkipStore, len(ops))
@@ -96,12 +97,6 @@ func (c *crew) Close() <-chan struct{} {
 		return nil
 	})
 	return ended
-}
-
-func closeOps(ops []engine.Ops, members []int) {
-	for _, m := range members {
-		rank.CloseOps(ops[m])
-	}
 }
 
 // connect makes the ends of every member that has Ops on every axis.

@@ -100,10 +100,9 @@ type Crew interface {
 
 // Member is a rank as the leader of a run reaches it. rank.Link has what the methods promise.
 type Member interface {
-	Send(c rank.Command, await func(<-chan rank.Reply) (rank.Reply, error)) (func() (rank.Reply, error), error)
+	Send(c rank.Command) (<-chan rank.Reply, error)
 	Cancel(session uint64)
-	Position() (moves int64, busy bool, place string)
-	Waits() string
+	Standing() rank.Standing
 	Abort(cause error)
 }
 
@@ -143,7 +142,7 @@ func (c *Config) deviceOf(rank int) string {
 type Local struct {
 	cfg Config
 	*devices
-	pins *pins // nil: not a view, nobody else uses weights while it acquires some
+	view bool // else nobody else uses weights while it acquires some
 }
 
 // devices are what views of a process share.
@@ -208,7 +207,7 @@ func (h *Local) Acquire(key string, w Weights, need []Need) (loaded bool, err er
 		}
 	}
 	for _, p := range order {
-		fresh, err := p.acquireAll(key, w, parts[p], beside[p], h.pins)
+		fresh, err := p.acquireAll(key, w, parts[p], beside[p], h)
 		if err != nil {
 			return loaded, err
 		}

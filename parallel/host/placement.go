@@ -30,7 +30,7 @@ type placement struct {
 	key   string
 	bytes int64
 	model dit.Model
-	users int // views that have pinned it
+	views map[*Local]bool // that have acquired it and keep it from being dropped
 }
 
 // Resident describes loaded weights.
@@ -70,28 +70,24 @@ func (p *placements) limit() (int64, error) {
 	return min(p.budget, free), nil
 }
 
-// acquire makes a part of a model resident, pins it and reports whether it had to be loaded. Models that were used
-// longest ago go until there is room for it and beside bytes more within limit (0: none).
-func (p *placements) acquire(name string, w Weights, need Need, limit, beside int64, by *pins) (bool, error) {
+// acquire makes a part of a model resident, for a view if by is one, and reports whether it had to be loaded. Models
+// that were used longest ago go until there is room for it and beside bytes more within limit (0: none).
+func (p *placements) acquire(name string, w Weights, need Need, limit, beside int64, by *Local) (bool, error) {
 	key, bytes := plan.HeldKey(name, need.Held), need.Bytes
 	hit := p.find(key)
 	if hit >= 0 {
 		bytes = 0
 		used := p.models[hit]
-		by.add(p, &used)
+		by.pin(&used)
 		p.models = slices.Insert(slices.Delete(p.models, hit, hit+1), 0, used)
 	}
 	if limit > 0 {
-		last := 0
-		if hit >= 0 {
-			last = 1 // itself stays
-		}
-		for i := len(p.models) - 1; p.total()+bytes+beside > limit && i >= last; i-- {
-			if p.models[i].users == 0 {
+		for i := len(p.models) - 1; p.total()+bytes+beside > limit && i >= 0; i-- {
+			if len(p.models[i].views) == 0 && p.models[i].key != key {
 				p.drop(i)
 			}
 		}
-		if by != nil && p.total()+bytes+beside > limit {
+		if by.view && p.total()+bytes+beside > limit {
 			return false, p.refuse(name+" beside those in use", bytes, beside, max(0, limit-p.total()))
 		}
 	}
@@ -113,8 +109,8 @@ func (p *placements) acquire(name string, w Weights, need Need, limit, beside in
 	if told, ok := model.(interface{ Bytes() int64 }); ok && told.Bytes() > 0 {
 		bytes = told.Bytes() // what it takes, not what was expected
 	}
-	made := placement{key: key, bytes: bytes, model: model}
-	by.add(p, &made)
+	made := placement{key, bytes, model, map[*Local]bool{}}
+	by.pin(&made)
 	p.models = slices.Insert(p.models, 0, made)
 	return true, nil
 }
@@ -140,7 +136,8 @@ func (p *placements) refuse(name string, weights, beside, limit int64) error {
 
 // acquireAll makes parts of the weights resident together, and reports whether any had to be loaded. It refuses what
 // does not fit with beside bytes more before reading any.
-func (p *placements) acquireAll(name string, w Weights, parts []Need, beside int64, by *pins) (loaded bool, err error) {
+func (p *placements) acquireAll(name string, w Weights, parts []Need, beside int64, by *Local,
+) (loaded bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	limit, total, missing := p.budget, int64(0), false

@@ -3,7 +3,6 @@ package rank
 import (
 	"patchbay/engine"
 	"patchbay/models/dit"
-	"patchbay/parallel/plan"
 )
 
 // biasTable is what tokens of an entry add to their scores (dit.Entry.Biases). Image tokens and text tokens in front of
@@ -16,16 +15,14 @@ type biasTable struct {
 }
 
 // biases makes the table of an entry, nil if it has none. Entries that are evaluated as one batch have the same.
-func (s *session) biases(p *dit.Prepared) *biasTable {
-	if !s.model.Spec().Biases || len(p.Entries[0].Biases) == 0 {
+func (s *session) biases(e *sessionEntry) *biasTable {
+	if !s.model.Spec().Biases || len(e.p.Entries[0].Biases) == 0 {
 		return nil
 	}
-	list := p.Entries[0].Biases
-	size := plan.Sequence{Text: s.textOf(p), Image: p.Grid.Tokens()}
+	list, size := e.p.Entries[0].Biases, s.size(e)
 	order := []dit.Rows{{Text: dit.Range{End: size.Text}}}
 	if s.open.Plan.Pipe == 1 && !s.open.Plan.InOrder() { // as ranks bring them
-		whole := EvaluateCommand{Whole: true}
-		order = whole.Rows(size, s.open.Plan.Places(false))
+		order, _, _ = s.rows(whole(), e)
 	}
 	n := size.Text + size.Image
 	t := &biasTable{rows: s.env.Arena.Alloc(engine.F32, len(list), n)}

@@ -107,11 +107,6 @@ type Reply struct {
 // items, and micro-steps.
 type TokenCount struct{ Text, Image, MicroSteps int64 }
 
-// micro names the micro-step.
-func (c *EvaluateCommand) micro() plan.Micro {
-	return plan.Micro{Evaluation: c.Index, Patch: c.Patch, Whole: c.Whole}
-}
-
 // Rows is plan.Part.Rows of the evaluation.
 func (c *EvaluateCommand) Rows(e plan.Sequence, places []int) []dit.Rows {
 	return plan.Part{Whole: c.Whole, Tokens: c.Tokens, Text: c.Text}.Rows(e, places)

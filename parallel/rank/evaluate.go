@@ -10,27 +10,19 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// sessionNeed is the memory of a session in bytes, and the calls of its Ops.
-type sessionNeed struct {
-	session, acts, comm int
-	calls               *engine.Recorder
-}
-
 // measure runs a whole session on recording ops: every allocation of Prepare, Modulate, Embed, Block and Head, with no
-// arithmetic.
-func measure(model dit.Model, o OpenCommand, comms [plan.AxisCount]comm.Comm,
-	resident func(key string) (dit.Model, bool),
-) (sessionNeed, error) {
+// arithmetic. It returns the bytes that each buffer needs, and the calls.
+func (r *Rank) measure(model dit.Model, o OpenCommand) (need map[*Buffer]int, calls *engine.Recorder, err error) {
 	rec := engine.NewRecorder()
 	s := &session{
-		model: model, open: o, replies: map[string][]engine.Tensor{}, comms: silentLike(comms), skips: NewSkipStore(),
-		resident: resident,
+		model: model, open: o, replies: map[string][]engine.Tensor{}, comms: silentLike(r.comms), skips: NewSkipStore(),
+		resident: r.weights,
 		env:      dit.Env{Ops: rec, Arena: engine.NewMeasuringArena("session"), DType: o.DType},
 		act:      engine.NewMeasuringArena("activations"),
 		comm:     engine.NewMeasuringArena("communication"),
 	}
 	if err := s.prepare(); err != nil {
-		return sessionNeed{}, err
+		return nil, nil, err
 	}
 	ev := EvaluateCommand{Timestep: -1, Whole: true}
 	for i, in := range o.Entries {
@@ -42,18 +34,18 @@ func measure(model dit.Model, o OpenCommand, comms [plan.AxisCount]comm.Comm,
 	}
 	if !o.Plan.Spread || !s.up() {
 		if _, err := s.evaluate(rec, ev); err != nil {
-			return sessionNeed{}, err
+			return nil, nil, err
 		}
 	}
 	if o.Plan.PatchesMayTakeMore(model.Spec()) && len(ev.Entries) > 0 {
 		for m, tokens := range plan.PatchRanges(o.Text, o.Entries[0].Grid, o.Plan.Patches) {
 			ev.Whole, ev.Patch, ev.Tokens, ev.Text = false, m, tokens, m == 0
 			if _, err := s.evaluate(rec, ev); err != nil {
-				return sessionNeed{}, err
+				return nil, nil, err
 			}
 		}
 	}
-	return sessionNeed{session: s.env.Arena.Peak(), acts: s.act.Peak(), comm: s.comm.Peak(), calls: rec}, nil
+	return map[*Buffer]int{&r.session: s.env.Arena.Peak(), &r.acts: s.act.Peak(), &r.exchange: s.comm.Peak()}, rec, nil
 }
 
 // silentLike makes recording ends with the places of real ones.
@@ -97,11 +89,11 @@ func (s *session) prepare() error {
 			e.m = s.model.Modulate(s.env, p, forEach(p, rows))
 		}
 		if split.Pipe > 1 {
-			e.store = newKVStore(s.env, spec, split, s.held, s.textOf(p), in.Grid.Tokens(), s.open.Batch, s.heads())
+			e.store = newKVStore(s.env, spec, split, s.held, s.size(&e), s.open.Batch, s.heads())
 		}
 		s.widen(i, &e)
-		s.keepSkips(i, &e, plan.Sequence{Text: s.textOf(p), Image: in.Grid.Tokens()})
-		e.bias = s.biases(p)
+		s.keepSkips(i, &e)
+		e.bias = s.biases(&e)
 		s.entries = append(s.entries, e)
 	}
 	s.prepareBlocks()
@@ -149,23 +141,21 @@ func (s *session) prepareBlocks() {
 // keepSkips takes memory for the outputs that later blocks take, for the blocks of this lane: the rows of this rank, or
 // in a pipeline, whose patches cut them anew, all rows; for spread evaluations also those of all other blocks, the rows
 // of this rank.
-func (s *session) keepSkips(entry int, e *sessionEntry, size plan.Sequence) {
+func (s *session) keepSkips(entry int, e *sessionEntry) {
 	if s.beside != nil { // of a net those blocks are not there
 		return
 	}
-	spec, tokens, spread := s.model.Spec(), size.Image, s.spreadRows(size)
-	if p := s.open.Plan; p.Pipe == 1 {
-		ulysses, ring := s.comms[plan.AxisUlysses], s.comms[plan.AxisRing]
-		whole := EvaluateCommand{Whole: true}
-		rows := whole.Rows(size, p.Places(false))[ring.Rank()*ulysses.Size()+ulysses.Rank()]
-		tokens = p.Kept(rows, s.comms[plan.AxisTensor].Rank()).Image.Len()
+	spec, tokens, spread := s.model.Spec(), e.grid.Tokens(), s.spreadRows(e)
+	if s.open.Plan.Pipe == 1 {
+		_, _, own := s.rows(whole(), e)
+		tokens = own.Image.Len()
 	}
 	for _, b := range spec.Blocks {
 		if b.Skip >= 0 && s.held.Ends(b.Skip) {
-			kept := s.env.Arena.Alloc(s.env.DType, s.open.Batch, tokens, spec.Width)
-			s.skips.put(skipKey{s.id, entry, b.Skip}, kept)
+			output := s.env.Arena.Alloc(s.env.DType, s.open.Batch, tokens, spec.Width)
+			s.skips.put(skipKey{s.id, entry, b.Skip}, kept{output: output})
 			if e.skips != nil {
-				e.skips[b.Skip] = kept.Slice(1, spread.Start, spread.End)
+				e.skips[b.Skip] = output.Slice(1, spread.Start, spread.End)
 			}
 		} else if b.Skip >= 0 && e.skips != nil {
 			e.skips[b.Skip] = s.env.Arena.Alloc(s.env.DType, s.open.Batch, spread.Len(), spec.Width)
@@ -191,15 +181,12 @@ func (s *session) heads() int {
 // evaluate issues this rank's stage of the network for some entries. All entries go through a block before the next
 // block, so weights are read once per evaluation. outputs waits for the predictions; nil on stages that have none.
 func (s *session) evaluate(ops engine.Ops, c EvaluateCommand) (outputs func() ([]dit.Floats, error), err error) {
-	env := s.env
+	env := s.reduced(s.env)
 	env.Ops, env.Arena = ops, s.act
 	s.tokens.MicroSteps++
-	if tensor := s.comms[plan.AxisTensor]; tensor.Size() > 1 && !s.open.Plan.Scatter {
-		env.Reduce = tensor.AllReduce
-	}
 	mark := s.act.Mark()
 	defer s.act.Release(mark)
-	s.pos.start(c.micro())
+	s.pos.start(plan.Micro{Evaluation: c.Index, Patch: c.Patch, Whole: c.Whole})
 	pipe, held := s.comms[plan.AxisPipe], s.held
 	first, last := pipe.Rank() == 0, pipe.Rank() == pipe.Size()-1
 	if s.spreads(&c) {
@@ -221,7 +208,7 @@ func (s *session) evaluate(ops engine.Ops, c EvaluateCommand) (outputs func() ([
 	}
 	if !first {
 		s.pos.at("rows of stage %d", pipe.Rank()-1)
-		s.link.receive(c.micro(), c.Entries, rows)
+		s.link.receive(c.Whole, c.Entries, rows)
 	}
 	var predictions []engine.Tensor
 	if err := s.controls(env, &c, runs); err != nil {
@@ -246,21 +233,24 @@ func (s *session) evaluate(ops engine.Ops, c EvaluateCommand) (outputs func() ([
 	}
 	s.pos.at("after block %d", held.End-1)
 	if !last {
-		s.link.send(c.micro(), c.Entries, rows)
+		s.link.send(c.Whole, c.Entries, rows)
 		return nil, nil
 	}
 	return s.download(env, predictions), nil
 }
 
+// stopped reports whether the session is to begin no more blocks.
+func (s *session) stopped() bool { return s.stop != nil && s.stop.Load() }
+
 // blocks issues the blocks of a stage.
 func (s *session) blocks(env dit.Env, held plan.Lane, runs []*entryRun) error {
 	for b := held.Start; b < held.End; b++ {
 		s.pos.block(b)
-		s.lookAhead()
-		if s.stop != nil && s.stop.Load() {
+		if s.stopped() {
 			s.pos.count(-1)
 			return errStopped
 		}
+		s.lookAhead()
 		env.Half = held.Half(b)
 		s.weights.use(b, b+1)
 		for _, run := range runs {
@@ -288,7 +278,7 @@ func (s *session) again(ops engine.Ops, c *EvaluateCommand, runs []*entryRun, bl
 	if !ok {
 		return f()
 	}
-	if s.stop != nil && s.stop.Load() {
+	if s.stopped() {
 		return errStopped
 	}
 	s.lookAhead() // in f it would be one of the calls
@@ -366,29 +356,22 @@ func (s *session) begin(env dit.Env, entry int, c *EvaluateCommand) *entryRun {
 	if !ok { // a timestep the sampler found on its way
 		m, row = s.model.Modulate(env, e.p, forEach(e.p, []float32{c.Timestep})), 0
 	}
-	ulysses, ring, places := s.comms[plan.AxisUlysses], s.outer(c), s.open.Plan.Places(s.spreads(c))
+	all, wide, rows := s.rows(c, e)
 	seq := &sequence{
-		ops: env.Ops, arena: s.comm, ulysses: ulysses, ring: ring, plan: s.open.Plan, flight: &s.flight, bias: e.bias,
+		ops: env.Ops, arena: s.comm, ulysses: s.comms[plan.AxisUlysses], ring: s.outer(c), rows: all, plan: s.open.Plan,
+		flight: &s.flight, bias: e.bias,
 	}
-	s.flight.comm = ulysses
-	seq.rows = c.Rows(plan.Sequence{Text: s.textOf(e.p), Image: e.grid.Tokens()}, places)
-	if s.beside != nil { // the image rows of the model, whose text may be of another length
-		for i, r := range c.Rows(e.like, places) {
-			seq.rows[i].Image = e.imageOf(r)
-		}
-	}
-	wide, tensor := seq.mine(), s.comms[plan.AxisTensor]
-	rows := s.open.Plan.Kept(wide, tensor.Rank())
+	s.flight.comm = seq.ulysses
 	run := &entryRun{
 		entry: entry, state: dit.NewState(env, spec, e.p, m, row, s.open.Batch, rows, wide),
 		attend: seq.attend, fresh: !ok,
 	}
 	if s.open.Plan.Scatter {
-		run.scattered = newScattered(s.open.Plan, tensor, wide)
+		run.scattered = newScattered(s.open.Plan, s.comms[plan.AxisTensor], wide)
 	}
 	switch {
 	case s.spreads(c):
-		e.wide.borrow(s.skips.lent(skipKey{s.id, entry, backStore}))
+		e.wide.borrow(s.skips.get(skipKey{s.id, entry, backStore}).store)
 		run.attend, run.skips = seq.attendStored(e.wide), e.skips
 	case e.store != nil:
 		run.attend = seq.attendStored(e.store)
@@ -413,11 +396,11 @@ func (s *session) upload(env dit.Env, run *entryRun, x []float32) engine.Tensor 
 
 // block runs block b of one entry and keeps its output if a later block takes it.
 func (s *session) block(env dit.Env, run *entryRun, b int) {
-	kept := func(block int) engine.Tensor {
+	output := func(block int) engine.Tensor {
 		if run.skips != nil || s.beside != nil { // of nets no block takes what another gave
 			return run.skips[block]
 		}
-		t := s.skips.get(skipKey{s.id, run.entry, block})
+		t := s.skips.get(skipKey{s.id, run.entry, block}).output
 		if t.IsZero() || s.open.Plan.Pipe == 1 {
 			return t
 		}
@@ -426,7 +409,7 @@ func (s *session) block(env dit.Env, run *entryRun, b int) {
 	}
 	var skip engine.Tensor
 	if from := s.model.Spec().Blocks[b].Skip; from >= 0 {
-		skip = kept(from)
+		skip = output(from)
 		if env.Arena.Measuring() && skip.IsZero() {
 			skip = run.state.X // held by the other lane, whose size is the same
 		}
@@ -449,7 +432,7 @@ func (s *session) block(env dit.Env, run *entryRun, b int) {
 	env.Arena.Release(mark)
 	s.patch(env, run, b)
 	s.residuals(env, run, b)
-	to := kept(b)
+	to := output(b)
 	if !to.IsZero() {
 		env.Ops.Copy(to, run.state.X)
 	}

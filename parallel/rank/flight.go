@@ -1,21 +1,20 @@
 package rank
 
 import (
-	"patchbay/engine"
 	"patchbay/parallel/comm"
 	"patchbay/parallel/group"
 )
 
-// flight is the exchange of heads that is under way beside what a session computes, of which there is one at most.
+// flight is the collective that is under way beside what a session computes, of which there is one at most.
 type flight struct {
 	comm comm.Comm
 	up   bool
 }
 
-// exchange is Comm.AllToAll beside what follows, once the one before is over.
-func (f *flight) exchange(dst, src engine.Tensor, recv, send []int) {
+// begin begins a collective, once the one before is over.
+func (f *flight) begin(c *comm.Call) {
 	f.land()
-	f.comm.Exchange(dst, src, recv, send)
+	f.comm.Begin(c)
 	f.up = true
 }
 
@@ -30,5 +29,5 @@ func (f *flight) land() {
 // close waits until nothing is under way, whatever became of it, so that the memory may be freed.
 func (f *flight) close() {
 	// a failed exchange has failed the request already
-	_ = group.Recovered("exchange of heads", func() error { f.land(); return nil })
+	_ = group.Recovered("exchange beside", func() error { f.land(); return nil })
 }

@@ -3,6 +3,7 @@ package rank
 import (
 	"patchbay/engine"
 	"patchbay/models/dit"
+	"patchbay/parallel/comm"
 	"patchbay/parallel/plan"
 )
 
@@ -10,36 +11,47 @@ import (
 // text first, then image. What a micro-step does not compute is as old as the last micro-step that did (PipeFusion,
 // arXiv:2405.14430, sec. 3.3).
 type kvStore struct {
-	lt, li int
-	kv     map[[2]int]engine.Tensor // (block, attention) -> [B, L, 2, K/P, D]
-	small  map[[2]int]quantised     // the same in 8 bits, in its place; nil: in the type of activations
-	heads  int                      // K/P
+	plan.Sequence
+	heads int               // K/P
+	at    map[[2]int]stored // (block, attention)
+	apart bool              // rows are not attended where they are kept: in 8 bits, or nowhere
+}
+
+// stored is the keys and values of one attention.
+type stored struct {
+	rows engine.Tensor // [B, L, 2, K/P, D] in the type of activations
+	// in its place, in 8 bits: [B, L, 2, K/P, D] E4M3, and [B, L, 2, K/P] f32
+	codes, scale engine.Tensor
 }
 
 // newKVStore takes the memory for blocks that attend in held; heads are those of this rank.
-func newKVStore(env dit.Env, spec *dit.Spec, p plan.Plan, held plan.Lane, lt, li, b, heads int) *kvStore {
-	s := &kvStore{lt: lt, li: li, kv: map[[2]int]engine.Tensor{}, heads: heads}
-	if p.KV8 {
-		s.small = map[[2]int]quantised{}
-	}
+func newKVStore(env dit.Env, spec *dit.Spec, p plan.Plan, held plan.Lane, size plan.Sequence, b, heads int) *kvStore {
+	s := &kvStore{Sequence: size, heads: heads, at: map[[2]int]stored{}, apart: p.KV8}
 	for i := held.Start; i < held.End; i++ {
-		if !held.Attends(i) {
-			continue
-		}
 		for k := range max(spec.Blocks[i].Attends, 1) {
-			if at := [2]int{i, k}; p.KV8 {
-				s.small[at] = newQuantised(env, b, plan.StoreRows(lt, li, k), heads, spec.HeadDim)
-				continue
+			if held.Attends(i) {
+				s.at[[2]int{i, k}] = s.alloc(env, spec, b, k)
 			}
-			s.kv[[2]int{i, k}] = env.Arena.Alloc(env.DType, b, plan.StoreRows(lt, li, k), 2, heads, spec.HeadDim)
 		}
 	}
 	return s
 }
 
+// alloc takes the memory for attention k of a block.
+func (s *kvStore) alloc(env dit.Env, spec *dit.Spec, b, k int) stored {
+	rows := plan.StoreRows(s.Text, s.Image, k)
+	if !s.apart {
+		return stored{rows: env.Arena.Alloc(env.DType, b, rows, 2, s.heads, spec.HeadDim)}
+	}
+	return stored{
+		codes: env.Arena.Alloc(engine.F8E4M3, b, rows, 2, s.heads, spec.HeadDim),
+		scale: env.Arena.Alloc(engine.F32, b, rows, 2, s.heads),
+	}
+}
+
 // passing is a store that keeps nothing: each attention brings memory for the rows of its whole sequence.
 func (s *session) passing(e *sessionEntry) *kvStore {
-	return &kvStore{lt: s.textOf(e.p), li: e.grid.Tokens(), small: map[[2]int]quantised{}, heads: s.heads()}
+	return &kvStore{Sequence: s.size(e), heads: s.heads(), apart: true}
 }
 
 // kvRows is the keys and values of one attention while it runs, [B, L, 2, K/P, D]: the store itself, or what it holds
@@ -83,7 +95,7 @@ func (s *sequence) attendStored(store *kvStore) func(dit.Attention) {
 			return
 		}
 		heads := s.plan.GroupHeads(a.K.Dim(2))
-		got := s.exchange(a, heads, s.ulysses.AllToAll)
+		got := s.exchange(a, heads, s.ulysses.Run)
 		freshK, freshV := keysOf(got)
 		s.eachPart(s.ring.Rank(), a.ImageOnly, func(at int, text bool, r dit.Range) {
 			k, v := kv.slots(a, text, r)
@@ -95,7 +107,7 @@ func (s *sequence) attendStored(store *kvStore) func(dit.Attention) {
 		out := s.results(a, got)
 		k, v := kv.all()
 		s.scores(grouped(out), queriesOf(got), k, v, 0, engine.AttentionArgs{Scale: a.Scale})
-		s.giveBack(a, out, heads, s.ulysses.AllToAll)()
+		s.giveBack(a, out, heads, s.ulysses.Run)()
 	}
 }
 
@@ -153,8 +165,8 @@ func (s *sequence) shareFresh(kv kvRows, a dit.Attention) {
 	}
 	mine := s.arena.Alloc(a.Q.DType, counts[me])
 	pack(mine, me, false)
-	everyone := s.arena.Alloc(a.Q.DType, sum(counts))
-	s.ring.AllGather(everyone, mine, counts)
+	everyone := s.arena.Alloc(a.Q.DType, comm.Total(counts))
+	s.ring.Run(comm.NewAllGather(everyone, mine, counts))
 	at := 0
 	for r, n := range counts {
 		if r != me {
@@ -162,13 +174,4 @@ func (s *sequence) shareFresh(kv kvRows, a dit.Attention) {
 		}
 		at += n
 	}
-}
-
-// sum adds up counts.
-func sum(v []int) int {
-	n := 0
-	for _, x := range v {
-		n += x
-	}
-	return n
 }

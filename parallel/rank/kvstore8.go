@@ -1,7 +1,6 @@
 package rank
 
 import (
-	"patchbay/engine"
 	"patchbay/models/dit"
 	"patchbay/parallel/plan"
 )
@@ -10,27 +9,17 @@ import (
 // are attended as they were computed and stored rounded; what is stale is widened into memory of the attention.
 // Synchronous evaluations, in which everything is fresh, are exact.
 
-// quantised is the keys and values of one attention in 8 bits.
-type quantised struct {
-	codes engine.Tensor // [B, L, 2, K/P, D] E4M3
-	scale engine.Tensor // [B, L, 2, K/P] f32
-}
-
-func newQuantised(env dit.Env, b, rows, heads, d int) quantised {
-	return quantised{env.Arena.Alloc(engine.F8E4M3, b, rows, 2, heads, d), env.Arena.Alloc(engine.F32, b, rows, 2, heads)}
-}
-
 // widen opens the store for an attention: rows that this micro-step does not make are there.
 func (s *sequence) widen(store *kvStore, a dit.Attention) kvRows {
-	at, rows := [2]int{a.Block, a.Index}, plan.StoreRows(store.lt, store.li, a.Index)
+	at, rows := [2]int{a.Block, a.Index}, plan.StoreRows(store.Text, store.Image, a.Index)
 	if a.ImageOnly {
-		rows = store.li // also where other blocks of the model attend to text
+		rows = store.Image // also where other blocks of the model attend to text
 	}
-	if store.small == nil {
-		return kvRows{store.kv[at].Slice(1, 0, rows), store.lt}
+	if !store.apart {
+		return kvRows{store.at[at].rows.Slice(1, 0, rows), store.Text}
 	}
-	kv := kvRows{s.arena.Alloc(a.Q.DType, a.Q.Dim(0), rows, 2, store.heads, a.Q.Dim(3)), store.lt}
-	q, own := store.small[at]
+	kv := kvRows{s.arena.Alloc(a.Q.DType, a.Q.Dim(0), rows, 2, store.heads, a.Q.Dim(3)), store.Text}
+	q, own := store.at[at]
 	if !own { // no memory that stays, as of another stage's block in a spread evaluation: all rows are fresh
 		return kv
 	}
@@ -46,8 +35,8 @@ func (s *sequence) widen(store *kvStore, a dit.Attention) kvRows {
 
 // keep stores what the micro-step has made.
 func (s *sequence) keep(store *kvStore, kv kvRows, a dit.Attention) {
-	q, own := store.small[[2]int{a.Block, a.Index}]
-	if !own {
+	q, own := store.at[[2]int{a.Block, a.Index}]
+	if !own || !store.apart {
 		return
 	}
 	for _, r := range s.fresh(kv, a) {

@@ -1,5 +1,7 @@
 package rank
 
+import "patchbay/parallel/group"
+
 // Link sends commands to one rank and waits for the reply.
 type Link struct {
 	Rank   *Rank // for tests; the leader asks by the methods
@@ -26,11 +28,12 @@ func (l *Link) Close() {
 // any goroutine.
 func (l *Link) Cancel(session uint64) { l.Rank.cancel(session) }
 
-// Position returns how far the rank has come, whether it works, and the place in words.
-func (l *Link) Position() (moves int64, busy bool, place string) { return l.Rank.Pos.read() }
-
-// Waits tells in which exchanges the rank stands, "" if in none.
-func (l *Link) Waits() string { return l.Rank.waits() }
+// Standing is how far the rank has come.
+func (l *Link) Standing() Standing {
+	s := l.Rank.Pos.read()
+	s.Waits = l.Rank.waits()
+	return s
+}
 
 // Abort ends all exchanges of the rank with a cause.
 func (l *Link) Abort(cause error) {
@@ -39,41 +42,33 @@ func (l *Link) Abort(cause error) {
 	}
 }
 
-// call is a command and where its reply goes.
+// call is a command and what takes the reply.
 type call struct {
 	command Command
-	reply   chan Reply
+	reply   func(Reply)
 }
 
-// Send queues c and returns a function that waits for the answer by way of await. Commands run in the order of send. A
-// rank that panics answers with the panic as an error.
-func (l *Link) Send(c Command, await func(<-chan Reply) (Reply, error)) (func() (Reply, error), error) {
+// Send queues c and returns where the reply comes. Commands run in the order of send. A rank that panics answers with
+// the panic as an error.
+func (l *Link) Send(c Command) (<-chan Reply, error) {
+	done := make(chan Reply, 1)
+	reply := func(r Reply) { done <- r }
 	if l.recode != nil {
 		v, err := l.recode(c)
 		if err != nil {
 			return nil, err
 		}
 		c = v.(Command)
-	}
-	done := make(chan Reply, 1)
-	l.inbox <- call{c, done}
-	return func() (Reply, error) {
-		r, err := await(done)
-		if err != nil {
-			return Reply{}, err
-		}
-		if l.recode != nil {
+		reply = func(r Reply) {
 			v, err := l.recode(r)
 			if err != nil {
-				return Reply{}, err
+				v = Reply{Err: group.AsError(err)}
 			}
-			r = v.(Reply)
+			done <- v.(Reply)
 		}
-		if r.Err != nil {
-			return Reply{}, r.Err
-		}
-		return r, nil
-	}, nil
+	}
+	l.inbox <- call{c, reply}
+	return done, nil
 }
 
 // queueLength bounds the commands that wait for one rank: pipelines queue one for each patch of at most two
@@ -84,7 +79,6 @@ const queueLength = 1024
 type peekable struct {
 	inbox <-chan call
 	ahead []call
-	ended bool // the inbox is closed
 }
 
 // next takes the oldest call; ok is false when there is none and will be none.
@@ -93,29 +87,22 @@ func (p *peekable) next() (call call, ok bool) {
 		call, p.ahead = p.ahead[0], p.ahead[1:]
 		return call, true
 	}
-	if p.ended {
-		return call, false
-	}
 	call, ok = <-p.inbox
 	return call, ok
 }
 
 // peek returns the i-th call that waits, nil if there is none yet.
 func (p *peekable) peek(i int) *Command {
-	for len(p.ahead) <= i && !p.ended {
+	for len(p.ahead) <= i {
 		select {
 		case call, ok := <-p.inbox:
 			if !ok {
-				p.ended = true
 				return nil
 			}
 			p.ahead = append(p.ahead, call)
 		default:
 			return nil
 		}
-	}
-	if i >= len(p.ahead) {
-		return nil
 	}
 	return &p.ahead[i].command
 }

@@ -103,10 +103,9 @@ func (s *session) newNet(m dit.Control) *net {
 
 // take takes the memory of an entry of a net: for its strength and its outputs for blocks of this lane.
 func (s *session) take(n *net, e *controlled, own *sessionEntry) {
-	base, whole := s.entries[e.entry], EvaluateCommand{Whole: true}
-	own.like = plan.Sequence{Text: s.textOf(base.p), Image: base.grid.Tokens()}
-	ulysses, ring := n.of.comms[plan.AxisUlysses], n.of.comms[plan.AxisRing]
-	e.rows = own.imageOf(whole.Rows(own.like, n.of.open.Plan.Places(false))[ring.Rank()*ulysses.Size()+ulysses.Rank()])
+	own.like = s.size(&s.entries[e.entry])
+	_, wide, _ := n.of.rows(whole(), own)
+	e.rows = wide.Image
 	width := s.model.Spec().Width
 	e.gate = s.gate(e.Strength)
 	e.said = make([]engine.Tensor, len(n.feeds))
@@ -211,10 +210,11 @@ func (r *entryRun) wideImage(env dit.Env, rows dit.Range) engine.Tensor {
 	return x.Slice(1, 0, rows.Len())
 }
 
-// reduced is env with the sums that the products of a net need.
+// reduced is env with the sums that products need: those of the session, which may be a net's.
 func (s *session) reduced(env dit.Env) dit.Env {
-	if env.Reduce = nil; s.comms[plan.AxisTensor].Size() > 1 {
-		env.Reduce = s.comms[plan.AxisTensor].AllReduce
+	tensor := s.comms[plan.AxisTensor]
+	if env.Reduce = nil; tensor.Size() > 1 && !s.open.Plan.Scatter {
+		env.Reduce = func(t engine.Tensor) { tensor.Run(comm.NewAllReduce(t)) }
 	}
 	return env
 }

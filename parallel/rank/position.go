@@ -94,8 +94,16 @@ func (p *Position) reach() {
 	}
 }
 
-// read returns the count of moves, whether the rank works, and the place in words: "evaluation 2, patch 1, block 3".
-func (p *Position) read() (moves int64, busy bool, place string) {
+// Standing is how far a rank has come.
+type Standing struct {
+	Moves int64  // grows with every step forward
+	Busy  bool   // a command is being worked on
+	Place string // "evaluation 2, patch 1, block 3"
+	Waits string // in which exchanges it stands, "" in none
+}
+
+// read is the Standing but for exchanges.
+func (p *Position) read() Standing {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	moves, micro, doing := p.moves, p.micro, p.doing
@@ -103,11 +111,11 @@ func (p *Position) read() (moves int64, busy bool, place string) {
 		p.reach()
 		moves, micro, doing = p.device.Marked(), p.ahead[0].micro, p.ahead[0].doing
 	}
-	place = fmt.Sprintf("evaluation %d, patch %d, %s", micro.Evaluation, micro.Patch, doing)
+	place := fmt.Sprintf("evaluation %d, patch %d, %s", micro.Evaluation, micro.Patch, doing)
 	if micro.Whole {
 		place = fmt.Sprintf("evaluation %d, whole picture, %s", micro.Evaluation, doing)
 	}
-	return moves, p.busy, place
+	return Standing{Moves: moves, Busy: p.busy, Place: place}
 }
 
 // Now is the micro-step that the rank works on or has worked on last.

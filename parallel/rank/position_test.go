@@ -18,8 +18,8 @@ func TestPositionsAreTheDevices(t *testing.T) {
 	p.block(2)
 	check := func(when, want string, moves int64) {
 		t.Helper()
-		if n, busy, place := p.read(); place != want || n != moves || !busy {
-			t.Errorf("%s: %d moves, %q, busy %v, want %d and %q", when, n, place, busy, moves, want)
+		if s := p.read(); s.Place != want || s.Moves != moves || !s.Busy {
+			t.Errorf("%s: %+v, want %d moves and %q", when, s, moves, want)
 		}
 	}
 	check("before anything has run", "evaluation 3, patch 1, start", 0)

@@ -3,17 +3,15 @@ package rank
 import (
 	"patchbay/models/dit"
 	"patchbay/parallel/comm"
-	"patchbay/parallel/group"
 	"patchbay/parallel/plan"
 )
 
 // prefetcher brings the units of one rank's model together.
 type prefetcher struct {
 	shards *dit.Shards
-	comm   comm.Comm
+	flight flight // the gather under way
 	plan   *plan.Gathers
 	open   int  // unit that may be read, -1: none
-	flight bool // a gather is under way
 	ahead  bool // gathers go on beside what the rank computes
 }
 
@@ -23,7 +21,7 @@ func newPrefetcher(shards *dit.Shards, c comm.Comm, ahead bool) *prefetcher {
 		return nil
 	}
 	return &prefetcher{
-		shards: shards, comm: c,
+		shards: shards, flight: flight{comm: c},
 		plan: plan.NewGathers(func(u int) int { return shards.Units[u].Buffer }), open: -1, ahead: ahead,
 	}
 }
@@ -38,10 +36,10 @@ func (g *prefetcher) use(unit, next int) {
 		return
 	}
 	g.shut()
-	g.wait()
+	g.flight.land()
 	if len(todo) > 0 && todo[0] == unit {
 		g.start(unit)
-		g.wait()
+		g.flight.land()
 		todo = todo[1:]
 	}
 	g.shards.Units[unit].Open(true)
@@ -49,7 +47,7 @@ func (g *prefetcher) use(unit, next int) {
 	for _, u := range todo {
 		g.start(u)
 		if !g.ahead {
-			g.wait()
+			g.flight.land()
 		}
 	}
 }
@@ -57,16 +55,7 @@ func (g *prefetcher) use(unit, next int) {
 // start gathers a unit beside what the rank computes.
 func (g *prefetcher) start(u int) {
 	unit := &g.shards.Units[u]
-	g.comm.Prefetch(unit.Whole, unit.Mine, unit.Counts)
-	g.flight = true
-}
-
-// wait ends the gather under way.
-func (g *prefetcher) wait() {
-	if g.flight {
-		g.flight = false
-		g.comm.Fetched()
-	}
+	g.flight.begin(comm.NewAllGather(unit.Whole, unit.Mine, unit.Counts))
 }
 
 // shut forbids reading.
@@ -83,6 +72,5 @@ func (g *prefetcher) close() {
 		return
 	}
 	g.shut()
-	// a failed gather has failed the request already
-	_ = group.Recovered("gather of weights", func() error { g.wait(); return nil })
+	g.flight.close()
 }

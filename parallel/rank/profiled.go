@@ -16,9 +16,11 @@ type around struct {
 	call func(c comm.Comm, op string, f func())
 }
 
-func (w around) AllToAll(dst, src engine.Tensor, recv, send []int) {
-	w.call(w.Comm, "AllToAll", func() { w.Comm.AllToAll(dst, src, recv, send) })
-}
+func (w around) Run(c *comm.Call) { w.call(w.Comm, c.Op, func() { w.Comm.Run(c) }) }
+
+func (w around) Begin(c *comm.Call) { w.call(w.Comm, "Begin", func() { w.Comm.Begin(c) }) }
+
+func (w around) Fetched() { w.call(w.Comm, "Fetched", w.Comm.Fetched) }
 
 func (w around) SendRecv(dst engine.Tensor, from int, src engine.Tensor, to int) {
 	w.call(w.Comm, "SendRecv", func() { w.Comm.SendRecv(dst, from, src, to) })
@@ -30,26 +32,6 @@ func (w around) Offer(slot, src engine.Tensor, to int) {
 
 func (w around) Await(dst engine.Tensor, from int) {
 	w.call(w.Comm, "Await", func() { w.Comm.Await(dst, from) })
-}
-
-func (w around) Exchange(dst, src engine.Tensor, recv, send []int) {
-	w.call(w.Comm, "Exchange", func() { w.Comm.Exchange(dst, src, recv, send) })
-}
-
-func (w around) Fetched() {
-	w.call(w.Comm, "Fetched", func() { w.Comm.Fetched() })
-}
-
-func (w around) AllGather(dst, src engine.Tensor, counts []int) {
-	w.call(w.Comm, "AllGather", func() { w.Comm.AllGather(dst, src, counts) })
-}
-
-func (w around) ReduceScatter(dst, src engine.Tensor, counts []int) {
-	w.call(w.Comm, "ReduceScatter", func() { w.Comm.ReduceScatter(dst, src, counts) })
-}
-
-func (w around) AllReduce(buf engine.Tensor) {
-	w.call(w.Comm, "AllReduce", func() { w.Comm.AllReduce(buf) })
 }
 
 // watch returns comms whose exchanges go through call.

@@ -189,7 +189,7 @@ func (r *Rank) answer(o outcome) {
 	if r.at.Add(-1) == 0 {
 		r.Pos.idle()
 	}
-	o.call.reply <- o.reply
+	o.call.reply(o.reply)
 }
 
 // fail makes an error the reply to a command. Peers that wait for this rank must not wait for ever.
@@ -281,20 +281,23 @@ func (r *Rank) openSession(id uint64, o OpenCommand) (Reply, error) {
 	if !ok {
 		return Reply{}, fmt.Errorf("rank %d: model %s is not resident", r.id, o.Model)
 	}
-	need, err := measure(model, o, r.comms, r.weights)
+	need, calls, err := r.measure(model, o)
 	if err != nil {
 		return Reply{}, err
 	}
-	total := int64(need.session + need.acts + need.comm)
+	total := int64(0)
+	for _, bytes := range need {
+		total += int64(bytes)
+	}
 	device, reserves := r.Ops.(engine.Reserver)
 	if reserves {
-		total += device.Scratch(need.calls)
+		total += device.Scratch(calls)
 	}
 	if err := o.Fits(total); err != nil {
 		return Reply{}, err
 	}
 	if reserves {
-		if err := device.Reserve(need.calls); err != nil {
+		if err := device.Reserve(calls); err != nil {
 			return Reply{}, &failure.Error{
 				Code: failure.OutOfMemory, Field: "latent",
 				Text: "reserve scratch memory for one evaluation", Cause: err,
@@ -304,7 +307,7 @@ func (r *Rank) openSession(id uint64, o OpenCommand) (Reply, error) {
 	if device, ok := r.Ops.(engine.Replayer); ok {
 		device.Drop() // the buffers may move
 	}
-	for b, bytes := range map[*Buffer]int{&r.session: need.session, &r.acts: need.acts, &r.exchange: need.comm} {
+	for b, bytes := range need {
 		if err := b.Grow(r.Ops, bytes); err != nil {
 			return Reply{}, err
 		}
@@ -391,9 +394,7 @@ func (r *Rank) report(s *session, last bool) Reply {
 			continue
 		}
 		now, was, sum := c.Traffic(), r.charged[a], &s.sent[a]
-		sum.Calls, sum.Bytes, sum.Wait = sum.Calls+now.Calls-was.Calls, sum.Bytes+now.Bytes-was.Bytes,
-			sum.Wait+now.Wait-was.Wait
-		sum.Posted += now.Posted - was.Posted
+		sum.Add(now.Less(was))
 		r.charged[a], out.Traffic[a] = now, *sum
 	}
 	if c, ok := r.Ops.(engine.Chooser); ok && last {

@@ -25,9 +25,6 @@ type sequence struct {
 	bias    *biasTable // nil: the entry has none
 }
 
-// mine returns the rows of this rank.
-func (s *sequence) mine() dit.Rows { return s.rows[s.ring.Rank()*s.ulysses.Size()+s.ulysses.Rank()] }
-
 // count returns the rows that rank u of ring place r brings to an attention.
 func (s *sequence) count(r, u int, imageOnly bool) int {
 	rows := s.rows[r*s.ulysses.Size()+u]
@@ -55,9 +52,9 @@ func (s *sequence) attend(a dit.Attention) {
 		s.over(a, a.Groups(a.Out), a.Groups(a.Q), a.K, a.V)
 		return
 	}
-	parts, exchange := s.plan.Heads(a.K.Dim(2)), s.ulysses.AllToAll
+	parts, exchange := s.plan.Heads(a.K.Dim(2)), s.ulysses.Run
 	if len(parts) > 1 {
-		exchange = s.flight.exchange
+		exchange = s.flight.begin
 	}
 	got := make([]engine.Tensor, len(parts))
 	for i, heads := range parts {
@@ -104,8 +101,8 @@ func (s *sequence) results(a dit.Attention, got engine.Tensor) engine.Tensor {
 	return s.arena.Alloc(a.Q.DType, got.Dim(0), got.Dim(1), got.Dim(2)-2, got.Dim(3), got.Dim(4))
 }
 
-// exchanger is how heads travel: Comm.AllToAll or flight.exchange.
-type exchanger func(dst, src engine.Tensor, recv, send []int)
+// exchanger is how heads travel: Comm.Run or flight.begin.
+type exchanger func(*comm.Call)
 
 // exchange packs and sends heads of every peer and returns where those of this rank arrive: [B, L/P, H, D] -> [L, B,
 // G+2, K/P, D].
@@ -136,7 +133,7 @@ func (s *sequence) exchange(a dit.Attention, heads []dit.Range, exchange exchang
 		})
 		at += send[u]
 	}
-	exchange(got, packed, recv, send)
+	exchange(comm.NewAllToAll(got, packed, recv, send))
 	return got
 }
 
@@ -153,7 +150,7 @@ func (s *sequence) giveBack(a dit.Attention, out engine.Tensor, heads []dit.Rang
 		all += recv[u]
 	}
 	back := s.arena.Alloc(a.Q.DType, all)
-	exchange(back, out, recv, send)
+	exchange(comm.NewAllToAll(back, out, recv, send))
 	return func() {
 		at := 0
 		for u, h := range heads {

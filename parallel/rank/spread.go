@@ -37,6 +37,29 @@ func (s *session) outer(c *EvaluateCommand) comm.Comm {
 	return s.comms[plan.AxisRing]
 }
 
+// rows is what the ranks of the sequence compute of an entry in an evaluation, ring outside, the part of this one, and
+// what it keeps of that between products.
+func (s *session) rows(c *EvaluateCommand, e *sessionEntry) (all []dit.Rows, wide, kept dit.Rows) {
+	p, ulysses := s.open.Plan, s.comms[plan.AxisUlysses]
+	places := p.Places(s.spreads(c))
+	all = c.Rows(s.size(e), places)
+	if s.beside != nil { // the image rows of the model, whose text may be of another length
+		for i, r := range c.Rows(e.like, places) {
+			all[i].Image = e.imageOf(r)
+		}
+	}
+	wide = all[s.outer(c).Rank()*ulysses.Size()+ulysses.Rank()]
+	return all, wide, p.Kept(wide, s.comms[plan.AxisTensor].Rank())
+}
+
+// size is the tokens of an entry that go through the blocks.
+func (s *session) size(e *sessionEntry) plan.Sequence {
+	return plan.Sequence{Text: s.textOf(e.p), Image: e.grid.Tokens()}
+}
+
+// whole is the evaluation of all tokens, as far as rows are concerned.
+func whole() *EvaluateCommand { return &EvaluateCommand{Whole: true} }
+
 // widen takes what spread evaluations of an entry need besides its store. On a folded pipeline the down lane of a stage
 // runs them, and keys and values of the blocks that its up lane owns go into the up lane's store, which that one lends:
 // both are on one device, and neither works while the other one does.
@@ -45,13 +68,13 @@ func (s *session) widen(entry int, e *sessionEntry) {
 		return
 	}
 	if s.up() {
-		s.skips.lend(skipKey{s.id, entry, backStore}, e.store)
+		s.skips.put(skipKey{s.id, entry, backStore}, kept{store: e.store})
 		return
 	}
 	if plan.Skips(s.model.Spec()) {
 		e.skips = map[int]engine.Tensor{}
 	}
-	e.wide = e.store.widened(s.env, s.model.Spec(), s.open.Batch, s.heads(), s.back())
+	e.wide = e.store.widened(s.env, s.model.Spec(), s.open.Batch, s.back())
 }
 
 // back is the blocks of the up lane of this stage; none on the last stage and without a fold.
@@ -64,54 +87,49 @@ func (s *session) back() plan.Lane {
 }
 
 // spreadRows is the image rows of this rank in a spread evaluation.
-func (s *session) spreadRows(size plan.Sequence) dit.Range {
-	spread := s.comms[plan.AxisSpread]
+func (s *session) spreadRows(e *sessionEntry) dit.Range {
 	if !s.open.Plan.Spread || s.up() {
 		return dit.Range{}
 	}
-	ulysses, whole := s.comms[plan.AxisUlysses], EvaluateCommand{Whole: true}
-	rows := whole.Rows(size, s.open.Plan.Places(true))[spread.Rank()*ulysses.Size()+ulysses.Rank()]
-	return s.open.Plan.Kept(rows, s.comms[plan.AxisTensor].Rank()).Image
+	_, _, kept := s.rows(whole(), e)
+	return kept.Image
 }
 
 // borrow fills places with those of another store that has them.
 func (s *kvStore) borrow(other *kvStore) {
-	if other == nil {
-		return
-	}
-	maps.Copy(s.kv, other.kv)
-	if s.small != nil {
-		maps.Copy(s.small, other.small)
+	if other != nil {
+		maps.Copy(s.at, other.at)
 	}
 }
 
 // widened is the store of a spread evaluation: own blocks in their places, those of back left out (they are borrowed),
 // the others in spare memory, one after the other.
-func (s *kvStore) widened(env dit.Env, spec *dit.Spec, b, heads int, back plan.Lane) *kvStore {
-	out := &kvStore{lt: s.lt, li: s.li, kv: map[[2]int]engine.Tensor{}, small: maps.Clone(s.small), heads: s.heads}
-	if s.small != nil { // its attentions bring their own memory
-		return out
+func (s *kvStore) widened(env dit.Env, spec *dit.Spec, b int, back plan.Lane) *kvStore {
+	out := *s
+	out.at = maps.Clone(s.at)
+	if s.apart { // its attentions bring their own memory
+		return &out
 	}
-	var spare []engine.Tensor
+	var spare []stored
 	for i, blk := range spec.Blocks {
 		for a := range max(blk.Attends, 1) {
 			at := [2]int{i, a}
-			if own, ok := s.kv[at]; ok {
-				out.kv[at] = own
+			if _, own := s.at[at]; own {
 				continue
 			}
 			if back.Keeps(i) {
 				if env.Arena.Measuring() { // memory of the other lane
-					out.kv[at] = engine.NewMeasuringArena("lent").Alloc(env.DType, b, plan.StoreRows(s.lt, s.li, a), 2,
-						heads, spec.HeadDim)
+					lent := env
+					lent.Arena = engine.NewMeasuringArena("lent")
+					out.at[at] = s.alloc(lent, spec, b, a)
 				}
 				continue
 			}
 			if a == len(spare) {
-				spare = append(spare, env.Arena.Alloc(env.DType, b, plan.StoreRows(s.lt, s.li, a), 2, heads, spec.HeadDim))
+				spare = append(spare, s.alloc(env, spec, b, a))
 			}
-			out.kv[at] = spare[a]
+			out.at[at] = spare[a]
 		}
 	}
-	return out
+	return &out
 }

@@ -34,8 +34,8 @@ func (s *slots) advance() []engine.Tensor {
 // Whole pictures, and everything with overlap=off, go by SendRecv when they are needed.
 type stageLink struct {
 	pipe    comm.Comm
-	in, out *slots       // nil: SendRecv
-	ahead   []plan.Micro // posted, oldest first
+	in, out *slots // nil: SendRecv
+	ahead   int    // micro-steps whose rows memory is posted for
 }
 
 // newStageLink takes memory for entries of the given numbers of values; none: no slots.
@@ -50,44 +50,41 @@ func newStageLink(pipe comm.Comm, arena *engine.Arena, t engine.DType, values []
 	return l
 }
 
-// full reports whether nothing more can be posted.
-func (l *stageLink) full() bool { return len(l.ahead) == plan.PostsAhead }
-
 // post offers memory for the rows of a micro-step: values[k] of its k-th entry.
-func (l *stageLink) post(m plan.Micro, entries, values []int) {
+func (l *stageLink) post(entries, values []int) {
 	slots := l.in.advance()
 	for k, e := range entries {
 		l.pipe.Post(slots[e].Slice(0, 0, values[k]), l.pipe.Rank()-1)
 	}
-	l.ahead = append(l.ahead, m)
+	l.ahead++
 }
 
 // receive fills the rows of all entries of a micro-step.
-func (l *stageLink) receive(m plan.Micro, entries []int, rows []engine.Tensor) {
+func (l *stageLink) receive(whole bool, entries []int, rows []engine.Tensor) {
 	from := l.pipe.Rank() - 1
-	if l.in == nil || m.Whole {
+	if l.in == nil || whole {
 		for _, x := range rows {
 			l.pipe.SendRecv(x, from, engine.Tensor{}, -1)
 		}
 		return
 	}
-	if len(l.ahead) == 0 {
+	if l.ahead == 0 {
 		values := make([]int, len(rows))
 		for k, x := range rows {
 			values[k] = x.Len()
 		}
-		l.post(m, entries, values)
+		l.post(entries, values)
 	}
 	for _, x := range rows {
 		l.pipe.Await(x, from)
 	}
-	l.ahead = l.ahead[1:]
+	l.ahead--
 }
 
 // send passes the rows of all entries of a micro-step on.
-func (l *stageLink) send(m plan.Micro, entries []int, rows []engine.Tensor) {
+func (l *stageLink) send(whole bool, entries []int, rows []engine.Tensor) {
 	to := l.pipe.Rank() + 1
-	if l.out == nil || m.Whole {
+	if l.out == nil || whole {
 		for _, x := range rows {
 			l.pipe.SendRecv(engine.Tensor{}, -1, x, to)
 		}
@@ -117,10 +114,8 @@ func (s *session) values(c *EvaluateCommand, entry int) int {
 	if e.p == nil {
 		return 0
 	}
-	ulysses, ring := s.comms[plan.AxisUlysses], s.comms[plan.AxisRing]
-	rows := c.Rows(plan.Sequence{Text: s.textOf(e.p), Image: e.grid.Tokens()},
-		s.open.Plan.Places(false))[ring.Rank()*ulysses.Size()+ulysses.Rank()]
-	return s.open.Batch * s.open.Plan.Kept(rows, s.comms[plan.AxisTensor].Rank()).Len() * s.model.Spec().Width
+	_, _, kept := s.rows(c, e)
+	return s.open.Batch * kept.Len() * s.model.Spec().Width
 }
 
 // lookAhead posts receives for commands that wait already.
@@ -128,7 +123,7 @@ func (s *session) lookAhead() {
 	if s.link.in == nil || s.peek == nil || s.fixed {
 		return
 	}
-	for i := len(s.link.ahead); !s.link.full(); i++ {
+	for i := s.link.ahead; i < plan.PostsAhead; i++ {
 		c := s.peek(i)
 		if c == nil || c.Session != s.id || c.Evaluate == nil || c.Evaluate.Whole {
 			return
@@ -137,6 +132,6 @@ func (s *session) lookAhead() {
 		for k, e := range c.Evaluate.Entries {
 			values[k] = s.values(c.Evaluate, e)
 		}
-		s.link.post(c.Evaluate.micro(), c.Evaluate.Entries, values)
+		s.link.post(c.Evaluate.Entries, values)
 	}
 }

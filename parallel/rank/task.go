@@ -5,6 +5,7 @@ import (
 
 	"patchbay/engine"
 	"patchbay/models/dit"
+	"patchbay/parallel/comm"
 	"patchbay/parallel/plan"
 )
 
@@ -39,7 +40,7 @@ func (r *Rank) task(id uint64, c *TaskCommand) ([]byte, error) {
 		},
 	}
 	if group.Size() > 1 {
-		env.Sum = group.AllReduce
+		env.Sum = func(t engine.Tensor) { group.Run(comm.NewAllReduce(t)) }
 	}
 	answer, err := task.Run(env, c.Question)
 	if err != nil {

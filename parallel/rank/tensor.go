@@ -31,12 +31,16 @@ func newScattered(p plan.Plan, tensor comm.Comm, wide dit.Rows) *scattered {
 
 // gather is dit.Env.Gather: [B, L/P, E] -> [B, L, E].
 func (s *scattered) gather(dst, src engine.Tensor, of dit.Rows) {
-	s.each(dst, src, of, func(whole, part engine.Tensor, counts []int) { s.tensor.AllGather(whole, part, counts) })
+	s.each(dst, src, of, func(whole, part engine.Tensor, counts []int) {
+		s.tensor.Run(comm.NewAllGather(whole, part, counts))
+	})
 }
 
 // scatter is dit.Env.Scatter: [B, L, E] -> [B, L/P, E].
 func (s *scattered) scatter(dst, src engine.Tensor, of dit.Rows) {
-	s.each(src, dst, of, func(whole, part engine.Tensor, counts []int) { s.tensor.ReduceScatter(part, whole, counts) })
+	s.each(src, dst, of, func(whole, part engine.Tensor, counts []int) {
+		s.tensor.Run(comm.NewReduceScatter(part, whole, counts))
+	})
 }
 
 // each visits batch items and streams: the rows [L, E] of all ranks, those [l, E] of this one, and how many values each

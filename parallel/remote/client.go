@@ -37,7 +37,7 @@ type Client struct {
 
 	mu      sync.Mutex // of all below
 	next    uint64
-	waiting map[uint64]chan<- answer
+	waiting map[uint64]func(answer)
 	crew    *crew
 	heard   time.Time // when the last answer came
 	lost    error
@@ -53,10 +53,12 @@ func NewClient(name string, conn net.Conn, silence time.Duration, why func() err
 func newClient(name string, conn net.Conn, why func() error) (*Client, error) {
 	c := &Client{
 		name: name, conn: conn, why: why, run: group.New(nil), out: bufio.NewWriterSize(conn, buffered),
-		waiting: map[uint64]chan<- answer{}, ended: make(chan struct{}),
+		waiting: map[uint64]func(answer){}, ended: make(chan struct{}),
 	}
 	c.run.Go("answers of "+name, func() error { c.read(); return nil })
-	c.run.Go("pulse", func() error { c.pulse(); return nil })
+	c.run.Every("pulse", time.Second, c.ended, func() {
+		_ = c.post(&call{Alive: true}, nil) // the leader is there; read finds out that the process has gone
+	})
 	a, err := c.ask(&call{Hello: &hello{Version}})
 	if err != nil {
 		c.Close()
@@ -70,41 +72,19 @@ func newClient(name string, conn net.Conn, why func() error) (*Client, error) {
 	return c, nil
 }
 
-// NewFarClient greets a process on another machine, to which the Network's Dial has connected, ToLead. address is
-// HOST:PORT, by which other machines find it too.
-func NewFarClient(address string, conn net.Conn) (*Client, error) {
-	c, err := newClient("host "+address, conn, nil)
-	if err == nil {
-		c.address = scheme + ":" + address
-	}
-	return c, err
-}
-
-// pulse tells the process that its leader is there.
-func (c *Client) pulse() {
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	for {
-		select {
-		case <-c.ended:
-			return
-		case <-tick.C:
-			_ = c.post(&call{Alive: true}, nil) // read finds out that it has gone
-		}
-	}
-}
-
-// ApartError says that a process did not meet the others.
-type ApartError struct {
-	Name string // as errors call the process
-	Err  error
+// apartError says that a process did not meet the others.
+type apartError struct {
+	client *Client
+	cause  error
 }
 
 // Error implements error.
-func (e *ApartError) Error() string { return e.Name + " does not meet the others: " + e.Err.Error() }
+func (e *apartError) Error() string {
+	return e.client.name + " does not meet the others: " + e.cause.Error()
+}
 
 // Unwrap returns what it ran into.
-func (e *ApartError) Unwrap() error { return e.Err }
+func (e *apartError) Unwrap() error { return e.cause }
 
 // Exchange is how ranks on GPUs of several processes exchange.
 type Exchange uint8
@@ -127,9 +107,9 @@ func (by Exchange) nccl(all []*Client) (bool, error) {
 		case by == ByBest:
 			return false, nil
 		case c.nccl == "":
-			return false, &ApartError{c.name, errors.New("it has no NCCL to exchange by, or may not")}
+			return false, &apartError{c, errors.New("it has no NCCL to exchange by, or may not")}
 		default:
-			return false, &ApartError{c.name, fmt.Errorf("it has NCCL %s, and %s has %s: install the same on both", c.nccl,
+			return false, &apartError{c, fmt.Errorf("it has NCCL %s, and %s has %s: install the same on both", c.nccl,
 				all[0].name, all[0].nccl)}
 		}
 	}
@@ -137,7 +117,7 @@ func (by Exchange) nccl(all []*Client) (bool, error) {
 }
 
 // Meet connects processes with each other; they are hosts of one engine then, in this order. The first that cannot ends
-// the attempt with an *ApartError: Close them all then. With measure it returns the speed of the slowest.
+// the attempt: Close them all then. With measure it returns the speed of the slowest.
 func Meet(all []*Client, by Exchange, measure bool) (slowest Speed, err error) {
 	nccl, err := by.nccl(all)
 	if err != nil {
@@ -155,7 +135,7 @@ func Meet(all []*Client, by Exchange, measure bool) (slowest Speed, err error) {
 		c.run.Go("meet", func() error {
 			a, err := c.ask(&call{Mesh: &own})
 			if speeds[i] = a.Speed; err != nil {
-				err = &ApartError{c.name, err}
+				err = &apartError{c, err}
 			}
 			met <- err
 			return nil
@@ -193,7 +173,7 @@ func (c *Client) read() {
 		delete(c.waiting, a.ID)
 		c.mu.Unlock()
 		if done != nil {
-			done <- a
+			done(a)
 		}
 	}
 	_ = c.conn.Close()
@@ -209,13 +189,13 @@ func (c *Client) read() {
 	defer c.mu.Unlock()
 	c.lost = &failure.Error{Code: failure.HostLost, Text: c.name + " has gone", Cause: err}
 	for _, done := range c.waiting {
-		done <- answer{Err: &failure.Error{Code: failure.HostLost, Text: c.lost.Error()}}
+		done(answer{Err: &failure.Error{Code: failure.HostLost, Text: c.lost.Error()}})
 	}
 	c.waiting = nil
 }
 
-// post sends a call; its answer, if the call is to have one, comes to done.
-func (c *Client) post(q *call, done chan<- answer) error {
+// post sends a call; done, if not nil, takes the answer, and does not wait.
+func (c *Client) post(q *call, done func(answer)) error {
 	c.mu.Lock()
 	if c.lost != nil {
 		defer c.mu.Unlock()
@@ -250,7 +230,7 @@ func (c *Client) write(q *call) error {
 // ask sends a call and waits for the answer.
 func (c *Client) ask(q *call) (answer, error) {
 	done := make(chan answer, 1)
-	if err := c.post(q, done); err != nil {
+	if err := c.post(q, func(a answer) { done <- a }); err != nil {
 		return answer{}, err
 	}
 	a := <-done
@@ -311,7 +291,7 @@ func (c *Client) Close() {
 
 // Join implements host.Host.
 func (c *Client) Join(t host.Team) (host.Crew, error) {
-	own := &crew{client: c, status: make([]status, len(t.Here))}
+	own := &crew{client: c, status: make([]rank.Standing, len(t.Here))}
 	for i, m := range t.Here {
 		own.members = append(own.members, &member{own, i, m})
 	}
@@ -326,7 +306,7 @@ func (c *Client) Join(t host.Team) (host.Crew, error) {
 type crew struct {
 	client  *Client
 	members []host.Member
-	status  []status // client.mu
+	status  []rank.Standing // client.mu
 }
 
 // Members implements host.Crew.
@@ -358,28 +338,19 @@ type member struct {
 }
 
 // Send implements host.Member.
-func (m *member) Send(c rank.Command, await func(<-chan rank.Reply) (rank.Reply, error),
-) (func() (rank.Reply, error), error) {
-	got, done := make(chan answer, 1), make(chan rank.Reply, 1)
-	if err := m.client.post(&call{Command: &command{m.at, c}}, got); err != nil {
-		return nil, err
-	}
-	m.client.run.Go("reply", func() error {
-		a := <-got
+func (m *member) Send(c rank.Command) (<-chan rank.Reply, error) {
+	done := make(chan rank.Reply, 1)
+	err := m.client.post(&call{Command: &command{m.at, c}}, func(a answer) {
 		r := rank.Reply{Err: a.Err}
 		if a.Reply != nil {
 			r = *a.Reply
 		}
 		done <- r
-		return nil
 	})
-	return func() (rank.Reply, error) {
-		r, err := await(done)
-		if err == nil && r.Err != nil {
-			err = r.Err
-		}
-		return r, err
-	}, nil
+	if err != nil {
+		return nil, err
+	}
+	return done, nil
 }
 
 // Cancel implements host.Member.
@@ -391,17 +362,9 @@ func (m *member) Abort(cause error) { m.tell(&call{Abort: &abort{m.at, cause.Err
 // tell sends what needs no answer. A process that has gone needs not be told.
 func (m *member) tell(q *call) { _ = m.client.post(q, nil) }
 
-// Position implements host.Member, as of the last pulse.
-func (m *member) Position() (moves int64, busy bool, place string) {
+// Standing implements host.Member, as of the last pulse.
+func (m *member) Standing() rank.Standing {
 	m.client.mu.Lock()
 	defer m.client.mu.Unlock()
-	s := m.status[m.at]
-	return s.Moves, s.Busy, s.Place
-}
-
-// Waits implements host.Member, as of the last pulse.
-func (m *member) Waits() string {
-	m.client.mu.Lock()
-	defer m.client.mu.Unlock()
-	return m.status[m.at].Waits
+	return m.status[m.at]
 }

@@ -1,11 +1,9 @@
 package remote
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"patchbay/engine"
 	"patchbay/parallel/comm"
@@ -65,11 +63,7 @@ func NewBench(n Network, addresses []string, by Exchange) (*Bench, error) {
 	b := &Bench{}
 	var missing []error
 	for _, address := range addresses {
-		conn, err := n.Dial(context.Background(), address, ToLead)
-		var c *Client
-		if err == nil {
-			c, err = NewFarClient(address, conn)
-		}
+		c, err := n.lead(address)
 		if err != nil {
 			missing = append(missing, fmt.Errorf("host %s: %w", address, err))
 			continue
@@ -113,7 +107,7 @@ func (b *Bench) Name(r int) string {
 	if device == "" {
 		device = fmt.Sprintf("rank %d", at.place)
 	}
-	return strings.TrimPrefix(b.clients[at.process].address, scheme+":") + " " + device
+	return b.clients[at.process].host() + " " + device
 }
 
 // Time has some ranks exchange, and returns the seconds of the one that took longest, by run.

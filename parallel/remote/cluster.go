@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"patchbay/parallel/forecast"
+	"patchbay/parallel/group"
 	"patchbay/parallel/host"
 )
 
@@ -33,7 +34,7 @@ type Cluster struct {
 	file    string           // of meetings, "" none
 	failed  func(error)      // told that it is not written
 	ended   chan struct{}
-	looking sync.WaitGroup
+	looking *group.Group
 }
 
 // NewCluster makes a Cluster of the machines that list gives, HOST:PORT each; it is asked again and again. wrap makes
@@ -43,15 +44,16 @@ func NewCluster(n Network, by Exchange, list func() []string, wrap func(*Client)
 ) *Cluster {
 	c := &Cluster{
 		network: n, by: by, list: list, wrap: wrap, say: say, missing: map[string]error{}, ended: make(chan struct{}),
+		looking: group.New(nil),
 	}
-	c.looking.Go(c.look)
+	c.looking.Every("look for hosts", lookEvery, c.ended, c.look)
 	return c
 }
 
 // Close stops looking for hosts.
 func (c *Cluster) Close() {
 	close(c.ended)
-	c.looking.Wait()
+	_ = c.looking.Wait()
 }
 
 // Changed implements parallel.Hosts.
@@ -112,34 +114,28 @@ func (c *Cluster) Start(int) ([]host.Host, error) {
 		}
 		speed, err := Meet(clients, c.by, true)
 		if err == nil {
-			m := meeting{Bandwidth: speed.Bandwidth, Latency: speed.Latency, At: time.Now().UTC()}
+			m := meeting{Speed: speed, At: time.Now().UTC()}
 			var sites []forecast.Site
+			var hosts []host.Host
 			for _, cl := range clients {
-				m.Hosts = append(m.Hosts, strings.TrimPrefix(cl.address, scheme+":"))
+				m.Hosts = append(m.Hosts, cl.host())
 				m.Places, sites = append(m.Places, cl.places), append(sites, cl.site)
+				hosts = append(hosts, c.wrap(cl))
 			}
 			m.Site = forecast.Join(sites)
 			c.keep(m)
-			return c.wrapped(clients), nil
+			return hosts, nil
 		}
 		for _, cl := range clients {
 			cl.Close()
 		}
-		apart := (*ApartError)(nil)
+		apart := (*apartError)(nil)
 		if !errors.As(err, &apart) || len(clients) == 1 {
 			return nil, err
 		}
-		_, address, _ := strings.Cut(apart.Name, " ") // "host ADDRESS"
-		c.lacks(address, err)
-		left = append(left, address)
+		c.lacks(apart.client.host(), err)
+		left = append(left, apart.client.host())
 	}
-}
-
-func (c *Cluster) wrapped(clients []*Client) (out []host.Host) {
-	for _, cl := range clients {
-		out = append(out, c.wrap(cl))
-	}
-	return out
 }
 
 // greet connects to all hosts but those left out, at the same time, and returns who answers: whoever has the fastest
@@ -153,52 +149,37 @@ func (c *Cluster) greet(left []string) (out []*Client) {
 			continue
 		}
 		all.Go(func() {
-			conn, err := c.network.Dial(context.Background(), a, ToLead)
-			if err == nil {
-				clients[i], err = NewFarClient(a, conn)
-			}
+			var err error
+			clients[i], err = c.network.lead(a)
 			c.lacks(a, err)
 		})
 	}
 	all.Wait()
-	for _, cl := range clients {
-		if cl != nil {
-			out = append(out, cl)
-		}
-	}
+	out = slices.DeleteFunc(clients, func(cl *Client) bool { return cl == nil })
 	slices.SortStableFunc(out, func(a, b *Client) int { return cmp.Compare(b.site.Fastest(), a.site.Fastest()) })
 	return out
 }
 
-// look asks hosts that are missing whether they are there until close.
+// look asks hosts that are missing whether they are there.
 func (c *Cluster) look() {
-	tick := time.NewTicker(lookEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-c.ended:
-			return
-		case <-tick.C:
+	addresses := c.list()
+	c.mu.Lock()
+	var ask []string
+	for _, a := range addresses {
+		err, asked := c.missing[a]
+		if (err != nil || !asked && c.started) && !c.back {
+			ask = append(ask, a)
 		}
-		addresses := c.list()
+	}
+	c.mu.Unlock()
+	for _, a := range ask {
+		conn, err := c.network.Dial(context.Background(), a, ToLook)
+		if err != nil {
+			continue
+		}
+		_ = conn.Close()
 		c.mu.Lock()
-		var ask []string
-		for _, a := range addresses {
-			err, asked := c.missing[a]
-			if (err != nil || !asked && c.started) && !c.back {
-				ask = append(ask, a)
-			}
-		}
+		c.back = true
 		c.mu.Unlock()
-		for _, a := range ask {
-			conn, err := c.network.Dial(context.Background(), a, ToLook)
-			if err != nil {
-				continue
-			}
-			_ = conn.Close()
-			c.mu.Lock()
-			c.back = true
-			c.mu.Unlock()
-		}
 	}
 }

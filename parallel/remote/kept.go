@@ -18,9 +18,8 @@ type meeting struct {
 	Hosts  []string `json:"hosts"`  // addresses, in the order of ranks
 	Places []int    `json:"places"` // of each
 	forecast.Site
-	Bandwidth float64   `json:"bandwidth"`
-	Latency   float64   `json:"latency"`
-	At        time.Time `json:"at"`
+	Speed
+	At time.Time `json:"at"`
 }
 
 // keptMeetings is how many are kept.

@@ -101,6 +101,22 @@ func (n *Network) Dial(ctx context.Context, address string, to Purpose) (net.Con
 	return c, nil
 }
 
+// lead connects to a host, "HOST:PORT", as its leader.
+func (n *Network) lead(address string) (*Client, error) {
+	conn, err := n.Dial(context.Background(), address, ToLead)
+	if err != nil {
+		return nil, err
+	}
+	c, err := newClient("host "+address, conn, nil)
+	if err == nil {
+		c.address = scheme + ":" + address
+	}
+	return c, err
+}
+
+// host is the address without the scheme.
+func (c *Client) host() string { return strings.TrimPrefix(c.address, scheme+":") }
+
 // dialHost connects to another host of a mesh, by the address that a leader has for it.
 func (n *Network) dialHost(ctx context.Context, address string) (net.Conn, error) {
 	name, at, _ := strings.Cut(address, ":")

@@ -10,8 +10,9 @@ import (
 
 // Speed is what processes find out of the connections between them.
 type Speed struct {
-	Bandwidth float64 // bytes per second that a process receives from all others while it sends as many; 0: not measured
-	Latency   float64 // seconds of a small message
+	// bytes per second that a process receives from all others while it sends as many; 0: not measured
+	Bandwidth float64 `json:"bandwidth"`
+	Latency   float64 `json:"latency"` // seconds of a small message
 }
 
 // A probe is some answers to a byte, then bytes in both directions at once, of which the first quarter is not timed.

@@ -84,17 +84,9 @@ type answer struct {
 	Loaded   bool
 	Resident []host.Resident
 	Reply    *rank.Reply
-	Status   []status  // by place in Team.Here
-	Seconds  []float64 // to Clock: of each run
-	Devices  []string  // to Clock: of clock.Here, "" are the processors
-}
-
-// status is host.Member.Position and Waits.
-type status struct {
-	Moves int64
-	Busy  bool
-	Place string
-	Waits string
+	Status   []rank.Standing // by place in Team.Here
+	Seconds  []float64       // to Clock: of each run
+	Devices  []string        // to Clock: of clock.Here, "" are the processors
 }
 
 // flat makes an error that can travel: its cause becomes text.

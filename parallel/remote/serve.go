@@ -20,7 +20,6 @@ import (
 	"patchbay/parallel/forecast"
 	"patchbay/parallel/group"
 	"patchbay/parallel/host"
-	"patchbay/parallel/rank"
 )
 
 // pulse is how often a process says where its members are.
@@ -69,7 +68,7 @@ func Serve(conn io.ReadWriter, cfg Config) error {
 	if s.Dial == nil {
 		s.Dial = dialUnix
 	}
-	s.run.Go("pulse", func() error { s.pulse(led.Done()); return nil })
+	s.run.Every("pulse", pulse, led.Done(), s.pulse)
 	in := msgpack.NewDecoder(bufio.NewReaderSize(conn, buffered))
 	var err error
 	for {
@@ -183,8 +182,18 @@ func (s *server) handle(c *call, a *answer) (err error) {
 		s.Host.Evict(*c.Evict)
 	case c.Resident:
 		a.Resident = s.Host.Resident()
-	default:
-		return s.member(c)
+	case c.Command != nil:
+		return s.member(c.Command.Member, func(m host.Member) error { return s.command(c.ID, m, c.Command) })
+	case c.Cancel != nil:
+		return s.member(c.Cancel.Member, func(m host.Member) error {
+			m.Cancel(c.Cancel.Session)
+			return nil
+		})
+	case c.Abort != nil:
+		return s.member(c.Abort.Member, func(m host.Member) error {
+			m.Abort(&failure.Error{Code: failure.PeerLost, Text: c.Abort.Cause})
+			return nil
+		})
 	}
 	return err
 }
@@ -222,45 +231,33 @@ func (n nested) Connect(g comm.Group, ops []engine.Ops) ([]comm.Comm, error) {
 }
 
 // member hands a call to a member.
-func (s *server) member(c *call) error {
-	at := 0
-	switch {
-	case c.Command != nil:
-		at = c.Command.Member
-	case c.Cancel != nil:
-		at = c.Cancel.Member
-	case c.Abort != nil:
-		at = c.Abort.Member
-	}
-	s.mu.Lock()
-	crew := s.crew
-	s.mu.Unlock()
-	if crew == nil || at < 0 || at >= len(crew.Members()) {
+func (s *server) member(at int, f func(host.Member) error) error {
+	all := s.members()
+	if at < 0 || at >= len(all) {
 		return fmt.Errorf("a call for member %d, which is not here", at)
 	}
-	m := crew.Members()[at]
-	switch {
-	case c.Cancel != nil:
-		m.Cancel(c.Cancel.Session)
-	case c.Abort != nil:
-		m.Abort(&failure.Error{Code: failure.PeerLost, Text: c.Abort.Cause})
-	case c.Command != nil:
-		return s.command(c.ID, m, c.Command)
+	return f(all[at])
+}
+
+// members are the ranks that live here now.
+func (s *server) members() []host.Member {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.crew == nil {
+		return nil
 	}
-	return nil
+	return s.crew.Members()
 }
 
 // command queues a command of a member and answers when it is done.
 func (s *server) command(id uint64, m host.Member, c *command) error {
-	wait, err := m.Send(c.Command, func(done <-chan rank.Reply) (rank.Reply, error) { return <-done, nil })
+	wait, err := m.Send(c.Command)
 	if err != nil {
 		return err
 	}
 	s.run.Go("reply", func() error {
-		r, err := wait()
-		if err != nil {
-			r = rank.Reply{Err: flat(group.AsError(err))}
-		}
+		r := <-wait
+		r.Err = flat(r.Err)
 		s.send(&answer{ID: id, Reply: &r})
 		return nil
 	})
@@ -278,28 +275,11 @@ func (s *server) leave() {
 	}
 }
 
-// pulse says where the members are until ended.
-func (s *server) pulse(ended <-chan struct{}) {
-	tick := time.NewTicker(pulse)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ended:
-			return
-		case <-tick.C:
-		}
-		s.mu.Lock()
-		crew := s.crew
-		s.mu.Unlock()
-		var a answer // a sign of life without members too
-		if crew != nil {
-			for _, m := range crew.Members() {
-				var st status
-				st.Moves, st.Busy, st.Place = m.Position()
-				st.Waits = m.Waits()
-				a.Status = append(a.Status, st)
-			}
-		}
-		s.send(&a)
+// pulse says where the members are.
+func (s *server) pulse() {
+	var a answer // a sign of life without members too
+	for _, m := range s.members() {
+		a.Status = append(a.Status, m.Standing())
 	}
+	s.send(&a)
 }

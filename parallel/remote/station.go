@@ -223,12 +223,10 @@ func (p *peers) Accept() (net.Conn, error) {
 	p.mu.Lock()
 	until := p.until
 	p.mu.Unlock()
-	late := time.NewTimer(time.Until(until))
-	defer late.Stop()
 	select {
 	case c := <-p.come:
 		return c, nil
-	case <-late.C:
+	case <-time.After(time.Until(until)):
 		return nil, errors.New("they have not connected in time")
 	}
 }

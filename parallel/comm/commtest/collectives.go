@@ -49,7 +49,7 @@ func allToAll(t *testing.T, rig Rig) {
 					}
 				}
 				dst := m.none(len(want))
-				m.AllToAll(dst, m.vec(src...), recv, counts[me])
+				m.Run(comm.NewAllToAll(dst, m.vec(src...), recv, counts[me]))
 				m.want(r, "AllToAll", dst, want...)
 			}
 			sent := int64(4 * rounds * (sum(counts[me]) - counts[me][me]))
@@ -68,7 +68,7 @@ func allGather(t *testing.T, rig Rig) {
 	counts := []int{1, 0, 2}
 	err := world(t, rig, 3, time.Minute, func(m *member) error {
 		all := m.none(3)
-		m.AllGather(all, m.vec([][]float32{{7}, {}, {8, 9}}[m.Rank()]...), counts)
+		m.Run(comm.NewAllGather(all, m.vec([][]float32{{7}, {}, {8, 9}}[m.Rank()]...), counts))
 		m.want(t, "AllGather", all, 7, 8, 9)
 		return nil
 	})
@@ -99,22 +99,22 @@ func reductions(t *testing.T, rig Rig) {
 	err := world(t, rig, 4, time.Minute, func(m *member) error {
 		r := m.Rank()
 		all := m.vec(repeat(f32[r])...)
-		m.AllReduce(all)
+		m.Run(comm.NewAllReduce(all))
 		m.want(t, "AllReduce f32", all, repeat(1)...)
 		all = m.as(engine.BF16, repeat(narrow[r])...)
-		m.AllReduce(all)
+		m.Run(comm.NewAllReduce(all))
 		m.want(t, "AllReduce bf16", all, repeat(2)...)
 		low, high := pair(wide[r])
 		oneLow, oneHigh := pair(1)
 		all = m.vec(low, high, low, high, low, high)
-		m.AllReduce(engine.NewTensor(all.Buf, engine.F64, 3))
+		m.Run(comm.NewAllReduce(engine.NewTensor(all.Buf, engine.F64, 3)))
 		m.want(t, "AllReduce f64", all, oneLow, oneHigh, oneLow, oneHigh, oneLow, oneHigh)
 		from := sum(counts[:r])
 		part := m.none(counts[r])
-		m.ReduceScatter(part, m.vec(repeat(f32[r])...), counts)
+		m.Run(comm.NewReduceScatter(part, m.vec(repeat(f32[r])...), counts))
 		m.want(t, "ReduceScatter f32", part, repeat(1)[from:from+counts[r]]...)
 		part = m.empty(engine.BF16, counts[r])
-		m.ReduceScatter(part, m.as(engine.BF16, repeat(narrow[r])...), counts)
+		m.Run(comm.NewReduceScatter(part, m.as(engine.BF16, repeat(narrow[r])...), counts))
 		m.want(t, "ReduceScatter bf16", part, repeat(2)[from:from+counts[r]]...)
 		return nil
 	})
@@ -133,13 +133,13 @@ func longReductions(t *testing.T, rig Rig) {
 			want[i] = float32(2*(i%1000) + 1)
 		}
 		all := m.vec(v...)
-		m.AllReduce(all)
+		m.Run(comm.NewAllReduce(all))
 		m.want(t, "AllReduce", all, want...)
 		part := m.none(n - 1)
 		if m.Rank() == 0 {
 			part = m.none(1)
 		}
-		m.ReduceScatter(part, m.vec(v...), []int{1, n - 1})
+		m.Run(comm.NewReduceScatter(part, m.vec(v...), []int{1, n - 1}))
 		m.want(t, "ReduceScatter", part, [][]float32{want[:1], want[1:]}[m.Rank()]...)
 		return nil
 	})
@@ -165,7 +165,7 @@ func ordered(t *testing.T, rig Rig) {
 		want func(rank int, v []float32) []float32
 	}{
 		"AllToAll": {
-			func(m *member, dst, src engine.Tensor) { m.AllToAll(dst, src, even, even) },
+			func(m *member, dst, src engine.Tensor) { m.Run(comm.NewAllToAll(dst, src, even, even)) },
 			func(_ int, v []float32) (out []float32) {
 				for _, x := range v {
 					out = append(out, fill(x, n)...)
@@ -174,7 +174,7 @@ func ordered(t *testing.T, rig Rig) {
 			},
 		},
 		"AllGather": {
-			func(m *member, dst, src engine.Tensor) { m.AllGather(dst, src.Slice(0, 0, n), even) },
+			func(m *member, dst, src engine.Tensor) { m.Run(comm.NewAllGather(dst, src.Slice(0, 0, n), even)) },
 			func(_ int, v []float32) (out []float32) {
 				for _, x := range v {
 					out = append(out, fill(x, n)...)
@@ -183,12 +183,12 @@ func ordered(t *testing.T, rig Rig) {
 			},
 		},
 		"AllReduce": {
-			func(m *member, dst, src engine.Tensor) { m.ops.Copy(dst, src); m.AllReduce(dst) },
+			func(m *member, dst, src engine.Tensor) { m.ops.Copy(dst, src); m.Run(comm.NewAllReduce(dst)) },
 			func(_ int, v []float32) []float32 { return fill(v[0]+v[1]+v[2], size*n) },
 		},
 		"ReduceScatter": {
 			func(m *member, dst, src engine.Tensor) {
-				m.ReduceScatter(dst.Slice(0, 0, n), src, even)
+				m.Run(comm.NewReduceScatter(dst.Slice(0, 0, n), src, even))
 				m.ops.Copy(dst.Slice(0, n, 2*n), dst.Slice(0, 0, n))
 				m.ops.Copy(dst.Slice(0, 2*n, 3*n), dst.Slice(0, 0, n))
 			},
@@ -238,7 +238,7 @@ func prefetch(t *testing.T, rig Rig) {
 			if m.Rank() == 1 && round == 0 {
 				<-begun // rank 0 has gone on without this one
 			}
-			m.Prefetch(all, src, []int{1, 2})
+			m.Begin(comm.NewAllGather(all, src, []int{1, 2}))
 			if m.Rank() == 0 && round == 0 {
 				close(begun)
 			}
@@ -246,7 +246,7 @@ func prefetch(t *testing.T, rig Rig) {
 			m.want(t, "Prefetch", all, 14, 16, 18)
 			m.ops.Add(src, src, src)
 			m.ops.Fill(all, nan())
-			m.Exchange(all, src, [][]int{{0, 1}, {1, 1}}[m.Rank()], [][]int{{0, 1}, {1, 1}}[m.Rank()])
+			m.Begin(comm.NewAllToAll(all, src, [][]int{{0, 1}, {1, 1}}[m.Rank()], [][]int{{0, 1}, {1, 1}}[m.Rank()]))
 			m.Fetched()
 			m.want(t, "Exchange", all.Slice(0, 0, len(mine)), [][]float32{{32}, {28, 36}}[m.Rank()]...)
 		}
@@ -273,15 +273,15 @@ func traffic(t *testing.T, rig Rig) {
 		{"AllToAll", func(m *member) {
 			send := []int{4, 7, 9} // to each rank, by every rank
 			recv := []int{send[m.Rank()], send[m.Rank()], send[m.Rank()]}
-			m.AllToAll(m.none(sum(recv)), m.none(sum(send)), recv, send)
+			m.Run(comm.NewAllToAll(m.none(sum(recv)), m.none(sum(send)), recv, send))
 		}, [size]int64{16, 13, 11}},
 		{"AllGather", func(m *member) {
-			m.AllGather(m.none(sum(counts)), m.none(counts[m.Rank()]), counts)
+			m.Run(comm.NewAllGather(m.none(sum(counts)), m.none(counts[m.Rank()]), counts))
 		}, [size]int64{10, 4, 2}},
 		{"ReduceScatter", func(m *member) {
-			m.ReduceScatter(m.none(counts[m.Rank()]), m.none(sum(counts)), counts)
+			m.Run(comm.NewReduceScatter(m.none(counts[m.Rank()]), m.none(sum(counts)), counts))
 		}, [size]int64{3, 6, 7}},
-		{"AllReduce", func(m *member) { m.AllReduce(m.none(6)) }, [size]int64{8, 8, 8}},
+		{"AllReduce", func(m *member) { m.Run(comm.NewAllReduce(m.none(6))) }, [size]int64{8, 8, 8}},
 		{"SendRecv", func(m *member) {
 			from, to := m.Rank()-1, m.Rank()+1
 			if to == size {

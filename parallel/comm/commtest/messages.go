@@ -183,9 +183,9 @@ func disagreements(t *testing.T, rig Rig) {
 	for name, f := range map[string]func(m *member){
 		"operation": func(m *member) {
 			if m.Rank() == 0 {
-				m.AllReduce(m.vec(1))
+				m.Run(comm.NewAllReduce(m.vec(1)))
 			} else {
-				m.AllGather(m.none(1), m.vec(1), []int{1, 0})
+				m.Run(comm.NewAllGather(m.none(1), m.vec(1), []int{1, 0}))
 			}
 		},
 		"counts": func(m *member) {
@@ -193,7 +193,7 @@ func disagreements(t *testing.T, rig Rig) {
 			if m.Rank() == 1 {
 				n = []int{2, 1}
 			}
-			m.AllToAll(m.none(3), m.vec(1, 2, 3), n, []int{1, 1})
+			m.Run(comm.NewAllToAll(m.none(3), m.vec(1, 2, 3), n, []int{1, 1}))
 		},
 		"size": func(m *member) { m.SendRecv(m.none(1+m.Rank()), 1-m.Rank(), m.vec(1), 1-m.Rank()) },
 	} {
@@ -248,7 +248,7 @@ func deadline(t *testing.T, rig Rig) {
 	if !rig.Late {
 		err := world(t, rig, 2, 50*time.Millisecond, func(m *member) error {
 			if m.Rank() == 0 {
-				m.AllReduce(m.vec(1)) // the other one never comes
+				m.Run(comm.NewAllReduce(m.vec(1))) // the other one never comes
 			}
 			return nil
 		})
@@ -274,7 +274,7 @@ func deadline(t *testing.T, rig Rig) {
 func firstCause(t *testing.T, rig Rig) {
 	first := errors.New("first")
 	for name, call := range map[string]func(m *member){
-		"AllReduce": func(m *member) { m.AllReduce(m.vec(1)) },
+		"AllReduce": func(m *member) { m.Run(comm.NewAllReduce(m.vec(1))) },
 		"SendRecv":  func(m *member) { m.SendRecv(m.none(1), 1-m.Rank(), m.vec(1), 1-m.Rank()) },
 		"Await":     func(m *member) { m.Post(m.none(1), 1-m.Rank()); m.Await(m.none(1), 1-m.Rank()) },
 	} {

@@ -212,30 +212,11 @@ func (e *end) streams() []*late.Stream {
 	return out
 }
 
-func (e *end) AllToAll(dst, src engine.Tensor, recv, send []int) {
-	e.collective(e.stream, comm.NewAllToAll(dst, src, recv, send))
-}
+// Run implements comm.Comm.
+func (e *end) Run(c *comm.Call) { e.collective(e.stream, c) }
 
-func (e *end) AllGather(dst, src engine.Tensor, counts []int) {
-	e.collective(e.stream, comm.NewAllGather(dst, src, counts))
-}
-
-func (e *end) ReduceScatter(dst, src engine.Tensor, counts []int) {
-	e.collective(e.stream, comm.NewReduceScatter(dst, src, counts))
-}
-
-func (e *end) AllReduce(buf engine.Tensor) { e.collective(e.stream, comm.NewAllReduce(buf)) }
-
-func (e *end) Prefetch(dst, src engine.Tensor, counts []int) {
-	e.begin(comm.NewAllGather(dst, src, counts))
-}
-
-func (e *end) Exchange(dst, src engine.Tensor, recv, send []int) {
-	e.begin(comm.NewAllToAll(dst, src, recv, send))
-}
-
-// begin issues a collective beside the calls of the rank that follow.
-func (e *end) begin(c *comm.Call) {
+// Begin implements comm.Comm on a stream of its own.
+func (e *end) Begin(c *comm.Call) {
 	if e.beside == nil {
 		s := e.group.device.Stream()
 		e.group.device.Locked(func() { e.beside = s })
@@ -283,7 +264,7 @@ func (g *group) move(key wayKey, sends bool, m comm.Message, peer *late.Stream) 
 		}
 		began = true
 		for len(w.sent) > 0 && len(w.wanted) > 0 {
-			if err := comm.Deliver(g.name, w.wanted[0].Message, key.to, w.sent[0].Message, key.from); err != nil {
+			if err := deliver(g.name, w.wanted[0].Message, key.to, w.sent[0].Message, key.from); err != nil {
 				return g.fail(err)
 			}
 			w.sent[0].done, w.wanted[0].done = true, true
@@ -323,7 +304,7 @@ func (e *end) Offer(slot, src engine.Tensor, to int) {
 	})
 	m := comm.NewMessage(src)
 	filled := e.push(e.stream, func() (bool, []*late.Stream) {
-		if err := comm.Deliver(e.group.name, comm.Message{Tensor: slot, Site: m.Site}, e.rank, m, e.rank); err != nil {
+		if err := deliver(e.group.name, comm.Message{Tensor: slot, Site: m.Site}, e.rank, m, e.rank); err != nil {
 			return e.group.fail(err)
 		}
 		return true, nil
@@ -358,7 +339,7 @@ func (e *end) Await(dst engine.Tensor, from int) {
 	e.posted = slices.Delete(e.posted, i, i+1)
 	e.stream.After(p.over)
 	e.push(e.stream, func() (bool, []*late.Stream) {
-		if err := comm.Deliver(e.group.name, m, e.rank, comm.Message{Tensor: p.slot, Site: m.Site}, e.rank); err != nil {
+		if err := deliver(e.group.name, m, e.rank, comm.Message{Tensor: p.slot, Site: m.Site}, e.rank); err != nil {
 			return e.group.fail(err)
 		}
 		return true, nil
@@ -366,4 +347,14 @@ func (e *end) Await(dst engine.Tensor, from int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.traffic.Posted++
+}
+
+// deliver copies a message, whose sides must agree.
+func deliver(name string, dst comm.Message, to int, src comm.Message, from int) error {
+	if err := comm.Agree(name, dst, to, src, from); err != nil {
+		return err
+	}
+	n := src.Tensor.Len()
+	copy(comm.HostBytes(dst.Tensor, 0, n), comm.HostBytes(src.Tensor, 0, n))
+	return nil
 }

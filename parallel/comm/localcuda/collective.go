@@ -3,81 +3,42 @@ package localcuda
 import (
 	"slices"
 
-	"patchbay/engine"
 	"patchbay/engine/cuda"
 	"patchbay/engine/cuda/driver"
 	"patchbay/parallel/comm"
 )
 
-// call is one rank's part of a collective and the stream that it goes on; ready is where that rank's memory may be read
-// and written.
-type call struct {
-	*comm.Call
-	stream *cuda.Ops
-	ready  driver.Point
-}
-
-// AllToAll implements comm.Comm.
-func (e *end) AllToAll(dst, src engine.Tensor, recv, send []int) {
-	e.collective(comm.NewAllToAll(dst, src, recv, send))
-}
-
-// AllGather implements comm.Comm.
-func (e *end) AllGather(dst, src engine.Tensor, counts []int) {
-	e.collective(comm.NewAllGather(dst, src, counts))
-}
-
-// ReduceScatter implements comm.Comm.
-func (e *end) ReduceScatter(dst, src engine.Tensor, counts []int) {
-	e.collective(comm.NewReduceScatter(dst, src, counts))
-}
-
-// AllReduce implements comm.Comm.
-func (e *end) AllReduce(buf engine.Tensor) { e.collective(comm.NewAllReduce(buf)) }
-
-// collective issues this rank's part and waits until all others have issued theirs.
-func (e *end) collective(c *comm.Call) {
-	e.locked(func() error {
-		round, err := e.issue(&call{Call: c, stream: e.stream})
-		if err != nil {
+// Run implements comm.Comm: it issues this rank's part and waits until all others have issued theirs.
+func (e *end) Run(c *comm.Call) {
+	e.do(func() error {
+		if err := e.issue(c, e.stream); err != nil {
 			return err
 		}
-		return e.met(c.Op, round)
+		return e.met(c.Op)
 	})
+	e.Sent(c.Sent(e.Rank(), e.Size()), c.Src.DType)
 }
 
-// Prefetch implements comm.Comm.
-func (e *end) Prefetch(dst, src engine.Tensor, counts []int) {
-	e.begin(comm.NewAllGather(dst, src, counts))
-}
-
-// Exchange implements comm.Comm.
-func (e *end) Exchange(dst, src engine.Tensor, recv, send []int) {
-	e.begin(comm.NewAllToAll(dst, src, recv, send))
-}
-
-// begin issues a collective on a stream of its own.
-func (e *end) begin(of *comm.Call) {
-	c := &call{Call: of}
-	e.locked(func() (err error) {
+// Begin implements comm.Comm on a stream of its own.
+func (e *end) Begin(c *comm.Call) {
+	e.do(func() (err error) {
 		if e.beside == nil {
 			if e.beside, err = e.stream.Beside(); err != nil {
-				return e.group.Fail(err)
+				return err
 			}
 		}
 		here := e.stream.Record()
 		e.beside.After(here)
 		e.stream.Forget(here)
-		c.stream = e.beside
-		e.prefetch, err = e.issue(c)
-		return err
+		return e.issue(c, e.beside)
 	})
+	e.Sent(c.Sent(e.Rank(), e.Size()), c.Src.DType)
 }
 
 // Fetched implements comm.Comm.
 func (e *end) Fetched() {
-	e.locked(func() error {
-		if err := e.met("Prefetch", e.prefetch); err != nil {
+	e.do(func() error {
+		if err := e.met("what was begun"); err != nil {
 			return err
 		}
 		over := e.beside.Record()
@@ -87,73 +48,73 @@ func (e *end) Fetched() {
 	})
 }
 
-// issue posts this rank's part and returns the round that the collective ends with. The last rank to come enqueues the
-// work of all: the others stand still, and so do their streams.
-func (e *end) issue(c *call) (round int, err error) {
-	g := e.group
-	c.ready = c.stream.Record()
-	e.traffic.Sent(c.Sent(e.rank, e.Size()), c.Src.DType)
-	g.calls[e.rank] = c
-	if slices.Contains(g.calls, nil) || g.Cause() != nil {
-		return g.round + 1, nil
+// issue posts this rank's part on a stream. The last rank to come enqueues the work of all: the others stand still, and
+// so do their streams.
+func (e *end) issue(c *comm.Call, on *cuda.Ops) error {
+	g, r := e.group, e.Rank()
+	e.begun = g.round + 1
+	g.calls[r], g.on[r], g.ready[r] = c, on, on.Record()
+	if slices.Contains(g.calls, nil) {
+		return nil
 	}
-	calls := make([]*comm.Call, len(g.calls))
-	for r, c := range g.calls {
-		calls[r] = c.Call
+	if err := comm.Check(g.Name, g.calls); err != nil {
+		return err
 	}
-	if err := comm.Check(g.name, calls); err != nil {
-		return 0, g.Fail(err)
+	if err := g.run(g.calls, g.on, g.ready); err != nil {
+		return err
 	}
-	if err := g.run(g.calls, calls); err != nil {
-		return 0, err
-	}
-	g.calls = make([]*call, len(g.ends))
+	clear(g.calls)
 	g.round++
 	g.Moved()
-	return g.round, nil
+	return nil
 }
 
-// met waits until a round is over.
-func (e *end) met(op string, round int) error {
-	return e.group.Wait(e.rank, op, func() bool { return e.group.round >= round })
+// met waits until the round is over that this rank has issued a part of; the lock is held.
+func (e *end) met(what string) error {
+	return e.Wait(what, func() bool { return e.group.round >= e.begun })
 }
 
-// run enqueues a collective on the streams of all ranks.
-func (g *group) run(parts []*call, calls []*comm.Call) error {
-	streams := make([]*cuda.Ops, len(parts))
-	ready := make([]driver.Point, len(parts))
-	for r, p := range parts {
-		streams[r], ready[r] = p.stream, p.ready
-	}
+// run enqueues a collective on the streams of all ranks, each behind the point where all have their memory ready.
+func (g *group) run(calls []*comm.Call, streams []*cuda.Ops, ready []driver.Point) error {
 	meet(streams, ready)
+	counts := comm.Shares(calls[0].Src.Len(), len(calls)) // of AllReduce
 	for r, c := range calls {
 		s := streams[r]
 		switch c.Op {
 		case "ReduceScatter":
-			g.sum(s, c.Dst, calls, slices.Concat([]int{0}, c.Send), r)
+			g.sum(r, s, calls, 0, c.Send)
 		case "AllReduce": // every rank sums its share, in place: only it reads and writes that share of its own memory
-			own := comm.Share(c.Dst, r, len(calls))
-			g.sumOf(s, own, shares(calls, r))
+			g.sum(r, s, calls, comm.Total(counts[:r]), counts)
 		default:
-			c.Pieces(r, calls, func(at, peer, off, n int) {
-				if n > 0 {
-					s.Take(comm.Piece(c.Dst, at, n), comm.Piece(calls[peer].Src, off, n), g.streams[peer].Stream)
-				}
-			})
+			c.Pieces(r, calls, func(at, peer, off, n int) { g.take(s, c, at, calls[peer], off, peer, n) })
 		}
 	}
 	meet(streams, record(streams))
 	if calls[0].Op == "AllReduce" { // and takes the sums of the others
 		for r, c := range calls {
-			for p := range calls {
-				if mine := comm.Share(c.Dst, p, len(calls)); p != r && mine.Len() > 0 {
-					streams[r].Take(mine, comm.Share(calls[p].Dst, p, len(calls)), g.streams[p].Stream)
+			for p, n := range counts {
+				if at := comm.Total(counts[:p]); p != r {
+					g.take(streams[r], c, at, calls[p], at, p, n)
 				}
 			}
 		}
 		meet(streams, record(streams))
 	}
 	return g.failed(streams...)
+}
+
+// take copies n elements of the memory of rank from, whose call is of.
+func (g *group) take(s *cuda.Ops, c *comm.Call, at int, of *comm.Call, off, from, n int) {
+	if n > 0 {
+		s.Take(comm.Piece(c.Dst, at, n), comm.Piece(of.Src, off, n), g.streams[from].Stream)
+	}
+}
+
+// sum adds part r of the sources of all ranks, which counts cut, into the destination of r from element at on.
+func (g *group) sum(r int, s *cuda.Ops, calls []*comm.Call, at int, counts []int) {
+	if n := counts[r]; n > 0 {
+		s.Sum(comm.Piece(calls[r].Dst, at, n), comm.Sources(calls, comm.Total(counts[:r]), n), g.streams)
+	}
 }
 
 // record returns the ends of all streams.
@@ -177,36 +138,4 @@ func meet(streams []*cuda.Ops, at []driver.Point) {
 	for r, s := range streams {
 		s.Forget(at[r])
 	}
-}
-
-// sum adds part r of the sources of all ranks, where before counts the elements of each part behind a leading 0.
-func (g *group) sum(s *cuda.Ops, dst engine.Tensor, calls []*comm.Call, before []int, r int) {
-	from, n := 0, before[r+1]
-	for _, k := range before[:r+1] {
-		from += k
-	}
-	if n == 0 {
-		return
-	}
-	parts := make([]engine.Tensor, len(calls))
-	for p, c := range calls {
-		parts[p] = comm.Piece(c.Src, from, n)
-	}
-	g.sumOf(s, comm.Piece(dst, 0, n), parts)
-}
-
-// sumOf adds parts, one of each rank.
-func (g *group) sumOf(s *cuda.Ops, dst engine.Tensor, parts []engine.Tensor) {
-	if dst.Len() > 0 {
-		s.Sum(dst, parts, g.streams)
-	}
-}
-
-// shares are share r of the memory of all ranks.
-func shares(calls []*comm.Call, r int) []engine.Tensor {
-	out := make([]engine.Tensor, len(calls))
-	for p, c := range calls {
-		out[p] = comm.Share(c.Dst, r, len(calls))
-	}
-	return out
 }

@@ -30,21 +30,29 @@ func TestPlantedFaults(t *testing.T) {
 			"want",
 		},
 		{
-			"sums in the order of the host's arrival", "collective.go", "out[p] = comm.Share(c.Dst, r, len(calls))",
-			"out[len(calls)-1-p] = comm.Share(c.Dst, r, len(calls))", one + "ReductionsInRankOrder", "want",
+			"sums in the order of the host's arrival", "../call.go", "out[r] = Piece(c.Src, at, n)",
+			"out[len(calls)-1-r] = Piece(c.Src, at, n)", one + "ReductionsInRankOrder", "want",
 		},
 		{
-			"a part of the wrong peer", "collective.go", "for _, k := range before[:r+1]", "for _, k := range before[:r]",
+			"a part of the wrong peer", "collective.go", "comm.Total(counts[:r]), n), g", "comm.Total(counts[:r/2]), n), g",
 			one + "ReductionsInRankOrder", "want",
 		},
-		{"a message read before it is written", "message.go", "	s.After(out.ready)\n", "", ordered, "want"},
-		{"a message overwritten before it is taken", "message.go", "			e.stream.After(out.moved)\n", "", ordered, "want"},
-		{"a slot used again early", "message.go", "		e.stream.After(s.moved)\n", "", one + "SlotsAreNotOverwritten", "want"},
+		{"a message read before it is written", "message.go", "	s.After(out.Note.ready)\n", "", ordered, "want"},
 		{
-			"memory filled again early", "message.go", "	s.After(in.ready)\n", "", one + "PostsAreReadBeforeTheyAreFilledAgain",
+			"a message overwritten before it is taken", "message.go", "			e.stream.After(out.Note.moved)\n", "", ordered, "want",
+		},
+		{
+			"a slot used again early", "message.go", "		e.stream.After(s.Note.moved)\n", "", one + "SlotsAreNotOverwritten",
 			"want",
 		},
-		{"a slot read before it is filled", "message.go", "		e.stream.After(p.moved)\n", "", one + "OffersInOrder", "want"},
+		{
+			"memory filled again early", "message.go", "	s.After(in.Note.ready)\n", "",
+			one + "PostsAreReadBeforeTheyAreFilledAgain", "want",
+		},
+		{
+			"a slot read before it is filled", "message.go", "		e.stream.After(in.Note.moved)\n", "",
+			one + "OffersInOrder", "want",
+		},
 		{
 			"a prefetch that begins too early", "collective.go", "		e.beside.After(here)\n", "", one + "Prefetch", "want",
 		},

@@ -10,11 +10,11 @@ package localcuda
 
 import (
 	"fmt"
-	"strings"
 	"time"
 
 	"patchbay/engine"
 	"patchbay/engine/cuda"
+	"patchbay/engine/cuda/driver"
 	"patchbay/parallel/comm"
 )
 
@@ -25,8 +25,11 @@ var _ comm.Transport = Transport{}
 
 // Connect implements comm.Transport. It refuses Ops of other kinds and groups of more than 32 ranks.
 func (Transport) Connect(of comm.Group, ops []engine.Ops) ([]comm.Comm, error) {
-	g := &group{name: of.Name, calls: make([]*call, len(ops)), ways: map[[2]int]*way{}}
-	g.Rendezvous = comm.NewRendezvous(of, len(ops), g.standing)
+	g := &group{
+		calls: make([]*comm.Call, len(ops)), on: make([]*cuda.Ops, len(ops)), ready: make([]driver.Point, len(ops)),
+	}
+	g.Rendezvous = comm.NewRendezvous(of, len(ops), func() string { return g.mail.Standing(g.calls) })
+	g.mail = comm.Mail[points]{Name: of.Name, Move: g.move}
 	for r, o := range ops {
 		stream, ok := o.(*cuda.Ops)
 		if !ok {
@@ -39,8 +42,7 @@ func (Transport) Connect(of comm.Group, ops []engine.Ops) ([]comm.Comm, error) {
 		if err := s.Join(g.streams); err != nil {
 			return nil, fmt.Errorf("%s: %w", of.Name, err)
 		}
-		e := &end{group: g, rank: r, stream: s, incoming: map[int]*cuda.Ops{}}
-		g.ends, out[r] = append(g.ends, e), e
+		out[r] = &end{Seat: comm.NewSeat(g.Rendezvous, r), group: g, stream: s, incoming: map[int]*cuda.Ops{}}
 	}
 	return out, nil
 }
@@ -51,80 +53,40 @@ func (Transport) Interruptible() bool { return false }
 // group is what the ends share; its lock guards all below.
 type group struct {
 	*comm.Rendezvous
-	name    string
 	streams []*cuda.Ops
-	ends    []*end
-	calls   []*call // collective in progress, by rank
-	round   int     // collectives that all ranks have issued
-	ways    map[[2]int]*way
+	round   int // collectives that all ranks have issued
+	mail    comm.Mail[points]
+
+	// collective in progress, by rank: its part, the stream that it goes on, and where that has the rank's memory ready
+	calls []*comm.Call
+	on    []*cuda.Ops
+	ready []driver.Point
 }
 
 // end is one rank's end.
 type end struct {
+	comm.Seat
 	group    *group
-	rank     int
 	stream   *cuda.Ops         // of the rank
-	beside   *cuda.Ops         // of prefetches; nil before the first one
+	beside   *cuda.Ops         // of collectives beside; nil before the first one
 	incoming map[int]*cuda.Ops // of messages into slots, by sender
 	sending  []*side           // offers whose slots may still be read
-	prefetch int               // round that the prefetch under way ends with
-	traffic  comm.Traffic
+	begun    int               // round that the collective beside ends with
 }
 
-// Rank returns this end's number in the group.
-func (e *end) Rank() int { return e.rank }
-
-// Size returns the number of ranks in the group.
-func (e *end) Size() int { return len(e.group.ends) }
-
-// Waiting says what the host of this rank waits for.
-func (e *end) Waiting() string { return e.group.Waiting(e.rank) }
-
-// Abort ends all waits of the group. What was enqueued runs to its end.
-func (e *end) Abort(cause error) { e.group.Abort(cause) }
-
-// Traffic returns what this rank has sent so far.
-func (e *end) Traffic() (t comm.Traffic) {
-	e.group.Locked(func() error {
-		t = e.traffic
-		return nil
-	})
-	return t
+// do is Do, the time of which counts as one of waiting.
+func (e *end) do(f func() error) {
+	defer e.Spent(time.Now())
+	e.Do(f)
 }
 
-// locked runs f and notes how long the host of this rank was in it.
-func (e *end) locked(f func() error) {
-	start := time.Now()
-	e.group.Locked(func() error {
-		err := f()
-		e.traffic.Wait += time.Since(start)
-		return err
-	})
-}
-
-// failed aborts the group with the first error of a stream, nil if none has one; the lock is held. It does not look at
-// streams of ranks that are not waiting.
+// failed is the first error of a stream, nil if none has one. It does not look at streams of ranks that are not
+// waiting.
 func (g *group) failed(streams ...*cuda.Ops) error {
 	for _, s := range streams {
 		if err := s.Err(); err != nil {
-			return g.Fail(&comm.Error{Text: g.name + ": " + s.Location(), Cause: err})
+			return &comm.Error{Text: g.Name + ": " + s.Location(), Cause: err}
 		}
 	}
 	return nil
-}
-
-// standing lists who waits where; the lock is held.
-func (g *group) standing() string {
-	var s strings.Builder
-	for r, c := range g.calls {
-		if c != nil {
-			fmt.Fprintf(&s, "[rank %d %s at %s]", r, c.Op, comm.Message{Site: c.Site}.At())
-		}
-	}
-	for k, w := range g.ways {
-		if w.sent != nil {
-			fmt.Fprintf(&s, "[rank %d sends to %d at %s]", k[0], k[1], w.sent.At())
-		}
-	}
-	return s.String()
 }

@@ -10,163 +10,87 @@ import (
 	"patchbay/parallel/comm"
 )
 
-// side is one side of a message: ready is where its stream had come when it was issued, moved where the copy is done.
-type side struct {
-	comm.Message
+// points are where the stream of a side had come when it was issued, and where the copy is done; that goes on the
+// stream of the receiving side.
+type points struct {
 	ready, moved driver.Point
-	met          bool // the copy is enqueued
+	on           *cuda.Ops
 }
 
-// way is the messages from one rank to another: plain ones, of which each side has one at a time, and those in slots.
-type way struct {
-	sent, wanted *side
-	offers       []*side // not met, oldest first
-	posts        []*side // not awaited, oldest first
-}
-
-// way returns the messages from one rank to another; the lock is held.
-func (g *group) way(from, to int) *way {
-	key := [2]int{from, to}
-	if g.ways[key] == nil {
-		g.ways[key] = &way{}
-	}
-	return g.ways[key]
-}
-
-// empty returns the oldest post that has not met its offer, nil if there is none.
-func (w *way) empty() *side {
-	for _, p := range w.posts {
-		if !p.met {
-			return p
-		}
-	}
-	return nil
-}
+type side = comm.Side[points]
 
 // SendRecv implements comm.Comm: the stream of the receiver copies, that of the sender goes on afterwards.
 func (e *end) SendRecv(dst engine.Tensor, from int, src engine.Tensor, to int) {
-	out, in := &side{Message: comm.NewMessage(src)}, &side{Message: comm.NewMessage(dst)}
-	e.locked(func() error {
-		g := e.group
+	out, in := comm.NewSide[points](src), comm.NewSide[points](dst)
+	e.do(func() error {
 		if to >= 0 {
-			w := g.way(e.rank, to)
-			if p := w.empty(); p != nil {
-				return g.Disagree("rank %d sends to rank %d at %s, which has posted memory at %s: that takes an Offer", e.rank, to,
-					out.At(), p.At())
-			}
-			w.sent, out.ready = out, e.stream.Record()
-			e.traffic.Sent(src.Len(), src.DType)
-			if err := g.deliver(w, e.rank, to); err != nil {
-				return err
-			}
+			out.Note.ready = e.stream.Record()
 		}
 		if from >= 0 {
-			w := g.way(from, e.rank)
-			if len(w.posts) > 0 {
-				return g.Disagree("rank %d receives from rank %d at %s and has posted memory for it before", e.rank, from, in.At())
-			}
-			w.wanted, in.ready = in, e.stream.Record()
-			if err := g.deliver(w, from, e.rank); err != nil {
-				return err
-			}
-			if err := g.Wait(e.rank, fmt.Sprintf("a send of rank %d", from), func() bool { return in.met }); err != nil {
-				return err
-			}
+			in.Note.ready, in.Note.on = e.stream.Record(), e.stream
+		}
+		if err := e.group.mail.Swap(&e.Seat, in, from, out, to); err != nil {
+			return err
 		}
 		if to >= 0 {
-			if err := g.Wait(e.rank, fmt.Sprintf("rank %d to receive", to), func() bool { return out.met }); err != nil {
-				return err
-			}
-			e.stream.After(out.moved)
-			g.streams[to].Forget(out.moved)
+			e.stream.After(out.Note.moved)
+			e.group.streams[to].Forget(out.Note.moved)
 		}
 		return nil
 	})
+	if to >= 0 {
+		e.Sent(src.Len(), src.DType)
+	}
 }
 
-// deliver enqueues a plain message that both sides have come for: the receiver waits, and so does its stream.
-func (g *group) deliver(w *way, from, to int) error {
-	if w.sent == nil || w.wanted == nil || g.Cause() != nil {
-		return nil
-	}
-	out, in, s := w.sent, w.wanted, g.streams[to]
-	if err := g.carry(s, out, from, in, to); err != nil {
-		return err
-	}
-	out.moved = s.Record()
-	w.sent, w.wanted = nil, nil
-	return g.failed(s)
-}
-
-// carry enqueues a copy between two sides that are there.
-func (g *group) carry(s *cuda.Ops, out *side, from int, in *side, to int) error {
-	if err := comm.Agree(g.name, in.Message, to, out.Message, from); err != nil {
-		return g.Fail(err)
-	}
-	s.After(out.ready)
-	s.After(in.ready)
+// move enqueues the copy of a message on the stream of its receiver, who waits, or on one that is for messages into
+// slots alone; the lock is held.
+func (g *group) move(from, to int, out, in *side) error {
+	s := in.Note.on
+	s.After(out.Note.ready)
+	s.After(in.Note.ready)
 	s.Take(in.Tensor, out.Tensor, g.streams[from].Stream)
-	g.streams[from].Forget(out.ready)
-	g.streams[to].Forget(in.ready)
-	out.met, in.met = true, true
-	g.Moved()
-	return nil
-}
-
-// slide enqueues the messages of a way for which both slots are there, on a stream of the receiver that is for them
-// alone; the lock is held.
-func (g *group) slide(w *way, from, to int) error {
-	e := g.ends[to]
-	for len(w.offers) > 0 && w.empty() != nil && g.Cause() == nil {
-		out, in, s := w.offers[0], w.empty(), e.incoming[from]
-		if err := g.carry(s, out, from, in, to); err != nil {
-			return err
-		}
-		out.moved, in.moved = s.Record(), s.Record()
-		w.offers = w.offers[1:]
-		if err := g.failed(s); err != nil {
-			return err
-		}
+	g.streams[from].Forget(out.Note.ready)
+	g.streams[to].Forget(in.Note.ready)
+	if out.Note.moved = s.Record(); s != g.streams[to] {
+		in.Note.moved = s.Record()
 	}
-	return nil
+	g.Moved()
+	return g.failed(s)
 }
 
 // Offer implements comm.Comm.
 func (e *end) Offer(slot, src engine.Tensor, to int) {
-	out := &side{Message: comm.NewMessage(src)}
-	e.locked(func() error {
-		g := e.group
+	out := comm.NewSide[points](src)
+	e.do(func() error {
 		if err := e.vacate(slot, to); err != nil {
 			return err
 		}
-		if err := comm.Agree(g.name, comm.Message{Tensor: slot, Site: out.Site}, e.rank, out.Message, e.rank); err != nil {
-			return g.Fail(err)
+		in := comm.Message{Tensor: slot, Site: out.Site}
+		if err := comm.Agree(e.Name, in, e.Rank(), out.Message, e.Rank()); err != nil {
+			return err
 		}
 		e.stream.Take(slot, src, e.stream.Stream)
-		out.Tensor, out.ready = slot, e.stream.Record()
+		out.Message, out.Note.ready = in, e.stream.Record()
 		e.sending = append(e.sending, out)
-		e.traffic.Sent(src.Len(), src.DType)
-		w := g.way(e.rank, to)
-		w.offers = append(w.offers, out)
-		return g.slide(w, e.rank, to)
+		return e.group.mail.Offer(e.Rank(), to, out)
 	})
+	e.Sent(src.Len(), src.DType)
 }
 
 // vacate holds the stream back until what was sent from a slot before has been taken.
 func (e *end) vacate(slot engine.Tensor, to int) error {
-	g := e.group
 	for i := 0; i < len(e.sending); {
 		s := e.sending[i]
 		if !engine.Overlaps(s.Tensor, slot) {
 			i++
 			continue
 		}
-		if err := g.Wait(e.rank, fmt.Sprintf("rank %d to take what is in a slot", to),
-			func() bool { return s.met }); err != nil {
+		if err := comm.Meet(&e.Seat, s, fmt.Sprintf("rank %d to take what is in a slot", to)); err != nil {
 			return err
 		}
-		e.stream.After(s.moved)
-		g.streams[to].Forget(s.moved)
+		e.stream.After(s.Note.moved)
+		e.group.streams[to].Forget(s.Note.moved)
 		e.sending = slices.Delete(e.sending, i, i+1)
 	}
 	return nil
@@ -174,47 +98,33 @@ func (e *end) vacate(slot engine.Tensor, to int) error {
 
 // Post implements comm.Comm.
 func (e *end) Post(slot engine.Tensor, from int) {
-	in := &side{Message: comm.NewMessage(slot)}
-	e.locked(func() error {
-		g, w := e.group, e.group.way(from, e.rank)
-		if w.sent != nil && len(w.offers) == 0 {
-			return g.Disagree("rank %d sends to rank %d at %s, which posts memory at %s: that takes an Offer", from, e.rank,
-				w.sent.At(), in.At())
-		}
+	in := comm.NewSide[points](slot)
+	e.do(func() (err error) {
 		if e.incoming[from] == nil {
-			s, err := e.stream.Beside()
-			if err != nil {
-				return g.Fail(err)
+			if e.incoming[from], err = e.stream.Beside(); err != nil {
+				return err
 			}
-			e.incoming[from] = s
 		}
-		in.ready = e.stream.Record()
-		w.posts = append(w.posts, in)
-		return g.slide(w, from, e.rank)
+		in.Note.ready, in.Note.on = e.stream.Record(), e.incoming[from]
+		return e.group.mail.Post(from, e.Rank(), in)
 	})
 }
 
 // Await implements comm.Comm.
 func (e *end) Await(dst engine.Tensor, from int) {
 	into := comm.NewMessage(dst)
-	e.locked(func() error {
-		g, w := e.group, e.group.way(from, e.rank)
-		if len(w.posts) == 0 {
-			return g.Disagree("rank %d awaits a message of rank %d at %s and has posted no memory for it", e.rank, from,
-				into.At())
-		}
-		p := w.posts[0]
-		if err := g.Wait(e.rank, fmt.Sprintf("a send of rank %d", from), func() bool { return p.met }); err != nil {
+	e.do(func() error {
+		in, err := e.group.mail.Await(from, e.Rank(), into)
+		if err != nil {
 			return err
 		}
-		w.posts = w.posts[1:]
-		if err := comm.Agree(g.name, into, e.rank, p.Message, e.rank); err != nil {
-			return g.Fail(err)
+		if err := comm.Meet(&e.Seat, in, fmt.Sprintf("a send of rank %d", from)); err != nil {
+			return err
 		}
-		e.stream.After(p.moved)
-		e.stream.Forget(p.moved)
-		e.stream.Take(dst, p.Tensor, e.stream.Stream)
-		e.traffic.Posted++
+		e.stream.After(in.Note.moved)
+		e.stream.Forget(in.Note.moved)
+		e.stream.Take(dst, in.Tensor, e.stream.Stream)
 		return nil
 	})
+	e.Took()
 }

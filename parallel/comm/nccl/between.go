@@ -2,17 +2,16 @@ package nccl
 
 import (
 	"bytes"
-	"errors"
 	"hash/fnv"
 	"os"
 	"slices"
 	"strings"
-	"sync"
 
 	"patchbay/engine"
-	"patchbay/engine/cuda/driver"
+	"patchbay/engine/cuda"
 	"patchbay/engine/cuda/nccl"
 	"patchbay/parallel/comm"
+	"patchbay/parallel/group"
 )
 
 // talk is what ranks of several processes say to each other in host memory, beside NCCL: by which names their
@@ -25,9 +24,7 @@ type talk struct {
 func meet(over comm.Transport, of comm.Group, ops []engine.Ops) (*talk, error) {
 	of.Name += " by NCCL"
 	of.Pipe = false
-	if of.Deadline == 0 || of.Deadline > patience {
-		of.Deadline = patience
-	}
+	of.Deadline = patienceOf(of)
 	hosts := make([]engine.Ops, len(ops))
 	for r, o := range ops {
 		if o != nil {
@@ -43,37 +40,24 @@ type hostSide struct{ engine.Ops }
 
 // gather brings the words of all ranks together, counts[i] bytes of rank i. Nothing else is said meanwhile.
 func (k *talk) gather(words [][]byte, counts []int) (all [][]byte, err error) {
-	total := 0
-	for _, n := range counts {
-		total += n
-	}
 	var got []byte
-	errs := make([]error, len(k.ends))
-	var wait sync.WaitGroup
+	wait := group.New(nil)
 	for r, e := range k.ends {
 		if e == nil {
 			continue
 		}
-		out := make([]byte, total)
+		out := make([]byte, comm.Total(counts))
 		got = out
-		wait.Go(func() {
-			defer func() {
-				if v := recover(); v != nil {
-					lost, ok := v.(*comm.Error)
-					if !ok {
-						panic(v)
-					}
-					errs[r] = lost
-				}
-			}()
-			e.AllGather(vector(out), vector(words[r]), counts)
+		wait.Go("words of ranks", func() error {
+			e.Run(comm.NewAllGather(vector(out), vector(words[r]), counts))
+			return nil
 		})
 	}
-	wait.Wait()
+	err = wait.Wait()
 	for _, n := range counts {
 		all, got = append(all, got[:n]), got[n:]
 	}
-	return all, errors.Join(errs...)
+	return all, err
 }
 
 func vector(b []byte) engine.Tensor {
@@ -116,7 +100,7 @@ func short(id []byte) []byte {
 }
 
 // introduce gathers where all ranks are, and which kept communicators all their processes know, in the order of rank 0.
-func (k *talk) introduce(streams []*driver.Stream, kept []*wires) (where []string, known [][]byte, err error) {
+func (k *talk) introduce(streams []*cuda.Ops, kept []*wires) (where []string, known [][]byte, err error) {
 	machine, _ := os.Hostname()
 	words := make([][]byte, len(streams))
 	for r, s := range streams {
@@ -150,18 +134,15 @@ func (k *talk) introduce(streams []*driver.Stream, kept []*wires) (where []strin
 }
 
 // share brings names for so many groups, which rank 0 makes, to all ranks.
-func (k *talk) share(groups int, newID func() ([]byte, error)) (ids [][]byte, err error) {
+func (k *talk) share(groups int, newIDs func() ([][]byte, error)) (ids [][]byte, err error) {
 	counts, words := make([]int, len(k.ends)), make([][]byte, len(k.ends))
 	counts[0] = groups * nccl.IDLength
 	if k.ends[0] != nil {
-		for range groups {
-			id, err := newID()
-			if err != nil {
-				k.abort(err)
-				return nil, err
-			}
-			words[0] = append(words[0], id...)
+		if ids, err = newIDs(); err != nil {
+			k.abort(err)
+			return nil, err
 		}
+		words[0] = slices.Concat(ids...)
 	}
 	all, err := k.gather(words, counts)
 	if err != nil {

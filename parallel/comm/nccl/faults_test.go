@@ -19,24 +19,24 @@ func TestPlantedFaults(t *testing.T) {
 	)
 	fakegpu.Faults(t, []struct{ Name, File, Old, New, Test, Want string }{
 		{
-			"an exchange on the wrong stream", "collective.go", `e.exchange("AllToAll", e.stream,`,
-			`e.exchange("AllToAll", e.aside(&e.beside),`, "TestNCCL/OrderedWithOps", "want",
+			"an exchange on the wrong stream", "collective.go", "	e.collective(c, e.stream)",
+			"	e.collective(c, e.aside(&e.beside))", "TestNCCL/OrderedWithOps", "want",
 		},
 		{
-			"a receive without its send", "collective.go", "all.Exchange(e.rank, on, src, dst)",
-			"all.Exchange(e.rank, on, src[:1], dst)", "TestNCCL/AllGather", "deadlock",
+			"a receive without its send", "collective.go", "all.Exchange(rank, on, src, dst)",
+			"all.Exchange(rank, on, src[:1], dst)", "TestNCCL/AllGather", "deadlock",
 		},
 		{
 			"sums in NCCL's order", "collective.go", "if all := e.group.wires.all; e.Size() == 2 {",
 			"if all := e.group.wires.all; e.Size() >= 2 {", "TestNCCL/ReductionsInRankOrder", "want",
 		},
 		{"a prefetch that is not over", "collective.go", "		follow(e.stream, e.beside)\n", "", "TestNCCL/Prefetch", "want"},
-		{"a slot used again early", "message.go", "		e.stream.After(s.over)\n", "", slots, "want"},
+		{"a slot used again early", "message.go", "		e.stream.After(s.Note)\n", "", slots, "want"},
 		{
-			"a slot sent before it is filled", "message.go", "	follow(on, e.stream)\n	edge := e.edges()[e.rank]",
-			"	edge := e.edges()[e.rank]", posts, "want",
+			"a slot sent before it is filled", "message.go", "	follow(on, e.stream)\n	edge := e.edges()[e.Rank()]",
+			"	edge := e.edges()[e.Rank()]", posts, "want",
 		},
-		{"a slot read before it is filled", "message.go", "	e.stream.After(p.over)\n", "", awaits, "want"},
+		{"a slot read before it is filled", "message.go", "	e.stream.After(in.Note)\n", "", awaits, "want"},
 		{
 			"memory filled again early", "message.go", "	follow(on, e.stream)\n	edge := e.edges()[from]",
 			"	edge := e.edges()[from]", posts, "want",

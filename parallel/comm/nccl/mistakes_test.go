@@ -29,7 +29,7 @@ func (b bent) Exchange(rank int, on *driver.Stream, send, recv []engine.Tensor) 
 type pair struct {
 	*rig
 	groups  [2][]comm.Comm
-	streams [2]*driver.Stream
+	streams [2]*cuda.Ops
 	dst     [2]engine.Tensor
 	src     [2]engine.Tensor
 }
@@ -60,7 +60,7 @@ func newPair(t *testing.T) *pair {
 		}
 	}
 	for r, o := range ops {
-		p.streams[r] = o.(*cuda.Ops).Stream
+		p.streams[r] = o.(*cuda.Ops)
 		for _, m := range []*engine.Tensor{&p.dst[r], &p.src[r]} {
 			buf, err := o.Alloc(4 * pairLen)
 			if err != nil {
@@ -104,7 +104,7 @@ func (p *pair) run(f func(rank int)) error {
 // swap exchanges half of the memory by the first group.
 func (p *pair) swap(rank int) {
 	half := []int{pairLen / 2, pairLen / 2}
-	p.groups[0][rank].AllToAll(p.dst[rank], p.src[rank], half, half)
+	p.groups[0][rank].Run(comm.NewAllToAll(p.dst[rank], p.src[rank], half, half))
 }
 
 // TestAbortedResultsAreErrors: a rank that waits on its device for a peer that never comes is woken by an abort, and
@@ -174,7 +174,7 @@ func TestMistakesAreFound(t *testing.T) {
 		}, want: "the communicators were given back"},
 		"axes in other orders": {run: func(p *pair, rank int) {
 			for i := range p.groups {
-				p.groups[(i+rank)%2][rank].AllReduce(p.dst[rank])
+				p.groups[(i+rank)%2][rank].Run(comm.NewAllReduce(p.dst[rank]))
 			}
 		}, want: "deadlock: stream"},
 		"another device's stream": {bend: swapped, want: "a stream of another context"},
@@ -192,7 +192,7 @@ func TestMistakesAreFound(t *testing.T) {
 			if err != nil {
 				panic(err)
 			}
-			_, err = made[0].Exchange(rank, p.streams[rank], part[0], part[1])
+			_, err = made[0].Exchange(rank, p.streams[rank].Stream, part[0], part[1])
 			made[0].Abort()
 			if err != nil {
 				panic(err)

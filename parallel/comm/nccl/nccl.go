@@ -16,6 +16,7 @@
 package nccl
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -27,6 +28,7 @@ import (
 	"patchbay/engine/cuda/driver"
 	"patchbay/engine/cuda/nccl"
 	"patchbay/parallel/comm"
+	"patchbay/parallel/group"
 )
 
 // communicators are those of one group, one for each of its ranks: *nccl.Clique, whose comments say more. What tests
@@ -47,7 +49,7 @@ type Transport struct {
 	// Beside says that several teams may be at work, on other GPUs each: communicators are kept until Close.
 	Beside bool
 
-	connect func(ids [][]byte, groups ...[]*driver.Stream) ([]communicators, error)
+	connect func(ids [][]byte, groups ...[]*cuda.Ops) ([]communicators, error)
 	newID   func() ([]byte, error)
 	local   comm.Transport
 	between comm.Transport // of host memory, where ranks live in several processes; nil: they share this one
@@ -57,7 +59,7 @@ type Transport struct {
 	kept  []*wires
 	team  uint64 // that is at work
 	ended chan struct{}
-	watch sync.WaitGroup
+	watch *group.Group
 }
 
 var _ comm.Transport = (*Transport)(nil)
@@ -67,15 +69,24 @@ var _ comm.Transport = (*Transport)(nil)
 func New(lib *nccl.Library, local comm.Transport) *Transport {
 	return &Transport{
 		newID: lib.NewID,
-		connect: func(ids [][]byte, groups ...[]*driver.Stream) ([]communicators, error) {
-			cliques, err := lib.Connect(ids, groups...)
+		connect: func(ids [][]byte, groups ...[]*cuda.Ops) ([]communicators, error) {
+			streams := make([][]*driver.Stream, len(groups))
+			for i, ops := range groups {
+				streams[i] = make([]*driver.Stream, len(ops)) // nil: of another process
+				for r, o := range ops {
+					if o != nil {
+						streams[i][r] = o.Stream
+					}
+				}
+			}
+			cliques, err := lib.Connect(ids, streams...)
 			out := make([]communicators, len(cliques))
 			for i, c := range cliques {
 				out[i] = c
 			}
 			return out, err
 		},
-		local: local, period: time.Second, ended: make(chan struct{}),
+		local: local, period: time.Second, ended: make(chan struct{}), watch: group.New(nil),
 	}
 }
 
@@ -93,32 +104,29 @@ func (*Transport) Interruptible() bool { return false }
 // Connect implements comm.Transport. It refuses Ops of other kinds and groups of more than 32 ranks. Where
 // communicators have to be made it waits for that, and for the other processes, at most two minutes.
 func (t *Transport) Connect(of comm.Group, ops []engine.Ops) ([]comm.Comm, error) {
-	streams := make([]*driver.Stream, len(ops)) // nil: of another process
+	streams := make([]*cuda.Ops, len(ops))
 	for r, o := range ops {
-		if o == nil {
-			continue
-		}
 		stream, ok := o.(*cuda.Ops)
-		if !ok {
+		if !ok && o != nil {
 			return nil, fmt.Errorf("%s: rank %d runs on %s, which is no stream of a GPU", of.Name, r, o.Name())
 		}
-		streams[r] = stream.Stream
+		streams[r] = stream
 	}
-	g := &group{
-		name: of.Name, deadline: of.Deadline, calls: map[int][]*comm.Call{}, ways: map[[2]int]*way{},
-		waits: make([]string, len(ops)), ends: make([]*end, len(ops)),
+	g := &members{
+		Rendezvous: comm.NewRendezvous(of, len(ops), nil), limit: cmp.Or(of.Deadline, patience),
+		calls: map[int][]*comm.Call{}, ends: make([]*end, len(ops)),
 	}
+	g.mail = comm.Mail[driver.Point]{Name: of.Name, Elsewhere: func(r int) bool { return g.ends[r] == nil }}
 	out := make([]comm.Comm, len(ops))
-	for r, o := range ops {
-		s, ok := o.(*cuda.Ops)
-		if !ok {
+	for r, s := range streams {
+		if s == nil {
 			g.shared = true
 			continue
 		}
 		if err := s.Join(slices.Repeat([]*cuda.Ops{s}, len(ops))); err != nil { // for sums of so many parts on one device
 			return nil, fmt.Errorf("%s: %w", of.Name, err)
 		}
-		g.ends[r] = &end{group: g, rank: r, ops: s, stream: s.Stream}
+		g.ends[r] = &end{Seat: comm.NewSeat(g.Rendezvous, r), group: g, stream: s}
 		out[r] = g.ends[r]
 	}
 	if len(streams) == 1 {
@@ -150,7 +158,7 @@ func (t *Transport) Connect(of comm.Group, ops []engine.Ops) ([]comm.Comm, error
 
 // introduce finds out where the ranks of a group are. Where they live in several processes, these meet for that, and
 // known are the names of kept communicators that all of them have.
-func (t *Transport) introduce(of comm.Group, g *group, ops []engine.Ops, streams []*driver.Stream,
+func (t *Transport) introduce(of comm.Group, g *members, ops []engine.Ops, streams []*cuda.Ops,
 ) (where []string, known [][]byte, err error) {
 	if !g.shared {
 		for _, s := range streams {

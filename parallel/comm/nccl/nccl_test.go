@@ -12,7 +12,6 @@ import (
 
 	"patchbay/engine"
 	"patchbay/engine/cuda"
-	"patchbay/engine/cuda/driver"
 	"patchbay/engine/cuda/library"
 	"patchbay/engine/cuda/nccl"
 	"patchbay/engine/ref"
@@ -58,7 +57,7 @@ func newRig(t *testing.T, devices int) *rig {
 	}
 	r := &rig{lib: lib, Transport: New(lib, nil), devices: make([]*cuda.Device, devices)}
 	connect := r.connect
-	r.Transport.connect = func(ids [][]byte, groups ...[]*driver.Stream) ([]communicators, error) {
+	r.Transport.connect = func(ids [][]byte, groups ...[]*cuda.Ops) ([]communicators, error) {
 		r.made++
 		return connect(ids, groups...)
 	}
@@ -115,7 +114,7 @@ func TestNCCL(t *testing.T) {
 // TestEvenExchanges: exchanges that NCCL has a call of its own for, of two ranks.
 func TestEvenExchanges(t *testing.T) {
 	p := newPair(t)
-	move := func(c comm.Comm, dst, src engine.Tensor) { c.(*end).ops.Copy(dst, src) }
+	move := func(c comm.Comm, dst, src engine.Tensor) { p.streams[c.Rank()].Copy(dst, src) }
 	const half = pairLen / 2
 	even := []int{half, half}
 	for name, c := range map[string]struct {
@@ -123,18 +122,21 @@ func TestEvenExchanges(t *testing.T) {
 		want [2]float32 // of both ranks: first and last element of dst
 	}{
 		"AllGather": {
-			func(c comm.Comm, dst, src engine.Tensor) { c.AllGather(dst, comm.Piece(src, 0, half), even) }, [2]float32{1, 2},
+			func(c comm.Comm, dst, src engine.Tensor) {
+				c.Run(comm.NewAllGather(dst, comm.Piece(src, 0, half), even))
+			}, [2]float32{1, 2},
 		},
 		"ReduceScatter": {
-			func(c comm.Comm, dst, src engine.Tensor) { c.ReduceScatter(dst, src, even) }, [2]float32{3, 9}, // 9 stays
+			func(c comm.Comm, dst, src engine.Tensor) { c.Run(comm.NewReduceScatter(dst, src, even)) },
+			[2]float32{3, 9}, // 9 stays
 		},
 		"AllReduce": {
-			func(c comm.Comm, dst, src engine.Tensor) { c.AllReduce(src); move(c, dst, src) }, [2]float32{3, 3},
+			func(c comm.Comm, dst, src engine.Tensor) { c.Run(comm.NewAllReduce(src)); move(c, dst, src) }, [2]float32{3, 3},
 		},
 	} {
 		var got [2][]float32
 		err := p.run(func(rank int) {
-			o := p.groups[0][rank].(*end).ops
+			o := p.streams[rank]
 			o.Fill(p.dst[rank], 9)
 			o.Fill(p.src[rank], float32(rank+1))
 			c.call(p.groups[0][rank], p.dst[rank], p.src[rank])

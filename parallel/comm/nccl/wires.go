@@ -9,12 +9,20 @@ import (
 	"time"
 
 	"patchbay/engine"
-	"patchbay/engine/cuda/driver"
+	"patchbay/engine/cuda"
 	"patchbay/parallel/comm"
 )
 
 // patience is how long communicators may take to be made, or given back.
 const patience = 2 * time.Minute
+
+// patienceOf is how long hosts of a group wait for each other.
+func patienceOf(g comm.Group) time.Duration {
+	if g.Deadline > 0 {
+		return min(g.Deadline, patience)
+	}
+	return patience
+}
 
 // wires are the communicators of a group: of all ranks, and of each rank with the next one where messages pass.
 type wires struct {
@@ -25,15 +33,15 @@ type wires struct {
 	name  []byte          // of those of several processes, see short
 
 	mu    sync.Mutex
-	group *group // that uses them
-	cause error  // they were aborted
+	group *members // that uses them
+	cause error    // they were aborted
 }
 
 // cliques are all communicators.
 func (w *wires) cliques() []communicators { return append([]communicators{w.all}, w.edges...) }
 
 // serve makes g the group that is told of failures.
-func (w *wires) serve(g *group) {
+func (w *wires) serve(g *members) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.group = g
@@ -71,7 +79,7 @@ func (w *wires) look() {
 				continue
 			}
 			if _, err := c.Pending(r); err != nil {
-				g.abort(&comm.Error{Text: fmt.Sprintf("%s: NCCL lost a rank", g.name), Cause: err})
+				g.abort(&comm.Error{Text: fmt.Sprintf("%s: NCCL lost a rank", g.Name), Cause: err})
 				return
 			}
 		}
@@ -112,7 +120,7 @@ func (t *Transport) usable() (out []*wires) {
 
 // wires finds or makes communicators for a group g. Ranks of several processes take what all of them have kept, by a
 // name that is known.
-func (t *Transport) wires(of comm.Group, streams []*driver.Stream, where string, g *group, known [][]byte,
+func (t *Transport) wires(of comm.Group, streams []*cuda.Ops, where string, g *members, known [][]byte,
 ) (*wires, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -120,7 +128,7 @@ func (t *Transport) wires(of comm.Group, streams []*driver.Stream, where string,
 		w.team = of.Team
 		return w, nil
 	}
-	groups := [][]*driver.Stream{streams}
+	groups := [][]*cuda.Ops{streams}
 	for r := range len(streams) - 1 {
 		if of.Pipe {
 			groups = append(groups, streams[r:r+2])
@@ -135,12 +143,12 @@ func (t *Transport) wires(of comm.Group, streams []*driver.Stream, where string,
 		return nil, fmt.Errorf("make communicators on %s: %w", where, err)
 	}
 	w := &wires{all: made[0], edges: made[1:], where: where, team: of.Team, name: short(ids[0])}
-	if err := w.begin(groups, of.Deadline, g.broken); err != nil {
+	if err := w.begin(groups, patienceOf(of), g.Cause); err != nil {
 		w.abort(err)
 		return nil, fmt.Errorf("make communicators on %s: %w", where, err)
 	}
 	if t.kept == nil {
-		t.watch.Go(t.look)
+		t.watch.Every("look at communicators", t.period, t.ended, t.look)
 	}
 	t.kept = append(t.kept, w)
 	return w, nil
@@ -165,18 +173,21 @@ func (t *Transport) find(team uint64, where string, shared bool, known [][]byte)
 }
 
 // names makes the names of so many groups, or hears them from the process of rank 0.
-func (t *Transport) names(g *group, groups int) (ids [][]byte, err error) {
-	if g.shared {
-		return g.talk.share(groups, t.newID)
-	}
-	for range groups {
-		id, err := t.newID()
-		if err != nil {
-			return nil, err
+func (t *Transport) names(g *members, groups int) (ids [][]byte, err error) {
+	newIDs := func() (ids [][]byte, err error) {
+		for range groups {
+			id, err := t.newID()
+			if err != nil {
+				return nil, err
+			}
+			ids = append(ids, id)
 		}
-		ids = append(ids, id)
+		return ids, nil
 	}
-	return ids, nil
+	if g.shared {
+		return g.talk.share(groups, newIDs)
+	}
+	return newIDs()
 }
 
 // broken reports whether they were aborted.
@@ -208,31 +219,19 @@ func (t *Transport) drop(which func(*wires) bool) error {
 	return errors.Join(errs...)
 }
 
-// look watches the communicators until Close: what goes wrong between hosts, or inside NCCL, wakes nobody by itself.
+// look looks at all communicators: what goes wrong between hosts, or inside NCCL, wakes nobody by itself.
 func (t *Transport) look() {
-	tick := time.NewTicker(t.period)
-	defer tick.Stop()
-	for {
-		select {
-		case <-t.ended:
-			return
-		case <-tick.C:
-		}
-		t.mu.Lock()
-		kept := slices.Clone(t.kept)
-		t.mu.Unlock()
-		for _, w := range kept {
-			w.look()
-		}
+	t.mu.Lock()
+	kept := slices.Clone(t.kept)
+	t.mu.Unlock()
+	for _, w := range kept {
+		w.look()
 	}
 }
 
 // begin waits until the communicators are made and passes a word between any two ranks of each: the first one takes
 // both hosts, and later ones shall not. broken tells that the group has ended meanwhile.
-func (w *wires) begin(groups [][]*driver.Stream, deadline time.Duration, broken func() error) error {
-	if deadline == 0 || deadline > patience {
-		deadline = patience
-	}
+func (w *wires) begin(groups [][]*cuda.Ops, deadline time.Duration, broken func() error) error {
 	end := time.Now().Add(deadline)
 	for i, c := range w.cliques() {
 		for r, s := range groups[i] {
@@ -253,7 +252,7 @@ func (w *wires) begin(groups [][]*driver.Stream, deadline time.Duration, broken 
 }
 
 // greet passes a word from every rank to every other one.
-func greet(c communicators, streams []*driver.Stream, end time.Time, broken func() error) error {
+func greet(c communicators, streams []*cuda.Ops, end time.Time, broken func() error) error {
 	n := len(streams)
 	errs := make([]error, n)
 	words := make([]engine.Buf, n)
@@ -276,7 +275,7 @@ func greet(c communicators, streams []*driver.Stream, end time.Time, broken func
 					in[side] = append(in[side], word)
 				}
 			}
-			pending, err := c.Exchange(r, s, in[0], in[1])
+			pending, err := c.Exchange(r, s.Stream, in[0], in[1])
 			if err == nil {
 				err = settle(c, r, pending, end, broken)
 			}

@@ -2,9 +2,8 @@ package stream
 
 import (
 	"fmt"
-	"sync"
+	"slices"
 
-	"patchbay/engine"
 	"patchbay/parallel/comm"
 )
 
@@ -13,11 +12,9 @@ type members struct {
 	*comm.Rendezvous
 	mesh    *Mesh
 	key     string
-	name    string
-	process []int             // of each member
-	arrived map[way][]*frame  // not taken yet, oldest first
-	posts   map[way][]message // posted memory that was not awaited yet, oldest first
-	over    bool              // nobody takes anything any more
+	process []int            // of each member
+	arrived map[way][]*frame // not taken yet, oldest first
+	over    bool             // nobody takes anything any more
 }
 
 // way is the frames from one rank to another: of collectives, or messages.
@@ -26,21 +23,10 @@ type way struct {
 	collective bool
 }
 
-// message is a tensor of a call with the place of the call.
-type message struct {
-	engine.Tensor
-	at string
-}
-
 func newMembers(m *Mesh, key string, g comm.Group) *members {
-	own := &members{
-		mesh: m, key: key, name: g.Name, process: g.Processes, arrived: map[way][]*frame{}, posts: map[way][]message{},
-	}
+	own := &members{mesh: m, key: key, process: g.Processes, arrived: map[way][]*frame{}}
 	if own.process == nil {
-		own.process = make([]int, len(g.Ranks))
-		for i := range own.process {
-			own.process[i] = m.self
-		}
+		own.process = slices.Repeat([]int{m.self}, len(g.Ranks))
 	}
 	own.Rendezvous = comm.NewRendezvous(g, len(g.Ranks), own.standing)
 	own.OnWake(own.wake)
@@ -50,19 +36,18 @@ func newMembers(m *Mesh, key string, g comm.Group) *members {
 // take keeps a frame for the rank that it is for.
 func (g *members) take(f *frame) {
 	if f.kind == abort {
-		g.Rendezvous.Abort(&comm.Error{Text: fmt.Sprintf("%s: rank %d: %s", g.name, f.from, f.payload)})
+		g.End(g.Errorf("rank %d: %s", f.from, f.payload))
 		f.done()
 		return
 	}
-	g.Locked(func() error {
+	g.Locked(func() {
 		if g.over {
 			f.done()
-			return nil
+			return
 		}
 		w := way{int(f.from), int(f.to), f.kind == collective}
 		g.arrived[w] = append(g.arrived[w], f)
 		g.Moved()
-		return nil
 	})
 }
 
@@ -78,7 +63,7 @@ func (g *members) wake() {
 
 // forget gives back what nobody has taken.
 func (g *members) forget() {
-	g.Locked(func() error {
+	g.Locked(func() {
 		g.over = true
 		for _, list := range g.arrived {
 			for _, f := range list {
@@ -86,32 +71,7 @@ func (g *members) forget() {
 			}
 		}
 		clear(g.arrived)
-		return nil
 	})
-}
-
-// await waits for the oldest frame of a way and returns it; rank is who waits, what is its call. The caller is
-// done with it in the end.
-func (g *members) await(w way, rank int, what string) (f *frame, err error) {
-	var sleep func(sync.Locker) bool
-	if l := g.mesh.links[g.process[w.from]]; l != nil && l.in != nil {
-		l.look()
-		sleep = l.sleep
-	}
-	g.Locked(func() error {
-		if err = g.WaitBy(sleep, rank, what, func() bool { return len(g.arrived[w]) > 0 }); err == nil {
-			f, g.arrived[w] = g.arrived[w][0], g.arrived[w][1:]
-		}
-		return nil
-	})
-	return f, err
-}
-
-// broken aborts the group, here and elsewhere by the error that its rank ends with.
-func (g *members) broken(format string, args ...any) *comm.Error {
-	err := &comm.Error{Text: g.name + ": " + fmt.Sprintf(format, args...)}
-	g.Rendezvous.Abort(err)
-	return err
 }
 
 // standing lists frames that nobody has taken.
@@ -123,20 +83,4 @@ func (g *members) standing() string {
 		}
 	}
 	return s
-}
-
-// elements are n of a contiguous tensor from off, as a vector.
-func elements(t engine.Tensor, off, n int) engine.Tensor {
-	v := engine.NewTensor(t.Buf, t.DType, n)
-	v.Off = t.Off + off
-	return v
-}
-
-// bytes are the memory of n elements of a contiguous host tensor from off.
-func bytes(t engine.Tensor, off, n int) []byte {
-	if n == 0 {
-		return nil
-	}
-	s := t.DType.Size()
-	return t.Buf.Host[(t.Off+off)*s : (t.Off+off+n)*s]
 }

@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"patchbay/engine"
+	"patchbay/engine/cuda"
 	"patchbay/parallel/comm"
 	"patchbay/parallel/group"
 )
@@ -64,7 +66,7 @@ func NewMesh(self int, conns []io.ReadWriteCloser, names []string) *Mesh {
 		}
 		l := &link{mesh: m, process: p, conn: c}
 		m.links[p] = l
-		if own, ok := c.(near); ok {
+		if own, ok := c.(*near); ok {
 			l.out, l.in = own.out, own.in
 		}
 		m.run.Go("frames of "+names[p], func() error {
@@ -72,25 +74,16 @@ func NewMesh(self int, conns []io.ReadWriteCloser, names []string) *Mesh {
 			return nil
 		})
 	}
-	m.run.Go("pulse", func() error { m.pulse(); return nil })
+	m.run.Every("pulse", pulse, m.ended, m.pulse)
 	return m
 }
 
 // pulse says that this process is there on every connection on which nothing else is being said.
 func (m *Mesh) pulse() {
-	tick := time.NewTicker(pulse)
-	defer tick.Stop()
-	for {
-		select {
-		case <-m.ended:
-			return
-		case <-tick.C:
-		}
-		for _, l := range m.links {
-			if l != nil && l.mu.TryLock() {
-				_ = l.write(&frame{kind: alive}) // receive finds out that a process has gone
-				l.mu.Unlock()
-			}
+	for _, l := range m.links {
+		if l != nil && l.mu.TryLock() {
+			_ = l.write(&frame{kind: alive}) // receive finds out that a process has gone
+			l.mu.Unlock()
 		}
 	}
 }
@@ -132,14 +125,16 @@ func (m *Mesh) Connect(g comm.Group, ops []engine.Ops) ([]comm.Comm, error) {
 	delete(m.early, key)
 	for _, p := range own.process {
 		if err := m.lost[p]; err != nil {
-			own.Abort(err)
+			own.End(err)
 		}
 	}
 	out := make([]comm.Comm, len(ops))
 	for i, o := range ops {
-		if o != nil {
-			out[i] = &end{members: own, rank: i, device: onDevice(o)}
+		if o == nil {
+			continue
 		}
+		device, _ := o.(*cuda.Ops) // nil of a rank that works in host memory
+		out[i] = &end{Seat: comm.NewSeat(own.Rendezvous, i), group: own, device: device, posts: map[int][]comm.Message{}}
 	}
 	return out, nil
 }
@@ -215,16 +210,13 @@ func (m *Mesh) gone(process int, cause error) {
 	m.lost[process] = err
 	var hit []*members
 	for _, g := range m.groups {
-		for _, p := range g.process {
-			if p == process {
-				hit = append(hit, g)
-				break
-			}
+		if slices.Contains(g.process, process) {
+			hit = append(hit, g)
 		}
 	}
 	m.mu.Unlock()
 	for _, g := range hit {
-		g.Abort(err)
+		g.End(err)
 	}
 }
 

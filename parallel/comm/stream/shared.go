@@ -237,13 +237,13 @@ func (s *shared) payload(at, n uint64) ([]byte, error) {
 
 // near is a connection to a process on this machine.
 type near struct {
-	io.ReadWriteCloser
+	*net.UnixConn
 	out, in *shared // nil: there is none, payloads go through the socket
 }
 
 // Close ends the connection. Payloads that have come can still be taken.
-func (c near) Close() error {
-	err := c.ReadWriteCloser.Close()
+func (c *near) Close() error {
+	err := c.UnixConn.Close()
 	for _, s := range []*shared{c.out, c.in} {
 		if s != nil {
 			s.drop()
@@ -256,47 +256,44 @@ func (c near) Close() error {
 // and leaves others as they are. Both sides call it before NewMesh. l counts the memory of this process, nil: nobody
 // does. A system that gives no memory, to either side, is no error. conns are the caller's in any case.
 func Share(conns []io.ReadWriteCloser, l *engine.Ledger) error {
-	here := map[int]*net.UnixConn{}
+	var here []*near
 	for i, c := range conns {
 		if u, ok := c.(*net.UnixConn); ok {
-			here[i] = u
+			n := &near{UnixConn: u}
+			here, conns[i] = append(here, n), n
 		}
 	}
 	r := newRoom(max(1, len(here)), l)
-	for i, u := range here {
-		own, rights := near{ReadWriteCloser: u}, []byte(nil)
+	for _, n := range here {
+		var rights []byte
 		if s, err := newShared(r); err == nil {
-			own.out, rights = s, unix.UnixRights(s.fd)
+			n.out, rights = s, unix.UnixRights(s.fd)
 		}
-		conns[i] = own
-		if _, _, err := u.WriteMsgUnix([]byte{0}, rights, nil); err != nil {
+		if _, _, err := n.WriteMsgUnix([]byte{0}, rights, nil); err != nil {
 			return err
 		}
 	}
-	for i, u := range here { // all have sent before they wait for anybody
-		in, err := r.receive(u)
+	for _, n := range here { // all have sent before they wait for anybody
+		has := []byte{1}
+		var err error
+		if n.in, err = r.receive(n.UnixConn); n.in == nil {
+			has[0] = 0
+		}
+		if err == nil {
+			_, err = n.Write(has)
+		}
 		if err != nil {
-			return err
-		}
-		own, has := conns[i].(near), byte(0)
-		if own.in = in; in != nil {
-			has = 1
-		}
-		conns[i] = own
-		if _, err := u.Write([]byte{has}); err != nil {
 			return err
 		}
 	}
-	for i, u := range here { // which the other side may have no room to map
-		own := conns[i].(near)
-		has, err := readWord(u)
+	for _, n := range here { // which the other side may have no room to map
+		has, err := readWord(n.UnixConn)
 		if err != nil {
 			return err
 		}
-		if !has && own.out != nil {
-			own.out.drop()
-			own.out = nil
-			conns[i] = own
+		if !has && n.out != nil {
+			n.out.drop()
+			n.out = nil
 		}
 	}
 	return nil

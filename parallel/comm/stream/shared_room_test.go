@@ -59,7 +59,7 @@ func exchanged(t *testing.T, all [2]*Mesh, size int) {
 				for i := range src {
 					src[i] = float32(i%1000 + 1000*round + 7*p)
 				}
-				list[p].AllGather(engine.FromF32(dst, 2*n), engine.FromF32(src, n), []int{n, n})
+				list[p].Run(comm.NewAllGather(engine.FromF32(dst, 2*n), engine.FromF32(src, n), []int{n, n}))
 				for i, v := range dst {
 					if want := float32(i%n%1000 + 1000*round + 7*(i/n)); !(v == want) {
 						done <- fmt.Errorf("process %d, round %d: element %d is %v, want %v", p, round, i, v, want)
@@ -338,7 +338,7 @@ func TestMalformedShares(t *testing.T) {
 			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
-			own := conns[1].(near)
+			own := conns[1].(*near)
 			if err == nil && ((own.out == nil) != (c.word[0] == 0) || (own.in == nil) != (len(files) == 0)) {
 				t.Errorf("sends through %v and takes from %v", own.out != nil, own.in != nil)
 			}

@@ -40,7 +40,7 @@ func TestPayloadsInSharedMemory(t *testing.T) {
 					src[i] = float32(i + 1000*round + 7*p)
 				}
 				to := engine.FromF32(dst, 2*n)
-				ends[p].AllGather(to, engine.FromF32(src, n), []int{n, n})
+				ends[p].Run(comm.NewAllGather(to, engine.FromF32(src, n), []int{n, n}))
 				for i, v := range to.F32() {
 					if want := float32(i%n + 1000*round + 7*(i/n)); !(v == want) {
 						done <- fmt.Errorf("process %d, round %d: element %d is %v, want %v", p, round, i, v, want)
@@ -76,8 +76,8 @@ func TestPayloadsInSharedMemory(t *testing.T) {
 		}
 	}
 	send(ends[0]) // nobody receives them
-	go func() { ends[0].AllReduce(value(0)); done <- nil }()
-	ends[1].AllReduce(value(0)) // comes behind them
+	go func() { ends[0].Run(comm.NewAllReduce(value(0))); done <- nil }()
+	ends[1].Run(comm.NewAllReduce(value(0))) // comes behind them
 	<-done
 	next := connect(2)
 	send(next[0])

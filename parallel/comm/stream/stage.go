@@ -2,30 +2,21 @@ package stream
 
 import (
 	"patchbay/engine"
-	"patchbay/engine/cuda"
 	"patchbay/parallel/comm"
 )
 
-// staged makes a call in host memory of one whose tensors lie on the device of the rank: what is sent is there, behind
-// the calls issued before. The function puts what was received on the device.
+// staged counts a call, and makes one in host memory of it where tensors lie on the device of the rank: what is sent is
+// there, behind the calls issued before. The function puts what was received on the device.
 func (e *end) staged(c *comm.Call) (*comm.Call, func()) {
+	if err := c.Fits(e.Name, e.Rank(), e.Size()); err != nil {
+		e.fail(err)
+	}
+	e.Sent(c.Sent(e.Rank(), e.Size()), c.Src.DType)
 	if e.device == nil {
 		return c, func() {}
 	}
-	if err := c.Sizes(e.Size()); err != nil {
-		panic(e.broken("rank %d at %s: %v", e.rank, c.At(), err))
-	}
-	own, in, out := *c, 0, 0
-	switch c.Op {
-	case "AllToAll":
-		out, in = sum(c.Send), sum(c.Recv)
-	case "AllGather":
-		out, in = c.Recv[e.rank], sum(c.Recv)
-	case "ReduceScatter":
-		out, in = sum(c.Send), c.Send[e.rank]
-	default:
-		out, in = c.Src.Len(), c.Dst.Len()
-	}
+	own := *c
+	in, out := c.Lengths(e.Rank())
 	own.Src = e.fetched(c.Src, out)
 	own.Dst = own.Src
 	if c.Op != "AllReduce" {
@@ -47,9 +38,7 @@ func (e *end) fetched(t engine.Tensor, n int) engine.Tensor {
 	}
 	own := hostTensor(t.DType, n)
 	if err := e.device.Read(own.Buf.Host, t).Wait(); err != nil {
-		lost := &comm.Error{Text: e.name + ": read what is to be sent", Cause: err}
-		e.Abort(lost)
-		panic(lost)
+		e.fail(&comm.Error{Text: e.Name + ": read what is to be sent", Cause: err})
 	}
 	return own
 }
@@ -59,14 +48,8 @@ func (e *end) put(t engine.Tensor, b []byte) {
 	switch {
 	case len(b) == 0:
 	case e.device == nil:
-		copy(bytes(t, 0, t.Len()), b)
+		copy(comm.HostBytes(t, 0, t.Len()), b)
 	default:
 		e.device.Write(t, b)
 	}
-}
-
-// onDevice is the stream of a rank whose tensors lie on a GPU, nil of one that works in host memory.
-func onDevice(o engine.Ops) *cuda.Ops {
-	d, _ := o.(*cuda.Ops)
-	return d
 }

@@ -61,17 +61,17 @@ func exchanges() []exchange {
 	return []exchange{
 		{"all-to-all", func(c comm.Comm, dst, src engine.Tensor, n int) {
 			part := each(c.Size(), n/(c.Size()-1))
-			c.AllToAll(dst, src, part, part)
+			c.Run(comm.NewAllToAll(dst, src, part, part))
 		}},
 		{Ring, func(c comm.Comm, dst, src engine.Tensor, n int) {
 			c.SendRecv(dst.Slice(0, 0, n), (c.Rank()+c.Size()-1)%c.Size(), src.Slice(0, 0, n), (c.Rank()+1)%c.Size())
 		}},
 		{"all-gather", func(c comm.Comm, dst, src engine.Tensor, n int) {
 			n /= c.Size() - 1
-			c.AllGather(dst, src.Slice(0, 0, n), each(c.Size(), n))
+			c.Run(comm.NewAllGather(dst, src.Slice(0, 0, n), each(c.Size(), n)))
 		}},
 		{"all-reduce", func(c comm.Comm, dst, _ engine.Tensor, n int) {
-			c.AllReduce(dst.Slice(0, 0, n*c.Size()/2/(c.Size()-1)))
+			c.Run(comm.NewAllReduce(dst.Slice(0, 0, n*c.Size()/2/(c.Size()-1))))
 		}},
 		{pipeline, func(c comm.Comm, dst, src engine.Tensor, n int) {
 			if c.Rank() > 0 {
@@ -173,7 +173,7 @@ func (t *Trial) clock(e exchange, c comm.Comm, ops engine.Ops, dst, src engine.T
 	meet, now := dst.Slice(0, n*c.Size(), n*c.Size()+1), stamper(ops, start)
 	var begun, done []func() time.Duration
 	for range t.Warmup + t.Runs {
-		c.AllReduce(meet)
+		c.Run(comm.NewAllReduce(meet))
 		begun = append(begun, now())
 		for range t.Row {
 			e.run(c, dst, src, n)
