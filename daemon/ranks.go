@@ -18,6 +18,7 @@ import (
 
 	"patchbay/engine"
 	"patchbay/engine/cuda"
+	ncclib "patchbay/engine/cuda/nccl"
 	"patchbay/models/source"
 	"patchbay/parallel"
 	"patchbay/parallel/comm"
@@ -307,7 +308,7 @@ func (c *Config) offer(places int, trusted bool, log zerolog.Logger) (remote.Con
 	}
 	closing := func() { offer.Host.Close(); release() }
 	offer.Site, err = c.site(places, offer.Host.Ops())
-	var lib *cuda.NCCL
+	var lib *ncclib.Library
 	if err == nil && trusted {
 		lib, err = c.between()
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"patchbay/engine/cuda"
+	ncclib "patchbay/engine/cuda/nccl"
 	"patchbay/parallel/comm"
 	"patchbay/parallel/comm/localcuda"
 	"patchbay/parallel/comm/nccl"
@@ -19,8 +20,8 @@ const (
 
 // nccl is the NCCL that ranks on GPUs exchange by, nil where they copy for themselves. What --transport asks for and
 // cannot be is refused by name.
-func (c *Config) nccl(driver *cuda.Driver, infos []cuda.Info) (*cuda.NCCL, error) {
-	bad := func(format string, args ...any) (*cuda.NCCL, error) {
+func (c *Config) nccl(driver *cuda.Driver, infos []cuda.Info) (*ncclib.Library, error) {
+	bad := func(format string, args ...any) (*ncclib.Library, error) {
 		return nil, fmt.Errorf("--transport %s: "+format, append([]any{c.Transport}, args...)...)
 	}
 	switch {
@@ -49,7 +50,7 @@ func (c *Config) nccl(driver *cuda.Driver, infos []cuda.Info) (*cuda.NCCL, error
 	if len(infos) < 2 && c.Transport != transportNCCL {
 		return nil, nil
 	}
-	lib, err := driver.NCCL(c.Libraries())
+	lib, err := ncclib.Open(driver.Driver, c.Libraries())
 	switch {
 	case err == nil:
 		return lib, nil
@@ -61,12 +62,12 @@ func (c *Config) nccl(driver *cuda.Driver, infos []cuda.Info) (*cuda.NCCL, error
 
 // between is the NCCL by which ranks here exchange with those of other processes, nil where there is none or none is
 // wanted, or allowed where they are on other machines.
-func (c *Config) between() (*cuda.NCCL, error) {
+func (c *Config) between() (*ncclib.Library, error) {
 	driver, _, err := c.gpus()
 	if driver == nil || err != nil || c.Transport == transportLocal {
 		return nil, err
 	}
-	lib, err := driver.NCCL(c.Libraries())
+	lib, err := ncclib.Open(driver.Driver, c.Libraries())
 	if err != nil && c.Transport == transportNCCL {
 		return nil, fmt.Errorf("--transport %s: %w: want auto or local", c.Transport, err)
 	}

@@ -116,6 +116,14 @@ func pair(y, x Tensor) string {
 	return like(x, y)
 }
 
+// reshaped checks an output y and an input x of another shape.
+func reshaped(y, x Tensor) string {
+	if rule := output(y); rule != "" {
+		return rule
+	}
+	return activation(x, y)
+}
+
 // vector reports whether t is absent or an f32 vector of n elements.
 func vector(t Tensor, n int) bool {
 	return t.IsZero() || t.DType == F32 && t.rank == 1 && t.shape[0] == n && t.RowContiguous()
@@ -167,30 +175,25 @@ func CheckFill(dst Tensor) {
 // CheckLinear panics unless the operands fit Ops.Linear.
 func CheckLinear(y, x Tensor, w *Weight, e Epilogue) {
 	if rule := linearRule(y, x, w, e); rule != "" {
-		shapes := Tensor{}
-		if w != nil && w.Base != nil {
-			shapes = NewTensor(Buf{}, w.Base.DType, w.N(), w.K())
-			rule += " (weight " + w.Name + ")"
-		}
-		fail("Linear", rule, "y x w bias residual gate", y, x, shapes, biasOf(w), e.Residual, e.Gate)
+		failProduct("Linear", rule, y, x, w, e.Residual, e.Gate)
 	}
 }
 
-func biasOf(w *Weight) Tensor {
-	if w == nil {
-		return Tensor{}
+// failProduct is fail of a product with a weight.
+func failProduct(op, rule string, y, x Tensor, w *Weight, residual, gate Tensor) {
+	shapes, bias := Tensor{}, Tensor{}
+	if w != nil {
+		bias = w.Bias
 	}
-	return w.Bias
+	if w != nil && w.Base != nil {
+		shapes = NewTensor(Buf{}, w.Base.DType, w.N(), w.K())
+		rule += " (weight " + w.Name + ")"
+	}
+	fail(op, rule, "y x w bias residual gate", y, x, shapes, bias, residual, gate)
 }
 
 func linearRule(y, x Tensor, w *Weight, e Epilogue) string {
-	if rule := output(y); rule != "" {
-		return rule
-	}
-	if rule := activation(x, y); rule != "" {
-		return rule
-	}
-	if rule := weightRule(w); rule != "" {
+	if rule := productRule(y, x, w, e.Residual); rule != "" {
 		return rule
 	}
 	batch := 1
@@ -210,17 +213,15 @@ func linearRule(y, x Tensor, w *Weight, e Epilogue) string {
 		return "unknown activation"
 	case !modulation(e.Gate, batch, w.N()):
 		return "gate must be [G, N] f32, G dividing B"
-	case Overlaps(y, x):
-		return "y must not alias x"
-	}
-	if rule := like(e.Residual, y); rule != "" && !e.Residual.IsZero() {
-		return "residual: " + rule
 	}
 	return ""
 }
 
-// weightRule checks what a weight must be by itself.
-func weightRule(w *Weight) string {
+// productRule checks what holds for the operands of any product with a weight.
+func productRule(y, x Tensor, w *Weight, residual Tensor) string {
+	if rule := reshaped(y, x); rule != "" {
+		return rule
+	}
 	if w == nil || w.Base == nil {
 		return "weight is absent"
 	}
@@ -231,6 +232,12 @@ func weightRule(w *Weight) string {
 		if a.Down == nil || a.Up == nil || a.Down.K != w.K() || a.Up.N != w.N() || a.Down.N != a.Up.K {
 			return "an adapter must have down [R, K] and up [N, R]"
 		}
+	}
+	if Overlaps(y, x) {
+		return "y must not alias x"
+	}
+	if rule := like(residual, y); rule != "" && !residual.IsZero() {
+		return "residual: " + rule
 	}
 	return ""
 }

@@ -159,10 +159,7 @@ func CheckGather(y, table Tensor, ids []int32) {
 
 // CheckMeanRows panics unless the operands fit Ops.MeanRows.
 func CheckMeanRows(y, x Tensor) {
-	rule := output(y)
-	if rule == "" {
-		rule = activation(x, y)
-	}
+	rule := reshaped(y, x)
 	switch {
 	case rule != "":
 	case x.rank != 3 || y.rank != 2 || x.shape[0] != y.shape[0] || x.shape[2] != y.shape[1]:

@@ -44,23 +44,12 @@ func CheckPack(m Matrix, c int) error {
 // CheckConv2D panics unless the operands fit Ops.Conv2D.
 func CheckConv2D(y, x Tensor, w *Weight, a ConvArgs) {
 	if rule := convRule(y, x, w, a); rule != "" {
-		shapes := Tensor{}
-		if w != nil && w.Base != nil {
-			shapes = NewTensor(Buf{}, w.Base.DType, w.N(), w.K())
-			rule += " (weight " + w.Name + ")"
-		}
-		fail("Conv2D", rule, "y x w bias residual", y, x, shapes, biasOf(w), a.Residual)
+		failProduct("Conv2D", rule, y, x, w, a.Residual, Tensor{})
 	}
 }
 
 func convRule(y, x Tensor, w *Weight, a ConvArgs) string {
-	if rule := output(y); rule != "" {
-		return rule
-	}
-	if rule := activation(x, y); rule != "" {
-		return rule
-	}
-	if rule := weightRule(w); rule != "" {
+	if rule := productRule(y, x, w, a.Residual); rule != "" {
 		return rule
 	}
 	switch {
@@ -79,11 +68,6 @@ func convRule(y, x Tensor, w *Weight, a ConvArgs) string {
 	case y.shape[1] != convSize(x.shape[1]+a.Top+a.Bottom, a.KY, a.Stride) ||
 		y.shape[2] != convSize(x.shape[2]+a.Left+a.Right, a.KX, a.Stride):
 		return "Y' must be (Y+Top+Bottom-KY)/Stride+1, X' likewise"
-	case Overlaps(y, x):
-		return "y must not alias x"
-	}
-	if rule := like(a.Residual, y); rule != "" && !a.Residual.IsZero() {
-		return "residual: " + rule
 	}
 	return ""
 }
@@ -145,15 +129,11 @@ func groupRule(stats, x Tensor) string {
 
 // CheckUpsample2x panics unless the operands fit Ops.Upsample2x.
 func CheckUpsample2x(y, x Tensor) {
-	rule := output(y)
-	if rule == "" {
-		rule = activation(x, y)
-	}
+	rule := reshaped(y, x)
 	switch {
 	case rule != "":
-	case x.rank != 4 || y.rank != 4:
-		rule = "x must be [B, Y, X, C] and y [B, 2Y, 2X, C]"
-	case y.shape[0] != x.shape[0] || y.shape[1] != 2*x.shape[1] || y.shape[2] != 2*x.shape[2] || y.shape[3] != x.shape[3]:
+	case x.rank != 4 || y.rank != 4 || y.shape[0] != x.shape[0] || y.shape[1] != 2*x.shape[1] ||
+		y.shape[2] != 2*x.shape[2] || y.shape[3] != x.shape[3]:
 		rule = "x must be [B, Y, X, C] and y [B, 2Y, 2X, C]"
 	case Overlaps(y, x):
 		rule = "y must not alias x"

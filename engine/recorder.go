@@ -6,6 +6,7 @@ import "fmt"
 // measuring arenas it finds memory sizes and arithmetic of a pass before anything is allocated; its tensors have shapes
 // and no memory. One goroutine only.
 type Recorder struct {
+	Through
 	Calls      map[string]int   // calls by method name
 	Linears    []LinearShape    // in call order, adapters included as calls of their own, behind the layer that has them
 	Attentions []AttentionShape // in call order
@@ -91,7 +92,12 @@ func ProductOf(y, x Tensor, w *Weight, e Epilogue) Product {
 
 // NewRecorder makes an empty recorder.
 func NewRecorder() *Recorder {
-	return &Recorder{Calls: map[string]int{}, Products: map[Product]bool{}}
+	r := &Recorder{Calls: map[string]int{}, Products: map[Product]bool{}}
+	r.Do = func(op string, check func(), _ func(Ops)) {
+		check()
+		r.Calls[op]++
+	}
+	return r
 }
 
 var (
@@ -130,8 +136,7 @@ func (r *Recorder) Pack(m Matrix, c int) (*Packed, error) {
 
 // Upload notes the call.
 func (r *Recorder) Upload(dst Tensor, src []float32) {
-	CheckUpload(dst, len(src))
-	r.Calls["Upload"]++
+	r.Through.Upload(dst, src)
 	r.Uploads += len(src)
 }
 
@@ -144,22 +149,9 @@ func (r *Recorder) Download(dst []float32, src Tensor) Pending {
 	return NewPending(nil)
 }
 
-// Copy notes the call.
-func (r *Recorder) Copy(dst, src Tensor) {
-	CheckCopy(dst, src)
-	r.Calls["Copy"]++
-}
-
-// Fill notes the call.
-func (r *Recorder) Fill(dst Tensor, _ float32) {
-	CheckFill(dst)
-	r.Calls["Fill"]++
-}
-
 // Linear notes the call, the shape of its product and of its adapters.
 func (r *Recorder) Linear(y, x Tensor, w *Weight, e Epilogue) {
-	CheckLinear(y, x, w, e)
-	r.Calls["Linear"]++
+	r.Through.Linear(y, x, w, e)
 	rows := 1
 	for i := range x.Dims() - 1 {
 		rows *= x.Dim(i)
@@ -171,96 +163,21 @@ func (r *Recorder) Linear(y, x Tensor, w *Weight, e Epilogue) {
 	}
 }
 
-// LayerNorm notes the call.
-func (r *Recorder) LayerNorm(y, x, w, b Tensor, _ float32) {
-	CheckLayerNorm(y, x, w, b)
-	r.Calls["LayerNorm"]++
-}
-
-// AdaLN notes the call.
-func (r *Recorder) AdaLN(y, x, shift, scale Tensor, _ float32) {
-	CheckAdaLN(y, x, shift, scale)
-	r.Calls["AdaLN"]++
-}
-
-// RMSNorm notes the call.
-func (r *Recorder) RMSNorm(y, x, w Tensor, _ float32) {
-	CheckRMSNorm(y, x, w)
-	r.Calls["RMSNorm"]++
-}
-
-// GatedAdd notes the call.
-func (r *Recorder) GatedAdd(y, x, gate, res, bias Tensor) {
-	CheckGatedAdd(y, x, gate, res, bias)
-	r.Calls["GatedAdd"]++
-}
-
-// Add notes the call.
-func (r *Recorder) Add(y, a, b Tensor) {
-	CheckAdd(y, a, b)
-	r.Calls["Add"]++
-}
-
-// Activate notes the call.
-func (r *Recorder) Activate(y, x Tensor, act Act) {
-	CheckActivate(y, x, act)
-	r.Calls["Activate"]++
-}
-
-// ActivateMul notes the call.
-func (r *Recorder) ActivateMul(y, a, b Tensor, act Act) {
-	CheckActivateMul(y, a, b, act)
-	r.Calls["ActivateMul"]++
-}
-
-// QKNormRoPE notes the call.
-func (r *Recorder) QKNormRoPE(dq, dk, dv, q, k, v Tensor, n QKNorm, rope RoPE) {
-	CheckQKNormRoPE(dq, dk, dv, q, k, v, n, rope)
-	r.Calls["QKNormRoPE"]++
-}
-
 // Attention notes the call and its shape.
 func (r *Recorder) Attention(o, q, k, v Tensor, a AttentionArgs) {
-	CheckAttention(o, q, k, v, a)
-	r.Calls["Attention"]++
+	r.Through.Attention(o, q, k, v, a)
 	r.Attentions = append(r.Attentions, AttentionOf(o, q, k, v, a))
-}
-
-// MergeAttention notes the call.
-func (r *Recorder) MergeAttention(o, lse, o2, lse2 Tensor) {
-	CheckMergeAttention(o, lse, o2, lse2)
-	r.Calls["MergeAttention"]++
 }
 
 // Gather notes the call.
 func (r *Recorder) Gather(y, table Tensor, ids []int32) {
-	CheckGather(y, table, ids)
-	r.Calls["Gather"]++
+	r.Through.Gather(y, table, ids)
 	r.Gathered = max(r.Gathered, len(ids))
-}
-
-// Quantise notes the call.
-func (r *Recorder) Quantise(q, scale, x Tensor) {
-	CheckQuantise(q, scale, x)
-	r.Calls["Quantise"]++
-}
-
-// Dequantise notes the call.
-func (r *Recorder) Dequantise(y, q, scale Tensor) {
-	CheckDequantise(y, q, scale)
-	r.Calls["Dequantise"]++
-}
-
-// MeanRows notes the call.
-func (r *Recorder) MeanRows(y, x Tensor) {
-	CheckMeanRows(y, x)
-	r.Calls["MeanRows"]++
 }
 
 // Conv2D notes the call and its shape.
 func (r *Recorder) Conv2D(y, x Tensor, w *Weight, a ConvArgs) {
-	CheckConv2D(y, x, w, a)
-	r.Calls["Conv2D"]++
+	r.Through.Conv2D(y, x, w, a)
 	r.Convs = append(r.Convs, ConvShape{
 		y.Dim(0) * y.Dim(1) * y.Dim(2), w.N(), w.K(), y.Dim(2), y.Dim(1), w.Ranks(), x.DType,
 	})
@@ -268,22 +185,14 @@ func (r *Recorder) Conv2D(y, x Tensor, w *Weight, a ConvArgs) {
 
 // GroupNormStats notes the call.
 func (r *Recorder) GroupNormStats(stats, x Tensor, groups int) {
-	CheckGroupNormStats(stats, x, groups)
-	r.Calls["GroupNormStats"]++
+	r.Through.GroupNormStats(stats, x, groups)
 	r.Groups = max(r.Groups, x.Dim(0)*groups)
 }
 
 // GroupNormApply notes the call.
-func (r *Recorder) GroupNormApply(y, x, stats, w, b Tensor, count int, _ float32, act Act) {
-	CheckGroupNormApply(y, x, stats, w, b, count, act)
-	r.Calls["GroupNormApply"]++
+func (r *Recorder) GroupNormApply(y, x, stats, w, b Tensor, count int, eps float32, act Act) {
+	r.Through.GroupNormApply(y, x, stats, w, b, count, eps, act)
 	r.Groups = max(r.Groups, x.Dim(0)*stats.Dim(1))
-}
-
-// Upsample2x notes the call.
-func (r *Recorder) Upsample2x(y, x Tensor) {
-	CheckUpsample2x(y, x)
-	r.Calls["Upsample2x"]++
 }
 
 // Replay issues the calls of f and notes the size of what moves.

@@ -83,19 +83,17 @@ func (t Tensor) IsZero() bool { return t.rank == 0 }
 func (t Tensor) Dims() int { return t.rank }
 
 // Dim returns the size of dimension i; negative i counts from the end.
-func (t Tensor) Dim(i int) int {
-	if i < 0 {
-		i += t.rank
-	}
-	return t.shape[i]
-}
+func (t Tensor) Dim(i int) int { return t.shape[t.axis(i)] }
 
 // Stride returns the distance in elements between neighbours along dimension i; negative i counts from the end.
-func (t Tensor) Stride(i int) int {
+func (t Tensor) Stride(i int) int { return t.stride[t.axis(i)] }
+
+// axis counts a negative dimension from the end.
+func (t *Tensor) axis(i int) int {
 	if i < 0 {
 		i += t.rank
 	}
-	return t.stride[i]
+	return i
 }
 
 // Shape returns a copy of the dimensions (allocates; for messages and checks, not for inner loops).
@@ -127,9 +125,7 @@ func (t Tensor) Contiguous() bool {
 
 // Slice returns the view [lo, hi) of dimension i.
 func (t Tensor) Slice(i, lo, hi int) Tensor {
-	if i < 0 {
-		i += t.rank
-	}
+	i = t.axis(i)
 	if i >= t.rank || lo < 0 || hi < lo || hi > t.shape[i] {
 		panic(&ShapeError{Op: "Slice", Rule: fmt.Sprintf("0 <= lo <= hi <= %d, got [%d, %d) of dimension %d", t.shape[i], lo,
 			hi, i), Shapes: t.String()})
@@ -144,22 +140,22 @@ func (t Tensor) Slice(i, lo, hi int) Tensor {
 // Index fixes dimension i at position at and drops it.
 func (t Tensor) Index(i, at int) Tensor {
 	t = t.Slice(i, at, at+1)
-	if i < 0 {
-		i += t.rank
-	}
+	t.drop(t.axis(i))
+	return t
+}
+
+// drop takes dimension i away.
+func (t *Tensor) drop(i int) {
 	copy(t.shape[i:], t.shape[i+1:t.rank])
 	copy(t.stride[i:], t.stride[i+1:t.rank])
 	t.rank--
 	t.shape[t.rank], t.stride[t.rank] = 0, 0
-	return t
 }
 
 // Split replaces dimension i of size n by dimensions of the given sizes (their product is n): [L, 3*H*D] -> [L, 3, H,
 // D].
 func (t Tensor) Split(i int, sizes ...int) Tensor {
-	if i < 0 {
-		i += t.rank
-	}
+	i = t.axis(i)
 	n := 1
 	for _, s := range sizes {
 		n *= s
@@ -181,9 +177,7 @@ func (t Tensor) Split(i int, sizes ...int) Tensor {
 
 // Merge joins dimensions i and i+1, which must be adjacent in memory: [B, L, H, D] -> [B, L, H*D].
 func (t Tensor) Merge(i int) Tensor {
-	if i < 0 {
-		i += t.rank
-	}
+	i = t.axis(i)
 	if i+1 >= t.rank || (t.shape[i] > 1 && t.shape[i+1] > 1 && t.stride[i] != t.shape[i+1]*t.stride[i+1]) {
 		panic(&ShapeError{
 			Op: "Merge", Rule: fmt.Sprintf("dimensions %d and %d must be adjacent in memory", i, i+1),
@@ -194,10 +188,7 @@ func (t Tensor) Merge(i int) Tensor {
 		t.stride[i] = t.stride[i+1]
 	}
 	t.shape[i] *= t.shape[i+1]
-	copy(t.shape[i+1:], t.shape[i+2:t.rank])
-	copy(t.stride[i+1:], t.stride[i+2:t.rank])
-	t.rank--
-	t.shape[t.rank], t.stride[t.rank] = 0, 0
+	t.drop(i + 1)
 	return t
 }
 
@@ -226,9 +217,7 @@ func (t Tensor) Unsqueeze(i int) Tensor {
 
 // Broadcast repeats dimension i, which has size 1, n times without copying (stride 0). Only inputs may be broadcast.
 func (t Tensor) Broadcast(i, n int) Tensor {
-	if i < 0 {
-		i += t.rank
-	}
+	i = t.axis(i)
 	if t.shape[i] != 1 {
 		panic(&ShapeError{Op: "Broadcast", Rule: fmt.Sprintf("dimension %d must have size 1", i), Shapes: t.String()})
 	}

@@ -16,6 +16,7 @@ import (
 	"patchbay/engine"
 	"patchbay/engine/cuda"
 	nvidia "patchbay/engine/cuda/library"
+	ncclib "patchbay/engine/cuda/nccl"
 	"patchbay/parallel/comm"
 	"patchbay/parallel/comm/nccl"
 	"patchbay/parallel/failure"
@@ -43,7 +44,7 @@ func newOnGPUs(t *testing.T, devices int, version func(process int) string) *onG
 	if err != nil {
 		t.Fatal(err)
 	}
-	lib, err := driver.NCCL(&nvidia.Search{Folders: filepath.Join(dir, "nccl")})
+	lib, err := ncclib.Open(driver.Driver, &nvidia.Search{Folders: filepath.Join(dir, "nccl")})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 	"patchbay/engine"
 	"patchbay/engine/cuda"
 	nvidia "patchbay/engine/cuda/library"
+	ncclib "patchbay/engine/cuda/nccl"
 	"patchbay/parallel/comm"
 	"patchbay/parallel/comm/localcuda"
 	"patchbay/parallel/comm/nccl"
@@ -32,7 +33,7 @@ func newNCCLEngine(t *testing.T, devices int) *onNCCL {
 	t.Setenv("FAKEGPU_DEVICES", fmt.Sprint(devices))
 	out := &onNCCL{}
 	out.Engine = newFakeEngineBy(t, devices, func(driver *cuda.Driver, dir string) comm.Transport {
-		lib, err := driver.NCCL(&nvidia.Search{Folders: filepath.Join(dir, "nccl")})
+		lib, err := ncclib.Open(driver.Driver, &nvidia.Search{Folders: filepath.Join(dir, "nccl")})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -35,9 +35,9 @@ trap 'rm -rf "$work"' EXIT
 
 mkdir -p "$work/stub/nv"
 touch "$work/stub/nv/target" # what it says is for device code
-gcc -fsyntax-only -std=c11 -Wall -Wextra -DPB_CHECK_HEADERS -I "$headers" -x c engine/cuda/driver.h
+gcc -fsyntax-only -std=c11 -Wall -Wextra -DPB_CHECK_HEADERS -I "$headers" -x c engine/cuda/driver/driver.h
 gcc -fsyntax-only -std=c11 -Wall -Wextra -DPB_CHECK_HEADERS -I "$headers" -I "$tools/12.4/nvidia/cuda_nvcc/include" -I "$tools/cublas/nvidia/cublas/include" \
-  -isystem "$work/stub" -x c engine/cuda/cublaslt.h
+  -I engine/cuda/driver -isystem "$work/stub" -x c engine/cuda/lt/cublaslt.h
 echo "prototypes and constants: those of cuda.h 12.4 and cublasLt.h 12.4.5"
 
 install nccl-2.21.5 nvidia-nccl-cu12==2.21.5
@@ -45,7 +45,7 @@ rm -f "$tools"/nccl-2.21.5/nvidia/nccl/lib/*.so* # the header is all that is use
 nccl=$tools/nccl-2.21.5/nvidia/nccl/include
 # The types of half precision that nccl.h includes need a C++ library; it uses none of them.
 gcc -fsyntax-only -std=c11 -Wall -Wextra -DPB_CHECK_NCCL -D__CUDA_FP16_H__ -D__CUDA_BF16_H__ -D__CUDA_BF16_TYPES_EXIST__ -I "$headers" \
-  -I "$tools/12.4/nvidia/cuda_nvcc/include" -I "$nccl" -x c engine/cuda/nccl.h
+  -I "$tools/12.4/nvidia/cuda_nvcc/include" -I "$nccl" -I engine/cuda/driver -x c engine/cuda/nccl/nccl.h
 grep -q 0xcafebeef "$nccl/nccl.h"
 echo "prototypes and constants: those of nccl.h 2.21.5"
 
@@ -53,8 +53,8 @@ echo "prototypes and constants: those of nccl.h 2.21.5"
 install cudnn-9.13.1 nvidia-cudnn-jit-cu12==9.13.1.26
 dnn=$tools/cudnn-9.13.1/nvidia/cudnn_jit
 cudnn=(-std=gnu11 -Wall -Wextra -Wno-enum-conversion -Wno-enum-compare -DPB_CHECK_HEADERS -I "$headers" -I "$tools/12.4/nvidia/cuda_nvcc/include" \
-  -I "$dnn/include" -isystem "$work/stub")
-gcc -fsyntax-only "${cudnn[@]}" -x c engine/cuda/cudnn9.h
+  -I "$dnn/include" -I engine/cuda/driver -isystem "$work/stub")
+gcc -fsyntax-only "${cudnn[@]}" -x c engine/cuda/dnn/cudnn9.h
 echo "prototypes and constants: those of cudnn_graph.h 9.13.1"
 gcc -O1 "${cudnn[@]}" -o "$work/plans" tests/fakegpu/cudnn/plans.c -ldl
 # A driver whose every call succeeds, and whose loads give something that is not null.

@@ -106,20 +106,13 @@ func headStrides(t engine.Tensor) (b, l, h C.int64_t) {
 
 // MergeAttention folds o2, lse2 into o, lse; see engine.Ops.
 func (o *Ops) MergeAttention(out, lse, o2, lse2 engine.Tensor) {
-	const op = "MergeAttention"
 	engine.CheckMergeAttention(out, lse, o2, lse2)
-	defer o.done()
-	if out.Len() == 0 {
-		return
-	}
-	s := spaceOf(out, 1)
+	e, s := o.into("MergeAttention", C.PB_MERGE, out, 1)
 	across := func(t engine.Tensor) C.pb_view { // [B, H, L] as one value a row [B, L, H]
-		return s.view(o, op, t.Transpose(1, 2).Unsqueeze(3))
+		return s.view(t.Transpose(1, 2).Unsqueeze(3))
 	}
-	o.rowWise(C.pb_ew{
-		dtype: C.int32_t(out.DType), op: C.PB_MERGE, y: s.view(o, op, out), a: across(lse),
-		b: s.view(o, op, o2), c: across(lse2),
-	}, s)
+	e.a, e.b, e.c = across(lse), s.view(o2), across(lse2)
+	o.rowWise(e, s)
 }
 
 // maxHead is the largest head dimension that QKNormRoPE rotates (see qknorm.h).

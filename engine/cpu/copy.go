@@ -42,15 +42,14 @@ func flat(t engine.Tensor) engine.Tensor {
 
 // Copy copies and converts between tensors of equal shape and any strides; see engine.Ops.
 func (o *Ops) Copy(dst, src engine.Tensor) {
-	const op = "Copy"
 	engine.CheckCopy(dst, src)
 	if dst.Len() == 0 {
 		return
 	}
 	defer o.done()
-	s := spaceOf(dst, 1)
+	s := o.space("Copy", dst, 1)
 	c := C.pb_copy{
-		dst: s.view(o, op, dst), src: s.view(o, op, src), dst_last: C.int64_t(dst.Stride(-1)),
+		dst: s.view(dst), src: s.view(src), dst_last: C.int64_t(dst.Stride(-1)),
 		src_last:  C.int64_t(src.Stride(-1)),
 		dst_dtype: C.int32_t(dst.DType), src_dtype: C.int32_t(src.DType),
 	}
@@ -88,20 +87,17 @@ func (o *Ops) copyRows(c C.pb_copy, s space, dstSize, srcSize int) {
 
 // Fill sets every element of dst, f32 or bf16.
 func (o *Ops) Fill(dst engine.Tensor, v float32) {
-	const op = "Fill"
 	engine.CheckFill(dst)
-	if dst.Len() == 0 {
+	e, s := o.into("Fill", C.PB_FILL, dst, 1)
+	if dst.DType == engine.F32 {
+		e.value = C.float(v)
+		o.pointWise(e, s)
 		return
 	}
 	defer o.done()
-	s := spaceOf(dst, 1)
-	if dst.DType == engine.F32 {
-		o.pointWise(C.pb_ew{dtype: C.PB_F32, op: C.PB_FILL, value: C.float(v), y: s.view(o, op, dst)}, s)
-		return
-	}
 	value := []uint16{engine.BF16FromF32(v)}
 	c := C.pb_copy{
-		dst: s.view(o, op, dst), dst_last: 1, src: C.pb_view{p: o.pin(unsafe.Pointer(&value[0]))},
+		dst: e.y, dst_last: 1, src: C.pb_view{p: o.pin(unsafe.Pointer(&value[0]))},
 		dst_dtype: -2, src_dtype: -2,
 	}
 	o.copyRows(c, s, 2, 2)

@@ -9,41 +9,23 @@ import "patchbay/engine"
 
 // LayerNorm computes y = (x-mean)*rsqrt(var+eps)*w + b over the last dimension; see engine.Ops.
 func (o *Ops) LayerNorm(y, x, w, b engine.Tensor, eps float32) {
-	const op = "LayerNorm"
 	engine.CheckLayerNorm(y, x, w, b)
-	if y.Len() == 0 {
-		return
-	}
-	defer o.done()
-	s := spaceOf(y, 1)
-	o.rowWise(C.pb_ew{
-		dtype: C.int32_t(y.DType), op: C.PB_LAYER_NORM, value: C.float(eps), y: s.view(o, op, y), a: s.view(o, op, x),
-		b: s.vector(o, op, w), c: s.vector(o, op, b),
-	}, s)
+	e, s := o.into("LayerNorm", C.PB_LAYER_NORM, y, 1)
+	e.value, e.a, e.b, e.c = C.float(eps), s.view(x), s.vector(w), s.vector(b)
+	o.rowWise(e, s)
 }
 
 // RMSNorm computes y = x*rsqrt(mean(x^2)+eps)*w over the last dimension; see engine.Ops.
 func (o *Ops) RMSNorm(y, x, w engine.Tensor, eps float32) {
-	const op = "RMSNorm"
 	engine.CheckRMSNorm(y, x, w)
-	if y.Len() == 0 {
-		return
-	}
-	defer o.done()
-	s := spaceOf(y, 1)
-	o.rowWise(C.pb_ew{
-		dtype: C.int32_t(y.DType), op: C.PB_RMS_NORM, value: C.float(eps), y: s.view(o, op, y),
-		a: s.view(o, op, x), b: s.vector(o, op, w),
-	}, s)
+	e, s := o.into("RMSNorm", C.PB_RMS_NORM, y, 1)
+	e.value, e.a, e.b = C.float(eps), s.view(x), s.vector(w)
+	o.rowWise(e, s)
 }
 
 // AdaLN computes y = (x-mean)*rsqrt(var+eps)*(1+scale) + shift; see engine.Ops.
 func (o *Ops) AdaLN(y, x, shift, scale engine.Tensor, eps float32) {
-	const op = "AdaLN"
 	engine.CheckAdaLN(y, x, shift, scale)
-	if y.Len() == 0 {
-		return
-	}
 	g := groupsOf(shift, scale)
 	if g == 0 { // different groupings: item by item
 		for i := range y.Dim(0) {
@@ -51,27 +33,16 @@ func (o *Ops) AdaLN(y, x, shift, scale engine.Tensor, eps float32) {
 		}
 		return
 	}
-	defer o.done()
-	s := spaceOf(y, g)
-	o.rowWise(C.pb_ew{
-		dtype: C.int32_t(y.DType), op: C.PB_ADA_LN, value: C.float(eps), y: s.view(o, op, y), a: s.view(o, op, x),
-		b: s.modulation(o, op, scale), c: s.modulation(o, op, shift),
-	}, s)
+	e, s := o.into("AdaLN", C.PB_ADA_LN, y, g)
+	e.value, e.a, e.b, e.c = C.float(eps), s.view(x), s.modulation(scale), s.modulation(shift)
+	o.rowWise(e, s)
 }
 
 // GatedAdd computes y = x + gate*(r + bias); see engine.Ops.
 func (o *Ops) GatedAdd(y, x, gate, r, bias engine.Tensor) {
-	const op = "GatedAdd"
 	engine.CheckGatedAdd(y, x, gate, r, bias)
-	if y.Len() == 0 {
-		return
-	}
-	defer o.done()
-	s := spaceOf(y, groupsOf(gate))
-	e := C.pb_ew{
-		dtype: C.int32_t(y.DType), op: C.PB_GATED_ADD, y: s.view(o, op, y), a: s.view(o, op, x), b: s.view(o, op, r),
-		c: s.modulation(o, op, gate), d: s.vector(o, op, bias),
-	}
+	e, s := o.into("GatedAdd", C.PB_GATED_ADD, y, groupsOf(gate))
+	e.a, e.b, e.c, e.d = s.view(x), s.view(r), s.modulation(gate), s.vector(bias)
 	if gate.IsZero() && bias.IsZero() {
 		o.pointWise(e, s)
 		return
@@ -81,45 +52,24 @@ func (o *Ops) GatedAdd(y, x, gate, r, bias engine.Tensor) {
 
 // Add computes y = a + b, b repeated where it has dimensions of size 1; see engine.Ops.
 func (o *Ops) Add(y, a, b engine.Tensor) {
-	const op = "Add"
 	engine.CheckAdd(y, a, b)
-	if y.Len() == 0 {
-		return
-	}
-	defer o.done()
-	s := spaceOf(y, 1)
-	o.pointWise(C.pb_ew{
-		dtype: C.int32_t(y.DType), op: C.PB_ADD, y: s.view(o, op, y), a: s.view(o, op, a),
-		b: s.view(o, op, b),
-	}, s)
+	e, s := o.into("Add", C.PB_ADD, y, 1)
+	e.a, e.b = s.view(a), s.view(b)
+	o.pointWise(e, s)
 }
 
 // Activate computes y = act(x); see engine.Ops.
 func (o *Ops) Activate(y, x engine.Tensor, act engine.Act) {
-	const op = "Activate"
 	engine.CheckActivate(y, x, act)
-	if y.Len() == 0 {
-		return
-	}
-	defer o.done()
-	s := spaceOf(y, 1)
-	o.pointWise(C.pb_ew{
-		dtype: C.int32_t(y.DType), op: C.PB_ACT, act: C.int32_t(act), y: s.view(o, op, y),
-		a: s.view(o, op, x),
-	}, s)
+	e, s := o.into("Activate", C.PB_ACT, y, 1)
+	e.act, e.a = C.int32_t(act), s.view(x)
+	o.pointWise(e, s)
 }
 
 // ActivateMul computes y = act(a) * b; see engine.Ops.
 func (o *Ops) ActivateMul(y, a, b engine.Tensor, act engine.Act) {
-	const op = "ActivateMul"
 	engine.CheckActivateMul(y, a, b, act)
-	if y.Len() == 0 {
-		return
-	}
-	defer o.done()
-	s := spaceOf(y, 1)
-	o.pointWise(C.pb_ew{
-		dtype: C.int32_t(y.DType), op: C.PB_ACT_MUL, act: C.int32_t(act), y: s.view(o, op, y),
-		a: s.view(o, op, a), b: s.view(o, op, b),
-	}, s)
+	e, s := o.into("ActivateMul", C.PB_ACT_MUL, y, 1)
+	e.act, e.a, e.b = C.int32_t(act), s.view(a), s.view(b)
+	o.pointWise(e, s)
 }

@@ -74,7 +74,6 @@ func (o *Ops) GroupNormApply(y, x, stats, w, b engine.Tensor, count int, eps flo
 	if y.Len() == 0 {
 		return
 	}
-	defer o.done()
 	batch, c, groups := x.Dim(0), x.Dim(3), stats.Dim(1)
 	// Tables of a mean and a factor per channel of every picture.
 	table := unsafe.Slice((*float32)(o.mem.small.need(8*batch*c)), 2*batch*c)
@@ -87,14 +86,12 @@ func (o *Ops) GroupNormApply(y, x, stats, w, b engine.Tensor, count int, eps flo
 		means[i] = float32(mean)
 		factors[i] = float32(float64(weight[i%c]) / math.Sqrt(variance+float64(eps)))
 	}
-	s := spaceOf(y, 1)
+	e, s := o.into(op, C.PB_AFFINE_ACT, y, 1)
 	perItem := func(t []float32) C.pb_view {
 		return C.pb_view{p: numOf(unsafe.Pointer(&t[0])), s: [4]C.int64_t{0, C.int64_t(c), 0, 0}}
 	}
-	o.rowWise(C.pb_ew{
-		dtype: C.int32_t(y.DType), op: C.PB_AFFINE_ACT, act: C.int32_t(act), y: s.view(o, op, y), a: s.view(o, op, x),
-		b: perItem(factors), c: s.vector(o, op, b), d: perItem(means),
-	}, s)
+	e.act, e.a, e.b, e.c, e.d = C.int32_t(act), s.view(x), perItem(factors), s.vector(b), perItem(means)
+	o.rowWise(e, s)
 }
 
 // values returns the elements of an f32 vector.

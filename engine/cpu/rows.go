@@ -17,14 +17,16 @@ const (
 // space is the common row space of the operands of a call: up to four leading dimensions and rows of n elements. Where
 // groups > 1 the batch is cut into [groups, B/groups], so that modulation rows are a stride.
 type space struct {
+	o      *Ops
+	op     string // of the call
 	d      [4]int
 	n      int
 	groups int
 }
 
-// spaceOf returns the row space of y. groups is 1 unless y is [B, L, E].
-func spaceOf(y engine.Tensor, groups int) space {
-	s := space{d: [4]int{1, 1, 1, 1}, n: y.Dim(-1), groups: groups}
+// space returns the row space of y. groups is 1 unless y is [B, L, E].
+func (o *Ops) space(op string, y engine.Tensor, groups int) space {
+	s := space{o: o, op: op, d: [4]int{1, 1, 1, 1}, n: y.Dim(-1), groups: groups}
 	for i := range y.Dims() - 1 {
 		s.d[5-y.Dims()+i] = y.Dim(i)
 	}
@@ -34,9 +36,15 @@ func spaceOf(y engine.Tensor, groups int) space {
 	return s
 }
 
+// into begins an element-wise call with the output y, and returns its row space.
+func (o *Ops) into(op string, code C.int32_t, y engine.Tensor, groups int) (C.pb_ew, space) {
+	s := o.space(op, y, groups)
+	return C.pb_ew{dtype: C.int32_t(y.DType), op: code, y: s.view(y)}, s
+}
+
 // view places t, which has the rank of the space's tensor; dimensions of size 1 are repeated.
-func (s space) view(o *Ops, op string, t engine.Tensor) C.pb_view {
-	v := C.pb_view{p: o.addr(op, t)}
+func (s *space) view(t engine.Tensor) C.pb_view {
+	v := s.vector(t)
 	for i := range t.Dims() - 1 {
 		if t.Dim(i) > 1 {
 			v.s[5-t.Dims()+i] = C.int64_t(t.Stride(i))
@@ -49,13 +57,11 @@ func (s space) view(o *Ops, op string, t engine.Tensor) C.pb_view {
 }
 
 // vector places t [E], the same for all rows.
-func (s space) vector(o *Ops, op string, t engine.Tensor) C.pb_view {
-	return C.pb_view{p: o.addr(op, t)}
-}
+func (s *space) vector(t engine.Tensor) C.pb_view { return C.pb_view{p: s.o.addr(s.op, t)} }
 
 // modulation places t [G, E]; G is 1 or the space's groups.
-func (s space) modulation(o *Ops, op string, t engine.Tensor) C.pb_view {
-	v := C.pb_view{p: o.addr(op, t)}
+func (s *space) modulation(t engine.Tensor) C.pb_view {
+	v := s.vector(t)
 	if !t.IsZero() && t.Dim(0) > 1 {
 		v.s[1] = C.int64_t(t.Stride(0))
 	}
@@ -113,8 +119,13 @@ func (s *space) flatten(views ...*C.pb_view) {
 	}
 }
 
-// rowWise runs an operation on whole rows.
+// rowWise runs an operation on whole rows, and is done.
 func (o *Ops) rowWise(e C.pb_ew, s space) {
+	defer o.done()
+	o.rows(e, s)
+}
+
+func (o *Ops) rows(e C.pb_ew, s space) {
 	rows := s.set(&e.rows)
 	o.rowTasks(rows, s.n, func(r0, r1 int) {
 		e := e
@@ -123,12 +134,13 @@ func (o *Ops) rowWise(e C.pb_ew, s space) {
 	})
 }
 
-// pointWise runs an operation on elements of one type: rows may be joined and cut.
+// pointWise runs an operation on elements of one type, and is done: rows may be joined and cut.
 func (o *Ops) pointWise(e C.pb_ew, s space) {
+	defer o.done()
 	views := []*C.pb_view{&e.y, &e.a, &e.b, &e.c, &e.d}
 	s.flatten(views...)
 	if s.d != [4]int{1, 1, 1, 1} || s.n < smallElems {
-		o.rowWise(e, s)
+		o.rows(e, s)
 		return
 	}
 	tail, whole, size := s.n%rowChunk, s.n/rowChunk, engine.DType(e.dtype).Size()
@@ -142,9 +154,9 @@ func (o *Ops) pointWise(e C.pb_ew, s space) {
 		v.s[3] = rowChunk
 	}
 	s.d[3], s.n = whole, rowChunk
-	o.rowWise(e, s)
+	o.rows(e, s)
 	if tail > 0 {
-		o.rowWise(last, space{d: [4]int{1, 1, 1, 1}, n: tail})
+		o.rows(last, space{d: [4]int{1, 1, 1, 1}, n: tail})
 	}
 }
 

@@ -17,6 +17,25 @@ import (
 // errDisagrees says that a library gives other numbers than our kernel.
 var errDisagrees = errors.New("a library and the kernel of this program give different numbers")
 
+// choices are what a library does for shapes, each looked up, and compared, once; nil: our kernel computes.
+type choices[S comparable, P any] map[S]*P
+
+// of returns the choice for a shape, which choose makes when it is first seen.
+func (c choices[S, P]) of(o *Ops, s S, choose func(*S) *P) *P {
+	p, known := c[s]
+	switch {
+	case known || o.Err() != nil:
+	case o.graphs.within != nil: // comparing waits
+		o.Note(errMoved)
+	default:
+		shape := s // only here it may leave the stack
+		if p = choose(&shape); o.Err() == nil {
+			c[s] = p
+		}
+	}
+	return p
+}
+
 // borrow takes memory in pieces of the given sizes for a comparison, and returns their addresses and what gives them
 // back. Where there is none the error is engine.ErrOutOfMemory, and no error of the stream: our kernels need none.
 func (o *Ops) borrow(sizes ...int) (part []uint64, done func(), err error) {
@@ -24,10 +43,10 @@ func (o *Ops) borrow(sizes ...int) (part []uint64, done func(), err error) {
 	for _, size := range sizes {
 		total += room(size)
 	}
-	memory, err := o.dev.alloc(total)
+	memory, err := o.dev.Alloc(total)
 	if err != nil {
 		if !errors.Is(err, engine.ErrOutOfMemory) {
-			o.note(fmt.Errorf("compare a library with the kernel of this program: %w", err))
+			o.Note(fmt.Errorf("compare a library with the kernel of this program: %w", err))
 		}
 		return nil, nil, err
 	}
@@ -36,7 +55,7 @@ func (o *Ops) borrow(sizes ...int) (part []uint64, done func(), err error) {
 	for i, size := range sizes {
 		part[i], at = at, at+uint64(room(size))
 	}
-	return part, func() { o.note(o.dev.free(memory)) }, nil
+	return part, func() { o.Note(o.dev.Free(memory)) }, nil
 }
 
 // difference compares two tensors [1, m, n] on the device: the largest difference and the largest of ours, in the same
@@ -51,7 +70,7 @@ func (o *Ops) difference(ours, theirs engine.Tensor, ones, codes, scales uint64)
 	most := func(x engine.Tensor) float64 { // the largest number, by the scales of the rows
 		o.Quantise(q, scale, x)
 		got, largest := make([]float32, m), 0.0
-		o.note(o.Download(got, scale).Wait())
+		o.Note(o.Download(got, scale).Wait())
 		for _, v := range got {
 			largest = max(largest, float64(v)) // NaN stays
 		}
@@ -71,6 +90,6 @@ func (o *Ops) noise(at uint64, n int) {
 	}
 	o.Upload(engine.NewTensor(engine.Buf{Dev: at}, engine.BF16, len(values)), values)
 	for have := len(values); have < n; have *= 2 {
-		o.move(at+uint64(2*have), at, 2*min(have, n-have))
+		o.Move(at+uint64(2*have), at, 2*min(have, n-have))
 	}
 }

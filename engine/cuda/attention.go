@@ -12,6 +12,7 @@ import (
 	"unsafe"
 
 	"patchbay/engine"
+	"patchbay/engine/cuda/driver"
 )
 
 // Attention implements engine.Ops. bf16 heads of at most 128 elements in rows of 16-byte pieces go through cuDNN where
@@ -26,46 +27,52 @@ func (o *Ops) Attention(out, q, k, v engine.Tensor, a engine.AttentionArgs) {
 	if q.Dim(3) > 512 {
 		panic(&engine.ShapeError{Op: op, Rule: "heads of at most 512 elements", Shapes: q.String()})
 	}
+	scale := a.Scale
+	if scale == 0 {
+		scale = float32(1 / math.Sqrt(float64(q.Dim(3))))
+	}
 	if asProducts(out, q, k, v, a) {
-		o.attendByProducts(out, q, k, v, a)
+		o.attendByProducts(out, q, k, v, a, scale)
 		return
 	}
-	if o.byCUDNN(out, q, k, v, a) {
+	shape := engine.AttentionOf(out, q, k, v, a)
+	at := [5]uint64{
+		driver.Address(op, q), driver.Address(op, k), driver.Address(op, v), driver.Address(op, out),
+		driver.Address(op, a.LSE),
+	}
+	if pieces(out, q, k, v) != 0 && o.byCUDNN(&shape, scale, at) {
 		return
 	}
 	o.attendedOwn++
+	kernel, queries := attendKernel(out, q, k, v, a)
+	o.attend(kernel, queries, &shape, scale, at, a)
+}
+
+// attend computes attention of a shape by our kernel, of which a block has so many queries, on q, k, v, o and the
+// log-sum-exp at these addresses, with the mask and the bias of a.
+func (o *Ops) attend(kernel kernel, queries int, s *engine.AttentionShape, scale float32, at [5]uint64,
+	a engine.AttentionArgs,
+) {
+	long := func(t [3]int) [3]C.pb_i64 { return [3]C.pb_i64{C.pb_i64(t[0]), C.pb_i64(t[1]), C.pb_i64(t[2])} }
 	p := &o.args.attend
 	*p = C.struct_pb_attend{
-		lse: address(op, a.LSE), bias: address(op, a.Bias), lq: C.int(q.Dim(1)), lk: C.int(k.Dim(1)), h: C.int(q.Dim(2)),
-		d:     C.int(q.Dim(3)),
-		scale: C.float(a.Scale),
-	}
-	if a.Scale == 0 {
-		p.scale = C.float(1 / math.Sqrt(float64(q.Dim(3))))
+		bias: address("Attention", a.Bias), qs: long(s.Q), ks: long(s.K), vs: long(s.V), os: long(s.O),
+		lq: C.int(s.Lq), lk: C.int(s.Lk), h: C.int(s.H), d: C.int(s.D), scale: C.float(scale),
+		lse_s: [2]C.pb_i64{C.pb_i64(s.LSE[0]), C.pb_i64(s.LSE[1])},
 	}
 	if a.Causal {
 		p.causal = 1
 	}
-	if !a.LSE.IsZero() {
-		p.lse_s = [2]C.pb_i64{C.pb_i64(a.LSE.Stride(0)), C.pb_i64(a.LSE.Stride(1))}
-	}
 	if !a.Bias.IsZero() {
 		p.bias_s = [2]C.pb_i64{C.pb_i64(a.Bias.Stride(0)), C.pb_i64(a.Bias.Stride(1))}
 	}
-	kernel, queries := attendKernel(out, q, k, v, a)
 	// The lengths travel with the launch, so many items at most.
-	for from := 0; from < q.Dim(0); from += C.PB_MAX_ITEMS {
-		n := min(C.PB_MAX_ITEMS, q.Dim(0)-from)
-		part := func(t engine.Tensor) (C.pb_u64, [3]C.pb_i64) {
-			t = t.Slice(0, from, from+n)
-			return address(op, t), [3]C.pb_i64{C.pb_i64(t.Stride(0)), C.pb_i64(t.Stride(1)), C.pb_i64(t.Stride(2))}
-		}
-		p.q, p.qs = part(q)
-		p.k, p.ks = part(k)
-		p.v, p.vs = part(v)
-		p.o, p.os = part(out)
-		if !a.LSE.IsZero() {
-			p.lse = address(op, a.LSE.Slice(0, from, from+n))
+	for from := 0; from < s.B; from += C.PB_MAX_ITEMS {
+		n, size := min(C.PB_MAX_ITEMS, s.B-from), s.DType.Size()
+		item := func(i, size, stride int) C.pb_u64 { return C.pb_u64(at[i] + uint64(size*from*stride)) }
+		p.q, p.k, p.v, p.o = item(0, size, s.Q[0]), item(1, size, s.K[0]), item(2, size, s.V[0]), item(3, size, s.O[0])
+		if s.Sums {
+			p.lse = item(4, engine.F32.Size(), s.LSE[0])
 		}
 		if a.KeyLen != nil {
 			p.lens = 1
@@ -73,7 +80,7 @@ func (o *Ops) Attention(out, q, k, v engine.Tensor, a engine.AttentionArgs) {
 				p.key_len[i] = C.int(a.KeyLen[from+i])
 			}
 		}
-		o.launch(kernel, (q.Dim(1)+queries-1)/queries, q.Dim(2), n, threads, kernels[kernel].shared, unsafe.Pointer(p))
+		o.launch(kernel, (s.Lq+queries-1)/queries, s.H, n, threads, kernels[kernel].shared, unsafe.Pointer(p))
 	}
 }
 
@@ -134,20 +141,16 @@ func scoreRoom(rows, lk, d int) int {
 
 // attendByProducts computes scores q k^T in f32, their softmax in bf16 and its product with v, head by head and as
 // many queries at a time as have their scores in o.strip bytes.
-func (o *Ops) attendByProducts(out, q, k, v engine.Tensor, a engine.AttentionArgs) {
+func (o *Ops) attendByProducts(out, q, k, v engine.Tensor, a engine.AttentionArgs, scale float32) {
 	lq, lk, d := q.Dim(1), k.Dim(1), q.Dim(3)
 	ld := rowStride(lk)
 	rows := o.scoreRows(lq, lk)
 	if err := o.mem.need(scoreRoom(rows, lk, d)); err != nil {
-		o.note(err)
+		o.Note(err)
 		return
 	}
 	scores, probabilities := o.mem.take(4*rows*ld), o.mem.take(2*rows*ld)
 	turned := engine.NewTensor(engine.Buf{Dev: o.mem.take(2 * d * ld)}, engine.BF16, d, ld).Slice(1, 0, lk)
-	scale := a.Scale
-	if scale == 0 {
-		scale = float32(1 / math.Sqrt(float64(d)))
-	}
 	for b := range q.Dim(0) {
 		valid := lk
 		if a.KeyLen != nil {

@@ -76,7 +76,7 @@ func (o *Ops) byWidening(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue
 		r := o.route(out, x, &tile, own)
 		bytes := n * b.K * engine.BF16.Size()
 		if err := o.mem.need(room(bytes) + r.scratch); err != nil {
-			o.note(err)
+			o.Note(err)
 			return
 		}
 		tile.Base.Buf.Dev = o.mem.take(bytes)

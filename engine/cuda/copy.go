@@ -8,9 +8,11 @@ package cuda
 import "C"
 
 import (
+	"encoding/binary"
 	"unsafe"
 
 	"patchbay/engine"
+	"patchbay/engine/cuda/driver"
 )
 
 // Copy implements engine.Ops: a plain copy where both sides are contiguous, else a kernel, in 16-byte pieces where
@@ -21,7 +23,7 @@ func (o *Ops) Copy(dst, src engine.Tensor) {
 		return
 	}
 	if dst.DType == src.DType && dst.Contiguous() && src.Contiguous() {
-		o.move(uint64(address("Copy", dst)), uint64(address("Copy", src)), dst.Bytes())
+		o.Move(uint64(address("Copy", dst)), uint64(address("Copy", src)), dst.Bytes())
 		return
 	}
 	o.strided(dst, src)
@@ -100,22 +102,24 @@ func (o *Ops) Gather(y, table engine.Tensor, ids []int32) {
 	if y.Len() == 0 {
 		return
 	}
-	const most = ringBytes / 4
+	const most = driver.SlotBytes / 4
 	if len(ids) > most {
 		panic(&engine.ShapeError{Op: "Gather", Rule: "at most 2^21 rows", Shapes: y.String()})
 	}
 	if err := o.mem.need(room(4 * len(ids))); err != nil {
-		o.note(err)
+		o.Note(err)
 		return
 	}
-	p, err := o.up.take()
+	p, err := o.Slot()
 	if err != nil {
-		o.note(err)
+		o.Note(err)
 		return
 	}
-	copy(unsafe.Slice((*int32)(p.at), len(ids)), ids)
+	for i, id := range ids {
+		binary.LittleEndian.PutUint32(p.Bytes[4*i:], uint32(id))
+	}
 	at := o.mem.take(4 * len(ids))
-	o.send(at, p, 4*len(ids))
+	o.Send(at, p, 4*len(ids))
 	o.args.gather = C.struct_pb_gather{
 		y: address("Gather", y), table: address("Gather", table), ids: C.pb_u64(at), ys: C.pb_i64(y.Stride(0)),
 		ts:   C.pb_i64(table.Stride(0)),
@@ -127,9 +131,6 @@ func (o *Ops) Gather(y, table engine.Tensor, ids []int32) {
 // MeanRows implements engine.Ops.
 func (o *Ops) MeanRows(y, x engine.Tensor) {
 	engine.CheckMeanRows(y, x)
-	if y.Len() == 0 {
-		return
-	}
 	o.args.mean = C.struct_pb_mean{
 		y: address("MeanRows", y), x: address("MeanRows", x), ys: C.pb_i64(y.Stride(0)), xb: C.pb_i64(x.Stride(0)),
 		xl:    C.pb_i64(x.Stride(1)),

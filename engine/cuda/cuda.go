@@ -1,105 +1,155 @@
 //go:build cgo
 
-// Package cuda implements engine.Ops on NVIDIA GPUs of compute capability 8.0 or newer.
+// Package cuda implements engine.Ops on NVIDIA GPUs of compute capability 8.0 or newer. It knows the kernels, chooses
+// one for a call, or a library, and launches it; devices, memory and streams are those of package driver, cuBLASLt is
+// called by package lt, cuDNN by package dnn, and exchanges by NCCL, which this package knows nothing of, by package
+// nccl.
 //
-// Nothing of CUDA is needed to build it: the driver is opened when the program runs (driver.h lists what is used of it,
-// shim.h what Go calls), and the kernels are PTX text made beforehand from kernels/*.cu, which the driver compiles for
-// the device at hand. The Go files check operands, fill the argument structs of kernels/args.h, choose a kernel and a
-// grid and launch; nothing here waits for the device except Sync and the Wait of a Download.
-//
-// A Driver is the opened library, a Device one GPU with its loaded kernels, an Ops one stream on it. Kernels compute in
-// f32 whatever the type of the activations and round once when they store. Addresses of the device are numbers in Go,
-// never pointers.
+// The kernels are PTX text made beforehand from kernels/*.cu, which the driver compiles for the device at hand. The Go
+// files check operands, fill the argument structs of kernels/args.h, choose a kernel and a grid and launch; nothing
+// here waits for the device but what driver says, and a library's first use of a shape, which is compared. Kernels
+// compute in f32 whatever the type of the activations and round once when they store.
 package cuda
-
-/*
-#cgo CFLAGS: -std=c11 -O2 -Wall -Wextra
-#cgo LDFLAGS: -ldl
-#cgo noescape pb_launch
-#cgo nocallback pb_launch
-#include <stdlib.h>
-#include "dnn.h"
-#include "lt.h"
-#include "shim.h"
-*/
-import "C"
 
 import (
 	"errors"
 	"fmt"
-	"path/filepath"
-	"unsafe"
+	"io/fs"
+	"strings"
+
+	"patchbay/engine/cuda/dnn"
+	"patchbay/engine/cuda/driver"
+	"patchbay/engine/cuda/library"
+	"patchbay/engine/cuda/lt"
 )
 
-// Driver is the opened driver library. It stays open for the life of the process.
+// Driver is the opened driver, with the libraries that devices compute by. It stays open for the life of the process.
 type Driver struct {
-	api     *C.pb_driver
-	path    string
-	version int
-	lt      *C.pb_lt  // nil: no cuBLASLt
-	dnn     *C.pb_dnn // nil: no cuDNN
+	*driver.Driver
+	lt  *lt.Library  // nil: no cuBLASLt
+	dnn *dnn.Library // nil: no cuDNN
 }
 
-// Open opens the driver library in one of the directories, or where the loader finds it when there are none or it is in
-// none of them. The error names what the last attempt said; without a GPU or driver it is an *Error.
+// Open opens the driver's library in one of the directories, or where the loader finds it when there are none or it is
+// in none of them (see driver.Open).
 func Open(dirs ...string) (*Driver, error) {
-	paths := make([]string, 0, len(dirs)+1)
-	for _, dir := range dirs {
-		paths = append(paths, filepath.Join(dir, Library))
-	}
-	var last error
-	for _, path := range append(paths, Library) {
-		d := &Driver{path: path}
-		name := C.CString(path)
-		last = try(func(e *C.pb_error) { C.pb_driver_open(name, &d.api, e) })
-		C.free(unsafe.Pointer(name))
-		if last != nil {
-			if !errors.Is(last, ErrNotOpened) {
-				return nil, fmt.Errorf("%s: %w", path, last) // it is there but refuses: no other one will do better
-			}
-			continue
-		}
-		var version C.int
-		if err := try(func(e *C.pb_error) { C.pb_driver_version(d.api, &version, e) }); err != nil {
-			return nil, fmt.Errorf("%s: %w", path, err)
-		}
-		d.version = int(version)
-		return d, nil
-	}
-	return nil, last
-}
-
-// Path returns the path that the library was opened by.
-func (d *Driver) Path() string { return d.path }
-
-// Version returns the newest CUDA version that the driver serves, as 1000 * major + 10 * minor.
-func (d *Driver) Version() int { return d.version }
-
-// Devices describes every device, in the driver's order.
-func (d *Driver) Devices() ([]Info, error) {
-	var count C.int
-	if err := try(func(e *C.pb_error) { C.pb_device_count(d.api, &count, e) }); err != nil {
+	d, err := driver.Open(dirs...)
+	if err != nil {
 		return nil, err
 	}
-	list := make([]Info, 0, int(count))
-	for i := range int(count) {
-		info, err := d.info(i)
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, info)
-	}
-	return list, nil
+	return &Driver{Driver: d}, nil
 }
 
-// info describes device i.
-func (d *Driver) info(i int) (Info, error) {
-	var c C.pb_info
-	if err := try(func(e *C.pb_error) { C.pb_device_info(d.api, C.int(i), &c, e) }); err != nil {
-		return Info{}, fmt.Errorf("cuda:%d: %w", i, err)
+// Use makes devices that are opened from now on multiply by cuBLASLt and attend by cuDNN where a Search finds them, and
+// tells of both. A cuDNN that does not work is left alone.
+func (d *Driver) Use(s *library.Search) (products, attention driver.Found, err error) {
+	d.lt, products, err = lt.Open(d.Driver, s)
+	d.dnn, attention = dnn.Open(d.Driver, s)
+	return products, attention, err
+}
+
+// Library opens a library where it is found first in a version that can be used, and tells of it.
+func (d *Driver) Library(s *library.Search, l *library.Library) (found driver.Found) {
+	if l.Name == library.CUDNN().Name { // it consists of several
+		_, found = dnn.Open(d.Driver, s)
+	} else {
+		_, found = d.Load(s, l)
 	}
-	return Info{
-		Index: i, Name: C.GoString(&c.name[0]), Major: int(c.major), Minor: int(c.minor),
-		Multiprocessors: int(c.multiprocessors), SharedBytes: int(c.shared_optin), Memory: int64(c.memory),
-	}, nil
+	return found
+}
+
+// What the kernels need.
+const (
+	leastVersion = 12040    // of CUDA that the driver serves: it takes their PTX from 12.4 on
+	leastMajor   = 8        // compute capability: they use asynchronous copies and bf16 tensor cores
+	sharedLimit  = 99 << 10 // bytes of shared memory: what a block has on compute capability 8.6, 8.9 and 12.0
+)
+
+// Refusal says why a device cannot be used, nil if it can: the driver or the GPU is too old.
+func (d *Driver) Refusal(info *driver.Info) error {
+	switch {
+	case d.Version() < leastVersion:
+		return fmt.Errorf("%s: the driver serves CUDA %d.%d; the kernels need %d.%d, driver 550 or newer",
+			info.Location(), d.Version()/1000, d.Version()%1000/10, leastVersion/1000, leastVersion%1000/10)
+	case info.Major < leastMajor:
+		return fmt.Errorf("%s: %s has compute capability %d.%d; %d.0 is the least that works", info.Location(), info.Name,
+			info.Major, info.Minor, leastMajor)
+	case info.SharedBytes < sharedLimit:
+		return fmt.Errorf("%s: %s gives a block %d bytes of shared memory; the kernels need %d", info.Location(), info.Name,
+			info.SharedBytes, sharedLimit)
+	}
+	return nil
+}
+
+// Device is one GPU with its loaded kernels. Several Ops share it; its methods may be called from several goroutines.
+type Device struct {
+	*driver.Device
+	Eager     bool // streams made from now on issue every call (engine.Replayer)
+	functions [kernelCount]driver.Function
+	lt        *lt.Device   // nil: no cuBLASLt
+	dnn       *dnn.Library // nil: no cuDNN
+}
+
+// Device opens device number index and loads the kernels into it. It refuses GPUs that are too old by name.
+func (d *Driver) Device(index int) (*Device, error) {
+	info, err := d.Info(index)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.Refusal(&info); err != nil {
+		return nil, err
+	}
+	opened, err := d.Driver.Device(info)
+	if err != nil {
+		return nil, fmt.Errorf("cuda:%d: %w", index, err)
+	}
+	dev := &Device{Device: opened, dnn: d.dnn}
+	err = dev.load()
+	if err == nil && d.lt != nil {
+		dev.lt, err = d.lt.On(opened)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("cuda:%d: %w", index, err), dev.Close())
+	}
+	return dev, nil
+}
+
+// load gives the PTX to the driver and looks every kernel up.
+func (dev *Device) load() error {
+	files, err := fs.Glob(ptx, "kernels/*.ptx")
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		text, err := ptx.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		module, err := dev.Load(string(text))
+		if err != nil {
+			return fmt.Errorf("load %s: %w", file, err)
+		}
+		for k := range kernelCount {
+			if !strings.Contains(string(text), ".entry "+kernels[k].name+"(") {
+				continue
+			}
+			if dev.functions[k], err = dev.Function(module, kernels[k].name, kernels[k].shared); err != nil {
+				return fmt.Errorf("load %s: %s: %w", file, kernels[k].name, err)
+			}
+		}
+	}
+	for k := range kernelCount {
+		if dev.functions[k] == 0 {
+			return fmt.Errorf("no PTX has kernel %s", kernels[k].name)
+		}
+	}
+	return nil
+}
+
+// Close gives the kernels and the context back. Everything allocated on the device must have been freed.
+func (dev *Device) Close() error {
+	if dev.lt == nil {
+		return dev.Device.Close()
+	}
+	return errors.Join(dev.lt.Close(), dev.Device.Close())
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"patchbay/engine"
+	"patchbay/engine/cuda/dnn"
 	"patchbay/engine/cuda/library"
 	"patchbay/tests/fakegpu"
 )
@@ -141,8 +142,8 @@ func TestAttentionByCUDNNReserved(t *testing.T) {
 	if err := o.Reserve(calls); err != nil {
 		t.Fatal(err)
 	}
-	if int64(o.mem.bytes) != want || want < sdpaSpace {
-		t.Errorf("%d bytes of scratch memory, %d promised, %d for the library", o.mem.bytes, want, sdpaSpace)
+	if int64(o.mem.bytes) != want || want < dnn.Space {
+		t.Errorf("%d bytes of scratch memory, %d promised, %d for the library", o.mem.bytes, want, dnn.Space)
 	}
 	before, plans := dev.Counts(), len(o.sdpa.plans)
 	step(o)

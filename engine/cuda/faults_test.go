@@ -154,38 +154,46 @@ func TestPlantedFaults(t *testing.T) {
 			"(item + s * a.slices) * 2 + which", "TestConformance/late/GroupNorm", "error",
 		},
 		{
-			"the context is not set", "shim.c", "    CALL((d)->driver, cuCtxSetCurrent, (d)->context);      \\\n", "",
+			"the context is not set", "driver/shim.c", "    CALL((d)->driver, cuCtxSetCurrent, (d)->context);      \\\n", "",
 			"TestManyThreads", "context",
 		},
 		{
-			"shared memory is not asked for", "shim.c", "if (shared > 48 << 10)", "if (shared > 480 << 10)", "TestEveryTile",
+			"shared memory is not asked for", "driver/shim.c", "if (shared > 48 << 10)", "if (shared > 480 << 10)",
+			"TestEveryTile",
 			"bytes of shared memory, allowed are 49152",
 		},
-		{"pinned memory reused early", "scratch.go", "return p, r.dev.wait(p)", "return p, nil", "TestUploadsInARow", "got"},
-		{"weights read before they are there", "pack.go", "	o.After(end)\n", "", "TestPackBeside", "got NaN"},
-		{"weights on the stream that computes", "pack.go", "	o.stream = o.weights\n", "", "TestPackBeside", "waited for all"},
-		{"a copy's event is not recorded", "ops.go", "	p.used = true\n", "", "TestUploadsInARow", "got"},
 		{
-			"freed before the stream is done", "device.go",
+			"pinned memory reused early", "driver/pinned.go", "return p, r.dev.wait(p)", "return p, nil", "TestUploadsInARow",
+			"got",
+		},
+		{"weights read before they are there", "driver/stream.go", "	s.After(end)\n", "", "TestPackBeside", "got NaN"},
+		{
+			"weights on the stream that computes", "driver/stream.go", "	s.at = s.aloft\n", "", "TestPackBeside",
+			"waited for all",
+		},
+		{"a copy's event is not recorded", "driver/pinned.go", "	p.used = true\n", "", "TestUploadsInARow", "got"},
+		{
+			"freed before the stream is done", "driver/device.go",
 			"	if err := dev.Sync(); err != nil {\n		return err\n	}\n	dev.links.sync()",
 			"	dev.links.sync()", "TestFreeWaits", "got",
 		},
 		{
-			"zeros that other streams do not see", "ops.go",
-			"	if err := o.drain(); err != nil {\n		return engine.Buf{}, errors.Join(err, o.dev.free(at))\n	}\n", "",
+			"zeros that other streams do not see", "driver/stream.go",
+			"	if err := s.Drain(); err != nil {\n		return engine.Buf{}, errors.Join(err, s.dev.Free(at))\n	}\n", "",
 			"TestAllocIsZeroForAll", "got",
 		},
 		{
-			"a download read before it is there", "transfer.go", "		if err := o.dev.wait(p); err != nil {\n			return err\n		}\n",
+			"a download read before it is there", "driver/transfer.go",
+			"		if err := s.dev.wait(p); err != nil {\n			return err\n		}\n",
 			"", "TestUploadsInARow", "got",
 		},
 		{
 			"an odd row left out by the grid", "linear.go", "(m+t.m-1)/t.m, (r.n", "max(1, m/t.m), (r.n",
 			"TestEveryTile", "got",
 		},
-		{"the wrong stride of the keys", "attention.go", "p.k, p.ks = part(k)", "p.k, p.ks = part(q)", "TestEveryHead", ""},
+		{"the wrong stride of the keys", "attention.go", "ks: long(s.K)", "ks: long(s.Q)", "TestEveryHead", ""},
 		{
-			"every strip written to the first lines", "conv.go", "out, e := part(y), engine.Epilogue{}",
+			"every strip written to the first lines", "image.go", "out, e := part(y), engine.Epilogue{}",
 			"out, e := y.Index(0, b).Slice(0, 0, n), engine.Epilogue{}", "TestStrips", "got",
 		},
 		{
@@ -202,24 +210,25 @@ func TestPlantedFaults(t *testing.T) {
 			"return room(2 * rows * ld)", "TestReserve", "more scratch memory than it asked for",
 		},
 		{
-			"one pinned buffer for two downloads", "reserve.go", "	for range 2 {", "	for range 1 {",
+			"one pinned buffer for two downloads", "driver/transfer.go", "i < 2 && download > 0", "i < 1 && download > 0",
 			"TestReserve", "took memory",
 		},
 		{
-			"marks that are issued, not reached", "mark.go", "return n - int64(uint32(n)-low)", "_ = low\n	return n",
+			"marks that are issued, not reached", "driver/mark.go", "return n - int64(uint32(n)-low)", "_ = low\n	return n",
 			"TestMarks", "marked",
 		},
 		{
-			"marks of 32 bits", "mark.go", "return n - int64(uint32(n)-low)", "_ = n\n	return int64(low)",
+			"marks of 32 bits", "driver/mark.go", "return n - int64(uint32(n)-low)", "_ = n\n	return int64(low)",
 			"TestMarks", "marked",
 		},
 		{
-			"an event used again too early", "stamp.go", "c.idle = append(c.idle, c.last)",
-			"c.idle = append(c.idle, s.event)", "TestStamps", "",
+			"an event used again too early", "driver/stamp.go", "dev.timed.put(c.last)\n		}\n		c.last",
+			"dev.timed.put(s.event)\n		}\n		c.last", "TestStamps", "",
 		},
-		{"times of the last stamp alone", "stamp.go", "c.now += ", "c.now = ", "TestStamps", "after"},
+		{"times of the last stamp alone", "driver/stamp.go", "c.now += ", "c.now = ", "TestStamps", "after"},
 		{
-			"free and whole memory swapped", "device.go", "return int64(f), int64(t), err", "return int64(t), int64(f), err",
+			"free and whole memory swapped", "driver/device.go", "return int64(f), int64(t), err",
+			"return int64(t), int64(f), err",
 			"TestLocation", "memory",
 		},
 		{
@@ -232,7 +241,7 @@ func TestPlantedFaults(t *testing.T) {
 			"TestEveryHead/.*/.*/lse", "got",
 		},
 		{
-			"Q and O strides swapped", "attention.go", "p.o, p.os = part(out)", "p.o, _ = part(out)\n\t\tp.os = p.qs",
+			"Q and O strides swapped", "attention.go", "os: long(s.O)", "os: long(s.Q)",
 			"TestEveryHead", "",
 		},
 		{
@@ -243,14 +252,14 @@ func TestPlantedFaults(t *testing.T) {
 			"replayed: true, want false",
 		},
 		{
-			"a mark in a graph", "mark.go", " || o.graphs.within != nil", "", "TestGraphs", "replayed: false",
+			"a mark in a graph", "driver/mark.go", "	if !s.capture {\n", "	{\n", "TestGraphs", "replayed: false",
 		},
 		{
 			"places too close", "graph.go", "a.ds[3], a.ds[4], a.ss[3], a.ss[4] = C.pb_i64(room(size)/per)",
 			"a.ds[3], a.ds[4], a.ss[3], a.ss[4] = C.pb_i64(size/per)", "TestSettle", "got",
 		},
 		{
-			"a capture that others must keep out of", "shim.c", "STREAM(stream), PB_CAPTURE_RELAXED",
+			"a capture that others must keep out of", "driver/shim.c", "STREAM(stream), PB_CAPTURE_RELAXED",
 			"STREAM(stream), PB_CAPTURE_GLOBAL", "TestGraphsBeside", "capture",
 		},
 	})

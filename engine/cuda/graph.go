@@ -3,10 +3,6 @@
 package cuda
 
 /*
-#cgo noescape pb_graph_launch
-#cgo nocallback pb_graph_launch
-#include "lt.h"
-#include "shim.h"
 #include "kernels/args.h"
 */
 import "C"
@@ -17,13 +13,14 @@ import (
 	"unsafe"
 
 	"patchbay/engine"
+	"patchbay/engine/cuda/driver"
 )
 
 // graphs are sequences of calls that a stream has issued and will issue again (CUDA graphs): each as one graph, or as
 // several where calls that are none of the stream's come in between. A capture issues nothing: it may be given up.
 type graphs struct {
 	of     map[string]*graph // by the key of Replay
-	idle   [][]C.uint64_t    // graphs of keys that were dropped: one of the same shape is changed sooner than made
+	idle   [][]driver.Exec   // graphs of keys that were dropped: one of the same shape is changed sooner than made
 	fixed  scratch           // the places of what moves, the same for all keys
 	eager  bool              // this stream calls every time: --graphs off, or CUDA has refused
 	within *capture          // calls are captured now; nil: they are issued
@@ -39,15 +36,15 @@ type graph struct {
 
 // piece is a part of a sequence.
 type piece struct {
-	exec C.uint64_t // 0: no calls
-	then func()     // what comes between it and the next one; nil: the end
+	exec driver.Exec
+	then func() // what comes between it and the next one; nil: the end
 }
 
 // capture is a sequence that is being captured.
 type capture struct {
-	made  []C.uint64_t // a graph for each piece, 0: an empty one
-	thens []func()     // behind each piece
-	err   error        // the first that the driver gave
+	made  []driver.Graph // of each piece
+	thens []func()       // behind each piece
+	err   error          // the first that the driver gave
 }
 
 // idleGraphs is how many sequences of dropped keys are kept.
@@ -59,7 +56,7 @@ var errMoved = errors.New("cuda: a sequence that is captured takes more scratch 
 // Replay implements engine.Replayer: the first time the calls are issued, because that may still take memory and choose
 // algorithms, the second time captured. What CUDA refuses to capture is issued call by call from then on.
 func (o *Ops) Replay(key string, moving []engine.Tensor, f func(fixed []engine.Tensor) error) (bool, error) {
-	if o.graphs.eager || o.err != nil {
+	if o.graphs.eager || o.Err() != nil {
 		return false, f(moving)
 	}
 	g, known := o.graphs.of[key]
@@ -88,15 +85,12 @@ func (o *Ops) Replay(key string, moving []engine.Tensor, f func(fixed []engine.T
 			return false, err
 		}
 	}
-	if o.err == nil {
+	if o.Err() == nil {
 		o.graphs.count.launched++
 	}
 	for _, p := range g.pieces {
-		if p.exec != 0 && o.err == nil {
-			o.dev.launches.Add(1)
-			if C.pb_graph_launch(o.dev.c, o.stream, p.exec, &o.args.e) != 0 {
-				o.note(errorOf(&o.args.e))
-			}
+		if p.exec != 0 {
+			o.LaunchGraph(p.exec)
 		}
 		if p.then != nil { // also after an error: peers wait for it, and it tells them
 			p.then()
@@ -126,12 +120,12 @@ func (o *Ops) Drop() {
 	}
 	o.graphs.of = nil
 	for len(o.graphs.idle) > idleGraphs {
-		o.note(o.forget(o.graphs.idle[0]))
+		o.Note(o.forget(o.graphs.idle[0]))
 		o.graphs.idle = o.graphs.idle[1:]
 	}
 }
 
-func execs(pieces []piece) (out []C.uint64_t) {
+func execs(pieces []piece) (out []driver.Exec) {
 	for _, p := range pieces {
 		out = append(out, p.exec)
 	}
@@ -139,11 +133,11 @@ func execs(pieces []piece) (out []C.uint64_t) {
 }
 
 // forget gives what launches graphs back.
-func (o *Ops) forget(execs []C.uint64_t) error {
+func (o *Ops) forget(execs []driver.Exec) error {
 	var errs []error
 	for _, exec := range execs {
 		if exec != 0 {
-			errs = append(errs, try(func(e *C.pb_error) { C.pb_graph_free(o.dev.c, exec, e) }))
+			errs = append(errs, o.dev.FreeExec(exec))
 		}
 	}
 	return errors.Join(errs...)
@@ -163,17 +157,17 @@ func (g *graphs) free(o *Ops) error {
 // begin has the stream keep calls from now on.
 func (o *Ops) begin(c *capture) {
 	if c.err == nil {
-		c.err = try(func(e *C.pb_error) { C.pb_capture_begin(o.dev.c, o.stream, e) })
-		o.note(c.err) // nothing is issued while it lasts
+		c.err = o.BeginCapture()
+		o.Note(c.err) // nothing is issued while it lasts
 	}
 }
 
 // cut ends a piece.
 func (o *Ops) cut(c *capture) {
-	var made C.uint64_t
+	var made driver.Graph
 	if c.err == nil {
-		c.err = try(func(e *C.pb_error) { C.pb_capture_end(o.dev.c, o.stream, &made, e) })
-		o.note(c.err)
+		made, c.err = o.EndCapture()
+		o.Note(c.err)
 	}
 	c.made = append(c.made, made)
 }
@@ -182,7 +176,7 @@ func (o *Ops) cut(c *capture) {
 func (o *Ops) drop(c *capture) {
 	for _, made := range c.made {
 		if made != 0 {
-			o.note(try(func(e *C.pb_error) { C.pb_graph_drop(o.dev.c, made, e) }))
+			o.Note(o.dev.DropGraph(made))
 		}
 	}
 	c.made = nil
@@ -191,11 +185,11 @@ func (o *Ops) drop(c *capture) {
 // capture makes graphs of the calls of f, of which none is issued. refused is what CUDA says where it does not: f may
 // be called once more then.
 func (o *Ops) capture(g *graph, f func([]engine.Tensor) error) (refused, err error) {
-	o.dev.still.Lock() // a wait for the whole device, on another goroutine, would end the capture
-	defer o.dev.still.Unlock()
+	o.dev.Still.Lock() // a wait for the whole device, on another goroutine, would end the capture
+	defer o.dev.Still.Unlock()
 	c := &capture{}
 	if o.begin(c); c.err != nil {
-		o.err = nil
+		o.Forgive()
 		return c.err, nil
 	}
 	end := func() {
@@ -213,10 +207,10 @@ func (o *Ops) capture(g *graph, f func([]engine.Tensor) error) (refused, err err
 	err = f(g.fixed)
 	panics = false
 	end()
-	if refused = o.refusal(o.err, c.err); refused != nil {
-		o.err = nil
+	if refused = o.refusal(o.Err(), c.err); refused != nil {
+		o.Forgive()
 	}
-	if err != nil || o.err != nil || refused != nil {
+	if err != nil || o.Err() != nil || refused != nil {
 		o.drop(c)
 		return refused, err
 	}
@@ -237,14 +231,14 @@ func (o *Ops) build(g *graph, c *capture) {
 			p.exec, old[i] = old[i], 0
 		}
 		if made != 0 {
-			o.note(try(func(e *C.pb_error) { C.pb_graph_make(o.dev.c, made, &p.exec, e) }))
+			o.Note(o.dev.MakeExec(made, &p.exec))
 		}
 		if i < len(c.thens) {
 			p.then = c.thens[i]
 		}
 	}
-	o.note(o.forget(old))
-	if g.scratch = o.mem.at; o.err != nil {
+	o.Note(o.forget(old))
+	if g.scratch = o.mem.at; o.Err() != nil {
 		_ = o.forget(execs(g.pieces))
 		g.pieces = nil
 	}
@@ -253,8 +247,8 @@ func (o *Ops) build(g *graph, c *capture) {
 // refusal returns the first of the errors if it is about the capture: of the driver, of cuBLASLt, or of ours.
 func (o *Ops) refusal(errs ...error) error {
 	for _, err := range errs {
-		var e *Error
-		if errors.As(err, &e) && (e.capture() || e.Code >= C.PB_LT_CODES) || errors.Is(err, errMoved) {
+		var e *driver.Error
+		if errors.As(err, &e) && (e.OfCapture() || e.OfLibrary()) || errors.Is(err, errMoved) {
 			return err
 		}
 		if err != nil {

@@ -223,7 +223,7 @@ func TestGraphsRefuse(t *testing.T) {
 		"an event outside":  func(o *Ops, _ *step) error { return outside(o) },
 		"a stream unjoined": func(o *Ops, s *step) error { return unjoined(o, s) },
 		"more scratch": func(o *Ops, _ *step) error {
-			o.note(o.mem.need(o.mem.bytes + 1<<16))
+			o.Note(o.mem.need(o.mem.bytes + 1<<16))
 			return nil
 		},
 	} {
@@ -290,10 +290,10 @@ func TestGraphsRefuse(t *testing.T) {
 
 // try2 waits for the device past the lock that keeps such waits away from captures.
 func try2(o *Ops, dev *Device) error {
-	dev.still.Unlock()
-	defer dev.still.Lock()
+	dev.Still.Unlock()
+	defer dev.Still.Lock()
 	err := dev.Sync()
-	o.note(err)
+	o.Note(err)
 	return err
 }
 

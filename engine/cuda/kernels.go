@@ -83,70 +83,64 @@ func anyShared(d, qw int) int { return (8*qw*(d+32) + 32*(d+1)) * 4 }
 // roundShared is the shared memory of pb_round: a part of a row and a number a warp.
 const roundShared = C.PB_MAX_GROUP*4 + threads/32*4
 
-// kernels names them and says how much shared memory a launch may ask for.
-var kernels = [kernelCount]struct {
+// source is the name of a kernel in the PTX and how many bytes of shared memory a launch may ask for.
+type source struct {
 	name   string
 	shared int
-}{
-	kPointwise:      {name: "pb_pointwise_bf16"},
-	kPointwise + 1:  {name: "pb_pointwise_f32"},
-	kNorm:           {name: "pb_norm_bf16"},
-	kNorm + 1:       {name: "pb_norm_f32"},
-	kHeads:          {name: "pb_heads_bf16"},
-	kHeads + 1:      {name: "pb_heads_f32"},
-	kHeadsWide:      {name: "pb_heads_wide_bf16"},
-	kHeadsWide + 1:  {name: "pb_heads_wide_f32"},
-	kQuantise:       {name: "pb_quantise_bf16"},
-	kQuantise + 1:   {name: "pb_quantise_f32"},
-	kDequantise:     {name: "pb_dequantise_bf16"},
-	kDequantise + 1: {name: "pb_dequantise_f32"},
-	kGather:         {name: "pb_gather_bf16"},
-	kGather + 1:     {name: "pb_gather_f32"},
-	kMean:           {name: "pb_mean_bf16"},
-	kMean + 1:       {name: "pb_mean_f32"},
-	kGroupPart:      {name: "pb_group_part_bf16"},
-	kGroupPart + 1:  {name: "pb_group_part_f32"},
-	kGroupApply:     {name: "pb_group_apply_bf16"},
-	kGroupApply + 1: {name: "pb_group_apply_f32"},
-	kLinearAny:      {name: "pb_linear_any_bf16"},
-	kLinearAny + 1:  {name: "pb_linear_any_f32"},
-	kLinearFew:      {name: "pb_linear_few_bf16"},
-	kLinearFew + 1:  {name: "pb_linear_few_f32"},
-	kAttendAny:      {name: "pb_attend_any_bf16", shared: anyShared(128, 4)},
-	kAttendAny + 1:  {name: "pb_attend_any_f32", shared: anyShared(128, 4)},
-	kAttendWide:     {name: "pb_attend_wide_bf16", shared: anyShared(512, 2)},
-	kAttendWide + 1: {name: "pb_attend_wide_f32", shared: anyShared(512, 2)},
-	kMerge:          {name: "pb_merge_bf16"},
-	kMerge + 1:      {name: "pb_merge_f32"},
-	kSum:            {name: "pb_sum_bf16"},
-	kSum + 1:        {name: "pb_sum_f32"},
-	kRound:          {name: "pb_round_bf16", shared: roundShared},
-	kRound + 1:      {name: "pb_round_f32", shared: roundShared},
-	kLinear8:        {name: "pb_linear_i8_64_bf16", shared: stages * (64 + 64) * 64},
-	kLinear8 + 1:    {name: "pb_linear_i8_64_f32", shared: stages * (64 + 64) * 64},
-	kFewBlocks:      {name: "pb_linear_few_blocks_bf16"},
-	kFewBlocks + 1:  {name: "pb_linear_few_blocks_f32"},
-	kLinear8Wide:    {name: "pb_linear_i8_256", shared: stages * (128 + 256) * 64},
-	kSumF64:         {name: "pb_sum_f64"},
-	kCopy:           {name: "pb_copy_strided"},
-	kCopyNarrow:     {name: "pb_copy_narrow"},
-	kCopyWiden:      {name: "pb_copy_widen"},
-	kPack:           {name: "pb_pack_rows"},
-	kWiden:          {name: "pb_widen_blocks"},
-	kGroupSum:       {name: "pb_group_sum"},
-	kGroupFactors:   {name: "pb_group_factors"},
-	kSoftmax:        {name: "pb_softmax_rows"},
-	kIm2col:         {name: "pb_im2col_pixels"},
-	kLinear256:      {name: "pb_linear_mma_256", shared: stages * (128 + 256) * 64},
-	kLinear128:      {name: "pb_linear_mma_128", shared: stages * (128 + 128) * 64},
-	kLinear64:       {name: "pb_linear_mma_64", shared: stages * (64 + 64) * 64},
-	kLinearF16:      {name: "pb_linear_mma_f16", shared: stages * (128 + 128) * 64},
-	kAttend32:       {name: "pb_attend_32", shared: flashShared(40)},
-	kAttend64:       {name: "pb_attend_64", shared: flashShared(64)},
-	kAttend80:       {name: "pb_attend_80", shared: flashShared(88)},
-	kAttend96:       {name: "pb_attend_96", shared: flashShared(104)},
-	kAttend128:      {name: "pb_attend_128", shared: flashShared(128)},
+}
 
-	kAttendMasked64:  {name: "pb_attend_masked_64", shared: flashShared(64)},
-	kAttendMasked128: {name: "pb_attend_masked_128", shared: flashShared(128)},
+// kernels describes them.
+var kernels = sources()
+
+func sources() (all [kernelCount]source) {
+	for k, s := range map[kernel]source{ // of each type
+		kPointwise:  {"pb_pointwise", 0},
+		kNorm:       {"pb_norm", 0},
+		kHeads:      {"pb_heads", 0},
+		kHeadsWide:  {"pb_heads_wide", 0},
+		kQuantise:   {"pb_quantise", 0},
+		kDequantise: {"pb_dequantise", 0},
+		kGather:     {"pb_gather", 0},
+		kMean:       {"pb_mean", 0},
+		kGroupPart:  {"pb_group_part", 0},
+		kGroupApply: {"pb_group_apply", 0},
+		kLinearAny:  {"pb_linear_any", 0},
+		kLinearFew:  {"pb_linear_few", 0},
+		kAttendAny:  {"pb_attend_any", anyShared(128, 4)},
+		kAttendWide: {"pb_attend_wide", anyShared(512, 2)},
+		kMerge:      {"pb_merge", 0},
+		kSum:        {"pb_sum", 0},
+		kRound:      {"pb_round", roundShared},
+		kLinear8:    {"pb_linear_i8_64", stages * (64 + 64) * 64},
+		kFewBlocks:  {"pb_linear_few_blocks", 0},
+	} {
+		all[k], all[k+1] = source{s.name + "_bf16", s.shared}, source{s.name + "_f32", s.shared}
+	}
+	for k, s := range map[kernel]source{
+		kLinear8Wide:     {"pb_linear_i8_256", stages * (128 + 256) * 64},
+		kSumF64:          {"pb_sum_f64", 0},
+		kCopy:            {"pb_copy_strided", 0},
+		kCopyNarrow:      {"pb_copy_narrow", 0},
+		kCopyWiden:       {"pb_copy_widen", 0},
+		kPack:            {"pb_pack_rows", 0},
+		kWiden:           {"pb_widen_blocks", 0},
+		kGroupSum:        {"pb_group_sum", 0},
+		kGroupFactors:    {"pb_group_factors", 0},
+		kSoftmax:         {"pb_softmax_rows", 0},
+		kIm2col:          {"pb_im2col_pixels", 0},
+		kLinear256:       {"pb_linear_mma_256", stages * (128 + 256) * 64},
+		kLinear128:       {"pb_linear_mma_128", stages * (128 + 128) * 64},
+		kLinear64:        {"pb_linear_mma_64", stages * (64 + 64) * 64},
+		kLinearF16:       {"pb_linear_mma_f16", stages * (128 + 128) * 64},
+		kAttend32:        {"pb_attend_32", flashShared(40)},
+		kAttend64:        {"pb_attend_64", flashShared(64)},
+		kAttend80:        {"pb_attend_80", flashShared(88)},
+		kAttend96:        {"pb_attend_96", flashShared(104)},
+		kAttend128:       {"pb_attend_128", flashShared(128)},
+		kAttendMasked64:  {"pb_attend_masked_64", flashShared(64)},
+		kAttendMasked128: {"pb_attend_masked_128", flashShared(128)},
+	} {
+		all[k] = s
+	}
+	return all
 }

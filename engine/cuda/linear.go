@@ -39,7 +39,7 @@ func (o *Ops) Linear(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue) {
 	}
 	r := o.route(y, x, w, e)
 	if err := o.mem.need(r.scratch); err != nil {
-		o.note(err)
+		o.Note(err)
 		return
 	}
 	o.multiplied("Linear", &r, y, x, w, e)

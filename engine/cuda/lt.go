@@ -3,9 +3,6 @@
 package cuda
 
 /*
-#cgo noescape pb_lt_matmul
-#cgo nocallback pb_lt_matmul
-#include "lt.h"
 #include "kernels/args.h"
 */
 import "C"
@@ -17,71 +14,30 @@ import (
 	"unsafe"
 
 	"patchbay/engine"
-	"patchbay/engine/cuda/library"
+	"patchbay/engine/cuda/driver"
+	"patchbay/engine/cuda/lt"
 )
-
-// Use makes devices that are opened from now on multiply by cuBLASLt and attend by cuDNN where a Search finds them, and
-// tells of both. A cuDNN that does not work is left alone.
-func (d *Driver) Use(s *library.Search) (products, attention Found, err error) {
-	handle, products := d.open(s, library.CUBLASLt())
-	if handle != nil {
-		err = try(func(e *C.pb_error) { C.pb_lt_load(handle, &d.lt, e) })
-	}
-	d.dnn, attention = d.openDNN(s)
-	return products, attention, err
-}
-
-// blas is the handle of cuBLASLt on a device; the zero value multiplies nothing.
-type blas struct {
-	c     *C.pb_lt_device
-	space int // bytes of workspace
-}
-
-// open makes the handle, if the driver has the library.
-func (b *blas) open(d *Driver, dev *Device) error {
-	if d.lt == nil {
-		return nil
-	}
-	const hopper = 9
-	b.space = 4 << 20 // what NVIDIA advises
-	if dev.Major >= hopper {
-		b.space = 32 << 20
-	}
-	return try(func(e *C.pb_error) { C.pb_lt_open(d.lt, dev.c, &b.c, e) })
-}
-
-// close gives the handle back.
-func (b *blas) close() error {
-	if b.c == nil {
-		return nil
-	}
-	return try(func(e *C.pb_error) { C.pb_lt_close(b.c, e) })
-}
 
 // plan is a product by cuBLASLt: y, or a matrix aside of it, = act(x w^T + c + bias), for one item or for all as one.
 // With adapters their product is made first, where this one goes, and is c.
 type plan struct {
-	shape, low C.pb_lt_shape // low: of the low-rank parts of adapters with their Up factors; k is 0 without adapters
-	items      int           // calls, one an item of the batch; 1 where all items are one matrix
-	aside      bool          // the product goes to scratch memory; y = residual + gate * (product + bias, if act is none)
-	added      bool          // the residual is c
-	bias       bool          // of the product
+	shape, low lt.Shape // low: of the low-rank parts of adapters with their Up factors; k is 0 without adapters
+	items      int      // calls, one an item of the batch; 1 where all items are one matrix
+	aside      bool     // the product goes to scratch memory; y = residual + gate * (product + bias, if act is none)
+	added      bool     // the residual is c
+	bias       bool     // of the product
 }
 
 // planOf says how a product goes through cuBLASLt; ok false: it does not. The rows of all operands start at multiples
 // of 16 bytes. What the library has no epilogue for, narrower factors, and few rows stay with our kernels.
-func (b *blas) planOf(p *engine.Product) (pl plan, ok bool) {
-	epilogue := epilogueOf(p.Act)
+func (dev *Device) planOf(p *engine.Product) (pl plan, ok bool) {
 	narrow := p.XType == engine.BF16 && p.YType == engine.BF16 && p.Weight == engine.BF16
-	if b.c == nil || epilogue == 0 || !narrow || p.Batch*p.Rows <= fewRows || p.N*p.K == 0 || p.Gated && !p.Added {
+	if dev.lt == nil || !lt.Has(p.Act) || !narrow || p.Batch*p.Rows <= fewRows || p.N*p.K == 0 || p.Gated && !p.Added {
 		return pl, false
 	}
 	pl.aside = p.Gated || p.Added && (p.Act != engine.ActNone || p.Ranks > 0)
 	pl.added = p.Added && !pl.aside
 	pl.bias = p.Bias && !(pl.aside && p.Act == engine.ActNone)
-	if pl.bias {
-		epilogue = epilogue&^C.PB_LT_DEFAULT | C.PB_LT_BIAS
-	}
 	y, c := p.Y, p.Residual
 	if pl.aside {
 		y = [2]int{p.Rows * rowStride(p.N), rowStride(p.N)}
@@ -99,22 +55,20 @@ func (b *blas) planOf(p *engine.Product) (pl plan, ok bool) {
 			pl.items, rows = p.Batch, p.Rows
 		}
 	}
-	pl.shape = C.pb_lt_shape{
-		m: C.int(rows), n: C.int(p.N), k: C.int(p.K), epilogue: epilogue, ldx: C.int64_t(max(p.X[1], p.K)),
-		ldw: C.int64_t(rowStride(p.K)), ldc: C.int64_t(c[1]), ldy: C.int64_t(y[1]),
+	pl.shape = lt.Shape{
+		M: rows, N: p.N, K: p.K, LDX: max(p.X[1], p.K), LDW: rowStride(p.K), LDC: c[1], LDY: y[1], Act: p.Act, Bias: pl.bias,
 	}
 	if p.Ranks > 0 {
-		ld := C.int64_t(rowStride(p.Ranks))
-		pl.low = pl.shape
-		pl.low.k, pl.low.epilogue, pl.low.ldx, pl.low.ldw = C.int(p.Ranks), C.PB_LT_DEFAULT, ld, ld
+		ld := rowStride(p.Ranks)
+		pl.low = lt.Shape{M: rows, N: p.N, K: p.Ranks, LDX: ld, LDW: ld, LDC: c[1], LDY: y[1]}
 	}
 	return pl, p.X[1] >= p.K && y[1] >= p.N && c[1] >= p.N
 }
 
-// room is the scratch memory of a planned product: workspace, what adapters need, the bias in bf16, and the product
+// planRoom is the scratch memory of a planned product: workspace, what adapters need, the bias in bf16, and the product
 // where it stands aside.
-func (b *blas) room(p *engine.Product, pl *plan) int {
-	bytes := room(b.space) + adapterRoom(p.Batch*p.Rows, p.N, p.Ranks, engine.BF16.Size())
+func (dev *Device) planRoom(p *engine.Product, pl *plan) int {
+	bytes := room(dev.lt.Space) + adapterRoom(p.Batch*p.Rows, p.N, p.Ranks, engine.BF16.Size())
 	if pl.bias {
 		bytes += room(2 * p.N)
 	}
@@ -128,23 +82,23 @@ func (b *blas) room(p *engine.Product, pl *plan) int {
 type route struct {
 	p       engine.Product
 	plan    plan
-	a, low  *C.pb_lt_plan // a nil: our kernels; low: of adapters
-	scratch int           // bytes
+	a, low  *lt.Plan // a nil: our kernels; low: of adapters
+	scratch int      // bytes
 }
 
 // routeOf chooses the way of a product whose operands start at multiples of 16 bytes.
 func (o *Ops) routeOf(p *engine.Product) (r route) {
 	r.p, r.scratch = *p, ownRoom(p)
-	pl, ok := o.dev.blas.planOf(p)
+	pl, ok := o.dev.planOf(p)
 	if !ok || o.fixed {
 		return r
 	}
-	a, low := o.algorithm(pl.shape), (*C.pb_lt_plan)(nil)
+	a, low := o.algorithm(pl.shape), (*lt.Plan)(nil)
 	if a != nil && p.Ranks > 0 {
 		low = o.algorithm(pl.low)
 	}
 	if a != nil && (p.Ranks == 0 || low != nil) {
-		r.plan, r.a, r.low, r.scratch = pl, a, low, o.dev.blas.room(p, &pl)
+		r.plan, r.a, r.low, r.scratch = pl, a, low, o.dev.planRoom(p, &pl)
 	}
 	return r
 }
@@ -152,38 +106,27 @@ func (o *Ops) routeOf(p *engine.Product) (r route) {
 // route chooses the way of any product.
 func (o *Ops) route(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue) route {
 	p := engine.ProductOf(y, x, w, e)
-	if o.dev.blas.c == nil || !inSteps(&x, rowAlign) || !inSteps(&y, rowAlign) || !inSteps(&e.Residual, rowAlign) {
+	if o.dev.lt == nil || !inSteps(&x, rowAlign) || !inSteps(&y, rowAlign) || !inSteps(&e.Residual, rowAlign) {
 		return route{p: p, scratch: ownRoom(&p)}
 	}
 	return o.routeOf(&p)
 }
 
 // algorithm returns what cuBLASLt does for a shape, nil where it has nothing that agrees with our kernel, or there is
-// no memory to find out. It is looked up, and compared, once.
-func (o *Ops) algorithm(s C.pb_lt_shape) *C.pb_lt_plan {
-	a, known := o.plans[s]
-	if !known && o.graphs.within != nil { // comparing waits
-		o.note(errMoved)
-	} else if !known && o.err == nil {
-		a = o.choose(s)
-		if o.err == nil {
-			o.plans[s] = a
-		}
-	}
-	return a
-}
+// no memory to find out.
+func (o *Ops) algorithm(s lt.Shape) *lt.Plan { return o.products.of(o, s, o.choose) }
 
 // choose asks the library for an algorithm and compares it.
-func (o *Ops) choose(s C.pb_lt_shape) (a *C.pb_lt_plan) {
-	o.note(try(func(e *C.pb_error) { C.pb_lt_plan_new(o.dev.blas.c, &s, C.uint64_t(o.dev.blas.space), &a, e) }))
+func (o *Ops) choose(s *lt.Shape) *lt.Plan {
+	a, err := o.dev.lt.Plan(s)
+	o.Note(err)
 	if a == nil {
 		return nil
 	}
-	err := o.agrees(s, a)
-	if err == nil {
+	if err = o.agrees(s, a); err == nil {
 		return a
 	}
-	C.pb_lt_plan_free(o.dev.blas.c, a)
+	o.dev.lt.Drop(a)
 	if errors.Is(err, errDisagrees) {
 		o.chosen.refused++
 	}
@@ -193,42 +136,42 @@ func (o *Ops) choose(s C.pb_lt_shape) (a *C.pb_lt_plan) {
 // byLibrary computes a product by cuBLASLt; its scratch memory is there.
 func (o *Ops) byLibrary(op string, r *route, y, x engine.Tensor, w *engine.Weight, e engine.Epilogue) {
 	p, pl := &r.p, &r.plan
-	c := call{
-		x: uint64(address(op, x)), w: w.Base.Buf.Dev, y: uint64(address(op, y)), alpha: 1,
-		workspace: o.mem.take(o.dev.blas.space),
+	c := lt.Call{
+		X: driver.Address(op, x), W: w.Base.Buf.Dev, Y: driver.Address(op, y), Alpha: 1,
+		Workspace: o.mem.take(o.dev.lt.Space),
 	}
 	if pl.bias {
-		c.bias = o.mem.take(2 * p.N)
-		o.convert(c.bias, uint64(address(op, w.Bias)), p.N, engine.BF16, engine.F32)
+		c.Bias = o.mem.take(2 * p.N)
+		o.convert(c.Bias, driver.Address(op, w.Bias), p.N, engine.BF16, engine.F32)
 	}
 	strides := [3]int{p.X[0], p.Y[0], p.Residual[0]} // of items: x, y, c
 	if pl.aside {
-		c.y = o.mem.take(2 * p.Batch * p.Rows * rowStride(p.N))
+		c.Y = o.mem.take(2 * p.Batch * p.Rows * rowStride(p.N))
 		strides[1] = p.Rows * rowStride(p.N)
 	}
 	if pl.added {
-		c.c, c.beta = uint64(address(op, e.Residual)), 1
+		c.C, c.Beta = driver.Address(op, e.Residual), 1
 	} else {
-		c.c, strides[2] = c.y, strides[1]
+		c.C, strides[2] = c.Y, strides[1]
 	}
 	if r.low != nil {
 		f := o.adapters(leftOf(x), w, engine.BF16)
-		low := call{x: uint64(f.x), w: uint64(f.w), y: c.y, c: c.y, alpha: 1, workspace: c.workspace}
+		low := lt.Call{X: uint64(f.x), W: uint64(f.w), Y: c.Y, C: c.Y, Alpha: 1, Workspace: c.Workspace}
 		o.items(r.low, low, pl.items, [3]int{int(f.bs), strides[1], strides[1]})
-		c.beta = 1
+		c.Beta = 1
 	}
 	o.items(r.a, c, pl.items, strides)
 	if pl.aside {
-		o.apart(op, c.y, y, w, e, p)
+		o.apart(op, c.Y, y, w, e, p)
 	}
 	o.chosen.library++
 }
 
 // items enqueues a product for each of so many items, whose x, y and c start strides elements apart.
-func (o *Ops) items(a *C.pb_lt_plan, c call, items int, strides [3]int) {
+func (o *Ops) items(a *lt.Plan, c lt.Call, items int, strides [3]int) {
 	for range items {
-		o.matmul(a, &c)
-		c.x, c.y, c.c = c.x+uint64(2*strides[0]), c.y+uint64(2*strides[1]), c.c+uint64(2*strides[2])
+		o.dev.lt.Multiply(o.Stream, a, &c)
+		c.X, c.Y, c.C = c.X+uint64(2*strides[0]), c.Y+uint64(2*strides[1]), c.C+uint64(2*strides[2])
 	}
 }
 
@@ -241,9 +184,8 @@ func (o *Ops) apart(op string, product uint64, y engine.Tensor, w *engine.Weight
 	if p.Bias && p.Act == engine.ActNone {
 		bias = w.Bias
 	}
-	a := &o.args.pointwise
-	*a = C.struct_pb_pointwise{r: rowsOf(op, y), op: C.PB_GATED, bias: address(op, bias)}
-	a.r.vec = pieces(y, e.Residual, e.Gate, bias)
+	a := o.into(op, C.PB_GATED, y, e.Residual, e.Gate, bias)
+	a.bias = address(op, bias)
 	a.a, a.gate = viewOf(op, &a.r, e.Residual), modulationOf(op, e.Gate, p.Batch)
 	a.b = C.struct_pb_view{at: C.pb_u64(product), div: 1}
 	outer := y.Dims() - 1
@@ -253,7 +195,7 @@ func (o *Ops) apart(op string, product uint64, y engine.Tensor, w *engine.Weight
 	} else {
 		a.gate.stride[0] = 0 // one item, whose rows stand where others have items
 	}
-	o.pointwise(op, y)
+	o.pointwise(y.DType)
 }
 
 // convert converts n neighbouring elements.
@@ -265,86 +207,42 @@ func (o *Ops) convert(dst, src uint64, n int, to, from engine.DType) {
 	o.flat(kPack, n, unsafe.Pointer(&o.args.pack))
 }
 
-// call is one product by the library: addresses, and the factors of product and c.
-type call struct {
-	x, w, c, y, bias, workspace uint64
-	alpha, beta                 float32
-}
-
-// matmul enqueues a product.
-func (o *Ops) matmul(a *C.pb_lt_plan, c *call) {
-	if o.err != nil {
-		return
-	}
-	o.dev.launches.Add(1)
-	if C.pb_lt_matmul(o.dev.blas.c, o.stream, a, C.float(c.alpha), C.uint64_t(c.x), C.uint64_t(c.w), C.float(c.beta),
-		C.uint64_t(c.c), C.uint64_t(c.y), C.uint64_t(c.bias), C.uint64_t(c.workspace), C.uint64_t(o.dev.blas.space),
-		&o.args.e) != 0 {
-		o.note(errorOf(&o.args.e))
-	}
-}
-
 // agrees computes a product of the shape, with every operand that it has, by the library and by our kernel and compares
 // them on the device. The factors are any numbers; sums are scaled to about 1. It waits for the stream.
-func (o *Ops) agrees(s C.pb_lt_shape, a *C.pb_lt_plan) (err error) {
-	m, n, k, ldc, ldy := int(s.m), int(s.n), int(s.k), int(s.ldc), int(s.ldy)
-	factor := 2 * max(m*int(s.ldx), n*int(s.ldw), m*ldc, n)
-	part, done, err := o.borrow(factor, 2*m*ldy, 2*m*ldy, 4*n, o.dev.blas.space, m*n, 4*m)
+func (o *Ops) agrees(s *lt.Shape, a *lt.Plan) error {
+	m, n, k := s.M, s.N, s.K
+	factor := 2 * max(m*s.LDX, n*s.LDW, m*s.LDC, n)
+	part, done, err := o.borrow(factor, 2*m*s.LDY, 2*m*s.LDY, 4*n, o.dev.lt.Space, m*n, 4*m)
 	if err != nil {
 		return err
 	}
 	defer done()
 	random, ours, theirs, ones := part[0], part[1], part[2], part[3]
 	o.noise(random, factor/2)
-	c := call{
-		x: random, w: random, c: theirs, y: theirs, workspace: part[4], alpha: 3 / float32(math.Sqrt(float64(k))),
+	c := lt.Call{
+		X: random, W: random, C: random, Y: theirs, Workspace: part[4], Alpha: 3 / float32(math.Sqrt(float64(k))), Beta: 1,
 	}
-	l := left{at: C.pb_u64(random), ls: C.pb_i64(s.ldx), batch: 1, rows: m, dtype: engine.BF16, vec: 1}
+	l := left{at: C.pb_u64(random), ls: C.pb_i64(s.LDX), batch: 1, rows: m, dtype: engine.BF16, vec: 1}
 	own := C.struct_pb_linear{
-		y: C.pb_u64(ours), yls: C.pb_i64(ldy), gate_per: 1, y_type: C.int(engine.BF16), alpha: C.float(c.alpha),
-		res: C.pb_u64(random), rls: C.pb_i64(ldc),
+		y: C.pb_u64(ours), yls: C.pb_i64(s.LDY), gate_per: 1, y_type: C.int(engine.BF16), alpha: C.float(c.Alpha),
+		res: C.pb_u64(random), rls: C.pb_i64(s.LDC),
 	}
-	c.c, c.beta = random, 1
-	if s.epilogue&C.PB_LT_BIAS != 0 {
-		c.bias, own.bias = random, C.pb_u64(ones)
+	if s.Bias {
+		c.Bias, own.bias = random, C.pb_u64(ones)
 		o.convert(ones, random, n, engine.F32, engine.BF16)
 	}
-	o.multiply(&own, l, right{at: C.pb_u64(random), ld: int(s.ldw), n: n, k: k, dtype: engine.BF16})
-	o.matmul(a, &c)
+	o.multiply(&own, l, right{at: C.pb_u64(random), ld: s.LDW, n: n, k: k, dtype: engine.BF16})
+	o.dev.lt.Multiply(o.Stream, a, &c)
 	rows := func(at uint64) engine.Tensor {
-		return engine.NewTensor(engine.Buf{Dev: at}, engine.BF16, 1, m, ldy).Slice(2, 0, n)
+		return engine.NewTensor(engine.Buf{Dev: at}, engine.BF16, 1, m, s.LDY).Slice(2, 0, n)
 	}
-	if act := actOf(s.epilogue); act != engine.ActNone { // the library's is behind the sum with c
-		o.Activate(rows(ours), rows(ours), act)
+	if s.Act != engine.ActNone { // the library's is behind the sum with c
+		o.Activate(rows(ours), rows(ours), s.Act)
 	}
 	diff, whole := o.difference(rows(ours), rows(theirs), ones, part[5], part[6])
 	const bound = 1.0 / 64 // each rounds to bf16, an activation may be an approximation
-	if o.err == nil && !(diff <= bound*whole) {
+	if o.Err() == nil && !(diff <= bound*whole) {
 		return fmt.Errorf("%w: m %d, n %d, k %d: by %.3g of %.3g", errDisagrees, m, n, k, diff, whole)
 	}
-	return o.err
-}
-
-// epilogueOf is the epilogue of an activation without a bias, 0: there is none.
-func epilogueOf(act engine.Act) C.int {
-	switch act {
-	case engine.ActNone:
-		return C.PB_LT_DEFAULT
-	case engine.GELUTanh:
-		return C.PB_LT_GELU
-	case engine.ReLU:
-		return C.PB_LT_RELU
-	}
-	return 0
-}
-
-// actOf is the activation of an epilogue.
-func actOf(epilogue C.int) engine.Act {
-	switch epilogue {
-	case C.PB_LT_GELU, C.PB_LT_GELU_BIAS:
-		return engine.GELUTanh
-	case C.PB_LT_RELU, C.PB_LT_RELU_BIAS:
-		return engine.ReLU
-	}
-	return engine.ActNone
+	return o.Err()
 }

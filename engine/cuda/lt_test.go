@@ -198,8 +198,8 @@ func TestLibraryReserved(t *testing.T) {
 	if err := o.Reserve(calls); err != nil {
 		t.Fatal(err)
 	}
-	if got := int64(o.mem.bytes); got != want || got < int64(dev.blas.space) || o.Scratch(calls) != want {
-		t.Errorf("%d bytes of scratch memory, %d promised, %d for the library", got, want, dev.blas.space)
+	if got := int64(o.mem.bytes); got != want || got < int64(dev.lt.Space) || o.Scratch(calls) != want {
+		t.Errorf("%d bytes of scratch memory, %d promised, %d for the library", got, want, dev.lt.Space)
 	}
 	before := dev.Counts()
 	step(o)

@@ -3,19 +3,18 @@
 package cuda
 
 /*
-#include "dnn.h"
-#include "lt.h"
-#include "shim.h"
 #include "kernels/args.h"
 */
 import "C"
 
 import (
 	"errors"
-	"sync/atomic"
 	"unsafe"
 
 	"patchbay/engine"
+	"patchbay/engine/cuda/dnn"
+	"patchbay/engine/cuda/driver"
+	"patchbay/engine/cuda/lt"
 )
 
 var (
@@ -29,35 +28,22 @@ var (
 	_ engine.Fixer    = (*Ops)(nil)
 )
 
-// Ops is one stream of a device. Calls return when their kernels are enqueued. One goroutine uses a value at a time;
-// what a Download returns may be waited for on another. The first error of the driver stays until Sync has returned it
-// and comes out of every Wait before; no call does anything meanwhile.
+// Ops is a stream of a device that computes. One goroutine uses a value at a time.
 type Ops struct {
-	dev    *Device
-	stream C.uint64_t
-	args   *arguments
-	mem    scratch
+	*driver.Stream
+	dev  *Device
+	args *arguments
+	mem  scratch
 	// most bytes of scratch for the rows of a convolution or the scores of two-product attention, see stripBytes
-	strip int
-	wide  int // most bytes of scratch for rows of a weight in blocks, see wideBytes
-	up    ring
-	// of Pack: its stream, made when it is first needed, and device memory that rows are widened from
-	weights C.uint64_t
-	staged  scratch
-	down    []*pinned // free buffers of downloads, guarded by nothing: Wait hands its buffer back through done
-	done    chan *pinned
-	marks   marks
-	clock   clock
-	aside   []*Ops // see Beside
-	plans   map[C.pb_lt_shape]*C.pb_lt_plan
-	sdpa    sdpa
-	fixed   bool // one kernel a pair of types, whatever the rows
+	strip    int
+	wide     int     // most bytes of scratch for rows of a weight in blocks, see wideBytes
+	staged   scratch // of Pack: device memory that rows are widened from
+	aside    []*Ops  // see Beside
+	products choices[lt.Shape, lt.Plan]
+	sdpa     sdpa
+	fixed    bool // one kernel a pair of types, whatever the rows
 	chosen
 	graphs graphs
-	inbox  inbox
-	err    error
-
-	broken atomic.Pointer[error] // see Break
 }
 
 // arguments is where calls put what a launch needs. It holds no Go pointers, so that C may read it, and it is made
@@ -79,7 +65,6 @@ type arguments struct {
 	softmax   C.struct_pb_softmax
 	im2col    C.struct_pb_im2col
 	group     C.struct_pb_group
-	e         C.pb_error
 }
 
 // stripBytes is 256 MB: some hundred lines of the largest picture, work enough for any GPU.
@@ -87,47 +72,27 @@ const stripBytes = 256 << 20
 
 // NewOps makes a stream on the device.
 func (dev *Device) NewOps() (*Ops, error) {
-	o := &Ops{dev: dev, strip: stripBytes, wide: wideBytes, args: new(arguments), done: make(chan *pinned, 64)}
-	o.sdpa.dnn, o.sdpa.plans = dev.dnn, map[C.pb_dnn_shape]*C.pb_dnn_plan{}
-	o.graphs.fixed.dev, o.graphs.eager = dev, dev.Eager
-	o.mem.dev, o.staged.dev, o.up.dev, o.plans = dev, dev, dev, map[C.pb_lt_shape]*C.pb_lt_plan{}
-	if err := try(func(e *C.pb_error) { C.pb_stream_new(dev.c, &o.stream, e) }); err != nil {
+	s, err := dev.NewStream()
+	if err != nil {
 		return nil, err
 	}
-	place, err := dev.places.take(dev)
-	if err != nil {
-		return nil, errors.Join(err, try(func(e *C.pb_error) { C.pb_stream_free(dev.c, o.stream, e) }))
-	}
-	o.marks.place = place
+	o := &Ops{Stream: s, dev: dev, strip: stripBytes, wide: wideBytes, args: new(arguments)}
+	o.sdpa.lib, o.sdpa.plans = dev.dnn, choices[engine.AttentionShape, dnn.Plan]{}
+	o.graphs.fixed.dev, o.graphs.eager = dev.Device, dev.Eager
+	o.mem.dev, o.staged.dev, o.products = dev.Device, dev.Device, choices[lt.Shape, lt.Plan]{}
 	return o, nil
 }
 
-// CountHost has pinned memory that is taken from now on, by all Ops of the device, count as memory of the process.
-func (o *Ops) CountHost(l *engine.Ledger) { o.dev.host.Store(l) }
-
 // Close waits for the stream and gives back what the Ops holds; memory of Alloc and Pack is the caller's to free.
 func (o *Ops) Close() error {
-	errs := []error{o.drain()}
+	errs := []error{o.Drain()}
 	for _, b := range o.aside {
 		errs = append(errs, b.Close())
 	}
-	for _, p := range o.plans {
-		if p != nil {
-			C.pb_lt_plan_free(o.dev.blas.c, p)
-		}
+	for _, p := range o.products {
+		o.dev.lt.Drop(p)
 	}
-	errs = append(errs, o.sdpa.free(), o.graphs.free(o), o.mem.free(), o.staged.free(), o.inbox.free(o.dev), o.up.free())
-	o.takeBack()
-	for _, p := range o.down {
-		errs = append(errs, o.dev.release(p))
-	}
-	errs = append(errs, o.clock.free(o.dev))
-	o.dev.places.put(o.marks.place)
-	o.dev.points.drop(o)
-	if o.weights != 0 {
-		errs = append(errs, try(func(e *C.pb_error) { C.pb_stream_free(o.dev.c, o.weights, e) }))
-	}
-	return errors.Join(append(errs, try(func(e *C.pb_error) { C.pb_stream_free(o.dev.c, o.stream, e) }))...)
+	return errors.Join(append(errs, o.sdpa.free(), o.graphs.free(o), o.mem.free(), o.staged.free(), o.Stream.Close())...)
 }
 
 // Name returns "cuda".
@@ -136,77 +101,39 @@ func (*Ops) Name() string { return "cuda" }
 // Device returns the device of the stream.
 func (o *Ops) Device() *Device { return o.dev }
 
-// Location implements engine.Located with "cuda:N".
-func (o *Ops) Location() string { return o.dev.Location() }
-
-// DeviceMemory implements engine.Located. Memory that other processes use is not free.
-func (o *Ops) DeviceMemory() (free, total int64, err error) { return o.dev.Memory() }
-
-// Sync waits until everything enqueued has run and returns the first error. Unless the device is lost, the stream can
-// be used again then: calls that were left out are the caller's to repeat.
-func (o *Ops) Sync() error {
-	if err := o.drain(); err != nil {
-		return err
-	}
-	return o.ending()
+// chosen counts what was computed which way: products of linear layers and convolutions by cuBLASLt and by our kernels,
+// shapes for which the two disagree, products with f16 weights that meet bf16 activations; attention by cuDNN and by
+// our kernels, shapes that cuDNN has no plan for, and shapes for which the two disagree.
+type chosen struct {
+	library, own, refused, rounded                int64
+	attended, attendedOwn, unplanned, misattended int64
 }
 
-// drain is Sync of a stream that may be broken.
-func (o *Ops) drain() error {
-	o.dev.waits.Add(1)
-	o.note(try(func(e *C.pb_error) { C.pb_stream_sync(o.dev.c, o.stream, e) }))
-	err := o.err
-	if !errors.Is(err, engine.ErrDeviceLost) {
-		o.err = nil
-	}
-	return err
-}
-
-// note keeps the first error.
-func (o *Ops) note(err error) {
-	if o.err == nil {
-		o.err = err
+// Chosen implements engine.Chooser.
+func (o *Ops) Chosen() map[string]int64 {
+	return map[string]int64{
+		"linear by cuBLASLt": o.chosen.library, "linear by own kernels": o.chosen.own,
+		"shapes that cuBLASLt gets wrong": o.chosen.refused, "products that lose 3 bits of f16": o.chosen.rounded,
+		"attention by cuDNN": o.chosen.attended, "attention by own kernels": o.chosen.attendedOwn,
+		"shapes without a plan of cuDNN": o.chosen.unplanned, "shapes that cuDNN gets wrong": o.chosen.misattended,
+		"evaluations by graphs": o.graphs.count.launched, "graphs that CUDA refuses": o.graphs.count.refused,
 	}
 }
 
-// Alloc implements engine.Ops; the memory is zero for every stream when it returns.
-func (o *Ops) Alloc(bytes int) (engine.Buf, error) {
-	at, err := o.dev.alloc(bytes)
-	if err != nil {
-		return engine.Buf{}, err
-	}
-	o.set(at, 0, bytes)
-	if err := o.drain(); err != nil {
-		return engine.Buf{}, errors.Join(err, o.dev.free(at))
-	}
-	return engine.Buf{Dev: at}, nil
-}
-
-// Free implements engine.Ops. It waits for the whole device first, because other streams may be using the memory.
-func (o *Ops) Free(b engine.Buf) {
-	if b.Dev != 0 {
-		o.note(o.dev.free(b.Dev))
-	}
-}
-
-// launch enqueues kernel k. grid is at least 1 in every direction; args points into o.args.
+// launch enqueues kernel k (see driver.Stream.Launch); args points into o.args.
 func (o *Ops) launch(k kernel, x, y, z, threads, shared int, args unsafe.Pointer) {
-	if o.err != nil {
-		return
-	}
-	o.dev.launches.Add(1)
-	if C.pb_launch(o.dev.c, o.stream, o.dev.functions[k], C.uint(x), C.uint(y), C.uint(z), C.uint(threads), C.uint(shared),
-		args, &o.args.e) != 0 {
-		o.note(errorOf(&o.args.e))
-	}
+	o.Launch(o.dev.functions[k], x, y, z, threads, shared, args)
 }
 
 // threads is the size of the blocks of most kernels.
 const threads = 256
 
-// flat launches a grid-stride kernel with one thread an item, at most waves blocks a multiprocessor.
+// flat launches a grid-stride kernel with one thread an item, if there are any, at most waves blocks a multiprocessor.
 func (o *Ops) flat(k kernel, items int, args unsafe.Pointer) {
 	const waves = 32
+	if items == 0 {
+		return
+	}
 	o.launch(k, min((items+threads-1)/threads, waves*o.dev.Multiprocessors), 1, 1, threads, 0, args)
 }
 
@@ -219,45 +146,4 @@ func typed(k kernel, d engine.DType) kernel {
 }
 
 // address returns where the first element of t is, 0 for absent tensors.
-func address(op string, t engine.Tensor) C.pb_u64 {
-	if t.IsZero() || t.Len() == 0 {
-		return 0
-	}
-	if t.Buf.Dev == 0 {
-		panic(&engine.ShapeError{Op: op, Rule: "operands of the cuda backend lie in device memory", Shapes: t.String()})
-	}
-	return C.pb_u64(t.Buf.Dev + uint64(t.Off*t.DType.Size()))
-}
-
-// move, set and send enqueue copies: between places of the device, of one value, and from pinned memory.
-func (o *Ops) move(dst, src uint64, bytes int) {
-	if bytes > 0 && o.err == nil {
-		o.note(try(func(e *C.pb_error) {
-			C.pb_move(o.dev.c, o.stream, C.uint64_t(dst), C.uint64_t(src), C.uint64_t(bytes), e)
-		}))
-	}
-}
-
-func (o *Ops) set(dst uint64, value byte, bytes int) {
-	if bytes > 0 && o.err == nil {
-		o.note(try(func(e *C.pb_error) {
-			C.pb_set(o.dev.c, o.stream, C.uint64_t(dst), C.int(value), C.uint64_t(bytes), e)
-		}))
-	}
-}
-
-func (o *Ops) send(dst uint64, p *pinned, bytes int) {
-	if bytes == 0 || o.err != nil {
-		return
-	}
-	o.note(try(func(e *C.pb_error) {
-		C.pb_upload(o.dev.c, o.stream, C.uint64_t(dst), p.at, C.uint64_t(bytes), e)
-	}))
-	o.record(p)
-}
-
-// record marks p as in use until the stream gets here.
-func (o *Ops) record(p *pinned) {
-	o.note(try(func(e *C.pb_error) { C.pb_event_record(o.dev.c, p.event, o.stream, e) }))
-	p.used = true
-}
+func address(op string, t engine.Tensor) C.pb_u64 { return C.pb_u64(driver.Address(op, t)) }

@@ -3,7 +3,6 @@
 package cuda
 
 /*
-#include "shim.h"
 #include "kernels/args.h"
 */
 import "C"
@@ -16,6 +15,7 @@ import (
 	"unsafe"
 
 	"patchbay/engine"
+	"patchbay/engine/cuda/driver"
 )
 
 // layout names the packed form: rows of K elements, filled up with zeros to a multiple of rowAlign, as f32, bf16 or
@@ -70,38 +70,21 @@ func (o *Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 		p.PieceBytes, p.Rotated = byteRow(m.K)+factorRoom, m.Rotated
 	}
 	p.Bytes = m.N * p.PieceBytes
-	if line := m.K*m.DType.Size() + 2*factorRoom; line > ringBytes {
-		return nil, fmt.Errorf("cuda pack: rows of %d bytes, at most %d fit through", line, ringBytes)
+	if line := m.K*m.DType.Size() + 2*factorRoom; line > driver.SlotBytes {
+		return nil, fmt.Errorf("cuda pack: rows of %d bytes, at most %d fit through", line, driver.SlotBytes)
 	}
-	at, err := o.dev.alloc(p.Bytes)
+	at, err := o.dev.Alloc(p.Bytes)
 	if err != nil {
 		return nil, fmt.Errorf("cuda pack: %w", err)
 	}
 	p.Buf = engine.Buf{Dev: at}
 	if m.N*m.K > 0 {
-		err = o.aloft(func() error { return o.rows(p, m, row, scale) })
+		err = o.Aloft(func() error { return o.rows(p, m, row, scale) })
 	}
 	if err != nil {
-		return nil, errors.Join(err, o.dev.free(at))
+		return nil, errors.Join(err, o.dev.Free(at))
 	}
-	return p, o.err
-}
-
-// aloft runs f with the stream of weights in place of the one that computes, which waits for it after.
-func (o *Ops) aloft(f func() error) error {
-	if o.weights == 0 {
-		if err := try(func(e *C.pb_error) { C.pb_stream_new(o.dev.c, &o.weights, e) }); err != nil {
-			return err
-		}
-	}
-	computing := o.stream
-	o.stream = o.weights
-	err := f()
-	end := o.Record()
-	o.stream = computing
-	o.After(end)
-	o.Forget(end)
-	return err
+	return p, o.Err()
 }
 
 // rows enqueues the rows of m, which start row elements apart.
@@ -121,26 +104,26 @@ func (o *Ops) rows(p *engine.Packed, m engine.Matrix, row int, scale float32) er
 	straight := p.DType == m.DType && scale == 1 && line == p.PieceBytes
 	staged := uint64(0)
 	if !straight {
-		if err := o.staged.need(room(ringBytes)); err != nil {
+		if err := o.staged.need(room(driver.SlotBytes)); err != nil {
 			return err
 		}
-		staged = o.staged.take(ringBytes)
+		staged = o.staged.take(driver.SlotBytes)
 	}
 	for from := 0; from < m.N; {
-		rows := min(m.N-from, max(1, ringBytes/line))
-		slot, err := o.up.take()
+		rows := min(m.N-from, max(1, driver.SlotBytes/line))
+		slot, err := o.Slot()
 		if err != nil {
 			return err
 		}
 		for i := range rows {
 			src := (from + i) * row * m.DType.Size()
-			copy(slot.bytes[i*line:(i+1)*line], m.Data[src:src+line])
+			copy(slot.Bytes[i*line:(i+1)*line], m.Data[src:src+line])
 		}
 		dst := p.Buf.Dev + uint64(from*p.PieceBytes)
 		if straight {
-			o.send(dst, slot, rows*line)
+			o.Send(dst, slot, rows*line)
 		} else {
-			o.send(staged, slot, rows*line)
+			o.Send(staged, slot, rows*line)
 			o.args.pack = C.struct_pb_pack{
 				dst: C.pb_u64(dst), src: C.pb_u64(staged), rows: C.pb_i64(rows), k: C.pb_i64(m.K), src_ld: C.pb_i64(m.K),
 				width: C.pb_i64(rowStride(m.K)), dst_ld: C.pb_i64(rowStride(m.K)), from: C.int(m.DType), to: C.int(p.DType),
@@ -162,15 +145,15 @@ func byteRow(k int) int { return (k + 15) / 16 * 16 }
 // lines enqueues the rows of p, whose bytes fill makes.
 func (o *Ops) lines(p *engine.Packed, fill func(piece []byte, row int)) error {
 	for from := 0; from < p.N; {
-		rows := min(p.N-from, max(1, ringBytes/p.PieceBytes))
-		slot, err := o.up.take()
+		rows := min(p.N-from, max(1, driver.SlotBytes/p.PieceBytes))
+		slot, err := o.Slot()
 		if err != nil {
 			return err
 		}
 		for i := range rows {
-			fill(slot.bytes[i*p.PieceBytes:(i+1)*p.PieceBytes], from+i)
+			fill(slot.Bytes[i*p.PieceBytes:(i+1)*p.PieceBytes], from+i)
 		}
-		o.send(p.Buf.Dev+uint64(from*p.PieceBytes), slot, rows*p.PieceBytes)
+		o.Send(p.Buf.Dev+uint64(from*p.PieceBytes), slot, rows*p.PieceBytes)
 		from += rows
 	}
 	return nil

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"patchbay/engine"
+	"patchbay/engine/cuda/driver"
 )
 
 // TestPackBeside: weights that take the pinned buffers more than once come while earlier calls wait, and later calls
@@ -17,7 +18,7 @@ func TestPackBeside(t *testing.T) {
 	for i, c := range []struct {
 		n, k  int
 		scale float32
-	}{{5, ringBytes / 8, 1}, {5, ringBytes/8 - 3, 2}} {
+	}{{5, driver.SlotBytes / 8, 1}, {5, driver.SlotBytes/8 - 3, 2}} {
 		values := make([]float32, c.n*c.k)
 		for j := range values {
 			values[j] = float32((j*7+j/c.k)%251) - 100 // as bf16 has them

@@ -5,9 +5,9 @@ package cuda
 import (
 	"errors"
 	"fmt"
-	"math/bits"
 
 	"patchbay/engine"
+	"patchbay/engine/cuda/dnn"
 )
 
 // Reserve implements engine.Reserver: scratch memory for the greediest of the calls, the pinned memory of uploads, and
@@ -23,7 +23,7 @@ func (o *Ops) Reserve(calls *engine.Recorder) error {
 			o.plan(a)
 		}
 	}
-	if o.err != nil {
+	if o.Err() != nil {
 		return o.Sync()
 	}
 	bytes := int(o.Scratch(calls))
@@ -34,24 +34,9 @@ func (o *Ops) Reserve(calls *engine.Recorder) error {
 	if err := errors.Join(o.graphs.fixed.need(fixed), o.mem.need(bytes-fixed)); err != nil {
 		return fmt.Errorf("%s: take %d MB of scratch memory: %w", o.Location(), bytes>>20, err)
 	}
-	if calls.Uploads+calls.Gathered > 0 {
-		if err := o.up.fill(); err != nil {
-			return fmt.Errorf("%s: take pinned memory: %w", o.Location(), err)
-		}
+	if err := o.ReservePinned(calls.Uploads+calls.Gathered > 0, calls.Read*engine.F32.Size()); err != nil {
+		return fmt.Errorf("%s: take pinned memory: %w", o.Location(), err)
 	}
-	if calls.Read == 0 {
-		return nil
-	}
-	var taken []*pinned
-	for range 2 {
-		p, err := o.receiver(calls.Read * engine.F32.Size())
-		if err != nil {
-			o.down = append(o.down, taken...)
-			return fmt.Errorf("%s: take pinned memory: %w", o.Location(), err)
-		}
-		taken = append(taken, p)
-	}
-	o.down = append(o.down, taken...)
 	return nil
 }
 
@@ -61,8 +46,8 @@ func (o *Ops) Scratch(calls *engine.Recorder) int64 {
 	bytes := max(o.mem.bytes, room(4*calls.Gathered), room(16*groupSlices*calls.Groups))
 	product := func(p *engine.Product) int {
 		own := ownRoom(p)
-		if pl, ok := o.dev.blas.planOf(p); ok {
-			return max(own, o.dev.blas.room(p, &pl))
+		if pl, ok := o.dev.planOf(p); ok {
+			return max(own, o.dev.planRoom(p, &pl))
 		}
 		return own
 	}
@@ -74,7 +59,7 @@ func (o *Ops) Scratch(calls *engine.Recorder) int64 {
 	for i := range calls.Attentions {
 		a := &calls.Attentions[i]
 		if o.sdpa.takes(a) {
-			bytes = max(bytes, room(sdpaSpace))
+			bytes = max(bytes, room(dnn.Space))
 		}
 		if a.D > attendMost && a.DType == engine.BF16 && a.Lk > 0 {
 			bytes = max(bytes, scoreRoom(o.scoreRows(a.Lq, a.Lk), a.Lk, a.D))
@@ -96,12 +81,12 @@ func (o *Ops) Scratch(calls *engine.Recorder) int64 {
 
 // Workspace implements engine.Reserver: that of cuBLASLt, and widened rows.
 func (o *Ops) Workspace(blocks bool) int64 {
-	bytes := room(o.dev.blas.space)
+	bytes := 0
+	if o.dev.lt != nil {
+		bytes = room(o.dev.lt.Space)
+	}
 	if blocks {
 		bytes += room(o.wide)
 	}
 	return int64(bytes)
 }
-
-// receiverBytes returns the size of the pinned memory for a download of so many bytes.
-func receiverBytes(bytes int) int { return 1 << bits.Len(uint(max(bytes, 4096)-1)) }

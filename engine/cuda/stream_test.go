@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"patchbay/engine"
+	"patchbay/engine/cuda/driver"
 )
 
 // vector returns an f32 tensor of n elements of memory of its own.
@@ -73,7 +74,7 @@ func TestUploadsInARow(t *testing.T) {
 
 func TestLongUploadsPassInPieces(t *testing.T) {
 	o := openOps(t)
-	n := ringBytes/4*2 + 1000
+	n := driver.SlotBytes/4*2 + 1000
 	x := vector(t, o, n)
 	src := make([]float32, n)
 	for i := range src {
@@ -242,7 +243,7 @@ func TestErrorsNameTheCall(t *testing.T) {
 		t.Skip("NOT RUN: only the fake device has a settable memory")
 	}
 	_, err := o.Alloc(2_000_000)
-	var e *Error
+	var e *driver.Error
 	if !errors.As(err, &e) || !errors.Is(err, engine.ErrOutOfMemory) || e.Sticky() || e.Call != "cuMemAlloc_v2" ||
 		e.Text == "" {
 		t.Errorf("got %#v", err)
@@ -279,7 +280,7 @@ func TestMissingDriver(t *testing.T) {
 	if err == nil {
 		t.Skip("NOT RUN: this machine has a driver")
 	}
-	if !errors.Is(err, ErrNotOpened) || !strings.Contains(err.Error(), Library) {
+	if !errors.Is(err, ErrNotOpened) || !strings.Contains(err.Error(), driver.Library) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -287,8 +288,8 @@ func TestMissingDriver(t *testing.T) {
 // TestLaunchLimits checks what no launch of optest reaches: every kernel's shared memory on the smallest supported GPU.
 func TestLaunchLimits(t *testing.T) {
 	for k, v := range kernels {
-		if v.name == "" || v.shared > SharedLimit {
-			t.Errorf("kernel %d %q asks for %d bytes of shared memory, at most %d", k, v.name, v.shared, SharedLimit)
+		if v.name == "" || v.shared > sharedLimit {
+			t.Errorf("kernel %d %q asks for %d bytes of shared memory, at most %d", k, v.name, v.shared, sharedLimit)
 		}
 	}
 }

@@ -23,6 +23,7 @@ import (
 // Ops queues calls for an inner Ops. Like every Ops it is one stream: calls come from one goroutine; Wait may come from
 // another.
 type Ops struct {
+	engine.Through
 	*Stream
 	inner  engine.Ops
 	marked atomic.Int64
@@ -34,7 +35,12 @@ func New(inner engine.Ops) *Ops { return NewDevice(0).Ops(inner) }
 
 // Ops wraps inner as a stream of the device.
 func (d *Device) Ops(inner engine.Ops) *Ops {
-	return &Ops{Stream: d.Stream(), inner: inner, zero: time.Now()}
+	o := &Ops{Stream: d.Stream(), inner: inner, zero: time.Now()}
+	o.Do = func(_ string, check func(), call func(engine.Ops)) {
+		check()
+		o.push(func() { call(inner) })
+	}
+	return o
 }
 
 var (
@@ -145,16 +151,4 @@ func (d *Ops) Download(dst []float32, src engine.Tensor) engine.Pending {
 		}
 	})
 	return engine.NewPending(done.Wait)
-}
-
-// Copy is queued.
-func (d *Ops) Copy(dst, src engine.Tensor) {
-	engine.CheckCopy(dst, src)
-	d.push(func() { d.inner.Copy(dst, src) })
-}
-
-// Fill is queued.
-func (d *Ops) Fill(dst engine.Tensor, v float32) {
-	engine.CheckFill(dst)
-	d.push(func() { d.inner.Fill(dst, v) })
 }

@@ -2,7 +2,6 @@ package gguf
 
 import (
 	"encoding/binary"
-	"math"
 
 	"patchbay/engine"
 )
@@ -13,22 +12,9 @@ import (
 
 func half(b []byte) float32 { return engine.F32FromF16(binary.LittleEndian.Uint16(b)) }
 
-func widenF32(dst []float32, src []byte)  { engine.Widen(dst, src, engine.F32) }
-func widenF16(dst []float32, src []byte)  { engine.Widen(dst, src, engine.F16) }
-func widenBF16(dst []float32, src []byte) { engine.Widen(dst, src, engine.BF16) }
-func widenI32(dst []float32, src []byte)  { engine.Widen(dst, src, engine.I32) }
-func widenI64(dst []float32, src []byte)  { engine.Widen(dst, src, engine.I64) }
-
-func widenF64(dst []float32, src []byte) {
-	for i := range dst {
-		dst[i] = float32(math.Float64frombits(binary.LittleEndian.Uint64(src[8*i:])))
-	}
-}
-
-func widenI8(dst []float32, src []byte) {
-	for i := range dst {
-		dst[i] = float32(int8(src[i]))
-	}
+// plain widens elements of a type of the engine.
+func plain(d engine.DType) func(dst []float32, src []byte) {
+	return func(dst []float32, src []byte) { engine.Widen(dst, src, d) }
 }
 
 func widenI16(dst []float32, src []byte) {

@@ -43,14 +43,14 @@ type layout struct {
 // without a name here are only carried: their sizes are needed to check a file that uses them somewhere.
 func layouts() [40]layout {
 	return [...]layout{
-		F32:  {"F32", 1, 4, widenF32},
-		F16:  {"F16", 1, 2, widenF16},
-		BF16: {"BF16", 1, 2, widenBF16},
-		F64:  {"F64", 1, 8, widenF64},
-		I8:   {"I8", 1, 1, widenI8},
+		F32:  {"F32", 1, 4, plain(engine.F32)},
+		F16:  {"F16", 1, 2, plain(engine.F16)},
+		BF16: {"BF16", 1, 2, plain(engine.BF16)},
+		F64:  {"F64", 1, 8, plain(engine.F64)},
+		I8:   {"I8", 1, 1, plain(engine.I8)},
 		I16:  {"I16", 1, 2, widenI16},
-		I32:  {"I32", 1, 4, widenI32},
-		I64:  {"I64", 1, 8, widenI64},
+		I32:  {"I32", 1, 4, plain(engine.I32)},
+		I64:  {"I64", 1, 8, plain(engine.I64)},
 		Q4v0: {"Q4_0", 32, 18, widenQ4v0},
 		Q4v1: {"Q4_1", 32, 20, widenQ4v1},
 		Q5v0: {"Q5_0", 32, 22, widenQ5v0},

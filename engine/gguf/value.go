@@ -2,9 +2,8 @@ package gguf
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
-	"math"
+	"slices"
 	"unicode/utf8"
 )
 
@@ -94,70 +93,57 @@ func (r *reader) name(what string) (string, error) {
 	return s, nil
 }
 
-// value reads one metadata value of that kind, arrays nested at most depth times.
-func (r *reader) value(kind uint32, depth int) (any, error) {
-	switch kind {
-	case kindString:
-		return r.text("string")
-	case kindArray:
-		return r.array(depth)
+// scalars are the kinds of fixed size, at their numbers: bytes, and what decodes a value, or all of an array.
+func scalars() [13]struct {
+	size uint64
+	read func(b []byte, array bool) any
+} {
+	return [...]struct {
+		size uint64
+		read func(b []byte, array bool) any
+	}{
+		kindUint8: {1, decode[uint8]}, kindInt8: {1, decode[int8]}, kindBool: {1, decode[bool]},
+		kindUint16: {2, decode[uint16]}, kindInt16: {2, decode[int16]},
+		kindUint32: {4, decode[uint32]}, kindInt32: {4, decode[int32]}, kindFloat32: {4, decode[float32]},
+		kindUint64: {8, decode[uint64]}, kindInt64: {8, decode[int64]}, kindFloat64: {8, decode[float64]},
 	}
-	size := kindSize(kind)
-	if size == 0 {
-		return nil, fmt.Errorf("unknown value type %d", kind)
+}
+
+// decode returns the values in b, all as a slice or the only one.
+func decode[T any](b []byte, array bool) any {
+	var one T
+	out := make([]T, len(b)/binary.Size(one))
+	_, _ = binary.Decode(b, binary.LittleEndian, out) // b is as long as they are
+	if array {
+		return out
 	}
-	b, err := r.take(size, "value")
+	return out[0]
+}
+
+// fixed reads n values of a kind of fixed size, as an array or a single one.
+func (r *reader) fixed(kind uint32, n uint64, array bool) (any, error) {
+	k := scalars()[kind]
+	b, err := r.take(n*k.size, "value")
 	if err != nil {
 		return nil, err
 	}
-	return scalar(kind, b)
+	if i := slices.IndexFunc(b, func(v byte) bool { return v > 1 }); kind == kindBool && i >= 0 {
+		return nil, fmt.Errorf("boolean %d of %d is %d, must be 0 or 1", i, n, b[i])
+	}
+	return k.read(b, array), nil
 }
 
-// kindSize returns the bytes of a scalar of that kind, 0 for kinds that are none.
-func kindSize(kind uint32) uint64 {
-	switch kind {
-	case kindUint8, kindInt8, kindBool:
-		return 1
-	case kindUint16, kindInt16:
-		return 2
-	case kindUint32, kindInt32, kindFloat32:
-		return 4
-	case kindUint64, kindInt64, kindFloat64:
-		return 8
-	default:
-		return 0
+// value reads one metadata value of that kind, arrays nested at most depth times.
+func (r *reader) value(kind uint32, depth int) (any, error) {
+	switch {
+	case kind == kindString:
+		return r.text("string")
+	case kind == kindArray:
+		return r.array(depth)
+	case kind > kindFloat64:
+		return nil, fmt.Errorf("unknown value type %d", kind)
 	}
-}
-
-// scalar decodes b, which has kindSize(kind) bytes.
-func scalar(kind uint32, b []byte) (any, error) {
-	switch kind {
-	case kindUint8:
-		return b[0], nil
-	case kindInt8:
-		return int8(b[0]), nil
-	case kindBool:
-		if b[0] > 1 {
-			return nil, fmt.Errorf("boolean is %d, must be 0 or 1", b[0])
-		}
-		return b[0] == 1, nil
-	case kindUint16:
-		return binary.LittleEndian.Uint16(b), nil
-	case kindInt16:
-		return int16(binary.LittleEndian.Uint16(b)), nil
-	case kindUint32:
-		return binary.LittleEndian.Uint32(b), nil
-	case kindInt32:
-		return int32(binary.LittleEndian.Uint32(b)), nil
-	case kindFloat32:
-		return math.Float32frombits(binary.LittleEndian.Uint32(b)), nil
-	case kindUint64:
-		return binary.LittleEndian.Uint64(b), nil
-	case kindInt64:
-		return int64(binary.LittleEndian.Uint64(b)), nil
-	default: // kindFloat64
-		return math.Float64frombits(binary.LittleEndian.Uint64(b)), nil
-	}
+	return r.fixed(kind, 1, false)
 }
 
 // array reads element type, count and elements. The count is checked against the bytes that are left before anything is
@@ -174,62 +160,37 @@ func (r *reader) array(depth int) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	least := kindSize(kind)
-	switch kind {
-	case kindString:
+	var least uint64
+	switch {
+	case kind == kindString:
 		least = 8
-	case kindArray:
+	case kind == kindArray:
 		least = 12
-	}
-	if least == 0 {
+	case kind > kindFloat64:
 		return nil, fmt.Errorf("unknown array type %d", kind)
+	default:
+		least = scalars()[kind].size
 	}
 	if left := uint64(len(r.data) - r.at); n > left/least {
 		return nil, fmt.Errorf("truncated file: array of %d elements at byte %d, only %d bytes follow", n, r.at, left)
 	}
 	switch kind {
-	case kindUint8:
-		return list[uint8](r, kind, int(n), depth)
-	case kindInt8:
-		return list[int8](r, kind, int(n), depth)
-	case kindUint16:
-		return list[uint16](r, kind, int(n), depth)
-	case kindInt16:
-		return list[int16](r, kind, int(n), depth)
-	case kindUint32:
-		return list[uint32](r, kind, int(n), depth)
-	case kindInt32:
-		return list[int32](r, kind, int(n), depth)
-	case kindFloat32:
-		return list[float32](r, kind, int(n), depth)
-	case kindBool:
-		return list[bool](r, kind, int(n), depth)
 	case kindString:
-		return list[string](r, kind, int(n), depth)
-	case kindUint64:
-		return list[uint64](r, kind, int(n), depth)
-	case kindInt64:
-		return list[int64](r, kind, int(n), depth)
-	case kindFloat64:
-		return list[float64](r, kind, int(n), depth)
-	default: // arrays
-		return list[any](r, kind, int(n), depth)
+		return list(n, func() (string, error) { return r.text("string") })
+	case kindArray:
+		return list(n, func() (any, error) { return r.array(depth - 1) })
 	}
+	return r.fixed(kind, n, true)
 }
 
-// list reads n values of that kind, whose Go type is T.
-func list[T any](r *reader, kind uint32, n, depth int) ([]T, error) {
+// list reads n values.
+func list[T any](n uint64, read func() (T, error)) ([]T, error) {
 	out := make([]T, n)
 	for i := range out {
-		v, err := r.value(kind, depth-1)
-		if err != nil {
+		var err error
+		if out[i], err = read(); err != nil {
 			return nil, fmt.Errorf("element %d: %w", i, err)
 		}
-		t, ok := v.(T)
-		if !ok {
-			return nil, errors.New("value of another type than its array") // kinds and Go types are paired in array
-		}
-		out[i] = t
 	}
 	return out, nil
 }

@@ -68,17 +68,22 @@ func (f *File) Close() error {
 	return nil
 }
 
-// Parsed maps the file at path and parses it. The caller keeps the File with what it is parsed into and closes it.
-// Errors name the path and what is wrong with the file.
-func Parsed[T any](path string, parse func(data []byte) (T, error)) (out T, f File, err error) {
-	if f, err = Open(path); err != nil {
-		return out, f, err
+// Parsed maps the file at path and parses it into something that embeds a Table. Nothing but what parse looks at is
+// read; where mapping is not possible the file is read whole. It must not shrink while it is open. Errors name the path
+// and what is wrong with the file.
+func Parsed[T interface{ hold(File) }](path string, parse func(data []byte) (T, error)) (T, error) {
+	f, err := Open(path)
+	if err != nil {
+		var none T
+		return none, err
 	}
-	if out, err = parse(f.Data); err != nil {
+	out, err := parse(f.Data)
+	if err != nil {
 		_ = f.Close() // the first error is the one to report
-		return out, f, fmt.Errorf("read checkpoint %s: %w", path, err)
+		return out, fmt.Errorf("read checkpoint %s: %w", path, err)
 	}
-	return out, f, nil
+	out.hold(f)
+	return out, nil
 }
 
 // Table is a file of named entries that point into it. Its methods may be called from several goroutines, except Close,
@@ -98,6 +103,9 @@ func NewTable[E any](data, header []byte, entries map[string]E) Table[E] {
 		File: File{Data: data}, names: slices.Sorted(maps.Keys(entries)), entries: entries, hash: hex.EncodeToString(sum[:]),
 	}
 }
+
+// hold makes the table that of a mapped file, which Close unmaps.
+func (t *Table[E]) hold(f File) { t.File = f }
 
 // Names returns the names of the entries in sorted order. The slice is the table's: do not change it.
 func (t *Table[E]) Names() []string { return t.names }

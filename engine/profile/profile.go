@@ -24,6 +24,7 @@ type Span struct {
 
 // Ops is an engine.Ops that remembers its calls. One goroutine uses it, like any Ops.
 type Ops struct {
+	engine.Through
 	inner engine.Ops
 	rank  int
 	zero  time.Time
@@ -46,6 +47,10 @@ var _ engine.Ops = (*Ops)(nil)
 // Wrap measures ops of a rank; times count from zero, which all ranks of one profile share.
 func Wrap(ops engine.Ops, rank int, zero time.Time) *Ops {
 	o := &Ops{inner: ops, rank: rank, zero: zero, layer: "other"}
+	o.Do = func(op string, _ func(), call func(engine.Ops)) {
+		defer o.span(op)()
+		call(ops)
+	}
 	if s, ok := ops.(engine.Stamper); ok && ops.Sync() == nil {
 		o.stamper = s
 		now := s.Stamp()
@@ -94,9 +99,13 @@ func (o *Ops) Spans() []Span {
 	return o.spans
 }
 
-// span times one call.
+// span times one call. Those of attention belong to its layer wherever they occur.
 func (o *Ops) span(op string) func() {
-	end := o.Begin(o.layer, op)
+	layer := o.layer
+	if op == "Attention" || op == "MergeAttention" {
+		layer = "attention"
+	}
+	end := o.Begin(layer, op)
 	return func() { end(0) }
 }
 
@@ -115,142 +124,8 @@ func (o *Ops) Sync() error { return o.inner.Sync() }
 // Pack packs a weight; it is not measured.
 func (o *Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) { return o.inner.Pack(m, c) }
 
-// Upload implements engine.Ops.
-func (o *Ops) Upload(dst engine.Tensor, src []float32) {
-	defer o.span("Upload")()
-	o.inner.Upload(dst, src)
-}
-
 // Download implements engine.Ops.
 func (o *Ops) Download(dst []float32, src engine.Tensor) engine.Pending {
 	defer o.span("Download")()
 	return o.inner.Download(dst, src)
-}
-
-// Copy implements engine.Ops.
-func (o *Ops) Copy(dst, src engine.Tensor) {
-	defer o.span("Copy")()
-	o.inner.Copy(dst, src)
-}
-
-// Fill implements engine.Ops.
-func (o *Ops) Fill(dst engine.Tensor, v float32) {
-	defer o.span("Fill")()
-	o.inner.Fill(dst, v)
-}
-
-// Linear implements engine.Ops.
-func (o *Ops) Linear(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue) {
-	defer o.span("Linear")()
-	o.inner.Linear(y, x, w, e)
-}
-
-// LayerNorm implements engine.Ops.
-func (o *Ops) LayerNorm(y, x, w, b engine.Tensor, eps float32) {
-	defer o.span("LayerNorm")()
-	o.inner.LayerNorm(y, x, w, b, eps)
-}
-
-// AdaLN implements engine.Ops.
-func (o *Ops) AdaLN(y, x, shift, scale engine.Tensor, eps float32) {
-	defer o.span("AdaLN")()
-	o.inner.AdaLN(y, x, shift, scale, eps)
-}
-
-// RMSNorm implements engine.Ops.
-func (o *Ops) RMSNorm(y, x, w engine.Tensor, eps float32) {
-	defer o.span("RMSNorm")()
-	o.inner.RMSNorm(y, x, w, eps)
-}
-
-// GatedAdd implements engine.Ops.
-func (o *Ops) GatedAdd(y, x, gate, r, bias engine.Tensor) {
-	defer o.span("GatedAdd")()
-	o.inner.GatedAdd(y, x, gate, r, bias)
-}
-
-// Add implements engine.Ops.
-func (o *Ops) Add(y, a, b engine.Tensor) {
-	defer o.span("Add")()
-	o.inner.Add(y, a, b)
-}
-
-// Activate implements engine.Ops.
-func (o *Ops) Activate(y, x engine.Tensor, act engine.Act) {
-	defer o.span("Activate")()
-	o.inner.Activate(y, x, act)
-}
-
-// ActivateMul implements engine.Ops.
-func (o *Ops) ActivateMul(y, a, b engine.Tensor, act engine.Act) {
-	defer o.span("ActivateMul")()
-	o.inner.ActivateMul(y, a, b, act)
-}
-
-// QKNormRoPE implements engine.Ops.
-func (o *Ops) QKNormRoPE(dq, dk, dv, q, k, v engine.Tensor, n engine.QKNorm, r engine.RoPE) {
-	defer o.span("QKNormRoPE")()
-	o.inner.QKNormRoPE(dq, dk, dv, q, k, v, n, r)
-}
-
-// Attention implements engine.Ops; its spans belong to the layer attention wherever they occur.
-func (o *Ops) Attention(out, q, k, v engine.Tensor, a engine.AttentionArgs) {
-	end := o.Begin("attention", "Attention")
-	o.inner.Attention(out, q, k, v, a)
-	end(0)
-}
-
-// MergeAttention implements engine.Ops.
-func (o *Ops) MergeAttention(out, lse, o2, lse2 engine.Tensor) {
-	end := o.Begin("attention", "MergeAttention")
-	o.inner.MergeAttention(out, lse, o2, lse2)
-	end(0)
-}
-
-// Gather implements engine.Ops.
-func (o *Ops) Gather(y, table engine.Tensor, ids []int32) {
-	defer o.span("Gather")()
-	o.inner.Gather(y, table, ids)
-}
-
-// Quantise implements engine.Ops.
-func (o *Ops) Quantise(q, scale, x engine.Tensor) {
-	defer o.span("Quantise")()
-	o.inner.Quantise(q, scale, x)
-}
-
-// Dequantise implements engine.Ops.
-func (o *Ops) Dequantise(y, q, scale engine.Tensor) {
-	defer o.span("Dequantise")()
-	o.inner.Dequantise(y, q, scale)
-}
-
-// MeanRows implements engine.Ops.
-func (o *Ops) MeanRows(y, x engine.Tensor) {
-	defer o.span("MeanRows")()
-	o.inner.MeanRows(y, x)
-}
-
-// Conv2D implements engine.Ops.
-func (o *Ops) Conv2D(y, x engine.Tensor, w *engine.Weight, a engine.ConvArgs) {
-	defer o.span("Conv2D")()
-	o.inner.Conv2D(y, x, w, a)
-}
-
-// GroupNormStats implements engine.Ops.
-func (o *Ops) GroupNormStats(stats, x engine.Tensor, groups int) {
-	defer o.span("GroupNormStats")()
-	o.inner.GroupNormStats(stats, x, groups)
-}
-
-// GroupNormApply implements engine.Ops.
-func (o *Ops) GroupNormApply(y, x, stats, w, b engine.Tensor, count int, eps float32, act engine.Act) {
-	defer o.span("GroupNormApply")()
-	o.inner.GroupNormApply(y, x, stats, w, b, count, eps, act)
-}
-
-// Upsample2x implements engine.Ops.
-func (o *Ops) Upsample2x(y, x engine.Tensor) {
-	defer o.span("Upsample2x")()
-	o.inner.Upsample2x(y, x)
 }

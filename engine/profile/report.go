@@ -1,6 +1,7 @@
 package profile
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -25,17 +26,21 @@ type Row struct {
 
 // Table sums spans by rank and layer, ranks in order, layers in the order of Layers.
 func Table(spans []Span) []Row {
-	sums := map[[2]any]*Row{}
-	var rows []*Row
+	type key struct {
+		rank  int
+		layer string
+	}
+	at := map[key]int{}
+	rows := []Row{}
 	for _, s := range spans {
-		k := [2]any{s.Rank, s.Layer}
-		if sums[k] == nil {
-			sums[k] = &Row{Rank: s.Rank, Layer: s.Layer}
-			rows = append(rows, sums[k])
+		k := key{s.Rank, s.Layer}
+		i, seen := at[k]
+		if !seen {
+			i, at[k] = len(rows), len(rows)
+			rows = append(rows, Row{Rank: s.Rank, Layer: s.Layer})
 		}
-		sums[k].Calls++
-		sums[k].Took += s.Took
-		sums[k].Bytes += s.Bytes
+		r := &rows[i]
+		r.Calls, r.Took, r.Bytes = r.Calls+1, r.Took+s.Took, r.Bytes+s.Bytes
 	}
 	place := func(layer string) int {
 		if i := slices.Index(Layers(), layer); i >= 0 {
@@ -43,17 +48,10 @@ func Table(spans []Span) []Row {
 		}
 		return len(Layers())
 	}
-	slices.SortStableFunc(rows, func(a, b *Row) int {
-		if a.Rank != b.Rank {
-			return a.Rank - b.Rank
-		}
-		return place(a.Layer) - place(b.Layer)
+	slices.SortStableFunc(rows, func(a, b Row) int {
+		return cmp.Or(cmp.Compare(a.Rank, b.Rank), cmp.Compare(place(a.Layer), place(b.Layer)))
 	})
-	out := make([]Row, len(rows))
-	for i, r := range rows {
-		out[i] = *r
-	}
-	return out
+	return rows
 }
 
 // Write prints a table: milliseconds, share of the rank's time, calls, megabytes moved.

@@ -13,16 +13,8 @@ type File struct {
 	metadata map[string]string
 }
 
-// Open maps the file at path and checks its header. Nothing but the header is read. Where mapping is not possible the
-// file is read whole. The file must not shrink while it is open. Errors name the path and what is wrong with the file.
-func Open(path string) (*File, error) {
-	f, m, err := mapped.Parsed(path, OpenBytes)
-	if err != nil {
-		return nil, err
-	}
-	f.File = m
-	return f, nil
-}
+// Open maps the file at path and checks its header, of which alone it reads (see mapped.Parsed).
+func Open(path string) (*File, error) { return mapped.Parsed(path, OpenBytes) }
 
 // OpenBytes checks the header of a file held in memory. The entries point into data, which stays the caller's and must
 // not change.

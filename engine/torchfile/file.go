@@ -10,8 +10,6 @@ package torchfile
 import (
 	"archive/zip"
 	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"slices"
 	"strings"
@@ -30,22 +28,12 @@ type Entry struct {
 	Data  []byte // row-major little-endian elements, read-only, valid until File.Close
 }
 
-// File is an open file. Its methods may be called from several goroutines, except Close.
-type File struct {
-	tensors map[string]Entry
-	hash    string
-	mapped  mapped.File
-}
+// File is an open file, hashed over names, types and shapes of its tensors. Its methods may be called from several
+// goroutines, except Close, after which no Entry.Data may be touched.
+type File struct{ mapped.Table[Entry] }
 
-// Open maps the file at path and reads its pickle. Errors name the path and what is wrong with the file.
-func Open(path string) (*File, error) {
-	f, m, err := mapped.Parsed(path, OpenBytes)
-	if err != nil {
-		return nil, err
-	}
-	f.mapped = m
-	return f, nil
-}
+// Open maps the file at path and reads its pickle (see mapped.Parsed).
+func Open(path string) (*File, error) { return mapped.Parsed(path, OpenBytes) }
 
 // OpenBytes reads a file that is in memory, which must not change while the File is used.
 func OpenBytes(data []byte) (*File, error) {
@@ -80,8 +68,8 @@ func OpenBytes(data []byte) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &File{tensors: map[string]Entry{}}
-	sum := sha256.New()
+	var header strings.Builder
+	entries := map[string]Entry{}
 	for _, key := range top.keys {
 		t, ok := top.values[key].(*tensor)
 		if !ok {
@@ -91,24 +79,14 @@ func OpenBytes(data []byte) (*File, error) {
 		if err != nil {
 			return nil, fmt.Errorf("tensor %q: %w", short(key), err)
 		}
-		f.tensors[key] = e
-		_, _ = fmt.Fprintf(sum, "%q %v %v\n", key, e.DType, e.Shape) // a hash never fails
+		entries[key] = e
+		fmt.Fprintf(&header, "%q %v %v\n", key, e.DType, e.Shape)
 	}
-	if len(f.tensors) == 0 {
+	if len(entries) == 0 {
 		return nil, fmt.Errorf("holds no dictionary of tensors")
 	}
-	f.hash = hex.EncodeToString(sum.Sum(nil))
-	return f, nil
+	return &File{mapped.NewTable(data, []byte(header.String()), entries)}, nil
 }
-
-// Tensors returns all tensors by name. The map is the file's: do not change it.
-func (f *File) Tensors() map[string]Entry { return f.tensors }
-
-// HeaderHash identifies names, types and shapes: SHA-256 in hex.
-func (f *File) HeaderHash() string { return f.hash }
-
-// Close unmaps the file. A second Close does nothing.
-func (f *File) Close() error { return f.mapped.Close() }
 
 // entry finds the elements of a tensor, which must lie one behind the other.
 func (t *tensor) entry(members map[string][]byte, root string) (Entry, error) {

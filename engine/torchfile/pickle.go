@@ -49,13 +49,13 @@ type machine struct {
 	in    []byte
 	at    int
 	stack []any
-	memo  map[int]any
+	memo  map[int64]any
 }
 
 // unpickle returns the dictionary of tensors in a pickle, out of those around it that trainings write (spandrel's
 // canonicalize_state_dict).
 func unpickle(in []byte) (*dict, error) {
-	m := &machine{in: in, memo: map[int]any{}}
+	m := &machine{in: in, memo: map[int64]any{}}
 	v, err := m.run()
 	if err != nil {
 		return nil, fmt.Errorf("data.pkl, byte %d: %w", m.at, err)
@@ -166,13 +166,10 @@ func (m *machine) take(n int) ([]byte, error) {
 
 // number reads a little-endian number; those of 4 and 8 bytes are signed.
 func (m *machine) number(n int) error {
-	b, err := m.take(n)
+	v, err := m.little(n)
 	if err != nil {
 		return err
 	}
-	var wide [8]byte
-	copy(wide[:], b)
-	v := int64(binary.LittleEndian.Uint64(wide[:]))
 	if n == 4 {
 		v = int64(int32(v))
 	}
@@ -180,29 +177,33 @@ func (m *machine) number(n int) error {
 	return nil
 }
 
+// little reads n bytes as a number, the lowest first.
+func (m *machine) little(n int) (int64, error) {
+	b, err := m.take(n)
+	var wide [8]byte
+	copy(wide[:], b)
+	return int64(binary.LittleEndian.Uint64(wide[:])), err
+}
+
 func (m *machine) text() error {
-	b, err := m.take(4)
+	n, err := m.little(4)
 	if err != nil {
 		return err
 	}
-	n := binary.LittleEndian.Uint32(b)
-	if uint64(n) > uint64(len(m.in)-m.at) {
+	if n > int64(len(m.in)-m.at) {
 		return fmt.Errorf("a text of %d bytes", n)
 	}
-	b, err = m.take(int(n))
+	b, err := m.take(int(n))
 	m.push(string(b))
 	return err
 }
 
 // remember keeps the top of the stack in the memo, or gets it from there.
 func (m *machine) remember(op byte) error {
-	b, err := m.take(map[byte]int{'q': 1, 'h': 1, 'r': 4, 'j': 4}[op])
+	i, err := m.little(map[byte]int{'q': 1, 'h': 1, 'r': 4, 'j': 4}[op])
 	if err != nil {
 		return err
 	}
-	var wide [4]byte
-	copy(wide[:], b)
-	i := int(binary.LittleEndian.Uint32(wide[:]))
 	if op == 'q' || op == 'r' {
 		if len(m.stack) == 0 {
 			return fmt.Errorf("the stack is empty")

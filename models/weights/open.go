@@ -69,7 +69,8 @@ func OpenTorch(path string) (*File, error) {
 		return nil, err
 	}
 	tensors := map[string]Stored{}
-	for name, e := range file.Tensors() {
+	for _, name := range file.Names() {
+		e, _ := file.Entry(name)
 		tensors[name] = Stored{DType: e.DType, Shape: e.Shape, Data: e.Data}
 	}
 	f := &File{set: FromMap(tensors), hash: file.HeaderHash(), paths: []string{path}, close: []func() error{file.Close}}

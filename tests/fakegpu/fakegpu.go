@@ -51,8 +51,8 @@ func Build(root string, changes ...Change) (string, error) {
 	sources := make(map[string]string)
 	for _, pattern := range []string{
 		"engine/cuda/kernels/*.cu", "engine/cuda/kernels/*.h", "engine/cuda/kernels/*.cuh",
-		"engine/cuda/driver.h", "engine/cuda/cublaslt.h", "engine/cuda/cudnn9.h",
-		"engine/cuda/nccl.h", "tests/fakegpu/fake/*",
+		"engine/cuda/driver/driver.h", "engine/cuda/lt/cublaslt.h", "engine/cuda/dnn/cudnn9.h",
+		"engine/cuda/nccl/nccl.h", "tests/fakegpu/fake/*",
 	} {
 		names, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil || len(names) == 0 {

@@ -1,6 +1,7 @@
 package library
 
 import (
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -105,10 +106,10 @@ func (l *Library) below(environments []string) []string {
 	var list []string
 	for _, env := range environments {
 		for _, packages := range []string{"site-packages", "dist-packages"} {
-			found, _ := filepath.Glob(filepath.Join(escape(env), "lib", "python3*", packages))
+			found, _ := fs.Glob(os.DirFS(env), "lib/python3*/"+packages) // the pattern is well formed
 			for _, dir := range found {
 				for _, wheel := range l.Wheels {
-					list = append(list, filepath.Join(dir, wheel))
+					list = append(list, filepath.Join(env, dir, wheel))
 				}
 			}
 		}
@@ -117,16 +118,4 @@ func (l *Library) below(environments []string) []string {
 		}
 	}
 	return list
-}
-
-// escape makes a path a pattern of filepath.Glob that finds itself.
-func escape(path string) string {
-	var out []rune
-	for _, r := range path {
-		if r == '*' || r == '?' || r == '[' || r == '\\' {
-			out = append(out, '\\')
-		}
-		out = append(out, r)
-	}
-	return string(out)
 }

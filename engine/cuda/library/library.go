@@ -1,6 +1,8 @@
 // Package library says which shared libraries of NVIDIA the program opens when they are there, what each is for, and
-// where they are looked for. It opens nothing: package cuda does.
+// where they are looked for. It opens nothing: package driver does.
 package library
+
+import "fmt"
 
 // Library is a shared library that the program uses where it is found.
 type Library struct {
@@ -29,3 +31,53 @@ type File struct {
 
 // All lists the libraries.
 func All() []*Library { return []*Library{CUBLASLt(), CUDNN(), NCCL()} }
+
+// CUBLASLt multiplies matrices.
+func CUBLASLt() *Library {
+	return &Library{
+		Name:    "cuBLASLt",
+		Files:   []File{{"libcublasLt.so.13", 13000}, {"libcublasLt.so.12", 12000}},
+		Wheels:  []string{"nvidia/cu13/lib", "nvidia/cublas/lib"},
+		Version: "cublasLtGetVersion",
+		Least:   120000,
+		Text:    parts, // cublasLt.h, CUBLAS_VERSION
+		Use:     "linear layers in bf16",
+		Lack:    "linear layers in bf16 run on kernels of this program, slower; how much has not been measured",
+		Pip:     "pip install nvidia-cublas-cu12",
+	}
+}
+
+// CUDNN computes attention.
+func CUDNN() *Library {
+	return &Library{
+		Name:    "cuDNN",
+		Files:   []File{{"libcudnn.so.9", 12000}}, // of CUDA 12 and 13 alike
+		Wheels:  []string{"nvidia/cudnn/lib"},
+		Version: "cudnnGetVersion",
+		Runtime: "cudnnGetCudartVersion",
+		Least:   91301, // the first whose attention is one operation
+		Text:    parts, // cudnn_version.h, CUDNN_VERSION
+		Use:     "attention in bf16",
+		Lack:    "attention in bf16 runs on kernels of this program, slower; how much has not been measured",
+		Pip:     "pip install nvidia-cudnn-cu12",
+	}
+}
+
+// NCCL moves data between GPUs.
+func NCCL() *Library {
+	return &Library{
+		Name:    "NCCL",
+		Files:   []File{{"libnccl.so.2", 12000}},
+		Wheels:  []string{"nvidia/nccl/lib"},
+		Version: "ncclGetVersion",
+		Out:     true,
+		Least:   21800, // its communicators are set up by a configuration of the form of 2.17, which had faults
+		Text:    parts, // nccl.h, NCCL_VERSION
+		Use:     "exchanges between ranks that have a GPU each",
+		Lack:    "ranks copy from each other's memory by themselves (--transport local)",
+		Pip:     "pip install nvidia-nccl-cu12",
+	}
+}
+
+// parts is a version that is counted like 120805, 12.8.5.
+func parts(v int) string { return fmt.Sprintf("%d.%d.%d", v/10000, v/100%100, v%100) }

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"patchbay/engine/cuda"
+	"patchbay/engine/cuda/driver"
 	"patchbay/parallel/comm"
 )
 
@@ -74,7 +75,7 @@ func (e *end) met(what string) error {
 }
 
 // run enqueues a collective on the streams of all ranks, each behind the point where all have their memory ready.
-func (g *group) run(calls []*comm.Call, streams []*cuda.Ops, ready []cuda.Point) error {
+func (g *group) run(calls []*comm.Call, streams []*cuda.Ops, ready []driver.Point) error {
 	meet(streams, ready)
 	counts := comm.Shares(calls[0].Src.Len(), len(calls)) // of AllReduce
 	for r, c := range calls {
@@ -105,7 +106,7 @@ func (g *group) run(calls []*comm.Call, streams []*cuda.Ops, ready []cuda.Point)
 // take copies n elements of the memory of rank from, whose call is of.
 func (g *group) take(s *cuda.Ops, c *comm.Call, at int, of *comm.Call, off, from, n int) {
 	if n > 0 {
-		s.Take(comm.Piece(c.Dst, at, n), comm.Piece(of.Src, off, n), g.streams[from])
+		s.Take(comm.Piece(c.Dst, at, n), comm.Piece(of.Src, off, n), g.streams[from].Stream)
 	}
 }
 
@@ -117,8 +118,8 @@ func (g *group) sum(r int, s *cuda.Ops, calls []*comm.Call, at int, counts []int
 }
 
 // record returns the ends of all streams.
-func record(streams []*cuda.Ops) []cuda.Point {
-	out := make([]cuda.Point, len(streams))
+func record(streams []*cuda.Ops) []driver.Point {
+	out := make([]driver.Point, len(streams))
 	for r, s := range streams {
 		out[r] = s.Record()
 	}
@@ -126,7 +127,7 @@ func record(streams []*cuda.Ops) []cuda.Point {
 }
 
 // meet holds every stream back until all have come to their points.
-func meet(streams []*cuda.Ops, at []cuda.Point) {
+func meet(streams []*cuda.Ops, at []driver.Point) {
 	for r, s := range streams {
 		for p, point := range at {
 			if p != r {

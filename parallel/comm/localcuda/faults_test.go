@@ -14,7 +14,7 @@ func TestPlantedFaults(t *testing.T) {
 		one     = "TestLocalCUDA/one device/"
 		apart   = "TestLocalCUDA/devices that do not reach each other/"
 		waits   = "\tmeet(streams, record(streams))\n\tif calls"
-		peer    = "../../../engine/cuda/peer.go"
+		sum     = "../../../engine/cuda/sum.go"
 		ordered = one + "OrderedWithOps"
 	)
 	fakegpu.Faults(t, []struct{ Name, File, Old, New, Test, Want string }{
@@ -58,11 +58,11 @@ func TestPlantedFaults(t *testing.T) {
 		},
 		{"a prefetch that is not over", "collective.go", "		e.stream.After(over)\n", "", one + "Prefetch", "want"},
 		{
-			"memory that is not reached read where it lies", peer, "if !o.dev.reaches(of[i].dev) {\n				here",
+			"memory that is not reached read where it lies", sum, "if !o.Reaches(of[i].Stream) {\n				here",
 			"if missing < 0 {\n				here", apart + "ReductionsInRankOrder", "does not reach",
 		},
 		{
-			"memory freed while another device reads it", "../../../engine/cuda/device.go", "	dev.links.sync()\n", "",
+			"memory freed while another device reads it", "../../../engine/cuda/driver/device.go", "	dev.links.sync()\n", "",
 			"TestFreeWaitsForOtherDevices", "want",
 		},
 	})

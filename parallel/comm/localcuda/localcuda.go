@@ -14,6 +14,7 @@ import (
 
 	"patchbay/engine"
 	"patchbay/engine/cuda"
+	"patchbay/engine/cuda/driver"
 	"patchbay/parallel/comm"
 )
 
@@ -24,7 +25,9 @@ var _ comm.Transport = Transport{}
 
 // Connect implements comm.Transport. It refuses Ops of other kinds and groups of more than 32 ranks.
 func (Transport) Connect(of comm.Group, ops []engine.Ops) ([]comm.Comm, error) {
-	g := &group{calls: make([]*comm.Call, len(ops)), on: make([]*cuda.Ops, len(ops)), ready: make([]cuda.Point, len(ops))}
+	g := &group{
+		calls: make([]*comm.Call, len(ops)), on: make([]*cuda.Ops, len(ops)), ready: make([]driver.Point, len(ops)),
+	}
 	g.Rendezvous = comm.NewRendezvous(of, len(ops), func() string { return g.mail.Standing(g.calls) })
 	g.mail = comm.Mail[points]{Name: of.Name, Move: g.move}
 	for r, o := range ops {
@@ -57,7 +60,7 @@ type group struct {
 	// collective in progress, by rank: its part, the stream that it goes on, and where that has the rank's memory ready
 	calls []*comm.Call
 	on    []*cuda.Ops
-	ready []cuda.Point
+	ready []driver.Point
 }
 
 // end is one rank's end.

@@ -6,13 +6,14 @@ import (
 
 	"patchbay/engine"
 	"patchbay/engine/cuda"
+	"patchbay/engine/cuda/driver"
 	"patchbay/parallel/comm"
 )
 
 // points are where the stream of a side had come when it was issued, and where the copy is done; that goes on the
 // stream of the receiving side.
 type points struct {
-	ready, moved cuda.Point
+	ready, moved driver.Point
 	on           *cuda.Ops
 }
 
@@ -48,7 +49,7 @@ func (g *group) move(from, to int, out, in *side) error {
 	s := in.Note.on
 	s.After(out.Note.ready)
 	s.After(in.Note.ready)
-	s.Take(in.Tensor, out.Tensor, g.streams[from])
+	s.Take(in.Tensor, out.Tensor, g.streams[from].Stream)
 	g.streams[from].Forget(out.Note.ready)
 	g.streams[to].Forget(in.Note.ready)
 	if out.Note.moved = s.Record(); s != g.streams[to] {
@@ -69,7 +70,7 @@ func (e *end) Offer(slot, src engine.Tensor, to int) {
 		if err := comm.Agree(e.Name, in, e.Rank(), out.Message, e.Rank()); err != nil {
 			return err
 		}
-		e.stream.Take(slot, src, e.stream)
+		e.stream.Take(slot, src, e.stream.Stream)
 		out.Message, out.Note.ready = in, e.stream.Record()
 		e.sending = append(e.sending, out)
 		return e.group.mail.Offer(e.Rank(), to, out)
@@ -122,7 +123,7 @@ func (e *end) Await(dst engine.Tensor, from int) {
 		}
 		e.stream.After(in.Note.moved)
 		e.stream.Forget(in.Note.moved)
-		e.stream.Take(dst, in.Tensor, e.stream)
+		e.stream.Take(dst, in.Tensor, e.stream.Stream)
 		return nil
 	})
 	e.Took()

@@ -9,6 +9,7 @@ import (
 
 	"patchbay/engine"
 	"patchbay/engine/cuda"
+	"patchbay/engine/cuda/nccl"
 	"patchbay/parallel/comm"
 	"patchbay/parallel/group"
 )
@@ -135,7 +136,7 @@ func (k *talk) introduce(streams []*cuda.Ops, kept []*wires) (where []string, kn
 // share brings names for so many groups, which rank 0 makes, to all ranks.
 func (k *talk) share(groups int, newIDs func() ([][]byte, error)) (ids [][]byte, err error) {
 	counts, words := make([]int, len(k.ends)), make([][]byte, len(k.ends))
-	counts[0] = groups * cuda.IDLength
+	counts[0] = groups * nccl.IDLength
 	if k.ends[0] != nil {
 		if ids, err = newIDs(); err != nil {
 			k.abort(err)
@@ -147,5 +148,5 @@ func (k *talk) share(groups int, newIDs func() ([][]byte, error)) (ids [][]byte,
 	if err != nil {
 		return nil, err
 	}
-	return slices.Collect(slices.Chunk(all[0], cuda.IDLength)), nil
+	return slices.Collect(slices.Chunk(all[0], nccl.IDLength)), nil
 }

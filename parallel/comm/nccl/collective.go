@@ -46,7 +46,9 @@ func (e *end) collective(c *comm.Call, on *cuda.Ops) {
 	case "ReduceScatter":
 		if w := e.group.wires; e.Size() == 2 && even(c.Send) { // a + b is b + a
 			dst, src := comm.Piece(c.Dst, 0, c.Send[0]), comm.Piece(c.Src, 0, 2*c.Send[0])
-			e.issue(c.Op, w.all, e.Rank(), on, func() (bool, error) { return w.all.ReduceScatter(e.Rank(), on, dst, src) })
+			e.issue(c.Op, w.all, e.Rank(), on, func() (bool, error) {
+				return w.all.ReduceScatter(e.Rank(), on.Stream, dst, src)
+			})
 			return
 		}
 		e.scatter(c.Op, on, c.Dst, parts(c.Src, c.Send))
@@ -59,14 +61,14 @@ func (e *end) collective(c *comm.Call, on *cuda.Ops) {
 func (e *end) exchange(what string, on *cuda.Ops, dst, src []engine.Tensor) {
 	rank := e.Rank()
 	if own := dst[rank]; !own.IsZero() && own.Len() > 0 {
-		on.Take(own, src[rank], on)
+		on.Take(own, src[rank], on.Stream)
 	}
 	dst[rank], src[rank] = engine.Tensor{}, engine.Tensor{}
 	if e.group.wires == nil {
 		return
 	}
 	all := e.group.wires.all
-	e.issue(what, all, rank, on, func() (bool, error) { return all.Exchange(rank, on, src, dst) })
+	e.issue(what, all, rank, on, func() (bool, error) { return all.Exchange(rank, on.Stream, src, dst) })
 }
 
 // parts cuts a tensor by counts.
@@ -91,7 +93,7 @@ func (e *end) gather(c *comm.Call, on *cuda.Ops) {
 	n := c.Recv[e.Rank()]
 	if e.Size() > 1 && even(c.Recv) {
 		all, dst, src := e.group.wires.all, comm.Piece(c.Dst, 0, n*e.Size()), comm.Piece(c.Src, 0, n)
-		e.issue(c.Op, all, e.Rank(), on, func() (bool, error) { return all.AllGather(e.Rank(), on, dst, src) })
+		e.issue(c.Op, all, e.Rank(), on, func() (bool, error) { return all.AllGather(e.Rank(), on.Stream, dst, src) })
 		return
 	}
 	out := make([]engine.Tensor, e.Size())
@@ -108,7 +110,7 @@ func (e *end) reduce(c *comm.Call, on *cuda.Ops) {
 		return
 	}
 	if all := e.group.wires.all; e.Size() == 2 {
-		e.issue(c.Op, all, e.Rank(), on, func() (bool, error) { return all.AllReduce(e.Rank(), on, buf) })
+		e.issue(c.Op, all, e.Rank(), on, func() (bool, error) { return all.AllReduce(e.Rank(), on.Stream, buf) })
 		return
 	}
 	shares := comm.Shares(buf.Len(), e.Size())

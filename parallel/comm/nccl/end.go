@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"patchbay/engine/cuda"
+	"patchbay/engine/cuda/driver"
 	"patchbay/parallel/comm"
 )
 
@@ -18,7 +19,7 @@ type members struct {
 	talk   *talk         // with those; nil: all ranks share this process
 	wires  *wires        // nil: one rank; it and all below are under the lock
 	calls  map[int][]*comm.Call
-	mail   comm.Mail[cuda.Point] // notes are where the stream is done with a slot
+	mail   comm.Mail[driver.Point] // notes are where the stream is done with a slot
 }
 
 // end is one rank's end. Its host uses it alone, but for Abort, Traffic and Waiting, and waits for peers only before

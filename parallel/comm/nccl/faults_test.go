@@ -42,7 +42,7 @@ func TestPlantedFaults(t *testing.T) {
 			"	edge := e.edges()[from]", posts, "want",
 		},
 		{
-			"calls without their group", "../../../engine/cuda/nccl_shim.c",
+			"calls without their group", "../../../engine/cuda/nccl/nccl_shim.c",
 			"call = \"ncclGroupStart\";\n  ncclResult_t r = n->ncclGroupStart(), end;",
 			"call = \"ncclGroupStart\";\n  ncclResult_t r = PB_NCCL_SUCCESS, end;", "TestEvenExchanges",
 			"while something is in progress",

@@ -4,15 +4,15 @@ import (
 	"slices"
 
 	"patchbay/engine"
-	"patchbay/engine/cuda"
+	"patchbay/engine/cuda/driver"
 	"patchbay/parallel/comm"
 )
 
-type side = comm.Side[cuda.Point]
+type side = comm.Side[driver.Point]
 
 // SendRecv implements comm.Comm on the rank's stream.
 func (e *end) SendRecv(dst engine.Tensor, from int, src engine.Tensor, to int) {
-	out, in := comm.NewSide[cuda.Point](src), comm.NewSide[cuda.Point](dst)
+	out, in := comm.NewSide[driver.Point](src), comm.NewSide[driver.Point](dst)
 	send, recv := make([]engine.Tensor, e.Size()), make([]engine.Tensor, e.Size())
 	e.compared(func(g *members) error {
 		if to >= 0 {
@@ -43,7 +43,7 @@ func (e *end) edges() []communicators {
 
 // Offer implements comm.Comm.
 func (e *end) Offer(slot, src engine.Tensor, to int) {
-	out := comm.NewSide[cuda.Point](src)
+	out := comm.NewSide[driver.Point](src)
 	e.compared(func(g *members) error {
 		if to != e.Rank()+1 || e.edges() == nil {
 			return g.Errorf("rank %d offers to rank %d at %s: messages go to the next rank of a pipeline", e.Rank(), to,
@@ -57,12 +57,12 @@ func (e *end) Offer(slot, src engine.Tensor, to int) {
 		return g.mail.Offer(e.Rank(), to, out)
 	})
 	e.vacate(slot)
-	e.stream.Take(slot, src, e.stream)
+	e.stream.Take(slot, src, e.stream.Stream)
 	on := e.aside(&e.out)
 	follow(on, e.stream)
 	edge := e.edges()[e.Rank()]
 	e.issue("Offer", edge, 0, on, func() (bool, error) {
-		return edge.Exchange(0, on, []engine.Tensor{{}, slot}, make([]engine.Tensor, 2))
+		return edge.Exchange(0, on.Stream, []engine.Tensor{{}, slot}, make([]engine.Tensor, 2))
 	})
 	out.Note = on.Record()
 	e.sending = append(e.sending, out)
@@ -83,7 +83,7 @@ func (e *end) vacate(slot engine.Tensor) {
 
 // Post implements comm.Comm.
 func (e *end) Post(slot engine.Tensor, from int) {
-	in := comm.NewSide[cuda.Point](slot)
+	in := comm.NewSide[driver.Point](slot)
 	e.compared(func(g *members) error {
 		if from != e.Rank()-1 || e.edges() == nil {
 			return g.Errorf("rank %d posts memory for rank %d at %s: messages come from the rank before", e.Rank(), from,
@@ -95,7 +95,7 @@ func (e *end) Post(slot engine.Tensor, from int) {
 	follow(on, e.stream)
 	edge := e.edges()[from]
 	e.issue("Post", edge, 1, on, func() (bool, error) {
-		return edge.Exchange(1, on, make([]engine.Tensor, 2), []engine.Tensor{slot, {}})
+		return edge.Exchange(1, on.Stream, make([]engine.Tensor, 2), []engine.Tensor{slot, {}})
 	})
 	in.Note = on.Record()
 }
@@ -110,6 +110,6 @@ func (e *end) Await(dst engine.Tensor, from int) {
 	})
 	e.stream.After(in.Note)
 	e.stream.Forget(in.Note)
-	e.stream.Take(dst, in.Tensor, e.stream)
+	e.stream.Take(dst, in.Tensor, e.stream.Stream)
 	e.Took()
 }

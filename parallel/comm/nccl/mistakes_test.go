@@ -11,16 +11,17 @@ import (
 
 	"patchbay/engine"
 	"patchbay/engine/cuda"
+	"patchbay/engine/cuda/driver"
 	"patchbay/parallel/comm"
 )
 
 // bent are communicators with a mistake in how they exchange.
 type bent struct {
 	communicators
-	exchange func(c communicators, rank int, on *cuda.Ops, send, recv []engine.Tensor) (bool, error)
+	exchange func(c communicators, rank int, on *driver.Stream, send, recv []engine.Tensor) (bool, error)
 }
 
-func (b bent) Exchange(rank int, on *cuda.Ops, send, recv []engine.Tensor) (bool, error) {
+func (b bent) Exchange(rank int, on *driver.Stream, send, recv []engine.Tensor) (bool, error) {
 	return b.exchange(b.communicators, rank, on, send, recv)
 }
 
@@ -73,7 +74,9 @@ func newPair(t *testing.T) *pair {
 }
 
 // bend plants a mistake into the first group.
-func (p *pair) bend(exchange func(c communicators, rank int, on *cuda.Ops, send, recv []engine.Tensor) (bool, error)) {
+func (p *pair) bend(
+	exchange func(c communicators, rank int, on *driver.Stream, send, recv []engine.Tensor) (bool, error),
+) {
 	w := p.groups[0][0].(*end).group.wires
 	w.all = bent{w.all, exchange}
 }
@@ -128,8 +131,8 @@ func TestMistakesAreFound(t *testing.T) {
 	if dir := os.Getenv("PATCHBAY_TEST_CUDA"); dir == "-" {
 		t.Skip("NOT RUN: only the fake library finds mistakes in the order of calls")
 	}
-	type exchange = func(c communicators, rank int, on *cuda.Ops, send, recv []engine.Tensor) (bool, error)
-	swapped := func(c communicators, rank int, on *cuda.Ops, send, recv []engine.Tensor) (bool, error) {
+	type exchange = func(c communicators, rank int, on *driver.Stream, send, recv []engine.Tensor) (bool, error)
+	swapped := func(c communicators, rank int, on *driver.Stream, send, recv []engine.Tensor) (bool, error) {
 		return c.Exchange(1-rank, on, recv, send)
 	}
 	for name, c := range map[string]struct {
@@ -137,33 +140,35 @@ func TestMistakesAreFound(t *testing.T) {
 		run  func(p *pair, rank int) // nil: swap
 		want string
 	}{
-		"mismatched counts": {bend: func(c communicators, rank int, on *cuda.Ops, send, recv []engine.Tensor) (bool, error) {
+		"mismatched counts": {bend: func(
+			c communicators, rank int, on *driver.Stream, send, recv []engine.Tensor,
+		) (bool, error) {
 			if rank == 0 {
 				send[1] = comm.Piece(send[1], 0, send[1].Len()-1)
 			}
 			return c.Exchange(rank, on, send, recv)
 		}, want: "disagree: "},
-		"another type": {bend: func(c communicators, rank int, on *cuda.Ops, send, recv []engine.Tensor) (bool, error) {
+		"another type": {bend: func(c communicators, rank int, on *driver.Stream, send, recv []engine.Tensor) (bool, error) {
 			if rank == 0 {
 				send[1] = engine.NewTensor(send[1].Buf, engine.BF16, send[1].Len())
 			}
 			return c.Exchange(rank, on, send, recv)
 		}, want: "of type 9"},
-		"no group": {bend: func(c communicators, rank int, on *cuda.Ops, send, recv []engine.Tensor) (bool, error) {
+		"no group": {bend: func(c communicators, rank int, on *driver.Stream, send, recv []engine.Tensor) (bool, error) {
 			if pending, err := c.Exchange(rank, on, send, nil); pending || err != nil {
 				return pending, err
 			}
 			return c.Exchange(rank, on, nil, recv)
 		}, want: "deadlock: stream"},
 		"a receive without its send": {
-			bend: func(c communicators, rank int, on *cuda.Ops, send, recv []engine.Tensor) (bool, error) {
+			bend: func(c communicators, rank int, on *driver.Stream, send, recv []engine.Tensor) (bool, error) {
 				if rank == 0 {
 					send = nil
 				}
 				return c.Exchange(rank, on, send, recv)
 			}, want: "deadlock: a peer has not issued its part",
 		},
-		"after abort": {bend: func(c communicators, rank int, on *cuda.Ops, send, recv []engine.Tensor) (bool, error) {
+		"after abort": {bend: func(c communicators, rank int, on *driver.Stream, send, recv []engine.Tensor) (bool, error) {
 			c.Abort()
 			return c.Exchange(rank, on, send, recv)
 		}, want: "the communicators were given back"},
@@ -187,7 +192,7 @@ func TestMistakesAreFound(t *testing.T) {
 			if err != nil {
 				panic(err)
 			}
-			_, err = made[0].Exchange(rank, p.streams[rank], part[0], part[1])
+			_, err = made[0].Exchange(rank, p.streams[rank].Stream, part[0], part[1])
 			made[0].Abort()
 			if err != nil {
 				panic(err)

@@ -25,18 +25,20 @@ import (
 
 	"patchbay/engine"
 	"patchbay/engine/cuda"
+	"patchbay/engine/cuda/driver"
+	"patchbay/engine/cuda/nccl"
 	"patchbay/parallel/comm"
 	"patchbay/parallel/group"
 )
 
-// communicators are those of one group, one for each of its ranks: *cuda.Clique, whose comments say more. What tests
+// communicators are those of one group, one for each of its ranks: *nccl.Clique, whose comments say more. What tests
 // plant mistakes in is the other one.
 type communicators interface {
 	Pending(rank int) (bool, error)
-	Exchange(rank int, on *cuda.Ops, send, recv []engine.Tensor) (pending bool, err error)
-	AllGather(rank int, on *cuda.Ops, dst, src engine.Tensor) (pending bool, err error)
-	ReduceScatter(rank int, on *cuda.Ops, dst, src engine.Tensor) (pending bool, err error)
-	AllReduce(rank int, on *cuda.Ops, buf engine.Tensor) (pending bool, err error)
+	Exchange(rank int, on *driver.Stream, send, recv []engine.Tensor) (pending bool, err error)
+	AllGather(rank int, on *driver.Stream, dst, src engine.Tensor) (pending bool, err error)
+	ReduceScatter(rank int, on *driver.Stream, dst, src engine.Tensor) (pending bool, err error)
+	AllReduce(rank int, on *driver.Stream, buf engine.Tensor) (pending bool, err error)
 	Abort()
 	Close(patience time.Duration) error
 }
@@ -64,11 +66,20 @@ var _ comm.Transport = (*Transport)(nil)
 
 // New makes a transport by a library. Groups with two members on one GPU, which NCCL does not serve, are connected by
 // local, and refused if it is nil.
-func New(lib *cuda.NCCL, local comm.Transport) *Transport {
+func New(lib *nccl.Library, local comm.Transport) *Transport {
 	return &Transport{
 		newID: lib.NewID,
 		connect: func(ids [][]byte, groups ...[]*cuda.Ops) ([]communicators, error) {
-			cliques, err := lib.Connect(ids, groups...)
+			streams := make([][]*driver.Stream, len(groups))
+			for i, ops := range groups {
+				streams[i] = make([]*driver.Stream, len(ops)) // nil: of another process
+				for r, o := range ops {
+					if o != nil {
+						streams[i][r] = o.Stream
+					}
+				}
+			}
+			cliques, err := lib.Connect(ids, streams...)
 			out := make([]communicators, len(cliques))
 			for i, c := range cliques {
 				out[i] = c
@@ -81,7 +92,7 @@ func New(lib *cuda.NCCL, local comm.Transport) *Transport {
 
 // NewBetween makes a transport of ranks in several processes. They talk over a transport of host memory, and exchange
 // by it in groups that NCCL does not serve. Close gives up communicators without the other processes.
-func NewBetween(lib *cuda.NCCL, host comm.Transport) *Transport {
+func NewBetween(lib *nccl.Library, host comm.Transport) *Transport {
 	t := New(lib, host)
 	t.between = host
 	return t
@@ -105,7 +116,7 @@ func (t *Transport) Connect(of comm.Group, ops []engine.Ops) ([]comm.Comm, error
 		Rendezvous: comm.NewRendezvous(of, len(ops), nil), limit: cmp.Or(of.Deadline, patience),
 		calls: map[int][]*comm.Call{}, ends: make([]*end, len(ops)),
 	}
-	g.mail = comm.Mail[cuda.Point]{Name: of.Name, Elsewhere: func(r int) bool { return g.ends[r] == nil }}
+	g.mail = comm.Mail[driver.Point]{Name: of.Name, Elsewhere: func(r int) bool { return g.ends[r] == nil }}
 	out := make([]comm.Comm, len(ops))
 	for r, s := range streams {
 		if s == nil {

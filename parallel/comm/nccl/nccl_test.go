@@ -13,6 +13,7 @@ import (
 	"patchbay/engine"
 	"patchbay/engine/cuda"
 	"patchbay/engine/cuda/library"
+	"patchbay/engine/cuda/nccl"
 	"patchbay/engine/ref"
 	"patchbay/parallel/comm"
 	"patchbay/parallel/comm/commtest"
@@ -23,7 +24,7 @@ import (
 type rig struct {
 	*Transport
 	devices []*cuda.Device
-	lib     *cuda.NCCL
+	lib     *nccl.Library
 	teams   uint64
 	made    int // calls that made communicators
 }
@@ -39,18 +40,18 @@ func newRig(t *testing.T, devices int) *rig {
 		dir = fakegpu.Library(t)
 		search.Folders = filepath.Join(dir, "nccl")
 	}
-	driver, err := cuda.Open(dir)
+	d, err := cuda.Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	list, err := driver.Devices()
+	list, err := d.Devices()
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(list) < devices {
 		t.Skipf("NOT RUN: %d GPUs are here, this needs %d", len(list), devices)
 	}
-	lib, err := driver.NCCL(search)
+	lib, err := nccl.Open(d.Driver, search)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +62,7 @@ func newRig(t *testing.T, devices int) *rig {
 		return connect(ids, groups...)
 	}
 	for i := range r.devices {
-		if r.devices[i], err = driver.Device(i); err != nil {
+		if r.devices[i], err = d.Device(i); err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() {

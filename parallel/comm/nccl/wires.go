@@ -275,7 +275,7 @@ func greet(c communicators, streams []*cuda.Ops, end time.Time, broken func() er
 					in[side] = append(in[side], word)
 				}
 			}
-			pending, err := c.Exchange(r, s, in[0], in[1])
+			pending, err := c.Exchange(r, s.Stream, in[0], in[1])
 			if err == nil {
 				err = settle(c, r, pending, end, broken)
 			}

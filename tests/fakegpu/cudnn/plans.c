@@ -1,11 +1,6 @@
-// Has the real cuDNN make plans of the descriptors of engine/cuda/dnn.c, without a GPU: for devices that are described by their properties. The driver is a
+// Has the real cuDNN make plans of the descriptors of engine/cuda/dnn/dnn.c, without a GPU: for devices that are described by their properties. The driver is a
 // stub whose loads succeed, so all is proved but that the kernels run. Arguments: the path of libcudnn.so.9.
-#include "../../../engine/cuda/dnn.c"
-
-int pb_current(pb_device *d, pb_error *e) {
-  (void)d, (void)e;
-  return 0;
-}
+#include "../../../engine/cuda/dnn/dnn.c"
 
 // What cuDNN asks of a device, as JSON: the names are its own.
 static const char *properties =

@@ -1,8 +1,13 @@
 //go:build cgo
 
-package cuda
+// Package nccl exchanges between streams by NCCL, which is opened when the program runs (nccl.h lists what is used of
+// it, nccl_shim.h what Go calls). It knows communicators, what they move and how they end; it does not know groups of
+// ranks, the order of their calls, or what an exchange is for.
+package nccl
 
 /*
+#cgo CFLAGS: -std=c11 -O2 -Wall -Wextra -I${SRCDIR}/../driver
+#cgo LDFLAGS: -ldl
 #include "nccl_shim.h"
 */
 import "C"
@@ -15,27 +20,28 @@ import (
 	"unsafe"
 
 	"patchbay/engine"
+	"patchbay/engine/cuda/driver"
 	"patchbay/engine/cuda/library"
 )
 
-// NCCL is NVIDIA's library of exchanges between GPUs. It stays open for the life of the process.
-type NCCL struct {
+// Library is the opened library. It stays open for the life of the process.
+type Library struct {
 	api *C.pb_nccl
-	Found
+	driver.Found
 }
 
-// NCCL opens the library where it is found.
-func (d *Driver) NCCL(s *library.Search) (*NCCL, error) {
+// Open opens the library where it is found.
+func Open(d *driver.Driver, s *library.Search) (*Library, error) {
 	l := library.NCCL()
-	handle, found := d.open(s, l)
+	handle, found := d.Load(s, l)
 	if handle == nil {
 		if found.Err != nil {
 			return nil, found.Err
 		}
 		return nil, fmt.Errorf("%s was not found (%s)", l.Name, l.Pip)
 	}
-	n := &NCCL{Found: found}
-	if err := try(func(e *C.pb_error) { C.pb_nccl_open(handle, &n.api, e) }); err != nil {
+	n := &Library{Found: found}
+	if err := shim(func(e *C.pb_error) { C.pb_nccl_open(handle, &n.api, e) }); err != nil {
 		return nil, fmt.Errorf("%s: %w", found.Path, err)
 	}
 	return n, nil
@@ -46,32 +52,34 @@ const IDLength = 128
 
 // NewID makes the name by which the ranks of a group find each other. The process that makes it must be there until
 // they have.
-func (n *NCCL) NewID() ([]byte, error) {
+func (n *Library) NewID() ([]byte, error) {
 	id := make([]byte, IDLength)
-	err := tryNCCL(func(e *C.pb_error) { C.pb_nccl_id(n.api, unsafe.Pointer(&id[0]), e) })
+	err := try(func(e *C.pb_error) { C.pb_nccl_id(n.api, unsafe.Pointer(&id[0]), e) })
 	return id, err
 }
 
 // Clique is the communicators of a group that ranks of this process have, each on a GPU of its own. Methods may be
 // called from any goroutine; a rank issues one call at a time, and nothing else on the stream, until Pending says that
-// it is over. Errors are *NCCLError.
+// it is over. Errors are *Error.
 type Clique struct {
-	lib   *NCCL
+	lib   *Library
 	ranks []communicator
 }
 
 // communicator is one rank of a clique; NCCL takes one thread at a time in it.
 type communicator struct {
 	mu     sync.Mutex
-	device *Device
+	device *driver.Device
 	at     C.uint64_t // 0: given back, or of another process
 	parts  []C.pb_nccl_part
 }
 
+func (k *communicator) handle() *C.pb_device { return (*C.pb_device)(k.device.Handle()) }
+
 // Connect begins to make the communicators of several groups, one for each stream's device, in one grouped call; nil is
 // a rank of another process, which comes with the same id, of NewID. Pending tells when they are made. After an error
 // there is nothing to give back.
-func (n *NCCL) Connect(ids [][]byte, groups ...[]*Ops) ([]*Clique, error) {
+func (n *Library) Connect(ids [][]byte, groups ...[]*driver.Stream) ([]*Clique, error) {
 	var ends []C.pb_nccl_end
 	var names []byte
 	for g, streams := range groups {
@@ -81,11 +89,12 @@ func (n *NCCL) Connect(ids [][]byte, groups ...[]*Ops) ([]*Clique, error) {
 		names = append(names, ids[g]...)
 		for r, s := range streams {
 			if s != nil {
-				ends = append(ends, C.pb_nccl_end{device: s.dev.c, id: C.int(g), rank: C.int(r), size: C.int(len(streams))})
+				device := (*C.pb_device)(s.Device().Handle())
+				ends = append(ends, C.pb_nccl_end{device: device, id: C.int(g), rank: C.int(r), size: C.int(len(streams))})
 			}
 		}
 	}
-	err := tryNCCL(func(e *C.pb_error) {
+	err := try(func(e *C.pb_error) {
 		C.pb_nccl_connect(n.api, unsafe.Pointer(unsafe.SliceData(names)), unsafe.SliceData(ends), C.int(len(ends)), e)
 	})
 	cliques, at := make([]*Clique, len(groups)), 0
@@ -93,7 +102,7 @@ func (n *NCCL) Connect(ids [][]byte, groups ...[]*Ops) ([]*Clique, error) {
 		c := &Clique{lib: n, ranks: make([]communicator, len(streams))}
 		for r, s := range streams {
 			if s != nil {
-				c.ranks[r].device, c.ranks[r].at = s.dev, ends[at].communicator
+				c.ranks[r].device, c.ranks[r].at = s.Device(), ends[at].communicator
 				at++
 			}
 		}
@@ -118,13 +127,13 @@ func (c *Clique) Pending(rank int) (bool, error) {
 		return false, errAborted
 	}
 	var pending C.int
-	err := tryNCCL(func(e *C.pb_error) { C.pb_nccl_state(c.lib.api, k.at, &pending, e) })
+	err := try(func(e *C.pb_error) { C.pb_nccl_state(c.lib.api, k.at, &pending, e) })
 	return pending != 0, err
 }
 
 // Exchange enqueues, together, the sends and receives of a rank: send[i] goes to rank i and recv[i] comes from it.
 // Tensors are contiguous; those that are empty are left out, which the peer does too.
-func (c *Clique) Exchange(rank int, on *Ops, send, recv []engine.Tensor) (pending bool, err error) {
+func (c *Clique) Exchange(rank int, on *driver.Stream, send, recv []engine.Tensor) (pending bool, err error) {
 	return c.issue(rank, on, func(k *communicator) {
 		for i, t := range send {
 			if !t.IsZero() && t.Len() > 0 {
@@ -140,22 +149,22 @@ func (c *Clique) Exchange(rank int, on *Ops, send, recv []engine.Tensor) (pendin
 }
 
 // AllGather enqueues a rank's part of gathering sources of equal length, in rank order.
-func (c *Clique) AllGather(rank int, on *Ops, dst, src engine.Tensor) (pending bool, err error) {
+func (c *Clique) AllGather(rank int, on *driver.Stream, dst, src engine.Tensor) (pending bool, err error) {
 	return c.issue(rank, on, func(k *communicator) { k.add(C.PB_ALL_GATHER, 0, dst, src, src) })
 }
 
 // ReduceScatter enqueues a rank's part of summing sources, in an order of NCCL's, in parts of equal length.
-func (c *Clique) ReduceScatter(rank int, on *Ops, dst, src engine.Tensor) (pending bool, err error) {
+func (c *Clique) ReduceScatter(rank int, on *driver.Stream, dst, src engine.Tensor) (pending bool, err error) {
 	return c.issue(rank, on, func(k *communicator) { k.add(C.PB_REDUCE_SCATTER, 0, dst, src, dst) })
 }
 
 // AllReduce enqueues a rank's part of summing buf in place, in an order of NCCL's.
-func (c *Clique) AllReduce(rank int, on *Ops, buf engine.Tensor) (pending bool, err error) {
+func (c *Clique) AllReduce(rank int, on *driver.Stream, buf engine.Tensor) (pending bool, err error) {
 	return c.issue(rank, on, func(k *communicator) { k.add(C.PB_ALL_REDUCE, 0, buf, buf, buf) })
 }
 
 // issue enqueues what parts adds as one group.
-func (c *Clique) issue(rank int, on *Ops, parts func(*communicator)) (bool, error) {
+func (c *Clique) issue(rank int, on *driver.Stream, parts func(*communicator)) (bool, error) {
 	k := &c.ranks[rank]
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -164,12 +173,13 @@ func (c *Clique) issue(rank int, on *Ops, parts func(*communicator)) (bool, erro
 	}
 	k.parts = k.parts[:0]
 	parts(k)
-	if len(k.parts) == 0 || on.err != nil {
+	if len(k.parts) == 0 || on.Err() != nil {
 		return false, nil
 	}
 	var pending C.int
-	err := tryNCCL(func(e *C.pb_error) {
-		C.pb_nccl_exchange(c.lib.api, k.device.c, k.at, on.stream, &k.parts[0], C.int(len(k.parts)), &pending, e)
+	err := try(func(e *C.pb_error) {
+		C.pb_nccl_exchange(c.lib.api, k.handle(), k.at, C.uint64_t(on.Handle()), &k.parts[0], C.int(len(k.parts)),
+			&pending, e)
 	})
 	return pending != 0, err
 }
@@ -177,8 +187,8 @@ func (c *Clique) issue(rank int, on *Ops, parts func(*communicator)) (bool, erro
 // add notes a call, whose count and type are those of like. Types that are only moved are bytes.
 func (k *communicator) add(call, peer int, dst, src, like engine.Tensor) {
 	p := C.pb_nccl_part{
-		dst: C.uint64_t(address("NCCL", dst)), src: C.uint64_t(address("NCCL", src)), count: C.uint64_t(like.Len()),
-		call: C.int(call), peer: C.int(peer),
+		dst: C.uint64_t(driver.Address("NCCL", dst)), src: C.uint64_t(driver.Address("NCCL", src)),
+		count: C.uint64_t(like.Len()), call: C.int(call), peer: C.int(peer),
 	}
 	switch like.DType {
 	case engine.F32:
@@ -196,28 +206,28 @@ func (k *communicator) add(call, peer int, dst, src, like engine.Tensor) {
 // Abort ends what the ranks wait for on their devices, with any numbers, and gives the communicators back.
 func (c *Clique) Abort() {
 	_ = c.all(func(k *communicator) error { // there is nothing left to do about an error
-		return tryNCCL(func(e *C.pb_error) { C.pb_nccl_abort(c.lib.api, k.device.c, k.at, e) })
+		return try(func(e *C.pb_error) { C.pb_nccl_abort(c.lib.api, k.handle(), k.at, e) })
 	})
 }
 
 // Close gives communicators back on which nothing is under way, or aborts them where that takes longer than patience.
 func (c *Clique) Close(patience time.Duration) error {
 	return c.all(func(k *communicator) error {
-		err := tryNCCL(func(e *C.pb_error) { C.pb_nccl_finalize(c.lib.api, k.device.c, k.at, e) })
+		err := try(func(e *C.pb_error) { C.pb_nccl_finalize(c.lib.api, k.handle(), k.at, e) })
 		pending, end := C.int(1), time.Now().Add(patience)
 		for looks := 0; err == nil && pending != 0; looks++ {
 			if looks > 8 {
 				time.Sleep(100 * time.Microsecond)
 			}
-			err = tryNCCL(func(e *C.pb_error) { C.pb_nccl_state(c.lib.api, k.at, &pending, e) })
+			err = try(func(e *C.pb_error) { C.pb_nccl_state(c.lib.api, k.at, &pending, e) })
 			if err == nil && pending != 0 && time.Now().After(end) {
 				err = fmt.Errorf("a communicator on %s was not done after %v", k.device.Location(), patience)
 			}
 		}
 		if err != nil {
-			return errors.Join(err, tryNCCL(func(e *C.pb_error) { C.pb_nccl_abort(c.lib.api, k.device.c, k.at, e) }))
+			return errors.Join(err, try(func(e *C.pb_error) { C.pb_nccl_abort(c.lib.api, k.handle(), k.at, e) }))
 		}
-		return tryNCCL(func(e *C.pb_error) { C.pb_nccl_destroy(c.lib.api, k.device.c, k.at, e) })
+		return try(func(e *C.pb_error) { C.pb_nccl_destroy(c.lib.api, k.handle(), k.at, e) })
 	})
 }
 
@@ -240,23 +250,28 @@ func (c *Clique) all(end func(*communicator) error) error {
 	return errors.Join(errs...)
 }
 
-// NCCLError is a failed call of NCCL.
-type NCCLError struct {
+// Error is a failed call of the library.
+type Error struct {
 	Call string // function of the library
 	Code int    // its result
 	Text string // description of the result
 }
 
 // Error returns "call: text (code)".
-func (e *NCCLError) Error() string { return fmt.Sprintf("%s: %s (%d)", e.Call, e.Text, e.Code) }
+func (e *Error) Error() string { return fmt.Sprintf("%s: %s (%d)", e.Call, e.Text, e.Code) }
 
 var errAborted = errors.New("the communicators were given back")
 
-// tryNCCL runs a call of the shim and returns its error.
-func tryNCCL(f func(e *C.pb_error)) error {
-	err := try(f)
-	if e := (*Error)(nil); errors.As(err, &e) && e.Call != "cuCtxSetCurrent" {
-		return &NCCLError{e.Call, e.Code, e.Text}
+// try runs a call of the library and returns its error.
+func try(f func(e *C.pb_error)) error {
+	err := shim(f)
+	if e := (*driver.Error)(nil); errors.As(err, &e) && e.Call != "cuCtxSetCurrent" {
+		return &Error{e.Call, e.Code, e.Text}
 	}
 	return err
+}
+
+// shim runs any call of the shim.
+func shim(f func(e *C.pb_error)) error {
+	return driver.Try(func(e unsafe.Pointer) { f((*C.pb_error)(e)) })
 }

@@ -12,8 +12,31 @@ struct pb_driver {
 };
 #undef MEMBER
 
+static int kind(CUresult code) {
+  switch (code) {
+    case PB_OUT_OF_MEMORY:
+      return PB_KIND_MEMORY;
+    case PB_INVALID_VALUE:
+    case PB_NO_DEVICE:
+    case PB_INVALID_DEVICE:
+    case PB_INVALID_HANDLE:
+    case PB_NOT_FOUND:
+    case PB_NOT_READY:
+    case PB_INVALID_IMAGE:
+    case PB_INVALID_PTX:
+    case PB_UNSUPPORTED_PTX:
+    case PB_OUT_OF_RESOURCES:
+    case PB_PEER_UNSUPPORTED:
+    case PB_PEER_ENABLED:
+    case PB_TOO_MANY_PEERS:
+      return PB_KIND_REFUSED;
+  }
+  return code >= PB_CAPTURE_UNSUPPORTED && code <= PB_GRAPH_UPDATE_FAILURE ? PB_KIND_CAPTURE : PB_KIND_LOST;
+}
+
 static int failed(pb_driver *d, CUresult code, const char *call, pb_error *e) {
   e->code = code;
+  e->kind = kind(code);
   snprintf(e->call, sizeof e->call, "%s", call);
   const char *name = NULL, *text = NULL;
   d->cuGetErrorName(code, &name);
@@ -125,8 +148,14 @@ int pb_device_info(pb_driver *d, int index, pb_info *out, pb_error *e) {
   return 0;
 }
 
+static int current(pb_device *d, pb_error *e) {
+  __atomic_fetch_add(&d->calls, 1, __ATOMIC_RELAXED);
+  CALL(d->driver, cuCtxSetCurrent, d->context);
+  return 0;
+}
+
 int pb_device_open(pb_driver *d, int index, pb_device **out, pb_error *e) {
-  pb_device v = {.driver = d};
+  pb_device v = {.driver = d, .current = current};
   CALL(d, cuDeviceGet, &v.number, index);
   CALL(d, cuDevicePrimaryCtxRetain, &v.context, v.number);
   *out = malloc(sizeof v);
@@ -140,12 +169,6 @@ int pb_device_close(pb_device *d, pb_error *e) {
   driver->cuCtxSetCurrent(NULL);
   free(d);
   CALL(driver, cuDevicePrimaryCtxRelease_v2, number);
-  return 0;
-}
-
-int pb_current(pb_device *d, pb_error *e) {
-  __atomic_fetch_add(&d->calls, 1, __ATOMIC_RELAXED);
-  CALL(d->driver, cuCtxSetCurrent, d->context);
   return 0;
 }
 

@@ -39,8 +39,22 @@ int pb_lt_load(void *library, pb_lt **out, pb_error *e) {
   return 0;
 }
 
+static int kind(cublasStatus_t s) {
+  switch (s) {
+    case PB_LT_ALLOC_FAILED:
+      return PB_KIND_MEMORY;
+    case PB_LT_NOT_INITIALIZED:
+    case PB_LT_INVALID_VALUE:
+    case PB_LT_ARCH_MISMATCH:
+    case PB_LT_NOT_SUPPORTED:
+      return PB_KIND_REFUSED;
+  }
+  return PB_KIND_LOST;
+}
+
 static int failed(pb_lt *lt, cublasStatus_t s, const char *call, pb_error *e) {
   e->code = PB_LT_CODES + (int)s;
+  e->kind = kind(s);
   snprintf(e->call, sizeof e->call, "%s", call);
   snprintf(e->text, sizeof e->text, "%s: %s", lt->cublasLtGetStatusName(s), lt->cublasLtGetStatusString(s));
   return e->code;

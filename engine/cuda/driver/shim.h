@@ -5,9 +5,17 @@
 
 #include "driver.h"
 
+// What an error means: the call was refused and nothing else has changed, for lack of memory or otherwise; a graph, or something while one was captured, was
+// refused; the context is lost.
+enum { PB_KIND_REFUSED, PB_KIND_MEMORY, PB_KIND_CAPTURE, PB_KIND_LOST };
+
+// Codes of pb_error for what libraries return that work on top of the driver start here.
+enum { PB_LIBRARY_CODES = 1 << 16 };
+
 typedef struct {
   int code;       // 0: no error; -1: the library could not be opened
-  char call[40];  // function of the driver
+  int kind;
+  char call[40];  // function of the driver or library
   char text[256];
 } pb_error;
 
@@ -15,12 +23,14 @@ typedef struct {
 typedef struct pb_driver pb_driver;
 
 // One device with its primary context, and what it was asked to do so far.
-typedef struct {
+typedef struct pb_device pb_device;
+struct pb_device {
   pb_driver *driver;
   CUcontext context;
   CUdevice number;
-  int64_t calls;  // of entries below that take a pb_device
-} pb_device;
+  int64_t calls;                           // of entries below that take a pb_device
+  int (*current)(pb_device *, pb_error *);  // see pb_current
+};
 
 typedef struct {
   char name[96];
@@ -38,8 +48,8 @@ int pb_device_count(pb_driver *d, int *out, pb_error *e);
 int pb_device_info(pb_driver *d, int index, pb_info *out, pb_error *e);
 int pb_device_open(pb_driver *d, int index, pb_device **out, pb_error *e);
 int pb_device_close(pb_device *d, pb_error *e);
-// pb_current makes the device's context that of the thread, as every entry here does.
-int pb_current(pb_device *d, pb_error *e);
+// pb_current makes the device's context that of the thread, as every entry here does. Libraries on top of the driver call it, which are linked apart.
+static inline int pb_current(pb_device *d, pb_error *e) { return d->current(d, e); }
 int pb_memory(pb_device *d, uint64_t *free_bytes, uint64_t *total, pb_error *e);
 int pb_alloc(pb_device *d, uint64_t *out, uint64_t bytes, pb_error *e);
 int pb_free(pb_device *d, uint64_t at, pb_error *e);

@@ -1,6 +1,6 @@
 //go:build cgo
 
-package cuda
+package driver
 
 /*
 #include "shim.h"
@@ -8,7 +8,6 @@ package cuda
 import "C"
 
 import (
-	"errors"
 	"math"
 	"time"
 )
@@ -19,7 +18,6 @@ type clock struct {
 	now  time.Duration // of last
 	last C.uint64_t    // the event of the newest stamp whose time is known, 0: none is
 	open []*stamp      // in stream order, times not known
-	idle []C.uint64_t  // events for stamps to come
 }
 
 // stamp is an event in the stream and, once somebody has asked, its time.
@@ -30,35 +28,23 @@ type stamp struct {
 
 // Stamp implements engine.Stamper. Times count from the first stamp; the resolution of the device is half a
 // microsecond.
-func (o *Ops) Stamp() func() time.Duration {
-	s := &stamp{}
-	if o.err == nil {
-		event, err := o.clock.event(o.dev)
+func (s *Stream) Stamp() func() time.Duration {
+	st := &stamp{}
+	if s.err == nil {
+		event, err := s.dev.timed.take(s.dev.newTimed)
 		if err == nil {
-			err = try(func(e *C.pb_error) { C.pb_event_record(o.dev.c, event, o.stream, e) })
-			s.event = event
-			o.clock.open = append(o.clock.open, s)
+			err = try(func(e *C.pb_error) { C.pb_event_record(s.dev.c, event, s.at, e) })
+			st.event = event
+			s.clock.open = append(s.clock.open, st)
 		}
-		o.note(err)
+		s.Note(err)
 	}
 	return func() time.Duration {
-		if o.err == nil {
-			o.note(o.clock.read(o.dev))
+		if s.err == nil {
+			s.Note(s.clock.read(s.dev))
 		}
-		return s.at
+		return st.at
 	}
-}
-
-// event returns one that nobody uses.
-func (c *clock) event(dev *Device) (C.uint64_t, error) {
-	if n := len(c.idle); n > 0 {
-		event := c.idle[n-1]
-		c.idle = c.idle[:n-1]
-		return event, nil
-	}
-	var event C.uint64_t
-	err := try(func(e *C.pb_error) { C.pb_event_new(dev.c, &event, 1, e) })
-	return event, err
 }
 
 // read finds the times of all stamps; the stream is synced.
@@ -71,26 +57,20 @@ func (c *clock) read(dev *Device) error {
 				return err
 			}
 			c.now += time.Duration(math.Round(float64(ms) * float64(time.Millisecond)))
-			c.idle = append(c.idle, c.last)
+			dev.timed.put(c.last)
 		}
 		c.last, s.at, c.open = s.event, c.now, c.open[1:]
 	}
 	return nil
 }
 
-// free gives the events back.
-func (c *clock) free(dev *Device) error {
-	events := c.idle
+// free gives the events back to the device.
+func (c *clock) free(dev *Device) {
 	if c.last != 0 {
-		events = append(events, c.last)
+		dev.timed.put(c.last)
 	}
 	for _, s := range c.open {
-		events = append(events, s.event)
-	}
-	var errs []error
-	for _, event := range events {
-		errs = append(errs, try(func(e *C.pb_error) { C.pb_event_free(dev.c, event, e) }))
+		dev.timed.put(s.event)
 	}
 	*c = clock{}
-	return errors.Join(errs...)
 }

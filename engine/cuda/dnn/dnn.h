@@ -6,7 +6,7 @@
 #include "shim.h"
 
 // Codes of pb_error for what cuDNN returns start here.
-enum { PB_DNN_CODES = 1 << 17 };
+enum { PB_DNN_CODES = 2 * PB_LIBRARY_CODES };
 
 typedef struct pb_dnn pb_dnn;  // the opened library
 typedef struct pb_dnn_stream pb_dnn_stream;

@@ -1,10 +1,9 @@
 //go:build cgo
 
-package cuda
+package driver
 
 /*
 #include <stdlib.h>
-#include "dnn.h"
 #include "shim.h"
 */
 import "C"
@@ -17,31 +16,9 @@ import (
 	"patchbay/engine/cuda/library"
 )
 
-// Library opens a library where it is found first in a version that can be used, and tells of it.
-func (d *Driver) Library(s *library.Search, l *library.Library) Found {
-	if l.Name == library.CUDNN().Name {
-		_, found := d.openDNN(s)
-		return found
-	}
-	_, found := d.open(s, l)
-	return found
-}
-
-// openDNN opens cuDNN with the libraries that it consists of, nil where they cannot be used.
-func (d *Driver) openDNN(s *library.Search) (*C.pb_dnn, Found) {
-	handle, found := d.open(s, library.CUDNN())
-	if handle == nil {
-		return nil, found
-	}
-	var dnn *C.pb_dnn
-	if err := try(func(e *C.pb_error) { C.pb_dnn_load(handle, &dnn, e) }); err != nil {
-		return nil, Found{Err: fmt.Errorf("%s: %w", found.Path, err)}
-	}
-	return dnn, found
-}
-
-// open is Library with the handle of the loader, nil where there is no library. It stays open.
-func (d *Driver) open(s *library.Search, l *library.Library) (unsafe.Pointer, Found) {
+// Load opens a library where it is found first in a version that can be used, and tells of it. The handle of the loader
+// is nil where there is none. It stays open.
+func (d *Driver) Load(s *library.Search, l *library.Library) (unsafe.Pointer, Found) {
 	var found Found
 	version, runtime := C.CString(l.Version), (*C.char)(nil)
 	defer C.free(unsafe.Pointer(version))

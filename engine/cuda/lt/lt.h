@@ -6,7 +6,7 @@
 #include "shim.h"
 
 // Codes of pb_error for what cuBLASLt returns start here.
-enum { PB_LT_CODES = 1 << 16 };
+enum { PB_LT_CODES = PB_LIBRARY_CODES };
 
 typedef struct pb_lt pb_lt;            // the opened library
 typedef struct pb_lt_device pb_lt_device;

@@ -1,10 +1,8 @@
 //go:build cgo
 
-package cuda
+package driver
 
 /*
-#include "dnn.h"
-#include "lt.h"
 #include "shim.h"
 */
 import "C"
@@ -12,6 +10,7 @@ import "C"
 import (
 	"errors"
 	"fmt"
+	"unsafe"
 
 	"patchbay/engine"
 )
@@ -19,11 +18,12 @@ import (
 // ErrNotOpened is in the chain of an error that says that the driver's library is missing or too old.
 var ErrNotOpened = errors.New("the driver library could not be opened")
 
-// Error is a failed call of the driver, of cuBLASLt or of cuDNN.
+// Error is a failed call of the driver, or of a library on top of it.
 type Error struct {
 	Call string // function of the library
 	Code int    // its result
 	Text string // name and description of the result
+	kind C.int  // PB_KIND_REFUSED and those behind it
 }
 
 // Error returns "call: text (code)".
@@ -33,8 +33,7 @@ func (e *Error) Error() string { return fmt.Sprintf("%s: %s (%d)", e.Call, e.Tex
 func (e *Error) Is(kind error) bool {
 	switch kind {
 	case engine.ErrOutOfMemory:
-		return e.Code == C.PB_OUT_OF_MEMORY || e.Code == C.PB_LT_CODES+C.PB_LT_ALLOC_FAILED ||
-			e.Code == C.PB_DNN_CODES+C.PB_DNN_NO_DEVICE_MEMORY
+		return e.kind == C.PB_KIND_MEMORY
 	case engine.ErrDeviceLost:
 		return e.Sticky()
 	}
@@ -42,24 +41,17 @@ func (e *Error) Is(kind error) bool {
 }
 
 // Sticky reports whether the context is lost: every later call fails too and the process must be started again.
-func (e *Error) Sticky() bool {
-	switch e.Code {
-	case C.PB_SUCCESS, C.PB_INVALID_VALUE, C.PB_OUT_OF_MEMORY, C.PB_NO_DEVICE, C.PB_INVALID_DEVICE, C.PB_INVALID_HANDLE,
-		C.PB_NOT_FOUND, C.PB_NOT_READY, C.PB_INVALID_IMAGE, C.PB_INVALID_PTX, C.PB_UNSUPPORTED_PTX, C.PB_OUT_OF_RESOURCES,
-		C.PB_PEER_UNSUPPORTED, C.PB_PEER_ENABLED, C.PB_TOO_MANY_PEERS, C.PB_LT_CODES + C.PB_LT_NOT_INITIALIZED,
-		C.PB_LT_CODES + C.PB_LT_ALLOC_FAILED, C.PB_LT_CODES + C.PB_LT_INVALID_VALUE, C.PB_LT_CODES + C.PB_LT_ARCH_MISMATCH,
-		C.PB_LT_CODES + C.PB_LT_NOT_SUPPORTED:
-		return false
-	}
-	if e.Code >= C.PB_DNN_CODES && e.Code < C.PB_DNN_CODES+C.PB_DNN_EXECUTION_FAILED {
-		return false
-	}
-	return !e.capture()
-}
+func (e *Error) Sticky() bool { return e.kind == C.PB_KIND_LOST }
 
-// capture reports whether the driver refused a graph, or something while one was captured.
-func (e *Error) capture() bool {
-	return e.Code >= C.PB_CAPTURE_UNSUPPORTED && e.Code <= C.PB_GRAPH_UPDATE_FAILURE
+// OfCapture reports whether the driver refused a graph, or something while one was captured.
+func (e *Error) OfCapture() bool { return e.kind == C.PB_KIND_CAPTURE }
+
+// OfLibrary reports whether a library on top of the driver failed.
+func (e *Error) OfLibrary() bool { return e.Code >= C.PB_LIBRARY_CODES }
+
+// Try runs a call of the shim of a library, which it hands the pb_error of shim.h, and returns its error.
+func Try(f func(e unsafe.Pointer)) error {
+	return try(func(e *C.pb_error) { f(unsafe.Pointer(e)) })
 }
 
 // try runs a call of the shim and returns its error.
@@ -77,5 +69,5 @@ func errorOf(e *C.pb_error) error {
 	case e.code < 0:
 		return fmt.Errorf("%w: %s", ErrNotOpened, C.GoString(&e.text[0]))
 	}
-	return &Error{Call: C.GoString(&e.call[0]), Code: int(e.code), Text: C.GoString(&e.text[0])}
+	return &Error{Call: C.GoString(&e.call[0]), Code: int(e.code), Text: C.GoString(&e.text[0]), kind: e.kind}
 }

@@ -30,6 +30,7 @@ static int failed(pb_dnn *dnn, cudnnStatus_t s, const char *call, pb_error *e) {
   char last[160] = "";
   dnn->cudnnGetLastErrorString(last, sizeof last);
   e->code = PB_DNN_CODES + (int)s;
+  e->kind = s == PB_DNN_NO_DEVICE_MEMORY ? PB_KIND_MEMORY : s < PB_DNN_EXECUTION_FAILED ? PB_KIND_REFUSED : PB_KIND_LOST;
   snprintf(e->call, sizeof e->call, "%s", call);
   snprintf(e->text, sizeof e->text, "%s%s%s", dnn->cudnnGetErrorString(s), *last ? ": " : "", last);
   return e->code;
@@ -160,6 +161,7 @@ static int choose(pb_dnn_stream *s, pb_dnn_plan *p, uint64_t most, pb_error *e) 
   CALL(dnn, cudnnBackendGetAttribute, p->plan, PB_DNN_PLAN_WORKSPACE, PB_DNN_TYPE_INT64, 1, &count, &bytes);
   if ((uint64_t)bytes <= most) return 0;
   e->code = PB_DNN_CODES + PB_DNN_NOT_SUPPORTED;
+  e->kind = PB_KIND_REFUSED;
   snprintf(e->text, sizeof e->text, "a workspace of %lld bytes", (long long)bytes);
   return e->code;
 }

@@ -1,0 +1,124 @@
+//go:build cgo
+
+package driver
+
+/*
+#include "shim.h"
+*/
+import "C"
+
+import (
+	"errors"
+	"unsafe"
+
+	"patchbay/engine"
+)
+
+// Pinned is host memory that the device copies from and to by itself.
+type Pinned struct {
+	Bytes []byte
+	at    unsafe.Pointer
+	event C.uint64_t // recorded behind the last copy
+	used  bool       // the event was recorded
+
+	ledger *engine.Ledger // that counts it; nil: none does
+}
+
+// newPinned takes pinned memory and an event.
+func (dev *Device) newPinned(bytes int) (*Pinned, error) {
+	dev.allocs.Add(1)
+	p := &Pinned{ledger: dev.host.Load()}
+	if err := p.ledger.Take(int64(bytes)); err != nil {
+		return nil, err
+	}
+	if err := try(func(e *C.pb_error) { C.pb_host_alloc(dev.c, &p.at, C.uint64_t(bytes), e) }); err != nil {
+		p.ledger.Give(int64(bytes))
+		return nil, err
+	}
+	p.Bytes = unsafe.Slice((*byte)(p.at), bytes)
+	var err error
+	if p.event, err = dev.newEvent(); err != nil {
+		p.ledger.Give(int64(bytes))
+		return nil, errors.Join(err, try(func(e *C.pb_error) { C.pb_host_free(dev.c, p.at, e) }))
+	}
+	return p, nil
+}
+
+// wait blocks until the last copy of p is done.
+func (dev *Device) wait(p *Pinned) error {
+	if !p.used {
+		return nil
+	}
+	dev.waits.Add(1)
+	return try(func(e *C.pb_error) { C.pb_event_sync(dev.c, p.event, e) })
+}
+
+// release gives pinned memory back.
+func (dev *Device) release(p *Pinned) error {
+	defer p.ledger.Give(int64(len(p.Bytes)))
+	return errors.Join(dev.wait(p), dev.freeEvent(p.event),
+		try(func(e *C.pb_error) { C.pb_host_free(dev.c, p.at, e) }))
+}
+
+// ring is pinned memory that uploads pass through: two buffers, so that one is filled while the other is copied.
+type ring struct {
+	dev  *Device
+	slot [2]*Pinned
+	next int
+}
+
+// SlotBytes is the size of one buffer that uploads pass through.
+const SlotBytes = 8 << 20
+
+// fill takes the buffers that are not there yet.
+func (r *ring) fill() error {
+	for i := range r.slot {
+		if r.slot[i] == nil {
+			p, err := r.dev.newPinned(SlotBytes)
+			if err != nil {
+				return err
+			}
+			r.slot[i] = p
+		}
+	}
+	return nil
+}
+
+// free gives the buffers back.
+func (r *ring) free() error {
+	var errs []error
+	for i, p := range r.slot {
+		if p != nil {
+			errs = append(errs, r.dev.release(p))
+			r.slot[i] = nil
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Slot returns SlotBytes of pinned memory for an upload, those that were used longest ago, once their copy is done. Who
+// takes them calls Send before the next Slot.
+func (s *Stream) Slot() (*Pinned, error) {
+	r := &s.up
+	if err := r.fill(); err != nil {
+		return nil, err
+	}
+	r.next = 1 - r.next
+	p := r.slot[r.next]
+	return p, r.dev.wait(p)
+}
+
+// Send enqueues a copy of the first bytes of p.
+func (s *Stream) Send(dst uint64, p *Pinned, bytes int) {
+	if bytes == 0 || s.err != nil {
+		return
+	}
+	s.do(func(e *C.pb_error) { C.pb_upload(s.dev.c, s.at, C.uint64_t(dst), p.at, C.uint64_t(bytes), e) })
+	s.record(p)
+}
+
+// record marks p as in use until the stream gets here.
+func (s *Stream) record(p *Pinned) {
+	s.do(func(e *C.pb_error) { C.pb_event_record(s.dev.c, p.event, s.at, e) })
+	p.used = true
+}

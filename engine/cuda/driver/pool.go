@@ -1,0 +1,43 @@
+//go:build cgo
+
+package driver
+
+import (
+	"errors"
+	"sync"
+)
+
+// pool is what streams have given back to their device. Any goroutine takes and puts.
+type pool[T any] struct {
+	mu   sync.Mutex
+	idle []T
+}
+
+// take returns one that nobody uses, made if there is none.
+func (p *pool[T]) take(made func() (T, error)) (T, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := len(p.idle)
+	if n == 0 {
+		return made()
+	}
+	last := p.idle[n-1]
+	p.idle = p.idle[:n-1]
+	return last, nil
+}
+
+func (p *pool[T]) put(v T) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.idle = append(p.idle, v)
+}
+
+// free gives all back to the driver.
+func (p *pool[T]) free(one func(T) error) error {
+	var errs []error
+	for _, v := range p.idle {
+		errs = append(errs, one(v))
+	}
+	p.idle = nil
+	return errors.Join(errs...)
+}

@@ -1,0 +1,222 @@
+//go:build cgo
+
+package driver
+
+/*
+#cgo noescape pb_launch
+#cgo nocallback pb_launch
+#include "shim.h"
+*/
+import "C"
+
+import (
+	"errors"
+	"sync/atomic"
+	"unsafe"
+
+	"patchbay/engine"
+)
+
+// Stream is one stream of a device: calls return when they are enqueued. One goroutine uses a value at a time; what a
+// Download returns may be waited for on another. The first error stays until Sync has returned it and comes out of
+// every Wait before; no call does anything meanwhile.
+type Stream struct {
+	dev     *Device
+	at      C.uint64_t
+	err     error
+	e       C.pb_error // what a call says: no call allocates
+	capture bool       // see BeginCapture
+	aloft   C.uint64_t // see Aloft; 0: not made yet
+	up      ring
+	down    []*Pinned // free buffers of downloads, guarded by nothing: Wait hands its buffer back through done
+	done    chan *Pinned
+	marks   marks
+	clock   clock
+	inbox   inbox
+
+	broken atomic.Pointer[error] // see Break
+}
+
+// NewStream makes a stream on the device.
+func (dev *Device) NewStream() (*Stream, error) {
+	s := &Stream{dev: dev, done: make(chan *Pinned, 64)}
+	s.up.dev = dev
+	if err := try(func(e *C.pb_error) { C.pb_stream_new(dev.c, &s.at, e) }); err != nil {
+		return nil, err
+	}
+	place, err := dev.places.take(func() (*Pinned, error) { return dev.newPinned(4) })
+	if err != nil {
+		return nil, errors.Join(err, dev.freeStream(s.at))
+	}
+	atomic.StoreUint32((*uint32)(place.at), 0)
+	s.marks.place = place
+	return s, nil
+}
+
+func (dev *Device) freeStream(at C.uint64_t) error {
+	if at == 0 {
+		return nil
+	}
+	return try(func(e *C.pb_error) { C.pb_stream_free(dev.c, at, e) })
+}
+
+// Close gives back what the stream holds; it has been drained. Memory of Alloc is the caller's to free.
+func (s *Stream) Close() error {
+	errs := []error{s.inbox.free(s.dev), s.up.free()}
+	s.takeBack()
+	for _, p := range s.down {
+		errs = append(errs, s.dev.release(p))
+	}
+	s.clock.free(s.dev)
+	s.dev.places.put(s.marks.place)
+	s.dev.points.drop(s)
+	return errors.Join(append(errs, s.dev.freeStream(s.aloft), s.dev.freeStream(s.at))...)
+}
+
+// Device returns the device of the stream.
+func (s *Stream) Device() *Device { return s.dev }
+
+// Handle returns the CUstream, for the shims of libraries on top of the driver.
+func (s *Stream) Handle() uint64 { return uint64(s.at) }
+
+// CountHost has pinned memory that is taken from now on, by all streams of the device, count as memory of the process.
+func (s *Stream) CountHost(l *engine.Ledger) { s.dev.host.Store(l) }
+
+// Location implements engine.Located with "cuda:N".
+func (s *Stream) Location() string { return s.dev.Location() }
+
+// DeviceMemory implements engine.Located. Memory that other processes use is not free.
+func (s *Stream) DeviceMemory() (free, total int64, err error) { return s.dev.Memory() }
+
+// Sync waits until everything enqueued has run and returns the first error. Unless the device is lost, the stream can
+// be used again then: calls that were left out are the caller's to repeat.
+func (s *Stream) Sync() error {
+	if err := s.Drain(); err != nil {
+		return err
+	}
+	return s.ending()
+}
+
+// Drain is Sync of a stream that may be broken.
+func (s *Stream) Drain() error {
+	s.dev.waits.Add(1)
+	s.Note(try(func(e *C.pb_error) { C.pb_stream_sync(s.dev.c, s.at, e) }))
+	err := s.err
+	if !errors.Is(err, engine.ErrDeviceLost) {
+		s.err = nil
+	}
+	return err
+}
+
+// Break makes err what every wait for results returns from now on, unless the stream has an error of its own: what it
+// was to receive did not come. It is safe from any goroutine.
+func (s *Stream) Break(err error) { s.broken.CompareAndSwap(nil, &err) }
+
+// ending is what Break was given first, nil if it was not called.
+func (s *Stream) ending() error {
+	if e := s.broken.Load(); e != nil {
+		return *e
+	}
+	return nil
+}
+
+// Err returns the first error of the stream so far, without a wait.
+func (s *Stream) Err() error { return s.err }
+
+// Note keeps the first error.
+func (s *Stream) Note(err error) {
+	if s.err == nil {
+		s.err = err
+	}
+}
+
+// Forgive forgets the error: what was refused is done another way.
+func (s *Stream) Forgive() { s.err = nil }
+
+// Launch enqueues a kernel on a grid of x, y and z blocks, at least 1 each. args is the struct of its arguments, which
+// holds no Go pointers.
+func (s *Stream) Launch(f Function, x, y, z, threads, shared int, args unsafe.Pointer) {
+	if s.err != nil {
+		return
+	}
+	s.dev.launches.Add(1)
+	if C.pb_launch(s.dev.c, s.at, C.uint64_t(f), C.uint(x), C.uint(y), C.uint(z), C.uint(threads), C.uint(shared), args,
+		&s.e) != 0 {
+		s.Note(errorOf(&s.e))
+	}
+}
+
+// Issue has a library enqueue a launch of its own: call hands the stream and the pb_error to its shim.
+func (s *Stream) Issue(call func(stream uint64, e unsafe.Pointer)) {
+	s.do(func(e *C.pb_error) {
+		s.dev.launches.Add(1)
+		call(uint64(s.at), unsafe.Pointer(e))
+	})
+}
+
+// do runs a call of the shim, unless there was an error before.
+func (s *Stream) do(call func(e *C.pb_error)) {
+	if s.err == nil {
+		s.e.code = 0
+		call(&s.e)
+		s.Note(errorOf(&s.e))
+	}
+}
+
+// Alloc implements engine.Ops; the memory is zero for every stream when it returns.
+func (s *Stream) Alloc(bytes int) (engine.Buf, error) {
+	at, err := s.dev.Alloc(bytes)
+	if err != nil {
+		return engine.Buf{}, err
+	}
+	s.do(func(e *C.pb_error) { C.pb_set(s.dev.c, s.at, C.uint64_t(at), 0, C.uint64_t(max(1, bytes)), e) })
+	if err := s.Drain(); err != nil {
+		return engine.Buf{}, errors.Join(err, s.dev.Free(at))
+	}
+	return engine.Buf{Dev: at}, nil
+}
+
+// Free implements engine.Ops. It waits for the whole device first, because other streams may be using the memory.
+func (s *Stream) Free(b engine.Buf) {
+	if b.Dev != 0 {
+		s.Note(s.dev.Free(b.Dev))
+	}
+}
+
+// Aloft runs f on another stream, of its own: what was issued before goes on meanwhile, what is issued after waits for
+// it.
+func (s *Stream) Aloft(f func() error) error {
+	if s.aloft == 0 {
+		if err := try(func(e *C.pb_error) { C.pb_stream_new(s.dev.c, &s.aloft, e) }); err != nil {
+			return err
+		}
+	}
+	computing := s.at
+	s.at = s.aloft
+	err := f()
+	end := s.Record()
+	s.at = computing
+	s.After(end)
+	s.Forget(end)
+	return err
+}
+
+// Address returns where the first element of t is, 0 for absent tensors.
+func Address(op string, t engine.Tensor) uint64 {
+	if t.IsZero() || t.Len() == 0 {
+		return 0
+	}
+	if t.Buf.Dev == 0 {
+		panic(&engine.ShapeError{Op: op, Rule: "operands of the cuda backend lie in device memory", Shapes: t.String()})
+	}
+	return t.Buf.Dev + uint64(t.Off*t.DType.Size())
+}
+
+// Move enqueues a copy between places of the device.
+func (s *Stream) Move(dst, src uint64, bytes int) {
+	if bytes > 0 {
+		s.do(func(e *C.pb_error) {
+			C.pb_move(s.dev.c, s.at, C.uint64_t(dst), C.uint64_t(src), C.uint64_t(bytes), e)
+		})
+	}
+}
