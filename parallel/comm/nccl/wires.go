@@ -33,8 +33,9 @@ type wires struct {
 	name  []byte          // of those of several processes, see short
 
 	mu    sync.Mutex
-	group *members // that uses them
-	cause error    // they were aborted
+	group *members       // that uses them
+	cause error          // they were aborted
+	ends  sync.WaitGroup // of abort
 }
 
 // cliques are all communicators.
@@ -53,11 +54,13 @@ func (w *wires) abort(cause error) {
 	first := w.cause == nil
 	if first {
 		w.cause = cause
+		w.ends.Add(1)
 	}
 	w.mu.Unlock()
 	if !first {
 		return
 	}
+	defer w.ends.Done()
 	var all sync.WaitGroup
 	for _, c := range w.cliques() {
 		all.Go(c.Abort)
@@ -205,6 +208,7 @@ func (t *Transport) drop(which func(*wires) bool) error {
 			return false
 		}
 		if w.broken() {
+			w.ends.Wait() // devices may be closed once they are gone
 			return true
 		}
 		for _, c := range w.cliques() {
