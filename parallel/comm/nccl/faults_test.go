@@ -23,8 +23,8 @@ func TestPlantedFaults(t *testing.T) {
 			"	e.collective(c, e.aside(&e.beside))", "TestNCCL/OrderedWithOps", "want",
 		},
 		{
-			"a receive without its send", "collective.go", "all.Exchange(rank, on, src, dst)",
-			"all.Exchange(rank, on, src[:1], dst)", "TestNCCL/AllGather", "deadlock",
+			"a receive without its send", "collective.go", "all.Exchange(rank, on.Stream, src, dst)",
+			"all.Exchange(rank, on.Stream, src[:1], dst)", "TestNCCL/AllGather", "deadlock",
 		},
 		{
 			"sums in NCCL's order", "collective.go", "if all := e.group.wires.all; e.Size() == 2 {",
