@@ -179,8 +179,8 @@ func TestGraphsOnFakeGPUs(t *testing.T) {
 	for i, c := range []struct {
 		model, plan string
 		graphs      int64   // evaluations or micro-steps, of all ranks
-		from        int     // counts calls of the driver after this step: stages of a pipeline begin the next one early, so all of theirs
-		calls       float64 // of them at most, as a part of those without graphs
+		from        int     // the step after which calls count; stages of a pipeline begin steps early, so there all do
+		calls       float64 // of the driver at most, as a part of those without graphs
 	}{
 		{"flux-c", "", 3, 3, 0.25},
 		{"sd3-b", "cfg=2", 2 * 3, 3, 0.25},
