@@ -95,46 +95,59 @@ func (r *Reply) Fail(err error) error {
 type long interface{ Short() any }
 
 func (r *Reply) put(v any, fault *wire.Error, end bool) error {
-	var beside bulk.Cargo
-	var place wire.Carry
-	sent := false
-	if r.Beside != nil && r.Enc == wire.Msgpack {
-		beside = r.Beside(bulk.HoldOf(v))
-		place = beside.Put
-		defer func() { beside.Done(sent) }()
-	}
-	b, err := wire.EncodeBeside(v, r.Enc, place, wire.BulkBytes)
-	if beside != nil && err == nil && wire.LengthOf(b) > r.Limit { // many that are small: those go too
-		beside.Done(false)
-		beside = r.Beside(bulk.HoldOf(v))
-		b, err = wire.EncodeBeside(v, r.Enc, beside.Put, wire.SmallBytes)
-	}
-	if l, ok := v.(long); ok && err == nil && wire.LengthOf(b) > r.Limit {
-		b, err = wire.EncodeBeside(l.Short(), r.Enc, nil, wire.BulkBytes)
-	}
-	if n := wire.LengthOf(b); err == nil && n > r.Limit {
-		err = wire.Errorf(wire.ErrTooLarge, "the reply has %d bytes, a message may have %d; accept references to get "+
-			"it beside the message", n, r.Limit)
-	}
-	var fds []int
-	switch {
-	case err != nil:
+	b, beside, err := r.encode(v)
+	if err != nil {
 		fault = message.ErrorOf(err)
 		whole, err := wire.Encode(fault.Body(), r.Enc)
 		if err != nil {
 			return err
 		}
 		b = [][]byte{whole}
-	case beside != nil:
+	}
+	var fds []int
+	if beside != nil {
 		fds = beside.FDs()
 	}
-	if !end {
+	if err = nil; !end {
 		err = r.Send(b, fds, fault, false)
 	} else {
 		r.once.Do(func() { err = r.last(b, fds, fault) })
 	}
-	sent = err == nil
+	if beside != nil {
+		beside.Done(err == nil)
+	}
 	return err
+}
+
+// encode returns a message in its parts and what goes beside them, nil if nothing does: first what is large, where that
+// leaves too much what is small too. What fits neither way goes in its short form, if it has one, with nothing beside.
+func (r *Reply) encode(v any) (b [][]byte, beside bulk.Cargo, err error) {
+	n := 0
+	done := func(v any, place wire.Carry, least int) bool {
+		b, err = wire.EncodeBeside(v, r.Enc, place, least)
+		n = wire.LengthOf(b)
+		return err != nil || n <= r.Limit
+	}
+	if r.Beside == nil || r.Enc != wire.Msgpack {
+		if done(v, nil, wire.BulkBytes) {
+			return b, nil, err
+		}
+	} else {
+		for _, least := range []int{wire.BulkBytes, wire.SmallBytes} {
+			beside = r.Beside(bulk.HoldOf(v))
+			if done(v, beside.Put, least) && err == nil {
+				return b, beside, nil
+			}
+			if beside.Done(false); err != nil {
+				return nil, nil, err
+			}
+		}
+	}
+	if l, ok := v.(long); ok && done(l.Short(), nil, wire.BulkBytes) {
+		return b, nil, err
+	}
+	return nil, nil, wire.Errorf(wire.ErrTooLarge, "the reply has %d bytes, a message may have %d; accept references to get "+
+		"it beside the message", n, r.Limit)
 }
 
 // inlineLimit is the largest file that travels inside one message: 512 KiB, or half of what a message may have; text

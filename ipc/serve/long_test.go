@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"patchbay/ipc/bulk"
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
@@ -59,6 +60,69 @@ func TestLongMessagesGoShort(t *testing.T) {
 		}}
 		if err := r.Message(v); err != nil || len(got) > 4096 || !strings.Contains(string(got), `"j"`) {
 			t.Errorf("%s: %d bytes, %v: %.200s", what, len(got), err, got)
+		}
+	}
+}
+
+// cargo counts what is put beside a message, and remembers whether it was told that it went.
+type cargo struct {
+	put  int
+	done []bool
+}
+
+func (c *cargo) Put(data []byte) (*wire.Ref, error) {
+	c.put++
+	return &wire.Ref{Kind: "stream", Bytes: len(data)}, nil
+}
+func (c *cargo) FDs() []int     { return make([]int, c.put) }
+func (c *cargo) Done(sent bool) { c.done = append(c.done, sent) }
+
+// TestNothingBesideWhatDidNotGo: what was put beside a message goes with it, and is given up where the message goes in
+// its short form or as an error, which refer to nothing.
+func TestNothingBesideWhatDidNotGo(t *testing.T) {
+	large, small := make([]byte, wire.BulkBytes), make([]byte, 100<<10)
+	list := make([]string, 200_000)
+	for name, c := range map[string]struct {
+		data  map[string]any
+		short bool // the message has a short form
+		tries int  // places made for what goes beside
+		fds   int
+		fault string
+	}{
+		"large":                {map[string]any{"a": large, "b": small}, true, 1, 1, ""},
+		"small too":            {map[string]any{"a": large, "b": small, "c": small}, true, 2, 3, ""},
+		"short":                {map[string]any{"a": large, "list": list}, true, 2, 0, ""},
+		"too large":            {map[string]any{"a": large, "list": list}, false, 2, 0, wire.ErrTooLarge},
+		"what has no encoding": {map[string]any{"a": large, "b": make(chan int)}, false, 1, 0, wire.ErrInternal},
+	} {
+		var places []*cargo
+		r := &serve.Reply{
+			Enc: wire.Msgpack, Limit: 150 << 10,
+			Beside: func(*bulk.Hold) bulk.Cargo {
+				places = append(places, &cargo{})
+				return places[len(places)-1]
+			},
+			Send: func(_ [][]byte, fds []int, fault *wire.Error, _ bool) error {
+				if len(fds) != c.fds || (fault != nil) != (c.fault != "") || fault != nil && fault.Code != c.fault {
+					t.Errorf("%s: went with %d descriptors and %v, want %d and %q", name, len(fds), fault, c.fds, c.fault)
+				}
+				return nil
+			},
+		}
+		var v any = c.data
+		if c.short {
+			v = &message.Event{Type: message.EventSuccess, Job: "j", Data: c.data}
+		}
+		if err := r.Message(v); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if len(places) != c.tries {
+			t.Errorf("%s: %d places beside the message were made, want %d", name, len(places), c.tries)
+		}
+		for i, p := range places {
+			if want := c.fds > 0 && i == len(places)-1; len(p.done) != 1 || p.done[0] != want {
+				t.Errorf("%s: place %d was told %v, want once %v", name, i, p.done, want)
+			}
 		}
 	}
 }
