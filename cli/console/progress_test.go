@@ -1,6 +1,7 @@
 package console
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -22,5 +23,26 @@ func TestTitlesOfAWatchedJob(t *testing.T) {
 	s.Event(message.Event{Type: message.EventProgress, Node: "4", Data: step})
 	if want := "node 3\nnode 3 (the sampler)\nnode 4 (VAEDecode) step 2/9\n"; out.String() != want {
 		t.Errorf("got %q, want %q", out.String(), want)
+	}
+}
+
+// TestWorkOfEveryAxis: what ranks sent along each axis is printed, summed over the ranks.
+func TestWorkOfEveryAxis(t *testing.T) {
+	names := []string{"ulysses", "ring", "pipe", "tensor", "spread", "shard"}
+	rank := map[string]any{"micro_steps": 3, "text_tokens": 4, "image_tokens": 5}
+	want := "plan: p on 2 ranks, 7 evaluations, 6 micro-steps, 9 tokens through the busiest rank\n"
+	for i, name := range names {
+		rank[name] = map[string]any{"calls": i + 1, "bytes": (i + 1) * 1e6, "wait_seconds": 0.5}
+		want += fmt.Sprintf("  %-8s %10.2f MB in %d exchanges\n", name, float64(2*(i+1)), 2*(i+1))
+	}
+	var stats RunStats
+	stats.Take(message.Event{Type: message.EventMetrics, Data: map[string]any{
+		"timings": map[string]any{}, "stats": []any{map[string]any{
+			"plan": "p", "evaluations": 7, "ranks": []any{rank, rank},
+		}},
+	}})
+	var out strings.Builder
+	if stats.ShowWork(NewProgress(&out, false)); out.String() != want {
+		t.Errorf("got %s, want %s", out.String(), want)
 	}
 }

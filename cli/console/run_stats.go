@@ -2,6 +2,7 @@ package console
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"patchbay/engine/profile"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
+	"patchbay/parallel/plan"
 )
 
 // RunStats collects what metrics events say of a job and its sampling runs.
@@ -30,13 +32,8 @@ type samplingRun struct {
 	Plan                     string
 	Evaluations, Synchronous int
 	Reused                   []any
-	Ranks                    []struct {
-		Micro                              int `json:"micro_steps"`
-		Text                               int `json:"text_tokens"`
-		Image                              int `json:"image_tokens"`
-		Ulysses, Ring, Pipe, Tensor, Shard traffic
-	}
-	Profile []struct {
+	Ranks                    []rankWork
+	Profile                  []struct {
 		profile.Row
 		Seconds float64
 	}
@@ -44,8 +41,33 @@ type samplingRun struct {
 	Total int `json:"spans_total"`
 }
 
+// rankWork is what a rank has done.
+type rankWork struct {
+	Micro int                     `json:"micro_steps"`
+	Text  int                     `json:"text_tokens"`
+	Image int                     `json:"image_tokens"`
+	Sent  [plan.AxisCount]traffic `json:"-"`
+}
+
 // traffic is what a rank has sent along an axis.
 type traffic struct{ Calls, Bytes int64 }
+
+// UnmarshalJSON reads a rank, whose fields beside the counters are named by the axes.
+func (r *rankWork) UnmarshalJSON(text []byte) error {
+	type counters rankWork
+	var axes map[string]json.RawMessage
+	if err := errors.Join(json.Unmarshal(text, (*counters)(r)), json.Unmarshal(text, &axes)); err != nil {
+		return err
+	}
+	for a := range plan.AxisCount {
+		if sent, ok := axes[a.String()]; ok {
+			if err := json.Unmarshal(sent, &r.Sent[a]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
 
 // span is a profile.Span on its way: [rank, layer, operation, start us, duration us, bytes].
 type span profile.Span
@@ -112,13 +134,12 @@ func (p *RunStats) WriteProfile(s *Progress, path string) error {
 
 // ShowWork prints how the sampling runs were split: plan, evaluations, what each axis moved.
 func (p *RunStats) ShowWork(s *Progress) {
-	axes := []string{"ulysses", "ring", "pipe", "tensor", "shard"}
 	for _, run := range p.runs {
-		sent, tokens, micro := make([]traffic, len(axes)), 0, 0
+		sent, tokens, micro := [plan.AxisCount]traffic{}, 0, 0
 		for _, r := range run.Ranks {
 			micro += r.Micro
 			tokens = max(tokens, r.Text+r.Image)
-			for a, t := range []traffic{r.Ulysses, r.Ring, r.Pipe, r.Tensor, r.Shard} {
+			for a, t := range r.Sent {
 				sent[a].Calls += t.Calls
 				sent[a].Bytes += t.Bytes
 			}
@@ -134,7 +155,7 @@ func (p *RunStats) ShowWork(s *Progress) {
 			len(run.Ranks), run.Evaluations, besides, micro, tokens)
 		for a, t := range sent {
 			if t.Calls > 0 {
-				s.Say("  %-8s %10.2f MB in %d exchanges", axes[a], float64(t.Bytes)/1e6, t.Calls)
+				s.Say("  %-8s %10.2f MB in %d exchanges", plan.Axis(a), float64(t.Bytes)/1e6, t.Calls)
 			}
 		}
 	}
