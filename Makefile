@@ -68,8 +68,9 @@ fmt: tools
 # WATCHED run whole, and only here: `make test` does not run them a second time without the detector. Of the others are left out: REPEATS, what runs
 # the same goroutines many times for its numbers (also left out of check), ALIKE, the same where check needs it (TestExactPlansEqualOneRank runs every
 # method under the detector) or ranks run one at a time, and the fake device of make fake. Of packages that compute much, the tests of what runs side
-# by side. Many tests wait more than they compute: four packages at a time keep two processors busy. What waits longest starts first.
-export WATCHED := ./ipc/jobs ./ipc/serve ./ipc/members ./ipc/worker ./ipc/broker ./ipc/client ./ipc/bulk ./ipc/message ./ipc/meter ./ipc/wire ./models/sampling \
+# by side; tests of ipc talk to a nats-server in its own process, the one inside a daemon is in `make soak`. Many tests wait more than they compute: four
+# packages at a time keep two processors busy. What waits longest starts first.
+export WATCHED := ./ipc/jobs ./ipc/serve ./ipc/members ./ipc/worker ./ipc/rights ./ipc/client ./ipc/bulk ./ipc/message ./ipc/meter ./ipc/wire ./models/sampling \
            ./node/files ./node/graph ./node/lru ./node/picture/resample ./parallel/comm ./parallel/group ./parallel/rank ./parallel/remote
 RACED   := ./parallel ./parallel/comm/stream ./parallel/comm/deferred
 REPEATS := FakeGPU|ForecastEquals|BF16|(End|Cache|Feather)MatchesComfyUI|Drift|StoresInEightBits|EverySampler|StoresHoldWhat|OrderOfRequests|SpreadFolded|ScatteredFormOn|StalePic|StaleValues|UnevenStages|OwnWeights|FoldedStages|CacheOn|ChosenPlanGives|DrawsDoNot
@@ -95,6 +96,7 @@ soak:
 	$(GO) test -count 1 -timeout 90m -tags soak ./parallel -v -skip 'FakeGPU|^TestCUDA'
 	$(GO) test -count 1 -timeout 120m -tags soak ./tests -v -run 'TestDurable|TestLossy|TestCluster|TestPower|TestFaults|TestRouting|TestTinyJobs|ReadmeCommands'
 	$(GO) test -count 1 -timeout 120m -p 1 -tags soak ./ipc/... ./node/... -v -run UnderTheHammer
+	$(GO) test -count 1 -timeout 60m -race ./ipc/broker ./daemon
 	$(GO) test -count 1 -tags emulated ./engine/cpu
 	CGO_ENABLED=0 $(GO) build -o /dev/null .
 

@@ -11,7 +11,7 @@ import (
 	"patchbay/cli/console"
 	"patchbay/cli/settings"
 	"patchbay/daemon"
-	"patchbay/ipc/broker"
+	"patchbay/ipc/rights"
 )
 
 func serveCmd(version string) *cobra.Command {
@@ -87,10 +87,10 @@ func printPermissions(cmd *cobra.Command, text string) error {
 	if text == "example" {
 		text = defaultUsers
 	}
-	users, err := broker.ParseUsers(text)
+	users, err := rights.ParseUsers(text)
 	if err != nil {
 		return console.BadInput(fmt.Errorf("--print-permissions: %w", err))
 	}
-	console.Printf(cmd.OutOrStdout(), "%s", broker.ServerConfig(users))
+	console.Printf(cmd.OutOrStdout(), "%s", rights.ServerConfig(users))
 	return nil
 }

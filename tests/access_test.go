@@ -20,7 +20,8 @@ import (
 	"github.com/nats-io/jwt/v2"
 	"github.com/nats-io/nkeys"
 
-	"patchbay/ipc/broker"
+	"patchbay/ipc/rights"
+	"patchbay/tests/natsserver"
 )
 
 // TestAccess runs daemon and commands against nats-server processes that ask who they are: by password, NKey,
@@ -66,7 +67,7 @@ func try(t *testing.T, program string, env []string, args ...string) (int, strin
 
 // passwords are those of users whose server looks for them in its environment.
 func passwords() []string {
-	return []string{broker.PasswordVariable("root") + "=r00t", broker.PasswordVariable("alice") + "=wonderland"}
+	return []string{rights.PasswordVariable("root") + "=r00t", rights.PasswordVariable("alice") + "=wonderland"}
 }
 
 func passwordsAndKeys(t *testing.T, program, flow string) {
@@ -76,14 +77,15 @@ func passwordsAndKeys(t *testing.T, program, flow string) {
 	for _, name := range []string{"server", "client"} {
 		ca.sign(t, filepath.Join(dir, name))
 	}
-	users, err := broker.ParseUsers("daemon=" + daemonPublic + ",admin=root,client=alice")
+	users, err := rights.ParseUsers("daemon=" + daemonPublic + ",admin=root,client=alice")
 	if err != nil {
 		t.Fatal(err)
 	}
 	tls := fmt.Sprintf("tls { cert_file: %q, key_file: %q, ca_file: %q, verify: true, timeout: 5 }\n",
 		filepath.Join(dir, "server.pem"), filepath.Join(dir, "server-key.pem"), filepath.Join(dir, "ca.pem"))
-	n := startNATS(t, broker.ServerConfig(users)+tls)
-	url := strings.Replace(n.url, "nats://", "tls://", 1)
+	words := strings.ReplaceAll(strings.Join(passwords(), "\n"), "=", ": ") + "\n" // as variables of the configuration
+	n := natsserver.Start(t, natsserver.JetStream(t), words, rights.ServerConfig(users), tls)
+	url := strings.Replace(n.URL, "nats://", "tls://", 1)
 	certs := []string{
 		"--tls-ca", filepath.Join(dir, "ca.pem"), "--tls-cert", filepath.Join(dir, "client.pem"),
 		"--tls-key", filepath.Join(dir, "client-key.pem"),
@@ -127,15 +129,15 @@ func passwordsAndKeys(t *testing.T, program, flow string) {
 // credentials has a server in operator mode, whose users come with a signed token; the files come from the environment.
 func credentials(t *testing.T, program, flow string) {
 	o := newOperator(t)
-	n := startNATS(t, o.conf)
-	s := startServer(t, program, "", "--nats", n.url, "--creds", o.creds[broker.RoleDaemon])
-	env := []string{"PATCHBAY_NATS_URL=" + n.url, "PATCHBAY_NATS_CREDS=" + o.creds[broker.RoleClient]}
+	n := natsserver.Start(t, natsserver.JetStream(t), o.conf)
+	s := startServer(t, program, "", "--nats", n.URL, "--creds", o.creds[rights.RoleDaemon])
+	env := []string{"PATCHBAY_NATS_URL=" + n.URL, "PATCHBAY_NATS_CREDS=" + o.creds[rights.RoleClient]}
 	for _, line := range commands(flow) {
 		if code, out := try(t, program, env, line...); code != 0 {
 			t.Errorf("%s ended with %d:\n%s", line[0], code, out)
 		}
 	}
-	if code, out := try(t, program, nil, "jobs", "--nats", n.url); code == 0 ||
+	if code, out := try(t, program, nil, "jobs", "--nats", n.URL); code == 0 ||
 		!strings.Contains(out, "refuses this user") {
 		t.Errorf("without credentials: %d\n%s", code, out)
 	}
@@ -147,8 +149,8 @@ func credentials(t *testing.T, program, flow string) {
 // operator is what a nats-server in operator mode reads, and one user of every role.
 type operator struct {
 	conf  string
-	creds map[broker.Role]string // files
-	user  map[broker.Role]string // public keys
+	creds map[rights.Role]string // files
+	user  map[rights.Role]string // public keys
 }
 
 // newOperator makes an operator with one account. Rights belong to the key that signs the users of a role: in their own
@@ -169,9 +171,9 @@ func newOperator(t *testing.T) *operator {
 	oc, ac, sc := jwt.NewOperatorClaims(public(t, pairs["operator"])), jwt.NewAccountClaims(public(t, pairs["account"])),
 		jwt.NewAccountClaims(public(t, pairs["system"]))
 	ac.Limits.JetStreamLimits = jwt.JetStreamLimits{MemoryStorage: -1, DiskStorage: -1, Streams: -1, Consumer: -1}
-	o := &operator{creds: map[broker.Role]string{}, user: map[broker.Role]string{}}
+	o := &operator{creds: map[rights.Role]string{}, user: map[rights.Role]string{}}
 	dir := t.TempDir()
-	for _, role := range broker.Roles() {
+	for _, role := range rights.Roles() {
 		o.creds[role] = filepath.Join(dir, string(role)+".creds")
 		o.user[role] = writeCreds(t, o.creds[role], role, ac)
 	}
@@ -189,7 +191,7 @@ func newOperator(t *testing.T) *operator {
 
 // writeCreds adds a scoped signing key for a role to an account, writes the credentials of a user that it signs, and
 // returns the user's public key.
-func writeCreds(t *testing.T, path string, role broker.Role, ac *jwt.AccountClaims) string {
+func writeCreds(t *testing.T, path string, role rights.Role, ac *jwt.AccountClaims) string {
 	t.Helper()
 	signer, err := nkeys.CreateAccount()
 	if err != nil {
@@ -197,7 +199,7 @@ func writeCreds(t *testing.T, path string, role broker.Role, ac *jwt.AccountClai
 	}
 	scope := jwt.NewUserScope()
 	scope.Key, scope.Role = public(t, signer), string(role)
-	rights := broker.Permissions(role, "USER")
+	rights := rights.Permissions(role, "USER")
 	scope.Template.Pub.Allow.Add(rights.Publish...)
 	for _, subject := range rights.Subscribe {
 		scope.Template.Sub.Allow.Add(strings.Replace(subject, "USER", "{{subject()}}", 1))

@@ -24,7 +24,7 @@ func (c *natsCluster) cables() ([]*route, string) {
 	var out []*route
 	var list []string
 	for i, n := range c.nodes {
-		ln := newRoute(c.t, -1, i, strings.TrimPrefix(n.url, "nats://"))
+		ln := newRoute(c.t, -1, i, strings.TrimPrefix(n.URL, "nats://"))
 		out, list = append(out, ln), append(list, "nats://"+ln.l.Addr().String())
 	}
 	return out, strings.Join(list, ",")

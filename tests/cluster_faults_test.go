@@ -372,7 +372,7 @@ func TestCluster(t *testing.T) {
 	}{
 		{"LeaderKilled", func(tr *trial, meanwhile func()) {
 			i := tr.leader(records)
-			tr.nodes[i].kill()
+			tr.nodes[i].Kill()
 			meanwhile()
 			for _, m := range tr.members {
 				tr.until("the daemons say which server is away", func(jetstream.JetStream) bool {
@@ -380,7 +380,7 @@ func TestCluster(t *testing.T) {
 						fmt.Sprintf("server s%d is away or behind: KV_", i))
 				})
 			}
-			tr.nodes[i].start()
+			tr.nodes[i].Start()
 		}},
 		{"MinorityCutOff", func(tr *trial, meanwhile func()) {
 			tr.part(tr.leader(records))
@@ -406,21 +406,21 @@ func TestCluster(t *testing.T) {
 		}},
 		{"DiskFull", func(tr *trial, meanwhile func()) {
 			i := tr.leader(records)
-			pid := tr.nodes[i].cmd.Process.Pid
+			pid := tr.nodes[i].Cmd.Process.Pid
 			d := limitedDisk(tr.t, func() int { return pid })
 			d.fill()
 			meanwhile()
 			d.free()
-			tr.nodes[i].kill()
-			tr.nodes[i].start()
+			tr.nodes[i].Kill()
+			tr.nodes[i].Start()
 		}},
 		{"FlippedBytes", func(tr *trial, meanwhile func()) {
 			i := tr.leader(records)
-			tr.nodes[i].kill()
+			tr.nodes[i].Kill()
 			tr.flip(i, records)
 			tr.flip(i, message.EventStream)
 			tr.flip(i, message.QueueStream)
-			tr.nodes[i].start()
+			tr.nodes[i].Start()
 			meanwhile()
 		}},
 	} {
@@ -448,7 +448,7 @@ func clusterDaemon(t *testing.T) {
 	s.waitState(dialSocket(t, s), "first", message.Done)
 	for i := range c.nodes { // it has connections to one of them
 		c.part(i)
-		others := c.nodes[(i+1)%3].url + "," + c.nodes[(i+2)%3].url
+		others := c.nodes[(i+1)%3].URL + "," + c.nodes[(i+2)%3].URL
 		s.until("clients at the others reach the daemon", func() bool {
 			time.Sleep(200 * time.Millisecond) // an election takes seconds, and each try connects anew
 			return submitOnce(others, &message.RunRequest{ID: fmt.Sprint("part", i), Workflow: quick}) == nil
@@ -460,7 +460,7 @@ func clusterDaemon(t *testing.T) {
 		s.waitState(dialSocket(t, s), fmt.Sprint("part", i), message.Done)
 	}
 	gone := c.leader("KV_" + message.JobBucket)
-	c.nodes[gone].kill()
+	c.nodes[gone].Kill()
 	s.until("the job is taken", func() bool {
 		time.Sleep(200 * time.Millisecond)
 		return submitOnce(c.url(0), &message.RunRequest{ID: "without", Workflow: quick}) == nil

@@ -3,9 +3,7 @@ package tests
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"net"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -14,13 +12,15 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"patchbay/tests/natsserver"
 )
 
 // natsCluster is three nats-server processes that are one cluster. The routes between them go over links that can be
 // taken away.
 type natsCluster struct {
 	t     *testing.T
-	nodes [3]*natsServer
+	nodes [3]*natsserver.Server
 	store [3]string // folders of JetStream's files
 	links []*route
 }
@@ -49,10 +49,10 @@ func startCluster(t *testing.T, disks ...serverDisk) *natsCluster {
 // startClusterWith is startCluster with more in the cluster's part of the configuration.
 func startClusterWith(t *testing.T, extra string, disks ...serverDisk) *natsCluster {
 	c := &natsCluster{t: t}
-	path, dir := natsProgram(t), t.TempDir()
+	dir := t.TempDir()
 	var clients, routes [3]net.Listener // they hold the ports until their server starts
 	for i := range c.nodes {
-		clients[i], routes[i] = freePort(t), freePort(t)
+		clients[i], routes[i] = natsserver.FreePort(t), natsserver.FreePort(t)
 	}
 	for i := range c.nodes {
 		var to []string
@@ -72,19 +72,12 @@ func startClusterWith(t *testing.T, extra string, disks ...serverDisk) *natsClus
 		conf := fmt.Sprintf("server_name: s%d\nlisten: %q\njetstream { store_dir: %q, sync_interval: %q }\n"+
 			"cluster { name: three, listen: %q, advertise: \"127.0.0.1:1\", pool_size: -1, %s routes: [%s] }\n",
 			i, clients[i].Addr().String(), c.store[i], disk.sync, routes[i].Addr().String(), extra, strings.Join(to, ", "))
-		n := &natsServer{
-			t: t, path: path, conf: filepath.Join(dir, fmt.Sprintf("s%d.conf", i)), url: "nats://" + clients[i].Addr().String(),
-		}
-		if err := os.WriteFile(n.conf, []byte(conf), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		c.nodes[i] = n
+		c.nodes[i] = natsserver.New(t, filepath.Join(dir, fmt.Sprintf("s%d.conf", i)), clients[i].Addr().String(), conf)
 	}
 	for i, n := range c.nodes {
 		_ = clients[i].Close()
 		_ = routes[i].Close()
-		n.start()
-		t.Cleanup(n.kill)
+		n.Start()
 	}
 	c.ready()
 	return c
@@ -102,22 +95,6 @@ func (c *natsCluster) ready() {
 		})
 		return err == nil && js.DeleteStream(ctx, "READY") == nil
 	})
-}
-
-// freePort listens on a port that a server is to have later, when the listener is closed. It is none of those that the
-// system gives to connections and to listeners that name none, or they would take it in between.
-func freePort(t *testing.T) net.Listener {
-	t.Helper()
-	var err error
-	for range 100 {
-		var l net.Listener
-		if l, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 15_000+rand.IntN(15_000))); err == nil {
-			t.Cleanup(func() { _ = l.Close() })
-			return l
-		}
-	}
-	t.Fatal(err)
-	return nil
 }
 
 func newRoute(t *testing.T, from, to int, address string) *route {
@@ -256,7 +233,7 @@ func (c *natsCluster) hold(server int, mute, deaf bool) {
 func (c *natsCluster) url(first int) string {
 	var out []string
 	for i := range c.nodes {
-		out = append(out, c.nodes[(first+i)%len(c.nodes)].url)
+		out = append(out, c.nodes[(first+i)%len(c.nodes)].URL)
 	}
 	return strings.Join(out, ",")
 }

@@ -13,6 +13,7 @@ import (
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
+	"patchbay/tests/natsserver"
 )
 
 // disk is what can be filled under the files of a process.
@@ -94,10 +95,10 @@ func fullDisk(t *testing.T, program string, want [][]byte) {
 // fullDiskOutside does so to a nats-server of its own, which has to be restarted when there is space: that is its
 // nature. The daemon goes on by itself.
 func fullDiskOutside(t *testing.T, program string, want [][]byte) {
-	n := startNATS(t)
-	d := limitedDisk(t, func() int { return n.cmd.Process.Pid })
-	s := startServer(t, program, "", "--nats", n.url)
-	refused := fillAndFree(t, s, d, len(want), func() { n.kill(); n.start() })
+	n := natsserver.Start(t, natsserver.JetStream(t))
+	d := limitedDisk(t, func() int { return n.Cmd.Process.Pid })
+	s := startServer(t, program, "", "--nats", n.URL)
+	refused := fillAndFree(t, s, d, len(want), func() { n.Kill(); n.Start() })
 	if refused.Status != 503 && refused.Status != 507 {
 		t.Errorf("got %+v, want 503 or 507", refused)
 	}

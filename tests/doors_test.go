@@ -14,10 +14,11 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"patchbay/ipc/broker"
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
+	"patchbay/ipc/rights"
 	"patchbay/ipc/wire"
+	"patchbay/tests/natsserver"
 )
 
 // door is a way to a daemon: what its users add to the command lines that everybody types.
@@ -55,28 +56,29 @@ func TestEveryCommand(t *testing.T) {
 		everyDoor(t, &door{server: inside, program: program, name: "so", flags: []string{"--socket", inside.socket}})
 	})
 	t.Run("External", func(t *testing.T) {
-		n := startNATS(t)
-		s := startServer(t, program, "", "--nats", n.url, "--metrics", "127.0.0.1:0", "--attempts", "1")
+		n := natsserver.Start(t, natsserver.JetStream(t))
+		s := startServer(t, program, "", "--nats", n.URL, "--metrics", "127.0.0.1:0", "--attempts", "1")
 		everyDoor(t, &door{
-			server: s, program: program, name: "ex", flags: []string{"--nats", n.url},
-			cli: []string{"--server", n.url}, url: n.url, asks: true,
+			server: s, program: program, name: "ex", flags: []string{"--nats", n.URL},
+			cli: []string{"--server", n.URL}, url: n.URL, asks: true,
 		})
 	})
 	t.Run("TLSAndCredentials", func(t *testing.T) {
 		dir, o := t.TempDir(), newOperator(t)
 		authority(t, dir).sign(t, filepath.Join(dir, "server"))
-		n := startNATS(t, o.conf, fmt.Sprintf("tls { cert_file: %q, key_file: %q, timeout: 5 }\n",
-			filepath.Join(dir, "server.pem"), filepath.Join(dir, "server-key.pem")))
-		url, ca := strings.Replace(n.url, "nats://", "tls://", 1), filepath.Join(dir, "ca.pem")
-		s := startServer(t, program, "", "--nats", url, "--creds", o.creds[broker.RoleDaemon], "--tls-ca", ca, "--metrics",
+		n := natsserver.Start(t, natsserver.JetStream(t), o.conf,
+			fmt.Sprintf("tls { cert_file: %q, key_file: %q, timeout: 5 }\n",
+				filepath.Join(dir, "server.pem"), filepath.Join(dir, "server-key.pem")))
+		url, ca := strings.Replace(n.URL, "nats://", "tls://", 1), filepath.Join(dir, "ca.pem")
+		s := startServer(t, program, "", "--nats", url, "--creds", o.creds[rights.RoleDaemon], "--tls-ca", ca, "--metrics",
 			"127.0.0.1:0", "--attempts", "1")
-		cli := func(r broker.Role) []string {
+		cli := func(r rights.Role) []string {
 			return []string{"--server", url, "--tlsca", ca, "--creds", o.creds[r], "--inbox-prefix", wire.InboxOf(o.user[r])}
 		}
 		everyDoor(t, &door{
 			server: s, program: program, name: "tls",
-			flags: []string{"--nats", url, "--creds", o.creds[broker.RoleClient], "--tls-ca", ca}, cli: cli(broker.RoleClient),
-			admin: cli(broker.RoleAdmin), url: url, access: wire.Access{Creds: o.creds[broker.RoleClient], CA: ca},
+			flags: []string{"--nats", url, "--creds", o.creds[rights.RoleClient], "--tls-ca", ca}, cli: cli(rights.RoleClient),
+			admin: cli(rights.RoleAdmin), url: url, access: wire.Access{Creds: o.creds[rights.RoleClient], CA: ca},
 			asks: true, limited: true,
 		})
 		if strings.Contains(s.log.String(), "iolation") {

@@ -5,13 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -24,6 +21,7 @@ import (
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
+	"patchbay/tests/natsserver"
 )
 
 // TestDurable kills real daemons, workers and NATS servers while jobs run: none may be lost, none recorded twice, and
@@ -38,7 +36,7 @@ func TestDurable(t *testing.T) {
 	t.Run("FullDisk", func(t *testing.T) { fullDisk(t, program, want[:6]) })
 	t.Run("Embedded", func(t *testing.T) { storm(t, startServer(t, program, "", stormArgs()...), nil, nil, want) })
 	t.Run("External", func(t *testing.T) {
-		n := startNATS(t)
+		n := natsserver.Start(t, natsserver.JetStream(t))
 		l := startLossy(t, n, uint64(time.Now().UnixNano()))
 		storm(t, startServer(t, program, "", append(stormArgs(), "--nats", l.URL)...), n, l, want)
 	})
@@ -94,96 +92,9 @@ func onlyPicture(t *testing.T, dir string, i int) []byte {
 	return b
 }
 
-// natsServer is a nats-server process with JetStream that waits for the disk.
-type natsServer struct {
-	t    *testing.T
-	path string
-	conf string
-	url  string
-	cmd  *exec.Cmd
-}
-
-// startNATS builds and starts one; extra is put into its configuration.
-func startNATS(t *testing.T, extra ...string) *natsServer {
-	t.Helper()
-	dir := t.TempDir()
-	n := &natsServer{t: t, path: natsProgram(t), conf: filepath.Join(dir, "nats.conf")}
-	l := freePort(t)
-	addr := l.Addr().String()
-	_ = l.Close()
-	n.url = "nats://" + addr
-	conf := fmt.Sprintf("listen: %q\njetstream { store_dir: %q, sync_interval: always }\n", addr,
-		filepath.Join(dir, "js")) + strings.Join(extra, "")
-	if err := os.WriteFile(n.conf, []byte(conf), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	n.start()
-	t.Cleanup(n.kill)
-	return n
-}
-
-// natsProgram builds nats-server in the version of go.mod, once: it stays beside Go's build cache.
-func natsProgram(t *testing.T) string {
-	t.Helper()
-	installing.Lock()
-	defer installing.Unlock()
-	cache, err := exec.Command("go", "env", "GOCACHE").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	mod, err := os.ReadFile("../go.mod")
-	if err != nil {
-		t.Fatal(err)
-	}
-	version := regexp.MustCompile(`nats-server/v2 (v\S+)`).FindSubmatch(mod)
-	if version == nil {
-		t.Fatal("go.mod does not name nats-server")
-	}
-	path := filepath.Join(strings.TrimSpace(string(cache)), "patchbay-nats-server-"+string(version[1]))
-	if _, err := os.Stat(path); err == nil {
-		return path
-	}
-	fresh := filepath.Join(t.TempDir(), "nats-server")
-	if out, err := exec.Command("go", "build", "-o", fresh,
-		"github.com/nats-io/nats-server/v2").CombinedOutput(); err != nil {
-		t.Fatalf("build nats-server: %v\n%s", err, out)
-	}
-	if os.Rename(fresh, path) != nil { // another file system
-		return fresh
-	}
-	return path
-}
-
-func (n *natsServer) start() {
-	n.cmd = exec.Command(n.path, "-c", n.conf)
-	n.cmd.Env = append(os.Environ(), passwords()...) // for configurations that ask for them
-	n.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := n.cmd.Start(); err != nil {
-		n.t.Fatal(err)
-	}
-	for end := time.Now().Add(patience); time.Now().Before(end); {
-		// it may ask for more than we have: its greeting will do
-		if c, err := net.Dial("tcp", strings.TrimPrefix(n.url, "nats://")); err == nil {
-			greeting := make([]byte, 4)
-			_, err = io.ReadFull(c, greeting)
-			_ = c.Close()
-			if err == nil {
-				return
-			}
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	n.t.Fatal("nats-server does not answer")
-}
-
-func (n *natsServer) kill() {
-	_ = n.cmd.Process.Kill()
-	_ = n.cmd.Wait()
-}
-
 // storm submits the jobs while daemon, workers and, if there is one outside, NATS server and single connections to it
 // are ended at random.
-func storm(t *testing.T, s *server, n *natsServer, l *lossyNetwork, want [][]byte) {
+func storm(t *testing.T, s *server, n *natsserver.Server, l *lossyNetwork, want [][]byte) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	rnd := rand.New(rand.NewPCG(seed, 1))
@@ -217,9 +128,9 @@ func storm(t *testing.T, s *server, n *natsServer, l *lossyNetwork, want [][]byt
 			s.until("a message is lost", func() bool { return !l.next.Load() })
 		case n != nil && what == 3:
 			kills["nats-server"]++
-			n.kill()
+			n.Kill()
 			time.Sleep(time.Duration(rnd.IntN(300)) * time.Millisecond)
-			n.start()
+			n.Start()
 		default:
 			if pids := s.workerPIDs(); len(pids) > 0 {
 				kills["worker"]++
@@ -268,18 +179,18 @@ func vanish(t *testing.T, s *server) {
 }
 
 // fillOnce takes the room to write from the NATS server for a while. One outside has to be restarted then.
-func fillOnce(t *testing.T, s *server, n *natsServer) {
+func fillOnce(t *testing.T, s *server, n *natsserver.Server) {
 	pid := s.cmd.Process.Pid
 	if n != nil {
-		pid = n.cmd.Process.Pid
+		pid = n.Cmd.Process.Pid
 	}
 	d := limitedDisk(t, func() int { return pid })
 	d.fill()
 	time.Sleep(500 * time.Millisecond)
 	d.free()
 	if n != nil {
-		n.kill()
-		n.start()
+		n.Kill()
+		n.Start()
 	}
 }
 
@@ -384,11 +295,11 @@ func checkStorm(t *testing.T, s *server, want [][]byte) {
 
 // twoDaemons share the queue of one server; one of them is killed and does not come back.
 func twoDaemons(t *testing.T, program string, want [][]byte) {
-	n := startNATS(t)
-	a := startServer(t, program, "", append(stormArgs(), "--nats", n.url)...)
-	b := startServer(t, program, "", append(stormArgs(), "--nats", n.url, "--output", a.out)...)
+	n := natsserver.Start(t, natsserver.JetStream(t))
+	a := startServer(t, program, "", append(stormArgs(), "--nats", n.URL)...)
+	b := startServer(t, program, "", append(stormArgs(), "--nats", n.URL, "--output", a.out)...)
 	var url atomic.Value
-	url.Store(n.url)
+	url.Store(n.URL)
 	c := b.client()
 	submit(t, c, "long", demoFlow(t, 4000))
 	rec := b.waitState(c, "long", message.Running)

@@ -16,6 +16,7 @@ import (
 
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
+	"patchbay/tests/natsserver"
 )
 
 // TestFaults has the faults that are none of TestDurable's storms: each with real processes, most of them waiting for a
@@ -188,21 +189,21 @@ func noJetStream(t *testing.T, program string) {
 	if testing.Short() {
 		t.Skip("NOT RUN with -short: builds nats-server")
 	}
-	n := startNATS(t)
-	n.kill()
-	if err := os.WriteFile(n.conf, []byte("listen: "+strings.TrimPrefix(n.url, "nats://")), 0o600); err != nil {
+	n := natsserver.Start(t, natsserver.JetStream(t))
+	n.Kill()
+	if err := os.WriteFile(n.Conf, []byte("listen: "+strings.TrimPrefix(n.URL, "nats://")), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	n.start()
+	n.Start()
 	ctx, stop := context.WithTimeout(context.Background(), patience)
 	defer stop()
-	out, err := exec.CommandContext(ctx, program, "serve", "--nats", n.url, "--socket", "off", "--store", t.TempDir(),
+	out, err := exec.CommandContext(ctx, program, "serve", "--nats", n.URL, "--socket", "off", "--store", t.TempDir(),
 		"--output", t.TempDir()).CombinedOutput()
 	if exitCode(t, err) == 0 || !bytes.Contains(out, []byte("--queue memory")) ||
 		!bytes.Contains(out, []byte("nats-server -js")) {
 		t.Errorf("got %v, want an error that says what to do:\n%s", err, out)
 	}
-	s := startServer(t, program, "", "--nats", n.url, "--queue", "memory")
+	s := startServer(t, program, "", "--nats", n.URL, "--queue", "memory")
 	submit(t, s.client(), "m", quick)
 	s.waitState(s.client(), "m", message.Done)
 }
@@ -210,16 +211,16 @@ func noJetStream(t *testing.T, program string) {
 // serverAway: the NATS server is away for longer than an acknowledgement may take while a job runs. The job is not
 // started again, its end is recorded once.
 func serverAway(t *testing.T, program string) {
-	n := startNATS(t)
-	s := startServer(t, program, "", "--nats", n.url)
+	n := natsserver.Start(t, natsserver.JetStream(t))
+	s := startServer(t, program, "", "--nats", n.URL)
 	submit(t, s.client(), "short", demoFlow(t, 100)) // ends while the server is away
 	submit(t, s.client(), "waits", quick)
 	s.waitState(s.client(), "short", message.Running)
 	release := throttle(t, s.worker())
-	n.kill()
+	n.Kill()
 	release()
 	time.Sleep(7 * time.Second)
-	n.start()
+	n.Start()
 	c := s.client()
 	for _, id := range []string{"short", "waits"} {
 		s.until(id+" is done", func() bool {
@@ -236,13 +237,13 @@ func serverAway(t *testing.T, program string) {
 // frozenDaemon: a daemon is stopped for so long that another one takes its job, and then goes on as if nothing had
 // been. One result is recorded, one file made.
 func frozenDaemon(t *testing.T, program string) {
-	n := startNATS(t)
-	a := startServer(t, program, "", "--nats", n.url)
+	n := natsserver.Start(t, natsserver.JetStream(t))
+	a := startServer(t, program, "", "--nats", n.URL)
 	c := a.client()
 	submit(t, c, chaosID(2), strings.Replace(chaosFlow(t, 2), `"steps": 4`, `"steps": 100`, 1))
 	a.waitState(c, chaosID(2), message.Running)
 	release := throttle(t, a.worker())
-	b := startServer(t, program, "", "--nats", n.url, "--output", a.out)
+	b := startServer(t, program, "", "--nats", n.URL, "--output", a.out)
 	release()
 	frozen := []int{a.cmd.Process.Pid, a.worker()}
 	for _, pid := range frozen {
@@ -277,16 +278,16 @@ func frozenDaemon(t *testing.T, program string) {
 // drainWithoutServer: SIGTERM while the NATS server is away ends the daemon in time; its job runs again after the next
 // start.
 func drainWithoutServer(t *testing.T, program string) {
-	n := startNATS(t)
-	s := startServer(t, program, "", "--nats", n.url, "--drain", "1s")
+	n := natsserver.Start(t, natsserver.JetStream(t))
+	s := startServer(t, program, "", "--nats", n.URL, "--drain", "1s")
 	submit(t, s.client(), chaosID(3), strings.Replace(chaosFlow(t, 3), `"steps": 4`, `"steps": 100`, 1))
 	s.waitState(s.client(), chaosID(3), message.Running)
 	throttle(t, s.worker()) // it has not drawn all when its time to end is over
-	n.kill()
+	n.Kill()
 	if err := s.stop(); err != nil {
 		t.Errorf("the daemon ended with %v", err)
 	}
-	n.start()
+	n.Start()
 	s.launch()
 	c := s.client()
 	s.until("the job is done", func() bool {

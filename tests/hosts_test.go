@@ -17,6 +17,7 @@ import (
 
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
+	"patchbay/tests/natsserver"
 )
 
 // machine is a `patchbay host` of a test.
@@ -204,7 +205,7 @@ func (s *server) machineKilled(m *machine) {
 // each, and their pictures have the bits of one process.
 func TestHostsOfTwoDaemons(t *testing.T) {
 	t.Parallel()
-	program, n := buildProgram(t), startNATS(t)
+	program, n := buildProgram(t), natsserver.Start(t, natsserver.JetStream(t))
 	key := filepath.Join(t.TempDir(), "cluster.key")
 	if out, err := exec.Command(program, "host", "--new-key", key).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
@@ -212,7 +213,7 @@ func TestHostsOfTwoDaemons(t *testing.T) {
 	var daemons []*server
 	for range 2 {
 		m := startMachine(t, program, key, demoModels(t), "--ranks", "2")
-		daemons = append(daemons, startServer(t, program, "", "--nats", n.url, "--hosts", m.address, "--cluster-key", key,
+		daemons = append(daemons, startServer(t, program, "", "--nats", n.URL, "--hosts", m.address, "--cluster-key", key,
 			"--patience", "5s"))
 	}
 	c, owners := daemons[0].client(), map[string]bool{}

@@ -31,7 +31,7 @@ func rooms() map[string][]string {
 			"failure", "comm", "comm/deferred", "comm/localcuda", "plan", "group", "comm/nccl", "comm/stream", "comm/trial",
 			"rank", "host", "forecast", "remote", ".",
 		},
-		"ipc": {"wire", "bulk", "message", "members", "client", "meter", "broker", "jobs", "serve", "worker"},
+		"ipc": {"wire", "bulk", "message", "members", "client", "meter", "rights", "broker", "jobs", "serve", "worker"},
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"patchbay/ipc/message"
 	"patchbay/tests/natsproxy"
+	"patchbay/tests/natsserver"
 )
 
 // lossyNetwork is a network on which messages are lost, or cut in two, or arrive without an answer.
@@ -31,7 +32,7 @@ type lossyNetwork struct {
 }
 
 // startLossy puts such a network before a NATS server; nothing is lost yet.
-func startLossy(t *testing.T, n *natsServer, seed uint64) *lossyNetwork {
+func startLossy(t *testing.T, n *natsserver.Server, seed uint64) *lossyNetwork {
 	l := &lossyNetwork{
 		rnd: rand.New(rand.NewPCG(seed, 2)), seen: map[natsproxy.Fault]int{}, put: map[string]int{}, left: lossyFaults,
 		sure: map[string][]natsproxy.Fault{},
@@ -39,7 +40,7 @@ func startLossy(t *testing.T, n *natsServer, seed uint64) *lossyNetwork {
 	for _, kind := range []string{"created", "started", "ended", "named", "request", "reference", "end"} {
 		l.sure[kind] = []natsproxy.Fault{natsproxy.Drop, natsproxy.Cut, natsproxy.Mute}
 	}
-	l.Proxy = natsproxy.Start(t, strings.TrimPrefix(n.url, "nats://"), func(_ int, subject string) natsproxy.Fault {
+	l.Proxy = natsproxy.Start(t, strings.TrimPrefix(n.URL, "nats://"), func(_ int, subject string) natsproxy.Fault {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		fault := l.fault(subject, l.kind(subject))
@@ -111,7 +112,7 @@ func TestLossyNetwork(t *testing.T) {
 	want := quietRun(t, program, lossyJobs)
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
-	n := startNATS(t)
+	n := natsserver.Start(t, natsserver.JetStream(t))
 	l := startLossy(t, n, seed)
 	s := startServer(t, program, "", append(stormArgs(), "--nats", l.URL)...)
 	l.on.Store(true)

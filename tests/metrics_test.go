@@ -20,6 +20,7 @@ import (
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/node/pyjson"
+	"patchbay/tests/natsserver"
 )
 
 // scrape reads /metrics as Prometheus does: one number for every name with its labels.
@@ -215,15 +216,15 @@ func TestMetrics(t *testing.T) {
 // TestHealthNamesTheServer stops the NATS server outside under a daemon.
 func TestHealthNamesTheServer(t *testing.T) {
 	t.Parallel()
-	n := startNATS(t)
-	s := startServer(t, buildProgram(t), "", "--metrics", "127.0.0.1:0", "--nats", n.url)
+	n := natsserver.Start(t, natsserver.JetStream(t))
+	s := startServer(t, buildProgram(t), "", "--metrics", "127.0.0.1:0", "--nats", n.URL)
 	s.until("/healthz is well", func() bool { code, _ := s.look("/healthz"); return code == 200 })
-	n.kill()
+	n.Kill()
 	s.until("/healthz names the server", func() bool {
 		code, body := s.look("/healthz")
-		return code == 503 && body == "nats: not connected to "+n.url+"\n"
+		return code == 503 && body == "nats: not connected to "+n.URL+"\n"
 	})
-	n.start()
+	n.Start()
 	began := time.Now()
 	s.until("/healthz is well again", func() bool { code, _ := s.look("/healthz"); return code == 200 })
 	t.Logf("well %s after the server", time.Since(began))

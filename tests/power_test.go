@@ -164,13 +164,13 @@ func powerStorm(t *testing.T, d *powered, c *natsCluster, all ...*server) {
 		}
 		if c != nil {
 			for _, n := range c.nodes {
-				n.kill()
+				n.Kill()
 			}
 		}
 		d.back()
 		if c != nil {
 			for _, n := range c.nodes {
-				n.start()
+				n.Start()
 			}
 			c.ready()
 		}
@@ -210,7 +210,7 @@ func powerAtOne(t *testing.T) {
 	i := tr.leader(records)
 	tr.fail(disks[i], i)
 	tr.submit(clusterJobs/2, 3*clusterJobs/4)
-	tr.nodes[i].start()
+	tr.nodes[i].Start()
 	tr.submit(3*clusterJobs/4, clusterJobs)
 	tr.whole(records)
 	tr.finish()
@@ -248,23 +248,23 @@ func powerAtMost(t *testing.T) {
 			return err != nil || !rec.State.Final()
 		})
 	})
-	tr.nodes[2].kill()
+	tr.nodes[2].Kill()
 	tr.fail(d, 0, 1)
-	tr.nodes[0].start()
-	tr.nodes[1].start()
+	tr.nodes[0].Start()
+	tr.nodes[1].Start()
 	tr.bothWrite("behind")
-	tr.nodes[2].start()
+	tr.nodes[2].Start()
 	tr.submit(3*clusterJobs/4, clusterJobs)
 	for _, m := range tr.members {
 		tr.until("the daemons say which server does not find its way back", func(jetstream.JetStream) bool {
 			return strings.Contains(strings.Join(m.store.Space().Trouble, "\n"), "server s2 is away or behind: KV_")
 		})
 	}
-	tr.nodes[2].kill()
+	tr.nodes[2].Kill()
 	if err := os.RemoveAll(filepath.Join(tr.store[2], "jetstream")); err != nil {
 		t.Fatal(err)
 	}
-	tr.nodes[2].start()
+	tr.nodes[2].Start()
 	for _, stream := range []string{records, message.QueueStream, message.EventStream} {
 		tr.whole(stream)
 	}
@@ -275,7 +275,7 @@ func powerAtMost(t *testing.T) {
 func (tr *trial) fail(d *powered, servers ...int) {
 	d.cut()
 	for _, i := range servers {
-		tr.nodes[i].kill()
+		tr.nodes[i].Kill()
 	}
 	d.back()
 }

@@ -13,6 +13,7 @@ import (
 	"patchbay/ipc/client"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
+	"patchbay/tests/natsserver"
 )
 
 // TestRouting runs two daemons on one NATS server, of which only one has the model files: the other one hands their
@@ -24,10 +25,10 @@ func TestRouting(t *testing.T) {
 		t.Skip("NOT RUN with -short: builds nats-server")
 	}
 	program := buildProgram(t)
-	n := startNATS(t)
+	n := natsserver.Start(t, natsserver.JetStream(t))
 	bare := t.TempDir()
-	has := startServer(t, program, "", "--nats", n.url)
-	lacks := startServerOn(t, program, "", bare, "--nats", n.url)
+	has := startServer(t, program, "", "--nats", n.URL)
+	lacks := startServerOn(t, program, "", bare, "--nats", n.URL)
 	has.until("both workers are up", func() bool { return len(has.workerPIDs())+len(lacks.workerPIDs()) == 2 })
 	c := has.client()
 
@@ -93,7 +94,7 @@ func TestRouting(t *testing.T) {
 		t.Errorf("got %d %s\nwant a refusal that names the file and not the folder %s", refusal.Status, text, bare)
 	}
 	lacks.until("the log names the folder", func() bool { return strings.Contains(lacks.log.String(), bare) })
-	out, err = exec.Command(program, "run", flow, "--nats", n.url).CombinedOutput()
+	out, err = exec.Command(program, "run", flow, "--nats", n.URL).CombinedOutput()
 	if code := exitCode(t, err); code != 2 || strings.Contains(string(out), bare) {
 		t.Errorf("run ended with code %d, want 2 without the folder:\n%s", code, out)
 	}
@@ -107,11 +108,11 @@ func TestRoutingByContents(t *testing.T) {
 		t.Skip("NOT RUN with -short: builds nats-server")
 	}
 	program := buildProgram(t)
-	n := startNATS(t)
+	n := natsserver.Start(t, natsserver.JetStream(t))
 	other := t.TempDir()
 	damageModels(t, demoModels(t), other)
-	a := startServer(t, program, "", "--nats", n.url)
-	b := startServerOn(t, program, "", other, "--nats", n.url)
+	a := startServer(t, program, "", "--nats", n.URL)
+	b := startServerOn(t, program, "", other, "--nats", n.URL)
 	a.until("both workers are up", func() bool { return len(a.workerPIDs())+len(b.workerPIDs()) == 2 })
 	name, err := os.ReadFile(filepath.Join(a.store, "daemon-name"))
 	if err != nil {

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"patchbay/tests/natsserver"
 )
 
 // TestTLS: what is wrong between a NATS server's certificate and a daemon or a client is told with what to do about it,
@@ -30,9 +32,9 @@ func TestTLS(t *testing.T) {
 	}
 	good := func(*x509.Certificate) {}
 	cert("server", good)
-	n := startNATS(t, fmt.Sprintf("tls { cert_file: %q, key_file: %q, timeout: 5 }\n",
+	n := natsserver.Start(t, natsserver.JetStream(t), fmt.Sprintf("tls { cert_file: %q, key_file: %q, timeout: 5 }\n",
 		filepath.Join(dir, "server.pem"), filepath.Join(dir, "server-key.pem")))
-	url := strings.Replace(n.url, "nats://", "tls://", 1)
+	url := strings.Replace(n.URL, "nats://", "tls://", 1)
 	trust := []string{"--tls-ca", filepath.Join(dir, "ca.pem")}
 	both := func(url, want string, args ...string) {
 		t.Helper()
@@ -48,8 +50,8 @@ func TestTLS(t *testing.T) {
 		}
 	}
 	reload := func() {
-		n.kill() // a server that reads its files anew keeps the connections that stand
-		n.start()
+		n.Kill() // a server that reads its files anew keeps the connections that stand
+		n.Start()
 	}
 
 	s := startServer(t, program, "", append(trust, "--nats", url)...)
@@ -66,8 +68,8 @@ func TestTLS(t *testing.T) {
 	}
 	works("first")
 	both(url, "--tls-ca FILE")
-	plain := startNATS(t)
-	both(strings.Replace(plain.url, "nats://", "tls://", 1), "it has no TLS", trust...)
+	plain := natsserver.Start(t, natsserver.JetStream(t))
+	both(strings.Replace(plain.URL, "nats://", "tls://", 1), "it has no TLS", trust...)
 
 	cert("server", func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) })
 	reload()

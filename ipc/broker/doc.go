@@ -1,6 +1,5 @@
-// Package broker is the NATS server inside a daemon, and who may do what on any NATS server: its streams' folder and
-// its recovery from a full disk, users, rights and the configuration that says so. It knows the names on NATS and none
-// of what is sent on them.
+// Package broker is the NATS server inside a daemon: its streams' folder, who is let in, and its recovery from a full
+// disk. It knows none of what is sent on it.
 //
-// Reading order: embedded, recovery, permissions.
+// Reading order: embedded, recovery.
 package broker

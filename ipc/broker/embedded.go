@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
 
+	"patchbay/ipc/rights"
 	"patchbay/ipc/wire"
 )
 
@@ -142,10 +143,10 @@ func (cfg *EmbeddedConfig) admit(opts *server.Options) (inside string, err error
 		}
 		opts.Users, opts.Nkeys, opts.AuthTimeout = from.Users, from.Nkeys, from.AuthTimeout
 		name, password := wire.NewID(), rand.Text()
-		rights := Permissions(RoleDaemon, name)
+		own := rights.Permissions(rights.RoleDaemon, name)
 		opts.Users = append(opts.Users, &server.User{Username: name, Password: password, Permissions: &server.Permissions{
-			Publish:   &server.SubjectPermission{Allow: rights.Publish},
-			Subscribe: &server.SubjectPermission{Allow: rights.Subscribe},
+			Publish:   &server.SubjectPermission{Allow: own.Publish},
+			Subscribe: &server.SubjectPermission{Allow: own.Subscribe},
 		}})
 		inside = name + ":" + password
 	}

@@ -3,6 +3,7 @@ package ipctest
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,12 +15,13 @@ import (
 	"github.com/nats-io/nkeys"
 	"github.com/rs/zerolog"
 
-	"patchbay/ipc/broker"
 	"patchbay/ipc/client"
 	"patchbay/ipc/jobs"
+	"patchbay/ipc/rights"
 	"patchbay/ipc/serve"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
+	"patchbay/tests/natsserver"
 )
 
 // lines collects what a logger writes.
@@ -64,28 +66,18 @@ func NewGuardedServer(t *testing.T, perClient int) *guardedServer {
 	if g.Admin, err = pair.PublicKey(); err != nil {
 		t.Fatal(err)
 	}
-	users, err := broker.ParseUsers("daemon=worker-1,admin=" + g.Admin + ",client=alice,client=bob")
+	users, err := rights.ParseUsers("daemon=worker-1,admin=" + g.Admin + ",client=alice,client=bob")
 	if err != nil {
 		t.Fatal(err)
 	}
-	conf := filepath.Join(t.TempDir(), "users.conf")
-	for path, text := range map[string][]byte{conf: []byte(broker.ServerConfig(users)), g.seed: seed} {
-		if err := os.WriteFile(path, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+	if err := os.WriteFile(g.seed, seed, 0o600); err != nil {
+		t.Fatal(err)
 	}
+	conf := []string{natsserver.Inside(t.TempDir())}
 	for _, name := range []string{"worker-1", "alice", "bob"} {
-		t.Setenv(broker.PasswordVariable(name), "pass-"+name)
+		conf = append(conf, fmt.Sprintf("%s: pass-%s\n", rights.PasswordVariable(name), name))
 	}
-	e, err := broker.StartEmbedded(broker.EmbeddedConfig{
-		Listen: "127.0.0.1:0", Store: t.TempDir(), Users: conf,
-		Log: zerolog.Nop(),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(e.Close)
-	g.addr = strings.TrimPrefix(e.Address(), "nats://")
+	g.addr = strings.TrimPrefix(natsserver.Start(t, append(conf, rights.ServerConfig(users))...).URL, "nats://")
 	log := zerolog.New(g.Log)
 	url := "nats://worker-1:pass-worker-1@" + g.addr
 	l, err := jobs.OpenJetStream(context.Background(), jobs.JetStreamConfig{URL: url, Owner: "d-1", Log: log})

@@ -85,7 +85,7 @@ func TestLostRecordsAreWrittenAgain(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			deaf, err := OpenJetStream(ctx, JetStreamConfig{URL: e.URL(), Owner: "deaf", Log: zerolog.Nop()})
+			deaf, err := OpenJetStream(ctx, JetStreamConfig{URL: e.URL, Owner: "deaf", Log: zerolog.Nop()})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -197,7 +197,7 @@ func TestEndsAreAskedOfTheLeader(t *testing.T) {
 func TestCopiesOfALoneServer(t *testing.T) {
 	t.Parallel()
 	e := jetstreamServer(t, false)
-	_, err := OpenJetStream(context.Background(), JetStreamConfig{URL: e.URL(), Owner: "a", Replicas: 3})
+	_, err := OpenJetStream(context.Background(), JetStreamConfig{URL: e.URL, Owner: "a", Replicas: 3})
 	if err == nil || !strings.Contains(err.Error(), "--replicas 3: the NATS server at") {
 		t.Errorf("got %v, want a refusal that names the option and the server", err)
 	}

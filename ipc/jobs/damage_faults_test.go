@@ -2,7 +2,6 @@ package jobs
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,35 +12,17 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"patchbay/ipc/broker"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire/wiretest"
+	"patchbay/tests/natsserver"
 )
-
-// storeIn is a server with its files in a folder, which ends with the function.
-func storeIn(t *testing.T, dir string) (*broker.Embedded, func()) {
-	t.Helper()
-	e, err := broker.StartEmbedded(broker.EmbeddedConfig{Listen: "127.0.0.1:0", Store: dir, Log: zerolog.Nop()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ended := false
-	end := func() {
-		if !ended {
-			ended = true
-			e.Close()
-		}
-	}
-	t.Cleanup(end)
-	return e, end
-}
 
 // TestDamagedRecords: bytes of the records' file are flipped, as by a disk, and its index is gone, as after a crash.
 // The server drops what it cannot read without a word, and the daemon names every job that is lost.
 func TestDamagedRecords(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	e, closeServer := storeIn(t, dir)
+	e := natsserver.Start(t, natsserver.Inside(dir))
 	j, end := durable(t, e, "a")
 	for i := range 13 {
 		mustCreate(t, j, &message.RunRequest{ID: fmt.Sprint("j", i), Client: strings.Repeat("x", 500)})
@@ -78,7 +59,7 @@ func TestDamagedRecords(t *testing.T) {
 		t.Fatal(err)
 	}
 	end()
-	closeServer()
+	e.Close()
 	msgs := filepath.Join(dir, "jetstream", "$G", "streams", "KV_"+message.JobBucket, "msgs")
 	blocks, err := filepath.Glob(filepath.Join(msgs, "*.blk"))
 	if err != nil || len(blocks) != 1 {
@@ -98,10 +79,10 @@ func TestDamagedRecords(t *testing.T) {
 	if err := os.Remove(filepath.Join(msgs, "index.db")); err != nil {
 		t.Fatal(err)
 	}
-	e, _ = storeIn(t, dir)
+	e.Start()
 	var log bytes.Buffer
 	l, err := OpenJetStream(ctx, JetStreamConfig{
-		URL: e.URL(), InProcess: e.InProcess(), Owner: "a", Log: zerolog.New(&log),
+		URL: e.URL, Owner: "a", Log: zerolog.New(&log),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -127,32 +108,5 @@ func TestDamagedRecords(t *testing.T) {
 	}
 	if text := log.String(); !strings.Contains(text, `"j3"`) || !strings.Contains(text, fmt.Sprintf(`"jobs":%d`, lost)) {
 		t.Errorf("the log does not name the job: %s", text)
-	}
-}
-
-// TestStoreFolderRemoved: without its folder a store gives no receipts, whichever part of it was removed.
-func TestStoreFolderRemoved(t *testing.T) {
-	t.Parallel()
-	for _, part := range []string{"", "jetstream", "jetstream/$G/streams/KV_" + message.JobBucket} {
-		dir := filepath.Join(t.TempDir(), "nats")
-		e, _ := storeIn(t, dir)
-		ctx := wiretest.Within(t, 20*time.Second)
-		l, err := OpenJetStream(ctx, JetStreamConfig{URL: e.URL(), Owner: "a", Full: e.Full, Log: zerolog.Nop()})
-		if err != nil {
-			t.Fatal(err)
-		}
-		j := New(Config{Store: l})
-		if err := j.Open(context.Background()); err != nil {
-			t.Fatal(err)
-		}
-		mustCreate(t, j, &message.RunRequest{ID: "before"})
-		if err := os.RemoveAll(filepath.Join(dir, part)); err != nil {
-			t.Fatal(err)
-		}
-		if _, created, err := j.Create(ctx, &message.RunRequest{ID: "after"}, "hash"); created || err == nil ||
-			!strings.Contains(err.Error(), "removed") {
-			t.Errorf("without %q: created %v, %v; want a refusal that says so", part, created, err)
-		}
-		l.Close()
 	}
 }

@@ -15,36 +15,31 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
 
-	"patchbay/ipc/broker"
 	"patchbay/ipc/message"
 	"patchbay/ipc/message/messagetest"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
+	"patchbay/tests/natsserver"
 )
 
-// jetstreamServer is a server with JetStream in a folder of the test.
-func jetstreamServer(t testing.TB, sync bool) *broker.Embedded {
+// jetstreamServer is a server with JetStream in a folder of the test, which waits for the disk at every write or not.
+func jetstreamServer(t testing.TB, sync bool) *natsserver.Server {
 	t.Helper()
-	e, err := broker.StartEmbedded(broker.EmbeddedConfig{
-		Listen: "127.0.0.1:0", Store: t.TempDir(), SyncAlways: sync,
-		Log: zerolog.Nop(),
-	})
-	if err != nil {
-		t.Fatal(err)
+	if sync {
+		return natsserver.Start(t, natsserver.Inside(""), natsserver.JetStream(t))
 	}
-	t.Cleanup(e.Close)
-	return e
+	return natsserver.Start(t, natsserver.Inside(t.TempDir()))
 }
 
 // durable is the table of one daemon on a server; the function ends it without a word to the records.
-func durable(t testing.TB, e *broker.Embedded, owner string) (*Table, func()) {
+func durable(t testing.TB, e *natsserver.Server, owner string) (*Table, func()) {
 	t.Helper()
 	ctx := context.Background()
-	l, err := OpenJetStream(ctx, JetStreamConfig{URL: e.URL(), InProcess: e.InProcess(), Owner: owner, Log: zerolog.Nop()})
+	l, err := OpenJetStream(ctx, JetStreamConfig{URL: e.URL, Owner: owner, Log: zerolog.Nop()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	nc, err := nats.Connect(e.URL())
+	nc, err := nats.Connect(e.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -229,7 +224,7 @@ func TestCrashBetweenSwapAndNames(t *testing.T) {
 }
 
 // checkTerminal compares the terminal events of a job in the stream with want.
-func checkTerminal(t *testing.T, e *broker.Embedded, job string, want ...string) {
+func checkTerminal(t *testing.T, e *natsserver.Server, job string, want ...string) {
 	t.Helper()
 	j, _ := durable(t, e, "reader")
 	evs, err := storeOf(j).log(wiretest.Within(t, 5*time.Second), job)

@@ -10,9 +10,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
 
-	"patchbay/ipc/broker"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire/wiretest"
+	"patchbay/tests/natsserver"
 )
 
 // frozen is the store of a daemon that was stopped: nothing of what others do comes to its table.
@@ -21,10 +21,10 @@ type frozen struct{ *JetStream }
 func (frozen) open(context.Context, *Table) error { return nil }
 
 // frozenTable is the table of a daemon that the test tells what it hears, in the order of its choice.
-func frozenTable(t *testing.T, e *broker.Embedded, owner string) *Table {
+func frozenTable(t *testing.T, e *natsserver.Server, owner string) *Table {
 	t.Helper()
 	j, _ := durable(t, e, owner+"-carrier") // it has the connection that events go out by
-	l, err := OpenJetStream(context.Background(), JetStreamConfig{URL: e.URL(), Owner: owner, Log: zerolog.Nop()})
+	l, err := OpenJetStream(context.Background(), JetStreamConfig{URL: e.URL, Owner: owner, Log: zerolog.Nop()})
 	if err != nil {
 		t.Fatal(err)
 	}

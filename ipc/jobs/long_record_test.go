@@ -5,11 +5,11 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
 
@@ -17,25 +17,18 @@ import (
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
+	"patchbay/tests/natsserver"
 )
 
 // stockServer is a nats-server with JetStream as it comes: messages of at most 1 MiB. storeBytes bounds its files, 0:
 // not.
-func stockServer(t testing.TB, storeBytes int64) *server.Server {
+func stockServer(t testing.TB, storeBytes int64) *natsserver.Server {
 	t.Helper()
-	s, err := server.NewServer(&server.Options{
-		Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, JetStream: true, StoreDir: t.TempDir(),
-		JetStreamMaxStore: storeBytes, JetStreamMaxMemory: 64 << 20,
-	})
-	if err != nil {
-		t.Fatal(err)
+	bound := ""
+	if storeBytes > 0 {
+		bound = fmt.Sprintf(", max_file_store: %d", storeBytes)
 	}
-	s.Start()
-	if !s.ReadyForConnections(20 * time.Second) {
-		t.Fatal("the server is not ready")
-	}
-	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
-	return s
+	return natsserver.Start(t, fmt.Sprintf("jetstream { store_dir: %q%s }\n", t.TempDir(), bound))
 }
 
 // tableOn is the table of one daemon on a server that has room for limit bytes, 0: nobody knows.
@@ -134,7 +127,7 @@ func work(t *testing.T, j *Table, job string, m *maker) message.Record {
 // server that takes messages of 1 MiB.
 func TestManyPicturesOnAStockServer(t *testing.T) {
 	t.Parallel()
-	j := tableOn(t, stockServer(t, 0).ClientURL(), "a", 0)
+	j := tableOn(t, stockServer(t, 0).URL, "a", 0)
 	mustCreate(t, j, &message.RunRequest{ID: "many"})
 	rec := work(t, j, "many", &maker{files: manyFiles(4096, strings.Repeat("long/", 20)+strings.Repeat("n", 200))})
 	if rec.State != message.Done || len(rec.Outputs) != 4096 {
@@ -160,7 +153,7 @@ func TestManyPicturesOnAStockServer(t *testing.T) {
 // the next one.
 func TestRecordThatCannotBeWritten(t *testing.T) {
 	t.Parallel()
-	url := stockServer(t, 0).ClientURL()
+	url := stockServer(t, 0).URL
 	j := tableOn(t, url, "a", 0)
 	prefixes := make([]string, 512)
 	for i := range prefixes {
@@ -182,7 +175,7 @@ func TestRecordThatCannotBeWritten(t *testing.T) {
 // an earlier version has taken in ends as soon as it cannot be written.
 func TestLongNewRecord(t *testing.T) {
 	t.Parallel()
-	j := tableOn(t, stockServer(t, 0).ClientURL(), "a", 0)
+	j := tableOn(t, stockServer(t, 0).URL, "a", 0)
 	ctx := wiretest.Within(t, 20*time.Second)
 	_, _, err := j.Create(ctx, &message.RunRequest{ID: "long", Client: noise(1200_000)}, "hash")
 	if e := message.ErrorOf(err); err == nil || e.Code != wire.ErrTooLarge {

@@ -12,10 +12,10 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
 
-	"patchbay/ipc/broker"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire/wiretest"
 	"patchbay/tests/natsproxy"
+	"patchbay/tests/natsserver"
 )
 
 // TestAnyMessageLost drops one message of a daemon that is up to its server, or cuts the connection in the middle of
@@ -87,7 +87,7 @@ func TestFollowBesideLoss(t *testing.T) {
 			e := jetstreamServer(t, false)
 			var on atomic.Bool
 			var lost atomic.Int64
-			p := natsproxy.Start(t, strings.TrimPrefix(e.Address(), "nats://"), func(_ int, subject string) natsproxy.Fault {
+			p := natsproxy.Start(t, strings.TrimPrefix(e.URL, "nats://"), func(_ int, subject string) natsproxy.Fault {
 				if on.Load() && strings.Contains(subject, part) {
 					lost.Add(1)
 					return natsproxy.Drop
@@ -140,7 +140,7 @@ func TestFollowBesideLoss(t *testing.T) {
 func lossy(t *testing.T, fault func(int, string) natsproxy.Fault) (opened, all int) {
 	t.Helper()
 	e := jetstreamServer(t, false)
-	p := natsproxy.Start(t, strings.TrimPrefix(e.Address(), "nats://"), fault)
+	p := natsproxy.Start(t, strings.TrimPrefix(e.URL, "nats://"), fault)
 	ctx := wiretest.Within(t, 30*time.Second)
 	j, end := proxied(ctx, t, p.URL)
 	opened = p.Count()
@@ -206,7 +206,7 @@ func proxied(ctx context.Context, t *testing.T, url string) (*Table, func()) {
 }
 
 // checkRestarted starts the daemon once more and compares what it finds with what was done.
-func checkRestarted(ctx context.Context, t *testing.T, e *broker.Embedded, jobs int) {
+func checkRestarted(ctx context.Context, t *testing.T, e *natsserver.Server, jobs int) {
 	t.Helper()
 	j, end := durable(t, e, "a")
 	outputs, err := NewOutputs(OutputsConfig{})

@@ -64,7 +64,7 @@ func TestStoreDoesNotStayFull(t *testing.T) {
 	t.Parallel()
 	for name, limit := range map[string]int64{"known": testSpace, "unknown": 0} {
 		t.Run(name, func(t *testing.T) {
-			j := tableOn(t, stockServer(t, testSpace).ClientURL(), "a", limit)
+			j := tableOn(t, stockServer(t, testSpace).URL, "a", limit)
 			ctx := wiretest.Within(t, 120*time.Second)
 			for i := range 24 {
 				id := fmt.Sprint("done", i)

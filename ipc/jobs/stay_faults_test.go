@@ -20,7 +20,7 @@ func TestConnectionLeavesServerThatIsCutOff(t *testing.T) { // not beside others
 	var asked [2]atomic.Int32
 	front := func(i int) *natsproxy.Proxy {
 		e := jetstreamServer(t, false)
-		return natsproxy.Start(t, strings.TrimPrefix(e.Address(), "nats://"), func(_ int, subject string) natsproxy.Fault {
+		return natsproxy.Start(t, strings.TrimPrefix(e.URL, "nats://"), func(_ int, subject string) natsproxy.Fault {
 			if subject != "$JS.API.INFO" {
 				return natsproxy.Pass
 			}

@@ -10,13 +10,12 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/rs/zerolog"
 
-	"patchbay/ipc/broker"
 	"patchbay/ipc/ipctest"
 	"patchbay/ipc/members"
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
+	"patchbay/tests/natsserver"
 )
 
 func TestMain(m *testing.M) { ipctest.Main(m) }
@@ -44,14 +43,10 @@ func await(t *testing.T, what string, c <-chan []members.Member, ok func([]membe
 // TestMembersComeAndGo: who joins a group is listed there and in no other; who leaves is not any more at once, and who
 // ends without a word when its entry is old.
 func TestMembersComeAndGo(t *testing.T) {
-	e, err := broker.StartEmbedded(broker.EmbeddedConfig{Listen: "127.0.0.1:0", Store: t.TempDir(), Log: zerolog.Nop()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer e.Close()
+	e := natsserver.Start(t, natsserver.Inside(t.TempDir()))
 	join := func(name string) *members.Group {
 		t.Helper()
-		g, err := members.Join(t.Context(), members.Config{URL: e.URL(), Access: wire.Access{}, Group: name})
+		g, err := members.Join(t.Context(), members.Config{URL: e.URL, Access: wire.Access{}, Group: name})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -83,24 +78,20 @@ func TestMembersComeAndGo(t *testing.T) {
 	await(t, "one has left", lists, func(l []members.Member) bool { return len(l) == 1 && l[0].Equal(b) })
 	silent.Close()
 	await(t, "one says nothing any more", lists, func(l []members.Member) bool { return len(l) == 0 })
-	if _, err := members.Join(t.Context(), members.Config{URL: e.URL(), Group: "a.b"}); err == nil {
+	if _, err := members.Join(t.Context(), members.Config{URL: e.URL, Group: "a.b"}); err == nil {
 		t.Error("a group with a dot in its name was joined")
 	}
 }
 
 // TestListMissesNobody: members whose entries are written anew while a list is made are all in it.
 func TestListMissesNobody(t *testing.T) {
-	e, err := broker.StartEmbedded(broker.EmbeddedConfig{Listen: "127.0.0.1:0", Store: t.TempDir(), Log: zerolog.Nop()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer e.Close()
-	group, err := members.Join(t.Context(), members.Config{URL: e.URL(), Group: "cards"})
+	e := natsserver.Start(t, natsserver.Inside(t.TempDir()))
+	group, err := members.Join(t.Context(), members.Config{URL: e.URL, Group: "cards"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer group.Close()
-	nc, err := nats.Connect(e.URL())
+	nc, err := nats.Connect(e.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,12 +134,8 @@ func TestListMissesNobody(t *testing.T) {
 
 // TestMembersNeedJetStream: a server that keeps nothing is named as such.
 func TestMembersNeedJetStream(t *testing.T) {
-	e, err := broker.StartEmbedded(broker.EmbeddedConfig{Listen: "127.0.0.1:0", Log: zerolog.Nop()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer e.Close()
-	if _, err := members.Join(t.Context(), members.Config{URL: e.URL(), Group: "cards"}); err == nil {
+	e := natsserver.Start(t, natsserver.Inside(""))
+	if _, err := members.Join(t.Context(), members.Config{URL: e.URL, Group: "cards"}); err == nil {
 		t.Error("a server without JetStream was joined")
 	} else {
 		t.Log(err)

@@ -15,7 +15,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
 
-	"patchbay/ipc/broker"
 	"patchbay/ipc/bulk"
 	"patchbay/ipc/client"
 	"patchbay/ipc/ipctest"
@@ -26,25 +25,22 @@ import (
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
 	"patchbay/node/pyjson"
+	"patchbay/tests/natsserver"
 )
 
 // payloadRig is a rig on a server with JetStream; tune may change the carrier before it serves.
 func payloadRig(t testing.TB, tune func(*serve.NATS), executors ...jobs.Executor) (*client.NATSClient, *serve.NATS) {
 	t.Helper()
-	e, err := broker.StartEmbedded(broker.EmbeddedConfig{Listen: "127.0.0.1:0", Store: t.TempDir(), Log: zerolog.Nop()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(e.Close)
-	n, err := serve.ConnectNATS(serve.NATSConfig{URL: e.URL(), Version: "0.1.0", Listens: e.Listens, Log: zerolog.Nop()})
+	e := natsserver.Start(t, natsserver.Inside(t.TempDir()))
+	n, err := serve.ConnectNATS(serve.NATSConfig{URL: e.URL, Version: "0.1.0", Log: zerolog.Nop()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if tune != nil {
 		tune(n)
 	}
-	serveNATS(t, e.URL(), n, ipctest.NewRig(t, jobs.Config{OnEvent: n.Event}, jobs.OutputsConfig{}, executors...))
-	c, err := client.DialNATS(e.URL())
+	serveNATS(t, e.URL, n, ipctest.NewRig(t, jobs.Config{OnEvent: n.Event}, jobs.OutputsConfig{}, executors...))
+	c, err := client.DialNATS(e.URL)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -146,8 +146,8 @@ func (r *Reply) encode(v any) (b [][]byte, beside bulk.Cargo, err error) {
 	if l, ok := v.(long); ok && done(l.Short(), nil, wire.BulkBytes) {
 		return b, nil, err
 	}
-	return nil, nil, wire.Errorf(wire.ErrTooLarge, "the reply has %d bytes, a message may have %d; accept references to get "+
-		"it beside the message", n, r.Limit)
+	return nil, nil, wire.Errorf(wire.ErrTooLarge, "the reply has %d bytes, a message may have %d; accept references "+
+		"to get it beside the message", n, r.Limit)
 }
 
 // inlineLimit is the largest file that travels inside one message: 512 KiB, or half of what a message may have; text

@@ -16,9 +16,9 @@ import (
 	"strings"
 	"testing"
 
-	"patchbay/ipc/broker"
 	"patchbay/ipc/bulk"
 	"patchbay/ipc/message"
+	"patchbay/ipc/rights"
 	"patchbay/ipc/wire"
 )
 
@@ -169,7 +169,7 @@ func TestNamesOnTheWire(t *testing.T) {
 		}
 	}
 	equalNames(t, "headers", slices.Collect(maps.Keys(headers)), namesIn(page, `(Patchbay-[A-Z][A-Za-z-]*)`))
-	for _, s := range broker.DurableStreams() {
+	for _, s := range rights.DurableStreams() {
 		name := strings.TrimPrefix(strings.TrimPrefix(s, "KV_"), "OBJ_")
 		if !strings.Contains(page, "\n- "+name+": ") {
 			t.Errorf("the lists of streams and buckets lack %s", name)

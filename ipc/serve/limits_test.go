@@ -10,7 +10,6 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"patchbay/ipc/broker"
 	"patchbay/ipc/client"
 	"patchbay/ipc/ipctest"
 	"patchbay/ipc/jobs"
@@ -21,17 +20,14 @@ import (
 	"patchbay/ipc/wire/wiretest"
 	"patchbay/node/graph"
 	"patchbay/node/pyjson"
+	"patchbay/tests/natsserver"
 )
 
 // boundedRig is a service with small bounds on NATS and on a socket.
 func boundedRig(t *testing.T) (*ipctest.Rig, map[string]client.Client) {
 	t.Helper()
-	e, err := broker.StartEmbedded(broker.EmbeddedConfig{Listen: "127.0.0.1:0", Log: zerolog.Nop()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(e.Close)
-	n, err := serve.ConnectNATS(serve.NATSConfig{URL: e.URL(), Version: "0.1.0", Log: zerolog.Nop()})
+	e := natsserver.Start(t, natsserver.Inside(""))
+	n, err := serve.ConnectNATS(serve.NATSConfig{URL: e.URL, Version: "0.1.0", Log: zerolog.Nop()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,8 +37,8 @@ func boundedRig(t *testing.T) (*ipctest.Rig, map[string]client.Client) {
 			Nodes: graph.Bounds{Pixels: 1 << 16, Steps: 50},
 		}
 	}, jobs.Config{MaxQueued: 3, MaxPerClient: 2}, jobs.OutputsConfig{})
-	serveNATS(t, e.URL(), n, r)
-	nc, err := client.DialNATS(e.URL())
+	serveNATS(t, e.URL, n, r)
+	nc, err := client.DialNATS(e.URL)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,6 @@ import (
 	"github.com/nats-io/nats.go/micro"
 	"github.com/rs/zerolog"
 
-	"patchbay/ipc/broker"
 	"patchbay/ipc/client"
 	"patchbay/ipc/ipctest"
 	"patchbay/ipc/jobs"
@@ -22,6 +21,7 @@ import (
 	"patchbay/ipc/serve"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/wire/wiretest"
+	"patchbay/tests/natsserver"
 )
 
 // natsRig is a rig served on an embedded server.
@@ -33,23 +33,19 @@ type natsRig struct {
 
 func newNATSRig(t *testing.T) *natsRig {
 	t.Helper()
-	e, err := broker.StartEmbedded(broker.EmbeddedConfig{Listen: "127.0.0.1:0", Log: zerolog.Nop()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(e.Close)
-	n, err := serve.ConnectNATS(serve.NATSConfig{URL: e.URL(), Version: "0.1.0", Listens: e.Listens, Log: zerolog.Nop()})
+	e := natsserver.Start(t, natsserver.Inside(""))
+	n, err := serve.ConnectNATS(serve.NATSConfig{URL: e.URL, Version: "0.1.0", Log: zerolog.Nop()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	r := ipctest.NewRig(t, jobs.Config{OnEvent: n.Event, OnPreview: n.Preview}, jobs.OutputsConfig{})
-	serveNATS(t, e.URL(), n, r)
-	nc, err := nats.Connect(e.URL())
+	serveNATS(t, e.URL, n, r)
+	nc, err := nats.Connect(e.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(nc.Close)
-	return &natsRig{Rig: r, url: e.URL(), nc: nc}
+	return &natsRig{Rig: r, url: e.URL, nc: nc}
 }
 
 // serveNATS serves until the test ends, and returns when the service is there.
@@ -241,12 +237,12 @@ func TestEventsAndPreviewsOnSubjects(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := r.nc.Flush(); err != nil {
+	if err := errors.Join(r.nc.Publish("patchbay.v1.preview.j1.on", nil), r.nc.Flush()); err != nil {
 		t.Fatal(err)
 	}
 	c := r.client(t)
 	if _, err := client.Submit(wiretest.Within(t, 5*time.Second), c,
-		&message.RunRequest{ID: "j1", Preview: true, Workflow: messagetest.Graph("Step 1", "Wait 20")}); err != nil {
+		&message.RunRequest{ID: "j1", Preview: true, Workflow: messagetest.Graph("Wait 20", "Step 1")}); err != nil {
 		t.Fatal(err)
 	}
 	var got []string
@@ -260,7 +256,7 @@ func TestEventsAndPreviewsOnSubjects(t *testing.T) {
 			t.Errorf("event is not JSON: %q", m.Data)
 		}
 	}
-	if want := "queued execution_start executing progress executing metrics executing execution_success"; strings.Join(got,
+	if want := "queued execution_start executing executing progress metrics executing execution_success"; strings.Join(got,
 		" ") != want {
 		t.Errorf("got %v, want %s", got, want)
 	}
@@ -328,11 +324,8 @@ func TestTwoDaemonsOnOneServer(t *testing.T) {
 }
 
 func TestNoDaemon(t *testing.T) {
-	e, err := broker.StartEmbedded(broker.EmbeddedConfig{Listen: "127.0.0.1:0", Log: zerolog.Nop()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := client.DialNATS(e.URL())
+	e := natsserver.Start(t, natsserver.Inside(""))
+	c, err := client.DialNATS(e.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -341,32 +334,9 @@ func TestNoDaemon(t *testing.T) {
 		t.Errorf("no service: %v", err)
 	}
 	_ = c.Close()
-	if _, err := broker.StartEmbedded(broker.EmbeddedConfig{
-		Listen: strings.TrimPrefix(e.Address(), "nats://"),
-		Log:    zerolog.Nop(),
-	}); err == nil || !strings.Contains(err.Error(), "--listen") {
-		t.Errorf("a taken port: %v", err)
-	}
-	url := e.URL()
+	url := e.URL
 	e.Close()
 	if _, err := client.DialNATS(url); !errors.Is(err, client.ErrNoDaemon) {
 		t.Errorf("no server: %v", err)
 	}
-	if _, err := broker.StartEmbedded(broker.EmbeddedConfig{Listen: "0.0.0.0:0", Log: zerolog.Nop()}); err == nil ||
-		!strings.Contains(err.Error(), "token") {
-		t.Errorf("an open address without a token: %v", err)
-	}
-	secret, err := broker.StartEmbedded(broker.EmbeddedConfig{Listen: "127.0.0.1:0", Token: "s3cret", Log: zerolog.Nop()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer secret.Close()
-	if _, err := client.DialNATS(secret.Address()); err == nil || strings.Contains(err.Error(), "s3cret") {
-		t.Errorf("without the token: %v", err)
-	}
-	c, err = client.DialNATS(secret.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = c.Close()
 }

@@ -7,7 +7,6 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"patchbay/ipc/broker"
 	"patchbay/ipc/ipctest"
 	"patchbay/ipc/jobs"
 	"patchbay/ipc/message"
@@ -15,26 +14,20 @@ import (
 	"patchbay/ipc/serve"
 	"patchbay/ipc/wire"
 	"patchbay/ipc/worker"
+	"patchbay/tests/natsserver"
 )
 
 // BenchmarkEvent is what one event of progress costs from the worker process to the stream: frames, table, JSON, NATS.
 // A step of 100 ms makes one.
 func BenchmarkEvent(b *testing.B) {
-	e, err := broker.StartEmbedded(broker.EmbeddedConfig{
-		Listen: "127.0.0.1:0", Store: b.TempDir(), SyncAlways: true,
-		Log: zerolog.Nop(),
-	})
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer e.Close()
+	e := natsserver.Start(b, natsserver.Inside(""), natsserver.JetStream(b))
 	l, err := jobs.OpenJetStream(context.Background(),
-		jobs.JetStreamConfig{URL: e.URL(), InProcess: e.InProcess(), Owner: "a", Log: zerolog.Nop()})
+		jobs.JetStreamConfig{URL: e.URL, Owner: "a", Log: zerolog.Nop()})
 	if err != nil {
 		b.Fatal(err)
 	}
 	defer l.Close()
-	n, err := serve.ConnectNATS(serve.NATSConfig{URL: e.URL(), Version: "0.1.0", Owner: "a", Log: zerolog.Nop()})
+	n, err := serve.ConnectNATS(serve.NATSConfig{URL: e.URL, Version: "0.1.0", Owner: "a", Log: zerolog.Nop()})
 	if err != nil {
 		b.Fatal(err)
 	}
