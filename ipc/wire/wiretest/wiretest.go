@@ -7,8 +7,12 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"math"
+	"os"
+	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -165,8 +169,8 @@ func Noise(n int) []byte {
 	return b
 }
 
-// Within is a context for one exchange of a test that takes at most d on an idle machine. While this process computes,
-// or would if others let it, a slow or busy one gets up to six times that.
+// Within is a context for one exchange of a test that takes at most d on an idle machine. While this process (or one
+// that Beside was told of) computes, or would if others let it, a slow or busy one gets up to six times that.
 func Within(t testing.TB, d time.Duration) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 6*d)
@@ -192,18 +196,36 @@ func Within(t testing.TB, d time.Duration) context.Context {
 	return ctx
 }
 
-// usage is what this process has computed, and how often it was made to stop computing for others.
+// usage is what this process and those beside it have computed, and how often it was made to stop computing for others.
 type usage struct {
 	cpu       time.Duration
 	preempted int64
 }
+
+// beside has the processes that Beside was told of.
+var beside sync.Map
+
+// Beside has what a process of the test computes count in Within, where this one waits for it.
+func Beside(pid int) { beside.Store(pid, nil) }
 
 func used() usage {
 	var r syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &r) != nil {
 		return usage{}
 	}
-	return usage{time.Duration(r.Utime.Nano() + r.Stime.Nano()), r.Nivcsw}
+	u := usage{time.Duration(r.Utime.Nano() + r.Stime.Nano()), r.Nivcsw}
+	beside.Range(func(pid, _ any) bool {
+		stat, _ := os.ReadFile(fmt.Sprint("/proc/", pid, "/stat")) // none if it has ended
+		_, after, _ := bytes.Cut(stat, []byte(") "))
+		if fields := bytes.Fields(after); len(fields) > 12 { // proc_pid_stat(5): fields 14 and 15 in ticks of 10 ms
+			for _, f := range fields[11:13] {
+				ticks, _ := strconv.Atoi(string(f))
+				u.cpu += time.Duration(ticks) * 10 * time.Millisecond
+			}
+		}
+		return true
+	})
+	return u
 }
 
 // HoldsBytes reports whether a decoded value has byte strings in it.
