@@ -29,7 +29,7 @@ func EncodeBandBytes(cfg Config, dtype engine.DType, band Band, x int) int {
 func measured(cfg Config, dtype engine.DType, band Band,
 	f func(*VAE, Env, engine.Tensor, Band) (engine.Tensor, error), y, x, c int,
 ) int {
-	env := Env{Ops: silent{}, Arena: engine.NewMeasuringArena("vae"), DType: dtype}
+	env := Env{Ops: silent, Arena: engine.NewMeasuringArena("vae"), DType: dtype}
 	if band.Len() != band.Total {
 		env.Exchange = silentExchange()
 	}
@@ -46,16 +46,10 @@ func silentExchange() *Exchange {
 }
 
 // silent is an Ops whose operations do nothing, for walks that only measure. It needs no weights and no memory, and has
-// no other operations than those of walks.
-type silent struct{ engine.Ops }
+// none of the methods that return something.
+var silent engine.Ops = struct {
+	engine.Through
+	others
+}{Through: engine.Through{Do: func(string, func(), func(engine.Ops)) {}}}
 
-func (silent) Copy(_, _ engine.Tensor)                                        {}
-func (silent) RMSNorm(_, _, _ engine.Tensor, _ float32)                       {}
-func (silent) Activate(_, _ engine.Tensor, _ engine.Act)                      {}
-func (silent) GroupNormStats(_, _ engine.Tensor, _ int)                       {}
-func (silent) Upsample2x(_, _ engine.Tensor)                                  {}
-func (silent) Attention(_, _, _, _ engine.Tensor, _ engine.AttentionArgs)     {}
-func (silent) Linear(_, _ engine.Tensor, _ *engine.Weight, _ engine.Epilogue) {}
-func (silent) Conv2D(_, _ engine.Tensor, _ *engine.Weight, _ engine.ConvArgs) {}
-
-func (silent) GroupNormApply(_, _, _, _, _ engine.Tensor, _ int, _ float32, _ engine.Act) {}
+type others struct{ engine.Ops }

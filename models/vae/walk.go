@@ -43,7 +43,7 @@ func runWalk(env Env, cfg *Config, band Band, pass func(*walk) error) error {
 	mark := env.Arena.Mark()
 	defer env.Arena.Release(mark)
 	quiet := env
-	quiet.Ops, quiet.Arena, quiet.Check = silent{}, engine.NewMeasuringArena("vae strips"), nil
+	quiet.Ops, quiet.Arena, quiet.Check = silent, engine.NewMeasuringArena("vae strips"), nil
 	if env.Exchange != nil {
 		quiet.Exchange = silentExchange()
 	}
