@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"patchbay/engine"
@@ -140,6 +141,14 @@ func families() []struct {
 	}
 }
 
+// taken is a plan of the tests as the model of a request takes it: one of three heads is cut in three, not four.
+func taken(r *Request, text string) string {
+	if r.Model.Spec.Heads < 4 {
+		return strings.Replace(text, "tensor=4", "tensor=3", 1)
+	}
+	return text
+}
+
 // TestForecastEqualsExecutor computes a plan of every kind on one family and compares bytes and calls of each rank and
 // axis, and the memory that each rank took, with the formulas: to the byte. It shows that recorded runs
 // (recorded_test.go) count as real ones do.
@@ -149,6 +158,7 @@ func TestForecastEqualsExecutor(t *testing.T) {
 		r := tinyRequest(t, f.name, 2, f.y, f.x, 3)
 		w := workloadOf(r)
 		for i, text := range everyNth(kinds(forecastPlans()), n, 12) { // recorded_test.go has them all
+			text = taken(r, text)
 			p := planOf(t, text)
 			if p.Check(w.Spec, w.Batch, len(w.Text), w.Tokens()) != nil {
 				t.Errorf("%s %s is refused; every tiny model takes it", f.name, text)
