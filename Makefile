@@ -91,7 +91,7 @@ bench:
 	$(GO) test -run '^$$' -bench . -benchtime 1x ./engine/cpu ./models/... ./parallel
 
 # Every plan on every network, the long forms of the storms, of many small jobs and of the tables of drift, then 10,000,000 executions of every parser of bytes from outside, and
-# the emulated levels and the program without cgo. An hour on two processors.
+# the server inside a daemon under the race detector, the emulated levels and the program without cgo. An hour on two processors.
 soak:
 	$(GO) test -count 1 -timeout 90m -tags soak ./parallel -v -skip 'FakeGPU|^TestCUDA'
 	$(GO) test -count 1 -timeout 120m -tags soak ./tests -v -run 'TestDurable|TestLossy|TestCluster|TestPower|TestFaults|TestRouting|TestTinyJobs|ReadmeCommands'

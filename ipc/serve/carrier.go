@@ -108,15 +108,16 @@ func (r *Reply) put(v any, fault *wire.Error, end bool) error {
 	if beside != nil {
 		fds = beside.FDs()
 	}
-	if err = nil; !end {
-		err = r.Send(b, fds, fault, false)
+	var failed error
+	if end {
+		r.once.Do(func() { failed = r.last(b, fds, fault) })
 	} else {
-		r.once.Do(func() { err = r.last(b, fds, fault) })
+		failed = r.Send(b, fds, fault, false)
 	}
 	if beside != nil {
-		beside.Done(err == nil)
+		beside.Done(failed == nil)
 	}
-	return err
+	return failed
 }
 
 // encode returns a message in its parts and what goes beside them, nil if nothing does: first what is large, where that

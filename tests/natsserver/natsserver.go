@@ -92,7 +92,7 @@ func (n *Server) Start() {
 	n.t.Fatal("nats-server does not answer")
 }
 
-// Kill ends the process as a power failure of it alone.
+// Kill ends the process as a crash does.
 func (n *Server) Kill() { n.end(syscall.SIGKILL) }
 
 // Close ends the process as its operator does: what it holds is written down.
