@@ -47,7 +47,7 @@ Environment:
   PATCHBAY_SOCKET    unix socket of the daemon (default $XDG_RUNTIME_DIR/patchbay.sock)
   PATCHBAY_MODELS    folders laid out like ComfyUI's models folder, separated by ':'
   PATCHBAY_HOME      everything else (default ~/.local/share/patchbay)
-  PATCHBAY_CPU       instruction set: generic, avx2, avx512 or avx512bf16 (default: the best there is)`,
+  PATCHBAY_CPU       instruction set: generic, avx2, avx512, avx512bf16 or amx (default: the best there is)`,
 		Example: `  patchbay demo
   patchbay serve --models ~/ComfyUI/models
   patchbay run flow.json --set 3.seed=7 --out pictures`,

@@ -39,7 +39,7 @@ func TestLevelsDrawTheSame(t *testing.T) {
 		t.Skip("NOT RUN: the program was built without cgo and has no levels")
 	}
 	var first []byte
-	for _, level := range []string{"generic", "avx2", "avx512", "avx512bf16"} {
+	for _, level := range []string{"generic", "avx2", "avx512", "avx512bf16", "amx"} {
 		if !slices.Contains(have, level) {
 			t.Logf("level %s: NOT RUN, this processor has only %v", level, have)
 			continue

@@ -103,7 +103,7 @@ func (o *Ops) conv(g C.pb_gemm, segs []C.pb_seg) {
 	}
 	g.kc, g.chunk = C.int64_t(depth(tiles)), chunk
 	if len(segs) == 1 && C.int64_t(o.steps(&segs[0])) <= g.kc {
-		g.chunk = 1
+		g.chunk = o.together(&segs[0])
 	}
 	perItem := c.down * c.across
 	o.fresh()

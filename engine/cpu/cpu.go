@@ -1,18 +1,18 @@
 // Package cpu implements engine.Ops in C, one variant per instruction set, chosen when the program starts.
 //
-// The C code is in engine/cpu/kernels: levels generic (portable), avx2, avx512 and avx512bf16. Package emulated has the
-// AVX-512 code paths lowered to portable vectors, so that their packing and tails are tested everywhere. The Go files
-// here check operands, cut a call into tasks and run these on goroutines: a C call is one task, there is no thread pool
-// and nothing spins.
+// The C code is in engine/cpu/kernels: levels generic (portable), avx2, avx512, avx512bf16 and amx. Package emulated
+// has the last three in portable code, so that their packing and tails are tested everywhere. The Go files here check
+// operands, cut a call into tasks and run these on goroutines: a C call is one task, there is no thread pool and
+// nothing spins.
 //
 // Weights keep the width of their file (f32, bf16, f16) and are widened in registers; fp8 becomes bf16, which is exact,
 // and its scale is applied to the finished sums. A Packed belongs to the levels of one panel width and is shared by any
 // number of Ops.
 //
 // Activations are f32 or bf16, call by call. With bf16, sums, norms, gates and tables are still f32, and a result is
-// rounded once, when it is stored. The levels named bf16 multiply bf16 activations with bf16 weights, and queries with
-// keys and probabilities with values, as they are (vdpbf16ps); everything else, and every other level, widens rows of
-// bf16 while it copies them and computes in f32. docs/cpu.md has the levels.
+// rounded once, when it is stored. Levels avx512bf16 and amx multiply bf16 activations with bf16 weights, and queries
+// with keys and probabilities with values, as they are (vdpbf16ps, tdpbf16ps); everything else, and every other level,
+// widens rows of bf16 while it copies them and computes in f32. docs/cpu.md has the levels.
 package cpu
 
 /*
@@ -38,7 +38,7 @@ var _ engine.Ops = (*Ops)(nil)
 // Config says how a backend computes.
 type Config struct {
 	Threads int    // goroutines a call may use; 0: all processors of the process
-	Level   string // "", generic, avx2, avx512 or avx512bf16; "": the best of this CPU
+	Level   string // "", generic, avx2, avx512, avx512bf16 or amx; "": the best of this CPU
 	// Kernels are used instead of those of Level where they are given: emulated levels, for tests.
 	Kernels kernels.Level
 	// Ledger counts the memory that is mapped, of all Ops of the process together; nil: nobody does.
@@ -52,7 +52,8 @@ type Ops struct {
 	threads    int
 	level      string
 	vw, mr, nr int
-	dot        bool // multiplies bf16 with bf16 as they are
+	dot        bool      // multiplies bf16 with bf16 as they are
+	panels     C.int64_t // that such a product, or one of int8, takes at once
 	mem        *scratch
 	ledger     *engine.Ledger
 	keep       []unsafe.Pointer // operands of the current call, see addr
@@ -107,7 +108,8 @@ func New(c Config) (*Ops, error) {
 	}
 	k := (*C.pb_kernels)(level.Table)
 	o := &Ops{
-		k: k, threads: c.Threads, level: level.Name, vw: int(k.vw), mr: int(k.mr), nr: int(k.nr), dot: k.dot != 0,
+		k: k, threads: c.Threads, level: level.Name, vw: int(k.vw), mr: int(k.mr), nr: int(k.nr),
+		dot: k.dot != 0, panels: C.int64_t(k.panels),
 		mem: newScratch(c.Threads, c.Ledger), ledger: c.Ledger,
 	}
 	runtime.AddCleanup(o, func(m *scratch) { m.free() }, o.mem)

@@ -12,11 +12,12 @@ import "unsafe"
 const (
 	// rows of a panel that one pass takes: a piece of 400 to 800 KB, for the second cache (docs/speed.md)
 	passDepth  = 6144
-	chunk      = 2   // panels whose sums wait while the passes of a deeper product go on
-	taskRows   = 112 // output rows a task, about: they use a panel together
-	maxTiles   = 64  // MAX_TILES of gemm.h
-	smallMacs  = 1e6 // products below are not worth a goroutine
-	packWeight = 24  // time of copying a value in multiply-adds
+	tileDepth  = 1024 // the same where products of words take two panels
+	chunk      = 2    // panels whose sums wait while the passes of a deeper product go on
+	taskRows   = 112  // output rows a task, about: they use a panel together
+	maxTiles   = 64   // MAX_TILES of gemm.h
+	smallMacs  = 1e6  // products below are not worth a goroutine
+	packWeight = 24   // time of copying a value in multiply-adds
 )
 
 // cut is how a product is divided: tasks of up to tiles register tiles and panels panels.
@@ -56,6 +57,17 @@ func depth(tiles int) int {
 	return passDepth
 }
 
+// words reports whether s is multiplied in words of two bf16.
+func (o *Ops) words(s *C.pb_seg) bool { return o.dot && s.dtype == C.PB_BF16 && s.x_dtype == C.PB_BF16 }
+
+// together returns how many panels of s are taken at once.
+func (o *Ops) together(s *C.pb_seg) C.int64_t {
+	if s.blocks == 0 && (s.dtype == C.PB_I8 || o.words(s)) {
+		return o.panels
+	}
+	return 1
+}
+
 // threadsFor returns how many workers a product of so many multiply-adds is worth.
 func (o *Ops) threadsFor(macs float64) int {
 	if macs*16 < smallMacs*float64(o.vw) {
@@ -66,7 +78,7 @@ func (o *Ops) threadsFor(macs float64) int {
 
 // steps returns the steps of the microkernel over the channels of a factor: pairs of channels where bf16 meets bf16.
 func (o *Ops) steps(s *C.pb_seg) int {
-	if o.dot && s.dtype == C.PB_BF16 && s.x_dtype == C.PB_BF16 {
+	if o.words(s) {
 		return (int(s.k) + 1) / 2
 	}
 	return int(s.k)
@@ -86,8 +98,11 @@ func (o *Ops) linear(g C.pb_gemm, segs []C.pb_seg) {
 	threads := o.threadsFor(float64(g.batch*g.rows*g.n) * float64(k))
 	c := o.cutProduct(tiles, panels, threads)
 	g.kc, g.chunk = C.int64_t(depth(c.tiles)), chunk
+	if o.together(&segs[0]) > 1 {
+		g.kc = min(g.kc, tileDepth)
+	}
 	if len(segs) == 1 && (o.steps(&segs[0]) <= int(g.kc) || segs[0].blocks != 0) {
-		g.chunk = 1
+		g.chunk = o.together(&segs[0])
 	}
 	o.fresh()
 	each(threads, c.blocks*c.splits, func(worker, task int) {

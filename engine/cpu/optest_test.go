@@ -13,7 +13,7 @@ import (
 // eachLevel runs f for every level, emulated ones included, and says which ones this CPU cannot run.
 func eachLevel(t *testing.T, threads int, f func(t *testing.T, o *Ops)) {
 	t.Helper()
-	for _, level := range append(kernels.Levels(), emulated.AVX512(), emulated.AVX512BF16()) {
+	for _, level := range append(kernels.Levels(), emulated.AVX512(), emulated.AVX512BF16(), emulated.AMX()) {
 		if level.Table == nil {
 			t.Logf("level %s: NOT RUN, this program runs only %v on this CPU (portable: -tags emulated)", level.Name, Levels())
 			continue

@@ -23,7 +23,7 @@ func TestEndToEndOnEveryLevel(t *testing.T) {
 		"flux-a/custom-chain", "sd3-a/set_mask-bounds", "pixart-a/euler-normal-cfg4.5-lengths",
 		"hydit-a/noise_mask-dpmpp_2m",
 	}
-	for _, level := range []string{"generic", "avx2", "avx512", "avx512bf16"} {
+	for _, level := range []string{"generic", "avx2", "avx512", "avx512bf16", "amx"} {
 		if !slices.Contains(cpu.Levels(), level) {
 			t.Logf("level %s: NOT RUN, this CPU has only %v", level, cpu.Levels())
 			continue

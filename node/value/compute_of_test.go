@@ -25,6 +25,8 @@ func TestComputeOf(t *testing.T) {
 		{ComputeBF16, "cpu/avx2", false, false, engine.BF16},
 		{ComputeAuto, "cpu/avx512bf16", true, true, here},
 		{ComputeAuto, "cuda", true, true, engine.BF16},
+		{ComputeAuto, "cpu/amx", true, true, engine.BF16},
+		{ComputeAuto, "cpu/amx", false, true, engine.F32},
 		{ComputeAuto, "cpu/avx512bf16", false, false, engine.F32},
 		{ComputeAuto, "cpu/avx512bf16", false, true, engine.F32},
 		{ComputeAuto, "cuda", false, true, engine.BF16},

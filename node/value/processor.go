@@ -8,9 +8,9 @@ import (
 	"patchbay/engine"
 )
 
-// processors are those whose denoise loops were measured in both types (docs/cpu.md), by vendor, family and model as
-// CPUID gives them: which type is faster. All others compute in f32, so that a machine draws the same picture whatever
-// is measured elsewhere. Models of one core stand together.
+// processors are those with vdpbf16ps whose denoise loops were measured in both types (docs/cpu.md), by vendor, family
+// and model as CPUID gives them: which type is faster where AMX is not used. All others compute in f32, so that a
+// machine draws the same picture whatever is measured elsewhere. Models of one core stand together.
 var processors = [...]struct {
 	vendor   string
 	family   int
@@ -52,7 +52,7 @@ func fasterType(info string) engine.DType {
 // fasterBF16 reports whether operations of that name (engine.Ops.Name) are faster with activations in bf16 here.
 func fasterBF16(device string) bool {
 	if device != "cpu/avx512bf16" {
-		return device == "cuda"
+		return device == "cuda" || device == "cpu/amx"
 	}
 	info, err := os.ReadFile("/proc/cpuinfo")
 	return err == nil && fasterType(string(info)) == engine.BF16

@@ -11,3 +11,6 @@ func AVX512() kernels.Level { return kernels.Level{Name: "portable512"} }
 
 // AVX512BF16 returns a level without kernels.
 func AVX512BF16() kernels.Level { return kernels.Level{Name: "portable512bf16"} }
+
+// AMX returns a level without kernels.
+func AMX() kernels.Level { return kernels.Level{Name: "portableamx"} }

@@ -191,10 +191,11 @@ VI void visit(const int words, const pb_attn* a, queries* b, int64_t t, int64_t 
     float *o = b->o + t * MR * b->dv, *m = b->m + t * MR, *sum = b->sum + t * MR;
     const span over_d = {1, &no_tap, rows * VW, d_steps, 0};
     const span over_keys = {1, &no_tap, rows * VW, n_steps, 0};
-    for (int64_t p = 0; p < n; p += NR) {
-        ukrs[rows - 1][kind][n - p <= VW ? 0 : 1](b->q + t * MR * b->dk,
-                                                  (const float*)a->kp + (k0 + p) * d_steps,
-                                                  b->s + p * rows, &over_d, 0);
+    for (int64_t p = 0, w; p < n; p += w * NR) {
+        w = panels_of(kind, (n - p + NR - 1) / NR);
+        run_ukr(rows, kind, n - p <= VW ? 0 : 1, b->q + t * MR * b->dk,
+                (const float*)a->kp + (k0 + p) * d_steps, b->s + p * rows, d_steps * NR * 4,
+                w > 1 ? b->s + (p + NR) * rows : 0, &over_d, 0);
     }
     const int64_t blocks = (n + VW - 1) / VW;
     const float scale = words ? a->scale * LOG2E : 1;
@@ -211,9 +212,11 @@ VI void visit(const int words, const pb_attn* a, queries* b, int64_t t, int64_t 
             vstore(p, vload(p) * back[i]);
         }
     }
-    for (int64_t d = 0; d < a->d; d += NR) {
-        ukrs[rows - 1][kind][a->d - d <= VW ? 0 : 1](
-            b->s, (const float*)a->vp + d * panel + k0_step * NR, o + d * rows, &over_keys, 1);
+    for (int64_t d = 0, w; d < a->d; d += w * NR) {
+        w = panels_of(kind, (a->d - d + NR - 1) / NR);
+        run_ukr(rows, kind, a->d - d <= VW ? 0 : 1, b->s,
+                (const float*)a->vp + d * panel + k0_step * NR, o + d * rows, panel * NR * 4,
+                w > 1 ? o + (d + NR) * rows : 0, &over_keys, 1);
     }
 }
 
@@ -262,6 +265,7 @@ static void attn(const pb_attn* a) {
             visit(0, a, &b, t, k0, n);
         }
     }
+    tiles_off();
     if (a->dtype == PB_F32) {
         store_results(PB_F32, a, &b);
     } else {

@@ -105,4 +105,5 @@ static void gemm(const pb_gemm* g) {
     } else {
         linear(g);
     }
+    tiles_off();
 }

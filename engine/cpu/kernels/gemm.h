@@ -80,20 +80,23 @@ static void finish_bf16(const pb_gemm* g, const tile* t, float* c, int64_t col, 
 // row_of_words tells whether the weights of f, in blocks, meet one row only: then they need not be
 // stored as words.
 static int row_of_words(const factor* f, const tile* ts, int64_t nt) {
-    return PB_DOT && f->kind == UKR_DOT && nt == 1 && ts->rows == 1;
+    return UKR_ROW && f->kind == UKR_DOT && nt == 1 && ts->rows == 1;
 }
 
-// run_panel adds steps [c0, c1) of factor s to the accumulators of all tiles for panel p.
-static void run_panel(const pb_gemm* g, const tile* ts, int64_t nt, const factor* f, int64_t s,
-                      int64_t p, int64_t c0, int64_t c1, float* acc, int add) {
+// run_panels adds steps [c0, c1) of factor s to the accumulators of all tiles for panels
+// p .. p + n, which are per floats apart.
+static void run_panels(const pb_gemm* g, const tile* ts, int64_t nt, const factor* f, int64_t s,
+                       int64_t p, int64_t n, int64_t c0, int64_t c1, float* acc, int64_t per,
+                       int add) {
     const int64_t row = f->kind == UKR_F16 ? 2 * NR : 4 * NR;
     const int64_t skip = halves_of(f->kind) ? c0 / 2 : c0; // c0 is a multiple of VW
     const char* w = f->w + (p * f->taps * f->rows + skip) * row;
     const int nv = g->n - p * NR <= VW ? 0 : 1;
     if (f->blocks) {
         const block_form b = form_of(f->blocks);
-        const int64_t per = f->kind == UKR_DOT ? 2 : 1, n = (c1 - c0) * per / b.size;
-        const uint8_t* from = (const uint8_t*)f->w + (p * f->c + c0) * per / b.size * b.bytes * NR;
+        const int64_t inputs = f->kind == UKR_DOT ? 2 : 1, n = (c1 - c0) * inputs / b.size;
+        const int64_t at = (p * f->c + c0) * inputs / b.size;
+        const uint8_t* from = (const uint8_t*)f->w + at * b.bytes * NR;
         if (row_of_words(f, ts, nt)) {
             dot_blocks(f->blocks, from, n, ts->a[s] + c0, acc, add);
             return;
@@ -104,7 +107,8 @@ static void run_panel(const pb_gemm* g, const tile* ts, int64_t nt, const factor
     for (int64_t i = 0; i < nt; i++, acc += 2 * MR * VW) {
         const tile* t = &ts[i];
         span sp = {f->taps, f->tap, t->block[s], c1 - c0, f->rows};
-        ukrs[t->rows - 1][f->kind][nv](t->a[s] + c0 / VW * t->block[s], w, acc, &sp, add);
+        run_ukr(t->rows, f->kind, nv, t->a[s] + c0 / VW * t->block[s], w, acc,
+                f->taps * f->rows * row, n > 1 ? acc + per : 0, &sp, add);
     }
 }
 
@@ -127,8 +131,9 @@ static void run_tiles(const pb_gemm* g, const tile* ts, int64_t nt, const factor
             int64_t c0 = 0;
             do {
                 const int64_t c1 = imin(f->c, c0 + step);
-                for (int64_t p = p0; p < p1; p++) {
-                    run_panel(g, ts, nt, f, s, p, c0, c1, acc + (p - p0) * per, add);
+                for (int64_t p = p0, n; p < p1; p += n) {
+                    n = f->blocks ? 1 : panels_of(f->kind, p1 - p);
+                    run_panels(g, ts, nt, f, s, p, n, c0, c1, acc + (p - p0) * per, per, add);
                 }
                 add = 1;
                 c0 = c1;

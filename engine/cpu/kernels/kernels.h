@@ -6,6 +6,12 @@
 
 #include <stdint.h>
 
+// Level amx is compiled by clang and from GCC 11.
+#if defined(__x86_64__) && defined(__linux__) && !defined(PB_RACE) &&                              \
+    (defined(__clang__) || (defined(__GNUC__) && __GNUC__ > 10))
+#define PB_WITH_AMX
+#endif
+
 // Equal to engine.DType.
 enum { PB_F32, PB_BF16, PB_F16, PB_F8E4M3, PB_F8E5M2, PB_I8 = 9, PB_BLOCKS = 99 };
 
@@ -178,6 +184,7 @@ typedef struct {
     const char* name;
     int vw, mr, nr;
     int dot; // multiplies bf16 activations with bf16 weights and each other as they are
+    int panels; // that such a product, or one of int8, takes at once
     void (*pack)(const pb_pack*);
     void (*quantise)(const pb_quant*);
     void (*attn_pack)(const pb_attn*);
@@ -193,7 +200,8 @@ typedef struct {
     double (*dot_peak)(int64_t); // the same with products of bf16 pairs; 0 without dot
 } pb_kernels;
 
-extern const pb_kernels pb_level_generic, pb_level_avx2, pb_level_avx512, pb_level_avx512bf16;
+extern const pb_kernels pb_level_generic, pb_level_avx2, pb_level_avx512, pb_level_avx512bf16,
+    pb_level_amx;
 
 // pb_level returns the kernels of level i, or 0 where there is no such level or the CPU lacks it.
 const pb_kernels* pb_level(int i);

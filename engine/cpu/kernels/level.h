@@ -30,12 +30,27 @@
     }
 
 PEAK(peak, vfma(x[i], a, b), 2)
-#if PB_DOT
+#ifdef PB_AMX
+static double dot_peak(int64_t n) {
+    static __thread uint32_t zeros[16 * 16];
+    tiles_on(16);
+    tile_loadd(TILE_A, zeros, 64);
+    tile_loadd(TILE_B0, zeros, 64);
+    for (int64_t k = 0; k < n; k++) {
+        tile_dpbf16ps(TILE_C0, TILE_A, TILE_B0);
+        tile_dpbf16ps(TILE_C1, TILE_A, TILE_B0);
+        tile_dpbf16ps(TILE_C2, TILE_A, TILE_B0);
+        tile_dpbf16ps(TILE_C3, TILE_A, TILE_B0);
+    }
+    tiles_off();
+    return (double)n * 4 * 2 * 16 * 16 * 32;
+}
+#elif PB_DOT
 PEAK(dot_peak, vdot(x[i], a, b), 4)
 #else
 #define dot_peak 0
 #endif
 
-const pb_kernels LEVEL_TABLE = {LEVEL_NAME,    VW,        MR,   NR,   PB_DOT, pack,
+const pb_kernels LEVEL_TABLE = {LEVEL_NAME,    VW,        MR,   NR,   PB_DOT, UKR_PANELS, pack,
                                 quantise_rows, attn_pack, attn, gemm, ew,     copy,
                                 qk,            gather,    mean, stats, peak,  dot_peak};

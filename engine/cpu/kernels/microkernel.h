@@ -25,6 +25,12 @@ typedef struct {
     int64_t b_tap;      // rows of B between taps
 } span;
 
+typedef void (*ukr_fn)(const float* a, const void* b, float* c, const span* s, int add);
+
+#ifdef PB_AMX
+extern const ukr_fn UKRS[MR][UKR_I8 + 1][2]; // of the level below, which has the same registers
+#include "tiles.h"
+#else
 #ifdef PB_SMALL_CODE
 enum { K_UNROLL = 1, R_UNROLL = 1 };
 #define UKR_BODY static __attribute__((noinline))
@@ -32,8 +38,6 @@ enum { K_UNROLL = 1, R_UNROLL = 1 };
 enum { K_UNROLL = 4, R_UNROLL = 16 };
 #define UKR_BODY VI // R, NV and KIND are constants in every copy: the accumulators become registers
 #endif
-
-typedef void (*ukr_fn)(const float* a, const void* b, float* c, const span* s, int add);
 
 // load_b loads a row of a panel: columns 0 .. VW-1 and VW .. NR-1; with UKR_BF16 one half of the
 // row's words. The empty asm hides that both halves come from the same words, which would cost two
@@ -155,8 +159,12 @@ UKR_ROWS(13)
 UKR_ROWS(14)
 #endif
 
-// ukrs[rows - 1][kind][vectors - 1]
-static const ukr_fn ukrs[MR][UKR_I8 + 1][2] = {
+// UKRS[rows - 1][kind][vectors - 1]; a level whose table others use names it.
+#ifndef UKRS
+#define UKRS ukrs
+static
+#endif
+    const ukr_fn UKRS[MR][UKR_I8 + 1][2] = {
     UKR_NAMES(1),  UKR_NAMES(2),  UKR_NAMES(3),  UKR_NAMES(4),
 #if MR > 4
     UKR_NAMES(5),  UKR_NAMES(6),
@@ -166,3 +174,19 @@ static const ukr_fn ukrs[MR][UKR_I8 + 1][2] = {
     UKR_NAMES(11), UKR_NAMES(12), UKR_NAMES(13), UKR_NAMES(14),
 #endif
 };
+
+enum { UKR_PANELS = 1, UKR_ROW = PB_DOT };
+
+// run_ukr multiplies rows x nv + 1 vectors.
+VI void run_ukr(int64_t rows, int kind, int nv, const float* a, const void* b, float* c,
+                int64_t next, float* d, const span* s, int add) {
+    (void)next, (void)d;
+    UKRS[rows - 1][kind][nv](a, b, c, s, add);
+}
+VI void tiles_off(void) {}
+#endif
+
+// panels_of is how many of n panels a call of run_ukr takes.
+VI int64_t panels_of(int kind, int64_t n) {
+    return kind == UKR_DOT || kind == UKR_I8 ? imin(n, UKR_PANELS) : 1;
+}
