@@ -5,9 +5,11 @@
 #define NONE ((const pb_kernels*)0)
 
 #if defined(__x86_64__) && defined(__GNUC__)
+#include <cpuid.h>
 static int has_avx2(void) {
+    unsigned a, b, c, d; // clang 14 does not know "f16c" as a name
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-           __builtin_cpu_supports("f16c");
+           __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
 }
 static int has_avx512(void) {
     return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -18,7 +20,6 @@ static int has_avx512bf16(void) {
            __builtin_cpu_supports("avx512vnni");
 }
 #ifdef PB_WITH_AMX
-#include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 // has_amx also asks Linux for the right of this process to use tiles
