@@ -20,10 +20,11 @@ demo: build
 test:
 	@tests/run.sh
 
-# The quick form while working; the CUDA backend on its fake device is `make fake`. What takes longest starts first: 139 -> 115 s. LONGER repeats on more
+# The quick form while working; the CUDA backend on its fake device is `make fake`. What takes longest starts first. LONGER repeats on more
 # models, plans or memory what shorter tests have.
 LONGER := ^Test(ComfyUIReplay|Scripts|JobsStayWithin|RanksStayWithin|AddressSpaceOf|LevelsDraw|BenchHosts|HostsOfTwo|HintsOfSeveral|EncodersOf|(FLUX2|Krea2|AuraFlow|QwenImage|Lumina2|Chroma)[A-Za-z]*FromFiles|ChoosingIsQuick|MoreDevices|Quantised(Flux|Klein)|Unmerged|BlockAllocates|JobsSideBySide|LanguageModelThrough|NetsAreForecast|PatchesMatch|PartsAreWithin|HalfBlocks|HalvesGive|LateBands)
 check:
+	@chrt --batch --pid 0 $$PPID || echo "batch scheduling NOT USED" # as tests/run.sh does, for all that make starts
 	$(GO) vet ./... && $(GO) test -short -p 4 -vet off -timeout 20m -skip '$(REPEATS)|$(LONGER)|^TestCUDA' ./parallel ./ipc/jobs ./node/classes ./tests $$($(GO) list ./... | grep -v -e /engine/cuda -e /localcuda -e /nccl)
 
 tools: bin/golangci-lint
