@@ -118,3 +118,28 @@ func TestBlocksRowAlone(t *testing.T) {
 		})
 	}
 }
+
+// TestDenseRowAlone is TestBlocksRowAlone for weights of bf16: rows of several register tiles are multiplied in passes.
+func TestDenseRowAlone(t *testing.T) {
+	const rows, n, k = 31, 700, 2*6144 + 2*1024 + 38 // so many that some sums lie where a last bit rounds the other way
+	x := tensor(engine.BF16, 3, rows, k)
+	eachLevel(t, 2, func(t *testing.T, o *Ops) {
+		v := noise(n*k, 7)
+		m := engine.Matrix{Data: make([]byte, 2*n*k), DType: engine.BF16, N: n, K: k}
+		engine.Narrow(m.Data, v, engine.BF16)
+		p, err := o.Pack(m, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer o.Free(p.Buf)
+		w := &engine.Weight{Name: "dense", Base: p}
+		y, alone := tensor(engine.BF16, 1, rows, n), tensor(engine.BF16, 2, rows, n)
+		o.Linear(y, x, w, engine.Epilogue{})
+		for i := range rows {
+			o.Linear(alone.Slice(0, i, i+1), x.Slice(0, i, i+1), w, engine.Epilogue{})
+		}
+		if !slices.Equal(alone.Buf.Host, y.Buf.Host) {
+			t.Error("rows alone have other bits than together")
+		}
+	})
+}
