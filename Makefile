@@ -8,7 +8,7 @@ export PATCHBAY_TEST_TOKENIZERS ?= $(abspath ../shared/tokenizers)
 # Compilers live for seconds: less collecting takes a sixth of their processor time, more memory of the largest (1.4 GB). Cache entries are the same.
 export GOFLAGS += '-toolexec=env GOGC=400'
 
-.PHONY: build demo test check lint fmt race fuzz bench soak loc readme tools clean vendor-client comfyui-test comfyui-templates families-test clients fake cuda-check cuda-kernels gpu gpu-pack gpu-rehearse
+.PHONY: build demo test test-all check lint fmt race fuzz bench soak loc readme tools clean vendor-client comfyui-test comfyui-templates families-test clients fake cuda-check cuda-kernels gpu gpu-pack gpu-rehearse
 
 build:
 	$(GO) build -ldflags "-X main.version=$(VERSION)" -o $(BIN) .
@@ -16,16 +16,19 @@ build:
 demo: build
 	$(BIN) demo --out demo.png
 
-# The whole proof but for what needs other programs (`make clients`, `make fake`), one line per part with its time. tests/run.sh prints a table at the end.
+# What every change must pass, one line per part with its time; tests/run.sh prints a table at the end. LONGER is left to test-all, which CI runs: it repeats
+# on more models, plans, stores, servers or memory what shorter tests have. Python and the nats command are `make clients`, the fake GPU is `make fake`.
+export LONGER := ^Test(AddressSpaceOf|BenchHosts|Cluster|ComfyUIReplay|FamilyIsOneFolder|HostsOfTwo|JobsStayWithin|LevelsDraw|RanksStayWithin|Scripts|TinyJobs|EncodersOf|HintsOfSeveral|LanguageModelThrough|(FLUX2|Krea2|AuraFlow|QwenImage|Lumina2|Chroma)[A-Za-z]*FromFiles|Quantised(Flux|Klein)|Unmerged|BlockAllocates|ChoosingIsQuick|MoreDevices|JobsSideBySide|BF16(Act|Pic)|CacheOn|(Cache|EndTo|Feather|Patches)[A-Za-z]*Match(es)?ComfyUI|ChosenPlanGives|DrawsDoNot|DriftOf|EverySampler|FoldedStagesStay|ForecastEquals|Hal(fBlocks|vesGive)|LateBands|NetsAreForecast|OrderOfRequests|OwnWeights|PartsAreWithin|ScatteredFormOn|SpreadFolded|StagesRead|Stale(Pictures|Values)|(Cached)?Stores(Hold|InEight)|UnevenStages)
 test:
 	@tests/run.sh
+test-all: export LONGER := NONE
+test-all:
+	@tests/run.sh
 
-# The quick form while working; the CUDA backend on its fake device is `make fake`. What takes longest starts first. LONGER repeats on more
-# models, plans or memory what shorter tests have.
-LONGER := ^Test(ComfyUIReplay|Scripts|JobsStayWithin|RanksStayWithin|AddressSpaceOf|LevelsDraw|BenchHosts|HostsOfTwo|HintsOfSeveral|EncodersOf|(FLUX2|Krea2|AuraFlow|QwenImage|Lumina2|Chroma)[A-Za-z]*FromFiles|ChoosingIsQuick|MoreDevices|Quantised(Flux|Klein)|Unmerged|BlockAllocates|JobsSideBySide|LanguageModelThrough|NetsAreForecast|PatchesMatch|PartsAreWithin|HalfBlocks|HalvesGive|LateBands)
+# The quick form while working, warm build cache. What takes longest starts first.
 check:
 	@chrt --batch --pid 0 $$PPID || echo "batch scheduling NOT USED" # as tests/run.sh does, for all that make starts
-	$(GO) vet ./... && $(GO) test -short -p 4 -vet off -timeout 20m -skip '$(REPEATS)|$(LONGER)|^TestCUDA' ./parallel ./ipc/jobs ./node/classes ./tests $$($(GO) list ./... | grep -v -e /engine/cuda -e /localcuda -e /nccl)
+	$(GO) vet ./... && $(GO) test -short -p 4 -vet off -timeout 20m -skip '$(GPU)|$(LONGER)' ./parallel ./ipc/jobs ./node/classes ./tests $$($(GO) list ./... | grep -v -e /engine/cuda -e /localcuda -e /nccl)
 
 tools: bin/golangci-lint
 bin/golangci-lint: tools/go.mod
@@ -42,9 +45,10 @@ clients:
 	$(GO) test -count 1 -timeout 20m -run '$(CLIENTS)' ./tests
 
 # The CUDA backend on devices that need no GPU, with g++: conformance, streams, plans of several ranks, mistakes that must be noticed, and the program.
+export GPU := FakeGPU|^TestCUDA
 fake:
 	$(GO) test -count 1 -timeout 30m ./engine/cuda ./parallel/comm/localcuda ./parallel/comm/nccl ./parallel/comm/stream
-	$(GO) test -count 1 -timeout 20m -run 'FakeGPU|^TestCUDA' ./parallel ./tests
+	$(GO) test -count 1 -timeout 20m -run '$(GPU)' ./parallel ./tests
 
 # The CUDA side without a GPU: PTX against its sources, prototypes against NVIDIA's header, registers and spills, and the quick tests on the fake device.
 cuda-check:
@@ -66,21 +70,19 @@ fmt: tools
 	bin/golangci-lint fmt ./...
 
 # The race detector slows Go tenfold, so it watches the packages that have goroutines; models compute through engine's, forecasts and plans are pure.
-# WATCHED run whole, and only here: `make test` does not run them a second time without the detector. Of the others are left out: REPEATS, what runs
-# the same goroutines many times for its numbers (also left out of check), ALIKE, the same where check needs it (TestExactPlansEqualOneRank runs every
-# method under the detector) or ranks run one at a time, and the fake device of make fake. Of packages that compute much, the tests of what runs side
-# by side; tests of ipc talk to a nats-server in its own process, the one inside a daemon is in `make soak`. Many tests wait more than they compute: four
-# packages at a time keep two processors busy. What waits longest starts first.
+# WATCHED run whole, and only here: `make test` does not run them a second time without the detector. Of the others are left out the fake device, LONGER and
+# ALIKE, tests of the same goroutines (TestExactPlansEqualOneRank runs every method under the detector) or of ranks that run one at a time. Of packages
+# that compute much, the tests of what runs side by side; tests of ipc talk to a nats-server in its own process, the one inside a daemon is in `make soak`.
+# Many tests wait more than they compute: four packages at a time keep two processors busy. What waits longest starts first.
 export WATCHED := ./ipc/jobs ./ipc/serve ./ipc/members ./ipc/worker ./ipc/rights ./ipc/client ./ipc/bulk ./ipc/message ./ipc/meter ./ipc/wire ./models/sampling \
            ./node/files ./node/graph ./node/lru ./node/picture/resample ./parallel/comm ./parallel/group ./parallel/rank ./parallel/remote
 RACED   := ./parallel ./parallel/comm/stream ./parallel/comm/deferred
-REPEATS := FakeGPU|ForecastEquals|BF16|(End|Cache|Feather)MatchesComfyUI|Drift|StoresInEightBits|EverySampler|StoresHoldWhat|OrderOfRequests|SpreadFolded|ScatteredFormOn|StalePic|StaleValues|UnevenStages|OwnWeights|FoldedStages|CacheOn|ChosenPlanGives|DrawsDoNot
-ALIKE   := LateRanksGive|LateAdapters|LateBands|ExactPlans(Run|Add)|SameBits|Entries(Together|Apart)|PartsAreWithin|ShardedPlansEqual|StagesRead|HalfBlocks|Halves|Interleaving|Overlap|PostedAhead|Patches(Match|Are|Add)|Int8|AreForecast|AdaptersGo|Prefixes(AreF|AsOne)|BadPrefixes|Nets(Say|Are)|StalePipeline|LateEntries|EntriesThat|EveryItem|SpansTell|ExecutorFollows|PlansOfFollowers|ForecastsHold|ChooseMay|ChoiceFor|PlannerReckons|Measured(Rates|Stages)
+ALIKE   := LateRanksGive|LateAdapters|ExactPlans(Run|Add)|SameBits|Entries(Together|Apart)|ShardedPlansEqual|Halves|Interleaving|Overlap|PostedAhead|Patches(Match|Are|Add)|Int8|AreForecast|AdaptersGo|Prefixes(AreF|AsOne)|BadPrefixes|Nets(Say|Are)|StalePipeline|LateEntries|EntriesThat|EveryItem|SpansTell|ExecutorFollows|PlansOfFollowers|ForecastsHold|ChooseMay|ChoiceFor|PlannerReckons|Measured(Rates|Stages)
 BESIDE  := Concurrent|Each|Stats|Steady|Exec|Plans|Cancel|Panic|Lora|Base
 # A race report needs no DWARF, and the detector has compiled packages of its own anyway: a quarter less to compile.
 RACE    := -race -gcflags=all=-dwarf=false
 race:
-	$(GO) test -count 1 -p 4 -parallel 6 -vet off -timeout 40m $(RACE) -short -skip '$(REPEATS)|$(ALIKE)' ./ipc/jobs ./parallel $(WATCHED) $(RACED)
+	$(GO) test -count 1 -p 4 -parallel 6 -vet off -timeout 40m $(RACE) -short -skip '$(GPU)|$(LONGER)|$(ALIKE)' ./ipc/jobs ./parallel $(WATCHED) $(RACED)
 	$(GO) test -count 1 -vet off -timeout 20m $(RACE) -short -run '$(BESIDE)' ./engine/cpu ./models/tokenizer ./node/classes
 
 # Coverage fuzzing, seconds per target; the seeds run in every `go test`, and mutations of them without coverage (tests/hammer).
@@ -94,7 +96,7 @@ bench:
 # Every plan on every network, the long forms of the storms, of many small jobs and of the tables of drift, then 10,000,000 executions of every parser of bytes from outside, and
 # the server inside a daemon under the race detector, the emulated levels and the program without cgo. An hour on two processors.
 soak:
-	$(GO) test -count 1 -timeout 90m -tags soak ./parallel -v -skip 'FakeGPU|^TestCUDA'
+	$(GO) test -count 1 -timeout 90m -tags soak ./parallel -v -skip '$(GPU)'
 	$(GO) test -count 1 -timeout 120m -tags soak ./tests -v -run 'TestDurable|TestLossy|TestCluster|TestPower|TestFaults|TestRouting|TestTinyJobs|ReadmeCommands'
 	$(GO) test -count 1 -timeout 120m -p 1 -tags soak ./ipc/... ./node/... -v -run UnderTheHammer
 	$(GO) test -count 1 -timeout 60m -race ./ipc/broker ./daemon

@@ -3,7 +3,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 GO=${GO:-go}
-: "${WATCHED:?is set by the Makefile}" "${CLIENTS:?is set by the Makefile}"
+: "${WATCHED:?is set by the Makefile}" "${CLIENTS:?is set by the Makefile}" "${GPU:?is set by the Makefile}" "${LONGER:?is set by the Makefile}"
 names=() times=() states=()
 declare -A pids
 failed=0
@@ -68,7 +68,7 @@ mapfile -t packages < <("$GO" list ./... |
 # The emulated forms of AVX-512 take 18 processor seconds to compile: only where the processor has not the real ones.
 levels=()
 [[ $(bin/patchbay version) == *avx512bf16* ]] || levels=(-tags emulated)
-part unit "$GO" test "${levels[@]}" -count 1 -p 4 -vet off -timeout 40m -skip "FakeGPU|^TestCUDA|$CLIENTS" "${first[@]}" "${packages[@]}"
+part unit "$GO" test "${levels[@]}" -count 1 -p 4 -vet off -timeout 40m -skip "$GPU|$CLIENTS|$LONGER" "${first[@]}" "${packages[@]}"
 # Everything below the network; the whole program without cgo, which compiles most dependencies again, is in `make soak`.
 part nocgo env CGO_ENABLED=0 "$GO" build ./engine/... ./models/... ./parallel/... ./node/...
 meet lint
