@@ -54,10 +54,9 @@ meet() { # meet NAME: wait for a part that beside began, print what it printed
 # of them together need a tenth less of those.
 chrt --batch --pid 0 $$ || echo "batch scheduling NOT USED"
 part build make -s build
-# Tests wait more than they compute, and what the race part compiles is shared with no other: three parts side by side
+# Tests wait more than they compute, and what the race part compiles is shared with no other: two parts side by side
 # keep two processors busy.
 beside race make -s race
-beside lint nice make -s lint # go vet is among its linters
 # Four packages at a time. ./tests and ./parallel first: they take longest, and
 # what is listed first starts first. The CUDA backend on its fake device is `make fake`, programs that drive the
 # daemon `make clients`; the packages of WATCHED run under the race detector.
@@ -71,12 +70,13 @@ levels=()
 part unit "$GO" test "${levels[@]}" -count 1 -p 4 -vet off -timeout 40m -skip "$GPU|$CLIENTS|$LONGER" "${first[@]}" "${packages[@]}"
 # Everything below the network; the whole program without cgo, which compiles most dependencies again, is in `make soak`.
 part nocgo env CGO_ENABLED=0 "$GO" build ./engine/... ./models/... ./parallel/... ./node/...
-meet lint
+# Behind the unit part, whose compiled packages it reads; go vet is among its linters.
+part lint make -s lint
 meet race
 
 echo
 for i in "${!names[@]}"; do
   printf '%-8s %5ds  %s\n' "${names[$i]}" "${times[$i]}" "${states[$i]}"
 done
-printf '%-8s %5ds  (race and lint beside unit)\n' total "$SECONDS"
+printf '%-8s %5ds  (race beside the others)\n' total "$SECONDS"
 exit $failed

@@ -27,8 +27,22 @@ typedef struct {
 
 typedef void (*ukr_fn)(const float* a, const void* b, float* c, const span* s, int add);
 
+// The kinds that a level compiles itself: with PB_DOT those above UKR_F16, as the level below has
+// the same registers. Its table of microkernels is UKRS[rows - 1][kind - UKR_OWN][vectors - 1].
+enum { UKR_OWN = PB_DOT ? 3 : 0, UKR_KINDS = UKR_I8 + 1 - UKR_OWN };
+#if PB_DOT
+extern const ukr_fn UKRS_BELOW[MR][4][2];
+#endif
+extern const ukr_fn UKRS[MR][UKR_KINDS][2];
+
+VI ukr_fn ukr_of(int64_t rows, int kind, int nv) {
+#if PB_DOT
+    if (kind < UKR_OWN) return UKRS_BELOW[rows - 1][kind][nv];
+#endif
+    return UKRS[rows - 1][kind - UKR_OWN][nv];
+}
+
 #ifdef PB_AMX
-extern const ukr_fn UKRS[MR][UKR_I8 + 1][2]; // of the level below, which has the same registers
 #include "tiles.h"
 #else
 #ifdef PB_SMALL_CODE
@@ -122,22 +136,19 @@ UKR_BODY void ukr(const int R, const int NV, const int KIND, const float* a, con
                                         int add) {                                                 \
         ukr(R, NV, KIND, a, b, c, s, add);                                                         \
     }
+#if PB_DOT
+#define UKR_ROWS(R) UKR(R, 1, 3) UKR(R, 2, 3) UKR(R, 1, 4) UKR(R, 2, 4)
+#define UKR_NAMES(R)                                                                               \
+    { {ukr_##R##_1_3, ukr_##R##_2_3}, {ukr_##R##_1_4, ukr_##R##_2_4} }
+#else
 // Stored weights of two bytes have no one-vector variant: only the last panel of a layer would use
 // it.
-#define UKR_ROWS(R)                                                                                \
-    UKR(R, 1, 0) UKR(R, 2, 0) UKR(R, 2, 1) UKR(R, 2, 2) UKR(R, 1, 3) UKR(R, 2, 3) UKR_LAST(R)
+#define UKR_ROWS(R) UKR(R, 1, 0) UKR(R, 2, 0) UKR(R, 2, 1) UKR(R, 2, 2) UKR(R, 1, 3) UKR(R, 2, 3)
 #define UKR_NAMES(R)                                                                               \
     {                                                                                              \
         {ukr_##R##_1_0, ukr_##R##_2_0}, {ukr_##R##_2_1, ukr_##R##_2_1},                            \
-            {ukr_##R##_2_2, ukr_##R##_2_2}, {ukr_##R##_1_3, ukr_##R##_2_3}, UKR_LAST_NAMES(R)      \
+            {ukr_##R##_2_2, ukr_##R##_2_2}, {ukr_##R##_1_3, ukr_##R##_2_3}                         \
     }
-#if PB_DOT
-#define UKR_LAST(R) UKR(R, 1, 4) UKR(R, 2, 4)
-#define UKR_LAST_NAMES(R)                                                                          \
-    { ukr_##R##_1_4, ukr_##R##_2_4 }
-#else
-#define UKR_LAST(R)
-#define UKR_LAST_NAMES(R)
 #endif
 
 UKR_ROWS(1)
@@ -159,12 +170,7 @@ UKR_ROWS(13)
 UKR_ROWS(14)
 #endif
 
-// UKRS[rows - 1][kind][vectors - 1]; a level whose table others use names it.
-#ifndef UKRS
-#define UKRS ukrs
-static
-#endif
-    const ukr_fn UKRS[MR][UKR_I8 + 1][2] = {
+const ukr_fn UKRS[MR][UKR_KINDS][2] = {
     UKR_NAMES(1),  UKR_NAMES(2),  UKR_NAMES(3),  UKR_NAMES(4),
 #if MR > 4
     UKR_NAMES(5),  UKR_NAMES(6),
@@ -181,7 +187,7 @@ enum { UKR_PANELS = 1, UKR_ROW = PB_DOT };
 VI void run_ukr(int64_t rows, int kind, int nv, const float* a, const void* b, float* c,
                 int64_t next, float* d, const span* s, int add) {
     (void)next, (void)d;
-    UKRS[rows - 1][kind][nv](a, b, c, s, add);
+    ukr_of(rows, kind, nv)(a, b, c, s, add);
 }
 VI void tiles_off(void) {}
 #endif

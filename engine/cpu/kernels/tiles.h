@@ -145,8 +145,8 @@ static void run_ukr(int64_t rows, int kind, int nv, const float* a, const void* 
                     int64_t next, float* d, const span* s, int add) {
     const int64_t full = s->c / VW * VW, tail = s->c - full;
     if ((kind != UKR_DOT && kind != UKR_I8) || full == 0) {
-        UKRS[rows - 1][kind][d ? 1 : nv](a, b, c, s, add);
-        if (d) UKRS[rows - 1][kind][1](a, (const char*)b + next, d, s, add);
+        ukr_of(rows, kind, d ? 1 : nv)(a, b, c, s, add);
+        if (d) ukr_of(rows, kind, 1)(a, (const char*)b + next, d, s, add);
         return;
     }
     if (kind == UKR_I8 && d) {
@@ -163,7 +163,7 @@ static void run_ukr(int64_t rows, int kind, int nv, const float* a, const void* 
         const span rest = {1, &no_tap, s->block, tail, 0};
         const float* at = a + s->tap[t] + full / VW * s->block;
         const char* bt = (const char*)b + (t * s->b_tap + full) * 4 * NR;
-        UKRS[rows - 1][kind][d ? 1 : nv](at, bt, c, &rest, 1);
-        if (d) UKRS[rows - 1][kind][1](at, bt + next, d, &rest, 1);
+        ukr_of(rows, kind, d ? 1 : nv)(at, bt, c, &rest, 1);
+        if (d) ukr_of(rows, kind, 1)(at, bt + next, d, &rest, 1);
     }
 }
