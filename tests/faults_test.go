@@ -38,7 +38,7 @@ func TestFaults(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if testing.Short() && !c.short {
-				t.Skip("NOT RUN with -short: a storm, or builds nats-server and waits for time limits")
+				t.Skip("NOT RUN with -short: a storm, or starts nats-server and waits for time limits")
 			}
 			if !c.short {
 				t.Parallel()
@@ -187,7 +187,7 @@ func clientVanishes(t *testing.T, program string) {
 // noJetStream: a server without JetStream is refused with what to do, and takes a daemon that keeps its jobs in memory.
 func noJetStream(t *testing.T, program string) {
 	if testing.Short() {
-		t.Skip("NOT RUN with -short: builds nats-server")
+		t.Skip("NOT RUN with -short: starts nats-server")
 	}
 	n := natsserver.Start(t, natsserver.JetStream(t))
 	n.Kill()

@@ -106,7 +106,7 @@ func (l *lossyNetwork) spared() []string {
 func TestLossyNetwork(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
-		t.Skip("NOT RUN with -short: builds nats-server and waits for time limits")
+		t.Skip("NOT RUN with -short: starts nats-server and waits for time limits")
 	}
 	program := buildProgram(t)
 	want := quietRun(t, program, lossyJobs)

@@ -94,7 +94,7 @@ func (d *powered) back() {
 func TestPowerFailure(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
-		t.Skip("NOT RUN with -short: builds nats-server and waits for elections")
+		t.Skip("NOT RUN with -short: starts nats-server and waits for elections")
 	}
 	for name, test := range map[string]func(*testing.T){
 		"Inside": powerInside, "Cluster": powerCluster, "OneServer": powerAtOne, "MostServers": powerAtMost,

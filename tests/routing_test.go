@@ -22,7 +22,7 @@ import (
 func TestRouting(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
-		t.Skip("NOT RUN with -short: builds nats-server")
+		t.Skip("NOT RUN with -short: starts nats-server")
 	}
 	program := buildProgram(t)
 	n := natsserver.Start(t, natsserver.JetStream(t))
@@ -105,7 +105,7 @@ func TestRouting(t *testing.T) {
 func TestRoutingByContents(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
-		t.Skip("NOT RUN with -short: builds nats-server")
+		t.Skip("NOT RUN with -short: starts nats-server")
 	}
 	program := buildProgram(t)
 	n := natsserver.Start(t, natsserver.JetStream(t))

@@ -18,7 +18,7 @@ import (
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
-		t.Skip("NOT RUN with -short: builds nats-server")
+		t.Skip("NOT RUN with -short: starts nats-server")
 	}
 	program := buildProgram(t)
 	dir := t.TempDir()
