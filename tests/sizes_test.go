@@ -2,7 +2,7 @@
 
 package tests
 
-// How much the long tests do in `make test`; sizes_soak_test.go has the numbers of `make soak`.
+// How much the long tests do in `make test-all`; sizes_soak_test.go has the numbers of `make soak`.
 const (
 	chaosJobs    = 30 // jobs of one storm
 	chaosKills   = 12 // processes killed meanwhile

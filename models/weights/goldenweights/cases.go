@@ -78,6 +78,17 @@ func Cases(model string) ([]Case, error) {
 // N returns the number of entries.
 func (c Case) N() int { return c.X[0] }
 
+// Size returns the pixels of the latent of an entry and the rows of its text: how long a case takes goes with it.
+func (c Case) Size() int {
+	rows := c.X[2] * c.X[3]
+	for _, text := range [][]int{c.Context, c.T5} {
+		if len(text) > 1 {
+			rows += text[1]
+		}
+	}
+	return rows
+}
+
 // Latent returns the input latents [n, C, Y, X].
 func (c Case) Latent() []float32 { return golden.Input(c.Name+"/x", product(c.X)) }
 
