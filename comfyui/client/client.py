@@ -253,7 +253,7 @@ class Client:
         """Follow a job until it ends, from its first event on, over the loss of a connection too. Leaving it does not cancel the job."""
         body = {"job": job, "follow": True, "outputs": outputs, "preview": on_preview is not None}
         seen = _Seen(on_event)
-        return self._lasting(job, lambda: self._collect(self._stream("status", body, job, {}, None), {}, seen, on_preview), seen, reconnect)
+        return self._lasting(job, lambda: self._collect(self._stream("status", body, job, {}, None), {}, seen, on_preview, outputs), seen, reconnect)
 
     def _collect(
         self,
@@ -261,6 +261,7 @@ class Client:
         job: Message,
         on_event: Callable[[Message], None] | None,
         on_preview: Callable[[str, bytes], None] | None,
+        outputs: bool = True,
     ) -> RunResult:
         out = RunResult("", {})
         for m in replies:
@@ -273,8 +274,8 @@ class Client:
                 if m.get("error"):
                     raise error_of(m)
                 out.files.append(File(m["ref"], m.get("data", b"")))
-            elif kind == "chunk":
-                out.files[m["output"]].data += m["data"]
+            elif kind == "chunk" and out.files:
+                out.files[-1].data += m["data"]
             elif kind == "preview":
                 if on_preview:
                     on_preview(m.get("node", ""), bytes(m["data"]))
@@ -288,6 +289,9 @@ class Client:
             raise ConnectionLostError(f"job {out.job} did not say how it ended")
         if out.event["type"] != "execution_success":
             raise error_of(out.event)
+        named = out.event.get("data", {}).get("outputs") or []
+        if outputs and named and [f["bytes"] for f in named] != [len(f.data) for f in out.files]:  # a network of NATS servers may lose one without a word
+            raise ConnectionLostError(f"a reply with the files of job {out.job} did not arrive")
         return out
 
     def submit(self, /, workflow: Mapping[str, Any], **fields: Any) -> Message:  # noqa: ANN401

@@ -33,6 +33,8 @@ func collect(ctx context.Context, c Client, verb, job string, body any, col *Col
 		return nil, err
 	}
 	defer r.Close()
+	q, asks := body.(message.JobRequest)
+	col.unasked = asks && !q.Outputs
 	return col.Run(ctx, r)
 }
 

@@ -25,12 +25,18 @@ type Collector struct {
 	Hold     *bulk.Hold // shared memory that Files lie in; of run
 	// longest pause between two messages, after which the daemon counts as lost; 0: Silence, negative: any
 	Silence time.Duration
+
+	unasked bool // no files were asked for
+	named   int  // files of the job, as its record or its end says
 }
+
+// errGap ends a stream that lacks a message: a network of NATS servers may lose one without a word to either side.
+var errGap = errors.New("a reply did not arrive")
 
 // restart forgets the files: the next stream carries them again.
 func (c *Collector) restart() {
 	c.Hold.Release()
-	c.Files, c.Hold = nil, nil
+	c.Files, c.Hold, c.named = nil, nil, 0
 }
 
 // Run reads replies until the end and returns the terminal event; nil if there was none.
@@ -63,8 +69,12 @@ func (c *Collector) RunHeld(ctx context.Context, r *Replies) (*message.Event, er
 		if err != nil {
 			return last, err
 		}
-		if ev != nil && message.Terminal(ev.Type) {
-			last = ev
+		if ev == nil || !message.Terminal(ev.Type) {
+			continue
+		}
+		if last = ev; ev.Type == message.EventSuccess {
+			files, _ := ev.Data["outputs"].([]any)
+			c.named = len(files)
 		}
 	}
 }
@@ -79,6 +89,9 @@ func (c *Collector) Add(o *pyjson.Object) (*message.Event, error) {
 		}
 		return nil, nil
 	case "record":
+		files, _ := o.Get("outputs")
+		list, _ := files.([]any)
+		c.named = len(list)
 		return nil, nil
 	case message.ReplyAccepted:
 		var r message.Receipt
@@ -114,8 +127,11 @@ func (c *Collector) output(o *pyjson.Object) error {
 	if m.Error != nil {
 		return m.Error
 	}
-	if m.Output != len(c.Files) || m.Ref.Bytes < 0 || m.Ref.Bytes > maxOutput {
-		return fmt.Errorf("read reply: output %d of %d bytes does not follow %d outputs", m.Output, m.Ref.Bytes, len(c.Files))
+	if m.Output != len(c.Files) {
+		return fmt.Errorf("read reply: output %d does not follow %d outputs: %w", m.Output, len(c.Files), errGap)
+	}
+	if m.Ref.Bytes < 0 || m.Ref.Bytes > maxOutput {
+		return fmt.Errorf("read reply: output %d is said to have %d bytes", m.Output, m.Ref.Bytes)
 	}
 	f := message.File{Ref: m.Ref}
 	if m.Chunks == 0 {
@@ -138,7 +154,7 @@ func (c *Collector) chunk(o *pyjson.Object) error {
 	}
 	if m.Output < 0 || m.Output >= len(c.Files) || m.Offset != len(c.Files[m.Output].Data) || len(m.Data) == 0 ||
 		len(m.Data) > missing(c.Files[m.Output]) {
-		return fmt.Errorf("read reply: a piece of output %d at %d does not fit", m.Output, m.Offset)
+		return fmt.Errorf("read reply: a piece of output %d at %d does not fit: %w", m.Output, m.Offset, errGap)
 	}
 	f := &c.Files[m.Output]
 	if f.Data = append(f.Data, m.Data...); missing(*f) > 0 {
@@ -164,8 +180,11 @@ func (c *Collector) complete() error {
 			n++
 		}
 	}
-	if n > 0 {
-		return fmt.Errorf("read reply: %d files are incomplete", n)
+	switch {
+	case n > 0:
+		return fmt.Errorf("read reply: %d files are incomplete: %w", n, errGap)
+	case !c.unasked && len(c.Files) < c.named:
+		return fmt.Errorf("read reply: %d of %d files arrived: %w", len(c.Files), c.named, errGap)
 	}
 	return nil
 }

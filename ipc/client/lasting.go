@@ -171,7 +171,8 @@ func (l *Lasting) attend(ctx context.Context, job string, col *Collector,
 // errNoEnd is what is said of a stream that ended in the middle.
 var errNoEnd = errors.New("the daemon went away before the job ended")
 
-// lost reports whether a stream of replies ended because its other side went away, and not because it answered.
+// lost reports whether a stream of replies ended because its other side went away or a reply did, and not because it
+// answered.
 func lost(end *message.Event, err error) bool {
 	if err == nil {
 		return end == nil
@@ -181,5 +182,5 @@ func lost(end *message.Event, err error) bool {
 	}
 	var network net.Error
 	return errors.Is(err, ErrNoDaemon) || errors.Is(err, ErrSilent) || errors.Is(err, errHungUp) ||
-		errors.Is(err, nats.ErrConnectionClosed) || errors.As(err, &network)
+		errors.Is(err, errGap) || errors.Is(err, nats.ErrConnectionClosed) || errors.As(err, &network)
 }

@@ -8,7 +8,8 @@ import queue
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -222,6 +223,32 @@ def test_a_run_outlives_its_daemon(tmp_path: pathlib.Path, way: str) -> None:
                 c.run(workflow(steps=2), reconnect=1)
     finally:
         d.stop()
+
+
+@pytest.mark.parametrize("kind", ["output", "execution_success"])
+def test_a_lost_reply_is_asked_for_again(daemon: Daemon, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """One reply does not arrive while the connection stays, as between NATS servers: the files are asked for again and are whole."""
+    flow = {
+        "1": {"class_type": "LoadImage", "inputs": {"image": "mine.png"}},
+        "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "x"}},
+    }
+    real, lost = NATSTransport.ask, list[Any]()
+
+    def ask(self: NATSTransport, *args: Any, **more: Any) -> Iterator[dict[str, Any]]:
+        for m in real(self, *args, **more):
+            if not lost and m.get("type") == kind:
+                lost.append(m)
+                continue
+            yield m
+
+    monkeypatch.setattr(NATSTransport, "ask", ask)
+    with Client.nats(daemon.nats) as c:
+        got = c.run(flow, inputs={"mine.png": noisy_png(1000)})
+        assert lost and len(got.files) == 1 and len(got.files[0].data) == got.files[0].ref["bytes"] > 2_500_000
+        lost.clear()
+        assert c.follow(got.job, outputs=False).files == [] and (kind == "execution_success") == bool(lost)
+        lost.clear()
+        assert c.follow(got.job).files[0].data == got.files[0].data and lost
 
 
 def test_a_connection_that_several_close(daemon: Daemon) -> None:
