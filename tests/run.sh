@@ -64,9 +64,12 @@ first=(./tests ./parallel)
 read -ra watched <<<"$WATCHED"
 mapfile -t packages < <("$GO" list ./... |
   grep -vxF -f <("$GO" list ./engine/cuda/... ./parallel/comm/localcuda ./parallel/comm/nccl "${watched[@]}" "${first[@]}"))
-# The emulated forms of AVX-512 take 18 processor seconds to compile: only where the processor has not the real ones.
+# The emulated forms of AVX-512 take 18 processor seconds to compile and most of the time of package cpu to run: only with
+# LONGER, where the processor has not the real ones.
 levels=()
-[[ $(bin/patchbay version) == *avx512bf16* ]] || levels=(-tags emulated)
+if [[ $(bin/patchbay version) != *avx512bf16* ]]; then
+  if [[ $LONGER == NONE ]]; then levels=(-tags emulated); else echo "levels of AVX-512 NOT RUN: this processor has none, make test-all emulates them"; fi
+fi
 part unit "$GO" test "${levels[@]}" -count 1 -p 4 -vet off -timeout 40m -skip "$GPU|$CLIENTS|$LONGER" "${first[@]}" "${packages[@]}"
 # Everything below the network; the whole program without cgo, which compiles most dependencies again, is in `make soak`.
 part nocgo env CGO_ENABLED=0 "$GO" build ./engine/... ./models/... ./parallel/... ./node/...
