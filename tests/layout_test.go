@@ -11,6 +11,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -397,5 +398,36 @@ func TestLayoutComparisonsSeeNaN(t *testing.T) {
 			}
 			return true
 		})
+	}
+}
+
+// TestLayoutLongerTestsAreRun: packages that run under the race detector only always leave out LONGER, so that a test
+// of theirs that is named there would run nowhere, in test-all neither.
+func TestLayoutLongerTestsAreRun(t *testing.T) {
+	text, err := os.ReadFile("../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]string{}
+	lines := strings.ReplaceAll(string(text), "\\\n", " ")
+	for _, m := range regexp.MustCompile(`(?m)^export (LONGER|WATCHED) := (.*)$`).FindAllStringSubmatch(lines, -1) {
+		found[m[1]] = m[2]
+	}
+	longer, watched := regexp.MustCompile(found["LONGER"]), strings.Fields(found["WATCHED"])
+	named := 0
+	for _, f := range parse(t) {
+		for _, d := range f.syntax.Decls {
+			fn, ok := d.(*ast.FuncDecl)
+			if !ok || !f.test || !strings.HasPrefix(fn.Name.Name, "Test") || !longer.MatchString(fn.Name.Name) {
+				continue
+			}
+			named++
+			if slices.Contains(watched, "./"+f.dir) {
+				t.Errorf("%s: LONGER of the Makefile names %s, which then runs nowhere", f.path, fn.Name.Name)
+			}
+		}
+	}
+	if named < 40 || len(watched) < 10 {
+		t.Errorf("%d tests in LONGER, %d packages in WATCHED: the Makefile was not understood", named, len(watched))
 	}
 }

@@ -63,7 +63,7 @@ func aLostReplyIsAskedForAgain(t *testing.T) {
 	end := message.Event{
 		V: 1, Type: message.EventSuccess, Job: job, Seq: 4, TS: 4, Data: map[string]any{"prompt_id": job, "outputs": refs},
 	}
-	record := message.RecordReply{Type: "record", Record: message.Record{V: 1, Job: job, State: message.Done, Outputs: refs}}
+	done := message.Record{V: 1, Job: job, State: message.Done, Outputs: refs}
 	whole := func(got []message.File) bool {
 		return len(got) == 2 && reflect.DeepEqual(got[0].Data, data) && reflect.DeepEqual(got[1].Data, data)
 	}
@@ -83,7 +83,8 @@ func aLostReplyIsAskedForAgain(t *testing.T) {
 		}
 	}
 	for i := range files {
-		c := &lossy{t: t, replies: append([]any{record}, files...), without: 1 + i}
+		replies := append([]any{message.RecordReply{Type: "record", Record: done}}, files...)
+		c := &lossy{t: t, replies: replies, without: 1 + i}
 		if _, err := Fetch(t.Context(), c, job); !errors.Is(err, errGap) {
 			t.Errorf("fetched without reply %d: %v", i, err)
 		}
@@ -91,7 +92,7 @@ func aLostReplyIsAskedForAgain(t *testing.T) {
 			t.Errorf("fetched again: %d files, %v", len(got), err)
 		}
 	}
-	bare := &lossy{t: t, replies: []any{record, end}, without: -1}
+	bare := &lossy{t: t, replies: []any{message.RecordReply{Type: "record", Record: done}, end}, without: -1}
 	l := &Lasting{Dial: func() (Client, error) { return bare, nil }, Say: t.Logf, Patience: receiptTime}
 	if got, err := Follow(t.Context(), l, job, 1, false, &Collector{}); got == nil || err != nil || bare.asked != 1 {
 		t.Errorf("followed without files: end %v, %v, asked %d times", got, err, bare.asked)
