@@ -57,29 +57,33 @@ part build make -s build
 # Tests wait more than they compute, and what the race part compiles is shared with no other: two parts side by side
 # keep two processors busy.
 beside race make -s race
-# Four packages at a time. ./tests and ./parallel first: they take longest, and
-# what is listed first starts first. The CUDA backend on its fake device is `make fake`, programs that drive the
-# daemon `make clients`; the packages of WATCHED run under the race detector.
-first=(./tests ./parallel)
+# The CUDA backend on its fake device is `make fake`, programs that drive the daemon `make clients`; the packages of
+# WATCHED run under the race detector. ./tests, the running program and its storms, takes longest and waits most: it runs
+# beside the others, of which ./parallel takes longest and starts first.
 read -ra watched <<<"$WATCHED"
 mapfile -t packages < <("$GO" list ./... |
-  grep -vxF -f <("$GO" list ./engine/cuda/... ./parallel/comm/localcuda ./parallel/comm/nccl "${watched[@]}" "${first[@]}"))
-# The emulated forms of AVX-512 take 18 processor seconds to compile and most of the time of package cpu to run: only with
-# LONGER, where the processor has not the real ones.
-levels=()
-if [[ $(bin/patchbay version) != *avx512bf16* ]]; then
-  if [[ $LONGER == NONE ]]; then levels=(-tags emulated); else echo "levels of AVX-512 NOT RUN: this processor has none, make test-all emulates them"; fi
+  grep -vxF -f <("$GO" list ./engine/cuda/... ./parallel/comm/localcuda ./parallel/comm/nccl "${watched[@]}" ./tests ./parallel))
+tests=("$GO" test -count 1 -vet off -timeout 40m -skip "$GPU|$CLIENTS|$LONGER")
+# With LONGER the other packages run whole, without it in their short forms. The emulated forms of AVX-512 take 18
+# processor seconds to compile: with LONGER, and where the processor has not the real ones.
+forms=()
+if [[ $LONGER != NONE ]]; then
+  forms=(-short)
+elif [[ $(bin/patchbay version) != *avx512bf16* ]]; then
+  forms=(-tags emulated)
 fi
-part unit "$GO" test "${levels[@]}" -count 1 -p 4 -vet off -timeout 40m -skip "$GPU|$CLIENTS|$LONGER" "${first[@]}" "${packages[@]}"
+beside program "${tests[@]}" ./tests
+part unit "${tests[@]}" "${forms[@]}" -p 3 ./parallel "${packages[@]}"
 # Everything below the network; the whole program without cgo, which compiles most dependencies again, is in `make soak`.
 part nocgo env CGO_ENABLED=0 "$GO" build ./engine/... ./models/... ./parallel/... ./node/...
 # Behind the unit part, whose compiled packages it reads; go vet is among its linters.
 part lint make -s lint
+meet program
 meet race
 
 echo
 for i in "${!names[@]}"; do
   printf '%-8s %5ds  %s\n' "${names[$i]}" "${times[$i]}" "${states[$i]}"
 done
-printf '%-8s %5ds  (race beside the others)\n' total "$SECONDS"
+printf '%-8s %5ds  (race and program beside the others)\n' total "$SECONDS"
 exit $failed
