@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -110,8 +111,19 @@ func sources(t *testing.T, top string, f func(path string), suffixes ...string) 
 	}
 }
 
+var (
+	parsing sync.Mutex
+	parsed  []goFile
+)
+
+// parse reads every Go file of the repository, once for all rules.
 func parse(t *testing.T) []goFile {
 	t.Helper()
+	parsing.Lock()
+	defer parsing.Unlock()
+	if parsed != nil {
+		return parsed
+	}
 	top := root(t)
 	var out []goFile
 	sources(t, top, func(path string) {
@@ -124,6 +136,7 @@ func parse(t *testing.T) []goFile {
 	if len(out) < 20 {
 		t.Fatalf("found only %d Go files below %s", len(out), top)
 	}
+	parsed = out
 	return out
 }
 
