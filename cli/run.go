@@ -163,7 +163,7 @@ func (f *runFlags) connect(cmd *cobra.Command) (client.Client, error) {
 	if !cmd.Flags().Changed("log") {
 		f.cfg.Log = "error" // the command itself says how the job ended
 	}
-	if err := f.cfg.CompleteModels(); err != nil {
+	if err := cmp.Or(daemon.CheckLevel(), f.cfg.CompleteModels()); err != nil {
 		return nil, err
 	}
 	return startLocal(&f.cfg)

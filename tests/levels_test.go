@@ -57,11 +57,17 @@ func TestLevelsDrawTheSame(t *testing.T) {
 			t.Errorf("%s: the picture is %d levels from that of generic, at most 1 is allowed", level, n)
 		}
 	}
-	out, err := demo("avx9")
-	var exit *exec.ExitError
-	if !errors.As(err, &exit) || exit.ExitCode() < 1 ||
-		!strings.Contains(string(out), "this processor runs "+strings.Join(have, ", ")) {
-		t.Errorf("PATCHBAY_CPU=avx9: %v, %s; want an error that lists %v", err, out, have)
+	run := exec.Command(program, "run", filepath.Join("..", "examples", "demo.json"), "--local", "--models", demoModels(t))
+	run.Env = append(os.Environ(), "PATCHBAY_CPU=avx9")
+	for name, refused := range map[string]func() ([]byte, error){
+		"demo": func() ([]byte, error) { return demo("avx9") }, "run --local": run.CombinedOutput,
+	} {
+		out, err := refused()
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) || exit.ExitCode() < 1 || strings.Count(string(out), "\n") != 1 ||
+			!strings.Contains(string(out), "this processor runs "+strings.Join(have, ", ")) {
+			t.Errorf("%s with PATCHBAY_CPU=avx9: %v, %s; want one line that lists %v", name, err, out, have)
+		}
 	}
 }
 
