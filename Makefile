@@ -17,7 +17,7 @@ demo: build
 	$(BIN) demo --out demo.png
 
 # What every change must pass, one line per part with its time; tests/run.sh prints a table at the end. LONGER is left to test-all, which CI runs: it repeats
-# on more models, plans, stores, servers or memory what shorter tests have. Python and the nats command are `make clients`, the fake GPU is `make fake`.
+# on more models, plans, stores, servers or memory what shorter tests have, as the long forms of all packages but ./tests do. Python and the nats command are `make clients`, the fake GPU is `make fake`.
 export LONGER := ^Test(AddressSpaceOf|BenchHosts|Cluster|ComfyUIReplay|FamilyIsOneFolder|Fits|HostsOfTwo|(Jobs|Ranks|Values)StayWithin|LevelsDraw|Scripts|WorkerPeak|TinyJobs|EncodersOf|HintsOfSeveral|LanguageModelThrough|(FLUX2|Krea2|AuraFlow|QwenImage|Lumina2|Chroma)[A-Za-z]*FromFiles|Quantised(Flux|Klein)|Unmerged|BlockAllocates|ChoosingIsQuick|MoreDevices|JobsSideBySide|BF16(Act|Pic)|CacheOn|(Cache|EndTo|Feather|Patches)[A-Za-z]*Match(es)?ComfyUI|ChosenPlanGives|DrawsDoNot|DriftOf|EverySampler|FoldedStagesStay|ForecastEquals|Hal(fBlocks|vesGive)|LateBands|NetsAreForecast|OrderOfRequests|OwnWeights|PartsAreWithin|ScatteredFormOn|SpreadFolded|StagesRead|Stale(Pictures|Values)|(Cached)?Stores(Hold|InEight)|UnevenStages)|^TestBadInput$$/./local$$
 test:
 	@tests/run.sh
@@ -28,7 +28,7 @@ test-all:
 # The quick form while working, warm build cache. What takes longest starts first.
 check:
 	@chrt --batch --pid 0 $$PPID || echo "batch scheduling NOT USED" # as tests/run.sh does, for all that make starts
-	$(GO) vet ./... && $(GO) test -short -p 4 -vet off -ldflags=-w -timeout 20m -skip '$(GPU)|$(LONGER)' ./parallel ./ipc/jobs ./node/classes ./tests $$($(GO) list ./... | grep -v -e /engine/cuda -e /localcuda -e /nccl)
+	$(GO) vet ./... && $(GO) test -short -p 4 -vet off -timeout 20m -skip '$(GPU)|$(LONGER)' ./parallel ./ipc/jobs ./node/classes ./tests $$($(GO) list ./... | grep -v -e /engine/cuda -e /localcuda -e /nccl)
 
 tools: bin/golangci-lint
 bin/golangci-lint: tools/go.mod
@@ -80,7 +80,7 @@ RACED   := ./parallel ./parallel/comm/stream ./parallel/comm/deferred
 ALIKE   := LateRanksGive|LateAdapters|ExactPlans(Run|Add)|SameBits|Entries(Together|Apart)|ShardedPlansEqual|Halves|Interleaving|Overlap|PostedAhead|Patches(Match|Are|Add)|Int8|AreForecast|AdaptersGo|Prefixes(AreF|AsOne)|BadPrefixes|Nets(Say|Are)|StalePipeline|LateEntries|EntriesThat|EveryItem|SpansTell|ExecutorFollows|PlansOfFollowers|ForecastsHold|ChooseMay|ChoiceFor|PlannerReckons|SharedUnderLimits|Measured(Rates|Stages)
 BESIDE  := Concurrent|Each|Stats|Steady|Exec|Plans|Cancel|Panic|Lora|Base
 # A race report needs no DWARF, and the detector has compiled packages of its own anyway: a quarter less to compile.
-RACE    := -race -gcflags=all=-dwarf=false -ldflags=-w
+RACE    := -race -gcflags=all=-dwarf=false
 race:
 	$(GO) test -count 1 -p 4 -parallel 6 -vet off -timeout 40m $(RACE) -short -skip '$(GPU)|$(LONGER)|$(ALIKE)' ./ipc/jobs ./parallel $(WATCHED) $(RACED)
 	$(GO) test -count 1 -vet off -timeout 20m $(RACE) -short -run '$(BESIDE)' ./engine/cpu ./models/tokenizer ./node/classes

@@ -63,8 +63,7 @@ beside race make -s race
 read -ra watched <<<"$WATCHED"
 mapfile -t packages < <("$GO" list ./... |
   grep -vxF -f <("$GO" list ./engine/cuda/... ./parallel/comm/localcuda ./parallel/comm/nccl "${watched[@]}" ./tests ./parallel))
-# -w leaves DWARF out of the binaries, 60 of them: a third of the time of each link.
-tests=("$GO" test -count 1 -vet off -ldflags=-w -timeout 40m -skip "$GPU|$CLIENTS|$LONGER")
+tests=("$GO" test -count 1 -vet off -timeout 40m -skip "$GPU|$CLIENTS|$LONGER")
 # With LONGER the other packages run whole, without it in their short forms. The emulated forms of AVX-512 take 18
 # processor seconds to compile: with LONGER, and where the processor has not the real ones.
 forms=()
