@@ -57,7 +57,8 @@ func TestLevelsDrawTheSame(t *testing.T) {
 			t.Errorf("%s: the picture is %d levels from that of generic, at most 1 is allowed", level, n)
 		}
 	}
-	run := exec.Command(program, "run", filepath.Join("..", "examples", "demo.json"), "--local", "--models", demoModels(t))
+	run := exec.Command(program, "run", filepath.Join("..", "examples", "demo.json"), "--local", "--models", demoModels(t),
+		"--out", dir)
 	run.Env = append(os.Environ(), "PATCHBAY_CPU=avx9")
 	for name, refused := range map[string]func() ([]byte, error){
 		"demo": func() ([]byte, error) { return demo("avx9") }, "run --local": run.CombinedOutput,

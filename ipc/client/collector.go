@@ -72,10 +72,9 @@ func (c *Collector) RunHeld(ctx context.Context, r *Replies) (*message.Event, er
 		if ev == nil || !message.Terminal(ev.Type) {
 			continue
 		}
-		if last = ev; ev.Type == message.EventSuccess {
-			files, _ := ev.Data["outputs"].([]any)
-			c.named = len(files)
-		}
+		last = ev
+		files, _ := ev.Data["outputs"].([]any) // of a job that failed none, whatever its record said: some may be dropped
+		c.named = len(files)
 	}
 }
 

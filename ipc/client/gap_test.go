@@ -92,8 +92,14 @@ func aLostReplyIsAskedForAgain(t *testing.T) {
 			t.Errorf("fetched again: %d files, %v", len(got), err)
 		}
 	}
+	failed := message.Event{V: 1, Type: message.EventError, Job: job, Seq: 4, Error: wire.Errorf(wire.ErrNoModel, "x")}
+	none := &lossy{t: t, replies: []any{message.RecordReply{Type: "record", Record: done}, failed}, without: -1}
+	l := &Lasting{Dial: func() (Client, error) { return none, nil }, Say: t.Logf, Patience: receiptTime}
+	if got, err := Follow(t.Context(), l, job, 1, true, &Collector{}); got == nil || err != nil || none.asked != 1 {
+		t.Errorf("failed, its files dropped: end %v, %v, asked %d times", got, err, none.asked)
+	}
 	bare := &lossy{t: t, replies: []any{message.RecordReply{Type: "record", Record: done}, end}, without: -1}
-	l := &Lasting{Dial: func() (Client, error) { return bare, nil }, Say: t.Logf, Patience: receiptTime}
+	l = &Lasting{Dial: func() (Client, error) { return bare, nil }, Say: t.Logf, Patience: receiptTime}
 	if got, err := Follow(t.Context(), l, job, 1, false, &Collector{}); got == nil || err != nil || bare.asked != 1 {
 		t.Errorf("followed without files: end %v, %v, asked %d times", got, err, bare.asked)
 	}
