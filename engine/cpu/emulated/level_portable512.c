@@ -6,7 +6,5 @@
 #define PB_SMALL_CODE
 #define VW 16
 #define MR 14
-#define UKRS pb_ukrs_portable512
-#define LEVEL_NAME "portable512"
-#define LEVEL_TABLE pb_level_portable512
+#define LEVEL portable512
 #include "../kernels/level.h"

@@ -7,8 +7,6 @@
 #define VW 16
 #define MR 14
 #define PB_DOT 1
-#define UKRS_BELOW pb_ukrs_portable512
-#define UKRS pb_ukrs_portable512bf16
-#define LEVEL_NAME "portable512bf16"
-#define LEVEL_TABLE pb_level_portable512bf16
+#define LEVEL portable512bf16
+#define BELOW portable512
 #include "../kernels/level.h"

@@ -7,8 +7,7 @@
 #define MR 14
 #define PB_DOT 1
 #define PB_AMX
-#define UKRS_BELOW pb_ukrs_portable512
-#define UKRS pb_ukrs_portable512bf16
-#define LEVEL_NAME "portableamx"
-#define LEVEL_TABLE pb_level_portableamx
+#define LEVEL portableamx
+#define BELOW portable512
+#define TWIN portable512bf16
 #include "../kernels/level.h"

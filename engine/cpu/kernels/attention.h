@@ -17,6 +17,7 @@ VI float word_at(const uint16_t* row, int64_t i, int64_t d) {
     return w;
 }
 
+#ifndef TWIN
 // pack_keys writes one panel of keys; T is the type of k, W whether steps are words.
 VI void pack_keys(const int T, const int W, const pb_attn* a, int64_t p) {
     const int64_t steps = W ? (a->d + 1) / 2 : a->d, cols = imin(NR, a->keys - p);
@@ -73,7 +74,7 @@ VI void attn_pack_as(const int T, const int W, const pb_attn* a) {
     }
 }
 
-static void attn_pack(const pb_attn* a) {
+void KERNEL(attn_pack)(const pb_attn* a) {
     if (a->dtype == PB_F32) {
         attn_pack_as(PB_F32, 0, a);
     } else if (PB_DOT) {
@@ -82,6 +83,7 @@ static void attn_pack(const pb_attn* a) {
         attn_pack_as(PB_BF16, 0, a);
     }
 }
+#endif
 
 #define LOG2E 1.44269504f
 #define LN2 0.693147181f

@@ -255,6 +255,7 @@ static void dot_blocks(int kind, const uint8_t* s, int64_t n, const float* x, fl
     vstore(c + VW, o.sum[1]);
 }
 
+#ifndef TWIN
 // pack_blocks writes one panel of rows of a->k bytes.
 static void pack_blocks(const pb_pack* a, int64_t p) {
     const block_form f = form_of((int)a->c);
@@ -278,3 +279,4 @@ static void pack_blocks(const pb_pack* a, int64_t p) {
         }
     }
 }
+#endif

@@ -19,7 +19,7 @@
 
 // copy takes element sizes from the dtypes: PB_F32 and PB_BF16 are converted into each other, equal
 // dtypes of 1, 2, 4 and 8 bytes (given as -1, -2, -4, -8) are moved.
-static void copy(const pb_copy* a) {
+void KERNEL(copy)(const pb_copy* a) {
     const int64_t n = a->rows.n;
     const int64_t ds = a->dst_dtype < 0 ? -a->dst_dtype : a->dst_dtype == PB_F32 ? 4 : 2;
     const int64_t ss = a->src_dtype < 0 ? -a->src_dtype : a->src_dtype == PB_F32 ? 4 : 2;

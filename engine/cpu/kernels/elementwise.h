@@ -198,7 +198,7 @@ VI void ew_rows(const int T, const pb_ew* e) {
 
 static void ew_f32(const pb_ew* e) { ew_rows(PB_F32, e); }
 static void ew_bf16(const pb_ew* e) { ew_rows(PB_BF16, e); }
-static void ew(const pb_ew* e) { (e->dtype == PB_F32 ? ew_f32 : ew_bf16)(e); }
+void KERNEL(ew)(const pb_ew* e) { (e->dtype == PB_F32 ? ew_f32 : ew_bf16)(e); }
 
 VI void mean_of(const int T, const pb_mean* a) {
     const char* x = (const char*)a->x;
@@ -215,7 +215,7 @@ VI void mean_of(const int T, const pb_mean* a) {
     }
 }
 
-static void mean(const pb_mean* a) {
+void KERNEL(mean)(const pb_mean* a) {
     if (a->dtype == PB_F32) {
         mean_of(PB_F32, a);
     } else {
@@ -271,7 +271,7 @@ VI void stats_of(const int T, const pb_stats* a) {
     }
 }
 
-static void stats(const pb_stats* a) {
+void KERNEL(stats)(const pb_stats* a) {
     if (a->dtype == PB_F32) {
         stats_of(PB_F32, a);
     } else {

@@ -32,6 +32,7 @@ VI vf vhalf_i8(const int half, vf b) {
     return half ? (vf)(w >> 8) : (vf)((vs)(w << 8) >> 8);
 }
 
+#ifndef TWIN
 // rotate_by is a factor of engine.Rotate at stride s.
 static void rotate_by(float* v, int64_t n, int64_t s) {
     if (s == 1) {
@@ -60,7 +61,7 @@ VI vf vround_bf16(vf v) {
 }
 
 // quantise_rows rounds rows r0..r1 as ref.QuantiseRow does and stores them as words.
-static void quantise_rows(const pb_quant* a) {
+void KERNEL(quantise_rows)(const pb_quant* a) {
     const int narrow = a->x_dtype == PB_BF16;
     const int64_t k = a->k, full = (k + 3) / 4;
     float* v = (float*)a->tmp; // room for k + 3 values, then as many vectors
@@ -136,6 +137,7 @@ static void pack_i8(const pb_pack* a, int64_t p) {
         head[NR + j] = (uint32_t)(128 * sum);
     }
 }
+#endif
 
 // finish_i8 turns the 32-bit sums of a tile and panel into f32: sum * (factor of x * factor of w).
 static void finish_i8(const char* head, const float* scales, int64_t rows, float* c) {

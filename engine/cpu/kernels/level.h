@@ -1,4 +1,20 @@
-// Included by every level file behind its definitions: all kernels, then the table LEVEL_TABLE.
+// Included by every level file behind its definitions: all kernels, then the level's table. LEVEL is
+// its name, BELOW the level whose microkernels it takes where it has none of its own. A level with a
+// TWIN, which has the same vectors and words, compiles its products and takes all else from there.
+#define PASTE_(a, b) a##_##b
+#define PASTE(a, b) PASTE_(a, b)
+#define QUOTE_(a) #a
+#define QUOTE(a) QUOTE_(a)
+#ifdef TWIN
+#define OTHERS PASTE(pb, TWIN)
+#define UKRS PASTE(pb_ukrs, TWIN)
+#else
+#define OTHERS PASTE(pb, LEVEL)
+#define UKRS PASTE(pb_ukrs, LEVEL)
+#endif
+#define UKRS_BELOW PASTE(pb_ukrs, BELOW)
+#define KERNEL(name) PASTE(OTHERS, name)
+
 #include "vec.h"
 #include "bf16.h"
 #include "int8.h"
@@ -7,11 +23,23 @@
 #include "microkernel.h"
 #include "gemm.h"
 #include "conv.h"
-#include "pack.h"
 #include "attention.h"
+#ifdef TWIN
+void KERNEL(pack)(const pb_pack*);
+void KERNEL(quantise_rows)(const pb_quant*);
+void KERNEL(attn_pack)(const pb_attn*);
+void KERNEL(ew)(const pb_ew*);
+void KERNEL(copy)(const pb_copy*);
+void KERNEL(qk)(const pb_qk*);
+void KERNEL(gather)(const pb_gather*);
+void KERNEL(mean)(const pb_mean*);
+void KERNEL(stats)(const pb_stats*);
+#else
+#include "pack.h"
 #include "elementwise.h"
 #include "copy.h"
 #include "qknorm.h"
+#endif
 
 // PEAK keeps many independent chains of MAC busy, for the speed tests, and returns the flops done;
 // a lane of MAC does FLOPS.
@@ -51,6 +79,24 @@ PEAK(dot_peak, vdot(x[i], a, b), 4)
 #define dot_peak 0
 #endif
 
-const pb_kernels LEVEL_TABLE = {LEVEL_NAME,    VW,        MR,   NR,   PB_DOT, UKR_PANELS, pack,
-                                quantise_rows, attn_pack, attn, gemm, ew,     copy,
-                                qk,            gather,    mean, stats, peak,  dot_peak};
+const pb_kernels PASTE(pb_level, LEVEL) = {
+    QUOTE(LEVEL),
+    VW,
+    MR,
+    NR,
+    PB_DOT,
+    UKR_PANELS,
+    KERNEL(pack),
+    KERNEL(quantise_rows),
+    KERNEL(attn_pack),
+    attn,
+    gemm,
+    KERNEL(ew),
+    KERNEL(copy),
+    KERNEL(qk),
+    KERNEL(gather),
+    KERNEL(mean),
+    KERNEL(stats),
+    peak,
+    dot_peak,
+};

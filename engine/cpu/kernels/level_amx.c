@@ -6,10 +6,9 @@
 #define MR 14
 #define PB_DOT 1
 #define PB_AMX
-#define UKRS_BELOW pb_ukrs_avx512
-#define UKRS pb_ukrs_avx512bf16
-#define LEVEL_NAME "amx"
-#define LEVEL_TABLE pb_level_amx
+#define LEVEL amx
+#define BELOW avx512
+#define TWIN avx512bf16
 #include <immintrin.h>
 #include <math.h>
 #include <string.h>

@@ -3,9 +3,7 @@
 #define PB_ISA 2
 #define VW 8
 #define MR 6
-#define UKRS pb_ukrs_avx2
-#define LEVEL_NAME "avx2"
-#define LEVEL_TABLE pb_level_avx2
+#define LEVEL avx2
 #include <immintrin.h>
 #include <math.h>
 #include <string.h>

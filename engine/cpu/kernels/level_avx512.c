@@ -3,9 +3,7 @@
 #define PB_ISA 3
 #define VW 16
 #define MR 14
-#define UKRS pb_ukrs_avx512
-#define LEVEL_NAME "avx512"
-#define LEVEL_TABLE pb_level_avx512
+#define LEVEL avx512
 #include <immintrin.h>
 #include <math.h>
 #include <string.h>

@@ -5,10 +5,8 @@
 #define VW 16
 #define MR 14
 #define PB_DOT 1
-#define UKRS_BELOW pb_ukrs_avx512
-#define UKRS pb_ukrs_avx512bf16
-#define LEVEL_NAME "avx512bf16"
-#define LEVEL_TABLE pb_level_avx512bf16
+#define LEVEL avx512bf16
+#define BELOW avx512
 #include <immintrin.h>
 #include <math.h>
 #include <string.h>

@@ -7,7 +7,5 @@
 #define PB_ISA 0
 #define VW 4
 #define MR 4
-#define UKRS pb_ukrs_generic
-#define LEVEL_NAME "generic"
-#define LEVEL_TABLE pb_level_generic
+#define LEVEL generic
 #include "level.h"

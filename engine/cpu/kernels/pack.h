@@ -60,7 +60,7 @@ VI void pack_words(const pb_pack* a, int64_t p, const uint16_t* lut) {
     }
 }
 
-static void pack(const pb_pack* a) {
+void KERNEL(pack)(const pb_pack* a) {
     const char* src = (const char*)a->src;
     for (int64_t p = a->p0; p < a->p1; p++) {
         const int64_t cols = imin(NR, a->n - p * NR);
@@ -124,7 +124,7 @@ static void narrow_row(uint16_t* y, const char* p, int64_t n, int dtype, const u
     }
 }
 
-static void gather(const pb_gather* a) {
+void KERNEL(gather)(const pb_gather* a) {
     const int32_t* ids = (const int32_t*)a->ids;
     const uint16_t* lut = (const uint16_t*)a->lut;
     const int64_t es = a->dtype == PB_F32 ? 4 : a->dtype <= PB_F16 ? 2 : 1;

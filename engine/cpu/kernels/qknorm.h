@@ -44,7 +44,7 @@ VI void qk_rows(const int T, const pb_qk* a, int which, const row_at* at, const 
     }
 }
 
-static void qk(const pb_qk* a) {
+void KERNEL(qk)(const pb_qk* a) {
     float cs[MAX_HEAD], sn[MAX_HEAD];
     const int64_t es = act_size((int)a->dtype);
     row_at at = first_row(&a->rows);
