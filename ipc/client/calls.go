@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
@@ -57,11 +58,15 @@ func Follow(ctx context.Context, c Client, job string, from uint64, files bool,
 	return collect(ctx, c, message.VerbStatus, job, ask, col)
 }
 
-// Fetch returns the files of a job that is done.
+// Fetch returns the files of a job that is done. It asks three times when replies are lost.
 func Fetch(ctx context.Context, c Client, job string) ([]message.File, error) {
-	col := &Collector{}
-	_, err := collect(ctx, c, message.VerbStatus, job, message.JobRequest{Job: job, Outputs: true}, col)
-	return col.Files, err
+	for tries := 1; ; tries++ {
+		col := &Collector{}
+		_, err := collect(ctx, c, message.VerbStatus, job, message.JobRequest{Job: job, Outputs: true}, col)
+		if tries == 3 || !errors.Is(err, errGap) {
+			return col.Files, err
+		}
+	}
 }
 
 // Cancel cancels a job; false if it had ended.

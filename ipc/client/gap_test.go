@@ -46,7 +46,7 @@ func (l *lossy) Ask(context.Context, string, string, any) (*Replies, error) {
 }
 
 // TestALostReplyIsAskedForAgain loses each reply of a job that made two files, one of them in pieces, while the
-// connection stays: whoever lasts asks again and has all files and the end, who asks once hears of it.
+// connection stays: whoever lasts or fetches asks again and has all files and the end, who follows once hears of it.
 func TestALostReplyIsAskedForAgain(t *testing.T) { synctest.Test(t, aLostReplyIsAskedForAgain) }
 
 func aLostReplyIsAskedForAgain(t *testing.T) {
@@ -85,11 +85,12 @@ func aLostReplyIsAskedForAgain(t *testing.T) {
 	for i := range files {
 		replies := append([]any{message.RecordReply{Type: "record", Record: done}}, files...)
 		c := &lossy{t: t, replies: replies, without: 1 + i}
-		if _, err := Fetch(t.Context(), c, job); !errors.Is(err, errGap) {
-			t.Errorf("fetched without reply %d: %v", i, err)
+		if got, err := Fetch(t.Context(), c, job); err != nil || !whole(got) || c.asked != 2 {
+			t.Errorf("fetched without reply %d: %d files, %v, asked %d times", i, len(got), err, c.asked)
 		}
-		if got, err := Fetch(t.Context(), c, job); err != nil || !whole(got) {
-			t.Errorf("fetched again: %d files, %v", len(got), err)
+		c = &lossy{t: t, replies: slices.Delete(replies, 1+i, 2+i), without: -1}
+		if _, err := Fetch(t.Context(), c, job); !errors.Is(err, errGap) || c.asked != 3 {
+			t.Errorf("fetched from who never sends reply %d: %v, asked %d times", i, err, c.asked)
 		}
 	}
 	failed := message.Event{V: 1, Type: message.EventError, Job: job, Seq: 4, Error: wire.Errorf(wire.ErrNoModel, "x")}
