@@ -4,35 +4,32 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/VictoriaMetrics/metrics"
 
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
 )
 
-// totals gives the counters of a Meter, and its gauges, to Prometheus.
-type totals struct{ m *Meter }
-
-// Describe implements prometheus.Collector: what there is to tell depends on what has happened.
-func (totals) Describe(chan<- *prometheus.Desc) {}
-
-// Collect implements prometheus.Collector.
-func (t totals) Collect(out chan<- prometheus.Metric) {
-	s := t.m.Stats()
-	put := func(kind prometheus.ValueType, name, help string, value float64, labels ...string) {
-		var names, values []string
-		for i := 0; i < len(labels); i += 2 {
-			names, values = append(names, labels[i]), append(values, labels[i+1])
+// write writes all that m counts, in Prometheus' text format (its documentation's "Exposition formats", version 0.0.4).
+func (m *Meter) write(w io.Writer) {
+	s, names, families := m.Stats(), []string(nil), map[string]string{} // a family's lines stand together
+	put := func(kind, name, help string, value float64, labels ...string) {
+		name = "patchbay_" + name
+		if families[name] == "" {
+			names = append(names, name)
+			families[name] = fmt.Sprintf("# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind)
 		}
-		out <- prometheus.MustNewConstMetric(prometheus.NewDesc("patchbay_"+name, help, names, nil), kind, value, values...)
+		families[name] += fmt.Sprintf("%s %g\n", series(name, labels...), value)
 	}
-	const gauge, counter = prometheus.GaugeValue, prometheus.CounterValue
+	const gauge, counter = "gauge", "counter"
 	for _, st := range message.States() {
 		put(gauge, "jobs", "Jobs that are remembered, by state; queued is the length of the queue.", float64(s.Jobs[st]),
 			"state", string(st))
@@ -72,11 +69,33 @@ func (t totals) Collect(out chan<- prometheus.Metric) {
 		put(counter, "requests_refused_total", "Requests that were answered with an error, by code.",
 			float64(s.Refused[c.Code]), "code", c.Code)
 	}
-	t.m.mu.Lock()
-	defer t.m.mu.Unlock()
-	for kind, n := range t.m.events {
-		put(counter, "events_total", "Events of jobs, by type.", float64(n), "type", kind)
+	m.mu.Lock()
+	events := maps.Clone(m.events)
+	m.mu.Unlock()
+	for _, kind := range slices.Sorted(maps.Keys(events)) {
+		put(counter, "events_total", "Events of jobs, by type.", float64(events[kind]), "type", kind)
 	}
+	for _, name := range names {
+		_, _ = io.WriteString(w, families[name])
+	}
+	m.seconds.WritePrometheus(w)
+	metrics.WriteProcessMetrics(w)
+	metrics.WriteFDMetrics(w)
+}
+
+// escaped is the text of a label's value.
+var escaped = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
+
+// series names one line of a metric: its labels are names and values in turn.
+func series(name string, labels ...string) string {
+	var parts []string
+	for i := 0; i < len(labels); i += 2 {
+		parts = append(parts, labels[i]+`="`+escaped.Replace(strings.ToValidUTF8(labels[i+1], "\ufffd"))+`"`)
+	}
+	if parts == nil {
+		return name
+	}
+	return name + "{" + strings.Join(parts, ",") + "}"
 }
 
 // Endpoint serves /metrics and /healthz to whatever watches over the machine.
@@ -92,7 +111,10 @@ func Listen(addr string, m *Meter, ill func() []string) (*Endpoint, error) {
 		return nil, fmt.Errorf("--metrics %s: %w", addr, err)
 	}
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(m.reg, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+		m.write(w)
+	})
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		if bad := ill(); len(bad) > 0 {

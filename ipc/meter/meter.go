@@ -8,8 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/VictoriaMetrics/metrics"
 
 	"patchbay/ipc/message"
 	"patchbay/ipc/wire"
@@ -17,13 +16,11 @@ import (
 )
 
 // Meter counts what a daemon does. Everything comes from the events of its jobs (the worker measures, its metrics event
-// tells), from the replies to hosts, and from the refusals of its service. It keeps the numbers for /metrics in a
-// registry of its own and those for the verb stats. Safe for concurrent use.
+// tells), from the replies to hosts, and from the refusals of its service. It keeps the numbers for /metrics and those
+// for the verb stats. Safe for concurrent use.
 type Meter struct {
-	reg         *prometheus.Registry
-	jobSeconds  *prometheus.HistogramVec // by model and plan
-	stepSeconds *prometheus.HistogramVec
-	began       time.Time
+	seconds *metrics.Set // of jobs and steps, by model and plan
+	began   time.Time
 
 	mu       sync.Mutex
 	requests map[string]uint64 // by verb
@@ -79,27 +76,28 @@ func (l *liveRun) part(now map[string]uint64) {
 // New returns a Meter that counts from now.
 func New() *Meter {
 	m := &Meter{
-		reg: prometheus.NewRegistry(), began: time.Now(), requests: map[string]uint64{}, refused: map[string]uint64{},
+		seconds: metrics.NewSet(), began: time.Now(), requests: map[string]uint64{}, refused: map[string]uint64{},
 		events: map[string]uint64{},
 		ended:  map[message.State]uint64{}, axes: map[string]uint64{}, live: map[string]*liveRun{},
 		source: func() message.Stats { return message.Stats{} },
-		jobSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "patchbay_job_seconds", Help: "Time of jobs that are done, by the model and plan of their first sampling run.",
-			Buckets: []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500},
-		}, []string{"model", "plan"}),
-		stepSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "patchbay_step_seconds", Help: "Time of sampling steps, by model and plan.",
-			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 25, 50, 100},
-		}, []string{"model", "plan"}),
 	}
+	metrics.ExposeMetadata(true)
 	for _, axis := range axes() {
 		m.axes[axis] = 0
 	}
-	m.reg.MustRegister(
-		m.jobSeconds, m.stepSeconds, totals{m}, collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-	)
 	return m
+}
+
+// jobSeconds are the times of jobs that are done, by the model and plan of their first sampling run.
+func (m *Meter) jobSeconds(model, plan string) *metrics.PrometheusHistogram {
+	return m.seconds.GetOrCreatePrometheusHistogramExt(series("patchbay_job_seconds", "model", model, "plan", plan),
+		[]float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500})
+}
+
+// stepSeconds are the times of sampling steps.
+func (m *Meter) stepSeconds(model, plan string) *metrics.PrometheusHistogram {
+	return m.seconds.GetOrCreatePrometheusHistogramExt(series("patchbay_step_seconds", "model", model, "plan", plan),
+		[]float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 25, 50, 100})
 }
 
 // Watch tells where the numbers of jobs and workers come from; they are asked for whenever somebody looks. Call it
@@ -201,7 +199,7 @@ func (m *Meter) job(job string, data map[string]any) {
 	if len(r.Stats) > 0 {
 		model, plan = r.Stats[0].Model, r.Stats[0].Plan
 	}
-	m.jobSeconds.WithLabelValues(model, plan).Observe(r.Timings.Total)
+	m.jobSeconds(model, plan).Update(r.Timings.Total)
 	m.hits, m.misses = m.hits+uint64(len(r.Cached)), m.misses+uint64(len(r.Executed))
 	m.told(job)
 	for _, s := range r.Stats {
@@ -218,9 +216,9 @@ func (m *Meter) told(job string) {
 
 // sampling counts a sampling run. The lock is held.
 func (m *Meter) sampling(s samplingMetrics) {
-	steps := m.stepSeconds.WithLabelValues(s.Model, s.Plan)
+	steps := m.stepSeconds(s.Model, s.Plan)
 	for _, v := range s.StepSeconds {
-		steps.Observe(v)
+		steps.Update(v)
 	}
 	for _, rank := range s.Ranks {
 		for _, axis := range axes() {

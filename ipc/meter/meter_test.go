@@ -1,6 +1,8 @@
 package meter
 
 import (
+	"regexp"
+	"strings"
 	"testing"
 
 	"patchbay/ipc/message"
@@ -48,12 +50,66 @@ func TestBytesWhileAJobRuns(t *testing.T) {
 	if s := m.Stats(); s.Steps != 5 || s.Samples != 1 {
 		t.Errorf("%d steps and %d samples, want 5 and 1", s.Steps, s.Samples)
 	}
-	m.jobSeconds.DeleteLabelValues("", "")
+	m.seconds.UnregisterMetric(series("patchbay_job_seconds", "model", "", "plan", ""))
 	m.Event(message.Event{Type: message.EventMetrics, Job: "c", Data: done})
-	if m.jobSeconds.DeleteLabelValues("", "") {
-		t.Error("a sample was counted among the times of jobs")
+	if names := m.seconds.ListMetricNames(); strings.Contains(strings.Join(names, " "), "job_seconds") {
+		t.Errorf("a sample was counted among the times of jobs: %v", names)
 	}
 	if axes := m.Stats().Axes; axes["made up"] != 0 {
 		t.Errorf("axes are %v", axes)
+	}
+}
+
+// TestMetricsAreText: what /metrics answers is Prometheus' text format: a family has one HELP and one TYPE, before its
+// lines and in one piece, a series comes once, and labels are escaped whatever a model is called.
+func TestMetricsAreText(t *testing.T) {
+	m := New()
+	m.Watch(func() message.Stats {
+		return message.Stats{
+			Workers: []message.WorkerStats{{Name: "worker-0", PID: 7}, {Name: "worker-1"}}, Store: &message.StoreStats{},
+		}
+	})
+	m.Event(message.Event{Type: message.EventSuccess, Job: "a"})
+	run := map[string]any{"model": "a\"b\\c\nd}\xff{é", "plan": "ulysses=2", "step_seconds": []any{0.03, 0.2}}
+	m.Event(message.Event{Type: message.EventMetrics, Job: "a", Data: map[string]any{"stats": []any{run}}})
+	var out strings.Builder
+	m.write(&out)
+	text, label := out.String(), `[a-zA-Z_]+="([^"\\]|\\["\\n])*"`
+	line := regexp.MustCompile(`^([a-zA-Z_][a-zA-Z0-9_]*)(\{` + label + `(, ?` + label + `)*\})? [-+0-9.e]+$`)
+	family, seen := "", map[string]bool{}
+	for _, l := range strings.Split(strings.TrimSuffix(text, "\n"), "\n") {
+		if head, ok := strings.CutPrefix(l, "# TYPE "); ok {
+			family, _, _ = strings.Cut(head, " ")
+			if seen[family] {
+				t.Errorf("%q comes twice", l)
+			}
+			seen[family] = true
+			continue
+		}
+		name := line.FindStringSubmatch(l)
+		series, _, _ := strings.Cut(l, "} ")
+		switch {
+		case strings.HasPrefix(l, "# HELP "):
+		case name == nil:
+			t.Errorf("%q is no line of the format", l)
+		case !strings.HasPrefix(name[1], family), seen[series] && name[2] != "":
+			t.Errorf("%q follows %s or comes twice", l, family)
+		}
+		seen[series] = true
+	}
+	of := `{model="a\"b\\c\nd}�{é",plan="ulysses=2"`
+	for _, want := range []string{
+		`patchbay_step_seconds_bucket` + of + `,le="0.05"} 1`, `patchbay_step_seconds_bucket` + of + `,le="+Inf"} 2`,
+		`patchbay_step_seconds_count` + of + `} 2`, `patchbay_job_seconds_count` + of + `} 1`,
+		`patchbay_worker_up{worker="worker-0"} 1`, `patchbay_worker_up{worker="worker-1"} 0`,
+		`patchbay_jobs_ended_total{state="done"} 1`, `# TYPE patchbay_step_seconds histogram`, `# TYPE go_goroutines gauge`,
+		`# TYPE process_open_fds gauge`,
+	} {
+		if !strings.Contains(text, want+"\n") {
+			t.Errorf("%s is missing", want)
+		}
+	}
+	if t.Failed() {
+		t.Log(text)
 	}
 }

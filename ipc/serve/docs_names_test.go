@@ -193,7 +193,7 @@ func TestNamesOnTheWire(t *testing.T) {
 	}
 	metrics := namesIn(code,
 		`"(?:patchbay_)?((?:jobs|job|step|steps|samples|axis|cache|worker|store|events|requests)_?[a-z_]*)", "[A-Z0-9]`)
-	maps.Copy(metrics, namesIn(code, `Name: "patchbay_([a-z_]+)"`))
+	maps.Copy(metrics, namesIn(code, `"patchbay_([a-z_]+_seconds)", "model", `))
 	equalNames(t, "metrics", slices.Collect(maps.Keys(metrics)),
 		namesIn(section(t, page, "What a daemon counts"), `patchbay_([a-z_]+)`))
 }
