@@ -181,3 +181,33 @@ def test_reuse(client: Client) -> None:
     again = client.run(flow, reuse=True)
     assert not first.reused and again.reused == first.job != again.job
     assert again.files[0].data == first.files[0].data and not client.run(flow).reused
+
+
+@pytest.mark.parametrize("without", range(6))
+def test_each_lost_reply_is_asked_for_again(without: int) -> None:
+    """Whichever reply of a job with two files is lost, one of them in pieces: the files are whole, asked for once more if one of theirs or the end was lost."""
+    data, asked = os.urandom(300), list[str]()
+    ref = {"node": "9", "bytes": len(data)}
+    replies: list[dict[str, Any]] = [
+        {"type": "record", "job": "j"},
+        {"type": "output", "job": "j", "output": 0, "ref": ref, "chunks": 2},
+        {"type": "chunk", "job": "j", "output": 0, "offset": 0, "data": data[:200]},
+        {"type": "chunk", "job": "j", "output": 0, "offset": 200, "data": data[200:]},
+        {"type": "output", "job": "j", "output": 1, "ref": ref, "data": data},
+        {"type": "execution_success", "job": "j", "seq": 4, "ts": 4, "data": {"outputs": [ref, ref]}},
+    ]
+
+    class Lossy:
+        lost = False
+
+        def ask(self, verb: str, _body: object, _job: str = "", _timeout: float | None = None, _tick: object = None) -> Iterator[Any]:
+            asked.append(verb)
+            yield from (dict(m) for i, m in enumerate(replies) if len(asked) > 1 or i != without)
+
+        def tell(self, _verb: str, _job: str) -> None:
+            pass
+
+    heard: list[str] = []
+    got = Client(cast(Any, Lossy())).follow("j", on_event=lambda e: heard.append(e["type"]))
+    assert [f.data for f in got.files] == [data, data] and len(asked) == 1 + (without > 0)
+    assert heard == ["execution_success"] * len(heard) and heard
