@@ -2,6 +2,9 @@ package cli
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -17,12 +20,20 @@ func freeCmd() *cobra.Command {
 		Use:   "free [MODEL...]",
 		Short: "Have a daemon give back models, or all models and caches",
 		Long: "Have a daemon give back the weights of models, or without a name all models, caches and handles, and return " +
-			"the memory to the system.",
+			"the memory to the system. It waits for the jobs that are running.",
 		Example: "  patchbay free\n  patchbay free flux1-dev.safetensors",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			out, err := ask(cmd, &t, func(ctx context.Context, c client.Client) (message.FreeReply, error) {
-				return client.Free(ctx, c, &message.FreeRequest{Models: args})
-			})
+			c, err := t.Dial()
+			if err != nil {
+				return err
+			}
+			defer console.CloseQuietly(c)
+			ctx, stop := context.WithTimeout(cmd.Context(), freeTime)
+			defer stop()
+			out, err := client.Free(ctx, c, &message.FreeRequest{Models: args})
+			if errors.Is(err, context.DeadlineExceeded) {
+				return fmt.Errorf("no answer within %s: a daemon gives back models when the jobs that run have ended", freeTime)
+			}
 			if err != nil {
 				return err
 			}
@@ -33,3 +44,6 @@ func freeCmd() *cobra.Command {
 	t.Add(cmd.Flags())
 	return cmd
 }
+
+// freeTime bounds the wait for the jobs that are running, as in the Python client.
+const freeTime = 2 * time.Minute
