@@ -94,18 +94,27 @@ func ofEach(cmd *cobra.Command, f func(ctx context.Context, c client.Client, job
 
 // ask asks a daemon something that it answers at once.
 func ask[T any](cmd *cobra.Command, t *settings.Target, question func(context.Context, client.Client) (T, error),
+) (T, error) {
+	return askWithin(cmd, t, questionTime, question)
+}
+
+// askWithin asks a daemon something that it answers within limit.
+func askWithin[T any](cmd *cobra.Command, t *settings.Target, limit time.Duration,
+	question func(context.Context, client.Client) (T, error),
 ) (answer T, err error) {
 	c, err := t.Dial()
 	if err != nil {
 		return answer, err
 	}
 	defer console.CloseQuietly(c)
-	ctx, stop := asking(cmd.Context())
+	ctx, stop := context.WithTimeout(cmd.Context(), limit)
 	defer stop()
 	return question(ctx, c)
 }
 
+const questionTime = 15 * time.Second
+
 // asking is the time that one question to a daemon may take.
 func asking(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, 15*time.Second)
+	return context.WithTimeout(ctx, questionTime)
 }

@@ -23,14 +23,9 @@ func freeCmd() *cobra.Command {
 			"the memory to the system. It waits for the jobs that are running.",
 		Example: "  patchbay free\n  patchbay free flux1-dev.safetensors",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := t.Dial()
-			if err != nil {
-				return err
-			}
-			defer console.CloseQuietly(c)
-			ctx, stop := context.WithTimeout(cmd.Context(), freeTime)
-			defer stop()
-			out, err := client.Free(ctx, c, &message.FreeRequest{Models: args})
+			out, err := askWithin(cmd, &t, freeTime, func(ctx context.Context, c client.Client) (message.FreeReply, error) {
+				return client.Free(ctx, c, &message.FreeRequest{Models: args})
+			})
 			if errors.Is(err, context.DeadlineExceeded) {
 				return fmt.Errorf("no answer within %s: a daemon gives back models when the jobs that run have ended", freeTime)
 			}

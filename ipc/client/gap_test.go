@@ -71,10 +71,12 @@ func aLostReplyIsAskedForAgain(t *testing.T) {
 	for i := range ran {
 		lasts, once := &lossy{t: t, replies: ran, without: i}, &lossy{t: t, replies: ran, without: i}
 		l := &Lasting{Dial: func() (Client, error) { return lasts, nil }, Say: t.Logf, Patience: receiptTime}
-		col := &Collector{}
+		ends := 0
+		col := &Collector{Event: func(message.Event) { ends++ }}
 		got, err := Follow(t.Context(), l, job, 1, true, col)
-		if err != nil || got == nil || !whole(col.Files) || lasts.asked != 1+min(i, 1) {
-			t.Errorf("reply %d lost: end %v, %v, %d files, asked %d times", i, got, err, len(col.Files), lasts.asked)
+		if err != nil || got == nil || !whole(col.Files) || lasts.asked != 1+min(i, 1) || ends != 1 {
+			t.Errorf("reply %d lost: end %v, %v, told %d times, %d files, asked %d times", i, got, err, ends, len(col.Files),
+				lasts.asked)
 		}
 		col = &Collector{}
 		got, err = Follow(t.Context(), once, job, 1, true, col)

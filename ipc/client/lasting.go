@@ -136,7 +136,8 @@ func (l *Lasting) attend(ctx context.Context, job string, col *Collector,
 	event, seen := col.Event, message.Event{}
 	col.Event = func(ev message.Event) {
 		// numbers begin again behind the last event that was written down, and clocks jump
-		if ev.TS <= seen.TS && ev.Seq <= seen.Seq && !message.Terminal(ev.Type) {
+		same := ev.TS == seen.TS && ev.Seq == seen.Seq && ev.Type == seen.Type
+		if same || ev.TS <= seen.TS && ev.Seq <= seen.Seq && !message.Terminal(ev.Type) {
 			return
 		}
 		if seen = ev; event != nil {

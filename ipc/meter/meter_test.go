@@ -77,25 +77,32 @@ func TestMetricsAreText(t *testing.T) {
 	text, label := out.String(), `[a-zA-Z_]+="([^"\\]|\\["\\n])*"`
 	line := regexp.MustCompile(`^([a-zA-Z_][a-zA-Z0-9_]*)(\{` + label + `(, ?` + label + `)*\})? [-+0-9.e]+$`)
 	family, seen := "", map[string]bool{}
+	once := func(what string) {
+		if seen[what] {
+			t.Errorf("%s comes twice", what)
+		}
+		seen[what] = true
+	}
 	for _, l := range strings.Split(strings.TrimSuffix(text, "\n"), "\n") {
-		if head, ok := strings.CutPrefix(l, "# TYPE "); ok {
-			family, _, _ = strings.Cut(head, " ")
-			if seen[family] {
-				t.Errorf("%q comes twice", l)
-			}
-			seen[family] = true
+		if head := strings.Fields(l); head[0] == "#" {
+			family = head[2]
+			once(head[1] + " " + family)
 			continue
 		}
 		name := line.FindStringSubmatch(l)
-		series, _, _ := strings.Cut(l, "} ")
-		switch {
-		case strings.HasPrefix(l, "# HELP "):
-		case name == nil:
+		if name == nil {
 			t.Errorf("%q is no line of the format", l)
-		case !strings.HasPrefix(name[1], family), seen[series] && name[2] != "":
-			t.Errorf("%q follows %s or comes twice", l, family)
+			continue
 		}
-		seen[series] = true
+		once(name[1] + name[2])
+		switch of, _ := strings.CutPrefix(name[1], family); of {
+		case "", "_bucket", "_sum", "_count":
+		default:
+			t.Errorf("%q follows %s", l, family)
+		}
+		if !seen["HELP "+family] || !seen["TYPE "+family] {
+			t.Errorf("%q has no HELP or TYPE before it", l)
+		}
 	}
 	of := `{model="a\"b\\c\nd}�{é",plan="ulysses=2"`
 	for _, want := range []string{

@@ -498,11 +498,13 @@ class _Seen:
     def __init__(self, on_event: Callable[[Message], None] | None) -> None:
         self._on_event = on_event
         self.last = (0, 0)
+        self._end: tuple[int, int] | None = None
 
     def __call__(self, event: Message) -> None:
         at = (int(event.get("ts", 0)), int(event.get("seq", 0)))
-        if at[0] > self.last[0] or at[1] > self.last[1] or event["type"] in TERMINAL:  # clocks jump
-            self.last = at
+        ended = event["type"] in TERMINAL
+        if at[0] > self.last[0] or at[1] > self.last[1] or ended and at != self._end:  # clocks jump
+            self.last, self._end = at, at if ended else self._end
             if self._on_event:
                 self._on_event(event)
 

@@ -210,4 +210,4 @@ def test_each_lost_reply_is_asked_for_again(without: int) -> None:
     heard: list[str] = []
     got = Client(cast(Any, Lossy())).follow("j", on_event=lambda e: heard.append(e["type"]))
     assert [f.data for f in got.files] == [data, data] and len(asked) == 1 + (without > 0)
-    assert heard == ["execution_success"] * len(heard) and heard
+    assert heard == ["execution_success"]
