@@ -499,7 +499,7 @@ func (l *JetStream) forget(rec message.Record) {
 
 // sweep implements Store.
 func (l *JetStream) sweep(ctx context.Context) {
-	l.tidy(ctx, 0)
+	_ = l.tidy(ctx, 0) // the next sweep tries again
 	l.mu.Lock()
 	gone := l.gone
 	l.gone = nil

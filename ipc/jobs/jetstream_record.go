@@ -80,14 +80,14 @@ func (l *JetStream) keep(ctx context.Context, rec message.Record,
 		rec.Priority = "high"
 	}
 	body, err := wire.Encode(req, wire.Msgpack)
-	if err == nil {
-		err = l.spaceFor(ctx, len(body))
-	}
 	if err != nil {
 		return rec, false, err
 	}
 	within, cancel := l.writable(ctx, len(body))
 	defer cancel()
+	if err := l.spaceFor(within, len(body)); err != nil {
+		return rec, false, err
+	}
 	rec, created, err := l.create(within, rec, body)
 	if noRoom(err) {
 		l.crowded(ctx)

@@ -70,15 +70,16 @@ func (l *JetStream) measure(ctx context.Context) error {
 	return nil
 }
 
-// spaceFor is the error of a new job of n bytes that the store has no room for, nor can be given any.
+// spaceFor is the error of a new job of n bytes that the store has no room for, nor can be given any until ctx ends.
 func (l *JetStream) spaceFor(ctx context.Context, n int) error {
 	l.mu.Lock()
 	tight := l.tight(n)
 	l.mu.Unlock()
 	if tight {
-		ctx, cancel := context.WithTimeout(ctx, serverPatience)
-		defer cancel()
-		l.tidy(ctx, n)
+		_, err := insist(ctx, func(ctx context.Context) (struct{}, error) { return struct{}{}, l.tidy(ctx, n) })
+		if err != nil {
+			return fmt.Errorf("make room for the job: %w", err)
+		}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -148,26 +149,29 @@ func (l *JetStream) release(rec message.Record) {
 }
 
 // tidy removes requests that nobody asks for: of jobs that are done, or were never made; and of other jobs that have
-// ended, the oldest first, while there is no room for n bytes more.
-func (l *JetStream) tidy(ctx context.Context, n int) {
+// ended, the oldest first, while there is no room for n bytes more. An error is of a server that does not answer.
+func (l *JetStream) tidy(ctx context.Context, n int) error {
 	l.tidying.Lock()
 	defer l.tidying.Unlock()
-	tight := func() bool {
-		_ = l.measure(ctx)
+	tight := func() (bool, error) {
+		if err := l.measure(ctx); err != nil {
+			return false, err
+		}
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		return l.tight(n)
+		return l.tight(n), nil
 	}
-	if !tight() && time.Since(l.tidied) < tidyEvery {
-		return
+	if short, err := tight(); err != nil || !short && time.Since(l.tidied) < tidyEvery {
+		return err
 	}
 	root := "$KV." + message.RequestBucket + "."
 	info, err := l.bodies.Info(ctx, jetstream.WithSubjectFilter(root+">"))
 	if err != nil {
-		return
+		return err
 	}
 	l.tidied = time.Now()
 	var ended []message.Record
+	var stuck error
 	strange := map[string]time.Time{}
 	seen := map[string]bool{}
 	for subject := range info.State.Subjects {
@@ -186,19 +190,26 @@ func (l *JetStream) tidy(ctx context.Context, n int) {
 			strange[id] = since
 		case err != nil && !l.absent(ctx, id): // it is not told of yet
 		case err != nil || rec.State == message.Done:
-			_ = l.purgePieces(ctx, id)
+			stuck = cmp.Or(stuck, l.purgePieces(ctx, id))
 		case rec.State.Final():
 			ended = append(ended, rec)
 		}
 	}
 	l.strange = strange
+	if stuck != nil {
+		return stuck
+	}
 	slices.SortFunc(ended, func(a, b message.Record) int { return cmp.Compare(a.Finished, b.Finished) })
 	for _, rec := range ended {
-		if !tight() || l.purgePieces(ctx, rec.Job) != nil {
-			return
+		if short, err := tight(); err != nil || !short {
+			return err
+		}
+		if err := l.purgePieces(ctx, rec.Job); err != nil {
+			return err
 		}
 		l.cfg.Log.Warn().Str("job", rec.Job).Msg("room is short: the job has ended and cannot be retried any more")
 	}
+	return nil
 }
 
 // absent reports whether the store has no record of a job, for sure.

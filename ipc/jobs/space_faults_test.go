@@ -123,6 +123,64 @@ func TestStoreDoesNotStayFull(t *testing.T) {
 	}
 }
 
+// stalling is a stream of a server that answers nothing for some requests.
+type stalling struct {
+	jetstream.Stream
+	left int
+}
+
+func (s *stalling) stalled() bool {
+	s.left--
+	return s.left >= 0
+}
+
+func (s *stalling) Info(ctx context.Context, opts ...jetstream.StreamInfoOpt) (*jetstream.StreamInfo, error) {
+	if s.stalled() {
+		return nil, context.DeadlineExceeded
+	}
+	return s.Stream.Info(ctx, opts...)
+}
+
+func (s *stalling) Purge(ctx context.Context, opts ...jetstream.StreamPurgeOpt) error {
+	if s.stalled() {
+		return context.DeadlineExceeded
+	}
+	return s.Stream.Purge(ctx, opts...)
+}
+
+// TestRoomIsMadeThoughTheServerStalls: a store that could give room is not called full because the server was slow to
+// give it; one that gives none in time is said not to answer.
+func TestRoomIsMadeThoughTheServerStalls(t *testing.T) {
+	t.Parallel()
+	j := tableOn(t, stockServer(t, testSpace).URL, "a", testSpace)
+	ctx := wiretest.Within(t, 120*time.Second)
+	l := storeOf(j)
+	for i := range 9 {
+		mustCreate(t, j, heavy(fmt.Sprint("fail", i)))
+		rec, _, _, err := j.Take(ctx, "w")
+		if err == nil {
+			_, err = j.end(ctx, rec, message.Failed, wire.Errorf(wire.ErrInternal, "it was to fail"))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	bodies := &stalling{l.bodies, 1 << 30}
+	l.bodies = bodies
+	short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+	defer cancel()
+	_, _, err := j.Create(short, heavy("never"), "hash")
+	if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrStore) {
+		t.Errorf("nothing is answered: %v, want that, and not that the store is full", err)
+	}
+	for left := range 3 { // the list of requests, then the removal of one
+		bodies.left = left
+		if _, _, err := j.Create(ctx, heavy(fmt.Sprint("after", left)), "hash"); err != nil {
+			t.Errorf("%d requests without an answer: %v", left, err)
+		}
+	}
+}
+
 // failing is a bucket that takes some writes and no more.
 type failing struct {
 	jetstream.KeyValue
