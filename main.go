@@ -1,5 +1,5 @@
-// Command patchbay runs ComfyUI workflows on one or several devices: as a daemon, as a worker of a host, or once from
-// the shell.
+// Command patchbay runs ComfyUI workflows on one or several devices: as a daemon, as a worker process of a host
+// program, or once from the shell.
 package main
 
 import (

@@ -1,8 +1,8 @@
-// Package cli is the command line: one file a command.
+// Package cli implements the command line, one file per command.
 //
-// cli.go puts them together. What several share is in rooms: cli/console (exit codes, tables, progress), cli/settings
-// (flags and environment), cli/workflow (workflow files); cli/plan and cli/bench are commands with rooms of their own.
-// Everything else is in the packages below.
+// cli.go puts the commands together. What several of them share is in cli/console (exit codes, tables, progress),
+// cli/settings (flags and environment) and cli/workflow (workflow files). cli/plan, cli/bench and cli/top are commands
+// with packages of their own. Everything else is in the layers below.
 package cli
 
 import (
@@ -24,10 +24,10 @@ import (
 	"patchbay/ipc/wire"
 )
 
-// Run does what the arguments of the process say and returns its exit code. version is that of the program.
+// Run executes the command that os.Args names and returns its exit code. version is the version of the program.
 func Run(version string) int {
 	if err := rootCmd(version).Execute(); err != nil {
-		if strings.HasPrefix(err.Error(), "unknown command") { // cobra has no type for it
+		if strings.HasPrefix(err.Error(), "unknown command") { // cobra has no error type for it
 			err = console.BadInput(err)
 		}
 		return console.Report(os.Stderr, err)
@@ -61,8 +61,8 @@ Environment:
 	return root
 }
 
-// ofEach makes cmd one that asks the daemon something about every job that is named, of those in some states; answer is
-// printed behind its id. Errors do not keep it from the next.
+// ofEach turns cmd into one that calls f for every job named on the command line and prints the answer after the job's
+// id. states restricts which jobs are offered as completions. An error does not keep the next job from being asked.
 func ofEach(cmd *cobra.Command, f func(ctx context.Context, c client.Client, job string) (answer string, err error),
 	states ...message.State,
 ) *cobra.Command {
@@ -92,13 +92,13 @@ func ofEach(cmd *cobra.Command, f func(ctx context.Context, c client.Client, job
 	return cmd
 }
 
-// ask asks a daemon something that it answers at once.
+// ask sends a daemon a request that it answers at once.
 func ask[T any](cmd *cobra.Command, t *settings.Target, question func(context.Context, client.Client) (T, error),
 ) (T, error) {
 	return askWithin(cmd, t, questionTime, question)
 }
 
-// askWithin asks a daemon something that it answers within limit.
+// askWithin sends a daemon a request that it answers within limit.
 func askWithin[T any](cmd *cobra.Command, t *settings.Target, limit time.Duration,
 	question func(context.Context, client.Client) (T, error),
 ) (answer T, err error) {
@@ -114,7 +114,7 @@ func askWithin[T any](cmd *cobra.Command, t *settings.Target, limit time.Duratio
 
 const questionTime = 15 * time.Second
 
-// asking is the time that one question to a daemon may take.
+// asking returns a context that ends when one request to a daemon has taken too long.
 func asking(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, questionTime)
 }

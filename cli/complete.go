@@ -14,7 +14,7 @@ import (
 	"patchbay/node/classes"
 )
 
-// flowFiles completes names of workflows and of pictures that hold one.
+// flowFiles completes the names of workflow files and of pictures that contain one.
 func flowFiles(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	return []string{"json", "png"}, cobra.ShellCompDirectiveFilterFileExt
 }
@@ -27,14 +27,14 @@ func classNames(_ *cobra.Command, args []string, start string) ([]string, cobra.
 	return beginning(classes.All().Classes(), start), cobra.ShellCompDirectiveNoFileComp
 }
 
-// complete makes a flag of a command complete. A text behind a tab describes what stands before it.
+// complete registers a completion function for a flag of cmd. In a completion, text after a tab is its description.
 func complete(cmd *cobra.Command, flag string, by cobra.CompletionFunc) {
 	if err := cmd.RegisterFlagCompletionFunc(flag, by); err != nil {
-		panic("cli: " + err.Error()) // the flag is not there
+		panic("cli: " + err.Error()) // cmd has no such flag
 	}
 }
 
-// jobIDs completes the ids of jobs in some states (none: all) of the daemon that answers within half a second.
+// jobIDs completes the ids of jobs in the given states (none: all) if the daemon answers within half a second.
 func jobIDs(t *settings.Target, states ...message.State) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, start string) ([]string, cobra.ShellCompDirective) {
 		const none = cobra.ShellCompDirectiveNoFileComp
@@ -59,7 +59,7 @@ func jobIDs(t *settings.Target, states ...message.State) cobra.CompletionFunc {
 	}
 }
 
-// plans completes the axis of a plan behind the last comma.
+// plans completes the axis after the last comma of a plan.
 func plans(_ *cobra.Command, _ []string, start string) ([]string, cobra.ShellCompDirective) {
 	done := start[:strings.LastIndexByte(start, ',')+1]
 	var out []string
@@ -77,7 +77,7 @@ func plans(_ *cobra.Command, _ []string, start string) ([]string, cobra.ShellCom
 	return beginning(out, start), cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
 }
 
-// beginning keeps what begins with start.
+// beginning returns the elements of list that begin with start; it reuses the memory of list.
 func beginning(list []string, start string) []string {
 	return slices.DeleteFunc(list, func(s string) bool { return !strings.HasPrefix(s, start) })
 }

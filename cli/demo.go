@@ -150,8 +150,8 @@ func demo(cmd *cobra.Command, f *demoFlags) error {
 	return nil
 }
 
-// startDemoDaemon starts this program as a daemon with a store of its own and waits until it has said where it listens.
-// The function ends it.
+// startDemoDaemon starts this program as a daemon with a store of its own and waits until it has published its
+// address. It returns the URL of its NATS server and a function that stops the daemon.
 func startDemoDaemon(temp, models string, devices *daemon.Config) (string, func(), error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -197,7 +197,7 @@ func startDemoDaemon(temp, models string, devices *daemon.Config) (string, func(
 	}
 }
 
-// showTimes prints where the time went: what the worker says of its parts, and what is left for transport and graph.
+// showTimes prints where the time went: what the worker reports, and the rest as transport and graph.
 func showTimes(s *console.Progress, ready, total time.Duration, t *console.Timings) {
 	if t == nil {
 		return

@@ -67,7 +67,7 @@ it. It changes nothing. Exit code 1 if something is wrong.`,
 	return cmd
 }
 
-// check is one line of doctor; state is ok, note or wrong.
+// check is one line of doctor's output; state is "ok", "note" or "wrong".
 type check struct{ state, what, text string }
 
 func checks(cmd *cobra.Command, t *settings.Target, cfg *daemon.Config, version string) []check {
@@ -108,8 +108,8 @@ func checks(cmd *cobra.Command, t *settings.Target, cfg *daemon.Config, version 
 	return append(out, daemonCheck(cmd, t)...)
 }
 
-// gpuChecks tells of the NVIDIA driver, every GPU, and what each one that is missing or too old costs. Nothing is
-// started on them.
+// gpuChecks reports on the NVIDIA driver, every GPU and, if a GPU is usable, NVIDIA's libraries. It starts nothing on
+// the GPUs.
 func gpuChecks(cfg *daemon.Config) []check {
 	driver, err := cuda.Open(cfg.Libraries().Named()...)
 	if err != nil {
@@ -142,8 +142,8 @@ func gpuChecks(cfg *daemon.Config) []check {
 	return out
 }
 
-// libraryChecks tells of every library of NVIDIA that is used where it is found: its path and version, or where it was
-// looked for, what its lack costs, and the command that brings it.
+// libraryChecks reports on every optional NVIDIA library: its path and version, or where it was looked for, what its
+// absence costs, and the command that installs it.
 func libraryChecks(driver *cuda.Driver, cfg *daemon.Config) []check {
 	search := cfg.Libraries()
 	var out []check
@@ -167,7 +167,7 @@ func libraryChecks(driver *cuda.Driver, cfg *daemon.Config) []check {
 	return out
 }
 
-// folderCheck tells whether a folder, or the nearest one above it that exists, can be written, and what space it has.
+// folderCheck reports whether a folder, or the nearest existing one above it, is writable, and its free space.
 func folderCheck(what, dir string) check {
 	have := console.Nearest(dir)
 	if err := unix.Access(have, unix.W_OK); err != nil {
@@ -185,7 +185,7 @@ func folderCheck(what, dir string) check {
 	return check{state, what, fmt.Sprintf("%s, %d MiB free", dir, free)}
 }
 
-// storeChecks tells of the job stores of the daemons that answer: how much of each is used, and what was lost of it.
+// storeChecks reports on the job stores of the daemons that answer: how full each one is, and what it has lost.
 func storeChecks(ctx context.Context, c client.Client) []check {
 	all, err := client.AllStats(ctx, c)
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 	"patchbay/node/value"
 )
 
-// flowChecks tells all that a workflow lacks here: classes, model files, tokenizers, and what validation says beside
-// them.
+// flowChecks lists everything that a workflow lacks here: classes, model files, tokenizers, and whatever else
+// validation finds.
 func flowChecks(w *graph.Workflow, cfg *daemon.Config) []check {
 	catalogue, roots := classes.All(), cfg.Roots()
 	out, unknown := classChecks(w, catalogue)
@@ -46,7 +46,7 @@ func flowChecks(w *graph.Workflow, cfg *daemon.Config) []check {
 			}
 		}
 	}
-	if unknown+missing > 0 { // validation stops at the first class, and says of files what has been said
+	if unknown+missing > 0 { // validation would stop at the first unknown class and repeat what was said about files
 		return out
 	}
 	_, failure := graph.Validate(catalogue, roots, graph.Job{Workflow: w})
@@ -94,7 +94,7 @@ func fileCheck(roots *files.Roots, kind, name string) check {
 	return check{"ok", "model", path}
 }
 
-// unreadable tells why the header of a model file cannot be read, "" if it can.
+// unreadable returns why the header of a model file cannot be read, "" if it can.
 func unreadable(roots *files.Roots, kind, name string) string {
 	if err := roots.Header(kind, "file", name, false, func(files.Header) error { return nil }); err != nil {
 		return plain(err)
@@ -102,12 +102,12 @@ func unreadable(roots *files.Roots, kind, name string) string {
 	return ""
 }
 
-// wordChecks looks for the vocabularies of the encoders in a file.
+// wordChecks reports which text encoders in a file lack their tokenizer vocabulary.
 func wordChecks(store *value.Store, roots *files.Roots, kind, name string) []check {
 	var clip value.Clip
 	if err := roots.Header(kind, "file", name, false, clip.Add); err != nil {
 		if kind == files.KindCheckpoint {
-			return nil // it may have none
+			return nil // it need not hold text encoders
 		}
 		return []check{{"wrong", "model", name + ": " + plain(err)}}
 	}
@@ -124,7 +124,7 @@ func wordChecks(store *value.Store, roots *files.Roots, kind, name string) []che
 	return out
 }
 
-// plain is the text of a failure without its code and its field.
+// plain returns the text of a failure without its code and field.
 func plain(err error) string {
 	if f, ok := errors.AsType[*fault.Failure](err); ok {
 		return strings.TrimPrefix(f.Message, "file: ")
@@ -132,7 +132,7 @@ func plain(err error) string {
 	return err.Error()
 }
 
-// whereFrom says where people get a model file, from the names that published workflows use.
+// whereFrom says where to get a model file, judged by the file names that published workflows use.
 func whereFrom(kind, name string) string {
 	base := strings.ToLower(filepath.Base(filepath.FromSlash(name)))
 	for _, s := range []struct{ has, repository string }{

@@ -42,7 +42,7 @@ func getCmd() *cobra.Command {
 				}
 				return err
 			}
-			files, err := client.Fetch(cmd.Context(), c, job) // however long it takes, as long as something comes
+			files, err := client.Fetch(cmd.Context(), c, job) // no deadline while data keeps coming
 			if err != nil {
 				return err
 			}

@@ -65,7 +65,7 @@ name and compared by content. The VAE runs where the daemon is, and so do text e
 	return cmd
 }
 
-// rankCmd is what a worker starts for each rank with --placement children.
+// rankCmd is the hidden command that a worker starts for each rank with --placement children.
 func rankCmd() *cobra.Command {
 	var cfg daemon.Config
 	var listen string

@@ -12,7 +12,7 @@ import (
 	"patchbay/comfyui"
 )
 
-// nodeFolder is the name of the node package in custom_nodes; nodeMark a file that tells it from anybody else's.
+// nodeFolder is the name of the node package in custom_nodes; nodeMark is a file by which it is recognized.
 const (
 	nodeFolder = "patchbay"
 	nodeMark   = "proxy.py"
@@ -39,8 +39,8 @@ them.`,
 	}
 }
 
-// installNode writes the package into a ComfyUI folder and returns where. The folder has the old files or the new ones,
-// never some of both.
+// installNode writes the package into a ComfyUI folder and returns its path. That path holds either the old files or
+// the new ones, never a mix.
 func installNode(tree string) (string, error) {
 	nodes := filepath.Join(tree, "custom_nodes")
 	if _, err := os.Stat(filepath.Join(tree, "comfy")); err != nil {
@@ -59,7 +59,7 @@ func installNode(tree string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = os.RemoveAll(fresh) }() // also of the old files, which are put there
+	defer func() { _ = os.RemoveAll(fresh) }() // removes the old files too, which are moved there
 	next := filepath.Join(fresh, nodeFolder)
 	if err := os.CopyFS(next, comfyui.Files); err != nil {
 		return "", err

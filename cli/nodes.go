@@ -66,7 +66,7 @@ func nodesCmd() *cobra.Command {
 	return cmd
 }
 
-// objectInfo asks a daemon if one is named, or else the catalogue of this program.
+// objectInfo asks a daemon if the command line names one, and otherwise reads the catalogue of this program.
 func objectInfo(cmd *cobra.Command, t *settings.Target, cfg *daemon.Config, class string) (*pyjson.Object, error) {
 	if t.Given() {
 		return ask(cmd, t, func(ctx context.Context, c client.Client) (*pyjson.Object, error) {
@@ -104,7 +104,7 @@ func showClass(cmd *cobra.Command, info *pyjson.Object, class string) {
 		console.Printf(out, "%s\n", d)
 	}
 	var rows [][]string
-	choices := "" // of inputs that take one of a list, a line each
+	choices := "" // one line per input that takes one of a list
 	for _, group := range []string{"required", "optional"} {
 		g := object(object(o, "input"), group)
 		for _, name := range g.Keys() {

@@ -35,7 +35,7 @@ type runFlags struct {
 	local bool
 	reuse bool
 	trace string
-	cfg   daemon.Config // of --local
+	cfg   daemon.Config // for --local
 }
 
 func runCmd() *cobra.Command {
@@ -125,7 +125,7 @@ func runFlow(cmd *cobra.Command, f *runFlags, path string) error {
 	return measured.WriteProfile(shows, f.trace)
 }
 
-// showPlace shows how many jobs are ahead of one that waits.
+// showPlace shows how many jobs are ahead of a job that is still queued.
 func showPlace(ctx context.Context, c client.Client, job string, shows *console.Progress) {
 	if !shows.Waits() {
 		return
@@ -137,7 +137,7 @@ func showPlace(ctx context.Context, c client.Client, job string, shows *console.
 	}
 }
 
-// checkOut looks whether the pictures and the trace can be written, before any work is done for them.
+// checkOut returns an error if pictures or trace cannot be written, before any work is spent on them.
 func (f *runFlags) checkOut() error {
 	if f.out != "" {
 		if err := console.CheckFolder(f.out); err != nil {
@@ -152,7 +152,7 @@ func (f *runFlags) checkOut() error {
 	return nil
 }
 
-// connect returns a daemon, or a worker of our own with --local.
+// connect connects to a daemon or, with --local, starts a worker process.
 func (f *runFlags) connect(cmd *cobra.Command) (client.Client, error) {
 	if !f.local {
 		return f.DialLasting()
@@ -169,7 +169,7 @@ func (f *runFlags) connect(cmd *cobra.Command) (client.Client, error) {
 	return startLocal(&f.cfg)
 }
 
-// localWorker is a client on a worker process that ends with it.
+// localWorker is the client of a worker process of its own, which ends when the client is closed.
 type localWorker struct {
 	*client.FrameClient
 	cmd   *exec.Cmd
@@ -177,14 +177,14 @@ type localWorker struct {
 	err   error
 }
 
-// Close closes the worker's stdin and waits for its end.
+// Close closes the worker's stdin and waits for the process to exit.
 func (l *localWorker) Close() error {
 	err := l.FrameClient.Close()
 	<-l.ended
 	return errors.Join(err, l.err)
 }
 
-// cause replaces the fault of a broken link by the way in which the worker ended.
+// cause replaces the error of a broken connection with the way in which the worker process ended.
 func (l *localWorker) cause(err error) error {
 	var told *wire.Error
 	if err == nil || errors.As(err, &told) || errors.Is(err, context.Canceled) {
@@ -201,7 +201,7 @@ func (l *localWorker) cause(err error) error {
 func startLocal(cfg *daemon.Config) (*localWorker, error) {
 	cmd := daemon.WorkerCommand(cfg)()
 	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for us; we cancel the job
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for this process, which cancels the job
 	in, inErr := cmd.StdinPipe()
 	out, outErr := cmd.StdoutPipe()
 	err := errors.Join(inErr, outErr)
@@ -213,15 +213,15 @@ func startLocal(cfg *daemon.Config) (*localWorker, error) {
 	}
 	l := &localWorker{FrameClient: client.NewFrameClient(out, in, in.Close), cmd: cmd, ended: make(chan struct{})}
 	go func() {
-		<-l.Gone() // what the worker has written last is read before its pipe is closed
+		<-l.Gone() // Wait closes the pipe: the worker's last output must be read first
 		l.err = cmd.Wait()
 		close(l.ended)
 	}()
 	return l, nil
 }
 
-// cancelOnSignal cancels the job at the first Ctrl-C and gives up at the second, or when the job has not ended five
-// seconds later.
+// cancelOnSignal cancels the job at the first SIGINT or SIGTERM. It cancels the returned context at the second, or if
+// the job has not ended five seconds later. The caller must call the returned function.
 func cancelOnSignal(parent context.Context, c client.Client, job string) (context.Context, func()) {
 	ctx, giveUp := context.WithCancelCause(parent)
 	signals := make(chan os.Signal, 2)

@@ -44,7 +44,7 @@ folder that is not there, an address or store that is in use), 3 the NATS server
 					"each other"))
 			}
 			if listen {
-				cfg.NATS = "" // of the environment
+				cfg.NATS = "" // --listen overrides PATCHBAY_NATS_URL
 			}
 			if err := cfg.CompleteDaemon(); err != nil {
 				return err
@@ -82,7 +82,7 @@ folder that is not there, an address or store that is in use), 3 the NATS server
 // defaultUsers are those of examples/nats-server.conf.
 const defaultUsers = "daemon=daemon,admin=admin,client=alice,client=bob"
 
-// printPermissions prints the rights of users as nats-server reads them.
+// printPermissions prints the rights of users as nats-server configuration.
 func printPermissions(cmd *cobra.Command, text string) error {
 	if text == "example" {
 		text = defaultUsers

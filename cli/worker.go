@@ -44,8 +44,9 @@ closes, it exits within a second.`,
 	return cmd
 }
 
-// frameFiles takes stdin and stdout for frames and points fd 1 at stderr, so that a stray print of any library cannot
-// break the frames. In tests the command has other streams than the process; those are used as they are.
+// frameFiles returns the streams for frames. It moves stdout to another descriptor and points fd 1 at stderr, so that
+// a stray print in any library cannot corrupt the frames. In tests, where the command's streams are not those of the
+// process, they are returned as they are.
 func frameFiles(cmd *cobra.Command) (io.ReadCloser, io.Writer, error) {
 	in, ok := cmd.InOrStdin().(*os.File)
 	if !ok {

@@ -1,4 +1,4 @@
-// Package bench is the commands that measure this machine, and what they keep of it in a file of rates.
+// Package bench implements `patchbay bench`: commands that measure this machine and save rates in a file.
 package bench
 
 import (
@@ -15,13 +15,13 @@ import (
 	"patchbay/cli/console"
 )
 
-// timing is the flags that every benchmark takes.
+// timing holds the flags that every benchmark takes.
 type timing struct {
 	warmup, runs int
 	json         bool
 }
 
-// command makes cmd one that prints what measure reports.
+// command adds the flags to cmd and makes it print the report of measure.
 func (f *timing) command(cmd *cobra.Command, warmup, runs int, measure func(context.Context) (*report, error),
 ) *cobra.Command {
 	cmd.Args = console.ExactArgs(0)
@@ -42,7 +42,7 @@ func (f *timing) command(cmd *cobra.Command, warmup, runs int, measure func(cont
 	return cmd
 }
 
-// Command is `patchbay bench` with a subcommand for each benchmark.
+// Command returns `patchbay bench` with a subcommand for each benchmark.
 func Command(version string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bench",
@@ -64,7 +64,7 @@ type sample struct {
 	Runs   int     `json:"runs"`
 	Median float64 `json:"median"`
 	P95    float64 `json:"p95"`
-	Spread float64 `json:"spread"` // median of the distances from the median
+	Spread float64 `json:"spread"` // median absolute deviation
 	// Rate is bytes or floating point operations per second at the median; 0: neither.
 	Rate float64 `json:"rate,omitempty"`
 }
@@ -80,7 +80,7 @@ type report struct {
 	Extra map[string]any `json:"extra,omitempty"`
 }
 
-// summarise makes a sample of measured times.
+// summarise returns the statistics of measured times, of which there must be at least one.
 func summarise(what string, times []float64) sample {
 	sorted := slices.Sorted(slices.Values(times))
 	at := func(v []float64, q float64) float64 { return v[int(math.Ceil(q*float64(len(v))))-1] }
@@ -94,7 +94,7 @@ func summarise(what string, times []float64) sample {
 	return s
 }
 
-// clocked runs f warm-up times, then counts runs of it.
+// clocked calls run f.warmup times and then f.runs times, and returns the seconds of each of the latter.
 func (f *timing) clocked(run func() error) ([]float64, error) {
 	var times []float64
 	for i := range f.warmup + f.runs {
@@ -130,7 +130,7 @@ func (r *report) print(out io.Writer, asJSON bool) error {
 	return nil
 }
 
-// short prints a time in its own unit.
+// short formats seconds in us, ms or s.
 func short(s float64) string {
 	switch {
 	case s < 1e-3:

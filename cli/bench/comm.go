@@ -78,21 +78,21 @@ measures the network itself when hosts meet.`,
 	return cmd
 }
 
-// site is ranks that exchange.
+// site is a set of ranks between which exchanges are measured.
 type site struct {
 	by     comm.Transport
-	link   string       // its name for GPUs and hosts
-	ops    []engine.Ops // of every rank, nil: it is on the processors, or on a host
-	places []string     // GPUs of the ranks, or what they are called on hosts; nil on the processors
+	link   string       // name of the transport on GPUs and hosts
+	ops    []engine.Ops // by rank; nil: on the processors, or on a host
+	places []string     // by rank, its GPU or its name on hosts; nil on the processors
 	kinds  []forecast.Machine
-	again  int // exchanges that are timed together
-	most   int // bytes
+	again  int // exchanges timed in a row
+	most   int // bytes that a rank sends in the largest exchange
 	team   uint64
-	hosts  *remote.Bench // where the ranks are, nil: here
+	hosts  *remote.Bench // nil: the ranks are in this process
 	close  func() error
 }
 
-// open finds the ranks that flags ask for: with --ranks on the processors.
+// open returns the ranks that the flags ask for. ranks says that --ranks was given, which asks for the processors.
 func (f *commFlags) open(ranks bool) (*site, error) {
 	auto := f.devices.Devices == "auto"
 	if auto && ranks {
@@ -132,7 +132,7 @@ func (f *commFlags) open(ranks bool) (*site, error) {
 	return s, s.onGPUs(&f.devices)
 }
 
-// sized gives a site the size that is asked for.
+// sized applies --size to a site.
 func (f *commFlags) sized(s *site) error {
 	if f.size == "" {
 		return nil
@@ -145,7 +145,7 @@ func (f *commFlags) sized(s *site) error {
 	return err
 }
 
-// openHosts has the machines of --hosts meet; ranks says that --ranks was given.
+// openHosts connects the machines of --hosts. ranks says that --ranks was given, which is refused.
 func (f *commFlags) openHosts(ranks bool) (*site, error) {
 	s := &site{again: 8, most: 16 << 20, link: "host memory over TLS"}
 	err := f.sized(s)
@@ -180,8 +180,8 @@ func (f *commFlags) openHosts(ranks bool) (*site, error) {
 	return s, nil
 }
 
-// row is how many exchanges of so many bytes are timed together: small ones between hosts, too, as ranks there have not
-// met at the same moment.
+// row returns how many exchanges of so many bytes are timed in a row. Between hosts that is one, except for the
+// smallest exchange: ranks there do not start at the same moment.
 func (s *site) row(bytes int) int {
 	if s.hosts != nil && bytes > least {
 		return 1
@@ -189,7 +189,7 @@ func (s *site) row(bytes int) int {
 	return s.again
 }
 
-// time clocks an exchange of some ranks.
+// time measures an exchange between the ranks who.
 func (s *site) time(t trial.Trial, who []int) ([]float64, error) {
 	if s.hosts != nil {
 		times, err := s.hosts.Time(who, t)
@@ -235,7 +235,8 @@ func (s *site) onGPUs(devices *daemon.Config) error {
 	return nil
 }
 
-// measure runs all exchanges at all sizes, and on GPUs and hosts each pair alone.
+// measure runs all exchanges at all sizes, and on GPUs and hosts also between each pair of ranks. On the processors it
+// measures compute rates too.
 func (f *commFlags) measure(s *site) (*report, measured, error) {
 	r := &report{
 		Benchmark: "comm", Warmup: f.warmup,
@@ -309,10 +310,10 @@ func (f *commFlags) measure(s *site) (*report, measured, error) {
 	return r, m, nil
 }
 
-// least is bytes of the smallest exchange.
+// least is the bytes of the smallest exchange.
 const least = 4 << 10
 
-// compute clocks a product and an attention of the sizes of a small block on all processors.
+// compute measures a matrix product and an attention, of the sizes in a small block, on all processors.
 func (f *commFlags) compute(m *measured) ([]sample, error) {
 	ops, err := daemon.NewOps(0, 1)
 	if err != nil {

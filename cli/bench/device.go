@@ -17,7 +17,7 @@ import (
 	"patchbay/parallel"
 )
 
-// device is the flags of benchmarks of what is not the denoise loop: what to compute on, and with which weights.
+// device holds the flags of benchmarks outside the denoise loop: what to compute on, and with which weights.
 type device struct {
 	daemon.Config
 	file   string // empty: the demo's
@@ -30,8 +30,8 @@ func (d *device) add(fl *pflag.FlagSet, what string) {
 	fl.BoolVar(&d.random, "random-weights", false, "measure "+what+" with random weights: no file is needed")
 }
 
-// run has measure clock a network on what the flags name: of the file, or the demo's in a folder of that name, or a
-// random one. It gets the tensors and the config of the file's metadata. What was used is told in the report.
+// run opens an engine and the weights that the flags name (a file, the demo's file in folder, or random ones) and
+// calls measure with them and the config in the file's metadata. It notes in the report what was used.
 func (d *device) run(ctx context.Context, r *report, folder, demo string, random func() []weights.Declared,
 	measure func(l *parallel.Workspace, set *weights.Set, config []byte) error,
 ) (err error) {
@@ -66,26 +66,27 @@ func (d *device) run(ctx context.Context, r *report, folder, demo string, random
 	return eng.Do(ctx, r.Benchmark, func(l *parallel.Workspace) error { return measure(l, set.For(l.DType), config) })
 }
 
-// tensors collects the names and shapes of a network.
+// tensors collects the names and shapes of a network's tensors.
 type tensors []weights.Declared
 
 func (t *tensors) add(name string, shape ...int) {
 	*t = append(*t, weights.Declared{Name: name, Shape: shape})
 }
 
-// conv adds a convolution by a kernel of size x size, norm the factors and summands of a norm.
+// conv adds the weight and bias of a convolution with a size x size kernel.
 func (t *tensors) conv(name string, out, in, size int) {
 	t.add(name+".weight", out, in, size, size)
 	t.add(name+".bias", out)
 }
 
+// norm adds the weight and bias of a norm.
 func (t *tensors) norm(name string, n int) {
 	t.add(name+".weight", n)
 	t.add(name+".bias", n)
 }
 
-// decoderOfFLUX is the decoder of FLUX's autoencoder (ae.safetensors): 128 channels, levels 1, 2, 4, 4, three blocks a
-// level, latents of 16 channels.
+// decoderOfFLUX returns the tensors of the decoder of FLUX's autoencoder (ae.safetensors): 128 channels, levels 1, 2,
+// 4, 4, three blocks per level, latents of 16 channels.
 func decoderOfFLUX() []weights.Declared {
 	var t tensors
 	block := func(name string, in, out int) {
@@ -121,10 +122,10 @@ func decoderOfFLUX() []weights.Declared {
 	return t
 }
 
-// t5XXL is the encoder of T5 v1.1 XXL.
+// t5XXL returns the tensors of the encoder of T5 v1.1 XXL.
 func t5XXL() []weights.Declared { return t5(24, 4096, 64, 10240, 32128) }
 
-// t5 is a gated T5 encoder of so many blocks, with heads of 64.
+// t5 returns the tensors of a gated T5 encoder with so many blocks and heads of 64.
 func t5(blocks, width, heads, mlp, vocab int) []weights.Declared {
 	var t tensors
 	t.add("shared.weight", vocab, width)

@@ -14,15 +14,16 @@ import (
 	"patchbay/parallel/forecast"
 )
 
-// measured is what bench comm finds out: rates of this machine.
+// measured holds the rates that bench comm measures on this machine.
 type measured struct {
 	GEMM, Attention    float64 // floating point operations per second; 0: not measured
-	Bandwidth, Latency float64 // bytes per second of one rank while all send around a circle; seconds of one exchange
+	Bandwidth, Latency float64 // bytes per second of one rank while all send around a ring; seconds of one exchange
 	AllToAll           float64 // bytes per second of one rank
 	pairs              []forecast.Pair
 }
 
-// save replaces rates of a machine whose ranks exchange by link, on places if they are GPUs. Pairs of others stay.
+// save replaces rates of a machine whose ranks exchange by link, on places if they are GPUs. Pairs with other GPUs are
+// kept.
 func (m measured) save(to *forecast.Machine, link string, places []string) error {
 	if m.GEMM > 0 {
 		to.Device.GEMM, to.Device.Attention = m.GEMM, m.Attention
@@ -38,7 +39,7 @@ func (m measured) save(to *forecast.Machine, link string, places []string) error
 		return slices.Contains(places, p.A) && slices.Contains(places, p.B)
 	}), m.pairs...)
 	ways := to.Between(places)
-	circle, all := math.Inf(1), math.Inf(1) // what pairs alone would make of the exchanges of all
+	circle, all := math.Inf(1), math.Inf(1) // rates of the exchanges of all ranks, predicted from pairs alone
 	for r, row := range ways {
 		circle = min(circle, row[(r+1)%len(ways)].Bandwidth)
 		seconds := 0.0
@@ -53,8 +54,8 @@ func (m measured) save(to *forecast.Machine, link string, places []string) error
 	return nil
 }
 
-// saveMachine changes the rates of one kind of device, the link and the pairs in a profile; those of other kinds stay.
-// fresh is the kind where the profile does not have it yet, with the link that a new profile begins with.
+// saveMachine applies change to the rates of one kind of device, the link and the pairs in the profile at path; other
+// kinds are kept. fresh is that kind where the profile lacks it, and the start of a new profile.
 func saveMachine(path string, fresh forecast.Machine, change func(*forecast.Machine) error) error {
 	kind := fresh.Device.Name
 	m, err := daemon.ReadMachine(path)

@@ -126,7 +126,7 @@ func (f *stepFlags) measure(ctx context.Context) (_ *report, err error) {
 	return out, err
 }
 
-// taken is the bytes of the one rank's device that are in use, 0 where that is the memory of this process.
+// taken returns the bytes in use on the device of the only rank, 0 if that is the memory of this process.
 func taken(ctx context.Context, eng *parallel.Engine) (bytes int64, err error) {
 	err = eng.Do(ctx, "memory", func(l *parallel.Workspace) error {
 		device, ok := l.Ops.(engine.Located)
@@ -140,7 +140,7 @@ func taken(ctx context.Context, eng *parallel.Engine) (bytes int64, err error) {
 	return bytes, err
 }
 
-// keep profiles one more run and saves its rates.
+// keep runs once more with profiling and saves the rates.
 func (f *stepFlags) keep(ctx context.Context, eng *parallel.Engine, req *parallel.Request) error {
 	profiled := *req
 	profiled.Profile = true

@@ -72,7 +72,7 @@ func (f *vaeFlags) measure(ctx context.Context) (*report, error) {
 	})
 }
 
-// clock measures both directions.
+// clock measures decoding and, if the autoencoder has an encoder, encoding.
 func (f *vaeFlags) clock(r *report, l *parallel.Workspace, net *vae.VAE, w, h int) error {
 	s, c := net.Config.Scale(), net.Config.Latent()
 	y, x := h/s, w/s

@@ -1,5 +1,5 @@
-// Package console is how every command speaks with the person or program that has started it: exit codes, tables, the
-// progress of a job, and what its sampling runs say of themselves. It knows no command.
+// Package console is how commands talk to the person or program that started them: exit codes, tables, the progress of
+// a job, and statistics of its sampling runs. It knows no command.
 package console
 
 import (
@@ -18,17 +18,17 @@ import (
 const (
 	ExitFailed    = 1 // the job, or the command itself, failed
 	ExitBadInput  = 2 // the command line, a setting or the workflow was refused
-	ExitNoDaemon  = 3 // no daemon, or none of the NATS server that one is to use
+	ExitNoDaemon  = 3 // no daemon answers, or the NATS server that serve was told to use does not
 	ExitCancelled = 130
 )
 
-// ExitError carries an exit code. A nil Err has been printed already.
+// ExitError is an error with an exit code. If Err is nil, the error has been printed already.
 type ExitError struct {
 	Code int
 	Err  error
 }
 
-// Error is the text of Err.
+// Error returns the text of Err, or the exit code if Err is nil.
 func (e *ExitError) Error() string {
 	if e.Err == nil {
 		return fmt.Sprintf("exit code %d", e.Code)
@@ -39,7 +39,7 @@ func (e *ExitError) Error() string {
 // Unwrap returns Err.
 func (e *ExitError) Unwrap() error { return e.Err }
 
-// Report prints an error that nobody has printed yet and returns the exit code of the program.
+// Report prints an error, unless that was done already, and returns the exit code of the program.
 func Report(errs io.Writer, err error) int {
 	if exit, ok := errors.AsType[*ExitError](err); ok {
 		if exit.Err != nil {
@@ -51,20 +51,20 @@ func Report(errs io.Writer, err error) int {
 		Printf(errs, "patchbay: %v\n", input.Err)
 		return ExitBadInput
 	}
-	if errors.Is(err, context.DeadlineExceeded) { // of a question to a daemon
+	if errors.Is(err, context.DeadlineExceeded) { // from a request to a daemon
 		err = fmt.Errorf("%w: nothing was heard of it in time", client.ErrNoDaemon)
 	}
 	Printf(errs, "patchbay: %v\n", err)
 	return codeFor(err)
 }
 
-// BadInput is an error of the command line or of a workflow.
+// BadInput marks err as an error of the command line or of a workflow.
 func BadInput(err error) error { return &ExitError{ExitBadInput, err} }
 
-// Exit is an error with an exit code.
+// Exit returns an error with an exit code; err may be nil, see ExitError.
 func Exit(code int, err error) error { return &ExitError{code, err} }
 
-// codeFor is the exit code of an error that does not say its own.
+// codeFor returns the exit code of an error that does not carry one.
 func codeFor(err error) int {
 	var e *wire.Error
 	switch {
@@ -79,13 +79,13 @@ func codeFor(err error) int {
 	return ExitFailed
 }
 
-// ErrInterrupted is the cause of a wait that Ctrl-C has ended.
+// ErrInterrupted is the cancellation cause of a wait that Ctrl-C ended.
 var ErrInterrupted = errors.New("interrupted")
 
-// ExactArgs refuses another number of arguments with the exit code of bad input.
+// ExactArgs requires exactly n arguments; anything else is bad input.
 func ExactArgs(n int) cobra.PositionalArgs { return Args(cobra.ExactArgs(n)) }
 
-// Args refuses with the exit code of bad input the arguments that check refuses.
+// Args wraps check so that the arguments that it refuses are bad input.
 func Args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := check(cmd, args); err != nil {

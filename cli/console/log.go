@@ -12,8 +12,8 @@ import (
 	"patchbay/ipc/wire"
 )
 
-// Logger writes lines of the least level and above to stderr: for people on a terminal, also from a worker whose
-// daemon is on one, JSON lines elsewhere.
+// Logger returns a logger for lines of level least and above. They are readable text if errs is a terminal, or if this
+// is a worker whose daemon's stderr is one, and JSON otherwise.
 func Logger(errs io.Writer, least string) zerolog.Logger {
 	level, err := zerolog.ParseLevel(least)
 	if err != nil {
@@ -28,7 +28,8 @@ func Logger(errs io.Writer, least string) zerolog.Logger {
 	return zerolog.New(w).Level(level).With().Timestamp().Logger()
 }
 
-// readable writes the durations of a line for people; zerolog has them in milliseconds, a configuration in nanoseconds.
+// readable formats the durations of a log line for people: zerolog has them in milliseconds, a configuration in
+// nanoseconds.
 func readable(line map[string]any) error {
 	durations(line, time.Millisecond, "took", "drain", "restart_in")
 	if config, ok := line["config"].(map[string]any); ok {

@@ -24,19 +24,19 @@ import (
 type Progress struct {
 	out  io.Writer
 	json bool
-	bars *mpb.Progress // nil: no terminal
-	bar  *mpb.Bar      // of the node that makes progress
+	bars *mpb.Progress // nil: not a terminal
+	bar  *mpb.Bar      // of the node in progress
 	node string
 	line string // last plain line of progress
 	job  string
-	// what the nodes are called, by id; those of the workflow at hand, or those that the first event tells
+	// node titles by id, from the workflow at hand or else from the job's first event
 	titles map[string]string
-	// jobs that are known to be ahead of one that waits; -1: it does not wait
+	// jobs known to be ahead of this one while it is queued; -1: it is not
 	ahead int
-	Kept  bool // by a daemon: files that cannot be saved can be fetched again
+	Kept  bool // the daemon keeps the files: those that cannot be saved can be fetched again
 }
 
-// NewProgress shows jobs on out, as JSON lines if json is set.
+// NewProgress returns a Progress that writes to out, as JSON lines if json is set.
 func NewProgress(out io.Writer, json bool) *Progress {
 	s := &Progress{out: out, json: json, ahead: -1}
 	if !json && IsTerminal(out) {
@@ -45,7 +45,7 @@ func NewProgress(out io.Writer, json bool) *Progress {
 	return s
 }
 
-// Say writes a line for people; programs that read JSON get none.
+// Say prints a line for people; in JSON mode it prints nothing.
 func (s *Progress) Say(format string, args ...any) {
 	if s.json {
 		return
@@ -57,7 +57,8 @@ func (s *Progress) Say(format string, args ...any) {
 	Printf(s.out, format+"\n", args...)
 }
 
-// Note returns what tells people of something beside the job: on errs, or between the bars.
+// Note returns a function that prints remarks other than the job's events: to errs, or above the bars if there are
+// any.
 func (s *Progress) Note(errs io.Writer) func(format string, args ...any) {
 	return func(format string, args ...any) {
 		s.dropBar()
@@ -68,10 +69,10 @@ func (s *Progress) Note(errs io.Writer) func(format string, args ...any) {
 	}
 }
 
-// Names makes events show the titles that the nodes of a workflow have.
+// Names takes the titles that events show for nodes from a workflow.
 func (s *Progress) Names(w *graph.Workflow) { s.titles = message.Titles(w) }
 
-// name is the id of a node with its title or class.
+// name returns the id of a node with its title or class.
 func (s *Progress) name(id string) string {
 	if title := s.titles[id]; title != "" {
 		return id + " (" + title + ")"
@@ -79,10 +80,10 @@ func (s *Progress) name(id string) string {
 	return id
 }
 
-// Waits reports whether the job was queued and nothing has been heard of its start.
+// Waits reports whether the job was queued and is not known to have started.
 func (s *Progress) Waits() bool { return s.ahead >= 0 }
 
-// Ahead shows how many jobs are ahead of a job that waits, when that has changed.
+// Ahead shows how many jobs are ahead of a queued job, if that has changed.
 func (s *Progress) Ahead(n int) {
 	if s.Waits() && n != s.ahead {
 		s.ahead = n
@@ -90,7 +91,7 @@ func (s *Progress) Ahead(n int) {
 	}
 }
 
-// Accepted shows that a job has been taken, and which of its nodes cannot run.
+// Accepted shows that a job was accepted, and which of its nodes cannot run.
 func (s *Progress) Accepted(r message.Receipt) {
 	s.job = r.Job
 	if s.json {
@@ -172,7 +173,7 @@ func (s *Progress) dropBar() {
 	}
 }
 
-// Close ends the bars.
+// Close stops the bars and waits for their output.
 func (s *Progress) Close() {
 	s.dropBar()
 	if s.bars != nil {
@@ -181,7 +182,8 @@ func (s *Progress) Close() {
 	}
 }
 
-// Finish saves the files, says how the job ended and returns the error whose exit code fits.
+// Finish closes the bars, saves files below dir (none if that is ""), prints how the job ended, and returns an error
+// with the fitting exit code, nil if the job succeeded.
 func (s *Progress) Finish(end *message.Event, err error, files []message.File, dir string) error {
 	s.Close()
 	var refused *wire.Error
@@ -240,7 +242,7 @@ func (s *Progress) refused(e *wire.Error) error {
 	return &ExitError{codeFor(e), describeError(e)}
 }
 
-// describeError is the text of an error with all that a person needs to act, one fault a line.
+// describeError returns the text of an error with all that a person needs to act on it, one fault per line.
 func describeError(e *wire.Error) error {
 	if e == nil {
 		return errors.New("the job failed and did not say why")
@@ -254,7 +256,7 @@ func describeError(e *wire.Error) error {
 	return errors.New(text)
 }
 
-// Describe is a message with the entries of ComfyUI's node_errors below it, or else with its details.
+// Describe returns a message with the entries of ComfyUI's node_errors below it or, if there are none, its details.
 func Describe(message, details string, nodeErrors map[string]any) string {
 	lines := []string{message}
 	for _, id := range slices.Sorted(maps.Keys(nodeErrors)) {
@@ -266,7 +268,7 @@ func Describe(message, details string, nodeErrors map[string]any) string {
 	return strings.Join(lines, "\n")
 }
 
-// nodeErrorText makes a line of one entry of ComfyUI's node_errors.
+// nodeErrorText renders one entry of ComfyUI's node_errors as a line.
 func nodeErrorText(v any) string {
 	o, ok := v.(*pyjson.Object)
 	if !ok {
@@ -306,7 +308,7 @@ func SaveFiles(files []message.File, dir string) ([]string, error) {
 	return paths, nil
 }
 
-// Nearest is a folder, or if it is not there the nearest one above it that is.
+// Nearest returns dir, or the nearest existing folder above it.
 func Nearest(dir string) string {
 	for {
 		if _, err := os.Stat(dir); err == nil || dir == filepath.Dir(dir) {
@@ -316,7 +318,7 @@ func Nearest(dir string) string {
 	}
 }
 
-// CheckFolder tells why files cannot be written into a folder, which need not be there yet.
+// CheckFolder returns an error if files cannot be written into a folder, which need not exist yet.
 func CheckFolder(dir string) error {
 	f, err := os.CreateTemp(Nearest(dir), ".patchbay-")
 	if err != nil {

@@ -8,10 +8,10 @@ import (
 	"patchbay/ipc/message"
 )
 
-// Age is how long ago a time in milliseconds of Unix time was, for people.
+// Age returns how long ago a Unix time in milliseconds was, for people.
 func Age(ms int64) string { return Duration(time.Since(time.UnixMilli(ms))) }
 
-// Took is how long a job has run, "" if it has not begun.
+// Took returns how long a job has run, for people, or "" if it has not started.
 func Took(r message.Record) string {
 	switch {
 	case r.Started == 0:
@@ -22,7 +22,7 @@ func Took(r message.Record) string {
 	return Duration(time.Duration(r.Finished-r.Started) * time.Millisecond)
 }
 
-// FailureOf is why a job has failed, "" if it has not.
+// FailureOf returns why a job failed, "" if it did not.
 func FailureOf(r message.Record) string {
 	if r.Error == nil {
 		return ""
@@ -30,10 +30,10 @@ func FailureOf(r message.Record) string {
 	return r.Error.Error()
 }
 
-// OrDash is what a table shows in place of an empty text.
+// OrDash returns text, or what a table shows in place of an empty one.
 func OrDash(text string) string { return cmp.Or(text, "-") }
 
-// Size is bytes for people, in powers of 1024.
+// Size formats a number of bytes for people, in powers of 1024.
 func Size(n float64) string {
 	for _, unit := range []string{"B", "KiB", "MiB", "GiB"} {
 		if n < 1024 {

@@ -15,19 +15,19 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// RunStats collects what metrics events say of a job and its sampling runs.
+// RunStats collects what metrics events report about a job and its sampling runs.
 type RunStats struct {
-	Timings *Timings // nil: nothing was said yet
+	Timings *Timings // nil: no metrics yet
 	runs    []samplingRun
 }
 
-// Timings are seconds of the parts of a job, and of each step.
+// Timings are the seconds that the parts of a job took, and each of its steps.
 type Timings struct {
 	Load, Text, Denoise, VAE float64
 	Steps                    []float64
 }
 
-// samplingRun is one sampling run as the worker tells of it.
+// samplingRun is one sampling run as the worker reports it.
 type samplingRun struct {
 	Plan                     string
 	Evaluations, Synchronous int
@@ -41,7 +41,7 @@ type samplingRun struct {
 	Total int `json:"spans_total"`
 }
 
-// rankWork is what a rank has done.
+// rankWork is what one rank did.
 type rankWork struct {
 	Micro int                     `json:"micro_steps"`
 	Text  int                     `json:"text_tokens"`
@@ -52,7 +52,7 @@ type rankWork struct {
 // traffic is what a rank has sent along an axis.
 type traffic struct{ Calls, Bytes int64 }
 
-// UnmarshalJSON reads a rank, whose fields beside the counters are named by the axes.
+// UnmarshalJSON reads a rank: the counters, and the traffic of each axis under the name of the axis.
 func (r *rankWork) UnmarshalJSON(text []byte) error {
 	type counters rankWork
 	var axes map[string]json.RawMessage
@@ -69,7 +69,7 @@ func (r *rankWork) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// span is a profile.Span on its way: [rank, layer, operation, start us, duration us, bytes].
+// span is a profile.Span as it is transmitted: [rank, layer, operation, start us, duration us, bytes].
 type span profile.Span
 
 // UnmarshalJSON reads a span.
@@ -79,7 +79,7 @@ func (s *span) UnmarshalJSON(text []byte) error {
 	return err
 }
 
-// Take remembers the statistics of a metrics event; those of a worker of another version may be unreadable.
+// Take adds the statistics of a metrics event. It ignores unreadable ones, as a worker of another version may send.
 func (p *RunStats) Take(ev message.Event) {
 	if ev.Type != message.EventMetrics {
 		return
@@ -94,7 +94,7 @@ func (p *RunStats) Take(ev message.Event) {
 	}
 }
 
-// WriteProfile prints the table of every sampling run and writes the trace.
+// WriteProfile prints a table for every sampling run and writes the spans of all of them to path as a Chrome trace.
 func (p *RunStats) WriteProfile(s *Progress, path string) error {
 	if len(p.runs) == 0 {
 		return fmt.Errorf("nothing was sampled, so there is no profile: all of it came from the cache (change the seed)")
@@ -144,7 +144,7 @@ func (p *RunStats) ShowWork(s *Progress) {
 				sent[a].Bytes += t.Bytes
 			}
 		}
-		besides := "" // how many ran all patches at once, and those that a cache answered
+		besides := "" // evaluations that ran all patches at once, and those that a cache answered
 		if run.Synchronous > 0 {
 			besides = fmt.Sprintf(" (%d synchronous)", run.Synchronous)
 		}
@@ -161,7 +161,7 @@ func (p *RunStats) ShowWork(s *Progress) {
 	}
 }
 
-// Reused tells whether some evaluation was answered by a cache.
+// Reused reports whether a cache answered any evaluation.
 func (p *RunStats) Reused() bool {
 	return slices.ContainsFunc(p.runs, func(run samplingRun) bool { return len(run.Reused) > 0 })
 }

@@ -14,7 +14,8 @@ import (
 	"patchbay/ipc/wire"
 )
 
-// Printf writes to a stream of the command. When that is gone, as in a pipe to head, nobody is left to be told.
+// Printf writes to an output stream of the command. Errors are ignored: if the reader is gone, as in a pipe to head,
+// there is nobody left to report them to.
 func Printf(w io.Writer, format string, args ...any) { _, _ = fmt.Fprintf(w, format, args...) }
 
 // PrintJSON writes one JSON line.
@@ -26,23 +27,23 @@ func PrintJSON(w io.Writer, v any) {
 	Printf(w, "%s\n", b)
 }
 
-// PrintIndented writes JSON for people and programs.
+// PrintIndented writes v as indented JSON.
 func PrintIndented(w io.Writer, v any) error {
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
 	return enc.Encode(v)
 }
 
-// CloseQuietly closes what was only read, or whose end nobody waits for.
+// CloseQuietly closes c and ignores the error: c was only read, or is no longer needed.
 func CloseQuietly(c io.Closer) { _ = c.Close() }
 
-// IsTerminal tells whether w is one.
+// IsTerminal reports whether w is a terminal.
 func IsTerminal(w any) bool {
 	f, ok := w.(*os.File)
 	return ok && isatty.IsTerminal(f.Fd())
 }
 
-// PrintTable prints a table for people on a terminal, and lines with tabs for programs elsewhere.
+// PrintTable prints a table on a terminal, and tab-separated lines without a header elsewhere.
 func PrintTable(out io.Writer, head []string, rows [][]string) {
 	if !IsTerminal(out) {
 		for _, r := range rows {

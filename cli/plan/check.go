@@ -17,8 +17,8 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// check runs a plan on ranks of this process and prints what was predicted beside what was measured. Ranks run one at a
-// time, so that each has the whole machine, as if it were a device of its own.
+// check runs a plan on ranks of this process and prints predicted values beside measured ones. Ranks run one at a
+// time, so that each has the whole machine to itself, like a device of its own.
 func (f *Flags) check(ctx context.Context, out io.Writer) error {
 	if slices.Contains(published.Names(), f.Model) {
 		return console.BadInput(fmt.Errorf("--check runs the model, so --model %s must be a file, or left out for the demo's",
@@ -54,7 +54,7 @@ func (f *Flags) check(ctx context.Context, out io.Writer) error {
 	return nil
 }
 
-// machine is what --rates names, or the rates of a run on one rank.
+// machine returns the rates that --rates names, or those of a run on one rank.
 func (f *Flags) machine(ctx context.Context, one parallel.Request) (forecast.Machine, error) {
 	if f.rates != "" {
 		m, err := daemon.ReadMachine(f.rates)
@@ -71,7 +71,7 @@ func (f *Flags) machine(ctx context.Context, one parallel.Request) (forecast.Mac
 	return m, m.Measure(one.Workload(), stats.Spans, one.Compute.Size())
 }
 
-// checkedRuns is how often a request runs: the quietest run counts.
+// checkedRuns is how often a request runs; the quietest run counts.
 const checkedRuns = 4
 
 // profiled runs a request a few times and returns what the run with the shortest steps measured.
@@ -100,13 +100,13 @@ func total(v []float64) (sum float64) {
 	return sum
 }
 
-// comparison is a plan as it was predicted and as it ran, by rank.
+// comparison is a plan as predicted and as measured, by rank.
 type comparison struct {
 	plan         plan.Plan
 	sim          *forecast.Simulation
-	ran          []forecast.RankTime // of which Products, Attention and Other are measured
-	says, counts []int64             // bytes sent
-	memory, took int64               // bytes of the rank that needs most, without weights
+	ran          []forecast.RankTime // only Products, Attention and Other are measured
+	says, counts []int64             // bytes sent, predicted and measured
+	memory, took int64               // bytes of the rank that needs most, without weights, predicted and measured
 	wall         float64             // seconds of the steps, ranks one at a time
 }
 

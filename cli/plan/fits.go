@@ -11,22 +11,22 @@ import (
 	"patchbay/models/published"
 )
 
-// fileKind is the files whose weights take so many bytes each once they are loaded.
+// fileKind is a group of file formats whose weights take the same bytes each once they are loaded.
 type fileKind struct {
 	names string
 	bytes int
 }
 
-// fileKinds are the kinds of files: fp8 is widened to bf16; int8 and GGUF take what the file does (docs/files.md).
+// fileKinds returns the groups: fp8 is widened to bf16. int8 and GGUF keep their size in the file (docs/files.md).
 func fileKinds() []fileKind { return []fileKind{{"f16, bf16, fp8", 2}, {"f32", 4}} }
 
-// cardSizes are the memories of cards that people have, in GiB; cardCounts how many of them.
+// cardSizes returns memory sizes of common cards in GiB, cardCounts how many of them are tried.
 func cardSizes() []int64 { return []int64{12, 16, 24, 48, 80} }
 
 func cardCounts() []int { return []int{1, 2, 4, 8} }
 
-// fits prints the fastest plan that fits for released models, kinds of files, sizes of cards and numbers of them: a
-// table in Markdown, in which sizes with the same plans share a row.
+// fits prints, as a Markdown table, the fastest plan that fits by released model, kind of file, size of a card and
+// number of cards. Sizes with the same plans share a row.
 func (f *Flags) fits(out io.Writer) error {
 	models := published.Names()
 	if f.Model != "" {
@@ -53,7 +53,7 @@ func (f *Flags) fits(out io.Writer) error {
 	return nil
 }
 
-// fitting is the rows of one model and kind of file.
+// fitting returns the rows of one model and kind of file.
 func (f *Flags) fitting(model string, kind fileKind) (rows [][]string, err error) {
 	one := *f
 	one.Model = model
@@ -97,8 +97,8 @@ func (f *Flags) fitting(model string, kind fileKind) (rows [][]string, err error
 	return rows, nil
 }
 
-// between fills in the cells between two that are known. What is fastest with less memory and with more is so with any
-// size between.
+// between fills in the cells between two known ones. A plan that is fastest with less memory and with more is fastest
+// with any amount in between.
 func between(cells []string, low, high int, best func(int) string) {
 	if high-low < 2 {
 		return

@@ -13,11 +13,11 @@ import (
 	"patchbay/parallel/forecast"
 )
 
-// behind is what --patch is given for the model patch of a family where there is no file of one.
+// behind is the value of --patch that stands for the model patch of a family without a file.
 const behind = "blocks"
 
-// nets describes what --control and --patch name, on all entries of a workload: its nets, and the rows in front of its
-// text. stored is what a weight takes that is in no file.
+// nets adds what --control and --patch name to a workload: nets, on all entries, and the rows in front of its text.
+// stored is the bytes per weight of what is in no file.
 func (f *Flags) nets(w *forecast.Workload, stored float64) error {
 	base := w.Spec
 	add := func(flag, name, kind string, shaped func(*family.Family) (*control.Net, error)) error {
@@ -44,7 +44,7 @@ func (f *Flags) nets(w *forecast.Workload, stored float64) error {
 		if bytes > 0 {
 			net.Key, net.Bytes = name, bytes
 		}
-		net.Bytes += int64(stored * float64(n.Lacks)) // of a released model
+		net.Bytes += int64(stored * float64(n.Lacks)) // what it borrows from the model, where that is no file
 		return nil
 	}
 	for _, name := range f.controls {
@@ -71,7 +71,7 @@ func (f *Flags) nets(w *forecast.Workload, stored float64) error {
 	return nil
 }
 
-// netOf describes a file of a kind from its header, beside the model's where that is a file too.
+// netOf describes a file of a kind from its header, together with the model if that is a file too.
 func (f *Flags) netOf(kind, path string) (p *value.ModelPatch, err error) {
 	err = files.ReadHeader(kind, path, false, func(h files.Header) (err error) {
 		p, err = value.OpenNet(kind, h, f.opened)
@@ -80,5 +80,5 @@ func (f *Flags) netOf(kind, path string) (p *value.ModelPatch, err error) {
 	return p, err
 }
 
-// beside names the nets of a run for people.
+// beside returns the names of the nets that run beside the model.
 func (f *Flags) beside() []string { return slices.Concat(f.controls, f.patches) }

@@ -1,4 +1,5 @@
-// Package plan is the command that chooses and predicts plans; nothing is computed and no weight is read.
+// Package plan implements `patchbay plan`, which chooses and predicts plans. It reads no weights and computes nothing,
+// except with --check.
 package plan
 
 import (
@@ -24,7 +25,7 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// Flags are the flags of plan; the exported ones are those that other commands with a search have too.
+// Flags are the flags of plan. The exported ones are also used by other commands that search for a plan.
 type Flags struct {
 	Model, Size, Devices       string
 	plan, timeline, rates      string
@@ -34,11 +35,11 @@ type Flags struct {
 	exact, json, all, blocking bool
 	table, checks              bool
 	controls, patches          []string
-	weightBytes                float64      // of a quantised file, a weight; 0: the usual
-	opened                     *value.Model // that of a file; nil: a released one
+	weightBytes                float64      // bytes per weight of a quantized file; 0: the usual
+	opened                     *value.Model // of a file; nil: a released model
 }
 
-// Command is `patchbay plan`.
+// Command returns `patchbay plan`.
 func Command() *cobra.Command {
 	var f Flags
 	cmd := &cobra.Command{
@@ -106,11 +107,11 @@ as serve takes them, cuda:0-3.` + deviceHelp(),
 	fl.Func("profile", "", func(path string) error {
 		return fmt.Errorf("was renamed, as run --profile is something else: use --rates %s", path)
 	})
-	_, _ = fl.MarkHidden("requests"), fl.MarkHidden("profile") // only of flags that are not there
+	_, _ = fl.MarkHidden("requests"), fl.MarkHidden("profile") // fails only for unknown flags
 	return cmd
 }
 
-// deviceHelp lists devices, links and networks.
+// deviceHelp lists the known devices, links and networks.
 func deviceHelp() string {
 	devices, links, networks := forecast.Devices()
 	return fmt.Sprintf("\n  devices   %s\n  links     %s\n  networks  %s", strings.Join(devices, ", "),
@@ -167,7 +168,7 @@ func (f *Flags) run(cmd *cobra.Command) error {
 	return nil
 }
 
-// Search reads the flags.
+// Search returns the search that the flags describe.
 func (f *Flags) Search() (forecast.Search, error) {
 	var s forecast.Search
 	if f.Model == "" || f.Devices == "" {
@@ -218,10 +219,10 @@ func (f *Flags) Search() (forecast.Search, error) {
 	return s, f.nets(&s.Workload, s.Cluster.Device.WeightBytes)
 }
 
-// onThisMachine reports whether devices are those of serve: GPUs of this machine by number.
+// onThisMachine reports whether devices names GPUs of this machine by number, as for serve.
 func onThisMachine(devices string) bool { return strings.HasPrefix(devices, "cuda:") }
 
-// open describes the model that --model names, with the flags that replace its usual values.
+// open describes the model that --model names, with the flags that override its defaults.
 func (f *Flags) open() (*published.Model, error) {
 	m, err := published.Find(f.Model)
 	if _, missing := os.Stat(f.Model); err != nil && missing == nil {
@@ -249,8 +250,8 @@ func (f *Flags) open() (*published.Model, error) {
 	return m, nil
 }
 
-// describeFile reads the header of a checkpoint. Of a quantised one it notes what a weight takes where it stays so, and
-// returns the form in parentheses.
+// describeFile reads the header of a checkpoint. For a quantized one it sets weightBytes, as for weights that stay
+// quantized, and returns the format in parentheses.
 func (f *Flags) describeFile(path string) (spec *dit.Spec, stored string, err error) {
 	read := func(h files.Header) (err error) {
 		if f.opened, err = value.OpenModel(h); err != nil {
@@ -357,7 +358,8 @@ func seconds(v float64) string {
 	return forecast.Duration(v)
 }
 
-// useRates replaces the rates of a cluster by measured ones; names, memory and counts stay.
+// useRates replaces the rates of a cluster with measured ones. Names, memory, counts and the bytes of weights and
+// values stay.
 func useRates(path string, f *forecast.Cluster) error {
 	m, err := daemon.ReadMachine(path)
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"patchbay/parallel/forecast"
 )
 
-// queue prints what jobs that wait together take side by side on groups of the devices, and one after the other on all
-// of them.
+// queue prints how long jobs that are queued together take, side by side on groups of the devices and one after the
+// other on all of them.
 func (f *Flags) queue(out io.Writer, s forecast.Search) error {
 	if f.jobs < 1 || f.jobs > 10000 || f.plan != "" {
 		return console.BadInput(fmt.Errorf("--jobs %d: want 1 to 10000 jobs, and no --plan", f.jobs))

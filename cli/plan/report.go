@@ -28,7 +28,7 @@ type report struct {
 	NotIncluded    string              `json:"not_included"`
 }
 
-// axisReport is what the rank that sends most sends on one axis in the mean evaluation.
+// axisReport is the traffic on one axis of the rank that sends most, in the mean evaluation.
 type axisReport struct {
 	Axis      string `json:"axis"`
 	MostBytes int64  `json:"bytes"`

@@ -27,12 +27,12 @@ type Trial struct {
 	Steps   int
 	Text    int // tokens
 	Entries int // 2 with cfg, 1 without
-	// Random: Model is the name of a release, or a family, with random weights (published.Random); Text and Entries that
-	// are 0 are its own.
+	// Random means that Model names a release, or a family, with random weights (published.Random). Text and Entries
+	// of 0 are then replaced by the release's.
 	Random bool
 }
 
-// Open reads the header of the model and makes the request.
+// Open reads the header of the model and returns the request.
 func (f *Trial) Open() (*parallel.Request, error) {
 	if f.Random {
 		return f.random()
@@ -62,7 +62,7 @@ func (f *Trial) Open() (*parallel.Request, error) {
 	return r, nil
 }
 
-// Wave is n values of a sine, in the place of what nobody looks at.
+// Wave returns n values of a sine, as filler for data whose values do not matter.
 func Wave(n int) []float32 {
 	v := make([]float32, n)
 	for i := range v {
@@ -71,7 +71,7 @@ func Wave(n int) []float32 {
 	return v
 }
 
-// random makes the request of a release with random weights.
+// random returns the request for a release with random weights.
 func (f *Trial) random() (*parallel.Request, error) {
 	d, release, err := published.Random(f.Model)
 	if err != nil {
@@ -88,7 +88,7 @@ func (f *Trial) random() (*parallel.Request, error) {
 	return r, nil
 }
 
-// request makes a run on noise.
+// request returns a run on noise; the caller must set its Model.
 func (f *Trial) request(d *family.Diffusion) (*parallel.Request, error) {
 	w, h, err := settings.Pixels(f.Size, 16, 4096)
 	if err != nil {
@@ -113,7 +113,7 @@ func (f *Trial) request(d *family.Diffusion) (*parallel.Request, error) {
 	entry := parallel.Entry{Strength: 1}
 	entry.Context = dit.Array{Rows: f.Text, Cols: spec.ContextDim, Data: Wave(f.Text * spec.ContextDim)}
 	entry.Pooled = Wave(spec.PooledDim)
-	if spec.Context2Dim > 0 { // HunyuanDiT has a place for 77 and 256 tokens
+	if spec.Context2Dim > 0 { // HunyuanDiT has fixed lengths of 77 and 256 tokens
 		entry.Context = dit.Array{Rows: 77, Cols: spec.ContextDim, Data: Wave(77 * spec.ContextDim)}
 		entry.Context2 = dit.Array{Rows: 256, Cols: spec.Context2Dim, Data: Wave(256 * spec.Context2Dim)}
 	}

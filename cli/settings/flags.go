@@ -1,5 +1,5 @@
-// Package settings is what several commands take from flags and environment: folders, how jobs are kept, limits, and
-// the daemon to talk to.
+// Package settings holds the flags and environment variables that several commands share: folders, how jobs are kept,
+// limits, and the daemon to talk to.
 package settings
 
 import (
@@ -15,7 +15,8 @@ import (
 	"patchbay/node/value"
 )
 
-// Folders adds the flags that say where files are.
+// Folders adds the flags of everything that runs jobs: models, input and output folders, devices, compute type, memory
+// and logging.
 func Folders(f *pflag.FlagSet, c *daemon.Config) {
 	Models(f, c)
 	f.StringVar(&c.Input, "input", "", "folder of pictures for LoadImage")
@@ -36,7 +37,7 @@ func Memory(f *pflag.FlagSet, c *daemon.Config) {
 		"memory that weights, pictures and buffers may take, as in 12G (default: nine tenths of what is available)")
 }
 
-// Log adds the flag of the least level of log lines.
+// Log adds the flag of the log level.
 func Log(f *pflag.FlagSet, c *daemon.Config) {
 	f.StringVar(&c.Log, "log", "info", "least level of log lines: debug, info, warn, error")
 }
@@ -64,21 +65,21 @@ func Devices(f *pflag.FlagSet, c *daemon.Config) {
 		"it must exceed the longest operation (default 10m)")
 }
 
-// Schedule adds the flags that say how jobs that wait share the devices.
+// Schedule adds the flags that say how waiting jobs share the devices.
 func Schedule(f *pflag.FlagSet, c *daemon.Config) {
 	f.StringVar(&c.Schedule, "schedule", "one", "jobs that wait run one at a time, side by side on groups of devices "+
 		"that end them soonest (auto: one that is alone has all devices), or with as few devices as each fits (each)")
 	f.IntVar(&c.Ranks, "ranks", 0, "places for ranks on the processors, which --schedule shares out")
 }
 
-// Hosts adds the flags that have ranks run on other machines.
+// Hosts adds the flags for ranks on other machines.
 func Hosts(f *pflag.FlagSet, c *daemon.Config) {
 	f.StringVar(&c.Hosts, "hosts", "", "run ranks on these machines (patchbay host), as in a,b:7117, and not "+
 		"here; @FILE has one a line and may change while jobs run; group:NAME are those that join it (patchbay host --join)")
 	ClusterKey(f, c)
 }
 
-// ClusterKey adds the flag of the secret that hosts and their leaders share.
+// ClusterKey adds the flags of the secret that hosts and their leaders share, and of a trusted network between them.
 func ClusterKey(f *pflag.FlagSet, c *daemon.Config) {
 	f.StringVar(&c.ClusterKey, "cluster-key", os.Getenv("PATCHBAY_CLUSTER_KEY"),
 		"file with the secret that all hosts share, which only you may read")
@@ -112,7 +113,7 @@ func Jobs(f *pflag.FlagSet, c *daemon.Config) {
 		"copies of every job on the servers of a NATS cluster, 1 to 5 (default: 3 if it has as many, or else 1)")
 }
 
-// Limits adds the flags of daemon and worker.
+// Limits adds the flags of the limits that daemon and worker share.
 func Limits(f *pflag.FlagSet, l *daemon.Limits) {
 	f.StringVar(&l.Message, "max-message", os.Getenv("PATCHBAY_MAX_MESSAGE"),
 		"largest request, as in 16M (default 64M on NATS, 256M on socket and stdio)")
@@ -123,7 +124,7 @@ func Limits(f *pflag.FlagSet, l *daemon.Limits) {
 	f.IntVar(&l.Steps, "max-steps", envNumber(l, "PATCHBAY_MAX_STEPS", 10000), "most steps of one sampling run")
 }
 
-// QueueLimits adds the flags of the daemon's queue.
+// QueueLimits adds the flags of the limits on the daemon's queue.
 func QueueLimits(f *pflag.FlagSet, l *daemon.Limits) {
 	l.Queued = true
 	f.IntVar(&l.Queue, "max-queue", envNumber(l, "PATCHBAY_MAX_QUEUE", 10000), "most jobs that wait")
@@ -131,7 +132,7 @@ func QueueLimits(f *pflag.FlagSet, l *daemon.Limits) {
 		"most jobs of one client that have not ended; 0: any number")
 }
 
-// envNumber reads a variable; Check of the limits reports a bad one.
+// envNumber reads a number from an environment variable. It notes a bad one in l, whose Check reports it.
 func envNumber(l *daemon.Limits, variable string, preset int) int {
 	text := os.Getenv(variable)
 	if text == "" {
@@ -144,7 +145,7 @@ func envNumber(l *daemon.Limits, variable string, preset int) int {
 	return n
 }
 
-// Pixels reads a --size.
+// Pixels parses a --size, WIDTHxHEIGHT with sides of least to most pixels.
 func Pixels(size string, least, most int) (w, h int, err error) {
 	if n, err := fmt.Sscanf(size, "%dx%d", &w, &h); n != 2 || err != nil || min(w, h) < least || max(w, h) > most {
 		return 0, 0, fmt.Errorf("--size %s: want width x height from %d to %d pixels", size, least, most)
@@ -152,7 +153,7 @@ func Pixels(size string, least, most int) (w, h int, err error) {
 	return w, h, nil
 }
 
-// Access adds the flags that say who a connection to a NATS server is and whom it trusts.
+// Access adds the flags of the credentials and trusted authorities of NATS connections.
 func Access(f *pflag.FlagSet, a *wire.Access) {
 	f.StringVar(&a.Creds, "creds", os.Getenv("PATCHBAY_NATS_CREDS"), "NATS credentials file (JWT and seed of a user)")
 	f.StringVar(&a.NKey, "nkey", os.Getenv("PATCHBAY_NATS_NKEY"), "file with the seed of a NATS NKey")

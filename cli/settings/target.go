@@ -21,7 +21,7 @@ type Target struct {
 	reconnect    time.Duration
 }
 
-// Add adds the flags.
+// Add adds the flags that name the daemon.
 func (t *Target) Add(f *pflag.FlagSet) {
 	f.StringVar(&t.nats, "nats", "",
 		"URL of the daemon's NATS server (default $PATCHBAY_NATS_URL or "+wire.DefaultNATS+")")
@@ -32,8 +32,8 @@ func (t *Target) Add(f *pflag.FlagSet) {
 // Given reports whether the command line names a daemon.
 func (t *Target) Given() bool { return t.nats != "" || t.socket != "" }
 
-// Dial connects to the daemon that flags or environment name; without any, to the default NATS address, or else to the
-// default socket.
+// Dial connects to the daemon that flags or environment name. If they name none, it tries the default NATS address and
+// then the default socket.
 func (t *Target) Dial() (client.Client, error) {
 	if t.nats != "" && t.socket != "" {
 		return nil, console.BadInput(errors.New("--nats and --socket exclude each other"))
@@ -62,13 +62,13 @@ func (t *Target) Dial() (client.Client, error) {
 		"%w (start one with `patchbay serve`, or name one with --nats or --socket; `patchbay run --local` needs none)", err)
 }
 
-// Reconnect adds the flag that says how long a daemon may be away.
+// Reconnect adds the flag that says how long to wait for a daemon that has gone away.
 func (t *Target) Reconnect(f *pflag.FlagSet) {
 	f.DurationVar(&t.reconnect, "reconnect", time.Minute,
 		"how long to wait for a daemon that has gone away while the job runs; 0: not at all")
 }
 
-// DialLasting is Dial for following jobs: when the connection is lost it connects anew.
+// DialLasting is Dial for commands that follow a job: the client reconnects when the connection is lost.
 func (t *Target) DialLasting() (*client.Lasting, error) {
 	first, err := t.Dial()
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package top is the command that shows a daemon at work, again and again.
+// Package top implements `patchbay top`, a live view of daemons at work.
 package top
 
 import (
@@ -16,7 +16,7 @@ import (
 	"patchbay/ipc/message"
 )
 
-// Command is patchbay top.
+// Command returns `patchbay top`.
 func Command() *cobra.Command {
 	var t settings.Target
 	var once, asJSON bool
@@ -69,7 +69,7 @@ terminal, or with --once, it prints that one time.`,
 	return cmd
 }
 
-// sight is what there is to see at one moment.
+// sight is a snapshot of daemons and jobs.
 type sight struct {
 	Daemons []message.Stats  `json:"daemons"`
 	Jobs    []message.Record `json:"jobs"` // the newest

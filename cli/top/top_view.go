@@ -16,16 +16,16 @@ import (
 	"patchbay/ipc/message"
 )
 
-// topModel is the live view: it asks, shows the answer, waits, and asks again.
+// topModel is the live view: it polls the daemons and shows the latest snapshot.
 type topModel struct {
 	ask         func() (sight, error)
 	every       time.Duration
 	now, before sight
-	err         error // of the last question; what was seen before stays on the screen
+	err         error // of the last poll; the last good snapshot stays on the screen
 	wide, high  int
 }
 
-// seen is the answer to a question, tick the time to ask again.
+// seen is the result of a poll, tick the signal for the next one.
 type (
 	seen struct {
 		sight sight
@@ -88,7 +88,7 @@ func (m topModel) View() string {
 	return strings.Join(append(lines, "q ends"), "\n")
 }
 
-// storeOf is how much of a job store is used, and of what if that is known.
+// storeOf formats how much of a job store is used, and of how much if the limit is known.
 func storeOf(s *message.StoreStats) string {
 	if s.Limit == 0 {
 		return fmt.Sprintf("%d MB", s.Bytes>>20)
@@ -96,10 +96,10 @@ func storeOf(s *message.StoreStats) string {
 	return fmt.Sprintf("%d of %d MB", s.Bytes>>20, s.Limit>>20)
 }
 
-// topStyles dresses lines up on a terminal; the zero value leaves them as they are.
+// topStyles are the styles of lines on a terminal; the zero value leaves lines as they are.
 type topStyles struct{ head, fault lipgloss.Style }
 
-// text shows a sight as one table; rates of bytes need an earlier one.
+// text renders a snapshot as aligned tables. Byte rates need an earlier snapshot.
 func (s sight) text(before *sight, style topStyles) string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
@@ -166,13 +166,13 @@ func (s sight) text(before *sight, style topStyles) string {
 func (s sight) order() []message.Record {
 	class := func(r message.Record) int {
 		return slices.Index([]message.State{message.Running, message.Queued}, r.State) & 3
-	} // others: 3
+	} // others: -1 & 3 = 3
 	out := slices.Clone(s.Jobs)
 	slices.SortStableFunc(out, func(a, b message.Record) int { return cmp.Compare(class(a), class(b)) })
 	return out
 }
 
-// axes adds up the bytes of all daemons.
+// axes sums the bytes per axis over all daemons.
 func (s sight) axes() map[string]uint64 {
 	out := map[string]uint64{}
 	for _, d := range s.Daemons {
@@ -183,13 +183,13 @@ func (s sight) axes() map[string]uint64 {
 	return out
 }
 
-// flow is how many bytes a second went over an axis since the sight before.
+// flow formats the bytes per second that went over an axis since the previous snapshot.
 func (s sight) flow(axis string, before *sight) string {
 	if before == nil || before.at.IsZero() {
 		return "-"
 	}
 	more := float64(s.axes()[axis]) - float64(before.axes()[axis])
-	if more < 0 { // a daemon has begun anew
+	if more < 0 { // a daemon has restarted
 		return "-"
 	}
 	return console.Size(more / s.at.Sub(before.at).Seconds())

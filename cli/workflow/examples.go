@@ -8,7 +8,8 @@ import (
 	"patchbay/daemon"
 )
 
-// Examples finds the examples: beside the working directory, the program, or where install.sh has put them.
+// Examples returns the folder of examples: one relative to the program (in a source tree or an installation), in the
+// working directory, or in PATCHBAY_HOME.
 func Examples() (string, error) {
 	var places []string
 	if self, err := os.Executable(); err == nil {
@@ -29,7 +30,7 @@ func Examples() (string, error) {
 		"examples/demo.json is not beside the program or here; run it from the source folder, or install with install.sh")
 }
 
-// Demo is the path of a file of the demo's model.
+// Demo returns the path of a file of the demo's model.
 func Demo(folder, name string) (string, error) {
 	examples, err := Examples()
 	return filepath.Join(examples, "demo", folder, name), err

@@ -1,4 +1,4 @@
-// Package workflow finds and reads workflows that a command line names, and changes their inputs.
+// Package workflow reads the workflows that a command line names, changes their inputs, and finds the examples.
 package workflow
 
 import (
@@ -20,11 +20,11 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// maxFlowFile bounds what is read as a workflow.
+// maxFlowFile bounds the bytes of a workflow file.
 const maxFlowFile = 64 << 20
 
-// Read reads a workflow from a JSON file, from the PNG that ComfyUI or this program has saved, or from in for "-". JSON
-// may be a graph in API format or in the editor's, ComfyUI's POST /prompt body or our own envelope.
+// Read reads a workflow from a JSON file, from a PNG that ComfyUI or this program saved, or from in for "-". JSON may
+// be a graph in API format or in the editor's, the body of ComfyUI's POST /prompt, or our own envelope.
 func Read(path string, in io.Reader) (*message.RunRequest, *graph.Workflow, error) {
 	bad := func(err error) error { return console.BadInput(fmt.Errorf("%s: %w", path, err)) }
 	data, err := readAll(path, in)
@@ -108,7 +108,7 @@ func setInput(w *graph.Workflow, set string) error {
 	return w.SetInput(id, field, value)
 }
 
-// missingInput says what there is instead.
+// missingInput returns an error that lists the nodes or inputs that do exist.
 func missingInput(w *graph.Workflow, id, field string) error {
 	if w.Class(id) == "" {
 		var have []string
@@ -125,7 +125,7 @@ func missingInput(w *graph.Workflow, id, field string) error {
 	return fmt.Errorf("node %s (%s) has no input %s; it has %s", id, w.Class(id), field, strings.Join(have, ", "))
 }
 
-// typedLike reads text as the type that old has. Seeds go up to 2^64-1.
+// typedLike parses text as the type of old. Seeds go up to 2^64-1.
 func typedLike(old any, text string) (any, error) {
 	switch old.(type) {
 	case string:
