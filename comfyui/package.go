@@ -1,4 +1,4 @@
-// Package comfyui carries the node package for ComfyUI: Python files that are put into its custom_nodes folder.
+// Package comfyui embeds the node package for ComfyUI: Python files to be installed into its custom_nodes folder.
 package comfyui
 
 import "embed"

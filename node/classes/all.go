@@ -2,7 +2,7 @@ package classes
 
 import "patchbay/node/graph"
 
-// All builds the table of all classes. Those in extra are added (tests); a name that is there already panics.
+// All returns the catalogue of all classes. extra adds more, for tests; a name that occurs twice panics.
 func All(extra ...graph.Class) *graph.Catalogue {
 	return graph.NewCatalogue(
 		loadClasses(), ggufClasses(), textClasses(), conditioningClasses(), editTextClasses(), latentClasses(),

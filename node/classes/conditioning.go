@@ -11,7 +11,7 @@ import (
 	"patchbay/parallel"
 )
 
-// conditioningClasses are the rows that change conditionings, and what models make of them.
+// conditioningClasses returns the classes that modify conditionings or how models use them.
 func conditioningClasses() []graph.Class {
 	in := graph.Bare("conditioning", "CONDITIONING")
 	strength := graph.Float("strength", "weight against other conditionings", 1, 0, 10, 0.01).AsLater()
@@ -144,7 +144,7 @@ func fluxGuidance(c *graph.Call) ([]any, error) {
 	return []any{c.Conditioning("conditioning").Guided(c.Decimal("guidance"))}, nil
 }
 
-// zeroOut leaves the second text states as they are, as ComfyUI does (HunyuanDiT's mT5).
+// zeroOut leaves the second text states (HunyuanDiT's mT5) as they are, as ComfyUI does.
 func zeroOut(c *graph.Call) ([]any, error) {
 	return []any{c.Conditioning("conditioning").Each(func(e *value.Cond) {
 		e.Context.Data = make([]float32, len(e.Context.Data))
@@ -170,11 +170,11 @@ func combine(c *graph.Call) ([]any, error) {
 	return []any{append(append(value.Conditioning{}, a...), b...)}, nil
 }
 
-// maxEntries bounds a conditioning: forty nodes that each combine the one before with itself would ask for 2^40
-// entries.
+// maxEntries bounds a conditioning: a chain of forty nodes that each combine the previous result with itself would ask
+// for 2^40 entries.
 const maxEntries = 1024
 
-// setArea takes pixels and keeps latent pixels.
+// setArea converts the area from pixels to latent pixels.
 func setArea(c *graph.Call) ([]any, error) {
 	area := parallel.Area{H: c.Whole("height") / 8, W: c.Whole("width") / 8, Y: c.Whole("y") / 8, X: c.Whole("x") / 8}
 	strength := float32(c.Decimal("strength"))
@@ -200,7 +200,7 @@ func setMask(c *graph.Call) ([]any, error) {
 	})}, nil
 }
 
-// sourceOf returns the entry of conditioning_from that is mixed into every entry of conditioning_to: the first.
+// sourceOf returns the first entry of conditioning_from, the one that is mixed into every entry of conditioning_to.
 func sourceOf(c *graph.Call, to value.Conditioning) (*value.Cond, error) {
 	from := c.Conditioning("conditioning_from")
 	if len(from) == 0 {
@@ -218,8 +218,8 @@ func sourceOf(c *graph.Call, to value.Conditioning) (*value.Cond, error) {
 	return &from[0], nil
 }
 
-// concat joins the tokens; everything else is that of conditioning_to. Text masks of HunyuanDiT cannot be joined
-// (ComfyUI fails in the network).
+// concat joins the tokens. Everything else is taken from conditioning_to. Text with a mask (HunyuanDiT) cannot be
+// joined (ComfyUI fails in the network).
 func concat(c *graph.Call) ([]any, error) {
 	to := c.Conditioning("conditioning_to")
 	from, err := sourceOf(c, to)
@@ -243,11 +243,11 @@ func concat(c *graph.Call) ([]any, error) {
 	})}, nil
 }
 
-// maxTokens bounds the text of one entry: nodes that each append a conditioning to itself double it every time.
+// maxTokens bounds the text of one entry: every node that appends a conditioning to itself doubles it.
 const maxTokens = 1 << 16
 
-// average is to*s + from*(1-s) of text states and pooled vectors; from is cut or filled up with zeros to the tokens of
-// to.
+// average is to*s + from*(1-s) of text states and pooled vectors. The tokens of from are cut, or padded with zeros, to
+// the number that to has.
 func average(c *graph.Call) ([]any, error) {
 	to, s := c.Conditioning("conditioning_to"), c.Decimal("conditioning_to_strength")
 	from, err := sourceOf(c, to)
@@ -272,7 +272,7 @@ func average(c *graph.Call) ([]any, error) {
 	})}, nil
 }
 
-// weighted returns a*wa + b*wb, every product rounded; b counts as 0 behind its end.
+// weighted returns a*wa + b*wb, every product rounded to f32. b is padded with zeros to the length of a.
 func weighted(a, b []float32, wa, wb float32) []float32 {
 	out := make([]float32, len(a))
 	for i, v := range a {

@@ -13,7 +13,7 @@ import (
 	"patchbay/parallel"
 )
 
-// unionTypes are the types of union nets by their rows (ComfyUI comfy/cldm/control_types.py).
+// unionTypes lists the types of union nets in the order of their rows (ComfyUI comfy/cldm/control_types.py).
 func unionTypes() []string {
 	return []string{
 		"openpose", "depth", "hed/pidi/scribble/ted", "canny/lineart/anime_lineart/mlsd", "normal", "segment", "tile",
@@ -21,7 +21,7 @@ func unionTypes() []string {
 	}
 }
 
-// controlNetClasses are the rows of control nets.
+// controlNetClasses returns the classes that load and apply control nets.
 func controlNetClasses() []graph.Class {
 	const category = "model/conditioning/controlnet"
 	link := func(name, kind string) graph.Input { return graph.Link(name, kind, "") }
@@ -74,7 +74,7 @@ func controlNetClasses() []graph.Class {
 	}
 }
 
-// setUnionType: nets that are no union ignore the type, as in ComfyUI.
+// setUnionType selects the type of a union net. Other nets ignore it, as in ComfyUI.
 func setUnionType(c *graph.Call) ([]any, error) {
 	n := *graph.Arg[*value.ControlNet](c, "control_net")
 	n.Type = 0
@@ -88,7 +88,7 @@ func setUnionType(c *graph.Call) ([]any, error) {
 	return []any{&n}, nil
 }
 
-// applyControlNet puts a net behind those that both conditionings have.
+// applyControlNet appends a net to those of both conditionings.
 func applyControlNet(c *graph.Call) ([]any, error) {
 	positive, negative := c.Conditioning("positive"), c.Conditioning("negative")
 	strength := c.Decimal("strength")
@@ -111,7 +111,7 @@ func applyControlNet(c *graph.Call) ([]any, error) {
 	return []any{positive.Each(add), negative.Each(add)}, nil
 }
 
-// hide blackens what a mask says is to be filled in of a hint (ComfyUI comfy_extras/nodes_controlnet.py).
+// hide blackens the part of the hint that the mask marks to be filled in (ComfyUI comfy_extras/nodes_controlnet.py).
 func hide(ctl *value.Control, mask *picture.Mask) error {
 	if mask.B != 1 && ctl.Image.B != 1 && mask.B != ctl.Image.B {
 		return fault.Bad("mask", "%d masks for %d pictures, want one of either, or as many", mask.B,
@@ -133,15 +133,15 @@ func hide(ctl *value.Control, mask *picture.Mask) error {
 	return nil
 }
 
-// hints encodes hints of control nets: resized to the latent's pixels and cropped in the middle. Masks become values of
-// the latent in the same way.
+// hints returns a function that encodes hints of control nets, resized to the latent's size in pixels and
+// center-cropped. Masks are resized to the latent's size in the same way.
 func hints(c *graph.Call) value.HintFunc {
 	return func(ctl *value.Control, n, y, x int) (hint value.Hint, err error) {
 		method, masks, crop := resample.NearestExact, resample.NearestExact, resample.CropCenter
 		switch {
 		case ctl.Net.Fills():
 			method, masks = resample.Area, resample.Nearest
-		case ctl.Net.Patch: // whose masks are not cropped
+		case ctl.Net.Patch: // masks of these are not cropped
 			method, masks, crop = resample.Area, resample.Bilinear, resample.CropDisabled
 		}
 		some := ctl.Image
@@ -166,8 +166,8 @@ func hints(c *graph.Call) value.HintFunc {
 	}
 }
 
-// encodeHint encodes a picture, gray where there is none, at the size of a latent. Where a mask says that it is not
-// kept, it is gray too.
+// encodeHint encodes a picture, gray if nil, at the size of a latent. keep, if any, is 1 where the picture is kept; the
+// rest turns gray.
 func encodeHint(
 	c *graph.Call, ctl *value.Control, im, keep *picture.Image, y, x int, method string,
 ) (parallel.Latent, error) {

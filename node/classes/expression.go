@@ -12,7 +12,7 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// expressionClasses are the rows that compute with numbers.
+// expressionClasses returns the classes that compute with numbers.
 func expressionClasses() []graph.Class {
 	var letters []string
 	for c := 'a'; c <= 'z'; c++ {
@@ -65,18 +65,18 @@ func mathExpression(c *graph.Call) (out []any, err error) {
 	return []any{r, whole(v), r != 0}, nil
 }
 
-// exprError is what is wrong with an expression.
+// exprError is the panic value that carries an error in an expression out of the parser or the evaluation.
 type exprError string
 
 func wrong(format string, args ...any) { panic(exprError(fmt.Sprintf(format, args...))) }
 
-// expr parses an expression of Python into functions; values are int64, float64, bool, and lists of them.
+// expr parses a Python expression into closures. Values are int64, float64, bool, and lists of them.
 type expr struct {
 	tokens []string
 	names  map[string]any
 }
 
-// maxExprDepth bounds parentheses inside parentheses.
+// maxExprDepth bounds the nesting of an expression.
 const maxExprDepth = 100
 
 func deepen(depth int) {
@@ -85,10 +85,10 @@ func deepen(depth int) {
 	}
 }
 
-// exprToken is a sign, a number or a name.
+// exprToken matches an operator or other sign, a number or a name.
 var exprToken = regexp.MustCompile(`\*\*|//|[<>=!]=|\.?[0-9](?:[eE][+-]|[\w.])*|[A-Za-z_]\w*|[^ \t\r\n]`)
 
-// take takes the next token if it is one of these.
+// take consumes and returns the next token if it is one of signs, else it returns "".
 func (e *expr) take(signs ...string) string {
 	if len(e.tokens) == 0 || !slices.Contains(signs, e.tokens[0]) {
 		return ""
@@ -104,7 +104,7 @@ func (e *expr) need(sign string) {
 	}
 }
 
-// choice is the loosest: x if c else y.
+// choice parses the operator that binds most loosely: x if c else y.
 func (e *expr) choice(depth int) func() any {
 	deepen(depth)
 	yes := e.logic(depth, 0)
@@ -122,7 +122,7 @@ func (e *expr) choice(depth int) func() any {
 	}
 }
 
-// logic is or (level 0), and (1), not (2).
+// logic parses "or" (level 0), "and" (level 1) and "not" (level 2).
 func (e *expr) logic(depth, level int) func() any {
 	if level == 2 {
 		if e.take("not") != "" {
@@ -145,7 +145,7 @@ func (e *expr) logic(depth, level int) func() any {
 	return x
 }
 
-// compare is a chain a < b <= c.
+// compare parses a chain such as a < b <= c.
 func (e *expr) compare(depth int) func() any {
 	x := e.sum(depth)
 	var signs []string
@@ -175,7 +175,7 @@ func (e *expr) sum(depth int) func() any {
 	}, "+", "-")
 }
 
-// chain is a row of operators of one strength, from the left.
+// chain parses left-associative operators of equal precedence.
 func (e *expr) chain(part func() func() any, signs ...string) func() any {
 	x := part()
 	for s := e.take(signs...); s != ""; s = e.take(signs...) {
@@ -185,7 +185,7 @@ func (e *expr) chain(part func() func() any, signs ...string) func() any {
 	return x
 }
 
-// signed is -x, weaker than **.
+// signed parses unary signs and **, which binds tighter than the sign in front of it.
 func (e *expr) signed(depth int) func() any {
 	deepen(depth)
 	if s := e.take("-", "+"); s != "" {
@@ -200,7 +200,7 @@ func (e *expr) signed(depth int) func() any {
 	return x
 }
 
-// value is a number, a name, a call, or an expression in parentheses, with [index] behind it.
+// value parses a number, a name, a call, or an expression in parentheses, and any [index] that follows.
 func (e *expr) value(depth int) func() any {
 	if len(e.tokens) == 0 {
 		wrong("it ends too early")
@@ -275,7 +275,7 @@ func float(v any) float64 {
 	return f
 }
 
-// whole is Python's int().
+// whole converts like Python's int().
 func whole(v any) int64 {
 	if n, ok := v.(int64); ok {
 		return n
@@ -287,7 +287,8 @@ func whole(v any) int64 {
 	return int64(f)
 }
 
-// apply computes with whole numbers where both are, in 64 bits, and with floats elsewhere.
+// apply computes in int64 if neither operand is a float (and for ** if the exponent is not negative), else in float64.
+// Division with / always gives a float.
 func apply(sign string, a, b any) any {
 	x, y := float(a), float(b)
 	if _, f := a.(float64); !f && sign != "/" {
@@ -347,7 +348,7 @@ func applyWhole(sign string, a, b int64) any {
 		wrong("division by zero")
 	}
 	q, r := a/b, a%b
-	if r != 0 && (r < 0) != (b < 0) { // Python rounds down
+	if r != 0 && (r < 0) != (b < 0) { // Python rounds towards negative infinity
 		q, r = q-1, r+b
 	}
 	if sign == "//" {
@@ -356,7 +357,7 @@ func applyWhole(sign string, a, b int64) any {
 	return r
 }
 
-// call calls a function of an expression.
+// call calls a function in an expression. A single list argument stands for its items.
 func call(name string, in []any) any {
 	if list, ok := append(in, nil)[0].([]any); ok && len(in) == 1 {
 		in = list

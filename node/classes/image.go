@@ -20,7 +20,7 @@ import (
 	"patchbay/parallel"
 )
 
-// imageClasses are the rows that load, save and show pictures.
+// imageClasses returns the classes that load, save and show pictures.
 func imageClasses() []graph.Class {
 	kind := func(depth string, depths, spaces []string) []graph.Input {
 		return []graph.Input{
@@ -121,7 +121,7 @@ func saveImages(c *graph.Call, prefix, kind string) ([]any, error) {
 	return []any{im}, saveAs(c, im, prefix, kind, "images")
 }
 
-// saveAs hands pictures to the caller as PNG; key is where the editor finds them.
+// saveAs hands pictures to the caller as PNG; key is where the editor looks for them.
 func saveAs(c *graph.Call, im *picture.Image, prefix, kind, key string) error {
 	texts := metadataOf(c)
 	for i := range im.B {
@@ -138,7 +138,7 @@ func saveAs(c *graph.Call, im *picture.Image, prefix, kind, key string) error {
 	return nil
 }
 
-// metadataOf is what a saved file carries: the workflow as "prompt", then the extra texts.
+// metadataOf returns the metadata of a saved file: the workflow as "prompt", then the extra texts.
 func metadataOf(c *graph.Call) [][2]string {
 	if c.Job.NoMetadata || c.Job.Workflow == nil {
 		return nil
@@ -146,13 +146,13 @@ func metadataOf(c *graph.Call) [][2]string {
 	return append([][2]string{{"prompt", string(c.Job.Workflow.JSON())}}, picture.ExtraTexts(c.Job.ExtraPNGInfo)...)
 }
 
-// loadImage gives picture and mask (1 - alpha; zeros [1, 64, 64] where the file has no alpha).
+// loadImage returns the picture and its mask: 1 - alpha, or zeros [1, 64, 64] if the file has no alpha.
 func loadImage(c *graph.Call) ([]any, error) {
 	im, mask, err := decoded(c)
 	return []any{im, mask}, err
 }
 
-// decoded reads the picture file that the input image names.
+// decoded reads the picture file that the input "image" names.
 func decoded(c *graph.Call) (*picture.Image, *picture.Mask, error) {
 	name := c.Str("image")
 	data, err := inputFile(c, "image", name)
@@ -166,7 +166,7 @@ func decoded(c *graph.Call) (*picture.Image, *picture.Mask, error) {
 	return im, mask, nil
 }
 
-// inputFile returns the content of a file that came with the job or lies in one of the picture folders.
+// inputFile returns the content of a file that was sent with the job or is in one of the input folders.
 func inputFile(c *graph.Call, field, name string) ([]byte, error) {
 	if data, ok := c.Job.Inputs[name]; ok {
 		return data, nil
@@ -186,10 +186,10 @@ func inputFile(c *graph.Call, field, name string) ([]byte, error) {
 	return data, err
 }
 
-// maxInputFile bounds files of the input folder.
+// maxInputFile bounds the bytes of an input file.
 const maxInputFile = 1 << 30
 
-// checkFile is LoadImage's and LoadLatent's own validation: the file must be there.
+// checkFile is the validation that LoadImage and LoadLatent define themselves: the file must exist.
 func checkFile(field, complaint string) func(*graph.Job, *files.Roots, *pyjson.Object) (string, string) {
 	return func(job *graph.Job, roots *files.Roots, in *pyjson.Object) (string, string) {
 		raw, _ := in.Get(field)
@@ -210,8 +210,8 @@ func checkFile(field, complaint string) func(*graph.Job, *files.Roots, *pyjson.O
 	}
 }
 
-// checkSavePrefix refuses a filename_prefix that leaves the output folder before anything runs; ComfyUI notices when
-// the picture is done.
+// checkSavePrefix rejects, before anything runs, a filename_prefix that points outside the output folder. ComfyUI only
+// notices when the picture is done.
 func checkSavePrefix(_ *graph.Job, _ *files.Roots, in *pyjson.Object) (string, string) {
 	raw, _ := in.Get("filename_prefix")
 	prefix, ok := raw.(string)
@@ -224,7 +224,7 @@ func checkSavePrefix(_ *graph.Job, _ *files.Roots, in *pyjson.Object) (string, s
 	return "", ""
 }
 
-// fileChange makes the content of a file part of the cache signature.
+// fileChange makes the content of an input file part of the cache signature.
 func fileChange(field string) func(*graph.Call) (string, error) {
 	return func(c *graph.Call) (string, error) {
 		name, ok := c.Raw(field).(string)
@@ -240,7 +240,7 @@ func fileChange(field string) func(*graph.Call) (string, error) {
 	}
 }
 
-// encodeLatent writes SaveLatent's file.
+// encodeLatent returns the content of SaveLatent's file.
 func encodeLatent(s parallel.Latent, meta map[string]string) ([]byte, error) {
 	var b bytes.Buffer
 	values := engine.FromF32(s.Data, len(s.Data))
@@ -251,7 +251,7 @@ func encodeLatent(s parallel.Latent, meta map[string]string) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// tempPrefix makes PreviewImage's names unlike each other: five letters.
+// tempPrefix returns PreviewImage's file name prefix with five random letters.
 func tempPrefix() string {
 	b := []byte("ComfyUI_temp_")
 	for range 5 {
@@ -260,7 +260,7 @@ func tempPrefix() string {
 	return string(b)
 }
 
-// workflowTexts are the hidden inputs of classes that write the workflow into their files.
+// workflowTexts returns the hidden inputs of classes that embed the workflow in their files.
 func workflowTexts() []graph.Hidden {
 	return []graph.Hidden{{Name: "prompt", Kind: "PROMPT"}, {Name: "extra_pnginfo", Kind: "EXTRA_PNGINFO"}}
 }
@@ -272,7 +272,7 @@ func saveAdvanced(c *graph.Call) ([]any, error) {
 	return saveImages(c, c.Str("filename_prefix"), "output")
 }
 
-// compareImages hands both over as temporary files; the editor takes them from a_images and b_images.
+// compareImages returns both inputs as temporary files, under a_images and b_images, where the editor looks for them.
 func compareImages(c *graph.Call) ([]any, error) {
 	for _, side := range []string{"a", "b"} {
 		if !c.Given("image_" + side) {
@@ -287,13 +287,13 @@ func compareImages(c *graph.Call) ([]any, error) {
 	return nil, nil
 }
 
-// saveTemp shows pictures as classes do that are no PreviewImage.
+// saveTemp shows pictures in the way of classes other than PreviewImage.
 func saveTemp(c *graph.Call, im *picture.Image) error {
 	c.Show("animated", []any{false})
 	return saveAs(c, im, tempPrefix(), "temp", "images")
 }
 
-// cropRegion cuts what lies inside the picture; an origin outside moves to the last pixel.
+// cropRegion crops to the part of the region that lies inside the picture. An origin outside moves to the last pixel.
 func cropRegion(c *graph.Call) ([]any, error) {
 	im, region := c.Image("image"), map[string]int{"x": 0, "y": 0, "width": 512, "height": 512}
 	given, ok := c.Raw("crop_region").(*pyjson.Object)

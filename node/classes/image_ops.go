@@ -10,12 +10,13 @@ import (
 	"patchbay/node/picture/resample"
 )
 
-// pixels is a length or a place in a picture.
+// pixels returns an input for a length or position in pixels.
 func pixels(name string, preset, lo, step int64) graph.Input {
 	return graph.Int(name, "in pixels", preset, lo, 16384, step)
 }
 
-// imageOpClasses are the rows that make, change and combine pictures, and resize pictures and masks alike.
+// imageOpClasses returns the classes that make, modify and combine pictures, and the one that resizes pictures or
+// masks.
 func imageOpClasses() []graph.Class {
 	const processing = "comfy_extras.nodes_post_processing"
 	image := graph.Link("image", "IMAGE", "")
@@ -110,8 +111,8 @@ func imageOpClasses() []graph.Class {
 	})
 }
 
-// imagePad puts grey around the pictures. The mask is 1 there and falls with the square of the distance inside, towards
-// padded edges only.
+// imagePad pads the pictures with gray. The mask is 1 in the padding and falls off quadratically inside the picture,
+// from padded edges only.
 func imagePad(c *graph.Call) ([]any, error) {
 	im, left, top, feather := c.Image("image"), c.Whole("left"), c.Whole("top"), c.Whole("feathering")
 	right, bottom := c.Whole("right"), c.Whole("bottom")
@@ -121,7 +122,7 @@ func imagePad(c *graph.Call) ([]any, error) {
 	}
 	out := framed(im, y, x, top, left, 0.5)
 	mask := &picture.Mask{B: 1, Y: out.Y, X: out.X, Data: filled(out.Y*out.X, 1)}
-	distance := func(i, n, before, after int) int { // to the nearest padded edge, n where none is
+	distance := func(i, n, before, after int) int { // to the nearest padded edge, n if no edge is padded
 		d := n
 		if before != 0 {
 			d = min(d, i)
@@ -146,7 +147,7 @@ func imagePad(c *graph.Call) ([]any, error) {
 	return []any{out, mask}, nil
 }
 
-// filled returns n times v.
+// filled returns n copies of v.
 func filled(n int, v float32) []float32 { return slices.Repeat([]float32{v}, n) }
 
 // inverted returns 1 - v.
@@ -164,8 +165,8 @@ func imageInvert(c *graph.Call) ([]any, error) {
 	return []any{&im}, nil
 }
 
-// imageBatch puts the second batch behind the first, scaled to its size (bilinear, center crop). Where one has alpha,
-// the other gets an opaque one.
+// imageBatch appends the second batch to the first, scaled to its size (bilinear, center crop). If only one of them has
+// alpha, the other becomes opaque RGBA.
 func imageBatch(c *graph.Call) ([]any, error) {
 	a, b := c.Image("image1"), c.Image("image2")
 	a, b = a.Widened(b.C), b.Widened(a.C)
@@ -192,7 +193,7 @@ func emptyImage(c *graph.Call) ([]any, error) {
 }
 
 // imageBlend scales the second picture to the size of the first (bicubic, center crop) and mixes the first with the
-// blend of both. ComfyUI fails where only the first has alpha; here that is refused in words.
+// blend of both. If only the first has alpha, ComfyUI crashes; here that is a proper error.
 func imageBlend(c *graph.Call) ([]any, error) {
 	a, b, f := c.Image("image1"), c.Image("image2"), c.Decimal("blend_factor")
 	blend := blendModes()[c.Str("blend_mode")]
@@ -224,8 +225,8 @@ func imageBlend(c *graph.Call) ([]any, error) {
 	return []any{out}, nil
 }
 
-// blendModes are the formulas of ImageBlend (the usual ones, as in W3C Compositing and Blending Level 1, section 9;
-// there overlay looks at the backdrop, here at the first picture). Every product is rounded to f32 as torch does.
+// blendModes returns the formulas of ImageBlend (the usual ones, as in W3C Compositing and Blending Level 1, section 9,
+// whose overlay tests the backdrop; here it tests the first picture). Every product is rounded to f32, as in torch.
 func blendModes() map[string]func(a, b float32) float32 {
 	screen := func(a, b, scale float32) float32 { return 1 - float32(float32(scale*(1-a))*(1-b)) }
 	return map[string]func(a, b float32) float32{
@@ -252,7 +253,7 @@ func blendModes() map[string]func(a, b float32) float32 {
 	}
 }
 
-// canny draws edges; what kornia refuses is refused in words.
+// canny detects edges. Inputs that kornia would reject are proper errors.
 func canny(c *graph.Call) ([]any, error) {
 	im, low, high := c.Image("image"), c.Decimal("low_threshold"), c.Decimal("high_threshold")
 	switch {
@@ -267,7 +268,7 @@ func canny(c *graph.Call) ([]any, error) {
 	return []any{picture.Canny(im, float32(low), float32(high))}, nil
 }
 
-// resizeMethods are the ways in which pictures are resized, in ComfyUI's order.
+// resizeMethods lists the interpolation methods in ComfyUI's order.
 func resizeMethods() []string {
 	return []string{"nearest-exact", "bilinear", "area", "bicubic", "lanczos"}
 }
@@ -291,7 +292,7 @@ func resizeTypes() graph.Input {
 		one("scale to multiple", graph.Int("multiple", "", 8, 1, 16384, 1)))
 }
 
-// asImage is a picture, or a mask as one of one channel.
+// asImage returns the named input as pictures; masks become pictures with one channel.
 func asImage(c *graph.Call, name string) *picture.Image {
 	switch v := c.Raw(name).(type) {
 	case *picture.Image:
@@ -302,8 +303,8 @@ func asImage(c *graph.Call, name string) *picture.Image {
 	panic(fault.Bad(name, "takes IMAGE or MASK, got %s", graph.Describe(c.Raw(name))))
 }
 
-// resizeImageMask resizes to the sides that the choice gives; "scale to multiple" cuts what is left over, so that the
-// aspect stays.
+// resizeImageMask resizes to the size that the chosen alternative gives. "scale to multiple" keeps the aspect ratio and
+// crops the excess.
 func resizeImageMask(c *graph.Call) ([]any, error) {
 	im, method, kind := asImage(c, "input"), c.Str("scale_method"), c.Chosen("resize_type")
 	out, err := resizedTo(c, im, kind, method)
@@ -376,7 +377,7 @@ func toMultiple(im *picture.Image, n int, method string) (*picture.Image, error)
 	return out.Cut((x-w)/2, (y-h)/2, w, h), nil
 }
 
-// batchImages puts pictures behind each other, all of the size of the first and with alpha where one has it.
+// batchImages concatenates pictures, all scaled to the size of the first and with alpha if any of them has it.
 func batchImages(c *graph.Call) ([]any, error) {
 	_, values := c.Grown("images")
 	first, channels := *values[0].(*picture.Image), 0
@@ -415,7 +416,7 @@ func imageFlip(c *graph.Call) ([]any, error) {
 	return []any{&im}, nil
 }
 
-// compositeMasked puts the source at (x, y) over the destination where the mask says so, cut at the edges.
+// compositeMasked pastes the source at (x, y) onto the destination, weighted by the mask and clipped at the edges.
 func compositeMasked(c *graph.Call) ([]any, error) {
 	to, from := c.Image("destination"), c.Image("source")
 	if from.C > to.C {
@@ -452,7 +453,7 @@ func compositeMasked(c *graph.Call) ([]any, error) {
 	return []any{&out}, nil
 }
 
-// joinAlpha gives pictures 1 - alpha as their fourth channel.
+// joinAlpha adds 1 - alpha as a fourth channel.
 func joinAlpha(c *graph.Call) ([]any, error) {
 	im := c.Image("image")
 	alpha, err := sizedMask(c.Mask("alpha"), im.Y, im.X)

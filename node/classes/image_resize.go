@@ -10,7 +10,7 @@ import (
 	"patchbay/node/picture/resample"
 )
 
-// resizeImageClasses are the rows that enlarge, shrink, cut, stitch and measure pictures, and take batches apart.
+// resizeImageClasses returns the classes that resize, crop, stitch and measure pictures, and split batches.
 func resizeImageClasses() []graph.Class {
 	methods := resizeMethods()
 	side := func(name string, preset, lo int64) graph.Input {
@@ -106,7 +106,7 @@ func resizeImageClasses() []graph.Class {
 	})
 }
 
-// imageScale: a side of 0 follows from the aspect, both 0 leave the picture as it is.
+// imageScale computes a side of 0 from the aspect ratio. If both are 0, the picture stays as it is.
 func imageScale(c *graph.Call) ([]any, error) {
 	im, w, h := c.Image("image"), c.Whole("width"), c.Whole("height")
 	switch {
@@ -133,13 +133,14 @@ func imageScaleToTotal(c *graph.Call) ([]any, error) {
 	return resized(im, side(im.X), side(im.Y), c.Str("upscale_method"), resample.CropDisabled, "megapixels")
 }
 
-// resized gives the outputs of a node that resizes to x by y pixels; field is the input to blame for the size.
+// resized returns the outputs of a node that resizes to x by y pixels; field is the input to blame for a bad size.
 func resized(im *picture.Image, x, y int, method, crop, field string) ([]any, error) {
 	out, err := resizedImage(im, x, y, method, crop, field)
 	return []any{out}, err
 }
 
-// fitted is a picture of x by y pixels, im itself where it is of that size; field is the input to blame for the size.
+// fitted returns the picture resized to x by y pixels, or im itself if it has that size; field is the input to blame
+// for a bad size.
 func fitted(im *picture.Image, x, y int, method, crop, field string) (*picture.Image, error) {
 	if im.X == x && im.Y == y {
 		return im, nil
@@ -159,7 +160,7 @@ func resizedImage(im *picture.Image, x, y int, method, crop, field string) (*pic
 	return &picture.Image{B: m.B, Y: m.Y, X: m.X, C: m.C, Data: m.Data}, nil
 }
 
-// imageCrop cuts what lies inside the picture; an origin outside moves to the last pixel.
+// imageCrop crops to the part of the rectangle that lies inside the picture. An origin outside moves to the last pixel.
 func imageCrop(c *graph.Call) ([]any, error) {
 	im := c.Image("image")
 	x, y := min(c.Whole("x"), im.X-1), min(c.Whole("y"), im.Y-1)
@@ -173,7 +174,7 @@ func imageFromBatch(c *graph.Call) ([]any, error) {
 	return []any{im.Items(from, min(im.B-from, c.Whole("length")))}, nil
 }
 
-// fromIndex is the item of a batch that an index names: below 0 counts from the end, beyond either end is that end.
+// fromIndex resolves an index into a batch: a negative one counts from the end, and both ends clamp.
 func fromIndex(index, items int) int {
 	if index < 0 {
 		index += items
@@ -195,7 +196,7 @@ func imageSize(c *graph.Call) ([]any, error) {
 	return []any{int64(im.X), int64(im.Y), int64(im.B)}, nil
 }
 
-// imageScaleToMax makes the longer side largest_size pixels long.
+// imageScaleToMax makes the longer side largest_size pixels long and keeps the aspect ratio.
 func imageScaleToMax(c *graph.Call) ([]any, error) {
 	im, n := c.Image("image"), c.Whole("largest_size")
 	x, y := n, n
@@ -208,7 +209,7 @@ func imageScaleToMax(c *graph.Call) ([]any, error) {
 	return resized(im, x, y, c.Str("upscale_method"), resample.CropDisabled, "largest_size")
 }
 
-// kontextScale takes the size whose aspect is nearest; of two that are equally near the narrower one.
+// kontextScale resizes to the size with the nearest aspect ratio, the narrower one of two that are equally near.
 func kontextScale(c *graph.Call) ([]any, error) {
 	im := c.Image("image")
 	x, y, least := 0, 0, math.Inf(1)
@@ -220,8 +221,8 @@ func kontextScale(c *graph.Call) ([]any, error) {
 	return resized(im, x, y, resample.Lanczos, resample.CropCenter, "image")
 }
 
-// kontextSizes are widths and heights of about 1024 x 1024 pixels, narrow ones first (the list in the inference code of
-// Black Forest Labs).
+// kontextSizes lists widths and heights of about 1024 x 1024 pixels, narrow ones first (the list in the inference code
+// of Black Forest Labs).
 func kontextSizes() [][2]int {
 	out := [][2]int{
 		{672, 1568}, {688, 1504}, {720, 1456}, {752, 1392}, {800, 1328}, {832, 1248}, {880, 1184}, {944, 1104}, {1024, 1024},
@@ -255,7 +256,7 @@ func stitch(c *graph.Call) ([]any, error) {
 	colour := map[string][]float32{
 		"white": {1, 1, 1, 1}, "black": {0, 0, 0, 1}, "red": {1, 0, 0, 1}, "green": {0, 1, 0, 1}, "blue": {0, 0, 1, 1},
 	}[c.Str("spacing_color")]
-	edge := float32(0) // of what is smaller, in all its channels
+	edge := float32(0) // fills up the smaller picture, in all its channels
 	if c.Str("spacing_color") == "white" {
 		edge = 1
 	}
@@ -275,7 +276,7 @@ func stitch(c *graph.Call) ([]any, error) {
 		return nil, err
 	}
 	out := &picture.Image{B: a.B, Y: y, X: a.X + b.X + gap, C: channels, Data: make([]float32, 0, a.B*total*channels)}
-	lines := y // of all parts alike
+	lines := y // parts are joined line by line if side by side, else whole
 	if !across {
 		out.Y, out.X, lines = a.Y+b.Y+gap, x, 1
 	}
@@ -288,7 +289,7 @@ func stitch(c *graph.Call) ([]any, error) {
 	return []any{out}, nil
 }
 
-// lengthened repeats the last picture up to a batch of n.
+// lengthened repeats the last picture until the batch has n.
 func lengthened(im *picture.Image, n int) *picture.Image {
 	if n <= im.B {
 		return im
@@ -299,12 +300,12 @@ func lengthened(im *picture.Image, n int) *picture.Image {
 	return &out
 }
 
-// centred puts pictures in the middle of y by x pixels of a value.
+// centred centers pictures on a background of y by x pixels of value v.
 func centred(im *picture.Image, y, x int, v float32) *picture.Image {
 	return framed(im, y, x, (y-im.Y)/2, (x-im.X)/2, v)
 }
 
-// framed puts pictures at a place on y by x pixels of a value.
+// framed places pictures at (top, left) on a background of y by x pixels of value v.
 func framed(im *picture.Image, y, x, top, left int, v float32) *picture.Image {
 	if im.Y == y && im.X == x {
 		return im

@@ -14,7 +14,7 @@ import (
 	"patchbay/parallel"
 )
 
-// latentClasses are the rows that make, save and load latents, take batches and latents apart, and calculate with them.
+// latentClasses returns the classes that make, save and load latents, split batches and latents, and compute with them.
 func latentClasses() []graph.Class {
 	size := func(width int64, step int64) []graph.Input {
 		side := func(name string) graph.Input {
@@ -102,8 +102,8 @@ func latentClasses() []graph.Class {
 	})
 }
 
-// emptyLatent makes zeros [B, C, height/pixels, width/pixels], or [B, C, t, ...] of t layers, for which the sampler is
-// not told the pixels; sizes between steps are cut, as ComfyUI does.
+// emptyLatent returns zeros [B, C, height/pixels, width/pixels], or [B, C, t, ...] with t layers, in which case Scale
+// stays unset. Sizes are rounded down to whole latent pixels, as in ComfyUI.
 func emptyLatent(c *graph.Call, channels, pixels, t int) ([]any, error) {
 	b, y, x := c.Whole("batch_size"), c.Whole("height")/pixels, c.Whole("width")/pixels
 	if int64(b)*int64(channels)*int64(max(1, t))*int64(y)*int64(x) > value.MaxValues {
@@ -117,7 +117,7 @@ func emptyLatent(c *graph.Call, channels, pixels, t int) ([]any, error) {
 	return []any{out}, nil
 }
 
-// saveLatent writes the file that ComfyUI's SaveLatent writes: latent_tensor, an empty latent_format_version_0, the
+// saveLatent writes the same file as ComfyUI's SaveLatent: latent_tensor, an empty latent_format_version_0, and the
 // workflow in the metadata.
 func saveLatent(c *graph.Call) ([]any, error) {
 	l := graph.Arg[*value.Latent](c, "samples")
@@ -138,7 +138,7 @@ func saveLatent(c *graph.Call) ([]any, error) {
 	return []any{l}, nil
 }
 
-// loadLatent reads such a file; older files without the version mark hold values scaled by 0.18215.
+// loadLatent reads a file of SaveLatent. Older files, without the version mark, hold values scaled by 0.18215.
 func loadLatent(c *graph.Call) ([]any, error) {
 	name := c.Str("latent")
 	data, err := inputFile(c, "latent", name)
@@ -172,7 +172,7 @@ func loadLatent(c *graph.Call) ([]any, error) {
 	return []any{&value.Latent{Samples: samples}}, nil
 }
 
-// repeatLatent repeats the whole batch; the copies get noise of their own: batch_index goes on behind the largest.
+// repeatLatent repeats the whole batch. The copies get their own noise: their batch_index continues after the largest.
 func repeatLatent(c *graph.Call) ([]any, error) {
 	l, amount := c.Layers("samples"), c.Whole("amount")
 	s := l.Samples
@@ -200,7 +200,7 @@ func repeatLatent(c *graph.Call) ([]any, error) {
 	return []any{out}, nil
 }
 
-// maxBatchIndex bounds how far the noise of a run is drawn ahead for one item (importLatent has the same limit).
+// maxBatchIndex bounds the noise drawn just to reach an item's index (value's importLatent has the same limit).
 const maxBatchIndex = 1 << 20
 
 func latentFromBatch(c *graph.Call) ([]any, error) {
@@ -220,7 +220,7 @@ func latentFromBatch(c *graph.Call) ([]any, error) {
 	return []any{out}, nil
 }
 
-// latentRow is a class of ComfyUI's nodes_latent, which all give a latent.
+// latentRow returns a class of ComfyUI's nodes_latent, all of which output a latent.
 func latentRow(name, category, aliases string, run func(*graph.Call) ([]any, error), inputs ...graph.Input,
 ) graph.Class {
 	return graph.Class{
@@ -239,7 +239,7 @@ func latentCutToBatch(c *graph.Call) ([]any, error) {
 	return []any{l.With(value.Apart(l.Samples, c.Str("dim"), c.Whole("slice_size")))}, nil
 }
 
-// secondLatent returns samples2 at the size of samples1; with fill it has as many items too: it is repeated, or cut.
+// secondLatent returns samples2 resized to samples1. With fill its batch is also repeated or cut to the same length.
 func secondLatent(c *graph.Call, l *value.Latent, fill bool) (parallel.Latent, error) {
 	a, b := l.Samples, c.Latent("samples2").Samples
 	if err := sameBatch("samples2", a.C, b.C, 1, 1); err != nil {
@@ -256,7 +256,7 @@ func secondLatent(c *graph.Call, l *value.Latent, fill bool) (parallel.Latent, e
 	return out, nil
 }
 
-// combineLatents combines two latents value by value.
+// combineLatents applies f to two latents element by element.
 func combineLatents(c *graph.Call, f func(a, b float32) float32) ([]any, error) {
 	l := c.Latent("samples1")
 	b, err := secondLatent(c, l, true)
@@ -280,9 +280,9 @@ func latentMultiply(c *graph.Call) ([]any, error) {
 	return []any{l.With(s)}, nil
 }
 
-// latentInterpolate mixes direction and length of the channels of every latent pixel by themselves: unit vectors u1, u2
-// and lengths m1, m2 give unit(r*u1 + (1-r)*u2) * (r*m1 + (1-r)*m2), a vector of length 0 having no direction (ComfyUI
-// nodes_latent). ComfyUI fails for batches; here every item is taken by itself.
+// latentInterpolate interpolates direction and length of each latent pixel's channel vector separately: unit vectors
+// u1, u2 and lengths m1, m2 give unit(r*u1 + (1-r)*u2) * (r*m1 + (1-r)*m2), where a vector of length 0 has direction 0
+// (ComfyUI nodes_latent). ComfyUI fails for batches; here items are independent.
 func latentInterpolate(c *graph.Call) ([]any, error) {
 	l, ratio := c.Latent("samples1"), c.Decimal("ratio")
 	b, err := secondLatent(c, l, true)
@@ -308,7 +308,7 @@ func latentInterpolate(c *graph.Call) ([]any, error) {
 	return []any{l.With(out)}, nil
 }
 
-// channelNorm is the length of the vector v[0], v[stride] ... of n values.
+// channelNorm returns the length of the vector v[0], v[stride] ... of n values.
 func channelNorm(v []float32, stride, n int) float32 {
 	sum := 0.0
 	for i := range n {
@@ -325,7 +325,7 @@ func direction(v, length float32) float32 {
 	return v / length
 }
 
-// latentBatch puts the second batch behind the first. Every item keeps the noise that it would have had in its own
+// latentBatch appends the second batch to the first. Every item keeps the noise that it would have had in its own
 // batch.
 func latentBatch(c *graph.Call) ([]any, error) {
 	l := c.Latent("samples1")

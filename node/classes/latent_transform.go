@@ -8,8 +8,8 @@ import (
 	"patchbay/parallel"
 )
 
-// transformLatentClasses are the rows that crop, flip, rotate, combine and resize latents. Noise masks stay as they
-// are, as in ComfyUI.
+// transformLatentClasses returns the classes that crop, flip, rotate, combine and resize latents. They keep noise masks
+// unchanged, as ComfyUI does.
 func transformLatentClasses() []graph.Class {
 	method := graph.BareCombo("upscale_method", "nearest-exact", "bilinear", "area", "bicubic", "bislerp")
 	side := func(name string) graph.Input {
@@ -71,8 +71,8 @@ func transformLatentClasses() []graph.Class {
 	})
 }
 
-// latentCrop moves the origin so that 8 rows and columns are left. In a latent smaller than that the origin becomes
-// negative and counts from the other end, as Python slices do.
+// latentCrop moves the origin so that at least 8 rows and columns remain. In a smaller latent the origin becomes
+// negative and counts from the other end, as in Python slices.
 func latentCrop(c *graph.Call) ([]any, error) {
 	l := c.Latent("samples")
 	s := l.Samples
@@ -94,7 +94,7 @@ func latentFlip(c *graph.Call) ([]any, error) {
 	return []any{l.With(moved(s, s.Y, s.X, func(r, k int) (int, int) { return r, s.X - 1 - k }))}, nil
 }
 
-// latentRotate turns clockwise.
+// latentRotate rotates clockwise.
 func latentRotate(c *graph.Call) ([]any, error) {
 	l := c.Latent("samples")
 	s := l.Samples
@@ -109,7 +109,7 @@ func latentRotate(c *graph.Call) ([]any, error) {
 	return []any{l}, nil
 }
 
-// moved makes latents of y rows and x columns whose pixel (r, k) is the one of s that from names.
+// moved returns latents of y rows and x columns whose pixel (r, k) is the pixel of s at from(r, k).
 func moved(s parallel.Latent, y, x int, from func(r, k int) (row, column int)) parallel.Latent {
 	out := parallel.NewLatent(s.B, s.C, y, x)
 	for p := range s.B * s.C {
@@ -124,8 +124,8 @@ func moved(s parallel.Latent, y, x int, from func(r, k int) (row, column int)) p
 	return out
 }
 
-// latentBlend scales the second latent to the size of the first (bicubic, center crop); a batch of one goes with every
-// other.
+// latentBlend scales the second latent to the size of the first (bicubic, center crop). A batch of one is combined with
+// every item of the other.
 func latentBlend(c *graph.Call) ([]any, error) {
 	l, f := c.Latent("samples1"), c.Decimal("blend_factor")
 	a, b := l.Samples, c.Latent("samples2").Samples
@@ -144,7 +144,7 @@ func latentBlend(c *graph.Call) ([]any, error) {
 	return []any{l.With(out)}, nil
 }
 
-// sameBatch refuses pairs that torch's broadcasting refuses: batches must be equal or one.
+// sameBatch returns an error for pairs that torch cannot broadcast: batches must be equal or 1.
 func sameBatch(field string, wantC, gotC, wantB, gotB int) error {
 	if wantC != gotC {
 		return fault.Family(field, "has %d channels, the other input %d: they must be equal", gotC, wantC)
@@ -155,7 +155,7 @@ func sameBatch(field string, wantC, gotC, wantB, gotB int) error {
 	return nil
 }
 
-// latentComposite pastes samples_from at (x, y); what does not fit is cut off.
+// latentComposite pastes samples_from at (x, y), clipped at the edges.
 func latentComposite(c *graph.Call) ([]any, error) {
 	l := c.Latent("samples_to")
 	to, from := l.Samples, c.Latent("samples_from").Samples
@@ -186,9 +186,8 @@ func latentComposite(c *graph.Call) ([]any, error) {
 	return []any{l.With(out)}, nil
 }
 
-// compositeMask is 1, falling to 1/feather at the edges that lie inside (top, bottom, left, right). A feather wider
-// than the picture scales some lines twice, because negative bounds of Python slices count from the end: the numbers
-// follow ComfyUI there too.
+// compositeMask is 1 inside and falls to 1/feather at inner edges (top, bottom, left, right). A feather wider than the
+// picture scales some lines twice, because negative bounds of Python slices count from the end. ComfyUI does the same.
 func compositeMask(h, w, feather int, inner [4]bool) []float32 {
 	mask := filled(h*w, 1)
 	rows := func(from, to int, rate float32) {
@@ -223,8 +222,8 @@ func compositeMask(h, w, feather int, inner [4]bool) []float32 {
 	return mask
 }
 
-// latentUpscale takes pixels, at least 64 a side; a side of 0 follows from the aspect, both 0 leave the latent as it
-// is.
+// latentUpscale takes sizes in pixels, at least 64 a side. A side of 0 is computed from the aspect ratio; if both are
+// 0, the latent stays as it is.
 func latentUpscale(c *graph.Call) ([]any, error) {
 	l, w, h := c.Latent("samples"), c.Whole("width"), c.Whole("height")
 	s := l.Samples
@@ -249,14 +248,14 @@ func latentUpscaleBy(c *graph.Call) ([]any, error) {
 		resample.CropDisabled, "scale_by")
 }
 
-// resizedOutput gives the outputs of a node that resizes to x by y latent pixels; field is the input to blame for the
-// size.
+// resizedOutput returns the outputs of a node that resizes to x by y latent pixels; field is the input to blame for a
+// bad size.
 func resizedOutput(l *value.Latent, x, y int, method, crop, field string) ([]any, error) {
 	s, err := resizedLatent(l.Samples, x, y, method, crop, field)
 	return []any{l.With(s)}, err
 }
 
-// fittedLatent is samples2, cropped in the middle and scaled to the size of samples1.
+// fittedLatent center-crops samples2 to the aspect ratio of samples1 and scales it to its size.
 func fittedLatent(s, to parallel.Latent, method string) (parallel.Latent, error) {
 	if s.Y == to.Y && s.X == to.X {
 		return s, nil

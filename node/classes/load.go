@@ -17,8 +17,8 @@ import (
 	"patchbay/node/value"
 )
 
-// loadClasses are the rows that name model files, of which they read headers only, and those that add low-rank
-// adapters to handles. Nothing is merged: handles with different adapters share the packed weights.
+// loadClasses returns the classes that open model files, of which they read only the headers, and those that add
+// low-rank adapters to handles. Nothing is merged: handles with different adapters share the packed weights.
 func loadClasses() []graph.Class {
 	device := graph.BareCombo("device", "default", "cpu").AsAdvanced().AsOptional()
 	strength := func(name, tip string) graph.Input {
@@ -83,7 +83,7 @@ func loadClasses() []graph.Class {
 	}
 }
 
-// reading completes the row of a class that reads model files of a kind, named by some inputs.
+// reading completes a class that reads model files of a kind, named by the inputs fields.
 func reading(row graph.Class, kind string, fields ...string) graph.Class {
 	row.Category, row.Heavy = cmp.Or(row.Category, "model/loaders"), graph.StageLoad
 	row.Change = modelChange(kind, fields...)
@@ -93,14 +93,14 @@ func reading(row graph.Class, kind string, fields ...string) graph.Class {
 	return row
 }
 
-// loader completes the row of a class that gives what open makes of the file that an input names.
+// loader completes a class whose output is what open returns for the file that an input names.
 func loader[T any](row graph.Class, kind, field string, open func(files.Header) (T, error)) graph.Class {
 	row.Run = opened(kind, field, open)
 	return reading(row, kind, field)
 }
 
-// clipLoader completes the row of a class that opens text encoders, which come before the inputs of the row; told is
-// their type, "" where an input has it.
+// clipLoader completes a class that opens text encoders. Its file inputs go in front of those of the row. told is the
+// text type, "" if there is an input for it.
 func clipLoader(row graph.Class, told string, fields ...string) graph.Class {
 	var in []graph.Input
 	for _, field := range fields {
@@ -125,7 +125,7 @@ func clipLoader(row graph.Class, told string, fields ...string) graph.Class {
 	return reading(row, files.KindText, fields...)
 }
 
-// clipTypeInput and dualClipTypeInput are the types that ComfyUI's loaders of one and of two encoders offer.
+// clipTypeInput and dualClipTypeInput return the types that ComfyUI's loaders for one and for two encoders offer.
 func clipTypeInput() graph.Input {
 	return graph.BareCombo("type", "stable_diffusion", "stable_cascade", "sd3", "stable_audio", "mochi", "ltxv",
 		"pixart", "cosmos",
@@ -138,8 +138,7 @@ func dualClipTypeInput() graph.Input {
 		"kandinsky5", "kandinsky5_image", "ltxv", "newbie", "ace")
 }
 
-// modelChange makes the headers of model files part of the cache signature, so that a file that was replaced is read
-// again.
+// modelChange makes the headers of model files part of the cache signature, so that a replaced file is read again.
 func modelChange(kind string, fields ...string) func(*graph.Call) (string, error) {
 	return func(c *graph.Call) (text string, err error) {
 		for _, field := range fields {
@@ -159,12 +158,12 @@ func modelChange(kind string, fields ...string) func(*graph.Call) (string, error
 	}
 }
 
-// fromFile lets f look at the header of the model file that an input names; errors name the input.
+// fromFile calls f with the header of the model file that an input names. Errors name the input.
 func fromFile(c *graph.Call, kind, field string, f func(files.Header) error) error {
 	return c.Roots().Header(kind, field, c.Str(field), wantsWide(c), f)
 }
 
-// opened runs a class that gives what open makes of the model file that an input names.
+// opened returns the run function of a class whose output is what open returns for the model file that an input names.
 func opened[T any](kind, field string, open func(files.Header) (T, error)) func(*graph.Call) ([]any, error) {
 	return func(c *graph.Call) ([]any, error) {
 		var out T
@@ -176,9 +175,8 @@ func opened[T any](kind, field string, open func(files.Header) (T, error)) func(
 	}
 }
 
-// checkPrecision refuses weight types that would round the weights again: weights are computed in the precision of
-// their file. A type that all weights of the file have already changes nothing. What cannot be read is left to the
-// loader's own words.
+// checkPrecision rejects weight types that would round the weights again: computation uses the precision of the file. A
+// type that all weights already have is accepted. Unreadable files pass, as the loader reports them better.
 func checkPrecision(_ *graph.Job, roots *files.Roots, in *pyjson.Object) (field, text string) {
 	want, narrow := map[string]engine.DType{
 		"fp8_e4m3fn": engine.F8E4M3, "fp8_e4m3fn_fast": engine.F8E4M3, "fp8_e5m2": engine.F8E5M2,
@@ -228,7 +226,7 @@ func loadCheckpoint(c *graph.Call) (out []any, err error) {
 	return out, err
 }
 
-// checkClipType refuses types that cannot be encoded before anything runs.
+// checkClipType rejects unsupported text types before anything runs.
 func checkClipType(_ *graph.Job, _ *files.Roots, in *pyjson.Object) (field, text string) {
 	name, ok := in.At("type").(string)
 	all := models.TextTypes()
@@ -239,8 +237,8 @@ func checkClipType(_ *graph.Job, _ *files.Roots, in *pyjson.Object) (field, text
 		strings.Join(slices.Sorted(maps.Keys(all)), ", "))
 }
 
-// ggufClasses are the rows of the custom node package ComfyUI-GGUF that load models of families that Patchbay has. The
-// stock loaders open the same files; these names let workflows that people have run unchanged.
+// ggufClasses returns the loaders of the custom node package ComfyUI-GGUF, for supported model families. The stock
+// loaders open the same files; these names let existing workflows run unchanged.
 func ggufClasses() []graph.Class {
 	const module, category = "custom_nodes.ComfyUI-GGUF", "bootleg"
 	precision := func(name, tip string) graph.Input {
@@ -271,10 +269,10 @@ func ggufClasses() []graph.Class {
 	}
 }
 
-// wantsWide reports whether the node asks for quantised weights in f32 instead of bf16.
+// wantsWide reports whether the node asks for quantized weights to be widened to f32 instead of bf16.
 func wantsWide(c *graph.Call) bool { return c.Raw("dequant_dtype") == "float32" }
 
-// checkWidened refuses a type that weights are not widened to.
+// checkWidened rejects a type that weights cannot be widened to.
 func checkWidened(_ *graph.Job, _ *files.Roots, in *pyjson.Object) (field, text string) {
 	if in.At("dequant_dtype") == "float16" {
 		return "dequant_dtype", `float16 is not supported: quantised weights are widened to bfloat16 ("default", ` +
@@ -283,8 +281,8 @@ func checkWidened(_ *graph.Job, _ *files.Roots, in *pyjson.Object) (field, text 
 	return "", ""
 }
 
-// withLora returns copies of the handles with the adapters of the file that the input lora_name names. A strength of 0
-// leaves a handle as it is, both 0 do not even open the file (ComfyUI nodes.py, LoraLoader). clip may be nil.
+// withLora returns copies of the handles with the adapters of the file named by the input lora_name. A strength of 0
+// leaves a handle as it is; if both are 0, the file is not even opened (ComfyUI nodes.py, LoraLoader). clip may be nil.
 func withLora(c *graph.Call, clip *value.Clip, onClip float64) (*value.Model, *value.Clip, error) {
 	m, onModel := c.Model("model"), c.Float("strength_model")
 	if onModel == 0 && onClip == 0 {
@@ -307,8 +305,7 @@ func withLora(c *graph.Call, clip *value.Clip, onClip float64) (*value.Model, *v
 	return m, clip, err
 }
 
-// warnUnused tells of tensors that fit nothing. Those of text encoders are left out where the node adapts the model
-// only.
+// warnUnused warns of tensors that match nothing, except for those of text encoders if modelOnly.
 func warnUnused(c *graph.Call, names []string, modelOnly bool) {
 	var odd []string
 	for _, n := range names {

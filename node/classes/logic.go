@@ -10,7 +10,7 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// logicClasses are the rows that choose between inputs, join texts, show values and hand literals on.
+// logicClasses returns the classes that choose between inputs, join texts, show values and pass on literals.
 func logicClasses() []graph.Class {
 	text := func(name string) graph.Input { return graph.Number(name, "STRING", "", "multiline", true) }
 	row := func(name, display, kind string, options ...any) graph.Class {
@@ -79,7 +79,7 @@ func logicClasses() []graph.Class {
 	}
 }
 
-// side is the input that a switch hands on.
+// side returns the name of the input that a switch passes on.
 func side(c *graph.Call) string {
 	return map[bool]string{false: "on_false", true: "on_true"}[c.Flag("switch")]
 }
@@ -96,7 +96,7 @@ func previewAny(c *graph.Call) ([]any, error) {
 	return []any{text}, nil
 }
 
-// aspects are the choices of ResolutionSelector: width and height, and a name.
+// aspects lists the choices of ResolutionSelector: width, height and a name.
 func aspects() []string {
 	return []string{
 		"1:1 (Square)", "2:3 (Portrait Photo)", "3:2 (Photo)", "3:4 (Portrait Standard)", "4:3 (Standard)",

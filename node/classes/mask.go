@@ -10,7 +10,7 @@ import (
 	"patchbay/node/picture/resample"
 )
 
-// maskClasses are the rows that make and change masks.
+// maskClasses returns the classes that make and modify masks.
 func maskClasses() []graph.Class {
 	const module = "comfy_extras.nodes_mask"
 	in := graph.Link("mask", "MASK", "")
@@ -75,8 +75,7 @@ func maskClasses() []graph.Class {
 	})
 }
 
-// growMask grows some pixels at a time, so that a large mask can be cancelled, and stops where nothing changes any
-// more.
+// growMask grows in portions, so that a large mask can be canceled, and stops early when nothing changes any more.
 func growMask(c *graph.Call) ([]any, error) {
 	m, left, tapered := c.Mask("mask"), c.Whole("expand"), c.Flag("tapered_corners")
 	portion := max(1, maxGrowWork/len(m.Data))
@@ -94,7 +93,7 @@ func growMask(c *graph.Call) ([]any, error) {
 	return []any{m}, nil
 }
 
-// maxGrowWork is how many pixels growMask looks at between two looks at the context.
+// maxGrowWork is the number of pixels that growMask processes between two checks for cancellation.
 const maxGrowWork = 1 << 24
 
 // maskToImage repeats the mask in three channels.
@@ -106,7 +105,7 @@ func maskToImage(c *graph.Call) ([]any, error) {
 	return []any{grey(m)}, nil
 }
 
-// grey makes pictures of masks.
+// grey converts masks to RGB pictures.
 func grey(m *picture.Mask) *picture.Image {
 	im := &picture.Image{B: m.B, Y: m.Y, X: m.X, C: 3, Data: make([]float32, 0, 3*len(m.Data))}
 	for _, v := range m.Data {
@@ -125,8 +124,8 @@ func imageToMask(c *graph.Call) ([]any, error) {
 	return []any{im.Channel(at)}, nil
 }
 
-// loadImageMask reads one channel of the first frame of a picture file; alpha is turned round, and a file without alpha
-// gives zeros.
+// loadImageMask returns one channel of the first frame of a picture file. Alpha is inverted; a file without alpha gives
+// zeros.
 func loadImageMask(c *graph.Call) ([]any, error) {
 	im, alpha, err := decoded(c)
 	if err != nil {

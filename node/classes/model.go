@@ -12,7 +12,7 @@ import (
 	"patchbay/parallel"
 )
 
-// modelClasses are the rows that give a MODEL another time line or another treatment of masks.
+// modelClasses returns the classes that change a MODEL's sampling, its use of masks, or its step cache.
 func modelClasses() []graph.Class {
 	const module = "comfy_extras.nodes_model_advanced"
 	shift := func(name string, preset float64) graph.Input {
@@ -65,7 +65,7 @@ func modelClasses() []graph.Class {
 	}
 }
 
-// onModel runs a class that gives a changed copy of the input model.
+// onModel returns the run function of a class that outputs a modified copy of the input model.
 func onModel(change func(c *graph.Call, m *value.Model) error) func(*graph.Call) ([]any, error) {
 	return func(c *graph.Call) ([]any, error) {
 		m := *c.Model("model")
@@ -74,7 +74,7 @@ func onModel(change func(c *graph.Call, m *value.Model) error) func(*graph.Call)
 	}
 }
 
-// modelSamplingFlux sets the shift from the size of the picture.
+// modelSamplingFlux computes the shift from the size of the picture.
 func modelSamplingFlux(c *graph.Call, m *value.Model) (err error) {
 	m.Sampling, err = sampling.NewFlux(sampling.FluxShift(c.Decimal("max_shift"), c.Decimal("base_shift"),
 		c.Whole("width"), c.Whole("height")))
@@ -84,8 +84,8 @@ func modelSamplingFlux(c *graph.Call, m *value.Model) (err error) {
 	return nil
 }
 
-// cacheRow lets a MODEL reuse predictions between steps. One cache replaces another. EasyCache is for networks that
-// ComfyUI calls through wrappers; others go on without one, there and here.
+// cacheRow returns a class that lets a MODEL reuse predictions between steps. A new cache replaces the old one.
+// EasyCache only works for networks that ComfyUI calls through wrappers; others run without it, there and here.
 func cacheRow(name, measured string, rule parallel.CacheRule) graph.Class {
 	part := func(name string, preset float64, tip string) graph.Input {
 		return graph.Float(name, tip, preset, 0, 1, 0.01).AsAdvanced()
@@ -116,7 +116,7 @@ func cacheRow(name, measured string, rule parallel.CacheRule) graph.Class {
 	}
 }
 
-// modelPatchClasses are the rows of model patches.
+// modelPatchClasses returns the classes that load and apply model patches.
 func modelPatchClasses() []graph.Class {
 	const module = "comfy_extras.nodes_model_patch"
 	return []graph.Class{
@@ -159,14 +159,14 @@ func modelPatchClasses() []graph.Class {
 	}
 }
 
-// styleReference puts the rows of a picture in front of those that the model has.
+// styleReference puts a picture's rows in front of those that the model already has.
 func styleReference(c *graph.Call, m *value.Model) error {
 	p := graph.Arg[*value.ModelPatch](c, "model_patch")
 	return p.Show(c.Use(), m, graph.Arg[value.Seen](c, "clip_vision_output"))
 }
 
-// patchModel puts a patch behind those that the model has. A mask is 1 where the picture is to be filled in, patches
-// read the opposite, and nets without channels for it and for what is filled in do not read them.
+// patchModel appends a patch to those of the model. The node's mask is 1 where the picture is to be filled in, the
+// reverse of what patches read. Mask and inpaint_image are ignored by patches without channels for them.
 func patchModel(c *graph.Call, m *value.Model) error {
 	p := graph.Arg[*value.ModelPatch](c, "model_patch")
 	if err := p.Fits(m); err != nil {

@@ -12,7 +12,7 @@ import (
 	"patchbay/parallel"
 )
 
-// sampleClasses are the rows of the two KSamplers.
+// sampleClasses returns the two KSampler classes.
 func sampleClasses() []graph.Class {
 	samplers, schedules := sampling.SamplerNames(), sampling.ScheduleNames()
 	steps := graph.Int("steps", "number of denoising steps", 20, 1, 10000, 0)
@@ -62,8 +62,8 @@ func ksamplerAdvanced(c *graph.Call) ([]any, error) {
 	return runKSampler(c, noise, 1, c.Whole("start_at_step"), c.Whole("end_at_step"), full)
 }
 
-// runKSampler runs the steps from start to last of a schedule; below 0 they are absent. full makes the last sigma 0
-// where last cuts the schedule.
+// runKSampler runs the steps from start to last of a schedule; negative values mean no limit. full sets the last sigma
+// to 0 if last cuts the schedule.
 func runKSampler(c *graph.Call, noise value.Noise, denoise float64, start, last int, full bool) ([]any, error) {
 	g, name := guided(c), c.Str("sampler_name")
 	sigmas, err := sampling.KSamplerSigmas(g.Model.Sampling, name, c.Str("scheduler"), c.Whole("steps"), denoise)
@@ -74,7 +74,7 @@ func runKSampler(c *graph.Call, noise value.Noise, denoise float64, start, last 
 	return []any{out}, err
 }
 
-// guided is the guider of a node with a model, two conditionings and a scale.
+// guided returns the guider of a node with a model, two conditionings and a CFG scale.
 func guided(c *graph.Call) *value.Guider {
 	return &value.Guider{
 		Model: c.Model("model"), Rule: parallel.Guider{Kind: parallel.GuideCFG, CFG: float32(c.Decimal("cfg"))},
@@ -82,7 +82,7 @@ func guided(c *graph.Call) *value.Guider {
 	}
 }
 
-// branches are conditionings by the names of their inputs.
+// branches returns the conditionings of the named inputs.
 func branches(c *graph.Call, names ...string) (out []value.GuiderBranch) {
 	for _, name := range names {
 		out = append(out, value.GuiderBranch{Name: name, Conditioning: c.Conditioning(name)})
@@ -90,8 +90,8 @@ func branches(c *graph.Call, names ...string) (out []value.GuiderBranch) {
 	return out
 }
 
-// runSampling samples the input latent_image and brings the results into the VAE's space: the result and the last
-// denoised latent. Without sigmas the latent stays as it is.
+// runSampling samples the input latent_image and returns, in the VAE's space, the result and the last denoised
+// estimate. If sigmas is empty, the latent stays as it is.
 func runSampling(c *graph.Call, noise value.Noise, g *value.Guider, sampler value.Sampler, sigmas []float32) (out,
 	denoised *value.Latent, err error,
 ) {
@@ -127,7 +127,7 @@ func runSampling(c *graph.Call, noise value.Noise, g *value.Guider, sampler valu
 	return out, source.With(result.X0), nil
 }
 
-// reportProgress tells of a step, and shows it where somebody asked for previews.
+// reportProgress emits the progress of a step, with a preview if the job asked for them.
 func reportProgress(c *graph.Call, m *value.Model, p parallel.Progress) error {
 	if err := c.Context.Err(); err != nil {
 		return err
@@ -138,14 +138,14 @@ func reportProgress(c *graph.Call, m *value.Model, p parallel.Progress) error {
 		}
 	}
 	data := map[string]any{"value": p.Step, "max": p.Steps, "node": c.ID}
-	if sent := p.ByAxis(); len(sent) > 0 { // ComfyUI has one device
+	if sent := p.ByAxis(); len(sent) > 0 { // an extension: ComfyUI uses one device
 		data["sent"] = sent
 	}
 	c.Emit(graph.Event{Type: "progress", Data: data})
 	return nil
 }
 
-// customClasses are the rows of the custom-sampling chain: noise, guider, sampler, sigmas, and the nodes that run them.
+// customClasses returns the custom-sampling classes: noise, guider, sampler, sigmas, and the nodes that run them.
 func customClasses() []graph.Class {
 	const module, category = "comfy_extras.nodes_custom_sampler", "model/sampling"
 	cfg := func(name string) graph.Input {
@@ -255,8 +255,8 @@ func samplerCustomAdvanced(c *graph.Call) ([]any, error) {
 	return []any{out, denoised}, err
 }
 
-// samplerCustom is SamplerCustomAdvanced with a CFGGuider and noise of its own. The seed also decides what samplers
-// draw on the way, with or without noise at the start.
+// samplerCustom is SamplerCustomAdvanced with its own CFGGuider and noise. The seed also determines the noise that
+// samplers draw along the way, with or without initial noise.
 func samplerCustom(c *graph.Call) ([]any, error) {
 	noise := value.Noise{Seed: c.Seed("noise_seed"), None: !c.Flag("add_noise")}
 	out, denoised, err := runSampling(c, noise, guided(c), graph.Arg[value.Sampler](c, "sampler"), c.Sigmas("sigmas"))
@@ -273,9 +273,9 @@ func dualGuider(c *graph.Call) ([]any, error) {
 	}}, nil
 }
 
-// addNoise scales the noise of the whole batch with |first - last| of the sigmas (with the only one, where there is
-// one) and mixes it with the latent as the model's family does at that sigma. An empty latent is not shifted. Values
-// that are not finite become 0 (ComfyUI nodes_custom_sampler.AddNoise).
+// addNoise scales the noise of the whole batch by |first - last| of the sigmas (by the only one if there is just one)
+// and mixes it with the latent as the model does at that sigma. An empty latent is not shifted. Non-finite values
+// become 0 (ComfyUI nodes_custom_sampler.AddNoise).
 func addNoise(c *graph.Call) ([]any, error) {
 	m, sigmas, l := c.Model("model"), c.Sigmas("sigmas"), c.Layers("latent_image")
 	if len(sigmas) == 0 {

@@ -9,7 +9,7 @@ import (
 	"patchbay/node/value"
 )
 
-// samplerClasses are the rows that give a sampler with options of its own.
+// samplerClasses returns the classes that output a sampler with options.
 func samplerClasses() []graph.Class {
 	plain := func(name string, preset, hi float64) graph.Input {
 		return graph.Float(name, "", preset, 0, hi, 0.01).With("round", false)
@@ -64,9 +64,9 @@ func samplerClasses() []graph.Class {
 	}
 }
 
-// samplerRow is a class whose inputs are the options of one sampler, name for name. Two inputs are none: noise_device
-// chooses between two samplers, and the model of SamplerSASolver, whose percentages are read on the time line of the
-// model that samples, which is the same model in any sensible graph.
+// samplerRow returns a class whose inputs are the options of one sampler, by the same names. Two inputs are not
+// options: noise_device chooses between two samplers, and SamplerSASolver's model is ignored, because its percentages
+// refer to the model that samples, which is the same one in any sensible graph.
 func samplerRow(class, sampler string, inputs ...graph.Input) graph.Class {
 	return graph.Class{
 		Name: class, Module: "comfy_extras.nodes_custom_sampler", Category: "model/sampling/samplers",
@@ -102,7 +102,7 @@ func samplerRow(class, sampler string, inputs ...graph.Input) graph.Class {
 	}
 }
 
-// schedulerClasses are the rows that make lists of sigmas.
+// schedulerClasses returns the classes that create lists of sigmas.
 func schedulerClasses() []graph.Class {
 	const module, category = "comfy_extras.nodes_custom_sampler", "model/sampling/schedulers"
 	row := func(name string, run func(*graph.Call) ([]float32, error), inputs ...graph.Input) graph.Class {
@@ -155,7 +155,7 @@ func schedulerClasses() []graph.Class {
 	}
 }
 
-// firstWord is the argument that an error of package sampling begins with.
+// firstWord returns the argument name that an error of package sampling begins with.
 func firstWord(s string) string {
 	if i := strings.IndexAny(s, " :,"); i > 0 {
 		return s[:i]
@@ -163,7 +163,7 @@ func firstWord(s string) string {
 	return s
 }
 
-// sigmaClasses are the rows that change lists of sigmas.
+// sigmaClasses returns the classes that modify lists of sigmas.
 func sigmaClasses() []graph.Class {
 	const module, category = "comfy_extras.nodes_custom_sampler", "model/sampling/sigmas"
 	in, halves := graph.Link("sigmas", "SIGMAS", ""),
@@ -231,7 +231,7 @@ func sigmaClasses() []graph.Class {
 	})
 }
 
-// sigmasOf makes the outputs of a node that gives one list. Errors of package sampling begin with the name of the
+// sigmasOf returns the outputs of a node with one list of sigmas. Errors of package sampling begin with the name of the
 // argument at fault.
 func sigmasOf(sigmas []float32, err error) ([]any, error) {
 	if err != nil {

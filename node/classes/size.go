@@ -7,7 +7,8 @@ import (
 	"patchbay/node/value"
 )
 
-// checkSize refuses results of more values than a latent or a batch of pictures may have.
+// checkSize returns an error if a result with these sides has more values than a latent or a batch of pictures may
+// have.
 func checkSize(field string, sides ...int) error {
 	n := 1.0
 	for _, s := range sides {
@@ -19,8 +20,8 @@ func checkSize(field string, sides ...int) error {
 	return fault.Bad(field, "the result %v has %.0f values, this program holds at most %d", sides, n, value.MaxValues)
 }
 
-// sliced resolves the bounds of a Python slice [from:to] of n items: negative bounds count from the end, all are cut to
-// 0..n.
+// sliced resolves the bounds of a Python slice [from:to] of n items: negative bounds count from the end, and all are
+// clamped to 0..n.
 func sliced(n, from, to int) (int, int) {
 	bound := func(i int) int {
 		if i < 0 {
@@ -32,5 +33,5 @@ func sliced(n, from, to int) (int, int) {
 	return from, max(from, to)
 }
 
-// rounded rounds as Python's round does, halves to even.
+// rounded rounds half to even, like Python's round.
 func rounded(v float64) int { return int(math.RoundToEven(v)) }

@@ -13,8 +13,7 @@ import (
 	"patchbay/node/value"
 )
 
-// styleClasses are the rows that let a picture speak beside the text (Redux), and those of networks that make pictures
-// larger.
+// styleClasses returns the classes that condition on a picture beside the text (Redux), and those of upscale models.
 func styleClasses() []graph.Class {
 	const module = "comfy_extras.nodes_upscale_model"
 	return []graph.Class{
@@ -57,9 +56,9 @@ func styleClasses() []graph.Class {
 	}
 }
 
-// applyStyle puts the rows of a style behind those of the text: times its strength, or with the logarithm of it as a
-// bias on attention to them, which ComfyUI keeps in f16. A strength of 0, of which ComfyUI makes no numbers, is e to
-// the smallest of them.
+// applyStyle appends the rows of a style to the text: scaled by strength, or, for attn_bias, with log(strength) as a
+// bias on attention to them, which ComfyUI keeps in f16. A strength of 0 gives NaN in ComfyUI; here the logarithm is
+// clamped to -65504, the lowest finite f16.
 func applyStyle(c *graph.Call) ([]any, error) {
 	list, style := c.Conditioning("conditioning"), graph.Arg[*value.Style](c, "style_model")
 	strength, bias := float32(c.Decimal("strength")), float32(0)

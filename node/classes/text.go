@@ -13,8 +13,8 @@ import (
 	"patchbay/node/value"
 )
 
-// textClasses are the rows that encode prompts, give the encoders of a family one each, or tell its network more than
-// the prompt.
+// textClasses returns the classes that encode prompts, with one text for all encoders or one for each, some with
+// further inputs of the network, and T5TokenizerOptions.
 func textClasses() []graph.Class {
 	clip := graph.Link("clip", "CLIP", "")
 	return graph.Rows(graph.Class{Outputs: graph.Slots("CONDITIONING")}, []graph.Class{
@@ -82,7 +82,7 @@ func textClasses() []graph.Class {
 	})
 }
 
-// encodeFlux gives the two encoders of FLUX a prompt each.
+// encodeFlux encodes a prompt for each of FLUX's two encoders.
 func encodeFlux(c *graph.Call) ([]any, error) {
 	out, err := perEncoder(c, "clip_l")
 	if err != nil {
@@ -91,7 +91,7 @@ func encodeFlux(c *graph.Call) ([]any, error) {
 	return []any{out[0].(value.Conditioning).Guided(c.Decimal("guidance"))}, nil
 }
 
-// t5Options sets lengths for every kind of T5, as ComfyUI's node does; encoders that are not there do not mind.
+// t5Options sets lengths for every kind of T5, as ComfyUI's node does; those of absent encoders have no effect.
 func t5Options(c *graph.Call) ([]any, error) {
 	clip := *graph.Arg[*value.Clip](c, "clip")
 	options := map[string]int{}
@@ -104,9 +104,9 @@ func t5Options(c *graph.Call) ([]any, error) {
 	return []any{&clip}, nil
 }
 
-// encodeSD3 gives the three encoders of SD3 a prompt each. With empty_padding "none" an empty T5 prompt gives no
-// tokens, and two empty CLIP prompts give zeros; one empty CLIP prompt beside another that is not is encoded, because
-// both must have as many chunks (ComfyUI nodes_sd3).
+// encodeSD3 encodes a prompt for each of SD3's three encoders. With empty_padding "none" an empty T5 prompt gives no
+// tokens, and two empty CLIP prompts give zeros. One empty CLIP prompt beside a non-empty one is encoded, because both
+// need the same number of chunks (ComfyUI nodes_sd3).
 func encodeSD3(c *graph.Call) ([]any, error) {
 	l, g, none := c.Str("clip_l"), c.Str("clip_g"), c.Str("empty_padding") == "none"
 	return encodeWanted(c, func(encoder string) (string, bool) {
@@ -135,8 +135,8 @@ func encodePixArtAlpha(c *graph.Call) ([]any, error) {
 	return []any{out[0].(value.Conditioning).Each(func(e *value.Cond) { e.Pixels = [2]int{h, w} })}, nil
 }
 
-// encodeLumina2 encodes a prompt behind the instruction that the network was trained with (arXiv:2503.21758;
-// ComfyUI comfy_extras/nodes_lumina2.py).
+// encodeLumina2 encodes a prompt after the instruction that the network was trained with (arXiv:2503.21758; ComfyUI
+// comfy_extras/nodes_lumina2.py).
 func encodeLumina2(c *graph.Call) ([]any, error) {
 	const start = "You are an assistant designed to generate "
 	text := start + "superior images with the superior degree of image-text alignment based on textual prompts or user " +
@@ -148,12 +148,12 @@ func encodeLumina2(c *graph.Call) ([]any, error) {
 	return encodeText(c, text)
 }
 
-// encodeText gives all encoders of the clip input one prompt.
+// encodeText encodes one prompt with all encoders of the clip input.
 func encodeText(c *graph.Call, words string) ([]any, error) {
 	return encodeWanted(c, func(string) (string, bool) { return words, true })
 }
 
-// perEncoder gives every encoder the input that has its key's name; the others read the first, as in ComfyUI.
+// perEncoder gives every encoder the input named by its key. Encoders without one read the first, as in ComfyUI.
 func perEncoder(c *graph.Call, first string) ([]any, error) {
 	return encodeWanted(c, func(key string) (string, bool) {
 		if own, ok := c.Raw(key).(string); ok {
@@ -163,8 +163,8 @@ func perEncoder(c *graph.Call, first string) ([]any, error) {
 	})
 }
 
-// encodeWanted runs prompts through the encoders of the clip input; prompt gives the text for an encoder by its key,
-// and leaves out those that it does not want.
+// encodeWanted runs prompts through the encoders of the clip input. prompt returns the text for an encoder by its key,
+// or wanted false to skip it.
 func encodeWanted(c *graph.Call, prompt func(key string) (words string, wanted bool)) ([]any, error) {
 	cond, err := encoded(c, graph.Arg[*value.Clip](c, "clip"), prompt)
 	if err != nil {
@@ -173,7 +173,7 @@ func encodeWanted(c *graph.Call, prompt func(key string) (words string, wanted b
 	return []any{value.Conditioning{cond}}, nil
 }
 
-// encoded runs prompts through the encoders of a handle, and warns of embeddings that are not there.
+// encoded runs prompts through the encoders of a handle, and warns of embeddings that were not found.
 func encoded(c *graph.Call, clip *value.Clip, prompt func(key string) (string, bool)) (value.Cond, error) {
 	cond, missing, err := clip.Encode(c.Use(), prompt)
 	for _, name := range missing {
@@ -182,7 +182,7 @@ func encoded(c *graph.Call, clip *value.Clip, prompt func(key string) (string, b
 	return cond, err
 }
 
-// The template of prompts about pictures, and the place of one.
+// The template for prompts about pictures, and the placeholder of one picture in a prompt.
 const (
 	editTemplate = "<|im_start|>system\nDescribe the key features of the input image (color, shape, size, texture, " +
 		"objects, background), then explain how the user's text instruction should alter or modify the image. Generate a " +
@@ -191,7 +191,7 @@ const (
 	pictureInText = value.PictureInText
 )
 
-// editTextClasses are the rows that encode prompts about pictures.
+// editTextClasses returns the classes that encode prompts about pictures.
 func editTextClasses() []graph.Class {
 	row := func(name, description string, run func(*graph.Call) ([]any, error), images ...string) graph.Class {
 		in := []graph.Input{
@@ -212,7 +212,7 @@ func editTextClasses() []graph.Class {
 	}
 }
 
-// encodeEdit shows the encoder the picture that becomes the reference: both of a megapixel.
+// encodeEdit shows the encoder the same picture that becomes the reference, scaled to one megapixel.
 func encodeEdit(c *graph.Call) ([]any, error) {
 	if !c.Given("image") {
 		return encodeAbout(c, "", c.Str("prompt"), nil, nil)
@@ -225,7 +225,7 @@ func encodeEdit(c *graph.Call) ([]any, error) {
 	return encodeAbout(c, strings.Replace(editTemplate, "{}", pictureInText+"{}", 1), c.Str("prompt"), one, one)
 }
 
-// encodeEditPlus shows the encoder smaller ones; sides of references are multiples of 8.
+// encodeEditPlus shows the encoder smaller copies of the pictures; sides of references are multiples of 8.
 func encodeEditPlus(c *graph.Call) ([]any, error) {
 	var seen, kept []*picture.Image
 	words := ""
@@ -249,7 +249,7 @@ func encodeEditPlus(c *graph.Call) ([]any, error) {
 	return encodeAbout(c, editTemplate, words+c.Str("prompt"), seen, kept)
 }
 
-// encodeAbout encodes a prompt about the pictures that are seen; those kept are references where there is a VAE.
+// encodeAbout encodes a prompt about the pictures in seen; with a VAE those in kept become reference latents.
 func encodeAbout(c *graph.Call, template, words string, seen, kept []*picture.Image) ([]any, error) {
 	var pictures []text.Picture
 	eyes := graph.Arg[*value.Clip](c, "clip")
@@ -282,15 +282,15 @@ func encodeAbout(c *graph.Call, template, words string, seen, kept []*picture.Im
 	return []any{value.Conditioning{cond}}, nil
 }
 
-// ofArea is the first picture of a batch without alpha, scaled to about side x side pixels, sides being multiples of
-// unit.
+// ofArea returns the first picture of a batch, without alpha, scaled to about side x side pixels with sides that are
+// multiples of unit.
 func ofArea(im *picture.Image, side float64, unit int, field string) (*picture.Image, error) {
 	by := math.Sqrt(side * side / float64(im.X*im.Y))
 	scaled := func(n int) int { return rounded(float64(n)*by/float64(unit)) * unit }
 	return resizedImage(im.Items(0, 1).First(3), scaled(im.X), scaled(im.Y), "area", "disabled", field)
 }
 
-// visionSides rounds the sides of a picture to what the encoder sees: multiples of unit, 3136 to 12845056 pixels.
+// visionSides rounds picture sides to what the encoder takes: multiples of unit, 3136 to 12845056 pixels in total.
 func visionSides(y, x, unit int) (high, wide int) {
 	const least, most = 3136, 12845056
 	to := func(n int, by float64, round func(float64) float64) int {
@@ -308,7 +308,7 @@ func visionSides(y, x, unit int) (high, wide int) {
 	return high, wide
 }
 
-// generateClasses are the rows that have a language model write.
+// generateClasses returns the classes that let a language model write.
 func generateClasses() []graph.Class {
 	part := func(name, tip string, preset, lo, hi float64) graph.Input {
 		return graph.Float(name, tip, preset, lo, hi, 0.01)

@@ -15,8 +15,7 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// vaeClasses are the rows that encode and decode, at once and in tiles, and those that give a latent the mask of what
-// may change.
+// vaeClasses returns the classes that encode and decode, whole or in tiles, and those that attach masks to latents.
 func vaeClasses() []graph.Class {
 	tile := func(step int64) []graph.Input {
 		return []graph.Input{
@@ -124,7 +123,7 @@ func vaeEncode(c *graph.Call) ([]any, error) {
 	return []any{&value.Latent{Samples: samples}}, err
 }
 
-// encodeImage crops pictures to what the autoencoder takes and encodes them; alpha is dropped where it takes none.
+// encodeImage crops pictures to what the autoencoder takes and encodes them. Alpha is dropped if it takes none.
 func encodeImage(c *graph.Call, v *value.VAE, im *picture.Image) (out parallel.Latent, err error) {
 	if v.Key == value.PixelSpace {
 		return encodePixels(im), nil
@@ -146,7 +145,7 @@ func encodeImage(c *graph.Call, v *value.VAE, im *picture.Image) (out parallel.L
 	return out, err
 }
 
-// decodePixels is the identity with ComfyUI's clamp: [B, 3, Y, X] -> [B, Y, X, 3].
+// decodePixels is the identity with ComfyUI's clamping: [B, 3, Y, X] -> [B, Y, X, 3].
 func decodePixels(l parallel.Latent) ([]any, error) {
 	if l.C != 3 {
 		return nil, fault.Family("vae", "%s takes latents of 3 channels, got %d", value.PixelSpace, l.C)
@@ -161,7 +160,7 @@ func decodePixels(l parallel.Latent) ([]any, error) {
 	return []any{&picture.Image{B: l.B, Y: l.Y, X: l.X, C: 3, Data: out}}, nil
 }
 
-// encodePixels is its inverse.
+// encodePixels is the inverse of decodePixels.
 func encodePixels(im *picture.Image) parallel.Latent {
 	out := parallel.NewLatent(im.B, 3, im.Y, im.X)
 	n := im.Y * im.X
@@ -197,7 +196,7 @@ func vaeDecodeTiled(c *graph.Call) ([]any, error) {
 	return []any{im}, err
 }
 
-// pictures are what an autoencoder has made of latents.
+// pictures converts the raw output of an autoencoder for the latents l to pictures.
 func pictures(l parallel.Latent, cfg vae.Config, out []float32) *picture.Image {
 	vae.ToImage(out)
 	return &picture.Image{B: l.B, Y: cfg.Scale() * l.Y, X: cfg.Scale() * l.X, C: cfg.Out, Data: out}
@@ -235,7 +234,7 @@ func vaeEncodeTiled(c *graph.Call) ([]any, error) {
 	return []any{&value.Latent{Samples: out}}, err
 }
 
-// covered are the pixels of pictures that an autoencoder covers with whole latent values.
+// covered returns the pixels of pictures cropped to whole latent pixels, in the form that Encode takes.
 func covered(v *value.VAE, cfg vae.Config, im *picture.Image) (pixels []float32, y, x int, err error) {
 	if !cfg.CanEncode {
 		return nil, 0, 0, fault.Family("vae", "%s has no encoder", v.Name)
@@ -247,7 +246,7 @@ func covered(v *value.VAE, cfg vae.Config, im *picture.Image) (pixels []float32,
 	return pixels, y, x, err
 }
 
-// encodeForInpaint encodes the picture with grey inside the mask and keeps the grown mask.
+// encodeForInpaint encodes the picture with gray inside the mask and attaches the grown mask to the latent.
 func encodeForInpaint(c *graph.Call) ([]any, error) {
 	im, v, grow := c.Image("pixels"), c.VAE("vae"), c.Whole("grow_mask_by")
 	mask, err := sizedMask(c.Mask("mask"), im.Y, im.X)
@@ -266,8 +265,8 @@ func encodeForInpaint(c *graph.Call) ([]any, error) {
 	return []any{&value.Latent{Samples: samples, NoiseMask: noise}}, err
 }
 
-// inpainted returns pictures that are grey where the rounded mask is 1, and the rounded mask, cut to what an encoder of
-// that scale covers and grown by a box of grow pixels.
+// inpainted returns the pictures with gray where the rounded mask is 1, and the rounded mask, cropped to whole latent
+// pixels of scale pixels a side and grown by a box of grow pixels.
 func inpainted(im *picture.Image, mask *picture.Mask, grow, scale int) (*picture.Image, *picture.Mask, error) {
 	whole := mask.Like(make([]float32, len(mask.Data)))
 	for i, f := range mask.Data {
@@ -277,8 +276,8 @@ func inpainted(im *picture.Image, mask *picture.Mask, grow, scale int) (*picture
 	return grey, whole.Centred(scale).Dilated(grow), err
 }
 
-// inpaintConditioning encodes the picture, keeps the mask, not rounded, with the latent, and gives both conditionings
-// mask and masked picture, for networks that read them (FLUX Fill).
+// inpaintConditioning encodes the picture, attaches the unrounded mask to the latent, and adds mask and masked picture
+// to both conditionings, for networks that read them (FLUX Fill).
 func inpaintConditioning(c *graph.Call) ([]any, error) {
 	im, v := c.Image("pixels"), c.VAE("vae")
 	mask, err := sizedMask(c.Mask("mask"), im.Y, im.X)
@@ -305,14 +304,14 @@ func inpaintConditioning(c *graph.Call) ([]any, error) {
 	return beside(c, masked, mask, out), nil
 }
 
-// pixToPix gives both conditionings the encoded picture, for networks that read one beside the noise (FLUX Canny and
-// Depth), and an empty latent of its size.
+// pixToPix adds the encoded picture to both conditionings, for networks that read one beside the noise (FLUX Canny and
+// Depth), and returns an empty latent of its size.
 func pixToPix(c *graph.Call) ([]any, error) {
 	l, err := encodeImage(c, c.VAE("vae"), c.Image("pixels"))
 	return beside(c, l, nil, &value.Latent{Samples: parallel.NewLatent(l.B, l.C, l.Y, l.X)}), err
 }
 
-// beside gives both conditionings a picture and a mask to read, and a latent.
+// beside returns both conditionings with a picture and a mask for the network to read, and then the latent.
 func beside(c *graph.Call, l parallel.Latent, mask *picture.Mask, latent *value.Latent) (out []any) {
 	for _, side := range []string{"positive", "negative"} {
 		out = append(out, c.Conditioning(side).Each(func(e *value.Cond) {
@@ -334,7 +333,7 @@ func sizedMask(m *picture.Mask, y, x int) (*picture.Mask, error) {
 	return &picture.Mask{B: m.B, Y: y, X: x, Data: im.Data}, nil
 }
 
-// greyed returns a copy whose colours are (v - 0.5)*(1 - mask) + 0.5. One mask goes with all pictures.
+// greyed returns a copy with colors (v - 0.5)*(1 - mask) + 0.5. A single mask applies to all pictures.
 func greyed(im *picture.Image, m *picture.Mask) (*picture.Image, error) {
 	if m.B != 1 && m.B != im.B {
 		return nil, fault.Bad("mask", "has a batch of %d, pixels one of %d: want 1 or %d", m.B, im.B, im.B)
@@ -351,7 +350,7 @@ func greyed(im *picture.Image, m *picture.Mask) (*picture.Image, error) {
 	return &out, nil
 }
 
-// scaleOf returns how many pixels one latent value covers.
+// scaleOf returns the number of pixels per side that one latent value covers.
 func scaleOf(c *graph.Call, v *value.VAE) (scale int, err error) {
 	if v.Key == value.PixelSpace {
 		return 1, nil

@@ -7,16 +7,16 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// Modes of a node that change what runs; every other mode runs.
+// Modes in which a node does not run; in every other mode it does.
 const (
 	modeMuted    = 2
 	modeBypassed = 4
 )
 
-// ioNode is the id of the two ends of a subgraph in its own links: -10 is where its inputs come in.
+// ioNode is the origin id of those links inside a subgraph that start at the subgraph's inputs.
 const ioNode = "-10"
 
-// Types of nodes that only the editor knows.
+// Types of nodes that exist in the editor only.
 const (
 	typeReroute   = "Reroute"
 	typePrimitive = "PrimitiveNode"
@@ -24,7 +24,7 @@ const (
 	typeMarkdown  = "MarkdownNote"
 )
 
-// canvas is one level of a graph: the whole, or the definition of a subgraph.
+// canvas is one level of a graph: the top level, or the definition of a subgraph.
 type canvas struct {
 	id, name string
 	nodes    []*node // in the editor's order of execution
@@ -46,18 +46,18 @@ type node struct {
 // port is an input or output of a node or of a subgraph.
 type port struct {
 	name, kind string
-	link       string   // that ends at an input; "" without one
+	link       string   // id of the link that ends at an input; "" if there is none
 	widget     string   // name of the widget that an input stands for
-	links      []string // of a subgraph's port, inside
+	links      []string // ids of the links of a subgraph's port, inside the subgraph
 }
 
-// link leads from an output to an input.
+// link leads from an output to an input; from and to are ids of nodes.
 type link struct {
 	from, to         string
 	fromSlot, toSlot int
 }
 
-// parse reads a canvas. Whatever has another type than it should is left out.
+// parse reads a canvas. Values of an unexpected type are left out.
 func parse(o *pyjson.Object) *canvas {
 	c := &canvas{
 		id: key(o.At("id")), name: o.Text("name"), byID: map[string]*node{}, links: map[string]link{},
@@ -96,7 +96,7 @@ func parse(o *pyjson.Object) *canvas {
 func ports(v any) []port {
 	var out []port
 	for _, item := range list(v) {
-		o, _ := item.(*pyjson.Object) // what is none keeps the places of the others
+		o, _ := item.(*pyjson.Object) // one that is no object is kept empty, so that the others keep their slots
 		p := port{name: o.Text("name"), kind: o.Text("type"), link: key(o.At("link")), widget: o.In("widget").Text("name")}
 		for _, id := range list(o.At("linkIds")) {
 			p.links = append(p.links, key(id))
@@ -106,12 +106,12 @@ func ports(v any) []port {
 	return out
 }
 
-// named is the place of the port of a name, -1 if there is none.
+// named returns the index of the port with the given name, -1 if there is none.
 func named(ports []port, name string) int {
 	return slices.IndexFunc(ports, func(p port) bool { return p.name == name })
 }
 
-// key is an id as text; ids are numbers or text.
+// key returns an id, which is a number or text, as text.
 func key(v any) string {
 	switch v.(type) {
 	case int64, string:

@@ -10,10 +10,10 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// Limits of a conversion: nodes of the result, and instances inside instances.
+// Limits of a conversion.
 const (
-	maxNodes = 10000
-	maxDepth = 32
+	maxNodes = 10000   // once subgraphs are expanded
+	maxDepth = 32      // instances inside instances
 	maxSteps = 1 << 18 // links followed
 )
 
@@ -24,20 +24,20 @@ func Is(o *pyjson.Object) bool {
 	return nodes && links
 }
 
-// conversion is one graph on its way.
+// conversion is the state of converting one graph.
 type conversion struct {
 	describe func(class string) *pyjson.Object
 	defs     map[string]*canvas
-	frames   int
-	left     int // links that may still be followed: reroutes may lead in a circle
+	frames   int // nodes of all frames
+	left     int // links that may still be followed, as reroutes may form a circle
 	out      map[string]*pyjson.Object
 	order    []string
 }
 
-// Convert returns the graph in API format: node id -> {inputs, class_type, _meta}. describe gives the object_info entry
-// of a class, nil if there is none. Nodes inside subgraphs have ids "instance:node". The failure is workflow_format_ui
-// with the reason (group nodes, subgraphs that hold themselves), missing_node_type for a class without a description,
-// or workflow_too_large.
+// Convert returns the graph in API format: node id -> {inputs, class_type, _meta}. describe returns the object_info
+// entry of a class, nil if there is none. Nodes inside subgraphs have ids "instance:node". The failure is
+// workflow_format_ui with the reason (group nodes, subgraphs that contain themselves, links in a circle),
+// missing_node_type for a class without a description, or workflow_too_large.
 func Convert(graph *pyjson.Object, describe func(class string) *pyjson.Object) (*pyjson.Object, *fault.Failure) {
 	c := &conversion{describe: describe, defs: map[string]*canvas{}, out: map[string]*pyjson.Object{}, left: maxSteps}
 	for _, v := range list(graph.In("definitions").At("subgraphs")) {
@@ -60,7 +60,7 @@ func Convert(graph *pyjson.Object, describe func(class string) *pyjson.Object) (
 	return c.result(), nil
 }
 
-// expand makes the frames of all instances.
+// expand creates the frames of all instances of subgraphs below f.
 func (c *conversion) expand(f *frame, depth int) *fault.Failure {
 	f.children = map[string]*frame{}
 	if c.frames += len(f.nodes); c.frames > maxNodes {
@@ -87,15 +87,15 @@ func (c *conversion) expand(f *frame, depth int) *fault.Failure {
 	return nil
 }
 
-// refused is the failure for a node that cannot be converted.
+// refused returns the failure for a node that cannot be converted.
 func refused(n *node, format string, args ...any) *fault.Failure {
 	f := fault.New(fault.CodeWorkflowFormatUI, format, args...)
 	f.Node, f.Class = n.id, pyjson.Excerpt(n.kind)
 	return f
 }
 
-// hold reads the values that an instance holds for widgets inside: those that properties.proxyWidgets names, or else
-// those of its inputs that stand for widgets, in order.
+// hold reads the values that an instance holds for widgets inside it: those that properties.proxyWidgets names or,
+// without that, those of its inputs that stand for widgets, in order.
 func (c *conversion) hold(f *frame) {
 	values := list(f.instance.values)
 	proxies, listed := f.instance.properties.At("proxyWidgets").([]any)
@@ -118,7 +118,7 @@ func (c *conversion) hold(f *frame) {
 	}
 }
 
-// holdOne gives one widget inside a subgraph the value of the instance.
+// holdOne gives one widget inside a subgraph the value that the instance holds for it.
 func (c *conversion) holdOne(f *frame, id, name string, value any) {
 	if id == "-1" {
 		f.given[name] = value
@@ -128,7 +128,7 @@ func (c *conversion) holdOne(f *frame, id, name string, value any) {
 	if n == nil {
 		return
 	}
-	for _, p := range n.inputs { // it may be linked to an input of the subgraph, which then has the value
+	for _, p := range n.inputs { // it may be linked to an input of the subgraph, which then takes the value
 		if l := f.links[p.link]; p.link != "" && l.from == ioNode && (p.widget == name || p.name == name) &&
 			l.fromSlot >= 0 && l.fromSlot < len(f.inputs) {
 			f.given[f.inputs[l.fromSlot].name] = value
@@ -144,7 +144,7 @@ func (c *conversion) holdOne(f *frame, id, name string, value any) {
 		child.given[name] = value
 		return
 	}
-	for { // older files write the ids of the nodes in front: "5: seed"
+	for { // older files put the ids of the nodes in front: "5: seed"
 		head, rest, ok := strings.Cut(name, ":")
 		if head = strings.TrimSpace(head); !ok || head == "" || strings.Trim(head, "0123456789") != "" {
 			break
@@ -159,7 +159,7 @@ func (c *conversion) holdOne(f *frame, id, name string, value any) {
 	}
 }
 
-// emit writes the nodes of a frame.
+// emit converts the nodes of a frame and of the frames below it.
 func (c *conversion) emit(f *frame) *fault.Failure {
 	for _, n := range f.nodes {
 		if n.mode == modeMuted || n.mode == modeBypassed {
@@ -188,7 +188,7 @@ func (c *conversion) emit(f *frame) *fault.Failure {
 	return nil
 }
 
-// unknown is the failure for a class without a description, as validation words it.
+// unknown returns the failure for a class without a description, in the words of validation.
 func unknown(f *frame, n *node) *fault.Failure {
 	title, id := cmp.Or(n.title, n.kind), f.path+n.id
 	return &fault.Failure{
@@ -199,7 +199,7 @@ func unknown(f *frame, n *node) *fault.Failure {
 	}
 }
 
-// node writes one node: the values of its widgets, then what its links give.
+// node converts one node: first the values of its widgets, then what its links give.
 func (c *conversion) node(f *frame, n *node, entry *pyjson.Object) {
 	inputs := pyjson.NewObject()
 	values := c.widgets(f, n)
@@ -225,7 +225,7 @@ func (c *conversion) node(f *frame, n *node, entry *pyjson.Object) {
 	c.out[id] = pyjson.NewObject("inputs", inputs, "class_type", n.kind, "_meta", pyjson.NewObject("title", title))
 }
 
-// wrapped marks a list that is a value: a bare one is a link.
+// wrapped marks a list as a value: a bare list is a link.
 func wrapped(v any) any {
 	if l, ok := v.([]any); ok {
 		return pyjson.NewObject("__value__", l)
@@ -233,7 +233,7 @@ func wrapped(v any) any {
 	return v
 }
 
-// dynamicTexts resolves the texts whose inputs are declared with dynamicPrompts.
+// dynamicTexts resolves the dynamic prompts in texts whose inputs are declared with dynamicPrompts.
 func dynamicTexts(inputs, specs *pyjson.Object) {
 	for _, name := range specs.Keys() {
 		text, isText := inputs.At(name).(string)
@@ -243,7 +243,7 @@ func dynamicTexts(inputs, specs *pyjson.Object) {
 	}
 }
 
-// result puts the nodes into the order of a JavaScript object: ids that are numbers first, ascending.
+// result returns the nodes in the key order of a JavaScript object: ids that are numbers first, ascending.
 func (c *conversion) result() *pyjson.Object {
 	number := func(id string) int {
 		n, err := strconv.Atoi(id)
@@ -260,7 +260,7 @@ func (c *conversion) result() *pyjson.Object {
 		for _, name := range inputs.Keys() {
 			v := inputs.At(name)
 			if l := list(v); len(l) == 2 && c.out[str(l[0])] == nil {
-				continue // its source was taken out
+				continue // its source is not in the result
 			}
 			kept.Set(name, v)
 		}

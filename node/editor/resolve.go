@@ -10,24 +10,25 @@ import (
 // frame is one use of a canvas: the whole graph, or an instance of a subgraph.
 type frame struct {
 	*canvas
-	path     string // ids of the instances around it, each with ":" behind
+	path     string // ids of the enclosing instances, each followed by ":"
 	parent   *frame
 	instance *node // in the parent
 	children map[string]*frame
-	// host are values that the instance gives to widgets inside, by node id and widget name.
+	// host holds values that the instance gives to widgets inside it, by node id and widget name.
 	host map[[2]string]any
-	// given are values that the instance gives to its own inputs, by name.
+	// given holds values that the instance gives to its own inputs, by name.
 	given map[string]any
 }
 
-// origin is where an input gets its value: an output of a node of the result, or a value.
+// origin is where an input gets its value: an output of a node in the result, or a value.
 type origin struct {
 	id    string // "" for a value
 	slot  int
 	value any
 }
 
-// input follows the link of an input to its origin; nil if nothing that runs is at its other end.
+// input follows the link of an input to its origin; nil if nothing that runs is at its other end. kind is the type
+// that is wanted there, "" for the input's own.
 func (c *conversion) input(f *frame, n *node, slot int, kind string) *origin {
 	if c.left--; c.left < 0 || slot < 0 || slot >= len(n.inputs) {
 		return nil
@@ -49,7 +50,7 @@ func (c *conversion) input(f *frame, n *node, slot int, kind string) *origin {
 	if l.fromSlot < 0 || l.fromSlot >= len(f.inputs) {
 		return nil
 	}
-	outer := named(f.instance.inputs, f.inputs[l.fromSlot].name) // what stands for it outside
+	outer := named(f.instance.inputs, f.inputs[l.fromSlot].name) // its counterpart outside
 	if outer >= 0 && f.instance.inputs[outer].link != "" {
 		return c.input(f.parent, f.instance, outer, kind)
 	}
@@ -59,8 +60,8 @@ func (c *conversion) input(f *frame, n *node, slot int, kind string) *origin {
 	return nil
 }
 
-// promoted is the value that an instance shows as its own widget for an input of its subgraph: what the instance holds,
-// or else what the first widget behind the input holds.
+// promoted returns the value of the widget that an instance shows for an input of its subgraph: the value that the
+// instance holds, or else that of the first widget behind the input.
 func (c *conversion) promoted(f *frame, slot int) (any, bool) {
 	if v, ok := f.given[f.inputs[slot].name]; ok {
 		return v, true
@@ -78,7 +79,7 @@ func (c *conversion) promoted(f *frame, slot int) (any, bool) {
 	return nil, false
 }
 
-// shown is the value of the widget that an input stands for, as its node holds it.
+// shown returns the value of the widget that an input stands for, as its node holds it.
 func (c *conversion) shown(f *frame, n *node, slot int) (any, bool) {
 	if c.left--; c.left < 0 || slot < 0 || slot >= len(n.inputs) {
 		return nil, false
@@ -96,12 +97,12 @@ func (c *conversion) shown(f *frame, n *node, slot int) (any, bool) {
 	return c.widgets(f, n).Get(p.widget)
 }
 
-// output is what runs behind an output.
+// output follows an output to its origin, through whatever does not run.
 func (c *conversion) output(f *frame, n *node, slot int, kind string) *origin {
 	if c.left--; c.left < 0 {
 		return nil
 	}
-	if n.kind == typePrimitive { // it writes its value into the widgets behind it, whatever its mode is
+	if n.kind == typePrimitive { // it sets the widgets that it is linked to, in whatever mode
 		if v, ok := f.host[[2]string{n.id, "value"}]; ok {
 			return &origin{value: v}
 		}
@@ -136,8 +137,8 @@ func (c *conversion) output(f *frame, n *node, slot int, kind string) *origin {
 	return nil
 }
 
-// bypass is the input that a bypassed node hands on to an output: the one of the same place if it fits, else the first
-// of exactly the wanted type, else the first that fits.
+// bypass returns the input that a bypassed node passes on to an output: the one at the same index if it fits, else the
+// first of exactly the wanted type, else the first that fits; -1 if there is none.
 func bypass(n *node, slot int, kind string) int {
 	if slot < 0 || slot >= len(n.outputs) {
 		return -1
@@ -159,7 +160,8 @@ func bypass(n *node, slot int, kind string) int {
 	return slices.IndexFunc(n.inputs, fits)
 }
 
-// connects reports whether the editor lets two types be linked: equal but for case, any, or a member in common.
+// connects reports whether the editor lets two types be linked: either is a wildcard, or they have a member in common,
+// whatever its case.
 func connects(a, b string) bool {
 	if a == "" || b == "" || a == "*" || b == "*" {
 		return true
@@ -174,7 +176,7 @@ func connects(a, b string) bool {
 	return false
 }
 
-// widgets are the values of a node's widgets by name, with those that the instance around it gives.
+// widgets returns the values of a node's widgets by name, including those that the enclosing instance gives.
 func (c *conversion) widgets(f *frame, n *node) *pyjson.Object {
 	entry := c.describe(n.kind)
 	if entry == nil {

@@ -9,24 +9,24 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// widgetTypes are the input types that the editor shows as a widget; a list of choices is one, too.
+// widgetTypes are the input types that the editor shows as a widget; a list of choices counts as COMBO.
 var widgetTypes = map[string]bool{
 	"INT": true, "FLOAT": true, "STRING": true, "BOOLEAN": true, "COMBO": true, dynamicCombo: true,
 	"COLOR": true, "CURVE": true, "MARKDOWN": true, "BOUNDING_BOX": true, "IMAGECOMPARE": true,
 }
 
-// dynamicCombo is a choice that brings inputs of its own, named "choice.input".
+// dynamicCombo is the type of a choice that adds inputs of its own, named "choice.input".
 const dynamicCombo = "COMFY_DYNAMICCOMBO_V3"
 
-// reader hands out widgets_values by name, in the order in which the editor makes the widgets of a class.
+// reader assigns widgets_values to names, in the order in which the editor creates the widgets of a class.
 type reader struct {
 	values []any
-	named  *pyjson.Object // values by name, where the node has them so
+	named  *pyjson.Object // values by name, if the node stores them so
 	out    *pyjson.Object
 }
 
-// widgetsOf returns the values of a node's widgets by name, in the order of its object_info entry. Inputs that came
-// after the graph was saved are left out, as in the prompts of that time; validation knows them.
+// widgetsOf returns the values of a node's widgets by name, in the order of its object_info entry. Inputs that were
+// added after the graph was saved are left out, as in the prompts of that time; validation fills them in.
 func widgetsOf(n *node, entry *pyjson.Object) *pyjson.Object {
 	r := &reader{values: list(n.values), out: pyjson.NewObject()}
 	r.named, _ = n.values.(*pyjson.Object)
@@ -39,14 +39,14 @@ func widgetsOf(n *node, entry *pyjson.Object) *pyjson.Object {
 			}
 			r.take(name, specs.At(name))
 		}
-		if group == "required" && uploads && len(r.values) > 0 { // the upload button comes behind the required inputs
+		if group == "required" && uploads && len(r.values) > 0 { // the upload button follows the required inputs
 			r.values = r.values[1:]
 		}
 	}
 	return r.out
 }
 
-// names are the inputs of a group in the order of the class.
+// names returns the inputs of a group in the order that the class declares.
 func names(specs *pyjson.Object, order []any) []string {
 	if len(order) != specs.Len() {
 		return specs.Keys()
@@ -80,7 +80,7 @@ func hasUpload(options *pyjson.Object) bool {
 	})
 }
 
-// take gives an input its value, if it is a widget.
+// take assigns an input its value, if it is a widget.
 func (r *reader) take(name string, spec any) {
 	kind, options := config(spec)
 	if !widgetTypes[kind] || options.At("forceInput") == true {
@@ -99,7 +99,7 @@ func (r *reader) take(name string, spec any) {
 	}
 }
 
-// next is the value of the next widget.
+// next returns the value of the next widget, or the one that is stored under name.
 func (r *reader) next(name string) (any, bool) {
 	if r.named != nil {
 		return r.named.Get(name)
@@ -112,7 +112,7 @@ func (r *reader) next(name string) (any, bool) {
 	return v, true
 }
 
-// controlled reports whether the editor puts the widget control_after_generate behind an input.
+// controlled reports whether the editor adds a control_after_generate widget after an input.
 func controlled(name, kind string, options *pyjson.Object) bool {
 	if v, ok := options.Get("control_after_generate"); ok && v != nil {
 		return pyjson.Bool(v)
@@ -120,8 +120,8 @@ func controlled(name, kind string, options *pyjson.Object) bool {
 	return kind == "INT" && (name == "seed" || name == "noise_seed")
 }
 
-// skipControl leaves out the value of control_after_generate, and of the filter that a list of choices has beside it. A
-// graph that a program wrote may lack it.
+// skipControl skips the value of control_after_generate and, for a list of choices, that of the filter next to it. A
+// graph that a program wrote may lack them.
 func (r *reader) skipControl(kind string) {
 	if len(r.values) == 0 {
 		return
@@ -137,7 +137,7 @@ func (r *reader) skipControl(kind string) {
 	}
 }
 
-// takeChoice gives the inputs of the chosen alternative their values.
+// takeChoice assigns the inputs of the chosen alternative their values.
 func (r *reader) takeChoice(name string, chosen any, options *pyjson.Object) {
 	for _, v := range list(options.At("options")) {
 		o, _ := v.(*pyjson.Object)
@@ -154,8 +154,8 @@ func (r *reader) takeChoice(name string, chosen any, options *pyjson.Object) {
 	}
 }
 
-// plainPrompt is a text with dynamic prompts as the editor sends it: comments left out, one of {a|b} chosen. The editor
-// draws; here it is the first, so that the same file asks for the same picture.
+// plainPrompt resolves the dynamic prompts in a text as the editor does on sending: comments are removed and one of
+// {a|b} is chosen. The editor chooses at random; here it is the first, so that the same file gives the same picture.
 func plainPrompt(s string) string {
 	s = comment.ReplaceAllString(s, "")
 	var b strings.Builder
@@ -178,7 +178,7 @@ func plainPrompt(s string) string {
 	return b.String()
 }
 
-// choice finds the end of a {a|b} that starts before i, and its first alternative.
+// choice finds the end of a {a|b} whose content starts at i, and its first alternative.
 func choice(s string, i int) (end int, first string) {
 	depth, bar := 0, -1
 	start := i
@@ -208,5 +208,5 @@ func choice(s string, i int) (end int, first string) {
 	return len(s), s[start:bar]
 }
 
-// comment is /* ... */, or // to the end of the line.
+// comment matches /* ... */, and // up to the end of the line.
 var comment = regexp.MustCompile("(?s)/\\*.*?\\*/|//[^\n\r\u2028\u2029]*")

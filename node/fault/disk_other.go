@@ -2,5 +2,5 @@
 
 package fault
 
-// IsDiskFull cannot tell on this system: the error keeps its own text.
+// IsDiskFull is always false: full disks are not recognized on this system.
 func IsDiskFull(error) bool { return false }

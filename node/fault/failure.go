@@ -36,7 +36,7 @@ const (
 	CodeWorkflowFormatUI = "workflow_format_ui" // a graph in the editor's format that cannot be converted
 )
 
-// Codes of running: what a job can end with after it was accepted.
+// Codes that a job can end with after it was accepted, and those of single nodes.
 const (
 	CodeCancelled       = "cancelled"
 	CodeOutOfMemory     = "out_of_memory"
@@ -54,7 +54,7 @@ const (
 	CodeUnknownHandle   = "unknown_handle"
 	CodeUnknownClass    = "unknown_class"
 	CodePlanRefused     = "plan_refused"
-	CodeHostLost        = "host_lost" // a process of ranks; the job may run again
+	CodeHostLost        = "host_lost" // a process with ranks is gone; the job may run again
 )
 
 // Error returns "message: details", with the node in front.
@@ -89,12 +89,12 @@ func Named(code, field, format string, args ...any) *Failure {
 	return At(code, field, "%s: %s", field, fmt.Sprintf(format, args...))
 }
 
-// Bad is Named of a value that only shows as wrong when the node runs.
+// Bad is Named for a value that only shows as wrong when the node runs.
 func Bad(field, format string, args ...any) *Failure {
 	return Named(CodeBadInput, field, format, args...)
 }
 
-// Family is Named of a file or value that is not what the node or its neighbours need.
+// Family is Named for a file or value that is not what the node or its neighbors need.
 func Family(field, format string, args ...any) *Failure {
 	return Named(CodeWrongFamily, field, format, args...)
 }
@@ -123,7 +123,8 @@ func From(err error) *Failure {
 	return Wrap(code, "", err)
 }
 
-// Of is From of an error of the engine, whose codes, fields and stacks are taken over; who ended ctx has cancelled.
+// Of is From for errors of the engine, whose code, field and stack are kept. An error of ctx itself, its deadline too,
+// counts as cancelled.
 func Of(ctx context.Context, err error) *Failure {
 	f := From(err)
 	if e, ok := errors.AsType[*failure.Error](err); ok && f.Code == CodeInternal {
@@ -143,7 +144,7 @@ func Of(ctx context.Context, err error) *Failure {
 	return f
 }
 
-// List joins names for an error, cut at twenty.
+// List joins names for an error message and cuts the list off after twenty.
 func List(names []string) string {
 	switch {
 	case len(names) == 0:

@@ -9,16 +9,16 @@ import (
 	"patchbay/node/fault"
 )
 
-// Header is a checkpoint while its header is looked at. It is opened again for its weights, so that no file stays
-// mapped between jobs.
+// Header is a checkpoint whose header is being read. It is opened again for its weights, so that no file stays mapped
+// between jobs.
 type Header struct {
 	source.File
-	Name    string        // as its user calls it
-	Weights *weights.File // open until the look is over
+	Name    string        // as the caller names it
+	Weights *weights.File // open until the callback returns
 }
 
-// ReadHeader opens a checkpoint of a kind, lets f look at it, and closes it again. Quantised weights will become f32 if
-// asF32, else bf16. Upscale models alone may be of torch.save's form.
+// ReadHeader opens a checkpoint of a kind, calls f with it and closes it. Quantized weights will become f32 if asF32,
+// else bf16. Only upscale models may be in the format of torch.save.
 func ReadHeader(kind, path string, asF32 bool, f func(Header) error) error {
 	open := func() (source.File, *weights.File, error) { return source.Stat(path, asF32) }
 	if kind == KindUpscale {
@@ -32,7 +32,7 @@ func ReadHeader(kind, path string, asF32 bool, f func(Header) error) error {
 	return f(Header{File: c, Name: path, Weights: file})
 }
 
-// Header is ReadHeader of the file that a field names. Errors are *Failure and name the field.
+// Header is ReadHeader for the file that a field names. Errors are *fault.Failure and name the field.
 func (r *Roots) Header(kind, field, name string, asF32 bool, f func(Header) error) error {
 	path, err := r.Resolve(kind, field, name)
 	if err != nil {
@@ -55,7 +55,7 @@ func (r *Roots) Header(kind, field, name string, asF32 bool, f func(Header) erro
 	return known
 }
 
-// With opens a checkpoint for its weights and runs f with it.
+// With opens a checkpoint for its weights and calls f with it.
 func With(c source.File, f func(file *weights.File) error) error {
 	file, err := c.Open()
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// Extra are folders of model files beside those of the models roots, by kind of folder as ComfyUI names it. Those of
-// First are searched before the roots, the others after them.
+// Extra lists folders of model files in addition to the models roots, by kind of folder as ComfyUI names it. Those in
+// First are searched before the roots, those in Then after them.
 type Extra struct {
 	First map[string][]string `json:"first,omitempty"`
 	Then  map[string][]string `json:"then,omitempty"`
@@ -20,8 +20,8 @@ type Extra struct {
 const ExtraFile = "extra_model_paths.yaml"
 
 // ReadExtra reads ExtraFile of a ComfyUI tree as ComfyUI 0.8.0 does (utils/extra_config.py): sections with base_path,
-// is_default and one folder a line for every kind. A tree without the file has no folders. What is no file of this form
-// is an error with its line.
+// is_default, and one folder per line for every kind. Without the file there are no folders. It returns an error with
+// the line if the file has another form.
 func ReadExtra(tree string) (Extra, error) {
 	out := Extra{First: map[string][]string{}, Then: map[string][]string{}}
 	path := filepath.Join(tree, ExtraFile)
@@ -65,7 +65,7 @@ func ReadExtra(tree string) (Extra, error) {
 					dir = filepath.Join(base, dir)
 				}
 				dir = filepath.Clean(dir)
-				if first { // each goes before all others
+				if first { // each goes before those already listed
 					to[kind] = append([]string{dir}, to[kind]...)
 				} else {
 					to[kind] = append(to[kind], dir)
@@ -76,7 +76,7 @@ func ReadExtra(tree string) (Extra, error) {
 	return out, nil
 }
 
-// modernKind is ComfyUI's map of old names of folders.
+// modernKind maps ComfyUI's old names of folders to the current ones.
 func modernKind(name string) string {
 	switch name {
 	case "unet":
@@ -87,7 +87,7 @@ func modernKind(name string) string {
 	return name
 }
 
-// expanded replaces a leading ~ and variables of the environment.
+// expanded replaces a leading ~ and environment variables.
 func expanded(path string) string {
 	if rest, ok := strings.CutPrefix(path, "~"); ok && (rest == "" || rest[0] == '/') {
 		if home, err := os.UserHomeDir(); err == nil {
@@ -97,14 +97,14 @@ func expanded(path string) string {
 	return os.ExpandEnv(path)
 }
 
-// extraEntry is one line of a section with the lines that belong to it.
+// extraEntry is a key of a section with its value, which may have several lines.
 type extraEntry struct{ key, value string }
 
-// parseExtra reads the YAML that the file consists of: sections, keys below them with plain, quoted or block (| and >)
-// values, comments. Anything else is refused.
+// parseExtra reads the part of YAML that the file uses: sections, keys below them with plain, quoted or block (| and
+// >) values, comments. Anything else is an error.
 func parseExtra(text string) ([][]extraEntry, error) {
 	var out [][]extraEntry
-	block := -1 // indent of the key whose block value is read
+	block := -1 // indent of the key whose block value is being read; -1: none
 	for i, line := range strings.Split(text, "\n") {
 		line = strings.TrimRight(strings.ReplaceAll(line, "\t", "    "), " \r")
 		bare := strings.TrimLeft(line, " ")
@@ -138,7 +138,7 @@ func parseExtra(text string) ([][]extraEntry, error) {
 	return out, nil
 }
 
-// uncommented cuts a comment off a plain or quoted value.
+// uncommented strips a trailing comment from a plain or quoted value.
 func uncommented(value string) string {
 	if value != "" && (value[0] == '"' || value[0] == '\'') {
 		if end := strings.IndexByte(value[1:], value[0]); end >= 0 {

@@ -30,10 +30,10 @@ func (r *Roots) folderRoots() []string {
 	return out
 }
 
-// isPipeline tells a diffusers folder by its transformer.
+// isPipeline reports whether dir is a diffusers folder, which has a transformer.
 func isPipeline(dir string) bool { return isTransformer(filepath.Join(dir, "transformer")) }
 
-// isTransformer tells a folder that holds one diffusion model in diffusers' form.
+// isTransformer reports whether dir holds one diffusion model in diffusers' format.
 func isTransformer(dir string) bool {
 	if !isFile(filepath.Join(dir, "config.json")) {
 		return false
@@ -47,7 +47,7 @@ func isFile(path string) bool {
 	return err == nil && !info.IsDir()
 }
 
-// walkFolders adds the entries of a kind that diffusers folders below dir/sub give.
+// walkFolders adds to seen the entries of a kind that are diffusers folders, or parts of them, below dir/sub.
 func (r *Roots) walkFolders(kind, dir, sub string, depth int, seen map[string]bool) {
 	for _, name := range r.subfolders(filepath.Join(dir, sub)) {
 		name = filepath.Join(sub, name)
@@ -67,7 +67,7 @@ func (r *Roots) walkFolders(kind, dir, sub string, depth int, seen map[string]bo
 	}
 }
 
-// subfolders returns the names of the folders in dir, links to folders inside the roots among them.
+// subfolders returns the names of the folders in dir, including links to folders that may be followed.
 func (r *Roots) subfolders(dir string) []string {
 	entries, _ := os.ReadDir(dir) // a folder that cannot be read has none
 	var out []string
@@ -80,7 +80,7 @@ func (r *Roots) subfolders(dir string) []string {
 	return out
 }
 
-// parts returns the sub-folders of a pipeline that are of a kind; "" is the pipeline itself.
+// parts returns the sub-folders of a pipeline that hold a kind; "" is the pipeline itself.
 func (r *Roots) parts(kind, pipeline string) []string {
 	if kind == KindDiffusion {
 		return []string{""}
@@ -94,7 +94,7 @@ func (r *Roots) parts(kind, pipeline string) []string {
 	return out
 }
 
-// partKind is what a sub-folder of a pipeline holds.
+// partKind returns the kind that a sub-folder of a pipeline holds, "" if none.
 func partKind(name string) string {
 	switch {
 	case name == "vae":
@@ -105,8 +105,8 @@ func partKind(name string) string {
 	return ""
 }
 
-// folder returns the folder with the weights that an entry names, "" if the entry is none of a diffusers folder. Files
-// of the folder that are links to places outside the roots are an error.
+// folder returns the folder with the weights that an entry names, "" if the entry is not in a diffusers folder. It
+// returns an error if a file of the folder is a link that may not be followed.
 func (r *Roots) folder(kind, field, name string) (string, error) {
 	for _, root := range r.folderRoots() {
 		full := filepath.Join(root, filepath.FromSlash(name))
@@ -124,7 +124,7 @@ func (r *Roots) folder(kind, field, name string) (string, error) {
 	return "", nil
 }
 
-// allInside refuses a checkpoint of several files when one of them is a link that leaves the roots.
+// allInside refuses a checkpoint of several files if one of them is a link that may not be followed.
 func (r *Roots) allInside(field, name, path string) error {
 	files, err := weights.Paths(path)
 	if err != nil {
@@ -138,13 +138,13 @@ func (r *Roots) allInside(field, name, path string) error {
 	return nil
 }
 
-// hiddenShard reports whether a file is one of several whose index lies beside it: the index is the entry.
+// hiddenShard reports whether a file is a shard with its index beside it: the index is the entry then.
 func hiddenShard(path string) bool {
 	index, ok := weights.Shard(path)
 	return ok && isFile(filepath.Join(filepath.Dir(path), index))
 }
 
-// FolderOf returns the folder that a checkpoint lies in, which is the checkpoint itself when that is a folder.
+// FolderOf returns the folder that a checkpoint is in, or the checkpoint itself if it is a folder.
 func FolderOf(path string) string {
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		return path
@@ -152,9 +152,9 @@ func FolderOf(path string) string {
 	return filepath.Dir(path)
 }
 
-// ownIDs takes the token ids out of a config.json that the transformers library wrote for CLIP: they are known to be
+// ownIDs removes the token ids from a config.json that the transformers library wrote for CLIP: they are known to be
 // wrong in published files (end 2, begin 0, pad 1 where the vocabulary has 49407, 49406 and 49407), and the library
-// does not use them either. Other configs are returned as they are.
+// does not use them either. Other configs are returned unchanged.
 func ownIDs(part string, config []byte) []byte {
 	if part != "clip_l" && part != "clip_g" {
 		return config

@@ -12,27 +12,27 @@ import (
 	"patchbay/models/weights"
 )
 
-// NeededFile is a file that a workflow reads, told apart from others of its name by size and hash.
+// NeededFile is a file that a workflow reads. Size and hash tell it from other files of its name.
 type NeededFile struct {
 	Kind  string `json:"kind"`            // folder of the models root, or input_images and input_latents
 	Name  string `json:"name"`            // as the workflow calls it
 	Bytes int64  `json:"bytes,omitempty"` // 0: not known
-	// SHA-256 in hex, of the header of a model file, of the whole of an input; empty: not known
+	// SHA-256 in hex of the header of a model file, or of all of an input; empty: not known
 	Hash string `json:"hash,omitempty"`
 }
 
-// Same reports whether two descriptions can be of one file: what is not known fits everything.
+// Same reports whether two descriptions may be of the same file: unknown fields match anything.
 func (f NeededFile) Same(g NeededFile) bool {
 	return f.Kind == g.Kind && f.Name == g.Name && (f.Bytes == g.Bytes || f.Bytes*g.Bytes == 0) &&
 		(f.Hash == g.Hash || f.Hash == "" || g.Hash == "")
 }
 
-// Shared reports whether the file lies in a models root, where other machines may have the same; inputs are one
-// machine's
-// own.
+// Shared reports whether the file is in a models root, where other machines may have the same file. Inputs are local
+// to one machine.
 func (f NeededFile) Shared() bool { return f.Kind != KindInputImage && f.Kind != KindInputLatent }
 
-// Index knows the files of the roots. Headers are read once and again when a file has changed. Safe for concurrent use.
+// Index caches what is known of the files of the roots; a header is read again when its file has changed. It is safe
+// for concurrent use.
 type Index struct {
 	roots Roots
 	mu    sync.Mutex
@@ -47,8 +47,8 @@ type indexed struct {
 // NewIndex returns an Index of the roots.
 func NewIndex(roots Roots) *Index { return &Index{roots: roots, known: map[string]indexed{}} }
 
-// Models lists the files of the models roots, of these kinds or with none named of all. A file without a readable
-// header is listed without a hash.
+// Models lists the files of these kinds in the models roots, or of all kinds if none is given. A file without a
+// readable header is listed without a hash.
 func (x *Index) Models(kinds ...string) []NeededFile {
 	var out []NeededFile
 	if kinds == nil {
@@ -73,7 +73,7 @@ func (x *Index) Folders() []string {
 	return out
 }
 
-// Find looks for one file.
+// Find looks up one file and reports whether it is here.
 func (x *Index) Find(kind, name string) (NeededFile, bool) {
 	f := NeededFile{Kind: kind, Name: name}
 	var path string
@@ -114,7 +114,7 @@ func (x *Index) Find(kind, name string) (NeededFile, bool) {
 	return f, true
 }
 
-// hashFile hashes the header of a model file, or the whole of an input; "" if it cannot be read.
+// hashFile hashes the header of a model file, or all of an input; "" if it cannot be read.
 func hashFile(f NeededFile, path string) (hash string) {
 	if !f.Shared() {
 		data, err := os.ReadFile(path)
@@ -131,8 +131,8 @@ func hashFile(f NeededFile, path string) (hash string) {
 	return hash
 }
 
-// Lacks returns why a job with these files cannot run here: the first file that is missing or another one, and where it
-// was looked for. nil: it can.
+// Lacks returns why a job with these files cannot run here: the first file that is missing or differs, and where it
+// was looked for. It returns nil if the job can run.
 func (x *Index) Lacks(files []NeededFile) error {
 	for _, f := range files {
 		had, ok := x.Find(f.Kind, f.Name)

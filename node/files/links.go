@@ -11,15 +11,15 @@ import (
 // maxLinks bounds the links that are followed from one name to its file.
 const maxLinks = 40
 
-// reachable reports whether a model file may be opened: it lies in one of the roots, or the links that lead out of them
-// are ones that nobody but root or the user of this process can have made, as in the caches of Hugging Face and on
-// shared disks. StrictLinks takes the second away.
+// reachable reports whether a model file may be opened: it is in one of the roots, or only root or the user of this
+// process can have made the links that lead out of them, as in the caches of Hugging Face and on shared disks.
+// StrictLinks rules out the latter.
 func (r *Roots) reachable(path string) bool {
 	return r.inside(path) || !r.StrictLinks && r.trusted(path)
 }
 
-// trusted reports whether every link on the way to path, from the folder of the roots that it begins in, belongs to
-// root or to the user of this process. Links above that folder are the operator's, who has named it.
+// trusted reports whether every link on the way to path, from the root that it is below, belongs to root or to the
+// user of this process. Links above that root are the operator's own choice.
 func (r *Roots) trusted(path string) bool {
 	for _, root := range r.places() {
 		rel, err := filepath.Rel(root, path)
@@ -32,8 +32,8 @@ func (r *Roots) trusted(path string) bool {
 	return false
 }
 
-// ownLinks walks the parts of a path from a folder on and reports whether it ends at something that is there and every
-// link that it meets belongs to root or user.
+// ownLinks follows the parts of a path from the folder at and reports whether they lead to something that exists and
+// every link on the way belongs to root or user.
 func ownLinks(at string, parts []string, user uint32) bool {
 	for links := 0; len(parts) > 0; {
 		part := parts[0]
@@ -42,7 +42,7 @@ func ownLinks(at string, parts []string, user uint32) bool {
 		case "", ".":
 			continue
 		case "..":
-			at = filepath.Dir(at) // at holds no link any more
+			at = filepath.Dir(at) // at contains no links
 			continue
 		}
 		next := filepath.Join(at, part)

@@ -8,7 +8,7 @@ import (
 )
 
 // Named is the inverse of Resolve: the kind and name under which a model file of the roots is found, on this machine
-// and on others that have it. It fails for a file that lies in no folder of models.
+// and on others that have it. It returns an error for a file that is in no models folder.
 func (r *Roots) Named(path string) (kind, name string, err error) {
 	for _, kind := range append(Kinds(), KindGGUF) {
 		for _, dir := range append(r.Dirs(kind), r.folderRoots()...) {

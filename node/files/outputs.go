@@ -22,7 +22,8 @@ type FileRef struct {
 	Type      string `json:"type" msgpack:"type"`
 }
 
-// maxFileName leaves room for counter and extension in the 255 bytes that file systems allow.
+// maxFileName bounds the bytes of the file name in a prefix. It leaves room for counter and extension in the 255 bytes
+// that file systems allow.
 const maxFileName = 230
 
 // CheckPrefix replaces the variables of a filename_prefix (%width%, %height%, %year% ... %second%; local time) and
@@ -67,10 +68,10 @@ func Commit(outputDir string, out Output) (FileRef, error) {
 	return publishNext(folder, sub, name, temp, out, publish)
 }
 
-// CommitStaged is Commit for a file that lies on the same file system at path: its final name becomes a second link to
-// it, and path stays. The name is on the disk when this returns. Called again after a crash, it finds the link it has
-// made and returns that name: there is never a second file. Where links are impossible, the contents are copied as
-// Commit does.
+// CommitStaged is Commit for a file at path on the same file system: its final name becomes a second hard link to it,
+// and path stays. The name is on disk when CommitStaged returns. Called again after a crash, it finds the link that it
+// made and returns that name: there is never a second file. Where hard links are impossible, the contents are copied
+// as Commit does.
 func CommitStaged(outputDir string, out Output, path string) (FileRef, error) {
 	folder, sub, name, err := place(outputDir, out)
 	if err != nil {
@@ -95,8 +96,8 @@ func CommitStaged(outputDir string, out Output, path string) (FileRef, error) {
 	return ref, nil
 }
 
-// SyncFolder returns when the names in a folder, and its own, are on the disk: syncing a file does not promise that.
-// Folders that cannot be opened for it, and file systems that cannot do it, are left alone.
+// SyncFolder syncs a folder and its parent, so that the names in the folder and its own name are on disk: syncing a
+// file does not guarantee that. Folders without permission and file systems that cannot sync folders are skipped.
 func SyncFolder(dir string) error {
 	for _, dir := range []string{dir, filepath.Dir(dir)} {
 		f, err := os.Open(dir)
@@ -116,14 +117,14 @@ func SyncFolder(dir string) error {
 	return nil
 }
 
-// linkOf returns the name in folder that is the same file as path, empty if there is none.
+// linkOf returns the name in folder of a hard link to path, "" if there is none.
 func linkOf(folder, path string) string {
 	self, err := os.Stat(path)
 	if err != nil {
 		return ""
 	}
 	if st, ok := self.Sys().(*syscall.Stat_t); ok && st.Nlink < 2 {
-		return "" // nothing to look for
+		return "" // path is the only name
 	}
 	entries, err := os.ReadDir(folder)
 	if err != nil {
@@ -215,8 +216,8 @@ func publish(temp, final string) error {
 	return os.Rename(temp, final)
 }
 
-// nextCounter is ComfyUI's rule: the largest number behind "<name>_" up to the next dot or underscore, plus one; files
-// without a number count as 0.
+// nextCounter returns ComfyUI's next counter: one above the largest number between "<name>_" and the next dot or
+// underscore; files without a number count as 0.
 func nextCounter(folder, name string) int {
 	entries, err := os.ReadDir(folder)
 	if err != nil {
@@ -247,7 +248,7 @@ func writeFailure(out Output, err error) error {
 	return f
 }
 
-// Output is one file that a node made. It is not in the output folder yet: Commit puts it there.
+// Output is one file that a node produced. It is not in the output folder until Commit puts it there.
 type Output struct {
 	Node   string
 	Index  int    // position among the outputs of the node

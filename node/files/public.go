@@ -9,8 +9,8 @@ import (
 	"patchbay/node/fault"
 )
 
-// Public returns a text in which the operator's folders have their names instead of their paths: "models/vae/ae.sft"
-// for a file below any models folder, and input, output, temp and ComfyUI likewise.
+// Public returns text with the paths of the operator's folders replaced by their names: "models/vae/ae.sft" for a file
+// below any models folder, and input, output, temp and ComfyUI likewise.
 func (r *Roots) Public(text string) string {
 	names := map[string]string{}
 	add := func(path, name string) {
@@ -44,8 +44,8 @@ func (r *Roots) Public(text string) string {
 	return text
 }
 
-// Publish takes the operator's folders out of what a failure tells clients. The error with the paths becomes its cause,
-// for the operator's log.
+// Publish takes the operator's folders out of the message and details of a failure, which clients see. The original
+// becomes the cause, for the operator's log, unless there is a cause already.
 func (r *Roots) Publish(f *fault.Failure) *fault.Failure {
 	message, details := r.Public(f.Message), r.Public(f.Details)
 	if message == f.Message && details == f.Details {

@@ -13,19 +13,19 @@ import (
 )
 
 // Roots are the folders that names in a workflow may refer to. Models are folders laid out like ComfyUI's models
-// folder; Input, Output and Temp are ComfyUI's folders of those names. Empty folders hold nothing.
+// folder; Input, Output and Temp are ComfyUI's folders of those names. An empty path counts as an empty folder.
 type Roots struct {
 	Models              []string
 	Input, Output, Temp string
 	// ComfyUI is an installed ComfyUI tree to look for tokenizers in; its models folder is not searched unless Models
 	// names it.
 	ComfyUI string
-	// Also returns names of a kind of model files that other machines have: List shows them, nothing here can open them.
-	// nil: there are none.
+	// Also returns the names of model files of a kind that only other machines have: List includes them, and nothing
+	// here can open them. nil: there are none.
 	Also func(kind string) []string
-	// Extra are folders of models beside the roots.
+	// Extra are more folders of models.
 	Extra Extra
-	// StrictLinks refuses every link that leads out of the folders, also those of root and of this process' user.
+	// StrictLinks refuses every link that leads out of the folders, even those of root and of this process's user.
 	StrictLinks bool
 }
 
@@ -64,7 +64,7 @@ func folders(kind string) []string {
 	return []string{kind}
 }
 
-// Dirs returns the absolute folders that files of a kind are looked for in, in that order.
+// Dirs returns the absolute folders in which files of a kind are looked for, in search order.
 func (r *Roots) Dirs(kind string) []string {
 	if kind == KindInputImage || kind == KindInputLatent {
 		if r.Input == "" {
@@ -85,7 +85,7 @@ func (r *Roots) Dirs(kind string) []string {
 	return append(out, r.Extra.Then[extra]...)
 }
 
-// places returns every folder that names may lie in.
+// places returns every folder that names may refer to.
 func (r *Roots) places() []string {
 	var out []string
 	for _, extra := range []map[string][]string{r.Extra.First, r.Extra.Then} {
@@ -102,7 +102,7 @@ func (r *Roots) places() []string {
 }
 
 // List returns the names of all files of a kind, relative to their folder with forward slashes, sorted, each once.
-// Unreadable folders, files of other types and links that leave the roots are left out.
+// Unreadable folders, files of other types and links that may not be followed are left out.
 func (r *Roots) List(kind string) []string {
 	seen := map[string]bool{}
 	if r.Also != nil {
@@ -169,7 +169,8 @@ func hasKindExtension(kind, name string) bool {
 	return ext == ".safetensors" || ext == ".sft" || strings.HasSuffix(name, ".safetensors.index.json")
 }
 
-// follows reports whether a link in a folder of a kind is followed: that of inputs takes the strict rule.
+// follows reports whether a link in a folder of a kind is followed. Links to inputs must stay in the roots, whoever
+// made them.
 func (r *Roots) follows(kind, path string) bool {
 	if kind == KindInputImage || kind == KindInputLatent {
 		return r.inside(path)
@@ -198,8 +199,8 @@ func within(base, path string) bool {
 }
 
 // Resolve returns the path of a file of a kind. field names the input for the error: file_outside_root if the name is
-// absolute, climbs out, or is a link that leaves the roots; file_missing if nothing has that name. Both list the names
-// that are allowed.
+// absolute, climbs out of the roots, or is a link that may not be followed; file_missing if nothing has that name;
+// bad_checkpoint if the shards of a checkpoint cannot be found.
 func (r *Roots) Resolve(kind, field, name string) (string, error) {
 	if !filepath.IsLocal(filepath.FromSlash(name)) {
 		return "", fault.Named(fault.CodeFileOutsideRoot, field, "%q leaves the folder of %s; allowed: %s", name, kind,
@@ -208,7 +209,7 @@ func (r *Roots) Resolve(kind, field, name string) (string, error) {
 	for _, dir := range r.Dirs(kind) {
 		path := filepath.Join(dir, filepath.FromSlash(name))
 		info, err := os.Stat(path)
-		if err != nil || !info.Mode().IsRegular() { // a named pipe would wait for its writer for ever
+		if err != nil || !info.Mode().IsRegular() { // opening a named pipe would wait for a writer forever
 			continue
 		}
 		if !r.reachable(path) {
@@ -227,7 +228,7 @@ func (r *Roots) Resolve(kind, field, name string) (string, error) {
 		fault.List(r.List(kind)))
 }
 
-// outside says what is wrong with a link that is not followed, and what helps.
+// outside returns why a link is not followed, and what helps.
 func (r *Roots) outside() string {
 	if r.StrictLinks {
 		return "is a link to a place outside the models folders, and --strict-links is set; name that place with --models, " +
@@ -270,6 +271,6 @@ func (r *Roots) Picture(field, name string) (string, error) {
 	return path, nil
 }
 
-// KindGGUF are the diffusion models that the loaders of ComfyUI-GGUF list: the GGUF files of the folders of diffusion
-// models.
+// KindGGUF is the kind of diffusion models that the loaders of ComfyUI-GGUF list: the GGUF files in the folders of
+// diffusion models.
 const KindGGUF = "unet_gguf"

@@ -6,31 +6,31 @@ import (
 	"patchbay/node/value"
 )
 
-// Bounds are the largest picture and the longest run that somebody lets others ask for. They come before the limits of
-// classes, which are ComfyUI's, and hold for what a workflow says, for what its nodes make of it, and for the messages
-// of hosts.
+// Bounds are the largest picture and the longest run that an operator lets others ask for. They apply in addition to
+// the limits of classes, which are ComfyUI's: to the literals of a workflow, to what its nodes produce, and to the
+// requests of host programs.
 type Bounds struct {
 	Pixels int64 // of one IMAGE or LATENT value: items x height x width in pixels; 0: any
 	Steps  int   // of one sampling run; 0: any
-	Room   int64 // bytes of the values of a run, and of what its nodes need besides; 0: not known
-	held   int64 // of it, that values have by now
-	// Reserve, if not nil, is told how many bytes a picture may take before a node works on it: it frees what
-	// others keep.
+	Room   int64 // bytes for the values of a run and the working memory of its nodes; 0: not known
+	held   int64 // bytes of Room that values take already
+	// Reserve, if not nil, is called with the bytes that a picture may take before a node works on it, and frees what
+	// caches hold.
 	Reserve func(bytes int64)
 }
 
-// pixelBytes is what one pixel of a picture takes at most while a node makes it and a file is written: three floats, a
-// copy of them, and the bytes of the file. ownBytes is what it has once it is made.
+// pixelBytes is the most that one pixel of a picture takes while a node makes it and a file is written: three floats,
+// a copy of them, and the bytes of the file. ownBytes is what it takes afterwards.
 const (
 	pixelBytes = 3*4*2 + 4
 	ownBytes   = 3 * 4
 )
 
-// latentScale is how many pixels a latent pixel stands for, on a side.
+// latentScale is the number of pixels per latent pixel along a side.
 const latentScale = 8
 
-// Workflow refuses a workflow that names too much in plain numbers; nothing has to run for that. What comes over links
-// shows when it runs.
+// Workflow refuses a workflow with literals beyond the bounds, before anything runs. What comes over links is checked
+// when it arrives at a node.
 func (b Bounds) Workflow(w *Workflow) *fault.Failure {
 	for _, id := range w.IDs() {
 		in := map[string]any{}
@@ -48,8 +48,8 @@ func (b Bounds) Workflow(w *Workflow) *fault.Failure {
 	return nil
 }
 
-// Host refuses a run of a host, by the shape of its latent, [B, C, ...], and the number of its sigmas; Field names the
-// part of the message.
+// Host checks a request of a host program: the shape of its latent, [B, C, ...], and the number of its sigmas. Field
+// of the failure names the part of the message.
 func (b Bounds) Host(latent []int, sigmas int) error {
 	if len(latent) > 2 {
 		n := float64(latent[0]) * latentScale * latentScale
@@ -63,7 +63,7 @@ func (b Bounds) Host(latent []int, sigmas int) error {
 	return b.steps("sigmas", float64(sigmas-1))
 }
 
-// inputs looks at the inputs of a node before it runs.
+// inputs checks the inputs of a node before it runs.
 func (b Bounds) inputs(in map[string]any) error {
 	if n, ok := wholeOf(in["steps"]); ok {
 		if err := b.steps("steps", n); err != nil {
@@ -77,7 +77,7 @@ func (b Bounds) inputs(in map[string]any) error {
 		if n, ok := wholeOf(in["batch_size"]); ok {
 			items = n
 		}
-		if n, ok := wholeOf(in["layers"]); ok { // beside the whole picture
+		if n, ok := wholeOf(in["layers"]); ok { // in addition to the whole picture
 			items *= n + 1
 		}
 		if err := b.pixels("width", items*width*height); err != nil {
@@ -92,9 +92,9 @@ func (b Bounds) inputs(in map[string]any) error {
 	return nil
 }
 
-// outputs looks at what a node has made.
+// outputs checks what a node has produced.
 func (b Bounds) outputs(k *Class, values []any) error {
-	b.Reserve = nil // they are made
+	b.Reserve = nil // the memory is taken already
 	for i, v := range values {
 		if err := b.value(k.Outputs[i].Type, v); err != nil {
 			return err
@@ -107,7 +107,7 @@ func (b Bounds) value(name string, v any) error {
 	switch v := v.(type) {
 	case *picture.Image:
 		n := float64(v.B) * float64(v.Y) * float64(v.X)
-		b.held -= int64(n * ownBytes) // it is there, and counted
+		b.held -= int64(n * ownBytes) // it is counted in held
 		return b.pixels(name, n)
 	case *value.Latent:
 		s := v.Samples
@@ -122,7 +122,7 @@ func (b Bounds) pixels(field string, n float64) error {
 	switch {
 	case b.Pixels > 0 && n > float64(b.Pixels):
 		return fault.Named(fault.CodeTooLarge, field, "%.0f pixels, at most %d are allowed here", n, b.Pixels)
-	case b.Room > 0 && n*pixelBytes > float64(b.Room-b.held): // how much that is changes from start to start
+	case b.Room > 0 && n*pixelBytes > float64(b.Room-b.held): // no number: it differs per start
 		return fault.Named(fault.CodeTooLarge, field, "%.0f pixels are more than the memory of this worker (--memory) holds",
 			n)
 	}
@@ -139,14 +139,14 @@ func (b Bounds) steps(field string, n float64) error {
 	return fault.Named(fault.CodeTooLarge, field, "%.0f steps, at most %d are allowed here", n, b.Steps)
 }
 
-// wholeOf is the value of an INT, as a float64 that cannot overflow when sides are multiplied.
+// wholeOf returns the value of an INT as a float64, so that products of sides cannot overflow.
 func wholeOf(v any) (float64, bool) {
 	switch n := v.(type) {
 	case int64:
 		return float64(n), true
 	case uint64:
 		return float64(n), true
-	case float64: // ComfyUI cuts what is meant for an INT
+	case float64: // ComfyUI truncates a float for an INT
 		return n, true
 	}
 	return 0, false

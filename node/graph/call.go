@@ -11,7 +11,7 @@ import (
 	"patchbay/parallel"
 )
 
-// Call is one execution of a node: its inputs, and what the function may ask of the runner. Inputs have the types that
+// Call is one execution of a node: its inputs, and what its function may ask of the runner. Inputs have the types that
 // the class declares.
 type Call struct {
 	Context context.Context
@@ -24,12 +24,12 @@ type Call struct {
 	ui      map[string]any
 }
 
-// Warn adds a line to the warnings of the job: something that the user should know though the node went on.
+// Warn adds a line to the warnings of the job: something that the user should know although the node succeeded.
 func (c *Call) Warn(format string, args ...any) {
 	c.of.result.Warnings = append(c.of.result.Warnings, fmt.Sprintf(format, args...))
 }
 
-// Arg returns an input as T; the executor has checked the type, so a mismatch is a mistake in a row of the catalogue.
+// Arg returns an input as T. It panics on another type: the runner has checked types, so that the catalogue is wrong.
 func Arg[T any](c *Call, name string) T {
 	v, ok := c.in[name].(T)
 	if !ok {
@@ -49,7 +49,7 @@ func (c *Call) Given(name string) bool {
 	return ok
 }
 
-// Roots are the folders that names refer to.
+// Roots returns the folders that names refer to.
 func (c *Call) Roots() *files.Roots { return &c.of.run.roots }
 
 // Emit emits an event of this node.
@@ -61,7 +61,7 @@ func (c *Call) Emit(e Event) {
 // Str returns a STRING or COMBO input.
 func (c *Call) Str(name string) string { return Arg[string](c, name) }
 
-// Integer returns an INT input, cut to what an int holds.
+// Integer returns an INT input, clamped to the range of int.
 func (c *Call) Integer(name string) int {
 	switch n := c.in[name].(type) {
 	case int64:
@@ -91,23 +91,23 @@ func (c *Call) Float(name string) float64 {
 	return Arg[float64](c, name)
 }
 
-// Show puts a value into what the editor shows of the node.
+// Show adds a value to what the editor shows for the node.
 func (c *Call) Show(key string, v any) { c.ui[key] = v }
 
-// Save hands a file to the caller of the job.
+// Save adds a file to the outputs of the job.
 func (c *Call) Save(out files.Output) {
 	out.Node, out.Index = c.ID, len(c.saved)
 	c.saved = append(c.saved, out)
 }
 
-// Use is what handles need of this call to load and run their weights.
+// Use returns what handles need from this call to load and run their weights.
 func (c *Call) Use() value.Use {
 	return value.Use{
 		Context: c.Context, Store: c.of.run.store, Turn: c.of.turn, Plan: c.Job.Plan, Loading: &c.of.result.Timings.Load,
 	}
 }
 
-// Sampled counts a run of the denoise loop that took so many seconds, loading included.
+// Sampled records a run of the denoise loop that took so many seconds, loading included.
 func (c *Call) Sampled(stats parallel.Stats, seconds float64) {
 	r := c.of.result
 	r.Stats = append(r.Stats, stats)

@@ -12,18 +12,18 @@ import (
 // Compat is the ComfyUI version whose classes, texts and defaults the catalogue reproduces.
 const Compat = "0.33.0"
 
-// Catalogue is the table of node classes. It is built once and never changes; safe for concurrent use.
+// Catalogue is the table of node classes. It never changes once built and is safe for concurrent use.
 type Catalogue struct {
 	classes map[string]*Class
 	order   []string
 }
 
-// Class describes one node class: the row of the table.
+// Class describes one node class: a row of the table.
 type Class struct {
 	Name, Display, Module, Category, Description string // Module: "nodes" where it is empty
-	// Aliases are further words under which ComfyUI's editor finds the class, separated by ", ".
+	// Aliases are further terms under which ComfyUI's editor finds the class, separated by ", ".
 	Aliases string
-	// Essential is the class's place in the editor's short menu; most have none.
+	// Essential is the class's category in the editor's short menu; most have none.
 	Essential string
 	// Experimental marks classes whose meaning may change.
 	Experimental bool
@@ -34,26 +34,26 @@ type Class struct {
 	Inputs  []Input // in order, required ones first
 	Hidden  []Hidden
 	Outputs []Slot
-	// Heavy is which part of Timings the class counts for.
+	// Heavy is the part of Timings that the class's time counts towards.
 	Heavy Stage
-	// Check is the class's own validation of literal inputs, after types, limits and lists: it returns the input at fault
-	// and what is wrong with it, or "". Inputs named in Own are not checked against their list.
+	// Check is the class's own validation of literal inputs, after types, limits and lists: it returns the input at
+	// fault and what is wrong with it, or an empty text. Inputs named in Own are checked for neither limits nor lists.
 	Check func(job *Job, roots *files.Roots, in *pyjson.Object) (field, text string)
 	Own   []string
-	// Change returns a text that joins the cache signature: what the inputs do not say, such as the content of a file.
-	// nil: nothing.
+	// Change returns a text for the cache signature that covers what the inputs do not show, such as the content of a
+	// file. nil: nothing.
 	Change func(c *Call) (string, error)
-	// Fresh classes run every time.
+	// Fresh classes run every time, never taken from the cache.
 	Fresh bool
-	// Shows: the class tells what it made though execution does not start there.
+	// Shows: nodes emit an executed event although execution does not start at them.
 	Shows bool
-	// Wants returns the lazy inputs that a node needs, once the others are there; nil: the class has none.
+	// Wants returns the lazy inputs that a node needs, once the others are computed; nil: the class has none.
 	Wants func(c *Call) []string
 	Run   func(c *Call) ([]any, error)
 }
 
-// NewStyle reports whether a class is written with ComfyUI's newer node API, as most modules are: its object_info entry
-// has other keys and its combos look different.
+// NewStyle reports whether a class is written with ComfyUI's newer node API, as most of comfy_extras are: its
+// object_info entry has other keys, and its combos look different.
 func (k *Class) NewStyle() bool {
 	switch name, extra := strings.CutPrefix(k.Module, "comfy_extras."); name {
 	case "nodes_model_advanced", "nodes_model_patch", "nodes_preview_any":
@@ -63,7 +63,7 @@ func (k *Class) NewStyle() bool {
 	}
 }
 
-// Rows gives classes what they have in common: module, category, stage and outputs of base, where a row has none.
+// Rows fills in what classes have in common: module, category, stage and outputs of base, where a row has none.
 func Rows(base Class, rows []Class) []Class {
 	for i := range rows {
 		k := &rows[i]
@@ -87,7 +87,7 @@ const (
 	StageVAE
 )
 
-// Hidden is a value that the server gives to a node: name and kind (PROMPT, EXTRA_PNGINFO).
+// Hidden is a value that the server passes to a node: name and kind (PROMPT, EXTRA_PNGINFO, UNIQUE_ID).
 type Hidden struct{ Name, Kind string }
 
 // Slot is an output of a class.
@@ -101,9 +101,9 @@ type Input struct {
 	Name     string
 	Type     string // MODEL, LATENT, INT, FLOAT, STRING, BOOLEAN, COMBO ...
 	Optional bool
-	// required, but workflows saved by older versions lack it: they get the default, or the first choice
+	// required, but missing in workflows of older versions, which get the default or else the first choice
 	Later   bool
-	Options *pyjson.Object // default, min, max, step ...; nil: the entry has none at all
+	Options *pyjson.Object // default, min, max, step ...; nil: object_info shows no options
 	Choices []string       // of a COMBO
 	Files   string         // of a COMBO whose choices are files: a folder kind of Roots
 	Tip     string
@@ -112,11 +112,11 @@ type Input struct {
 	// Lazy inputs are computed when Class.Wants names them.
 	Lazy         bool
 	Alternatives []Alternative // of a Branch
-	grown        []string      // names of a Grow
-	each         *Input        // what they are
+	grown        []string      // names of the inputs of a Grow
+	each         *Input        // what each of them is
 }
 
-// NewCatalogue builds the table of some groups of classes; a name that comes twice panics.
+// NewCatalogue builds the table from groups of classes. It panics if a name occurs twice.
 func NewCatalogue(groups ...[]Class) *Catalogue {
 	c := &Catalogue{classes: map[string]*Class{}}
 	for _, group := range groups {
@@ -140,12 +140,12 @@ func NewCatalogue(groups ...[]Class) *Catalogue {
 // Classes returns the names of all classes, sorted.
 func (c *Catalogue) Classes() []string { return slices.Clone(c.order) }
 
-// Class returns a row of the table, or nil.
+// Class returns the class of a name, nil if there is none.
 func (c *Catalogue) Class(name string) *Class { return c.classes[name] }
 
 // ObjectInfo returns what ComfyUI's GET /object_info returns: class name -> entry, for one class or, with "", for all.
-// File lists come from roots. An unknown class gives an empty map. Values are *Object, which keep ComfyUI's key order
-// in JSON and msgpack.
+// File lists come from roots. For an unknown class the map is empty. Values are *pyjson.Object, which keep ComfyUI's
+// key order in JSON and msgpack.
 func (c *Catalogue) ObjectInfo(roots files.Roots, class string) map[string]any {
 	out := map[string]any{}
 	for _, name := range c.order {
@@ -222,7 +222,7 @@ func (k *Class) info(roots *files.Roots) *pyjson.Object {
 	return o
 }
 
-// orNil is a text, nil where it is empty.
+// orNil returns text, nil if it is empty.
 func orNil(text string) any {
 	if text == "" {
 		return nil
@@ -237,7 +237,7 @@ func (k *Class) aliases() []any {
 	return anys(strings.Split(k.Aliases, ", "))
 }
 
-// anys are texts as a list of any values.
+// anys returns texts as a list of any values.
 func anys(texts []string) []any {
 	out := make([]any, len(texts))
 	for i := range texts {
@@ -246,7 +246,7 @@ func anys(texts []string) []any {
 	return out
 }
 
-// config is the [type, options] pair of an input as object_info shows it.
+// config returns the [type, options] pair of an input as object_info shows it.
 func (in *Input) config(newStyle bool, roots *files.Roots) []any {
 	options, advanced := in.Options, pyjson.NewObject("advanced", true)
 	if options != nil && in.Tip != "" {
@@ -257,7 +257,7 @@ func (in *Input) config(newStyle bool, roots *files.Roots) []any {
 	}
 	switch {
 	case in.Advanced && newStyle:
-		options = pyjson.Joined(advanced, options, advanced) // a key that is there keeps its place
+		options = pyjson.Joined(advanced, options, advanced) // a key that exists keeps its place
 	case in.Advanced:
 		options = pyjson.Joined(options, advanced)
 	}
@@ -292,29 +292,29 @@ func (in *Input) choices(roots *files.Roots) []any {
 	return anys(append(roots.List(in.Files), in.Choices...))
 }
 
-// Input finds a declared input.
+// Input returns a declared input, nil if there is none of that name.
 func (k *Class) Input(name string) *Input { return find(k.Inputs, name) }
 
-// Link is an input that takes a link and has an options object. Old classes have some without one, Bare, and
-// object_info shows the difference.
+// Link declares an input that takes a link and has an options object. Old classes also have some without one, see
+// Bare, and object_info shows the difference.
 func Link(name, kind, tip string) Input {
 	return Input{Name: name, Type: kind, Options: pyjson.NewObject(), Tip: tip}
 }
 
-// Bare is an input that takes a link and has no options object.
+// Bare declares an input that takes a link and has no options object.
 func Bare(name, kind string) Input { return Input{Name: name, Type: kind} }
 
-// Number is an INT, FLOAT or BOOLEAN; the rest are alternating option names and values, in order.
+// Number declares an INT, FLOAT or BOOLEAN input. options are alternating names and values, in order.
 func Number(name, kind, tip string, options ...any) Input {
 	return Input{Name: name, Type: kind, Options: pyjson.NewObject(options...), Tip: tip}
 }
 
-// Int is a whole number of lo to hi; step 0: none is told.
+// Int declares an integer from lo to hi; step 0 is left out of the options.
 func Int(name, tip string, preset, lo, hi, step int64) Input {
 	return limited(name, "INT", tip, preset, lo, hi, step)
 }
 
-// Float is a number of lo to hi; step 0: none is told.
+// Float declares a number from lo to hi; step 0 is left out of the options.
 func Float(name, tip string, preset, lo, hi, step float64) Input {
 	return limited(name, "FLOAT", tip, preset, lo, hi, step)
 }
@@ -327,25 +327,25 @@ func limited[T int64 | float64](name, kind, tip string, preset, lo, hi, step T) 
 	return in
 }
 
-// Bool is a switch.
+// Bool declares a switch.
 func Bool(name, tip string, preset bool) Input {
 	return Number(name, "BOOLEAN", tip, "default", preset)
 }
 
-// Combo is a choice with an options object.
+// Combo declares a choice with an options object.
 func Combo(name, tip string, choices ...string) Input {
 	return Input{Name: name, Type: "COMBO", Options: pyjson.NewObject(), Choices: choices, Tip: tip}
 }
 
-// BareCombo is a choice without an options object.
+// BareCombo declares a choice without an options object.
 func BareCombo(name string, choices ...string) Input {
 	return Input{Name: name, Type: "COMBO", Choices: choices}
 }
 
-// File is a choice among the files of a folder kind.
+// File declares a choice among the files of a kind.
 func File(name, kind string) Input { return Input{Name: name, Type: "COMBO", Files: kind} }
 
-// Prompt is a prompt.
+// Prompt declares a multiline text with dynamic prompts.
 func Prompt(name, tip string) Input {
 	return Input{
 		Name: name, Type: "STRING",
@@ -359,32 +359,32 @@ func (in Input) With(options ...any) Input {
 	return in
 }
 
-// AsOptional marks the input as optional.
+// AsOptional returns the input as an optional one.
 func (in Input) AsOptional() Input {
 	in.Optional = true
 	return in
 }
 
-// AsLater marks a required input that came after the class: workflows that lack it get its default, or its first
-// choice.
+// AsLater returns a required input as one that was added to its class later: workflows without it get its default, or
+// else its first choice.
 func (in Input) AsLater() Input {
 	in.Later = true
 	return in
 }
 
-// AsLazy marks an input that is computed only if the class wants it.
+// AsLazy returns the input as one that is computed only if Class.Wants names it.
 func (in Input) AsLazy() Input {
 	in.Lazy = true
 	return in
 }
 
-// AsAdvanced marks an input that the editor folds away.
+// AsAdvanced returns the input as one that the editor folds away.
 func (in Input) AsAdvanced() Input {
 	in.Advanced = true
 	return in
 }
 
-// preset is the value that a widget starts with.
+// preset returns the value that a widget starts with.
 func (in *Input) preset() any {
 	if v, ok := in.Options.Get("default"); ok {
 		return v
@@ -395,13 +395,13 @@ func (in *Input) preset() any {
 	return nil
 }
 
-// SeedInput is the seed widget that KSampler, KSamplerAdvanced and RandomNoise share.
+// SeedInput declares the seed widget that KSampler, KSamplerAdvanced and RandomNoise share.
 func SeedInput(name string) Input {
 	return Number(name, "INT", "seed of the noise: same seed, same picture", "default", int64(0), "min", int64(0), "max",
 		uint64(1<<64-1), "control_after_generate", true)
 }
 
-// Slots makes outputs whose names are their types.
+// Slots returns outputs whose names are their types.
 func Slots(types ...string) []Slot {
 	out := make([]Slot, len(types))
 	for i, t := range types {

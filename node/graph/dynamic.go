@@ -9,26 +9,25 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// Types of inputs that bring others, and of those that take whatever type is linked.
+// Types of inputs that add other inputs, and of inputs that take any linked type.
 const (
 	typeGrow   = "COMFY_AUTOGROW_V3"
 	typeBranch = "COMFY_DYNAMICCOMBO_V3"
 	typeMatch  = "COMFY_MATCHTYPE_V3"
 )
 
-// Alternative is one choice of an input that brings inputs of its own with every choice.
+// Alternative is one choice of a Branch, with the inputs that it adds.
 type Alternative struct {
 	Key    string
 	Inputs []Input
 }
 
-// Branch is a choice that brings inputs of its own: "name.input".
+// Branch declares a choice that adds inputs of its own, named "name.input".
 func Branch(name, tip string, alternatives ...Alternative) Input {
 	return Input{Name: name, Type: typeBranch, Options: pyjson.NewObject(), Tip: tip, Alternatives: alternatives}
 }
 
-// Grow is a list of inputs of one form, "name.prefix0" and so on, that gets longer in the editor; at least one is
-// there, and at most so many.
+// Grow declares a list of 1 to most inputs of one form, "name.prefix0" and so on, that gets longer in the editor.
 func Grow(name, prefix string, most int, each Input) Input {
 	in := Input{Name: name, Type: typeGrow, each: &each}
 	for i := range most {
@@ -37,7 +36,7 @@ func Grow(name, prefix string, most int, each Input) Input {
 	return in.template("prefix", prefix, "min", int64(1), "max", int64(most))
 }
 
-// GrowNamed is a list of inputs as Grow makes it, with these names.
+// GrowNamed is Grow with the given names of inputs.
 func GrowNamed(name string, names []string, each Input) Input {
 	return Input{Name: name, Type: typeGrow, each: &each, grown: names}.template("names", anys(names), "min", int64(1))
 }
@@ -50,16 +49,16 @@ func (in Input) template(options ...any) Input {
 	return in
 }
 
-// Match is an input that takes any type, which an output of MatchSlot then has; allowed is what the editor offers.
+// Match declares an input of any type, which the outputs of MatchSlot then have; allowed is what the editor offers.
 func Match(name, template, allowed string) Input {
 	return Number(name, typeMatch, "",
 		"template", pyjson.NewObject("template_id", template, "allowed_types", allowed))
 }
 
-// MatchSlot is the output whose type is that of the inputs of a template.
+// MatchSlot declares an output with the type of the inputs of a template.
 func MatchSlot(name, template string) Slot { return Slot{Name: name, Type: typeMatch, match: template} }
 
-// alternatives are the choices as object_info shows them.
+// alternatives returns the choices as object_info shows them.
 func (in *Input) alternatives(newStyle bool) []any {
 	var out []any
 	for _, a := range in.Alternatives {
@@ -77,8 +76,8 @@ func (in *Input) alternatives(newStyle bool) []any {
 	return out
 }
 
-// declared returns the inputs of a node that is given these values: those of its class, and behind those that bring
-// others what they bring.
+// declared returns the inputs of a node that is given these values: those of its class, with the inputs of a Grow in
+// its place, and those of the chosen alternative before their Branch.
 func (k *Class) declared(given func(name string) (any, bool)) []Input {
 	var out []Input
 	for i := range k.Inputs {
@@ -98,7 +97,7 @@ func (k *Class) declared(given func(name string) (any, bool)) []Input {
 				key, _ := given(in.Name)
 				return a.Key == key
 			})
-			if at < 0 { // not even the choice counts then
+			if at < 0 { // the choice itself is left out then
 				continue
 			}
 			for _, one := range in.Alternatives[at].Inputs {
@@ -111,13 +110,13 @@ func (k *Class) declared(given func(name string) (any, bool)) []Input {
 	return out
 }
 
-// Declared returns the inputs that a node of a workflow has: those of its class, with those that dynamic ones bring.
+// Declared returns the inputs of a node of a workflow: those of its class, and those that dynamic ones add.
 func (k *Class) Declared(w *Workflow, id string) []Input {
 	return k.declared(func(name string) (any, bool) { return w.Input(id, name) })
 }
 
-// takesAny reports whether validation takes any literal of an input: wildcards and unions, the key of a choice, and
-// what the editor draws itself. The class looks at it.
+// takesAny reports whether validation accepts any literal for an input: wildcards and unions, the key of a choice, and
+// what the editor draws itself. The class checks those.
 func (in *Input) takesAny() bool {
 	return strings.ContainsAny(in.Type, "*,") || in.Type == typeMatch || in.Type == typeBranch || in.drawn()
 }
@@ -125,7 +124,7 @@ func (in *Input) takesAny() bool {
 // drawn reports whether the editor draws the value of an input itself.
 func (in *Input) drawn() bool { return in.Options.At("socketless") == true }
 
-// find finds a declared input of a node, by its whole name.
+// find returns the declared input of a name, dots included; nil if there is none.
 func find(inputs []Input, name string) *Input {
 	if i := slices.IndexFunc(inputs, func(in Input) bool { return in.Name == name }); i >= 0 {
 		return &inputs[i]
@@ -133,8 +132,8 @@ func find(inputs []Input, name string) *Input {
 	return nil
 }
 
-// Chosen returns the choice of an input that brings others. A choice that the class does not have passes validation,
-// as in ComfyUI, and is refused here.
+// Chosen returns the choice of a Branch. A choice that the class does not have passes validation, as in ComfyUI, and
+// makes Chosen panic with a failure.
 func (c *Call) Chosen(name string) string {
 	if key, ok := c.in[name].(string); ok {
 		return key
@@ -150,7 +149,7 @@ func (c *Call) Chosen(name string) string {
 	panic(fault.Bad(name, "%s is not one of %s", pyjson.Excerpt(pyjson.Repr(got)), strings.Join(allowed, ", ")))
 }
 
-// beyond refuses a link of a list of inputs that grows to a name that the list does not have.
+// beyond returns an error if name is an input that the list of a Grow does not have.
 func (k *Class) beyond(name string) error {
 	list, rest, ok := strings.Cut(name, ".")
 	if in := k.Input(list); ok && in != nil && in.Type == typeGrow {
@@ -159,7 +158,7 @@ func (k *Class) beyond(name string) error {
 	return nil
 }
 
-// Grown returns the values of a list of inputs that grows, in order, with their names.
+// Grown returns the values of a Grow in order, with their names.
 func (c *Call) Grown(name string) (names []string, values []any) {
 	for _, n := range c.Class.Input(name).grown {
 		if v, ok := c.in[name+"."+n]; ok {

@@ -13,18 +13,18 @@ import (
 // ExecRequest asks for one node of the catalogue to be run.
 type ExecRequest struct {
 	Class string
-	// Inputs by name: literals, *Tensor, Handle (only ID is looked at), and the forms that ExecResult documents, as
-	// *Object, map[string]any or []any.
+	// Inputs by name: literals, *value.Tensor, Handle (only its ID counts), and the forms that ExecResult documents,
+	// as *pyjson.Object, map[string]any or []any.
 	Inputs map[string]any
 	Want   []int             // output slots to return, in this order; nil: all
 	Files  map[string][]byte // files sent with the request, for LoadImage and LoadLatent
-	Lease  time.Duration     // of handles in the result; 0: the runner's
+	Lease  time.Duration     // of handles in the result; 0: the runner's default
 	Plan   string
 }
 
-// ExecResult is what one node gave. Outputs hold, by ComfyUI type: IMAGE *Tensor [B, Y, X, C], MASK *Tensor [B, Y, X],
-// SIGMAS *Tensor [n+1], LATENT *Object {samples, noise_mask, batch_index}, CONDITIONING []any of []any{*Tensor,
-// *Object}, INT, FLOAT, STRING and BOOLEAN themselves, all others a Handle.
+// ExecResult is what one node returned. Outputs hold, by ComfyUI type: IMAGE *Tensor [B, Y, X, C], MASK *Tensor [B, Y,
+// X], SIGMAS *Tensor [n+1], LATENT *Object {samples, noise_mask, batch_index}, CONDITIONING []any of []any{*Tensor,
+// *Object} (with control nets a Handle), INT, FLOAT, STRING and BOOLEAN themselves, all others a Handle.
 type ExecResult struct {
 	Outputs  []any
 	Files    []files.Output // what output nodes want saved
@@ -32,8 +32,8 @@ type ExecResult struct {
 	Warnings []string
 }
 
-// Exec runs one node. It waits for running jobs as Run does. Errors are *Failure with Class and, where one is at fault,
-// Field set.
+// Exec runs one node. It waits for running jobs as Run does. Errors are *fault.Failure with Class set, and with Field
+// if an input is at fault.
 func (r *Runner) Exec(ctx context.Context, req ExecRequest, emit func(Event)) (*ExecResult, error) {
 	defer r.begin(1)()
 	if emit == nil {
@@ -78,7 +78,7 @@ func (r *Runner) Exec(ctx context.Context, req ExecRequest, emit func(Event)) (*
 	return out, nil
 }
 
-// execInputs converts and checks the inputs of a single node as a workflow's would be.
+// execInputs converts and checks the inputs of a single node like those of a workflow.
 func (r *Runner) execInputs(k *Class, job *Job, given map[string]any) (map[string]any, error) {
 	v := &validation{cat: r.cat, roots: &r.roots, job: job, lists: map[string][]any{}}
 	in, literals := map[string]any{}, pyjson.NewObject()

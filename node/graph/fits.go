@@ -10,8 +10,8 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// planFits refuses a plan that no picture of the job's models can run, before the first node: text encoders would be
-// loaded in vain. What depends on the picture is checked when sampling starts. Files that cannot be read are left to
+// planFits refuses, before the first node runs, a plan that no picture of the job's models can run: text encoders
+// would be loaded in vain. What depends on the picture is checked when sampling starts. Unreadable files are left to
 // their loaders.
 func (x *execution) planFits() error {
 	if x.job.Plan == "" {
@@ -42,7 +42,7 @@ func (x *execution) planFits() error {
 
 func (x *execution) class(id string) *Class { return x.run.cat.classes[x.job.Workflow.Class(id)] }
 
-// specs describes the diffusion models that a node reads from a file, or takes from a node that is not run again.
+// specs returns the diffusion models that a node reads from files, or takes from nodes that are not run again.
 func (x *execution) specs(id string) (out []*dit.Spec) {
 	inputs := x.job.Workflow.inputs(id)
 	for _, name := range inputs.Keys() {
@@ -57,7 +57,7 @@ func (x *execution) specs(id string) (out []*dit.Spec) {
 		if in == nil || !slices.Contains([]string{files.KindDiffusion, files.KindGGUF, files.KindCheckpoint}, in.Files) {
 			continue
 		}
-		// what is wrong with the file, its loader tells
+		// the loader reports what is wrong with the file
 		_ = x.run.roots.Header(in.Files, name, inputs.Text(name), false, func(h files.Header) error {
 			d, err := models.OpenDiffusion(h.Weights.Set(), h.Weights.Metadata())
 			if err == nil {

@@ -8,8 +8,8 @@ import (
 	"patchbay/parallel"
 )
 
-// Sample runs a request of a host. The latent of the result stays in model space. Errors are *Failure; Field names the
-// part of the message.
+// Sample runs a request of a host program. The latent of the result stays in model space. Errors are *fault.Failure,
+// whose Field names the part of the message.
 func (r *Runner) Sample(ctx context.Context, q *value.HostRequest,
 	observe func(value.HostProgress) error,
 ) (*parallel.Result, error) {
@@ -27,7 +27,7 @@ func (r *Runner) Load(ctx context.Context, f value.ModelFile, plan string) (valu
 	return loaded, r.public(err)
 }
 
-// Forecast predicts a run of a model file by a plan; nothing is loaded.
+// Forecast predicts a run of a model file under a plan; nothing is loaded.
 func (r *Runner) Forecast(ctx context.Context, f value.ModelFile, plan string, p value.Picture) (*parallel.Forecast,
 	error,
 ) {
@@ -46,7 +46,7 @@ func (r *Runner) FreeModel(name string) (int64, error) {
 	return freed, r.public(err)
 }
 
-// public takes the operator's folders out of an error.
+// public returns err as a failure without the operator's folders.
 func (r *Runner) public(err error) error {
 	if err == nil {
 		return nil

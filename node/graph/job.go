@@ -13,15 +13,16 @@ type Job struct {
 	Workflow *Workflow
 	// Targets restricts the run to these output nodes; nil: all. An empty list asks for none, which is an error.
 	Targets []string
-	// ExtraPNGInfo is written into saved pictures, one text chunk a key (ComfyUI: "workflow"). Values are anything
-	// pyjson.Dump takes.
+	// ExtraPNGInfo is written into saved pictures, one text chunk per key (ComfyUI: "workflow"). Values are anything
+	// that pyjson.Dump takes.
 	ExtraPNGInfo map[string]any
 	// Inputs are files sent with the job; LoadImage and LoadLatent find them by name before they look into the input
 	// folder.
 	Inputs map[string][]byte
 	// Plan is how to use the devices ("ulysses=2,..."); empty: one rank.
 	Plan string
-	// Alone has no job run beside it: a worker that died with several has one of them to blame.
+	// Alone keeps other jobs from running beside this one. Retries set it: if a worker dies with several jobs, any may
+	// be to blame.
 	Alone bool
 	// Profile measures every operation of the denoise loop (Result.Stats has the spans).
 	Profile bool
@@ -41,7 +42,7 @@ type Event struct {
 	Blob []byte // JPEG of a preview
 }
 
-// Result is what a job made.
+// Result is what a job produced.
 type Result struct {
 	Outputs  []files.Output
 	UI       map[string]map[string]any // by node: what its executed event carries; file names are filled in by the caller
@@ -57,11 +58,11 @@ type Timings struct {
 	Total   float64
 	Load    float64 // weights read and packed
 	Text    float64 // text encoders
-	Denoise float64 // sampling nodes, loading left out
+	Denoise float64 // sampling nodes, without loading
 	VAE     float64 // encode and decode
 	Other   float64
 	Steps   []float64 // every step of every sampling node, in order
 }
 
-// seconds returns the time since start.
+// seconds returns the seconds since start.
 func seconds(start time.Time) float64 { return time.Since(start).Seconds() }

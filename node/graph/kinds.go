@@ -14,7 +14,7 @@ import (
 // sizeOf estimates the host memory of a value that travels along links.
 func sizeOf(v any) int64 {
 	const small = 256
-	n := 0 // numbers of 4 bytes
+	n := 0 // values of 4 bytes
 	switch x := v.(type) {
 	case *picture.Image:
 		n = len(x.Data)
@@ -47,7 +47,7 @@ func sizeOf(v any) int64 {
 	return small + 4*int64(n)
 }
 
-// types are ComfyUI's names of the types that travel along links.
+// types maps Go types of values that travel along links to ComfyUI's names.
 var types = map[reflect.Type]string{
 	reflect.TypeFor[*value.Model](): "MODEL", reflect.TypeFor[*value.Clip](): "CLIP",
 	reflect.TypeFor[*value.ControlNet](): "CONTROL_NET", reflect.TypeFor[*value.ModelPatch](): "MODEL_PATCH",
@@ -61,10 +61,10 @@ var types = map[reflect.Type]string{
 	reflect.TypeFor[float64](): "FLOAT", reflect.TypeFor[string](): "STRING", reflect.TypeFor[bool](): "BOOLEAN",
 }
 
-// typeOf names the ComfyUI type of a value that travels along links.
+// typeOf returns the ComfyUI type of a value that travels along links.
 func typeOf(v any) string { return cmp.Or(types[reflect.TypeOf(v)], "unknown") }
 
-// checkType refuses values whose type is not the one that an input declares.
+// checkType returns an error if a value has another type than the input declares.
 func checkType(in *Input, v any) error {
 	got := typeOf(v)
 	if in.Type == "COMBO" || in.Type == typeBranch || in.drawn() || typesFit(got, in.Type) ||
@@ -74,7 +74,7 @@ func checkType(in *Input, v any) error {
 	return fault.Bad(in.Name, "takes %s, got %s", in.Type, got)
 }
 
-// Describe renders a value that travels along links in words, short.
+// Describe describes a value that travels along links in a few words.
 func Describe(v any) string {
 	switch x := v.(type) {
 	case *picture.Image:
@@ -97,7 +97,7 @@ func Describe(v any) string {
 	return typeOf(v)
 }
 
-// shown is a value as ComfyUI's execution_error shows it: literals as they are, everything else in words.
+// shown returns a value as ComfyUI's execution_error shows it: literals as they are, everything else described.
 func shown(v any) any {
 	switch x := v.(type) {
 	case nil, bool, int64, uint64, float64:

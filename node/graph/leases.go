@@ -8,21 +8,21 @@ import (
 	"time"
 )
 
-// Handle stands for a value that stays here: a MODEL, CLIP, VAE, GUIDER, SAMPLER or NOISE.
+// Handle stands for a value that stays in this process, such as a MODEL, CLIP, VAE, GUIDER, SAMPLER or NOISE.
 type Handle struct {
 	ID      string
 	Type    string    // ComfyUI's name of the type
-	Expires time.Time // unless it is used before
+	Expires time.Time // unless the handle is used before, which renews the lease
 }
 
-// handles are the values that Exec has given out, with leases. A value is dropped when its lease is over, also when
-// nobody asks any more. Safe for concurrent use.
+// handles holds the values that Exec has handed out, each under a lease. A value is dropped when its lease expires,
+// even without another call. handles is safe for concurrent use.
 type handles struct {
 	mu    sync.Mutex
 	lease time.Duration
 	now   func() time.Time
 	held  map[string]*held
-	alarm *time.Timer // for the lease that ends first; nil: there is none
+	alarm *time.Timer // for the lease that ends first; nil: no leases
 }
 
 type held struct {
@@ -35,7 +35,7 @@ func newHandles(lease time.Duration, now func() time.Time) *handles {
 	return &handles{lease: lease, now: now, held: map[string]*held{}}
 }
 
-// Hold keeps a value as Exec keeps its results, and returns its handle; lease 0 is the runner's.
+// Hold keeps a value as Exec keeps its results and returns its handle. A lease of 0 is the runner's default.
 func (h *handles) Hold(v any, lease time.Duration) Handle {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -51,7 +51,7 @@ func (h *handles) Hold(v any, lease time.Duration) Handle {
 	return out
 }
 
-// Value returns what a handle stands for and renews its lease.
+// Value returns the value of a handle and renews its lease; false if the handle is unknown or has expired.
 func (h *handles) Value(id string) (any, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -64,7 +64,7 @@ func (h *handles) Value(id string) (any, bool) {
 	return e.value, true
 }
 
-// FreeHandle gives up a handle and reports whether it was there.
+// FreeHandle drops a handle and reports whether it existed.
 func (h *handles) FreeHandle(id string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -74,7 +74,7 @@ func (h *handles) FreeHandle(id string) bool {
 	return ok
 }
 
-// FreeHandles gives up all handles and returns how many there were.
+// FreeHandles drops all handles and returns how many there were.
 func (h *handles) FreeHandles() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -84,7 +84,7 @@ func (h *handles) FreeHandles() int {
 	return n
 }
 
-// Handles lists the handles whose lease has not run out, in no order.
+// Handles lists the handles whose leases have not expired, in no particular order.
 func (h *handles) Handles() []Handle {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -105,7 +105,8 @@ func (h *handles) expire() {
 	}
 }
 
-// wind sets the alarm for the lease that ends first. One that is renewed meanwhile lets it ring for nothing.
+// wind sets the alarm for the lease that ends first; if that is renewed, the alarm just sets itself again. The caller
+// must hold h.mu.
 func (h *handles) wind() {
 	if h.alarm != nil {
 		h.alarm.Stop()

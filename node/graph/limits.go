@@ -8,18 +8,18 @@ import (
 	"patchbay/node/value"
 )
 
-// Linked values of INT and FLOAT inputs are not checked by Validate (ComfyUI does not either): a node that takes sizes
-// from a PrimitiveInt must look at them itself. Whole and Decimal return an input after that check; what they throw
-// becomes the failure of the node.
+// Validate does not check linked values of INT and FLOAT inputs (nor does ComfyUI): a node that takes sizes from a
+// PrimitiveInt must check them itself. Whole and Decimal return an input after that check. Like the others here, they
+// panic with a failure, which becomes that of the node.
 
-// Whole returns an INT input that lies between the limits that its class declares.
+// Whole returns an INT input that is within the limits that its class declares.
 func (c *Call) Whole(name string) int {
 	n := c.Integer(name)
 	c.checkLimits(name, int64(n))
 	return n
 }
 
-// Decimal returns a FLOAT input that is finite and lies between the limits that its class declares.
+// Decimal returns a FLOAT input that is finite and within the limits that its class declares.
 func (c *Call) Decimal(name string) float64 {
 	v := c.Float(name)
 	if math.IsNaN(v) || math.IsInf(v, 0) {
@@ -41,7 +41,7 @@ func (c *Call) checkLimits(name string, v any) {
 // Flag returns a BOOLEAN input.
 func (c *Call) Flag(name string) bool { return Arg[bool](c, name) }
 
-// Latent returns a LATENT input that holds something, of one layer.
+// Latent returns a LATENT input that is not empty and has one layer.
 func (c *Call) Latent(name string) *value.Latent {
 	l := c.Layers(name)
 	if err := l.Single(name); err != nil {
@@ -50,7 +50,7 @@ func (c *Call) Latent(name string) *value.Latent {
 	return l
 }
 
-// Layers returns a LATENT input that holds something.
+// Layers returns a LATENT input that is not empty.
 func (c *Call) Layers(name string) *value.Latent {
 	l := Arg[*value.Latent](c, name)
 	if l.Samples.Len() == 0 {
@@ -59,7 +59,7 @@ func (c *Call) Layers(name string) *value.Latent {
 	return l
 }
 
-// Mask returns a MASK input that holds something.
+// Mask returns a MASK input that is not empty.
 func (c *Call) Mask(name string) *picture.Mask {
 	m := Arg[*picture.Mask](c, name)
 	if len(m.Data) == 0 {

@@ -13,7 +13,7 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// literal coerces and checks a value; the problem is nil if it may be used.
+// literal coerces and checks a value; the problem is nil if the value is valid.
 func (v *validation) literal(k *Class, in *Input, val any) (any, *problem) {
 	given := val
 	var err error
@@ -65,13 +65,13 @@ func (v *validation) literal(k *Class, in *Input, val any) (any, *problem) {
 	return nil, p
 }
 
-// wrong is a problem of an input that has a value; more joins what ComfyUI tells of every one.
+// wrong returns a problem with the value of an input; more is added to what ComfyUI reports for each of them.
 func (v *validation) wrong(k *Class, in *Input, val any, code, message, details string, more ...any) *problem {
 	extra := []any{"input_name", in.Name, "input_config", v.config(k, in), "received_value", val}
 	return &problem{code, message, details, pyjson.NewObject(append(extra, more...)...)}
 }
 
-// pickled tells who names a model file that Python would have to run why it is in no list, "" for others.
+// pickled explains why a model file that Python would have to unpickle is in no list; "" for others.
 func pickled(in *Input, val any) string {
 	name, _ := val.(string)
 	switch strings.ToLower(filepath.Ext(name)) {
@@ -83,7 +83,7 @@ func pickled(in *Input, val any) string {
 	return ""
 }
 
-// limits checks min and max, and that a float is a number at all.
+// limits checks min and max, and that a float is not NaN.
 func (v *validation) limits(k *Class, in *Input, val any) *problem {
 	if f, ok := val.(float64); ok && in.Type == "FLOAT" && in.Options != nil && math.IsNaN(f) {
 		return v.wrong(k, in, val, codeInvalidInput, "Failed to convert an input value to a FLOAT value",
@@ -100,7 +100,7 @@ func (v *validation) limits(k *Class, in *Input, val any) *problem {
 		beyond("max", 1, codeTooBig, "Value %s bigger than max of %s"))
 }
 
-// compare orders two numbers of any type exactly; text is never out of limits.
+// compare compares two numbers of any type exactly; 0 if one is not a number.
 func compare(a, b any) int {
 	x, okx := toBig(a)
 	y, oky := toBig(b)
@@ -135,8 +135,8 @@ func (v *validation) choices(in *Input) []any {
 	return v.lists[in.Files]
 }
 
-// config is the [type, options] pair as ComfyUI puts it into error bodies: always two items; combos of new-style
-// classes show their options.
+// config returns the [type, options] pair as ComfyUI puts it into error bodies: always two items, and combos of
+// new-style classes show their options.
 func (v *validation) config(k *Class, in *Input) any {
 	c := in.config(k.NewStyle(), v.roots)
 	if len(c) == 1 {

@@ -6,8 +6,8 @@ import (
 	"patchbay/node/files"
 )
 
-// Needs lists the files that the nodes above the outputs of a validated job name, each once, in the order of the
-// workflow. Files sent with the job are not among them. What the index has not seen has neither size nor hash.
+// Needs lists the files that the outputs of a validated job depend on, each once, in the order of the workflow. Files
+// sent with the job are left out. Files that the index does not find have neither size nor hash.
 func Needs(cat *Catalogue, index *files.Index, job Job) []files.NeededFile {
 	outputs := job.Targets
 	if outputs == nil {
@@ -41,7 +41,7 @@ func Needs(cat *Catalogue, index *files.Index, job Job) []files.NeededFile {
 	return out
 }
 
-// names returns the file that an input of a node names, if it names one that has to be there.
+// names returns the file that an input of a node names, if it must exist here.
 func (in *Input) names(job Job, id string) (files.NeededFile, bool) {
 	v, ok := job.Workflow.Input(id, in.Name)
 	name, text := v.(string)

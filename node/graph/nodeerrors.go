@@ -9,7 +9,7 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// report builds node_errors: every node that has errors of its own and lies above (or is) a bad output.
+// report builds node_errors: every node with errors of its own that is a bad output or an ancestor of one.
 func (v *validation) report(bad []string) map[string]any {
 	dependents := map[string][]any{}
 	for _, out := range bad {

@@ -3,20 +3,20 @@ package graph
 import "slices"
 
 // worklist is the list of nodes that a run still has to execute, with what each waits for (ComfyUI 0.8.0,
-// comfy_execution/graph.py: the pick among ready nodes is part of what users see).
+// comfy_execution/graph.py: users see which of the ready nodes is picked).
 type worklist struct {
 	w        *Workflow
 	cat      *Catalogue
 	pending  []string            // not yet executed, in the order in which they were found
-	waits    map[string]int      // unfinished sources
+	waits    map[string]int      // number of unfinished sources
 	blocks   map[string][]string // nodes that wait for a node, each once
 	isCached func(id string) bool
-	lazy     bool            // lazy inputs are needed, too
-	asked    map[string]bool // nodes with lazy inputs that have named those that they want
+	lazy     bool            // lazy inputs count as needed
+	asked    map[string]bool // nodes that have named the lazy inputs that they want
 }
 
-// newWorklist finds the nodes that the outputs need. Sources with a cached value are not walked, and those of lazy
-// inputs only if lazy says so.
+// newWorklist finds the nodes that the outputs need. Sources with a cached value are not followed, and those of lazy
+// inputs only if lazy is set.
 func newWorklist(
 	w *Workflow, cat *Catalogue, outputs []string, cached func(id string) bool, lazy bool,
 ) *worklist {
@@ -30,7 +30,7 @@ func newWorklist(
 	return p
 }
 
-// add finds a node and what it needs, last input first, as a stack gives it.
+// add adds a node and what it needs, last input first, in the order of a stack.
 func (p *worklist) add(id string) {
 	for stack := []string{id}; len(stack) > 0; {
 		id := stack[len(stack)-1]
@@ -53,7 +53,7 @@ func (p *worklist) add(id string) {
 	}
 }
 
-// wait makes a node wait for the source of an input, which it returns; "" if there is none to wait for.
+// wait makes a node wait for the source of an input and returns that source; "" if there is none to wait for.
 func (p *worklist) wait(id, name string) string {
 	l, linked := asLink(p.w.inputs(id).At(name))
 	if !linked || p.isCached(l.id) {
@@ -66,7 +66,7 @@ func (p *worklist) wait(id, name string) string {
 	return l.id
 }
 
-// ask makes a node wait for the lazy inputs that it wants; it reports whether there is something to wait for.
+// ask makes a node wait for the lazy inputs that it wants and reports whether it has to wait.
 func (p *worklist) ask(id string, names []string) bool {
 	p.asked[id] = true
 	for _, name := range names {
@@ -77,8 +77,8 @@ func (p *worklist) ask(id string, names []string) bool {
 	return p.waits[id] > 0
 }
 
-// next picks a ready node: an output, else one whose value an output waits for, else two hops before an output, else
-// the first found.
+// next picks a ready node: an output, else one whose value an output waits for, else one two links before an output,
+// else the first found.
 func (p *worklist) next() (string, bool) {
 	var ready []string
 	for _, id := range p.pending {
@@ -99,7 +99,7 @@ func (p *worklist) next() (string, bool) {
 	return ready[0], true
 }
 
-// reaches reports whether an output lies exactly so many links behind a node.
+// reaches reports whether an output lies exactly hops links after a node.
 func (p *worklist) reaches(id string, hops int) bool {
 	if hops == 0 {
 		return p.cat.classes[p.w.Class(id)].Output
@@ -112,7 +112,7 @@ func (p *worklist) reaches(id string, hops int) bool {
 	return false
 }
 
-// finish takes a node off the list.
+// finish takes a node off the list and releases the nodes that wait for it.
 func (p *worklist) finish(id string) {
 	at := slices.Index(p.pending, id)
 	p.pending = slices.Delete(p.pending, at, at+1)

@@ -17,14 +17,14 @@ import (
 	"patchbay/parallel"
 )
 
-// Config is what a Runner works with.
+// Config configures a Runner.
 type Config struct {
 	// Engine lends the devices; nil: only nodes that need none can run (tests, dry runs).
 	Engine *parallel.Engine
 	Roots  files.Roots
 	// Compute is the type of the denoise loop's activations; empty: f32.
 	Compute value.Compute
-	// Catalogue of classes that workflows may use; it must be given.
+	// Catalogue holds the classes that workflows may use. It is required.
 	Catalogue *Catalogue
 	// CacheBytes bounds cached values of nodes on the host; 0: 2 GiB.
 	CacheBytes int64
@@ -35,9 +35,9 @@ type Config struct {
 	Lease time.Duration
 	// Now is the clock of leases; nil: time.Now.
 	Now func() time.Time
-	// Bounds are looked at before and after every node.
+	// Bounds are checked before and after every node.
 	Bounds Bounds
-	// Jobs is how many run at the same time; 0: one.
+	// Jobs is how many jobs run at the same time; 0: one.
 	Jobs int
 }
 
@@ -45,9 +45,9 @@ type Config struct {
 type Runner struct {
 	roots  files.Roots
 	cat    *Catalogue
-	work   sync.RWMutex  // of jobs; written by what must not meet one
-	turns  chan struct{} // one value a running job
-	alone  sync.Mutex    // of who fills turns
+	work   sync.RWMutex  // read-locked by jobs, locked by what must not overlap one
+	turns  chan struct{} // holds one value per running job
+	alone  sync.Mutex    // held while filling turns, where two callers could deadlock
 	values *lru.Cache[*entry]
 	store  *value.Store
 	*handles
@@ -61,7 +61,7 @@ type entry struct {
 	ui      map[string]any
 }
 
-// NewRunner makes a Runner. The engine stays the caller's; Close gives back weights that the runner loaded.
+// NewRunner returns a Runner. The caller keeps the engine; Close frees weights that the runner loaded.
 func NewRunner(cfg Config) (*Runner, error) {
 	if cfg.Catalogue == nil {
 		return nil, fmt.Errorf("node runner: no catalogue of classes")
@@ -81,7 +81,7 @@ func NewRunner(cfg Config) (*Runner, error) {
 	}, nil
 }
 
-// begin waits until so many more jobs may run beside those that do. The function ends them.
+// begin waits for so many free places beside the running jobs and takes them; end gives them back.
 func (r *Runner) begin(jobs int) (end func()) {
 	r.alone.Lock()
 	for range jobs {
@@ -97,7 +97,7 @@ func (r *Runner) begin(jobs int) (end func()) {
 	}
 }
 
-// Close gives up all caches, handles and weights that the runner holds.
+// Close waits for running jobs, then drops all caches, handles and weights of the runner.
 func (r *Runner) Close() {
 	r.work.Lock()
 	defer r.work.Unlock()
@@ -106,22 +106,23 @@ func (r *Runner) Close() {
 	r.FreeHandles()
 }
 
-// ShedValues drops the cached results of nodes, also while a job runs, which keeps those that it has used.
+// ShedValues drops the cached results of nodes, even while a job runs, which keeps those that it has used. A nil
+// Runner does nothing.
 func (r *Runner) ShedValues() {
 	if r != nil {
 		r.values.Clear()
 	}
 }
 
-// DropWeights gives up the weights of encoders and autoencoders that are kept between jobs. It may be called while a
-// job runs, by whoever works on the devices.
+// DropWeights drops the weights of encoders and autoencoders that are kept between jobs. It may be called while a job
+// runs, but only by the holder of the devices.
 func (r *Runner) DropWeights() { r.store.Drop() }
 
-// FreeWeights gives up all weights, those of the engine and its activations too, when nobody works on the devices.
+// FreeWeights waits until nobody works on the devices, then drops all weights and activations, the engine's too.
 func (r *Runner) FreeWeights() { r.store.Free() }
 
-// Free drops cached values and all resident weights, the engine's too (ComfyUI's /free). Handles stay: their weights
-// are read again when needed.
+// Free waits for running jobs, then drops cached values and all resident weights, the engine's too (ComfyUI's /free).
+// Handles stay: their weights are read again when needed.
 func (r *Runner) Free() {
 	r.work.Lock()
 	defer r.work.Unlock()
@@ -132,9 +133,9 @@ func (r *Runner) Free() {
 // Roots returns the folders that names refer to.
 func (r *Runner) Roots() files.Roots { return r.roots }
 
-// Run validates and executes a job. Events are emitted one at a time, in ComfyUI's order, without the terminal one:
-// that follows from the error. An error is always a *Failure; the result is returned with it as far as it got.
-// Cancelling ctx ends the job within a block.
+// Run validates and executes a job. Events are emitted one at a time, in ComfyUI's order, but for the terminal event,
+// which follows from the error. An error is always a *fault.Failure and comes with the result so far. When ctx is
+// canceled, the job ends within one transformer block.
 func (r *Runner) Run(ctx context.Context, job Job, emit func(Event)) (*Result, error) {
 	jobs := 1
 	if job.Alone {
@@ -169,16 +170,16 @@ type execution struct {
 	run    *Runner
 	job    *Job
 	ctx    context.Context
-	turn   *parallel.Turn // nil: not a job
+	turn   *parallel.Turn // nil: a single node
 	emit   func(Event)
 	began  time.Time
-	signed map[string]string // signatures by node id, "" while a node is being looked at
+	signed map[string]string // signatures by node id; "" while one is being computed, and for nodes that must run
 	work   *worklist
-	local  map[string]*entry // values of this run by node id: nothing that is still needed can be evicted
+	local  map[string]*entry // values of this run by node id, so that none can be evicted while it is needed
 	result *Result
 }
 
-// cached returns the value of a node from this run or an earlier one.
+// cached returns the result of a node from this run or an earlier one, nil if there is none.
 func (x *execution) cached(id string) *entry {
 	if e := x.local[id]; e != nil {
 		return e
@@ -218,7 +219,7 @@ func (x *execution) walk(outputs []string) error {
 			p.finish(id)
 		}
 	}
-	for _, id := range x.result.Cached { // what shows in mid-run shows again
+	for _, id := range x.result.Cached { // nodes that show intermediate output show it again
 		if k := x.class(id); k.Shows && !k.Output {
 			x.deliver(id, x.cached(id))
 		}
@@ -229,7 +230,7 @@ func (x *execution) walk(outputs []string) error {
 	return nil
 }
 
-// node executes one node, or takes its value from the cache. It is not done if it waits for lazy inputs now.
+// node executes one node, or takes its result from the cache. done is false if it now waits for lazy inputs.
 func (x *execution) node(id string) (done bool, failure error) {
 	k := x.class(id)
 	e := x.cached(id)
@@ -265,8 +266,8 @@ func (x *execution) node(id string) (done bool, failure error) {
 	return true, nil
 }
 
-// preflight looks before a long run whether the nodes that decode its result can: the autoencoder is loaded by then. It
-// returns the node at fault.
+// preflight checks, before a long run, whether the nodes that decode its result can take it, if their autoencoder is
+// loaded by then. It returns the node at fault.
 func (x *execution) preflight(id string, in map[string]any) (string, error) {
 	model, _ := in["model"].(*value.Model)
 	if g, ok := in["guider"].(*value.Guider); ok {
@@ -287,8 +288,8 @@ func (x *execution) preflight(id string, in map[string]any) (string, error) {
 	return "", nil
 }
 
-// output is one output of a node, as Python indexes a list: -1 is the last. ok is false where there is none of that
-// number, or the node has not run.
+// output returns one output of a node, indexed as Python indexes a list: -1 is the last. ok is false if there is none
+// of that number, or the node has not run.
 func (e *entry) output(slot int) (v any, ok bool) {
 	if e == nil {
 		return nil, false
@@ -314,8 +315,8 @@ func (e *entry) bytes() int64 {
 	return n
 }
 
-// deliver hands over the files of an output node and tells of them. Files have no names yet: the caller puts them into
-// the event.
+// deliver adds the files of a node to the result and emits its executed event. Files have no names yet: the caller
+// puts them into the event.
 func (x *execution) deliver(id string, e *entry) {
 	ui := map[string]any{}
 	maps.Copy(ui, e.ui)
@@ -366,7 +367,7 @@ func (x *execution) inputs(id string, k *Class) (map[string]any, error) {
 	return in, nil
 }
 
-// newCall is one execution of a node.
+// newCall returns the Call of one execution of a node.
 func (x *execution) newCall(id string, k *Class, in map[string]any) *Call {
 	return &Call{Context: x.ctx, Job: x.job, ID: id, Class: k, in: in, of: x, ui: map[string]any{}}
 }
@@ -402,8 +403,8 @@ func (x *execution) call(id string, k *Class, in map[string]any) (e *entry, err 
 	return &entry{outputs: outputs, files: c.saved, ui: c.ui}, nil
 }
 
-// charge adds the time of a node to the part that its class counts for, without what the node has charged to other
-// parts itself.
+// charge adds the time of a node to the part that its class counts towards, less what the node itself has charged to
+// any part.
 func (t *Timings) charge(s Stage, spent float64, before Timings) {
 	rest := spent - (t.Load - before.Load) - (t.Denoise - before.Denoise) - (t.Text - before.Text) - (t.VAE - before.VAE)
 	switch {
@@ -417,7 +418,7 @@ func (t *Timings) charge(s Stage, spent float64, before Timings) {
 	}
 }
 
-// recovered turns a panic value into a failure; a *Failure that was thrown stays what it is.
+// recovered turns a panic value into a failure; a *fault.Failure is returned as it is.
 func recovered(p any) error {
 	if f, ok := p.(*fault.Failure); ok {
 		return f
@@ -430,7 +431,7 @@ func recovered(p any) error {
 	return f
 }
 
-// fail fills a failure with where it happened and with what ComfyUI's execution_error event carries.
+// fail returns err as a failure that names the node and holds what ComfyUI's execution_error event carries.
 func (x *execution) fail(id string, k *Class, in map[string]any, err error) error {
 	f := x.run.roots.Publish(fault.Of(x.ctx, err))
 	f.Node, f.Class = id, k.Name
@@ -438,7 +439,7 @@ func (x *execution) fail(id string, k *Class, in map[string]any, err error) erro
 	for name, v := range in {
 		current[name] = []any{shown(v)}
 	}
-	if x.job.Workflow != nil { // "outputs" are those that the cache has a place for: every node
+	if x.job.Workflow != nil { // ComfyUI's "outputs" are the nodes that its cache knows, which is all
 		all = x.job.Workflow.IDs()
 	}
 	if f.Extra == nil {

@@ -12,10 +12,10 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// signature is the cache signature of a node: what decides whether it gives the same as another one did before. ""
-// means that it must run in any case. ComfyUI's rules (comfy_execution/caching.py): class, change value, all inputs
-// given (undeclared ones too), the same for all ancestors; node ids do not count but for classes that are told theirs;
-// 1, 1.0 and true are equal.
+// signature returns the cache signature of a node. Nodes with the same signature give the same results; "" means that
+// the node must run in any case. ComfyUI's rules (comfy_execution/caching.py): class, change value, all inputs given
+// (undeclared ones too), and the same for all ancestors. Node ids count only for classes that are told theirs. 1, 1.0
+// and true are equal.
 func (x *execution) signature(id string) string {
 	if sig, ok := x.signed[id]; ok {
 		return sig
@@ -43,9 +43,9 @@ func (x *execution) sign(id string) string {
 		if err != nil {
 			return ""
 		}
-		if k.Heavy == StageText { // its sums are those of one rank, or not
+		if k.Heavy == StageText { // only tensor parallelism changes how its sums round
 			fmt.Fprintf(&b, "tensor %d\n", plan.Tensor)
-		} else { // stale keys and values make other pictures, and who asks for a plan that cannot run must hear so
+		} else { // stale keys and values change the picture, and a plan that cannot run must be reported
 			fmt.Fprintf(&b, "plan %s\n", plan)
 		}
 	}
@@ -73,8 +73,8 @@ func (x *execution) sign(id string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// change is the change value of a node: the one stored in the graph, or what the class computes from its literal
-// inputs. An error means: run.
+// change returns the change value of a node: the one stored in the graph, or what the class computes from its literal
+// inputs. On an error the node must run.
 func (x *execution) change(id string, k *Class, inputs *pyjson.Object) (string, error) {
 	if stored, ok := x.job.Workflow.root.In(id).Get("is_changed"); ok {
 		return canonical(stored), nil
@@ -91,7 +91,7 @@ func (x *execution) change(id string, k *Class, inputs *pyjson.Object) (string, 
 	return k.Change(x.newCall(id, k, in))
 }
 
-// canonical renders a literal so that values which Python calls equal look equal.
+// canonical renders a literal so that values that are equal in Python look equal.
 func canonical(v any) string {
 	switch x := v.(type) {
 	case bool:

@@ -14,8 +14,8 @@ import (
 // needs no device. Literals are coerced in place (the text "12" of an INT becomes 12). outputs are the output nodes
 // that can run, in the order of the workflow.
 //
-// With no good output the failure is fatal and outputs is nil. With some good outputs the failure, if not nil, tells of
-// the bad ones (ComfyUI answers 200 and node_errors then): check len(outputs).
+// If no output can run, the failure is fatal and outputs is nil. If some can, a failure describes the others (ComfyUI
+// then answers 200 with node_errors): check len(outputs).
 func Validate(cat *Catalogue, roots files.Roots, job Job) (outputs []string, failure *fault.Failure) {
 	if job.Workflow == nil {
 		return nil, &fault.Failure{Code: fault.CodeNoPrompt, Message: "No prompt provided", Details: "No prompt provided"}
@@ -52,7 +52,7 @@ func Validate(cat *Catalogue, roots files.Roots, job Job) (outputs []string, fai
 	return outputs, failure
 }
 
-// Codes in the errors of Failure.NodeErrors, with ComfyUI's texts.
+// Codes in the errors of Failure.NodeErrors, and ComfyUI's messages for them.
 const (
 	codeInputMissing    = "required_input_missing"
 	codeBadLink         = "bad_linked_input"
@@ -85,10 +85,10 @@ type validation struct {
 	w     *Workflow
 	done  map[string]*verdict
 	lists map[string][]any // file lists, read once per walk
-	path  []string         // nodes being looked at, outermost first
+	path  []string         // nodes being validated, outermost first
 }
 
-// verdict is what is known of one node.
+// verdict is what is known about one node.
 type verdict struct {
 	ok     bool
 	errors []problem
@@ -124,7 +124,7 @@ func (v *validation) starts() ([]string, *fault.Failure) {
 	return out, nil
 }
 
-// shape refuses what is no node at all. ComfyUI answers such graphs with an HTTP 500 page.
+// shape refuses what is not a node at all. ComfyUI answers such graphs with an HTTP 500 page.
 func (v *validation) shape(id string) *fault.Failure {
 	node, isObject := v.w.root.At(id).(*pyjson.Object)
 	if !isObject {
@@ -174,7 +174,7 @@ func (v *validation) class(id string) (*Class, *fault.Failure) {
 	}
 }
 
-// brief cuts long text.
+// brief shortens long text.
 func brief(v any) any {
 	if s, ok := v.(string); ok {
 		return pyjson.Excerpt(s)
@@ -246,7 +246,8 @@ func (v *validation) node(id string) (*verdict, *exception) {
 	return r, nil
 }
 
-// ownArgument is what ComfyUI's VALIDATE_INPUTS of a class makes of a name that is missing or no text: an exception.
+// ownArgument returns the exception that VALIDATE_INPUTS of a ComfyUI class raises for an argument that is missing or
+// no text.
 func ownArgument(k *Class, name string, inputs *pyjson.Object) *exception {
 	val, given := inputs.Get(name)
 	if !given { // LoadImageMask inherits the function of LoadImage
@@ -262,7 +263,7 @@ func ownArgument(k *Class, name string, inputs *pyjson.Object) *exception {
 	return &exception{"AttributeError", fmt.Sprintf("'%s' object has no attribute 'endswith'", pyjson.TypeName(val))}
 }
 
-// cycle reports nodes that wait for each other, each of them.
+// cycle gives each node of a dependency cycle its error and returns the verdict on the first.
 func (v *validation) cycle(nodes []string) *verdict {
 	var names []string
 	for _, n := range append(slices.Clone(nodes), nodes[0]) {
@@ -359,7 +360,7 @@ func (v *validation) link(k *Class, in *Input, l []any, r *verdict) *exception {
 	return nil
 }
 
-// outputType indexes the outputs of a class as Python indexes a tuple: -1 is the last.
+// outputType returns the type of an output, indexed as Python indexes a tuple: -1 is the last.
 func outputType(k *Class, slot any) (string, *exception) {
 	container := "tuple"
 	if k.NewStyle() {
@@ -387,7 +388,7 @@ func outputType(k *Class, slot any) (string, *exception) {
 	return k.Outputs[n].Type, nil
 }
 
-// typesFit compares an output type with an input type: equal, wildcard, or a member in common of comma lists.
+// typesFit reports whether an output type fits an input type: equal, a wildcard, or comma lists with a common member.
 func typesFit(received, want string) bool {
 	if received == want || received == "*" || want == "*" || received == typeMatch || want == typeMatch {
 		return true

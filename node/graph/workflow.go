@@ -97,14 +97,14 @@ func (w *Workflow) Unknown(cat *Catalogue) *pyjson.Object {
 	return out
 }
 
-// Source returns the node that an input of a node is linked to; false if it is not linked, or to nothing.
+// Source returns the node that an input is linked to; false if it is not linked, or the node does not exist.
 func (w *Workflow) Source(id, name string) (string, bool) {
 	l, ok := asLink(w.inputs(id).At(name))
 	return l.id, ok && w.Class(l.id) != ""
 }
 
-// SetInput replaces one input of a node (run --set id.field=value). The value may be anything that ParseWorkflow takes.
-// It fails if the node is not there or has no inputs object.
+// SetInput replaces one input of a node (run --set id.field=value). The value may be anything that ParseWorkflow
+// takes. It returns an error if the node does not exist or has no inputs object.
 func (w *Workflow) SetInput(id, name string, value any) error {
 	in := w.inputs(id)
 	if in == nil {
@@ -119,9 +119,8 @@ func (w *Workflow) SetInput(id, name string, value any) error {
 	return nil
 }
 
-// Targets reads partial_execution_targets of a POST /prompt body: nil (all outputs) where it is null or absent, else
-// the
-// ids that it holds. ComfyUI asks Python's "id in targets", so that text holds every id that is a part of it.
+// Targets parses partial_execution_targets of a POST /prompt body: nil (all outputs) if it is null or absent, else the
+// ids in it. ComfyUI evaluates Python's "id in targets", so a string contains every id that is a substring of it.
 func (w *Workflow) Targets(v any) ([]string, *fault.Failure) {
 	ids := []string{}
 	switch x := v.(type) {
@@ -177,8 +176,8 @@ func IsLink(v any) bool {
 	return ok
 }
 
-// asLink reports whether a value is a link as ComfyUI's executor recognises one: [string, integer]. Validate has
-// refused every other list.
+// asLink returns a value as a link if ComfyUI's executor takes it for one: [string, integer]. Validate has refused
+// every other list.
 func asLink(v any) (link, bool) {
 	l, _ := v.([]any)
 	if len(l) != 2 {

@@ -1,4 +1,4 @@
-// Package lru keeps values under a budget of bytes and drops the least recently used. It does not know what they are.
+// Package lru caches values of any type within a budget of bytes and drops the least recently used.
 package lru
 
 import (
@@ -6,14 +6,14 @@ import (
 	"sync"
 )
 
-// Cache keeps values under a byte budget; the least recently used goes first. Safe for concurrent use.
+// Cache holds values within a byte budget and drops the least recently used first. It is safe for concurrent use.
 type Cache[V any] struct {
 	mu     sync.Mutex
 	budget int64
 	used   int64
 	items  map[string]*list.Element
 	order  *list.List // front: most recently used
-	drop   func(V)    // called for every value that goes, may be nil
+	drop   func(V)    // see New
 }
 
 type item[V any] struct {
@@ -22,7 +22,8 @@ type item[V any] struct {
 	bytes int64
 }
 
-// New returns an empty cache of budget bytes; drop is called for every value that goes, nil: nothing is.
+// New returns an empty cache of budget bytes. drop, unless nil, is called for every value that leaves the cache; it
+// must not use the cache, which is locked meanwhile.
 func New[V any](budget int64, drop func(V)) *Cache[V] {
 	return &Cache[V]{budget: budget, items: map[string]*list.Element{}, order: list.New(), drop: drop}
 }
@@ -39,7 +40,8 @@ func (c *Cache[V]) Get(key string) (V, bool) {
 	return none, false
 }
 
-// Put stores a value. One that is larger than the whole budget is kept until the next put: the job at hand needs it.
+// Put stores a value and drops others until it fits. One that exceeds the whole budget is kept until the next Put: the
+// job at hand needs it.
 func (c *Cache[V]) Put(key string, v V, bytes int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -63,7 +65,7 @@ func (c *Cache[V]) remove(e *list.Element) {
 	}
 }
 
-// Clear empties the cache.
+// Clear drops all values.
 func (c *Cache[V]) Clear() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -9,11 +9,11 @@ const CannySide = 3
 // computes.
 var cannyBlur = [5]float32{0x1.be5f1p-5, 0x1.f41fd8p-3, 0x1.9c4868p-2, 0x1.f41fd8p-3, 0x1.be5f1p-5}
 
-// Canny returns white edges on black, [B, Y, X, 3] of 0 or 1, of pictures [B, Y, X, 3] with sides of at least CannySide
-// (J. Canny, A Computational Approach to Edge Detection, 1986): grey values, a Gaussian blur, Sobel gradients whose
-// magnitude is the largest along their direction, strong above high, and weak above low where they touch strong ones.
-// Sums are fused and in the order of kornia 0.9.0 (kornia.filters.canny), which ComfyUI calls: of pixels that are equal
-// by symmetry the last bit decides which one is the edge.
+// Canny returns white edges on black, [B, Y, X, 3] of 0 or 1, of pictures [B, Y, X, 3] with sides of at least
+// CannySide (J. Canny, A Computational Approach to Edge Detection, 1986): gray values, a Gaussian blur, Sobel
+// gradients whose magnitude is the largest along their direction, strong above high, and weak above low where they
+// touch strong ones. Sums are fused and ordered as in kornia 0.9.0 (kornia.filters.canny), which ComfyUI calls: among
+// pixels that are equal by symmetry, the last bit decides which one is the edge.
 func Canny(im *Image, low, high float32) *Image {
 	out, n := &Image{B: im.B, Y: im.Y, X: im.X, C: 3}, im.Y*im.X
 	for b := range im.B {
@@ -30,7 +30,7 @@ func Canny(im *Image, low, high float32) *Image {
 	return out
 }
 
-// fma is a*b + c, rounded once (but for a tie of f64 in 2^29).
+// fma returns a*b + c rounded once, but for a tie that rounding to f64 makes, about one case in 2^29.
 func fma(a, b, c float32) float32 { return float32(float64(a)*float64(b) + float64(c)) }
 
 // plane is one channel of a picture.
@@ -39,7 +39,7 @@ type plane struct {
 	v    []float32
 }
 
-// blurred convolves rows, then columns, mirrored at the border without the border itself.
+// blurred convolves rows, then columns. Beyond the border pixels are mirrored, without the border pixel itself.
 func (p plane) blurred() plane {
 	for _, step := range []int{1, p.x} {
 		out, size := make([]float32, len(p.v)), p.x
@@ -62,7 +62,7 @@ func (p plane) blurred() plane {
 	return p
 }
 
-// gradient is Sobel's, not normalised, at a pixel; the border is repeated.
+// gradient returns Sobel's gradient at a pixel, not normalized; the border is repeated.
 func (p plane) gradient(y, x int) (gx, gy float32) {
 	for dy := -1; dy <= 1; dy++ {
 		for dx := -1; dx <= 1; dx++ {
@@ -74,12 +74,12 @@ func (p plane) gradient(y, x int) (gx, gy float32) {
 	return gx, gy
 }
 
-// around are the steps (y, x) to the neighbours in steps of 45 degrees, from +x towards +y.
+// around are the steps (y, x) to the neighbors at multiples of 45 degrees, from +x towards +y.
 var around = [8][2]int{{0, 1}, {1, 1}, {1, 0}, {1, -1}, {0, -1}, {-1, -1}, {-1, 0}, {-1, 1}}
 
-// edges marks pixels by 1.
+// edges returns 1 for pixels on an edge, 0 for others.
 func (p plane) edges(low, high float32) []float32 {
-	const still = 1e-6 // of the square of a magnitude, also beyond the border
+	const still = 1e-6 // added to the square of a magnitude, also beyond the border
 	border := float32(math.Sqrt(float64(float32(still))))
 	size, toward := make([]float32, len(p.v)), make([]uint8, len(p.v))
 	for i := range size {
@@ -94,7 +94,7 @@ func (p plane) edges(low, high float32) []float32 {
 		}
 		return size[y*p.x+x]
 	}
-	// Of two equal neighbours the left or upper one is the edge; on a diagonal neither is.
+	// Of two equal neighbors the left or upper one is the edge; on a diagonal neither is.
 	largest := func(i int) bool {
 		for _, k := range []uint8{toward[i], (toward[i] + 4) % 8} {
 			other := at(i/p.x+around[k][0], i%p.x+around[k][1])

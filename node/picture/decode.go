@@ -24,7 +24,7 @@ const (
 	maxSide   = 1 << 15
 )
 
-// codec is how one file format is recognised, by how its files begin, and read.
+// codec is one file format: how its files begin and how they are read.
 type codec struct {
 	name   string
 	begins []string // "?" is any byte
@@ -65,14 +65,14 @@ func (c *codec) pictures(data []byte) ([]image.Image, error) {
 }
 
 // Decode reads a picture file (PNG, JPEG, WebP, BMP, GIF, TIFF) as ComfyUI's LoadImage does: pixels [B, Y, X, 3]
-// without alpha, mask [B, Y, X] = 1 - alpha, or zeros [1, 64, 64] where there is no alpha. EXIF orientation is applied;
-// the frames of a GIF become a batch. Files above the pixel limits are refused from their header.
+// without alpha, mask [B, Y, X] = 1 - alpha, or zeros [B, 64, 64] if no frame has alpha. EXIF orientation is applied;
+// the frames of a GIF become a batch. Files above the pixel limits are refused by their header.
 func Decode(data []byte) (im *Image, mask *Mask, err error) {
 	return decodeWithin(data, maxPixels)
 }
 
-// decodeWithin is Decode with a limit of pixels of its own. A frame counts as the mask that it has at least, 64 x 64: a
-// GIF may have very many small ones.
+// decodeWithin is Decode with a pixel limit of its own. A frame counts as 64 x 64 pixels at least, which is the
+// smallest mask: a GIF may have very many small ones.
 func decodeWithin(data []byte, most int64) (im *Image, mask *Mask, err error) {
 	for _, c := range codecs() {
 		if !c.is(data) {
@@ -105,7 +105,7 @@ func decodeWithin(data []byte, most int64) (im *Image, mask *Mask, err error) {
 	return nil, nil, fmt.Errorf("not a picture that can be read: PNG, JPEG, WebP, BMP, GIF and TIFF are")
 }
 
-// toTensors converts equally large frames; the first decides the size, others are left out, as in LoadImage. Where some
+// toTensors converts frames of one size. The first decides the size, and others are left out, as in LoadImage. If some
 // frames have alpha, the masks of the others are zeros of their size.
 func toTensors(frames []image.Image, turn int) (*Image, *Mask) {
 	var im Image
@@ -142,8 +142,8 @@ func toTensors(frames []image.Image, turn int) (*Image, *Mask) {
 	return &im, &mask
 }
 
-// straight returns 8-bit pixels with straight alpha. Grey 16-bit pictures are divided by 255 and clipped, as PIL's mode
-// I is.
+// straight returns 8-bit pixels with straight alpha. Gray 16-bit values are divided by 255 and clipped, as for PIL's
+// mode I.
 func straight(f image.Image) *image.NRGBA {
 	b := f.Bounds()
 	out := image.NewNRGBA(image.Rect(0, 0, b.Dx(), b.Dy()))
@@ -220,7 +220,7 @@ func (t turned) at(x, y int) [4]uint8 {
 	return [4]uint8{p[0], p[1], p[2], p[3]}
 }
 
-// orientation finds the EXIF orientation of a file, 1 if there is none.
+// orientation returns the EXIF orientation of a file, 1 if there is none.
 func orientation(format string, data []byte) int {
 	switch format {
 	case "JPEG":
@@ -319,7 +319,7 @@ func decodeGIF(data []byte) ([]image.Image, error) {
 // opaque hides that a frame has an alpha channel.
 type opaque struct{ image.Image }
 
-// countGIFFrames walks the blocks of a GIF without decoding them.
+// countGIFFrames counts the frames of a GIF by its blocks, without decoding them.
 func countGIFFrames(b []byte) int64 {
 	table := func(flags byte) int {
 		if flags&0x80 == 0 {

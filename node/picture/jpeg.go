@@ -12,7 +12,7 @@ import (
 const previewSide = 512
 
 // EnlargedJPEG scales 8-bit pixels [Y, X, 3] to a longer side of 512 and encodes them as JPEG of quality 95, which is
-// what ComfyUI sends as preview. nil if the encoder refuses the size.
+// what ComfyUI sends as a preview. It returns nil if the encoder refuses the size.
 func EnlargedJPEG(pixels []byte, y, x int) []byte {
 	small := image.NewRGBA(image.Rect(0, 0, x, y))
 	for i := range y * x {

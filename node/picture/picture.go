@@ -1,6 +1,6 @@
 package picture
 
-// Image is a batch of pictures [B, Y, X, C], f32 in 0..1, C 3 (RGB) or 4 (RGBA).
+// Image is a batch of pictures [B, Y, X, C], f32 in 0..1, C 1 (a mask), 3 (RGB) or 4 (RGBA).
 type Image struct {
 	B, Y, X, C int
 	Data       []float32
@@ -12,12 +12,12 @@ type Mask struct {
 	Data    []float32
 }
 
-// Bytes turns one picture of a batch into 8-bit pixels: 255*v in f32, clipped and cut, as ComfyUI does.
+// Bytes turns one picture of a batch into 8-bit pixels: 255*v in f32, clipped and truncated, as ComfyUI does.
 func (im *Image) Bytes(item int) []byte {
 	n := im.Y * im.X * im.C
 	out := make([]byte, n)
 	for i, v := range im.Data[item*n : (item+1)*n] {
-		out[i] = byte(min(max(255*v, 0), 255)) // NaN becomes 0 by the order of the comparisons
+		out[i] = byte(min(max(255*v, 0), 255)) // NaN stays NaN, and the conversion makes it 0 on amd64 and arm64
 	}
 	return out
 }

@@ -2,14 +2,14 @@ package picture
 
 import "slices"
 
-// Items returns n pictures of a batch from one on; they share its memory.
+// Items returns n pictures of a batch, starting with number from. They share memory with im.
 func (im *Image) Items(from, n int) *Image {
 	out, size := *im, im.Y*im.X*im.C
 	out.B, out.Data = n, im.Data[from*size:(from+n)*size:(from+n)*size]
 	return &out
 }
 
-// First returns pictures with the first c channels only.
+// First returns a copy of the pictures with their first c channels only.
 func (im *Image) First(c int) *Image {
 	out := &Image{B: im.B, Y: im.Y, X: im.X, C: c, Data: make([]float32, 0, im.B*im.Y*im.X*c)}
 	for i := range im.B * im.Y * im.X {
@@ -18,7 +18,7 @@ func (im *Image) First(c int) *Image {
 	return out
 }
 
-// Widened returns pictures with channels of 1 added up to c channels.
+// Widened returns the pictures with channels of ones appended up to c channels, im itself if it has as many.
 func (im *Image) Widened(c int) *Image {
 	if im.C >= c {
 		return im
@@ -30,7 +30,7 @@ func (im *Image) Widened(c int) *Image {
 	return out
 }
 
-// Cut returns the rectangle of w by h pixels at (x, y).
+// Cut returns the rectangle of w by h pixels at (x, y) of every picture.
 func (im *Image) Cut(x, y, w, h int) *Image {
 	out := &Image{B: im.B, Y: h, X: w, C: im.C, Data: make([]float32, 0, im.B*h*w*im.C)}
 	for b := range im.B {
@@ -54,17 +54,18 @@ func (im *Image) Channel(at int) *Mask {
 // Image returns the masks as pictures of one channel, which share their memory.
 func (m *Mask) Image() *Image { return &Image{B: m.B, Y: m.Y, X: m.X, C: 1, Data: m.Data} }
 
-// Like returns masks of the same shape with other values.
+// Like returns masks of the same shape with the values v.
 func (m *Mask) Like(v []float32) *Mask { return &Mask{B: m.B, Y: m.Y, X: m.X, Data: v} }
 
-// Centred cuts equal margins off until the sides are multiples of n, as the encoder does with pictures.
+// Centred cuts off equal margins until the sides are multiples of n, as the encoder does with pictures.
 func (m *Mask) Centred(n int) *Mask {
 	cut := m.Image().Cut(m.X%n/2, m.Y%n/2, m.X/n*n, m.Y/n*n)
 	return &Mask{B: m.B, Y: cut.Y, X: cut.X, Data: cut.Data}
 }
 
-// Dilated sums the rounded mask over boxes of n x n pixels (rows and columns i-p .. i-p+n-1 with p = ceil((n-1)/2)) and
-// cuts to 0..1; n of 0 or 1 leaves the values. Sums of whole numbers are exact in f64, so the order does not matter.
+// Dilated sums a mask of whole numbers over boxes of n x n pixels (rows and columns i-p .. i-p+n-1 with p =
+// ceil((n-1)/2)) and clips to 0..1; n of 0 or 1 leaves the values. Such sums are exact in f64, so the order does not
+// matter.
 func (m *Mask) Dilated(n int) *Mask {
 	out := m.Like(slices.Clone(m.Data))
 	if n < 1 {
@@ -85,7 +86,7 @@ func (m *Mask) Dilated(n int) *Mask {
 	return out
 }
 
-// boxSum replaces every one of count values, stride apart, by the sum of its box.
+// boxSum replaces each of count values, stride apart, by the sum of its box.
 func boxSum(v []float32, count, stride, n int) {
 	sums := make([]float64, count+1)
 	for i := range count {
@@ -97,7 +98,7 @@ func boxSum(v []float32, count, stride, n int) {
 	}
 }
 
-// Items returns some masks of a batch, which is repeated to at least b masks first.
+// Items returns length masks, or what is left, from number from of a batch that is first repeated to at least b masks.
 func (m *Mask) Items(from, length, b int) *Mask {
 	n, total := m.Y*m.X, max(m.B, b)
 	length = max(min(length, total-from), 0)

@@ -21,7 +21,7 @@ type textChunk struct{ key, value string }
 
 const pngSignature = "\x89PNG\r\n\x1a\n"
 
-// maxTexts bounds the texts of one PNG together, compressed ones after inflation.
+// maxTexts bounds the bytes of all texts of a PNG, compressed ones after inflation.
 const maxTexts = 64 << 20
 
 // EncodePNG writes 8-bit pixels [Y, X, C] (C 1, 3 or 4) as a PNG with one tEXt chunk per text, in order, between header
@@ -58,7 +58,7 @@ func writeChunk(b *bytes.Buffer, kind string, body []byte) {
 	b.Write(n[:])
 }
 
-// encodeText makes a tEXt chunk, or an uncompressed iTXt one for text that Latin-1 does not have.
+// encodeText returns a tEXt chunk, or an uncompressed iTXt chunk for text outside Latin-1.
 func encodeText(key, value string) (kind string, body []byte) {
 	latin := make([]byte, 0, len(value))
 	for _, r := range value {
@@ -70,7 +70,8 @@ func encodeText(key, value string) (kind string, body []byte) {
 	return "tEXt", append(append([]byte(key), 0), latin...)
 }
 
-// deflateRows filters every row with the filter of least absolute sum (PNG specification 12.7) and compresses.
+// deflateRows filters every row with the filter of least absolute sum (PNG specification 12.7) and compresses the
+// result.
 func deflateRows(pixels []byte, rows, stride, bpp int) []byte {
 	var out bytes.Buffer
 	z, err := zlib.NewWriterLevel(&out, 4)
@@ -134,9 +135,9 @@ func paeth(a, b, c byte) byte {
 
 func abs(v int) int { return max(v, -v) }
 
-// WorkflowFromPNG reads the workflow that ComfyUI (and this program) stores in its pictures: prompt is the JSON text of
-// the API-format graph, or the graph in the editor's format where there is only that; extra the other texts that hold
-// JSON, by key ("workflow"). A picture without either is an error that says what it has.
+// WorkflowFromPNG reads the workflow that ComfyUI (and this program) stores in its pictures. prompt is the JSON text
+// of the API-format graph, or else of the graph in the editor's format. extra holds all other texts that are JSON, by
+// key ("workflow"). It returns an error that lists the texts if there is neither graph.
 func WorkflowFromPNG(data []byte) (prompt []byte, extra map[string]any, err error) {
 	texts, err := readTexts(data)
 	if err != nil {
@@ -171,9 +172,9 @@ func WorkflowFromPNG(data []byte) (prompt []byte, extra map[string]any, err erro
 	return prompt, extra, nil
 }
 
-// readTexts returns all text chunks of a PNG in order. Their checksums are not looked at: 47 of 174 example pictures of
-// ComfyUI had their texts rewritten by a tool that puts UTF-8 into tEXt and a wrong checksum behind it, and its editor
-// opens them.
+// readTexts returns all text chunks of a PNG in order. It ignores their checksums: 47 of 174 example pictures of
+// ComfyUI had their texts rewritten by a tool that puts UTF-8 into tEXt and a wrong checksum behind it, and ComfyUI's
+// editor opens them.
 func readTexts(data []byte) ([]textChunk, error) {
 	if len(data) < 8 || string(data[:8]) != pngSignature {
 		return nil, fmt.Errorf("not a PNG file")
@@ -203,9 +204,9 @@ func readTexts(data []byte) ([]textChunk, error) {
 	return out, nil
 }
 
-// onlyPixels leaves out the chunks that do not matter for the picture, so that a text with a wrong checksum does not
-// keep it from being read (ComfyUI reads such files too, with Pillow's LOAD_TRUNCATED_IMAGES). What is not cut into
-// chunks stays as it is.
+// onlyPixels removes the chunks that do not affect the pixels, so that a text with a wrong checksum does not keep the
+// picture from being read (ComfyUI reads such files too, with Pillow's LOAD_TRUNCATED_IMAGES). From a chunk that is
+// cut off on, the data stays as it is.
 func onlyPixels(data []byte) []byte {
 	out := append(make([]byte, 0, len(data)), data[:len(pngSignature)]...)
 	for rest := data[len(pngSignature):]; len(rest) >= 12; {
@@ -221,7 +222,7 @@ func onlyPixels(data []byte) []byte {
 	return out
 }
 
-// decodeText reads a tEXt, zTXt or iTXt chunk (PNG specification 11.3.3); a compressed one of at most most bytes.
+// decodeText reads a tEXt, zTXt or iTXt chunk (PNG specification 11.3.3), if compressed of at most most bytes.
 func decodeText(kind string, body []byte, most int) (t textChunk, ok bool, err error) {
 	key, rest, found := bytes.Cut(body, []byte{0})
 	if !found || len(key) == 0 || len(key) > 79 {

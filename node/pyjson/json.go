@@ -130,7 +130,7 @@ func (p *jsonParser) list(depth int) (any, error) {
 	return l, err
 }
 
-// parts reads what stands between a bracket and its end, part by part with commas between them.
+// parts reads the comma-separated parts between a bracket and its end.
 func (p *jsonParser) parts(end string, part func() error) error {
 	p.i++
 	p.space()
@@ -152,7 +152,7 @@ func (p *jsonParser) parts(end string, part func() error) error {
 	}
 }
 
-// number follows the grammar of RFC 8259 section 6, and Python's -Infinity.
+// number reads a number by the grammar of RFC 8259 section 6, or Python's -Infinity.
 func (p *jsonParser) number() (any, error) {
 	start := p.i
 	if p.word("-") && p.word("Infinity") {
@@ -186,7 +186,7 @@ func (p *jsonParser) number() (any, error) {
 	return v, nil
 }
 
-// text reads a string; encoding/json knows the escapes.
+// text reads a string; encoding/json resolves the escapes.
 func (p *jsonParser) text() (s string, err error) {
 	start, plain := p.i, true
 	for p.i++; p.i < len(p.s) && p.s[p.i] != '"'; p.i++ {
@@ -211,7 +211,7 @@ func (p *jsonParser) text() (s string, err error) {
 }
 
 // Dump writes a value as Python's json.dumps with default settings does: separators ", " and ": ", everything outside
-// printable ASCII escaped, floats in repr form. It takes what Decode gives, and everything that encoding/json can
+// printable ASCII escaped, floats in repr form. It takes what Decode returns, and everything that encoding/json can
 // marshal.
 func Dump(v any) []byte {
 	var b strings.Builder

@@ -22,15 +22,15 @@ type Object struct {
 	values map[string]any
 }
 
-// NewObject returns an object of the given alternating keys and values; a key that is not a string panics.
+// NewObject returns an object of alternating keys and values. It panics if a key is not a string.
 func NewObject(pairs ...any) *Object {
 	o := &Object{values: make(map[string]any, len(pairs)/2)}
 	o.SetAll(pairs...)
 	return o
 }
 
-// Joined returns an object with the keys of all, which may be nil, in order; of a key that comes twice the last value
-// counts.
+// Joined returns an object with the keys of all parts, which may be nil, in order. Of a key that occurs twice the last
+// value counts.
 func Joined(parts ...*Object) *Object {
 	out := NewObject()
 	for _, o := range parts {
@@ -74,7 +74,7 @@ func (o *Object) Text(key string) string {
 	return text
 }
 
-// Set adds a key at the end, or replaces the value of one that is there.
+// Set adds a key at the end, or replaces the value of an existing key.
 func (o *Object) Set(key string, value any) {
 	if _, ok := o.values[key]; !ok {
 		o.keys = append(o.keys, key)
@@ -153,14 +153,14 @@ func (o *Object) EncodeMsgpack(enc *msgpack.Encoder) error {
 }
 
 // Normalize copies a decoded value into the types that a Workflow holds: nil, bool, string, int64, uint64 (above
-// int64), *big.Int (above uint64), float64, []any, *Object. A value that is nested too deeply, holds too many values or
-// is of another type is an error.
+// int64), *big.Int (above uint64), float64, []any, *Object. It returns an error if a value is nested too deeply, holds
+// too many values or is of another type.
 func Normalize(v any) (any, error) {
 	left := maxValues
 	return normalizeAt(v, 0, &left)
 }
 
-// normalizeAt is normalize for a value inside another; left counts down over all values.
+// normalizeAt is Normalize for a value inside another; left counts down over all values.
 func normalizeAt(v any, depth int, left *int) (any, error) {
 	if depth > maxDepth {
 		return nil, fmt.Errorf("nested deeper than %d levels", maxDepth)
@@ -290,7 +290,7 @@ func Plain(v any) any {
 // Clone copies Objects and lists, recursively.
 func Clone(v any) any { return Mapped(v, Clone) }
 
-// Mapped returns a new Object or list with f of every element of v; any other v is returned as it is.
+// Mapped returns a new Object or list with f applied to every element of v; any other v is returned as it is.
 func Mapped(v any, f func(any) any) any {
 	switch x := v.(type) {
 	case *Object:
@@ -309,7 +309,7 @@ func Mapped(v any, f func(any) any) any {
 	return v
 }
 
-// Replace puts f of every element of an Object or a list into its place, up to the first error. It returns v.
+// Replace applies f to every element of an Object or a list in place, up to the first error. It returns v.
 func Replace(v any, f func(any) (any, error)) (any, error) {
 	var err error
 	switch x := v.(type) {

@@ -111,7 +111,7 @@ func TypeName(v any) string {
 	return python
 }
 
-// Kind names a value for people.
+// Kind names the type of a value for people, as in "a string".
 func Kind(v any) string {
 	_, people := kind(v)
 	return people
@@ -135,7 +135,7 @@ func kind(v any) (python, people string) {
 	return "int", "a number"
 }
 
-// Int is Python's int(): numbers are cut towards zero, text is parsed. The result is int64, uint64 or *big.Int.
+// Int is Python's int(): numbers are truncated towards zero, text is parsed. The result is int64, uint64 or *big.Int.
 func Int(v any) (any, error) {
 	switch x := v.(type) {
 	case int64, uint64, *big.Int:
@@ -158,7 +158,7 @@ func Int(v any) (any, error) {
 		if n, ok := new(big.Int).SetString(asciiDigits(x), 10); ok && len(x) < 4300 {
 			return shrink(n), nil
 		}
-		shown := []rune(Repr(x)) // Python cuts it there, and only there
+		shown := []rune(Repr(x)) // Python truncates the text here, and only here
 		return nil, fmt.Errorf("invalid literal for int() with base 10: %s", string(shown[:min(len(shown), 200)]))
 	}
 	return nil, fmt.Errorf("int() argument must be a string, a bytes-like object or a real number, not '%s'", TypeName(v))
@@ -256,8 +256,8 @@ func shrink(n *big.Int) any {
 	return n
 }
 
-// Excerpt cuts text of a workflow for an error: a prompt that stands in the wrong place must not fill the message.
-// Numbers that Python reads, of 4300 digits at most, stay whole.
+// Excerpt shortens text of a workflow for an error message, which a prompt in the wrong place must not fill. Integers
+// that Python can read, of 4300 digits at most, stay whole.
 func Excerpt(s string) string {
 	const most, digits = 1000, 4301
 	if len(s) <= most || len(s) <= digits && strings.Trim(s, "-0123456789") == "" {

@@ -23,32 +23,32 @@ import (
 // Clip is a CLIP handle: the text encoders of a family, described but not loaded.
 type Clip struct {
 	Name             string // the files, joined by " + "
-	Type             string // what reads the result, of models.TextTypes
+	Type             string // the text type that the result is for, a key of models.TextTypes
 	parts            []encoder
 	TokenizerOptions map[string]int   // T5TokenizerOptions
 	Loras            []source.Adapter // adapters, in the order in which they were added
 	seeing
-	Layer int // CLIPSetLastLayer: -1 the last, -2 the last but one; 0: what the type reads
+	Layer int // CLIPSetLastLayer: -1 the last, -2 the last but one; 0: the default of the type
 }
 
 // encoder is one text encoder in one file.
 type encoder struct {
-	kind   string // of package text: "clip_l", "t5" ...
+	kind   string // a kind of package text: "clip_l", "t5" ...
 	prefix string
-	name   string // file name as the workflow says it
+	name   string // file name as given in the workflow
 	file   source.File
 	config []byte // the file's metadata config; nil for encoders inside a full checkpoint
 }
 
-// set are the weights of the encoder in its open file.
+// set returns the encoder's weights from its open file.
 func (e *encoder) set(file *weights.File, dtype engine.DType) *weights.Set {
 	return file.Set().Prefix(e.prefix).For(dtype)
 }
 
-// key tells the encoder apart from all others.
+// key identifies the encoder.
 func (e *encoder) key() string { return e.file.Key() + " " + e.prefix }
 
-// Add takes the encoders of one file.
+// Add adds the encoders of one file. It returns an error if the file holds none.
 func (c *Clip) Add(h files.Header) error {
 	found := text.Find(h.Weights.Set())
 	if len(found) == 0 {
@@ -67,8 +67,8 @@ func (c *Clip) Add(h files.Header) error {
 	return nil
 }
 
-// Check makes sure that the encoders that the type needs are there, once each; field is the input that names the type.
-// An encoder that is known by its file has the type of its family.
+// Check returns an error unless the encoders that the type needs are there, once each; field is the input that names
+// the type. A single encoder may override the type with that of its own family (family.Encoder.Under).
 func (c *Clip) Check(class, field string) error {
 	told := c.Type
 	for _, f := range models.Families() {
@@ -106,7 +106,7 @@ func (c *Clip) Check(class, field string) error {
 	return nil
 }
 
-// OpenCheckpointCLIP takes the encoders inside a full checkpoint.
+// OpenCheckpointCLIP opens the text encoders inside a full checkpoint.
 func OpenCheckpointCLIP(h files.Header, family string) (*Clip, error) {
 	c := &Clip{}
 	if f, ok := models.Named(family); ok {
@@ -115,7 +115,7 @@ func OpenCheckpointCLIP(h files.Header, family string) (*Clip, error) {
 	if err := c.Add(h); err != nil {
 		return nil, err
 	}
-	for i, p := range c.parts { // "config" of a full checkpoint is the diffusion model's
+	for i, p := range c.parts { // the "config" of a full checkpoint is the diffusion model's
 		if _, own := h.Weights.Metadata()[p.kind+".config"]; !own {
 			c.parts[i].config = nil
 		}
@@ -123,7 +123,7 @@ func OpenCheckpointCLIP(h files.Header, family string) (*Clip, error) {
 	return c, c.Check("CheckpointLoaderSimple", "")
 }
 
-// layout is how a prompt is laid out for an encoder of this clip, l as its file and nodes change it.
+// layout returns the prompt layout l as the encoder's file and the nodes applied to the clip modify it.
 func (c *Clip) layout(e *encoder, l tokenizer.Layout) (tokenizer.Layout, error) {
 	if len(e.config) > 0 {
 		var err error
@@ -134,8 +134,8 @@ func (c *Clip) layout(e *encoder, l tokenizer.Layout) (tokenizer.Layout, error) 
 	return l.WithOptions(c.TokenizerOptions), nil
 }
 
-// prompts turns the texts into tokens, by kind of encoder, and names the embeddings that are not there. Encoders that
-// the type does not read are left out.
+// prompts tokenizes the texts, keyed by kind of encoder, and lists the embeddings that were not found. It skips
+// encoders that the type does not read.
 func (c *Clip) prompts(s *Store, prompt func(key string) (words string, wanted bool)) (out map[string]tokenizer.Prompt,
 	missing []string, err error,
 ) {
@@ -182,8 +182,8 @@ func (c *Clip) prompts(s *Store, prompt func(key string) (words string, wanted b
 	return out, missing, nil
 }
 
-// Encode runs prompts through the encoders; prompt gives the text for an encoder by its key, and leaves out those that
-// are not wanted. missing names the embeddings that are not there, also where an error ends the work.
+// Encode runs prompts through the encoders. prompt returns the text for an encoder by its key, or wanted false to skip
+// it. missing names the embeddings that were not found, even if an error is returned.
 func (c *Clip) Encode(u Use, prompt func(key string) (words string, wanted bool)) (out Cond,
 	missing []string, err error,
 ) {
@@ -215,7 +215,7 @@ func (c *Clip) Encode(u Use, prompt func(key string) (words string, wanted bool)
 	return Cond{Entry: entry, MaskStrength: 1}, missing, nil
 }
 
-// runEncoder encodes one prompt on the device, or on those of the plan's tensor group.
+// runEncoder encodes one prompt on the device, or on the devices of the plan's tensor group.
 func (c *Clip) runEncoder(u Use, e *encoder, prompt tokenizer.Prompt) (out text.Encoding, err error) {
 	reader := models.TextTypes()[c.Type]
 	as, _ := reader.Encoder(e.kind)
@@ -261,8 +261,8 @@ func (c *Clip) runEncoder(u Use, e *encoder, prompt tokenizer.Prompt) (out text.
 	return out, err
 }
 
-// encodeApart encodes one prompt by at most so many ranks of other processes, which read the file themselves. done is
-// false where the encoder is not cut, or they cannot.
+// encodeApart encodes one prompt on up to ranks ranks in other processes, which read the file themselves. done is false
+// if the encoder cannot be split or those processes cannot run it.
 func (c *Clip) encodeApart(u Use, l *parallel.Workspace, p plan.Plan, ranks int, e *encoder,
 	chunks [][]tokenizer.Token, form text.Form,
 ) (out text.Encoding, done bool, err error) {
@@ -273,7 +273,7 @@ func (c *Clip) encodeApart(u Use, l *parallel.Workspace, p plan.Plan, ranks int,
 	m := parallel.Model{Key: w.Key(), Weights: w}
 	ranks, err = read(e.file, "clip", func(file *weights.File) (int, error) {
 		set := e.set(file, l.DType)
-		wide := set.Widened(engine.BF16) // as it is loaded
+		wide := set.Widened(engine.BF16) // as the loader reads it
 		m.WeightBytes, m.WideBytes = wide.Bytes(), wide.WideBytes()
 		return text.Parts(e.kind, set, e.config, ranks)
 	})
@@ -292,7 +292,7 @@ func (c *Clip) encodeApart(u Use, l *parallel.Workspace, p plan.Plan, ranks int,
 	return out, true, err
 }
 
-// tokenizer finds the vocabulary of an encoder: in its file, else in one of the places of vocabularyPlaces.
+// tokenizer returns the vocabulary of an encoder, from its file or else from the first of vocabularyPlaces that has it.
 func (s *Store) tokenizer(e *encoder) (*tokenizer.Tokenizer, error) {
 	key := e.kind + " " + e.file.Key()
 	if t, ok := s.vocabularies.Get(key); ok {
@@ -313,8 +313,8 @@ func (s *Store) tokenizer(e *encoder) (*tokenizer.Tokenizer, error) {
 	return t, nil
 }
 
-// Vocabularies looks for the vocabulary of every encoder of a handle and returns why one is not there, or cannot be
-// read, with all the places where it was looked for. Nothing is loaded.
+// Vocabularies looks for the vocabulary of every encoder of a handle and returns an error for each that is missing or
+// unreadable, naming all the places that were searched. No weights are loaded.
 func (s *Store) Vocabularies(c *Clip) []error {
 	var out []error
 	for i := range c.parts {
@@ -325,15 +325,16 @@ func (s *Store) Vocabularies(c *Clip) []error {
 	return out
 }
 
-// vocabularyInside reads a vocabulary that the checkpoint carries: metadata "tokenizer.json" or "tokenizer", a tensor
-// with a SentencePiece model or Mistral's tekken.json, or the pieces and scores of a GGUF file.
+// vocabularyInside reads a vocabulary embedded in the checkpoint: metadata "tokenizer.json" or "tokenizer", a tensor
+// with a SentencePiece model or Mistral's tekken.json, or the tokens and scores of a GGUF file. It returns nil if there
+// is none.
 func vocabularyInside(e *encoder, file *weights.File) (*tokenizer.Tokenizer, error) {
 	for _, key := range []string{e.kind + ".tokenizer.json", "tokenizer.json", "tokenizer"} {
 		if text, ok := file.Metadata()[key]; ok && json.Valid([]byte(text)) {
 			return tokenizer.FromBytes("tokenizer.json", []byte(text))
 		}
 	}
-	// checkpoints have it beside the network, or beside all encoders where only one has such a one
+	// the tensor is stored next to the network, or next to all encoders if only one of them has such a vocabulary
 	own := strings.TrimSuffix(e.prefix, "transformer.")
 	all := own[:strings.LastIndexByte(strings.TrimSuffix(own, "."), '.')+1]
 	for _, at := range []string{e.prefix, own, all} {
@@ -347,8 +348,9 @@ func vocabularyInside(e *encoder, file *weights.File) (*tokenizer.Tokenizer, err
 	return tokenizer.FromGGUF(file.Words())
 }
 
-// vocabularyPlaces lists where a vocabulary may be, best first: beside the models under the encoder's own name, in
-// every folder, before that of its kind, in the diffusers folder that the file is part of, in an installed ComfyUI.
+// vocabularyPlaces lists where a vocabulary may be, in order of preference: in the tokenizers folder of every models
+// folder under the encoder's own file name, there under the names of its kind, in the diffusers folder that the file is
+// part of, in an installed ComfyUI.
 func (s *Store) vocabularyPlaces(e *encoder) []string {
 	var out []string
 	kind := text.KindOf(e.kind)

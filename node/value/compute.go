@@ -7,19 +7,19 @@ import (
 	"patchbay/models/weights"
 )
 
-// Compute says in which type the denoise loop keeps its activations.
+// Compute is the setting that decides in which type the denoise loop keeps its activations.
 type Compute string
 
-// The values of Compute: F32 (also the empty value) is what parity with ComfyUI on a processor needs; BF16 halves
-// activations and exchanges; Auto is BF16 where the device is faster in it and the file's weights are packed
-// as bf16 (on GPUs f16 too), else F32.
+// The values of Compute: F32 (also the empty value) is required for parity with ComfyUI on a CPU; BF16 halves
+// activations and exchanges; Auto is BF16 where the device is faster in it and most of the file's weights are packed as
+// bf16 (on GPUs f16 counts too), else F32.
 const (
 	ComputeF32  Compute = "f32"
 	ComputeBF16 Compute = "bf16"
 	ComputeAuto Compute = "auto"
 )
 
-// ParseCompute reads the value of a flag.
+// ParseCompute parses the value of a command-line flag.
 func ParseCompute(text string) (Compute, error) {
 	switch c := Compute(text); c {
 	case ComputeF32, ComputeBF16, ComputeAuto:
@@ -28,8 +28,8 @@ func ParseCompute(text string) (Compute, error) {
 	return "", fmt.Errorf("%q: want auto, f32 or bf16", text)
 }
 
-// of returns the type for a model on a device. f32 has no tensor cores on a GPU, so that f16 weights meet bf16
-// activations there and lose three bits, which the metrics count.
+// of returns the activation type for a model on a device. On GPUs f32 has no tensor cores, so f16 weights are used with
+// bf16 activations, which costs them three bits (docs/gpu.md).
 func (c Compute) of(device string, m *Model) engine.DType {
 	fits := m.narrow || m.half && device == "cuda"
 	if c == ComputeBF16 || c == ComputeAuto && fits && fasterBF16(device) {
@@ -38,8 +38,9 @@ func (c Compute) of(device string, m *Model) engine.DType {
 	return engine.F32
 }
 
-// widths reports whether most bytes of a set are packed as bf16 (bf16 as it is, fp8 and blocks widened to it) or as i8,
-// whose products do not depend on the type, and whether most are with those of f16.
+// widths returns two reports on the packed weights of a set: narrow, whether most bytes are bf16 (bf16 itself, or fp8
+// and blocks, which are widened to it) or i8, whose products do not depend on the activation type; half, whether most
+// are once f16 is counted as well.
 func widths(set *weights.Set) (narrow, half bool) {
 	var sixteen, f16, all int64
 	for _, name := range set.Names() {

@@ -8,9 +8,9 @@ import (
 	"patchbay/parallel"
 )
 
-// concat makes what a network with more channels than a latent reads behind it (ComfyUI model_base.Flux.concat_cond):
-// the entry's second latent at the size of l in model space, and where there is room for it a mask, the pixels of each
-// place of the latent as channels. noise is the mask of l.
+// concat builds the extra channels that a network with more input channels than a latent reads beside it (ComfyUI
+// model_base.Flux.concat_cond): the entry's second latent, resized to l and in model space, and, if the network has
+// channels left for it, a mask with the 8 x 8 pixels of each latent position as channels. noise is the mask of l.
 func (m *Model) concat(c *Cond, branch string, l parallel.Latent, noise *picture.Mask) (dit.Reference, error) {
 	if m.Spec.Concat == 0 {
 		return dit.Reference{}, nil

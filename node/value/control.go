@@ -17,13 +17,13 @@ import (
 	"patchbay/parallel"
 )
 
-// ControlNet is a CONTROL_NET: a net that has been described but not loaded, and the type that a union net is set to.
+// ControlNet is a CONTROL_NET: a net that has been described but not loaded, and the type selected for a union net.
 type ControlNet struct {
-	Name string // as the workflow calls it
+	Name string // as given in the workflow
 	*control.Net
-	Type int // row of a union net from 1, 0: none
+	Type int // union type, counted from 1; 0: none
 	file source.File
-	// beginning is the file of the model that it runs beside, where it has weights of that.
+	// beginning is the file of the base model, for a net that borrows weights from it (see Beside).
 	beginning source.File
 }
 
@@ -36,7 +36,8 @@ func OpenControlNet(h files.Header) (*ControlNet, error) {
 	return &ControlNet{Name: h.Name, Net: n, file: h.File}, nil
 }
 
-// Look returns what a net that sees makes of pictures [B, 8*Y, 8*X, 3], in place of their latent.
+// Look returns the output of a picture-reading net's own layers for pictures [B, 8*Y, 8*X, 3]; it replaces their
+// latent.
 func (n *ControlNet) Look(u Use, im *picture.Image) (out parallel.Latent, err error) {
 	open := func(l *parallel.Workspace, file *weights.File) (*control.Picture, error) {
 		return control.OpenPicture(l.Ops, file.Set().For(l.DType))
@@ -56,8 +57,8 @@ func (n *ControlNet) Look(u Use, im *picture.Image) (out parallel.Latent, err er
 	return out, err
 }
 
-// ModelPatch is a MODEL_PATCH: layers for the blocks of a model that have been described but not loaded, or a network
-// that makes rows of a text of what a picture encoder sees, which has sizes and no Net.
+// ModelPatch is a MODEL_PATCH: either layers for the blocks of a model, described but not loaded, or a feature
+// projector that turns the states of a picture encoder into text rows. A projector has sizes and no Net.
 type ModelPatch struct {
 	ControlNet
 	sizes *text.FeatureSizes
@@ -75,7 +76,7 @@ func OpenModelPatch(h files.Header) (*ModelPatch, error) {
 	return p, err
 }
 
-// Fits refuses a patch that is not for a model.
+// Fits returns an error if the patch's layers do not suit the model, or if it has none (a feature projector).
 func (p *ModelPatch) Fits(m *Model) error {
 	if err := p.ControlNet.fits(m.Spec); err != nil {
 		return fault.Family("model_patch", "%v", err)
@@ -83,20 +84,21 @@ func (p *ModelPatch) Fits(m *Model) error {
 	return nil
 }
 
-// Control is a control net on a conditioning, or a patch on a model.
+// Control is a control net applied to a conditioning, or a patch applied to a model.
 type Control struct {
 	Net *ControlNet
-	// Image is the hint; several go to the pictures of a latent in turn. nil: gray, of a patch that fills in.
+	// Image is the hint. Several pictures go to those of a latent in turn. nil: gray, only for a patch that fills in.
 	Image *picture.Image
-	Fill  *picture.Image // what is to be filled in, of a patch that does; nil: gray
-	VAE   *VAE           // that encodes it; nil: none was given
-	// Mask is of one channel, 1 where the hint, or what is filled in, is kept, as Image for pictures; nil: everywhere.
+	Fill  *picture.Image // the picture to be filled in, for nets that do that; nil: gray
+	VAE   *VAE           // encodes the hint; nil: none was given
+	// Mask has one channel, 1 where the hint (or Fill) is kept, and goes to pictures in turn as Image does. nil: all is
+	// kept, but a net that fills in reads a mask of zeros, as in ComfyUI.
 	Mask       *picture.Image
 	Strength   float32
-	Start, End float64 // part of the run where it works, 0..1 of the timesteps
+	Start, End float64 // active range of the run, 0..1 of the timesteps
 }
 
-// Bytes is the memory of its pictures.
+// Bytes returns the memory of the pictures.
 func (c *Control) Bytes() (n int64) {
 	for _, im := range []*picture.Image{c.Image, c.Fill, c.Mask} {
 		if im != nil {
@@ -106,18 +108,19 @@ func (c *Control) Bytes() (n int64) {
 	return n
 }
 
-// Hint is what a control net is shown, in the VAE's space: the hint, what is to be filled in, of the same size, where
-// the net fills in, and the masks [masks, y, x], nil where it has none.
+// Hint is what a control net reads, in the VAE's space: the hint, for nets that fill in also the picture to be filled
+// in, of the same size, and the masks [masks, y, x], nil if there are none.
 type Hint struct {
 	parallel.Latent
 	Fill parallel.Latent
 	Mask []float32
 }
 
-// HintFunc encodes the first n pictures of the hint of a control net at the size of a latent.
+// HintFunc encodes the first n pictures of a control net's hint at the size y, x of a latent.
 type HintFunc func(c *Control, n, y, x int) (Hint, error)
 
-// once has each hint encoded once, whatever entries have it; all of them are for one latent.
+// once wraps encode so that every hint is encoded only once, however many entries use it. All calls must be for one
+// latent.
 func once(encode HintFunc) HintFunc {
 	if encode == nil {
 		return nil
@@ -131,17 +134,17 @@ func once(encode HintFunc) HintFunc {
 			}
 			done[ctl] = hint
 		}
-		hint.Data, hint.Fill.Data = slices.Clone(hint.Data), slices.Clone(hint.Fill.Data) // its callers change it
+		hint.Data, hint.Fill.Data = slices.Clone(hint.Data), slices.Clone(hint.Fill.Data) // callers modify it
 		return hint, nil
 	}
 }
 
-// oneFrame is how many pictures a VAE whose pictures are frames makes one latent of: that of the first (Wan 2.1 takes
-// four frames at a time behind the first, and leaves out what does not fill them).
+// oneFrame is the largest batch that a video VAE encodes to a single latent, that of the first picture: Wan 2.1 encodes
+// the first frame alone and the rest in groups of four, and drops an incomplete group.
 const oneFrame = 4
 
-// spread gives each of b pictures its hint, and hints their masks, those that there are in turn (ComfyUI
-// comfy/controlnet.py, broadcast_image_to). One hint stays one.
+// spread assigns hints to b pictures, and masks to hints, cycling through those that exist (ComfyUI
+// comfy/controlnet.py, broadcast_image_to). A single hint is not repeated.
 func (n *ControlNet) spread(hint parallel.Latent, masks []float32, b int) parallel.Latent {
 	plane := hint.Y * hint.X
 	item, out := hint.C*plane, parallel.Latent{B: b, C: hint.C, Y: hint.Y, X: hint.X}
@@ -162,7 +165,7 @@ func (n *ControlNet) spread(hint parallel.Latent, masks []float32, b int) parall
 	return out
 }
 
-// controls brings the patches of a model and the control nets of a conditioning to a request for a latent.
+// controls lowers the patches of a model and the control nets of a conditioning to a request for a latent.
 func (m *Model) controls(c *Cond, branch string, l parallel.Latent, encode HintFunc) ([]parallel.Control, error) {
 	var out []parallel.Control
 	for _, ctl := range slices.Concat(m.Patches, c.Controls) {
@@ -235,7 +238,7 @@ func (m *Model) controls(c *Cond, branch string, l parallel.Latent, encode HintF
 	return out, nil
 }
 
-// whole puts zeros beside a hint of odd sides.
+// whole pads a hint of odd size with zeros to whole tokens.
 func whole(h parallel.Latent, s dit.Spec) parallel.Latent {
 	y, x := s.HintSize(h.Y, h.X)
 	out := parallel.NewLatent(h.B, h.C, y, x)
@@ -245,7 +248,7 @@ func whole(h parallel.Latent, s dit.Spec) parallel.Latent {
 	return out
 }
 
-// fits refuses a net that is not for a model.
+// fits returns an error if the net is not made for the base model.
 func (n *ControlNet) fits(base *dit.Spec) error {
 	switch {
 	case n.Net == nil:
@@ -259,8 +262,8 @@ func (n *ControlNet) fits(base *dit.Spec) error {
 	return nil
 }
 
-// Beside describes a net that starts with weights of the model, with these, which it has in memory of its own. Other
-// nets, and those for other families, stay as they are.
+// Beside returns the net described together with the weights it borrows from the model, of which it keeps its own copy
+// in memory. Nets that borrow nothing, or belong to another family, are returned as they are.
 func (n *ControlNet) Beside(m *Model) (*ControlNet, error) {
 	if n.Net == nil || !n.Borrows || n.Family != m.Spec.Family {
 		return n, nil
@@ -296,8 +299,8 @@ func (n *ControlNet) Beside(m *Model) (*ControlNet, error) {
 	return &out, err
 }
 
-// control is the net on an entry of a request, with a hint in model space. It works always; what is no patch gets the
-// sigmas between which it does.
+// control returns the net for an entry of a request, with a hint in model space, active during the whole run; callers
+// narrow SigmaStart and SigmaEnd.
 func (n *ControlNet) control(hint parallel.Latent, strength float32) parallel.Control {
 	w := source.Weights{Model: source.Model{File: n.file, Beside: n.beginning}, Loader: &source.Loader{}}
 	if n.Root {

@@ -7,8 +7,8 @@ import (
 	"patchbay/parallel/host"
 )
 
-// OpenModel describes the diffusion model of a file from its header. Its weights are read from the file, opened again,
-// when ranks ask for them.
+// OpenModel describes the diffusion model of a file from its header. The file is opened again when a rank needs the
+// weights.
 func OpenModel(h files.Header) (*Model, error) {
 	set := h.Weights.Set()
 	d, err := models.OpenDiffusion(set, h.Weights.Metadata())
@@ -25,7 +25,7 @@ func OpenModel(h files.Header) (*Model, error) {
 	return m, nil
 }
 
-// NewModel makes a handle of a description, with weights of so many bytes; without any they are those of a file.
+// NewModel returns a handle for a description. bytes is the size of weights; nil weights mean those of a file.
 func NewModel(name, key string, d *family.Diffusion, bytes int64, weights host.Weights) (*Model, error) {
 	s, err := d.Sampling.Build()
 	if err != nil {

@@ -10,18 +10,18 @@ import (
 	"patchbay/parallel/forecast"
 )
 
-// Picture is as much of a run as a forecast needs: pixels, pictures at once, evaluations of the network, text tokens of
-// a conditioning entry and their number.
+// Picture is what a forecast needs to know of a run: size in pixels, batch size, evaluations of the network, text
+// tokens per conditioning entry, and the number of entries.
 type Picture struct{ Width, Height, Batch, Steps, Text, Entries int }
 
-// Usual has usual values where there was 0. Entries stays: it depends on the model.
+// Usual replaces zeros by usual values. Entries is left alone: it depends on the model.
 func (p Picture) Usual() Picture {
 	p.Batch, p.Steps, p.Text = cmp.Or(p.Batch, 1), cmp.Or(p.Steps, 20), cmp.Or(p.Text, 256)
 	return p
 }
 
-// Forecast predicts a run of a model file by a plan: ranks=N is the fastest of at most N ranks. Only the header of the
-// file is read. Errors are *Failure.
+// Forecast predicts a run of a model file under a plan; for the plan ranks=N that is the fastest on at most N ranks.
+// Only the header of the file is read. Errors are *Failure.
 func (s *Store) Forecast(ctx context.Context, f ModelFile, plan string, p Picture) (*parallel.Forecast, error) {
 	if s.engine == nil {
 		return nil, noDevice("a forecast")

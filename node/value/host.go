@@ -17,43 +17,43 @@ import (
 // ModelFile names a diffusion model in the models folders.
 type ModelFile struct {
 	Name        string // relative to diffusion_models, unet or checkpoints
-	Fingerprint string // hash of its header (safetensors.File.HeaderHash); empty: any file of that name
+	Fingerprint string // hash of its header (safetensors.File.HeaderHash); empty: any content
 	Patches     []Patch
-	Nets        []NetFile // in the order in which they change what blocks say
+	Nets        []NetFile // in the order in which they modify block outputs
 }
 
-// NetFile names a model patch in the models folders and gives it what it follows, in model space, or of a projector of
-// style the states that it reads, [text.Deep, 1, L, E].
+// NetFile names a model patch in the models folders. Hint is what it follows, in model space, or for a feature
+// projector the picture encoder's states that it reads, [len(text.Deep()), 1, L, E].
 type NetFile struct {
 	Name, Fingerprint string
 	Hint              parallel.Latent
 	Strength          float32
 }
 
-// TimeLine says what sigma means, as a host knows it of its model: the names of ComfyUI's classes, and their
-// parameters. Nil parameters are the file's.
+// TimeLine is a host's view of what sigma means to its model: the names of ComfyUI's model sampling classes and their
+// parameters. For nil parameters the file's are used.
 type TimeLine struct {
 	Bases             []string
 	Shift, Multiplier *float64
 }
 
-// HostRequest is a sampling run whose numbers come from a host. Of Request, Model, Sampling and Options are filled in
-// here.
+// HostRequest is a sampling run whose tensors come from a host. Store.Sample fills in Model, Sampling and Options of
+// Request.
 type HostRequest struct {
 	Model    ModelFile
-	TimeLine *TimeLine // nil: what the file says
+	TimeLine *TimeLine // nil: as the file says
 	Options  map[string]any
 	Request  parallel.Request
 }
 
-// HostProgress is a step of a HostRequest; Preview makes its picture.
+// HostProgress is the progress of a HostRequest after a step; Preview renders its picture.
 type HostProgress struct {
 	parallel.Progress
-	Preview func() []byte // JPEG of the first item of X0; nil without X0 or for a model that has no preview
+	Preview func() []byte // JPEG of the first item of X0; nil without X0 or if the model has no previews
 }
 
-// fitsHost refuses values that the model would pass over, and pooled values where it has none: ignoring them would give
-// a plausible wrong picture.
+// fitsHost rejects inputs that the model would ignore or that have the wrong size: ignoring them would give a plausible
+// but wrong picture. It fills in sizes and text padding that the host left out.
 func (m *Model) fitsHost(req *parallel.Request) error {
 	for _, b := range req.Branches {
 		for i := range b.Entries {
@@ -95,8 +95,8 @@ func (m *Model) fitsHost(req *parallel.Request) error {
 	return nil
 }
 
-// OpenFile describes the diffusion model of a file: of the folder for those alone, else of a full checkpoint. Only the
-// header is read. Errors are *Failure.
+// OpenFile describes the diffusion model of a file, which is looked up among diffusion models first and then among full
+// checkpoints. Only the header is read. Errors are *Failure.
 func OpenFile(roots files.Roots, f ModelFile) (m *Model, err error) {
 	kind := eitherKind(roots, f.Name, files.KindDiffusion, files.KindCheckpoint)
 	err = roots.Header(kind, "model.file", f.Name, false, func(h files.Header) (err error) {
@@ -112,7 +112,7 @@ func OpenFile(roots files.Roots, f ModelFile) (m *Model, err error) {
 	return m.patched(f.Patches)
 }
 
-// eitherKind is the first kind of file, or the second where that alone has one of a name.
+// eitherKind returns first, or second if only that kind has a file of the given name.
 func eitherKind(roots files.Roots, name, first, second string) string {
 	if _, err := roots.Resolve(first, "", name); err != nil {
 		if _, err := roots.Resolve(second, "", name); err == nil {
@@ -122,7 +122,7 @@ func eitherKind(roots files.Roots, name, first, second string) string {
 	return first
 }
 
-// meant refuses a file that is not the one whose header a request knows.
+// meant returns an error if the file's header hash is not the one the request asks for.
 func meant(part, fingerprint string, h files.Header) error {
 	if fingerprint == "" || strings.EqualFold(fingerprint, h.Hash) {
 		return nil
@@ -131,8 +131,8 @@ func meant(part, fingerprint string, h files.Header) error {
 		"file of that name is another one", h.Name, h.Hash, fingerprint)
 }
 
-// openNets describes the model patches of a host for its model, and where they are allowed control nets, which have no
-// patch of their name beside them. Only headers are read. Errors are *Failure.
+// openNets describes the model patches that a host names for its model. With controls, names without a model patch are
+// looked up among control nets too. Only headers are read. Errors are *Failure.
 func (m *Model) openNets(roots files.Roots, list []NetFile, controls bool) ([]*ModelPatch, error) {
 	var out []*ModelPatch
 	for i, f := range list {
@@ -161,8 +161,8 @@ func (m *Model) openNets(roots files.Roots, list []NetFile, controls bool) ([]*M
 	return out, nil
 }
 
-// OpenNet describes what works beside a model: a model patch, or a control net in the form of one, which may start with
-// weights of base; nil: it is not known.
+// OpenNet describes a net that runs beside a model: a model patch, or a control net wrapped as one. A control net may
+// borrow weights from base; nil: the base model is not known.
 func OpenNet(kind string, h files.Header, base *Model) (*ModelPatch, error) {
 	if kind != files.KindControl {
 		return OpenModelPatch(h)
@@ -177,7 +177,7 @@ func OpenNet(kind string, h files.Header, base *Model) (*ModelPatch, error) {
 	return &ModelPatch{ControlNet: *n}, nil
 }
 
-// nets puts the model patches of a host on all entries of a request.
+// nets attaches the model patches of a host to all entries of a request.
 func (m *Model) nets(u Use, req *parallel.Request, list []NetFile) error {
 	opened, err := m.openNets(u.Store.roots, list, false)
 	var out []parallel.Control
@@ -204,7 +204,7 @@ func (m *Model) nets(u Use, req *parallel.Request, list []NetFile) error {
 	return err
 }
 
-// shown puts what a projector makes of the states of a picture in front of the text of a host's model.
+// shown runs a feature projector on a host's picture encoder states and puts the rows in front of the model's text.
 func (m *Model) shown(u Use, p *ModelPatch, f NetFile, part string) error {
 	deep, h := len(text.Deep()), f.Hint
 	if h.B != deep || h.C != 1 || h.Y != p.sizes.Tokens || h.X != p.sizes.Width {
@@ -217,7 +217,7 @@ func (m *Model) shown(u Use, p *ModelPatch, f NetFile, part string) error {
 	return p.Show(u, m, Seen{Rows: h.Y, Cols: h.X, Deep: h.Data})
 }
 
-// build makes the time line of a host's model. Classes that are not known here are refused.
+// build returns the model sampling that a host asks for, based on that of the file. Unknown classes are errors.
 func (t *TimeLine) build(own *sampling.ModelSampling) (*sampling.ModelSampling, error) {
 	shift, multiplier := own.Shift(), own.Multiplier()
 	if t.Shift != nil {
@@ -279,8 +279,8 @@ func (s *Store) evict(match func(key string) bool) int64 {
 	return n
 }
 
-// Sample runs a request of a host. The latent of the result stays in model space. Errors are *Failure; Field names the
-// part of the message.
+// Sample runs a host's request. The resulting latent stays in model space. Errors are *Failure; Field names the part of
+// the message at fault.
 func (s *Store) Sample(ctx context.Context, q *HostRequest,
 	observe func(HostProgress) error,
 ) (*parallel.Result, error) {
@@ -335,10 +335,10 @@ func (s *Store) Sample(ctx context.Context, q *HostRequest,
 	return out, nil
 }
 
-// Loaded is what a host is told of a model that is resident now.
+// Loaded describes a resident model to a host.
 type Loaded struct {
 	parallel.Loaded
-	// Latent is the space of the model's latents: that of its family, with scale and shift of the file where it has them.
+	// Latent is the model's latent format: the family's, with the file's scale and shift if it has them.
 	Latent latent.Format
 }
 
@@ -360,7 +360,7 @@ func (s *Store) Load(ctx context.Context, f ModelFile, plan string) (out Loaded,
 	return out, nil
 }
 
-// FreeModel drops the resident weights of a model file and returns their bytes, 0 if there were none. It waits for a
+// FreeModel evicts the weights of a model file and returns the bytes freed, 0 if it was not resident. It waits for a
 // running request.
 func (s *Store) FreeModel(name string) (int64, error) {
 	m, err := OpenFile(s.roots, ModelFile{Name: name})
@@ -370,5 +370,5 @@ func (s *Store) FreeModel(name string) (int64, error) {
 	return s.evict(func(key string) bool { return key == m.Key || strings.HasPrefix(key, m.Key+"+") }), nil
 }
 
-// FreeModels drops the resident weights of all diffusion models and returns their bytes.
+// FreeModels evicts the weights of all diffusion models and returns the bytes freed.
 func (s *Store) FreeModels() int64 { return s.evict(func(string) bool { return true }) }

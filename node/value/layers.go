@@ -6,7 +6,7 @@ import (
 	"patchbay/parallel"
 )
 
-// Single refuses a latent of several layers; field is the input that has it.
+// Single returns an error if the latent has several layers; field is the input it came from.
 func (l *Latent) Single(field string) error {
 	if l.Samples.T <= 1 {
 		return nil
@@ -15,8 +15,8 @@ func (l *Latent) Single(field string) error {
 		l.Samples.T)
 }
 
-// side is how many layers (t), rows (y) or columns (x) a latent has, and how many values lie between neighbours. One
-// without an axis of layers is one layer.
+// side returns the number of layers (t), rows (y) or columns (x) of a latent and the stride between neighbors in Data.
+// A latent without a layer axis has one layer.
 func side(s parallel.Latent, dim string) (n, stride int) {
 	layers := max(1, s.T)
 	switch dim {
@@ -28,8 +28,8 @@ func side(s parallel.Latent, dim string) (n, stride int) {
 	return layers, s.Y / layers * s.X
 }
 
-// Cut is n of the layers, rows or columns of a latent from one on: torch's narrow. A negative from counts from the end.
-// What lies outside is left out, but for one that is there always (ComfyUI's LatentCut).
+// Cut returns n layers, rows or columns of a latent starting at from, like torch's narrow. A negative from counts from
+// the end. The range is clamped to the latent but always includes at least one (ComfyUI's LatentCut).
 func Cut(s parallel.Latent, dim string, from, n int) parallel.Latent {
 	size, stride := side(s, dim)
 	if from >= 0 {
@@ -54,8 +54,8 @@ func Cut(s parallel.Latent, dim string, from, n int) parallel.Latent {
 	return out
 }
 
-// Apart makes items of a batch of every n layers, rows or columns of the items of s; what is left over is dropped
-// (ComfyUI's LatentCutToBatch).
+// Apart splits every item of s into batch items of n layers, rows or columns each and drops the remainder (ComfyUI's
+// LatentCutToBatch).
 func Apart(s parallel.Latent, dim string, n int) parallel.Latent {
 	size, _ := side(s, dim)
 	n = min(n, size)
@@ -72,7 +72,7 @@ func Apart(s parallel.Latent, dim string, n int) parallel.Latent {
 	return out
 }
 
-// layered refuses what has no meaning for a latent of several layers, or a model that takes none.
+// layered returns an error if the latent has several layers and the model does not support that, or if there are masks.
 func (m *Model) layered(l parallel.Latent, noise *picture.Mask, branches []GuiderBranch) error {
 	if l.T <= 1 {
 		return nil

@@ -15,8 +15,8 @@ import (
 	"patchbay/parallel"
 )
 
-// use makes req load its weights by the store's loader, which shares bases. Until the returned function is called,
-// bases that are loaded stay loaded, though making room for the request may take their last handle away.
+// use makes req load its weights through the store's loader, which shares base weights. Bases that are loaded stay
+// loaded until the returned function is called, even if their last handle is evicted to make room for the request.
 func (s *Store) use(req *parallel.Model) func() {
 	w, ok := req.Weights.(source.Weights)
 	if !ok {
@@ -27,7 +27,7 @@ func (s *Store) use(req *parallel.Model) func() {
 	return s.loader.Pin(w.Model)
 }
 
-// encoderParts is a text encoder, one part of it for each rank that it is cut over.
+// encoderParts is a text encoder split over ranks, one part per rank.
 type encoderParts []text.Net
 
 // Bytes returns the memory of all parts.
@@ -38,28 +38,28 @@ func (p encoderParts) Bytes() (sum int64) {
 	return sum
 }
 
-// Close gives the memory of all parts back.
+// Close frees the memory of all parts.
 func (p encoderParts) Close() {
 	for _, net := range p {
 		net.Close()
 	}
 }
 
-// adaptedEncoder is a text encoder in the store that shares its base with others.
+// adaptedEncoder is a text encoder in the store that may share its base weights with others.
 type adaptedEncoder struct {
 	parts encoderParts
-	bytes int64 // with the base: several that share one count it more than once
+	bytes int64 // includes the base, which is thus counted once per encoder sharing it
 	free  func()
 }
 
-// Bytes returns the memory that would be needed for this one alone.
+// Bytes returns the memory that this encoder would need on its own.
 func (e *adaptedEncoder) Bytes() int64 { return e.bytes }
 
-// Close gives back what the encoder alone has, and the base if nobody else uses it.
+// Close frees what belongs to this encoder alone, and the base if no other encoder uses it.
 func (e *adaptedEncoder) Close() { e.free() }
 
-// lentEncoder takes an encoder, cut over ops, with the adapters of its clip from the cache, or loads what is missing of
-// it.
+// lentEncoder returns an encoder, split over ops, with the adapters of its clip, from the store. It loads what is
+// missing.
 func lentEncoder(u Use, l *parallel.Workspace, ops []engine.Ops, clip *Clip, e *encoder) (encoderParts, error) {
 	key := fmt.Sprintf("%s %s %s/%d", e.kind, e.file.Key(), e.prefix, len(ops))
 	uses := source.To(e.kind, clip.Loras)
@@ -99,7 +99,7 @@ func lentEncoder(u Use, l *parallel.Workspace, ops []engine.Ops, clip *Clip, e *
 	return kept.parts, nil
 }
 
-// LoraKeys lists what files may call the weights of the handles.
+// LoraKeys returns the names that LoRA files may use for the weights of the handles. clip may be nil.
 func LoraKeys(m *Model, clip *Clip) (*lora.Keys, error) {
 	if m.declare == nil {
 		return nil, fault.Named(fault.CodeInternal, "model", "%s does not tell its weights", m.Name)
@@ -108,7 +108,7 @@ func LoraKeys(m *Model, clip *Clip) (*lora.Keys, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, _ := models.Named(m.Spec.Family) // a row of the table described m
+	f, _ := models.Named(m.Spec.Family) // found: m was described by that table
 	keys := lora.Diffusion(f.Name, f.Names, declared)
 	if clip == nil {
 		return keys, nil
@@ -130,7 +130,8 @@ func LoraKeys(m *Model, clip *Clip) (*lora.Keys, error) {
 	return lora.Join(keys, lora.Text(encoders)), nil
 }
 
-// loraUses is the use of a file for the model, or for text encoders; nil if it changes nothing of them.
+// loraUses returns how a LoRA file applies to the model or, if model is false, to text encoders; nil if it changes
+// nothing.
 func loraUses(h files.Header, strength float64, found *lora.Matched, model bool) []source.Adapter {
 	u := source.Adapter{Name: h.Name, File: h.File, Strength: float32(strength)}
 	for _, a := range found.Additions {
@@ -139,7 +140,7 @@ func loraUses(h files.Header, strength float64, found *lora.Matched, model bool)
 		}
 	}
 	if model {
-		u.Changes = found.Changes // norms and columns whatever the strength is, as in ComfyUI
+		u.Changes = found.Changes // norms and columns apply whatever the strength, as in ComfyUI
 	}
 	if (strength == 0 || len(u.Additions) == 0) && len(u.Changes) == 0 {
 		return nil
@@ -147,13 +148,13 @@ func loraUses(h files.Header, strength float64, found *lora.Matched, model bool)
 	return []source.Adapter{u}
 }
 
-// WithLora returns a copy of the handle with the adapters of a file, or m itself where they change nothing of it. It
-// fails where the family has no model with the columns that they give a matrix.
+// WithLora returns a copy of the handle with the adapters of a file, or m itself if they change nothing in it. It
+// returns an error if they give a matrix a number of columns that no model of the family has.
 func (m *Model) WithLora(h files.Header, strength float64, found *lora.Matched) (*Model, error) {
 	return m.changed(loraUses(h, strength, found, true)...)
 }
 
-// changed returns a copy of the handle with more adapters, described anew where they widen a matrix.
+// changed returns a copy of the handle with more adapters, described again if they widen a matrix.
 func (m *Model) changed(more ...source.Adapter) (*Model, error) {
 	if len(more) == 0 {
 		return m, nil
@@ -177,7 +178,7 @@ func (m *Model) changed(more ...source.Adapter) (*Model, error) {
 	return &adapted, nil
 }
 
-// WithLora returns a copy of the handle with the adapters of a file, or c itself where they change nothing of it.
+// WithLora returns a copy of the handle with the adapters of a file, or c itself if they change nothing in it.
 func (c *Clip) WithLora(h files.Header, strength float64, found *lora.Matched) *Clip {
 	more := loraUses(h, strength, found, false)
 	if c == nil || more == nil {

@@ -12,18 +12,18 @@ import (
 	"patchbay/parallel"
 )
 
-// Lowering is what every sampling node comes down to.
+// Lowering holds the inputs that every sampling node boils down to.
 type Lowering struct {
 	Guider
 	Noise
 	Sampler Sampler
 	Sigmas  []float32 // empty: the latent stays as it is
-	Latent  *Latent   // in the VAE's space; its batch index and mask count
-	Hint    HintFunc  // encodes hints of control nets; nil: there are none
+	Latent  *Latent   // in the VAE's space; its batch index and mask are used
+	Hint    HintFunc  // encodes hints of control nets; nil: none are supported
 }
 
-// Lower makes the request: latent in model space, noise for the whole batch, mask at latent size, entries with their
-// sigma ranges.
+// Lower builds the sampling request: latent in model space, noise for the whole batch, mask at latent size, entries
+// with their sigma ranges.
 func Lower(r Lowering) (*parallel.Request, error) {
 	m := r.Model
 	start, err := m.widen(r.Latent)
@@ -44,7 +44,7 @@ func Lower(r Lowering) (*parallel.Request, error) {
 	if len(r.Sigmas) == 0 {
 		return req, nil
 	}
-	if !allZero(start.Data) { // an empty latent is not shifted
+	if !allZero(start.Data) { // an empty latent stays zero rather than being shifted
 		req.Latent.Data = slices.Clone(start.Data)
 		m.Format.ToModel(req.Latent.Data, start.Y*start.X)
 	}
@@ -73,7 +73,8 @@ func Lower(r Lowering) (*parallel.Request, error) {
 	return req, nil
 }
 
-// noiseDraws are the draws that PrepareNoise makes: one for the batch, or one an item up to the largest index.
+// noiseDraws returns the sizes of PrepareNoise's draws: one for the batch, or with an index one per item up to the
+// largest index.
 func noiseDraws(index []int, batch, item int) []int {
 	if index == nil {
 		return []int{batch * item}
@@ -81,8 +82,8 @@ func noiseDraws(index []int, batch, item int) []int {
 	return slices.Repeat([]int{item}, slices.Max(index)+1)
 }
 
-// widen gives an empty latent the channels of the model, and the size of the picture that it was made for; others must
-// have the channels.
+// widen gives an empty latent the model's channels, and rescales it to cover the picture it was made for. Other latents
+// must already have the model's channels.
 func (m *Model) widen(latent *Latent) (parallel.Latent, error) {
 	l, want, own := latent.Samples, m.Format.Channels, m.Format.Pixels()
 	resized := latent.Scale != 0 && latent.Scale != own
@@ -98,7 +99,7 @@ func (m *Model) widen(latent *Latent) (parallel.Latent, error) {
 		return l, nil
 	}
 	y, x := l.Y, l.X
-	if resized { // halves go to even, as in Python
+	if resized { // round half to even, as Python does
 		side := func(n int) int { return int(math.RoundToEven(float64(n) * float64(latent.Scale) / float64(own))) }
 		y, x = max(1, side(y)), max(1, side(x))
 	}
@@ -109,7 +110,7 @@ func allZero(v []float32) bool {
 	return !slices.ContainsFunc(v, func(x float32) bool { return x != 0 })
 }
 
-// branch lowers one conditioning list; noise is the mask of the latent, nil: none.
+// branch lowers one conditioning list. noise is the mask of the latent, nil if there is none.
 func (m *Model) branch(b GuiderBranch, l parallel.Latent, noise *picture.Mask, hint HintFunc) (parallel.Branch, error) {
 	out, err := parallel.Branch{Name: b.Name}, error(nil)
 	for i := range b.Conditioning {
@@ -155,7 +156,7 @@ func (m *Model) branch(b GuiderBranch, l parallel.Latent, noise *picture.Mask, h
 	return out, nil
 }
 
-// filled puts rows of zeros in front of a text that is shorter than the model wants it (family.Traits.MinText).
+// filled pads a text that is shorter than the model's minimum (family.Traits.MinText) with zero rows in front.
 func (m *Model) filled(text dit.Array) dit.Array {
 	n := m.Traits.MinText - text.Rows
 	if n <= 0 {
@@ -166,7 +167,7 @@ func (m *Model) filled(text dit.Array) dit.Array {
 	}
 }
 
-// references brings what an entry refers to into model space.
+// references converts the reference latents of an entry to model space.
 func (m *Model) references(c *Cond, branch string) (out []dit.Reference, err error) {
 	for _, l := range c.Latents {
 		switch {
@@ -183,9 +184,8 @@ func (m *Model) references(c *Cond, branch string) (out []dit.Reference, err err
 	return out, nil
 }
 
-// sizeCond is what the network is told of the picture's size (dit.Entry.Size), nil if it is told nothing: pixels
-// [height, width] if they are given, else those of the whole latent, also for an entry with an area (ComfyUI
-// encode_model_conds).
+// sizeCond returns the network's picture size input (dit.Entry.Size), nil if it has none: for pixels [height, width] if
+// given, else for the size of the whole latent, even if the entry has an area (ComfyUI encode_model_conds).
 func (m *Model) sizeCond(pixels [2]int, l parallel.Latent) []float32 {
 	if m.Traits.SizeCond == nil {
 		return nil
@@ -196,7 +196,7 @@ func (m *Model) sizeCond(pixels [2]int, l parallel.Latent) []float32 {
 	return m.Traits.SizeCond(pixels[0], pixels[1])
 }
 
-// area resolves an area given in parts of the latent: at least one row and column.
+// area returns the entry's area in latent pixels, resolving a relative one to at least one row and column.
 func (c *Cond) area(l parallel.Latent) parallel.Area {
 	if c.AreaPart == nil {
 		return c.Area
@@ -205,7 +205,7 @@ func (c *Cond) area(l parallel.Latent) parallel.Area {
 	return parallel.Area{H: max(1, part(0, l.Y)), W: max(1, part(1, l.X)), Y: part(2, l.Y), X: part(3, l.X)}
 }
 
-// fitMask scales a mask to the size of a latent and repeats or cuts its batch: [B, Y, X] -> [b, 1, y, x].
+// fitMask scales a mask to latent size and repeats or truncates its batch: [B, Y, X] -> [b, 1, y, x].
 func fitMask(m *picture.Mask, y, x, b int) parallel.Latent {
 	scaled := resample.Linear(resample.Image{Data: m.Data, B: m.B, C: 1, Y: m.Y, X: m.X}, x, y)
 	out := parallel.NewLatent(b, 1, y, x)

@@ -12,37 +12,37 @@ import (
 	"patchbay/parallel/host"
 )
 
-// Model is a MODEL: a diffusion model that has been described but not loaded. Copies with other adapters or model
-// sampling share the weights.
+// Model is a MODEL: a diffusion model that has been described but not loaded. Copies with other adapters or another
+// model sampling share the weights.
 type Model struct {
-	Name     string // as the workflow calls it
-	Key      string // file and header hash: equal keys share weights
+	Name     string // as given in the workflow
+	Key      string // file and header hash; equal keys share weights
 	Spec     *dit.Spec
 	Format   latent.Format
 	Sampling *sampling.ModelSampling
 	Traits   family.Traits
 	// Differential is DifferentialDiffusion's strength; nil: ordinary masks.
 	Differential *float32
-	// Norm is CFGNorm's strength (parallel.Guider.Norm); nil: guidance stays as it is.
+	// Norm is CFGNorm's strength (parallel.Guider.Norm); nil: guidance is not rescaled.
 	Norm *float32
-	// Patches are layers behind its blocks, in the order in which they were put there.
+	// Patches are layers that run behind its blocks, in the order in which they were added.
 	Patches []*Control
-	// Prefix is rows in front of the text of every entry.
+	// Prefix holds rows that go in front of the text of every entry.
 	Prefix dit.Array
-	// Cache is what EasyCache or LazyCache set; nil: every evaluation runs.
+	// Cache is set by EasyCache or LazyCache; nil: every evaluation runs.
 	Cache   *parallel.Cache
 	Weights host.Weights // nil: those of the file
 	file    source.File
 	declare func() ([]weights.Declared, error) // all tensors of the model
 	bytes   int64
-	wide    int64            // bytes of the weights on devices (weights.Set.WideBytes); 0: not known
-	blocks  bool             // some weights are in blocks
+	wide    int64            // bytes of the weights on devices (weights.Set.WideBytes); 0: unknown
+	blocks  bool             // some weights are block-quantized
 	narrow  bool             // most weights are packed as bf16
 	half    bool             // most weights are bf16 or f16
 	Loras   []source.Adapter // adapters, in the order in which they were added
 }
 
-// Request returns what parallel needs to know of the model.
+// Request returns the model in the form that package parallel takes.
 func (m *Model) Request() parallel.Model {
 	if m.Weights != nil {
 		return parallel.Model{Key: m.Key, Spec: m.Spec, Weights: m.Weights, WeightBytes: m.bytes}
@@ -55,8 +55,8 @@ func (m *Model) Request() parallel.Model {
 	return out
 }
 
-// Preview makes a JPEG of the first item, and its first layer, of a model-space latent: ComfyUI's latent2rgb. nil if
-// the format has no preview.
+// Preview renders the first layer of the first item of a model-space latent as JPEG, by ComfyUI's latent2rgb. It
+// returns nil if the format has no preview.
 func (m *Model) Preview(x0 parallel.Latent) []byte {
 	x0 = Cut(x0, "t", 0, 1)
 	pixels := m.Format.RGB(x0.Data[:x0.C*x0.Y*x0.X], x0.Y, x0.X)

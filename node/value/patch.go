@@ -12,21 +12,21 @@ import (
 	"patchbay/node/fault"
 )
 
-// Patch is an adapter that a host brings itself: the rows of a weight get Strength * Alpha/R * Up * Down (LoRA,
-// arXiv:2106.09685), as ComfyUI's LoRAAdapter adds it, a bias gets Strength * Value, or a norm becomes Value.
+// Patch is an adapter that a host sends itself. Its rows of the weight get Strength * Alpha/R * Up * Down added (LoRA,
+// arXiv:2106.09685), as ComfyUI's LoRAAdapter does; or a bias gets Strength * Value added, or a norm is replaced by
+// Value.
 type Patch struct {
-	Key      string   // of the weight in ComfyUI: "diffusion_model.double_blocks.0.img_attn.qkv.weight"
+	Key      string   // of the weight, as ComfyUI spells it: "diffusion_model.double_blocks.0.img_attn.qkv.weight"
 	Offset   []int    // [0, first, rows]: only these rows; nil: all
-	Strength float64  //
+	Strength float64  // factor of what is added
 	Alpha    *float64 // nil: R
-	Up, Down *Tensor  // [N, R] and [R, K], or those of a convolution; nil: Value counts
+	Up, Down *Tensor  // [N, R] and [R, K], or those of a convolution; nil: Value is used
 	Value    *Tensor  // [N], of a bias or a norm
-	Set      bool     // of Value: the tensor becomes it, whatever Strength is
-	ID       string   // names the data of all: equal IDs are equal adapters
+	Set      bool     // replace the tensor by Value, whatever Strength is
+	ID       string   // identifies all the data: adapters with equal IDs are equal
 }
 
-// patched returns a copy of m with the adapters of a host. It shares the packed weights with m and with all other
-// copies.
+// patched returns a copy of m with the adapters of a host. All copies share the packed weights.
 func (m *Model) patched(patches []Patch) (*Model, error) {
 	if len(patches) == 0 {
 		return m, nil
@@ -39,7 +39,7 @@ func (m *Model) patched(patches []Patch) (*Model, error) {
 	for _, d := range declared {
 		shapes[d.Name] = d.Shape
 	}
-	f, _ := models.Named(m.Spec.Family) // a row of the table described m
+	f, _ := models.Named(m.Spec.Family) // found: m was described by that table
 	use := source.Adapter{Name: "patches of the host"}
 	for i := range patches {
 		p := &patches[i]
@@ -55,8 +55,8 @@ func (m *Model) patched(patches []Patch) (*Model, error) {
 	return adapted, nil
 }
 
-// join checks a patch against the tensor that it changes and makes it part of an adapter. shapes are those of the model
-// with the patches before it, input the name of the matrix that may get more columns.
+// join checks a patch against the tensor that it changes and adds it to an adapter. shapes are those of the model after
+// the preceding patches, input is the name of the matrix that may get more columns.
 func (p *Patch) join(use *source.Adapter, shapes map[string][]int, input string) error {
 	if p.Value != nil {
 		c, err := p.change(shapes)
@@ -78,11 +78,11 @@ func (p *Patch) join(use *source.Adapter, shapes map[string][]int, input string)
 	return err
 }
 
-// change checks what a patch does to a bias or a norm.
+// change checks a patch of a bias or a norm.
 func (p *Patch) change(shapes map[string][]int) (weights.Change, error) {
 	c := weights.Change{Name: strings.TrimPrefix(p.Key, "diffusion_model."), Scale: float32(p.Strength), Set: p.Set}
 	if stem, ok := strings.CutSuffix(c.Name, ".weight"); ok && shapes[c.Name] == nil {
-		c.Name = stem + ".scale" // as ComfyUI 0.33.0 calls norms of FLUX
+		c.Name = stem + ".scale" // ComfyUI 0.33.0's name for FLUX norms, translated to the checkpoint's
 	}
 	shape, end, kind := shapes[c.Name], ".bias", "bias"
 	if p.Set {
@@ -102,7 +102,7 @@ func (p *Patch) change(shapes map[string][]int) (weights.Change, error) {
 	return c, nil
 }
 
-// lowRank checks a patch against the weight that it adds to.
+// lowRank checks a low-rank patch against the weight that it is added to.
 func (p *Patch) lowRank(shapes map[string][]int) (weights.LowRank, error) {
 	var none weights.LowRank
 	name := strings.TrimSuffix(strings.TrimPrefix(p.Key, "diffusion_model."), ".weight")
@@ -140,13 +140,13 @@ func (p *Patch) lowRank(shapes map[string][]int) (weights.LowRank, error) {
 	return weights.LowRank{Name: name, First: first, Down: down, Up: up, Scale: float32(scale)}, nil
 }
 
-// someMatrix is the first name, for an example.
+// someMatrix returns the first matrix name, as an example for error messages.
 func someMatrix(shapes map[string][]int) string {
 	names := slices.Sorted(maps.Keys(shapes))
 	return names[slices.IndexFunc(names, func(n string) bool { return len(shapes[n]) >= 2 })]
 }
 
-// stored is a tensor of a host as a file would hold it.
+// stored returns a host's tensor in the form that a file would store it.
 func (t *Tensor) stored(name string) (weights.Stored, error) {
 	dtype, err := t.float()
 	if err != nil {

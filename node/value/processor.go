@@ -8,9 +8,9 @@ import (
 	"patchbay/engine"
 )
 
-// processors are those with vdpbf16ps whose denoise loops were measured in both types (docs/cpu.md), by vendor, family
-// and model as CPUID gives them: which type is faster where AMX is not used. All others compute in f32, so that a
-// machine draws the same picture whatever is measured elsewhere. Models of one core stand together.
+// processors lists CPUs with vdpbf16ps whose denoise loops were measured in both types (docs/cpu.md), by vendor, family
+// and model as reported by CPUID, and the type that is faster where AMX is not used. All others compute in f32, so that
+// the picture a machine draws never depends on later measurements elsewhere. Each row covers the models of one core.
 var processors = [...]struct {
 	vendor   string
 	family   int
@@ -23,7 +23,7 @@ var processors = [...]struct {
 	{"GenuineIntel", 6, 0x8f, 0x8f, engine.F32},   // Sapphire Rapids: vdpbf16ps on one port
 }
 
-// fasterType is the type that a processor with vdpbf16ps computes faster in; info is the text of /proc/cpuinfo.
+// fasterType returns the faster type on a CPU with vdpbf16ps; info is the content of /proc/cpuinfo.
 func fasterType(info string) engine.DType {
 	field := func(name string) string {
 		for line := range strings.Lines(info) {
@@ -49,7 +49,8 @@ func fasterType(info string) engine.DType {
 	return engine.F32
 }
 
-// fasterBF16 reports whether operations of that name (engine.Ops.Name) are faster with activations in bf16 here.
+// fasterBF16 reports whether the backend of that name (engine.Ops.Name) is faster with bf16 activations on this
+// machine.
 func fasterBF16(device string) bool {
 	if device != "cpu/avx512bf16" {
 		return device == "cuda" || device == "cpu/amx"

@@ -13,25 +13,25 @@ import (
 	"patchbay/parallel"
 )
 
-// resident is something with weights that a Store keeps between jobs.
+// resident is a loaded network that a Store keeps between jobs.
 type resident interface {
 	Bytes() int64
 	Close()
 }
 
-// Store keeps what handles have loaded between jobs: weights of encoders and autoencoders, the weights that handles
-// with different adapters share, and tokenizers. It borrows the devices from the engine. Safe for concurrent use.
+// Store keeps what handles have loaded between jobs: weights of encoders and autoencoders, weights shared by handles
+// with different adapters, and tokenizers. It borrows the devices from the engine. It is safe for concurrent use.
 type Store struct {
 	engine  *parallel.Engine // nil: nothing can be loaded
 	compute Compute
 	roots   files.Roots
 	weights *lru.Cache[resident]
 	loader  *source.Loader
-	// vocabularies are tokenizers by encoder; each counts as one.
+	// vocabularies caches tokenizers by encoder; each counts as one.
 	vocabularies *lru.Cache[*tokenizer.Tokenizer]
 }
 
-// NewStore returns an empty store; weightBytes bounds resident text encoders and autoencoders.
+// NewStore returns an empty store; weightBytes bounds the memory of resident text encoders and autoencoders.
 func NewStore(engine *parallel.Engine, compute Compute, roots files.Roots, weightBytes int64) *Store {
 	return &Store{
 		engine: engine, compute: compute, roots: roots, weights: lru.New(weightBytes, resident.Close),
@@ -40,32 +40,33 @@ func NewStore(engine *parallel.Engine, compute Compute, roots files.Roots, weigh
 	}
 }
 
-// Drop gives up all weights that the store holds; those of diffusion models are the engine's.
+// Drop evicts all weights that the store holds. Those of diffusion models belong to the engine.
 func (s *Store) Drop() { s.weights.Clear() }
 
-// Free drops all weights, those of diffusion models too, when nobody uses them.
+// Free evicts all weights, including those of diffusion models, once the running work is done.
 func (s *Store) Free() {
 	if s.engine == nil {
 		s.Drop()
 		return
 	}
-	_ = s.engine.Do(context.Background(), "free", func(*parallel.Workspace) error { s.Drop(); return nil }) // never fails
+	// While a rank of an earlier request hangs, Do returns an error and the weights must stay.
+	_ = s.engine.Do(context.Background(), "free", func(*parallel.Workspace) error { s.Drop(); return nil })
 	s.engine.Evict("")
 }
 
-// Use is what a node needs to work with handles. A Use without a store can run nothing.
+// Use is what a node needs to work with handles. A Use without a store cannot run anything.
 type Use struct {
 	Context context.Context
 	Store   *Store
-	// Turn is the job's among those that run side by side; nil: the request is reckoned with when it comes.
+	// Turn is the job's announcement to the engine (Engine.Enter), which shares devices among jobs; nil: none was made.
 	Turn *parallel.Turn
-	// Plan is how the job uses the devices (plan.Parse), which encoders that can be cut are cut by.
+	// Plan is the job's plan (plan.Parse). Encoders that can be split are split by its tensor degree.
 	Plan string
-	// Loading is where seconds spent with loading weights are added.
+	// Loading accumulates the seconds spent on loading weights.
 	Loading *float64
 }
 
-// noDevice refuses what needs the engine.
+// noDevice returns the error for work that needs an engine where there is none.
 func noDevice(what string) error {
 	return fault.New(fault.CodeInternal, "%s needs a device, and this runner has none", what)
 }
@@ -92,7 +93,7 @@ func (u Use) Sample(req *parallel.Request, m *Model, observe func(parallel.Progr
 	return s.engine.Sample(u.Context, req, observe)
 }
 
-// Enter announces a job that may sample, nil where there is no engine. Leave, of what is returned, ends it.
+// Enter announces a job that may sample; the caller ends it with Turn.Leave. It returns nil if there is no engine.
 func (s *Store) Enter() *parallel.Turn {
 	if s.engine == nil {
 		return nil
@@ -100,8 +101,8 @@ func (s *Store) Enter() *parallel.Turn {
 	return s.engine.Enter()
 }
 
-// lent takes weights from the store, or loads them and keeps them there. It must be called inside do: loading uses the
-// device.
+// lent returns weights from the store, loading and keeping them if they are missing. It must be called inside do,
+// because loading uses the device.
 func lent[T resident](u Use, key string, load func() (T, error)) (T, error) {
 	if w, ok := u.Store.weights.Get(key); ok {
 		if t, ok := w.(T); ok {
@@ -118,12 +119,12 @@ func lent[T resident](u Use, key string, load func() (T, error)) (T, error) {
 	return t, nil
 }
 
-// lentFrom is lent of what open makes of a file; what is wrong with the file is told of an input.
+// lentFrom is lent for a file that open reads; errors in the file are attributed to the input field.
 func lentFrom[T resident](u Use, key, field string, c source.File, open func(*weights.File) (T, error)) (T, error) {
 	return lent(u, key, func() (T, error) { return read(c, field, open) })
 }
 
-// read returns what open makes of a file; what is wrong with the file is told of an input.
+// read opens a file and returns the result of open; errors in the file are attributed to the input field.
 func read[T any](c source.File, field string, open func(*weights.File) (T, error)) (out T, err error) {
 	err = files.With(c, func(file *weights.File) (err error) {
 		out, err = open(file)

@@ -22,29 +22,29 @@ import (
 	"patchbay/parallel/forecast"
 )
 
-// Eyes is a CLIP_VISION: a picture encoder whose weights are read when a node needs them.
+// Eyes is a CLIP_VISION: a picture encoder whose weights are read on demand.
 type Eyes struct{ lazy }
 
-// Style is a STYLE_MODEL: what turns seen pictures into rows of a text.
+// Style is a STYLE_MODEL: a network that turns picture encoder states into text rows.
 type Style struct {
 	lazy
-	In, Out int // widths of what it reads and of its rows
+	In, Out int // widths of the states it reads and of its rows
 }
 
-// Seen is a CLIP_VISION_OUTPUT: the last states of every picture, [rows of all pictures, width], and for each picture
-// those behind the layers text.Deep, nil where the encoder has fewer.
+// Seen is a CLIP_VISION_OUTPUT: Data holds the final states of all pictures, [Rows, Cols] with Rows counting those of
+// all pictures, and Deep, for each picture, the states after the layers text.Deep; nil if the encoder has fewer layers.
 type Seen struct {
 	Rows, Cols int
 	Data, Deep []float32
 }
 
-// lazy is a file with a small network.
+// lazy is a file with a small network that is loaded on demand.
 type lazy struct {
 	name string
 	file source.File
 }
 
-// OpenEyes makes a handle after checking that the file holds a picture encoder of the type that is read.
+// OpenEyes returns a handle after checking that the file holds a supported picture encoder (SigLIP).
 func OpenEyes(h files.Header) (*Eyes, error) {
 	if err := text.CheckSigLIP(h.Weights.Set()); err != nil {
 		return nil, fault.New(fault.CodeWrongFamily, "%s %v: it looks like %s", h.Name, err,
@@ -53,7 +53,7 @@ func OpenEyes(h files.Header) (*Eyes, error) {
 	return &Eyes{lazy{h.Name, h.File}}, nil
 }
 
-// OpenStyle makes a handle after checking that the file holds a style model.
+// OpenStyle returns a handle after checking that the file holds a style model.
 func OpenStyle(h files.Header) (*Style, error) {
 	set := h.Weights.Set()
 	s := &Style{
@@ -66,7 +66,7 @@ func OpenStyle(h files.Header) (*Style, error) {
 	return s, nil
 }
 
-// on runs f on the device with the network of a file, which open loads; field is the input that gave it.
+// on runs f on the device with the network of a file, which open loads; field is the input that the file came from.
 func on[T resident](u Use, z lazy, field string, open func(*parallel.Workspace, *weights.File) (T, error),
 	f func(*parallel.Workspace, T) error,
 ) error {
@@ -81,17 +81,17 @@ func on[T resident](u Use, z lazy, field string, open func(*parallel.Workspace, 
 	})
 }
 
-// envOf is what networks of package text work with on the device.
+// envOf returns the environment in which networks of package text run on the device.
 func envOf(l *parallel.Workspace) text.Env {
 	return text.Env{Ops: l.Ops, DType: l.DType, Check: l.Check, Take: l.Arena}
 }
 
-// taskEnv is what other networks work with on the device.
+// taskEnv returns the environment in which other networks run on the device.
 func taskEnv(l *parallel.Workspace) dit.TaskEnv {
 	return dit.TaskEnv{Ops: l.Ops, Take: l.Arena, Check: l.Check}
 }
 
-// See looks at every picture of a batch; crop cuts the sides of those that are not square, else they are squeezed.
+// See encodes every picture of a batch. crop cuts pictures to squares; otherwise they are squeezed.
 func (e *Eyes) See(u Use, im *picture.Image, crop bool) (out Seen, err error) {
 	open := func(l *parallel.Workspace, file *weights.File) (*text.SigLIP, error) {
 		return text.OpenSigLIP(l.Ops, file.Set().For(l.DType), files.Config(file, "clip_vision"))
@@ -111,8 +111,8 @@ func (e *Eyes) See(u Use, im *picture.Image, crop bool) (out Seen, err error) {
 	return out, err
 }
 
-// eyeful is picture b as SigLIP wants it: [3, size, size] of -1..1, the values those of 8 bits (ComfyUI
-// comfy/clip_model.py, clip_preprocess).
+// eyeful returns picture b as SigLIP expects it: [3, size, size] in -1..1, with values quantized to 8 bits first
+// (ComfyUI comfy/clip_model.py, clip_preprocess).
 func eyeful(im *picture.Image, b, size int, crop bool) []float32 {
 	m := resample.Image{B: 1, C: 3, Y: im.Y, X: im.X, Data: make([]float32, 0, 3*im.Y*im.X)}
 	for c := range 3 {
@@ -137,7 +137,7 @@ func eyeful(im *picture.Image, b, size int, crop bool) []float32 {
 	return out
 }
 
-// Rows turns what was seen into rows of a text.
+// Rows turns picture encoder states into text rows.
 func (s *Style) Rows(u Use, seen Seen) (out dit.Array, err error) {
 	if seen.Cols != s.In {
 		return out, fault.Family("style_model", "%s reads states of %d values, clip_vision_output has %d: use the picture "+
@@ -154,7 +154,7 @@ func (s *Style) Rows(u Use, seen Seen) (out dit.Array, err error) {
 	return out, err
 }
 
-// Show puts what p makes of the deep states of a picture in front of the rows that a model has.
+// Show projects the deep states of a picture and puts the rows in front of the model's Prefix.
 func (p *ModelPatch) Show(u Use, m *Model, seen Seen) error {
 	switch s := p.sizes; {
 	case s == nil:
@@ -182,7 +182,7 @@ func (p *ModelPatch) Show(u Use, m *Model, seen Seen) error {
 	})
 }
 
-// fits refuses a patch that is not for a model.
+// fits returns an error if the patch is not made for the base model.
 func (p *ModelPatch) fits(base *dit.Spec) error {
 	switch {
 	case p.sizes == nil:
@@ -194,8 +194,7 @@ func (p *ModelPatch) fits(base *dit.Spec) error {
 	return nil
 }
 
-// Forecast is what the planner must know of a patch on all entries of a workload: it goes to its nets, or the rows that
-// it makes before their text.
+// Forecast adds the patch to all entries of a planner's workload: as a net, or as text rows for a feature projector.
 func (p *ModelPatch) Forecast(w *forecast.Workload) error {
 	if err := p.fits(w.Spec); err != nil {
 		return err
@@ -213,13 +212,13 @@ func (p *ModelPatch) Forecast(w *forecast.Workload) error {
 	return nil
 }
 
-// Upscaler is an UPSCALE_MODEL: a network that makes pictures larger, whose weights are read when a node needs them.
+// Upscaler is an UPSCALE_MODEL: a network that enlarges pictures, whose weights are read on demand.
 type Upscaler struct {
 	lazy
 	Config upscale.Config
 }
 
-// OpenUpscaler makes a handle after checking that the file holds a network that is read.
+// OpenUpscaler returns a handle after checking that the file holds a supported network.
 func OpenUpscaler(h files.Header) (*Upscaler, error) {
 	cfg, err := upscale.Infer(h.Weights.Set())
 	switch {
@@ -232,8 +231,8 @@ func OpenUpscaler(h files.Header) (*Upscaler, error) {
 	return &Upscaler{lazy{h.Name, h.File}, cfg}, nil
 }
 
-// Upscale makes every picture of a batch [B, Y, X, 3] larger, in smaller tiles where memory is short for larger ones.
-// done is told of every tile.
+// Upscale enlarges every picture of a batch [B, Y, X, 3], retrying with smaller tiles if memory runs out. done is
+// called after every tile.
 func (z *Upscaler) Upscale(u Use, im *picture.Image, done func(tiles, total int)) (*picture.Image, error) {
 	out := &picture.Image{B: im.B, Y: z.Config.Scale * im.Y, X: z.Config.Scale * im.X, C: upscale.Channels}
 	open := func(l *parallel.Workspace, file *weights.File) (*upscale.Model, error) {
@@ -256,12 +255,12 @@ func (z *Upscaler) Upscale(u Use, im *picture.Image, done func(tiles, total int)
 		if err == nil || !isFull(err) {
 			break
 		}
-		out.Data = nil // room for the smaller tiles
+		out.Data = nil // make room for the smaller tiles
 	}
 	return out, err
 }
 
-// isFull reports whether memory was short for an activation.
+// isFull reports whether the device ran out of memory without being lost.
 func isFull(err error) bool {
 	told, ok := errors.AsType[*failure.Error](err)
 	return !errors.Is(err, engine.ErrDeviceLost) &&

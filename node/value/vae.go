@@ -11,19 +11,19 @@ import (
 	"patchbay/parallel"
 )
 
-// VAE is a VAE handle: an autoencoder whose weights are read when a node needs them.
+// VAE is a VAE handle: an autoencoder whose weights are read on demand.
 type VAE struct {
 	Name     string
 	Key      string // file and header hash, or PixelSpace
 	Channels int    // of the latents it takes
-	Frames   bool   // pictures of a batch are frames of a video (Wan 2.1)
+	Frames   bool   // a batch of pictures is a video, each picture a frame (Wan 2.1)
 	file     source.File
 }
 
-// PixelSpace is ComfyUI's built-in autoencoder of models that work on pixels: values -1..1, no compression.
+// PixelSpace is ComfyUI's built-in autoencoder for models that work on pixels: values in -1..1, no compression.
 const PixelSpace = "pixel_space"
 
-// OpenVAE makes a handle after checking that the file holds an autoencoder.
+// OpenVAE returns a handle after checking that the file holds an autoencoder.
 func OpenVAE(h files.Header) (*VAE, error) {
 	set := h.Weights.Set()
 	channels, err := vae.Latents(set)
@@ -34,7 +34,7 @@ func OpenVAE(h files.Header) (*VAE, error) {
 	return &VAE{Name: h.Name, Key: h.Key(), Channels: channels, Frames: vae.Frames(set), file: h.File}, nil
 }
 
-// With runs f on the device with the loaded autoencoder and an arena of the size that need tells.
+// With runs f on the device with the loaded autoencoder and an arena of the size that need returns.
 func (v *VAE) With(u Use, need func(vae.Config, engine.DType) (int, error), f func(*vae.VAE, vae.Env) error) error {
 	return v.WithLoaded(u, func(l *parallel.Workspace, net *vae.VAE) error {
 		bytes, err := need(net.Config, l.DType)
@@ -59,7 +59,7 @@ func (v *VAE) WithLoaded(u Use, f func(*parallel.Workspace, *vae.VAE) error) err
 	return on(u, lazy{v.Name, v.file}, "vae", open, f)
 }
 
-// Takes refuses latents of another number of channels than the autoencoder's.
+// Takes returns an error if latents with got channels do not fit an autoencoder of the given channels.
 func (v *VAE) Takes(channels, got int) error {
 	if channels == got {
 		return nil

@@ -19,44 +19,46 @@ type Latent struct {
 	Samples parallel.Latent
 	// NoiseMask is 1 where the picture may change, in pixels of any size; nil: everywhere.
 	NoiseMask *picture.Mask
-	// BatchIndex names the item of a larger batch whose noise each item takes; nil: its own position.
+	// BatchIndex gives each item its position in a larger batch, whose noise at that position it gets; nil: its own
+	// position.
 	BatchIndex []int
-	// Scale is how many pixels of the picture a row of an empty latent was made for; 0: nobody said.
+	// Scale is the number of pixels per row that an empty latent was made for; 0: unknown.
 	Scale int
 }
 
 // Conditioning is what a text encoder gives, with what later nodes have attached: a list of entries.
 type Conditioning []Cond
 
-// Cond is one entry of a conditioning. Fields by name as ComfyUI's dictionary keys.
+// Cond is one entry of a conditioning. Fields correspond to the keys of ComfyUI's dictionary.
 type Cond struct {
-	// Of what the network sees the text, the guidance of distilled models, Size and Method; the lowering adds the rest.
+	// Of the network's inputs this holds the text, the guidance of distilled models, Size and Method. Lower adds the
+	// rest.
 	dit.Entry
 	NoGuidance bool // guidance is None: the input is left out (FluxDisableGuidance)
-	// height and width that the network is told instead of the picture's (CLIPTextEncodePixArtAlpha); 0: the picture's
+	// height and width to tell the network instead of the picture's (CLIPTextEncodePixArtAlpha); 0: the picture's
 	Pixels [2]int
 
-	Latents []parallel.Latent // that the picture refers to (reference_latents), in the VAE's space
+	Latents []parallel.Latent // reference latents (reference_latents), in the VAE's space
 
-	// What networks with more channels than a latent read beside it: a latent in the VAE's space (B = 0: zeros), and a
-	// mask in pixels of any size (nil: that of the run's latent, else all ones).
+	// Extra channels for networks that read more than a latent: a latent in the VAE's space (B = 0: zeros), and a mask
+	// in pixels of any size (nil: that of the run's latent, else all ones).
 	ConcatImage parallel.Latent
 	ConcatMask  *picture.Mask
 	Controls    []*Control // control nets, in the order they were applied
 
-	Start, End float64 // part of the run where the entry is active, 0..1 of the timesteps
+	Start, End float64 // active range of the run, 0..1 of the timesteps
 	Ranged     bool    // Start and End are set
 
-	Strength     float32 // 1 by default; 0 is written with HasStrength
+	Strength     float32 // 1 by default; 0 only counts with HasStrength
 	HasStrength  bool
 	Area         parallel.Area // in latent pixels
-	AreaPart     *[4]float64   // height, width, y, x as parts of the latent; instead of Area
+	AreaPart     *[4]float64   // height, width, y, x as fractions of the latent; replaces Area
 	Mask         *picture.Mask // in pixels of any size
 	MaskStrength float32
 	MaskBounds   bool // evaluate only the bounding box of the mask
 }
 
-// Bytes is the host memory of what an entry refers to.
+// Bytes returns the host memory of the data that an entry refers to.
 func (c *Cond) Bytes() int64 {
 	n := len(c.Context.Data) + len(c.Context2.Data) + len(c.Pooled) + len(c.Size) + len(c.ConcatImage.Data)
 	for _, l := range c.Latents {
@@ -74,7 +76,7 @@ func (c *Cond) Bytes() int64 {
 	return bytes
 }
 
-// Sigmas are noise levels, falling, the last usually 0.
+// Sigmas are noise levels, usually falling and ending with 0.
 type Sigmas []float32
 
 // Noise makes the noise that a run starts from.
@@ -83,13 +85,13 @@ type Noise struct {
 	None bool // zeros
 }
 
-// Sampler is an update rule with its options.
+// Sampler is a sampling method with its options.
 type Sampler struct {
 	Name    string
 	Options sampling.Options
 }
 
-// Guider is a model with its conditionings and the rule that mixes them.
+// Guider is a model with its conditionings and the rule that combines their predictions.
 type Guider struct {
 	Model    *Model
 	Rule     parallel.Guider
@@ -102,7 +104,7 @@ type GuiderBranch struct {
 	Conditioning Conditioning
 }
 
-// Finite refuses NaN and infinities.
+// Finite returns an error if v contains NaN or infinities.
 func Finite(v []float32) error {
 	for i, x := range v {
 		if math.IsNaN(float64(x)) || math.IsInf(float64(x), 0) {
@@ -112,12 +114,12 @@ func Finite(v []float32) error {
 	return nil
 }
 
-// With returns a latent with other samples and everything else of l.
+// With returns a latent with other samples and the noise mask and batch index of l. Scale is not kept.
 func (l *Latent) With(s parallel.Latent) *Latent {
 	return &Latent{Samples: s, NoiseMask: l.NoiseMask, BatchIndex: l.BatchIndex}
 }
 
-// Places returns BatchIndex, or 0, 1 ... where there is none.
+// Places returns a copy of BatchIndex, or 0, 1 ... if there is none.
 func (l *Latent) Places() []int {
 	if l.BatchIndex != nil {
 		return slices.Clone(l.BatchIndex)
@@ -129,7 +131,7 @@ func (l *Latent) Places() []int {
 	return out
 }
 
-// Each applies f to a copy of every entry.
+// Each returns a copy of the list with f applied to every entry.
 func (list Conditioning) Each(f func(*Cond)) Conditioning {
 	out := slices.Clone(list)
 	for i := range out {
@@ -138,11 +140,11 @@ func (list Conditioning) Each(f func(*Cond)) Conditioning {
 	return out
 }
 
-// Guided returns a copy whose entries carry a guidance, the input of distilled models.
+// Guided returns a copy whose entries have the given guidance, an input of distilled models.
 func (list Conditioning) Guided(guidance float64) Conditioning {
 	g := float32(guidance)
 	return list.Each(func(c *Cond) { c.Guidance, c.NoGuidance = &g, false })
 }
 
-// MaxValues bounds a latent to 4 GiB.
+// MaxValues bounds the values of a latent, to 4 GiB in f32.
 const MaxValues = 1 << 30

@@ -12,17 +12,17 @@ import (
 	"patchbay/parallel"
 )
 
-// picturePad is the token in whose place a language model sees a picture.
+// picturePad is the ID of the placeholder token that a picture's states replace in a language model's prompt.
 const picturePad = 151655
 
-// seeing is what prompts of a handle have besides words.
+// seeing is what the prompts of a handle contain besides words.
 type seeing struct {
-	template string // around the prompt, instead of that of its family
+	template string // wraps the prompt, instead of the family's template
 	pictures []text.Picture
 }
 
-// Seeing returns a handle whose prompts stand in another template and are about pictures, each of which takes the place
-// of one <|image_pad|>. Handles whose encoder has no eyes are refused, also without a picture.
+// Seeing returns a handle whose prompts use another template and refer to pictures, each of which replaces one
+// <|image_pad|>. It returns an error if no encoder of the handle can read pictures, even if there are none.
 func (c *Clip) Seeing(template string, pictures []text.Picture) (*Clip, error) {
 	for i := range c.parts {
 		if text.KindOf(c.parts[i].kind).Unit > 0 {
@@ -35,7 +35,7 @@ func (c *Clip) Seeing(template string, pictures []text.Picture) (*Clip, error) {
 		"(Qwen2.5-VL) or Krea 2 (Qwen3-VL)", c.Name)
 }
 
-// Unit is the pixels that the sides of pictures are multiples of; of handles without eyes that of any.
+// Unit returns the number of pixels that picture sides must be multiples of, 1 if no encoder reads pictures.
 func (c *Clip) Unit() int {
 	unit := 1
 	for i := range c.parts {
@@ -44,7 +44,8 @@ func (c *Clip) Unit() int {
 	return unit
 }
 
-// look replaces the places of pictures in a prompt by what the encoder sees in them, and tells form of their sizes.
+// look replaces the picture placeholders of a prompt by the encoder's states for the pictures and adds their sizes to
+// form.
 func (c *Clip) look(u Use, l *parallel.Workspace, e *encoder, chunks [][]tokenizer.Token, form *text.Form) (
 	[][]tokenizer.Token, error,
 ) {
@@ -77,18 +78,18 @@ func (c *Clip) look(u Use, l *parallel.Workspace, e *encoder, chunks [][]tokeniz
 	return out, nil
 }
 
-// Ask is what a language model is asked to write about.
+// Ask is a request to a language model to write a text.
 type Ask struct {
 	Words    string
-	Bare     bool // Words are the whole prompt, without the template of the encoder
+	Bare     bool // Words are the whole prompt: no template is put around them
 	Thinking bool
 	Pictures []text.Picture
 }
 
-// PictureInText is the place of a picture in a prompt.
+// PictureInText is the placeholder of a picture in a prompt.
 const PictureInText = "<|vision_start|><|image_pad|><|vision_end|>"
 
-// template is what is put around the words; own is the encoder's, which stays where there are no pictures.
+// template returns the text to put around the words; own is the encoder's, which is kept if there are no pictures.
 func (a Ask) template(own string) string {
 	switch {
 	case a.Bare || strings.HasPrefix(a.Words, "<|im_start|>"):
@@ -102,7 +103,7 @@ func (a Ask) template(own string) string {
 	return own
 }
 
-// Write has the encoder of a handle write a text. Handles whose encoder only reads are refused.
+// Write lets the encoder of a handle generate a text. It returns an error if no encoder of the handle can.
 func (c *Clip) Write(u Use, a Ask, d text.Draw) (string, error) {
 	var e *encoder
 	for i := range c.parts {
@@ -138,9 +139,9 @@ func (c *Clip) Write(u Use, a Ask, d text.Draw) (string, error) {
 	return vocab.Decode(ids), err
 }
 
-// write runs the model on the device.
+// write runs the language model on the device.
 func (c *Clip) write(u Use, l *parallel.Workspace, e *encoder, chunks [][]tokenizer.Token, d text.Draw) ([]int, error) {
-	parts, err := lentEncoder(u, l, []engine.Ops{l.Ops}, c, e) // one rank writes
+	parts, err := lentEncoder(u, l, []engine.Ops{l.Ops}, c, e) // on a single rank
 	if err != nil {
 		return nil, err
 	}

@@ -14,14 +14,14 @@ import (
 	"patchbay/parallel"
 )
 
-// Tensor is an array as it travels to hosts: row-major, little-endian.
+// Tensor is the wire form of an array: row-major, little-endian.
 type Tensor struct {
-	DType string // f32; f16 and bf16 are taken too
+	DType string // f32; f16 and bf16 are accepted too
 	Shape []int
 	Data  []byte
 }
 
-// NewTensor copies f32 values into a Tensor; it panics if the shape does not fit.
+// NewTensor copies f32 values into a Tensor. It panics if the shape does not match.
 func NewTensor(v []float32, shape ...int) *Tensor {
 	n := 1
 	for _, s := range shape {
@@ -37,7 +37,8 @@ func NewTensor(v []float32, shape ...int) *Tensor {
 	return t
 }
 
-// F32 returns the values of a Tensor of any float type. The error names shape and length where they do not fit.
+// F32 returns the values of a Tensor of any float type. It returns an error, naming shape and size, if they do not
+// match.
 func (t *Tensor) F32() ([]float32, error) {
 	dtype, err := t.float()
 	if err != nil {
@@ -58,7 +59,7 @@ func (t *Tensor) F32() ([]float32, error) {
 	return v, nil
 }
 
-// float is the type of a Tensor of floats.
+// float returns the element type of a Tensor, or an error if that is no supported float type.
 func (t *Tensor) float() (engine.DType, error) {
 	dtype, ok := map[string]engine.DType{"f32": engine.F32, "f16": engine.F16, "bf16": engine.BF16}[t.DType]
 	if !ok {
@@ -67,7 +68,7 @@ func (t *Tensor) float() (engine.DType, error) {
 	return dtype, nil
 }
 
-// finite returns the values of a Tensor without NaN and infinities.
+// finite returns the values of a Tensor, or an error if there are NaN or infinities.
 func (t *Tensor) finite() ([]float32, error) {
 	v, err := t.F32()
 	if err == nil {
@@ -76,7 +77,7 @@ func (t *Tensor) finite() ([]float32, error) {
 	return v, err
 }
 
-// Export gives the form of a value that travels to hosts; false: it does not travel, a handle stands for it.
+// Export returns the wire form of a value, or false if the value stays here and is represented by a handle.
 func Export(v any) (any, bool) {
 	switch x := v.(type) {
 	case *picture.Image:
@@ -97,7 +98,7 @@ func Export(v any) (any, bool) {
 		return o, true
 	case Conditioning:
 		if slices.ContainsFunc(x, func(c Cond) bool { return len(c.Controls) > 0 }) {
-			return nil, false // control nets and their VAEs stay
+			return nil, false // control nets and their VAEs have no wire form
 		}
 		list := []any{}
 		for i := range x {
@@ -120,7 +121,7 @@ func integers(v []int) []any {
 	return out
 }
 
-// export is [context, {keys}] with ComfyUI's keys where it has them.
+// export returns [context, {keys}], with ComfyUI's keys where there are any.
 func (c *Cond) export() []any {
 	o := pyjson.NewObject()
 	put := func(given bool, key string, v any) {
@@ -168,7 +169,8 @@ func (c *Cond) export() []any {
 	return []any{NewTensor(c.Context.Data, 1, c.Context.Rows, c.Context.Cols), o}
 }
 
-// ImportValue takes the travelling form of a value of a type for an input; literals are left to the caller's checks.
+// ImportValue converts the wire form of a value of type kind for an input. Checking the range of literals is up to the
+// caller.
 func ImportValue(kind, field string, v any) (out any, err error) {
 	v = ordered(v)
 	switch {
@@ -189,7 +191,7 @@ func ImportValue(kind, field string, v any) (out any, err error) {
 	return out, nil
 }
 
-// ordered makes an Object of a map.
+// ordered converts a map to an Object; other values are returned as they are.
 func ordered(v any) any {
 	m, ok := v.(map[string]any)
 	if !ok {
@@ -263,7 +265,7 @@ func importLatent(v any) (*Latent, error) {
 	return l, nil
 }
 
-// squeezed drops the channel dimension that ComfyUI's noise masks have: [B, 1, Y, X] -> [B, Y, X].
+// squeezed drops the channel dimension of ComfyUI's noise masks: [B, 1, Y, X] -> [B, Y, X].
 func squeezed(v any) any {
 	if t, ok := v.(*Tensor); ok && len(t.Shape) == 4 && t.Shape[1] == 1 {
 		return &Tensor{DType: t.DType, Shape: []int{t.Shape[0], t.Shape[2], t.Shape[3]}, Data: t.Data}
@@ -291,7 +293,7 @@ func importConditioning(v any) (Conditioning, error) {
 	return out, nil
 }
 
-// importCond reads one entry. Keys that are not known are refused: ignoring them would give a plausible wrong picture.
+// importCond reads one entry. Unknown keys are errors: ignoring them would give a plausible but wrong picture.
 func importCond(context, keys any) (Cond, error) {
 	c := Cond{MaskStrength: 1}
 	var err error
@@ -310,7 +312,7 @@ func importCond(context, keys any) (Cond, error) {
 	return c, nil
 }
 
-// importBiases reads a list of [first row, behind the last row, value].
+// importBiases reads a list of [first row, end row (exclusive), value].
 func importBiases(v any) (out []dit.Bias, err error) {
 	list, ok := v.([]any)
 	for i, e := range list {
@@ -348,7 +350,7 @@ func importLatents(v any) (out []parallel.Latent, err error) {
 	return out, nil
 }
 
-// importPlanes reads a tensor [B, C, Y, X], or of one frame.
+// importPlanes reads a tensor [B, C, Y, X] or [B, C, 1, Y, X].
 func importPlanes(v any) (l parallel.Latent, err error) {
 	t, ok := v.(*Tensor)
 	if ok && len(t.Shape) == 5 && t.Shape[2] == 1 { // one frame
@@ -373,7 +375,7 @@ func importArray(v any) (dit.Array, error) {
 	return dit.Array{Rows: t.Shape[n-2], Cols: t.Shape[n-1], Data: data}, err
 }
 
-// set takes one key of an entry's dictionary.
+// set sets one key of an entry's dictionary.
 func (c *Cond) set(key string, v any) (err error) {
 	number := func() float64 {
 		var f float64
@@ -455,7 +457,7 @@ func (c *Cond) set(key string, v any) (err error) {
 	return err
 }
 
-// setArea reads [height, width, y, x] in latent pixels, or ["percentage", ...] in parts.
+// setArea reads [height, width, y, x] in latent pixels, or ["percentage", ...] as fractions of the latent.
 func (c *Cond) setArea(v any) error {
 	list, _ := v.([]any)
 	if len(list) == 5 && list[0] == "percentage" {
@@ -485,7 +487,7 @@ func (c *Cond) setArea(v any) error {
 	return nil
 }
 
-// IsWidget reports whether an input type is a literal.
+// IsWidget reports whether inputs of type t take literals.
 func IsWidget(t string) bool {
 	return t == "INT" || t == "FLOAT" || t == "STRING" || t == "BOOLEAN" || t == "COMBO"
 }

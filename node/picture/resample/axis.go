@@ -10,8 +10,8 @@ const (
 	vectorised                 // a loop over the channels of one pixel
 )
 
-// kernel returns the implementation that torch takes: the vectorised one when pixels of more than 3 channels lie
-// together, and for small results.
+// kernel returns the implementation that torch takes: the vectorized one for pixels of more than 3 contiguous
+// channels, and for small results.
 func kernel(m Image, width, height int, cropped bool) rounding {
 	if m.Layout == ChannelsLast && m.C > 3 && !cropped || width+height <= 128 {
 		return vectorised
@@ -29,8 +29,8 @@ type taps struct {
 	weight []float32
 }
 
-// position is the source coordinate of the center of output i when the source has scale times as many pixels: scale (i
-// + 1/2) - 1/2, rounded once (as a fused multiply-add does) or after the product too.
+// position returns the source coordinate of the center of output i when the source has scale times as many pixels:
+// scale (i + 1/2) - 1/2, rounded once (as a fused multiply-add does) or else after the product too.
 func position(scale float32, i int, once bool) float32 {
 	c := float32(i) + 0.5
 	if once {
@@ -42,7 +42,7 @@ func position(scale float32, i int, once bool) float32 {
 // fused returns a b + c with one rounding: the product of two float32 is exact in float64.
 func fused(a, b, c float32) float32 { return float32(float64(a)*float64(b) + float64(c)) }
 
-// linear gives the two nearest sources their weights by distance.
+// linear weights the two nearest sources by distance.
 func linear(from, to int, k rounding) taps {
 	t := taps{n: 2, from: from, to: to, at: make([]int, 2*to), weight: make([]float32, 2*to)}
 	scale := float32(from) / float32(to)
@@ -56,8 +56,8 @@ func linear(from, to int, k rounding) taps {
 	return t
 }
 
-// cubic gives four sources the weights of Keys' cubic convolution with a = -0.75 (R. Keys, IEEE ASSP 29, 1981; torch's
-// constant). Sources outside are the nearest edge pixel. Which products are rounded is that of torch's compiled code:
+// cubic weights four sources by Keys' cubic convolution with a = -0.75 (R. Keys, IEEE ASSP 29, 1981; torch's
+// constant). Sources outside are the nearest edge pixel. Products are rounded where torch's compiled code rounds them:
 // far is a small difference of large terms.
 func cubic(from, to int) taps {
 	const a = float32(-0.75)
@@ -129,7 +129,7 @@ func mix4(out, a, b, c, d, w []float32) {
 	}
 }
 
-// Linear resizes m to width x height as Bilinear does, rounded as torch rounds large results whatever the size is.
+// Linear resizes m to width x height as Bilinear does, with the rounding that torch uses for large results.
 func Linear(m Image, width, height int) Image {
 	return separable(m, linear(m.X, width, generic), linear(m.Y, height, generic))
 }

@@ -12,14 +12,14 @@ func bislerp(m Image, width, height int) Image {
 	return out
 }
 
-// pair is where one output lies between two sources.
+// pair says where one output lies between two sources.
 type pair struct {
 	a, b int
 	r    float32 // 0 at a, 1 at b
 }
 
 // blend returns the sources of each output. ComfyUI finds them by resizing the ramps 0, 1, 2 ... and 1, 2 ... n-1, n-1
-// with bilinear, and the rounding of that belongs to the result.
+// with bilinear, and that rounding is part of the result.
 func blend(from, to int) []pair {
 	k := generic
 	if to+1 <= 128 { // the ramps are pictures of 1 x to
@@ -42,8 +42,8 @@ func blend(from, to int) []pair {
 	return out
 }
 
-// slerpAxis fills out from m, whose X axis (alongX) or Y axis has another length; at has an entry for each output index
-// of that axis.
+// slerpAxis fills out from m, which has another length along the X axis (alongX) or the Y axis. at has an entry for
+// each output index of that axis.
 func slerpAxis(m, out Image, at []pair, alongX bool) {
 	split(out.B*out.Y, out.X*out.C*16, func(lo, hi int) {
 		a, b := make([]float32, m.C), make([]float32, m.C)
@@ -68,7 +68,7 @@ func slerpAxis(m, out Image, at []pair, alongX bool) {
 	})
 }
 
-// stride returns where the channels of a pixel begin in Data, and their distance.
+// stride returns the index in Data of a pixel's first channel, and the distance between its channels.
 func (m Image) stride(n, y, x int) (start, step int) {
 	if m.Layout == ChannelsLast {
 		return ((n*m.Y+y)*m.X + x) * m.C, 1
@@ -84,9 +84,9 @@ func (m Image) pixel(v []float32, n, y, x int) {
 	}
 }
 
-// slerp turns a by r of the way to b and overwrites a: the directions are mixed on the great circle (K. Shoemake,
-// SIGGRAPH 1985), the lengths linearly. Vectors of (almost) one direction give a, of opposite directions the linear
-// mix; a zero vector has no direction and adds none.
+// slerp moves a by the fraction r of the way to b, in place: directions along the great circle (K. Shoemake, SIGGRAPH
+// 1985), lengths linearly. Vectors of (almost) one direction give a, of opposite directions the linear mix; a zero
+// vector has no direction and adds none.
 func slerp(a, b []float32, r float32) {
 	na, nb := norm(a), norm(b)
 	dot := cosine(a, b, na, nb)
@@ -118,11 +118,11 @@ func unit(v, n float32) float32 {
 	return v / n
 }
 
-// lanes is how many sums torch keeps side by side when it adds up the channels of a pixel. The order matters: near
-// opposite directions a rounding of the cosine is magnified.
+// lanes is how many partial sums torch keeps when it adds up the channels of a pixel. The order matters: near opposite
+// directions a rounding of the cosine is magnified.
 const lanes = 8
 
-// norm is the Euclidean length of v: lanes, then the rest, of which the last one to three are fused.
+// norm returns the Euclidean length of v. It sums lanes, then the rest, of which the last one to three are fused.
 func norm(v []float32) float32 {
 	var part [lanes]float32
 	whole := len(v) / lanes * lanes
@@ -140,7 +140,7 @@ func norm(v []float32) float32 {
 	return float32(math.Sqrt(float64(sum)))
 }
 
-// cosine is the dot product of the directions of a and b, whose lengths are na and nb: the rest, then lanes.
+// cosine returns the dot product of the directions of a and b, of lengths na and nb. It sums the rest, then lanes.
 func cosine(a, b []float32, na, nb float32) float32 {
 	var part [lanes]float32
 	whole, rest := len(a)/lanes*lanes, float32(0)

@@ -15,8 +15,7 @@ const (
 )
 
 // Image is a batch of pictures or latents. A mask [B, Y, X] has C = 1 in either layout. Latents with frames [B, C, T,
-// Y, X] go in as C*T channels, but for bislerp, which looks at the channels of a pixel together and needs [B*T, C, Y,
-// X].
+// Y, X] are passed as C*T channels, but for bislerp, which needs the channels of a pixel together: [B*T, C, Y, X].
 type Image struct {
 	Data       []float32 // B*C*Y*X values in the order of Layout
 	B, C, Y, X int
@@ -35,7 +34,7 @@ const (
 	Bislerp      = "bislerp"
 )
 
-// The crops, what happens when the new aspect ratio is another one, spelled as in ComfyUI's nodes.
+// The crops say what happens when the aspect ratio changes, spelled as in ComfyUI's nodes.
 const (
 	CropDisabled = "disabled" // stretch
 	CropCenter   = "center"   // cut equal margins off first
@@ -44,15 +43,15 @@ const (
 // maxValues bounds a result to 16 GiB.
 const maxValues = 1 << 32
 
-// Upscale resizes m to width x height, up or down, in its own layout, like common_upscale. m is not changed; the result
-// is new memory. Errors are wrong arguments: an unknown method or crop, empty sizes, a channel count that lanczos
-// cannot take, more values than 16 GiB.
+// Upscale resizes m to width x height, up or down, in its own layout, like common_upscale. m is not changed; the
+// result is new memory. It returns an error for wrong arguments: an unknown method or crop, empty sizes, more channels
+// than lanczos can take, more values than 16 GiB.
 func Upscale(m Image, width, height int, method, crop string) (Image, error) {
 	if m.B < 1 || m.C < 1 || m.Y < 1 || m.X < 1 || len(m.Data) != m.B*m.C*m.Y*m.X {
 		return Image{}, fmt.Errorf("resize: %d values are no picture of %d channels, %d x %d, batch %d", len(m.Data),
 			m.C, m.X, m.Y, m.B)
 	}
-	// The result and the picture between the two passes.
+	// This bounds the result and the picture between the two passes.
 	rows := float64(max(height, m.Y))
 	if width < 1 || height < 1 || float64(m.B)*float64(m.C)*rows*float64(width) > maxValues {
 		return Image{}, fmt.Errorf("resize: %d pictures of %d channels to %d x %d: sides must be at least 1 and all "+
@@ -111,7 +110,7 @@ func margins(m Image, width, height int) (x, y int) {
 	return x, y
 }
 
-// cut returns a copy of m without x columns at the left and right and y rows at the top and bottom.
+// cut returns a copy of m without x columns on the left and right and y rows at the top and bottom.
 func cut(m Image, x, y int) Image {
 	out := m.sized(m.X-2*x, m.Y-2*y)
 	planes, inner := m.planes()
@@ -125,13 +124,13 @@ func cut(m Image, x, y int) Image {
 	return out
 }
 
-// sized returns zeros like m with other sides.
+// sized returns an image of zeros like m, with other sides.
 func (m Image) sized(width, height int) Image {
 	m.X, m.Y, m.Data = width, height, make([]float32, m.B*m.C*width*height)
 	return m
 }
 
-// planes sees the image as [planes, Y, X, inner]: the channels are either part of the planes or inside.
+// planes returns the dimensions of the image as [planes, Y, X, inner]: channels are part of planes or are inner.
 func (m Image) planes() (planes, inner int) {
 	if m.Layout == ChannelsLast {
 		return m.B, m.C

@@ -9,10 +9,10 @@ const (
 	coefficientBits = 32 - 8 - 2
 )
 
-// lanczos resizes as Pillow does: the picture becomes 8-bit (255 v, cut off), each axis that changes is filtered in
-// fixed point and rounded to 8 bits, X first, and the result is divided by 255 again. Colours are multiplied with alpha
-// meanwhile. This is Pillow up to version 12; Pillow 13 filters Y first for some pairs of sizes, which moves single
-// values by a level or two.
+// lanczos resizes as Pillow does: the picture becomes 8-bit (255 v, truncated), each axis that changes is filtered in
+// fixed point and rounded to 8 bits, X first, and the result is divided by 255 again. Meanwhile colors are
+// premultiplied with alpha. This is Pillow up to version 12; Pillow 13 filters Y first for some pairs of sizes, which
+// moves single values by a level or two.
 func lanczos(m Image, width, height int) Image {
 	pic := bytesOf(m)
 	planes, inner := m.planes()
@@ -40,7 +40,7 @@ func lanczos(m Image, width, height int) Image {
 	return out
 }
 
-// bytesOf converts values in [0, 1] to 8 bits by cutting off the fraction; values outside are clipped, NaN becomes 0.
+// bytesOf truncates values in [0, 1] to 8 bits. Values outside are clipped, NaN becomes 0.
 func bytesOf(m Image) []uint8 {
 	out := make([]uint8, len(m.Data))
 	for i, v := range m.Data {
@@ -51,7 +51,7 @@ func bytesOf(m Image) []uint8 {
 	return out
 }
 
-// alphas replaces every colour of pic, which has the shape and layout of m with alpha as its last channel, by f(colour,
+// alphas replaces every color of pic, which has the shape and layout of m with alpha as its last channel, by f(color,
 // alpha).
 func alphas(m Image, pic []uint8, f func(v, alpha uint8) uint8) {
 	pixels, channel, pixel := m.Y*m.X, 1, m.C
@@ -75,7 +75,7 @@ func premultiply(v, alpha uint8) uint8 {
 	return uint8((t>>8 + t) >> 8)
 }
 
-// unmultiply returns 255 v / alpha, cut off and clipped; v itself where alpha is 0 or 255.
+// unmultiply returns 255 v / alpha, truncated and clipped, or v if alpha is 0 or 255.
 func unmultiply(v, alpha uint8) uint8 {
 	if alpha == 0 || alpha == 255 {
 		return v
@@ -90,8 +90,8 @@ type filter8 struct {
 	weight   [][]int32
 }
 
-// lanczosFilter computes the weights sinc(x) sinc(x/3), stretched when the axis shrinks, normed to 1 and rounded
-// (Pillow precompute_coeffs).
+// lanczosFilter computes the weights sinc(x) sinc(x/3), stretched when the axis shrinks, normalized to a sum of 1 and
+// rounded (Pillow precompute_coeffs).
 func lanczosFilter(from, to int) filter8 {
 	f := filter8{from: from, to: to, first: make([]int, to), weight: make([][]int32, to)}
 	scale := float64(from) / float64(to)

@@ -11,7 +11,7 @@ import (
 func Grow(v []float32, b, y, x, expand int, tapered bool) []float32 {
 	checkMask("Grow", v, b, y, x)
 	cur, next := append([]float32(nil), v...), make([]float32, len(v))
-	if expand < 0 { // the smallest is the negative of the largest negative
+	if expand < 0 { // the minimum is the negated maximum of the negated values
 		negate(cur)
 	}
 	for range max(expand, -expand) {
@@ -58,7 +58,7 @@ func growRow(out, up, here, down []float32, tapered bool) {
 	}
 }
 
-// larger is cheaper than max, which also orders zeros and looks for NaN.
+// larger is cheaper than max, which also orders zeros and checks for NaN.
 func larger(a, b float32) float32 {
 	if b > a {
 		return b
@@ -66,9 +66,9 @@ func larger(a, b float32) float32 {
 	return a
 }
 
-// Feather returns a copy of the masks v [B, Y, X] whose borders rise linearly over so many pixels as ComfyUI 0.33.0's
-// FeatherMask does (0.8.0 began the ramps of the right and the bottom a column and a row too far). It panics when the
-// sizes do not fit; negative widths count as 0, too large ones as the side.
+// Feather returns a copy of the masks v [B, Y, X] whose borders rise linearly over the given widths, as ComfyUI
+// 0.33.0's FeatherMask does (0.8.0 began the right and bottom ramps a column and a row too far). It panics when the
+// sizes do not fit. Negative widths count as 0, too large ones as the side.
 func Feather(v []float32, b, y, x, left, top, right, bottom int) []float32 {
 	checkMask("Feather", v, b, y, x)
 	out := append([]float32(nil), v...)

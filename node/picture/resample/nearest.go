@@ -2,7 +2,7 @@ package resample
 
 import "math"
 
-// nearest copies for every output column and row the source's of these indices.
+// nearest copies the source pixel (xs[x], ys[y]) to every output pixel (x, y).
 func nearest(m Image, xs, ys []int) Image {
 	width, height := len(xs), len(ys)
 	out := m.sized(width, height)
@@ -17,7 +17,7 @@ func nearest(m Image, xs, ys []int) Image {
 				}
 				continue
 			}
-			for x, at := range xs { // a call of copy costs more than the 3 or 4 values of a picture
+			for x, at := range xs { // calling copy costs more than the 3 or 4 values of a pixel
 				for c := range inner {
 					dst[x*inner+c] = src[at*inner+c]
 				}
@@ -27,7 +27,7 @@ func nearest(m Image, xs, ys []int) Image {
 	return out
 }
 
-// firstIndex returns for every output index the source index whose area holds its beginning.
+// firstIndex returns for every output index the index of the source pixel that contains its start.
 func firstIndex(from, to int) []int {
 	at := make([]int, to)
 	scale := float32(from) / float32(to)
@@ -37,8 +37,8 @@ func firstIndex(from, to int) []int {
 	return at
 }
 
-// nearestIndex returns for every output index the source index whose area holds its center. The two implementations
-// agree but for centers that lie on a boundary between source pixels up to rounding.
+// nearestIndex returns for every output index the index of the source pixel that contains its center. The two
+// implementations differ only for centers that lie on a boundary between source pixels, up to rounding.
 func nearestIndex(from, to int, k rounding) []int {
 	at := make([]int, to)
 	scale := float32(from) / float32(to)

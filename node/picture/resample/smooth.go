@@ -1,7 +1,7 @@
 package resample
 
-// Smooth resizes m to width x height with Keys' cubic filter (a = -0.5), which covers more source pixels where the
-// result is smaller: torch's bicubic interpolation with antialiasing. Each axis sums in float32, X first.
+// Smooth resizes m to width x height with Keys' cubic filter (a = -0.5), stretched where the result is smaller:
+// torch's bicubic interpolation with antialiasing. Each axis sums in float32, X first.
 func Smooth(m Image, width, height int) Image {
 	planes, inner := m.planes()
 	out := m.sized(width, m.Y)

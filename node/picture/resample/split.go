@@ -5,11 +5,11 @@ import (
 	"sync"
 )
 
-// grain is the work, in multiply-adds, below which another goroutine is not worth its start.
+// grain is the number of multiply-adds that justifies another goroutine.
 const grain = 1 << 16
 
-// split calls f for ranges that cover [0, n) exactly once, on as many goroutines as there are processors; each costs so
-// many multiply-adds an item. A panic in f comes out of split.
+// split calls f for ranges that cover [0, n) exactly once, on up to GOMAXPROCS goroutines. each is the multiply-adds
+// per item. A panic in f is passed on by split.
 func split(n, each int, f func(lo, hi int)) {
 	parts := min(runtime.GOMAXPROCS(0), n, 1+n*max(each, 1)/grain)
 	if parts <= 1 {
