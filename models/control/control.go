@@ -1,16 +1,17 @@
-// Package control is control nets: ControlNets of InstantX and others (also union ones and for filling in), of XLabs
-// and MistoLine for FLUX, of diffusers and Stability AI for SD3, of InstantX and Fun nets for Qwen-Image, of Tencent
-// for HunyuanDiT. Such a net is the beginning of a model of its family, or something like it, a few blocks without a
-// head, which adds a hint to its image tokens and gives its state after each block through a linear layer. Some start
-// with weights of the model.
+// Package control implements control nets: for FLUX those by InstantX and others (including union and inpainting nets),
+// XLabs and MistoLine, for SD3 by diffusers and Stability AI, for Qwen-Image by InstantX and Fun nets, for HunyuanDiT
+// by Tencent. Such a net consists of the first layers of a model of its family, or similar ones: a few blocks without a
+// head. It adds a hint to its image tokens and outputs its state after each block through a linear layer. Some borrow
+// weights from the model that they run beside.
 //
-// control.go recognises files, model.go computes, picture.go is the layers of nets that read a picture themselves. What
-// differs between families is in family.Control. patch.go is model patches, which are no nets of their own: layers
-// behind every block of the base model, such as DiffSynth's.
+// control.go recognizes files, model.go computes, and picture.go has the layers of nets that read a picture directly.
+// Differences between families are in family.Control. patch.go implements model patches, which are not nets of their
+// own but layers behind every block of the base model, such as DiffSynth's.
 //
-// Facts that have caused bugs: the hint goes through the latent format of the base model, but SD3's without its shift;
-// SD3's nets get a pooled vector of zeros; a type of a union net is a row before the text, at the place of its first
-// row, and no type is no row; SD3's last block keeps its text, other than that of a whole model.
+// Facts that have caused bugs: the hint goes through the latent format of the base model, but for SD3 without its
+// shift; SD3's nets get a pooled vector of zeros; the type of a union net is an extra row before the text, at the
+// position of its first row, and without a type there is no such row; SD3's last block keeps its text, unlike in a
+// whole model.
 package control
 
 import (
@@ -30,40 +31,41 @@ import (
 type Net struct {
 	Family string        // of the base model
 	Spec   dit.Spec      // the family's, with the blocks of the net
-	Hint   int           // channels of the hint: those of a latent, or one more, a mask
-	Modes  int           // rows for types of a union net, 0: it is none
-	Format latent.Format // of the hint, as files and VAEs have latents
-	// Load reads the part in held with ops: slices for tensor groups, else everything. The set that the net was described
-	// with must still be open. The result is a *Model, or a *Patch.
+	Hint   int           // channels of the hint: those of a latent, perhaps a mask, and perhaps another latent (Fills)
+	Modes  int           // number of types of a union net, 0 for other nets
+	Format latent.Format // latent format of the hint in files and VAEs
+	// Load loads the part in held with ops: slices for tensor groups, else everything. The set from which the net was
+	// opened must still be open. The result is a *Model, or a *Patch.
 	Load func(ops engine.Ops, held dit.Held) (dit.Model, error)
 	kind *family.Control
-	// Patch: it is a patch on a model, not a control net on a conditioning.
+	// Patch is set for a patch on a model, as opposed to a control net on a conditioning.
 	Patch bool
-	// Sees: what it reads in place of a latent is made of a picture by layers of its own, a Picture.
+	// Sees is set for a net that computes its hint from a picture with layers of its own (Picture) instead of a VAE.
 	Sees bool
-	// Of pixels v of a picture Factor*v + Offset is encoded.
+	// The pixels v of a picture are encoded as Factor*v + Offset.
 	Factor, Offset float32
-	act            engine.Act // behind its outputs
-	// Borrows: it is loaded with what its model has (Beside).
+	act            engine.Act // activation of the outputs
+	// Borrows is set for a net that needs weights of its model to be loaded (Beside).
 	Borrows  bool
-	Borrowed int64 // bytes of that, where it is there
-	Lacks    int64 // parameters of that, where it is not
-	Root     bool  // its strength is the root of what is set
+	Borrowed int64 // bytes of borrowed weights, if they are present
+	Lacks    int64 // parameters to be borrowed, if they are missing
+	Root     bool  // the effective strength is the square root of the given one
 }
 
-// Takes reports whether a net starts with that tensor of its model.
+// Takes reports whether the net borrows the tensor of that name from its model.
 func (n *Net) Takes(name string) bool { return n.kind.Takes(name) }
 
-// Masked reports whether the hint has a mask behind its latent.
+// Masked reports whether the hint has a mask after its latent.
 func (n *Net) Masked() bool { return n.Hint > n.Spec.Channels }
 
-// Fills reports whether the hint has the latent of a picture that is to be filled in behind its mask.
+// Fills reports whether the hint has, after its mask, the latent of a picture that is to be filled in.
 func (n *Net) Fills() bool { return n.Hint > n.Spec.Channels+1 }
 
-// borrowed is put in front of the names of tensors of the model beside which a net runs.
+// borrowed is the prefix of tensors that a net borrows from the model beside which it runs.
 const borrowed = "model beside: "
 
-// Beside gives the net in set what it lacks and its model has, the whole model in its file's names.
+// Beside returns the tensors of the net in set plus those that it borrows from model, under the names of the whole
+// model.
 func Beside(all []family.Family, set, model *weights.Set) (*weights.Set, error) {
 	_, of, _, err := formOf(all, set)
 	if err != nil {
@@ -81,7 +83,7 @@ func Beside(all []family.Family, set, model *weights.Set) (*weights.Set, error) 
 	return weights.FromMap(whole), nil
 }
 
-// tensors lists those of a set by name.
+// tensors returns the tensors of a set by name.
 func tensors(set *weights.Set) map[string]weights.Stored {
 	all := map[string]weights.Stored{}
 	for _, key := range set.Names() {
@@ -90,7 +92,7 @@ func tensors(set *weights.Set) map[string]weights.Stored {
 	return all
 }
 
-// mode is the name of the rows for types, singles that of outputs behind single blocks in files of MistoLine.
+// mode is the name of the table of union types, singles the prefix of MistoLine's outputs after single blocks.
 const mode, singles = "controlnet_mode_embedder.weight", "single_controlnet_blocks."
 
 // Is reports whether a set looks like a control net of any kind.
@@ -101,7 +103,7 @@ func Is(set *weights.Set) bool {
 	}, set.Has)
 }
 
-// formOf tells the family of a net and the layout of its file; what is not supported is named.
+// formOf returns the family of a net and the layout of its file. The error for an unsupported net says what it is.
 func formOf(all []family.Family, set *weights.Set) (f *family.Family, of *family.Control, as *family.Form, err error) {
 	if !Is(set) {
 		return nil, nil, nil, fmt.Errorf("not a control net")
@@ -143,8 +145,7 @@ func formOf(all []family.Family, set *weights.Set) (f *family.Family, of *family
 		strings.Join(supported, ", "))
 }
 
-// Open describes the control net that a set holds; meta is the file's metadata, read like that of a model of the
-// family.
+// Open describes the control net in a set. meta is the metadata of the file, read like that of a model of the family.
 func Open(known []family.Family, set *weights.Set, meta map[string]string) (*Net, error) {
 	f, of, as, err := formOf(known, set)
 	if err != nil {
@@ -167,7 +168,7 @@ func Open(known []family.Family, set *weights.Set, meta map[string]string) (*Net
 			base[key[len(borrowed):]] = t
 			taken += t.Bytes()
 		case isHint:
-			if len(t.Shape) == 4 { // a convolution over patches that do not overlap
+			if len(t.Shape) == 4 { // a convolution over non-overlapping patches
 				t.Shape = []int{t.Shape[0], t.Shape[1] * t.Shape[2] * t.Shape[3]}
 			}
 			own[as] = t
@@ -177,7 +178,7 @@ func Open(known []family.Family, set *weights.Set, meta map[string]string) (*Net
 			key = strings.Replace(key, singles, "controlnet_single_blocks.", 1)
 			dot := strings.LastIndexByte(key, '.')
 			own[strings.TrimSuffix(key[:dot], ".linear")+".linear"+key[dot:]] = t
-		case key == "pos_embed.pos_embed": // of diffusers
+		case key == "pos_embed.pos_embed": // diffusers
 			base["pos_embed"] = t
 		default:
 			base[key] = t
@@ -195,13 +196,13 @@ func Open(known []family.Family, set *weights.Set, meta map[string]string) (*Net
 	if as.Aliases {
 		aliases := slices.Clone(f.Names.Diffusers)
 		for i := range aliases {
-			aliases[i].Swapped = false // that is of heads
+			aliases[i].Swapped = false // only heads are swapped, and nets have none
 		}
 		if begin, err = weights.Renamed(begin, aliases); err != nil {
 			return nil, fmt.Errorf("a control net for %s: %w", f.Name, err)
 		}
 	}
-	all, lacks := tensors(begin), 0 // with the rest of a model, as shapes alone
+	all, lacks := tensors(begin), 0 // the rest of a whole model is added as shapes alone
 	for key, shape := range of.Rest(begin) {
 		t := weights.Stored{DType: engine.F32, Shape: shape}
 		switch {
@@ -237,14 +238,14 @@ func Open(known []family.Family, set *weights.Set, meta map[string]string) (*Net
 	}
 	if err == nil && picture != nil {
 		n.Sees, n.Format = true, latent.Format{Channels: n.Hint, Scale: 1}
-		if !set.Has("controlnet_blocks.0.weight") { // of MistoLine
+		if !set.Has("controlnet_blocks.0.weight") { // MistoLine
 			n.act = engine.SiLU
 		}
 	}
 	return n, err
 }
 
-// hintName is the one name of the layer that reads the hint.
+// hintName returns the canonical name of a tensor of the layer that reads the hint.
 func hintName(key string) (string, bool) {
 	for _, h := range []string{"pos_embed_input.proj.", "pos_embed_input.", "controlnet_x_embedder."} {
 		if part, ok := strings.CutPrefix(key, h); ok {
@@ -254,7 +255,7 @@ func hintName(key string) (string, bool) {
 	return "", false
 }
 
-// describe puts the parts of a net together.
+// describe assembles the description of a net.
 func describe(d *family.Diffusion, c *family.Control, own *weights.Set) (*Net, error) {
 	n := &Net{
 		Family: d.Spec.Family, Spec: d.Spec, Format: d.Latent, Modes: own.Dim(mode, 0), kind: c,
@@ -297,8 +298,8 @@ func describe(d *family.Diffusion, c *family.Control, own *weights.Set) (*Net, e
 	return n, nil
 }
 
-// Copied describes a control net that has copied the first blocks of a model, so many double and single ones, as most
-// are made, without a file: it cannot be loaded. Of Params, which Open has as those of a whole model, it has its own.
+// Copied describes a control net that copies the first double and single blocks of a model, as most do, without a file,
+// so that it cannot be loaded. Its Spec.Params counts the net alone, unlike Open's, which counts a whole model.
 func Copied(f *family.Family, base *dit.Spec, double, single int) (*Net, error) {
 	if f.Control == nil || f.Control.Kinds == "" {
 		return nil, fmt.Errorf("no control nets run here beside %s models", f.Name)
@@ -313,7 +314,7 @@ func Copied(f *family.Family, base *dit.Spec, double, single int) (*Net, error) 
 		if want[b.Kind] > 0 {
 			want[b.Kind]--
 			n.Spec.Blocks = append(n.Spec.Blocks, b)
-			n.Spec.Params += b.Params + e*(e+1) // with the layer of its output
+			n.Spec.Params += b.Params + e*(e+1) // plus the linear layer of its output
 		}
 	}
 	if double < 0 || single < 0 || want[dit.Double]+want[dit.Single] > 0 || len(n.Spec.Blocks) == 0 {
@@ -323,7 +324,7 @@ func Copied(f *family.Family, base *dit.Spec, double, single int) (*Net, error) 
 	return n, nil
 }
 
-// Feeds lists for each output the blocks of a base model behind which it is added (family.Control.Repeat).
+// Feeds lists, for each output, the blocks of a base model after which it is added (family.Control.Repeat).
 func (n *Net) Feeds(base *dit.Spec) [][]int {
 	out, from, lo := make([][]int, len(n.Spec.Blocks)), 0, 0
 	for _, kind := range []dit.BlockKind{dit.Double, dit.Single} {
@@ -342,7 +343,7 @@ func (n *Net) Feeds(base *dit.Spec) [][]int {
 				if n.kind.First && b%times > 0 {
 					continue
 				}
-				if n.Sees { // ComfyUI gives outputs of these in turn
+				if n.Sees { // ComfyUI cycles through the outputs of these
 					k = from + b%outputs
 				}
 				out[k] = append(out[k], lo+b)

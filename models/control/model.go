@@ -10,17 +10,17 @@ import (
 	"patchbay/models/weights"
 )
 
-// extra names what a net has beside the beginning of a model. Sizes in the tags: E width, H channels of the hint, p
-// patch size, M types of a union net.
+// extra holds the layers that a net has besides the first layers of a model. Sizes in the tags: E width, H channels of
+// the hint, p patch size, M types of a union net.
 type extra struct {
 	Hint    *engine.Weight `weight:"hint" shape:"E,H*p*p"`
-	Before  *output        `weight:"controlnet_before"` // behind Hint; nil: most have none
+	Before  *output        `weight:"controlnet_before"` // after Hint; nil: most have none
 	Outputs []output       `weight:"controlnet_blocks"`
 	Singles []output       `weight:"controlnet_single_blocks"`
 	Modes   engine.Tensor  `weight:"controlnet_mode_embedder.weight,optional" shape:"M,E"`
 }
 
-// output is the layer behind a block.
+// output is the linear layer after a block.
 type output struct {
 	Linear *engine.Weight `weight:"linear" shape:"E,E"`
 }
@@ -39,7 +39,7 @@ func newExtra(n *Net) *extra {
 
 // Model is a control net. It implements dit.Control; Head must not be called.
 type Model struct {
-	dit.Model // the beginning of a model of the family
+	dit.Model // the first layers of a model of the family
 	desc      *Net
 	extra     *extra
 	modes     []float32 // [types, E]
@@ -49,8 +49,8 @@ type Model struct {
 // Feeds implements dit.Control.
 func (m *Model) Feeds(base *dit.Spec) [][]int { return m.desc.Feeds(base) }
 
-// Prepare embeds the hints, which do not depend on the timestep, beside what the family prepares. The type of a union
-// net is a row before the text.
+// Prepare embeds the hints, which do not depend on the timestep, besides what the family prepares. The type of a union
+// net becomes a row before the text.
 func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.Prepared, error) {
 	n, li, e, wide := len(entries), grid.Tokens(), m.Spec().Width, m.extra.Hint.K()
 	cols := m.desc.Hint * m.Spec().PatchSize * m.Spec().PatchSize
@@ -97,7 +97,7 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.P
 	return p, nil
 }
 
-// widened puts zeros behind rows of so many values.
+// widened pads rows of cols values with zeros to wide values.
 func widened(v []float32, cols, wide int) []float32 {
 	if cols == wide || v == nil {
 		return v
@@ -109,7 +109,7 @@ func widened(v []float32, cols, wide int) []float32 {
 	return out
 }
 
-// Embed adds the hint to the image rows, one to those of all items of an entry or to each item its own.
+// Embed adds the hint to the image rows: one hint for all items of an entry, or one for each item.
 func (m *Model) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
 	m.Model.Embed(env, s, x)
 	if r := s.Rows.Image; r.Len() > 0 {
@@ -132,7 +132,7 @@ func (m *Model) Output(env dit.Env, k int, s *dit.State, out, gate engine.Tensor
 	}
 }
 
-// Close gives the memory of the weights back.
+// Close frees the memory of the weights.
 func (m *Model) Close() {
 	m.Model.Close()
 	m.mem.Close()

@@ -12,14 +12,14 @@ import (
 	"patchbay/models/weights"
 )
 
-// layered names a file of layers behind every block (ComfyUI comfy_extras/nodes_model_patch.py,
+// layered holds the weights of layers behind every block (ComfyUI comfy_extras/nodes_model_patch.py,
 // QwenImageBlockWiseControlNet). Sizes in the tags: E width, H channels of the hint, p patch size.
 type layered struct {
 	Hint   *engine.Weight `weight:"img_in" shape:"E,H*p*p"`
 	Blocks []behind       `weight:"controlnet_blocks"`
 }
 
-// behind is what stands behind one block.
+// behind holds the layers behind one block.
 type behind struct {
 	Norm     engine.Tensor  `weight:"x_rms.weight" shape:"E"`
 	HintNorm engine.Tensor  `weight:"y_rms.weight" shape:"E"`
@@ -27,10 +27,10 @@ type behind struct {
 	Out      *engine.Weight `weight:"output_proj" shape:"E,E"`
 }
 
-// patchEps is that of both norms.
+// patchEps is the epsilon of both norms.
 const patchEps = 1e-6
 
-// IsPatch reports whether a set is a model patch for one of all families.
+// IsPatch reports whether a set is a model patch for one of the families.
 func IsPatch(all []family.Family, set *weights.Set) bool { return patched(all, set) != nil }
 
 func patched(all []family.Family, set *weights.Set) *family.Family {
@@ -42,7 +42,7 @@ func patched(all []family.Family, set *weights.Set) *family.Family {
 	return nil
 }
 
-// OpenPatch describes the model patch that a set holds: a Net that loads as a dit.Patch, or as a dit.Follower.
+// OpenPatch describes the model patch in a set: a Net that loads as a dit.Patch, or as a dit.Follower.
 func OpenPatch(all []family.Family, set *weights.Set) (*Net, error) {
 	f := patched(all, set)
 	if f == nil {
@@ -80,7 +80,7 @@ func OpenPatch(all []family.Family, set *weights.Set) (*Net, error) {
 	return n, nil
 }
 
-// patchOf describes a patch of so many layers for models of a width, without its weights.
+// patchOf describes a patch with the given number of layers for models of a width, without its weights.
 func patchOf(f *family.Family, width, hint, layers int) *Net {
 	e, p := int64(width), f.Patch.PatchSize
 	n := &Net{Family: f.Name, Format: f.Patch.Latent, Hint: hint, Patch: true, Spec: dit.Spec{
@@ -93,7 +93,7 @@ func patchOf(f *family.Family, width, hint, layers int) *Net {
 	return n
 }
 
-// Behind describes the model patch for a model of a family that people have, without a file: it cannot be loaded.
+// Behind describes the usual model patch for a model of a family without a file, so that it cannot be loaded.
 func Behind(f *family.Family, base *dit.Spec) (*Net, error) {
 	if f.Patch == nil || f.Patch.Kinds == "" {
 		return nil, fmt.Errorf("no model patches run here for %s models", f.Name)
@@ -101,7 +101,7 @@ func Behind(f *family.Family, base *dit.Spec) (*Net, error) {
 	return patchOf(f, base.Width, f.Patch.Latent.Channels, len(base.Blocks)), nil
 }
 
-// patchKind is what a file seems to be that is no patch.
+// patchKind guesses the kind of a file that is not a supported patch, for error messages.
 func patchKind(all []family.Family, set *weights.Set) string {
 	for i := range all {
 		if p := all[i].Patch; p != nil {
@@ -118,24 +118,25 @@ func patchKind(all []family.Family, set *weights.Set) string {
 	return family.GuessKind(all, set)
 }
 
-// Patch is layers behind the blocks of a base model. It implements dit.Patch; of dit.Model it has what that names.
+// Patch is a set of layers behind the blocks of a base model. It implements dit.Patch, with only the methods of
+// dit.Model that dit.Patch names.
 type Patch struct {
-	dit.Model // none
+	dit.Model // nil
 	spec      *dit.Spec
 	net       *layered
 	mem       *weights.Loaded
 }
 
-// Spec describes the patch: its blocks are those of a base model that it has layers for.
+// Spec describes the patch. Its blocks are those of the base model that it has layers for.
 func (m *Patch) Spec() *dit.Spec { return m.spec }
 
-// Shards implements dit.Model: all weights are here.
+// Shards implements dit.Model: no weight is sharded.
 func (m *Patch) Shards() *dit.Shards { return nil }
 
-// Close gives the memory of the weights back.
+// Close frees the memory of the weights.
 func (m *Patch) Close() { m.mem.Close() }
 
-// Prepare embeds the hints of all entries, [n, Li, E]. It refuses hints of another size than the grid's.
+// Prepare embeds the hints of all entries, [n, Li, E]. It returns an error for hints of another size than the grid's.
 func (m *Patch) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.Prepared, error) {
 	n, li, cols := len(entries), grid.Y*grid.X, m.net.Hint.K()
 	p := &dit.Prepared{N: n, Grid: grid, Hint: env.Arena.Alloc(env.DType, n, li, m.spec.Width)}

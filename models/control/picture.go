@@ -11,11 +11,12 @@ import (
 	"patchbay/models/weights"
 )
 
-// Picture is the layers by which a net for FLUX reads a picture itself where others read its latent: convolutions with
-// SiLU between them, three of which halve it (ComfyUI comfy/ldm/flux/controlnet.py). It holds weights only.
+// Picture holds the layers with which a net for FLUX reads a picture itself, where others read its latent: convolutions
+// with SiLU between them, three of which halve the picture (ComfyUI comfy/ldm/flux/controlnet.py). It holds weights
+// only.
 type Picture struct {
 	net    convolutions
-	halves []int // numbers of the layers that halve
+	halves []int // indices of the layers that halve the picture
 	mem    *weights.Loaded
 }
 
@@ -28,12 +29,12 @@ type convolution struct {
 	side int            // of the kernel
 }
 
-// pixelChannels are those of a picture, pixels what a side of one of its values covers.
+// pixelChannels is the number of channels of a picture; pixels is how many pixels a side of an output value covers.
 const pixelChannels, pixels = 3, 8
 
-// convolved gives the number of a layer of Picture and the rest of its name: activations have numbers too.
+// convolved returns the index of a layer of Picture and the rest of its name. In files, activations are numbered too.
 func convolved(key string) (n int, part string, ok bool) {
-	for _, list := range []string{"input_hint_block.", "input_cond_block.encoder."} { // of XLabs, of MistoLine
+	for _, list := range []string{"input_hint_block.", "input_cond_block.encoder."} { // XLabs, MistoLine
 		if rest, found := strings.CutPrefix(key, list); found {
 			number, part, _ := strings.Cut(rest, ".")
 			n, err := strconv.Atoi(number)
@@ -43,7 +44,7 @@ func convolved(key string) (n int, part string, ok bool) {
 	return 0, "", false
 }
 
-// pictureIn describes the layers that a set holds; nil, nil: it holds none.
+// pictureIn describes the layers in a set; it returns nil, nil if there are none.
 func pictureIn(set *weights.Set) (p *Picture, own *weights.Set, err error) {
 	list := map[string]weights.Stored{}
 	p = &Picture{}
@@ -80,7 +81,7 @@ func pictureIn(set *weights.Set) (p *Picture, own *weights.Set, err error) {
 	return p, own, nil
 }
 
-// OpenPicture loads the layers by which the net in a set reads a picture. The caller closes the result.
+// OpenPicture loads the picture layers of the net in a set. The caller closes the result.
 func OpenPicture(ops engine.Ops, set *weights.Set) (*Picture, error) {
 	p, own, err := pictureIn(set)
 	switch {
@@ -93,14 +94,14 @@ func OpenPicture(ops engine.Ops, set *weights.Set) (*Picture, error) {
 	return p, err
 }
 
-// Bytes returns the memory of the weights where the backend tells it.
+// Bytes returns the memory of the weights if the backend reports it.
 func (p *Picture) Bytes() int64 { return p.mem.Bytes() }
 
-// Close gives the memory of the weights back.
+// Close frees the memory of the weights.
 func (p *Picture) Close() { p.mem.Close() }
 
-// Read returns what a net is shown of a picture [y, x, 3] of 0..1, sides multiples of 8: [C, y/8, x/8]. Errors:
-// another number of values, Check's, those of the device, not enough memory.
+// Read computes a net's hint [C, y/8, x/8] from a picture [y, x, 3] in 0..1 with sides that are multiples of 8. Errors:
+// a wrong number of values, and those of Check, the device and memory allocation.
 func (p *Picture) Read(env dit.TaskEnv, rgb []float32, y, x int) ([]float32, error) {
 	if y%pixels != 0 || x%pixels != 0 || len(rgb) != y*x*pixelChannels {
 		return nil, fmt.Errorf("control net: %d values for a picture [%d, %d, %d]", len(rgb), y, x, pixelChannels)
@@ -130,7 +131,7 @@ func (p *Picture) Read(env dit.TaskEnv, rgb []float32, y, x int) ([]float32, err
 	return out, err
 }
 
-// walk runs all layers; two tensors of the largest size are held at once.
+// walk runs all layers, holding two tensors of the largest size.
 func (p *Picture) walk(env dit.TaskEnv, arena *engine.Arena, in []float32, y, x int) (engine.Tensor, error) {
 	largest := 0
 	for _, l := range p.net.List {

@@ -8,8 +8,8 @@ import (
 	"patchbay/models/weights"
 )
 
-// Diffusion returns the module names for a diffusion model of a family with the given tensors (names and shapes of the
-// original checkpoint, without prefix). names are how files call them otherwise.
+// Diffusion returns the module names for a diffusion model of a family with the given tensors (names and shapes as in
+// the original checkpoint, without prefix). names holds the other names that files use.
 func Diffusion(family string, names weights.Names, tensors []weights.Declared) *Keys {
 	b := newBuilder("", "this "+family+" model")
 	original := []string{"", "diffusion_model."}
@@ -35,7 +35,7 @@ func Diffusion(family string, names weights.Names, tensors []weights.Declared) *
 	return b.keys
 }
 
-// samples picks a name of every kind for error texts.
+// samples picks one name of every kind for error messages.
 func (b *builder) samples() []string {
 	var out []string
 	names := slices.Sorted(maps.Keys(b.keys.targets))

@@ -9,27 +9,26 @@ import (
 	"patchbay/models/weights"
 )
 
-// Keys maps the module names that files use to rows of the weights of one model and its text encoders. It never changes
-// once made.
+// Keys maps the module names that files use to rows of the weights of one model and its text encoders. It is immutable.
 type Keys struct {
 	targets  map[string]target
 	norms    map[string]target // of whole small tensors
-	examples []string          // of tensor names that would match
-	what     []string          // whose names they are
+	examples []string          // tensor names that would match, for error messages
+	what     []string          // descriptions of the models whose names these are
 }
 
-// target is what a module name stands for: rows [first, first+rows) of a stored matrix with so many columns.
+// target is what a module name refers to: rows [first, first+rows) of a stored matrix of the given columns.
 type target struct {
 	part        string
 	name        string // without ".weight"
 	first, rows int
 	columns     int
 	swapped     bool // the file stores the second half first
-	widens      bool // files may have more columns
-	biased      bool // there is a bias, of a diffusion model
+	widens      bool // files may give the matrix more columns
+	biased      bool // the module has a bias, in a diffusion model
 }
 
-// Join makes one table of several. Names are distinct by their prefixes; where two tables share one, the first counts.
+// Join merges several tables. Prefixes keep their names distinct; if a name occurs in two tables, the first one wins.
 func Join(all ...*Keys) *Keys {
 	out := &Keys{targets: map[string]target{}, norms: map[string]target{}}
 	for _, a := range slices.Backward(all) {
@@ -42,7 +41,7 @@ func Join(all ...*Keys) *Keys {
 	return out
 }
 
-// nothing is the error for a file of which no module is known.
+// nothing returns the error for a file without any known module.
 func (k *Keys) nothing(set *weights.Set) error {
 	names := set.Names()
 	if len(names) == 0 {
@@ -57,7 +56,7 @@ type builder struct {
 	part     string
 	matrices map[string][2]int // own name without ".weight" -> rows, columns
 	biases   map[string]bool   // own names without ".bias" of biases that may change
-	input    string            // of the matrix that may get more columns
+	input    string            // the matrix that may get more columns
 	keys     *Keys
 }
 
@@ -68,7 +67,7 @@ func newBuilder(part, what string) *builder {
 	}
 }
 
-// add takes a stored tensor if it is a matrix.
+// add records a stored tensor if it is a matrix.
 func (b *builder) add(name string, shape []int) {
 	own, ok := strings.CutSuffix(name, ".weight")
 	if !ok || len(shape) < 2 {
@@ -81,8 +80,8 @@ func (b *builder) add(name string, shape []int) {
 	b.matrices[own] = [2]int{shape[0], columns}
 }
 
-// spell adds the spellings of a module name: with each prefix, and with each of flat before the name with underscores
-// for dots.
+// spell adds the spellings of a module name: with each of prefixes, and with each of flat and the dots of the name
+// replaced by underscores.
 func (b *builder) spell(module string, t target, prefixes, flat []string) {
 	for _, p := range prefixes {
 		b.keys.targets[p+module] = t
@@ -92,15 +91,15 @@ func (b *builder) spell(module string, t target, prefixes, flat []string) {
 	}
 }
 
-// target is so many rows of a matrix from first on.
+// target returns rows rows of a matrix, starting at first.
 func (b *builder) target(name string, first, rows, columns int) target {
 	return target{
 		part: b.part, name: name, first: first, rows: rows, columns: columns, widens: name == b.input, biased: b.biases[name],
 	}
 }
 
-// norm takes a stored vector that files may replace: by its own name ("norm.key_norm.scale"), or without the last word
-// and with the ending ".set_weight".
+// norm records a stored vector that files may replace: under its own name ("norm.key_norm.scale"), or with
+// ".set_weight" in place of ".scale".
 func (b *builder) norm(name string, shape []int, prefixes []string) {
 	module, ok := strings.CutSuffix(name, "_norm.scale")
 	if !ok || len(shape) != 1 {
@@ -119,7 +118,7 @@ func (b *builder) own(prefixes, flat []string) {
 	}
 }
 
-// aliases adds other names. Those of weights that this model lacks are left out.
+// aliases adds other names. It skips those of weights that this model lacks.
 func (b *builder) aliases(list []weights.Alias, prefixes, flat []string) {
 	for _, a := range list {
 		for _, i := range b.numbers(a.Own) {
@@ -141,7 +140,7 @@ func (b *builder) aliases(list []weights.Alias, prefixes, flat []string) {
 	}
 }
 
-// numbers lists what the star of a name can stand for, block numbers; for a name without one, an empty number.
+// numbers lists the block numbers that the star in a name may stand for, or an empty string for a name without a star.
 func (b *builder) numbers(pattern string) []string {
 	head, _, starred := strings.Cut(pattern, "*")
 	if !starred {

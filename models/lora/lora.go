@@ -1,15 +1,15 @@
 // Package lora reads low-rank adapters (LoRA, arXiv:2106.09685) from the file formats that trainers write: kohya,
 // diffusers, PEFT, the original names of the model (BFL), OneTrainer, SimpleTuner, and XLabs' processors.
 //
-// keys.go makes the table from module names of files to rows of a model's weights, out of the tables of names of each
-// family (diffusion.go) and of the text encoders (text.go). Match (this file) pairs the tensors of a file, looks their
-// modules up and checks every shape; Gather fetches the data. package weights cuts the result to the pieces that a
+// keys.go builds the table that maps module names in files to rows of a model's weights, from the name tables of each
+// family (diffusion.go) and of the text encoders (text.go). Match (this file) pairs the tensors of a file, looks up
+// their modules and checks every shape; Gather fetches the data. Package weights cuts the result into the pieces that a
 // model holds.
 //
 // Facts that have caused bugs elsewhere: the factor is alpha/rank, and without alpha it is 1, not 1/rank; ranks differ
-// within one file; files that keep q, k and v apart add to row ranges of one fused matrix here; diffusers stores
-// (scale, shift) of the last modulation where the original has (shift, scale). Which names count follows ComfyUI 0.8.0
-// (comfy/lora.py, comfy/lora_convert.py), with a few more spellings of the same.
+// within one file; files with separate q, k and v add to row ranges of one fused matrix here; diffusers stores (scale,
+// shift) of the last modulation where the original has (shift, scale). Accepted names follow ComfyUI 0.8.0
+// (comfy/lora.py, comfy/lora_convert.py), plus a few alternative spellings.
 package lora
 
 import (
@@ -35,9 +35,9 @@ type Addition struct {
 	Scale    float32 // alpha / rank, 1 without alpha
 }
 
-// Change is a tensor of a file that changes a stored one by itself (weights.Change): elements [First, First+Rows) of
-// the bias Name get rows [Row, Row+Rows) of Tensor, with Set the norm Name becomes it, with Columns the matrix Name
-// gets so many columns and there is no Tensor. Only diffusion models have changes.
+// Change is a tensor of a file that changes a stored one directly (weights.Change): elements [First, First+Rows) of the
+// bias Name get rows [Row, Row+Rows) of Tensor added; with Set the norm Name is replaced by Tensor; with Columns the
+// matrix Name is widened to that many columns, and Tensor is empty. Only diffusion models have changes.
 type Change struct {
 	Name             string
 	Tensor           string
@@ -46,11 +46,11 @@ type Change struct {
 	Columns          int
 }
 
-// Matched is what a file says about a model and its text encoders.
+// Matched is what a file contains for a model and its text encoders.
 type Matched struct {
 	Additions []Addition // in the order of the file's names
 	Changes   []Change   // norms first, then in the order of the file's names
-	Unused    []string   // tensors whose module is in neither model nor encoders, sorted
+	Unused    []string   // sorted tensor names whose module is in neither model nor encoders
 }
 
 // To returns the additions to one part.
@@ -58,13 +58,13 @@ func To(part string, all []Addition) []Addition {
 	return slices.DeleteFunc(slices.Clone(all), func(a Addition) bool { return a.Part != part })
 }
 
-// module is the names of what a file has for one module name, by role.
+// module holds the names of a module's tensors in a file, by role.
 type module [roles]string
 
-// Match pairs the tensors of set and finds what they add to. Only shapes and alphas are read. Errors: a file without
-// any match (the text has its first names and examples of what was expected), halves of pairs, shapes that do not fit,
-// and everything that is neither a low-rank pair nor a change of a bias or a norm beside it (DoRA, LoHa, LoKr, full
-// differences ...), by name.
+// Match pairs the tensors of set and looks up what they add to. Only shapes and alphas are read. It returns an error
+// for a file without any match (with its first names and examples of expected ones), for incomplete pairs, for shapes
+// that do not fit, and, by name, for anything other than low-rank pairs and the supported changes of biases and norms
+// (DoRA, LoHa, LoKr, full differences ...).
 func Match(set *weights.Set, keys *Keys) (*Matched, error) {
 	modules, unused, err := pairs(set)
 	if err != nil {
@@ -109,7 +109,7 @@ func Match(set *weights.Set, keys *Keys) (*Matched, error) {
 	return out, nil
 }
 
-// pairs sorts the tensors of a file into modules. Names that no format has are unused.
+// pairs groups the tensors of a file by module. Names that belong to no known format are returned as unused.
 func pairs(set *weights.Set) (map[string]module, []string, error) {
 	modules := map[string]module{}
 	var unused, refused []string
@@ -135,7 +135,7 @@ func pairs(set *weights.Set) (map[string]module, []string, error) {
 			"them, which are all that is supported: %s", len(refused), firstOf(refused))
 	}
 	for stem, m := range modules {
-		if m[roleUp] == "" && m[roleDown] == "" && m[roleBias] == "" { // an alpha of something else
+		if m[roleUp] == "" && m[roleDown] == "" && m[roleBias] == "" { // an alpha without its pair
 			unused = append(unused, m[roleAlpha])
 			delete(modules, stem)
 		}
@@ -143,7 +143,7 @@ func pairs(set *weights.Set) (map[string]module, []string, error) {
 	return modules, unused, nil
 }
 
-// norms finds whole norms among tensors that are in no pair; the others stay unused.
+// norms looks for replacements of whole norms among the tensors outside pairs; the others become Unused.
 func (m *Matched) norms(set *weights.Set, keys *Keys, tensors []string) error {
 	users := map[target]string{}
 	for _, name := range tensors {
@@ -167,7 +167,7 @@ func (m *Matched) norms(set *weights.Set, keys *Keys, tensors []string) error {
 	return nil
 }
 
-// vector checks a tensor that a bias gets or a norm becomes.
+// vector checks a tensor that is added to a bias or replaces a norm.
 func vector(set *weights.Set, name string, t target) error {
 	if s, _ := set.Get(name); !fractional(s) || len(s.Shape) != 1 || s.Shape[0] != t.rows {
 		return fmt.Errorf("lora: %s: got shape %v of %s, want [%d] of f32, bf16 or f16 for %s", name, s.Shape, s.DType,
@@ -176,13 +176,13 @@ func vector(set *weights.Set, name string, t target) error {
 	return nil
 }
 
-// fractional reports whether a tensor has an element type that low-rank pairs may have.
+// fractional reports whether a tensor has an element type allowed in low-rank pairs.
 func fractional(s weights.Stored) bool {
 	return s.DType != engine.I32 && s.DType != engine.I64 && s.DType != engine.U8 && s.DType <= engine.F64
 }
 
-// check compares the shapes of a pair with the rows that it adds to. It returns alpha/rank, and how many columns the
-// matrix gets, 0: it keeps its own.
+// check compares the shapes of a pair with the rows that it adds to. It returns alpha/rank, and the number of columns
+// that the matrix is widened to, or 0.
 func (m module) check(set *weights.Set, name string, t target) (scale float32, columns int, err error) {
 	switch {
 	case m[roleUp] == "" && m[roleDown] == "":
@@ -238,7 +238,7 @@ func (m module) check(set *weights.Set, name string, t target) (scale float32, c
 	return float32(alpha / float64(r)), columns, nil
 }
 
-// additions says what a matched pair adds: one range, or two where the halves are stored the other way round.
+// additions returns what a matched pair adds: one row range, or two if the file stores the halves in reverse order.
 func (t target) additions(m module, scale float32) []Addition {
 	a := Addition{Part: t.part, Name: t.name, First: t.first, Rows: t.rows, Up: m[roleUp], Down: m[roleDown], Scale: scale}
 	if !t.swapped {
@@ -252,7 +252,7 @@ func (t target) additions(m module, scale float32) []Addition {
 }
 
 // Gather fetches the data of additions from the file that they were matched with, all factors multiplied by strength.
-// The data is borrowed from set. It fails where the file has not what was matched.
+// The data is borrowed from set. It returns an error if the file no longer has the matched tensors.
 func Gather(set *weights.Set, additions []Addition, strength float32) ([]weights.LowRank, error) {
 	out := make([]weights.LowRank, 0, len(additions))
 	for _, a := range additions {
@@ -269,8 +269,8 @@ func Gather(set *weights.Set, additions []Addition, strength float32) ([]weights
 	return out, nil
 }
 
-// GatherChanges fetches the data of changes from the file that they were matched with; what is added is multiplied by
-// strength. It fails where the file has not what was matched.
+// GatherChanges fetches the data of changes from the file that they were matched with; Scale is strength, which only
+// applies to what is added. It returns an error if the file no longer has the matched tensors.
 func GatherChanges(set *weights.Set, changes []Change, strength float32) ([]weights.Change, error) {
 	out := make([]weights.Change, 0, len(changes))
 	for _, c := range changes {
@@ -287,7 +287,7 @@ func GatherChanges(set *weights.Set, changes []Change, strength float32) ([]weig
 	return out, nil
 }
 
-// firstOf joins the first few names.
+// firstOf joins the first few names for an error message.
 func firstOf(names []string) string {
 	const shown = 6
 	s := strings.Join(names[:min(len(names), shown)], ", ")

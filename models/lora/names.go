@@ -2,7 +2,7 @@ package lora
 
 import "strings"
 
-// role is what a tensor of a file is to its module.
+// role is the role of a file's tensor in its module.
 type role uint8
 
 const (
@@ -10,11 +10,11 @@ const (
 	roleUp
 	roleDown
 	roleAlpha
-	roleBias // what is added to the module's bias
+	roleBias // added to the module's bias
 	roles
 )
 
-// endings are the spellings of a pair, in the order in which they are tried: longer ones contain later ones.
+// endings lists how formats spell the two tensors of a pair.
 func endings() []struct{ up, down string } {
 	return []struct{ up, down string }{
 		{".lora_linear_layer.up.weight", ".lora_linear_layer.down.weight"}, // transformers
@@ -27,8 +27,8 @@ func endings() []struct{ up, down string } {
 	}
 }
 
-// split cuts a tensor's name into module and role. XLabs' double blocks have no "lora" in the ending:
-// "processor.qkv_lora1.up.weight".
+// split splits a tensor name into module and role. XLabs' names for double blocks, "processor.qkv_lora1.up.weight",
+// have none of the usual endings.
 func split(name string) (stem string, r role) {
 	if stem, ok := strings.CutSuffix(name, ".alpha"); ok {
 		return stem, roleAlpha
@@ -57,8 +57,7 @@ func split(name string) (stem string, r role) {
 	return "", roleNone
 }
 
-// unsupported tells what kind of patch a tensor belongs to where it is none of a plain low-rank pair; "" where it may
-// be one.
+// unsupported returns the kind of patch that a tensor belongs to if that is not supported, else "".
 func unsupported(name string) string {
 	for _, k := range []struct{ part, what string }{
 		{".dora_scale", "DoRA"},

@@ -9,13 +9,13 @@ import (
 	"patchbay/models/weights"
 )
 
-// Encoder is one text encoder that adapters may be for.
+// Encoder is a text encoder that adapters may apply to.
 type Encoder struct {
-	Kind   string           // "clip_l", "clip_g", "t5", "mt5" or "bert"
-	Shapes map[string][]int // of its tensors, by their names without prefix ("text_model.encoder.layers.0.mlp.fc1.weight")
+	Kind   string           // a kind of package text: "clip_l", "clip_g", "t5", "qwen3" ...
+	Shapes map[string][]int // by tensor name without prefix ("text_model.encoder.layers.0.mlp.fc1.weight")
 }
 
-// inside is what ComfyUI puts before the names of an encoder.
+// inside returns the prefix that ComfyUI puts before the names of an encoder.
 func inside(kind string) string {
 	others := map[string]string{
 		"t5": "t5xxl", "mt5": "mt5xl", "bert": "hydit_clip", "qwen3": "qwen3_4b", "mistral3": "mistral3_24b",
@@ -24,7 +24,7 @@ func inside(kind string) string {
 }
 
 // Text returns the module names for a set of text encoders that are used together. Files number encoders ("lora_te2_"),
-// so which one is meant depends on which ones there are: CLIP-L, then CLIP-G, then T5 (ComfyUI comfy/lora.py,
+// so what a number means depends on which encoders there are: CLIP-L, then CLIP-G, then T5 (ComfyUI comfy/lora.py,
 // model_lora_keys_clip).
 func Text(encoders []Encoder) *Keys {
 	has := func(kind string) bool {
@@ -50,7 +50,7 @@ func Text(encoders []Encoder) *Keys {
 		case "t5":
 			flat = t5Numbers(has("clip_l"), has("clip_g"))
 		case "bert":
-			for name := range b.matrices { // files leave out the first part of the name
+			for name := range b.matrices { // files omit the first part of the name
 				b.aliases([]weights.Alias{{File: strings.TrimPrefix(name, "bert."), Own: name}}, nil, []string{"lora_te1_"})
 			}
 		}
@@ -63,7 +63,7 @@ func Text(encoders []Encoder) *Keys {
 	return Join(all...)
 }
 
-// t5Numbers are the numbers under which files have T5: behind the CLIPs, and beside CLIP-L alone also as the third.
+// t5Numbers returns the prefixes that number T5: after the CLIPs, and if CLIP-L is the only one, also as the third.
 func t5Numbers(clipL, clipG bool) []string {
 	switch {
 	case clipL && !clipG:
@@ -76,7 +76,7 @@ func t5Numbers(clipL, clipG bool) []string {
 	return []string{"lora_te1_"}
 }
 
-// multiplied reports whether a tensor of an encoder is a matrix that states are multiplied with, no table.
+// multiplied reports whether a tensor of an encoder is a matrix in a matrix product, rather than a lookup table.
 func multiplied(name string) bool {
 	if strings.HasSuffix(name, "relative_attention_bias.weight") {
 		return false

@@ -1,6 +1,6 @@
 package sampling
 
-// ancestralStep divides a step from sigma to next into a deterministic step to down and fresh noise of size up, with
+// ancestralStep splits a step from sigma to next into a deterministic step to down and fresh noise of size up, with
 // down^2 + up^2 = next^2 (Karras et al. 2022, appendix; the DDPM posterior at eta 1).
 func ancestralStep(sigma, next float32, eta float64) (down, up float32) {
 	if eta == 0 {
@@ -13,11 +13,11 @@ func ancestralStep(sigma, next float32, eta float64) (down, up float32) {
 	return sqrt32(sq(next) - sq(up)), up
 }
 
-// ancestry is how a step is divided: a deterministic step to sigma down, the state scaled, then noise of size up.
+// ancestry is how a step is split: a deterministic step to sigma down, a factor on the state, then noise of size up.
 type ancestry struct{ down, scale, up float32 }
 
-// ancestry divides the step from sigma to next: by ancestralStep, of flow models so that the state at next keeps its
-// variance.
+// ancestry splits the step from sigma to next: by ancestralStep, but for flow models such that the state at next keeps
+// its variance.
 func (r *Run) ancestry(sigma, next float32) ancestry {
 	eta := r.Options.Float("eta")
 	if !r.Model.IsFlow() {
@@ -31,7 +31,7 @@ func (r *Run) ancestry(sigma, next float32) ancestry {
 	}
 }
 
-// renew returns x, a state at v.down, at next; it changes x.
+// renew moves x, a state at v.down, to next by scaling it and adding noise. It modifies and returns x.
 func (r *Run) renew(x []float32, v ancestry, s, next float32) ([]float32, error) {
 	for k := range x {
 		x[k] = mul(v.scale, x[k])
@@ -39,8 +39,8 @@ func (r *Run) renew(x []float32, v ancestry, s, next float32) ([]float32, error)
 	return x, r.addNoise(x, s, next, r.f32("s_noise"), v.up, 1)
 }
 
-// sampleEulerAncestral is Euler's method with ancestral noise (Song et al. 2021, DDPM as a special case; the flow
-// form keeps the variance of the interpolation).
+// sampleEulerAncestral is Euler's method with ancestral noise (Song et al. 2021, with DDPM as a special case; the flow
+// variant keeps the variance of the interpolation).
 func sampleEulerAncestral(r *Run) error {
 	flow := r.Model.IsFlow()
 	return r.untilZero(r.Sigmas, func(_ int, s, next float32, x0, _ []float32) ([]float32, error) {
@@ -58,8 +58,8 @@ func sampleEulerAncestral(r *Run) error {
 	})
 }
 
-// sampleEulerCFGPP is Euler's method under CFG++ (Chung et al. 2024): the guided x0, re-noised along the negative's
-// direction, in the variance-preserving view; with an eta also by ancestral noise.
+// sampleEulerCFGPP is Euler's method under CFG++ (Chung et al. 2024): the guided x0, re-noised along the direction of
+// the negative, in the variance-preserving view; with an eta, ancestral noise is added.
 func sampleEulerCFGPP(r *Run) error {
 	return r.untilZero(r.Sigmas, func(_ int, s, next float32, x0, uncond []float32) ([]float32, error) {
 		alphaS := mul(s, exp32(r.Model.halfLogSNR(s)))

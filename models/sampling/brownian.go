@@ -8,22 +8,22 @@ import (
 )
 
 const (
-	// Increments kept beside the root's. The next interval usually begins where the last one ended, so both halves
-	// of every node on two paths of some 25 levels are worth keeping, if they fit the byte budget.
+	// Increments cached besides the root's. The next interval usually begins where the last one ended, so both halves
+	// of every node on two paths of some 25 levels are worth caching if they fit into the byte budget.
 	brownianFewest = 50
 	brownianMost   = 112
 	brownianBytes  = 128 << 20
 )
 
-// BrownianTree is a Brownian motion over an interval of sigma that is the same wherever and in whatever order it is
-// asked: a dyadic tree whose every node splits its increment with a generator seeded from the tree's 64-bit entropy
-// and the node's place (Li et al. 2020, "Scalable Gradients for Stochastic Differential Equations", section 4, as
-// in torchsde's BrownianTree with a tolerance of 1e-6). It is not safe for concurrent use.
+// BrownianTree is a Brownian motion over an interval of sigma whose values depend neither on where nor in which order
+// they are requested: a dyadic tree whose nodes each split their increment with a generator seeded from the tree's
+// 64-bit entropy and the node's position (Li et al. 2020, "Scalable Gradients for Stochastic Differential Equations",
+// section 4, as in torchsde's BrownianTree with a tolerance of 1e-6). It is not safe for concurrent use.
 type BrownianTree struct {
 	entropy  uint64
 	elements int
 	root     *brownianNode
-	kept     []*brownianNode // with an increment, longest unused first
+	kept     []*brownianNode // nodes with an increment, least recently used first
 	keep     int
 }
 
@@ -33,12 +33,12 @@ type brownianNode struct {
 	key, depth         uint64
 	parent             *brownianNode
 	left, right        *brownianNode
-	seed               uint64    // of the split, once there are children
+	seed               uint64    // of the split, set once there are children
 	w                  []float32 // increment over the interval, or nil
 }
 
-// NewBrownianTree returns the motion over [a, b], a < b, of vectors with the given number of elements. The seed acts
-// with all its 64 bits.
+// NewBrownianTree returns the motion over [a, b], 0 <= a < b, of vectors with the given number of elements. All 64 bits
+// of the seed matter.
 func NewBrownianTree(seed uint64, elements int, a, b float32) (*BrownianTree, error) {
 	if !(a < b) || math.IsInf(float64(b), 0) || a < 0 {
 		return nil, fmt.Errorf("brownian interval %v..%v: want 0 <= first < second", a, b)
@@ -61,8 +61,8 @@ func NewBrownianTree(seed uint64, elements int, a, b float32) (*BrownianTree, er
 	return t, nil
 }
 
-// Increment returns (W(s1) - W(s0)) / sqrt|s1 - s0| in a new slice: standard normal values, the sign as if sigma
-// ran from s0 to s1. Arguments outside the interval are moved to its ends. Equal arguments give NaN.
+// Increment returns (W(s1) - W(s0)) / sqrt|s1 - s0| in a new slice: standard normal values with the sign of a motion
+// from s0 to s1. Arguments outside the interval are clamped to it. Equal arguments give NaN.
 func (t *BrownianTree) Increment(s0, s1 float32) []float32 {
 	a, b, sign := s0, s1, float32(1)
 	if !(a < b) {
@@ -81,7 +81,7 @@ func (t *BrownianTree) Increment(s0, s1 float32) []float32 {
 	return out
 }
 
-// sum adds to out the increments of the dyadic intervals that make up [a, b] below n, from left to right.
+// sum adds to out, from left to right, the increments of the dyadic intervals below n that make up [a, b].
 func (t *BrownianTree) sum(n *brownianNode, a, b float64, out []float32, started *bool) {
 	if a == n.start && b == n.end {
 		w := t.increment(n)
@@ -109,7 +109,7 @@ func (t *BrownianTree) sum(n *brownianNode, a, b float64, out []float32, started
 	}
 }
 
-// split gives n its two halves and the seed that divides its increment.
+// split creates the two halves of n and the seed that divides its increment.
 func (t *BrownianTree) split(n *brownianNode) {
 	n.middle = round6(0.5 * (n.end + n.start))
 	n.seed = spawnedSeed(t.entropy, n.key, n.depth)
@@ -117,8 +117,8 @@ func (t *BrownianTree) split(n *brownianNode) {
 	n.right = &brownianNode{start: n.middle, end: n.end, key: 2*n.key + 1, depth: n.depth + 1, parent: n}
 }
 
-// increment returns W(end) - W(start) of n; a missing one is made together with its sibling's from the parent's by
-// the Brownian bridge.
+// increment returns W(end) - W(start) of n. A missing one is computed together with its sibling's from the parent's, by
+// a Brownian bridge.
 func (t *BrownianTree) increment(n *brownianNode) []float32 {
 	if n == t.root {
 		return n.w
@@ -144,7 +144,7 @@ func (t *BrownianTree) increment(n *brownianNode) []float32 {
 	return n.w
 }
 
-// store keeps an increment and gives up the one unused for longest.
+// store caches an increment and evicts the least recently used one if there are too many.
 func (t *BrownianTree) store(n *brownianNode, w []float32) {
 	if n.w != nil {
 		return
@@ -157,8 +157,8 @@ func (t *BrownianTree) store(n *brownianNode, w []float32) {
 	}
 }
 
-// round6 rounds to six decimals, ties to even on the exact value: the tree's tolerance.
+// round6 rounds to six decimals, the tree's tolerance, with ties on the exact value to even.
 func round6(v float64) float64 {
-	r, _ := strconv.ParseFloat(strconv.FormatFloat(v, 'f', 6, 64), 64) // it is a number
+	r, _ := strconv.ParseFloat(strconv.FormatFloat(v, 'f', 6, 64), 64) // always parses
 	return r
 }

@@ -26,8 +26,8 @@ func sampleDDPM(r *Run) error {
 	})
 }
 
-// sampleLCM is the multistep sampler of latent consistency models (Luo et al. 2023, algorithm 3): x0, noised again
-// to the next sigma.
+// sampleLCM is the multistep sampler of latent consistency models (Luo et al. 2023, algorithm 3): x0, re-noised to the
+// next sigma.
 func sampleLCM(r *Run) error {
 	return r.untilZero(r.Sigmas, func(_ int, s, next float32, x0, _ []float32) ([]float32, error) {
 		noise, err := r.noise(s, next)

@@ -43,8 +43,8 @@ func newVPTime(sigmas []float32) vpTime {
 	return t
 }
 
-// weights returns the factors of the last order slopes, newest first, for step i: a sum over 10000 points that
-// include both ends, times a 10000th of the step, as the original tabulates it.
+// weights returns the factors of the latest slopes, newest first, for step i of the given order: a sum over 10000
+// points including both ends, times a 10000th of the step, as tabulated by the original.
 func (t vpTime) weights(i, order int) []float32 {
 	from, to := t.times[i], t.times[i+1]
 	sums := make([]float64, order)

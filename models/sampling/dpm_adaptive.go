@@ -8,10 +8,10 @@ import (
 // stepControl is the PID controller of the step size (Crowson, k-diffusion, after torchdiffeq and Hairer).
 type stepControl struct {
 	h, b1, b2, b3, safety float64
-	inverse               []float64 // of the last errors
+	inverse               []float64 // of the latest errors
 }
 
-// propose takes the error of a step, scales h and says whether the step stands.
+// propose takes the error of a step, rescales h and reports whether to accept the step.
 func (c *stepControl) propose(err float64) bool {
 	inv := 1 / (err + 1e-8)
 	if c.inverse == nil {
@@ -28,8 +28,8 @@ func (c *stepControl) propose(err float64) bool {
 	return accept
 }
 
-// sampleDPMAdaptive is DPM-Solver-12 or -23 with adaptive steps (section 3.4 and appendix C of the paper): two orders
-// are compared over the whole latent, so its steps are the same for every part and known only as it runs.
+// sampleDPMAdaptive is DPM-Solver-12 or -23 with adaptive steps (section 3.4 and appendix C of the paper). Two orders
+// are compared over the whole latent, so the steps are the same for every part and only known at run time.
 func sampleDPMAdaptive(r *Run) error {
 	o := r.Options
 	start, end := r.dpmRange()
@@ -94,7 +94,7 @@ func sampleDPMAdaptive(r *Run) error {
 	return nil
 }
 
-// compare makes the step from s to t with the order and one less, and the estimate at s.
+// compare makes the step from s to t with the given order (high) and the one below it (low). x0 is the estimate at s.
 func (v dpmSolver) compare(s, t float32, order int) (low, high, x0 []float32, err error) {
 	x := v.r.X
 	eps, err := v.eps(x, s)
@@ -115,7 +115,7 @@ func (v dpmSolver) compare(s, t float32, order int) (low, high, x0 []float32, er
 	return low, high, x0, err
 }
 
-// difference is the root mean square over the whole latent of (low-high)/max(atol, rtol*max(|low|, |prev|)).
+// difference returns the root mean square over the whole latent of (low-high)/max(atol, rtol*max(|low|, |prev|)).
 func (v dpmSolver) difference(low, high, prev []float32) (float64, error) {
 	atol, rtol := v.r.f32("atol"), v.r.f32("rtol")
 	sum := 0.0

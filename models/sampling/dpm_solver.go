@@ -3,10 +3,10 @@ package sampling
 import "slices"
 
 // dpmSolver is DPM-Solver in t = -log sigma with the noise prediction of Karras' view (Lu et al. 2022, arXiv
-// 2206.00927, algorithms 1 to 3): single steps of order one to three, the slope at the start given.
+// 2206.00927, algorithms 1 to 3): single steps of order one to three from a given slope at the start.
 type dpmSolver struct{ r *Run }
 
-// eps is (x - x0)/sigma at t.
+// eps returns (x - x0)/sigma at t.
 func (v dpmSolver) eps(x []float32, t float32) ([]float32, error) {
 	sigma := exp32(-t)
 	x0, err := v.r.denoise(x, sigma)
@@ -16,12 +16,12 @@ func (v dpmSolver) eps(x []float32, t float32) ([]float32, error) {
 	return derivative(x, x0, sigma), nil
 }
 
-// first is the first-order step of size h to t, x - sigma*expm1(h)*eps.
+// first returns the first-order step of size h to t = to, x - sigma*expm1(h)*eps.
 func (v dpmSolver) first(x, eps []float32, to, h float32) []float32 {
 	return advance(x, eps, -mul(exp32(-to), expm132(h)))
 }
 
-// corrected is the first-order step less w times how eps1, the slope inside the step, differs from that at its start.
+// corrected returns the first-order step minus w*(eps1 - eps), where eps1 is the slope inside the step.
 func (v dpmSolver) corrected(x, eps, eps1 []float32, to, h, w float32) []float32 {
 	out := v.first(x, eps, to, h)
 	for k := range out {
@@ -30,13 +30,13 @@ func (v dpmSolver) corrected(x, eps, eps1 []float32, to, h, w float32) []float32
 	return out
 }
 
-// inner is the slope at fraction part of the step of size h from t, after a first-order step.
+// inner returns the slope at the fraction part of the step of size h from t, reached by a first-order step.
 func (v dpmSolver) inner(x, eps []float32, t, h float32, part float64) ([]float32, error) {
 	s := t + mul(float32(part), h)
 	return v.eps(v.first(x, eps, s, mul(float32(part), h)), s)
 }
 
-// second is the second-order step with its middle at fraction r1. It returns the slope there for another use.
+// second returns the second-order step with its inner point at the fraction r1, and the slope there for reuse.
 func (v dpmSolver) second(x, eps []float32, t, to float32, r1 float64) (out, slope []float32, err error) {
 	h := to - t
 	eps1, err := v.inner(x, eps, t, h, r1)
@@ -46,8 +46,8 @@ func (v dpmSolver) second(x, eps []float32, t, to float32, r1 float64) (out, slo
 	return v.corrected(x, eps, eps1, to, h, mul(exp32(-to)/float32(2*r1), expm132(h))), eps1, nil
 }
 
-// third is the third-order step with its inner points at one and two thirds; eps1 is the slope at one third, nil to
-// evaluate it.
+// third returns the third-order step with its inner points at one and two thirds. eps1 is the slope at one third; it is
+// evaluated if nil.
 func (v dpmSolver) third(x, eps, eps1 []float32, t, to float32) (out []float32, err error) {
 	const r1, r2 = 1.0 / 3, 2.0 / 3
 	h := to - t
@@ -66,12 +66,12 @@ func (v dpmSolver) third(x, eps, eps1 []float32, t, to float32) (out []float32, 
 	return v.corrected(x, eps, eps2, to, h, mul(exp32(-to)/float32(r2), expm132(h)/h-1)), nil
 }
 
-// estimate is x0 = x - sigma*eps at t, as the callback shows it.
+// estimate returns x0 = x - sigma*eps at t, as the callback shows it.
 func (v dpmSolver) estimate(x, eps []float32, t float32) []float32 {
 	return advance(x, eps, -exp32(-t))
 }
 
-// dpmRange returns the run's interval in t = -log sigma; a final 0 is replaced by the sigma before it.
+// dpmRange returns the run's interval in t = -log sigma. A final 0 is replaced by the sigma before it.
 func (r *Run) dpmRange() (start, end float32) {
 	low := r.Sigmas[len(r.Sigmas)-1]
 	if low == 0 {
@@ -80,8 +80,8 @@ func (r *Run) dpmRange() (start, end float32) {
 	return -log32(r.Sigmas[0]), -log32(low)
 }
 
-// sampleDPMFast is DPM-Solver-fast (section 3.4 of the paper): as many evaluations as there are steps, grouped by
-// three, evenly spaced in log sigma whatever the list says in between.
+// sampleDPMFast is DPM-Solver-fast (section 3.4 of the paper): as many evaluations as there are steps, in groups of
+// three that are evenly spaced in log sigma, whatever sigmas lie in between.
 func sampleDPMFast(r *Run) error {
 	start, end := r.dpmRange()
 	v, n := dpmSolver{r}, len(r.Sigmas)-1

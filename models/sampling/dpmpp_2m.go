@@ -1,7 +1,7 @@
 package sampling
 
-// sampleDPMPP2M is DPM-Solver++(2M) (Lu et al. 2022, "DPM-Solver++", algorithm 2) in -log sigma, for flow models
-// too: a multistep method that extrapolates x0 from the two last evaluations.
+// sampleDPMPP2M is DPM-Solver++(2M) (Lu et al. 2022, "DPM-Solver++", algorithm 2) in -log sigma, also for flow models:
+// a multistep method that extrapolates x0 from the last two evaluations.
 func sampleDPMPP2M(r *Run) error {
 	var old []float32
 	return r.each(r.Sigmas, func(i int, s, next float32, x0, _ []float32) ([]float32, error) {
@@ -18,8 +18,8 @@ func sampleDPMPP2M(r *Run) error {
 	})
 }
 
-// sampleDPMPP2MCFGPP is DPM-Solver++(2M) under CFG++ (Chung et al. 2024): the guided x0 and the negative's
-// direction.
+// sampleDPMPP2MCFGPP is DPM-Solver++(2M) under CFG++ (Chung et al. 2024): the guided x0, re-noised along the direction
+// of the negative.
 func sampleDPMPP2MCFGPP(r *Run) error {
 	var old []float32
 	return r.each(r.Sigmas, func(i int, s, next float32, x0, uncond []float32) ([]float32, error) {

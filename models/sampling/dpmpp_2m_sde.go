@@ -1,12 +1,13 @@
 package sampling
 
-// sdeStep is what the stochastic DPM-Solver++ multistep samplers share in one step, in half-log-SNR lambda.
+// sdeStep holds the quantities of one step that the stochastic DPM-Solver++ multistep samplers share, in half-log-SNR
+// lambda.
 type sdeStep struct {
 	h, hEta float32 // lambda' - lambda, times 1+eta
 	alpha   float32 // alpha at the end of the step
 	keep    float32 // weight of x
 	gain    float32 // 1 - exp(-hEta)
-	spread  float32 // size of the noise before s_noise
+	spread  float32 // size of the noise, without s_noise
 }
 
 func (r *Run) sdeStep(s, next float32) sdeStep {
@@ -20,7 +21,7 @@ func (r *Run) sdeStep(s, next float32) sdeStep {
 	return v
 }
 
-// sdeNoise adds noise*sigma*spread*s_noise for the step to x in place and returns it.
+// sdeNoise adds the step's noise, noise*sigma*spread*s_noise, to x in place and returns x.
 func (r *Run) sdeNoise(x []float32, s, next, spread float32) ([]float32, error) {
 	if !r.noisy() {
 		return x, nil

@@ -1,7 +1,7 @@
 package sampling
 
 // sampleDPMPP2SAncestral is DPM-Solver++(2S) (Lu et al. 2022, "DPM-Solver++", algorithm 1) with ancestral noise: a
-// second evaluation halfway in log sigma. Under CFG++ (Chung et al. 2024) it is the same for flow models.
+// second evaluation halfway in log sigma. Under CFG++ (Chung et al. 2024) flow models use this form too.
 func sampleDPMPP2SAncestral(r *Run) error {
 	if r.Model.IsFlow() && !r.guided {
 		return sampleDPMPP2SAncestralFlow(r)
@@ -20,7 +20,7 @@ func sampleDPMPP2SAncestral(r *Run) error {
 	})
 }
 
-// guided returns x moved by the guidance, x + (x0 - uncond), or x itself where uncond is nil.
+// guided returns x shifted by the guidance, x + (x0 - uncond), or x itself if uncond is nil.
 func guided(x, x0, uncond []float32) []float32 {
 	if uncond == nil {
 		return x
@@ -32,8 +32,9 @@ func guided(x, x0, uncond []float32) []float32 {
 	return out
 }
 
-// twoStage moves X by the DPM-Solver++(2S) step from sigma s to down, x0 being the estimate at s. With uncond (CFG++)
-// the state is moved by the guidance first; as in ComfyUI the second stage takes the uncond of its own evaluation.
+// twoStage moves X by the DPM-Solver++(2S) step from sigma s to down, where x0 is the estimate at s. With uncond
+// (CFG++) the state is first shifted by the guidance; as in ComfyUI the second stage uses the uncond of its own
+// evaluation.
 func (r *Run) twoStage(x0, uncond []float32, s, down float32) ([]float32, error) {
 	t, tNext := -log32(s), -log32(down)
 	h := tNext - t

@@ -21,7 +21,7 @@ func sampleDPMPPSDE(r *Run) error {
 	})
 }
 
-// sdeMove returns X, a state at s, at (sigma, lambda), given the estimate x0.
+// sdeMove moves X, a state at s, to (sigma, lambda), given the estimate x0. It returns a new slice.
 func (r *Run) sdeMove(x0 []float32, s, sigma, lambda float32) ([]float32, error) {
 	from := r.Model.halfLogSNR(s)
 	alphaS, alpha := mul(s, exp32(from)), mul(sigma, exp32(lambda))

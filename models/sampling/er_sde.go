@@ -1,7 +1,7 @@
 package sampling
 
-// erNoiseScale returns the noise scaling function of the extended reverse-time SDE for a solver type, and the sizes
-// of eta and s_noise it leaves.
+// erNoiseScale returns the noise scaling function of the extended reverse-time SDE for the solver type, and the size of
+// the noise, 0 if the solver is deterministic.
 func (r *Run) erNoiseScale() (scale func(v float32) float32, noise float32) {
 	eta, noise := r.Options.Float("eta"), r.f32("s_noise")
 	kind := r.Options.Text("solver_type")

@@ -2,8 +2,8 @@ package sampling
 
 import "math"
 
-// churn raises the state from Sigmas[i] to a higher sigma by fresh noise and returns that sigma (Karras et al.
-// 2022, algorithm 2, lines 4-6). Without churn it returns Sigmas[i]. always draws even when nothing is added.
+// churn raises the state from Sigmas[i] to a higher sigma by adding fresh noise and returns that sigma (Karras et al.
+// 2022, algorithm 2, lines 4-6). Without churn it returns Sigmas[i]. With always it uses up a draw even then.
 func (r *Run) churn(i int, always bool) (float32, error) {
 	sigma := r.Sigmas[i]
 	gamma := 0.0
@@ -21,7 +21,7 @@ func (r *Run) churn(i int, always bool) (float32, error) {
 	return hat, r.addNoise(r.X, sigma, hat, r.f32("s_noise"), sqrt32(sq(hat)-sq(sigma)), 1)
 }
 
-// eachChurned is each from the sigmas that churn raises the state to.
+// eachChurned is each with steps that start from the sigma to which churn raises the state.
 func (r *Run) eachChurned(always bool, f step) error {
 	return r.eachFrom(r.Sigmas, func(i int) (float32, error) { return r.churn(i, always) }, f)
 }
@@ -33,8 +33,8 @@ func sampleEuler(r *Run) error {
 	})
 }
 
-// sampleEulerPP is the alternative of the node SamplerEulerCFGpp: Euler's method from x shifted by the guidance
-// (Chung et al. 2024, "CFG++", in an earlier reading of ComfyUI).
+// sampleEulerPP is the alternative version of the node SamplerEulerCFGpp: Euler's method from x shifted by the guidance
+// (Chung et al. 2024, "CFG++", as an earlier ComfyUI implemented it).
 func sampleEulerPP(r *Run) error {
 	return r.each(r.Sigmas, func(_ int, s, next float32, x0, uncond []float32) ([]float32, error) {
 		out := make([]float32, len(r.X))

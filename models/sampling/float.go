@@ -2,11 +2,11 @@ package sampling
 
 import "math"
 
-// mul is a*b rounded to float32 before anything is added to it: the conversion forbids a fused multiply-add, so
-// every processor gives the bits torch gives.
+// mul returns a*b rounded to float32 before anything is added to it. The conversion forbids a fused multiply-add, so
+// every CPU gives the same bits as torch.
 func mul(a, b float32) float32 { return float32(a * b) }
 
-// sq is a*a in float32.
+// sq returns a*a in float32.
 func sq(a float32) float32 { return float32(a * a) }
 
 func sqrt32(a float32) float32  { return float32(math.Sqrt(float64(a))) }
@@ -16,12 +16,12 @@ func pow32(a, p float32) float32 {
 	return float32(math.Pow(float64(a), float64(p)))
 }
 
-// log32 is torch's logarithm of a float32 on x86: MKL's, which gives the other neighbour of the true value for 3 to 9 %
-// of all arguments. A Brownian tree asked at a middle sigma that differs in that bit answers with another number.
-// With a = 2^k (1+r) and 1+r in [2/3, 4/3) it is k log(2) + r + r^2 q(r), every product and sum rounded. The form and
-// the coefficients of q are those that give torch 2.9's answers: three in 100,000 still differ.
+// log32 is torch's float32 logarithm on x86, MKL's, which for 3 to 9 % of all arguments is not the float32 nearest to
+// the true value but the other neighbor. The last bit matters: a Brownian tree asked for a middle sigma that differs in
+// it returns another number. With a = 2^k (1+r) and 1+r in [2/3, 4/3) it is k log(2) + r + r^2 q(r), every product and
+// sum rounded. Form and coefficients of q were chosen to reproduce torch 2.9; three in 100,000 results still differ.
 func log32(a float32) float32 {
-	const hi, lo = 0.693145751953125, 1.4286068e-06 // log(2), hi with the zeros that keep k*hi exact
+	const hi, lo = 0.693145751953125, 1.4286068e-06 // log(2) in two parts; hi ends in zeros that keep k*hi exact
 	bits := int32(math.Float32bits(a))
 	if bits < 1<<23 || bits >= 0x7f800000 {
 		return float32(math.Log(float64(a)))
@@ -38,7 +38,7 @@ func log32(a float32) float32 {
 	return mul(k, hi) + (r + mul(mul(q, r), r) + mul(k, lo))
 }
 
-// lerp32 is torch.lerp on scalars: it starts from the nearer end.
+// lerp32 is torch.lerp on scalars, which starts from the nearer end.
 func lerp32(a, b, w float32) float32 {
 	if float32(math.Abs(float64(w))) < 0.5 {
 		return a + mul(w, b-a)
@@ -64,7 +64,7 @@ func linspace32(a, b float32, n int) []float32 {
 	return out
 }
 
-// curve returns f at n even points from a to b.
+// curve returns f at n evenly spaced points from a to b.
 func curve(n int, a, b float32, f func(at float32) float32) []float32 {
 	out := linspace32(a, b, n)
 	for i, at := range out {
@@ -73,7 +73,7 @@ func curve(n int, a, b float32, f func(at float32) float32) []float32 {
 	return out
 }
 
-// derivative is d = (x - x0) / sigma, the slope of the probability-flow ODE in sigma (Karras et al. 2022, eq. 3),
+// derivative returns d = (x - x0) / sigma, the slope of the probability-flow ODE in sigma (Karras et al. 2022, eq. 3),
 // in a new slice.
 func derivative(x, x0 []float32, sigma float32) []float32 {
 	d := make([]float32, len(x))
@@ -92,8 +92,8 @@ func advance(x, d []float32, dt float32) []float32 {
 	return out
 }
 
-// euler returns x, a state at sigma, at next: Euler's step along the slope towards x0, or, under CFG++ (Chung et al.
-// 2024), x0 noised along the slope towards uncond.
+// euler moves x, a state at sigma, to next: by Euler's step along the slope to x0, or, under CFG++ (uncond not nil;
+// Chung et al. 2024), by noising x0 along the slope to uncond. It returns a new slice.
 func euler(x, x0, uncond []float32, sigma, next float32) []float32 {
 	if uncond != nil {
 		return advance(x0, derivative(x, uncond, sigma), next)
@@ -110,7 +110,7 @@ func combine(a float32, x []float32, b float32, y []float32) []float32 {
 	return out
 }
 
-// remember puts v in front of a history, which is newest first, and keeps n.
+// remember prepends v to a history, newest first, and truncates it to n.
 func remember[T any](history []T, v T, n int) []T {
 	history = append([]T{v}, history...)
 	return history[:min(len(history), n)]

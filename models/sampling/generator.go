@@ -7,8 +7,8 @@ const (
 	mtShift = 397
 )
 
-// Generator is torch's CPU generator: MT19937 (Matsumoto and Nishimura 1998) seeded with the low 32 bits of the
-// seed, and the second half of a pair of scalar normals that was not used yet. It is not safe for concurrent use.
+// Generator is torch's CPU generator: MT19937 (Matsumoto and Nishimura 1998) seeded with the low 32 bits of the seed.
+// It keeps the unused second half of a pair of scalar normals. It is not safe for concurrent use.
 type Generator struct {
 	words  [mtWords]uint32
 	next   int
@@ -16,8 +16,7 @@ type Generator struct {
 	full   bool
 }
 
-// NewGenerator returns a generator as torch.manual_seed(seed) leaves it. Seeds that share their low 32 bits are the
-// same.
+// NewGenerator returns a generator in the state after torch.manual_seed(seed). Only the low 32 bits of the seed matter.
 func NewGenerator(seed uint64) *Generator {
 	g := &Generator{next: mtWords}
 	g.words[0] = uint32(seed)
@@ -49,23 +48,23 @@ func (g *Generator) Uint32() uint32 {
 	return y ^ y>>18
 }
 
-// float32 returns a uniform number in [0, 1) of 24 bits.
+// float32 returns a uniform number in [0, 1) with 24 random bits.
 func (g *Generator) float32() float32 {
 	return float32(g.Uint32()&(1<<24-1)) / (1 << 24)
 }
 
-// Float64 returns a uniform number in [0, 1) of 53 bits; the first word drawn is the high half.
+// Float64 returns a uniform number in [0, 1) with 53 random bits; the first word drawn is the high half.
 func (g *Generator) Float64() float64 {
 	high := uint64(g.Uint32())
 	low := uint64(g.Uint32())
 	return float64((high<<32|low)&(1<<53-1)) / (1 << 53)
 }
 
-// Randn returns n standard normal float32 values as torch.randn draws them on a CPU, to about 2e-6 (torch's vector
-// code rounds its logarithm and sines differently from one processor to the next; the uniforms are exact).
-// From 16 values on: n uniforms, then Box-Muller in blocks of 16 that pairs j with j+8; the last 16 values are made
-// from 16 fresh uniforms when n is no multiple of 16. Below 16: scalar Box-Muller in float64 whose second value is
-// kept, also for the next call.
+// Randn returns n standard normal float32 values as drawn by torch.randn on a CPU, to about 2e-6 (torch's vector code
+// rounds its logarithm and sines differently from one CPU to the next; the uniforms are exact). For n >= 16: n
+// uniforms, then Box-Muller in blocks of 16 that pairs j with j+8; if n is not a multiple of 16, the last 16 values are
+// made from 16 fresh uniforms. Below 16: scalar Box-Muller in float64, whose second value is kept, even for the next
+// call.
 func (g *Generator) Randn(n int) []float32 {
 	out := make([]float32, n)
 	if n < 16 {
@@ -99,9 +98,9 @@ func boxMuller16(v []float32) {
 	}
 }
 
-// logUniform is the natural logarithm of v in (0, 1], to about 1e-10 of its value: the exponent, and the series of
-// the inverse hyperbolic tangent for the mantissa. Noise is drawn by the hundred million, and math.Log is exact to
-// bits that float32 does not have.
+// logUniform returns the natural logarithm of v in (0, 1] to a relative precision of about 1e-10: the exponent, and the
+// series of the inverse hyperbolic tangent for the mantissa. Noise is drawn by the hundred million, and math.Log
+// computes bits that float32 cannot hold.
 func logUniform(v float64) float64 {
 	bits := math.Float64bits(v)
 	exponent := int(bits>>52) - 1023
@@ -116,8 +115,8 @@ func logUniform(v float64) float64 {
 	return float64(exponent)*math.Ln2 + 2*s*series
 }
 
-// turn returns sine and cosine of u turns, u in [0, 1), to about 1e-11: the nearest quarter turn is taken off
-// exactly, the rest is a Taylor series.
+// turn returns sine and cosine of u turns, u in [0, 1), to about 1e-11: the nearest quarter turn is subtracted exactly,
+// the rest is a Taylor series.
 func turn(u float64) (sin, cos float64) {
 	quarter := int(u*4 + 0.5)
 	t := 2 * math.Pi * (u - float64(quarter)/4)

@@ -1,7 +1,8 @@
 package sampling
 
 // sampleGradientEstimation is Euler's method with a slope extrapolated from the last two (Permenter and Yuan 2024,
-// "Interpreting and Improving Diffusion Models from an Optimization Perspective"), also under CFG++ (Chung et al.).
+// "Interpreting and Improving Diffusion Models from an Optimization Perspective"), with or without CFG++ (Chung et
+// al.).
 func sampleGradientEstimation(r *Run) error {
 	push := float32(r.Options.Float("ge_gamma") - 1)
 	var old []float32

@@ -35,8 +35,8 @@ func sampleHeunPP2(r *Run) error {
 	})
 }
 
-// heunPPSlope mixes d, the slope at the start of step i, with those at the next one or two sigmas; x2 is the Euler
-// state at the next sigma.
+// heunPPSlope mixes d, the slope at the start of step i, with those at the next one or two sigmas. x2 is the state
+// after an Euler step to the next sigma.
 func (r *Run) heunPPSlope(i int, d, x2 []float32, end float32) ([]float32, error) {
 	next, after := r.Sigmas[i+1], r.Sigmas[i+2]
 	x02, err := r.denoise(x2, next)

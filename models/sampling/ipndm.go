@@ -13,8 +13,8 @@ func sampleIPNDMV(r *Run) error {
 	return r.adamsBashforth(func(i, order int) ([]float32, float32) { return unequalAdams(r.Sigmas, i, order), 1 })
 }
 
-// adamsBashforth makes the steps of a linear multistep method: weights returns those of the last slopes, newest first,
-// for step i, and what their sum is divided by.
+// adamsBashforth runs a linear multistep method. weights returns, for step i, the weights of the latest slopes, newest
+// first, and the divisor of their sum.
 func (r *Run) adamsBashforth(weights func(i, order int) (w []float32, divisor float32)) error {
 	highest := r.Options.Int("max_order")
 	var past [][]float32 // slopes
@@ -34,7 +34,7 @@ func (r *Run) adamsBashforth(weights func(i, order int) (w []float32, divisor fl
 }
 
 // unequalAdams returns the Adams-Bashforth weights, newest first, for step i of the given order over uneven sigmas;
-// they sum to 1. h0 is the step being made, h1, h2, h3 the ones before.
+// they sum to 1. h0 is the current step, h1, h2, h3 the preceding ones.
 func unequalAdams(sigmas []float32, i, order int) []float32 {
 	step := func(back int) float32 { return sigmas[i+1-back] - sigmas[i-back] }
 	if order == 1 {

@@ -22,7 +22,7 @@ func exponentialIntegrals(s, t, grow float64, n int) []float64 {
 	return out
 }
 
-// solveMoments returns w with sum over j of w_j * points_j^i = moments_i.
+// solveMoments returns the w for which the sum over j of w_j * points_j^i is moments_i for every i.
 func solveMoments(points []float32, moments []float64) []float32 {
 	matrix := make([][]float64, len(moments))
 	for i := range matrix {
@@ -41,7 +41,7 @@ func solveMoments(points []float32, moments []float64) []float32 {
 	return out
 }
 
-// solveLinear returns x with a*x = b by Gaussian elimination with partial pivoting; it overwrites a and b.
+// solveLinear solves a*x = b by Gaussian elimination with partial pivoting. It overwrites a and b and returns x in b.
 func solveLinear(a [][]float64, b []float64) []float64 {
 	n := len(b)
 	for col := range n {

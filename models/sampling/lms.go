@@ -2,7 +2,7 @@ package sampling
 
 import "math"
 
-// sampleLMS is the linear multistep method (Adams-Bashforth over uneven sigmas, as k-diffusion has it): the slopes'
+// sampleLMS is the linear multistep method (Adams-Bashforth over uneven sigmas, as in k-diffusion): the slopes'
 // Lagrange polynomial is integrated over each step.
 func sampleLMS(r *Run) error {
 	highest := r.Options.Int("order")
@@ -20,7 +20,7 @@ func sampleLMS(r *Run) error {
 	})
 }
 
-// lagrange is the value at x of the polynomial of degree order-1 that is 1 at points[i-j] and 0 at the other
+// lagrange returns the value at x of the polynomial of degree order-1 that is 1 at points[i-j] and 0 at the other
 // points[i-k], k < order.
 func lagrange(points []float32, i, j, order int, x float64) float64 {
 	p := 1.0

@@ -5,12 +5,12 @@ import (
 	"math"
 )
 
-// Prediction says what a network predicts, and with it how noise is mixed in and x0 taken out.
+// Prediction is what a network predicts, which determines how noise is mixed in and how x0 is recovered.
 type Prediction int
 
 // The predictions.
 const (
-	// Const is flow matching: x = (1-sigma)*x0 + sigma*noise, the network predicts the velocity noise - x0.
+	// Const is flow matching: x = (1-sigma)*x0 + sigma*noise; the network predicts the velocity noise - x0.
 	Const Prediction = iota
 	// Eps predicts the noise of x = x0 + sigma*noise.
 	Eps
@@ -31,17 +31,17 @@ func (p Prediction) String() string {
 	return fmt.Sprintf("Prediction(%d)", int(p))
 }
 
-// timeLine is the relation between a model's timestep and sigma.
+// timeLine is the kind of relation between a model's timestep and sigma.
 type timeLine int
 
 const (
 	lineFlux     timeLine = iota // sigma(t) = e^mu / (e^mu + 1/t - 1), timestep = sigma
-	lineFlow                     // sigma(t) = a*t / (1 + (a-1)*t) (Esser et al. 2024, 5.3.2), timestep = sigma*multiplier
+	lineFlow                     // sigma(t) = a*t/(1 + (a-1)*t) (Esser et al. 2024, 5.3.2), timestep = sigma*multiplier
 	lineDiscrete                 // table of DDPM sigmas, interpolated in log sigma
 )
 
-// ModelSampling is what sigma means to one model: its table, sigma <-> timestep, percent -> sigma, and the mixing
-// of noise. It is immutable; copies share the table.
+// ModelSampling defines what sigma means to a model: its table of sigmas, the mappings sigma <-> timestep and percent
+// -> sigma, and how noise is mixed in. It is immutable; copies share the table.
 type ModelSampling struct {
 	prediction Prediction
 	line       timeLine
@@ -54,7 +54,7 @@ type ModelSampling struct {
 // Prediction returns what the network predicts.
 func (m *ModelSampling) Prediction() Prediction { return m.prediction }
 
-// Predicting returns the same time line for a network that predicts Eps or V. Flow models have no other.
+// Predicting returns the same time line for a network that predicts p, Eps or V. Flow models are returned unchanged.
 func (m *ModelSampling) Predicting(p Prediction) *ModelSampling {
 	out := *m
 	if !m.IsFlow() && p != Const {
@@ -63,8 +63,8 @@ func (m *ModelSampling) Predicting(p Prediction) *ModelSampling {
 	return &out
 }
 
-// Classes returns what ComfyUI's model sampling would be: the names of its two classes, time line and prediction, and
-// the parameters that the first one has.
+// Classes describes the equivalent model sampling in ComfyUI: the names of its two classes, time line and prediction,
+// and the parameters of the first, nil where it has none.
 func (m *ModelSampling) Classes() (bases []string, shift, multiplier *float64) {
 	switch m.line {
 	case lineFlux:
@@ -75,10 +75,10 @@ func (m *ModelSampling) Classes() (bases []string, shift, multiplier *float64) {
 	return []string{"ModelSamplingDiscrete", m.prediction.String()}, nil, nil
 }
 
-// IsFlow says whether x interpolates between latent and noise (Const).
+// IsFlow reports whether x interpolates between latent and noise (Const).
 func (m *ModelSampling) IsFlow() bool { return m.prediction == Const }
 
-// Shift returns mu of a Flux time line, alpha of a flow time line, 0 of a discrete one.
+// Shift returns mu of a Flux time line, alpha of a flow time line, and 0 for a discrete one.
 func (m *ModelSampling) Shift() float64 { return m.shift }
 
 // Multiplier returns the factor between t in 0..1 and the network's timestep (1 where there is none).
@@ -90,8 +90,8 @@ func (m *ModelSampling) SigmaMin() float32 { return m.sigmas[0] }
 // SigmaMax returns the largest sigma of the table.
 func (m *ModelSampling) SigmaMax() float32 { return m.sigmas[len(m.sigmas)-1] }
 
-// Timestep returns the network's timestep for sigma. For flow time lines this is not the inverse of Sigma: the
-// shift is already inside sigma. Discrete models give the index of the nearest sigma in log space.
+// Timestep returns the network's timestep for sigma. For flow time lines this is not the inverse of Sigma, because
+// sigma already includes the shift. For discrete models it is the index of the nearest sigma in log space.
 func (m *ModelSampling) Timestep(sigma float32) float32 {
 	if m.line != lineDiscrete {
 		return mul(sigma, float32(m.multiplier))
@@ -106,7 +106,7 @@ func (m *ModelSampling) Timestep(sigma float32) float32 {
 	return float32(at)
 }
 
-// Sigma returns sigma at a timestep.
+// Sigma returns the sigma of a timestep.
 func (m *ModelSampling) Sigma(timestep float32) float32 {
 	switch m.line {
 	case lineFlux:
@@ -125,8 +125,8 @@ func (m *ModelSampling) Sigma(timestep float32) float32 {
 	return exp32(mul(1-w, m.logSigmas[int(low)]) + mul(w, m.logSigmas[int(high)]))
 }
 
-// PercentToSigma returns the sigma after the given part of the timesteps (0 = start, 1 = end), in float64, as
-// conditioning ranges use it. At 0 a discrete model gives 999999999.9, a flow model 1; at 1 all give 0.
+// PercentToSigma returns the sigma reached after the given fraction of the timesteps (0 = start, 1 = end), in float64,
+// as conditioning ranges use it. At 0 a discrete model gives 999999999.9, a flow model 1; at 1 all give 0.
 func (m *ModelSampling) PercentToSigma(percent float64) float64 {
 	if percent <= 0 {
 		if m.line == lineDiscrete {
@@ -151,7 +151,8 @@ func (m *ModelSampling) PercentToSigma(percent float64) float64 {
 	return float64(m.Sigma(float32(t * 999)))
 }
 
-// SamplingPercentToSigma is the node of that name: PercentToSigma, or with actual the real table ends at 0 and 1.
+// SamplingPercentToSigma implements the node of that name: PercentToSigma, or with actual the real table ends at 0 and
+// 1.
 func (m *ModelSampling) SamplingPercentToSigma(percent float64, actual bool) float64 {
 	if actual && percent == 0 {
 		return float64(m.SigmaMax())
@@ -162,8 +163,8 @@ func (m *ModelSampling) SamplingPercentToSigma(percent float64, actual bool) flo
 	return m.PercentToSigma(percent)
 }
 
-// MaxDenoise says whether a run that starts at sigma starts from pure noise: sigma is the table maximum within a
-// relative 1e-5, or above it. Eps and V models then scale the noise by sqrt(1+sigma^2).
+// MaxDenoise reports whether a run that starts at sigma starts from pure noise: whether sigma is the table maximum
+// within a relative 1e-5, or above it. Eps and V models then scale the noise by sqrt(1+sigma^2).
 func (m *ModelSampling) MaxDenoise(sigma float32) bool {
 	top, s := float64(m.SigmaMax()), float64(sigma)
 	return s > top || math.Abs(s-top) <= 1e-5*math.Max(math.Abs(s), math.Abs(top))
@@ -181,7 +182,8 @@ func (m *ModelSampling) NoiseScaling(sigma float32, noise, latent []float32, max
 	return advance(latent, noise, sigma)
 }
 
-// InverseNoiseScaling undoes the latent's weight at the last sigma of a run, in place: x/(1-sigma) for flow models.
+// InverseNoiseScaling undoes, in place, the weight of the latent at the last sigma of a run: x/(1-sigma) for flow
+// models.
 func (m *ModelSampling) InverseNoiseScaling(sigma float32, x []float32) {
 	if !m.IsFlow() {
 		return
@@ -192,8 +194,7 @@ func (m *ModelSampling) InverseNoiseScaling(sigma float32, x []float32) {
 	}
 }
 
-// Input sets dst to what the network sees of x at sigma: x itself for flow models, else x/sqrt(sigma^2+1).
-// dst may be x.
+// Input sets dst to the network's input for x at sigma: x itself for flow models, else x/sqrt(sigma^2+1). dst may be x.
 func (m *ModelSampling) Input(dst, x []float32, sigma float32) {
 	if m.IsFlow() {
 		copy(dst, x)
@@ -205,8 +206,8 @@ func (m *ModelSampling) Input(dst, x []float32, sigma float32) {
 	}
 }
 
-// Denoised sets dst to x0 from the network's output at (x, sigma): x - output*sigma for Const and Eps,
-// x/(sigma^2+1) - output*sigma/sqrt(sigma^2+1) for V. dst may be x or output.
+// Denoised sets dst to x0, given the network's output for x at sigma: x - output*sigma for Const and Eps, x/(sigma^2+1)
+// - output*sigma/sqrt(sigma^2+1) for V. dst may be x or output.
 func (m *ModelSampling) Denoised(dst, output, x []float32, sigma float32) {
 	if m.prediction != V {
 		for k := range dst {
@@ -221,7 +222,7 @@ func (m *ModelSampling) Denoised(dst, output, x []float32, sigma float32) {
 	}
 }
 
-// halfLogSNR is lambda = log(alpha/sigma): -logit(sigma) for flow models, else -log(sigma).
+// halfLogSNR returns lambda = log(alpha/sigma): -logit(sigma) for flow models, else -log(sigma).
 func (m *ModelSampling) halfLogSNR(sigma float32) float32 {
 	if m.IsFlow() {
 		return -log32(sigma / (1 - sigma))

@@ -5,14 +5,15 @@ import (
 	"math"
 )
 
-// fluxSigma is e^mu / (e^mu + 1/t - 1) in torch's float32 order (Esser et al. 2024, eq. 23 in log form).
+// fluxSigma returns e^mu / (e^mu + 1/t - 1), in the order of torch's float32 operations (Esser et al. 2024, eq. 23 in
+// log form).
 func fluxSigma(mu float64, t float32) float32 {
 	e := float32(math.Exp(mu))
 	return mul(1/(e+(1/t-1)), e)
 }
 
-// NewFlux returns the time line of FLUX.1 dev, Chroma, Qwen-Image (mu 1.15) and FLUX.2 (mu 2.02): 10000 sigmas,
-// flow prediction, timestep = sigma. mu must be finite.
+// NewFlux returns the time line of FLUX.1 dev, Chroma, Qwen-Image (mu 1.15) and FLUX.2 (mu 2.02): 10000 sigmas, flow
+// prediction, timestep = sigma. It returns an error unless mu is between -80 and 80.
 func NewFlux(mu float64) (*ModelSampling, error) {
 	if math.IsNaN(mu) || math.Abs(mu) > 80 {
 		return nil, fmt.Errorf("flux shift %v: want a number between -80 and 80", mu)
@@ -25,8 +26,8 @@ func NewFlux(mu float64) (*ModelSampling, error) {
 	return m, nil
 }
 
-// FluxShift is mu of the node ModelSamplingFlux for a picture of width x height pixels: the line through
-// (256 tokens, base) and (4096 tokens, top), extrapolated outside; a token is 16 x 16 pixels.
+// FluxShift returns the mu of the node ModelSamplingFlux for a picture of width x height pixels, on the line through
+// (256 tokens, base) and (4096 tokens, top), also outside that range. A token is 16 x 16 pixels.
 func FluxShift(top, base float64, width, height int) float64 {
 	slope := (top - base) / (4096 - 256)
 	tokens := float64(width) * float64(height) / (8 * 8 * 2 * 2)
@@ -56,15 +57,15 @@ type Betas string
 
 // The beta schedules, by ComfyUI's names.
 const (
-	// ScaledLinear: squares of a line between the square roots of the ends ("linear" in ComfyUI).
+	// ScaledLinear squares a line between the square roots of the ends ("linear" in ComfyUI).
 	ScaledLinear Betas = "linear"
-	// Linear: a line between the ends ("sqrt_linear" in ComfyUI).
+	// Linear is a line between the ends ("sqrt_linear" in ComfyUI).
 	Linear Betas = "sqrt_linear"
 )
 
-// NewDiscrete returns a DDPM time line of n sigmas: sigma_i = sqrt((1-abar_i)/abar_i), abar the running product
-// of 1-beta (Ho et al. 2020), predicting p (Eps or V). PixArt: (Eps, Linear, 0.0001, 0.02, 1000);
-// HunyuanDiT 1.2: (V, ScaledLinear, 0.00085, 0.018, 1000), 1.0 and 1.1 end at 0.03.
+// NewDiscrete returns a DDPM time line of n sigmas, sigma_i = sqrt((1-abar_i)/abar_i) with abar the running product of
+// 1-beta (Ho et al. 2020), for a network that predicts p (Eps or V). PixArt: (Eps, Linear, 0.0001, 0.02, 1000);
+// HunyuanDiT 1.2: (V, ScaledLinear, 0.00085, 0.018, 1000), versions 1.0 and 1.1 end at 0.03.
 func NewDiscrete(p Prediction, betas Betas, start, end float64, n int) (*ModelSampling, error) {
 	if p != Eps && p != V {
 		return nil, fmt.Errorf("discrete prediction %v: want EPS or V_PREDICTION", p)

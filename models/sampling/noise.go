@@ -7,9 +7,9 @@ import (
 )
 
 // PrepareNoise returns the noise a run starts from: randn of a latent of batch items of item elements each
-// (contiguous), from a generator seeded with seed. With indices (a latent's batch_index) one item is drawn for each
-// number up to the largest index and those named are kept, in the order of indices; the result then has
-// len(indices) items. The second result is the generator behind the draws: churn noise continues it.
+// (contiguous), from a generator seeded with seed. With indices (a latent's batch_index) items are drawn one by one up
+// to the largest index, and those named are returned in the order of indices, so that there are len(indices) of them.
+// The second result is the generator after these draws, from which churn noise continues.
 func PrepareNoise(seed uint64, batch, item int, indices []int) ([]float32, *Generator, error) {
 	if batch < 1 || item < 1 {
 		return nil, nil, fmt.Errorf("noise of %d items of %d elements: want 1 or more of each", batch, item)
@@ -33,30 +33,30 @@ func PrepareNoise(seed uint64, batch, item int, indices []int) ([]float32, *Gene
 	return out, g, nil
 }
 
-// MaskNoise returns the noise that the ddim sampler mixes into the kept part of a masked latent: one randn from
-// seed+1 (which wraps).
+// MaskNoise returns the noise that the ddim sampler mixes into the kept part of a masked latent: one randn from seed+1
+// (with wraparound).
 func MaskNoise(seed uint64, elements int) []float32 {
 	return NewGenerator(seed + 1).Randn(elements)
 }
 
-// NoiseKind says where a sampler's draws come from.
+// NoiseKind tells where a sampler's noise comes from.
 type NoiseKind int
 
 // The kinds of noise.
 const (
-	// NoNoise: the sampler draws nothing.
+	// NoNoise means that the sampler draws nothing.
 	NoNoise NoiseKind = iota
-	// Continued: the generator that made the initial noise goes on (churn).
+	// Continued continues the generator that made the initial noise (churn).
 	Continued
-	// Ancestral: a generator of its own, seeded with seed+1 (which wraps).
+	// Ancestral uses a new generator, seeded with seed+1 (with wraparound).
 	Ancestral
-	// Brownian: increments of a BrownianTree between the two sigmas.
+	// Brownian uses increments of a BrownianTree between the two sigmas.
 	Brownian
 )
 
-// Draws hands out the random numbers of one sampling run over the whole latent. The n-th draw is made once, in
-// order, and is the same for every caller, so samplers that own parts of the latent can share one Draws and each
-// take its own elements. It is safe for concurrent use.
+// Draws provides the random numbers of one sampling run over the whole latent. The n-th draw is the same for every
+// caller, so samplers that own parts of the latent can share one Draws and each take their own elements. It is safe for
+// concurrent use.
 type Draws struct {
 	elements int
 	stream   *Generator
@@ -67,9 +67,9 @@ type Draws struct {
 }
 
 // NewDraws returns the draws for a run of a sampler of the given kind over elements values. sigmas are those the run
-// starts with; Brownian needs a positive one and two different ones. stream is the generator PrepareNoise returned;
-// only Continued uses it, and it must not be used elsewhere afterwards. Nil, for a run whose initial noise was not
-// drawn, means a fresh generator of the seed (torch would go on from whatever ran before).
+// starts with; Brownian can only draw if two different ones are positive. stream is the generator that PrepareNoise
+// returned; only Continued uses it, and it must not be used elsewhere afterwards. If it is nil, as for a run without
+// drawn initial noise, a new generator with the seed is used (torch would continue from whatever ran before).
 func NewDraws(kind NoiseKind, seed uint64, elements int, sigmas []float32, stream *Generator) (_ *Draws, err error) {
 	d := &Draws{elements: elements, drawn: map[int][]float32{}}
 	switch kind {
@@ -102,8 +102,9 @@ func sigmaRange(sigmas []float32) (low, high float32) {
 	return low, high
 }
 
-// Draw returns draw number n (from 0) over the whole latent for the interval s0 to s1; the caller must not change
-// it. A run without noise, equal sigmas of a Brownian motion and a forgotten draw are errors.
+// Draw returns draw number n (from 0) over the whole latent for the interval s0 to s1. The caller must not modify it.
+// It returns an error if the run has no noise, for equal sigmas of a Brownian motion, and for a forgotten draw of a
+// generator.
 func (d *Draws) Draw(n int, s0, s1 float32) ([]float32, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -129,7 +130,7 @@ func (d *Draws) Draw(n int, s0, s1 float32) ([]float32, error) {
 	return d.drawn[n], nil
 }
 
-// Forget frees the draws before n; every instance of the sampler must have passed them.
+// Forget frees the draws before n. All instances of the sampler must be past them.
 func (d *Draws) Forget(n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -7,34 +7,34 @@ import (
 	"slices"
 )
 
-// Option is one parameter of a sampler.
+// Option describes one parameter of a sampler.
 type Option struct {
 	// Name is ComfyUI's name.
 	Name string
-	// Default is a float64, int, bool or string; its type is the option's type.
+	// Default is a float64, int, bool or string, which determines the option's type.
 	Default any
-	// Min and Max bound numbers, ends included.
+	// Min and Max are the inclusive bounds of numbers.
 	Min, Max float64
 	// Allowed are the values of a string option.
 	Allowed []string
 }
 
-// Options are the values of a sampler's options, checked against its entry. The zero value stands for the defaults.
+// Options holds the values of a sampler's options, checked against its Method. The zero value means the defaults.
 type Options struct {
 	owner  string
 	values map[string]any
 }
 
-// Float returns a number option. Asking for an option the sampler does not have panics.
+// Float returns a float option. It panics if the sampler has no such option.
 func (o Options) Float(name string) float64 { return option[float64](o, name) }
 
-// Int returns an integer option. Asking for an option the sampler does not have panics.
+// Int returns an integer option. It panics if the sampler has no such option.
 func (o Options) Int(name string) int { return option[int](o, name) }
 
-// Bool returns a switch. Asking for an option the sampler does not have panics.
+// Bool returns a boolean option. It panics if the sampler has no such option.
 func (o Options) Bool(name string) bool { return option[bool](o, name) }
 
-// Text returns a string option. Asking for an option the sampler does not have panics.
+// Text returns a string option. It panics if the sampler has no such option.
 func (o Options) Text(name string) string { return option[string](o, name) }
 
 func option[T any](o Options, name string) T {
@@ -45,7 +45,7 @@ func option[T any](o Options, name string) T {
 	return v
 }
 
-// Defaults returns the entry's options as ComfyUI presets them.
+// Defaults returns the method's options with ComfyUI's default values.
 func (e Method) Defaults() Options {
 	o := Options{owner: e.Name, values: map[string]any{}}
 	for _, opt := range e.Options {
@@ -54,8 +54,8 @@ func (e Method) Defaults() Options {
 	return o
 }
 
-// NewOptions checks given values against the entry's options and fills in the defaults. Numbers may come as any Go
-// number type. Unknown names, wrong types and values out of range are errors that name what is allowed.
+// NewOptions checks given values against the method's options and fills in the defaults. Numbers may have any Go number
+// type. Unknown names, wrong types and values out of range are errors that name what is allowed.
 func (e Method) NewOptions(given map[string]any) (Options, error) {
 	o := e.Defaults()
 	for name, value := range given {
@@ -73,7 +73,7 @@ func (e Method) NewOptions(given map[string]any) (Options, error) {
 	return o, nil
 }
 
-// names are those of the rows of a table, in order.
+// names returns the names of the entries of a list, in order.
 func names[T any](list []T, of func(T) string) []string {
 	out := make([]string, len(list))
 	for i, e := range list {
@@ -82,7 +82,7 @@ func names[T any](list []T, of func(T) string) []string {
 	return out
 }
 
-// convert returns value in the option's type.
+// convert returns value as the option's type.
 func (o Option) convert(value any) (any, error) {
 	switch o.Default.(type) {
 	case bool:
@@ -109,7 +109,7 @@ func (o Option) convert(value any) (any, error) {
 	return int(v), nil
 }
 
-// number returns any Go number as float64.
+// number converts any Go number to float64.
 func number(value any) (float64, bool) {
 	switch v := reflect.ValueOf(value); {
 	case v.CanFloat():

@@ -3,10 +3,10 @@ package sampling
 import "math"
 
 // sampleResMultistep is the second-order exponential multistep method of "Improved Order Analysis and Design of
-// Exponential Integrator for Diffusion Models Sampling" (Zhang et al. 2023, arXiv 2308.02157): with an eta by ancestral
-// noise, and under CFG++ (Chung et al. 2024) too.
+// Exponential Integrator for Diffusion Models Sampling" (Zhang et al. 2023, arXiv 2308.02157), with ancestral noise if
+// there is an eta, and also under CFG++ (Chung et al. 2024).
 func sampleResMultistep(r *Run) error {
-	var old []float32 // the estimate of the step before
+	var old []float32 // the estimate of the previous step
 	var oldDown float32
 	return r.each(r.Sigmas, func(i int, s, next float32, x0, uncond []float32) (out []float32, err error) {
 		used := x0
@@ -28,8 +28,8 @@ func sampleResMultistep(r *Run) error {
 	})
 }
 
-// resWeights returns the step h in -log sigma, the weight of the state and those of the two estimates. before and s
-// are the sigmas of the last two evaluations, oldDown where the step before ended without its noise.
+// resWeights returns the step h in -log sigma, the weight of the state and the weights of the two estimates. before and
+// s are the sigmas of the last two evaluations; oldDown is where the previous step ended, before its noise.
 func resWeights(before, s, oldDown, down float32) (h, keep, b1, b2 float32) {
 	t, tOld, tNext, tPrev := -log32(s), -log32(oldDown), -log32(down), -log32(before)
 	h = tNext - t

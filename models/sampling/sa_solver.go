@@ -1,11 +1,11 @@
 package sampling
 
-// sampleSASolver is the stochastic Adams solver (Xue et al. 2023, arXiv 2309.05019), data prediction: a predictor
-// and a corrector of chosen orders, stochastic with strength eta while sigma lies between two percentages of the
-// schedule; with use_pece every corrected state is evaluated again.
+// sampleSASolver is the stochastic Adams solver (Xue et al. 2023, arXiv 2309.05019) with data prediction: a predictor
+// and a corrector of selectable orders, stochastic with strength eta while sigma lies between two percentages of the
+// schedule. With use_pece every corrected state is evaluated again.
 func sampleSASolver(r *Run) error { return saSolver(r, r.Options.Bool("use_pece")) }
 
-// sampleSASolverPECE always evaluates the corrected state again.
+// sampleSASolverPECE is sampleSASolver with use_pece always on.
 func sampleSASolverPECE(r *Run) error { return saSolver(r, true) }
 
 // sa is the state of one run of the solver.
@@ -24,7 +24,7 @@ func saSolver(r *Run, pece bool) error {
 	for _, s := range v.sigmas {
 		v.lambdas = append(v.lambdas, r.Model.halfLogSNR(s))
 	}
-	corrected := r.X // the state before the predictor moved it
+	corrected := r.X // the state before the predictor's step
 	for i := range len(r.Sigmas) - 1 {
 		x0, _, err := r.evaluate(i, v.sigmas[i])
 		if err != nil {
@@ -54,7 +54,7 @@ func saSolver(r *Run, pece bool) error {
 	return nil
 }
 
-// orders returns the orders of step i: limited by the estimates there are, and lowered towards a final 0.
+// orders returns the orders of step i, limited by the number of estimates and lowered before a final 0.
 func (v *sa) orders(i int) (predict, correct int) {
 	n, o := len(v.sigmas), v.r.Options
 	predict, correct = min(o.Int("predictor_order"), len(v.past)), min(o.Int("corrector_order"), len(v.past))
@@ -67,7 +67,7 @@ func (v *sa) orders(i int) (predict, correct int) {
 	return predict, correct
 }
 
-// strength is tau at a sigma: eta inside the stochastic interval, else 0.
+// strength returns tau at a sigma: eta inside the stochastic interval, else 0.
 func (v *sa) strength(sigma float32) float64 {
 	o, at := v.r.Options, float64(sigma)
 	if v.r.Model.PercentToSigma(o.Float("sde_start_percent")) >= at &&
@@ -77,7 +77,7 @@ func (v *sa) strength(sigma float32) float64 {
 	return 0
 }
 
-// correct moves x, the state at step i-1, to step i with the estimate there (eq. 18), and the predictor's noise.
+// correct moves x, the state at step i-1, to step i using the estimate there (eq. 18), and adds the predictor's noise.
 func (v *sa) correct(x []float32, i, order int) []float32 {
 	out := v.adams(x, i-1, i, order, i, true)
 	if v.tau > 0 && v.r.f32("s_noise") > 0 {
@@ -110,7 +110,7 @@ func (v *sa) predict(x []float32, i, order int) ([]float32, error) {
 	return out, nil
 }
 
-// adams returns the deterministic part of a step between two indices, from the order estimates that end at last.
+// adams returns the deterministic part of a step between two indices, from order estimates of which last is the newest.
 func (v *sa) adams(x []float32, from, to, order, last int, corrector bool) []float32 {
 	h := v.lambdas[to] - v.lambdas[from]
 	b := v.coefficients(from, to, v.lambdas[last-order+1:last+1], corrector)
@@ -126,9 +126,9 @@ func (v *sa) adams(x []float32, from, to, order, last int, corrector bool) []flo
 	return out
 }
 
-// coefficients returns the weights of the estimates at the given lambdas, oldest first, for the step from -> to:
-// alpha times the integral of exp((1+tau^2)(l - l_to)) times their Lagrange polynomials, or the closed forms of
-// order two in appendix D.
+// coefficients returns the weights of the estimates at the given lambdas, oldest first, for the step from -> to: alpha
+// times the integral of exp((1+tau^2)(l - l_to)) times their Lagrange polynomials, or with simple_order_2 the closed
+// forms of order two in appendix D.
 func (v *sa) coefficients(from, to int, lambdas []float32, corrector bool) []float32 {
 	start, end := v.lambdas[from], v.lambdas[to]
 	alpha := mul(v.sigmas[to], exp32(end))

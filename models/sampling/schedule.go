@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// MaxSteps bounds the steps of a schedule, as ComfyUI's widgets do.
+// MaxSteps bounds the steps of a schedule, like ComfyUI's widgets.
 const MaxSteps = 10000
 
 // Schedule is one way of choosing the sigmas of a run.
@@ -57,9 +57,9 @@ func MakeSigmas(m *ModelSampling, schedule string, steps int) ([]float32, error)
 	return nil, fmt.Errorf("scheduler %q is unknown: want one of %q", schedule, ScheduleNames())
 }
 
-// KSamplerSigmas returns the sigmas a KSampler run of the named sampler visits: samplers that discard the
-// penultimate sigma get a schedule of one step more, and denoise < 1 keeps the last steps+1 sigmas of a schedule
-// of int(steps/denoise) steps. denoise <= 0 gives an empty list: the latent stays as it is.
+// KSamplerSigmas returns the sigmas that a KSampler run of the named sampler visits. Samplers that discard the
+// penultimate sigma get a schedule with one more step, and denoise < 1 keeps the last steps+1 sigmas of a schedule of
+// int(steps/denoise) steps. denoise <= 0 gives an empty list: the latent stays as it is.
 func KSamplerSigmas(m *ModelSampling, sampler, schedule string, steps int, denoise float64) ([]float32, error) {
 	entry, err := FindSampler(sampler)
 	if err != nil {
@@ -73,15 +73,15 @@ func KSamplerSigmas(m *ModelSampling, sampler, schedule string, steps int, denoi
 	return sigmas, err
 }
 
-// BasicSchedulerSigmas is the node BasicScheduler: as KSamplerSigmas, but it never discards the penultimate sigma
-// and counts every denoise below 1.
+// BasicSchedulerSigmas implements the node BasicScheduler: like KSamplerSigmas, but it never discards the penultimate
+// sigma, and any denoise below 1 counts, not only those up to 0.9999.
 func BasicSchedulerSigmas(m *ModelSampling, schedule string, steps int, denoise float64) ([]float32, error) {
 	sigmas, err := denoiseSigmas(m, schedule, steps, denoise, denoise < 1, false)
 	return tail(sigmas, steps+1), err
 }
 
-// denoiseSigmas is the schedule that a run with steps and denoise takes its last sigmas from: where only a part is
-// denoised that of int(steps/denoise) steps, and with discard without the last but one of one step more.
+// denoiseSigmas returns the schedule whose last sigmas make up a run with steps and denoise. With part it has
+// int(steps/denoise) steps; with discard it is made with one more step and loses its penultimate sigma.
 func denoiseSigmas(m *ModelSampling, schedule string, steps int, denoise float64, part, discard bool,
 ) ([]float32, error) {
 	switch {
@@ -104,9 +104,9 @@ func denoiseSigmas(m *ModelSampling, schedule string, steps int, denoise float64
 	return sigmas, err
 }
 
-// CutSteps is KSamplerAdvanced's cut: sigmas up to index last (its value forced to 0 with forceFull), then without
-// the first start. last or start < 0 means absent. A start at or past the end gives nil: the latent stays as it is.
-// The result is a copy.
+// CutSteps makes KSamplerAdvanced's cut: sigmas up to index last (that one set to 0 with forceFull), without the first
+// start. Negative values mean no limit. If start is at or past the end it returns nil: the latent stays as it is. The
+// result is a copy.
 func CutSteps(sigmas []float32, start, last int, forceFull bool) []float32 {
 	out := append([]float32(nil), sigmas...)
 	if last >= 0 && last < len(out)-1 {
@@ -124,7 +124,7 @@ func CutSteps(sigmas []float32, start, last int, forceFull bool) []float32 {
 	return out
 }
 
-// tail returns the last n values, or all when there are fewer.
+// tail returns the last n values, or all if there are fewer.
 func tail(s []float32, n int) []float32 {
 	return s[max(0, len(s)-n):]
 }
@@ -140,8 +140,8 @@ func simpleSigmas(m *ModelSampling, steps int) ([]float32, error) {
 	return append(out, 0), nil
 }
 
-// normalSigmas spaces timesteps evenly; sgm leaves out the last of steps+1. Timestep is not the inverse of Sigma
-// for flow models, so their end point is shifted twice; that is what checkpoints are sampled with.
+// normalSigmas spaces timesteps evenly; sgm drops the last of steps+1. Timestep is not the inverse of Sigma for flow
+// models, so their end point is shifted twice, but that is how checkpoints are sampled in practice.
 func normalSigmas(m *ModelSampling, steps int, sgm bool) ([]float32, error) {
 	start, end := m.Timestep(m.SigmaMax()), m.Timestep(m.SigmaMin())
 	switch {
@@ -153,8 +153,8 @@ func normalSigmas(m *ModelSampling, steps int, sgm bool) ([]float32, error) {
 	return append(curve(steps, start, end, m.Sigma), 0), nil
 }
 
-// ddimSigmas walks the table upwards in strides of N/steps from index 1 and turns the walk round, so its length
-// may differ from steps+1 and its first sigma is usually below the maximum.
+// ddimSigmas walks up the table in strides of N/steps from index 1 and reverses the result, so its length may differ
+// from steps+1 and its first sigma is usually below the maximum.
 func ddimSigmas(m *ModelSampling, steps int) ([]float32, error) {
 	n := len(m.sigmas)
 	var up []float32
@@ -195,8 +195,8 @@ func linearQuadraticSigmas(m *ModelSampling, steps int) ([]float32, error) {
 	return append(out, 0), nil
 }
 
-// klOptimal is tan of a line between the arctangents of the ends (Sabour et al. 2024, "Align Your Steps", section
-// 4). One step would divide by zero and is refused.
+// klOptimal is tan of a line between the arctangents of the ends (Sabour et al. 2024, "Align Your Steps", section 4).
+// It returns an error for a single step, which would divide by zero.
 func klOptimal(steps int, lo, hi float64) ([]float32, error) {
 	if steps < 2 {
 		return nil, fmt.Errorf("scheduler %q needs 2 steps or more, got %d", "kl_optimal", steps)

@@ -28,7 +28,7 @@ func BetaSigmas(m *ModelSampling, steps int, alpha, beta float64) ([]float32, er
 	return append(out, 0), nil
 }
 
-// betaQuantile is the inverse of betaCDF in its first argument, by bisection to the last bit.
+// betaQuantile inverts betaCDF in its first argument, by bisection to the last bit.
 func betaQuantile(u, a, b float64) float64 {
 	if u <= 0 {
 		return 0
@@ -54,8 +54,8 @@ func betaQuantile(u, a, b float64) float64 {
 	return lo + (hi-lo)/2
 }
 
-// betaCDF is the regularised incomplete beta function I_x(a, b), by the continued fraction of DLMF 8.17.22, on the
-// side where it converges fast.
+// betaCDF is the regularized incomplete beta function I_x(a, b), by the continued fraction of DLMF 8.17.22, on the side
+// where it converges fast.
 func betaCDF(x, a, b float64) float64 {
 	if x <= 0 {
 		return 0

@@ -6,7 +6,8 @@ import (
 	"math"
 )
 
-// checkCurve refuses arguments that would give infinities or NaN instead of sigmas.
+// checkCurve returns an error for arguments that would give infinities or NaN instead of sigmas; log requires sigmas
+// above 0.
 func checkCurve(steps int, lo, hi float64, log bool) error {
 	if steps < 1 || steps > 100*MaxSteps {
 		return fmt.Errorf("steps %d: want 1 to %d", steps, 100*MaxSteps)
@@ -20,8 +21,8 @@ func checkCurve(steps int, lo, hi float64, log bool) error {
 	return nil
 }
 
-// Karras returns (hi^(1/rho) + i/(n-1)*(lo^(1/rho) - hi^(1/rho)))^rho for i < steps, then 0 (Karras et al. 2022,
-// eq. 5). rho must not be 0.
+// Karras returns (hi^(1/rho) + i/(n-1)*(lo^(1/rho) - hi^(1/rho)))^rho for i < n = steps, then 0 (Karras et al. 2022,
+// eq. 5). rho must be positive.
 func Karras(steps int, lo, hi, rho float64) ([]float32, error) {
 	if err := checkCurve(steps, lo, hi, false); err != nil {
 		return nil, err
@@ -90,8 +91,8 @@ func VP(steps int, betaD, betaMin, epsS float64) ([]float32, error) {
 	}), 0), nil
 }
 
-// Flux2 returns the sigmas of the node Flux2Scheduler for a picture of width x height pixels: the Flux time line
-// over 1..0 with a mu that depends on the number of 16 x 16 tokens and on the steps.
+// Flux2 returns the sigmas of the node Flux2Scheduler for a picture of width x height pixels: the Flux time line from 1
+// to 0 with a mu that depends on the number of 16 x 16 tokens and on the steps.
 func Flux2(steps, width, height int) ([]float32, error) {
 	if steps < 1 || steps > 4096 {
 		return nil, fmt.Errorf("steps %d: want 1 to 4096", steps)
@@ -110,8 +111,8 @@ func Flux2(steps, width, height int) ([]float32, error) {
 	return curve(steps+1, 1, 0, func(t float32) float32 { return fluxSigma(mu, t) }), nil
 }
 
-// SDTurbo returns the sigmas of the node SDTurboScheduler: steps of the ten timesteps 999, 899 .. 99, beginning
-// after the first 10 - int(10*denoise), then 0.
+// SDTurbo returns the sigmas of the node SDTurboScheduler: up to steps of the ten timesteps 999, 899 .. 99, skipping
+// the first 10 - int(10*denoise), then 0.
 func SDTurbo(m *ModelSampling, steps int, denoise float64) ([]float32, error) {
 	if steps < 1 || steps > 10 {
 		return nil, fmt.Errorf("steps %d: want 1 to 10", steps)

@@ -8,8 +8,8 @@ import (
 	"strconv"
 )
 
-// SplitSigmas is the node of that name: the sigmas up to and including index step, and those from it on. A step
-// past the end gives all of them and none. Both results are copies.
+// SplitSigmas implements the node of that name: the sigmas up to and including index step, and those from it on. With a
+// step past the end, low is empty. Both results are copies.
 func SplitSigmas(sigmas []float32, step int) (high, low []float32) {
 	step = max(step, 0)
 	high = append(high, sigmas[:min(step+1, len(sigmas))]...)
@@ -17,8 +17,8 @@ func SplitSigmas(sigmas []float32, step int) (high, low []float32) {
 	return high, low
 }
 
-// SplitSigmasDenoise is the node of that name: low keeps the last round(steps*denoise) steps, high the sigmas
-// before them (none when low has a single sigma, as in ComfyUI). Both results are copies.
+// SplitSigmasDenoise implements the node of that name: low keeps the last round(steps*denoise) steps, high the sigmas
+// before them (none if low has a single sigma, as in ComfyUI). Both results are copies.
 func SplitSigmasDenoise(sigmas []float32, denoise float64) (high, low []float32) {
 	steps := max(len(sigmas)-1, 0)
 	keep := int(math.RoundToEven(float64(steps) * min(max(denoise, 0), 1)))
@@ -28,7 +28,7 @@ func SplitSigmasDenoise(sigmas []float32, denoise float64) (high, low []float32)
 	return high, append(low, tail(sigmas, keep+1)...)
 }
 
-// FlipSigmas is the node of that name: a reversed copy whose first value is 0.0001 where it would be 0.
+// FlipSigmas implements the node of that name: a reversed copy, with a first value of 0 replaced by 0.0001.
 func FlipSigmas(sigmas []float32) []float32 {
 	out := slices.Clone(sigmas)
 	slices.Reverse(out)
@@ -38,7 +38,7 @@ func FlipSigmas(sigmas []float32) []float32 {
 	return out
 }
 
-// SetFirstSigma is the node of that name: a copy with the first value replaced. An empty list is an error.
+// SetFirstSigma implements the node of that name: a copy with the first value replaced. An empty list is an error.
 func SetFirstSigma(sigmas []float32, sigma float64) ([]float32, error) {
 	if len(sigmas) == 0 {
 		return nil, fmt.Errorf("sigmas: the list is empty, there is no first sigma to set")
@@ -48,8 +48,8 @@ func SetFirstSigma(sigmas []float32, sigma float64) ([]float32, error) {
 	return out, nil
 }
 
-// ExtendSigmas is the node ExtendIntermediateSigmas: every interval whose start lies between endAt and startAt
-// (below 0 means no limit) is divided into steps parts, spaced linear, cosine or sine.
+// ExtendSigmas implements the node ExtendIntermediateSigmas: every interval that starts between endAt and startAt
+// (below 0: no limit) is divided into steps parts with linear, cosine or sine spacing.
 func ExtendSigmas(sigmas []float32, steps int, startAt, endAt float64, spacing string) ([]float32, error) {
 	if steps < 1 || steps > 100 {
 		return nil, fmt.Errorf("steps %d: want 1 to 100", steps)
@@ -83,7 +83,7 @@ func ExtendSigmas(sigmas []float32, steps int, startAt, endAt float64, spacing s
 	return out, nil
 }
 
-// ManualSigmas is the node of that name: every decimal number in text, in order; whatever stands between them is
+// ManualSigmas implements the node of that name: all decimal numbers in text, in order. Anything between them is
 // ignored. A number with several points is an error.
 func ManualSigmas(text string) ([]float32, error) {
 	var out []float32

@@ -1,18 +1,18 @@
 package sampling
 
-// The exponential integrators of SEEDS (Gonzalez et al. 2023, arXiv 2305.14267) in half-log-SNR lambda, data
-// prediction; phi1 and phi2 already carry their factor h.
+// The exponential integrators of SEEDS (Gonzalez et al. 2023, arXiv 2305.14267) in half-log-SNR lambda, for data
+// prediction. phi1 and phi2 include their factor h.
 func hPhi1(h float32) float32 { return expm132(h) }
 func hPhi2(h float32) float32 { return (expm132(h) - h) / h }
 
-// seeds is one step of a SEEDS sampler.
+// seeds holds one step of a SEEDS sampler.
 type seeds struct {
 	r            *Run
 	s            float32   // sigma at the start of the step
 	from, to     float32   // lambda at its start and end
 	h, hEta      float32   // step size, times 1+eta
 	accumulated  []float32 // noise of the step so far
-	lastFraction float64   // where it stands
+	lastFraction float64   // fraction of the step that accumulated covers
 	lastSigma    float32
 }
 
@@ -31,13 +31,13 @@ func (v *seeds) at(fraction float64) (sigma, alpha float32) {
 	return sigma, mul(sigma, exp32(lambda))
 }
 
-// keep is the weight of the state at a fraction of the step whose sigma is given.
+// keep returns the weight of the state at a fraction of the step whose sigma is given.
 func (v *seeds) keep(sigma float32, fraction float64) float32 {
 	return mul(sigma/v.s, exp32(mul(mul(float32(-fraction), v.h), float32(v.r.eta()))))
 }
 
-// addNoise adds to x the noise of the step up to a fraction of it, whose sigma is given: the part already there
-// decays, a fresh part joins. It returns x.
+// addNoise adds to x the noise of the step up to a fraction of it, whose sigma is given: the noise accumulated so far
+// decays, and a fresh part is added. It returns x.
 func (v *seeds) addNoise(x []float32, sigma float32, fraction float64) ([]float32, error) {
 	if !v.r.noisy() {
 		return x, nil
@@ -62,7 +62,7 @@ func (v *seeds) addNoise(x []float32, sigma float32, fraction float64) ([]float3
 	return x, nil
 }
 
-// first evaluates at a fraction of the step the state that x0 alone leads to.
+// first evaluates the model at a fraction of the step, on the state predicted from x0 alone.
 func (v *seeds) first(x0 []float32, fraction float64) ([]float32, error) {
 	sigma, alpha := v.at(fraction)
 	gain := mul(alpha, hPhi1(mul(float32(-fraction), v.hEta)))
@@ -73,7 +73,7 @@ func (v *seeds) first(x0 []float32, fraction float64) ([]float32, error) {
 	return v.r.denoise(guess, sigma)
 }
 
-// blend returns keep*X - alpha*(a*x0 + b*x1) with the noise at a fraction of the step whose sigma and alpha are given.
+// blend returns keep*X - alpha*(a*x0 + b*x1) plus the noise at a fraction of the step whose sigma and alpha are given.
 func (v *seeds) blend(sigma, alpha float32, fraction float64, a float32, x0 []float32, b float32,
 	x1 []float32,
 ) ([]float32, error) {
@@ -81,11 +81,11 @@ func (v *seeds) blend(sigma, alpha float32, fraction float64, a float32, x0 []fl
 	return v.addNoise(combine(v.keep(sigma, fraction), v.r.X, -alpha, mixed), sigma, fraction)
 }
 
-// sampleSEEDS2 is SEEDS-2 with the middle stage at fraction r.
+// sampleSEEDS2 is SEEDS-2 with its intermediate stage at the fraction r.
 func sampleSEEDS2(r *Run) error { return seedsTwo(r, r.Options.Float("r")) }
 
-// sampleExpHeun2X0 is the exponential Heun method in data prediction: SEEDS-2 with its stage at the end; without an eta
-// it is deterministic.
+// sampleExpHeun2X0 is the exponential Heun method with data prediction: SEEDS-2 with its stage at the end. Without an
+// eta it is deterministic.
 func sampleExpHeun2X0(r *Run) error { return seedsTwo(r, 1) }
 
 func seedsTwo(r *Run, part float64) error {
@@ -111,7 +111,7 @@ func seedsTwo(r *Run, part float64) error {
 	})
 }
 
-// sampleSEEDS3 is SEEDS-3 with its stages at one and two thirds.
+// sampleSEEDS3 is SEEDS-3 with its stages at the fractions r_1 and r_2, by default one and two thirds.
 func sampleSEEDS3(r *Run) error {
 	first, second := r.Options.Float("r_1"), r.Options.Float("r_2")
 	return r.untilZero(r.finiteSigmas(), func(_ int, s, next float32, x0, _ []float32) ([]float32, error) {

@@ -15,7 +15,7 @@ const (
 	brownianPool = 24 // pool size of torchsde's seed sequences
 )
 
-// seedWords splits v into 32-bit words, low first, at least one.
+// seedWords splits v into 32-bit words, low first, without a high word of 0.
 func seedWords(v uint64) []uint32 {
 	if v>>32 == 0 {
 		return []uint32{uint32(v)}
@@ -36,7 +36,7 @@ func spawnedSeed(entropy uint64, key ...uint64) uint64 {
 	return uint64(v ^ v>>seedXShift)
 }
 
-// mixSeeds spreads words over the pool so that every word touches every place, and returns the first one.
+// mixSeeds mixes words into the pool so that every word affects every place, and returns the first place.
 func mixSeeds(words []uint32) uint32 {
 	hash := uint32(seedInitA)
 	hashed := func(v uint32) uint32 {

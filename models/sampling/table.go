@@ -5,21 +5,22 @@ import (
 	"math"
 )
 
-// Method is one sampler with what its caller must know before a run.
+// Method describes a sampler with what its caller must know before a run.
 type Method struct {
 	// Name is ComfyUI's name.
 	Name string
-	// Func is the update rule; call Sample, which checks the run first.
+	// Func is the update rule. Use Sample to run it, which checks the run first.
 	Func Sampler
-	// Noise is where Run.Noise must come from.
+	// Noise is the source that Run.Noise must draw from.
 	Noise NoiseKind
-	// NeedsUncond says that Run.Denoise must return the negative's x0, even at cfg 1.
+	// NeedsUncond means that Run.Denoise must return the negative's x0, even at cfg 1.
 	NeedsUncond bool
-	// DiscardPenultimate says that KSampler leaves out the last sigma before 0.
+	// DiscardPenultimate means that KSampler drops the last sigma before 0.
 	DiscardPenultimate bool
-	// Synchronous says that the sampler's steps depend on the whole latent, so parts of it cannot run apart.
+	// Synchronous means that the sampler's steps depend on the whole latent, so that its parts cannot run
+	// independently.
 	Synchronous bool
-	// MaskNoise says that a masked latent is mixed with noise from seed+1 (MaskNoise) instead of the initial noise.
+	// MaskNoise means that a masked latent is mixed with noise from seed+1 (MaskNoise) instead of the initial noise.
 	MaskNoise bool
 	// Options are the parameters, in order.
 	Options []Option
@@ -98,8 +99,8 @@ func Samplers() []Method {
 	}
 }
 
-// AlternativeEulerCFGPP is the sampler behind the node SamplerEulerCFGpp with version "alternative"; it has no name
-// in the list.
+// AlternativeEulerCFGPP returns the sampler behind the node SamplerEulerCFGpp with version "alternative", which is not
+// in the list of Samplers.
 func AlternativeEulerCFGPP() Method {
 	return Method{Name: "euler_pp", Func: sampleEulerPP, NeedsUncond: true}
 }
@@ -109,8 +110,8 @@ func SamplerNames() []string {
 	return names(Samplers(), func(e Method) string { return e.Name })
 }
 
-// FindSampler returns the entry of a name, that of AlternativeEulerCFGPP too; an unknown name is an error that lists
-// the known ones.
+// FindSampler returns the method of a name, including AlternativeEulerCFGPP. The error for an unknown name lists the
+// known ones.
 func FindSampler(name string) (Method, error) {
 	for _, e := range append(Samplers(), AlternativeEulerCFGPP()) {
 		if e.Name == name {
@@ -128,12 +129,12 @@ func solverOption(preset string, allowed ...string) Option {
 	return Option{Name: "solver_type", Default: preset, Allowed: allowed}
 }
 
-// fractionOption is a place inside a step.
+// fractionOption is the position of a stage inside a step.
 func fractionOption(name string, preset, top float64) Option {
 	return Option{Name: name, Default: preset, Min: 0.01, Max: top}
 }
 
-// etaOptions are the strength and the scale of a stochastic sampler's noise, then more.
+// etaOptions returns the strength and the scale of a stochastic sampler's noise, followed by more.
 func etaOptions(more ...Option) []Option {
 	return append([]Option{{Name: "eta", Default: 1.0, Max: 100}, {Name: "s_noise", Default: 1.0, Max: 100}}, more...)
 }

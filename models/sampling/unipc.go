@@ -1,8 +1,8 @@
 package sampling
 
-// sampleUniPC is UniPC with B(h) = h (Zhao et al. 2023, arXiv 2302.04867): a multistep predictor and corrector of
-// order up to three in data prediction, on the variance-preserving view alpha = 1/sqrt(sigma^2+1) of sigma, for flow
-// models too. A final sigma of 0 becomes 0.001 in Run.Sigmas.
+// sampleUniPC is UniPC with B(h) = h (Zhao et al. 2023, arXiv 2302.04867): a multistep predictor-corrector of order up
+// to three with data prediction, on the variance-preserving view alpha = 1/sqrt(sigma^2+1) of sigma, also for flow
+// models. A final sigma of 0 becomes 0.001 in Run.Sigmas.
 func sampleUniPC(r *Run) error { return uniPC(r, false) }
 
 // sampleUniPCBH2 is UniPC with B(h) = exp(h) - 1.
@@ -17,7 +17,7 @@ func newVPPoint(sigma float32) vpPoint {
 	return vpPoint{sigma: sigma, alpha: exp32(mean), std: sqrt32(rest), lambda: mean - mul(0.5, log32(rest))}
 }
 
-// unipc is the state of a run: the last estimates and where they were made.
+// unipc is the state of a run: the latest estimates, newest first, and the points where they were made.
 type unipc struct {
 	r      *Run
 	bh2    bool
@@ -69,7 +69,7 @@ func uniPC(r *Run, bh2 bool) error {
 	return nil
 }
 
-// estimate returns x0 in the variance-preserving view, by way of the predicted noise as UniPC's model wrapper does.
+// estimate returns x0 in the variance-preserving view, via the predicted noise like UniPC's model wrapper.
 func (v *unipc) estimate(x []float32, p vpPoint) ([]float32, error) {
 	scaled, grow := make([]float32, len(x)), sqrt32(sq(p.sigma)+1)
 	for k := range x {
@@ -86,8 +86,8 @@ func (v *unipc) estimate(x []float32, p vpPoint) ([]float32, error) {
 	return out, nil
 }
 
-// update moves Run.X to p with the given order; with correct it also evaluates there, returns that estimate and
-// corrects the state with it.
+// update moves Run.X to p with the given order. With correct it also evaluates there, corrects the state with that
+// estimate and returns it.
 func (v *unipc) update(p vpPoint, order int, correct bool) ([]float32, error) {
 	last, newest := v.points[0], v.past[0]
 	h := p.lambda - last.lambda
@@ -121,7 +121,7 @@ func (v *unipc) update(p vpPoint, order int, correct bool) ([]float32, error) {
 	return x0, nil
 }
 
-// weighted is the sum of diffs[j][k]*w[j]; w may be longer.
+// weighted returns the sum of diffs[j][k]*w[j]; w may be longer than diffs.
 func weighted(diffs [][]float32, w []float32, k int) float32 {
 	var sum float32
 	for j, d := range diffs {
@@ -130,8 +130,8 @@ func weighted(diffs [][]float32, w []float32, k int) float32 {
 	return sum
 }
 
-// weights returns the predictor's and the corrector's weights of the differences, and B(h), for hh = -h (section
-// 3.2 of the paper). Order 2 has the predictor 1/2, order 1 the corrector 1/2; the others solve the moment equations.
+// weights returns the predictor's and the corrector's weights of the differences, and B(h), for hh = -h (section 3.2 of
+// the paper). The predictor of order 2 and the corrector of order 1 are 1/2; the others solve the moment equations.
 func (v *unipc) weights(ratios []float32, hh float32, order int, correct bool) (predictor,
 	corrector []float32, b float32,
 ) {

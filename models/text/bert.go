@@ -6,7 +6,7 @@ import (
 	"patchbay/models/weights"
 )
 
-// BERT is a loaded BERT encoder. It holds weights only and may be shared.
+// BERT is a loaded BERT encoder. It holds only weights and may be shared.
 type BERT struct {
 	loaded[bertWeights]
 	Config EncoderConfig
@@ -33,7 +33,7 @@ type bertLayer struct {
 }
 
 // OpenBERT loads a BERT encoder from set, whose names may have one of the usual prefixes (see Find). config is the JSON
-// of the file's metadata "config", empty when there is none. The caller closes the result.
+// of the file's metadata entry "config", empty if there is none. The caller must close the result.
 func OpenBERT(ops engine.Ops, set *weights.Set, config []byte) (*BERT, error) {
 	_, set, err := findPart(set, "bert")
 	if err != nil {
@@ -51,14 +51,14 @@ func OpenBERT(ops engine.Ops, set *weights.Set, config []byte) (*BERT, error) {
 	})
 }
 
-// Adapt is Net.Adapt.
+// Adapt implements Net.Adapt.
 func (b BERT) Adapt(ops engine.Ops, additions []weights.LowRank) (_ Net, err error) {
 	b.loaded, err = b.adapt(ops, additions)
 	return &b, err
 }
 
-// Encode encodes chunks of at most Positions tokens; padding behind the end token is hidden from attention. Errors:
-// token ids outside the vocabulary, Check's error, device errors.
+// Encode encodes chunks of at most Positions tokens; padding after the end token is masked out of attention. It returns
+// an error if a token id is outside the vocabulary, and errors of Check and of the device.
 func (b *BERT) Encode(env Env, chunks [][]tokenizer.Token, f Form) (Encoding, error) {
 	n := b.Config.network("bert")
 	n.memory = func(a *engine.Arena, dtype engine.DType, items, l int) { b.work(a, dtype, items, l) }
@@ -78,7 +78,7 @@ func (b *BERT) work(a *engine.Arena, dtype engine.DType, n, l int) work {
 	}
 }
 
-// run is the encoder: post-norm blocks.
+// run runs the encoder: post-norm blocks.
 func (b *BERT) run(env Env, chunks [][]tokenizer.Token, keys []int, f Form) (engine.Tensor, error) {
 	ops, cfg, l := env.Ops, b.Config, len(chunks[0])
 	w := b.work(env.Arena, env.DType, len(chunks), l)

@@ -2,9 +2,9 @@ package text
 
 import "math"
 
-// buckets returns the relative-position bucket of every pair (query, key) of l tokens, row-major (arXiv:1910.10683,
-// sec. 2.1; the rule is that of Mesh TensorFlow's bidirectional form): half of the buckets are for keys behind the
-// query; of each half the first half are exact distances, the others grow logarithmically up to maxDistance. float32 as
+// buckets returns the relative-position bucket of every (query, key) pair of l tokens, row-major (arXiv:1910.10683,
+// sec. 2.1, in Mesh TensorFlow's bidirectional form). Half of the n buckets are for keys after the query. The first
+// half of each half holds exact distances, the rest grow logarithmically up to maxDistance. Computed in float32 like
 // the original.
 func buckets(l, n, maxDistance int) []int32 {
 	half := n / 2

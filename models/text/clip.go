@@ -8,14 +8,14 @@ import (
 	"patchbay/models/weights"
 )
 
-// EncoderConfig describes a CLIP text model (arXiv:2103.00020, sec. 2.4) or a BERT encoder (arXiv:1810.04805) in the
-// names of Hugging Face's config.json. Sizes are those of CLIP-L, CLIP-G and the BERT of HunyuanDiT.
+// EncoderConfig describes a CLIP text model (arXiv:2103.00020, sec. 2.4) or a BERT encoder (arXiv:1810.04805) with the
+// names of Hugging Face's config.json. The values noted are those of CLIP-L, CLIP-G and HunyuanDiT's BERT.
 type EncoderConfig struct {
 	Width     int     `json:"hidden_size"`             // 768, 1280, 1024
 	Heads     int     `json:"num_attention_heads"`     // 12, 20, 16
 	Layers    int     `json:"num_hidden_layers"`       // 12, 32, 24
 	MLP       int     `json:"intermediate_size"`       // 3072, 5120, 4096
-	Act       string  `json:"hidden_act"`              // of CLIP: "quick_gelu", "gelu"
+	Act       string  `json:"hidden_act"`              // CLIP only: "quick_gelu", "gelu"
 	Vocab     int     `json:"vocab_size"`              // 49408, 49408, 47020
 	Positions int     `json:"max_position_embeddings"` // 77, 77, 512
 	Eps       float32 `json:"layer_norm_eps"`          // 1e-5, 1e-5, 1e-12
@@ -24,13 +24,13 @@ type EncoderConfig struct {
 	Pad       int     `json:"pad_token_id"`            // 49407, 0, 0
 }
 
-// infer reads sizes from the shapes of the tables of words and positions and of the first matrix of the MLPs, "mlp" of
-// the elements of a list, then everything from config.
+// infer reads sizes from the shapes of the word and position tables and of the first MLP matrix ("<list>.0.<mlp>"),
+// then lets config override everything.
 func (c EncoderConfig) infer(set *weights.Set, words, positions, list, mlp string, config []byte,
 ) (EncoderConfig, error) {
 	c.Width, c.Vocab, c.Positions = set.Dim(words, 1), set.Dim(words, 0), set.Dim(positions, 0)
 	c.Layers, c.MLP = set.Count(list), set.Dim(list+".0."+mlp, 0)
-	c.Heads = max(c.Width/64, 1) // all published models have heads of 64
+	c.Heads = max(c.Width/64, 1) // all published models use a head size of 64
 	stored := c
 	if err := override(config, &c); err != nil {
 		return c, err
@@ -43,19 +43,19 @@ func (c EncoderConfig) infer(set *weights.Set, words, positions, list, mlp strin
 		size{"intermediate_size", c.MLP, stored.MLP}, size{"max_position_embeddings", c.Positions, stored.Positions})
 }
 
-// dims names the sizes of the shape tags.
+// dims returns the sizes that the shape tags refer to.
 func (c EncoderConfig) dims() map[string]int {
 	return map[string]int{"E": c.Width, "F": c.MLP, "V": c.Vocab, "P": c.Positions}
 }
 
-// network is what encode needs to know.
+// network returns what encode needs to know about the encoder; the caller sets memory and run.
 func (c EncoderConfig) network(name string) network {
 	return network{
 		name: name, special: Special{c.Start, c.End, c.Pad}, width: c.Width, vocab: c.Vocab, maxLength: c.Positions,
 	}
 }
 
-// CLIP is a loaded CLIP text model. It holds weights only and may be shared.
+// CLIP is a loaded CLIP text model. It holds only weights and may be shared.
 type CLIP struct {
 	loaded[clipWeights]
 	Config EncoderConfig
@@ -81,15 +81,15 @@ type clipLayer struct {
 	FC2   *engine.Weight `weight:"mlp.fc2" shape:"E,F"`
 }
 
-// affine is a layer norm's weight and bias, [E] f32.
+// affine holds a layer norm's weight and bias, [E] f32 each.
 type affine struct {
 	Weight engine.Tensor `weight:"weight" shape:"E"`
 	Bias   engine.Tensor `weight:"bias" shape:"E"`
 }
 
 // OpenCLIP loads a CLIP text model from set, whose names may have one of the usual prefixes (see Find). config is the
-// JSON of the file's metadata "config", empty when there is none; it overrides what names and shapes say. The caller
-// closes the result.
+// JSON of the file's metadata entry "config", empty if there is none; it overrides what names and shapes imply. The
+// caller must close the result.
 func OpenCLIP(ops engine.Ops, set *weights.Set, config []byte) (*CLIP, error) {
 	part, set, err := findPart(set, "clip_l", "clip_g")
 	if err != nil {
@@ -116,14 +116,14 @@ func OpenCLIP(ops engine.Ops, set *weights.Set, config []byte) (*CLIP, error) {
 	})
 }
 
-// Adapt is Net.Adapt.
+// Adapt implements Net.Adapt.
 func (c CLIP) Adapt(ops engine.Ops, additions []weights.LowRank) (_ Net, err error) {
 	c.loaded, err = c.adapt(ops, additions)
 	return &c, err
 }
 
-// Encode encodes chunks of at most Positions tokens. Errors: token ids outside the vocabulary, Check's error, device
-// errors.
+// Encode encodes chunks of at most Positions tokens. It returns an error if a token id is outside the vocabulary, and
+// errors of Check and of the device.
 func (c *CLIP) Encode(env Env, chunks [][]tokenizer.Token, f Form) (Encoding, error) {
 	n := c.Config.network("clip")
 	n.memory = func(a *engine.Arena, dtype engine.DType, b, l int) { c.work(a, dtype, b, l) }
@@ -142,7 +142,7 @@ func (c *CLIP) work(a *engine.Arena, dtype engine.DType, b, l int) work {
 	}
 }
 
-// run is the transformer: pre-norm blocks with causal attention.
+// run runs the transformer: pre-norm blocks with causal attention.
 func (c *CLIP) run(env Env, special Special, chunks [][]tokenizer.Token, f Form,
 ) (hidden, pooled engine.Tensor, err error) {
 	ops, cfg, l := env.Ops, c.Config, len(chunks[0])
@@ -180,7 +180,7 @@ func (c *CLIP) run(env Env, special Special, chunks [][]tokenizer.Token, f Form,
 	return w.kept, pooled, nil
 }
 
-// run is a pre-norm block on w.x.
+// run runs a pre-norm block on w.x in place.
 func (layer *clipLayer) run(ops engine.Ops, w work, h int, eps float32, act engine.Act, causal bool) {
 	ops.LayerNorm(w.norm, w.x, layer.Norm1.Weight, layer.Norm1.Bias, eps)
 	w.attend(ops, w.norm, layer.Q, layer.K, layer.V, h, engine.AttentionArgs{Causal: causal})

@@ -9,30 +9,30 @@ import (
 	"patchbay/models/tokenizer"
 )
 
-// ErrTokenizer is inside the error for a token that an encoder's vocabulary does not have.
+// ErrTokenizer is wrapped by the error for a token id that an encoder's vocabulary does not have.
 var ErrTokenizer = errors.New("the tokenizer does not belong to this file")
 
-// network is one encoder as encode sees it.
+// network describes one encoder to encode.
 type network struct {
 	name      string
 	special   Special
 	width     int  // E
-	columns   int  // of a state, where it is not E
-	deep      bool // vectors of tokens may be several E long (Eyes.See)
+	columns   int  // of a state if wider than E; else 0
+	deep      bool // a token's Vector may be a multiple of E long (Eyes.See)
 	vocab     int  // rows of the embedding table
-	maxLength int  // longest chunk, 0: no limit
-	// memory takes what run needs for b chunks of l tokens.
+	maxLength int  // longest chunk; 0: no limit
+	// memory allocates from a what run needs for b chunks of l tokens.
 	memory func(a *engine.Arena, dtype engine.DType, b, l int)
-	// run encodes chunks of equal length: hidden [B, L, E], pooled [B, E] or absent. They lie in the arena until the
+	// run encodes chunks of equal length: hidden [B, L, E], pooled [B, E] or absent. Both live in the arena until the
 	// caller releases it.
 	run func(env Env, chunks [][]tokenizer.Token) (hidden, pooled engine.Tensor, err error)
 }
 
-// batch is the most chunks that are encoded at once: enough to use the weights well, few enough to bound memory.
+// batch is the maximum number of chunks encoded at once: enough to amortize reading the weights, few enough for memory.
 const batch = 4
 
-// encode runs a prompt through n. If any weight differs from 1 the empty prompt is encoded too and every weighted state
-// z becomes z0 + (z - z0)*weight (ComfyUI comfy/sd1_clip.py, ClipTokenWeightEncoder).
+// encode runs a prompt through n. If any weight differs from 1, the empty prompt is encoded too, and every weighted
+// state z becomes z0 + (z - z0)*weight (ComfyUI comfy/sd1_clip.py, ClipTokenWeightEncoder).
 func encode(env Env, n network, chunks [][]tokenizer.Token) (Encoding, error) {
 	if len(chunks) == 0 {
 		return Encoding{}, fmt.Errorf("encode %s: a prompt without chunks", n.name)
@@ -68,7 +68,7 @@ func encode(env Env, n network, chunks [][]tokenizer.Token) (Encoding, error) {
 	return out, nil
 }
 
-// interpolate moves the states z [L, E] of weighted tokens away from those of the empty prompt.
+// interpolate scales the distance of the weighted tokens' states z [L, E] from those of the empty prompt, in place.
 func interpolate(z, empty []float32, chunk []tokenizer.Token, width int) {
 	for j, t := range chunk {
 		if t.Weight == 1 {
@@ -80,7 +80,7 @@ func interpolate(z, empty []float32, chunk []tokenizer.Token, width int) {
 	}
 }
 
-// check refuses tokens that the network does not have.
+// check returns an error if chunk i is too long or has tokens that the network cannot embed.
 func (n network) check(i int, chunk []tokenizer.Token) error {
 	if len(chunk) == 0 || n.maxLength > 0 && len(chunk) > n.maxLength {
 		return fmt.Errorf("encode %s: chunk %d has %d tokens, allowed are 1..%d", n.name, i, len(chunk), n.maxLength)
@@ -98,8 +98,8 @@ func (n network) check(i int, chunk []tokenizer.Token) error {
 	return nil
 }
 
-// runAll encodes all chunks, neighbours of equal length together. It returns the states of each and the pooled state of
-// the first.
+// runAll encodes all chunks, batching consecutive ones of equal length. It returns the states of each chunk and the
+// pooled state of the first.
 func (n network) runAll(env Env, chunks [][]tokenizer.Token) (hidden [][]float32, pooled []float32, err error) {
 	for len(chunks) > 0 {
 		b := 1
@@ -119,8 +119,8 @@ func (n network) runAll(env Env, chunks [][]tokenizer.Token) (hidden [][]float32
 	return hidden, pooled, nil
 }
 
-// holding returns env with an arena that has room for what memory takes, and a function that gives it back. An arena of
-// the caller's is kept.
+// holding returns env with an arena that has room for what memory allocates, and a function that releases it. An arena
+// that the caller has set is used as it is.
 func (env Env) holding(name string, memory func(*engine.Arena)) (_ Env, free func(), err error) {
 	if env.Arena != nil {
 		mark := env.Arena.Mark()
@@ -143,7 +143,7 @@ func (env Env) holding(name string, memory func(*engine.Arena)) (_ Env, free fun
 	return env, func() { env.Ops.Free(buf) }, nil
 }
 
-// runBatch encodes chunks of equal length and brings the results to the host.
+// runBatch encodes chunks of equal length and downloads the results to the host.
 func (n network) runBatch(env Env, chunks [][]tokenizer.Token) (hidden [][]float32, pooled []float32, err error) {
 	b, l := len(chunks), len(chunks[0])
 	env, free, err := env.holding("encode "+n.name, func(a *engine.Arena) { n.memory(a, env.DType, b, l) })
@@ -172,10 +172,10 @@ func (n network) runBatch(env Env, chunks [][]tokenizer.Token) (hidden [][]float
 	return hidden, pooled, nil
 }
 
-// cols is the number of columns of a state.
+// cols returns the number of columns of a state.
 func (n network) cols() int { return max(n.width, n.columns) }
 
-// step is called before every layer.
+// step must be called before every layer.
 func (env Env) step() error {
 	if env.Check == nil {
 		return nil
@@ -183,7 +183,7 @@ func (env Env) step() error {
 	return env.Check()
 }
 
-// embed writes the embeddings of chunks to x [B, L, E]: rows of the table, or a token's own vector.
+// embed writes the embeddings of chunks to x [B, L, E]: rows of the table, or the first E values of a token's Vector.
 func (env Env) embed(x, table engine.Tensor, chunks [][]tokenizer.Token) {
 	ids := make([]int32, 0, x.Dim(0)*x.Dim(1))
 	for _, chunk := range chunks {
@@ -208,17 +208,17 @@ func (env Env) embed(x, table engine.Tensor, chunks [][]tokenizer.Token) {
 // heads views [B, L, H*D] as [B, L, H, D].
 func heads(t engine.Tensor, h int) engine.Tensor { return t.Split(2, h, t.Dim(2)/h) }
 
-// work is the memory of one run, allocated before the first operation.
+// work holds the activations of one run, all allocated before the first operation.
 type work struct {
-	x, norm, q, k, v, o engine.Tensor // [B, L, E], q..o [B, L, H*D]
+	x, norm, q, k, v, o engine.Tensor // x and norm [B, L, E], q..o [B, L, H*D]
 	hidden, gate        engine.Tensor // [B, L, F]
-	position            engine.Tensor // [1, L, E] in the dtype of activations
-	kept                engine.Tensor // [B, L, E] states of a layer before the last
+	position            engine.Tensor // [1, L, E] in the dtype of the activations
+	kept                engine.Tensor // [B, L, E] states of an inner layer, saved
 	pooled, projected   engine.Tensor // [B, E]
 	bias, buckets       engine.Tensor // [H, L, L], [L*L, H] f32
 }
 
-// attend writes attention over x, in heads of so many, to w.o.
+// attend writes the attention over x with h heads to w.o.
 func (w work) attend(ops engine.Ops, x engine.Tensor, q, k, v *engine.Weight, h int, args engine.AttentionArgs) {
 	ops.Linear(w.q, x, q, engine.Epilogue{})
 	ops.Linear(w.k, x, k, engine.Epilogue{})
@@ -226,8 +226,8 @@ func (w work) attend(ops engine.Ops, x engine.Tensor, q, k, v *engine.Weight, h 
 	ops.Attention(heads(w.o, h), heads(w.q, h), heads(w.k, h), heads(w.v, h), args)
 }
 
-// read returns which of so many layers has the states that f wants, and whether they are those of a finished run: 0 and
-// layers that there are not.
+// read returns the index of the layer whose states f selects, and whether the states are those of a finished run
+// instead: for Layer 0 and for layers that do not exist. A positive Layer is an index counted from 0.
 func (f Form) read(layers int) (layer int, finished bool) {
 	switch {
 	case f.Layer == 0 || f.Layer < -layers || f.Layer > layers:

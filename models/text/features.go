@@ -7,11 +7,11 @@ import (
 	"patchbay/models/weights"
 )
 
-// Deep are the layers of a picture encoder, counted from the last (-1), whose states Features reads.
+// Deep returns the layers of a picture encoder, counted from the last (-1), whose states Features reads.
 func Deep() []int { return []int{-20, -11, -2} }
 
-// Features turns the states of three layers of SigLIP into rows that a FLUX.1 model reads in front of its text: the
-// feature projector of USO (arXiv:2508.18966; ComfyUI comfy_extras/nodes_model_patch.py). It holds weights only.
+// Features turns the states of three SigLIP layers into rows that a FLUX.1 model reads before its text: the feature
+// projector of USO (arXiv:2508.18966; ComfyUI comfy_extras/nodes_model_patch.py). It holds only weights.
 type Features struct {
 	loaded[featureWeights]
 }
@@ -22,23 +22,23 @@ type featureWeights struct {
 	High feature `weight:"high_"`
 }
 
-// feature projects the states [L, E] of a layer to S rows of T values. Sizes in the tags are those.
+// feature projects the states [L, E] of one layer to S rows of T values, in the letters of the shape tags.
 type feature struct {
 	Tokens *engine.Weight `weight:"embedding_linear.0" shape:"S,L"`
 	Norm   affine         `weight:"layer_norm"`
 	Rows   *engine.Weight `weight:"projection" shape:"T,E"`
 }
 
-// featureEps is the epsilon of the norms.
+// featureEps is the epsilon of the layer norms.
 const featureEps = 1e-5
 
-// featurePrefix is what files put in front of the names.
+// featurePrefix is the prefix that files give to the projector's names.
 const featurePrefix = "feature_embedder."
 
-// FeatureSizes are the sizes of the projector that a set holds.
+// FeatureSizes holds the sizes of a projector: Tokens L, Width E, Rows S and Out T.
 type FeatureSizes struct{ Tokens, Width, Rows, Out int }
 
-// FeaturesIn describes the projector of a set; ok is false where it holds none.
+// FeaturesIn returns the sizes of the projector in set; ok is false if set holds none.
 func FeaturesIn(set *weights.Set) (s FeatureSizes, ok bool) {
 	set = set.Prefix(featurePrefix)
 	const tokens, rows = "mid_embedding_linear.0.weight", "mid_projection.weight"
@@ -47,7 +47,7 @@ func FeaturesIn(set *weights.Set) (s FeatureSizes, ok bool) {
 	}, set.Has("mid_layer_norm.bias")
 }
 
-// OpenFeatures loads the projector in set. The caller closes the result.
+// OpenFeatures loads the projector in set. The caller must close the result.
 func OpenFeatures(ops engine.Ops, set *weights.Set) (*Features, error) {
 	s, _ := FeaturesIn(set)
 	m := &Features{}
@@ -56,7 +56,8 @@ func OpenFeatures(ops engine.Ops, set *weights.Set) (*Features, error) {
 	})
 }
 
-// Project turns the states [3, L, E] behind the layers Deep into rows [3*S, T]: those of the last layer come first.
+// Project turns the states [3, L, E] of the layers that Deep lists into rows [3*S, T], the rows of the last layer
+// first. It returns an error if the number of states does not fit, and errors of the device.
 func (m *Features) Project(env Env, states []float32) ([]float32, error) {
 	levels := []*feature{&m.weights.Low, &m.weights.Mid, &m.weights.High}
 	l, e, s, t := levels[0].Tokens.K(), levels[0].Rows.K(), levels[0].Tokens.N(), levels[0].Rows.N()

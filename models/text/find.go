@@ -8,14 +8,14 @@ import (
 	"patchbay/models/weights"
 )
 
-// Part is one text encoder in a file.
+// Part is one text encoder within a file.
 type Part struct {
-	Kind   string // the name of a Kind
-	Prefix string // what its names begin with: "", "text_encoders.clip_l.transformer." ...
+	Kind   string // Kind.Name
+	Prefix string // prefix of its tensor names: "", "text_encoders.clip_l.transformer." ...
 }
 
-// Find lists the text encoders of a file by the names of its tensors, in order of prefixes. A CLIP with 31 layers or
-// more is CLIP-G, a T5 with more than 200000 tokens is mT5. An empty list means that the file holds none that we know.
+// Find lists the text encoders of a file, recognized by tensor names, ordered by prefix. A CLIP with 31 layers or more
+// is CLIP-G, a T5 with more than 200000 tokens is mT5. The list is empty if the file holds no known encoder.
 func Find(set *weights.Set) []Part {
 	var parts []Part
 	set = plain(set)
@@ -32,12 +32,14 @@ func Find(set *weights.Set) []Part {
 	return parts
 }
 
-// plain gives the names of models with eyes as Hugging Face writes them today those of before, which others have.
+// plain maps the tensor names that Hugging Face now uses for vision-language models to the older ones, which the other
+// files have.
 func plain(set *weights.Set) *weights.Set {
 	return set.Mapped(strings.NewReplacer("model.language_model.", "model.", "model.visual.", "visual.").Replace)
 }
 
-// findPart returns the only encoder of one of the kinds, and its tensors.
+// findPart returns the only encoder in set that is of one of the kinds, and its tensors without their prefix. It
+// returns an error if there is none or more than one.
 func findPart(set *weights.Set, kinds ...string) (Part, *weights.Set, error) {
 	all := Find(set)
 	var fit []Part

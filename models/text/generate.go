@@ -12,20 +12,20 @@ import (
 	"patchbay/models/weights"
 )
 
-// Draw says how Generate chooses tokens.
+// Draw says how Generate samples tokens.
 type Draw struct {
-	Most   int  // tokens at most
-	Greedy bool // always the likeliest; the rest says nothing then
-	// TopK is how many of the likeliest are drawn from, 0: all. MinP leaves out those less likely than this part of the
-	// likeliest, TopP what lies behind this sum of probabilities (arXiv:1904.09751, sec. 3.1).
+	Most   int  // maximum number of tokens
+	Greedy bool // always the likeliest token; the fields from TopK to Seed are ignored
+	// TopK keeps only the K likeliest tokens, 0: all. MinP drops tokens less likely than MinP times the likeliest one,
+	// TopP those past this cumulative probability (nucleus sampling, arXiv:1904.09751, sec. 3.1).
 	TopK        int
 	Temperature float64 // of the softmax
 	MinP, TopP  float64
-	Repetition  float64 // divides logits of tokens that were drawn, multiplies those below 0; 1: nothing
-	Presence    float64 // is taken from them
+	Repetition  float64 // divides positive logits of tokens generated so far, multiplies the others; 1: off
+	Presence    float64 // subtracted from the logits of tokens generated so far
 	Seed        uint64
-	Stop        []int             // tokens that end a text
-	Drawn       func(n int) error // is told how many there are; nil: nobody asks
+	Stop        []int             // tokens that end the text
+	Drawn       func(n int) error // called with the number of tokens so far; an error ends Generate; may be nil
 }
 
 // Head turns the last states of a language model into logits.
@@ -35,7 +35,8 @@ type headWeights struct {
 	Rows *engine.Weight `weight:"model.embed_tokens,nobias" shape:"V,E"`
 }
 
-// OpenHead loads the table of tokens of the language model in set as a matrix. The caller closes the result.
+// OpenHead loads the embedding table of the language model in set as the output matrix (tied embeddings). The caller
+// must close the result.
 func OpenHead(ops engine.Ops, set *weights.Set) (*Head, error) {
 	part, set, err := findPart(set, generators()...)
 	if err != nil {
@@ -49,21 +50,22 @@ func OpenHead(ops engine.Ops, set *weights.Set) (*Head, error) {
 	})
 }
 
-// generators are the kinds whose last states are read and that write texts: their logits come from the table of tokens.
+// generators lists the kinds that can generate text: their final norm is loaded, and their output matrix is the
+// embedding table.
 func generators() []string { return []string{"qwen3vl_4b"} }
 
-// Generates reports whether encoders of a kind write texts.
+// Generates reports whether encoders of a kind can generate text.
 func Generates(kind string) bool { return slices.Contains(generators(), kind) }
 
-// past is what a layer keeps of the tokens before, [1, most, K*D]; at are so many.
+// past is the KV cache of one layer, [1, capacity, K*D] each; at is the number of tokens in it.
 type past struct {
 	k, v engine.Tensor
 	at   int
 }
 
-// Generate continues the tokens of chunk as d says; f has the pictures in it. Keys and values of what was read stay in
-// memory, so that every token costs one row. The tokens that it returns end with the one that stopped it. Errors are
-// those of Encode and of d.Drawn.
+// Generate continues the tokens of chunk as d says; f.Pictures describes the pictures in chunk. Keys and values are
+// cached, so every new token costs one row. The returned tokens include the one that stopped generation. It returns the
+// errors of Encode and of d.Drawn, and an error if the file lacks the final norm.
 func (m *LM) Generate(env Env, h *Head, chunk []tokenizer.Token, f Form, d Draw) ([]int, error) {
 	n := network{
 		name: "language model", width: m.Config.Width, vocab: m.Config.Vocab, deep: len(f.Pictures) > 0,
@@ -115,7 +117,8 @@ func (m *LM) Generate(env Env, h *Head, chunk []tokenizer.Token, f Form, d Draw)
 	return out, nil
 }
 
-// room is the memory of Generate: that of the prompt's run and of a token's, keys and values, logits [1, V].
+// room allocates the memory of Generate: the work memory of the prompt's run and of a single token's, the KV caches,
+// and the logits [1, V].
 func (m *LM) room(a *engine.Arena, dtype engine.DType, l, most int, f Form) (prompt, step lmWork, kept []past,
 	logits engine.Tensor,
 ) {
@@ -127,8 +130,8 @@ func (m *LM) room(a *engine.Arena, dtype engine.DType, l, most int, f Form) (pro
 	return prompt, step, kept, a.Alloc(dtype, 1, m.Config.Vocab)
 }
 
-// choose draws a token as ComfyUI does (comfy/text_encoders/llama.py) with torch's multinomial on a CPU: the largest of
-// p/e, e exponential.
+// choose samples a token as ComfyUI does (comfy/text_encoders/llama.py) with torch's multinomial on a CPU: the largest
+// of p/e, where e is exponentially distributed. It changes logits.
 func (d Draw) choose(logits []float32, drawn []int, random *sampling.Generator) int {
 	if d.Greedy {
 		best := 0
@@ -153,7 +156,7 @@ func (d Draw) choose(logits []float32, drawn []int, random *sampling.Generator) 
 	}
 	p, all, best := make([]float64, len(order)), 0.0, 0
 	for i, id := range order {
-		p[i] = math.Exp(float64(logits[id]-top) / d.Temperature) // of the largest it is 1
+		p[i] = math.Exp(float64(logits[id]-top) / d.Temperature) // 1 for the likeliest
 		if p[i] < d.MinP {
 			p[i] = 0
 		}
@@ -171,8 +174,7 @@ func (d Draw) choose(logits []float32, drawn []int, random *sampling.Generator) 
 	return best
 }
 
-// likeliest are the tokens that are drawn from, in torch's order: the likeliest first where TopK says how many, else
-// all as they come.
+// likeliest returns the candidate tokens in torch's order: by falling logit if TopK is set, else by id.
 func (d Draw) likeliest(logits []float32) (ids []int) {
 	least := float32(math.Inf(-1))
 	if d.TopK > 0 && d.TopK < len(logits) {
@@ -190,7 +192,7 @@ func (d Draw) likeliest(logits []float32) (ids []int) {
 	return ids
 }
 
-// nucleus leaves out what lies behind TopP of the sum of probabilities, the largest excepted.
+// nucleus zeroes the probabilities past TopP of their sum, except the largest one.
 func (d Draw) nucleus(p []float64, all float64) {
 	order := make([]int, 0, len(p))
 	for i := range p {

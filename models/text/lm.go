@@ -11,10 +11,11 @@ import (
 	"patchbay/models/weights"
 )
 
-// LMConfig describes a decoder-only language model that is read as an encoder (Qwen3: arXiv:2505.09388, sec. 2;
-// Qwen2.5-VL and Qwen3-VL without their eyes: arXiv:2502.13923; Mistral Small 3; Gemma 2: arXiv:2408.00118, sec. 2; all
-// are of the form of LLaMA, arXiv:2302.13971, with grouped queries, arXiv:2305.13245) in the names of Hugging Face's
-// config.json. Sizes follow from shapes; files say Theta, Eps and HeadDim in their metadata where they are others.
+// LMConfig describes a decoder-only language model that is used as an encoder (Qwen3: arXiv:2505.09388, sec. 2;
+// Qwen2.5-VL and Qwen3-VL without their vision towers: arXiv:2502.13923; Mistral Small 3; Gemma 2: arXiv:2408.00118,
+// sec. 2; all have LLaMA's architecture, arXiv:2302.13971, with grouped-query attention, arXiv:2305.13245). Names are
+// those of Hugging Face's config.json. Sizes follow from shapes; files whose Theta, Eps or HeadDim differ say so in
+// their metadata.
 type LMConfig struct {
 	Width   int     `json:"hidden_size"`         // 2560 (Qwen3-4B)
 	HeadDim int     `json:"head_dim"`            // 128
@@ -25,53 +26,53 @@ type LMConfig struct {
 	Vocab   int     `json:"vocab_size"`          // 151936
 	Theta   float64 `json:"rope_theta"`          // 1e6
 	Eps     float32 `json:"rms_norm_eps"`        // 1e-6
-	Pad     int     `json:"pad_token_id"`        // 151643; it and what follows are no keys
-	// Interleaved: pairs turn with time, row and column in turn (Qwen3-VL), not in sections.
+	Pad     int     `json:"pad_token_id"`        // 151643; it and all later tokens are masked as keys
+	// Interleaved: rotary pairs belong to time, row and column in turn (Qwen3-VL), not in sections.
 	Interleaved bool `json:"interleaved_mrope"`
-	// gemma: norms on both sides of attention and MLP, words times the root of the width, GELU as the gate. ComfyUI does
-	// not cap scores, so neither do we.
+	// gemma: norms before and after attention and MLP, embeddings times the square root of the width, GELU as the gate.
+	// Scores are not soft-capped, as in ComfyUI.
 	gemma bool
 }
 
-// LM is a loaded language model, or one part of it (OpenParts). Its states are those of its layers; Generate makes
-// texts of the last.
+// LM is a loaded language model, or one tensor-parallel part of it (OpenParts). Encode returns states of its layers,
+// Generate produces text.
 type LM struct {
 	loaded[lmWeights]
 	Config LMConfig
 }
 
 type lmWeights struct {
-	Token engine.Tensor `weight:"model.embed_tokens.weight,keep" shape:"V,E" use:"embed"` // the first part has it
+	Token engine.Tensor `weight:"model.embed_tokens.weight,keep" shape:"V,E" use:"embed"` // only part 0 has it
 	Layer []*lmLayer    `weight:"model.layers"`
-	Final *lmNorm       `weight:"model.norm"` // nil: a file whose last states nobody reads
+	Final *lmNorm       `weight:"model.norm"` // nil: not in the file, or its output is not needed
 }
 
 type lmNorm struct {
 	Weight engine.Tensor `weight:"weight" shape:"E"`
 }
 
-// lmLayer is one decoder layer. Rows of queries and keys are stored with the halves of a head that rotate together
-// apart (k and k+D/2); the row orders put them side by side, as engine.RoPE has them.
+// lmLayer is one decoder layer. Files store the two halves of a rotary pair D/2 rows apart (k and k+D/2); the row
+// orders put them next to each other, as engine.RoPE expects.
 type lmLayer struct {
-	Norms *lmNorms       `weight:""` // one of the two
+	Norms *lmNorms       `weight:""` // exactly one of Norms and Gemma is set
 	Gemma *lmSandwich    `weight:""`
 	Q     *engine.Weight `weight:"self_attn.q_proj,optbias,perm=q" shape:"Q,E" split:"rows Q"`
 	K     *engine.Weight `weight:"self_attn.k_proj,optbias,perm=k" shape:"K,E" split:"rows K"`
 	V     *engine.Weight `weight:"self_attn.v_proj,optbias" shape:"K,E" split:"rows K"`
-	Heads *lmHeadNorm    `weight:"self_attn"` // nil: queries and keys are not normalised
+	Heads *lmHeadNorm    `weight:"self_attn"` // nil: queries and keys are not normalized
 	O     *engine.Weight `weight:"self_attn.o_proj,nobias" shape:"E,Q" split:"cols Q"`
 	Gate  *engine.Weight `weight:"mlp.gate_proj,nobias" shape:"F,E" split:"rows F"`
 	Up    *engine.Weight `weight:"mlp.up_proj,nobias" shape:"F,E" split:"rows F"`
 	Down  *engine.Weight `weight:"mlp.down_proj,nobias" shape:"E,F" split:"cols F"`
 }
 
-// lmNorms are those in front of attention and MLP.
+// lmNorms are the norms before attention and MLP.
 type lmNorms struct {
 	Norm1 engine.Tensor `weight:"input_layernorm.weight" shape:"E"`
 	Norm2 engine.Tensor `weight:"post_attention_layernorm.weight" shape:"E"`
 }
 
-// lmSandwich are Gemma's, behind attention and MLP too; weights are stored as what they are more than 1.
+// lmSandwich are Gemma's norms, which also follow attention and MLP; files store the weights minus 1.
 type lmSandwich struct {
 	Norm1 engine.Tensor `weight:"input_layernorm.weight,plus1" shape:"E"`
 	Norm2 engine.Tensor `weight:"pre_feedforward_layernorm.weight,plus1" shape:"E"`
@@ -79,7 +80,7 @@ type lmSandwich struct {
 	Post2 engine.Tensor `weight:"post_feedforward_layernorm.weight,plus1" shape:"E"`
 }
 
-// lmSandwichKey tells language models with such norms.
+// lmSandwichKey is the tensor by which language models with such norms are recognized.
 const lmSandwichKey = "model.layers.0.post_feedforward_layernorm.weight"
 
 type lmHeadNorm struct {
@@ -87,11 +88,11 @@ type lmHeadNorm struct {
 	K engine.Tensor `weight:"k_norm.weight,perm=d" shape:"D"`
 }
 
-// lastNorm is the norm behind the last layer.
+// lastNorm is the norm after the last layer.
 const lastNorm = "model.norm.weight"
 
-// describeLM finds a language model in set, whose names may have one of the usual prefixes (see Find). config is the
-// JSON of the file's metadata "config", empty when there is none.
+// describeLM finds the language model in set, whose names may have one of the usual prefixes (see Find). config is the
+// JSON of the file's metadata entry "config", empty if there is none. The returned set's names have no prefix.
 func describeLM(set *weights.Set, config []byte) (Part, LMConfig, *weights.Set, error) {
 	part, set, err := findPart(set, "qwen3", "qwen3_8b", "qwen3vl_4b", "qwen25_7b", "mistral3", "gemma2_2b")
 	if err != nil {
@@ -101,15 +102,15 @@ func describeLM(set *weights.Set, config []byte) (Part, LMConfig, *weights.Set, 
 	return part, c, set, err
 }
 
-// openLM loads the language model that describeLM finds, cut by heads and MLP columns over ops, of which the first
-// min(len(ops), KVHeads) get a part each; those of nil Ops are left out.
+// openLM loads the language model that describeLM finds, split by heads and MLP columns over the first min(len(ops),
+// KVHeads) of ops; a part whose Ops is nil is not loaded and nil in the result.
 func openLM(ops []engine.Ops, set *weights.Set, config []byte) ([]Net, error) {
 	part, c, set, err := describeLM(set, config)
 	if err != nil {
 		return nil, err
 	}
 	ignore := []string{"lm_head.", "visual.", "tekken_model", "spiece_model"}
-	if c.gemma { // the states of its last layer are read by nobody
+	if c.gemma { // nothing reads the states after its last layer
 		ignore = append(ignore, lastNorm)
 	}
 	if n := KindOf(part.Kind).layers; n > 0 && n < c.Layers {
@@ -164,7 +165,7 @@ func openLM(ops []engine.Ops, set *weights.Set, config []byte) ([]Net, error) {
 	return out, nil
 }
 
-// halvesTogether is the row order that puts row k+d/2 of every head behind its row k.
+// halvesTogether returns the row order that puts row k+d/2 of every head right after its row k.
 func halvesTogether(heads, d int) []int {
 	var out []int
 	for h := range heads {
@@ -175,7 +176,7 @@ func halvesTogether(heads, d int) []int {
 	return out
 }
 
-// inferLM reads the configuration from names and shapes, and what they do not tell from config.
+// inferLM reads the configuration from names and shapes, and from config what these do not say.
 func inferLM(kind string, set *weights.Set, config []byte) (LMConfig, error) {
 	const attn, mlp = "model.layers.0.self_attn.", "model.layers.0.mlp."
 	c := LMConfig{HeadDim: 128, Theta: 1e6, Eps: 1e-6, Pad: 151643}
@@ -207,16 +208,16 @@ func inferLM(kind string, set *weights.Set, config []byte) (LMConfig, error) {
 	return c, nil
 }
 
-// Adapt is Net.Adapt.
+// Adapt implements Net.Adapt.
 func (m LM) Adapt(ops engine.Ops, additions []weights.LowRank) (_ Net, err error) {
 	m.loaded, err = m.adapt(ops, additions)
 	return &m, err
 }
 
-// Encode encodes chunks of any length. Tokens from the first pad on are computed but are no keys, as in ComfyUI. With
-// Form.Chat the states before a prompt's second <|im_start|> are left out, or its only one, and those of that token,
-// "user" and the line break where they follow. Errors: token ids outside the vocabulary, Check's error, device errors,
-// not enough memory.
+// Encode encodes chunks of any length. Tokens from the first pad on are computed but masked as keys, as in ComfyUI.
+// With Form.Chat the states before the second <|im_start|>, or before the only one, are dropped, and also those of that
+// token, "user" and the line break if these follow. It returns an error if a token id is outside the vocabulary, a tap
+// is beyond the last layer or memory runs out, and errors of Check and of the device.
 func (m *LM) Encode(env Env, chunks [][]tokenizer.Token, f Form) (Encoding, error) {
 	cfg := m.Config
 	if n := len(f.Taps); n > 0 && f.Taps[n-1] > cfg.Layers {
@@ -245,7 +246,7 @@ func (m *LM) Encode(env Env, chunks [][]tokenizer.Token, f Form) (Encoding, erro
 	return out, err
 }
 
-// start is the token that a prompt without text begins with.
+// start returns the token that an empty prompt begins with.
 func (c LMConfig) start() int {
 	if c.gemma {
 		return 2
@@ -253,7 +254,7 @@ func (c LMConfig) start() int {
 	return tokenizer.None
 }
 
-// chatHead is the number of tokens that Form.Chat leaves out.
+// chatHead returns the number of tokens whose states Form.Chat drops.
 func chatHead(chunk []tokenizer.Token) int {
 	const start, user, newline = 151644, 872, 198
 	is := func(i, id int) bool { return i < len(chunk) && chunk[i].Vector == nil && chunk[i].ID == id }
@@ -269,12 +270,12 @@ func chatHead(chunk []tokenizer.Token) int {
 	return cut
 }
 
-// lmWork is the memory of one run: activations and the rotation [L, D/2] of every position.
+// lmWork holds the memory of one run: activations and the rotation [L, D/2] of every position.
 type lmWork struct {
 	work
 	rope engine.RoPE
-	deep engine.Tensor // [B, L, E] where there are pictures
-	root engine.Tensor // [1, E] f32, one less than what Gemma's words are multiplied with
+	deep engine.Tensor // [B, L, E]; only with pictures
+	root engine.Tensor // [1, E] f32, the factor of Gemma's embeddings minus 1
 }
 
 func (m *LM) work(a *engine.Arena, dtype engine.DType, b, l int, f Form) lmWork {
@@ -299,8 +300,8 @@ func (m *LM) work(a *engine.Arena, dtype engine.DType, b, l int, f Form) lmWork 
 	return w
 }
 
-// run is the decoder over tokens at their positions: pre-norm layers with causal attention. keys are how many of each
-// chunk are attended to, nil: all; before is the past of every layer, nil: there is none.
+// run runs the decoder over tokens at their positions: pre-norm layers with causal attention. keys[i] is the number of
+// tokens of chunk i that are attended to, nil: all; before is the KV cache of every layer, nil: none.
 func (m *LM) run(env Env, w lmWork, chunks [][]tokenizer.Token, at [][3]int, keys []int, before []past, f Form,
 ) (engine.Tensor, error) {
 	ops, cfg := env.Ops, m.Config
@@ -347,7 +348,7 @@ func (m *LM) run(env Env, w lmWork, chunks [][]tokenizer.Token, at [][3]int, key
 	return w.x, nil
 }
 
-// deepen adds what vectors of tokens have for the states behind n layers.
+// deepen adds to the states after n layers what the tokens' vectors hold for them (DeepStack).
 func (w lmWork) deepen(ops engine.Ops, chunks [][]tokenizer.Token, n int) {
 	e := w.x.Dim(2)
 	has := func(t tokenizer.Token) bool { return len(t.Vector) >= (n+1)*e }
@@ -367,7 +368,7 @@ func (w lmWork) deepen(ops engine.Ops, chunks [][]tokenizer.Token, n int) {
 	}
 }
 
-// tap keeps the states behind n layers where the form wants them, and reports whether those are the last.
+// tap saves the states after n layers if the form asks for them, and reports whether these were the last ones.
 func (m *LM) tap(ops engine.Ops, w lmWork, f Form, n int) bool {
 	at, e := slices.Index(f.Taps, n), m.Config.Width
 	if at >= 0 {
@@ -376,7 +377,7 @@ func (m *LM) tap(ops engine.Ops, w lmWork, f Form, n int) bool {
 	return at >= 0 && at == len(f.Taps)-1
 }
 
-// keys is the number of tokens before the first pad, all if there is none.
+// keys returns the number of tokens before the first pad, all of them if there is none.
 func (c LMConfig) keys(chunk []tokenizer.Token) int {
 	for i, t := range chunk {
 		if t.Vector == nil && t.ID == c.Pad {
@@ -386,9 +387,9 @@ func (c LMConfig) keys(chunk []tokenizer.Token) int {
 	return len(chunk)
 }
 
-// positions is where every token sits on the axes of time, rows and columns: words on all three alike, the rows of a
-// picture at (p, p + row, p + column), p being where it starts, words behind it from p + the larger of rows and columns
-// on (arXiv:2409.12191, sec. 2.1).
+// positions returns the position of every token on the axes time, row and column. Words have the same position on all
+// three, picture tokens (p, p + row, p + column), where p is the position at which the picture starts. Words after it
+// go on from p + the larger of its rows and columns (arXiv:2409.12191, sec. 2.1).
 func positions(chunk []tokenizer.Token, pictures [][2]int) [][3]int {
 	out, at := make([][3]int, 0, len(chunk)), 0
 	for i := 0; i < len(chunk); {
@@ -407,8 +408,8 @@ func positions(chunk []tokenizer.Token, pictures [][2]int) [][3]int {
 	return out
 }
 
-// rotation is cos and sin of position * theta^(-2k/D), [l, D/2]: 16 of 64 pairs turn with the time, 24 each with row
-// and column; or, interleaved, of the first 60 every third with each, and the last with the time.
+// rotation returns cos and sin of position * theta^(-2k/D), [l, D/2]. Of 64 pairs, 16 rotate with time and 24 each with
+// row and column. Interleaved, the first 60 rotate with time, row and column in turn and the last 4 with time.
 func (c LMConfig) rotation(at [][3]int) (cos, sin []float32) {
 	pairs := c.HeadDim / 2
 	for _, p := range at {
@@ -428,8 +429,8 @@ func (c LMConfig) rotation(at [][3]int) (cos, sin []float32) {
 	return cos, sin
 }
 
-// add is x += a W^T, normalised between where post is a norm; of a part it is that part's share of the product that is
-// summed first.
+// add computes x += a W^T. If post is set, the product is normalized first. A part computes only its share of the
+// product, which is summed over the parts before.
 func (w lmWork) add(env Env, a engine.Tensor, weight *engine.Weight, post engine.Tensor, eps float32) {
 	if env.Sum == nil && post.IsZero() {
 		env.Ops.Linear(w.x, a, weight, engine.Epilogue{Residual: w.x})
@@ -445,7 +446,7 @@ func (w lmWork) add(env Env, a engine.Tensor, weight *engine.Weight, post engine
 	env.Ops.Add(w.x, w.x, w.norm)
 }
 
-// layer runs a layer; with a past, whose rows it adds to, also over the tokens before.
+// layer runs one layer. If before has memory, new keys and values are appended to it and attention covers all of it.
 func (m *LM) layer(env Env, layer *lmLayer, w lmWork, keys []int, before past) {
 	ops, cfg := env.Ops, m.Config
 	queries, groups := layer.Q.N()/cfg.HeadDim, layer.K.N()/cfg.HeadDim
@@ -465,7 +466,7 @@ func (m *LM) layer(env Env, layer *lmLayer, w lmWork, keys []int, before past) {
 		nq = engine.QKNorm{Kind: engine.RMSNorm, KScale: h.Q, Eps: cfg.Eps}
 		nk = engine.QKNorm{Kind: engine.RMSNorm, KScale: h.K, Eps: cfg.Eps}
 	}
-	// Queries go through as keys: the operation wants as many queries as keys.
+	// QKNormRoPE requires as many query heads as key heads, so each goes through it alone, as keys.
 	none := engine.Tensor{}
 	ops.QKNormRoPE(none, q, none, none, q, none, nq, w.rope)
 	ops.QKNormRoPE(none, k, none, none, k, none, nk, w.rope)
@@ -474,7 +475,7 @@ func (m *LM) layer(env Env, layer *lmLayer, w lmWork, keys []int, before past) {
 		ops.Copy(before.v.Slice(1, before.at, before.at+l), w.v)
 		k, v = heads(before.k.Slice(1, 0, before.at+l), groups), heads(before.v.Slice(1, 0, before.at+l), groups)
 	}
-	// Query heads g*i .. g*i+g-1 read key head i: one attention for each place in a group, over all groups.
+	// Query heads g*i .. g*i+g-1 read key head i: one Attention call per place in a group, over all groups.
 	g := queries / groups
 	grouped, out := q.Split(2, groups, g), heads(w.o, queries).Split(2, groups, g)
 	for i := range g {

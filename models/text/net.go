@@ -9,71 +9,71 @@ import (
 	"patchbay/models/weights"
 )
 
-// Net is a loaded text encoder. It holds weights only and may be shared.
+// Net is a loaded text encoder. It holds only weights and may be shared.
 type Net interface {
-	// Encode encodes the chunks of one prompt. Errors: token ids outside the vocabulary, chunks that are too long, Check's
-	// error, device errors.
+	// Encode encodes the chunks of one prompt. It returns an error if a token id is outside the vocabulary or a chunk
+	// is too long, and errors of Check and of the device.
 	Encode(env Env, chunks [][]tokenizer.Token, f Form) (Encoding, error)
-	// Adapt returns an encoder that computes with the same weights plus additions (names as in Open's set without prefix)
-	// and shares their memory. Closing it frees the additions alone; the first one must stay open as long as it is used.
-	// Errors are those of weights.Adapt.
+	// Adapt returns an encoder that uses the same weights plus additions, whose names are those of OpenParts's set
+	// without the prefix. It shares the weights' memory: closing it frees only the additions, and the original must
+	// stay open while it is in use. Errors are those of weights.Adapt.
 	Adapt(ops engine.Ops, additions []weights.LowRank) (Net, error)
-	// Bytes returns the memory of the weights where the backend tells it.
+	// Bytes returns the bytes of the weights as far as the backend reports them.
 	Bytes() int64
-	// Close gives the memory of the weights back.
+	// Close frees the weights.
 	Close()
 }
 
-// Form says how a family uses an encoder and which of its states it reads.
+// Form says how a model family uses an encoder and which of its states it reads.
 type Form struct {
-	// Layer selects the states: 0 the last layer with final norm, -1 the last, -2 the last but one ... (CLIPSetLastLayer).
+	// Layer selects the states: 0 the last layer's with the final norm, -1 the last layer's, -2 the second to last's
+	// ... (CLIPSetLastLayer).
 	Layer int
-	// Norm applies the final norm to the states of an inner layer of CLIP; those of T5 always get it.
+	// Norm applies the final norm to the states of an inner layer of CLIP. T5 always applies it.
 	Norm bool
-	// Project multiplies the pooled state of CLIP with text_projection where the file has it.
+	// Project multiplies the pooled state of CLIP by text_projection if the file has it.
 	Project bool
-	// Masked hides padding behind the end token from T5's attention; BERT's never sees it.
+	// Masked hides padding after the end token from T5's attention. BERT always does so.
 	Masked bool
-	// Zeroed makes the states of padding behind T5's end token zeros.
+	// Zeroed zeroes T5's states of padding after the end token. It takes effect only with Masked.
 	Zeroed bool
-	// PadReference measures prompt weights of T5 from pads alone, without an end token.
+	// PadReference makes T5's reference for prompt weights all pads, without an end token.
 	PadReference bool
-	// Taps say behind how many layers of a language model the states are taken, in ascending order; they lie side by side.
-	// With them Layer says nothing.
+	// Taps lists, in ascending order, the numbers of layers after which a language model's states are taken and
+	// concatenated per token. Layer is ignored if it is set.
 	Taps []int
-	// Chat leaves out the states of a chat's first turn and of the head of its second one (LM.Encode).
+	// Chat drops the states of a chat's first turn and of the header of the second (LM.Encode).
 	Chat bool
-	// Pictures are rows and columns of each run of tokens that a language model sees in place of words (Vision.See), in
-	// their order.
+	// Pictures holds the rows and columns of each run of picture tokens (Eyes.See) in a language model's prompt.
 	Pictures [][2]int
 }
 
 // Kind is one kind of text encoder.
 type Kind struct {
 	Name   string // "clip_l", "t5" ...
-	Prompt string // what node inputs call its prompt
-	// Vocabularies are the names of its vocabulary in the folder tokenizers, ComfyUI the path in ComfyUI's own comfy
-	// folder; empty: it has none.
+	Prompt string // name of its prompt in node inputs
+	// Vocabularies are the names that its vocabulary may have in the folder tokenizers; ComfyUI is its path in
+	// ComfyUI's own comfy folder, empty: none.
 	Vocabularies []string
 	ComfyUI      string
-	// Unit is the pixels that the sides of a Picture are multiples of, for those with eyes.
+	// Unit is the number of pixels that the sides of a Picture must be multiples of; 0: the encoder reads no pictures.
 	Unit int
-	// layers is how many layers of a language model any family reads; those behind them stay on disk. 0: all.
+	// layers is the number of language model layers that any family reads; later ones are not loaded. 0: all.
 	layers int
-	lm     bool   // a language model, which is cut over Ops
-	anchor string // a name by which it is recognised
+	lm     bool   // a language model, which can be split over several Ops
+	anchor string // tensor name by which it is recognized
 	is     func(set *weights.Set, prefix string) bool
-	// open loads the encoder cut over ops, or whole by the first of them where it cannot be cut. Parts of nil Ops are left
-	// out.
+	// open loads the encoder split over ops, or whole on the first of them if it cannot be split. Parts whose Ops is
+	// nil are not loaded.
 	open func(ops []engine.Ops, set *weights.Set, config []byte) ([]Net, error)
 }
 
-// kinds lists the encoders; of several with one anchor the first that fits counts.
+// kinds lists the encoders; among several with the same anchor the first match counts.
 func kinds() []Kind {
 	const (
 		clip = "text_model.embeddings.token_embedding.weight"
 		t5   = "encoder.block.0.layer.0.SelfAttention.q.weight"
-		// of language models
+		// for language models
 		queryNorm, keyBias = "model.layers.0.self_attn.q_norm.weight", "model.layers.0.self_attn.k_proj.bias"
 		sandwich           = lmSandwichKey
 	)
@@ -123,7 +123,7 @@ func kinds() []Kind {
 		{
 			Name: "qwen3", Prompt: "qwen3", Vocabularies: []string{"qwen3", "qwen3_4b", "qwen2.5", "qwen25"},
 			ComfyUI: "text_encoders/qwen25_tokenizer", anchor: queryNorm, open: openLM, lm: true,
-			is: func(set *weights.Set, p string) bool { return !set.Has(p + sandwich) }, // Gemma 3
+			is: func(set *weights.Set, p string) bool { return !set.Has(p + sandwich) }, // not Gemma 3
 		},
 		{
 			Name: "qwen25_7b", Prompt: "qwen25_7b", Vocabularies: []string{"qwen2.5", "qwen25", "qwen3"},
@@ -145,7 +145,7 @@ func kinds() []Kind {
 	}
 }
 
-// opener is the Kind.open of an encoder that is not cut.
+// opener returns the Kind.open of an encoder that cannot be split.
 func opener[T Net](open func(engine.Ops, *weights.Set, []byte) (T, error),
 ) func([]engine.Ops, *weights.Set, []byte) ([]Net, error) {
 	return func(ops []engine.Ops, set *weights.Set, config []byte) ([]Net, error) {
@@ -157,7 +157,7 @@ func opener[T Net](open func(engine.Ops, *weights.Set, []byte) (T, error),
 	}
 }
 
-// KindOf returns the kind of that name, the zero Kind where there is none.
+// KindOf returns the kind of that name, or the zero Kind.
 func KindOf(name string) Kind {
 	for _, k := range kinds() {
 		if k.Name == name {
@@ -168,11 +168,12 @@ func KindOf(name string) Kind {
 }
 
 // OpenParts loads an encoder of a kind from set, whose names may have one of the usual prefixes (see Find). config is
-// the JSON of the file's metadata "config", empty when there is none; it overrides what names and shapes say. There are
-// at most len(ops) parts, each loaded by one of ops: of a language model a part has its share of the heads and MLP
-// columns of every layer (arXiv:1909.08053, sec. 3) and makes partial sums. All parts encode a prompt together, with
-// Env.Sum, and get the same result. There are no more parts than heads of keys, and one of encoders of other kinds. The
-// caller closes them.
+// the JSON of the file's metadata entry "config", empty if there is none; it overrides what names and shapes imply.
+//
+// A language model is split over ops, at most into as many parts as it has key heads: each part has its share of the
+// heads and MLP columns of every layer (arXiv:1909.08053, sec. 3) and computes partial sums. All parts encode a prompt
+// together, with Env.Sum, and get the same result. Encoders of other kinds are one part, on ops[0]. The caller must
+// close the parts.
 func OpenParts(ops []engine.Ops, kind string, set *weights.Set, config []byte) ([]Net, error) {
 	k := KindOf(kind)
 	if k.open == nil {
@@ -181,7 +182,7 @@ func OpenParts(ops []engine.Ops, kind string, set *weights.Set, config []byte) (
 	return k.open(ops, set, config)
 }
 
-// Parts is how many parts OpenParts makes of an encoder for so many Ops. Nothing is loaded.
+// Parts returns the number of parts that OpenParts makes of an encoder for that many Ops, without loading anything.
 func Parts(kind string, set *weights.Set, config []byte, ops int) (int, error) {
 	if !KindOf(kind).lm {
 		return 1, nil
@@ -190,7 +191,8 @@ func Parts(kind string, set *weights.Set, config []byte, ops int) (int, error) {
 	return min(ops, c.KVHeads), err
 }
 
-// OpenPart is part i of the n that OpenParts makes for n Ops. An encoder that is not cut into so many is refused.
+// OpenPart loads part i of the n that OpenParts makes for n Ops. It returns an error if the encoder cannot be split
+// into n.
 func OpenPart(ops engine.Ops, kind string, set *weights.Set, config []byte, i, n int) (Net, error) {
 	if can, err := Parts(kind, set, config, n); err != nil {
 		return nil, err
@@ -206,22 +208,21 @@ func OpenPart(ops engine.Ops, kind string, set *weights.Set, config []byte, i, n
 	return parts[i], nil
 }
 
-// loaded is what every encoder holds: its weights in a W, a struct with weight tags.
+// loaded is embedded in every encoder. W is a struct with weight tags.
 type loaded[W any] struct {
 	weights W
 	memory  *weights.Loaded
 	options weights.Options
 }
 
-// load fills the weights. Those of 8 bits are widened: encoders multiply them with activations that are not rounded, as
-// ComfyUI does.
+// load fills the weights. 8-bit ones are widened: like ComfyUI, encoders multiply them by unquantized activations.
 func (l *loaded[W]) load(ops engine.Ops, set *weights.Set, opt weights.Options) (err error) {
 	l.options = opt
 	l.memory, err = weights.Load(ops, set.Widened(engine.BF16), &l.weights, opt)
 	return err
 }
 
-// adapt returns the weights plus additions.
+// adapt returns the weights with the additions.
 func (l *loaded[W]) adapt(ops engine.Ops, additions []weights.LowRank) (loaded[W], error) {
 	w, memory, err := weights.Adapt(ops, &l.weights, l.options, additions)
 	if err != nil {
@@ -230,8 +231,8 @@ func (l *loaded[W]) adapt(ops engine.Ops, additions []weights.LowRank) (loaded[W
 	return loaded[W]{*w, memory, l.options}, nil
 }
 
-// Bytes returns the memory of the weights where the backend tells it.
+// Bytes returns the bytes of the weights as far as the backend reports them.
 func (l *loaded[W]) Bytes() int64 { return l.memory.Bytes() }
 
-// Close gives the memory of the weights back.
+// Close frees the weights.
 func (l *loaded[W]) Close() { l.memory.Close() }

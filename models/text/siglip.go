@@ -10,16 +10,16 @@ import (
 	"patchbay/models/weights"
 )
 
-// SigLIP is the picture encoder that Redux reads (arXiv:2303.15343): a transformer over patches with learned positions,
-// whose blocks are CLIP's without a mask. It holds weights only and may be shared.
+// SigLIP is the picture encoder that Redux reads (arXiv:2303.15343): a transformer over patches with learned positions
+// whose blocks are CLIP's without the causal mask. It holds only weights and may be shared.
 type SigLIP struct {
 	loaded[siglipWeights]
-	// Size is the side of the pictures that it looks at, in pixels: 384.
+	// Size is the side of the pictures that it reads, in pixels: 384.
 	Size               int
 	patch, side, heads int
 }
 
-// siglipEps is the epsilon of all norms (ComfyUI takes torch's).
+// siglipEps is the epsilon of all norms (ComfyUI uses torch's default).
 const siglipEps = 1e-5
 
 type siglipWeights struct {
@@ -29,8 +29,8 @@ type siglipWeights struct {
 	Final    affine         `weight:"post_layernorm"`
 }
 
-// OpenSigLIP loads the picture encoder in set. config is the JSON of the file's metadata "config", which may say
-// num_attention_heads (16) and image_size. The caller closes the result. Errors name what the file is instead.
+// OpenSigLIP loads the picture encoder in set. config is the JSON of the file's metadata entry "config", which may set
+// num_attention_heads (16) and image_size. The caller must close the result. Errors say what the file is instead.
 func OpenSigLIP(ops engine.Ops, set *weights.Set, config []byte) (*SigLIP, error) {
 	const patch, position = "embeddings.patch_embedding.weight", "embeddings.position_embedding.weight"
 	if err := CheckSigLIP(set); err != nil {
@@ -43,7 +43,7 @@ func OpenSigLIP(ops engine.Ops, set *weights.Set, config []byte) (*SigLIP, error
 		Heads int `json:"num_attention_heads"`
 		Size  int `json:"image_size"`
 	}{16, m.side * p}
-	if c.Size == 378 { // of the release for 384 pixels, whose last 6 belong to no patch
+	if c.Size == 378 { // the release for 384 pixels, whose last 6 belong to no patch
 		c.Size = 384
 	}
 	if len(config) > 0 {
@@ -65,7 +65,7 @@ func OpenSigLIP(ops engine.Ops, set *weights.Set, config []byte) (*SigLIP, error
 	})
 }
 
-// CheckSigLIP refuses sets that are no SigLIP of fixed positions, by name.
+// CheckSigLIP returns an error unless set, judged by names and shapes, is a SigLIP with fixed positions.
 func CheckSigLIP(set *weights.Set) error {
 	const at = "vision_model.embeddings."
 	switch {
@@ -79,12 +79,12 @@ func CheckSigLIP(set *weights.Set) error {
 	return nil
 }
 
-// Rows returns how many rows See gives, and their width.
+// Rows returns the number of rows that See returns, and their width.
 func (m *SigLIP) Rows() (rows, width int) { return m.side * m.side, m.weights.Position.Dim(1) }
 
-// See returns the last states [L, E] of a picture, and those behind the layers Deep, one after the other, nil where
-// there are fewer: pixels [3, Size, Size] of -1..1. Errors: another number of values, Check's error, device errors, not
-// enough memory.
+// See returns the last states [L, E] of a picture, and the states of the layers that Deep lists, one after the other;
+// deep is nil if the encoder has fewer layers. pixels is [3, Size, Size] of -1..1. It returns an error if the number of
+// values is wrong or memory runs out, and errors of Check and of the device.
 func (m *SigLIP) See(env Env, pixels []float32) (last, deep []float32, err error) {
 	if len(pixels) != 3*m.Size*m.Size {
 		return nil, nil, fmt.Errorf("siglip: %d values for a picture of %d x %d", len(pixels), m.Size, m.Size)
@@ -124,7 +124,7 @@ func (m *SigLIP) See(env Env, pixels []float32) (last, deep []float32, err error
 	return last, deep, env.Ops.Download(last, w.x).Wait()
 }
 
-// patches orders pixels by patch: [L, 3*P*P], pixels behind the last whole patch are left out.
+// patches orders pixels by patch, [L, 3*P*P]. Pixels after the last whole patch are dropped.
 func (m *SigLIP) patches(pixels []float32) []float32 {
 	var out []float32
 	for at := range m.side * m.side {
@@ -136,7 +136,7 @@ func (m *SigLIP) patches(pixels []float32) []float32 {
 	return out
 }
 
-// Redux turns what SigLIP saw into rows that a FLUX.1 model reads behind its text. It holds weights only.
+// Redux turns SigLIP's states into rows that a FLUX.1 model reads after its text. It holds only weights.
 type Redux struct {
 	loaded[reduxWeights]
 }
@@ -146,7 +146,7 @@ type reduxWeights struct {
 	Down *engine.Weight `weight:"redux_down" shape:"T,M"`
 }
 
-// OpenRedux loads the style model in set. The caller closes the result.
+// OpenRedux loads the style model in set. The caller must close the result.
 func OpenRedux(ops engine.Ops, set *weights.Set) (*Redux, error) {
 	m := &Redux{}
 	return m, m.load(ops, set, weights.Options{Model: "redux", Dims: map[string]int{
@@ -154,10 +154,10 @@ func OpenRedux(ops engine.Ops, set *weights.Set) (*Redux, error) {
 	}})
 }
 
-// Widths are what Project reads and writes.
+// Widths returns the widths of the rows that Project reads and writes.
 func (m *Redux) Widths() (in, out int) { return m.weights.Up.K(), m.weights.Down.N() }
 
-// Project turns states [rows, in] into rows [rows, out] of a text: down(silu(up(states))).
+// Project turns states [rows, in] into text rows [rows, out]: down(silu(up(states))).
 func (m *Redux) Project(env Env, states []float32) ([]float32, error) {
 	in, out := m.Widths()
 	rows := len(states) / in

@@ -9,7 +9,7 @@ import (
 	"patchbay/models/weights"
 )
 
-// T5Config describes a T5 encoder (arXiv:1910.10683; gated form arXiv:2002.05202) in the names of Hugging Face's
+// T5Config describes a T5 encoder (arXiv:1910.10683; gated form arXiv:2002.05202) with the names of Hugging Face's
 // config.json.
 type T5Config struct {
 	Width       int     `json:"d_model"`                         // 4096 (T5-XXL), 2048 (mT5-XL)
@@ -21,13 +21,13 @@ type T5Config struct {
 	Buckets     int     `json:"relative_attention_num_buckets"`  // 32
 	MaxDistance int     `json:"relative_attention_max_distance"` // 128
 	Eps         float32 `json:"layer_norm_epsilon"`              // 1e-6
-	Act         string  `json:"dense_act_fn"`                    // "gelu_pytorch_tanh"; "relu" in the form without gate
+	Act         string  `json:"dense_act_fn"`                    // "gelu_pytorch_tanh"; "relu" in the ungated form
 	Gated       bool    `json:"is_gated_act"`                    // wi_0 and wi_1 instead of wi
 	End         int     `json:"eos_token_id"`                    // 1
 	Pad         int     `json:"pad_token_id"`                    // 0
 }
 
-// T5 is a loaded T5 or mT5 encoder. It holds weights only and may be shared.
+// T5 is a loaded T5 or mT5 encoder. It holds only weights and may be shared.
 type T5 struct {
 	loaded[t5Weights]
 	Config T5Config
@@ -40,18 +40,18 @@ type t5Weights struct {
 	Final engine.Tensor `weight:"encoder.final_layer_norm.weight" shape:"E"` // [E]
 }
 
-// t5Bias is the first block's bias of positions, which the others share unless each has its own, as Pile-T5 has.
+// t5Bias is the first block's relative position bias, which all blocks share unless each has its own, as in Pile-T5.
 const t5Bias = "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
 
 type t5Block struct {
-	Bias  *t5Buckets     `weight:"layer.0.SelfAttention.relative_attention_bias"` // nil: that of the first block
+	Bias  *t5Buckets     `weight:"layer.0.SelfAttention.relative_attention_bias"` // nil: the first block's is used
 	Norm1 engine.Tensor  `weight:"layer.0.layer_norm.weight" shape:"E"`
 	Q     *engine.Weight `weight:"layer.0.SelfAttention.q,nobias" shape:"I,E"`
 	K     *engine.Weight `weight:"layer.0.SelfAttention.k,nobias" shape:"I,E"`
 	V     *engine.Weight `weight:"layer.0.SelfAttention.v,nobias" shape:"I,E"`
 	O     *engine.Weight `weight:"layer.0.SelfAttention.o,nobias" shape:"E,I"`
 	Norm2 engine.Tensor  `weight:"layer.1.layer_norm.weight" shape:"E"`
-	Gated *t5Gated       `weight:"layer.1.DenseReluDense"` // one of the two forms
+	Gated *t5Gated       `weight:"layer.1.DenseReluDense"` // exactly one of Gated and Dense is set
 	Dense *t5Dense       `weight:"layer.1.DenseReluDense"`
 	Wo    *engine.Weight `weight:"layer.1.DenseReluDense.wo,nobias" shape:"E,F"`
 }
@@ -70,7 +70,7 @@ type t5Dense struct {
 }
 
 // OpenT5 loads a T5 or mT5 encoder from set, whose names may have one of the usual prefixes (see Find). config is the
-// JSON of the file's metadata "config", empty when there is none. The caller closes the result.
+// JSON of the file's metadata entry "config", empty if there is none. The caller must close the result.
 func OpenT5(ops engine.Ops, set *weights.Set, config []byte) (*T5, error) {
 	part, set, err := findPart(set, "t5", "mt5", "pile_t5xl")
 	if err != nil {
@@ -97,7 +97,7 @@ func OpenT5(ops engine.Ops, set *weights.Set, config []byte) (*T5, error) {
 	}
 	ignore := []string{"decoder.", "lm_head.", "spiece_model"}
 	if set.Has("shared.weight") {
-		ignore = append(ignore, "encoder.embed_tokens.weight") // the same table again
+		ignore = append(ignore, "encoder.embed_tokens.weight") // a copy of the same table
 	}
 	c := t.Config
 	return t, t.load(ops, set, weights.Options{Model: part.Kind, Ignore: ignore, Dims: map[string]int{
@@ -105,7 +105,7 @@ func OpenT5(ops engine.Ops, set *weights.Set, config []byte) (*T5, error) {
 	}})
 }
 
-// inferT5 reads the configuration from names and shapes, then from config.
+// inferT5 reads the configuration from names and shapes, then lets config override it.
 func inferT5(set *weights.Set, config []byte) (T5Config, error) {
 	const attn, dense = "encoder.block.0.layer.0.SelfAttention.", "encoder.block.0.layer.1.DenseReluDense."
 	table := "shared.weight"
@@ -156,14 +156,14 @@ func inferT5(set *weights.Set, config []byte) (T5Config, error) {
 	return c, nil
 }
 
-// Adapt is Net.Adapt.
+// Adapt implements Net.Adapt.
 func (t T5) Adapt(ops engine.Ops, additions []weights.LowRank) (_ Net, err error) {
 	t.loaded, err = t.adapt(ops, additions)
 	return &t, err
 }
 
-// Encode encodes chunks of any length. Errors: token ids outside the vocabulary, Check's error, device errors, not
-// enough memory for the scores.
+// Encode encodes chunks of at most 4096 tokens. It returns an error if a token id is outside the vocabulary or there is
+// not enough memory for the scores, and errors of Check and of the device.
 func (t *T5) Encode(env Env, chunks [][]tokenizer.Token, f Form) (Encoding, error) {
 	cfg := t.Config
 	special := Special{tokenizer.None, cfg.End, cfg.Pad}
@@ -190,7 +190,7 @@ func (t *T5) Encode(env Env, chunks [][]tokenizer.Token, f Form) (Encoding, erro
 	return encode(env, n, chunks)
 }
 
-// t5MaxLength bounds a prompt: the position bias has H*L*L elements.
+// t5MaxLength bounds a chunk because the position bias has H*L*L elements.
 const t5MaxLength = 4096
 
 func (t *T5) work(a *engine.Arena, dtype engine.DType, b, l int) work {
@@ -203,8 +203,8 @@ func (t *T5) work(a *engine.Arena, dtype engine.DType, b, l int) work {
 	}
 }
 
-// run is the encoder: pre-norm blocks whose attention has no scale and a position bias that is made once, or by each
-// block.
+// run runs the encoder: pre-norm blocks whose attention scores are not scaled and get a position bias, which is
+// computed once, or by every block that has its own.
 func (t *T5) run(env Env, chunks [][]tokenizer.Token, keys []int, f Form) (engine.Tensor, error) {
 	ops, cfg, l := env.Ops, t.Config, len(chunks[0])
 	w := t.work(env.Arena, env.DType, len(chunks), l)

@@ -1,15 +1,15 @@
-// Package text turns token ids into what diffusion models read of a prompt: CLIP-L and CLIP-G, T5 and mT5, BERT, and
-// language models (Qwen3, Qwen2.5-VL, Qwen3-VL, Mistral Small 3, Gemma 2) whose states are read.
+// Package text turns token ids into the text states that diffusion models read: those of CLIP-L and CLIP-G, T5 and mT5,
+// BERT, and language models (Qwen3, Qwen2.5-VL, Qwen3-VL, Mistral Small 3, Gemma 2).
 //
-// Read encode.go (chunks and prompt weights, the same for all encoders), then clip.go, t5.go, bert.go and lm.go (a
-// network each, from its weights to its states), net.go (the table of kinds) and find.go (which encoders a file holds,
-// by names as ComfyUI does). What a family makes of the encodings is in its own folder. Tokens come from
+// Read encode.go first (chunks and prompt weights, the same for all encoders), then clip.go, t5.go, bert.go and lm.go
+// (one network each, from weights to states), net.go (the table of kinds) and find.go (which encoders a file holds, by
+// tensor names, as in ComfyUI). What a model family makes of the encodings is in its own folder. Tokens come from
 // models/tokenizer; a prompt is a list of chunks that are encoded one by one and joined on the token axis.
 //
-// Results follow ComfyUI, not diffusers, where they differ. Facts that have caused bugs elsewhere: CLIP is pooled at
-// the FIRST end token, because its pad is the end token too; hidden states of CLIP for SD3 are the last but one layer's
+// Where ComfyUI and diffusers differ, results follow ComfyUI. Facts that have caused bugs elsewhere: CLIP is pooled at
+// the FIRST end token, because its pad is the end token too; SD3 reads the hidden states of CLIP's second to last layer
 // without the final norm; T5 does not scale its scores and attends to padding in FLUX, SD3 and PixArt; a prompt weight
-// moves a state away from that of the empty prompt, it does not scale it; PixArt's empty prompt is all pads.
+// does not scale a state but moves it away from that of the empty prompt; PixArt's empty prompt is all pads.
 package text
 
 import (
@@ -21,24 +21,24 @@ import (
 	"patchbay/models/tokenizer"
 )
 
-// Env is what an encoder gets besides weights and tokens. It belongs to one rank and one stream.
+// Env is what an encoder runs with besides weights and tokens. It belongs to one rank and one stream.
 type Env struct {
 	Ops engine.Ops
-	// Arena holds the activations. nil: Take gives an arena of the bytes that a batch of chunks needs, which the next call
-	// may give away again; without Take the encoder takes them from Ops and gives them back.
+	// Arena holds the activations. If it is nil, Take must return an arena of the given size for each batch of chunks;
+	// the next call of Take may reuse its memory. Without Take, the encoder allocates from Ops and frees.
 	Arena *engine.Arena
 	Take  func(bytes int) (*engine.Arena, error)
-	DType engine.DType // of activations: F32 (the zero value) or BF16
-	// Check is called before every layer; an error stops the encoder and is returned as it is. nil: nobody asks.
+	DType engine.DType // of the activations: F32 (the zero value) or BF16
+	// Check, if not nil, is called before every layer. Its error stops the encoder and is returned unchanged.
 	Check func() error
-	// Sum adds a contiguous tensor of DType over all parts of an encoder in place. nil: the encoder is whole.
+	// Sum adds a contiguous tensor of DType over all parts of an encoder, in place. nil: the encoder is not split.
 	Sum func(engine.Tensor)
 }
 
-// Encoding is what one encoder makes of one prompt.
+// Encoding is one encoder's result for one prompt.
 type Encoding struct {
 	Context dit.Array // [L, E] states of all chunks, joined on the token axis
-	Pooled  []float32 // [E] of the first chunk; nil for encoders without
+	Pooled  []float32 // [E] pooled state of the first chunk; nil if the encoder has none
 	// Valid is 1 for tokens up to and including the end token of their chunk and 0 for padding, [L].
 	Valid []int
 }
@@ -52,12 +52,12 @@ func (e Encoding) ValidLen() int {
 	return n
 }
 
-// Special names the tokens that an encoder treats specially; tokenizer.None where there is none.
+// Special holds the ids of an encoder's special tokens; tokenizer.None if it has no such token.
 type Special struct {
 	Start, End, Pad int
 }
 
-// empty returns the prompt without text that weights are measured from.
+// empty returns a prompt without text, padded to length: the reference for prompt weights.
 func (s Special) empty(length int) []tokenizer.Token {
 	var chunk []tokenizer.Token
 	for _, id := range []int{s.Start, s.End} {
@@ -71,7 +71,7 @@ func (s Special) empty(length int) []tokenizer.Token {
 	return chunk
 }
 
-// valid returns the number of tokens up to and including the first end token, all if there is none.
+// valid returns the number of tokens up to and including the first end token, all of them if there is none.
 func (s Special) valid(chunk []tokenizer.Token) int {
 	for i, t := range chunk {
 		if t.Vector == nil && t.ID == s.End {
@@ -81,7 +81,7 @@ func (s Special) valid(chunk []tokenizer.Token) int {
 	return len(chunk)
 }
 
-// lengths is valid of every chunk.
+// lengths returns valid of every chunk.
 func (s Special) lengths(chunks [][]tokenizer.Token) (out []int) {
 	for _, chunk := range chunks {
 		out = append(out, s.valid(chunk))
@@ -89,7 +89,7 @@ func (s Special) lengths(chunks [][]tokenizer.Token) (out []int) {
 	return out
 }
 
-// override lets config, the JSON of a file's metadata "config" that may be empty, replace members of c.
+// override lets config, the JSON of a file's metadata entry "config" or empty, replace members of c.
 func override(config []byte, c any) error {
 	if len(config) == 0 {
 		return nil
@@ -100,13 +100,13 @@ func override(config []byte, c any) error {
 	return nil
 }
 
-// size is one that a config says and that a file has.
+// size is one size as a config says it and as the file has it.
 type size struct {
 	name         string
 	said, stored int
 }
 
-// checkConfig refuses sizes that are not those of the file, and what no file can mean.
+// checkConfig returns an error if a size differs from the file's, or if the layer count or epsilon makes no sense.
 func checkConfig(layers string, n int, epsilon string, eps float32, sizes ...size) error {
 	for _, s := range sizes {
 		if s.said != s.stored || s.stored < 1 {
@@ -122,7 +122,7 @@ func checkConfig(layers string, n int, epsilon string, eps float32, sizes ...siz
 	return nil
 }
 
-// act translates the names that configs use for activations.
+// act maps the names that configs use for activations.
 func act(name string) (engine.Act, error) {
 	if a, ok := map[string]engine.Act{
 		"quick_gelu": engine.QuickGELU, "gelu": engine.GELUErf, "gelu_pytorch_tanh": engine.GELUTanh,

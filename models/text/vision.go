@@ -8,28 +8,28 @@ import (
 	"patchbay/models/weights"
 )
 
-// Picture is what a language model with eyes looks at: [Y, X, 3] of 0..1, sides multiples of its Kind.Unit.
+// Picture is an input of a language model's vision tower: [Y, X, 3] of 0..1, sides multiples of its Kind.Unit.
 type Picture struct {
 	Y, X int
 	Data []float32
 }
 
-// Eyes are the part of a language model that looks at pictures.
+// Eyes is the vision tower of a language model.
 type Eyes interface {
-	// See returns what the language model gets of a picture: rows for joined patches, row by row, and how many there are
-	// down and across. A row is the model's width, or several of it: what is behind the first is added to the states
-	// behind the first layers, one after the other. Errors: sides that do not fit, Check's error, device errors, not
-	// enough memory.
+	// See returns what the language model reads of a picture: one row per 2 x 2 patches, row by row, and the
+	// number of rows down and across. A row is as wide as the model, or a multiple of it: each further piece is added
+	// to the states after one more of the first layers. It returns an error if the sides do not fit or memory runs out,
+	// and errors of Check and of the device.
 	See(env Env, p Picture) (rows [][]float32, y, x int, err error)
-	// Bytes returns the memory of the weights where the backend tells it.
+	// Bytes returns the bytes of the weights as far as the backend reports them.
 	Bytes() int64
-	// Close gives the memory of the weights back.
+	// Close frees the weights.
 	Close()
 }
 
-// OpenEyes loads the eyes of the language model in set, whose names may have one of the usual prefixes. config is the
-// JSON of the file's metadata "config", which may say vision.num_heads (16) and, for Qwen3-VL,
-// vision.deepstack_visual_indexes. The caller closes the result.
+// OpenEyes loads the vision tower of the language model in set, whose names may have one of the usual prefixes. config
+// is the JSON of the file's metadata entry "config", which may set vision.num_heads (16) and, for Qwen3-VL,
+// vision.deepstack_visual_indexes. The caller must close the result.
 func OpenEyes(ops engine.Ops, set *weights.Set, config []byte) (Eyes, error) {
 	part, set, err := findPart(set, "qwen25_7b", "qwen3vl_4b")
 	if err != nil {
@@ -56,15 +56,15 @@ func OpenEyes(ops engine.Ops, set *weights.Set, config []byte) (Eyes, error) {
 	return openVision(ops, set, c.Vision)
 }
 
-// visionConfig is what the metadata of a file may say of its eyes.
+// visionConfig is what a file's metadata may say about its vision tower.
 type visionConfig struct {
 	Heads int   `json:"num_heads"`
-	Taps  []int `json:"deepstack_visual_indexes"` // layers behind which rows for the language model's layers are taken
+	Taps  []int `json:"deepstack_visual_indexes"` // layers whose output feeds the language model's first layers
 	width int
 }
 
-// order is the row order of fused queries, keys and values: the halves of heads that rotate together side by side,
-// values as they are.
+// order returns the row order of the fused query, key and value matrix: the two halves of rotary pairs next to each
+// other, values unchanged.
 func (c visionConfig) order() []int {
 	order := halvesTogether(2*c.Heads, c.width/c.Heads)
 	for i := 2 * c.width; i < 3*c.width; i++ {
@@ -73,8 +73,8 @@ func (c visionConfig) order() []int {
 	return order
 }
 
-// vision is the eyes of Qwen2.5-VL (arXiv:2502.13923, sec. 2.1.1): a transformer over patches of 14 pixels that attends
-// in windows of 112 pixels, but for a few blocks, and joins four patches to a row for the language model.
+// vision is the vision tower of Qwen2.5-VL (arXiv:2502.13923, sec. 2.1.1): a transformer over patches of 14 pixels with
+// attention in windows of 112 pixels except in every eighth block. Its output has one row per four patches.
 type vision struct {
 	loaded[visionWeights]
 	visionConfig
@@ -82,8 +82,8 @@ type vision struct {
 
 const (
 	visionPatch  = 14
-	visionMerge  = 2 // patches of a row and column that become one
-	visionWindow = 4 // joined patches of a window's side
+	visionMerge  = 2 // patches merged to one, in each direction
+	visionWindow = 4 // merged patches on a window's side
 	visionEps    = 1e-6
 )
 
@@ -105,7 +105,7 @@ type visionBlock struct {
 	Down  *engine.Weight `weight:"mlp.down_proj" shape:"E,F"`
 }
 
-// openVision loads the eyes of Qwen2.5-VL.
+// openVision loads the vision tower of Qwen2.5-VL.
 func openVision(ops engine.Ops, set *weights.Set, c visionConfig) (Eyes, error) {
 	m := &vision{visionConfig: c}
 	m.weights.Blocks = make([]visionBlock, set.Count("blocks"))
@@ -117,15 +117,15 @@ func openVision(ops engine.Ops, set *weights.Set, c visionConfig) (Eyes, error) 
 	})
 }
 
-// visionGrid is a picture in patches joined by fours: rows and columns of joined patches in the order of windows.
+// visionGrid is a picture cut into merged patches (2 x 2 patches): their rows and columns, and their order by windows.
 type visionGrid struct {
 	y, x    int
-	patch   int   // pixels of a patch's side
-	order   []int // of joined patches, by their place in the picture
-	windows []int // joined patches of each window
+	patch   int   // pixels on a patch's side
+	order   []int // places in the picture of the merged patches, in the order of computation
+	windows []int // number of merged patches in each window
 }
 
-// newVisionGrid cuts a picture into patches, in windows of so many joined patches a side.
+// newVisionGrid cuts a picture into patches, in windows of that many merged patches on a side.
 func newVisionGrid(p Picture, patch, window int) (visionGrid, error) {
 	unit := patch * visionMerge
 	g := visionGrid{y: p.Y / unit, x: p.X / unit, patch: patch}
@@ -147,7 +147,7 @@ func newVisionGrid(p Picture, patch, window int) (visionGrid, error) {
 	return g, nil
 }
 
-// patches visits the patches in the order in which they are computed, with their row and column.
+// patches visits the patches in the order of computation, with their row and column.
 func (g visionGrid) patches(visit func(y, x int)) {
 	for _, at := range g.order {
 		for k := range visionMerge * visionMerge {
@@ -156,8 +156,8 @@ func (g visionGrid) patches(visit func(y, x int)) {
 	}
 }
 
-// input makes the patches' pixels [L, 3*2*patch*patch], less the mean and divided by the deviation of a channel; a
-// picture is two equal frames.
+// input returns the patches' pixels [L, 3*2*patch*patch], normalized by the channels' mean and std. A picture counts as
+// two equal frames.
 func (g visionGrid) input(p Picture, mean, std [3]float32) []float32 {
 	var out []float32
 	g.patches(func(y, x int) {
@@ -171,7 +171,7 @@ func (g visionGrid) input(p Picture, mean, std [3]float32) []float32 {
 	return out
 }
 
-// rotation is cos and sin [L, d/2]: the first half of the pairs turns with the row, the second with the column.
+// rotation returns cos and sin [L, d/2]: the first half of the pairs rotates with the row, the second with the column.
 func (g visionGrid) rotation(d int) (cos, sin []float32) {
 	g.patches(func(y, x int) {
 		for k := range d / 2 {
@@ -187,16 +187,16 @@ func (g visionGrid) rotation(d int) (cos, sin []float32) {
 	return cos, sin
 }
 
-// eyeWork is the memory of one run of eyes over L patches.
+// eyeWork holds the memory of one run of a vision tower over L patches.
 type eyeWork struct {
 	pixels, x, norm, qkv, hidden engine.Tensor // [1, L, columns]
-	gate                         engine.Tensor // [1, L, F] of vision
-	joined                       engine.Tensor // [1, L/4, 4E] of deepVision
+	gate                         engine.Tensor // [1, L, F], only of vision
+	joined                       engine.Tensor // [1, L/4, 4E], only of deepVision
 	merged, out                  engine.Tensor // [1, L/4, 4E], [1, L/4, columns]
 	rope                         engine.RoPE
 }
 
-// work takes the memory that eyes of both kinds need, for pixels, hidden states and results of so many columns.
+// work allocates what both vision towers need. pixels, hidden and out are numbers of columns.
 func (c visionConfig) work(a *engine.Arena, dtype engine.DType, g visionGrid, pixels, hidden, out int) eyeWork {
 	n, d := len(g.order), c.width/c.Heads
 	l := n * visionMerge * visionMerge
@@ -208,7 +208,7 @@ func (c visionConfig) work(a *engine.Arena, dtype engine.DType, g visionGrid, pi
 	}
 }
 
-// load brings a picture, less mean and divided by std, and the rotation of its patches to the device.
+// load uploads a picture, normalized by mean and std, and the rotation of its patches.
 func (w eyeWork) load(ops engine.Ops, c visionConfig, g visionGrid, p Picture, mean, std [3]float32) {
 	cos, sin := g.rotation(c.width / c.Heads)
 	ops.Upload(w.rope.Cos, cos)
@@ -216,7 +216,7 @@ func (w eyeWork) load(ops engine.Ops, c visionConfig, g visionGrid, p Picture, m
 	ops.Upload(w.pixels, g.input(p, mean, std))
 }
 
-// attend is x += proj(attention(norm)) in windows of so many joined patches.
+// attend computes x += proj(attention(norm)) in windows of that many merged patches.
 func (w eyeWork) attend(ops engine.Ops, c visionConfig, qkv, proj *engine.Weight, windows []int) {
 	ops.Linear(w.qkv, w.norm, qkv, engine.Epilogue{})
 	five, none := w.qkv.Split(2, 3, c.Heads, c.width/c.Heads), engine.Tensor{}
@@ -232,13 +232,13 @@ func (w eyeWork) attend(ops engine.Ops, c visionConfig, qkv, proj *engine.Weight
 	ops.Linear(w.x, w.norm, proj, engine.Epilogue{Residual: w.x})
 }
 
-// fours joins four patches to a row: [1, L, E] -> [1, L/4, 4E].
+// fours merges four patches to a row: [1, L, E] -> [1, L/4, 4E].
 func fours(x engine.Tensor) engine.Tensor {
 	const four = visionMerge * visionMerge
 	return x.Split(1, x.Dim(1)/four, four).Merge(2)
 }
 
-// see runs eyes in the memory that they take, and brings the rows in the picture's order.
+// see runs a vision tower in the memory that it allocates, and downloads the rows in the picture's order.
 func see(env Env, g visionGrid, memory func(*engine.Arena) eyeWork, run func(Env, eyeWork) error,
 ) (rows [][]float32, y, x int, err error) {
 	env, free, err := env.holding("vision", func(a *engine.Arena) { memory(a) })
@@ -262,7 +262,7 @@ func see(env Env, g visionGrid, memory func(*engine.Arena) eyeWork, run func(Env
 	return rows, g.y, g.x, nil
 }
 
-// See is Eyes.See.
+// See implements Eyes.See.
 func (m *vision) See(env Env, p Picture) (rows [][]float32, y, x int, err error) {
 	g, err := newVisionGrid(p, visionPatch, visionWindow)
 	if err != nil {
@@ -287,7 +287,7 @@ func (m *vision) run(env Env, w eyeWork, g visionGrid, p Picture) error {
 			return err
 		}
 		windows := g.windows
-		if i%8 == 7 { // these attend over the whole picture
+		if i%8 == 7 { // full attention
 			windows = []int{len(g.order)}
 		}
 		m.block(ops, w, &m.weights.Blocks[i], windows)
@@ -298,7 +298,7 @@ func (m *vision) run(env Env, w eyeWork, g visionGrid, p Picture) error {
 	return nil
 }
 
-// block is x += proj(attention(norm1(x))), x += down(silu(gate) * up of norm2(x)).
+// block computes x += proj(attention(norm1(x))), then x += down(silu(gate(y)) * up(y)) with y = norm2(x).
 func (m *vision) block(ops engine.Ops, w eyeWork, b *visionBlock, windows []int) {
 	ops.RMSNorm(w.norm, w.x, b.Norm1, visionEps)
 	w.attend(ops, m.visionConfig, b.QKV, b.Proj, windows)

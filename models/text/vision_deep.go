@@ -7,9 +7,9 @@ import (
 	"patchbay/models/weights"
 )
 
-// deepVision is the eyes of Qwen3-VL: a transformer over patches of 16 pixels with learned positions, resized to the
-// picture, and attention over all of it. Beside its last states those behind some of its layers reach the language
-// model (DeepStack, arXiv:2406.04334).
+// deepVision is the vision tower of Qwen3-VL: a transformer over patches of 16 pixels with full attention and learned
+// positions, which are resized to the picture. Besides its last states, those after some of its layers reach the
+// language model (DeepStack, arXiv:2406.04334).
 type deepVision struct {
 	loaded[deepWeights]
 	visionConfig
@@ -33,14 +33,14 @@ type deepBlock struct {
 	Down  *engine.Weight `weight:"mlp.linear_fc2" shape:"E,F"`
 }
 
-// deepMerger normalises patches, then joins them.
+// deepMerger normalizes patches, then merges them.
 type deepMerger struct {
 	Norm affine         `weight:"norm"`
 	In   *engine.Weight `weight:"linear_fc1" shape:"4E,4E"`
 	Out  *engine.Weight `weight:"linear_fc2" shape:"T,4E"`
 }
 
-// tapMerger joins patches, then normalises them.
+// tapMerger merges patches, then normalizes them.
 type tapMerger struct {
 	Norm engine.Tensor  `weight:"norm.weight" shape:"4E"`
 	Bias engine.Tensor  `weight:"norm.bias" shape:"4E"`
@@ -50,7 +50,7 @@ type tapMerger struct {
 
 const deepPatch = 16
 
-// openDeepVision loads the eyes of Qwen3-VL.
+// openDeepVision loads the vision tower of Qwen3-VL.
 func openDeepVision(ops engine.Ops, set *weights.Set, c visionConfig) (Eyes, error) {
 	m := &deepVision{visionConfig: c}
 	if s, ok := set.Get("pos_embed.weight"); ok {
@@ -69,8 +69,8 @@ func openDeepVision(ops engine.Ops, set *weights.Set, c visionConfig) (Eyes, err
 	})
 }
 
-// positions are the learned positions at the patches [L, E]: the table is stretched over the picture, corners on
-// corners, and read between its points.
+// positions returns the learned positions of the patches [L, E]: the table is resized bilinearly to the picture,
+// corners aligned.
 func (m *deepVision) positions(g visionGrid) []float32 {
 	var out []float32
 	at := func(i, n int) (low, high int, part float32) {
@@ -93,7 +93,7 @@ func (m *deepVision) positions(g visionGrid) []float32 {
 	return out
 }
 
-// See is Eyes.See.
+// See implements Eyes.See.
 func (m *deepVision) See(env Env, p Picture) (rows [][]float32, y, x int, err error) {
 	g, err := newVisionGrid(p, deepPatch, max(p.Y, p.X, 1))
 	if err != nil {
@@ -136,7 +136,7 @@ func (m *deepVision) run(env Env, w eyeWork, g visionGrid, p Picture) error {
 	return nil
 }
 
-// block is x += proj(attention(norm1(x))), x += down(gelu(up(norm2(x)))). The whole picture is one window.
+// block computes x += proj(attention(norm1(x))), then x += down(gelu(up(norm2(x)))). The whole picture is one window.
 func (m *deepVision) block(ops engine.Ops, w eyeWork, b *deepBlock, windows []int) {
 	ops.LayerNorm(w.norm, w.x, b.Norm1.Weight, b.Norm1.Bias, visionEps)
 	w.attend(ops, m.visionConfig, b.QKV, b.Proj, windows)

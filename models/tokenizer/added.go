@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// addedToken is one member of "added_tokens": text that is cut out before anything else looks at it.
+// addedToken is one member of "added_tokens": text that is split off before anything else looks at it.
 type addedToken struct {
 	ID         int    `json:"id"`
 	Content    string `json:"content"`
@@ -18,7 +18,7 @@ type addedToken struct {
 	Normalized bool   `json:"normalized"`
 }
 
-// UnmarshalJSON reads a token and refuses one without text.
+// UnmarshalJSON decodes a token and returns an error if it has no text.
 func (t *addedToken) UnmarshalJSON(data []byte) error {
 	type plain addedToken // without this method
 	if err := json.Unmarshal(data, (*plain)(t)); err != nil {
@@ -30,7 +30,7 @@ func (t *addedToken) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// check refuses tokens that no vocabulary has.
+// check returns an error if the token's id or length is out of bounds.
 func (t *addedToken) check() error {
 	if t.ID < 0 || t.ID >= maxID {
 		return fmt.Errorf("added token %.40q has id %d, allowed are 0..%d", t.Content, t.ID, maxID-1)
@@ -41,7 +41,7 @@ func (t *addedToken) check() error {
 	return nil
 }
 
-// join writes tokens into a vocabulary.
+// join adds the tokens to a vocabulary.
 func join(vocab map[string]int32, added []addedToken) error {
 	for i := range added {
 		if err := added[i].check(); err != nil {
@@ -52,15 +52,15 @@ func join(vocab map[string]int32, added []addedToken) error {
 	return nil
 }
 
-// addedTokens cuts a text at its added tokens, leftmost and longest first.
+// addedTokens splits a text at its added tokens, leftmost and longest match first.
 type addedTokens struct {
 	list  []addedToken
-	exact *trie // found in the raw text; ids are indexes in list
-	after *trie // found in normalised text, nil if there are none
+	exact *trie // tokens to find in the raw text; ids are indexes into list
+	after *trie // tokens to find in the normalized text; nil if there are none
 	prep  normalizer
 }
 
-// newAddedTokens checks the tokens and builds the searchers; prep (may be nil) is applied between the two searches.
+// newAddedTokens checks the tokens and builds the tries. prep, which may be nil, is applied between the two searches.
 func newAddedTokens(list []addedToken, prep normalizer) (*addedTokens, error) {
 	a := &addedTokens{list: list, prep: prep}
 	var exact, after []entry
@@ -81,7 +81,7 @@ func newAddedTokens(list []addedToken, prep normalizer) (*addedTokens, error) {
 	return a, nil
 }
 
-// encode appends the ids of text: added tokens as themselves, what lies between through the normaliser and the model.
+// encode appends the ids of text: those of added tokens, and what the model makes of the normalized text between them.
 func (a *addedTokens) encode(text string, m model, ids []int) []int {
 	token := func(t *addedToken) { ids = append(ids, t.ID) }
 	a.cut(a.exact, text, token, func(part string, atStart bool) {
@@ -130,7 +130,7 @@ func (a *addedTokens) cut(searcher *trie, text string, token func(*addedToken), 
 	flush(len(text))
 }
 
-// isolated tells whether text[start:end] has no word character on either side.
+// isolated reports whether text[start:end] has no word character on either side.
 func isolated(text string, start, end int) bool {
 	word := func(r rune) bool { return r == '_' || unicode.IsLetter(r) || unicode.IsNumber(r) || unicode.IsMark(r) }
 	before, _ := utf8.DecodeLastRuneInString(text[:start])

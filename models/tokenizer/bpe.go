@@ -2,22 +2,22 @@ package tokenizer
 
 import "fmt"
 
-// bpe is the merge table of byte-pair encoding (Sennrich et al., "Neural Machine Translation of Rare Words with
-// Subword Units", 2016): while any neighbouring pair is in the table, all occurrences of the one with the lowest
-// rank are joined, from left to right.
+// bpe is the merge table of byte-pair encoding (Sennrich et al., "Neural Machine Translation of Rare Words with Subword
+// Units", 2016): while any adjacent pair is in the table, all occurrences of the one with the lowest rank are merged,
+// from left to right.
 type bpe struct {
 	merges map[uint64]merge // key: id of the left piece << 32 | id of the right piece
 }
 
 type merge struct {
 	rank int32
-	id   int32 // the joined piece
+	id   int32 // the merged piece
 }
 
 // maxMerges bounds a list of merges; the longest in use have 280,000.
 const maxMerges = 1 << 20
 
-// newBPE builds the table. Every part and every joined piece must be in the vocabulary. Of a pair that stands twice the
+// newBPE builds the table. Every part and every merged piece must be in the vocabulary. If a pair is listed twice, its
 // last rank counts, as in the original programs.
 func newBPE(vocab map[string]int32, pairs []mergePair) (*bpe, error) {
 	b := &bpe{merges: make(map[uint64]merge, min(len(pairs), len(vocab)))}
@@ -36,9 +36,9 @@ func newBPE(vocab map[string]int32, pairs []mergePair) (*bpe, error) {
 
 func pairKey(left, right int32) uint64 { return uint64(uint32(left))<<32 | uint64(uint32(right)) }
 
-// joiner holds the scratch space of join, so that a text's words share it.
+// joiner holds the scratch space of bpe.join, so that all words of a text can share it.
 type joiner struct {
-	symbols    []int32 // ids; gone marks a symbol that was joined into the one before it
+	symbols    []int32 // ids; gone marks a symbol that was merged into the one before it
 	next, prev []int32
 	heap       []uint64 // rank << 32 | position of the left symbol, smallest first
 	batch      []int32
@@ -46,8 +46,8 @@ type joiner struct {
 
 const gone = -2
 
-// join applies the merges to j.symbols and appends what is left to ids; symbols of id None (outside the vocabulary)
-// are never joined and come out as unknown. Time is O(n log n) for any input.
+// join applies the merges to j.symbols and appends the result to ids. Symbols of id None (outside the vocabulary) are
+// never merged and come out as unknown. It takes O(n log n) time for any input.
 func (b *bpe) join(j *joiner, unknown int, ids []int) []int {
 	n := len(j.symbols)
 	j.next, j.prev, j.heap = j.next[:0], j.prev[:0], j.heap[:0]
@@ -58,8 +58,8 @@ func (b *bpe) join(j *joiner, unknown int, ids []int) []int {
 		}
 	}
 	for len(j.heap) > 0 {
-		// Occurrences of one rank are taken out together: pairs that appear while they are joined wait, even if
-		// their rank is lower, as in the original algorithm.
+		// Occurrences of one rank are taken out together: pairs that appear while they are merged wait, even if their
+		// rank is lower, as in the original algorithm.
 		rank := int32(j.heap[0] >> 32)
 		j.batch = j.batch[:0]
 		for len(j.heap) > 0 && int32(j.heap[0]>>32) == rank {
@@ -95,7 +95,7 @@ func (b *bpe) join(j *joiner, unknown int, ids []int) []int {
 	return ids
 }
 
-// offer puts the pair that begins at a position on the heap if it can be joined.
+// offer pushes the pair that begins at a position onto the heap if it can be merged.
 func (b *bpe) offer(j *joiner, at int32) {
 	m, ok := b.merges[pairKey(j.symbols[at], j.symbols[j.next[at]])]
 	if !ok {
@@ -112,20 +112,20 @@ func (b *bpe) offer(j *joiner, at int32) {
 	}
 }
 
-// byteBPE joins the bytes of words.
+// byteBPE encodes words by merging their bytes.
 type byteBPE struct {
 	merges      *bpe
-	inner, last [256]int32 // ids of a byte inside and at the end of a word
+	inner, last [256]int32 // ids of a byte inside a word and at its end
 	unknown     int
 }
 
-// newByteBPE takes the bytes from a vocabulary whose last piece of a word has a suffix.
+// newByteBPE takes the byte ids from a vocabulary in which the last piece of a word has a suffix.
 func newByteBPE(vocab map[string]int32, pairs []mergePair, suffix string) (byteBPE, error) {
 	merges, err := newBPE(vocab, pairs)
 	return byteBPE{merges, byteIDs(vocab, ""), byteIDs(vocab, suffix), None}, err
 }
 
-// word appends the ids of a word that is not empty.
+// word appends the ids of a non-empty word.
 func (b *byteBPE) word(j *joiner, word string, ids []int) []int {
 	j.symbols = j.symbols[:0]
 	for i := range len(word) - 1 {
@@ -135,7 +135,7 @@ func (b *byteBPE) word(j *joiner, word string, ids []int) []int {
 	return b.merges.join(j, b.unknown, ids)
 }
 
-// pop takes the smallest entry off the heap.
+// pop removes and returns the smallest entry of the heap.
 func (j *joiner) pop() uint64 {
 	top, last := j.heap[0], len(j.heap)-1
 	j.heap[0] = j.heap[last]

@@ -6,7 +6,7 @@ import (
 )
 
 // byteRune returns the printable character that stands for a byte in byte-level vocabularies (GPT-2, encoder.py):
-// printable Latin-1 stands for itself, the others follow from U+0100 on.
+// printable Latin-1 stands for itself, the other bytes are numbered from U+0100 on.
 func byteRune(b byte) rune {
 	printable := func(c int) bool { return c >= '!' && c <= '~' || c >= 0xa1 && c <= 0xac || c >= 0xae }
 	if printable(int(b)) {
@@ -21,7 +21,7 @@ func byteRune(b byte) rune {
 	return r
 }
 
-// byteIDs gives the id of every single byte, with a suffix; None where the vocabulary lacks it.
+// byteIDs returns the id of every single byte followed by a suffix, None if the vocabulary lacks it.
 func byteIDs(vocab map[string]int32, suffix string) (ids [256]int32) {
 	for b := range ids {
 		id, ok := vocab[string(byteRune(byte(b)))+suffix]
@@ -33,8 +33,8 @@ func byteIDs(vocab map[string]int32, suffix string) (ids [256]int32) {
 	return ids
 }
 
-// contraction returns the length in bytes of an English ending ('s 't 're 've 'm 'll 'd, any case) that begins text.
-// U+017F folds to s.
+// contraction returns the length in bytes of an English contraction ending ('s 't 're 've 'm 'll 'd, any case) at the
+// start of text, 0 if there is none. U+017F folds to s.
 func contraction(text string) int {
 	if len(text) < 2 || text[0] != '\'' {
 		return 0
@@ -55,12 +55,12 @@ func contraction(text string) int {
 	return 0
 }
 
-// symbolRune is the class [^\s\p{L}\p{N}].
+// symbolRune reports whether r is in the class [^\s\p{L}\p{N}].
 func symbolRune(r rune) bool {
 	return !unicode.IsSpace(r) && !unicode.IsLetter(r) && !unicode.IsNumber(r)
 }
 
-// span returns the length in bytes of the run of characters of one class that begins text.
+// span returns the length in bytes of the longest prefix of text whose characters are all in class.
 func span(text string, class func(rune) bool) int {
 	return len(text) - len(strings.TrimLeftFunc(text, class))
 }

@@ -10,18 +10,18 @@ import (
 	"github.com/rivo/uniseg"
 )
 
-// charsmap is SentencePiece's precompiled normalisation table: a Darts-clone double array that maps byte strings to
-// offsets in a blob of NUL-terminated replacements. Layout: u32 little-endian size of the array in bytes, the array
-// of u32 units, the blob (SentencePiece src/normalizer.cc, DecodePrecompiledCharsMap).
+// charsmap is SentencePiece's precompiled normalization table: a Darts-clone double array that maps byte strings to
+// offsets in a blob of NUL-terminated replacements. Layout: u32 little-endian size of the array in bytes, the array of
+// u32 units, the blob (SentencePiece src/normalizer.cc, DecodePrecompiledCharsMap).
 type charsmap struct {
 	units []uint32
 	blob  []byte
 }
 
-// longestReplacement bounds one replacement, so that a hostile table cannot blow a text up. NFKC's longest is 33 bytes.
+// longestReplacement bounds one replacement, so that a hostile table cannot blow up a text. NFKC's longest is 33 bytes.
 const longestReplacement = 256
 
-// parseCharsmap reads the table; nil without error for an empty one (the identity).
+// parseCharsmap decodes the table. It returns nil without an error for an empty one (the identity).
 func parseCharsmap(data []byte) (*charsmap, error) {
 	if len(data) == 0 {
 		return nil, nil
@@ -41,8 +41,8 @@ func parseCharsmap(data []byte) (*charsmap, error) {
 	return c, nil
 }
 
-// match looks up the prefixes of text that the table knows: the longest (SentencePiece) or the shortest (what the
-// spm_precompiled crate of the tokenizers library takes). It returns the replacement and the prefix's length.
+// match looks up the prefixes of text in the table and takes the longest one (SentencePiece) or the shortest (as the
+// spm_precompiled crate of the tokenizers library does). It returns the replacement and the prefix's length.
 func (c *charsmap) match(text string, longest bool) (replacement string, length int, ok bool) {
 	offset := func(unit uint32) uint32 { return unit >> 10 << (unit & (1 << 9) >> 6) }
 	value, at := uint32(0), offset(c.units[0])
@@ -79,7 +79,8 @@ func (c *charsmap) match(text string, longest bool) (replacement string, length 
 }
 
 // normalizeGraphemes applies the table as the tokenizers library does: a grapheme cluster shorter than 6 bytes is
-// replaced whole by the shortest prefix found in it, otherwise each of its characters is looked up alone.
+// replaced as a whole by the replacement of its shortest prefix in the table. In all others, and where there is none,
+// each character is looked up on its own.
 func (c *charsmap) normalizeGraphemes(text string) string {
 	var out strings.Builder
 	out.Grow(len(text))

@@ -12,19 +12,19 @@ const (
 	clipStart = "<|startoftext|>"
 	clipEnd   = "<|endoftext|>"
 
-	// ypogegrammeni is a mark whose capital is a letter. The case-insensitive pattern of CLIP takes it neither for a
-	// letter nor for a symbol, so it vanishes from the text.
+	// ypogegrammeni is a mark whose uppercase form is a letter. CLIP's case-insensitive pattern matches it neither as a
+	// letter nor as a symbol, so it vanishes from the text.
 	ypogegrammeni = "\u0345"
 )
 
 // clip is CLIP's tokenizer (Radford et al. 2021, simple_tokenizer.py) with the text cleaning that the slow Python
-// tokenizer falls back on when ftfy is not installed; ComfyUI's pictures depend on exactly that.
+// tokenizer falls back on when ftfy is not installed. To match ComfyUI's pictures it must be exactly that.
 type clip struct {
 	byteBPE
 	start, end int
 }
 
-// newCLIP builds the tokenizer; vocab already holds the added tokens.
+// newCLIP builds the tokenizer; vocab must already contain the added tokens.
 func newCLIP(vocab map[string]int32, pairs []mergePair, added []addedToken) (*Tokenizer, error) {
 	bytes, err := newByteBPE(vocab, pairs, wordEnd)
 	if err != nil {
@@ -41,7 +41,7 @@ func newCLIP(vocab map[string]int32, pairs []mergePair, added []addedToken) (*To
 	}
 	c.unknown = c.end
 	t.Start, t.End = c.start, c.end
-	// The slow tokenizer looks for its added tokens in the raw text, whatever the file says about normalising.
+	// The slow tokenizer looks for its added tokens in the raw text, whatever the file says about normalization.
 	cut := []addedToken{{ID: c.start, Content: clipStart}, {ID: c.end, Content: clipEnd}}
 	for _, a := range added {
 		if a.Content != clipStart && a.Content != clipEnd {
@@ -73,8 +73,9 @@ func (c *clip) encode(text string, _ bool, ids []int) []int {
 	return ids
 }
 
-// piece returns the length of the next match of
-// <\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+ in a text without spaces.
+// piece returns the length of the match of
+// <\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+ at the start of text,
+// which has no spaces.
 func (c *clip) piece(text string) int {
 	for _, special := range []string{clipStart, clipEnd} {
 		if strings.HasPrefix(text, special) {

@@ -2,8 +2,8 @@ package tokenizer
 
 import "strings"
 
-// Decode returns the text of ids of a byte-level vocabulary ("qwen2-bpe"). Special tokens (<|...|>) and ids that the
-// vocabulary does not have are left out; bytes that are no UTF-8 read as U+FFFD.
+// Decode returns the text of ids of a byte-level vocabulary ("qwen2-bpe"). Special tokens (<|...|>) and ids outside the
+// vocabulary are skipped, invalid UTF-8 becomes U+FFFD.
 func (t *Tokenizer) Decode(ids []int) string {
 	pieces, bytes := map[int]string{}, map[rune]byte{}
 	for piece, id := range t.pieces {

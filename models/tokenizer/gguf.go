@@ -6,11 +6,11 @@ import (
 	"slices"
 )
 
-// FromGGUF makes the vocabulary that the metadata of a GGUF file describes (docs/gguf.md of the ggml project, section
-// Tokenizer): SentencePiece unigram of T5, with the keys tokenizer.ggml.tokens, scores, token_type, and, where the file
-// has them, precompiled_charsmap, add_space_prefix and remove_extra_whitespaces. Files without a vocabulary give nil
-// and no error, vocabularies of other models too: a text encoder then looks elsewhere. Lists of different lengths or
-// types are errors.
+// FromGGUF reads the vocabulary in the metadata of a GGUF file (docs/gguf.md of the ggml project, section Tokenizer):
+// T5's SentencePiece unigram, with the keys tokenizer.ggml.tokens, scores and token_type, and the optional
+// precompiled_charsmap, add_space_prefix and remove_extra_whitespaces. If the file has no vocabulary, or that of
+// another model, it returns nil and no error, so that the caller looks elsewhere. It returns an error if the lists have
+// the wrong types or different lengths.
 func FromGGUF(metadata map[string]any) (*Tokenizer, error) {
 	const key = "tokenizer.ggml."
 	if metadata[key+"model"] != "t5" {
@@ -38,7 +38,7 @@ func ggufModel(metadata map[string]any, key string) (*Tokenizer, error) {
 	for i, piece := range pieces {
 		kind := kinds[i]
 		if kind == pieceUnused {
-			// Converters fill the table up to the rows of the embedding; the names of these pieces need not differ.
+			// Converters pad the table to the rows of the embedding; the names of these pieces need not be unique.
 			piece = fmt.Sprintf("<unused %d>", i)
 		}
 		if kind < pieceNormal || kind > pieceByte {
@@ -47,7 +47,7 @@ func ggufModel(metadata map[string]any, key string) (*Tokenizer, error) {
 		if err := m.add(scoredPiece{piece, float64(scores[i]), uint8(kind)}); err != nil {
 			return nil, err
 		}
-		m.byteFallback = m.byteFallback || kind == pieceByte // the format has no flag for it; T5 has no such pieces, UMT5 has
+		m.byteFallback = m.byteFallback || kind == pieceByte // the format has no flag; UMT5 has such pieces, T5 not
 	}
 	if err := m.ggufNormalizer(metadata, key); err != nil {
 		return nil, err
@@ -55,7 +55,7 @@ func ggufModel(metadata map[string]any, key string) (*Tokenizer, error) {
 	return m.tokenizer()
 }
 
-// ggufNormalizer takes the rules of normalisation.
+// ggufNormalizer reads the normalization rules.
 func (m *spModel) ggufNormalizer(metadata map[string]any, key string) error {
 	for name, to := range map[string]*bool{"add_space_prefix": &m.dummyPrefix, "remove_extra_whitespaces": &m.dropSpaces} {
 		v, given := metadata[key+name]
@@ -72,7 +72,7 @@ func (m *spModel) ggufNormalizer(metadata map[string]any, key string) error {
 	case nil:
 	case []uint8:
 		m.charsmap = slices.Clone(v)
-	case []int8: // gguf-py writes bytes as either
+	case []int8: // gguf-py writes bytes as either type
 		for _, b := range v {
 			m.charsmap = append(m.charsmap, byte(b))
 		}

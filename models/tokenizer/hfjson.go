@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 )
 
-// longestMember bounds the members that describe the pipeline; T5's, with its character map, has 320 KB.
+// longestMember bounds the members that describe the pipeline; T5's, with its charsmap, has 320 KB.
 const longestMember = 4 << 20
 
 // FromJSON reads a Hugging Face tokenizer.json: Unigram with Metaspace (T5), CLIP's BPE, or Qwen2's BPE.
@@ -66,9 +66,9 @@ func FromJSON(data []byte) (*Tokenizer, error) {
 	return t, nil
 }
 
-// UnmarshalJSON reads a ["piece", score] pair of a Unigram vocabulary.
+// UnmarshalJSON decodes a ["piece", score] pair of a Unigram vocabulary.
 func (p *scoredPiece) UnmarshalJSON(data []byte) error {
-	// Written by hand because a vocabulary has up to a quarter of a million pairs; data is known to be valid JSON.
+	// Parsed by hand because a vocabulary has up to a quarter of a million pairs; data is known to be valid JSON.
 	wrong := func() error { return fmt.Errorf("vocabulary entry %.40q must be a piece and a score", data) }
 	if len(data) < 2 || data[0] != '[' {
 		return wrong()
@@ -96,7 +96,7 @@ func (p *scoredPiece) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// setPiece takes a JSON string with its quotes; only escapes and broken UTF-8 need the full decoder.
+// setPiece decodes a JSON string with its quotes; only escapes and invalid UTF-8 need the full decoder.
 func (p *scoredPiece) setPiece(quoted []byte) error {
 	if bytes.IndexByte(quoted, '\\') >= 0 || !utf8.Valid(quoted) {
 		return json.Unmarshal(quoted, &p.piece)
@@ -187,10 +187,10 @@ func bpeFromJSON(data, pre json.RawMessage, added []addedToken) (*Tokenizer, err
 	return newQwen(m.Vocab, m.Merges, added)
 }
 
-// mergeList is a JSON array of merges. It stops at maxMerges while decoding.
+// mergeList is a JSON array of merges. Decoding fails as soon as there are more than maxMerges.
 type mergeList []mergePair
 
-// UnmarshalJSON reads the array; null gives an empty one.
+// UnmarshalJSON decodes the array; null gives an empty one.
 func (l *mergeList) UnmarshalJSON(data []byte) (err error) {
 	*l, err = decodeList[mergePair](data, maxMerges)
 	return err
@@ -199,7 +199,7 @@ func (l *mergeList) UnmarshalJSON(data []byte) (err error) {
 // mergePair is one merge, written "a b" or ["a", "b"].
 type mergePair struct{ left, right string }
 
-// UnmarshalJSON reads either form.
+// UnmarshalJSON decodes either form.
 func (p *mergePair) UnmarshalJSON(data []byte) error {
 	if len(data) > 0 && data[0] == '[' {
 		pair := [2]any{&p.left, &p.right}
@@ -222,7 +222,7 @@ func (p *mergePair) UnmarshalJSON(data []byte) error {
 	return p.parse(line.piece)
 }
 
-// parse reads the form of merges.txt.
+// parse parses the form used in merges.txt.
 func (p *mergePair) parse(line string) error {
 	fields := strings.Fields(line)
 	if len(fields) != 2 {
@@ -232,7 +232,7 @@ func (p *mergePair) parse(line string) error {
 	return nil
 }
 
-// readEnds takes the start and end token from the "post_processor" member.
+// readEnds sets t.Start and t.End from the "post_processor" member.
 func (t *Tokenizer) readEnds(data json.RawMessage, depth int) error {
 	if isNull(data) {
 		return nil

@@ -5,30 +5,30 @@ import (
 	"fmt"
 )
 
-// Layout says how the tokens of a prompt are laid out for one text encoder. Build one with the functions below and
+// Layout says how the tokens of a prompt are laid out for one text encoder. Start from one of the functions below and
 // change fields as needed; the zero value is not useful.
 type Layout struct {
 	Key        string // prefix of the options "<Key>_min_length" and "<Key>_min_padding", and the key of embedding files
-	MaxLength  int    // tokens in a chunk, start and end token included
-	MinLength  int    // chunks are padded up to here; 0 = no rule
-	MinPadding int    // at least so many pads behind the end token of the last chunk
+	MaxLength  int    // tokens per chunk, including start and end token
+	MinLength  int    // the last chunk is padded to at least this many tokens; 0 = no rule
+	MinPadding int    // minimum number of pads after the end token of the last chunk
 	Fill       bool   // pad every chunk to MaxLength
 	Truncate   bool   // keep the first chunk only
-	Start, End int    // token before and after the text of every chunk; None = none; FromVocabulary = the vocabulary's own
+	Start, End int    // token before and after the text of a chunk; None = none; FromVocabulary = the vocabulary's own
 	Pad        int    // FromVocabulary = the end token
-	Weights    bool   // read (x:1.3); without it parentheses are text
-	Embeddings bool   // read embedding:name
-	Template   string // text around the prompt, "{}" is the prompt; "" = none
-	Bare       string // a prompt that begins with this is used without the template
+	Weights    bool   // parse (x:1.3); otherwise parentheses are text
+	Embeddings bool   // parse embedding:name
+	Template   string // text around the prompt, which replaces "{}"; "" = none
+	Bare       string // prompts with this prefix are used without the template; "" = none are
 }
 
-// FromVocabulary in Layout.Start, End or Pad asks for the token that the vocabulary names.
+// FromVocabulary in Layout.Start, End or Pad stands for the vocabulary's own token; for Pad it means the end token.
 const FromVocabulary = -2
 
 // unlimited is ComfyUI's length limit for encoders without one.
 const unlimited = 99999999
 
-// CLIPL is CLIP-L: chunks of 77, padded with the end token.
+// CLIPL returns the layout of CLIP-L: chunks of 77, padded with the end token.
 func CLIPL() Layout {
 	return Layout{
 		Key: "clip_l", MaxLength: 77, Fill: true, Start: FromVocabulary, End: FromVocabulary,
@@ -36,14 +36,14 @@ func CLIPL() Layout {
 	}
 }
 
-// CLIPG is OpenCLIP bigG: CLIPL padded with 0.
+// CLIPG returns the layout of OpenCLIP bigG: CLIPL padded with 0.
 func CLIPG() Layout {
 	l := CLIPL()
 	l.Key, l.Pad = "clip_g", 0
 	return l
 }
 
-// T5 is a T5: one chunk of any length, padded to at least minLength tokens with 0, no start token.
+// T5 returns the layout of a T5: one chunk of any length, padded with 0 to at least minLength tokens, no start token.
 func T5(key string, minLength int) Layout {
 	return Layout{
 		Key: key, MaxLength: unlimited, MinLength: minLength, Start: None, End: FromVocabulary, Pad: 0,
@@ -51,21 +51,22 @@ func T5(key string, minLength int) Layout {
 	}
 }
 
-// Gemma2 is a Gemma 2, which reads the plain prompt behind its start token.
+// Gemma2 returns the layout of a Gemma 2, which reads the plain prompt after its start token.
 func Gemma2(key string) Layout {
 	l := T5(key, 1)
 	l.Start, l.End = 2, None
 	return l
 }
 
-// PileT5 is a Pile-T5: at least 256 tokens, filled up with token 1.
+// PileT5 returns the layout of a Pile-T5: at least 256 tokens, padded with token 1.
 func PileT5(key string) Layout {
 	l := T5(key, 256)
 	l.Pad = 1
 	return l
 }
 
-// BERT is a BERT: 77 to 512 tokens a chunk, pads 0, embedding:name is text.
+// BERT returns the layout of a BERT: chunks of at most 512 tokens, the last one padded with 0 to at least 77;
+// embedding:name is text.
 func BERT(key string) Layout {
 	return Layout{
 		Key: key, MaxLength: 512, MinLength: 77, Start: FromVocabulary, End: FromVocabulary,
@@ -73,15 +74,16 @@ func BERT(key string) Layout {
 	}
 }
 
-// Chat is a language model that reads a chat: the prompt stands in a template, weights and embeddings are text.
+// Chat returns the layout of a language model that reads a chat: the prompt is put into a template, weights and
+// embeddings are text.
 func Chat(key, template string, pad int) Layout {
 	return Layout{
 		Key: key, MaxLength: unlimited, MinLength: 1, Start: None, End: None, Pad: pad, Template: template,
 	}
 }
 
-// Describing is a chat in which the model was told to describe a picture, and the prompt is what its user wrote.
-// Prompts that are chats themselves stay as they are.
+// Describing returns the layout of a chat in which the model is told to describe a picture and the prompt is the user's
+// turn. Prompts that are already chats are left as they are.
 func Describing(key string) Layout {
 	l := Chat(key, "<|im_start|>system\nDescribe the image by detailing the color, shape, size, texture, quantity, "+
 		"text, spatial relationships of the objects and background:<|im_end|>\n<|im_start|>user\n{}<|im_end|>\n"+
@@ -90,8 +92,8 @@ func Describing(key string) Layout {
 	return l
 }
 
-// WithOptions returns l with ComfyUI's T5TokenizerOptions applied: the members "<Key>_min_length" and
-// "<Key>_min_padding" of options replace the fields; other members belong to other encoders.
+// WithOptions returns l with ComfyUI's T5TokenizerOptions applied: "<Key>_min_length" and "<Key>_min_padding" in
+// options replace the fields. Other keys are ignored, since they belong to other encoders.
 func (l Layout) WithOptions(options map[string]int) Layout {
 	if n, ok := options[l.Key+"_min_length"]; ok {
 		l.MinLength = n
@@ -102,9 +104,9 @@ func (l Layout) WithOptions(options map[string]int) Layout {
 	return l
 }
 
-// WithConfig returns l changed by the "config" that a checkpoint carries in its metadata: max_length (which then
-// truncates encoders without chunks), min_length, bos_token_id, eos_token_id, pad_token_id. Absent members change
-// nothing.
+// WithConfig returns l changed by the "config" in a checkpoint's metadata: max_length (which then truncates encoders
+// that do not fill their chunks), min_length, bos_token_id, eos_token_id and pad_token_id. Absent members change
+// nothing, and tokens that are None in l stay None.
 func (l Layout) WithConfig(config []byte) (Layout, error) {
 	var c struct {
 		Max   *int `json:"max_length"`

@@ -6,18 +6,18 @@ import (
 	"strings"
 )
 
-// spaceMark is U+2581, which stands for a space inside pieces.
+// spaceMark is U+2581, which stands for a space in pieces.
 const spaceMark = "\u2581"
 
-// metaspace is the model of a tokenizer.json of type Unigram with the Metaspace pre-tokeniser: spaces become
-// U+2581, one is written before the text, and every word that begins with one is segmented alone.
+// metaspace is the model of a tokenizer.json of type Unigram with the Metaspace pre-tokenizer: spaces become U+2581,
+// one is prepended to the text, and every word that begins with one is segmented separately.
 type metaspace struct {
 	words   *unigram
 	prepend string // "always", "first" (only at the start of the input) or "never"
 	split   bool
 }
 
-// parseMetaspace reads the "pre_tokenizer" member: Metaspace alone, or as the only member of a Sequence.
+// parseMetaspace parses the "pre_tokenizer" member: Metaspace, or a Sequence with it as its only member.
 func parseMetaspace(data json.RawMessage, words *unigram, depth int) (*metaspace, error) {
 	var p struct {
 		Type          string

@@ -12,13 +12,13 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// normalizer rewrites a text before it is cut into pieces.
+// normalizer rewrites a text before it is split into pieces.
 type normalizer func(string) string
 
-// normalizerDepth bounds nested sequences in a file; real files have one level.
+// normalizerDepth bounds the nesting of sequences in a file; real files have one level.
 const normalizerDepth = 8
 
-// parseNormalizer reads the "normalizer" member of a tokenizer.json; null gives nil.
+// parseNormalizer parses the "normalizer" member of a tokenizer.json; null gives nil.
 func parseNormalizer(data json.RawMessage, depth int) (normalizer, error) {
 	if isNull(data) {
 		return nil, nil
@@ -98,8 +98,8 @@ func parseNormalizers(list []json.RawMessage, depth int) (normalizer, error) {
 	}, nil
 }
 
-// parseReplace reads a replacement rule. Go's \s, \d, \w and \b know ASCII only, those of the files Unicode, so a
-// pattern with them is refused rather than misread.
+// parseReplace parses a Replace normalizer. In Go \s, \d, \w and \b are ASCII only, while the files mean Unicode, so
+// patterns that use them are rejected rather than misread.
 func parseReplace(literal, pattern *string, content string) (normalizer, error) {
 	switch {
 	case literal != nil && *literal != "":
@@ -123,19 +123,19 @@ func parseReplace(literal, pattern *string, content string) (normalizer, error) 
 	return func(s string) string { return re.ReplaceAllLiteralString(s, content) }, nil
 }
 
-// memberList is a JSON array of members of a pipeline. It stops at listLimit while decoding, because millions of
-// one-byte members would cost fifty times their size.
+// memberList is a JSON array of members of a pipeline. Decoding fails as soon as there are more than listLimit, because
+// millions of one-byte members would cost fifty times their size.
 type memberList []json.RawMessage
 
 const listLimit = 64
 
-// UnmarshalJSON reads the array; null gives an empty one.
+// UnmarshalJSON decodes the array; null gives an empty one.
 func (l *memberList) UnmarshalJSON(data []byte) (err error) {
 	*l, err = decodeList[json.RawMessage](data, listLimit)
 	return err
 }
 
-// decodeList reads a JSON array of at most limit members; null is an empty one.
+// decodeList decodes a JSON array of at most limit members; null is an empty one.
 func decodeList[T any](data []byte, limit int) ([]T, error) {
 	if isNull(data) {
 		return nil, nil
@@ -158,7 +158,7 @@ func decodeList[T any](data []byte, limit int) ([]T, error) {
 	return list, nil
 }
 
-// isNull tells whether a JSON member is absent or null.
+// isNull reports whether a JSON member is absent or null.
 func isNull(data json.RawMessage) bool {
 	return len(data) == 0 || string(data) == "null"
 }

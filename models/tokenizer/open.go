@@ -17,7 +17,7 @@ import (
 const longestFile = 64 << 20
 
 // FromVocabMerges reads byte-level BPE in the two-file form. config is the folder's tokenizer_config.json or nil;
-// without it CLIP is known by its word suffix and Qwen2 by the size of its vocabulary.
+// without it CLIP is recognized by its word suffix and Qwen2 by the size of its vocabulary.
 func FromVocabMerges(vocab, merges, config []byte) (*Tokenizer, error) {
 	var ids map[string]int32
 	if err := json.Unmarshal(vocab, &ids); err != nil {
@@ -74,7 +74,7 @@ func FromVocabMerges(vocab, merges, config []byte) (*Tokenizer, error) {
 // qwenVocabulary is the number of pieces of Qwen2's vocab.json.
 const qwenVocabulary = 151643
 
-// readTokenizerConfig takes the class and the added tokens from a tokenizer_config.json; nil gives none.
+// readTokenizerConfig returns the class and the added tokens of a tokenizer_config.json, none for nil.
 func readTokenizerConfig(data []byte) (class string, added []addedToken, err error) {
 	if len(data) == 0 {
 		return "", nil, nil
@@ -98,7 +98,7 @@ func readTokenizerConfig(data []byte) (class string, added []addedToken, err err
 // Open reads the vocabulary at path: a tokenizer.json (any *.json but vocab.json and tekken.json), a SentencePiece
 // *.model, a BERT vocab.txt, a vocab.json with merges.txt beside it, Mistral's tekken.json, or a folder that holds one
 // of these (looked for in this order: tokenizer.json, vocab.json, spiece.model, tokenizer.model, vocab.txt,
-// tekken.json). A missing file gives an error that is fs.ErrNotExist.
+// tekken.json). If a file is missing, the error is fs.ErrNotExist.
 func Open(path string) (*Tokenizer, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -130,8 +130,8 @@ func Open(path string) (*Tokenizer, error) {
 	return t, nil
 }
 
-// FromBytes reads a one-file vocabulary. The ending of name says the kind (tekken.json, .json, .model, .txt); with any
-// other name data that begins with { is JSON and the rest a SentencePiece model (checkpoints carry those as a tensor).
+// FromBytes reads a one-file vocabulary. The extension of name tells the kind (tekken.json, .json, .model, .txt). With
+// any other name, data that begins with { is JSON, all else a SentencePiece model (checkpoints carry those as tensors).
 func FromBytes(name string, data []byte) (*Tokenizer, error) {
 	switch {
 	case strings.HasSuffix(name, ".txt"):
@@ -172,8 +172,8 @@ func readFile(path string) ([]byte, error) {
 	return data, err
 }
 
-// Find opens the first of places where a vocabulary is and returns that place too. If there is none the error names
-// every place (and is fs.ErrNotExist); a vocabulary that is there but broken is an error at once.
+// Find opens the first of places that has a vocabulary and also returns that place. If none has one, the error is
+// fs.ErrNotExist and names them all. A vocabulary that exists but is broken is an error at once.
 func Find(what string, places ...string) (*Tokenizer, string, error) {
 	for _, place := range places {
 		t, err := Open(place)

@@ -13,31 +13,32 @@ type Token struct {
 	Vector []float32
 }
 
-// Prompt is a prompt as a text encoder takes it: chunks are encoded one by one and joined on the token axis.
+// Prompt is a prompt as a text encoder takes it: chunks that are encoded one by one and joined on the token axis.
 type Prompt struct {
 	Chunks [][]Token
-	// Missing names the embeddings that the prompt asks for and that were not found; like ComfyUI the rest of the
+	// Missing names the embeddings that the prompt refers to and that were not found. As in ComfyUI, the rest of the
 	// prompt is used without them, and the caller must tell the user.
 	Missing []string
 }
 
-// Weighted tells whether any weight differs from 1, in which case the empty prompt is needed too.
+// Weighted reports whether any weight differs from 1, in which case the empty prompt must be encoded too.
 func (p Prompt) Weighted() bool {
 	return slices.ContainsFunc(slices.Concat(p.Chunks...), func(t Token) bool { return t.Weight != 1 })
 }
 
-// Embedding looks up a textual-inversion embedding by name: [vectors][E] in float32, nil if there is none of that
-// name. The vectors stay the callee's; the prompt only refers to them.
+// Embedding looks up a textual-inversion embedding by name: [vectors][E] in float32, nil if there is none. The vectors
+// are shared with the prompt and must not be changed.
 type Embedding func(name string) ([][]float32, error)
 
 const (
 	embeddingMark = "embedding:"
-	wordLength    = 8 // a group of fewer tokens is not broken across chunks
+	wordLength    = 8 // a group of fewer tokens is not split across chunks
 	longestPrompt = 1 << 20
 )
 
-// Prompt tokenises text for this layout. lookup may be nil: then every embedding is missing. Errors: text above 1 MiB,
-// a bare "embedding:", weights that Segments refuses, a layout whose chunks have no room, and what lookup returns.
+// Prompt tokenizes text for this layout. lookup may be nil: then every embedding is missing. It returns an error for
+// text above 1 MiB, a bare "embedding:", weights that Segments rejects and a layout whose chunks have no room, and the
+// errors of lookup.
 func (l Layout) Prompt(t *Tokenizer, text string, lookup Embedding) (Prompt, error) {
 	var p Prompt
 	if len(text) > longestPrompt {
@@ -89,8 +90,8 @@ func (l *Layout) resolve(t *Tokenizer) error {
 	return nil
 }
 
-// groups tokenises the segments; a group is what ComfyUI tries to keep in one chunk. Text is cut before every
-// " embedding:" and "\nembedding:", the separator is lost, even where embeddings are not read.
+// groups tokenizes the segments. A group is what ComfyUI tries to keep in one chunk. Text is split before every "
+// embedding:" and "\nembedding:", and the separator is dropped, even in layouts that do not parse embeddings.
 func (l Layout) groups(t *Tokenizer, segments []Segment, lookup Embedding, p *Prompt) ([][]Token, error) {
 	var groups [][]Token
 	for _, s := range segments {
@@ -128,8 +129,8 @@ func (l Layout) groups(t *Tokenizer, segments []Segment, lookup Embedding, p *Pr
 	return groups, nil
 }
 
-// findEmbedding reads "name rest of the text": the vectors (nil if missing) and the text that is left. A name that
-// is not found is tried again without commas at its ends.
+// findEmbedding parses "name rest of the text" and returns the vectors (nil if missing) and the remaining text. A name
+// that is not found is tried again without commas at its ends.
 func findEmbedding(text string, lookup Embedding, p *Prompt) (vectors [][]float32, rest string, err error) {
 	words := strings.FieldsFunc(text, pythonSpace)
 	if len(words) == 0 {
@@ -160,7 +161,7 @@ func findEmbedding(text string, lookup Embedding, p *Prompt) (vectors [][]float3
 	return vectors, rest, err
 }
 
-// edge is the start or end of a chunk.
+// edge returns the start or end of a chunk: one token, or none for None.
 func edge(id int) []Token {
 	if id == None {
 		return nil
@@ -168,8 +169,8 @@ func edge(id int) []Token {
 	return []Token{{ID: id, Weight: 1}}
 }
 
-// chunk packs the groups into chunks with start and end token. A group of fewer than 8 tokens that does not fit
-// begins the next chunk, a longer one is broken (ComfyUI comfy/sd1_clip.py, SDTokenizer.tokenize_with_weights).
+// chunk packs the groups into chunks with start and end token. A group of fewer than 8 tokens that does not fit begins
+// the next chunk, a longer one is split (ComfyUI comfy/sd1_clip.py, SDTokenizer.tokenize_with_weights).
 func (l Layout) chunk(groups [][]Token) [][]Token {
 	start, end := edge(l.Start), edge(l.End)
 	room := l.MaxLength - len(end)
@@ -210,7 +211,7 @@ func (l Layout) chunk(groups [][]Token) [][]Token {
 	return append(chunks, current)
 }
 
-// pad appends n pad tokens; none if n is not positive.
+// pad appends n pad tokens, none if n is not positive.
 func (l Layout) pad(chunk []Token, n int) []Token {
 	for range n {
 		chunk = append(chunk, Token{ID: l.Pad, Weight: 1})

@@ -10,10 +10,10 @@ type protoField struct {
 	number int
 	wire   int
 	value  uint64 // varint and fixed32
-	bytes  []byte // length-delimited: a view into the message
+	bytes  []byte // length-delimited: a view of the message
 }
 
-// Wire types of the encoding that are in use.
+// The wire types in use.
 const (
 	wireVarint  = 0
 	wireFixed64 = 1
@@ -43,7 +43,7 @@ func eachField(message []byte, visit func(protoField) error) error {
 			if len(rest) < size {
 				return fmt.Errorf("protobuf: field %d is cut off at byte %d", f.number, at)
 			}
-			f.value = uint64(binary.LittleEndian.Uint32(rest)) // nobody reads a fixed64
+			f.value = uint64(binary.LittleEndian.Uint32(rest)) // no caller reads a fixed64
 		case wireBytes:
 			length, n := binary.Uvarint(rest)
 			if n <= 0 || length > uint64(len(rest)-n) {

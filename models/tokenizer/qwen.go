@@ -10,24 +10,24 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// qwen is Qwen2's byte-level BPE: NFC, words cut by qwenWords, bytes joined by rank.
+// qwen is Qwen2's byte-level BPE: NFC, words split by qwenWords, bytes merged by rank.
 type qwen struct {
 	byteBPE
-	llama bool // LLaMA 3's: no NFC, up to three digits are a word
+	llama bool // LLaMA 3's variant: no NFC, words of up to three digits
 }
 
-// qwenWords is the pattern that cuts words, as Qwen2's tokenizer.json writes it (`Qwen2TokenizerFast`).
+// qwenWords is the pattern that splits words, as Qwen2's tokenizer.json writes it (`Qwen2TokenizerFast`).
 const qwenWords = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ` +
 	`?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 
-// qwenPattern is qwenWords as it stands inside JSON.
+// qwenPattern returns qwenWords as it appears inside JSON.
 func qwenPattern() string {
 	quoted, _ := json.Marshal(qwenWords)
 	return string(quoted[1 : len(quoted)-1])
 }
 
-// qwenSpecials are the added tokens from id 151643 on, in order, for folders without a list of their own: those of
-// Qwen2.5 and the last four that ComfyUI's copy has besides.
+// qwenSpecials returns the added tokens from id 151643 on, in order, for folders without a list of their own: those of
+// Qwen2.5 and four more that ComfyUI's copy has.
 func qwenSpecials() []string {
 	return []string{
 		"<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|object_ref_start|>", "<|object_ref_end|>",
@@ -40,7 +40,7 @@ func qwenSpecials() []string {
 	}
 }
 
-// newQwen builds the tokenizer; vocab already holds the added tokens.
+// newQwen builds the tokenizer; vocab must already contain the added tokens.
 func newQwen(vocab map[string]int32, pairs []mergePair, added []addedToken) (*Tokenizer, error) {
 	bytes, err := newByteBPE(vocab, pairs, "")
 	if err != nil {
@@ -73,8 +73,8 @@ func (q *qwen) encode(text string, _ bool, ids []int) []int {
 	return ids
 }
 
-// qwenWord returns the length of the match of qwenWords that begins text, alternative by alternative; a word has so
-// many digits at most.
+// qwenWord returns the length of the match of qwenWords at the start of text. digits is the maximum number of digits in
+// a word.
 func qwenWord(text string, digits int) int {
 	if n := contraction(text); n > 0 {
 		return n
@@ -106,7 +106,7 @@ func qwenWord(text string, digits int) int {
 	if n := span(text[lead:], symbolRune); n > 0 {
 		return lead + n + span(text[lead+n:], newline)
 	}
-	// Only white space is left: up to its last line break, else all of it but one character before a word.
+	// Only whitespace is left: up to its last line break, else all of it except one character before a word.
 	space := span(text, unicode.IsSpace)
 	last, lastWidth := 0, 0
 	for i, r := range text[:space] {

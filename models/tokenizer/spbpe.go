@@ -5,8 +5,8 @@ import (
 	"unicode/utf8"
 )
 
-// spBPE is SentencePiece's BPE (src/bpe_model.cc): starting from characters, the neighbouring pair whose joined text
-// is the piece with the highest score is joined, leftmost first among equals.
+// spBPE is SentencePiece's BPE (src/bpe_model.cc): starting from characters, the adjacent pair whose merged text is the
+// piece with the highest score is merged, leftmost first among equals.
 type spBPE struct {
 	norm    *spNormalizer
 	ids     map[string]int32
@@ -25,14 +25,14 @@ func newSPBPE(m *spModel, norm *spNormalizer, unknown int, bytePieces *[256]int3
 	return s
 }
 
-// spSymbol is a stretch of the text, linked to its neighbours.
+// spSymbol is a stretch of the text, linked to its neighbors.
 type spSymbol struct {
 	start, end int32
 	prev, next int32
-	frozen     bool // a user-defined piece, never joined
+	frozen     bool // a user-defined piece, never merged
 }
 
-// spPair is a candidate: two neighbours and the extent their join had when it was found.
+// spPair is a merge candidate: two neighbors and the extent of their union when it was found.
 type spPair struct {
 	score       float64
 	left, right int32
@@ -54,7 +54,7 @@ func (q *spQueue) Pop() any {
 	return last
 }
 
-// unusedJoin remembers from which parts an unused piece was made, to take it apart again at the end.
+// unusedJoin records the parts from which an unused piece was merged, so that it can be taken apart again at the end.
 type unusedJoin struct{ left, right string }
 
 func (s *spBPE) encode(text string, _ bool, ids []int) []int {
@@ -109,7 +109,8 @@ func (s *spBPE) encode(text string, _ bool, ids []int) []int {
 	return ids
 }
 
-// emit appends one symbol: its id, its parts if it is unused, its bytes or one unknown token for a run of them.
+// emit appends one symbol: its id, its parts if it is an unused piece, its bytes, or one unknown token for a run of
+// unknown symbols.
 func (s *spBPE) emit(piece string, unused map[string]unusedJoin, unknownBefore bool, ids []int) ([]int, bool) {
 	id, ok := s.ids[piece]
 	if ok && s.pieces[id].kind == pieceUnused {

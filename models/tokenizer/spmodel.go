@@ -17,7 +17,7 @@ const (
 	pieceByte    = 6
 )
 
-// spModel is what a SentencePiece .model file says; defaults are those of sentencepiece_model.proto.
+// spModel is the content of a SentencePiece .model file; defaults are those of sentencepiece_model.proto.
 type spModel struct {
 	pieces []scoredPiece
 	reader scoredPiece
@@ -33,8 +33,8 @@ type spModel struct {
 	markSpaces  bool
 }
 
-// FromSentencePiece reads a .model file of type unigram or BPE. Control pieces ("</s>") written out in a text stay
-// text, as in the original library. End is "</s>" if the file has it; Start is None (T5 has none).
+// FromSentencePiece reads a .model file of type unigram or BPE. Control pieces ("</s>") that occur in a text are
+// encoded as text, as in the original library. End is "</s>" if the file has it; Start is None (T5 has none).
 func FromSentencePiece(data []byte) (*Tokenizer, error) {
 	var t *Tokenizer
 	m, err := parseSPModel(data)
@@ -47,7 +47,7 @@ func FromSentencePiece(data []byte) (*Tokenizer, error) {
 	return t, nil
 }
 
-// newSPModel has the defaults of the format, and no pieces.
+// newSPModel returns a model with the defaults of the format and no pieces.
 func newSPModel() *spModel {
 	return &spModel{modelType: 1, endPiece: "</s>", dummyPrefix: true, dropSpaces: true, markSpaces: true}
 }
@@ -92,7 +92,7 @@ func parseSPModel(data []byte) (*spModel, error) {
 	return m, err
 }
 
-// field reads a SentencePiece message: 1 piece, 2 score, 3 type.
+// field decodes a field of a SentencePiece message: 1 piece, 2 score, 3 type.
 func (p *scoredPiece) field(f protoField) error {
 	switch {
 	case f.number == 1 && f.wire == wireBytes:
@@ -118,7 +118,8 @@ func (m *spModel) add(p scoredPiece) error {
 	return nil
 }
 
-// trainerField reads TrainerSpec: 3 model_type, 24 treat_whitespace_as_suffix, 35 byte_fallback, 47 eos_piece.
+// trainerField decodes a TrainerSpec field: 3 model_type, 24 treat_whitespace_as_suffix, 35 byte_fallback, 47
+// eos_piece.
 func (m *spModel) trainerField(f protoField) error {
 	switch {
 	case f.number == 3 && f.wire == wireVarint:
@@ -133,8 +134,8 @@ func (m *spModel) trainerField(f protoField) error {
 	return nil
 }
 
-// normalizerField reads NormalizerSpec: 2 precompiled_charsmap, 3 add_dummy_prefix, 4 remove_extra_whitespaces,
-// 5 escape_whitespaces.
+// normalizerField decodes a field of NormalizerSpec: 2 precompiled_charsmap, 3 add_dummy_prefix, 4
+// remove_extra_whitespaces, 5 escape_whitespaces.
 func (m *spModel) normalizerField(f protoField) error {
 	switch {
 	case f.number == 2 && f.wire == wireBytes:
@@ -205,7 +206,7 @@ func (m *spModel) tokenizer() (*Tokenizer, error) {
 	return t, nil
 }
 
-// spUnigram normalises a text and segments it whole.
+// spUnigram normalizes a text and segments it as a whole.
 type spUnigram struct {
 	norm  *spNormalizer
 	words *unigram

@@ -6,14 +6,14 @@ import (
 	"unicode/utf8"
 )
 
-// spNormalizer is SentencePiece's own normaliser (src/normalizer.cc, Normalizer::Normalize): the longest prefix in
-// the charsmap is replaced, spaces are folded and become U+2581, user-defined pieces pass untouched.
+// spNormalizer is SentencePiece's own normalizer (src/normalizer.cc, Normalizer::Normalize): the longest prefix in the
+// charsmap is replaced, runs of spaces are collapsed and spaces become U+2581, user-defined pieces are left untouched.
 type spNormalizer struct {
 	table       *charsmap
 	user        *trie
 	space       string // what a space becomes
 	dummyPrefix bool
-	suffix      bool // the dummy space goes behind the text
+	suffix      bool // the dummy space goes after the text
 	dropSpaces  bool
 }
 
@@ -39,7 +39,7 @@ func newSPNormalizer(m *spModel) (*spNormalizer, error) {
 	return n, nil
 }
 
-// prefix returns the normal form of the first unit of text and the unit's length.
+// prefix returns the normalized form of the first unit of text and the unit's length.
 func (n *spNormalizer) prefix(text string) (string, int) {
 	if length, _ := n.user.longest(text); length > 0 {
 		return text[:length], length

@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// tekken is Mistral's vocabulary file (tekken.json; mistral-common).
+// tekken is Mistral's vocabulary file tekken.json (mistral-common).
 type tekken struct {
 	Config struct {
 		Size     int `json:"default_vocab_size"`
@@ -26,10 +26,9 @@ type tekkenPiece struct {
 	Bytes []byte `json:"token_bytes"` // base64
 }
 
-// FromTekken reads Mistral's tekken.json as ComfyUI does (comfy/text_encoders/bpe_tokenizer.py): special tokens keep
-// their ranks as ids, pieces come behind them, those beyond the vocabulary's size are left out. Pairs are joined in the
-// order of the pieces that they make; of pairs that make one piece, that of the lowest ids first. Words are cut as
-// LLaMA 3 does it, whatever pattern the file has.
+// FromTekken reads Mistral's tekken.json as ComfyUI does (comfy/text_encoders/bpe_tokenizer.py): special tokens have
+// their ranks as ids, pieces follow, and those beyond the vocabulary's size are dropped. Merges are ranked by the piece
+// that they make, then by the ids of the pair. Words are split as in LLaMA 3, whatever pattern the file has.
 func FromTekken(data []byte) (*Tokenizer, error) {
 	var f tekken
 	if err := json.Unmarshal(data, &f); err != nil {
@@ -71,7 +70,7 @@ func FromTekken(data []byte) (*Tokenizer, error) {
 	return t, err
 }
 
-// spelled writes bytes as byte-level vocabularies do.
+// spelled returns bytes as byte-level vocabularies write them.
 func spelled(piece []byte) string {
 	out := make([]rune, len(piece))
 	for i, b := range piece {
@@ -80,7 +79,7 @@ func spelled(piece []byte) string {
 	return string(out)
 }
 
-// tekkenMerges is the table of the pairs that make pieces, which are in ascending order of their ids.
+// tekkenMerges returns the table of all pairs that make a piece; pieces must be in ascending order of their ids.
 func tekkenMerges(ids map[string]int32, pieces [][]byte) *bpe {
 	b := &bpe{merges: map[uint64]merge{}}
 	rank := int32(0)

@@ -2,8 +2,8 @@ package tokenizer
 
 import "sort"
 
-// trie finds all pieces that begin at a byte position. Nodes lie in breadth-first order, so the children of a node
-// are neighbours, sorted by label: 12 bytes a node, no pointers.
+// trie finds all pieces that begin at a byte position. Nodes are in breadth-first order, so the children of a node are
+// adjacent, sorted by label: 12 bytes a node, no pointers.
 type trie struct {
 	nodes []trieNode
 }
@@ -21,7 +21,7 @@ type entry struct {
 	id    int32
 }
 
-// buildTrie sorts entries in place. Of equal pieces the later one wins; empty pieces are left out.
+// buildTrie sorts entries in place. Of equal pieces the last one wins; empty pieces are ignored.
 func buildTrie(entries []entry) *trie {
 	sort.SliceStable(entries, func(i, j int) bool { return entries[i].piece < entries[j].piece })
 	type span struct{ lo, hi, depth int32 }
@@ -69,7 +69,7 @@ func (t *trie) next(node int32, label byte) int32 {
 	return -1
 }
 
-// longest returns the length in bytes and the id of the longest piece that begins text; length 0 if there is none.
+// longest returns the length in bytes and the id of the longest piece that is a prefix of text; length 0 if none is.
 func (t *trie) longest(text string) (length int, id int32) {
 	node := int32(0)
 	for i := 0; i < len(text); i++ {

@@ -7,12 +7,12 @@ import (
 	"unicode/utf8"
 )
 
-// unknownPenalty is what an unknown character scores below the worst piece (kUnkPenalty of SentencePiece,
+// unknownPenalty is how far an unknown character scores below the worst piece (kUnkPenalty of SentencePiece,
 // src/unigram_model.cc; the tokenizers library uses the same).
 const unknownPenalty = 10
 
-// unigram is the segmentation model of Kudo, "Subword Regularization" (2018), section 3: of all ways to cut a text
-// into pieces the one with the largest sum of piece scores (log probabilities), found by Viterbi.
+// unigram is the segmentation model of Kudo, "Subword Regularization" (2018), section 3: of all ways to split a text
+// into pieces, the one with the largest sum of piece scores (log probabilities), found by the Viterbi algorithm.
 type unigram struct {
 	trie    *trie
 	scores  []float64 // by id
@@ -29,7 +29,7 @@ type scoredPiece struct {
 	kind  uint8 // pieceNormal ...
 }
 
-// pieceIDs are the ids of pieces, which are their indexes. No piece may stand twice.
+// pieceIDs returns the ids of pieces, which are their indexes. It returns an error if a piece occurs twice.
 func pieceIDs(pieces []scoredPiece) (map[string]int32, error) {
 	ids := map[string]int32{}
 	for id, p := range pieces {
@@ -41,8 +41,8 @@ func pieceIDs(pieces []scoredPiece) (map[string]int32, error) {
 	return ids, nil
 }
 
-// newUnigram builds the model from pieces whose index is their id. Normal and user-defined ones may appear in text;
-// scores of user-defined ones and the unknown penalty follow SentencePiece src/unigram_model.cc (EncodeOptimized).
+// newUnigram builds the model from pieces whose index is their id. Only normal and user-defined ones can match text.
+// Scores of user-defined ones and the unknown penalty follow SentencePiece src/unigram_model.cc (EncodeOptimized).
 func newUnigram(pieces []scoredPiece, unknown int) (*unigram, error) {
 	if unknown < 0 || unknown >= len(pieces) {
 		return nil, fmt.Errorf("unk_id is %d, allowed are 0..%d", unknown, len(pieces)-1)
@@ -70,7 +70,7 @@ func newUnigram(pieces []scoredPiece, unknown int) (*unigram, error) {
 	return u, nil
 }
 
-// byteTable finds the 256 pieces <0x00>..<0xFF>; nil unless all are there.
+// byteTable returns the ids of the 256 pieces <0x00>..<0xFF>, nil unless all exist.
 func byteTable(find func(string) (int32, bool)) *[256]int32 {
 	var table [256]int32
 	for b := range table {
@@ -83,7 +83,7 @@ func byteTable(find func(string) (int32, bool)) *[256]int32 {
 	return &table
 }
 
-// cell is the best way to reach a byte position: its score, the start of the last piece and that piece.
+// cell is the best segmentation up to a byte position: its score, and the start and id of its last piece.
 type cell struct {
 	score float64
 	start int32 // -1: not reached
@@ -93,7 +93,7 @@ type cell struct {
 // segment appends the ids of text (valid UTF-8).
 func (u *unigram) segment(text string, ids []int) []int { return u.collect(text, ids, u.best(text)) }
 
-// best returns the best ways to all byte positions of text.
+// best returns the best segmentation up to every byte position of text.
 func (u *unigram) best(text string) []cell {
 	cells := make([]cell, len(text)+1)
 	for i := range cells {
@@ -123,7 +123,7 @@ func (u *unigram) best(text string) []cell {
 	return cells
 }
 
-// offer keeps the better of two ways to a position; the first found wins a tie.
+// offer keeps the better of two segmentations up to a position; the first one found wins a tie.
 func (u *unigram) offer(c *cell, base, score float64, start int, id int32) {
 	sum := base + score
 	if u.single {
@@ -134,8 +134,8 @@ func (u *unigram) offer(c *cell, base, score float64, start int, id int32) {
 	}
 }
 
-// collect walks the cells back and appends the ids in order. Neighbouring unknown characters are one token, or one
-// token a byte if the vocabulary has byte pieces.
+// collect walks the cells backwards and appends the ids in order. Adjacent unknown characters are one token, or one
+// token per byte if the vocabulary has byte pieces.
 func (u *unigram) collect(text string, ids []int, cells []cell) []int {
 	first := len(ids)
 	unknownBefore := false

@@ -21,9 +21,9 @@ const (
 	hiddenOpen    = "\x00\x02"
 )
 
-// Segments reads ComfyUI's prompt weights: (x) is 1.1 times the surrounding weight, (x:1.3) is 1.3 whatever
-// surrounds it, \( and \) are plain parentheses. Unbalanced parentheses are plain text. Weights that are not finite
-// and deeper nesting than 500 are errors.
+// Segments parses ComfyUI's prompt weights: (x) is 1.1 times the surrounding weight, (x:1.3) is 1.3 whatever surrounds
+// it, \( and \) are literal parentheses. Unbalanced parentheses are plain text. It returns an error for weights that
+// are not finite and for nesting deeper than 500.
 func Segments(prompt string) ([]Segment, error) {
 	out, err := weigh(hideEscapes(prompt), 1, 0, nil)
 	for i := range out {
@@ -32,7 +32,7 @@ func Segments(prompt string) ([]Segment, error) {
 	return out, err
 }
 
-// hideEscapes replaces escaped parentheses by marks that the parser does not see.
+// hideEscapes replaces escaped parentheses by marks that the parser ignores; showEscapes turns them into parentheses.
 func hideEscapes(s string) string {
 	return strings.ReplaceAll(strings.ReplaceAll(s, `\)`, hiddenClose), `\(`, hiddenOpen)
 }
@@ -67,8 +67,8 @@ func weigh(s string, weight float64, depth int, out []Segment) ([]Segment, error
 	return out, nil
 }
 
-// bracketItems cuts s into outermost balanced pairs of parentheses and what lies between. The level may fall below
-// zero, and a pair is only seen when it comes back to zero, as in ComfyUI.
+// bracketItems splits s into outermost balanced pairs of parentheses and what is between them. The level may fall below
+// zero, and a pair is recognized only when the level returns to zero, as in ComfyUI.
 func bracketItems(s string) []string {
 	var items []string
 	start, level := 0, 0
@@ -93,7 +93,7 @@ func bracketItems(s string) []string {
 	return items
 }
 
-// pythonFloat reads a number as Python's float() does: white space around it, digits of any script, single
+// pythonFloat parses a number as Python's float() does: surrounding whitespace, digits of any script, single
 // underscores between digits, "inf" and "nan" in any case; no hexadecimal. Overflow gives an infinity.
 func pythonFloat(s string) (float64, bool) {
 	s = strings.TrimFunc(s, pythonSpace)

@@ -8,17 +8,17 @@ import (
 	"unicode/utf8"
 )
 
-// wordpiece is BERT's tokenizer (Devlin et al. 2018, tokenization.py): lower-cased words without accents, cut at
-// punctuation, each covered greedily by the longest pieces; pieces inside a word begin with "##".
+// wordpiece is BERT's tokenizer (Devlin et al. 2018, tokenization.py): words are lowercased, stripped of accents, split
+// at punctuation and covered greedily by the longest pieces; pieces inside a word begin with "##".
 type wordpiece struct {
 	first, inner *trie
 	unknown      int
 }
 
-// longestWord is BERT's limit in characters; longer words are one unknown token.
+// longestWord is BERT's limit in characters; a longer word is one unknown token.
 const longestWord = 100
 
-// FromBERTVocab reads a vocab.txt: one piece a line, its id is the line number from 0.
+// FromBERTVocab reads a vocab.txt with one piece per line, whose id is the line number counted from 0.
 func FromBERTVocab(data []byte) (*Tokenizer, error) {
 	vocab := map[string]int32{}
 	lines := bufio.NewScanner(bytes.NewReader(data))
@@ -62,7 +62,7 @@ func FromBERTVocab(data []byte) (*Tokenizer, error) {
 
 func (w *wordpiece) encode(text string, _ bool, ids []int) []int {
 	for _, word := range basicWords(text) {
-		// Lowered character by character, as the Python tokenizer does before it looks at words: no final sigma.
+		// Lowercased character by character, as the Python tokenizer does before it splits words: no final sigma.
 		word = dropMarks(lowerEach(word))
 		for _, part := range strings.FieldsFunc(word, pythonSpace) {
 			for part != "" {

@@ -2,7 +2,7 @@ package upscale
 
 import "patchbay/engine"
 
-// compact is SRVGGNetCompact: convolutions with a slope for each channel below 0; the last gives every pixel a square.
+// compact is SRVGGNetCompact: convolutions, each followed by a PReLU except the last, which gives every pixel a square.
 type compact struct {
 	First *engine.Weight `weight:"first,conv" shape:"E,C,3,3"`
 	Slope engine.Tensor  `weight:"first_slope" shape:"E"`
@@ -10,7 +10,7 @@ type compact struct {
 	Last  *engine.Weight `weight:"last,conv" shape:"N,E,3,3"`
 }
 
-// sloped is a convolution and the slopes behind it.
+// sloped is a convolution and the slopes of the PReLU after it.
 type sloped struct {
 	Conv  *engine.Weight `weight:"conv,conv" shape:"E,E,3,3"`
 	Slope engine.Tensor  `weight:"slope" shape:"E"`

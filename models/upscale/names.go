@@ -11,23 +11,23 @@ import (
 	"patchbay/models/weights"
 )
 
-// ErrUnknown is Infer's for files that hold no upscale model of any name here.
+// ErrUnknown is returned by Infer for files that hold no known upscale model.
 var ErrUnknown = errors.New("holds no upscale model")
 
-// Config is what names and shapes of a file tell.
+// Config is what the names and shapes in a file tell about its network.
 type Config struct {
 	Compact bool // SRVGGNetCompact, else RRDBNet
-	Scale   int  // of the picture's sides
+	Scale   int  // factor by which the picture's sides grow
 	Width   int  // E, channels between layers
 	Growth  int  // G, channels that a layer of a dense block adds
 	Blocks  int  // RRDB blocks, or convolutions between the first and the last
-	Ups     int  // doublings behind the blocks
-	// Unshuffle is the side of the squares of pixels that become channels in front of an RRDBNet, Shuffle that of the
-	// squares that channels become behind an SRVGGNetCompact; 1: none.
+	Ups     int  // doublings after the blocks
+	// Unshuffle is the side of the pixel squares that become channels before an RRDBNet, Shuffle that of the squares
+	// that channels become after an SRVGGNetCompact; 1: none.
 	Unshuffle, Shuffle int
 }
 
-// up is how much larger the network's last layer is than its first.
+// up returns by how much the network's last layer is larger than its first.
 func (c Config) up() int { return 1 << c.Ups }
 
 // Names of the first convolution.
@@ -36,8 +36,8 @@ const (
 	compactFirst = "first.weight"
 )
 
-// others are names that files of one network have, of networks that are not read, by which spandrel tells them too.
-// They are tried in order: what a network was made from comes behind it.
+// others lists names that only files of one unsupported network have, by which spandrel recognizes them too. Order
+// matters: a network comes before those that it is derived from.
 func others() []struct{ name, network string } {
 	return []struct{ name, network string }{
 		{"body.0.rdb1.conv1x1.weight", "ESRGAN+"},
@@ -72,8 +72,8 @@ var (
 	compactPart = regexp.MustCompile(`^body\.(\d+)\.(weight|bias)$`)
 )
 
-// renamed returns the tensors in the names of the structs. Files spell RRDBNet as Real-ESRGAN, BSRGAN or ESRGAN do, all
-// alone or below "module." or "netG.".
+// renamed returns the tensors under the names used by the structs. Files spell RRDBNet like Real-ESRGAN, BSRGAN or
+// ESRGAN, with or without the prefix "module." or "netG.".
 func renamed(set *weights.Set) *weights.Set {
 	for _, prefix := range []string{"module.", "netG."} {
 		if sub := set.Prefix(prefix); len(sub.Names()) == len(set.Names()) {
@@ -93,7 +93,7 @@ func renamed(set *weights.Set) *weights.Set {
 	return set.Mapped(func(name string) string { return rrdbName(name, last) })
 }
 
-// compactName is the name of a tensor of SRVGGNetCompact: convolutions and slopes take turns.
+// compactName maps a tensor name of SRVGGNetCompact, whose body alternates convolutions and slopes.
 func compactName(name string, last int) string {
 	m := compactPart.FindStringSubmatch(name)
 	if m == nil {
@@ -115,8 +115,8 @@ func compactName(name string, last int) string {
 	return name
 }
 
-// rrdbName is the name of a tensor of RRDBNet in Real-ESRGAN's spelling, with a list of doublings. In ESRGAN's, last is
-// the number of the last layer: doublings are 3, 6 ..., two convolutions end it.
+// rrdbName maps a tensor name of RRDBNet to Real-ESRGAN's spelling, with a list of doublings. In ESRGAN's spelling last
+// is the number of the last layer: doublings are layers 3, 6 ..., followed by two convolutions.
 func rrdbName(name string, last int) string {
 	name = trunkBlock.ReplaceAllString(name, "body.$1.rdb$2.")
 	name = oldBlock.ReplaceAllString(name, "body.$1.rdb$2.$3.")
@@ -145,12 +145,12 @@ func rrdbName(name string, last int) string {
 }
 
 func number(digits string) int {
-	n, _ := strconv.Atoi(digits) // of a pattern; what is too large stays 0 and is reported as unexpected
+	n, _ := strconv.Atoi(digits) // matched by a pattern; a number too large becomes 0 and is reported as unexpected
 	return n
 }
 
-// Infer reads a configuration from names and shapes of a file. Files of other networks are errors that say what they
-// look like.
+// Infer derives the configuration from the names and shapes in a file. The error for other networks says what they look
+// like.
 func Infer(set *weights.Set) (Config, error) {
 	set = renamed(set)
 	for _, o := range others() {

@@ -1,7 +1,7 @@
 package upscale
 
-// padded makes the sides of a picture [y, x, 3] at least least and multiples of n, by mirroring at the lower and right
-// edge and then repeating the last row or column (spandrel's pad_tensor).
+// padded extends a picture [y, x, 3] to sides that are multiples of n and not below least, by mirroring at the lower
+// and right edges and then repeating the last row or column (spandrel's pad_tensor).
 func padded(pixels []float32, y, x, least, n int) (out []float32, tall, wide int) {
 	tall, wide = (max(y, least)+n-1)/n*n, (max(x, least)+n-1)/n*n
 	if tall == y && wide == x {
@@ -23,14 +23,15 @@ func padded(pixels []float32, y, x, least, n int) (out []float32, tall, wide int
 	return out, tall, wide
 }
 
-// unshuffled makes channels of squares of n x n pixels: [y, x, 3] -> [y/n, x/n, 3*n*n], ordered (channel, row, column).
+// unshuffled turns squares of n x n pixels into channels: [y, x, 3] -> [y/n, x/n, 3*n*n], ordered (channel, row,
+// column).
 func unshuffled(pixels []float32, y, x, n int) []float32 {
 	out := make([]float32, len(pixels))
 	eachSquare(y, x, n, func(pixel, value int) { out[value] = pixels[pixel] })
 	return out
 }
 
-// shuffled makes squares of n x n pixels of channels, and adds the small picture to each: the inverse.
+// shuffled is the inverse of unshuffled; it also adds the small picture's pixel to every pixel of its square.
 func shuffled(values, pixels []float32, y, x, n int) []float32 {
 	out := make([]float32, len(values))
 	eachSquare(n*y, n*x, n, func(pixel, value int) {
@@ -47,7 +48,7 @@ func eachSquare(y, x, n int, f func(pixel, value int)) {
 	}
 }
 
-// cut takes the upper left part [y, x, 3] of pictures of a width, with values cut to 0..1.
+// cut returns the upper left part [y, x, 3] of a picture of the given width, clamped to 0..1.
 func cut(pixels []float32, width, y, x int) []float32 {
 	out := make([]float32, 0, y*x*Channels)
 	for r := range y {

@@ -2,7 +2,7 @@ package upscale
 
 import "patchbay/engine"
 
-// rrdb is RRDBNet: first(x) + body(blocks(first(x))), doublings, two convolutions.
+// rrdb is RRDBNet: first(x) + body(blocks(first(x))), then doublings and two convolutions.
 type rrdb struct {
 	First *engine.Weight `weight:"conv_first,conv" shape:"E,C,3,3"`
 	Block []rrdbBlock    `weight:"body"`
@@ -12,7 +12,7 @@ type rrdb struct {
 	Last  *engine.Weight `weight:"conv_last,conv" shape:"N,E,3,3"`
 }
 
-// doubled is the convolution behind a doubling.
+// doubled is the convolution after a doubling.
 type doubled struct {
 	Conv *engine.Weight `weight:"conv,conv" shape:"E,E,3,3"`
 }
@@ -24,7 +24,7 @@ type rrdbBlock struct {
 	Dense3 dense `weight:"rdb3"`
 }
 
-// dense is x + 0.2*conv5(...), where every convolution reads x and what all before it gave.
+// dense is x + 0.2*conv5(...), where every convolution reads x and the outputs of all those before it.
 type dense struct {
 	Conv1 *engine.Weight `weight:"conv1,conv" shape:"G,E,3,3"`
 	Conv2 *engine.Weight `weight:"conv2,conv" shape:"G,E+G,3,3"`
@@ -33,7 +33,7 @@ type dense struct {
 	Conv5 *engine.Weight `weight:"conv5,conv" shape:"E,E+4G,3,3"`
 }
 
-// leak is the slope of values below 0, and the factor of residuals.
+// leak is the slope for values below 0, and also the factor of residuals.
 const leak = 0.2
 
 func (n *rrdb) walk(w *walk, in engine.Tensor, sink func(engine.Tensor) error) error {
@@ -66,7 +66,7 @@ func (n *rrdb) walk(w *walk, in engine.Tensor, sink func(engine.Tensor) error) e
 	return t.run(sink)
 }
 
-// walk replaces x [1, Y, X, E] by the block's result; all [1, Y, X, E+4G] is room.
+// walk replaces x [1, Y, X, E] by the block's output; all [1, Y, X, E+4G] is a scratch buffer.
 func (d *dense) walk(w *walk, all, x, part engine.Tensor) {
 	e, g := x.Dim(3), d.Conv1.N()
 	w.ops.Copy(all.Slice(3, 0, e), x)

@@ -1,14 +1,14 @@
-// Package upscale makes pictures larger with the convolutional networks that people call upscale models: RRDBNet
-// (ESRGAN, arXiv:1809.00219; Real-ESRGAN, arXiv:2107.10833) and SRVGGNetCompact of Real-ESRGAN.
+// Package upscale enlarges pictures with the convolutional networks known as upscale models: RRDBNet (ESRGAN,
+// arXiv:1809.00219; Real-ESRGAN, arXiv:2107.10833) and SRVGGNetCompact of Real-ESRGAN.
 //
-// Read names.go (which spellings files have, and which other networks are refused), rrdb.go and compact.go (the
-// networks as structs whose tags are names), walk.go (what both need: strips, convolutions, slopes) and this file (what
-// a caller does with them). Everything on a device is channels last, [1, Y, X, C]; squares of pixels become channels
-// and channels squares on the host.
+// Read names.go (how files spell names, and which other networks are rejected), rrdb.go and compact.go (the networks as
+// structs whose tags are names), walk.go (what both need: strips, convolutions, slopes) and this file (the API).
+// Everything on a device is channels last, [1, Y, X, C]. Pixel squares become channels, and channels squares, on the
+// host.
 //
-// Memory: a tile of 512 x 512 of RRDBNet with 64 channels needs 0.5 GiB in f32. Layers behind the blocks, on 16 times
-// as many pixels, work in strips that each compute the rows they need of the layer before, so that nobody holds a whole
-// layer of the large picture.
+// Memory: a tile of 512 x 512 of RRDBNet with 64 channels needs 0.5 GiB in f32. Layers after the blocks, on 16 times as
+// many pixels, work in strips. Each strip computes the rows that it needs of the layer before, so that no layer of the
+// large picture is ever held as a whole.
 package upscale
 
 import (
@@ -20,14 +20,14 @@ import (
 	"patchbay/models/weights"
 )
 
-// Channels is how many channels a picture has: those of the networks that are read.
+// Channels is the number of channels of a picture: that of the supported networks.
 const Channels = 3
 
-// Tiles are the sides that a caller tries, the largest first, when memory is short, and Overlap is how many pixels
-// tiles share (ComfyUI comfy_extras/nodes_upscale_model.py).
+// Tiles lists tile sides in pixels, largest first, for callers to try in order until memory suffices (ComfyUI
+// comfy_extras/nodes_upscale_model.py).
 var Tiles = [...]int{512, 256, 128}
 
-// Overlap of tiles in pixels, see Tiles.
+// Overlap is the number of pixels that neighboring tiles share, also as in ComfyUI.
 const Overlap = 32
 
 // Model is a loaded network. It holds weights only and may be shared by callers that use the same kind of Ops.
@@ -35,17 +35,17 @@ type Model struct {
 	Config Config
 	net    network
 	loaded *weights.Loaded
-	strip  int // bytes of the result of a layer that is not kept as a whole, about; the result is the same
+	strip  int // approximate bytes of a strip of a layer's result; it does not affect the result
 }
 
 // network computes one picture on a device.
 type network interface {
-	// walk computes in [1, Y, X, C] and hands the rows of the result to sink, from the first on, in strips.
+	// walk computes in [1, Y, X, C] and passes the rows of the result to sink in strips, in order.
 	walk(w *walk, in engine.Tensor, sink func(strip engine.Tensor) error) error
 }
 
-// Open loads the network in set; all computing is in f32, as ComfyUI's. The caller closes the result. Errors name what
-// the file holds instead, or all names and shapes that are wrong (*weights.MismatchError).
+// Open loads the network in set. All computation is in f32, as in ComfyUI. The caller closes the result. Errors name
+// what the file holds instead, or all names and shapes that are wrong (*weights.MismatchError).
 func Open(ops engine.Ops, set *weights.Set) (*Model, error) {
 	cfg, err := Infer(set)
 	if err != nil {
@@ -64,15 +64,15 @@ func Open(ops engine.Ops, set *weights.Set) (*Model, error) {
 	return m, err
 }
 
-// Close gives the memory of the weights back.
+// Close frees the memory of the weights.
 func (m *Model) Close() { m.loaded.Close() }
 
-// Bytes returns the memory of the weights where the backend tells it.
+// Bytes returns the memory of the weights if the backend reports it.
 func (m *Model) Bytes() int64 { return m.loaded.Bytes() }
 
-// Upscale returns a picture [Y, X, 3] of 0..1 as [Scale*Y, Scale*X, 3], cut to 0..1, in tiles of that side which are
-// blended. done, if not nil, is told of every tile. Errors: values that do not fill the picture, Check's, those of the
-// device, not enough memory.
+// Upscale enlarges a picture [Y, X, 3] in 0..1 to [Scale*Y, Scale*X, 3], clamped to 0..1, in blended tiles with sides
+// of side pixels. done, if not nil, is called after every tile. Errors: pixels of the wrong length, and those of Check,
+// the device and memory allocation.
 func (m *Model) Upscale(
 	env dit.TaskEnv, pixels []float32, y, x, side int, done func(tiles, total int),
 ) ([]float32, error) {
@@ -100,7 +100,7 @@ func (m *Model) Upscale(
 func (m *Model) tile(env dit.TaskEnv, pixels []float32, y, x int) ([]float32, error) {
 	c := m.Config
 	tall, wide, in := y, x, pixels
-	if !c.Compact { // what spandrel asks for
+	if !c.Compact { // as spandrel requires
 		least, multiple := 2, 1
 		if c.Unshuffle > 1 {
 			least, multiple = 4, 4
@@ -123,7 +123,7 @@ func (m *Model) tile(env dit.TaskEnv, pixels []float32, y, x int) ([]float32, er
 	if err != nil {
 		return nil, err
 	}
-	large := c.up() * c.Shuffle // than in
+	large := c.up() * c.Shuffle // size factor relative to in
 	out := make([]float32, large*tall*large*wide*Channels)
 	rest := out
 	w := &walk{ops: env.Ops, arena: arena, check: env.Check, strip: m.strip}

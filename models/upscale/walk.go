@@ -2,7 +2,7 @@ package upscale
 
 import "patchbay/engine"
 
-// stripBytes is how much the result of a layer may take, about, that is not kept as a whole.
+// stripBytes is the approximate memory for a strip of a layer that is not held as a whole.
 const stripBytes = 32 << 20
 
 // walk is one pass over the layers of a network.
@@ -11,12 +11,12 @@ type walk struct {
 	arena *engine.Arena
 	check func() error
 	strip int           // bytes
-	minus engine.Tensor // [1, n] of -1, as wide as any layer with slopes
+	minus engine.Tensor // [1, n] of -1, n the largest number of channels with slopes
 }
 
 func (w *walk) alloc(y, x, c int) engine.Tensor { return w.arena.Alloc(engine.F32, 1, y, x, c) }
 
-// step is called before every layer.
+// step checks for cancellation. Networks call it between layers or groups of layers.
 func (w *walk) step() error {
 	if w.check == nil {
 		return nil
@@ -24,28 +24,29 @@ func (w *walk) step() error {
 	return w.check()
 }
 
-// constant is a gate of n equal values.
+// constant returns a gate of n equal values.
 func (w *walk) constant(n int, v float32) engine.Tensor {
 	t := w.arena.Alloc(engine.F32, 1, n)
 	w.ops.Fill(t, v)
 	return t
 }
 
-// rows are the pixels of x [1, Y, X, C] as [1, Y*X, C].
+// rows views the pixels of x [1, Y, X, C] as [1, Y*X, C].
 func rows(x engine.Tensor) engine.Tensor { return x.Merge(1) }
 
-// gate is the first n values of a constant.
+// gate returns the first n values of a constant.
 func gate(t engine.Tensor, n int) engine.Tensor { return t.Slice(1, 0, n) }
 
-// stripRows is how many rows of a width and so many channels make a strip.
+// stripRows returns how many rows of x pixels with c channels make a strip.
 func (w *walk) stripRows(x, c int) int {
 	return max(2, w.strip/(4*x*c))
 }
 
-// finish writes what becomes of the result t of a convolution to dst; t may be dst, and is lost.
+// finish turns the result t of a convolution into final values and writes them to dst. It overwrites t, which may be
+// dst.
 type finish func(dst, t engine.Tensor)
 
-// leaky is max(t, 0) + slope*min(t, 0) with a slope [1, C] for each channel, exactly (arXiv:1502.01852, eq. 1).
+// leaky computes max(t, 0) + slope*min(t, 0) exactly, with a slope [1, C] per channel (arXiv:1502.01852, eq. 1).
 func (w *walk) leaky(slope engine.Tensor) finish {
 	return func(dst, t engine.Tensor) {
 		mark := w.arena.Mark()
@@ -57,8 +58,8 @@ func (w *walk) leaky(slope engine.Tensor) finish {
 	}
 }
 
-// conv writes the 3x3 convolution of x to y [1, Y, X, N]. With an end it is made strip by strip, and end writes y,
-// which the convolution must not read.
+// conv writes the 3x3 convolution of x to y [1, Y, X, N]. With end it works strip by strip and lets end write y, which
+// must not overlap what the convolution reads.
 func (w *walk) conv(y, x engine.Tensor, c *engine.Weight, end finish) {
 	height := y.Dim(1)
 	if end == nil {
@@ -76,8 +77,8 @@ func (w *walk) conv(y, x engine.Tensor, c *engine.Weight, end finish) {
 	}
 }
 
-// band writes rows from lo on of the convolution of a picture of so many rows to y; x holds the picture's rows from at
-// on, as far as they are read. residual, if there is one, is added; it may be y.
+// band writes the rows of a convolution from lo on to y, for a picture of height rows, of which x holds those from at
+// on that are needed. residual, if any, is added; it may be y.
 func (w *walk) band(y, x engine.Tensor, at, lo, height int, c *engine.Weight, residual engine.Tensor) {
 	args := engine.ConvArgs{KY: 3, KX: 3, Stride: 1, Left: 1, Right: 1, Residual: residual}
 	from, to := lo-1, lo+y.Dim(1)+1
@@ -90,7 +91,7 @@ func (w *walk) band(y, x engine.Tensor, at, lo, height int, c *engine.Weight, re
 	w.ops.Conv2D(y, x.Slice(1, from-at, to-at), c, args)
 }
 
-// tail is what follows the blocks: layers on larger and larger pictures, of which only strips are held.
+// tail is the part after the blocks: layers on ever larger pictures, of which only strips are held.
 type tail struct {
 	*walk
 	from   engine.Tensor // [1, Y, X, E]
@@ -98,13 +99,13 @@ type tail struct {
 	slope  engine.Tensor // [1, E]
 }
 
-// layer is a convolution, of a picture twice as large if double, with slopes behind it if act.
+// layer is a convolution, after a doubling of the picture if double, and followed by slopes if act.
 type layer struct {
 	conv        *engine.Weight
 	double, act bool
 }
 
-// scale is how much larger than from the result of layer i is.
+// scale returns by how much the result of layer i is larger than from.
 func (t *tail) scale(i int) int {
 	s := 1
 	for _, l := range t.layers[:i+1] {
@@ -115,7 +116,7 @@ func (t *tail) scale(i int) int {
 	return s
 }
 
-// run hands the last layer's rows to sink.
+// run passes the rows of the last layer to sink.
 func (t *tail) run(sink func(engine.Tensor) error) error {
 	last := len(t.layers) - 1
 	height, width := t.scale(last)*t.from.Dim(1), t.scale(last)*t.from.Dim(2)
@@ -133,7 +134,7 @@ func (t *tail) run(sink func(engine.Tensor) error) error {
 	return nil
 }
 
-// rows computes rows [lo, hi) of layer i; they lie in the arena until the caller releases them.
+// rows computes rows [lo, hi) of layer i. They stay in the arena until the caller releases them.
 func (t *tail) rows(i, lo, hi int) engine.Tensor {
 	if i < 0 {
 		return t.from.Slice(1, lo, hi)

@@ -2,8 +2,8 @@ package vae
 
 import "patchbay/engine"
 
-// resnet replaces x by the residual block's output. With equal channels the sum is built in place; where channels
-// shrink the shortcut is packed over x, which is not needed any more.
+// resnet replaces x by the residual block's output. With equal channels the sum is computed in place; if channels
+// shrink the shortcut overwrites x, which is no longer needed.
 func (w *walk) resnet(r *resnet) {
 	y, x := w.x.Dim(1), w.x.Dim(2)
 	h := w.in(1, y, x, r.out)
@@ -19,8 +19,8 @@ func (w *walk) resnet(r *resnet) {
 	w.conv3(w.x, w.normalised(h, r.Norm2), r.Conv2, true)
 }
 
-// shrink replaces x by shortcut(x) in the same buffer. Rows are read before anything is written over them, because a
-// row of the result is shorter and row i of it ends before row i of x does.
+// shrink replaces x by shortcut(x) in the same buffer. No row is overwritten before it is read, because rows of the
+// result are shorter, so that row i ends before row i of x does.
 func (w *walk) shrink(r *resnet) {
 	y, x := w.x.Dim(1), w.x.Dim(2)
 	narrow := w.in(0, y, x, r.out)
@@ -36,14 +36,15 @@ func (w *walk) shrink(r *resnet) {
 	w.x = narrow
 }
 
-// upsample doubles the picture: [1, Y, X, C] -> [1, 2Y, 2X, C], then a convolution, of Wan 2.1 to half the channels.
+// upsample doubles the picture: [1, Y, X, C] -> [1, 2Y, 2X, C], then a convolution, which for Wan 2.1 halves the
+// channels.
 func (w *walk) upsample(s *sample) {
 	y := w.in(1, 2*w.x.Dim(1), 2*w.x.Dim(2), s.out)
 	w.conv3(y, w.upsampled(w.x), s.Conv, false)
 	w.moved(1, y)
 }
 
-// downsample halves the picture, padding only on the right and at the bottom: [1, Y, X, C] -> [1, Y/2, X/2, C].
+// downsample halves the picture, with padding on the right and at the bottom only: [1, Y, X, C] -> [1, Y/2, X/2, C].
 func (w *walk) downsample(s *sample) {
 	rows := w.x.Dim(1)
 	y := w.in(1, rows/2, w.x.Dim(2)/2, w.x.Dim(3))
@@ -80,7 +81,7 @@ func (w *walk) attention(a *attention) {
 		w.env.Exchange.Gather(all, kv) // [1, L/P, 2, C] -> [1, L, 2, C]
 		kv = all
 	}
-	o := rows.Split(0, 1, l).Split(2, 1, c) // the normalised pixels are not needed any more
+	o := rows.Split(0, 1, l).Split(2, 1, c) // overwrites the normalized pixels, which are no longer needed
 	ops.Attention(o, q, kv.Slice(2, 0, 1), kv.Slice(2, 1, 2), engine.AttentionArgs{})
 	ops.Linear(pixels(w.x), rows, a.Out, engine.Epilogue{Residual: pixels(w.x)})
 }

@@ -7,13 +7,13 @@ import (
 	"patchbay/models/weights"
 )
 
-// Config describes an autoencoder. Infer reads it from names and shapes, a file's metadata may override what they
+// Config describes an autoencoder. Infer derives it from names and shapes; a file's metadata may override what these
 // cannot tell.
 type Config struct {
 	Channels int `json:"ch"` // 128: channels at full resolution
 	// [1, 2, 4, 4]: channels of each level in units of Channels, full resolution first
 	Mult      []int   `json:"ch_mult"`
-	Blocks    int     `json:"num_res_blocks"`  // 2: residual blocks a level in the encoder, one more in the decoder
+	Blocks    int     `json:"num_res_blocks"`  // 2: residual blocks per level in the encoder, one more in the decoder
 	Z         int     `json:"z_channels"`      // 16: channels between encoder and decoder
 	Embed     int     `json:"embed_dim"`       // channels of the latent; equals Z unless quant convolutions change it
 	In        int     `json:"in_channels"`     // 3
@@ -22,17 +22,17 @@ type Config struct {
 	Eps       float32 `json:"norm_eps"`        // 1e-6
 	Quant     bool    `json:"-"`               // quant_conv and post_quant_conv are in the file
 	CanEncode bool    `json:"-"`               // the encoder is in the file
-	// Wan: norms divide the channels of a pixel by their root mean square, without groups and bias, and convolutions
-	// behind upsampling halve the channels.
+	// Wan means that norms divide the channels of a pixel by their root mean square, without groups and bias, and that
+	// convolutions after upsampling halve the channels.
 	Wan bool `json:"-"`
-	// Packed: a latent pixel is a square of 2 x 2 positions with Z channels each (packed.go).
+	// Packed means that a latent pixel is a square of 2 x 2 positions with Z channels each (packed.go).
 	Packed bool `json:"-"`
 }
 
-// maxLevels bounds what a file may claim; published autoencoders have 4 levels, some 6.
+// maxLevels bounds what a file may claim. Published autoencoders have 4 levels, some 6.
 const maxLevels = 12
 
-// Scale returns the pixels per latent row and column: 2^(levels-1), twice as many of packed latents.
+// Scale returns the number of pixels per latent row and column: 2^(levels-1), twice that for packed latents.
 func (c Config) Scale() int {
 	if c.Packed {
 		return 1 << len(c.Mult)
@@ -40,7 +40,7 @@ func (c Config) Scale() int {
 	return 1 << (len(c.Mult) - 1)
 }
 
-// positions is the number of positions between encoder and decoder that a latent pixel has.
+// positions returns how many positions between encoder and decoder make up a latent pixel.
 func (c Config) positions() int {
 	if c.Packed {
 		return square
@@ -48,11 +48,11 @@ func (c Config) positions() int {
 	return 1
 }
 
-// Latent returns the channels of the latent.
+// Latent returns the number of channels of a latent.
 func (c Config) Latent() int { return c.Embed }
 
-// Infer reads the configuration from the names and shapes of set (prefix already cut off) and lets the metadata config,
-// a JSON object that may be empty, override it.
+// Infer derives the configuration from the names and shapes of set (without prefix) and lets the metadata config, a
+// JSON object that may be empty, override it.
 func Infer(set *weights.Set, config []byte) (Config, error) {
 	c := Config{
 		Channels: set.Dim("decoder.norm_out.weight", 0), Blocks: set.Count("decoder.up.0.block") - 1,
@@ -78,7 +78,7 @@ func Infer(set *weights.Set, config []byte) (Config, error) {
 	return c, c.validate()
 }
 
-// validate refuses what no file can mean, naming the member.
+// validate returns an error for values that no autoencoder can have, naming the field.
 func (c Config) validate() error {
 	bad := func(name string, v any, rule string) error {
 		return fmt.Errorf("load vae: %s is %v, must be %s", name, v, rule)

@@ -7,9 +7,9 @@ import (
 	"patchbay/models/tile"
 )
 
-// Decode turns latents [B, C, Y, X] in VAE space into pictures [B, S*Y, S*X, 3] with S = Config.Scale(), values raw
-// around -1..1, not clamped (see ToImage). Items are decoded one after the other. Errors: sizes that do not fit,
-// Check's error, device errors.
+// Decode turns latents [B, C, Y, X] in VAE space into pictures [B, S*Y, S*X, 3] with S = Config.Scale(), with raw
+// values of about -1..1, not clamped (see ToImage). Items are decoded one after another. Errors: sizes that do not fit,
+// and those of Check and the device.
 func (v *VAE) Decode(env Env, latent []float32, b, y, x int) ([]float32, error) {
 	c, s := v.Config.Latent(), v.Config.Scale()
 	if err := v.checkLatent(latent, b, y, x); err != nil {
@@ -33,7 +33,7 @@ func (v *VAE) Decode(env Env, latent []float32, b, y, x int) ([]float32, error) 
 	return out, nil
 }
 
-// checkLatent refuses latents whose values are not those of b items of y rows and x columns.
+// checkLatent returns an error unless latent has the values of b items of y rows and x columns.
 func (v *VAE) checkLatent(latent []float32, b, y, x int) error {
 	if c := v.Config.Latent(); b < 0 || y < 1 || x < 1 || len(latent) != b*c*y*x {
 		return fmt.Errorf("vae decode: %d values for a latent [%d, %d, %d, %d]: sides must be at least 1 and the "+
@@ -42,7 +42,7 @@ func (v *VAE) checkLatent(latent []float32, b, y, x int) error {
 	return nil
 }
 
-// run brings what f makes of one item in [1, y, x, c] to out.
+// run uploads one item as [1, y, x, c], applies f and downloads the result to out.
 func (env Env) run(out, in []float32, f func(Env, engine.Tensor, Band) (engine.Tensor, error), band Band,
 	y, x, c int,
 ) error {
@@ -57,7 +57,7 @@ func (env Env) run(out, in []float32, f func(Env, engine.Tensor, Band) (engine.T
 	return env.Ops.Download(out, made).Wait()
 }
 
-// alone refuses a part of a latent without the other bands.
+// alone returns an error for a partial band without an Exchange to reach the others.
 func (env Env) alone(what string, band Band) error {
 	if env.Exchange == nil && band.Len() != band.Total {
 		return fmt.Errorf("vae %s: rows %d..%d of %d without an exchange with the other bands", what, band.Start, band.End,
@@ -66,9 +66,9 @@ func (env Env) alone(what string, band Band) error {
 	return nil
 }
 
-// DecodeBand decodes the rows of one band: z [1, L, X, C] holds them, the result [1, S*L, S*X, 3] lies in env.Arena
-// until the caller releases it. With env.Exchange nil the band must be the whole latent. z and the result have
-// env.DType.
+// DecodeBand decodes the rows of one band. z [1, L, X, C] holds these rows, and the result [1, S*L, S*X, 3] stays in
+// env.Arena until the caller releases it. If env.Exchange is nil, the band must be the whole latent. z and the result
+// have type env.DType.
 func (v *VAE) DecodeBand(env Env, z engine.Tensor, band Band) (engine.Tensor, error) {
 	if z.Dims() != 4 || z.Dim(1) != band.Len() || z.Dim(3) != v.Config.Latent() || z.DType != env.DType {
 		panic(&engine.ShapeError{
@@ -116,7 +116,7 @@ func (w *walk) blocks(blocks []*resnet) error {
 	return nil
 }
 
-// convIn makes the first activation from z.
+// convIn computes the first activation from z.
 func (w *walk) convIn(conv, quant *engine.Weight, z engine.Tensor) {
 	if w.cfg.Quant {
 		t := w.alloc(z.Dim(1), z.Dim(2), w.cfg.positions()*w.cfg.Z)

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// original spells a name of diffusers (AutoencoderKL of diffusers 0.39) like the original checkpoints. Names that it
-// does not know stay and are reported as unexpected. Diffusers counts decoder levels from the deepest, the original
+// original maps a tensor name of diffusers (AutoencoderKL of diffusers 0.39) to that of the original checkpoints.
+// Unknown names are kept, to be reported as unexpected. Diffusers counts decoder levels from the deepest, the original
 // from full resolution.
 func original(name string, levels int) string {
 	for i := range levels {

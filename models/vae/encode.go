@@ -8,8 +8,8 @@ import (
 )
 
 // Encode turns pictures [B, Y, X, 3] with values in -1..1 into latents [B, C, Y/S, X/S] in VAE space: the mode of the
-// posterior, which is its mean. Sides must be multiples of Config.Scale() (see Config.CropToImage). It computes whole
-// pictures; Exchange is not used (see EncodeBand). Errors as Decode's, and files without an encoder.
+// posterior, which is its mean. Sides must be multiples of Config.Scale() (see Config.CropToImage). It encodes whole
+// pictures and ignores Exchange (see EncodeBand). Errors: no encoder in the file, and as for Decode.
 func (v *VAE) Encode(env Env, picture []float32, b, y, x int) ([]float32, error) {
 	c, s := v.Config.In, v.Config.Scale()
 	switch {
@@ -45,9 +45,9 @@ func (v *VAE) Encode(env Env, picture []float32, b, y, x int) ([]float32, error)
 	return out, nil
 }
 
-// EncodeBand encodes the rows of one band of latent rows: picture [1, S*L, S*X, 3] holds their pixels, the result [1,
-// L, X, 2C], mean and logarithm of the variance, lies in env.Arena until the caller releases it. With env.Exchange nil
-// the band must be the whole latent. Both have env.DType.
+// EncodeBand encodes the rows of one band of latent rows. picture [1, S*L, S*X, 3] holds their pixels. The result [1,
+// L, X, 2C], mean and logarithm of the variance, stays in env.Arena until the caller releases it. If env.Exchange is
+// nil, the band must be the whole latent. Both have type env.DType.
 func (v *VAE) EncodeBand(env Env, picture engine.Tensor, band Band) (engine.Tensor, error) {
 	s := v.Config.Scale()
 	if picture.Dims() != 4 || picture.Dim(1) != s*band.Len() || picture.Dim(2)%s != 0 || picture.Dim(3) != v.Config.In ||
@@ -68,7 +68,7 @@ func (v *VAE) EncodeBand(env Env, picture engine.Tensor, band Band) (engine.Tens
 	return moments, runWalk(env, &v.Config, band, func(w *walk) error { return w.encode(&v.layers, picture, moments) })
 }
 
-// encode walks from a band of a picture to its moments.
+// encode walks from a band of a picture to the moments of its posterior.
 func (w *walk) encode(l *layers, picture, moments engine.Tensor) error {
 	e := l.Encoder
 	err := w.steps(func() {

@@ -15,9 +15,9 @@ func ToImage(v []float32) {
 	}
 }
 
-// CropToImage brings IMAGE values [B, Y, X, C] (0..1) into the form that Encode takes: cut around the centre to
-// multiples of c.Scale() rows and columns, with c.In channels, those behind dropped, alpha 1 where there is none, 2v
-// - 1. It returns new pictures [B, y, x, c.In]; y or x is 0 when the picture is smaller than a latent pixel.
+// CropToImage converts IMAGE values [B, Y, X, C] in 0..1 to the input of Encode, 2v - 1: center-cropped to multiples of
+// c.Scale() rows and columns, and with c.In channels, where surplus ones are dropped and missing alpha is 1. It returns
+// new pictures [B, y, x, c.In]; y or x is 0 if the picture is smaller than a latent pixel.
 func (c Config) CropToImage(image []float32, b, rows, cols, channels int) (out []float32, y, x int) {
 	s := c.Scale()
 	y, x = rows/s*s, cols/s*s

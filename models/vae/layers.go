@@ -6,7 +6,7 @@ import (
 	"patchbay/engine"
 )
 
-// layers is the checkpoint: every tag is a name in it.
+// layers mirrors the checkpoint: the tags are names in it.
 type layers struct {
 	Encoder   *encoder       `weight:"encoder"`
 	Quant     *engine.Weight `weight:"quant_conv,optional"` // 1x1, on the moments
@@ -25,7 +25,7 @@ type encoder struct {
 type decoder struct {
 	ConvIn  *engine.Weight `weight:"conv_in,conv"`
 	Mid     middle         `weight:"mid"`
-	Up      []*upLevel     `weight:"up"` // full resolution first, walked from the end
+	Up      []*upLevel     `weight:"up"` // full resolution first; processed from the end
 	NormOut norm           `weight:"norm_out"`
 	ConvOut *engine.Weight `weight:"conv_out,conv"`
 }
@@ -40,7 +40,7 @@ type upLevel struct {
 	Upsample *sample   `weight:"upsample"` // nil at full resolution
 }
 
-// sample is the convolution behind an upsampling or that of a downsampling.
+// sample is the convolution of a downsampling, or the one after an upsampling.
 type sample struct {
 	out  int            // channels
 	Conv *engine.Weight `weight:"conv,conv"`
@@ -62,7 +62,7 @@ type resnet struct {
 	Shortcut *engine.Weight `weight:"nin_shortcut,optional"` // 1x1, where in and out differ
 }
 
-// attention is one head over all pixels, as wide as the channels. The projections are 1x1 convolutions, which are
+// attention is a single head over all pixels, as wide as the channels. The projections are 1x1 convolutions, which are
 // linear layers on pixels.
 type attention struct {
 	Norm norm           `weight:"norm"`
@@ -72,13 +72,13 @@ type attention struct {
 	Out  *engine.Weight `weight:"proj_out"`
 }
 
-// norm is a group norm, or one of channels, without bias.
+// norm is a group norm or, for Wan, an RMS norm over channels, which has no bias.
 type norm struct {
 	Weight engine.Tensor `weight:"weight"`
 	Bias   engine.Tensor `weight:"bias,optional"`
 }
 
-// newLayers makes the structs of c without weights.
+// newLayers returns the structs for c, without weights.
 func newLayers(c Config) layers {
 	deep := c.Channels * c.Mult[len(c.Mult)-1]
 	mid := middle{Block1: resnet{in: deep, out: deep}, Block2: resnet{in: deep, out: deep}}
@@ -110,7 +110,7 @@ func newLayers(c Config) layers {
 	return l
 }
 
-// chain is n residual blocks, the first of which changes the channels.
+// chain returns n residual blocks, the first of which changes the number of channels.
 func chain(in, out, n int) []*resnet {
 	blocks := make([]*resnet, n)
 	for i := range blocks {
@@ -120,7 +120,7 @@ func chain(in, out, n int) []*resnet {
 	return blocks
 }
 
-// check compares the shapes of loaded weights with c and reports the first that differs.
+// check compares the shapes of loaded weights with c and returns an error for the first that differs.
 func (l *layers) check(c Config) error {
 	s := shapes{wan: c.Wan}
 	deep := c.Channels * c.Mult[len(c.Mult)-1]
@@ -156,7 +156,7 @@ func (l *layers) check(c Config) error {
 	return s.err
 }
 
-// shapes keeps the first weight whose shape is wrong.
+// shapes records the first weight whose shape is wrong.
 type shapes struct {
 	err error
 	wan bool // norms have no bias

@@ -2,30 +2,30 @@ package vae
 
 import "patchbay/engine"
 
-// DecodeBytes returns the size of the arena that Decode needs for latents of y rows and x columns, from the
-// configuration alone: no weights are read and nothing is computed.
+// DecodeBytes returns the arena size that Decode needs for latents of y rows and x columns, from the configuration
+// alone: no weights are read and nothing is computed.
 func DecodeBytes(cfg Config, dtype engine.DType, y, x int) int {
 	return BandBytes(cfg, dtype, Band{0, y, y}, x)
 }
 
-// BandBytes returns the size of the arena that DecodeBand needs on the rank of that band, z and the result included.
+// BandBytes returns the arena size that DecodeBand needs on the rank of that band, including z and the result.
 func BandBytes(cfg Config, dtype engine.DType, band Band, x int) int {
 	return measured(cfg, dtype, band, (*VAE).DecodeBand, band.Len(), x, cfg.Latent())
 }
 
-// EncodeBytes returns the size of the arena that Encode needs for pictures of y rows and x columns.
+// EncodeBytes returns the arena size that Encode needs for pictures of y rows and x columns.
 func EncodeBytes(cfg Config, dtype engine.DType, y, x int) int {
 	s := cfg.Scale()
 	return EncodeBandBytes(cfg, dtype, Band{0, y / s, y / s}, x)
 }
 
-// EncodeBandBytes returns the size of the arena that EncodeBand needs for pictures of x columns on the rank of that
-// band of latent rows, picture and result included.
+// EncodeBandBytes returns the arena size that EncodeBand needs for pictures of x columns on the rank of that band of
+// latent rows, including picture and result.
 func EncodeBandBytes(cfg Config, dtype engine.DType, band Band, x int) int {
 	return measured(cfg, dtype, band, (*VAE).EncodeBand, cfg.Scale()*band.Len(), x, cfg.In)
 }
 
-// measured returns the bytes that f takes for a band [1, y, x, c], without weights.
+// measured returns the bytes that f takes for a band [1, y, x, c], without those of weights.
 func measured(cfg Config, dtype engine.DType, band Band,
 	f func(*VAE, Env, engine.Tensor, Band) (engine.Tensor, error), y, x, c int,
 ) int {
@@ -34,7 +34,7 @@ func measured(cfg Config, dtype engine.DType, band Band,
 		env.Exchange = silentExchange()
 	}
 	v := &VAE{Config: cfg, layers: newLayers(cfg)}
-	_, _ = f(v, env, env.Arena.Alloc(dtype, 1, y, x, c), band) // without Check there is no error
+	_, _ = f(v, env, env.Arena.Alloc(dtype, 1, y, x, c), band) // there is no error without Check
 	return env.Arena.Peak()
 }
 
@@ -45,8 +45,8 @@ func silentExchange() *Exchange {
 	}
 }
 
-// silent is an Ops whose operations do nothing, for walks that only measure. It needs no weights and no memory, and has
-// none of the methods that return something.
+// silent is an Ops whose operations do nothing, for walks that only measure. It needs neither weights nor memory.
+// Methods that return something panic.
 var silent engine.Ops = struct {
 	engine.Through
 	others

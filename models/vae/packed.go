@@ -10,19 +10,19 @@ import (
 	"patchbay/models/weights"
 )
 
-// packedAnchor is a name that the autoencoder of FLUX.2 has: its latents are squares of 2 x 2 positions as channels
-// (channel, row, column), normalised by the statistics of a batch norm.
+// packedAnchor is a name found in the autoencoder of FLUX.2, whose latents are squares of 2 x 2 positions as channels
+// (channel, row, column), normalized by the statistics of a batch norm.
 const packedAnchor = "bn.running_mean"
 
 // packedEps is added to the variances of the batch norm.
 const packedEps = 1e-4
 
-// square is the number of positions that a packed latent pixel has.
+// square is the number of positions in a packed latent pixel.
 const square = 4
 
-// packed returns the tensors of an autoencoder of packed latents with the statistics inside the two convolutions of one
-// pixel that are next to the latent: post_quant_conv makes the channels of all positions (position, channel) of a
-// latent pixel, quant_conv reads the moments of all positions (position, moment).
+// packed returns the tensors of an autoencoder with packed latents, the batch norm folded into the two 1x1 convolutions
+// next to the latent: post_quant_conv outputs the channels of all positions of a latent pixel, ordered (position,
+// channel), and quant_conv reads the moments of all positions, ordered (position, moment).
 func packed(set *weights.Set) (*weights.Set, error) {
 	out := map[string]weights.Stored{}
 	for _, name := range set.Names() {
@@ -60,7 +60,7 @@ func packed(set *weights.Set) (*weights.Set, error) {
 	if set.Has("quant_conv.weight") {
 		quant, bias := values("quant_conv.weight", 4*z*z), values("quant_conv.bias", 2*z)
 		up := newAffine(2*square*z, square*2*z)
-		for p := range square * z { // of the mean, then of the logarithm of the variance
+		for p := range square * z { // of the mean; those of the log variance follow
 			c, at := p/square, p%square
 			up.bias[p] = (float64(bias[c]) - mean[p]) / std[p]
 			up.bias[square*z+p] = float64(bias[z+c]) - 2*math.Log(std[p])
@@ -77,7 +77,7 @@ func packed(set *weights.Set) (*weights.Set, error) {
 	return weights.FromMap(out), nil
 }
 
-// statistics reads mean and standard deviation of every channel of packed latents.
+// statistics returns the mean and standard deviation of every channel of packed latents.
 func statistics(set *weights.Set, z int) (mean, std []float64, err error) {
 	m, _ := set.Get("bn.running_mean")
 	v, ok := set.Get("bn.running_var")
@@ -97,7 +97,7 @@ func statistics(set *weights.Set, z int) (mean, std []float64, err error) {
 	return mean, std, nil
 }
 
-// affine is a convolution of one pixel that is made here.
+// affine is a 1x1 convolution under construction.
 type affine struct {
 	rows [][]float64
 	bias []float64
@@ -111,7 +111,7 @@ func newAffine(n, k int) affine {
 	return a
 }
 
-// put stores it as f32.
+// put stores the convolution as f32.
 func (a *affine) put(out map[string]weights.Stored, name string) {
 	stored := func(v []float64, shape ...int) weights.Stored {
 		narrow := make([]float32, len(v))
@@ -124,8 +124,8 @@ func (a *affine) put(out map[string]weights.Stored, name string) {
 	out[name+".bias"] = stored(a.bias, len(a.bias))
 }
 
-// eachPosition calls f for the positions of packed pixels: part is that position of every square of t [1, 2Y, 2X, C],
-// and of the packed pixels [1, Y, X, 4*C].
+// eachPosition calls f for each position of packed pixels: part views that position in every square of t [1, 2Y, 2X,
+// C], packed views it in pixels [1, Y, X, 4*C].
 func eachPosition(t, pixels engine.Tensor, f func(part, packed engine.Tensor)) {
 	c := t.Dim(3)
 	for at := range square {

@@ -7,12 +7,11 @@ import (
 	"patchbay/models/tile"
 )
 
-// Tiles is the geometry of tiled work, in latent units for DecodeTiled and in pixels for EncodeTiled.
+// Tiles is a tile geometry, in latent units for DecodeTiled and in pixels for EncodeTiled.
 type Tiles struct{ Y, X, Overlap int }
 
-// DecodeTiles returns the geometry that ComfyUI's VAEDecodeTiled node makes of its widgets tile_size and overlap
-// (pixels): an overlap above a quarter of the tile is cut to that, and both are divided by the scale of the
-// autoencoder.
+// DecodeTiles returns the geometry that ComfyUI's VAEDecodeTiled node derives from its widgets tile_size and overlap
+// (in pixels): the overlap is limited to a quarter of the tile, and both are divided by the scale of the autoencoder.
 func DecodeTiles(size, overlap, scale int) Tiles {
 	if size < overlap*4 {
 		overlap = size / 4
@@ -21,8 +20,8 @@ func DecodeTiles(size, overlap, scale int) Tiles {
 }
 
 // DecodeTiled decodes latents [B, C, Y, X] in tiles and returns raw pictures [B, S*Y, S*X, 3] like Decode, with the
-// memory of the largest tile. As in ComfyUI (comfy/sd.py, decode_tiled_) three passes with tiles of (2Y, X/2), (Y/2,
-// 2X) and (Y, X) are averaged, each blended with linear ramps over the overlap. The result differs from Decode's,
+// memory of the largest tile. As in ComfyUI (comfy/sd.py, decode_tiled_) it averages three passes with tiles of (2Y,
+// X/2), (Y/2, 2X) and (Y, X), each blended with linear ramps over the overlap. The result differs from Decode's,
 // because tiles do not see each other.
 func (v *VAE) DecodeTiled(env Env, latent []float32, b, y, x int, t Tiles) ([]float32, error) {
 	c, s := v.Config.Latent(), v.Config.Scale()
@@ -48,8 +47,8 @@ func (v *VAE) DecodeTiled(env Env, latent []float32, b, y, x int, t Tiles) ([]fl
 	return out, nil
 }
 
-// EncodeTiled encodes pictures [B, Y, X, 3] in -1..1 in tiles (pixels) and returns latents [B, C, Y/S, X/S], with the
-// passes (Y, X), (Y/2, 2X), (2Y, X/2) of ComfyUI's encode_tiled_ averaged.
+// EncodeTiled encodes pictures [B, Y, X, 3] in -1..1 in tiles t (in pixels) and returns latents [B, C, Y/S, X/S],
+// averaging the passes (Y, X), (Y/2, 2X) and (2Y, X/2) of ComfyUI's encode_tiled_.
 func (v *VAE) EncodeTiled(env Env, picture []float32, b, y, x int, t Tiles) ([]float32, error) {
 	c, s := v.Config.In, v.Config.Scale()
 	if b < 0 || y < s || x < s || y%s != 0 || x%s != 0 || len(picture) != b*y*x*c {
@@ -78,7 +77,7 @@ func (v *VAE) EncodeTiled(env Env, picture []float32, b, y, x int, t Tiles) ([]f
 	return out, nil
 }
 
-// DecodeTiledBytes returns the size of the arena that DecodeTiled needs: that of the largest of its tiles.
+// DecodeTiledBytes returns the arena size that DecodeTiled needs: that of its largest tile.
 func DecodeTiledBytes(cfg Config, dtype engine.DType, y, x int, t Tiles) int {
 	n := 0
 	for _, s := range t.shapes() {
@@ -87,12 +86,12 @@ func DecodeTiledBytes(cfg Config, dtype engine.DType, y, x int, t Tiles) int {
 	return n
 }
 
-// shapes are the tiles of the three passes.
+// shapes returns the tile geometries of the three passes.
 func (t Tiles) shapes() []Tiles {
 	return []Tiles{{t.Y * 2, t.X / 2, t.Overlap}, {t.Y / 2, t.X * 2, t.Overlap}, t}
 }
 
-// passes averages the three passes.
+// passes runs the three passes over an item and averages them.
 func passes(g tile.Grid, t Tiles, check func(int, int) error, f tile.Func, item []float32) ([]float32, error) {
 	if t.Overlap < 0 || t.Y/2 <= t.Overlap || t.X/2 <= t.Overlap {
 		return nil, fmt.Errorf("vae tiles: %d rows and %d columns with overlap %d: half a tile must be larger than the "+

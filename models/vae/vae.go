@@ -1,23 +1,24 @@
-// Package vae turns latents into pictures and pictures into latents: the convolutional autoencoder (AutoencoderKL,
-// arXiv:2112.10752, sec. 3.1) that Stable Diffusion, SD3, FLUX, PixArt and HunyuanDiT share, and that of Wan 2.1 and
-// Qwen-Image, which is of the same form for a single frame (wan.go), and FLUX.2's with packed latents (packed.go).
+// Package vae turns latents into pictures and pictures into latents. It implements the convolutional autoencoder
+// (AutoencoderKL, arXiv:2112.10752, sec. 3.1) that Stable Diffusion, SD3, FLUX, PixArt and HunyuanDiT share, that of
+// Wan 2.1 and Qwen-Image, which has the same form for a single frame (wan.go), and FLUX.2's with packed latents
+// (packed.go).
 //
-// Read config.go (what a file holds, read from names and shapes), layers.go (the network as structs whose tags are
-// checkpoint names), decode.go and encode.go (the walks over the layers), walk.go (what every walk needs: two big
+// Read config.go (what a file holds, derived from names and shapes), layers.go (the network as structs whose tags are
+// checkpoint names), decode.go and encode.go (the walks over the layers), walk.go (what every walk needs: large
 // buffers, strips, halos), tiled.go (ComfyUI's three-pass tiling) and image.go (pixels). Everything is channels last,
 // [B, Y, X, C], one item of a batch at a time.
 //
-// A walk computes a band of rows. On one rank the band is the picture; a caller that splits a picture gives every rank
-// a band and an Exchange, which brings halo rows, sums group-norm statistics and gathers keys and values, so that the
-// parts equal the whole.
+// A walk computes a band of rows. On one rank the band is the whole picture. A caller that splits a picture gives every
+// rank a band and an Exchange, which transfers halo rows, sums group-norm statistics and gathers keys and values, so
+// that the parts equal the whole.
 //
-// Memory: a walk holds one activation in each of two buffers and works in strips on top of them, so the peak is the
-// input and output of the widest layer. A FLUX decode of 1024x1024 in f32 needs 1.6 GiB, half of that in bf16
-// (DecodeBytes tells; the test pins it).
+// Memory: a walk holds one activation in each of two buffers, or three if a block widens the channels, and works in
+// strips on top of them, so the peak is about the input and output of the widest layer. A FLUX decode of 1024x1024 in
+// f32 needs 1.6 GiB, half of that in bf16 (DecodeBytes computes it, and a test pins the number).
 //
-// Facts that have caused bugs elsewhere: downsampling pads on the right and at the bottom only; encode returns the mode
-// of the posterior, no random draw; zero padding happens after norm and activation; the attention has one head as wide
-// as the channels.
+// Facts that have caused bugs elsewhere: downsampling pads on the right and at the bottom only; encoding returns the
+// mode of the posterior, not a random draw; zero padding is applied after norm and activation; attention has a single
+// head as wide as the channels.
 package vae
 
 import (
@@ -35,37 +36,36 @@ type VAE struct {
 	loaded *weights.Loaded
 }
 
-// Env is what a walk gets besides weights. It belongs to one rank and one stream.
+// Env is the environment of a walk. It belongs to one rank and one stream.
 type Env struct {
 	Ops engine.Ops
-	// Arena holds the activations. nil: Decode and Encode take what they need from Ops and give it back.
+	// Arena holds the activations. nil: Decode and Encode allocate what they need from Ops and free it.
 	Arena *engine.Arena
 	DType engine.DType // of activations: F32 (the zero value) or BF16
-	// Check is called before every layer with the layers done and the total of the call; an error stops the walk and is
-	// returned as it is. nil: nobody asks.
+	// Check is called before every layer with the number of layers done and the total of the call; an error stops the
+	// walk and is returned as is. It may be nil.
 	Check func(done, total int) error
-	// StripBytes is about how much a convolution's normalised or upsampled input may take at once; 0: 32 MiB. Results do
-	// not depend on it.
+	// StripBytes is the approximate memory for a convolution's normalized or upsampled input; 0: 32 MiB. It does not
+	// affect the result.
 	StripBytes int
 	// Exchange connects the bands of a split picture; nil: this band is the whole picture.
 	Exchange *Exchange
 }
 
-// Exchange is what the bands of one picture need from each other. Every band calls the same hooks in the same order
-// with tensors of its own.
+// Exchange connects the bands of a picture. Every band calls the same hooks in the same order with its own tensors.
 type Exchange struct {
-	// Halo fills above [1, 1, X, C] with the last row of the band before this one and below with the first row of the
-	// next; x [1, Y, X, C] is this band. above or below is absent at the picture's edge.
+	// Halo fills above [1, 1, X, C] with the last row of the previous band and below with the first row of the next
+	// one; x [1, Y, X, C] is this band. At an edge of the picture above or below is a zero Tensor.
 	Halo func(x, above, below engine.Tensor)
-	// Sum adds up stats [1, G, 2] f64 over all bands in place.
+	// Sum adds up stats [1, G, 2] f64 over all bands, in place.
 	Sum func(stats engine.Tensor)
-	// Gather fills full [1, Lt, 2, C] with the parts [1, L, 2, C] of all bands in order of rows.
+	// Gather fills full [1, Lt, 2, C] with the parts [1, L, 2, C] of all bands, in row order.
 	Gather func(full, part engine.Tensor)
 }
 
 // Open loads an autoencoder from set, which may be a whole checkpoint: names may begin with "first_stage_model." or
-// "vae.". config is the JSON of the file's metadata "config", empty when there is none. Missing and unexpected names
-// are reported all at once (*weights.MismatchError). The caller closes the result when nobody uses it any more.
+// "vae.". config is the JSON of the file's metadata "config", empty if there is none. Missing and unexpected names are
+// reported all at once (*weights.MismatchError). The caller must close the result.
 func Open(ops engine.Ops, set *weights.Set, config []byte) (*VAE, error) {
 	set, err := strip(set)
 	if err == nil && set.Has(packedAnchor) {
@@ -90,7 +90,7 @@ func Open(ops engine.Ops, set *weights.Set, config []byte) (*VAE, error) {
 	return v, nil
 }
 
-// Latents returns the channels of the latents of the autoencoder in a set that Open takes. Nothing is loaded.
+// Latents returns the number of latent channels of the autoencoder in a set as accepted by Open. No weights are loaded.
 func Latents(set *weights.Set) (int, error) {
 	part, err := strip(set)
 	if err != nil {
@@ -105,21 +105,21 @@ func Latents(set *weights.Set) (int, error) {
 	return part.Dim("decoder.conv_in.weight", 1), nil
 }
 
-// Frames reports whether pictures are frames of a video to the autoencoder of a set.
+// Frames reports whether the autoencoder in a set treats the pictures of a batch as frames of a video.
 func Frames(set *weights.Set) bool {
 	return slices.ContainsFunc(prefixes(), func(p string) bool { return set.Has(p + wanAnchor) })
 }
 
-// prefixes are what names of autoencoders begin with in checkpoints.
+// prefixes lists the prefixes of an autoencoder's names in checkpoints.
 func prefixes() []string { return []string{"", "first_stage_model.", "vae."} }
 
-// Close gives the memory of the weights back.
+// Close frees the memory of the weights.
 func (v *VAE) Close() { v.loaded.Close() }
 
-// Bytes returns the memory of the weights where the backend tells it.
+// Bytes returns the memory of the weights if the backend reports it.
 func (v *VAE) Bytes() int64 { return v.loaded.Bytes() }
 
-// strip returns the part of a checkpoint that is an autoencoder, with its prefix cut off.
+// strip returns the autoencoder's part of a checkpoint, with its prefix removed and the names of the original.
 func strip(set *weights.Set) (*weights.Set, error) {
 	for _, prefix := range prefixes() {
 		if set.Has(prefix + wanAnchor) {
@@ -138,8 +138,8 @@ func strip(set *weights.Set) (*weights.Set, error) {
 		wanAnchor)
 }
 
-// arena returns env with an arena of the given size and a function that gives it back. An arena of the caller's is
-// kept.
+// arena returns env with an arena of the given size and a function that releases it. An arena that env already has is
+// used as it is.
 func (env Env) arena(bytes int) (Env, func(), error) {
 	if env.Arena != nil {
 		mark := env.Arena.Mark()

@@ -10,11 +10,11 @@ type Band struct{ Start, End, Total int }
 // Len returns the number of rows.
 func (b Band) Len() int { return b.End - b.Start }
 
-// stripBytes is the default of Env.StripBytes: enough rows to keep a device busy, little beside the activations of a
-// large picture.
+// stripBytes is the default of Env.StripBytes: enough rows to keep a device busy, but little compared to the
+// activations of a large picture.
 const stripBytes = 32 << 20
 
-// stripRows returns how many rows of the given width and channels make a strip.
+// stripRows returns the number of rows of x pixels with c channels that make a strip.
 func (w *walk) stripRows(x, c int) int {
 	n := w.env.StripBytes
 	if n <= 0 {
@@ -23,22 +23,23 @@ func (w *walk) stripRows(x, c int) int {
 	return max(2, n/(x*c*w.env.DType.Size())&^1) // even, so that upsampled rows stay in pairs
 }
 
-// walk is one pass over the layers. It holds the current activation x in one of three buffers; layers write into
-// another one or in place.
+// walk is one pass over the layers. It holds the current activation x in one of three buffers; layers write to another
+// one or in place.
 type walk struct {
 	env    Env
 	cfg    *Config
 	band   Band
-	sizing bool             // find out how large the buffers must be: nothing is computed
+	sizing bool             // only find out how large the buffers must be, compute nothing
 	need   [3]int           // bytes of each buffer
 	bufs   [3]engine.Tensor // u8
-	order  [3]int           // buffer of x, the other one, the spare one
+	order  [3]int           // indices of x's buffer, the other one, and the spare one
 	x      engine.Tensor    // [1, Y, X, C]
 	done   int
 	total  int
 }
 
-// runWalk measures what pass needs, on a walk that only measures, and runs it in memory that the arena has back then.
+// runWalk runs pass twice: first to measure the buffers, then for real. It releases all memory that it takes from the
+// arena.
 func runWalk(env Env, cfg *Config, band Band, pass func(*walk) error) error {
 	mark := env.Arena.Mark()
 	defer env.Arena.Release(mark)
@@ -58,7 +59,7 @@ func runWalk(env Env, cfg *Config, band Band, pass func(*walk) error) error {
 	return pass(w)
 }
 
-// steps runs layers, each of which Check is asked for. What a layer takes of the arena is free behind it.
+// steps runs layers, calling Check before each. What a layer takes from the arena is released after it.
 func (w *walk) steps(layers ...func()) error {
 	for _, layer := range layers {
 		if w.env.Check != nil {
@@ -84,21 +85,21 @@ func (w *walk) in(i, y, x, c int) engine.Tensor {
 	return engine.NewTensor(w.bufs[i].Buf, w.env.DType, 1, y, x, c)
 }
 
-// moved makes y, which lies in buffer order[i], the current activation.
+// moved makes y, which is in buffer order[i], the current activation.
 func (w *walk) moved(i int, y engine.Tensor) {
 	w.order[0], w.order[i] = w.order[i], w.order[0]
 	w.x = y
 }
 
-// input is what a convolution reads: rows returns rows [lo, hi) of it, allocated in the arena unless they lie somewhere
-// already. lo may be -1 where above is true, hi may be y+1 where below is true.
+// input is what a convolution reads. rows returns its rows [lo, hi), computed in the arena unless they already exist.
+// lo may be -1 if above is set, hi may be y+1 if below is set.
 type input struct {
 	y, x, c      int
 	above, below bool
 	rows         func(lo, hi int) engine.Tensor
 }
 
-// conv3 writes the 3x3 convolution of in to y [1, Y, X, N], strip by strip, added to what y holds if add is true.
+// conv3 writes the 3x3 convolution of in to y [1, Y, X, N] strip by strip, or adds it to y if add is set.
 func (w *walk) conv3(y engine.Tensor, in input, c *engine.Weight, add bool) {
 	strip := w.stripRows(in.x, in.c)
 	for lo := 0; lo < in.y; lo += strip {
@@ -124,10 +125,10 @@ func (w *walk) conv3(y engine.Tensor, in input, c *engine.Weight, add bool) {
 // alloc returns a temporary activation.
 func (w *walk) alloc(y, x, c int) engine.Tensor { return w.env.Arena.Alloc(w.env.DType, 1, y, x, c) }
 
-// haloed is a band with one row of each neighbour.
+// haloed is a band with one row of each neighbor.
 type haloed struct{ x, above, below engine.Tensor }
 
-// halo fetches the neighbours' rows of x. Its memory belongs to the caller's mark.
+// halo fetches the neighbors' rows of x. The caller releases the arena memory that they take.
 func (w *walk) halo(x engine.Tensor) haloed {
 	h := haloed{x: x}
 	if w.env.Exchange == nil {
@@ -143,7 +144,7 @@ func (w *walk) halo(x engine.Tensor) haloed {
 	return h
 }
 
-// each calls f for the pieces that make up rows [lo, hi); at is where a piece begins in the strip.
+// each calls f for the pieces that make up rows [lo, hi); at is the offset of a piece in that range.
 func (h haloed) each(lo, hi int, f func(piece engine.Tensor, at int)) {
 	if lo < 0 {
 		f(h.above, 0)
@@ -156,7 +157,7 @@ func (h haloed) each(lo, hi int, f func(piece engine.Tensor, at int)) {
 	}
 }
 
-// made is the input whose rows f makes of those of x, as scale rows and columns of each.
+// made returns the input whose rows f computes from those of x, scale rows and columns for each.
 func (w *walk) made(x engine.Tensor, scale int, f func(dst, rows engine.Tensor)) input {
 	h := w.halo(x)
 	return input{
@@ -173,7 +174,7 @@ func (w *walk) made(x engine.Tensor, scale int, f func(dst, rows engine.Tensor))
 	}
 }
 
-// plain is x itself.
+// plain returns x itself as an input.
 func (w *walk) plain(x engine.Tensor) input {
 	in := w.made(x, 1, w.env.Ops.Copy)
 	copied := in.rows
@@ -186,15 +187,15 @@ func (w *walk) plain(x engine.Tensor) input {
 	return in
 }
 
-// normalised is silu(norm(x)).
+// normalised returns silu(norm(x)) as an input.
 func (w *walk) normalised(x engine.Tensor, n norm) input {
 	return w.made(x, 1, w.norm(x, n, engine.SiLU))
 }
 
-// upsampled is x with every pixel doubled.
+// upsampled returns x with every pixel doubled, as an input.
 func (w *walk) upsampled(x engine.Tensor) input { return w.made(x, 2, w.env.Ops.Upsample2x) }
 
-// norm prepares a norm of x and returns what writes act(norm(some of its rows)).
+// norm prepares a norm of x and returns a function that writes act(norm(rows)) for some rows of x.
 func (w *walk) norm(x engine.Tensor, n norm, act engine.Act) func(dst, rows engine.Tensor) {
 	if w.cfg.Wan {
 		return func(dst, rows engine.Tensor) {
@@ -210,10 +211,10 @@ func (w *walk) norm(x engine.Tensor, n norm, act engine.Act) func(dst, rows engi
 	}
 }
 
-// wanEps keeps pixels of zeros from being divided by zero and changes no others.
+// wanEps avoids a division by zero for pixels of zeros and changes no others.
 const wanEps = 1e-30
 
-// stats returns the group-norm statistics of x over the whole picture and the elements per group there.
+// stats returns the group-norm statistics of x over the whole picture, and the number of elements per group there.
 func (w *walk) stats(x engine.Tensor) (stats engine.Tensor, count int) {
 	stats = w.env.Arena.Alloc(engine.F64, 1, w.cfg.Groups, 2)
 	w.env.Ops.GroupNormStats(stats, x, w.cfg.Groups)

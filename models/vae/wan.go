@@ -7,12 +7,12 @@ import (
 	"patchbay/models/weights"
 )
 
-// wanAnchor is a name that the autoencoder of Wan 2.1 has, which is Qwen-Image's too.
+// wanAnchor is a name found in the autoencoder of Wan 2.1, which Qwen-Image shares.
 const wanAnchor = "decoder.middle.0.residual.0.gamma"
 
-// fromWan returns the tensors of a Wan 2.1 autoencoder (arXiv:2503.20314, sec. 4.1) spelled like the one described
-// here. Its convolutions are causal in time and padded with zeros before the first frame, so a single frame meets their
-// last temporal tap alone: what remains is a network in two dimensions, whose convolutions over time never run.
+// fromWan returns the tensors of a Wan 2.1 autoencoder (arXiv:2503.20314, sec. 4.1) under the names used here. Its
+// convolutions are causal in time and padded with zeros before the first frame, so a single frame only meets their last
+// temporal tap. What remains is a two-dimensional network; its convolutions over time alone never run.
 func fromWan(set *weights.Set) (*weights.Set, error) {
 	out := map[string]weights.Stored{}
 	down, up := wanLevel(set, "encoder.downsamples."), wanLevel(set, "decoder.upsamples.")
@@ -42,7 +42,7 @@ func fromWan(set *weights.Set) (*weights.Set, error) {
 	return weights.FromMap(out), nil
 }
 
-// wanLevel is the number of entries of a level in a list of residual blocks that end with a change of size.
+// wanLevel returns the number of entries per level in a list of residual blocks, each level ending with a resampling.
 func wanLevel(set *weights.Set, list string) int {
 	for i := range set.Count(strings.TrimSuffix(list, ".")) {
 		if set.Has(fmt.Sprintf("%s%d.resample.1.weight", list, i)) {
@@ -52,7 +52,7 @@ func wanLevel(set *weights.Set, list string) int {
 	return 1 << 10
 }
 
-// wanName maps one name; levels have down and up entries in the lists.
+// wanName maps one name. A level has down entries in the encoder's list and up in the decoder's.
 func wanName(name string, down, up, levels int) string {
 	var n int
 	var rest string
@@ -87,7 +87,7 @@ func wanName(name string, down, up, levels int) string {
 	} {
 		name = strings.Replace(name, r[0], r[1], 1)
 	}
-	switch module, kind, _ := strings.Cut(name, "."); module { // over the moments, and over what is decoded
+	switch module, kind, _ := strings.Cut(name, "."); module { // of the moments, and before the decoder
 	case "conv1":
 		return "quant_conv." + kind
 	case "conv2":

@@ -11,12 +11,12 @@ import (
 )
 
 // LowRank is one low-rank addition to a stored matrix (LoRA, arXiv:2106.09685, sec. 4.1): rows [First, First+N) of the
-// weight get Scale * Up Down. Names, rows and columns are those of the checkpoint, whatever pieces a model keeps of the
-// matrix.
+// weight get Scale * Up Down. Names, rows and columns are those of the checkpoint, even if a model keeps only pieces of
+// the matrix.
 type LowRank struct {
-	Name  string // of the weight, without ".weight"
-	First int    // first stored row that is added to
-	Down  Stored // [R, K], or [R, C, KY, KX] of a convolution; f32, bf16, f16, fp8 or f64
+	Name  string // name of the weight, without ".weight"
+	First int    // first stored row that the addition applies to
+	Down  Stored // [R, K], or [R, C, KY, KX] for a convolution; f32, bf16, f16, fp8 or f64
 	Up    Stored // [N, R]
 	Scale float32
 }
@@ -24,7 +24,7 @@ type LowRank struct {
 // rank returns R.
 func (a LowRank) rank() int { return a.Down.Shape[0] }
 
-// fits returns what is wrong with the shapes for a stored matrix [n, k], "" if nothing is.
+// fits describes what is wrong with the shapes for a stored matrix [n, k], "" if nothing is.
 func (a LowRank) fits(n, k int) string {
 	if len(a.Down.Shape) < 2 || len(a.Up.Shape) < 2 || a.Down.Shape[0] < 1 || a.Up.Shape[0] < 1 {
 		return fmt.Sprintf("down %v and up %v: want [R, %d] and [N, R]", a.Down.Shape, a.Up.Shape, k)
@@ -37,13 +37,13 @@ func (a LowRank) fits(n, k int) string {
 }
 
 // Adapt returns a copy of the filled struct src that shares every packed base, bias and small tensor with it, and whose
-// weights carry additions besides the adapters that they have already. opt must be the one that src was loaded with:
-// additions are cut like the weights were (rows of fused matrices, row orders, slices of a tensor group, convolutions),
-// parts that src does not hold are left out. All additions to one weight become one engine.Adapter. Data of the
-// additions is read before Adapt returns. Errors: a name that is no matrix of src, shapes that do not fit it, no
-// memory.
+// weights carry additions on top of any adapters they already have. opt must be the Options that src was loaded with:
+// additions are cut as the weights were (rows of fused matrices, row orders, slices of a tensor group, convolutions),
+// and parts that src does not hold are left out. All additions to one weight become one engine.Adapter. Data of the
+// additions is read before Adapt returns. It returns an error if a name is not a matrix of src, shapes do not fit or
+// memory runs out.
 //
-// The caller owns the *Loaded, which holds the adapters alone; src must stay loaded as long as the copy is used.
+// The caller owns the *Loaded, which holds only the adapters; src must stay loaded as long as the copy is used.
 func Adapt[T any](ops engine.Ops, src *T, opt Options, additions []LowRank) (*T, *Loaded, error) {
 	dst := new(T)
 	reflect.ValueOf(dst).Elem().Set(duplicate(reflect.ValueOf(src).Elem()))
@@ -64,7 +64,7 @@ func Adapt[T any](ops engine.Ops, src *T, opt Options, additions []LowRank) (*T,
 	return dst, l, nil
 }
 
-// adaptAll gives the fields of items weights with additions.
+// adaptAll applies the additions to the fields of items.
 func (f *filler) adaptAll(items []item, additions map[string][]LowRank) error {
 	strange := maps.Clone(additions)
 	for _, it := range items {
@@ -85,7 +85,7 @@ func (f *filler) adaptAll(items []item, additions map[string][]LowRank) error {
 	return f.ops.Sync()
 }
 
-// adapt gives the field of it a weight with additions, if it is held.
+// adapt replaces the weight in it's field by one with additions, if the field holds any.
 func (f *filler) adapt(it item, additions []LowRank) error {
 	w, _ := it.field.Interface().(*engine.Weight)
 	if len(additions) == 0 || w == nil {
@@ -120,7 +120,7 @@ func (f *filler) adapt(it item, additions []LowRank) error {
 	return nil
 }
 
-// pack packs a joined adapter for w, whose columns are taps of so many channels if it is a convolution.
+// pack packs a joined adapter for w. If w is a convolution, channels is its number of input channels, else 0.
 func (f *filler) pack(j joined, w *engine.Weight, channels int) (engine.Adapter, error) {
 	matrix := func(v []float32, n, k, channels int) (*engine.Packed, error) {
 		m := engine.Matrix{Data: make([]byte, len(v)*j.dtype.Size()), DType: j.dtype, N: n, K: k}
@@ -140,7 +140,7 @@ func (f *filler) pack(j joined, w *engine.Weight, channels int) (engine.Adapter,
 	return a, err
 }
 
-// joined is several additions as one: their ranks side by side.
+// joined is several additions concatenated along the rank.
 type joined struct {
 	rank     int
 	down, up []float32 // [rank, K'], [N', rank]
@@ -148,8 +148,8 @@ type joined struct {
 	scale    float32
 }
 
-// join cuts additions and puts them side by side; rows that an addition does not reach get zeros. The element type
-// stays what it is where all agree on it and on the factor; else the factors go into up, in f32.
+// join cuts additions and concatenates them; rows that an addition does not reach get zeros. The element type is kept
+// if all additions agree on it and on the scale, else the result is f32. Scales that differ are multiplied into up.
 func (c *selection) join(additions []LowRank) joined {
 	j := joined{dtype: additions[0].Down.DType, scale: additions[0].Scale}
 	for _, a := range additions {
@@ -198,7 +198,7 @@ func (c *selection) touches(a LowRank) bool {
 	return false
 }
 
-// duplicate copies structs, and slices of and pointers to structs. Weights and tensors stay the same ones.
+// duplicate deep-copies structs, and slices of and pointers to structs. Weights and tensors are shared.
 func duplicate(v reflect.Value) reflect.Value {
 	out := reflect.New(v.Type()).Elem()
 	out.Set(v)

@@ -5,42 +5,42 @@ import (
 	"strings"
 )
 
-// Names says how files call the tensors of a model otherwise than the original checkpoint does.
+// Names says how files name the tensors of a model differently from the original checkpoint.
 type Names struct {
-	Diffusers []Alias  // of diffusers; parts of one matrix from top to bottom
-	Original  []Alias  // more names that go with the original ones
-	Tables    []string // stored tensors of two dimensions that nothing is multiplied with
-	Same      bool     // diffusers calls the tensors as the original checkpoint does
-	// Input is the matrix that reads the tokens of a latent, without ".weight": adapters may give it more columns, for a
-	// picture beside the latent (dit.Spec.Concat). Empty: they may not.
+	Diffusers []Alias  // names in diffusers; parts of one matrix in row order
+	Original  []Alias  // other names found in files with original names
+	Tables    []string // two-dimensional tensors that are tables, not matrices of a product
+	Same      bool     // diffusers uses the names of the original checkpoint
+	// Input names the matrix that reads the tokens of a latent, without ".weight": adapters may give it more columns,
+	// for a picture beside the latent (dit.Spec.Concat). Empty: they may not.
 	Input string
 }
 
-// Alias says that files call a weight, or rows of it, by another name. A star stands for the number of a block. Names
-// are those of modules, without ".weight"; tensors that are called otherwise in the two layouts have whole names.
+// Alias is another name that files use for a weight, or for rows of it. A star stands for the number of a block. Names
+// are those of modules, without ".weight"; tensors whose last part differs between the two layouts have full names.
 type Alias struct {
 	File, Own string
-	Rows      func(n, k int) (lo, hi int) // of the stored matrix [n, k]; nil: all
-	// Swapped: (scale, shift) in files, (shift, scale) in the model; only where the matrix is these two, [2k, k].
+	Rows      func(n, k int) (lo, hi int) // range of rows of the stored matrix [n, k]; nil: all
+	// Swapped: files store (scale, shift), the model has (shift, scale). The matrix must be just these, [2k, k].
 	Swapped bool
 }
 
-// Part is the rows of piece i of a matrix of so many equal pieces.
+// Part returns an Alias.Rows for piece i of a matrix that consists of that many equal pieces.
 func Part(i, of int) func(n, k int) (int, int) {
 	return func(n, _ int) (int, int) { return i * n / of, (i + 1) * n / of }
 }
 
-// Square is the rows of piece i of pieces with as many rows as the matrix has columns.
+// Square returns an Alias.Rows for piece i of a matrix whose pieces have as many rows as it has columns.
 func Square(i int) func(n, k int) (int, int) {
 	return func(_, k int) (int, int) { return i * k, (i + 1) * k }
 }
 
-// Behind is the rows from square i on.
+// Behind returns an Alias.Rows for everything from Square(i) on.
 func Behind(i int) func(n, k int) (int, int) {
 	return func(n, k int) (int, int) { return i * k, n }
 }
 
-// QKV are the rows of queries, keys and values that files keep apart: thirds of own, under names with one beginning.
+// QKV returns the aliases of queries, keys and values that files store separately, as file + names: the thirds of own.
 func QKV(file string, names [3]string, own string) []Alias {
 	var out []Alias
 	for i, n := range names {
@@ -49,8 +49,8 @@ func QKV(file string, names [3]string, own string) []Alias {
 	return out
 }
 
-// Joint are the names that diffusers has for the tensors that relatives of FLUX.1 have in common: of blocks of two
-// streams, norms of blocks of one, and the layers in front of and behind them.
+// Joint returns the diffusers names of the tensors that relatives of FLUX.1 have in common: double-stream blocks, norms
+// of single-stream blocks, and the layers before and after the blocks.
 func Joint() []Alias {
 	const d, s, double, single = "transformer_blocks.*.", "single_transformer_blocks.*.", "double_blocks.*.",
 		"single_blocks.*."
@@ -83,16 +83,16 @@ func Joint() []Alias {
 	return list
 }
 
-// MLP2 are the two layers of an embedder: file names "<file>.linear_1" and "<file>.linear_2" for own names.
+// MLP2 returns the aliases of an embedder's two layers: "<file>.linear_1" is first, "<file>.linear_2" is second.
 func MLP2(file, first, second string) []Alias {
 	return []Alias{{File: file + ".linear_1", Own: first}, {File: file + ".linear_2", Own: second}}
 }
 
-// original returns the original name of a stored tensor and the number of its alias, -1: it has none.
+// original returns the original name of a stored tensor and the index of its alias, -1 if it has none.
 func original(name string, list []Alias) (own string, alias int) {
 	dot := strings.LastIndexByte(name, '.')
 	for i, a := range list {
-		for _, cut := range []int{len(name), dot} { // the whole name, the module's
+		for _, cut := range []int{len(name), dot} { // the full name, then the module's
 			if cut < 0 {
 				continue
 			}
@@ -107,11 +107,11 @@ func original(name string, list []Alias) (own string, alias int) {
 	return name, -1
 }
 
-// Renamed returns a set in the names that list translates to. Nothing is read: parts become row ranges of fused
-// matrices, halves that files store the other way round change places. Names that list does not have stay. Errors:
-// parts of one matrix that are missing, there twice, or do not fit.
+// Renamed returns set with the names that list translates to; names that are not in list stay. No data is read: parts
+// become row ranges of fused matrices, and swapped halves are put in order. It returns an error if parts of a matrix
+// are missing, occur twice or do not fit.
 func Renamed(set *Set, list []Alias) (*Set, error) {
-	of, place := map[string]int{}, make([]int, len(list)) // how many parts a matrix has, which one an alias is
+	of, place := map[string]int{}, make([]int, len(list)) // number of parts of a matrix; index of an alias's part
 	for i, a := range list {
 		if a.Rows != nil {
 			place[i] = of[a.Own]
@@ -147,7 +147,7 @@ func Renamed(set *Set, list []Alias) (*Set, error) {
 	return FromMap(out), nil
 }
 
-// fuse joins the parts of one matrix or bias.
+// fuse concatenates the parts of one matrix or bias.
 func fuse(set *Set, names []string) (Stored, error) {
 	pieces := make([]Stored, len(names))
 	for i, name := range names {
@@ -163,13 +163,13 @@ func fuse(set *Set, names []string) (Stored, error) {
 	return Concat(pieces...)
 }
 
-// halvesSwapped puts the lower half of the rows above the upper half.
+// halvesSwapped moves the lower half of the rows above the upper half.
 func halvesSwapped(t Stored) (Stored, error) {
 	if len(t.Shape) == 0 || t.Shape[0]%2 != 0 {
 		return t, fmt.Errorf("shape %v has no two halves", t.Shape)
 	}
 	half := t.Shape[0] / 2
-	upper, _ := t.Rows(0, half) // it has these rows
+	upper, _ := t.Rows(0, half) // the range is valid
 	lower, _ := t.Rows(half, half)
 	return Concat(lower, upper)
 }

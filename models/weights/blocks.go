@@ -2,15 +2,15 @@ package weights
 
 import "patchbay/engine"
 
-// blocks are the rows of a matrix as a GGUF file has them: whole blocks, one row after the other, in pieces that lie
-// in several places.
+// blocks holds the rows of a matrix as a GGUF file stores them: whole quantization blocks, row after row. The rows may
+// be in several pieces of memory.
 type blocks struct {
 	form   *engine.Blocks
 	k      int // elements of a row
 	pieces [][]byte
 }
 
-// rowBytes returns the bytes of a row.
+// rowBytes returns the number of bytes in a row.
 func (b *blocks) rowBytes() int { return b.k / b.form.Elements * b.form.Bytes }
 
 // rows returns rows [first, first+n).
@@ -29,7 +29,7 @@ func (b *blocks) rows(first, n int) *blocks {
 	return out
 }
 
-// joinBlocks returns the rows of all pieces, nil if one is not in blocks or in others.
+// joinBlocks returns the rows of all pieces, nil if a piece is not stored in blocks or its blocks have another form.
 func joinBlocks(pieces []Stored) *blocks {
 	out := &blocks{}
 	for i, p := range pieces {
@@ -42,7 +42,7 @@ func joinBlocks(pieces []Stored) *blocks {
 	return out
 }
 
-// blocks views or copies the cut of s in its blocks, k columns; see matrix.
+// blocks returns what c selects of s, k columns, as blocks: a view or a copy. See matrix.
 func (c *selection) blocks(s Stored, k int, scratch *[]byte) engine.Matrix {
 	b := s.packed
 	m := engine.Matrix{DType: s.DType, N: c.count, K: k, Scale: s.Scale, Blocks: b.form}

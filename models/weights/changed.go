@@ -9,21 +9,23 @@ import (
 	"patchbay/engine"
 )
 
-// Change is what an adapter does to a stored tensor besides low-rank additions: a bias gets something, a norm becomes
-// another one, a matrix gets more columns (ComfyUI comfy/lora.py, comfy/weight_adapter/lora.py, pad_tensor_to_shape).
+// Change is a change that an adapter makes to a stored tensor, other than a low-rank addition: it adds to a bias,
+// replaces a norm, or gives a matrix more columns (ComfyUI comfy/lora.py, comfy/weight_adapter/lora.py,
+// pad_tensor_to_shape).
 type Change struct {
-	Name string // of the tensor, as the model declares it
-	// Values are added to elements from First on, times Scale; with Set they become the tensor, and Scale does not count.
+	Name string // name of the tensor, as the model declares it
+	// Values times Scale is added to the elements from First on. With Set, Values replaces the tensor and Scale is
+	// ignored.
 	Values []float32
 	First  int
 	Scale  float32
 	Set    bool
-	// Columns is the number of columns that a matrix has afterwards, those behind its own zeros; 0: Values count.
+	// Columns, if not 0, is the new number of columns of a matrix. New ones are zeros, and Values is ignored.
 	Columns int
 }
 
-// Changed returns the set with changes made in their order. Nothing of matrices is read. Errors: a tensor that is not
-// there, or does not have the shape for it.
+// Changed returns the set with the changes applied in order. Data of matrices is not read. It returns an error if a
+// tensor does not exist or has the wrong shape.
 func (s *Set) Changed(list []Change) (*Set, error) {
 	if len(list) == 0 {
 		return s, nil
@@ -49,7 +51,7 @@ func (s *Set) Changed(list []Change) (*Set, error) {
 	return out, nil
 }
 
-// on makes the change on a tensor.
+// on returns t with the change applied.
 func (c *Change) on(t Stored) (Stored, error) {
 	if c.Columns > 0 {
 		return t.widened(c.Columns)
@@ -71,13 +73,13 @@ func (c *Change) on(t Stored) (Stored, error) {
 	return Floats(v, t.Shape...), nil
 }
 
-// widened returns a matrix with columns of zeros behind its own, without reading it.
+// widened returns a matrix with zero columns appended, without reading it.
 func (s Stored) widened(columns int) (Stored, error) {
 	if len(s.Shape) != 2 || s.Shape[1] > columns {
 		return s, fmt.Errorf("it has shape %v and cannot get %d columns", s.Shape, columns)
 	}
 	if s.Scales != nil {
-		s = s.as(engine.BF16) // groups of rotated inputs may end where no group of the wide matrix does
+		s = s.as(engine.BF16) // groups of rotated inputs need not align with those of the wide matrix
 	}
 	out, own, size := s, s.Shape[1], s.DType.Size()
 	out.Shape, out.Data, out.packed, out.padded = []int{s.Shape[0], columns}, nil, nil, false
@@ -96,8 +98,7 @@ func (s Stored) widened(columns int) (Stored, error) {
 	return out, nil
 }
 
-// Widened returns additions as they are on matrices with more columns: what is added to one that Changed widens gets
-// columns of zeros too.
+// Widened returns the additions adjusted to matrices that changes widen: their Down matrices get zero columns too.
 func Widened(additions []LowRank, changes []Change) ([]LowRank, error) {
 	columns := map[string]int{}
 	for i := range changes {

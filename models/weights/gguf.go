@@ -12,12 +12,11 @@ import (
 )
 
 // FromGGUF makes a Set of all tensors of f, which must stay open while the Set is loaded from. Tensors stored as f32,
-// f16 or bf16 keep their type and are views of the file. Quantised ones appear as form (bf16 or f32) and are widened
-// when Elements asks, the range it asks for and nothing else, so that loading holds one matrix at a time beside what
-// has been packed. Matrices whose form is bf16 reach the device in the blocks of the file where backends multiply them
-// (engine.Blocks.Form) and rows and columns of them are wanted that are whole blocks. Text encoders in llama.cpp's
-// names get the names of Hugging Face. Errors: types that cannot be widened, counted by type, and two names that become
-// one.
+// f16 or bf16 keep their type and are views of the file. Quantized ones appear as form (bf16 or f32) and are widened by
+// Elements, only in the requested range, so that loading holds one widened matrix at a time. Matrices whose form is
+// bf16 reach the device in the file's blocks if backends can multiply these (engine.Blocks.Form) and the selected rows
+// and columns are whole blocks. Text encoders in llama.cpp's names get Hugging Face's names. It returns an error for
+// tensors whose types cannot be widened, counted by type, and for two names that become the same.
 func FromGGUF(f *gguf.File, form engine.DType) (*Set, error) {
 	if form != engine.BF16 && form != engine.F32 {
 		return nil, fmt.Errorf("quantised weights cannot be widened to %s (allowed: bf16, f32)", form)
@@ -44,7 +43,7 @@ func FromGGUF(f *gguf.File, form engine.DType) (*Set, error) {
 	return s, nil
 }
 
-// widens reports tensors of types that only carry data.
+// widens returns an error if tensors have types that cannot be widened.
 func widens(f *gguf.File) error {
 	count, first := map[string]int{}, ""
 	for _, name := range f.Names() {
@@ -67,7 +66,7 @@ func widens(f *gguf.File) error {
 		"Q5_0, Q5_1, Q2_K to Q6_K)", strings.Join(kinds, ", "), first)
 }
 
-// storedGGUF views or widens one tensor.
+// storedGGUF returns one tensor as a view of the file, or as one that is widened on demand.
 func storedGGUF(e gguf.Entry, form engine.DType, drop func()) Stored {
 	if own, ok := e.DType(); ok {
 		return Stored{DType: own, Shape: e.Shape, Data: e.Data, drop: drop}
@@ -85,8 +84,7 @@ func storedGGUF(e gguf.Entry, form engine.DType, drop func()) Stored {
 // widenAlone is the number of elements up to which one goroutine is as fast as several.
 const widenAlone = 1 << 18
 
-// widen fills dst on all processors. Types, ranges and lengths have been checked when the file was opened: an error is
-// a bug.
+// widen fills dst on all processors. Types, ranges and lengths were checked on opening the file, so an error is a bug.
 func widen(e gguf.Entry, dst []byte, lo, hi int, form engine.DType) {
 	parts := min(runtime.GOMAXPROCS(0), (hi-lo+widenAlone-1)/widenAlone)
 	faults := make([]any, max(parts, 1))
@@ -105,20 +103,19 @@ func widen(e gguf.Entry, dst []byte, lo, hi int, form engine.DType) {
 	others.Wait()
 	for _, fault := range faults {
 		if fault != nil {
-			panic(fault) // on the goroutine that asked, where a job's panics are caught
+			panic(fault) // on the calling goroutine, where a job's panics are recovered
 		}
 	}
 }
 
-// naming is how llama.cpp calls the tensors of an architecture (gguf-py's tensor_mapping.py) for which Hugging Face has
-// other names.
+// naming maps llama.cpp's tensor names of an architecture (gguf-py's tensor_mapping.py) to those of Hugging Face.
 type naming struct {
-	heads      map[string]string // beginnings of names outside of blocks
-	block, own string            // what names of blocks begin with, before the number
-	inner      map[string]string // modules of a block
+	heads      map[string]string // prefixes of names outside of blocks
+	block, own string            // prefixes of names in blocks, before the block number
+	inner      map[string]string // modules within a block
 }
 
-// hugging gives a tensor the name of Hugging Face; others stay.
+// hugging returns Hugging Face's name of a tensor, or name itself if it is not known.
 func (n naming) hugging(name string) string {
 	for head, own := range n.heads {
 		if rest, ok := strings.CutPrefix(name, head); ok {
@@ -126,14 +123,14 @@ func (n naming) hugging(name string) string {
 		}
 	}
 	rest, ok := strings.CutPrefix(name, n.block)
-	parts := strings.SplitN(rest, ".", 3) // number, name, "weight"
+	parts := strings.SplitN(rest, ".", 3) // block number, module, "weight"
 	if !ok || len(parts) != 3 || n.inner[parts[1]] == "" {
 		return name
 	}
 	return n.own + parts[0] + "." + n.inner[parts[1]] + "." + parts[2]
 }
 
-// t5Naming is that of T5 and T5ENCODER. Names of the decoder get the prefix that T5 encoders ignore.
+// t5Naming returns the naming of T5 and T5ENCODER. Names of the decoder get the prefix that T5 encoders ignore.
 func t5Naming() naming {
 	return naming{
 		heads: map[string]string{
@@ -150,7 +147,7 @@ func t5Naming() naming {
 	}
 }
 
-// decoderNaming is that of QWEN3 and its like, whose rows of queries and keys are stored as in the original.
+// decoderNaming returns the naming of QWEN3 and similar architectures, whose query and key rows are not reordered.
 func decoderNaming() naming {
 	return naming{
 		heads: map[string]string{

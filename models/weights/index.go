@@ -12,18 +12,18 @@ import (
 	"strings"
 )
 
-// indexSuffix ends the names of index files: "model.safetensors.index.json".
+// indexSuffix ends the names of index files, as in "model.safetensors.index.json".
 const indexSuffix = ".safetensors.index.json"
 
-// The limits on hostile index files.
+// Limits against hostile index files.
 const (
 	maxIndex  = 64 << 20 // bytes
 	maxShards = 4096
 	maxListed = 1 << 20 // tensors
 )
 
-// Shard tells whether name is that of one file of several, as writers of sharded files call them
-// ("model-00001-of-00003.safetensors"), and the name that the index beside it has.
+// Shard reports whether name is that of one of several shards, in the usual form "model-00001-of-00003.safetensors",
+// and returns the name of the index beside them. The only file of a set (00001-of-00001) is not a shard.
 func Shard(name string) (index string, ok bool) {
 	stem, ok := strings.CutSuffix(filepath.Base(name), ".safetensors")
 	const tail = "-00001-of-00003"
@@ -40,13 +40,13 @@ func Shard(name string) (index string, ok bool) {
 	return stem[:at] + indexSuffix, stem[len(stem)-5:] > "00001"
 }
 
-// Index is what the index of a sharded checkpoint says: tensor name -> file name. File names are plain names of files
-// beside the index.
+// Index is the content of a sharded checkpoint's index: tensor name -> file name. File names are plain names of files
+// in the folder of the index.
 type Index map[string]string
 
-// ParseIndex reads the JSON of an index ({"metadata": ..., "weight_map": {tensor: file}}, the format of the Hugging
-// Face libraries). Errors: no JSON, no weight_map, a tensor listed twice, and file names that are more than the name of
-// a .safetensors file in the same folder.
+// ParseIndex parses an index ({"metadata": ..., "weight_map": {tensor: file}}, the format of the Hugging Face
+// libraries). It returns an error for invalid JSON, a missing weight_map, a tensor that is listed twice, and a file
+// name that is not the plain name of a .safetensors file in the same folder.
 func ParseIndex(data []byte) (Index, error) {
 	if len(data) > maxIndex {
 		return nil, fmt.Errorf("index of %d bytes, at most %d are allowed", len(data), maxIndex)
@@ -82,8 +82,8 @@ func ParseIndex(data []byte) (Index, error) {
 	return index, nil
 }
 
-// members reads an object and calls read in front of the value of every member: encoding/json would keep the last of
-// two equal keys without a word.
+// members reads an object and calls read before the value of every member. encoding/json itself would silently keep the
+// last of two equal keys.
 func members(d *json.Decoder, what string, read func(key string) error) error {
 	tok, err := d.Token()
 	if err == nil && tok != json.Delim('{') {
@@ -91,14 +91,14 @@ func members(d *json.Decoder, what string, read func(key string) error) error {
 	}
 	for err == nil && d.More() {
 		if tok, err = d.Token(); err == nil {
-			key, _ := tok.(string) // the decoder lets only strings pass as keys
+			key, _ := tok.(string) // the decoder allows only strings as keys
 			if err := read(key); err != nil {
 				return err
 			}
 		}
 	}
 	if err == nil {
-		_, err = d.Token() // the closing brace, or where the text ends too early
+		_, err = d.Token() // the closing brace, or an unexpected end
 	}
 	if err != nil {
 		return fmt.Errorf("index JSON at byte %d: %w", d.InputOffset(), err)
@@ -106,7 +106,7 @@ func members(d *json.Decoder, what string, read func(key string) error) error {
 	return nil
 }
 
-// add reads the file of a tensor.
+// add reads the file name of a tensor.
 func (x Index) add(d *json.Decoder, name string) error {
 	if _, twice := x[name]; twice {
 		return fmt.Errorf("index lists tensor %q twice", name)
@@ -124,7 +124,7 @@ func (x Index) add(d *json.Decoder, name string) error {
 	return nil
 }
 
-// checkShard lets only plain names of safetensors files pass, on every system alike.
+// checkShard returns an error unless file is a plain name of a safetensors file, by the rules of every platform.
 func checkShard(file string) error {
 	if strings.ContainsAny(file, "/\\:\x00") || strings.HasPrefix(file, ".") || !strings.HasSuffix(file, ".safetensors") {
 		return fmt.Errorf("file %q: shards are .safetensors files in the folder of the index, named without a path", file)

@@ -12,18 +12,18 @@ import (
 type Loaded struct {
 	ops    engine.Ops
 	packed []*engine.Packed
-	owned  []engine.Buf // memory of small tensors, or of shards
+	owned  []engine.Buf // memory of small tensors, or of units in parts
 	bytes  int64
 	shards *dit.Shards
 }
 
-// Shards tells how weights that were loaded in parts are brought together; nil: all bytes are here.
+// Shards says how weights that were loaded in parts are brought together; nil: all bytes are here.
 func (l *Loaded) Shards() *dit.Shards { return l.shards }
 
-// Bytes returns the memory of small tensors and of packed weights whose backend tells their size.
+// Bytes returns the bytes of small tensors and of packed weights whose backend reports their size.
 func (l *Loaded) Bytes() int64 { return l.bytes }
 
-// Close gives all memory back. The struct that was filled must not be used afterwards. A second Close does nothing.
+// Close frees all memory. The struct that was filled must not be used afterwards. A second Close does nothing.
 func (l *Loaded) Close() {
 	for _, p := range l.packed {
 		l.ops.Free(p.Buf)
@@ -35,9 +35,9 @@ func (l *Loaded) Close() {
 }
 
 // Load fills dst, a pointer to a struct with weight tags, from set. Matrices are packed by ops, small tensors become
-// f32 in one piece of memory. If anything in the file is missing, unexpected or of wrong shape nothing is loaded and
-// the error is a *MismatchError with all of it. Fields that are not held stay empty. Any Ops of the device may read the
-// weights afterwards. The caller owns the result and closes it when nobody uses dst any more.
+// f32 (bf16 with the keep tag) in a single allocation. If anything in the file is missing, unexpected or has the wrong
+// shape, nothing is loaded and the error is a *MismatchError that lists it all. Fields that are not held stay empty.
+// Any Ops of the device may read the weights afterwards. The caller must close the result once dst is no longer used.
 func Load(ops engine.Ops, set *Set, dst any, opt Options) (*Loaded, error) {
 	p, err := plan(dst, opt)
 	if err != nil {
@@ -68,16 +68,16 @@ type filler struct {
 	set    *Set
 	opt    Options
 	loaded *Loaded
-	bytes  []byte // work memory of one matrix
-	read   int64  // bytes of mapped files since their pages were given back
+	bytes  []byte // scratch memory for one matrix
+	read   int64  // bytes of mapped files read since their pages were last dropped
 }
 
-// dropEvery is how many bytes of mapped files may stay resident while their weights are packed: a loading process then
-// needs the packed weights and this, not every weight twice.
+// dropEvery is the number of bytes of mapped files that may stay resident while weights are packed. A loading process
+// then needs the packed weights and this, not every weight twice.
 const dropEvery = 16 << 20
 
-// small is one tensor that is not packed. values writes its elements from lo on when their turn comes, so that only one
-// is held.
+// small is one tensor that is not packed. values computes its elements from lo on only when it is uploaded, so that
+// only one is in memory at a time.
 type small struct {
 	name   string
 	from   Stored
@@ -132,7 +132,7 @@ func (f *filler) fill(items []item) error {
 	return nil
 }
 
-// tensor describes an engine.Tensor field; ok is false where the file has none.
+// tensor describes an engine.Tensor field; ok is false if the file does not have it.
 func (f *filler) tensor(it item) (_ small, ok bool) {
 	s, ok := f.set.Get(it.full)
 	dtype, shape := engine.F32, s.Shape
@@ -158,7 +158,7 @@ func (f *filler) tensor(it item) (_ small, ok bool) {
 	return small{it.full, s, dtype, shape, values, func(t engine.Tensor) { it.field.Set(reflect.ValueOf(t)) }}, ok
 }
 
-// weight packs a matrix and describes its bias; ok is false where the file has none.
+// weight packs a matrix and describes its bias; ok is false if the file has no bias, or not even the matrix.
 func (f *filler) weight(it item) (_ small, ok bool, _ error) {
 	s, c, ok, err := f.stored(it)
 	if !ok || err != nil {
@@ -178,7 +178,7 @@ func (f *filler) weight(it item) (_ small, ok bool, _ error) {
 	return bias, ok, nil
 }
 
-// stored returns the stored matrix of a field and what is taken of it; ok is false where the file has none.
+// stored returns the stored matrix of a field and the selection of it; ok is false if the file does not have it.
 func (f *filler) stored(it item) (s Stored, c selection, ok bool, err error) {
 	if s, ok = f.set.Get(it.full + ".weight"); !ok {
 		return s, c, false, nil
@@ -188,7 +188,7 @@ func (f *filler) stored(it item) (s Stored, c selection, ok bool, err error) {
 	return s, c, true, err
 }
 
-// bind sets a field to its packed matrix and describes the bias; ok is false where there is none.
+// bind sets a field to its packed matrix and describes the bias; ok is false if there is none.
 func (f *filler) bind(it item, c selection, packed *engine.Packed) (_ small, ok bool) {
 	w := &engine.Weight{Name: it.full, Base: packed}
 	it.field.Set(reflect.ValueOf(w))

@@ -15,9 +15,9 @@ import (
 	"patchbay/engine/safetensors"
 )
 
-// location is what belongs to one checkpoint on disk.
+// location is the set of files that belong to one checkpoint on disk.
 type location struct {
-	weights string // the one file with tensors; "" with an index
+	weights string // the only file with tensors; "" if there is an index
 	index   string
 	shards  []string // beside the index
 	tensors Index
@@ -29,7 +29,7 @@ func (p location) files() []string {
 	return slices.DeleteFunc(all, func(name string) bool { return name == "" })
 }
 
-// find says what to open for path; see Open.
+// find returns the files to open for path; see Open.
 func find(path string) (location, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -63,7 +63,7 @@ func find(path string) (location, error) {
 	return p, nil
 }
 
-// inFolder chooses the file of a folder: the names that the libraries write, else the only one of its kind.
+// inFolder chooses the checkpoint file of a folder: one with a name that the libraries write, else the only one there.
 func inFolder(folder string) (string, error) {
 	entries, err := os.ReadDir(folder)
 	if err != nil {
@@ -95,7 +95,7 @@ func inFolder(folder string) (string, error) {
 		strings.Join(found, ", "))
 }
 
-// readIndex reads an index and makes sure that every shard is there.
+// readIndex reads an index and checks that every shard exists.
 func readIndex(path string) (location, error) {
 	text, err := readSmall(path, maxIndex)
 	if err != nil {
@@ -121,8 +121,7 @@ func readIndex(path string) (location, error) {
 	return p, nil
 }
 
-// openShards opens every shard and checks it against the index: what is listed for a file must be in it, and nothing
-// else.
+// openShards opens every shard and checks that it holds exactly the tensors that the index lists for it.
 func (f *File) openShards(p location) error {
 	f.set = &Set{tensors: make(map[string]Stored, len(p.tensors))}
 	hash := ""
@@ -158,7 +157,7 @@ func (f *File) openShards(p location) error {
 	return nil
 }
 
-// addShard takes the tensors of one shard.
+// addShard adds the tensors of one shard to the set.
 func (f *File) addShard(p location, shard string, file *safetensors.File) error {
 	for _, name := range file.Names() {
 		home, known := p.tensors[name]
@@ -174,11 +173,11 @@ func (f *File) addShard(p location, shard string, file *safetensors.File) error 
 	return nil
 }
 
-// hashOf joins texts to one.
+// hashOf hashes several texts together.
 func hashOf(parts ...string) string {
 	h := sha256.New()
 	for _, p := range parts {
-		_, _ = fmt.Fprintf(h, "%d %s\n", len(p), p) // a hash takes everything
+		_, _ = fmt.Fprintf(h, "%d %s\n", len(p), p) // a hash never fails
 	}
 	return hex.EncodeToString(h.Sum(nil))
 }

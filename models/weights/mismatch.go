@@ -5,15 +5,15 @@ import (
 	"strings"
 )
 
-// MismatchError lists everything in which a file differs from what a model needs.
+// MismatchError lists all differences between a file and what a model needs.
 type MismatchError struct {
-	Model      string   // what was to be loaded, e.g. "flux"
+	Model      string   // what should be loaded, e.g. "flux"
 	Missing    []string // names that the model needs
 	Unexpected []string // names that the model does not know
 	Shapes     []string // "name: stored [..], expected [..]" and wrong element types
 }
 
-// listed is how many names of each kind the text shows.
+// listed is the maximum number of names of each kind in the error text.
 const listed = 12
 
 // Error counts and lists the differences.

@@ -2,8 +2,8 @@ package weights
 
 import "patchbay/engine"
 
-// For returns the same tensors for activations of type d: where that is bf16, matrices and convolutions of f32 are
-// rounded to it as they are read, since devices multiply those much faster. Vectors stay as they are.
+// For returns the same tensors for activations of type d. If d is bf16, f32 matrices and convolutions are rounded to
+// bf16 as they are read, since devices multiply those much faster. Vectors are unchanged.
 func (s *Set) For(d engine.DType) *Set {
 	if d != engine.BF16 {
 		return s
@@ -16,8 +16,8 @@ func (s *Set) For(d engine.DType) *Set {
 	})
 }
 
-// Widened returns the same tensors with matrices of i8 as d (f32 or bf16), for what multiplies them with activations
-// that are not rounded: text encoders.
+// Widened returns the same tensors with i8 matrices widened to d (f32 or bf16), for models that multiply them by
+// activations that are not quantized: text encoders.
 func (s *Set) Widened(d engine.DType) *Set {
 	return s.view(func(name string, t Stored) (string, Stored, bool) {
 		if t.DType == engine.I8 && t.usable() {

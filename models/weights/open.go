@@ -13,8 +13,8 @@ import (
 	"patchbay/engine/torchfile"
 )
 
-// File is an open checkpoint in any of the forms that Open reads. Its methods may be called from several goroutines,
-// except Close, after which no tensor of its Set may be read.
+// File is an open checkpoint in any of the forms that Open reads. It is safe for concurrent use except for Close, after
+// which no tensor of its Set may be read.
 type File struct {
 	set      *Set
 	metadata map[string]string
@@ -25,15 +25,15 @@ type File struct {
 	close    []func() error
 }
 
-// Open reads the headers of the checkpoint at path:
+// Open reads the headers of the checkpoint at path, which is one of:
 //
 //   - a safetensors file;
-//   - a GGUF file, known by its first bytes, whatever its name; see FromGGUF for form;
+//   - a GGUF file, recognized by its first bytes, whatever its name; see FromGGUF for form;
 //   - the index of a sharded checkpoint, "*.safetensors.index.json", with the shards beside it;
-//   - a folder as diffusers and transformers write it, with one of these in it, best
+//   - a folder as diffusers and transformers write it, with one of these in it, preferably
 //     "diffusion_pytorch_model" or "model".
 //
-// The config.json beside an index or in a folder becomes the metadata "config". Nothing but headers is read. form is
+// The config.json beside an index or in a folder becomes the metadata entry "config". No tensor data is read. form is
 // the type of widened weights, bf16 or f32. Errors name the file and what is wrong with it.
 func Open(path string, form engine.DType) (*File, error) {
 	p, err := find(path)
@@ -59,7 +59,7 @@ func Open(path string, form engine.DType) (*File, error) {
 	return f, nil
 }
 
-// OpenTorch is Open for files of upscale models, which may also be of torch.save's form (package torchfile).
+// OpenTorch is Open for files of upscale models, which may also be in torch.save's format (package torchfile).
 func OpenTorch(path string) (*File, error) {
 	if !begins(path, "PK\x03\x04") {
 		return Open(path, engine.F32)
@@ -78,8 +78,8 @@ func OpenTorch(path string) (*File, error) {
 	return f, nil
 }
 
-// Paths returns the files that Open would read for path, without opening them: callers that restrict where files may be
-// check each of them. Errors are those of Open about missing and ambiguous files.
+// Paths returns the files that Open would read for path, without opening them, so that callers can check each of them
+// against the places where files may be. It returns the errors of Open about missing and ambiguous files.
 func Paths(path string) ([]string, error) {
 	p, err := find(path)
 	if err != nil {
@@ -91,19 +91,18 @@ func Paths(path string) ([]string, error) {
 // Set returns all tensors.
 func (f *File) Set() *Set { return f.set }
 
-// Metadata returns the strings that the checkpoint carries about itself. The map is the file's: do not change it.
+// Metadata returns the strings that the checkpoint carries about itself. The map must not be changed.
 func (f *File) Metadata() map[string]string { return f.metadata }
 
-// Words returns all metadata of a GGUF file, which has other types than strings too (vocabularies); nil for other
-// forms.
+// Words returns all metadata of a GGUF file, which has values of other types than strings too (vocabularies); nil for
+// other forms.
 func (f *File) Words() map[string]any { return f.words }
 
-// HeaderHash identifies names, shapes and metadata: SHA-256 in hex of what was read. Checkpoints that are widened to
-// another form have another hash.
+// HeaderHash returns a hash of names, shapes and metadata: the SHA-256 in hex of the headers that were read. It also
+// depends on the form to which a GGUF file is widened.
 func (f *File) HeaderHash() string { return f.hash }
 
-// Size returns the bytes that the weights take when they are loaded as they are: those of the files, or of the widened
-// tensors.
+// Size returns the bytes that the weights need when loaded unchanged: the size of the files, or of the widened tensors.
 func (f *File) Size() int64 { return f.size }
 
 // Paths returns the files that belong to the checkpoint.
@@ -151,7 +150,7 @@ func (f *File) openGGUF(path string, form engine.DType) error {
 	return nil
 }
 
-// maxConfig bounds a config.json; real ones have a kilobyte.
+// maxConfig bounds a config.json; real ones have about a kilobyte.
 const maxConfig = 1 << 20
 
 func (f *File) readConfig(path string) error {
@@ -178,8 +177,8 @@ func readSmall(path string, limit int64) ([]byte, error) {
 	return text, err
 }
 
-// begins reports whether a file can be read and begins with four bytes. One that cannot be read is left to the reader
-// of safetensors, which says why.
+// begins reports whether a file can be read and starts with these four bytes. A file that cannot be read is left to the
+// safetensors reader, whose error says why.
 func begins(path, with string) bool {
 	file, err := os.Open(path)
 	if err != nil {

@@ -8,29 +8,29 @@ import (
 	"patchbay/models/dit"
 )
 
-// Weights in parts (Options.Parts): the packed bytes of a block lie one behind the other in a flat unit, and every part
-// holds a range of it. Cuts lie between pieces of packed matrices, so a part packs the rows of its range and reads
-// nothing else. Fields point into memory where units are brought together in turn, always the same place for a unit.
+// Weights in parts (Options.Parts): the packed bytes of a block are concatenated in a flat unit, and every part holds a
+// range of it. Cuts are between pieces of packed matrices, so a part packs the rows of its range and reads nothing
+// else. Fields point into one of two buffers, always the same for a unit, into which units are gathered in turn.
 
-// regionAlign is where tensors start in a unit: a cache line, as engine.Arena has it.
+// regionAlign is the alignment of tensors in a unit: a cache line, as in engine.Arena.
 const regionAlign = 64
 
 // region is one tensor in a unit.
 type region struct {
 	start, size int // bytes
-	head, piece int // cuts inside lie at head + n*piece, n > 0
+	head, piece int // cuts inside the tensor are at head + n*piece, n > 0
 	name        string
-	read        func(dst engine.Buf, lo, hi int) error // bytes [lo, hi), which are cuts
-	bind        func(engine.Buf)                       // points the field at its bytes in the unit's place
-	packed      *engine.Packed                         // of a matrix
-	layout      string                                 // of it, where its bytes are there
+	read        func(dst engine.Buf, lo, hi int) error // reads bytes [lo, hi); both are cuts
+	bind        func(engine.Buf)                       // points the field to its bytes in the unit's buffer
+	packed      *engine.Packed                         // the matrix; nil for a small tensor
+	layout      string                                 // of the matrix while its bytes are present
 }
 
-// unit is a block, or everything outside of blocks.
+// unit is a block, or all tensors outside of blocks.
 type unit struct {
 	regions []region
 	size    int
-	cuts    []int // parts+1
+	cuts    []int // parts+1 offsets
 }
 
 func (u *unit) add(r region) {
@@ -39,7 +39,7 @@ func (u *unit) add(r region) {
 	u.regions = append(u.regions, r)
 }
 
-// near returns the cut that is closest to a byte, not before low.
+// near returns the cut closest to a byte offset, but not below low.
 func (u *unit) near(at float64, low int) int {
 	best := u.size
 	try := func(cut int) {
@@ -62,9 +62,9 @@ func (u *unit) near(at float64, low int) int {
 	return best
 }
 
-// divide cuts all units so that no part holds more than its share of everything before by more than a piece.
+// divide cuts all units so that at any unit no part holds more than one piece above its share of the bytes so far.
 func divide(units []unit, parts int) {
-	given, total := make([]int, parts+1), 0 // bytes of the parts before part r, in units before
+	given, total := make([]int, parts+1), 0 // given[r]: bytes of parts 0..r-1 in earlier units
 	for i := range units {
 		u := &units[i]
 		total += u.size
@@ -80,7 +80,7 @@ func divide(units []unit, parts int) {
 	}
 }
 
-// fillParts fills the fields of items as one part of several.
+// fillParts fills the fields of items with one part of the weights.
 func (f *filler) fillParts(items []item) error {
 	units, err := f.units(items)
 	if err != nil {
@@ -106,7 +106,7 @@ func (f *filler) fillParts(items []item) error {
 			return err
 		}
 	}
-	var slots [2]engine.Buf // after reading: packing takes memory too
+	var slots [2]engine.Buf // allocated last, because packing needs memory too
 	for p, n := range places {
 		if slots[p], err = f.take(n); err != nil {
 			return err
@@ -120,7 +120,8 @@ func (f *filler) fillParts(items []item) error {
 	return nil
 }
 
-// placeOf alternates over blocks; what is outside of them comes before the first one.
+// placeOf returns the buffer of a unit. They alternate over the blocks; the last unit, which is used before the first
+// block, has the other buffer than that block.
 func placeOf(i, units int) int {
 	if i == units-1 {
 		return 1
@@ -128,7 +129,7 @@ func placeOf(i, units int) int {
 	return i % 2
 }
 
-// take allocates memory, which the result owns.
+// take allocates memory, which the Loaded owns.
 func (f *filler) take(n int) (engine.Buf, error) {
 	buf, err := f.ops.Alloc(max(n, regionAlign))
 	if err == nil {
@@ -138,7 +139,7 @@ func (f *filler) take(n int) (engine.Buf, error) {
 	return buf, err
 }
 
-// units lays out all items, blocks that are not held as empty units.
+// units lays out all items, with blocks that are not held as empty units.
 func (f *filler) units(items []item) ([]unit, error) {
 	last := -1
 	for _, it := range items {
@@ -164,7 +165,7 @@ func (f *filler) units(items []item) ([]unit, error) {
 	return units, nil
 }
 
-// addWeight adds a matrix and its bias.
+// addWeight adds a matrix and its bias to a unit.
 func (f *filler) addWeight(u *unit, it item) error {
 	s, c, ok, err := f.stored(it)
 	if !ok || err != nil {
@@ -176,7 +177,7 @@ func (f *filler) addWeight(u *unit, it item) error {
 		return err
 	}
 	f.ops.Free(empty.Buf)
-	p := *empty // type, layout and sizes of pieces
+	p := *empty // type, layout and piece sizes
 	p.N, p.Buf = c.count, engine.Buf{}
 	pieces := (c.count + p.PieceRows - 1) / p.PieceRows
 	u.add(region{
@@ -190,7 +191,7 @@ func (f *filler) addWeight(u *unit, it item) error {
 	return nil
 }
 
-// pieces packs bytes [lo, hi) of a matrix of form p.
+// pieces packs bytes [lo, hi) of a matrix with the layout of p.
 func (f *filler) pieces(dst engine.Buf, s Stored, c selection, p engine.Packed, lo, hi int) error {
 	first, end := 0, 0
 	if p.PieceBytes > 0 {
@@ -210,7 +211,7 @@ func (f *filler) pieces(dst engine.Buf, s Stored, c selection, p engine.Packed, 
 	return nil
 }
 
-// addSmall adds a tensor that is not packed.
+// addSmall adds a tensor that is not packed to a unit.
 func (f *filler) addSmall(u *unit, s small) {
 	size := s.dtype.Size()
 	u.add(region{
@@ -242,10 +243,10 @@ func (u *unit) read(dst engine.Buf, lo, hi int) error {
 	return nil
 }
 
-// shut is the layout of a packed matrix whose bytes are not there: every backend refuses it.
+// shut is the layout of a packed matrix whose bytes are not present: every backend rejects it.
 const shut = "in parts"
 
-// shard binds the fields of the unit to its place and describes it.
+// shard binds the fields of the unit to its buffer and describes the unit.
 func (u *unit) shard(mine, whole engine.Buf, part, place int) dit.Unit {
 	out := dit.Unit{
 		Mine:  flat(mine, u.cuts[part+1]-u.cuts[part]),

@@ -13,31 +13,32 @@ import (
 
 // Options says how a struct is filled.
 type Options struct {
-	Model string           // what is loaded, for error texts
-	Dims  map[string]int   // sizes that shape, rows and split tags name, e.g. {"E": 3072}
-	Units map[string]int   // smallest piece of a split dimension, e.g. {"E": D} keeps heads whole; absent: 1
-	Perms map[string][]int // row orders that perm tags name
-	// Held reports whether element i of the list (full name, e.g. "double_blocks") is wanted; nil: all. Names and shapes
-	// of the others are checked too, but nothing of them is read.
+	Model string           // what is loaded, for errors
+	Dims  map[string]int   // sizes named in shape, rows and split tags, e.g. {"E": 3072}
+	Units map[string]int   // granularity of a split dimension, e.g. {"E": D} keeps heads whole; absent: 1
+	Perms map[string][]int // row orders named in perm tags
+	// Held reports whether element i of a list (full name, e.g. "double_blocks") should be loaded; nil: all. Names and
+	// shapes of the others are checked too, but no data of them is read.
 	Held func(list string, i int) bool
-	// Uses reports whether weights of a use are wanted in a block (outside: -1); nil: all. Only where Block is set.
+	// Uses reports whether weights with a use should be loaded in a block (-1: outside of blocks); nil: all.
 	Uses func(block int, u dit.Use) bool
-	// Block gives the number of element i of a list of blocks; nil: there are no blocks. For Parts > 1 and Uses.
+	// Block returns the block number of element i of a list; nil: everything is outside of blocks. It matters for Uses
+	// and for Parts > 1.
 	Block func(list string, i int) int
-	// Rank and Ranks give the slice of a tensor group; Ranks 0 or 1: whole weights.
+	// Rank and Ranks select the slice of a tensor group; Ranks 0 or 1: whole weights.
 	Rank, Ranks int
-	// Part and Parts give the part of every block's bytes that is loaded (dit.Held); Parts 0 or 1: all.
+	// Part and Parts select the part of every block's bytes that is loaded (dit.Held); Parts 0 or 1: all.
 	Part, Parts int
-	Ignore      []string // prefixes of names that a file may have without being used
+	Ignore      []string // prefixes of names in a file that may stay unused
 }
 
-// Declared is one tensor that a struct wants.
+// Declared is one tensor that a struct declares.
 type Declared struct {
 	Name  string
 	Shape []int
 	Use   dit.Use
-	Block int     // number of its block; outside: -1
-	Add   float32 // what every element of a vector is raised by when it is loaded
+	Block int     // block number; -1: outside of blocks
+	Add   float32 // added to every element of a vector on loading
 }
 
 // Params returns the number of elements.
@@ -49,14 +50,14 @@ func (d Declared) Params() int64 {
 	return n
 }
 
-// item is one field to be filled.
+// item is one field to fill.
 type item struct {
 	tag
 	field reflect.Value
 	full  string // name with all prefixes, without .weight
 	alt   string
 	held  bool
-	block int   // number of its block; outside: -1
+	block int   // block number; -1: outside of blocks
 	want  []int // stored shape; nil: any
 }
 
@@ -69,7 +70,7 @@ func isWeight(f reflect.Value) bool { return f.Type() == reflect.TypeFor[*engine
 
 func isTensor(f reflect.Value) bool { return f.Type() == reflect.TypeFor[engine.Tensor]() }
 
-// plan walks dst, a pointer to a tagged struct. Errors are mistakes in tags.
+// plan walks dst, a pointer to a tagged struct. Its errors are mistakes in tags.
 func plan(dst any, opt Options) (*planner, error) {
 	v := reflect.ValueOf(dst)
 	if v.Kind() != reflect.Pointer || v.Elem().Kind() != reflect.Struct {
@@ -82,7 +83,7 @@ func plan(dst any, opt Options) (*planner, error) {
 	return p, nil
 }
 
-// spot is where in the model a struct is.
+// spot describes where in the model a struct is.
 type spot struct {
 	held  bool
 	block int // -1: outside of blocks
@@ -158,7 +159,7 @@ func (p *planner) field(f reflect.Value, t tag, prefix string, at spot) error {
 		f.Type())
 }
 
-// dotted makes a name a prefix. One that ends in an underscore is one already: "img_" joins "attn.qkv" to
+// dotted turns a name into a prefix. One that ends in an underscore already is a prefix: "img_" and "attn.qkv" make
 // "img_attn.qkv".
 func dotted(name string) string {
 	if name == "" || strings.HasSuffix(name, ".") || strings.HasSuffix(name, "_") {
@@ -167,7 +168,7 @@ func dotted(name string) string {
 	return name + "."
 }
 
-// Declare lists the tensors that dst wants, in field order. Every field needs a shape tag. dst is not changed.
+// Declare lists the tensors that dst declares, in field order. Every field needs a shape tag. dst is not changed.
 func Declare(dst any, opt Options) ([]Declared, error) {
 	p, err := plan(dst, opt)
 	if err != nil {
@@ -176,7 +177,7 @@ func Declare(dst any, opt Options) ([]Declared, error) {
 	var out []Declared
 	seen := map[string]bool{}
 	add := func(name string, shape []int, it item) {
-		if !seen[name] { // pieces of one fused matrix
+		if !seen[name] { // fields that share a fused matrix
 			seen[name] = true
 			out = append(out, Declared{name, shape, it.use, it.block, it.add})
 		}
@@ -197,7 +198,7 @@ func Declare(dst any, opt Options) ([]Declared, error) {
 	return out, nil
 }
 
-// check compares the plan with the set: everything missing, unexpected or of wrong shape at once.
+// check compares the plan with the set and reports everything missing, unexpected or of the wrong shape at once.
 func (p *planner) check(set *Set) error {
 	if set.refused != nil {
 		return fmt.Errorf("load %s: %w", p.opt.Model, set.refused)
@@ -221,7 +222,7 @@ func (p *planner) check(set *Set) error {
 	return bad
 }
 
-// resolve decides which stored names it uses and checks their shapes.
+// resolve decides which stored names the item uses and checks their shapes.
 func (it *item) resolve(set *Set, used map[string]bool, bad *MismatchError) {
 	suffix := ""
 	if isWeight(it.field) {

@@ -11,11 +11,11 @@ import (
 	"patchbay/engine"
 )
 
-// metadataKey is the metadata in which files say how layers are quantised where they have no `X.comfy_quant`.
+// metadataKey is the metadata entry in which files that have no `X.comfy_quant` say how layers are quantized.
 const metadataKey = "_quantization_metadata"
 
-// quantisation is how one layer is stored: the JSON of `X.comfy_quant`, or of the layer in the metadata. Options of the
-// rotation may also sit in an object of their own.
+// quantisation says how one layer is stored: the JSON of `X.comfy_quant`, or of the layer's entry in the metadata. The
+// rotation's options may also be in the object Params.
 type quantisation struct {
 	Format string `json:"format"`
 	rotation
@@ -27,10 +27,10 @@ type rotation struct {
 	Group   *int  `json:"convrot_groupsize"`
 }
 
-// group returns how many inputs were rotated together, 0: none.
+// group returns the number of inputs that were rotated together, 0 if none were.
 func (q *quantisation) group() int {
 	inner := rotation{}
-	_ = json.Unmarshal(q.Params, &inner) // anything but an object counts as none
+	_ = json.Unmarshal(q.Params, &inner) // anything but an object counts as absent
 	rotated, group := cmp.Or(q.Rotated, inner.Rotated), cmp.Or(q.Group, inner.Group)
 	switch {
 	case rotated == nil || !*rotated:
@@ -41,22 +41,23 @@ func (q *quantisation) group() int {
 	return *group
 }
 
-// formats are the quantisations of safetensors files that are read (ComfyUI QUANTIZATION.md), with what joins the
-// tensors of layer X to one. The factors of inputs of fp8, nvfp4 and mxfp8 belong to products that we do not compute.
+// formats returns the quantizations of safetensors files that are supported (ComfyUI QUANTIZATION.md), each with the
+// function that joins the tensors of layer X. Input scales of fp8, nvfp4 and mxfp8 are for products in these types,
+// which are not computed here.
 func formats() map[string]func(s *Set, x string, q *quantisation) error {
 	return map[string]func(s *Set, x string, q *quantisation) error{
-		"float8_e4m3fn": nil, "float8_e5m2": nil, // joinOldFP8 knows the names of theirs too
+		"float8_e4m3fn": nil, "float8_e5m2": nil, // joinOldFP8 handles their names too
 		"int8_tensorwise": joinInt8, "nvfp4": joinNVFP4, "mxfp8": joinMXFP8,
 	}
 }
 
-// Supported lists the quantisations of safetensors files that are read.
+// Supported returns the names of the quantizations of safetensors files that can be read, sorted.
 func Supported() []string {
 	return slices.Sorted(maps.Keys(formats()))
 }
 
-// join makes one tensor of each quantised layer out of the several that its file has: weight, factors, marks. The first
-// layer of a form that is not here, or without its factors, becomes the error that Open and Load return.
+// join turns each quantized layer's tensors (weight, scales, markers) into one. The first layer whose format is not
+// supported or whose scales are missing becomes the error that Open and Load return.
 func (s *Set) join(metadata string) {
 	layers, err := s.layers(metadata)
 	if err != nil {
@@ -72,7 +73,7 @@ func (s *Set) join(metadata string) {
 			return
 		}
 		if _, ok := s.tensors[x+".weight"]; !ok || join == nil {
-			continue // one that is missing is reported by Load
+			continue // Load reports a missing weight
 		}
 		if err := join(s, x, q); err != nil {
 			s.refused = fmt.Errorf("layer %s, quantised as %s: %w", x, q.Format, err)
@@ -82,7 +83,7 @@ func (s *Set) join(metadata string) {
 	s.joinOldFP8()
 }
 
-// layers reads and removes the marks of layers.
+// layers reads and removes the quantization markers of layers.
 func (s *Set) layers(metadata string) (map[string]*quantisation, error) {
 	var listed struct {
 		Layers map[string]*quantisation `json:"layers"`
@@ -114,14 +115,14 @@ func (s *Set) layers(metadata string) (map[string]*quantisation, error) {
 	return out, nil
 }
 
-// take returns a tensor of a layer and removes it from the set.
+// take returns a tensor and removes it from the set.
 func (s *Set) take(name string) (Stored, bool) {
 	t, ok := s.tensors[name]
 	delete(s.tensors, name)
 	return t, ok
 }
 
-// joinInt8: one factor, or one for each row, for weights of 8 bits, which may be rotated.
+// joinInt8 joins 8-bit weights, which may be rotated, with their scale: one for the matrix or one per row.
 func joinInt8(s *Set, x string, q *quantisation) error {
 	w := s.tensors[x+".weight"]
 	scale, ok := s.take(x + ".weight_scale")
@@ -143,19 +144,19 @@ func joinInt8(s *Set, x string, q *quantisation) error {
 	return nil
 }
 
-// blockScales are the factors of groups of inputs in the order of cuBLAS: tiles of 128 rows and 4 groups.
+// blockScales holds the scales of groups of inputs in the order of cuBLAS: tiles of 128 rows and 4 groups.
 type blockScales struct {
 	data   []byte
-	groups int // of a row
+	groups int // per row
 }
 
-// at returns the factor of a group of a row, as it is stored.
+// at returns the stored scale of a group of a row.
 func (b blockScales) at(row, group int) byte {
 	tile := row/128*((b.groups+3)/4) + group/4
 	return b.data[tile*512+row%32*16+row%128/32*4+group%4]
 }
 
-// blocks checks and takes the factors of groups of so many inputs of x, whose weight is [n, k].
+// blocks takes x's scales, one per group of per inputs, from the set and checks their size for a weight of [n, k].
 func (s *Set) blocks(x string, n, k, per int) (blockScales, error) {
 	b := blockScales{groups: k / per}
 	scale, ok := s.take(x + ".weight_scale")
@@ -168,8 +169,8 @@ func (s *Set) blocks(x string, n, k, per int) (blockScales, error) {
 	return b, nil
 }
 
-// joinNVFP4: numbers of 4 bits, two a byte, the first one in the higher half, with an E4M3 factor for 16 inputs and one
-// for the whole. All but the last are together exact in bf16.
+// joinNVFP4 joins 4-bit numbers, two per byte with the first one in the high half, with an E4M3 scale per 16 inputs and
+// one scale for the matrix. Number times E4M3 scale is exact in bf16.
 func joinNVFP4(s *Set, x string, _ *quantisation) error {
 	w := s.tensors[x+".weight"]
 	if len(w.Shape) != 2 || w.DType.Size() != 1 {
@@ -200,7 +201,7 @@ func joinNVFP4(s *Set, x string, _ *quantisation) error {
 	return nil
 }
 
-// eachBF16 is a Stored.make whose element i is value(i).
+// eachBF16 returns a Stored.make whose element i is value(i).
 func eachBF16(value func(i int) float32) func(dst []byte, lo, hi int) {
 	return func(dst []byte, lo, hi int) {
 		for i := lo; i < hi; i++ {
@@ -209,7 +210,7 @@ func eachBF16(value func(i int) float32) func(dst []byte, lo, hi int) {
 	}
 }
 
-// joinMXFP8: E4M3 with a power of two for 32 inputs, together exact in bf16.
+// joinMXFP8 joins E4M3 numbers with a power of two per 32 inputs; the product is exact in bf16.
 func joinMXFP8(s *Set, x string, _ *quantisation) error {
 	w := s.tensors[x+".weight"]
 	if len(w.Shape) != 2 || w.DType != engine.F8E4M3 {
@@ -234,8 +235,8 @@ func joinMXFP8(s *Set, x string, _ *quantisation) error {
 	return nil
 }
 
-// store puts the joined weight of a layer, which may be filled up with zeros, in place. Factors of inputs that belong
-// to the weights themselves (AWQ) are multiplied into its columns.
+// store replaces the weight of a layer by the joined one, which may be padded with zeros. Input scales that belong to
+// the weights themselves (AWQ) are multiplied into its columns.
 func (s *Set) store(x string, w Stored) {
 	w.padded = true
 	pre, ok := s.take(x + ".pre_quant_scale")
@@ -257,7 +258,7 @@ func (s *Set) store(x string, w Stored) {
 	s.tensors[x+".weight"] = w
 }
 
-// within returns the corner of the given shape of a matrix that files fill up, and other tensors as they are.
+// within returns the corner of the given shape of a padded matrix, and other tensors unchanged.
 func (s Stored) within(shape []int) Stored {
 	if !s.padded || len(shape) != 2 || shape[0] > s.Shape[0] || shape[1] > s.Shape[1] || slices.Equal(shape, s.Shape) {
 		return s
@@ -266,7 +267,7 @@ func (s Stored) within(shape []int) Stored {
 	return s.gathered(slices.Clone(shape), shape[1], func(row int) int { return row * wide })
 }
 
-// wide8 is wide for i8: factors of rows applied, rotations undone.
+// wide8 is wide for i8: row scales are applied and rotations undone.
 func (s Stored) wide8(dst []float32, lo int) {
 	k, group := s.Len()/s.Shape[0], max(s.Rotated, 1)
 	var line []float32
@@ -287,7 +288,7 @@ func (s Stored) wide8(dst []float32, lo int) {
 	}
 }
 
-// as returns the values of s, factors applied, as a tensor of d that is made when it is asked for.
+// as returns the values of s, with scales applied, as a tensor of type d that is computed on demand.
 func (s Stored) as(d engine.DType) Stored {
 	from := s
 	s.DType, s.Data, s.Scale, s.Scales, s.Rotated, s.packed = d, nil, 0, nil, 0, nil
@@ -302,7 +303,7 @@ func (s Stored) as(d engine.DType) Stored {
 	return s
 }
 
-// usable reports whether Load knows what to do with the elements.
+// usable reports whether Load can handle the elements.
 func (s Stored) usable() bool {
 	return s.DType <= engine.F64 || s.DType == engine.I8 && s.Scales != nil
 }

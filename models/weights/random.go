@@ -2,8 +2,8 @@ package weights
 
 import "patchbay/engine"
 
-// Random makes the tensors of a model without a file, for measuring: bf16 numbers from -1/32 to 1/32 that repeat after
-// a prime number of them. They are made when they are asked for.
+// Random returns tensors of a model without a file, for benchmarks: bf16 numbers from -1/32 to 1/32, repeating with a
+// prime period. They are generated on demand.
 func Random(list []Declared) *Set {
 	const period = 1<<16 + 1
 	values := make([]float32, period)

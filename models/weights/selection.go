@@ -8,14 +8,14 @@ import (
 	"patchbay/engine"
 )
 
-// selection is which rows and columns of a stored matrix become a weight.
+// selection describes which rows and columns of a stored matrix become a weight.
 type selection struct {
 	n, k     int   // stored rows and columns
-	order    []int // stored row of every row taken; nil: rows from first on, count of them
+	order    []int // stored row of every selected row; nil: count rows from first on
 	first    int
 	count    int
-	cols     []span // column ranges taken, in order
-	channels int    // C of a convolution, 0 otherwise
+	cols     []span // selected column ranges, in order
+	channels int    // C of a convolution; else 0
 	taps     int    // KY*KX of a convolution
 }
 
@@ -55,7 +55,7 @@ func (f *filler) cut(it item, s Stored) (selection, error) {
 	return c, nil
 }
 
-// split narrows c to the part of one rank of a tensor group.
+// split narrows c to the slice of one rank of a tensor group.
 func (c *selection) split(expr string, d dims, opt Options) error {
 	side, groups, _ := strings.Cut(expr, " ")
 	spans, total, err := d.groups(groups, opt.Units, opt.Rank, opt.Ranks)
@@ -85,7 +85,7 @@ func (c *selection) split(expr string, d dims, opt Options) error {
 	return nil
 }
 
-// matrix views, copies or makes the cut of s. scratch is memory that the result may use until the next call.
+// matrix returns what c selects of s: a view, a copy, or computed on demand. It may use scratch until the next call.
 func (c *selection) matrix(s Stored, scratch *[]byte) engine.Matrix {
 	if s.Scales != nil && !c.wholeGroups(s.Rotated) {
 		s = s.as(engine.BF16)
@@ -105,7 +105,7 @@ func (c *selection) matrix(s Stored, scratch *[]byte) engine.Matrix {
 			m.Scales[i] = s.Scales[c.row(i)]
 		}
 	}
-	// elements that are made on demand are not made for columns that nobody wants to keep
+	// Elements that are computed on demand are not computed for columns that are then dropped.
 	whole := s.make == nil || k == c.k
 	if c.order == nil && len(c.cols) == 1 && c.channels == 0 && whole {
 		lo, hi := c.first*c.k+c.cols[0].lo, (c.first+c.count-1)*c.k+c.cols[0].hi
@@ -127,18 +127,18 @@ func (c *selection) matrix(s Stored, scratch *[]byte) engine.Matrix {
 	return m
 }
 
-// wholeGroups reports whether the columns taken are whole groups of so many inputs of a linear layer.
+// wholeGroups reports whether c selects whole groups of that many inputs of a linear layer.
 func (c *selection) wholeGroups(group int) bool {
 	return c.channels == 0 && (group == 0 || !slices.ContainsFunc(c.cols, func(s span) bool {
 		return s.lo%group != 0 || s.hi%group != 0
 	}))
 }
 
-// runElements bounds how much run takes at once.
+// runElements bounds the result of run.
 const runElements = 1 << 20
 
-// run returns how many rows from i on lie one below the other in the stored matrix, at least 1 and not many more than
-// runElements hold.
+// run returns how many of the selected rows from i on are consecutive in the stored matrix: at least 1, and not many
+// more than runElements hold.
 func (c *selection) run(i int) int {
 	n := 1
 	for i+n < c.count && c.row(i+n) == c.row(i)+n && n*c.k < runElements {
@@ -147,7 +147,7 @@ func (c *selection) run(i int) int {
 	return n
 }
 
-// appendRow appends what c takes of one stored row, whose elements are size T each: its columns, of a convolution
+// appendRow appends what c selects of one stored row, whose elements are size T each: its columns, or for a convolution
 // [C, KY*KX] -> [KY*KX, C].
 func appendRow[T any](c *selection, dst, row []T, size int) []T {
 	if c.channels == 0 {
@@ -172,7 +172,7 @@ func (c *selection) row(i int) int {
 	return c.first + i
 }
 
-// part is rows [lo, hi) of the cut.
+// part returns the selection of rows [lo, hi) of c.
 func (c *selection) part(lo, hi int) selection {
 	out := *c
 	out.count = hi - lo
@@ -184,7 +184,7 @@ func (c *selection) part(lo, hi int) selection {
 	return out
 }
 
-// pickInto takes rows [lo, lo+len(dst)) of a stored bias and reads no others.
+// pickInto writes the selected rows [lo, lo+len(dst)) of a stored bias and reads no others.
 func (c *selection) pickInto(dst []float32, bias Stored, lo int) {
 	for i := 0; i < len(dst); {
 		n := 1

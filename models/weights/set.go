@@ -1,13 +1,13 @@
-// Package weights brings checkpoint tensors into model structs.
+// Package weights loads checkpoint tensors into model structs.
 //
 // Open reads the forms in which checkpoints come: a safetensors file, shards with their index, a diffusers folder, a
 // GGUF file (open.go, locate.go, gguf.go). All become a Set, a bag of named stored tensors (set.go, stored.go). A model
 // is a struct whose fields carry `weight:"name"` tags equal to the checkpoint's names (tag.go says what tags can
-// express); Load fills it (load.go) after checking every name and shape at once, so that a user sees all that is wrong
-// with a file in one message (mismatch.go). Declare lists what a struct wants without loading anything: it counts
-// parameters and seeds test models.
+// express). Load fills it (load.go) after checking every name and shape, so that users see everything that is wrong
+// with a file in one message (mismatch.go). Declare lists what a struct declares without loading anything: it is used
+// to count parameters and to seed test models.
 //
-// Facts that have caused bugs elsewhere: mapped files give data at any byte alignment; fp8 files carry factors in extra
+// Facts that have caused bugs elsewhere: mapped files have data at any byte alignment; fp8 files carry scales in extra
 // tensors (`X.scale_weight`, `X.weight_scale`) that belong to X.weight and are no tensors of the model; a missing bias
 // must be an error, not a zero.
 package weights
@@ -22,15 +22,14 @@ import (
 	"patchbay/engine/safetensors"
 )
 
-// Set is named stored tensors from one or more files, or a view of those whose names start with a prefix. It is
-// immutable.
+// Set is a set of named stored tensors from one or more files, or a view of one. It is immutable.
 type Set struct {
 	tensors map[string]Stored
 	names   []string // sorted
-	refused error    // a quantisation that is not read
+	refused error    // error about a quantization that cannot be read
 }
 
-// FromMap makes a Set of m (tests). Factors of quantised weights are joined to their weights (quantised.go).
+// FromMap makes a Set of m. Scales of quantized weights are joined to their weights (quantised.go).
 func FromMap(m map[string]Stored) *Set {
 	s := &Set{tensors: make(map[string]Stored, len(m))}
 	maps.Copy(s.tensors, m)
@@ -51,7 +50,7 @@ func FromFile(f *safetensors.File) *Set {
 	return s
 }
 
-// Prefix returns the tensors whose names start with p, with p cut off. An empty p returns s itself.
+// Prefix returns the tensors whose names start with p, with p removed. An empty p returns s itself.
 func (s *Set) Prefix(p string) *Set {
 	if p == "" {
 		return s
@@ -67,7 +66,7 @@ func (s *Set) Mapped(name func(string) string) *Set {
 	return s.view(func(own string, t Stored) (string, Stored, bool) { return name(own), t, true })
 }
 
-// view returns the tensors that f keeps, as what and under the names that it makes of them.
+// view returns the tensors that f keeps, under the names and with the contents that f returns.
 func (s *Set) view(f func(name string, t Stored) (as string, made Stored, keep bool)) *Set {
 	out := &Set{tensors: make(map[string]Stored, len(s.tensors)), refused: s.refused}
 	for name, t := range s.tensors {
@@ -79,7 +78,7 @@ func (s *Set) view(f func(name string, t Stored) (as string, made Stored, keep b
 	return out
 }
 
-// Names returns all names in sorted order. The slice is the set's: do not change it.
+// Names returns all names in sorted order. The slice must not be changed.
 func (s *Set) Names() []string { return s.names }
 
 // Has reports whether there is a tensor of that name.
@@ -94,7 +93,7 @@ func (s *Set) Get(name string) (Stored, bool) {
 	return t, ok
 }
 
-// Shape returns the shape of a tensor, nil if there is none. The slice is the set's: do not change it.
+// Shape returns the shape of a tensor, nil if there is none. The slice must not be changed.
 func (s *Set) Shape(name string) []int { return s.tensors[name].Shape }
 
 // Dim returns dimension i of a tensor, 0 if there is no such tensor or dimension.
@@ -115,7 +114,7 @@ func (s *Set) Count(list string) int {
 	}
 }
 
-// Bytes returns the size of all tensors in their element types.
+// Bytes returns the size of all tensors in their element types, or in the blocks of the file.
 func (s *Set) Bytes() int64 {
 	n := int64(0)
 	for _, t := range s.tensors {
@@ -124,9 +123,9 @@ func (s *Set) Bytes() int64 {
 	return n
 }
 
-// WideBytes returns the size of all tensors on devices that compute with i8, blocks, bf16, f16 and f32 alone: i8 has 16
-// bytes behind each row there, rows of blocks are filled up to 16 bytes, other narrow types are bf16, and f16 with a
-// factor is f32.
+// WideBytes returns the size of all tensors on devices that compute only with i8, blocks, bf16, f16 and f32. There i8
+// has 16 more bytes per row, rows of blocks are padded to 16 bytes, other narrow types become bf16, and f16 with a
+// scale becomes f32.
 func (s *Set) WideBytes() int64 {
 	n := int64(0)
 	for _, t := range s.tensors {
@@ -147,7 +146,7 @@ func (s *Set) WideBytes() int64 {
 	return n
 }
 
-// Blocks reports whether there are tensors in blocks, which a device widens as it multiplies.
+// Blocks reports whether any tensor is stored in blocks, which a device widens as it multiplies.
 func (s *Set) Blocks() bool {
 	for _, t := range s.tensors {
 		if t.packed != nil {
@@ -157,8 +156,8 @@ func (s *Set) Blocks() bool {
 	return false
 }
 
-// Form names what most bytes of the set are: a type, "int8", "rotated int8", or the form of blocks. quantised reports
-// whether backends keep it as it is, narrower than bf16.
+// Form returns the form of most of the set's bytes: a type, "int8", "rotated int8", or the form of blocks. quantised
+// reports whether most bytes are in forms narrower than bf16 that backends keep as they are.
 func (s *Set) Form() (name string, quantised bool) {
 	count := map[string]int64{}
 	narrow := int64(0)
@@ -186,9 +185,8 @@ func (s *Set) Form() (name string, quantised bool) {
 
 func (s *Set) index() { s.names = slices.Sorted(maps.Keys(s.tensors)) }
 
-// joinOldFP8 moves the factors of scaled fp8 files into their weights, in both spellings that are about:
-// `X.scale_weight` with `X.scale_input` and the marker `scaled_fp8`, and `X.weight_scale` with `X.input_scale`
-// (ComfyUI QUANTIZATION.md).
+// joinOldFP8 moves the scales of scaled fp8 files into their weights, in both spellings in use: `X.scale_weight` with
+// `X.scale_input` and the marker `scaled_fp8`, and `X.weight_scale` with `X.input_scale` (ComfyUI QUANTIZATION.md).
 func (s *Set) joinOldFP8() {
 	for name, t := range s.tensors {
 		stem, isScale := strings.CutSuffix(name, ".scale_weight")
@@ -211,7 +209,8 @@ func (s *Set) joinOldFP8() {
 	}
 }
 
-// marksFP8 tells tensors that say how weights are stored, or how their inputs are to be rounded for a product in fp8.
+// marksFP8 reports whether a tensor only says how weights are stored, or how their inputs are to be rounded for a
+// product in fp8.
 func marksFP8(name string) bool {
 	return name == "scaled_fp8" || slices.ContainsFunc([]string{".scaled_fp8", ".scale_input", ".input_scale"},
 		func(end string) bool { return strings.HasSuffix(name, end) })

@@ -7,26 +7,26 @@ import (
 	"patchbay/engine"
 )
 
-// Stored is one tensor as it lies in a file: row-major, little-endian, at any byte alignment. Some are not in any file
-// as they are wanted (quantised blocks, pieces of a fused matrix): their Data is nil and Elements makes what is asked
-// for, so that nobody holds a whole widened model.
+// Stored is one tensor as a file stores it: row-major, little-endian, at any byte alignment. Some do not exist in a
+// file in the wanted form (quantized blocks, pieces of a fused matrix): their Data is nil and Elements computes what is
+// asked for, so that a whole widened model is never in memory.
 type Stored struct {
 	DType engine.DType
 	Shape []int
-	Data  []byte  // borrowed from the file, valid until it is closed; nil: made on demand
-	Scale float32 // factor of scaled fp8 weights; 0 means 1
-	// Of i8, as in engine.Matrix: the factor of every row, and of how many inputs a group is that was rotated.
+	Data  []byte  // borrowed from the file, valid until it is closed; nil: computed on demand
+	Scale float32 // scale of the whole tensor (fp8, nvfp4); 0 means 1
+	// For i8, as in engine.Matrix: the scale of every row, and the size of the groups of inputs that were rotated.
 	Scales  []float32
 	Rotated int
 
-	packed *blocks // the same elements in the blocks of the file; nil: there are none, or not as whole rows
-	padded bool    // a quantised matrix that may have more rows and columns than the layer
+	packed *blocks // the same elements in the blocks of the file; nil: not in blocks, or not as whole rows
+	padded bool    // a quantized matrix that may have more rows and columns than the layer
 
-	make func(dst []byte, lo, hi int) // writes elements [lo, hi), flattened; nil: Data has them
-	drop func()                       // gives the mapped pages of the file back to the system; nil: not from a file
+	make func(dst []byte, lo, hi int) // writes elements [lo, hi) of the flattened tensor; nil: Data has them
+	drop func()                       // drops the file's mapped pages from memory; nil: not from a file
 }
 
-// Floats is a tensor of f32 with the values v, which must fill shape.
+// Floats returns an f32 tensor with the values v, which must fill shape.
 func Floats(v []float32, shape ...int) Stored {
 	s := Stored{DType: engine.F32, Shape: shape, Data: make([]byte, 4*len(v))}
 	engine.Narrow(s.Data, v, engine.F32)
@@ -50,14 +50,14 @@ func (s Stored) Bytes() int64 {
 	return int64(s.Len()) * int64(s.DType.Size())
 }
 
-// Elements returns elements [lo, hi) of the flattened tensor as bytes of DType, Scale not applied: a view of Data where
-// there is one, else new memory.
+// Elements returns elements [lo, hi) of the flattened tensor as bytes of DType, Scale not applied: a view of Data, or
+// new memory if Data is nil.
 func (s Stored) Elements(lo, hi int) []byte {
 	var fresh []byte
 	return s.elements(&fresh, lo, hi)
 }
 
-// elements is Elements with memory to use again.
+// elements is Elements with scratch memory to reuse.
 func (s Stored) elements(scratch *[]byte, lo, hi int) []byte {
 	size := s.DType.Size()
 	if s.make == nil {
@@ -88,7 +88,7 @@ func (s Stored) F32() []float32 {
 	return v
 }
 
-// wideChunk is how many elements are widened at a time.
+// wideChunk is the number of elements that are widened at a time.
 const wideChunk = 1 << 16
 
 // wide writes len(dst) elements from lo on as f32, Scale applied.
@@ -130,8 +130,8 @@ func (s Stored) Rows(first, n int) (Stored, error) {
 	return s, nil
 }
 
-// LastTap returns the last of the third dimension of a convolution in three dimensions, [N, C, T, Y, X] -> [N, C, Y,
-// X], without reading it; tensors of other numbers of dimensions as they are.
+// LastTap returns the last temporal tap of a 3D convolution, [N, C, T, Y, X] -> [N, C, Y, X], without reading it.
+// Tensors with another number of dimensions are returned unchanged.
 func (s Stored) LastTap() (Stored, error) {
 	if len(s.Shape) != 5 {
 		return s, nil
@@ -144,8 +144,8 @@ func (s Stored) LastTap() (Stored, error) {
 	return s.gathered(shape, plane, func(kernel int) int { return (kernel*taps + taps - 1) * plane }), nil
 }
 
-// gathered returns a tensor of another shape without reading it: its rows of k elements, one behind the other, begin at
-// the elements start(row) of s.
+// gathered returns a tensor of another shape without reading it. Its rows have k elements each; row r is taken from s
+// at element start(r).
 func (s Stored) gathered(shape []int, k int, start func(row int) int) Stored {
 	from, size := s, s.DType.Size()
 	s.Shape, s.Data, s.packed = shape, nil, nil
@@ -159,8 +159,8 @@ func (s Stored) gathered(shape []int, k int, start func(row int) int) Stored {
 	return s
 }
 
-// Concat returns the rows of the pieces, one below the other, without reading them. All but the outermost dimension
-// must agree. Where element types, factors of scaled fp8 or rotations differ the result is f32.
+// Concat stacks the rows of the pieces without reading them. All dimensions but the outermost must agree. If element
+// types, scales or rotations differ, the result is f32.
 func Concat(pieces ...Stored) (Stored, error) {
 	if len(pieces) == 0 || len(pieces[0].Shape) == 0 {
 		return Stored{}, fmt.Errorf("nothing to join")
@@ -193,7 +193,7 @@ func Concat(pieces ...Stored) (Stored, error) {
 	}
 	size := out.DType.Size()
 	out.make = func(dst []byte, lo, hi int) {
-		at := 0 // first element of the piece
+		at := 0 // index of the piece's first element
 		for _, p := range pieces {
 			if a, b := max(lo, at), min(hi, at+p.Len()); a < b {
 				p.put(dst[(a-lo)*size:(b-lo)*size], a-at, b-at)

@@ -9,22 +9,22 @@ import (
 	"patchbay/models/dit"
 )
 
-// tag is what the struct tags of one field say.
+// tag is the parsed struct tags of one field.
 //
 //	weight:"img_attn.qkv"            *engine.Weight: tensors img_attn.qkv.weight and img_attn.qkv.bias
 //	weight:"norm.query_norm.scale"   engine.Tensor: the tensor of exactly that name, as f32
 //	weight:"double_blocks"           struct or *struct (nil: not part of this model): names below it get "double_blocks."
 //	                                 slice of them (made by the caller): names get "double_blocks.0." and so on
-//	weight:"img_"                    struct: an underscore at the end joins without a dot: "img_attn.qkv"
+//	weight:"img_"                    struct: a trailing underscore joins without a dot: "img_attn.qkv"
 //	weight:""                        struct: its names join those of the outer struct
 //
-// Flags after the name: nobias (there is none), optbias (there may be one), optional (the field may be missing
+// Flags after the name: nobias (there is none), optbias (there may be one), optional (the tensor may be missing
 // altogether), conv ([N, C, KY, KX] is stored, [N, KY*KX*C] is packed), keep (a Tensor stored as bf16 stays bf16),
 // minus1 (1 is subtracted from a Tensor: a norm weight as the scale of AdaLN), plus1 (1 is added), alt=NAME (another
-// name that is accepted), perm=NAME (row i of the weight, element i of a vector, is stored row Options.Perms[NAME][i]).
+// accepted name), perm=NAME (row i of the weight, element i of a vector, is stored row Options.Perms[NAME][i]).
 //
-// Further keys: shape:"3E+F,E" is the stored shape in Options.Dims; rows:"0:3E" takes only some stored rows (fused
-// matrices); split:"rows 3E" or split:"cols E+F" says how a tensor group cuts the matrix: each named group of rows or
+// Further keys: shape:"3E+F,E" is the stored shape in Options.Dims; rows:"0:3E" selects a range of stored rows (fused
+// matrices); split:"rows 3E" or split:"cols E+F" says how a tensor group splits the matrix: each named group of rows or
 // columns is shared among the ranks in balanced ranges of whole Options.Units; use:"mlp" says what the weight, or
 // everything in the struct, is for (dit.Use).
 type tag struct {
@@ -112,11 +112,11 @@ func (d dims) factor(s string) (int, error) {
 	return n * v, nil
 }
 
-// coefficient cuts "3E" into 3 and "E"; no number is 1.
+// coefficient splits "3E" into 3 and "E"; a missing number is 1.
 func coefficient(s string) (n int, size string) {
 	size = strings.TrimLeft(s, "0123456789")
 	if digits := s[:len(s)-len(size)]; digits != "" {
-		n, _ = strconv.Atoi(digits) // nothing else is in it
+		n, _ = strconv.Atoi(digits) // only digits
 		return n, size
 	}
 	return 1, size
@@ -152,7 +152,8 @@ func (d dims) rowRange(expr string) (span, error) {
 	return span{a, b}, err
 }
 
-// groups evaluates "3E+F" to the ranges that rank of ranks takes: each group is cut in balanced ranges of whole units.
+// groups evaluates "3E+F" to the ranges of one of ranks ranks: each group is split into balanced ranges of whole units.
+// It also returns the total size.
 func (d dims) groups(expr string, units map[string]int, rank, ranks int) ([]span, int, error) {
 	var out []span
 	at := 0

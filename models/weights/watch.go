@@ -1,7 +1,7 @@
 package weights
 
-// Watched returns the same tensors as s and calls read with every range of elements [lo, hi) that is taken from one of
-// them, before it is. What is read is copied, so that nothing can be taken unseen.
+// Watched returns the same tensors as s, but calls read with every range of elements [lo, hi) before it is taken from a
+// tensor. Data is copied, so nothing can be read unseen.
 func (s *Set) Watched(read func(name string, lo, hi int)) *Set {
 	return s.view(func(name string, t Stored) (string, Stored, bool) {
 		from := t
