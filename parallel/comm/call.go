@@ -11,37 +11,37 @@ import (
 
 // Call is one rank's part of a collective.
 type Call struct {
-	Op       string // the constructor without New
+	Op       string // name of the constructor without New
 	Dst, Src engine.Tensor
-	Recv     []int // counts of Dst: AllToAll, AllGather
-	Send     []int // counts of Src: AllToAll, ReduceScatter
+	Recv     []int // element counts of Dst by rank: AllToAll, AllGather
+	Send     []int // element counts of Src by rank: AllToAll, ReduceScatter
 	Site     Site
 }
 
-// NewAllToAll sends send[i] elements of src to rank i, in rank order, and receives recv[i] elements from it into dst,
-// in rank order.
+// NewAllToAll returns the call that sends send[i] elements of src to rank i and receives recv[i] elements from it into
+// dst, both in rank order.
 func NewAllToAll(dst, src engine.Tensor, recv, send []int) *Call {
 	return &Call{Op: "AllToAll", Dst: dst, Src: src, Recv: recv, Send: send, Site: caller(1)}
 }
 
-// NewAllGather receives every rank's src, counts[i] elements from rank i, in rank order into dst.
+// NewAllGather returns the call that receives every rank's src, counts[i] elements from rank i, in rank order into dst.
 func NewAllGather(dst, src engine.Tensor, counts []int) *Call {
 	return &Call{Op: "AllGather", Dst: dst, Src: src, Recv: counts, Site: caller(1)}
 }
 
-// NewReduceScatter sums src over the ranks and leaves part i, counts[i] elements, in dst of rank i. f32 or bf16, which
-// is summed in f32.
+// NewReduceScatter returns the call that sums src over the ranks and leaves part i, counts[i] elements, in dst of rank
+// i. The type must be f32 or bf16, which is summed in f32.
 func NewReduceScatter(dst, src engine.Tensor, counts []int) *Call {
 	return &Call{Op: "ReduceScatter", Dst: dst, Src: src, Send: counts, Site: caller(1)}
 }
 
-// NewAllReduce sums buf over the ranks in place. f32, f64 or bf16, which is summed in f32; every rank gets the same
-// bits.
+// NewAllReduce returns the call that sums buf over the ranks in place. The type must be f32, f64 or bf16, which is
+// summed in f32. Every rank gets the same bits.
 func NewAllReduce(buf engine.Tensor) *Call {
 	return &Call{Op: "AllReduce", Dst: buf, Src: buf, Site: caller(1)}
 }
 
-// Sent is the elements that a rank sends to others.
+// Sent returns the number of elements that a rank sends to others, for AllReduce those of a ring.
 func (c *Call) Sent(rank, size int) int {
 	switch c.Op {
 	case "AllToAll", "ReduceScatter":
@@ -52,7 +52,7 @@ func (c *Call) Sent(rank, size int) int {
 	return 2 * (size - 1) * c.Src.Len() / size
 }
 
-// Lengths is how many elements of Dst and Src a rank's part is about, from their beginnings.
+// Lengths returns how many elements of Dst and Src a rank's part uses, counted from their beginnings.
 func (c *Call) Lengths(rank int) (dst, src int) {
 	switch c.Op {
 	case "AllToAll":
@@ -65,8 +65,8 @@ func (c *Call) Lengths(rank int) (dst, src int) {
 	return c.Dst.Len(), c.Src.Len()
 }
 
-// Transfer fills Dst of a rank from the parts of all ranks in host memory. It only reads what others may be reading;
-// finish, which may be called when all ranks have transferred, writes what they read.
+// Transfer computes Dst of a rank from the parts of all ranks in host memory. It does not write memory that others may
+// be reading; finish does that, and may be called only when all ranks have transferred.
 func (c *Call) Transfer(rank int, calls []*Call) (finish func()) {
 	switch c.Op {
 	case "AllToAll", "AllGather":
@@ -81,8 +81,8 @@ func (c *Call) Transfer(rank int, calls []*Call) (finish func()) {
 	return func() {}
 }
 
-// Pieces calls move for what a rank of an AllToAll or AllGather receives, in rank order: n elements from off of the
-// source of peer, to at in its destination.
+// Pieces calls move, in rank order, for each piece that a rank of an AllToAll or AllGather receives: n elements of
+// peer's source from element off on go to element at of the rank's destination.
 func (c *Call) Pieces(rank int, calls []*Call, move func(at, peer, off, n int)) {
 	at := 0
 	for peer, n := range c.Recv {
@@ -95,7 +95,7 @@ func (c *Call) Pieces(rank int, calls []*Call, move func(at, peer, off, n int)) 
 	}
 }
 
-// Sources are n elements of the source of every rank, from element at on.
+// Sources returns n elements of the source of every rank, from element at on.
 func Sources(calls []*Call, at, n int) []engine.Tensor {
 	out := make([]engine.Tensor, len(calls))
 	for r, c := range calls {
@@ -104,7 +104,8 @@ func Sources(calls []*Call, at, n int) []engine.Tensor {
 	return out
 }
 
-// Check compares the parts of all ranks before any byte moves; name is the group's.
+// Check compares the parts of all ranks before any byte moves. It returns an error if they disagree or do not fit. name
+// is the group's name.
 func Check(name string, calls []*Call) error {
 	a := calls[0]
 	differ := func(r int, what string) error {
@@ -139,7 +140,7 @@ func Check(name string, calls []*Call) error {
 	return nil
 }
 
-// Fits checks the counts of a rank's part against its tensors; name is the group's.
+// Fits checks the counts of a rank's part against its tensors; name is the group's name.
 func (c *Call) Fits(name string, rank, ranks int) error {
 	ok := true
 	for _, counts := range [][]int{c.Recv, c.Send} {
@@ -157,7 +158,7 @@ func (c *Call) Fits(name string, rank, ranks int) error {
 		c.Site, c.Op, c.Send, c.Recv, c.Src, c.Dst, ranks)}
 }
 
-// Shares is how many of n elements each of so many ranks has when they are split: multiples of 8, so that parts are as
+// Shares returns how many of n elements each rank gets when they are split: multiples of 8, so that the parts are as
 // aligned as the whole.
 func Shares(n, ranks int) []int {
 	each, out := ((n+ranks-1)/ranks+7)/8*8, make([]int, ranks)
@@ -168,14 +169,14 @@ func Shares(n, ranks int) []int {
 	return out
 }
 
-// Piece is n elements of a contiguous tensor, from element at on.
+// Piece returns n elements of a contiguous tensor, from element at on.
 func Piece(t engine.Tensor, at, n int) engine.Tensor {
 	out := engine.NewTensor(t.Buf, t.DType, n)
 	out.Off = t.Off + at
 	return out
 }
 
-// Total adds up counts.
+// Total returns the sum of counts.
 func Total(counts []int) (n int) {
 	for _, c := range counts {
 		n += c
@@ -183,28 +184,28 @@ func Total(counts []int) (n int) {
 	return n
 }
 
-// Site is where a call was made, for errors.
+// Site is the place in the code where a call was made, for errors.
 type Site uintptr
 
-// caller is where the function that is so many calls above its caller's caller was called.
+// caller returns the place from which the function that many levels above caller was called; 1 is caller's own caller.
 func caller(above int) Site {
 	var pc [1]uintptr
 	runtime.Callers(2+above, pc[:])
 	return Site(pc[0])
 }
 
-// String is the function and the line.
+// String returns the function and the line.
 func (s Site) String() string {
 	f, _ := runtime.CallersFrames([]uintptr{uintptr(s)}).Next()
 	return fmt.Sprintf("%s:%d", f.Function, f.Line)
 }
 
-// copyElements copies n elements between host tensors that are contiguous.
+// copyElements copies n elements between contiguous host tensors.
 func copyElements(dst engine.Tensor, at int, src engine.Tensor, off, n int) {
 	copy(HostBytes(dst, at, n), HostBytes(src, off, n))
 }
 
-// HostBytes is the memory of n elements of a contiguous host tensor, from element at on.
+// HostBytes returns the memory of n elements of a contiguous host tensor, from element at on.
 func HostBytes(t engine.Tensor, at, n int) []byte {
 	if n == 0 {
 		return nil
@@ -213,8 +214,8 @@ func HostBytes(t engine.Tensor, at, n int) []byte {
 	return t.Buf.Host[(t.Off+at)*s : (t.Off+at+n)*s]
 }
 
-// Sum stores in dst the sum of parts, in their order: f32, f64, or bf16, which is summed in f32 and rounded once. All
-// are contiguous host tensors of one length.
+// Sum stores the sum of parts in dst, added in order: f32, f64, or bf16, which is summed in f32 and rounded once. All
+// must be contiguous host tensors of the same length.
 func Sum(dst engine.Tensor, parts []engine.Tensor) {
 	switch {
 	case dst.Len() == 0:
@@ -227,7 +228,7 @@ func Sum(dst engine.Tensor, parts []engine.Tensor) {
 	}
 }
 
-// addNarrow is Sum of bf16.
+// addNarrow is Sum for bf16.
 func addNarrow(dst engine.Tensor, parts []engine.Tensor) {
 	const chunk = 4096
 	total, part := make([]float32, chunk), make([]float32, chunk)
@@ -254,7 +255,7 @@ func add[T float32 | float64](dst engine.Tensor, parts []engine.Tensor) {
 	}
 }
 
-// host views a contiguous host tensor that is not empty.
+// host views a non-empty contiguous host tensor as a slice.
 func host[T float32 | float64](t engine.Tensor) []T {
 	return unsafe.Slice((*T)(unsafe.Pointer(&t.Buf.Host[t.Off*t.DType.Size()])), t.Len())
 }

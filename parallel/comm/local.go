@@ -8,22 +8,21 @@ import (
 	"patchbay/engine"
 )
 
-// hub connects the ranks of one group inside a process. Transfers are plain copies, done by one rank while the other
-// waits: nothing is buffered, so a schedule that runs here needs no buffering anywhere.
+// hub connects the ranks of one group in a process. Transfers are plain copies, made by one rank while the other waits.
+// Nothing is buffered, so a schedule that runs here needs no buffering anywhere.
 type hub struct {
 	*Rendezvous
-	calls  []*Call // collective in progress, by rank
+	calls  []*Call // the collective in progress, by rank
 	round  int     // collectives that all ranks have joined
-	left   int     // ranks that have not finished copying in this one
+	left   int     // ranks that have not finished copying in this round
 	parted int     // last round that all ranks have finished
 	mail   Mail[struct{}]
 }
 
-// Local is the Transport of ranks that share a process and its memory, on Ops whose calls have happened when they
-// return.
+// Local is the Transport of ranks that share a process and its memory, on Ops whose calls are complete on return.
 type Local struct {
-	// Block, if not nil, waits until ready holds in place of the transport's own wait: tests decide there which rank runs
-	// next.
+	// Block, if not nil, waits until ready returns true in place of the transport's own wait: tests use it to decide
+	// which rank runs next.
 	Block func(ready func() bool)
 }
 
@@ -47,8 +46,8 @@ func (Local) Interruptible() bool { return true }
 type localEnd struct {
 	Seat
 	hub     *hub
-	sending []*Side[struct{}] // offers that may still be in their slots
-	begun   chan any          // gets what the collective that goes on beside panicked with, nil if it did not
+	sending []*Side[struct{}] // offers whose slots may still be unread
+	begun   chan any          // receives the panic value of the collective started by Begin, or nil
 }
 
 // Run implements Comm.
@@ -58,7 +57,7 @@ func (l *localEnd) Run(c *Call) {
 	l.Sent(c.Sent(l.rank, l.Size()), c.Src.DType)
 }
 
-// Begin implements Comm by a goroutine.
+// Begin implements Comm with a goroutine.
 func (l *localEnd) Begin(c *Call) {
 	l.Sent(c.Sent(l.rank, l.Size()), c.Src.DType)
 	l.begun = make(chan any, 1)
@@ -81,7 +80,7 @@ func (l *localEnd) Fetched() {
 	}
 }
 
-// collective meets all ranks of the group twice: when all calls are posted, and when all have copied.
+// collective waits for all ranks of the group twice: until all calls are posted, and until all have copied.
 func (l *localEnd) collective(c *Call) {
 	h, round := l.hub, 0
 	l.Do(func() error {
@@ -97,7 +96,7 @@ func (l *localEnd) collective(c *Call) {
 		return l.Wait(c.Op, func() bool { return h.round >= round })
 	})
 	finish := c.Transfer(l.rank, h.calls)
-	l.Do(func() error { // buffers may be reused then, and the next exchange may begin
+	l.Do(func() error { // after this wait, buffers may be reused and the next exchange may begin
 		if h.left--; h.left == 0 {
 			h.calls, h.parted = make([]*Call, len(h.calls)), round
 			h.Moved()
@@ -107,8 +106,8 @@ func (l *localEnd) collective(c *Call) {
 	finish()
 }
 
-// move copies a message; the lock is held, so that memory is not given back meanwhile: whoever fails ends the group
-// first.
+// move copies a message. The caller must hold the lock, so that the memory is not freed meanwhile: a rank that fails
+// ends the group first, which takes the lock.
 func (h *hub) move(_, _ int, out, in *Side[struct{}]) error {
 	copyElements(in.Tensor, 0, out.Tensor, 0, out.Tensor.Len())
 	h.Moved()
@@ -125,7 +124,7 @@ func (l *localEnd) SendRecv(dst engine.Tensor, from int, src engine.Tensor, to i
 	}
 }
 
-// Offer implements Comm: a message that finds posted memory goes there at once, any other one waits in its slot.
+// Offer implements Comm: a message for which memory is posted is copied there at once, any other waits in its slot.
 func (l *localEnd) Offer(slot, src engine.Tensor, to int) {
 	defer l.Spent(time.Now())
 	out := NewSide[struct{}](src)

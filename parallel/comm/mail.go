@@ -13,10 +13,10 @@ type Message struct {
 	Site   Site
 }
 
-// NewMessage is t with the place of the code that called a method of Comm.
+// NewMessage returns a Message of t whose site is the call of the Comm method that called NewMessage.
 func NewMessage(t engine.Tensor) Message { return Message{t, caller(2)} }
 
-// Agree refuses a message from one rank to another whose sides differ in count or dtype; name is the group's.
+// Agree returns an error if the two sides of a message differ in count or dtype; name is the group's name.
 func Agree(name string, dst Message, to int, src Message, from int) error {
 	if src.Tensor.Len() != dst.Tensor.Len() || src.Tensor.DType != dst.Tensor.DType {
 		return &Error{Text: fmt.Sprintf("%s: rank %d sends %s at %s, rank %d receives %s at %s",
@@ -25,32 +25,32 @@ func Agree(name string, dst Message, to int, src Message, from int) error {
 	return nil
 }
 
-// Side is one side of a message that a rank has come with, and what the transport notes of it.
+// Side is one side of a message that a rank has issued, with a note of the transport.
 type Side[T any] struct {
 	Message
-	Met  bool // with the other side
+	Met  bool // matched with the other side
 	Note T
 }
 
-// NewSide is a side of t with the place of the code that called a method of Comm.
+// NewSide returns a Side of t whose site is the call of the Comm method that called NewSide.
 func NewSide[T any](t engine.Tensor) *Side[T] { return &Side[T]{Message: Message{t, caller(2)}} }
 
-// Mail matches the messages of a group, those between two ranks in the order in which either comes with its sides: what
-// SendRecv sends with what it receives, offers with posts. The group's lock is held in all methods. Errors name the
+// Mail matches the messages of a group: between any two ranks, sends with receives of SendRecv, and offers with posts,
+// each in the order in which they are issued. The caller of any method must hold the group's lock. Errors name the
 // calls of both ranks.
 type Mail[T any] struct {
 	Name string // of the group
-	// Move, if not nil, moves a message whose sides have met and agree.
+	// Move, if not nil, moves a message whose two sides have been matched and agree.
 	Move func(from, to int, out, in *Side[T]) error
-	// Elsewhere, if not nil, reports whether a rank is in another process, which says nothing of its sides: those that
-	// they would meet are forgotten.
+	// Elsewhere, if not nil, reports whether a rank is in another process. That process does not report its sides, so
+	// sides that would match them are dropped.
 	Elsewhere func(rank int) bool
 
 	ways map[[2]int]*way[T]
 }
 
-// way is the sides of messages from one rank to another, oldest first: those that have not met, and posted memory that
-// was not awaited yet.
+// way holds the sides of messages from one rank to another, oldest first: those not matched yet, and posted memory that
+// has not been awaited yet.
 type way[T any] struct{ sends, receives, offers, posts, posted []*Side[T] }
 
 func (m *Mail[T]) way(from, to int) *way[T] {
@@ -64,12 +64,12 @@ func (m *Mail[T]) way(from, to int) *way[T] {
 	return m.ways[key]
 }
 
-// refuse is the error of ranks that do not use the same calls.
+// refuse returns the error for ranks that do not use matching calls.
 func (m *Mail[T]) refuse(format string, args ...any) error {
 	return &Error{Text: m.Name + ": " + fmt.Sprintf(format, args...)}
 }
 
-// Send comes with what SendRecv sends.
+// Send adds what SendRecv sends.
 func (m *Mail[T]) Send(from, to int, out *Side[T]) error {
 	w := m.way(from, to)
 	if len(w.posts) > 0 {
@@ -80,7 +80,7 @@ func (m *Mail[T]) Send(from, to int, out *Side[T]) error {
 	return m.match(from, to, &w.sends, &w.receives)
 }
 
-// Receive comes with memory for what SendRecv receives.
+// Receive adds memory for what SendRecv receives.
 func (m *Mail[T]) Receive(from, to int, in *Side[T]) error {
 	w := m.way(from, to)
 	if len(w.posted) > 0 {
@@ -90,7 +90,7 @@ func (m *Mail[T]) Receive(from, to int, in *Side[T]) error {
 	return m.match(from, to, &w.sends, &w.receives)
 }
 
-// Swap is SendRecv of a rank with these sides, as far as the host is concerned: it waits until both have met.
+// Swap adds the sides of a rank's SendRecv and waits until both are matched.
 func (m *Mail[T]) Swap(s *Seat, in *Side[T], from int, out *Side[T], to int) error {
 	if to >= 0 {
 		if err := m.Send(s.rank, to, out); err != nil {
@@ -111,19 +111,19 @@ func (m *Mail[T]) Swap(s *Seat, in *Side[T], from int, out *Side[T], to int) err
 	return nil
 }
 
-// Meet waits until a side has met the other one.
+// Meet waits until a side is matched. The caller must hold the group's lock.
 func Meet[T any](s *Seat, side *Side[T], what string) error {
 	return s.Wait(what, func() bool { return side.Met })
 }
 
-// Offer comes with a message that is offered.
+// Offer adds an offered message.
 func (m *Mail[T]) Offer(from, to int, out *Side[T]) error {
 	w := m.way(from, to)
 	w.offers = append(w.offers, out)
 	return m.match(from, to, &w.offers, &w.posts)
 }
 
-// Post comes with memory for an offer.
+// Post adds memory for an offer.
 func (m *Mail[T]) Post(from, to int, in *Side[T]) error {
 	w := m.way(from, to)
 	if len(w.sends) > 0 && len(w.offers) == 0 {
@@ -134,7 +134,7 @@ func (m *Mail[T]) Post(from, to int, in *Side[T]) error {
 	return m.match(from, to, &w.offers, &w.posts)
 }
 
-// Await takes the oldest posted memory, which may not have been filled yet, for a copy to dst.
+// Await removes and returns the oldest posted memory, which may not have been filled yet, for a copy to dst.
 func (m *Mail[T]) Await(from, to int, dst Message) (*Side[T], error) {
 	w := m.way(from, to)
 	if len(w.posted) == 0 {
@@ -149,10 +149,10 @@ func (m *Mail[T]) Await(from, to int, dst Message) (*Side[T], error) {
 	return in, nil
 }
 
-// Wanted reports whether memory is posted that no offer has filled.
+// Wanted reports whether there is posted memory that no offer has been matched with.
 func (m *Mail[T]) Wanted(from, to int) bool { return len(m.way(from, to).posts) > 0 }
 
-// match moves the oldest messages whose sides are both there.
+// match matches the oldest sides for as long as there are both, and moves their messages.
 func (m *Mail[T]) match(from, to int, outs, ins *[]*Side[T]) error {
 	if m.Elsewhere != nil && (m.Elsewhere(from) || m.Elsewhere(to)) {
 		*outs, *ins = nil, nil
@@ -173,7 +173,7 @@ func (m *Mail[T]) match(from, to int, outs, ins *[]*Side[T]) error {
 	return nil
 }
 
-// Standing lists who has come to a collective, or sends, and waits for others.
+// Standing lists the ranks that have entered a collective or are sending, for errors about others that do not arrive.
 func (m *Mail[T]) Standing(calls []*Call) string {
 	var s strings.Builder
 	for r, c := range calls {

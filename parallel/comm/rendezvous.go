@@ -8,38 +8,38 @@ import (
 	"patchbay/engine"
 )
 
-// Rendezvous is where the ranks of a group that share a process wait for each other on the host: one lock, one cause
-// that ends every wait, and a deadline for each of them.
+// Rendezvous is where the ranks of a group in one process wait for each other on the host: one lock, one cause that
+// ends every wait, and one deadline for each wait.
 type Rendezvous struct {
 	Name     string // of the group, for errors
 	deadline time.Duration
-	block    func(ready func() bool) // waits in place of the condition, see Local.Block
+	block    func(ready func() bool) // replaces waiting on cond, see Local.Block
 	standing func() string
 
 	mu    sync.Mutex
 	cond  *sync.Cond
 	cause error
-	told  func(error) // of the cause
-	woken func()      // wakes who does not wait by the condition
-	waits []string    // by rank: what it waits for
+	told  func(error) // called with the cause, see OnAbort
+	woken func()      // wakes those that do not wait on cond, see OnWake
+	waits []string    // what each rank is waiting for
 }
 
-// NewRendezvous makes the meeting place of a group of size ranks. standing says who waits where, for the error of a
-// wait that was too long, and is called with the lock held.
+// NewRendezvous makes the Rendezvous of a group of size ranks. standing lists which ranks are waiting where, for the
+// error of a wait that exceeds the deadline, and is called with the lock held.
 func NewRendezvous(g Group, size int, standing func() string) *Rendezvous {
 	m := &Rendezvous{Name: g.Name, deadline: g.Deadline, standing: standing, waits: make([]string, size)}
 	m.cond = sync.NewCond(&m.mu)
 	return m
 }
 
-// Locked runs f with the lock held, also in a group that has ended.
+// Locked runs f with the lock held, even if the group has ended.
 func (m *Rendezvous) Locked(f func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	f()
 }
 
-// Moved wakes everybody who waits, to look again; the lock is held.
+// Moved makes all waiters check their conditions again. The caller must hold the lock.
 func (m *Rendezvous) Moved() {
 	m.cond.Broadcast()
 	if m.woken != nil {
@@ -47,10 +47,12 @@ func (m *Rendezvous) Moved() {
 	}
 }
 
-// OnWake has f called, with the lock held, whenever those who wait are to look again. Call it before anybody waits.
+// OnWake registers f to be called, with the lock held, whenever waiters must check their conditions again. It must be
+// called before anyone waits.
 func (m *Rendezvous) OnWake(f func()) { m.woken = f }
 
-// OnAbort has f called once the group has ended, with the cause, in a goroutine of its own. There is one such f.
+// OnAbort registers f to be called with the cause, in a goroutine of its own, once the group has ended. It replaces an
+// earlier f.
 func (m *Rendezvous) OnAbort(f func(cause error)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -60,26 +62,26 @@ func (m *Rendezvous) OnAbort(f func(cause error)) {
 	}
 }
 
-// Errorf is an error of the group.
+// Errorf returns an error with the group's name.
 func (m *Rendezvous) Errorf(format string, args ...any) *Error {
 	return &Error{Text: m.Name + ": " + fmt.Sprintf(format, args...)}
 }
 
-// Cause returns what the group has ended with, nil if it has not.
+// Cause returns the error that the group has ended with, nil if it has not ended.
 func (m *Rendezvous) Cause() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.cause
 }
 
-// End ends all waits with cause, and reports whether the group had not ended before: the first cause stays.
+// End ends all waits with cause and reports whether the group had not ended before: only the first cause counts.
 func (m *Rendezvous) End(cause error) (first bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.end(cause)
 }
 
-// end is End; the lock is held.
+// end is End for callers that hold the lock.
 func (m *Rendezvous) end(cause error) (first bool) {
 	if first = m.cause == nil; first {
 		m.cause = cause
@@ -91,14 +93,14 @@ func (m *Rendezvous) end(cause error) (first bool) {
 	return first
 }
 
-// Seat is the place of one rank at a Rendezvous, and what it has sent: what the ends of its group have in common.
+// Seat is one rank's place at a Rendezvous and its traffic. The ends of all transports embed it.
 type Seat struct {
 	*Rendezvous
 	rank    int
-	traffic Traffic // under the lock
+	traffic Traffic // guarded by mu
 }
 
-// NewSeat is the place of a rank.
+// NewSeat returns the Seat of a rank.
 func NewSeat(at *Rendezvous, rank int) Seat { return Seat{Rendezvous: at, rank: rank} }
 
 // Rank implements Comm.
@@ -117,7 +119,7 @@ func (s *Seat) Waiting() string {
 	return s.waits[s.rank]
 }
 
-// Stands notes what the rank waits for in another way than Wait, "" if for nothing any more.
+// Stands records what the rank waits for without using Wait, "" when it no longer does.
 func (s *Seat) Stands(what string) { s.Locked(func() { s.waits[s.rank] = what }) }
 
 // Traffic implements Comm.
@@ -134,22 +136,22 @@ func (s *Seat) Took() {
 	s.traffic.Posted++
 }
 
-// Sent counts a call that sent so many elements to others.
+// Sent counts a call that sent that many elements to others.
 func (s *Seat) Sent(elements int, d engine.DType) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.traffic.Sent(elements, d)
 }
 
-// Spent counts the time since start as spent waiting.
+// Spent counts the time since start as waiting.
 func (s *Seat) Spent(start time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.traffic.Wait += time.Since(start)
 }
 
-// Do runs f with the lock held. Its error ends the group and is what Do panics with, as methods of Comm do; in a group
-// that has ended it panics at once.
+// Do runs f with the lock held. If f fails, its error ends the group and Do panics with it, as methods of Comm do. If
+// the group has already ended, Do panics without running f.
 func (s *Seat) Do(f func() error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -162,12 +164,13 @@ func (s *Seat) Do(f func() error) {
 	}
 }
 
-// Wait blocks until ready holds; the lock is held. It returns an *Error when the group ends or the deadline passes.
-// what says what the rank waits for.
+// Wait blocks until ready returns true. The caller must hold the lock, and ready is called with it. Wait returns an
+// *Error when the group ends or the deadline passes. what names what the rank waits for.
 func (s *Seat) Wait(what string, ready func() bool) error { return s.WaitBy(nil, what, ready) }
 
-// WaitBy is Wait by another sleep than that of the condition, if not nil: it is called with the lock held, gives it up
-// meanwhile, and ends when what OnWake has set is called, or earlier. false: it cannot sleep, and has not given it up.
+// WaitBy is Wait with another way to sleep, unless sleep is nil. sleep is called with the lock held, must release it
+// while it sleeps, and must return when the function set by OnWake is called, at the latest. If it cannot sleep, it
+// returns false without having released the lock.
 func (s *Seat) WaitBy(sleep func(sync.Locker) bool, what string, ready func() bool) error {
 	if s.cause == nil && ready() {
 		return nil

@@ -2,7 +2,8 @@ package comm
 
 import "patchbay/engine"
 
-// NewSilent makes the Comm of a recording pass: it has a place in a group and moves nothing.
+// NewSilent returns a Comm that has a place in a group and moves nothing, for recording passes and nets that run on one
+// rank alone.
 func NewSilent(rank, size int) Comm { return silent{rank, size} }
 
 type silent struct{ rank, size int }

@@ -19,7 +19,7 @@ func (e *end) Run(c *comm.Call) {
 	e.Sent(c.Sent(e.Rank(), e.Size()), c.Src.DType)
 }
 
-// Begin implements comm.Comm on a stream of its own.
+// Begin implements comm.Comm on a separate stream.
 func (e *end) Begin(c *comm.Call) {
 	e.do(func() (err error) {
 		if e.beside == nil {
@@ -48,8 +48,8 @@ func (e *end) Fetched() {
 	})
 }
 
-// issue posts this rank's part on a stream. The last rank to come enqueues the work of all: the others stand still, and
-// so do their streams.
+// issue posts this rank's part on a stream. The last rank to arrive enqueues the work of all: the other ranks do not
+// touch the streams of their parts meanwhile.
 func (e *end) issue(c *comm.Call, on *cuda.Ops) error {
 	g, r := e.group, e.Rank()
 	e.begun = g.round + 1
@@ -69,28 +69,28 @@ func (e *end) issue(c *comm.Call, on *cuda.Ops) error {
 	return nil
 }
 
-// met waits until the round is over that this rank has issued a part of; the lock is held.
+// met waits until the round of this rank's last part is complete. The caller must hold the lock.
 func (e *end) met(what string) error {
 	return e.Wait(what, func() bool { return e.group.round >= e.begun })
 }
 
-// run enqueues a collective on the streams of all ranks, each behind the point where all have their memory ready.
+// run enqueues a collective on the streams of all ranks, each after the points at which all ranks' memory is ready.
 func (g *group) run(calls []*comm.Call, streams []*cuda.Ops, ready []driver.Point) error {
 	meet(streams, ready)
-	counts := comm.Shares(calls[0].Src.Len(), len(calls)) // of AllReduce
+	counts := comm.Shares(calls[0].Src.Len(), len(calls)) // used by AllReduce
 	for r, c := range calls {
 		s := streams[r]
 		switch c.Op {
 		case "ReduceScatter":
 			g.sum(r, s, calls, 0, c.Send)
-		case "AllReduce": // every rank sums its share, in place: only it reads and writes that share of its own memory
+		case "AllReduce": // every rank sums its share in place: no other rank reads or writes that share of its memory
 			g.sum(r, s, calls, comm.Total(counts[:r]), counts)
 		default:
 			c.Pieces(r, calls, func(at, peer, off, n int) { g.take(s, c, at, calls[peer], off, peer, n) })
 		}
 	}
 	meet(streams, record(streams))
-	if calls[0].Op == "AllReduce" { // and takes the sums of the others
+	if calls[0].Op == "AllReduce" { // then it copies the other ranks' shares
 		for r, c := range calls {
 			for p, n := range counts {
 				if at := comm.Total(counts[:p]); p != r {
@@ -103,21 +103,21 @@ func (g *group) run(calls []*comm.Call, streams []*cuda.Ops, ready []driver.Poin
 	return g.failed(streams...)
 }
 
-// take copies n elements of the memory of rank from, whose call is of.
+// take copies n elements from the source of call of, of rank from, to element at of c's destination.
 func (g *group) take(s *cuda.Ops, c *comm.Call, at int, of *comm.Call, off, from, n int) {
 	if n > 0 {
 		s.Take(comm.Piece(c.Dst, at, n), comm.Piece(of.Src, off, n), g.streams[from].Stream)
 	}
 }
 
-// sum adds part r of the sources of all ranks, which counts cut, into the destination of r from element at on.
+// sum adds part r (cut by counts) of the sources of all ranks into the destination of rank r, from element at on.
 func (g *group) sum(r int, s *cuda.Ops, calls []*comm.Call, at int, counts []int) {
 	if n := counts[r]; n > 0 {
 		s.Sum(comm.Piece(calls[r].Dst, at, n), comm.Sources(calls, comm.Total(counts[:r]), n), g.streams)
 	}
 }
 
-// record returns the ends of all streams.
+// record returns the current ends of all streams.
 func record(streams []*cuda.Ops) []driver.Point {
 	out := make([]driver.Point, len(streams))
 	for r, s := range streams {
@@ -126,7 +126,7 @@ func record(streams []*cuda.Ops) []driver.Point {
 	return out
 }
 
-// meet holds every stream back until all have come to their points.
+// meet makes every stream wait until all others have reached their points.
 func meet(streams []*cuda.Ops, at []driver.Point) {
 	for r, s := range streams {
 		for p, point := range at {

@@ -1,11 +1,11 @@
-// Package localcuda is the transport of ranks of one process on NVIDIA GPUs, several of them on one GPU if need be.
+// Package localcuda is the transport of ranks in one process on NVIDIA GPUs; several of them may share a GPU.
 //
-// Ranks meet on the host (comm.Rendezvous) to say what they move and from where on their streams; then the copies are
-// enqueued on the streams of the receivers, behind points of the senders that have been recorded by then: nobody waits
-// on a device for something that is not issued, so no device waits for ever. The host of a rank goes on as soon as
-// its peers have issued their part, long before anything has moved. Devices that reach each other's memory copy
-// straight, others through the host. Sums are made in the order of the ranks, each part of one by one rank, so that all
-// ranks get the same bits and the same ones as on the CPU.
+// Ranks meet on the host (comm.Rendezvous) to say what they move and which point of their streams it must follow. The
+// copies are then enqueued on the receivers' streams, after points of the senders' streams that are already recorded:
+// no device ever waits for work that has not been issued, so none can wait forever. A rank's host continues as soon as
+// its peers have issued their part, long before anything has moved. Devices that can access each other's memory copy
+// directly, others through the host. Sums are made in rank order, each part by one rank, so that all ranks get the same
+// bits, which are those of the CPU.
 package localcuda
 
 import (
@@ -23,7 +23,7 @@ type Transport struct{}
 
 var _ comm.Transport = Transport{}
 
-// Connect implements comm.Transport. It refuses Ops of other kinds and groups of more than 32 ranks.
+// Connect implements comm.Transport. It returns an error for Ops of other kinds and for groups of more than 32 ranks.
 func (Transport) Connect(of comm.Group, ops []engine.Ops) ([]comm.Comm, error) {
 	g := &group{
 		calls: make([]*comm.Call, len(ops)), on: make([]*cuda.Ops, len(ops)), ready: make([]driver.Point, len(ops)),
@@ -47,17 +47,17 @@ func (Transport) Connect(of comm.Group, ops []engine.Ops) ([]comm.Comm, error) {
 	return out, nil
 }
 
-// Interruptible is false: what is enqueued runs to its end.
+// Interruptible implements comm.Transport with false: what is enqueued runs to its end.
 func (Transport) Interruptible() bool { return false }
 
-// group is what the ends share; its lock guards all below.
+// group is the state that the ends share. The Rendezvous's lock guards the fields from round on.
 type group struct {
 	*comm.Rendezvous
 	streams []*cuda.Ops
 	round   int // collectives that all ranks have issued
 	mail    comm.Mail[points]
 
-	// collective in progress, by rank: its part, the stream that it goes on, and where that has the rank's memory ready
+	// The collective in progress, by rank: its part, its stream, and the point there at which its memory is ready.
 	calls []*comm.Call
 	on    []*cuda.Ops
 	ready []driver.Point
@@ -67,21 +67,21 @@ type group struct {
 type end struct {
 	comm.Seat
 	group    *group
-	stream   *cuda.Ops         // of the rank
-	beside   *cuda.Ops         // of collectives beside; nil before the first one
-	incoming map[int]*cuda.Ops // of messages into slots, by sender
-	sending  []*side           // offers whose slots may still be read
-	begun    int               // round that the collective beside ends with
+	stream   *cuda.Ops         // the rank's stream
+	beside   *cuda.Ops         // stream of collectives started by Begin; nil before the first
+	incoming map[int]*cuda.Ops // streams of messages into slots, by sender
+	sending  []*side           // offers whose slots may still be in use
+	begun    int               // round that the rank's last collective ends
 }
 
-// do is Do, the time of which counts as one of waiting.
+// do is Do, and counts its time as waiting.
 func (e *end) do(f func() error) {
 	defer e.Spent(time.Now())
 	e.Do(f)
 }
 
-// failed is the first error of a stream, nil if none has one. It does not look at streams of ranks that are not
-// waiting.
+// failed returns the first error of the streams, nil if there is none. Ops are not synchronized: the ranks of streams
+// must not be using them.
 func (g *group) failed(streams ...*cuda.Ops) error {
 	for _, s := range streams {
 		if err := s.Err(); err != nil {

@@ -10,8 +10,8 @@ import (
 	"patchbay/parallel/comm"
 )
 
-// points are where the stream of a side had come when it was issued, and where the copy is done; that goes on the
-// stream of the receiving side.
+// points holds, for a side of a message, the point of its stream at which it was issued and the point after the copy,
+// which runs on the stream on of the receiving side.
 type points struct {
 	ready, moved driver.Point
 	on           *cuda.Ops
@@ -19,7 +19,7 @@ type points struct {
 
 type side = comm.Side[points]
 
-// SendRecv implements comm.Comm: the stream of the receiver copies, that of the sender goes on afterwards.
+// SendRecv implements comm.Comm: the receiver's stream copies, and the sender's stream continues after that.
 func (e *end) SendRecv(dst engine.Tensor, from int, src engine.Tensor, to int) {
 	out, in := comm.NewSide[points](src), comm.NewSide[points](dst)
 	e.do(func() error {
@@ -43,8 +43,8 @@ func (e *end) SendRecv(dst engine.Tensor, from int, src engine.Tensor, to int) {
 	}
 }
 
-// move enqueues the copy of a message on the stream of its receiver, who waits, or on one that is for messages into
-// slots alone; the lock is held.
+// move enqueues the copy of a message on the stream of its receiver, who is waiting, or on the stream reserved for
+// messages into slots. The caller must hold the lock.
 func (g *group) move(from, to int, out, in *side) error {
 	s := in.Note.on
 	s.After(out.Note.ready)
@@ -78,7 +78,7 @@ func (e *end) Offer(slot, src engine.Tensor, to int) {
 	e.Sent(src.Len(), src.DType)
 }
 
-// vacate holds the stream back until what was sent from a slot before has been taken.
+// vacate makes the stream wait until what was sent from a slot before has been copied.
 func (e *end) vacate(slot engine.Tensor, to int) error {
 	for i := 0; i < len(e.sending); {
 		s := e.sending[i]

@@ -14,10 +14,10 @@ import (
 	"patchbay/parallel/group"
 )
 
-// talk is what ranks of several processes say to each other in host memory, beside NCCL: by which names their
-// communicators are made, and that a group has ended, which NCCL tells nobody. Nil: all ranks share this process.
+// talk is the connection in host memory of the processes of a group, which share the ids of their communicators and
+// that the group has ended, about which NCCL tells nobody. nil: all ranks share this process.
 type talk struct {
-	ends []comm.Comm // by rank, nil: elsewhere
+	ends []comm.Comm // by rank; nil: in another process
 }
 
 // meet connects the hosts of a group. over is a transport of host memory.
@@ -38,7 +38,7 @@ func meet(over comm.Transport, of comm.Group, ops []engine.Ops) (*talk, error) {
 // hostSide stands for the Ops of a rank whose tensors are in host memory.
 type hostSide struct{ engine.Ops }
 
-// gather brings the words of all ranks together, counts[i] bytes of rank i. Nothing else is said meanwhile.
+// gather returns the words of all ranks, counts[i] bytes of rank i. Only one gather may run at a time.
 func (k *talk) gather(words [][]byte, counts []int) (all [][]byte, err error) {
 	var got []byte
 	wait := group.New(nil)
@@ -64,17 +64,17 @@ func vector(b []byte) engine.Tensor {
 	return engine.NewTensor(engine.Buf{Host: b}, engine.U8, len(b))
 }
 
-// onAbort has f called when a rank of another process has ended the group, or has gone.
+// onAbort registers f to be called when a rank in another process has ended the group, or that process is gone.
 func (k *talk) onAbort(f func(cause error)) {
 	for _, e := range k.ends {
 		if told, ok := e.(interface{ OnAbort(f func(error)) }); ok {
 			told.OnAbort(f)
-			return // they share one
+			return // all ends share one Rendezvous
 		}
 	}
 }
 
-// abort tells the other processes.
+// abort tells the other processes that the group has ended.
 func (k *talk) abort(cause error) {
 	for _, e := range k.ends {
 		if e != nil {
@@ -84,7 +84,7 @@ func (k *talk) abort(cause error) {
 	}
 }
 
-// word is what a rank says of itself: its GPU, and the names of communicators that its process has kept.
+// A word is what a rank says about itself: its GPU, and the names of communicators that its process keeps.
 const (
 	placeLength = 128
 	keptNames   = 16
@@ -92,14 +92,14 @@ const (
 	wordLength  = placeLength + keptNames*nameLength
 )
 
-// short is a name of communicators that fits into a word.
+// short returns a name of communicators that fits into a word: a hash of their id.
 func short(id []byte) []byte {
 	h := fnv.New64a()
 	_, _ = h.Write(id) // never fails
 	return h.Sum(nil)
 }
 
-// introduce gathers where all ranks are, and which kept communicators all their processes know, in the order of rank 0.
+// introduce returns where all ranks are, and which kept communicators all their processes have, in the order of rank 0.
 func (k *talk) introduce(streams []*cuda.Ops, kept []*wires) (where []string, known [][]byte, err error) {
 	machine, _ := os.Hostname()
 	words := make([][]byte, len(streams))
@@ -133,7 +133,7 @@ func (k *talk) introduce(streams []*cuda.Ops, kept []*wires) (where []string, kn
 	return where, known, nil
 }
 
-// share brings names for so many groups, which rank 0 makes, to all ranks.
+// share distributes the ids for that many communicators, which rank 0 makes, to all ranks.
 func (k *talk) share(groups int, newIDs func() ([][]byte, error)) (ids [][]byte, err error) {
 	counts, words := make([]int, len(k.ends)), make([][]byte, len(k.ends))
 	counts[0] = groups * nccl.IDLength

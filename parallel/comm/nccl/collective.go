@@ -14,7 +14,7 @@ func (e *end) Run(c *comm.Call) {
 	e.collective(c, e.stream)
 }
 
-// Begin implements comm.Comm on a stream of its own.
+// Begin implements comm.Comm on a separate stream.
 func (e *end) Begin(c *comm.Call) {
 	e.counted(c)
 	on := e.aside(&e.beside)
@@ -30,13 +30,13 @@ func (e *end) Fetched() {
 	}
 }
 
-// counted compares a call with those of the peers and counts it.
+// counted compares a call with those of the peers and counts its traffic.
 func (e *end) counted(c *comm.Call) {
 	e.compared(func(g *members) error { return g.note(e, c) })
 	e.Sent(c.Sent(e.Rank(), e.Size()), c.Src.DType)
 }
 
-// collective issues a call.
+// collective issues a call on a stream.
 func (e *end) collective(c *comm.Call, on *cuda.Ops) {
 	switch c.Op {
 	case "AllToAll":
@@ -57,7 +57,8 @@ func (e *end) collective(c *comm.Call, on *cuda.Ops) {
 	}
 }
 
-// exchange sends parts to the ranks they are numbered by and receives parts from them; the own one is a copy.
+// exchange sends src[i] to rank i and receives dst[i] from it; the rank's own part is copied. It clears the own
+// elements of dst and src.
 func (e *end) exchange(what string, on *cuda.Ops, dst, src []engine.Tensor) {
 	rank := e.Rank()
 	if own := dst[rank]; !own.IsZero() && own.Len() > 0 {
@@ -71,7 +72,7 @@ func (e *end) exchange(what string, on *cuda.Ops, dst, src []engine.Tensor) {
 	e.issue(what, all, rank, on, func() (bool, error) { return all.Exchange(rank, on.Stream, src, dst) })
 }
 
-// parts cuts a tensor by counts.
+// parts splits a tensor by counts.
 func parts(t engine.Tensor, counts []int) []engine.Tensor {
 	out, at := make([]engine.Tensor, len(counts)), 0
 	for i, n := range counts {
@@ -83,12 +84,12 @@ func parts(t engine.Tensor, counts []int) []engine.Tensor {
 	return out
 }
 
-// even reports whether all counts are the same and not 0.
+// even reports whether all counts are equal and not 0.
 func even(counts []int) bool {
 	return counts[0] > 0 && !slices.ContainsFunc(counts, func(n int) bool { return n != counts[0] })
 }
 
-// gather brings the sources of all ranks together: by NCCL's own where they are equally long.
+// gather gathers the sources of all ranks, with NCCL's AllGather if they are equally long.
 func (e *end) gather(c *comm.Call, on *cuda.Ops) {
 	n := c.Recv[e.Rank()]
 	if e.Size() > 1 && even(c.Recv) {
@@ -103,7 +104,7 @@ func (e *end) gather(c *comm.Call, on *cuda.Ops) {
 	e.exchange(c.Op, on, parts(c.Dst, c.Recv), out)
 }
 
-// reduce is AllReduce: every rank sums its share, and then they gather.
+// reduce performs an AllReduce: every rank sums its share, then the shares are gathered.
 func (e *end) reduce(c *comm.Call, on *cuda.Ops) {
 	buf := c.Dst
 	if buf.Len() == 0 || e.Size() == 1 {
@@ -116,12 +117,12 @@ func (e *end) reduce(c *comm.Call, on *cuda.Ops) {
 	shares := comm.Shares(buf.Len(), e.Size())
 	own, everyone := parts(buf, shares)[e.Rank()], parts(buf, shares)
 	e.scatter(c.Op, on, own, parts(buf, shares))
-	everyone[e.Rank()] = engine.Tensor{} // is there
+	everyone[e.Rank()] = engine.Tensor{} // already in place
 	e.exchange(c.Op, on, everyone, slices.Repeat([]engine.Tensor{own}, e.Size()))
 }
 
-// scatter brings this rank's part of the sources of all ranks into memory of its stream and adds them up in rank order.
-// dst may be that part of its own source.
+// scatter receives this rank's part of all ranks' sources into scratch memory of its stream and adds the parts in rank
+// order into dst, which may be that part of its own source.
 func (e *end) scatter(what string, on *cuda.Ops, dst engine.Tensor, src []engine.Tensor) {
 	own := src[e.Rank()]
 	n, size := 0, e.Size()

@@ -10,39 +10,39 @@ import (
 	"patchbay/parallel/comm"
 )
 
-// members is what the ends share.
+// members is the state that the ends of a group share. The lock guards the fields from wires on.
 type members struct {
 	*comm.Rendezvous
-	limit  time.Duration // of a wait
-	ends   []*end        // by rank, nil: in another process
-	shared bool          // some are
-	talk   *talk         // with those; nil: all ranks share this process
-	wires  *wires        // nil: one rank; it and all below are under the lock
+	limit  time.Duration // limit of a wait
+	ends   []*end        // by rank; nil: in another process
+	shared bool          // some ranks are in other processes
+	talk   *talk         // with those processes; nil: all ranks share this one
+	wires  *wires        // nil: the group has one rank
 	calls  map[int][]*comm.Call
-	mail   comm.Mail[driver.Point] // notes are where the stream is done with a slot
+	mail   comm.Mail[driver.Point] // notes: points at which the stream is done with a slot
 }
 
-// end is one rank's end. Its host uses it alone, but for Abort, Traffic and Waiting, and waits for peers only before
-// communicators are connected.
+// end is one rank's end. Only the rank's host uses it, except for Abort, Traffic and Waiting, and it waits for peers
+// only until communicators are connected.
 type end struct {
 	comm.Seat
 	group   *members
-	stream  *cuda.Ops // of the rank
-	beside  *cuda.Ops // of collectives beside; nil before the first one
-	in, out *cuda.Ops // of messages of the rank before and to the next one; nil before the first one
-	sending []*side   // offers whose slots may still be read
-	issued  int       // collectives
+	stream  *cuda.Ops // the rank's stream
+	beside  *cuda.Ops // stream of collectives started by Begin; nil before the first
+	in, out *cuda.Ops // streams of messages from the rank before and to the next; nil before the first
+	sending []*side   // offers whose slots may still be in use
+	issued  int       // number of collectives so far
 }
 
-// Abort ends the exchanges of all ranks, also those that run on the devices; results are errors from then on.
+// Abort implements comm.Comm. It also ends exchanges that run on the devices; their results are errors from then on.
 func (e *end) Abort(cause error) { e.group.abort(cause) }
 
-// abort ends the group with its first cause.
+// abort ends the group with cause, unless it has ended before.
 func (g *members) abort(cause error) {
 	if !g.End(cause) {
 		return
 	}
-	for _, e := range g.ends { // before anybody wakes up
+	for _, e := range g.ends { // before any rank wakes up
 		if e == nil {
 			continue
 		}
@@ -58,7 +58,7 @@ func (g *members) abort(cause error) {
 	}
 }
 
-// use makes w what the group exchanges by, unless it was aborted meanwhile.
+// use makes the group exchange over w, unless it was aborted meanwhile.
 func (g *members) use(w *wires) error {
 	g.Locked(func() { g.wires = w })
 	w.serve(g)
@@ -69,13 +69,13 @@ func (g *members) use(w *wires) error {
 	return nil
 }
 
-// fail aborts the group with err, unless it was aborted before, and panics with it, or with the first cause.
+// fail aborts the group with err, and panics with the cause of the first abort.
 func (e *end) fail(err error) {
 	e.group.abort(err)
 	e.alive()
 }
 
-// alive panics with the first cause of a group that was aborted.
+// alive panics with the cause if the group was aborted.
 func (e *end) alive() {
 	cause := e.Cause()
 	if cause == nil {
@@ -87,7 +87,8 @@ func (e *end) alive() {
 	panic(&comm.Error{Text: fmt.Sprintf("%s: rank %d exchanges nothing any more", e.Name, e.Rank()), Cause: cause})
 }
 
-// compared runs f, which notes a call beside those of the peers, with the lock held, and fails with its error.
+// compared runs f, which records a call and compares it with those of the peers, with the lock held. If f fails, so
+// does the group.
 func (e *end) compared(f func(g *members) error) {
 	e.alive()
 	var err error
@@ -97,8 +98,8 @@ func (e *end) compared(f func(g *members) error) {
 	}
 }
 
-// issue runs f, which enqueues something on a stream by a rank of c, and waits until it is enqueued. The first error of
-// the stream ends the group too: what is left out then is missing elsewhere.
+// issue runs f, which enqueues something on a stream for a rank of c, and waits until it is enqueued. An error of the
+// stream also ends the group, because the peers then miss what was not enqueued.
 func (e *end) issue(what string, c communicators, rank int, on *cuda.Ops, f func() (bool, error)) {
 	pending, err := f()
 	if err == nil && pending {
@@ -116,7 +117,7 @@ func (e *end) issue(what string, c communicators, rank int, on *cuda.Ops, f func
 	}
 }
 
-// aside makes sure that there is a stream beside the rank's, at first use.
+// aside returns *s, a stream beside the rank's own, and makes it at first use.
 func (e *end) aside(s **cuda.Ops) *cuda.Ops {
 	if *s == nil {
 		made, err := e.stream.Beside()
@@ -128,19 +129,19 @@ func (e *end) aside(s **cuda.Ops) *cuda.Ops {
 	return *s
 }
 
-// follow holds what is issued next on a stream back until another one of this rank's device has come to its end.
+// follow makes what is issued on s next wait for what was issued on other, a stream of the same device, so far.
 func follow(s, other *cuda.Ops) {
 	here := other.Record()
 	s.After(here)
 	other.Forget(here)
 }
 
-// note adds a rank's part of a collective to those of its peers and compares when all are there.
+// note records a rank's part of a collective and compares the parts when those of all peers are there.
 func (g *members) note(e *end, c *comm.Call) error {
 	if err := c.Fits(g.Name, e.Rank(), len(g.ends)); err != nil {
 		return err
 	}
-	if g.shared { // who is elsewhere says nothing of its calls
+	if g.shared { // other processes do not report their calls
 		return nil
 	}
 	n := e.issued

@@ -33,7 +33,7 @@ func (e *end) SendRecv(dst engine.Tensor, from int, src engine.Tensor, to int) {
 	e.exchange("SendRecv", e.stream, recv, send)
 }
 
-// edges are the communicators of neighbours, nil where there are none.
+// edges returns the communicators of neighbors, nil if there are none.
 func (e *end) edges() []communicators {
 	if e.group.wires == nil {
 		return nil
@@ -69,7 +69,7 @@ func (e *end) Offer(slot, src engine.Tensor, to int) {
 	e.Sent(src.Len(), src.DType)
 }
 
-// vacate holds the stream back until what was sent from a slot before has left it.
+// vacate makes the stream wait until what was sent from a slot before has left it.
 func (e *end) vacate(slot engine.Tensor) {
 	e.sending = slices.DeleteFunc(e.sending, func(s *side) bool {
 		if !engine.Overlaps(s.Tensor, slot) {

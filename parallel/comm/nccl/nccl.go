@@ -1,18 +1,18 @@
-// Package nccl is the transport of ranks that have an NVIDIA GPU each, by NVIDIA's library NCCL. They share a process,
-// or live in several, which are connected in host memory too: there they pass on the names by which communicators are
-// made, and that one of them has ended (between.go).
+// Package nccl is the transport of ranks that have an NVIDIA GPU each, by NVIDIA's library NCCL. They share a process
+// or live in several. In the latter case the processes are also connected in host memory, where they share the ids from
+// which communicators are made and tell each other that a group has ended (between.go).
 //
-// Every group has communicators: one of all its ranks, on which exchanges run on the streams of the ranks' Ops, and
-// where a pipeline uses it one of each two neighbours, whose messages run beside, on a stream of their own at either
-// end, so that what comes in never waits for what goes out. A rank's host waits for no peer: it issues and goes on.
-// NCCL matches calls by their order and finds no mistake in it, so ends compare their calls on the host, which costs no
-// wait, as far as they share a process, and a group whose ranks disagree is aborted with both call sites.
+// Every group has communicators: one of all its ranks, on which exchanges run on the streams of the ranks' Ops, and,
+// for a pipeline, one of each two neighbors, whose messages run on a separate stream at either end, so that what comes
+// in never waits for what goes out. A rank's host does not wait for peers: it issues and continues. NCCL matches calls
+// by order and does not detect mismatches. The ends therefore compare their calls on the host, which costs no wait, as
+// far as they share a process, and a group whose ranks disagree is aborted with both call sites.
 //
-// Sums are the same bits as those of every other transport: with two ranks NCCL's own, where no order can differ, with
-// more of them each rank brings the parts of its share together and adds them up in rank order (see ADR 19).
+// Sums have the same bits as those of every other transport. With two ranks NCCL does them, since the order cannot
+// matter. With more, each rank gathers the parts of its share and adds them in rank order (see ADR 19).
 //
-// nccl.go and wires.go make communicators and keep them, end.go issues, collective.go and message.go are the calls of
-// Comm.
+// nccl.go and wires.go make and keep communicators, end.go issues calls, collective.go and message.go implement the
+// calls of Comm.
 package nccl
 
 import (
@@ -31,8 +31,8 @@ import (
 	"patchbay/parallel/group"
 )
 
-// communicators are those of one group, one for each of its ranks: *nccl.Clique, whose comments say more. What tests
-// plant mistakes in is the other one.
+// communicators holds the communicators of one group, one per rank: a *nccl.Clique, which documents the methods, or a
+// test's wrapper that injects faults.
 type communicators interface {
 	Pending(rank int) (bool, error)
 	Exchange(rank int, on *driver.Stream, send, recv []engine.Tensor) (pending bool, err error)
@@ -43,36 +43,36 @@ type communicators interface {
 	Close(patience time.Duration) error
 }
 
-// Transport connects Ops that are *cuda.Ops. It keeps communicators for groups on the same GPUs: ranks
-// of one team at a time are at work, but for Beside.
+// Transport connects Ops that are *cuda.Ops. It keeps communicators for later groups on the same GPUs. Only one team
+// may be at work at a time, unless Beside is set.
 type Transport struct {
-	// Beside says that several teams may be at work, on other GPUs each: communicators are kept until Close.
+	// Beside allows several teams to be at work, each on other GPUs: communicators are kept until Close.
 	Beside bool
 
 	connect func(ids [][]byte, groups ...[]*cuda.Ops) ([]communicators, error)
 	newID   func() ([]byte, error)
 	local   comm.Transport
-	between comm.Transport // of host memory, where ranks live in several processes; nil: they share this one
-	period  time.Duration  // between looks at communicators
+	between comm.Transport // transport of host memory for ranks in several processes; nil: all share this one
+	period  time.Duration  // interval between checks of the communicators
 
 	mu    sync.Mutex
 	kept  []*wires
-	team  uint64 // that is at work
+	team  uint64 // the team at work
 	ended chan struct{}
 	watch *group.Group
 }
 
 var _ comm.Transport = (*Transport)(nil)
 
-// New makes a transport by a library. Groups with two members on one GPU, which NCCL does not serve, are connected by
-// local, and refused if it is nil.
+// New returns a transport that uses lib. Groups with two members on one GPU, which NCCL does not support, are connected
+// by local, or rejected if local is nil.
 func New(lib *nccl.Library, local comm.Transport) *Transport {
 	return &Transport{
 		newID: lib.NewID,
 		connect: func(ids [][]byte, groups ...[]*cuda.Ops) ([]communicators, error) {
 			streams := make([][]*driver.Stream, len(groups))
 			for i, ops := range groups {
-				streams[i] = make([]*driver.Stream, len(ops)) // nil: of another process
+				streams[i] = make([]*driver.Stream, len(ops)) // nil: in another process
 				for r, o := range ops {
 					if o != nil {
 						streams[i][r] = o.Stream
@@ -90,19 +90,20 @@ func New(lib *nccl.Library, local comm.Transport) *Transport {
 	}
 }
 
-// NewBetween makes a transport of ranks in several processes. They talk over a transport of host memory, and exchange
-// by it in groups that NCCL does not serve. Close gives up communicators without the other processes.
+// NewBetween returns a transport of ranks in several processes. They coordinate over host, a transport of host memory,
+// and exchange over it in groups that NCCL does not support. Close releases communicators without waiting for other
+// processes.
 func NewBetween(lib *nccl.Library, host comm.Transport) *Transport {
 	t := New(lib, host)
 	t.between = host
 	return t
 }
 
-// Interruptible is false: what is enqueued runs to its end.
+// Interruptible implements comm.Transport with false: what is enqueued runs to its end.
 func (*Transport) Interruptible() bool { return false }
 
-// Connect implements comm.Transport. It refuses Ops of other kinds and groups of more than 32 ranks. Where
-// communicators have to be made it waits for that, and for the other processes, at most two minutes.
+// Connect implements comm.Transport. It returns an error for Ops of other kinds and for groups of more than 32 ranks.
+// If communicators must be made, it waits for that, and for the other processes, for at most two minutes.
 func (t *Transport) Connect(of comm.Group, ops []engine.Ops) ([]comm.Comm, error) {
 	streams := make([]*cuda.Ops, len(ops))
 	for r, o := range ops {
@@ -132,7 +133,7 @@ func (t *Transport) Connect(of comm.Group, ops []engine.Ops) ([]comm.Comm, error
 	if len(streams) == 1 {
 		return out, nil
 	}
-	if err := t.begin(of.Team); err != nil { // before the others are told what is kept
+	if err := t.begin(of.Team); err != nil { // before the others learn which communicators are kept
 		return nil, fmt.Errorf("%s: %w", of.Name, err)
 	}
 	where, known, err := t.introduce(of, g, ops, streams)
@@ -150,14 +151,14 @@ func (t *Transport) Connect(of comm.Group, ops []engine.Ops) ([]comm.Comm, error
 	}
 	w, err := t.wires(of, streams, fmt.Sprint(where, of.Pipe), g, known)
 	if err != nil {
-		g.abort(err) // also elsewhere
+		g.abort(err) // also in the other processes
 		return nil, fmt.Errorf("%s: %w", of.Name, err)
 	}
 	return out, g.use(w)
 }
 
-// introduce finds out where the ranks of a group are. Where they live in several processes, these meet for that, and
-// known are the names of kept communicators that all of them have.
+// introduce returns where the ranks of a group are. If they live in several processes, these exchange that, and known
+// are the names of kept communicators that all of them have.
 func (t *Transport) introduce(of comm.Group, g *members, ops []engine.Ops, streams []*cuda.Ops,
 ) (where []string, known [][]byte, err error) {
 	if !g.shared {
@@ -176,7 +177,7 @@ func (t *Transport) introduce(of comm.Group, g *members, ops []engine.Ops, strea
 	return g.talk.introduce(streams, t.usable())
 }
 
-// Close gives the communicators back; no team is at work any more.
+// Close releases the communicators. No team may be at work any more.
 func (t *Transport) Close() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -13,10 +13,10 @@ import (
 	"patchbay/parallel/comm"
 )
 
-// patience is how long communicators may take to be made, or given back.
+// patience is the maximum time for making or closing communicators.
 const patience = 2 * time.Minute
 
-// patienceOf is how long hosts of a group wait for each other.
+// patienceOf returns how long the hosts of a group wait for each other.
 func patienceOf(g comm.Group) time.Duration {
 	if g.Deadline > 0 {
 		return min(g.Deadline, patience)
@@ -24,31 +24,31 @@ func patienceOf(g comm.Group) time.Duration {
 	return patience
 }
 
-// wires are the communicators of a group: of all ranks, and of each rank with the next one where messages pass.
+// wires holds the communicators of a group: of all ranks and, if it is a pipeline, of each rank with the next one.
 type wires struct {
 	all   communicators
-	edges []communicators // by the rank that sends
-	where string          // devices of the ranks, what Transport.kept is searched by
-	team  uint64          // that used them last
-	name  []byte          // of those of several processes, see short
+	edges []communicators // by sending rank
+	where string          // devices of the ranks: the key by which Transport.kept is searched
+	team  uint64          // the team that used them last
+	name  []byte          // identifies them among several processes, see short
 
 	mu    sync.Mutex
-	group *members       // that uses them
-	cause error          // they were aborted
-	ends  sync.WaitGroup // of abort
+	group *members       // the group that uses them
+	cause error          // not nil once they were aborted
+	ends  sync.WaitGroup // running aborts
 }
 
-// cliques are all communicators.
+// cliques returns all communicators.
 func (w *wires) cliques() []communicators { return append([]communicators{w.all}, w.edges...) }
 
-// serve makes g the group that is told of failures.
+// serve makes g the group that learns of failures.
 func (w *wires) serve(g *members) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.group = g
 }
 
-// abort ends what runs on all of them, once.
+// abort aborts all communicators, once.
 func (w *wires) abort(cause error) {
 	w.mu.Lock()
 	first := w.cause == nil
@@ -68,7 +68,7 @@ func (w *wires) abort(cause error) {
 	all.Wait()
 }
 
-// look aborts what an error has come to by itself.
+// look aborts the group if NCCL reports an error by itself.
 func (w *wires) look() {
 	w.mu.Lock()
 	g, cause := w.group, w.cause
@@ -93,8 +93,8 @@ func (w *wires) look() {
 	}
 }
 
-// begin makes a team the one at work. Communicators of the one before are kept, since two plans may take turns, and
-// older ones given back.
+// begin makes team the one at work. It keeps the communicators of the team before, since two plans may take turns, and
+// releases older ones.
 func (t *Transport) begin(team uint64) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -109,7 +109,7 @@ func (t *Transport) begin(team uint64) error {
 	return nil
 }
 
-// usable are the kept communicators that were not aborted.
+// usable returns the kept communicators that were not aborted.
 func (t *Transport) usable() (out []*wires) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -121,8 +121,8 @@ func (t *Transport) usable() (out []*wires) {
 	return out
 }
 
-// wires finds or makes communicators for a group g. Ranks of several processes take what all of them have kept, by a
-// name that is known.
+// wires finds or makes communicators for group g. Ranks in several processes take ones that all of them have kept, by
+// one of the names in known.
 func (t *Transport) wires(of comm.Group, streams []*cuda.Ops, where string, g *members, known [][]byte,
 ) (*wires, error) {
 	t.mu.Lock()
@@ -157,8 +157,8 @@ func (t *Transport) wires(of comm.Group, streams []*cuda.Ops, where string, g *m
 	return w, nil
 }
 
-// find returns kept communicators that serve no group of this team, nil if there are none. Processes choose the same of
-// those that they all know. The lock is held.
+// find returns kept communicators that do not serve a group of this team yet, nil if there are none. The first of the
+// names in known decides, so that all processes choose the same. The caller must hold t.mu.
 func (t *Transport) find(team uint64, where string, shared bool, known [][]byte) *wires {
 	if !shared {
 		known = [][]byte{nil}
@@ -175,7 +175,7 @@ func (t *Transport) find(team uint64, where string, shared bool, known [][]byte)
 	return nil
 }
 
-// names makes the names of so many groups, or hears them from the process of rank 0.
+// names makes the ids of that many communicators, or receives them from the process of rank 0.
 func (t *Transport) names(g *members, groups int) (ids [][]byte, err error) {
 	newIDs := func() (ids [][]byte, err error) {
 		for range groups {
@@ -193,14 +193,14 @@ func (t *Transport) names(g *members, groups int) (ids [][]byte, err error) {
 	return newIDs()
 }
 
-// broken reports whether they were aborted.
+// broken reports whether the communicators were aborted.
 func (w *wires) broken() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.cause != nil
 }
 
-// drop gives communicators back; the lock is held.
+// drop releases the communicators that which selects. The caller must hold t.mu.
 func (t *Transport) drop(which func(*wires) bool) error {
 	var errs []error
 	t.kept = slices.DeleteFunc(t.kept, func(w *wires) bool {
@@ -208,11 +208,11 @@ func (t *Transport) drop(which func(*wires) bool) error {
 			return false
 		}
 		if w.broken() {
-			w.ends.Wait() // devices may be closed once they are gone
+			w.ends.Wait() // devices may be closed once the abort is over
 			return true
 		}
 		for _, c := range w.cliques() {
-			if t.between != nil { // Close takes all processes at once, and they need not agree on what is old
+			if t.between != nil { // Clique.Close needs all processes at once, and these need not agree on what is old
 				c.Abort()
 				continue
 			}
@@ -223,7 +223,7 @@ func (t *Transport) drop(which func(*wires) bool) error {
 	return errors.Join(errs...)
 }
 
-// look looks at all communicators: what goes wrong between hosts, or inside NCCL, wakes nobody by itself.
+// look checks all communicators: failures between hosts or inside NCCL wake nobody by themselves.
 func (t *Transport) look() {
 	t.mu.Lock()
 	kept := slices.Clone(t.kept)
@@ -233,8 +233,8 @@ func (t *Transport) look() {
 	}
 }
 
-// begin waits until the communicators are made and passes a word between any two ranks of each: the first one takes
-// both hosts, and later ones shall not. broken tells that the group has ended meanwhile.
+// begin waits until the communicators are made and passes a message between any two ranks of each: the first message
+// needs both hosts, and later ones must not. broken returns an error if the group has ended meanwhile.
 func (w *wires) begin(groups [][]*cuda.Ops, deadline time.Duration, broken func() error) error {
 	end := time.Now().Add(deadline)
 	for i, c := range w.cliques() {
@@ -255,7 +255,7 @@ func (w *wires) begin(groups [][]*cuda.Ops, deadline time.Duration, broken func(
 	return nil
 }
 
-// greet passes a word from every rank to every other one.
+// greet passes a message from every rank to every other one.
 func greet(c communicators, streams []*cuda.Ops, end time.Time, broken func() error) error {
 	n := len(streams)
 	errs := make([]error, n)
@@ -304,10 +304,10 @@ func greet(c communicators, streams []*cuda.Ops, end time.Time, broken func() er
 	return err
 }
 
-// settle waits until what a rank has begun is done on the host, or broken has an error.
+// settle waits until what a rank has begun is no longer pending on the host, broken returns an error or end has passed.
 func settle(c communicators, rank int, pending bool, end time.Time, broken func() error) (err error) {
 	for looks := 0; pending && err == nil; looks++ {
-		if looks > 8 { // most are done at once
+		if looks > 8 { // most calls are done at once
 			time.Sleep(50 * time.Microsecond)
 		}
 		if pending, err = c.Pending(rank); !pending || err != nil {

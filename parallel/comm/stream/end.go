@@ -14,16 +14,16 @@ import (
 type end struct {
 	comm.Seat
 	group  *members
-	device *cuda.Ops              // where tensors lie; nil: in host memory
-	posts  map[int][]comm.Message // memory by sender that was not awaited yet, oldest first
-	arrive func()                 // puts what the collective that goes on beside has brought where it belongs
-	over   chan any               // gets what it panicked with, nil if it did not
+	device *cuda.Ops              // device that holds the rank's tensors; nil: they are in host memory
+	posts  map[int][]comm.Message // posted memory by sender, not awaited yet, oldest first
+	arrive func()                 // stores the result of the collective started by Begin
+	over   chan any               // receives its panic value, or nil
 }
 
-// Abort implements comm.Comm: ranks in other processes are told the text of cause.
+// Abort implements comm.Comm. Ranks in other processes get only the text of cause.
 func (e *end) Abort(cause error) {
 	if !e.End(cause) {
-		return // everybody knows
+		return // all processes know already
 	}
 	g := e.group
 	told := map[int]bool{g.mesh.self: true}
@@ -31,19 +31,19 @@ func (e *end) Abort(cause error) {
 		if !told[p] {
 			told[p] = true
 			f := frame{group: g.key, kind: abort, from: uint16(e.Rank()), payload: []byte(cause.Error())}
-			_ = g.mesh.send(p, &f) // a process that has gone needs not be told
+			_ = g.mesh.send(p, &f) // a process that is gone need not be told
 		}
 	}
 }
 
-// send brings a contiguous tensor in host memory to another rank.
+// send sends a contiguous tensor in host memory to another rank.
 func (e *end) send(k kind, to int, op string, at comm.Site, t engine.Tensor) {
 	f := frame{
 		group: e.group.key, kind: k, from: uint16(e.Rank()), to: uint16(to), op: op, site: at.String(), dtype: t.DType,
 		payload: comm.HostBytes(t, 0, t.Len()),
 	}
 	err := e.group.mesh.send(e.group.process[to], &f)
-	if cause := e.Cause(); err != nil && cause != nil { // why the group has ended says more
+	if cause := e.Cause(); err != nil && cause != nil { // the reason why the group has ended says more
 		err = &comm.Error{Text: fmt.Sprintf("%s: rank %d cannot send", e.Name, e.Rank()), Cause: cause}
 	}
 	if err != nil {
@@ -51,8 +51,8 @@ func (e *end) send(k kind, to int, op string, at comm.Site, t engine.Tensor) {
 	}
 }
 
-// await waits for the oldest frame of a way and returns it; what is the call that waits. The caller is done with it in
-// the end.
+// await waits for the oldest frame of a way and returns it; what names what the rank waits for. The caller must call
+// done on the frame.
 func (e *end) await(w way, what string) (f *frame) {
 	g := e.group
 	var sleep func(sync.Locker) bool
@@ -70,13 +70,13 @@ func (e *end) await(w way, what string) (f *frame) {
 	return f
 }
 
-// fail ends the group, here and elsewhere, and panics.
+// fail ends the group in all processes, and panics with err.
 func (e *end) fail(err error) {
 	e.Abort(err)
 	panic(err)
 }
 
-// part takes another rank's part of a collective, n elements, which the caller is done with in the end.
+// part takes another rank's part of a collective, n elements. The caller must call done on the frame.
 func (e *end) part(c *comm.Call, from, n int) *frame {
 	f := e.await(way{from, e.Rank(), true}, c.Op)
 	if f.op != c.Op || f.dtype != c.Src.DType || len(f.payload) != n*f.dtype.Size() {
@@ -95,7 +95,7 @@ func (e *end) Run(c *comm.Call) {
 	arrive()
 }
 
-// Begin implements comm.Comm by a goroutine.
+// Begin implements comm.Comm with a goroutine.
 func (e *end) Begin(c *comm.Call) {
 	var own *comm.Call
 	own, e.arrive = e.staged(c)
@@ -126,7 +126,7 @@ func (e *end) exchange(c *comm.Call) {
 	case "ReduceScatter":
 		e.scatter(c, c.Send)
 		e.sum(c, c.Dst, c.Send)
-	default: // each rank sums its part, then everybody gets all parts
+	default: // AllReduce: each rank sums its part, then all ranks get all parts
 		counts := make([]int, e.Size())
 		for r, n := 0, c.Src.Len(); r < len(counts); r++ {
 			counts[r] = n*(r+1)/len(counts) - n*r/len(counts)
@@ -151,7 +151,7 @@ func (e *end) scatter(c *comm.Call, counts []int) {
 	}
 }
 
-// spread sends a tensor to all others.
+// spread sends a tensor to all other ranks.
 func (e *end) spread(c *comm.Call, t engine.Tensor) {
 	for peer := range e.Size() {
 		if peer != e.Rank() {
@@ -160,8 +160,8 @@ func (e *end) spread(c *comm.Call, t engine.Tensor) {
 	}
 }
 
-// collect puts counts[i] elements from rank i into the destination, in rank order; its own are those of the source from
-// element own on.
+// collect receives counts[i] elements from rank i into the destination, in rank order. The rank's own part is copied
+// from the source, from element own on.
 func (e *end) collect(c *comm.Call, counts []int, own int) {
 	at := 0
 	for peer, n := range counts {
@@ -176,7 +176,7 @@ func (e *end) collect(c *comm.Call, counts []int, own int) {
 	}
 }
 
-// sum adds up what all ranks have for this one, in rank order.
+// sum adds all ranks' parts for this rank into dst, in rank order.
 func (e *end) sum(c *comm.Call, dst engine.Tensor, counts []int) {
 	n, parts := counts[e.Rank()], make([]engine.Tensor, e.Size())
 	for peer := range parts {
@@ -188,7 +188,7 @@ func (e *end) sum(c *comm.Call, dst engine.Tensor, counts []int) {
 		defer f.done()
 		parts[peer] = engine.NewTensor(engine.Buf{Host: f.payload}, c.Src.DType, n)
 	}
-	total := hostTensor(dst.DType, n) // dst may be one of them
+	total := hostTensor(dst.DType, n) // dst may overlap one of the parts
 	comm.Sum(total, parts)
 	copy(comm.HostBytes(dst, 0, n), total.Buf.Host)
 }

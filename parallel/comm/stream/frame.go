@@ -1,8 +1,8 @@
-// Package stream is the transport of ranks in several processes: what they exchange travels as frames over one
-// connection between any two processes (mesh.go), a unix socket on one machine or TCP between machines. On one machine
-// payloads (shared.go) and frames (ring.go) lie in memory that both have mapped. A group (group.go) keeps what has
-// arrived and was not taken yet, an end (end.go) is one rank's Comm. Tensors of ranks on GPUs pass through host memory
-// (stage.go). Sums are made in the order of the ranks, so that all transports give the same bits.
+// Package stream is the transport of ranks in several processes. What they exchange travels as frames over one
+// connection between any two processes (mesh.go): a unix socket on one machine, TCP between machines. On one machine,
+// payloads (shared.go) and frames (ring.go) are in memory that both processes have mapped. A group (group.go) keeps
+// what has arrived until it is taken, an end (end.go) is one rank's Comm. Tensors of ranks on GPUs pass through host
+// memory (stage.go). Sums are made in rank order, so that all transports give the same bits.
 package stream
 
 import (
@@ -13,7 +13,7 @@ import (
 	"patchbay/engine"
 )
 
-// kind tells frames of a group apart.
+// kind distinguishes the frames of a group.
 type kind uint8
 
 const (
@@ -21,7 +21,7 @@ const (
 	plain                  // SendRecv
 	offered                // Offer
 	abort                  // the payload is the cause
-	alive                  // of no group: the process is there
+	alive                  // heartbeat of a process, in no group
 )
 
 // frame is what one rank sends to another in one call.
@@ -31,13 +31,13 @@ type frame struct {
 	from, to uint16       // numbers in the group
 	op       string       // method of Comm
 	dtype    engine.DType // of the payload
-	site     string       // who called, for errors
+	site     string       // place of the call, for errors
 	payload  []byte
-	place    int     // of the payload in shared memory, 0: it goes with the frame
-	in       *shared // where a payload that has come lies, nil: in memory of its own
+	place    int     // offset of the payload in shared memory; 0: it follows the frame
+	in       *shared // shared memory that holds a received payload; nil: separate memory
 }
 
-// done gives back what a payload that has come lies in: it must not be used any more.
+// done releases the memory of a received payload, which must not be used afterwards.
 func (f *frame) done() {
 	if f.in == nil {
 		return
@@ -47,17 +47,17 @@ func (f *frame) done() {
 	f.in, f.payload = nil, nil
 }
 
-// limits of what a peer may announce: names are short, a tensor has at most 64 GiB.
+// Limits of what a peer may announce: texts are short, a tensor has at most 64 GiB.
 const (
 	maxText    = 1 << 12
 	maxPayload = 1 << 36
 )
 
-// headLength is the fixed part of a frame: lengths of group, op, site (2 bytes each) and payload (8), kind, dtype (1),
-// from, to (2), place (8). All integers are little-endian.
+// headLength is the fixed part of a frame: lengths of group, op, site (2 bytes each), kind, dtype (1 each), from, to (2
+// each), length of the payload (8), place (8). All integers are little-endian.
 const headLength = 28
 
-// write sends a frame. A payload is written from where it lies, a short one with the head in one piece.
+// write sends a frame. A short payload is sent in one piece with the head, a longer one from where it is.
 func (f *frame) write(w io.Writer) error {
 	head := f.head()
 	short := f.place == 0 && len(f.payload) <= inlineBytes
@@ -71,7 +71,7 @@ func (f *frame) write(w io.Writer) error {
 	return err
 }
 
-// head is a frame without its payload.
+// head returns a frame without its payload.
 func (f *frame) head() []byte {
 	head := make([]byte, headLength, headLength+len(f.group)+len(f.op)+len(f.site)+min(len(f.payload), inlineBytes))
 	binary.LittleEndian.PutUint16(head[0:], uint16(len(f.group)))
@@ -85,8 +85,8 @@ func (f *frame) head() []byte {
 	return append(append(append(head, f.group...), f.op...), f.site...)
 }
 
-// readFrame reads the next frame; payloads that do not go with it are in memory that the peer shares, nil if it shares
-// none. A peer that breaks the format is an error.
+// readFrame reads the next frame. in is the memory that the peer shares, in which payloads may be that do not follow
+// their frame; nil if it shares none. A peer that violates the format is an error.
 func readFrame(r io.Reader, in *shared) (*frame, error) {
 	var head [headLength]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
@@ -123,7 +123,7 @@ func readFrame(r io.Reader, in *shared) (*frame, error) {
 	return f, err
 }
 
-// String is the call of a frame as errors name it.
+// String returns the call of a frame as errors name it.
 func (f *frame) String() string {
 	return fmt.Sprintf("%s %s[%d] at %s", f.op, f.dtype, len(f.payload)/f.dtype.Size(), f.site)
 }

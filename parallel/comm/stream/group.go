@@ -7,17 +7,17 @@ import (
 	"patchbay/parallel/comm"
 )
 
-// members is what this process knows of a group.
+// members is what this process knows about a group.
 type members struct {
 	*comm.Rendezvous
 	mesh    *Mesh
 	key     string
-	process []int            // of each member
-	arrived map[way][]*frame // not taken yet, oldest first
-	over    bool             // nobody takes anything any more
+	process []int            // process of each member
+	arrived map[way][]*frame // frames not taken yet, oldest first
+	over    bool             // the group is forgotten: nobody takes frames any more
 }
 
-// way is the frames from one rank to another: of collectives, or messages.
+// way identifies the frames from one rank to another, separately for collectives and messages.
 type way struct {
 	from, to   int
 	collective bool
@@ -33,7 +33,7 @@ func newMembers(m *Mesh, key string, g comm.Group) *members {
 	return own
 }
 
-// take keeps a frame for the rank that it is for.
+// take keeps a frame for the rank that it is addressed to.
 func (g *members) take(f *frame) {
 	if f.kind == abort {
 		g.End(g.Errorf("rank %d: %s", f.from, f.payload))
@@ -51,7 +51,7 @@ func (g *members) take(f *frame) {
 	})
 }
 
-// wake wakes who sleeps on the rings of the group's processes.
+// wake wakes the ranks that sleep on the rings of the group's processes.
 func (g *members) wake() {
 	for _, p := range g.process {
 		if l := g.mesh.links[p]; l != nil && l.in != nil && l.in.hold() {
@@ -61,7 +61,7 @@ func (g *members) wake() {
 	}
 }
 
-// forget gives back what nobody has taken.
+// forget releases the frames that nobody has taken.
 func (g *members) forget() {
 	g.Locked(func() {
 		g.over = true
@@ -74,7 +74,7 @@ func (g *members) forget() {
 	})
 }
 
-// standing lists frames that nobody has taken.
+// standing lists the frames that nobody has taken.
 func (g *members) standing() string {
 	s := ""
 	for w, list := range g.arrived {

@@ -17,44 +17,44 @@ import (
 	"patchbay/parallel/group"
 )
 
-// Mesh is one process's connections to the others whose ranks it exchanges with. It is the comm.Transport of their
-// groups. Safe for concurrent use.
+// Mesh is one process's connections to the others with whose ranks it exchanges, and the comm.Transport of their
+// groups. It is safe for concurrent use.
 type Mesh struct {
 	self  int
-	links []*link  // by process; nil: this one
-	names []string // of processes
+	links []*link  // by process; nil: this process
+	names []string // names of the processes
 	run   *group.Group
 	ended chan struct{} // closed by Close
 
 	mu     sync.Mutex
 	groups map[string]*members
-	early  map[string][]*frame // of groups that are not connected here yet
-	newest uint64              // team
-	lost   map[int]error       // processes that have gone
+	early  map[string][]*frame // frames of groups that are not connected here yet
+	newest uint64              // newest team
+	lost   map[int]error       // why processes are gone
 }
 
-// link is the connection to one process.
+// link is the connection to one other process.
 type link struct {
 	mesh    *Mesh
 	process int
 	conn    io.ReadWriteCloser
-	out, in *shared // for payloads and rings of frames, nil: they go through the connection
+	out, in *shared // for payloads and rings of frames; nil: they go through the connection
 
-	mu    sync.Mutex // of writes
-	wrote uint32     // frames, to the connection
+	mu    sync.Mutex // guards writes and wrote
+	wrote uint32     // frames written to the connection
 
 	taking sync.Mutex    // keeps the order of frames
-	read   atomic.Uint32 // frames, of the connection
+	read   atomic.Uint32 // frames read from the connection
 }
 
-// pulse is how often a process says that it is there.
+// pulse is the interval between heartbeats.
 const pulse = time.Second
 
 // readBuffer holds the heads of frames; payloads are read past it.
 const readBuffer = 64 << 10
 
-// NewMesh makes the mesh of process self; conns are the connections to the others by process, nil for self. The mesh
-// owns them until Close. names are how errors call the processes.
+// NewMesh returns the mesh of process self; conns are the connections to the other processes, nil for self. The mesh
+// owns them and closes them in Close. names are the processes' names in errors.
 func NewMesh(self int, conns []io.ReadWriteCloser, names []string) *Mesh {
 	m := &Mesh{
 		self: self, links: make([]*link, len(conns)), names: names, run: group.New(nil), groups: map[string]*members{},
@@ -78,17 +78,17 @@ func NewMesh(self int, conns []io.ReadWriteCloser, names []string) *Mesh {
 	return m
 }
 
-// pulse says that this process is there on every connection on which nothing else is being said.
+// pulse sends a heartbeat on every connection on which nothing else is being written.
 func (m *Mesh) pulse() {
 	for _, l := range m.links {
 		if l != nil && l.mu.TryLock() {
-			_ = l.write(&frame{kind: alive}) // receive finds out that a process has gone
+			_ = l.write(&frame{kind: alive}) // receive notices that a process is gone
 			l.mu.Unlock()
 		}
 	}
 }
 
-// Close ends all connections; ranks that wait are told.
+// Close closes all connections; waiting ranks fail.
 func (m *Mesh) Close() {
 	close(m.ended)
 	for _, l := range m.links {
@@ -102,11 +102,11 @@ func (m *Mesh) Close() {
 	m.forget(math.MaxUint64)
 }
 
-// Interruptible implements comm.Transport: a group that is aborted ends in all processes.
+// Interruptible implements comm.Transport with true: a group that is aborted ends in all processes.
 func (m *Mesh) Interruptible() bool { return true }
 
-// Connect implements comm.Transport. All processes of a group must come with the same comm.Group. Tensors of a rank
-// on a GPU are copied to host memory and from there, while its host waits.
+// Connect implements comm.Transport. All processes of a group must pass the same comm.Group. Tensors of a rank on a GPU
+// are copied through host memory while its host waits.
 func (m *Mesh) Connect(g comm.Group, ops []engine.Ops) ([]comm.Comm, error) {
 	key := fmt.Sprintf("%d/%s/%d", g.Team, g.Name, g.Ranks[0])
 	own := newMembers(m, key, g)
@@ -133,13 +133,13 @@ func (m *Mesh) Connect(g comm.Group, ops []engine.Ops) ([]comm.Comm, error) {
 		if o == nil {
 			continue
 		}
-		device, _ := o.(*cuda.Ops) // nil of a rank that works in host memory
+		device, _ := o.(*cuda.Ops) // nil for a rank that works in host memory
 		out[i] = &end{Seat: comm.NewSeat(own.Rendezvous, i), group: own, device: device, posts: map[int][]comm.Message{}}
 	}
 	return out, nil
 }
 
-// forget drops the groups of teams before one; the lock is held.
+// forget drops the groups of teams older than team. The caller must hold m.mu.
 func (m *Mesh) forget(team uint64) {
 	m.newest = team
 	for key, g := range m.groups {
@@ -158,13 +158,13 @@ func (m *Mesh) forget(team uint64) {
 	}
 }
 
-// teamOf reads the team out of a key, 0 from what is none.
+// teamOf returns the team in a key, 0 if the key is malformed.
 func teamOf(key string) (team uint64) {
 	_, _ = fmt.Sscanf(key, "%d/", &team)
 	return team
 }
 
-// write sends a frame through the connection. The lock of writes is held.
+// write sends a frame through the connection. The caller must hold l.mu.
 func (l *link) write(f *frame) error {
 	l.wrote++
 	return f.write(l.conn)
@@ -188,7 +188,7 @@ func (m *Mesh) deliver(f *frame) {
 	m.mu.Lock()
 	own := m.groups[f.group]
 	early := own == nil && teamOf(f.group) >= m.newest
-	if early { // its peers are faster than this process
+	if early { // the peers are ahead of this process
 		m.early[f.group] = append(m.early[f.group], f)
 	}
 	m.mu.Unlock()
@@ -200,7 +200,7 @@ func (m *Mesh) deliver(f *frame) {
 	}
 }
 
-// gone ends all groups of a process whose connection has ended.
+// gone ends all groups with members in a process whose connection has ended.
 func (m *Mesh) gone(process int, cause error) {
 	if errors.Is(cause, io.EOF) {
 		cause = errors.New("its connection has ended")
@@ -220,7 +220,7 @@ func (m *Mesh) gone(process int, cause error) {
 	}
 }
 
-// send brings a frame to a process. The payload is not touched any more when it returns.
+// send sends a frame to a process. The payload may be reused when it returns.
 func (m *Mesh) send(process int, f *frame) error {
 	if process == m.self {
 		own := *f

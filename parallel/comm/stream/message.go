@@ -8,7 +8,7 @@ import (
 	"patchbay/parallel/comm"
 )
 
-// SendRecv implements comm.Comm: the message lies in the memory of the receiving process until it is taken.
+// SendRecv implements comm.Comm: the message is kept in the memory of the receiving process until it is taken.
 func (e *end) SendRecv(dst engine.Tensor, from int, src engine.Tensor, to int) {
 	defer e.Spent(time.Now())
 	out, in := comm.NewMessage(src), comm.NewMessage(dst)
@@ -26,7 +26,7 @@ func (e *end) SendRecv(dst engine.Tensor, from int, src engine.Tensor, to int) {
 	}
 }
 
-// message takes the oldest message of a rank, which must be of the kind that its receiver expects.
+// message takes the oldest message of a rank and fails unless it is of the kind that the receiver expects.
 func (e *end) message(k kind, from int, at comm.Site) *frame {
 	f := e.await(way{from: from, to: e.Rank()}, fmt.Sprintf("a send of rank %d", from))
 	switch {
@@ -41,7 +41,7 @@ func (e *end) message(k kind, from int, at comm.Site) *frame {
 	return f
 }
 
-// fill fills memory with a message. Both must agree on count and dtype.
+// fill copies a message to memory and fails unless both agree on count and dtype.
 func (e *end) fill(dst comm.Message, f *frame) {
 	t := dst.Tensor
 	if t.DType != f.dtype || t.Len() != len(f.payload)/f.dtype.Size() {
@@ -51,14 +51,14 @@ func (e *end) fill(dst comm.Message, f *frame) {
 	e.put(t, f.payload)
 }
 
-// Offer implements comm.Comm. The message leaves src at once, so that its slot is not needed.
+// Offer implements comm.Comm. The message is read from src at once, so the slot is not needed.
 func (e *end) Offer(_, src engine.Tensor, to int) {
 	defer e.Spent(time.Now())
 	e.send(offered, to, "Offer", comm.NewMessage(src).Site, e.fetched(src, src.Len()))
 	e.Sent(src.Len(), src.DType)
 }
 
-// Post implements comm.Comm: the memory is filled by Await.
+// Post implements comm.Comm: Await fills the memory.
 func (e *end) Post(slot engine.Tensor, from int) {
 	e.posts[from] = append(e.posts[from], comm.NewMessage(slot))
 }

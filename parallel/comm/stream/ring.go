@@ -13,42 +13,42 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Frames for a process on this machine lie in a ring at the beginning of the memory that both share. The rank that
-// waits for one takes it from there itself, and sleeps on a futex meanwhile: no goroutine hands it over, and one that
-// comes while ranks compute wakes nobody. Aborts and signs of life go through the socket, which a goroutine reads all
-// the time, and so does what finds no slot.
+// Frames for a process on this machine are put into a ring at the beginning of the shared memory. The rank that waits
+// for a frame takes it from there itself, and sleeps on a futex meanwhile: no goroutine hands it over, and a frame that
+// arrives while ranks compute wakes nobody. Aborts, heartbeats, and frames for which the ring has no slot go through
+// the socket, which a goroutine always reads.
 const (
-	slots     = 64  // of frames that nobody has taken
-	slotBytes = 256 // of a slot: after, length, and a frame without its payload
+	slots     = 64  // maximum number of frames that nobody has taken
+	slotBytes = 256 // per slot: after, length, and a frame without its payload
 	slotHead  = 8
-	ringHead  = 2 * pieceHead // the words of the sender, and those of the receiver
+	ringHead  = 2 * pieceHead // the sender's words, then the receiver's
 	ringBytes = ringHead + slots*slotBytes
 )
 
-// The words of a ring.
+// Offsets of the words of a ring.
 const (
-	bell   = 0             // a futex, which changes when those who sleep are to look
-	put    = 4             // frames that were put into it so far
-	taken  = pieceHead     // frames that were taken out of it so far
-	asleep = pieceHead + 4 // who sleeps, or is about to
+	bell   = 0             // a futex, which changes to make sleepers check the ring
+	put    = 4             // frames put in so far
+	taken  = pieceHead     // frames taken out so far
+	asleep = pieceHead + 4 // number of those that sleep or are about to
 )
 
-// Operations of futex(2), on memory of several processes.
+// Operations of futex(2) for memory shared between processes.
 const (
 	futexWait = 0
 	futexWake = 1
 )
 
-// word is a word of the ring or of a piece, which both processes change.
+// word returns a word of the ring or of a piece, which both processes change.
 func (s *shared) word(at int) *atomic.Uint32 { return (*atomic.Uint32)(unsafe.Pointer(&s.data[at])) }
 
-// slot is that of a frame, by number.
+// slot returns the slot of frame n.
 func (s *shared) slot(n uint32) []byte {
 	return s.data[ringHead+int(n%slots)*slotBytes:][:slotBytes]
 }
 
-// post puts the head of a frame into the ring; after is how many frames went through the socket before it. false: there
-// is no room.
+// post puts the head of a frame into the ring; after is the number of frames that went through the socket before it. It
+// returns false if there is no room.
 func (s *shared) post(head []byte, after uint32) bool {
 	if len(head) > slotBytes-slotHead || !s.hold() {
 		return false
@@ -67,7 +67,8 @@ func (s *shared) post(head []byte, after uint32) bool {
 	return true
 }
 
-// wake has those who sleep on the ring look: who changes what they look for either sees them, or is seen by them.
+// wake makes sleepers check the ring. No wake-up is lost: a sleeper counts itself before it checks, and whoever changes
+// the ring does so before looking for sleepers.
 func (s *shared) wake() {
 	if s.word(asleep).Load() > 0 {
 		s.word(bell).Add(1)
@@ -75,23 +76,24 @@ func (s *shared) wake() {
 	}
 }
 
-// futex calls the operation on the bell.
+// futex calls a futex operation on the bell.
 func (s *shared) futex(operation int, value uint32) unix.Errno {
 	_, _, no := unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(&s.data[bell])), uintptr(operation), uintptr(value),
 		0, 0, 0)
 	return no
 }
 
-// ready reports whether the oldest frame can be taken: there is one, and so many were read from the socket before it.
+// ready reports whether the oldest frame can be taken: it exists, and all frames sent through the socket before it have
+// been read.
 func (s *shared) ready(read uint32) bool {
 	n := s.word(taken).Load()
 	return s.word(put).Load() != n && binary.LittleEndian.Uint32(s.slot(n)) == read
 }
 
-// next takes the oldest frame, which is ready.
+// next takes the oldest frame, which must be ready.
 func (s *shared) next() (*frame, error) {
 	n := s.word(taken).Load()
-	slot := string(s.slot(n)) // the other side may still write to its own
+	slot := string(s.slot(n)) // a copy, because the other side can still write to the slot
 	there, length := s.word(put).Load()-n, binary.LittleEndian.Uint32([]byte(slot[4:]))
 	if there > slots || length > slotBytes-slotHead {
 		return nil, fmt.Errorf("%d frames in a ring of %d, the first of %d bytes: not this protocol", there, slots, length)
@@ -99,12 +101,12 @@ func (s *shared) next() (*frame, error) {
 	s.word(taken).Store(n + 1)
 	f, err := readFrame(strings.NewReader(slot[slotHead:slotHead+length]), s)
 	if err != nil {
-		err = errors.New("a frame in a ring: " + err.Error()) // its end is not that of the connection
+		err = errors.New("a frame in a ring: " + err.Error()) // an io.EOF in it is not the end of the connection
 	}
 	return f, err
 }
 
-// take hands the frames in the ring to their groups, and in its turn one that came through the connection, if not nil.
+// take hands the frames in the ring to their groups and, in sequence with them, last: one from the connection, or nil.
 func (l *link) take(last *frame) error {
 	l.taking.Lock()
 	defer l.taking.Unlock()
@@ -118,7 +120,7 @@ func (l *link) take(last *frame) error {
 	return l.empty()
 }
 
-// empty hands over what there is in the ring.
+// empty hands over the ready frames in the ring.
 func (l *link) empty() error {
 	if l.in == nil || !l.in.hold() {
 		return nil
@@ -134,15 +136,15 @@ func (l *link) empty() error {
 	return nil
 }
 
-// look takes what there is in the ring for a rank that waits.
+// look empties the ring for a rank that waits.
 func (l *link) look() {
 	if err := l.take(nil); err != nil {
 		l.mesh.gone(l.process, err)
 	}
 }
 
-// sleep sleeps, without the lock, until the other process puts a frame into the ring, or wake is called, and takes what
-// there is then. false: there is no ring any more.
+// sleep releases lock, sleeps until the other process puts a frame into the ring or wake is called, empties the ring
+// and locks again. It returns false, with lock held throughout, if the ring is gone.
 func (l *link) sleep(lock sync.Locker) bool {
 	s := l.in
 	if !s.hold() {

@@ -16,45 +16,45 @@ import (
 )
 
 // Payloads for a process on this machine do not go through the socket: the sender copies them to memory that both
-// processes have mapped, and the frame says where. Each connection has such memory for either direction, an anonymous
-// file whose sender has it taken piece by piece; the receiver says in the piece that it is free again.
+// processes have mapped, and the frame says where. Each connection has such memory for either direction: an anonymous
+// file whose sender allocates pieces of it. The receiver marks a piece as free in the piece itself.
 const (
-	sharedBytes = 1 << 30 // of addresses in one direction at most: what does not fit in goes through the socket
-	sharedStep  = 1 << 20 // by which the memory behind them grows
-	sharedPart  = 8       // of what there is takes all of them where addresses are limited
-	pieceHead   = 64      // of a piece, before the payload: a word that is not zero while it is in use
-	inlineBytes = 4096    // payloads up to this size go with their frames: one call each side
+	sharedBytes = 1 << 30 // maximum address space per direction: what does not fit goes through the socket
+	sharedStep  = 1 << 20 // step by which the memory behind it grows
+	sharedPart  = 8       // if address space is limited, all of them together take one part in this many
+	pieceHead   = 64      // head of a piece, before the payload: a word that is not zero while the piece is in use
+	inlineBytes = 4096    // payloads up to this size are written together with their frames
 )
 
-// meeting bounds the exchange of descriptors.
+// meeting is the time limit for the exchange of file descriptors.
 const meeting = 15 * time.Second
 
-// shared is memory that this process and another one have mapped. Whoever uses it holds it.
+// shared is memory that this process and another one have mapped. Its users must hold it (hold and drop).
 type shared struct {
 	data []byte
-	fd   int // of the maker, -1 at the other end
+	fd   int // only of the sender; -1 at the receiver
 
 	mu     sync.Mutex
 	users  int
-	ledger *engine.Ledger // counts what is backed, or all addresses
-	whole  bool           // it counts all
-	backed int            // bytes from the beginning that have memory
-	pieces []piece        // in use as far as is known, in order
+	ledger *engine.Ledger // counts what is backed, or the whole address range
+	whole  bool           // ledger counts the whole address range
+	backed int            // bytes from the beginning that have memory behind them
+	pieces []piece        // not known to be free, in order
 }
 
-// piece is a part of shared memory, with its head.
+// piece is a range of shared memory, including its head.
 type piece struct{ at, n int }
 
-// room is what this process has for shared memory.
+// room describes what this process can spend on shared memory.
 type room struct {
-	bytes  int            // of addresses in one direction of a connection
-	whole  bool           // addresses are limited: what is mapped is lost to everything else, whether backed or not
-	ledger *engine.Ledger // counts it, nil: nobody does
+	bytes  int            // address space per direction of a connection
+	whole  bool           // address space is limited: what is mapped counts, whether backed or not
+	ledger *engine.Ledger // counts it; nil: it is not counted
 }
 
-// newRoom is the room for so many connections. Under a limit of addresses (ulimit -v) all of them together have a part
-// of what the ledger has, nothing where nobody counts. A file beyond the limit of their size (ulimit -f) would end who
-// makes it.
+// newRoom returns the room for that many connections. Under a limit of address space (ulimit -v) all of them together
+// get a fraction of the ledger's room, nothing without a ledger. A file larger than the limit (ulimit -f) would kill
+// the process that makes it.
 func newRoom(connections int, l *engine.Ledger) room {
 	r := room{bytes: sharedBytes, ledger: l}
 	if r.whole = limitOf(unix.RLIMIT_AS) < math.MaxInt64; r.whole {
@@ -64,7 +64,7 @@ func newRoom(connections int, l *engine.Ledger) room {
 	return r
 }
 
-// limitOf is a limit of this process, MaxInt64 where there is none.
+// limitOf returns a resource limit of this process, MaxInt64 if there is none.
 func limitOf(resource int) int64 {
 	var r unix.Rlimit
 	if err := unix.Getrlimit(resource, &r); err != nil || r.Cur > math.MaxInt64 {
@@ -73,7 +73,7 @@ func limitOf(resource int) int64 {
 	return int64(r.Cur)
 }
 
-// errNoRoom says that a system, or a ledger, has no memory for this. Payloads go through the socket then.
+// errNoRoom means that the system or the ledger has no room for shared memory. Payloads then go through the socket.
 var errNoRoom = errors.New("no room for shared memory")
 
 // newShared makes memory for what this process sends.
@@ -90,7 +90,7 @@ func newShared(r room) (*shared, error) {
 	}
 	var s *shared
 	if err == nil {
-		err = unix.Fallocate(fd, 0, 0, ringBytes) // nobody counts so little
+		err = unix.Fallocate(fd, 0, 0, ringBytes) // too little to count
 	}
 	if err == nil {
 		s, err = r.mapShared(fd, r.bytes)
@@ -100,12 +100,12 @@ func newShared(r room) (*shared, error) {
 	}
 	if s.fd = fd; s.futex(futexWake, 0) != 0 {
 		s.drop()
-		return nil, errNoRoom // to wake anybody
+		return nil, errNoRoom // or no futexes on it
 	}
 	return s, nil
 }
 
-// mapShared maps a file of so many bytes.
+// mapShared maps a file of that many bytes.
 func (r room) mapShared(fd, bytes int) (*shared, error) {
 	s := &shared{fd: -1, users: 1, ledger: r.ledger, whole: r.whole}
 	if r.whole && (bytes > r.bytes || r.ledger.Take(int64(bytes)) != nil) {
@@ -124,9 +124,10 @@ func (r room) mapShared(fd, bytes int) (*shared, error) {
 	return nil, err
 }
 
-// openShared maps the memory of the other side, which must not be able to take it away: reading would end this process.
+// openShared maps the memory of the other side, which must be sealed against shrinking: reading past its end would kill
+// this process.
 func (r room) openShared(fd int) (*shared, error) {
-	defer func() { _ = unix.Close(fd) }() // the mapping stays
+	defer func() { _ = unix.Close(fd) }() // the mapping remains
 	var st unix.Stat_t
 	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err == nil {
@@ -138,7 +139,7 @@ func (r room) openShared(fd int) (*shared, error) {
 	return r.mapShared(fd, int(st.Size))
 }
 
-// hold keeps the memory mapped until drop; false: it is gone.
+// hold keeps the memory mapped until drop. It returns false if the memory is gone.
 func (s *shared) hold() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -149,7 +150,7 @@ func (s *shared) hold() bool {
 	return true
 }
 
-// drop gives up a hold.
+// drop releases a hold; the last one unmaps the memory.
 func (s *shared) drop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -171,7 +172,7 @@ func (s *shared) drop() {
 	s.data, s.backed = nil, 0
 }
 
-// put copies a payload for the other side and returns where it lies, 0 if there is no room for it.
+// put copies a payload for the other side and returns its offset, 0 if there is no room for it.
 func (s *shared) put(payload []byte) (at int) {
 	if !s.hold() {
 		return 0
@@ -183,7 +184,7 @@ func (s *shared) put(payload []byte) (at int) {
 	return at
 }
 
-// take finds room for n bytes: the first there is, so that the same pages are used again and again.
+// take allocates n bytes, first fit, so that the same pages are reused. It returns 0 if there is no room.
 func (s *shared) take(n int) (at int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -201,8 +202,8 @@ func (s *shared) take(n int) (at int) {
 	return at + pieceHead
 }
 
-// back sees to it that the first n bytes have memory: writing to what the system cannot give would end the process. The
-// lock is held.
+// back ensures that the first n bytes have memory behind them: writing where the system cannot provide it would kill
+// the process. The caller must hold s.mu.
 func (s *shared) back(n int) bool {
 	if n <= s.backed || n > len(s.data) {
 		return n <= s.backed
@@ -223,7 +224,7 @@ func (s *shared) back(n int) bool {
 	return true
 }
 
-// payload is n bytes that the other side has put at a place. The frame that has them holds the memory.
+// payload returns the n bytes that the other side has put at an offset. The frame that has them holds the memory.
 func (s *shared) payload(at, n uint64) ([]byte, error) {
 	if !s.hold() {
 		return nil, net.ErrClosed
@@ -238,10 +239,10 @@ func (s *shared) payload(at, n uint64) ([]byte, error) {
 // near is a connection to a process on this machine.
 type near struct {
 	*net.UnixConn
-	out, in *shared // nil: there is none, payloads go through the socket
+	out, in *shared // nil: none, payloads go through the socket
 }
 
-// Close ends the connection. Payloads that have come can still be taken.
+// Close closes the connection. Payloads that have arrived can still be taken.
 func (c *near) Close() error {
 	err := c.UnixConn.Close()
 	for _, s := range []*shared{c.out, c.in} {
@@ -252,9 +253,9 @@ func (c *near) Close() error {
 	return err
 }
 
-// Share has payloads of connections over unix sockets travel in shared memory: it puts such connections in their place,
-// and leaves others as they are. Both sides call it before NewMesh. l counts the memory of this process, nil: nobody
-// does. A system that gives no memory, to either side, is no error. conns are the caller's in any case.
+// Share makes payloads of connections over unix sockets travel in shared memory: it replaces such connections in conns,
+// and leaves others unchanged. Both sides must call it before NewMesh. l counts the memory of this process and may be
+// nil. It is not an error if a system provides no memory to either side. The caller keeps ownership of conns.
 func Share(conns []io.ReadWriteCloser, l *engine.Ledger) error {
 	var here []*near
 	for i, c := range conns {
@@ -273,7 +274,7 @@ func Share(conns []io.ReadWriteCloser, l *engine.Ledger) error {
 			return err
 		}
 	}
-	for _, n := range here { // all have sent before they wait for anybody
+	for _, n := range here { // all sides send before they wait
 		has := []byte{1}
 		var err error
 		if n.in, err = r.receive(n.UnixConn); n.in == nil {
@@ -286,7 +287,7 @@ func Share(conns []io.ReadWriteCloser, l *engine.Ledger) error {
 			return err
 		}
 	}
-	for _, n := range here { // which the other side may have no room to map
+	for _, n := range here { // the other side may have no room to map the memory
 		has, err := readWord(n.UnixConn)
 		if err != nil {
 			return err
@@ -310,13 +311,13 @@ func readWord(c *net.UnixConn) (has bool, err error) {
 	return word[0] == 1, err
 }
 
-// receive takes the memory of the other side, nil if it has none, or this side has no room for it.
+// receive maps the memory of the other side. It returns nil if the other side has none or this side has no room for it.
 func (r room) receive(c *net.UnixConn) (*shared, error) {
 	_ = c.SetReadDeadline(time.Now().Add(meeting))
 	defer func() { _ = c.SetReadDeadline(time.Time{}) }()
 	rights := make([]byte, unix.CmsgSpace(4))
 	_, n, _, _, err := c.ReadMsgUnix(make([]byte, 1), rights)
-	if err != nil || n == 0 { // of a file that this process may not open, nothing arrives
+	if err != nil || n == 0 { // no descriptor arrives for a file that this process may not open
 		return nil, err
 	}
 	var fds []int

@@ -5,8 +5,8 @@ import (
 	"patchbay/parallel/comm"
 )
 
-// staged counts a call, and makes one in host memory of it where tensors lie on the device of the rank: what is sent is
-// there, behind the calls issued before. The function puts what was received on the device.
+// staged counts a call's traffic and, if its tensors are on the rank's device, returns a copy of it in host memory
+// whose source is read after the calls issued before. The returned function copies what was received to the device.
 func (e *end) staged(c *comm.Call) (*comm.Call, func()) {
 	if err := c.Fits(e.Name, e.Rank(), e.Size()); err != nil {
 		e.fail(err)
@@ -25,13 +25,13 @@ func (e *end) staged(c *comm.Call) (*comm.Call, func()) {
 	return &own, func() { e.put(c.Dst, own.Dst.Buf.Host) }
 }
 
-// hostTensor is memory for n elements.
+// hostTensor allocates a tensor of n elements in host memory.
 func hostTensor(d engine.DType, n int) engine.Tensor {
 	return engine.NewTensor(engine.Buf{Host: make([]byte, n*d.Size())}, d, n)
 }
 
-// fetched is the first n elements of a tensor in host memory: where they are, or copied from the device when the calls
-// issued before have run.
+// fetched returns the first n elements of a tensor in host memory: t itself, or a copy from the device made after the
+// calls issued before.
 func (e *end) fetched(t engine.Tensor, n int) engine.Tensor {
 	if e.device == nil || n == 0 {
 		return t

@@ -1,5 +1,4 @@
-// Package trial clocks what ranks exchange: one operation of a Comm at a time, between ranks of one process or of
-// several.
+// Package trial times exchanges between ranks of one process or of several, one operation of a Comm at a time.
 package trial
 
 import (
@@ -13,13 +12,13 @@ import (
 	"patchbay/parallel/group"
 )
 
-// Ring is the exchange in which every rank sends to the next one, all at once. Two ranks send to each other.
+// Ring is the exchange in which every rank sends to the next one, all at once. With two ranks they send to each other.
 const Ring = "ring"
 
-// pipeline is the exchange by messages.
+// pipeline is the exchange by Offer, Post and Await.
 const pipeline = "pipeline message"
 
-// The bounds of a Trial.
+// Upper bounds of a Trial.
 const (
 	MostBytes = 1 << 30
 	MostRuns  = 100_000
@@ -28,15 +27,15 @@ const (
 // patience is how long a rank waits for the others.
 const patience = time.Minute
 
-// Trial is one exchange and how often it is clocked.
+// Trial is one exchange and how often it is timed.
 type Trial struct {
 	Exchange     string // one of Exchanges
-	Bytes        int    // that leave every rank
-	Warmup, Runs int    // runs before the clock counts, and those that are counted
-	Row          int    // exchanges of a run, one after the other
+	Bytes        int    // sent by every rank
+	Warmup, Runs int    // runs that are not timed, and runs that are
+	Row          int    // exchanges per run, one after the other
 }
 
-// Exchanges names all that can be clocked.
+// Exchanges returns the names of all exchanges that can be timed.
 func Exchanges() (names []string) {
 	for _, e := range exchanges() {
 		names = append(names, e.name)
@@ -44,7 +43,7 @@ func Exchanges() (names []string) {
 	return names
 }
 
-// exchange is one operation of a Comm: n values leave every rank.
+// exchange is one operation of a Comm in which every rank sends n values.
 type exchange struct {
 	name string
 	run  func(c comm.Comm, dst, src engine.Tensor, n int)
@@ -87,7 +86,7 @@ func exchanges() []exchange {
 	}
 }
 
-// check returns the exchange of a trial of so many ranks.
+// check returns the exchange of a trial between that many ranks, or an error if a field is out of bounds.
 func (t *Trial) check(ranks int) (exchange, error) {
 	i := slices.IndexFunc(exchanges(), func(e exchange) bool { return e.name == t.Exchange })
 	switch {
@@ -103,9 +102,9 @@ func (t *Trial) check(ranks int) (exchange, error) {
 	return exchanges()[i], nil
 }
 
-// Run clocks the exchange on the members of a group that are here: they meet, then everyone notes when it starts and
-// when it is done. Seconds are those of the member that took longest, of one exchange, by run. Ops are as Connect of
-// the transport takes them; of g Team, Ranks and Processes are set. It is given up when ctx ends.
+// Run times the exchange on the members of g that live here. In every run all members meet, then each notes when it
+// starts and when it is done. The result is, by run, the seconds per exchange of the slowest member here. ops are as
+// for Transport.Connect; the caller must set Team, Ranks and Processes of g. When ctx ends, Run aborts.
 func (t *Trial) Run(ctx context.Context, by comm.Transport, g comm.Group, ops []engine.Ops) ([]float64, error) {
 	e, err := t.check(len(ops))
 	if err != nil {
@@ -119,7 +118,7 @@ func (t *Trial) Run(ctx context.Context, by comm.Transport, g comm.Group, ops []
 	n := t.Bytes / 4
 	dsts, srcs := make([]engine.Tensor, len(ops)), make([]engine.Tensor, len(ops))
 	for i, c := range comms {
-		if c == nil { // it lives elsewhere
+		if c == nil { // in another process
 			continue
 		}
 		var free func()
@@ -153,7 +152,7 @@ func (t *Trial) Run(ctx context.Context, by comm.Transport, g comm.Group, ops []
 	return Slowest(took), nil
 }
 
-// Slowest is the longest of each run.
+// Slowest returns the maximum over all members, by run.
 func Slowest(took [][]float64) (out []float64) {
 	for _, own := range took {
 		if out == nil {
@@ -191,7 +190,7 @@ func (t *Trial) clock(e exchange, c comm.Comm, ops engine.Ops, dst, src engine.T
 	return took, nil
 }
 
-// memory is two buffers of a rank, of n numbers each. The function gives them back.
+// memory allocates two buffers of n f32 values each; free frees them.
 func memory(ops engine.Ops, n int) (dst, src engine.Tensor, free func(), err error) {
 	if ops == nil {
 		host := func() engine.Tensor { return engine.NewTensor(engine.Buf{Host: make([]byte, 4*n)}, engine.F32, n) }
@@ -205,7 +204,8 @@ func memory(ops engine.Ops, n int) (dst, src engine.Tensor, free func(), err err
 	return t.Slice(0, 0, n), t.Slice(0, n, 2*n), func() { ops.Free(both) }, nil
 }
 
-// stamper notes the time of a rank. What it returns tells it when all calls have run.
+// stamper returns a function that stamps the current point in a rank's calls; its result returns that time once all
+// calls have completed.
 func stamper(ops engine.Ops, start time.Time) func() func() time.Duration {
 	if s, ok := ops.(engine.Stamper); ok {
 		return s.Stamp
