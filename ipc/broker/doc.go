@@ -1,5 +1,5 @@
-// Package broker is the NATS server inside a daemon: its streams' folder, who is let in, and its recovery from a full
-// disk. It knows none of what is sent on it.
+// Package broker is the NATS server embedded in a daemon: the folder of its streams, who is let in, and its recovery
+// from a full disk. It knows nothing about the messages that it carries.
 //
 // Reading order: embedded, recovery.
 package broker

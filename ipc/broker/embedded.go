@@ -18,20 +18,20 @@ import (
 	"patchbay/ipc/wire"
 )
 
-// EmbeddedConfig describes the NATS server that a daemon carries inside.
+// EmbeddedConfig configures the NATS server embedded in a daemon.
 type EmbeddedConfig struct {
 	Listen string // host:port; port 0 takes a free one
-	Token  string // clients must send it; that or Users is needed for any host that is not a loopback address
-	// Users is a file of a nats-server configuration with an authorization block (ServerConfig writes one); empty: whoever
-	// comes may do everything.
+	Token  string // clients must send it; it or Users is required unless the host is a loopback address
+	// Users is a nats-server configuration file with an authorization block (rights.ServerConfig writes one); empty:
+	// every client may do everything.
 	Users string
-	// Cert and Key are PEM files of the server's certificate; CA is one of the authorities whose clients are let in,
-	// empty: clients show no certificate.
+	// Cert and Key are PEM files of the server's certificate. CA is a PEM file of the authorities that sign the
+	// certificates of clients; empty: clients need no certificate.
 	Cert, Key, CA string
-	// Store is the folder of JetStream's files, which nobody else may use; empty: no JetStream.
+	// Store is the folder of JetStream's files, which nothing else may use; empty: no JetStream.
 	Store string
-	// SyncAlways waits for the disk at every write of a job; without it the kernel writes within two minutes, and a power
-	// failure loses what it has not.
+	// SyncAlways waits for the disk at every write of a job. Without it writes reach the disk within two minutes, and
+	// a power failure loses those that have not.
 	SyncAlways bool
 	Log        zerolog.Logger
 }
@@ -47,20 +47,20 @@ type Embedded struct {
 	closing, watched chan struct{}
 	mu               sync.Mutex
 	onRecovered      func()
-	records          os.FileInfo // folder of the records, once it was there
-	fault            string      // why the store cannot be written, empty when it can
+	records          os.FileInfo // folder of the records when it was first seen; nil before
+	fault            string      // why the store cannot be written; empty if it can
 }
 
 // embeddedPayload is the largest message of the embedded server; NATS advises no more than 8 MiB.
 const embeddedPayload = 8 << 20
 
-// EmbeddedStore and embeddedMemory bound what JetStream may keep in files and in memory.
+// EmbeddedStore and embeddedMemory bound, in bytes, what JetStream may keep in files and in memory.
 const (
 	EmbeddedStore  = 8 << 30
 	embeddedMemory = 64 << 20
 )
 
-// StartEmbedded starts a server and waits until it takes connections. A taken port is an error that says so.
+// StartEmbedded starts a server and waits until it accepts connections. If the port is in use, the error says so.
 func StartEmbedded(cfg EmbeddedConfig) (*Embedded, error) {
 	host, port, err := splitListen(cfg.Listen)
 	if err != nil {
@@ -92,7 +92,7 @@ func StartEmbedded(cfg EmbeddedConfig) (*Embedded, error) {
 	srv.SetLoggerV2(logs, false, false, false)
 	srv.Start()
 	ready := false
-	// a fatal line does not end Start, and ready never comes then
+	// Start returns even after a fatal log line, and the server is then never ready
 	for wait := 0; wait < 100 && !ready && logs.fatal() == ""; wait++ {
 		ready = srv.ReadyForConnections(100 * time.Millisecond)
 	}
@@ -129,8 +129,8 @@ func StartEmbedded(cfg EmbeddedConfig) (*Embedded, error) {
 	return e, nil
 }
 
-// admit fills in who may connect, and how. Where users have rights, this process becomes one of them, under a name and
-// password that nobody else knows.
+// admit fills in who may connect and how. If users have rights, this process becomes one of them, under a random name
+// and password, which are returned as name:password.
 func (cfg *EmbeddedConfig) admit(opts *server.Options) (inside string, err error) {
 	if cfg.Users != "" {
 		from, err := server.ProcessConfigFile(cfg.Users)
@@ -179,19 +179,19 @@ func splitListen(listen string) (string, int, error) {
 	return host, port, nil
 }
 
-// URL is what clients connect to, token included.
+// URL returns what clients connect to, token included.
 func (e *Embedded) URL() string { return e.url }
 
-// Inside is the URL of connections of this process, made with InProcess.
+// Inside returns the URL for connections from this process, made with InProcess.
 func (e *Embedded) Inside() string { return e.inside }
 
-// Address is the URL without the token.
+// Address returns the URL without the token.
 func (e *Embedded) Address() string { return "nats://" + e.srv.Addr().String() }
 
-// InProcess is the server as a connection of this process takes it.
+// InProcess returns the server as the provider of connections within this process.
 func (e *Embedded) InProcess() nats.InProcessConnProvider { return e.srv }
 
-// Listens reports whether anybody subscribes to a subject.
+// Listens reports whether any client subscribes to a subject.
 func (e *Embedded) Listens(subject string) bool {
 	return e.srv.GlobalAccount().SubscriptionInterest(subject)
 }
@@ -204,11 +204,11 @@ func (e *Embedded) Close() {
 	e.srv.WaitForShutdown()
 }
 
-// natsLog writes the server's lines to zerolog. Fatal lines do not end the process: they are kept for the error of
+// natsLog writes the server's log to zerolog. Fatal lines do not end the process: they are kept for the error of
 // StartEmbedded.
 type natsLog struct {
 	log    zerolog.Logger
-	faults chan string // the newest line that says that the store cannot be written
+	faults chan string // the first unread line that says that the store cannot be written
 	mu     sync.Mutex
 	last   string
 }

@@ -14,16 +14,16 @@ import (
 	"patchbay/ipc/message"
 )
 
-// A stream of the NATS server that could not write once refuses every write until JetStream starts anew, however much
-// space there is by then. So the server inside is watched: its log tells of the fault, new jobs are refused meanwhile,
-// and when a probe can be written JetStream is started again. Jobs that are running go on; the ends of those that
-// finish are written then.
+// A stream of the NATS server that failed to write once refuses every write until JetStream is restarted, however much
+// space there is by then. So the embedded server is watched: its log reveals the fault, new jobs are refused
+// meanwhile, and JetStream is restarted once a probe file can be written. Running jobs continue; the ends of those
+// that finish meanwhile are written then.
 
-// storeReserve is what must be free on the file system of the store for new jobs to be taken, so that those taken can
-// be brought to an end.
+// storeReserve is the free space, in bytes, that the file system of the store must have for new jobs to be taken, so
+// that those taken can be finished.
 const storeReserve = 1 << 20
 
-// probeEvery is how often a store that could not be written is tried.
+// probeEvery is how often a store that could not be written is probed.
 const probeEvery = 250 * time.Millisecond
 
 // storeFault reports whether a line of the server's log says that the store cannot be written.
@@ -39,7 +39,7 @@ func storeFault(line string) bool {
 	return false
 }
 
-// Full returns why nothing can be kept now, nil when it can.
+// Full returns why the store can take no new jobs now; nil if it can.
 func (e *Embedded) Full() error {
 	e.mu.Lock()
 	fault := e.fault
@@ -57,8 +57,8 @@ func (e *Embedded) Full() error {
 	return nil
 }
 
-// gone reports whether the folder of the records was there and is not any more: what is written now is in no file that
-// has a name.
+// gone reports whether the folder of the records was there and has been removed or replaced: writes now go to files
+// without a name.
 func (e *Embedded) gone() bool {
 	st, err := os.Stat(filepath.Join(e.cfg.Store, "jetstream", "$G", "streams", "KV_"+message.JobBucket))
 	e.mu.Lock()
@@ -69,7 +69,7 @@ func (e *Embedded) gone() bool {
 	return e.records != nil && (err != nil || !os.SameFile(st, e.records))
 }
 
-// OnRecovered sets what is called when the store could not be written for a while and can be again.
+// OnRecovered sets a function that is called when the store can be written again after a fault.
 func (e *Embedded) OnRecovered(f func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -91,7 +91,7 @@ func (e *Embedded) watchStore() {
 	}
 }
 
-// recover waits until the store can be written and starts JetStream anew; false when the server is being closed.
+// recover waits until the store can be written and restarts JetStream. It returns false if the server is being closed.
 func (e *Embedded) recover(fault string) bool {
 	e.mu.Lock()
 	e.fault = fault
@@ -114,7 +114,7 @@ func (e *Embedded) recover(fault string) bool {
 		break
 	}
 	select {
-	case <-e.logs.faults: // what the old streams said last
+	case <-e.logs.faults: // a last fault of the old streams
 	default:
 	}
 	e.mu.Lock()
@@ -128,7 +128,7 @@ func (e *Embedded) recover(fault string) bool {
 	return true
 }
 
-// RestartJetStream ends JetStream and starts it anew in the same folder; the connections stay.
+// RestartJetStream stops JetStream and starts it again in the same folder; the connections stay.
 func (e *Embedded) RestartJetStream() error {
 	if err := e.srv.ShutdownJetStream(); err != nil {
 		return err
@@ -138,7 +138,7 @@ func (e *Embedded) RestartJetStream() error {
 	})
 }
 
-// probe writes as much as storeReserve.
+// probe writes and removes a file of storeReserve bytes.
 func probe(dir string) error {
 	path := filepath.Join(dir, "probe")
 	err := message.WriteSynced(path, make([]byte, storeReserve))

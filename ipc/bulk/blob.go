@@ -15,26 +15,26 @@ import (
 	"patchbay/ipc/wire"
 )
 
-// The stream of chunks: who has bytes offers them under a subject, who wants them pulls. A pull names its own subject
-// as the place of the chunks and how many may be on their way; every chunk names a subject for the credits. Neither
+// The stream of chunks: the side that has bytes offers them under a subject, the side that wants them pulls. A pull
+// names the subject for the chunks and how many may be in flight; every chunk names a subject for credits. Neither
 // side holds more than the window, and a side that falls silent is given up.
 const (
 	ChunkBytes  = 512 << 10
 	ChunkWindow = 16
 	chunkHead   = 16               // u32 number, u32 CRC-32 (IEEE) of the data, u64 offset, all big-endian
-	maxSending  = 64               // transfers at a time
+	maxSending  = 64               // concurrent transfers
 	bulkTotal   = int64(4) << 30   // bytes being pulled or held for requests at a time
-	Patience    = 10 * time.Minute // of all that one request refers to
+	Patience    = 10 * time.Minute // for everything that one request refers to
 )
 
-// PullRequest asks for the chunks of something offered.
+// PullRequest asks for the chunks of an offer.
 type PullRequest struct {
 	ID     string `json:"id"`
-	Chunk  int    `json:"chunk"`  // at most so many bytes each
-	Window int    `json:"window"` // at most so many without a credit
+	Chunk  int    `json:"chunk"`  // most bytes of one chunk
+	Window int    `json:"window"` // most chunks in flight without a credit
 }
 
-// parsePull reads a pull and refuses chunks and windows that nobody should ask for.
+// parsePull decodes a pull and refuses unreasonable chunk sizes and windows.
 func parsePull(body []byte) (PullRequest, error) {
 	var q PullRequest
 	err := wire.Read(body, wire.Msgpack, wire.Limits{Bytes: 4096, Depth: 4, Items: 32}, &q)
@@ -44,16 +44,16 @@ func parsePull(body []byte) (PullRequest, error) {
 	return q, err
 }
 
-// headerFault carries why a pull was refused.
+// headerFault is the header that says why a pull was refused.
 const headerFault = "Patchbay-Error"
 
-// Blobs offers bytes on a connection, and pulls those of others. Safe for concurrent use.
+// Blobs offers bytes on a connection and pulls those of others. Blobs is safe for concurrent use.
 type Blobs struct {
 	nc      *nats.Conn
 	base    string        // its subjects: <base>.get, <base>.ack.<transfer>, <base>.put.<transfer>
 	Silence time.Duration // after which the other side is given up
 	Life    time.Duration // of an offer that nobody pulls
-	taken   atomic.Int64  // bytes of regions that were pulled and are not released
+	taken   atomic.Int64  // bytes of unreleased regions from Region
 
 	mu      sync.Mutex
 	offers  map[string]*offer
@@ -63,14 +63,14 @@ type Blobs struct {
 	ctx     context.Context
 }
 
-// offer is something that may be pulled, until it was, or until its time is over.
+// offer is something that may be pulled, until it has been pulled or its time is over.
 type offer struct {
 	data  []byte
 	holds []*Hold
 	timer *time.Timer
 }
 
-// NewBlobs answers pulls under the subjects that begin with base, until close.
+// NewBlobs subscribes to subjects that begin with base and answers pulls there. The subscriptions end with nc.
 func NewBlobs(nc *nats.Conn, base string) (*Blobs, error) {
 	b := &Blobs{
 		nc: nc, base: base, Silence: 10 * time.Second, Life: time.Minute, offers: map[string]*offer{},
@@ -85,7 +85,7 @@ func NewBlobs(nc *nats.Conn, base string) (*Blobs, error) {
 	return b, nil
 }
 
-// Close gives everything up and waits.
+// Close stops all transfers, waits for them and withdraws all offers.
 func (b *Blobs) Close() {
 	b.stop()
 	b.wg.Wait()
@@ -108,7 +108,7 @@ func (o *offer) release() {
 	}
 }
 
-// Offer makes data there to be pulled; the memory that it may lie in is kept as long.
+// Offer makes data available to be pulled, and retains the memory in which it may lie for as long.
 func (b *Blobs) Offer(data []byte, memory ...*Hold) *wire.Ref {
 	id := wire.NewID()
 	o := &offer{data: data, holds: memory}
@@ -121,22 +121,21 @@ func (b *Blobs) Offer(data []byte, memory ...*Hold) *wire.Ref {
 	return ref
 }
 
-// Open counts the offers and transfers that are under way, and the bytes of regions that were pulled and are not
-// released.
+// Open returns the number of offers and transfers in progress, and the bytes of unreleased regions from Region.
 func (b *Blobs) Open() (transfers int, taken int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return len(b.offers) + len(b.sending), b.taken.Load()
 }
 
-// Drop ends the offer that a reference is to; transfers that are under way go on.
+// Drop withdraws the offer that ref refers to; transfers in progress continue.
 func (b *Blobs) Drop(ref *wire.Ref) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.withdraw(ref.ID)
 }
 
-// withdraw is Drop with the lock held.
+// withdraw is Drop by ID. The caller must hold b.mu.
 func (b *Blobs) withdraw(id string) {
 	o := b.offers[id]
 	if o == nil {
@@ -188,7 +187,7 @@ func (b *Blobs) get(m *nats.Msg) {
 	}()
 }
 
-// send sends the chunks and returns whether all were taken.
+// send sends the chunks and reports whether all were acknowledged.
 func (b *Blobs) send(data []byte, q PullRequest, to, ack string, credits <-chan uint32) bool {
 	size := min(q.Chunk, ChunkBytes, int(b.nc.MaxPayload())-1024)
 	buf := make([]byte, chunkHead+size)
@@ -211,7 +210,7 @@ func (b *Blobs) send(data []byte, q PullRequest, to, ack string, credits <-chan 
 		select {
 		case c := <-credits:
 			if c > sent || c < taken {
-				return false // it was never sent
+				return false // an impossible credit
 			}
 			taken = c
 			quiet.Reset(b.Silence)
@@ -224,7 +223,7 @@ func (b *Blobs) send(data []byte, q PullRequest, to, ack string, credits <-chan 
 	return true
 }
 
-// ack takes a credit: the number of chunks that have arrived.
+// ack handles a credit: the number of chunks that have arrived.
 func (b *Blobs) ack(m *nats.Msg) {
 	if len(m.Data) != 4 {
 		return
@@ -233,11 +232,12 @@ func (b *Blobs) ack(m *nats.Msg) {
 	defer b.mu.Unlock()
 	select {
 	case b.sending[wire.LastToken(m.Subject)] <- binary.BigEndian.Uint32(m.Data):
-	default: // no transfer of that name, or it gets more credits than there are chunks
+	default: // no transfer of that name, or one that gets too many credits
 	}
 }
 
-// Region takes memory for n bytes out of the budget.
+// Region allocates n bytes out of the budget, and the region gives them back when it is released. It fails with
+// queue_full if the budget is used up.
 func (b *Blobs) Region(n int) (*Region, error) {
 	if total := b.taken.Add(int64(n)); total > bulkTotal {
 		b.taken.Add(int64(-n))
@@ -255,7 +255,7 @@ func (b *Blobs) Region(n int) (*Region, error) {
 	return r, nil
 }
 
-// Pull fetches what ref means into memory that the caller releases.
+// Pull fetches what ref refers to into memory that the caller must release.
 func (b *Blobs) Pull(ctx context.Context, ref *wire.Ref) (*Region, error) {
 	if ref.Subject == "" || !b.mayAsk(ref.Subject) {
 		return nil, wire.Errorf(wire.ErrBadRequest, "a stream reference names the subject %q: want one under your inbox",
@@ -275,7 +275,7 @@ func (b *Blobs) Pull(ctx context.Context, ref *wire.Ref) (*Region, error) {
 	return r, nil
 }
 
-// mayAsk reports whether a subject that the other side chose may be published to: a client may be sent to any daemon, a
+// mayAsk reports whether b may publish to a subject that the other side chose: a client may publish to any daemon, a
 // daemon only to inboxes.
 func (b *Blobs) mayAsk(subject string) bool {
 	if wire.Answerable(b.base) { // we are a client
@@ -293,7 +293,7 @@ func (b *Blobs) pullInto(ctx context.Context, ref *wire.Ref, out *Region) error 
 	}
 	defer func() { _ = sub.Unsubscribe() }()
 	size := min(ChunkBytes, int(b.nc.MaxPayload())-1024)
-	// who sends more than it may loses chunks, and is found out
+	// a sender that exceeds the window loses chunks, which checkChunk notices
 	if err := sub.SetPendingLimits(2*ChunkWindow, 2*ChunkWindow*(ChunkBytes+chunkHead)); err != nil {
 		return err
 	}
@@ -339,7 +339,7 @@ func (b *Blobs) pullInto(ctx context.Context, ref *wire.Ref, out *Region) error 
 	return nil
 }
 
-// checkChunk returns the number of bytes of a chunk that is the one to come.
+// checkChunk returns the number of data bytes of a chunk, or an error if it is not the one to come.
 func checkChunk(m []byte, number uint32, have, most, total int) (int, error) {
 	if len(m) <= chunkHead {
 		return 0, fmt.Errorf("a chunk of %d bytes", len(m))
@@ -363,14 +363,14 @@ func checkChunk(m []byte, number uint32, have, most, total int) (int, error) {
 	return n, nil
 }
 
-// NATSCargo takes what goes beside one message on NATS.
+// NATSCargo collects what goes beside one message on NATS.
 type NATSCargo struct {
 	Offer func(data []byte) (*wire.Ref, error)
 	Drop  func(ref *wire.Ref)
 	refs  []*wire.Ref
 }
 
-// Put implements cargo.
+// Put implements Cargo.
 func (c *NATSCargo) Put(data []byte) (*wire.Ref, error) {
 	ref, err := c.Offer(data)
 	if ref != nil {
@@ -379,10 +379,10 @@ func (c *NATSCargo) Put(data []byte) (*wire.Ref, error) {
 	return ref, err
 }
 
-// FDs implements cargo: NATS takes no descriptors.
+// FDs implements Cargo: NATS carries no descriptors.
 func (c *NATSCargo) FDs() []int { return nil }
 
-// Done implements cargo: what was not sent is offered no longer.
+// Done implements Cargo: if the message was not sent, its offers are withdrawn.
 func (c *NATSCargo) Done(sent bool) {
 	if sent || c.Drop == nil {
 		return

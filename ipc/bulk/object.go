@@ -23,7 +23,7 @@ const BlobBucket = "patchbay-blobs"
 // blobTTL is how long an object is kept.
 const blobTTL = 24 * time.Hour
 
-// uploadWindow bounds the chunks of one upload that the server has not yet confirmed. An upload without a bound
+// uploadWindow bounds the chunks of one upload that the server has not yet acknowledged. An upload without a bound
 // overruns the server's buffer of a stream when the machine is busy, and is then refused.
 const uploadWindow = 8
 
@@ -33,7 +33,7 @@ type Objects struct {
 	js jetstream.JetStream
 }
 
-// NewObjects returns the bucket, which need not be there yet.
+// NewObjects returns the bucket, which need not exist yet.
 func NewObjects(nc *nats.Conn) (*Objects, error) {
 	js, err := jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(uploadWindow))
 	if err != nil {
@@ -42,14 +42,14 @@ func NewObjects(nc *nats.Conn) (*Objects, error) {
 	return &Objects{nc: nc, js: js}, nil
 }
 
-// Create creates the bucket if it is not there.
+// Create creates the bucket if it does not exist.
 func (o *Objects) Create(ctx context.Context) error {
 	_, err := o.js.CreateOrUpdateObjectStore(ctx,
 		jetstream.ObjectStoreConfig{Bucket: BlobBucket, Description: "payloads of patchbay", TTL: blobTTL})
 	return err
 }
 
-// Put uploads bytes under a name, in chunks of at most uploadWindow at a time. The layout is that of NATS object stores
+// Put uploads bytes under a name, in batches of uploadWindow chunks. The layout is that of NATS object stores
 // (ADR-20), so that `nats object get` reads it.
 func (o *Objects) Put(ctx context.Context, name string, data []byte) (*wire.Ref, error) {
 	id := wire.NewID()
@@ -107,7 +107,7 @@ func confirmed(ctx context.Context, acks []jetstream.PubAckFuture) error {
 	return nil
 }
 
-// Get fetches an object into memory that room makes. Its size is compared before that, its digest after.
+// Get fetches an object into memory from room. It checks the size before that and the digest after it.
 func (o *Objects) Get(ctx context.Context, ref *wire.Ref, room func(int) (*Region, error)) (*Region, error) {
 	store, err := o.js.ObjectStore(ctx, BlobBucket)
 	if err != nil {
@@ -133,7 +133,7 @@ func (o *Objects) Get(ctx context.Context, ref *wire.Ref, room func(int) (*Regio
 	_, err = io.ReadFull(res, r.Bytes())
 	if err == nil {
 		var more int
-		if more, err = res.Read(make([]byte, 1)); more > 0 || errors.Is(err, io.EOF) { // the digest is compared at the end
+		if more, err = res.Read(make([]byte, 1)); more > 0 || errors.Is(err, io.EOF) { // EOF checks the digest
 			err = nil
 		}
 	}

@@ -13,9 +13,9 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// Region is memory that two processes can see: an anonymous file (memfd_create(2)), mapped, which travels over a unix
-// socket as a descriptor. It is sealed against shrinking (F_SEAL_SHRINK): a mapping of a file that its maker truncates
-// would end the reader with SIGBUS. Whoever has one releases it once.
+// Region is memory that two processes share: an anonymous file (memfd_create(2)), mapped, which travels over a unix
+// socket as a descriptor. It is sealed against shrinking (F_SEAL_SHRINK): if its creator truncated the file, reading
+// the mapping would kill the reader with SIGBUS. Its owner must release it.
 type Region struct {
 	fd   int
 	data []byte
@@ -24,8 +24,8 @@ type Region struct {
 	after func() // called once when it is released; may be nil
 }
 
-// NewRegion makes a region of n bytes, zero and writable here. A host that fills it and sends a Tensor whose Data lies
-// in Bytes, in a message that is Held there, sends no copy.
+// NewRegion creates a region of n bytes, zeroed and writable by this process. A host that fills it and sends a
+// wire.Tensor whose Data lies in Bytes, in a message whose Held refers to the region, sends no copy.
 func NewRegion(n int) (*Region, error) {
 	if n <= 0 || n > wire.MaxRegion {
 		return nil, fmt.Errorf("shared memory of %d bytes: want 1 to %d", n, wire.MaxRegion)
@@ -47,13 +47,12 @@ func NewRegion(n int) (*Region, error) {
 	return &Region{fd: fd, data: data}, nil
 }
 
-// memfd makes an anonymous file that may be sealed.
+// memfd creates an anonymous file that can be sealed.
 func memfd() (int, error) {
 	return unix.MemfdCreate("patchbay", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 }
 
-// openRegion maps a descriptor of the other side to be read. It takes the descriptor, and closes it if it is not what
-// it should be.
+// openRegion maps a descriptor from the other side for reading. It takes over the descriptor and closes it on error.
 func openRegion(fd int) (*Region, error) {
 	data, err := mapSealed(fd)
 	if err != nil {
@@ -85,11 +84,11 @@ func mapSealed(fd int) ([]byte, error) {
 	return data, nil
 }
 
-// Bytes is the memory. It must not be touched after Release.
+// Bytes returns the memory. It must not be accessed after Release.
 func (r *Region) Bytes() []byte { return r.data }
 
-// write copies data into shared memory at an offset. Through the file, pages that are written whole need not be zeroed
-// first.
+// write copies data into shared memory at an offset. It writes through the file, so that the kernel need not zero
+// pages that are overwritten completely.
 func write(fd int, data []byte, at int) error {
 	for len(data) > 0 {
 		n, err := unix.Pwrite(fd, data, int64(at))
@@ -114,7 +113,7 @@ func (r *Region) Release() {
 	}
 }
 
-// find tells where in the region b lies.
+// find returns the offset of b in the region, if b lies there.
 func (r *Region) find(b []byte) (offset int, ok bool) {
 	if len(b) == 0 || len(r.data) == 0 {
 		return 0, false
@@ -126,14 +125,14 @@ func (r *Region) find(b []byte) (offset int, ok bool) {
 	return int(at - from), true
 }
 
-// Hold is the shared memory that the tensors and bytes of one message lie in. Nil holds nothing. Safe for concurrent
-// use.
+// Hold keeps the shared memory in which the tensors and bytes of one message lie, and counts its users. A nil Hold
+// holds nothing. All methods but Join are safe for concurrent use.
 type Hold struct {
 	regions []*Region
 	users   atomic.Int32
 }
 
-// Holding is a hold on regions with one user.
+// Holding returns a Hold on regions with one user.
 func Holding(regions ...*Region) *Hold {
 	h := &Hold{regions: regions}
 	h.users.Store(1)
@@ -148,7 +147,7 @@ func (h *Hold) Retain() *Hold {
 	return h
 }
 
-// Release gives the memory up; the last user's call frees it.
+// Release removes a user; the last one frees the memory.
 func (h *Hold) Release() {
 	if h == nil || h.users.Add(-1) > 0 {
 		return
@@ -171,8 +170,7 @@ func (h *Hold) Has(b []byte) bool {
 	return false
 }
 
-// Join adds what other holds to h, which may be nil, and takes over other's release. Of the two only the result is
-// used.
+// Join adds the regions of other to h, which may be nil, and takes over the release of other: use only the result.
 func (h *Hold) Join(other *Hold) *Hold {
 	if h == nil {
 		return other
@@ -183,14 +181,14 @@ func (h *Hold) Join(other *Hold) *Hold {
 	return h
 }
 
-// Held is in messages that know the shared memory in which their tensors and bytes lie.
+// Held is embedded in messages that know the shared memory in which their tensors and bytes lie.
 type Held struct {
 	Hold *Hold `json:"-"` // nil: in none
 }
 
 func (h *Held) hold() *Hold { return h.Hold }
 
-// HoldOf is the memory that a message lies in; nil: it lies in none, or does not know.
+// HoldOf returns the Hold of a message; nil if it has none.
 func HoldOf(v any) *Hold {
 	if h, ok := v.(interface{ hold() *Hold }); ok {
 		return h.hold()
@@ -198,7 +196,8 @@ func HoldOf(v any) *Hold {
 	return nil
 }
 
-// Disown replaces tensors and bytes that lie in h by copies, in place.
+// Disown replaces tensors and bytes in v that lie in h with copies. It changes v in place and returns it; if v itself
+// is bytes, it returns the copy.
 func Disown(v any, h *Hold) any {
 	switch x := v.(type) {
 	case []byte:

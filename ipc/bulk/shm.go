@@ -11,8 +11,9 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// Mapped replaces the references of kind shm in a message by the memory that they mean. It takes the descriptors; every
-// one must be meant by one of them at least. The data is valid until the hold is released.
+// Mapped replaces the references of kind shm in a message with the memory that they refer to; each must call its
+// argument with every reference. Mapped takes over the descriptors, each of which must be referred to at least once.
+// The data is valid until the hold is released, which is nil if there are no descriptors.
 func Mapped(fds []int, each func(func(*wire.Ref) ([]byte, error)) error) (*Hold, error) {
 	regions := make([]*Region, len(fds))
 	used := make([]bool, len(fds))
@@ -54,7 +55,7 @@ func Mapped(fds []int, each func(func(*wire.Ref) ([]byte, error)) error) (*Hold,
 	return h, nil
 }
 
-// MappedReply is mapped for a reply.
+// MappedReply is Mapped for a reply.
 func MappedReply(o *pyjson.Object, fds []int) (*Hold, error) {
 	return Mapped(fds, func(f func(*wire.Ref) ([]byte, error)) error {
 		_, err := wire.ReplaceRefs(o, f)
@@ -62,26 +63,26 @@ func MappedReply(o *pyjson.Object, fds []int) (*Hold, error) {
 	})
 }
 
-// Cargo takes what goes beside one message.
+// Cargo collects what goes beside one message.
 type Cargo interface {
-	// put takes bytes; nil: they go inside.
+	// Put takes bytes and returns a reference to them; nil: they go inside the message.
 	Put(data []byte) (*wire.Ref, error)
-	// fds are the descriptors to send.
+	// FDs returns the descriptors to send.
 	FDs() []int
-	// done is called when the message was sent, or was not.
+	// Done is called once the message was sent, or was not.
 	Done(sent bool)
 }
 
-// ShmCargo gathers the shared memory that goes with one frame: memory that the message lies in goes as it is, the rest
-// is copied into one region.
+// ShmCargo collects the shared memory that goes with one frame: regions in which the message already lies go as they
+// are, the rest is copied into one region of its own.
 type ShmCargo struct {
 	known []*Region
-	list  []int // in the order of Ref.FD
-	own   int   // -1: none yet
+	list  []int // descriptors, indexed by Ref.FD
+	own   int   // descriptor of the region of its own; -1: none yet
 	size  int
 }
 
-// NewShmCargo gathers for one frame; what lies in h goes without a copy.
+// NewShmCargo returns a ShmCargo for one frame; what lies in h goes without a copy.
 func NewShmCargo(h *Hold) *ShmCargo {
 	c := &ShmCargo{own: -1}
 	if h != nil {
@@ -90,7 +91,7 @@ func NewShmCargo(h *Hold) *ShmCargo {
 	return c
 }
 
-// Put implements cargo.
+// Put implements Cargo.
 func (c *ShmCargo) Put(data []byte) (*wire.Ref, error) {
 	for _, r := range c.known {
 		if at, ok := r.find(data); ok {
@@ -122,7 +123,7 @@ func (c *ShmCargo) Put(data []byte) (*wire.Ref, error) {
 	return &wire.Ref{Kind: wire.RefShm, Bytes: len(data), FD: slices.Index(c.list, c.own), Offset: at}, nil
 }
 
-// FDs implements cargo: no more can be put in afterwards.
+// FDs implements Cargo: nothing can be put in after it.
 func (c *ShmCargo) FDs() []int {
 	if c.own >= 0 {
 		_, _ = unix.FcntlInt(uintptr(c.own), unix.F_ADD_SEALS,
@@ -131,7 +132,7 @@ func (c *ShmCargo) FDs() []int {
 	return c.list
 }
 
-// Done implements cargo.
+// Done implements Cargo.
 func (c *ShmCargo) Done(bool) {
 	if c.own >= 0 {
 		_ = unix.Close(c.own)

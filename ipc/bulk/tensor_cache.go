@@ -12,22 +12,22 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// TensorBytes is the budget of a TensorCache where nothing else is said.
+// TensorBytes is the default budget of a TensorCache in bytes.
 const TensorBytes = 512 << 20
 
-// TensorCache keeps the data of tensors that came with a hash, so that hosts send text states and adapters once: later
-// the hash is enough. What was not used for longest goes first when the budget is spent. Safe for concurrent use.
+// TensorCache keeps the data of tensors that came with a hash, so that hosts send text states and adapters once and
+// then only the hash. Above its budget it evicts the least recently used data. TensorCache is safe for concurrent use.
 type TensorCache struct {
 	budget int
 	held   *lru.Cache[[]byte]
 }
 
-// NewTensorCache returns an empty cache that holds at most so many bytes.
+// NewTensorCache returns an empty cache that holds at most budget bytes.
 func NewTensorCache(budget int) *TensorCache {
 	return &TensorCache{budget, lru.New[[]byte](int64(budget), nil)}
 }
 
-// put keeps a copy of data under the hash that was proved to be its own, and returns that.
+// put stores a copy of data under its verified hash and returns the copy. Data above the budget is returned as it is.
 func (c *TensorCache) put(hash string, data []byte) []byte {
 	if len(data) > c.budget {
 		return data
@@ -37,9 +37,9 @@ func (c *TensorCache) put(hash string, data []byte) []byte {
 	return own
 }
 
-// Fill gives every tensor in a request that has only a hash its data, and keeps the data of those that have both. A
-// hash that lies is an error; hashes that are not known are one of code missing_tensors that lists them all, before
-// anything runs.
+// Fill sets the data of every tensor in a request that has only a hash (SHA-256 of the data in hex), and stores the
+// data of those that have both. A wrong hash is an error; unknown hashes are one error with code missing_tensors that
+// lists them all, before anything runs.
 func (c *TensorCache) Fill(o *pyjson.Object) error {
 	var missing []any
 	asked := map[string]bool{}

@@ -7,7 +7,7 @@ import (
 	"patchbay/ipc/wire"
 )
 
-// encode writes a request. Large tensors and bytes are offered beside it; when it is too large then, smaller ones too.
+// encode encodes a request. Large tensors and bytes are offered beside it, smaller ones too if it is still too large.
 func (c *NATSClient) encode(body any, beside *bulk.NATSCargo) ([]byte, error) {
 	limit := int(c.nc.MaxPayload()) - 1024
 	for _, least := range []int{wire.BulkBytes, wire.SmallBytes} {
@@ -28,7 +28,7 @@ func (c *NATSClient) encode(body any, beside *bulk.NATSCargo) ([]byte, error) {
 		"the request has more than the %d bytes that the server takes, without its tensors and files", limit)
 }
 
-// Payloads are the offers of this connection, made when they are needed.
+// Payloads returns the payload transfers of this connection, created on first use.
 func (c *NATSClient) Payloads() (*bulk.Blobs, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -53,7 +53,7 @@ func (c *NATSClient) drop(ref *wire.Ref) {
 	}
 }
 
-// pull fetches what a reply refers to.
+// pull fetches the bytes that a reply refers to.
 func (c *NATSClient) pull(ctx context.Context, ref *wire.Ref) (*bulk.Region, error) {
 	b, err := c.Payloads()
 	if err != nil {

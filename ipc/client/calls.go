@@ -18,8 +18,8 @@ func Submit(ctx context.Context, c Client, req *message.RunRequest) (message.Rec
 	return out, err
 }
 
-// Run starts a job and feeds col until it ends. It returns the terminal event. A Lasting client goes on after a loss of
-// the connection; any other ends with ErrSilent, ErrNoDaemon or the error of its connection.
+// Run starts a job, feeds col until it ends and returns the terminal event. A Lasting client continues after it loses
+// the connection; any other returns ErrSilent, ErrNoDaemon or the error of its connection.
 func Run(ctx context.Context, c Client, req *message.RunRequest, col *Collector) (*message.Event, error) {
 	if l, ok := c.(*Lasting); ok {
 		return l.run(ctx, req, col)
@@ -46,8 +46,8 @@ func Status(ctx context.Context, c Client, job string) (message.Record, error) {
 	return out.Record, err
 }
 
-// Follow feeds col with the events of a job from a sequence number on, and with its files if they are wanted, until it
-// ends.
+// Follow feeds col with the events of a job, starting at sequence number from, and with its files if files is set,
+// until the job ends.
 func Follow(ctx context.Context, c Client, job string, from uint64, files bool,
 	col *Collector,
 ) (*message.Event, error) {
@@ -58,7 +58,7 @@ func Follow(ctx context.Context, c Client, job string, from uint64, files bool,
 	return collect(ctx, c, message.VerbStatus, job, ask, col)
 }
 
-// Fetch returns the files of a job that is done. It asks three times when replies are lost.
+// Fetch returns the files of a job that is done. It makes up to three attempts if replies get lost.
 func Fetch(ctx context.Context, c Client, job string) ([]message.File, error) {
 	for tries := 1; ; tries++ {
 		col := &Collector{}
@@ -69,14 +69,14 @@ func Fetch(ctx context.Context, c Client, job string) ([]message.File, error) {
 	}
 }
 
-// Cancel cancels a job; false if it had ended.
+// Cancel cancels a job and returns its state; the bool is false if the job had already ended.
 func Cancel(ctx context.Context, c Client, job string) (bool, message.State, error) {
 	var out message.CancelReply
 	err := AskOne(ctx, c, message.VerbCancel, job, nil, &out)
 	return out.Cancelled, out.State, err
 }
 
-// Retry queues a job once more that failed, was cancelled or has expired.
+// Retry queues a job again that failed, was cancelled or expired.
 func Retry(ctx context.Context, c Client, job string) error {
 	var out message.RetryReply
 	return AskOne(ctx, c, message.VerbRetry, job, nil, &out)

@@ -14,9 +14,9 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// Client asks a daemon or a worker, over NATS or frames. Safe for concurrent use.
+// Client sends requests to a daemon or a worker, over NATS or frames. It is safe for concurrent use.
 type Client interface {
-	// Ask sends a request. body is a struct of package message, a map, or nil; job is the job of status and cancel.
+	// Ask sends a request. body is a struct of package message, a map, or nil; job is the ID for verbs about a job.
 	Ask(ctx context.Context, verb, job string, body any) (*Replies, error)
 	// Close ends the connection; runs tied to it are cancelled.
 	Close() error
@@ -31,11 +31,11 @@ type Replies struct {
 	begun  bool // within was called
 	wake   chan struct{}
 	cancel func()
-	// fetches what replies refer to; nil: they refer to nothing else
+	// fetches what replies refer to; nil: they hold no references to fetch
 	pull func(ctx context.Context, ref *wire.Ref) (*bulk.Region, error)
 }
 
-// fetch replaces references of a reply by what they mean.
+// fetch replaces the references in a reply with the bytes they stand for.
 func (m *Reply) fetch(ctx context.Context, pull func(context.Context, *wire.Ref) (*bulk.Region, error)) error {
 	_, err := wire.ReplaceRefs(m.Fields, func(ref *wire.Ref) ([]byte, error) {
 		g, err := pull(ctx, ref)
@@ -48,7 +48,7 @@ func (m *Reply) fetch(ctx context.Context, pull func(context.Context, *wire.Ref)
 	return err
 }
 
-// Reply is one reply, with the shared memory that it lies in.
+// Reply is one reply, with the shared memory in which its data lies.
 type Reply struct {
 	Fields *pyjson.Object
 	Hold   *bulk.Hold
@@ -58,14 +58,14 @@ func newReplies(cancel func()) *Replies {
 	return &Replies{wake: make(chan struct{}, 1), cancel: cancel}
 }
 
-// Next returns the next reply; io.EOF after the last one. A reply that is an error is returned as *Error. An event of a
-// job that failed is no error reply: it has a type.
+// Next returns the next reply, or io.EOF after the last one. An error reply is returned as a *wire.Error. The event of
+// a failed job is no error reply: it has a type.
 func (r *Replies) Next(ctx context.Context) (*pyjson.Object, error) {
 	m, err := r.next(ctx)
 	return m.own(), err
 }
 
-// next is Next for those who release the shared memory themselves.
+// next is Next for callers that release the shared memory themselves.
 func (r *Replies) next(ctx context.Context) (Reply, error) {
 	for {
 		r.mu.Lock()
@@ -96,8 +96,7 @@ func (r *Replies) next(ctx context.Context) (Reply, error) {
 	}
 }
 
-// within is next that waits no longer than this (0 and less: any time) and then returns ErrSilent. The first reply may
-// take receiptTime.
+// within is next but returns ErrSilent after silence (<= 0: no limit). The first reply may take receiptTime.
 func (r *Replies) within(ctx context.Context, silence time.Duration) (Reply, error) {
 	if silence <= 0 {
 		return r.next(ctx)
@@ -115,7 +114,7 @@ func (r *Replies) within(ctx context.Context, silence time.Duration) (Reply, err
 	return m, err
 }
 
-// own copies what lies in shared memory, and releases that.
+// own copies the data that lies in shared memory out of it and releases the memory.
 func (m Reply) own() *pyjson.Object {
 	if m.Hold != nil {
 		bulk.Disown(m.Fields, m.Hold)
@@ -124,13 +123,13 @@ func (m Reply) own() *pyjson.Object {
 	return m.Fields
 }
 
-// One returns the only reply.
+// One returns the only reply and closes r.
 func (r *Replies) One(ctx context.Context) (*pyjson.Object, error) {
 	m, err := r.OneHeld(ctx)
 	return m.own(), err
 }
 
-// OneHeld is One for those who release the shared memory themselves.
+// OneHeld is One for callers that release the shared memory themselves.
 func (r *Replies) OneHeld(ctx context.Context) (Reply, error) {
 	defer r.Close()
 	m, err := r.next(ctx)
@@ -140,7 +139,7 @@ func (r *Replies) OneHeld(ctx context.Context) (Reply, error) {
 	return m, err
 }
 
-// Close gives up the rest.
+// Close gives up the remaining replies.
 func (r *Replies) Close() {
 	if r.cancel != nil {
 		r.cancel()
@@ -173,7 +172,7 @@ func (r *Replies) put(m Reply, end error) {
 
 // FrameClient is a Client on a byte stream: a unix socket, or the pipes of a worker.
 type FrameClient struct {
-	Enc   wire.Encoding // of requests and with that of their replies; set before the first Ask
+	Enc   wire.Encoding // of requests and so of their replies; set before the first Ask
 	w     *wire.FrameWriter
 	close func() error
 	gone  chan struct{}
@@ -206,7 +205,7 @@ func (c *FrameClient) Gone() <-chan struct{} { return c.gone }
 
 // Ask implements Client.
 func (c *FrameClient) Ask(_ context.Context, verb, job string, body any) (*Replies, error) {
-	if body == nil { // a body names its job itself
+	if body == nil { // any other body names its job itself
 		of := map[string]string{}
 		if job != "" {
 			of["job"] = job
@@ -258,7 +257,7 @@ func (c *FrameClient) Close() error {
 	return err
 }
 
-// errHungUp is what open requests get when the stream ends under them.
+// errHungUp ends open requests when the stream ends.
 var errHungUp = errors.New("the connection was closed by the other side")
 
 func (c *FrameClient) read(r io.Reader) {
@@ -317,7 +316,7 @@ func (c *FrameClient) frame(body []byte, fds []int) error {
 	}
 	c.mu.Unlock()
 	if r == nil {
-		return nil // given up
+		return nil // its request was closed
 	}
 	memory, err := bulk.MappedReply(fields, fds)
 	fds = nil

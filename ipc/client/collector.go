@@ -15,22 +15,22 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// Collector puts together the messages of one run or one status with outputs: events, files in pieces, previews.
+// Collector assembles the messages of one run, or of one status with outputs: events, files in pieces, previews.
 type Collector struct {
 	Event    func(message.Event)         // every event, terminal one included; nil: ignored
 	Preview  func(node string, p []byte) // nil: ignored
 	Accepted func(message.Receipt)       // nil: ignored
 	Beat     func()                      // a sign of life while nothing happens; nil: ignored
 	Files    []message.File
-	Hold     *bulk.Hold // shared memory that Files lie in; of run
-	// longest pause between two messages, after which the daemon counts as lost; 0: Silence, negative: any
+	Hold     *bulk.Hold // shared memory in which Files lie after RunHeld
+	// longest pause between two messages, after which the daemon counts as lost; 0: Silence, negative: no limit
 	Silence time.Duration
 
 	unasked bool // no files were asked for
-	named   int  // files of the job, as its record or its end says
+	named   int  // number of files of the job, as its record or terminal event says
 }
 
-// errGap ends a stream that lacks a message: a network of NATS servers may lose one without a word to either side.
+// errGap ends a stream that lacks a message: a network of NATS servers may lose one without telling either side.
 var errGap = errors.New("a reply did not arrive")
 
 // restart forgets the files: the next stream carries them again.
@@ -39,7 +39,7 @@ func (c *Collector) restart() {
 	c.Files, c.Hold, c.named = nil, nil, 0
 }
 
-// Run reads replies until the end and returns the terminal event; nil if there was none.
+// Run reads replies until the end and returns the terminal event, if any. Files no longer lie in shared memory.
 func (c *Collector) Run(ctx context.Context, r *Replies) (*message.Event, error) {
 	end, err := c.RunHeld(ctx, r)
 	for i := range c.Files {
@@ -52,7 +52,7 @@ func (c *Collector) Run(ctx context.Context, r *Replies) (*message.Event, error)
 	return end, err
 }
 
-// RunHeld is Run that leaves files in shared memory.
+// RunHeld is Run but leaves files in shared memory, which the caller releases with Hold.
 func (c *Collector) RunHeld(ctx context.Context, r *Replies) (*message.Event, error) {
 	var last *message.Event
 	for {
@@ -73,12 +73,12 @@ func (c *Collector) RunHeld(ctx context.Context, r *Replies) (*message.Event, er
 			continue
 		}
 		last = ev
-		files, _ := ev.Data["outputs"].([]any) // of a job that failed none, whatever its record said: some may be dropped
+		files, _ := ev.Data["outputs"].([]any) // none if the job failed, whatever its record said: some may be dropped
 		c.named = len(files)
 	}
 }
 
-// Add takes one message and returns it if it is an event.
+// Add processes one message and returns it if it is an event.
 func (c *Collector) Add(o *pyjson.Object) (*message.Event, error) {
 	kind, _ := o.Get("type")
 	switch kind {
@@ -143,7 +143,7 @@ func (c *Collector) output(o *pyjson.Object) error {
 	return nil
 }
 
-// maxOutput bounds one file that a Collector takes.
+// maxOutput bounds the bytes of one file that a Collector accepts.
 const maxOutput = 4 << 30
 
 func (c *Collector) chunk(o *pyjson.Object) error {
@@ -162,7 +162,7 @@ func (c *Collector) chunk(o *pyjson.Object) error {
 	return checkFile(*f)
 }
 
-// missing is how many bytes of a file are still to come.
+// missing returns how many bytes of a file are still to come.
 func missing(f message.File) int { return f.Ref.Bytes - len(f.Data) }
 
 func checkFile(f message.File) error {

@@ -10,11 +10,11 @@ import (
 	"patchbay/ipc/wire"
 )
 
-// findLimit bounds the jobs among which Find looks for the beginning of an id, the newest ones.
+// findLimit is how many of the newest jobs Find searches for a prefix of an ID.
 const findLimit = 1000
 
-// Find returns the id of the job that a person means by short: that id itself, or the only one that begins with it. One
-// that several begin with is an *InputError that lists them, one that none does the daemon's no_such_job.
+// Find returns the ID of the job that a person means by short: short itself if there is such a job, otherwise the only
+// ID that begins with it. If several do, it returns a *wire.InputError that lists them; if none does, no_such_job.
 func Find(ctx context.Context, c Client, short string) (string, error) {
 	_, err := Status(ctx, c, short)
 	var none *wire.Error

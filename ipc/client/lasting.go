@@ -15,33 +15,32 @@ import (
 	"patchbay/ipc/wire"
 )
 
-// Silence is the longest pause in a stream of replies: a daemon that runs or follows a job says something every 2 s.
-// After it the stream counts as lost.
+// Silence is the longest pause in a stream of replies, after which the stream counts as lost: a daemon that runs or
+// follows a job says something every 2 s.
 const Silence = 15 * time.Second
 
-// ErrSilent is the end of a stream whose other side has said nothing for too long.
+// ErrSilent ends a stream whose other side has said nothing for too long.
 var ErrSilent = errors.New("no sign of life from the daemon")
 
-// errUnplugged ends what waits for replies when the connection to the NATS server breaks: some may be lost.
+// errUnplugged ends requests that wait for replies when the connection to the NATS server breaks: some may be lost.
 var errUnplugged = fmt.Errorf("%w: the connection to the NATS server was lost", ErrNoDaemon)
 
-// receiptTime bounds the wait for the first reply of a run: it may carry inputs, and a full store may take its time.
+// receiptTime bounds the wait for the first reply to a run: it may carry inputs, and a full store may be slow.
 const receiptTime = time.Minute
 
-// Lasting is a Client that outlives its connection: a job that Run or Follow is given goes on in the daemon that comes
-// back, under the id that it has. Other requests are asked once, on the connection of the moment. Safe for concurrent
-// use.
+// Lasting is a Client that outlives its connection: a job given to Run or Follow continues, under the same ID, in the
+// daemon that comes back. Other requests are sent once, on the current connection. It is safe for concurrent use.
 type Lasting struct {
-	Dial     func() (Client, error)           // connects
-	Say      func(format string, args ...any) // told what is waited for
+	Dial     func() (Client, error)           // opens a connection
+	Say      func(format string, args ...any) // reports what is being waited for
 	Patience time.Duration                    // how long the daemon may be away
 
 	mu        sync.Mutex
 	c         Client
-	cancelled bool // a job was to be cancelled: it is not begun again
+	cancelled bool // a cancel was sent: revive starts no job again
 }
 
-// client returns the connection of the moment.
+// client returns the current connection, and dials if there is none.
 func (l *Lasting) client() (Client, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -52,7 +51,7 @@ func (l *Lasting) client() (Client, error) {
 	return l.c, err
 }
 
-// Close implements Client. What is asked later is asked on another connection.
+// Close implements Client. A later request dials another connection.
 func (l *Lasting) Close() error {
 	l.mu.Lock()
 	c := l.c
@@ -78,7 +77,7 @@ func (l *Lasting) Ask(ctx context.Context, verb, job string, body any) (*Replies
 	return c.Ask(ctx, verb, job, body)
 }
 
-// run is Run: it sends the request again when nothing is known of its receipt, which is safe under its id.
+// run is Run. It sends the request again while no receipt is known, which is safe under the same ID.
 func (l *Lasting) run(ctx context.Context, req *message.RunRequest, col *Collector) (*message.Event, error) {
 	receipt, accepted := col.Accepted, false
 	col.Accepted = func(r message.Receipt) {
@@ -104,7 +103,7 @@ func (l *Lasting) run(ctx context.Context, req *message.RunRequest, col *Collect
 	})
 }
 
-// revive begins a job anew that was cancelled with its connection: runs on a socket are tied to theirs.
+// revive retries a job that was cancelled with its connection: runs on a socket are tied to theirs.
 func (l *Lasting) revive(ctx context.Context, c Client, job string) error {
 	ctx, stop := context.WithTimeout(ctx, Silence)
 	defer stop()
@@ -128,14 +127,14 @@ func (l *Lasting) follow(ctx context.Context, ask message.JobRequest, col *Colle
 	})
 }
 
-// attend repeats ask, which reads the replies to one job, until the job has ended or the daemon has been away for too
-// long. Events that col has had are not given to it again.
+// attend repeats ask, which reads the replies to one job, until the job has ended or the daemon has been away for
+// Patience. col gets no event twice.
 func (l *Lasting) attend(ctx context.Context, job string, col *Collector,
 	ask func() (*message.Event, error),
 ) (*message.Event, error) {
 	event, seen := col.Event, message.Event{}
 	col.Event = func(ev message.Event) {
-		// numbers begin again behind the last event that was written down, and clocks jump
+		// after a restart numbers continue from the last event that was stored, and clocks jump
 		same := ev.TS == seen.TS && ev.Seq == seen.Seq && ev.Type == seen.Type
 		if same || ev.TS <= seen.TS && ev.Seq <= seen.Seq && !message.Terminal(ev.Type) {
 			return
@@ -169,11 +168,11 @@ func (l *Lasting) attend(ctx context.Context, job string, col *Collector,
 	}
 }
 
-// errNoEnd is what is said of a stream that ended in the middle.
+// errNoEnd is the error of a stream that ended in the middle.
 var errNoEnd = errors.New("the daemon went away before the job ended")
 
-// lost reports whether a stream of replies ended because its other side went away or a reply did, and not because it
-// answered.
+// lost reports whether a stream of replies ended because its other side or a reply was lost, not because the request
+// was answered.
 func lost(end *message.Event, err error) bool {
 	if err == nil {
 		return end == nil

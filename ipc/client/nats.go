@@ -25,14 +25,14 @@ type NATSClient struct {
 	nc *nats.Conn
 
 	mu    sync.Mutex
-	live  map[*Replies][2]string // subject and inbox of every request that waits
+	live  map[*Replies][2]string // subject and inbox of every pending request
 	blobs *bulk.Blobs            // nil until a payload is sent or fetched
 }
 
-// DialNATS connects to a server that asks for nothing but what is in the URL. An unreachable one is ErrNoDaemon.
+// DialNATS connects to a server that needs no credentials beyond the URL; otherwise it is DialNATSAs.
 func DialNATS(url string) (*NATSClient, error) { return DialNATSAs(url, wire.Access{}) }
 
-// DialNATSAs connects to a server. An unreachable one is ErrNoDaemon.
+// DialNATSAs connects to a server. It returns ErrNoDaemon if the server cannot be reached.
 func DialNATSAs(url string, access wire.Access) (*NATSClient, error) {
 	opts, err := access.Options(url)
 	if err != nil {
@@ -53,13 +53,13 @@ func DialNATSAs(url string, access wire.Access) (*NATSClient, error) {
 	return c, nil
 }
 
-// NewNATSClient returns a client on a connection of the caller's, who closes that.
+// NewNATSClient returns a client on a connection of the caller, who closes it. Its faults do not end requests.
 func NewNATSClient(nc *nats.Conn) *NATSClient { return &NATSClient{nc: nc} }
 
-// Conn is the connection of the client, for subjects that are no verbs.
+// Conn returns the connection of the client, for subjects that are not verbs.
 func (c *NATSClient) Conn() *nats.Conn { return c.nc }
 
-// fault ends the requests that the server does not allow: it answers those with nothing but an error of the connection.
+// fault ends the requests that the server does not allow: its only answer to those is an error of the connection.
 func (c *NATSClient) fault(_ *nats.Conn, _ *nats.Subscription, err error) {
 	if !errors.Is(err, nats.ErrPermissionViolation) {
 		return
@@ -75,7 +75,7 @@ func (c *NATSClient) fault(_ *nats.Conn, _ *nats.Subscription, err error) {
 	}
 }
 
-// unplugged ends the requests that wait: replies to them may be lost, and nobody would send them again.
+// unplugged ends all pending requests: replies to them may be lost, and nobody would send them again.
 func (c *NATSClient) unplugged(*nats.Conn, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -105,7 +105,7 @@ func (c *NATSClient) Ask(_ context.Context, verb, job string, body any) (*Replie
 	return c.ask(verb, job, body, stream)
 }
 
-// ask sends a request; with stream replies come until an empty one, or until Close.
+// ask sends a request. With stream, replies come until an empty one, or until Close.
 func (c *NATSClient) ask(verb, job string, body any, stream bool) (*Replies, error) {
 	var data []byte
 	beside := &bulk.NATSCargo{Offer: c.offer, Drop: c.drop}
@@ -154,7 +154,7 @@ func (c *NATSClient) ask(verb, job string, body any, stream bool) (*Replies, err
 	return r, nil
 }
 
-// natsReply sorts one message of an inbox into r.
+// natsReply adds one message of an inbox to r.
 func natsReply(r *Replies, m *nats.Msg, stream bool) {
 	switch {
 	case m.Header.Get("Status") == "503":

@@ -10,9 +10,9 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// FollowSample reads the replies to sample and returns the one that is "done"; the others that tell of progress go to
-// emit, with their holds. A run that failed or was cancelled is its *Error; one that nothing is heard of for as long as
-// silence (0: any time) is ErrSilent: its result belongs to the connection and cannot be had on another one.
+// FollowSample reads the replies to sample and returns the one that is "done"; replies that report progress go to emit,
+// with their holds. A run that failed or was cancelled is returned as its *wire.Error, one that is silent for silence
+// (0: no limit) as ErrSilent: its result belongs to the connection and cannot be had on another one.
 func FollowSample(ctx context.Context, replies *Replies, silence time.Duration,
 	emit func(*message.SampleReply),
 ) (*message.SampleReply, error) {
@@ -49,7 +49,7 @@ func sampleReplyOf(o *pyjson.Object) (*message.SampleReply, error) {
 	return m, err
 }
 
-// Free gives up handles or models, or with none named everything.
+// Free releases handles or models; if none are named, everything.
 func Free(ctx context.Context, c Client, req *message.FreeRequest) (message.FreeReply, error) {
 	var out message.FreeReply
 	err := AskOne(ctx, c, message.VerbFree, "", req, &out)

@@ -10,10 +10,10 @@ import (
 	"patchbay/ipc/wire"
 )
 
-// gatherQuiet is how long after the last answer no other daemon is expected to answer.
+// gatherQuiet is how long AllStats waits for further daemons after an answer.
 const gatherQuiet = 150 * time.Millisecond
 
-// AllStats returns what the daemons behind a connection count, by name: all of a NATS server, or the one of a socket.
+// AllStats returns the stats of the daemons behind a connection, by name: all on a NATS server, the one on a socket.
 func AllStats(ctx context.Context, c Client) ([]message.Stats, error) {
 	nc, ok := c.(*NATSClient)
 	if !ok {
@@ -54,7 +54,7 @@ func AllStats(ctx context.Context, c Client) ([]message.Stats, error) {
 	}
 }
 
-// LimitsOf returns what a daemon takes from its clients.
+// LimitsOf returns the limits that a daemon sets for its clients.
 func LimitsOf(ctx context.Context, c Client) (message.LimitsReply, error) {
 	var out struct {
 		Limits message.LimitsReply `json:"limits"`

@@ -10,8 +10,8 @@ import (
 	"patchbay/ipc/wire"
 )
 
-// Cancel ends a queued job or asks a running one to stop, and returns the state it then has; false if it had ended
-// already. A running job has ended when its terminal event is in the log.
+// Cancel ends a queued job or asks a running one to stop, and returns the resulting state; the bool is false if the
+// job had already ended. A running job has ended only once its terminal event is in the log.
 func (j *Table) Cancel(ctx context.Context, id string) (message.State, bool, error) {
 	ctx, stop := context.WithTimeout(ctx, AskTime)
 	defer stop()
@@ -35,7 +35,7 @@ func (j *Table) Cancel(ctx context.Context, id string) (message.State, bool, err
 	}
 }
 
-// FailQueued ends all waiting jobs with fault: a table in memory does not survive the daemon.
+// FailQueued ends all waiting jobs with fault. It serves a table in memory, which does not survive the daemon.
 func (j *Table) FailQueued(ctx context.Context, fault *wire.Error) {
 	list, _ := j.List(message.Queued, j.cfg.MaxQueued)
 	for _, rec := range list {
@@ -43,7 +43,7 @@ func (j *Table) FailQueued(ctx context.Context, fault *wire.Error) {
 	}
 }
 
-// end ends a job that no worker has, if its record is still as it was, and tells of it.
+// end ends a job that no worker holds, if its record has not changed since was, and appends the terminal event.
 func (j *Table) end(ctx context.Context, was message.Record, state message.State, fault *wire.Error,
 ) (message.Record, error) {
 	rec, err := j.Update(ctx, was.Job, was.Rev,
@@ -79,7 +79,7 @@ func terminalOf(rec message.Record) message.Event {
 	return message.Event{Type: kind, Error: fault, NodeErrors: rec.NodeError, Data: endData(fault, data)}
 }
 
-// Retry queues a job once more that has failed, was cancelled or has expired, with all its attempts before it.
+// Retry queues a job again that failed, was cancelled or expired. It gets all of MaxAttempts again.
 func (j *Table) Retry(ctx context.Context, id string) (message.Record, error) {
 	for {
 		rec, err := j.Get(ctx, id)
@@ -103,7 +103,7 @@ func (j *Table) Retry(ctx context.Context, id string) (message.Record, error) {
 				r.Because(r.Error.Error())
 				cause = r.Error.Message
 			}
-			r.Outputs = nil // what it had made has its names, and is not the next attempt's
+			r.Outputs = nil // those files have their names and do not belong to the next attempt
 			r.State, r.Error, r.NodeError, r.Finished, r.ExpireAt, r.Cancel, r.HandedBack = message.Queued, nil, nil, 0,
 				0, false, r.Attempt
 		})

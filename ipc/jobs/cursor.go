@@ -10,23 +10,23 @@ import (
 	"patchbay/ipc/message"
 )
 
-// Cursor reads the event log of one job in order, from a sequence number on, and ends after the terminal event. Not
-// safe for concurrent use.
+// Cursor reads the event log of one job in order, starting at a sequence number, and ends after the terminal event. It
+// is not safe for concurrent use.
 type Cursor struct {
 	jobs    *Table
 	e       *entry
-	next    uint64 // first sequence number not yet given
-	shown   uint64 // previews given or skipped
+	next    uint64 // first sequence number not yet returned
+	shown   uint64 // previews returned or skipped
 	preview bool
-	ended   bool // the terminal event was given
+	ended   bool // the terminal event was returned
 }
 
 // ErrEnd is returned by Cursor.Next after the terminal event.
 var ErrEnd = errors.New("the job has ended")
 
-// Follow returns a cursor on the log of a job; from 0 or 1 starts at the beginning. With preview, Next also gives the
-// newest preview when there is one. Close must be called. The only error is that there is no such job: a log that
-// cannot be read now is read by Next.
+// Follow returns a cursor on the log of a job; from 0 or 1 starts at the beginning. With preview, Next also returns
+// the newest preview when there is one. The caller must call Close. The only error is ErrNoJob: if the log cannot be
+// read yet, Next tries again.
 func (j *Table) Follow(ctx context.Context, id string, from uint64, preview bool) (*Cursor, error) {
 	if err := j.rewarm(ctx, id); err != nil && !errors.Is(err, ErrNoJob) {
 		j.cfg.Log.Warn().Err(err).Str("job", id).Msg("its events cannot be read yet; trying again")
@@ -43,7 +43,7 @@ func (j *Table) Follow(ctx context.Context, id string, from uint64, preview bool
 	return &Cursor{jobs: j, e: e, next: max(from, 1), shown: e.shown, preview: preview}, nil
 }
 
-// Close ends the interest in previews.
+// Close ends the interest in previews. A second call does nothing.
 func (c *Cursor) Close() {
 	if c.preview {
 		c.jobs.mu.Lock()
@@ -53,13 +53,13 @@ func (c *Cursor) Close() {
 	}
 }
 
-// Item is what Next gives: exactly one of its fields is set.
+// Item is what Next returns: exactly one of its fields is set.
 type Item struct {
 	Event   *message.Event
 	Preview *message.Preview
 }
 
-// Next waits for the next event or preview. After the terminal event it returns errEnd.
+// Next waits for the next event or preview. After the terminal event it returns ErrEnd.
 func (c *Cursor) Next(ctx context.Context) (Item, error) {
 	for {
 		c.jobs.mu.Lock()
@@ -73,7 +73,7 @@ func (c *Cursor) Next(ctx context.Context) (Item, error) {
 		}
 		c.jobs.mu.Unlock()
 		var again <-chan time.Time
-		if cold { // another daemon has the job, or made it: what is here of its log has a beginning elsewhere
+		if cold { // another daemon has or created the job: the log here lacks its beginning
 			if c.jobs.warm(ctx, e) == nil {
 				continue
 			}
@@ -88,12 +88,13 @@ func (c *Cursor) Next(ctx context.Context) (Item, error) {
 	}
 }
 
-// have returns what is there to be given; neither an item nor an error: nothing yet. The lock is held.
+// have returns the item to return next, or neither an item nor an error if there is none yet. The caller must hold
+// c.jobs.mu.
 func (c *Cursor) have() (Item, error) {
 	e := c.e
 	i := sort.Search(len(e.log), func(i int) bool { return e.log[i].Seq >= c.next })
 	if n := len(e.log); i == n && n > 0 && e.ended && !c.ended && message.Terminal(e.log[n-1].Type) {
-		i-- // numbered before events of an attempt that was lost, which were given
+		i-- // its number is below those of events of a lost attempt that were returned
 	}
 	switch {
 	case i < len(e.log):
@@ -109,7 +110,7 @@ func (c *Cursor) have() (Item, error) {
 	return Item{}, nil
 }
 
-// Preview makes p the newest preview of its job, of which only the newest is kept.
+// Preview makes p the newest preview of its job; older ones are not kept.
 func (j *Table) Preview(p message.Preview) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -127,8 +128,8 @@ func (j *Table) Preview(p message.Preview) {
 	}
 }
 
-// Append adds an event to the log of a job, stamped with number, time and attempt. An event of an attempt that is not
-// the current one, or after the terminal event, is dropped and false returned. attempt < 0 means any.
+// Append adds an event to the log of a job, stamped with sequence number, time and attempt. It returns false and drops
+// the event if the attempt is not the current one or the terminal event is in the log. attempt < 0 means any.
 func (j *Table) Append(_ context.Context, id string, attempt int, ev message.Event) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -143,12 +144,12 @@ func (j *Table) Append(_ context.Context, id string, attempt int, ev message.Eve
 	return true
 }
 
-// append is Append with the lock held.
+// append is Append without its checks. The caller must hold j.mu.
 func (j *Table) append(e *entry, ev message.Event) {
 	e.seq++
 	ev.V, ev.Job, ev.Seq, ev.TS, ev.Attempt = message.ProtocolVersion, e.rec.Job, e.seq,
 		j.cfg.Now().UnixMilli(), e.rec.Attempt
-	if message.Terminal(ev.Type) && e.rec.Finished > 0 { // by which EventMessage knows it, whoever makes it
+	if message.Terminal(ev.Type) && e.rec.Finished > 0 { // EventMessage deduplicates by it, whoever makes the event
 		ev.TS = e.rec.Finished
 	}
 	if len(e.log) >= maxLog {

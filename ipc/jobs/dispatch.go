@@ -16,22 +16,22 @@ import (
 	"patchbay/ipc/wire"
 )
 
-// Dispatcher takes jobs from the table to the executors and writes down how they end.
+// Dispatcher takes jobs from the table to the executors and records how they end.
 type Dispatcher struct {
 	Jobs    *Table
 	Outputs *Outputs
 	Log     zerolog.Logger
-	Trace   bool // log nodes, steps and ranks, at debug level: the worker does, not its daemon once more
+	Trace   bool // log nodes, steps and ranks at debug level; set in a worker, not again in its daemon
 }
 
-// errStopped is the cause of a run that somebody cancelled.
+// errStopped is the cause of a run that was cancelled.
 var errStopped = errors.New("the job was cancelled")
 
-// errDeadline is the cause of a run that took longer than its deadline.
+// errDeadline is the cause of a run that exceeded its deadline.
 var errDeadline = errors.New("the deadline has passed")
 
-// Work serves the executors, each with one job at a time for every time that it is named, until take ends; runs that
-// are under way then go on until run ends. It returns when all have stopped.
+// Work serves the executors until take ends, each with one job at a time for every time it is listed. Runs in progress
+// then continue until run ends. Work returns when all have stopped.
 func (d *Dispatcher) Work(take, run context.Context, executors []Executor) {
 	var wg sync.WaitGroup
 	for _, ex := range executors {
@@ -60,7 +60,7 @@ func (d *Dispatcher) serve(take, run context.Context, ex Executor) {
 	}
 }
 
-// run is one attempt at a job.
+// run makes one attempt at a job.
 func (d *Dispatcher) run(ctx context.Context, ex Executor, rec message.Record, req *message.RunRequest,
 	stop <-chan struct{},
 ) {
@@ -116,7 +116,7 @@ func (d *Dispatcher) run(ctx context.Context, ex Executor, rec message.Record, r
 	log.Info().Dur("took", time.Since(started)).Msg("job done")
 }
 
-// Until is a context that also ends, with cause, when stop is closed. cancel must be called.
+// Until returns a context that also ends, with cause, when stop is closed. The caller must call cancel.
 func Until(ctx context.Context, stop <-chan struct{}, cause error) (_ context.Context, cancel context.CancelCauseFunc) {
 	ctx, cancel = context.WithCancelCause(ctx)
 	go func() {
@@ -129,7 +129,7 @@ func Until(ctx context.Context, stop <-chan struct{}, cause error) (_ context.Co
 	return ctx, cancel
 }
 
-// at is the end of a run with the place that it had come to.
+// at returns end with the place that the run had reached when it returned err.
 func at(end *wire.Error, err error) *wire.Error {
 	was := message.ErrorOf(err)
 	end.Node, end.Class, end.Extra = was.Node, was.Class, was.Extra
@@ -145,7 +145,7 @@ func (d *Dispatcher) finish(was message.Record, out *Outcome, fault *wire.Error)
 	ctx := context.Background() // the end of a job is recorded even while the daemon stops
 	job, state := was.Job, endOf(fault)
 	rec, err := d.swap(ctx, was, func(r *message.Record) {
-		// it was to be cancelled, and is gone now
+		// cancellation was requested, and the run is gone
 		if r.Cancel && fault != nil && (fault.Code == wire.ErrWorkerLost || fault.Code == wire.ErrDraining) {
 			state, fault = message.Cancelled, wire.Errorf(wire.ErrCancelled, "the job was cancelled")
 		}
@@ -193,7 +193,7 @@ func endOf(fault *wire.Error) message.State {
 	return message.Failed
 }
 
-// unfinished ends a job that failed or was cancelled: what its nodes had made by then is kept.
+// unfinished ends a job that failed or was cancelled; what its nodes had made by then is kept.
 func (d *Dispatcher) unfinished(ctx context.Context, rec message.Record, out *Outcome) {
 	if out != nil && len(rec.Outputs) > 0 {
 		_, _ = d.named(ctx, rec, out)
@@ -205,12 +205,12 @@ func (d *Dispatcher) unfinished(ctx context.Context, rec message.Record, out *Ou
 	}
 }
 
-// idle says, as ComfyUI does, that no node of a job runs any more.
+// idle returns the event by which ComfyUI says that no node of a job is running any more.
 func idle(job string) message.Event {
 	return message.Event{Type: message.EventExecuting, Data: map[string]any{"node": nil, "prompt_id": job}}
 }
 
-// complete names the files of a job that is done and appends its last events.
+// complete gives the files of a done job their names and appends its last events.
 func (d *Dispatcher) complete(ctx context.Context, rec message.Record, out *Outcome) {
 	refs, err := d.named(ctx, rec, out)
 	data := map[string]any{"prompt_id": rec.Job, "timestamp": time.Now().UnixMilli(), "outputs": refs}
@@ -224,7 +224,7 @@ func (d *Dispatcher) complete(ctx context.Context, rec message.Record, out *Outc
 	d.Jobs.Append(ctx, rec.Job, -1, message.Event{Type: message.EventSuccess, Data: data})
 }
 
-// named gives the files of a job their names, writes those down and appends the events of the nodes that made them.
+// named gives the files of a job their names, records these and appends the events of the nodes that made them.
 func (d *Dispatcher) named(ctx context.Context, rec message.Record, out *Outcome) ([]message.OutputRef, error) {
 	refs, err := d.Outputs.Commit(rec.Job)
 	if err != nil {
@@ -241,7 +241,7 @@ func (d *Dispatcher) named(ctx context.Context, rec message.Record, out *Outcome
 	return refs, err
 }
 
-// executedEvents makes ComfyUI's executed events of the nodes that made files, in the order of the files.
+// executedEvents returns ComfyUI's executed events, one per node that made files, in the order of the files.
 func executedEvents(job string, refs []message.OutputRef, ui map[string]map[string]any) []message.Event {
 	var order []string
 	files := map[string]map[string]any{}
@@ -288,9 +288,9 @@ func endData(e *wire.Error, data map[string]any) map[string]any {
 	return data
 }
 
-// swap applies change to the record of an attempt with compare-and-swap, as long as the attempt is still the current
-// one. A conflict with a change of something else (a wish to cancel) is tried again. A write that was said to conflict
-// may come true all the same, where a server that leads no more has passed it on: it is recognised by what it says.
+// swap applies change to the record of an attempt by compare-and-swap, as long as the attempt is the current one. It
+// retries after a conflict with another change, such as a cancel request. A write reported as a conflict may still take
+// effect if a server that has lost the leadership had passed it on: swap recognizes it by its content.
 func (d *Dispatcher) swap(ctx context.Context, was message.Record,
 	change func(*message.Record),
 ) (message.Record, error) {

@@ -7,25 +7,25 @@ import (
 	"patchbay/ipc/message"
 )
 
-// Executor runs jobs, as many at a time as a Dispatcher is given it: in this process (Local) or in a supervised child
-// (Child).
+// Executor runs jobs, as many at a time as a Dispatcher lists it: in this process (worker.Local) or in a supervised
+// child process (worker.Child).
 type Executor interface {
-	// Name is how records and logs call it.
+	// Name is what records and logs call the executor.
 	Name() string
-	// Ready waits until a job can be given; it fails only when ctx ends.
+	// Ready waits until the executor can take a job. It fails only when ctx ends.
 	Ready(ctx context.Context) error
-	// Run runs one job and returns when nothing of it is left running. Events and previews go to sink in order. When ctx
-	// ends it stops within a step and returns the cause. With an error, what is returned was finished before it; nil:
-	// nothing. A worker that died is worker_lost.
+	// Run runs one job and returns once no part of it is running any more. Events and previews go to sink in order.
+	// When ctx ends, Run stops within a step and returns the cause. An Outcome beside an error is what was finished
+	// before it; nil means nothing. The death of the worker is reported as worker_lost.
 	Run(ctx context.Context, task Task, sink Sink) (*Outcome, error)
 	// Exec runs one node; inputs and results are decoded values (see ExecRequest).
 	Exec(ctx context.Context, req *message.ExecRequest) (*message.ExecReply, error)
-	// Sample runs one sampling request of a host. Progress goes to emit in order, from one goroutine; what is returned is
-	// the last message ("done"). When ctx ends it stops within a step and returns the cause.
+	// Sample runs one sampling request of a host. Progress goes to emit in order, from one goroutine; the result is
+	// the last message ("done"). When ctx ends, Sample stops within a step and returns the cause.
 	Sample(ctx context.Context, req *message.SampleRequest, emit func(*message.SampleReply)) (*message.SampleReply, error)
 	// Load makes the weights of a model resident.
 	Load(ctx context.Context, req *message.LoadRequest) (*message.LoadReply, error)
-	// Free gives up handles or models, or with none named all models and caches.
+	// Free releases handles or models; if none are named, all models and caches.
 	Free(ctx context.Context, req *message.FreeRequest) (*message.FreeReply, error)
 }
 
@@ -41,11 +41,11 @@ type Sink struct {
 	Preview func(nodeID string, jpeg []byte)
 }
 
-// Outcome is what a finished run made.
+// Outcome is what a run produced.
 type Outcome struct {
 	Files   []message.File
 	Metrics map[string]any            // timings, executed, cached, stats: the data of the metrics event
-	UI      map[string]map[string]any // by node: what its executed event carries apart from files
+	UI      map[string]map[string]any // by node: what its executed event carries besides files
 
-	Hold *bulk.Hold // shared memory that Files lie in
+	Hold *bulk.Hold // shared memory in which the data of Files lies
 }

@@ -15,36 +15,36 @@ import (
 	"patchbay/ipc/wire"
 )
 
-// The times and sizes of the durable side.
+// Times and sizes of the JetStream store.
 const (
-	ackWait        = 5 * time.Second       // from fetching a reference to the swap to running; nothing longer hangs on it
+	ackWait        = 5 * time.Second       // covers fetching a reference up to the swap to running, nothing slower
 	beatEvery      = 3 * time.Second       // heartbeat of a daemon
-	deadAfter      = 12 * time.Second      // without one, its running jobs are taken from it
-	silence        = deadAfter - beatEvery // between two of our own: this process was stopped meanwhile
+	deadAfter      = 12 * time.Second      // a daemon without a heartbeat for this long loses its running jobs
+	silence        = deadAfter - beatEvery // a longer gap between our own heartbeats: this process was suspended
 	keepEvents     = 24 * time.Hour
 	keepDead       = 30 * 24 * time.Hour
 	eventBytes     = 512 << 20
 	requestPiece   = 512 << 10
-	serverPatience = 2 * time.Second // of one try at the server
+	serverPatience = 2 * time.Second // timeout of one request to the server
 )
 
-// JetStreamConfig says where jobs are written down.
+// JetStreamConfig configures a JetStream store.
 type JetStreamConfig struct {
 	URL       string
 	Access    wire.Access
-	InProcess nats.InProcessConnProvider // the server inside this process; nil: URL is dialled
-	Owner     string                     // name of this daemon, the same after a restart, no other daemon's
-	Replicas  int                        // of every stream. 0: 3 on a cluster that has as many servers, or else 1
-	Full      func() error               // why the store of the server cannot be written; nil: nobody knows
-	Limit     int64                      // bytes that the files of the server may have; 0: what the account says
-	Resources *Resources                 // what this daemon has for jobs; nil: it takes any
+	InProcess nats.InProcessConnProvider // the server inside this process; nil: URL is dialed
+	Owner     string                     // name of this daemon: unique, and the same after a restart
+	Replicas  int                        // of every stream. 0: 3 on a cluster that has as many servers, otherwise 1
+	Full      func() error               // returns why the server cannot write its store; nil: not known
+	Limit     int64                      // bytes that the server's files may take; 0: the limit of the account
+	Resources *Resources                 // what this daemon has for jobs; nil: it takes any job
 	Log       zerolog.Logger
 }
 
-// JetStream keeps the jobs of a table on a NATS server. The record of a job is one key of the bucket patchbay-jobs: the
-// truth, and by its revision the fence of every change. The work-queue stream holds references that wake a daemon up;
-// losing or repeating one loses or repeats no job. Acknowledgements prove nothing and nothing is built on them. Safe
-// for concurrent use.
+// JetStream keeps the jobs of a table on a NATS server. The record of a job is one key of the bucket patchbay-jobs: it
+// is authoritative, and its revision fences every change. The work-queue stream holds references that wake a daemon
+// up; losing or repeating one neither loses nor repeats a job. Acknowledgments prove nothing, and nothing relies on
+// them. JetStream is safe for concurrent use.
 type JetStream struct {
 	cfg JetStreamConfig
 	nc  *nats.Conn
@@ -52,57 +52,57 @@ type JetStream struct {
 
 	jobs, requests, daemons jetstream.KeyValue
 	queue, events           jetstream.Stream
-	book, bodies            jetstream.Stream     // under jobs and requests
+	book, bodies            jetstream.Stream     // the streams behind jobs and requests
 	classes                 []jetstream.Consumer // high, normal, low
 
-	turn  chan struct{} // holds one token: who has it asks the server for the next reference
+	turn  chan struct{} // semaphore of one: its holder asks the server for the next reference
 	hint  chan struct{}
-	hand  chan string // a new job to whoever waits in next: it needs no reference
-	taken uint64      // references given out, under turn
+	hand  chan string // hands a new job to a waiting call of next, without a reference
+	taken uint64      // references handed out; guarded by turn
 	end   context.CancelFunc
 	ctx   context.Context
-	back  chan struct{} // the server was away and is there again
+	back  chan struct{} // signals that the server was away and is back
 	wg    sync.WaitGroup
-	lost  map[string]bool // jobs without a record when the table was opened
-	hurt  []string        // streams that the server had lost messages of then
-	table *Table          // that asks for the records, from open on
+	lost  map[string]bool // jobs that had no record when the table was opened
+	hurt  []string        // streams of which the server had lost messages by then
+	table *Table          // the table of this store; set by open
 
 	tidying sync.Mutex
-	tidied  time.Time            // when requests were looked through last, under tidying
-	strange map[string]time.Time // pieces of requests that no record names, and since when
+	tidied  time.Time            // when requests were last scanned; guarded by tidying
+	strange map[string]time.Time // jobs that have pieces of a request but no record, and since when
 
 	mu     sync.Mutex
 	seen   map[string]time.Time    // last heartbeat of every daemon, by our clock
-	places map[string]resourceNote // what the other daemons say they have
-	// What announce has said; only beat uses these.
+	places map[string]resourceNote // what daemons have announced that they have
+	// What announce has written. Only beat uses these.
 	has           []byte
 	looked, noted time.Time
 
-	gone  []message.Record // jobs that the table has forgotten and that are still here
-	used  int64            // bytes of the store's files
-	limit int64            // that they may have; 0: not known
-	// refusedAt is when the server refused a write for want of room, and how many bytes were used then.
+	gone  []message.Record // jobs that the table has forgotten and the store still has
+	used  int64            // size of the store's files in bytes
+	limit int64            // upper bound of used; 0: not known
+	// refusedAt is when the server refused a write for lack of room, refusedWith how many bytes were used then.
 	refusedAt   time.Time
 	refusedWith int64
-	steady      time.Time // since when our own heartbeats get through; zero: they do not
-	beaten      time.Time // when the last one did
-	failing     time.Time // since when they do not, on the server of now; zero: they do
+	steady      time.Time // since when our own heartbeats have got through; zero: they do not
+	beaten      time.Time // when the last heartbeat got through
+	failing     time.Time // since when heartbeats fail at the current server; zero: they get through
 
-	// Of the watches of records and daemons.
+	// State of the watches of records and daemons, of audit and of health.
 	records, nodes following
-	audited        time.Time            // when all records were compared last; watchOver only, as the next three
-	leader         string               // of the records, then
-	behind         time.Time            // since when the watch of the records has not told of all of them
-	reused         uint64               // the first number that the server has lost, and gives out again; 0: none is known
-	doubtful       bool                 // the server was away since
-	renumbered     map[string][2]uint64 // what a record's number was that was lost, and is, by job
-	restored       int                  // records that the server had lost, and that were written again
-	trouble        []string             // what is wrong with the copies of streams
-	copies         int                  // of the records
+	audited        time.Time            // when all records were last compared; watchOver only, as the next three
+	leader         string               // of the stream of records at that time
+	behind         time.Time            // since when the watch of the records has lagged behind the stream
+	reused         uint64               // first lost sequence number that the server assigns again; 0: none known
+	doubtful       bool                 // the next audit must compare all records
+	renumbered     map[string][2]uint64 // old and new revision of records that were lost and written again, by job
+	restored       int                  // records that the server had lost and that were written again
+	trouble        []string             // what is wrong with the replicas of streams
+	copies         int                  // replicas of the stream of records
 }
 
-// OpenJetStream connects and makes the streams and buckets that are missing. A server without JetStream is an error
-// that says what to do.
+// OpenJetStream connects and creates missing streams and buckets. If the server has no JetStream, the error says what
+// to do.
 func OpenJetStream(ctx context.Context, cfg JetStreamConfig) (*JetStream, error) {
 	l := &JetStream{
 		cfg: cfg, turn: make(chan struct{}, 1), hint: make(chan struct{}, 1), hand: make(chan string),
@@ -128,11 +128,11 @@ func OpenJetStream(ctx context.Context, cfg JetStreamConfig) (*JetStream, error)
 	return l, nil
 }
 
-// prepareTime is how long the servers may take for all of prepare: those of a cluster that starts too elect who leads
-// each stream and consumer, and until then do not answer what is asked of it.
+// prepareTime bounds all of prepare. The servers of a cluster that is starting up elect a leader for each stream and
+// consumer, and until then leave requests to it unanswered.
 const prepareTime = time.Minute
 
-// prepare makes streams, buckets and consumers, and starts the heartbeat.
+// prepare creates streams, buckets and consumers, and starts the heartbeat.
 func (l *JetStream) prepare(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, prepareTime)
 	defer cancel()
@@ -185,8 +185,8 @@ func (l *JetStream) prepare(ctx context.Context) error {
 	})
 }
 
-// makeQueue makes the stream of references, and returns how many copies every stream is to have: as many as were asked
-// for, or three on a cluster that has as many servers. What has more copies keeps them.
+// makeQueue creates the stream of references and returns the replica count of every stream: the configured one or, if
+// none is configured, the existing one, raised to 3 on a cluster, or 1 if the cluster has too few servers with room.
 func (l *JetStream) makeQueue(ctx context.Context) (int, error) {
 	cluster, n := l.nc.ConnectedClusterName(), l.cfg.Replicas
 	if n > 1 && cluster == "" {
@@ -230,23 +230,23 @@ func (l *JetStream) makeQueue(ctx context.Context) (int, error) {
 	}
 }
 
-// stream makes a stream, or gives it its settings.
+// stream creates a stream or updates its configuration.
 func (l *JetStream) stream(ctx context.Context, cfg jetstream.StreamConfig) (jetstream.Stream, error) {
 	return insist(ctx, func(ctx context.Context) (jetstream.Stream, error) { return l.js.CreateOrUpdateStream(ctx, cfg) })
 }
 
-// existing looks a stream up.
+// existing looks up a stream.
 func (l *JetStream) existing(ctx context.Context, name string) (jetstream.Stream, error) {
 	return insist(ctx, func(ctx context.Context) (jetstream.Stream, error) { return l.js.Stream(ctx, name) })
 }
 
-// noPlace reports whether there are not enough servers for a stream, or not enough with room for it.
+// noPlace reports whether too few servers exist for a stream, or too few that have room for it.
 func noPlace(err error) bool {
 	var api *jetstream.APIError
 	return errors.As(err, &api) && api.ErrorCode == 10005
 }
 
-// led waits until the servers have chosen who leads them.
+// led waits until the servers of the cluster have elected a leader.
 func (l *JetStream) led(ctx context.Context) error {
 	for {
 		try, cancel := context.WithTimeout(ctx, serverPatience)
@@ -254,7 +254,7 @@ func (l *JetStream) led(ctx context.Context) error {
 		cancel()
 		var api *jetstream.APIError
 		if err == nil || errors.Is(err, jetstream.ErrJetStreamNotEnabled) || errors.As(err, &api) && api.Code < 500 {
-			return nil // whatever is wrong is said by what comes next
+			return nil // the next request reports any other problem
 		}
 		if wire.Pause(ctx, 100*time.Millisecond) != nil {
 			return err
@@ -262,7 +262,7 @@ func (l *JetStream) led(ctx context.Context) error {
 	}
 }
 
-// makeEvents makes the stream of events, smaller where a small server has no room for so many.
+// makeEvents creates the stream of events, smaller if the server has no room for the usual size.
 func (l *JetStream) makeEvents(ctx context.Context, n int) error {
 	ec := jetstream.StreamConfig{
 		Name: message.EventStream, Subjects: []string{message.EventSubject("*", "*")}, Storage: jetstream.FileStorage,
@@ -270,12 +270,12 @@ func (l *JetStream) makeEvents(ctx context.Context, n int) error {
 		MaxAge: keepEvents, MaxBytes: eventBytes, MaxMsgsPerSubject: maxLog, Duplicates: 10 * time.Minute,
 		Description: "events, for replay",
 	}
-	if s, err := l.existing(ctx, message.EventStream); err == nil { // it stays as it was made, which allows one copy
+	if s, err := l.existing(ctx, message.EventStream); err == nil { // its mode is fixed, and async allows one replica
 		if ec.PersistMode = s.CachedInfo().Config.PersistMode; ec.PersistMode == jetstream.AsyncPersistMode {
 			ec.Replicas = 1
 		}
 	} else if l.nc.ConnectedClusterName() == "" {
-		// events can be made again from the record; they need not wait for the disk
+		// events can be rebuilt from the record, so they need not wait for the disk
 		ec.PersistMode = jetstream.AsyncPersistMode
 	}
 	for {
@@ -284,11 +284,11 @@ func (l *JetStream) makeEvents(ctx context.Context, n int) error {
 		if !noRoom(err) && !noPlace(err) || ec.MaxBytes < 1<<20 {
 			return err
 		}
-		ec.MaxBytes /= 3 // and never all of it
+		ec.MaxBytes /= 3 // a third at a time, so that it does not take all the room
 	}
 }
 
-// makeBuckets makes the buckets of records, requests and daemons.
+// makeBuckets creates the buckets of records, requests and daemons.
 func (l *JetStream) makeBuckets(ctx context.Context, n int) error {
 	for _, b := range []struct {
 		kv  *jetstream.KeyValue
@@ -302,7 +302,7 @@ func (l *JetStream) makeBuckets(ctx context.Context, n int) error {
 			Bucket:      message.RequestBucket,
 			Description: "what every job asks for, in pieces",
 		}},
-		// in memory it would not outlive the server,
+		// on disk: in memory it would not outlive the server
 		{&l.daemons, jetstream.KeyValueConfig{
 			Bucket: message.DaemonBucket, Description: "heartbeats of daemons",
 			TTL: 10 * deadAfter,
@@ -327,8 +327,8 @@ func (l *JetStream) makeBuckets(ctx context.Context, n int) error {
 // Owner is the name under which this daemon takes jobs.
 func (l *JetStream) Owner() string { return l.cfg.Owner }
 
-// Returned says that the store of the server could not be reached or written for a while: what was published meanwhile
-// may be lost.
+// Returned tells the store that the server could not be reached or could not write its store for a while: what was
+// published meanwhile may be lost.
 func (l *JetStream) Returned() {
 	l.doubt()
 	select {
@@ -337,7 +337,7 @@ func (l *JetStream) Returned() {
 	}
 }
 
-// GiveUp ends every write that still tries to reach the server.
+// GiveUp aborts every write that is still trying to reach the server.
 func (l *JetStream) GiveUp() { l.end() }
 
 // Close ends the connection. Nothing is written after it.
@@ -349,7 +349,7 @@ func (l *JetStream) Close() {
 	l.wg.Wait()
 }
 
-// farewell takes this daemon out of the list of those that are alive.
+// farewell removes this daemon from the bucket of live daemons.
 func (l *JetStream) farewell() {
 	if l.daemons == nil || !l.nc.IsConnected() {
 		return
@@ -357,13 +357,13 @@ func (l *JetStream) farewell() {
 	ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
 	defer cancel()
 	l.end()
-	l.wg.Wait() // no heartbeat comes after it
+	l.wg.Wait() // no heartbeat may follow the deletion
 	if l.daemons.Delete(ctx, l.cfg.Owner) == nil {
 		_ = l.daemons.Delete(ctx, l.cfg.Owner+hasSuffix)
 	}
 }
 
-// beat tells the other daemons that this one is alive, and keeps a reserve among the requests.
+// beat sends the heartbeat of this daemon and maintains the reserve among the requests.
 func (l *JetStream) beat(requests jetstream.KeyValue) {
 	tick := time.NewTicker(beatEvery)
 	defer tick.Stop()
@@ -372,13 +372,13 @@ func (l *JetStream) beat(requests jetstream.KeyValue) {
 		_, err := l.daemons.Put(ctx, l.cfg.Owner, []byte(time.Now().UTC().Format(time.RFC3339)))
 		if err == nil {
 			err = l.announce(ctx)
-			_ = l.reserve(ctx, requests) // next time, then
+			_ = l.reserve(ctx, requests) // tried again at the next beat
 		}
 		cancel()
 		l.mu.Lock()
 		switch {
 		case err != nil:
-			l.steady, l.has = time.Time{}, nil // the server may come back without what it was told
+			l.steady, l.has = time.Time{}, nil // the server may come back without the note
 		case l.steady.IsZero() || time.Since(l.beaten) > silence:
 			l.steady = time.Now()
 		}
@@ -387,7 +387,7 @@ func (l *JetStream) beat(requests jetstream.KeyValue) {
 		}
 		deaf := err == nil && time.Since(l.seen[l.cfg.Owner]) > deadAfter && time.Since(l.steady) > deadAfter
 		l.mu.Unlock()
-		if deaf { // ours is not among the heartbeats that we hear
+		if deaf { // the watch does not deliver our own heartbeats
 			l.nodes.anew()
 		}
 		l.hop(err)
@@ -399,11 +399,11 @@ func (l *JetStream) beat(requests jetstream.KeyValue) {
 	}
 }
 
-// hopAfter is how long our heartbeats fail at a server that answers before another one of the list is tried: a server
-// may be cut off from the others, which have the store.
+// hopAfter is how long our heartbeats may fail at a server that is connected before another one of the list is tried:
+// it may be cut off from the servers that have the store.
 const hopAfter = 6 * time.Second
 
-// hop leaves a server at which our heartbeats fail.
+// hop leaves the server if heartbeats keep failing there; err is the result of the last one.
 func (l *JetStream) hop(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -418,7 +418,7 @@ func (l *JetStream) hop(err error) {
 	}
 }
 
-// leave has a connection go to another server of its list, if there is one.
+// leave makes a connection switch to another server of its list, if there is one.
 func leave(nc *nats.Conn, err error, log zerolog.Logger) {
 	if len(nc.Servers()) > 1 {
 		log.Warn().Err(err).Str("server", nc.ConnectedUrlRedacted()).Msg(
@@ -427,11 +427,11 @@ func leave(nc *nats.Conn, err error, log zerolog.Logger) {
 	}
 }
 
-// Stay has a connection other than the store's own leave a server that does not reach JetStream: one that is cut off
-// from the others, where clients of those are not heard. It returns when nc is closed.
+// Stay makes a connection other than the store's own leave a server that does not reach JetStream: one that is cut off
+// from the rest of its cluster, whose clients are not heard there. It returns when nc is closed.
 func Stay(nc *nats.Conn, log zerolog.Logger) { stay(nc, log, beatEvery, hopAfter) }
 
-// stay is Stay of a connection that asks so often, and leaves after so long without an answer.
+// stay is Stay with the interval of its requests and the time without an answer after which it leaves.
 func stay(nc *nats.Conn, log zerolog.Logger, every, after time.Duration) {
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -453,9 +453,9 @@ func stay(nc *nats.Conn, log zerolog.Logger, every, after time.Duration) {
 	}
 }
 
-// alive reports whether a daemon shows signs of life. While our own heartbeats do not get through or are not heard
-// here, or have begun to only just now, all are thought alive: neither a server that was away nor a pause of this
-// process, in which it heard nobody, makes jobs change hands.
+// alive reports whether a daemon shows signs of life. All daemons count as alive while our own heartbeats do not get
+// through or do not come back to us, or have done so only for a short while: neither an outage of the server nor a
+// suspension of this process, during which it heard nobody, may make jobs change hands.
 func (l *JetStream) alive(owner string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -473,16 +473,16 @@ func (l *JetStream) heard(owner string, since time.Time) bool {
 	return l.seen[owner].After(since)
 }
 
-// Up reports whether the connection to the server stands.
+// Up reports whether the connection to the server is up.
 func (l *JetStream) Up() bool { return l.nc.IsConnected() }
 
 // returned implements Store.
 func (l *JetStream) returned() <-chan struct{} { return l.back }
 
-// inside implements Store: records and queue are the server's, whose daemons share them.
+// inside implements Store: records and queue are on the server, and its daemons share them.
 func (l *JetStream) inside() bool { return false }
 
-// retries implements Store: jobs outlive workers and daemons, and room on a disk may come back.
+// retries implements Store: jobs outlive workers and daemons, and a full disk may get room again.
 func (l *JetStream) retries(code string) (time.Duration, bool) {
 	pause, ok := map[string]time.Duration{
 		wire.ErrWorkerLost: 200 * time.Millisecond, wire.ErrDiskFull: 2 * time.Second, wire.ErrDraining: 0,

@@ -18,7 +18,7 @@ import (
 	"patchbay/ipc/wire"
 )
 
-// named returns the jobs that have begun a log in the store, and whether they are done.
+// named returns the jobs that have a queued event in the store, and whether each has a success event too.
 func (l *JetStream) named(ctx context.Context) (map[string]bool, error) {
 	out := map[string]bool{}
 	for _, kind := range []string{message.EventQueued, message.EventSuccess} {
@@ -37,15 +37,15 @@ func (l *JetStream) named(ctx context.Context) (map[string]bool, error) {
 	return out, nil
 }
 
-// missing says which of the named jobs have no record, and what the server itself reports: it drops what it cannot read
-// without a word.
+// missing notes and logs which of the named jobs have no record, and what the server itself reports as lost: the
+// server silently drops what it cannot read.
 func (l *JetStream) missing(ctx context.Context, named map[string]bool, j *Table) {
 	lost, done := map[string]bool{}, 0
 	for id, ended := range named {
 		if j.knows(id) {
 			continue
 		}
-		if rec, err := l.get(ctx, id); !errors.Is(err, ErrNoJob) { // what told of the others was behind
+		if rec, err := l.get(ctx, id); !errors.Is(err, ErrNoJob) { // the watch was behind
 			if err == nil {
 				j.observe(rec)
 			}
@@ -74,10 +74,10 @@ func (l *JetStream) missing(ctx context.Context, named map[string]bool, j *Table
 		"records of jobs are lost: the files of the store are damaged; submit again those that were not done")
 }
 
-// manyGaps is how many numbers of removed messages are too many to be sent along with what a stream has lost.
+// manyGaps is the number of removed messages above which damaged skips a stream: the reply would list them all.
 const manyGaps = 100_000
 
-// damaged asks the server which streams it has lost messages of, and says how much of each.
+// damaged returns the streams of which the server has lost messages, with the number of bytes lost.
 func (l *JetStream) damaged(ctx context.Context) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, serverPatience)
 	defer cancel()
@@ -115,7 +115,7 @@ func (l *JetStream) damaged(ctx context.Context) ([]string, error) {
 	return out, nil
 }
 
-// storeStreams are all streams of the store, the records first.
+// storeStreams returns the names of all streams of the store, that of the records first.
 func storeStreams() []string {
 	return []string{
 		"KV_" + message.JobBucket, "KV_" + message.RequestBucket, "KV_" + message.DaemonBucket,
@@ -123,13 +123,13 @@ func storeStreams() []string {
 	}
 }
 
-// following is the watch of a bucket.
+// following is the state of the watch of a bucket.
 type following struct {
-	again chan struct{} // holds a token: begin anew
-	heard atomic.Uint64 // the highest number that it has told of
+	again chan struct{} // holds a token if the watch must start again
+	heard atomic.Uint64 // the highest revision that the watch has delivered
 }
 
-// anew has the watch begin once more: it tells of everything that is there.
+// anew makes the watch start again: it delivers everything that is in the bucket.
 func (w *following) anew() {
 	select {
 	case w.again <- struct{}{}:
@@ -137,8 +137,8 @@ func (w *following) anew() {
 	}
 }
 
-// follow calls f with every entry of a bucket, with nil when all have come that were there, until the store is closed.
-// It returns when it has begun; ctx bounds that.
+// follow calls f with every entry of a bucket until the store is closed, and with nil after those that existed when
+// the watch started. It returns once the watch has started; ctx bounds that.
 func (l *JetStream) follow(ctx context.Context, kv jetstream.KeyValue, w *following,
 	f func(jetstream.KeyValueEntry),
 ) error {
@@ -161,7 +161,7 @@ func (l *JetStream) follow(ctx context.Context, kv jetstream.KeyValue, w *follow
 	return nil
 }
 
-// listen is follow until the watch ends, or is to begin anew.
+// listen calls f with the entries of a watch until it ends or must start again.
 func listen(ctx context.Context, watch jetstream.KeyWatcher, w *following, f func(jetstream.KeyValueEntry)) {
 	for {
 		select {
@@ -181,14 +181,14 @@ func listen(ctx context.Context, watch jetstream.KeyWatcher, w *following, f fun
 	}
 }
 
-// The times between looks at the store.
+// The intervals of watchOver.
 const (
 	auditEvery  = 2 * time.Second
-	healthEvery = 5           // of those
-	compareAll  = time.Minute // between two comparisons of the whole table with the records
+	healthEvery = 5           // in audits
+	compareAll  = time.Minute // between two comparisons of all records with the table
 )
 
-// watchOver looks after the records until the store is closed: see audit and health.
+// watchOver runs audit and health at intervals until the store is closed.
 func (l *JetStream) watchOver(j *Table) {
 	for n := range wire.Every(l.ctx, auditEvery) {
 		ctx, cancel := context.WithTimeout(l.ctx, 2*serverPatience)
@@ -200,13 +200,13 @@ func (l *JetStream) watchOver(j *Table) {
 	}
 }
 
-// audit compares the records with what the table remembers of them: when the server was away or another one leads, when
-// the stream ends before something that was in it, and now and then. What the server has lost is written again.
+// audit compares the records in the store with those of the table: if the server was away, if the stream has another
+// leader or ends before something that was in it, and at intervals. It writes again what the server has lost.
 func (l *JetStream) audit(ctx context.Context, j *Table) {
-	known, heard := j.written(), l.records.heard.Load() // first: the server has had all of it
+	known, heard := j.written(), l.records.heard.Load() // read first: the server has had all of it
 	info, err := l.book.Info(ctx)
 	if err != nil {
-		return // it is away
+		return // the server is away
 	}
 	last, leader := info.State.LastSeq, ""
 	if info.Cluster != nil {
@@ -248,7 +248,7 @@ func (l *JetStream) audit(ctx context.Context, j *Table) {
 	l.leader, l.audited = leader, time.Now()
 	reused := l.reused
 	for _, rec := range known {
-		// the stream gives lost numbers out again, and may be beyond them
+		// the stream assigns lost numbers again, and may be beyond them
 		if info.State.Subjects[root+rec.Job] == 0 || rec.Rev > info.State.LastSeq || err == nil && there[rec.Job] < rec.Rev {
 			if err := l.restore(ctx, j, rec); err != nil {
 				l.cfg.Log.Error().Err(err).Str("job", rec.Job).Msg("the NATS server has lost the record; it is written again later")
@@ -261,10 +261,10 @@ func (l *JetStream) audit(ctx context.Context, j *Table) {
 		l.reused = 0
 		return
 	}
-	l.doubt() // not all could be compared, or what was taken for dropped is lost too
+	l.doubt() // not all were compared, or records taken for dropped are lost too
 }
 
-// revisions is the newest revision of every record, as some server of the stream has them: it may be behind.
+// revisions returns the newest revision of every record according to some server of the stream, which may be behind.
 func (l *JetStream) revisions(ctx context.Context) (map[string]uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, serverPatience/2)
 	defer cancel()
@@ -282,7 +282,7 @@ func (l *JetStream) revisions(ctx context.Context) (map[string]uint64, error) {
 			switch {
 			case !ok:
 				return nil, errors.New("the records cannot be read")
-			case e == nil: // all that are there
+			case e == nil: // all existing records were delivered
 				return out, nil
 			}
 			out[e.Key()] = e.Revision()
@@ -290,16 +290,17 @@ func (l *JetStream) revisions(ctx context.Context) (map[string]uint64, error) {
 	}
 }
 
-// doubt has the next audit compare all records.
+// doubt makes the next audit compare all records.
 func (l *JetStream) doubt() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.doubtful = true
 }
 
-// isLost tells the record of an ended job that the server has lost from one that was dropped, which takes the first
-// event of the job first. Where that event may be lost too, the number of the record says it: the server has given it
-// to another one, or is to do so.
+// isLost reports whether the server has lost the record of an ended job, as opposed to its having been dropped: drop
+// removes the first event of the job before the record, so if that event is left, the record is lost. The event may be
+// lost too. The sequence number of the record then decides: the record is lost if the server has given its number to
+// another message, or is about to.
 func (l *JetStream) isLost(ctx context.Context, rec message.Record) (bool, error) {
 	ev, _, err := l.last(ctx, rec.Job, message.EventQueued)
 	if ev != nil || err != nil {
@@ -319,8 +320,8 @@ func (l *JetStream) isLost(ctx context.Context, rec message.Record) (bool, error
 	return true, nil
 }
 
-// restore writes a record again that the server has lost, or an older one of it again. What has come further meanwhile
-// stays.
+// restore writes a record again that the server has lost or has reverted to an older revision. A record that has moved
+// on meanwhile stays as it is.
 func (l *JetStream) restore(ctx context.Context, j *Table, rec message.Record) error {
 	value, err := encodeRecord(rec)
 	if err != nil {
@@ -347,7 +348,7 @@ func (l *JetStream) restore(ctx context.Context, j *Table, rec message.Record) e
 		there.Rev, err = l.jobs.Update(ctx, rec.Job, value, there.Rev)
 	}
 	if isConflict(err) {
-		return nil // another daemon was faster: the next look finds that
+		return nil // another daemon was faster, which the next audit finds
 	}
 	if err != nil {
 		return err
@@ -364,7 +365,7 @@ func (l *JetStream) restore(ctx context.Context, j *Table, rec message.Record) e
 	return nil
 }
 
-// renumber notes that a record has another number now, for a swap of it that is under way.
+// renumber notes the new revision of a record for a swap of it that is in progress.
 func (l *JetStream) renumber(rec message.Record, now uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -374,7 +375,7 @@ func (l *JetStream) renumber(rec message.Record, now uint64) {
 	l.renumbered[rec.Job] = [2]uint64{rec.Rev, now}
 }
 
-// renumberedTo is the number that a record has instead of the one that a swap expects, if it was written again.
+// renumberedTo returns the revision of a record that was written again, in place of the one that a swap expects.
 func (l *JetStream) renumberedTo(rec message.Record) (uint64, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -382,17 +383,17 @@ func (l *JetStream) renumberedTo(rec message.Record) (uint64, bool) {
 	if !ok || n[0] != rec.Rev {
 		return 0, false
 	}
-	delete(l.renumbered, rec.Job) // the server may give the old number out again
+	delete(l.renumbered, rec.Job) // the server may assign the old number again
 	return n[1], true
 }
 
-// same reports whether a record is written as value: another daemon has written it again.
+// same reports whether rec is encoded as value: another daemon has written the same record again.
 func same(rec message.Record, value []byte) bool {
 	b, err := encodeRecord(rec)
 	return err == nil && bytes.Equal(b, value)
 }
 
-// health notes how many copies the records have, which streams nobody leads, and which servers lack something.
+// health notes how many replicas the records have, which streams have no leader, and which servers are away or behind.
 func (l *JetStream) health(ctx context.Context) {
 	var trouble []string
 	copies, servers := 0, map[string][]string{}
@@ -412,7 +413,7 @@ func (l *JetStream) health(ctx context.Context) {
 			continue
 		}
 		for _, r := range info.Cluster.Replicas {
-			if r.Offline || !r.Current { // a leader that is new cannot tell which
+			if r.Offline || !r.Current { // a new leader cannot tell these apart
 				servers[r.Name] = append(servers[r.Name], name)
 			}
 		}

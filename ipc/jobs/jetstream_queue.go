@@ -15,16 +15,16 @@ import (
 	"patchbay/ipc/wire"
 )
 
-// ageing: every so many jobs, the least urgent class is asked first, so that nothing waits for ever.
+// ageing is the number of jobs after which the least urgent class is asked first once, so that no job starves.
 const ageing = 8
 
-// idlePoll is how often a daemon with a free worker looks into the queue unasked.
+// idlePoll is how often a daemon with a free worker polls the queue without a hint.
 const idlePoll = 250 * time.Millisecond
 
-// firstPoll is how soon it looks again after a hint that led to nothing; from there the pauses double up to idlePoll.
+// firstPoll is the pause before the next poll after a hint that led to nothing; further pauses double up to idlePoll.
 const firstPoll = time.Millisecond
 
-// enqueue puts a reference to a job into the queue, and wakes daemons up. A job that has one already is fine.
+// enqueue adds a reference to a job to the queue and wakes daemons up. A job that has a reference already is no error.
 func (l *JetStream) enqueue(ctx context.Context, rec message.Record) error {
 	ctx, cancel := context.WithTimeout(ctx, serverPatience)
 	defer cancel()
@@ -47,22 +47,23 @@ func (l *JetStream) poke() {
 	}
 }
 
-// reference is a message of the queue that names a job. One that is neither dropped nor given back comes again. A job
-// that was handed over in this process has none: if nobody takes it after all, Reconcile gives it one.
+// reference is a message of the queue that names a job. The server delivers it again if it is neither dropped nor given
+// back. A job handed over within this process has no message: if nobody takes it after all, Reconcile enqueues one.
 type reference struct {
 	job string
 	msg jetstream.Msg
 	l   *JetStream
 }
 
-// drop takes the reference out of the queue.
+// drop acknowledges the reference, which removes it from the queue.
 func (r reference) drop() {
 	if r.msg != nil {
 		_ = r.msg.Ack()
 	}
 }
 
-// offer implements Store: a job that is first and can run here goes to a worker that waits, any other to the queue.
+// offer implements Store: a job that is first and can run here goes directly to a waiting worker, if there is one, and
+// any other job to the queue.
 func (l *JetStream) offer(ctx context.Context, rec message.Record, first bool) error {
 	if first && l.lacks(rec) == nil && l.handOver(rec.Job) {
 		return nil
@@ -72,7 +73,7 @@ func (l *JetStream) offer(ctx context.Context, rec message.Record, first bool) e
 
 // remind implements Store.
 func (l *JetStream) remind(ctx context.Context, waiting []message.Record, now time.Time) error {
-	if len(waiting) == 0 { // references of jobs that have ended may be stuck all the same
+	if len(waiting) == 0 { // references of ended jobs may be stuck in the queue all the same
 		info, err := l.queue.Info(ctx)
 		if err != nil || info.State.Msgs == 0 {
 			return err
@@ -97,7 +98,7 @@ func (l *JetStream) remind(ctx context.Context, waiting []message.Record, now ti
 	return nil
 }
 
-// handOver gives a new job to a worker of this process that waits for one; false if none does.
+// handOver gives a new job to a waiting worker of this process and reports whether there was one.
 func (l *JetStream) handOver(job string) bool {
 	select {
 	case l.hand <- job:
@@ -107,7 +108,7 @@ func (l *JetStream) handOver(job string) bool {
 	}
 }
 
-// giveBack leaves the reference to another daemon: at once when it is new, and later when it has been refused before.
+// giveBack leaves the reference to another daemon: at once after its first delivery, later after any other.
 func (r reference) giveBack() {
 	if r.msg == nil {
 		return
@@ -120,7 +121,7 @@ func (r reference) giveBack() {
 	_ = r.l.nc.Publish(message.HintSubject, nil)
 }
 
-// givenBack is the pause before a reference that nobody wanted is offered again.
+// givenBack is the pause before a reference that was given back more than once is delivered again.
 const givenBack = 500 * time.Millisecond
 
 // next implements Store.
@@ -137,7 +138,7 @@ func (l *JetStream) next(ctx context.Context, j *Table) (reference, error) {
 		}
 		if m := l.look(ctx, j.wants); m != nil {
 			l.taken++
-			l.poke() // there may be more for the next one who asks
+			l.poke() // there may be more for the next caller
 			return reference{wire.LastToken(m.Subject()), m, l}, nil
 		}
 		select {
@@ -145,14 +146,14 @@ func (l *JetStream) next(ctx context.Context, j *Table) (reference, error) {
 		case job := <-l.hand:
 			return reference{job: job}, nil
 		case <-l.hint:
-			pause = firstPoll // the server may tell of a message before its consumers have seen it
-		case <-time.After(pause): // a hint may be lost, and a reference comes back without one
+			pause = firstPoll // a hint may arrive before the consumers have seen the message
+		case <-time.After(pause): // hints may be lost, and a redelivery has none
 			pause = min(2*pause, idlePoll)
 		}
 	}
 }
 
-// look asks the classes in their order for one message.
+// look fetches one message from the classes in their order; nil if there is none or wanted reports false.
 func (l *JetStream) look(ctx context.Context, wanted func() bool) jetstream.Msg {
 	if !wanted() {
 		return nil
@@ -169,7 +170,7 @@ func (l *JetStream) look(ctx context.Context, wanted func() bool) jetstream.Msg 
 	return nil
 }
 
-// fetch asks for one message that is there now; nil if there is none or the server is away.
+// fetch returns a message that is available now; nil if there is none or the server is away.
 func (l *JetStream) fetch(ctx context.Context, c jetstream.Consumer) jetstream.Msg {
 	batch, err := c.FetchNoWait(1)
 	if err != nil {
@@ -197,10 +198,10 @@ func (l *JetStream) waiting(ctx context.Context) (map[string]bool, error) {
 	return out, nil
 }
 
-// unstick removes references that no consumer will ever give out, and leaves them to Reconcile to make anew. The server
-// may hold such after it could not write for a while: what its consumers remember and what is in the stream are written
-// apart, and a reference that counts as acknowledged there may be back in the stream here. It is one if its number is
-// at or below what its consumer has done with, or if the consumer has nothing to give out and nothing out.
+// unstick removes references that no consumer will ever deliver; Reconcile then enqueues new ones. The server may have
+// such references after it could not write for a while: it writes the state of consumers and the stream separately, and
+// a reference that a consumer counts as acknowledged may be back in the stream. A reference is stuck if its sequence
+// number is at or below the ack floor of its consumer, or if the consumer has nothing pending and nothing in flight.
 func (l *JetStream) unstick(ctx context.Context, now time.Time) error {
 	for i, c := range l.classes {
 		info, err := c.Info(ctx)
@@ -232,7 +233,8 @@ func (l *JetStream) unstick(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// told implements Store. The last event of the job may be one of a daemon that was frozen and has lost it.
+// told implements Store. It looks for the terminal event itself, since the last event of the job may come from a
+// daemon that was frozen and has lost the job.
 func (l *JetStream) told(ctx context.Context, rec message.Record) (bool, error) {
 	end, at, err := l.last(ctx, rec.Job, terminalOf(rec).Type)
 	if end == nil || err != nil || end.Attempt < rec.Attempt {
@@ -245,7 +247,7 @@ func (l *JetStream) told(ctx context.Context, rec message.Record) (bool, error) 
 	return err == nil && (again == nil || again.Attempt < end.Attempt || after < at), err
 }
 
-// last returns the newest event of a type of a job and its number in the stream; nil if there is none.
+// last returns the newest event of a type of a job and its sequence number in the stream; nil if there is none.
 func (l *JetStream) last(ctx context.Context, job, kind string) (*message.Event, uint64, error) {
 	m, err := l.stored(ctx, message.EventStream, map[string]any{"last_by_subj": message.EventSubject(job, kind)})
 	if errors.Is(err, ErrNoJob) {
@@ -280,7 +282,7 @@ func (l *JetStream) log(ctx context.Context, job string) ([]message.Event, error
 				out, _ = followed(out, *ev)
 			}
 		}
-		if got == 0 { // lost on the way, or dropped since
+		if got == 0 { // lost on the way, or removed since
 			return out, fmt.Errorf("read events of job %s: %d of them did not come: %w", job, left,
 				cmp.Or(batch.Error(), context.DeadlineExceeded))
 		}

@@ -18,17 +18,17 @@ import (
 	"patchbay/ipc/wire"
 )
 
-// longRecord is the length from which on a record is packed: lists of many files are alike line by line.
+// longRecord is the length in bytes above which a record is compressed: lists of many files are repetitive.
 const longRecord = 32 << 10
 
-// encodeRecord writes a record as it stands in the bucket: JSON, packed by gzip if it is long.
+// encodeRecord encodes a record as the bucket stores it: JSON, compressed with gzip if it is long.
 func encodeRecord(rec message.Record) ([]byte, error) {
 	b, err := plainRecord(rec)
 	if err != nil || len(b) <= longRecord {
 		return b, err
 	}
 	var out bytes.Buffer
-	z, err := gzip.NewWriterLevel(&out, gzip.BestSpeed) // a tenth longer than at the usual level, in half the time
+	z, err := gzip.NewWriterLevel(&out, gzip.BestSpeed) // a tenth longer than at the default level, in half the time
 	if err == nil {
 		_, err = z.Write(b)
 	}
@@ -38,7 +38,7 @@ func encodeRecord(rec message.Record) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// plainRecord is the JSON of a record without what the bucket itself knows.
+// plainRecord returns the JSON of a record without its revision and its position in the queue.
 func plainRecord(rec message.Record) ([]byte, error) {
 	rec.Rev, rec.Position = 0, 0
 	b, err := json.Marshal(rec)
@@ -68,7 +68,7 @@ func decodeRecord(job string, value []byte, rev uint64) (message.Record, error) 
 	return rec, nil
 }
 
-// keep implements Store: a job is written down within AskTime or not at all.
+// keep implements Store: a job is written within the time that writable allows, or not at all.
 func (l *JetStream) keep(ctx context.Context, rec message.Record,
 	req *message.RunRequest,
 ) (message.Record, bool, error) {
@@ -103,7 +103,7 @@ func (l *JetStream) keep(ctx context.Context, rec message.Record,
 	return rec, created, err
 }
 
-// insist repeats a request that may be made twice while it, or the answer, is lost on the way, until ctx ends.
+// insist repeats an idempotent request until ctx ends if the request or its answer gets lost on the way.
 func insist[T any](ctx context.Context, request func(context.Context) (T, error)) (T, error) {
 	for {
 		try, cancel := context.WithTimeout(ctx, serverPatience)
@@ -117,7 +117,7 @@ func insist[T any](ctx context.Context, request func(context.Context) (T, error)
 	}
 }
 
-// full tells why the store cannot take new jobs; nil: it can, or nobody knows.
+// full returns why the store cannot take new jobs; nil if it can or this is not known.
 func (l *JetStream) full() error {
 	if l.cfg.Full == nil {
 		return nil
@@ -128,8 +128,8 @@ func (l *JetStream) full() error {
 	return nil
 }
 
-// writable is the time that a client's job of n bytes may take to be written down; it ends at once when the store turns
-// out to be full.
+// writable returns the context in which a client's job of n bytes is written: it lasts AskTime and a second for every
+// 16 MiB, but ends as soon as the store turns out to be full.
 func (l *JetStream) writable(ctx context.Context, n int) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(ctx, AskTime+time.Duration(n>>24)*time.Second)
 	if l.cfg.Full == nil {
@@ -143,10 +143,9 @@ func (l *JetStream) writable(ctx context.Context, n int) (context.Context, conte
 	return ctx, cancel
 }
 
-// create writes the request and then the record of a new job. If there is a job of that id, its record is returned,
-// with false.
+// create writes the request and then the record of a new job. It returns the record and false if the job exists.
 func (l *JetStream) create(ctx context.Context, rec message.Record, body []byte) (message.Record, bool, error) {
-	if value, err := encodeRecord(rec); err != nil || len(value) > l.room()/2 { // it grows with what becomes of the job
+	if value, err := encodeRecord(rec); err != nil || len(value) > l.room()/2 { // it grows as the job proceeds
 		return rec, false, errors.Join(err, wire.Errorf(wire.ErrTooLarge,
 			"the record of the job has %d bytes, of %d that it may have: shorten client, or the names of files", len(value),
 			l.room()/2))
@@ -175,7 +174,7 @@ func (l *JetStream) create(ctx context.Context, rec message.Record, body []byte)
 		l.unmade(rec, last)
 		return rec, false, err
 	}
-	old, getErr := l.get(ctx, rec.Job) // somebody was faster, or it was stored although the answer was lost
+	old, getErr := l.get(ctx, rec.Job) // another daemon was faster, or it was stored although the answer was lost
 	if getErr != nil {
 		return rec, false, fmt.Errorf("keep record of job %s: %w", rec.Job, errors.Join(err, getErr))
 	}
@@ -185,8 +184,8 @@ func (l *JetStream) create(ctx context.Context, rec message.Record, body []byte)
 	return old, same(old, value), nil
 }
 
-// unmade drops the pieces up to the one of number last of a job that could not be written down, unless another daemon
-// has made it meanwhile. Those of the next try come after them.
+// unmade purges the pieces of a job that could not be created, up to sequence number last, unless another daemon has
+// created the job meanwhile. The pieces of a new try have higher numbers.
 func (l *JetStream) unmade(rec message.Record, last uint64) {
 	if last == 0 {
 		return
@@ -195,17 +194,18 @@ func (l *JetStream) unmade(rec message.Record, last uint64) {
 		ctx, cancel := context.WithTimeout(l.ctx, serverPatience)
 		defer cancel()
 		if _, err := l.get(ctx, rec.Job); errors.Is(err, ErrNoJob) {
-			_ = l.purgePieces(ctx, rec.Job, jetstream.WithPurgeSequence(last+1)) // or else tidy does it
+			_ = l.purgePieces(ctx, rec.Job, jetstream.WithPurgeSequence(last+1)) // otherwise tidy does it
 		}
 	})
 }
 
-// pieceKey holds the hash: two bodies that compete for one id must not be mixed.
+// pieceKey returns the key of piece i of a request. It contains the hash, so that two bodies that compete for one ID
+// do not get mixed.
 func pieceKey(rec message.Record, i int) string {
 	return fmt.Sprintf("%s.%s.%d", rec.Job, rec.Hash[:min(16, len(rec.Hash))], i)
 }
 
-// request reads what a job asks for.
+// request implements Store.
 func (l *JetStream) request(ctx context.Context, rec message.Record) (*message.RunRequest, error) {
 	var body []byte
 	for i := range rec.Pieces {
@@ -213,7 +213,7 @@ func (l *JetStream) request(ctx context.Context, rec message.Record) (*message.R
 		e, err := l.requests.Get(ctx, pieceKey(rec, i))
 		if err == nil {
 			piece = e.Value()
-		} else if errors.Is(err, jetstream.ErrKeyNotFound) { // perhaps only where it was looked for
+		} else if errors.Is(err, jetstream.ErrKeyNotFound) { // perhaps only on the server that answered
 			if piece, _, err = l.latest(ctx, message.RequestBucket, pieceKey(rec, i)); errors.Is(err, ErrNoJob) {
 				err = errGone
 			}
@@ -232,7 +232,7 @@ func (l *JetStream) request(ctx context.Context, rec message.Record) (*message.R
 	return req, nil
 }
 
-// get reads a record; ErrNoJob if there is none.
+// get implements Store.
 func (l *JetStream) get(ctx context.Context, job string) (message.Record, error) {
 	value, rev, err := l.latest(ctx, message.JobBucket, job)
 	if err != nil {
@@ -241,11 +241,11 @@ func (l *JetStream) get(ctx context.Context, job string) (message.Record, error)
 	return decodeRecord(job, value, rev)
 }
 
-// latest reads a key of a bucket, and its revision, as the leader of the stream has it: the bucket's own Get may be
-// answered by a server that is behind it, and does not know the key yet. ErrNoJob if there is none.
+// latest reads a key of a bucket and its revision from the leader of the stream: the Get of the bucket may be answered
+// by a server that is behind and does not know the key yet. It returns ErrNoJob if there is no such key.
 func (l *JetStream) latest(ctx context.Context, bucket, key string) ([]byte, uint64, error) {
 	m, err := l.stored(ctx, "KV_"+bucket, map[string]any{"last_by_subj": "$KV." + bucket + "." + key})
-	if err == nil && len(m.Hdrs) > 0 && len(m.Data) == 0 { // it was dropped
+	if err == nil && len(m.Hdrs) > 0 && len(m.Data) == 0 { // a deletion marker
 		err = ErrNoJob
 	}
 	return m.Data, m.Seq, err
@@ -259,8 +259,8 @@ type storedMessage struct {
 	Data    []byte `json:"data"`
 }
 
-// stored reads one message of a stream from its leader. Any other server may be behind, or have what most of them have
-// lost. ErrNoJob if there is no such message.
+// stored reads one message of a stream from its leader. Any other server may be behind, or may have what most servers
+// have lost. It returns ErrNoJob if there is no such message.
 func (l *JetStream) stored(ctx context.Context, stream string, which map[string]any) (storedMessage, error) {
 	var got struct {
 		Message storedMessage       `json:"message"`
@@ -287,8 +287,8 @@ func (l *JetStream) stored(ctx context.Context, stream string, which map[string]
 	return got.Message, err
 }
 
-// swap writes rec if the record is still at rec.Rev, and returns it with its new revision; errConflict otherwise. While
-// the server is away it goes on trying until ctx ends: a write whose answer was lost is recognised by its bytes.
+// swap implements Store. While the server is away, swap keeps trying until ctx ends; it recognizes a write whose
+// answer was lost by its bytes.
 func (l *JetStream) swap(ctx context.Context, rec message.Record) (message.Record, error) {
 	value, err := encodeRecord(rec)
 	if err == nil && len(value) > l.room() {
@@ -334,8 +334,9 @@ func (l *JetStream) swap(ctx context.Context, rec message.Record) (message.Recor
 	}
 }
 
-// ours looks at what stands in the way of a swap: the write itself, of which the answer was lost, or another one, which
-// is errConflict. A server that has nothing newer than what the swap expects is behind, and may be asked again.
+// ours returns the revision of the record if what conflicts with a swap is that swap itself, whose answer was lost,
+// and errConflict if it is another write. Any other error may be retried, such as that of a server that is behind: it
+// has nothing newer than what the swap expects.
 func (l *JetStream) ours(ctx context.Context, rec message.Record, value []byte) (uint64, error) {
 	there, rev, err := l.latest(ctx, message.JobBucket, rec.Job)
 	switch {
@@ -351,10 +352,10 @@ func (l *JetStream) ours(ctx context.Context, rec message.Record, value []byte) 
 	return rev, nil
 }
 
-// room is how long a value may be.
+// room returns how many bytes a value may have.
 func (l *JetStream) room() int { return int(l.nc.MaxPayload()) - headRoom }
 
-// refused reports whether the server will never take a write: what is sent is wrong, not the time.
+// refused reports whether the server will never accept a write: what is sent is wrong, not the time.
 func refused(err error) bool {
 	var api *jetstream.APIError
 	return errors.Is(err, nats.ErrMaxPayload) ||
@@ -365,20 +366,20 @@ func isConflict(err error) bool {
 	var api *jetstream.APIError
 	return errors.Is(err, jetstream.ErrKeyExists) ||
 		errors.As(err, &api) && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence ||
-			api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant) // the latter where there are copies
+			api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant) // the latter if there are replicas
 }
 
-// markerTime is how long the bucket remembers that a job was dropped, for daemons that were not listening.
+// markerTime is how long the bucket keeps the tombstone of a dropped job, for daemons that were not listening.
 const markerTime = time.Minute
 
-// drop forgets a job, its request and its events, unless its record was changed since: then it is a job again. Nothing
-// of it stays: streams index their subjects in memory. Rev 0 says that the record is gone already.
+// drop removes a job, its request and its events, unless its record was changed since: then the job is in use again.
+// Nothing of it stays, since streams index their subjects in memory. drop sets rec.Rev to 0 once the record is gone.
 func (l *JetStream) drop(ctx context.Context, rec *message.Record) error {
 	bodies, err := l.bodies.Info(ctx)
 	if err != nil {
 		return err
 	}
-	if rec.Rev > 0 { // its first event goes before its record: who finds it without one has found damage
+	if rec.Rev > 0 { // its first event goes first: an event without a record means damage
 		first := jetstream.WithPurgeSubject(message.EventSubject(rec.Job, message.EventQueued))
 		if err := l.events.Purge(ctx, first); err != nil {
 			return err
@@ -393,13 +394,13 @@ func (l *JetStream) drop(ctx context.Context, rec *message.Record) error {
 		rec.Rev = 0
 	}
 	err = l.events.Purge(ctx, jetstream.WithPurgeSubject(message.EventSubject(rec.Job, "*")))
-	if rec.Pieces > 0 { // and not those of a new job of that id
+	if rec.Pieces > 0 { // but not those of a new job with that ID
 		err = errors.Join(err, l.purgePieces(ctx, rec.Job, jetstream.WithPurgeSequence(bodies.State.LastSeq+1)))
 	}
 	return err
 }
 
-// bury writes a job that failed for good to the dead letters, once an attempt.
+// bury implements Store: at most one dead letter per attempt.
 func (l *JetStream) bury(ctx context.Context, rec message.Record) error {
 	b, err := plainRecord(rec)
 	if err == nil && len(b) > l.room() {
@@ -415,11 +416,11 @@ func (l *JetStream) bury(ctx context.Context, rec message.Record) error {
 	return err
 }
 
-// open implements Store: it returns when the table has every record of the bucket, and goes on telling it of changes
-// and of what other daemons say.
+// open implements Store: it returns when the table has every record of the bucket, and keeps passing on changes and
+// the events of other daemons.
 func (l *JetStream) open(ctx context.Context, j *Table) error {
 	l.table = j
-	named, err := l.named(ctx) // first: every job that is named by now has a record
+	named, err := l.named(ctx) // first, so that every job it names has a record by now
 	if err != nil {
 		return err
 	}
@@ -441,7 +442,7 @@ func (l *JetStream) open(ctx context.Context, j *Table) error {
 	}
 	l.missing(ctx, named, j)
 	l.wg.Go(func() { l.watchOver(j) })
-	if err := l.full(); err != nil { // asked for now so that the server knows its folders
+	if err := l.full(); err != nil { // asked now so that the server notes its folder
 		l.cfg.Log.Warn().Err(err).Msg("no new jobs")
 	}
 	return nil

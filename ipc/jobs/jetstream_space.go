@@ -17,22 +17,23 @@ import (
 	"patchbay/ipc/wire"
 )
 
-// The files of a store are bounded: by the server, or by what its account may have. Requests are most of them. New jobs
-// are refused while there is room left for the records and ends of those that are there; requests of jobs that are done
-// go at once, those of others that have ended when room is short.
+// The files of a store are bounded, by the server or by the limits of its account. Most of them are requests. New jobs
+// are refused once only the room is left that the records and ends of existing jobs need. The requests of done jobs
+// are purged at once, those of other ended jobs when room is short.
 
 const (
-	tidyEvery = time.Minute // between looks at what nobody needs
-	// orphanAge is how old pieces of a request are that no record names, before they are of a job that was never made.
+	tidyEvery = time.Minute // between scans for requests that are no longer needed
+	// orphanAge is the age from which pieces of a request without a record are taken for those of a job that was never
+	// created.
 	orphanAge = time.Minute
-	// believe is how long the limit is taken for what was used when the server refused a write.
+	// believe is how long what was used when the server refused a write is taken for the limit.
 	believe = 10 * time.Minute
-	// reserveBytes are kept in a store whose limit nobody knows, and given up when it is full.
+	// reserveBytes are reserved in a store whose limit is not known, and freed when it is full.
 	reserveBytes = 1 << 20
 	reserveKey   = "reserve.x"
 )
 
-// Space returns how much of the store is used.
+// Space returns how much of the store is used, and what is known to be lost or damaged.
 func (l *JetStream) Space() *message.StoreStats {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -44,15 +45,15 @@ func (l *JetStream) Space() *message.StoreStats {
 	}
 }
 
-// head is the part of the limit that new jobs leave to those that are there. The lock is held.
+// head returns the part of the limit that new jobs leave to existing ones. The caller must hold l.mu.
 func (l *JetStream) head() int64 { return min(l.limit/8, 256<<20) }
 
-// tight reports whether there is no room for a new job of n bytes. The lock is held.
+// tight reports whether there is no room for a new job of n bytes. The caller must hold l.mu.
 func (l *JetStream) tight(n int) bool {
 	return l.limit > 0 && l.used+int64(n) > l.limit-l.head()
 }
 
-// measure reads how much of the store is used.
+// measure reads how much of the store is used, and its limit.
 func (l *JetStream) measure(ctx context.Context) error {
 	info, err := l.js.AccountInfo(ctx)
 	if err != nil {
@@ -70,7 +71,8 @@ func (l *JetStream) measure(ctx context.Context) error {
 	return nil
 }
 
-// spaceFor is the error of a new job of n bytes that the store has no room for, nor can be given any until ctx ends.
+// spaceFor reserves room for a new job of n bytes, until the next measure. It returns an error if tidy cannot make
+// room before ctx ends.
 func (l *JetStream) spaceFor(ctx context.Context, n int) error {
 	l.mu.Lock()
 	tight := l.tight(n)
@@ -87,7 +89,7 @@ func (l *JetStream) spaceFor(ctx context.Context, n int) error {
 		return wire.Errorf(wire.ErrTooLarge, "the request has %d bytes, the job store has room for %d", n, l.limit/2)
 	}
 	if !l.tight(n) {
-		l.used += int64(n) // until the next look
+		l.used += int64(n) // until the next measure
 		return nil
 	}
 	return fmt.Errorf("%w: it is full: %d bytes are used of %d, and a part is kept for the ends of jobs", ErrStore, l.used,
@@ -101,7 +103,7 @@ func noRoom(err error) bool {
 		strings.Contains(api.Description, "maximum bytes exceeded"))
 }
 
-// crowded notes that the server has refused a write, which tells its limit, and makes room for records.
+// crowded notes that the server has refused a write, which reveals its limit, and frees the reserve for records.
 func (l *JetStream) crowded(ctx context.Context) {
 	_ = l.measure(ctx)
 	l.mu.Lock()
@@ -113,7 +115,7 @@ func (l *JetStream) crowded(ctx context.Context) {
 	_ = l.purgePieces(ctx, reserveKey)
 }
 
-// reserve keeps some bytes that can be given up, where the limit is not known.
+// reserve writes some bytes that crowded can free, if the limit is not known.
 func (l *JetStream) reserve(ctx context.Context, requests jetstream.KeyValue) error {
 	if s := l.Space(); s.Full || s.Limit > 0 {
 		return nil
@@ -130,13 +132,13 @@ func (l *JetStream) reserve(ctx context.Context, requests jetstream.KeyValue) er
 	return nil
 }
 
-// purgePieces removes the request of a job, or what is kept under another prefix. Nothing is written for it.
+// purgePieces purges the request of a job, or what is kept under another prefix. It needs no room in the store.
 func (l *JetStream) purgePieces(ctx context.Context, prefix string, opts ...jetstream.StreamPurgeOpt) error {
 	subject := jetstream.WithPurgeSubject("$KV." + message.RequestBucket + "." + prefix + ".>")
 	return l.bodies.Purge(ctx, append(opts, subject)...)
 }
 
-// release gives up the request of a job that is done: nothing asks for it again.
+// release purges the request of a job that is done: nothing asks for it again.
 func (l *JetStream) release(rec message.Record) {
 	if rec.State != message.Done || rec.Pieces == 0 {
 		return
@@ -144,12 +146,12 @@ func (l *JetStream) release(rec message.Record) {
 	l.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(l.ctx, serverPatience)
 		defer cancel()
-		_ = l.purgePieces(ctx, rec.Job) // or else tidy does it
+		_ = l.purgePieces(ctx, rec.Job) // otherwise tidy does it
 	})
 }
 
-// tidy removes requests that nobody asks for: of jobs that are done, or were never made; and of other jobs that have
-// ended, the oldest first, while there is no room for n bytes more. An error is of a server that does not answer.
+// tidy purges requests that are no longer needed: of jobs that are done or were never created and, while there is no
+// room for n more bytes, of other ended jobs, oldest first. An error means that the server does not answer.
 func (l *JetStream) tidy(ctx context.Context, n int) error {
 	l.tidying.Lock()
 	defer l.tidying.Unlock()
@@ -183,12 +185,12 @@ func (l *JetStream) tidy(ctx context.Context, n int) error {
 		rec, err := l.table.Get(ctx, id)
 		since := l.strange[id]
 		switch {
-		case l.lost[id]: // what is left of it
+		case l.lost[id]: // leave what remains of a lost job
 		case err != nil && since.IsZero():
 			strange[id] = time.Now()
 		case err != nil && time.Since(since) < orphanAge:
 			strange[id] = since
-		case err != nil && !l.absent(ctx, id): // it is not told of yet
+		case err != nil && !l.absent(ctx, id): // the watch has not delivered its record yet
 		case err != nil || rec.State == message.Done:
 			stuck = cmp.Or(stuck, l.purgePieces(ctx, id))
 		case rec.State.Final():
@@ -212,7 +214,7 @@ func (l *JetStream) tidy(ctx context.Context, n int) error {
 	return nil
 }
 
-// absent reports whether the store has no record of a job, for sure.
+// absent reports whether the store is known to have no record of a job.
 func (l *JetStream) absent(ctx context.Context, id string) bool {
 	_, err := l.get(ctx, id)
 	return errors.Is(err, ErrNoJob)

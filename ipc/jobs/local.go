@@ -9,12 +9,12 @@ import (
 	"patchbay/ipc/wire"
 )
 
-// KindSample is the kind of a record that is a run of the verb sample.
+// KindSample is the Kind of a record for a run of the verb sample.
 const KindSample = "sample"
 
-// Begin adds a job that is under way already and belongs to its connection: it is never queued, is not written to a
-// store and ends with this process. The id of such a job that has ended may be used again. The channel is closed when
-// it is asked to stop.
+// Begin adds a job that is already running and belongs to its connection: it is never queued, is not written to a store
+// and ends with this process. It returns ErrHash if a job with that ID exists, unless that was such a job and has
+// ended, and ErrClosed after Close. The returned channel is closed when the job is asked to stop.
 func (j *Table) Begin(id, kind, worker string) (<-chan struct{}, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -40,7 +40,7 @@ func (j *Table) Begin(id, kind, worker string) (<-chan struct{}, error) {
 	return e.cancel, nil
 }
 
-// Finish ends a job of begin: done without a fault, cancelled or failed with one.
+// Finish ends a job started by Begin: done if fault is nil, otherwise cancelled or failed with it.
 func (j *Table) Finish(ctx context.Context, id string, fault *wire.Error, metrics map[string]any) {
 	for {
 		rec, err := j.Get(ctx, id)
@@ -51,7 +51,7 @@ func (j *Table) Finish(ctx context.Context, id string, fault *wire.Error, metric
 			r.State, r.Finished, r.Error, r.Metrics = endOf(fault), time.Now().UnixMilli(), fault, metrics
 		})
 		if err != nil {
-			continue // somebody wished to cancel it meanwhile
+			continue // cancellation was requested meanwhile
 		}
 		if metrics != nil {
 			j.Append(ctx, id, -1, message.Event{Type: message.EventMetrics, Data: metrics})

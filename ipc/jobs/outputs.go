@@ -18,21 +18,21 @@ import (
 	"patchbay/node/files"
 )
 
-// OutputsConfig says where files of jobs go. All fields empty: they stay in memory, as in a worker that somebody else
-// asks for them.
+// OutputsConfig says where files of jobs go. If all fields are empty, files stay in memory, as in a worker from which
+// another process fetches them.
 type OutputsConfig struct {
-	// folder for files of jobs that are not done yet; on the file system of Output, so that a full disk shows before a job
-	// is done
+	// folder for files of jobs that are not done yet; on the file system of Output, so that a full disk shows before a
+	// job is done
 	Stage  string
 	Output string // folder for files of type output
 	Temp   string // folder for files of type temp (PreviewImage); empty: those are kept in Stage
 	Log    zerolog.Logger
-	Keep   bool // what an earlier run has left in Stage is needed: Adopt it, then Sweep
+	Keep   bool // keep what an earlier run has left in Stage: Adopt it, then Sweep
 }
 
-// Outputs keeps the files of jobs: written under the job id before the job is done (Stage), moved to their final names
-// after (Commit), read back for replies (Read), dropped with the job (Forget). Safe for concurrent use, one caller per
-// job.
+// Outputs keeps the files of jobs: written under the job ID before the job is done (Stage), moved to their final names
+// after that (Commit), read back for replies (Read), dropped with the job (Forget). It is safe for concurrent use with
+// one caller per job.
 type Outputs struct {
 	cfg OutputsConfig
 
@@ -44,11 +44,11 @@ type Outputs struct {
 type output struct {
 	message.File
 	path   string
-	staged bool // path is in the stage folder and goes with the job
+	staged bool // path is in the stage folder and is removed with the job
 	gone   bool // it was lost
 }
 
-// NewOutputs makes the folders and drops what an earlier run has left in the stage, unless it is to be kept.
+// NewOutputs creates the folders and clears what an earlier run has left in the stage, unless cfg.Keep is set.
 func NewOutputs(cfg OutputsConfig) (*Outputs, error) {
 	if cfg.Stage != "" && !cfg.Keep {
 		if err := os.RemoveAll(cfg.Stage); err != nil {
@@ -66,15 +66,15 @@ func NewOutputs(cfg OutputsConfig) (*Outputs, error) {
 	return &Outputs{cfg: cfg, jobs: map[string][]output{}}, nil
 }
 
-// Stage writes the files of a job where nobody looks yet. A disk that is full is disk_full. Files staged by an earlier
-// attempt are replaced.
+// Stage writes the files of a job to the stage, where nothing reads them yet, in place of those of an earlier attempt.
+// A full disk is reported as disk_full.
 func (s *Outputs) Stage(job string, files []message.File) error {
 	s.Forget(job)
 	list := make([]output, len(files))
 	for i, f := range files {
 		list[i] = output{File: f}
 		if s.cfg.Stage == "" {
-			list[i].Data = bytes.Clone(f.Data) // it may lie in shared memory that goes
+			list[i].Data = bytes.Clone(f.Data) // it may lie in shared memory that is released
 			continue
 		}
 		path := s.staged(job, i, f.Ref)
@@ -95,17 +95,17 @@ func (s *Outputs) of(job string) []output {
 	return s.jobs[job]
 }
 
-// put notes the files of a job.
+// put sets the files of a job.
 func (s *Outputs) put(job string, list []output) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.jobs[job] = list
 }
 
-// patience is how long a file waits for a free descriptor.
+// patience is how long a file operation waits for a free descriptor.
 const patience = 30 * time.Second
 
-// patiently does what opens files, again and again while the process has no descriptor for one.
+// patiently calls open, which opens a file, again and again while the process has no free descriptor.
 func (s *Outputs) patiently(open func() error) error {
 	began := time.Now()
 	for pause := 5 * time.Millisecond; ; pause = min(2*pause, time.Second) {
@@ -123,8 +123,8 @@ func (s *Outputs) staged(job string, i int, ref message.OutputRef) string {
 	return filepath.Join(s.cfg.Stage, job, fmt.Sprintf("%d%s", i, filepath.Base(ref.Ext)))
 }
 
-// Adopt takes in the files of a job that an earlier run has done: where its record names them, or else in the stage.
-// Those that are in neither are gone.
+// Adopt takes over the files of a job from an earlier run: under the names in its record or else from the stage. Files
+// in neither place count as gone.
 func (s *Outputs) Adopt(job string, refs []message.OutputRef) {
 	list := make([]output, len(refs))
 	for i, ref := range refs {
@@ -141,8 +141,7 @@ func (s *Outputs) Adopt(job string, refs []message.OutputRef) {
 	s.put(job, list)
 }
 
-// Sweep empties the stage of everything but files that stay there because they have no folder. It is called when no job
-// runs.
+// Sweep clears the stage of everything but files that have no other place. It must not be called while a job runs.
 func (s *Outputs) Sweep() {
 	entries, err := os.ReadDir(s.cfg.Stage)
 	if s.cfg.Stage == "" || err != nil {
@@ -154,8 +153,8 @@ func (s *Outputs) Sweep() {
 }
 
 // Commit gives the staged files of a job their final names and returns their descriptions in order. Without folders it
-// only returns them. The staged copies stay until Clean, which is called when the names are recorded: so a Commit that
-// was cut short can be done again and makes no file twice.
+// only returns them. The staged copies stay until Clean, which is called once the names are recorded, so that an
+// interrupted Commit can be repeated without making any file twice.
 func (s *Outputs) Commit(job string) ([]message.OutputRef, error) {
 	list := s.of(job)
 	var first error
@@ -192,7 +191,7 @@ func (f *output) commit(dir string) error {
 	return nil
 }
 
-// Clean drops the staged copies of a job, unless one of its files has no other place.
+// Clean removes the staged copies of a job, unless one of its files has no other place.
 func (s *Outputs) Clean(job string) {
 	if s.cfg.Stage == "" {
 		return
@@ -214,7 +213,7 @@ func (s *Outputs) folder(kind string) string {
 	return s.cfg.Output
 }
 
-// Read returns file i of a job. A file that is gone or was changed is expired.
+// Read returns file i of a job. It returns an error with code expired if the file is gone or was changed.
 func (s *Outputs) Read(job string, i int) ([]byte, error) {
 	list := s.of(job)
 	if i >= len(list) {
@@ -241,13 +240,13 @@ func (s *Outputs) Read(job string, i int) ([]byte, error) {
 	return data, nil
 }
 
-// Share lets a job have the files of another. All must still be as they were made.
+// Share gives job to the files of job from, all of which must still be as they were made.
 func (s *Outputs) Share(from, to string) error {
 	list := slices.Clone(s.of(from))
 	for i := range list {
 		f := &list[i]
 		data, err := s.Read(from, i)
-		if err == nil && f.staged { // it goes with the other job
+		if err == nil && f.staged { // the staged file is removed with the other job
 			f.path = s.staged(to, i, f.Ref)
 			err = s.patiently(func() error { return message.WriteSynced(f.path, data) })
 		}
@@ -260,7 +259,7 @@ func (s *Outputs) Share(from, to string) error {
 	return nil
 }
 
-// Forget drops what is kept for a job. Files with their final names stay.
+// Forget drops what is kept for a job. Files under their final names stay.
 func (s *Outputs) Forget(job string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

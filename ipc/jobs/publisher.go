@@ -12,7 +12,7 @@ import (
 	"patchbay/ipc/wire"
 )
 
-// Publisher sends messages in order from a goroutine of its own, so that whoever makes an event never waits for the
+// Publisher sends messages in order from a goroutine of its own, so that appending an event never waits for the
 // network.
 type Publisher struct {
 	nc    *nats.Conn
@@ -24,21 +24,21 @@ type Publisher struct {
 	ended bool
 }
 
-// publishQueue bounds what waits; a server that is away this long loses events, which are hints: the record is in the
-// job table.
+// publishQueue bounds the number of messages that wait. Beyond it, while the server is away, events are lost. They are
+// only hints: the record is in the job table.
 const publishQueue = 16384
 
-// headRoom is what the headers of a message may take of it.
+// headRoom is the part of a message, in bytes, that its headers may take.
 const headRoom = 4096
 
-// NewPublisher starts the goroutine; close ends it.
+// NewPublisher starts the goroutine; Close ends it.
 func NewPublisher(nc *nats.Conn, log zerolog.Logger) *Publisher {
 	p := &Publisher{nc: nc, log: log, queue: make(chan *nats.Msg, publishQueue), done: make(chan struct{})}
 	go p.run()
 	return p
 }
 
-// Put queues a message. It does not block.
+// Put queues a message, or drops it if the queue is full. It does not block.
 func (p *Publisher) Put(m *nats.Msg) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
@@ -60,7 +60,7 @@ func (p *Publisher) run() {
 	}
 }
 
-// Close sends what waits and ends the goroutine. A second call does nothing.
+// Close sends what is queued and ends the goroutine. A second call only waits for that.
 func (p *Publisher) Close() {
 	p.mu.Lock()
 	if !p.ended {
@@ -71,8 +71,8 @@ func (p *Publisher) Close() {
 	<-p.done
 }
 
-// EventMessage is an event as it is published on patchbay.v1.events.<job>.<type>, in JSON; owner is the daemon that
-// sends it, empty: there are no others. One that is longer than a message may be, limit, goes in short.
+// EventMessage encodes an event as it is published on patchbay.v1.events.<job>.<type>, in JSON. owner is the daemon
+// that sends it; empty if there are no others. An event that does not fit into limit bytes is shortened.
 func EventMessage(ev message.Event, owner string, limit int) (*nats.Msg, error) {
 	b, err := wire.Encode(ev, wire.JSON)
 	if err == nil && len(b) > limit-headRoom {
@@ -85,7 +85,7 @@ func EventMessage(ev message.Event, owner string, limit int) (*nats.Msg, error) 
 	if owner != "" {
 		h.Set(wire.HeaderDaemon, owner)
 	}
-	if message.Terminal(ev.Type) { // the stream takes one an end, whoever sends it
+	if message.Terminal(ev.Type) { // the stream stores an end once, whoever sends it
 		h.Set(jetstream.MsgIDHeader, fmt.Sprintf("%s.%d.%d.end", ev.Job, ev.Attempt, ev.TS))
 	}
 	return &nats.Msg{Subject: message.EventSubject(ev.Job, ev.Type), Data: b, Header: h}, nil

@@ -11,17 +11,18 @@ import (
 	"patchbay/ipc/wire"
 )
 
-// maxHandedBack is how often a job may lose its daemon before it is failed: it may be the job that ends them.
+// maxHandedBack is how often a job may lose its daemon before it fails: the job itself may be what kills them.
 const maxHandedBack = 20
 
-// longestPause is the longest one before another attempt.
+// longestPause bounds the pause before another attempt.
 const longestPause = 30 * time.Second
 
-// settled is how long something must look wrong before Reconcile puts it right: by then whoever was at it is done with
-// it.
+// settled is how long something must look wrong before Reconcile repairs it, so that an operation in progress has
+// finished by then.
 const settled = 5 * time.Second
 
-// again reports whether an attempt that ended with fault is followed by another one, and whether it counts.
+// again reports whether another attempt follows the one that ended with fault, and whether the ended one counts toward
+// MaxAttempts.
 func (j *Table) again(rec message.Record, fault *wire.Error) (retry, counts bool) {
 	if fault == nil || rec.Cancel {
 		return false, false
@@ -36,8 +37,8 @@ func (j *Table) again(rec message.Record, fault *wire.Error) (retry, counts bool
 	return rec.Attempt-rec.HandedBack < j.cfg.MaxAttempts, true
 }
 
-// requeued changes a record for its next attempt. Attempts that count are followed by the pause of the store, which
-// doubles up to half a minute.
+// requeued prepares a record for its next attempt. After an attempt that counts, the job pauses for the time that the
+// store asks for, doubled per attempt up to half a minute.
 func (j *Table) requeued(r *message.Record, fault *wire.Error, counts bool) {
 	r.Because(fault.Message)
 	r.State = message.Queued
@@ -51,8 +52,8 @@ func (j *Table) requeued(r *message.Record, fault *wire.Error, counts bool) {
 	}
 }
 
-// handBack takes a running job from a daemon that is gone: it waits again, or ends if it was to be cancelled or has
-// lost too many daemons.
+// handBack takes a running job from a daemon that is gone: the job is queued again, or ends if cancellation was
+// requested, if it was tied to a connection, or if it has lost too many daemons.
 func (j *Table) handBack(ctx context.Context, rec message.Record, cause string) {
 	fault := wire.Errorf(wire.ErrDraining, "%s", cause)
 	retry, _ := j.again(rec, fault)
@@ -77,13 +78,13 @@ func (j *Table) handBack(ctx context.Context, rec message.Record, cause string) 
 	}
 }
 
-// Reconcile puts right what fell between two writes, until ctx ends: waiting jobs without a reference in the queue,
-// running jobs whose daemon is gone, ended jobs without a terminal event; and it forgets jobs that have been kept long
-// enough.
+// Reconcile repairs, until ctx ends, what an interruption between two writes has left behind: waiting jobs without a
+// reference in the queue, running jobs whose daemon is gone, ended jobs without a terminal event. It also forgets jobs
+// that have been kept long enough.
 func (j *Table) Reconcile(ctx context.Context) {
 	tick := time.NewTicker(2 * time.Second)
 	defer tick.Stop()
-	var away time.Time // when the server came back and what it has lost is not made good yet
+	var away time.Time // when the server came back, until the ends of jobs are checked again
 	for {
 		select {
 		case <-ctx.Done():
@@ -103,10 +104,10 @@ func (j *Table) Reconcile(ctx context.Context) {
 	}
 }
 
-// republishFor is how long ago a job may have ended whose end is told again when it was lost on its way.
+// republishFor is how long after its end a job has its terminal event published again if that was lost.
 const republishFor = 10 * time.Minute
 
-// doubt has republish look once more for the ends of jobs: the server was away, and may have lost what it had.
+// doubt makes republish check the ends of jobs again: the server was away and may have lost some.
 func (j *Table) doubt() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -115,8 +116,8 @@ func (j *Table) doubt() {
 	}
 }
 
-// republish publishes again the terminal events of this daemon's jobs that ended a short while ago and that the stream
-// has not got.
+// republish publishes again the terminal events of jobs of this daemon that ended a short while ago, if the stream
+// lacks them.
 func (j *Table) republish(ctx context.Context) {
 	j.mu.Lock()
 	last := map[*entry]message.Event{}
@@ -155,7 +156,7 @@ func (j *Table) reconcile(ctx context.Context) {
 	now := j.cfg.Now()
 	waiting, lost, silent := j.suspects(now)
 	if j.store.remind(ctx, waiting, now) != nil {
-		return // the server is away; nothing can be put right now
+		return // the server is away; nothing can be repaired now
 	}
 	for _, rec := range lost {
 		cause := fmt.Sprintf("daemon %s shows no sign of life", rec.Owner)
@@ -173,7 +174,8 @@ func (j *Table) reconcile(ctx context.Context) {
 	j.sweep(ctx, now)
 }
 
-// tell gives the log of an ended job its terminal event: from the stream, or made anew if who was to tell it cannot.
+// tell adds the terminal event to the log of an ended job: from the stream, or made anew if the daemon that should have
+// sent it no longer can.
 func (j *Table) tell(ctx context.Context, rec message.Record) error {
 	told, err := j.store.told(ctx, rec)
 	if err != nil || !told && rec.Owner != j.store.Owner() && j.store.alive(rec.Owner) {
@@ -181,7 +183,7 @@ func (j *Table) tell(ctx context.Context, rec message.Record) error {
 	}
 	j.mu.Lock()
 	if e := j.jobs[rec.Job]; e != nil && told {
-		e.cold = true // it did not come here
+		e.cold = true // the event did not arrive here
 	}
 	j.mu.Unlock()
 	if err := j.rewarm(ctx, rec.Job); err != nil || told {
@@ -191,7 +193,7 @@ func (j *Table) tell(ctx context.Context, rec message.Record) error {
 	return nil
 }
 
-// suspects returns the jobs that look wrong and have not been touched for a while.
+// suspects returns the jobs that look wrong and have not changed for a while.
 func (j *Table) suspects(now time.Time) (waiting, lost, silent []message.Record) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -210,7 +212,7 @@ func (j *Table) suspects(now time.Time) (waiting, lost, silent []message.Record)
 	return waiting, lost, silent
 }
 
-// sweep drops from the store what was forgotten here, by number or by age.
+// sweep forgets ended jobs beyond the limits of number and age, and removes from the store what was forgotten.
 func (j *Table) sweep(ctx context.Context, now time.Time) {
 	j.mu.Lock()
 	j.forget()
@@ -221,8 +223,8 @@ func (j *Table) sweep(ctx context.Context, now time.Time) {
 	j.store.sweep(ctx)
 }
 
-// orphans returns the jobs that an earlier life of this daemon has left: running ones, those of clients that are gone,
-// and ended ones.
+// orphans returns the jobs that an earlier process of this daemon has left: running ones, queued ones of clients that
+// are gone, and ended ones.
 func (j *Table) orphans() (running, tied, ended []message.Record) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -241,7 +243,7 @@ func (j *Table) orphans() (running, tied, ended []message.Record) {
 	return running, tied, ended
 }
 
-// reopen marks a job that has ended as one whose terminal event is still to come.
+// reopen marks an ended job as one that still lacks its terminal event.
 func (j *Table) reopen(ctx context.Context, job string) error {
 	if err := j.rewarm(ctx, job); err != nil {
 		return err
@@ -253,7 +255,7 @@ func (j *Table) reopen(ctx context.Context, job string) error {
 	return nil
 }
 
-// rewarm reads the log of a job from the stream if it is not here.
+// rewarm loads the log of a job from the stream if it is not here.
 func (j *Table) rewarm(ctx context.Context, job string) error {
 	j.mu.Lock()
 	e, ok := j.jobs[job]
@@ -264,9 +266,8 @@ func (j *Table) rewarm(ctx context.Context, job string) error {
 	return j.warm(ctx, e)
 }
 
-// Recover puts right what an earlier life of this daemon has left, before any job is taken: its running jobs wait
-// again, its tied jobs end, files of jobs that are done get their names, and every job that has ended gets its one
-// terminal event.
+// Recover repairs what an earlier process of this daemon has left, before any job is taken: running jobs are queued
+// again, tied jobs end, files of done jobs get their names, and every ended job gets its one terminal event.
 func (d *Dispatcher) Recover(ctx context.Context) error {
 	running, tied, ended := d.Jobs.orphans()
 	for _, rec := range running {
@@ -291,11 +292,11 @@ func (d *Dispatcher) Recover(ctx context.Context) error {
 	return nil
 }
 
-// finishEnded does what is left to do for a job that has ended.
+// finishEnded does what is left to do for an ended job.
 func (d *Dispatcher) finishEnded(ctx context.Context, rec message.Record) error {
 	if len(rec.Outputs) > 0 {
 		d.Outputs.Adopt(rec.Job, rec.Outputs)
-		if rec.Dropped > 0 { // perhaps only said so far
+		if rec.Dropped > 0 { // recorded, but perhaps not done yet
 			d.Outputs.Drop(rec.Job)
 		}
 	}

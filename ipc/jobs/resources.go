@@ -27,7 +27,7 @@ type Resources struct {
 	Memory int64 // bytes that a worker may use; 0: not known
 }
 
-// resourceNote is what a daemon tells of its resources: the value of key <daemon>.has in the bucket patchbay-nodes.
+// resourceNote is what a daemon announces about its resources: the value of key <daemon>.has in bucket patchbay-nodes.
 type resourceNote struct {
 	V       int                `json:"v"`
 	Host    string             `json:"host"`
@@ -38,12 +38,12 @@ type resourceNote struct {
 
 const (
 	hasSuffix = ".has"
-	// the note is written again, for daemons that started since and before the bucket forgets it
+	// hasEvery is how often an unchanged note is rewritten: for daemons that started since, and before it expires
 	hasEvery = 40 * time.Second
-	hasLook  = 10 * time.Second // between looks at the folders
+	hasLook  = 10 * time.Second // between scans of the folders
 )
 
-// note describes the resources of this daemon.
+// note returns the resources of this daemon.
 func (p *Resources) note() resourceNote {
 	host, err := os.Hostname()
 	if err != nil {
@@ -55,7 +55,7 @@ func (p *Resources) note() resourceNote {
 	}
 }
 
-// lacks tells why such a daemon cannot run a job, nil if it can.
+// lacks returns why a daemon with this note cannot run a job; nil if it can.
 func (n resourceNote) lacks(needed []files.NeededFile, memory int64) error {
 	for _, f := range needed {
 		if !f.Shared() {
@@ -79,7 +79,7 @@ func tooSmall(have, need int64) error {
 	return nil
 }
 
-// Lacks tells why this daemon cannot run a job, nil if it can.
+// Lacks returns why this daemon cannot run a job; nil if it can.
 func (p *Resources) Lacks(needed []files.NeededFile, memory int64) error {
 	if p == nil {
 		return nil
@@ -90,7 +90,7 @@ func (p *Resources) Lacks(needed []files.NeededFile, memory int64) error {
 	return tooSmall(p.Memory, memory)
 }
 
-// announce writes what this daemon has, when that is new or the note would be forgotten.
+// announce writes what this daemon has, if that has changed or hasEvery has passed.
 func (l *JetStream) announce(ctx context.Context) error {
 	if l.cfg.Resources == nil || time.Since(l.looked) < hasLook {
 		return nil
@@ -116,7 +116,7 @@ func (l *JetStream) announce(ctx context.Context) error {
 	return nil
 }
 
-// noticed takes in a heartbeat or a note.
+// noticed records a heartbeat or a note of a daemon.
 func (l *JetStream) noticed(e jetstream.KeyValueEntry) {
 	owner, isNote := strings.CutSuffix(e.Key(), hasSuffix)
 	gone := e.Operation() != jetstream.KeyValuePut
@@ -140,7 +140,7 @@ func (l *JetStream) noticed(e jetstream.KeyValueEntry) {
 	}
 }
 
-// others returns the notes of the daemons that are alive, this one's not among them, by name.
+// others returns the notes of the other daemons that are alive, by name.
 func (l *JetStream) others() map[string]resourceNote {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -171,8 +171,8 @@ func (l *JetStream) lacks(rec message.Record) error {
 	return l.cfg.Resources.Lacks(rec.Files, rec.Memory)
 }
 
-// admit implements Store: it fills in sizes and hashes of files that are not here from the notes of others, and refuses
-// a job that no daemon alive can run.
+// admit implements Store: it completes sizes and hashes of files that are not here from the notes of other daemons,
+// and refuses a job that no live daemon can run.
 func (l *JetStream) admit(needed []files.NeededFile) *wire.Error {
 	if l.cfg.Resources == nil {
 		return nil
@@ -209,8 +209,8 @@ func (l *JetStream) admit(needed []files.NeededFile) *wire.Error {
 	return e
 }
 
-// sought adds to a refused workflow whose folders were looked through: the lists of names in its text are those of all
-// daemons together. Where the folders are is for the log.
+// sought implements Store. It names the daemons whose folders were searched: the lists of names in a refusal are those
+// of all daemons together. The paths of the folders go to the log only.
 func (l *JetStream) sought(files []string) string {
 	if l.cfg.Resources == nil {
 		return ""
@@ -226,7 +226,7 @@ func (l *JetStream) sought(files []string) string {
 	return strings.Join(out, ", ")
 }
 
-// Admit refuses a job that no daemon can run. One that is there already was taken in before: it is not refused.
+// Admit refuses a job that no daemon can run. A known job was admitted before and is not refused.
 func (j *Table) Admit(req *message.RunRequest) *wire.Error {
 	if j.knows(req.ID) {
 		return nil
@@ -234,7 +234,7 @@ func (j *Table) Admit(req *message.RunRequest) *wire.Error {
 	return j.store.admit(req.Files)
 }
 
-// Located adds to the refusal of a workflow which files were looked for and where, if files are what is missing.
+// Located adds to the refusal of a workflow which files were searched for and where, if missing files are the reason.
 func (j *Table) Located(err error) error {
 	e := message.ErrorOf(err)
 	names := missingFiles(e)
@@ -250,7 +250,7 @@ func (j *Table) Located(err error) error {
 	return e
 }
 
-// missingFiles returns the names of files, which have extensions, in the errors of a workflow that are in no list.
+// missingFiles returns the values with a file extension that the errors of a workflow report as being in no list.
 func missingFiles(e *wire.Error) []string {
 	var out []string
 	for _, v := range e.NodeErrors {

@@ -11,14 +11,14 @@ import (
 	"patchbay/node/files"
 )
 
-// Reuse answers a new job from the newest one of this daemon that is done and had the same content: the same hash and
-// the same files to read. Its record names that job, its files are that job's, found unchanged; nodes are the
-// workflow's. False: there is none, and the job has to run.
+// Reuse answers a new job from the newest done job of this daemon with the same content: the same hash and the same
+// input files. The new record names the old job and shares its files, which must be unchanged; nodes are the node IDs
+// of the workflow. It returns false if there is no such job and the new one has to run.
 func (j *Table) Reuse(ctx context.Context, outs *Outputs, req *message.RunRequest, hash string,
 	nodes []string,
 ) (message.Record, bool, error) {
 	if j.knows(req.ID) {
-		return message.Record{}, false, nil // it is that job
+		return message.Record{}, false, nil // the job is not new
 	}
 	for _, old := range j.alike(req, hash) {
 		if outs.Share(old.Job, req.ID) != nil {
@@ -36,7 +36,7 @@ func (j *Table) Reuse(ctx context.Context, outs *Outputs, req *message.RunReques
 	return message.Record{}, false, nil
 }
 
-// alike returns the done jobs of this daemon with the content of a request, newest first.
+// alike returns the done jobs of this daemon with the same content as a request, newest first.
 func (j *Table) alike(req *message.RunRequest, hash string) []message.Record {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -52,15 +52,14 @@ func (j *Table) alike(req *message.RunRequest, hash string) []message.Record {
 	return out
 }
 
-// answer ends a job with what an old one has made. If that cannot be written, the job is handed back by Reconcile, and
-// runs.
+// answer ends a job with the results of an old one. If it cannot write that, Reconcile hands the job back, and it runs.
 func (j *Table) answer(ctx context.Context, rec, old message.Record, nodes []string) message.Record {
 	for {
 		done, err := j.Update(ctx, rec.Job, rec.Rev, func(r *message.Record) {
 			r.State, r.Finished, r.Outputs, r.NodeError = message.Done, j.cfg.Now().UnixMilli(), old.Outputs, old.NodeError
 			r.Reused = cmp.Or(old.Reused, old.Job)
 		})
-		if errors.Is(err, errConflict) { // somebody wished to cancel it meanwhile
+		if errors.Is(err, errConflict) { // cancellation was requested meanwhile
 			if rec, err = j.Get(ctx, rec.Job); err == nil && rec.State == message.Running {
 				continue
 			}
@@ -87,11 +86,11 @@ func (j *Table) answer(ctx context.Context, rec, old message.Record, nodes []str
 	return rec
 }
 
-// unread reports whether it is not known what is in a file.
+// unread reports whether the content of a file is unknown.
 func unread(f files.NeededFile) bool { return f.Hash == "" }
 
-// trim drops the files of the oldest jobs over the limits of bytes and time. Their records stay and say so: that is
-// written first, so that nobody is promised a file that is being removed.
+// trim removes the files of the oldest jobs beyond the limits of size and age. Their records stay and say so, which is
+// written first so that nobody is promised a file that is being removed.
 func (d *Dispatcher) trim(ctx context.Context) {
 	for _, rec := range d.Jobs.surplus() {
 		if _, err := d.Jobs.Update(ctx, rec.Job, rec.Rev,
@@ -106,8 +105,8 @@ func (d *Dispatcher) trim(ctx context.Context) {
 	}
 }
 
-// surplus returns the jobs of this daemon whose files are over the limits, oldest first. The files of the newest job
-// are kept whatever their size.
+// surplus returns the jobs of this daemon whose files exceed the limits, oldest first. The files of the newest job are
+// kept whatever their size.
 func (j *Table) surplus() []message.Record {
 	if j.cfg.KeepBytes == 0 && j.cfg.KeepResults == 0 {
 		return nil
@@ -140,8 +139,8 @@ func (j *Table) surplus() []message.Record {
 	return nil
 }
 
-// Drop removes the files of a job, named ones too. A file that is not as the job made it is somebody else's by now and
-// stays.
+// Drop removes the files of a job, those with final names too. A file that is not as the job made it belongs to
+// somebody else by now and stays.
 func (s *Outputs) Drop(job string) {
 	kept := slices.Clone(s.of(job))
 	for i := range kept {

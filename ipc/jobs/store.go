@@ -10,57 +10,60 @@ import (
 	"patchbay/node/files"
 )
 
-// Store is where a Table writes its jobs down: the memory of this process, or a NATS server (JetStream). The record in
-// it is the truth; every change of one is a swap at an expected revision.
+// Store is where a Table persists its jobs: in the memory of this process, or on a NATS server (JetStream). Its
+// records are authoritative, and every change to one is a compare-and-swap at an expected revision.
 type Store interface {
-	// Owner is the name under which this daemon takes jobs, the same after a restart; empty: there are no others.
+	// Owner is the name under which this daemon takes jobs, the same after a restart; empty if no others share the
+	// store.
 	Owner() string
-	// open tells the table of every job in the store, and from then on of what others do with them.
+	// open loads every job in the store into the table and from then on tells it what other daemons do with them.
 	open(ctx context.Context, j *Table) error
-	// alive reports whether the daemon of that name shows signs of life.
+	// alive reports whether the daemon with that name shows signs of life.
 	alive(owner string) bool
-	// heard reports whether a daemon has shown signs of life since then.
+	// heard reports whether a daemon has shown signs of life after the given time.
 	heard(owner string, since time.Time) bool
-	// returned gives a value when the store could not be reached for a while: what was published may be lost.
+	// returned yields a value after the store was unreachable for a while: what was published may be lost. The channel
+	// is nil if that cannot happen.
 	returned() <-chan struct{}
 
-	// admit refuses a job whose files no daemon has; lacks tells why this daemon cannot run one; sought where files that
-	// are nowhere were looked for, empty where nobody looks.
+	// admit refuses a job whose files no daemon has. lacks returns why this daemon cannot run a job, or nil. sought
+	// says where files that no daemon has were searched for; empty if the store does not track files.
 	admit(needed []files.NeededFile) *wire.Error
 	lacks(rec message.Record) error
 	sought(files []string) string
 
-	// keep writes a new job and its request. If there is a job of that id, its record is returned, with false.
+	// keep writes a new job and its request. If a job with that ID exists, keep returns its record and false.
 	keep(ctx context.Context, rec message.Record, req *message.RunRequest) (message.Record, bool, error)
-	// swap writes rec if the record is still at rec.Rev, and returns it at its new revision; errConflict otherwise.
+	// swap writes rec if the record is still at rec.Rev and returns it at its new revision. Otherwise it returns
+	// errConflict.
 	swap(ctx context.Context, rec message.Record) (message.Record, error)
-	// get reads a record; ErrNoJob if there is none.
+	// get reads a record. It returns ErrNoJob if there is none.
 	get(ctx context.Context, job string) (message.Record, error)
-	// request reads what a job asks for; errGone if that is not there or cannot be decoded, and will never be. kept tells
-	// why it is not there.
+	// request reads what a job asks for. It returns errGone if that is missing for good or cannot be decoded. kept
+	// returns why a request is missing, or nil if it is complete.
 	request(ctx context.Context, rec message.Record) (*message.RunRequest, error)
 	kept(ctx context.Context, rec message.Record) error
-	// forget drops a job, at the next sweep at the latest. It does not block.
+	// forget schedules a job to be dropped, at the next sweep at the latest. It does not block.
 	forget(rec message.Record)
 	sweep(ctx context.Context)
 
-	// inside reports whether all there is of a job is in this table. Jobs are taken in its order then, and one can be put
-	// in front of all.
+	// inside reports whether jobs exist in this table only. They are then taken in the table's order, and a job can be
+	// put in front of all others.
 	inside() bool
-	// offer tells those who take jobs of one that waits; first says that none is before it.
+	// offer announces a waiting job to those that take jobs; first says that no other job is ahead of it.
 	offer(ctx context.Context, rec message.Record, first bool) error
-	// next waits for a job that the table may take. Only ctx ends the wait.
+	// next waits for a job that the table may take. It fails only when ctx ends.
 	next(ctx context.Context, j *Table) (reference, error)
-	// remind offers those of the waiting jobs once more that nobody was told of.
+	// remind offers again those of the waiting jobs whose announcement was lost.
 	remind(ctx context.Context, waiting []message.Record, now time.Time) error
 	// retries reports whether an attempt that ended with an error of this code may be followed by another one, and the
-	// pause before the first.
+	// pause before the first such retry.
 	retries(code string) (pause time.Duration, retry bool)
 
-	// log reads the events of a job; told reports whether the end that its record tells of is among them.
+	// log reads the events of a job. told reports whether they include the terminal event for the end in its record.
 	log(ctx context.Context, job string) ([]message.Event, error)
 	told(ctx context.Context, rec message.Record) (bool, error)
-	// bury writes a job that failed for good to the dead letters.
+	// bury writes a job that failed for good to the dead-letter stream.
 	bury(ctx context.Context, rec message.Record) error
 }
 
@@ -120,5 +123,5 @@ func (m memory) next(ctx context.Context, j *Table) (reference, error) {
 	}
 }
 
-// retries implements Store: nothing outlives the daemon, so only another worker may try.
+// retries implements Store: nothing outlives the daemon, so only the loss of a worker allows another attempt.
 func (m memory) retries(code string) (time.Duration, bool) { return 0, code == wire.ErrWorkerLost }

@@ -15,32 +15,32 @@ import (
 	"patchbay/ipc/wire"
 )
 
-// Config are the limits of a job table.
+// Config configures a Table.
 type Config struct {
 	MaxQueued int // waiting jobs; more are refused with queue_full. 0: 10000
-	// jobs of one client that have not ended; more are refused with queue_full. 0: any number
+	// jobs of one client that have not ended; more are refused with queue_full. 0: no limit
 	MaxPerClient int
 	// ended jobs that are remembered; the oldest are forgotten first. 0: 1000
 	Keep int
-	// called for every event, in order within a job; must not block or call Jobs
+	// called for every event, in order within a job; must not block or call the Table
 	OnEvent   func(message.Event)
-	OnPreview func(job, node string, jpeg []byte) // called for every preview; must not block or call Jobs
-	OnForget  func(string)                        // called with the id of a job that was forgotten; must not call Jobs
+	OnPreview func(job, node string, jpeg []byte) // called for every preview; must not block or call the Table
+	OnForget  func(string)                        // called with the ID of a forgotten job; must not call the Table
 	Now       func() time.Time
 
-	Store       Store // where jobs are written down; nil: in the memory of this process
-	Renew       bool  // what ended without a result is forgotten when it comes again as a later attempt
+	Store       Store // where jobs are persisted; nil: in memory only
+	Renew       bool  // a later attempt replaces a job that ended without a result
 	Log         zerolog.Logger
-	MaxAttempts int           // starts of a job whose worker died, before it fails. 0: 3
+	MaxAttempts int           // attempts that end in a retriable fault before a job fails. 0: 3
 	KeepFor     time.Duration // ended jobs are forgotten after this long. 0: only by number
-	KeepResults time.Duration // files of ended jobs are removed after this long, before their jobs are forgotten. 0: not
-	KeepBytes   int64         // and the oldest of them when all together have more bytes. 0: not
+	KeepResults time.Duration // files of ended jobs are removed after this long, their records stay. 0: never
+	KeepBytes   int64         // total size of those files; the oldest are removed above it. 0: no limit
 }
 
 // Table is the table of jobs: records, waiting requests and event logs. Every carrier submits to it, one dispatcher
-// takes from it, every reply and event is read from it. Every change is written to the Store first, by
-// compare-and-swap, and the table follows: from the answer, or from what the store tells (watch.go), whichever comes
-// first. Other daemons on the same store do the same, so that each knows every job. Safe for concurrent use.
+// takes from it, and every reply and event is read from it. Every change is written to the Store first, by
+// compare-and-swap, and the table follows: from the answer or from the store's notifications (watch.go), whichever
+// comes first. Other daemons on the same store do the same, so each knows every job. Table is safe for concurrent use.
 type Table struct {
 	cfg   Config
 	store Store
@@ -48,15 +48,15 @@ type Table struct {
 	mu     sync.Mutex
 	jobs   map[string]*entry
 	queue  []string            // ids of waiting jobs, next first
-	tail   int64               // order of the last job in the queue
-	head   int64               // order of the last job that was put in front, negative
+	tail   int64               // order given to the last job that was appended to the queue
+	head   int64               // order given to the last job that was put in front; negative
 	ended  []string            // ids of ended jobs, oldest first
-	coming map[string]*arrival // jobs that are being written down
+	coming map[string]*arrival // jobs that are being written to the store
 	wake   chan struct{}
 	closed bool
 }
 
-// arrival is a job that is being written down: it takes a place of its client until done is closed.
+// arrival is a job that is being written to the store. It counts against its client's limit until done is closed.
 type arrival struct {
 	from string
 	done chan struct{}
@@ -68,28 +68,28 @@ type entry struct {
 	req   *message.RunRequest
 	log   []message.Event
 	seq   uint64
-	order int64 // in the queue, within its class; negative: in front of all
+	order int64 // sort key in the queue, within its class; negative: in front of all
 	ended bool  // the terminal event is in the log
-	told  bool  // and in the store
-	// By the clock of this process, which does not jump: when the record became what it is, until when the job pauses
+	told  bool  // that event is known to be in the store
+	// On the clock of this process, which does not jump: when the record last changed, until when the job pauses
 	// before its next attempt, and when it expires.
 	since, paused, expires time.Time
-	held                   int // the attempt that is under way in this process; 0: none
-	taking                 int // swaps to running of this process that have no answer yet
-	// fenced is the last attempt of this process that another daemon has taken over: it says nothing any more.
+	held                   int // the attempt that is running in this process; 0: none
+	taking                 int // swaps to running by this process that the store has not answered yet
+	// fenced is the last attempt of this process that another daemon has taken over: its events are dropped.
 	fenced  int
-	cold    bool // the log is in the store, not here
-	left    bool // this daemon cannot run it, and has said so
+	cold    bool // the log is in the store and has not been loaded
+	left    bool // this daemon cannot run the job and has logged that
 	warming sync.Mutex
 	cancel  chan struct{}
 	changed chan struct{} // closed and replaced at every change
 	preview *message.Preview
 	shown   uint64 // number of previews so far
 	viewers int    // cursors that want previews
-	attempt int    // that the request belongs to; 0: it does not say
+	attempt int    // attempt number given in the request; 0: none
 }
 
-// maxLog bounds the events kept of one job; progress is dropped first.
+// maxLog bounds the number of events kept per job; progress events are dropped first.
 const maxLog = 2048
 
 // New returns an empty table.
@@ -107,16 +107,16 @@ func New(cfg Config) *Table {
 	}
 }
 
-// Config is what the table was made with.
+// Config returns the configuration of the table, with defaults filled in.
 func (j *Table) Config() Config { return j.cfg }
 
-// Create adds a queued job and its queued event. A job of that id with the same hash is returned as it is, with false;
-// with another hash it is ErrHash.
+// Create adds a queued job and its queued event. If a job with that ID exists, Create returns its record and false, or
+// ErrHash if its hash differs. It returns ErrFull, ErrCrowd or ErrClosed if no job can be added.
 func (j *Table) Create(ctx context.Context, req *message.RunRequest, hash string) (message.Record, bool, error) {
 	return j.create(ctx, req, hash, message.Queued)
 }
 
-// create is Create of a job in a state: one that is answered at once is running and never waits.
+// create is Create with an initial state: a job that is answered at once starts as running and never waits.
 func (j *Table) create(ctx context.Context, req *message.RunRequest, hash string, state message.State,
 ) (message.Record, bool, error) {
 	j.mu.Lock()
@@ -169,15 +169,15 @@ func (j *Table) create(ctx context.Context, req *message.RunRequest, hash string
 	return out, true, nil
 }
 
-// offer tells those who take jobs of one that waits.
+// offer announces a waiting job to those that take jobs.
 func (j *Table) offer(ctx context.Context, rec message.Record, first bool) {
 	if err := j.store.offer(ctx, rec, first); err != nil {
 		j.cfg.Log.Warn().Err(err).Str("job", rec.Job).Msg("the job is kept, and queued when the server can be reached")
 	}
 }
 
-// anew forgets a job that ended without a result when it comes again as a later attempt, and reports whether it did.
-// The lock is held.
+// anew forgets a job that ended without a result if req is a later attempt at it, and reports whether it did. The
+// caller must hold j.mu.
 func (j *Table) anew(e *entry, req *message.RunRequest) bool {
 	if !j.cfg.Renew || req.Attempt <= e.attempt || !e.ended || e.rec.State == message.Done {
 		return false
@@ -186,7 +186,7 @@ func (j *Table) anew(e *entry, req *message.RunRequest) bool {
 	return true
 }
 
-// room tells why no job of a client can be added. The lock is held.
+// room returns why no job of a client can be added, or nil. The caller must hold j.mu.
 func (j *Table) room(from string) error {
 	if j.closed {
 		return ErrClosed
@@ -209,7 +209,7 @@ func (j *Table) room(from string) error {
 	return nil
 }
 
-// load counts the jobs of a client that have not ended. The lock is held.
+// load counts the jobs of a client that have not ended. The caller must hold j.mu.
 func (j *Table) load(from string) int {
 	n := 0
 	for _, e := range j.jobs {
@@ -220,7 +220,7 @@ func (j *Table) load(from string) int {
 	return n
 }
 
-// arrived gives back the place that a job took while it was written down.
+// arrived frees the place that a job occupied while it was being written to the store.
 func (j *Table) arrived(id string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -228,7 +228,7 @@ func (j *Table) arrived(id string) {
 	delete(j.coming, id)
 }
 
-// fresh is the record of a new job.
+// fresh returns the record of a new job.
 func (j *Table) fresh(req *message.RunRequest, hash string) message.Record {
 	now := j.cfg.Now().UnixMilli()
 	rec := message.Record{
@@ -247,7 +247,7 @@ func (j *Table) fresh(req *message.RunRequest, hash string) message.Record {
 	return rec
 }
 
-// added takes a new job into the table and logs that it is queued. The lock is held.
+// added enters a new job into the table and appends its queued event. The caller must hold j.mu.
 func (j *Table) added(rec message.Record, req *message.RunRequest) message.Record {
 	e := j.entry(rec.Job)
 	e.req, e.attempt = req, req.Attempt
@@ -267,7 +267,7 @@ func (j *Table) added(rec message.Record, req *message.RunRequest) message.Recor
 	return j.view(e)
 }
 
-// entry returns the entry of a job, a new one if there is none. The lock is held.
+// entry returns the entry of a job, creating it if there is none. The caller must hold j.mu.
 func (j *Table) entry(id string) *entry {
 	e, ok := j.jobs[id]
 	if !ok {
@@ -277,7 +277,7 @@ func (j *Table) entry(id string) *entry {
 	return e
 }
 
-// Get returns a record.
+// Get returns the record of a job, or ErrNoJob.
 func (j *Table) Get(_ context.Context, id string) (message.Record, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -307,8 +307,8 @@ func (j *Table) List(state message.State, limit int) ([]message.Record, map[mess
 	return out[:min(limit, len(out))], counts
 }
 
-// Update changes a record if it is still at rev, and returns the new one; errConflict otherwise. change must not call
-// Jobs. A change of state that is not allowed is an error and leaves the record alone.
+// Update changes a record if it is still at rev and returns the new one, or errConflict. A disallowed change of state
+// is an error and leaves the record alone. change must not call the Table.
 func (j *Table) Update(ctx context.Context, id string, rev uint64,
 	change func(*message.Record),
 ) (message.Record, error) {
@@ -340,7 +340,7 @@ func (j *Table) update(ctx context.Context, id string, rev uint64, next func(mes
 		return j.view(e), nil
 	}
 	j.mu.Unlock()
-	if err := j.warm(ctx, e); err != nil { // a change is followed by events, and those by their numbers
+	if err := j.warm(ctx, e); err != nil { // the events of a change continue the numbers of the log
 		return message.Record{}, err
 	}
 	ask := r
@@ -365,7 +365,7 @@ func (j *Table) update(ctx context.Context, id string, rev uint64, next func(mes
 	j.settle(e, r)
 	out := j.view(e)
 	j.mu.Unlock()
-	if long { // an error that cannot go away ends the job
+	if long { // a permanent error ends the job
 		j.Append(ctx, id, -1, terminalOf(r))
 		return message.Record{}, errors.Join(why, j.store.bury(ctx, r))
 	}
@@ -375,12 +375,12 @@ func (j *Table) update(ctx context.Context, id string, rev uint64, next func(mes
 	return out, nil
 }
 
-// local reports whether a job is in no store: its record changes under the lock. The lock is held.
+// local reports whether a job is in no store, so that its record changes under j.mu alone. The caller must hold j.mu.
 func (j *Table) local(e *entry) bool { return e.rec.Kind != "" || j.store.inside() }
 
-// post queues a job that is to run once more, when its pause is over.
+// post queues a job for another attempt once its pause is over.
 func (j *Table) post(rec message.Record) {
-	put := func() { j.offer(context.Background(), rec, false) } // if it fails, Reconcile does it
+	put := func() { j.offer(context.Background(), rec, false) } // Reconcile does it again if it fails
 	if pause := until(rec.NotBefore, j.cfg.Now(), longestPause); pause > 0 {
 		time.AfterFunc(pause, put)
 		return
@@ -388,8 +388,8 @@ func (j *Table) post(rec message.Record) {
 	put()
 }
 
-// settle makes r the record of an entry and keeps what follows from it: queue, wish to cancel, waiting readers. A
-// record that is older than the entry's changes nothing. The lock is held.
+// settle makes r the record of an entry and updates what depends on it: the queue, the cancel channel, waiting
+// readers. It ignores a record that is not newer than the entry's. The caller must hold j.mu.
 func (j *Table) settle(e *entry, r message.Record) {
 	if r.Rev <= e.rec.Rev {
 		return
@@ -406,8 +406,8 @@ func (j *Table) settle(e *entry, r message.Record) {
 	if r.State == message.Queued {
 		j.line(e, was)
 	}
-	if was != "" && was != message.Queued && r.State == message.Queued { // once more
-		closeOnce(e.cancel) // a run that somebody else has ended
+	if was != "" && was != message.Queued && r.State == message.Queued { // queued again
+		closeOnce(e.cancel) // stop a run whose attempt was ended elsewhere
 		e.cancel = make(chan struct{})
 		e.held, e.ended = 0, false
 		j.ended = slices.DeleteFunc(j.ended, func(q string) bool { return q == r.Job })
@@ -418,8 +418,8 @@ func (j *Table) settle(e *entry, r message.Record) {
 	j.touch(e)
 }
 
-// line puts a job into the queue: in front of all if its order says so, or else behind the last of its class. Where the
-// table keeps the order a retry goes first.
+// line inserts a job into the queue: in front of all if its order is negative, otherwise behind the last of its class.
+// If the table itself keeps the order (Store.inside), a retry goes first. The caller must hold j.mu.
 func (j *Table) line(e *entry, was message.State) {
 	switch {
 	case was == message.Running && j.store.inside():
@@ -434,7 +434,7 @@ func (j *Table) line(e *entry, was message.State) {
 	j.signal()
 }
 
-// before compares two waiting jobs; negative: e is first.
+// before compares two waiting jobs; a negative result means that e comes first.
 func (e *entry) before(o *entry) int {
 	if e.order < 0 || o.order < 0 {
 		return cmp.Compare(e.order, o.order)
@@ -451,7 +451,7 @@ func closeOnce(c chan struct{}) {
 	}
 }
 
-// forget drops the oldest ended jobs over the limit.
+// forget drops the oldest ended jobs beyond the limit. The caller must hold j.mu.
 func (j *Table) forget() {
 	for len(j.ended) > j.cfg.Keep {
 		j.forgetOldest()
@@ -466,7 +466,7 @@ func (j *Table) forgetOldest() {
 	j.remove(e.rec.Job)
 }
 
-// remove takes a job out of the table. The lock is held.
+// remove takes a job out of the table. The caller must hold j.mu.
 func (j *Table) remove(id string) {
 	e := j.jobs[id]
 	e.drop()
@@ -478,7 +478,7 @@ func (j *Table) remove(id string) {
 	}
 }
 
-// drop gives up the request of a job that has ended. The lock is held.
+// drop releases the request of a job. The caller must hold j.mu.
 func (e *entry) drop() {
 	if e.req != nil {
 		e.req.Hold.Release()
@@ -505,7 +505,7 @@ func (j *Table) Busy() (queued, running int) {
 	return len(j.queue), running
 }
 
-// view returns a copy of a record with its place in the queue.
+// view returns a copy of a record with its place in the queue. The caller must hold j.mu.
 func (j *Table) view(e *entry) message.Record {
 	r := e.rec.Clone()
 	if r.State == message.Queued {
@@ -526,7 +526,7 @@ func (j *Table) signal() {
 	j.wake = make(chan struct{})
 }
 
-// Faults of Jobs that callers act on.
+// Errors of Table that callers act on.
 var (
 	ErrNoJob    = errors.New("no such job")
 	errConflict = errors.New("the record was changed by someone else")

@@ -8,8 +8,8 @@ import (
 	"patchbay/ipc/wire"
 )
 
-// Take waits for a job, moves it to running under the name of the worker and returns it with its request, whose hold is
-// the caller's too, and a channel that is closed when it is asked to stop. Only ctx ends the wait.
+// Take waits for a job, moves it to running under the name of the worker and returns it with its request, whose Hold
+// the caller must release, and a channel that is closed when the job is asked to stop. Only ctx ends the wait.
 func (j *Table) Take(ctx context.Context, worker string) (message.Record, *message.RunRequest, <-chan struct{}, error) {
 	for {
 		ref, err := j.store.next(ctx, j)
@@ -21,10 +21,10 @@ func (j *Table) Take(ctx context.Context, worker string) (message.Record, *messa
 		case err == nil:
 			ref.drop()
 			return rec, req, stop, nil
-		// dropped, ended, or taken by somebody else: the reference is stale
+		// dropped, ended, or taken by another daemon: the reference is stale
 		case errors.Is(err, ErrNoJob), errors.Is(err, errConflict), errors.Is(err, errLong):
 			ref.drop()
-		default: // it is not here, or the server was away for a moment
+		default: // its files are not here, or the server was away for a moment
 			ref.giveBack()
 			if ctx.Err() == nil && !errors.Is(err, errLacking) {
 				j.cfg.Log.Warn().Err(err).Str("job", ref.job).Msg("not taken; its reference comes again")
@@ -33,8 +33,7 @@ func (j *Table) Take(ctx context.Context, worker string) (message.Record, *messa
 	}
 }
 
-// first returns the job that is next in the queue of this table; empty if none waits, with what is closed when one
-// comes.
+// first returns the next job of this table; if none waits, "" and a channel that is closed when one arrives.
 func (j *Table) first() (string, <-chan struct{}) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -44,8 +43,8 @@ func (j *Table) first() (string, <-chan struct{}) {
 	return j.queue[0], nil
 }
 
-// wants reports whether this daemon could run one of the waiting jobs. An empty queue may be one that has not been told
-// of yet.
+// wants reports whether this daemon could run one of the waiting jobs, of which it checks the first 64. It also returns
+// true if more are waiting, or none: the table may not have heard of a job yet.
 func (j *Table) wants() bool {
 	j.mu.Lock()
 	waiting := make([]message.Record, 0, min(len(j.queue), 64))
@@ -62,7 +61,7 @@ func (j *Table) wants() bool {
 	return len(waiting) == 0 || !all
 }
 
-// takeThis moves a job to running. errConflict: it does not wait any more.
+// takeThis moves a job to running. It returns errConflict if the job is no longer waiting.
 func (j *Table) takeThis(ctx context.Context, id, worker string) (message.Record, *message.RunRequest,
 	<-chan struct{}, error,
 ) {
@@ -86,7 +85,7 @@ func (j *Table) takeThis(ctx context.Context, id, worker string) (message.Record
 			j.leave(id, err)
 			return message.Record{}, nil, nil, errLacking
 		}
-		// before the attempt begins: what cannot be fetched now costs none
+		// before the attempt begins, so that a request that cannot be fetched now costs none
 		if fetched, err = j.fetch(ctx, cur, fetched); errors.Is(err, errGone) {
 			_, _ = j.end(ctx, cur, message.Failed, wire.Errorf(wire.ErrInternal, "%v", err))
 			return message.Record{}, nil, nil, errConflict
@@ -103,8 +102,8 @@ func (j *Table) takeThis(ctx context.Context, id, worker string) (message.Record
 	}
 }
 
-// start moves a waiting job to running. The answer of the store may be long in coming, and Reconcile reads meanwhile
-// that the job runs here: it is not lost.
+// start moves a waiting job to running. The store may be slow to answer, and meanwhile Reconcile may see that the job
+// runs here: taking keeps it from counting as lost.
 func (j *Table) start(ctx context.Context, id string, rev uint64, worker string) (message.Record, *message.RunRequest,
 	<-chan struct{}, error,
 ) {
@@ -131,7 +130,7 @@ func (j *Table) start(ctx context.Context, id string, rev uint64, worker string)
 	return rec, e.req, e.cancel, nil
 }
 
-// fetch reads what a job asks for, if neither the table nor the caller has it.
+// fetch reads the request of a job from the store if neither the table nor the caller has it.
 func (j *Table) fetch(ctx context.Context, rec message.Record, have *message.RunRequest) (*message.RunRequest, error) {
 	j.mu.Lock()
 	e := j.jobs[rec.Job]
@@ -143,7 +142,7 @@ func (j *Table) fetch(ctx context.Context, rec message.Record, have *message.Run
 	return j.store.request(ctx, rec)
 }
 
-// leave says, once a job, why it is left to another daemon.
+// leave logs, once per job, why it is left to another daemon.
 func (j *Table) leave(id string, why error) {
 	j.mu.Lock()
 	e := j.entry(id)
@@ -161,7 +160,7 @@ func (j *Table) bury(ctx context.Context, rec message.Record) {
 	}
 }
 
-// Expire ends the queued jobs whose time to wait is over.
+// Expire ends the queued jobs that have waited longer than their queue_ttl_ms.
 func (j *Table) Expire(ctx context.Context) {
 	j.mu.Lock()
 	now := j.cfg.Now()

@@ -8,16 +8,16 @@ import (
 	"patchbay/ipc/message"
 )
 
-// AskTime is how long a client's request may wait for the store.
+// AskTime bounds how long the request of a client waits for the store.
 const AskTime = 5 * time.Second
 
-// Open reads all records of the store and follows them from then on. The jobs of a daemon that ended without a word are
-// put right by Dispatcher.Recover.
+// Open reads all records of the store and follows them from then on. Dispatcher.Recover repairs what a crash of this
+// daemon has left.
 func (j *Table) Open(ctx context.Context) error {
 	return j.store.open(ctx, j)
 }
 
-// observe takes in a record as it stands in the store.
+// observe takes in a record as it is in the store.
 func (j *Table) observe(rec message.Record) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -33,8 +33,8 @@ func (j *Table) observe(rec message.Record) {
 	j.settle(e, rec)
 }
 
-// clock reads the times of a record that is to be e's against the clock of this process. The system's may jump later:
-// only a daemon that starts has to believe it. The lock is held.
+// clock translates the times of r, the next record of e, to the clock of this process. The system clock may jump
+// later, so only a daemon that starts has to trust it. The caller must hold j.mu.
 func (j *Table) clock(e *entry, r message.Record) {
 	now := j.cfg.Now()
 	if e.rec.Job == "" {
@@ -49,7 +49,7 @@ func (j *Table) clock(e *entry, r message.Record) {
 	}
 }
 
-// until is the time from now to a moment in Unix milliseconds: 0 when it is over, and at most most.
+// until returns the time from now to a moment in Unix milliseconds, limited to the range from 0 to most.
 func until(ms int64, now time.Time, most time.Duration) time.Duration {
 	return min(max(time.UnixMilli(ms).Sub(now), 0), most)
 }
@@ -67,8 +67,8 @@ func (j *Table) written() []message.Record {
 	return out
 }
 
-// turnBack makes rec what the table has of a job, if it still has the revision was, although that may be a later one:
-// the store has lost it.
+// turnBack makes rec the table's record of a job that is still at revision was, even if rec is older: the store has
+// lost the newer one.
 func (j *Table) turnBack(was uint64, rec message.Record) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -78,7 +78,7 @@ func (j *Table) turnBack(was uint64, rec message.Record) {
 	}
 }
 
-// vanish drops a job that somebody has dropped from the store.
+// vanish removes a job whose record was removed from the store.
 func (j *Table) vanish(id string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -92,8 +92,8 @@ func (j *Table) vanish(id string) {
 	j.touch(e)
 }
 
-// Ended returns the record of a job whose success has been told. The word of another daemon may be faster than its
-// record, which is read then.
+// Ended returns the record of a job whose terminal event is known. The event of another daemon may arrive before the
+// record, which is then read from the store.
 func (j *Table) Ended(ctx context.Context, id string) (message.Record, error) {
 	rec, err := j.Get(ctx, id)
 	if err != nil || rec.State.Final() && rec.Owner == j.store.Owner() {
@@ -113,7 +113,7 @@ func (j *Table) knows(id string) bool {
 	return j.jobs[id] != nil
 }
 
-// warm reads the events of a job that are in the stream and not here.
+// warm loads the events of a job that are in the stream and not here.
 func (j *Table) warm(ctx context.Context, e *entry) error {
 	e.warming.Lock()
 	defer e.warming.Unlock()
@@ -131,11 +131,11 @@ func (j *Table) warm(ctx context.Context, e *entry) error {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	for _, ev := range e.log { // those that came meanwhile
+	for _, ev := range e.log { // those that arrived meanwhile
 		log, _ = followed(log, ev)
 	}
 	e.log, e.cold = log, false
-	e.seq = max(e.seq, 1) // the event that it is queued has the first number, even if it is still on its way
+	e.seq = max(e.seq, 1) // number 1 is the queued event, even if it is still on its way
 	if len(log) > 0 {
 		last := log[len(log)-1]
 		e.seq = max(e.seq, last.Seq)
@@ -148,8 +148,8 @@ func (j *Table) warm(ctx context.Context, e *entry) error {
 	return nil
 }
 
-// followed adds an event to a log, and reports whether it did. A daemon that was frozen goes on for a moment as if it
-// still had its job: what it says then does not come after events of the next attempt, and gives way to them.
+// followed appends an event to a log and reports whether it did. A daemon that was frozen goes on for a moment as if
+// it still had its job: its events are not appended after those of the next attempt, and are replaced by them.
 func followed(log []message.Event, ev message.Event) ([]message.Event, bool) {
 	n := len(log)
 	for ; n > 0; n-- {
@@ -164,8 +164,8 @@ func followed(log []message.Event, ev message.Event) ([]message.Event, bool) {
 	return append(log[:n], ev), true
 }
 
-// lose stops the run of a job that another daemon has taken meanwhile. What has become of the job is in the stream. The
-// lock is held.
+// lose stops the run of a job that another daemon has taken over. The log of the job is read from the stream again.
+// The caller must hold j.mu.
 func (j *Table) lose(e *entry) {
 	closeOnce(e.cancel)
 	e.cancel = make(chan struct{})
@@ -174,8 +174,8 @@ func (j *Table) lose(e *entry) {
 	e.drop()
 }
 
-// release says that nobody here works on an attempt any more although its end was not recorded by who did: Reconcile
-// tells the end that the record has, or hands the job back.
+// release marks an attempt as no longer running here although its end was not recorded: Reconcile adds the terminal
+// event for the end in the record, or hands the job back.
 func (j *Table) release(id string, attempt int) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -209,13 +209,13 @@ func (j *Table) Hear(ev message.Event) {
 	j.touch(e)
 }
 
-// Mine reports whether this daemon has a job.
+// Mine reports whether this daemon owns a job.
 func (j *Table) Mine(id string) bool {
 	owner, ok := j.owner(id)
 	return ok && owner == j.store.Owner()
 }
 
-// Holder returns the other daemon that has a job and is thought alive, "" if there is none.
+// Holder returns the other daemon that owns a job and counts as alive; "" if there is none.
 func (j *Table) Holder(id string) (daemon string) {
 	owner, ok := j.owner(id)
 	if !ok || owner == j.store.Owner() || !j.store.alive(owner) {
@@ -224,12 +224,12 @@ func (j *Table) Holder(id string) (daemon string) {
 	return owner
 }
 
-// Signs reports whether a daemon is thought alive, and whether it has shown signs of life since then.
+// Signs reports whether a daemon counts as alive, and whether it has shown signs of life after the given time.
 func (j *Table) Signs(daemon string, since time.Time) (alive, heard bool) {
 	return j.store.alive(daemon), j.store.heard(daemon, since)
 }
 
-// owner returns the daemon that a record names.
+// owner returns the daemon that the record of a job names.
 func (j *Table) owner(id string) (daemon string, ok bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -1,6 +1,6 @@
-// Package members is how machines join a group by its name: each keeps an entry in a bucket of a NATS server alive, and
-// whoever leads the group reads them. An entry says where a machine is and what it has; who may use it, the machines
-// find out among themselves.
+// Package members lets machines join a group by its name: each keeps an entry alive in a bucket of a NATS server, and
+// whoever leads the group reads the entries. An entry says where a machine is and what it has. Who may use the machine
+// is settled among the machines themselves.
 package members
 
 import (
@@ -22,13 +22,13 @@ import (
 	"patchbay/ipc/wire"
 )
 
-// An entry is written every beat and goes when it was not for a life.
+// An entry is written every beat and expires a life after the last write.
 const (
 	beat = 2 * time.Second
 	life = 10 * time.Second
 )
 
-// Member is what a machine says of itself.
+// Member is what a machine announces about itself.
 type Member struct {
 	Address string `json:"address"` // HOST:PORT, where others reach it
 	Version string `json:"version"` // of the program
@@ -38,7 +38,7 @@ type Member struct {
 	Files map[string]string `json:"files,omitempty"`
 }
 
-// Equal reports whether two machines say the same of themselves.
+// Equal reports whether m and o say the same.
 func (m Member) Equal(o Member) bool {
 	return m.Address == o.Address && m.Version == o.Version && m.Devices == o.Devices && m.Ranks == o.Ranks &&
 		maps.Equal(m.Files, o.Files)
@@ -60,8 +60,8 @@ type Group struct {
 	name   string
 }
 
-// Join connects to a server, which may be away later on. One without JetStream is an error, and so is a name that is no
-// wire.ValidID.
+// Join connects to a server, which may become unreachable later. It returns an error if the server has no JetStream or
+// the name of the group is not a wire.ValidID.
 func Join(ctx context.Context, cfg Config) (*Group, error) {
 	if !wire.ValidID(cfg.Group) {
 		return nil, fmt.Errorf("group %q: a name is 1 to 64 of A-Z a-z 0-9 _ -", cfg.Group)
@@ -78,7 +78,7 @@ func Join(ctx context.Context, cfg Config) (*Group, error) {
 	}
 	kv, err := js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{
 		Bucket: message.HostBucket, Description: "hosts that have joined a group", TTL: life,
-		Storage: jetstream.MemoryStorage, // it is written anew all the time
+		Storage: jetstream.MemoryStorage, // entries are rewritten all the time
 	})
 	if err != nil {
 		nc.Close()
@@ -99,14 +99,14 @@ func Join(ctx context.Context, cfg Config) (*Group, error) {
 // Close ends the connection.
 func (g *Group) Close() { g.nc.Close() }
 
-// key is that of a member: addresses have characters that keys have not.
+// key returns the key of a member. It encodes the address, which has characters that keys must not have.
 func (g *Group) key(m Member) string {
 	return g.name + "." + base64.RawURLEncoding.EncodeToString([]byte(m.Address))
 }
 
-// Announce keeps the entry of a member alive until ctx is done, and takes it away then. Its files, if files is not nil,
-// are asked for whenever the entry is written. say, if not nil, is told when the server cannot be reached, and nil when
-// it can again.
+// Announce keeps the entry of a member alive until ctx is done, and then deletes it. If files is not nil, it is called
+// for the member's files before every write. If say is not nil, it is called with an error when the server becomes
+// unreachable, and with nil when it is back.
 func (g *Group) Announce(ctx context.Context, m Member, files func() map[string]string, say func(error)) {
 	tick := time.NewTicker(beat)
 	defer tick.Stop()
@@ -127,15 +127,15 @@ func (g *Group) Announce(ctx context.Context, m Member, files func() map[string]
 		case <-tick.C:
 		case <-ctx.Done():
 			gone, cancel := context.WithTimeout(context.WithoutCancel(ctx), beat)
-			_ = g.kv.Delete(gone, g.key(m)) // else it ends by itself
+			_ = g.kv.Delete(gone, g.key(m)) // otherwise it expires
 			cancel()
 			return
 		}
 	}
 }
 
-// List returns who has joined and is alive, by address. Entries that cannot be read are left out. The names come from
-// the state of the stream: a listing of keys by a consumer leaves out an entry that is written anew meanwhile.
+// List returns the members that are alive, by address. Entries that cannot be read are left out. The keys come from
+// the state of the stream: a listing of keys by a consumer misses an entry that is rewritten meanwhile.
 func (g *Group) List(ctx context.Context) (out []Member, err error) {
 	ctx, cancel := context.WithTimeout(ctx, beat)
 	defer cancel()
@@ -147,7 +147,7 @@ func (g *Group) List(ctx context.Context) (out []Member, err error) {
 	for subject := range info.State.Subjects {
 		e, err := g.kv.Get(ctx, strings.TrimPrefix(subject, prefix))
 		if errors.Is(err, jetstream.ErrKeyNotFound) {
-			continue // just gone
+			continue // it has just expired
 		}
 		if err != nil {
 			return nil, err
@@ -161,8 +161,8 @@ func (g *Group) List(ctx context.Context) (out []Member, err error) {
 	return out, ctx.Err()
 }
 
-// Follow tells changed of the members now and whenever others are there, until ctx is done. While the server is away
-// nothing changes.
+// Follow calls changed with the members at once and whenever they change, until ctx is done. While the server is away,
+// they do not change.
 func (g *Group) Follow(ctx context.Context, changed func([]Member)) {
 	tick := time.NewTicker(beat / 2)
 	defer tick.Stop()

@@ -20,7 +20,7 @@ import (
 
 // write writes all that m counts, in Prometheus' text format (its documentation's "Exposition formats", version 0.0.4).
 func (m *Meter) write(w io.Writer) {
-	s, names, families := m.Stats(), []string(nil), map[string]string{} // a family's lines stand together
+	s, names, families := m.Stats(), []string(nil), map[string]string{} // the lines of a family must be contiguous
 	put := func(kind, name, help string, value float64, labels ...string) {
 		name = "patchbay_" + name
 		if families[name] == "" {
@@ -83,10 +83,10 @@ func (m *Meter) write(w io.Writer) {
 	metrics.WriteFDMetrics(w)
 }
 
-// escaped is the text of a label's value.
+// escaped escapes the value of a label.
 var escaped = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
 
-// series names one line of a metric: its labels are names and values in turn.
+// series returns the name of a series: the metric with its labels, given as alternating names and values.
 func series(name string, labels ...string) string {
 	var parts []string
 	for i := 0; i < len(labels); i += 2 {
@@ -98,13 +98,13 @@ func series(name string, labels ...string) string {
 	return name + "{" + strings.Join(parts, ",") + "}"
 }
 
-// Endpoint serves /metrics and /healthz to whatever watches over the machine.
+// Endpoint serves /metrics and /healthz to monitoring systems.
 type Endpoint struct {
 	l   net.Listener
 	srv *http.Server
 }
 
-// Listen listens on host:port. ill names what is not as it should be; nothing: all is well.
+// Listen listens on addr (host:port). ill returns what is wrong with the daemon; nothing means that it is healthy.
 func Listen(addr string, m *Meter, ill func() []string) (*Endpoint, error) {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
@@ -130,7 +130,7 @@ func Listen(addr string, m *Meter, ill func() []string) (*Endpoint, error) {
 	}}, nil
 }
 
-// Address is where it listens.
+// Address returns the address that the endpoint listens on.
 func (o *Endpoint) Address() string { return o.l.Addr().String() }
 
 // Serve answers until Close.
@@ -141,12 +141,12 @@ func (o *Endpoint) Serve() error {
 	return nil
 }
 
-// Close ends Serve, and what is under way a second later.
+// Close ends Serve, and aborts requests that are still in progress after a second.
 func (o *Endpoint) Close() {
 	ctx, stop := context.WithTimeout(context.Background(), time.Second)
 	defer stop()
 	if o.srv.Shutdown(ctx) != nil {
 		_ = o.srv.Close()
 	}
-	_ = o.l.Close() // of one that was never served
+	_ = o.l.Close() // in case Serve was never called
 }

@@ -15,9 +15,9 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// Meter counts what a daemon does. Everything comes from the events of its jobs (the worker measures, its metrics event
-// tells), from the replies to hosts, and from the refusals of its service. It keeps the numbers for /metrics and those
-// for the verb stats. Safe for concurrent use.
+// Meter counts what a daemon does. Everything comes from the events of its jobs (the worker measures, and its metrics
+// event reports), from the replies to hosts, and from the refusals of its service. It keeps the numbers for /metrics
+// and for the verb stats. Meter is safe for concurrent use.
 type Meter struct {
 	seconds *metrics.Set // of jobs and steps, by model and plan
 	began   time.Time
@@ -36,16 +36,16 @@ type Meter struct {
 	source   func() message.Stats // what only the daemon knows: jobs and workers
 }
 
-// liveRun is how far a running job is.
+// liveRun is the progress of a running job.
 type liveRun struct {
 	step, steps int
 	last        time.Time
 	rate        float64 // steps a second, from the last two
-	// bytes that ranks have sent, by axis: in the sampling run of the moment, and in those of the job before it
+	// bytes that ranks have sent, by axis: in the current sampling run, and in earlier ones of the job
 	sent, before map[string]uint64
 }
 
-// moved adds up what a job's ranks have sent, as far as its metrics have not told yet.
+// moved adds the bytes that a job's ranks have sent, and its metrics have not reported yet, to the totals in to.
 func (l *liveRun) moved(to map[string]uint64) {
 	for _, part := range []map[string]uint64{l.before, l.sent} {
 		for axis, n := range part {
@@ -56,7 +56,7 @@ func (l *liveRun) moved(to map[string]uint64) {
 	}
 }
 
-// part takes in what the run of the moment has sent so far. Less than before is another run.
+// part records what the current sampling run has sent so far. If a count has fallen, this is another run.
 func (l *liveRun) part(now map[string]uint64) {
 	anew := false
 	for axis, n := range l.sent {
@@ -88,20 +88,19 @@ func New() *Meter {
 	return m
 }
 
-// jobSeconds are the times of jobs that are done, by the model and plan of their first sampling run.
+// jobSeconds is the histogram of the durations of done jobs, by the model and plan of their first sampling run.
 func (m *Meter) jobSeconds(model, plan string) *metrics.PrometheusHistogram {
 	return m.seconds.GetOrCreatePrometheusHistogramExt(series("patchbay_job_seconds", "model", model, "plan", plan),
 		[]float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500})
 }
 
-// stepSeconds are the times of sampling steps.
+// stepSeconds is the histogram of the durations of sampling steps.
 func (m *Meter) stepSeconds(model, plan string) *metrics.PrometheusHistogram {
 	return m.seconds.GetOrCreatePrometheusHistogramExt(series("patchbay_step_seconds", "model", model, "plan", plan),
 		[]float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 25, 50, 100})
 }
 
-// Watch tells where the numbers of jobs and workers come from; they are asked for whenever somebody looks. Call it
-// before anyone does.
+// Watch sets the source of the numbers of jobs and workers, which every call of Stats asks. It must be called first.
 func (m *Meter) Watch(source func() message.Stats) { m.source = source }
 
 // Event counts an event of a job of this daemon.
@@ -122,8 +121,8 @@ func (m *Meter) Event(ev message.Event) {
 	m.mu.Unlock()
 }
 
-// leave ends the counting of an attempt: what its ranks have sent without metrics that tell of it was sent all the
-// same. The lock is held.
+// leave ends the counting of an attempt: bytes that its ranks have sent count even if no metrics event reports them.
+// The caller must hold m.mu.
 func (m *Meter) leave(job string) {
 	if l := m.live[job]; l != nil {
 		l.moved(m.axes)
@@ -139,7 +138,7 @@ func endOf(kind string) message.State {
 	}[kind], message.Failed)
 }
 
-// progress counts a step. The lock is held.
+// progress counts a step. The caller must hold m.mu.
 func (m *Meter) progress(ev message.Event) {
 	m.steps++
 	step, ok := wire.Integer(ev.Data["value"])
@@ -164,7 +163,7 @@ func (m *Meter) progress(ev message.Event) {
 	}
 }
 
-// runMetrics is what Meter reads of a metrics event (metricsOf makes it).
+// runMetrics is what Meter reads of a metrics event (made by worker.metricsOf).
 type runMetrics struct {
 	Timings  struct{ Total float64 } `json:"timings"`
 	Executed []string                `json:"executed"`
@@ -172,7 +171,7 @@ type runMetrics struct {
 	Stats    []samplingMetrics       `json:"stats"`
 }
 
-// samplingMetrics is what Meter reads of one sampling run (statsOf makes it).
+// samplingMetrics is what Meter reads of one sampling run (made by worker.statsOf).
 type samplingMetrics struct {
 	Model       string                       `json:"model"`
 	Plan        string                       `json:"plan"`
@@ -180,7 +179,7 @@ type samplingMetrics struct {
 	Ranks       []map[string]json.RawMessage `json:"ranks"`
 }
 
-// readMetrics reads data, whatever it has gone through on its way from the worker.
+// readMetrics decodes data into dst, whatever types its values have got on their way from the worker.
 func readMetrics(data map[string]any, dst any) error {
 	b, err := wire.Encode(data, wire.JSON)
 	if err != nil {
@@ -189,11 +188,11 @@ func readMetrics(data map[string]any, dst any) error {
 	return json.Unmarshal(b, dst)
 }
 
-// job takes in the metrics of a job. The lock is held.
+// job counts the metrics of a job. The caller must hold m.mu.
 func (m *Meter) job(job string, data map[string]any) {
 	var r runMetrics
 	if _, one := data["step_seconds"]; one || readMetrics(data, &r) != nil {
-		return // of a sample, see Sampled, or of a worker of another version
+		return // metrics of a sample (see Sampled), or of a worker of another version
 	}
 	model, plan := "", ""
 	if len(r.Stats) > 0 {
@@ -207,14 +206,14 @@ func (m *Meter) job(job string, data map[string]any) {
 	}
 }
 
-// told drops what the steps of a job have told of its bytes: its metrics count all of it. The lock is held.
+// told drops the bytes that steps have reported: the metrics of the job count all. The caller must hold m.mu.
 func (m *Meter) told(job string) {
 	if l := m.live[job]; l != nil {
 		l.sent, l.before = nil, nil
 	}
 }
 
-// sampling counts a sampling run. The lock is held.
+// sampling counts a sampling run. The caller must hold m.mu.
 func (m *Meter) sampling(s samplingMetrics) {
 	steps := m.stepSeconds(s.Model, s.Plan)
 	for _, v := range s.StepSeconds {
@@ -230,12 +229,12 @@ func (m *Meter) sampling(s samplingMetrics) {
 	}
 }
 
-// axes are the names of the axes on which ranks exchange something.
+// axes returns the names of the mesh axes along which ranks exchange data.
 func axes() []string {
 	return []string{plan.AxisUlysses.String(), plan.AxisRing.String(), plan.AxisPipe.String(), plan.AxisTensor.String()}
 }
 
-// Sampled counts a run of the verb sample that is done; its steps were counted as they came.
+// Sampled counts a done run of the verb sample; its steps were counted as they came.
 func (m *Meter) Sampled(job string, metrics map[string]any) {
 	var s samplingMetrics
 	m.mu.Lock()
@@ -250,21 +249,21 @@ func (m *Meter) Sampled(job string, metrics map[string]any) {
 // Asked counts a request.
 func (m *Meter) Asked(verb string) {
 	if !slices.Contains(message.VerbNames(), verb) {
-		verb = "unknown" // clients must not be able to make up names of counters
+		verb = "unknown" // clients must not be able to create counters
 	}
 	m.mu.Lock()
 	m.requests[verb]++
 	m.mu.Unlock()
 }
 
-// Refuse counts an error that a request was answered with.
+// Refuse counts an error with which a request was answered.
 func (m *Meter) Refuse(e *wire.Error) {
 	m.mu.Lock()
 	m.refused[e.Code]++
 	m.mu.Unlock()
 }
 
-// Stats returns what the verb stats answers.
+// Stats returns the answer to the verb stats.
 func (m *Meter) Stats() message.Stats {
 	s := m.source()
 	s.V, s.Since = message.ProtocolVersion, m.began.UnixMilli()

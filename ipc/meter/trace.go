@@ -9,10 +9,9 @@ import (
 	"patchbay/ipc/wire"
 )
 
-// Lines of the log name what they are about under the same keys everywhere: job, node, rank and step; a logger that is
-// made for a job has the first.
+// Log lines use the same keys everywhere: job, node, rank and step. The logger of a job already has the first.
 
-// TraceEvent logs a node that begins, or a step that is done, at debug level.
+// TraceEvent logs, at debug level, that a node begins or that a step is done.
 func TraceEvent(log *zerolog.Logger, ev message.Event) {
 	switch ev.Type {
 	case message.EventExecuting:
@@ -26,7 +25,7 @@ func TraceEvent(log *zerolog.Logger, ev message.Event) {
 	}
 }
 
-// TraceRanks logs what every rank of every sampling run has sent, at debug level.
+// TraceRanks logs, at debug level, what every rank has sent in every sampling run.
 func TraceRanks(log *zerolog.Logger, metrics map[string]any) {
 	var m runMetrics
 	if log.GetLevel() > zerolog.DebugLevel || readMetrics(metrics, &m) != nil {

@@ -17,22 +17,22 @@ type Role string
 
 // The roles.
 const (
-	RoleClient Role = "client" // asks: sends jobs and reads what comes of them
-	RoleDaemon Role = "daemon" // answers, and keeps the streams and buckets
+	RoleClient Role = "client" // sends jobs and reads their events and results
+	RoleDaemon Role = "daemon" // answers, and manages the streams and buckets
 	RoleAdmin  Role = "admin"  // a client that also sees the service and the streams, frees caches, and may purge
 )
 
-// Roles returns the roles, the one with the least rights first.
+// Roles returns the roles, the one with the fewest rights first.
 func Roles() []Role { return []Role{RoleClient, RoleAdmin, RoleDaemon} }
 
-// Rights are the subjects that a user may publish to and subscribe to; what is not here is refused by the server.
+// Rights are the subjects that a user may publish and subscribe to; the server refuses all others.
 type Rights struct{ Publish, Subscribe []string }
 
-// Permissions returns the least rights that a role works with. user is the name (or the public key) that the server
-// knows it by: its replies come on subjects that nobody else may read. A client has no rights on JetStream at all: a
-// consumer delivers where its maker says, and the confirmation of what is written to a stream goes where its writer
-// says, past all permissions. Nor has it any on $SRV, where the answer goes to whatever subject the question names (see
-// wire.Answerable).
+// Permissions returns the minimal rights that a role needs. user is the name (or the public key) by which the server
+// knows the user: replies to it come on subjects that nobody else may read. A client has no rights on JetStream at
+// all: a consumer delivers to the subject that its creator names, and the acknowledgment of a write to a stream goes
+// to the subject that the publisher names, both past all permissions. Nor has it any on $SRV, where the answer goes to
+// whatever subject the request names (see wire.Answerable).
 func Permissions(role Role, user string) Rights {
 	r := Rights{
 		Publish: append(verbSubjects(false), message.PreviewSubject("*")+".on", message.BlobRoot+"*.get",
@@ -83,7 +83,7 @@ func Permissions(role Role, user string) Rights {
 	return r
 }
 
-// verbSubjects are the subjects of the verbs of every client, or of those for administrators only.
+// verbSubjects returns the subjects of the verbs open to every client, or of those for administrators only.
 func verbSubjects(admin bool) []string {
 	var out []string
 	for _, v := range message.Verbs() {
@@ -94,7 +94,7 @@ func verbSubjects(admin bool) []string {
 	return out
 }
 
-// DurableStreams are the streams of the durable side, those of its buckets among them.
+// DurableStreams returns the names of all JetStream streams, including those behind buckets.
 func DurableStreams() []string {
 	return []string{
 		message.QueueStream, message.EventStream, message.DeadStream, "KV_" + message.JobBucket,
@@ -128,8 +128,8 @@ func ParseUsers(text string) ([]User, error) {
 	return out, nil
 }
 
-// ServerConfig writes the authorization block of a nats-server configuration for these users. A password is the
-// variable PATCHBAY_PASSWORD_<NAME>, which nats-server takes from its environment and does not start without.
+// ServerConfig returns the authorization block of a nats-server configuration for these users. A password is the
+// variable PATCHBAY_PASSWORD_<NAME>, which nats-server takes from its environment and without which it does not start.
 func ServerConfig(users []User) string {
 	var b strings.Builder
 	b.WriteString("authorization {\n  users = [\n")
@@ -158,7 +158,7 @@ func ServerConfig(users []User) string {
 	return b.String()
 }
 
-// PasswordVariable is the name of the environment variable with the password of a user of ServerConfig.
+// PasswordVariable returns the name of the environment variable with the password of a user of ServerConfig.
 func PasswordVariable(name string) string {
 	return "PATCHBAY_PASSWORD_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
 }
