@@ -6,20 +6,20 @@ import (
 	"sync"
 )
 
-// collector lets the garbage collector wait while large payloads arrive: every message of them is garbage once its
-// bytes are in shared memory, and the daemon's own heap is so small that it would be collected many times within one
-// payload. Between payloads the heap is kept as small as ever.
+// collector makes the garbage collector run less often while large payloads arrive: each of their messages is garbage
+// once its bytes are in shared memory, and the daemon's own heap is so small that one payload would cause many
+// collections. Between payloads the heap stays as small as ever.
 type collector struct {
 	mu    sync.Mutex
 	under int // payloads under way
 	was   int
 }
 
-// relaxedPercent is the growth of the heap between two collections while payloads arrive. Of 64 MiB it leaves one or
-// two; 100, the default, takes a fifth of the processor time of a transfer.
+// relaxedPercent is the GOGC value while payloads arrive. It causes one or two collections in 64 MiB; with 100, the
+// default, collections take a fifth of the processor time of a transfer.
 const relaxedPercent = 400
 
-// relax is for the time of one payload. Whoever has set GOGC knows better.
+// relax raises GOGC for one payload, until done is called. A GOGC in the environment is left alone.
 func (c *collector) relax() (done func()) {
 	if os.Getenv("GOGC") != "" {
 		return func() {}

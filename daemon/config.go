@@ -19,14 +19,14 @@ import (
 // InputError is a setting that is refused before anything is started.
 type InputError = wire.InputError
 
-// refuse is an *InputError.
+// refuse returns an *InputError.
 func refuse(format string, args ...any) error { return &InputError{Err: fmt.Errorf(format, args...)} }
 
-// Config is what a daemon or worker runs with: defaults, then environment, then flags. It is printed when the process
-// starts.
+// Config is the configuration of a daemon or worker: defaults, then environment, then flags. It is logged when the
+// process starts.
 type Config struct {
-	NATS      string   `json:"nats,omitempty"`   // external server; empty: one inside the daemon
-	Listen    string   `json:"listen,omitempty"` // of the server inside
+	NATS      string   `json:"nats,omitempty"`   // external server; empty: one embedded in the daemon
+	Listen    string   `json:"listen,omitempty"` // of the embedded server
 	TokenFile string   `json:"token_file,omitempty"`
 	Store     string   `json:"store,omitempty"`
 	Socket    string   `json:"socket,omitempty"` // "off": none
@@ -39,26 +39,27 @@ type Config struct {
 	Rates     string   `json:"rates,omitempty"`
 	Compute   string   `json:"compute"`
 	Memory    string   `json:"memory,omitempty"` // of a worker; empty: nine tenths of what is free
-	// FreeAfter is how long a worker keeps models and caches that nobody asks for; 0: always.
+	// FreeAfter is how long a worker without requests keeps models and caches; 0: forever.
 	FreeAfter time.Duration `json:"free_after,omitempty"`
-	// DeviceMemory bounds weights and buffers on a GPU; empty: what is free there but for Reserve, which is left to
+	// DeviceMemory bounds weights and buffers on a GPU; empty: all that is free there, less Reserve, which is left to
 	// others.
 	DeviceMemory string `json:"device_memory,omitempty"`
 	Reserve      string `json:"reserve,omitempty"`
 	Placement    string `json:"placement,omitempty"` // of ranks: threads or children; empty: threads
 	Transport    string `json:"transport,omitempty"` // of ranks on GPUs: auto, local or nccl; empty: auto
-	Schedule     string `json:"schedule,omitempty"`  // of jobs that wait: one, auto or each; empty: one
-	Ranks        int    `json:"ranks,omitempty"`     // places on the processors; 0: one, and plans of any number
+	Schedule     string `json:"schedule,omitempty"`  // of waiting jobs: one, auto or each; empty: one
+	Ranks        int    `json:"ranks,omitempty"`     // places on the processors; 0: one, for plans of any size
 	Hosts        string `json:"hosts,omitempty"`     // HOST:PORT,... or @FILE: where ranks run; empty: here
 	ClusterKey   string `json:"cluster_key,omitempty"`
 	Version      string `json:"-"`                   // of the program
 	CUDALibs     string `json:"cuda_libs,omitempty"` // folders of NVIDIA's libraries, see package library
 	Graphs       string `json:"graphs,omitempty"`    // evaluations as CUDA graphs: on or off; empty: on
-	// Deterministic gives every plan deterministic=on, and GPUs to our kernels alone.
+	// Deterministic adds deterministic=on to every plan, and restricts GPUs to our own kernels.
 	Deterministic bool `json:"deterministic,omitempty"`
-	// TrustedNetwork allows GPUs of several machines to exchange by NCCL, which neither encrypts nor authenticates.
+	// TrustedNetwork allows GPUs of several machines to exchange data by NCCL, which neither encrypts nor
+	// authenticates.
 	TrustedNetwork bool `json:"trusted_network,omitempty"`
-	// Patience is how long the ranks of a request may stand still together; 0: ten minutes.
+	// Patience is how long all ranks of a request may make no progress; 0: ten minutes.
 	Patience time.Duration `json:"patience,omitempty"`
 
 	Workers   int           `json:"workers,omitempty"`
@@ -75,7 +76,7 @@ type Config struct {
 	Log       string        `json:"log"`
 
 	StrictLinks bool        `json:"strict_links,omitempty"`
-	Extra       files.Extra `json:"extra_models,omitzero"` // of the ComfyUI tree
+	Extra       files.Extra `json:"extra_models,omitzero"` // from the ComfyUI tree
 
 	Limits Limits `json:"limits"`
 
@@ -116,7 +117,7 @@ func (c *Config) checkJobs() error {
 	return nil
 }
 
-// Home is the folder for everything that has no other place.
+// Home returns the folder for everything that no setting places elsewhere.
 func Home() string {
 	if h := os.Getenv("PATCHBAY_HOME"); h != "" {
 		return h
@@ -128,7 +129,7 @@ func Home() string {
 	return filepath.Join(dir, ".local", "share", "patchbay")
 }
 
-// DefaultSocket is where the daemon listens and clients look.
+// DefaultSocket returns the path where the daemon listens and clients connect by default.
 func DefaultSocket() string {
 	if s := os.Getenv("PATCHBAY_SOCKET"); s != "" {
 		return s
@@ -139,8 +140,8 @@ func DefaultSocket() string {
 	return filepath.Join(Home(), "patchbay.sock")
 }
 
-// CompleteDaemon fills in the defaults of a daemon and checks all that it is started with. Settings that are refused
-// are an *InputError.
+// CompleteDaemon fills in the defaults of a daemon and checks all its settings. It returns an *InputError for settings
+// that are refused.
 func (c *Config) CompleteDaemon() error {
 	if err := c.checkAccess(); err != nil {
 		return err
@@ -166,8 +167,8 @@ func (c *Config) CompleteDaemon() error {
 	return CheckLevel()
 }
 
-// Complete fills in the defaults of folders and devices, makes paths absolute, and checks what flags said. Settings
-// that are refused are an *InputError.
+// Complete fills in the defaults of folders and devices, makes paths absolute, and checks the flags. It returns an
+// *InputError for settings that are refused.
 func (c *Config) Complete() error {
 	if len(c.Models) == 0 && c.ComfyUI == "" {
 		c.Models = filepath.SplitList(os.Getenv("PATCHBAY_MODELS"))
@@ -231,8 +232,8 @@ func (c *Config) Complete() error {
 	return nil
 }
 
-// CompleteModels is Complete, and refuses models folders that are named and not there, with an *InputError. The default
-// one may come later.
+// CompleteModels is Complete, and returns an *InputError for models folders that were named but do not exist. The
+// default folder may be created later.
 func (c *Config) CompleteModels() error {
 	if err := c.Complete(); err != nil {
 		return err
@@ -250,8 +251,8 @@ func (c *Config) CompleteModels() error {
 	return nil
 }
 
-// CheckDevices refuses --devices that are not there or too old, and sizes of their memory that are none, with an
-// *InputError. auto becomes what is here, the path of --rates absolute.
+// CheckDevices returns an *InputError for --devices that do not exist or are too old, and for wrong values of the other
+// device flags. It resolves auto in --devices and makes the path of --rates absolute.
 func (c *Config) CheckDevices() error {
 	c.Devices = c.chosen()
 	_, _, driver, infos, err := c.known()
@@ -276,7 +277,7 @@ func (c *Config) CheckDevices() error {
 	return nil
 }
 
-// Roots returns the folders as package node takes them.
+// Roots returns the folders in the form that package node takes.
 func (c *Config) Roots() files.Roots {
 	return files.Roots{
 		Models: c.Models, Input: c.Input, Output: c.Output, Temp: c.Temp, ComfyUI: c.ComfyUI,
@@ -284,7 +285,7 @@ func (c *Config) Roots() files.Roots {
 	}
 }
 
-// workerArgs is the command line of a worker with the same folders.
+// workerArgs returns the command line of a worker with the same settings.
 func (c *Config) workerArgs() []string {
 	args := slices.Concat([]string{
 		"worker", "--input", c.Input, "--output", c.Output, "--save=false",
@@ -309,7 +310,7 @@ func (c *Config) workerArgs() []string {
 	return args
 }
 
-// DeviceArgs is the part of a command line that says what to compute on and how.
+// DeviceArgs returns the part of a command line that says what to compute on and how.
 func (c *Config) DeviceArgs() []string {
 	args := given([][2]string{
 		{"--devices", c.Devices},
@@ -330,7 +331,7 @@ func (c *Config) DeviceArgs() []string {
 	return args
 }
 
-// given are the flags that have a value.
+// given returns the flags that have a value.
 func given(flags ...[2]string) (args []string) {
 	for _, f := range flags {
 		if f[1] != "" {
@@ -340,7 +341,7 @@ func given(flags ...[2]string) (args []string) {
 	return args
 }
 
-// checkAccess refuses flags of serve that do not go together.
+// checkAccess returns an *InputError for flags of serve that exclude each other.
 func (c *Config) checkAccess() error {
 	if err := c.Access.Check(); err != nil {
 		return &InputError{Err: err}

@@ -1,11 +1,12 @@
 // Package daemon is what the daemon and its workers are made of: it wires carriers, jobs, outputs and worker processes
 // together, and knows no command line.
 //
-// Read config.go and limits.go (what can be set), daemon.go (what is opened, in which order), run.go (serving and the
-// order of the end), store.go (the files of the daemon's own folder), metrics.go (counts and health), worker.go (the
-// other side of a worker process). ops_cgo.go and ops_nocgo.go choose the operations of a build, memory.go says how
-// much memory there is, machine.go reads measured rates, collector.go spares the garbage collector while payloads
-// arrive.
+// Read config.go and limits.go (what can be set), daemon.go (what is opened, in which order), run.go (serving and
+// shutdown), store.go (files in the daemon's own folder), metrics.go (counts and health), worker.go (the other side of
+// a worker process). gpu.go and transport.go choose devices and how their ranks exchange data; ranks.go starts a
+// process for each rank; hosts.go, host.go, far.go and members.go run ranks on other machines. ops_cgo.go and
+// ops_nocgo.go choose the operations of a build, memory.go says how much memory there is, machine.go reads measured
+// rates, collector.go relaxes garbage collection while payloads arrive.
 package daemon
 
 import (
@@ -34,12 +35,12 @@ import (
 	"patchbay/node/graph"
 )
 
-// daemon is everything that serve starts.
+// daemon holds everything that serve starts.
 type daemon struct {
 	cfg      *Config
 	log      zerolog.Logger
 	store    *jobs.JetStream // nil: jobs are in memory only
-	place    *jobs.Resources // what is here for the jobs of the store
+	place    *jobs.Resources // files and memory of this machine, for jobs in the store
 	jobs     *jobs.Table
 	svc      *serve.Service
 	outputs  *jobs.Outputs
@@ -47,16 +48,17 @@ type daemon struct {
 	nats     *serve.NATS
 	socket   *serve.Socket // nil: off
 	children []*worker.Child
-	unfollow func() // ends following a group of hosts; nil: none is
+	unfollow func() // stops following a group of hosts; nil: none is followed
 	owner    string // the daemon's name
 	version  string // of the program
 	meter    *meter.Meter
 	metrics  *meter.Endpoint // nil: off
 }
 
-// Run runs a daemon until a signal or until a carrier fails. Its configuration has been through CompleteDaemon; version
-// is that of the program. What it cannot start with is an *InputError (a file or folder, an address that is in use, a
-// store that is), and a NATS server that is not there wire.ErrNoServer.
+// Run runs a daemon until a signal, until parent ends, or until a carrier or a worker fails for good. cfg must have
+// been through CompleteDaemon; version is that of the program. If the daemon cannot start, the error is
+// wire.ErrNoServer for a NATS server that cannot be reached, else an *InputError (a file or folder, an address or a
+// store that is in use).
 func Run(parent context.Context, cfg *Config, log zerolog.Logger, version string) error {
 	unlock, err := lockStore(cfg.Store)
 	if err != nil {
@@ -79,7 +81,7 @@ func Run(parent context.Context, cfg *Config, log zerolog.Logger, version string
 	return d.run(parent, signals)
 }
 
-// open makes everything, in the order of need; close undoes what was done.
+// open opens everything, in order of dependency; close undoes what was done.
 func (d *daemon) open(ctx context.Context) error {
 	cfg := d.cfg
 	url, err := d.server()
@@ -162,7 +164,7 @@ func (d *daemon) open(ctx context.Context) error {
 	return nil
 }
 
-// server starts the NATS server inside, if there is to be one, and returns the URL of the one to use.
+// server starts the embedded NATS server, unless an external one is configured, and returns the URL of the one to use.
 func (d *daemon) server() (string, error) {
 	cfg := d.cfg
 	if cfg.NATS != "" {
@@ -189,7 +191,7 @@ func (d *daemon) server() (string, error) {
 	return d.embedded.Inside(), nil
 }
 
-// access is how the daemon shows itself to its server: to its own one it need not.
+// access returns how the daemon authenticates to its server; the embedded one asks for nothing.
 func (d *daemon) access() wire.Access {
 	if d.embedded != nil {
 		return wire.Access{}
@@ -197,7 +199,7 @@ func (d *daemon) access() wire.Access {
 	return d.cfg.Access
 }
 
-// openJobs makes the table of jobs, and reads what an earlier run has left of it.
+// openJobs creates the table of jobs, and loads what an earlier run has left in the store.
 func (d *daemon) openJobs(ctx context.Context, url, owner string) error {
 	cfg := d.cfg
 	jc := jobs.Config{
@@ -236,7 +238,7 @@ func (d *daemon) openJobs(ctx context.Context, url, owner string) error {
 	return d.jobs.Open(ctx)
 }
 
-// WorkerCommand starts this program again as a worker.
+// WorkerCommand returns a function that makes a command to run this program as a worker.
 func WorkerCommand(cfg *Config) func() *exec.Cmd {
 	return func() *exec.Cmd {
 		self, err := os.Executable()
@@ -245,13 +247,13 @@ func WorkerCommand(cfg *Config) func() *exec.Cmd {
 		}
 		cmd := exec.Command(self, cfg.workerArgs()...)
 		if isatty.IsTerminal(os.Stderr.Fd()) {
-			cmd.Env = append(os.Environ(), wire.TextLog+"=1") // one form for all lines
+			cmd.Env = append(os.Environ(), wire.TextLog+"=1") // the same form for all lines
 		}
 		return cmd
 	}
 }
 
-// close gives back what open has made, in reverse.
+// close closes what open has opened, in reverse.
 func (d *daemon) close() {
 	_ = os.Remove(RuntimePath(d.cfg.Store))
 	if d.outputs != nil {
@@ -262,7 +264,7 @@ func (d *daemon) close() {
 	if d.metrics != nil {
 		d.metrics.Close()
 	}
-	if d.svc == nil { // open failed half-way: nobody serves these
+	if d.svc == nil { // open failed halfway: no Serve will close these
 		if d.socket != nil {
 			_ = d.socket.Close()
 		}

@@ -16,14 +16,14 @@ import (
 	"patchbay/parallel/remote"
 )
 
-// farModel is a model's weights as they are named between machines: paths are KIND/NAME in the models folders of
-// whoever reads it, and Samples tell files with the same header apart.
+// farModel names a model's weights for other machines: paths are KIND/NAME in the models folders of the reader, and
+// Samples tell files with the same header apart.
 type farModel struct {
 	Model   source.Model
-	Samples []string // of Model.File and the adapters' files, in that order; "" where an adapter has none
+	Samples []string // of Model.File and the files of the adapters, in that order; "" for adapters without one
 }
 
-// names replaces the paths of files by what they are called on every machine.
+// names replaces the paths of files by KIND/NAME, which all machines understand, and fills in Samples.
 func (m *farModel) names(roots *files.Roots) error {
 	m.Model.Adapters = append([]source.Adapter(nil), m.Model.Adapters...)
 	for _, f := range m.all() {
@@ -45,7 +45,7 @@ func (m *farModel) names(roots *files.Roots) error {
 	return nil
 }
 
-// all are the files of a model, nil for adapters without one.
+// all returns the files of a model, nil for adapters without one.
 func (m *farModel) all() []*source.File {
 	out := []*source.File{&m.Model.File}
 	for i := range m.Model.Adapters {
@@ -58,7 +58,8 @@ func (m *farModel) all() []*source.File {
 	return out
 }
 
-// find replaces names by the files of this machine, which must be those that the leader has.
+// find replaces KIND/NAME by the files of this machine. It returns an error for a file that is missing or differs from
+// the leader's.
 func (m *farModel) find(roots *files.Roots) error {
 	all := m.all()
 	if len(m.Samples) != len(all) {
@@ -101,13 +102,13 @@ type far struct {
 	roots files.Roots
 }
 
-// farWeights are weights that a Client sends by their names alone.
+// farWeights are weights of which a Client sends only the names.
 type farWeights struct {
 	host.Weights
 	named *farModel
 }
 
-// MarshalBinary is what a Client sends.
+// MarshalBinary returns what a Client sends.
 func (w farWeights) MarshalBinary() ([]byte, error) { return msgpack.Marshal(w.named) }
 
 // Acquire implements host.Host: files are named by their place in the models folders.
@@ -124,7 +125,7 @@ func (f far) Acquire(key string, w host.Weights, need []host.Need) (loaded bool,
 	}
 	loaded, err = f.Client.Acquire(key, farWeights{w, named}, need)
 	var e *failure.Error
-	if errors.As(err, &e) && e.Code != failure.HostLost { // which names the host
+	if errors.As(err, &e) && e.Code != failure.HostLost { // HostLost names the host already
 		told := *e
 		told.Text = f.String() + ": " + e.Text
 		err = &told
@@ -132,8 +133,8 @@ func (f far) Acquire(key string, w host.Weights, need []host.Need) (loaded bool,
 	return loaded, err
 }
 
-// opener finds weights that a leader names. It remembers which files it has loaded under a key: when they change here,
-// those weights go.
+// opener finds weights that a leader names. It remembers which files each key of the leader stood for, and evicts the
+// weights when those files change.
 type opener struct {
 	roots  files.Roots
 	loader source.Loader
@@ -143,16 +144,16 @@ type opener struct {
 	opens  int
 }
 
-// knownFiles are the files here that stand for weights of a leader.
+// knownFiles are the files here that stand for a leader's weights.
 type knownFiles struct {
 	own  string // their key
-	seen int    // which open asked for them last
+	seen int    // number of the last open that asked for them
 }
 
-// recall is how many opens back files are remembered whose weights are not resident, or not yet.
+// recall is for how many opens files are remembered whose weights are not resident (or not yet).
 const recall = 64
 
-// open is remote.Config.Open.
+// open implements remote.Config.Open.
 func (o *opener) open(key string, model []byte) (host.Weights, error) {
 	var m farModel
 	if err := msgpack.Unmarshal(model, &m); err != nil {

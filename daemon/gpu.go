@@ -24,8 +24,8 @@ const (
 	graphsOff = "off"
 )
 
-// GPUs are the devices that --devices names by number, nil where it names none: cuda:N, and lists and ranges of them,
-// one for each rank. A GPU that stands there twice has two ranks.
+// GPUs returns the numbers of the GPUs in the value of --devices (cuda:N, and lists and ranges of them), one for each
+// rank; nil if it names none. A GPU that is named twice has two ranks.
 func GPUs(devices string) ([]int, error) {
 	if !strings.HasPrefix(devices, "cuda") {
 		return nil, nil
@@ -53,12 +53,13 @@ func GPUs(devices string) ([]int, error) {
 	return list, nil
 }
 
-// Libraries says where NVIDIA's libraries are looked for, the driver in the named folders alone.
+// Libraries says where NVIDIA's libraries are looked for. The driver is looked for in the named folders, then where the
+// loader finds it.
 func (c *Config) Libraries() *library.Search {
 	return &library.Search{Folders: c.CUDALibs, ComfyUI: c.ComfyUI}
 }
 
-// places are the devices of a worker, one for each rank that they have a place for; cpu takes any number.
+// places returns the devices of a worker, one for each rank that they have a place for; cpu takes any number.
 func (c *Config) places() []string {
 	list, err := GPUs(c.Devices)
 	if list == nil || err != nil {
@@ -71,8 +72,8 @@ func (c *Config) places() []string {
 	return out
 }
 
-// gpus are the devices that --devices names, one for each rank, and the driver they are reached through; both are nil
-// where it names none. Nothing is started on the devices.
+// gpus returns the driver and the GPUs that --devices names, one for each rank; both are nil if it names none. Nothing
+// is started on the devices.
 func (c *Config) gpus() (*cuda.Driver, []cuda.Info, error) {
 	list, err := GPUs(c.Devices)
 	if list == nil || err != nil {
@@ -104,7 +105,7 @@ func (c *Config) gpus() (*cuda.Driver, []cuda.Info, error) {
 	return driver, infos, nil
 }
 
-// here are the driver, the GPUs of this machine, and those of them that can be used.
+// here returns the driver, the GPUs of this machine, and those of them that can be used.
 func (c *Config) here() (driver *cuda.Driver, all, usable []cuda.Info, err error) {
 	if driver, err = cuda.Open(c.Libraries().Named()...); err != nil {
 		return nil, nil, nil, err
@@ -118,10 +119,10 @@ func (c *Config) here() (driver *cuda.Driver, all, usable []cuda.Info, err error
 	return driver, all, usable, err
 }
 
-// autoDevices is the value of --devices for every GPU that can be used, and the processors where there is none.
+// autoDevices is the value of --devices for all GPUs that can be used, or the processors if there are none.
 const autoDevices = "auto"
 
-// chosen is --devices with auto replaced by what is here. Several workers have the processors, as they cannot share
+// chosen returns --devices with auto replaced by what is here. Several workers get the processors, as they cannot share
 // GPUs.
 func (c *Config) chosen() string {
 	if c.Devices != autoDevices {
@@ -137,7 +138,8 @@ func (c *Config) chosen() string {
 	return strings.Join(locations(usable), ",")
 }
 
-// checkSchedule refuses a --schedule whose places are not on the worker's machine, and --ranks that nobody shares out.
+// checkSchedule returns an error for a --schedule whose places are not on the machine of the worker, and for --ranks
+// that do not fit --devices.
 func (c *Config) checkSchedule() error {
 	gpus, _ := GPUs(c.Devices) // checked before
 	known := []parallel.Schedule{"", parallel.ScheduleOne, parallel.ScheduleAuto, parallel.ScheduleEach}
@@ -165,8 +167,8 @@ func (c *Config) sharing() bool {
 	return c.Schedule != "" && c.Schedule != string(parallel.ScheduleOne)
 }
 
-// jobs is how many jobs a worker has in hand: where they run side by side one a place, and two that are prepared or
-// decoded meanwhile.
+// jobs returns how many jobs a worker handles at the same time: one, or if they run side by side, one for each place
+// and two more, which are prepared or decoded meanwhile.
 func (c *Config) jobs() int {
 	gpus, _ := GPUs(c.Devices) // checked before
 	if places := max(c.Ranks, len(gpus)); c.sharing() && places > 1 {
@@ -175,17 +177,17 @@ func (c *Config) jobs() int {
 	return 1
 }
 
-// opened are the devices of ranks, each opened when its first rank comes.
+// opened holds the GPUs of ranks, each of which is opened when its first rank comes.
 type opened struct {
 	driver *cuda.Driver
 	infos  []cuda.Info // by rank
-	eager  bool        // no graphs
-	fixed  bool        // our kernels alone, one a pair of types
+	eager  bool        // no CUDA graphs
+	fixed  bool        // only our own kernels, one for each pair of types
 	mu     sync.Mutex
 	of     map[int]*cuda.Device // by number
 }
 
-// newOps makes a stream on the device of a rank.
+// newOps returns operations on a stream of its own on the device of a rank.
 func (o *opened) newOps(rank, _ int) (engine.Ops, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -205,7 +207,7 @@ func (o *opened) newOps(rank, _ int) (engine.Ops, error) {
 	return ops, err
 }
 
-// close gives all devices back.
+// close closes all devices.
 func (o *opened) close() error {
 	var errs []error
 	for _, device := range o.of {
@@ -214,7 +216,7 @@ func (o *opened) close() error {
 	return errors.Join(errs...)
 }
 
-// usual is the rates of GPUs of which no file tells: those of the built-in table, by their names.
+// usual returns the rates of GPUs that were not measured: those of the built-in table, by their names.
 func usual(infos []cuda.Info) *forecast.Machine {
 	var all forecast.Machine
 	for i, info := range distinct(infos) {
@@ -230,7 +232,7 @@ func usual(infos []cuda.Info) *forecast.Machine {
 	return &all
 }
 
-// distinct is the first GPU of each kind.
+// distinct returns the first GPU of each kind.
 func distinct(infos []cuda.Info) (kinds []cuda.Info) {
 	for _, info := range infos {
 		if !slices.ContainsFunc(kinds, func(o cuda.Info) bool { return o.Name == info.Name }) {
@@ -240,9 +242,9 @@ func distinct(infos []cuda.Info) (kinds []cuda.Info) {
 	return kinds
 }
 
-// rated puts GPUs in order, fastest first, where the rates of a machine tell kinds apart (nil: those of the table), and
-// says what each place has; nil where all are of one kind, which becomes the Device of the machine. Without GPUs that
-// is the cpu.
+// rated applies the rates of a machine (nil: those of the built-in table) to GPUs. If they are of several kinds, order
+// has the fastest first and mixed the device at each place. If not, mixed is nil, and the kind is the Device of the
+// machine; without GPUs that is the cpu.
 func rated(m *forecast.Machine, infos []cuda.Info,
 ) (of *forecast.Machine, mixed []forecast.Device, order []cuda.Info, err error) {
 	if m == nil && infos != nil {
@@ -275,7 +277,7 @@ func rated(m *forecast.Machine, infos []cuda.Info,
 	return m.For(mixed[0]), mixed, infos, nil
 }
 
-// known is the GPUs of --devices in the order of ranks, and what rated says of them.
+// known returns the GPUs of --devices in the order of ranks, and their rates (see rated).
 func (c *Config) known() (of *forecast.Machine, mixed []forecast.Device, driver *cuda.Driver, infos []cuda.Info,
 	err error,
 ) {
@@ -291,7 +293,7 @@ func (c *Config) known() (of *forecast.Machine, mixed []forecast.Device, driver 
 	return of, mixed, driver, infos, err
 }
 
-// Cluster is the GPUs of --devices as a worker plans for them, in its order.
+// Cluster returns the GPUs of --devices as a worker plans for them, in its order.
 func (c *Config) Cluster() (forecast.Cluster, error) {
 	m, mixed, _, infos, err := c.known()
 	if err != nil {
@@ -309,7 +311,7 @@ func locations(infos []cuda.Info) (names []string) {
 	return names
 }
 
-// Kinds are machines with the table's rates of each kind of device of --devices, that of the first rank first.
+// Kinds returns the built-in rates of each kind of device in --devices, that of the first rank first.
 func (c *Config) Kinds() (kinds []forecast.Machine, err error) {
 	_, _, _, infos, err := c.known()
 	if err != nil {
@@ -324,8 +326,8 @@ func (c *Config) Kinds() (kinds []forecast.Machine, err error) {
 	return kinds, nil
 }
 
-// EngineConfig makes what the ranks compute with of --devices, --transport and the flags of memory. The function
-// gives the devices back, after the engine.
+// EngineConfig returns the configuration of an engine for --devices, --transport and the flags of memory. closing
+// releases the devices; it must be called after the engine is closed.
 func (c *Config) EngineConfig() (cfg parallel.Config, closing func() error, err error) {
 	closing = func() error { return nil }
 	cfg.Patience, cfg.Deterministic = c.Patience, c.Deterministic
@@ -359,7 +361,7 @@ func (c *Config) EngineConfig() (cfg parallel.Config, closing func() error, err 
 	if c.Compute != string(value.ComputeF32) {
 		cfg.Beside = engine.BF16
 	}
-	cfg.MemoryBytes = cfg.DeviceMemory // all memory of the ranks is there
+	cfg.MemoryBytes = cfg.DeviceMemory // all memory of the ranks is on the devices
 	cfg.DeviceOf = func(rank int) string { return infos[rank%len(infos)].Location() }
 	transport, end, err := c.transport(driver, infos)
 	if err != nil {
@@ -375,7 +377,8 @@ func (c *Config) EngineConfig() (cfg parallel.Config, closing func() error, err 
 	return cfg, func() error { return errors.Join(ranks.close(), release()) }, nil
 }
 
-// deviceMemory is what weights and buffers may take on a GPU, and what they leave to others.
+// deviceMemory returns how many bytes weights and buffers may take on a GPU (0: no limit), and how many they leave to
+// others.
 func (c *Config) deviceMemory() (most, reserve int64, err error) {
 	if most, err = ParseBytes(c.DeviceMemory); err != nil {
 		return 0, 0, fmt.Errorf("--device-memory %w", err)
@@ -386,8 +389,8 @@ func (c *Config) deviceMemory() (most, reserve int64, err error) {
 	return most, reserve, nil
 }
 
-// site is what a process tells a leader of the devices of so many places. On the processors its ranks share what one
-// of them has alone.
+// site describes the devices of so many places to a leader. On the processors the ranks share the rates that one of
+// them has alone.
 func (c *Config) site(places int, ops engine.Ops) (s forecast.Site, err error) {
 	m, mixed, _, infos, err := c.known()
 	if err != nil {

@@ -18,7 +18,8 @@ import (
 	"patchbay/parallel/remote"
 )
 
-// NewKeyFile writes a new cluster's secret, which only the user may read. A file that is there is not replaced.
+// NewKeyFile writes a new cluster's secret to a file that only the user may read. It returns an *InputError if the file
+// cannot be created, as when it exists.
 func NewKeyFile(path string) error {
 	secret := make([]byte, remote.SecretLength)
 	_, _ = rand.Read(secret) // never fails
@@ -30,13 +31,14 @@ func NewKeyFile(path string) error {
 	return errors.Join(err, f.Close())
 }
 
-// silence is how long another process may say nothing.
+// silence returns how long another process may be silent before it counts as lost.
 func (c *Config) silence() time.Duration {
 	return min(cmp.Or(c.Patience, remote.Silence), remote.Silence)
 }
 
-// RunHost offers the devices of this machine to the workers that have the cluster's key until the context is done, and
-// says so in a group. hung is told when a rank does not come back: only the end of the process helps then.
+// RunHost offers the devices of this machine to the workers that have the cluster's key until the context is done or a
+// signal comes, and announces them in a group, if one is given. hung is called when a rank does not come back: only the
+// end of the process helps then.
 func RunHost(parent context.Context, cfg *Config, listen string, places int, group Membership, log zerolog.Logger,
 	hung func(error),
 ) error {

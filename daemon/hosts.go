@@ -17,10 +17,10 @@ import (
 	"patchbay/parallel/remote"
 )
 
-// HostPort is where hosts listen if nothing else is said.
+// HostPort is the default port of hosts.
 const HostPort = 7117
 
-// parseHosts reads --hosts, or the file that it names, which has a host a line and comments.
+// parseHosts reads --hosts, or the file that it names as @FILE, which has a host a line and # comments.
 func parseHosts(text string) ([]string, error) {
 	var parts []string
 	if path, ok := strings.CutPrefix(text, "@"); ok {
@@ -53,7 +53,7 @@ func parseHosts(text string) ([]string, error) {
 	return out, nil
 }
 
-// readKey reads a cluster's key, which nobody else may read.
+// readKey reads the file with a cluster's key. It returns an error if other users may read the file.
 func readKey(path string) (*remote.Key, error) {
 	const make = "`patchbay host --new-key FILE` makes one, for all machines to copy"
 	if path == "" {
@@ -77,7 +77,7 @@ func readKey(path string) (*remote.Key, error) {
 	return k, nil
 }
 
-// checkHosts refuses --hosts that cannot work with the other flags.
+// checkHosts returns an error for --hosts that cannot work with the other flags.
 func (c *Config) checkHosts() error {
 	if c.Hosts == "" {
 		return nil
@@ -103,7 +103,7 @@ func (c *Config) checkHosts() error {
 	return err
 }
 
-// network is the machines of --hosts as they are listed now, and how they are reached.
+// network returns the machines that --hosts lists now, and how to reach them.
 func (c *Config) network() (list []string, n remote.Network, err error) {
 	if list, err = parseHosts(c.Hosts); err != nil {
 		return nil, n, err
@@ -113,7 +113,7 @@ func (c *Config) network() (list []string, n remote.Network, err error) {
 	return list, n, err
 }
 
-// newHosts makes the machines of --hosts ready to be asked.
+// newHosts returns the machines of --hosts as a Cluster, which looks for those that are missing.
 func (c *Config) newHosts(log zerolog.Logger) (*remote.Cluster, error) {
 	last, n, err := c.network()
 	if err != nil {
@@ -121,7 +121,7 @@ func (c *Config) newHosts(log zerolog.Logger) (*remote.Cluster, error) {
 	}
 	roots := c.Roots()
 	var mu sync.Mutex
-	list := func() []string { // of a file that cannot be read now, what it was
+	list := func() []string { // the last one, if the file cannot be read now
 		mu.Lock()
 		defer mu.Unlock()
 		if now, err := parseHosts(c.Hosts); err == nil {
@@ -154,7 +154,7 @@ func (c *Config) newHosts(log zerolog.Logger) (*remote.Cluster, error) {
 	return there, nil
 }
 
-// Bench has the machines of --hosts meet, for measurements between them: all must be there, and work for nobody else.
+// Bench connects the machines of --hosts, for measurements between them: all must be there, and serve nobody else.
 func (c *Config) Bench() (*remote.Bench, error) {
 	err := c.checkHosts()
 	if group, ok := groupOf(c.Hosts); ok && err == nil {

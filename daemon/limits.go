@@ -8,7 +8,7 @@ import (
 	"patchbay/node/graph"
 )
 
-// Limits are what clients may ask for, as flags and environment say it.
+// Limits bound what clients may ask for, as given by flags and environment.
 type Limits struct {
 	Message string `json:"message,omitempty"` // bytes
 	Depth   int    `json:"depth,omitempty"`
@@ -16,12 +16,12 @@ type Limits struct {
 	Steps   int    `json:"steps,omitempty"`
 	Queue   int    `json:"queue,omitempty"`       // serve only
 	Client  int    `json:"client_jobs,omitempty"` // serve only
-	// Queued reports whether the last two are there, Err is a fault of the environment; Check looks at both.
+	// Queued reports whether Queue and Client are set, Err is a mistake in the environment; Check considers both.
 	Queued bool  `json:"-"`
 	Err    error `json:"-"`
 }
 
-// Check returns the limits as the service takes them.
+// Check returns the limits in the form that package serve takes, or an *InputError.
 func (l *Limits) Check() (serve.Limits, error) {
 	bad := func(format string, args ...any) (serve.Limits, error) { return serve.Limits{}, refuse(format, args...) }
 	if l.Err != nil {
@@ -53,11 +53,11 @@ func (l *Limits) Check() (serve.Limits, error) {
 	}, nil
 }
 
-// workerArgs are the flags that a worker shares with its daemon. The daemon has looked at the messages of clients: what
-// it sends itself is bounded by the protocol only, whatever the environment says.
+// workerArgs returns the flags that a worker shares with its daemon. The daemon has checked the messages of clients:
+// what it sends itself is bounded by the protocol only, whatever the environment says.
 func (l *Limits) workerArgs() []string {
 	args := []string{"--max-message", "256M", "--max-depth", "64"}
-	if l.Steps != 0 { // 0: of a command that has no limits of its own
+	if l.Steps != 0 { // 0: of a command without such flags
 		args = append(args, "--max-steps", strconv.Itoa(l.Steps))
 	}
 	if l.Pixels != "" {

@@ -10,7 +10,8 @@ import (
 	"patchbay/parallel/forecast"
 )
 
-// Machine is what --rates names, nil for the built-in rates. It refuses --devices that are neither the cpu nor GPUs.
+// Machine reads the measured rates that --rates names, nil for the built-in rates. It returns an error for --devices
+// that are neither the cpu nor GPUs.
 func (c *Config) Machine() (*forecast.Machine, error) {
 	if d := c.Devices; d != "cpu" && d != "" && !strings.HasPrefix(d, "cuda") {
 		if _, err := os.Stat(d); err == nil {

@@ -18,7 +18,7 @@ import (
 	"patchbay/parallel/remote"
 )
 
-// groupOf is the group that --hosts names, in place of a list.
+// groupOf returns the group that --hosts names in place of a list, and whether it does.
 func groupOf(hosts string) (string, bool) { return strings.CutPrefix(hosts, "group:") }
 
 // Membership is the group that a host joins.
@@ -27,8 +27,8 @@ type Membership struct {
 	Address string // HOST:PORT, where others reach the host; empty: that of its listener
 }
 
-// follow keeps a file up to date with the hosts that have joined the group of --hosts, and puts that file in the place
-// of the group: workers read lists. Hosts of another version are named and left out.
+// follow keeps a file up to date with the hosts that have joined the group of --hosts, and makes cfg.Hosts name that
+// file instead of the group, because workers read lists. Hosts of another version are logged and left out.
 func (d *daemon) follow(ctx context.Context, url string) error {
 	name, ok := groupOf(d.cfg.Hosts)
 	if !ok {
@@ -43,7 +43,7 @@ func (d *daemon) follow(ctx context.Context, url string) error {
 		return fmt.Errorf("--hosts %s: %w", d.cfg.Hosts, err)
 	}
 	file := filepath.Join(d.cfg.Store, "hosts-"+name)
-	if err := os.WriteFile(file, nil, 0o600); err != nil { // those of an earlier run may not be there
+	if err := os.WriteFile(file, nil, 0o600); err != nil { // hosts of an earlier run may be gone
 		group.Close()
 		return err
 	}
@@ -62,7 +62,7 @@ func (d *daemon) follow(ctx context.Context, url string) error {
 	return nil
 }
 
-// write writes the list that workers read, and says who is left out.
+// write writes the list that workers read, and logs which hosts are left out.
 func (d *daemon) write(file string, now []members.Member) error {
 	var list strings.Builder
 	for _, m := range now {
@@ -85,10 +85,10 @@ func (d *daemon) write(file string, now []members.Member) error {
 	return replace(file, []byte(list.String()))
 }
 
-// mostFiles is how many files an entry of a group names: it must fit a message.
+// mostFiles bounds the files that an entry of a group names: the entry must fit into a message.
 const mostFiles = 4096
 
-// known returns what tells the files of an index apart that ranks load.
+// known returns a function that lists the model files that ranks load from an index, by KIND/NAME, with their digests.
 func known(x *files.Index) func() map[string]string {
 	return func() map[string]string {
 		out := map[string]string{}
@@ -101,10 +101,10 @@ func known(x *files.Index) func() map[string]string {
 	}
 }
 
-// digest is size and hash of the header of a file.
+// digest returns the size of a file and the start of the hash of its header.
 func digest(f files.NeededFile) string { return fmt.Sprintf("%d %.16s", f.Bytes, f.Hash) }
 
-// others are the files of a member that are other ones here, by KIND/NAME, sorted.
+// others returns the files of a member, by KIND/NAME, sorted, that differ from the files of those names here.
 func (d *daemon) others(m members.Member) (out []string) {
 	for name, theirs := range m.Files {
 		kind, file, _ := strings.Cut(name, "/")
@@ -116,7 +116,7 @@ func (d *daemon) others(m members.Member) (out []string) {
 	return out
 }
 
-// join has a host that listens there be a member of its group. The function ends that.
+// join announces a host that listens on l as a member of its group, if there is one, until leave is called.
 func (m *Membership) join(ctx context.Context, cfg *Config, l net.Listener, ranks int, log zerolog.Logger,
 ) (leave func(), err error) {
 	if m.Group == "" {

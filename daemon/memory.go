@@ -32,16 +32,16 @@ func ParseBytes(text string) (int64, error) {
 	return int64(v * float64(unit)), nil
 }
 
-// leastMemory is what a worker needs to begin at all.
+// leastMemory is what a worker needs to start at all.
 const leastMemory = 96 << 20
 
-// mappedBase is what a process of ours has of address space whatever it holds: reservations of the Go runtime, stacks
-// of threads, arenas of the C library (1.7 GiB in a worker at rest, 1.9 in the daemon, on two processors).
+// mappedBase is the address space that a process of ours takes whatever it does: reservations of the Go runtime, thread
+// stacks, arenas of the C library (1.7 GiB in an idle worker, 1.9 in the daemon, on two processors).
 const mappedBase = 2 << 30
 
-// checkAddresses refuses a limit of address space (ulimit -v) under which a process would end in the middle of
-// something: neither the Go runtime nor C can go on where a stack or an arena cannot be mapped. memory is that of
-// --memory, 0: the default, which keeps to the limit.
+// checkAddresses returns an error for a limit of address space (ulimit -v; 0: none) under which a process would crash
+// halfway: neither the Go runtime nor C can go on if a stack or an arena cannot be mapped. memory is the value of
+// --memory, 0 for the default, which respects the limit.
 func checkAddresses(limit, memory int64) error {
 	switch left := limit - mappedBase; {
 	case limit == 0:
@@ -55,7 +55,7 @@ func checkAddresses(limit, memory int64) error {
 	return nil
 }
 
-// addressSpace is how much this process and those that it starts may map; 0: any number.
+// addressSpace returns how many bytes this process, and each that it starts, may map; 0: no limit.
 func addressSpace() int64 {
 	var r syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_AS, &r); err != nil || r.Cur > math.MaxInt64 {
@@ -64,8 +64,8 @@ func addressSpace() int64 {
 	return int64(r.Cur)
 }
 
-// shareOf returns how much of the room of a worker values of nodes may keep between runs, which goes when a run needs
-// it, and bounds those of a run by the room. room 0: not known.
+// shareOf returns how much of a worker's room node values may take between runs, and sets the bound for those of a run
+// to the room. Kept values are dropped when a run needs the memory. room 0: not known.
 func shareOf(room int64, bounds *graph.Bounds) int64 {
 	if room <= 0 {
 		return 0
@@ -74,8 +74,9 @@ func shareOf(room int64, bounds *graph.Bounds) int64 {
 	return min(2<<30, room/4)
 }
 
-// count makes the ledger of a process that may take so many bytes and has what it computes with counted there: what
-// operations on the processors map, or pinned memory and what the driver has of its own for GPUs.
+// count creates the ledger of a process that may take so many bytes, and makes ec count there what it computes with:
+// the mappings of operations on the processors, or for GPUs pinned memory and what the driver takes itself. shrink is
+// that of engine.NewLedger.
 func count(memory int64, ec *parallel.Config, shrink func()) *engine.Ledger {
 	l := engine.NewLedger(memory, residentNow(), shrink)
 	if ec.DeviceOf == nil {
@@ -97,8 +98,8 @@ func count(memory int64, ec *parallel.Config, shrink func()) *engine.Ledger {
 	return l
 }
 
-// hostMemory is what a process may take of the machine's memory: --memory, or nine tenths of what is available; 0: not
-// known.
+// hostMemory returns how much of the machine's memory a process may take: --memory, or nine tenths of what is
+// available; 0: not known.
 func (c *Config) hostMemory() (int64, error) {
 	memory, err := ParseBytes(c.Memory)
 	if memory == 0 {
@@ -107,7 +108,7 @@ func (c *Config) hostMemory() (int64, error) {
 	return memory, err
 }
 
-// residentNow is what this process has of the system's memory, pages of files counted in; 0: not known.
+// residentNow returns the resident memory of this process, including pages of files; 0: not known.
 func residentNow() int64 {
 	text, err := os.ReadFile("/proc/self/statm")
 	if err != nil {
@@ -121,8 +122,8 @@ func residentNow() int64 {
 	return pages * int64(os.Getpagesize())
 }
 
-// availableMemory is what this process may still take: the least of what the system says is available, what its control
-// group leaves and what its limit of address space does. 0 where none is known.
+// availableMemory returns how much this process may still take: the least of what the system reports as available and
+// what the limits of its control group and of its address space leave; 0: not known.
 func availableMemory() int64 {
 	free := memInfo("MemAvailable:")
 	if left := groupMemory(); left > 0 && (free == 0 || left < free) {
@@ -150,7 +151,8 @@ func memInfo(key string) int64 {
 	return 0
 }
 
-// groupMemory is what the limits of the process' control group (version 2) and of those above it leave; 0: no limit.
+// groupMemory returns what the limits of the process's control group (version 2) and of the groups above it leave; 0:
+// no limit.
 func groupMemory() int64 {
 	text, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {

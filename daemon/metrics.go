@@ -11,10 +11,10 @@ import (
 	"patchbay/ipc/meter"
 )
 
-// runningShown is how many running jobs stats looks at.
+// runningShown bounds the running jobs that stats looks at.
 const runningShown = 256
 
-// stats is what the meter does not know: jobs and workers.
+// stats returns what the meter does not know: jobs, workers and the store.
 func (d *daemon) stats() message.Stats {
 	s := message.Stats{Daemon: d.owner, Version: semantic(d.version), Devices: d.cfg.places()}
 	s.Queued, s.Running = d.jobs.Busy()
@@ -39,7 +39,7 @@ func (d *daemon) stats() message.Stats {
 	return s
 }
 
-// faults names what keeps jobs from being taken and run.
+// faults lists what keeps jobs from being accepted and run.
 func (d *daemon) faults() []string {
 	var out []string
 	server := d.cfg.NATS
@@ -65,7 +65,7 @@ func (d *daemon) faults() []string {
 	return out
 }
 
-// openMetrics opens the endpoint of metrics and health, if there is to be one.
+// openMetrics opens the endpoint of metrics and health, if one is configured.
 func (d *daemon) openMetrics() error {
 	if d.cfg.Metrics == "" {
 		return nil

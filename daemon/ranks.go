@@ -35,25 +35,25 @@ const (
 	placementChildren = "children" // each rank has a process of its own
 )
 
-// leaving is how long the process of a rank may take to end when its leader has gone: it waits for nobody then.
+// leaving is how long a rank's process may take to end when its leader has gone: there is nothing it must wait for.
 const leaving = 2 * time.Second
 
-// controlFD is the connection to its leader that a process of a rank is born with.
+// controlFD is the file descriptor at which a rank's process inherits the connection to its leader.
 const controlFD = 3
 
-// children are the processes of ranks that this one starts, one a rank, which share the memory that this one may take,
-// or have a GPU each. They are its parallel.Hosts, and end when their connections do.
+// children are the processes that this one starts for ranks, one each. They get a part of the memory that this one may
+// take, or have a GPU each. To the engine they are its parallel.Hosts, and they end when their connections do.
 type children struct {
 	*Config
 	infos   []cuda.Info // GPUs of the ranks; nil: they share the processors
 	started int
-	ledger  *engine.Ledger // of this process, which gives a part of its memory to them; nil: nobody counts
-	memory  int64          // of all together
-	lent    int64          // what they have of it
+	ledger  *engine.Ledger // of this process, which lends a part of its memory to them; nil: not counted
+	memory  int64          // of this process and them
+	lent    int64          // the part of it that they have
 
 	mu    sync.Mutex
-	dir   string // where they listen for each other
-	count int    // processes that were started
+	dir   string // folder of the sockets by which they connect to each other
+	count int    // processes started so far
 	at    []*remote.Client
 }
 
@@ -63,7 +63,7 @@ func (c *children) Changed(ranks int) bool { return ranks > c.started }
 // Missing implements parallel.Hosts.
 func (c *children) Missing() []string { return nil }
 
-// Met implements parallel.Hosts: they have what this process has.
+// Met implements parallel.Hosts. It is empty: they have the devices of this process.
 func (c *children) Met() forecast.Meeting { return forecast.Meeting{} }
 
 // Start implements parallel.Hosts.
@@ -91,7 +91,7 @@ func (c *children) All() (all []host.Host) {
 	return all
 }
 
-// some is children at some places.
+// some is a subset of children, by their places.
 type some struct {
 	*children
 	places []int
@@ -103,7 +103,7 @@ func (s *some) Changed(int) bool { return false }
 // Start implements parallel.Hosts.
 func (s *some) Start(int) ([]host.Host, error) { return s.gather(s.places) }
 
-// gather has the processes at some places meet, and starts those that are not there.
+// gather connects the processes at some places to each other, and starts those that do not run.
 func (c *children) gather(places []int) (all []host.Host, err error) {
 	var clients []*remote.Client
 	defer func() {
@@ -124,7 +124,7 @@ func (c *children) gather(places []int) (all []host.Host, err error) {
 	return all, err
 }
 
-// process is the process at a place.
+// process returns the process at a place, and starts it if it does not run.
 func (c *children) process(place int) (*remote.Client, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -144,7 +144,7 @@ func (c *children) process(place int) (*remote.Client, error) {
 	return c.at[place], err
 }
 
-// close takes the names away that processes have met by.
+// close removes the sockets by which the processes have connected to each other.
 func (c *children) close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -154,7 +154,8 @@ func (c *children) close() error {
 	return os.RemoveAll(c.dir)
 }
 
-// exchange is what --transport says of processes, and --trusted-network of those on other machines.
+// exchange returns how ranks of different processes exchange data: as --transport says, and for other machines
+// --trusted-network.
 func (c *Config) exchange() remote.Exchange {
 	switch {
 	case c.Transport == transportNCCL:
@@ -165,9 +166,9 @@ func (c *Config) exchange() remote.Exchange {
 	return remote.ByBest
 }
 
-// lend takes half of the memory for the processes of ranks out of what this one may take, and returns the share of
-// each: the transformer is theirs with encoders that are cut, or what GPUs need of the machine's for them; other
-// encoders, autoencoder and values of nodes stay here. 0: nobody counts.
+// lend takes half of the memory out of the ledger of this process, for the processes of ranks, and returns the share of
+// each; 0: memory is not counted. They hold the transformer and encoders that are split, or the host memory that GPUs
+// need for those. Other encoders, the autoencoder and node values stay here.
 func (c *children) lend() (int64, error) {
 	if c.ledger == nil {
 		return 0, nil
@@ -187,7 +188,7 @@ func (c *children) lend() (int64, error) {
 	if c.lent == share*int64(ranks) {
 		return share, nil
 	}
-	c.ledger.Give(c.lent) // of those that have ended
+	c.ledger.Give(c.lent) // lent to processes that have ended
 	c.lent = 0
 	if err := c.ledger.Take(share * int64(ranks)); err != nil {
 		return 0, &failure.Error{Code: failure.OutOfMemory, Field: "plan", Text: "start the processes of ranks", Cause: err}
@@ -196,7 +197,8 @@ func (c *children) lend() (int64, error) {
 	return share, nil
 }
 
-// startRank starts one process of so much memory (0: any), which listens at a path for the others.
+// startRank starts the process of rank i, which may take so much memory (0: no limit) and listens at a path for the
+// others.
 func (c *children) startRank(i int, memory int64, listen string) (*remote.Client, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -204,7 +206,7 @@ func (c *children) startRank(i int, memory int64, listen string) (*remote.Client
 	}
 	here, there := os.NewFile(uintptr(pair[0]), "rank"), os.NewFile(uintptr(pair[1]), "leader")
 	conn, err := net.FileConn(here)
-	_ = here.Close() // conn has its own
+	_ = here.Close() // conn has a duplicate
 	if err != nil {
 		_ = there.Close()
 		return nil, fmt.Errorf("connect a process of a rank: %w", err)
@@ -237,7 +239,8 @@ func (c *children) startRank(i int, memory int64, listen string) (*remote.Client
 	})
 }
 
-// rankArgs is the command line of a rank's process on a device: it computes as its worker would. memory 0 is no bound.
+// rankArgs returns the command line of a rank's process on a device, which computes with the settings of its worker.
+// memory 0: no limit.
 func (c *Config) rankArgs(listen, device string, memory int64) []string {
 	own := *c
 	own.Devices, own.Rates, own.Placement = device, "", PlacementThreads
@@ -248,8 +251,8 @@ func (c *Config) rankArgs(listen, device string, memory int64) []string {
 	return args
 }
 
-// RunRank computes what a leader at file descriptor 3 asks until that ends; it listens at a path for the processes of
-// other ranks.
+// RunRank runs ranks for the leader at file descriptor 3 until the leader goes. It listens at a path for the processes
+// of other ranks.
 func RunRank(ctx context.Context, cfg *Config, listen string, log zerolog.Logger) error {
 	file := os.NewFile(controlFD, "leader")
 	conn, err := net.FileConn(file)
@@ -272,8 +275,8 @@ func RunRank(ctx context.Context, cfg *Config, listen string, log zerolog.Logger
 	return remote.Serve(conn, offer)
 }
 
-// offer makes what a process has for the ranks of a leader, but for its connections and files; trusted says that NCCL
-// may be used. The function gives it back.
+// offer opens what a process offers to a leader, except listener and model files, which the caller adds. trusted allows
+// NCCL. The returned function releases it.
 func (c *Config) offer(places int, trusted bool, log zerolog.Logger) (remote.Config, func(), error) {
 	memory, err := c.hostMemory()
 	if err != nil {

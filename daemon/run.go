@@ -13,8 +13,8 @@ import (
 	"patchbay/ipc/wire"
 )
 
-// Run serves until the end: a signal lets running jobs finish, a second one cuts them off. The order is: no new jobs,
-// wait for running ones, carriers, workers.
+// run serves until a signal, a failure or the end of parent. The first signal lets running jobs finish, a second one
+// cuts them off. Shutdown goes in this order: no new jobs, wait for running ones, carriers, workers.
 func (d *daemon) run(parent context.Context, signals <-chan os.Signal) error {
 	keep := context.WithoutCancel(parent)
 	take, stopTaking := context.WithCancel(parent)
@@ -66,7 +66,7 @@ func (d *daemon) run(parent context.Context, signals <-chan os.Signal) error {
 	}()
 	var err error
 	select {
-	case <-d.nats.Ready(): // whoever reads the runtime file finds somebody who answers
+	case <-d.nats.Ready(): // a daemon in the runtime file must already answer
 		err = d.announce()
 	case err = <-failed:
 	}
@@ -95,11 +95,11 @@ func (d *daemon) run(parent context.Context, signals <-chan os.Signal) error {
 	}
 	cut()
 	if d.store != nil {
-		defer time.AfterFunc(5*time.Second, d.store.GiveUp).Stop() // a server that is away must not keep us
+		defer time.AfterFunc(5*time.Second, d.store.GiveUp).Stop() // an unreachable server must not delay the end
 	}
 	<-worked
 	stopCarriers()
-	told := time.AfterFunc(time.Second, d.svc.Close) // who follows a job that waits is told that nobody runs it now
+	told := time.AfterFunc(time.Second, d.svc.Close) // ends the streams of waiting jobs, which nobody runs now
 	last := time.AfterFunc(3*time.Second, stopDrain)
 	carriers.Wait()
 	told.Stop()
@@ -119,7 +119,7 @@ func (d *daemon) carriers() []serve.Carrier {
 	return out
 }
 
-// executors names each worker as often as it runs jobs at the same time.
+// executors lists each worker once for every job that it runs at the same time.
 func (d *daemon) executors() (out []jobs.Executor) {
 	for range d.cfg.jobs() {
 		for _, c := range d.children {

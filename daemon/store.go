@@ -16,7 +16,8 @@ import (
 	"patchbay/node/files"
 )
 
-// lockStore makes the store folder and takes its lock: two daemons on one store would destroy each other's files.
+// lockStore creates the store folder and locks it: two daemons on one store would destroy each other's files. The
+// returned function unlocks it.
 func lockStore(dir string) (func(), error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("store: %w", err)
@@ -32,8 +33,8 @@ func lockStore(dir string) (func(), error) {
 	return func() { _ = f.Close() }, nil
 }
 
-// ownName is the name of the daemon of a store: made once, and kept, so that a daemon knows its jobs again after a
-// restart and a power failure.
+// ownName returns the name of the daemon of a store. It is generated once and kept, so that a daemon recognizes its
+// jobs after a restart or a power failure.
 func ownName(store string) (string, error) {
 	path := filepath.Join(store, "daemon-name")
 	if b, err := os.ReadFile(path); err == nil && len(b) > 0 {
@@ -53,7 +54,7 @@ func ownName(store string) (string, error) {
 	return name, nil
 }
 
-// Runtime tells other programs of this machine where a daemon listens.
+// Runtime tells other programs on this machine where a daemon listens.
 type Runtime struct {
 	PID     int    `json:"pid"`
 	NATS    string `json:"nats"` // with the token, if there is one; therefore the file is 0600
@@ -61,7 +62,7 @@ type Runtime struct {
 	Metrics string `json:"metrics,omitempty"` // host:port
 }
 
-// RuntimePath is the runtime file of the daemon that uses a store.
+// RuntimePath returns the path of the runtime file of the daemon that uses a store.
 func RuntimePath(store string) string { return filepath.Join(store, "daemon.json") }
 
 func (d *daemon) announce() error {
@@ -85,7 +86,7 @@ func (d *daemon) announce() error {
 	return nil
 }
 
-// replace writes a file that nobody else reads, old or new but never in part.
+// replace writes a file that only its owner may read. A reader finds the old or the new contents, never a part.
 func replace(path string, b []byte) error {
 	if err := os.WriteFile(path+".new", b, 0o600); err != nil {
 		return err
@@ -109,7 +110,7 @@ func readToken(path string) (string, error) {
 	return token, nil
 }
 
-// shortName is a file name that stands for a path.
+// shortName returns a file name that stands for a path.
 func shortName(path string) string {
 	sum := sha256.Sum256([]byte(path))
 	return hex.EncodeToString(sum[:4])

@@ -11,15 +11,15 @@ import (
 	"patchbay/parallel/comm/nccl"
 )
 
-// The values of --transport: how ranks on GPUs exchange.
+// The values of --transport: how ranks on GPUs exchange data.
 const (
 	TransportAuto  = "auto"  // by NCCL where it is found and every rank has a GPU of its own
 	transportLocal = "local" // by copies of our own
 	transportNCCL  = "nccl"
 )
 
-// nccl is the NCCL that ranks on GPUs exchange by, nil where they copy for themselves. What --transport asks for and
-// cannot be is refused by name.
+// nccl returns the NCCL by which ranks on GPUs exchange data within this process, nil if they use copies of our own.
+// The error names what makes --transport impossible.
 func (c *Config) nccl(driver *cuda.Driver, infos []cuda.Info) (*ncclib.Library, error) {
 	bad := func(format string, args ...any) (*ncclib.Library, error) {
 		return nil, fmt.Errorf("--transport %s: "+format, append([]any{c.Transport}, args...)...)
@@ -27,7 +27,7 @@ func (c *Config) nccl(driver *cuda.Driver, infos []cuda.Info) (*ncclib.Library, 
 	switch {
 	case !slices.Contains([]string{"", TransportAuto, transportLocal, transportNCCL}, c.Transport):
 		return bad("want auto, local or nccl")
-	case c.Hosts != "": // which say for themselves whether they have NCCL
+	case c.Hosts != "": // hosts say for themselves whether they have NCCL
 		return nil, nil
 	case driver == nil && c.Transport == transportNCCL:
 		return bad("NCCL is for GPUs, and --devices is %s: want auto or local", c.Devices)
@@ -57,11 +57,11 @@ func (c *Config) nccl(driver *cuda.Driver, infos []cuda.Info) (*ncclib.Library, 
 	case c.Transport == transportNCCL:
 		return bad("%w: want auto or local", err)
 	}
-	return nil, nil // doctor tells why
+	return nil, nil // `patchbay doctor` says why
 }
 
-// between is the NCCL by which ranks here exchange with those of other processes, nil where there is none or none is
-// wanted, or allowed where they are on other machines.
+// between returns the NCCL by which ranks here can exchange data with those of other processes, nil if there is none or
+// --transport rules it out. The caller decides whether NCCL is allowed.
 func (c *Config) between() (*ncclib.Library, error) {
 	driver, _, err := c.gpus()
 	if driver == nil || err != nil || c.Transport == transportLocal {
@@ -72,12 +72,12 @@ func (c *Config) between() (*ncclib.Library, error) {
 		return nil, fmt.Errorf("--transport %s: %w: want auto or local", c.Transport, err)
 	}
 	if err != nil {
-		return nil, nil // doctor tells why
+		return nil, nil // `patchbay doctor` says why
 	}
 	return lib, nil
 }
 
-// transport makes what ranks on GPUs exchange by. The function gives back what it holds of the devices.
+// transport returns the transport of ranks on GPUs, and a function that releases what it holds on the devices.
 func (c *Config) transport(driver *cuda.Driver, infos []cuda.Info) (comm.Transport, func() error, error) {
 	lib, err := c.nccl(driver, infos)
 	switch {

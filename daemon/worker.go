@@ -58,8 +58,8 @@ func RunWorker(parent context.Context, cfg *Config, in io.ReadCloser, out io.Wri
 	return worker.Run(ctx, context.Background(), in, out, wc)
 }
 
-// localExecutor makes the engine, the runner and the executor on them; lost is told when a device is lost to the
-// process. The function gives them back.
+// localExecutor creates the engine, the runner and the executor on them. lost is called when a device is lost to the
+// process. The returned function closes them.
 func localExecutor(cfg *Config, log zerolog.Logger, lost func(error)) (*worker.Local, *graph.Catalogue, func(), error) {
 	limits, err := cfg.Limits.Check()
 	if err != nil {

@@ -7,11 +7,11 @@ import (
 	"patchbay/node/graph"
 )
 
-// aboutBytes bounds what a record tells of a workflow for lists.
+// aboutBytes bounds, in bytes, each text that describes a workflow in lists.
 const aboutBytes = 120
 
-// About returns what lists of jobs say of a workflow: the start of the text behind the first positive input, or else of
-// the first text, and the first model file. Both have aboutBytes at most.
+// About returns what lists of jobs show of a workflow: the start of the prompt that leads to the first positive input,
+// or else of the first text, and the first model file. Each has at most aboutBytes bytes.
 func About(w *graph.Workflow) (about, model string) {
 	literal := func(id string, names ...string) string {
 		for _, name := range names {
@@ -29,7 +29,7 @@ func About(w *graph.Workflow) (about, model string) {
 			model = literal(id, "unet_name", "ckpt_name")
 		}
 		from := id
-		for range w.Len() { // back from the sampler over what changes its conditioning
+		for range w.Len() { // back from the sampler, over nodes that change its conditioning
 			next, linked := w.Source(from, "positive")
 			if !linked {
 				next, linked = w.Source(from, "conditioning")
@@ -51,11 +51,11 @@ func About(w *graph.Workflow) (about, model string) {
 	return Clipped(about), Clipped(model)
 }
 
-// maxTitles bounds the nodes whose titles the first event of a job tells.
+// maxTitles bounds the nodes whose titles are in a job's queued event.
 const maxTitles = 256
 
-// Titles returns what people call the nodes of a workflow, by id: titles, or else classes; aboutBytes of each at most,
-// and none for a workflow of more than maxTitles nodes.
+// Titles returns the display names of the nodes of a workflow, by id: titles, or else classes, each of at most
+// aboutBytes bytes. It is empty for a workflow of more than maxTitles nodes.
 func Titles(w *graph.Workflow) map[string]string {
 	out := map[string]string{}
 	if w.Len() <= maxTitles {
@@ -66,7 +66,7 @@ func Titles(w *graph.Workflow) map[string]string {
 	return out
 }
 
-// Clipped is text on one line of aboutBytes at most, cut between runes.
+// Clipped returns text on one line of at most aboutBytes bytes, cut between runes.
 func Clipped(text string) string {
 	text = strings.Join(strings.Fields(strings.ToValidUTF8(text, "?")), " ")
 	if len(text) <= aboutBytes {

@@ -17,19 +17,19 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// EmptyBodyHint is the text for an empty body. The nats command sends one silently when its input is a pipe and
+// EmptyBodyHint is the error text for an empty body. The nats command silently sends one when its input is a pipe and
 // --force-stdin is not given.
 const EmptyBodyHint = "the body is empty; pass the workflow as an argument, or use --force-stdin with `nats req` " +
 	"(without it, nats does not read a pipe)"
 
 // ParseRun reads the body of run or submit in any of three shapes: our envelope {workflow, ...}, ComfyUI's POST /prompt
-// body {prompt, ...}, or a bare API-format graph, in which every value has a class_type. It fills the id if there is
-// none.
+// body {prompt, ...}, or a bare graph, in API format (every value has a class_type) or in the editor's format. It
+// generates an id if the body has none.
 func ParseRun(o *pyjson.Object) (*RunRequest, *graph.Workflow, *wire.Error) {
 	return ParseRunWithin(o, wire.DefaultLimits())
 }
 
-// ParseRunWithin is ParseRun with limits of its own for a workflow that is JSON text.
+// ParseRunWithin is ParseRun with explicit limits for a workflow that is JSON text.
 func ParseRunWithin(o *pyjson.Object, lim wire.Limits) (*RunRequest, *graph.Workflow, *wire.Error) {
 	req := &RunRequest{}
 	var targets any
@@ -41,14 +41,14 @@ func ParseRunWithin(o *pyjson.Object, lim wire.Limits) (*RunRequest, *graph.Work
 		if err = wire.Bind(o, req); err != nil {
 			break
 		}
-		if bad := wire.UnknownField(o, reflect.TypeFor[RunRequest]()); bad != "" { // a typo must not run without its plan
+		if bad := wire.UnknownField(o, reflect.TypeFor[RunRequest]()); bad != "" { // a misspelled plan must not be lost
 			return nil, nil, wire.BadRequest(wire.BadField(bad,
 				"is not known here and would be passed over: leave it out; there are %s", strings.Join(wire.Fields(req), ", ")))
 		}
 	case HasField(o, "prompt"):
 		targets, err = bindComfy(o, req)
 	case holdsNode(o):
-		req.Workflow = o // validation names what is no node
+		req.Workflow = o // validation names the values that are not nodes
 	default:
 		e := wire.Errorf(wire.ErrBadRequest,
 			"no workflow in the body; send {\"workflow\": {...}}, ComfyUI's {\"prompt\": {...}}, or a bare graph in API format")
@@ -91,7 +91,7 @@ func ParseRunWithin(o *pyjson.Object, lim wire.Limits) (*RunRequest, *graph.Work
 	return req, w, nil
 }
 
-// ParseWorkflow takes a graph as a map or as JSON text.
+// ParseWorkflow reads a graph given as a map or as JSON text (string or []byte).
 func ParseWorkflow(v any) (*graph.Workflow, *fault.Failure) {
 	return parseWorkflowWithin(v, wire.DefaultLimits())
 }
@@ -112,13 +112,13 @@ func parseWorkflowWithin(v any, lim wire.Limits) (*graph.Workflow, *fault.Failur
 	return graph.ParseWorkflowJSON(text)
 }
 
-// maxClient bounds what a client says of itself, which its record repeats at every change.
+// maxClient bounds the field client, in bytes of JSON: the record of the job repeats it at every change.
 const maxClient = 4096
 
-// maxMS is the longest time that a request may name, ten years: sums of it with a date do not overflow.
+// maxMS is the longest duration that a request may name, ten years: adding it to a date does not overflow.
 const maxMS = 10 * 365 * 24 * 3600 * 1000
 
-// CheckMS refuses a time in milliseconds that is negative or over ten years.
+// CheckMS returns an error for a duration in milliseconds that is negative or over ten years.
 func CheckMS(field string, ms int) error {
 	if ms < 0 || ms > maxMS {
 		return wire.BadField(field, "%d: want 0 to %d milliseconds", ms, maxMS)
@@ -126,7 +126,7 @@ func CheckMS(field string, ms int) error {
 	return nil
 }
 
-// bindComfy reads the body of ComfyUI's POST /prompt, and returns its partial_execution_targets: what they say depends
+// bindComfy reads the body of ComfyUI's POST /prompt and returns its partial_execution_targets, whose meaning depends
 // on the graph.
 func bindComfy(o *pyjson.Object, req *RunRequest) (targets any, err error) {
 	var body struct {
@@ -163,7 +163,7 @@ func bindComfy(o *pyjson.Object, req *RunRequest) (targets any, err error) {
 			req.Preview = true
 		}
 	}
-	// Fields of ours may stand beside ComfyUI's.
+	// Our own fields may stand beside ComfyUI's.
 	return body.Targets, wire.Bind(wire.Without(o, "workflow"), req)
 }
 
@@ -181,7 +181,7 @@ func canonicalUUID(s string) bool {
 	return true
 }
 
-// HasField reports whether o has a field that is not a node of a bare graph.
+// HasField reports whether o has a field of that name whose value is not a node of a bare graph.
 func HasField(o *pyjson.Object, name string) bool {
 	v, ok := o.Get(name)
 	return ok && !isNode(v)
@@ -208,25 +208,25 @@ func holdsNode(o *pyjson.Object) bool {
 	return slices.ContainsFunc(o.Keys(), func(k string) bool { return isNode(o.At(k)) })
 }
 
-// isEditorGraph recognises the format of ComfyUI's editor, see convert.
+// isEditorGraph reports whether o is in the format of ComfyUI's editor, see convert.
 func isEditorGraph(o *pyjson.Object) bool {
 	return HasField(o, "nodes") && HasField(o, "links")
 }
 
-// Hash identifies what a request asks for: two requests of one id with the same hash are the same request.
+// Hash identifies what a request asks for: two requests with the same id and the same hash are the same request.
 func Hash(req *RunRequest, w *graph.Workflow) string {
 	c := *req
 	c.ID, c.Workflow, c.Client, c.Tied, c.Front, c.Preview, c.Priority, c.Attempt, c.Inputs = "", string(w.JSON()), nil,
 		false, false, false, "", 0, nil
-	c.DeadlineMS, c.QueueTTLMS = 0, 0                  // when it is to be done is not what is asked for
-	c.Strict, c.Profile, c.Reuse = false, false, false // nor is how the request is read and what is measured beside
+	c.DeadlineMS, c.QueueTTLMS = 0, 0                  // deadlines do not change what is asked for
+	c.Strict, c.Profile, c.Reuse = false, false, false // nor do checks, profiling and reuse
 	b, err := wire.Encode(&c, wire.Msgpack)
 	if err != nil { // the request was decoded from these very types
 		panic("ipc: " + err.Error())
 	}
 	sum := sha256.New()
-	_, _ = sum.Write(b)                                         // a hash does not fail
-	for _, name := range slices.Sorted(maps.Keys(req.Inputs)) { // the encoder writes them in any order
+	_, _ = sum.Write(b)                                         // never fails
+	for _, name := range slices.Sorted(maps.Keys(req.Inputs)) { // the encoder does not sort them
 		data := req.Inputs[name]
 		_, _ = fmt.Fprintf(sum, "%d %s %d ", len(name), name, len(data))
 		_, _ = sum.Write(data)
@@ -234,9 +234,9 @@ func Hash(req *RunRequest, w *graph.Workflow) string {
 	return hex.EncodeToString(sum.Sum(nil))
 }
 
-// ClientName is the name under which the jobs of a client are counted: the user that its reply subject belongs to,
-// where that tells; or else what the request calls itself, in client (text, or a map with id). All who have no name are
-// one.
+// ClientName returns the name under which the jobs of a client are counted: the user that its reply subject belongs to
+// (from), if known, or else the name that the request gives in client (text, or a map with id). Clients without a name
+// are counted together.
 func ClientName(from string, req *RunRequest) string {
 	own, _ := req.Client.(string)
 	if c, ok := req.Client.(*pyjson.Object); ok {

@@ -12,15 +12,15 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// convert puts a graph in API format into the place of one in the format of ComfyUI's editor. The old one goes into
-// saved pictures, as the editor has it, if the request brings no texts of its own.
+// convert replaces a graph in the format of ComfyUI's editor by the same graph in API format. As with the editor, saved
+// images then contain the original, unless the request has an extra_pnginfo of its own.
 func convert(req *RunRequest, lim wire.Limits) *fault.Failure {
 	info := req.ObjectInfo
-	req.ObjectInfo = nil // what is left of the request does not need it
+	req.ObjectInfo = nil // only the conversion needs it
 	given := req.Workflow
 	if text, ok := given.(string); ok {
 		if !bytes.Contains([]byte(text), []byte(`"links"`)) || wire.Guard([]byte(text), wire.JSON, lim) != nil {
-			return nil // refused, if it has to be, with the words for a text
+			return nil // parseWorkflowWithin refuses the text, if need be
 		}
 		if v, err := pyjson.Decode([]byte(text)); err == nil {
 			given = v

@@ -7,7 +7,7 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// Event is one entry of a job's log: a reply of run, and a message on patchbay.v1.events.<job>.<type>.
+// Event is one entry of a job's log: a reply to run, and a message on patchbay.v1.events.<job>.<type>.
 type Event struct {
 	V          int            `json:"v"`
 	Type       string         `json:"type"`
@@ -16,17 +16,17 @@ type Event struct {
 	TS         int64          `json:"ts"`  // Unix milliseconds
 	Attempt    int            `json:"attempt"`
 	Node       string         `json:"node,omitempty"`
-	Data       map[string]any `json:"data,omitempty"` // ComfyUI's data of the websocket message of that type
+	Data       map[string]any `json:"data,omitempty"` // data of ComfyUI's websocket message of that type
 	Error      *wire.Error    `json:"error,omitempty"`
 	NodeErrors map[string]any `json:"node_errors,omitempty"`
 }
 
-// The types of events beside those that package node makes.
+// The types of events. Package node also makes execution_cached.
 const (
 	EventQueued      = "queued"
 	EventRetrying    = "retrying"
 	EventStart       = "execution_start"
-	EventExecuting   = "executing" // node "": none any more
+	EventExecuting   = "executing" // node "": no node runs any more
 	EventProgress    = "progress"
 	EventExecuted    = "executed"
 	EventMetrics     = "metrics"
@@ -36,12 +36,13 @@ const (
 	EventExpired     = "expired"
 )
 
-// Terminal reports whether an event type ends a job. Every job has exactly one such event.
+// Terminal reports whether an event type ends a job. Every job has exactly one such event, and another after each
+// retry.
 func Terminal(eventType string) bool {
 	return slices.Contains([]string{EventSuccess, EventError, EventInterrupted, EventExpired}, eventType)
 }
 
-// Short returns the event without the lists that make it long; data has left_out: true then.
+// Short returns the event without lists and maps, which can be long, and with left_out: true in its data.
 func (e Event) Short() any {
 	data := map[string]any{"left_out": true}
 	for k, v := range e.Data {
@@ -56,7 +57,7 @@ func (e Event) Short() any {
 	return e
 }
 
-// EventOf reads an event.
+// EventOf decodes an event.
 func EventOf(o *pyjson.Object) (*Event, error) {
 	ev := &Event{}
 	err := wire.BindReply(o, ev)

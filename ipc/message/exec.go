@@ -5,14 +5,14 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// ExecRequest asks for one node to be run: the door for hosts that bring nodes of their own.
+// ExecRequest asks for one node to be run: it is the way in for hosts that bring nodes of their own.
 type ExecRequest struct {
 	Class   string         `json:"class_type"`
 	Inputs  *pyjson.Object `json:"inputs,omitempty"`   // literals, tensors, {"$handle": id}, and lists and maps of them
 	Want    []int          `json:"want,omitempty"`     // output slots to return; empty: all
-	LeaseMS int            `json:"lease_ms,omitempty"` // how long handles are kept without use; 0: 15 minutes
+	LeaseMS int            `json:"lease_ms,omitempty"` // how long unused handles are kept; 0: 15 minutes
 	Plan    string         `json:"plan,omitempty"`
-	// Files are found by LoadImage and LoadLatent, by name.
+	// Files are available to LoadImage and LoadLatent, by name.
 	Files map[string][]byte `json:"files,omitempty"`
 
 	bulk.Held
@@ -23,7 +23,7 @@ type ExecRequest struct {
 type ExecReply struct {
 	V        int            `json:"v"`
 	Outputs  []any          `json:"outputs"`
-	Files    []File         `json:"files,omitempty"` // what an output node would save; it is not saved
+	Files    []File         `json:"files,omitempty"` // what an output node would save; nothing is saved
 	Timings  map[string]any `json:"timings,omitempty"`
 	Warnings []string       `json:"warnings,omitempty"`
 	Worker   string         `json:"worker,omitempty"`
@@ -31,14 +31,14 @@ type ExecReply struct {
 	bulk.Held
 }
 
-// FreeRequest gives up handles and the weights of models; without any named, the worker drops all handles, caches and
+// FreeRequest releases handles and the weights of models. If it names none, the workers drop all handles, caches and
 // weights.
 type FreeRequest struct {
 	Handles []string `json:"handles,omitempty"`
 	Models  []string `json:"models,omitempty"` // files, as load and sample name them
 }
 
-// FreeReply tells how many handles were dropped, and how many bytes of weights of diffusion models.
+// FreeReply says how many handles were dropped, and how many bytes of weights of diffusion models.
 type FreeReply struct {
 	V     int   `json:"v"`
 	Freed int   `json:"freed"`

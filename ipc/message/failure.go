@@ -11,7 +11,8 @@ import (
 	"patchbay/node/fault"
 )
 
-// failureCode maps the codes of package node that are not validation; everything else there is bad_workflow.
+// failureCode maps a code of package node to one of the protocol. Codes that are not listed come from validation and
+// become bad_workflow.
 func failureCode(code string) string {
 	return cmp.Or(map[string]string{
 		fault.CodeTooLarge: wire.ErrTooLarge, fault.CodeCancelled: wire.ErrCancelled,
@@ -25,7 +26,8 @@ func failureCode(code string) string {
 	}[code], wire.ErrBadWorkflow)
 }
 
-// ErrorOf turns any error into an Error; a Failure keeps ComfyUI's type, details and node errors.
+// ErrorOf converts an error to a *wire.Error, nil to nil. A *fault.Failure keeps ComfyUI's type, details and node
+// errors; errors of other types become internal.
 func ErrorOf(err error) *wire.Error {
 	if err == nil {
 		return nil
@@ -58,7 +60,8 @@ func Guarded[T any](f func() (T, error)) (out T, err error) {
 	return f()
 }
 
-// StoreError tells a full disk from other faults of writing.
+// StoreError returns the error for an output that could not be written: disk_full if space or the limit on file size
+// ran out, else internal. A *fault.Failure keeps its code.
 func StoreError(err error) *wire.Error {
 	if _, ok := errors.AsType[*fault.Failure](err); ok {
 		return ErrorOf(err)

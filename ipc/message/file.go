@@ -27,7 +27,7 @@ func FileOf(o files.Output) File {
 	}
 }
 
-// Output is the inverse of fileOf.
+// Output is the inverse of FileOf.
 func (f File) Output() files.Output {
 	r := f.Ref
 	return files.Output{
@@ -46,10 +46,10 @@ func (f File) Save(dir string) (string, error) {
 	return path.Join(ref.Subfolder, ref.Filename), nil
 }
 
-// Checksum is CRC-32C (Castagnoli).
+// Checksum returns the CRC-32C (Castagnoli) of data.
 func Checksum(data []byte) uint32 { return crc32.Checksum(data, crc32.MakeTable(crc32.Castagnoli)) }
 
-// WriteSynced writes a file, with its folders, and returns when it and its name are on the disk.
+// WriteSynced writes a file, creating its folders, and returns once the contents and the name are on disk (fsync).
 func WriteSynced(path string, data []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err

@@ -9,11 +9,10 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// ProtocolVersion is the value of "v" in every message; a new one breaks clients, new fields do not.
+// ProtocolVersion is the value of "v" in every message. Raising it breaks clients; adding fields does not.
 const ProtocolVersion = 1
 
-// The names of the verbs: on NATS the token of the subject behind the root, in frames the value of "op". What else
-// there is to say is in Verbs.
+// The names of the verbs: on NATS the subject token after the root, in frames the value of "op". Verbs describes them.
 const (
 	VerbRun      = "run"
 	VerbSubmit   = "submit"
@@ -35,7 +34,7 @@ const (
 // graph into it.
 type RunRequest struct {
 	V int `json:"v,omitempty"`
-	// job id, [A-Za-z0-9_-]{1,64}; empty: one is made. Sending it twice is safe.
+	// job id, [A-Za-z0-9_-]{1,64}; empty: generated. It is safe to send a request with the same id twice.
 	ID         string            `json:"id,omitempty"`
 	Workflow   any               `json:"workflow,omitempty"`
 	Targets    []string          `json:"targets,omitempty"`       // output nodes to run; empty: all
@@ -43,7 +42,7 @@ type RunRequest struct {
 	ExtraPNG   *pyjson.Object    `json:"extra_pnginfo,omitempty"` // text chunks of saved pictures
 	NoMetadata bool              `json:"no_metadata,omitempty"`   // leave workflow and extra info out of saved files
 	Plan       string            `json:"plan,omitempty"`          // "ulysses=2,pipe=2"; empty: one rank
-	// measure every operation; the metrics event carries table and spans
+	// measure every operation; the metrics event then has profile and spans
 	Profile bool `json:"profile,omitempty"`
 	Preview bool `json:"preview,omitempty"` // make previews
 	Tied    bool `json:"tied,omitempty"`    // run on NATS: cancel when the client goes away
@@ -52,23 +51,23 @@ type RunRequest struct {
 	Priority   string `json:"priority,omitempty"`     // high, normal or low; empty: normal
 	QueueTTLMS int    `json:"queue_ttl_ms,omitempty"` // expired after waiting this long; 0: never
 	DeadlineMS int    `json:"deadline_ms,omitempty"`  // failed after running this long; 0: never
-	Client     any    `json:"client,omitempty"`       // anything; given back by status
+	Client     any    `json:"client,omitempty"`       // any value; returned by status
 	Reuse      bool   `json:"reuse,omitempty"`        // answer from the last job with the same content
-	// of a daemon to its worker: what ended without a result in an earlier one begins anew
+	// from a daemon to its worker: a later attempt reruns a job that ended without a result
 	Attempt int  `json:"attempt,omitempty"`
-	Strict  bool `json:"strict,omitempty"` // of older clients: unknown fields are always refused
-	// entries of a ComfyUI server's /object_info: a graph in the editor's format may have classes that are not here
+	Strict  bool `json:"strict,omitempty"` // sent by older clients, no effect: unknown fields are always refused
+	// entries of a ComfyUI server's /object_info, for classes of an editor's graph that are not known here
 	ObjectInfo *pyjson.Object `json:"object_info,omitempty"`
 
-	From string `json:"-"` // client that it counts for, see ClientName
+	From string `json:"-"` // client that the job counts for, see ClientName
 
 	Files []files.NeededFile `json:"-"` // by accept, for the record
 	About string             `json:"-"` // by accept, for the record
 	Model string             `json:"-"` // by accept, for the record
-	// by accept, for the queued event: what people call the nodes
+	// by accept, for the queued event: display names of the nodes
 	Titles map[string]string `json:"-"`
 
-	bulk.Held // of Inputs
+	bulk.Held // memory that Inputs lie in
 }
 
 // Receipt is the first reply of run and the only one of submit.
@@ -82,11 +81,11 @@ type Receipt struct {
 	Reused    string `json:"reused,omitempty"`    // the job whose files answer this one
 	Events    string `json:"events"`              // NATS subject of its events
 	Status    string `json:"status"`              // NATS subject to ask for its record
-	// NodeErrors are ComfyUI's errors of outputs that cannot run, when others can: those run.
+	// NodeErrors are ComfyUI's errors for outputs that cannot run while others can; the others do run.
 	NodeErrors map[string]any `json:"node_errors,omitempty"`
 }
 
-// The types of replies that are not events: they are not in the log.
+// The types of replies that are not events: they are not in the job's log.
 const (
 	ReplyAccepted  = "accepted"
 	ReplyOutput    = "output"
@@ -100,7 +99,7 @@ const (
 type OutputRef struct {
 	Node      string `json:"node"`
 	Index     int    `json:"index"`
-	Kind      string `json:"kind"` // "images", "latents", or as a class calls them
+	Kind      string `json:"kind"` // "images", "latents", or the name that a node class uses
 	Type      string `json:"type"` // "output" or "temp"
 	Prefix    string `json:"prefix,omitempty"`
 	Ext       string `json:"ext"`
@@ -141,17 +140,17 @@ type Preview struct {
 	Data   []byte `json:"data"`
 }
 
-// Heartbeat shows a silent client that its run goes on.
+// Heartbeat tells a client that its run goes on although no event came for a while.
 type Heartbeat struct {
 	Type string `json:"type"`
 	Job  string `json:"job"`
 	TS   int64  `json:"ts"`
 }
 
-// JobRequest is the body of status and cancel.
+// JobRequest is the body of status, cancel and retry.
 type JobRequest struct {
 	Job     string `json:"job"`
-	Follow  bool   `json:"follow,omitempty"`  // status: stream the events from From on
+	Follow  bool   `json:"follow,omitempty"`  // status: stream the events, starting at From
 	From    uint64 `json:"from,omitempty"`    // first sequence number wanted
 	Outputs bool   `json:"outputs,omitempty"` // status: stream the files after the record
 	Preview bool   `json:"preview,omitempty"` // follow: stream previews too
@@ -170,7 +169,7 @@ type JobsReply struct {
 	Counts map[State]int `json:"counts"`
 }
 
-// Short returns the reply without the lists of its records.
+// Short returns the reply with its records reduced to their bounded fields.
 func (r JobsReply) Short() any {
 	r.Jobs = slices.Clone(r.Jobs)
 	for i := range r.Jobs {
@@ -193,7 +192,7 @@ type ModelsReply struct {
 	Models map[string]any `json:"models"` // files by folder: lists of names
 }
 
-// DescribeReply answers describe, with what was asked for.
+// DescribeReply answers describe; only the fields that were asked for are set.
 type DescribeReply struct {
 	V      int            `json:"v"`
 	Compat string         `json:"comfy_compat,omitempty"` // version of ComfyUI whose classes these are
@@ -214,8 +213,8 @@ type RetryReply struct {
 type DescribeRequest struct {
 	Class  string `json:"class,omitempty"`  // empty: all classes
 	Schema bool   `json:"schema,omitempty"` // the JSON Schema of the protocol instead
-	Limits bool   `json:"limits,omitempty"` // only what the daemon takes
-	// Model asks for what a host must know of a model file.
+	Limits bool   `json:"limits,omitempty"` // only the daemon's limits
+	// Model asks for what a host must know about a model file.
 	Model *ModelRef `json:"model,omitempty"`
 }
 
@@ -229,7 +228,7 @@ type PongReply struct {
 // RecordReply is the record of a job as a reply.
 type RecordReply struct {
 	Type    string `json:"type"`               // "record"
-	LeftOut bool   `json:"left_out,omitempty"` // lists that a message has no room for are not here
+	LeftOut bool   `json:"left_out,omitempty"` // lists were left out, because they did not fit into a message
 	Record
 }
 
@@ -239,7 +238,7 @@ func (r RecordReply) Short() any {
 	return r
 }
 
-// LimitsReply is what describe tells of the limits of a daemon; 0: none.
+// LimitsReply holds the limits of a daemon, for describe; 0: none.
 type LimitsReply struct {
 	MessageBytes int   `json:"message_bytes"`
 	FrameBytes   int   `json:"frame_bytes"`

@@ -9,7 +9,7 @@ import (
 	"patchbay/node/files"
 )
 
-// State of a job. Every change is one compare-and-swap on its Record.
+// State is the state of a job. Every change is one compare-and-swap on its Record.
 type State string
 
 // The states. The last four are final.
@@ -28,7 +28,7 @@ func States() []State { return []State{Queued, Running, Done, Failed, Cancelled,
 // Final reports whether a job in this state has ended.
 func (s State) Final() bool { return s != Queued && s != Running }
 
-// Next lists where a state may go. A final state stays; its record may still be completed (file names).
+// Next returns the states that may follow. A final state stays, but its record may still be completed (file names).
 func (s State) Next() []State {
 	switch s {
 	case Queued:
@@ -39,7 +39,7 @@ func (s State) Next() []State {
 	return []State{s}
 }
 
-// Revived lists where a retry by hand may take a job: only one that ended without a result begins again.
+// Revived returns the states that a manual retry may move a job to: only a job that ended without a result runs again.
 func (s State) Revived() []State {
 	if s == Failed || s == Cancelled || s == Expired {
 		return []State{Queued}
@@ -47,13 +47,13 @@ func (s State) Revived() []State {
 	return nil
 }
 
-// Record is what is known of a job: the value that status returns.
+// Record is what is known about a job: the value that status returns.
 type Record struct {
 	V         int            `json:"v"`
 	Job       string         `json:"job"`
 	Kind      string         `json:"kind,omitempty"` // "sample"; empty: a workflow
 	State     State          `json:"state"`
-	Rev       uint64         `json:"rev"`     // grows with every change; the fence of Update
+	Rev       uint64         `json:"rev"`     // grows with every change; Update compares it
 	Attempt   int            `json:"attempt"` // 1 for the first run, 0 while never started
 	Worker    string         `json:"worker,omitempty"`
 	Created   int64          `json:"created"`            // Unix milliseconds, as are the next three
@@ -62,11 +62,11 @@ type Record struct {
 	ExpireAt  int64          `json:"expire_at,omitempty"`
 	Position  int            `json:"position,omitempty"` // jobs ahead in the queue
 	Hash      string         `json:"hash"`               // of the request
-	About     string         `json:"about,omitempty"`    // what is drawn, for lists: the start of its prompt
+	About     string         `json:"about,omitempty"`    // start of the prompt, for lists
 	Model     string         `json:"model,omitempty"`    // first model file that the workflow names
 	Plan      string         `json:"plan,omitempty"`
 	Outputs   []OutputRef    `json:"outputs,omitempty"`
-	Reused    string         `json:"reused,omitempty"`  // the job that made them, where this one asked for reuse
+	Reused    string         `json:"reused,omitempty"`  // the job that made Outputs, if this one reuses them
 	Dropped   int64          `json:"dropped,omitempty"` // when its files were removed, in Unix milliseconds
 	Metrics   map[string]any `json:"metrics,omitempty"`
 	Error     *wire.Error    `json:"error,omitempty"`
@@ -74,44 +74,44 @@ type Record struct {
 	Client    any            `json:"client,omitempty"`
 	Cancel    bool           `json:"cancel,omitempty"` // a running job was asked to stop
 
-	Files []files.NeededFile `json:"files,omitempty"` // that it reads: a daemon without them does not take it
-	// bytes of its largest model file: the least that a worker must have
+	Files []files.NeededFile `json:"files,omitempty"` // read by the job: a daemon without them does not take it
+	// bytes of its largest model file: the least memory that a worker must have
 	Memory int64 `json:"memory,omitempty"`
 
 	Priority string `json:"priority,omitempty"` // high or low; empty: normal
-	// daemon that runs it or ran it last; it has the files. While queued: the one that took it in
+	// daemon that runs the job or ran it last, and has its files; while queued, the daemon that accepted it
 	Owner     string `json:"owner,omitempty"`
-	NotBefore int64  `json:"not_before,omitempty"` // a retry waits until then
-	// attempts that ended with their daemon or before a retry by hand: they do not count
+	NotBefore int64  `json:"not_before,omitempty"` // Unix milliseconds; a retry waits until then
+	// attempts that do not count against the limit, because their daemon ended or a manual retry followed
 	HandedBack int      `json:"handed_back,omitempty"`
-	Causes     []string `json:"causes,omitempty"` // why earlier attempts ended, the last ones
-	Tied       bool     `json:"tied,omitempty"`   // ends with the connection it came on
+	Causes     []string `json:"causes,omitempty"` // why the latest attempts ended
+	Tied       bool     `json:"tied,omitempty"`   // ends with the connection of its client
 	From       string   `json:"from,omitempty"`   // client that it counts for
-	Pieces     int      `json:"pieces,omitempty"` // of the request, in the bucket patchbay-requests
+	Pieces     int      `json:"pieces,omitempty"` // pieces of the request in the bucket patchbay-requests
 }
 
-// maxCauses and maxCause bound Record.Causes and each of them, in bytes.
+// maxCauses bounds the number of Record.Causes, maxCause the bytes of each.
 const (
 	maxCauses = 10
 	maxCause  = 2000
 )
 
-// Because notes why an attempt ended.
+// Because adds a cause to r.Causes: why the current attempt ended.
 func (r *Record) Because(cause string) {
 	r.Causes = append(r.Causes, fmt.Sprintf("attempt %d: %s", r.Attempt, cause[:min(len(cause), maxCause)]))
 	r.Causes = r.Causes[max(0, len(r.Causes)-maxCauses):]
 }
 
-// Priorities are the classes of jobs, most urgent first.
+// Priorities returns the priorities of jobs, most urgent first.
 func Priorities() []string { return []string{"high", "normal", "low"} }
 
-// OrNormal is the class of jobs that a request without one is in.
+// OrNormal returns the priority of a request, which is "normal" if it names none.
 func OrNormal(priority string) string { return cmp.Or(priority, "normal") }
 
-// PriorityRank is the place of a class among the others, 0 first.
+// PriorityRank returns the position of a priority among all, 0 for the most urgent, and -1 for an unknown one.
 func PriorityRank(priority string) int { return slices.Index(Priorities(), OrNormal(priority)) }
 
-// Closed returns the bare record of the job's end: with its own error, or failed with fault.
+// Closed returns the bare record of an ended job: as it ended if it has an error, else failed with fault.
 func (r Record) Closed(fault *wire.Error) Record {
 	if r.Error == nil || !r.State.Final() {
 		r.State, r.Error = Failed, fault
@@ -119,14 +119,14 @@ func (r Record) Closed(fault *wire.Error) Record {
 	return r.bare()
 }
 
-// bare returns the record without what can be of any length.
+// bare returns the record without its fields of unbounded length.
 func (r Record) bare() Record {
 	r.Error = r.Error.Short()
 	r.Outputs, r.Metrics, r.NodeError, r.Client, r.Files, r.Causes = nil, nil, nil, nil, nil, nil
 	return r
 }
 
-// Clone is a copy whose lists may be appended to.
+// Clone returns a copy whose Outputs and Causes may be appended to.
 func (r Record) Clone() Record {
 	r.Outputs, r.Causes = slices.Clone(r.Outputs), slices.Clone(r.Causes)
 	return r

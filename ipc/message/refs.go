@@ -8,7 +8,7 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// RefsOf lists the references in a request.
+// RefsOf returns the references in a request.
 func RefsOf(verb string, o *pyjson.Object) ([]*wire.Ref, error) {
 	var all []*wire.Ref
 	err := ReplaceRefs(verb, o, func(r *wire.Ref) ([]byte, error) {
@@ -18,8 +18,8 @@ func RefsOf(verb string, o *pyjson.Object) ([]*wire.Ref, error) {
 	return all, err
 }
 
-// ReplaceRefs calls f with every reference in the fields of a request. Bytes that it returns take the reference's
-// place; nil leaves it.
+// ReplaceRefs calls f for every reference in the fields of a request that may hold some (Verb.Refs), and replaces it in
+// place by the bytes that f returns; nil keeps the reference.
 func ReplaceRefs(verb string, o *pyjson.Object, f func(*wire.Ref) ([]byte, error)) error {
 	fields := VerbOf(verb).Refs
 	if o == nil {

@@ -16,8 +16,8 @@ import (
 	"patchbay/parallel/plan"
 )
 
-// ParseSample reads the body of sample. With forward large tensors are left to the worker that gets them. Errors have
-// Input set to the path of the field.
+// ParseSample reads and checks the body of sample, and generates an id if there is none. With forward, large tensors
+// are left to the worker that will receive them, and Built stays nil. Errors have Input set to the path of the field.
 func ParseSample(o *pyjson.Object, forward bool) (*SampleRequest, *wire.Error) {
 	q := &SampleRequest{}
 	if err := BindStrict(o, q); err != nil {
@@ -39,7 +39,7 @@ func ParseSample(o *pyjson.Object, forward bool) (*SampleRequest, *wire.Error) {
 	return q, nil
 }
 
-// BindStrict is Bind that refuses fields that dst does not have.
+// BindStrict is wire.Bind that also returns an error for fields that dst does not have.
 func BindStrict(o *pyjson.Object, dst any) error {
 	if err := wire.Bind(o, dst); err != nil {
 		return err
@@ -50,7 +50,7 @@ func BindStrict(o *pyjson.Object, dst any) error {
 	return nil
 }
 
-// Lower is the message as package node takes it.
+// Lower converts the request to the form that package node takes.
 func (q *SampleRequest) Lower(look Numbers) (*value.HostRequest, error) {
 	out := &value.HostRequest{Options: q.Sampler.Options}
 	var err error
@@ -103,7 +103,7 @@ func (q *SampleRequest) Lower(look Numbers) (*value.HostRequest, error) {
 	return out, nil
 }
 
-// Resolve is the model as package node takes it. What the patches add to is looked at there.
+// Resolve converts the reference to the form that package node takes, which checks the weights that patches change.
 func (m *ModelRef) Resolve(look Numbers) (value.ModelFile, error) {
 	out := value.ModelFile{Name: m.File, Fingerprint: m.Fingerprint}
 	for i, p := range m.Patches {
@@ -140,7 +140,7 @@ func (m *ModelRef) Resolve(look Numbers) (value.ModelFile, error) {
 		}
 		if n.Hint != nil {
 			dims, err := 4, error(nil)
-			if len(n.Hint.Shape) == 3 { // states of a picture encoder
+			if len(n.Hint.Shape) == 3 { // states of an image encoder
 				dims = 3
 			}
 			if net.Hint, err = look.latent(path+"hint", n.Hint, dims); err != nil {
@@ -152,7 +152,7 @@ func (m *ModelRef) Resolve(look Numbers) (value.ModelFile, error) {
 	return out, nil
 }
 
-// or is the number of a field that may be left out.
+// or returns the number of an optional field.
 func or(p *float64, preset float64) float64 {
 	if p == nil {
 		return preset
@@ -160,7 +160,7 @@ func or(p *float64, preset float64) float64 {
 	return *p
 }
 
-// plain checks and copies what is no tensor.
+// plain checks and copies the fields that are not tensors.
 func (q *SampleRequest) plain(r *parallel.Request) error {
 	switch {
 	case q.Model.File == "":
@@ -191,7 +191,7 @@ func (q *SampleRequest) plain(r *parallel.Request) error {
 	return err
 }
 
-// lower is the cache as package parallel takes it, which checks its numbers.
+// lower converts the cache settings to those of package parallel, which checks the numbers.
 func (c *CacheRef) lower() (*parallel.Cache, error) {
 	if c == nil {
 		return nil, nil
@@ -209,7 +209,7 @@ func (c *CacheRef) lower() (*parallel.Cache, error) {
 	}, nil
 }
 
-// guide fills in guider and branches.
+// guide fills in the guider and the branches of r.
 func (q *SampleRequest) guide(r *parallel.Request, look Numbers) error {
 	cfg := or(q.CFG, 1)
 	positive, err := q.branch("conds.positive", q.Conds.Positive, look)
@@ -253,15 +253,16 @@ func (q *SampleRequest) branch(path string, list []CondRef, look Numbers) (paral
 	return out, nil
 }
 
-// Numbers reads the tensors of a request. With forward those are passed over that another process has, or is to read.
+// Numbers reads the tensors of a request. With forward, it skips the data of tensors that another process has or will
+// read.
 type Numbers struct{ forward bool }
 
-// away reports whether only dtype and shape of a tensor are looked at.
+// away reports whether only dtype and shape of a tensor are checked here.
 func (look Numbers) away(t *wire.Tensor) bool {
 	return look.forward && (t.Data == nil && t.Hash != "" || len(t.Data) >= wire.BulkBytes)
 }
 
-// always is ComfyUI's sigma at 0 percent of a discrete model: above every sigma.
+// always is ComfyUI's sigma for 0 percent of a discrete model: it is above every sigma.
 const always = 999999999.9
 
 func (c *CondRef) entry(path string, look Numbers) (parallel.Entry, error) {
@@ -316,7 +317,7 @@ func (c *CondRef) entry(path string, look Numbers) (parallel.Entry, error) {
 	return e, nil
 }
 
-// setCond takes one value of extra_conds.
+// setCond stores one value of extra_conds in e.
 func setCond(e *dit.Entry, key, path string, t *wire.Tensor, look Numbers) error {
 	dims := map[string]int{"c_crossattn": 3, "encoder_hidden_states_t5": 3, "guidance": 1, "c_concat": 4}[key]
 	if key == "attention_mask" || key == "text_embedding_mask" || key == "text_embedding_mask_t5" {
@@ -353,7 +354,7 @@ func setCond(e *dit.Entry, key, path string, t *wire.Tensor, look Numbers) error
 		}
 	case "image_meta_size", "c_size":
 		e.Size = append(data, e.Size...)
-	case "c_ar": // sorted before c_size, kept behind it
+	case "c_ar": // sorts before c_size, but belongs after it
 		e.Size = append(e.Size, data...)
 	default:
 		return wire.BadField(path, "is not known here; the keys are c_crossattn, c_concat, y, guidance, attention_mask, "+
@@ -362,7 +363,7 @@ func setCond(e *dit.Entry, key, path string, t *wire.Tensor, look Numbers) error
 	return nil
 }
 
-// prefix reads a mask [1, Lt] of ones and then zeros, and returns the number of ones.
+// prefix reads a mask [1, Lt] of ones followed by zeros and returns the number of ones.
 func (look Numbers) prefix(path string, t *wire.Tensor) (int, error) {
 	var ones []bool
 	if look.away(t) {
@@ -389,7 +390,8 @@ func (look Numbers) prefix(path string, t *wire.Tensor) (int, error) {
 	return n, nil
 }
 
-// values returns the numbers of a tensor of floats. dims 0: any number of dimensions but none.
+// values returns the shape and the numbers of a float tensor, nil numbers for one that is away. dims 0 allows any
+// number of dimensions from 1.
 func (look Numbers) values(path string, t *wire.Tensor, dims int) ([]int, []float32, error) {
 	if t == nil {
 		return nil, nil, wire.BadField(path, "is missing")
@@ -415,7 +417,7 @@ func (look Numbers) values(path string, t *wire.Tensor, dims int) ([]int, []floa
 	return t.Shape, data, nil
 }
 
-// latent reads [B, C, Y, X], with dims 3 [B, Y, X] as one channel, and with dims 5 also [B, C, layers, Y, X].
+// latent reads [B, C, Y, X]; dims 3 means [B, Y, X] as one channel, dims 5 also allows [B, C, layers, Y, X].
 func (look Numbers) latent(path string, t *wire.Tensor, dims int) (parallel.Latent, error) {
 	if dims == 5 && (t == nil || len(t.Shape) != dims) {
 		dims = 4
@@ -434,7 +436,7 @@ func (look Numbers) latent(path string, t *wire.Tensor, dims int) (parallel.Late
 	return l, nil
 }
 
-// LatentTensor is the inverse of latent. items 0: all.
+// LatentTensor is the inverse of Numbers.latent for the first items of the batch; items 0 means all.
 func LatentTensor(l parallel.Latent, items int) *wire.Tensor {
 	if items == 0 || items > l.B {
 		items = l.B

@@ -1,7 +1,7 @@
 package message
 
-// Stats is what a daemon counts: the reply of the verb stats, and the data of `nats service stats`. Counters begin with
-// the daemon.
+// Stats holds a daemon's counters: the reply to the verb stats, and the data of `nats service stats`. Counters start at
+// zero with the daemon.
 type Stats struct {
 	V           int               `json:"v"`
 	Daemon      string            `json:"daemon"`
@@ -11,9 +11,9 @@ type Stats struct {
 	Running     int               `json:"running"`
 	Jobs        map[State]int     `json:"jobs"` // remembered jobs by state
 	Workers     []WorkerStats     `json:"workers"`
-	Devices     []string          `json:"devices"` // of a worker, one for each place of a rank: cuda:0, cuda:1; or cpu
+	Devices     []string          `json:"devices"` // of one worker, one for each rank: cuda:0, cuda:1; or cpu
 	WorkerPIDs  []int             `json:"worker_pids"`
-	Rate        float64           `json:"steps_per_second"` // of all jobs that run now
+	Rate        float64           `json:"steps_per_second"` // of all running jobs together
 	Steps       uint64            `json:"steps"`
 	Samples     uint64            `json:"samples"` // runs of the verb sample
 	Axes        map[string]uint64 `json:"axis_bytes"`
@@ -26,32 +26,32 @@ type Stats struct {
 	Store       *StoreStats       `json:"store,omitempty"` // nil: jobs are in memory only
 }
 
-// StoreStats is how much of the job store is used.
+// StoreStats describes use and health of the job store.
 type StoreStats struct {
 	Bytes int64 `json:"bytes"` // of the files of all its streams
-	Limit int64 `json:"limit"` // that they may have; 0: not known
-	Full  bool  `json:"full"`  // it takes no new jobs now
-	Head  int64 `json:"head"`  // of the limit, kept for records and ends of jobs that are there
-	// Lost are jobs whose events were there when the daemon started, and whose records were not.
+	Limit int64 `json:"limit"` // that they may take; 0: not known
+	Full  bool  `json:"full"`  // no new jobs are accepted now
+	Head  int64 `json:"head"`  // part of Limit reserved for records and terminal events of existing jobs
+	// Lost counts jobs that had events but no record when the daemon started.
 	Lost     int      `json:"lost"`
-	LostJobs []string `json:"lost_jobs,omitempty"` // the first of them
-	// Damaged are the streams that the server says it has lost messages of, with the bytes of those.
+	LostJobs []string `json:"lost_jobs,omitempty"` // the first 20 of them
+	// Damaged lists the streams of which the server reports lost messages, with the number of bytes lost.
 	Damaged []string `json:"damaged,omitempty"`
-	// Copies are those of every record, on as many servers; 0: not known yet.
+	// Copies is the number of replicas of every record, each on a server of its own; 0: not known yet.
 	Copies int `json:"copies,omitempty"`
-	// Trouble names streams that no server leads, and servers that are away or behind.
+	// Trouble names streams without a leader, and servers that are offline or lagging.
 	Trouble []string `json:"trouble,omitempty"`
-	// Restored are records that the server had lost while the daemon ran, and that it has written again.
+	// Restored counts records that the server lost while the daemon ran and that the daemon wrote again.
 	Restored int `json:"restored,omitempty"`
 }
 
-// WorkerStats is one worker of a daemon.
+// WorkerStats describes one worker of a daemon.
 type WorkerStats struct {
 	Name     string  `json:"name"`
-	PID      int     `json:"pid"` // 0: it is being started
+	PID      int     `json:"pid"` // 0: it is starting
 	Restarts int     `json:"restarts"`
 	Job      string  `json:"job,omitempty"`
-	Step     int     `json:"step,omitempty"` // of the sampling node that runs or ran last
+	Step     int     `json:"step,omitempty"` // of the current or last sampling node
 	Steps    int     `json:"steps,omitempty"`
 	Rate     float64 `json:"steps_per_second,omitempty"`
 }

@@ -2,18 +2,18 @@ package message
 
 import "patchbay/ipc/wire"
 
-// EventSubject returns the subject of one type of event of a job; ">" as type matches all.
+// EventSubject returns the subject of one kind of event of a job; kind ">" matches all.
 func EventSubject(job, kind string) string { return wire.SubjectRoot + "events." + job + "." + kind }
 
 // PreviewSubject returns the subject of a job's previews.
 func PreviewSubject(job string) string { return wire.SubjectRoot + "preview." + job }
 
-// BlobRoot begins the subjects on which daemons offer and take payloads: patchbay.v1.blob.<daemon>.get, .put.<transfer>
-// and .ack.<transfer>.
+// BlobRoot is the prefix of the subjects on which daemons offer and receive payloads: patchbay.v1.blob.<daemon>.get,
+// .put.<transfer> and .ack.<transfer>.
 const BlobRoot = wire.SubjectRoot + "blob."
 
-// The names of the durable side on NATS. A number at the end of a stream is its generation: some settings of a stream
-// cannot be changed later.
+// The names on NATS of the streams, buckets and subjects that daemons share. The number at the end of a stream name is
+// its generation: some settings of a stream cannot be changed later.
 const (
 	QueueStream   = "PATCHBAY_JOBS_1"
 	EventStream   = "PATCHBAY_EVENTS_1"

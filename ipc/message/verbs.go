@@ -5,29 +5,29 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// Verb is one row of the table of verbs. Subjects, dispatch on frames, rights, the JSON Schema and the table of
-// docs/protocol.md follow from it; a package that answers adds the function (serve).
+// Verb is one row of the table of verbs. Subjects, dispatch of frames, permissions, the JSON Schema and the table in
+// docs/protocol.md are derived from it; package serve adds the handlers.
 type Verb struct {
 	Name  string
 	About string // what `nats micro info` shows
-	// PerJob: the subject ends in the id of a job, in frames the field job has it, and the daemon that has the job
+	// PerJob: the subject ends in a job id (in frames, the field job holds it), and the daemon that has the job
 	// answers.
 	PerJob bool
-	// Everyone: every daemon on the server answers, not one of the queue group.
+	// Everyone: every daemon on the server answers, not just one of the queue group.
 	Everyone bool
-	// NeedsBody: an empty body is a mistake.
+	// NeedsBody: an empty body is an error.
 	NeedsBody bool
-	// Admin: not among the rights of a client.
+	// Admin: clients have no right to it.
 	Admin bool
-	// Strict: fields that are not known are refused, at every depth.
+	// Strict: unknown fields are refused, at every depth.
 	Strict bool
-	// Hashes: tensors may be named by their hash alone.
+	// Hashes: tensors may be given by their hash alone.
 	Hashes bool
 	// Refs are the fields that may hold references; nil: none, AnyField: all.
 	Refs []string
-	// Streams: a request that is this body may be answered with several messages; nil: never.
+	// Streams: whether a request with this body may be answered with several messages; nil: never.
 	Streams func(body *pyjson.Object) bool
-	// Request and Reply are zero values of the bodies; nil: there is none, or any.
+	// Request and Reply are zero values of the bodies; a nil Request: none is expected.
 	Request, Reply any
 	Body, Answer   string // the same in words, for the table of docs/protocol.md
 }
@@ -35,7 +35,7 @@ type Verb struct {
 // AnyField stands in Verb.Refs for all fields.
 const AnyField = "*"
 
-// anyBody is Verb.Streams of verbs that stream whatever they are asked.
+// anyBody is Verb.Streams of verbs that always stream.
 func anyBody(*pyjson.Object) bool { return true }
 
 // Verbs is the table of verbs, in the order of docs/protocol.md. ping, which only frames have, is not in it.
@@ -120,7 +120,7 @@ func Verbs() []Verb {
 	}
 }
 
-// VerbOf is the row of a verb; of one that there is not, a row without a name.
+// VerbOf returns the row of a verb, or the zero Verb if there is none of that name.
 func VerbOf(name string) Verb {
 	for _, v := range Verbs() {
 		if v.Name == name {
@@ -130,7 +130,7 @@ func VerbOf(name string) Verb {
 	return Verb{}
 }
 
-// VerbNames are the names of all rows, in their order.
+// VerbNames returns the names of all rows, in order.
 func VerbNames() []string {
 	var out []string
 	for _, v := range Verbs() {
@@ -139,7 +139,7 @@ func VerbNames() []string {
 	return out
 }
 
-// Subject is where the verb is asked for on NATS; job is looked at where PerJob is set, "*" matches every job.
+// Subject returns the NATS subject of the verb. job is used only if PerJob is set; "*" matches every job.
 func (v Verb) Subject(job string) string {
 	if v.PerJob {
 		return wire.SubjectRoot + v.Name + "." + job
@@ -150,7 +150,7 @@ func (v Verb) Subject(job string) string {
 // Stream reports whether a request with this body is answered with several messages. body may be nil.
 func (v Verb) Stream(body *pyjson.Object) bool { return v.Streams != nil && v.Streams(body) }
 
-// VerbSubject returns the subject of a verb; job is the job of a verb that is per job.
+// VerbSubject returns the NATS subject of a verb; job is used only by verbs about one job.
 func VerbSubject(verb, job string) string { return VerbOf(verb).Subject(job) }
 
 // follows is Verb.Streams of status.

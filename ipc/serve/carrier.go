@@ -12,45 +12,45 @@ import (
 
 // Carrier brings requests from clients to a Service and its replies back: NATS, a unix socket, or stdio.
 type Carrier interface {
-	// Name is how logs call it, with its address.
+	// Name is what logs call the carrier, with its address.
 	Name() string
-	// Serve takes requests until ctx ends or the far side is gone; then it takes no new ones, lets streams under way
-	// finish for as long as drain lasts, and returns.
+	// Serve takes requests until ctx ends or the far side is gone. When ctx ends, requests under way may finish until
+	// drain ends; then it returns.
 	Serve(ctx, drain context.Context, s *Service) error
 }
 
 // Request is one request, decoded.
 type Request struct {
 	Verb   string
-	From   string         // user that sends it, where the carrier knows
-	Job    string         // of the subject, for status, cancel and retry
+	From   string         // user who sent it, if the carrier knows
+	Job    string         // of the subject or frame, for status, cancel and retry
 	MsgID  string         // of the header Nats-Msg-Id: the job id of a run or submit whose body has none
 	Fields *pyjson.Object // nil: the body was empty
 	Reply  *Reply
 	Tied   bool            // run ends with the connection
-	Gone   <-chan struct{} // closed when the client is gone; nil where nobody can tell
+	Gone   <-chan struct{} // closed when the client is gone; nil: not known
 
 	// shared memory that Fields lies in, until the last reply is sent
 	hold *bulk.Hold
-	// fetches what Fields refers to; nil: nothing can be
+	// fetches the bytes of a reference in Fields; nil: references are refused
 	pull func(ctx context.Context, ref *wire.Ref) (*bulk.Region, error)
 }
 
-// Reply is the way back to one client. Messages are encoded as the request was. It is used by one goroutine at a time.
+// Reply sends replies to one client, encoded as its request was. It is used by one goroutine at a time.
 type Reply struct {
 	Enc    wire.Encoding
 	Limit  int  // bytes of the largest message
 	Stream bool // the verb answers with several messages: the carrier marks their end
-	// Send writes one encoded message, the parts after each other, with descriptors beside it; fault is set when it is an
-	// error, end when nothing follows. No parts only mark the end.
+	// Send writes one encoded message, the concatenation of parts, with descriptors beside it. fault is set if the
+	// message is an error, end if nothing follows. Without parts it only marks the end.
 	Send func(parts [][]byte, fds []int, fault *wire.Error, end bool) error
-	// Beside makes the place for what goes beside one message; nil: everything goes inside.
+	// Beside returns the Cargo for one message that lies in known; nil: everything goes inside the message.
 	Beside func(known *bulk.Hold) bulk.Cargo
-	// Alive asks whether the client still listens, where that can be asked; nil: it cannot.
+	// Alive reports whether the client still listens; nil: there is no way to ask.
 	Alive func() bool
 	// Detach is called before a reply is continued on another goroutine; nil: nothing to do.
 	Detach func()
-	// Done is called once, when the last message was sent or the reply was given up; nil: nothing to do.
+	// Done is called once, after the last message or when the reply is given up; nil: nothing to do.
 	Done func()
 
 	once sync.Once
@@ -91,7 +91,7 @@ func (r *Reply) Fail(err error) error {
 	return r.put(e.Body(), e, true)
 }
 
-// long is a message that has a short form, for where it has no room.
+// long is a message with a short form, which is sent if the message does not fit.
 type long interface{ Short() any }
 
 func (r *Reply) put(v any, fault *wire.Error, end bool) error {
@@ -120,8 +120,9 @@ func (r *Reply) put(v any, fault *wire.Error, end bool) error {
 	return failed
 }
 
-// encode returns a message in its parts and what goes beside them, nil if nothing does: first what is large, where that
-// leaves too much what is small too. What fits neither way goes in its short form, if it has one, with nothing beside.
+// encode returns the parts of a message and the cargo beside it, if any. Large bytes go beside; if the message is still
+// too long, small ones do too. If that does not help, the message is replaced by its short form, if it has one, with
+// nothing beside.
 func (r *Reply) encode(v any) (b [][]byte, beside bulk.Cargo, err error) {
 	n := 0
 	done := func(v any, place wire.Carry, least int) bool {
@@ -151,8 +152,8 @@ func (r *Reply) encode(v any) (b [][]byte, beside bulk.Cargo, err error) {
 		"to get it beside the message", n, r.Limit)
 }
 
-// inlineLimit is the largest file that travels inside one message: 512 KiB, or half of what a message may have; text
-// encodings need a third more.
+// inlineLimit returns the size of the largest file that goes inside one message: 512 KiB, or half the limit of a
+// message if that is less; in JSON three quarters of that, because base64 needs a third more.
 func (r *Reply) inlineLimit() int {
 	n := min(512<<10, r.Limit/2)
 	if r.Enc == wire.JSON {

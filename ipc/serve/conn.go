@@ -12,7 +12,7 @@ import (
 	"patchbay/ipc/wire"
 )
 
-// conn serves one byte stream: frames in, frames out. Runs are tied to it.
+// conn serves one byte stream: frames in, frames out. Runs are cancelled when it ends.
 type conn struct {
 	r    io.Reader
 	w    *wire.FrameWriter
@@ -21,9 +21,9 @@ type conn struct {
 	open open
 }
 
-// serveConn answers the requests of one byte stream until it ends or ctx ends; then no new ones are taken, and streams
-// under way may finish until drain ends. closing is called when the stream is not to be read any more. A clean end of
-// the stream is nil.
+// serveConn answers the requests of one byte stream until it or ctx ends. When ctx ends, requests under way, and those
+// that still arrive, may finish until drain ends. closing is called when the stream is not read any more. A clean end
+// of the stream is nil.
 func serveConn(ctx, drain context.Context, r io.Reader, w io.Writer, closing func(), s *Service) error {
 	c := &conn{r: r, w: wire.NewFrameWriter(w), s: s, gone: make(chan struct{})}
 	read := make(chan error, 1)
@@ -47,13 +47,13 @@ func serveConn(ctx, drain context.Context, r io.Reader, w io.Writer, closing fun
 	return nil
 }
 
-// read takes frames until the stream ends. A frame that is too large ends it, because nothing behind it can be found.
+// read takes frames until the stream ends. A frame that is too large ends it, because the next one cannot be found.
 func (c *conn) read() error {
 	for {
 		body, err := wire.ReadFrame(c.r)
 		fds, many := wire.TakeFDs(c.r)
 		if err != nil {
-			wire.CloseFDs(fds) // of a frame that was cut off
+			wire.CloseFDs(fds) // of a truncated frame
 		}
 		switch {
 		case err == nil && many != nil:
@@ -71,7 +71,7 @@ func (c *conn) read() error {
 	}
 }
 
-// frame answers one request, whose descriptors become its own.
+// frame answers one request, and takes over its descriptors.
 func (c *conn) frame(body []byte, fds []int) {
 	defer func() { wire.CloseFDs(fds) }()
 	enc, ok := wire.Sniff(body)
@@ -129,7 +129,7 @@ func (c *conn) frame(body []byte, fds []int) {
 	c.s.Handle(r)
 }
 
-// reply writes replies to one request.
+// reply returns the Reply to one request.
 func (c *conn) reply(enc wire.Encoding, env wire.Envelope, done func()) *Reply {
 	return &Reply{
 		Enc: enc, Limit: wire.MaxFrame - 1024, Done: done,
@@ -148,7 +148,7 @@ func (c *conn) reply(enc wire.Encoding, env wire.Envelope, done func()) *Reply {
 	}
 }
 
-// refuse answers a request that did not reach the service.
+// refuse answers a request that did not reach the service with an error.
 func (c *conn) refuse(enc wire.Encoding, env wire.Envelope, e *wire.Error) {
 	c.s.fail(c.reply(enc, env, nil), e)
 }

@@ -1,6 +1,7 @@
 // Package serve answers requests: carriers (NATS, unix socket, stdio) bring them to one Service, which checks them,
-// puts jobs into the table or asks an executor, and streams what becomes of them. It knows verbs and clients; jobs are
-// kept, bytes are moved and devices are used elsewhere.
+// puts jobs into the table or calls an executor, and streams the results. It knows verbs and clients; storing jobs,
+// moving bytes and using devices is left to other packages.
 //
-// Reading order: carrier, service, verbs, stream, exec, sample, limits; conn, socket, stdio; nats, nats_bulk; schema.
+// Reading order: carrier, service, verbs, stream, exec, sample, limits; open, conn, socket, stdio; nats, nats_bulk;
+// schema.
 package serve

@@ -73,7 +73,7 @@ func (s *Service) free(r *Request) error {
 	return nil
 }
 
-// executorFor returns the worker that holds the handles among the inputs, or the next one in turn.
+// executorFor returns the executor that holds the handles among the inputs, or the next one in turn.
 func (s *Service) executorFor(inputs any) (jobs.Executor, error) {
 	var ids []string
 	message.EachHandle(inputs, func(id string, _ *pyjson.Object) { ids = append(ids, id) })
@@ -98,19 +98,19 @@ func (s *Service) executorFor(inputs any) (jobs.Executor, error) {
 	return owner, nil
 }
 
-// ownership says which worker holds a handle, and until when by what is known here. Whether it still does is the
-// worker's to say.
+// ownership says which worker holds a handle, and until when as far as is known here. The worker decides whether it
+// still does.
 type ownership struct {
 	ex    jobs.Executor
 	lease time.Duration
 	until time.Time
 }
 
-// forgetLate is how long after the end of its lease a handle is forgotten here: the clocks of daemon and worker are
-// read at different moments.
+// forgetLate is how long a handle is remembered here after the end of its lease: daemon and worker read their clocks at
+// different moments.
 const forgetLate = time.Minute
 
-// renew notes that handles were used.
+// renew extends the leases of handles that were used.
 func (s *Service) renew(inputs any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -121,7 +121,7 @@ func (s *Service) renew(inputs any) {
 	})
 }
 
-// own notes which worker holds the handles in v, and forgets handles whose lease is over.
+// own records which worker holds the handles in v, and forgets handles whose lease is over.
 func (s *Service) own(v any, ex jobs.Executor) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 	"patchbay/node/graph"
 )
 
-// Limits are what a Service takes from its clients. The length of the queue and the jobs of one client are those of its
-// Jobs.
+// Limits bound what a Service accepts from its clients. The limits of the queue and of the jobs of one client are in
+// the configuration of its Jobs.
 type Limits struct {
 	Message int // bytes of a request on NATS. 0: 64 MiB
 	Frame   int // bytes of a request on socket and stdio. 0: 256 MiB
@@ -20,7 +20,7 @@ type Limits struct {
 	Nodes   graph.Bounds
 }
 
-// orPreset fills in what is 0.
+// orPreset replaces zeros by the defaults.
 func (b Limits) orPreset() Limits {
 	lim := wire.DefaultLimits()
 	b.Message, b.Frame = cmp.Or(b.Message, lim.Bytes), min(cmp.Or(b.Frame, wire.MaxFrame), wire.MaxFrame)
@@ -28,7 +28,7 @@ func (b Limits) orPreset() Limits {
 	return b
 }
 
-// message are the limits of a request on NATS, frame those of one in a frame.
+// message returns the limits of a request on NATS, frame those of one in a frame.
 func (b Limits) message() wire.Limits {
 	return wire.Limits{Bytes: b.Message, Depth: b.Depth, Items: b.Values}
 }
@@ -45,7 +45,7 @@ func (s *Service) limits() message.LimitsReply {
 	}
 }
 
-// undecodable is the reply to a body that Decode refuses.
+// undecodable returns the error for a body that Decode refuses.
 func undecodable(err error) *wire.Error {
 	if long, ok := errors.AsType[*wire.LongBody](err); ok {
 		e := wire.Errorf(wire.ErrTooLarge, "%v; send large inputs as files in the input folder", err)
@@ -57,7 +57,7 @@ func undecodable(err error) *wire.Error {
 
 func shuttingDown() *wire.Error { return wire.Errorf(wire.ErrDraining, "the daemon is shutting down") }
 
-// refusedJob is the reply to a job that the table did not take.
+// refusedJob returns the error for a job that the table did not take.
 func (s *Service) refusedJob(req *message.RunRequest, err error) *wire.Error {
 	after := func(e *wire.Error, ms int) *wire.Error {
 		e.RetryAfterMS = ms

@@ -31,19 +31,19 @@ const (
 type NATSConfig struct {
 	URL    string
 	Access wire.Access
-	// InProcess is the server inside this process; nil: URL is dialled.
+	// InProcess is the server inside this process; nil: URL is dialed.
 	InProcess nats.InProcessConnProvider
 	Version   string            // semantic version of the program
 	Facts     map[string]string // metadata of the service: devices, workers
 	// Stats returns what the service shows under data in `nats service stats`.
 	Stats func() any
-	// Listens reports whether anybody subscribes to a subject; nil (an external server): previews are sent to those who
-	// ask for them on <subject>.on.
+	// Listens reports whether anybody subscribes to a subject; nil (an external server): previews are sent while
+	// somebody asks for them on <subject>.on.
 	Listens func(subject string) bool
-	// Bulk is called when a payload of 4 MiB and more begins to arrive, what it returns when it is there or given up; nil:
-	// nobody wants to know.
+	// Bulk is called when a payload of 4 MiB or more begins to arrive, and what it returns when the transfer has ended;
+	// nil: nothing is called.
 	Bulk  func() (done func())
-	Owner string // name of this daemon, on events that other daemons hear; empty: there are none
+	Owner string // name of this daemon, on events for other daemons; empty: there are none
 	Log   zerolog.Logger
 }
 
@@ -63,7 +63,8 @@ type NATS struct {
 	asked map[string]time.Time // job -> until when its previews are wanted
 }
 
-// ConnectNATS connects to a server; it fails if that cannot be reached now, and reconnects for ever later.
+// ConnectNATS connects to a server. It returns an error if the server cannot be reached now, and reconnects forever
+// later.
 func ConnectNATS(cfg NATSConfig) (*NATS, error) {
 	n := &NATS{cfg: cfg, closed: make(chan struct{}), ready: make(chan struct{}), asked: map[string]time.Time{}}
 	log := cfg.Log
@@ -99,8 +100,8 @@ func ConnectNATS(cfg NATSConfig) (*NATS, error) {
 	return n, nil
 }
 
-// distrust says, once each, what is wrong with TLS while a connection that was lost is not back: the library goes on
-// trying and calls nobody.
+// distrust logs what is wrong with TLS, each error once, while a lost connection is being retried: the library goes on
+// trying without calling a handler.
 func (n *NATS) distrust(c *nats.Conn) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -122,14 +123,14 @@ func (n *NATS) distrust(c *nats.Conn) {
 // Name implements Carrier.
 func (n *NATS) Name() string { return "nats " + wire.Redact(n.cfg.URL) }
 
-// Stay has the connections leave servers that do not reach the job store (jobs.Stay); it returns at once.
+// Stay makes the connections leave servers that do not reach the job store (jobs.Stay). It returns at once.
 func (n *NATS) Stay() {
 	for _, c := range []*nats.Conn{n.nc, n.bulk} {
 		go jobs.Stay(c, n.cfg.Log)
 	}
 }
 
-// Ready is closed when the server knows that requests are answered here.
+// Ready returns a channel that is closed when the server knows that requests are answered here.
 func (n *NATS) Ready() <-chan struct{} { return n.ready }
 
 // Up reports whether the connection to the server stands.
@@ -183,8 +184,8 @@ func (n *NATS) want(msg *nats.Msg) {
 	}
 }
 
-// Serve implements Carrier: it registers the service and answers until ctx ends; then no new requests come here, and
-// those under way may finish until drain ends. The connection is closed when it returns.
+// Serve implements Carrier: it registers the service and answers until ctx ends. Requests under way, and verbs about
+// jobs of this daemon, are then answered until drain ends. The connection is closed when it returns.
 func (n *NATS) Serve(ctx, drain context.Context, s *Service) error {
 	defer n.Close()
 	cfg := micro.Config{
@@ -236,7 +237,8 @@ func (n *NATS) Serve(ctx, drain context.Context, s *Service) error {
 	return err
 }
 
-// subscribe adds what is not an endpoint: the owner's answers to verbs about its jobs, and the wishes for previews.
+// subscribe adds the subscriptions that are not endpoints: verbs about jobs of this daemon, which it answers as their
+// owner, and requests for previews.
 func (n *NATS) subscribe(s *Service) error {
 	for _, v := range message.Verbs() {
 		if !v.PerJob {
@@ -255,13 +257,13 @@ func (n *NATS) subscribe(s *Service) error {
 	return err
 }
 
-// strangerWait is how long the queue group's answer "no such job" waits for the daemon that has the job, silentWait is
-// the time between looks at whether that daemon is alive.
+// strangerWait is how long the queue group waits for the daemon that has a job before it answers "no such job".
+// silentWait is the time between checks whether that daemon is alive.
 const strangerWait, silentWait = 100 * time.Millisecond, time.Second
 
-// handle is the handler of an endpoint. For verbs about a job it only answers for jobs that nobody has: the owner
-// answers from its own subscription. An owner that is not heard of again until it is thought dead has not answered, and
-// the answer is given here; but not to a retry, which the owner may have begun, and which has perhaps failed again.
+// handle is the handler of an endpoint. It answers verbs about a job only if no daemon has the job: an owner answers
+// from its own subscription. An owner that shows no sign of life from the request until it counts as dead has not
+// answered, and the answer is given here. A retry is the exception: the owner may have begun it before it died.
 func (n *NATS) handle(s *Service, v message.Verb, req micro.Request) {
 	if !v.PerJob {
 		n.answer(s, v.Name, "", req.Data(), nats.Header(req.Headers()), req.Reply(), req)
@@ -272,7 +274,7 @@ func (n *NATS) handle(s *Service, v message.Verb, req micro.Request) {
 		return
 	}
 	data, header, reply, asked := req.Data(), nats.Header(req.Headers()), req.Reply(), time.Now()
-	time.AfterFunc(strangerWait, func() { // the job may have come here meanwhile: then this is its answer
+	time.AfterFunc(strangerWait, func() { // also answers if the job has come here meanwhile
 		owner := s.cfg.Jobs.Holder(job)
 		var look func()
 		look = func() {
@@ -288,7 +290,7 @@ func (n *NATS) handle(s *Service, v message.Verb, req micro.Request) {
 	})
 }
 
-// answer decodes a request and hands it to the service. req is nil when this is not the micro handler's own goroutine.
+// answer decodes a request and hands it to the service. req is nil outside the micro handler's own goroutine.
 func (n *NATS) answer(s *Service, verb, job string, data []byte, header nats.Header, to string, req micro.Request) {
 	if !wire.Answerable(to) {
 		n.cfg.Log.Warn().Str("verb", verb).Str("reply",
@@ -321,8 +323,8 @@ func (n *NATS) answer(s *Service, verb, job string, data []byte, header nats.Hea
 	s.Handle(r)
 }
 
-// reply sends to one inbox. The first reply from inside the micro handler goes through req, so that the service's
-// statistics see it; everything later must not touch req, which micro reads when the handler has returned.
+// reply returns the Reply to one inbox. The first message from inside the micro handler goes through req, so that the
+// service's statistics count it. Later ones must not touch req, which micro reads when the handler has returned.
 func (n *NATS) reply(enc wire.Encoding, to string, req micro.Request) *Reply {
 	r := &Reply{Enc: enc, Limit: int(n.nc.MaxPayload()) - 4096}
 	direct := req != nil

@@ -14,7 +14,7 @@ import (
 	"patchbay/ipc/wire"
 )
 
-// openBulk makes the connection of payloads.
+// openBulk opens the connection for payloads.
 func (n *NATS) openBulk() error {
 	var err error
 	if n.bulk, err = wire.Connect(n.cfg.URL, n.cfg.Access, n.cfg.InProcess, "patchbay daemon payloads",
@@ -31,7 +31,7 @@ func (n *NATS) openBulk() error {
 	return err
 }
 
-// makeBucket creates the bucket of payloads where the server has JetStream.
+// makeBucket creates the bucket of payloads if the server has JetStream.
 func (n *NATS) makeBucket(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -40,10 +40,10 @@ func (n *NATS) makeBucket(ctx context.Context) {
 	}
 }
 
-// bulkTold is the size from which NATSConfig.Bulk is told of a payload.
+// bulkTold is the size from which NATSConfig.Bulk is called for a payload.
 const bulkTold = 4 << 20
 
-// pull fetches what a request refers to.
+// pull fetches the bytes of a reference in a request.
 func (n *NATS) pull(ctx context.Context, ref *wire.Ref) (*bulk.Region, error) {
 	if n.cfg.Bulk != nil && ref.Bytes >= bulkTold {
 		defer n.cfg.Bulk()()
@@ -54,13 +54,12 @@ func (n *NATS) pull(ctx context.Context, ref *wire.Ref) (*bulk.Region, error) {
 	return n.blobs.Pull(ctx, ref)
 }
 
-// beside makes the place for what goes beside a reply, of the first kind that the client accepts; nil if it accepts
-// none.
+// beside returns Reply.Beside for the first kind of reference that the client accepts; nil if it accepts none.
 func (n *NATS) beside(header nats.Header, r *Request) func(*bulk.Hold) bulk.Cargo {
 	switch wire.AcceptedRef(header) {
 	case wire.RefStream:
 		return func(known *bulk.Hold) bulk.Cargo {
-			// a reply may lie in what its request did
+			// a reply may lie in the memory of its request
 			offer := func(data []byte) (*wire.Ref, error) { return n.blobs.Offer(data, known, r.hold), nil }
 			return &bulk.NATSCargo{Offer: offer, Drop: n.blobs.Drop}
 		}

@@ -2,8 +2,8 @@ package serve
 
 import "sync"
 
-// open counts the requests of a carrier whose last reply is not sent. New ones may come while somebody waits for the
-// last one to end, which a WaitGroup does not allow.
+// open counts the requests of a carrier whose last reply has not been sent. Unlike with a WaitGroup, new ones may begin
+// while somebody waits.
 type open struct {
 	mu   sync.Mutex
 	n    int
@@ -27,7 +27,7 @@ func (o *open) end() {
 	}
 }
 
-// quiet returns what is closed as soon as no request is open. It is called once.
+// quiet returns a channel that is closed as soon as no request is open. It must be called only once.
 func (o *open) quiet() <-chan struct{} {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"patchbay/ipc/wire"
 )
 
-// errAsked is the cause of a sample that a client cancelled.
+// errAsked is the cause of a run that a client cancelled.
 var errAsked = errors.New("the run was cancelled")
 
 func (s *Service) sample(r *Request) error {
@@ -88,7 +88,7 @@ func (s *Service) runSample(ctx context.Context, cancel context.CancelCauseFunc,
 		last = &message.SampleReply{Type: message.SampleError, Error: message.ErrorOf(err)}
 	}
 	last.Worker = ex.Name()
-	// before the last message: whoever has that may use the id again
+	// before the last message: a client that has it may use the id again
 	s.cfg.Jobs.Finish(context.Background(), q.ID, last.Error, last.Metrics)
 	out.send(last)
 	last.Hold.Release()
@@ -118,8 +118,8 @@ func (o *sampleStream) send(m *message.SampleReply) {
 	}
 }
 
-// beat breaks every silence, and asks where that is possible whether the client still listens: nobody else wants the
-// result.
+// beat sends a heartbeat after every silence. Where it can ask, it stops the run if the client no longer listens: only
+// that client wants the result.
 func (o *sampleStream) beat(ctx context.Context, every time.Duration) {
 	for range wire.Every(ctx, every) {
 		o.mu.Lock()
@@ -161,7 +161,7 @@ func (s *Service) load(r *Request) error {
 	s.spawn(r, func(ctx context.Context) error {
 		total := message.LoadReply{V: message.ProtocolVersion}
 		ask := s.cfg.Executors
-		if q.Forecast != nil { // it is the same of all
+		if q.Forecast != nil { // it is the same for all
 			ask = ask[:1]
 		}
 		for _, ex := range ask {

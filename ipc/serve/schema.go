@@ -9,9 +9,9 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// Schema returns the JSON Schema (draft 2020-12) of the messages in their JSON form, made from the structs that are
-// encoded and decoded: $defs has one entry for every request ("run.request") and reply ("sample.reply"). Bytes are
-// base64 text there, tensors {"$tensor": {...}}.
+// Schema returns the JSON Schema (draft 2020-12) of the messages in their JSON form, derived from the structs that are
+// encoded and decoded: $defs has one entry for every request ("run.request") and reply ("sample.reply"). In it bytes
+// are base64 text, tensors {"$tensor": {...}}.
 func Schema() map[string]any {
 	messages := map[string]any{
 		"receipt": message.Receipt{}, "event": message.Event{}, "output": message.Output{}, "chunk": message.Chunk{},
@@ -25,11 +25,11 @@ func Schema() map[string]any {
 		if v.Request != nil {
 			messages[v.Name+".request"], strict[v.Name+".request"] = v.Request, v.Strict
 		}
-		if _, ok := v.Reply.(message.Receipt); !ok { // that has a name of its own
+		if _, ok := v.Reply.(message.Receipt); !ok { // which has an entry of its own
 			messages[v.Name+".reply"] = v.Reply
 		}
 	}
-	// The keys of tensors and bytes stand in patterns: a map with nothing but such a key would be read as a tensor, or as
+	// The keys of tensors and bytes are patterns, because a map with only such a key would be read as a tensor, or as
 	// bytes.
 	text := map[string]any{"type": "string", "contentEncoding": "base64"}
 	defs := map[string]any{
@@ -58,7 +58,7 @@ func Schema() map[string]any {
 	}
 }
 
-// schemaOf describes a Go type. strict refuses fields that are not there, at every depth.
+// schemaOf returns the schema of a Go type. strict allows no other fields, at any depth.
 func schemaOf(t reflect.Type, strict bool) map[string]any {
 	switch t {
 	case reflect.TypeFor[*wire.Tensor]():

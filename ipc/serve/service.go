@@ -22,7 +22,7 @@ import (
 	"patchbay/node/value"
 )
 
-// ServiceConfig is what a Service answers from.
+// ServiceConfig holds what a Service needs to answer.
 type ServiceConfig struct {
 	Jobs      *jobs.Table
 	Outputs   *jobs.Outputs
@@ -30,7 +30,7 @@ type ServiceConfig struct {
 	// Validate refuses a workflow that cannot run; it must not touch a device. Where some outputs can run and others
 	// cannot, it returns ComfyUI's node_errors of the others and no error.
 	Validate func(req *message.RunRequest, w *graph.Workflow) (map[string]any, error)
-	// Needs lists the files that a validated workflow reads; nil: nobody asks.
+	// Needs lists the files that a validated workflow reads; nil: they are neither recorded nor checked.
 	Needs func(req *message.RunRequest, w *graph.Workflow) []files.NeededFile
 	// Describe returns object_info entries of one class, or of all for "". An unknown class gives an empty map.
 	Describe func(class string) map[string]any
@@ -38,11 +38,11 @@ type ServiceConfig struct {
 	Model func(value.ModelFile) (*message.ModelReply, error)
 	// Models returns the model files by kind of folder.
 	Models func() map[string]any
-	// Fetch returns the files of a job that another daemon has run; nil: there is no other.
+	// Fetch returns the files of a job that another daemon has run; nil: there are no other daemons.
 	Fetch func(ctx context.Context, job string) ([]message.File, error)
 	Log   zerolog.Logger
 	Meter *meter.Meter // nil: a new one
-	// Tensors keeps tensors that hosts name by their hash; nil: the executors are workers that do.
+	// Tensors caches tensors that hosts name by their hash; nil: the executors are workers that do so.
 	Tensors *bulk.TensorCache
 	// Checked says that requests come from a daemon that has validated them: workflows are not validated again.
 	Checked bool
@@ -55,16 +55,16 @@ type ServiceConfig struct {
 }
 
 // Service answers the verbs on every carrier. Handle returns soon: it decodes, validates and enqueues; whatever takes
-// longer goes on in a goroutine of its own. Safe for concurrent use.
+// longer runs in a goroutine of its own. It is safe for concurrent use.
 type Service struct {
 	cfg    ServiceConfig
 	ctx    context.Context
 	stop   context.CancelFunc
 	wg     sync.WaitGroup
-	next   atomic.Uint64 // executor for the next exec
+	next   atomic.Uint64 // picks executors in turn
 	mu     sync.Mutex
 	owners map[string]*ownership    // of handles
-	places map[string]jobs.Executor // of model files: where a sample ran last
+	places map[string]jobs.Executor // by model file: where a sample ran last
 }
 
 // NewService returns a service. Close ends its streams.
@@ -90,7 +90,7 @@ func (s *Service) Owns(job string) bool {
 	return s.cfg.Jobs.Mine(job)
 }
 
-// Handle answers one request, or starts to.
+// Handle answers one request, or starts a goroutine that will.
 func (s *Service) Handle(r *Request) {
 	s.cfg.Meter.Asked(r.Verb)
 	r.Reply.Stream = message.VerbOf(r.Verb).Stream(r.Fields)
@@ -127,7 +127,7 @@ func (s *Service) verb(r *Request) error {
 		strings.Join(message.VerbNames(), ", "))
 }
 
-// handlers are the functions that answer the verbs of the table.
+// handlers returns the functions that answer the verbs of the table, by name.
 func (s *Service) handlers() map[string]func(*Request) error {
 	return map[string]func(*Request) error{
 		message.VerbRun: s.run, message.VerbSubmit: s.once(s.submit), message.VerbStatus: s.status,
@@ -137,7 +137,7 @@ func (s *Service) handlers() map[string]func(*Request) error {
 	}
 }
 
-// once answers a verb with what f returns, at once.
+// once returns a handler that sends what f returns as the only reply.
 func (s *Service) once(f func(*Request) (any, error)) func(*Request) error {
 	return func(r *Request) error {
 		out, err := f(r)
@@ -148,7 +148,7 @@ func (s *Service) once(f func(*Request) (any, error)) func(*Request) error {
 	}
 }
 
-// fetch gets what a request refers to, and handles it then.
+// fetch fetches, in a goroutine, the bytes that a request refers to, and then handles it.
 func (s *Service) fetch(r *Request, refs []*wire.Ref) error {
 	total := 0
 	for _, ref := range refs {
@@ -183,7 +183,7 @@ func (s *Service) fetch(r *Request, refs []*wire.Ref) error {
 	return nil
 }
 
-// spawn runs f in a goroutine that Close waits for. f's error becomes the last reply.
+// spawn runs f in a goroutine that Close waits for. f's error becomes the last reply, unless the client is gone.
 func (s *Service) spawn(r *Request, f func(ctx context.Context) error) {
 	if r.Reply.Detach != nil {
 		r.Reply.Detach()
@@ -208,7 +208,7 @@ func (s *Service) fail(r *Reply, err error) {
 	s.sent(r.Fail(err))
 }
 
-// sent logs a reply that could not be sent: the client is gone, nobody is there to be told.
+// sent logs the error of a reply that could not be sent: the client is gone, so there is nobody to tell.
 func (s *Service) sent(err error) {
 	if err != nil {
 		s.cfg.Log.Debug().Err(err).Msg("reply not sent")

@@ -15,7 +15,8 @@ import (
 	"patchbay/ipc/wire"
 )
 
-// Socket is the carrier on a unix socket that only its owner may use (0600). Runs are tied to their connection.
+// Socket is the carrier on a unix socket that only its owner may use (0600). Runs are cancelled when their connection
+// ends.
 type Socket struct {
 	path string
 
@@ -23,8 +24,8 @@ type Socket struct {
 	l  *net.UnixListener
 }
 
-// ListenSocket makes the socket. A file left by a process that is gone is replaced; one that answers is an error, as is
-// a path that is not a socket.
+// ListenSocket creates the socket and replaces a file left by a dead process. It returns an error if a process answers
+// on the path, or if the path is not a socket.
 func ListenSocket(path string) (*Socket, error) {
 	if err := clearStale(path); err != nil {
 		return nil, err
@@ -36,7 +37,7 @@ func ListenSocket(path string) (*Socket, error) {
 	return &Socket{path: path, l: l}, nil
 }
 
-// bind makes the file of a socket, and its folder.
+// bind creates the file of a socket, and its folder.
 func bind(path string) (*net.UnixListener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, fmt.Errorf("socket folder: %w", err)
@@ -83,8 +84,8 @@ func clearStale(path string) error {
 // Name returns "socket" with its path.
 func (c *Socket) Name() string { return "socket " + c.path }
 
-// Serve implements Carrier. It removes the socket file when it returns, and makes it again when somebody else does. A
-// process without free descriptors accepts again when it has some.
+// Serve implements Carrier. It removes the socket file when it returns, and creates it again if somebody else removes
+// it. When descriptors run out, it goes on accepting as soon as there are some.
 func (c *Socket) Serve(ctx, drain context.Context, s *Service) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -101,7 +102,7 @@ func (c *Socket) Serve(ctx, drain context.Context, s *Service) error {
 				_ = nc.Close()
 			}
 			return nil
-		case err != nil && c.listener() != l: // it was made again
+		case err != nil && c.listener() != l: // the listener was replaced
 			continue
 		case err != nil:
 			if pause == 0 {
@@ -127,7 +128,7 @@ func (c *Socket) listener() *net.UnixListener {
 	return c.l
 }
 
-// watch makes the socket's file again when it is gone.
+// watch creates the file of the socket again when it is gone.
 func (c *Socket) watch(ctx context.Context, log zerolog.Logger) {
 	for range wire.Every(ctx, socketEvery) {
 		if _, err := os.Lstat(c.path); !errors.Is(err, os.ErrNotExist) {
@@ -143,7 +144,7 @@ func (c *Socket) watch(ctx context.Context, log zerolog.Logger) {
 		c.l = l
 		c.mu.Unlock()
 		_ = old.Close()
-		if ctx.Err() != nil { // it ended meanwhile, and closed the old one
+		if ctx.Err() != nil { // Serve ended meanwhile, and closed the old one
 			_ = l.Close()
 			_ = os.Remove(c.path)
 		}
@@ -151,7 +152,7 @@ func (c *Socket) watch(ctx context.Context, log zerolog.Logger) {
 	}
 }
 
-// socketEvery is how often the socket's file is looked for.
+// socketEvery is the time between checks whether the file of the socket exists.
 const socketEvery = time.Second
 
 // Close removes a socket that was never served.

@@ -8,13 +8,14 @@ import (
 	"patchbay/ipc/wire"
 )
 
-// Stdio is the carrier of a process whose host talks to it over a pair of pipes or one socket. Runs are tied to it.
+// Stdio is the carrier of a process whose host talks to it over a pair of pipes or one socket. Runs are cancelled when
+// that ends.
 type Stdio struct {
 	In  io.ReadCloser
 	Out io.Writer
 }
 
-// Serve is that of a Carrier. It returns as soon as In ends.
+// Serve works as Carrier.Serve does. It returns as soon as In ends.
 func (c *Stdio) Serve(ctx, drain context.Context, s *Service) error {
 	in, out := wire.ConnOf(c.In), wire.ConnOf(c.Out)
 	switch {
@@ -30,7 +31,7 @@ func (c *Stdio) Serve(ctx, drain context.Context, s *Service) error {
 		return serveConn(ctx, drain, in, out, func() { _ = in.Close() }, s)
 	}
 	defer func() { _ = out.Close() }()
-	return serveConn(ctx, drain, in, out, func() { // these are copies of the descriptors of the files
+	return serveConn(ctx, drain, in, out, func() { // in and out are duplicates of the files
 		_ = in.Close()
 		_ = c.In.Close()
 	}, s)

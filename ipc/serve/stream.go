@@ -10,7 +10,7 @@ import (
 	"patchbay/ipc/wire"
 )
 
-// stream says what of a job a client is shown: its events, and with Outputs its files before the terminal one.
+// stream says what a client is sent about a job: its events, and with Outputs its files before the terminal event.
 type stream struct {
 	message.JobRequest
 	tied bool // cancel the job when the client goes away
@@ -60,8 +60,8 @@ func (s *Service) stream(ctx context.Context, r *Request, st stream) error {
 	}
 }
 
-// listens ends ctx when the client does not listen any more. It asks in its own time: a job that talks all the while
-// leaves no silence to ask in.
+// listens cancels the stream when the client no longer listens. It asks at fixed times, because a job with many events
+// leaves no silence in which to ask.
 func (s *Service) listens(ctx context.Context, alive func() bool, gone context.CancelCauseFunc) {
 	for range wire.Every(ctx, s.cfg.Heartbeat) {
 		if !alive() {
@@ -81,14 +81,15 @@ func (s *Service) untie(ctx context.Context, st stream, cause error) {
 	}
 }
 
-// sendEvent sends an event, and the files before the last one. A wire.Error is one that the client is to be told.
+// sendEvent sends an event, and before the terminal one the files. A *wire.Error is for the client; other errors mean
+// that sending failed.
 func (s *Service) sendEvent(ctx context.Context, reply *Reply, st stream, ev *message.Event) error {
 	if message.Terminal(ev.Type) && st.Outputs {
 		rec, err := s.cfg.Jobs.Ended(ctx, st.Job)
 		switch {
 		case errors.Is(err, jobs.ErrNoJob):
 			return wire.Errorf(wire.ErrNoJob, "job %q was forgotten before its files were sent", st.Job)
-		case err != nil: // who is told of it asks again
+		case err != nil: // a client that is told so asks again
 			return wire.Errorf(wire.ErrDraining, "job %s has ended, and what it made cannot be read now: %v", st.Job, err)
 		}
 		if ev.Type != message.EventSuccess && rec.Dropped > 0 {
@@ -101,7 +102,7 @@ func (s *Service) sendEvent(ctx context.Context, reply *Reply, st stream, ev *me
 	return reply.Message(ev)
 }
 
-// files returns what reads the files of a job: from the outputs, or from what the daemon that ran the job has sent.
+// files returns a function that reads file i of a job: from Outputs, or from what the daemon that ran the job has sent.
 func (s *Service) files(ctx context.Context, job string) func(i int) ([]byte, error) {
 	if s.cfg.Fetch == nil || s.cfg.Jobs.Holder(job) == "" {
 		return func(i int) ([]byte, error) { return s.cfg.Outputs.Read(job, i) }

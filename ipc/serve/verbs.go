@@ -34,7 +34,7 @@ func (s *Service) accept(r *Request) (*message.RunRequest, message.Receipt, erro
 			return nil, message.Receipt{}, err
 		}
 	}
-	req.Hold = r.hold.Retain() // the table's, until the job has ended
+	req.Hold = r.hold.Retain() // the table releases it when the job has ended
 	hash := message.Hash(req, w)
 	var rec message.Record
 	var created bool
@@ -59,8 +59,8 @@ func (s *Service) accept(r *Request) (*message.RunRequest, message.Receipt, erro
 	}, nil
 }
 
-// validate refuses a workflow that cannot run, or not here; node_errors are those of outputs that cannot run while
-// others can.
+// validate returns an error for a workflow that cannot run at all, or on no daemon. nodeErrors are ComfyUI's for
+// outputs that cannot run while others can.
 func (s *Service) validate(req *message.RunRequest, w *graph.Workflow) (nodeErrors map[string]any, err error) {
 	if nodeErrors, err = s.cfg.Validate(req, w); err != nil {
 		return nil, s.cfg.Jobs.Located(err)
@@ -156,7 +156,7 @@ func (s *Service) jobs(r *Request) (any, error) {
 		q.Limit = 100
 	}
 	list, counts := s.cfg.Jobs.List(message.State(q.State), q.Limit)
-	for i := range list { // a list shows what a table shows; the rest is in status
+	for i := range list { // only what a table shows; status has the rest
 		list[i].Metrics, list[i].NodeError, list[i].Files = nil, nil, nil
 	}
 	return message.JobsReply{V: message.ProtocolVersion, Jobs: list, Counts: counts}, nil

@@ -12,18 +12,19 @@ import (
 	"github.com/nats-io/nkeys"
 )
 
-// Access is how a connection proves to a NATS server who it is, and whom it trusts itself. A name and password, or a
-// token, stand in the URL. The zero value asks for nothing.
+// Access says how a connection authenticates to a NATS server, and which servers it trusts. A name and password, or a
+// token, are part of the URL. The zero value sets nothing.
 type Access struct {
 	Creds string // file with a user's JWT and seed, as nsc writes it
 	NKey  string // file with the seed of a user's NKey
 	CA    string // PEM file of authorities that may sign the server's certificate; empty: those of the system
-	Cert  string // PEM file of the certificate that the server may ask for
+	Cert  string // PEM file of the client's certificate, which the server may ask for
 	Key   string // and of its private key
 	Inbox string // prefix of the subjects that replies come on; empty: _INBOX.<user>, or _INBOX where the user has no name
 }
 
-// Check refuses what cannot be meant. Files are read when a connection is made.
+// Check returns an error for settings that contradict each other or cannot work. Files are only read when a connection
+// is made.
 func (a Access) Check() error {
 	switch {
 	case a.Creds != "" && a.NKey != "":
@@ -39,7 +40,8 @@ func (a Access) Check() error {
 	return nil
 }
 
-// Options are those of a connection to a server.
+// Options returns the options of a connection to a server, given by its URL. It returns an error if Check does, or if a
+// file is missing or invalid.
 func (a Access) Options(server string) ([]nats.Option, error) {
 	if err := a.Check(); err != nil {
 		return nil, err
@@ -80,8 +82,9 @@ func (a Access) Options(server string) ([]nats.Option, error) {
 	return opts, nil
 }
 
-// Connect makes a connection, by its URL or to the server inside this process, that is tried again for ever once it
-// stood. name is how the server lists it.
+// Connect connects to the server at a URL, or to the one inside this process if inside is not nil. It returns an error
+// if the server cannot be reached now; a connection that is lost later is retried forever. name is how the server lists
+// it.
 func Connect(url string, access Access, inside nats.InProcessConnProvider, name string, more ...nats.Option,
 ) (*nats.Conn, error) {
 	opts, err := access.Options(url)
@@ -98,8 +101,8 @@ func Connect(url string, access Access, inside nats.InProcessConnProvider, name 
 	return nc, nil
 }
 
-// user is the name under which the server knows the connection: that of the URL, or the public key of the NKey or of
-// the JWT; empty: none.
+// user returns the name by which the server knows the connection: the user in the URL, or the public key of the NKey or
+// of the JWT; empty if there is none.
 func (a Access) user(server string) (string, error) {
 	switch {
 	case a.NKey != "":

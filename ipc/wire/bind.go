@@ -22,8 +22,8 @@ func Bind(o *pyjson.Object, dst any) error {
 	return bindStruct(o, reflect.ValueOf(dst).Elem(), "")
 }
 
-// fieldsOf gives the fields of a struct type that messages have by their names there, those of embedded structs among
-// them.
+// fieldsOf yields the fields of a struct type that are part of messages, with their names there, including those of
+// embedded structs.
 func fieldsOf(t reflect.Type) iter.Seq2[string, reflect.StructField] {
 	return func(yield func(string, reflect.StructField) bool) {
 		for i := range t.NumField() {
@@ -61,12 +61,12 @@ type fieldError struct{ field, text string }
 // Error names the field first.
 func (e *fieldError) Error() string { return "field " + e.field + ": " + e.text }
 
-// BadField is the refusal of a field; the field is cut to a length that may be shown.
+// BadField returns the error for a field that is refused. The path of the field is shortened by Shown.
 func BadField(field, format string, args ...any) error {
 	return &fieldError{Shown(field), fmt.Sprintf(format, args...)}
 }
 
-// BadRequest is the reply to a body that cannot be bound; its Input names the field where one is at fault.
+// BadRequest returns the reply to a body that cannot be bound; its Input names the field at fault, if there is one.
 func BadRequest(err error) *Error {
 	e := Errorf(ErrBadRequest, "%v", err)
 	if f, ok := errors.AsType[*fieldError](err); ok {
@@ -307,7 +307,7 @@ func Read(body []byte, enc Encoding, lim Limits, dst any) error {
 	return Bind(o, dst)
 }
 
-// BindReply is Bind for what the other side answered.
+// BindReply is Bind for a reply; its errors say so.
 func BindReply(o *pyjson.Object, dst any) error {
 	if err := Bind(o, dst); err != nil {
 		return fmt.Errorf("read reply: %w", err)

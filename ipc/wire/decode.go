@@ -9,9 +9,8 @@ import (
 )
 
 // Decode turns a body into a tree of nil, bool, int64, uint64 (only above MaxInt64), float64, string, []byte, []any,
-// *Tensor and *pyjson.Object, which keeps the order of keys. It guards the bytes first. Byte strings alias body.
-// Duplicate keys, keys that are no strings, broken UTF-8 and unknown extension types are refused; nothing is converted
-// silently.
+// *Tensor and *pyjson.Object, which keeps the order of keys. It calls Guard first. Byte strings alias body. Duplicate
+// keys, keys that are not strings, broken UTF-8 and unknown extension types are refused; nothing is converted silently.
 func Decode(body []byte, enc Encoding, lim Limits) (*pyjson.Object, error) {
 	if err := Guard(body, enc, lim); err != nil {
 		return nil, err
@@ -119,7 +118,7 @@ func number(c byte, p []byte) any {
 		return float64(math.Float32frombits(uint32(u)))
 	case c == 0xcb:
 		return math.Float64frombits(u)
-	case c >= 0xd0: // with a sign
+	case c >= 0xd0: // signed
 		return int64(u<<unused) >> unused
 	case u > math.MaxInt64:
 		return u

@@ -9,20 +9,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MaxFDs bounds the descriptors of one frame.
+// MaxFDs bounds the file descriptors of one frame.
 const MaxFDs = 16
 
-// Conn is a unix socket whose frames may bring descriptors. They come with the first byte of their frame (SCM_RIGHTS,
-// unix(7)), so that whoever reads a frame exactly has its own and no others.
+// Conn is a unix socket whose frames may carry file descriptors. They come with the first byte of their frame
+// (SCM_RIGHTS, unix(7)), so that a reader that reads exactly one frame gets its descriptors and no others.
 type Conn struct {
 	*net.UnixConn
 	oob []byte
 	got []int
-	cut bool // more came than may
+	cut bool // more than MaxFDs came
 }
 
-// ConnOf returns f as a connection that takes descriptors; nil if f is no unix socket, as the pipes of a host. Of a
-// file it is a copy.
+// ConnOf returns f as a connection that takes descriptors, or nil if f is not a unix socket (hosts may use pipes). For
+// an *os.File it is a duplicate, which is closed separately.
 func ConnOf(f any) *Conn {
 	switch c := f.(type) {
 	case *net.UnixConn:
@@ -43,7 +43,7 @@ func ConnOf(f any) *Conn {
 	return nil
 }
 
-// Read implements io.Reader and keeps the descriptors that come on the way.
+// Read implements io.Reader and keeps the descriptors that come with the bytes for TakeFDs.
 func (c *Conn) Read(b []byte) (int, error) {
 	if c.oob == nil {
 		c.oob = make([]byte, unix.CmsgSpace(4*MaxFDs))
@@ -76,7 +76,8 @@ func (c *Conn) keep(oob []byte) {
 	}
 }
 
-// TakeFDs returns the descriptors that came with the frame just read from r, which are the caller's now.
+// TakeFDs returns the descriptors that came with the frame just read from r; the caller must close them. If there were
+// more than MaxFDs, it closes them and returns an error.
 func TakeFDs(r io.Reader) ([]int, error) {
 	c, ok := r.(*Conn)
 	if !ok {
@@ -91,7 +92,7 @@ func TakeFDs(r io.Reader) ([]int, error) {
 	return fds, nil
 }
 
-// CloseFDs closes descriptors that nobody takes.
+// CloseFDs closes descriptors that are not needed.
 func CloseFDs(fds []int) {
 	for _, fd := range fds {
 		_ = unix.Close(fd)

@@ -7,9 +7,9 @@ import (
 	"math"
 )
 
-// Encode writes a message: a struct with json tags, a map, a *node.Object. Byte strings are bin in msgpack, base64 text
-// in JSON; tensors are the extension or {"$tensor": ...}. Map keys of Go maps are sorted; those of a *node.Object keep
-// their order.
+// Encode encodes a message: a struct with json tags, a map, or a *pyjson.Object. Byte strings are bin in msgpack,
+// base64 text in JSON; tensors are the extension or {"$tensor": ...}. A *pyjson.Object keeps the order of its keys.
+// Keys of Go maps are sorted in JSON, in msgpack only if the values are of type any, string or bool.
 func Encode(v any, enc Encoding) ([]byte, error) {
 	if enc == JSON {
 		var b bytes.Buffer
@@ -23,7 +23,7 @@ func Encode(v any, enc Encoding) ([]byte, error) {
 	return EncodeMsgpack(v)
 }
 
-// EncodeMsgpack writes v as msgpack: struct fields by their json tags, keys of Go maps sorted.
+// EncodeMsgpack encodes v as msgpack, as Encode does.
 func EncodeMsgpack(v any) ([]byte, error) {
 	w := &packer{least: math.MaxInt}
 	err := w.encode(v)

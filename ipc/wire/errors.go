@@ -8,8 +8,8 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// Error is what a client is told when something went wrong: the value of "error" in every error reply and in the
-// terminal event of a failed job.
+// Error is an error as clients see it: the value of "error" in every error reply and in the terminal event of a failed
+// job.
 type Error struct {
 	Code         string         `json:"code"`   // one of the Err constants
 	Status       int            `json:"status"` // the number of the code, as in the Nats-Service-Error-Code header
@@ -26,19 +26,20 @@ type Error struct {
 	NodeErrors   map[string]any `json:"-"` // stands beside "error", as in ComfyUI's body
 }
 
-// InputError is a setting that a program cannot start with; the command line ends with the exit code of bad input.
+// InputError is a setting that a program cannot start with. The command line then exits with the code for bad input.
 type InputError struct{ Err error }
 
-// Error is the text of Err.
+// Error returns the text of Err.
 func (e *InputError) Error() string { return e.Err.Error() }
 
 // Unwrap returns Err.
 func (e *InputError) Unwrap() error { return e.Err }
 
-// TextLog is the environment variable that makes a worker log for people: its daemon's stderr is a terminal.
+// TextLog is the environment variable that makes a worker log text for people: its daemon sets it if the daemon's own
+// stderr is a terminal.
 const TextLog = "PATCHBAY_LOG_TEXT"
 
-// ErrNoServer is a NATS server that cannot be reached.
+// ErrNoServer is the error for a NATS server that cannot be reached.
 var ErrNoServer = errors.New("no NATS server answers")
 
 // The codes of errors. The table below gives their numbers; docs/protocol.md lists them for clients.
@@ -74,7 +75,7 @@ type ErrorCode struct {
 	Code      string
 	Status    int
 	Retryable bool   // the same request may succeed later or elsewhere
-	When      string // for docs and `patchbay doctor`
+	When      string // when it is returned, for docs/protocol.md
 }
 
 // ErrorTable returns every code that a reply may carry, in the order of docs/protocol.md.
@@ -125,7 +126,7 @@ func Errorf(code, format string, args ...any) *Error {
 	return &Error{Code: c.Code, Status: c.Status, Retryable: c.Retryable, Message: fmt.Sprintf(format, args...)}
 }
 
-// Shown cuts a text of a client for an error: what is refused must not cost several times its size.
+// Shown shortens text from a client to 200 bytes for an error: refusing it must not cost several times its size.
 func Shown(s string) string {
 	const most = 200
 	if len(s) <= most {
@@ -146,7 +147,7 @@ func (e *Error) Error() string {
 	return e.Code + ": " + s
 }
 
-// Short returns the error with its texts cut and without what can be of any length; nil stays nil.
+// Short returns the error with its texts shortened and without its fields of unbounded length; nil stays nil.
 func (e *Error) Short() *Error {
 	if e == nil {
 		return nil
@@ -163,10 +164,11 @@ type ErrorBody struct {
 	NodeErrors map[string]any `json:"node_errors,omitempty"`
 }
 
-// Body is the reply that tells of the error.
+// Body returns the reply that carries the error.
 func (e *Error) Body() ErrorBody { return ErrorBody{e, e.NodeErrors} }
 
-// ReplyError returns the error that a reply is, or nil.
+// ReplyError returns the error that a reply consists of, or nil. Replies with a type, such as events, are not errors,
+// even if they contain one.
 func ReplyError(o *pyjson.Object) error {
 	if _, ok := o.Get("type"); ok {
 		return nil

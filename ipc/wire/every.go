@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Every gives 1, 2, 3 and so on, one after each period, until ctx ends.
+// Every yields 1, 2, 3 and so on, one after each period, until ctx ends.
 func Every(ctx context.Context, period time.Duration) iter.Seq[int] {
 	return func(yield func(int) bool) {
 		tick := time.NewTicker(period)
@@ -24,7 +24,7 @@ func Every(ctx context.Context, period time.Duration) iter.Seq[int] {
 	}
 }
 
-// Pause waits for a time; an error says that ctx has ended before.
+// Pause waits for the given time. It returns the error of ctx if ctx ends before that.
 func Pause(ctx context.Context, length time.Duration) error {
 	select {
 	case <-ctx.Done():

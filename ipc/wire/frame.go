@@ -12,14 +12,15 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// MaxFrame is the largest body of a frame in bytes: tensors of hosts travel in frames, on NATS its own limit is lower.
+// MaxFrame is the largest body of a frame in bytes. It is above the limit of messages on NATS because tensors of hosts
+// travel in frames.
 const MaxFrame = 256 << 20
 
-// ErrFrameTooLarge is returned by ReadFrame for a declared length over MaxFrame. The stream cannot be read on from
-// there.
+// ErrFrameTooLarge is returned by ReadFrame for a declared length over MaxFrame, after which the stream cannot be read
+// any further, and by FrameWriter for a body over MaxFrame, of which nothing is sent.
 var ErrFrameTooLarge = errors.New("frame is larger than 256 MiB")
 
-// ReadFrame reads one frame: u32 big-endian length, then that many bytes. The buffer grows as bytes arrive, so a lying
+// ReadFrame reads one frame: u32 big-endian length, then that many bytes. The buffer grows as bytes arrive, so a false
 // length costs nothing. A clean end of the stream between frames is io.EOF, one inside a frame io.ErrUnexpectedEOF.
 func ReadFrame(r io.Reader) ([]byte, error) {
 	var head [4]byte
@@ -51,25 +52,27 @@ func noEOF(err error) error {
 	return err
 }
 
-// FrameWriter writes frames to one stream from several goroutines, one whole frame at a time.
+// FrameWriter writes frames to one stream, each as a whole. It is safe for concurrent use.
 type FrameWriter struct {
 	mu sync.Mutex
 	w  io.Writer
 }
 
-// NewFrameWriter returns a writer of frames on w.
+// NewFrameWriter returns a FrameWriter on w.
 func NewFrameWriter(w io.Writer) *FrameWriter { return &FrameWriter{w: w} }
 
-// Write sends one frame whose body is the parts, one after the other.
+// Write sends one frame whose body is the concatenation of parts.
 func (f *FrameWriter) Write(parts ...[]byte) error { return f.Send(nil, parts) }
 
-// TakesDescriptors reports whether the stream is a unix socket made by ConnOf, so that frames may bring descriptors.
+// TakesDescriptors reports whether the stream is a unix socket made by ConnOf, so that frames can carry file
+// descriptors.
 func (f *FrameWriter) TakesDescriptors() bool {
 	_, ok := f.w.(*Conn)
 	return ok
 }
 
-// Send is Write with descriptors, which only a unix socket takes.
+// Send is Write with file descriptors beside the body, which remain open. It returns an error if there are any and the
+// stream does not take descriptors.
 func (f *FrameWriter) Send(fds []int, parts [][]byte) error {
 	n := 0
 	for _, p := range parts {
@@ -96,7 +99,7 @@ func (f *FrameWriter) Send(fds []int, parts [][]byte) error {
 			b = append(b, p...)
 			continue
 		}
-		for _, w := range [][]byte{b, p} { // writing twice costs less than copying what is large
+		for _, w := range [][]byte{b, p} { // two writes cost less than copying a large part
 			if _, err := f.w.Write(w); err != nil {
 				return err
 			}
@@ -119,8 +122,8 @@ type Envelope struct {
 	Accept []string `json:"accept,omitempty"` // of a request: the kinds of Ref that its replies may hold
 }
 
-// object is the envelope as it is sent. A tag of 0 or "" is a tag: the msgpack package would leave it out of a struct
-// as empty.
+// object returns the envelope as a map. A tag of 0 or "" is valid, but the msgpack package would leave it out of a
+// struct as empty.
 func (env Envelope) object() *pyjson.Object {
 	o := pyjson.NewObject()
 	if env.Op != "" {
@@ -138,8 +141,8 @@ func (env Envelope) object() *pyjson.Object {
 	return o
 }
 
-// Splice puts the fields of the envelope in front of those of an encoded map, without decoding or copying it: the parts
-// after each other are the map, of which the first has the head.
+// Splice puts the fields of the envelope in front of those of an encoded map, without decoding or copying the map. The
+// map is the concatenation of parts, the first of which has its header; the result is in parts too.
 func Splice(env Envelope, parts [][]byte, enc Encoding) ([][]byte, error) {
 	front, err := Encode(env.object(), enc)
 	if err != nil {
@@ -149,7 +152,7 @@ func Splice(env Envelope, parts [][]byte, enc Encoding) ([][]byte, error) {
 	return append(head, parts[1:]...), err
 }
 
-// spliced returns, in parts, one encoded map with the fields of two, which have no key in common.
+// spliced merges two encoded maps, which have no key in common, into one, in parts.
 func spliced(front, body []byte, enc Encoding) ([][]byte, error) {
 	if enc == JSON {
 		switch {
@@ -183,7 +186,8 @@ func spliced(front, body []byte, enc Encoding) ([][]byte, error) {
 	return [][]byte{append(out, front[e.end:]...), body[h.end:]}, nil
 }
 
-// TagOf lets strings and integers through; other tags are dropped, they could not be compared by a client.
+// TagOf returns v if it may be a tag, which is a string or an integer, and nil otherwise: a client could not compare
+// other values.
 func TagOf(v any) any {
 	switch v.(type) {
 	case string, int64, uint64:
@@ -192,7 +196,7 @@ func TagOf(v any) any {
 	return nil
 }
 
-// EmptyMap is the encoded map without fields.
+// EmptyMap returns the encoded map without fields.
 func EmptyMap(enc Encoding) []byte {
 	if enc == JSON {
 		return []byte("{}")

@@ -5,26 +5,26 @@ import (
 	"unicode/utf8"
 )
 
-// Limits of one message. They are checked on the raw bytes, so that a decoder never allocates for a length that the
-// bytes do not back.
+// Limits are those of one message. They are checked on the raw bytes, so that a decoder never allocates for a length
+// that the bytes do not back.
 type Limits struct {
 	Bytes int // length of the body
 	Depth int // nested lists and maps
 	Items int // values in all, keys included
 }
 
-// DefaultLimits holds for NATS and for files: 64 MiB, 64 levels, 262144 values (a workflow of 10000 nodes has about
-// 150000).
+// DefaultLimits returns the limits on NATS and for files: 64 MiB, 64 levels, 262144 values (a workflow of 10000 nodes
+// has about 150000).
 func DefaultLimits() Limits { return Limits{Bytes: 64 << 20, Depth: 64, Items: 1 << 18} }
 
-// FrameLimits holds on socket and stdio, where the frame has been read already.
+// FrameLimits returns the limits on socket and stdio, where the frame has been read already.
 func FrameLimits() Limits {
 	lim := DefaultLimits()
 	lim.Bytes = MaxFrame
 	return lim
 }
 
-// Encoding of a body. Replies are encoded as the request was.
+// Encoding is that of a body. Replies are encoded as the request was.
 type Encoding uint8
 
 // The encodings.
@@ -41,8 +41,8 @@ func (e Encoding) ContentType() string {
 	return "application/msgpack"
 }
 
-// Sniff tells the encoding of a body by its first byte that is not white space: '{' is JSON; 0x80-0x8f, 0xde and 0xdf
-// are a msgpack map. Anything else, the empty body included, is false.
+// Sniff tells the encoding of a body by its first byte: 0x80-0x8f, 0xde and 0xdf are a msgpack map; '{', which white
+// space may precede, is JSON. It returns false for anything else, including an empty body.
 func Sniff(body []byte) (Encoding, bool) {
 	if len(body) > 0 {
 		if c := body[0]; c >= 0x80 && c <= 0x8f || c == 0xde || c == 0xdf {
@@ -62,7 +62,7 @@ func Sniff(body []byte) (Encoding, bool) {
 }
 
 // Guard checks that body is one value of the encoding within the limits and nothing after it, without allocating. Every
-// declared length must fit into the bytes that are left. Its errors are client mistakes.
+// declared length must fit into the remaining bytes. Its errors are mistakes of the client.
 func Guard(body []byte, enc Encoding, lim Limits) error {
 	if len(body) > lim.Bytes {
 		return &LongBody{len(body), lim.Bytes}
@@ -117,7 +117,7 @@ func guardMsgpack(b []byte, lim Limits) (int, error) {
 	}
 }
 
-// head is what one msgpack value says of itself before its contents.
+// head is the header of one msgpack value.
 type head struct {
 	kind     byte // first byte of the value
 	body     int  // where the payload of str, bin, ext or a number starts
@@ -125,7 +125,7 @@ type head struct {
 	children int  // values inside: n of a list, 2n of a map
 }
 
-// msgpackHead reads the header of the value at b[i:]. Payloads must fit into b.
+// msgpackHead reads the header of the value at b[i:]. It returns an error if the payload does not fit into b.
 func msgpackHead(b []byte, i int) (head, error) {
 	if i >= len(b) {
 		return head{}, fmt.Errorf("msgpack value is cut off at byte %d", i)
@@ -186,7 +186,7 @@ func bigEndian(b []byte) (n uint64) {
 	return n
 }
 
-// guardJSON checks depth, the number of values and UTF-8; the grammar is left to the decoder, which cannot go deeper
+// guardJSON checks depth, the number of values and UTF-8. The grammar is left to the decoder, which cannot nest deeper
 // than what was counted here.
 func guardJSON(b []byte, lim Limits) error {
 	if !utf8.Valid(b) {
@@ -222,7 +222,7 @@ func guardJSON(b []byte, lim Limits) error {
 	return nil
 }
 
-// LongBody is a body over the limit.
+// LongBody is the error of a body over the limit.
 type LongBody struct{ bytes, Limit int }
 
 // Error names both lengths.

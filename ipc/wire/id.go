@@ -13,7 +13,7 @@ func NewID() string {
 	return strings.ToLower(ulid.MustNew(ulid.Timestamp(time.Now()), rand.Reader).String())
 }
 
-// ValidID reports whether s may be a token of a subject and a file name.
+// ValidID reports whether s is 1 to 64 of A-Z a-z 0-9 _ -, and thus fit for a token of a subject and a file name.
 func ValidID(s string) bool {
 	if s == "" || len(s) > 64 {
 		return false

@@ -6,10 +6,10 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// SubjectRoot begins every subject of the protocol. The names on NATS never change within v1.
+// SubjectRoot is the prefix of every subject of the protocol. The names on NATS never change within v1.
 const SubjectRoot = "patchbay.v1."
 
-// DefaultNATS is where a daemon listens and a client looks when nothing else is said.
+// DefaultNATS is where daemons listen and clients connect by default.
 const DefaultNATS = "nats://127.0.0.1:4222"
 
 // HeaderDaemon names the daemon that sent an event.
@@ -18,8 +18,8 @@ const HeaderDaemon = "Patchbay-Daemon"
 // HeaderAccept lists the kinds of Ref that the replies to a request may hold.
 const HeaderAccept = "Patchbay-Accept"
 
-// EncodingOf reads the Content-Type header (any case of its name), or looks at the body. An empty body is answered in
-// JSON: a person typed it.
+// EncodingOf tells the encoding of a message by its Content-Type header (any case of its name), or else by its body. An
+// empty body counts as JSON: a person typed the request.
 func EncodingOf(header nats.Header, data []byte) (Encoding, error) {
 	for k, v := range header {
 		if !strings.EqualFold(k, "Content-Type") || len(v) == 0 {
@@ -42,8 +42,8 @@ func EncodingOf(header nats.Header, data []byte) (Encoding, error) {
 	return enc, nil
 }
 
-// AcceptedRef is the first kind of Ref in the header of a request that a daemon can answer with on NATS: RefStream,
-// RefObject, or none.
+// AcceptedRef returns the first kind of Ref in the header of a request that a daemon can reply with on NATS: RefStream,
+// RefObject, or "" for none.
 func AcceptedRef(header nats.Header) string {
 	for kind := range strings.SplitSeq(header.Get(HeaderAccept), ",") {
 		if kind = strings.TrimSpace(kind); kind == RefStream || kind == RefObject {
@@ -53,18 +53,18 @@ func AcceptedRef(header nats.Header) string {
 	return ""
 }
 
-// LastToken is what follows the last dot of a subject.
+// LastToken returns what follows the last dot of a subject.
 func LastToken(subject string) string { return subject[strings.LastIndexByte(subject, '.')+1:] }
 
 // Answerable reports whether a daemon may send to a reply subject that a client chose. The daemon has rights that
-// clients lack: a request must not make it write to streams, records or other people's requests by naming those as the
-// place of its reply.
+// clients lack: a request must not make it write to streams, records or other clients' requests by naming those as its
+// reply subject.
 func Answerable(reply string) bool {
 	return !strings.HasPrefix(reply, "$") && !strings.HasPrefix(reply, SubjectRoot)
 }
 
-// InboxOf is the prefix of the reply subjects of a user: nobody else has a right to them in the permission sets
-// (Permissions). Users whose name is no token of a subject have the common one.
+// InboxOf returns the prefix of the reply subjects of a user, which no other user has a right to (rights.Permissions).
+// Users whose name cannot be a token of a subject have the common prefix.
 func InboxOf(user string) string {
 	if !ValidID(user) {
 		return nats.InboxPrefix[:len(nats.InboxPrefix)-1]
@@ -72,7 +72,7 @@ func InboxOf(user string) string {
 	return nats.InboxPrefix + user
 }
 
-// SenderOf is the user that a reply subject belongs to, if it tells; a random one tells nothing.
+// SenderOf returns the user that a reply subject belongs to, or "" if the subject is random and does not tell.
 func SenderOf(reply string) string {
 	rest, ok := strings.CutPrefix(reply, nats.InboxPrefix)
 	user, rest, more := strings.Cut(rest, ".")
@@ -82,10 +82,10 @@ func SenderOf(reply string) string {
 	return user
 }
 
-// randomInbox is the length of the random part of a reply subject.
+// randomInbox is the length of the random token of a default reply subject.
 const randomInbox = 22
 
-// Redact removes user names and tokens from a URL.
+// Redact removes user names, passwords and tokens from a URL.
 func Redact(url string) string {
 	scheme, rest, ok := strings.Cut(url, "://")
 	if at := strings.LastIndexByte(rest, '@'); ok && at >= 0 {

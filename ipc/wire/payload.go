@@ -9,13 +9,13 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// BulkBytes is the size from which tensors and files travel beside their message, where the other side takes that.
+// BulkBytes is the size from which tensors and files travel beside their message, if the other side accepts that.
 const BulkBytes = 512 << 10
 
-// SmallBytes is that size in a message that would be too large with them inside.
+// SmallBytes is that size for a message that would otherwise be too large.
 const SmallBytes = 16 << 10
 
-// The ways of bytes beside a message. They are the values of Ref.Kind, of "accept" in frames and of the header
+// The kinds of references to bytes beside a message: the values of Ref.Kind, of "accept" in frames and of the header
 // Patchbay-Accept.
 const (
 	RefShm    = "shm"    // in shared memory, whose descriptor came with the frame
@@ -23,15 +23,15 @@ const (
 	RefObject = "object" // in the NATS object store
 )
 
-// Ref says where bytes are that travel beside their message. It stands in place of the data of a tensor, or as
-// {"$bytes": {...}} in place of bytes.
+// Ref says where bytes are that travel beside their message. It replaces the data of a tensor, and other bytes as
+// {"$bytes": {...}}.
 type Ref struct {
 	Kind    string `json:"kind"`
 	Bytes   int    `json:"bytes"`             // how many
-	FD      int    `json:"fd,omitempty"`      // shm: which of the descriptors of the frame
-	Offset  int    `json:"offset,omitempty"`  // shm: where in its memory
-	Subject string `json:"subject,omitempty"` // stream: who is asked for it
-	ID      string `json:"id,omitempty"`      // stream: what is asked for
+	FD      int    `json:"fd,omitempty"`      // shm: index among the descriptors of the frame
+	Offset  int    `json:"offset,omitempty"`  // shm: offset in its memory
+	Subject string `json:"subject,omitempty"` // stream: subject to pull it from
+	ID      string `json:"id,omitempty"`      // stream: what to pull
 	Name    string `json:"name,omitempty"`    // object: its name in the bucket patchbay-blobs
 	SHA256  string `json:"sha256,omitempty"`  // object: of the bytes, in hex; checked if given
 }
@@ -39,7 +39,7 @@ type Ref struct {
 // RefKey marks a reference to bytes.
 const RefKey = "$bytes"
 
-// check refuses what cannot be, before anything is fetched.
+// check returns an error for values that cannot be right, before anything is fetched.
 func (r *Ref) check() error {
 	switch {
 	case r.Kind != RefShm && r.Kind != RefStream && r.Kind != RefObject:
@@ -55,9 +55,9 @@ func (r *Ref) check() error {
 // Carry puts bytes beside a message and returns the reference to them.
 type Carry func(data []byte) (*Ref, error)
 
-// EncodeBeside is Encode where large tensors and bytes may go beside the message, with put, from least bytes on. What
-// does not is a part of its own, without a copy: the parts after each other are the message. put nil: nothing goes
-// beside. JSON has no references.
+// EncodeBeside is Encode in which tensors and byte strings of at least least bytes are offered to put, which returns a
+// reference if it carries them beside the message. Those that it returns nil for, and all if put is nil, become parts
+// of their own, without a copy. The message is the concatenation of the parts. JSON has no references and one part.
 func EncodeBeside(v any, enc Encoding, put Carry, least int) ([][]byte, error) {
 	if enc == JSON {
 		b, err := Encode(v, enc)
@@ -68,15 +68,15 @@ func EncodeBeside(v any, enc Encoding, put Carry, least int) ([][]byte, error) {
 	return append(w.parts, w.buf), err
 }
 
-// packer is the writer of an encoder. It sees large byte strings pass.
+// packer is the writer under a msgpack encoder, where large byte strings are diverted.
 type packer struct {
 	parts [][]byte
 	buf   []byte
 	put   Carry
-	least int // bytes that put is asked for, and that are a part of their own
+	least int // size from which bytes are offered to put, or are a part of their own
 }
 
-// encode writes v as msgpack: struct fields by their json tags, keys of Go maps sorted.
+// encode writes v as msgpack: struct fields by their json tags, keys of Go maps sorted if the package can (see Encode).
 func (p *packer) encode(v any) error {
 	e := msgpack.NewEncoder(p)
 	e.SetCustomStructTag("json")
@@ -88,7 +88,7 @@ func (p *packer) encode(v any) error {
 	return nil
 }
 
-// WriteByte implements the writer of msgpack.
+// WriteByte implements io.ByteWriter.
 func (p *packer) WriteByte(c byte) error {
 	p.buf = append(p.buf, c)
 	return nil
@@ -96,7 +96,7 @@ func (p *packer) WriteByte(c byte) error {
 
 // Write implements io.Writer.
 func (p *packer) Write(b []byte) (int, error) {
-	// the header of a byte string; that of a text differs
+	// 0xc6 is the header of a byte string (bin 32); text has another one
 	if at := len(p.buf) - 5; len(b) >= p.least && p.put != nil && at >= 0 && p.buf[at] == 0xc6 {
 		ref, err := p.put(b)
 		if err != nil {
@@ -112,7 +112,7 @@ func (p *packer) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// add takes bytes that stay inside the message.
+// add appends bytes that stay inside the message.
 func (p *packer) add(b []byte) {
 	if len(b) < p.least {
 		p.buf = append(p.buf, b...)
@@ -122,7 +122,7 @@ func (p *packer) add(b []byte) {
 	p.buf = nil
 }
 
-// EncodeMsgpack writes the extension, with an encoder of this package.
+// EncodeMsgpack writes the extension. The encoder must be one of this package.
 func (t *Tensor) EncodeMsgpack(enc *msgpack.Encoder) error {
 	p, ref, data := enc.Writer().(*packer), t.Ref, t.Data
 	if p.put != nil && len(data) >= p.least {
@@ -156,8 +156,8 @@ func (t *Tensor) EncodeMsgpack(enc *msgpack.Encoder) error {
 	return nil
 }
 
-// ReplaceRefs calls f with every reference in a decoded value. Bytes that it returns take the reference's place, in
-// place; nil leaves it.
+// ReplaceRefs calls f for every reference in a decoded value, and replaces it in place by the bytes that f returns; nil
+// keeps the reference. The result is v, or the bytes if v itself is a reference.
 func ReplaceRefs(v any, f func(*Ref) ([]byte, error)) (any, error) {
 	switch x := v.(type) {
 	case *Tensor:
@@ -195,7 +195,7 @@ func ReplaceRefs(v any, f func(*Ref) ([]byte, error)) (any, error) {
 // MaxRegion bounds one region, and with it every tensor and file that travels beside its message.
 const MaxRegion = 1 << 30
 
-// LengthOf is the number of bytes in all parts.
+// LengthOf returns the number of bytes in all parts.
 func LengthOf(parts [][]byte) int {
 	n := 0
 	for _, p := range parts {

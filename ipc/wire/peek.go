@@ -5,8 +5,8 @@ import (
 	"encoding/json"
 )
 
-// PeekEnvelope reads op and tag of a frame that Decode refuses, if they stand in front as every client of ours sends
-// them: the refusal is then for that request, and not for the whole connection. It looks at nothing behind them.
+// PeekEnvelope reads op and tag of a frame that Decode has refused, if they come first, as all our clients send them:
+// the error can then answer that request instead of the whole connection. It reads nothing behind them.
 func PeekEnvelope(body []byte, enc Encoding) Envelope {
 	var env Envelope
 	if enc == JSON {
@@ -18,7 +18,7 @@ func PeekEnvelope(body []byte, enc Encoding) Envelope {
 		return env
 	}
 	d := mpReader{b: body, i: h.end}
-	plain := func() any { // a string or a number: no value with others inside
+	plain := func() any { // only scalars: no lists and maps
 		if h, err := msgpackHead(body, d.i); err != nil || h.children > 0 {
 			return nil
 		}
@@ -54,7 +54,7 @@ func peekJSON(env *Envelope, body []byte) {
 			return
 		}
 		if _, ok := v.(json.Delim); ok {
-			return // what follows is inside of it
+			return // the next token would be inside it
 		}
 		if n, ok := v.(json.Number); ok {
 			if v, err = n.Int64(); err != nil {
@@ -65,7 +65,7 @@ func peekJSON(env *Envelope, body []byte) {
 	}
 }
 
-// Take keeps one of the two fields.
+// Take sets the field that key names, op or tag, if v has the right type.
 func (env *Envelope) Take(key, v any) {
 	if op, ok := v.(string); ok && key == "op" {
 		env.Op = op

@@ -11,21 +11,22 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// extTensor is the msgpack extension type of a Tensor. Its payload is one msgpack map {dtype, shape} and data, ref or
-// hash.
+// extTensor is the msgpack extension type of a Tensor. Its payload is one msgpack map with dtype, shape, and data, ref
+// or hash.
 const extTensor = 1
 
 // TensorKey marks a tensor in JSON: {"$tensor": {"dtype": "f32", "shape": [1, 2], "data": "<base64>"}}.
 const TensorKey = "$tensor"
 
-// Tensor is an array of numbers in a message: row-major, little-endian, in Data. In a message that has just been read
-// the data may still be elsewhere.
+// Tensor is an array of numbers in a message: row-major, little-endian, in Data. In a message that has just been read,
+// the data may still be elsewhere (Ref, Hash).
 type Tensor struct {
 	DType string `json:"dtype"` // f32, f16, bf16, i64, u8
 	Shape []int  `json:"shape"`
 	Data  []byte `json:"data,omitempty"`
 	Ref   *Ref   `json:"ref,omitempty"` // where the data is
-	// SHA-256 of the data in hex: with data a name to send it by later, without one that was sent before
+	// SHA-256 of the data in hex. With data, it names the data for later messages; without, it stands for data that was
+	// sent before
 	Hash string `json:"hash,omitempty"`
 }
 
@@ -34,7 +35,7 @@ func DTypeSize(dtype string) int {
 	return map[string]int{"f32": 4, "f16": 2, "bf16": 2, "i64": 8, "u8": 1}[dtype]
 }
 
-// Check returns an error if dtype, shape and length of the data do not belong together.
+// Check returns an error if dtype, shape and length of the data do not match.
 func (t *Tensor) Check() error {
 	if DTypeSize(t.DType) == 0 {
 		return fmt.Errorf("tensor has dtype %q; the dtypes are f32, f16, bf16, i64, u8", Shown(t.DType))
@@ -65,8 +66,8 @@ func (t *Tensor) Check() error {
 	return nil
 }
 
-// Bytes is the size that dtype and shape, which has nothing negative, ask for: at most MaxRegion + 1, checked by
-// division so that the product cannot overflow.
+// Bytes returns the size of the data by dtype and shape, which must not be negative; for more than MaxRegion it is
+// MaxRegion + 1. It compares by division, so that the product cannot overflow.
 func (t *Tensor) Bytes() int {
 	if slices.Contains(t.Shape, 0) {
 		return 0
@@ -144,7 +145,7 @@ func tensorsOfJSON(v any) (any, error) {
 // decodeBase64 reads the text form of bytes in JSON.
 func decodeBase64(s string) ([]byte, error) { return base64.StdEncoding.DecodeString(s) }
 
-// Sum is the hash of the data of a tensor.
+// Sum returns the SHA-256 of the data in hex: Hash, or computed if that is empty.
 func (t *Tensor) Sum() string {
 	if t.Hash != "" {
 		return t.Hash

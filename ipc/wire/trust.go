@@ -12,8 +12,8 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Trusted adds to the error of a connection to a NATS server that failed over TLS what to do about it. Other errors,
-// and nil, are returned as they are.
+// Trusted adds advice to the error of a connection to a NATS server that failed because of TLS. Other errors, and nil,
+// are returned unchanged.
 func Trusted(err error) error {
 	var unknown x509.UnknownAuthorityError
 	var name x509.HostnameError
@@ -45,7 +45,7 @@ func Trusted(err error) error {
 	return fmt.Errorf("%s (%w)", advice, err)
 }
 
-// namesOf lists what a certificate is for.
+// namesOf lists the first hosts that a certificate is valid for.
 func namesOf(c *x509.Certificate) string {
 	names := c.DNSNames
 	for _, ip := range c.IPAddresses {

@@ -14,15 +14,15 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// Run implements Executor: the job is sent to the worker, whose events come back. Where the worker has ended since
-// Ready, which may be long ago when jobs are few, the job waits for the next one.
+// Run implements Executor: it sends the job to the worker and passes its events on. If the worker has ended since
+// Ready, which may be long ago when jobs are few, the job waits for the next process.
 func (c *Child) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.Outcome, error) {
 	p, err := c.next(ctx)
 	if err != nil {
 		return nil, err
 	}
 	req := *task.Req
-	req.QueueTTLMS, req.DeadlineMS, req.Client, req.Front = 0, 0, nil, false // the daemon sees to these
+	req.QueueTTLMS, req.DeadlineMS, req.Client, req.Front = 0, 0, nil, false // the daemon handles these
 	req.Attempt = task.Attempt
 	replies, err := p.client.Ask(ctx, message.VerbRun, "", &req)
 	if err != nil {
@@ -41,7 +41,7 @@ func (c *Child) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.
 			case message.EventQueued, message.EventRetrying:
 				return
 			case message.EventExecuting:
-				if ev.Node == "" { // said again when the job has ended here
+				if ev.Node == "" { // the dispatcher sends one when the job has ended here
 					return
 				}
 			case message.EventMetrics, message.EventExecuted:
@@ -75,7 +75,7 @@ func (c *Child) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.
 	return nil, wire.Errorf(wire.ErrCancelled, "the job was stopped in %s", c.cfg.Name)
 }
 
-// Sample implements Executor: the request is sent to the worker, whose messages come back.
+// Sample implements Executor: it sends the request to the worker and passes its messages on.
 func (c *Child) Sample(ctx context.Context, q *message.SampleRequest,
 	emit func(*message.SampleReply),
 ) (*message.SampleReply, error) {
@@ -101,7 +101,7 @@ func (c *Child) Sample(ctx context.Context, q *message.SampleRequest,
 	return last, nil
 }
 
-// stopOn cancels the job in the worker when ctx ends, and kills the worker if it does not obey.
+// stopOn cancels the job in the worker when ctx ends, and kills the worker if the job does not stop within Grace.
 func (c *Child) stopOn(ctx context.Context, p *process, job string, done <-chan struct{}) {
 	select {
 	case <-done:
@@ -119,7 +119,7 @@ func (c *Child) stopOn(ctx context.Context, p *process, job string, done <-chan 
 	}
 }
 
-// running returns the process that answers. Where it has ended, the error is why.
+// running returns the process that answers. If there is none, the error is why the last one ended.
 func (c *Child) running() (*process, error) {
 	c.mu.Lock()
 	p, last := c.proc, c.last
@@ -133,7 +133,7 @@ func (c *Child) running() (*process, error) {
 	return nil, wire.Errorf(wire.ErrWorkerLost, "%s is not running", c.cfg.Name)
 }
 
-// fault is the error that a worker has answered with, or why it is lost.
+// fault returns err if the worker has answered with it, or else why the worker is lost.
 func (c *Child) fault(p *process, err error) error {
 	if refused, ok := errors.AsType[*wire.Error](err); ok {
 		return refused
@@ -141,7 +141,7 @@ func (c *Child) fault(p *process, err error) error {
 	return c.lost(p, err)
 }
 
-// lost waits for the end of a process whose link broke and returns why it ended.
+// lost waits for the end of a process whose connection broke, kills it after a second, and returns why it ended.
 func (c *Child) lost(p *process, err error) error {
 	select {
 	case <-p.dead:
@@ -174,7 +174,7 @@ func (c *Child) Load(ctx context.Context, req *message.LoadRequest) (*message.Lo
 	return out, err
 }
 
-// ask asks for one reply. What it lies in is the caller's to release.
+// ask sends a request and decodes its only reply into out. The caller must release the Hold, in whose memory out lies.
 func (c *Child) ask(ctx context.Context, verb string, req, out any) (*bulk.Hold, error) {
 	p, err := c.running()
 	if err != nil {
@@ -194,7 +194,7 @@ func (c *Child) ask(ctx context.Context, verb string, req, out any) (*bulk.Hold,
 	return m.Hold, wire.BindReply(m.Fields, out)
 }
 
-// outcomeOf makes the Outcome of a run in a worker from its events.
+// outcomeOf makes the Outcome of a run in a worker from its files and events.
 func outcomeOf(files []message.File, events []message.Event) *jobs.Outcome {
 	out := &jobs.Outcome{Files: files, UI: map[string]map[string]any{}}
 	for _, ev := range events {

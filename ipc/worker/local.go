@@ -26,16 +26,16 @@ type Local struct {
 
 	mu   sync.Mutex
 	busy int
-	rest *time.Timer // when nothing was asked for idle; nil: it never is
+	rest *time.Timer // calls giveBack after idle; nil: no request has ended yet
 }
 
-// NewLocal returns an executor on a runner, which stays the caller's. Models and caches are given back when nothing was
-// asked for this long; idle 0: never.
+// NewLocal returns an executor on a runner, which the caller must close. Models and caches are dropped after this long
+// without a request; idle 0: never.
 func NewLocal(name string, runner *graph.Runner, idle time.Duration) *Local {
 	return &Local{name: name, runner: runner, idle: idle}
 }
 
-// begin notes that something is asked for, until the returned function is called.
+// begin notes that a request is running, until the returned function is called.
 func (l *Local) begin() func() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -52,7 +52,7 @@ func (l *Local) begin() func() {
 	}
 }
 
-// giveBack drops models and caches, and returns their memory to the system, unless something is asked for.
+// giveBack drops models and caches, and returns their memory to the system, unless a request is running.
 func (l *Local) giveBack() {
 	l.mu.Lock()
 	busy := l.busy
@@ -83,7 +83,7 @@ func (l *Local) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.
 		case ev.Type == "preview":
 			sink.Preview(ev.Node, ev.Blob)
 		case ev.Type == message.EventExecuted && listsFiles(ev.Data["output"]):
-			// told again when the files have names
+			// sent again when the files have names
 		default:
 			sink.Event(message.Event{Type: ev.Type, Node: ev.Node, Data: ev.Data})
 		}
@@ -98,7 +98,7 @@ func (l *Local) Run(ctx context.Context, task jobs.Task, sink jobs.Sink) (*jobs.
 	return out, err
 }
 
-// nodeJob is a request as package node takes it.
+// nodeJob converts a request to the form that package node takes.
 func nodeJob(req *message.RunRequest, w *graph.Workflow) graph.Job {
 	job := graph.Job{
 		ID: req.ID, Workflow: w, Targets: req.Targets, Inputs: req.Inputs, Plan: req.Plan, Preview: req.Preview,
@@ -152,7 +152,7 @@ func timingsOf(t graph.Timings) map[string]any {
 	}
 }
 
-// orEmpty is a list that is never null in a message.
+// orEmpty returns a copy of s that is never null in a message.
 func orEmpty[T any](s []T) []T { return append([]T{}, s...) }
 
 // Exec implements Executor.
@@ -230,9 +230,10 @@ func fromNode(v any) any {
 	return pyjson.Mapped(v, fromNode)
 }
 
-// NodeService fills in how a Service answers from a catalogue and folders: Validate, Needs, Describe, Model and Models.
-// index, which knows the files of the roots, is needed where jobs are kept: it tells two of the same content from two
-// that only name the same files. also returns the names of model files that other daemons have. Both may be nil.
+// NodeService returns the fields of a ServiceConfig that follow from a catalogue and folders: Validate, Needs,
+// Describe, Model and Models. index, of the files in roots, is needed if jobs are kept: it tells jobs that read the
+// same files from jobs that only use the same file names. also returns the names of model files that other daemons
+// have. Both may be nil.
 func NodeService(cat *graph.Catalogue, roots files.Roots, index *files.Index,
 	also func(kind string) []string,
 ) serve.ServiceConfig {
@@ -248,7 +249,7 @@ func NodeService(cat *graph.Catalogue, roots files.Roots, index *files.Index,
 			case failure == nil:
 				return nil, nil
 			case len(outputs) == 0:
-				if all := w.Unknown(cat); all.Len() > 1 { // ComfyUI's answer has the first alone
+				if all := w.Unknown(cat); all.Len() > 1 { // ComfyUI's answer only has the first
 					failure.Extra = map[string]any{"unknown_classes": all}
 				}
 				return nil, failure

@@ -11,7 +11,7 @@ import (
 	"patchbay/node/value"
 )
 
-// pictureEvery is the least time between two pictures of a run: 5 a second.
+// pictureEvery is the least time between two JPEG previews of a run: 5 a second.
 const pictureEvery = 200 * time.Millisecond
 
 // Sample implements Executor.
@@ -87,7 +87,7 @@ func (l *Local) Load(ctx context.Context, q *message.LoadRequest) (*message.Load
 	return &message.LoadReply{Bytes: out.Bytes, Seconds: out.Seconds, Latent: &space}, nil
 }
 
-// latentSpace tells hosts of a format.
+// latentSpace describes a latent format to hosts.
 func latentSpace(f latent.Format) message.LatentSpace {
 	out := message.LatentSpace{Channels: f.Channels, Scale: decimal(f.Scale), Shift: decimal(f.Shift)}
 	for i := range f.Std {
@@ -96,8 +96,8 @@ func latentSpace(f latent.Format) message.LatentSpace {
 	return out
 }
 
-// decimal is the number that people write for a float32: 0.3611, not 0.36109998822.
+// decimal returns the shortest decimal number for a float32: 0.3611, not 0.36109998822.
 func decimal(f float32) float64 {
-	v, _ := strconv.ParseFloat(strconv.FormatFloat(float64(f), 'g', -1, 32), 64) // it reads what it wrote
+	v, _ := strconv.ParseFloat(strconv.FormatFloat(float64(f), 'g', -1, 32), 64) // cannot fail: it was just formatted
 	return v
 }

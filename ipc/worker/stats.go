@@ -11,8 +11,9 @@ import (
 // maxSpans bounds the spans of a profile in one metrics event, so that it fits a message on every carrier.
 const maxSpans = 4000
 
-// statsOf is one sampling run in a metrics event: plan, work, bytes that each rank sent by axis, tokens that each rank
-// computed, and the profile if one was asked for. Spans are [rank, layer, operation, start us, duration us, bytes].
+// statsOf returns the entry of one sampling run in a metrics event: plan, work, bytes that each rank sent by axis,
+// tokens that each rank computed, and the profile if one was asked for. Spans are [rank, layer, operation, start us,
+// duration us, bytes].
 func statsOf(s parallel.Stats) map[string]any {
 	out := map[string]any{
 		"model": s.Model, "plan": s.Plan, "compute": s.Compute.String(), "evaluations": s.Evaluations, "latents": s.Rows,
@@ -66,7 +67,7 @@ func statsOf(s parallel.Stats) map[string]any {
 	return out
 }
 
-// changesOf is what a verbose cache saw of each evaluation; numbers that are unknown are left out.
+// changesOf lists what a verbose cache recorded for each evaluation; numbers that are unknown are left out.
 func changesOf(changes []parallel.CacheChange) []any {
 	out := []any{}
 	for _, c := range changes {

@@ -35,8 +35,8 @@ type ChildConfig struct {
 	BackOff time.Duration // before the first restart, doubled up to 10 s [100 ms]
 }
 
-// Child is an Executor in a process of its own, restarted when it dies. It is reached over one unix socket pair that is
-// its stdin and stdout.
+// Child is an Executor in a process of its own, restarted when it dies. It is reached over a unix socket pair, which is
+// stdin and stdout of the process.
 type Child struct {
 	cfg      ChildConfig
 	restarts atomic.Int64
@@ -47,7 +47,7 @@ type Child struct {
 	up   chan struct{} // closed when proc is set
 }
 
-// process is one life of a Child.
+// process is one of the processes that a Child has in turn.
 type process struct {
 	cmd    *exec.Cmd
 	client *client.FrameClient
@@ -55,7 +55,7 @@ type process struct {
 	dead   chan struct{} // closed after cause is set
 	cause  *wire.Error
 	mu     sync.Mutex
-	why    string // set by whoever kills it
+	why    string // why it was killed; empty: it was not
 }
 
 // NewChild returns a child that is not running; Supervise runs it.
@@ -82,12 +82,12 @@ func (c *Child) PID() int {
 // Restarts returns how often the worker was lost and started again.
 func (c *Child) Restarts() int { return int(c.restarts.Load()) }
 
-// neverStarts is how often a worker may end before it has ever answered: what keeps it from starting is then in its
-// configuration or in the machine, and trying on would let jobs wait for nothing.
+// neverStarts is how often a worker may end before it has ever answered. The cause is then in its configuration or in
+// the machine, and more attempts would only keep jobs waiting.
 const neverStarts = 5
 
-// Supervise keeps the worker running until ctx ends, then closes its stdin and waits for it. A worker that has never
-// answered in five lives is given up: the error is the cause of the last one.
+// Supervise keeps the worker running until ctx ends, then closes its stdin and waits for it. It gives up on a worker
+// that has ended five times (neverStarts) without ever answering, and returns the last cause.
 func (c *Child) Supervise(ctx context.Context) error {
 	pause, lives, ever := c.cfg.BackOff, 0, false
 	for ctx.Err() == nil {
@@ -137,7 +137,7 @@ func (c *Child) start(ctx context.Context) (*process, error) {
 	cmd.WaitDelay = 2 * time.Second                       // a grandchild may keep stderr open
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C in a terminal is for the daemon, which drains
 	err = cmd.Start()
-	_ = theirs.Close() // at once: the end of a worker that dies before it has answered must show here
+	_ = theirs.Close() // or the death of a worker that has not answered yet would not show
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("start worker: %w", err), ours.Close())
 	}
@@ -146,7 +146,7 @@ func (c *Child) start(ctx context.Context) (*process, error) {
 	hello, cancel := context.WithTimeout(ctx, c.cfg.Start)
 	defer cancel()
 	if err := p.ping(hello); err != nil {
-		if hello.Err() == nil { // the link is closed: its process is ending, and its own words say why
+		if hello.Err() == nil { // the link is closed: the process is ending, and how it ends says why
 			select {
 			case <-p.dead:
 			case <-time.After(time.Second):
@@ -160,7 +160,8 @@ func (c *Child) start(ctx context.Context) (*process, error) {
 	return p, nil
 }
 
-// watch returns when the process is dead, hangs, or ctx ends.
+// watch returns when the process has ended or closed its connection, when ctx ends, or when it has killed the process
+// for not answering within Silence.
 func (c *Child) watch(ctx context.Context, p *process) {
 	tick := time.NewTicker(c.cfg.Beat)
 	defer tick.Stop()
@@ -193,7 +194,8 @@ func (p *process) ping(ctx context.Context) error {
 	return err
 }
 
-// stop closes the worker's stdin, gives it two seconds, kills it and waits for its end.
+// stop closes the worker's stdin, waits two seconds if it was asked to stop and one if not, then kills it, and waits
+// for its end.
 func (p *process) stop(asked bool) {
 	_ = p.client.Close()
 	limit := 2 * time.Second
@@ -208,7 +210,7 @@ func (p *process) stop(asked bool) {
 	}
 }
 
-// kill ends the process; why goes into the cause.
+// kill kills the process; the first why becomes part of the cause.
 func (p *process) kill(why string) {
 	p.mu.Lock()
 	if p.why == "" {
@@ -218,7 +220,7 @@ func (p *process) kill(why string) {
 	_ = p.cmd.Process.Kill()
 }
 
-// wait reaps the process and writes down why it ended.
+// wait reaps the process and records why it ended.
 func (p *process) wait(name string) {
 	err := p.cmd.Wait()
 	p.mu.Lock()
@@ -232,8 +234,8 @@ func (p *process) wait(name string) {
 	close(p.dead)
 }
 
-// Lost is the error of a worker process that has ended; st and err are those of its exec.Cmd after Wait. It names the
-// signal or the exit code.
+// Lost returns the error for a worker process that has ended, which names the signal or the exit code. st and err are
+// those of its exec.Cmd after Wait.
 func Lost(name string, st *os.ProcessState, err error) *wire.Error {
 	pid := ""
 	if st != nil {
@@ -266,8 +268,8 @@ func (c *Child) set(p *process) {
 	close(c.up)
 }
 
-// drop takes a dead process out of use. Who asked it may be faster than Supervise, so that a retry waits for the next
-// one.
+// drop takes a dead process out of use. The caller of a request may notice the death before Supervise does, and a retry
+// must wait for the next process.
 func (c *Child) drop(p *process) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -283,7 +285,7 @@ func (c *Child) Ready(ctx context.Context) error {
 	return err
 }
 
-// next returns the process that answers, and waits for one; it fails only when ctx ends.
+// next returns the process that answers, and waits if there is none; it fails only when ctx ends.
 func (c *Child) next(ctx context.Context) (*process, error) {
 	for {
 		c.mu.Lock()
@@ -319,7 +321,7 @@ func (t *tail) Write(b []byte) (int, error) {
 	return os.Stderr.Write(b)
 }
 
-// last returns the line that says most: the last panic or fatal error, or else the last line.
+// last returns the most telling line: the last one of a panic, a fatal error or the runtime, or else the last line.
 func (t *tail) last() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -15,24 +15,22 @@ import (
 	"patchbay/ipc/serve"
 )
 
-// Config is what a worker process serves.
+// Config is the configuration of a worker process.
 type Config struct {
 	Executor jobs.Executor
-	Service  serve.ServiceConfig // Jobs, Outputs and Executors are made here
-	Outputs  jobs.OutputsConfig  // empty: files are only sent
+	Service  serve.ServiceConfig // Run sets Jobs, Outputs, Executors, Log and Checked
+	Outputs  jobs.OutputsConfig  // empty: files are sent but not saved
 	Jobs     int                 // that the Executor runs at the same time; 0: one
 	Log      zerolog.Logger
-	// Exit ends the process; nil: os.Exit. It is called when the host is gone and work did not stop within the time a
-	// worker has for it.
+	// Exit ends the process; nil: os.Exit. It is called when work has not stopped 700 ms after Run has stopped serving.
 	Exit func(code int)
 }
 
-// exitWithin is how long after the end of its stdin a worker may still be there.
+// exitWithin is how long after it has stopped serving, as at the end of its stdin, a worker may still exist.
 const exitWithin = 700 * time.Millisecond
 
-// Run answers requests on in and out until in ends or ctx ends. When in ends, the host is gone: jobs are cancelled, and
-// what does not stop is cut off by the end of the process, within a second. When ctx ends, a running job may finish
-// until drain ends.
+// Run answers requests on in and out until in or ctx ends. When in ends, the host is gone: jobs are cancelled, and if
+// some do not stop, the process exits within a second. When ctx ends, a running job may finish until drain ends.
 func Run(ctx, drain context.Context, in io.ReadCloser, out io.Writer, cfg Config) error {
 	outputs, err := jobs.NewOutputs(cfg.Outputs)
 	if err != nil {
@@ -78,11 +76,11 @@ func Run(ctx, drain context.Context, in io.ReadCloser, out io.Writer, cfg Config
 	return err
 }
 
-// daemonVariable names the daemon, by its process id, to the workers that it starts.
+// daemonVariable is the environment variable with the process id of the daemon that started a worker.
 const daemonVariable = "PATCHBAY_DAEMON"
 
-// private reports whether in is the socket pair of the daemon that started this process. What comes there was
-// validated; any other host is a stranger.
+// private reports whether in is the socket pair of the daemon that started this process. Requests from there have been
+// validated; any other host is untrusted.
 func private(in io.Reader) bool {
 	f, ok := in.(*os.File)
 	if !ok || os.Getenv(daemonVariable) != strconv.Itoa(os.Getppid()) {

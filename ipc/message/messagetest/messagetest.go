@@ -15,7 +15,7 @@ import (
 	"patchbay/tests/hammer"
 )
 
-// Graph makes a workflow {"1": {class_type, inputs {n}}, ...} from "Wait 20", "Picture 10".
+// Graph returns a workflow {"1": {class_type, inputs {n}}, ...} for nodes such as "Wait 20" and "Picture 10".
 func Graph(nodes ...string) *pyjson.Object {
 	o := pyjson.NewObject()
 	for i, n := range nodes {
@@ -33,7 +33,7 @@ func Graph(nodes ...string) *pyjson.Object {
 	return o
 }
 
-// Frames are requests in frames, one a verb at least, in both encodings.
+// Frames returns frame bodies with requests, one for every verb that has a body of its own, in both encodings.
 func Frames(tb testing.TB) []hammer.Input {
 	tb.Helper()
 	tensor := &wire.Tensor{DType: "f16", Shape: []int{2}, Data: []byte{0, 0x3c, 0, 0}}
@@ -70,12 +70,12 @@ func Frames(tb testing.TB) []hammer.Input {
 			out = append(out, hammer.Input{Data: bytes.Join(parts, nil)})
 		}
 	}
-	// maps have no order, runs have
+	// sorted, because the order of maps is random and test runs must repeat
 	slices.SortFunc(out, func(a, b hammer.Input) int { return bytes.Compare(a.Data, b.Data) })
 	return out
 }
 
-// Sample is the smallest body of sample, with one of everything.
+// Sample returns a small body of sample that has nearly every field.
 func Sample() *message.SampleRequest {
 	f32 := func(shape ...int) *wire.Tensor {
 		t := &wire.Tensor{DType: "f32", Shape: shape}
@@ -106,7 +106,7 @@ func Sample() *message.SampleRequest {
 	}
 }
 
-// Picture is an output of n bytes.
+// Picture returns an output file of n bytes.
 func Picture(id string, n int) files.Output {
 	data := make([]byte, n)
 	for i := range data {

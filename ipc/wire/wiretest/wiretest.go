@@ -1,5 +1,5 @@
-// Package wiretest holds what tests of several packages need to make and judge bytes: hostile messages, bounds of what
-// a decoder may allocate, frames.
+// Package wiretest helps tests of several packages to make and judge bytes: hostile messages, bounds on what a decoder
+// may allocate, frames.
 package wiretest
 
 import (
@@ -24,7 +24,7 @@ import (
 	"patchbay/node/pyjson"
 )
 
-// Packed is v as msgpack.
+// Packed returns v as msgpack.
 func Packed(tb testing.TB, v any) []byte {
 	tb.Helper()
 	b, err := wire.EncodeMsgpack(v)
@@ -34,7 +34,7 @@ func Packed(tb testing.TB, v any) []byte {
 	return b
 }
 
-// DecodedBound is the bound for a message in an encoding.
+// DecodedBound returns how many bytes a decoder may allocate for a message in an encoding.
 func DecodedBound(body []byte, enc wire.Encoding) int64 {
 	return FixedBytes + 4*int64(len(body)) + valueBytes*int64(valuesIn(body, enc))
 }
@@ -83,14 +83,14 @@ func valuesIn(body []byte, enc wire.Encoding) int {
 	return n
 }
 
-// What a decoder may allocate: four times the message, and so much for each of its values, of which a message has at
-// most Limits.Items. The fixed part is that of a message of nothing: errors, the envelope.
+// What a decoder may allocate: FixedBytes for a message without contents (errors, the envelope), four times the
+// message, and valueBytes for each of its values, of which a message has at most Limits.Items.
 const (
 	FixedBytes = 8 << 10
 	valueBytes = 400
 )
 
-// TextBound is the bound for a workflow that is text inside a message.
+// TextBound returns how many bytes more a workflow may cost that is text inside a message.
 func TextBound(body []byte) int64 {
 	n := 0
 	for _, c := range body {
@@ -101,7 +101,7 @@ func TextBound(body []byte) int64 {
 	return 2 * valueBytes * int64(n)
 }
 
-// EncodingFor is the encoding that the flag of an input means.
+// EncodingFor returns the encoding for the flag of a test input.
 func EncodingFor(msgpack bool) wire.Encoding {
 	if msgpack {
 		return wire.Msgpack
@@ -109,7 +109,7 @@ func EncodingFor(msgpack bool) wire.Encoding {
 	return wire.JSON
 }
 
-// FrameOf returns body as it stands on the wire.
+// FrameOf returns body as a frame.
 func FrameOf(body []byte) []byte {
 	var b bytes.Buffer
 	b.Write(binary.BigEndian.AppendUint32(nil, uint32(len(body))))
@@ -117,7 +117,7 @@ func FrameOf(body []byte) []byte {
 	return b.Bytes()
 }
 
-// Deep is a value inside of n lists.
+// Deep returns a value inside of n nested lists.
 func Deep(n int) any {
 	var v any = int64(1)
 	for range n {
@@ -160,7 +160,7 @@ func Bombs() map[string][]byte {
 	}
 }
 
-// Noise is n bytes that differ from place to place.
+// Noise returns n bytes in a fixed pattern that does not repeat soon.
 func Noise(n int) []byte {
 	b := make([]byte, n)
 	for i := range b {
@@ -169,8 +169,9 @@ func Noise(n int) []byte {
 	return b
 }
 
-// Within is a context for one exchange of a test that takes at most d on an idle machine. While this process (or one
-// that Beside was told of) computes, or would if others let it, a slow or busy one gets up to six times that.
+// Within returns a context for one exchange of a test that takes at most d on an idle machine. It ends after this
+// process and those given to Beside have been idle for d, and after 6*d at the latest: time in which they compute, or
+// were preempted, does not count as idle, so a slow or busy machine gets more time.
 func Within(t testing.TB, d time.Duration) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 6*d)
@@ -196,16 +197,16 @@ func Within(t testing.TB, d time.Duration) context.Context {
 	return ctx
 }
 
-// usage is what this process and those beside it have computed, and how often it was made to stop computing for others.
+// usage is the CPU time of this process and those given to Beside, and how often this process was preempted.
 type usage struct {
 	cpu       time.Duration
 	preempted int64
 }
 
-// beside has the processes that Beside was told of.
+// beside holds the process ids given to Beside.
 var beside sync.Map
 
-// Beside has what a process of the test computes count in Within, where this one waits for it.
+// Beside makes Within count the CPU time of another process, on which this one waits.
 func Beside(pid int) { beside.Store(pid, nil) }
 
 func used() usage {
@@ -228,10 +229,10 @@ func used() usage {
 	return u
 }
 
-// HoldsBytes reports whether a decoded value has byte strings in it.
+// HoldsBytes reports whether a decoded value contains byte strings.
 func HoldsBytes(v any) bool { return anyValue(v, func(e any) bool { _, ok := e.([]byte); return ok }) }
 
-// HoldsOddNumber reports whether a decoded value has something in it that JSON and msgpack do not carry alike.
+// HoldsOddNumber reports whether a decoded value contains something that JSON and msgpack do not represent alike.
 func HoldsOddNumber(v any) bool {
 	return anyValue(v, func(e any) bool {
 		switch f := e.(type) {
@@ -246,7 +247,7 @@ func HoldsOddNumber(v any) bool {
 	})
 }
 
-// anyValue reports whether f holds for a value inside v.
+// anyValue reports whether f holds for v or any value inside it.
 func anyValue(v any, f func(any) bool) bool {
 	if f(v) {
 		return true
@@ -269,7 +270,7 @@ func anyValue(v any, f func(any) bool) bool {
 	return false
 }
 
-// Code is the code of an *Error, empty for other errors.
+// Code returns the code of a *wire.Error, empty for other errors.
 func Code(err error) string {
 	var e *wire.Error
 	if !errors.As(err, &e) {
