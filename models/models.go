@@ -1,9 +1,10 @@
-// Package models is the catalogue of diffusion models: the table of families, and what the layers above ask of all of
-// them. Nothing reads a weight before a description's Load is called.
+// Package models is the catalog of diffusion models: the table of families, and what the layers above need from all of
+// them. Describing a file reads little more than its header. A description's Load reads the weights.
 //
-// Each family is a folder whose Family says everything about it; docs/adding-a-model.md is the recipe for another one.
-// What they share is in family (the descriptor, loading), layers (blocks' common pieces, position tables) and weights
-// (checkpoints into tagged structs); latent, sampling, text, tokenizer and vae are the other halves of a pipeline.
+// Each family is a folder whose Family function says everything about it; docs/adding-a-model.md is the recipe for
+// adding one. What families share is in family (the descriptor, loading), layers (common parts of blocks, position
+// tables) and weights (checkpoints into tagged structs). latent, sampling, text, tokenizer and vae are the other parts
+// of a pipeline.
 package models
 
 import (
@@ -27,7 +28,7 @@ import (
 	"patchbay/models/zimage"
 )
 
-// Families is the table of supported families, a row each.
+// Families returns the table of supported families.
 func Families() []family.Family {
 	return []family.Family{
 		flux.Family(),
@@ -44,33 +45,32 @@ func Families() []family.Family {
 	}
 }
 
-// OpenDiffusion finds out which model a checkpoint holds, alone or inside a full checkpoint, and describes it. meta is
-// the file's metadata: a JSON object under "config" may give what names and shapes do not tell (heads, rotation axes,
-// latent scale and shift, sampling.shift). Files of other kinds are errors that say what they look like and what is
-// supported. changes are what adapters make of the stored tensors first.
+// OpenDiffusion detects which model a checkpoint holds, alone or inside a full checkpoint, and describes it. meta is
+// the file's metadata: a JSON object under "config" may supply what names and shapes do not tell (heads, rotation axes,
+// latent scale and shift, sampling.shift). changes are applied to the stored tensors first, on behalf of adapters. For
+// files of other kinds, the error says what they look like and what is supported.
 func OpenDiffusion(set *weights.Set, meta map[string]string, changes ...weights.Change) (*family.Diffusion, error) {
 	return family.Open(Families(), set, meta, changes...)
 }
 
-// OpenControl describes the control net that a checkpoint holds; meta is read as that of a model of its family. Files
-// of other kinds, and nets that are not supported, are errors that say what they look like.
+// OpenControl describes the control net in a checkpoint. meta is read like that of a model of the net's family. For
+// files of other kinds and unsupported nets, the error says what they look like.
 func OpenControl(set *weights.Set, meta map[string]string) (*control.Net, error) {
 	return control.Open(Families(), set, meta)
 }
 
-// ControlBeside gives a control net what it lacks and the model beside which it runs has.
+// ControlBeside returns the control net in set together with the tensors that it borrows from model, its base model.
 func ControlBeside(set, model *weights.Set) (*weights.Set, error) {
 	return control.Beside(Families(), set, model)
 }
 
-// OpenPatch describes the model patch that a checkpoint holds; files of other kinds are errors that say what they look
-// like.
+// OpenPatch describes the model patch in a checkpoint. For files of other kinds, the error says what they look like.
 func OpenPatch(set *weights.Set) (*control.Net, error) { return control.OpenPatch(Families(), set) }
 
-// GuessKind tells what a file seems to be, for the error of whoever wanted another kind.
+// GuessKind says what a file seems to be, for errors where another kind was expected.
 func GuessKind(set *weights.Set) string { return family.GuessKind(Families(), set) }
 
-// Named returns the family of that name (dit.Spec.Family).
+// Named returns the family with the given name (dit.Spec.Family).
 func Named(name string) (family.Family, bool) {
 	for _, f := range Families() {
 		if f.Name == name {
@@ -80,7 +80,7 @@ func Named(name string) (family.Family, bool) {
 	return family.Family{}, false
 }
 
-// TextTypes are the types that loaders of text encoders take (ComfyUI's input "type"), with what each makes of prompts:
+// TextTypes maps the types that loaders of text encoders accept (ComfyUI's input "type") to how prompts are encoded:
 // those of all families, and CLIP-L alone under the type that ComfyUI's loader offers first.
 func TextTypes() map[string]family.Text {
 	out := map[string]family.Text{"stable_diffusion": {
@@ -97,9 +97,9 @@ func TextTypes() map[string]family.Text {
 }
 
 // Adapt returns a model that computes with the weights of m plus additions (LoRA) and shares m's memory: nothing is
-// merged, nothing of m is packed again. m is a model that Diffusion.Load gave, whole or a part; m must stay open as
-// long as the result is used, and closing the result frees the additions alone. Errors: names and shapes that do not
-// fit, no memory.
+// merged or packed again. m must come from Diffusion.Load, whole or in part, and stay open as long as the result is
+// used. Closing the result frees only the additions. Adapt returns an error if names or shapes do not fit or memory
+// runs out.
 func Adapt(ops engine.Ops, m dit.Model, additions []weights.LowRank) (dit.Model, error) {
 	a, ok := m.(interface {
 		Adapt(ops engine.Ops, additions []weights.LowRank) (dit.Model, error)

@@ -6,8 +6,8 @@ import (
 	"patchbay/models/layers"
 )
 
-// Block runs block i on the rows of s: x += gate2 * mlp(norm2(x + gate1 * out(attention(norm1(x))))), on both streams
-// with one attention over both, or on one.
+// Block runs block i on the rows of s: x += gate2 * mlp(norm2(x + gate1 * out(attention(norm1(x))))). The first blocks
+// have two streams with one attention over both, the others have one stream.
 func (m *Model) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
 	mark := env.Arena.Mark()
 	var streams []layers.Stream
@@ -21,7 +21,7 @@ func (m *Model) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
 		w = side(one.Attn, one.MLP)
 		streams = []layers.Stream{layers.OneStream(env, i, s, w)}
 	}
-	beside := layers.Scratch(env, s.X, s.B, s.Rows.Len(), m.cfg.Hidden) // the stream with the attention's result
+	beside := layers.Scratch(env, s.X, s.B, s.Rows.Len(), m.cfg.Hidden) // X plus the attention's result
 	if s.Rows.Len() > 0 {
 		env.Ops.Copy(beside, s.X)
 	}
@@ -40,7 +40,7 @@ func (m *Model) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
 	env.Arena.Release(mark)
 }
 
-// side is a stream's weights as blocks take them.
+// side returns a stream's weights as package layers takes them.
 func side(w attention, m mlp) *layers.Side {
 	return &layers.Side{
 		QKV: []*engine.Weight{w.Q, w.K, w.V}, Norm: engine.QKNorm{Kind: engine.LayerNorm, Eps: eps}, Out: w.Out,

@@ -1,11 +1,12 @@
-// Package auraflow is AuraFlow by fal (MMDiT of two streams, then blocks of one; arXiv:2403.03206 for the form). It
-// reads the original tensor names, bare or inside a full checkpoint, and those of diffusers.
+// Package auraflow is AuraFlow by fal: MMDiT blocks with two streams, then blocks with one (arXiv:2403.03206 for the
+// form). It reads the original tensor names, bare or inside a full checkpoint, and those of diffusers.
 //
-// Facts that have caused bugs: in every block the attention's result goes to the MLP alone and the stream gets what the
-// MLP makes of it; eight learned tokens stand in front of the text; queries and keys have a LayerNorm without weights
-// (eps 1e-5) and no rotation; learned positions are a square of which the middle is taken, widened for larger pictures
-// to a square of the longer side; the last layer has no norm; token features are (channel, row, column) on the way in
-// and (row, column, channel) on the way out; modulations are (shift, scale, gate) for the attention, then the MLP.
+// Facts that have caused bugs: in every block the attention's result goes to the MLP only, and the stream receives the
+// MLP's result only. Eight learned tokens precede the text. Queries and keys have a LayerNorm without weights (eps
+// 1e-5) and no rotation. Learned positions form a square of which the middle is used; for larger images it is
+// interpolated to a square of the longer side. The last layer has no norm. Token features are (channel, row, column) on
+// the way in and (row, column, channel) on the way out. Modulations are (shift, scale, gate) for the attention, then
+// for the MLP.
 package auraflow
 
 import (
@@ -34,8 +35,8 @@ const (
 	registers = 8
 )
 
-// Detect infers the config from names and shapes; only the number of heads, where one is not 256 wide, comes from the
-// JSON under meta["config"].
+// Detect infers the config from names and shapes. The number of heads, if they are not 256 wide, and the patch size, if
+// it is not 2, come from the JSON under meta["config"].
 func Detect(set *weights.Set, meta map[string]string) (family.Config, error) {
 	c := Config{PatchSize: 2}
 	if err := family.ReadConfig("auraflow", meta, &c); err != nil {

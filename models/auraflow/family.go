@@ -19,7 +19,7 @@ func Family() family.Family {
 		},
 		Detect: Detect,
 		Text: family.Text{
-			Types: []string{"auraflow"}, // ComfyUI has none: the encoder says which it is
+			Types: []string{"auraflow"}, // not a type of ComfyUI, which goes by the encoder
 			Encoders: []family.Encoder{{
 				Kind: "pile_t5xl", Layout: tokenizer.PileT5("pile_t5xl"), Form: text.Form{Masked: true, Zeroed: true},
 				Under: func(string) bool { return true },
@@ -68,7 +68,7 @@ func diffusers() []weights.Alias {
 	return list
 }
 
-// Describe describes the model.
+// Describe implements family.Config.
 func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
 		Family: "auraflow", Width: c.Hidden, Heads: c.Heads, PatchSize: c.PatchSize, Channels: c.Channels,

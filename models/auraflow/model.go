@@ -18,7 +18,7 @@ type Model struct {
 	cfg Config
 }
 
-// Prepare embeds the text behind the registers and takes the positions of the picture.
+// Prepare embeds the text after the registers and picks the positions of the image.
 func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.Prepared, error) {
 	p, err := layers.Begin(m.Spec(), entries, grid)
 	if err != nil || m.Held.NoEmbed {
@@ -37,8 +37,8 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.P
 	return p, nil
 }
 
-// positions fills pos [1, Y, X, E] with the middle of the square of learned ones, or of a square as wide as the longer
-// side, whose rows and columns are between two learned ones (torch's bilinear interpolation, corners not aligned).
+// positions fills pos [1, Y, X, E] with the middle of the square of learned positions. If the image is larger, the
+// square is interpolated to one as wide as the longer side (torch's bilinear interpolation, align_corners=False).
 func (m *Model) positions(env dit.Env, pos engine.Tensor, g dit.Grid) {
 	edge, wide := m.cfg.Edge, max(m.cfg.Edge, g.Y, g.X)
 	top, left := (wide-g.Y)/2, (wide-g.X)/2
@@ -52,7 +52,7 @@ func (m *Model) positions(env dit.Env, pos engine.Tensor, g dit.Grid) {
 		part := x - float32(first)
 		return [2]int{first, min(first+1, edge-1)}, [2]float32{1 - part, part}
 	}
-	const some = 16 // columns at a time, so that a little memory does
+	const some = 16 // columns at a time, which bounds the scratch memory
 	e := m.cfg.Hidden
 	for y := range g.Y {
 		rows, down := between(top + y)
@@ -79,8 +79,8 @@ func (m *Model) positions(env dit.Env, pos engine.Tensor, g dit.Grid) {
 	}
 }
 
-// Modulate embeds every timestep; of it come Image [S, n, 6E], in double blocks Text [S, n, 6E], and Head [S, n, 2E]
-// (shift, scale).
+// Modulate embeds every timestep, from which come Image [S, n, 6E], in double blocks Text [S, n, 6E], and Head
+// [S, n, 2E] (shift, scale).
 func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit.Modulation {
 	return m.Modulation(env, p.N, family.Conditioning{
 		Timesteps: timesteps, Scale: 1000, In: m.Net.Time.In, Out: m.Net.Time.Out, Head: m.Net.Mod,
@@ -102,7 +102,7 @@ func (m *Model) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
 	layers.EmbedRows(env, s, x, m.Net.Patch)
 }
 
-// Head modulates by (shift, scale) and projects the image rows.
+// Head modulates the image rows by (shift, scale) and projects them.
 func (m *Model) Head(env dit.Env, s *dit.State, out engine.Tensor) {
 	x := s.ImageRows()
 	if x.Dim(1) == 0 {

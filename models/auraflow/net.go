@@ -5,7 +5,8 @@ import (
 	"patchbay/models/layers"
 )
 
-// net is the whole model: N rows of positions, R registers, F columns between the products of an MLP.
+// net names the weights of the whole model. Sizes in the tags: N positions, R registers, F MLP width; the others are
+// those of family.Tags.
 type net struct {
 	Patch     *engine.Weight      `weight:"init_x_linear" shape:"E,C*p*p" use:"embed"`
 	Positions engine.Tensor       `weight:"positional_encoding" shape:"1,N,E" use:"embed"`
@@ -40,7 +41,7 @@ type attention struct {
 	Out *engine.Weight `weight:"w1o,nobias" shape:"E,E" split:"cols E"`
 }
 
-// attention2 is attention of the picture.
+// attention2 is the attention of the image.
 type attention2 struct {
 	Q   *engine.Weight `weight:"w2q,nobias" shape:"E,E" split:"rows E"`
 	K   *engine.Weight `weight:"w2k,nobias" shape:"E,E" split:"rows E"`

@@ -2,8 +2,8 @@ package dit
 
 import "patchbay/engine"
 
-// Whole is the Attend hook for one rank that computes all rows of the sequence at once: normalise and rotate in place,
-// attend, done. It is also the reference that every split attention is compared with.
+// Whole returns the Attend hook of a rank that computes all rows of the sequence itself: it normalizes and rotates in
+// place, then attends. It is also the reference that every split attention is tested against.
 func Whole(ops engine.Ops) func(Attention) {
 	return func(a Attention) {
 		Normalise(ops, a)
@@ -11,8 +11,8 @@ func Whole(ops engine.Ops) func(Attention) {
 	}
 }
 
-// Groups views queries or results [B, L, H, D] by the K heads of keys that they read: [B, L, K, H/K, D]. Heads that
-// read the same keys are neighbours (grouped-query attention, arXiv:2305.13245).
+// Groups views queries or results [B, L, H, D] grouped by the K key heads that they read: [B, L, K, H/K, D].
+// Consecutive query heads share a key head (grouped-query attention, arXiv:2305.13245).
 func (a *Attention) Groups(t engine.Tensor) engine.Tensor {
 	if k := a.K.Dim(2); k > 0 {
 		return t.Split(2, k, t.Dim(2)/k)
@@ -20,7 +20,8 @@ func (a *Attention) Groups(t engine.Tensor) engine.Tensor {
 	return t.Split(2, 0, 1)
 }
 
-// Normalise applies norms and rotation of a in place: to the text rows with TextNorm, to the image rows with ImageNorm.
+// Normalise normalizes and rotates the queries and keys of a in place: text rows with TextNorm, references and image
+// rows with ImageNorm.
 func Normalise(ops engine.Ops, a Attention) {
 	EachNorm(a, func(lo, hi int, _ bool, _ Range, n engine.QKNorm, r engine.RoPE) {
 		q, k := a.Groups(a.Q.Slice(1, lo, hi)), a.K.Slice(1, lo, hi)
@@ -28,8 +29,9 @@ func Normalise(ops engine.Ops, a Attention) {
 	})
 }
 
-// EachNorm visits the rows of a call that are normalised alike, [lo, hi) of them, with their positions in the text or
-// the image, their norm and their rotation; none are left out.
+// EachNorm calls visit for every non-empty run [lo, hi) of rows that share a norm: text, references, image. at is the
+// position of the run in the text sequence, references included, or in the image sequence, n its norm and r its
+// rotation.
 func EachNorm(a Attention, visit func(lo, hi int, text bool, at Range, n engine.QKNorm, r engine.RoPE)) {
 	lt, own := a.Rows.Text.Len(), a.Rows.Text.Len()-a.References
 	part := func(lo, hi int, text bool, start int, n engine.QKNorm) {
@@ -47,8 +49,8 @@ func EachNorm(a Attention, visit func(lo, hi int, text bool, at Range, n engine.
 	part(lt, a.Q.Dim(1), false, a.Rows.Image.Start, a.ImageNorm)
 }
 
-// Attend is Ops.Attention of queries o, q [B, Lq, K, G, D] of which all G of a group read one of K heads of keys and
-// values k, v [B, Lk, K, D]. a.LSE, where present, is [G, B, K, Lq].
+// Attend runs Ops.Attention for queries q and results o [B, Lq, K, G, D], where the G queries of a group share one of
+// the K heads of keys and values k, v [B, Lk, K, D]. a.LSE, if present, is [G, B, K, Lq].
 func Attend(ops engine.Ops, o, q, k, v engine.Tensor, a engine.AttentionArgs) {
 	lse := a.LSE
 	for g := range q.Dim(3) {
@@ -59,7 +61,7 @@ func Attend(ops engine.Ops, o, q, k, v engine.Tensor, a engine.AttentionArgs) {
 	}
 }
 
-// QKNormRoPE is Ops.QKNormRoPE of queries dq, q [B, L, K, G, D] that come in groups.
+// QKNormRoPE runs Ops.QKNormRoPE for grouped queries dq, q [B, L, K, G, D].
 func QKNormRoPE(ops engine.Ops, dq, dk, dv, q, k, v engine.Tensor, n engine.QKNorm, r engine.RoPE) {
 	if q.Dim(3) == 1 {
 		ops.QKNormRoPE(dq.Index(3, 0), dk, dv, q.Index(3, 0), k, v, n, r)
@@ -68,7 +70,7 @@ func QKNormRoPE(ops engine.Ops, dq, dk, dv, q, k, v engine.Tensor, n engine.QKNo
 	none := engine.Tensor{}
 	ops.QKNormRoPE(none, dk, dv, none, k, v, n, r)
 	n.KScale, n.KBias = n.QScale, n.QBias
-	for g := range q.Dim(3) { // queries go through as keys: the operation wants as many queries as keys
+	for g := range q.Dim(3) { // passed as keys: the operation requires as many query heads as key heads
 		ops.QKNormRoPE(none, dq.Index(3, g), none, none, q.Index(3, g), none, n, r)
 	}
 }

@@ -6,10 +6,10 @@ import (
 	"patchbay/engine"
 )
 
-// Floats are values that travel between processes in one piece, as little-endian f32. None are none there too.
+// Floats are values that are sent to other processes as one piece, as little-endian f32. nil stays nil.
 type Floats []float32
 
-// MarshalBinary implements encoding.BinaryMarshaler: the bytes are f's own memory.
+// MarshalBinary implements encoding.BinaryMarshaler. The result shares f's memory.
 func (f Floats) MarshalBinary() ([]byte, error) {
 	return engine.FromF32(f, len(f)).Buf.Host, nil
 }

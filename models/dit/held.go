@@ -2,31 +2,32 @@ package dit
 
 import "slices"
 
-// Held says which part of a model's weights a rank holds. The zero Held is everything. The conditioning (what Prepare,
-// PrepareBlock and Modulate read of text and timestep) is always held.
+// Held says which part of a model's weights a rank holds. The zero Held is everything. Weights outside blocks that
+// Prepare and Modulate apply to text and timestep are always held, unless Embed or Head alone needs the result.
 type Held struct {
-	// Blocks are the ranges of blocks that are held; nil: all. Folded stages of skip-connected models hold two ranges.
+	// Blocks are the ranges of blocks that are held; nil: all. Folded stages of models with skip connections hold two
+	// ranges.
 	Blocks []Range
-	// AttentionOnly and MLPOnly name blocks of which no more than the AttentionHalf, or the MLPHalf, is held.
+	// AttentionOnly and MLPOnly list blocks of which only the AttentionHalf, or only the MLPHalf, is held.
 	AttentionOnly, MLPOnly []int
-	// NoEmbed and NoHead leave out what Embed alone and Head alone need: stages between the first and the last have no use
-	// for it.
+	// NoEmbed and NoHead leave out what Embed alone and Head alone need: stages between the first and the last do not
+	// use it.
 	NoEmbed, NoHead bool
-	// Rank and Ranks give the slice of a tensor group: attention heads and MLP columns are shared in balanced ranges.
+	// Rank and Ranks give the slice of a tensor group: attention heads and MLP columns are split into balanced ranges.
 	// Ranks 0 or 1: whole blocks.
 	Rank, Ranks int
-	// Part and Parts say that only one of so many parts of every block's bytes is held, and of what is outside of blocks;
-	// Model.Shards brings them together. Parts 0 or 1: all bytes.
+	// Part and Parts say that only one of Parts parts is held of the bytes of every block and of what is outside of
+	// blocks. Model.Shards gathers them. Parts 0 or 1: all bytes.
 	Part, Parts int
 }
 
-// Has reports whether block i is held, whole or a half of it.
+// Has reports whether block i is held, whole or in half.
 func (h Held) Has(i int) bool {
 	in := func(r Range) bool { return i >= r.Start && i < r.End }
 	return h.Blocks == nil || slices.ContainsFunc(h.Blocks, in)
 }
 
-// Half is the part of block i that is held, if it is.
+// Half returns the part of block i that is held, if the block is held at all.
 func (h Held) Half(i int) Half {
 	switch {
 	case slices.Contains(h.MLPOnly, i):
@@ -37,12 +38,12 @@ func (h Held) Half(i int) Half {
 	return WholeBlock
 }
 
-// Use is what a weight is for, where some holders can do without it.
+// Use says what a weight is for, where some ranks can do without it.
 type Use string
 
-// The uses. Weights of any other kind go with their block, or with every holder.
+// The uses. A weight without one is held wherever its block is, or by every rank.
 const (
-	ForEmbed     Use = "embed"     // Embed, and what Prepare makes for it alone
+	ForEmbed     Use = "embed"     // Embed, and what Prepare computes for it alone
 	ForHead      Use = "head"      // Head, and its modulation
 	ForAttention Use = "attention" // the AttentionHalf of a block that can be cut
 	ForMLP       Use = "mlp"       // its MLPHalf
@@ -63,7 +64,7 @@ func (h Held) Uses(i int, u Use) bool {
 	return true
 }
 
-// Share returns the balanced range of n things (heads, MLP columns) that this rank takes.
+// Share returns this rank's balanced range of n things (heads, MLP columns).
 func (h Held) Share(n int) Range {
 	if h.Ranks <= 1 {
 		return Range{0, n}

@@ -2,26 +2,26 @@ package dit
 
 import "patchbay/engine"
 
-// Shards are the weights of a Model of which every holder has only a part of the bytes (Held.Parts; ZeRO stage 3,
-// arXiv:1910.02054, sec. 5.3). A unit is brought together just before it is used. Units are the blocks in order, then
+// Shards are the weights of a Model of which every rank holds only a part of the bytes (Held.Parts; ZeRO stage 3,
+// arXiv:1910.02054, sec. 5.3). A unit is gathered just before it is used. Units are the blocks in order, then
 // everything outside of blocks.
 type Shards struct {
 	Units []Unit
 }
 
-// Ends is the index of the unit of everything outside of blocks: embeddings, conditioning, head.
+// Ends returns the index of the unit of everything outside of blocks: embeddings, conditioning, head.
 func (s *Shards) Ends() int { return len(s.Units) - 1 }
 
-// Unit is one block's weights. Prepare, Modulate, Embed and Head read the unit Ends; PrepareBlock, ModulateBlock and
-// Block that of the block.
+// Unit is the weights of one block, or of everything outside of blocks. Prepare, Modulate, Embed and Head read the unit
+// Ends; PrepareBlock, ModulateBlock and Block read that of their block.
 type Unit struct {
 	Counts []int         // bytes that each part holds, in order
 	Mine   engine.Tensor // u8 [Counts[part]]: the bytes of this part
-	Whole  engine.Tensor // u8 [sum of Counts]: where the unit's bytes are while it is used, those of all parts in order
-	// Buffer is 0 or 1: Whole of units of one buffer is the same memory, neighbours in the order of use (Ends before the
-	// first block) differ.
+	Whole  engine.Tensor // u8 [sum of Counts]: where the unit is gathered, all parts in order
+	// Buffer is 0 or 1. Units with the same Buffer share the memory of Whole; neighbors in the order of use (Ends
+	// before the first block) differ.
 	Buffer int
-	// Open says whether the bytes of Whole are there. Reading a weight of a unit that is not open panics.
+	// Open marks the bytes of Whole as present or absent. Reading a weight of a unit that is not open panics.
 	Open func(open bool)
 }
 

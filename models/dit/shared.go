@@ -1,15 +1,15 @@
 package dit
 
-// Shared is a Model that others use too.
+// Shared is a handle on a Model that has other users too.
 type Shared struct {
 	Model
-	Free func() // gives the model back
+	Free func() // releases the handle
 }
 
-// Close gives the model back.
+// Close releases the handle. The model closes with its last user.
 func (s *Shared) Close() { s.Free() }
 
-// As finds the Control, Patch or Task that a model is, by itself or Shared.
+// As returns the Control, Follower, Patch or Task that m is, itself or behind a Shared.
 func As[T Model](m Model) (T, bool) {
 	if s, ok := m.(*Shared); ok {
 		m = s.Model

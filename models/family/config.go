@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// ReadConfig fills in the members of a Config that the JSON under meta["config"] has; without it nothing changes. to is
-// a pointer to it, name the family's. Errors: text that is no such JSON.
+// ReadConfig sets the fields of the Config *to that the JSON under meta["config"] has; without that key it does
+// nothing. It returns an error if the JSON does not fit. name is the family's, for errors.
 func ReadConfig(name string, meta map[string]string, to any) error {
 	text, ok := meta["config"]
 	if !ok {
@@ -19,7 +19,7 @@ func ReadConfig(name string, meta map[string]string, to any) error {
 	return nil
 }
 
-// Shapes are those of the weights [n, k] of some layers, and of their biases.
+// Shapes returns the shapes of weights [n, k] and biases [n] of some layers, by tensor name.
 func Shapes(of map[string][2]int) map[string][]int {
 	out := map[string][]int{}
 	for name, size := range of {
@@ -28,9 +28,10 @@ func Shapes(of map[string][2]int) map[string][]int {
 	return out
 }
 
-// Heads is the number of heads of d in a width, with the axes of their rotation: where the file's metadata has none,
-// the released ones if they add up to d. It refuses a width that is none of whole heads, and axes that are not as many
-// even, positive sizes as the released ones, with the sum d. name is the family's, member what their JSON is called.
+// Heads returns the number of heads of width d in a width, and the axes of their rotation. If the file's metadata has
+// no axes, the released ones apply if they add up to d. It returns an error if the width is not a multiple of d, or if
+// axes are not as many even, positive sizes as the released ones, with the sum d. name is the family's and member the
+// JSON name of the axes, for errors.
 func Heads(name, member string, axes, released []int, width, d int) (int, []int, error) {
 	if d == 0 || width == 0 || width%d != 0 {
 		return 0, nil, fmt.Errorf("%s: width %d is not a multiple of the head dim %d", name, width, d)

@@ -8,13 +8,12 @@ import (
 	"patchbay/models/weights"
 )
 
-// prefixes are what full checkpoints put in front of the names of the diffusion model; HunyuanDiT's have "model.".
+// prefixes are what full checkpoints put in front of the names of the diffusion model; HunyuanDiT's use "model.".
 func prefixes() []string {
 	return []string{"", "model.diffusion_model.", "diffusion_model.", "model.model.", "net.", "model."}
 }
 
-// unsupported are names that only files of one kind have, of kinds that are not supported. They are tried in order,
-// after the families.
+// unsupported lists names that only files of one unsupported kind have. They are tried in order, after the families.
 func unsupported() []struct{ name, kind string } {
 	return []struct{ name, kind string }{
 		{"img_in_patch.weight", "chroma radiance"},
@@ -30,8 +29,8 @@ func unsupported() []struct{ name, kind string } {
 	}
 }
 
-// form finds the family and the layout of the diffusion model that a set holds, and its tensors without the prefix that
-// full checkpoints have. ok is false where it is none of all.
+// form finds the family and layout of the diffusion model in a set, and returns its tensors without the prefix of full
+// checkpoints. ok is false if no family matches.
 func form(all []Family, set *weights.Set) (f *Family, as *Form, model *weights.Set, ok bool) {
 	for _, p := range prefixes() {
 		for i := range all {
@@ -51,8 +50,8 @@ func (f *Form) Fits(set *weights.Set, prefix string) bool {
 	return has(f.Has) && !slices.ContainsFunc(f.Lacks, has)
 }
 
-// GuessKind tells what a file seems to be, for the error of whoever wanted another kind: a diffusion model of one of
-// all or of a family that is not supported, a VAE, a text encoder ...
+// GuessKind says what a file seems to be, for errors where another kind was expected: a diffusion model of one of all
+// families or of an unsupported one, a VAE, a text encoder ...
 func GuessKind(all []Family, set *weights.Set) string {
 	if f, _, _, ok := form(all, set); ok {
 		return "a diffusion model (" + f.Name + ")"
@@ -81,13 +80,13 @@ func GuessKind(all []Family, set *weights.Set) string {
 	return "no kind of file that is known"
 }
 
-// Original gives the diffusion model that a checkpoint holds in the original names of its family.
+// Original returns the diffusion model in a checkpoint with the original names of its family.
 func Original(all []Family, set *weights.Set) (*weights.Set, error) {
 	_, _, model, err := named(all, set)
 	return model, err
 }
 
-// named finds the family of a set, and its model in the original names.
+// named finds the family of a set, and its model with the original names.
 func named(all []Family, set *weights.Set) (f *Family, as *Form, model *weights.Set, err error) {
 	f, as, model, ok := form(all, set)
 	if !ok {
@@ -106,9 +105,9 @@ func named(all []Family, set *weights.Set) (f *Family, as *Form, model *weights.
 	return f, as, model, nil
 }
 
-// Open describes the diffusion model of a set, alone or inside a full checkpoint; meta is the file's metadata. Files
-// that are of none of the families are errors that say what they look like and what is supported. changes are made of
-// the tensors in the original names first.
+// Open describes the diffusion model in a set, alone or inside a full checkpoint. meta is the file's metadata. changes
+// are applied to the tensors first, under the original names. If no family matches, the error says what the file looks
+// like and what is supported.
 func Open(all []Family, set *weights.Set, meta map[string]string, changes ...weights.Change) (*Diffusion, error) {
 	f, as, model, err := named(all, set)
 	if err != nil {

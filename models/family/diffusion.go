@@ -12,33 +12,33 @@ import (
 
 // Diffusion describes one diffusion model file before its weights are read.
 type Diffusion struct {
-	Variant  string // the family's name, or that of a kind of its models that differs in latents or inputs
+	Variant  string // the family's name, or "pixart_alpha" and the like for variants with other latents or inputs
 	Spec     dit.Spec
 	Latent   latent.Format // of the latents that the model reads; metadata may override scale and shift
-	Sampling Sampling      // what sigma means unless the workflow says otherwise
+	Sampling Sampling      // what sigma means unless the workflow overrides it
 	Traits
 	// Declare lists all tensors of the model with the names and shapes of the original checkpoint.
 	Declare func() ([]weights.Declared, error)
-	// Load reads the held part of the weights with ops. The set that the model was described with must still be open.
+	// Load reads the held part of the weights with ops. The set that was described must still be open.
 	Load func(ops engine.Ops, held dit.Held) (dit.Model, error)
 }
 
-// Traits are what the models of a family want of those who prepare their entries, and how ComfyUI 0.8.0 treats them.
-// The zero value is a family without any of it.
+// Traits are what the models of a family expect of the code that makes their entries, and how ComfyUI 0.8.0 treats
+// them. The zero value is a family that needs none of it.
 type Traits struct {
-	// SizeCond gives what an entry tells the network of the picture's size in pixels (dit.Entry.Size); nil: nothing.
+	// SizeCond returns dit.Entry.Size for the image's size in pixels; nil: the network takes none.
 	SizeCond func(height, width int) []float32
-	// Guidance is the guidance of an entry that carries none, for models that take it (dit.Spec.TakesGuidance).
+	// Guidance is the default for entries without one, in models that take it (dit.Spec.TakesGuidance).
 	Guidance float32
-	// TextMask reports whether models with one text leave its padding out (dit.Entry.ContextLen).
+	// TextMask reports whether models with one text mask its padding (dit.Entry.ContextLen).
 	TextMask bool
-	// MinText: texts of fewer rows get rows of zeros in front of them, which are attended to.
+	// MinText: texts of fewer rows get rows of zeros in front, up to this number. These are attended to.
 	MinText int
 	// NoStepCache: EasyCache has no effect, because ComfyUI does not call these networks through wrappers.
 	NoStepCache bool
 }
 
-// Line names the time line of a model; sampling.ModelSampling has the formulas.
+// Line names the time line of a model, which relates sigma and timestep; sampling.ModelSampling has the formulas.
 type Line string
 
 // The time lines.
@@ -62,7 +62,7 @@ type Sampling struct {
 // steps is the number of training steps of every discrete model here.
 const steps = 1000
 
-// Build makes the time line.
+// Build makes the time line. Errors are those of its constructor in package sampling, or an unknown Line.
 func (s Sampling) Build() (*sampling.ModelSampling, error) {
 	switch s.Line {
 	case MuLine:
@@ -75,7 +75,7 @@ func (s Sampling) Build() (*sampling.ModelSampling, error) {
 	return nil, fmt.Errorf("time line %q: want %q, %q or %q", s.Line, MuLine, FlowLine, DiscreteLine)
 }
 
-// override applies the parts of the metadata's config that concern latents and sampling.
+// override applies the members of the metadata's config that concern latents and sampling.
 func (d *Diffusion) override(meta map[string]string) error {
 	var c struct {
 		Sampling struct {

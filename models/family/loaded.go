@@ -27,16 +27,16 @@ type Loaded[N any] struct {
 	eps         float32
 }
 
-// Tags says what the weight tags of a family mean besides what the spec tells: E (width), K (width of keys and values),
+// Tags says what the weight tags of a family mean, beyond what the spec tells: E (width), K (width of keys and values),
 // D (head), C (channels), p (patch) and T (text) are sizes, E and K are split by heads, "patch" is the row order
 // layers.ChannelsFirst of the last layer.
 type Tags struct {
-	Dims   map[string]int // F, the columns between the products of MLPs, and others
-	Ignore []string       // prefixes of names that files may have without being used
-	Blocks map[string]int // the number of a list's first block; lists without hold none; nil: every list is the blocks
+	Dims   map[string]int // F, the hidden width of MLPs, and others
+	Ignore []string       // prefixes of the names of tensors that files may have and that are not used
+	Blocks map[string]int // index of the first block of each list; other lists hold none; nil: every list starts at 0
 }
 
-// Only is a part of a model's struct of weights that not every model has: empty, or nil where this one has it not.
+// Only returns a part of a weight struct that not every model has: empty, or nil if this model does not have it.
 func Only[T any](has bool) *T {
 	if has {
 		return new(T)
@@ -44,7 +44,7 @@ func Only[T any](has bool) *T {
 	return nil
 }
 
-// options are those of a whole model.
+// options returns the options that load a whole model.
 func (t Tags) options(s *dit.Spec) weights.Options {
 	o := weights.Options{
 		Model: s.Family, Units: map[string]int{"E": s.HeadDim * s.Group(), "K": s.HeadDim}, Ignore: t.Ignore,
@@ -63,17 +63,17 @@ func (t Tags) options(s *dit.Spec) weights.Options {
 	return o
 }
 
-// Describe completes the description of a model. Its spec lacks numbers of parameters, which follow from net, which
-// makes the struct of the weights, HeadDim, MLPRatio, and OutChannels where they are Channels; its Variant is the
-// family's name where it has none. build makes the model of its loaded weights; missing, unexpected and misshapen
-// tensors of the whole model are reported in one *weights.MismatchError.
+// Describe completes the description of a model. net returns the empty struct of its weights, from which the numbers of
+// parameters follow. Describe also sets HeadDim and MLPRatio, OutChannels where it is 0 (to Channels) and Variant where
+// it is empty (to the family's name). build makes the model from its loaded weights. The result's Load reports missing,
+// unexpected and misshapen tensors of the whole model in one *weights.MismatchError.
 func Describe[N any](
 	set *weights.Set, d Diffusion, tags Tags, net func() *N, build func(Loaded[N]) dit.Model,
 ) (*Diffusion, error) {
 	spec := d.Spec
 	spec.HeadDim, spec.OutChannels = spec.Width/spec.Heads, cmp.Or(spec.OutChannels, spec.Channels)
 	spec.MLPRatio = float64(tags.Dims["F"]) / float64(spec.Width)
-	if slices.ContainsFunc(spec.Blocks, func(b dit.BlockSpec) bool { return b.Gated }) { // three products
+	if slices.ContainsFunc(spec.Blocks, func(b dit.BlockSpec) bool { return b.Gated }) { // three projections, not two
 		spec.MLPRatio = 1.5 * float64(tags.Dims["F"]) / float64(spec.Width)
 	}
 	options := tags.options(&spec)
@@ -100,7 +100,7 @@ func Describe[N any](
 	return &d, nil
 }
 
-// count fills in the numbers of parameters.
+// count sets the numbers of parameters.
 func count(s *dit.Spec, declared []weights.Declared) {
 	for _, d := range declared {
 		n := d.Params()
@@ -128,22 +128,22 @@ func count(s *dit.Spec, declared []weights.Declared) {
 // Spec describes the whole model.
 func (l *Loaded[N]) Spec() *dit.Spec { return l.spec }
 
-// Conditioning is what the modulations of a model are made of: a vector of every timestep, and the products of it that
-// the head and all blocks need.
+// Conditioning is what the modulations of a model are computed from: a vector of every timestep, and the projections of
+// it that the head and all blocks need.
 type Conditioning struct {
 	Timesteps []float32      // [S*N]
-	Scale     float32        // of the phases of their features (layers.ScaledFeatures); 0: 1
-	In, Out   *engine.Weight // make a vector of sinusoidal features, with Act between them and behind them
-	Act       engine.Act     // none: SiLU
-	Add       engine.Tensor  // [n, E] or [1, E] to each so many vectors, before Act; may be absent
-	Head      *engine.Weight // makes the head's modulations [2E] of the vector,
-	Table     engine.Tensor  // or they are these rows [2, E] plus the vector before Act; both are absent where not held
-	// Shared make what all blocks read of the vector; none: blocks read the vector itself.
+	Scale     float32        // of the phases of their features (layers.ScaledFeatures); 0 means 1
+	In, Out   *engine.Weight // make the vector from sinusoidal features, with Act after each of them
+	Act       engine.Act     // ActNone means SiLU
+	Add       engine.Tensor  // [n, E] or [1, E], repeated and added to the vectors before the last Act; may be absent
+	Head      *engine.Weight // projects the vector to the head's modulations [2E],
+	Table     engine.Tensor  // or they are these rows [2, E] plus the vector before the last Act; both absent: not held
+	// Shared project the vector to what all blocks read; none: blocks read the vector itself.
 	Shared []*engine.Weight
 }
 
-// Modulation starts the modulations of S timesteps of n entries, or of 2n where references have their own: Head [S, n,
-// 2E], and Vector [S, n, E], or what Shared make of it side by side.
+// Modulation starts the modulations of S timesteps of n entries, or of 2n where references have their own: Head
+// [S, n, 2E], and Vector [S, n, E], or the results of Shared side by side.
 func (l *Loaded[N]) Modulation(env dit.Env, n int, c Conditioning) *dit.Modulation {
 	s, e, m, act := len(c.Timesteps)/n, c.Out.N(), dit.NewModulation(l.spec), cmp.Or(c.Act, engine.SiLU)
 	if c.Head != nil || !c.Table.IsZero() {
@@ -180,9 +180,9 @@ func (l *Loaded[N]) Modulation(env dit.Env, n int, c Conditioning) *dit.Modulati
 	return m
 }
 
-// Between is l with the layers in front of its blocks and behind them: patch embeds the tokens of a latent, last makes
-// the prediction of rows normalised with eps and modulated by two chunks, of which shift (0 or 1) is the shift. Models
-// that begin or end otherwise have an Embed or a Head of their own.
+// Between returns l with the layers before and after its blocks, for Embed and Head: patch embeds the tokens of a
+// latent, last makes the prediction from rows normalized with eps and modulated by two chunks, of which number shift (0
+// or 1) is the shift. Models that begin or end otherwise have an Embed or a Head of their own.
 func (l Loaded[N]) Between(patch, last *engine.Weight, shift int, eps float32) Loaded[N] {
 	l.patch, l.last, l.shift, l.eps = patch, last, shift, eps
 	return l
@@ -193,22 +193,22 @@ func (l *Loaded[N]) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
 	layers.EmbedRows(env, s, x, l.patch)
 }
 
-// Head normalises, modulates and projects the image rows.
+// Head normalizes, modulates and projects the image rows.
 func (l *Loaded[N]) Head(env dit.Env, s *dit.State, out engine.Tensor) {
 	layers.ModulatedHead(env, s, out, l.last, l.shift, l.eps)
 }
 
-// PrepareBlock adds nothing: joint attention needs nothing of the entries alone. Other families have their own.
+// PrepareBlock does nothing, as joint attention needs nothing per block. Families with cross-attention have their own.
 func (l *Loaded[N]) PrepareBlock(dit.Env, *dit.Prepared, int) {}
 
-// Shards tells how weights are brought together that were loaded in parts.
+// Shards implements dit.Model.
 func (l *Loaded[N]) Shards() *dit.Shards { return l.shards }
 
-// Close gives the memory of the weights back.
+// Close frees the memory of the weights.
 func (l *Loaded[N]) Close() { l.mem.Close() }
 
-// Adapt returns a model that computes with the weights of l plus additions and shares l's memory. Closing it frees the
-// additions alone; l must stay open as long as it is used. Errors are those of weights.Adapt.
+// Adapt returns a model that computes with the weights of l plus additions and shares l's memory. Closing it frees only
+// the additions. l must stay open as long as it is used. Errors are those of weights.Adapt.
 func (l *Loaded[N]) Adapt(ops engine.Ops, additions []weights.LowRank) (dit.Model, error) {
 	adapted := *l
 	var err error

@@ -18,14 +18,14 @@ func (m *Model) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
 	env.Arena.Release(mark)
 }
 
-// side is the stream's weights as blocks of two streams take them.
+// side returns the stream's weights as layers.Double takes them.
 func (w *stream) side() *layers.Side {
 	return &layers.Side{
 		QKV: []*engine.Weight{w.QKV}, Norm: layers.RMS(w.Query, w.Key, eps), Out: w.Proj, Up: w.Up, Down: w.Down,
 	}
 }
 
-// side is the block's weights as blocks of one stream take them.
+// side returns the block's weights as layers.Single takes them.
 func (w *single) side() *layers.Side {
 	return &layers.Side{
 		QKV: []*engine.Weight{w.QKV}, Norm: layers.RMS(w.Query, w.Key, eps), Out: w.Down, Up: w.Up,

@@ -12,19 +12,20 @@ import (
 	"patchbay/models/weights"
 )
 
-// keyApproximator begins the names of the network that makes Chroma's modulations.
+// keyApproximator is the name prefix of the network that computes Chroma's modulations.
 const keyApproximator = "distilled_guidance_layer."
 
-// places is how many modulations that network tells apart; the head's are the last two, whatever the blocks are.
+// places is how many modulations that network distinguishes. The head's are always the last two, however many blocks
+// there are.
 const places = 344
 
-// Chroma describes Chroma by Lodestone Rock: FLUX.1 without pooled text, in which one network makes the modulations of
-// all blocks. It reads the timestep, a guidance (0 unless a node says otherwise) and the number of the modulation, each
-// as sinusoidal features after a multiplication by 1000; modulations are numbered single blocks first, then the
-// picture's side of double blocks, then the text's. The text is T5's without padding. ComfyUI reads no files in
-// diffusers' names; adapters have those of FLUX. Sizes of the release: lodestones/Chroma1-HD.
+// Chroma describes Chroma by Lodestone Rock: FLUX.1 without pooled text, in which one network computes the modulations
+// of all blocks. It reads the timestep, a guidance (0 unless a node sets it) and the index of the modulation, each as
+// sinusoidal features after a multiplication by 1000. Modulations are numbered single blocks first, then the image side
+// of double blocks, then the text side. The text is T5's without padding. ComfyUI reads no files with diffusers' names;
+// adapters have those of FLUX. Sizes of the release: lodestones/Chroma1-HD.
 func Chroma() family.Family {
-	lacks := []string{ // Radiance, which has no latents, and diffusers
+	lacks := []string{ // of Radiance, which works without latents, and of diffusers
 		"img_in_patch.weight", keyApproximator + "layers.0.linear_1.weight",
 	}
 	return family.Family{
@@ -57,7 +58,7 @@ func (c Config) name() string {
 	return "flux"
 }
 
-// checkChroma is check of a Chroma model with the tensors of set.
+// checkChroma returns an error if set does not hold a supported Chroma model of config c.
 func (c Config) checkChroma(set *weights.Set) error {
 	if n := 3*c.DepthSingle + 12*c.Depth + 2; n > places {
 		return fmt.Errorf("chroma: %d double and %d single blocks have %d modulations, known are %d", c.Depth, c.DepthSingle,
@@ -72,10 +73,11 @@ func (c Config) checkChroma(set *weights.Set) error {
 	return nil
 }
 
-// approximated is what the approximator reads: 16 features of the timestep, 16 of the guidance, 32 of a place.
+// approximated is the width of the approximator's input: 16 features of the timestep, 16 of the guidance, 32 of a
+// place.
 const approximated = 64
 
-// approximator is layers of x += mlp(norm(x)) between two products.
+// approximator is layers of x += mlp(norm(x)) between two projections.
 type approximator struct {
 	In     *engine.Weight `weight:"in_proj" shape:"A,64"`
 	Layers []vectorLayer  `weight:"layers"`
@@ -127,8 +129,8 @@ func (m *Model) distilled(env dit.Env, p *dit.Prepared, timesteps []float32) eng
 	return out
 }
 
-// share is the part of distilled's result for block i, of its text side in double blocks; the head's for the number of
-// blocks.
+// share returns the part of distilled's result for block i, or for its text side in double blocks. The head's is that
+// of i = the number of blocks.
 func (m *Model) share(all engine.Tensor, i int, text bool) engine.Tensor {
 	at, n := 3*m.cfg.DepthSingle+6*i, 6
 	switch {

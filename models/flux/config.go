@@ -1,17 +1,19 @@
-// Package flux is FLUX.1 by Black Forest Labs and Chroma by Lodestone Rock, its relative (chroma.go): a rectified-flow
+// Package flux is FLUX.1 by Black Forest Labs and its relative Chroma by Lodestone Rock (chroma.go): a rectified-flow
 // transformer whose first blocks keep text and image in two streams with joint attention (double), and whose later
-// blocks run both in one stream (single). It reads the original tensor names, bare or inside a full checkpoint.
+// blocks run both in one stream (single). It reads the original tensor names, bare or inside a full checkpoint, and for
+// FLUX.1 those of diffusers.
 //
 // config.go infers the sizes from names and shapes, net.go names the weights, model.go is what happens before and after
 // the blocks, blocks.go the blocks.
 //
-// Facts that have caused bugs: the sequence is text first; timestep and guidance are 0..1 and 0..n and their features
-// are taken after a multiplication by 1000; the modulation of a double block is (shift, scale, gate) for attention,
-// then for the MLP; the last layer's is (shift, scale); queries and keys are RMS-normalised before rotation, with
-// different weights for text and image in double blocks; text tokens sit at position (0, 0, 0), image tokens at (0,
-// row, column), references where layers.Place puts them; the last linear layer already writes (channel, row, column),
-// unlike the other families; an entry without guidance skips the guidance embedding instead of embedding 0; checkpoints
-// that read a picture beside the noise (Fill, Canny, Depth) have its channels behind those of the latent in a token.
+// Facts that have caused bugs: the sequence is text first. Timestep and guidance are 0..1 and 0..n, and are multiplied
+// by 1000 before their features are computed. The modulation of a double block is (shift, scale, gate) for the
+// attention, then for the MLP; the last layer's is (shift, scale). Queries and keys are RMS-normalized before rotation,
+// with different weights for text and image in double blocks. Text tokens are at position (0, 0, 0), image tokens at
+// (0, row, column), references where layers.Place puts them. The last linear layer already writes
+// (channel, row, column), unlike that of SD3, PixArt or HunyuanDiT. An entry without guidance skips the guidance
+// embedding instead of embedding 0. Checkpoints that read an image beside the noise (Fill, Canny, Depth) have its
+// channels after those of the latent in a token.
 package flux
 
 import (
@@ -39,13 +41,12 @@ type Config struct {
 	VectorDim   int     `json:"vec_in_dim"`          // 768, CLIP
 	Guidance    bool    `json:"guidance_embed"`      // true for dev, false for schnell
 	MLPHidden   int     `json:"mlp_hidden"`          // 12288
-	Distilled   int     `json:"hidden_dim"`          // 5120 inside Chroma's network for modulations, 0: FLUX
-	Layers      int     `json:"n_layers"`            // 5 of that network
+	Distilled   int     `json:"hidden_dim"`          // 5120, inside Chroma's network for modulations; 0: FLUX
+	Layers      int     `json:"n_layers"`            // 5, of that network
 }
 
-// Detect infers the config from names and shapes of a set with or without the prefix of full checkpoints. What shapes
-// do not tell (heads, axes, theta, time factor) comes from the JSON under meta["config"] where the file has one, else
-// the released values. A file of another family is an error that says what it looks like.
+// Detect infers the config from names and shapes. What they do not tell (axes, theta, time factor, patch size) comes
+// from the JSON under meta["config"] if the file has one, else it is as released.
 func Detect(set *weights.Set, meta map[string]string) (family.Config, error) {
 	c := Config{Theta: 10000, TimeFactor: 1000, PatchSize: 2}
 	if err := family.ReadConfig("flux", meta, &c); err != nil {

@@ -9,7 +9,7 @@ import (
 	"patchbay/models/weights"
 )
 
-// keyNorm is what tells files of FLUX.1 in the original names, with its last part.
+// keyNorm begins the tensor name by which files of FLUX.1 with the original names are recognized.
 const keyNorm = "double_blocks.0.img_attn.norm.key_norm."
 
 // Family describes FLUX.1. Sizes of the releases: config.json of the transformer folders of
@@ -77,18 +77,19 @@ func Family() family.Family {
 	}
 }
 
-// join takes the states of T5 and the pooled state of CLIP-L, not projected (ComfyUI comfy/text_encoders/flux.py).
+// join makes an entry of the states of T5 and the pooled state of CLIP-L, not projected (ComfyUI
+// comfy/text_encoders/flux.py).
 func join(done map[string]*text.Encoding) (dit.Entry, error) {
 	return dit.Entry{Context: done["t5"].Context, Pooled: done["clip_l"].Pooled}, nil
 }
 
-// Describe describes the model: the guided ones with a time line of their own, schnell with a plain flow.
+// Describe implements family.Config. Guided models have a time line of their own, schnell has a plain flow.
 func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
 		Family: c.name(), Distilled: c.Distilled, Width: c.Hidden, Heads: c.Heads, PatchSize: c.PatchSize,
 		Channels: c.Channels, ContextDim: c.ContextDim, PooledDim: c.VectorDim, TakesGuidance: c.Guidance,
 		Rotates: true, Biases: true, Concat: c.Concat, Prefix: c.Distilled == 0,
-		References: c.Concat == 0 && c.Distilled == 0, // they lack the channels of a mask or a second picture
+		References: c.Concat == 0 && c.Distilled == 0, // these lack the channels of a mask or a second image
 		Blocks: append(dit.Blocks(c.Depth, dit.BlockSpec{Kind: dit.Double, Cuts: true}),
 			dit.Blocks(c.DepthSingle, dit.BlockSpec{Kind: dit.Single})...),
 	}
@@ -99,7 +100,7 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 		Spec: s, Latent: latent.FLUX(), Sampling: family.Sampling{Line: family.MuLine, Shift: 1.15},
 	}
 	switch {
-	case c.Distilled > 0: // guided or not, the network reads a number, 0 by default
+	case c.Distilled > 0: // the network always reads a guidance, 0 by default
 	case c.Guidance:
 		d.Guidance = 3.5 // ComfyUI model_base.Flux.extra_conds
 	default: // schnell

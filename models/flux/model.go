@@ -50,8 +50,8 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.P
 	return p, nil
 }
 
-// positions lists where every token of an entry sits: text, references, the picture. ComfyUI 0.8.0 takes any method
-// that it does not know for offset, index_timestep_zero too; 0.33.0 fails with that one.
+// positions returns the position of every token of an entry: text, references, image. ComfyUI 0.8.0 takes any method
+// that it does not know for offset, index_timestep_zero too; 0.33.0 fails on that one.
 func (m *Model) positions(e *dit.Entry, g dit.Grid) [][4]int {
 	method := e.Method
 	if method == layers.AtZero {
@@ -60,9 +60,9 @@ func (m *Model) positions(e *dit.Entry, g dit.Grid) [][4]int {
 	return layers.Positions(m.Spec(), e, g, method, 1, func(int) [4]int { return [4]int{} })
 }
 
-// Modulate computes for every timestep and entry the vector (time + pooled + guidance) and from it the modulations of
-// the blocks, or all as Chroma does: Image [S, n, 6E] and Text [S, n, 6E] of double blocks, Image [S, n, 3E] of single
-// ones, Head [S, n, 2E]; parts in the order of the checkpoint.
+// Modulate computes the vector of every timestep and entry (time + pooled + guidance), or all modulations at once as
+// Chroma does. From them come Image [S, n, 6E] and Text [S, n, 6E] of double blocks, Image [S, n, 3E] of single ones,
+// and Head [S, n, 2E], with parts in the order of the checkpoint.
 func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit.Modulation {
 	if m.Net.All != nil {
 		out := dit.NewModulation(m.Spec())

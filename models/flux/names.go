@@ -8,13 +8,13 @@ import (
 	"patchbay/models/weights"
 )
 
-// names are what files call the tensors otherwise.
+// names returns what files call the tensors otherwise.
 func names() weights.Names {
 	return weights.Names{Diffusers: diffusers(), Original: original(), Input: "img_in"}
 }
 
-// diffusers are the names of diffusers' FluxTransformer2DModel (0.39). The first MLP layer of single blocks is below
-// queries, keys and values.
+// diffusers are the names of diffusers' FluxTransformer2DModel (0.39). In linear1 of single blocks, the rows of the
+// first MLP layer follow those of queries, keys and values.
 func diffusers() []weights.Alias {
 	const d, s, double, single = "transformer_blocks.*.", "single_transformer_blocks.*.", "double_blocks.*.",
 		"single_blocks.*."
@@ -36,8 +36,8 @@ func diffusers() []weights.Alias {
 	return list
 }
 
-// original are names that go with the original ones: the attention half of linear1, and XLabs' attention processors
-// (1 is the image, 2 the text).
+// original are additional names that files have beside the original ones: the attention half of linear1, and XLabs'
+// attention processors (1 is the image, 2 the text).
 func original() []weights.Alias {
 	const d, s = "double_blocks.*.", "single_blocks.*."
 	attention := func(_, k int) (int, int) { return 0, 3 * k }
@@ -52,8 +52,9 @@ func original() []weights.Alias {
 	}
 }
 
-// fromDiffusers replaces a diffusers config.json by the members of Config that it decides. in_channels counts a packed
-// patch of 2 x 2, which the original config calls patch_size 2 and diffusers 1; widths and depths are in the shapes.
+// fromDiffusers translates a diffusers config.json in the metadata into members of Config. Its in_channels counts a
+// packed patch of 2 x 2, which the original config calls patch_size 2 and diffusers 1. Widths and depths follow from
+// shapes.
 func fromDiffusers(meta map[string]string) (map[string]string, error) {
 	text, ok := meta["config"]
 	if !ok {

@@ -39,7 +39,7 @@ type double struct {
 
 // stream is one side of a double block. Mod gives shift, scale, gate of the attention, then of the MLP.
 type stream struct {
-	Mod   *doubleMod     `weight:"mod"` // nil, like those below: Chroma
+	Mod   *doubleMod     `weight:"mod"` // nil, as in the structs below: Chroma
 	QKV   *engine.Weight `weight:"attn.qkv" shape:"3E,E" split:"rows 3E" use:"attention"`
 	Query engine.Tensor  `weight:"attn.norm.query_norm.scale,alt=attn.norm.query_norm.weight" shape:"D" use:"attention"`
 	Key   engine.Tensor  `weight:"attn.norm.key_norm.scale,alt=attn.norm.key_norm.weight" shape:"D" use:"attention"`
@@ -77,7 +77,7 @@ type finalMod struct {
 	Linear *engine.Weight `weight:"1" shape:"2E,E"`
 }
 
-// net makes the empty structs of c.
+// net returns the empty structs for c.
 func (c Config) net() *net {
 	n := &net{Double: make([]double, c.Depth), Single: make([]single, c.DepthSingle)}
 	if c.Distilled > 0 {

@@ -1,13 +1,14 @@
 // Package flux2 is FLUX.2 by Black Forest Labs, dev and klein: blocks of two streams with joint attention (double),
-// then of one (single), as in FLUX.1, with one modulation for all blocks of a kind, gated MLPs and no biases. Latents
-// that the picture refers to are tokens of the image's kind. It reads the original names, bare or inside a full
+// then of one (single), as in FLUX.1, with one modulation for all blocks of a kind, gated MLPs and no biases.
+// References are tokens computed with the weights of the image. It reads the original names, bare or inside a full
 // checkpoint, and those of diffusers.
 //
-// Facts that have caused bugs: tokens are single positions of a latent of 128 channels; they have four coordinates,
-// text token k sits at (0, 0, 0, k), image tokens at (0, row, column, 0), those of reference n at (10n, row, column,
-// 0); whoever makes entries fills their text up to 512 rows with zeros in FRONT, and those zeros are attended to; the
-// modulation is (shift, scale, gate) for attention, then for the MLP; the rows of an MLP's first layer are gates, then
-// what they are multiplied with; an entry without guidance skips the guidance embedding.
+// Facts that have caused bugs: tokens are single positions of a latent of 128 channels. They have four coordinates:
+// text token k is at (0, 0, 0, k), image tokens are at (0, row, column, 0), those of reference n at
+// (10n, row, column, 0). The code that makes entries fills their text up to 512 rows with zeros in FRONT, and those
+// zeros are attended to. The modulation is (shift, scale, gate) for the attention, then for the MLP. The rows of an
+// MLP's first layer are gates, then what they are multiplied with. An entry without guidance skips the guidance
+// embedding.
 package flux2
 
 import (
@@ -31,8 +32,8 @@ type Config struct {
 	MLPHidden   int     `json:"mlp_hidden"`          // 18432, 9216, 12288
 }
 
-// Detect infers the config from names and shapes. The rotation axes of heads that are not 128 wide come from the JSON
-// under meta["config"].
+// Detect infers the config from names and shapes. The rotation axes of heads that are not 128 wide, and theta if it is
+// not 2000, come from the JSON under meta["config"].
 func Detect(set *weights.Set, meta map[string]string) (family.Config, error) {
 	c := Config{Theta: 2000}
 	if err := family.ReadConfig("flux2", meta, &c); err != nil {

@@ -40,14 +40,15 @@ func Family() family.Family {
 	}
 }
 
-// chat is how klein's encoder, a Qwen3 of a size, reads a prompt: as if the model had not thought.
+// chat is the prompt layout of klein's encoder, the Qwen3 that key names: a chat whose answer begins with an empty
+// thought.
 func chat(key string) tokenizer.Layout {
 	l := tokenizer.Chat(key, "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n", 151643)
 	l.MinLength = minText
 	return l
 }
 
-// instruct is how dev's encoder reads a prompt.
+// instruct is the prompt layout of dev's encoder.
 func instruct() tokenizer.Layout {
 	l := tokenizer.Chat("mistral3_24b", "[SYSTEM_PROMPT]You are an AI that reasons about image descriptions. You give "+
 		"structured responses focusing on object relationships, object\nattribution and actions without "+
@@ -56,8 +57,8 @@ func instruct() tokenizer.Layout {
 	return l
 }
 
-// encoders are Qwen3 (or the words of Qwen3-VL) for klein and Mistral Small 3 for dev; one of them is there. ComfyUI
-// knows the two that no other family reads whatever a loader is told.
+// encoders are Qwen3 (or the language part of Qwen3-VL) for klein and Mistral Small 3 for dev; one of them is required.
+// ComfyUI recognizes the two that no other family reads under any type of the loader.
 func encoders() []family.Encoder {
 	klein, any := text.Form{Taps: []int{9, 18, 27}}, func(string) bool { return true }
 	return []family.Encoder{
@@ -70,10 +71,10 @@ func encoders() []family.Encoder {
 	}
 }
 
-// minText is the number of rows that texts are filled up to.
+// minText is the number of rows that shorter texts are filled up to.
 const minText = 512
 
-// Describe describes the model.
+// Describe implements family.Config.
 func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
 		Family: "flux2", Width: c.Hidden, Heads: c.Heads, PatchSize: 1, Channels: c.Channels, ContextDim: c.ContextDim,

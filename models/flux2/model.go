@@ -38,17 +38,17 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.P
 	return p, nil
 }
 
-// method is where the references of an entry sit.
+// method returns how the references of an entry are placed.
 func method(e *dit.Entry) string { return cmp.Or(e.Method, layers.ByIndex) }
 
-// positions lists where every token of an entry sits: own of text, those of the references, those of the picture.
+// positions returns the position of every token of an entry: text, references, image.
 func (m *Model) positions(e *dit.Entry, g dit.Grid) [][4]int {
 	return layers.Positions(m.Spec(), e, g, method(e), step, func(k int) [4]int { return [4]int{0, 0, 0, k} })
 }
 
 // Modulate computes the modulations of all blocks: Vector [S, N, 15E] has those of image and text in double blocks (6E
-// each) and of single blocks (3E), Head [S, N, 2E] is (shift, scale). N is n; where references are modulated as at
-// timestep 0, it is 2n, and the second half of the rows is for them.
+// each) and of single blocks (3E), Head [S, N, 2E] is (shift, scale). N is n. Where references are modulated as at
+// timestep 0, N is 2n, and the second half of the rows is for them.
 func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit.Modulation {
 	t, n := layers.Timesteps(m.Spec(), p, timesteps, factor, method(&p.Entries[0]))
 	return m.Modulation(env, n, family.Conditioning{

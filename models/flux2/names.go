@@ -2,8 +2,8 @@ package flux2
 
 import "patchbay/models/weights"
 
-// names are what files call the tensors otherwise: those of diffusers' Flux2Transformer2DModel, and of ComfyUI's table
-// for FLUX (comfy/utils.py, flux_to_diffusers), which adapters are in.
+// names returns what files call the tensors otherwise: the names of diffusers' Flux2Transformer2DModel, and those of
+// ComfyUI's table for FLUX (comfy/utils.py, flux_to_diffusers), which adapters use.
 func names() weights.Names {
 	const d, s, double, single = "transformer_blocks.*.", "single_transformer_blocks.*.", "double_blocks.*.",
 		"single_blocks.*."

@@ -1,15 +1,15 @@
-// Package hunyuan is HunyuanDiT by Tencent (arXiv:2405.08748), versions 1.0, 1.1 ("hydit1": told picture size and
-// style) and 1.2: a transformer over image tokens whose blocks attend to themselves and then to two text encoders, and
-// whose second half takes the first half's results through skip connections. It reads the original tensor names, bare
-// or inside a full checkpoint.
+// Package hunyuan is HunyuanDiT by Tencent (arXiv:2405.08748), versions 1.0, 1.1 ("hydit1", conditioned on image size
+// and style) and 1.2: a transformer over image tokens whose blocks attend to the image and then to the text of two
+// encoders, and whose second half takes the first half's results through skip connections. It reads the original tensor
+// names, bare or inside a full checkpoint.
 //
-// Facts that have caused bugs: with n blocks, block i > n/2 takes the result of block n-1-i, so block n/2-1 and n/2
-// have no partner; the timestep enters each block as a shift added to the first affine norm, without scale or gate;
-// queries of the cross-attention are rotated too, its keys are not; heads are normalised by LayerNorm with bias; the
-// rotation takes the column first, then the row, on a grid scaled into 32 x 32; padded text is replaced by learned
-// vectors only in the last 77 BERT and the last 256 mT5 tokens, and then everything is attended to; the pooler sees the
-// first 256 raw mT5 states, padding included; the network predicts twice the channels and the second half is dropped;
-// the last layer writes (row, column, channel), which loading turns into (channel, row, column).
+// Facts that have caused bugs: with n blocks, block i > n/2 takes the result of block n-1-i, so blocks n/2-1 and n/2
+// have no partner. The timestep enters each block as a shift added to the first affine norm, without scale or gate.
+// Queries of the cross-attention are rotated too, its keys are not. Heads are normalized by LayerNorm with bias. The
+// rotation takes the column first, then the row, on a grid scaled into 32 x 32. Padded text is replaced by learned
+// vectors only in the last 77 BERT and the last 256 mT5 tokens, and then everything is attended to. The pooler sees the
+// first 256 raw mT5 states, padding included. The network predicts twice the channels and the second half is dropped.
+// The last layer writes (row, column, channel), which loading turns into (channel, row, column).
 package hunyuan
 
 import (
@@ -36,7 +36,7 @@ type Config struct {
 }
 
 const (
-	defaultHeads = 16  // of all released models; names and shapes do not tell it
+	defaultHeads = 16  // of all released models; names and shapes do not tell
 	textLen      = 77  // BERT tokens that learned padding covers
 	t5Len        = 256 // mT5 tokens that learned padding covers and the pooler sees
 	poolHeads    = 8   // of the pooler's attention
@@ -45,9 +45,8 @@ const (
 	features     = 256 // sinusoidal features of a timestep or a size
 )
 
-// Detect infers the config from names and shapes of a set with or without the prefix of full checkpoints; the number of
-// heads (16 in all released models) may come from the JSON under meta["config"]. A file of another family is an error
-// that says what it looks like.
+// Detect infers the config from names and shapes. The number of heads (16 in all released models) may come from the
+// JSON under meta["config"].
 func Detect(set *weights.Set, meta map[string]string) (family.Config, error) {
 	c := Config{Heads: defaultHeads}
 	if err := family.ReadConfig("hunyuandit", meta, &c); err != nil {
@@ -80,7 +79,7 @@ func Detect(set *weights.Set, meta map[string]string) (family.Config, error) {
 	return c, nil
 }
 
-// skip is the block whose result block i takes, -1: none.
+// skip returns the block whose result block i takes; -1: none.
 func (c Config) skip(i int) int {
 	if i > c.Depth/2 {
 		return c.Depth - 1 - i

@@ -51,7 +51,7 @@ func Family() family.Family {
 	}
 }
 
-// rest is what a control net lacks of a model: the blocks of which no result is taken later, and the head.
+// rest returns the shapes of what a control net lacks compared with a model: the blocks after its own, and the head.
 func rest(net *weights.Set) map[string][]int {
 	n, e := net.Count("blocks"), net.Dim("x_embedder.proj.weight", 0)
 	token := 2 * net.Dim("x_embedder.proj.weight", 1) * net.Dim("x_embedder.proj.weight", 2) *
@@ -72,8 +72,9 @@ func rest(net *weights.Set) map[string][]int {
 	return out
 }
 
-// join takes the states of both encoders, each with its number of valid tokens (ComfyUI comfy/text_encoders/hydit.py).
-// Only the last chunk of a prompt is padded, so the valid tokens of several chunks are neighbours too.
+// join makes an entry of the states of both encoders, each with its number of valid tokens (ComfyUI
+// comfy/text_encoders/hydit.py). Only the last chunk of a prompt is padded, so the valid tokens of several chunks are
+// contiguous too.
 func join(done map[string]*text.Encoding) (dit.Entry, error) {
 	bert, mt5 := done["bert"], done["mt5"]
 	return dit.Entry{
@@ -81,7 +82,7 @@ func join(done map[string]*text.Encoding) (dit.Entry, error) {
 	}, nil
 }
 
-// Describe describes the model.
+// Describe implements family.Config.
 func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
 		Family: "hunyuandit", Width: c.Hidden, Heads: c.Heads, PatchSize: c.PatchSize, Channels: c.Channels,
@@ -107,7 +108,7 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	})
 }
 
-// sizeCond is what versions 1.0 and 1.1 are told of the size: rows and columns of original and target, and no crop.
+// sizeCond returns the size conditioning of versions 1.0 and 1.1: rows and columns of original and target, and no crop.
 func sizeCond(height, width int) []float32 {
 	h, w := float32(height), float32(width)
 	return []float32{h, w, h, w, 0, 0}

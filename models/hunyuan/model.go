@@ -16,8 +16,8 @@ type Model struct {
 	cfg Config
 }
 
-// Modulate computes time + extra for every timestep and entry, and from it: Image [S, n, 2E] of the blocks,
-// (shift, scale) of the first norm with the norm's own bias and weight inside, and Head [S, n, 2E] (shift, scale).
+// Modulate computes the vector of every timestep and entry (time + extra). From it come Image [S, n, 2E] of the blocks,
+// (shift, scale) of the first norm with the norm's own bias and weight folded in, and Head [S, n, 2E] (shift, scale).
 func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit.Modulation {
 	return m.Modulation(env, p.N, family.Conditioning{
 		Timesteps: timesteps, In: m.Net.Time.In, Out: m.Net.Time.Out, Add: p.Vector, Head: m.Net.Final.Mod,
@@ -38,8 +38,8 @@ func (m *Model) ModulateBlock(env dit.Env, out *dit.Modulation, i int) {
 	env.Ops.Copy(scale, b.Norm1.Scale.Unsqueeze(0).Unsqueeze(0).Broadcast(0, s).Broadcast(1, n))
 }
 
-// Block runs block i: x = linear(norm([x, skip])) where an earlier result comes in; x += attention(norm1(x) shifted), x
-// += cross-attention(norm3(x)), which are its first half with what comes before; x += mlp(norm2(x)).
+// Block runs block i. Its first half is x = linear(norm([x, skip])) in blocks with a skip input, x +=
+// attention(norm1(x) shifted), x += cross-attention(norm3(x)). Its second half is x += mlp(norm2(x)).
 func (m *Model) Block(env dit.Env, i int, s *dit.State, skip engine.Tensor) {
 	mark := env.Arena.Mark()
 	b, x := &m.Net.Blocks[i], s.X
@@ -57,7 +57,7 @@ func (m *Model) Block(env dit.Env, i int, s *dit.State, skip engine.Tensor) {
 	env.Arena.Release(mark)
 }
 
-// join replaces x by what a block with a skip makes of it and the earlier result.
+// join combines x with the skip input, in blocks that have one.
 func (b *block) join(env dit.Env, x, skip engine.Tensor) {
 	rows, e := x.Dim(1), x.Dim(2)
 	if b.Skip == nil || rows == 0 {
@@ -86,21 +86,21 @@ func (m *Model) attentions(env dit.Env, i int, s *dit.State, h engine.Tensor) {
 	query := free.Slice(2, 0, b.Cross.Query.N())
 	layers.ColumnLinear(env, query, h, b.Cross.Query, s.Wide, engine.ActNone)
 	heads := layers.Heads(query, d)
-	// Queries go through as keys: the operation takes keys alone, and these are rotated like any.
+	// Passed as keys: the operation accepts keys without queries, and rotates queries no differently.
 	env.Ops.QKNormRoPE(engine.Tensor{}, heads, engine.Tensor{}, engine.Tensor{}, heads, engine.Tensor{},
 		b.Cross.Norm.query(), s.RoPE)
 	layers.CrossAttend(env, layers.Heads(attended, d), heads, s.P.CrossKV[i], nil)
 	layers.RowLinear(env, x, attended, b.Cross.Proj, engine.Tensor{}, s.Wide)
 }
 
-// apply normalises the rows of x [B, L, E] into h.
+// apply normalizes the rows of x [B, L, E] into h.
 func (n norm) apply(env dit.Env, h, x engine.Tensor) {
 	if x.Dim(1) > 0 {
 		env.Ops.LayerNorm(h, x, n.Weight, n.Bias, eps)
 	}
 }
 
-// both normalises queries and keys.
+// both returns the norm of queries and keys.
 func (h headNorm) both() engine.QKNorm {
 	return engine.QKNorm{
 		Kind: engine.LayerNorm, QScale: h.QueryWeight, QBias: h.QueryBias, KScale: h.KeyWeight,
@@ -108,7 +108,7 @@ func (h headNorm) both() engine.QKNorm {
 	}
 }
 
-// query is the norm of queries for a call that passes them as keys.
+// query returns the norm of queries for a call that passes them as keys.
 func (h headNorm) query() engine.QKNorm {
 	return engine.QKNorm{Kind: engine.LayerNorm, KScale: h.QueryWeight, KBias: h.QueryBias, Eps: eps}
 }

@@ -47,7 +47,7 @@ type extraEmbedder struct {
 
 // block attends to the image, then to the text. Shift is the only modulation.
 type block struct {
-	Skip  *skip              `weight:"" use:"attention"` // nil: the block takes no earlier result
+	Skip  *skip              `weight:"" use:"attention"` // nil: the block has no skip input
 	Norm1 shifted            `weight:"norm1"`
 	Shift *engine.Weight     `weight:"default_modulation.1" shape:"E,E"`
 	Attn  self               `weight:"attn1" use:"attention"`
@@ -57,7 +57,7 @@ type block struct {
 	MLP   layers.FeedForward `weight:"mlp" use:"mlp"`
 }
 
-// skip joins a block's input with an earlier result.
+// skip combines a block's input with the result of an earlier block.
 type skip struct {
 	Weight engine.Tensor  `weight:"skip_norm.weight" shape:"2E"`
 	Bias   engine.Tensor  `weight:"skip_norm.bias" shape:"2E"`
@@ -104,7 +104,7 @@ type final struct {
 	Linear *engine.Weight `weight:"linear,perm=patch" shape:"2C*p*p,E"`
 }
 
-// net makes the empty structs of c.
+// net returns the empty structs for c.
 func (c Config) net() *net {
 	n := &net{Style: family.Only[style](c.StyleCond), Blocks: make([]block, c.Depth)}
 	for i := range n.Blocks {
@@ -113,7 +113,7 @@ func (c Config) net() *net {
 	return n
 }
 
-// extra is the number of inputs of the extra embedder.
+// extra returns the number of inputs of the extra embedder.
 func (c Config) extra() int {
 	n := c.PoolDim
 	if c.SizeCond {

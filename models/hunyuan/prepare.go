@@ -8,9 +8,10 @@ import (
 	"patchbay/models/layers"
 )
 
-// Prepare joins the states of both text encoders, computes their keys and values for every held block, the rotation
-// table, and the part of the conditioning vector that does not depend on the timestep (pooled mT5 states, sizes,
-// style). Contexts shorter than 77 BERT or 256 mT5 tokens are refused: learned padding has a place for each of them.
+// Prepare joins the states of both text encoders, from which PrepareBlock computes keys and values. It computes the
+// rotation table and the part of the conditioning vector that does not depend on the timestep (pooled mT5 states,
+// sizes, style). Contexts shorter than 77 BERT or 256 mT5 tokens are an error: learned padding has a place for each of
+// them.
 func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.Prepared, error) {
 	p, err := layers.Begin(m.Spec(), entries, grid)
 	if err == nil {
@@ -32,7 +33,7 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.P
 	return p, nil
 }
 
-// PrepareBlock computes the keys and values of the text for block i, unless its MLP alone is computed.
+// PrepareBlock computes the keys and values of the text for block i, unless only its MLP is computed.
 func (m *Model) PrepareBlock(env dit.Env, p *dit.Prepared, i int) {
 	if !m.Held.Has(i) || env.Half == dit.MLPHalf {
 		return
@@ -62,8 +63,8 @@ func check(entries []dit.Entry) error {
 	return nil
 }
 
-// text joins BERT states and projected mT5 states in out [n, Lb+Lu, T] and puts learned vectors in place of padding, in
-// the last 77 and 256 tokens.
+// text joins BERT states and projected mT5 states in out [n, Lb+Lu, T] and replaces padding in the last 77 and 256
+// tokens by learned vectors.
 func (m *Model) text(env dit.Env, out engine.Tensor, entries []dit.Entry, t5 engine.Tensor) {
 	lb, lu := entries[0].Context.Rows, entries[0].Context2.Rows
 	mark := env.Arena.Mark()

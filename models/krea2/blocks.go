@@ -6,8 +6,8 @@ import (
 	"patchbay/models/layers"
 )
 
-// Block runs block i on the rows of s: x += gate1 * out(attention(norm1(x)) * sigmoid(gate of norm1(x))), x += gate2 *
-// mlp(norm2(x)).
+// Block runs block i on the rows of s: x += gate1 * out(attention(norm1(x)) * sigmoid(gate(norm1(x)))), then x +=
+// gate2 * mlp(norm2(x)).
 func (m *Model) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
 	mark, w := env.Arena.Mark(), &m.Net.Blocks[i]
 	t := layers.OneStream(env, i, s, &layers.Side{Out: w.Attn.Out, Gate: w.MLP.Gate, Up: w.MLP.Up, Down: w.MLP.Down})
@@ -21,7 +21,7 @@ func (m *Model) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
 	env.Arena.Release(mark)
 }
 
-// attend is the attention half.
+// attend runs the attention half of block i on t.
 func (m *Model) attend(env dit.Env, i int, s *dit.State, t layers.Stream) {
 	mark, w, d := env.Arena.Mark(), &m.Net.Blocks[i].Attn, m.Spec().HeadDim
 	normalise(env, t, 0)
@@ -46,7 +46,8 @@ func (m *Model) attend(env dit.Env, i int, s *dit.State, t layers.Stream) {
 	env.Arena.Release(mark)
 }
 
-// normalise writes the modulated rows of X to H; chunk of the modulations is the scale.
+// normalise writes the normalized and modulated rows of X to H. Chunk number chunk of the modulations is the scale, the
+// next one the shift.
 func normalise(env dit.Env, t layers.Stream, chunk int) {
 	for _, p := range t.Parts {
 		modulated(env, t.H.Slice(1, p.Kept.Start, p.Kept.End), t.X.Slice(1, p.Kept.Start, p.Kept.End), p.Mod, chunk)

@@ -1,13 +1,13 @@
 // Package krea2 is Krea 2 (K2): one stream of text and image tokens with grouped-query attention (arXiv:2305.13245),
-// whose result is gated by a product of its input. The text is the states of several layers of its encoder (taps),
-// which blocks of the network's own bring together, first over the taps of each token, then over the tokens. It reads
-// the original names, bare or inside a full checkpoint.
+// whose result is multiplied by a gate projected from its input. The text is the states of several layers of its
+// encoder (taps), which blocks of the network's own merge, first over the taps of each token, then over the tokens. It
+// reads the original names, bare or inside a full checkpoint.
 //
-// Facts that have caused bugs: norms multiply by 1 + scale with eps 1e-5; their activations are tanh GELUs also where
-// the timestep is embedded; modulations are (scale, shift, gate), one vector for all blocks plus one of each block; the
-// last layer's come from the timestep's embedding itself, before the activation; text sits at (0, 0, 0), every token of
-// it, image tokens at (0, row, column), those of reference n from 1 on at (n, row, column); references without a method
-// are left out.
+// Facts that have caused bugs: norms multiply by 1 + scale with eps 1e-5. Text projection and timestep embedding have
+// tanh GELUs as activations. Modulations are (scale, shift, gate), one vector for all blocks plus one of each block;
+// the last layer's come from the timestep embedding itself, before the activation. All text tokens are at (0, 0, 0),
+// image tokens at (0, row, column), those of reference n, from 1 on, at (n, row, column). References without a method
+// are ignored.
 package krea2
 
 import (
@@ -17,7 +17,7 @@ import (
 	"patchbay/models/weights"
 )
 
-// Config holds the sizes of one Krea 2 model. JSON names are ComfyUI's; they follow from names and shapes.
+// Config holds the sizes of one Krea 2 model. JSON names are ComfyUI's; Detect reads no JSON.
 type Config struct {
 	Hidden    int `json:"features"`    // 6144
 	Heads     int `json:"heads"`       // 48
@@ -68,5 +68,5 @@ func Detect(set *weights.Set, _ map[string]string) (family.Config, error) {
 	return c, nil
 }
 
-// axes are the sizes of the rotation's axes in a head of d.
+// axes returns the sizes of the rotation's axes in a head of width d.
 func axes(d int) []int { return []int{d - 12*(d/16), 6 * (d / 16), 6 * (d / 16)} }

@@ -34,8 +34,8 @@ func Family() family.Family {
 	}
 }
 
-// names are those that adapters have from diffusers (ComfyUI comfy/utils.py, krea2_to_diffusers), with its prefix or
-// without.
+// names returns the diffusers names that adapters use (ComfyUI comfy/utils.py, krea2_to_diffusers), with diffusers'
+// prefix or without.
 func names() weights.Names {
 	list := weights.MLP2("time_embed", "tmlp.0", "tmlp.2")
 	for file, own := range map[string]string{
@@ -59,7 +59,7 @@ func names() weights.Names {
 	return weights.Names{Diffusers: list, Original: list}
 }
 
-// Describe describes the model. The text's own blocks count as embedding.
+// Describe implements family.Config. The text's own blocks count as embedding.
 func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
 		Family: "krea2", Width: c.Hidden, Heads: c.Heads, KVHeads: c.KVHeads, PatchSize: patch, Channels: c.Channels,

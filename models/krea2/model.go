@@ -29,15 +29,15 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.P
 	return p, nil
 }
 
-// positions lists where every token of an entry sits: own of text, those of the references, those of the picture.
+// positions returns the position of every token of an entry: text, references, image.
 func (m *Model) positions(e *dit.Entry, g dit.Grid) [][4]int {
 	return layers.Positions(m.Spec(), e, g, layers.ByIndex, 1, func(int) [4]int { return [4]int{} })
 }
 
-// Modulate embeds every timestep and computes what the modulations of all blocks share: Image [S, N, 6E] is (scale,
-// shift, gate) of the attention, then of the MLP, Head [S, N, 2E] (scale, shift); scales have the weights of the norms
-// that they follow in them. N is n; where references are modulated as at timestep 0, it is 2n, and the second half of
-// the rows is for them.
+// Modulate embeds every timestep and computes what the modulations of all blocks share. Image [S, N, 6E] is
+// (scale, shift, gate) of the attention, then of the MLP, Head [S, N, 2E] (scale, shift). The weights of norms are
+// folded into the scales that follow them. N is n. Where references are modulated as at timestep 0, N is 2n, and the
+// second half of the rows is for them.
 func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit.Modulation {
 	t, n := layers.Timesteps(m.Spec(), p, timesteps, factor, p.Entries[0].Method)
 	out := m.Modulation(env, n, family.Conditioning{
@@ -62,15 +62,15 @@ func (m *Model) ModulateBlock(env dit.Env, out *dit.Modulation, i int) {
 	weigh(env, out.Image[i].Slice(2, 3*e, 4*e), w.Norm2)
 }
 
-// weigh turns scales [S, n, E] into w * (1 + scale), w [E] being the weight of the norm before.
+// weigh turns scales [S, n, E] into w * (1 + scale), w [E] being the weight of the norm before them.
 func weigh(env dit.Env, scale, w engine.Tensor) {
 	row := w.Unsqueeze(0)
 	env.Ops.GatedAdd(scale, row.Unsqueeze(0).Broadcast(0, scale.Dim(0)).Broadcast(1, scale.Dim(1)), row, scale,
 		engine.Tensor{})
 }
 
-// modulated computes h = norm(x) * scale + shift for x [B, L, E]: chunk i of mod [n, k*E] is the scale, with the
-// weight of the norm in it, the one behind it the shift. No rows, no work.
+// modulated computes h = norm(x) * scale + shift for x [B, L, E]. Chunk i of mod [n, k*E] is the scale, with the weight
+// of the norm folded in, the next one the shift. Without rows it does nothing.
 func modulated(env dit.Env, h, x, mod engine.Tensor, i int) {
 	if x.Dim(1) == 0 {
 		return
@@ -92,7 +92,7 @@ func (m *Model) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
 	layers.EmbedRows(env, s, x, m.Net.Patch)
 }
 
-// Head normalises, modulates by (scale, shift) and projects the image rows.
+// Head normalizes the image rows, modulates them by (scale, shift) and projects them.
 func (m *Model) Head(env dit.Env, s *dit.State, out engine.Tensor) {
 	x := s.ImageRows()
 	if x.Dim(1) == 0 {

@@ -44,7 +44,7 @@ type mlp struct {
 	Down *engine.Weight `weight:"down,nobias" shape:"E,F" split:"cols F"`
 }
 
-// fusion brings the taps of a text together. Every rank of a tensor group has it whole: a prompt goes through it once.
+// fusion merges the taps of a text. Every rank of a tensor group holds it whole: a prompt goes through it only once.
 type fusion struct {
 	Taps      []textBlock    `weight:"layerwise_blocks"`
 	Projector *engine.Weight `weight:"projector,nobias" shape:"1,n"`

@@ -6,8 +6,8 @@ import (
 	"patchbay/models/layers"
 )
 
-// text makes what TextOut reads, [n, L, E] in the arena, of contexts [n, L, taps*W]: taps of a token see each other and
-// are summed with learned weights, then tokens see each other.
+// text computes what TextOut reads, [n, L, E] f32 in the arena, from contexts [n, L, taps*W], which it overwrites: the
+// taps of a token attend to each other and are summed with learned weights, then tokens attend to each other.
 func (m *Model) text(env dit.Env, context engine.Tensor) engine.Tensor {
 	f, w := &m.Net.Fusion, m.cfg.TextWidth
 	n, l := context.Dim(0), context.Dim(1)
@@ -34,7 +34,8 @@ func (m *Model) text(env dit.Env, context engine.Tensor) engine.Tensor {
 	return hidden
 }
 
-// run is x += out(attention(norm1(x)) * sigmoid(gate)), x += down(silu(side) * up of norm2(x)) for x [B, L, W].
+// run computes x += out(attention(norm1(x)) * sigmoid(gate(norm1(x)))), then x += down(silu(side(norm2(x))) *
+// up(norm2(x))), for x [B, L, W].
 func (b *textBlock) run(env dit.Env, x engine.Tensor, heads int) {
 	mark := env.Arena.Mark()
 	row := func(n int) engine.Tensor { return layers.Scratch(env, x, x.Dim(0), x.Dim(1), n) }

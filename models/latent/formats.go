@@ -28,7 +28,7 @@ func FLUX() Format {
 	}
 }
 
-// FLUX2 is the 128-channel latent of FLUX.2: 32 channels of 2 x 2 pixels, which its autoencoder has normalised.
+// FLUX2 is the 128-channel latent of FLUX.2: 32 channels of 2 x 2 pixels, which its autoencoder has normalized.
 func FLUX2() Format {
 	return Format{
 		Name: "flux2", Channels: 128, Scale: 1, Packed: 2, Bias: [3]float32{-0.0329, -0.0718, -0.0851},

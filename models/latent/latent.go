@@ -1,13 +1,13 @@
 // Package latent knows what the numbers of a latent mean: how many channels a family's autoencoder writes, how its
-// values are scaled for the diffusion model, and which colour each channel roughly is.
+// values are scaled for the diffusion model, and roughly which color each channel is.
 //
 // Latents in a workflow are in the autoencoder's space ("VAE space"). ToModel brings them into the space that samplers
 // and models work in, FromModel brings them back (ComfyUI: process_in, process_out of comfy/latent_formats.py). RGB
-// turns a model-space latent into a small preview without an autoencoder. The formats are one explicit table
-// (formats.go); a checkpoint's metadata may override scale and shift, which the demo checkpoint does.
+// turns a model-space latent into a small preview without an autoencoder. The formats are functions in formats.go,
+// SD3's in its family's folder. A checkpoint's metadata may override scale and shift, which the demo checkpoint does.
 //
-// Facts that have caused bugs elsewhere: ComfyUI divides by the scale, it does not multiply by the reciprocal; an
-// all-zero latent means "empty" and is not shifted, which the sampling node decides, not this package; preview factors
+// Facts that have caused bugs elsewhere: ComfyUI divides by the scale, it does not multiply by the reciprocal. An
+// all-zero latent means "empty" and is not shifted, which the sampling node decides, not this package. Preview factors
 // apply to model space, not to VAE space.
 package latent
 
@@ -18,19 +18,20 @@ import (
 	"math"
 )
 
-// Format describes the latents of one family. The zero Format is not valid; use the functions in formats.go.
+// Format describes the latents of one family. The zero Format is not valid.
 type Format struct {
 	Name     string
 	Channels int     // C
 	Scale    float32 // model = (vae - Shift) * Scale
 	Shift    float32
-	// Mean and Std are per channel where the family has them beside Scale 1 and Shift 0: model = (vae - Mean) / Std.
+	// Mean and Std are per channel, for families that use them with Scale 1 and Shift 0: model = (vae - Mean) / Std.
 	Mean, Std []float32
-	// Preview is one row of red, green and blue factors per channel for model-space latents; nil: no preview is known.
+	// Preview has a row of red, green and blue factors per channel of model-space latents (unpacked ones, see Packed);
+	// nil: no preview is known.
 	Preview [][3]float32
 	Bias    [3]float32 // added to the product
-	// Packed is the side of the squares of preview pixels that a latent pixel has as channels (channel, row, column).
-	// 0: 1.
+	// Packed is the side of the square of preview pixels that a latent pixel packs into its channels, ordered
+	// (channel, row, column). 0 means 1.
 	Packed int
 }
 
@@ -65,7 +66,7 @@ func (f Format) FromModel(v []float32, plane int) {
 // WithConfig returns f with scale and shift replaced by those of a checkpoint's metadata "config", a JSON object. An
 // autoencoder writes scale_factor, shift_factor and z_channels, a diffusion model latent_scale_factor,
 // latent_shift_factor and latent_channels. Absent members, an empty config and null change nothing. Errors name the
-// member and the allowed values.
+// member, in the autoencoder's words, and the allowed values.
 func (f Format) WithConfig(config []byte) (Format, error) {
 	if len(config) == 0 {
 		return f, nil
@@ -98,9 +99,9 @@ func (f Format) WithConfig(config []byte) (Format, error) {
 	return f, nil
 }
 
-// RGB makes a preview picture of the first item of a model-space latent [C, Y, X]: [k*Y, k*X, 3] bytes in 0..255, k
-// being Side, truncated as ComfyUI does (latent_preview.py, Latent2RGB): 255 * clamp((x0 F + bias + 1) / 2, 0, 1). It
-// returns nil when the format has no preview factors and panics if latent does not hold C*y*x values.
+// RGB returns a preview of a model-space latent [C, Y, X]: [k*Y, k*X, 3] bytes in 0..255, k being Side, truncated as
+// ComfyUI does (latent_preview.py, Latent2RGB): 255 * clamp((x0 F + bias + 1) / 2, 0, 1). It returns nil when the
+// format has no preview factors and panics if latent does not hold C*y*x values.
 func (f Format) RGB(latent []float32, y, x int) []byte {
 	if f.Preview == nil {
 		return nil
@@ -128,8 +129,8 @@ func (f Format) RGB(latent []float32, y, x int) []byte {
 	return out
 }
 
-// Pixels is the number of pixels of a picture along a latent pixel.
+// Pixels returns the number of image pixels along the side of a latent pixel.
 func (f Format) Pixels() int { return 8 * f.Side() }
 
-// Side is the number of preview pixels along a latent pixel.
+// Side returns the number of preview pixels along the side of a latent pixel.
 func (f Format) Side() int { return max(1, f.Packed) }

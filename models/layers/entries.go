@@ -9,9 +9,9 @@ import (
 	"patchbay/models/dit"
 )
 
-// CheckEntries reports the first entry whose shapes do not fit spec or differ from the first entry's. It checks what
-// every family shares: the columns and rows of both contexts, their lengths and the pooled vector (longer ones are cut,
-// nil is zeros).
+// CheckEntries returns an error for the first entry whose shapes do not fit spec or differ from the first entry's. It
+// checks what all families share: both contexts and their lengths, the prefix, the references and the pooled vector
+// (longer ones are cut, nil means zeros).
 func CheckEntries(spec *dit.Spec, entries []dit.Entry) error {
 	if len(entries) == 0 {
 		return fmt.Errorf("%s: no conditioning entry", spec.Family)
@@ -70,7 +70,7 @@ func CheckEntries(spec *dit.Spec, entries []dit.Entry) error {
 	return nil
 }
 
-// Begin checks the entries of a call (CheckEntries) and starts what is prepared of them.
+// Begin checks the entries of a call (CheckEntries) and returns a Prepared with their number, sizes and grid.
 func Begin(spec *dit.Spec, entries []dit.Entry, grid dit.Grid) (*dit.Prepared, error) {
 	if err := CheckEntries(spec, entries); err != nil {
 		return nil, err
@@ -78,8 +78,8 @@ func Begin(spec *dit.Spec, entries []dit.Entry, grid dit.Grid) (*dit.Prepared, e
 	return &dit.Prepared{N: len(entries), Lt: spec.JointTokens(&entries[0]), Grid: grid, Entries: entries}, nil
 }
 
-// Hints uploads the hint of every entry, [n, rows, cols] in the arena. It refuses those of another size; whose is whom
-// they are for.
+// Hints uploads the hint of every entry: [n, rows, cols] f32 in the arena. It returns an error, which starts with
+// whose, if a hint has another size.
 func Hints(env dit.Env, whose string, entries []dit.Entry, rows, cols int) (engine.Tensor, error) {
 	for i := range entries {
 		if h := &entries[i].Hint; h.Rows != rows || h.Cols != cols || len(h.Data) != rows*cols {
@@ -90,7 +90,7 @@ func Hints(env dit.Env, whose string, entries []dit.Entry, rows, cols int) (engi
 	return Contexts(env, entries, func(e dit.Entry) dit.Array { return e.Hint }), nil
 }
 
-// Contexts uploads a context of every entry: [n, Lt, C].
+// Contexts uploads the array that pick selects of every entry: [n, Lt, C] f32 in the arena.
 func Contexts(env dit.Env, entries []dit.Entry, pick func(dit.Entry) dit.Array) engine.Tensor {
 	first := pick(entries[0])
 	t := env.Arena.Alloc(engine.F32, len(entries), first.Rows, first.Cols)
@@ -109,7 +109,7 @@ func Pooled(env dit.Env, entries []dit.Entry, dim int) engine.Tensor {
 	return Upload(env, all, len(entries), dim)
 }
 
-// KeyLen is the number of valid tokens of every entry's context for cross-attention, nil when all entries use all of
+// KeyLen returns the number of valid context tokens of every entry for cross-attention, nil if all entries use all of
 // them.
 func KeyLen(entries []dit.Entry) []int {
 	out := make([]int, len(entries))

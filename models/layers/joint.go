@@ -5,20 +5,20 @@ import (
 	"patchbay/models/dit"
 )
 
-// Double computes block i of two streams with one attention over both, or the half of it that env.Half names, on the
-// rows of s: x += gate1 * out(attention(norm1(x))), then x += gate2 * mlp(norm2(x)), the modulations being (shift,
-// scale, gate) of the one, of the other, then of a second attention. d is the width of a head, eps the epsilon of the
-// norms.
+// Double computes block i, which has two streams with one attention over both, or the half of it that env.Half names,
+// on the rows of s: x += gate1 * out(attention(norm1(x))), then x += gate2 * mlp(norm2(x)). The modulations are
+// (shift, scale, gate) of the attention, of the MLP and of a second attention, if any. d is the head dim, eps the
+// epsilon of the norms.
 func Double(env dit.Env, i int, s *dit.State, d int, eps float32, text, image *Side) {
 	streams, attends := Streams(env, i, s, text, image), env.Half != dit.MLPHalf
-	var attended, again engine.Tensor // both attentions read X before either is added
+	var attended, again engine.Tensor // both attentions read X before either result is added
 	if attends {
 		qkv := Projections(env, s, streams, image, eps)
 		attended = Scratch(env, s.X, s.B, s.Wide.Len(), image.Out.K())
 		JointAttention(env, i, s, qkv, attended, d, text.Norm, image.Norm)
 	}
 	if w := image.Again; w != nil && attends {
-		h := s.ImageRows() // where there are none
+		h := s.ImageRows() // empty, if this call has none
 		if s.Wide.Image.Len() > 0 {
 			t := &streams[len(streams)-1]
 			t.Norm(env, 6, eps)
@@ -43,13 +43,13 @@ func Double(env dit.Env, i int, s *dit.State, d int, eps float32, text, image *S
 	}
 }
 
-// Single computes block i of one stream with attention and MLP side by side: x += gate * out([attention(norm(x)),
-// gelu(up(norm(x)))]), or silu(gate(norm(x))) * up(norm(x)) where w has a Gate. Both halves are written into one
-// buffer, so nothing is joined.
+// Single computes block i, which has one stream with attention and MLP in parallel: x += gate *
+// out([attention(norm(x)), gelu(up(norm(x)))]), or silu(gate(norm(x))) * up(norm(x)) for the latter where w has a Gate.
+// Both results are written into one buffer, so nothing needs to be concatenated.
 func Single(env dit.Env, i int, s *dit.State, d int, eps float32, w *Side) {
 	t := OneStream(env, i, s, w)
 	t.Norm(env, 0, eps)
-	l, own, f := s.Wide.Len(), w.QKV[0].N()/3, w.Up.N() // E and F, or the heads and columns of this rank
+	l, own, f := s.Wide.Len(), w.QKV[0].N()/3, w.Up.N() // E and F, or this rank's shares of them
 	qkv, both := Scratch(env, s.X, s.B, l, 3*own), Scratch(env, s.X, s.B, l, own+f)
 	mark, attended, up := env.Arena.Mark(), both.Slice(2, 0, own), both.Slice(2, own, own+f)
 	if w.Gate == nil {
@@ -68,8 +68,8 @@ func Single(env dit.Env, i int, s *dit.State, d int, eps float32, w *Side) {
 	t.AddOut(env, both)
 }
 
-// Projections normalises the streams of s by the first shift and scale and computes their queries, keys and values:
-// [B, L, N] in the arena. w is a side of any stream, which tells N.
+// Projections normalizes the streams of s with the first shift and scale and computes their queries, keys and values:
+// [B, L, N] in the arena. w is the Side of any stream and determines N.
 func Projections(env dit.Env, s *dit.State, streams []Stream, w *Side, eps float32) engine.Tensor {
 	n := 0
 	for _, w := range w.QKV {
@@ -90,10 +90,10 @@ func Projections(env dit.Env, s *dit.State, streams []Stream, w *Side, eps float
 	return out
 }
 
-// Attended is the attention a, which lacks its tensors, over rows that all ranks of a tensor group compute: h [B, l, E]
-// is those that this rank keeps, normalised, w their projection to queries, keys and values with heads of d, g of
-// queries to one of keys. The result [B, L, H*D] is in the arena, and so is scratch [B, L, (H+2*H/g)*D], which is free
-// again.
+// Attended runs the attention a, which lacks its tensors, over rows that all ranks of a tensor group compute. h
+// [B, l, E] holds those that this rank keeps, normalized; w projects them to queries, keys and values with heads of
+// width d, g query heads per key head. The result [B, L, H*D] is in the arena, and so is scratch [B, L, (H+2*H/g)*D],
+// which is free for reuse.
 func Attended(
 	env dit.Env, a dit.Attention, h engine.Tensor, w *engine.Weight, d, g int,
 ) (out, scratch engine.Tensor) {
@@ -109,8 +109,9 @@ func Attended(
 	return out, qkv
 }
 
-// JointAttention is the attention of block i over all rows of s, text, references and picture, with the projections qkv
-// [B, L, 3*H*D] and heads of d: it writes out [B, L, H*D]. text and image are the norms of queries and keys.
+// JointAttention runs the attention of block i over all rows of s (text, references, image), given their projections
+// qkv [B, L, 3*H*D] with heads of width d, and writes out [B, L, H*D]. text and image are the norms of queries and
+// keys.
 func JointAttention(env dit.Env, i int, s *dit.State, qkv, out engine.Tensor, d int, text, image engine.QKNorm) {
 	q, k, v := QKV(qkv, d, 1)
 	env.Attend(dit.Attention{
@@ -119,13 +120,13 @@ func JointAttention(env dit.Env, i int, s *dit.State, qkv, out engine.Tensor, d 
 	})
 }
 
-// RMS is the root-mean-square norm of queries and keys with the weights q and k [D].
+// RMS returns the root-mean-square norm of queries and keys with weights q and k [D].
 func RMS(q, k engine.Tensor, eps float32) engine.QKNorm {
 	return engine.QKNorm{Kind: engine.RMSNorm, QScale: q, KScale: k, Eps: eps}
 }
 
-// Timesteps returns timesteps [S][n] of the entries of p times factor, with n zeros behind each n of them where the
-// method by which references are placed modulates them as at timestep 0: [S][N], and N.
+// Timesteps returns the timesteps [S][n] of the entries of p times factor as [S][N], and N. Where method modulates
+// references as at timestep 0 (AtZero), N is 2n and each n timesteps are followed by n zeros; else N is n.
 func Timesteps(spec *dit.Spec, p *dit.Prepared, timesteps []float32, factor float32, method string) ([]float32, int) {
 	n, wide := p.N, p.N
 	if method == AtZero && spec.ReferenceTokens(&p.Entries[0]) > 0 {
@@ -139,7 +140,7 @@ func Timesteps(spec *dit.Spec, p *dit.Prepared, timesteps []float32, factor floa
 }
 
 // Guidance embeds the guidance of entries times factor, as a timestep is embedded: [n, E] f32 in the arena, zeros for
-// entries without. in [H, F] reads F sinusoidal features, out is [E, H].
+// entries without one. in [H, F] reads F sinusoidal features, out is [E, H].
 func Guidance(env dit.Env, entries []dit.Entry, factor float32, in, out *engine.Weight) engine.Tensor {
 	g := make([]float32, len(entries))
 	for i, e := range entries {

@@ -24,7 +24,7 @@ func Scratch(env dit.Env, x engine.Tensor, shape ...int) engine.Tensor {
 	return env.Arena.Alloc(x.DType, shape...)
 }
 
-// Project computes y = x W^T + bias for an f32 input x and a y of env.DType: conditioning is computed in f32 and
+// Project computes y = x W^T + bias for an f32 input x and a result y of env.DType: conditioning is computed in f32 and
 // rounded once.
 func Project(env dit.Env, y, x engine.Tensor, w *engine.Weight) {
 	if y.DType == x.DType {
@@ -38,8 +38,8 @@ func Project(env dit.Env, y, x engine.Tensor, w *engine.Weight) {
 	env.Arena.Release(mark)
 }
 
-// Modulate takes memory for a block's modulation [S, n, w.N()] in f32 and computes it from vectors [S, n, K]; that of a
-// weight that is not held is absent.
+// Modulate computes a block's modulation [S, n, w.N()] f32, in the arena, from vectors [S, n, K]. It is absent if w is
+// nil, that is, not held.
 func Modulate(env dit.Env, vector engine.Tensor, w *engine.Weight) engine.Tensor {
 	if w == nil {
 		return engine.Tensor{}
@@ -60,8 +60,8 @@ func MLP(env dit.Env, y, x engine.Tensor, in, out *engine.Weight, act engine.Act
 	env.Arena.Release(mark)
 }
 
-// Gathered returns the rows of h [B, l, E], those that X holds of the sequence, together with the rest of them: [B, L,
-// E]. It is h itself where X holds all rows, else a tensor of the arena.
+// Gathered returns all of the rows `of`: [B, L, E]. h [B, l, E] holds those of them that X holds. The result is h
+// itself where that is all of them, else a tensor in the arena.
 func Gathered(env dit.Env, h engine.Tensor, of dit.Rows) engine.Tensor {
 	if env.Gather == nil {
 		return h
@@ -71,7 +71,7 @@ func Gathered(env dit.Env, h engine.Tensor, of dit.Rows) engine.Tensor {
 	return whole
 }
 
-// ColumnLinear computes y = act(h W^T + bias) for a weight whose rows may be shared with other ranks: y [B, L, N], h
+// ColumnLinear computes y = act(h W^T + bias) for a weight whose rows may be split across ranks: y [B, L, N], h
 // [B, l, K] as Gathered takes it.
 func ColumnLinear(env dit.Env, y, h engine.Tensor, w *engine.Weight, of dit.Rows, act engine.Act) {
 	mark := env.Arena.Mark()
@@ -83,24 +83,25 @@ func ColumnLinear(env dit.Env, y, h engine.Tensor, w *engine.Weight, of dit.Rows
 type Part struct {
 	Weight *engine.Weight
 	Gate   engine.Tensor // [G, E]; absent: 1
-	Wide   dit.Range     // its rows among those that products see
-	Kept   dit.Range     // and among those of them that X holds
+	Wide   dit.Range     // its rows among those that projections see
+	Kept   dit.Range     // its rows among those that X holds
 }
 
-// TimeEmbedder makes a vector of width E of the sinusoidal features of a timestep.
+// TimeEmbedder turns the sinusoidal features of a timestep into a vector of width E.
 type TimeEmbedder struct {
 	In  *engine.Weight `weight:"0" shape:"E,256"`
 	Out *engine.Weight `weight:"2" shape:"E,E"`
 }
 
-// FeedForward is an MLP of blocks in the names of timm. Up holds rows and Down columns of this rank's slice.
+// FeedForward is the MLP of a block, with the names of timm. Up holds the rows and Down the columns of this rank's
+// slice.
 type FeedForward struct {
 	Up   *engine.Weight `weight:"fc1" shape:"F,E" split:"rows F"`
 	Down *engine.Weight `weight:"fc2" shape:"E,F" split:"cols F"`
 }
 
-// Add computes x += gate * down(gelu(up(h))). x and h are [B, l, E], rows of X that are a part of the rows `of`. gate
-// [G, E] may be absent.
+// Add computes x += gate * down(gelu(up(h))). x and h are [B, l, E], those of the rows `of` that X holds. gate [G, E]
+// may be absent.
 func (w FeedForward) Add(env dit.Env, x, h, gate engine.Tensor, of dit.Rows) {
 	mark := env.Arena.Mark()
 	hidden := Scratch(env, h, h.Dim(0), of.Len(), w.Up.N())
@@ -109,15 +110,15 @@ func (w FeedForward) Add(env dit.Env, x, h, gate engine.Tensor, of dit.Rows) {
 	env.Arena.Release(mark)
 }
 
-// RowLinear computes x += gate * (a W^T + bias) for a weight whose columns may be shared with other ranks; a [B, L, K]
-// are the rows `of`, x [B, l, E] those that X holds of them, gate [G, E] or absent. One product with fused residual
-// where this rank holds the whole weight; else a partial sum without bias, env.Reduce or env.Scatter, and one gated
-// addition, so that bias and residual enter once.
+// RowLinear computes x += gate * (a W^T + bias) for a weight whose columns may be split across ranks. a [B, L, K] holds
+// the rows `of`, x [B, l, E] those of them that X holds; gate is [G, E] or absent. It is one product with fused
+// residual if this rank holds the whole weight. Otherwise it is a partial sum without bias, env.Reduce or env.Scatter,
+// and one gated addition, so that bias and residual enter once.
 func RowLinear(env dit.Env, x, a engine.Tensor, w *engine.Weight, gate engine.Tensor, of dit.Rows) {
 	RowParts(env, x, a, []Part{{w, gate, dit.Range{End: a.Dim(1)}, dit.Range{End: x.Dim(1)}}}, of)
 }
 
-// RowParts is RowLinear with a weight and a gate for each part: one sum for all of them.
+// RowParts is RowLinear with a weight and a gate per part, and one sum over the ranks for all of them.
 func RowParts(env dit.Env, x, a engine.Tensor, parts []Part, of dit.Rows) {
 	rows := func(t engine.Tensor, r dit.Range) engine.Tensor { return t.Slice(1, r.Start, r.End) }
 	if env.Reduce == nil && env.Scatter == nil {
@@ -148,15 +149,15 @@ func RowParts(env dit.Env, x, a engine.Tensor, parts []Part, of dit.Rows) {
 	env.Arena.Release(mark)
 }
 
-// AdaLN is Ops.AdaLN that leaves out calls without rows.
+// AdaLN is Ops.AdaLN, skipped if there are no rows.
 func AdaLN(env dit.Env, y, x, shift, scale engine.Tensor, eps float32) {
 	if x.Dim(1) > 0 {
 		env.Ops.AdaLN(y, x, shift, scale, eps)
 	}
 }
 
-// QKV views a fused projection as queries, keys and values, g heads of queries to one of keys: [B, L, (g+2)*K*D] -> [B,
-// L, g*K, D], twice [B, L, K, D]. K follows from the width, so a rank that holds some heads needs no other code.
+// QKV views a fused projection as queries, keys and values, with g query heads per key head: [B, L, (g+2)*K*D] ->
+// [B, L, g*K, D] and twice [B, L, K, D]. K follows from the width, so a rank that holds some heads needs no other code.
 func QKV(t engine.Tensor, d, g int) (q, k, v engine.Tensor) {
 	n := t.Dim(2) / (g + 2)
 	return Heads(t.Slice(2, 0, g*n), d), Heads(t.Slice(2, g*n, (g+1)*n), d), Heads(t.Slice(2, (g+1)*n, (g+2)*n), d)
@@ -165,11 +166,11 @@ func QKV(t engine.Tensor, d, g int) (q, k, v engine.Tensor) {
 // Heads views features as heads: [B, L, H*D] -> [B, L, H, D].
 func Heads(t engine.Tensor, d int) engine.Tensor { return t.Split(2, t.Dim(2)/d, d) }
 
-// Chunk is part i of a modulation row of parts of width e: [n, k*e] -> [n, e].
+// Chunk returns part i of a modulation row made of parts of width e: [n, k*e] -> [n, e].
 func Chunk(mod engine.Tensor, e, i int) engine.Tensor { return mod.Slice(1, i*e, (i+1)*e) }
 
-// Entries copies rows of n entries to a batch of B = n*r items, items of one entry neighbours: src [n, L, E] -> dst [B,
-// L, E].
+// Entries copies rows of n entries into a batch of B = n*r items, r consecutive ones per entry: src [n, L, E] -> dst
+// [B, L, E].
 func Entries(env dit.Env, dst, src engine.Tensor) {
 	if dst.Dim(1) == 0 {
 		return
@@ -178,9 +179,9 @@ func Entries(env dit.Env, dst, src engine.Tensor) {
 	env.Ops.Copy(dst.Split(0, n, dst.Dim(0)/n), src.Unsqueeze(1).Broadcast(1, dst.Dim(0)/n))
 }
 
-// CrossAttend attends from q [B, L, H, D] to the text keys and values kv [n, Lt, 2, H, D] of n entries (B = n*r, items
-// of one entry neighbours) and writes o [B, L, H, D]. keyLen [n] limits the keys of each entry; nil: all. Keys are
-// whole on every rank, so nothing is exchanged.
+// CrossAttend attends from q [B, L, H, D] to the text keys and values kv [n, Lt, 2, H, D] of n entries and writes o
+// [B, L, H, D]. B = n*r; the items of an entry are consecutive. keyLen [n] limits the keys of each entry; nil: all.
+// Every rank has all keys, so nothing is exchanged.
 func CrossAttend(env dit.Env, o, q, kv engine.Tensor, keyLen []int) {
 	n := kv.Dim(0)
 	k, v := kv.Index(2, 0), kv.Index(2, 1)
@@ -199,8 +200,8 @@ func CrossAttend(env dit.Env, o, q, kv engine.Tensor, keyLen []int) {
 	}
 }
 
-// ChannelsFirst is the row order that turns a last layer which writes (row, column, channel) into one that writes
-// (channel, row, column), the feature order of latent tokens: entry i is the stored row of new row i.
+// ChannelsFirst returns the row order that turns a last layer that writes (row, column, channel) into one that writes
+// (channel, row, column), the feature order of latent tokens: element i is the stored row that becomes row i.
 func ChannelsFirst(c, p int) []int {
 	order := make([]int, 0, c*p*p)
 	for ch := range c {
@@ -212,8 +213,8 @@ func ChannelsFirst(c, p int) []int {
 }
 
 // ModulatedHead computes out = linear(norm(x)*(1+scale) + shift) for the image rows x of s: the last layer of most
-// families. out is [B, li, N], shift the number of that chunk of the head's modulations, 0 or 1; the other is the
-// scale.
+// families. out is [B, li, N]. shift, 0 or 1, is the number of the shift among the two chunks of the head's
+// modulations; the other is the scale.
 func ModulatedHead(env dit.Env, s *dit.State, out engine.Tensor, linear *engine.Weight, shift int, eps float32) {
 	x := s.ImageRows()
 	if x.Dim(1) == 0 {
@@ -226,8 +227,8 @@ func ModulatedHead(env dit.Env, s *dit.State, out engine.Tensor, linear *engine.
 	env.Arena.Release(mark)
 }
 
-// Tanh replaces x [S, n, E] f32 by tanh(x). Each element is a query of one number to the keys 1 and -1 with the values
-// 1 and -1: (exp(x) - exp(-x)) / (exp(x) + exp(-x)), with the care for large values that attention takes anyway.
+// Tanh replaces x [S, n, E] f32 by tanh(x). Each element is a query of one number against the keys 1 and -1 with the
+// values 1 and -1: (exp(x) - exp(-x)) / (exp(x) + exp(-x)), with the care for large values that attention takes anyway.
 func Tanh(env dit.Env, x engine.Tensor) {
 	mark := env.Arena.Mark()
 	signs := Upload(env, []float32{1, -1}, 1, 2, 1, 1)

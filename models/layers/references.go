@@ -7,24 +7,25 @@ import (
 	"patchbay/models/dit"
 )
 
-// Ways to place references (dit.Entry.Method); every other name is an offset.
+// Methods to place references (dit.Entry.Method). Every other name means Offset.
 const (
 	ByIndex  = "index"
-	AtZero   = "index_timestep_zero" // ByIndex, modulated as at timestep 0
-	Negative = "negative_index"      // ByIndex, backwards
+	AtZero   = "index_timestep_zero" // ByIndex, with references modulated as at timestep 0
+	Negative = "negative_index"      // ByIndex, counting down
 	UXO      = "uxo"
 	Offset   = "offset"
 )
 
-// Placed is a latent and where its first token sits.
+// Placed is a latent and the position of its first token.
 type Placed struct {
 	Grid dit.Grid
-	At   [3]int // number of the latent, row, column
+	At   [3]int // index of the latent, row, column
 }
 
-// Place tells where the references of an entry sit, and last the picture (ComfyUI comfy/ldm/flux/model.py and
-// qwen_image/model.py). References are one after the other on the first axis, step apart, or below and right of the
-// picture and of each other (UXO), or all at 1, each right of those before or below them, where less is lost.
+// Place returns the positions of the references of an entry and, last, of the image (ComfyUI comfy/ldm/flux/model.py
+// and qwen_image/model.py). References follow one another on the first axis, step apart, or lie below and right of the
+// image and of each other (UXO), or all have index 1, each below or right of those before, whichever gives the smaller
+// extent (Offset).
 func Place(spec *dit.Spec, e *dit.Entry, g dit.Grid, method string, step int) (out []Placed) {
 	high, wide, p, references := 0, 0, spec.PatchSize, e.References
 	if spec.ReferenceTokens(e) == 0 {
@@ -51,8 +52,8 @@ func Place(spec *dit.Spec, e *dit.Entry, g dit.Grid, method string, step int) (o
 	return append(out, Placed{Grid: g})
 }
 
-// Positions lists where every token of an entry sits, in FLUX: those of text, where text tells, of the references, of
-// the picture.
+// Positions returns the position of every token of an entry, as in FLUX: text(k) for text token k, then those of the
+// tokens of the references and of the image.
 func Positions(spec *dit.Spec, e *dit.Entry, g dit.Grid, method string, step int, text func(int) [4]int) [][4]int {
 	var out [][4]int
 	for k := range e.Prefix.Rows + e.Context.Rows {
@@ -66,9 +67,9 @@ func Positions(spec *dit.Spec, e *dit.Entry, g dit.Grid, method string, step int
 	return out
 }
 
-// EmbedJoint copies the prefix of p's entries, embeds their text and behind it their references, with the weights of
-// text and of latents: p.Text [n, p.Lt, E] in the arena. before makes what is projected of the contexts [n, Lt, C];
-// nil: nothing changes.
+// EmbedJoint allocates p.Text [n, p.Lt, E] in the arena and fills it with the prefix of p's entries as it is, their
+// text embedded by the weight text, and their references embedded by image. before transforms the contexts [n, Lt, C]
+// prior to their projection; nil: it does not.
 func EmbedJoint(env dit.Env, spec *dit.Spec, p *dit.Prepared, text, image *engine.Weight,
 	before func(engine.Tensor) engine.Tensor,
 ) {
@@ -94,8 +95,8 @@ func EmbedJoint(env dit.Env, spec *dit.Spec, p *dit.Prepared, text, image *engin
 	env.Arena.Release(mark)
 }
 
-// Concat uploads what image tokens have behind the features of the latent: p.Concat in the arena; nothing where the
-// network reads nothing there. It refuses channels that are missing or of another size.
+// Concat uploads the channels that follow the features of the latent in image tokens: p.Concat in the arena. It does
+// nothing if the network reads none. It returns an error for channels that are missing or of another size.
 func Concat(env dit.Env, spec *dit.Spec, p *dit.Prepared) error {
 	if spec.Concat == 0 {
 		return nil
@@ -113,8 +114,8 @@ func Concat(env dit.Env, spec *dit.Spec, p *dit.Prepared) error {
 	return nil
 }
 
-// EmbedRows fills the rows of s: text and references as they were embedded, if there are any, and the tokens x [B, li,
-// C*p*p] of the latent, with what Concat put behind them, projected by w, with their positions, if any.
+// EmbedRows fills the rows of s: text and references as Prepare embedded them, if there are any, and the tokens x
+// [B, li, C*p*p] of the latent, extended by p.Concat if present, projected by w, plus their positions, if any.
 func EmbedRows(env dit.Env, s *dit.State, x engine.Tensor, w *engine.Weight) {
 	if !s.P.Text.IsZero() {
 		Entries(env, s.TextRows(), s.P.Text.Slice(1, s.Rows.Text.Start, s.Rows.Text.End))
@@ -148,7 +149,7 @@ func references(env dit.Env, spec *dit.Spec, entries []dit.Entry, l int) engine.
 	return Upload(env, all, len(entries), l, spec.Channels*spec.PatchSize*spec.PatchSize)
 }
 
-// patches returns the tokens of a reference of c channels, [Y*X, C*p*p] with features (channel, row, column). Odd sides
+// patches returns the tokens of a reference of c channels: [Y*X, C*p*p] with features (channel, row, column). Odd sides
 // are padded circularly.
 func patches(r dit.Reference, c, p int, g dit.Grid) []float32 {
 	out := make([]float32, 0, g.Y*g.X*c*p*p)

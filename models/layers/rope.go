@@ -17,7 +17,7 @@ func newRotation(l, pairs int) Rotation {
 	return Rotation{Cos: make([]float32, l*pairs), Sin: make([]float32, l*pairs), Pairs: pairs}
 }
 
-// set fills in value i, of a phase.
+// set stores the cosine and sine of a phase at index i.
 func (r Rotation) set(i int, phase float64) {
 	sin, cos := math.Sincos(phase)
 	r.Cos[i], r.Sin[i] = float32(cos), float32(sin)
@@ -29,7 +29,7 @@ func (r Rotation) Upload(env dit.Env) engine.RoPE {
 	return engine.RoPE{Cos: Upload(env, r.Cos, l, r.Pairs), Sin: Upload(env, r.Sin, l, r.Pairs)}
 }
 
-// PositionRotation makes FLUX's table for tokens at these positions, a coordinate for each axis: axis a rotates
+// PositionRotation returns FLUX's table for tokens at these positions, one coordinate per axis: axis a rotates
 // axes[a]/2 pairs with frequencies theta^(-2i/axes[a]) by the token's position on that axis (RoFormer,
 // arXiv:2104.09864, section 3.3, one block of frequencies per axis). Computed in f64, stored in f32.
 func PositionRotation[P [3]int | [4]int](axes []int, theta float64, positions []P) Rotation {
@@ -50,10 +50,10 @@ func PositionRotation[P [3]int | [4]int](axes []int, theta float64, positions []
 	return r
 }
 
-// FillRotation makes HunyuanDiT's table for the tokens of g: the grid is scaled into a square of base x base positions,
-// centred on its shorter side; the first D/4 pairs rotate by the column, the others by the row (HunyuanDiT,
-// arXiv:2405.08748, section 2.1, "centralised interpolative positional encoding"). Positions, frequencies and phases
-// are f32 like the original's.
+// FillRotation returns HunyuanDiT's table for the tokens of g: the grid is scaled into a square of base x base
+// positions, centered on its shorter side. The first D/4 pairs rotate by the column, the others by the row (HunyuanDiT,
+// arXiv:2405.08748, section 2.1, "Centralized Interpolative Positional Encoding"). Positions, frequencies and phases
+// are f32 as in the original.
 func FillRotation(d, base int, g dit.Grid) Rotation {
 	high, wide := base, base
 	if g.Y > g.X {

@@ -6,9 +6,9 @@ import (
 	"patchbay/models/dit"
 )
 
-// SinCosPositions makes PixArt's position table [Li, e]: sines then cosines of the column in the first half of the
-// features, of the row in the second (arXiv:2310.00426, appendix; MAE, arXiv:2111.06377). A side of n tokens has the
-// coordinates i/(n/base)/interpolation. All in f32.
+// SinCosPositions returns PixArt's position table [Li, e]: sines then cosines of the column in the first half of the
+// features, of the row in the second (arXiv:2310.00426, appendix; MAE, arXiv:2111.06377). Token i on a side of n tokens
+// has the coordinate i/(n/base)/interpolation. All in f32.
 func SinCosPositions(e int, g dit.Grid, base int, interpolation float64) []float32 {
 	quarter := e / 4
 	omega := make([]float32, quarter)

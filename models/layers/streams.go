@@ -5,22 +5,24 @@ import (
 	"patchbay/models/dit"
 )
 
-// Side is the weights that text or image tokens of a block are computed with. Those of a half that is not held are nil.
+// Side is the weights that the text or the image tokens of a block are computed with. Those of a half that is not held
+// are nil.
 type Side struct {
-	QKV   []*engine.Weight // to queries, keys and values, all in one or three
+	QKV   []*engine.Weight // to queries, keys and values, one fused weight or three
 	Norm  engine.QKNorm    // of queries and keys
-	Out   *engine.Weight   // behind the attention; nil: the side gives queries, keys and values and nothing else
-	Gate  *engine.Weight   // of an MLP with two first products; nil: it has one
+	Out   *engine.Weight   // after the attention; nil: the side provides queries, keys and values and nothing else
+	Gate  *engine.Weight   // of a gated MLP, beside Up; nil: the MLP is not gated
 	Up    *engine.Weight
 	Down  *engine.Weight
-	Again *Side // QKV, Norm and Out of a second attention, among image tokens alone; nil: there is none
+	Again *Side // QKV, Norm and Out of a second attention, over image tokens alone; nil: there is none
 }
 
-// Stream is what exchanges treat as one during a call of a block: text with references, the picture, or both.
+// Stream is the rows that exchanges treat as one unit during a call of a block: text with references, the image, or
+// both.
 type Stream struct {
-	X, H  engine.Tensor // its rows of X, and scratch for as many
-	Of    dit.Rows      // the rows that products see
-	To    dit.Range     // those in buffers of all rows of the call
+	X, H  engine.Tensor // its rows of X, and scratch of that shape
+	Of    dit.Rows      // its rows as projections see them
+	To    dit.Range     // where those are in buffers of all rows of the call
 	Parts []Segment     // at least one
 }
 
@@ -28,12 +30,12 @@ type Stream struct {
 type Segment struct {
 	*Side
 	Mod        engine.Tensor // [n, k*E]
-	Wide, Kept dit.Range     // its rows among those that products see, and among those of X
+	Wide, Kept dit.Range     // its rows among those that projections see, and among those of X
 }
 
-// Streams cuts the rows of a call of block i, which has two streams, of text with references and of the picture;
-// streams without rows are left out. Their scratch is from the arena. Where the image's modulations are twice the
-// entries, the last half is for references.
+// Streams splits the rows of a call of block i into its two streams, text with references and the image. Streams
+// without rows are left out. Their scratch is in the arena. Where there are twice as many image modulations as entries,
+// the second half is for references.
 func Streams(env dit.Env, i int, s *dit.State, text, image *Side) (out []Stream) {
 	n, lt, rows := s.P.N, s.Wide.Text.Len(), s.Rows.Text.Len()
 	textMod, imageMod := s.M.Text[i].Index(0, s.Step), s.M.Image[i].Index(0, s.Step)
@@ -60,8 +62,8 @@ func Streams(env dit.Env, i int, s *dit.State, text, image *Side) (out []Stream)
 	return out
 }
 
-// OneStream is all rows of a call of block i, which has one stream. Where references are modulated otherwise (the
-// modulations are twice the entries), text, references and picture are parts.
+// OneStream returns all rows of a call of block i as one stream. Where references have modulations of their own (twice
+// as many as there are entries), text, references and image are separate parts.
 func OneStream(env dit.Env, i int, s *dit.State, side *Side) Stream {
 	n, l, rows, mod := s.P.N, s.Wide.Len(), s.Rows.Len(), s.M.Image[i].Index(0, s.Step)
 	t := Stream{X: s.X, H: Scratch(env, s.X, s.B, rows, s.X.Dim(2)), Of: s.Wide, To: dit.Range{End: l}}
@@ -79,7 +81,7 @@ func OneStream(env dit.Env, i int, s *dit.State, side *Side) Stream {
 	return t
 }
 
-// OwnText is how many of the text rows of r are text; those behind them are references.
+// OwnText returns how many of the text rows of r are text. Those after them are references.
 func OwnText(s *dit.State, r dit.Rows) int {
 	if len(s.P.Entries[0].References) == 0 {
 		return r.Text.Len()
@@ -87,7 +89,8 @@ func OwnText(s *dit.State, r dit.Rows) int {
 	return max(0, min(s.P.Entries[0].Prefix.Rows+s.P.Entries[0].Context.Rows, r.Text.End)-r.Text.Start)
 }
 
-// Norm writes the normalised rows of X to H; chunk of the modulation and the one behind it are shift and scale.
+// Norm writes the normalized and modulated rows of X to H. Chunk number chunk of the modulations is the shift, the next
+// one the scale.
 func (t *Stream) Norm(env dit.Env, chunk int, eps float32) {
 	e := t.X.Dim(2)
 	for _, p := range t.Parts {
@@ -96,8 +99,8 @@ func (t *Stream) Norm(env dit.Env, chunk int, eps float32) {
 	}
 }
 
-// linear computes y = act(x W^T + bias) with the weight that pick chooses of every part, for rows x that Gathered
-// brought together.
+// linear computes y = act(x W^T + bias), for each part with the weight that pick selects. The rows x are as Gathered
+// returns them.
 func (t *Stream) linear(env dit.Env, y, x engine.Tensor, act engine.Act, pick func(*Side) *engine.Weight) {
 	for _, p := range t.Parts {
 		env.Ops.Linear(y.Slice(1, p.Wide.Start, p.Wide.End), x.Slice(1, p.Wide.Start, p.Wide.End), pick(p.Side),
@@ -105,8 +108,8 @@ func (t *Stream) linear(env dit.Env, y, x engine.Tensor, act engine.Act, pick fu
 	}
 }
 
-// add computes X += gate * (a W^T + bias) with the weight that pick chooses of every part; gate is a chunk of the
-// modulations.
+// add computes X += gate * (a W^T + bias), for each part with the weight that pick selects. gate is the number of a
+// chunk of the modulations.
 func (t *Stream) add(env dit.Env, a engine.Tensor, gate int, pick func(*Side) *engine.Weight) {
 	var parts []Part
 	for _, p := range t.Parts {
@@ -120,8 +123,8 @@ func (t *Stream) AddOut(env dit.Env, attended engine.Tensor) {
 	t.add(env, attended, 2, func(w *Side) *engine.Weight { return w.Out })
 }
 
-// AddMLP computes X += gate * down(gelu(up(h))) for the normalised rows H, or down(silu(gate(h)) * up(h)) where the
-// side has a Gate; the factor of the sum is the sixth chunk of the modulations.
+// AddMLP computes X += gate * down(gelu(up(h))) for the normalized rows H, or down(silu(Gate(h)) * up(h)) where the
+// side has a Gate. gate is the sixth chunk of the modulations.
 func (t *Stream) AddMLP(env dit.Env) {
 	mark, w := env.Arena.Mark(), t.Parts[0].Side
 	up := func(w *Side) *engine.Weight { return w.Up }

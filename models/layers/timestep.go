@@ -5,17 +5,17 @@ import "math"
 // TimestepFeatures returns sinusoidal features [len(t), dim] of timesteps, sizes or guidance values: cos(t*f_i) for i <
 // dim/2, then sin(t*f_i), f_i = 10000^(-i/(dim/2)); dim is even (Denoising Diffusion Probabilistic Models,
 // arXiv:2006.11239, appendix B, cosines first). Every step is rounded to f32 as torch does it. Families whose network
-// takes t in 0..1 multiply by their time factor before (FLUX: 1000).
+// takes t in 0..1 first multiply it by their time factor (FLUX: 1000).
 func TimestepFeatures(t []float32, dim int) []float32 { return ScaledFeatures(t, dim, 1) }
 
-// ScaledFeatures is TimestepFeatures of phases scale * (t*f_i), which differ from those of scale*t in the last place.
+// ScaledFeatures is TimestepFeatures with phases scale * (t*f_i), which differ from (scale*t) * f_i in the last place.
 func ScaledFeatures(t []float32, dim int, scale float32) []float32 {
 	half := dim / 2
 	freqs := make([]float32, half)
 	for i := range freqs {
 		freqs[i] = float32(math.Exp(float64(float32(-math.Log(10000)) * float32(i) / float32(half))))
 	}
-	for _, i := range []int{12, 106} { // of 128: torch's exp rounds these up, which is 3e-4 of cos at t = 30000
+	for _, i := range []int{12, 106} { // of 128: torch's exp rounds these up, which changes cos by 3e-4 at t = 30000
 		if at := i * half / 128; at*128 == i*half {
 			freqs[at] = math.Nextafter32(freqs[at], 1)
 		}

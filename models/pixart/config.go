@@ -1,14 +1,14 @@
 // Package pixart is PixArt-alpha (arXiv:2310.00426) and PixArt-Sigma (arXiv:2403.04692): a transformer over image
-// tokens whose blocks attend to themselves and then to the text. It reads the original tensor names, bare or inside a
+// tokens whose blocks attend to the image and then to the text. It reads the original tensor names, bare or inside a
 // full checkpoint.
 //
 // Facts that have caused bugs: one timestep layer (t_block) serves all blocks and each block adds its own table of six
-// rows, the last layer adds two rows to the timestep embedding itself, before t_block and without SiLU; the caption has
-// no mask, all tokens given are attended to; there is no normalisation of queries and keys and no rotation; positions
-// are sines of coordinates that depend on the latent's size (see positions in model.go); alpha models are told size and
-// aspect ratio (micro-conditioning), sigma models are not; the network also predicts a variance, so it writes twice the
-// channels and the second half is dropped; the last layer writes (row, column, channel), which loading turns into
-// (channel, row, column); odd sides are refused.
+// rows. The last layer adds two rows to the timestep embedding itself, before t_block and without SiLU. The caption has
+// no padding; all its tokens are attended to, unless Entry.ContextLen says otherwise. Queries and keys are neither
+// normalized nor rotated. Positions are sines of coordinates that depend on the latent's size (see positions in
+// model.go). Alpha models are conditioned on size and aspect ratio (micro-conditioning), Sigma models are not. The
+// network also predicts a variance, so it writes twice the channels and the second half is dropped. The last layer
+// writes (row, column, channel), which loading turns into (channel, row, column). Odd sides are refused.
 package pixart
 
 import (
@@ -29,20 +29,19 @@ type Config struct {
 	ContextDim int  `json:"caption_channels"` // 4096, T5
 	MaxLength  int  `json:"model_max_length"` // 120 (alpha), 300 (sigma)
 	MLPHidden  int  `json:"mlp_hidden"`       // 4608
-	MicroSize  bool `json:"micro_condition"`  // true for alpha: picture size and aspect ratio are inputs
-	// Interpolation divides the position coordinates; 0: it follows the latent's size.
+	MicroSize  bool `json:"micro_condition"`  // true for alpha: image size and aspect ratio are inputs
+	// Interpolation divides the position coordinates; 0: it depends on the latent's size.
 	Interpolation float64 `json:"pe_interpolation"` // 2 for files of 1024 px with a position table, 0 without
 }
 
-// defaultHeads is the number of heads of all released models; names and shapes do not tell it.
+// defaultHeads is the number of heads of all released models, which names and shapes do not tell.
 const defaultHeads = 16
 
-// Detect infers the config from names and shapes of a set with or without the prefix of full checkpoints; the number of
-// heads (16 in all released models) and the interpolation may come from the JSON under meta["config"]. A file of
-// another family is an error that says what it looks like.
+// Detect infers the config from names and shapes. The number of heads (16 in all released models) and the interpolation
+// may come from the JSON under meta["config"].
 func Detect(set *weights.Set, meta map[string]string) (family.Config, error) {
 	c := Config{Heads: defaultHeads}
-	// a table of side*side tokens was trained at 2*side latent rows; 64 of them are interpolation 1
+	// a table of side*side tokens was trained at 2*side latent rows; 64 of them mean interpolation 1
 	if n := set.Dim("pos_embed", 1); n > 0 {
 		c.Interpolation = math.Floor(math.Floor(math.Sqrt(float64(n))) * 2 / 64)
 	}

@@ -40,7 +40,7 @@ func Family() family.Family {
 	}
 }
 
-// Describe describes the model: Sigma, or Alpha where the network is told sizes.
+// Describe implements family.Config. The model is Alpha if the network takes sizes, else Sigma.
 func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
 		Family: "pixart", Width: c.Hidden, Heads: c.Heads, PatchSize: c.PatchSize, Channels: c.Channels,
@@ -49,8 +49,8 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	}
 	tags := family.Tags{
 		Dims: map[string]int{"F": c.MLPHidden, "R": c.Hidden / 3},
-		// The table of the training size is not used (positions are computed), the embedding of the empty caption is for
-		// training.
+		// The table of the training size is not used (positions are computed), the embedding of the empty caption is
+		// only for training.
 		Ignore: []string{"pos_embed", "y_embedder.y_embedding"},
 	}
 	d := family.Diffusion{Variant: "pixart_sigma", Spec: s, Latent: latent.SDXL(), Sampling: family.Sampling{
@@ -69,7 +69,8 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	})
 }
 
-// sizeCond is what Alpha is told of the size: rows, columns and their ratio (ComfyUI model_base.PixArt.extra_conds).
+// sizeCond returns the size conditioning of Alpha: rows, columns and their ratio (ComfyUI
+// model_base.PixArt.extra_conds).
 func sizeCond(height, width int) []float32 {
 	return []float32{float32(height), float32(width), float32(float64(height) / float64(width))}
 }

@@ -22,7 +22,8 @@ type Model struct {
 	cfg Config
 }
 
-// Prepare computes positions, what the keys and values of the text come from, and the size part of the timestep vector.
+// Prepare computes the positions, what PrepareBlock computes keys and values from, and the size part of the timestep
+// vector.
 func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.Prepared, error) {
 	p, err := layers.Begin(m.Spec(), entries, grid)
 	if err != nil {
@@ -56,7 +57,7 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.P
 	return p, nil
 }
 
-// PrepareBlock computes the keys and values of the text for block i, unless its MLP alone is computed.
+// PrepareBlock computes the keys and values of the text for block i, unless only its MLP is computed.
 func (m *Model) PrepareBlock(env dit.Env, p *dit.Prepared, i int) {
 	if !m.Held.Has(i) || env.Half == dit.MLPHalf {
 		return
@@ -66,9 +67,9 @@ func (m *Model) PrepareBlock(env dit.Env, p *dit.Prepared, i int) {
 	layers.Project(env, p.CrossKV[i].Merge(3).Merge(2), p.Source, w)
 }
 
-// positions is the table of ComfyUI's rule: with r = (rows + columns)/2 of the latent and base =
-// round(r/64)*64/PatchSize, token i of n on a side has the coordinate i/(n/base)/interpolation; interpolation is the
-// config's, else round(r/64); halves round to even.
+// positions returns the position table by ComfyUI's rule: with r = (rows + columns)/2 of the latent and base =
+// round(r/64)*64/PatchSize, token i of n on a side has the coordinate i/(n/base)/interpolation. interpolation is the
+// config's, or round(r/64) if that is 0. Halves round to even.
 func (m *Model) positions(g dit.Grid) ([]float32, error) {
 	p := m.cfg.PatchSize
 	if g.LatentY%p != 0 || g.LatentX%p != 0 {
@@ -86,7 +87,7 @@ func (m *Model) positions(g dit.Grid) ([]float32, error) {
 	return layers.SinCosPositions(m.cfg.Hidden, g, int(steps)*64/p, interpolation), nil
 }
 
-// sizes fills p.Vector with the embedded picture size (height, width: two thirds) and aspect ratio (one third).
+// sizes fills p.Vector with the embedded image size (height, width: two thirds) and aspect ratio (one third).
 func (m *Model) sizes(env dit.Env, p *dit.Prepared) {
 	mark := env.Arena.Mark()
 	third := m.cfg.Hidden / 3
@@ -104,8 +105,8 @@ func (m *Model) sizes(env dit.Env, p *dit.Prepared) {
 	env.Arena.Release(mark)
 }
 
-// Modulate computes t_block(time + size) once, to which every block adds its table: Image [S, n, 6E]; Head [S, n, 2E]
-// is the last layer's table plus time + size itself.
+// Modulate computes t_block(time + size), to which every block adds its table: Image [S, n, 6E]. Head [S, n, 2E] is the
+// last layer's table plus time + size itself.
 func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit.Modulation {
 	return m.Modulation(env, p.N, family.Conditioning{
 		Timesteps: timesteps, In: m.Net.Time.In, Out: m.Net.Time.Out, Add: p.Vector,

@@ -18,7 +18,7 @@ type net struct {
 	Final   final               `weight:"final_layer" use:"head"`
 }
 
-// sizeEmbedder turns the features of one number into a third of a vector.
+// sizeEmbedder turns the features of one number into a third of the size vector.
 type sizeEmbedder struct {
 	In  *engine.Weight `weight:"mlp.0" shape:"R,256"`
 	Out *engine.Weight `weight:"mlp.2" shape:"R,R"`

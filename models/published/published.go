@@ -1,8 +1,8 @@
 // Package published finds released diffusion models by name, so that a run can be planned before any weight is on disk.
 //
 // Every entry is the config of one released checkpoint (family.Release); Find turns it into the same dit.Spec that the
-// file itself would give. Sizes of text are what ComfyUI's text encoders give for a short prompt. There are no weights
-// here but random ones (Random). Parameter counts that result are compared with the released ones in the tests.
+// file itself would give. Text sizes are what ComfyUI's text encoders give for a short prompt. The only weights here
+// are random ones (Random). The tests compare the resulting parameter counts with the released ones.
 package published
 
 import (
@@ -15,14 +15,14 @@ import (
 	"patchbay/models/weights"
 )
 
-// Model is one released model, or another that a run is planned for. Of its release, Config may be absent.
+// Model is one released model, or another one that a run is planned for, whose Release may lack a Config.
 type Model struct {
 	family.Release
 	Spec  *dit.Spec
-	Scale int // pixels of the picture per latent pixel
+	Scale int // image pixels along the side of a latent pixel
 }
 
-// Names lists the models.
+// Names returns the names of all released models.
 func Names() (out []string) {
 	for _, f := range models.Families() {
 		for _, r := range f.Releases {
@@ -32,7 +32,7 @@ func Names() (out []string) {
 	return out
 }
 
-// release finds the release of that name. The error of an unknown name lists the known ones.
+// release returns the release of that name. The error for an unknown name lists the known ones.
 func release(name string) (family.Release, error) {
 	for _, f := range models.Families() {
 		for _, r := range f.Releases {
@@ -44,7 +44,7 @@ func release(name string) (family.Release, error) {
 	return family.Release{}, fmt.Errorf("unknown model %q: want one of %s", name, strings.Join(Names(), ", "))
 }
 
-// Find returns the model of that name. The error of an unknown name lists the known ones.
+// Find returns the model of that name. The error for an unknown name lists the known ones.
 func Find(name string) (*Model, error) {
 	r, err := release(name)
 	if err != nil {
@@ -57,8 +57,8 @@ func Find(name string) (*Model, error) {
 	return &Model{r, &d.Spec, d.Latent.Pixels()}, nil
 }
 
-// Random returns the model of that name, which loads random weights and needs no file; for the name of a family
-// ("flux") that is a small model of it with little text.
+// Random returns the model of that name with random weights, which needs no file. If the name is that of a family and
+// of no release ("flux"), it is a small model of that family with a short text.
 func Random(name string) (*family.Diffusion, *family.Release, error) {
 	r, err := release(name)
 	if f, ok := models.Named(name); err != nil && ok {

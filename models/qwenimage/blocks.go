@@ -14,7 +14,7 @@ func (m *Model) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
 	env.Arena.Release(mark)
 }
 
-// side is a stream's weights as blocks of two streams take them.
+// side returns a stream's weights as layers.Double takes them.
 func side(w *imageAttention, m *mlp) *layers.Side {
 	return &layers.Side{
 		QKV: []*engine.Weight{w.Q, w.K, w.V}, Norm: layers.RMS(w.QueryNorm, w.KeyNorm, eps), Out: w.Out,

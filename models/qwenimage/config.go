@@ -1,15 +1,14 @@
 // Package qwenimage is Qwen-Image, Qwen-Image-Edit and Qwen-Image-Layered by Alibaba's Qwen team (arXiv:2508.02324, up
 // to releases 2512 and 2511; arXiv:2512.15603): 60 blocks that keep text and image in two streams with joint attention,
-// like those of FLUX, under the names of diffusers. Latents that the picture refers to are tokens of the image's kind.
-// Layers are frames of one latent, the first of them the whole picture. It reads these names, bare or inside a full
-// checkpoint.
+// like those of FLUX. References are tokens computed with the weights of the image. Layers are frames of one latent,
+// the first of them the whole image. It reads the names of diffusers, bare or inside a full checkpoint.
 //
-// Facts that have caused bugs: image tokens sit around the middle of the picture, at (0, row - rows/2, column -
-// columns/2), negative ones too; text token k at s+k on all three axes, s being the larger half; timestep features are
-// 1000 * (t * frequency), which is not (1000 * t) * frequency in f32; layer l is at l on the first axis, counts rows
-// and columns like a picture of its own, what it is made from is at -1, and text begins as beside one layer; the last
-// layer's modulation is (scale, shift); text goes through a norm before its projection and is not masked; the last
-// block's text rows are computed though nobody reads them.
+// Facts that have caused bugs: image tokens are counted from the middle of the image, at (0, row - rows/2, column -
+// columns/2), so negative positions occur. Text token k is at s+k on all three axes, s being the larger half. Timestep
+// features are 1000 * (t * frequency), which is not (1000 * t) * frequency in f32. Layer l is at l on the first axis
+// and counts rows and columns like an image of its own, the image that layers are made from is at -1, and text begins
+// where it would with a single layer. The modulation of the output layer is (scale, shift). Text goes through a norm
+// before its projection and is not masked. The last block's text rows are computed though nothing reads them.
 package qwenimage
 
 import (
@@ -29,17 +28,17 @@ type Config struct {
 	ContextDim int   `json:"joint_attention_dim"` // 3584, Qwen2.5-VL-7B
 	Channels   int   `json:"out_channels"`        // 16
 	MLPHidden  int   `json:"mlp_hidden"`          // 12288
-	// Method is where references sit unless an entry says it: index, index_timestep_zero (release 2511) or negative_index
-	// (Layered).
+	// Method is where references are placed unless an entry says it: index, index_timestep_zero (release 2511) or
+	// negative_index (Layered).
 	Method string `json:"default_ref_method"`
-	// Layered: the vector of the timestep gets the first row of a table with one for pictures with alpha.
+	// Layered: the timestep vector gets the first row of a table added, whose second row is for images with alpha.
 	Layered bool `json:"use_additional_t_cond"`
 }
 
 // patch is the side of a token in the latent.
 const patch = 2
 
-// Tensors that only files of the layered variant have, and of the editing model of release 2511.
+// Tensors that only files of the layered variant have, and only those of the editing model of release 2511.
 const (
 	layered = "time_text_embed.addition_t_embedding.weight"
 	marker  = "__index_timestep_zero__"

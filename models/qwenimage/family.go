@@ -54,14 +54,14 @@ func Family() family.Family {
 	}
 }
 
-// head is the shapes of what a control net lacks at its end.
+// head returns the shapes of what a control net lacks at its end.
 func head(e, in int) map[string][]int {
 	return family.Shapes(map[string][2]int{"proj_out": {in, e}, "norm_out.linear": {2 * e, e}})
 }
 
-// fun is the Fun nets of alibaba-pai (ComfyUI comfy/ldm/qwen_image/controlnet.py): blocks without a beginning, which
-// start as the model does, with a hint that goes through two products. Masks and pictures to be filled in, for which
-// they have channels, are zeros in ComfyUI.
+// fun describes the Fun nets of alibaba-pai (ComfyUI comfy/ldm/qwen_image/controlnet.py): blocks that borrow the
+// model's first layers, with a hint that goes through two projections. The channels that they have for a mask and an
+// image to be inpainted are zeros, as in ComfyUI.
 func fun(released Config) family.Control {
 	const blocks = "control_blocks."
 	return family.Control{
@@ -97,13 +97,13 @@ func fun(released Config) family.Control {
 	}
 }
 
-// layered is c with what Qwen-Image-Layered has beside it.
+// layered returns c with what Qwen-Image-Layered adds to it.
 func (c Config) layered() Config {
 	c.Method, c.Layered = layers.Negative, true
 	return c
 }
 
-// Describe describes the model.
+// Describe implements family.Config.
 func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
 		Family: "qwenimage", Width: c.Hidden, Heads: c.Heads, PatchSize: patch, Channels: c.Channels,

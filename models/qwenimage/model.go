@@ -37,9 +37,9 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.P
 	return p, nil
 }
 
-// Modulate computes for every timestep the vector and from it those of the blocks: Image and Text [S, N, 6E], Head [S,
-// N, 2E] (scale, shift). N is n; where references are modulated as at timestep 0, it is 2n, and the second half of the
-// rows is for them.
+// Modulate computes the vector of every timestep. From it come Image and Text [S, N, 6E] of the blocks, and Head
+// [S, N, 2E] (scale, shift). N is n. Where references are modulated as at timestep 0, N is 2n, and the second half of
+// the rows is for them.
 func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit.Modulation {
 	timesteps, n := layers.Timesteps(m.Spec(), p, timesteps, 1, m.method(&p.Entries[0]))
 	var alpha engine.Tensor

@@ -21,7 +21,7 @@ type timeEmbedder struct {
 	Out *engine.Weight `weight:"linear_2" shape:"E,E"`
 }
 
-// alphaTable has a vector for pictures as they are and one for pictures with alpha. ComfyUI adds the first always.
+// alphaTable has a vector for images without alpha and one for images with it. ComfyUI always adds the first.
 type alphaTable struct {
 	Rows engine.Tensor `weight:"weight" shape:"2,E"`
 }

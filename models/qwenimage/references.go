@@ -5,7 +5,7 @@ import (
 	"patchbay/models/layers"
 )
 
-// method is where the references of an entry sit.
+// method returns how the references of an entry are placed.
 func (m *Model) method(e *dit.Entry) string {
 	switch e.Method {
 	case "":
@@ -16,8 +16,8 @@ func (m *Model) method(e *dit.Entry) string {
 	return e.Method
 }
 
-// positions lists where every token of an entry sits: own of text, those of the references, those of the picture, frame
-// after frame. Rows and columns are counted from the middle of each.
+// positions returns the position of every token of an entry: text, references, image, frame after frame. Rows and
+// columns are counted from the middle of each.
 func (m *Model) positions(e *dit.Entry, g dit.Grid) (out [][3]int) {
 	for k := range e.Context.Rows {
 		at := max(g.Frame().Y/2, g.X/2) + k

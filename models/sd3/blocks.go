@@ -19,14 +19,14 @@ func (m *Model) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
 	env.Arena.Release(mark)
 }
 
-// side is the stream's weights as blocks of two streams take them.
+// side returns the stream's weights as layers.Double takes them.
 func (w *stream) side() *layers.Side {
 	s := w.Attn.side()
 	s.Up, s.Down = w.MLP.Up, w.MLP.Down
 	return s
 }
 
-// side is what an attention is computed with.
+// side returns the weights of an attention as package layers takes them.
 func (a *attention) side() *layers.Side {
 	s := &layers.Side{QKV: []*engine.Weight{a.QKV}, Out: a.Proj}
 	if a.Norm != nil {

@@ -3,11 +3,11 @@
 // full checkpoint.
 //
 // Facts that have caused bugs: heads are always 64 wide, so their number is width/64 and has nothing to do with the
-// number of blocks (SD3.5 medium: 24 blocks and heads, the tiny test model 3 and 2); the joint sequence is text first;
-// the position table is a square from whose middle the latent's grid is cropped, whatever its sides; the last block's
-// text stream only gives keys and values (two modulation parts, no projection, no MLP); SD3.5 medium's first blocks
-// attend a second time over image tokens alone, and both attentions read the same normalised input before either is
-// added; SD3.5 normalises queries and keys per head (RMS), SD3 does not; timesteps are 0..1000; the last layer writes
+// number of blocks (SD3.5 medium: 24 blocks and heads, the tiny test model 3 and 2). The joint sequence is text first.
+// The position table is a square from whose middle the latent's grid is cropped, whatever its sides. The last block's
+// text stream only provides keys and values (two modulation parts, no projection, no MLP). SD3.5 medium's first blocks
+// attend a second time over image tokens alone, and both attentions read the same normalized input before either is
+// added. SD3.5 normalizes queries and keys per head (RMS), SD3 does not. Timesteps are 0..1000. The last layer writes
 // (row, column, channel), which loading turns into (channel, row, column).
 package sd3
 
@@ -38,8 +38,7 @@ type Config struct {
 	Dual       []int `json:"x_block_self_attn_layers"` // blocks with a second attention; 0..12 of 3.5 medium
 }
 
-// Detect infers the config from names and shapes of a set with or without the prefix of full checkpoints. Nothing of
-// meta is needed. A file of another family is an error that says what it looks like.
+// Detect infers the config from names and shapes. It only checks that the config in meta, if any, is JSON.
 func Detect(set *weights.Set, meta map[string]string) (family.Config, error) {
 	if text, ok := meta["config"]; ok && !json.Valid([]byte(text)) {
 		return Config{}, fmt.Errorf("sd3: config in the file's metadata is not JSON")

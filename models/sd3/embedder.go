@@ -11,9 +11,9 @@ import (
 	"patchbay/models/weights"
 )
 
-// The control nets of Stability AI for SD3.5 large (ComfyUI comfy/cldm/dit_embedder.py): blocks that look at image
-// tokens alone, without positions, and each at what the net begins with. The pooled vector goes through the model's
-// embedder before the net's own.
+// The control nets of Stability AI for SD3.5 large (ComfyUI comfy/cldm/dit_embedder.py): blocks over image tokens
+// alone, without positions, each of which starts from the net's embedded input. The pooled vector goes through the
+// model's embedder before the net's own.
 
 // embedNet names the weights of such a net, beside the model's y_embedder.
 type embedNet struct {
@@ -27,13 +27,13 @@ type embedNet struct {
 	Blocks []stream `weight:"transformer_blocks"`
 }
 
-// embedConfig is the sizes of a net.
+// embedConfig holds the sizes of a net.
 type embedConfig struct{ hidden, blocks, channels, pooled, mlpHidden int }
 
 // embedPatch is the side of its tokens in the latent.
 const embedPatch = 2
 
-// detectEmbedder reads the sizes of a net.
+// detectEmbedder infers the sizes of a net.
 func detectEmbedder(set *weights.Set, _ map[string]string) (family.Config, error) {
 	c := embedConfig{
 		hidden: set.Dim("x_embedder.proj.weight", 0), channels: set.Dim("x_embedder.proj.weight", 1),
@@ -83,8 +83,8 @@ func (m *embedder) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*di
 	return p, nil
 }
 
-// Modulate computes for every timestep and entry the vector (time + pooled), and from it the modulation of each block:
-// Image [S, n, 6E].
+// Modulate computes the vector of every timestep and entry (time + pooled), from which comes Image [S, n, 6E] of each
+// block.
 func (m *embedder) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit.Modulation {
 	return m.Modulation(env, p.N, family.Conditioning{
 		Timesteps: timesteps, In: m.Net.Time.In, Out: m.Net.Time.Out, Add: p.Vector,
@@ -96,7 +96,7 @@ func (m *embedder) ModulateBlock(env dit.Env, out *dit.Modulation, i int) {
 	out.Image[i] = layers.Modulate(env, out.Vector, m.Net.Blocks[i].Mod)
 }
 
-// Embed projects the latent's tokens, and makes room for what blocks begin with.
+// Embed projects the latent's tokens, and allocates s.First for what all blocks start from.
 func (m *embedder) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
 	if rows := s.ImageRows(); rows.Dim(1) > 0 {
 		s.First = env.Arena.Alloc(rows.DType, rows.Dim(0), rows.Dim(1), rows.Dim(2))
@@ -104,7 +104,7 @@ func (m *embedder) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
 	}
 }
 
-// Block runs block i on what the first of them began with.
+// Block runs block i on the rows that the first block started from.
 func (m *embedder) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
 	mark, w, x, of := env.Arena.Mark(), &m.Net.Blocks[i], s.ImageRows(), s.Wide
 	switch {
@@ -126,9 +126,9 @@ func (m *embedder) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
 	env.Arena.Release(mark)
 }
 
-// embedders are these nets.
+// embedders describes these nets.
 func embedders() family.Control {
-	// names of diffusers, and of the net's embedder of the pooled vector, which would hide the model's
+	// names of diffusers, and of the net's own embedder of the pooled vector, which would hide the model's
 	renamed := [][2]string{
 		{"pos_embed.proj.", "x_embedder.proj."},
 		{"time_text_embed.timestep_embedder.linear_1.", "t_embedder.mlp.0."},

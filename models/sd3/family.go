@@ -36,8 +36,9 @@ func Family() family.Family {
 				{Has: "joint_blocks.0.x_block.attn.qkv.weight"},
 				{Has: "pos_embed_input.proj.weight", Lacks: []string{embedderMark}, Aliases: true},
 			},
-			Rest:   rest,
-			Repeat: func(net *dit.Spec, _ dit.BlockKind, n int) int { return max(net.Heads/n, 1) }, // heads tell the depth
+			Rest: rest,
+			// released models have as many blocks as heads
+			Repeat: func(net *dit.Spec, _ dit.BlockKind, n int) int { return max(net.Heads/n, 1) },
 			Short:  1,
 			// ComfyUI comfy/controlnet.py load_controlnet_mmdit
 			NoShift: true, NoPooled: true,
@@ -59,7 +60,8 @@ func Family() family.Family {
 	}
 }
 
-// rest is what a control net lacks of a model: the head, and a last block, whose text goes no further.
+// rest returns the shapes of what a control net lacks compared with a model: the head, and a last block, whose text
+// goes no further.
 func rest(net *weights.Set) map[string][]int {
 	e, in := net.Dim("x_embedder.proj.weight", 0), net.Dim("x_embedder.proj.weight", 1)*4
 	last := net.Count("joint_blocks")
@@ -78,7 +80,7 @@ func rest(net *weights.Set) map[string][]int {
 	return all
 }
 
-// Describe describes the model. The position table counts as parameters.
+// Describe implements family.Config. The position table counts as parameters.
 func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	s := dit.Spec{
 		Family: "sd3", Width: c.Hidden, Heads: c.Hidden / headDim, PatchSize: c.PatchSize, Channels: c.Channels,

@@ -18,8 +18,8 @@ type Model struct {
 	cfg Config
 }
 
-// Prepare embeds the text and the pooled vectors and crops the middle of the position table. Grids larger than the
-// table are refused.
+// Prepare embeds the text and the pooled vectors and crops the middle of the position table. It returns an error for
+// grids larger than the table.
 func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.Prepared, error) {
 	p, err := layers.Begin(m.Spec(), entries, grid)
 	if err != nil {
@@ -45,8 +45,8 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.P
 	return p, nil
 }
 
-// Modulate computes for every timestep and entry the vector (time + pooled) and from it those of the blocks: Image [S,
-// n, 6E], or [S, n, 9E] where the block attends twice, Text [S, n, 6E], of the last block [S, n, 2E], Head [S, n, 2E];
+// Modulate computes the vector of every timestep and entry (time + pooled). From it come Image [S, n, 6E], or
+// [S, n, 9E] where the block attends twice, Text [S, n, 6E], of the last block [S, n, 2E], and Head [S, n, 2E], with
 // parts in the order of the checkpoint.
 func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit.Modulation {
 	return m.Modulation(env, p.N, family.Conditioning{

@@ -7,7 +7,7 @@ func diffusers() []weights.Alias {
 	const d, x, c = "transformer_blocks.*.", "joint_blocks.*.x_block.", "joint_blocks.*.context_block."
 	list := []weights.Alias{
 		{File: d + "norm1.linear", Own: x + "adaLN_modulation.1"},
-		// only the last block's has two parts
+		// swapped in the last block only, as the others' have more than two parts
 		{File: d + "norm1_context.linear", Own: c + "adaLN_modulation.1", Swapped: true},
 		{File: d + "attn.to_out.0", Own: x + "attn.proj"},
 		{File: d + "attn.to_add_out", Own: c + "attn.proj"},

@@ -32,8 +32,8 @@ type joint struct {
 	DualImage *dualStream `weight:"x_block"`
 }
 
-// view is the block as it is computed, plain and dual, middle and last ones alike: what the text's side of the last
-// lacks is nil. second is the attention of image to image alone; nil: not in this block.
+// view returns the block in one form for plain and dual, middle and last blocks. What the text side of the last block
+// lacks is nil. second is the attention over image tokens alone; nil: this block has none.
 func (j *joint) view() (text, image *stream, second *attention) {
 	text, image = j.Text, j.Image
 	if l := j.LastText; l != nil {
@@ -52,7 +52,7 @@ type stream struct {
 	MLP  layers.FeedForward `weight:"mlp" use:"mlp"`
 }
 
-// dualStream is an image side that attends twice. Mod goes on with shift, scale, gate of the second attention.
+// dualStream is an image side that attends twice. Mod continues with shift, scale, gate of the second attention.
 type dualStream struct {
 	Mod   *engine.Weight     `weight:"adaLN_modulation.1" shape:"9E,E"`
 	Attn  attention          `weight:"attn" use:"attention"`
@@ -60,8 +60,8 @@ type dualStream struct {
 	MLP   layers.FeedForward `weight:"mlp" use:"mlp"`
 }
 
-// lastText is the text side of the last block, which gives queries, keys and values and nothing else. Mod gives shift,
-// scale.
+// lastText is the text side of the last block, which provides queries, keys and values and nothing else. Mod gives
+// shift, scale.
 type lastText struct {
 	Mod  *engine.Weight `weight:"adaLN_modulation.1" shape:"2E,E"`
 	QKV  *engine.Weight `weight:"attn.qkv" shape:"3E,E" split:"rows 3E" use:"attention"`
@@ -85,7 +85,7 @@ type final struct {
 	Linear *engine.Weight `weight:"linear,perm=patch" shape:"C*p*p,E"`
 }
 
-// net makes the empty structs of c.
+// net returns the empty structs for c.
 func (c Config) net() *net {
 	attend := func() attention { return attention{Norm: family.Only[qkNorm](c.QKNorm)} }
 	n := &net{Blocks: make([]joint, c.Blocks)}

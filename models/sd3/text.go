@@ -16,9 +16,10 @@ const (
 )
 
 // join joins the encodings of the three encoders, any of which may be absent: CLIP-L and CLIP-G side by side on the
-// channels, cut to the shorter and padded with zeros to 4096 channels, then T5's states appended on the token axis. A
-// missing CLIP gives zeros in its place, a missing T5 no tokens; without all three the context is 77 zero tokens
-// (ComfyUI comfy/text_encoders/sd3_clip.py). Errors: encodings wider than 4096 channels or a T5 of other width.
+// channel axis, cut to the shorter and padded with zeros to 4096 channels, then T5's states appended on the token axis.
+// A missing CLIP contributes zeros, a missing T5 no tokens. Without all three the context is 77 zero tokens (ComfyUI
+// comfy/text_encoders/sd3_clip.py). It returns an error for CLIP states wider than 4096 channels or a T5 of another
+// width.
 func join(done map[string]*text.Encoding) (dit.Entry, error) {
 	t5, clips := done["t5"], []struct {
 		*text.Encoding

@@ -12,16 +12,16 @@ import (
 	"patchbay/models/weights"
 )
 
-// Encoder makes a Model a text encoder in its file, which ranks run as a dit.Task, each with its part. The question is
-// a Prompt, the answer what Encoding reads.
+// Encoder makes a Model a text encoder in its file, which ranks run as a dit.Task, each with its part. Prompt encodes
+// the question and Encoding decodes the answer.
 type Encoder struct {
-	Kind   string // of package text
-	Prefix string // of its names in the file
+	Kind   string // text.Kind.Name
+	Prefix string // of its tensor names in the file
 	Config []byte // the file's metadata config; nil: none
 	DType  engine.DType
 }
 
-// key tells encoders of one file apart.
+// key distinguishes the encoders of one file.
 func (e *Encoder) key() string { return fmt.Sprintf("%s at %q in %v of ", e.Kind, e.Prefix, e.DType) }
 
 // open loads part i of n of the encoder.
@@ -60,16 +60,16 @@ func (l *Loader) encoder(ops engine.Ops, m Model, held dit.Held) (dit.Model, err
 
 // encoder is a text encoder, or a part of one, as a dit.Task.
 type encoder struct {
-	dit.Model // nil: of a Task nobody asks for more than Close
+	dit.Model // nil: of its methods, only Close is called on a Task
 	net       text.Net
 	dtype     engine.DType
 	free      func()
 }
 
-// Close gives back what the encoder alone has, and its base if nobody else uses it.
+// Close frees what the encoder alone holds, and its base if that has no other users.
 func (e *encoder) Close() { e.free() }
 
-// Bytes is the memory of the part where the backend tells it.
+// Bytes returns the memory of the part, if the backend reports it.
 func (e *encoder) Bytes() int64 { return e.net.Bytes() }
 
 // Run implements dit.Task.
@@ -93,7 +93,7 @@ func (e *encoder) Run(env dit.TaskEnv, question []byte) ([]byte, error) {
 	return msgpack.Marshal(&encoding{out.Context.Rows, out.Context.Cols, out.Context.Data, out.Pooled, out.Valid})
 }
 
-// Prompt is what an Encoder is asked.
+// Prompt encodes the question for an Encoder.
 func Prompt(chunks [][]tokenizer.Token, form text.Form) ([]byte, error) {
 	told := prompt{make([][]token, len(chunks)), form}
 	for i, c := range chunks {
@@ -104,7 +104,7 @@ func Prompt(chunks [][]tokenizer.Token, form text.Form) ([]byte, error) {
 	return msgpack.Marshal(&told)
 }
 
-// Encoding is the answer of an Encoder.
+// Encoding decodes the answer of an Encoder. It returns an error if the answer is malformed.
 func Encoding(answer []byte) (out text.Encoding, err error) {
 	var told encoding
 	if err = msgpack.Unmarshal(answer, &told); err == nil && len(told.Data) != told.Rows*told.Cols {

@@ -1,6 +1,6 @@
-// Package source says where the weights of a diffusion model or a text encoder come from, as plain data that can travel
-// to another process: a checkpoint with the hash of its header, and the adapters on it. A Loader makes models of it. It
-// knows files and families by way of package models; it knows no node, no rank and no plan.
+// Package source says where the weights of a diffusion model or a text encoder come from, as plain data that can be
+// sent to another process: a checkpoint with the hash of its header, and the adapters on it. A Loader makes models of
+// it. It knows files and families through package models; it knows no node, no rank and no plan.
 package source
 
 import (
@@ -16,9 +16,9 @@ type File struct {
 	Path    string
 	Hash    string // of the header
 	Size    int64  // bytes of all files
-	Changed int64  // mixed modification times in nanoseconds: equal headers may have other weights
-	Wide    bool   // quantised weights become f32, not bf16
-	Torch   bool   // may be of torch.save's form
+	Changed int64  // combined modification times (Modified): files with equal headers may have other weights
+	Wide    bool   // quantized weights become f32, not bf16
+	Torch   bool   // may be in torch.save's format
 }
 
 // Stat opens the checkpoint at path and describes it; the caller closes the file. Errors are those of weights.Open.
@@ -26,7 +26,7 @@ func Stat(path string, wide bool) (File, *weights.File, error) {
 	return stat(File{Path: path, Wide: wide})
 }
 
-// StatTorch is Stat for files that may be of torch.save's form. Errors are those of weights.OpenTorch.
+// StatTorch is Stat for files that may be in torch.save's format. Errors are those of weights.OpenTorch.
 func StatTorch(path string) (File, *weights.File, error) { return stat(File{Path: path, Torch: true}) }
 
 func stat(f File) (File, *weights.File, error) {
@@ -38,10 +38,10 @@ func stat(f File) (File, *weights.File, error) {
 	return f, file, nil
 }
 
-// Key identifies file and content.
+// Key identifies the file and its content.
 func (f File) Key() string { return fmt.Sprintf("%s#%s@%x", f.Path, f.Hash, f.Changed) }
 
-// Open maps the file or files; the caller closes them. It is an error if they have changed since Stat.
+// Open maps the file or files; the caller closes them. It returns an error if they have changed since Stat.
 func (f File) Open() (*weights.File, error) {
 	file, err := f.open()
 	if err != nil {
@@ -65,7 +65,7 @@ func (f File) open() (*weights.File, error) {
 	return weights.Open(f.Path, form)
 }
 
-// Modified mixes the modification times of files in nanoseconds; that of a file that is gone is 0.
+// Modified combines the modification times of files, in nanoseconds, into one number. A missing file counts as 0.
 func Modified(paths []string) int64 {
 	all := int64(0)
 	for _, path := range paths {

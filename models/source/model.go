@@ -13,32 +13,32 @@ import (
 	"patchbay/models/weights"
 )
 
-// Model is the weights of a diffusion model, or of a text encoder.
+// Model says where the weights of a diffusion model, control net, model patch or text encoder come from.
 type Model struct {
 	File     File
-	Beside   File      // of the model beside which a control net runs that has its beginning; else none
+	Beside   File      // of the model that a control net borrows weights from; zero: none
 	Adapters []Adapter // in the order in which they were added
-	Encoder  *Encoder  // nil: a diffusion model
+	Encoder  *Encoder  // nil: not a text encoder
 }
 
 // Adapter is one LoRA on a model or a text encoder: a file that has been matched, or pairs of matrices that a host
-// brings itself.
+// supplies itself.
 type Adapter struct {
-	Name      string // as people call it, for errors
+	Name      string // as users know it, for errors
 	File      File
 	Strength  float32
-	Additions []lora.Addition // of the file, to all parts of a pipeline
-	Changes   []lora.Change   // of the file, to the diffusion model
+	Additions []lora.Addition // from the file, for all parts of a pipeline
+	Changes   []lora.Change   // from the file, for the diffusion model
 
-	Own        []weights.LowRank // in place of a file; valid while the request runs that brought them
+	Own        []weights.LowRank // instead of a file; valid while the request that supplied them runs
 	OwnChanges []weights.Change  // beside Own
-	ID         string            // names both: equal IDs are equal adapters
+	ID         string            // identifies both: equal IDs mean equal adapters
 }
 
-// Brought reports whether a host brought the adapter, so that it has no file.
+// Brought reports whether a host supplied the adapter, so that it has no file.
 func (a *Adapter) Brought() bool { return a.ID != "" }
 
-// Key identifies the weights: those with equal keys are equal.
+// Key identifies the weights: equal keys mean equal weights.
 func (m Model) Key() string {
 	key := m.base() + Keys(m.Adapters)
 	if m.Encoder != nil {
@@ -47,7 +47,7 @@ func (m Model) Key() string {
 	return key
 }
 
-// base is the key of the weights without adapters.
+// base returns the key of the weights without adapters.
 func (m Model) base() string {
 	if m.Beside.Path == "" {
 		return m.File.Key()
@@ -55,7 +55,7 @@ func (m Model) base() string {
 	return m.File.Key() + " beside " + m.Beside.Key()
 }
 
-// Bytes is the size of all files.
+// Bytes returns the size of the model's files and its adapters'.
 func (m Model) Bytes() int64 {
 	n := m.File.Size
 	for i := range m.Adapters {
@@ -64,7 +64,7 @@ func (m Model) Bytes() int64 {
 	return n
 }
 
-// Keys makes adapters part of the key of weights.
+// Keys returns what adapters add to the key of weights.
 func Keys(list []Adapter) string {
 	key := ""
 	for i := range list {
@@ -88,7 +88,7 @@ func To(part string, list []Adapter) []Adapter {
 	return out
 }
 
-// With runs f with what adapters add to one part; the data is valid until f returns.
+// With calls f with what the adapters add to one part. The data is valid until f returns.
 func With(part string, list []Adapter, f func([]weights.LowRank) error) error {
 	var all []weights.LowRank
 	for _, a := range list {
@@ -110,8 +110,8 @@ func With(part string, list []Adapter, f func([]weights.LowRank) error) error {
 	return f(all)
 }
 
-// Changes gathers what adapters change of the stored tensors of the diffusion model. key names it as the key of a base
-// must: empty where nothing changes.
+// Changes returns what adapters change in the stored tensors of the diffusion model. key is what the key of its base
+// needs to tell the changes apart; it is empty if nothing changes.
 func Changes(list []Adapter) (all []weights.Change, key string, err error) {
 	for i := range list {
 		a := &list[i]
@@ -137,12 +137,12 @@ func Changes(list []Adapter) (all []weights.Change, key string, err error) {
 	return all, key, nil
 }
 
-// Loader loads models in one process. The zero value is ready. Models that differ in low-rank pairs alone share their
-// base; changes of biases, norms and columns make another one. Safe for concurrent use.
+// Loader loads models in one process. The zero value is ready to use. Models that differ only in low-rank pairs share
+// their base; changes of biases, norms and columns need another one. A Loader is safe for concurrent use.
 type Loader struct{ Shared Shared }
 
-// Load reads and packs the held part of m's weights with ops. Errors: a file that is gone or has changed, one that does
-// not hold what its name promises, no memory.
+// Load reads and packs the held part of m's weights with ops. It returns an error if a file is missing or has changed
+// or does not hold the expected model, or if memory runs out.
 func (l *Loader) Load(ops engine.Ops, m Model, held dit.Held) (dit.Model, error) {
 	if m.Encoder != nil {
 		return l.encoder(ops, m, held)
@@ -173,7 +173,7 @@ func (l *Loader) Load(ops engine.Ops, m Model, held dit.Held) (dit.Model, error)
 	return &dit.Shared{Model: with, Free: func() { with.Close(); release() }}, nil
 }
 
-// location tells devices apart, each of which has a base of its own.
+// location identifies the device, since each device has bases of its own.
 func location(ops engine.Ops) string {
 	if device, ok := ops.(engine.Located); ok {
 		return device.Location()
@@ -190,7 +190,7 @@ func (l *Loader) Decode(encoded []byte) (Weights, error) {
 	return w, nil
 }
 
-// Weights are those of a model with the loader that reads them: a host.Weights.
+// Weights is a Model with the loader that reads it. It implements host.Weights.
 type Weights struct {
 	Model
 	Loader *Loader
@@ -201,11 +201,11 @@ func (w Weights) Load(ops engine.Ops, held dit.Held) (dit.Model, error) {
 	return w.Loader.Load(ops, w.Model, held)
 }
 
-// MarshalBinary names the weights for a process that sees the same files.
+// MarshalBinary encodes the Model, not its weights, for a process that sees the same files.
 func (w Weights) MarshalBinary() ([]byte, error) { return msgpack.Marshal(w.Model) }
 
-// Pin keeps the bases of m that are loaded, whatever parts they are, until the returned function is called, even if
-// their last user goes.
+// Pin keeps the bases of m that are now loaded, whatever parts they are, until the returned function is called, even if
+// their last user closes them. It does not find those of text encoders.
 func (l *Loader) Pin(m Model) func() { return l.Shared.pin(m.File.Key() + " ") }
 
 func load(ops engine.Ops, m Model, held dit.Held, changes []weights.Change) (dit.Model, error) {

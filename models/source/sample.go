@@ -9,14 +9,14 @@ import (
 	"os"
 )
 
-// A sample is so many pieces of each file, evenly spread, of so many bytes.
+// A sample is this many pieces of each file, evenly spread, of this many bytes.
 const (
 	samplePieces = 64
 	sampleBytes  = 32 << 10
 )
 
-// Sample hashes pieces of the file or files: SHA-256 in hex. Machines compare it, as fine-tuned weights have the header
-// of what they come from.
+// Sample hashes a sample of the file or files: SHA-256 in hex. Machines compare samples, as fine-tuned weights have the
+// same header as the weights they come from.
 func (f File) Sample() (string, error) {
 	file, err := f.Open()
 	if err != nil {

@@ -5,11 +5,12 @@ import (
 	"sync"
 )
 
-// closer is something with memory to give back.
+// closer is something with memory to free.
 type closer interface{ Close() }
 
-// Shared keeps loaded weights that several use at the same time: the plain model and the same with adapters. Whoever
-// takes a value gives it back once; the last one frees it. The zero value is empty. Safe for concurrent use.
+// Shared keeps loaded weights that have several users at the same time, such as the plain model and the same with
+// adapters. Each user releases a value once; the last one frees it. The zero value is empty. A Shared is safe for
+// concurrent use, and loads one value at a time.
 type Shared struct {
 	mu   sync.Mutex
 	held map[string]*sharedItem
@@ -20,8 +21,8 @@ type sharedItem struct {
 	users int
 }
 
-// Take returns the value of key, loading it if nobody has it, and the function that gives it back (a second call of
-// that does nothing).
+// Take returns the value of key, loading it if it is not loaded yet, and the function that releases it. Further calls
+// of that function do nothing.
 func Take[T closer](s *Shared, key string, load func() (T, error)) (T, func(), error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -41,7 +42,7 @@ func Take[T closer](s *Shared, key string, load func() (T, error)) (T, func(), e
 	return it.value.(T), s.giveBack(key, it), nil
 }
 
-// pin takes everything whose key begins with prefix, so that it stays loaded until the returned function is called.
+// pin takes every value whose key begins with prefix, so that it stays loaded until the returned function is called.
 func (s *Shared) pin(prefix string) func() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -59,7 +60,7 @@ func (s *Shared) pin(prefix string) func() {
 	}
 }
 
-// giveBack returns the function that ends one use of it.
+// giveBack returns the function that ends one use of an item.
 func (s *Shared) giveBack(key string, it *sharedItem) func() {
 	return sync.OnceFunc(func() {
 		s.mu.Lock()

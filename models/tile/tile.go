@@ -1,27 +1,27 @@
-// Package tile computes large pictures in tiles that overlap and blends them, as ComfyUI's tiled_scale does
-// (comfy/utils.py, tiled_scale_multidim). It knows nothing of what a tile becomes.
+// Package tile processes large images in overlapping tiles and blends the results, as ComfyUI's tiled_scale does
+// (comfy/utils.py, tiled_scale_multidim). It does not know what a tile becomes.
 package tile
 
 import "math"
 
-// Size is the geometry of tiles: rows, columns, and how far neighbours overlap, in units of what is cut.
+// Size is the geometry of tiles: rows, columns, and how far neighbors overlap, in units of the input.
 type Size struct{ Y, X, Overlap int }
 
-// Func computes one tile [ty, tx, C] into [Up*ty, Up*tx, Out]. check counts within the tile, as in Pass.
+// Func computes one tile [ty, tx, C] into [Up*ty, Up*tx, Out]. check reports the progress within the tile, as in Pass.
 type Func func(tile []float32, ty, tx int, check func(done, total int) error) ([]float32, error)
 
-// Grid is an item [Y, X, C] that becomes [Up*Y, Up*X, Out].
+// Grid describes an item [Y, X, C] that becomes [Up*Y, Up*X, Out].
 type Grid struct {
 	C, Out, Y, X int
 	Up           float64
 }
 
-// Scaled converts a length or position, rounding halves to even as Python does.
+// Scaled converts a length or position of the input to the output's, rounding halves to even as Python does.
 func (g Grid) Scaled(n int) int { return int(math.RoundToEven(float64(n) * g.Up)) }
 
-// Pass computes all tiles of item in one size, which is larger than its overlap, and blends them. An item that fits
-// into one tile is not cut. check, if not nil, is called with what is done of the whole pass; its errors and those of f
-// end the pass.
+// Pass runs f on all tiles of item, of one size, which must be larger than its overlap, and blends the results. An item
+// that fits into one tile is not cut. check, if not nil, is called with the progress of the whole pass. An error of
+// check or f ends the pass.
 func (g Grid) Pass(t Size, check func(done, total int) error, f Func, item []float32) ([]float32, error) {
 	if g.Y <= t.Y && g.X <= t.X {
 		return f(item, g.Y, g.X, check)
@@ -52,7 +52,7 @@ func (g Grid) Pass(t Size, check func(done, total int) error, f Func, item []flo
 	return sum, nil
 }
 
-// Part makes of check one that counts in item i of n; nil stays nil.
+// Part turns check into one that reports the progress of item i of n; nil stays nil.
 func Part(check func(done, total int) error, i, n int) func(done, total int) error {
 	if check == nil {
 		return nil
@@ -88,8 +88,8 @@ func (g Grid) blend(sum, weight, tile []float32, y, x, h, w, overlap int) {
 	}
 }
 
-// ramp is the weight along one side of n: (t+1)/feather at distance t from either edge, both where the edges are near.
-// A feather as long as the side leaves it flat.
+// ramp returns the weights along a side of n: (t+1)/feather at distance t from an edge, multiplied where both edges are
+// near. A feather at least as long as the side leaves the weights at 1.
 func ramp(n, feather int) []float32 {
 	out := make([]float32, n)
 	for i := range out {

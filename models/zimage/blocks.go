@@ -6,7 +6,7 @@ import (
 	"patchbay/models/layers"
 )
 
-// Block runs block i: the first ones on the image rows alone, which leave text rows as they are, the others on all.
+// Block runs block i: the first ones on the image rows alone, leaving text rows unchanged, the others on all rows.
 func (m *Model) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
 	w, x, of, rope := m.block(i), s.X, s.Wide, s.RoPE
 	image := i < m.cfg.Refiners
@@ -19,9 +19,10 @@ func (m *Model) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
 		dit.Attention{Block: i, RoPE: rope, Rows: of, ImageOnly: image})
 }
 
-// run is x += gate * norm(out(attention(norm(x) scaled))), x += gate * norm(down(silu(gate) * up of norm(x) scaled)).
-// x are those of the rows of a that this rank keeps between products; mod [n, 4E] is (scale, gate, scale, gate), absent
-// for text: neither scales nor gates. a is the attention without its tensors.
+// run computes x += gate * norm(out(attention(h))), then x += gate * norm(down(silu(gate(h)) * up(h))), h being norm(x)
+// scaled. x holds those of the rows of a that this rank keeps between projections. mod [n, 4E] is
+// (scale, gate, scale, gate); it is absent for text, which has neither scales nor gates. a is the attention without its
+// tensors.
 func (b *block) run(env dit.Env, x, mod engine.Tensor, spec *dit.Spec, a dit.Attention) {
 	mark, e, of := env.Arena.Mark(), x.Dim(2), a.Rows
 	part := func(i int) engine.Tensor {
@@ -55,7 +56,7 @@ func (b *block) run(env dit.Env, x, mod engine.Tensor, spec *dit.Spec, a dit.Att
 	env.Arena.Release(mark)
 }
 
-// scaled computes h = norm(x) * (1 + scale); no rows, no work.
+// scaled computes h = norm(x) * (1 + scale). Without rows it does nothing.
 func scaled(env dit.Env, h, x, norm, scale engine.Tensor) {
 	if x.Dim(1) == 0 {
 		return
@@ -66,7 +67,7 @@ func scaled(env dit.Env, h, x, norm, scale engine.Tensor) {
 	}
 }
 
-// gated computes x += gate * norm(r) and overwrites r; no rows, no work.
+// gated computes x += gate * norm(r) and overwrites r. Without rows it does nothing.
 func gated(env dit.Env, x, r, norm, gate engine.Tensor) {
 	if x.Dim(1) == 0 {
 		return

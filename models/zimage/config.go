@@ -1,14 +1,14 @@
 // Package zimage is Z-Image by Alibaba's Tongyi lab, base and turbo: one stream of text and image tokens (S3-DiT,
 // arXiv:2511.22699), and Lumina-Image 2.0 (arXiv:2503.21758), whose form it has (lumina2.go). Text goes through two
-// blocks of its own, the picture through two of its own, then both through all others. It reads the original tensor
+// blocks of its own, the image through two of its own, then both through all others. It reads the original tensor
 // names, bare or inside a full checkpoint.
 //
-// Facts that have caused bugs: the network embeds 1 - t and negates its output; text and image tokens are each filled
-// up with learned pads to a multiple of 32, which take part in attention like any (files without pad tokens: not);
-// text token k sits at (k+1, 0, 0), image tokens at (text tokens with pads + 1, row, column), image pads at (0, 0, 0);
-// token features are (row, column, channel) on both sides; modulations are linear in the timestep embedding without
-// activation, but the last layer's has one, and all have in Lumina 2; gates go through tanh and scale what has been
-// normalised, there are no shifts; norms of blocks have eps 1e-5, those of queries and keys 2^-23.
+// Facts that have caused bugs: the network embeds 1 - t and negates its output. Text and image tokens are each padded
+// to a multiple of 32 with learned tokens, which take part in attention like any other (not in files without pad
+// tokens). Text token k is at (k+1, 0, 0), image tokens at (text tokens with pads + 1, row, column), image pads at
+// (0, 0, 0). Token features are (row, column, channel) on both sides. Modulations are linear in the timestep embedding
+// without activation, but the last layer's has one, and all have one in Lumina 2. Gates go through tanh and scale what
+// has been normalized; there are no shifts. Norms of blocks have eps 1e-5, those of queries and keys 2^-23.
 package zimage
 
 import (
@@ -22,7 +22,7 @@ import (
 type Config struct {
 	Hidden     int     `json:"dim"`              // 3840
 	Heads      int     `json:"n_heads"`          // 30; Lumina 2: 24
-	KVHeads    int     `json:"n_kv_heads"`       // 0: as many; Lumina 2: 8
+	KVHeads    int     `json:"n_kv_heads"`       // 0: as many as Heads; Lumina 2: 8
 	Axes       []int   `json:"axes_dims"`        // [32, 48, 48], sums to the head dim
 	Theta      float64 `json:"rope_theta"`       // 256
 	TimeFactor float64 `json:"time_scale"`       // 1000
@@ -34,16 +34,16 @@ type Config struct {
 	MLPHidden  int     `json:"mlp_hidden"`       // 10240
 	TimeHidden int     `json:"time_hidden"`      // 1024, inside the timestep embedder
 	Multiple   int     `json:"pad_tokens_multiple"`
-	Plain      bool    `json:"z_image_modulation"` // of blocks: without an activation
+	Plain      bool    `json:"z_image_modulation"` // modulations of blocks have no activation
 }
 
 const (
-	features = 256 // sinusoidal features of a timestep, and Z-Image's embedding of it
-	padTo    = 32  // of files with pad tokens
+	features = 256 // sinusoidal features of a timestep, and width of Z-Image's embedding of it
+	padTo    = 32  // in files with pad tokens
 )
 
-// Detect infers the config from names and shapes. What they do not tell (axes, theta, time factor) comes from the JSON
-// under meta["config"] where the file has one, else the released values.
+// Detect infers the config from names and shapes. What they do not tell (axes, theta, time factor, patch size) comes
+// from the JSON under meta["config"] if the file has one, else it is as released.
 func Detect(set *weights.Set, meta map[string]string) (family.Config, error) {
 	c := Config{Theta: 10000, TimeFactor: 1, PatchSize: 2}
 	plain, axes := set.Has(keyPlain), []int{32, 32, 32}

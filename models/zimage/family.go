@@ -9,14 +9,14 @@ import (
 	"patchbay/models/weights"
 )
 
-// keyPlain is what tells files of Z-Image.
+// keyPlain is the tensor name by which files of Z-Image are recognized.
 const keyPlain = "noise_refiner.0.adaLN_modulation.0.weight"
 
 // Family describes Z-Image. Sizes of the release: Tongyi-MAI/Z-Image-Turbo.
 func Family() family.Family {
 	return family.Family{
 		Name:   "zimage",
-		Forms:  []family.Form{{Has: keyPlain, Lacks: []string{"dec_net.cond_embed.weight"}}}, // in pixel space
+		Forms:  []family.Form{{Has: keyPlain, Lacks: []string{"dec_net.cond_embed.weight"}}}, // Z-Image in pixel space
 		Detect: Detect,
 		Text:   prompts(),
 		Patch: &family.Patch{
@@ -35,8 +35,8 @@ func Family() family.Family {
 	}
 }
 
-// prompts says that ComfyUI reads both families' encoders under one type: Z-Image's Qwen3 in a chat, Lumina 2's Gemma 2
-// plain.
+// prompts describes the encoders of both families, which ComfyUI reads under one type: Z-Image's Qwen3 in a chat,
+// Lumina 2's Gemma 2 plain.
 func prompts() family.Text {
 	return family.Text{
 		Types: []string{"lumina2"},
@@ -54,8 +54,8 @@ func prompts() family.Text {
 	}
 }
 
-// diffusers are the names of diffusers' ZImageTransformer2DModel where they differ. Keys and values have as many rows,
-// queries as many as columns.
+// diffusers are the names of diffusers' ZImageTransformer2DModel where they differ. Keys have as many rows as values,
+// queries as many as the matrix has columns.
 func diffusers() []weights.Alias {
 	var list []weights.Alias
 	for _, l := range []string{"layers.*.attention.", "noise_refiner.*.attention.", "context_refiner.*.attention."} {
@@ -64,7 +64,7 @@ func diffusers() []weights.Alias {
 	return list
 }
 
-// apart are the names of an attention whose queries, keys and values are apart.
+// apart returns the names of an attention whose queries, keys and values are stored separately.
 func apart(l string) []weights.Alias {
 	return []weights.Alias{
 		{File: l + "to_q", Own: l + "qkv", Rows: weights.Square(0)},
@@ -74,9 +74,9 @@ func apart(l string) []weights.Alias {
 	}
 }
 
-// Describe describes the model. The text's own blocks count as embedding.
+// Describe implements family.Config. The text's own blocks count as embedding.
 func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
-	name, shift, vector := "lumina2", 6., c.TimeHidden // the columns of the embedding of a timestep
+	name, shift, vector := "lumina2", 6., c.TimeHidden // the width of the timestep embedding
 	if c.Plain {
 		name, shift, vector = "zimage", 3, features
 	}
@@ -88,8 +88,8 @@ func (c Config) Describe(set *weights.Set) (*family.Diffusion, error) {
 	}
 	tags := family.Tags{
 		Dims:   map[string]int{"F": c.MLPHidden, "W": c.TimeHidden, "M": vector},
-		Blocks: map[string]int{"noise_refiner": 0, "layers": c.Refiners}, // the text's are none
-		Ignore: []string{"norm_final."},                                  // of Lumina 2, read by nobody
+		Blocks: map[string]int{"noise_refiner": 0, "layers": c.Refiners}, // the text's own are not among them
+		Ignore: []string{"norm_final."},                                  // of Lumina 2, unused
 	}
 	return family.Describe(set, family.Diffusion{
 		Spec: s, Latent: latent.FLUX(),

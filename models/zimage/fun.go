@@ -15,9 +15,9 @@ import (
 )
 
 // The Fun control nets of alibaba-pai for Z-Image (ComfyUI comfy/ldm/lumina/controlnet.py and
-// comfy_extras/nodes_model_patch.py): the hint goes through blocks like the model's and takes in the model's image rows
-// twice, as they are before its first block and before its first block of both streams. Behind some blocks of the model
-// a product of the net's state is added to its image rows.
+// comfy_extras/nodes_model_patch.py): the hint goes through blocks like the model's. The model's image rows are added
+// to it as they are before the model's first block (unless refines is false) and before its first block of text and
+// image. After some blocks of the model, a projection of the net's state is added to the model's image rows.
 
 // funHint names the layer that reads the hint.
 const funHint = "control_all_x_embedder.2-1"
@@ -29,7 +29,7 @@ type funNet struct {
 	Layers   []funBlock     `weight:"control_layers"`
 }
 
-// funBlock is a block that may take in the rows of the model and may say something.
+// funBlock is a block that may read the rows of the model (Before) and may have an output (After).
 type funBlock struct {
 	Of     modulated `weight:""`
 	Before *before   `weight:""`
@@ -44,28 +44,28 @@ type after struct {
 	Linear *engine.Weight `weight:"after_proj" shape:"E,E"`
 }
 
-// funConfig is what a file says of its net.
+// funConfig holds the sizes of a net.
 type funConfig struct {
 	hidden, headDim, mlpHidden int
-	hint                       int // channels: a latent, or a latent, a mask and a latent to be filled in
+	hint                       int // channels: a latent, or a latent, a mask and a latent to be inpainted
 	refiners, layers           int
-	refines                    bool // refiners take in the model and say something; else they refine the hint alone
-	// broken: refiners were left out in training, and the layers stood in their places, the second one and all others in
-	// that of the second refiner.
+	refines                    bool // refiners read the model and have outputs; else they refine the hint alone
+	// broken: training left the refiners out and ran the layers in their place, the first one for the first refiner,
+	// all others for the second.
 	broken bool
 }
 
-// funStep is a block of a net in the order they run.
+// funStep is one block of a net in the order of execution.
 type funStep struct {
-	list string // of tensors
-	i    int    // in the list
-	// feeds is the model's block behind which it is added what the block says, from the first of the picture's
-	// (refines) or of both streams'; -1: none.
+	list string // name of its list of tensors
+	i    int    // index in the list
+	// feeds is the model's block after which the output is added, counted from the first block of the image (refines)
+	// or from the first of text and image; -1: none.
 	feeds   int
 	refines bool
 }
 
-// steps lists the blocks in the order they run. ComfyUI counts 30 blocks of the model, whatever it has.
+// steps returns the blocks in the order of execution. ComfyUI assumes 30 blocks of the model, whatever it has.
 func (c funConfig) steps() (out []funStep) {
 	refiners, every := c.refiners, int(math.RoundToEven(30/float64(c.layers)))
 	list := "control_noise_refiner"
@@ -85,7 +85,7 @@ func (c funConfig) steps() (out []funStep) {
 	return out
 }
 
-// net makes the struct of the weights.
+// net returns the empty struct of the weights.
 func (c funConfig) net() *funNet {
 	n := &funNet{Refiners: make([]funBlock, c.refiners), Layers: make([]funBlock, c.layers)}
 	for k, list := range [][]funBlock{n.Refiners, n.Layers} {
@@ -98,7 +98,7 @@ func (c funConfig) net() *funNet {
 	return n
 }
 
-// detectFun reads the sizes of a net.
+// detectFun infers the sizes of a net. Only the values of a tensor tell whether it is broken.
 func detectFun(set *weights.Set) (funConfig, error) {
 	const refiner = "control_noise_refiner.0.after_proj.weight"
 	c := funConfig{
@@ -124,7 +124,7 @@ func detectFun(set *weights.Set) (funConfig, error) {
 	return c, nil
 }
 
-// zeros reports whether a tensor has no value but zero.
+// zeros reports whether all values of a tensor are zero.
 func zeros(t weights.Stored) bool {
 	const part = 1 << 16
 	for lo := 0; lo < t.Len(); lo += part {
@@ -135,7 +135,7 @@ func zeros(t weights.Stored) bool {
 	return true
 }
 
-// describeFun describes the Fun net of a file and says how many channels its hint has.
+// describeFun describes the Fun net of a file and returns how many channels its hint has.
 func describeFun(set *weights.Set) (*family.Diffusion, int, error) {
 	set, err := weights.Renamed(set, funAliases())
 	if err != nil {
@@ -161,7 +161,7 @@ func describeFun(set *weights.Set) (*family.Diffusion, int, error) {
 	return d, c.hint, err
 }
 
-// funAliases are the names of files in the layout of diffusers.
+// funAliases are the tensor names of files in the layout of diffusers.
 func funAliases() (list []weights.Alias) {
 	for _, l := range []string{"control_layers.*.attention.", "control_noise_refiner.*.attention."} {
 		list = append(append(list, apart(l)...),
@@ -177,7 +177,7 @@ type Fun struct {
 	steps []funStep
 }
 
-// Prepare embeds the hints of all entries, [n, Li, E]. It refuses hints of another size than the grid's.
+// Prepare embeds the hints of all entries, [n, Li, E]. It returns an error for hints of another size than the grid's.
 func (m *Fun) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.Prepared, error) {
 	n, li, cols := len(entries), grid.Tokens(), m.Net.Hint.K()
 	p := &dit.Prepared{N: n, Grid: grid, Hint: env.Arena.Alloc(env.DType, n, li, m.Spec().Width)}
@@ -187,13 +187,13 @@ func (m *Fun) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.Pre
 		return nil, err
 	}
 	by := env.Arena.Alloc(engine.F32, n, li, cols)
-	env.Ops.Copy(by.Split(2, 4, m.hint), x.Split(2, m.hint, 4).Transpose(2, 3)) // as Embed of the model
+	env.Ops.Copy(by.Split(2, 4, m.hint), x.Split(2, m.hint, 4).Transpose(2, 3)) // as in Model.Embed
 	layers.Project(env, p.Hint, by, m.Net.Hint)
 	env.Arena.Release(mark)
 	return p, nil
 }
 
-// Modulate makes room: Follow brings the embedded timestep.
+// Modulate only makes room: Follow brings the embedded timestep.
 func (m *Fun) Modulate(dit.Env, *dit.Prepared, []float32) *dit.Modulation {
 	return dit.NewModulation(m.Spec())
 }
@@ -228,7 +228,7 @@ func (m *Fun) Feeds(base *dit.Spec) [][]int {
 	return out
 }
 
-// Embed starts with the hint.
+// Embed fills the image rows with the hint.
 func (m *Fun) Embed(env dit.Env, s *dit.State, _ engine.Tensor) {
 	layers.Entries(env, s.ImageRows(), s.P.Hint.Slice(1, s.Rows.Image.Start, s.Rows.Image.End))
 }
@@ -248,7 +248,7 @@ func (m *Fun) Join(env dit.Env, k int, s *dit.State, rows func() engine.Tensor) 
 	env.Arena.Release(mark)
 }
 
-// Block runs block i on the rows of the picture.
+// Block runs block i on the image rows.
 func (m *Fun) Block(env dit.Env, i int, s *dit.State, _ engine.Tensor) {
 	m.block(i).Of.Block.run(env, s.X, s.M.Image[i].Index(0, s.Step), m.Spec(),
 		dit.Attention{Block: i, RoPE: s.RoPE, Rows: s.Wide, ImageOnly: true})
@@ -261,7 +261,7 @@ func (m *Fun) Output(env dit.Env, k int, s *dit.State, out, gate engine.Tensor) 
 	}
 }
 
-// block is what runs as block k.
+// block returns what runs as block k.
 func (m *Fun) block(k int) *funBlock {
 	step := m.steps[k]
 	if step.list == "control_layers" {

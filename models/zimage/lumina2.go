@@ -5,8 +5,8 @@ import (
 	"patchbay/models/weights"
 )
 
-// Lumina2 describes Lumina-Image 2.0: the network of Z-Image with modulations behind an activation, groups of heads
-// that read one key, and no pads. Its text is read by Gemma 2 of 2 billion. Sizes of the release:
+// Lumina2 describes Lumina-Image 2.0: the network of Z-Image with an activation before the modulations, grouped-query
+// attention and no padding. Its text encoder is Gemma 2 of 2 billion parameters. Sizes of the release:
 // Alpha-VLLM/Lumina-Image-2.0.
 func Lumina2() family.Family {
 	return family.Family{

@@ -7,7 +7,7 @@ import (
 	"patchbay/models/layers"
 )
 
-// The epsilons: of norms of blocks and captions, of queries and keys, of the last layer.
+// The epsilons of the norms of blocks and captions, of queries and keys, and of the last layer.
 const (
 	eps      = 1e-5
 	headEps  = 0x1p-23
@@ -44,7 +44,7 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.P
 	if lt > own {
 		env.Ops.Copy(p.Text.Slice(1, own, lt), m.Net.Pads.Text.Unsqueeze(0).Broadcast(0, n).Broadcast(1, lt-own))
 	}
-	alone := env // every rank computes the text whole
+	alone := env // every rank computes the whole text
 	alone.Reduce, alone.Gather, alone.Scatter, alone.Attend = nil, nil, nil, dit.Whole(env.Ops)
 	rope := engine.RoPE{Cos: p.RoPE.Cos.Slice(0, 0, lt), Sin: p.RoPE.Sin.Slice(0, 0, lt)}
 	for i := range m.Net.Text {
@@ -57,8 +57,8 @@ func (m *Model) Prepare(env dit.Env, entries []dit.Entry, grid dit.Grid) (*dit.P
 	return p, nil
 }
 
-// positions lists where tokens sit: text token k of lt at (k+1, 0, 0), image tokens at (lt+1, row, column), pads of the
-// image at (0, 0, 0).
+// positions returns the positions of all tokens: text token k of lt at (k+1, 0, 0), image tokens at (lt+1, row,
+// column), image pads at (0, 0, 0).
 func positions(lt int, g dit.Grid) [][3]int {
 	at := make([][3]int, lt+g.Tokens())
 	for k := range lt {
@@ -70,9 +70,9 @@ func positions(lt int, g dit.Grid) [][3]int {
 	return at
 }
 
-// Modulate embeds every timestep, [S, n, M], and computes of it Image [S, n, 4E] of the blocks (scale and gate
-// of attention, then of the MLP, gates through tanh) and Head [S, n, E+N]: the last layer's scale, then -1 for each of
-// the N numbers that it writes.
+// Modulate embeds every timestep: [S, n, M]. From that come Image [S, n, 4E] of the blocks (scale and gate of the
+// attention, then of the MLP, gates through tanh) and Head [S, n, E+N]: the last layer's scale, then the gate -1 for
+// each of the N numbers that it writes.
 func (m *Model) Modulate(env dit.Env, p *dit.Prepared, timesteps []float32) *dit.Modulation {
 	n := p.N
 	s := len(timesteps) / n
@@ -112,7 +112,7 @@ func (m *Model) ModulateBlock(env dit.Env, out *dit.Modulation, i int) {
 	m.block(i).modulate(env, out, i)
 }
 
-// modulate computes the modulation of a block, which is block i.
+// modulate computes the modulation of m, which is block i.
 func (m *modulated) modulate(env dit.Env, out *dit.Modulation, i int) {
 	s, n, e := out.Vector.Dim(0), out.Vector.Dim(1), m.mod().N()/4
 	out.Image[i] = env.Arena.Alloc(engine.F32, s, n, 4*e)
@@ -121,7 +121,7 @@ func (m *modulated) modulate(env dit.Env, out *dit.Modulation, i int) {
 	layers.Tanh(env, out.Image[i].Slice(2, 3*e, 4*e))
 }
 
-// block is block i: the picture's, then those of both.
+// block returns block i: first those of the image, then those of text and image.
 func (m *Model) block(i int) *modulated {
 	if i < m.cfg.Refiners {
 		return &m.Net.Image[i]
@@ -129,12 +129,12 @@ func (m *Model) block(i int) *modulated {
 	return &m.Net.Layers[i-m.cfg.Refiners]
 }
 
-// Embed projects the latent's tokens, whose features the checkpoint has in the order (row, column, channel), puts pads
-// behind them, and copies the text rows.
+// Embed projects the latent's tokens, whose features the checkpoint has in the order (row, column, channel), appends
+// pads, and copies the text rows.
 func (m *Model) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
 	layers.Entries(env, s.TextRows(), s.P.Text.Slice(1, s.Rows.Text.Start, s.Rows.Text.End))
 	rows, g, r := s.ImageRows(), s.P.Grid, s.Rows.Image
-	own := max(0, min(r.End, g.Y*g.X)-r.Start) // rows of the picture
+	own := max(0, min(r.End, g.Y*g.X)-r.Start) // image rows without pads
 	if own > 0 {
 		mark := env.Arena.Mark()
 		c, p := m.cfg.Channels, m.cfg.PatchSize
@@ -148,7 +148,7 @@ func (m *Model) Embed(env dit.Env, s *dit.State, x engine.Tensor) {
 	}
 }
 
-// Head normalises, scales, projects and negates the image rows.
+// Head normalizes, scales, projects and negates the image rows.
 func (m *Model) Head(env dit.Env, s *dit.State, out engine.Tensor) {
 	x := s.ImageRows()
 	if x.Dim(1) == 0 {

@@ -2,10 +2,10 @@ package zimage
 
 import "patchbay/engine"
 
-// net is the whole model. The text's own blocks run once for a prompt, where it is embedded.
+// net names the weights of the whole model. The text's own blocks run once per prompt, when it is embedded.
 type net struct {
 	Patch   *engine.Weight `weight:"x_embedder" shape:"E,C*p*p" use:"embed"`
-	Pads    *pads          `weight:"" use:"embed"` // nil: the model adds no tokens
+	Pads    *pads          `weight:"" use:"embed"` // nil: the model does not pad
 	Caption caption        `weight:"cap_embedder" use:"embed"`
 	Text    []textBlock    `weight:"context_refiner" use:"embed"`
 	Time    timeEmbedder   `weight:"t_embedder.mlp"`
@@ -14,7 +14,7 @@ type net struct {
 	Final   final          `weight:"final_layer" use:"head"`
 }
 
-// pads are the learned tokens that fill up image and text.
+// pads are the learned tokens that pad image and text.
 type pads struct {
 	Image engine.Tensor `weight:"x_pad_token" shape:"1,E"`
 	Text  engine.Tensor `weight:"cap_pad_token" shape:"1,E"`
@@ -45,7 +45,7 @@ type activeMod struct {
 	Linear *engine.Weight `weight:"1" shape:"4E,M"`
 }
 
-// mod is the product for the modulations.
+// mod returns the projection to the modulations.
 func (m *modulated) mod() *engine.Weight {
 	if m.Plain != nil {
 		return m.Plain.Linear
@@ -67,7 +67,7 @@ type block struct {
 	Norm4 engine.Tensor  `weight:"ffn_norm2.weight" shape:"E"`
 }
 
-// textBlock is a block that every rank of a tensor group computes whole: a prompt goes through it once.
+// textBlock is a block that every rank of a tensor group computes whole: a prompt goes through it only once.
 type textBlock struct {
 	Norm1 engine.Tensor  `weight:"attention_norm1.weight" shape:"E"`
 	QKV   *engine.Weight `weight:"attention.qkv,nobias" shape:"E+2K,E"`
