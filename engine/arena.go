@@ -10,7 +10,7 @@ type Arena struct {
 	size      int // bytes; 0 when measuring
 	top, peak int
 	measuring bool
-	released  func(Tensor) // told of every released range (poisoning in tests), may be nil
+	released  func(Tensor) // called with every released range (tests poison it), may be nil
 }
 
 // arenaAlign is the alignment of every tensor in bytes: a cache line and the widest vector register.
@@ -25,11 +25,11 @@ func NewArena(name string, buf Buf, bytes int) *Arena {
 // one needs.
 func NewMeasuringArena(name string) *Arena { return &Arena{name: name, measuring: true} }
 
-// OnRelease registers f, which is called with every range that Release gives back, as a u8 tensor. Deferred execution
+// OnRelease registers f, which is called with every range that Release gives back, as a u8 tensor. Package deferred
 // poisons it there.
 func (a *Arena) OnRelease(f func(Tensor)) { a.released = f }
 
-// Alloc returns an uninitialised contiguous tensor. It panics with *ArenaError when the arena is full: sizes are
+// Alloc returns an uninitialized contiguous tensor. It panics with *ArenaError when the arena is full: sizes are
 // planned, so that is a bug in the plan.
 func (a *Arena) Alloc(dtype DType, shape ...int) Tensor {
 	n := dtype.Size()
@@ -51,8 +51,7 @@ func (a *Arena) Alloc(dtype DType, shape ...int) Tensor {
 // Mark returns the current top of the stack.
 func (a *Arena) Mark() int { return a.top }
 
-// Release gives back everything allocated since mark. Tensors from there must not be used by later calls of the same
-// stream.
+// Release gives back everything allocated since mark. Those tensors must not be used by later calls of the same stream.
 func (a *Arena) Release(mark int) {
 	if mark > a.top {
 		panic(&ArenaError{Name: a.name, Need: mark, Have: a.top})
@@ -75,7 +74,7 @@ type ArenaError struct {
 	Need, Have int // bytes
 }
 
-// Error tells which arena, how much was needed and how much there is.
+// Error names the arena, the bytes needed and the bytes available.
 func (e *ArenaError) Error() string {
 	return fmt.Sprintf("arena %s: needs %d bytes, has %d", e.Name, e.Need, e.Have)
 }

@@ -6,11 +6,11 @@ import (
 	"unsafe"
 )
 
-// The checks of this file and its neighbours (check_attention.go, check_image.go) are the shared half of every Ops
-// implementation: each method calls the check of its name first. They panic with *ShapeError and do not allocate when
-// all is well.
+// The checks in check*.go are shared by all implementations of Ops: each method first calls the check of its name. They
+// panic with *ShapeError and do not allocate if the operands are valid.
 
-// fail panics with the operands; names are separated by spaces and absent operands are left out.
+// fail panics with a *ShapeError that lists the operands ts. names are their names, separated by spaces; absent
+// operands are left out.
 func fail(op, rule, names string, ts ...Tensor) {
 	var parts []string
 	for i, name := range strings.Fields(names) {
@@ -26,13 +26,13 @@ func SameShape(a, b Tensor) bool {
 	return a.rank == b.rank && slices.Equal(a.shape[:a.rank], b.shape[:b.rank])
 }
 
-// RowContiguous reports whether the elements of the last dimension are neighbours in memory.
+// RowContiguous reports whether the elements of the last dimension are neighbors in memory.
 func (t Tensor) RowContiguous() bool {
 	return t.rank > 0 && (t.shape[t.rank-1] <= 1 || t.stride[t.rank-1] == 1)
 }
 
-// extent returns the addresses of the first byte and behind the last byte; both 0 for tensors without elements or
-// memory.
+// extent returns the address of the first byte and the address past the last byte; both are 0 for tensors without
+// elements or memory.
 func (t Tensor) extent() (lo, hi uint64) {
 	if t.Len() == 0 || t.IsZero() {
 		return 0, 0
@@ -64,7 +64,7 @@ func Overlaps(a, b Tensor) bool {
 	return aLo == bLo || (a.Contiguous() && b.Contiguous())
 }
 
-// activation returns the rule that t breaks as an activation beside y, or "".
+// activation returns the rule that t breaks as an activation in the same call as y, or "".
 func activation(t, y Tensor) string {
 	switch {
 	case t.IsZero():
@@ -87,7 +87,7 @@ func output(y Tensor) string {
 	return activation(y, y)
 }
 
-// repeated reports whether several elements of t are one in memory.
+// repeated reports whether several elements of t share one place in memory.
 func repeated(t Tensor) bool {
 	for i := range t.rank {
 		if t.stride[i] == 0 && t.shape[i] > 1 && t.Len() > 0 {
@@ -179,7 +179,7 @@ func CheckLinear(y, x Tensor, w *Weight, e Epilogue) {
 	}
 }
 
-// failProduct is fail of a product with a weight.
+// failProduct is fail for products with a weight.
 func failProduct(op, rule string, y, x Tensor, w *Weight, residual, gate Tensor) {
 	shapes, bias := Tensor{}, Tensor{}
 	if w != nil {

@@ -2,10 +2,11 @@ package engine
 
 import "fmt"
 
-// weightType reports whether tables may be stored as d, and weights, which may be I8 too.
+// weightType reports whether weights and the tables of Gather may be stored as d. Weights may also be I8.
 func weightType(d DType) bool { return d <= F8E5M2 }
 
-// maxDepth8 is the K up to which no sum of products of 8 bits, one of them shifted by 128, overflows an int32.
+// maxDepth8 is the largest K for which a sum of products of 8-bit numbers, one of them offset by 128, cannot overflow
+// an int32.
 const maxDepth8 = 65536
 
 // CheckPack returns an error unless m is a matrix whose rows lie inside m.Data and c (channels of a convolution, 0 for

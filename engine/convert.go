@@ -58,8 +58,8 @@ func F8E5M2FromF32(v float32) uint8 {
 	return uint8(n>>8&0x80 | n&0x7f)
 }
 
-// narrow rounds v to a small float with mant stored mantissa bits and least normal exponent emin. over is the code of
-// everything too large, inf that of infinity (equal to over). The sign is bit 15.
+// narrow rounds v to a small float with mant stored mantissa bits and least normal exponent emin. over is the code for
+// values that are too large, inf the code for infinity; they are always equal. The sign is bit 15.
 func narrow(v float32, mant, emin int, over, inf uint16) uint16 {
 	sign := uint16(math.Float32bits(v) >> 16 & 0x8000)
 	x := math.Abs(float64(v))

@@ -5,9 +5,9 @@ import "fmt"
 // DType is the element type of a tensor or of a stored weight.
 type DType uint8
 
-// The element types. F8E5M2 occurs only in stored weights and F8E4M3 there and in what
-// Quantise stores (weights are widened on load), I8 only in weights (Matrix.Scales), I32, I64 and U8 only in file and
-// index data, F64 only in statistics.
+// The element types. F8E5M2 occurs only in stored weights, F8E4M3 also in the output of Quantise (weights are widened
+// on load). I8 occurs only in weights (see Matrix.Scales), I32, I64 and U8 only in file and index data, F64 only in
+// file data and statistics.
 const (
 	F32 DType = iota
 	BF16

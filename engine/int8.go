@@ -2,10 +2,10 @@ package engine
 
 import "math"
 
-// Rotate multiplies every group of so many neighbouring values by the normalised regular Hadamard matrix of that size,
-// the Kronecker power of H4 = [[1,1,1,-1],[1,1,-1,1],[1,-1,1,1],[-1,1,1,1]] divided by sqrt(group), which is its own
-// inverse (ConvRot, arXiv:2512.03673). group is a power of 4 that divides len(v). One order of f32 operations for all
-// backends: with s = (a+b)+(c+d) a factor H4 makes s-2d, s-2c, s-2b, s-2a, strides 1, 4, 16 ... after each other.
+// Rotate multiplies every group of neighboring values by the normalized regular Hadamard matrix of size group: the
+// Kronecker power of H4 = [[1,1,1,-1],[1,1,-1,1],[1,-1,1,1],[-1,1,1,1]] divided by sqrt(group), which is its own
+// inverse (ConvRot, arXiv:2512.03673). group is a power of 4 that divides len(v). All backends use the same order of
+// f32 operations: with s = (a+b)+(c+d), a factor H4 gives s-2d, s-2c, s-2b, s-2a, for strides 1, 4, 16 ... in turn.
 func Rotate(v []float32, group int) {
 	for s := 1; s < group; s *= 4 {
 		for at := 0; at < len(v); at += 4 * s {
@@ -22,7 +22,8 @@ func Rotate(v []float32, group int) {
 	}
 }
 
-// RotationRule returns what is wrong with groups of so many of k inputs, "" if nothing is.
+// RotationRule returns the rule that a rotation of k inputs in groups of the given size breaks, "" if none. A group of
+// 0 means no rotation.
 func RotationRule(group, k int) string {
 	n := group
 	for n > 1 && n%4 == 0 {
@@ -39,8 +40,8 @@ func RotationRule(group, k int) string {
 	return ""
 }
 
-// Widened returns the values of m, factors applied and rotations undone, as a matrix of d (f32 or bf16) without gaps
-// between rows, for backends that have no product for its type.
+// Widened returns the values of m, with scales applied and rotations undone, as a matrix of d (f32 or bf16) without
+// gaps between rows, for backends that cannot multiply m as it is stored.
 func (m Matrix) Widened(d DType) Matrix {
 	row, line := m.Row, make([]float32, m.K)
 	if row == 0 {
@@ -60,7 +61,7 @@ func (m Matrix) Widened(d DType) Matrix {
 	return out
 }
 
-// dequantise turns the numbers of row n into values.
+// dequantise converts the stored numbers of row n to values, in place.
 func (m Matrix) dequantise(line []float32, n int) {
 	factor := m.Scale
 	if factor == 0 {

@@ -7,29 +7,29 @@ import (
 	"sync"
 )
 
-// Ledger keeps the memory of a process under a limit: what it had from the start, what operations map (Take and Give),
-// and what the Go runtime holds, which is told to keep to the rest. Safe for concurrent use; a nil Ledger counts
-// nothing.
+// Ledger keeps the memory of a process under a limit. It adds up what the process had at its start, what is mapped
+// (Take and Give) and what the Go runtime holds, and gives the remainder to the runtime as its memory limit. It is safe
+// for concurrent use. Take, Give, Spare and Room may be called on a nil Ledger, which counts nothing.
 type Ledger struct {
 	mu     sync.Mutex
-	limit  int64 // less what is left for overshoots
-	base   int64 // program, libraries: what neither Take nor the runtime counts
+	limit  int64 // minus the reserve for overshoots of the runtime
+	base   int64 // program and libraries: what neither Take nor the runtime counts
 	mapped int64
-	told   int64 // limit that the runtime has
+	told   int64 // the last memory limit given to the runtime
 	shrink func()
 }
 
-// NewLedger returns a ledger of limit bytes for a process that has so many resident now. A sixteenth of the limit is
-// for what the runtime takes beyond its own, which it may for a moment. shrink, if not nil, drops
-// values on the Go heap that can be made again; it is called from Take, and must not call the ledger.
+// NewLedger returns a ledger of limit bytes for a process with resident bytes resident now. A sixteenth of the limit is
+// kept in reserve, because the runtime may briefly exceed its own limit. shrink, if not nil, drops values on the Go
+// heap that can be recreated. Take calls it with the ledger locked, so it must not call the ledger.
 func NewLedger(limit, resident int64, shrink func()) *Ledger {
 	l := &Ledger{limit: limit - limit/16, base: max(0, resident-held()), shrink: shrink}
 	l.pace(0)
 	return l
 }
 
-// Began takes into account what the process has besides when it has so many bytes resident: a library, such as the
-// driver of a device, has memory of its own from its first use on. What was taken must be resident too.
+// Began updates the ledger after a library, such as a GPU driver, has taken memory of its own on first use. resident is
+// what the process has resident now, in bytes. All memory counted by Take must be resident by then.
 func (l *Ledger) Began(resident int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -37,15 +37,15 @@ func (l *Ledger) Began(resident int64) {
 	l.pace(0)
 }
 
-// held is what the Go runtime has of the system's memory.
+// held returns the bytes of the system's memory that the Go runtime holds.
 func held() int64 {
 	s := []metrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}}
 	metrics.Read(s)
 	return int64(s[0].Value.Uint64() - s[1].Value.Uint64())
 }
 
-// Take counts n bytes that are going to be mapped. Where they do not fit, garbage is collected and what can be made
-// again is dropped; then the error is ErrOutOfMemory and nothing is counted.
+// Take counts n bytes that are about to be mapped. If they do not fit, it collects garbage and calls shrink. If they
+// still do not fit, it counts nothing and returns an error that is ErrOutOfMemory.
 func (l *Ledger) Take(n int64) error {
 	if l == nil {
 		return nil
@@ -70,7 +70,7 @@ func (l *Ledger) Take(n int64) error {
 	return nil
 }
 
-// Give takes back n bytes that were taken and are not mapped any more.
+// Give returns n bytes of Take that are no longer mapped.
 func (l *Ledger) Give(n int64) {
 	if l == nil {
 		return
@@ -81,7 +81,7 @@ func (l *Ledger) Give(n int64) {
 	l.pace(0)
 }
 
-// Spare reports whether the Go heap can have n bytes more; garbage is collected where they are not there at once.
+// Spare reports whether the Go heap may grow by n bytes. It collects garbage first if they are not available at once.
 func (l *Ledger) Spare(n int64) bool {
 	if l == nil {
 		return true
@@ -94,7 +94,7 @@ func (l *Ledger) Spare(n int64) bool {
 	return l.left() >= n
 }
 
-// Room returns how many bytes there are for the Go heap and for what is mapped together; 0: any number.
+// Room returns the bytes available to the Go heap and to mapped memory together; 0 means any number.
 func (l *Ledger) Room() int64 {
 	if l == nil {
 		return 0
@@ -102,11 +102,11 @@ func (l *Ledger) Room() int64 {
 	return max(1, l.limit-l.base)
 }
 
-// left is what can be taken now. The lock is held.
+// left returns what can be taken now. The caller must hold l.mu.
 func (l *Ledger) left() int64 { return l.limit - l.base - l.mapped - held() }
 
-// pace tells the runtime what there is for it beside what is mapped and n bytes more, if that has changed much: telling
-// it stops the world. The lock is held.
+// pace sets the runtime's memory limit to what mapped memory and n more bytes leave. It skips small changes, because
+// setting the limit stops the world. The caller must hold l.mu.
 func (l *Ledger) pace(n int64) {
 	heap := max(l.limit-l.base-l.mapped-n, 1)
 	if d := heap - l.told; d > l.limit/64 || -d > l.limit/64 {

@@ -23,7 +23,7 @@ type Epilogue struct {
 	NoBias   bool   // leave the weight's bias out (partial sums of a tensor group)
 }
 
-// QKNorm is the per-head normalisation of queries and keys.
+// QKNorm is the per-head normalization of queries and keys.
 type QKNorm struct {
 	Kind           NormKind
 	QScale, KScale Tensor // [D] f32 weights; absent: 1
@@ -31,10 +31,10 @@ type QKNorm struct {
 	Eps            float32
 }
 
-// NormKind selects the normalisation.
+// NormKind selects the normalization.
 type NormKind uint8
 
-// The normalisations: NoNorm passes values through, RMSNorm is x*rsqrt(mean(x^2)+eps)*w, LayerNorm is
+// The normalizations: NoNorm passes values through, RMSNorm is x*rsqrt(mean(x^2)+eps)*w, LayerNorm is
 // (x-mean)*rsqrt(var+eps)*w+b.
 const (
 	NoNorm NormKind = iota
@@ -42,7 +42,7 @@ const (
 	LayerNorm
 )
 
-// RoPE holds rotation tables for the rows of one call: cos and sin [L, D/2] f32. Pairs are neighbours (2i, 2i+1):
+// RoPE holds rotation tables for the rows of one call: cos and sin [L, D/2] f32. Pairs are neighbors (2i, 2i+1):
 // (a, b) -> (a cos - b sin, a sin + b cos) (RoFormer, arXiv:2104.09864, eq. 34). Absent tables: no rotation.
 type RoPE struct {
 	Cos, Sin Tensor
@@ -94,9 +94,10 @@ type Ops interface {
 	// Name names backend and level for logs, e.g. "cpu/avx2" or "ref".
 	Name() string
 
-	// Alloc takes bytes of zeroed memory from the device, 64-byte aligned. Only arenas call it, never a step.
+	// Alloc takes bytes of zeroed memory from the device, 64-byte aligned. It is called for the memory of arenas, never
+	// within a step.
 	Alloc(bytes int) (Buf, error)
-	// Free gives memory of Alloc back when the calls issued before have run. Calls of another Ops that use it must be
+	// Free releases memory of Alloc once the calls issued so far have run. Calls of another Ops that use it must be
 	// synced first.
 	Free(Buf)
 	// Sync blocks until every call issued so far has run and returns the device's error, if any. Memory that this Ops has
@@ -115,9 +116,8 @@ type Ops interface {
 	// Fill sets every element of dst.
 	Fill(dst Tensor, v float32)
 
-	// Linear computes y = e.Residual + e.Gate * e.Act(x W^T + bias) and the weight's adapters inside the activation. x [B,
-	// L, K] or [L, K], y [B, L, N] or [L, N]. y may alias e.Residual, not x. Tolerance against ref: 2e-6 * sqrt(K)
-	// relative to max|y|.
+	// Linear computes y = e.Residual + e.Gate * e.Act(x W^T + bias + adapters of w); x [B, L, K] or [L, K], y [B, L, N]
+	// or [L, N]. y may alias e.Residual, not x. Tolerance against ref: 2e-6 * sqrt(K) relative to max|y|.
 	Linear(y, x Tensor, w *Weight, e Epilogue)
 	// LayerNorm computes y = (x-mean)*rsqrt(var+eps)*w + b over the last dimension; w, b [E] f32 may be absent. y may be
 	// x.
@@ -137,10 +137,10 @@ type Ops interface {
 	// ActivateMul computes y = act(a) * b (gated feed-forward, arXiv:2002.05202). y may be a or b.
 	ActivateMul(y, a, b Tensor, act Act)
 
-	// QKNormRoPE normalises and rotates heads and stores them: dq = rope(norm(q)), dk = rope(norm(k)), dv = v. All are [B,
-	// L, H, D] views; q, k, v usually lie in one [B, L, 3, H, D] buffer, dq, dk, dv may be q, k, v themselves (in place)
-	// or slots of an exchange buffer: packing for an all-to-all is this op with other destinations. v and dv may be
-	// absent. r.Cos, r.Sin [L, D/2] belong to the rows of the call. q and dq may be absent too (keys only).
+	// QKNormRoPE normalizes and rotates heads and stores them: dq = rope(norm(q)), dk = rope(norm(k)), dv = v. All are
+	// [B, L, H, D] views; q, k, v usually lie in one [B, L, 3, H, D] buffer, dq, dk, dv may be q, k, v themselves (in
+	// place) or slots of an exchange buffer: packing for an all-to-all is this op with other destinations. v and dv may
+	// be absent. r.Cos, r.Sin [L, D/2] belong to the rows of the call. q and dq may be absent too (keys only).
 	QKNormRoPE(dq, dk, dv, q, k, v Tensor, n QKNorm, r RoPE)
 	// Attention computes o = softmax(scale * q k^T + bias) v per head; o, q [B, Lq, H, D]; k, v [B, Lk, H, D]. o must not
 	// alias q, k, v.
@@ -150,13 +150,13 @@ type Ops interface {
 	MergeAttention(o, lse, o2, lse2 Tensor)
 
 	// Quantise stores rows of D elements in 8 bits: scale = max|x| / 448 of each row, q = x / scale as the nearest E4M3
-	// number, ties to even (the format: arXiv:2209.05433, table 1, and OCP 8-bit Floating Point Specification 1.0; 448 is
-	// its largest number, which is why nothing saturates). x [..., D], q of its shape, scale [...] f32. All in f32, so
-	// that every backend gives the same bits. A row without a normal scale becomes zeros, one with a NaN or an infinity
-	// comes back as NaN.
+	// number, ties to even (the format: arXiv:2209.05433, table 1, and OCP 8-bit Floating Point Specification 1.0; 448
+	// is its largest number, which is why nothing saturates). x [..., D], q of its shape, scale [...] f32. All
+	// arithmetic is f32, so that every backend gives the same bits. A row whose scale would be subnormal becomes zeros;
+	// a row with a NaN or an infinity gets scale NaN and dequantizes to NaN.
 	Quantise(q, scale, x Tensor)
-	// Dequantise widens them again: y = q * scale; y [..., D]. Against x the error of an element is at most 2^-4 of itself
-	// or 2^-10 scale.
+	// Dequantise reverses Quantise: y = q * scale; y [..., D]. Against x the error of an element is at most 2^-4 of its
+	// magnitude or 2^-10 scale, whichever is larger.
 	Dequantise(y, q, scale Tensor)
 
 	// Gather copies table rows: y[i] = table[ids[i]], table [V, E] of any weight dtype, y [L, E]. ids are read before
@@ -168,8 +168,8 @@ type Ops interface {
 	// Conv2D convolves x [B, Y, X, C] with w [N, KY*KX*C] into y [B, Y', X', N], channels last, zero padding, Y' =
 	// (Y+Top+Bottom-KY)/Stride+1.
 	Conv2D(y, x Tensor, w *Weight, a ConvArgs)
-	// GroupNormStats writes stats [B, G, 2] f64: sum and sum of squares of x [B, Y, X, C] over each group of C/G channels.
-	// Bands of a split picture add up their stats with an all-reduce before the apply.
+	// GroupNormStats writes stats [B, G, 2] f64: sum and sum of squares of x [B, Y, X, C] over each group of C/G
+	// channels. For a picture split into bands, an all-reduce adds up their stats before GroupNormApply.
 	GroupNormStats(stats, x Tensor, groups int)
 	// GroupNormApply computes y = act((x-mean)*rsqrt(var+eps)*w + b) with mean and var from stats over count elements per
 	// group. y may be x.

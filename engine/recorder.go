@@ -2,26 +2,26 @@ package engine
 
 import "fmt"
 
-// Recorder is an Ops that computes nothing: it checks the shapes of every call and notes what was called. Together with
-// measuring arenas it finds memory sizes and arithmetic of a pass before anything is allocated; its tensors have shapes
-// and no memory. One goroutine only.
+// Recorder is an Ops that computes nothing: it checks the shapes of every call and records it. Together with measuring
+// arenas it determines memory sizes and arithmetic of a pass before anything is allocated; its tensors have shapes but
+// no memory. It is not safe for concurrent use.
 type Recorder struct {
 	Through
 	Calls      map[string]int   // calls by method name
-	Linears    []LinearShape    // in call order, adapters included as calls of their own, behind the layer that has them
+	Linears    []LinearShape    // in call order; the products of adapters follow their layer as entries of their own
 	Attentions []AttentionShape // in call order
 	Convs      []ConvShape      // in call order
-	Products   map[Product]bool // every call of Linear that differs from those before
-	Allocated  int              // bytes asked of Alloc
+	Products   map[Product]bool // the distinct calls of Linear
+	Allocated  int              // bytes requested from Alloc
 	Downloads  int              // elements that the host reads
 	Uploads    int              // elements that the host writes
 	Read       int              // elements of the largest Download
-	Gathered   int              // most rows of one Gather
-	Groups     int              // most groups of all items together in one group norm
-	Moving     int              // most bytes that one Replay copies, in pieces of 256
+	Gathered   int              // rows of the largest Gather
+	Groups     int              // most groups of one group norm, over all items of the batch
+	Moving     int              // most bytes that one Replay copies, each tensor rounded up to 256
 }
 
-// LinearShape is one product of Linear: Rows x K times K x N, with adapters of so many Ranks together.
+// LinearShape is one product of Linear: Rows x K times K x N, with adapters whose ranks add up to Ranks.
 type LinearShape struct{ Rows, N, K, Ranks int }
 
 // AttentionShape is one call of Attention: B items, H heads of D, Lq queries and Lk keys.
@@ -29,9 +29,9 @@ type AttentionShape struct {
 	B, H, Lq, Lk, D int
 	DType           DType
 	Q, K, V, O      [3]int // strides of item, row and head in elements
-	Sums            bool   // the log-sum-exp is asked for
-	LSE             [2]int // its strides of item and head
-	Plain           bool   // neither causal nor with a bias or lengths
+	Sums            bool   // the log-sum-exp is requested
+	LSE             [2]int // strides of item and head of the log-sum-exp
+	Plain           bool   // no causal mask, bias or key lengths
 }
 
 // AttentionOf describes a call of Attention.
@@ -48,8 +48,8 @@ func AttentionOf(o, q, k, v Tensor, a AttentionArgs) AttentionShape {
 	return s
 }
 
-// ConvShape is one call of Conv2D: Pixels output pixels (of all items) in pictures of Width x Height, N output
-// channels, K = KY*KX*C, with adapters of so many Ranks together.
+// ConvShape is one call of Conv2D: Pixels output pixels (of all items) in output pictures of Width x Height, N output
+// channels, K = KY*KX*C, with adapters whose ranks add up to Ranks.
 type ConvShape struct {
 	Pixels, N, K         int
 	Width, Height, Ranks int
@@ -59,11 +59,11 @@ type ConvShape struct {
 // Product is a call of Linear as a backend plans it.
 type Product struct {
 	Batch, Rows, N, K, Ranks int
-	X, Y, Residual           [2]int // strides of item and row in elements, 0 of an absent residual
+	X, Y, Residual           [2]int // strides of item and row in elements, 0 for an absent residual
 	XType, YType, Weight     DType
 	Act                      Act
 	Gated, Added, Bias       bool // there is a gate, a residual, a bias
-	Blocks                   bool // the weight is in blocks
+	Blocks                   bool // the weight is block-quantized (Matrix.Blocks)
 }
 
 // ProductOf describes a call of Linear.
@@ -195,7 +195,7 @@ func (r *Recorder) GroupNormApply(y, x, stats, w, b Tensor, count int, eps float
 	r.Groups = max(r.Groups, x.Dim(0)*stats.Dim(1))
 }
 
-// Replay issues the calls of f and notes the size of what moves.
+// Replay issues the calls of f and notes the size of the moving tensors.
 func (r *Recorder) Replay(_ string, moving []Tensor, f func([]Tensor) error) (bool, error) {
 	const piece = 256
 	n := 0

@@ -13,14 +13,14 @@ const MaxDims = 5
 // Buf is a piece of memory: exactly one of Host and Dev is set. The zero Buf belongs to a recording pass, which has
 // shapes but no memory.
 type Buf struct {
-	Host []byte // memory of this process, 64-byte aligned at its start
-	Dev  uint64 // device address; its length is known to the arena that owns it
+	Host []byte // memory of this process; 64-byte aligned if from Ops.Alloc
+	Dev  uint64 // device address; only the arena that owns it knows the length
 }
 
-// IsZero reports whether b is no memory at all.
+// IsZero reports whether b refers to no memory.
 func (b Buf) IsZero() bool { return b.Host == nil && b.Dev == 0 }
 
-// Piece returns bytes [from, from+n) of b; the zero Buf gives itself.
+// Piece returns bytes [from, from+n) of b, or the zero Buf if b is zero.
 func (b Buf) Piece(from, n int) Buf {
 	switch {
 	case b.Host != nil:
@@ -42,7 +42,8 @@ type Tensor struct {
 	stride [MaxDims]int // in elements
 }
 
-// NewTensor views buf as a contiguous tensor of the given shape, starting at byte 0.
+// NewTensor views buf as a contiguous tensor of the given shape, starting at byte 0. It panics with *ShapeError if the
+// shape is invalid or does not fit into buf.Host.
 func NewTensor(buf Buf, dtype DType, shape ...int) Tensor {
 	t := Tensor{Buf: buf, DType: dtype, rank: len(shape)}
 	if len(shape) > MaxDims {
@@ -76,7 +77,7 @@ func FromF32(v []float32, shape ...int) Tensor {
 	return NewTensor(Buf{Host: b}, F32, shape...)
 }
 
-// IsZero reports whether t is the absent tensor (optional operands).
+// IsZero reports whether t is the zero Tensor, which stands for an absent operand.
 func (t Tensor) IsZero() bool { return t.rank == 0 }
 
 // Dims returns the number of dimensions.
@@ -85,10 +86,10 @@ func (t Tensor) Dims() int { return t.rank }
 // Dim returns the size of dimension i; negative i counts from the end.
 func (t Tensor) Dim(i int) int { return t.shape[t.axis(i)] }
 
-// Stride returns the distance in elements between neighbours along dimension i; negative i counts from the end.
+// Stride returns the distance in elements between neighbors along dimension i; negative i counts from the end.
 func (t Tensor) Stride(i int) int { return t.stride[t.axis(i)] }
 
-// axis counts a negative dimension from the end.
+// axis resolves a dimension index; negative i counts from the end.
 func (t *Tensor) axis(i int) int {
 	if i < 0 {
 		i += t.rank
@@ -130,7 +131,7 @@ func (t Tensor) Slice(i, lo, hi int) Tensor {
 		panic(&ShapeError{Op: "Slice", Rule: fmt.Sprintf("0 <= lo <= hi <= %d, got [%d, %d) of dimension %d", t.shape[i], lo,
 			hi, i), Shapes: t.String()})
 	}
-	if lo < hi { // an empty view keeps its offset so that it never points behind the buffer
+	if lo < hi { // an empty view keeps its offset so that it never points past the buffer
 		t.Off += lo * t.stride[i]
 	}
 	t.shape[i] = hi - lo
@@ -144,7 +145,7 @@ func (t Tensor) Index(i, at int) Tensor {
 	return t
 }
 
-// drop takes dimension i away.
+// drop removes dimension i.
 func (t *Tensor) drop(i int) {
 	copy(t.shape[i:], t.shape[i+1:t.rank])
 	copy(t.stride[i:], t.stride[i+1:t.rank])
@@ -225,7 +226,7 @@ func (t Tensor) Broadcast(i, n int) Tensor {
 	return t
 }
 
-// F32 returns the elements of a contiguous host f32 tensor without copying. Backends and tests use it; everybody else
+// F32 returns the elements of a contiguous host f32 tensor without copying. Backends and tests use it; all other code
 // reads through Ops.Download.
 func (t Tensor) F32() []float32 {
 	if t.DType != F32 || t.Buf.Host == nil || !t.Contiguous() {
@@ -253,8 +254,8 @@ func (t Tensor) String() string {
 	return s
 }
 
-// ShapeError is the panic value for misuse of shapes or dtypes: a bug in the caller, turned into a failed job at one
-// place in parallel.
+// ShapeError is the panic value for misuse of shapes or dtypes, which is a bug in the caller. Package parallel/group
+// turns it into a failed job.
 type ShapeError struct {
 	Op     string // method of Ops or Tensor
 	Rule   string // the rule that was broken
@@ -264,7 +265,7 @@ type ShapeError struct {
 // Error returns "op: rule: operands".
 func (e *ShapeError) Error() string { return e.Op + ": " + e.Rule + ": " + e.Shapes }
 
-// Describe lists operands for a ShapeError.
+// Describe returns ts as text for ShapeError.Shapes.
 func Describe(ts ...Tensor) string {
 	parts := make([]string, len(ts))
 	for i, t := range ts {

@@ -1,9 +1,10 @@
 package engine
 
-// Through has the computations of Ops, which all go through one function. Who counts, times or postpones calls embeds
-// it, and writes the methods that return something, and those that it treats otherwise.
+// Through implements the computing methods of Ops by passing every call to Do. Types that count, time or postpone calls
+// embed it and define the methods that return a value, plus those that they treat differently.
 type Through struct {
-	// Do gets a call: the name of its method, the check of its operands, and what makes the call of another Ops.
+	// Do receives a call: the name of its method, the check of its operands, and a function that makes it on another
+	// Ops.
 	Do func(op string, check func(), call func(Ops))
 }
 

@@ -12,17 +12,20 @@ type Matrix struct {
 	Row   int     // elements between the starts of two rows; 0 means K
 	Scale float32 // factor of scaled fp8 files; 0 means 1
 
-	// Of I8: the factor of every row, and of how many inputs a group is that was rotated before the weight was rounded
-	// (Rotate; 0: none). Linear rounds the rows of x to 8 bits in the same basis (see ref.QuantiseRow).
+	// For I8: the scale of each row, and the size of the groups of inputs that were rotated before the weight was
+	// rounded (see Rotate; 0: none). Linear rotates the rows of x likewise and rounds them to 8 bits (see
+	// ref.QuantiseRow).
 	Scales  []float32
 	Rotated int
 
-	// Blocks: Data holds blocks of this form, and DType (bf16 or f32) is what they are widened to; nil: elements of DType.
+	// If Blocks is set, Data holds blocks of this format, and DType (bf16 or f32) is the type they are widened to. If
+	// it is nil, Data holds elements of DType.
 	Blocks *Blocks
 }
 
-// Blocks is a form in which so many neighbouring elements of a row share factors (GGUF). Backends that know the form by
-// its name keep it in memory and widen it when they multiply, others when they pack; the values are the same.
+// Blocks is a block-quantized storage format (GGUF): every Elements neighboring elements of a row share scales.
+// Backends that know the format by its name keep the blocks in memory and widen them when they multiply, others widen
+// them in Pack; the values are the same.
 type Blocks struct {
 	Name            string // as the file format calls it, e.g. "Q4_K"
 	Elements, Bytes int    // of one block
@@ -30,8 +33,8 @@ type Blocks struct {
 	Widen func(dst []float32, src []byte)
 }
 
-// Form numbers the forms that backends multiply as they are, from 1 on: Q8_0, Q4_0, Q4_K, Q5_K, Q6_K; 0: another, or b
-// is nil.
+// Form returns the number of a format that backends can keep in blocks: 1 to 5 for Q8_0, Q4_0, Q4_K, Q5_K and Q6_K. It
+// returns 0 for any other format and if b is nil.
 func (b *Blocks) Form() int {
 	if b == nil {
 		return 0
@@ -39,7 +42,7 @@ func (b *Blocks) Form() int {
 	return 1 + slices.Index([]string{"Q8_0", "Q4_0", "Q4_K", "Q5_K", "Q6_K"}, b.Name)
 }
 
-// rowBytes returns the bytes of so many elements of a row.
+// rowBytes returns the size in bytes of the given number of elements of a row.
 func (m *Matrix) rowBytes(elements int) int {
 	if m.Blocks != nil {
 		return elements / m.Blocks.Elements * m.Blocks.Bytes
@@ -57,9 +60,9 @@ type Packed struct {
 	Rotated int     // as in Matrix
 	Blocks  *Blocks // as in Matrix
 	Layout  string  // name of the backend's layout
-	// Head bytes of Buf come first, which depend on type, factor and channels alone; then PieceBytes for every PieceRows
-	// rows, the last piece filled up. Rows [i*PieceRows, ...) packed alone give the same pieces, so that a matrix can be
-	// put together of parts that were packed in several places.
+	// Buf starts with Head bytes, which depend only on type, scale and channel count. PieceBytes for every PieceRows
+	// rows follow, the last piece padded. Packing rows from i*PieceRows on by themselves gives the same pieces, so a
+	// matrix can be assembled from parts that were packed in different places.
 	Head, PieceRows, PieceBytes int
 }
 

@@ -20,8 +20,8 @@ import (
 
 const (
 	kvBytes   = 64 << 20 // packed keys and values of the heads that are worked on together
-	queryRows = 112      // queries a task, about
-	packKeys  = 512      // keys a packing task, a multiple of every panel width
+	queryRows = 112      // queries per task, about
+	packKeys  = 512      // keys per packing task, a multiple of every panel width
 	keyBlock  = 512      // KEY_BLOCK of attention.h
 )
 
@@ -108,7 +108,7 @@ func headStrides(t engine.Tensor) (b, l, h C.int64_t) {
 func (o *Ops) MergeAttention(out, lse, o2, lse2 engine.Tensor) {
 	engine.CheckMergeAttention(out, lse, o2, lse2)
 	e, s := o.into("MergeAttention", C.PB_MERGE, out, 1)
-	across := func(t engine.Tensor) C.pb_view { // [B, H, L] as one value a row [B, L, H]
+	across := func(t engine.Tensor) C.pb_view { // [B, H, L] as rows [B, L, H] of one value
 		return s.view(t.Transpose(1, 2).Unsqueeze(3))
 	}
 	e.a, e.b, e.c = across(lse), s.view(o2), across(lse2)
@@ -118,7 +118,7 @@ func (o *Ops) MergeAttention(out, lse, o2, lse2 engine.Tensor) {
 // maxHead is the largest head dimension that QKNormRoPE rotates (see qknorm.h).
 const maxHead = 1024
 
-// QKNormRoPE normalises and rotates heads and stores them; see engine.Ops. D is at most 1024 with rotation.
+// QKNormRoPE normalizes and rotates heads and stores them; see engine.Ops. D is at most 1024 with rotation.
 func (o *Ops) QKNormRoPE(dq, dk, dv, q, k, v engine.Tensor, n engine.QKNorm, r engine.RoPE) {
 	const op = "QKNormRoPE"
 	engine.CheckQKNormRoPE(dq, dk, dv, q, k, v, n, r)
@@ -153,7 +153,7 @@ func (o *Ops) QKNormRoPE(dq, dk, dv, q, k, v engine.Tensor, n engine.QKNorm, r e
 	})
 }
 
-// headRows returns the [B, L] rows of a [B, L, H, D] view and the distance of its heads.
+// headRows returns the [B, L] rows of a [B, L, H, D] view and the stride of its heads.
 func (o *Ops) headRows(op string, t engine.Tensor) (v C.pb_view, h C.int64_t) {
 	if t.IsZero() {
 		return v, 0

@@ -12,7 +12,7 @@ import (
 	"patchbay/engine"
 )
 
-// maxTaps is the limit of conv.h.
+// maxTaps is the most taps that conv.h handles.
 const maxTaps = 256
 
 // Conv2D convolves x [B, Y, X, C] with w [N, KY*KX*C] into y [B, Y', X', N]; see engine.Ops. At most 256 taps and 31
@@ -58,14 +58,15 @@ func (o *Ops) Conv2D(y, x engine.Tensor, w *engine.Weight, a engine.ConvArgs) {
 	o.conv(g, o.segs[:g.nseg])
 }
 
-// convCut is the division of a convolution: blocks of ty x tx output pixels and panels panels.
+// convCut divides a convolution into tasks of ty x tx output pixels by panels panels: across x down blocks of pixels
+// per picture, and splits ranges of panels.
 type convCut struct {
 	ty, tx, across, down, panels, splits int
 }
 
 // cutConv takes blocks of about two taskRows of pixels: wide enough for full tiles, at least two rows high where that
 // fits, so that border rows are not copied too often. Pictures too small to keep all workers busy get lower blocks,
-// then fewer columns a task.
+// then fewer columns per task.
 func (o *Ops) cutConv(outY, outX, batch, panels, threads int) convCut {
 	c := convCut{across: (outX + taskRows - 1) / taskRows}
 	c.tx = (outX + c.across - 1) / c.across

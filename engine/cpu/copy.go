@@ -53,7 +53,7 @@ func (o *Ops) Copy(dst, src engine.Tensor) {
 		src_last:  C.int64_t(src.Stride(-1)),
 		dst_dtype: C.int32_t(dst.DType), src_dtype: C.int32_t(src.DType),
 	}
-	if dst.DType == src.DType { // moved by size
+	if dst.DType == src.DType { // no conversion: copied by element size
 		c.dst_dtype = -C.int32_t(dst.DType.Size())
 		c.src_dtype = c.dst_dtype
 	}
@@ -63,7 +63,7 @@ func (o *Ops) Copy(dst, src engine.Tensor) {
 	o.copyRows(c, s, dst.DType.Size(), src.DType.Size())
 }
 
-// copyRows runs a copy; dense rows without gaps between them are joined, and a long one is cut.
+// copyRows runs a copy. Dense rows without gaps between them are joined, and a long one is split.
 func (o *Ops) copyRows(c C.pb_copy, s space, dstSize, srcSize int) {
 	if c.dst_last == 1 && c.src_last == 1 {
 		s.flatten(&c.dst, &c.src)

@@ -2,16 +2,16 @@
 //
 // The C code is in engine/cpu/kernels: levels generic (portable), avx2, avx512, avx512bf16 and amx. Package emulated
 // has the last three in portable code, so that their packing and tails are tested everywhere. The Go files here check
-// operands, cut a call into tasks and run these on goroutines: a C call is one task, there is no thread pool and
-// nothing spins.
+// operands, split a call into tasks and run these on goroutines. A C call is one task; there is no thread pool and no
+// spinning.
 //
 // Weights keep the width of their file (f32, bf16, f16) and are widened in registers; fp8 becomes bf16, which is exact,
-// and its scale is applied to the finished sums. A Packed belongs to the levels of one panel width and is shared by any
+// and its scale is applied to the finished sums. A Packed fits the levels of one panel width and is shared by any
 // number of Ops.
 //
 // Activations are f32 or bf16, call by call. With bf16, sums, norms, gates and tables are still f32, and a result is
 // rounded once, when it is stored. Levels avx512bf16 and amx multiply bf16 activations with bf16 weights, and queries
-// with keys and probabilities with values, as they are (vdpbf16ps, tdpbf16ps); everything else, and every other level,
+// with keys and probabilities with values, directly (vdpbf16ps, tdpbf16ps); everything else, and every other level,
 // widens rows of bf16 while it copies them and computes in f32. docs/cpu.md has the levels.
 package cpu
 
@@ -37,23 +37,23 @@ var _ engine.Ops = (*Ops)(nil)
 
 // Config says how a backend computes.
 type Config struct {
-	Threads int    // goroutines a call may use; 0: all processors of the process
+	Threads int    // goroutines a call may use; 0: GOMAXPROCS
 	Level   string // "", generic, avx2, avx512, avx512bf16 or amx; "": the best of this CPU
-	// Kernels are used instead of those of Level where they are given: emulated levels, for tests.
+	// Kernels replaces the kernels of Level if its Table is set. Tests use it for emulated levels.
 	Kernels kernels.Level
-	// Ledger counts the memory that is mapped, of all Ops of the process together; nil: nobody does.
+	// Ledger counts the mapped memory of all Ops of the process together; nil: it is not counted.
 	Ledger *engine.Ledger
 }
 
-// Ops is the CPU backend. Calls run before they return. One goroutine uses a value at a time; weights packed by one are
-// good for all others of the same level.
+// Ops is the CPU backend. Calls have run when they return. One goroutine uses a value at a time. Weights packed by one
+// Ops fit all others of the same panel width.
 type Ops struct {
 	k          *C.pb_kernels
 	threads    int
 	level      string
 	vw, mr, nr int
-	dot        bool      // multiplies bf16 with bf16 as they are
-	panels     C.int64_t // that such a product, or one of int8, takes at once
+	dot        bool      // multiplies bf16 with bf16 directly
+	panels     C.int64_t // that such a product, or one of int8, takes at a time
 	mem        *scratch
 	ledger     *engine.Ledger
 	keep       []unsafe.Pointer // operands of the current call, see addr
@@ -137,8 +137,8 @@ func (o *Ops) PeakBF16(rounds int) float64 {
 }
 
 // addr returns the address of t's first element, 0 for absent tensors. The kernels get addresses as numbers, so the
-// pointer is also kept in the heap until done: that keeps the memory alive and, where it was on a goroutine's stack,
-// makes the compiler place it in the heap.
+// pointer is also kept on the heap until done: that keeps the memory alive and, if it would be on a goroutine's stack,
+// makes it escape to the heap.
 func (o *Ops) addr(op string, t engine.Tensor) C.uint64_t {
 	if t.IsZero() || t.Len() == 0 {
 		return 0

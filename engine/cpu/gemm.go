@@ -10,24 +10,24 @@ import "C"
 import "unsafe"
 
 const (
-	// rows of a panel that one pass takes: a piece of 400 to 800 KB, for the second cache (docs/speed.md)
+	// rows of a panel per pass: a piece of 400 to 800 KB, which fits the L2 cache (docs/speed.md)
 	passDepth  = 6144
-	tileDepth  = 1024 // the same where products of words take two panels
-	chunk      = 2    // panels whose sums wait while the passes of a deeper product go on
-	taskRows   = 112  // output rows a task, about: they use a panel together
+	tileDepth  = 1024 // the same for products of words, which take two panels
+	chunk      = 2    // panels whose sums are kept between the passes of a deeper product
+	taskRows   = 112  // about as many output rows per task, which share a panel
 	maxTiles   = 64   // MAX_TILES of gemm.h
-	smallMacs  = 1e6  // products below are not worth a goroutine
-	packWeight = 24   // time of copying a value in multiply-adds
+	smallMacs  = 1e6  // smaller products are not worth a goroutine
+	packWeight = 24   // cost of copying a value, in multiply-adds
 )
 
-// cut is how a product is divided: tasks of up to tiles register tiles and panels panels.
+// cut divides a product into tasks of up to tiles register tiles by panels panels.
 type cut struct {
 	tiles, panels  int // of one task
 	blocks, splits int // tasks along rows and columns
 }
 
-// cutProduct finds the division of tiles x panels over threads with the least time of the slowest worker, where a task
-// costs its products, the copying of its rows and the reading of its panels.
+// cutProduct finds the division of tiles x panels that minimizes the time of the slowest of the threads. The cost of a
+// task is that of its multiply-adds, of copying its rows and of reading its panels.
 func (o *Ops) cutProduct(tiles, panels, threads int) cut {
 	best, least := cut{}, 0.0
 	for t := min(tiles, taskRows/o.mr); t >= 1; t-- {
@@ -48,7 +48,7 @@ func (o *Ops) cutProduct(tiles, panels, threads int) cut {
 	return best
 }
 
-// depth returns the rows of a panel that one pass takes. A single tile never comes back to a piece, so it needs no
+// depth returns the rows of a panel that one pass takes. A single tile reads every piece only once, so it needs no
 // passes.
 func depth(tiles int) int {
 	if tiles == 1 {
@@ -68,7 +68,7 @@ func (o *Ops) together(s *C.pb_seg) C.int64_t {
 	return 1
 }
 
-// threadsFor returns how many workers a product of so many multiply-adds is worth.
+// threadsFor returns how many workers a product of macs multiply-adds is worth.
 func (o *Ops) threadsFor(macs float64) int {
 	if macs*16 < smallMacs*float64(o.vw) {
 		return 1
@@ -84,7 +84,7 @@ func (o *Ops) steps(s *C.pb_seg) int {
 	return int(s.k)
 }
 
-// linear runs the product g whose factors are segs, which lie in o.
+// linear runs the product g with the factors segs, a slice of o.segs or o.down.
 func (o *Ops) linear(g C.pb_gemm, segs []C.pb_seg) {
 	k, aFloats := 0, 0
 	for _, s := range segs {
@@ -121,7 +121,8 @@ func (o *Ops) fresh() {
 	}
 }
 
-// task gives g the scratch of a worker and runs it; block names the rows that get packed.
+// task runs g with the scratch memory of a worker. block identifies the rows that it packs: the next task of the worker
+// with the same block finds them packed.
 func (o *Ops) task(g *C.pb_gemm, worker, block, aFloats, tiles int) {
 	w := &o.mem.worker[worker]
 	g.a = numOf(w.a.need(4 * aFloats))

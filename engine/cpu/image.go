@@ -15,12 +15,12 @@ import (
 )
 
 const (
-	statElems  = 1 << 17 // elements of a partial sum, at least
-	statPieces = 64      // partial sums of a picture, at most
+	statElems  = 1 << 17 // least elements of a partial sum
+	statPieces = 64      // most partial sums of a picture
 )
 
 // GroupNormStats writes stats [B, G, 2] f64: sum and sum of squares of each group of channels; see engine.Ops. Pictures
-// are cut by their size, not by the threads, so results do not depend on Config.Threads.
+// are split by their size, not by the threads, so results do not depend on Config.Threads.
 func (o *Ops) GroupNormStats(stats, x engine.Tensor, groups int) {
 	const op = "GroupNormStats"
 	engine.CheckGroupNormStats(stats, x, groups)
@@ -75,7 +75,7 @@ func (o *Ops) GroupNormApply(y, x, stats, w, b engine.Tensor, count int, eps flo
 		return
 	}
 	batch, c, groups := x.Dim(0), x.Dim(3), stats.Dim(1)
-	// Tables of a mean and a factor per channel of every picture.
+	// Tables of a mean and a factor for each channel of every picture.
 	table := unsafe.Slice((*float32)(o.mem.small.need(8*batch*c)), 2*batch*c)
 	means, factors := table[:batch*c], table[batch*c:]
 	weight := o.values(op, w)
@@ -108,7 +108,7 @@ func (o *Ops) Upsample2x(y, x engine.Tensor) {
 		return
 	}
 	defer o.done()
-	// Even and odd rows of y are [B, Y, X, 2, C] views, and x is one of them with the 2 repeated.
+	// Even and odd rows of y are [B, Y, X, 2, C] views, and x is such a view with the 2 broadcast.
 	s := space{d: [4]int{x.Dim(0), x.Dim(1), x.Dim(2), 2}, n: x.Dim(3)}
 	size := x.DType.Size()
 	for odd := range 2 {

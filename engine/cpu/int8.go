@@ -11,8 +11,8 @@ import "C"
 
 import "math"
 
-// rounded puts the rows of s, rounded to 8 bits, in the place of its x and returns the address of their factors. It is
-// the same sequence of operations as ref.QuantiseRow, so every level gives the same bits.
+// rounded replaces x of s by its rows rounded to 8 bits and returns the address of their scales. It performs the same
+// operations in the same order as ref.QuantiseRow, so every level gives the same bits.
 func (o *Ops) rounded(s *C.pb_seg, rows leading, rotated int) (scales C.uint64_t) {
 	count, k, words := rows.batch*rows.rows, int(s.k), (int(s.k)+3)/4
 	if !o.dot {

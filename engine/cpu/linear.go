@@ -61,8 +61,8 @@ func (o *Ops) Linear(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue) {
 // leading describes the rows of a product as [batch, rows].
 type leading struct{ batch, rows int }
 
-// lead2 views [L, E] or [B, L, E] operands as [batch, rows], joining B and L where every operand lies so and no gate
-// tells items apart.
+// lead2 views [L, E] or [B, L, E] operands as [batch, rows], merging B and L where the strides of every operand allow
+// it and no gate distinguishes items.
 func lead2(x, y, res, gate engine.Tensor) leading {
 	if x.Dims() == 2 {
 		return leading{1, x.Dim(0)}
@@ -93,20 +93,20 @@ func (l leading) strides(t engine.Tensor) (bs, ls C.int64_t) {
 	return 0, 0
 }
 
-// adapterScale is the factor of an adapter's inner result, so that the epilogue's scale of the base gives a.Scale *
-// down * up.
+// adapterScale returns the factor of an adapter's inner result that gives a.Scale * down * up once the epilogue has
+// applied the scale of the base.
 func adapterScale(w *engine.Weight, a engine.Adapter) C.float {
 	return C.float(a.Scale * scaleOf(a.Down) * scaleOf(a.Up) / scaleOf(w.Base))
 }
 
-// innerFactor is the product of the current x, which is in o.down, with an adapter's Down.
+// innerFactor returns the factor of the product of the current x, which is in o.down, with an adapter's Down.
 func (o *Ops) innerFactor(a engine.Adapter) []C.pb_seg {
 	o.down[0].w, o.down[0].dtype, o.down[0].blocks = panelAddr(a.Down), C.int32_t(a.Down.DType), 0
 	return o.down[:]
 }
 
-// adapters computes t = scale * x Down^T of every adapter with down (t is contiguous f32 [batch, rows, R]) and adds t
-// Up^T to the factors of g.
+// adapters computes t = scale * x Down^T of every adapter by calling down (t is contiguous f32 [batch, rows, R]) and
+// adds t Up^T to the factors of g.
 func (o *Ops) adapters(g *C.pb_gemm, w *engine.Weight, down func(t C.uint64_t, a engine.Adapter)) {
 	g.nseg = 1
 	if len(w.Adapters) >= len(o.segs) {
@@ -146,7 +146,7 @@ func (o *Ops) wantPacked(op, name string, p *engine.Packed, c int) {
 		panic(&engine.ShapeError{Op: op, Rule: fmt.Sprintf("weight %s is packed as %q, %s needs %q", name, p.Layout, o.Name(),
 			o.layout()), Shapes: ""})
 	}
-	// Pairs of channels do not cross taps: only where a tap has an odd number does it matter how many there are.
+	// Pairs of channels do not cross taps, so the number of channels per tap matters only if it is odd.
 	if had := int(headerOf(p).channels); p.DType == engine.BF16 && p.N*p.K > 0 && had != c && (had%2 != 0 || c%2 != 0) {
 		panic(&engine.ShapeError{Op: op, Rule: fmt.Sprintf("weight %s is packed for taps of %d channels, x has %d", name,
 			had, c), Shapes: ""})

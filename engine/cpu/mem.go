@@ -17,7 +17,7 @@ const pageBytes = 4096
 
 func roundUp(n, to int) int { return (n + to - 1) / to * to }
 
-// mapped is what n bytes take.
+// mapped returns the bytes of the pages that n bytes take.
 func mapped(n int) int64 { return int64(roundUp(max(n, 1), pageBytes)) }
 
 func mapBytes(n int) unsafe.Pointer { return C.pb_map(C.int64_t(roundUp(max(n, 1), pageBytes))) }
@@ -51,7 +51,7 @@ func (o *Ops) Free(b engine.Buf) {
 // Sync implements engine.Ops: calls have run when they return.
 func (*Ops) Sync() error { return nil }
 
-// block is memory outside the Go heap that only grows.
+// block is memory outside the Go heap. It grows on demand and never shrinks.
 type block struct {
 	p      unsafe.Pointer
 	n      int
@@ -83,19 +83,19 @@ func (b *block) free() {
 	*b = block{ledger: b.ledger}
 }
 
-// scratch is the working memory of an Ops: one set a worker and some shared by all workers of a call.
+// scratch is the working memory of an Ops: one set per worker, and blocks that all workers of a call share.
 type scratch struct {
 	worker []workerScratch
 	small  block // results of adapters, group norm tables
-	words  block // rows of 8 bits and their factors
+	words  block // rows of 8 bits and their scales
 	kv     block // packed keys and values
 }
 
 type workerScratch struct {
 	a, c block
-	wide block    // words of weights in blocks
-	tile int      // which rows a holds packed, -1: none
-	_    [32]byte // keeps neighbours' tile off this cache line
+	wide block    // widened words of block-quantized weights
+	tile int      // the task block whose rows a holds packed, -1: none
+	_    [32]byte // keeps the next worker's tile off this cache line
 }
 
 func newScratch(workers int, l *engine.Ledger) *scratch {

@@ -17,11 +17,11 @@ import (
 // packedHeader precedes the panels: one cache line, so that panels stay aligned.
 type packedHeader struct {
 	scale    float32 // factor of scaled fp8 files
-	channels int32   // of a tap
+	channels int32   // per tap
 	_        [56]byte
 }
 
-// headRows8 is the rows of words before the weights of a panel of i8.
+// headRows8 is the number of rows of words before the weights of an i8 panel.
 const headRows8 = C.I8_HEAD
 
 const headerBytes = int(unsafe.Sizeof(packedHeader{}))
@@ -29,12 +29,12 @@ const headerBytes = int(unsafe.Sizeof(packedHeader{}))
 // layout names the panel width; levels of equal width share weights, whatever the activations are.
 func (o *Ops) layout() string { return fmt.Sprintf("panels%d", o.nr) }
 
-// Pack turns m into panels of the level's width: f32 and f16 as [N/nr][K][nr], bf16 as [N/nr][K/2][nr][2], pairs of
-// neighbouring channels, which f32 activations widen and bf16 activations multiply as they are. fp8 becomes bf16. An
-// odd number of channels (of every tap, in a convolution) is filled up with 0, so such a weight serves only the c it
-// was packed for. i8 as words of four channels behind factors and sums of the columns (kernels/int8.h),
-// blocks of GGUF files as they are, their bytes beside those of other columns (kernels/blocks.h). The caller
-// owns the memory: Free(p.Buf).
+// Pack turns m into panels of the level's width nr. f32 and f16 become [N/nr][K][nr]; bf16 becomes [N/nr][K/2][nr][2],
+// pairs of neighboring channels, which are widened for f32 activations and multiplied directly with bf16 ones. fp8
+// becomes bf16. An odd number of channels (per tap in a convolution) is padded with 0, so such a weight fits only the c
+// it was packed for. i8 becomes words of four channels after the scales and sums of the columns (kernels/int8.h). GGUF
+// blocks stay as they are, their bytes interleaved with those of other columns (kernels/blocks.h). The caller owns the
+// memory: Free(p.Buf).
 func (o *Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 	if err := engine.CheckPack(m, c); err != nil {
 		return nil, err

@@ -9,7 +9,8 @@ import (
 	"sync/atomic"
 )
 
-// TaskPanic is what a call panics with when one of its goroutines panicked: the value and the stack of that goroutine.
+// TaskPanic is the panic value of a call when one of its goroutines has panicked: the value and the stack of that
+// goroutine. A call that runs on its caller's goroutine alone panics with the plain value.
 type TaskPanic struct {
 	Value any
 	Stack []byte

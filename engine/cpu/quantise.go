@@ -9,12 +9,12 @@ import (
 	"patchbay/engine"
 )
 
-// Quantise stores rows in 8 bits; see engine.Ops. It is Go: a call moves the rows of one micro-step, which attention
-// reads many times over.
+// Quantise stores rows in 8 bits; see engine.Ops. Go is fast enough: a call handles the rows of one micro-step, which
+// attention then reads many times.
 func (o *Ops) Quantise(q, scale, x engine.Tensor) {
 	engine.CheckQuantise(q, scale, x)
 	o.eachQuantised(q, scale, x, func(codes []byte, s *float32, row unsafe.Pointer, bf16 bool) {
-		top := uint32(0) // magnitudes are ordered as their bits are, NaN above all
+		top := uint32(0) // magnitudes are ordered like their bits, NaN above all
 		var wide []uint32
 		var narrow []uint16
 		if bf16 {
@@ -51,7 +51,7 @@ func (o *Ops) Quantise(q, scale, x engine.Tensor) {
 func e4m3(v float32) byte {
 	bits := math.Float32bits(v)
 	sign, rest := byte(bits>>24)&0x80, bits&0x7fffffff
-	if rest < 121<<23 { // below 2^-6 steps are 2^-9: adding 2^14 leaves them in the last bits of an f32, rounded to even
+	if rest < 121<<23 { // below 2^-6 the step is 2^-9: adding 2^14 rounds to even and leaves the code in the last bits
 		return sign | byte(math.Float32bits(math.Float32frombits(rest)+0x1p14))
 	}
 	return sign | byte((rest+0x7ffff+rest>>20&1)>>20-120<<3)

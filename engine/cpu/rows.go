@@ -10,12 +10,12 @@ import "C"
 import "patchbay/engine"
 
 const (
-	rowChunk   = 1 << 14 // elements of the rows that one long row is cut into
-	smallElems = 1 << 16 // element-wise calls below stay on the caller's goroutine
+	rowChunk   = 1 << 14 // elements of the pieces that a long row is split into
+	smallElems = 1 << 16 // smaller element-wise calls stay on the caller's goroutine
 )
 
 // space is the common row space of the operands of a call: up to four leading dimensions and rows of n elements. Where
-// groups > 1 the batch is cut into [groups, B/groups], so that modulation rows are a stride.
+// groups > 1 the batch is split into [groups, B/groups], so that a stride selects modulation rows.
 type space struct {
 	o      *Ops
 	op     string // of the call
@@ -36,13 +36,13 @@ func (o *Ops) space(op string, y engine.Tensor, groups int) space {
 	return s
 }
 
-// into begins an element-wise call with the output y, and returns its row space.
+// into returns the arguments and the row space of an element-wise call with the output y.
 func (o *Ops) into(op string, code C.int32_t, y engine.Tensor, groups int) (C.pb_ew, space) {
 	s := o.space(op, y, groups)
 	return C.pb_ew{dtype: C.int32_t(y.DType), op: code, y: s.view(y)}, s
 }
 
-// view places t, which has the rank of the space's tensor; dimensions of size 1 are repeated.
+// view describes t, which has the rank of the output, in the row space; dimensions of size 1 are broadcast.
 func (s *space) view(t engine.Tensor) C.pb_view {
 	v := s.vector(t)
 	for i := range t.Dims() - 1 {
@@ -56,10 +56,10 @@ func (s *space) view(t engine.Tensor) C.pb_view {
 	return v
 }
 
-// vector places t [E], the same for all rows.
+// vector describes t [E], the same for all rows.
 func (s *space) vector(t engine.Tensor) C.pb_view { return C.pb_view{p: s.o.addr(s.op, t)} }
 
-// modulation places t [G, E]; G is 1 or the space's groups.
+// modulation describes t [G, E]; G is 1 or the space's groups.
 func (s *space) modulation(t engine.Tensor) C.pb_view {
 	v := s.vector(t)
 	if !t.IsZero() && t.Dim(0) > 1 {
@@ -92,7 +92,7 @@ func groupRow(t engine.Tensor, i, batch int) engine.Tensor {
 	return t.Slice(0, at, at+1)
 }
 
-// set writes the space into e.
+// set writes the space into r and returns its number of rows.
 func (s space) set(r *C.pb_rows) (rows int) {
 	rows = 1
 	for i, d := range s.d {
@@ -103,7 +103,7 @@ func (s space) set(r *C.pb_rows) (rows int) {
 	return rows
 }
 
-// flatten joins the last leading dimension into the rows as long as all operands lie without gaps.
+// flatten merges the last leading dimension into the rows for as long as no operand has gaps between them.
 func (s *space) flatten(views ...*C.pb_view) {
 	for range 4 {
 		for _, v := range views {
@@ -119,7 +119,7 @@ func (s *space) flatten(views ...*C.pb_view) {
 	}
 }
 
-// rowWise runs an operation on whole rows, and is done.
+// rowWise runs an operation on whole rows and ends the call (see done).
 func (o *Ops) rowWise(e C.pb_ew, s space) {
 	defer o.done()
 	o.rows(e, s)
@@ -134,7 +134,8 @@ func (o *Ops) rows(e C.pb_ew, s space) {
 	})
 }
 
-// pointWise runs an operation on elements of one type, and is done: rows may be joined and cut.
+// pointWise runs an operation whose elements are independent and of one type, so that rows may be joined and split, and
+// ends the call (see done).
 func (o *Ops) pointWise(e C.pb_ew, s space) {
 	defer o.done()
 	views := []*C.pb_view{&e.y, &e.a, &e.b, &e.c, &e.d}
@@ -160,7 +161,7 @@ func (o *Ops) pointWise(e C.pb_ew, s space) {
 	}
 }
 
-// rowTasks cuts rows of so many elements into tasks; small calls stay on the caller's goroutine.
+// rowTasks splits rows of elems elements each into tasks; small calls stay on the caller's goroutine.
 func (o *Ops) rowTasks(rows, elems int, do func(r0, r1 int)) {
 	if rows == 0 || elems == 0 {
 		return

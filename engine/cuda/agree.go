@@ -14,10 +14,11 @@ import (
 	"patchbay/engine"
 )
 
-// errDisagrees says that a library gives other numbers than our kernel.
+// errDisagrees says that a library gives different numbers than our kernel.
 var errDisagrees = errors.New("a library and the kernel of this program give different numbers")
 
-// choices are what a library does for shapes, each looked up, and compared, once; nil: our kernel computes.
+// choices maps shapes to the plans of a library. A shape is looked up, and compared with our kernel, once; nil means
+// that our kernel computes it.
 type choices[S comparable, P any] map[S]*P
 
 // of returns the choice for a shape, which choose makes when it is first seen.
@@ -25,10 +26,10 @@ func (c choices[S, P]) of(o *Ops, s S, choose func(*S) *P) *P {
 	p, known := c[s]
 	switch {
 	case known || o.Err() != nil:
-	case o.graphs.within != nil: // comparing waits
+	case o.graphs.within != nil: // a comparison would wait
 		o.Note(errMoved)
 	default:
-		shape := s // only here it may leave the stack
+		shape := s // escapes to the heap only here
 		if p = choose(&shape); o.Err() == nil {
 			c[s] = p
 		}
@@ -36,8 +37,9 @@ func (c choices[S, P]) of(o *Ops, s S, choose func(*S) *P) *P {
 	return p
 }
 
-// borrow takes memory in pieces of the given sizes for a comparison, and returns their addresses and what gives them
-// back. Where there is none the error is engine.ErrOutOfMemory, and no error of the stream: our kernels need none.
+// borrow allocates memory for a comparison in pieces of the given sizes, and returns their addresses and what frees
+// them. If there is not enough, it returns an engine.ErrOutOfMemory that does not become an error of the stream: our
+// kernels need no such memory.
 func (o *Ops) borrow(sizes ...int) (part []uint64, done func(), err error) {
 	total := 0
 	for _, size := range sizes {
@@ -58,8 +60,9 @@ func (o *Ops) borrow(sizes ...int) (part []uint64, done func(), err error) {
 	return part, func() { o.Note(o.dev.Free(memory)) }, nil
 }
 
-// difference compares two tensors [1, m, n] on the device: the largest difference and the largest of ours, in the same
-// unit; NaN where there is one. theirs is overwritten, and so is memory of n f32, m n codes and m f32. It waits.
+// difference compares two tensors [1, m, n] on the device. It returns the largest difference and the largest magnitude
+// of ours, in the same unit, NaN where there is one. It overwrites theirs and the memory at ones (n f32), codes (m n
+// bytes) and scales (m f32), and waits for the device.
 func (o *Ops) difference(ours, theirs engine.Tensor, ones, codes, scales uint64) (diff, whole float64) {
 	m, n := ours.Dim(1), ours.Dim(2)
 	minus := engine.NewTensor(engine.Buf{Dev: ones}, engine.F32, 1, n)
@@ -67,7 +70,7 @@ func (o *Ops) difference(ours, theirs engine.Tensor, ones, codes, scales uint64)
 	o.GatedAdd(theirs, ours, minus, theirs, engine.Tensor{})
 	q := engine.NewTensor(engine.Buf{Dev: codes}, engine.F8E4M3, 1, m, n)
 	scale := engine.NewTensor(engine.Buf{Dev: scales}, engine.F32, 1, m)
-	most := func(x engine.Tensor) float64 { // the largest number, by the scales of the rows
+	most := func(x engine.Tensor) float64 { // the largest magnitude, by the scales of the rows
 		o.Quantise(q, scale, x)
 		got, largest := make([]float32, m), 0.0
 		o.Note(o.Download(got, scale).Wait())
@@ -79,7 +82,7 @@ func (o *Ops) difference(ours, theirs engine.Tensor, ones, codes, scales uint64)
 	return most(theirs), most(ours)
 }
 
-// noise fills n elements of bf16 with numbers from -1 to 1 that repeat after a prime number of them.
+// noise fills n elements of bf16 with pseudorandom numbers from -1 to 1 that repeat with a prime period.
 func (o *Ops) noise(at uint64, n int) {
 	const period = 8191
 	values := make([]float32, min(n, period))

@@ -15,9 +15,10 @@ import (
 	"patchbay/engine/cuda/driver"
 )
 
-// Attention implements engine.Ops. bf16 heads of at most 128 elements in rows of 16-byte pieces go through cuDNN where
-// it has a plan that agrees with our kernel, else over the tensor cores (attend.cu), larger ones without causal mask
-// and bias as two products, everything else through f32 (attend_any.cu), with heads of at most 512 elements.
+// Attention implements engine.Ops. bf16 heads of at most 128 elements, in rows of 16-byte pieces, are computed by cuDNN
+// where it has a plan that agrees with our kernel, else on the tensor cores (attend.cu). Larger bf16 heads without
+// causal mask and bias are computed as two products, everything else in f32 (attend_any.cu). Heads have at most 512
+// elements.
 func (o *Ops) Attention(out, q, k, v engine.Tensor, a engine.AttentionArgs) {
 	const op = "Attention"
 	engine.CheckAttention(out, q, k, v, a)
@@ -48,8 +49,8 @@ func (o *Ops) Attention(out, q, k, v engine.Tensor, a engine.AttentionArgs) {
 	o.attend(kernel, queries, &shape, scale, at, a)
 }
 
-// attend computes attention of a shape by our kernel, of which a block has so many queries, on q, k, v, o and the
-// log-sum-exp at these addresses, with the mask and the bias of a.
+// attend computes attention of a shape by our kernel, whose blocks have the given number of queries each. at holds the
+// addresses of q, k, v, o and the log-sum-exp; mask and bias are those of a.
 func (o *Ops) attend(kernel kernel, queries int, s *engine.AttentionShape, scale float32, at [5]uint64,
 	a engine.AttentionArgs,
 ) {
@@ -66,7 +67,7 @@ func (o *Ops) attend(kernel kernel, queries int, s *engine.AttentionShape, scale
 	if !a.Bias.IsZero() {
 		p.bias_s = [2]C.pb_i64{C.pb_i64(a.Bias.Stride(0)), C.pb_i64(a.Bias.Stride(1))}
 	}
-	// The lengths travel with the launch, so many items at most.
+	// The lengths are launch arguments, so a launch has at most PB_MAX_ITEMS items.
 	for from := 0; from < s.B; from += C.PB_MAX_ITEMS {
 		n, size := min(C.PB_MAX_ITEMS, s.B-from), s.DType.Size()
 		item := func(i, size, stride int) C.pb_u64 { return C.pb_u64(at[i] + uint64(size*from*stride)) }
@@ -84,10 +85,10 @@ func (o *Ops) attend(kernel kernel, queries int, s *engine.AttentionShape, scale
 	}
 }
 
-// attendMost is the most elements of a head that attention goes over in one kernel of the tensor cores.
+// attendMost is the largest head that one attention kernel of the tensor cores handles, in elements.
 const attendMost = 128
 
-// attendKernel chooses the kernel and says how many queries one of its blocks has.
+// attendKernel chooses the kernel and returns it with its number of queries per block.
 func attendKernel(out, q, k, v engine.Tensor, a engine.AttentionArgs) (kernel, int) {
 	d := q.Dim(3)
 	masked := a.Causal || a.KeyLen != nil || !a.Bias.IsZero() || a.Scale < 0
@@ -104,7 +105,7 @@ func attendKernel(out, q, k, v engine.Tensor, a engine.AttentionArgs) (kernel, i
 	return flashKernel(d), flashQueries
 }
 
-// flashQueries is how many queries a block of attend.cu has.
+// flashQueries is the number of queries per block of attend.cu.
 const flashQueries = 128
 
 // flashKernel chooses the kernel of the tensor cores for heads of d elements without a mask.
@@ -122,25 +123,24 @@ func flashKernel(d int) kernel {
 	return kAttend128
 }
 
-// asProducts reports whether attention goes through two products: one head of the autoencoder has 512 elements and as
-// many keys as the picture has latents.
+// asProducts reports whether attention is computed as two products. That is for the autoencoder, whose one head has 512
+// elements and as many keys as the picture has latents.
 func asProducts(out, q, k, v engine.Tensor, a engine.AttentionArgs) bool {
 	return q.Dim(3) > attendMost && q.DType == engine.BF16 && !a.Causal && a.Bias.IsZero() && k.Dim(1) > 0 &&
 		pieces(out, q, k, v) != 0
 }
 
-// scoreRows returns how many of lq queries have their scores with lk keys in o.strip bytes.
+// scoreRows returns how many of lq queries have room for their scores with lk keys in o.strip bytes, at least one.
 func (o *Ops) scoreRows(lq, lk int) int { return min(lq, max(1, o.strip/(4*rowStride(lk)))) }
 
-// scoreRoom returns the scratch bytes of attendByProducts: scores, probabilities and values that lie the other way
-// round.
+// scoreRoom returns the scratch bytes of attendByProducts: scores, probabilities and transposed values.
 func scoreRoom(rows, lk, d int) int {
 	ld := rowStride(lk)
 	return room(4*rows*ld) + room(2*rows*ld) + room(2*d*ld)
 }
 
-// attendByProducts computes scores q k^T in f32, their softmax in bf16 and its product with v, head by head and as
-// many queries at a time as have their scores in o.strip bytes.
+// attendByProducts computes scores q k^T in f32, their softmax in bf16 and its product with v, head by head and for as
+// many queries at a time as scoreRows says.
 func (o *Ops) attendByProducts(out, q, k, v engine.Tensor, a engine.AttentionArgs, scale float32) {
 	lq, lk, d := q.Dim(1), k.Dim(1), q.Dim(3)
 	ld := rowStride(lk)

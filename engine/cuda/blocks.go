@@ -13,23 +13,23 @@ import (
 	"patchbay/engine"
 )
 
-// wideBytes is the most that the widened rows of a weight in blocks take, 128 MiB: the largest layer of FLUX.1 is
-// widened whole. Smaller tiles would leave multiprocessors without work at the end of each.
+// wideBytes is the most bytes of a block-quantized weight that are widened at a time, 128 MiB: the largest layer of
+// FLUX.1 is widened whole. With smaller tiles multiprocessors would idle at the end of each.
 const wideBytes = 128 << 20
 
-// wideStep is what tiles are multiples of, the features of the largest tile of the tensor cores.
+// wideStep is the number of rows that tiles are multiples of: the features of the largest tile of the tensor cores.
 const wideStep = 256
 
-// wideRows returns how many of the n rows of k elements of a weight in blocks are widened at a time: tiles of about one
-// size that take at most o.wide bytes, or wideStep rows.
+// wideRows returns how many of the n rows of k elements of a block-quantized weight are widened at a time: tiles of
+// about equal size that take at most o.wide bytes, or wideStep rows.
 func (o *Ops) wideRows(n, k int) int {
 	most := max(1, o.wide/(wideStep*k*engine.BF16.Size())) * wideStep
 	tiles := (n + most - 1) / most
 	return min(n, ((n+tiles-1)/tiles+wideStep-1)/wideStep*wideStep)
 }
 
-// parts lists the products that one is computed as, those that differ: itself, or with a weight in blocks and more than
-// a few rows those of its tiles, of which the last one may be smaller.
+// parts returns the distinct products that p is computed as: p itself or, with a block-quantized weight and more than a
+// few rows of x, those of its tiles, of which the last one may be smaller.
 func (o *Ops) parts(p *engine.Product) []engine.Product {
 	if !p.Blocks || o.few(p.Batch*p.Rows) || p.N*p.K == 0 {
 		return []engine.Product{*p}
@@ -43,7 +43,8 @@ func (o *Ops) parts(p *engine.Product) []engine.Product {
 	return []engine.Product{tile, last}
 }
 
-// wideRoom returns the scratch bytes of n widened rows of the weight of p, which few rows of x need not.
+// wideRoom returns the scratch bytes of n widened rows of the weight of p. It is 0 if the weight is not
+// block-quantized. Products with few rows of x would not need them.
 func wideRoom(p *engine.Product, n int) int {
 	if !p.Blocks {
 		return 0
@@ -51,8 +52,8 @@ func wideRoom(p *engine.Product, n int) int {
 	return room(n * p.K * engine.BF16.Size())
 }
 
-// byWidening computes a product with a weight in blocks: a tile of its rows after the other becomes bf16 in scratch
-// memory and is multiplied like a weight that was stored so, into its columns of y.
+// byWidening computes a product with a block-quantized weight tile by tile: it widens a tile of rows to bf16 in scratch
+// memory and multiplies it like a bf16 weight, into its columns of y.
 func (o *Ops) byWidening(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue) {
 	rows, b := o.wideRows(w.N(), w.K()), w.Base
 	for from := 0; from < w.N(); from += rows {
@@ -85,7 +86,7 @@ func (o *Ops) byWidening(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue
 	}
 }
 
-// widen makes rows [from, from+n) of a matrix in blocks bf16.
+// widen converts rows [from, from+n) of a block-quantized matrix to bf16.
 func (o *Ops) widen(to uint64, p *engine.Packed, from, n int) {
 	o.args.pack = C.struct_pb_pack{
 		dst: C.pb_u64(to), src: C.pb_u64(p.Buf.Dev + uint64(from*p.PieceBytes)), rows: C.pb_i64(n), k: C.pb_i64(p.K),

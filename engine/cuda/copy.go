@@ -83,7 +83,7 @@ func inSteps(t *engine.Tensor, n int) bool {
 	return true
 }
 
-// Upsample2x implements engine.Ops: the rows of each parity are a copy that repeats every pixel.
+// Upsample2x implements engine.Ops: the rows of each parity are copied with every pixel repeated.
 func (o *Ops) Upsample2x(y, x engine.Tensor) {
 	engine.CheckUpsample2x(y, x)
 	if y.Len() == 0 {

@@ -1,14 +1,14 @@
 //go:build cgo
 
-// Package cuda implements engine.Ops on NVIDIA GPUs of compute capability 8.0 or newer. It knows the kernels, chooses
-// one for a call, or a library, and launches it; devices, memory and streams are those of package driver, cuBLASLt is
-// called by package lt, cuDNN by package dnn, and exchanges by NCCL, which this package knows nothing of, by package
-// nccl.
+// Package cuda implements engine.Ops on NVIDIA GPUs of compute capability 8.0 or newer. It has the kernels, chooses
+// one, or a library, for every call and launches it. Devices, memory and streams are those of package driver; package
+// lt calls cuBLASLt and package dnn calls cuDNN. Package nccl, which this package does not use, exchanges data by NCCL.
 //
-// The kernels are PTX text made beforehand from kernels/*.cu, which the driver compiles for the device at hand. The Go
-// files check operands, fill the argument structs of kernels/args.h, choose a kernel and a grid and launch; nothing
-// here waits for the device but what driver says, and a library's first use of a shape, which is compared. Kernels
-// compute in f32 whatever the type of the activations and round once when they store.
+// The kernels are PTX compiled beforehand from kernels/*.cu, which the driver compiles for the device at hand. The Go
+// files check operands, fill the argument structs of kernels/args.h, choose a kernel and a grid and launch. Nothing
+// here waits for the device except as package driver says, and when a library first computes a shape, because its
+// result is compared with that of our kernel. Kernels compute in f32 whatever the type of the activations and round
+// once when they store.
 package cuda
 
 import (
@@ -23,15 +23,15 @@ import (
 	"patchbay/engine/cuda/lt"
 )
 
-// Driver is the opened driver, with the libraries that devices compute by. It stays open for the life of the process.
+// Driver is the opened driver, with the libraries that its devices use. It stays open for the life of the process.
 type Driver struct {
 	*driver.Driver
 	lt  *lt.Library  // nil: no cuBLASLt
 	dnn *dnn.Library // nil: no cuDNN
 }
 
-// Open opens the driver's library in one of the directories, or where the loader finds it when there are none or it is
-// in none of them (see driver.Open).
+// Open opens the driver library from one of the directories or, if none of them has it, where the loader finds it (see
+// driver.Open).
 func Open(dirs ...string) (*Driver, error) {
 	d, err := driver.Open(dirs...)
 	if err != nil {
@@ -40,17 +40,17 @@ func Open(dirs ...string) (*Driver, error) {
 	return &Driver{Driver: d}, nil
 }
 
-// Use makes devices that are opened from now on multiply by cuBLASLt and attend by cuDNN where a Search finds them, and
-// tells of both. A cuDNN that does not work is left alone.
+// Use makes devices that are opened from now on use cuBLASLt for products and cuDNN for attention, if s finds them, and
+// returns what it found. A cuDNN that does not work is not used, but is no error.
 func (d *Driver) Use(s *library.Search) (products, attention driver.Found, err error) {
 	d.lt, products, err = lt.Open(d.Driver, s)
 	d.dnn, attention = dnn.Open(d.Driver, s)
 	return products, attention, err
 }
 
-// Library opens a library where it is found first in a version that can be used, and tells of it.
+// Library opens the first usable version of a library that s finds and returns what it found.
 func (d *Driver) Library(s *library.Search, l *library.Library) (found driver.Found) {
-	if l.Name == library.CUDNN().Name { // it consists of several
+	if l.Name == library.CUDNN().Name { // it consists of several libraries
 		_, found = dnn.Open(d.Driver, s)
 	} else {
 		_, found = d.Load(s, l)
@@ -58,14 +58,14 @@ func (d *Driver) Library(s *library.Search, l *library.Library) (found driver.Fo
 	return found
 }
 
-// What the kernels need.
+// Requirements of the kernels.
 const (
-	leastVersion = 12040    // of CUDA that the driver serves: it takes their PTX from 12.4 on
+	leastVersion = 12040    // CUDA version of the driver: from 12.4 on it accepts their PTX
 	leastMajor   = 8        // compute capability: they use asynchronous copies and bf16 tensor cores
 	sharedLimit  = 99 << 10 // bytes of shared memory: what a block has on compute capability 8.6, 8.9 and 12.0
 )
 
-// Refusal says why a device cannot be used, nil if it can: the driver or the GPU is too old.
+// Refusal returns an error that says why a device cannot be used (the driver or the GPU is too old), nil if it can.
 func (d *Driver) Refusal(info *driver.Info) error {
 	switch {
 	case d.Version() < leastVersion:
@@ -84,13 +84,13 @@ func (d *Driver) Refusal(info *driver.Info) error {
 // Device is one GPU with its loaded kernels. Several Ops share it; its methods may be called from several goroutines.
 type Device struct {
 	*driver.Device
-	Eager     bool // streams made from now on issue every call (engine.Replayer)
+	Eager     bool // streams made from now on issue every call themselves (see engine.Replayer)
 	functions [kernelCount]driver.Function
 	lt        *lt.Device   // nil: no cuBLASLt
 	dnn       *dnn.Library // nil: no cuDNN
 }
 
-// Device opens device number index and loads the kernels into it. It refuses GPUs that are too old by name.
+// Device opens device number index and loads the kernels into it. It returns an error for GPUs that are too old.
 func (d *Driver) Device(index int) (*Device, error) {
 	info, err := d.Info(index)
 	if err != nil {
@@ -114,7 +114,7 @@ func (d *Driver) Device(index int) (*Device, error) {
 	return dev, nil
 }
 
-// load gives the PTX to the driver and looks every kernel up.
+// load loads the PTX and looks up every kernel.
 func (dev *Device) load() error {
 	files, err := fs.Glob(ptx, "kernels/*.ptx")
 	if err != nil {
@@ -146,7 +146,7 @@ func (dev *Device) load() error {
 	return nil
 }
 
-// Close gives the kernels and the context back. Everything allocated on the device must have been freed.
+// Close releases the kernels and the context. Everything allocated on the device must have been freed.
 func (dev *Device) Close() error {
 	if dev.lt == nil {
 		return dev.Device.Close()

@@ -18,7 +18,8 @@ import (
 	"patchbay/engine/cuda/driver"
 )
 
-// sdpa is attention by cuDNN on one stream. Handles and plans are made when a shape is first seen.
+// sdpa is attention by cuDNN on one stream. The handle is made with the first plan, a plan when its shape is first
+// seen.
 type sdpa struct {
 	lib   *dnn.Library // nil: no library
 	on    *dnn.Stream
@@ -26,7 +27,7 @@ type sdpa struct {
 	why   error // why the last shape has no plan
 }
 
-// free gives plans and handle back.
+// free releases the plans and the handle.
 func (s *sdpa) free() error {
 	if s.on == nil {
 		return nil
@@ -53,16 +54,16 @@ func (s *sdpa) takes(a *engine.AttentionShape) bool {
 	return true
 }
 
-// plan returns what cuDNN does for a shape, nil where it has nothing that agrees with our kernel, or there is no memory
-// to find out.
+// plan returns cuDNN's plan for a shape, nil if it has none that agrees with our kernel or there is no memory to
+// compare them.
 func (o *Ops) plan(a *engine.AttentionShape) *dnn.Plan { return o.sdpa.plans.of(o, *a, o.planned) }
 
-// planned asks the library for a plan and compares it.
+// planned asks the library for a plan and compares it with our kernel.
 func (o *Ops) planned(a *engine.AttentionShape) *dnn.Plan {
 	p, err := (*dnn.Plan)(nil), error(nil)
 	if o.sdpa.on == nil {
 		if o.sdpa.on, err = o.sdpa.lib.On(o.Stream); err != nil {
-			o.sdpa.lib = nil // as without the library
+			o.sdpa.lib = nil // as if there were no library
 		}
 	}
 	if err == nil {
@@ -86,7 +87,7 @@ func (o *Ops) planned(a *engine.AttentionShape) *dnn.Plan {
 	return nil
 }
 
-// byCUDNN computes attention by cuDNN where it has a plan for the shape.
+// byCUDNN computes attention by cuDNN if it has a plan for the shape, and reports whether it has taken over the call.
 func (o *Ops) byCUDNN(shape *engine.AttentionShape, scale float32, at [5]uint64) bool {
 	if !o.sdpa.takes(shape) || o.fixed || !(scale >= 0) {
 		return false
@@ -104,13 +105,13 @@ func (o *Ops) byCUDNN(shape *engine.AttentionShape, scale float32, at [5]uint64)
 	return true
 }
 
-// attends computes attention of the shape by the library and by our kernel and compares what both give, and their
-// log-sum-exp, on the device. The scores of the numbers differ by some units, so that a few keys outweigh the others.
+// attends computes attention of the shape by the library and by our kernel and compares the results, and their
+// log-sum-exp, on the device. The scores of the test data differ by some units, so that a few keys outweigh the others.
 // It waits for the stream.
 func (o *Ops) attends(s *engine.AttentionShape, p *dnn.Plan) error {
 	b, h, lq, lk, d := s.B, s.H, s.Lq, s.Lk, s.D
 	extent := func(t [3]int, l int) int { return (b-1)*t[0] + (l-1)*t[1] + (h-1)*t[2] + d }
-	const apart = 1024 // elements between the beginnings of q, k and v, so that they differ
+	const apart = 1024 // elements between the starts of q, k and v, so that they differ
 	factors := 2 * (max(extent(s.Q, lq), extent(s.K, lk), extent(s.V, lk)) + 2*apart)
 	outs, sums, n := 2*extent(s.O, lq), 4*((b-1)*s.LSE[0]+(h-1)*s.LSE[1]+lq), h*d
 	part, done, err := o.borrow(factors, outs, outs, sums, sums, 4*b*lq*n, 4*b*lq*n, 4*max(n, lq), b*lq*max(n, h),
@@ -129,10 +130,10 @@ func (o *Ops) attends(s *engine.AttentionShape, p *dnn.Plan) error {
 	at[3], at[4] = part[2], part[4]
 	o.sdpa.on.Attend(p, scale, at, o.mem.take(dnn.Space))
 	if refusal := (*driver.Error)(nil); errors.As(o.Err(), &refusal) && refusal.OfLibrary() && !refusal.Sticky() {
-		o.Forgive() // our kernel computes
+		o.Forgive() // our kernel computes instead
 		return refusal
 	}
-	dense := func(to, from uint64, dtype engine.DType, dims, strides [3]int) engine.Tensor { // dims x cols of one tensor
+	dense := func(to, from uint64, dtype engine.DType, dims, strides [3]int) engine.Tensor { // a contiguous copy
 		t := engine.NewTensor(engine.Buf{Dev: to}, dtype, 1, b*dims[0], dims[1]*dims[2])
 		count := C.pb_i64(t.Len())
 		c := &o.args.copy
@@ -153,9 +154,9 @@ func (o *Ops) attends(s *engine.AttentionShape, p *dnn.Plan) error {
 		}
 		return o.Err()
 	}
-	err = agree("attention", part[1], part[2], 1.0/64, engine.BF16, [3]int{lq, h, d}, s.O) // both round
+	err = agree("attention", part[1], part[2], 1.0/64, engine.BF16, [3]int{lq, h, d}, s.O) // both round to bf16
 	if err == nil && s.Sums {
-		// f32: a key too many shows
+		// in f32 a single extra key shows
 		err = agree("log-sum-exp", part[3], part[4], 1.0/(1<<14), engine.F32, [3]int{1, h, lq},
 			[3]int{s.LSE[0], 0, s.LSE[1]})
 	}

@@ -16,45 +16,46 @@ import (
 	"patchbay/engine/cuda/driver"
 )
 
-// graphs are sequences of calls that a stream has issued and will issue again (CUDA graphs): each as one graph, or as
-// several where calls that are none of the stream's come in between. A capture issues nothing: it may be given up.
+// graphs are the sequences of calls that a stream replays as CUDA graphs: each as one graph, or as several with calls
+// of Between in between. A capture issues nothing, so it may be abandoned.
 type graphs struct {
 	of     map[string]*graph // by the key of Replay
-	idle   [][]driver.Exec   // graphs of keys that were dropped: one of the same shape is changed sooner than made
-	fixed  scratch           // the places of what moves, the same for all keys
-	eager  bool              // this stream calls every time: --graphs off, or CUDA has refused
-	within *capture          // calls are captured now; nil: they are issued
+	idle   [][]driver.Exec   // graphs of dropped keys: updating one of the same shape is faster than making one
+	fixed  scratch           // the fixed copies of moving operands, shared by all keys
+	eager  bool              // issue every call: --graphs off, or CUDA has refused a capture
+	within *capture          // the capture under way; nil: calls are issued
 	count  struct{ launched, refused int64 }
 }
 
 // graph is what was issued under one key.
 type graph struct {
-	pieces  []piece // none: it was issued once, not captured yet
-	scratch uint64  // where the scratch memory was then
+	pieces  []piece // none: it was issued once but not captured yet
+	scratch uint64  // address of the scratch memory when it was captured
 	fixed   []engine.Tensor
 }
 
 // piece is a part of a sequence.
 type piece struct {
 	exec driver.Exec
-	then func() // what comes between it and the next one; nil: the end
+	then func() // the call between it and the next one; nil: it is the last
 }
 
 // capture is a sequence that is being captured.
 type capture struct {
-	made  []driver.Graph // of each piece
-	thens []func()       // behind each piece
-	err   error          // the first that the driver gave
+	made  []driver.Graph // one per piece
+	thens []func()       // the calls between them
+	err   error          // the first error of the driver
 }
 
 // idleGraphs is how many sequences of dropped keys are kept.
 const idleGraphs = 4
 
-// errMoved says that a call took memory that it had not taken the first time.
+// errMoved says that a call in a capture needs scratch memory, or a comparison, that the first pass did not need.
 var errMoved = errors.New("cuda: a sequence that is captured takes more scratch memory than before")
 
 // Replay implements engine.Replayer: the first time the calls are issued, because that may still take memory and choose
-// algorithms, the second time captured. What CUDA refuses to capture is issued call by call from then on.
+// algorithms, the second time they are captured. Once CUDA has refused a capture, the stream issues all sequences call
+// by call.
 func (o *Ops) Replay(key string, moving []engine.Tensor, f func(fixed []engine.Tensor) error) (bool, error) {
 	if o.graphs.eager || o.Err() != nil {
 		return false, f(moving)
@@ -92,7 +93,7 @@ func (o *Ops) Replay(key string, moving []engine.Tensor, f func(fixed []engine.T
 		if p.exec != 0 {
 			o.LaunchGraph(p.exec)
 		}
-		if p.then != nil { // also after an error: peers wait for it, and it tells them
+		if p.then != nil { // even after an error: peers wait for it, and it tells them
 			p.then()
 		}
 	}
@@ -132,7 +133,7 @@ func execs(pieces []piece) (out []driver.Exec) {
 	return out
 }
 
-// forget gives what launches graphs back.
+// forget frees executable graphs.
 func (o *Ops) forget(execs []driver.Exec) error {
 	var errs []error
 	for _, exec := range execs {
@@ -143,7 +144,7 @@ func (o *Ops) forget(execs []driver.Exec) error {
 	return errors.Join(errs...)
 }
 
-// free gives all graphs back.
+// free frees all graphs.
 func (g *graphs) free(o *Ops) error {
 	o.Drop()
 	var errs []error
@@ -154,15 +155,15 @@ func (g *graphs) free(o *Ops) error {
 	return errors.Join(append(errs, g.fixed.free())...)
 }
 
-// begin has the stream keep calls from now on.
+// begin starts to capture a piece.
 func (o *Ops) begin(c *capture) {
 	if c.err == nil {
 		c.err = o.BeginCapture()
-		o.Note(c.err) // nothing is issued while it lasts
+		o.Note(c.err) // a stream with an error issues nothing
 	}
 }
 
-// cut ends a piece.
+// cut ends the piece that is being captured.
 func (o *Ops) cut(c *capture) {
 	var made driver.Graph
 	if c.err == nil {
@@ -172,7 +173,7 @@ func (o *Ops) cut(c *capture) {
 	c.made = append(c.made, made)
 }
 
-// drop gives the graphs of a capture back.
+// drop frees the graphs of a capture.
 func (o *Ops) drop(c *capture) {
 	for _, made := range c.made {
 		if made != 0 {
@@ -182,8 +183,8 @@ func (o *Ops) drop(c *capture) {
 	c.made = nil
 }
 
-// capture makes graphs of the calls of f, of which none is issued. refused is what CUDA says where it does not: f may
-// be called once more then.
+// capture makes graphs of the calls of f, of which none is issued. If CUDA refuses to capture them, refused is its
+// error, and f may be called once more.
 func (o *Ops) capture(g *graph, f func([]engine.Tensor) error) (refused, err error) {
 	o.dev.Still.Lock() // a wait for the whole device, on another goroutine, would end the capture
 	defer o.dev.Still.Unlock()
@@ -218,7 +219,7 @@ func (o *Ops) capture(g *graph, f func([]engine.Tensor) error) (refused, err err
 	return nil, nil
 }
 
-// build makes the graphs of a capture what is issued again, out of what launched others where there is some.
+// build makes the graphs of a capture executable for g, by updating existing executables where there are some.
 func (o *Ops) build(g *graph, c *capture) {
 	old := execs(g.pieces)
 	if n := len(o.graphs.idle); n > 0 && old == nil {
@@ -244,7 +245,7 @@ func (o *Ops) build(g *graph, c *capture) {
 	}
 }
 
-// refusal returns the first of the errors if it is about the capture: of the driver, of cuBLASLt, or of ours.
+// refusal returns the first of the errors if it is about the capture: one of the driver, of a library, or errMoved.
 func (o *Ops) refusal(errs ...error) error {
 	for _, err := range errs {
 		var e *driver.Error
@@ -258,10 +259,10 @@ func (o *Ops) refusal(errs ...error) error {
 	return nil
 }
 
-// fix finds places for operands that move.
+// fix finds fixed places for moving operands.
 func (o *Ops) fix(moving []engine.Tensor) ([]engine.Tensor, error) {
 	if bytes := fixedRoom(moving); bytes > o.graphs.fixed.bytes {
-		o.Drop() // their places go
+		o.Drop() // their places are freed
 		if err := o.graphs.fixed.need(bytes); err != nil {
 			return nil, fmt.Errorf("%s: take %d KB for what moves between evaluations: %w", o.Location(), bytes>>10, err)
 		}
@@ -274,7 +275,7 @@ func (o *Ops) fix(moving []engine.Tensor) ([]engine.Tensor, error) {
 	return places, nil
 }
 
-// fixedRoom returns the bytes of the places of operands that move.
+// fixedRoom returns the bytes of the fixed places of moving operands.
 func fixedRoom(moving []engine.Tensor) (bytes int) {
 	for i := range moving {
 		bytes += room(moving[i].Bytes())
@@ -282,7 +283,7 @@ func fixedRoom(moving []engine.Tensor) (bytes int) {
 	return bytes
 }
 
-// settle copies what moves to its places: neighbours of one size, equally far apart, by one launch.
+// settle copies moving operands to their fixed places. Consecutive ones of equal size and distance take one launch.
 func (o *Ops) settle(places, moving []engine.Tensor) {
 	at := func(i int) uint64 { return uint64(address("Replay", moving[i])) }
 	for i := 0; i < len(moving); {

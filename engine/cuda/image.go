@@ -58,13 +58,13 @@ func (o *Ops) Conv2D(y, x engine.Tensor, w *engine.Weight, a engine.ConvArgs) {
 	}
 }
 
-// convLines returns how many of the lines of a picture have their rows of k elements of size bytes in o.strip bytes, at
-// least one.
+// convLines returns how many of the lines of a picture have room for their rows of k elements of size bytes in o.strip
+// bytes, at least one.
 func (o *Ops) convLines(lines, width, k, size int) int {
 	return min(lines, max(1, o.strip/(width*rowStride(k)*size)))
 }
 
-// im2col writes count pixels of y from first on as rows of what they see of x.
+// im2col writes, for count pixels of y from first on, what the kernel covers of x as one row each.
 func (o *Ops) im2col(at uint64, x, y engine.Tensor, a engine.ConvArgs, first, count, ld int) {
 	size, per := x.DType.Size(), 1
 	if pieces(x) != 0 {
@@ -83,7 +83,7 @@ func (o *Ops) im2col(at uint64, x, y engine.Tensor, a engine.ConvArgs, first, co
 	o.flat(kIm2col, count*a.KY*a.KX*x.Dim(3)/per, unsafe.Pointer(c))
 }
 
-// groupSlices is the most pieces that the pixels of one group are summed in.
+// groupSlices is the most slices that the pixels of one group are summed in.
 const groupSlices = 64
 
 // GroupNormStats implements engine.Ops: every block sums one slice, then the slices are added up in order. No atomics,
@@ -141,7 +141,7 @@ func (o *Ops) GroupNormApply(y, x, stats, w, b engine.Tensor, count int, eps flo
 	o.flat(typed(kGroupApply, y.DType), y.Dim(0)*y.Dim(1)*y.Dim(2)*((y.Dim(3)+7)/8), unsafe.Pointer(a))
 }
 
-// strides3 returns the strides of the dimensions before the last of a picture.
+// strides3 returns the strides of item, line and pixel of a picture.
 func strides3(t engine.Tensor) (b, y, x C.pb_i64) {
 	return C.pb_i64(t.Stride(0)), C.pb_i64(t.Stride(1)), C.pb_i64(t.Stride(2))
 }

@@ -5,5 +5,5 @@ import "patchbay/engine/cuda/driver"
 // Info describes a device.
 type Info = driver.Info
 
-// ErrNotOpened is in the chain of an error that says that the driver's library is missing or too old.
+// ErrNotOpened is wrapped by errors that say that the driver library is missing or too old.
 var ErrNotOpened = driver.ErrNotOpened

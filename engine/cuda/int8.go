@@ -13,8 +13,8 @@ import (
 	"patchbay/engine"
 )
 
-// roundedRoom returns the scratch bytes of a product with int8 weights beside those of adapters: the rows of x in 8
-// bits with their factors, and the product of the adapters where y cannot hold it, because it is the residual too.
+// roundedRoom returns the scratch bytes of a product with int8 weights, without those of adapterRoom: the rows of x in
+// 8 bits with their scales, and the product of the adapters if y cannot hold it, because y may also be the residual.
 func roundedRoom(p *engine.Product) int {
 	if p.Weight != engine.I8 {
 		return 0
@@ -28,8 +28,8 @@ func roundedRoom(p *engine.Product) int {
 }
 
 // byRounding computes a product with int8 weights, whose epilogue is in a: the rows of x are rounded to 8 bits in the
-// basis of the weights, and their sums, which are exact, multiplied by both factors (ref.QuantiseRow). What adapters
-// add is made first, by products of their own.
+// basis of the weights, and the integer sums, which are exact, are multiplied by both scales (see ref.QuantiseRow). The
+// contribution of adapters is computed first, by products of its own.
 func (o *Ops) byRounding(a *C.struct_pb_linear, l left, w *engine.Weight, y engine.Tensor) {
 	rows, ld := l.batch*l.rows, byteRow(w.K())
 	if w.Ranks() > 0 {
@@ -55,7 +55,8 @@ func (o *Ops) byRounding(a *C.struct_pb_linear, l left, w *engine.Weight, y engi
 	o.launch(k, (rows+t.m-1)/t.m, (w.N()+t.n-1)/t.n, 1, t.threads, kernels[k].shared, unsafe.Pointer(&o.args.linear))
 }
 
-// beside makes the product of adapters in y, or in scratch memory where y may be the residual, and has a add it.
+// beside computes the product of the adapters into y, or into scratch memory if y may be the residual, and makes a add
+// it.
 func (o *Ops) beside(a *C.struct_pb_linear, l left, w *engine.Weight, y engine.Tensor) {
 	a.plus, a.pbs, a.pls = a.y, a.ybs, a.yls
 	if a.res != 0 {

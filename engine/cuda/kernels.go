@@ -9,7 +9,7 @@ import "C"
 
 import "embed"
 
-// ptx holds the compiled kernels, one file a source; `make cuda-kernels` makes them and a test compares the hash of
+// ptx holds the compiled kernels, one file per source; `make cuda-kernels` makes them and a test compares the hash of
 // their sources.
 //
 //go:embed kernels/*.ptx
@@ -18,7 +18,7 @@ var ptx embed.FS
 // kernel is an index into kernels.
 type kernel int
 
-// The kernels. Where there is one for each type of activations, bf16 comes first and f32 follows (see typed).
+// The kernels with one variant for each type of activations: bf16 comes first, f32 follows (see typed).
 const (
 	kPointwise kernel = iota * 2
 	kNorm
@@ -42,7 +42,7 @@ const (
 	kLast
 )
 
-// The kernels of one type.
+// The kernels with a single variant.
 const (
 	kCopy kernel = iota + kLast
 	kCopyNarrow
@@ -69,18 +69,19 @@ const (
 	kernelCount
 )
 
-// stages is how many parts of 32 columns (64 bytes a row) the tiles of the tensor cores keep in shared memory.
+// stages is the number of parts of 32 columns (64 bytes per row) that the tiles of the tensor cores keep in shared
+// memory.
 const stages = 4
 
-// flashShared is the shared memory of attend.cu for heads padded to d: 128 queries and two times 64 keys and values, in
+// flashShared returns the bytes of shared memory of attend.cu: 128 queries and two buffers of 64 keys and 64 values, in
 // rows of row elements.
 func flashShared(row int) int { return (128 + 4*64) * row * 2 }
 
-// anyShared is the shared memory of attend_any.cu: 8 warps of qw queries and their 32 probabilities, and a tile of 32
-// rows.
+// anyShared returns the bytes of shared memory of attend_any.cu for heads of d elements: 8 warps, each with qw queries
+// and their 32 probabilities, and a tile of 32 rows.
 func anyShared(d, qw int) int { return (8*qw*(d+32) + 32*(d+1)) * 4 }
 
-// roundShared is the shared memory of pb_round: a part of a row and a number a warp.
+// roundShared is the shared memory of pb_round in bytes: a part of a row and a number per warp.
 const roundShared = C.PB_MAX_GROUP*4 + threads/32*4
 
 // source is the name of a kernel in the PTX and how many bytes of shared memory a launch may ask for.
@@ -89,11 +90,11 @@ type source struct {
 	shared int
 }
 
-// kernels describes them.
+// kernels describes all kernels, indexed by kernel.
 var kernels = sources()
 
 func sources() (all [kernelCount]source) {
-	for k, s := range map[kernel]source{ // of each type
+	for k, s := range map[kernel]source{ // one for each type
 		kPointwise:  {"pb_pointwise", 0},
 		kNorm:       {"pb_norm", 0},
 		kHeads:      {"pb_heads", 0},

@@ -23,7 +23,7 @@ type left struct {
 	vec         C.int // rows start at multiples of 16 bytes
 }
 
-// fewRows is the most rows that are multiplied a warp a feature; see few in linear.cu.
+// fewRows is the most rows for which a product takes one warp per feature; see few in linear.cu.
 const fewRows = 8
 
 // Linear implements engine.Ops.
@@ -45,7 +45,7 @@ func (o *Ops) Linear(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue) {
 	o.multiplied("Linear", &r, y, x, w, e)
 }
 
-// multiplied computes a product on its way; its scratch memory is there.
+// multiplied computes a product by its route, whose scratch memory the caller has prepared.
 func (o *Ops) multiplied(op string, r *route, y, x engine.Tensor, w *engine.Weight, e engine.Epilogue) {
 	if r.a != nil {
 		o.byLibrary(op, r, y, x, w, e)
@@ -75,7 +75,7 @@ func (o *Ops) multiplied(op string, r *route, y, x engine.Tensor, w *engine.Weig
 	}
 	if w.Ranks() > 0 {
 		up := engine.BF16
-		if o.kernelFor(l, w.Base.DType, w.N()) < kLast { // those that widen any type
+		if o.kernelFor(l, w.Base.DType, w.N()) < kLast { // the kernels that widen any type
 			up = engine.F32
 		}
 		a.f[1] = o.adapters(l, w, up)
@@ -96,7 +96,7 @@ func leftOf(x engine.Tensor) left {
 	return l
 }
 
-// leadStrides returns the strides of batch and row of [B, L, E] or [L, E], 0 of an absent tensor.
+// leadStrides returns the strides of batch and row of [B, L, E] or [L, E], 0 for an absent tensor.
 func leadStrides(t engine.Tensor) (bs, ls C.pb_i64) {
 	switch t.Dims() {
 	case 2:
@@ -136,8 +136,8 @@ func ownRoom(p *engine.Product) int {
 	return adapterRoom(p.Batch*p.Rows, p.N, p.Ranks, p.XType.Size()) + roundedRoom(p)
 }
 
-// adapters makes the second pair of factors of a product: the low-rank parts of all adapters stand side by side in
-// scratch memory, like their Up factors of type upType, so that y gets x W^T + [s1 x D1^T, s2 x D2^T, ..] [U1, U2,
+// adapters computes the second pair of factors of a product: the low-rank parts of all adapters side by side in scratch
+// memory, and likewise their Up factors in type upType, so that y gets x W^T + [s1 x D1^T, s2 x D2^T, ..] [U1, U2,
 // ..]^T.
 func (o *Ops) adapters(l left, w *engine.Weight, upType engine.DType) C.struct_pb_factor {
 	r := w.Ranks()
@@ -175,8 +175,8 @@ func (o *Ops) product(a *C.struct_pb_linear, l left, w *engine.Packed) {
 	o.multiply(a, l, r)
 }
 
-// right is the right factor of a product, [n, k] in rows that start ld elements apart, at multiples of 16 bytes. With a
-// form (engine.Blocks.Form) it is in blocks, for few rows alone, and ld counts bytes.
+// right is the right factor of a product, [n, k] in rows that start ld elements apart, at multiples of 16 bytes. If it
+// has a form (engine.Blocks.Form), it is in blocks, ld counts bytes, and only products with few rows can use it.
 type right struct {
 	at       C.pb_u64
 	ld, n, k int
@@ -218,7 +218,7 @@ var tiles = [...]struct{ m, n, threads int }{{128, 256, 256}, {128, 128, 128}, {
 // Fix implements engine.Fixer.
 func (o *Ops) Fix(on bool) { o.fixed = on }
 
-// few says whether so many rows are multiplied a warp a feature.
+// few reports whether a product of so many rows takes one warp per feature.
 func (o *Ops) few(rows int) bool { return rows <= fewRows && !o.fixed }
 
 // kernelFor chooses the kernel of a product: the largest tile that gives every multiprocessor one.

@@ -18,18 +18,19 @@ import (
 	"patchbay/engine/cuda/lt"
 )
 
-// plan is a product by cuBLASLt: y, or a matrix aside of it, = act(x w^T + c + bias), for one item or for all as one.
-// With adapters their product is made first, where this one goes, and is c.
+// plan is a product by cuBLASLt: act(x w^T + c + bias), written to y or to scratch memory, for one item or for all as
+// one. With adapters, their product is computed first into the same place and is c.
 type plan struct {
 	shape, low lt.Shape // low: of the low-rank parts of adapters with their Up factors; k is 0 without adapters
-	items      int      // calls, one an item of the batch; 1 where all items are one matrix
+	items      int      // calls, one per item of the batch; 1 if all items are one matrix
 	aside      bool     // the product goes to scratch memory; y = residual + gate * (product + bias, if act is none)
 	added      bool     // the residual is c
-	bias       bool     // of the product
+	bias       bool     // the product has one
 }
 
-// planOf says how a product goes through cuBLASLt; ok false: it does not. The rows of all operands start at multiples
-// of 16 bytes. What the library has no epilogue for, narrower factors, and few rows stay with our kernels.
+// planOf returns how a product goes through cuBLASLt; ok is false if it does not. The rows of all operands start at
+// multiples of 16 bytes. Products that the library has no epilogue for, whose operands are not all bf16, or that have
+// few rows stay with our kernels.
 func (dev *Device) planOf(p *engine.Product) (pl plan, ok bool) {
 	narrow := p.XType == engine.BF16 && p.YType == engine.BF16 && p.Weight == engine.BF16
 	if dev.lt == nil || !lt.Has(p.Act) || !narrow || p.Batch*p.Rows <= fewRows || p.N*p.K == 0 || p.Gated && !p.Added {
@@ -65,8 +66,8 @@ func (dev *Device) planOf(p *engine.Product) (pl plan, ok bool) {
 	return pl, p.X[1] >= p.K && y[1] >= p.N && c[1] >= p.N
 }
 
-// planRoom is the scratch memory of a planned product: workspace, what adapters need, the bias in bf16, and the product
-// where it stands aside.
+// planRoom returns the scratch bytes of a planned product: workspace, what adapters need, the bias in bf16, and the
+// product if it is written there.
 func (dev *Device) planRoom(p *engine.Product, pl *plan) int {
 	bytes := room(dev.lt.Space) + adapterRoom(p.Batch*p.Rows, p.N, p.Ranks, engine.BF16.Size())
 	if pl.bias {
@@ -78,7 +79,7 @@ func (dev *Device) planRoom(p *engine.Product, pl *plan) int {
 	return bytes
 }
 
-// route is the way that a product takes.
+// route says how a product is computed.
 type route struct {
 	p       engine.Product
 	plan    plan
@@ -86,7 +87,7 @@ type route struct {
 	scratch int      // bytes
 }
 
-// routeOf chooses the way of a product whose operands start at multiples of 16 bytes.
+// routeOf chooses the route of a product whose operands start at multiples of 16 bytes.
 func (o *Ops) routeOf(p *engine.Product) (r route) {
 	r.p, r.scratch = *p, ownRoom(p)
 	pl, ok := o.dev.planOf(p)
@@ -103,7 +104,7 @@ func (o *Ops) routeOf(p *engine.Product) (r route) {
 	return r
 }
 
-// route chooses the way of any product.
+// route chooses the route of any product.
 func (o *Ops) route(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue) route {
 	p := engine.ProductOf(y, x, w, e)
 	if o.dev.lt == nil || !inSteps(&x, rowAlign) || !inSteps(&y, rowAlign) || !inSteps(&e.Residual, rowAlign) {
@@ -112,11 +113,11 @@ func (o *Ops) route(y, x engine.Tensor, w *engine.Weight, e engine.Epilogue) rou
 	return o.routeOf(&p)
 }
 
-// algorithm returns what cuBLASLt does for a shape, nil where it has nothing that agrees with our kernel, or there is
-// no memory to find out.
+// algorithm returns cuBLASLt's plan for a shape, nil if it has none that agrees with our kernel or there is no memory
+// to compare them.
 func (o *Ops) algorithm(s lt.Shape) *lt.Plan { return o.products.of(o, s, o.choose) }
 
-// choose asks the library for an algorithm and compares it.
+// choose asks the library for an algorithm and compares it with our kernel.
 func (o *Ops) choose(s *lt.Shape) *lt.Plan {
 	a, err := o.dev.lt.Plan(s)
 	o.Note(err)
@@ -133,7 +134,7 @@ func (o *Ops) choose(s *lt.Shape) *lt.Plan {
 	return nil
 }
 
-// byLibrary computes a product by cuBLASLt; its scratch memory is there.
+// byLibrary computes a product by cuBLASLt. The caller has prepared the scratch memory of its route.
 func (o *Ops) byLibrary(op string, r *route, y, x engine.Tensor, w *engine.Weight, e engine.Epilogue) {
 	p, pl := &r.p, &r.plan
 	c := lt.Call{
@@ -167,7 +168,7 @@ func (o *Ops) byLibrary(op string, r *route, y, x engine.Tensor, w *engine.Weigh
 	o.chosen.library++
 }
 
-// items enqueues a product for each of so many items, whose x, y and c start strides elements apart.
+// items enqueues a product for each of the items, whose x, y and c start strides elements apart.
 func (o *Ops) items(a *lt.Plan, c lt.Call, items int, strides [3]int) {
 	for range items {
 		o.dev.lt.Multiply(o.Stream, a, &c)
@@ -175,8 +176,8 @@ func (o *Ops) items(a *lt.Plan, c lt.Call, items int, strides [3]int) {
 	}
 }
 
-// apart computes y = residual + gate * (product + bias) of a product in scratch memory. The bias of one with an
-// activation is in it.
+// apart computes y = residual + gate * (product + bias) of a product in scratch memory. With an activation, the bias is
+// already in the product.
 func (o *Ops) apart(op string, product uint64, y engine.Tensor, w *engine.Weight, e engine.Epilogue,
 	p *engine.Product,
 ) {
@@ -193,12 +194,12 @@ func (o *Ops) apart(op string, product uint64, y engine.Tensor, w *engine.Weight
 	if outer == 2 {
 		a.b.stride[0] = C.pb_i64(p.Rows * rowStride(p.N))
 	} else {
-		a.gate.stride[0] = 0 // one item, whose rows stand where others have items
+		a.gate.stride[0] = 0 // one item, whose rows take the place of the items
 	}
 	o.pointwise(y.DType)
 }
 
-// convert converts n neighbouring elements.
+// convert converts n neighboring elements.
 func (o *Ops) convert(dst, src uint64, n int, to, from engine.DType) {
 	o.args.pack = C.struct_pb_pack{
 		dst: C.pb_u64(dst), src: C.pb_u64(src), rows: 1, k: C.pb_i64(n), width: C.pb_i64(n), dst_ld: C.pb_i64(n),
@@ -208,7 +209,7 @@ func (o *Ops) convert(dst, src uint64, n int, to, from engine.DType) {
 }
 
 // agrees computes a product of the shape, with every operand that it has, by the library and by our kernel and compares
-// them on the device. The factors are any numbers; sums are scaled to about 1. It waits for the stream.
+// the results on the device. The factors are pseudorandom; sums are scaled to about 1. It waits for the stream.
 func (o *Ops) agrees(s *lt.Shape, a *lt.Plan) error {
 	m, n, k := s.M, s.N, s.K
 	factor := 2 * max(m*s.LDX, n*s.LDW, m*s.LDC, n)
@@ -236,7 +237,7 @@ func (o *Ops) agrees(s *lt.Shape, a *lt.Plan) error {
 	rows := func(at uint64) engine.Tensor {
 		return engine.NewTensor(engine.Buf{Dev: at}, engine.BF16, 1, m, s.LDY).Slice(2, 0, n)
 	}
-	if s.Act != engine.ActNone { // the library's is behind the sum with c
+	if s.Act != engine.ActNone { // the library applies it after adding c
 		o.Activate(rows(ours), rows(ours), s.Act)
 	}
 	diff, whole := o.difference(rows(ours), rows(theirs), ones, part[5], part[6])

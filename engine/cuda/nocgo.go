@@ -1,6 +1,6 @@
 //go:build !cgo
 
-// Package cuda computes on NVIDIA GPUs through the driver's library; without cgo it cannot open one, and none of its
+// Package cuda computes on NVIDIA GPUs through the driver library; without cgo it cannot open it, and none of its
 // types is ever made.
 package cuda
 
@@ -38,7 +38,7 @@ type streams interface {
 	Close() error
 }
 
-// Ops is a stream of a device that computes.
+// Ops computes on a stream of a device.
 type Ops struct {
 	Stream *driver.Stream
 	operations

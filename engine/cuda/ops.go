@@ -28,7 +28,7 @@ var (
 	_ engine.Fixer    = (*Ops)(nil)
 )
 
-// Ops is a stream of a device that computes. One goroutine uses a value at a time.
+// Ops computes on a stream of a device. One goroutine uses a value at a time.
 type Ops struct {
 	*driver.Stream
 	dev  *Device
@@ -36,18 +36,18 @@ type Ops struct {
 	mem  scratch
 	// most bytes of scratch for the rows of a convolution or the scores of two-product attention, see stripBytes
 	strip    int
-	wide     int     // most bytes of scratch for rows of a weight in blocks, see wideBytes
-	staged   scratch // of Pack: device memory that rows are widened from
+	wide     int     // most bytes of scratch for widened rows of a weight, see wideBytes
+	staged   scratch // of Pack: device memory with the rows to widen
 	aside    []*Ops  // see Beside
 	products choices[lt.Shape, lt.Plan]
 	sdpa     sdpa
-	fixed    bool // one kernel a pair of types, whatever the rows
+	fixed    bool // see Fix
 	chosen
 	graphs graphs
 }
 
-// arguments is where calls put what a launch needs. It holds no Go pointers, so that C may read it, and it is made
-// once: no call allocates.
+// arguments holds the arguments of a launch. It has no Go pointers, so that C may read it, and is made once, so that no
+// call allocates.
 type arguments struct {
 	pointwise C.struct_pb_pointwise
 	norm      C.struct_pb_norm
@@ -67,7 +67,7 @@ type arguments struct {
 	group     C.struct_pb_group
 }
 
-// stripBytes is 256 MB: some hundred lines of the largest picture, work enough for any GPU.
+// stripBytes is 256 MiB: some hundred lines of the largest picture, enough work for any GPU.
 const stripBytes = 256 << 20
 
 // NewOps makes a stream on the device.
@@ -83,7 +83,7 @@ func (dev *Device) NewOps() (*Ops, error) {
 	return o, nil
 }
 
-// Close waits for the stream and gives back what the Ops holds; memory of Alloc and Pack is the caller's to free.
+// Close waits for the stream and releases what the Ops holds; memory of Alloc and Pack is the caller's to free.
 func (o *Ops) Close() error {
 	errs := []error{o.Drain()}
 	for _, b := range o.aside {
@@ -101,9 +101,9 @@ func (*Ops) Name() string { return "cuda" }
 // Device returns the device of the stream.
 func (o *Ops) Device() *Device { return o.dev }
 
-// chosen counts what was computed which way: products of linear layers and convolutions by cuBLASLt and by our kernels,
-// shapes for which the two disagree, products with f16 weights that meet bf16 activations; attention by cuDNN and by
-// our kernels, shapes that cuDNN has no plan for, and shapes for which the two disagree.
+// chosen counts how calls were computed: products of linear layers and convolutions by cuBLASLt and by our kernels,
+// shapes on which the two disagree, products of f16 weights with bf16 activations; attention by cuDNN and by our
+// kernels, shapes for which cuDNN has no plan, and shapes on which the two disagree.
 type chosen struct {
 	library, own, refused, rounded                int64
 	attended, attendedOwn, unplanned, misattended int64
@@ -128,7 +128,8 @@ func (o *Ops) launch(k kernel, x, y, z, threads, shared int, args unsafe.Pointer
 // threads is the size of the blocks of most kernels.
 const threads = 256
 
-// flat launches a grid-stride kernel with one thread an item, if there are any, at most waves blocks a multiprocessor.
+// flat launches a grid-stride kernel with one thread per item and at most waves blocks per multiprocessor. It does
+// nothing if there are no items.
 func (o *Ops) flat(k kernel, items int, args unsafe.Pointer) {
 	const waves = 32
 	if items == 0 {
@@ -145,5 +146,5 @@ func typed(k kernel, d engine.DType) kernel {
 	return k
 }
 
-// address returns where the first element of t is, 0 for absent tensors.
+// address returns the address of the first element of t, 0 for absent tensors.
 func address(op string, t engine.Tensor) C.pb_u64 { return C.pb_u64(driver.Address(op, t)) }

@@ -18,20 +18,20 @@ import (
 	"patchbay/engine/cuda/driver"
 )
 
-// layout names the packed form: rows of K elements, filled up with zeros to a multiple of rowAlign, as f32, bf16 or
-// f16; of i8 filled up to 16, with the factor of the row and zeros behind; of blocks as they are in the file,
-// filled up to 16 bytes.
+// layout names the packed form: rows of K elements as f32, bf16 or f16, padded with zeros to a multiple of rowAlign;
+// rows of i8, padded to 16 bytes and followed by the scale of the row and zeros; rows of blocks as in the file, padded
+// to 16 bytes.
 const layout = "cuda"
 
-// rowAlign is the number of elements that rows of weights are filled up to: 16 bytes of the narrowest type.
+// rowAlign pads rows of weights to a multiple of so many elements: 16 bytes of the narrowest type.
 const rowAlign = 8
 
 // rowStride returns the elements between the starts of two packed rows of k.
 func rowStride(k int) int { return (k + rowAlign - 1) / rowAlign * rowAlign }
 
-// stored returns the type that a weight of type d and the given factor is kept in. fp8 becomes bf16, which holds every
-// fp8 number; with a factor the product is rounded to bf16, a sixteenth of the rounding of fp8 itself. An f16 with a
-// factor becomes f32.
+// stored returns the type in which a weight of type d with the given scale is kept. fp8 becomes bf16, which holds every
+// fp8 number; with a scale the product is rounded to bf16, which adds at most a sixteenth of the rounding of fp8
+// itself. f16 with a scale becomes f32.
 func stored(d engine.DType, scale float32) engine.DType {
 	switch {
 	case d == engine.F8E4M3 || d == engine.F8E5M2:
@@ -43,12 +43,12 @@ func stored(d engine.DType, scale float32) engine.DType {
 }
 
 // Pack implements engine.Ops. Rows pass through two buffers of pinned memory and are widened and padded on the device,
-// on a stream of their own: what was issued before goes on meanwhile, what is issued after waits for them.
+// on a stream of their own: calls issued before continue meanwhile, calls issued after wait for them.
 func (o *Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 	if err := engine.CheckPack(m, c); err != nil {
 		return nil, fmt.Errorf("cuda %w", err)
 	}
-	switch { // there are no products of these here
+	switch { // there are no kernels for these
 	case m.Rotated > C.PB_MAX_GROUP:
 		m = m.Widened(engine.BF16)
 	case m.Blocks != nil && (m.Blocks.Form() == 0 || m.DType != engine.BF16 || m.Scale != 0 && m.Scale != 1):
@@ -136,13 +136,13 @@ func (o *Ops) rows(p *engine.Packed, m engine.Matrix, row int, scale float32) er
 	return nil
 }
 
-// factorRoom is what a row of i8 has behind its elements: its factor as f32, and zeros to the next 16 bytes.
+// factorRoom is the number of bytes after the elements of an i8 row: its scale as f32, and zeros to the next 16 bytes.
 const factorRoom = 16
 
-// byteRow fills k bytes of a row up to 16.
+// byteRow rounds the k bytes of a row up to a multiple of 16.
 func byteRow(k int) int { return (k + 15) / 16 * 16 }
 
-// lines enqueues the rows of p, whose bytes fill makes.
+// lines enqueues the rows of p. fill writes the bytes of one row.
 func (o *Ops) lines(p *engine.Packed, fill func(piece []byte, row int)) error {
 	for from := 0; from < p.N; {
 		rows := min(p.N-from, max(1, driver.SlotBytes/p.PieceBytes))

@@ -10,8 +10,9 @@ import (
 	"patchbay/engine/cuda/dnn"
 )
 
-// Reserve implements engine.Reserver: scratch memory for the greediest of the calls, the pinned memory of uploads, and
-// that of two downloads under way at once. It waits for the device where the scratch memory grows.
+// Reserve implements engine.Reserver. It chooses how products and attention are computed and takes scratch memory for
+// the most demanding call, the pinned memory of uploads, and that of two concurrent downloads. It waits for the device
+// if the scratch memory grows.
 func (o *Ops) Reserve(calls *engine.Recorder) error {
 	for p := range calls.Products {
 		for _, part := range o.parts(&p) {
@@ -40,8 +41,8 @@ func (o *Ops) Reserve(calls *engine.Recorder) error {
 	return nil
 }
 
-// Scratch implements engine.Reserver: the workspaces of cuBLASLt and cuDNN wherever they may be chosen, and what our
-// kernels put aside. A convolution by a 1x1 kernel takes none but counts like the others.
+// Scratch implements engine.Reserver: the workspaces of cuBLASLt and cuDNN wherever they may be chosen, and the scratch
+// memory of our kernels. A 1x1 convolution needs none for pixels but counts like the others.
 func (o *Ops) Scratch(calls *engine.Recorder) int64 {
 	bytes := max(o.mem.bytes, room(4*calls.Gathered), room(16*groupSlices*calls.Groups))
 	product := func(p *engine.Product) int {
@@ -69,7 +70,7 @@ func (o *Ops) Scratch(calls *engine.Recorder) int64 {
 		if c.Pixels > 0 {
 			size, ld := c.DType.Size(), rowStride(c.K)
 			rows := c.Width * o.convLines(c.Height, c.Width, c.K, size)
-			bytes = max(bytes, room(rows*ld*size)+product(&engine.Product{ // neighbours in memory, weights of the same type
+			bytes = max(bytes, room(rows*ld*size)+product(&engine.Product{ // dense rows, weights of the same type
 				Batch: 1, Rows: rows, N: c.N, K: c.K, Ranks: c.Ranks, X: [2]int{0, ld}, Y: [2]int{0, rowStride(c.N)},
 				XType: c.DType, YType: c.DType, Weight: c.DType, Added: c.Ranks > 0, Bias: true,
 				Residual: [2]int{0, rowStride(c.N)},
@@ -79,7 +80,7 @@ func (o *Ops) Scratch(calls *engine.Recorder) int64 {
 	return int64(bytes + max(room(calls.Moving), o.graphs.fixed.bytes))
 }
 
-// Workspace implements engine.Reserver: that of cuBLASLt, and widened rows.
+// Workspace implements engine.Reserver: the workspace of cuBLASLt, and widened rows.
 func (o *Ops) Workspace(blocks bool) int64 {
 	bytes := 0
 	if o.dev.lt != nil {

@@ -14,8 +14,8 @@ import (
 	"patchbay/engine"
 )
 
-// rowsOf describes the rows of y: its outermost dimension first, the others behind, so that modulation rows can count
-// items (see perItems).
+// rowsOf describes the rows of y with its outermost dimension first and the others last, so that modulation rows can
+// count items (see modulationOf).
 func rowsOf(op string, y engine.Tensor) C.struct_pb_rows {
 	r := C.struct_pb_rows{dims: [4]C.int{1, 1, 1, 1}, cols: C.int(y.Dim(-1))}
 	rows := 1
@@ -31,7 +31,7 @@ func rowsOf(op string, y engine.Tensor) C.struct_pb_rows {
 	return r
 }
 
-// slot is where dimension i of outer ones stands in pb_rows.dims.
+// slot returns the place in pb_rows.dims of dimension i of outer leading ones.
 func slot(i, outer int) int {
 	if i == 0 {
 		return 0
@@ -39,7 +39,7 @@ func slot(i, outer int) int {
 	return 4 - outer + i
 }
 
-// viewOf describes one operand of the same rows; dimensions of size 1 where rows has more are repeated.
+// viewOf describes one operand of the same rows; its dimensions of size 1 are broadcast where r has more.
 func viewOf(op string, r *C.struct_pb_rows, t engine.Tensor) C.struct_pb_view {
 	v := C.struct_pb_view{at: address(op, t), div: 1}
 	if t.IsZero() {
@@ -64,13 +64,13 @@ func modulationOf(op string, t engine.Tensor, batch int) C.struct_pb_view {
 	return v
 }
 
-// vectorOf describes one row for all.
+// vectorOf describes a vector that is the same for all rows.
 func vectorOf(op string, t engine.Tensor) C.struct_pb_view {
 	return C.struct_pb_view{at: address(op, t), div: 1}
 }
 
-// pieces reports whether every operand present can be accessed in 16-byte pieces along its last dimension: its address
-// and its strides.
+// pieces returns 1 if every operand present can be accessed in 16-byte pieces along its last dimension, as its address
+// and strides allow, else 0.
 func pieces(ts ...engine.Tensor) C.int {
 	for i := range ts {
 		if !inPieces(&ts[i]) {
@@ -96,7 +96,7 @@ func inPieces(t *engine.Tensor) bool {
 	return true
 }
 
-// into begins o.args.pointwise with the output y; inputs are all that the call reads.
+// into starts to fill o.args.pointwise for the output y; inputs are all operands that the call reads.
 func (o *Ops) into(op string, code C.int, y engine.Tensor, inputs ...engine.Tensor) *C.struct_pb_pointwise {
 	a := &o.args.pointwise
 	*a = C.struct_pb_pointwise{r: rowsOf(op, y), op: code}
@@ -150,10 +150,11 @@ func (o *Ops) ActivateMul(y, x, b engine.Tensor, act engine.Act) {
 	o.pointwise(y.DType)
 }
 
-// normScratch is the shared memory of a norm: a number a warp.
+// normScratch is the shared memory of a norm in bytes: a number per warp.
 const normScratch = 128
 
-// norm launches o.args.norm, whose operands are set: a block a row, of a thread for every 16 elements, at most 512.
+// norm launches o.args.norm, whose operands are set: one block per row, with a thread for every 16 elements, at most
+// 512.
 func (o *Ops) norm(y engine.Tensor) {
 	a := &o.args.norm
 	size := min(512, (int(a.r.cols)+511)/512*32)

@@ -4,14 +4,15 @@ package cuda
 
 import "patchbay/engine/cuda/driver"
 
-// scratch is device memory for the inside of one call. It grows when a call needs more than any before, which waits for
-// the device; a call hands it out piece by piece and the next call starts over: the stream keeps them apart.
+// scratch is device memory for use within one call. It grows, waiting for the device, when a call needs more than any
+// before. A call takes it piece by piece and the next call starts over, which is safe because a stream runs them in
+// order.
 type scratch struct {
 	dev   *driver.Device
 	at    uint64
 	bytes int
 	used  int
-	// frozen: it may not grow, because its address is being captured
+	// frozen forbids growth, because the address is being captured in a graph
 	frozen bool
 }
 
@@ -38,7 +39,7 @@ func (s *scratch) need(bytes int) error {
 	return nil
 }
 
-// room returns what a piece of the given bytes takes of the scratch memory.
+// room returns the scratch bytes that a piece of the given size takes.
 func room(bytes int) int { return (bytes + scratchAlign - 1) / scratchAlign * scratchAlign }
 
 // take returns the next piece.
@@ -51,7 +52,7 @@ func (s *scratch) take(bytes int) uint64 {
 	return at
 }
 
-// free gives the memory back.
+// free releases the memory.
 func (s *scratch) free() error {
 	if s.at == 0 {
 		return nil

@@ -14,11 +14,12 @@ import (
 	"patchbay/engine"
 )
 
-// sumPiece is how many bytes of a part that cannot be read where it lies are added up at a time.
+// sumPiece is the number of bytes that are copied here and added at a time of a part that this device cannot read
+// directly.
 const sumPiece = 1 << 20
 
-// Join prepares Take and Sum: access to the memory of the devices of peers is switched on where there is any, and
-// memory is taken to bring parts of sums to where there is none. Streams of at most 32 ranks add up.
+// Join prepares Take and Sum: it enables access to the memory of the devices of peers where it is possible, and takes
+// scratch memory to copy parts of sums from the others. It returns an error if there are more than 32 peers.
 func (o *Ops) Join(peers []*Ops) error {
 	if len(peers) > C.PB_MAX_PARTS {
 		return fmt.Errorf("%s: %d ranks in one group, at most %d", o.Location(), len(peers), int(C.PB_MAX_PARTS))
@@ -35,8 +36,8 @@ func (o *Ops) Join(peers []*Ops) error {
 	return o.mem.need(missing * room(sumPiece))
 }
 
-// Beside makes another stream on the same device, which is closed with this one. Calls that use both come from one
-// goroutine at a time.
+// Beside makes another stream on the same device, which is closed with this one. Calls that involve both must come from
+// one goroutine at a time.
 func (o *Ops) Beside() (*Ops, error) {
 	b, err := o.dev.NewOps()
 	if err == nil {
@@ -45,9 +46,9 @@ func (o *Ops) Beside() (*Ops, error) {
 	return b, err
 }
 
-// Sum computes dst = parts[0] + parts[1] + ... in this order: contiguous tensors of equal type (f32, bf16 or f64) and
-// length, where part i belongs to the stream of[i]; dst may be one of them. f32 and bf16 are added in f32 and rounded
-// once.
+// Sum computes dst = parts[0] + parts[1] + ... in this order, where part i belongs to the stream of[i] and dst may be
+// one of the parts. All are contiguous tensors of equal type (f32, bf16 or f64) and length. f32 and bf16 are added in
+// f32 and rounded once.
 func (o *Ops) Sum(dst engine.Tensor, parts []engine.Tensor, of []*Ops) {
 	size, count := dst.DType.Size(), dst.Len()
 	if count == 0 || o.Err() != nil {

@@ -6,7 +6,7 @@ import (
 	"patchbay/engine"
 )
 
-// The functions here widen whole blocks: len(dst) is a multiple of the block, src holds the blocks of these elements,
+// The functions here widen whole blocks: len(dst) is a multiple of the block size, src holds their blocks,
 // little-endian. Byte positions are those of the block structs in ggml-common.h. In blocks of 32 with 4-bit parts, byte
 // j holds element j in its low half and element j+16 in its high half.
 

@@ -24,7 +24,7 @@ func (e Entry) Len() int {
 }
 
 // DType returns the engine's name of the type when the elements are stored as the engine computes with them, so that
-// Data can be used as it is (f32, f16, bf16, f64, i32, i64). Quantised and exotic types give false.
+// Data can be used directly (f32, f16, bf16, f64, i32, i64). It returns false for quantized and other types.
 func (e Entry) DType() (engine.DType, bool) {
 	d, ok := map[Type]engine.DType{
 		F32: engine.F32, F16: engine.F16, BF16: engine.BF16, F64: engine.F64, I32: engine.I32, I64: engine.I64,
@@ -32,7 +32,7 @@ func (e Entry) DType() (engine.DType, bool) {
 	return d, ok
 }
 
-// layout returns the storage of the entry, which must be one that can be widened.
+// layout returns the storage layout of the entry, or an error if its type cannot be widened.
 func (e Entry) layout() (layout, error) {
 	l := lookup(e.Type)
 	if l.widen == nil {

@@ -11,15 +11,15 @@ import (
 // defaultAlign is the alignment of tensor data when the metadata has no general.alignment.
 const defaultAlign = 32
 
-// alignKey and shapeKey are the metadata that this package itself obeys. Converters of image models reshape tensors
-// whose rows do not fill blocks (or that have more dimensions than ggml knows) and store the true shape under shapeKey
-// + tensor name.
+// alignKey and shapeKey are the metadata keys that this package itself interprets. Converters of image models reshape
+// tensors whose rows do not fill blocks (or that have more dimensions than ggml knows) and store the true shape under
+// shapeKey + tensor name.
 const (
 	alignKey = "general.alignment"
 	shapeKey = "comfy.gguf.orig_shape."
 )
 
-// info is one tensor info: an entry without data, and where its data is.
+// info is one tensor info: an entry, whose data is set by place, and where this data lies.
 type info struct {
 	Entry
 	offset, size uint64 // within the data section
@@ -172,7 +172,7 @@ func readInfo(r *reader, name string) (info, error) {
 	return t, nil
 }
 
-// reshape gives e the shape that the metadata says it had before the conversion, if they say so.
+// reshape gives e the shape that it had before the conversion, if the metadata has it.
 func (h *header) reshape(e *Entry) error {
 	v, ok := h.metadata[shapeKey+e.Name]
 	if !ok {
@@ -205,7 +205,7 @@ func (h *header) reshape(e *Entry) error {
 	return nil
 }
 
-// ints converts dimensions; what does not fit becomes negative or wrong and is refused by the caller.
+// ints converts dimensions. Those that do not fit become negative or wrong, and the caller rejects them.
 func ints[T int32 | uint32 | int64 | uint64](dims []T) []int {
 	out := make([]int, len(dims))
 	for i, d := range dims {
@@ -227,7 +227,7 @@ func (h *header) alignment() (int, error) {
 	return int(n), nil
 }
 
-// place cuts the data of every tensor out of the file.
+// place sets the data of every tensor to its part of the file and checks that no two overlap.
 func (h *header) place(file []byte, align uint64) error {
 	if h.body > len(file) {
 		return fmt.Errorf("truncated file: the data begins at byte %d, the file has %d", h.body, len(file))

@@ -7,9 +7,9 @@ import (
 )
 
 // Range writes elements [lo, hi) of the flattened tensor to dst as little-endian values of d (f32, bf16 or f16),
-// rounded to nearest even, and needs no other memory than a few kilobytes. Ends that cut a block are allowed; the block
-// is then widened whole and the rest thrown away. dst must have room; errors name a type that cannot be widened, a d
-// that is not allowed, and a range outside the tensor.
+// rounded to nearest even, and needs only a few kilobytes of other memory. lo and hi may lie inside a block, which is
+// then widened whole and cut. It returns an error if the type cannot be widened, d is not one of the three, the range
+// lies outside the tensor, or dst is too short.
 func (e Entry) Range(dst []byte, lo, hi int, d engine.DType) error {
 	l, err := e.layout()
 	if err != nil {
@@ -23,7 +23,7 @@ func (e Entry) Range(dst []byte, lo, hi int, d engine.DType) error {
 	if lo < 0 || hi < lo || hi > e.Len() || len(dst) < (hi-lo)*d.Size() {
 		return fmt.Errorf("tensor %q: elements [%d, %d) of %d into %d bytes of %s", e.Name, lo, hi, e.Len(), len(dst), d)
 	}
-	var chunk [1024]float32 // a multiple of every block
+	var chunk [1024]float32 // a multiple of every block size
 	for lo < hi {
 		first := lo / l.block * l.block
 		n := min((hi-first+l.block-1)/l.block*l.block, len(chunk))

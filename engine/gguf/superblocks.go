@@ -1,14 +1,14 @@
 package gguf
 
-// The K types: blocks of 256 elements whose scales are themselves quantised, against one or two f16 factors a block
-// (structs block_q2_K to block_q6_K in ggml-common.h). The rules are those of blocks.go.
+// The K types: blocks of 256 elements whose scales are themselves quantized, relative to one or two f16 factors per
+// block (structs block_q2_K to block_q6_K in ggml-common.h). The conventions are those of blocks.go.
 
-// widenQ2K: 16 bytes of scale (low 4 bits) and minimum (high 4) for each 16 elements, 64 bytes of 2-bit q, factors d
-// and dmin (f16); x = d scale q - dmin minimum. Each 32 bytes of q hold 128 elements, 32 for each pair of bits.
+// widenQ2K: 16 bytes, each with the scale (low 4 bits) and the minimum (high 4) of 16 elements, 64 bytes of 2-bit q,
+// factors d and dmin (f16); x = d scale q - dmin minimum. Each 32 bytes of q hold 128 elements, 32 per pair of bits.
 func widenQ2K(dst []float32, src []byte) {
 	for len(dst) >= 256 {
 		scales, q, d, dmin := src[:16], src[16:80], half(src[80:]), half(src[82:])
-		for g := range 16 { // 16 elements
+		for g := range 16 { // groups of 16 elements
 			scale, low := d*float32(scales[g]&15), dmin*float32(scales[g]>>4)
 			from, shift, x := q[g/8*32+g%2*16:][:16], g/2%4*2, dst[g*16:][:16]
 			for i, b := range from {
@@ -20,9 +20,9 @@ func widenQ2K(dst []float32, src []byte) {
 }
 
 // widenQ3K: 32 bytes of high bits, 64 bytes of the low 2 bits, 12 bytes of 16 6-bit scales, factor d (f16); x = d
-// (scale - 32) (q - 4). Bit g of high byte i belongs to element 32 g + i; the low bits lie as in Q2_K. The scales' low
-// 4 bits are the halves of bytes 0 to 7, their high 2 bits fill bytes 8 to 11, four scales a byte, for scales i, i+4,
-// i+8 and i+12.
+// (scale - 32) (q - 4). Bit g of high byte i belongs to element 32 g + i; the low bits lie as in Q2_K. The low 4 bits
+// of the scales are the nibbles of bytes 0 to 7; their high 2 bits fill bytes 8 to 11, where byte 8+i has those of
+// scales i, i+4, i+8 and i+12.
 func widenQ3K(dst []float32, src []byte) {
 	for len(dst) >= 256 {
 		high, q, packed, d := src[:32], src[32:96], src[96:108], half(src[108:])
@@ -40,8 +40,9 @@ func widenQ3K(dst []float32, src []byte) {
 }
 
 // scaleMin unpacks the 6-bit scale and minimum of group g (of 8) from the 12 bytes that Q4_K and Q5_K share: groups 0
-// to 3 have their scale in bytes 0 to 3 and their minimum in bytes 4 to 7; groups 4 to 7 have low halves in bytes 8 to
-// 11 (scale low, minimum high) and their upper 2 bits on top of the bytes of groups 0 to 3.
+// to 3 have their scale in bytes 0 to 3 and their minimum in bytes 4 to 7; groups 4 to 7 have their low 4 bits in bytes
+// 8 to 11 (scale in the low nibble, minimum in the high one) and their upper 2 bits in the top bits of the bytes of
+// groups 0 to 3.
 func scaleMin(b []byte, g int) (scale, low float32) {
 	if g < 4 {
 		return float32(b[g] & 63), float32(b[g+4] & 63)
@@ -49,8 +50,9 @@ func scaleMin(b []byte, g int) (scale, low float32) {
 	return float32(b[g+4]&15 | b[g-4]>>6<<4), float32(b[g+4]>>4 | b[g]>>6<<4)
 }
 
-// widenQ4K: factors d and dmin (f16), 12 bytes of scales and minima for each 32 elements, 128 bytes of 4-bit q; x = d
-// scale q - dmin minimum. Each 32 bytes of q hold 64 elements: 32 in the low halves, then 32 in the high halves.
+// widenQ4K: factors d and dmin (f16), 12 bytes of scales and minima of the 8 groups of 32 elements, 128 bytes of 4-bit
+// q; x = d scale q - dmin minimum. Each 32 bytes of q hold 64 elements: 32 in the low nibbles, then 32 in the high
+// nibbles.
 func widenQ4K(dst []float32, src []byte) {
 	for len(dst) >= 256 {
 		d, dmin, packed, q := half(src), half(src[2:]), src[4:16], src[16:144]
@@ -82,15 +84,15 @@ func widenQ5K(dst []float32, src []byte) {
 	}
 }
 
-// widenQ6K: 128 bytes of the low 4 bits, 64 bytes of the high 2 bits, 16 signed scales for each 16 elements, factor d
-// (f16); x = d scale (q - 32). Each half of 128 elements uses 64 low bytes (32 low halves, 32 low halves, then the high
-// halves) and 32 high bytes.
+// widenQ6K: 128 bytes of the low 4 bits, 64 bytes of the high 2 bits, 16 signed 8-bit scales, one per 16 elements,
+// factor d (f16); x = d scale (q - 32). Each half of 128 elements has 64 bytes of low bits (its first 64 elements in
+// the low nibbles, the others in the high nibbles) and 32 bytes of high bits.
 func widenQ6K(dst []float32, src []byte) {
 	for len(dst) >= 256 {
 		low, high, scales, d := src[:128], src[128:192], src[192:208], half(src[208:])
 		for g := range 16 {
 			f := d * float32(int8(scales[g]))
-			// Quarter g/2%4 of half g/8: the first two quarters are low halves of 64 bytes, the last two the high halves.
+			// Quarter g/2%4 of half g/8: the first two are the low nibbles of 64 bytes, the last two the high ones.
 			quarter, at := g/2%4, g%2*16
 			from, shift := low[g/8*64+quarter%2*32+at:][:16], quarter/2*4
 			top, x := high[g/8*32+at:][:16], dst[g*16:][:16]

@@ -19,7 +19,7 @@ const (
 	Q5v0 Type = 6
 	Q5v1 Type = 7
 	Q8v0 Type = 8
-	Q2K  Type = 10 // the K types: blocks of 256 with scales for each 16 or 32
+	Q2K  Type = 10 // the K types: blocks of 256 elements with one scale per 16 or 32
 	Q3K  Type = 11
 	Q4K  Type = 12
 	Q5K  Type = 13
@@ -39,8 +39,8 @@ type layout struct {
 	widen       func(dst []float32, src []byte) // whole blocks; nil when the type is not widened here
 }
 
-// layouts are the types that the format has, at their numbers; sizes are those of the block structs of ggml. Those
-// without a name here are only carried: their sizes are needed to check a file that uses them somewhere.
+// layouts returns the types of the format, indexed by number; sizes are those of the block structs of ggml. Types
+// without a constant above are not widened; their sizes are needed to check files that contain them.
 func layouts() [40]layout {
 	return [...]layout{
 		F32:  {"F32", 1, 4, plain(engine.F32)},
@@ -101,7 +101,7 @@ func (t Type) Block() (elements, bytes int) {
 	return l.block, l.size
 }
 
-// Blocks describes the type as matrices name it; nil for plain types and those that are not widened here.
+// Blocks returns the type as matrices refer to it, or nil for plain types and those that this package cannot widen.
 func (t Type) Blocks() *engine.Blocks {
 	l := lookup(t)
 	if l.block < 2 || l.widen == nil {
@@ -110,5 +110,5 @@ func (t Type) Blocks() *engine.Blocks {
 	return &engine.Blocks{Name: l.name, Elements: l.block, Bytes: l.size, Widen: l.widen}
 }
 
-// Widens tells whether this package can turn the type into floats.
+// Widens reports whether this package can turn the type into floats.
 func (t Type) Widens() bool { return lookup(t).widen != nil }

@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// The limits on hostile files beside the length of the file itself.
+// The limits on hostile files, in addition to the length of the file itself.
 const (
 	maxName  = 65535 // bytes of a key or tensor name; the format's own limit for keys
 	maxNest  = 4     // arrays within arrays
@@ -35,7 +35,7 @@ const (
 	kindFloat64
 )
 
-// reader walks over the header. Every read checks the bytes that are left.
+// reader reads the header sequentially. Every read is checked against the bytes that are left.
 type reader struct {
 	data []byte
 	at   int
@@ -93,7 +93,8 @@ func (r *reader) name(what string) (string, error) {
 	return s, nil
 }
 
-// scalars are the kinds of fixed size, at their numbers: bytes, and what decodes a value, or all of an array.
+// scalars returns the kinds of fixed size, indexed by number: their size in bytes, and what decodes one value or an
+// array.
 func scalars() [13]struct {
 	size uint64
 	read func(b []byte, array bool) any
@@ -109,11 +110,11 @@ func scalars() [13]struct {
 	}
 }
 
-// decode returns the values in b, all as a slice or the only one.
+// decode returns the values in b: a slice of them if array is set, else the only one.
 func decode[T any](b []byte, array bool) any {
 	var one T
 	out := make([]T, len(b)/binary.Size(one))
-	_, _ = binary.Decode(b, binary.LittleEndian, out) // b is as long as they are
+	_, _ = binary.Decode(b, binary.LittleEndian, out) // b has exactly their size
 	if array {
 		return out
 	}

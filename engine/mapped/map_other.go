@@ -7,7 +7,7 @@ import (
 	"os"
 )
 
-// mapFile reports that this system has no mapping, so that Open reads the file.
+// mapFile always fails, since this system cannot map files, so that Open reads the file.
 func mapFile(*os.File, int64) ([]byte, func([]byte) error, error) {
 	return nil, nil, errors.ErrUnsupported
 }

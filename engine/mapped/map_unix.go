@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mapFile maps size bytes of fd read-only. Empty files cannot be mapped and are returned as an error.
+// mapFile maps size bytes of fd read-only. It returns an error for empty files, which cannot be mapped.
 func mapFile(fd *os.File, size int64) ([]byte, func([]byte) error, error) {
 	if size <= 0 || size > math.MaxInt {
 		return nil, nil, errors.New("size cannot be mapped")

@@ -1,5 +1,5 @@
-// Package mapped holds files in memory by mapping them, so that only what is read takes memory. It knows no format:
-// safetensors, gguf and torchfile parse what it holds.
+// Package mapped maps files into memory, so that only what is read takes memory. It knows no format: safetensors, gguf
+// and torchfile parse the contents.
 package mapped
 
 import (
@@ -68,8 +68,8 @@ func (f *File) Close() error {
 	return nil
 }
 
-// Parsed maps the file at path and parses it into something that embeds a Table. Nothing but what parse looks at is
-// read; where mapping is not possible the file is read whole. It must not shrink while it is open. Errors name the path
+// Parsed maps the file at path and parses it into something that embeds a Table. Only what parse looks at is read;
+// where mapping is not possible the file is read whole. The file must not shrink while it is open. Errors name the path
 // and what is wrong with the file.
 func Parsed[T interface{ hold(File) }](path string, parse func(data []byte) (T, error)) (T, error) {
 	f, err := Open(path)
@@ -96,7 +96,8 @@ type Table[E any] struct {
 	hash    string
 }
 
-// NewTable is the table of a file that begins with, or is described by, header.
+// NewTable returns the table of the file data. header is the part of it, or any text, that describes the entries; it is
+// what HeaderHash hashes.
 func NewTable[E any](data, header []byte, entries map[string]E) Table[E] {
 	sum := sha256.Sum256(header)
 	return Table[E]{
@@ -104,13 +105,13 @@ func NewTable[E any](data, header []byte, entries map[string]E) Table[E] {
 	}
 }
 
-// hold makes the table that of a mapped file, which Close unmaps.
+// hold makes f the file of the table, which Close unmaps.
 func (t *Table[E]) hold(f File) { t.File = f }
 
-// Names returns the names of the entries in sorted order. The slice is the table's: do not change it.
+// Names returns the names of the entries in sorted order. The caller must not change the slice.
 func (t *Table[E]) Names() []string { return t.names }
 
-// Entry returns the entry of that name, if there is one.
+// Entry returns the entry of that name and whether there is one.
 func (t *Table[E]) Entry(name string) (E, bool) {
 	e, ok := t.entries[name]
 	return e, ok

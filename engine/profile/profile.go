@@ -1,9 +1,10 @@
-// Package profile measures where the time of a computation goes: it wraps an engine.Ops and remembers every call as a
+// Package profile measures where the time of a computation goes: it wraps an engine.Ops and records every call as a
 // span.
 //
-// Spans carry the layer that the caller has announced (Layer), the operation and its time on the host's monotonic
-// clock. On backends that run calls at once that is the time of the work itself. Table sums spans by layer and rank;
-// Trace writes them in the Chrome trace event format, which Perfetto and chrome://tracing open.
+// A span has the layer that the caller has announced (Layer), the operation and its time on the host's monotonic clock.
+// On asynchronous backends (engine.Stamper) the time is measured on the device and shifted to that clock. Table sums
+// spans by layer and rank; Trace writes them in the Chrome trace event format, which Perfetto and chrome://tracing
+// open.
 package profile
 
 import (
@@ -15,14 +16,14 @@ import (
 // Span is one call of an operation or of an exchange.
 type Span struct {
 	Rank  int
-	Layer string        // embed, qkv, exchange, attention, mlp, modulation, head, vae, text
+	Layer string        // one of Layers, or any other name
 	Op    string        // method of Ops or Comm
 	Start time.Duration // since the start of the profile
 	Took  time.Duration
 	Bytes int64 // moved to other ranks, exchanges only
 }
 
-// Ops is an engine.Ops that remembers its calls. One goroutine uses it, like any Ops.
+// Ops is an engine.Ops that records its calls as spans. Like any Ops it is used by one goroutine at a time.
 type Ops struct {
 	engine.Through
 	inner engine.Ops
@@ -32,11 +33,11 @@ type Ops struct {
 	spans []Span
 
 	stamper engine.Stamper // nil: calls have run when they return
-	open    []stamped      // spans whose times the device knows
-	offset  time.Duration  // of the device's clock to the profile's
+	open    []stamped      // spans whose times are still to be read from the device
+	offset  time.Duration  // from the device's clock to the profile's
 }
 
-// stamped is a span whose begin and end are read from the device when it is over.
+// stamped is a span whose begin and end are read from the device later.
 type stamped struct {
 	span       int
 	begin, end func() time.Duration
@@ -44,7 +45,7 @@ type stamped struct {
 
 var _ engine.Ops = (*Ops)(nil)
 
-// Wrap measures ops of a rank; times count from zero, which all ranks of one profile share.
+// Wrap returns an Ops that measures the ops of a rank. Times count from zero, which all ranks of one profile share.
 func Wrap(ops engine.Ops, rank int, zero time.Time) *Ops {
 	o := &Ops{inner: ops, rank: rank, zero: zero, layer: "other"}
 	o.Do = func(op string, _ func(), call func(engine.Ops)) {
@@ -61,13 +62,13 @@ func Wrap(ops engine.Ops, rank int, zero time.Time) *Ops {
 	return o
 }
 
-// Layer names the layer that following calls belong to and returns the one before.
+// Layer sets the layer of the following calls and returns the previous one.
 func (o *Ops) Layer(name string) (before string) {
 	before, o.layer = o.layer, name
 	return before
 }
 
-// Remember adds a span that is not a call of Ops: an exchange of bytes that began at start.
+// Remember adds a span that is not a call of Ops: an exchange of bytes that began at start and ends now.
 func (o *Ops) Remember(layer, op string, start time.Time, bytes int64) {
 	o.spans = append(o.spans, Span{
 		Rank: o.rank, Layer: layer, Op: op, Start: start.Sub(o.zero),
@@ -75,8 +76,8 @@ func (o *Ops) Remember(layer, op string, start time.Time, bytes int64) {
 	})
 }
 
-// Begin starts a span that is not a call of Ops: an exchange. The function it returns ends it, with the bytes it moved
-// to others.
+// Begin starts a span that is not a call of Ops, such as an exchange. The function it returns ends the span and takes
+// the number of bytes moved to other ranks.
 func (o *Ops) Begin(layer, op string) (end func(bytes int64)) {
 	start := time.Now()
 	if o.stamper == nil {
@@ -89,7 +90,7 @@ func (o *Ops) Begin(layer, op string) (end func(bytes int64)) {
 	}
 }
 
-// Spans returns what was remembered so far, in order. Those of a device have its times, so it must be synced.
+// Spans returns the spans recorded so far, in order. An asynchronous backend must have been synced before.
 func (o *Ops) Spans() []Span {
 	for _, s := range o.open {
 		begin, end := s.begin(), s.end()
@@ -99,7 +100,7 @@ func (o *Ops) Spans() []Span {
 	return o.spans
 }
 
-// span times one call. Those of attention belong to its layer wherever they occur.
+// span times one call. Attention calls count as layer attention wherever they occur.
 func (o *Ops) span(op string) func() {
 	layer := o.layer
 	if op == "Attention" || op == "MergeAttention" {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Layers are the rows of a table, in order; spans of other layers come last.
+// Layers returns the layers of a table, in order; rows of other layers come last.
 func Layers() []string {
 	return []string{"text", "embed", "modulation", "qkv", "exchange", "attention", "mlp", "head", "vae", "other"}
 }

@@ -7,7 +7,7 @@ import (
 	"patchbay/engine"
 )
 
-// pack8 puts the factor of each row behind its K bytes.
+// pack8 packs an i8 matrix: the K bytes of each row, followed by its scale as f32.
 func pack8(m engine.Matrix) *engine.Packed {
 	row, piece := m.Row, m.K+4
 	if row == 0 {
@@ -25,9 +25,9 @@ func pack8(m engine.Matrix) *engine.Packed {
 }
 
 // QuantiseRow rounds a row of activations to 8 bits for a product with an I8 weight: q = x/scale, ties to even, scale =
-// max|x|/127 but at least 1e-30, x rotated before where the weight was; x is overwritten. narrow: x is bf16, and so are
-// the rotated row, the scale that divides and the quotient, as in the programs that made the weights. A row with a NaN
-// or an infinity gets NaN as its scale, so that all its products are NaN.
+// max|x|/127 but at least 1e-30. If the weight was rotated, x is rotated first; x is overwritten. With narrow, x is
+// bf16, and so are the rotated row, the scale that divides and the quotient, as in the programs that made the weights.
+// A row with a NaN or an infinity gets NaN as its scale, so that all its products are NaN.
 func QuantiseRow(q []int8, x []float32, rotated int, narrow bool) (scale float32) {
 	if rotated > 0 {
 		engine.Rotate(x, rotated)
@@ -63,7 +63,7 @@ func QuantiseRow(q []int8, x []float32, rotated int, narrow bool) (scale float32
 	return scale
 }
 
-// rounded is the product with weights of 8 bits.
+// rounded multiplies with weights of 8 bits.
 type rounded struct {
 	narrow bool // x comes from bf16
 	q      []int8
@@ -71,8 +71,8 @@ type rounded struct {
 	line   []float32
 }
 
-// multiply is multiply of product.go with rows of x that are rounded to 8 bits: the sum of products, which is exact, as
-// f32 times the product of both factors.
+// multiply is the multiply of product.go for rows of x rounded to 8 bits: the integer sum, which is exact, as f32 times
+// the product of both scales.
 func (r *rounded) multiply(acc []float64, width int, x []float64, count int, w *engine.Packed, n0, n1 int) {
 	if len(r.q) < count*w.K {
 		r.q, r.scales, r.line = make([]int8, count*w.K), make([]float32, count), make([]float32, w.K)

@@ -9,8 +9,8 @@ const (
 )
 
 // product computes x W^T + bias + adapters for count rows and hands the results over in pieces. fill widens row i of x
-// [K]; done receives the values of row i for features [n, n+len(v)). Pieces come from several goroutines, each exactly
-// once. narrow: x comes from bf16.
+// [K]; done receives the values of row i for features [n, n+len(v)). It is called from several goroutines, once for
+// each piece. narrow says that x comes from bf16.
 func product(count int, w *engine.Weight, narrow bool, fill func(x []float64, i int),
 	done func(i, n int, v []float64),
 ) {

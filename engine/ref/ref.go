@@ -1,10 +1,10 @@
-// Package ref computes every operation of engine.Ops in plain Go and is the judge of all other implementations.
+// Package ref computes every operation of engine.Ops in plain Go and is the reference for all other implementations.
 //
 // It is written to be read beside the formulas in engine/ops.go: each operation loads rows into float64, computes there
-// and rounds once when it stores, so its error is that of the result's dtype. Weights keep the dtype of the file,
-// row-major without gaps (fp8 with a scale becomes f32). Rows are spread over goroutines. It has no cgo: a build
-// without C runs on it. rows.go holds access and spreading, product.go the one matrix product that linear.go and
-// image.go share, norm.go, elementwise.go and attention.go the rest.
+// and rounds once when it stores, so its error is that of the result's dtype. Weights are row-major without gaps (see
+// Pack). Rows are spread over goroutines. It has no cgo: a build without C runs on it. rows.go holds access and
+// spreading, product.go the one matrix product that linear.go and image.go share, int8.go its form for weights of 8
+// bits, norm.go, elementwise.go, attention.go and quantise.go the rest.
 package ref
 
 import (
@@ -46,8 +46,8 @@ func (*Ops) Free(engine.Buf) {}
 // Sync implements engine.Ops: calls have run when they return.
 func (*Ops) Sync() error { return nil }
 
-// Pack copies the rows of m without their gaps. fp8 becomes bf16, which holds every fp8 value; a matrix with a scale
-// becomes f32, blocks are widened.
+// Pack copies the rows of m without their gaps. Weights keep their dtype, except that fp8 becomes bf16, which holds
+// every fp8 value, a matrix with a scale becomes f32, and blocks are widened.
 func (*Ops) Pack(m engine.Matrix, c int) (*engine.Packed, error) {
 	if err := engine.CheckPack(m, c); err != nil {
 		return nil, fmt.Errorf("ref %w", err)

@@ -30,7 +30,7 @@ func rowStart(t engine.Tensor, i int) int {
 	return off
 }
 
-// load widens len(dst) neighbouring elements of t, starting at element offset off.
+// load widens len(dst) neighboring elements of t, starting at element offset off.
 func load(dst []float64, t engine.Tensor, off int) { widen(dst, t.Buf.Host, t.DType, off) }
 
 // widen is load for raw memory.
@@ -58,7 +58,7 @@ func widen(dst []float64, mem []byte, d engine.DType, off int) {
 	}
 }
 
-// store rounds src to neighbouring elements of t (f32, bf16 or f64), starting at element offset off.
+// store rounds src to neighboring elements of t (f32, bf16 or f64), starting at element offset off.
 func store(t engine.Tensor, off int, src []float64) {
 	mem := t.Buf.Host[off*t.DType.Size() : (off+len(src))*t.DType.Size()]
 	switch t.DType {

@@ -8,7 +8,7 @@ import (
 )
 
 // Other is the DType of entries whose file type the engine does not compute with (I16, U16, U32, U64 and exotic
-// floats); FileType tells it.
+// floats); FileType names it.
 const Other engine.DType = 255
 
 // Entry is one tensor of a file.
@@ -28,7 +28,7 @@ type kind struct {
 }
 
 // kinds lists the dtypes of the format in the order of the reference implementation (safetensors 0.7, enum Dtype),
-// which sorts files by it.
+// which sorts tensors by it.
 func kinds() [22]kind {
 	return [...]kind{
 		{"BOOL", engine.U8, 8},
@@ -75,8 +75,8 @@ func (e Entry) Len() int {
 	return n
 }
 
-// F32 returns a copy of the elements widened to f32 (f64 and large integers are rounded). Exotic floats and complex
-// numbers are errors.
+// F32 returns a copy of the elements widened to f32 (f64 and large integers are rounded). It returns an error for
+// exotic floats and complex numbers.
 func (e Entry) F32() ([]float32, error) {
 	v := make([]float32, e.Len())
 	if e.DType != Other {

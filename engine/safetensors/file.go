@@ -13,7 +13,7 @@ type File struct {
 	metadata map[string]string
 }
 
-// Open maps the file at path and checks its header, of which alone it reads (see mapped.Parsed).
+// Open maps the file at path and reads and checks only its header (see mapped.Parsed).
 func Open(path string) (*File, error) { return mapped.Parsed(path, OpenBytes) }
 
 // OpenBytes checks the header of a file held in memory. The entries point into data, which stays the caller's and must

@@ -46,7 +46,7 @@ func splitHeader(file []byte) (header, body []byte, err error) {
 	return header, body, nil
 }
 
-// foreign names what people have in place of a model when a download went wrong; "" for anything else.
+// foreign says what a file is that people have in place of a model when a download went wrong, "" for anything else.
 func foreign(file []byte) string {
 	start := bytes.ToLower(bytes.TrimLeft(file[:min(len(file), 512)], "\xef\xbb\xbf \t\r\n"))
 	begins := func(with ...string) bool {
@@ -67,7 +67,7 @@ func foreign(file []byte) string {
 	return ""
 }
 
-// tensorInfo is the JSON of one tensor. Pointers tell absent from zero.
+// tensorInfo is the JSON of one tensor. Pointers distinguish absent from zero.
 type tensorInfo struct {
 	DType   *string  `json:"dtype"`
 	Shape   *[]int64 `json:"shape"`
@@ -131,7 +131,7 @@ func parseHeader(header, body []byte) (map[string]Entry, map[string]string, erro
 		e.Data = body[s.begin:s.end:s.end]
 		entries[s.name] = e
 	}
-	if metadata == nil { // the text was null
+	if metadata == nil { // __metadata__ was null
 		metadata = map[string]string{}
 	}
 	return entries, metadata, nil
@@ -187,8 +187,8 @@ func checkInfo(name string, info tensorInfo) (Entry, span, error) {
 	return Entry{Name: name, DType: kind.dtype, FileType: *info.DType, Shape: shape}, span{name, begin, end}, nil
 }
 
-// checkSpans checks the ranges together: in order of their begin they must follow each other without hole or overlap
-// and end with the file.
+// checkSpans checks the ranges together: sorted by their begin they must follow each other without hole or overlap and
+// end with the file.
 func checkSpans(spans []span, size int64) error {
 	slices.SortFunc(spans, func(a, b span) int {
 		return cmp.Or(cmp.Compare(a.begin, b.begin), cmp.Compare(a.end, b.end))

@@ -42,7 +42,7 @@ func Write(w io.Writer, metadata map[string]string, entries []Entry) error {
 	return nil
 }
 
-// complete fills in the file type and checks that the data has the size that the shape says.
+// complete fills in the file type and checks that the data has the size that the shape implies.
 func complete(e *Entry) error {
 	if e.FileType == "" && e.DType != Other {
 		for _, k := range kinds() { // U8 comes after BOOL and wins

@@ -1,10 +1,11 @@
-// Package torchfile reads the tensors of files that torch.save wrote (.pth, torch 1.6 or later) without running
-// anything: a zip of stored members, of which data.pkl is a pickle that says which tensors lie in which member.
+// Package torchfile reads the tensors of files that torch.save wrote (.pth, torch 1.6 or later) without executing
+// anything. Such a file is a zip archive of uncompressed members, of which data.pkl is a pickle that says which tensors
+// lie in which member.
 //
-// Pickle is a program for a stack machine, and is dangerous because its programs may call whatever Python can import.
-// The machine here (pickle.go) cannot call anything: it knows the opcodes that torch.save needs for dictionaries of
-// tensors, and the few names that such a file contains become plain data. Any other name and any other opcode is an
-// error that says which. What comes out is looked at two dictionaries deep, so that one that holds itself does no harm.
+// A pickle is a program for a stack machine, and dangerous because it may call whatever Python can import. The machine
+// here (pickle.go) cannot call anything: it knows the opcodes that torch.save needs for dictionaries of tensors, and
+// the few names that such a file contains become plain data. Any other name or opcode is an error that names it. The
+// result is examined only two dictionaries deep, so that a dictionary that contains itself does no harm.
 package torchfile
 
 import (
@@ -18,7 +19,7 @@ import (
 	"patchbay/engine/mapped"
 )
 
-// maxPickle bounds data.pkl; those of upscale models have 100 kilobytes.
+// maxPickle is the largest data.pkl in bytes; those of upscale models have about 100 kilobytes.
 const maxPickle = 16 << 20
 
 // Entry is one tensor.
@@ -35,7 +36,7 @@ type File struct{ mapped.Table[Entry] }
 // Open maps the file at path and reads its pickle (see mapped.Parsed).
 func Open(path string) (*File, error) { return mapped.Parsed(path, OpenBytes) }
 
-// OpenBytes reads a file that is in memory, which must not change while the File is used.
+// OpenBytes reads a file held in memory. The entries point into data, which must not change while the File is used.
 func OpenBytes(data []byte) (*File, error) {
 	archive, err := zip.NewReader(bytes.NewReader(data), int64(len(data)))
 	if err != nil {
@@ -73,7 +74,7 @@ func OpenBytes(data []byte) (*File, error) {
 	for _, key := range top.keys {
 		t, ok := top.values[key].(*tensor)
 		if !ok {
-			continue // counts and settings of a training
+			continue // counters and settings of the training
 		}
 		e, err := t.entry(members, root)
 		if err != nil {
@@ -88,7 +89,7 @@ func OpenBytes(data []byte) (*File, error) {
 	return &File{mapped.NewTable(data, []byte(header.String()), entries)}, nil
 }
 
-// entry finds the elements of a tensor, which must lie one behind the other.
+// entry returns the tensor as an Entry. Its elements must be contiguous.
 func (t *tensor) entry(members map[string][]byte, root string) (Entry, error) {
 	n, size := int64(1), int64(t.from.dtype.Size())
 	data, ok := members[root+"/data/"+t.from.key]
@@ -117,7 +118,7 @@ func (t *tensor) entry(members map[string][]byte, root string) (Entry, error) {
 	return e, nil
 }
 
-// short cuts a text of a file for an error.
+// short truncates text of a file for an error.
 func short(s string) string {
 	if len(s) > 80 {
 		return s[:80] + "..."

@@ -9,18 +9,18 @@ import (
 	"patchbay/engine"
 )
 
-// What a pickle of torch.save is made of here: dict, tuple, list, string, int64, bool, nil, global, *storage, *tensor,
-// and these.
+// The values on the stack of a machine are nil, bool, int64, string, *dict, *storage, *tensor, and the other types
+// here.
 type (
 	dict struct {
-		keys   []string // that are text, in order
+		keys   []string // only those that are strings, in file order
 		values map[string]any
 	}
 	tuple   []any
-	list    struct{} // what is in one is not looked at
+	list    struct{} // its items are ignored
 	mark    struct{}
 	global  string   // a name that Python would import
-	other   struct{} // a number with a fraction, a key that is no text
+	other   struct{} // a float, or a storage or tensor of a type in wholes
 	storage struct {
 		dtype engine.DType
 		key   string // of the member data/KEY
@@ -32,19 +32,19 @@ type (
 	}
 )
 
-// globals are the names that may occur: none is called, see machine.reduce.
+// globals are the names that may occur, those of storages with their dtype. None is ever called, see machine.build.
 var globals = map[global]engine.DType{
 	"torch FloatStorage": engine.F32, "torch HalfStorage": engine.F16, "torch BFloat16Storage": engine.BF16,
 	"collections OrderedDict": 0, "torch._utils _rebuild_tensor_v2": 0, "torch._utils _rebuild_parameter": 0,
 }
 
-// wholes are storages of numbers that no weight has; their tensors are left out.
+// wholes are the storages of types that no weight has; their tensors are left out.
 var wholes = map[global]bool{
 	"torch LongStorage": true, "torch IntStorage": true, "torch ByteStorage": true, "torch BoolStorage": true,
 	"torch DoubleStorage": true,
 }
 
-// machine is the state of a pickle.
+// machine is the state of a pickle that is being executed.
 type machine struct {
 	in    []byte
 	at    int
@@ -52,8 +52,8 @@ type machine struct {
 	memo  map[int64]any
 }
 
-// unpickle returns the dictionary of tensors in a pickle, out of those around it that trainings write (spandrel's
-// canonicalize_state_dict).
+// unpickle returns the dictionary of tensors in a pickle, taken out of the dictionaries that training programs wrap
+// around it (as in spandrel's canonicalize_state_dict).
 func unpickle(in []byte) (*dict, error) {
 	m := &machine{in: in, memo: map[int64]any{}}
 	v, err := m.run()
@@ -77,7 +77,8 @@ func unpickle(in []byte) (*dict, error) {
 	return d, nil
 }
 
-// run runs to the end. Errors: opcodes and names that dictionaries of tensors do not need, a stack that does not fit.
+// run executes the pickle and returns its result. It returns an error for opcodes and names that dictionaries of
+// tensors do not need, and for a malformed stack.
 func (m *machine) run() (any, error) {
 	for {
 		op, err := m.take(1)
@@ -164,7 +165,7 @@ func (m *machine) take(n int) ([]byte, error) {
 	return b, nil
 }
 
-// number reads a little-endian number; those of 4 and 8 bytes are signed.
+// number pushes a little-endian integer of n bytes; those of 4 and 8 bytes are signed.
 func (m *machine) number(n int) error {
 	v, err := m.little(n)
 	if err != nil {
@@ -177,7 +178,7 @@ func (m *machine) number(n int) error {
 	return nil
 }
 
-// little reads n bytes as a number, the lowest first.
+// little reads a little-endian integer of n bytes.
 func (m *machine) little(n int) (int64, error) {
 	b, err := m.take(n)
 	var wide [8]byte
@@ -198,7 +199,7 @@ func (m *machine) text() error {
 	return err
 }
 
-// remember keeps the top of the stack in the memo, or gets it from there.
+// remember stores the top of the stack in the memo, or pushes a value from there.
 func (m *machine) remember(op byte) error {
 	i, err := m.little(map[byte]int{'q': 1, 'h': 1, 'r': 4, 'j': 4}[op])
 	if err != nil {
@@ -219,7 +220,7 @@ func (m *machine) remember(op byte) error {
 	return nil
 }
 
-// gather takes what lies above the last mark, or so many values, into a tuple, a dictionary or a list.
+// gather moves the values above the last mark, or as many as op says, into a tuple, a dictionary or a list.
 func (m *machine) gather(op byte) error {
 	n := map[byte]int{0x85: 1, 0x86: 2, 0x87: 3, 's': 2, 'a': 1}[op]
 	from := len(m.stack) - n
@@ -270,7 +271,7 @@ func (m *machine) gather(op byte) error {
 	return nil
 }
 
-// name reads "module\nname\n", of which few are known.
+// name pushes the global of "module\nname\n". It returns an error for names that are not known.
 func (m *machine) name() error {
 	var words [2]string
 	for i := range words {
@@ -290,7 +291,8 @@ func (m *machine) name() error {
 	return nil
 }
 
-// build makes storages of their names, dictionaries and tensors of what Python would call, and drops attributes.
+// build turns persistent references into storages and what Python would call into dictionaries and tensors, and ignores
+// attributes.
 func (m *machine) build(op byte) error {
 	v, err := m.pop()
 	if err != nil {
@@ -304,7 +306,7 @@ func (m *machine) build(op byte) error {
 	if err != nil {
 		return err
 	}
-	if d, ok := f.(*dict); op == 'b' && ok { // versions of modules
+	if d, ok := f.(*dict); op == 'b' && ok { // attributes: the versions of modules
 		m.push(d)
 		return nil
 	}
@@ -321,7 +323,7 @@ func (m *machine) build(op byte) error {
 	return nil
 }
 
-// storage is ("storage", type, key, device, elements).
+// storage pushes the storage that a reference describes: ("storage", type, key, device, elements).
 func (m *machine) storage(args tuple) error {
 	if len(args) != 5 || args[0] != "storage" {
 		return fmt.Errorf("a reference to what is no storage")
@@ -340,7 +342,7 @@ func (m *machine) storage(args tuple) error {
 	return nil
 }
 
-// tensor is (storage, offset, shape, strides, ...).
+// tensor pushes the tensor that arguments describe: (storage, offset, shape, strides, ...).
 func (m *machine) tensor(args tuple) error {
 	from, ok := args[0].(*storage)
 	if _, whole := args[0].(other); whole {

@@ -1,11 +1,12 @@
 // Package kernels holds the C kernels of engine/cpu, compiled once for each instruction set. It imports no other
-// package, so that a change of Go code does not compile them again: they are most of the time of a cold build.
+// package of the program, so that changes to Go code do not recompile the kernels, which take most of the time of a
+// cold build.
 //
-// Read kernels.h (arguments of every kernel), vec.h and bf16.h (the only texts that know instruction sets),
+// Read kernels.h (arguments of every kernel), vec.h and bf16.h (the only files that know instruction sets),
 // microkernel.h (the register tile that all products end in), tiles.h (its AMX form), gemm.h, conv.h and attention.h.
 // level_*.c compile the same kernels for generic (portable), avx2, avx512, avx512bf16 and amx. engine/cpu/emulated
-// compiles the last three for any processor, for tests. Under the race detector, which sees nothing of C code, these
-// are left out, and on x86 generic is compiled with few optimisations.
+// compiles the last three for any processor, for tests. Under the race detector, which cannot see into C code, avx512,
+// avx512bf16 and amx are left out, and on x86 generic is compiled with few optimizations.
 package kernels
 
 /*

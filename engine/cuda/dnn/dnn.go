@@ -1,8 +1,8 @@
 //go:build cgo
 
-// Package dnn attends by cuDNN, which is opened when the program runs (cudnn9.h lists what is used of it, dnn.h what Go
-// calls). It knows shapes of attention and the library's plans for them; it does not know when the library is to
-// compute, or whether its numbers are right.
+// Package dnn computes attention by cuDNN, which is loaded at run time (cudnn9.h declares what is used of it, dnn.h
+// what Go calls). It knows shapes of attention and the library's plans for them. It does not decide when to use the
+// library and does not check its numbers.
 package dnn
 
 /*
@@ -26,8 +26,8 @@ import (
 // Library is the opened library. It stays open for the life of the process.
 type Library struct{ c *C.pb_dnn }
 
-// Open opens the library, with those that it consists of, where a Search finds it, and tells of it; nil: it cannot be
-// used.
+// Open opens the library, with those that it consists of, where s finds it, and returns what it found. It returns nil
+// if the library cannot be used.
 func Open(d *driver.Driver, s *library.Search) (*Library, driver.Found) {
 	handle, found := d.Load(s, library.CUDNN())
 	if handle == nil {
@@ -44,7 +44,7 @@ func try(f func(e *C.pb_error)) error {
 	return driver.Try(func(e unsafe.Pointer) { f((*C.pb_error)(e)) })
 }
 
-// Stream is the library on a stream.
+// Stream is the library's handle for a stream.
 type Stream struct {
 	on *driver.Stream
 	c  *C.pb_dnn_stream
@@ -61,10 +61,10 @@ func (l *Library) On(s *driver.Stream) (*Stream, error) {
 	return d, nil
 }
 
-// Close gives the handle back.
+// Close releases the handle.
 func (s *Stream) Close() error { return try(func(e *C.pb_error) { C.pb_dnn_close(s.c, e) }) }
 
-// Space is the workspace that plans have. On GPUs of compute capability 8 and 9 they want 256 bytes or none.
+// Space is the workspace of plans in bytes. On GPUs of compute capability 8 and 9 they want 256 bytes or none.
 const Space = 1 << 20
 
 // Plan is the attention of one shape with the engine that the library has chosen for it.
@@ -87,14 +87,15 @@ func (s *Stream) Plan(a *engine.AttentionShape) (*Plan, error) {
 	return &Plan{p}, nil
 }
 
-// Drop gives a plan back, of which there may be none.
+// Drop frees a plan, which may be nil.
 func (s *Stream) Drop(p *Plan) {
 	if p != nil {
 		C.pb_dnn_plan_free(s.c, p.c)
 	}
 }
 
-// Attend enqueues attention on queries, keys, values, the result and the log-sum-exp, with Space bytes of workspace.
+// Attend enqueues attention. at holds the addresses of queries, keys, values, the result and the log-sum-exp; workspace
+// has Space bytes.
 func (s *Stream) Attend(p *Plan, scale float32, at [5]uint64, workspace uint64) {
 	s.on.Issue(func(_ uint64, e unsafe.Pointer) {
 		C.pb_dnn_attend(s.c, p.c, C.float(scale), C.uint64_t(at[0]), C.uint64_t(at[1]), C.uint64_t(at[2]),

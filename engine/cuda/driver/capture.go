@@ -9,20 +9,20 @@ package driver
 */
 import "C"
 
-// Graph is calls that a stream has kept instead of enqueuing them; 0: none.
+// Graph holds calls that a stream has captured instead of enqueuing them; 0: none.
 type Graph uint64
 
-// Exec launches the calls of a graph; 0: there are none.
+// Exec is an executable graph; 0: none.
 type Exec uint64
 
-// BeginCapture has the stream keep what is issued from now on; marks are left out. Waits for the device are held back
-// meanwhile (Device.Still): they would end it.
+// BeginCapture makes the stream capture the calls issued from now on, except marks. The caller must hold Device.Still,
+// because a wait for the whole device would end the capture.
 func (s *Stream) BeginCapture() error {
 	s.capture = true
 	return try(func(e *C.pb_error) { C.pb_capture_begin(s.dev.c, s.at, e) })
 }
 
-// EndCapture returns what was kept.
+// EndCapture ends the capture and returns the captured calls.
 func (s *Stream) EndCapture() (Graph, error) {
 	s.capture = false
 	var made C.uint64_t
@@ -38,8 +38,8 @@ func (s *Stream) LaunchGraph(x Exec) {
 	})
 }
 
-// MakeExec gives a graph back and makes *x what launches it: what is there is changed if only arguments are others,
-// else replaced.
+// MakeExec makes *x the executable of g, which it frees. An executable that is there already is updated if only
+// arguments differ, else replaced.
 func (dev *Device) MakeExec(g Graph, x *Exec) error {
 	exec := C.uint64_t(*x)
 	err := try(func(e *C.pb_error) { C.pb_graph_make(dev.c, C.uint64_t(g), &exec, e) })
@@ -47,12 +47,12 @@ func (dev *Device) MakeExec(g Graph, x *Exec) error {
 	return err
 }
 
-// DropGraph gives a graph back.
+// DropGraph frees a graph.
 func (dev *Device) DropGraph(g Graph) error {
 	return try(func(e *C.pb_error) { C.pb_graph_drop(dev.c, C.uint64_t(g), e) })
 }
 
-// FreeExec gives what launches a graph back.
+// FreeExec frees an executable graph.
 func (dev *Device) FreeExec(x Exec) error {
 	return try(func(e *C.pb_error) { C.pb_graph_free(dev.c, C.uint64_t(x), e) })
 }

@@ -17,10 +17,10 @@ import (
 	"patchbay/engine"
 )
 
-// Counts says what a device was asked to do since it was opened.
+// Counts counts what a device was asked to do since it was opened.
 type Counts struct {
 	Launches, Allocations, Waits int64
-	Calls                        int64 // entries to the driver, all of these and others
+	Calls                        int64 // all calls of the driver, these and others
 }
 
 // Device is one GPU with its context. Several streams share it; its methods may be called from several goroutines.
@@ -31,12 +31,12 @@ type Device struct {
 	launches atomic.Int64
 	allocs   atomic.Int64
 	waits    atomic.Int64
-	places   pool[*Pinned]    // of marks, which whoever watches a stream may read while it is closed
+	places   pool[*Pinned]    // of marks, which may still be read after their stream is closed
 	timed    pool[C.uint64_t] // events of stamps
 	points   points
 	links    links
-	host     atomic.Pointer[engine.Ledger] // counts pinned memory; nil: nobody does
-	Still    sync.Mutex                    // held by waits for the whole device, and while a stream captures
+	host     atomic.Pointer[engine.Ledger] // counts pinned memory; nil: it is not counted
+	Still    sync.Mutex                    // held during waits for the whole device, and while a stream captures
 }
 
 // Device opens the device that an Info describes.
@@ -51,7 +51,7 @@ type Module uint64
 // Function is a kernel of a module.
 type Function uint64
 
-// Load gives PTX to the driver; the device keeps it until Close.
+// Load compiles PTX for the device, which keeps the module until Close.
 func (dev *Device) Load(ptx string) (Module, error) {
 	source := C.CString(ptx)
 	defer C.free(unsafe.Pointer(source))
@@ -63,7 +63,7 @@ func (dev *Device) Load(ptx string) (Module, error) {
 	return Module(module), err
 }
 
-// Function looks a kernel up, whose launches ask for so many bytes of shared memory at most.
+// Function looks up a kernel, whose launches may use up to the given number of bytes of shared memory.
 func (dev *Device) Function(m Module, kernel string, shared int) (Function, error) {
 	name := C.CString(kernel)
 	defer C.free(unsafe.Pointer(name))
@@ -72,10 +72,10 @@ func (dev *Device) Function(m Module, kernel string, shared int) (Function, erro
 	return Function(f), err
 }
 
-// Handle returns the pb_device of shim.h, which the shims of libraries on top of the driver are given.
+// Handle returns the pb_device of shim.h, for the shims of libraries on top of the driver.
 func (dev *Device) Handle() unsafe.Pointer { return unsafe.Pointer(dev.c) }
 
-// Close gives what was loaded and the context back. Everything allocated on the device must have been freed.
+// Close releases the modules and the context. Everything allocated on the device must have been freed.
 func (dev *Device) Close() error {
 	errs := []error{
 		dev.places.free(dev.release), dev.timed.free(dev.freeEvent), dev.points.idle.free(dev.freeEvent),
@@ -95,14 +95,14 @@ func (dev *Device) Counts() Counts {
 	}
 }
 
-// Memory returns the free and the whole memory of the device in bytes.
+// Memory returns the free and the total memory of the device in bytes.
 func (dev *Device) Memory() (free, total int64, err error) {
 	var f, t C.uint64_t
 	err = try(func(e *C.pb_error) { C.pb_memory(dev.c, &f, &t, e) })
 	return int64(f), int64(t), err
 }
 
-// Alloc takes bytes of memory, at least 1.
+// Alloc allocates bytes of device memory, at least 1, and returns its address.
 func (dev *Device) Alloc(bytes int) (uint64, error) {
 	dev.allocs.Add(1)
 	var at C.uint64_t
@@ -110,8 +110,8 @@ func (dev *Device) Alloc(bytes int) (uint64, error) {
 	return uint64(at), err
 }
 
-// Free waits until nothing on the device, or on others that exchange with it, can use the memory any more and gives it
-// back.
+// Free waits until nothing on the device, or on others that exchange with it, can use the memory any more, and frees
+// it.
 func (dev *Device) Free(at uint64) error {
 	if err := dev.Sync(); err != nil {
 		return err
@@ -128,7 +128,7 @@ func (dev *Device) Sync() error {
 	return try(func(e *C.pb_error) { C.pb_device_sync(dev.c, e) })
 }
 
-// newEvent makes an event without timing, newTimed one that has it.
+// newEvent makes an event without timing, newTimed one with it.
 func (dev *Device) newEvent() (C.uint64_t, error) { return dev.event(0) }
 func (dev *Device) newTimed() (C.uint64_t, error) { return dev.event(1) }
 

@@ -1,13 +1,13 @@
 //go:build cgo
 
-// Package driver is NVIDIA's driver, libcuda, as this program uses it: devices, their memory, streams and what is
-// ordered on them (copies, kernels, events, graphs, exchanges with other devices). Tensors are places in memory to it;
-// it knows no operation and no kernel, and none of the libraries that work on top of the driver.
+// Package driver wraps NVIDIA's driver library, libcuda: devices, their memory, streams and what is ordered on them
+// (copies, kernels, events, graphs, exchanges with other devices). To it tensors are places in memory; it knows no
+// operation and no kernel, and none of the libraries that work on top of the driver.
 //
-// Nothing of CUDA is needed to build it: the library is opened when the program runs (driver.h lists what is used of
-// it, shim.h what Go calls). A Driver is the opened library, a Device one GPU, a Stream one stream on it; nothing waits
-// for the device but Sync, Drain, the Wait of a Download and what gives memory back. Addresses of the device are
-// numbers in Go, never pointers.
+// Nothing of CUDA is needed to build it: the library is loaded at run time (driver.h declares what is used of it,
+// shim.h what Go calls). A Driver is the opened library, a Device one GPU, a Stream one stream on it. These wait for
+// the device: Sync, Drain, Alloc of a Stream, the Wait of a Download, uploads while both of their buffers are in use,
+// and calls that free memory. Addresses of the device are numbers in Go, never pointers.
 package driver
 
 /*
@@ -32,8 +32,9 @@ type Driver struct {
 	version int
 }
 
-// Open opens the driver library in one of the directories, or where the loader finds it when there are none or it is in
-// none of them. The error names what the last attempt said; without a GPU or driver it is an *Error.
+// Open opens the driver library from one of the directories or, if none of them has it, where the loader finds it. If
+// it cannot be opened anywhere, the error wraps ErrNotOpened and is that of the last attempt; without a GPU it wraps an
+// *Error.
 func Open(dirs ...string) (*Driver, error) {
 	paths := make([]string, 0, len(dirs)+1)
 	for _, dir := range dirs {
@@ -47,7 +48,7 @@ func Open(dirs ...string) (*Driver, error) {
 		C.free(unsafe.Pointer(name))
 		if last != nil {
 			if !errors.Is(last, ErrNotOpened) {
-				return nil, fmt.Errorf("%s: %w", path, last) // it is there but refuses: no other one will do better
+				return nil, fmt.Errorf("%s: %w", path, last) // it exists but refuses: no other one will do better
 			}
 			continue
 		}
@@ -64,7 +65,7 @@ func Open(dirs ...string) (*Driver, error) {
 // Path returns the path that the library was opened by.
 func (d *Driver) Path() string { return d.path }
 
-// Version returns the newest CUDA version that the driver serves, as 1000 * major + 10 * minor.
+// Version returns the newest CUDA version that the driver supports, as 1000 * major + 10 * minor.
 func (d *Driver) Version() int { return d.version }
 
 // Devices describes every device, in the driver's order.

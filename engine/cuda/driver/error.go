@@ -15,7 +15,7 @@ import (
 	"patchbay/engine"
 )
 
-// ErrNotOpened is in the chain of an error that says that the driver's library is missing or too old.
+// ErrNotOpened is wrapped by errors that say that the driver library is missing or too old.
 var ErrNotOpened = errors.New("the driver library could not be opened")
 
 // Error is a failed call of the driver, or of a library on top of it.
@@ -23,7 +23,7 @@ type Error struct {
 	Call string // function of the library
 	Code int    // its result
 	Text string // name and description of the result
-	kind C.int  // PB_KIND_REFUSED and those behind it
+	kind C.int  // one of the PB_KIND constants
 }
 
 // Error returns "call: text (code)".
@@ -40,16 +40,16 @@ func (e *Error) Is(kind error) bool {
 	return kind == engine.ErrDevice
 }
 
-// Sticky reports whether the context is lost: every later call fails too and the process must be started again.
+// Sticky reports whether the context is lost: every later call fails too and the process must be restarted.
 func (e *Error) Sticky() bool { return e.kind == C.PB_KIND_LOST }
 
-// OfCapture reports whether the driver refused a graph, or something while one was captured.
+// OfCapture reports whether the driver refused a graph, or a call during a capture.
 func (e *Error) OfCapture() bool { return e.kind == C.PB_KIND_CAPTURE }
 
 // OfLibrary reports whether a library on top of the driver failed.
 func (e *Error) OfLibrary() bool { return e.Code >= C.PB_LIBRARY_CODES }
 
-// Try runs a call of the shim of a library, which it hands the pb_error of shim.h, and returns its error.
+// Try runs f, a call of the shim of a library that takes a pb_error of shim.h, and returns its error.
 func Try(f func(e unsafe.Pointer)) error {
 	return try(func(e *C.pb_error) { f(unsafe.Pointer(e)) })
 }

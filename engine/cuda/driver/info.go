@@ -5,14 +5,14 @@ import "fmt"
 // Library is the file name of the driver's library.
 const Library = "libcuda.so.1"
 
-// Found is what became of looking for a library.
+// Found is the result of looking for a library.
 type Found struct {
-	Path    string // of the file; empty where none can be used
+	Path    string // of the file; empty if none can be used
 	Version string
-	Err     error // why the one nearest to use is not used, nil where there is none
+	Err     error // why the best candidate cannot be used, nil if there is no candidate
 }
 
-// Location names a device as the program does everywhere.
+// Location returns the name of the device that the program uses everywhere, e.g. "cuda:0".
 func (i *Info) Location() string { return fmt.Sprintf("cuda:%d", i.Index) }
 
 // Info describes a device.

@@ -16,8 +16,8 @@ import (
 	"patchbay/engine/cuda/library"
 )
 
-// Load opens a library where it is found first in a version that can be used, and tells of it. The handle of the loader
-// is nil where there is none. It stays open.
+// Load opens the first usable version of a library among the candidates of s. It returns the handle of the loader, nil
+// if there is none, and what it found. The library stays open.
 func (d *Driver) Load(s *library.Search, l *library.Library) (unsafe.Pointer, Found) {
 	var found Found
 	version, runtime := C.CString(l.Version), (*C.char)(nil)
@@ -47,7 +47,7 @@ func (d *Driver) Load(s *library.Search, l *library.Library) (unsafe.Pointer, Fo
 		case err == nil:
 			err = fmt.Errorf("%s is version %s; %s is the least that is used", C.GoString(&where[0]), l.Text(int(number)),
 				l.Text(l.Least))
-		case !filepath.IsAbs(path): // the loader has none: nothing to tell
+		case !filepath.IsAbs(path): // the loader has none: nothing to report
 			continue
 		}
 		if found.Err == nil {

@@ -9,7 +9,7 @@ import (
 	"patchbay/engine"
 )
 
-// ErrNotOpened is in the chain of an error that says that the driver's library is missing or too old.
+// ErrNotOpened is wrapped by errors that say that the driver library is missing or too old.
 var ErrNotOpened = errors.New("this program was built without cgo and cannot open a CUDA driver " +
 	"(set CGO_ENABLED=1 and have a C compiler)")
 
@@ -28,7 +28,7 @@ type Point struct{}
 // Stream is one stream of a device.
 type Stream struct{ Calls }
 
-// Calls are those of a Stream.
+// Calls are the methods of a Stream.
 type Calls interface {
 	Alloc(bytes int) (engine.Buf, error)
 	Free(engine.Buf)

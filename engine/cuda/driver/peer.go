@@ -14,13 +14,13 @@ import (
 	"patchbay/engine"
 )
 
-// links are the other devices whose streams exchange memory with those of one.
+// links are the other devices whose streams exchange memory with those of one device.
 type links struct {
 	mu    sync.Mutex
 	peers map[*Device]bool // true: their memory can be read from here
 }
 
-// sync waits for the streams of all of them. What they report is for their own ranks.
+// sync waits for all of these devices. Their errors are for their own ranks to report.
 func (l *links) sync() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -29,7 +29,7 @@ func (l *links) sync() {
 	}
 }
 
-// Reaches reports whether kernels and copies here can use the memory of the device of from.
+// Reaches reports whether kernels and copies of s can use the memory of the device of from.
 func (s *Stream) Reaches(from *Stream) bool {
 	if s.dev == from.dev {
 		return true
@@ -39,7 +39,7 @@ func (s *Stream) Reaches(from *Stream) bool {
 	return s.dev.links.peers[from.dev]
 }
 
-// Reach switches access to the memory of the device of from on, if there is any, as Reaches says from then on.
+// Reach enables access to the memory of the device of from if it is possible; Reaches then reports the result.
 func (s *Stream) Reach(from *Stream) error {
 	if s.dev == from.dev {
 		return nil
@@ -59,14 +59,14 @@ func (s *Stream) Reach(from *Stream) error {
 	return nil
 }
 
-// inbox is memory that exchanges bring parts of sums into. It grows without giving back what it was: that would wait
-// for devices, which may be waiting for this one.
+// inbox is memory that receives parts of sums from other devices. When it grows, the old memory is kept: freeing it
+// would wait for devices, which may be waiting for this one.
 type inbox struct {
 	all   []uint64 // the last one is in use
 	bytes int
 }
 
-// Inbox returns memory that is the stream's until its next Inbox.
+// Inbox returns at least bytes of memory, which is valid until the stream's next Inbox.
 func (s *Stream) Inbox(bytes int) (engine.Buf, error) {
 	if in := &s.inbox; bytes > in.bytes {
 		bytes = max(bytes, 2*in.bytes)
@@ -79,7 +79,7 @@ func (s *Stream) Inbox(bytes int) (engine.Buf, error) {
 	return engine.Buf{Dev: s.inbox.all[len(s.inbox.all)-1]}, nil
 }
 
-// free gives all of it back.
+// free frees all of it.
 func (in *inbox) free(dev *Device) error {
 	var errs []error
 	for _, at := range in.all {
@@ -88,13 +88,13 @@ func (in *inbox) free(dev *Device) error {
 	return errors.Join(errs...)
 }
 
-// Take copies src, which belongs to a stream of another rank, to dst: contiguous tensors of equal type and length. The
-// device of from is within reach or copies through the host.
+// Take copies src, which belongs to the stream from of another rank, to dst: contiguous tensors of equal type and
+// length. If the device of from is not within reach, the copy goes through the host.
 func (s *Stream) Take(dst, src engine.Tensor, from *Stream) {
 	s.Bring(Address("Take", dst), Address("Take", src), dst.Bytes(), from)
 }
 
-// Bring is Take of bytes.
+// Bring is Take for addresses.
 func (s *Stream) Bring(to, at uint64, bytes int, from *Stream) {
 	switch {
 	case bytes == 0:

@@ -14,14 +14,14 @@ import (
 	"patchbay/engine"
 )
 
-// Pinned is host memory that the device copies from and to by itself.
+// Pinned is page-locked host memory, which the device copies from and to by itself.
 type Pinned struct {
 	Bytes []byte
 	at    unsafe.Pointer
-	event C.uint64_t // recorded behind the last copy
+	event C.uint64_t // recorded after the last copy
 	used  bool       // the event was recorded
 
-	ledger *engine.Ledger // that counts it; nil: none does
+	ledger *engine.Ledger // that counts it; nil: it is not counted
 }
 
 // newPinned takes pinned memory and an event.
@@ -53,7 +53,7 @@ func (dev *Device) wait(p *Pinned) error {
 	return try(func(e *C.pb_error) { C.pb_event_sync(dev.c, p.event, e) })
 }
 
-// release gives pinned memory back.
+// release frees pinned memory.
 func (dev *Device) release(p *Pinned) error {
 	defer p.ledger.Give(int64(len(p.Bytes)))
 	return errors.Join(dev.wait(p), dev.freeEvent(p.event),
@@ -70,7 +70,7 @@ type ring struct {
 // SlotBytes is the size of one buffer that uploads pass through.
 const SlotBytes = 8 << 20
 
-// fill takes the buffers that are not there yet.
+// fill allocates the buffers that do not exist yet.
 func (r *ring) fill() error {
 	for i := range r.slot {
 		if r.slot[i] == nil {
@@ -84,7 +84,7 @@ func (r *ring) fill() error {
 	return nil
 }
 
-// free gives the buffers back.
+// free frees the buffers.
 func (r *ring) free() error {
 	var errs []error
 	for i, p := range r.slot {
@@ -96,8 +96,8 @@ func (r *ring) free() error {
 	return errors.Join(errs...)
 }
 
-// Slot returns SlotBytes of pinned memory for an upload, those that were used longest ago, once their copy is done. Who
-// takes them calls Send before the next Slot.
+// Slot returns the least recently used of the buffers for uploads, SlotBytes of pinned memory, once its copy is done.
+// The caller must call Send before the next Slot.
 func (s *Stream) Slot() (*Pinned, error) {
 	r := &s.up
 	if err := r.fill(); err != nil {

@@ -12,8 +12,8 @@ import "sync"
 // Point is a place in a stream that other streams can wait for. The zero Point is in no stream.
 type Point struct{ event C.uint64_t }
 
-// points are events of a device, those that nobody uses and those in use, by the stream that recorded them. Any
-// goroutine takes and puts.
+// points are the events of a device: those that are idle, and those in use with the stream that recorded them. It is
+// safe for concurrent use.
 type points struct {
 	idle pool[C.uint64_t]
 	mu   sync.Mutex
@@ -43,7 +43,7 @@ func (p *points) put(event C.uint64_t) {
 	}
 }
 
-// drop takes back what a stream has recorded and nobody has forgotten: its exchanges have ended.
+// drop takes back what a stream has recorded and nobody has forgotten. Its exchanges must have ended.
 func (p *points) drop(s *Stream) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -55,7 +55,7 @@ func (p *points) drop(s *Stream) {
 	}
 }
 
-// Record returns the end of what was issued so far. It stays taken until Forget; what goes wrong is an error of the
+// Record returns the point after everything issued so far. It stays in use until Forget. Errors are errors of the
 // stream.
 func (s *Stream) Record() Point {
 	if s.err != nil {
@@ -69,14 +69,14 @@ func (s *Stream) Record() Point {
 	return Point{event}
 }
 
-// After holds back what is issued next until the stream of p, which may be another device's, has come to p.
+// After makes calls issued from now on wait until the stream of p, which may be another device's, has come to p.
 func (s *Stream) After(p Point) {
 	if p.event != 0 {
 		s.do(func(e *C.pb_error) { C.pb_stream_wait(s.dev.c, s.at, p.event, e) })
 	}
 }
 
-// Forget gives a point of this stream's device back. Streams that were told to wait for it still do.
+// Forget releases a point of this stream's device. Streams that were told to wait for it still do.
 func (s *Stream) Forget(p Point) {
 	if p.event != 0 {
 		s.dev.points.put(p.event)

@@ -7,13 +7,13 @@ import (
 	"sync"
 )
 
-// pool is what streams have given back to their device. Any goroutine takes and puts.
+// pool holds what streams have returned to their device. take and put are safe for concurrent use.
 type pool[T any] struct {
 	mu   sync.Mutex
 	idle []T
 }
 
-// take returns one that nobody uses, made if there is none.
+// take returns an idle one, or a new one from made if there is none.
 func (p *pool[T]) take(made func() (T, error)) (T, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -32,7 +32,7 @@ func (p *pool[T]) put(v T) {
 	p.idle = append(p.idle, v)
 }
 
-// free gives all back to the driver.
+// free frees all idle ones by calling one. It must not run concurrently with take and put.
 func (p *pool[T]) free(one func(T) error) error {
 	var errs []error
 	for _, v := range p.idle {

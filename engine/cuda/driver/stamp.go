@@ -12,15 +12,15 @@ import (
 	"time"
 )
 
-// clock turns events of a stream into times. The driver tells the time between two events in f32 milliseconds, so that
+// clock turns events of a stream into times. The driver returns the time between two events as f32 milliseconds, so
 // every stamp is measured from the one before it: a fixed start would cost 0.2 ms of precision within an hour.
 type clock struct {
-	now  time.Duration // of last
+	now  time.Duration // time of last
 	last C.uint64_t    // the event of the newest stamp whose time is known, 0: none is
 	open []*stamp      // in stream order, times not known
 }
 
-// stamp is an event in the stream and, once somebody has asked, its time.
+// stamp is an event in the stream and, once it has been read, its time.
 type stamp struct {
 	event C.uint64_t
 	at    time.Duration
@@ -47,7 +47,7 @@ func (s *Stream) Stamp() func() time.Duration {
 	}
 }
 
-// read finds the times of all stamps; the stream is synced.
+// read computes the times of all open stamps. The stream must have been synced.
 func (c *clock) read(dev *Device) error {
 	for len(c.open) > 0 {
 		s := c.open[0]
@@ -64,7 +64,7 @@ func (c *clock) read(dev *Device) error {
 	return nil
 }
 
-// free gives the events back to the device.
+// free returns the events to the device.
 func (c *clock) free(dev *Device) {
 	if c.last != 0 {
 		dev.timed.put(c.last)

@@ -17,18 +17,18 @@ import (
 	"patchbay/engine"
 )
 
-// Stream is one stream of a device: calls return when they are enqueued. One goroutine uses a value at a time; what a
-// Download returns may be waited for on another. The first error stays until Sync has returned it and comes out of
-// every Wait before; no call does anything meanwhile.
+// Stream is one stream of a device: calls return when they are enqueued. One goroutine uses a value at a time, but
+// another one may wait for what a Download returns. The first error is kept until Sync has returned it; until then
+// calls do nothing and downloads fail with it.
 type Stream struct {
 	dev     *Device
 	at      C.uint64_t
 	err     error
-	e       C.pb_error // what a call says: no call allocates
+	e       C.pb_error // the error of a call, here so that no call allocates
 	capture bool       // see BeginCapture
 	aloft   C.uint64_t // see Aloft; 0: not made yet
 	up      ring
-	down    []*Pinned // free buffers of downloads, guarded by nothing: Wait hands its buffer back through done
+	down    []*Pinned // free buffers of downloads, without a lock: Wait returns its buffer through done
 	done    chan *Pinned
 	marks   marks
 	clock   clock
@@ -60,7 +60,7 @@ func (dev *Device) freeStream(at C.uint64_t) error {
 	return try(func(e *C.pb_error) { C.pb_stream_free(dev.c, at, e) })
 }
 
-// Close gives back what the stream holds; it has been drained. Memory of Alloc is the caller's to free.
+// Close releases what the stream holds; it must have been drained. Memory of Alloc is the caller's to free.
 func (s *Stream) Close() error {
 	errs := []error{s.inbox.free(s.dev), s.up.free()}
 	s.takeBack()
@@ -79,7 +79,7 @@ func (s *Stream) Device() *Device { return s.dev }
 // Handle returns the CUstream, for the shims of libraries on top of the driver.
 func (s *Stream) Handle() uint64 { return uint64(s.at) }
 
-// CountHost has pinned memory that is taken from now on, by all streams of the device, count as memory of the process.
+// CountHost makes l count the pinned memory that all streams of the device take from now on.
 func (s *Stream) CountHost(l *engine.Ledger) { s.dev.host.Store(l) }
 
 // Location implements engine.Located with "cuda:N".
@@ -89,7 +89,7 @@ func (s *Stream) Location() string { return s.dev.Location() }
 func (s *Stream) DeviceMemory() (free, total int64, err error) { return s.dev.Memory() }
 
 // Sync waits until everything enqueued has run and returns the first error. Unless the device is lost, the stream can
-// be used again then: calls that were left out are the caller's to repeat.
+// then be used again; the caller must repeat the calls that were left out.
 func (s *Stream) Sync() error {
 	if err := s.Drain(); err != nil {
 		return err
@@ -97,7 +97,7 @@ func (s *Stream) Sync() error {
 	return s.ending()
 }
 
-// Drain is Sync of a stream that may be broken.
+// Drain is Sync, but it ignores Break.
 func (s *Stream) Drain() error {
 	s.dev.waits.Add(1)
 	s.Note(try(func(e *C.pb_error) { C.pb_stream_sync(s.dev.c, s.at, e) }))
@@ -108,11 +108,11 @@ func (s *Stream) Drain() error {
 	return err
 }
 
-// Break makes err what every wait for results returns from now on, unless the stream has an error of its own: what it
-// was to receive did not come. It is safe from any goroutine.
+// Break makes every wait for results return err from now on, unless the stream has an error of its own: what it was to
+// receive will not arrive. Only the first Break counts. It is safe for concurrent use.
 func (s *Stream) Break(err error) { s.broken.CompareAndSwap(nil, &err) }
 
-// ending is what Break was given first, nil if it was not called.
+// ending returns the error of Break, nil if it was not called.
 func (s *Stream) ending() error {
 	if e := s.broken.Load(); e != nil {
 		return *e
@@ -120,17 +120,17 @@ func (s *Stream) ending() error {
 	return nil
 }
 
-// Err returns the first error of the stream so far, without a wait.
+// Err returns the first error of the stream so far, without waiting.
 func (s *Stream) Err() error { return s.err }
 
-// Note keeps the first error.
+// Note makes err the error of the stream unless it has one.
 func (s *Stream) Note(err error) {
 	if s.err == nil {
 		s.err = err
 	}
 }
 
-// Forgive forgets the error: what was refused is done another way.
+// Forgive clears the error, for callers that do in another way what was refused.
 func (s *Stream) Forgive() { s.err = nil }
 
 // Launch enqueues a kernel on a grid of x, y and z blocks, at least 1 each. args is the struct of its arguments, which
@@ -146,7 +146,7 @@ func (s *Stream) Launch(f Function, x, y, z, threads, shared int, args unsafe.Po
 	}
 }
 
-// Issue has a library enqueue a launch of its own: call hands the stream and the pb_error to its shim.
+// Issue makes a library enqueue a launch of its own: call passes the stream and the pb_error to its shim.
 func (s *Stream) Issue(call func(stream uint64, e unsafe.Pointer)) {
 	s.do(func(e *C.pb_error) {
 		s.dev.launches.Add(1)
@@ -183,7 +183,7 @@ func (s *Stream) Free(b engine.Buf) {
 	}
 }
 
-// Aloft runs f on another stream, of its own: what was issued before goes on meanwhile, what is issued after waits for
+// Aloft runs f with its calls on a second stream: calls issued before continue meanwhile, calls issued after wait for
 // it.
 func (s *Stream) Aloft(f func() error) error {
 	if s.aloft == 0 {
@@ -201,7 +201,7 @@ func (s *Stream) Aloft(f func() error) error {
 	return err
 }
 
-// Address returns where the first element of t is, 0 for absent tensors.
+// Address returns the device address of the first element of t, 0 for absent tensors.
 func Address(op string, t engine.Tensor) uint64 {
 	if t.IsZero() || t.Len() == 0 {
 		return 0

@@ -22,13 +22,13 @@ func (s *Stream) Upload(dst engine.Tensor, src []float32) {
 	s.fill(dst, len(src)*size, func(p []byte, at int) { engine.Narrow(p, src[at/size:(at+len(p))/size], dst.DType) })
 }
 
-// Write copies the bytes of a contiguous tensor of any type to it, as Upload does values. src may be used again at
+// Write copies src to the bytes of a contiguous tensor of any type, as Upload does with values. src may be reused at
 // once.
 func (s *Stream) Write(dst engine.Tensor, src []byte) {
 	s.fill(dst, len(src), func(p []byte, at int) { copy(p, src[at:]) })
 }
 
-// fill copies so many bytes to a tensor, which from puts into pinned memory piece by piece.
+// fill copies the given number of bytes to a tensor. from writes them into pinned memory piece by piece.
 func (s *Stream) fill(dst engine.Tensor, bytes int, from func(p []byte, at int)) {
 	to := Address("Upload", dst)
 	for at := 0; at < bytes; at += SlotBytes {
@@ -49,12 +49,12 @@ func (s *Stream) Download(dst []float32, src engine.Tensor) engine.Pending {
 	return s.fetch(src, len(dst)*src.DType.Size(), func(p []byte) { engine.Widen(dst, p, src.DType) })
 }
 
-// Read copies the bytes of a contiguous tensor of any type to dst, as Download does values.
+// Read copies the bytes of a contiguous tensor of any type to dst, as Download does with values.
 func (s *Stream) Read(dst []byte, src engine.Tensor) engine.Pending {
 	return s.fetch(src, len(dst), func(p []byte) { copy(dst, p) })
 }
 
-// fetch copies the first so many bytes of a tensor to pinned memory, which Wait gives to the function.
+// fetch copies the first size bytes of a tensor to pinned memory, which Wait passes to the function.
 func (s *Stream) fetch(src engine.Tensor, size int, to func(p []byte)) engine.Pending {
 	if size == 0 {
 		err := s.err
@@ -111,11 +111,11 @@ func (s *Stream) receiver(bytes int) (*Pinned, error) {
 	return s.dev.newPinned(receiverBytes(bytes))
 }
 
-// receiverBytes returns the size of the pinned memory for a download of so many bytes.
+// receiverBytes returns the size of the pinned memory for a download of the given size.
 func receiverBytes(bytes int) int { return 1 << bits.Len(uint(max(bytes, 4096)-1)) }
 
-// ReservePinned takes the pinned memory of uploads, and that of two downloads under way at once of at most so many
-// bytes; 0: there are none.
+// ReservePinned takes the pinned memory of uploads, if there are any, and that of two concurrent downloads of at most
+// download bytes; 0: there are none.
 func (s *Stream) ReservePinned(uploads bool, download int) error {
 	if uploads {
 		if err := s.up.fill(); err != nil {

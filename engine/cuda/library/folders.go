@@ -7,19 +7,19 @@ import (
 	"slices"
 )
 
-// Off as the folders of a Search leaves all libraries alone.
+// Off as Search.Folders disables all libraries.
 const Off = "off"
 
 // Search says where to look for libraries.
 type Search struct {
-	Folders string // as PATH has them; Off: nowhere
+	Folders string // a list like PATH; Off: nowhere
 	ComfyUI string // a ComfyUI tree, whose Python environment has libraries; empty: none
 }
 
-// Candidates returns the paths to open a library by on a driver that serves the given CUDA version, best first: the
-// folders that were named, the Python environments of ComfyUI, of $VIRTUAL_ENV and of $CONDA_PREFIX, what the loader
-// finds (a name without a folder), the CUDA toolkit's folders, and Python environments of the machine. Files that are
-// not there are left out.
+// Candidates returns the paths to open a library by on a driver that supports the given CUDA version, best first: the
+// named folders, the Python environments of ComfyUI, of $VIRTUAL_ENV and of $CONDA_PREFIX, what the loader finds (a
+// name without a folder), the CUDA toolkit's folders, and Python environments of the machine. Files that do not exist
+// are left out.
 func (s *Search) Candidates(l *Library, driver int) []string {
 	if s.Folders == Off {
 		return nil
@@ -47,7 +47,7 @@ func (s *Search) Candidates(l *Library, driver int) []string {
 	return paths
 }
 
-// Looked returns where Candidates looks, in words for people.
+// Looked returns the places where Candidates looks, in human-readable form.
 func (s *Search) Looked(l *Library) []string {
 	if s.Folders == Off {
 		return nil
@@ -79,7 +79,7 @@ func (s *Search) environments() []string {
 	return list
 }
 
-// machine returns the Python environments that are in nobody's way: those of the system and below /opt.
+// machine returns the Python environments that belong to no user: those of the system and below /opt.
 func machine() []string {
 	list := []string{"/usr/local", "/usr"}
 	for _, pattern := range []string{"/opt/*/pyvenv.cfg", "/opt/*/*/pyvenv.cfg", "/opt/*/conda-meta"} {

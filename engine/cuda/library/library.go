@@ -1,21 +1,21 @@
-// Package library says which shared libraries of NVIDIA the program opens when they are there, what each is for, and
+// Package library lists the shared libraries of NVIDIA that the program opens if they exist, what each is for, and
 // where they are looked for. It opens nothing: package driver does.
 package library
 
 import "fmt"
 
-// Library is a shared library that the program uses where it is found.
+// Library is a shared library that the program uses if it is found.
 type Library struct {
 	Name string
-	// Files are its file names, each for drivers that serve a CUDA version (1000 * major + 10 * minor) from Driver on.
+	// Files are its file names, each for drivers that support at least CUDA version Driver (1000 * major + 10 * minor).
 	// The first one that is found and new enough is used.
 	Files []File
 	// Wheels are the folders below a Python environment's packages that hold it: CUDA 13 has one for all, CUDA 12 one for
 	// each library.
 	Wheels  []string
-	Version string // its function that tells the version
+	Version string // its function that returns the version
 	Out     bool   // that function is int f(int *version), not size_t f(void)
-	Runtime string // its function size_t f(void) that tells the CUDA version it was built for, where names of files do not
+	Runtime string // its function size_t f(void) that returns the CUDA version it is built for, if names do not tell
 	Least   int    // least version, as that function counts
 	Text    func(version int) string
 	Use     string // what it is for
@@ -55,7 +55,7 @@ func CUDNN() *Library {
 		Wheels:  []string{"nvidia/cudnn/lib"},
 		Version: "cudnnGetVersion",
 		Runtime: "cudnnGetCudartVersion",
-		Least:   91301, // the first whose attention is one operation
+		Least:   91301, // the first with attention as one operation
 		Text:    parts, // cudnn_version.h, CUDNN_VERSION
 		Use:     "attention in bf16",
 		Lack:    "attention in bf16 runs on kernels of this program, slower; how much has not been measured",
@@ -71,7 +71,7 @@ func NCCL() *Library {
 		Wheels:  []string{"nvidia/nccl/lib"},
 		Version: "ncclGetVersion",
 		Out:     true,
-		Least:   21800, // its communicators are set up by a configuration of the form of 2.17, which had faults
+		Least:   21800, // communicators are made with the configuration struct of 2.17, which itself had faults
 		Text:    parts, // nccl.h, NCCL_VERSION
 		Use:     "exchanges between ranks that have a GPU each",
 		Lack:    "ranks copy from each other's memory by themselves (--transport local)",
@@ -79,5 +79,5 @@ func NCCL() *Library {
 	}
 }
 
-// parts is a version that is counted like 120805, 12.8.5.
+// parts formats a version that is counted like 120805: 12.8.5.
 func parts(v int) string { return fmt.Sprintf("%d.%d.%d", v/10000, v/100%100, v%100) }

@@ -1,8 +1,8 @@
 //go:build cgo
 
-// Package lt multiplies bf16 matrices by cuBLASLt, which is opened when the program runs (cublaslt.h lists what is used
-// of it, lt.h what Go calls). It knows shapes, the library's epilogues and its choice of an algorithm; it does not know
-// layers and weights, when the library is to compute, or whether its numbers are right.
+// Package lt multiplies bf16 matrices by cuBLASLt, which is loaded at run time (cublaslt.h declares what is used of it,
+// lt.h what Go calls). It knows shapes, the library's epilogues and its choice of an algorithm. It knows no layers and
+// weights, does not decide when to use the library, and does not check its numbers.
 package lt
 
 /*
@@ -25,7 +25,7 @@ import (
 // Library is the opened library. It stays open for the life of the process.
 type Library struct{ c *C.pb_lt }
 
-// Open opens the library where a Search finds it, and tells of it; nil without an error: there is none.
+// Open opens the library where s finds it, and returns what it found. It returns nil without an error if there is none.
 func Open(d *driver.Driver, s *library.Search) (*Library, driver.Found, error) {
 	handle, found := d.Load(s, library.CUBLASLt())
 	if handle == nil {
@@ -40,7 +40,7 @@ func try(f func(e *C.pb_error)) error {
 	return driver.Try(func(e unsafe.Pointer) { f((*C.pb_error)(e)) })
 }
 
-// Device is the library on a device. Several streams share it.
+// Device is the library's handle for a device. Several streams share it.
 type Device struct {
 	Space int // bytes of workspace that a product has
 	c     *C.pb_lt_device
@@ -56,7 +56,7 @@ func (l *Library) On(dev *driver.Device) (*Device, error) {
 	return d, try(func(e *C.pb_error) { C.pb_lt_open(l.c, (*C.pb_device)(dev.Handle()), &d.c, e) })
 }
 
-// Close gives the handle back.
+// Close releases the handle.
 func (d *Device) Close() error {
 	if d.c == nil {
 		return nil
@@ -69,14 +69,14 @@ func (d *Device) Close() error {
 type Shape struct {
 	M, N, K            int
 	LDX, LDW, LDC, LDY int
-	Act                engine.Act // that Has knows
+	Act                engine.Act // one for which Has is true
 	Bias               bool
 }
 
-// Has reports whether the library has an activation.
+// Has reports whether the library has an epilogue for act.
 func Has(act engine.Act) bool { return epilogue(act) != 0 }
 
-// epilogue is that of an activation without a bias, 0: there is none.
+// epilogue returns that of an activation without a bias, 0 if there is none.
 func epilogue(act engine.Act) C.int {
 	switch act {
 	case engine.ActNone:
@@ -92,7 +92,7 @@ func epilogue(act engine.Act) C.int {
 // Plan is a shape with the algorithm that the library has chosen for it.
 type Plan struct{ c *C.pb_lt_plan }
 
-// Plan asks for the best algorithm; nil without an error: there is none within the workspace.
+// Plan asks for the best algorithm. It returns nil without an error if there is none within the workspace.
 func (d *Device) Plan(s *Shape) (*Plan, error) {
 	c := C.pb_lt_shape{
 		m: C.int(s.M), n: C.int(s.N), k: C.int(s.K), epilogue: epilogue(s.Act), ldx: C.int64_t(s.LDX),
@@ -108,14 +108,14 @@ func (d *Device) Plan(s *Shape) (*Plan, error) {
 	return &Plan{p}, nil
 }
 
-// Drop gives a plan back, of which there may be none.
+// Drop frees a plan, which may be nil.
 func (d *Device) Drop(p *Plan) {
 	if p != nil {
 		C.pb_lt_plan_free(d.c, p.c)
 	}
 }
 
-// Call is one product: addresses, and the factors of product and c.
+// Call is one product: addresses, and the factors alpha and beta (see Shape).
 type Call struct {
 	X, W, C, Y, Bias, Workspace uint64
 	Alpha, Beta                 float32

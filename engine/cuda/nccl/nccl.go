@@ -1,7 +1,7 @@
 //go:build cgo
 
-// Package nccl exchanges between streams by NCCL, which is opened when the program runs (nccl.h lists what is used of
-// it, nccl_shim.h what Go calls). It knows communicators, what they move and how they end; it does not know groups of
+// Package nccl exchanges data between streams by NCCL, which is loaded at run time (nccl.h declares what is used of it,
+// nccl_shim.h what Go calls). It knows communicators, what they move and how they end. It does not know groups of
 // ranks, the order of their calls, or what an exchange is for.
 package nccl
 
@@ -47,10 +47,10 @@ func Open(d *driver.Driver, s *library.Search) (*Library, error) {
 	return n, nil
 }
 
-// IDLength is the bytes of the name of a group of communicators.
+// IDLength is the number of bytes of the ID of a group of communicators.
 const IDLength = 128
 
-// NewID makes the name by which the ranks of a group find each other. The process that makes it must be there until
+// NewID makes the ID by which the ranks of a group find each other. The process that makes it must keep running until
 // they have.
 func (n *Library) NewID() ([]byte, error) {
 	id := make([]byte, IDLength)
@@ -58,27 +58,27 @@ func (n *Library) NewID() ([]byte, error) {
 	return id, err
 }
 
-// Clique is the communicators of a group that ranks of this process have, each on a GPU of its own. Methods may be
-// called from any goroutine; a rank issues one call at a time, and nothing else on the stream, until Pending says that
-// it is over. Errors are *Error.
+// Clique holds the communicators of a group for those of its ranks that are in this process, each on its own GPU.
+// Methods may be called from any goroutine; a rank issues one call at a time, and nothing else on the stream, until
+// Pending says that it is over. Errors of the library are *Error.
 type Clique struct {
 	lib   *Library
 	ranks []communicator
 }
 
-// communicator is one rank of a clique; NCCL takes one thread at a time in it.
+// communicator is one rank of a clique; NCCL allows one thread at a time in it.
 type communicator struct {
 	mu     sync.Mutex
 	device *driver.Device
-	at     C.uint64_t // 0: given back, or of another process
+	at     C.uint64_t // 0: released, or of another process
 	parts  []C.pb_nccl_part
 }
 
 func (k *communicator) handle() *C.pb_device { return (*C.pb_device)(k.device.Handle()) }
 
-// Connect begins to make the communicators of several groups, one for each stream's device, in one grouped call; nil is
-// a rank of another process, which comes with the same id, of NewID. Pending tells when they are made. After an error
-// there is nothing to give back.
+// Connect starts to make the communicators of several groups, one for each stream's device, in one grouped call. A nil
+// stream is a rank of another process, which connects with the same ID from NewID. Pending tells when they are made.
+// After an error there is nothing to release.
 func (n *Library) Connect(ids [][]byte, groups ...[]*driver.Stream) ([]*Clique, error) {
 	var ends []C.pb_nccl_end
 	var names []byte
@@ -117,8 +117,8 @@ func (n *Library) Connect(ids [][]byte, groups ...[]*driver.Stream) ([]*Clique, 
 	return cliques, nil
 }
 
-// Pending reports whether what a rank has begun is still under way on the host, and what has gone wrong since, also by
-// itself.
+// Pending reports whether what a rank has started is still under way on the host. It returns an error if something has
+// failed since, including failures that NCCL has found by itself.
 func (c *Clique) Pending(rank int) (bool, error) {
 	k := &c.ranks[rank]
 	k.mu.Lock()
@@ -131,8 +131,8 @@ func (c *Clique) Pending(rank int) (bool, error) {
 	return pending != 0, err
 }
 
-// Exchange enqueues, together, the sends and receives of a rank: send[i] goes to rank i and recv[i] comes from it.
-// Tensors are contiguous; those that are empty are left out, which the peer does too.
+// Exchange enqueues, as one group, the sends and receives of a rank: send[i] goes to rank i and recv[i] comes from it.
+// Tensors are contiguous; empty ones are left out, as the peer does too.
 func (c *Clique) Exchange(rank int, on *driver.Stream, send, recv []engine.Tensor) (pending bool, err error) {
 	return c.issue(rank, on, func(k *communicator) {
 		for i, t := range send {
@@ -153,12 +153,13 @@ func (c *Clique) AllGather(rank int, on *driver.Stream, dst, src engine.Tensor) 
 	return c.issue(rank, on, func(k *communicator) { k.add(C.PB_ALL_GATHER, 0, dst, src, src) })
 }
 
-// ReduceScatter enqueues a rank's part of summing sources, in an order of NCCL's, in parts of equal length.
+// ReduceScatter enqueues a rank's part of summing sources, in an order of NCCL's choice, and scattering the sum in
+// parts of equal length.
 func (c *Clique) ReduceScatter(rank int, on *driver.Stream, dst, src engine.Tensor) (pending bool, err error) {
 	return c.issue(rank, on, func(k *communicator) { k.add(C.PB_REDUCE_SCATTER, 0, dst, src, dst) })
 }
 
-// AllReduce enqueues a rank's part of summing buf in place, in an order of NCCL's.
+// AllReduce enqueues a rank's part of summing buf in place, in an order of NCCL's choice.
 func (c *Clique) AllReduce(rank int, on *driver.Stream, buf engine.Tensor) (pending bool, err error) {
 	return c.issue(rank, on, func(k *communicator) { k.add(C.PB_ALL_REDUCE, 0, buf, buf, buf) })
 }
@@ -184,7 +185,7 @@ func (c *Clique) issue(rank int, on *driver.Stream, parts func(*communicator)) (
 	return pending != 0, err
 }
 
-// add notes a call, whose count and type are those of like. Types that are only moved are bytes.
+// add appends a call with the count and the type of like. Types that are only moved are sent as bytes.
 func (k *communicator) add(call, peer int, dst, src, like engine.Tensor) {
 	p := C.pb_nccl_part{
 		dst: C.uint64_t(driver.Address("NCCL", dst)), src: C.uint64_t(driver.Address("NCCL", src)),
@@ -203,14 +204,14 @@ func (k *communicator) add(call, peer int, dst, src, like engine.Tensor) {
 	k.parts = append(k.parts, p)
 }
 
-// Abort ends what the ranks wait for on their devices, with any numbers, and gives the communicators back.
+// Abort ends what the ranks wait for on their devices, with undefined results, and releases the communicators.
 func (c *Clique) Abort() {
 	_ = c.all(func(k *communicator) error { // there is nothing left to do about an error
 		return try(func(e *C.pb_error) { C.pb_nccl_abort(c.lib.api, k.handle(), k.at, e) })
 	})
 }
 
-// Close gives communicators back on which nothing is under way, or aborts them where that takes longer than patience.
+// Close releases communicators on which nothing is under way, or aborts them if that takes longer than patience.
 func (c *Clique) Close(patience time.Duration) error {
 	return c.all(func(k *communicator) error {
 		err := try(func(e *C.pb_error) { C.pb_nccl_finalize(c.lib.api, k.handle(), k.at, e) })
@@ -231,7 +232,7 @@ func (c *Clique) Close(patience time.Duration) error {
 	})
 }
 
-// all ends the communicators of all ranks at the same time: ends of one process wait for each other.
+// all calls end for the communicators of all ranks concurrently: within one process they wait for each other.
 func (c *Clique) all(end func(*communicator) error) error {
 	errs := make([]error, len(c.ranks))
 	var wg sync.WaitGroup

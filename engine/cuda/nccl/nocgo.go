@@ -1,6 +1,7 @@
 //go:build !cgo
 
-// Package nccl exchanges between streams by NCCL; without cgo it cannot open it, and none of its types is ever made.
+// Package nccl exchanges data between streams by NCCL; without cgo it cannot open it, and none of its types is ever
+// made.
 package nccl
 
 import (
@@ -25,10 +26,10 @@ type connecter interface {
 	Connect(ids [][]byte, groups ...[]*driver.Stream) ([]*Clique, error)
 }
 
-// IDLength is the bytes of the name of a group of communicators.
+// IDLength is the number of bytes of the ID of a group of communicators.
 const IDLength = 128
 
-// Clique is the communicators of a group.
+// Clique holds the communicators of a group.
 type Clique struct{ exchanger }
 
 type exchanger interface {
