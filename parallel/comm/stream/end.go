@@ -127,10 +127,7 @@ func (e *end) exchange(c *comm.Call) {
 		e.scatter(c, c.Send)
 		e.sum(c, c.Dst, c.Send)
 	default: // AllReduce: each rank sums its part, then all ranks get all parts
-		counts := make([]int, e.Size())
-		for r, n := 0, c.Src.Len(); r < len(counts); r++ {
-			counts[r] = n*(r+1)/len(counts) - n*r/len(counts)
-		}
+		counts := comm.Shares(c.Src.Len(), e.Size())
 		at := comm.Total(counts[:e.Rank()])
 		own := comm.Piece(c.Dst, at, counts[e.Rank()])
 		e.scatter(c, counts)

@@ -51,6 +51,7 @@ func (f *frame) done() {
 const (
 	maxText    = 1 << 12
 	maxPayload = 1 << 36
+	maxAhead   = 1 << 26 // bytes allocated because they are announced; more only as so many have arrived
 )
 
 // headLength is the fixed part of a frame: lengths of group, op, site (2 bytes each), kind, dtype (1 each), from, to (2
@@ -118,9 +119,13 @@ func readFrame(r io.Reader, in *shared) (*frame, error) {
 		f.payload, err = in.payload(place, payload)
 		return f, err
 	}
-	f.payload = make([]byte, payload)
-	_, err := io.ReadFull(r, f.payload)
-	return f, err
+	for n := uint64(0); n < payload; n = uint64(len(f.payload)) {
+		f.payload = append(f.payload, make([]byte, min(payload-n, max(n, maxAhead)))...)
+		if _, err := io.ReadFull(r, f.payload[n:]); err != nil {
+			return nil, err
+		}
+	}
+	return f, nil
 }
 
 // String returns the call of a frame as errors name it.

@@ -1,13 +1,16 @@
 package stream
 
 import (
+	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"math"
 	"net"
 	"os"
 	"os/exec"
+	"runtime"
 	"runtime/debug"
 	"strings"
 	"testing"
@@ -405,5 +408,27 @@ func TestPlacesOutsideSharedMemory(t *testing.T) {
 	}
 	if in.users != 1 {
 		t.Errorf("%d hold the memory, want its maker alone", in.users)
+	}
+}
+
+// TestAnnouncedBytesAreNotBelieved: memory is allocated for what has arrived and one piece more, not for what a frame
+// says; a payload of several pieces arrives whole.
+func TestAnnouncedBytesAreNotBelieved(t *testing.T) {
+	head := func(payload uint64) []byte {
+		b := (&frame{kind: plain}).head()
+		binary.LittleEndian.PutUint64(b[12:], payload)
+		return b
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err := readFrame(io.MultiReader(bytes.NewReader(head(1<<35)), strings.NewReader("few")), nil)
+	runtime.ReadMemStats(&after)
+	if got := after.TotalAlloc - before.TotalAlloc; !errors.Is(err, io.ErrUnexpectedEOF) || got > 2*maxAhead {
+		t.Errorf("%d bytes for a payload of 3 that says it has %d: %v", got, 1<<35, err)
+	}
+	whole := bytes.Repeat([]byte{1, 2, 3, 5, 8, 13, 21}, maxAhead/7+1000)
+	f, err := readFrame(io.MultiReader(bytes.NewReader(head(uint64(len(whole)))), bytes.NewReader(whole)), nil)
+	if err != nil || !bytes.Equal(f.payload, whole) {
+		t.Errorf("a payload of %d bytes: %v", len(whole), err)
 	}
 }
